@@ -1,0 +1,44 @@
+// Package engine is the only loop: events, clock, timers, retry and order. Everything it needs of the world it asks
+// for through the small interfaces of this file.
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// Source is where cluster state comes from.
+type Source interface {
+	// Run emits changes until ctx ends: first the whole state, then one Synced change, then what changes. Several
+	// changes that belong together come in one call. Bad input is logged, not emitted: what was good before stays.
+	Run(ctx context.Context, emit func([]model.Change)) error
+}
+
+// Backend programs plans into a data plane. It is used by one goroutine at a time.
+//
+// The law, checked by host/backend/conform: Read(Apply(p)) == Normalize(p, Caps()); a second Apply(p) sends nothing;
+// when any message fails, every frontend is in its old or its new state and never empty, and the next Apply
+// converges; connections to members that stay are never reset; nothing that is not sluice's is touched.
+type Backend interface {
+	// Caps is constant after open.
+	Caps() plan.Caps
+	// Apply brings the data plane to next, at the cost of d. A nil d means "all of it": the backend finds out
+	// itself what differs. It normalises what it is given. After an error the next Apply is called with a nil d.
+	Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (Report, error)
+	// Read decodes the data plane's state back into a plan. Not for the hot path.
+	Read(ctx context.Context) (*plan.Plan, error)
+	// Close lets go of the handles; the data plane goes on forwarding.
+	Close() error
+}
+
+// Report says what an Apply did.
+type Report struct {
+	Messages int // sent to the kernel
+	Elements int // added and deleted, in the backend's own units
+	// Again asks for another Apply (with an empty delta) after this long, to take away what make-before-break left
+	// behind; 0: nothing is left. Applying earlier or later is harmless.
+	Again time.Duration
+}

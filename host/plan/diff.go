@@ -1,0 +1,99 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Delta leads from one plan to another. Changes are sorted by key, one a key.
+type Delta struct {
+	Global  *Global // the new value when it differs
+	Changes []Change
+}
+
+// Change is one frontend's change. Old nil: it is added; New nil: it is removed.
+type Change struct {
+	Key      Key
+	Old, New *Frontend
+}
+
+// Empty tells whether there is nothing to do.
+func (d *Delta) Empty() bool { return d.Global == nil && len(d.Changes) == 0 }
+
+// Diff compares two whole plans. It is the slow way, for start-up, repair and tests: a Builder reports what it changed.
+func Diff(prev, next *Plan) *Delta {
+	d := &Delta{}
+	if !prev.Global.Equal(&next.Global) {
+		g := next.Global
+		d.Global = &g
+	}
+	for k, n := range next.Frontends {
+		if o := prev.Frontends[k]; o == nil || !o.Equal(n) {
+			d.Changes = append(d.Changes, Change{Key: k, Old: o, New: n})
+		}
+	}
+	for k, o := range prev.Frontends {
+		if next.Frontends[k] == nil {
+			d.Changes = append(d.Changes, Change{Key: k, Old: o})
+		}
+	}
+	slices.SortFunc(d.Changes, func(a, b Change) int { return a.Key.Compare(b.Key) })
+	return d
+}
+
+// Apply brings p to the state that d leads to, in place, at the cost of d.
+func (p *Plan) Apply(d *Delta) {
+	if d.Global != nil {
+		p.Global = *d.Global
+	}
+	for _, c := range d.Changes {
+		if c.New == nil {
+			delete(p.Frontends, c.Key)
+			continue
+		}
+		if p.Frontends == nil {
+			p.Frontends = map[Key]*Frontend{}
+		}
+		p.Frontends[c.Key] = c.New
+	}
+}
+
+// Equal compares two plans.
+func (p *Plan) Equal(q *Plan) bool {
+	if !p.Global.Equal(&q.Global) || len(p.Frontends) != len(q.Frontends) {
+		return false
+	}
+	for k, f := range p.Frontends {
+		if g := q.Frontends[k]; g == nil || !f.Equal(g) {
+			return false
+		}
+	}
+	return true
+}
+
+// Equal compares two global parts.
+func (g *Global) Equal(h *Global) bool {
+	return g.MasqueradeMark == h.MasqueradeMark &&
+		slices.Equal(g.NodePortAddrs, h.NodePortAddrs) &&
+		slices.Equal(g.PodSources, h.PodSources) &&
+		slices.Equal(g.PodInterfaces, h.PodInterfaces) &&
+		slices.Equal(g.ServiceCIDRs, h.ServiceCIDRs)
+}
+
+// Equal compares two frontends. Sharing makes the common case a pointer comparison.
+func (f *Frontend) Equal(g *Frontend) bool {
+	if f == g {
+		return true
+	}
+	return f.Key == g.Key && f.Kind == g.Kind && f.Owner == g.Owner &&
+		f.Masquerade == g.Masquerade && f.Affinity == g.Affinity && f.Balance == g.Balance &&
+		(f.SourceRanges == nil) == (g.SourceRanges == nil) &&
+		slices.EqualFunc(f.SourceRanges, g.SourceRanges, func(a, b netip.Prefix) bool { return a == b }) &&
+		f.Pool.Equal(&g.Pool) &&
+		(f.Outside == nil) == (g.Outside == nil) && (f.Outside == nil || f.Outside.Equal(g.Outside))
+}
+
+// Equal compares two pools.
+func (p *Pool) Equal(q *Pool) bool {
+	return p.Verdict == q.Verdict && slices.Equal(p.Members, q.Members)
+}

@@ -1,0 +1,195 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// Caps is what a backend can hold. It is constant after the backend is open.
+type Caps struct {
+	Name string // nftables, ipvs, fake
+	// Ratios: only the ratio of weights is held, in lowest terms, and their sum is at most
+	// max(MaxTotal, number of members). Otherwise weights are held as they are.
+	Ratios   bool
+	MaxTotal int
+	// Idle: members of weight 0 are held, with their phase told by their weight.
+	Idle bool
+	// Balances and Protocols that can be held; the first Balance stands in for the others.
+	Balances  []Balance
+	Protocols []model.Protocol
+	// MaxAffinity is the longest affinity time-out; 0: any.
+	MaxAffinity time.Duration
+}
+
+// Degradation is something that a plan wants and a backend cannot hold.
+type Degradation struct {
+	Frontend Key
+	Owner    model.PortName
+	Wanted   string
+	Got      string
+	Why      string
+}
+
+// String is one line for people.
+func (d Degradation) String() string {
+	return fmt.Sprintf("%s %s: wanted %s, got %s: %s", d.Owner, d.Frontend, d.Wanted, d.Got, d.Why)
+}
+
+// Normalize gives what a backend of these capabilities holds of p, and what is lost on the way. It is idempotent, and
+// shares with p whatever it does not change.
+func Normalize(p *Plan, c Caps) (*Plan, []Degradation) {
+	out := &Plan{Global: p.Global, Frontends: make(map[Key]*Frontend, len(p.Frontends))}
+	var lost []Degradation
+	for _, k := range p.Keys() {
+		f, d := NormalizeFrontend(p.Frontends[k], c)
+		lost = append(lost, d...)
+		if f != nil {
+			out.Frontends[k] = f
+		}
+	}
+	return out, lost
+}
+
+// NormalizeFrontend is Normalize for one frontend: nil when the backend cannot hold it at all, f itself when it is
+// held as it is.
+func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
+	var lost []Degradation
+	lose := func(wanted, got, why string) {
+		lost = append(lost, Degradation{f.Key, f.Owner, wanted, got, c.Name + ": " + why})
+	}
+	if !slices.Contains(c.Protocols, f.Key.Protocol) {
+		lose(f.Key.Protocol.String(), "no frontend", "the protocol is not supported")
+		return nil, lost
+	}
+	out := *f
+	if !slices.Contains(c.Balances, f.Balance) {
+		lose("balance "+f.Balance.String(), "balance "+c.Balances[0].String(), "the data plane cannot balance this way")
+		out.Balance = c.Balances[0]
+	}
+	if c.MaxAffinity > 0 && f.Affinity > c.MaxAffinity {
+		lose("affinity "+f.Affinity.String(), "affinity "+c.MaxAffinity.String(), "the time-out is too long")
+		out.Affinity = c.MaxAffinity
+	}
+	var rounded bool
+	out.Pool, rounded = normalizePool(f.Pool, c)
+	if f.Outside != nil {
+		o, r := normalizePool(*f.Outside, c)
+		out.Outside, rounded = &o, rounded || r
+	}
+	if rounded {
+		lose("exact weights", fmt.Sprintf("weights rounded to a sum of %d", c.MaxTotal),
+			"a pool has that many slots")
+	}
+	if out.Equal(f) {
+		return f, lost
+	}
+	return &out, lost
+}
+
+func normalizePool(p Pool, c Caps) (_ Pool, rounded bool) {
+	if len(p.Members) == 0 {
+		return Pool{Verdict: p.Verdict}, false
+	}
+	members := make([]Member, 0, len(p.Members))
+	for _, m := range p.Members {
+		if m.Weight == 0 && !c.Idle {
+			continue
+		}
+		n := Member{Addr: m.Addr, Weight: m.Weight}
+		if m.Weight == 0 {
+			n.Phase = Draining
+		}
+		members = append(members, n)
+	}
+	if c.Ratios {
+		rounded = reduce(members, c.MaxTotal)
+	}
+	if len(members) == 0 {
+		members = nil
+	}
+	return Pool{Verdict: p.Verdict, Members: members}, rounded
+}
+
+// reduce brings weights to lowest terms, and their sum to at most max(limit, members with weight) by largest
+// remainder, every positive weight staying at least 1. It tells whether it had to round.
+func reduce(members []Member, limit int) (rounded bool) {
+	sum, g, n := lowest(members)
+	if n == 0 {
+		return false
+	}
+	limit = max(limit, n)
+	if sum/g > limit {
+		round(members, limit)
+		rounded = true
+		_, g, _ = lowest(members)
+	}
+	for i := range members {
+		members[i].Weight /= uint16(g)
+	}
+	return rounded
+}
+
+func lowest(members []Member) (sum, g, n int) {
+	for _, m := range members {
+		if m.Weight > 0 {
+			sum, g, n = sum+int(m.Weight), gcd(g, int(m.Weight)), n+1
+		}
+	}
+	return sum, g, n
+}
+
+// round shares limit slots out by weight: whoever would get less than one gets one, the others share the rest by
+// largest remainder; ties go to the lower address.
+func round(members []Member, limit int) {
+	type part struct {
+		index     int
+		weight    uint64
+		remainder uint64
+	}
+	var parts []part
+	var sum uint64
+	for i, m := range members {
+		if m.Weight > 0 {
+			parts = append(parts, part{index: i, weight: uint64(m.Weight)})
+			sum += uint64(m.Weight)
+		}
+	}
+	left := uint64(limit)
+	for again := true; again; {
+		again = false
+		kept := parts[:0]
+		restSum, restLeft := sum, left
+		for _, p := range parts {
+			if p.weight*left < sum {
+				members[p.index].Weight = 1
+				restSum, restLeft, again = restSum-p.weight, restLeft-1, true
+				continue
+			}
+			kept = append(kept, p)
+		}
+		parts, sum, left = kept, restSum, restLeft
+	}
+	given := uint64(0)
+	for i := range parts {
+		p := &parts[i]
+		q := p.weight * left / sum
+		p.remainder = p.weight * left % sum
+		members[p.index].Weight = uint16(q)
+		given += q
+	}
+	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(b.remainder, a.remainder) })
+	for _, p := range parts[:left-given] {
+		members[p.index].Weight++
+	}
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
