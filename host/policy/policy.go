@@ -1,0 +1,134 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// Policy is a named chain of plugins.
+type Policy struct {
+	Name      string
+	Steps     []Step
+	Mode      Mode
+	OnFailure OnFailure
+}
+
+// Step is one plugin of a chain with its settings.
+type Step struct {
+	Plugin   string
+	Settings string // canonical JSON, "" for none
+}
+
+// Mode says whether a chain's answer is used.
+type Mode uint8
+
+// The modes. Observe runs the chain and reports how its answer differs from the default rules, and changes nothing.
+const (
+	Enforce Mode = iota
+	Observe
+)
+
+func (m Mode) String() string { return [...]string{"Enforce", "Observe"}[m] }
+
+// OnFailure says what holds while a chain fails.
+type OnFailure uint8
+
+// What holds while a chain fails: its last good decision (the default rules when there is none), or the default rules.
+const (
+	LastGood OnFailure = iota
+	Default
+)
+
+func (f OnFailure) String() string { return [...]string{"LastGood", "Default"}[f] }
+
+// Binding attaches a policy to the Services that its selector matches.
+type Binding struct {
+	Namespaces []string // empty: every namespace
+	Selector   Selector
+	Policy     string
+}
+
+// Selector is a label selector: all requirements hold. An empty one matches everything.
+type Selector []Requirement
+
+// Requirement is one condition on a label, with the meaning of a Kubernetes label selector's.
+type Requirement struct {
+	Key    string
+	Op     Op
+	Values []string // In and NotIn
+}
+
+// Op is the operator of a Requirement.
+type Op uint8
+
+// The operators of label selectors. NotIn matches when the label is absent, as in Kubernetes.
+const (
+	In Op = iota
+	NotIn
+	Exists
+	DoesNotExist
+)
+
+// Matches tells whether labels satisfy the selector.
+func (s Selector) Matches(labels map[string]string) bool {
+	for _, r := range s {
+		v, has := labels[r.Key]
+		ok := false
+		switch r.Op {
+		case In:
+			ok = has && slices.Contains(r.Values, v)
+		case NotIn:
+			ok = !has || !slices.Contains(r.Values, v)
+		case Exists:
+			ok = has
+		case DoesNotExist:
+			ok = !has
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// Set is every policy and what it is bound to.
+type Set struct {
+	Policies map[string]*Policy
+	Bindings []Binding // the first match wins
+	Default  string    // policy of Services that nothing else names; "" for none
+}
+
+// For gives the policy of a Service, nil for none: its annotation, else the first binding that matches, else the
+// default. An annotation that names no policy is an error, and what holds without the annotation is returned with it.
+func (s *Set) For(svc *model.Service) (*Policy, error) {
+	var err error
+	if svc.Policy != "" {
+		if p := s.Policies[svc.Policy]; p != nil {
+			return p, nil
+		}
+		err = fmt.Errorf("Service %s: metadata.annotations[sluice.dev/policy]: no policy %q (policies: %s)",
+			svc.Name, svc.Policy, s.names())
+	}
+	for i := range s.Bindings {
+		b := &s.Bindings[i]
+		if (len(b.Namespaces) == 0 || slices.Contains(b.Namespaces, svc.Name.Namespace)) && b.Selector.Matches(svc.Labels) {
+			return s.Policies[b.Policy], err
+		}
+	}
+	return s.Policies[s.Default], err
+}
+
+func (s *Set) names() string {
+	if len(s.Policies) == 0 {
+		return "none"
+	}
+	var names []string
+	for n := range s.Policies {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
