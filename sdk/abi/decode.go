@@ -1,0 +1,155 @@
+package abi
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxKnownReasons bounds what a Decoder remembers of the reasons of one plugin.
+const maxKnownReasons = 4096
+
+// Decoder reads responses. It trusts nothing in them, and remembers reasons so that a reason seen before costs no
+// memory. The zero value is ready. It is used by one goroutine at a time.
+type Decoder struct {
+	known   map[string]string
+	reasons []string // of the response at hand
+}
+
+// DecodeResponse reads b, the bytes that a guest said it wrote, into resp: the answers to want endpoints. An error
+// names the field; resp is worthless then. Nothing in resp refers to b.
+func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
+	if len(b) < RespSize {
+		return fmt.Errorf("response: %d bytes are less than a header of %d", len(b), RespSize)
+	}
+	h := (*[RespSize]byte)(b)
+	le := binary.LittleEndian
+	if m := le.Uint32(h[RespMagic:]); m != ResponseMagic {
+		return fmt.Errorf("response: magic is %#x, not %#x", m, uint32(ResponseMagic))
+	}
+	if n := le.Uint32(h[RespTotal:]); int64(n) != int64(len(b)) {
+		return fmt.Errorf("response: total length is %d, but %d bytes were returned", n, len(b))
+	}
+	header := le.Uint32(h[RespHeaderLength:])
+	if header < RespSize || int64(header) > int64(len(b)) || header%8 != 0 {
+		return fmt.Errorf("response: header length is %d, not a multiple of 8 from %d to %d", header, RespSize, len(b))
+	}
+	if n := le.Uint32(h[RespAnswersCount:]); int64(n) != int64(want) {
+		return fmt.Errorf("response: answer count is %d, but there are %d endpoints", n, want)
+	}
+	stride := le.Uint32(h[RespAnswersStride:])
+	if stride < AnswerSize || stride%8 != 0 {
+		return fmt.Errorf("response: answer stride is %d, not a multiple of 8 from %d", stride, AnswerSize)
+	}
+	balance := le.Uint32(h[RespBalance:])
+	if balance > BalanceLeastConnections {
+		return fmt.Errorf("response: balance is %d, not %d to %d", balance, BalanceDefault, BalanceLeastConnections)
+	}
+	answers, err := area(b, "answers", header, le.Uint32(h[RespAnswersOffset:]), uint64(want)*uint64(stride))
+	if err != nil {
+		return err
+	}
+	if n := le.Uint32(h[RespStateLength:]); n > MaxState {
+		return fmt.Errorf("response: state is %d bytes, more than %d", n, MaxState)
+	}
+	state, err := area(b, "state", header, le.Uint32(h[RespStateOffset:]), uint64(le.Uint32(h[RespStateLength:])))
+	if err != nil {
+		return err
+	}
+	if err := d.readReasons(b, header, h); err != nil {
+		return err
+	}
+	resp.Reset(want)
+	resp.Requeue = time.Duration(le.Uint32(h[RespRequeue:])) * time.Millisecond
+	resp.Balance = uint8(balance)
+	resp.State = append(resp.State, state...)
+	for i := range resp.Answers {
+		r := (*[AnswerSize]byte)(answers[i*int(stride):])
+		a := &resp.Answers[i]
+		a.Weight = uint16(min(le.Uint32(r[AnswerWeight:]), MaxWeight))
+		a.Flags = le.Uint32(r[AnswerFlags:]) & FlagKeepDraining
+		a.ResetAfterMS = le.Uint32(r[AnswerResetAfter:])
+		reason := le.Uint32(r[AnswerReason:])
+		if reason == NoReasonIndex {
+			continue
+		}
+		if int64(reason) >= int64(len(d.reasons)) {
+			return fmt.Errorf("response: answer %d: reason is %d, but there are %d reasons", i, reason, len(d.reasons))
+		}
+		a.Reason = d.reasons[reason]
+	}
+	return nil
+}
+
+// readReasons checks and remembers the reasons of a response.
+func (d *Decoder) readReasons(b []byte, header uint32, h *[RespSize]byte) error {
+	le := binary.LittleEndian
+	d.reasons = d.reasons[:0]
+	count := le.Uint32(h[RespReasonsCount:])
+	if count > MaxReasonCount {
+		return fmt.Errorf("response: reason count is %d, more than %d", count, MaxReasonCount)
+	}
+	table, err := area(b, "reasons", header, le.Uint32(h[RespReasonsOffset:]), uint64(count)*ReasonSize)
+	if err != nil {
+		return err
+	}
+	total := uint32(0)
+	for i := range int(count) {
+		r := (*[ReasonSize]byte)(table[i*ReasonSize:])
+		n := le.Uint32(r[ReasonLength:])
+		if n > MaxReason {
+			return fmt.Errorf("response: reason %d is %d bytes, more than %d", i, n, MaxReason)
+		}
+		if total += n; total > MaxReasons {
+			return fmt.Errorf("response: reasons are more than %d bytes together", MaxReasons)
+		}
+		text, err := area(b, "reason", header, le.Uint32(r[ReasonOffset:]), uint64(n))
+		if err != nil {
+			return fmt.Errorf("%w (reason %d)", err, i)
+		}
+		s, ok := d.known[string(text)]
+		if !ok {
+			if at := unprintable(text); at >= 0 {
+				return fmt.Errorf("response: reason %d is not printable UTF-8 at byte %d", i, at)
+			}
+			s = d.remember(string(text))
+		}
+		d.reasons = append(d.reasons, s)
+	}
+	return nil
+}
+
+// remember keeps s for next time. A plugin whose reasons never repeat makes it start afresh, not grow.
+func (d *Decoder) remember(s string) string {
+	if d.known == nil || len(d.known) >= maxKnownReasons {
+		d.known = map[string]string{}
+	}
+	d.known[s] = s
+	return s
+}
+
+// area gives the n bytes at offset, which must lie behind the header. Nothing may lie anywhere.
+func area(b []byte, name string, header, offset uint32, n uint64) ([]byte, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	if offset < header || uint64(offset)+n > uint64(len(b)) {
+		return nil, fmt.Errorf("response: %s: %d bytes at offset %d are not within %d to %d",
+			name, n, offset, header, len(b))
+	}
+	return b[offset : uint64(offset)+n], nil
+}
+
+// unprintable gives the place of the first byte that is not printable UTF-8, or -1.
+func unprintable(b []byte) int {
+	for i := 0; i < len(b); {
+		r, size := utf8.DecodeRune(b[i:])
+		if r == utf8.RuneError && size <= 1 || !unicode.IsPrint(r) {
+			return i
+		}
+		i += size
+	}
+	return -1
+}

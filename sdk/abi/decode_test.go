@@ -1,0 +1,240 @@
+package abi
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+// wire builds a response by hand, in the plainest way: header, answers, reasons, texts, state.
+func wire(answers []Answer, reasons []string, state string, requeueMS uint32, balance uint32) []byte {
+	le := binary.LittleEndian
+	table := RespSize + len(answers)*AnswerSize
+	b := make([]byte, table+len(reasons)*ReasonSize)
+	for i, a := range answers {
+		r := b[RespSize+i*AnswerSize:]
+		le.PutUint32(r[AnswerWeight:], uint32(a.Weight))
+		le.PutUint32(r[AnswerFlags:], a.Flags)
+		le.PutUint32(r[AnswerResetAfter:], a.ResetAfterMS)
+		le.PutUint32(r[AnswerReason:], NoReasonIndex)
+		for j, text := range reasons {
+			if text == a.Reason {
+				le.PutUint32(r[AnswerReason:], uint32(j))
+			}
+		}
+	}
+	for j, text := range reasons {
+		le.PutUint32(b[table+j*ReasonSize+ReasonOffset:], uint32(len(b)))
+		le.PutUint32(b[table+j*ReasonSize+ReasonLength:], uint32(len(text)))
+		b = append(b, text...)
+	}
+	stateAt := len(b)
+	b = append(b, state...)
+	for at, v := range map[int]uint32{
+		RespMagic: ResponseMagic, RespTotal: uint32(len(b)), RespHeaderLength: RespSize,
+		RespAnswersOffset: RespSize, RespAnswersCount: uint32(len(answers)), RespAnswersStride: AnswerSize,
+		RespRequeue: requeueMS, RespBalance: balance, RespStateOffset: uint32(stateAt),
+		RespStateLength: uint32(len(state)), RespReasonsOffset: uint32(table), RespReasonsCount: uint32(len(reasons)),
+	} {
+		le.PutUint32(b[at:], v)
+	}
+	return b
+}
+
+func sampleResponse() []byte {
+	return wire([]Answer{
+		{Weight: 3, ResetAfterMS: NeverReset, Reason: "in the zone"},
+		{Weight: 0, Flags: FlagKeepDraining, ResetAfterMS: 5000, Reason: "draining: stage 2 of 3, 50 %"},
+		{Weight: 65535, ResetAfterMS: NeverReset},
+	}, []string{"in the zone", "draining: stage 2 of 3, 50 %"}, "kept", 7000, BalanceRandom)
+}
+
+func TestResponseIsReadAsItWasWritten(t *testing.T) {
+	var d Decoder
+	var resp Response
+	for range 2 { // the second time from memory
+		if err := d.DecodeResponse(sampleResponse(), 3, &resp); err != nil {
+			t.Fatal(err)
+		}
+		want := "{7s 1 [107 101 112 116] [{3 0 4294967295 in the zone} {0 1 5000 draining: stage 2 of 3, 50 %} {65535 0 4294967295 }]}"
+		if got := fmt.Sprint(resp); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+func TestNothingOfAResponseRefersToTheGuestsMemory(t *testing.T) {
+	var d Decoder
+	var resp Response
+	b := sampleResponse()
+	if err := d.DecodeResponse(b, 3, &resp); err != nil {
+		t.Fatal(err)
+	}
+	before := fmt.Sprint(resp)
+	clear(b)
+	if after := fmt.Sprint(resp); after != before {
+		t.Errorf("wiping the guest's memory changed the response to %s", after)
+	}
+}
+
+func TestBadResponsesAreRefusedByField(t *testing.T) {
+	put := func(at int, v uint32) func([]byte) []byte {
+		return func(b []byte) []byte { binary.LittleEndian.PutUint32(b[at:], v); return b }
+	}
+	reasons := RespSize + 3*AnswerSize
+	text := reasons + 2*ReasonSize
+	for name, tt := range map[string]struct {
+		spoil func([]byte) []byte
+		want  string
+	}{
+		"empty":                  {func([]byte) []byte { return nil }, "less than a header"},
+		"cut":                    {func(b []byte) []byte { return b[:len(b)-1] }, "total length"},
+		"cut in the header":      {func(b []byte) []byte { return b[:RespSize-1] }, "less than a header"},
+		"magic":                  {put(RespMagic, 1), "magic"},
+		"total":                  {put(RespTotal, math.MaxUint32), "total length"},
+		"header short":           {put(RespHeaderLength, RespSize-8), "header length"},
+		"header long":            {put(RespHeaderLength, 1<<20), "header length"},
+		"header odd":             {put(RespHeaderLength, RespSize+1), "header length"},
+		"fewer answers":          {put(RespAnswersCount, 2), "answer count"},
+		"too many answers":       {put(RespAnswersCount, math.MaxUint32), "answer count"},
+		"stride zero":            {put(RespAnswersStride, 0), "answer stride"},
+		"stride odd":             {put(RespAnswersStride, AnswerSize+4), "answer stride"},
+		"stride huge":            {put(RespAnswersStride, 0xFFFFFFF8), "answers"},
+		"answers in the header":  {put(RespAnswersOffset, 8), "answers"},
+		"answers beyond the end": {put(RespAnswersOffset, math.MaxUint32), "answers"},
+		"balance":                {put(RespBalance, 5), "balance is 5"},
+		"state too long":         {put(RespStateLength, MaxState+1), "state is 1025 bytes"},
+		"state beyond the end":   {put(RespStateOffset, math.MaxUint32), "state"},
+		"too many reasons":       {put(RespReasonsCount, MaxReasonCount+1), "reason count"},
+		"reasons beyond the end": {put(RespReasonsOffset, math.MaxUint32), "reasons"},
+		"reason too long":        {put(reasons+ReasonLength, MaxReason+1), "reason 0 is 257 bytes"},
+		"reason beyond the end":  {put(reasons+ReasonSize+ReasonOffset, math.MaxUint32), "(reason 1)"},
+		"reason not UTF-8":       {put(text, 0x20FF2020), "reason 0 is not printable UTF-8 at byte 2"},
+		"reason with a newline":  {put(text, 0x20200A20), "reason 0 is not printable UTF-8 at byte 1"},
+		"reason unknown":         {put(RespSize+AnswerSize+AnswerReason, 2), "answer 1: reason is 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var d Decoder
+			var resp Response
+			err := d.DecodeResponse(tt.spoil(sampleResponse()), 3, &resp)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want an error with %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestReasonsTogetherAreLimited(t *testing.T) {
+	long := strings.Repeat("x", MaxReason)
+	var reasons []string
+	for range MaxReasons/MaxReason + 1 {
+		reasons = append(reasons, long)
+	}
+	var d Decoder
+	var resp Response
+	err := d.DecodeResponse(wire(nil, reasons, "", 0, 0), 0, &resp)
+	if err == nil || !strings.Contains(err.Error(), "more than 4096 bytes together") {
+		t.Errorf("got %v", err)
+	}
+	if err := d.DecodeResponse(wire(nil, reasons[1:], "", 0, 0), 0, &resp); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNewerAndOddResponsesAreRead(t *testing.T) {
+	var d Decoder
+	var resp Response
+	b := wire([]Answer{{Weight: 1, ResetAfterMS: 9}}, nil, "", 0, 0)
+	binary.LittleEndian.PutUint32(b[RespSize+AnswerWeight:], 70000)
+	binary.LittleEndian.PutUint32(b[RespSize+AnswerFlags:], math.MaxUint32)
+	// A later minor: longer header, longer records.
+	newer := append(append(append([]byte(nil), b[:RespSize]...), make([]byte, 8)...), b[RespSize:]...)
+	newer = append(newer, make([]byte, 8)...)
+	binary.LittleEndian.PutUint32(newer[RespTotal:], uint32(len(newer)))
+	binary.LittleEndian.PutUint32(newer[RespHeaderLength:], RespSize+8)
+	binary.LittleEndian.PutUint32(newer[RespAnswersOffset:], RespSize+8)
+	binary.LittleEndian.PutUint32(newer[RespAnswersStride:], AnswerSize+8)
+	for name, b := range map[string][]byte{"odd": b, "newer": newer} {
+		if err := d.DecodeResponse(b, 1, &resp); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if a := resp.Answers[0]; a != (Answer{Weight: MaxWeight, Flags: FlagKeepDraining, ResetAfterMS: 9}) {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+}
+
+func TestReasonsThatNeverRepeatDoNotPileUp(t *testing.T) {
+	var d Decoder
+	var resp Response
+	for i := range 3 * maxKnownReasons {
+		text := fmt.Sprint("at ", i)
+		if err := d.DecodeResponse(wire([]Answer{{Reason: text}}, []string{text}, "", 0, 0), 1, &resp); err != nil {
+			t.Fatal(err)
+		}
+		if resp.Answers[0].Reason != text {
+			t.Fatalf("reason %q, want %q", resp.Answers[0].Reason, text)
+		}
+	}
+	if len(d.known) > maxKnownReasons {
+		t.Errorf("%d reasons remembered, more than %d", len(d.known), maxKnownReasons)
+	}
+}
+
+func TestResponseTimesAreMilliseconds(t *testing.T) {
+	var d Decoder
+	var resp Response
+	if err := d.DecodeResponse(wire(nil, nil, "", math.MaxUint32, 0), 0, &resp); err != nil {
+		t.Fatal(err)
+	}
+	if resp.Requeue != math.MaxUint32*time.Millisecond {
+		t.Errorf("requeue %v", resp.Requeue)
+	}
+}
+
+func FuzzDecodeResponse(f *testing.F) {
+	f.Add(sampleResponse(), 3)
+	f.Add(wire(nil, nil, "", 0, 0), 0)
+	f.Add(wire(make([]Answer, 9), []string{"", "ä"}, "s", 1, 4), 9)
+	f.Fuzz(func(t *testing.T, b []byte, want int) {
+		want = max(0, want%2000)
+		var d Decoder
+		var resp Response
+		if d.DecodeResponse(b, want, &resp) != nil {
+			return
+		}
+		if len(resp.Answers) != want || len(resp.State) > MaxState || resp.Balance > BalanceLeastConnections {
+			t.Errorf("accepted: %d answers of %d, state of %d bytes, balance %d",
+				len(resp.Answers), want, len(resp.State), resp.Balance)
+		}
+		for i, a := range resp.Answers {
+			if len(a.Reason) > MaxReason || unprintable([]byte(a.Reason)) >= 0 || a.Flags&^FlagKeepDraining != 0 {
+				t.Errorf("accepted answer %d: %+v", i, a)
+			}
+		}
+	})
+}
+
+func BenchmarkDecodeResponse(b *testing.B) {
+	for _, n := range []int{1, 10, 100, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			reasons := []string{"in the zone", "draining"}
+			answers := make([]Answer, n)
+			for i := range answers {
+				answers[i] = Answer{Weight: 1, ResetAfterMS: NeverReset, Reason: reasons[i%2]}
+			}
+			wire := wire(answers, reasons, "state", 1000, 0)
+			var d Decoder
+			var resp Response
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := d.DecodeResponse(wire, n, &resp); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,140 @@
+package abi
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+// Encoder writes requests for one guest instance, whose string ids it holds: a new instance needs a new Encoder, or a
+// Reset one. The zero value is ready. It is used by one goroutine at a time.
+type Encoder struct {
+	strings interner
+}
+
+// Reset forgets all string ids, for a new guest instance.
+func (e *Encoder) Reset() { *e = Encoder{} }
+
+// Full tells that the guest has been shown so many strings that it is better replaced by a fresh instance, with a
+// fresh Encoder. Encoding goes on working.
+func (e *Encoder) Full() bool {
+	return len(e.strings.texts) >= maxStrings || e.strings.bytes >= maxStringBytes
+}
+
+// AppendRequest appends the wire form of req to dst, at an offset that must be a multiple of 8 of a buffer that is
+// aligned so. To write into a guest's memory, pass its buffer with length 0 and its capacity clipped: when the result
+// is longer than that capacity, it lies elsewhere, and the guest needs a larger buffer.
+//
+// The string table holds each string that this request uses, so a guest needs no cache; strings, zones and endpoints
+// keep their order, so the same requests in the same order give the same bytes.
+func (e *Encoder) AppendRequest(dst []byte, req *Request) []byte {
+	t := &e.strings
+	t.begin()
+	start := len(dst)
+	endpoints := ReqSize
+	zones := endpoints + len(req.Endpoints)*EndpointSize
+	state := zones + len(req.Zones)*ZoneSize
+	table := align(state + len(req.State))
+	dst = slices.Grow(dst, table)[:start+table]
+	b := dst[start:]
+
+	h := (*[ReqSize]byte)(b)
+	le := binary.LittleEndian
+	le.PutUint32(h[ReqMagic:], RequestMagic)
+	le.PutUint16(h[ReqMajor:], Major)
+	le.PutUint16(h[ReqMinor:], Minor)
+	le.PutUint32(h[ReqHeaderLength:], ReqSize)
+	le.PutUint64(h[ReqNow:], uint64(req.Now))
+	le.PutUint64(h[ReqGeneration:], req.Generation)
+	le.PutUint32(h[ReqNamespace:], t.id(req.Namespace))
+	le.PutUint32(h[ReqService:], t.id(req.Service))
+	le.PutUint32(h[ReqPortName:], t.id(req.Port))
+	le.PutUint32(h[ReqNode:], t.id(req.Node))
+	le.PutUint32(h[ReqZone:], t.id(req.Zone))
+	le.PutUint16(h[ReqPort:], req.PortNumber)
+	h[ReqProtocol], h[ReqFamily], h[ReqPool], h[ReqPolicy] = req.Protocol, req.Family, req.Pool, policyBits(req)
+	clear(h[ReqPolicy+1 : ReqAffinity])
+	le.PutUint64(h[ReqAffinity:], uint64(req.AffinityMS))
+	putArea(h[ReqEndpointsOffset:], endpoints, len(req.Endpoints), EndpointSize)
+	putArea(h[ReqZonesOffset:], zones, len(req.Zones), ZoneSize)
+	le.PutUint32(h[ReqStateOffset:], uint32(state))
+	le.PutUint32(h[ReqStateLength:], uint32(len(req.State)))
+	clear(h[ReqStateLength+4:])
+
+	for i := range req.Zones {
+		putZone((*[ZoneSize]byte)(b[zones+i*ZoneSize:]), &req.Zones[i], t)
+	}
+	for i := range req.Endpoints {
+		putEndpoint((*[EndpointSize]byte)(b[endpoints+i*EndpointSize:]), &req.Endpoints[i], t)
+	}
+	clear(b[state+copy(b[state:], req.State):])
+
+	putArea(h[ReqStringsOffset:], table, len(t.used), StringSize)
+	dst = appendStrings(dst, start, t)
+	le.PutUint32(dst[start+ReqTotal:], uint32(len(dst)-start))
+	return dst
+}
+
+func putEndpoint(r *[EndpointSize]byte, e *Endpoint, t *interner) {
+	le := binary.LittleEndian
+	addr := e.Addr.Addr()
+	*(*[16]byte)(r[EndpointAddr:]) = addr.As16()
+	le.PutUint32(r[EndpointPort:], uint32(e.Addr.Port())) // and the 2 zero bytes after it
+	le.PutUint32(r[EndpointConditions:], e.Conditions)
+	le.PutUint32(r[EndpointNode:], t.id(e.Node))
+	le.PutUint32(r[EndpointZone:], t.id(e.Zone))
+	le.PutUint32(r[EndpointWeight:], e.Weight)
+	le.PutUint32(r[EndpointPriorWeight:], uint32(e.PriorWeight))
+	le.PutUint64(r[EndpointReadySince:], uint64(e.ReadySince))
+	le.PutUint64(r[EndpointTerminatingSince:], uint64(e.TerminatingSince))
+	le.PutUint32(r[EndpointConnections:], e.Connections)
+	le.PutUint32(r[EndpointMetadata:], t.id(e.Metadata))
+}
+
+func putZone(r *[ZoneSize]byte, z *Zone, t *interner) {
+	le := binary.LittleEndian
+	le.PutUint32(r[ZoneName:], t.id(z.Name))
+	le.PutUint32(r[ZoneNodes:], z.Nodes)
+	le.PutUint64(r[ZoneReady:], uint64(z.Ready)) // and the 4 zero bytes after it
+	le.PutUint64(r[ZoneMilliCPU:], z.MilliCPU)
+}
+
+// appendStrings appends the records of the strings in use, then their texts.
+func appendStrings(dst []byte, start int, t *interner) []byte {
+	size := 0
+	for _, id := range t.used {
+		size += len(t.texts[id])
+	}
+	table := len(dst)
+	text := table + len(t.used)*StringSize
+	end := start + align(text+size-start)
+	dst = slices.Grow(dst, end-table)[:end]
+	le := binary.LittleEndian
+	for i, id := range t.used {
+		s := t.texts[id]
+		r := (*[StringSize]byte)(dst[table+i*StringSize:])
+		le.PutUint32(r[StringID:], id)
+		le.PutUint32(r[StringOffset:], uint32(text-start))
+		le.PutUint64(r[StringLength:], uint64(len(s))) // and the 4 zero bytes after it
+		text += copy(dst[text:], s)
+	}
+	clear(dst[text:])
+	return dst
+}
+
+func putArea(b []byte, offset, count, stride int) {
+	binary.LittleEndian.PutUint32(b, uint32(offset))
+	binary.LittleEndian.PutUint32(b[4:], uint32(count))
+	binary.LittleEndian.PutUint32(b[8:], uint32(stride))
+}
+
+func policyBits(req *Request) (bits uint8) {
+	if req.InternalLocal {
+		bits |= PolicyInternalLocal
+	}
+	if req.ExternalLocal {
+		bits |= PolicyExternalLocal
+	}
+	return bits
+}
+
+func align(n int) int { return (n + 7) &^ 7 }

@@ -1,0 +1,239 @@
+package abi
+
+import "strconv"
+
+// The wire form, version 1.0. Everything is little-endian; headers, records and areas start at multiples of 8, and so
+// must the buffers that sluice_alloc gives. Offsets are in bytes from the start of the message. Minor versions append
+// fields to a header or record and raise the header length or stride: read by those, never by the sizes below.
+//
+//	request header     at  size
+//	  magic             0  4     RequestMagic, "SLRQ"
+//	  major             4  2
+//	  minor             6  2
+//	  total             8  4     length of the whole request
+//	  header length    12  4
+//	  now              16  8     Unix milliseconds, a multiple of 1000
+//	  generation       24  8
+//	  namespace        32  4     string id
+//	  service          36  4     string id
+//	  port name        40  4     string id
+//	  node             44  4     string id, this node
+//	  zone             48  4     string id, this node's zone
+//	  port             52  2
+//	  protocol         54  1     IANA number
+//	  family           55  1     4 or 6
+//	  pool             56  1     PoolCluster or PoolLocal
+//	  policy           57  1     PolicyInternalLocal, PolicyExternalLocal
+//	  (zero)           58  6
+//	  affinity         64  8     milliseconds, 0: none
+//	  endpoints        72  12    offset, count, stride
+//	  zones            84  12    offset, count, stride
+//	  strings          96  12    offset, count, stride
+//	  state           108  8     offset, length
+//	  (zero)          116  4
+//
+//	endpoint record    at  size
+//	  address           0  16    IPv4 as ::ffff:a.b.c.d
+//	  port             16  2
+//	  (zero)           18  2
+//	  conditions       20  4     Ready … HintedNode
+//	  node             24  4     string id
+//	  zone             28  4     string id
+//	  weight           32  4
+//	  prior weight     36  4     signed, NoWeight
+//	  ready since      40  8     Unix milliseconds, NoTime
+//	  terminating since 48 8     Unix milliseconds, NoTime
+//	  connections      56  4     NotCounted
+//	  metadata         60  4     string id
+//
+//	zone record        at  size
+//	  zone              0  4     string id
+//	  nodes             4  4
+//	  ready             8  4     ready endpoints of this Service port
+//	  (zero)           12  4
+//	  millicores       16  8     allocatable CPU
+//
+//	string record      at  size
+//	  id                0  4
+//	  offset            4  4     of the text, UTF-8
+//	  length            8  4
+//	  (zero)           12  4
+//
+// A string id is NoString for the empty string. The string table of a request holds every id that the request uses,
+// once, in no order that means anything; an id names the same text for the whole life of a guest instance.
+//
+//	response header    at  size
+//	  magic             0  4     ResponseMagic, "SLRP"
+//	  total             4  4     length of the whole response, what sluice_decide returns
+//	  header length     8  4
+//	  answers          12  12    offset, count (that of the request's endpoints), stride
+//	  requeue          24  4     milliseconds, 0: only on a change
+//	  balance          28  4     BalanceDefault … BalanceLeastConnections
+//	  state            32  8     offset, length (at most MaxState)
+//	  reasons          40  8     offset, count (at most MaxReasonCount)
+//
+//	answer record      at  size
+//	  weight            0  4     more than MaxWeight counts as MaxWeight
+//	  flags             4  4     FlagKeepDraining; unknown ones are ignored
+//	  reset after       8  4     milliseconds, NeverReset
+//	  reason           12  4     index of a reason, NoReasonIndex
+//
+//	reason record      at  size
+//	  offset            0  4     of the text, printable UTF-8
+//	  length            4  4     at most MaxReason; all texts together at most MaxReasons
+const (
+	RequestMagic  = 0x51524C53
+	ResponseMagic = 0x50524C53
+)
+
+// Offsets in the request header, and its length.
+const (
+	ReqMagic           = 0
+	ReqMajor           = 4
+	ReqMinor           = 6
+	ReqTotal           = 8
+	ReqHeaderLength    = 12
+	ReqNow             = 16
+	ReqGeneration      = 24
+	ReqNamespace       = 32
+	ReqService         = 36
+	ReqPortName        = 40
+	ReqNode            = 44
+	ReqZone            = 48
+	ReqPort            = 52
+	ReqProtocol        = 54
+	ReqFamily          = 55
+	ReqPool            = 56
+	ReqPolicy          = 57
+	ReqAffinity        = 64
+	ReqEndpointsOffset = 72
+	ReqEndpointsCount  = 76
+	ReqEndpointsStride = 80
+	ReqZonesOffset     = 84
+	ReqZonesCount      = 88
+	ReqZonesStride     = 92
+	ReqStringsOffset   = 96
+	ReqStringsCount    = 100
+	ReqStringsStride   = 104
+	ReqStateOffset     = 108
+	ReqStateLength     = 112
+	ReqSize            = 120
+)
+
+// Bits of the request's policy field.
+const (
+	PolicyInternalLocal = 1 << 0
+	PolicyExternalLocal = 1 << 1
+)
+
+// Offsets in an endpoint record, and its stride.
+const (
+	EndpointAddr             = 0
+	EndpointPort             = 16
+	EndpointConditions       = 20
+	EndpointNode             = 24
+	EndpointZone             = 28
+	EndpointWeight           = 32
+	EndpointPriorWeight      = 36
+	EndpointReadySince       = 40
+	EndpointTerminatingSince = 48
+	EndpointConnections      = 56
+	EndpointMetadata         = 60
+	EndpointSize             = 64
+)
+
+// Offsets in a zone record, and its stride.
+const (
+	ZoneName     = 0
+	ZoneNodes    = 4
+	ZoneReady    = 8
+	ZoneMilliCPU = 16
+	ZoneSize     = 24
+)
+
+// Offsets in a string record, and its stride.
+const (
+	StringID     = 0
+	StringOffset = 4
+	StringLength = 8
+	StringSize   = 16
+)
+
+// Offsets in the response header, and its length.
+const (
+	RespMagic         = 0
+	RespTotal         = 4
+	RespHeaderLength  = 8
+	RespAnswersOffset = 12
+	RespAnswersCount  = 16
+	RespAnswersStride = 20
+	RespRequeue       = 24
+	RespBalance       = 28
+	RespStateOffset   = 32
+	RespStateLength   = 36
+	RespReasonsOffset = 40
+	RespReasonsCount  = 44
+	RespSize          = 48
+)
+
+// Offsets in an answer record, and its stride.
+const (
+	AnswerWeight     = 0
+	AnswerFlags      = 4
+	AnswerResetAfter = 8
+	AnswerReason     = 12
+	AnswerSize       = 16
+)
+
+// Offsets in a reason record, and its size.
+const (
+	ReasonOffset = 0
+	ReasonLength = 4
+	ReasonSize   = 8
+)
+
+// Limits of reasons, beside MaxReasons.
+const (
+	MaxReason      = 256 // bytes of one reason
+	MaxReasonCount = 256 // reasons in an answer
+)
+
+// MaxResponse is the longest response for n endpoints, in bytes: the capacity that a host offers to sluice_decide.
+func MaxResponse(n int) int {
+	return RespSize + n*AnswerSize + MaxState + MaxReasonCount*ReasonSize + MaxReasons
+}
+
+// What sluice_decide and sluice_configure return when they fail; the message went through sluice.log. Other negative
+// numbers are errors too.
+const (
+	CodeFailed        = -1 // the plugin's own code returned an error
+	CodeBadRequest    = -2 // the request could not be read
+	CodeNoRoom        = -3 // the response does not fit the buffer
+	CodeNotConfigured = -4 // sluice_decide before a sluice_configure that went well
+)
+
+// CodeText names a negative return value for people.
+func CodeText(code int64) string {
+	switch code {
+	case CodeFailed:
+		return "the plugin failed"
+	case CodeBadRequest:
+		return "the plugin could not read the request"
+	case CodeNoRoom:
+		return "the response does not fit the buffer"
+	case CodeNotConfigured:
+		return "the plugin is not configured"
+	}
+	return "error code " + strconv.FormatInt(code, 10)
+}
+
+// Levels of sluice.log.
+const (
+	LogDebug = 0
+	LogInfo  = 1
+	LogWarn  = 2
+	LogError = 3
+)
+
+// MaxLog is how many bytes of a message a host takes; it may cut what is longer.
+const MaxLog = 1024
