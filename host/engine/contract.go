@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -41,4 +42,11 @@ type Report struct {
 	// Again asks for another Apply (with an empty delta) after this long, to take away what make-before-break left
 	// behind; 0: nothing is left. Applying earlier or later is harmless.
 	Again time.Duration
+}
+
+// ConnTable ends established connections.
+type ConnTable interface {
+	// Reset ends the connections through a frontend to a member, and tells how many there were. Their next packet
+	// is answered by a reset, or finds another member.
+	Reset(ctx context.Context, frontend plan.Key, member netip.AddrPort) (int, error)
 }

@@ -3,8 +3,10 @@
 package service
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/host/model"
 )
@@ -108,14 +110,16 @@ func merge(all map[model.Name]*model.EndpointSlice, p *model.ServicePort, f mode
 		if c := a.Addr.Compare(b.Addr); c != 0 {
 			return c
 		}
-		return preference(&b) - preference(&a)
+		return cmp.Or(preference(&b)-preference(&a),
+			strings.Compare(a.Node, b.Node), strings.Compare(a.Zone, b.Zone), strings.Compare(a.Pod, b.Pod))
 	})
 	return slices.CompactFunc(eps, func(a, b Endpoint) bool { return a.Addr == b.Addr })
 }
 
 // preference orders duplicates totally, so that the order of slices does not matter where they differ in conditions.
 func preference(e *Endpoint) (score int) {
-	for _, b := range []bool{e.Ready && !e.Terminating, e.Ready, e.Local, e.Serving, !e.Terminating} {
+	for _, b := range []bool{e.Ready && !e.Terminating, e.Ready, e.Local, e.Serving, !e.Terminating,
+		e.HintedZone, e.HintedNode, e.forZones, e.forNodes} {
 		score *= 2
 		if b {
 			score++

@@ -1,0 +1,231 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// Options is what an engine runs on. ConnTable may be nil: then no connection is ever reset.
+type Options struct {
+	Source    Source
+	Backend   Backend
+	Planner   *plan.Planner
+	ConnTable ConnTable
+	Log       *slog.Logger
+	// Once: Run returns when the first whole state is in the data plane and settled.
+	Once bool
+}
+
+// Engine keeps the data plane at the plan.
+type Engine struct {
+	Options
+	mail     mailbox
+	calls    chan func(*plan.Planner)
+	done     chan struct{} // closed when Run returns
+	whole    bool          // the next Apply has to find out itself what differs
+	applied  bool          // the whole state has been in the data plane
+	retry    time.Duration // back-off in force, 0 when the last Apply went well
+	retryAt  time.Time
+	againAt  time.Time // when the backend asked for another Apply
+	degraded map[plan.Key][]plan.Degradation
+	applies  uint64
+}
+
+// Back-off after a failed Apply.
+const (
+	firstRetry = 20 * time.Millisecond
+	lastRetry  = 10 * time.Second
+)
+
+// New makes an engine; Run starts it.
+func New(o Options) *Engine {
+	return &Engine{
+		Options:  o,
+		mail:     newMailbox(),
+		calls:    make(chan func(*plan.Planner)),
+		done:     make(chan struct{}),
+		whole:    true,
+		degraded: map[plan.Key][]plan.Degradation{},
+	}
+}
+
+// Run goes on until ctx ends or the source fails. The data plane is left as it is, and forwards on.
+func (e *Engine) Run(ctx context.Context) error {
+	defer close(e.done)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- e.Source.Run(ctx, e.mail.put) }()
+	defer func() {
+		stop()
+		if ended != nil {
+			<-ended
+		}
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-ended:
+			ended = nil
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("the source of cluster state ended: %w", errors.Join(err, errEnded(err)))
+		case <-e.mail.ready:
+			e.Planner.Apply(e.mail.take())
+		case call := <-e.calls:
+			call(e.Planner)
+		case <-timer.C:
+		}
+		wake := e.sync(ctx)
+		if e.Once && e.applied && e.retry == 0 && e.againAt.IsZero() {
+			return nil
+		}
+		timer.Stop()
+		if !wake.IsZero() {
+			timer.Reset(max(0, time.Until(wake)))
+		}
+	}
+}
+
+func errEnded(err error) error {
+	if err == nil {
+		return errors.New("it returned without an error")
+	}
+	return nil
+}
+
+// Do runs f between two steps of the loop, with the planner to itself, and plans again after it. It returns early
+// when ctx or the engine ends.
+func (e *Engine) Do(ctx context.Context, f func(*plan.Planner)) error {
+	finished := make(chan struct{})
+	call := func(p *plan.Planner) {
+		defer close(finished)
+		f(p)
+	}
+	select {
+	case e.calls <- call:
+		<-finished
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-e.done:
+		return errors.New("the engine has stopped")
+	}
+}
+
+// sync brings plan and data plane up to date and gives the time of the next step, zero for none.
+func (e *Engine) sync(ctx context.Context) time.Time {
+	now := time.Now()
+	step := e.Planner.Plan(now)
+	for _, err := range step.Errors {
+		e.Log.Error("a policy failed; the last good or the default decision holds", "err", err)
+	}
+	if !e.Planner.Synced() {
+		return time.Time{}
+	}
+	e.degradations(step.Delta)
+	e.apply(ctx, step.Delta, now)
+	e.reset(ctx, step.Resets)
+	return earliest(step.Wake, e.retryAt, e.againAt)
+}
+
+// apply hands a delta to the backend; after a failure, the whole plan, when its time has come.
+func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) {
+	switch {
+	case e.whole && now.Before(e.retryAt):
+		return
+	case !e.whole && d.Empty() && (e.againAt.IsZero() || now.Before(e.againAt)):
+		return
+	case e.whole:
+		d = nil
+	}
+	report, err := e.Backend.Apply(ctx, e.Planner.Current(), d)
+	e.applies++
+	if err != nil {
+		e.whole = true
+		e.retry = min(max(firstRetry, 2*e.retry), lastRetry)
+		e.retryAt, e.againAt = time.Now().Add(e.retry), time.Time{}
+		if ctx.Err() == nil {
+			e.Log.Error("programming the data plane failed; what was there forwards on", "err", err, "retry", e.retry)
+		}
+		return
+	}
+	e.retry, e.retryAt, e.againAt = 0, time.Time{}, time.Time{}
+	if report.Again > 0 {
+		e.againAt = time.Now().Add(report.Again)
+	}
+	took := time.Since(now)
+	if e.whole {
+		e.Log.Info("the data plane holds the plan", "frontends", len(e.Planner.Current().Frontends),
+			"messages", report.Messages, "took", took)
+	} else if !d.Empty() {
+		e.Log.Info("changed", "frontends", len(d.Changes), "messages", report.Messages, "took", took)
+	}
+	e.whole, e.applied = false, true
+}
+
+// degradations reports what the backend cannot hold of the frontends that changed.
+func (e *Engine) degradations(d *plan.Delta) {
+	caps := e.Backend.Caps()
+	for _, c := range d.Changes {
+		if c.New == nil {
+			delete(e.degraded, c.Key)
+			continue
+		}
+		_, lost := plan.NormalizeFrontend(c.New, caps)
+		for _, l := range lost {
+			if !contains(e.degraded[c.Key], l) {
+				e.Log.Warn("the data plane cannot hold this", "frontend", l.Frontend, "service", l.Owner,
+					"wanted", l.Wanted, "got", l.Got, "why", l.Why)
+			}
+		}
+		if len(lost) > 0 {
+			e.degraded[c.Key] = lost
+		} else {
+			delete(e.degraded, c.Key)
+		}
+	}
+}
+
+func contains(all []plan.Degradation, d plan.Degradation) bool {
+	for _, x := range all {
+		if x == d {
+			return true
+		}
+	}
+	return false
+}
+
+// reset ends connections whose time has come. It comes after apply, so that what reconnects finds the new weights.
+func (e *Engine) reset(ctx context.Context, resets []plan.Reset) {
+	if e.ConnTable == nil {
+		return
+	}
+	for _, r := range resets {
+		n, err := e.ConnTable.Reset(ctx, r.Frontend, r.Member)
+		if err != nil {
+			e.Log.Error("resetting connections failed", "frontend", r.Frontend, "member", r.Member, "err", err)
+			continue
+		}
+		e.Log.Info("connections reset", "frontend", r.Frontend, "member", r.Member, "connections", n)
+	}
+}
+
+func earliest(times ...time.Time) time.Time {
+	var first time.Time
+	for _, t := range times {
+		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
+			first = t
+		}
+	}
+	return first
+}

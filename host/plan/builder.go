@@ -1,0 +1,199 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// Builder keeps a plan and reports what changes in it, at the cost of the change. Where two Services want the same
+// frontend, the older one has it (by creation, then by name), as the API server would have it.
+type Builder struct {
+	plan    *Plan
+	wanted  map[model.Name]claim
+	rivals  map[Key][]model.Name // Services that want a key which another one has, most deserving first
+	before  map[Key]*Frontend    // what the changed keys held at the last Take
+	globals bool                 // Global has changed since the last Take
+}
+
+type claim struct {
+	created   int64
+	frontends []*Frontend
+}
+
+// NewBuilder starts with an empty plan.
+func NewBuilder() *Builder {
+	return &Builder{
+		plan:   &Plan{Frontends: map[Key]*Frontend{}},
+		wanted: map[model.Name]claim{},
+		rivals: map[Key][]model.Name{},
+		before: map[Key]*Frontend{},
+	}
+}
+
+// Plan is the present plan. It belongs to the Builder, which changes it in place.
+func (b *Builder) Plan() *Plan { return b.plan }
+
+// SetGlobal sets the global part.
+func (b *Builder) SetGlobal(g Global) {
+	if !b.plan.Global.Equal(&g) {
+		b.plan.Global, b.globals = g, true
+	}
+}
+
+// Set says what a Service wants now: nothing takes it out. Frontends that are equal to the ones before stay the same
+// pointers.
+func (b *Builder) Set(name model.Name, created int64, frontends []*Frontend) {
+	old := b.wanted[name]
+	for i, f := range frontends {
+		for _, o := range old.frontends {
+			if o.Key == f.Key && o.Equal(f) {
+				frontends[i] = o
+			}
+		}
+	}
+	if len(frontends) == 0 {
+		delete(b.wanted, name)
+	} else {
+		b.wanted[name] = claim{created, frontends}
+	}
+	for _, o := range old.frontends {
+		if !hasKey(frontends, o.Key) || old.created != created {
+			b.release(name, o.Key)
+		}
+	}
+	for i, f := range frontends {
+		if !hasKey(frontends[:i], f.Key) {
+			b.claim(name, f)
+		}
+	}
+}
+
+// Take gives what changed since the last Take.
+func (b *Builder) Take() *Delta {
+	d := &Delta{}
+	if b.globals {
+		g := b.plan.Global
+		d.Global, b.globals = &g, false
+	}
+	for k, old := range b.before {
+		now := b.plan.Frontends[k]
+		if old == nil && now == nil || old != nil && now != nil && old.Equal(now) {
+			continue
+		}
+		d.Changes = append(d.Changes, Change{Key: k, Old: old, New: now})
+	}
+	clear(b.before)
+	slices.SortFunc(d.Changes, func(x, y Change) int { return x.Key.Compare(y.Key) })
+	return d
+}
+
+// Conflicts are the frontends that a Service wants and another one has, sorted.
+func (b *Builder) Conflicts() []Degradation {
+	var out []Degradation
+	for k, names := range b.rivals {
+		holder := b.plan.Frontends[k].Owner
+		for _, n := range names {
+			f := find(b.wanted[n].frontends, k)
+			out = append(out, Degradation{
+				Frontend: k, Owner: f.Owner, Wanted: f.Kind.String(), Got: "no frontend",
+				Why: "the older Service " + holder.String() + " has it",
+			})
+		}
+	}
+	slices.SortFunc(out, func(x, y Degradation) int {
+		if c := x.Frontend.Compare(y.Frontend); c != 0 {
+			return c
+		}
+		return x.Owner.Compare(y.Owner)
+	})
+	return out
+}
+
+// claim puts f into the plan, or in line behind the Service that has its key.
+func (b *Builder) claim(name model.Name, f *Frontend) {
+	held := b.plan.Frontends[f.Key]
+	switch {
+	case held == f:
+	case held == nil || held.Owner.Service == name:
+		b.put(f.Key, f)
+	case b.deserves(name, held.Owner.Service):
+		b.queue(held.Owner.Service, f.Key)
+		b.unqueue(name, f.Key)
+		b.put(f.Key, f)
+	default:
+		b.queue(name, f.Key)
+	}
+}
+
+// release takes a Service off a key; the next in line gets it.
+func (b *Builder) release(name model.Name, k Key) {
+	b.unqueue(name, k)
+	held := b.plan.Frontends[k]
+	if held == nil || held.Owner.Service != name {
+		return
+	}
+	var next *Frontend
+	if line := b.rivals[k]; len(line) > 0 {
+		next = find(b.wanted[line[0]].frontends, k)
+		b.unqueue(line[0], k)
+	}
+	b.put(k, next)
+}
+
+func (b *Builder) put(k Key, f *Frontend) {
+	if _, noted := b.before[k]; !noted {
+		b.before[k] = b.plan.Frontends[k]
+	}
+	if f == nil {
+		delete(b.plan.Frontends, k)
+	} else {
+		b.plan.Frontends[k] = f
+	}
+}
+
+func (b *Builder) queue(name model.Name, k Key) {
+	line := b.rivals[k]
+	if slices.Contains(line, name) {
+		return
+	}
+	line = append(slices.Clone(line), name)
+	slices.SortFunc(line, func(x, y model.Name) int {
+		if b.deserves(x, y) {
+			return -1
+		}
+		return 1
+	})
+	b.rivals[k] = line
+}
+
+func (b *Builder) unqueue(name model.Name, k Key) {
+	line := b.rivals[k]
+	if i := slices.Index(line, name); i >= 0 {
+		if line = slices.Delete(slices.Clone(line), i, i+1); len(line) == 0 {
+			delete(b.rivals, k)
+		} else {
+			b.rivals[k] = line
+		}
+	}
+}
+
+// deserves tells whether x has the better claim of the two.
+func (b *Builder) deserves(x, y model.Name) bool {
+	cx, cy := b.wanted[x].created, b.wanted[y].created
+	if cx != cy {
+		return cx < cy
+	}
+	return x.Compare(y) < 0
+}
+
+func hasKey(fs []*Frontend, k Key) bool { return find(fs, k) != nil }
+
+func find(fs []*Frontend, k Key) *Frontend {
+	for _, f := range fs {
+		if f.Key == k {
+			return f
+		}
+	}
+	return nil
+}

@@ -1,0 +1,343 @@
+package plan
+
+import (
+	"cmp"
+	"container/heap"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/service"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// Settings is what a plan depends on besides the cluster and the policies.
+type Settings struct {
+	Node           string // this node's name
+	MasqueradeAll  bool
+	MasqueradeMark uint32
+	PodSources     []netip.Prefix
+	PodInterfaces  []string
+	// NodePortPrefixes select the node's addresses that NodePorts answer on. Nil: the first of each family of the
+	// Node object. A family that no prefix is of has all its addresses.
+	NodePortPrefixes []netip.Prefix
+	// LocalAddrs are the addresses on this node's links.
+	LocalAddrs []netip.Addr
+	Policies   *policy.Set
+}
+
+// Planner keeps the plan of a changing cluster. Its cost is that of the change: only the Services that a change
+// touches, or whose wake time has passed, are resolved, decided and built again. It has no clock.
+type Planner struct {
+	settings Settings
+	rules    Rules
+	facts    service.Facts
+	cluster  *model.Snapshot
+	chains   *policy.Chains
+	builder  *Builder
+	zones    []abi.Zone
+	services map[model.Name]*planned
+	dirty    map[model.Name]struct{}
+	stale    bool // facts, rules, global and zones are to be worked out again
+	wakes    wakes
+}
+
+// planned is what is remembered of a Service in the plan.
+type planned struct {
+	decided []Decided // of Services with a policy: what was decided last
+	err     error     // of binding the policy
+	wake    int64     // Unix milliseconds, 0: only on a change
+	reset   map[netip.AddrPort]int64
+	ports   []model.PortName
+}
+
+// Reset asks that the established connections of a frontend to a member end now.
+type Reset struct {
+	Frontend Key
+	Member   netip.AddrPort
+}
+
+// Step is what Planner.Plan came to.
+type Step struct {
+	Delta  *Delta
+	Resets []Reset
+	Wake   time.Time // call Plan again then, at the latest; zero: only on a change
+	Errors []error   // of policies, each once while it lasts
+}
+
+// NewPlanner makes a planner of an empty cluster.
+func NewPlanner(s Settings, plugins func(policy.Step) (policy.Plugin, error)) *Planner {
+	p := &Planner{
+		cluster:  model.NewSnapshot(),
+		chains:   policy.NewChains(plugins),
+		builder:  NewBuilder(),
+		services: map[model.Name]*planned{},
+		dirty:    map[model.Name]struct{}{},
+	}
+	p.Configure(s)
+	return p
+}
+
+// Configure takes new settings in; the next Plan follows them.
+func (p *Planner) Configure(s Settings) {
+	if s.Policies == nil {
+		s.Policies = &policy.Set{}
+	}
+	p.settings, p.stale = s, true
+	p.touchAll()
+}
+
+// Apply takes changes of the cluster in.
+func (p *Planner) Apply(changes []model.Change) {
+	for _, c := range changes {
+		for _, name := range p.cluster.Apply(c) {
+			p.dirty[name] = struct{}{}
+		}
+		p.stale = p.stale || c.Kind == model.NodeKind
+	}
+}
+
+// Reloaded says that plugins have changed: the Services of policies are looked at again, and those plugins asked
+// whose revision is another.
+func (p *Planner) Reloaded() {
+	for name, s := range p.services {
+		if s.decided != nil {
+			p.dirty[name] = struct{}{}
+		}
+	}
+}
+
+// Synced tells whether the cluster's initial state is complete; before, there is no plan.
+func (p *Planner) Synced() bool { return p.cluster.Synced }
+
+// Current is the present plan; it belongs to the planner.
+func (p *Planner) Current() *Plan { return p.builder.Plan() }
+
+// Conflicts are the frontends that more than one Service wants.
+func (p *Planner) Conflicts() []Degradation { return p.builder.Conflicts() }
+
+// Calls counts the plugin calls so far.
+func (p *Planner) Calls() uint64 { return p.chains.Calls() }
+
+// Plan brings the plan up to date. An error of a policy keeps the last good or the default decision in force.
+func (p *Planner) Plan(now time.Time) Step {
+	if !p.cluster.Synced {
+		return Step{Delta: &Delta{}}
+	}
+	if p.stale {
+		p.refresh()
+	}
+	nowMS := now.UnixMilli()
+	for len(p.wakes) > 0 && p.wakes[0].at <= nowMS {
+		w := heap.Pop(&p.wakes).(wake)
+		if s := p.services[w.name]; s != nil && s.wake == w.at {
+			s.wake = 0
+			p.dirty[w.name] = struct{}{}
+		}
+	}
+	var step Step
+	for _, name := range slices.SortedFunc(maps.Keys(p.dirty), model.Name.Compare) {
+		p.one(name, now, &step)
+	}
+	clear(p.dirty)
+	step.Delta = p.builder.Take()
+	for len(p.wakes) > 0 { // drop what was overtaken
+		w := p.wakes[0]
+		if s := p.services[w.name]; s != nil && s.wake == w.at {
+			step.Wake = time.UnixMilli(w.at)
+			break
+		}
+		heap.Pop(&p.wakes)
+	}
+	return step
+}
+
+// one plans a Service anew.
+func (p *Planner) one(name model.Name, now time.Time, step *Step) {
+	svc, s := p.cluster.Services[name], p.services[name]
+	if svc == nil {
+		if s != nil {
+			for _, port := range s.ports {
+				p.chains.Forget(port)
+			}
+			delete(p.services, name)
+		}
+		p.builder.Set(name, 0, nil)
+		return
+	}
+	if s == nil {
+		s = &planned{}
+		p.services[name] = s
+	}
+	decided, wakeAt, err := p.decide(svc, s, now)
+	if err != nil && (s.err == nil || s.err.Error() != err.Error()) {
+		step.Errors = append(step.Errors, err)
+	}
+	s.err, s.decided = err, nil
+	if pol, _ := p.settings.Policies.For(svc); pol != nil {
+		s.decided = decided
+	}
+	var want []*Frontend
+	for i := range decided {
+		want = append(want, p.rules.frontends(svc, &decided[i])...)
+	}
+	p.builder.Set(name, svc.Created, want)
+	wakeAt = earlier(wakeAt, s.resets(want, now.UnixMilli(), step))
+	if wakeAt != s.wake && wakeAt != 0 {
+		heap.Push(&p.wakes, wake{wakeAt, name})
+	}
+	s.wake = wakeAt
+}
+
+// decide resolves and decides all ports of a Service in all its families.
+func (p *Planner) decide(svc *model.Service, s *planned, now time.Time) ([]Decided, int64, error) {
+	pol, err := p.settings.Policies.For(svc)
+	var out []Decided
+	var wakeAt int64
+	var ports []model.PortName
+	for i := range svc.Ports {
+		for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
+			if !hasFamily(svc, f) {
+				continue
+			}
+			port := service.Resolve(svc, &svc.Ports[i], f, p.cluster.Slices[svc.Name], p.facts)
+			d := Decided{Port: port}
+			in := policy.Input{Service: svc, Port: port, Node: p.facts.Node, Zone: p.facts.Zone, Zones: p.zones}
+			ask := func(pool uint8) policy.Decision {
+				in.Pool = pool
+				got, at := p.chains.Decide(pol, &in, now)
+				if !at.IsZero() {
+					wakeAt = earlier(wakeAt, at.UnixMilli())
+				}
+				if got.Err != nil && err == nil {
+					err = got.Err
+				}
+				return got
+			}
+			if port.UsesCluster {
+				d.Cluster = ask(abi.PoolCluster)
+			}
+			if port.UsesLocal {
+				d.Local = ask(abi.PoolLocal)
+			}
+			out = append(out, d)
+			if len(ports) == 0 || ports[len(ports)-1] != port.Name {
+				ports = append(ports, port.Name)
+			}
+		}
+	}
+	for _, old := range s.ports {
+		if !slices.Contains(ports, old) {
+			p.chains.Forget(old)
+		}
+	}
+	s.ports = ports
+	return out, wakeAt, err
+}
+
+// resets collects the members whose deadline has passed, each once, and gives the next deadline.
+func (s *planned) resets(frontends []*Frontend, nowMS int64, step *Step) (next int64) {
+	var done map[netip.AddrPort]int64
+	for _, f := range frontends {
+		pools := []*Pool{&f.Pool}
+		if f.Outside != nil {
+			pools = append(pools, f.Outside)
+		}
+		for _, pool := range pools {
+			for _, m := range pool.Members {
+				switch {
+				case m.Deadline == 0:
+				case m.Deadline > nowMS:
+					next = earlier(next, m.Deadline)
+				default:
+					if s.reset[m.Addr] != m.Deadline {
+						step.Resets = append(step.Resets, Reset{f.Key, m.Addr})
+					}
+					if done == nil {
+						done = map[netip.AddrPort]int64{}
+					}
+					done[m.Addr] = m.Deadline
+				}
+			}
+		}
+	}
+	s.reset = done
+	return next
+}
+
+// Explanation is why a Service's endpoints get what they get.
+type Explanation struct {
+	Service   *model.Service
+	Policy    *policy.Policy // nil: none
+	Err       error          // of the policy's binding or of its chain
+	Decided   []Decided
+	Frontends []*Frontend // in the plan
+}
+
+// Explain gives what was decided last for a Service. It calls no plugin.
+func (p *Planner) Explain(name model.Name) (*Explanation, error) {
+	svc, s := p.cluster.Services[name], p.services[name]
+	if svc == nil || s == nil {
+		return nil, fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)", name)
+	}
+	e := &Explanation{Service: svc, Err: s.err, Decided: s.decided}
+	e.Policy, _ = p.settings.Policies.For(svc)
+	if e.Decided == nil {
+		e.Decided, _, _ = p.decide(svc, s, time.Time{})
+	}
+	for _, f := range p.builder.wanted[name].frontends {
+		if p.builder.plan.Frontends[f.Key] == f {
+			e.Frontends = append(e.Frontends, f)
+		}
+	}
+	return e, nil
+}
+
+// Names are the names of all Services in the plan, sorted.
+func (p *Planner) Names() []model.Name {
+	return slices.SortedFunc(maps.Keys(p.services), model.Name.Compare)
+}
+
+func (p *Planner) touchAll() {
+	for name := range p.cluster.Services {
+		p.dirty[name] = struct{}{}
+	}
+}
+
+func hasFamily(svc *model.Service, f model.Family) bool {
+	return slices.ContainsFunc(svc.ClusterIPs, func(a netip.Addr) bool { return model.FamilyOf(a) == f })
+}
+
+// earlier is the earlier of two times of which 0 means none.
+func earlier(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// wake is when a Service is to be looked at again.
+type wake struct {
+	at   int64
+	name model.Name
+}
+
+// wakes is a heap by time, then name.
+type wakes []wake
+
+func (w wakes) Len() int { return len(w) }
+func (w wakes) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(w[i].at, w[j].at), w[i].name.Compare(w[j].name)) < 0
+}
+func (w wakes) Swap(i, j int) { w[i], w[j] = w[j], w[i] }
+func (w *wakes) Push(x any)   { *w = append(*w, x.(wake)) }
+func (w *wakes) Pop() any {
+	old := *w
+	x := old[len(old)-1]
+	*w = old[:len(old)-1]
+	return x
+}

@@ -1,0 +1,97 @@
+package plan
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/service"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// refresh works out again what all Services share, and touches those that it concerns.
+func (p *Planner) refresh() {
+	p.stale = false
+	s := &p.settings
+	own := p.cluster.Nodes[s.Node]
+	if own == nil {
+		own = &model.Node{Name: s.Node}
+	}
+	facts := service.Facts{Node: s.Node, Zone: own.Zone}
+	rules := Rules{
+		MasqueradeAll: s.MasqueradeAll,
+		PodSources:    sortedPrefixes(s.PodSources),
+		PodInterfaces: sorted(s.PodInterfaces),
+		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
+	}
+	if facts != p.facts || !slices.Equal(rules.NodeAddrs, p.rules.NodeAddrs) {
+		p.touchAll()
+	}
+	p.facts, p.rules = facts, rules
+	p.builder.SetGlobal(Global{
+		NodePortAddrs:  nodePortAddrs(s, own, rules.NodeAddrs),
+		PodSources:     rules.PodSources,
+		PodInterfaces:  rules.PodInterfaces,
+		MasqueradeMark: s.MasqueradeMark,
+	})
+	if zones := zoneTable(p.cluster.Nodes); !slices.Equal(zones, p.zones) {
+		p.zones = zones
+		p.Reloaded() // what a policy sees has changed, for all its Services
+	}
+}
+
+// nodePortAddrs are the addresses that NodePorts answer on; never loopback.
+func nodePortAddrs(s *Settings, own *model.Node, all []netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
+		ofF := func(p netip.Prefix) bool { return model.FamilyOf(p.Addr()) == f }
+		if s.NodePortPrefixes == nil {
+			if mine := ofFamily(own.Addresses, f); len(mine) > 0 {
+				out = append(out, mine[0])
+			}
+			continue
+		}
+		every := !slices.ContainsFunc(s.NodePortPrefixes, ofF)
+		for _, a := range ofFamily(all, f) {
+			if every || slices.ContainsFunc(s.NodePortPrefixes, func(p netip.Prefix) bool { return p.Contains(a) }) {
+				out = append(out, a)
+			}
+		}
+	}
+	return slices.DeleteFunc(sortedAddrs(out), func(a netip.Addr) bool { return a.IsLoopback() || a.IsLinkLocalUnicast() })
+}
+
+// zoneTable counts Nodes and their allocatable CPU by zone, sorted by name. Nodes without a zone do not count.
+func zoneTable(nodes map[string]*model.Node) []abi.Zone {
+	by := map[string]*abi.Zone{}
+	for _, n := range nodes {
+		if n.Zone == "" {
+			continue
+		}
+		z := by[n.Zone]
+		if z == nil {
+			z = &abi.Zone{Name: n.Zone}
+			by[n.Zone] = z
+		}
+		z.Nodes++
+		z.MilliCPU += uint64(n.MilliCPU)
+	}
+	out := make([]abi.Zone, 0, len(by))
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		out = append(out, *by[name])
+	}
+	return out
+}
+
+func sorted(s []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(s)))
+}
+
+func sortedAddrs(a []netip.Addr) []netip.Addr {
+	return slices.Compact(slices.SortedFunc(slices.Values(a), netip.Addr.Compare))
+}
+
+func sortedPrefixes(p []netip.Prefix) []netip.Prefix {
+	return slices.Compact(slices.SortedFunc(slices.Values(p), netip.Prefix.Compare))
+}

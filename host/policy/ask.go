@@ -1,0 +1,256 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// asker holds what a call needs, reused from call to call.
+type asker struct {
+	req     abi.Request
+	resp    abi.Response
+	index   []int // request endpoint → Port.Endpoints
+	zones   []abi.Zone
+	printer printer
+	calls   uint64
+}
+
+// step is what is remembered of one plugin in a chain.
+type step struct {
+	print   print // of what it was last asked
+	answers []abi.Answer
+	balance uint8
+	state   []byte
+	asked   int64         // when it last answered, Unix milliseconds, whole seconds
+	wake    int64         // ask again then; 0: only on a change
+	err     error         // why it did not answer
+	retry   time.Duration // the present back-off
+}
+
+// due tells whether the plugin has to be asked at nowMS about something with this print.
+func (s *step) due(p print, nowMS int64) bool {
+	return s.print != p || s.wake != 0 && s.wake <= nowMS
+}
+
+// run asks the plugins in turn, each only when what it sees has changed or its wake time has passed.
+func (c *Chains) run(m *pool, in *Input, now time.Time, d *Decision) (*good, time.Time, error) {
+	a := &c.ask
+	a.build(m, in, now)
+	if p := a.printer.input(&a.req); p != m.input {
+		m.input = p
+		m.generation++
+	}
+	a.req.Generation = m.generation
+	nowMS, wake := now.UnixMilli(), int64(0)
+	for i := range m.steps {
+		s, name := &m.steps[i], m.policy.Steps[i].Plugin
+		plugin, err := c.plugins(m.policy.Steps[i])
+		if err == nil {
+			if p := a.printer.step(m.input, plugin.Revision(), a.req.Endpoints); s.due(p, nowMS) {
+				s.print = p
+				a.call(plugin, s, in, nowMS)
+			}
+			err = s.err
+		} else {
+			s.print, s.wake = print{}, 0 // asked as soon as the plugin is there: a reload decides anew
+		}
+		if s.wake != 0 && (wake == 0 || s.wake < wake) {
+			wake = s.wake
+		}
+		if err != nil {
+			err = fmt.Errorf("plugin %s: %w", name, err)
+			d.Steps = append(d.Steps, StepResult{Plugin: name, Err: err})
+			return nil, unixMilli(wake), err
+		}
+		d.Steps = append(d.Steps, a.take(name, s, in))
+	}
+	return a.answer(m, in), unixMilli(wake), nil
+}
+
+func unixMilli(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
+}
+
+// build makes the request before the chain: the default rules' weights, the endpoints' history, the zone table.
+func (a *asker) build(m *pool, in *Input, now time.Time) {
+	p := in.Port
+	a.index = a.index[:0]
+	eps := a.req.Endpoints[:0]
+	for i := range p.Endpoints {
+		e := &p.Endpoints[i]
+		if in.Pool == abi.PoolLocal && !e.Local {
+			continue
+		}
+		since, weight := m.seen[e.Addr], uint32(0)
+		if chosen(in, i) {
+			weight = 1
+		}
+		eps = append(eps, abi.Endpoint{
+			Addr: e.Addr, Conditions: conditions(in, i), Node: e.Node, Zone: e.Zone,
+			Weight: weight, PriorWeight: abi.NoWeight,
+			ReadySince: since.ready, TerminatingSince: since.terminating, Connections: abi.NotCounted,
+		})
+		a.index = append(a.index, i)
+	}
+	if m.good != nil {
+		j := 0
+		m.good.each(in, func(i int, r *row) {
+			if j < len(a.index) && a.index[j] == i {
+				if r != nil {
+					eps[j].PriorWeight = int32(r.weight)
+				}
+				j++
+			}
+		})
+	}
+	a.req = abi.Request{
+		Now:       wholeSecond(now),
+		Namespace: p.Name.Service.Namespace, Service: p.Name.Service.Name, Port: p.Name.Port,
+		PortNumber: p.Spec.Port, Protocol: uint8(p.Name.Protocol), Family: uint8(p.Family), Pool: in.Pool,
+		InternalLocal: in.Service.InternalLocal, ExternalLocal: in.Service.ExternalLocal,
+		AffinityMS: in.Service.Affinity.Milliseconds(),
+		Node:       in.Node, Zone: in.Zone, Zones: a.zoneTable(in), Endpoints: eps,
+	}
+}
+
+// zoneTable is in.Zones with the zones that only endpoints name, and the ready endpoints of each counted.
+func (a *asker) zoneTable(in *Input) []abi.Zone {
+	a.zones = append(a.zones[:0], in.Zones...)
+	for i := range a.zones {
+		a.zones[i].Ready = 0
+	}
+	find := func(name string) (int, bool) {
+		return slices.BinarySearchFunc(a.zones, name, func(z abi.Zone, n string) int {
+			switch {
+			case z.Name < n:
+				return -1
+			case z.Name > n:
+				return 1
+			}
+			return 0
+		})
+	}
+	for i := range in.Port.Endpoints {
+		e := &in.Port.Endpoints[i]
+		if e.Zone == "" {
+			continue
+		}
+		at, ok := find(e.Zone)
+		if !ok {
+			a.zones = slices.Insert(a.zones, at, abi.Zone{Name: e.Zone})
+		}
+		if e.Ready {
+			a.zones[at].Ready++
+		}
+	}
+	return a.zones
+}
+
+func conditions(in *Input, i int) uint32 {
+	e := &in.Port.Endpoints[i]
+	var c uint32
+	for _, b := range [...]struct {
+		bit uint32
+		is  bool
+	}{
+		{abi.Ready, e.Ready}, {abi.Serving, e.Serving}, {abi.Terminating, e.Terminating}, {abi.Local, e.Local},
+		{abi.Chosen, chosen(in, i)}, {abi.HintedZone, e.HintedZone}, {abi.HintedNode, e.HintedNode},
+	} {
+		if b.is {
+			c |= b.bit
+		}
+	}
+	return c
+}
+
+// call asks one plugin and records its answer, or why there is none and when to try again.
+func (a *asker) call(plugin Plugin, s *step, in *Input, nowMS int64) {
+	a.req.State = s.state
+	a.resp.Reset(len(a.req.Endpoints))
+	a.calls++
+	err := plugin.Decide(&a.req, &a.resp)
+	if err == nil {
+		err = a.check(in)
+	}
+	if err != nil {
+		s.retry = min(max(firstRetry, 2*s.retry), lastRetry)
+		s.err, s.wake = err, nowMS+s.retry.Milliseconds()
+		return
+	}
+	s.err, s.retry = nil, 0
+	s.asked, s.wake = a.req.Now, 0
+	if a.resp.Requeue > 0 {
+		// The plugin counts from the time it was given; a wake in the past would be a loop.
+		s.wake = max(a.req.Now+a.resp.Requeue.Milliseconds(), nowMS+firstRetry.Milliseconds()/10)
+	}
+	s.answers = append(s.answers[:0], a.resp.Answers...)
+	s.balance = a.resp.Balance
+	s.state = append(s.state[:0], a.resp.State...)
+}
+
+// check clamps an answer to what is eligible, and refuses one that would leave nothing.
+func (a *asker) check(in *Input) error {
+	if len(a.resp.Answers) != len(a.req.Endpoints) {
+		return fmt.Errorf("answered for %d endpoints of %d", len(a.resp.Answers), len(a.req.Endpoints))
+	}
+	if len(a.resp.State) > abi.MaxState {
+		return fmt.Errorf("state of %d bytes: the limit is %d", len(a.resp.State), abi.MaxState)
+	}
+	left := false
+	for i := range a.resp.Answers {
+		if !in.Port.Endpoints[a.index[i]].Eligible() {
+			a.resp.Answers[i].Weight = 0
+		}
+		left = left || a.resp.Answers[i].Weight > 0
+	}
+	if !left {
+		return errors.New("the answer leaves a Service that has endpoints with none")
+	}
+	return nil
+}
+
+// take lays a step's answer into the request, for the next plugin, and into a result for people.
+func (a *asker) take(name string, s *step, in *Input) StepResult {
+	r := StepResult{
+		Plugin:  name,
+		Weights: make([]uint16, len(in.Port.Endpoints)),
+		Reasons: make([]string, len(in.Port.Endpoints)),
+	}
+	for i := range s.answers {
+		a.req.Endpoints[i].Weight = uint32(s.answers[i].Weight)
+		r.Weights[a.index[i]], r.Reasons[a.index[i]] = s.answers[i].Weight, s.answers[i].Reason
+	}
+	return r
+}
+
+// answer puts the chain's answer together: the last plugin's weights, the earliest reset, the last word on balance.
+func (a *asker) answer(m *pool, in *Input) *good {
+	g := &good{rows: make([]row, len(a.req.Endpoints))}
+	for i := range g.rows {
+		e := &a.req.Endpoints[i]
+		g.rows[i] = row{addr: e.Addr, conditions: e.Conditions & lifeBits, weight: uint16(e.Weight)}
+	}
+	for k := range m.steps {
+		s := &m.steps[k]
+		if s.balance != abi.BalanceDefault {
+			g.balance = s.balance
+		}
+		for i := range s.answers {
+			r := &g.rows[i]
+			r.keep = r.keep || s.answers[i].Flags&abi.FlagKeepDraining != 0
+			if after := s.answers[i].ResetAfterMS; after != abi.NeverReset {
+				if at := s.asked + int64(after); r.resetAt == 0 || at < r.resetAt {
+					r.resetAt = at
+				}
+			}
+		}
+	}
+	return g
+}

@@ -1,0 +1,191 @@
+package policy
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/service"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// PoolKey names one list of one Service port in one family: what is decided at a time.
+type PoolKey struct {
+	Port   model.PortName
+	Family model.Family
+	Pool   uint8 // abi.PoolCluster or abi.PoolLocal
+}
+
+// String names the pool for people.
+func (k PoolKey) String() string {
+	pool := "cluster pool"
+	if k.Pool == abi.PoolLocal {
+		pool = "local pool"
+	}
+	return fmt.Sprintf("%s/%s %s %s", k.Port, k.Port.Protocol, k.Family, pool)
+}
+
+// Input is what a decision is about.
+type Input struct {
+	Service *model.Service
+	Port    *service.Port
+	Pool    uint8
+	Node    string
+	Zone    string
+	Zones   []abi.Zone // every zone that a Node names with Nodes and MilliCPU, sorted by name; Ready is counted here
+}
+
+// Decision is what the endpoints of a pool get. All slices are parallel to Input.Port.Endpoints.
+type Decision struct {
+	Weights  []uint16
+	ResetAt  []int64 // when established connections are reset, Unix milliseconds; 0: never. Nil: none is
+	Keep     []bool  // stays as a draining member at weight 0. Nil: none does
+	Balance  uint8   // abi.Balance…
+	From     From
+	Policy   string       // its name, "" for none
+	Err      error        // why the chain did not answer
+	Steps    []StepResult // what each plugin answered, as far as the chain went
+	Observed []uint16     // what the chain answered under mode Observe
+}
+
+// From says where a decision comes from.
+type From uint8
+
+// Where a decision comes from.
+const (
+	FromDefault  From = iota // the default rules: no policy, nothing eligible, or a failure with nothing better
+	FromChain                // the chain's answer
+	FromLastGood             // the chain's last good answer, as it fails now
+	FromObserve              // the default rules, as the policy only observes
+)
+
+func (f From) String() string { return [...]string{"default", "policy", "last good", "observe"}[f] }
+
+// StepResult is one plugin's answer.
+type StepResult struct {
+	Plugin  string
+	Weights []uint16
+	Reasons []string
+	Err     error
+}
+
+// Chains runs policies. It remembers for each pool what the plugins answered, so that none is called again while
+// nothing changed and no wake time passed. It is not safe for concurrent use.
+type Chains struct {
+	plugins func(Step) (Plugin, error)
+	pools   map[PoolKey]*pool
+	ask     asker
+}
+
+// NewChains makes an empty memory. The function gives the present revision of a step's plugin; it is called at each
+// decision and must be cheap.
+func NewChains(plugins func(Step) (Plugin, error)) *Chains {
+	return &Chains{plugins: plugins, pools: map[PoolKey]*pool{}}
+}
+
+// Calls counts the plugin calls so far.
+func (c *Chains) Calls() uint64 { return c.ask.calls }
+
+// pool is what is remembered of a PoolKey.
+type pool struct {
+	policy     *Policy
+	seen       history
+	steps      []step
+	good       *good // the chain's last answer
+	input      print
+	generation uint64
+}
+
+// Back-off between the calls of a plugin that fails on the same input.
+const (
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+)
+
+// Decide gives the decision for a pool at now, and when to ask again (zero: only on a change). Without a policy, and
+// in a pool where nothing is eligible, the default rules hold and no plugin is called.
+func (c *Chains) Decide(p *Policy, in *Input, now time.Time) (Decision, time.Time) {
+	key := PoolKey{in.Port.Name, in.Port.Family, in.Pool}
+	d := Decision{Weights: defaults(in)}
+	if p == nil {
+		delete(c.pools, key)
+		return d, time.Time{}
+	}
+	d.Policy = p.Name
+	m := c.remember(key, p)
+	m.seen.observe(in.Port.Endpoints, now)
+	if !positive(d.Weights) {
+		return d, time.Time{}
+	}
+	answer, wake, err := c.run(m, in, now, &d)
+	switch {
+	case err != nil:
+		d.Err = fmt.Errorf("policy %s: %s: %w", p.Name, key, err)
+		if p.Mode == Enforce && p.OnFailure == LastGood {
+			if w := m.good.onto(in, d.Weights); w != nil {
+				d.Weights, d.From = w, FromLastGood
+				d.ResetAt, d.Balance = m.good.resets(in), m.good.balance
+			}
+		}
+	case p.Mode == Observe:
+		d.Observed, d.From = answer.weights(in), FromObserve
+		m.good = answer
+	default:
+		d.Weights, d.ResetAt, d.Keep, d.Balance = answer.weights(in), answer.resets(in), answer.keeps(in), answer.balance
+		d.From = FromChain
+		m.good = answer
+	}
+	return d, wake
+}
+
+// remember finds the memory of a pool. Over a change of the policy the endpoints' history stays, and, as long as the
+// policy keeps its name, so does the last good decision: it is better than none while the new chain fails.
+func (c *Chains) remember(key PoolKey, p *Policy) *pool {
+	m := c.pools[key]
+	switch {
+	case m == nil:
+		m = &pool{seen: history{}}
+		c.pools[key] = m
+	case m.policy == p:
+		return m
+	case m.policy.Name != p.Name:
+		m.good = nil
+	}
+	m.policy, m.steps = p, make([]step, len(p.Steps))
+	return m
+}
+
+// Forget drops what is remembered of a Service port.
+func (c *Chains) Forget(p model.PortName) {
+	for _, f := range []model.Family{model.IPv4, model.IPv6} {
+		delete(c.pools, PoolKey{p, f, abi.PoolCluster})
+		delete(c.pools, PoolKey{p, f, abi.PoolLocal})
+	}
+}
+
+// defaults are the weights of the default rules: 1 for what they choose.
+func defaults(in *Input) []uint16 {
+	w := make([]uint16, len(in.Port.Endpoints))
+	for i := range in.Port.Endpoints {
+		if chosen(in, i) {
+			w[i] = 1
+		}
+	}
+	return w
+}
+
+func chosen(in *Input, i int) bool {
+	if in.Pool == abi.PoolLocal {
+		return in.Port.Endpoints[i].InLocal
+	}
+	return in.Port.Endpoints[i].InCluster
+}
+
+func positive(weights []uint16) bool {
+	for _, w := range weights {
+		if w > 0 {
+			return true
+		}
+	}
+	return false
+}
