@@ -1,0 +1,286 @@
+package plan
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/netip"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// The JSON form, as `sluice plan -o json` prints it. Its names are stable: fields may be added, never renamed.
+
+type planJSON struct {
+	Global    globalJSON     `json:"global"`
+	Frontends []frontendJSON `json:"frontends"`
+}
+
+type globalJSON struct {
+	NodePortAddresses []netip.Addr   `json:"nodePortAddresses,omitempty"`
+	PodSources        []netip.Prefix `json:"podSources,omitempty"`
+	PodInterfaces     []string       `json:"podInterfaces,omitempty"`
+	ServiceCIDRs      []netip.Prefix `json:"serviceCIDRs,omitempty"`
+	MasqueradeMark    uint32         `json:"masqueradeMark"`
+}
+
+type frontendJSON struct {
+	Namespace    string         `json:"namespace"`
+	Service      string         `json:"service"`
+	PortName     string         `json:"portName,omitempty"`
+	Kind         *Kind          `json:"kind"` // a pointer to tell a missing one from ClusterIP
+	Family       string         `json:"family"`
+	Address      *netip.Addr    `json:"address,omitempty"` // none for a NodePort
+	Port         uint16         `json:"port"`
+	Protocol     string         `json:"protocol"`
+	Masquerade   Masquerade     `json:"masquerade"`
+	Affinity     string         `json:"affinity,omitempty"` // as 3h0m0s
+	Balance      Balance        `json:"balance"`
+	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
+	Pool         poolJSON       `json:"pool"`
+	Outside      *poolJSON      `json:"outside,omitempty"`
+}
+
+type poolJSON struct {
+	Verdict Verdict      `json:"verdict"`
+	Total   int          `json:"total"` // derived; ignored when read
+	Members []memberJSON `json:"members,omitempty"`
+}
+
+type memberJSON struct {
+	Address  netip.AddrPort `json:"address"`
+	Weight   uint16         `json:"weight"`
+	Share    float64        `json:"share"` // of new connections, 0 to 1; derived; ignored when read
+	Phase    Phase          `json:"phase"`
+	Deadline *time.Time     `json:"deadline,omitempty"`
+}
+
+// MarshalJSON gives the JSON form, frontends sorted by Service port and key.
+func (p *Plan) MarshalJSON() ([]byte, error) {
+	g := p.Global
+	out := planJSON{
+		Global:    globalJSON{g.NodePortAddrs, g.PodSources, g.PodInterfaces, g.ServiceCIDRs, g.MasqueradeMark},
+		Frontends: make([]frontendJSON, 0, len(p.Frontends)),
+	}
+	for _, f := range p.byOwner() {
+		j := frontendJSON{
+			Namespace: f.Owner.Service.Namespace, Service: f.Owner.Service.Name, PortName: f.Owner.Port,
+			Kind: &f.Kind, Family: f.Key.Family().String(), Port: f.Key.Port, Protocol: f.Key.Protocol.String(),
+			Masquerade: f.Masquerade, Balance: f.Balance, SourceRanges: f.SourceRanges, Pool: poolToJSON(&f.Pool),
+		}
+		if !f.Key.IsNodePort() {
+			j.Address = &f.Key.Addr
+		}
+		if f.Affinity != 0 {
+			j.Affinity = f.Affinity.String()
+		}
+		if f.Outside != nil {
+			o := poolToJSON(f.Outside)
+			j.Outside = &o
+		}
+		out.Frontends = append(out.Frontends, j)
+	}
+	return json.Marshal(out)
+}
+
+func poolToJSON(p *Pool) poolJSON {
+	out := poolJSON{Verdict: p.Verdict, Total: p.Total()}
+	for _, m := range p.Members {
+		j := memberJSON{Address: m.Addr, Weight: m.Weight, Phase: m.Phase}
+		if out.Total > 0 {
+			j.Share = math.Round(1e4*float64(m.Weight)/float64(out.Total)) / 1e4
+		}
+		if m.Deadline != 0 {
+			t := time.UnixMilli(m.Deadline).UTC()
+			j.Deadline = &t
+		}
+		out.Members = append(out.Members, j)
+	}
+	return out
+}
+
+// UnmarshalJSON reads the JSON form back, strictly: unknown fields, frontends said twice and what Validate refuses
+// are errors. p is unchanged after one.
+func (p *Plan) UnmarshalJSON(data []byte) error {
+	var in planJSON
+	if err := strictJSON(data, &in); err != nil {
+		return fmt.Errorf("plan: %w", err)
+	}
+	g := in.Global
+	out := Plan{
+		Global:    Global{g.NodePortAddresses, g.PodSources, g.PodInterfaces, g.ServiceCIDRs, g.MasqueradeMark},
+		Frontends: make(map[Key]*Frontend, len(in.Frontends)),
+	}
+	for i := range in.Frontends {
+		f, err := in.Frontends[i].frontend()
+		if err != nil {
+			return fmt.Errorf("plan: frontends[%d]: %w", i, err)
+		}
+		if out.Frontends[f.Key] != nil {
+			return fmt.Errorf("plan: frontends[%d]: %s: said twice", i, f.Key)
+		}
+		out.Frontends[f.Key] = f
+	}
+	if err := Validate(&out); err != nil {
+		return fmt.Errorf("plan: %w", err)
+	}
+	*p = out
+	return nil
+}
+
+func (j *frontendJSON) frontend() (*Frontend, error) {
+	f := &Frontend{
+		Masquerade: j.Masquerade, Balance: j.Balance, SourceRanges: j.SourceRanges,
+		Owner: model.PortName{Service: model.Name{Namespace: j.Namespace, Name: j.Service}, Port: j.PortName},
+	}
+	if j.Kind == nil {
+		return nil, fmt.Errorf("kind: missing")
+	}
+	f.Kind = *j.Kind
+	var ok bool
+	if f.Key.Protocol, ok = model.ParseProtocol(j.Protocol); !ok {
+		return nil, fmt.Errorf("protocol %q: want TCP, UDP or SCTP", j.Protocol)
+	}
+	f.Owner.Protocol, f.Key.Port = f.Key.Protocol, j.Port
+	switch {
+	case j.Family != model.IPv4.String() && j.Family != model.IPv6.String():
+		return nil, fmt.Errorf("family %q: want IPv4 or IPv6", j.Family)
+	case (*j.Kind == NodePort) != (j.Address == nil):
+		return nil, fmt.Errorf("address: every kind but NodePort has one; this is a %s", j.Kind)
+	case j.Address != nil:
+		f.Key.Addr = *j.Address
+	case j.Family == model.IPv4.String():
+		f.Key.Addr = netip.IPv4Unspecified()
+	default:
+		f.Key.Addr = netip.IPv6Unspecified()
+	}
+	if f.Key.Family().String() != j.Family {
+		return nil, fmt.Errorf("family %s, but address %s", j.Family, f.Key.Addr)
+	}
+	if j.Affinity != "" {
+		d, err := time.ParseDuration(j.Affinity)
+		if err != nil {
+			return nil, fmt.Errorf("affinity: %w", err)
+		}
+		f.Affinity = d
+	}
+	var err error
+	if f.Pool, err = j.Pool.pool(); err != nil {
+		return nil, fmt.Errorf("pool: %w", err)
+	}
+	if j.Outside != nil {
+		o, err := j.Outside.pool()
+		if err != nil {
+			return nil, fmt.Errorf("outside: %w", err)
+		}
+		f.Outside = &o
+	}
+	return f, nil
+}
+
+func (j *poolJSON) pool() (Pool, error) {
+	p := Pool{Verdict: j.Verdict}
+	for i, m := range j.Members {
+		n := Member{Addr: m.Address, Weight: m.Weight, Phase: m.Phase}
+		if m.Deadline != nil {
+			if n.Deadline = m.Deadline.UnixMilli(); n.Deadline <= 0 || m.Deadline.Nanosecond()%1e6 != 0 {
+				return Pool{}, fmt.Errorf("members[%d]: deadline %s: want whole milliseconds after 1970", i, m.Deadline.Format(time.RFC3339Nano))
+			}
+		}
+		p.Members = append(p.Members, n)
+	}
+	return p, nil
+}
+
+type degradationJSON struct {
+	Frontend  string `json:"frontend"`
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	PortName  string `json:"portName,omitempty"`
+	Wanted    string `json:"wanted"`
+	Got       string `json:"got"`
+	Why       string `json:"why"`
+}
+
+// MarshalJSON gives the JSON form; the frontend is written as Key.String does.
+func (d Degradation) MarshalJSON() ([]byte, error) {
+	svc := d.Owner.Service
+	return json.Marshal(degradationJSON{d.Frontend.String(), svc.Namespace, svc.Name, d.Owner.Port, d.Wanted, d.Got, d.Why})
+}
+
+// UnmarshalJSON reads the JSON form back, strictly.
+func (d *Degradation) UnmarshalJSON(data []byte) error {
+	var in degradationJSON
+	if err := strictJSON(data, &in); err != nil {
+		return fmt.Errorf("degradation: %w", err)
+	}
+	k, err := ParseKey(in.Frontend)
+	if err != nil {
+		return fmt.Errorf("degradation: frontend: %w", err)
+	}
+	owner := model.PortName{Service: model.Name{Namespace: in.Namespace, Name: in.Service}, Port: in.PortName, Protocol: k.Protocol}
+	*d = Degradation{Frontend: k, Owner: owner, Wanted: in.Wanted, Got: in.Got, Why: in.Why}
+	return nil
+}
+
+func strictJSON(data []byte, into any) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	return dec.Decode(into)
+}
+
+// MarshalText gives the value's name.
+func (k Kind) MarshalText() ([]byte, error) { return marshalWord(kindNames, k, "kind") }
+
+// MarshalText gives the value's name.
+func (v Verdict) MarshalText() ([]byte, error) { return marshalWord(verdictNames, v, "verdict") }
+
+// MarshalText gives the value's name.
+func (p Phase) MarshalText() ([]byte, error) { return marshalWord(phaseNames, p, "phase") }
+
+// MarshalText gives the value's name.
+func (m Masquerade) MarshalText() ([]byte, error) {
+	return marshalWord(masqueradeNames, m, "masquerade")
+}
+
+// MarshalText gives the value's name.
+func (b Balance) MarshalText() ([]byte, error) { return marshalWord(balanceNames, b, "balance") }
+
+// UnmarshalText reads a name.
+func (k *Kind) UnmarshalText(s []byte) (err error) {
+	*k, err = value[Kind](kindNames, string(s), "kind")
+	return err
+}
+
+// UnmarshalText reads a name.
+func (v *Verdict) UnmarshalText(s []byte) (err error) {
+	*v, err = value[Verdict](verdictNames, string(s), "verdict")
+	return err
+}
+
+// UnmarshalText reads a name.
+func (p *Phase) UnmarshalText(s []byte) (err error) {
+	*p, err = value[Phase](phaseNames, string(s), "phase")
+	return err
+}
+
+// UnmarshalText reads a name.
+func (m *Masquerade) UnmarshalText(s []byte) (err error) {
+	*m, err = value[Masquerade](masqueradeNames, string(s), "masquerade")
+	return err
+}
+
+// UnmarshalText reads a name.
+func (b *Balance) UnmarshalText(s []byte) (err error) {
+	*b, err = value[Balance](balanceNames, string(s), "balance")
+	return err
+}
+
+func marshalWord[T ~uint8](names []string, v T, what string) ([]byte, error) {
+	if int(v) >= len(names) {
+		return nil, fmt.Errorf("%s %d has no name", what, v)
+	}
+	return []byte(names[v]), nil
+}

@@ -1,0 +1,178 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// Flow is a new connection as the data plane sees its first packet.
+type Flow struct {
+	From netip.Addr
+	// Interface is where the packet came in; "" for one that this node sends itself.
+	Interface string
+	To        netip.AddrPort
+	Protocol  model.Protocol
+}
+
+// NodeAddrs are the node's own addresses. Loopback addresses count as its own without being listed.
+type NodeAddrs []netip.Addr
+
+// Has tells whether an address is the node's own.
+func (n NodeAddrs) Has(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(n, a) }
+
+// Outcome is what becomes of a new connection.
+type Outcome struct {
+	// Ours is false when the plan has nothing to say: the packet goes where it would go without sluice.
+	Ours    bool
+	Verdict Verdict // when Ours
+	// Frontend is what took the connection; nil when none did, and then Verdict is for the address as a whole.
+	Frontend *Frontend
+	Outside  bool // the Outside pool was used, not Pool
+	// Candidates are the members that may get it, sorted by address; none unless Verdict is Forward. Affinity may
+	// narrow them to one.
+	Candidates []Candidate
+	Why        string // for people: what decided
+}
+
+// Candidate is a member that may get a connection.
+type Candidate struct {
+	Addr       netip.AddrPort
+	Weight     uint16
+	Share      float64 // the probability of being picked by Random, 0 to 1
+	Masquerade bool    // the connection gets this node's address as its source
+}
+
+// Resolve says what becomes of a new connection under p on a node that has the given addresses: the meaning of a
+// plan, which every backend has to bring about. It looks at p alone; established connections and affinity are the
+// data plane's memory.
+func (p *Plan) Resolve(flow Flow, node NodeAddrs) Outcome {
+	f := p.frontendOf(flow)
+	if f == nil {
+		return p.withoutFrontend(flow)
+	}
+	out := Outcome{Ours: true, Frontend: f}
+	if f.SourceRanges != nil && !contain(f.SourceRanges, flow.From) {
+		// Before anything else, even a reject; Pods and this node are no exception.
+		out.Verdict, out.Why = Drop, "the source is in none of the source ranges"
+		return out
+	}
+	source := p.Global.classify(flow, node)
+	pool := &f.Pool
+	if f.Outside != nil && source == fromOutside {
+		pool, out.Outside = f.Outside, true
+	}
+	out.Verdict = pool.Verdict
+	if out.Verdict != Forward {
+		out.Why = "the pool for a source " + source.String() + " has no member with weight"
+		return out
+	}
+	masquerade := p.Global.masquerades(f, flow, source)
+	total := float64(pool.Total())
+	out.Candidates = make([]Candidate, 0, len(pool.Members))
+	for _, m := range pool.Members {
+		if m.Weight == 0 {
+			continue
+		}
+		hairpin := m.Addr.Addr() == flow.From // the answer would not come back through this node
+		out.Candidates = append(out.Candidates, Candidate{
+			Addr: m.Addr, Weight: m.Weight, Share: float64(m.Weight) / total, Masquerade: masquerade || hairpin,
+		})
+	}
+	out.Why = "the pool for a source " + source.String()
+	return out
+}
+
+// frontendOf finds what listens where the flow goes: the exact address first, then NodePorts.
+func (p *Plan) frontendOf(flow Flow) *Frontend {
+	k := Key{Addr: flow.To.Addr(), Port: flow.To.Port(), Protocol: flow.Protocol}
+	if f := p.Frontends[k]; f != nil && !k.Addr.IsUnspecified() {
+		return f
+	}
+	if !slices.Contains(p.Global.NodePortAddrs, k.Addr) {
+		return nil
+	}
+	if k.Addr.Is4() {
+		k.Addr = netip.IPv4Unspecified()
+	} else {
+		k.Addr = netip.IPv6Unspecified()
+	}
+	return p.Frontends[k]
+}
+
+// withoutFrontend: the wrong port of an active ClusterIP is rejected, an address of a Service range that no frontend
+// has is dropped, anything else is not ours.
+func (p *Plan) withoutFrontend(flow Flow) Outcome {
+	taken := false
+	for k, f := range p.Frontends {
+		if k.Addr == flow.To.Addr() && !k.IsNodePort() {
+			if f.Kind == ClusterIP {
+				return Outcome{Ours: true, Verdict: Reject, Why: "the ClusterIP has no such port"}
+			}
+			taken = true
+		}
+	}
+	if !taken && contain(p.Global.ServiceCIDRs, flow.To.Addr()) {
+		return Outcome{Ours: true, Verdict: Drop, Why: "no Service has this address of the Service range"}
+	}
+	return Outcome{Why: "no frontend listens here"}
+}
+
+// source is who a connection comes from, as far as Service rules care.
+type source uint8
+
+const (
+	fromOutside source = iota
+	fromPod
+	fromNode
+)
+
+func (s source) String() string {
+	return [...]string{"outside the cluster", "that is a Pod", "that is this node"}[s]
+}
+
+// classify: a Pod by either list, before the node itself, whose addresses on the Pod network may lie in a Pod range.
+func (g *Global) classify(flow Flow, node NodeAddrs) source {
+	switch {
+	case contain(g.PodSources, flow.From) || g.isPodInterface(flow.Interface):
+		return fromPod
+	case node.Has(flow.From):
+		return fromNode
+	}
+	return fromOutside
+}
+
+func (g *Global) isPodInterface(name string) bool {
+	return name != "" && slices.ContainsFunc(g.PodInterfaces, func(pattern string) bool {
+		if stem, ok := strings.CutSuffix(pattern, "*"); ok {
+			return strings.HasPrefix(name, stem)
+		}
+		return name == pattern
+	})
+}
+
+// detects tells whether Pods can be told from other sources in a family.
+func (g *Global) detects(family model.Family) bool {
+	return len(g.PodInterfaces) > 0 || slices.ContainsFunc(g.PodSources, func(r netip.Prefix) bool {
+		return model.FamilyOf(r.Addr()) == family
+	})
+}
+
+// masquerades applies the frontend's rule; hairpin aside, which depends on the member.
+func (g *Global) masquerades(f *Frontend, flow Flow, source source) bool {
+	switch f.Masquerade {
+	case MasqueradeAlways:
+		return true
+	case MasqueradeOutside:
+		return source != fromPod && g.detects(model.FamilyOf(flow.From))
+	case MasqueradeFromNode:
+		return source == fromNode
+	}
+	return false
+}
+
+func contain(ranges []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
+}

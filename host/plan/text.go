@@ -1,0 +1,182 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// deadlineLayout is RFC 3339 to the millisecond, which is as fine as a deadline is.
+const deadlineLayout = "2006-01-02T15:04:05.000Z07:00"
+
+// Format gives the text form of a plan: for people, the same for equal plans, sorted by Service port and key. Parse
+// reads it back. Counts, totals and shares follow from the weights and are there to be read.
+func Format(p *Plan) string {
+	var b strings.Builder
+	p.Global.format(&b)
+	list := p.byOwner()
+	for len(list) > 0 {
+		svc := list[0].Owner.Service
+		n := slices.IndexFunc(list, func(f *Frontend) bool { return f.Owner.Service != svc })
+		if n < 0 {
+			n = len(list)
+		}
+		fmt.Fprintf(&b, "\nservice %s\n", svc)
+		formatService(&b, list[:n])
+		list = list[n:]
+	}
+	return b.String()
+}
+
+// FormatFrontend gives the part of the text form that is about one frontend.
+func FormatFrontend(f *Frontend) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "service %s\n", f.Owner.Service)
+	formatService(&b, []*Frontend{f})
+	return b.String()
+}
+
+// byOwner gives all frontends sorted by Service port, then key.
+func (p *Plan) byOwner() []*Frontend {
+	list := make([]*Frontend, 0, len(p.Frontends))
+	for _, f := range p.Frontends {
+		list = append(list, f)
+	}
+	slices.SortFunc(list, func(f, g *Frontend) int {
+		if c := f.Owner.Compare(g.Owner); c != 0 {
+			return c
+		}
+		return f.Key.Compare(g.Key)
+	})
+	return list
+}
+
+func (g *Global) format(b *strings.Builder) {
+	b.WriteString("global\n")
+	line := func(name string, values []string) {
+		if len(values) > 0 {
+			fmt.Fprintf(b, "  %-19s  %s\n", name, strings.Join(values, " "))
+		}
+	}
+	line("node-port-addresses", texts(g.NodePortAddrs))
+	line("pod-sources", texts(g.PodSources))
+	line("pod-interfaces", g.PodInterfaces)
+	line("service-cidrs", texts(g.ServiceCIDRs))
+	if g.MasqueradeMark != 0 {
+		line("masquerade-mark", []string{fmt.Sprintf("%#x", g.MasqueradeMark)})
+	}
+}
+
+// formatService writes the frontends of one Service, their first columns aligned.
+func formatService(b *strings.Builder, list []*Frontend) {
+	var port, key, kind int
+	for _, f := range list {
+		port = max(port, len(portWord(f.Owner.Port)))
+		key = max(key, len(f.Key.String()))
+		kind = max(kind, len(f.Kind.String()))
+	}
+	for _, f := range list {
+		fmt.Fprintf(b, "  port %-*s  %-*s  %-*s  masquerade=%s", port, portWord(f.Owner.Port), key, f.Key, kind, f.Kind, f.Masquerade)
+		if f.Affinity != 0 {
+			fmt.Fprintf(b, " affinity=%s", f.Affinity)
+		}
+		fmt.Fprintf(b, " balance=%s\n", f.Balance)
+		if len(f.SourceRanges) > 0 {
+			fmt.Fprintf(b, "    source-ranges %s\n", strings.Join(texts(f.SourceRanges), " "))
+		}
+		formatPool(b, "", &f.Pool)
+		if f.Outside != nil {
+			formatPool(b, "outside ", f.Outside)
+		}
+	}
+}
+
+func formatPool(b *strings.Builder, which string, p *Pool) {
+	fmt.Fprintf(b, "    %s%s", which, p.Verdict)
+	if len(p.Members) == 0 {
+		b.WriteByte('\n')
+		return
+	}
+	total := p.Total()
+	fmt.Fprintf(b, " %s\n", poolSummary(len(p.Members), total))
+	var addr, weight int
+	for _, m := range p.Members {
+		addr = max(addr, len(m.Addr.String()))
+		weight = max(weight, len(strconv.Itoa(int(m.Weight))))
+	}
+	for _, m := range p.Members {
+		fmt.Fprintf(b, "      %-*s  weight %*d  %5s %%  %s", addr, m.Addr, weight, m.Weight, percent(m.Weight, total), m.Phase)
+		if m.Deadline != 0 {
+			fmt.Fprintf(b, " until %s", time.UnixMilli(m.Deadline).UTC().Format(deadlineLayout))
+		}
+		b.WriteByte('\n')
+	}
+}
+
+func poolSummary(members, total int) string {
+	noun := "members"
+	if members == 1 {
+		noun = "member"
+	}
+	return fmt.Sprintf("%d %s, total %d", members, noun, total)
+}
+
+// percent is a member's share to one decimal.
+func percent(weight uint16, total int) string {
+	if total == 0 {
+		return "0.0"
+	}
+	return strconv.FormatFloat(100*float64(weight)/float64(total), 'f', 1, 64)
+}
+
+// portWord writes the unnamed port as a dash, which no port can be called.
+func portWord(name string) string {
+	if name == "" {
+		return "-"
+	}
+	return name
+}
+
+func texts[T fmt.Stringer](list []T) []string {
+	out := make([]string, len(list))
+	for i, v := range list {
+		out[i] = v.String()
+	}
+	return out
+}
+
+// ParseKey reads what Key.String writes.
+func ParseKey(s string) (Key, error) {
+	where, proto, ok := strings.Cut(s, "/")
+	if !ok {
+		return Key{}, fmt.Errorf("key %q: want address:port/protocol", s)
+	}
+	k := Key{}
+	if k.Protocol, ok = model.ParseProtocol(proto); !ok {
+		return Key{}, fmt.Errorf("key %q: protocol %q: want TCP, UDP or SCTP", s, proto)
+	}
+	for family, addr := range map[model.Family]netip.Addr{model.IPv4: netip.IPv4Unspecified(), model.IPv6: netip.IPv6Unspecified()} {
+		if port, found := strings.CutPrefix(where, nodePortStar[family]+":"); found {
+			n, err := strconv.ParseUint(port, 10, 16)
+			if err != nil || n == 0 {
+				return Key{}, fmt.Errorf("key %q: port %q: want 1 to 65535", s, port)
+			}
+			k.Addr, k.Port = addr, uint16(n)
+			return k, nil
+		}
+	}
+	ap, err := netip.ParseAddrPort(where)
+	if err != nil {
+		return Key{}, fmt.Errorf("key %q: %w", s, err)
+	}
+	if ap.Addr().IsUnspecified() {
+		return Key{}, fmt.Errorf("key %q: a NodePort is written %s:port or %s:port", s, nodePortStar[model.IPv4], nodePortStar[model.IPv6])
+	}
+	k.Addr, k.Port = ap.Addr(), ap.Port()
+	return k, nil
+}
