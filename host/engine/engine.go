@@ -24,7 +24,7 @@ type Options struct {
 // Engine keeps the data plane at the plan.
 type Engine struct {
 	Options
-	mail     mailbox
+	mail     *mailbox
 	calls    chan func(*plan.Planner)
 	done     chan struct{} // closed when Run returns
 	whole    bool          // the next Apply has to find out itself what differs

@@ -9,8 +9,8 @@ import (
 // mailbox takes changes from the source without ever making it wait; what comes while the engine is at work is taken
 // in one go. A later change of an object replaces an earlier one, so that a burst is no larger than the cluster.
 type mailbox struct {
-	mu      *sync.Mutex
-	changes *[]model.Change
+	mu      sync.Mutex
+	changes []model.Change
 	index   map[changeKey]int
 	ready   chan struct{}
 }
@@ -20,13 +20,8 @@ type changeKey struct {
 	name model.Name
 }
 
-func newMailbox() mailbox {
-	return mailbox{
-		mu:      &sync.Mutex{},
-		changes: &[]model.Change{},
-		index:   map[changeKey]int{},
-		ready:   make(chan struct{}, 1),
-	}
+func newMailbox() *mailbox {
+	return &mailbox{index: map[changeKey]int{}, ready: make(chan struct{}, 1)}
 }
 
 func (m *mailbox) put(changes []model.Change) {
@@ -38,11 +33,11 @@ func (m *mailbox) put(changes []model.Change) {
 	for _, c := range changes {
 		k := changeKey{c.Kind, c.Name}
 		if i, ok := m.index[k]; ok {
-			(*m.changes)[i] = c
+			m.changes[i] = c
 			continue
 		}
-		m.index[k] = len(*m.changes)
-		*m.changes = append(*m.changes, c)
+		m.index[k] = len(m.changes)
+		m.changes = append(m.changes, c)
 	}
 	select {
 	case m.ready <- struct{}{}:
@@ -53,8 +48,8 @@ func (m *mailbox) put(changes []model.Change) {
 func (m *mailbox) take() []model.Change {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := *m.changes
-	*m.changes = nil
+	out := m.changes
+	m.changes = nil
 	clear(m.index)
 	return out
 }

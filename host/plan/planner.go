@@ -101,6 +101,15 @@ func (p *Planner) Apply(changes []model.Change) {
 	}
 }
 
+// Replace takes a whole cluster in place of what was there. The planner owns it from then on.
+func (p *Planner) Replace(cluster *model.Snapshot) {
+	for name := range p.cluster.Services {
+		p.dirty[name] = struct{}{}
+	}
+	p.cluster, p.stale = cluster, true
+	p.touchAll()
+}
+
 // Reloaded says that plugins have changed: the Services of policies are looked at again, and those plugins asked
 // whose revision is another.
 func (p *Planner) Reloaded() {

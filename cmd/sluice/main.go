@@ -1,0 +1,63 @@
+// Command sluice is a Kubernetes Service proxy whose load balancing is decided by WebAssembly plugins and carried out
+// by the kernel.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes: 1 something went wrong, 2 the command line is wrong.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(execute(ctx, os.Args[1:]))
+}
+
+func execute(ctx context.Context, args []string) int {
+	root := newRootCommand()
+	understood := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { understood = true }
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "sluice: %v\n", err)
+	var usage usageError
+	if errors.As(err, &usage) || !understood {
+		fmt.Fprintf(os.Stderr, "See '%s --help'.\n", cmd.CommandPath())
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// usageError is a mistake in the command line that cobra cannot see.
+type usageError struct{ error }
+
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "sluice",
+		Short: "A Kubernetes Service proxy with WebAssembly policies",
+		Long: `sluice runs on every node in the place of kube-proxy. It watches Services and EndpointSlices, asks WebAssembly
+plugins which endpoints get new connections, with what weight, and how a leaving one is drained, and programs the
+answer into the kernel. No packet passes through a plugin.`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+	}
+	root.AddCommand(newRunCommand(), newPlanCommand(), newExplainCommand(), newPluginCommand(), newCleanupCommand(),
+		newVersionCommand())
+	return root
+}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// version is set by the build (-ldflags "-X main.version=…"); a build without it says what the module knows.
+var version = ""
+
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of sluice, of its plugin ABI and of Go",
+		Args:  cobra.NoArgs,
+		Run: func(cmd *cobra.Command, _ []string) {
+			fmt.Fprintf(cmd.OutOrStdout(), "sluice %s (plugin ABI %d.%d, %s %s/%s)\n",
+				buildVersion(), abi.Major, abi.Minor, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		},
+	}
+}
+
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}

@@ -1,0 +1,214 @@
+package plan
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// byZone is a plugin: three times the weight for this node's zone, half of it (rounded down) for what terminates.
+type byZone struct{}
+
+func (byZone) Decide(req *abi.Request, resp *abi.Response) error {
+	for i := range req.Endpoints {
+		e := &req.Endpoints[i]
+		w := uint16(2)
+		if e.Zone == req.Zone {
+			w = 6
+		}
+		if e.Conditions&abi.Terminating != 0 {
+			w /= 2
+		}
+		resp.Answers[i].Weight = w
+	}
+	return nil
+}
+func (byZone) Needs() uint32    { return 0 }
+func (byZone) Revision() string { return "1" }
+
+func nativePlugins(policy.Step) (policy.Plugin, error) { return byZone{}, nil }
+
+func testSettings() Settings {
+	return Settings{
+		Node: "n0", MasqueradeMark: 0x4000,
+		PodSources: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+		Policies: &policy.Set{
+			Policies: map[string]*policy.Policy{"zone": {Name: "zone", Steps: []policy.Step{{Plugin: "by-zone"}}}},
+			Bindings: []policy.Binding{{Selector: policy.Selector{{Key: "zoned", Op: policy.Exists}}, Policy: "zone"}},
+		},
+	}
+}
+
+// randomChange changes one object of a small cluster, in which addresses and NodePorts collide on purpose.
+func randomChange(r *rand.Rand) model.Change {
+	flip := func() bool { return r.IntN(2) == 0 }
+	svc := model.Name{Namespace: "shop", Name: fmt.Sprint("s", r.IntN(4))}
+	ip4 := func(net byte) netip.Addr { return netip.AddrFrom4([4]byte{10, net, 0, byte(1 + r.IntN(5))}) }
+	switch r.IntN(10) {
+	case 0:
+		n := model.Name{Name: fmt.Sprint("n", r.IntN(3))}
+		if r.IntN(4) == 0 {
+			return model.Change{Kind: model.NodeKind, Name: n}
+		}
+		return model.Change{Kind: model.NodeKind, Name: n, Node: &model.Node{
+			Name: n.Name, Zone: fmt.Sprint("z", r.IntN(2)), Addresses: []netip.Addr{ip4(1)}, MilliCPU: 1000,
+		}}
+	case 1, 2, 3:
+		if r.IntN(4) == 0 {
+			return model.Change{Kind: model.ServiceKind, Name: svc}
+		}
+		s := &model.Service{
+			Name: svc, Created: int64(r.IntN(3)), ClusterIPs: []netip.Addr{ip4(96)},
+			InternalLocal: r.IntN(4) == 0, ExternalLocal: flip(),
+		}
+		if flip() {
+			s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00::1"))
+		}
+		if flip() {
+			s.Labels = map[string]string{"zoned": ""}
+		}
+		if flip() {
+			s.ExternalIPs = []netip.Addr{ip4(97)}
+		}
+		if flip() {
+			s.LoadBalancerIPs = []netip.Addr{ip4(97)}
+			s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
+		}
+		for i := range 1 + r.IntN(2) {
+			p := model.ServicePort{Name: fmt.Sprint("p", i), Protocol: model.TCP, Port: uint16(80 + i)}
+			if flip() {
+				p.NodePort = uint16(30000 + r.IntN(3))
+			}
+			s.Ports = append(s.Ports, p)
+		}
+		return model.Change{Kind: model.ServiceKind, Name: svc, Service: s}
+	}
+	name := model.Name{Namespace: "shop", Name: fmt.Sprint("slice", r.IntN(6))}
+	if r.IntN(5) == 0 {
+		return model.Change{Kind: model.SliceKind, Name: name}
+	}
+	s := &model.EndpointSlice{Name: name, Service: svc, Family: model.IPv4, Ports: []model.SlicePort{
+		{Name: "p0", Protocol: model.TCP, Port: 8080}, {Name: "p1", Protocol: model.TCP, Port: 8081},
+	}}
+	for range r.IntN(4) {
+		s.Endpoints = append(s.Endpoints, model.SliceEndpoint{
+			Addr: ip4(244), Node: fmt.Sprint("n", r.IntN(3)), Zone: fmt.Sprint("z", r.IntN(3)),
+			Ready: r.IntN(3) > 0, Serving: flip(), Terminating: flip(),
+		})
+	}
+	return model.Change{Kind: model.SliceKind, Name: name, Slice: s}
+}
+
+// TestIncrementalPlanningEqualsPlanningFromScratch also replays every delta onto a copy, as a backend would.
+func TestIncrementalPlanningEqualsPlanningFromScratch(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		p := NewPlanner(testSettings(), nativePlugins)
+		now := time.Unix(1_000_000, 0)
+		copied := &Plan{}
+		p.Apply([]model.Change{{Kind: model.Synced}})
+		for range 60 {
+			for range 1 + r.IntN(3) {
+				p.Apply([]model.Change{randomChange(r)})
+			}
+			now = now.Add(time.Duration(r.IntN(2000)) * time.Millisecond)
+			copied.Apply(p.Plan(now).Delta)
+
+			scratch := NewPlanner(testSettings(), nativePlugins)
+			scratch.Replace(p.cluster)
+			scratch.Plan(now)
+			if !p.Current().Equal(scratch.Current()) {
+				t.Fatalf("seed %d: incremental\n%s\nfrom scratch\n%s", seed, Format(p.Current()), Format(scratch.Current()))
+			}
+			if !copied.Equal(p.Current()) {
+				t.Fatalf("seed %d: replayed\n%s\nplan\n%s", seed, Format(copied), Format(p.Current()))
+			}
+			if a, b := fmt.Sprint(p.Conflicts()), fmt.Sprint(scratch.Conflicts()); a != b {
+				t.Fatalf("seed %d: conflicts\n%s\nfrom scratch\n%s", seed, a, b)
+			}
+			if err := Validate(p.Current()); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+		}
+	}
+}
+
+func TestAChangeCallsNoPluginOfAnotherService(t *testing.T) {
+	p := NewPlanner(testSettings(), nativePlugins)
+	var changes []model.Change
+	for i := range 50 {
+		name := model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}
+		changes = append(changes,
+			model.Change{Kind: model.ServiceKind, Name: name, Service: &model.Service{
+				Name: name, Labels: map[string]string{"zoned": ""}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i)})},
+				Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: 80}},
+			}},
+			model.Change{Kind: model.SliceKind, Name: name, Slice: slice(name, 3)})
+	}
+	p.Apply(append(changes, model.Change{Kind: model.Synced}))
+	p.Plan(time.Unix(1000, 0))
+	if p.Calls() != 50 {
+		t.Fatalf("%d calls for 50 Services", p.Calls())
+	}
+	name := model.Name{Namespace: "shop", Name: "s7"}
+	p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 4)}})
+	step := p.Plan(time.Unix(1001, 0))
+	if p.Calls() != 51 || len(step.Delta.Changes) != 1 {
+		t.Fatalf("%d calls, %d changes after one slice changed", p.Calls(), len(step.Delta.Changes))
+	}
+	p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 4)}})
+	if step := p.Plan(time.Unix(1002, 0)); p.Calls() != 51 || !step.Delta.Empty() {
+		t.Fatalf("%d calls, delta %v after an equal slice", p.Calls(), step.Delta)
+	}
+}
+
+func slice(svc model.Name, endpoints int) *model.EndpointSlice {
+	s := &model.EndpointSlice{Name: svc, Service: svc, Family: model.IPv4,
+		Ports: []model.SlicePort{{Name: "p0", Protocol: model.TCP, Port: 8080}}}
+	for i := range endpoints {
+		s.Endpoints = append(s.Endpoints, model.SliceEndpoint{
+			Addr: netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}), Ready: true, Serving: true, Zone: "z0"})
+	}
+	return s
+}
+
+func TestNothingIsPlannedBeforeTheClusterIsSynced(t *testing.T) {
+	p := NewPlanner(testSettings(), nativePlugins)
+	name := model.Name{Namespace: "shop", Name: "web"}
+	p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 1)}})
+	if step := p.Plan(time.Unix(1, 0)); !step.Delta.Empty() || p.Synced() {
+		t.Fatalf("planned %v", step.Delta)
+	}
+}
+
+func TestTheOlderServiceHasAContestedFrontend(t *testing.T) {
+	ip := netip.MustParseAddr("192.0.2.1")
+	svc := func(name string, created int64) model.Change {
+		n := model.Name{Namespace: "shop", Name: name}
+		return model.Change{Kind: model.ServiceKind, Name: n, Service: &model.Service{
+			Name: n, Created: created, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, name[0]})}, ExternalIPs: []netip.Addr{ip},
+			Ports: []model.ServicePort{{Protocol: model.TCP, Port: 80}},
+		}}
+	}
+	p := NewPlanner(testSettings(), nativePlugins)
+	p.Apply([]model.Change{svc("young", 9), svc("old", 5), {Kind: model.Synced}})
+	p.Plan(time.Unix(1000, 0))
+	key := Key{ip, 80, model.TCP}
+	if got := p.Current().Frontends[key].Owner.Service.Name; got != "old" {
+		t.Fatalf("%s has it", got)
+	}
+	if c := p.Conflicts(); len(c) != 1 || c[0].Owner.Service.Name != "young" {
+		t.Fatalf("conflicts %v", c)
+	}
+	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: model.Name{Namespace: "shop", Name: "old"}}})
+	p.Plan(time.Unix(1001, 0))
+	if got := p.Current().Frontends[key].Owner.Service.Name; got != "young" || len(p.Conflicts()) != 0 {
+		t.Fatalf("%s has it, conflicts %v", got, p.Conflicts())
+	}
+}

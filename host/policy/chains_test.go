@@ -1,0 +1,340 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/service"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// script is a plugin whose answer is a function, and which counts its calls.
+type script struct {
+	decide   func(*abi.Request, *abi.Response) error
+	revision string
+	calls    int
+}
+
+func (s *script) Decide(req *abi.Request, resp *abi.Response) error {
+	s.calls++
+	return s.decide(req, resp)
+}
+func (s *script) Needs() uint32    { return 0 }
+func (s *script) Revision() string { return s.revision }
+
+// weigh answers every endpoint that has a weight with w.
+func weigh(w uint16) func(*abi.Request, *abi.Response) error {
+	return func(req *abi.Request, resp *abi.Response) error {
+		for i := range req.Endpoints {
+			if req.Endpoints[i].Weight > 0 {
+				resp.Answers[i].Weight = w
+			}
+		}
+		return nil
+	}
+}
+
+func broken(*abi.Request, *abi.Response) error { return errors.New("out of fuel") }
+
+// bench is a chain of plugins over a Service port.
+type bench struct {
+	plugins map[string]Plugin
+	chains  *Chains
+	policy  *Policy
+	in      Input
+	now     time.Time
+}
+
+func newBench(plugins ...*script) *bench {
+	b := &bench{plugins: map[string]Plugin{}, policy: &Policy{Name: "p"}, now: time.Unix(1000, 0)}
+	for i, p := range plugins {
+		name := fmt.Sprint("plugin", i)
+		b.plugins[name] = p
+		b.policy.Steps = append(b.policy.Steps, Step{Plugin: name})
+	}
+	b.chains = NewChains(func(s Step) (Plugin, error) {
+		if p := b.plugins[s.Plugin]; p != nil {
+			return p, nil
+		}
+		return nil, fmt.Errorf("no plugin %q is loaded", s.Plugin)
+	})
+	b.set(3, 0)
+	return b
+}
+
+// set gives the Service ready endpoints and terminating ones.
+func (b *bench) set(ready, terminating int) {
+	p := &service.Port{
+		Name:   model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: model.TCP},
+		Family: model.IPv4, UsesCluster: true,
+	}
+	for i := range ready + terminating {
+		p.Endpoints = append(p.Endpoints, service.Endpoint{
+			Addr:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80),
+			Ready: i < ready, Serving: true, Terminating: i >= ready, InCluster: i < ready || ready == 0,
+		})
+	}
+	b.in = Input{Service: &model.Service{}, Port: p}
+}
+
+func (b *bench) decide() (Decision, time.Time) { return b.chains.Decide(b.policy, &b.in, b.now) }
+
+func (b *bench) expect(t *testing.T, what string, from From, weights ...uint16) Decision {
+	t.Helper()
+	d, _ := b.decide()
+	if d.From != from || !slices.Equal(d.Weights, weights) {
+		t.Fatalf("%s: got %v from %v (%v), want %v from %v", what, d.Weights, d.From, d.Err, weights, from)
+	}
+	return d
+}
+
+func TestAPluginIsCalledOnlyWhenItsInputChanges(t *testing.T) {
+	p := &script{decide: weigh(7)}
+	b := newBench(p)
+	b.expect(t, "first", FromChain, 7, 7, 7)
+	b.now = b.now.Add(time.Hour)
+	b.expect(t, "an hour later", FromChain, 7, 7, 7)
+	if p.calls != 1 {
+		t.Fatalf("%d calls without a change", p.calls)
+	}
+	b.set(2, 1)
+	b.expect(t, "one terminates", FromChain, 7, 7, 0)
+	p.revision = "new"
+	b.expect(t, "a new revision", FromChain, 7, 7, 0)
+	if p.calls != 3 {
+		t.Fatalf("%d calls, want 3", p.calls)
+	}
+}
+
+func TestARequeueAsksAgainAtItsTime(t *testing.T) {
+	p := &script{}
+	p.decide = func(req *abi.Request, resp *abi.Response) error {
+		resp.Requeue = 5 * time.Second
+		return weigh(uint16(p.calls))(req, resp)
+	}
+	b := newBench(p)
+	_, wake := b.decide()
+	if want := time.Unix(1005, 0); !wake.Equal(want) {
+		t.Fatalf("wake at %v, want %v", wake, want)
+	}
+	b.now = wake.Add(-time.Millisecond)
+	b.expect(t, "just before", FromChain, 1, 1, 1)
+	b.now = wake
+	b.expect(t, "at the time", FromChain, 2, 2, 2)
+}
+
+func TestALaterPluginIsNotCalledWhenTheEarlierOneAnswersTheSame(t *testing.T) {
+	first := &script{}
+	first.decide = func(req *abi.Request, resp *abi.Response) error {
+		resp.Requeue = time.Second
+		return weigh(5)(req, resp)
+	}
+	second := &script{decide: func(req *abi.Request, resp *abi.Response) error {
+		for i := range req.Endpoints {
+			resp.Answers[i].Weight = uint16(req.Endpoints[i].Weight) * 2
+		}
+		return nil
+	}}
+	b := newBench(first, second)
+	b.expect(t, "the second sees the first's weights", FromChain, 10, 10, 10)
+	b.now = b.now.Add(2 * time.Second)
+	b.expect(t, "later", FromChain, 10, 10, 10)
+	if first.calls != 2 || second.calls != 1 {
+		t.Fatalf("calls %d and %d, want 2 and 1", first.calls, second.calls)
+	}
+}
+
+func TestWhileAChainFailsTheLastGoodDecisionHolds(t *testing.T) {
+	p := &script{decide: weigh(7)}
+	b := newBench(p)
+	b.expect(t, "good", FromChain, 7, 7, 7)
+	p.decide = broken
+	b.set(4, 0)
+	d := b.expect(t, "a new endpoint gets the mean", FromLastGood, 7, 7, 7, 7)
+	if d.Err == nil {
+		t.Fatal("no error is told")
+	}
+	b.set(2, 1)
+	b.expect(t, "one that has begun to terminate gets nothing", FromLastGood, 7, 7, 0)
+	p.decide = weigh(9)
+	b.now = b.now.Add(lastRetry)
+	b.expect(t, "it works again", FromChain, 9, 9, 0)
+}
+
+func TestAChainThatNeverWorkedGivesTheDefault(t *testing.T) {
+	b := newBench(&script{decide: broken})
+	b.expect(t, "no last good", FromDefault, 1, 1, 1)
+}
+
+func TestFailurePolicyDefaultForgoesTheLastGood(t *testing.T) {
+	p := &script{decide: weigh(7)}
+	b := newBench(p)
+	b.policy.OnFailure = Default
+	b.expect(t, "good", FromChain, 7, 7, 7)
+	p.decide = broken
+	b.set(2, 0)
+	b.expect(t, "failing", FromDefault, 1, 1)
+}
+
+func TestAMissingPluginKeepsTheLastGoodAndIsAskedWhenItComes(t *testing.T) {
+	p := &script{decide: weigh(7)}
+	b := newBench(p)
+	b.expect(t, "good", FromChain, 7, 7, 7)
+	delete(b.plugins, "plugin0")
+	b.expect(t, "gone", FromLastGood, 7, 7, 7)
+	b.plugins["plugin0"] = p
+	b.expect(t, "back", FromChain, 7, 7, 7)
+}
+
+func TestAFailingPluginIsAskedAgainWithBackOff(t *testing.T) {
+	p := &script{decide: broken}
+	b := newBench(p)
+	start := b.now
+	for b.now.Sub(start) < time.Hour {
+		_, wake := b.decide()
+		if !wake.After(b.now) {
+			t.Fatalf("wake %v is not after %v", wake, b.now)
+		}
+		b.now = wake
+	}
+	if p.calls < 60 || p.calls > 70 {
+		t.Fatalf("%d calls in an hour", p.calls)
+	}
+}
+
+func TestAnAnswerThatLeavesNothingIsRefused(t *testing.T) {
+	p := &script{decide: weigh(0)}
+	b := newBench(p)
+	if d := b.expect(t, "all zero", FromDefault, 1, 1, 1); d.Err == nil {
+		t.Fatal("no error is told")
+	}
+}
+
+func TestObserveChangesNothing(t *testing.T) {
+	b := newBench(&script{decide: weigh(7)})
+	b.policy.Mode = Observe
+	d := b.expect(t, "observing", FromObserve, 1, 1, 1)
+	if !slices.Equal(d.Observed, []uint16{7, 7, 7}) {
+		t.Fatalf("observed %v", d.Observed)
+	}
+}
+
+func TestATerminatingEndpointKeepsTheTimeItBegan(t *testing.T) {
+	var seen []int64
+	p := &script{decide: func(req *abi.Request, resp *abi.Response) error {
+		seen = append(seen, req.Endpoints[len(req.Endpoints)-1].TerminatingSince)
+		resp.Requeue = time.Second
+		return weigh(1)(req, resp)
+	}}
+	b := newBench(p)
+	b.set(2, 1)
+	b.now = b.now.Add(700 * time.Millisecond)
+	b.decide()
+	b.now = b.now.Add(10 * time.Second)
+	b.decide()
+	if want := []int64{1000_000, 1000_000}; !slices.Equal(seen, want) {
+		t.Fatalf("terminating since %v, want %v", seen, want)
+	}
+}
+
+func TestResetsDoNotSlideWhenThePluginIsAskedAgain(t *testing.T) {
+	p := &script{decide: func(req *abi.Request, resp *abi.Response) error {
+		last := len(req.Endpoints) - 1
+		resp.Answers[last].ResetAfterMS = uint32(30_000 - (req.Now - req.Endpoints[last].TerminatingSince))
+		resp.Requeue = time.Second
+		return weigh(1)(req, resp)
+	}}
+	b := newBench(p)
+	b.set(2, 1)
+	for range 20 {
+		d, _ := b.decide()
+		if got := d.ResetAt[2]; got != 1030_000 {
+			t.Fatalf("reset at %d", got)
+		}
+		b.now = b.now.Add(1100 * time.Millisecond)
+	}
+}
+
+// TestADecisionNeverWidensEligibility lets a plugin answer anything at all, fail at will, and checks the promise.
+func TestADecisionNeverWidensEligibility(t *testing.T) {
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		wild := func(req *abi.Request, resp *abi.Response) error {
+			for i := range resp.Answers {
+				resp.Answers[i].Weight = uint16(r.Uint32()) * uint16(r.IntN(2))
+			}
+			if r.IntN(3) == 0 {
+				return errors.New("at will")
+			}
+			if r.IntN(9) == 0 {
+				resp.Answers = resp.Answers[:0]
+			}
+			resp.Requeue = time.Duration(r.IntN(3)) * time.Second
+			return nil
+		}
+		b := newBench(&script{decide: wild}, &script{decide: wild})
+		b.policy.OnFailure = OnFailure(r.IntN(2))
+		b.policy.Mode = Mode(r.IntN(5) / 4)
+		for range 12 {
+			b.set(r.IntN(5), 0)
+			b.in.Pool = uint8(r.IntN(2))
+			anyDefault := false
+			for i := range b.in.Port.Endpoints {
+				e := &b.in.Port.Endpoints[i]
+				e.Ready, e.Serving, e.Terminating, e.Local = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0
+				e.InCluster, e.InLocal = e.Eligible() && r.IntN(2) == 0, e.Eligible() && e.Local && r.IntN(2) == 0
+				anyDefault = anyDefault || chosen(&b.in, i)
+			}
+			b.now = b.now.Add(time.Duration(r.IntN(3000)) * time.Millisecond)
+			d, wake := b.decide()
+			some := false
+			for i, w := range d.Weights {
+				e := &b.in.Port.Endpoints[i]
+				if w > 0 && (!e.Eligible() || b.in.Pool == abi.PoolLocal && !e.Local) {
+					t.Fatalf("seed %d: weight %d for %+v (%v)", seed, w, e, d.From)
+				}
+				some = some || w > 0
+			}
+			if anyDefault && !some {
+				t.Fatalf("seed %d: nothing left (%v, %v)", seed, d.From, d.Err)
+			}
+			if !wake.IsZero() && !wake.After(b.now) {
+				t.Fatalf("seed %d: wake %v at %v", seed, wake, b.now)
+			}
+		}
+	}
+}
+
+func TestPoliciesBindByAnnotationThenBindingThenDefault(t *testing.T) {
+	a, b, c := &Policy{Name: "a"}, &Policy{Name: "b"}, &Policy{Name: "c"}
+	set := &Set{
+		Policies: map[string]*Policy{"a": a, "b": b, "c": c},
+		Bindings: []Binding{
+			{Namespaces: []string{"other"}, Policy: "a"},
+			{Selector: Selector{{Key: "app", Op: In, Values: []string{"web"}}, {Key: "old", Op: DoesNotExist}}, Policy: "b"},
+		},
+		Default: "c",
+	}
+	for _, tt := range []struct {
+		svc  model.Service
+		want *Policy
+		err  bool
+	}{
+		{svc: model.Service{Policy: "a", Labels: map[string]string{"app": "web"}}, want: a},
+		{svc: model.Service{Labels: map[string]string{"app": "web"}}, want: b},
+		{svc: model.Service{Labels: map[string]string{"app": "web", "old": ""}}, want: c},
+		{svc: model.Service{Name: model.Name{Namespace: "other"}}, want: a},
+		{svc: model.Service{Policy: "x", Labels: map[string]string{"app": "web"}}, want: b, err: true},
+	} {
+		got, err := set.For(&tt.svc)
+		if got != tt.want || (err != nil) != tt.err {
+			t.Errorf("%+v: got %v, %v", tt.svc, got, err)
+		}
+	}
+}
