@@ -1,0 +1,184 @@
+package netlab
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Do runs f on a thread in the host's namespace; sockets and netlink handles that f makes stay there. f must not
+// start goroutines that expect to be there too.
+func (h *Host) Do(f func() error) error { return within(h.ns, f) }
+
+// Fd is the host's namespace, valid until the lab is closed.
+func (h *Host) Fd() int { return int(h.ns.Fd()) }
+
+// Addr is the host's first address of the family of like.
+func (h *Host) Addr(like netip.Addr) netip.Addr {
+	for _, a := range h.Addrs {
+		if a.Is4() == like.Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// Dial opens a connection from the host. Network is tcp or udp.
+func (h *Host) Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+	return h.DialFrom(ctx, network, netip.Addr{}, to)
+}
+
+// DialFrom is Dial from one of the host's addresses; an invalid address leaves the choice to the kernel.
+func (h *Host) DialFrom(ctx context.Context, network string, from netip.Addr, to netip.AddrPort) (c net.Conn, err error) {
+	var d net.Dialer
+	if from.IsValid() {
+		switch network {
+		case "tcp":
+			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		default:
+			d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		}
+	}
+	err = h.Do(func() error {
+		c, err = d.DialContext(ctx, network, to.String())
+		return err
+	})
+	return c, err
+}
+
+// Server answers with its name. Over TCP it greets every connection with one line, "name client-address", and then
+// echoes until the client closes; over UDP it answers every datagram with such a line.
+type Server struct {
+	Name  string
+	close []io.Closer
+	wg    sync.WaitGroup
+}
+
+// Serve starts a server on the host; network is tcp or udp.
+func (h *Host) Serve(network string, at netip.AddrPort, name string) (*Server, error) {
+	s := &Server{Name: name}
+	err := h.Do(func() error {
+		var lc net.ListenConfig
+		if network == "udp" {
+			pc, err := lc.ListenPacket(context.Background(), network, at.String())
+			if err != nil {
+				return err
+			}
+			s.close = append(s.close, pc)
+			s.wg.Go(func() { s.answer(pc) })
+			return nil
+		}
+		l, err := lc.Listen(context.Background(), network, at.String())
+		if err != nil {
+			return err
+		}
+		s.close = append(s.close, l)
+		s.wg.Go(func() { s.accept(l) })
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("netlab: serve %s on %s of %s: %w", network, at, h.Name, err)
+	}
+	return s, nil
+}
+
+// Close ends the server; connections that are open end when their clients close them.
+func (s *Server) Close() {
+	for _, c := range s.close {
+		_ = c.Close()
+	}
+	s.wg.Wait()
+}
+
+func (s *Server) accept(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			if _, err := fmt.Fprintf(c, "%s %s\n", s.Name, c.RemoteAddr()); err == nil {
+				_, _ = io.Copy(c, c)
+			}
+		}()
+	}
+}
+
+func (s *Server) answer(pc net.PacketConn) {
+	buf := make([]byte, 2048)
+	for {
+		_, from, err := pc.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		_, _ = pc.WriteTo(fmt.Appendf(nil, "%s %s\n", s.Name, from), from)
+	}
+}
+
+// Answer is what a Server said.
+type Answer struct {
+	Server string         // its name
+	Client netip.AddrPort // the client as the server saw it
+}
+
+// Ask opens a connection, reads the greeting and closes it.
+func (h *Host) Ask(network string, to netip.AddrPort, timeout time.Duration) (Answer, error) {
+	return h.AskFrom(network, netip.Addr{}, to, timeout)
+}
+
+// AskFrom is Ask from one of the host's addresses.
+func (h *Host) AskFrom(network string, from netip.Addr, to netip.AddrPort, timeout time.Duration) (Answer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	c, err := h.DialFrom(ctx, network, from, to)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer c.Close()
+	if t, ok := c.(*net.TCPConn); ok {
+		// A reset leaves no TIME_WAIT behind, so that many thousand connections do not use up the client's ports.
+		_ = t.SetLinger(0)
+	}
+	deadline, _ := ctx.Deadline()
+	if err := c.SetDeadline(deadline); err != nil {
+		return Answer{}, err
+	}
+	if network == "udp" {
+		if _, err := c.Write([]byte("who?")); err != nil {
+			return Answer{}, err
+		}
+	}
+	return Greeting(c)
+}
+
+// Greeting reads the line with which a Server greets, from a connection that was just opened.
+func Greeting(c net.Conn) (Answer, error) {
+	line, err := bufio.NewReaderSize(c, 256).ReadString('\n')
+	if err != nil {
+		return Answer{}, err
+	}
+	name, client, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+	addr, aerr := netip.ParseAddrPort(client)
+	if !ok || aerr != nil {
+		return Answer{}, fmt.Errorf("netlab: unexpected greeting %q", line)
+	}
+	return Answer{Server: name, Client: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())}, nil
+}
+
+// Refused tells whether an error of Ask or Dial is a refusal, as opposed to a time-out.
+func Refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// TimedOut tells whether an error of Ask or Dial is a time-out.
+func TimedOut(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}
