@@ -1,0 +1,60 @@
+package sdk
+
+import (
+	"crypto/sha256"
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// NativePlugin runs a plugin outside of the sandbox, but through the same wire form: for tests, and to compare with
+// the same plugin in the sandbox. It is used by one goroutine at a time.
+type NativePlugin struct {
+	instance  instance
+	revision  string
+	encoder   abi.Encoder
+	decoder   abi.Decoder
+	req, resp []byte
+}
+
+// Native makes a plugin and configures it.
+func Native(newPlugin func() Plugin, settings []byte) (*NativePlugin, error) {
+	p := newPlugin()
+	if err := p.Configure(settings); err != nil {
+		return nil, fmt.Errorf("plugin %T: settings: %w", p, err)
+	}
+	sum := sha256.Sum256(settings)
+	return &NativePlugin{instance: instance{plugin: p}, revision: fmt.Sprintf("native:%T:%x", p, sum[:8])}, nil
+}
+
+// Decide asks the plugin. A panic of the plugin is an error, as it is in the sandbox.
+func (n *NativePlugin) Decide(req *abi.Request, resp *abi.Response) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("plugin %T: panic: %v", n.instance.plugin, p)
+		}
+	}()
+	return n.DecideLoudly(req, resp)
+}
+
+// DecideLoudly is Decide, but lets a panic of the plugin through, with its stack: for the plugin's own tests.
+func (n *NativePlugin) DecideLoudly(req *abi.Request, resp *abi.Response) error {
+	n.req = n.encoder.AppendRequest(n.req[:0], req)
+	if room := abi.MaxResponse(len(req.Endpoints)); len(n.resp) < room {
+		n.resp = make([]byte, room)
+	}
+	size, err := n.instance.decide(n.req, n.resp)
+	if err != nil {
+		return fmt.Errorf("plugin %T: %s: %w", n.instance.plugin, abi.CodeText(size), err)
+	}
+	if err := n.decoder.DecodeResponse(n.resp[:size], len(req.Endpoints), resp); err != nil {
+		return fmt.Errorf("plugin %T: %w", n.instance.plugin, err)
+	}
+	return nil
+}
+
+// Needs are the abi.Need bits that the plugin asks for.
+func (n *NativePlugin) Needs() uint32 { return needsOf(n.instance.plugin) }
+
+// Revision identifies the plugin's type and its settings.
+func (n *NativePlugin) Revision() string { return n.revision }

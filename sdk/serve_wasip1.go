@@ -1,0 +1,96 @@
+package sdk
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+const levelInfo = abi.LogInfo
+
+// guest is the module's one plugin. It is a global because exported functions have no receiver.
+var guest struct {
+	newPlugin func() Plugin
+	instance  instance
+	ready     bool       // configured
+	buffers   [][]uint64 // what sluice_alloc gave: kept, so that it stays valid
+}
+
+func serve(newPlugin func() Plugin) { guest.newPlugin = newPlugin }
+
+func log(level uint32, text string) {
+	if len(text) > abi.MaxLog {
+		text = text[:abi.MaxLog]
+	}
+	hostLog(level, unsafe.Pointer(unsafe.StringData(text)), uint32(len(text)))
+}
+
+// fail logs and gives the code to return.
+func fail(code int64, what any) int64 {
+	log(abi.LogError, fmt.Sprint(what))
+	return code
+}
+
+//go:wasmimport sluice log
+func hostLog(level uint32, text unsafe.Pointer, size uint32)
+
+//go:wasmexport sluice_abi_version
+func abiVersion() uint32 { return abi.Major<<16 | abi.Minor }
+
+//go:wasmexport sluice_needs
+func needs() uint32 {
+	if guest.newPlugin == nil {
+		return 0
+	}
+	return needsOf(guest.newPlugin())
+}
+
+// alloc gives 8-byte aligned memory that lasts as long as the instance.
+//
+//go:wasmexport sluice_alloc
+func alloc(size uint32) unsafe.Pointer {
+	b := make([]uint64, (int(size)+7)/8+1)
+	guest.buffers = append(guest.buffers, b)
+	return unsafe.Pointer(unsafe.SliceData(b))
+}
+
+//go:wasmexport sluice_configure
+func configure(settings unsafe.Pointer, size uint32) (code int32) {
+	defer func() {
+		if p := recover(); p != nil {
+			code = int32(fail(abi.CodeFailed, fmt.Sprint("panic: ", p)))
+		}
+	}()
+	guest.ready = false
+	if guest.newPlugin == nil {
+		return int32(fail(abi.CodeNotConfigured, "package main does not call sdk.Serve from an init function"))
+	}
+	// A copy: the plugin may keep it.
+	text := append([]byte(nil), unsafe.Slice((*byte)(settings), size)...)
+	guest.instance = instance{plugin: guest.newPlugin()}
+	if err := guest.instance.plugin.Configure(text); err != nil {
+		return int32(fail(abi.CodeFailed, err))
+	}
+	guest.ready = true
+	return 0
+}
+
+//go:wasmexport sluice_decide
+func decide(req unsafe.Pointer, size uint32, resp unsafe.Pointer, room uint32) (n int64) {
+	defer func() {
+		if p := recover(); p != nil {
+			n = fail(abi.CodeFailed, fmt.Sprint("panic: ", p))
+		}
+	}()
+	if !guest.ready {
+		if code := configure(nil, 0); code < 0 {
+			return abi.CodeNotConfigured
+		}
+	}
+	n, err := guest.instance.decide(unsafe.Slice((*byte)(req), size), unsafe.Slice((*byte)(resp), room))
+	if err != nil {
+		return fail(n, err)
+	}
+	return n
+}
