@@ -1,0 +1,90 @@
+package plan_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/internal/plangen"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+func copyPlan(p *plan.Plan) *plan.Plan {
+	return &plan.Plan{Global: p.Global, Frontends: maps.Clone(p.Frontends)}
+}
+
+func TestApplyingTheDiffGivesTheNextPlan(t *testing.T) {
+	for seed := range uint64(200) {
+		g := plangen.New(seed, plangen.Options{})
+		prev := g.Plan()
+		for step := range 10 {
+			next := g.Next(prev)
+			if step == 5 {
+				next = g.Plan() // nothing in common by descent
+			}
+			before := plan.Format(prev)
+			d := plan.Diff(prev, next)
+			got := copyPlan(prev)
+			got.Apply(d)
+			if !got.Equal(next) || plan.Format(got) != plan.Format(next) {
+				t.Fatalf("seed %d step %d:\n%s", seed, step, plan.FormatDiff(next, got))
+			}
+			if !slices.IsSortedFunc(d.Changes, func(a, b plan.Change) int { return a.Key.Compare(b.Key) }) {
+				t.Fatalf("seed %d step %d: changes are not sorted", seed, step)
+			}
+			for _, c := range d.Changes {
+				if c.Old != prev.Frontends[c.Key] || c.New != next.Frontends[c.Key] {
+					t.Fatalf("seed %d step %d: %s: not what the plans hold", seed, step, c.Key)
+				}
+				if c.Old != nil && c.New != nil && plan.FormatFrontend(c.Old) == plan.FormatFrontend(c.New) {
+					t.Fatalf("seed %d step %d: %s: a change that changes nothing", seed, step, c.Key)
+				}
+			}
+			if plan.Format(prev) != before {
+				t.Fatalf("seed %d step %d: Diff or Apply changed the plan before", seed, step)
+			}
+			prev = next
+		}
+	}
+}
+
+func TestEqualPlansHaveAnEmptyDiff(t *testing.T) {
+	for seed := range uint64(200) {
+		// Two generators of one seed share no memory, so equality has to look inside.
+		p, q := plangen.New(seed, plangen.Options{}).Plan(), plangen.New(seed, plangen.Options{}).Plan()
+		if d := plan.Diff(p, q); !d.Empty() || !p.Equal(q) {
+			t.Fatalf("seed %d:\n%s", seed, plan.FormatDiff(p, q))
+		}
+	}
+}
+
+func TestADiffSeesEveryField(t *testing.T) {
+	for name, break_ := range map[string]func(p *plan.Plan, f *plan.Frontend){
+		"mark":          func(p *plan.Plan, _ *plan.Frontend) { p.Global.MasqueradeMark <<= 1 },
+		"node ports":    func(p *plan.Plan, _ *plan.Frontend) { p.Global.NodePortAddrs = nil },
+		"pod sources":   func(p *plan.Plan, _ *plan.Frontend) { p.Global.PodSources = nil },
+		"interfaces":    func(p *plan.Plan, _ *plan.Frontend) { p.Global.PodInterfaces = nil },
+		"service CIDRs": func(p *plan.Plan, _ *plan.Frontend) { p.Global.ServiceCIDRs = nil },
+		"kind":          func(_ *plan.Plan, f *plan.Frontend) { f.Kind = plan.ExternalIP },
+		"owner":         func(_ *plan.Plan, f *plan.Frontend) { f.Owner.Port = "other" },
+		"weight":        func(_ *plan.Plan, f *plan.Frontend) { f.Pool.Members[0].Weight++ },
+		"phase":         func(_ *plan.Plan, f *plan.Frontend) { f.Pool.Members[0].Phase = plan.Draining },
+		"deadline":      func(_ *plan.Plan, f *plan.Frontend) { f.Pool.Members[0].Deadline = 1 },
+		"verdict":       func(_ *plan.Plan, f *plan.Frontend) { f.Pool.Verdict = plan.Drop },
+		"outside":       func(_ *plan.Plan, f *plan.Frontend) { f.Outside = nil },
+		"outside pool":  func(_ *plan.Plan, f *plan.Frontend) { f.Outside.Verdict = plan.Reject },
+		"masquerade":    func(_ *plan.Plan, f *plan.Frontend) { f.Masquerade = plan.MasqueradeNever },
+		"affinity":      func(_ *plan.Plan, f *plan.Frontend) { f.Affinity++ },
+		"balance":       func(_ *plan.Plan, f *plan.Frontend) { f.Balance = plan.SourceHash },
+		"source ranges": func(_ *plan.Plan, f *plan.Frontend) { f.SourceRanges = f.SourceRanges[:1] },
+		"no ranges":     func(_ *plan.Plan, f *plan.Frontend) { f.SourceRanges = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, q := shopPlan(t), shopPlan(t)
+			break_(q, q.Frontends[key(t, "203.0.113.7:80/TCP")])
+			if plan.Diff(p, q).Empty() || p.Equal(q) {
+				t.Error("not seen")
+			}
+		})
+	}
+}

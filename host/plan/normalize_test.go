@@ -1,0 +1,317 @@
+package plan_test
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/internal/plangen"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+var (
+	allBalances  = []plan.Balance{plan.Random, plan.RoundRobin, plan.SourceHash, plan.LeastConnections}
+	allProtocols = []model.Protocol{model.TCP, model.UDP, model.SCTP}
+)
+
+// someCaps are like those of the real backends, and at the edges.
+var someCaps = []plan.Caps{
+	{Name: "all", Idle: true, Balances: allBalances, Protocols: allProtocols},
+	{Name: "slots", Ratios: true, MaxTotal: 1000, Balances: allBalances[:1], Protocols: allProtocols},
+	{Name: "few", Ratios: true, MaxTotal: 16, Idle: true, Balances: allBalances[1:2], Protocols: allProtocols[:2], MaxAffinity: time.Hour},
+	{Name: "one", Ratios: true, MaxTotal: 1, Balances: allBalances, Protocols: allProtocols[:1]},
+}
+
+func TestNormalizeIsIdempotentAndKeepsPlansValid(t *testing.T) {
+	for seed := range uint64(200) {
+		g := plangen.New(seed, plangen.Options{})
+		p := g.Plan()
+		for _, c := range someCaps {
+			before := plan.Format(p)
+			once, lost := plan.Normalize(p, c)
+			if err := plan.Validate(once); err != nil {
+				t.Fatalf("seed %d caps %s: %v", seed, c.Name, err)
+			}
+			twice, again := plan.Normalize(once, c)
+			if !once.Equal(twice) || len(again) > 0 {
+				t.Fatalf("seed %d caps %s: lost again %v\n%s", seed, c.Name, again, plan.FormatDiff(once, twice))
+			}
+			for k, f := range once.Frontends {
+				if twice.Frontends[k] != f {
+					t.Fatalf("seed %d caps %s: %s: what did not change is not shared", seed, c.Name, k)
+				}
+			}
+			if plan.Format(p) != before {
+				t.Fatalf("seed %d caps %s: the argument changed", seed, c.Name)
+			}
+			silent(t, seed, p, once, c, lost)
+		}
+	}
+}
+
+// silent: nothing that matters to packets is lost without a Degradation.
+func silent(t *testing.T, seed uint64, p, q *plan.Plan, c plan.Caps, lost []plan.Degradation) {
+	t.Helper()
+	for k, f := range p.Frontends {
+		g := q.Frontends[k]
+		said := slices.ContainsFunc(lost, func(d plan.Degradation) bool { return d.Frontend == k && d.Owner == f.Owner })
+		same := g != nil && g.Balance == f.Balance && g.Affinity == f.Affinity && sameShares(&f.Pool, &g.Pool) &&
+			(f.Outside == nil || sameShares(f.Outside, g.Outside))
+		if same == said {
+			t.Fatalf("seed %d caps %s: %s: same behaviour %v, told of a loss %v", seed, c.Name, k, same, said)
+		}
+	}
+}
+
+// sameShares tells whether two pools give each address the same probability, by cross-multiplication.
+func sameShares(p, q *plan.Pool) bool {
+	of := func(p *plan.Pool) map[netip.AddrPort]uint64 {
+		m := map[netip.AddrPort]uint64{}
+		for _, x := range p.Members {
+			if x.Weight > 0 {
+				m[x.Addr] = uint64(x.Weight)
+			}
+		}
+		return m
+	}
+	a, b := of(p), of(q)
+	if p.Verdict != q.Verdict || len(a) != len(b) {
+		return false
+	}
+	for addr, w := range a {
+		if w*uint64(q.Total()) != b[addr]*uint64(p.Total()) {
+			return false
+		}
+	}
+	return true
+}
+
+// TestRoundingIsTheDumbRounding compares with a second implementation, which gives one slot to whoever is due less
+// than one, forgets about it and begins anew, and then hands single slots to whoever misses most.
+func TestRoundingIsTheDumbRounding(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for round := range 5000 {
+		n := 1 + rng.IntN(20)
+		limit := 1 + rng.IntN(40)
+		if round%3 == 0 {
+			limit = 1000
+		}
+		weights := make([]uint64, n)
+		for i := range weights {
+			switch rng.IntN(4) {
+			case 0:
+				weights[i] = uint64(rng.IntN(65536))
+			case 1:
+				weights[i] = 65535
+			case 2:
+				weights[i] = uint64(rng.IntN(4))
+			default:
+				weights[i] = uint64(1 + rng.IntN(100))
+			}
+		}
+		got, rounded := normalizeWeights(weights, limit)
+		want := dumbWeights(weights, limit)
+		if !slices.Equal(got, want) {
+			t.Fatalf("round %d: %v in %d slots: got %v, want %v", round, weights, limit, got, want)
+		}
+		checkBounds(t, weights, got, limit, rounded)
+	}
+}
+
+func TestRoundingTheBiggestWeightsDoesNotOverflow(t *testing.T) {
+	weights := make([]uint64, 5000)
+	for i := range weights {
+		weights[i] = 65535 - uint64(i%2)
+	}
+	for _, limit := range []int{1, 1000, 5000, 5001, 65535, 1 << 20, 1 << 40} {
+		got, rounded := normalizeWeights(weights, limit)
+		checkBounds(t, weights, got, limit, rounded)
+	}
+}
+
+func checkBounds(t *testing.T, weights, got []uint64, limit int, rounded bool) {
+	t.Helper()
+	var sum, gotSum uint64
+	n := 0
+	for i, w := range weights {
+		sum, gotSum = sum+w, gotSum+got[i]
+		if w > 0 {
+			n++
+		}
+		if (w > 0) != (got[i] > 0) {
+			t.Fatalf("%v in %d slots: %d became %d", weights, limit, w, got[i])
+		}
+	}
+	if most := uint64(max(limit, n)); gotSum > most {
+		t.Fatalf("%v in %d slots: %v sums to %d", weights, limit, got, gotSum)
+	}
+	if n == 0 || rounded {
+		return
+	}
+	for i, w := range weights {
+		if w*gotSum != got[i]*sum {
+			t.Fatalf("%v in %d slots: %v is not the same ratio, and is not told", weights, limit, got)
+		}
+	}
+}
+
+func TestRoundingErrorIsBelowASlotWhereNobodyNeedsTheFloor(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 2000 {
+		weights := make([]uint64, 2+rng.IntN(10))
+		var sum uint64
+		for i := range weights {
+			weights[i] = uint64(5000 + rng.IntN(60000)) // each is due well over one of 1000 slots
+			sum += weights[i]
+		}
+		got, rounded := normalizeWeights(weights, 1000)
+		if !rounded {
+			continue
+		}
+		var gotSum uint64
+		for _, w := range got {
+			gotSum += w
+		}
+		for i, w := range weights {
+			// In lowest terms, so compare shares: |got/gotSum - w/sum| < 1/gotSum when gotSum divides 1000.
+			off := float64(got[i])/float64(gotSum) - float64(w)/float64(sum)
+			if off > 1.0/1000 || off < -1.0/1000 {
+				t.Fatalf("%v: %v: share %d is off by %f", weights, got, i, off)
+			}
+		}
+	}
+}
+
+func normalizeWeights(weights []uint64, limit int) (out []uint64, rounded bool) {
+	f := &plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}}
+	at := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), 80)
+	}
+	for i, w := range weights {
+		f.Pool.Members = append(f.Pool.Members, plan.Member{Addr: at(i), Weight: uint16(w)})
+	}
+	if f.Pool.Total() == 0 {
+		f.Pool.Verdict = plan.Drop
+	}
+	c := plan.Caps{Ratios: true, MaxTotal: limit, Balances: allBalances, Protocols: allProtocols}
+	g, lost := plan.NormalizeFrontend(f, c)
+	out = make([]uint64, len(weights))
+	j := 0
+	for i := range weights { // Caps without Idle leave those of weight 0 out
+		if j < len(g.Pool.Members) && g.Pool.Members[j].Addr == at(i) {
+			out[i] = uint64(g.Pool.Members[j].Weight)
+			j++
+		}
+	}
+	return out, len(lost) > 0
+}
+
+func dumbWeights(weights []uint64, limit int) []uint64 {
+	out := slices.Clone(weights)
+	var sum uint64
+	n := 0
+	for _, w := range weights {
+		sum += w
+		if w > 0 {
+			n++
+		}
+	}
+	limit = max(limit, n)
+	if n > 0 && sum/dumbGCD(weights) > uint64(limit) {
+		floor := make([]bool, len(weights))
+		left := uint64(limit)
+		for {
+			var rest uint64
+			for i, w := range weights {
+				if !floor[i] {
+					rest += w
+				}
+			}
+			found := []int{}
+			for i, w := range weights {
+				if w > 0 && !floor[i] && float64(w)*float64(left) < float64(rest) {
+					found = append(found, i)
+				}
+			}
+			if len(found) == 0 {
+				given := uint64(0)
+				due := make([]float64, len(weights))
+				for i, w := range weights {
+					if w == 0 || floor[i] {
+						due[i] = -1
+						continue
+					}
+					out[i] = w * left / rest
+					given += out[i]
+					due[i] = float64(w*left%rest) / float64(rest)
+				}
+				for ; given < left; given++ {
+					best := 0
+					for i := range due {
+						if due[i] > due[best] {
+							best = i
+						}
+					}
+					out[best]++
+					due[best] = -1
+				}
+				break
+			}
+			for _, i := range found {
+				floor[i], out[i] = true, 1
+				left--
+			}
+		}
+	}
+	if n > 0 {
+		g := dumbGCD(out)
+		for i := range out {
+			out[i] /= g
+		}
+	}
+	return out
+}
+
+// dumbGCD is the largest number that divides all of them, by trying.
+func dumbGCD(list []uint64) uint64 {
+	for g := slices.Max(list); g > 1; g-- {
+		if !slices.ContainsFunc(list, func(w uint64) bool { return w%g != 0 }) {
+			return g
+		}
+	}
+	return 1
+}
+
+func TestNormalizeSaysWhatItTakesAway(t *testing.T) {
+	few := someCaps[2]
+	p := shopPlan(t)
+	f := *p.Frontends[key(t, "10.96.0.10:80/TCP")]
+	f.Pool.Members = slices.Clone(f.Pool.Members)
+	f.Pool.Members[0].Weight = 60000
+	p.Frontends[f.Key] = &f
+	sctp := plan.Frontend{Key: key(t, "10.96.0.12:80/SCTP"), Pool: plan.Pool{Verdict: plan.Drop}, Owner: model.PortName{
+		Service: model.Name{Namespace: "shop", Name: "sig"}, Protocol: model.SCTP}}
+	p.Frontends[sctp.Key] = &sctp
+	q, lost := plan.Normalize(p, few)
+	if q.Frontends[sctp.Key] != nil {
+		t.Error("SCTP is held")
+	}
+	var text strings.Builder
+	for _, d := range lost {
+		text.WriteString(d.String() + "\n")
+	}
+	for _, want := range []string{
+		"shop/web:http 10.96.0.10:80/TCP: wanted balance random, got balance round-robin: few: the data plane cannot balance this way\n",
+		"shop/web:http 10.96.0.10:80/TCP: wanted affinity 3h0m0s, got affinity 1h0m0s: few: the time-out is too long\n",
+		"shop/web:http 10.96.0.10:80/TCP: wanted exact weights, got weights rounded to a sum of 16: few: a pool has that many slots\n",
+		"shop/sig 10.96.0.12:80/SCTP: wanted SCTP, got no frontend: few: the protocol is not supported\n",
+	} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("missing: %sin:\n%s", want, text.String())
+		}
+	}
+}
