@@ -1,0 +1,221 @@
+package dir
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/source"
+)
+
+// maxLists bounds how deep lists may lie in lists.
+const maxLists = 16
+
+// object is one decoded object: what it converts to, and what is wrong with it.
+type object struct {
+	kind     string
+	name     model.Name
+	service  *model.Service
+	slice    *model.EndpointSlice
+	node     *model.Node
+	mirror   []*model.EndpointSlice // Endpoints: used when the Service of that name has no selector
+	selector bool                   // Service: it has one
+	mirrorOf string                 // EndpointSlice: the Endpoints that a cluster made it from
+	problems []source.Problem       // without file and line
+}
+
+func title(kind string, name model.Name) string {
+	switch {
+	case name.Name == "":
+		return kind + " without a name"
+	case name.Namespace == "":
+		return kind + " " + name.Name
+	}
+	return kind + " " + name.String()
+}
+
+// The kinds that are read, as apiVersion and kind.
+const (
+	kindService   = "v1 Service"
+	kindSlice     = "discovery.k8s.io/v1 EndpointSlice"
+	kindNode      = "v1 Node"
+	kindEndpoints = "v1 Endpoints"
+)
+
+var kinds = []string{kindService, kindSlice, kindNode, kindEndpoints}
+
+// decode reads the objects of a document from well-formed JSON.
+func (d *document) decode(raw []byte) {
+	tree, twice := readTree(raw)
+	for _, path := range twice {
+		d.bad("", path, errors.New("is there twice: the last one is used"))
+	}
+	ignored := map[string]*other{}
+	d.item(tree, "", "", 0, ignored)
+	for _, id := range slices.Sorted(maps.Keys(ignored)) {
+		err := fmt.Errorf("%s is not read: ignored", id)
+		if n := ignored[id].count; n > 1 {
+			err = fmt.Errorf("%w, and %d more", err, n-1)
+		}
+		d.problems = append(d.problems, source.Problem{Object: ignored[id].first, Err: err, Warning: true})
+	}
+}
+
+// other counts the objects of a kind that is not read.
+type other struct {
+	first string
+	count int
+}
+
+func (d *document) bad(object, field string, err error) {
+	d.problems = append(d.problems, source.Problem{Object: object, Field: field, Err: err})
+}
+
+// item reads one object, or the items of a list. Items of a typed list may leave out the kind that it implies.
+func (d *document) item(tree any, where, implied string, depth int, ignored map[string]*other) {
+	if tree == nil {
+		return
+	}
+	m, ok := tree.(map[string]any)
+	if !ok {
+		d.bad("", where, fmt.Errorf("%s is not an object", describe(tree)))
+		return
+	}
+	version, kind := text(m, "apiVersion"), text(m, "kind")
+	if version == "" && kind == "" && implied != "" {
+		version, kind, _ = strings.Cut(implied, " ")
+		m["apiVersion"], m["kind"] = version, kind
+	}
+	id, itemKind := version+" "+kind, strings.TrimSuffix(version+" "+kind, "List")
+	meta, _ := m["metadata"].(map[string]any)
+	name := model.Name{Namespace: text(meta, "namespace"), Name: text(meta, "name")}
+	switch {
+	case kind == "":
+		d.bad("", join(where, "kind"), errors.New("missing, or no text: nothing is known of this object"))
+	case id == "v1 List" || id != itemKind && slices.Contains(kinds, itemKind):
+		d.list(m, where, itemKind, depth, ignored)
+	case slices.Contains(kinds, id):
+		d.object(m, id, kind, name)
+	case slices.ContainsFunc(kinds, func(k string) bool { return strings.HasSuffix(k, " "+kind) }):
+		d.bad(title(kind, name), "apiVersion", fmt.Errorf("%q is not read, only %q", version, versionOf(kind)))
+	default:
+		if ignored[id] == nil {
+			ignored[id] = &other{first: title(kind, name)}
+		}
+		ignored[id].count++
+	}
+}
+
+func versionOf(kind string) string {
+	for _, id := range kinds {
+		if v, k, _ := strings.Cut(id, " "); k == kind {
+			return v
+		}
+	}
+	return ""
+}
+
+func (d *document) list(m map[string]any, where, implied string, depth int, ignored map[string]*other) {
+	if implied == "v1 " {
+		implied = ""
+	}
+	items, ok := m["items"].([]any)
+	switch {
+	case m["items"] == nil:
+	case !ok:
+		d.bad("", join(where, "items"), fmt.Errorf("%s is not a list", describe(m["items"])))
+	case depth == maxLists:
+		d.bad("", join(where, "items"), fmt.Errorf("more than %d lists in lists", maxLists))
+	}
+	if depth == maxLists {
+		return
+	}
+	for i, it := range items {
+		d.item(it, fmt.Sprintf("%s[%d]", join(where, "items"), i), implied, depth+1, ignored)
+	}
+}
+
+// object decodes and converts one object of a known kind.
+func (d *document) object(m map[string]any, id, kind string, name model.Name) {
+	if id == kindNode {
+		name.Namespace = ""
+	} else if name.Namespace == "" {
+		name.Namespace = "default"
+	}
+	if err := checkName(name); err != nil {
+		d.bad(title(kind, name), "metadata", err)
+		return
+	}
+	o := &object{kind: kind, name: name}
+	c := &checker{object: title(kind, name)}
+	var more []source.Problem
+	switch id {
+	case kindService:
+		v := fit[corev1.Service](c, m)
+		v.Namespace = name.Namespace
+		o.selector = len(v.Spec.Selector) > 0
+		var skip source.Skip
+		o.service, skip, more = source.Service(v)
+		if skip == source.SkipNoClusterIP {
+			more = append(more, source.Problem{Object: c.object, Field: "spec.clusterIP",
+				Err: errors.New("none: nothing allocates one in a folder, so the Service is not proxied")})
+		}
+	case kindSlice:
+		v := fit[discoveryv1.EndpointSlice](c, m)
+		v.Namespace = name.Namespace
+		setSliceDefaults(v)
+		if v.Labels[discoveryv1.LabelManagedBy] == source.MirrorController {
+			o.mirrorOf = v.Labels[discoveryv1.LabelServiceName]
+		}
+		var skip source.Skip
+		o.slice, skip, more = source.Slice(v)
+		if skip == source.SkipNoService {
+			more = append(more, source.Problem{Object: c.object, Field: "metadata.labels",
+				Err: fmt.Errorf("no label %s: the slice belongs to no Service", discoveryv1.LabelServiceName)})
+		}
+	case kindNode:
+		o.node, more = source.Node(fit[corev1.Node](c, m))
+	case kindEndpoints:
+		v := fit[corev1.Endpoints](c, m)
+		v.Namespace = name.Namespace
+		o.mirror, more = source.Mirror(v)
+	}
+	o.problems = c.problems
+	for _, p := range more {
+		if !c.covers(p.Field) {
+			o.problems = append(o.problems, p)
+		}
+	}
+	d.objects = append(d.objects, o)
+}
+
+// setSliceDefaults does what the API server does to a slice before it stores it.
+func setSliceDefaults(v *discoveryv1.EndpointSlice) {
+	for i := range v.Ports {
+		if v.Ports[i].Name == nil {
+			v.Ports[i].Name = new(string)
+		}
+	}
+}
+
+// checkName holds names to what the API server lets in; they end up in rulesets, logs and metrics.
+func checkName(n model.Name) error {
+	if n.Name == "" {
+		return errors.New("no name")
+	}
+	for _, s := range []string{n.Name, n.Namespace} {
+		bad := strings.ContainsFunc(s, func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '.'
+		})
+		if bad || len(s) > 253 {
+			return fmt.Errorf("%.300q is not a name of at most 253 lower-case letters, digits, '-' and '.'", s)
+		}
+	}
+	return nil
+}

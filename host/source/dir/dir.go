@@ -1,0 +1,144 @@
+// Package dir reads cluster state from a folder of manifests, and watches it: every *.yaml, *.yml and *.json in the
+// folder and below it, in the order of their paths. It understands what kubectl get -o yaml prints.
+//
+// Bad input never takes away what was good: a file that cannot be parsed keeps its last good objects, a bad field is
+// dropped alone, and each is reported once as a source.Problem that names file, object and field.
+package dir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/source"
+)
+
+// How long the folder must be quiet before it is read, and how long a file that was moved away may take to come
+// back: editors save by renaming. A single change costs quiet, a burst at most patience.
+const (
+	quiet    = 3 * time.Millisecond
+	absence  = 25 * time.Millisecond
+	patience = 100 * time.Millisecond
+)
+
+// Options are what a Source needs of the outside. The zero value works: it logs nowhere, coalesces only what has
+// already happened, and never polls.
+type Options struct {
+	Log *slog.Logger
+	// After is time.After, to wait for the end of a burst. Nil: do not wait.
+	After func(time.Duration) <-chan time.Time
+	// Poll, when it ticks, has the folder looked at again: for file systems that do not tell of changes, such as NFS.
+	Poll <-chan time.Time
+}
+
+// Source is a watched folder. It implements engine.Source.
+type Source struct {
+	root string
+	opt  Options
+}
+
+// New makes a source of the folder at root, which Run opens.
+func New(root string, opt Options) *Source {
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Source{root: root, opt: opt}
+}
+
+// Load reads a folder once. The error is about the folder itself; everything else is a problem, sorted by file.
+func Load(root string) (*model.Snapshot, []source.Problem, error) {
+	f := newFolder(root)
+	if err := f.scan(nil, nil); err != nil {
+		return nil, nil, err
+	}
+	snap := model.NewSnapshot()
+	changes, problems := f.merge()
+	for _, c := range changes {
+		snap.Apply(c)
+	}
+	snap.Apply(model.Change{Kind: model.Synced})
+	return snap, problems, nil
+}
+
+// Run emits the folder's objects, then Synced, then what changes, until ctx ends. It fails only when the folder
+// cannot be read or watched at the start; when it goes away later, its objects stay and Run waits for it to return.
+func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
+	root, err := filepath.Abs(s.root)
+	if err != nil {
+		return fmt.Errorf("source folder %s: %w", s.root, err)
+	}
+	w, err := fsnotify.NewBufferedWatcher(256)
+	if err != nil {
+		return fmt.Errorf("source folder %s: watch: %w", s.root, err)
+	}
+	defer w.Close()
+	f := newFolder(root)
+	e := &watcher{fs: w, root: root, after: s.opt.After, log: s.opt.Log, watched: map[string]bool{}}
+	l := &logbook{log: s.opt.Log, seen: map[string]bool{}}
+	if err := e.follow(filepath.Dir(root)); err != nil {
+		s.opt.Log.Warn("parent of the source folder is not watched: its replacement will not be seen", "err", err)
+	}
+	if err := e.scan(f, nil); err != nil {
+		return err
+	}
+	if !e.watched[root] {
+		return fmt.Errorf("source folder %s: %w", s.root, errors.Join(problemErrors(e.problems)...))
+	}
+	changes, problems := f.merge()
+	l.report(append(e.problems, problems...))
+	s.opt.Log.Info("source folder read", "folder", s.root, "files", len(f.files), "objects", len(changes))
+	emit(append(changes, model.Change{Kind: model.Synced}))
+
+	for {
+		dirty, ok := e.wait(ctx, f, s.opt.Poll)
+		if !ok {
+			return nil
+		}
+		if err := e.scan(f, dirty); err != nil {
+			e.problems = append(e.problems, source.Problem{Err: fmt.Errorf("%w: its objects are kept", err)})
+		}
+		changes, problems := f.merge()
+		l.report(append(e.problems, problems...))
+		if len(changes) > 0 {
+			s.opt.Log.Debug("source folder changed", "folder", s.root, "objects", len(changes))
+			emit(changes)
+		}
+	}
+}
+
+// logbook logs a problem when it appears, and again only after it was gone.
+type logbook struct {
+	log  *slog.Logger
+	seen map[string]bool
+}
+
+func (l *logbook) report(problems []source.Problem) {
+	now := make(map[string]bool, len(problems))
+	for _, p := range problems {
+		text := p.Error()
+		if !l.seen[text] && !now[text] {
+			level := slog.LevelError
+			if p.Warning {
+				level = slog.LevelWarn
+			}
+			l.log.Log(context.Background(), level, "manifest problem",
+				"file", p.File, "line", p.Line, "object", p.Object, "field", p.Field, "err", p.Err)
+		}
+		now[text] = true
+	}
+	l.seen = now
+}
+
+func problemErrors(problems []source.Problem) []error {
+	errs := make([]error, len(problems))
+	for i, p := range problems {
+		errs[i] = p
+	}
+	return errs
+}

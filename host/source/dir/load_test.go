@@ -1,0 +1,123 @@
+package dir
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/source"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected parts of testdata")
+
+// TestLoad reads each archive's files as a folder; its part "want" is what comes of them.
+func TestLoad(t *testing.T) {
+	archives, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(archives) == 0 {
+		t.Fatalf("no testdata: %v", err)
+	}
+	for _, path := range archives {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			root := t.TempDir()
+			var want string
+			for _, f := range a.Files {
+				if f.Name == "want" {
+					want = string(f.Data)
+					continue
+				}
+				write(t, filepath.Join(root, f.Name), string(f.Data))
+			}
+			snap, problems, err := Load(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := dump(snap, problems)
+			if *update {
+				a.Files = slices.DeleteFunc(a.Files, func(f txtar.File) bool { return f.Name == "want" })
+				a.Files = append(a.Files, txtar.File{Name: "want", Data: []byte(got)})
+				if err := os.WriteFile(path, txtar.Format(a), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("-want +got\n%s", d)
+			}
+		})
+	}
+}
+
+func TestLoadOfAMissingFolderNamesIt(t *testing.T) {
+	if _, _, err := Load(filepath.Join(t.TempDir(), "nowhere")); err == nil || !strings.Contains(err.Error(), "nowhere") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// dump writes a snapshot and problems as text, one line each.
+func dump(snap *model.Snapshot, problems []source.Problem) string {
+	var b bytes.Buffer
+	for _, s := range snap.Services {
+		fmt.Fprintf(&b, "service %s%s\n", s.Name, fields(
+			"policy", s.Policy, "ips", s.ClusterIPs, "external", s.ExternalIPs, "lb", s.LoadBalancerIPs,
+			"ranges", s.SourceRanges, "internalLocal", s.InternalLocal, "externalLocal", s.ExternalLocal,
+			"health", s.HealthCheckNodePort, "affinity", s.Affinity, "labels", s.Labels, "ports", s.Ports))
+	}
+	for _, group := range snap.Slices {
+		for _, s := range group {
+			fmt.Fprintf(&b, "slice %s of %s %s ports=%v\n", s.Name, s.Service, s.Family, s.Ports)
+			for _, e := range s.Endpoints {
+				fmt.Fprintf(&b, "slice %s: %s%s\n", s.Name, e.Addr, fields("node", e.Node, "zone", e.Zone, "ready", e.Ready,
+					"serving", e.Serving, "terminating", e.Terminating, "zones", e.ForZones, "nodes", e.ForNodes, "pod", e.Pod))
+			}
+		}
+	}
+	for _, n := range snap.Nodes {
+		fmt.Fprintf(&b, "node %s%s\n", n.Name, fields("zone", n.Zone, "addresses", n.Addresses, "pods", n.PodCIDRs,
+			"milliCPU", n.MilliCPU, "leaving", n.Leaving))
+	}
+	lines := strings.SplitAfter(b.String(), "\n")
+	slices.Sort(lines)
+	out := strings.Join(lines, "")
+	for _, p := range problems {
+		kind := "error"
+		if p.Warning {
+			kind = "warning"
+		}
+		out += kind + " " + p.Error() + "\n"
+	}
+	return out
+}
+
+// fields writes what is not zero.
+func fields(pairs ...any) string {
+	var b strings.Builder
+	for i := 0; i < len(pairs); i += 2 {
+		if s := fmt.Sprint(pairs[i+1]); s != "" && s != "0" && s != "0s" && s != "[]" && s != "false" && s != "map[]" {
+			fmt.Fprintf(&b, " %s=%s", pairs[i], s)
+		}
+	}
+	return b.String()
+}

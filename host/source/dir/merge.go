@@ -1,0 +1,129 @@
+package dir
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/source"
+)
+
+// state is what a folder says as a whole.
+type state struct {
+	services map[model.Name]*model.Service
+	slices   map[model.Name]*model.EndpointSlice
+	nodes    map[model.Name]*model.Node
+}
+
+// place is where an object stands.
+type place struct {
+	o    *object
+	file string
+	line int
+}
+
+func (p place) String() string { return fmt.Sprintf("%s:%d", p.file, p.line) }
+
+// merge gives what has changed since the last merge, sorted by kind and name, and every problem that there is now,
+// sorted by file. Of objects that are there twice the first one is used, in the order of files and documents.
+func (f *folder) merge() ([]model.Change, []source.Problem) {
+	problems := slices.Clone(f.walk)
+	type key struct {
+		kind string
+		name model.Name
+	}
+	seen := map[key]place{}
+	var order []place
+	for _, rel := range slices.Sorted(maps.Keys(f.files)) {
+		m := f.files[rel]
+		if m.broken != nil {
+			problems = append(problems, *m.broken)
+		}
+		for _, d := range m.docs {
+			problems = append(problems, at(d.problems, rel, d.line)...)
+			for _, o := range d.objects {
+				here := place{o, rel, d.line}
+				if first, dup := seen[key{o.kind, o.name}]; dup {
+					problems = append(problems, source.Problem{
+						File: rel, Line: d.line, Object: title(o.kind, o.name), Err: fmt.Errorf("also in %s, which is used", first),
+					})
+					continue
+				}
+				seen[key{o.kind, o.name}] = here
+				order = append(order, here)
+			}
+		}
+	}
+	next := state{map[model.Name]*model.Service{}, map[model.Name]*model.EndpointSlice{}, map[model.Name]*model.Node{}}
+	mirrored := map[model.Name]bool{}
+	for _, p := range order {
+		o := p.o
+		switch {
+		case o.service != nil:
+			next.services[o.name] = o.service
+		case o.slice != nil:
+			next.slices[o.name] = o.slice
+		case o.node != nil:
+			next.nodes[o.name] = o.node
+		}
+		if o.mirrorOf != "" {
+			mirrored[model.Name{Namespace: o.name.Namespace, Name: o.mirrorOf}] = true
+		}
+	}
+	for _, p := range order {
+		if p.o.kind == "Endpoints" {
+			svc, has := seen[key{"Service", p.o.name}]
+			if !has || svc.o.selector || mirrored[p.o.name] {
+				continue // a cluster would not mirror it, or has done so already
+			}
+			for _, s := range p.o.mirror {
+				next.slices[s.Name] = s
+			}
+		}
+		problems = append(problems, at(p.o.problems, p.file, p.line)...)
+	}
+	slices.SortStableFunc(problems, func(a, b source.Problem) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
+	})
+
+	changes := diff(f.last.services, next.services, func(n model.Name, v *model.Service) model.Change {
+		return model.Change{Kind: model.ServiceKind, Name: n, Service: v}
+	})
+	changes = append(changes, diff(f.last.slices, next.slices, func(n model.Name, v *model.EndpointSlice) model.Change {
+		return model.Change{Kind: model.SliceKind, Name: n, Slice: v}
+	})...)
+	changes = append(changes, diff(f.last.nodes, next.nodes, func(n model.Name, v *model.Node) model.Change {
+		return model.Change{Kind: model.NodeKind, Name: n, Node: v}
+	})...)
+	f.last = next
+	return changes, problems
+}
+
+// diff lists what differs, by name. A nil value in a change means that the object is gone.
+func diff[T any](prev, next map[model.Name]*T, change func(model.Name, *T) model.Change) []model.Change {
+	var out []model.Change
+	for n, v := range next {
+		if old := prev[n]; old == v || old != nil && reflect.DeepEqual(old, v) {
+			continue
+		}
+		out = append(out, change(n, v))
+	}
+	for n := range prev {
+		if next[n] == nil {
+			out = append(out, change(n, nil))
+		}
+	}
+	slices.SortFunc(out, func(a, b model.Change) int { return a.Name.Compare(b.Name) })
+	return out
+}
+
+func at(problems []source.Problem, file string, line int) []source.Problem {
+	out := slices.Clone(problems)
+	for i := range out {
+		out[i].File, out[i].Line = file, line
+	}
+	return out
+}

@@ -1,0 +1,58 @@
+package source
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// taintLeaving is put on a Node that the cluster autoscaler is about to delete (KEP-3836).
+const taintLeaving = "ToBeDeletedByClusterAutoscaler"
+
+// Node converts a Node. There is always a value.
+func Node(o *corev1.Node) (*model.Node, []Problem) {
+	p := problems{object: "Node " + o.Name}
+	n := &model.Node{
+		Name:    o.Name,
+		Zone:    o.Labels[corev1.LabelTopologyZone],
+		Leaving: o.DeletionTimestamp != nil,
+	}
+	for _, t := range o.Spec.Taints {
+		n.Leaving = n.Leaving || t.Key == taintLeaving
+	}
+	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
+		for i, na := range o.Status.Addresses {
+			if na.Type != kind {
+				continue
+			}
+			a, err := ParseAddr(na.Address)
+			if err != nil {
+				p.bad(fmt.Sprintf("status.addresses[%d].address", i), "%w", err)
+				continue
+			}
+			n.Addresses = append(n.Addresses, a)
+		}
+	}
+	cidrs, field := o.Spec.PodCIDRs, func(i int) string { return fmt.Sprintf("spec.podCIDRs[%d]", i) }
+	if len(cidrs) == 0 && o.Spec.PodCIDR != "" {
+		cidrs, field = []string{o.Spec.PodCIDR}, func(int) string { return "spec.podCIDR" }
+	}
+	for i, s := range cidrs {
+		c, err := ParsePrefix(s)
+		if err != nil {
+			p.bad(field(i), "%w", err)
+			continue
+		}
+		n.PodCIDRs = append(n.PodCIDRs, c)
+	}
+	if cpu, ok := o.Status.Allocatable[corev1.ResourceCPU]; ok {
+		if cpu.Sign() < 0 {
+			p.bad("status.allocatable.cpu", "%s is negative: taken as unknown", cpu.String())
+		} else {
+			n.MilliCPU = cpu.MilliValue()
+		}
+	}
+	return n, p.list
+}

@@ -1,0 +1,127 @@
+package source
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// Slice converts an EndpointSlice. A nil value comes with the reason to skip it, or with SkipInvalid and problems.
+func Slice(o *discoveryv1.EndpointSlice) (*model.EndpointSlice, Skip, []Problem) {
+	if skip := skipLabels(o.Labels); skip != "" {
+		return nil, skip, nil
+	}
+	svc := o.Labels[discoveryv1.LabelServiceName]
+	if svc == "" {
+		return nil, SkipNoService, nil
+	}
+	p := problems{object: "EndpointSlice " + o.Namespace + "/" + o.Name}
+	s := &model.EndpointSlice{
+		Name:    model.Name{Namespace: o.Namespace, Name: o.Name},
+		Service: model.Name{Namespace: o.Namespace, Name: svc},
+	}
+	switch o.AddressType {
+	case discoveryv1.AddressTypeIPv4:
+		s.Family = model.IPv4
+	case discoveryv1.AddressTypeIPv6:
+		s.Family = model.IPv6
+	case discoveryv1.AddressTypeFQDN:
+		return nil, SkipFQDN, nil
+	default:
+		p.bad("addressType", "%q is not IPv4, IPv6 or FQDN: the slice is not used", o.AddressType)
+		return nil, SkipInvalid, p.list
+	}
+	s.Ports = p.slicePorts(o.Ports)
+	for i := range o.Endpoints {
+		if e, ok := p.endpoint(&o.Endpoints[i], i, s.Family); ok {
+			s.Endpoints = append(s.Endpoints, e)
+		}
+	}
+	return s, "", p.list
+}
+
+// slicePorts drops, in silence, ports without a name or a number: they mean "every port", which no proxy serves.
+func (p *problems) slicePorts(list []discoveryv1.EndpointPort) []model.SlicePort {
+	type key struct {
+		name  string
+		proto model.Protocol
+	}
+	seen := map[key]int{}
+	var out []model.SlicePort
+	for i, ep := range list {
+		if ep.Name == nil || ep.Port == nil || *ep.Port == 0 {
+			continue
+		}
+		field := fmt.Sprintf("ports[%d]", i)
+		proto, ok := p.protocol(field+".protocol", ep.Protocol)
+		if !ok {
+			continue
+		}
+		port, ok := p.port(field+".port", *ep.Port)
+		if !ok || !p.portName(field+".name", *ep.Name) {
+			continue
+		}
+		if j, dup := seen[key{*ep.Name, proto}]; dup {
+			p.bad(field+".name", "%q: ports[%d] has the same name and protocol; the first one is used", *ep.Name, j)
+			continue
+		}
+		seen[key{*ep.Name, proto}] = i
+		out = append(out, model.SlicePort{Name: *ep.Name, Protocol: proto, Port: port})
+	}
+	return out
+}
+
+// endpoint takes the first address only: the others were never given a meaning (KEP-4974).
+func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, f model.Family) (model.SliceEndpoint, bool) {
+	if len(o.Addresses) == 0 {
+		p.bad(fmt.Sprintf("endpoints[%d].addresses", i), "no address")
+		return model.SliceEndpoint{}, false
+	}
+	field := fmt.Sprintf("endpoints[%d].addresses[0]", i)
+	a, err := ParseAddr(o.Addresses[0])
+	if err == nil {
+		err = checkEndpoint(a)
+	}
+	if err == nil && model.FamilyOf(a) != f {
+		err = fmt.Errorf("%s is not of addressType %s", a, f)
+	}
+	if err != nil {
+		p.bad(field, "%w", err)
+		return model.SliceEndpoint{}, false
+	}
+	e := model.SliceEndpoint{
+		Addr:        a,
+		Node:        deref(o.NodeName, ""),
+		Zone:        deref(o.Zone, ""),
+		Ready:       deref(o.Conditions.Ready, true),
+		Serving:     deref(o.Conditions.Serving, true),
+		Terminating: deref(o.Conditions.Terminating, false),
+		Pod:         podName(o.TargetRef),
+	}
+	if o.Hints != nil {
+		for _, z := range o.Hints.ForZones {
+			e.ForZones = append(e.ForZones, z.Name)
+		}
+		for _, n := range o.Hints.ForNodes {
+			e.ForNodes = append(e.ForNodes, n.Name)
+		}
+	}
+	return e, true
+}
+
+func podName(ref *corev1.ObjectReference) string {
+	if ref == nil || ref.Kind != "Pod" {
+		return ""
+	}
+	return ref.Name
+}
+
+func deref[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}
