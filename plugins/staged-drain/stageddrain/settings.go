@@ -1,0 +1,95 @@
+package stageddrain
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/sluice-proxy/sluice/sdk"
+)
+
+// Ranges of the settings.
+const (
+	maxStages = 16
+	maxStage  = 3600  // seconds
+	maxReset  = 86400 // seconds
+)
+
+// settings is a policy's JSON.
+type settings struct {
+	Stages            []stage `json:"stages"`
+	ResetAfterSeconds *int64  `json:"resetAfterSeconds"`
+}
+
+// stage is a part of a drain: for how long an endpoint gets how much of what it would have had.
+type stage struct {
+	Weight  *int   `json:"weight"`  // percent
+	Seconds *int64 `json:"seconds"` // how long
+}
+
+// step is a checked stage.
+type step struct {
+	percent int
+	end     int64 // milliseconds since the drain began
+	reason  string
+}
+
+// defaults is 100 → 50 → 10 → 0 percent over 30 s.
+var defaults = [...]struct {
+	percent int
+	seconds int64
+}{{100, 10}, {50, 10}, {10, 10}}
+
+// Configure reads and checks settings.
+func (p *plugin) Configure(text []byte) error {
+	var s settings
+	if err := sdk.Settings(text, &s); err != nil {
+		return err
+	}
+	if s.Stages == nil {
+		for _, d := range defaults {
+			s.Stages = append(s.Stages, stage{&d.percent, &d.seconds})
+		}
+	}
+	steps, err := check(s.Stages)
+	if err != nil {
+		return err
+	}
+	reset := int64(-1)
+	if s.ResetAfterSeconds != nil {
+		if reset = *s.ResetAfterSeconds; reset < 0 || reset > maxReset {
+			return fmt.Errorf("resetAfterSeconds: %d is not 0 to %d", reset, maxReset)
+		}
+		reset *= 1000
+	}
+	p.steps, p.reset = steps, reset
+	return nil
+}
+
+func check(stages []stage) ([]step, error) {
+	if len(stages) == 0 || len(stages) > maxStages {
+		return nil, fmt.Errorf("stages: %d stages are not 1 to %d", len(stages), maxStages)
+	}
+	var steps []step
+	end, before := int64(0), 100
+	for i, s := range stages {
+		at := "stages[" + strconv.Itoa(i) + "]"
+		switch {
+		case s.Weight == nil:
+			return nil, fmt.Errorf("%s.weight: missing", at)
+		case *s.Weight < 0 || *s.Weight > 100:
+			return nil, fmt.Errorf("%s.weight: %d is not 0 to 100 percent", at, *s.Weight)
+		case *s.Weight > before:
+			return nil, fmt.Errorf("%s.weight: %d is more than %d, the stage before it", at, *s.Weight, before)
+		case s.Seconds == nil:
+			return nil, fmt.Errorf("%s.seconds: missing", at)
+		case *s.Seconds < 1 || *s.Seconds > maxStage:
+			return nil, fmt.Errorf("%s.seconds: %d is not 1 to %d", at, *s.Seconds, maxStage)
+		}
+		end, before = end+*s.Seconds*1000, *s.Weight
+		steps = append(steps, step{
+			percent: *s.Weight, end: end,
+			reason: fmt.Sprintf("draining: stage %d of %d, %d %%", i+1, len(stages), *s.Weight),
+		})
+	}
+	return steps, nil
+}
