@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/netlab"
+)
+
+func TestMain(m *testing.M) { netlab.Main(m) }
+
+func TestLoadCountsAnswersAndFailures(t *testing.T) {
+	lab, err := netlab.New(netip.MustParseAddr("192.168.9.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lab.Close()
+	client, err := lab.AddHost("client", netip.MustParseAddr("10.1.0.2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, err := lab.AddHost("pod", netip.MustParseAddr("10.1.0.3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.AddrPortFrom(pod.Addrs[0], 8080)
+	server, err := pod.Serve("tcp", at, "catalog-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, done := start(context.Background(), client, at, 4000)
+	<-done
+	if r := l.snapshot(); r.total != 4000 || r.counts["catalog-1"] != 4000 || r.failed != 0 {
+		t.Errorf("got %+v, want 4000 answers", r)
+	} else {
+		t.Logf("%.0f connections a second", float64(r.total)/r.took.Seconds())
+	}
+	server.Close()
+	l, done = start(context.Background(), client, at, 100)
+	<-done
+	if r := l.snapshot(); r.total != 0 || r.failed != 100 || !netlab.Refused(r.first) {
+		t.Errorf("got %+v, want 100 refusals", r)
+	}
+}
