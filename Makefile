@@ -1,0 +1,60 @@
+# sluice: build, try, test, measure. `make help` lists the targets.
+
+GO          ?= go
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
+
+export CGO_ENABLED := 0
+
+.PHONY: help build plugins demo test test-go bench check fmt lint deps clean
+
+help:
+	@printf '%s\n' 'build    bin/sluice and bin/plugins/*.wasm' 'demo     the main job, live, in namespaces of its own' \
+	  'test     everything: packages, real packets, hostile plugins, the demo' 'bench    the figures of host/README.md' \
+	  'check    format, vet, staticcheck, tidy, and the tree is still clean' 'clean    remove bin/'
+
+build: plugins
+	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice ./cmd/sluice
+
+plugins: $(PLUGINS:%=bin/plugins/%.wasm)
+
+# Go decides itself whether anything has to be built again.
+bin/plugins/%.wasm: FORCE
+	@mkdir -p bin/plugins
+	GOOS=wasip1 GOARCH=wasm $(GO) build -trimpath -buildmode=c-shared -ldflags='-s -w' -o $@ ./plugins/$*
+
+FORCE:
+
+demo: build
+	$(GO) build -trimpath -o bin/demo ./examples/demo
+	bin/demo
+
+# What the tests need beside Go: nft (reads the ruleset back), wabt (hostile modules), clang and lld (a guest in C).
+deps:
+	@.ci/deps
+
+test: deps build
+	$(GO) vet ./...
+	$(GO) test -timeout 20m ./...
+	$(MAKE) --no-print-directory demo
+
+bench: build
+	$(GO) build -o bin/bench ./host/internal/bench
+	bin/bench -write host/README.md
+
+fmt:
+	gofmt -s -w cmd host plugins sdk examples
+
+lint:
+	@unformatted=$$(gofmt -s -l cmd host plugins sdk examples); \
+	  if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+
+check: lint
+	$(GO) mod tidy
+	@if [ -n "$$(git status --porcelain)" ]; then echo 'the tree is not clean:'; git status --porcelain; exit 1; fi
+
+clean:
+	rm -rf bin

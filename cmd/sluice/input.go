@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/source/dir"
+	"github.com/sluice-proxy/sluice/host/wasm"
+)
+
+// inputFlags are what a plan is made of, for the commands that plan a folder.
+type inputFlags struct {
+	source string
+	node   string
+	config string
+	mode   string
+}
+
+func (in *inputFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&in.source, "source", "", "folder of manifests (YAML and JSON, as kubectl prints them)")
+	cmd.Flags().StringVar(&in.node, "node", "", "name of this node (default: hostnameOverride of the configuration, else the host's name)")
+	cmd.Flags().StringVar(&in.config, "config", "", "configuration file (SluiceConfiguration)")
+	cmd.Flags().StringVar(&in.mode, "mode", "", "data plane: nftables (default: mode of the configuration)")
+}
+
+// load reads the configuration and lays the flags over it.
+func (in *inputFlags) load() (*config.Config, error) {
+	cfg := config.Default()
+	if in.config != "" {
+		var err error
+		if cfg, err = config.Load(in.config); err != nil {
+			return nil, err
+		}
+	}
+	if in.mode != "" {
+		cfg.Mode = in.mode
+	}
+	if cfg.Mode != config.ModeNFTables {
+		return nil, usageError{fmt.Errorf("--mode %q: must be %s", cfg.Mode, config.ModeNFTables)}
+	}
+	if in.node != "" {
+		cfg.HostnameOverride = in.node
+	}
+	if cfg.HostnameOverride == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("the name of this node (give --node): %w", err)
+		}
+		cfg.HostnameOverride = strings.ToLower(strings.TrimSpace(host))
+	}
+	return cfg, nil
+}
+
+// settings are a configuration's part of the plan.
+func settings(cfg *config.Config, local []netip.Addr) plan.Settings {
+	return plan.Settings{
+		Node:             cfg.HostnameOverride,
+		MasqueradeAll:    cfg.MasqueradeAll,
+		MasqueradeMark:   cfg.MasqueradeMark(),
+		PodSources:       cfg.ClusterCIDR,
+		NodePortPrefixes: cfg.NodePortPrefixes(),
+		LocalAddrs:       local,
+		Policies:         cfg.PolicySet(),
+	}
+}
+
+// caps are those of the data plane that the plan is for, without opening it.
+func (in *inputFlags) caps() (plan.Caps, error) {
+	if _, err := in.load(); err != nil {
+		return plan.Caps{}, err
+	}
+	return nftables.Caps(), nil
+}
+
+// planner plans the folder once, as it is now. Problems of manifests go to standard error; they do not stop it.
+func (in *inputFlags) planner(ctx context.Context) (_ *plan.Planner, closePlugins func(), err error) {
+	cfg, err := in.load()
+	if err != nil {
+		return nil, nil, err
+	}
+	cluster, problems, err := dir.Load(in.source)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, p := range problems {
+		fmt.Fprintf(os.Stderr, "sluice: %v\n", p)
+	}
+	plugins, closePlugins, err := openPlugins(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := plugins.load(ctx, cfg); err != nil {
+		fmt.Fprintf(os.Stderr, "sluice: %v\n", err)
+	}
+	planner := plan.NewPlanner(settings(cfg, nil), plugins.get)
+	planner.Replace(cluster)
+	for _, err := range planner.Plan(time.Now()).Errors {
+		fmt.Fprintf(os.Stderr, "sluice: %v\n", err)
+	}
+	return planner, closePlugins, nil
+}
+
+// openPlugins starts the plugin host of a configuration, with nothing loaded yet.
+func openPlugins(ctx context.Context, cfg *config.Config, log *slog.Logger) (*pluginSet, func(), error) {
+	host, err := wasm.New(ctx, wasm.Options{CacheDir: cfg.PluginCacheDir, Log: log, Now: time.Now})
+	if err != nil {
+		return nil, nil, err
+	}
+	set := newPluginSet(host, log)
+	return set, func() {
+		set.close()
+		if err := host.Close(ctx); err != nil {
+			log.Warn("closing the plugin host", "err", err)
+		}
+	}, nil
+}
+
+// localAddrs are the addresses on this host's links.
+func localAddrs() ([]netip.Addr, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("this host's addresses: %w", err)
+	}
+	var out []netip.Addr
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok {
+				out = append(out, ip.Unmap())
+			}
+		}
+	}
+	return out, nil
+}
+
+// readKernel reads what sluice holds in this kernel, by the rights that the caller has.
+func readKernel(ctx context.Context) (_ *plan.Plan, err error) {
+	b, err := nftables.Open(nftables.Options{Now: time.Now})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	return b.Read(ctx)
+}

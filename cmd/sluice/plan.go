@@ -1,0 +1,70 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+func newPlanCommand() *cobra.Command {
+	var in inputFlags
+	var output string
+	cmd := &cobra.Command{
+		Use:   "plan --source DIR",
+		Short: "Print the plan for a folder of manifests",
+		Long: `The plan: every frontend of this node with the pools behind it, each member's weight and share, and what the data
+plane cannot hold of it. Needs neither root nor a kernel, and changes nothing.`,
+		Example: "  sluice plan --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput(output, "text", "json"); err != nil {
+				return err
+			}
+			if in.source == "" {
+				return usageError{fmt.Errorf("--source is required: a folder of manifests")}
+			}
+			planner, closePlugins, err := in.planner(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer closePlugins()
+			caps, err := in.caps()
+			if err != nil {
+				return err
+			}
+			_, lost := plan.Normalize(planner.Current(), caps)
+			lost = append(planner.Conflicts(), lost...)
+			if output == "json" {
+				enc := json.NewEncoder(cmd.OutOrStdout())
+				enc.SetIndent("", "  ")
+				return enc.Encode(struct {
+					Plan         *plan.Plan         `json:"plan"`
+					Degradations []plan.Degradation `json:"degradations"`
+				}{planner.Current(), append([]plan.Degradation{}, lost...)})
+			}
+			fmt.Fprint(cmd.OutOrStdout(), plan.Format(planner.Current()))
+			if len(lost) > 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "\n# degradations: what cannot be held as wanted\n")
+				for _, d := range lost {
+					fmt.Fprintf(cmd.OutOrStdout(), "# %s\n", d)
+				}
+			}
+			return nil
+		},
+	}
+	in.register(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	return cmd
+}
+
+func checkOutput(output string, allowed ...string) error {
+	if !slices.Contains(allowed, output) {
+		return usageError{fmt.Errorf("--output %q: must be one of %s", output, strings.Join(allowed, ", "))}
+	}
+	return nil
+}

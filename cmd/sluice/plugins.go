@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/wasm"
+)
+
+// pluginSet holds the loaded plugins of a configuration: one instance for each plugin and settings in use. A plugin
+// that cannot be loaded anew stays as it was, so that its Services keep their policy.
+type pluginSet struct {
+	host *wasm.Host
+	log  *slog.Logger
+
+	mu     sync.RWMutex
+	loaded map[policy.Step]*loadedPlugin
+	failed map[policy.Step]error
+}
+
+type loadedPlugin struct {
+	*wasm.Plugin
+	source string // digest of the module's bytes
+}
+
+func newPluginSet(host *wasm.Host, log *slog.Logger) *pluginSet {
+	return &pluginSet{host: host, log: log, loaded: map[policy.Step]*loadedPlugin{}, failed: map[policy.Step]error{}}
+}
+
+// get is what the policy chains ask; a map look-up.
+func (s *pluginSet) get(step policy.Step) (policy.Plugin, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if p := s.loaded[step]; p != nil {
+		return p, nil
+	}
+	if err := s.failed[step]; err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("plugin %s is not loaded", step.Plugin)
+}
+
+// load brings the set to a configuration: what is new or has changed on disk is compiled and tried, and swapped in
+// when it is good. It tells whether anything was swapped, and what could not be loaded.
+func (s *pluginSet) load(ctx context.Context, cfg *config.Config) (changed bool, err error) {
+	var errs []error
+	want := map[policy.Step]bool{}
+	for _, spec := range cfg.Plugins {
+		steps := cfg.Steps(spec.Name)
+		if len(steps) == 0 {
+			continue
+		}
+		wasm, digest, err := readModule(spec)
+		for _, step := range steps {
+			want[step] = true
+			if err == nil {
+				var swapped bool
+				swapped, err = s.loadStep(ctx, spec, step, wasm, digest)
+				changed = changed || swapped
+			}
+			if err != nil {
+				errs = append(errs, s.fail(step, err))
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for step, p := range s.loaded {
+		if !want[step] {
+			delete(s.loaded, step)
+			errs = append(errs, p.Close())
+		}
+	}
+	return changed, errors.Join(errs...)
+}
+
+func (s *pluginSet) loadStep(ctx context.Context, spec config.Plugin, step policy.Step, module []byte, digest string) (bool, error) {
+	s.mu.RLock()
+	old := s.loaded[step]
+	s.mu.RUnlock()
+	if old != nil && old.source == digest {
+		return false, nil
+	}
+	p, err := s.host.Load(ctx, spec.Name, module, []byte(step.Settings))
+	if err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	s.loaded[step] = &loadedPlugin{p, digest}
+	delete(s.failed, step)
+	s.mu.Unlock()
+	if old != nil {
+		s.log.Info("plugin reloaded", "plugin", spec.Name, "file", spec.File, "digest", digest)
+		return true, old.Close()
+	}
+	s.log.Info("plugin loaded", "plugin", spec.Name, "file", spec.File, "digest", digest)
+	return true, nil
+}
+
+// fail notes why a step has no (new) plugin.
+func (s *pluginSet) fail(step policy.Step, err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err = fmt.Errorf("plugin %s: %w", step.Plugin, err)
+	if s.loaded[step] != nil {
+		return fmt.Errorf("%w (the revision loaded before stays)", err)
+	}
+	s.failed[step] = err
+	return err
+}
+
+func (s *pluginSet) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.loaded {
+		if err := p.Close(); err != nil {
+			s.log.Warn("closing a plugin", "err", err)
+		}
+	}
+	clear(s.loaded)
+}
+
+// readModule reads a plugin's file and checks its digest.
+func readModule(spec config.Plugin) (module []byte, digest string, err error) {
+	info, err := os.Stat(spec.File)
+	if err == nil && info.Size() > maxModule {
+		return nil, "", fmt.Errorf("%s: %d bytes: a module may have %d", spec.File, info.Size(), maxModule)
+	}
+	if err == nil {
+		module, err = os.ReadFile(spec.File)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	sum := sha256.Sum256(module)
+	digest = "sha256:" + hex.EncodeToString(sum[:])
+	if spec.Digest != "" && spec.Digest != digest {
+		return nil, "", fmt.Errorf("%s: its digest is %s, the configuration asks for %s", spec.File, digest, spec.Digest)
+	}
+	return module, digest, nil
+}
+
+// maxModule bounds what is read of a file before the loader looks at it; the loader has limits of its own.
+const maxModule = 16 << 20

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/conntrack"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/source/dir"
+)
+
+type runFlags struct {
+	inputFlags
+	socket    string
+	once      bool
+	verbosity int
+}
+
+func newRunCommand() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the proxy on this node",
+		Long: `Watches the cluster's state, and keeps the kernel at the plan that follows from it. Stopping leaves the data plane
+as it is, forwarding; 'sluice cleanup' removes it.`,
+		Example: "  sluice run --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.source == "" {
+				return usageError{errors.New("--source is required: a folder of manifests")}
+			}
+			level := slog.LevelInfo
+			if f.verbosity > 0 {
+				level = slog.LevelDebug
+			}
+			return f.run(cmd.Context(), slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+		},
+	}
+	f.register(cmd)
+	registerSocket(cmd, &f.socket)
+	cmd.Flags().BoolVar(&f.once, "once", false, "program the present state and exit")
+	cmd.Flags().IntVarP(&f.verbosity, "v", "v", 0, "log verbosity: 1 and more logs at debug level")
+	return cmd
+}
+
+func (f *runFlags) run(ctx context.Context, log *slog.Logger) (err error) {
+	cfg, err := f.load()
+	if err != nil {
+		return err
+	}
+	local, err := localAddrs()
+	if err != nil {
+		return err
+	}
+	backend, err := nftables.Open(nftables.Options{Now: time.Now, Log: log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, backend.Close()) }()
+	plugins, closePlugins, err := openPlugins(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer closePlugins()
+	if _, err := plugins.load(ctx, cfg); err != nil {
+		log.Error("not every plugin could be loaded; their Services get the default rules", "err", err)
+	}
+	e := engine.New(engine.Options{
+		Source:    dir.New(f.source, dir.Options{Log: log, After: time.After}),
+		Backend:   backend,
+		Planner:   plan.NewPlanner(settings(cfg, local), plugins.get),
+		ConnTable: conntrack.Table{},
+		Log:       log,
+		Once:      f.once,
+	})
+	if f.once {
+		return e.Run(ctx)
+	}
+	stopSocket, err := serveState(f.socket, e, log)
+	if err != nil {
+		return err
+	}
+	defer stopSocket()
+	ctx, cancel := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		f.watchConfig(ctx, cfg, plugins, e, local, log)
+	}()
+	defer func() { cancel(); <-watched }()
+	log.Info("sluice runs", "version", buildVersion(), "node", cfg.HostnameOverride, "source", f.source, "mode", cfg.Mode)
+	return e.Run(ctx)
+}
+
+// watchConfig follows the configuration file and the plugins' files, and reloads what changes. What cannot be loaded
+// is logged, and what was there before stays in force.
+func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins *pluginSet, e *engine.Engine, local []netipAddr, log *slog.Logger) {
+	files := func() []string {
+		out := []string{}
+		if f.config != "" {
+			out = append(out, f.config)
+		}
+		for _, p := range cfg.Plugins {
+			out = append(out, p.File)
+		}
+		return out
+	}
+	err := watchFiles(ctx, files, func() {
+		next, err := f.load()
+		if err != nil {
+			log.Error("the configuration cannot be used; the one before stays in force", "err", err)
+			next = cfg
+		}
+		if err := next.Replaces(cfg); err != nil {
+			log.Error("the configuration changes what needs a restart; the one before stays in force", "err", err)
+			next = cfg
+		}
+		swapped, err := plugins.load(ctx, next)
+		if err != nil {
+			log.Error("not every plugin could be loaded", "err", err)
+		}
+		changed := !next.Equal(cfg)
+		cfg = next
+		if !swapped && !changed {
+			return
+		}
+		if err := e.Do(ctx, func(p *plan.Planner) {
+			if changed {
+				p.Configure(settings(cfg, local))
+			}
+			p.Reloaded()
+		}); err != nil && ctx.Err() == nil {
+			log.Error("taking the new configuration in", "err", err)
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		log.Error("configuration and plugins are not watched: changes need a restart", "err", fmt.Errorf("watch: %w", err))
+	}
+}

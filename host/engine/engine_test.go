@@ -1,0 +1,374 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sluice-proxy/sluice/host/backend/fake"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is an engine over a fake kernel, run in a bubble of its own time.
+type rig struct {
+	t      *testing.T
+	kernel *fake.Kernel
+	engine *engine.Engine
+	feed   chan []model.Change
+	fail   chan error
+	log    *lockedBuffer
+	stop   context.CancelFunc
+	ended  chan error
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// Run implements engine.Source.
+func (r *rig) Run(ctx context.Context, emit func([]model.Change)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-r.fail:
+			return err
+		case c := <-r.feed:
+			emit(c)
+		}
+	}
+}
+
+func start(t *testing.T, o fake.Options, plugin policy.Plugin) *rig {
+	o.Now = time.Now
+	k := fake.NewKernel(o)
+	r := &rig{t: t, kernel: k, feed: make(chan []model.Change), fail: make(chan error), log: &lockedBuffer{}, ended: make(chan error, 1)}
+	r.run(fake.Open(k), plugin, false)
+	t.Cleanup(r.end)
+	return r
+}
+
+func (r *rig) run(b engine.Backend, plugin policy.Plugin, once bool) {
+	settings := plan.Settings{Node: "n0", MasqueradeMark: 0x4000}
+	if plugin != nil {
+		settings.Policies = &policy.Set{
+			Policies: map[string]*policy.Policy{"p": {Name: "p", Steps: []policy.Step{{Plugin: "p"}}}}, Default: "p",
+		}
+	}
+	r.engine = engine.New(engine.Options{
+		Source: r, Backend: b, ConnTable: r.kernel, Once: once, Log: slog.New(slog.NewTextHandler(r.log, nil)),
+		Planner: plan.NewPlanner(settings, func(policy.Step) (policy.Plugin, error) { return plugin, nil }),
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	go func() { r.ended <- r.engine.Run(ctx) }()
+}
+
+func (r *rig) end() {
+	r.stop()
+	<-r.ended
+}
+
+// emit sends changes and waits until the engine has nothing more to do without time passing.
+func (r *rig) emit(changes ...model.Change) {
+	r.feed <- changes
+	synctest.Wait()
+}
+
+func (r *rig) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+var (
+	web    = model.Name{Namespace: "shop", Name: "web"}
+	key    = plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}
+	synced = model.Change{Kind: model.Synced}
+)
+
+func svc() model.Change {
+	return model.Change{Kind: model.ServiceKind, Name: web, Service: &model.Service{
+		Name: web, ClusterIPs: []netip.Addr{key.Addr}, Ports: []model.ServicePort{{Protocol: model.TCP, Port: 80}},
+	}}
+}
+
+// eps gives the Service endpoints by last byte; a negative one terminates and still serves.
+func eps(last ...int) model.Change {
+	s := &model.EndpointSlice{Name: web, Service: web, Family: model.IPv4, Ports: []model.SlicePort{{Protocol: model.TCP, Port: 8080}}}
+	for _, n := range last {
+		s.Endpoints = append(s.Endpoints, model.SliceEndpoint{
+			Addr: netip.AddrFrom4([4]byte{10, 244, 0, byte(max(n, -n))}), Ready: n > 0, Serving: true, Terminating: n < 0,
+		})
+	}
+	return model.Change{Kind: model.SliceKind, Name: web, Slice: s}
+}
+
+// holds checks the weights that the kernel holds by last byte of the address; none means no frontend.
+func (r *rig) holds(what string, want string) {
+	r.t.Helper()
+	p, _ := r.kernel.Table(fake.Name)
+	var got []string
+	if f := p.Frontends[key]; f != nil {
+		for _, m := range f.Pool.Members {
+			a := m.Addr.Addr().As4()
+			got = append(got, fmt.Sprintf("%d:%d", a[3], m.Weight))
+		}
+		got = append(got, f.Pool.Verdict.String())
+	}
+	if g := strings.Join(got, " "); g != want {
+		r.t.Fatalf("%s: the kernel holds %q, want %q\n%s", what, g, want, r.log)
+	}
+}
+
+func TestAChangeIsProgrammedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, fake.Options{}, nil)
+		r.emit(svc(), eps(1, 2))
+		r.holds("before the state is complete", "")
+		r.emit(synced)
+		r.holds("complete", "1:1 2:1 forward")
+		r.emit(eps(1, 2, 3))
+		r.holds("one more", "1:1 2:1 3:1 forward")
+		r.emit(eps())
+		r.holds("none left", "reject")
+		r.emit(model.Change{Kind: model.ServiceKind, Name: web})
+		r.holds("no Service", "")
+	})
+}
+
+func TestAnEqualObjectSendsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, fake.Options{}, nil)
+		r.emit(svc(), eps(1, 2), synced)
+		before := r.kernel.Stats()
+		r.emit(svc(), eps(2, 1))
+		r.pass(time.Hour)
+		if after := r.kernel.Stats(); after.Applies != before.Applies {
+			t.Fatalf("%d applies for nothing", after.Applies-before.Applies)
+		}
+	})
+}
+
+func TestAFailedApplyIsRetriedUntilItHolds(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EINTR, syscall.ENOBUFS, syscall.EBUSY, syscall.ENOENT, syscall.EEXIST, syscall.ENOMEM} {
+		for _, lost := range []bool{false, true} {
+			t.Run(fmt.Sprint(errno, lost), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := start(t, fake.Options{}, nil)
+					r.emit(svc(), eps(1, 2), synced)
+					r.kernel.Inject(fake.Fault{At: 1, Err: errno, Lost: lost})
+					r.emit(eps(3))
+					if !strings.Contains(r.log.String(), errno.Error()) {
+						t.Fatalf("the failure is not logged:\n%s", r.log)
+					}
+					r.pass(100 * time.Millisecond)
+					r.holds("retried", "3:1 forward")
+				})
+			})
+		}
+	}
+}
+
+func TestADataPlaneThatStaysBrokenIsRetriedWithBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &brokenBackend{}
+		r := &rig{t: t, kernel: fake.NewKernel(fake.Options{}), feed: make(chan []model.Change), fail: make(chan error), log: &lockedBuffer{}, ended: make(chan error, 1)}
+		r.run(b, nil, false)
+		t.Cleanup(r.end)
+		r.emit(svc(), eps(1), synced)
+		for range 100 { // changes in the meantime do not hammer it
+			r.emit(eps(2))
+			r.emit(eps(1))
+		}
+		r.pass(time.Minute)
+		if b.applies < 10 || b.applies > 20 {
+			t.Fatalf("%d tries in a minute", b.applies)
+		}
+	})
+}
+
+type brokenBackend struct{ applies int }
+
+func (*brokenBackend) Caps() plan.Caps { return fake.Everything() }
+func (b *brokenBackend) Apply(context.Context, *plan.Plan, *plan.Delta) (engine.Report, error) {
+	b.applies++
+	return engine.Report{}, syscall.EPERM
+}
+func (*brokenBackend) Read(context.Context) (*plan.Plan, error) { return nil, syscall.EPERM }
+func (*brokenBackend) Close() error                             { return nil }
+
+func TestWhatMakeBeforeBreakLeavesIsTakenAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, fake.Options{Linger: 5 * time.Millisecond}, nil)
+		r.emit(svc(), eps(1, 2), synced)
+		r.emit(eps(1))
+		if r.kernel.Leftovers() == 0 {
+			t.Fatal("the fake left nothing behind: the test proves nothing")
+		}
+		r.pass(10 * time.Millisecond)
+		if n := r.kernel.Leftovers(); n != 0 {
+			t.Fatalf("%d leftovers", n)
+		}
+	})
+}
+
+// stages gives a terminating endpoint 50 % for 10 s, then nothing, and resets its connections after 20 s.
+type stages struct{}
+
+func (stages) Decide(req *abi.Request, resp *abi.Response) error {
+	for i := range req.Endpoints {
+		e := &req.Endpoints[i]
+		resp.Answers[i].Weight = 2
+		if e.Conditions&abi.Terminating != 0 {
+			gone := req.Now - e.TerminatingSince
+			resp.Answers[i].ResetAfterMS = uint32(max(0, 20_000-gone))
+			if gone < 10_000 {
+				resp.Answers[i].Weight = 1
+				resp.Requeue = time.Duration(10_000-gone) * time.Millisecond
+			} else {
+				resp.Answers[i].Weight = 0
+			}
+		}
+	}
+	return nil
+}
+func (stages) Needs() uint32    { return 0 }
+func (stages) Revision() string { return "1" }
+
+func TestADrainGoesThroughItsStagesAndEndsInAReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, fake.Options{}, stages{})
+		r.emit(svc(), eps(1, 2), synced)
+		r.holds("before", "1:2 2:2 forward")
+		established := 0
+		for port := range uint16(40) {
+			from := netip.AddrPortFrom(netip.MustParseAddr("10.244.9.9"), 1000+port)
+			if c := r.kernel.Connect(fake.Packet{From: from, To: netip.AddrPortFrom(key.Addr, key.Port), Protocol: model.TCP}); c.Member.Addr().As4()[3] == 1 {
+				established++
+			}
+		}
+		if established == 0 {
+			t.Fatal("no connection to the member that leaves")
+		}
+		to1 := func() (n int) {
+			for _, c := range r.kernel.Conns() {
+				if c.Member.Addr().As4()[3] == 1 {
+					n++
+				}
+			}
+			return n
+		}
+		r.emit(eps(-1, 2))
+		r.holds("stage one", "1:1 2:2 forward")
+		r.pass(9 * time.Second)
+		r.holds("still stage one", "1:1 2:2 forward")
+		r.pass(2 * time.Second)
+		r.holds("the end", "1:0 2:2 forward")
+		if to1() != established {
+			t.Fatalf("%d of %d established connections are left before the reset", to1(), established)
+		}
+		r.pass(10 * time.Second)
+		if to1() != 0 {
+			t.Fatalf("%d connections are left after the reset\n%s", to1(), r.log)
+		}
+		if n := strings.Count(r.log.String(), "connections reset"); n != 1 {
+			t.Fatalf("%d resets\n%s", n, r.log)
+		}
+	})
+}
+
+func TestABurstIsTakenInOneGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, fake.Options{}, nil)
+		r.emit(svc(), eps(1), synced)
+		before := r.kernel.Stats().Applies
+		// The engine is held while the burst comes in.
+		held, let := make(chan struct{}), make(chan struct{})
+		go r.engine.Do(context.Background(), func(*plan.Planner) { close(held); <-let })
+		<-held
+		for n := range 100 {
+			r.feed <- []model.Change{eps(1 + n%5)}
+		}
+		r.feed <- []model.Change{eps(7)}
+		close(let)
+		synctest.Wait()
+		r.holds("after the burst", "7:1 forward")
+		if n := r.kernel.Stats().Applies - before; n > 3 {
+			t.Fatalf("%d applies for a burst", n)
+		}
+	})
+}
+
+func TestARestartWithoutChangeWritesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, fake.Options{}, nil)
+		r.emit(svc(), eps(1, 2), synced)
+		r.stop()
+		<-r.ended
+		r.holds("stopped, and still forwarding", "1:1 2:1 forward")
+		before := r.kernel.Stats()
+		r.run(fake.Open(r.kernel), nil, false)
+		r.emit(svc(), eps(1, 2), synced)
+		if after := r.kernel.Stats(); after.Messages != before.Messages {
+			t.Fatalf("%d messages", after.Messages-before.Messages)
+		}
+	})
+}
+
+func TestOnceEndsWhenTheStateHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := fake.NewKernel(fake.Options{Linger: 5 * time.Millisecond, Now: time.Now})
+		r := &rig{t: t, kernel: k, feed: make(chan []model.Change), fail: make(chan error), log: &lockedBuffer{}, ended: make(chan error, 1)}
+		r.run(fake.Open(k), nil, true)
+		r.feed <- []model.Change{svc(), eps(1), synced}
+		if err := <-r.ended; err != nil {
+			t.Fatal(err)
+		}
+		r.stop()
+		r.holds("after it ended", "1:1 forward")
+	})
+}
+
+func TestASourceThatFailsEndsTheEngineWithItsError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := fake.NewKernel(fake.Options{})
+		r := &rig{t: t, kernel: k, feed: make(chan []model.Change), fail: make(chan error), log: &lockedBuffer{}, ended: make(chan error, 1)}
+		r.run(fake.Open(k), nil, false)
+		gone := errors.New("the folder is gone")
+		r.fail <- gone
+		if err := <-r.ended; !errors.Is(err, gone) {
+			t.Fatalf("got %v", err)
+		}
+		r.stop()
+	})
+}
