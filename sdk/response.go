@@ -26,6 +26,9 @@ const (
 // MaxWeight is the largest weight.
 const MaxWeight = abi.MaxWeight
 
+// MaxState is how many bytes of state a plugin may keep for a Service port and pool.
+const MaxState = abi.MaxState
+
 // Response is the answer being written. At first every endpoint keeps the weight that it came with, nothing is reset,
 // the host asks again only on a change, and the state is empty. Methods that take an index panic when it is not one of
 // an endpoint, like a slice.

@@ -1,0 +1,146 @@
+package zonespill
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
+	"github.com/sluice-proxy/sluice/sdk"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/sdktest"
+)
+
+func native(t *testing.T, newPlugin func() sdk.Plugin, settings string) *sdk.NativePlugin {
+	t.Helper()
+	p, err := sdk.Native(newPlugin, []byte(settings))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// In both orders of a chain a draining endpoint has its stage's part of what the ready ones of its zone have. With the
+// drain first, zones have the shares of the rule, a draining endpoint counted as the part of one that it is; with the
+// drain last, the ready ones keep the ratios that zone-spill gave them.
+func TestZoneSpillAndStagedDrainCompose(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(11, 12))
+	for round := range 500 {
+		nodes := map[string]int{"a": 1 + rnd.IntN(9), "b": 1 + rnd.IntN(9), "c": 1 + rnd.IntN(9)}
+		drainZone := string(rune('a' + rnd.IntN(3)))
+		gone := time.Duration(rnd.IntN(40)) * time.Second
+		percent := 0.0
+		switch {
+		case gone < 10*time.Second:
+			percent = 100
+		case gone < 20*time.Second:
+			percent = 50
+		case gone < 30*time.Second:
+			percent = 10
+		}
+		var eps []abi.Endpoint
+		var capacity []float64
+		for _, z := range []string{"a", "b", "c"} {
+			n := 2 + rnd.IntN(6)
+			capacity = append(capacity, float64(n))
+			eps = append(eps, sdktest.Times(n, sdktest.Ready(z))...)
+		}
+		ready := len(eps)
+		leaving := 1 + rnd.IntN(2)
+		eps = append(eps, sdktest.Times(leaving, sdktest.Terminating(drainZone, sdktest.Now-gone.Milliseconds()))...)
+		drain := native(t, stageddrain.New, "")
+		spill := native(t, New, `{"tolerancePercent":0,"maxTotal":6000}`)
+		for order, chain := range map[string][]*sdk.NativePlugin{
+			"drain, spill": {drain, spill}, "spill, drain": {spill, drain},
+		} {
+			req := sdktest.Request("a", nodes, eps...)
+			all, err := sdktest.Chain(req, chain...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last := all[len(all)-1]
+			peer := 0.0
+			for i, a := range last.Answers {
+				if i < ready && req.Endpoints[i].Zone == drainZone {
+					peer = float64(a.Weight)
+				}
+			}
+			for i := ready; i < len(eps); i++ {
+				if got, want := float64(last.Answers[i].Weight), peer*percent/100; math.Abs(got-want) > .5 {
+					t.Fatalf("round %d, %s: %v into the drain a draining endpoint of zone %s has %v, its peers %v; want %v",
+						round, order, gone, drainZone, got, peer, want)
+				}
+			}
+			want, err := sdktest.Chain(sdktest.Request("a", nodes, eps[:ready]...), spill)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if order == "drain, spill" {
+				capacity[drainZone[0]-'a'] += float64(leaving) * percent / 100
+				for z := range capacity {
+					got, want := share(req, last, string(rune('a'+z))), shareOf("a", nodes, capacity, z)
+					if math.Abs(got-want) > .02 {
+						t.Fatalf("round %d, %s: zone %c has a share of %.3f, want %.3f", round, order, 'a'+z, got, want)
+					}
+				}
+				capacity[drainZone[0]-'a'] -= float64(leaving) * percent / 100
+			}
+			if order == "spill, drain" && !sameRatios(want[0], last, ready) {
+				t.Fatalf("round %d: %v became %v", round, sdktest.Weights(want[0]), sdktest.Weights(last))
+			}
+		}
+	}
+}
+
+func share(req *abi.Request, resp *abi.Response, zone string) float64 {
+	in, all := 0.0, 0.0
+	for i, a := range resp.Answers {
+		all += float64(a.Weight)
+		if req.Endpoints[i].Zone == zone {
+			in += float64(a.Weight)
+		}
+	}
+	return in / all
+}
+
+// sameRatios tells whether the first n weights of b are those of a, scaled.
+func sameRatios(a, b *abi.Response, n int) bool {
+	scale := 0.0
+	for i := range n {
+		if a.Answers[i].Weight == 0 {
+			if b.Answers[i].Weight != 0 {
+				return false
+			}
+			continue
+		}
+		r := float64(b.Answers[i].Weight) / float64(a.Answers[i].Weight)
+		if scale == 0 {
+			scale = r
+		}
+		if r != scale {
+			return false
+		}
+	}
+	return true
+}
+
+// With the drain first, zone-spill takes a draining endpoint for the part of an endpoint that it is: the zone has less
+// capacity, and spills more as the drain goes on.
+func TestADrainMakesItsZoneSpill(t *testing.T) {
+	before := 2.0
+	for _, gone := range []time.Duration{0, 10 * time.Second, 20 * time.Second, 30 * time.Second} {
+		eps := append(sdktest.Times(2, sdktest.Ready("a")), sdktest.Times(2, sdktest.Terminating("a", sdktest.Now-gone.Milliseconds()))...)
+		eps = append(eps, sdktest.Times(4, sdktest.Ready("b"))...)
+		req := sdktest.Request("a", map[string]int{"a": 3, "b": 3}, eps...)
+		all, err := sdktest.Chain(req, native(t, stageddrain.New, ""), native(t, New, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := share(req, all[1], "a")
+		if got >= before {
+			t.Errorf("%v into the drain zone a keeps %.2f, before %.2f", gone, got, before)
+		}
+		before = got
+	}
+}
