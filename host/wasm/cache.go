@@ -1,0 +1,162 @@
+package wasm
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sort"
+	"syscall"
+)
+
+// The compile cache has a folder for each rewritten module, named by its digest. In it lies what wazero writes, named
+// by wazero's version and the CPU's features, and a seal: the digests of those files. wazero trusts the sizes and
+// offsets in its files and checks only the code itself, so a folder without a true seal is thrown away, not read.
+
+const (
+	sealName   = "SEAL"
+	maxEntries = 32 // modules; the oldest go
+)
+
+// checkCacheDir makes dir if need be and checks that nobody else can have put code there.
+func checkCacheDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return private(dir)
+}
+
+// private checks that path is a plain file or folder of this user's that nobody else can read or write.
+func private(path string) error {
+	st, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	switch sys, ok := st.Sys().(*syscall.Stat_t); {
+	case !st.IsDir() && !st.Mode().IsRegular():
+		return fmt.Errorf("%s is neither a folder nor a file", path)
+	case !ok || int(sys.Uid) != os.Geteuid():
+		return fmt.Errorf("%s belongs to another user", path)
+	case st.Mode().Perm()&0o077 != 0 && st.IsDir():
+		return fmt.Errorf("%s has mode %#o: others can reach it, want 0700", path, st.Mode().Perm())
+	case st.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("%s has mode %#o: others can write it", path, st.Mode().Perm())
+	}
+	return nil
+}
+
+type cacheEntry struct {
+	dir   string
+	sound bool // it was there and its seal is true
+}
+
+// openEntry finds or makes the folder for a module; nil: no cache.
+func openEntry(cacheDir string, metered []byte, log *slog.Logger) *cacheEntry {
+	if cacheDir == "" {
+		return nil
+	}
+	sum := sha256.Sum256(metered)
+	e := &cacheEntry{dir: filepath.Join(cacheDir, hex.EncodeToString(sum[:]))}
+	switch err := e.verify(); {
+	case err == nil:
+		e.sound = true
+		return e
+	case !errors.Is(err, fs.ErrNotExist):
+		log.Warn("compile cache entry is thrown away", "dir", e.dir, "error", err)
+	}
+	e.drop()
+	prune(cacheDir)
+	if err := os.Mkdir(e.dir, 0o700); err != nil {
+		log.Warn("compile cache is not used", "dir", e.dir, "error", err)
+		return nil
+	}
+	return e
+}
+
+func (e *cacheEntry) drop() {
+	e.sound = false
+	_ = os.RemoveAll(e.dir) // what is left is not sealed, so it is not used
+}
+
+func (e *cacheEntry) verify() error {
+	if err := private(e.dir); err != nil {
+		return err
+	}
+	want, err := os.ReadFile(filepath.Join(e.dir, sealName))
+	if err != nil {
+		return err
+	}
+	have, err := e.digests()
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(want, have) {
+		return errors.New("its files are not those that were sealed")
+	}
+	return nil
+}
+
+// seal writes the digests of the files in the folder.
+func (e *cacheEntry) seal() error {
+	sums, err := e.digests()
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(e.dir, sealName+".tmp")
+	if err := os.WriteFile(tmp, sums, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(e.dir, sealName))
+}
+
+// digests lists path and digest of each file but the seal, in order of path.
+func (e *cacheEntry) digests() ([]byte, error) {
+	var b bytes.Buffer
+	err := filepath.WalkDir(e.dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if err := private(path); err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(e.dir, path)
+		if err != nil || d.IsDir() || rel == sealName || rel == sealName+".tmp" {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "%x %s\n", sha256.Sum256(content), rel)
+		return nil
+	})
+	return b.Bytes(), err
+}
+
+// prune leaves room for one more entry.
+func prune(cacheDir string) {
+	list, err := os.ReadDir(cacheDir)
+	if err != nil {
+		return
+	}
+	type old struct {
+		name string
+		age  int64
+	}
+	var olds []old
+	for _, d := range list {
+		if info, err := d.Info(); err == nil && d.IsDir() && len(d.Name()) == 2*sha256.Size {
+			olds = append(olds, old{d.Name(), info.ModTime().UnixNano()})
+		}
+	}
+	sort.Slice(olds, func(i, j int) bool { return olds[i].age < olds[j].age })
+	for len(olds) >= maxEntries {
+		_ = os.RemoveAll(filepath.Join(cacheDir, olds[0].name)) // tried again next time
+		olds = olds[1:]
+	}
+}

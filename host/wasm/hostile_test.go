@@ -1,0 +1,175 @@
+package wasm
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// need skips a test whose tool is missing; in CI that is a failure.
+func need(t testing.TB, tool, pkg string) {
+	t.Helper()
+	if _, err := exec.LookPath(tool); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("%s is missing: apt-get install %s", tool, pkg)
+		}
+		t.Skipf("%s is missing: apt-get install %s", tool, pkg)
+	}
+}
+
+// wat assembles text format.
+func wat(t testing.TB, text string) []byte {
+	t.Helper()
+	need(t, "wat2wasm", "wabt")
+	dir := t.TempDir()
+	in, out := filepath.Join(dir, "in.wat"), filepath.Join(dir, "out.wasm")
+	if err := os.WriteFile(in, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if msg, err := exec.Command("wat2wasm", "--no-check", in, "-o", out).CombinedOutput(); err != nil {
+		t.Fatalf("wat2wasm: %v\n%s", err, msg)
+	}
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// hostileWAT reads a file of testdata/hostile. "@N text@" stands for text, N times. A file that is no whole module is
+// put into base.wat: lines that begin with ";; IMPORT" after the imports, the rest at ";; EVIL".
+func hostileWAT(t testing.TB, file string) string {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := regexp.MustCompile(`@(\d+) ([^@]*)@`).ReplaceAllStringFunc(string(raw), func(s string) string {
+		n, body, _ := strings.Cut(strings.Trim(s, "@"), " ")
+		count, _ := strconv.Atoi(n)
+		return strings.Repeat(body+" ", count)
+	})
+	if strings.Contains(text, "(module") {
+		return text
+	}
+	base, err := os.ReadFile("testdata/base.wat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var imports strings.Builder
+	for _, m := range regexp.MustCompile(`(?m)^;; IMPORT (.*)$`).FindAllStringSubmatch(text, -1) {
+		imports.WriteString(m[1] + "\n")
+	}
+	out := strings.Replace(string(base), ";; EVIL", text, 1)
+	return strings.Replace(out, "(module", "(module\n"+imports.String(), 1)
+}
+
+// goodWAT is base.wat with an $evil that is harmless.
+func goodWAT(t testing.TB) []byte {
+	base, err := os.ReadFile("testdata/base.wat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wat(t, strings.Replace(string(base), ";; EVIL",
+		"(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1))
+}
+
+// checkGood asks p an ordinary question and checks the answer.
+func checkGood(t testing.TB, p *Plugin, now int64) {
+	t.Helper()
+	req := SampleRequest(7)
+	req.Now = now
+	for i := range req.Endpoints {
+		req.Endpoints[i].Weight = uint32(i * 3)
+	}
+	var resp abi.Response
+	resp.Reset(len(req.Endpoints))
+	if err := p.Decide(req, &resp); err != nil {
+		t.Fatalf("a good request: %v", err)
+	}
+	for i, a := range resp.Answers {
+		if a.Weight != uint16(i*3) || a.ResetAfterMS != abi.NeverReset {
+			t.Fatalf("endpoint %d got %+v", i, a)
+		}
+	}
+}
+
+func TestHostileGuestsEndBoundedAndNamed(t *testing.T) {
+	need(t, "wat2wasm", "wabt")
+	ctx := context.Background()
+	var logged bytes.Buffer
+	h := New(Options{Log: slog.New(slog.NewTextHandler(&logged, nil))})
+	good, err := h.Load(ctx, "good", goodWAT(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer good.Close()
+	files, err := filepath.Glob("testdata/hostile/*.wat")
+	if err != nil || len(files) < 60 {
+		t.Fatalf("%d hostile modules: %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".wat"), func(t *testing.T) {
+			logged.Reset()
+			text := hostileWAT(t, file)
+			m := regexp.MustCompile(`(?m)^;; (load|decide): (.*)$`).FindStringSubmatch(text)
+			if m == nil {
+				t.Fatal("no line that says what is expected")
+			}
+			when, want := m[1], m[2]
+			expect := regexp.MustCompile(want)
+			p, err := h.Load(ctx, "evil", wat(t, text), nil)
+			if when == "load" {
+				if err == nil {
+					p.Close()
+					t.Fatal("it was loaded")
+				}
+				if !expect.MatchString(err.Error()) {
+					t.Fatalf("error %q does not match %q", err, want)
+				}
+				checkGood(t, good, sampleNow)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			checkGood(t, p, sampleNow)
+			req := SampleRequest(3)
+			req.PortNumber = 666
+			var resp abi.Response
+			resp.Reset(3)
+			err = p.Decide(req, &resp)
+			if err == nil {
+				t.Fatal("it answered")
+			}
+			if !expect.MatchString(err.Error()) {
+				t.Fatalf("error %q does not match %q", err, want)
+			}
+			s := p.Stats()
+			if s.LastFuel <= 0 || s.LastFuel > 10_060_000 {
+				t.Errorf("it used %d of fuel", s.LastFuel)
+			}
+			if s.Failures != 1 || s.MemoryBytes != 0 {
+				t.Errorf("stats after it: %+v", s)
+			}
+			if logged.Len() > 32<<10 {
+				t.Errorf("it logged %d bytes", logged.Len())
+			}
+			checkGood(t, p, sampleNow)
+			if s := p.Stats(); s.Instances != 2 {
+				t.Errorf("%d instances, want a fresh one after the failure", s.Instances)
+			}
+			checkGood(t, good, sampleNow)
+		})
+	}
+}

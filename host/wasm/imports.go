@@ -1,0 +1,145 @@
+package wasm
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sort"
+	"strings"
+
+	"github.com/tetratelabs/wazero/api"
+
+	"github.com/sluice-proxy/sluice/host/wasm/meter"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// hostFunc is a function that guests may import.
+type hostFunc struct {
+	sig string
+	run func(g *guest, stack []uint64) // arguments on stack, the result goes to stack[0]
+}
+
+const (
+	sluiceModule = "sluice"
+	wasiModule   = "wasi_snapshot_preview1"
+)
+
+// hostFuncs is everything that a guest may import, by module and name: ABI.md's one function, and of WASI preview 1
+// what the start-up code of Go, TinyGo and wasi-libc asks for. There are no files, arguments, environment or sockets;
+// time stands still and randomness is the same in every instance.
+func hostFuncs() map[string]map[string]hostFunc {
+	return map[string]map[string]hostFunc{
+		sluiceModule: {
+			"log": {"(i32 i32 i32) -> ()", importLog},
+		},
+		wasiModule: {
+			"args_get":            {"(i32 i32) -> (i32)", answer(errnoSuccess)},
+			"args_sizes_get":      {"(i32 i32) -> (i32)", wasiNothing},
+			"environ_get":         {"(i32 i32) -> (i32)", answer(errnoSuccess)},
+			"environ_sizes_get":   {"(i32 i32) -> (i32)", wasiNothing},
+			"clock_res_get":       {"(i32 i32) -> (i32)", wasiClockRes},
+			"clock_time_get":      {"(i32 i64 i32) -> (i32)", wasiClock},
+			"fd_close":            {"(i32) -> (i32)", answer(errnoBadf)},
+			"fd_fdstat_get":       {"(i32 i32) -> (i32)", wasiFdstat},
+			"fd_fdstat_set_flags": {"(i32 i32) -> (i32)", answer(errnoBadf)},
+			"fd_prestat_get":      {"(i32 i32) -> (i32)", answer(errnoBadf)},
+			"fd_prestat_dir_name": {"(i32 i32 i32) -> (i32)", answer(errnoBadf)},
+			"fd_read":             {"(i32 i32 i32 i32) -> (i32)", answer(errnoBadf)},
+			"fd_seek":             {"(i32 i64 i32 i32) -> (i32)", answer(errnoBadf)},
+			"fd_write":            {"(i32 i32 i32 i32) -> (i32)", wasiWrite},
+			"poll_oneoff":         {"(i32 i32 i32 i32) -> (i32)", wasiPoll},
+			"proc_exit":           {"(i32) -> ()", wasiExit},
+			"random_get":          {"(i32 i32) -> (i32)", wasiRandom},
+			"sched_yield":         {"() -> (i32)", answer(errnoSuccess)},
+		},
+	}
+}
+
+// checkImport refuses an import that is not in hostFuncs.
+func checkImport(im meter.Import) error {
+	all := hostFuncs()
+	f, ok := all[im.Module][im.Name]
+	switch {
+	case ok && f.sig == im.Type.String():
+		return nil
+	case ok:
+		return fmt.Errorf("module refused: import %q of %q has type %s, want %s", im.Name, im.Module, im.Type, f.sig)
+	case all[im.Module] == nil:
+		return fmt.Errorf("module refused: it imports %q of %q; plugins can import from %q and %q only",
+			im.Name, im.Module, sluiceModule, wasiModule)
+	}
+	names := make([]string, 0, len(all[im.Module]))
+	for n := range all[im.Module] {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return fmt.Errorf("module refused: it imports %q of %q, which plugins do not have; there is %s",
+		im.Name, im.Module, strings.Join(names, ", "))
+}
+
+// addImports instantiates in p's runtime the host modules with the functions that p's module imports.
+func (p *Plugin) addImports(ctx context.Context) error {
+	all := hostFuncs()
+	for _, module := range []string{sluiceModule, wasiModule} {
+		b := p.runtime.NewHostModuleBuilder(module)
+		seen := map[string]bool{}
+		for _, im := range p.report.Module.Imports {
+			if im.Module != module || seen[im.Name] {
+				continue
+			}
+			seen[im.Name] = true
+			run := all[module][im.Name].run
+			b.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(_ context.Context, stack []uint64) {
+				run(p.guest, stack)
+			}), valueTypes(im.Type.Params), valueTypes(im.Type.Results)).Export(im.Name)
+		}
+		if len(seen) == 0 {
+			continue
+		}
+		if _, err := b.Instantiate(ctx); err != nil {
+			return fmt.Errorf("make imports of %s: %w", module, err)
+		}
+	}
+	return nil
+}
+
+func valueTypes(b []byte) []api.ValueType {
+	ts := make([]api.ValueType, len(b))
+	for i, t := range b {
+		ts[i] = api.ValueType(t)
+	}
+	return ts
+}
+
+// importLog is sluice.log(level, ptr, len).
+func importLog(g *guest, stack []uint64) {
+	n := min(uint32(stack[2]), abi.MaxLog)
+	text, ok := g.memory.Read(uint32(stack[1]), n)
+	if !ok {
+		panic(fmt.Errorf("sluice.log: %d bytes at %d are not in the guest's memory", n, uint32(stack[1])))
+	}
+	g.say(uint32(stack[0]), text)
+}
+
+// put32 writes to the guest's memory; a place outside of it ends the guest.
+func (g *guest) put32(at, v uint32) {
+	if !g.memory.WriteUint32Le(at, v) {
+		panic(fmt.Errorf("a result for address %d, which is not in the guest's memory", at))
+	}
+}
+
+func (g *guest) put64(at uint32, v uint64) {
+	if !g.memory.WriteUint64Le(at, v) {
+		panic(fmt.Errorf("a result for address %d, which is not in the guest's memory", at))
+	}
+}
+
+func (g *guest) read(at, n uint32) []byte {
+	b, ok := g.memory.Read(at, n)
+	if !ok {
+		panic(fmt.Errorf("%d bytes at address %d, which are not in the guest's memory", n, at))
+	}
+	return b
+}
+
+func le32(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }

@@ -1,0 +1,126 @@
+package meter
+
+// Fuel of one instruction. An instruction that is not named costs plain; the ones that only structure the code (block,
+// loop, end, else, nop) cost nothing, but a loop header always costs at least plain. 1 unit is between 0.1 and 1 ns on
+// a machine of 2020.
+const (
+	costPlain    = 1
+	costVector   = 2
+	costDivide   = 8  // integer and float division, remainder, square root
+	costConvert  = 2  // float to integer, with its range checks
+	costCall     = 4  // the call itself; what is called charges for itself
+	costIndirect = 8  // call_indirect: bounds, null and type check
+	costHost     = 64 // a call that leaves the sandbox
+	costRefFunc  = 64 // leaves the compiled code
+	costTable    = 2
+	costBulk     = 32   // memory.fill, memory.copy, memory.init, table.fill, table.copy, table.init, plus their size
+	costDrop     = 32   // data.drop, elem.drop
+	costGrow     = 1024 // memory.grow, table.grow, plus their size
+	bytesPerFuel = 8    // of memory.fill, memory.copy, memory.init
+	costElement  = 1    // an element of table.fill, table.copy, table.init
+	costNewElem  = 16   // an element of table.grow
+	costPage     = 4096 // a page (64 KiB) of memory.grow, cleared
+)
+
+// smallLeaf: a function that calls nothing, has no loop and costs no more than this does not check its fuel on entry.
+const smallLeaf = 48
+
+// frameSlots is what a call of a function takes from the stack: registers that are saved, what it gets, its locals, and
+// a spill slot for each value that it makes, which is the most that a compiler can need.
+func frameSlots(params, results, locals, instructions int) int64 {
+	return int64(8 + params + results + locals + instructions)
+}
+
+// immediate is what follows an opcode.
+type immediate uint8
+
+const (
+	immInvalid immediate = iota
+	immNone
+	immBlock
+	immLabel
+	immBrTable
+	immLocal
+	immGlobal
+	immTable
+	immMemArg
+	immZero
+	immI32
+	immI64
+	immF32
+	immF64
+	immSelect
+	immCall
+	immIndirect
+	immRefNull
+	immRefFunc
+	immMisc
+	immVector
+)
+
+type opcode struct {
+	imm  immediate
+	cost uint8
+}
+
+// opcodes is the one-byte opcodes of WebAssembly 2.0; what is not in it is refused.
+func newOpcodes() *[256]opcode {
+	var t [256]opcode
+	set := func(from, to int, imm immediate, cost uint8) {
+		for i := from; i <= to; i++ {
+			t[i] = opcode{imm, cost}
+		}
+	}
+	set(0x00, 0x00, immNone, costPlain) // unreachable
+	set(0x01, 0x01, immNone, 0)         // nop
+	set(0x02, 0x03, immBlock, 0)        // block, loop
+	set(0x04, 0x04, immBlock, costPlain)
+	set(0x05, 0x05, immNone, 0) // else
+	set(0x0b, 0x0b, immNone, 0) // end
+	set(0x0c, 0x0d, immLabel, costPlain)
+	set(0x0e, 0x0e, immBrTable, 2)
+	set(0x0f, 0x0f, immNone, costPlain)
+	set(0x10, 0x10, immCall, costCall)
+	set(0x11, 0x11, immIndirect, costIndirect)
+	set(0x1a, 0x1b, immNone, costPlain)
+	set(0x1c, 0x1c, immSelect, costPlain)
+	set(0x20, 0x22, immLocal, costPlain)
+	set(0x23, 0x24, immGlobal, costPlain)
+	set(0x25, 0x26, immTable, costTable)
+	set(0x28, 0x3e, immMemArg, costPlain)
+	set(0x3f, 0x3f, immZero, costPlain)
+	set(0x40, 0x40, immZero, 0) // memory.grow: charged by size
+	set(0x41, 0x41, immI32, costPlain)
+	set(0x42, 0x42, immI64, costPlain)
+	set(0x43, 0x43, immF32, costPlain)
+	set(0x44, 0x44, immF64, costPlain)
+	set(0x45, 0xc4, immNone, costPlain)
+	for _, i := range []int{0x6d, 0x6e, 0x6f, 0x70, 0x7f, 0x80, 0x81, 0x82, 0x91, 0x95, 0x9f, 0xa3} {
+		t[i].cost = costDivide
+	}
+	set(0xa8, 0xab, immNone, costConvert)
+	set(0xae, 0xb1, immNone, costConvert)
+	set(0xd0, 0xd0, immRefNull, costPlain)
+	set(0xd1, 0xd1, immNone, costPlain)
+	set(0xd2, 0xd2, immRefFunc, costRefFunc)
+	set(0xfc, 0xfc, immMisc, 0)
+	set(0xfd, 0xfd, immVector, 0)
+	return &t
+}
+
+// refusedOpcode names an opcode that newer WebAssembly has and sluice does not run.
+func refusedOpcode(op byte) string {
+	switch op {
+	case 0x06, 0x07, 0x08, 0x09, 0x0a, 0x18, 0x19, 0x1f:
+		return "exception handling (try, catch, throw) is not supported"
+	case 0x12, 0x13, 0x15:
+		return "tail calls (return_call) are not supported"
+	case 0x14, 0xd3, 0xd4, 0xd5, 0xd6:
+		return "typed function references and garbage collection are not supported"
+	case 0xfb:
+		return "garbage collection is not supported"
+	case 0xfe:
+		return "threads (atomic instructions) are not supported"
+	}
+	return "it is no instruction of WebAssembly 2.0"
+}

@@ -1,0 +1,84 @@
+package meter
+
+import (
+	"sort"
+	"strings"
+	"unicode/utf8"
+)
+
+// Bounds of what is kept of a name section. It is never a reason to refuse a module: what is malformed is dropped.
+const (
+	maxNameBytes = 200
+	maxNames     = 1 << 20
+)
+
+// custom looks at a custom section; only names of the module and its functions are kept.
+func (m *module) custom(content []byte) {
+	r := reader{b: content}
+	if r.name() != "name" || r.err != nil || m.names != nil {
+		return
+	}
+	m.names = map[uint32]string{}
+	for r.left() > 0 {
+		id := r.byte()
+		sub := reader{b: r.bytes(int(r.u32()))}
+		if r.err != nil {
+			return
+		}
+		switch id {
+		case 0:
+			if n := sub.name(); sub.err == nil {
+				m.modName = shortName(n)
+			}
+		case 1:
+			for n := sub.count("names", maxNames, 2); n > 0; n-- {
+				index, name := sub.u32(), sub.name()
+				if sub.err != nil {
+					break
+				}
+				m.names[index] = shortName(name)
+			}
+		}
+	}
+}
+
+// shortName makes a name fit for logs: short, one line, printable.
+func shortName(s string) string {
+	s = strings.Map(func(c rune) rune {
+		if c < ' ' || c == 0x7f || c >= 0x80 && c < 0xa0 || c == utf8.RuneError {
+			return '?'
+		}
+		return c
+	}, s)
+	if len(s) > maxNameBytes {
+		s = strings.ToValidUTF8(s[:maxNameBytes], "")
+	}
+	return s
+}
+
+// names appends a name section with what was kept: indices of functions are the guest's own.
+func (e *emitter) names(out []byte) []byte {
+	m := e.m
+	indices := make([]uint32, 0, len(m.names))
+	for i, n := range m.names {
+		if int64(i) < int64(len(m.funcs)) && n != "" {
+			indices = append(indices, i)
+		}
+	}
+	if len(indices) == 0 {
+		return out
+	}
+	sort.Slice(indices, func(a, b int) bool { return indices[a] < indices[b] })
+	funcs := appendU32(nil, uint32(len(indices)))
+	for _, i := range indices {
+		funcs = appendU32(funcs, i)
+		funcs = append(appendU32(funcs, uint32(len(m.names[i]))), m.names[i]...)
+	}
+	b := append(appendU32(nil, 4), "name"...)
+	if m.modName != "" {
+		sub := append(appendU32(nil, uint32(len(m.modName))), m.modName...)
+		b = e.section(b, 0, sub)
+	}
+	b = e.section(b, 1, funcs)
+	return e.section(out, secCustom, b)
+}

@@ -1,0 +1,354 @@
+package meter
+
+import "strings"
+
+// Reserved begins the names that the meter adds; guests cannot import or export such a name.
+const Reserved = "sluice.meter."
+
+func (r *reader) valType() byte {
+	t := r.byte()
+	switch t {
+	case 0x7f, 0x7e, 0x7d, 0x7c, 0x7b, 0x70, 0x6f:
+	case 0x63, 0x64:
+		r.fail("value type 0x%02x: typed references are not supported", t)
+	case 0x69:
+		r.fail("value type 0x%02x: exception handling is not supported", t)
+	default:
+		r.fail("value type 0x%02x is not known", t)
+	}
+	return t
+}
+
+func (r *reader) refType() byte {
+	t := r.valType()
+	if r.err == nil && t != 0x70 && t != 0x6f {
+		r.fail("type 0x%02x is no reference type", t)
+	}
+	return t
+}
+
+func (m *module) readTypes(r *reader) {
+	n := r.count("types", m.limits.Types, 3)
+	for i := 0; i < n && r.err == nil; i++ {
+		if form := r.byte(); r.err == nil && form != 0x60 {
+			r.fail("type %d has form 0x%02x: only function types (0x60) are supported", i, form)
+			return
+		}
+		var t FuncType
+		for j, c := 0, r.count("parameters of a function type", m.limits.Params, 1); j < c; j++ {
+			t.Params = append(t.Params, r.valType())
+		}
+		for j, c := 0, r.count("results of a function type", m.limits.Results, 1); j < c; j++ {
+			t.Results = append(t.Results, r.valType())
+		}
+		m.types = append(m.types, t)
+	}
+}
+
+func (m *module) typeIndex(r *reader) uint32 {
+	i := r.u32()
+	if r.err == nil && int64(i) >= int64(len(m.types)) {
+		r.fail("type %d does not exist, there are %d", i, len(m.types))
+		return 0
+	}
+	return i
+}
+
+func (m *module) readImports(r *reader) {
+	n := r.count("imports", m.limits.Imports, 4)
+	for i := 0; i < n && r.err == nil; i++ {
+		mod, name := r.name(), r.name()
+		kind := r.byte()
+		if r.err != nil {
+			return
+		}
+		switch kind {
+		case KindFunc:
+		case KindTable, KindMemory, KindGlobal:
+			what := []string{"", "table", "memory", "global"}[kind]
+			r.fail("import %q of %q is a %s: only functions can be imported", name, mod, what)
+			return
+		case 4:
+			r.fail("import %q of %q is a tag: exception handling is not supported", name, mod)
+			return
+		default:
+			r.fail("import %q of %q is of unknown kind %d", name, mod, kind)
+			return
+		}
+		if strings.HasPrefix(mod, Reserved) || strings.HasPrefix(name, Reserved) {
+			r.fail("import %q of %q: names that begin with %q are reserved", name, mod, Reserved)
+			return
+		}
+		t := m.typeIndex(r)
+		if r.err != nil {
+			return
+		}
+		m.imports = append(m.imports, Import{Module: mod, Name: name, Type: m.types[t]})
+		m.funcs = append(m.funcs, t)
+	}
+}
+
+func (m *module) readFunctions(r *reader) {
+	n := r.count("functions", m.limits.Functions, 1)
+	for i := 0; i < n && r.err == nil; i++ {
+		m.funcs = append(m.funcs, m.typeIndex(r))
+	}
+}
+
+// limitsOf reads the limits of a table or a memory.
+func (r *reader) limitsOf(what string) (min, max uint32, hasMax bool) {
+	flag := r.byte()
+	switch {
+	case r.err != nil:
+		return
+	case flag > 1 && flag < 4:
+		r.fail("a shared %s: threads are not supported", what)
+		return
+	case flag >= 4 && flag < 8:
+		r.fail("a 64-bit %s is not supported", what)
+		return
+	case flag > 1:
+		r.fail("limits 0x%02x of a %s are not known", flag, what)
+		return
+	}
+	min = r.u32()
+	if flag == 1 {
+		max, hasMax = r.u32(), true
+		if r.err == nil && max < min {
+			r.fail("a %s with a maximum of %d below its minimum of %d", what, max, min)
+		}
+	}
+	return
+}
+
+func (m *module) readTables(r *reader) {
+	n := r.count("tables", m.limits.Tables, 3)
+	for i := 0; i < n && r.err == nil; i++ {
+		t := table{ref: r.refType()}
+		var hasMax bool
+		t.min, t.max, hasMax = r.limitsOf("table")
+		if r.err == nil && t.min > m.limits.TableSize {
+			r.fail("table %d asks for %d elements, the limit is %d", i, t.min, m.limits.TableSize)
+		}
+		if !hasMax || t.max > m.limits.TableSize {
+			t.max = m.limits.TableSize
+		}
+		m.tables = append(m.tables, t)
+	}
+}
+
+func (m *module) readMemory(r *reader) {
+	n := r.count("memories", 1, 2)
+	if n == 0 || r.err != nil {
+		return
+	}
+	mem := &memory{}
+	mem.min, mem.max, mem.hasMax = r.limitsOf("memory")
+	if r.err == nil && mem.min > m.limits.MemoryPages {
+		r.fail("the memory asks for %d pages of 64 KiB to begin with, the limit is %d", mem.min, m.limits.MemoryPages)
+	}
+	if r.err == nil && mem.hasMax && mem.max > 1<<16 {
+		r.fail("the memory's maximum of %d pages is more than 4 GiB", mem.max)
+	}
+	m.memory = mem
+}
+
+func (m *module) readGlobals(r *reader) {
+	n := r.count("globals", m.limits.Globals, 4)
+	for i := 0; i < n && r.err == nil; i++ {
+		r.valType()
+		if mut := r.byte(); r.err == nil && mut > 1 {
+			r.fail("global %d has mutability %d", i, mut)
+		}
+		m.constExpr(r, i)
+		m.globals++
+	}
+}
+
+// constExpr reads a constant expression in which the globals below globals may be named.
+func (m *module) constExpr(r *reader, globals int) {
+	for n := 0; r.err == nil; n++ {
+		if n > 1 {
+			r.fail("a constant expression has more than one instruction: extended constants are not supported")
+			return
+		}
+		switch op := r.byte(); op {
+		case 0x0b:
+			if n == 0 {
+				r.fail("a constant expression is empty")
+			}
+			return
+		case 0x41:
+			r.sleb(32)
+		case 0x42:
+			r.sleb(64)
+		case 0x43:
+			r.bytes(4)
+		case 0x44:
+			r.bytes(8)
+		case 0x23:
+			if g := r.u32(); r.err == nil && int64(g) >= int64(globals) {
+				r.fail("a constant expression reads global %d, which is not defined before it", g)
+			}
+		case 0xd0:
+			r.refType()
+		case 0xd2:
+			m.funcIndex(r, true)
+		case 0xfd:
+			if v := r.byte(); r.err == nil && v != 0x0c {
+				r.fail("a constant expression has vector instruction 0x%02x", v)
+			}
+			r.bytes(16)
+		default:
+			r.fail("a constant expression has instruction 0x%02x", op)
+		}
+	}
+}
+
+// funcIndex reads the index of a function; reach: it can be called from now on through a table or a reference.
+func (m *module) funcIndex(r *reader, reach bool) uint32 {
+	i := r.u32()
+	if r.err != nil {
+		return 0
+	}
+	if int64(i) >= int64(len(m.funcs)) {
+		r.fail("function %d does not exist, there are %d", i, len(m.funcs))
+		return 0
+	}
+	if reach && int(i) < len(m.imports) {
+		m.hostElem = true
+	}
+	return i
+}
+
+func (m *module) readExports(r *reader) {
+	n := r.count("exports", m.limits.Exports, 3)
+	seen := make(map[string]bool, n)
+	for i := 0; i < n && r.err == nil; i++ {
+		e := Export{Name: r.name(), Kind: r.byte()}
+		if r.err != nil {
+			return
+		}
+		if strings.HasPrefix(e.Name, Reserved) {
+			r.fail("export %q: names that begin with %q are reserved", e.Name, Reserved)
+			return
+		}
+		if seen[e.Name] {
+			r.fail("export %q is doubled", e.Name)
+			return
+		}
+		seen[e.Name] = true
+		var have int
+		switch e.Kind {
+		case KindFunc:
+			f := m.funcIndex(r, true)
+			if r.err != nil {
+				return
+			}
+			e.Type = m.types[m.funcs[f]]
+			m.exports = append(m.exports, e)
+			continue
+		case KindTable:
+			have = len(m.tables)
+		case KindMemory:
+			if m.memory != nil {
+				have = 1
+			}
+		case KindGlobal:
+			have = m.globals
+		default:
+			r.fail("export %q is of unknown kind %d", e.Name, e.Kind)
+			return
+		}
+		if x := r.u32(); r.err == nil && int64(x) >= int64(have) {
+			r.fail("export %q names index %d of %d", e.Name, x, have)
+		}
+		m.exports = append(m.exports, e)
+	}
+}
+
+func (m *module) readStart(r *reader) {
+	m.start, m.hasStart = m.funcIndex(r, false), true
+	if r.err == nil {
+		if t := m.types[m.funcs[m.start]]; len(t.Params)+len(t.Results) > 0 {
+			r.fail("the start function has type %s, want none", t)
+		}
+	}
+}
+
+func (m *module) readElements(r *reader) {
+	n := r.count("element segments", m.limits.Elements, 3)
+	for i := 0; i < n && r.err == nil; i++ {
+		// Bit 0: passive or declarative; bit 1: a table index, or declarative; bit 2: expressions, not indices.
+		flag := r.u32()
+		if r.err == nil && flag > 7 {
+			r.fail("element segment %d has flags %d", i, flag)
+			return
+		}
+		if flag&1 == 0 {
+			var t uint32
+			if flag&2 != 0 {
+				t = r.u32()
+			}
+			if r.err == nil && int64(t) >= int64(len(m.tables)) {
+				r.fail("element segment %d is for table %d of %d", i, t, len(m.tables))
+			}
+			m.constExpr(r, m.globals)
+		}
+		if flag&3 != 0 {
+			if flag&4 != 0 {
+				r.refType()
+			} else if k := r.byte(); r.err == nil && k != 0 {
+				r.fail("element segment %d is of kind %d", i, k)
+			}
+		}
+		for j, c := 0, r.count("elements of a segment", m.limits.ElementN, 1); j < c && r.err == nil; j++ {
+			if flag&4 != 0 {
+				m.constExpr(r, m.globals)
+			} else {
+				m.funcIndex(r, true)
+			}
+		}
+		m.elements++
+	}
+}
+
+func (m *module) readDataCount(r *reader) {
+	m.datas, m.hasCount = r.count("data segments", m.limits.Data, 0), true
+}
+
+func (m *module) readCode(r *reader) {
+	n := r.count("function bodies", m.limits.Functions, 3)
+	for i := 0; i < n && r.err == nil; i++ {
+		f := len(m.imports) + i
+		size := r.u32()
+		if r.err == nil && int64(size) > int64(m.limits.Body) {
+			r.fail("function %d%s: a body of %d bytes, the limit is %d", f, m.funcName(f), size, m.limits.Body)
+			return
+		}
+		m.bodies = append(m.bodies, r.bytes(int(size)))
+	}
+}
+
+func (m *module) readData(r *reader) {
+	n := r.count("data segments", m.limits.Data, 2)
+	if m.hasCount && n != m.datas && r.err == nil {
+		r.fail("%d data segments, the data count section says %d", n, m.datas)
+	}
+	for i := 0; i < n && r.err == nil; i++ {
+		flag := r.u32()
+		if r.err == nil && flag > 2 {
+			r.fail("data segment %d has flags %d", i, flag)
+			return
+		}
+		if flag == 2 {
+			if x := r.u32(); r.err == nil && x != 0 {
+				r.fail("data segment %d is for memory %d", i, x)
+			}
+		}
+		if flag != 1 {
+			m.constExpr(r, m.globals)
+		}
+		r.bytes(int(r.u32()))
+	}
+}

@@ -1,0 +1,261 @@
+package wasm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/tetratelabs/wazero"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// Plugin is one loaded module with its settings: a policy.Plugin. It is safe for use by several goroutines, which it
+// serves one after another.
+type Plugin struct {
+	name        string
+	limits      Limits
+	settings    []byte
+	hasSettings bool
+	log         *slog.Logger
+	report      Report
+
+	mu       sync.Mutex
+	ctx      context.Context // of all calls: they end by fuel, not by a deadline
+	runtime  wazero.Runtime
+	cache    wazero.CompilationCache
+	compiled wazero.CompiledModule
+	guest    *guest // nil: the next call makes one
+	dec      abi.Decoder
+	closed   bool
+	health   health
+	logging  logging
+
+	calls, failures, instances uint64
+	fuel, maxFuel, initFuel    int64
+	lastFuel                   int64
+}
+
+// Stats counts what a plugin did since it was loaded.
+type Stats struct {
+	Calls       uint64 // of Decide that reached a guest
+	Failures    uint64 // of those
+	Instances   uint64 // guests made, the present one included
+	Fuel        int64  // used by all calls
+	LastFuel    int64  // by the last one
+	MaxFuel     int64  // by the dearest one
+	LogDropped  uint64 // lines that went over the limits
+	MemoryBytes uint32 // of the present guest, 0 when there is none
+	Suspended   bool   // since its last failure, until a request of a later time
+}
+
+// DecideError is why a plugin gave no answer.
+type DecideError struct {
+	Plugin     string
+	Failures   uint64        // so far
+	Suspended  bool          // it was not even asked
+	RetryAfter time.Duration // asking earlier than this is of no use
+	Err        error
+}
+
+// Error names the plugin and the reason.
+func (e *DecideError) Error() string {
+	if e.Suspended {
+		return fmt.Sprintf("plugin %s: suspended for another %s after %d failures, the last: %v", e.Plugin, e.RetryAfter, e.Failures, e.Err)
+	}
+	return fmt.Sprintf("plugin %s: %v", e.Plugin, e.Err)
+}
+
+// Unwrap gives the reason alone.
+func (e *DecideError) Unwrap() error { return e.Err }
+
+// Decide implements policy.Plugin. An error is a *DecideError.
+func (p *Plugin) Decide(req *abi.Request, resp *abi.Response) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ask(req, resp)
+}
+
+func (p *Plugin) ask(req *abi.Request, resp *abi.Response) error {
+	if p.closed {
+		return &DecideError{Plugin: p.name, Failures: p.failures, Err: errors.New("it is closed")}
+	}
+	if wait := p.health.suspended(req.Now); wait > 0 {
+		return &DecideError{Plugin: p.name, Failures: p.failures, Suspended: true, RetryAfter: wait, Err: p.health.last}
+	}
+	p.logging.tick(req.Now, p.limits.LogPerSecond)
+	if p.guest != nil && p.guest.enc.Full() {
+		p.discard()
+	}
+	p.calls++
+	var used int64
+	err := p.ensure()
+	if err == nil {
+		g := p.guest
+		err = g.answer(&p.dec, req, resp)
+		used = g.used
+	}
+	p.fuel += used
+	p.lastFuel = used
+	p.maxFuel = max(p.maxFuel, used)
+	if err == nil {
+		p.health.good()
+		return nil
+	}
+	p.failures++
+	p.discard()
+	wait := p.health.bad(req.Now, p.limits.Failures, err)
+	if p.health.until != 0 {
+		p.log.Warn("plugin is suspended", "for", wait, "failures", p.failures, "error", err)
+	}
+	return &DecideError{Plugin: p.name, Failures: p.failures, RetryAfter: wait, Err: err}
+}
+
+// ensure makes a guest when there is none.
+func (p *Plugin) ensure() error {
+	if p.guest != nil {
+		return nil
+	}
+	_, err := p.newGuest()
+	return err
+}
+
+func (p *Plugin) discard() {
+	if p.guest != nil {
+		p.guest.close()
+		p.guest = nil
+	}
+}
+
+// introduce makes the first guest, asks it who it is, and tries the plugin on Samples in two guests, which must agree.
+// Afterwards there is a fresh one.
+func (p *Plugin) introduce(ctx context.Context, now func() time.Time) error {
+	p.ctx = context.WithoutCancel(ctx)
+	begin := now()
+	g, err := p.newGuest()
+	if err != nil {
+		return err
+	}
+	p.report.Instantiate = now().Sub(begin)
+	p.report.InitFuel = p.initFuel
+	p.report.MemoryBytes = g.memory.Size()
+	if p.report.ABI, err = g.number("sluice_abi_version"); err != nil {
+		return err
+	}
+	if major := p.report.ABI >> 16; major != abi.Major {
+		return fmt.Errorf("module refused: it speaks ABI %d.%d, this host %d.%d: build it anew with the SDK of this host",
+			major, p.report.ABI&0xffff, abi.Major, abi.Minor)
+	}
+	if g.module.ExportedFunction("sluice_needs") != nil {
+		if p.report.Needs, err = g.number("sluice_needs"); err != nil {
+			return err
+		}
+		if unknown := p.report.Needs &^ (abi.NeedConnections | abi.NeedMetadata); unknown != 0 {
+			return fmt.Errorf("module refused: sluice_needs asks for inputs that this host does not know: bits %#x", unknown)
+		}
+	}
+	if err := p.selfTest(ctx); err != nil {
+		return err
+	}
+	*p = Plugin{name: p.name, limits: p.limits, settings: p.settings, hasSettings: p.hasSettings, log: p.log,
+		report: p.report, ctx: p.ctx, runtime: p.runtime, cache: p.cache, compiled: p.compiled}
+	return p.ensure()
+}
+
+func (p *Plugin) selfTest(ctx context.Context) error {
+	samples := Samples()
+	first := make([]abi.Response, len(samples))
+	for round := range 2 {
+		for i, s := range samples {
+			if err := ctx.Err(); err != nil {
+				return fmt.Errorf("self-test: %w", err)
+			}
+			var again abi.Response
+			resp := &again
+			if round == 0 {
+				resp = &first[i]
+			}
+			err := p.ensure()
+			if err == nil {
+				resp.Reset(len(s.Request.Endpoints))
+				err = p.guest.answer(&p.dec, s.Request, resp)
+			}
+			if err != nil {
+				return fmt.Errorf("self-test: sample request %q: %w", s.Name, err)
+			}
+			if round == 1 {
+				if diff := difference(&first[i], &again); diff != "" {
+					return fmt.Errorf("self-test: sample request %q: two instances answer differently (%s): a plugin must be a function of its request", s.Name, diff)
+				}
+			}
+		}
+		p.discard()
+	}
+	return nil
+}
+
+// difference tells where two answers differ.
+func difference(a, b *abi.Response) string {
+	for i := range a.Answers {
+		if a.Answers[i] != b.Answers[i] {
+			return fmt.Sprintf("endpoint %d: %+v and %+v", i, a.Answers[i], b.Answers[i])
+		}
+	}
+	switch {
+	case a.Requeue != b.Requeue:
+		return fmt.Sprintf("requeue %s and %s", a.Requeue, b.Requeue)
+	case a.Balance != b.Balance:
+		return fmt.Sprintf("balance %d and %d", a.Balance, b.Balance)
+	case !reflect.DeepEqual(append([]byte{}, a.State...), append([]byte{}, b.State...)):
+		return "state"
+	}
+	return ""
+}
+
+// Needs implements policy.Plugin.
+func (p *Plugin) Needs() uint32 { return p.report.Needs }
+
+// Revision implements policy.Plugin: a digest of module, settings and ABI.
+func (p *Plugin) Revision() string { return p.report.Revision }
+
+// Report says what loading found.
+func (p *Plugin) Report() Report { return p.report }
+
+// Stats gives the counts so far.
+func (p *Plugin) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := Stats{Calls: p.calls, Failures: p.failures, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
+		MaxFuel: p.maxFuel, LogDropped: p.logging.dropped, Suspended: p.health.until != 0}
+	if p.guest != nil {
+		s.MemoryBytes = p.guest.memory.Size()
+	}
+	return s
+}
+
+// Restart discards the guest: the next request meets a fresh one.
+func (p *Plugin) Restart() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.discard()
+}
+
+// Close frees everything. Decide answers an error from now on.
+func (p *Plugin) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.discard()
+	p.closed = true
+	ctx := context.Background()
+	if p.runtime != nil {
+		_ = p.runtime.Close(ctx) // memory only: there is nothing to lose
+	}
+	if p.cache != nil {
+		_ = p.cache.Close(ctx)
+	}
+	p.runtime, p.cache, p.compiled = nil, nil, nil
+}

@@ -1,0 +1,107 @@
+package wasm
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// Sample is a request to try plugins on.
+type Sample struct {
+	Name    string
+	Request *abi.Request
+}
+
+const sampleNow = 1_700_000_000_000 // ms
+
+// Samples are requests of the kinds that plugins meet: sizes, both address families, both pools, zones that are even,
+// lopsided or unknown, endpoints that come, go and are counted, and a plugin's own state coming back. They are the
+// same on every call, and may be changed by the caller.
+func Samples() []Sample {
+	one := SampleRequest(1)
+	v6 := SampleRequest(6)
+	v6.Family = 6
+	for i := range v6.Endpoints {
+		a := netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: byte(i + 1)})
+		v6.Endpoints[i].Addr = netip.AddrPortFrom(a, 8080)
+	}
+	none := SampleRequest(0)
+
+	leaving := SampleRequest(8)
+	for i := range 3 {
+		e := &leaving.Endpoints[i]
+		e.Conditions = abi.Serving | abi.Terminating
+		e.TerminatingSince = sampleNow - int64(i)*10_000
+		e.Weight = 0
+	}
+	allLeaving := SampleRequest(3)
+	for i := range allLeaving.Endpoints {
+		e := &allLeaving.Endpoints[i]
+		e.Conditions = abi.Serving | abi.Terminating | abi.Chosen
+		e.TerminatingSince = sampleNow
+	}
+	local := SampleRequest(3)
+	local.Pool, local.ExternalLocal, local.InternalLocal = abi.PoolLocal, true, true
+	for i := range local.Endpoints {
+		e := &local.Endpoints[i]
+		e.Conditions |= abi.Local
+		e.Node, e.Zone = local.Node, local.Zone
+	}
+	unzoned := SampleRequest(5)
+	unzoned.Zone, unzoned.Zones, unzoned.Port = "", nil, ""
+	for i := range unzoned.Endpoints {
+		unzoned.Endpoints[i].Zone = ""
+	}
+	lopsided := SampleRequest(10)
+	for i := range lopsided.Endpoints {
+		lopsided.Endpoints[i].Zone = "zone-b"
+	}
+	for i := range lopsided.Zones {
+		lopsided.Zones[i].Ready = 0
+	}
+	lopsided.Zones[1].Ready = 10
+	counted := SampleRequest(10)
+	counted.State = []byte{0, 1, 2, 3, 0xff, 0xfe, 7, 8, 9}
+	counted.AffinityMS = 10_800_000
+	for i := range counted.Endpoints {
+		e := &counted.Endpoints[i]
+		e.Connections = uint32(i * i)
+		e.PriorWeight = int32(i)
+		e.Metadata = fmt.Sprintf("app=shop\nweight=%d", i+1)
+	}
+	return []Sample{
+		{"1 endpoint", one}, {"no endpoint", none}, {"6 endpoints, IPv6", v6}, {"3 of 8 leaving", leaving},
+		{"all 3 leaving", allLeaving}, {"local pool", local}, {"no zones known", unzoned},
+		{"all in another zone", lopsided}, {"connections, metadata, state", counted},
+		{"100 endpoints", SampleRequest(100)}, {"1000 endpoints", SampleRequest(1000)},
+	}
+}
+
+// SampleRequest is an everyday request: n ready endpoints that spread over three zones of four nodes each, all chosen.
+func SampleRequest(n int) *abi.Request {
+	req := &abi.Request{
+		Now: sampleNow, Namespace: "shop", Service: "cart", Port: "http", PortNumber: 80, Protocol: 6, Family: 4,
+		Node: "node-a-0", Zone: "zone-a", Generation: 1,
+	}
+	for z := range 3 {
+		req.Zones = append(req.Zones, abi.Zone{
+			Name: fmt.Sprintf("zone-%c", 'a'+z), Nodes: 4, MilliCPU: 16_000, Ready: uint32((n + 2 - z) / 3),
+		})
+	}
+	for i := range n {
+		zone := i % 3
+		node := fmt.Sprintf("node-%c-%d", 'a'+zone, i/3%4)
+		e := abi.Endpoint{
+			Addr:       netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 8080),
+			Conditions: abi.Ready | abi.Serving | abi.Chosen,
+			Node:       node, Zone: fmt.Sprintf("zone-%c", 'a'+zone), Weight: 1, PriorWeight: abi.NoWeight,
+			ReadySince: sampleNow - 60_000 - int64(i)*1000, Connections: abi.NotCounted,
+		}
+		if node == req.Node {
+			e.Conditions |= abi.Local
+		}
+		req.Endpoints = append(req.Endpoints, e)
+	}
+	return req
+}

@@ -1,0 +1,53 @@
+;; A plugin that gives each endpoint the weight it came with; for port 666 it does what $evil does.
+(module
+  (import "sluice" "log" (func $log (param i32 i32 i32)))
+  (memory (export "memory") 8)
+  (global $brk (mut i32) (i32.const 4096))
+
+  (func (export "sluice_abi_version") (result i32) (i32.const 0x10000))
+
+  (func (export "sluice_alloc") (param $n i32) (result i32)
+    (local $at i32)
+    (local.set $at (global.get $brk))
+    (global.set $brk (i32.and (i32.add (i32.add (global.get $brk) (local.get $n)) (i32.const 7)) (i32.const -8)))
+    (block $room
+      (br_if $room (i32.le_u (global.get $brk) (i32.mul (memory.size) (i32.const 65536))))
+      (drop (memory.grow (i32.add (i32.div_u (local.get $n) (i32.const 65536)) (i32.const 1)))))
+    (local.get $at))
+
+  ;; Writes a whole response with the weights of the request; gives its length.
+  (func $answer (param $req i32) (param $resp i32) (result i64)
+    (local $n i32) (local $i i32) (local $from i32) (local $to i32)
+    (local.set $n (i32.load offset=76 (local.get $req)))
+    (memory.fill (local.get $resp) (i32.const 0) (i32.const 48))
+    (i32.store offset=0 (local.get $resp) (i32.const 0x50524C53))
+    (i32.store offset=4 (local.get $resp) (i32.add (i32.const 48) (i32.mul (local.get $n) (i32.const 16))))
+    (i32.store offset=8 (local.get $resp) (i32.const 48))
+    (i32.store offset=12 (local.get $resp) (i32.const 48))
+    (i32.store offset=16 (local.get $resp) (local.get $n))
+    (i32.store offset=20 (local.get $resp) (i32.const 16))
+    (local.set $from (i32.add (local.get $req) (i32.load offset=72 (local.get $req))))
+    (local.set $to (i32.add (local.get $resp) (i32.const 48)))
+    (block $done
+      (loop $next
+        (br_if $done (i32.ge_u (local.get $i) (local.get $n)))
+        (i32.store offset=0 (local.get $to) (i32.load offset=32 (local.get $from)))
+        (i32.store offset=4 (local.get $to) (i32.const 0))
+        (i32.store offset=8 (local.get $to) (i32.const -1))
+        (i32.store offset=12 (local.get $to) (i32.const -1))
+        (local.set $from (i32.add (local.get $from) (i32.load offset=80 (local.get $req))))
+        (local.set $to (i32.add (local.get $to) (i32.const 16)))
+        (local.set $i (i32.add (local.get $i) (i32.const 1)))
+        (br $next)))
+    (i64.extend_i32_u (i32.load offset=4 (local.get $resp))))
+
+  (func (export "sluice_decide") (param $req i32) (param $len i32) (param $resp i32) (param $cap i32) (result i64)
+    (local $size i64)
+    (local.set $size (call $answer (local.get $req) (local.get $resp)))
+    (if (i32.eq (i32.load16_u offset=52 (local.get $req)) (i32.const 666))
+      (then (return (call $evil (local.get $req) (local.get $resp) (local.get $size)))))
+    (local.get $size))
+
+  ;; $evil gets the request, a response that is right, and its length, and returns what sluice_decide returns.
+  ;; EVIL
+)

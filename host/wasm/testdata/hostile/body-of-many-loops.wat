@@ -1,0 +1,3 @@
+;; load: code section: function \d+: at byte \d+: more than 1000 loops
+(func $evil (param i32 i32 i64) (result i64)
+  @2000 (loop (br_if 0 (i32.const 0)))@ (i64.const 0))

@@ -1,0 +1,12 @@
+;; decide: out of fuel
+(func $f0 (nop))
+(func $f1 (call $f0) (call $f0) (call $f0) (call $f0) (call $f0) (call $f0) (call $f0) (call $f0))
+(func $f2 (call $f1) (call $f1) (call $f1) (call $f1) (call $f1) (call $f1) (call $f1) (call $f1))
+(func $f3 (call $f2) (call $f2) (call $f2) (call $f2) (call $f2) (call $f2) (call $f2) (call $f2))
+(func $f4 (call $f3) (call $f3) (call $f3) (call $f3) (call $f3) (call $f3) (call $f3) (call $f3))
+(func $f5 (call $f4) (call $f4) (call $f4) (call $f4) (call $f4) (call $f4) (call $f4) (call $f4))
+(func $f6 (call $f5) (call $f5) (call $f5) (call $f5) (call $f5) (call $f5) (call $f5) (call $f5))
+(func $f7 (call $f6) (call $f6) (call $f6) (call $f6) (call $f6) (call $f6) (call $f6) (call $f6))
+(func $f8 (call $f7) (call $f7) (call $f7) (call $f7) (call $f7) (call $f7) (call $f7) (call $f7))
+(func $f9 (call $f8) (call $f8) (call $f8) (call $f8) (call $f8) (call $f8) (call $f8) (call $f8))
+(func $evil (param i32 i32 i64) (result i64) (call $f9) (call $f9) (i64.const 0))

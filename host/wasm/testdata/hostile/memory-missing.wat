@@ -1,0 +1,2 @@
+;; load: it does not export memory "memory"
+(module)

@@ -1,0 +1,10 @@
+;; decide: its calls nest too deeply
+(func $f (param i64) (result i64)
+  (local $a i64) (local $b i64) (local $c i64) (local $d i64) (local $e v128) (local $g v128)
+  (local.set $a (i64.add (local.get 0) (i64.const 1))) (local.set $b (i64.mul (local.get $a) (i64.const 3)))
+  (local.set $c (i64.xor (local.get $b) (local.get $a))) (local.set $d (i64.rotl (local.get $c) (local.get $b)))
+  (local.set $e (i64x2.splat (local.get $a))) (local.set $g (i64x2.add (local.get $e) (i64x2.splat (local.get $d))))
+  (drop (call $f (local.get $d)))
+  (i64.add (i64.add (local.get $a) (i64.add (local.get $b) (local.get $c)))
+    (i64.add (i64x2.extract_lane 0 (local.get $e)) (i64x2.extract_lane 1 (local.get $g)))))
+(func $evil (param i32 i32 i64) (result i64) (call $f (i64.const 1)))

@@ -1,0 +1,125 @@
+package wasm
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// Error numbers of WASI preview 1.
+const (
+	errnoSuccess = 0
+	errnoBadf    = 8
+	errnoInval   = 28
+)
+
+const (
+	fixedTime  = 1_000_000_000 // ns: one second after the epoch, as Go's runtime does not take 0
+	maxVectors = 64            // of one fd_write
+	maxPolls   = 64            // subscriptions of one poll_oneoff
+)
+
+// exit is the panic value with which proc_exit leaves the guest.
+type exit struct{ code uint32 }
+
+func (e exit) Error() string { return fmt.Sprintf("it called proc_exit(%d)", e.code) }
+
+func answer(errno uint64) func(*guest, []uint64) {
+	return func(_ *guest, stack []uint64) { stack[0] = errno }
+}
+
+// wasiNothing answers 0 of something that take 0 bytes.
+func wasiNothing(g *guest, stack []uint64) {
+	g.put32(uint32(stack[0]), 0)
+	g.put32(uint32(stack[1]), 0)
+	stack[0] = errnoSuccess
+}
+
+func wasiClockRes(g *guest, stack []uint64) {
+	g.put64(uint32(stack[1]), 1)
+	stack[0] = errnoSuccess
+}
+
+func wasiClock(g *guest, stack []uint64) {
+	g.put64(uint32(stack[2]), fixedTime)
+	stack[0] = errnoSuccess
+}
+
+// wasiFdstat says that 0, 1 and 2 are character devices without rights, and that there is nothing else.
+func wasiFdstat(g *guest, stack []uint64) {
+	if uint32(stack[0]) > 2 {
+		stack[0] = errnoBadf
+		return
+	}
+	b := g.read(uint32(stack[1]), 24)
+	clear(b)
+	b[0] = 2
+	stack[0] = errnoSuccess
+}
+
+// wasiWrite takes what is written to standard output and standard error to the log.
+func wasiWrite(g *guest, stack []uint64) {
+	fd, at, n := uint32(stack[0]), uint32(stack[1]), uint32(stack[2])
+	level := uint32(abi.LogInfo)
+	switch {
+	case fd == 2:
+		level = abi.LogError
+	case fd != 1:
+		stack[0] = errnoBadf
+		return
+	}
+	if n > maxVectors {
+		stack[0] = errnoInval
+		return
+	}
+	var total uint64
+	for i := range n {
+		v := g.read(at+8*i, 8)
+		size := le32(v[4:])
+		total += uint64(size)
+		g.write(level, g.read(le32(v), min(size, abi.MaxLog)))
+	}
+	g.put32(uint32(stack[3]), uint32(total))
+	stack[0] = errnoSuccess
+}
+
+// wasiPoll answers at once that whatever was waited for has happened. No time passes, so a guest that sleeps runs out
+// of fuel.
+func wasiPoll(g *guest, stack []uint64) {
+	in, out, n := uint32(stack[0]), uint32(stack[1]), uint32(stack[2])
+	if n == 0 || n > maxPolls {
+		stack[0] = errnoInval
+		return
+	}
+	for i := range n {
+		sub := g.read(in+48*i, 48)
+		var event [32]byte
+		copy(event[:8], sub[:8]) // userdata
+		event[10] = sub[8]       // type
+		copy(g.read(out+32*i, 32), event[:])
+	}
+	g.put32(uint32(stack[3]), n)
+	stack[0] = errnoSuccess
+}
+
+func wasiExit(_ *guest, stack []uint64) { panic(exit{uint32(stack[0])}) }
+
+// wasiRandom gives numbers that are the same in every instance, and costs fuel by their number.
+func wasiRandom(g *guest, stack []uint64) {
+	at, n := uint32(stack[0]), uint32(stack[1])
+	g.charge(int64(n))
+	if g.left() < 0 {
+		stack[0] = errnoInval // the guest traps at its next check
+		return
+	}
+	b := g.read(at, n)
+	for len(b) >= 8 {
+		binary.LittleEndian.PutUint64(b, g.random.Uint64())
+		b = b[8:]
+	}
+	for v := g.random.Uint64(); len(b) > 0; b, v = b[1:], v>>8 {
+		b[0] = byte(v)
+	}
+	stack[0] = errnoSuccess
+}
