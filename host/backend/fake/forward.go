@@ -1,0 +1,277 @@
+package fake
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// Packet is the first packet of a connection, or a later one.
+type Packet struct {
+	// From is the client. With port 0 it is a client that takes a port of its own and is gone at once: always a
+	// new connection, and one that is not kept.
+	From netip.AddrPort
+	// Interface is where the packet comes in; "" for one that the node sends itself.
+	Interface string
+	To        netip.AddrPort
+	Protocol  model.Protocol
+}
+
+// Result is what becomes of a Packet.
+type Result struct {
+	Ours        bool // false: sluice has nothing to do with it
+	Verdict     plan.Verdict
+	Frontend    plan.Key // the zero Key when none took it
+	Outside     bool     // the pool for outside sources was used
+	Member      netip.AddrPort
+	Masqueraded bool
+	Established bool   // it belongs to a connection that was there already
+	Sticky      bool   // session affinity chose the member
+	Why         string // for people
+}
+
+// Conn is an established connection.
+type Conn struct {
+	Packet      Packet
+	Frontend    plan.Key
+	Member      netip.AddrPort
+	Masqueraded bool
+}
+
+// forwarding is what a data plane remembers.
+type forwarding struct {
+	rng    *rand.Rand
+	flows  map[tuple]*Conn
+	load   map[netip.AddrPort]int // established connections by member
+	sticky map[client]stick
+	turns  map[turn]int64 // of round robin
+}
+
+type tuple struct {
+	from, to netip.AddrPort
+	protocol model.Protocol
+}
+
+// client and stick are a session affinity entry: by client address and Service port, whatever address of it was used.
+type client struct {
+	addr netip.Addr
+	port model.PortName
+}
+
+// turn is a member's account in the smooth weighted round robin of a frontend.
+type turn struct {
+	frontend plan.Key
+	member   netip.AddrPort
+}
+
+type stick struct {
+	member  netip.AddrPort
+	expires time.Time
+}
+
+// Connect sends a packet. One that belongs to an established connection goes where that goes, whatever the plan has
+// become; any other is a new connection under the plan that is held now.
+func (k *Kernel) Connect(p Packet) Result {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	t := tuple{p.From, p.To, p.Protocol}
+	if c := k.flows[t]; c != nil {
+		return Result{Ours: true, Frontend: c.Frontend, Member: c.Member, Masqueraded: c.Masqueraded, Established: true, Why: "an established connection"}
+	}
+	held := k.tables[Name]
+	if held == nil {
+		return Result{Why: "nothing is programmed"}
+	}
+	flow := plan.Flow{From: p.From.Addr(), Interface: p.Interface, To: p.To, Protocol: p.Protocol}
+	o := held.Resolve(flow, k.o.NodeAddrs)
+	r := Result{Ours: o.Ours, Verdict: o.Verdict, Outside: o.Outside, Why: o.Why}
+	if o.Frontend != nil {
+		r.Frontend = o.Frontend.Key
+	}
+	if len(o.Candidates) == 0 {
+		return r
+	}
+	c, sticky := k.choose(o.Frontend, p.From.Addr(), o.Candidates)
+	r.Member, r.Masqueraded, r.Sticky = c.Addr, c.Masquerade, sticky
+	if p.From.Port() != 0 {
+		k.flows[t] = &Conn{Packet: p, Frontend: r.Frontend, Member: r.Member, Masqueraded: r.Masqueraded}
+		k.load[r.Member]++
+	}
+	return r
+}
+
+// choose picks a candidate: the one that affinity holds to, or by the frontend's Balance. Affinity slides.
+func (k *Kernel) choose(f *plan.Frontend, from netip.Addr, list []plan.Candidate) (c plan.Candidate, sticky bool) {
+	id := client{from, f.Owner}
+	if f.Affinity > 0 {
+		if s, ok := k.sticky[id]; ok && k.clock().Before(s.expires) {
+			if i := slices.IndexFunc(list, func(c plan.Candidate) bool { return c.Addr == s.member }); i >= 0 {
+				c, sticky = list[i], true
+			}
+		}
+	}
+	if !sticky {
+		c = k.balance(f, from, list)
+	}
+	if f.Affinity > 0 {
+		k.sticky[id] = stick{c.Addr, k.clock().Add(f.Affinity)}
+	}
+	return c, sticky
+}
+
+func (k *Kernel) balance(f *plan.Frontend, from netip.Addr, list []plan.Candidate) plan.Candidate {
+	total := uint64(0)
+	for _, c := range list {
+		total += uint64(c.Weight)
+	}
+	switch f.Balance {
+	case plan.RoundRobin:
+		return k.next(f.Key, list, int64(total))
+	case plan.SourceHash:
+		return slices.MaxFunc(list, func(a, b plan.Candidate) int { return compare(score(from, a), score(from, b)) })
+	case plan.LeastConnections:
+		return slices.MinFunc(list, func(a, b plan.Candidate) int {
+			return k.load[a.Addr]*int(b.Weight) - k.load[b.Addr]*int(a.Weight)
+		})
+	}
+	return nth(list, k.rng.Uint64N(total))
+}
+
+// next is smooth weighted round robin: everyone gains its weight, who has most is next and pays for all. Of any run of
+// total connections each member gets exactly its weight, spread out.
+func (k *Kernel) next(frontend plan.Key, list []plan.Candidate, total int64) plan.Candidate {
+	best := list[0]
+	for _, c := range list {
+		k.turns[turn{frontend, c.Addr}] += int64(c.Weight)
+		if k.turns[turn{frontend, c.Addr}] > k.turns[turn{frontend, best.Addr}] {
+			best = c
+		}
+	}
+	k.turns[turn{frontend, best.Addr}] -= total
+	return best
+}
+
+// nth is the member that holds slot n when each holds as many as its weight.
+func nth(list []plan.Candidate, n uint64) plan.Candidate {
+	for _, c := range list {
+		if n < uint64(c.Weight) {
+			return c
+		}
+		n -= uint64(c.Weight)
+	}
+	panic("fake: a slot beyond the total weight")
+}
+
+// score is weighted rendezvous hashing: a change of one member moves only the clients that it gains or loses.
+func score(from netip.Addr, c plan.Candidate) float64 {
+	h := fnv.New64a()
+	b := from.As16()
+	h.Write(b[:])
+	b = c.Addr.Addr().As16()
+	h.Write(b[:])
+	h.Write([]byte{byte(c.Addr.Port() >> 8), byte(c.Addr.Port())})
+	// A finaliser, because FNV leaves the high bits of short inputs alike; then 53 bits in (0, 1).
+	x := h.Sum64()
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	x *= 0xc4ceb9fe1a85ec53
+	x ^= x >> 33
+	u := (float64(x>>11) + 0.5) / (1 << 53)
+	return float64(c.Weight) / -math.Log(u)
+}
+
+func compare(a, b float64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// unstick forgets the clients of a Service port whose member none of its frontends forwards to any more: should the
+// member come back, it is a new one.
+func (k *Kernel) unstick(t *plan.Plan, owner model.PortName) {
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(k.sticky)), func(c client) bool { return c.port == owner }) {
+		return
+	}
+	alive := map[netip.AddrPort]bool{}
+	note := func(p *plan.Pool) {
+		for _, m := range p.Members {
+			if m.Weight > 0 {
+				alive[m.Addr] = true
+			}
+		}
+	}
+	for _, f := range t.Frontends {
+		if f.Owner == owner && f.Affinity > 0 {
+			note(&f.Pool)
+			if f.Outside != nil {
+				note(f.Outside)
+			}
+		}
+	}
+	maps.DeleteFunc(k.sticky, func(c client, s stick) bool { return c.port == owner && !alive[s.member] })
+}
+
+// Conns gives the established connections, by frontend, client and destination.
+func (k *Kernel) Conns() []Conn {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := make([]Conn, 0, len(k.flows))
+	for _, c := range k.flows {
+		out = append(out, *c)
+	}
+	slices.SortFunc(out, func(a, b Conn) int {
+		if c := a.Frontend.Compare(b.Frontend); c != 0 {
+			return c
+		}
+		if c := a.Packet.From.Compare(b.Packet.From); c != 0 {
+			return c
+		}
+		return a.Packet.To.Compare(b.Packet.To)
+	})
+	return out
+}
+
+// Disconnect ends the connection that a packet belongs to, as its client would, and tells whether there was one.
+func (k *Kernel) Disconnect(p Packet) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.end(func(c *Conn) bool {
+		return c.Packet.From == p.From && c.Packet.To == p.To && c.Packet.Protocol == p.Protocol
+	}) > 0
+}
+
+// Reset ends the connections through a frontend to a member. It is engine.ConnTable's.
+func (k *Kernel) Reset(ctx context.Context, frontend plan.Key, member netip.AddrPort) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("fake: reset %s through %s: %w", member, frontend, err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.end(func(c *Conn) bool { return c.Frontend == frontend && c.Member == member }), nil
+}
+
+func (k *Kernel) end(which func(*Conn) bool) int {
+	n := 0
+	for t, c := range k.flows {
+		if which(c) {
+			delete(k.flows, t)
+			k.load[c.Member]--
+			n++
+		}
+	}
+	return n
+}
