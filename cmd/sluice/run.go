@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"time"
 
@@ -20,9 +21,10 @@ import (
 
 type runFlags struct {
 	inputFlags
-	socket    string
-	once      bool
-	verbosity int
+	socket     string
+	checkpoint string
+	once       bool
+	verbosity  int
 }
 
 func newRunCommand() *cobra.Command {
@@ -47,6 +49,7 @@ as it is, forwarding; 'sluice cleanup' removes it.`,
 	}
 	f.register(cmd)
 	registerSocket(cmd, &f.socket)
+	cmd.Flags().StringVar(&f.checkpoint, "checkpoint", defaultCheckpoint, "file that keeps drains under way and last good decisions over a restart; empty: none")
 	cmd.Flags().BoolVar(&f.once, "once", false, "program the present state and exit")
 	cmd.Flags().IntVarP(&f.verbosity, "v", "v", 0, "log verbosity: 1 and more logs at debug level")
 	return cmd
@@ -74,14 +77,18 @@ func (f *runFlags) run(ctx context.Context, log *slog.Logger) (err error) {
 	if _, err := plugins.load(ctx, cfg); err != nil {
 		log.Error("not every plugin could be loaded; their Services get the default rules", "err", err)
 	}
-	e := engine.New(engine.Options{
+	options := engine.Options{
 		Source:    dir.New(f.source, dir.Options{Log: log, After: time.After}),
 		Backend:   backend,
 		Planner:   plan.NewPlanner(settings(cfg, local), plugins.get),
 		ConnTable: conntrack.Table{},
 		Log:       log,
 		Once:      f.once,
-	})
+	}
+	if f.checkpoint != "" {
+		options.Checkpoint = checkpointFile(f.checkpoint)
+	}
+	e := engine.New(options)
 	if f.once {
 		return e.Run(ctx)
 	}
@@ -103,7 +110,7 @@ func (f *runFlags) run(ctx context.Context, log *slog.Logger) (err error) {
 
 // watchConfig follows the configuration file and the plugins' files, and reloads what changes. What cannot be loaded
 // is logged, and what was there before stays in force.
-func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins *pluginSet, e *engine.Engine, local []netipAddr, log *slog.Logger) {
+func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins *pluginSet, e *engine.Engine, local []netip.Addr, log *slog.Logger) {
 	files := func() []string {
 		out := []string{}
 		if f.config != "" {

@@ -50,3 +50,11 @@ type ConnTable interface {
 	// is answered by a reset, or finds another member.
 	Reset(ctx context.Context, frontend plan.Key, member netip.AddrPort) (int, error)
 }
+
+// Checkpoint keeps a few bytes over restarts.
+type Checkpoint interface {
+	// Load gives what was stored last; an error that is fs.ErrNotExist means that nothing was.
+	Load() ([]byte, error)
+	// Store replaces it, whole or not at all.
+	Store([]byte) error
+}

@@ -17,6 +17,8 @@ type Options struct {
 	Planner   *plan.Planner
 	ConnTable ConnTable
 	Log       *slog.Logger
+	// Checkpoint keeps what must survive a restart; nil: nothing does.
+	Checkpoint Checkpoint
 	// Once: Run returns when the first whole state is in the data plane and settled.
 	Once bool
 }
@@ -33,7 +35,7 @@ type Engine struct {
 	retryAt  time.Time
 	againAt  time.Time // when the backend asked for another Apply
 	degraded map[plan.Key][]plan.Degradation
-	applies  uint64
+	memory   memory
 }
 
 // Back-off after a failed Apply.
@@ -69,6 +71,8 @@ func (e *Engine) Run(ctx context.Context) error {
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	e.restore()
+	defer e.save(time.Time{})
 	for {
 		select {
 		case <-ctx.Done():
@@ -135,7 +139,8 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 	e.degradations(step.Delta)
 	e.apply(ctx, step.Delta, now)
 	e.reset(ctx, step.Resets)
-	return earliest(step.Wake, e.retryAt, e.againAt)
+	e.memory.touched = e.memory.touched || step.Planned > 0
+	return earliest(step.Wake, e.retryAt, e.againAt, e.save(now))
 }
 
 // apply hands a delta to the backend; after a failure, the whole plan, when its time has come.
@@ -149,7 +154,6 @@ func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) {
 		d = nil
 	}
 	report, err := e.Backend.Apply(ctx, e.Planner.Current(), d)
-	e.applies++
 	if err != nil {
 		e.whole = true
 		e.retry = min(max(firstRetry, 2*e.retry), lastRetry)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -36,6 +37,7 @@ type rig struct {
 	log    *lockedBuffer
 	stop   context.CancelFunc
 	ended  chan error
+	pocket *pocket
 }
 
 type lockedBuffer struct {
@@ -69,10 +71,14 @@ func (r *rig) Run(ctx context.Context, emit func([]model.Change)) error {
 	}
 }
 
+func newRig(t *testing.T, k *fake.Kernel) *rig {
+	return &rig{t: t, kernel: k, feed: make(chan []model.Change), fail: make(chan error), log: &lockedBuffer{}, ended: make(chan error, 1)}
+}
+
 func start(t *testing.T, o fake.Options, plugin policy.Plugin) *rig {
 	o.Now = time.Now
 	k := fake.NewKernel(o)
-	r := &rig{t: t, kernel: k, feed: make(chan []model.Change), fail: make(chan error), log: &lockedBuffer{}, ended: make(chan error, 1)}
+	r := newRig(t, k)
 	r.run(fake.Open(k), plugin, false)
 	t.Cleanup(r.end)
 	return r
@@ -85,10 +91,14 @@ func (r *rig) run(b engine.Backend, plugin policy.Plugin, once bool) {
 			Policies: map[string]*policy.Policy{"p": {Name: "p", Steps: []policy.Step{{Plugin: "p"}}}}, Default: "p",
 		}
 	}
-	r.engine = engine.New(engine.Options{
+	o := engine.Options{
 		Source: r, Backend: b, ConnTable: r.kernel, Once: once, Log: slog.New(slog.NewTextHandler(r.log, nil)),
 		Planner: plan.NewPlanner(settings, func(policy.Step) (policy.Plugin, error) { return plugin, nil }),
-	})
+	}
+	if r.pocket != nil {
+		o.Checkpoint = r.pocket
+	}
+	r.engine = engine.New(o)
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go func() { r.ended <- r.engine.Run(ctx) }()
@@ -202,7 +212,7 @@ func TestAFailedApplyIsRetriedUntilItHolds(t *testing.T) {
 func TestADataPlaneThatStaysBrokenIsRetriedWithBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &brokenBackend{}
-		r := &rig{t: t, kernel: fake.NewKernel(fake.Options{}), feed: make(chan []model.Change), fail: make(chan error), log: &lockedBuffer{}, ended: make(chan error, 1)}
+		r := newRig(t, fake.NewKernel(fake.Options{}))
 		r.run(b, nil, false)
 		t.Cleanup(r.end)
 		r.emit(svc(), eps(1), synced)
@@ -348,7 +358,7 @@ func TestARestartWithoutChangeWritesNothing(t *testing.T) {
 func TestOnceEndsWhenTheStateHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := fake.NewKernel(fake.Options{Linger: 5 * time.Millisecond, Now: time.Now})
-		r := &rig{t: t, kernel: k, feed: make(chan []model.Change), fail: make(chan error), log: &lockedBuffer{}, ended: make(chan error, 1)}
+		r := newRig(t, k)
 		r.run(fake.Open(k), nil, true)
 		r.feed <- []model.Change{svc(), eps(1), synced}
 		if err := <-r.ended; err != nil {
@@ -362,7 +372,7 @@ func TestOnceEndsWhenTheStateHolds(t *testing.T) {
 func TestASourceThatFailsEndsTheEngineWithItsError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := fake.NewKernel(fake.Options{})
-		r := &rig{t: t, kernel: k, feed: make(chan []model.Change), fail: make(chan error), log: &lockedBuffer{}, ended: make(chan error, 1)}
+		r := newRig(t, k)
 		r.run(fake.Open(k), nil, false)
 		gone := errors.New("the folder is gone")
 		r.fail <- gone
@@ -370,5 +380,80 @@ func TestASourceThatFailsEndsTheEngineWithItsError(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 		r.stop()
+	})
+}
+
+// pocket is a checkpoint in memory.
+type pocket struct {
+	text   []byte
+	stores int
+}
+
+func (p *pocket) Load() ([]byte, error) {
+	if p.text == nil {
+		return nil, fs.ErrNotExist
+	}
+	return p.text, nil
+}
+
+func (p *pocket) Store(b []byte) error {
+	p.text, p.stores = b, p.stores+1
+	return nil
+}
+
+func TestADrainGoesOnWhereItWasAfterARestart(t *testing.T) {
+	for _, how := range []string{"stopped", "killed"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
+				r.pocket = &pocket{}
+				r.run(fake.Open(r.kernel), stages{}, false)
+				t.Cleanup(r.end)
+				r.emit(svc(), eps(1, 2), synced)
+				r.emit(eps(-1, 2))
+				r.pass(8 * time.Second)
+				if how == "killed" { // what a kill leaves is what was stored by then
+					left := *r.pocket
+					r.pocket = &left
+				}
+				r.stop()
+				<-r.ended
+				r.run(fake.Open(r.kernel), stages{}, false)
+				r.emit(svc(), eps(-1, 2), synced)
+				r.holds("going on", "1:1 2:2 forward")
+				r.pass(3 * time.Second)
+				r.holds("the stage ends at its time", "1:0 2:2 forward")
+			})
+		})
+	}
+}
+
+func TestADamagedCheckpointIsSaidAndStartsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
+		r.pocket = &pocket{text: []byte("{")}
+		r.run(fake.Open(r.kernel), stages{}, false)
+		t.Cleanup(r.end)
+		r.emit(svc(), eps(-1, 2), synced)
+		r.holds("planned all the same", "1:1 2:2 forward")
+		if !strings.Contains(r.log.String(), "checkpoint cannot be used") {
+			t.Fatalf("not said:\n%s", r.log)
+		}
+	})
+}
+
+func TestNothingIsStoredWhileNothingChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
+		r.pocket = &pocket{}
+		r.run(fake.Open(r.kernel), stages{}, false)
+		t.Cleanup(r.end)
+		r.emit(svc(), eps(1, 2), synced)
+		r.pass(time.Minute)
+		before := r.pocket.stores
+		r.pass(time.Hour)
+		if before == 0 || r.pocket.stores != before {
+			t.Fatalf("%d stores, then %d", before, r.pocket.stores)
+		}
 	})
 }

@@ -44,6 +44,7 @@ type Planner struct {
 	dirty    map[model.Name]struct{}
 	stale    bool // facts, rules, global and zones are to be worked out again
 	wakes    wakes
+	planned  bool // Plan has been through once
 }
 
 // planned is what is remembered of a Service in the plan.
@@ -67,6 +68,8 @@ type Step struct {
 	Resets []Reset
 	Wake   time.Time // call Plan again then, at the latest; zero: only on a change
 	Errors []error   // of policies, each once while it lasts
+	// Planned is how many Services were looked at.
+	Planned int
 }
 
 // NewPlanner makes a planner of an empty cluster.
@@ -132,6 +135,13 @@ func (p *Planner) Conflicts() []Degradation { return p.builder.Conflicts() }
 // Calls counts the plugin calls so far.
 func (p *Planner) Calls() uint64 { return p.chains.Calls() }
 
+// Save gives what must survive a restart, for Restore.
+func (p *Planner) Save() ([]byte, error) { return p.chains.Save() }
+
+// Restore takes in what Save gave, before the first Plan. After an error nothing is restored, and every endpoint
+// counts as first seen now.
+func (p *Planner) Restore(text []byte) error { return p.chains.Restore(text) }
+
 // Plan brings the plan up to date. An error of a policy keeps the last good or the default decision in force.
 func (p *Planner) Plan(now time.Time) Step {
 	if !p.cluster.Synced {
@@ -148,10 +158,15 @@ func (p *Planner) Plan(now time.Time) Step {
 			p.dirty[w.name] = struct{}{}
 		}
 	}
+	if !p.planned {
+		p.planned = true
+		p.chains.Prune(func(port model.PortName) bool { return p.cluster.Services[port.Service] != nil })
+	}
 	var step Step
 	for _, name := range slices.SortedFunc(maps.Keys(p.dirty), model.Name.Compare) {
 		p.one(name, now, &step)
 	}
+	step.Planned = len(p.dirty)
 	clear(p.dirty)
 	step.Delta = p.builder.Take()
 	for len(p.wakes) > 0 { // drop what was overtaken

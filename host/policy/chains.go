@@ -88,7 +88,9 @@ func (c *Chains) Calls() uint64 { return c.ask.calls }
 
 // pool is what is remembered of a PoolKey.
 type pool struct {
-	policy     *Policy
+	policy     *Policy // nil as long as it is only restored
+	name       string  // the policy's
+	saved      []savedStep
 	seen       history
 	steps      []step
 	good       *good // the chain's last answer
@@ -148,10 +150,16 @@ func (c *Chains) remember(key PoolKey, p *Policy) *pool {
 		c.pools[key] = m
 	case m.policy == p:
 		return m
-	case m.policy.Name != p.Name:
+	case m.name != p.Name:
 		m.good = nil
 	}
-	m.policy, m.steps = p, make([]step, len(p.Steps))
+	m.policy, m.name, m.steps = p, p.Name, make([]step, len(p.Steps))
+	for i, s := range p.Steps {
+		if i < len(m.saved) && m.saved[i].Plugin == s.Plugin && m.saved[i].Settings == s.Settings {
+			m.steps[i].state = m.saved[i].State
+		}
+	}
+	m.saved = nil
 	return m
 }
 

@@ -44,7 +44,7 @@ func sinceWhen(since int64, is bool, now int64) int64 {
 	switch {
 	case !is:
 		return 0
-	case since == 0:
+	case since == 0, since > now: // a clock that was set back, or a checkpoint from the future
 		return now
 	}
 	return since

@@ -1,0 +1,155 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// checkpointVersion changes when an older sluice could misread a checkpoint; it is then refused, and nothing is lost
+// but memory.
+const checkpointVersion = 1
+
+// checkpoint is what must survive a restart: since when endpoints are ready or terminate, the last good decisions, and
+// the plugins' own state. Its JSON form is for this program only.
+type checkpoint struct {
+	Version int         `json:"version"`
+	Pools   []savedPool `json:"pools"`
+}
+
+type savedPool struct {
+	Namespace  string          `json:"namespace"`
+	Service    string          `json:"service"`
+	Port       string          `json:"port,omitempty"`
+	Protocol   model.Protocol  `json:"protocol"`
+	Family     model.Family    `json:"family"`
+	Pool       uint8           `json:"pool"`
+	Policy     string          `json:"policy"`
+	Generation uint64          `json:"generation"`
+	Balance    uint8           `json:"balance,omitempty"`
+	HasGood    bool            `json:"hasGood,omitempty"`
+	Endpoints  []savedEndpoint `json:"endpoints"`
+	Steps      []savedStep     `json:"steps,omitempty"`
+}
+
+type savedEndpoint struct {
+	Addr             netip.AddrPort `json:"addr"`
+	ReadySince       int64          `json:"ready,omitempty"`
+	TerminatingSince int64          `json:"terminating,omitempty"`
+	Good             *savedRow      `json:"good,omitempty"`
+}
+
+type savedRow struct {
+	Conditions uint32 `json:"conditions"`
+	Weight     uint16 `json:"weight"`
+	Keep       bool   `json:"keep,omitempty"`
+	ResetAt    int64  `json:"resetAt,omitempty"`
+}
+
+type savedStep struct {
+	Plugin   string `json:"plugin"`
+	Settings string `json:"settings,omitempty"`
+	State    []byte `json:"state,omitempty"`
+}
+
+// Save gives what must survive a restart, as bytes for Restore. Equal memory gives equal bytes.
+func (c *Chains) Save() ([]byte, error) {
+	out := checkpoint{Version: checkpointVersion, Pools: []savedPool{}}
+	for key, m := range c.pools {
+		out.Pools = append(out.Pools, m.save(key))
+	}
+	slices.SortFunc(out.Pools, func(a, b savedPool) int { return a.key().compare(b.key()) })
+	return json.Marshal(out)
+}
+
+// Restore takes in what Save gave, for pools that nothing is remembered of yet. After an error nothing is restored.
+func (c *Chains) Restore(text []byte) error {
+	var in checkpoint
+	if err := json.Unmarshal(text, &in); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	if in.Version != checkpointVersion {
+		return fmt.Errorf("checkpoint: version %d, this is version %d", in.Version, checkpointVersion)
+	}
+	for i := range in.Pools {
+		s := &in.Pools[i]
+		if c.pools[s.key()] == nil {
+			c.pools[s.key()] = s.restore()
+		}
+	}
+	return nil
+}
+
+// Prune forgets the pools of Service ports that keep does not name: what a checkpoint remembers of Services that were
+// deleted in the meantime.
+func (c *Chains) Prune(keep func(model.PortName) bool) {
+	for key := range c.pools {
+		if !keep(key.Port) {
+			delete(c.pools, key)
+		}
+	}
+}
+
+func (m *pool) save(key PoolKey) savedPool {
+	out := savedPool{
+		Namespace: key.Port.Service.Namespace, Service: key.Port.Service.Name, Port: key.Port.Port,
+		Protocol: key.Port.Protocol, Family: key.Family, Pool: key.Pool,
+		Policy: m.name, Generation: m.generation, HasGood: m.good != nil,
+	}
+	rows := map[netip.AddrPort]*savedRow{}
+	if m.good != nil {
+		out.Balance = m.good.balance
+		for _, r := range m.good.rows {
+			rows[r.addr] = &savedRow{r.conditions, r.weight, r.keep, r.resetAt}
+		}
+	}
+	for addr, since := range m.seen {
+		out.Endpoints = append(out.Endpoints, savedEndpoint{addr, since.ready, since.terminating, rows[addr]})
+		delete(rows, addr)
+	}
+	for addr, r := range rows {
+		out.Endpoints = append(out.Endpoints, savedEndpoint{Addr: addr, Good: r})
+	}
+	slices.SortFunc(out.Endpoints, func(a, b savedEndpoint) int { return a.Addr.Compare(b.Addr) })
+	if m.policy == nil {
+		out.Steps = m.saved
+		return out
+	}
+	for i, s := range m.policy.Steps {
+		out.Steps = append(out.Steps, savedStep{s.Plugin, s.Settings, m.steps[i].state})
+	}
+	return out
+}
+
+func (s *savedPool) key() PoolKey {
+	return PoolKey{model.PortName{
+		Service: model.Name{Namespace: s.Namespace, Name: s.Service}, Port: s.Port, Protocol: s.Protocol,
+	}, s.Family, s.Pool}
+}
+
+func (s *savedPool) restore() *pool {
+	m := &pool{name: s.Policy, seen: history{}, generation: s.Generation, saved: s.Steps}
+	if s.HasGood {
+		m.good = &good{balance: s.Balance}
+	}
+	slices.SortFunc(s.Endpoints, func(a, b savedEndpoint) int { return a.Addr.Compare(b.Addr) })
+	for _, e := range s.Endpoints {
+		if e.ReadySince != 0 || e.TerminatingSince != 0 {
+			m.seen[e.Addr] = since{e.ReadySince, e.TerminatingSince}
+		}
+		if r := e.Good; r != nil && m.good != nil {
+			m.good.rows = append(m.good.rows, row{e.Addr, r.Conditions, r.Weight, r.Keep, r.ResetAt})
+		}
+	}
+	return m
+}
+
+func (k PoolKey) compare(l PoolKey) int {
+	if c := k.Port.Compare(l.Port); c != 0 {
+		return c
+	}
+	return int(k.Family)*2 + int(k.Pool) - int(l.Family)*2 - int(l.Pool)
+}

@@ -1,0 +1,105 @@
+package policy
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// restart gives the bench a new memory, restored from the old one's checkpoint.
+func (b *bench) restart(t *testing.T) {
+	t.Helper()
+	saved, err := b.chains.Save()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := NewChains(b.chains.plugins)
+	if err := fresh.Restore(saved); err != nil {
+		t.Fatal(err)
+	}
+	again, err := fresh.Save()
+	if err != nil || !bytes.Equal(saved, again) {
+		t.Fatalf("saved again (%v):\n%s\nfirst:\n%s", err, again, saved)
+	}
+	b.chains = fresh
+	copied := *b.policy // a new process has other pointers
+	b.policy = &copied
+}
+
+func TestTheDrainClockSurvivesARestart(t *testing.T) {
+	var since int64
+	b := newBench(&script{decide: func(req *abi.Request, resp *abi.Response) error {
+		since = req.Endpoints[2].TerminatingSince
+		return weigh(1)(req, resp)
+	}})
+	b.set(2, 1)
+	b.decide()
+	b.now = b.now.Add(time.Minute)
+	b.restart(t)
+	b.decide()
+	if since != 1000_000 {
+		t.Fatalf("terminating since %d", since)
+	}
+}
+
+func TestTheLastGoodDecisionAndThePluginsStateSurviveARestart(t *testing.T) {
+	var state string
+	p := &script{decide: func(req *abi.Request, resp *abi.Response) error {
+		state = string(req.State)
+		resp.State = append(resp.State, "mine"...)
+		return weigh(7)(req, resp)
+	}}
+	b := newBench(p)
+	b.expect(t, "good", FromChain, 7, 7, 7)
+	b.restart(t)
+	b.expect(t, "asked again", FromChain, 7, 7, 7)
+	if state != "mine" {
+		t.Fatalf("state %q", state)
+	}
+	b.restart(t)
+	p.decide = broken
+	b.expect(t, "failing", FromLastGood, 7, 7, 7)
+}
+
+func TestAnotherPolicyDoesNotInheritALastGoodDecision(t *testing.T) {
+	p := &script{decide: weigh(7)}
+	b := newBench(p)
+	b.expect(t, "good", FromChain, 7, 7, 7)
+	b.restart(t)
+	b.policy.Name = "other"
+	p.decide = broken
+	b.expect(t, "failing", FromDefault, 1, 1, 1)
+}
+
+func TestPruneForgetsDeletedServices(t *testing.T) {
+	b := newBench(&script{decide: weigh(7)})
+	b.decide()
+	b.chains.Prune(func(model.PortName) bool { return false })
+	if len(b.chains.pools) != 0 {
+		t.Fatal("still remembered")
+	}
+}
+
+func FuzzRestore(f *testing.F) {
+	b := newBench(&script{decide: weigh(7)})
+	b.decide()
+	saved, err := b.chains.Save()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(saved)
+	f.Add([]byte(`{"version":2}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		b := newBench(&script{decide: weigh(7)})
+		if err := b.chains.Restore(text); err != nil && len(b.chains.pools) > 0 {
+			t.Fatalf("restored in part: %v", err)
+		}
+		b.expect(t, "whatever was restored", FromChain, 7, 7, 7)
+		if _, err := b.chains.Save(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
