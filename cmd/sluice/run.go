@@ -83,6 +83,7 @@ func (f *runFlags) run(ctx context.Context, log *slog.Logger) (err error) {
 		Planner:   plan.NewPlanner(settings(cfg, local), plugins.get),
 		ConnTable: conntrack.Table{},
 		Log:       log,
+		MinSync:   cfg.MinSyncPeriod,
 		Once:      f.once,
 	}
 	if f.checkpoint != "" {

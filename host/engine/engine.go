@@ -19,6 +19,9 @@ type Options struct {
 	Log       *slog.Logger
 	// Checkpoint keeps what must survive a restart; nil: nothing does.
 	Checkpoint Checkpoint
+	// MinSync is the least time between the starts of two steps: a burst that lasts longer is taken in pieces. 0: each
+	// change at once.
+	MinSync time.Duration
 	// Once: Run returns when the first whole state is in the data plane and settled.
 	Once bool
 }
@@ -36,6 +39,7 @@ type Engine struct {
 	againAt  time.Time // when the backend asked for another Apply
 	degraded map[plan.Key][]plan.Degradation
 	memory   memory
+	notYet   time.Time // no step before this time
 }
 
 // Back-off after a failed Apply.
@@ -129,6 +133,10 @@ func (e *Engine) Do(ctx context.Context, f func(*plan.Planner)) error {
 // sync brings plan and data plane up to date and gives the time of the next step, zero for none.
 func (e *Engine) sync(ctx context.Context) time.Time {
 	now := time.Now()
+	if now.Before(e.notYet) {
+		return e.notYet
+	}
+	e.notYet = now.Add(e.MinSync)
 	step := e.Planner.Plan(now)
 	for _, err := range step.Errors {
 		e.Log.Error("a policy failed; the last good or the default decision holds", "err", err)

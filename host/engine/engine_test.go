@@ -38,6 +38,8 @@ type rig struct {
 	stop   context.CancelFunc
 	ended  chan error
 	pocket *pocket
+
+	minSync time.Duration
 }
 
 type lockedBuffer struct {
@@ -92,7 +94,7 @@ func (r *rig) run(b engine.Backend, plugin policy.Plugin, once bool) {
 		}
 	}
 	o := engine.Options{
-		Source: r, Backend: b, ConnTable: r.kernel, Once: once, Log: slog.New(slog.NewTextHandler(r.log, nil)),
+		Source: r, Backend: b, ConnTable: r.kernel, Once: once, MinSync: r.minSync, Log: slog.New(slog.NewTextHandler(r.log, nil)),
 		Planner: plan.NewPlanner(settings, func(policy.Step) (policy.Plugin, error) { return plugin, nil }),
 	}
 	if r.pocket != nil {
@@ -380,6 +382,28 @@ func TestASourceThatFailsEndsTheEngineWithItsError(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 		r.stop()
+	})
+}
+
+func TestMinSyncTakesALongBurstInPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fake.NewKernel(fake.Options{}))
+		r.minSync = time.Second
+		r.run(fake.Open(r.kernel), nil, false)
+		t.Cleanup(r.end)
+		r.emit(svc(), eps(1), synced)
+		r.pass(time.Second)
+		before := r.kernel.Stats().Applies
+		for n := range 50 { // 5 s of changes
+			r.emit(eps(2 + n%2))
+			r.pass(100 * time.Millisecond)
+		}
+		if n := r.kernel.Stats().Applies - before; n < 4 || n > 6 {
+			t.Fatalf("%d applies in five seconds", n)
+		}
+		r.emit(eps(9))
+		r.pass(time.Second)
+		r.holds("the last change", "9:1 forward")
 	})
 }
 

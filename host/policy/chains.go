@@ -148,7 +148,8 @@ func (c *Chains) remember(key PoolKey, p *Policy) *pool {
 	case m == nil:
 		m = &pool{seen: history{}}
 		c.pools[key] = m
-	case m.policy == p:
+	case m.policy != nil && m.policy.equal(p):
+		m.policy = p
 		return m
 	case m.name != p.Name:
 		m.good = nil

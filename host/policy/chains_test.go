@@ -112,6 +112,24 @@ func TestAPluginIsCalledOnlyWhenItsInputChanges(t *testing.T) {
 	}
 }
 
+func TestAPolicyThatIsReadAgainUnchangedCallsNoPlugin(t *testing.T) {
+	p := &script{decide: weigh(7)}
+	b := newBench(p)
+	b.expect(t, "first", FromChain, 7, 7, 7)
+	again := *b.policy
+	b.policy = &again
+	b.expect(t, "read again", FromChain, 7, 7, 7)
+	if p.calls != 1 {
+		t.Fatalf("%d calls", p.calls)
+	}
+	b.policy.Steps = []Step{{Plugin: "plugin0", Settings: "{}"}}
+	b.policy = &Policy{Name: "p", Steps: b.policy.Steps}
+	b.expect(t, "changed", FromChain, 7, 7, 7)
+	if p.calls != 2 {
+		t.Fatalf("%d calls after a change of the settings", p.calls)
+	}
+}
+
 func TestARequeueAsksAgainAtItsTime(t *testing.T) {
 	p := &script{}
 	p.decide = func(req *abi.Request, resp *abi.Response) error {

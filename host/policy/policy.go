@@ -16,6 +16,11 @@ type Policy struct {
 	OnFailure OnFailure
 }
 
+// equal tells whether two policies say the same: a configuration that is read again makes new ones.
+func (p *Policy) equal(q *Policy) bool {
+	return p == q || p.Name == q.Name && p.Mode == q.Mode && p.OnFailure == q.OnFailure && slices.Equal(p.Steps, q.Steps)
+}
+
 // Step is one plugin of a chain with its settings.
 type Step struct {
 	Plugin   string
