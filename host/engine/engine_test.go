@@ -395,7 +395,7 @@ func TestMinSyncTakesALongBurstInPieces(t *testing.T) {
 		r.pass(time.Second)
 		before := r.kernel.Stats().Applies
 		for n := range 50 { // 5 s of changes
-			r.emit(eps(2 + n%2))
+			r.emit(eps(2 + n))
 			r.pass(100 * time.Millisecond)
 		}
 		if n := r.kernel.Stats().Applies - before; n < 4 || n > 6 {

@@ -122,8 +122,7 @@ func TestAPolicyThatIsReadAgainUnchangedCallsNoPlugin(t *testing.T) {
 	if p.calls != 1 {
 		t.Fatalf("%d calls", p.calls)
 	}
-	b.policy.Steps = []Step{{Plugin: "plugin0", Settings: "{}"}}
-	b.policy = &Policy{Name: "p", Steps: b.policy.Steps}
+	b.policy = &Policy{Name: "p", Steps: []Step{{Plugin: "plugin0", Settings: "{}"}}}
 	b.expect(t, "changed", FromChain, 7, 7, 7)
 	if p.calls != 2 {
 		t.Fatalf("%d calls after a change of the settings", p.calls)
