@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 Endpoints are deprecated, but older manifests hold them and clusters mirror them.
+
 package source
 
 import (

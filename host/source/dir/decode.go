@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/sluice-proxy/sluice/host/internal/strict"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source"
 )
@@ -52,7 +53,7 @@ var kinds = []string{kindService, kindSlice, kindNode, kindEndpoints}
 
 // decode reads the objects of a document from well-formed JSON.
 func (d *document) decode(raw []byte) {
-	tree, twice := readTree(raw)
+	tree, twice := strict.Tree(raw)
 	for _, path := range twice {
 		d.bad("", path, errors.New("is there twice: the last one is used"))
 	}
@@ -84,7 +85,7 @@ func (d *document) item(tree any, where, implied string, depth int, ignored map[
 	}
 	m, ok := tree.(map[string]any)
 	if !ok {
-		d.bad("", where, fmt.Errorf("%s is not an object", describe(tree)))
+		d.bad("", where, fmt.Errorf("%s is not an object", strict.Describe(tree)))
 		return
 	}
 	version, kind := text(m, "apiVersion"), text(m, "kind")
@@ -97,7 +98,7 @@ func (d *document) item(tree any, where, implied string, depth int, ignored map[
 	name := model.Name{Namespace: text(meta, "namespace"), Name: text(meta, "name")}
 	switch {
 	case kind == "":
-		d.bad("", join(where, "kind"), errors.New("missing, or no text: nothing is known of this object"))
+		d.bad("", strict.Join(where, "kind"), errors.New("missing, or no text: nothing is known of this object"))
 	case id == "v1 List" || id != itemKind && slices.Contains(kinds, itemKind):
 		d.list(m, where, itemKind, depth, ignored)
 	case slices.Contains(kinds, id):
@@ -129,15 +130,15 @@ func (d *document) list(m map[string]any, where, implied string, depth int, igno
 	switch {
 	case m["items"] == nil:
 	case !ok:
-		d.bad("", join(where, "items"), fmt.Errorf("%s is not a list", describe(m["items"])))
+		d.bad("", strict.Join(where, "items"), fmt.Errorf("%s is not a list", strict.Describe(m["items"])))
 	case depth == maxLists:
-		d.bad("", join(where, "items"), fmt.Errorf("more than %d lists in lists", maxLists))
+		d.bad("", strict.Join(where, "items"), fmt.Errorf("more than %d lists in lists", maxLists))
 	}
 	if depth == maxLists {
 		return
 	}
 	for i, it := range items {
-		d.item(it, fmt.Sprintf("%s[%d]", join(where, "items"), i), implied, depth+1, ignored)
+		d.item(it, fmt.Sprintf("%s[%d]", strict.Join(where, "items"), i), implied, depth+1, ignored)
 	}
 }
 
@@ -153,21 +154,23 @@ func (d *document) object(m map[string]any, id, kind string, name model.Name) {
 		return
 	}
 	o := &object{kind: kind, name: name}
-	c := &checker{object: title(kind, name)}
+	var misfits []strict.Problem
 	var more []source.Problem
 	switch id {
 	case kindService:
-		v := fit[corev1.Service](c, m)
+		v, unfit := strict.Fit[corev1.Service](m)
+		misfits = unfit
 		v.Namespace = name.Namespace
 		o.selector = len(v.Spec.Selector) > 0
 		var skip source.Skip
 		o.service, skip, more = source.Service(v)
 		if skip == source.SkipNoClusterIP {
-			more = append(more, source.Problem{Object: c.object, Field: "spec.clusterIP",
+			more = append(more, source.Problem{Object: title(kind, name), Field: "spec.clusterIP",
 				Err: errors.New("none: nothing allocates one in a folder, so the Service is not proxied")})
 		}
 	case kindSlice:
-		v := fit[discoveryv1.EndpointSlice](c, m)
+		v, unfit := strict.Fit[discoveryv1.EndpointSlice](m)
+		misfits = unfit
 		v.Namespace = name.Namespace
 		setSliceDefaults(v)
 		if v.Labels[discoveryv1.LabelManagedBy] == source.MirrorController {
@@ -176,19 +179,30 @@ func (d *document) object(m map[string]any, id, kind string, name model.Name) {
 		var skip source.Skip
 		o.slice, skip, more = source.Slice(v)
 		if skip == source.SkipNoService {
-			more = append(more, source.Problem{Object: c.object, Field: "metadata.labels",
+			more = append(more, source.Problem{Object: title(kind, name), Field: "metadata.labels",
 				Err: fmt.Errorf("no label %s: the slice belongs to no Service", discoveryv1.LabelServiceName)})
 		}
 	case kindNode:
-		o.node, more = source.Node(fit[corev1.Node](c, m))
+		v, unfit := strict.Fit[corev1.Node](m)
+		misfits = unfit
+		v.Name = name.Name
+		o.node, more = source.Node(v)
 	case kindEndpoints:
-		v := fit[corev1.Endpoints](c, m)
+		//lint:ignore SA1019 older manifests hold Endpoints, and clusters mirror them
+		v, unfit := strict.Fit[corev1.Endpoints](m)
+		misfits = unfit
 		v.Namespace = name.Namespace
 		o.mirror, more = source.Mirror(v)
 	}
-	o.problems = c.problems
+	for _, p := range misfits {
+		err := p.Err
+		if p.Unknown {
+			err = fmt.Errorf("%w: ignored", err)
+		}
+		o.problems = append(o.problems, source.Problem{Object: title(kind, name), Field: p.Path, Err: err, Warning: p.Unknown})
+	}
 	for _, p := range more {
-		if !c.covers(p.Field) {
+		if !strict.Covers(misfits, p.Field) {
 			o.problems = append(o.problems, p)
 		}
 	}
@@ -218,4 +232,9 @@ func checkName(n model.Name) error {
 		}
 	}
 	return nil
+}
+
+func text(m map[string]any, key string) string {
+	s, _ := m[key].(string)
+	return s
 }

@@ -1,4 +1,6 @@
-package dir
+// Package strict reads YAML and JSON the way an operator wants to be told about mistakes: every one of them, each with
+// its full path. Decoders stop at the first, know no index, or let unknown fields pass.
+package strict
 
 import (
 	"bytes"
@@ -10,13 +12,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// readTree decodes JSON that is known to be well-formed into maps, lists, strings, bools and json.Numbers, and names
-// the keys that stand twice in an object.
-func readTree(raw []byte) (tree any, twice []string) {
+// Tree decodes JSON that is known to be well-formed into maps, lists, strings, bools and json.Numbers, and gives the
+// paths of keys that stand twice in an object; the last one holds.
+func Tree(raw []byte) (tree any, twice []string) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	return readValue(dec, "", &twice), twice
@@ -34,9 +34,9 @@ func readValue(dec *json.Decoder, path string, twice *[]string) any {
 			key, _ := dec.Token()
 			k, _ := key.(string)
 			if _, has := m[k]; has {
-				*twice = append(*twice, join(path, k))
+				*twice = append(*twice, Join(path, k))
 			}
-			m[k] = readValue(dec, join(path, k), twice)
+			m[k] = readValue(dec, Join(path, k), twice)
 		}
 		_, _ = dec.Token()
 		return m
@@ -51,33 +51,54 @@ func readValue(dec *json.Decoder, path string, twice *[]string) any {
 	return token
 }
 
-// checker makes a tree fit a Go type: what does not fit becomes null, what the type does not have is taken out, and
-// each is a problem with its path. encoding/json would stop at the first, without an index in its path.
-type checker struct {
-	object   string
-	problems []source.Problem
-	lost     []string // the paths of what became null
+// Problem is a place where a tree and a type differ. The place is lost unless Unknown is set: then the type has no
+// such field.
+type Problem struct {
+	Path    string
+	Err     error
+	Unknown bool
 }
 
-// fit decodes a tree into a T, with what does not fit left at its zero value.
-func fit[T any](c *checker, m map[string]any) *T {
-	v := new(T)
-	tree := c.fit(m, reflect.TypeFor[T](), "")
-	raw, err := json.Marshal(tree)
+// Error gives "path: what is wrong".
+func (p Problem) Error() string {
+	if p.Path == "" {
+		return p.Err.Error()
+	}
+	return p.Path + ": " + p.Err.Error()
+}
+
+// Unwrap gives the cause.
+func (p Problem) Unwrap() error { return p.Err }
+
+// Fit decodes a tree into a T. What does not fit is left at its zero value, in lists without moving the others; what
+// T does not have is left out. The tree is used up.
+func Fit[T any](tree any) (*T, []Problem) {
+	v, c := new(T), &checker{}
+	raw, err := json.Marshal(c.fit(tree, reflect.TypeFor[T](), ""))
 	if err == nil {
 		err = json.Unmarshal(raw, v)
 	}
-	if err != nil { // fit has seen to it that this cannot be; if it can, the object is not lost in silence
-		c.problems = append(c.problems, source.Problem{Object: c.object, Err: err})
+	if err != nil { // fit has seen to it that this cannot be; if it can, nothing is lost in silence
+		c.bad("", "%w", err)
 	}
-	return v
+	return v, c.problems
 }
 
-// covers tells whether what is wrong at a path follows from something that was lost.
-func (c *checker) covers(path string) bool {
-	return slices.ContainsFunc(c.lost, func(lost string) bool {
-		return path == lost || strings.HasPrefix(path, lost) && (path[len(lost)] == '.' || path[len(lost)] == '[')
+// Covers tells whether what is wrong at path follows from something that Fit has reported as lost.
+func Covers(problems []Problem, path string) bool {
+	return slices.ContainsFunc(problems, func(p Problem) bool {
+		if p.Unknown || p.Path == "" || !strings.HasPrefix(path, p.Path) {
+			return false
+		}
+		return path == p.Path || path[len(p.Path)] == '.' || path[len(p.Path)] == '['
 	})
+}
+
+type checker struct{ problems []Problem }
+
+func (c *checker) bad(path, format string, args ...any) any {
+	c.problems = append(c.problems, Problem{Path: path, Err: fmt.Errorf(format, args...)})
+	return nil
 }
 
 var (
@@ -103,8 +124,8 @@ func (c *checker) fit(tree any, t reflect.Type, path string) any {
 	case reflect.Map:
 		if m, ok := tree.(map[string]any); ok {
 			for _, k := range slices.Sorted(maps.Keys(m)) {
-				had := len(c.lost)
-				if m[k] = c.fit(m[k], t.Elem(), path+"["+k+"]"); len(c.lost) > had && m[k] == nil {
+				had := m[k] != nil
+				if m[k] = c.fit(m[k], t.Elem(), path+"["+k+"]"); had && m[k] == nil {
 					delete(m, k) // a null would become a zero value under the key
 				}
 			}
@@ -151,12 +172,11 @@ func (c *checker) fields(m map[string]any, t reflect.Type, path string) any {
 		ft, ok := types[k]
 		if !ok {
 			delete(m, k)
-			c.problems = append(c.problems, source.Problem{
-				Object: c.object, Field: join(path, k), Err: fmt.Errorf("unknown field: ignored"), Warning: true,
-			})
+			err := fmt.Errorf("unknown field%s", DidYouMean(k, slices.Collect(maps.Keys(types))))
+			c.problems = append(c.problems, Problem{Path: Join(path, k), Err: err, Unknown: true})
 			continue
 		}
-		m[k] = c.fit(m[k], ft, join(path, k))
+		m[k] = c.fit(m[k], ft, Join(path, k))
 	}
 	return m
 }
@@ -182,21 +202,15 @@ func (c *checker) custom(tree any, t reflect.Type, path string) any {
 	if err == nil {
 		return tree
 	}
-	c.problems = append(c.problems, source.Problem{Object: c.object, Field: path, Err: fmt.Errorf("%s: %w", describe(tree), err)})
-	c.lost = append(c.lost, path)
-	return nil
+	return c.bad(path, "%s: %w", Describe(tree), err)
 }
 
 func (c *checker) no(tree any, wanted, path string) any {
-	c.problems = append(c.problems, source.Problem{
-		Object: c.object, Field: path, Err: fmt.Errorf("%s is not %s", describe(tree), wanted),
-	})
-	c.lost = append(c.lost, path)
-	return nil
+	return c.bad(path, "%s is not %s", Describe(tree), wanted)
 }
 
-// describe names a value of a tree for people.
-func describe(tree any) string {
+// Describe names a value of a tree for people.
+func Describe(tree any) string {
 	switch v := tree.(type) {
 	case map[string]any:
 		return "an object"
@@ -208,14 +222,10 @@ func describe(tree any) string {
 	return fmt.Sprint(tree)
 }
 
-func join(path, key string) string {
+// Join gives the path of a key.
+func Join(path, key string) string {
 	if path == "" {
 		return key
 	}
 	return path + "." + key
-}
-
-func text(m map[string]any, key string) string {
-	s, _ := m[key].(string)
-	return s
 }

@@ -1,0 +1,136 @@
+// Package config reads the configuration file of sluice run, a SluiceConfiguration of sluice.dev/v1alpha1. Fields that
+// mean what a field of KubeProxyConfiguration means have its name.
+//
+// Reading is strict: every mistake is reported, all at once, each with the path of its field.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/policy"
+)
+
+// What the file says it is.
+const (
+	APIVersion = "sluice.dev/v1alpha1"
+	Kind       = "SluiceConfiguration"
+)
+
+// ModeNFTables programs nftables.
+const ModeNFTables = "nftables"
+
+// Config is a configuration that has been checked: every name in it refers to something.
+type Config struct {
+	HostnameOverride string // name of this node; "" for the host's own
+	Mode             string
+	// ClusterCIDR are the sources that count as Pods, at most one of each family; without one of a family, none does.
+	ClusterCIDR []netip.Prefix
+	// NodePortAddresses select this node's addresses that NodePorts answer on; nil is the primary address of each
+	// family. A family without a prefix has all its addresses.
+	NodePortAddresses  []netip.Prefix
+	MasqueradeAll      bool
+	MasqueradeBit      uint8         // of the packet mark, 0–31
+	MinSyncPeriod      time.Duration // the least time between two writes; 0: at once
+	SyncPeriod         time.Duration // how often what failed is tried again, and drift is looked for
+	MetricsBindAddress string
+	HealthzBindAddress string
+	PluginCacheDir     string // for compiled plugins; "": none
+	Plugins            []Plugin
+	Policies           []policy.Policy
+	Bindings           []policy.Binding
+	DefaultPolicy      string // "": the default rules
+}
+
+// Plugin is a module that policies may use.
+type Plugin struct {
+	Name   string
+	File   string // absolute, or relative to the working directory
+	Digest string // sha256:… of the file's bytes; "" takes any
+	Limits Limits
+}
+
+// Limits bounds a plugin more tightly than the host does by itself.
+type Limits struct {
+	MemoryMiB int // 0: the host's own limit
+}
+
+// Default is the configuration of an empty file: kube-proxy's defaults in nftables mode, and no policy.
+func Default() *Config {
+	return &Config{
+		Mode:               ModeNFTables,
+		MasqueradeBit:      14,
+		SyncPeriod:         30 * time.Second,
+		MetricsBindAddress: "127.0.0.1:10249",
+		HealthzBindAddress: "0.0.0.0:10256",
+	}
+}
+
+// Load reads a file. Paths in it are relative to its folder.
+func Load(path string) (*Config, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	c, err := Parse(b, filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// MasqueradeMark is the packet mark of MasqueradeBit.
+func (c *Config) MasqueradeMark() uint32 { return 1 << (c.MasqueradeBit & 31) }
+
+// NodePortPrefixes are NodePortAddresses, as the plan takes them.
+func (c *Config) NodePortPrefixes() []netip.Prefix { return c.NodePortAddresses }
+
+// PolicySet is what decides which policy a Service has. Each call makes a new one.
+func (c *Config) PolicySet() *policy.Set {
+	set := &policy.Set{Policies: map[string]*policy.Policy{}, Bindings: c.Bindings, Default: c.DefaultPolicy}
+	for _, p := range c.Policies {
+		set.Policies[p.Name] = &p
+	}
+	return set
+}
+
+// Steps are the distinct steps of policies that use a plugin, in their order.
+func (c *Config) Steps(plugin string) []policy.Step {
+	var out []policy.Step
+	for _, p := range c.Policies {
+		for _, s := range p.Steps {
+			if s.Plugin == plugin && !slices.Contains(out, s) {
+				out = append(out, s)
+			}
+		}
+	}
+	return out
+}
+
+// Equal tells whether two configurations say the same.
+func (c *Config) Equal(d *Config) bool { return reflect.DeepEqual(c, d) }
+
+// Replaces tells whether c can take the place of old in a running process: the error names each field that needs a
+// restart.
+func (c *Config) Replaces(old *Config) error {
+	var errs []error
+	fixed := func(field string, is, was any) {
+		if is != was {
+			errs = append(errs, fmt.Errorf("%s: %v instead of %v needs a restart", field, is, was))
+		}
+	}
+	fixed("hostnameOverride", c.HostnameOverride, old.HostnameOverride)
+	fixed("mode", c.Mode, old.Mode)
+	fixed("metricsBindAddress", c.MetricsBindAddress, old.MetricsBindAddress)
+	fixed("healthzBindAddress", c.HealthzBindAddress, old.HealthzBindAddress)
+	fixed("pluginCacheDir", c.PluginCacheDir, old.PluginCacheDir)
+	fixed("minSyncPeriod", c.MinSyncPeriod, old.MinSyncPeriod)
+	fixed("syncPeriod", c.SyncPeriod, old.SyncPeriod)
+	return errors.Join(errs...)
+}

@@ -1,0 +1,341 @@
+package config
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/host/policy"
+)
+
+const head = "apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\n"
+
+const full = head + `
+hostnameOverride: node-a1
+mode: nftables
+clusterCIDR: 10.244.1.0/16, fd00:10:244::/56
+nodePortAddresses: [192.168.0.0/24, "::/0"]
+masqueradeAll: true
+masqueradeBit: 0
+minSyncPeriod: 100ms
+syncPeriod: 1m
+metricsBindAddress: "[::1]:9999"
+healthzBindAddress: 0.0.0.0:10256
+pluginCacheDir: /var/cache/sluice
+plugins:
+- name: zone-spill
+  file: plugins/zone-spill.wasm
+  digest: sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+  limits: {memoryMiB: 16}
+- name: staged-drain
+  file: /opt/staged-drain.wasm
+policies:
+- name: zone-aware
+  plugins:
+  - name: staged-drain
+    settings: {stages: [{weight: 50, seconds: 10}], b: 9007199254740993, a: 0.5}
+  - name: zone-spill
+- name: watch
+  mode: Observe
+  failurePolicy: Default
+  plugins: [{name: zone-spill, settings: {}}]
+bindings:
+- selector:
+    matchLabels: {tier: back, app.kubernetes.io/name: cart}
+    matchExpressions:
+    - {key: app, operator: NotIn, values: [redis, ""]}
+    - {key: canary, operator: DoesNotExist}
+  namespaces: [shop]
+  policy: zone-aware
+- namespaces: [lab]
+  policy: watch
+defaultPolicy: watch
+`
+
+func TestParseTakesEveryField(t *testing.T) {
+	got, err := Parse([]byte(full), "/etc/sluice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	drain := policy.Step{Plugin: "staged-drain", Settings: `{"a":0.5,"b":9007199254740993,"stages":[{"seconds":10,"weight":50}]}`}
+	want := &Config{
+		HostnameOverride:   "node-a1",
+		Mode:               ModeNFTables,
+		ClusterCIDR:        prefixes("10.244.0.0/16", "fd00:10:244::/56"),
+		NodePortAddresses:  prefixes("192.168.0.0/24", "::/0"),
+		MasqueradeAll:      true,
+		MinSyncPeriod:      100 * time.Millisecond,
+		SyncPeriod:         time.Minute,
+		MetricsBindAddress: "[::1]:9999",
+		HealthzBindAddress: "0.0.0.0:10256",
+		PluginCacheDir:     "/var/cache/sluice",
+		Plugins: []Plugin{
+			{
+				Name: "zone-spill", File: "/etc/sluice/plugins/zone-spill.wasm", Limits: Limits{MemoryMiB: 16},
+				Digest: "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+			},
+			{Name: "staged-drain", File: "/opt/staged-drain.wasm"},
+		},
+		Policies: []policy.Policy{
+			{Name: "zone-aware", Steps: []policy.Step{drain, {Plugin: "zone-spill"}}},
+			{
+				Name: "watch", Mode: policy.Observe, OnFailure: policy.Default,
+				Steps: []policy.Step{{Plugin: "zone-spill", Settings: "{}"}},
+			},
+		},
+		Bindings: []policy.Binding{
+			{
+				Namespaces: []string{"shop"}, Policy: "zone-aware",
+				Selector: policy.Selector{
+					{Key: "app.kubernetes.io/name", Op: policy.In, Values: []string{"cart"}},
+					{Key: "tier", Op: policy.In, Values: []string{"back"}},
+					{Key: "app", Op: policy.NotIn, Values: []string{"redis", ""}},
+					{Key: "canary", Op: policy.DoesNotExist},
+				},
+			},
+			{Namespaces: []string{"lab"}, Policy: "watch"},
+		},
+		DefaultPolicy: "watch",
+	}
+	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
+		t.Errorf("-want +got\n%s", d)
+	}
+	if got.MasqueradeMark() != 1 {
+		t.Errorf("mark %#x", got.MasqueradeMark())
+	}
+	if steps := got.Steps("zone-spill"); len(steps) != 2 {
+		t.Errorf("steps of zone-spill: %v", steps)
+	}
+	set := got.PolicySet()
+	if set.Policies["zone-aware"].Steps[0] != drain || set.Policies["watch"].Mode != policy.Observe || set.Default != "watch" {
+		t.Errorf("policy set %+v", set)
+	}
+}
+
+func TestAnEmptyConfigurationIsTheDefault(t *testing.T) {
+	got, err := Parse([]byte(head+"nodePortAddresses: [primary]\nclusterCIDR: ''\n"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !got.Equal(Default()) {
+		t.Errorf("got %+v, want %+v", got, Default())
+	}
+	if got.MasqueradeMark() != 0x4000 || got.NodePortPrefixes() != nil {
+		t.Errorf("mark %#x, NodePort prefixes %v", got.MasqueradeMark(), got.NodePortPrefixes())
+	}
+}
+
+func TestEveryMistakeIsReportedAtOnceWithItsPath(t *testing.T) {
+	text := `
+apiVersion: sluice.dev/v1
+kind: SluiceConfiguraton
+hostnameOverride: Node_1
+mode: iptables
+clusterCIDR: 10.244.0.0/16,10.245.0.0/16,x
+nodePortAddresses: [primary, 192.168.0.1]
+masqueradeAll: "yes"
+masqueradebit: 14
+masqueradeBit: 32
+minSyncPeriod: 10
+syncPeriod: 1ms
+metricsBindAddress: localhost:10249
+plugins:
+- {name: zone-spill, file: a.wasm, digest: "md5:1", limits: {memoryMiB: 65, cpu: 1}}
+- {name: zone-spill, file: b.wasm}
+- {name: no file}
+- {file: c.wasm}
+policies:
+- {name: a, mode: Try, failurePolicy: Never, plugins: []}
+- name: b
+  plugins:
+  - {name: zonespil, settings: [1]}
+  - name: 7
+bindings:
+- {policy: c, namespaces: [S], selector: {matchLabels: {"a b": "-", tier: 5}, matchExpressions: [{key: x, operator: in}, {key: "", operator: In}, {key: zone, operator: Exists, values: [z]}]}}
+- {policy: b}
+defaultPolicy: bb
+`
+	_, err := Parse([]byte(text), "")
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	want := `bindings[0].selector.matchLabels[tier]: 5 is not text (quote it)
+masqueradeAll: "yes" is not true or false
+masqueradebit: unknown field (did you mean "masqueradeBit"?)
+plugins[0].limits.cpu: unknown field
+policies[1].plugins[1].name: 7 is not text (quote it)
+apiVersion: "sluice.dev/v1": must be sluice.dev/v1alpha1
+kind: "SluiceConfiguraton": must be SluiceConfiguration
+hostnameOverride: "Node_1" is not a name of lower-case letters, digits, '-' and '.'
+mode: "iptables": must be nftables
+clusterCIDR: 10.245.0.0/16: a second CIDR of IPv4
+clusterCIDR: "x" is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56
+nodePortAddresses[0]: primary stands alone or not at all
+nodePortAddresses[1]: "192.168.0.1" is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56
+masqueradeBit: 32 is not between 0 and 31
+minSyncPeriod: 10 is not text (quote it)
+syncPeriod: 1ms is shorter than 1s
+metricsBindAddress: "localhost:10249" is not an address with a port, such as 127.0.0.1:10249 or [::]:10249
+plugins[0].digest: "md5:1" is not sha256: and 64 hexadecimal digits in lower case
+plugins[0].limits.memoryMiB: 65 is not between 1 and 64
+plugins[1].name: "zone-spill": plugins[0] has the same name
+plugins[2].name: "no file" is not a name of lower-case letters, digits, '-' and '.'
+plugins[2].file: missing: where is the module of "no file"?
+plugins[3].name: missing
+policies[0].mode: "Try": must be Enforce or Observe
+policies[0].failurePolicy: "Never": must be LastGood or Default
+policies[0].plugins: no plugin: the policy would decide nothing
+policies[1].plugins[0].name: no plugin "zonespil" (did you mean "zone-spill"?)
+policies[1].plugins[0].settings: a list is not an object
+bindings[0].namespaces[0]: "S" is not a name of lower-case letters, digits, '-' and '.'
+bindings[0].selector.matchLabels[a b]: "a b" is not a label's key
+bindings[0].selector.matchLabels[a b]: "-" is not a label's value
+bindings[0].selector.matchExpressions[0].operator: "in": must be In, NotIn, Exists or DoesNotExist (did you mean "In"?)
+bindings[0].selector.matchExpressions[1].key: "" is not a label's key
+bindings[0].selector.matchExpressions[1].values: In needs values
+bindings[0].selector.matchExpressions[2].values: Exists takes none
+bindings[0].policy: no policy "c"
+bindings[1].selector: neither labels nor namespaces: say defaultPolicy to mean every Service
+defaultPolicy: no policy "bb" (did you mean "b"?)`
+	got := lines(err.Error())
+	for line := range lines(want) {
+		if !got[line] {
+			t.Errorf("not reported: %s", line)
+		}
+		delete(got, line)
+	}
+	for line := range got {
+		t.Errorf("reported beside: %s", line)
+	}
+}
+
+func lines(s string) map[string]bool {
+	out := map[string]bool{}
+	for l := range strings.SplitSeq(s, "\n") {
+		out[l] = true
+	}
+	return out
+}
+
+func TestNotAConfigurationIsSaidPlainly(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
+		"empty":           {"# nothing\n", "empty"},
+		"two documents":   {head + "---\n" + head, "line 3: a second document"},
+		"a key twice":     {head + "mode: nftables\nmode: nftables\n", `"mode" already set`},
+		"no YAML":         {head + "plugins: [\n", "line "},
+		"a list":          {"[]\n", "not an object"},
+		"another kind":    {"apiVersion: v1\nkind: ConfigMap\n", "must be SluiceConfiguration"},
+		"an empty name":   {head + "defaultPolicy: x\n", `no policy "x"`},
+		"null everywhere": {"apiVersion:\nkind:\n", "apiVersion"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := Parse([]byte(c.text), ""); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q in it", err, c.want)
+			}
+		})
+	}
+}
+
+func TestLoadNamesTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sluice.yaml")
+	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("missing: %v", err)
+	}
+	if err := os.WriteFile(path, []byte(head+"plugins: [{name: p, file: ../p.wasm}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := filepath.Join(filepath.Dir(filepath.Dir(path)), "p.wasm"); c.Plugins[0].File != want {
+		t.Errorf("plugin file %s, want %s", c.Plugins[0].File, want)
+	}
+	if err := os.WriteFile(path, []byte("mode: x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("bad: %v", err)
+	}
+}
+
+func TestReplacesNamesWhatNeedsARestart(t *testing.T) {
+	old, next := Default(), Default()
+	next.DefaultPolicy, next.MasqueradeAll = "x", true
+	if err := next.Replaces(old); err != nil {
+		t.Errorf("a policy and masqueradeAll can change: %v", err)
+	}
+	if next.Equal(old) {
+		t.Error("they are not equal")
+	}
+	next.HostnameOverride, next.SyncPeriod = "b", time.Hour
+	err := next.Replaces(old)
+	if err == nil || !strings.Contains(err.Error(), "hostnameOverride") || !strings.Contains(err.Error(), "syncPeriod") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTheConfigurationOfTheExampleIsGood(t *testing.T) {
+	c, err := Load("../../examples/boutique/sluice.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Policies) == 0 || len(c.Plugins) == 0 || len(c.Bindings) == 0 {
+		t.Errorf("it shows too little: %+v", c)
+	}
+}
+
+// FuzzParse: no panic, and what is accepted holds together.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(full))
+	f.Add([]byte(head))
+	f.Add([]byte("{\"apiVersion\": \"sluice.dev/v1alpha1\", \"kind\": \"SluiceConfiguration\", \"plugins\": null}"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := Parse(text, "/d")
+		if (err == nil) == (c == nil) {
+			t.Fatalf("%v with %v", c, err)
+		}
+		if err != nil {
+			return
+		}
+		set := c.PolicySet()
+		if len(set.Policies) != len(c.Policies) {
+			t.Errorf("policies of the same name: %v", c.Policies)
+		}
+		for _, p := range c.Policies {
+			for _, s := range p.Steps {
+				found := false
+				for _, m := range c.Plugins {
+					found = found || m.Name == s.Plugin && filepath.IsAbs(m.File)
+				}
+				if !found {
+					t.Errorf("policy %s: no plugin %s", p.Name, s.Plugin)
+				}
+			}
+		}
+		for _, b := range c.Bindings {
+			if set.Policies[b.Policy] == nil {
+				t.Errorf("binding to %q", b.Policy)
+			}
+		}
+		if set.Default != "" && set.Policies[set.Default] == nil {
+			t.Errorf("default policy %q", set.Default)
+		}
+		if c.SyncPeriod <= 0 || c.MinSyncPeriod < 0 || c.MasqueradeMark() == 0 {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
+func prefixes(list ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}

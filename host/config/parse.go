@@ -1,0 +1,234 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/internal/strict"
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// file is the file's shape. Pointers tell what is not there from what is empty.
+type file struct {
+	APIVersion         string         `json:"apiVersion"`
+	Kind               string         `json:"kind"`
+	HostnameOverride   string         `json:"hostnameOverride"`
+	Mode               string         `json:"mode"`
+	ClusterCIDR        string         `json:"clusterCIDR"`
+	NodePortAddresses  []string       `json:"nodePortAddresses"`
+	MasqueradeAll      bool           `json:"masqueradeAll"`
+	MasqueradeBit      *int32         `json:"masqueradeBit"`
+	MinSyncPeriod      string         `json:"minSyncPeriod"`
+	SyncPeriod         string         `json:"syncPeriod"`
+	MetricsBindAddress string         `json:"metricsBindAddress"`
+	HealthzBindAddress string         `json:"healthzBindAddress"`
+	PluginCacheDir     string         `json:"pluginCacheDir"`
+	Plugins            []pluginEntry  `json:"plugins"`
+	Policies           []policyEntry  `json:"policies"`
+	Bindings           []bindingEntry `json:"bindings"`
+	DefaultPolicy      string         `json:"defaultPolicy"`
+}
+
+type pluginEntry struct {
+	Name   string `json:"name"`
+	File   string `json:"file"`
+	Digest string `json:"digest"`
+	Limits struct {
+		MemoryMiB *int32 `json:"memoryMiB"`
+	} `json:"limits"`
+}
+
+type policyEntry struct {
+	Name    string `json:"name"`
+	Plugins []struct {
+		Name     string          `json:"name"`
+		Settings json.RawMessage `json:"settings"`
+	} `json:"plugins"`
+	Mode          string `json:"mode"`
+	FailurePolicy string `json:"failurePolicy"`
+}
+
+type bindingEntry struct {
+	Namespaces []string `json:"namespaces"`
+	Selector   struct {
+		MatchLabels      map[string]string `json:"matchLabels"`
+		MatchExpressions []struct {
+			Key      string   `json:"key"`
+			Operator string   `json:"operator"`
+			Values   []string `json:"values"`
+		} `json:"matchExpressions"`
+	} `json:"selector"`
+	Policy string `json:"policy"`
+}
+
+// Parse reads a configuration from YAML or JSON. Paths in it are relative to dir. The error joins everything that is
+// wrong, in the order of the fields.
+func Parse(b []byte, dir string) (*Config, error) {
+	docs := strict.CutYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
+	switch {
+	case len(docs) == 0:
+		return nil, fmt.Errorf("empty: a configuration begins with apiVersion: %s, kind: %s", APIVersion, Kind)
+	case len(docs) > 1:
+		return nil, fmt.Errorf("line %d: a second document: a configuration is one", docs[1].Line)
+	}
+	raw, twice, err := docs[0].ToJSON()
+	if err = errors.Join(err, twice); err != nil {
+		return nil, err
+	}
+	tree, _ := strict.Tree(raw)
+	f, misfits := strict.Fit[file](tree)
+	p := &parser{dir: dir, misfits: misfits}
+	for _, m := range misfits {
+		p.errs = append(p.errs, m)
+	}
+	c := p.config(f)
+	if len(p.errs) > 0 {
+		return nil, errors.Join(p.errs...)
+	}
+	return c, nil
+}
+
+type parser struct {
+	dir     string
+	misfits []strict.Problem
+	errs    []error
+}
+
+// bad reports a mistake, unless it follows from one that is reported.
+func (p *parser) bad(path, format string, args ...any) {
+	if !strict.Covers(p.misfits, path) {
+		p.errs = append(p.errs, strict.Problem{Path: path, Err: fmt.Errorf(format, args...)})
+	}
+}
+
+func (p *parser) config(f *file) *Config {
+	c := Default()
+	if f.APIVersion != APIVersion {
+		p.bad("apiVersion", "%q: must be %s", f.APIVersion, APIVersion)
+	}
+	if f.Kind != Kind {
+		p.bad("kind", "%q: must be %s", f.Kind, Kind)
+	}
+	if c.HostnameOverride = f.HostnameOverride; c.HostnameOverride != "" {
+		p.name("hostnameOverride", c.HostnameOverride)
+	}
+	if f.Mode != "" && f.Mode != ModeNFTables {
+		p.bad("mode", "%q: must be %s", f.Mode, ModeNFTables)
+	}
+	c.ClusterCIDR = p.clusterCIDR(f.ClusterCIDR)
+	c.NodePortAddresses = p.nodePortAddresses(f.NodePortAddresses)
+	c.MasqueradeAll = f.MasqueradeAll
+	if bit := f.MasqueradeBit; bit != nil {
+		if *bit < 0 || *bit > 31 {
+			p.bad("masqueradeBit", "%d is not between 0 and 31", *bit)
+		} else {
+			c.MasqueradeBit = uint8(*bit)
+		}
+	}
+	p.duration("minSyncPeriod", f.MinSyncPeriod, 0, &c.MinSyncPeriod)
+	p.duration("syncPeriod", f.SyncPeriod, time.Second, &c.SyncPeriod)
+	if c.MinSyncPeriod > c.SyncPeriod {
+		p.bad("minSyncPeriod", "%s is longer than syncPeriod, %s", c.MinSyncPeriod, c.SyncPeriod)
+	}
+	p.bindAddress("metricsBindAddress", f.MetricsBindAddress, &c.MetricsBindAddress)
+	p.bindAddress("healthzBindAddress", f.HealthzBindAddress, &c.HealthzBindAddress)
+	if f.PluginCacheDir != "" {
+		c.PluginCacheDir = p.path(f.PluginCacheDir)
+	}
+	c.Plugins = p.plugins(f.Plugins)
+	c.Policies = p.policies(f.Policies, c.Plugins)
+	c.Bindings = p.bindings(f.Bindings, c.Policies)
+	c.DefaultPolicy = f.DefaultPolicy
+	if f.DefaultPolicy != "" {
+		p.policyName("defaultPolicy", f.DefaultPolicy, c.Policies)
+	}
+	return c
+}
+
+func (p *parser) path(name string) string {
+	if filepath.IsAbs(name) {
+		return filepath.Clean(name)
+	}
+	return filepath.Join(p.dir, name)
+}
+
+// clusterCIDR reads one CIDR of each family, with a comma between them.
+func (p *parser) clusterCIDR(s string) []netip.Prefix {
+	if strings.TrimSpace(s) == "" {
+		return nil
+	}
+	var out []netip.Prefix
+	seen := map[model.Family]bool{}
+	for part := range strings.SplitSeq(s, ",") {
+		c, ok := p.prefix("clusterCIDR", strings.TrimSpace(part))
+		if !ok {
+			continue
+		}
+		if f := model.FamilyOf(c.Addr()); seen[f] {
+			p.bad("clusterCIDR", "%s: a second CIDR of %s", c, f)
+		} else {
+			seen[f] = true
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// nodePortAddresses reads CIDRs, or the one word primary. None at all is primary too.
+func (p *parser) nodePortAddresses(list []string) []netip.Prefix {
+	if len(list) == 0 || len(list) == 1 && list[0] == "primary" {
+		return nil
+	}
+	var out []netip.Prefix
+	for i, s := range list {
+		path := fmt.Sprintf("nodePortAddresses[%d]", i)
+		if s == "primary" {
+			p.bad(path, "primary stands alone or not at all")
+		} else if c, ok := p.prefix(path, s); ok {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func (p *parser) prefix(path, s string) (netip.Prefix, bool) {
+	c, err := netip.ParsePrefix(s)
+	if err != nil || c.Addr().Is4In6() {
+		p.bad(path, "%q is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56", s)
+		return netip.Prefix{}, false
+	}
+	return c.Masked(), true
+}
+
+func (p *parser) duration(path, s string, least time.Duration, into *time.Duration) {
+	if s == "" {
+		return
+	}
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil:
+		p.bad(path, "%q is not a duration such as 30s or 1m30s", s)
+	case d < least:
+		p.bad(path, "%s is shorter than %s", s, least)
+	default:
+		*into = d
+	}
+}
+
+func (p *parser) bindAddress(path, s string, into *string) {
+	if s == "" {
+		return
+	}
+	a, err := netip.ParseAddrPort(s)
+	if err != nil {
+		p.bad(path, "%q is not an address with a port, such as 127.0.0.1:10249 or [::]:10249", s)
+		return
+	}
+	*into = a.String()
+}

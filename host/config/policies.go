@@ -1,0 +1,217 @@
+package config
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/host/internal/strict"
+	"github.com/sluice-proxy/sluice/host/policy"
+)
+
+// maxMemoryMiB is what the host lets a guest have at most.
+const maxMemoryMiB = 64
+
+func (p *parser) plugins(list []pluginEntry) []Plugin {
+	var out []Plugin
+	seen := map[string]int{}
+	for i, e := range list {
+		path := fmt.Sprintf("plugins[%d]", i)
+		p.unique(path+".name", e.Name, i, seen, "plugins")
+		m := Plugin{Name: e.Name, Digest: e.Digest}
+		if e.File == "" {
+			p.bad(path+".file", "missing: where is the module of %q?", e.Name)
+		} else {
+			m.File = p.path(e.File)
+		}
+		if e.Digest != "" {
+			sum, ok := strings.CutPrefix(e.Digest, "sha256:")
+			if _, err := hex.DecodeString(sum); !ok || err != nil || len(sum) != 64 || sum != strings.ToLower(sum) {
+				p.bad(path+".digest", "%q is not sha256: and 64 hexadecimal digits in lower case", e.Digest)
+			}
+		}
+		if mem := e.Limits.MemoryMiB; mem != nil {
+			if *mem < 1 || *mem > maxMemoryMiB {
+				p.bad(path+".limits.memoryMiB", "%d is not between 1 and %d", *mem, maxMemoryMiB)
+			}
+			m.Limits.MemoryMiB = int(*mem)
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+func (p *parser) policies(list []policyEntry, plugins []Plugin) []policy.Policy {
+	var known []string
+	for _, m := range plugins {
+		known = append(known, m.Name)
+	}
+	var out []policy.Policy
+	seen := map[string]int{}
+	for i, e := range list {
+		path := fmt.Sprintf("policies[%d]", i)
+		p.unique(path+".name", e.Name, i, seen, "policies")
+		q := policy.Policy{Name: e.Name}
+		switch e.Mode {
+		case "", policy.Enforce.String():
+		case policy.Observe.String():
+			q.Mode = policy.Observe
+		default:
+			p.bad(path+".mode", "%q: must be %s or %s", e.Mode, policy.Enforce, policy.Observe)
+		}
+		switch e.FailurePolicy {
+		case "", policy.LastGood.String():
+		case policy.Default.String():
+			q.OnFailure = policy.Default
+		default:
+			p.bad(path+".failurePolicy", "%q: must be %s or %s", e.FailurePolicy, policy.LastGood, policy.Default)
+		}
+		if len(e.Plugins) == 0 {
+			p.bad(path+".plugins", "no plugin: the policy would decide nothing")
+		}
+		for j, s := range e.Plugins {
+			at := fmt.Sprintf("%s.plugins[%d]", path, j)
+			if !slices.Contains(known, s.Name) {
+				p.bad(at+".name", "no plugin %q%s", s.Name, strict.DidYouMean(s.Name, known))
+			}
+			q.Steps = append(q.Steps, policy.Step{Plugin: s.Name, Settings: p.settings(at+".settings", s.Settings)})
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
+// settings gives the one JSON text of equal settings: keys sorted, no blanks.
+func (p *parser) settings(path string, raw json.RawMessage) string {
+	if len(raw) == 0 || string(raw) == "null" {
+		return ""
+	}
+	tree, _ := strict.Tree(raw)
+	if _, ok := tree.(map[string]any); !ok {
+		p.bad(path, "%s is not an object", strict.Describe(tree))
+		return ""
+	}
+	b, err := json.Marshal(tree)
+	if err != nil {
+		p.bad(path, "%w", err)
+	}
+	return string(b)
+}
+
+func (p *parser) bindings(list []bindingEntry, policies []policy.Policy) []policy.Binding {
+	var out []policy.Binding
+	for i, e := range list {
+		path := fmt.Sprintf("bindings[%d]", i)
+		for j, ns := range e.Namespaces {
+			p.name(fmt.Sprintf("%s.namespaces[%d]", path, j), ns)
+		}
+		if len(e.Selector.MatchLabels)+len(e.Selector.MatchExpressions)+len(e.Namespaces) == 0 {
+			p.bad(path+".selector", "neither labels nor namespaces: say defaultPolicy to mean every Service")
+		}
+		b := policy.Binding{Namespaces: e.Namespaces, Policy: e.Policy}
+		for _, key := range slices.Sorted(maps.Keys(e.Selector.MatchLabels)) {
+			value := e.Selector.MatchLabels[key]
+			at := fmt.Sprintf("%s.selector.matchLabels[%s]", path, key)
+			p.labelKey(at, key)
+			p.labelValue(at, value)
+			b.Selector = append(b.Selector, policy.Requirement{Key: key, Op: policy.In, Values: []string{value}})
+		}
+		for j, x := range e.Selector.MatchExpressions {
+			at := fmt.Sprintf("%s.selector.matchExpressions[%d]", path, j)
+			p.labelKey(at+".key", x.Key)
+			for k, v := range x.Values {
+				p.labelValue(fmt.Sprintf("%s.values[%d]", at, k), v)
+			}
+			op, needs, ok := operator(x.Operator)
+			switch {
+			case !ok:
+				p.bad(at+".operator", "%q: must be In, NotIn, Exists or DoesNotExist%s", x.Operator,
+					strict.DidYouMean(x.Operator, []string{"In", "NotIn", "Exists", "DoesNotExist"}))
+			case needs && len(x.Values) == 0:
+				p.bad(at+".values", "%s needs values", x.Operator)
+			case !needs && len(x.Values) > 0:
+				p.bad(at+".values", "%s takes none", x.Operator)
+			}
+			b.Selector = append(b.Selector, policy.Requirement{Key: x.Key, Op: op, Values: x.Values})
+		}
+		p.policyName(path+".policy", e.Policy, policies)
+		out = append(out, b)
+	}
+	return out
+}
+
+func operator(s string) (op policy.Op, values, ok bool) {
+	switch s {
+	case "In":
+		return policy.In, true, true
+	case "NotIn":
+		return policy.NotIn, true, true
+	case "Exists":
+		return policy.Exists, false, true
+	case "DoesNotExist":
+		return policy.DoesNotExist, false, true
+	}
+	return 0, false, false
+}
+
+func (p *parser) policyName(path, name string, policies []policy.Policy) {
+	var known []string
+	for _, q := range policies {
+		known = append(known, q.Name)
+	}
+	switch {
+	case name == "":
+		p.bad(path, "missing: which policy?")
+	case !slices.Contains(known, name):
+		p.bad(path, "no policy %q%s", name, strict.DidYouMean(name, known))
+	}
+}
+
+func (p *parser) unique(path, name string, i int, seen map[string]int, list string) {
+	if j, dup := seen[name]; dup && name != "" {
+		p.bad(path, "%q: %s[%d] has the same name", name, list, j)
+	}
+	seen[name] = i
+	p.name(path, name)
+}
+
+// name holds names to those of Kubernetes objects: they stand in annotations, logs and metrics.
+func (p *parser) name(path, s string) {
+	if s == "" {
+		p.bad(path, "missing")
+	} else if len(s) > 253 || !made(s, "-.", false) {
+		p.bad(path, "%.300q is not a name of lower-case letters, digits, '-' and '.'", s)
+	}
+}
+
+func (p *parser) labelKey(path, s string) {
+	prefix, name, has := strings.Cut(s, "/")
+	if !has {
+		prefix, name = "x", s
+	}
+	if len(prefix) > 253 || !made(prefix, "-.", false) || name == "" || len(name) > 63 || !made(name, "-._", true) {
+		p.bad(path, "%.300q is not a label's key", s)
+	}
+}
+
+func (p *parser) labelValue(path, s string) {
+	if len(s) > 63 || s != "" && !made(s, "-._", true) {
+		p.bad(path, "%.300q is not a label's value", s)
+	}
+}
+
+// made tells whether s is made of letters and digits, with marks between them.
+func made(s, marks string, upper bool) bool {
+	for i, r := range s {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', upper && r >= 'A' && r <= 'Z':
+		case strings.ContainsRune(marks, r) && i > 0 && i < len(s)-1:
+		default:
+			return false
+		}
+	}
+	return s != ""
+}
