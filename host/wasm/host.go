@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/tetratelabs/wazero"
@@ -32,15 +33,25 @@ type Options struct {
 
 // Host loads plugins. It is safe for use by several goroutines.
 type Host struct {
+	ctx      context.Context // of all calls of guests, which end by fuel and not by a deadline
 	cacheDir string
 	limits   Limits
 	log      *slog.Logger
 	now      func() time.Time
+
+	mu     sync.Mutex
+	open   map[*Plugin]bool
+	closed bool
 }
 
-// New makes a Host. A cache folder that cannot be trusted is logged and not used.
-func New(opts Options) *Host {
-	h := &Host{limits: opts.Limits.withDefaults(), log: opts.Log, now: opts.Now}
+// New makes a Host, or says which limit makes no sense. A cache folder that cannot be trusted is logged and not used.
+// Guests are called with ctx's values, not its end: Close is the end.
+func New(ctx context.Context, opts Options) (*Host, error) {
+	limits, err := opts.Limits.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("wasm: %w", err)
+	}
+	h := &Host{ctx: context.WithoutCancel(ctx), limits: limits, log: opts.Log, now: opts.Now, open: map[*Plugin]bool{}}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -54,7 +65,38 @@ func New(opts Options) *Host {
 			h.cacheDir = opts.CacheDir
 		}
 	}
-	return h
+	return h, nil
+}
+
+// Close closes all plugins that were loaded and are not closed yet.
+func (h *Host) Close(context.Context) error {
+	h.mu.Lock()
+	h.closed = true
+	open := h.open
+	h.open = nil
+	h.mu.Unlock()
+	var errs []error
+	for p := range open {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// keep notes that p has to be closed with h.
+func (h *Host) keep(p *Plugin) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return false
+	}
+	h.open[p] = true
+	return true
+}
+
+func (h *Host) forget(p *Plugin) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.open, p)
 }
 
 // Report says what loading a plugin found and took.
@@ -74,16 +116,8 @@ type Report struct {
 
 // Load makes a plugin of a module and its settings (JSON text, or nothing), and tries it on Samples. It may take
 // seconds of CPU time for a large module, and never more than Limits allow; ctx can end it between functions. The error
-// says what is wrong with the module, for the person who wrote it.
+// says what is wrong with the module, for the person who wrote it; the caller adds which plugin it is.
 func (h *Host) Load(ctx context.Context, name string, wasm, settings []byte) (*Plugin, error) {
-	p, err := h.load(ctx, name, wasm, settings)
-	if err != nil {
-		return nil, fmt.Errorf("plugin %s: %w", name, err)
-	}
-	return p, nil
-}
-
-func (h *Host) load(ctx context.Context, name string, wasm, settings []byte) (*Plugin, error) {
 	if len(settings) > h.limits.Settings {
 		return nil, fmt.Errorf("settings: %d bytes, the limit is %d", len(settings), h.limits.Settings)
 	}
@@ -99,7 +133,7 @@ func (h *Host) load(ctx context.Context, name string, wasm, settings []byte) (*P
 		return nil, err
 	}
 	p := &Plugin{
-		name: name, limits: h.limits, settings: append([]byte(nil), settings...),
+		host: h, limits: h.limits, settings: append([]byte(nil), settings...),
 		log: h.log.With("plugin", name), hasSettings: hasExport(info, "sluice_configure"),
 	}
 	p.report = Report{Name: name, Revision: revision(wasm, settings), Module: *info, Meter: h.now().Sub(begin)}
@@ -109,8 +143,10 @@ func (h *Host) load(ctx context.Context, name string, wasm, settings []byte) (*P
 	}
 	p.report.Compile = h.now().Sub(begin)
 	if err := p.introduce(ctx, h.now); err != nil {
-		p.Close()
-		return nil, err
+		return nil, errors.Join(err, p.Close())
+	}
+	if !h.keep(p) {
+		return nil, errors.Join(errors.New("the plugin host is closed"), p.Close())
 	}
 	return p, nil
 }
@@ -147,7 +183,7 @@ func (h *Host) compileWith(ctx context.Context, p *Plugin, metered []byte, entry
 			err = fmt.Errorf("the compiler failed: %v", r)
 		}
 		if err != nil {
-			p.Close()
+			err = errors.Join(err, p.Close())
 		}
 	}()
 	// Not WithCloseOnContextDone: it slows calls down and does not stop all guests. Fuel does.

@@ -1,6 +1,10 @@
 package wasm
 
-import "github.com/sluice-proxy/sluice/host/wasm/meter"
+import (
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/host/wasm/meter"
+)
 
 // Limits bounds one plugin. Fuel is in units of wasm/meter: about one instruction.
 type Limits struct {
@@ -35,8 +39,8 @@ func DefaultLimits() Limits {
 	}
 }
 
-// withDefaults fills in what is zero.
-func (l Limits) withDefaults() Limits {
+// withDefaults fills in what is zero and refuses what is negative.
+func (l Limits) withDefaults() (Limits, error) {
 	d := DefaultLimits()
 	def := func(v *int64, d int64) {
 		if *v == 0 {
@@ -65,5 +69,17 @@ func (l Limits) withDefaults() Limits {
 	num(&l.LogPerSecond, d.LogPerSecond)
 	num(&l.Settings, d.Settings)
 	num(&l.Failures, d.Failures)
-	return l
+	for _, v := range []struct {
+		name  string
+		value int64
+	}{
+		{"InitFuel", l.InitFuel}, {"ConfigureFuel", l.ConfigureFuel}, {"DecideFuel", l.DecideFuel}, {"EndpointFuel", l.EndpointFuel},
+		{"LogLines", int64(l.LogLines)}, {"LogBytes", int64(l.LogBytes)}, {"LogPerSecond", int64(l.LogPerSecond)},
+		{"Settings", int64(l.Settings)}, {"Failures", int64(l.Failures)},
+	} {
+		if v.value < 0 {
+			return l, fmt.Errorf("limit %s is %d", v.name, v.value)
+		}
+	}
+	return l, nil
 }

@@ -17,7 +17,7 @@ import (
 // Plugin is one loaded module with its settings: a policy.Plugin. It is safe for use by several goroutines, which it
 // serves one after another.
 type Plugin struct {
-	name        string
+	host        *Host
 	limits      Limits
 	settings    []byte
 	hasSettings bool
@@ -25,7 +25,7 @@ type Plugin struct {
 	report      Report
 
 	mu       sync.Mutex
-	ctx      context.Context // of all calls: they end by fuel, not by a deadline
+	ctx      context.Context
 	runtime  wazero.Runtime
 	cache    wazero.CompilationCache
 	compiled wazero.CompiledModule
@@ -36,8 +36,8 @@ type Plugin struct {
 	logging  logging
 
 	calls, failures, instances uint64
-	fuel, maxFuel, initFuel    int64
-	lastFuel                   int64
+	fuel, lastFuel, maxFuel    uint64
+	initFuel                   int64
 }
 
 // Stats counts what a plugin did since it was loaded.
@@ -45,29 +45,28 @@ type Stats struct {
 	Calls       uint64 // of Decide that reached a guest
 	Failures    uint64 // of those
 	Instances   uint64 // guests made, the present one included
-	Fuel        int64  // used by all calls
-	LastFuel    int64  // by the last one
-	MaxFuel     int64  // by the dearest one
+	Fuel        uint64 // used by all calls
+	LastFuel    uint64 // by the last one
+	MaxFuel     uint64 // by the dearest one
 	LogDropped  uint64 // lines that went over the limits
 	MemoryBytes uint32 // of the present guest, 0 when there is none
 	Suspended   bool   // since its last failure, until a request of a later time
 }
 
-// DecideError is why a plugin gave no answer.
+// DecideError is why a plugin gave no answer. It does not name the plugin: the caller knows which one it asked.
 type DecideError struct {
-	Plugin     string
 	Failures   uint64        // so far
 	Suspended  bool          // it was not even asked
 	RetryAfter time.Duration // asking earlier than this is of no use
 	Err        error
 }
 
-// Error names the plugin and the reason.
+// Error gives the reason.
 func (e *DecideError) Error() string {
 	if e.Suspended {
-		return fmt.Sprintf("plugin %s: suspended for another %s after %d failures, the last: %v", e.Plugin, e.RetryAfter, e.Failures, e.Err)
+		return fmt.Sprintf("suspended for another %s after %d failures, the last: %v", e.RetryAfter, e.Failures, e.Err)
 	}
-	return fmt.Sprintf("plugin %s: %v", e.Plugin, e.Err)
+	return e.Err.Error()
 }
 
 // Unwrap gives the reason alone.
@@ -82,22 +81,22 @@ func (p *Plugin) Decide(req *abi.Request, resp *abi.Response) error {
 
 func (p *Plugin) ask(req *abi.Request, resp *abi.Response) error {
 	if p.closed {
-		return &DecideError{Plugin: p.name, Failures: p.failures, Err: errors.New("it is closed")}
+		return &DecideError{Failures: p.failures, Err: errors.New("it is closed")}
 	}
 	if wait := p.health.suspended(req.Now); wait > 0 {
-		return &DecideError{Plugin: p.name, Failures: p.failures, Suspended: true, RetryAfter: wait, Err: p.health.last}
+		return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: p.health.last}
 	}
 	p.logging.tick(req.Now, p.limits.LogPerSecond)
 	if p.guest != nil && p.guest.enc.Full() {
 		p.discard()
 	}
 	p.calls++
-	var used int64
+	var used uint64
 	err := p.ensure()
 	if err == nil {
 		g := p.guest
 		err = g.answer(&p.dec, req, resp)
-		used = g.used
+		used = uint64(max(0, g.used))
 	}
 	p.fuel += used
 	p.lastFuel = used
@@ -112,7 +111,7 @@ func (p *Plugin) ask(req *abi.Request, resp *abi.Response) error {
 	if p.health.until != 0 {
 		p.log.Warn("plugin is suspended", "for", wait, "failures", p.failures, "error", err)
 	}
-	return &DecideError{Plugin: p.name, Failures: p.failures, RetryAfter: wait, Err: err}
+	return &DecideError{Failures: p.failures, RetryAfter: wait, Err: err}
 }
 
 // ensure makes a guest when there is none.
@@ -134,7 +133,7 @@ func (p *Plugin) discard() {
 // introduce makes the first guest, asks it who it is, and tries the plugin on Samples in two guests, which must agree.
 // Afterwards there is a fresh one.
 func (p *Plugin) introduce(ctx context.Context, now func() time.Time) error {
-	p.ctx = context.WithoutCancel(ctx)
+	p.ctx = p.host.ctx
 	begin := now()
 	g, err := p.newGuest()
 	if err != nil {
@@ -161,7 +160,7 @@ func (p *Plugin) introduce(ctx context.Context, now func() time.Time) error {
 	if err := p.selfTest(ctx); err != nil {
 		return err
 	}
-	*p = Plugin{name: p.name, limits: p.limits, settings: p.settings, hasSettings: p.hasSettings, log: p.log,
+	*p = Plugin{host: p.host, limits: p.limits, settings: p.settings, hasSettings: p.hasSettings, log: p.log,
 		report: p.report, ctx: p.ctx, runtime: p.runtime, cache: p.cache, compiled: p.compiled}
 	return p.ensure()
 }
@@ -244,18 +243,21 @@ func (p *Plugin) Restart() {
 	p.discard()
 }
 
-// Close frees everything. Decide answers an error from now on.
-func (p *Plugin) Close() {
+// Close frees everything, once a Decide under way has ended. Decide answers an error from now on.
+func (p *Plugin) Close() error {
+	p.host.forget(p)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.discard()
 	p.closed = true
 	ctx := context.Background()
+	var errs []error
 	if p.runtime != nil {
-		_ = p.runtime.Close(ctx) // memory only: there is nothing to lose
+		errs = append(errs, p.runtime.Close(ctx))
 	}
 	if p.cache != nil {
-		_ = p.cache.Close(ctx)
+		errs = append(errs, p.cache.Close(ctx))
 	}
 	p.runtime, p.cache, p.compiled = nil, nil, nil
+	return errors.Join(errs...)
 }
