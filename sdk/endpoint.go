@@ -57,6 +57,9 @@ func (e Endpoint) Node() ID { return ID(u32(e.p, abi.EndpointNode)) }
 // Zone is the name of its zone, or None.
 func (e Endpoint) Zone() ID { return ID(u32(e.p, abi.EndpointZone)) }
 
+// ZoneIndex is the index of its zone for Request.ZoneAt, or -1.
+func (e Endpoint) ZoneIndex() int { return zoneIndex(u16(e.p, abi.EndpointZoneIndex)) }
+
 // Weight is what the plugin before in the chain gave it; before the first, 1 if it is Chosen, else 0.
 func (e Endpoint) Weight() int { return int(u32(e.p, abi.EndpointWeight)) }
 

@@ -164,6 +164,16 @@ func (r *Request) Node() ID { return ID(u32(r.head, abi.ReqNode)) }
 // Zone is this node's zone, or None when it is not known.
 func (r *Request) Zone() ID { return ID(u32(r.head, abi.ReqZone)) }
 
+// ZoneIndex is the index of this node's zone for ZoneAt, or -1.
+func (r *Request) ZoneIndex() int { return zoneIndex(u16(r.head, abi.ReqZoneIndex)) }
+
+func zoneIndex(i uint16) int {
+	if i == abi.NoZone {
+		return -1
+	}
+	return int(i)
+}
+
 // State is what this plugin set last for this Service port and pool, empty at first. Copy what is kept.
 func (r *Request) State() []byte { return r.state }
 

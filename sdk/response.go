@@ -39,8 +39,7 @@ type Response struct {
 	balance Balance
 	state   []byte
 	reasons []string
-	last    uint32 // index of the reason set last
-	bytes   int    // of all reasons
+	bytes   int // of all reasons
 	err     error
 }
 
@@ -93,29 +92,30 @@ func (r *Response) SetResetAfter(i int, d time.Duration) {
 // it should change while the answer does not, such as a time that counts down. A text that many endpoints share is
 // sent once. What cannot be printed becomes "?", and texts are cut at 256 bytes; an answer has room for 256 different
 // ones of 4096 bytes in all, and those beyond are left out.
-func (r *Response) SetReason(i int, text string) {
-	p := r.answers.at(i)
-	putU32(p, abi.AnswerReason, r.reason(text))
-}
+func (r *Response) SetReason(i int, text string) { r.SetReasonAs(i, r.Reason(text)) }
 
-func (r *Response) reason(text string) uint32 {
-	if int(r.last) < len(r.reasons) && r.reasons[r.last] == text {
-		return r.last
-	}
+// Reason stands for a text in the answer being written.
+type Reason uint32
+
+// Reason takes in a text, for SetReasonAs: the cheap way to give many endpoints the same reason.
+func (r *Response) Reason(text string) Reason {
 	for j, s := range r.reasons {
 		if s == text {
-			r.last = uint32(j)
-			return r.last
+			return Reason(j)
 		}
 	}
 	n := min(len(text), abi.MaxReason)
 	if len(r.reasons) == abi.MaxReasonCount || r.bytes+n > abi.MaxReasons {
 		return abi.NoReasonIndex
 	}
-	r.last = uint32(len(r.reasons))
 	r.reasons = append(r.reasons, text)
 	r.bytes += n
-	return r.last
+	return Reason(len(r.reasons) - 1)
+}
+
+// SetReasonAs is SetReason with a text that Reason took in for this answer.
+func (r *Response) SetReasonAs(i int, reason Reason) {
+	putU32(r.answers.at(i), abi.AnswerReason, uint32(reason))
 }
 
 // Requeue asks the host to ask again after d. Of several calls the shortest holds; d of 0 or less is the next
@@ -183,6 +183,13 @@ func (r *Response) finish() (int64, error) {
 // printable writes s to b in at most MaxReason bytes, "?" for what is not printable UTF-8, and gives how many it wrote:
 // never more than s has.
 func printable(b []byte, s string) (n int) {
+	for n < len(s) && s[n] >= ' ' && s[n] <= '~' {
+		n++
+	}
+	if n == len(s) { // nearly all are
+		return copy(b, s[:min(n, abi.MaxReason)])
+	}
+	n = 0
 	for _, c := range s {
 		if c == utf8.RuneError || !unicode.IsPrint(c) {
 			c = '?'

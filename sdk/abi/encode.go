@@ -37,6 +37,16 @@ func (e *Encoder) AppendRequest(dst []byte, req *Request) []byte {
 	dst = slices.Grow(dst, table)[:start+table]
 	b := dst[start:]
 
+	for i := range req.Zones {
+		if id := putZone((*[ZoneSize]byte)(b[zones+i*ZoneSize:]), &req.Zones[i], t); id != NoString && i < NoZone {
+			t.zones[id] = uint16(i)
+		}
+	}
+	for i := range req.Endpoints {
+		putEndpoint((*[EndpointSize]byte)(b[endpoints+i*EndpointSize:]), &req.Endpoints[i], t)
+	}
+	clear(b[state+copy(b[state:], req.State):])
+
 	h := (*[ReqSize]byte)(b)
 	le := binary.LittleEndian
 	le.PutUint32(h[ReqMagic:], RequestMagic)
@@ -49,10 +59,12 @@ func (e *Encoder) AppendRequest(dst []byte, req *Request) []byte {
 	le.PutUint32(h[ReqService:], t.id(req.Service))
 	le.PutUint32(h[ReqPortName:], t.id(req.Port))
 	le.PutUint32(h[ReqNode:], t.id(req.Node))
-	le.PutUint32(h[ReqZone:], t.id(req.Zone))
+	zone := t.id(req.Zone)
+	le.PutUint32(h[ReqZone:], zone)
 	le.PutUint16(h[ReqPort:], req.PortNumber)
 	h[ReqProtocol], h[ReqFamily], h[ReqPool], h[ReqPolicy] = req.Protocol, req.Family, req.Pool, policyBits(req)
-	clear(h[ReqPolicy+1 : ReqAffinity])
+	le.PutUint16(h[ReqZoneIndex:], t.zone(zone))
+	clear(h[ReqZoneIndex+2 : ReqAffinity])
 	le.PutUint64(h[ReqAffinity:], uint64(req.AffinityMS))
 	putArea(h[ReqEndpointsOffset:], endpoints, len(req.Endpoints), EndpointSize)
 	putArea(h[ReqZonesOffset:], zones, len(req.Zones), ZoneSize)
@@ -61,13 +73,10 @@ func (e *Encoder) AppendRequest(dst []byte, req *Request) []byte {
 	clear(h[ReqStateLength+4:])
 
 	for i := range req.Zones {
-		putZone((*[ZoneSize]byte)(b[zones+i*ZoneSize:]), &req.Zones[i], t)
+		if id := le.Uint32(b[zones+i*ZoneSize+ZoneName:]); id != NoString {
+			t.zones[id] = NoZone
+		}
 	}
-	for i := range req.Endpoints {
-		putEndpoint((*[EndpointSize]byte)(b[endpoints+i*EndpointSize:]), &req.Endpoints[i], t)
-	}
-	clear(b[state+copy(b[state:], req.State):])
-
 	putArea(h[ReqStringsOffset:], table, len(t.used), StringSize)
 	dst = appendStrings(dst, start, t)
 	le.PutUint32(dst[start+ReqTotal:], uint32(len(dst)-start))
@@ -78,10 +87,11 @@ func putEndpoint(r *[EndpointSize]byte, e *Endpoint, t *interner) {
 	le := binary.LittleEndian
 	addr := e.Addr.Addr()
 	*(*[16]byte)(r[EndpointAddr:]) = addr.As16()
-	le.PutUint32(r[EndpointPort:], uint32(e.Addr.Port())) // and the 2 zero bytes after it
+	zone := t.id(e.Zone)
+	le.PutUint32(r[EndpointPort:], uint32(e.Addr.Port())|uint32(t.zone(zone))<<16) // and the zone index after it
 	le.PutUint32(r[EndpointConditions:], e.Conditions)
 	le.PutUint32(r[EndpointNode:], t.id(e.Node))
-	le.PutUint32(r[EndpointZone:], t.id(e.Zone))
+	le.PutUint32(r[EndpointZone:], zone)
 	le.PutUint32(r[EndpointWeight:], e.Weight)
 	le.PutUint32(r[EndpointPriorWeight:], uint32(e.PriorWeight))
 	le.PutUint64(r[EndpointReadySince:], uint64(e.ReadySince))
@@ -90,12 +100,14 @@ func putEndpoint(r *[EndpointSize]byte, e *Endpoint, t *interner) {
 	le.PutUint32(r[EndpointMetadata:], t.id(e.Metadata))
 }
 
-func putZone(r *[ZoneSize]byte, z *Zone, t *interner) {
+func putZone(r *[ZoneSize]byte, z *Zone, t *interner) (id uint32) {
 	le := binary.LittleEndian
-	le.PutUint32(r[ZoneName:], t.id(z.Name))
+	id = t.id(z.Name)
+	le.PutUint32(r[ZoneName:], id)
 	le.PutUint32(r[ZoneNodes:], z.Nodes)
 	le.PutUint64(r[ZoneReady:], uint64(z.Ready)) // and the 4 zero bytes after it
 	le.PutUint64(r[ZoneMilliCPU:], z.MilliCPU)
+	return id
 }
 
 // appendStrings appends the records of the strings in use, then their texts.

@@ -3,10 +3,12 @@ package abi
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 )
 
-// sample is a request of n endpoints on n/3 nodes in 3 zones, as the host of a large cluster sees it.
+// sample is a request of n endpoints on n/3 nodes in 3 zones, as the host of a large cluster sees it: each with strings
+// of its own.
 func sample(n int) *Request {
 	req := &Request{
 		Now: 1_750_000_000_000, Namespace: "shop", Service: "web", Port: "http", PortNumber: 80, Protocol: 6, Family: 4,
@@ -20,7 +22,7 @@ func sample(n int) *Request {
 	for i := range n {
 		req.Endpoints = append(req.Endpoints, Endpoint{
 			Addr:       netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 8080),
-			Conditions: Ready | Serving | Chosen, Node: nodes[i*7%len(nodes)], Zone: req.Zones[i%3].Name, Weight: 1,
+			Conditions: Ready | Serving | Chosen, Node: strings.Clone(nodes[i*7%len(nodes)]), Zone: strings.Clone(req.Zones[i%3].Name), Weight: 1,
 			PriorWeight: NoWeight, ReadySince: 1_749_000_000_000, Connections: NotCounted,
 		})
 	}

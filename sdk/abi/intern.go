@@ -1,8 +1,8 @@
 package abi
 
 import (
+	"math/bits"
 	"strings"
-	"unsafe"
 )
 
 // Limits of an intern table. A table that reaches one goes on working, and says so by Full.
@@ -17,12 +17,12 @@ type interner struct {
 	ids   map[string]uint32
 	texts []string // by id
 	stamp []uint32 // by id: the last round that used it
+	zones []uint16 // by id: its row in the zone table of this round, NoZone
 	round uint32
 	used  []uint32 // ids of this round, in the order of first use
 	bytes int      // of all texts
 
-	// recent maps a string's address to its id. The strings of a cluster's state are the same objects from call to
-	// call, so most look-ups end here without hashing the text. It holds the strings, so an address stays theirs.
+	// recent is a cache of ids by a cheap mix of the text: most look-ups end here without a real hash of it.
 	recent [1 << recentBits]struct {
 		text string
 		id   uint32
@@ -44,16 +44,24 @@ func (t *interner) id(s string) uint32 {
 	if s == "" {
 		return NoString
 	}
-	at := uint64(uintptr(unsafe.Pointer(unsafe.StringData(s)))) * 0x9E3779B97F4A7C15 >> (64 - recentBits)
-	r := &t.recent[at]
+	r := &t.recent[mix(s)>>(64-recentBits)]
 	if len(r.text) != len(s) || r.text != s {
-		r.text, r.id = s, t.lookup(s)
+		r.id = t.lookup(s)
+		r.text = t.texts[r.id]
 	}
 	if t.stamp[r.id] != t.round {
 		t.stamp[r.id] = t.round
 		t.used = append(t.used, r.id)
 	}
 	return r.id
+}
+
+// zone gives the row of a zone in this round's zone table.
+func (t *interner) zone(id uint32) uint16 {
+	if id == NoString {
+		return NoZone
+	}
+	return t.zones[id]
 }
 
 func (t *interner) lookup(s string) uint32 {
@@ -67,7 +75,30 @@ func (t *interner) lookup(s string) uint32 {
 		t.ids[s] = id
 		t.texts = append(t.texts, s)
 		t.stamp = append(t.stamp, 0)
+		t.zones = append(t.zones, NoZone)
 		t.bytes += len(s)
 	}
 	return id
+}
+
+// mix makes a number of the length of s and up to 24 bytes of it, of both ends and the middle: where the names of nodes
+// and zones differ.
+func mix(s string) uint64 {
+	const odd = 0x9E3779B97F4A7C15 // 2⁶⁴ divided by the golden ratio: spreads to the upper bits
+	n := len(s)
+	h := uint64(n)
+	if n < 8 {
+		for i := range n {
+			h = h<<8 | uint64(s[i])
+		}
+		return h * odd
+	}
+	h ^= load(s) ^ bits.RotateLeft64(load(s[(n-8)/2:]), 21) ^ bits.RotateLeft64(load(s[n-8:]), 42)
+	return h * odd
+}
+
+func load(s string) uint64 {
+	_ = s[7]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }

@@ -24,7 +24,8 @@ import "strconv"
 //	  family           55  1     4 or 6
 //	  pool             56  1     PoolCluster or PoolLocal
 //	  policy           57  1     PolicyInternalLocal, PolicyExternalLocal
-//	  (zero)           58  6
+//	  zone index       58  2     row of this node's zone in the zone table, NoZone
+//	  (zero)           60  4
 //	  affinity         64  8     milliseconds, 0: none
 //	  endpoints        72  12    offset, count, stride
 //	  zones            84  12    offset, count, stride
@@ -35,7 +36,7 @@ import "strconv"
 //	endpoint record    at  size
 //	  address           0  16    IPv4 as ::ffff:a.b.c.d
 //	  port             16  2
-//	  (zero)           18  2
+//	  zone index       18  2     row of its zone in the zone table, NoZone
 //	  conditions       20  4     Ready … HintedNode
 //	  node             24  4     string id
 //	  zone             28  4     string id
@@ -105,6 +106,7 @@ const (
 	ReqFamily          = 55
 	ReqPool            = 56
 	ReqPolicy          = 57
+	ReqZoneIndex       = 58
 	ReqAffinity        = 64
 	ReqEndpointsOffset = 72
 	ReqEndpointsCount  = 76
@@ -120,6 +122,9 @@ const (
 	ReqSize            = 120
 )
 
+// NoZone is the zone index of a zone that is not in the zone table.
+const NoZone = 0xFFFF
+
 // Bits of the request's policy field.
 const (
 	PolicyInternalLocal = 1 << 0
@@ -130,6 +135,7 @@ const (
 const (
 	EndpointAddr             = 0
 	EndpointPort             = 16
+	EndpointZoneIndex        = 18
 	EndpointConditions       = 20
 	EndpointNode             = 24
 	EndpointZone             = 28

@@ -20,6 +20,7 @@ type plugin struct {
 	was, is memory
 	buf     []byte
 	texts   map[textKey]string
+	hashes  map[sdk.ID]uint32 // of zone names
 }
 
 // New makes an unconfigured plugin.
@@ -85,25 +86,27 @@ func (p *plugin) mode(req *sdk.Request) (acts bool, wait time.Duration) {
 
 // keep leaves every weight as it came, and says why.
 func keep(req *sdk.Request, resp *sdk.Response, why string) {
+	reason := resp.Reason(why)
 	for i := range req.Len() {
-		resp.SetReason(i, why)
+		resp.SetReasonAs(i, reason)
 	}
 }
 
 // weigh gives each endpoint its own weight times its zone's.
 func (p *plugin) weigh(req *sdk.Request, resp *sdk.Response, ref uint64) {
-	p.explain(req)
-	at := 0
+	p.explain(req, resp)
+	last, units := uint64(0), uint64(0)
 	for i := range req.Len() {
 		e := req.Endpoint(i)
 		w := natural(e, ref)
 		if w == 0 {
-			resp.SetWeight(i, 0)
-			continue
+			continue // it came with none
 		}
-		at = p.index(e.Zone(), at)
-		z := &p.zones[at]
-		resp.SetWeight(i, int(w/p.unit*z.times))
-		resp.SetReason(i, z.text)
+		if w != last {
+			last, units = w, w/p.unit
+		}
+		z := &p.zones[e.ZoneIndex()]
+		resp.SetWeight(i, int(units*z.times))
+		resp.SetReasonAs(i, z.reason)
 	}
 }

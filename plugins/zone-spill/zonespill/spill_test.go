@@ -117,7 +117,7 @@ func TestTheDefaultIsKeptWhenItIsUnknownWhatIsBest(t *testing.T) {
 		"node":      {sdktest.Request("", even, perZone(4, 4)...), "", "this node's zone is unknown"},
 		"endpoint":  {sdktest.Request("a", even, append(perZone(4, 4), noZone)...), "", "an endpoint's zone is unknown"},
 		"demand":    {sdktest.Request("a", nil, perZone(4, 4)...), "", "no zone has a Node"},
-		"few":       {sdktest.Request("a", even, perZone(4, 1, 0)...), "", "zone b has 1 ready endpoints, fewer than 2"},
+		"few":       {sdktest.Request("a", even, perZone(4, 1, 0)...), "", "zone b has 1 ready, fewer than 2"},
 		"not ready": {sdktest.Request("a", even, leaving, leaving), "", "no endpoint is ready"},
 		"cpu": {func() *abi.Request {
 			r := sdktest.Request("a", even, perZone(4, 4)...)

@@ -6,58 +6,75 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// textKey is what the reason for a zone's endpoints depends on.
+// textKey is what the reason for a zone's endpoints depends on. Texts are kept by it: making one costs a guest more than
+// deciding a dozen endpoints.
 type textKey struct {
+	kind     uint8
 	from, to sdk.ID
-	percent  uint64
+	number   uint64
 }
+
+// The kinds of text.
+const (
+	textKeeps   = iota // number percent
+	textGets           // number percent
+	textNothing        // gets
+	textTooFew         // number endpoints
+)
 
 // maxTexts bounds what is kept of texts.
 const maxTexts = 1000
 
 // explain sets the zones' reasons, from the shares that the whole numbers give.
-func (p *plugin) explain(req *sdk.Request) {
+func (p *plugin) explain(req *sdk.Request, resp *sdk.Response) {
 	total := uint64(0)
 	for i := range p.zones {
 		total += p.zones[i].times * p.zones[i].capacity
-	}
-	if p.texts == nil || len(p.texts) > maxTexts {
-		p.texts = map[textKey]string{}
 	}
 	for i := range p.zones {
 		z := &p.zones[i]
 		if z.capacity == 0 {
 			continue
 		}
-		key := textKey{req.Zone(), z.id, (z.times*z.capacity*200 + total) / (2 * total)}
-		text, ok := p.texts[key]
-		if !ok {
-			text = reason(req, key, z.times)
-			p.texts[key] = text
+		key := textKey{textGets, req.Zone(), z.id, (z.times*z.capacity*200 + total) / (2 * total)}
+		switch {
+		case i == p.mine:
+			key.kind = textKeeps
+		case z.times == 0:
+			key.kind = textNothing
 		}
-		z.text = text
+		z.reason = resp.Reason(p.text(req, key))
 	}
-}
-
-func reason(req *sdk.Request, k textKey, times uint64) string {
-	from, to := req.String(k.from), req.String(k.to)
-	percent := strconv.FormatUint(k.percent, 10) + " %"
-	switch {
-	case k.from == k.to:
-		return "zone " + to + " keeps " + percent
-	case times == 0:
-		return "zone " + to + " gets nothing from zone " + from
-	}
-	return "zone " + to + " gets " + percent + " from zone " + from
 }
 
 // tooFew says which zone keeps this plugin from acting, or that it waits.
 func (p *plugin) tooFew(req *sdk.Request) string {
-	i := p.few()
-	if i < 0 {
-		return "default kept: zones have had enough endpoints for less than " +
-			strconv.FormatInt(p.settings.HoldSeconds, 10) + " s"
+	if i := p.few(); i >= 0 {
+		return p.text(req, textKey{textTooFew, sdk.None, p.zones[i].id, uint64(p.zones[i].ready)})
 	}
-	return "default kept: zone " + req.String(p.zones[i].id) + " has " + strconv.FormatInt(p.zones[i].ready, 10) +
-		" ready endpoints, fewer than " + strconv.FormatInt(p.settings.MinEndpointsPerZone, 10)
+	return "default kept: zones have not had enough endpoints for long enough"
+}
+
+func (p *plugin) text(req *sdk.Request, k textKey) string {
+	if s, ok := p.texts[k]; ok {
+		return s
+	}
+	if p.texts == nil || len(p.texts) > maxTexts {
+		p.texts = map[textKey]string{}
+	}
+	from, to, number := req.String(k.from), req.String(k.to), strconv.FormatUint(k.number, 10)
+	var s string
+	switch k.kind {
+	case textKeeps:
+		s = "zone " + to + " keeps " + number + " %"
+	case textGets:
+		s = "zone " + to + " gets " + number + " % from zone " + from
+	case textNothing:
+		s = "zone " + to + " gets nothing from zone " + from
+	case textTooFew:
+		s = "default kept: zone " + to + " has " + number + " ready, fewer than " +
+			strconv.FormatInt(p.settings.MinEndpointsPerZone, 10)
+	}
+	p.texts[k] = s
+	return s
 }

@@ -10,24 +10,24 @@ type zone struct {
 	capacity uint64 // the sum of its endpoints' weights, in units
 	share    uint64 // of this node's new connections that it should get, in millionths
 	times    uint64 // by what the weights of its endpoints are multiplied
-	text     string // the reason for its endpoints
+	reason   sdk.Reason
+
+	passedOver uint64 // ready endpoints that the default rules did not choose
 }
 
 // maxDemand keeps sums within 64 bits.
 const maxDemand = 1 << 40
 
-// collect fills p.zones. It gives the weight of ready endpoints that came with none because the default rules did not
-// choose them, and, when nothing can be decided, why.
+// collect fills p.zones, row by row like the zone table. It gives the weight of ready endpoints that came with none
+// because the default rules did not choose them, and, when nothing can be decided, why.
 func (p *plugin) collect(req *sdk.Request) (ref uint64, why string) {
 	if req.Zone() == sdk.None {
 		return 0, "default kept: this node's zone is unknown"
 	}
 	p.zones = p.zones[:0]
+	all := uint64(0)
 	for i := range req.Zones() {
 		z := req.ZoneAt(i)
-		if z.ID == sdk.None {
-			continue
-		}
 		demand := uint64(z.Nodes)
 		if p.settings.Demand == demandCPU {
 			if demand = min(z.MilliCPU, maxDemand); demand == 0 && z.Nodes > 0 {
@@ -35,71 +35,65 @@ func (p *plugin) collect(req *sdk.Request) (ref uint64, why string) {
 			}
 		}
 		p.zones = append(p.zones, zone{id: z.ID, demand: demand})
+		all += demand
 	}
-	p.mine = p.index(req.Zone(), 0)
+	if p.mine = req.ZoneIndex(); p.mine < 0 || p.mine >= len(p.zones) {
+		p.mine = len(p.zones)
+		p.zones = append(p.zones, zone{id: req.Zone()})
+	}
 	if why := p.count(req); why != "" {
 		return 0, why
 	}
-	ref = p.largest
-	p.units(req, ref)
-	demand := uint64(0)
-	for i := range p.zones {
-		demand += p.zones[i].demand
-	}
-	if demand == 0 {
+	if all == 0 {
 		return 0, "default kept: no zone has a Node"
 	}
-	return ref, ""
+	return p.units(), ""
 }
 
-// count finds the ready endpoints of each zone and the largest weight.
+// count adds up each zone's endpoints and weights, and finds the greatest weight and the greatest divisor of all.
 func (p *plugin) count(req *sdk.Request) (why string) {
-	ready, at := int64(0), 0
-	p.largest = 0
+	ready, last := int64(0), uint64(0)
+	p.unit, p.largest = 0, 0
 	for i := range req.Len() {
 		e := req.Endpoint(i)
-		c := e.Conditions()
-		w := uint64(e.Weight())
+		c, w := e.Conditions(), uint64(e.Weight())
 		if w == 0 && !takesIn(c) {
 			continue
 		}
-		if e.Zone() == sdk.None {
+		at := e.ZoneIndex()
+		if uint(at) >= uint(len(p.zones)) {
 			return "default kept: an endpoint's zone is unknown"
 		}
-		p.largest = max(p.largest, w)
-		at = p.index(e.Zone(), at)
-		if c&sdk.Ready != 0 && c&sdk.Terminating == 0 {
-			p.zones[at].ready++
+		z := &p.zones[at]
+		if c&(sdk.Ready|sdk.Terminating) == sdk.Ready {
+			z.ready++
 			ready++
+		}
+		if w == 0 {
+			z.passedOver++
+			continue
+		}
+		z.capacity += w
+		if w != last {
+			p.unit, p.largest, last = gcd(p.unit, w), max(p.largest, w), w
 		}
 	}
 	if ready == 0 {
 		return "default kept: no endpoint is ready"
 	}
-	p.largest = max(p.largest, 1)
 	return ""
 }
 
-// units finds the greatest common divisor of all weights, and each zone's capacity in it.
-func (p *plugin) units(req *sdk.Request, ref uint64) {
-	p.unit = 0
-	at, last := 0, uint64(0)
-	for i := range req.Len() {
-		e := req.Endpoint(i)
-		w := natural(e, ref)
-		if w == 0 {
-			continue
-		}
-		if w != last {
-			p.unit, last = gcd(p.unit, w), w
-		}
-		at = p.index(e.Zone(), at)
-		p.zones[at].capacity += w
-	}
+// units gives endpoints that were passed over the largest weight of all, and counts capacity in the common divisor.
+func (p *plugin) units() (ref uint64) {
+	p.unit, p.largest = max(p.unit, 1), max(p.largest, 1) // 0 when all were passed over
+	ref = p.largest
 	for i := range p.zones {
-		p.zones[i].capacity /= p.unit
+		z := &p.zones[i]
+		z.capacity = (z.capacity + z.passedOver*ref) / p.unit
 	}
 	p.largest /= p.unit
+	return ref
 }
 
 // takesIn tells a ready endpoint that the default rules passed over, as they do with hints to other zones: this plugin
@@ -118,20 +112,6 @@ func natural(e sdk.Endpoint, ref uint64) uint64 {
 		return ref
 	}
 	return 0
-}
-
-// index finds a zone, first at the place where the last one was. A zone that is not in the table is added.
-func (p *plugin) index(id sdk.ID, hint int) int {
-	if hint < len(p.zones) && p.zones[hint].id == id {
-		return hint
-	}
-	for i := range p.zones {
-		if p.zones[i].id == id {
-			return i
-		}
-	}
-	p.zones = append(p.zones, zone{id: id})
-	return len(p.zones) - 1
 }
 
 // few gives the index of a zone that has ready endpoints, but too few of them to act, or -1.
