@@ -20,7 +20,7 @@ type plugin struct {
 	steps []step
 	reset int64 // milliseconds from the end of the last stage; negative: never
 
-	groups []group // of the request at hand; kept for its memory
+	groups []group // by place; of the request at hand, kept for its memory
 }
 
 // New makes an unconfigured plugin.
@@ -28,10 +28,10 @@ func New() sdk.Plugin { return &plugin{} }
 
 // Decide gives each terminating endpoint its stage's part of what its peers have.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
-	draining, others := 0, false
+	draining, largest, others := 0, 1, false
 	for i := range req.Len() {
 		e := req.Endpoint(i)
-		if e.Terminating() {
+		if largest = max(largest, e.Weight()); e.Terminating() {
 			draining++
 		} else if e.Weight() > 0 {
 			others = true
@@ -41,11 +41,10 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		return nil
 	}
 	if !others {
-		p.keep(req, resp)
+		keep(req, resp)
 		return nil
 	}
-	p.gather(req)
-	scale := p.scale(req)
+	scale := min(p.gather(req), sdk.MaxWeight/largest)
 	for i := range req.Len() {
 		e := req.Endpoint(i)
 		if !e.Terminating() {
@@ -68,7 +67,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 }
 
 // keep leaves all weights as they came, for a set in which only draining endpoints take new connections.
-func (p *plugin) keep(req *sdk.Request, resp *sdk.Response) {
+func keep(req *sdk.Request, resp *sdk.Response) {
 	for i := range req.Len() {
 		if e := req.Endpoint(i); e.Terminating() && e.Weight() > 0 {
 			resp.SetReason(i, reasonLast)
@@ -96,21 +95,6 @@ func (p *plugin) stage(req *sdk.Request, e sdk.Endpoint) (percent int, reason st
 func elapsed(req *sdk.Request, e sdk.Endpoint) int64 {
 	since := int64(e.TerminatingSince())
 	return max(0, int64(req.Now())-since/1000*1000)
-}
-
-// scale is by what all weights must be multiplied so that every percentage in use is a whole weight: 2 for 50 %, 10
-// for 10 %, 1 when all drains are over. Larger sums than these cost the data plane for nothing.
-func (p *plugin) scale(req *sdk.Request) int {
-	common, largest := 100, 1
-	for i := range req.Len() {
-		e := req.Endpoint(i)
-		largest = max(largest, e.Weight())
-		if e.Terminating() {
-			percent, _, _ := p.stage(req, e)
-			common = gcd(common, percent)
-		}
-	}
-	return max(1, min(100/common, sdk.MaxWeight/largest))
 }
 
 // part is the weight of an endpoint whose peers have a mean of sum ÷ count: percent hundredths of that, to the nearest

@@ -5,61 +5,62 @@ import "github.com/sluice-proxy/sluice/sdk"
 // What a draining endpoint would have had is what its peers have: the endpoints that do not terminate and are like it.
 // The default rules give it 0 as soon as it terminates, so its own weight does not tell.
 
-// alike are the conditions that tell peers apart, beside the zone: with hints, other nodes' endpoints have no weight.
-const alike = sdk.HintedZone | sdk.HintedNode
-
-// group sums up the peers of one kind.
+// group sums up endpoints that do not terminate and are alike: in one zone, and hinted alike, because with hints other
+// nodes' endpoints have no weight.
 type group struct {
-	zone  sdk.ID
-	like  sdk.Conditions
 	sum   int // of their weights
 	count int
 }
 
-func (p *plugin) gather(req *sdk.Request) {
-	p.groups = p.groups[:0]
-	last := 0
-	for i := range req.Len() {
-		e := req.Endpoint(i)
-		c := e.Conditions()
-		if c.Has(sdk.Terminating) {
-			continue
-		}
-		zone, like := e.Zone(), c&alike
-		if last >= len(p.groups) || p.groups[last].zone != zone || p.groups[last].like != like {
-			last = p.find(zone, like)
-		}
-		p.groups[last].sum += e.Weight()
-		p.groups[last].count++
+// hints is how many kinds of hints there are: to this node's zone or not, to this node or not.
+const hints = 4
+
+// place is where the group of endpoints like e is: hints places for each row of the zone table, the first ones being
+// for zones that are not in it.
+func (p *plugin) place(e sdk.Endpoint) int {
+	at := (e.ZoneIndex() + 1) * hints
+	if at >= len(p.groups) {
+		at = 0
 	}
+	return at + int(e.Conditions()/sdk.HintedZone%hints)
 }
 
-func (p *plugin) find(zone sdk.ID, like sdk.Conditions) int {
-	for i := range p.groups {
-		if p.groups[i].zone == zone && p.groups[i].like == like {
-			return i
+// gather sums up all groups. It gives by what all weights must be multiplied so that every percentage in use is a whole
+// weight: 2 for 50 %, 10 for 10 %, 1 when all drains are over. Larger sums would cost the data plane for nothing.
+func (p *plugin) gather(req *sdk.Request) (scale int) {
+	p.groups = append(p.groups[:0], make([]group, (req.Zones()+1)*hints)...)
+	common := 100
+	for i := range req.Len() {
+		e := req.Endpoint(i)
+		if e.Terminating() {
+			percent, _, _ := p.stage(req, e)
+			common = gcd(common, percent)
+			continue
 		}
+		g := &p.groups[p.place(e)]
+		g.sum += e.Weight()
+		g.count++
 	}
-	p.groups = append(p.groups, group{zone: zone, like: like})
-	return len(p.groups) - 1
+	return 100 / common
 }
 
 // peers sums up the peers of e: those of its zone that are hinted alike; if there are none, those of its zone; if there
 // are none, all.
 func (p *plugin) peers(e sdk.Endpoint) group {
-	var inZone, all group
-	zone, like := e.Zone(), e.Conditions()&alike
-	for _, g := range p.groups {
-		if g.zone == zone && g.like == like {
-			return g
-		}
-		if g.zone == zone {
-			inZone.sum, inZone.count = inZone.sum+g.sum, inZone.count+g.count
-		}
-		all.sum, all.count = all.sum+g.sum, all.count+g.count
+	at := p.place(e)
+	if g := p.groups[at]; g.count > 0 {
+		return g
 	}
-	if inZone.count > 0 {
-		return inZone
+	at -= at % hints
+	if g := total(p.groups[at : at+hints]); g.count > 0 {
+		return g
+	}
+	return total(p.groups)
+}
+
+func total(groups []group) (all group) {
+	for _, g := range groups {
+		all.sum, all.count = all.sum+g.sum, all.count+g.count
 	}
 	return all
 }
