@@ -1,0 +1,197 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// Apply brings the kernel to next. With a delta it looks at nothing but that; without one, or after an error, it
+// reads what the kernel has and writes what differs.
+func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (engine.Report, error) {
+	for _, t := range b.tables {
+		t.sent = Sent{}
+	}
+	var again time.Duration
+	err := ctx.Err()
+	if err == nil {
+		whole := d == nil || !b.trusted
+		if whole {
+			err = b.adopt(ctx)
+		}
+		if err == nil {
+			b.trusted = false // until it is through
+			err = b.write(next, d, whole)
+		}
+		if err == nil {
+			again, err = b.forgetClients()
+		}
+		b.trusted = err == nil
+	}
+	r := engine.Report{Again: again}
+	for _, t := range b.tables {
+		r.Messages += t.sent.Messages
+		r.Elements += t.sent.Elements
+	}
+	return r, err
+}
+
+// adopt reads the kernel's state into the mirror.
+func (b *Backend) adopt(ctx context.Context) error {
+	var foreign [2]error
+	err := b.steady(ctx, func() (err error) {
+		for i, t := range b.tables {
+			if foreign[i], err = t.load(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	b.clients.check = true
+	for i, t := range b.tables {
+		if err == nil && foreign[i] != nil {
+			b.log.Warn("replacing a table that is not of this version", "table", t.label(), "reason", foreign[i])
+		}
+	}
+	return err
+}
+
+// write sends what differs between the mirror and next: everything, or only what d names.
+func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
+	txs := map[model.Family]*tx{}
+	for _, t := range b.tables {
+		x := &tx{t: t, limit: b.limit(t)}
+		txs[t.family] = x
+		if !whole && d.Global == nil || t.absent && !needs(next, t.family) {
+			continue
+		}
+		if !t.present {
+			t.create()
+		}
+		t.changeGlobals(x, lowerGlobal(&next.Global, t.family))
+		if t.replace {
+			continue // with everything in one transaction
+		}
+		// The rules first, so that transactions full of elements need not have room for them.
+		if err := b.commitBase(x, next); err != nil {
+			return err
+		}
+	}
+	caps := b.Caps()
+	if whole {
+		for _, k := range b.everyKey(next) {
+			if err := b.writeFrontend(txs[k.Family()], k, next.Frontends[k], caps); err != nil {
+				return err
+			}
+		}
+	} else {
+		for _, c := range d.Changes {
+			if err := b.writeFrontend(txs[c.Key.Family()], c.Key, c.New, caps); err != nil {
+				return err
+			}
+		}
+	}
+	for _, t := range b.tables {
+		if err := txs[t.family].commit(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// limit is how large a transaction for a table may get. A table that is replaced needs one for everything: in a
+// second one its frontends would come too late.
+func (b *Backend) limit(t *table) int {
+	if t.replace {
+		if err := b.conn.grow(maxSendBuffer); err != nil {
+			b.log.Warn("replacing a table in several transactions", "table", t.label(), "reason", err)
+		}
+		return max(b.conn.sent-structureRoom, structureRoom)
+	}
+	return max(min(b.conn.sent, defaultSendBuffer)-structureRoom, structureRoom/4)
+}
+
+// commitBase commits the first transaction of a table. A kernel without IPv6 may go without that table for as long as
+// the plan has nothing for it.
+func (b *Backend) commitBase(x *tx, next *plan.Plan) error {
+	err := x.commit()
+	if err == nil {
+		return nil
+	}
+	t := x.t
+	unsupported := errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
+	if t.family == model.IPv4 || !unsupported || needs(next, t.family) {
+		return err
+	}
+	b.log.Warn("the kernel has no nf_tables for IPv6; going without", "error", err)
+	t.reset(t.family)
+	t.absent = true
+	return nil
+}
+
+// needs tells whether a plan has anything for a family.
+func needs(p *plan.Plan, f model.Family) bool {
+	for k := range p.Frontends {
+		if k.Family() == f {
+			return true
+		}
+	}
+	g := lowerGlobal(&p.Global, f)
+	return len(g.nodePortAddrs)+len(g.podSources)+len(g.serviceCIDRs) > 0
+}
+
+// everyKey gives the keys of all frontends that the plan or the kernel has.
+func (b *Backend) everyKey(p *plan.Plan) []plan.Key {
+	keys := make([]plan.Key, 0, len(p.Frontends))
+	for k := range p.Frontends {
+		keys = append(keys, k)
+	}
+	for _, t := range b.tables {
+		for k := range t.frontends {
+			if p.Frontends[k] == nil {
+				keys = append(keys, k)
+			}
+		}
+	}
+	slices.SortFunc(keys, plan.Key.Compare)
+	return keys
+}
+
+// writeFrontend puts into x what brings a frontend to f; nil removes it.
+func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.Caps) error {
+	t := x.t
+	now := t.frontends[k]
+	if f != nil {
+		f, _ = plan.NormalizeFrontend(f, caps)
+	}
+	var want *held
+	if f != nil {
+		before := now
+		if before == nil {
+			before = nothing
+		}
+		var err error
+		if want, err = lower(f, before); err != nil {
+			return err
+		}
+	}
+	if now == nil && want == nil {
+		return nil
+	}
+	if now != nil && losesClients(now, want) {
+		b.clients.check = true
+	}
+	if err := t.change(x, k, now, want); err != nil {
+		return err
+	}
+	if x.full() {
+		return x.commit()
+	}
+	return nil
+}

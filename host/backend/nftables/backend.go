@@ -1,0 +1,161 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// Options are what Open needs to know.
+type Options struct {
+	// Netns is a file descriptor of the network namespace to work in; 0: the current one. It may be closed after Open.
+	Netns int
+	// Now is the clock.
+	Now func() time.Time
+	// Log takes what a person should know; nil: nothing is said.
+	Log *slog.Logger
+	// SendBuffer is how many bytes one transaction may have; 0: a good default. What the kernel grants may be less.
+	SendBuffer int
+}
+
+// Backend holds plans in nf_tables.
+type Backend struct {
+	conn    *socket
+	now     func() time.Time
+	log     *slog.Logger
+	tables  [2]*table
+	trusted bool // the mirror is what the kernel has
+	clients clients
+}
+
+var _ engine.Backend = (*Backend)(nil)
+
+// Bounds of a transaction. The kernel works on one without letting go of its lock, some 4 µs an element.
+const (
+	defaultSendBuffer = 1 << 20
+	maxSendBuffer     = 256 << 20
+	// structureRoom is kept free for the rules, which may have to be written in the same transaction.
+	structureRoom = 160 << 10
+)
+
+// Open connects to nf_tables. It reads and writes nothing yet.
+func Open(o Options) (*Backend, error) {
+	if o.Now == nil {
+		return nil, errors.New("nftables: open: no clock given")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.SendBuffer == 0 {
+		o.SendBuffer = defaultSendBuffer
+	}
+	conn, err := openSocket(o.Netns, o.SendBuffer)
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", hint(err))
+	}
+	b := &Backend{conn: conn, now: o.Now, log: o.Log}
+	b.tables = [2]*table{newTable(model.IPv4, conn), newTable(model.IPv6, conn)}
+	if _, err := conn.generation(); err != nil {
+		_ = conn.close()
+		return nil, fmt.Errorf("nftables: read the generation: %w", hint(err))
+	}
+	return b, nil
+}
+
+// Caps tells what the ruleset can hold.
+func (b *Backend) Caps() plan.Caps {
+	return plan.Caps{
+		Name:      "nftables",
+		Ratios:    true,
+		MaxTotal:  1000,
+		Balances:  []plan.Balance{plan.Random},
+		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
+	}
+}
+
+// Close lets go of the socket. The tables stay and go on forwarding.
+func (b *Backend) Close() error { return b.conn.close() }
+
+// Generation is the number of the kernel's ruleset, which every change by anybody raises, except what packets do
+// (client affinity). It costs some 30 µs.
+func (b *Backend) Generation(context.Context) (uint32, error) {
+	gen, err := b.conn.generation()
+	if err != nil {
+		return 0, fmt.Errorf("nftables: read the generation: %w", hint(err))
+	}
+	return gen, nil
+}
+
+// Read decodes the kernel's state into a plan.
+func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
+	var tables [2]*table
+	err := b.steady(ctx, func() error {
+		for i, t := range b.tables {
+			tables[i] = newTable(t.family, b.conn)
+			if foreign, err := tables[i].load(); err != nil {
+				return err
+			} else if foreign != nil {
+				return fmt.Errorf("nftables: read table %s: not one of this version: %w", t.label(), foreign)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return raise(tables), nil
+}
+
+// readTries bounds how often a read is begun again because somebody else wrote.
+const readTries = 10
+
+// steady runs f until nothing was written meanwhile.
+func (b *Backend) steady(ctx context.Context, f func() error) error {
+	for try := 0; ; try++ {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("nftables: read: %w", err)
+		}
+		before, err := b.Generation(ctx)
+		if err != nil {
+			return err
+		}
+		ferr := f()
+		after, err := b.Generation(ctx)
+		if err != nil {
+			return err
+		}
+		if before == after && !errors.Is(ferr, errInterrupted) {
+			return ferr
+		}
+		if try == readTries {
+			return fmt.Errorf("nftables: read: %w, %d times", errInterrupted, readTries)
+		}
+	}
+}
+
+// raise puts the two families together.
+func raise(tables [2]*table) *plan.Plan {
+	p := &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}}
+	for _, t := range tables {
+		g := &t.globals
+		p.Global.NodePortAddrs = append(p.Global.NodePortAddrs, g.nodePortAddrs...)
+		p.Global.PodSources = append(p.Global.PodSources, g.podSources...)
+		p.Global.ServiceCIDRs = append(p.Global.ServiceCIDRs, g.serviceCIDRs...)
+		if p.Global.PodInterfaces == nil {
+			p.Global.PodInterfaces = interfaceNames(g.interfaces)
+		}
+		p.Global.MasqueradeMark |= t.mark
+		for k, h := range t.frontends {
+			if h.listed {
+				p.Frontends[k] = h.raise(k)
+			}
+		}
+	}
+	return p
+}

@@ -1,0 +1,132 @@
+package nftables
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// held is all elements of one frontend, as the kernel has them or is to have them. Nothing of it is decoded further,
+// so that whatever state the kernel is in can be told, and brought to the one that is wanted.
+type held struct {
+	listed  bool
+	comment string // "shop/web:http ClusterIP": its owner and kind
+	masq    uint8  // bits by plan.Masquerade
+	guarded bool
+	split   bool
+	affine  []time.Duration
+	ranges  []netip.Prefix // sorted
+	lanes   [lanes]pool
+}
+
+// pool is what a lane has of a frontend.
+type pool struct {
+	sets  uint32           // bits: a total's class, rejected, dropped
+	slots []netip.AddrPort // by number; invalid: none
+}
+
+const (
+	rejectedBit = 1 << (maxClass + 1)
+	droppedBit  = 1 << (maxClass + 2)
+)
+
+// lower gives the elements of a frontend. before is what there is of it now: slots stay where they can.
+func lower(f *plan.Frontend, before *held) (*held, error) {
+	h := &held{listed: true, comment: f.Owner.String() + " " + f.Kind.String()}
+	if len(h.comment) > maxComment {
+		return nil, fmt.Errorf("nftables: %s: the name is longer than the %d bytes of a comment", f.Owner, maxComment)
+	}
+	if f.Masquerade != plan.MasqueradeNever {
+		h.masq = 1 << f.Masquerade
+	}
+	h.guarded, h.ranges = f.SourceRanges != nil, f.SourceRanges
+	if f.Affinity > 0 {
+		h.affine = []time.Duration{(f.Affinity + time.Millisecond - 1).Truncate(time.Millisecond)}
+	}
+	var err error
+	if h.lanes[inside], err = lowerPool(&f.Pool, before.lanes[inside].slots); err != nil {
+		return nil, fmt.Errorf("nftables: %s %s: %w", f.Owner, f.Key, err)
+	}
+	if f.Outside != nil {
+		h.split = true
+		if h.lanes[outside], err = lowerPool(f.Outside, before.lanes[outside].slots); err != nil {
+			return nil, fmt.Errorf("nftables: %s %s: outside: %w", f.Owner, f.Key, err)
+		}
+	}
+	return h, nil
+}
+
+func lowerPool(p *plan.Pool, before []netip.AddrPort) (pool, error) {
+	switch total := p.Total(); {
+	case p.Verdict == plan.Drop:
+		return pool{sets: droppedBit}, nil
+	case p.Verdict == plan.Reject || total == 0:
+		return pool{sets: rejectedBit}, nil
+	case total > 1<<maxClass:
+		return pool{}, fmt.Errorf("the weights sum up to %d, more than the %d slots of a pool", total, 1<<maxClass)
+	default:
+		return pool{sets: 1 << class(total), slots: assign(before, p.Members, total)}, nil
+	}
+}
+
+// raise is the inverse of lower, as far as the elements are consistent.
+func (h *held) raise(k plan.Key) *plan.Frontend {
+	f := &plan.Frontend{Key: k, Pool: h.lanes[inside].raise()}
+	f.Owner, f.Kind, _ = parseComment(h.comment, k.Protocol)
+	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
+		if h.masq&(1<<m) != 0 {
+			f.Masquerade = m
+		}
+	}
+	if h.guarded {
+		f.SourceRanges = append([]netip.Prefix{}, h.ranges...)
+	}
+	if len(h.affine) > 0 {
+		f.Affinity = h.affine[0]
+	}
+	if h.split {
+		o := h.lanes[outside].raise()
+		f.Outside = &o
+	}
+	return f
+}
+
+func (p *pool) raise() plan.Pool {
+	switch {
+	case p.sets&(rejectedBit-1) != 0:
+		return plan.Pool{Verdict: plan.Forward, Members: membersOf(p.slots)}
+	case p.sets&rejectedBit != 0:
+		return plan.Pool{Verdict: plan.Reject}
+	default:
+		return plan.Pool{Verdict: plan.Drop}
+	}
+}
+
+// parseComment reads "namespace/name:port Kind".
+func parseComment(s string, proto model.Protocol) (owner model.PortName, kind plan.Kind, ok bool) {
+	name, word, ok1 := strings.Cut(s, " ")
+	name, port, _ := strings.Cut(name, ":")
+	ns, svc, ok2 := strings.Cut(name, "/")
+	for k := plan.ClusterIP; k <= plan.NodePort; k++ {
+		if k.String() == word {
+			return model.PortName{Service: model.Name{Namespace: ns, Name: svc}, Port: port, Protocol: proto}, k, ok1 && ok2
+		}
+	}
+	return model.PortName{}, 0, false
+}
+
+// owner is what error messages name.
+func (h *held) owner() string {
+	name, _, _ := strings.Cut(h.comment, " ")
+	return name
+}
+
+// holds tells whether a connection can be led to a member.
+func (h *held) holds(a netip.AddrPort) bool {
+	return slices.Contains(h.lanes[inside].slots, a) || slices.Contains(h.lanes[outside].slots, a)
+}

@@ -1,0 +1,245 @@
+package nftables
+
+import (
+	"math/bits"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// version is raised whenever the meaning of the sets or the rules changes; a table of another version is replaced.
+const version = 1
+
+const tableName = "sluice"
+
+// tableComment is what tells our own tables; nft prints it.
+var tableComment = "managed by sluice, ruleset version " + strconv.Itoa(version)
+
+// field is a part of a set's key or data: nft's number of its type and its length. In a key each is padded to 4 bytes.
+type field struct {
+	typ   uint32
+	bytes int
+}
+
+var (
+	ipv4Field   = field{7, 4}
+	ipv6Field   = field{8, 16}
+	protoField  = field{12, 1}
+	portField   = field{13, 2}
+	slotField   = field{4, 4} // an integer in host order, as numgen makes it
+	markField   = field{19, 4}
+	ifnameField = field{41, 16}
+)
+
+func padded(f []field) (n int) {
+	for _, f := range f {
+		n += align(f.bytes)
+	}
+	return n
+}
+
+// typeOf is the number that nft gives a concatenation: 6 bits a part.
+func typeOf(f []field) (t uint32) {
+	for _, f := range f {
+		t = t<<6 | f.typ
+	}
+	return t
+}
+
+// set is a named set or map of one table, and what is about to change in it.
+type set struct {
+	name     string
+	key      []field
+	data     []field // of a map
+	flags    uint32
+	size     uint32
+	userdata []byte
+
+	exists     bool
+	dels, adds pending
+}
+
+// side tells frontends at an address from NodePorts, which are looked up without one.
+type side uint8
+
+const (
+	byAddress side = iota
+	byNodePort
+	sides
+)
+
+// Lanes: the pool for everyone, and the one for sources from outside.
+const (
+	inside = iota
+	outside
+	lanes
+)
+
+// maxClass: pools of up to 1<<maxClass slots.
+const maxClass = 16
+
+// class of a pool of n > 0 slots: the n with which 1<<n slots hold it.
+func class(n int) int { return bits.Len(uint(n - 1)) }
+
+// laneSets lead a frontend to its slots or its verdict.
+type laneSets struct {
+	totals   [maxClass + 1]*set
+	rejected *set
+	dropped  *set
+	slots    *set
+}
+
+// sideSets are the sets keyed by frontend.
+type sideSets struct {
+	frontends *set
+	guarded   *set // frontends with source ranges
+	ranges    *set
+	masq      [4]*set // by plan.Masquerade; none for Never
+	split     *set    // frontends with a pool for sources from outside
+	lanes     [lanes]laneSets
+	affine    map[time.Duration]*set
+}
+
+// schema is every set of a table. Those marked as lazy are made, with the rules that use them, when first needed.
+type schema struct {
+	family model.Family
+	addr   field
+	sides  [sides]sideSets
+
+	clusterIPs    *set // addresses with a ClusterIP frontend
+	externalIPs   *set // addresses with other frontends
+	serviceCIDRs  *set
+	podSources    *set
+	podInterfaces *set
+	unmasqueraded *set // sources that MasqueradeOutside spares
+	nodePortAddrs *set
+	mark          *set // only to be read: the mark bit in use
+	hairpin       *set
+	affinity      *set
+
+	byName map[string]*set
+}
+
+// affinitySize bounds the table of clients; when it is full, new clients go without.
+const affinitySize = 65536
+
+func newSchema(f model.Family) *schema {
+	s := &schema{family: f, addr: ipv4Field, byName: map[string]*set{}}
+	if f == model.IPv6 {
+		s.addr = ipv6Field
+	}
+	for i := range sides {
+		s.sides[i] = s.newSide(i)
+	}
+	interval := uint32(unix.NFT_SET_INTERVAL)
+	s.clusterIPs = s.add("cluster_ips", s.addr)
+	s.externalIPs = s.add("external_ips", s.addr)
+	s.serviceCIDRs = s.add("service_cidrs", s.addr).flag(interval)
+	s.podSources = s.add("pod_sources", s.addr).flag(interval)
+	s.podInterfaces = s.add("pod_interfaces", ifnameField).flag(interval).hostOrder()
+	s.unmasqueraded = s.add("unmasqueraded", s.addr).flag(interval)
+	s.nodePortAddrs = s.add("nodeport_addrs", s.addr)
+	s.mark = s.add("masquerade_bit", markField).hostOrder()
+	s.hairpin = s.add("hairpin", s.addr, s.addr)
+	s.affinity = s.add("affinity", s.addr, s.addr, protoField, portField).
+		mapTo(s.addr, portField).flag(unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT)
+	s.affinity.size = affinitySize
+	return s
+}
+
+func (s *schema) newSide(i side) sideSets {
+	p, name, key := prefix(i, inside), "frontends", []field{s.addr, protoField, portField}
+	if i == byNodePort {
+		name, key = "nodeports", key[1:]
+	}
+	ss := sideSets{affine: map[time.Duration]*set{}}
+	ss.frontends = s.add(name, key...)
+	ss.guarded = s.add(p+"guarded", key...)
+	ss.ranges = s.add(p+"source_ranges", with(key, s.addr)...).flag(unix.NFT_SET_INTERVAL | nftSetConcat)
+	ss.masq[plan.MasqueradeOutside] = s.add(p+"masq_outside", key...)
+	ss.masq[plan.MasqueradeAlways] = s.add(p+"masq_always", key...)
+	ss.masq[plan.MasqueradeFromNode] = s.add(p+"masq_from_node", key...)
+	ss.split = s.add(p+"split", key...)
+	for l := range lanes {
+		p := prefix(i, l)
+		ls := &ss.lanes[l]
+		for c := range ls.totals {
+			ls.totals[c] = s.add(p+"total_"+strconv.Itoa(1<<c), key...)
+		}
+		ls.rejected = s.add(p+"rejected", key...)
+		ls.dropped = s.add(p+"dropped", key...)
+		ls.slots = s.add(p+"slots", with(key, slotField)...).mapTo(s.addr, portField)
+		ls.slots.userdata = slotsUserdata(s.family, i)
+	}
+	return ss
+}
+
+func with(key []field, more ...field) []field { return append(append([]field(nil), key...), more...) }
+
+func (s *schema) add(name string, key ...field) *set {
+	n := &set{name: name, key: key}
+	s.byName[name] = n
+	return n
+}
+
+func (n *set) mapTo(data ...field) *set {
+	n.data = data
+	n.flags |= unix.NFT_SET_MAP
+	return n
+}
+
+func (n *set) flag(f uint32) *set {
+	n.flags |= f
+	return n
+}
+
+// hostOrder tells nft that keys are numbers of this machine's byte order.
+func (n *set) hostOrder() *set {
+	n.userdata = keyByteOrder(1)
+	return n
+}
+
+const affinePrefix = "affine_"
+
+// affine gives the set of the frontends of one affinity time-out, under its name in milliseconds: affine_10800000ms.
+func (s *schema) affine(i side, timeout time.Duration) *set {
+	n := s.sides[i].affine[timeout]
+	if n == nil {
+		n = s.add(prefix(i, inside)+affinePrefix+strconv.FormatInt(timeout.Milliseconds(), 10)+"ms", s.sides[i].frontends.key...)
+		s.sides[i].affine[timeout] = n
+	}
+	return n
+}
+
+// find gives the set of a name that the kernel has, nil when this version has none such.
+func (s *schema) find(name string) *set {
+	if n := s.byName[name]; n != nil {
+		return n
+	}
+	rest, nodePort := strings.CutPrefix(name, "nodeport_")
+	rest, ok := strings.CutPrefix(rest, affinePrefix)
+	digits, ms := strings.CutSuffix(rest, "ms")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if !ok || !ms || err != nil || n <= 0 {
+		return nil
+	}
+	i := byAddress
+	if nodePort {
+		i = byNodePort
+	}
+	return s.affine(i, time.Duration(n)*time.Millisecond)
+}
+
+// base is what every table has from the start.
+func (s *schema) base() []*set {
+	return []*set{
+		s.sides[byAddress].frontends, s.sides[byNodePort].frontends,
+		s.clusterIPs, s.externalIPs, s.serviceCIDRs, s.nodePortAddrs,
+		s.podSources, s.unmasqueraded, s.mark, s.hairpin,
+		s.sides[byAddress].lanes[inside].slots, s.sides[byNodePort].lanes[inside].slots,
+	}
+}

@@ -1,0 +1,243 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket is a netlink socket to nf_tables. Its requests are answered before send returns: the kernel works on them in
+// the caller's own time, so receiving never has to wait.
+type socket struct {
+	fd   int
+	seq  uint32
+	sent int // bytes that one transaction may have
+	buf  []byte
+
+	scratch []byte // for transactions
+}
+
+// readSize is larger than what the kernel puts in one datagram of a dump, 32 KiB; with small reads it makes small
+// datagrams, and dumping a map is quadratic in their number.
+const readSize = 64 << 10
+
+// errLost means that the kernel's answers did not all arrive: a transaction may or may not have been committed.
+var errLost = errors.New("the kernel's answer was lost, so the state is unknown")
+
+func openSocket(netns, want int) (*socket, error) {
+	fd, err := inNetns(netns, func() (int, error) {
+		return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open a netlink socket: %w", err)
+	}
+	s := &socket{fd: fd, buf: make([]byte, readSize)}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("bind a netlink socket: %w", err)
+	}
+	// Without it every error carries a copy of the message that failed, which can fill the read buffer.
+	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("set NETLINK_CAP_ACK: %w", err)
+	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20); err != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<20)
+	}
+	if err := s.grow(want); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return s, nil
+}
+
+// grow asks for room to send want bytes at once and notes what was really granted: without CAP_NET_ADMIN in the first
+// user namespace, no more than net.core.wmem_max.
+func (s *socket) grow(want int) error {
+	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, want); err != nil {
+		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, want); err != nil {
+			return fmt.Errorf("set the socket's send buffer: %w", err)
+		}
+	}
+	got, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
+	if err != nil {
+		return fmt.Errorf("read the socket's send buffer: %w", err)
+	}
+	s.sent = min(got, 2*want) - 64 // the kernel keeps 32 bytes of it, and doubles what it is asked for
+	return nil
+}
+
+func (s *socket) close() error { return unix.Close(s.fd) }
+
+func (s *socket) send(b []byte) error {
+	for {
+		err := unix.Sendto(s.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		if err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// receive gives the next message of what has arrived to each, until nothing more is there or each says stop.
+func (s *socket) receive(each func(typ, flags uint16, seq uint32, body []byte) (stop bool)) error {
+	for {
+		n, _, err := unix.Recvfrom(s.fd, s.buf, unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			return nil
+		case err != nil:
+			return err
+		}
+		for b := s.buf[:n]; len(b) >= unix.NLMSG_HDRLEN; {
+			size := int(binary.NativeEndian.Uint32(b))
+			if size < unix.NLMSG_HDRLEN || size > len(b) {
+				return fmt.Errorf("malformed netlink message of %d bytes", size)
+			}
+			typ, flags := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:])
+			if each(typ, flags, binary.NativeEndian.Uint32(b[8:]), b[unix.NLMSG_HDRLEN:size]) {
+				return nil
+			}
+			b = b[min(align(size), len(b)):]
+		}
+	}
+}
+
+// drain throws away what an earlier request may have left.
+func (s *socket) drain() {
+	for {
+		if err := s.receive(func(uint16, uint16, uint32, []byte) bool { return false }); err == nil {
+			return
+		}
+	}
+}
+
+// failure is a message that the kernel refused.
+type failure struct {
+	seq   uint32
+	errno unix.Errno
+	why   string // the kernel's extended text, mostly empty
+}
+
+// transact sends a batch whose last real message has sequence last and asks for an acknowledgement. It returns what
+// failed, nil when the whole was committed, and errLost when that is not known.
+func (s *socket) transact(b []byte, last uint32) ([]failure, error) {
+	s.drain()
+	if err := s.send(b); err != nil {
+		if err == unix.ENOBUFS {
+			return nil, fmt.Errorf("%w (%w)", errLost, err)
+		}
+		return nil, err
+	}
+	var failed []failure
+	acked := false
+	err := s.receive(func(typ, flags uint16, seq uint32, body []byte) bool {
+		if typ != unix.NLMSG_ERROR || len(body) < 20 {
+			return false
+		}
+		if code := int32(binary.NativeEndian.Uint32(body)); code != 0 {
+			failed = append(failed, failure{seq, unix.Errno(-code), extendedText(flags, body)})
+		} else if seq == last {
+			acked = true
+		}
+		return false
+	})
+	switch {
+	case len(failed) > 0:
+		return failed, nil
+	case err != nil:
+		return nil, fmt.Errorf("%w (%w)", errLost, err)
+	case !acked:
+		return nil, errLost
+	}
+	return nil, nil
+}
+
+func extendedText(flags uint16, body []byte) string {
+	if flags&unix.NLM_F_ACK_TLVS == 0 {
+		return ""
+	}
+	return text(attr(body[20:], unix.NLMSGERR_ATTR_MSG))
+}
+
+// errInterrupted: someone wrote while a dump was read.
+var errInterrupted = errors.New("the ruleset changed while it was read")
+
+// dump sends one dump request and gives each answer, without its generic header, to f.
+func (s *socket) dump(req []byte, f func(body []byte)) error {
+	s.drain()
+	if err := s.send(req); err != nil {
+		return err
+	}
+	var ended bool
+	var failed error
+	for !ended && failed == nil {
+		some := false
+		err := s.receive(func(typ, flags uint16, _ uint32, body []byte) bool {
+			some = true
+			switch {
+			case flags&unix.NLM_F_DUMP_INTR != 0:
+				failed = errInterrupted
+			case typ == unix.NLMSG_DONE || typ == unix.NLMSG_ERROR:
+				ended = true
+				if len(body) >= 4 {
+					if code := int32(binary.NativeEndian.Uint32(body)); code != 0 {
+						failed = unix.Errno(-code)
+					}
+				}
+			case typ>>8 == unix.NFNL_SUBSYS_NFTABLES && len(body) >= 4:
+				f(body)
+			}
+			return ended
+		})
+		if err != nil {
+			return err
+		}
+		if !some {
+			return errLost
+		}
+	}
+	return failed
+}
+
+// generation reads the number that every commit to nf_tables, by whoever, raises.
+func (s *socket) generation() (uint32, error) {
+	var m messages
+	s.seq++
+	m.begin(unix.NFT_MSG_GETGEN, unix.NLM_F_ACK, s.seq, 0)
+	m.end()
+	var gen uint32
+	err := s.dump(m.buf, func(body []byte) { gen = number(attr(body[4:], unix.NFTA_GEN_ID)) })
+	return gen, err
+}
+
+// inNetns runs f on a thread in the network namespace of a file descriptor; 0 is the current one.
+func inNetns(netns int, f func() (int, error)) (int, error) {
+	if netns == 0 {
+		return f()
+	}
+	runtime.LockOSThread()
+	back, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return 0, err
+	}
+	defer back.Close()
+	if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return 0, fmt.Errorf("enter the network namespace: %w", err)
+	}
+	n, ferr := f()
+	if err := unix.Setns(int(back.Fd()), unix.CLONE_NEWNET); err != nil {
+		// The thread stays locked: the runtime ends it with this goroutine.
+		return 0, errors.Join(ferr, fmt.Errorf("leave the network namespace: %w", err))
+	}
+	runtime.UnlockOSThread()
+	return n, ferr
+}

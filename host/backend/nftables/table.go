@@ -1,0 +1,194 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// table is one of the two tables: what the kernel holds of it, as far as is known.
+type table struct {
+	*schema
+	conn    *socket
+	nfproto byte
+	forget  uint16 // the message that deletes clients
+	sent    Sent
+
+	present     bool // there is a table of this version
+	replace     bool // there is another one under our name, to go in the same transaction in which ours comes
+	absent      bool // the kernel cannot have one
+	restructure bool // sets are to be made or rules to be written again
+	made        []*set
+	chains      map[string]string // the rules of each chain as last written
+	mark        uint32
+
+	frontends map[plan.Key]*held
+	globals   globals
+
+	hairpins, clusterAddrs, otherAddrs refs
+}
+
+// Sent counts what went to the kernel.
+type Sent struct{ Messages, Elements int }
+
+func newTable(f model.Family, conn *socket) *table {
+	t := &table{conn: conn, nfproto: nfproto(f), forget: msgDestroySetElem}
+	t.reset(f)
+	return t
+}
+
+// reset forgets everything: there is no table.
+func (t *table) reset(f model.Family) {
+	t.schema = newSchema(f)
+	t.present, t.replace, t.restructure, t.made = false, false, false, nil
+	t.chains, t.mark = map[string]string{}, 0
+	t.frontends, t.globals = map[plan.Key]*held{}, globals{}
+	t.hairpins = refs{set: t.hairpin, double: true, n: map[netip.Addr]ref{}}
+	t.clusterAddrs = refs{set: t.clusterIPs, n: map[netip.Addr]ref{}}
+	t.otherAddrs = refs{set: t.externalIPs, n: map[netip.Addr]ref{}}
+}
+
+// need makes sure that a set exists once the transaction under construction is committed.
+func (t *table) need(s *set) {
+	if s.exists {
+		return
+	}
+	s.exists = true
+	t.made = append(t.made, s)
+	t.restructure = true
+}
+
+// create asks for the table with all that it always has.
+func (t *table) create() {
+	for _, s := range t.base() {
+		t.need(s)
+	}
+	t.restructure = true
+}
+
+// structure writes the messages that make new sets and bring the rules to what belongs to the sets that there are.
+func (t *table) structure(b *batch) error {
+	if t.replace {
+		b.message(unix.NFT_MSG_DELTABLE, 0, t.nfproto, "delete the table of another version,", t.label())
+		b.str(unix.NFTA_TABLE_NAME, tableName)
+		b.end()
+	}
+	if !t.present {
+		b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.nfproto, "create table", t.label())
+		b.str(unix.NFTA_TABLE_NAME, tableName)
+		b.u32(unix.NFTA_TABLE_FLAGS, 0)
+		b.bytes(nftaTableUserdata, tlv(nil, udTableComment, append([]byte(tableComment), 0)))
+		b.end()
+	}
+	for i, s := range t.made {
+		t.newSet(b, s, uint32(i+1))
+	}
+	chains := t.ruleset(t.mark)
+	for _, c := range chains {
+		if _, ok := t.chains[c.name]; !ok {
+			t.newChain(b, c)
+		}
+	}
+	for _, c := range chains {
+		if err := t.writeRules(b, c); err != nil {
+			return err
+		}
+	}
+	t.present, t.replace, t.made = true, false, nil
+	return nil
+}
+
+func (t *table) label() string {
+	if t.family == model.IPv6 {
+		return "ip6 " + tableName
+	}
+	return "ip " + tableName
+}
+
+func (t *table) newSet(b *batch, s *set, id uint32) {
+	b.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.nfproto, "create set", s.name)
+	b.str(unix.NFTA_SET_TABLE, tableName)
+	b.str(unix.NFTA_SET_NAME, s.name)
+	b.u32(unix.NFTA_SET_FLAGS, s.flags)
+	b.u32(unix.NFTA_SET_KEY_TYPE, typeOf(s.key))
+	b.u32(unix.NFTA_SET_KEY_LEN, uint32(padded(s.key)))
+	if s.data != nil {
+		b.u32(unix.NFTA_SET_DATA_TYPE, typeOf(s.data))
+		b.u32(unix.NFTA_SET_DATA_LEN, uint32(padded(s.data)))
+	}
+	b.u32(unix.NFTA_SET_ID, id)
+	if s.size > 0 || s.flags&nftSetConcat != 0 {
+		at := b.open(unix.NFTA_SET_DESC)
+		if s.size > 0 {
+			b.u32(unix.NFTA_SET_DESC_SIZE, s.size)
+		}
+		if s.flags&nftSetConcat != 0 {
+			fields := b.open(nftaSetDescConcat)
+			for _, f := range s.key {
+				one := b.open(unix.NFTA_LIST_ELEM)
+				b.u32(1, uint32(f.bytes)) // NFTA_SET_FIELD_LEN
+				b.closeNest(one)
+			}
+			b.closeNest(fields)
+		}
+		b.closeNest(at)
+	}
+	if s.userdata != nil {
+		b.bytes(unix.NFTA_SET_USERDATA, s.userdata)
+	}
+	b.end()
+}
+
+func (t *table) newChain(b *batch, c chain) {
+	b.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.nfproto, "create chain", c.name)
+	b.str(unix.NFTA_CHAIN_TABLE, tableName)
+	b.str(unix.NFTA_CHAIN_NAME, c.name)
+	if c.hook >= 0 {
+		at := b.open(unix.NFTA_CHAIN_HOOK)
+		b.u32(unix.NFTA_HOOK_HOOKNUM, uint32(c.hook))
+		b.u32(unix.NFTA_HOOK_PRIORITY, uint32(int32(c.priority)))
+		b.closeNest(at)
+		b.u32(unix.NFTA_CHAIN_POLICY, 1) // NF_ACCEPT
+		b.str(unix.NFTA_CHAIN_TYPE, "nat")
+	}
+	b.end()
+}
+
+// writeRules replaces the rules of a chain when they differ from the last ones written.
+func (t *table) writeRules(b *batch, c chain) error {
+	var rules [][]byte
+	var all []byte
+	for _, r := range c.rules {
+		e, err := r.encode()
+		if err != nil {
+			return fmt.Errorf("nftables: chain %s: %w", c.name, err)
+		}
+		rules = append(rules, e)
+		all = append(binary.NativeEndian.AppendUint32(all, uint32(len(e))), e...)
+	}
+	last, ok := t.chains[c.name]
+	if ok && last == string(all) {
+		return nil
+	}
+	t.chains[c.name] = string(all)
+	if last != "" {
+		b.message(unix.NFT_MSG_DELRULE, 0, t.nfproto, "clear chain", c.name)
+		b.str(unix.NFTA_RULE_TABLE, tableName)
+		b.str(unix.NFTA_RULE_CHAIN, c.name)
+		b.end()
+	}
+	for _, e := range rules {
+		b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.nfproto, "add a rule to chain", c.name)
+		b.str(unix.NFTA_RULE_TABLE, tableName)
+		b.str(unix.NFTA_RULE_CHAIN, c.name)
+		at := b.open(unix.NFTA_RULE_EXPRESSIONS)
+		b.buf = append(b.buf, e...)
+		b.closeNest(at)
+		b.end()
+	}
+	return nil
+}
