@@ -143,7 +143,9 @@ func (m *module) split(wasm []byte) error {
 		}
 		switch {
 		case id == secCustom:
-			m.custom(content)
+			if err := m.custom(content); err != nil {
+				return &Error{Section: "custom", Func: -1, Offset: at, Err: err}
+			}
 			continue
 		case id == secTag:
 			return refuse("tag section: exception handling is not supported")

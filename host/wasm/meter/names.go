@@ -6,18 +6,24 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of what is kept of a name section. It is never a reason to refuse a module: what is malformed is dropped.
+// Bounds of what is kept of a name section. Its content is never a reason to refuse a module: what is malformed is
+// dropped, as an engine that reads it may trust its counts.
 const (
 	maxNameBytes = 200
 	maxNames     = 1 << 20
 )
 
 // custom looks at a custom section; only names of the module and its functions are kept.
-func (m *module) custom(content []byte) {
+func (m *module) custom(content []byte) error {
 	r := reader{b: content}
-	if r.name() != "name" || r.err != nil || m.names != nil {
-		return
+	if title := r.name(); title != "name" || m.names != nil {
+		return r.err
 	}
+	m.readNames(&r)
+	return nil
+}
+
+func (m *module) readNames(r *reader) {
 	m.names = map[uint32]string{}
 	for r.left() > 0 {
 		id := r.byte()
