@@ -1,7 +1,7 @@
 package main
 
 import (
-	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,17 +16,7 @@ func newCleanupCommand() *cobra.Command {
 them; new ones no longer find a Service.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			removed, err := nftables.Cleanup(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if len(removed) == 0 {
-				fmt.Fprintln(cmd.OutOrStdout(), "nothing to remove")
-			}
-			for _, what := range removed {
-				fmt.Fprintln(cmd.OutOrStdout(), "removed", what)
-			}
-			return nil
+			return nftables.Cleanup(cmd.Context(), nftables.Options{Now: time.Now})
 		},
 	}
 }

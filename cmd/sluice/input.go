@@ -81,7 +81,7 @@ func (in *inputFlags) caps() (plan.Caps, error) {
 	if _, err := in.load(); err != nil {
 		return plan.Caps{}, err
 	}
-	return nftables.Caps(), nil
+	return new(nftables.Backend).Caps(), nil // constant: the same without a kernel
 }
 
 // planner plans the folder once, as it is now. Problems of manifests go to standard error; they do not stop it.

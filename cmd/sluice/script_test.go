@@ -1,0 +1,263 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/sluice-proxy/sluice/host/backend/fake"
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/source/dir"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"sluice": func() { os.Exit(execute(context.Background(), os.Args[1:])) },
+	})
+}
+
+// TestScripts runs testdata/script: the specification of what users see, a file a behaviour. Plugins are the real
+// ones, in Wasm; the data plane is the fake one; time passes when a script says so.
+func TestScripts(t *testing.T) {
+	plugins := buildPlugins(t)
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("PLUGINS", plugins)
+			env.Setenv("HOME", env.WorkDir)
+			env.Values[nodeKey{}] = &scriptNode{}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"node":     cmdNode,
+			"reload":   cmdReload,
+			"advance":  cmdAdvance,
+			"restart":  cmdRestart,
+			"kernel":   cmdKernel,
+			"explain":  cmdExplain,
+			"shares":   cmdShares,
+			"messages": cmdMessages,
+			"replace":  cmdReplace,
+		},
+		UpdateScripts: os.Getenv("UPDATE") != "",
+	})
+}
+
+// buildPlugins compiles the bundled plugins to Wasm; Go's build cache makes that cheap from the second time on.
+func buildPlugins(t *testing.T) string {
+	t.Helper()
+	out := t.TempDir()
+	for _, name := range []string{"zone-spill", "staged-drain"} {
+		cmd := exec.Command("go", "build", "-trimpath", "-buildmode=c-shared", "-ldflags=-s -w",
+			"-o", filepath.Join(out, name+".wasm"), "github.com/sluice-proxy/sluice/plugins/"+name)
+		cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
+		if text, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", name, err, text)
+		}
+	}
+	return out
+}
+
+// scriptNode is a node in a script: the program's parts as `sluice run` puts them together, on a fake kernel and with
+// a clock that a script moves.
+type scriptNode struct {
+	in      inputFlags
+	now     time.Time
+	kernel  *fake.Kernel
+	backend *fake.Backend
+	plugins *pluginSet
+	planner *plan.Planner
+	stop    func()
+	log     strings.Builder
+	whole   bool // the kernel holds the plan: a delta is enough
+	seen    int  // messages that were counted before
+}
+
+// nodeKey is where a script's node is kept.
+type nodeKey struct{}
+
+func nodeOf(ts *testscript.TestScript) *scriptNode {
+	n := ts.Value(nodeKey{}).(*scriptNode)
+	if n.planner == nil {
+		ts.Fatalf("no node yet: 'node NAME' starts one")
+	}
+	return n
+}
+
+// node NAME: starts a node of the manifests in ./manifests and the configuration in ./sluice.yaml, at 2026-01-01.
+func cmdNode(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: node NAME")
+	}
+	n := ts.Value(nodeKey{}).(*scriptNode)
+	n.in = inputFlags{source: ts.MkAbs("manifests"), node: args[0], config: ts.MkAbs("sluice.yaml")}
+	n.now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	n.kernel = fake.NewKernel(fake.Options{Seed: 1})
+	n.start(ts, nil)
+	ts.Defer(func() { n.stop() })
+}
+
+// start does what a process does at its start, with the checkpoint of the one before.
+func (n *scriptNode) start(ts *testscript.TestScript, checkpoint []byte) {
+	cfg, err := n.in.load()
+	ts.Check(err)
+	n.plugins, n.stop, err = openPlugins(context.Background(), cfg, slog.New(slog.NewTextHandler(&n.log, nil)))
+	ts.Check(err)
+	n.backend, n.whole = fake.Open(n.kernel), false
+	n.planner = plan.NewPlanner(settings(cfg, nil), n.plugins.get)
+	if checkpoint != nil {
+		ts.Check(n.planner.Restore(checkpoint))
+	}
+	n.load(ts, cfg)
+}
+
+func (n *scriptNode) load(ts *testscript.TestScript, cfg *config.Config) {
+	if _, err := n.plugins.load(context.Background(), cfg); err != nil {
+		fmt.Fprintln(&n.log, err)
+	}
+	cluster, problems, err := dir.Load(n.in.source)
+	ts.Check(err)
+	for _, p := range problems {
+		fmt.Fprintln(&n.log, p)
+	}
+	n.planner.Replace(cluster)
+	n.planner.Reloaded()
+	n.step(ts)
+}
+
+// step plans and programs at the present time, and gives the next wake.
+func (n *scriptNode) step(ts *testscript.TestScript) time.Time {
+	s := n.planner.Plan(n.now)
+	for _, err := range s.Errors {
+		fmt.Fprintln(&n.log, err)
+	}
+	if !n.whole {
+		s.Delta = nil
+	}
+	_, err := n.backend.Apply(context.Background(), n.planner.Current(), s.Delta)
+	n.whole = err == nil
+	ts.Check(err)
+	fmt.Fprint(ts.Stdout(), n.log.String())
+	n.log.Reset()
+	return s.Wake
+}
+
+// reload: reads manifests, configuration and plugins again, as after a change of the files.
+func cmdReload(ts *testscript.TestScript, _ bool, _ []string) {
+	n := nodeOf(ts)
+	cfg, err := n.in.load()
+	ts.Check(err)
+	n.planner.Configure(settings(cfg, nil))
+	n.load(ts, cfg)
+}
+
+// advance DURATION: lets time pass, planning at each wake.
+func cmdAdvance(ts *testscript.TestScript, _ bool, args []string) {
+	n := nodeOf(ts)
+	d, err := time.ParseDuration(args[0])
+	ts.Check(err)
+	until := n.now.Add(d)
+	for wake := n.step(ts); !wake.IsZero() && !wake.After(until); wake = n.step(ts) {
+		n.now = wake
+	}
+	n.now = until
+	n.step(ts)
+}
+
+// restart: ends the process and starts it again on the same kernel, with its checkpoint.
+func cmdRestart(ts *testscript.TestScript, _ bool, _ []string) {
+	n := nodeOf(ts)
+	saved, err := n.planner.Save()
+	ts.Check(err)
+	n.stop()
+	n.start(ts, saved)
+}
+
+// kernel [TEXT]: prints what the kernel holds, only the frontends whose text has TEXT in it when given.
+func cmdKernel(ts *testscript.TestScript, _ bool, args []string) {
+	p, _ := nodeOf(ts).kernel.Table(fake.Name)
+	if len(args) == 0 {
+		fmt.Fprint(ts.Stdout(), plan.Format(p))
+		return
+	}
+	for _, k := range p.Keys() {
+		if text := plan.FormatFrontend(p.Frontends[k]); strings.Contains(text, args[0]) {
+			fmt.Fprint(ts.Stdout(), text)
+		}
+	}
+}
+
+// explain NAMESPACE/SERVICE: prints what `sluice explain` prints.
+func cmdExplain(ts *testscript.TestScript, _ bool, args []string) {
+	ns, svc, _ := strings.Cut(args[0], "/")
+	x, err := nodeOf(ts).planner.Explain(model.Name{Namespace: ns, Name: svc})
+	ts.Check(err)
+	ts.Check(newExplanation(x).print(ts.Stdout(), ""))
+}
+
+// shares ADDRESS:PORT [FROM]: makes 10,000 connections in the fake kernel and prints each member's share in percent.
+func cmdShares(ts *testscript.TestScript, _ bool, args []string) {
+	n := nodeOf(ts)
+	to, err := netip.ParseAddrPort(args[0])
+	ts.Check(err)
+	from := netip.MustParseAddr("10.244.250.1")
+	if len(args) > 1 {
+		from = netip.MustParseAddr(args[1])
+	}
+	const connections = 10_000
+	got := map[string]int{}
+	for i := range connections {
+		p := fake.Packet{From: netip.AddrPortFrom(from, uint16(20_000+i)), To: to, Protocol: model.TCP}
+		r := n.kernel.Connect(p)
+		n.kernel.Disconnect(p)
+		what := r.Verdict.String()
+		if r.Member.IsValid() {
+			what = r.Member.String()
+		}
+		got[what]++
+	}
+	var names []string
+	for name := range got {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		fmt.Fprintf(ts.Stdout(), "%s %.0f\n", name, 100*float64(got[name])/connections)
+	}
+}
+
+// messages [N]: prints how many messages the kernel has got since the last time; with N it must be that many.
+func cmdMessages(ts *testscript.TestScript, _ bool, args []string) {
+	n := nodeOf(ts)
+	got := n.kernel.Stats().Messages - n.seen
+	n.seen += got
+	fmt.Fprintln(ts.Stdout(), got)
+	if len(args) == 1 && args[0] != strconv.Itoa(got) {
+		ts.Fatalf("%d messages", got)
+	}
+}
+
+// replace FILE OLD NEW: replaces every OLD in a file, which must have it.
+func cmdReplace(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 3 {
+		ts.Fatalf("usage: replace FILE OLD NEW")
+	}
+	text := ts.ReadFile(args[0])
+	if !strings.Contains(text, args[1]) {
+		ts.Fatalf("%s has no %q", args[0], args[1])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(strings.ReplaceAll(text, args[1], args[2])), 0o644))
+}
