@@ -202,7 +202,11 @@ func printable(b []byte, s string) (n int) {
 	return n
 }
 
+// milliseconds rounds up, and keeps clear of the number that means never.
 func milliseconds(d time.Duration) uint32 {
-	ms := (d + time.Millisecond - 1) / time.Millisecond
+	ms := d / time.Millisecond
+	if d%time.Millisecond > 0 {
+		ms++
+	}
 	return uint32(min(max(ms, 0), math.MaxUint32-1))
 }

@@ -1,7 +1,11 @@
 package abi
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
+	"maps"
+	"math"
 	"net/netip"
 	"strings"
 	"testing"
@@ -41,5 +45,110 @@ func BenchmarkAppendRequest(b *testing.B) {
 				buf = e.AppendRequest(buf[:0], req)
 			}
 		})
+	}
+}
+
+func TestIDsLastAndAreNeverUsedTwice(t *testing.T) {
+	var e Encoder
+	id := func(req *Request, at int) uint32 { return binary.LittleEndian.Uint32(e.AppendRequest(nil, req)[at:]) }
+	web, api := &Request{Service: "web"}, &Request{Service: "api"}
+	first := id(web, ReqService)
+	if second := id(api, ReqService); second == first {
+		t.Errorf("web and api are both %d", first)
+	}
+	if again := id(&Request{Service: strings.Clone("web"), Zone: "a"}, ReqService); again != first {
+		t.Errorf("web was %d, is %d", first, again)
+	}
+	if none := id(web, ReqZone); none != NoString {
+		t.Errorf("the empty zone has the id %d", none)
+	}
+	e.Reset()
+	if fresh := id(api, ReqService); fresh != 0 {
+		t.Errorf("after a Reset the first id is %d", fresh)
+	}
+}
+
+func TestTheStringTableHasWhatTheRequestUses(t *testing.T) {
+	var e Encoder
+	for _, n := range []int{300, 10, 300} {
+		b := e.AppendRequest(nil, sample(n))
+		le := binary.LittleEndian
+		got := map[string]int{}
+		for i := range le.Uint32(b[ReqStringsCount:]) {
+			r := b[le.Uint32(b[ReqStringsOffset:])+i*StringSize:]
+			got[string(b[le.Uint32(r[StringOffset:]):][:le.Uint32(r[StringLength:])])]++
+		}
+		want := map[string]int{"shop": 1, "web": 1, "http": 1, "node-0": 1, "zone-a": 1, "zone-b": 1, "zone-c": 1}
+		for _, ep := range sample(n).Endpoints {
+			want[ep.Node] = 1
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("%d endpoints: strings %v, want %v", n, got, want)
+		}
+	}
+}
+
+func TestTheSameRequestsGiveTheSameBytes(t *testing.T) {
+	var a, b Encoder
+	dirty := bytes.Repeat([]byte{0xFF}, 1<<16)
+	for _, n := range []int{1, 50, 3, 50} {
+		fresh := a.AppendRequest(nil, sample(n))
+		reused := b.AppendRequest(dirty[:0], sample(n)) // whatever the buffer held
+		if !bytes.Equal(fresh, reused) {
+			t.Errorf("%d endpoints: bytes differ", n)
+		}
+	}
+}
+
+func TestWhatDoesNotFitIsElsewhere(t *testing.T) {
+	var e Encoder
+	memory := make([]byte, 4096)
+	small, large := sample(1), sample(100)
+	if b := e.AppendRequest(memory[0:0:2048], small); len(b) > 2048 || &b[0] != &memory[0] {
+		t.Error("a request that fits was not written in place")
+	}
+	b := e.AppendRequest(memory[0:0:2048], large)
+	if len(b) <= 2048 || &b[0] == &memory[0] {
+		t.Errorf("%d bytes do not fit 2048", len(b))
+	}
+	if bytes.ContainsFunc(memory[2048:], func(r rune) bool { return r != 0 }) {
+		t.Error("written beyond the buffer")
+	}
+}
+
+func TestAFullEncoderSaysSoAndGoesOn(t *testing.T) {
+	var e Encoder
+	long := strings.Repeat("x", 1<<20)
+	for i := range maxStringBytes>>20 + 1 {
+		if e.Full() != (i >= maxStringBytes>>20) {
+			t.Fatalf("full %v after %d MiB", e.Full(), i)
+		}
+		e.AppendRequest(nil, &Request{Service: fmt.Sprint(i, long)})
+	}
+	if b := e.AppendRequest(nil, &Request{Service: "one more"}); !bytes.Contains(b, []byte("one more")) {
+		t.Error("a full encoder left a string out")
+	}
+	if e.Reset(); e.Full() {
+		t.Error("full after a Reset")
+	}
+}
+
+func TestStringsAreWholeWhenTheRoundsStartAnew(t *testing.T) {
+	var e Encoder
+	e.AppendRequest(nil, &Request{Service: "web"})
+	e.strings.round = math.MaxUint32 - 1
+	for range 4 {
+		if b := e.AppendRequest(nil, &Request{Service: "web"}); !bytes.Contains(b, []byte("web")) {
+			t.Error("a string is missing")
+		}
+	}
+}
+
+func TestEncodingAllocatesNothing(t *testing.T) {
+	var e Encoder
+	req := sample(200)
+	buf := e.AppendRequest(nil, req)
+	if n := testing.AllocsPerRun(100, func() { buf = e.AppendRequest(buf[:0], req) }); n != 0 {
+		t.Errorf("%v allocations a request", n)
 	}
 }

@@ -85,8 +85,11 @@ func Request(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *abi.
 		if e.Weight == 0 && e.Conditions&abi.Chosen != 0 {
 			e.Weight = 1
 		}
-		if e.Zone != "" && e.Conditions&abi.Ready != 0 {
-			row(e.Zone).Ready++
+		if e.Zone == "" {
+			continue
+		}
+		if z := row(e.Zone); e.Conditions&abi.Ready != 0 {
+			z.Ready++
 		}
 	}
 	for _, z := range rows {

@@ -1,0 +1,130 @@
+/* What a sluice plugin in C needs: the wire form of ABI 1.0, and nothing else. There is no libc in the sandbox.
+ * Build: clang --target=wasm32 -O2 -nostdlib -ffreestanding -fno-builtin -Wl,--no-entry -I sdk/c plugin.c -o plugin.wasm
+ * sdk/abi/layout.go of the project is the reference. */
+#ifndef SLUICE_H
+#define SLUICE_H
+
+#include <stdint.h>
+
+#define SLUICE_EXPORT(name) __attribute__((export_name(name)))
+
+enum { SLUICE_ABI = 1 << 16 | 0 };
+
+/* Bits of sluice_needs. */
+enum { SLUICE_NEED_CONNECTIONS = 1, SLUICE_NEED_METADATA = 2 };
+
+/* Bits of an endpoint's conditions. */
+enum {
+	SLUICE_READY = 1, SLUICE_SERVING = 2, SLUICE_TERMINATING = 4, SLUICE_LOCAL = 8,
+	SLUICE_CHOSEN = 16, SLUICE_HINTED_ZONE = 32, SLUICE_HINTED_NODE = 64,
+};
+
+enum { SLUICE_KEEP_DRAINING = 1 }; /* flags of an answer */
+enum { SLUICE_FAILED = -1, SLUICE_BAD_REQUEST = -2, SLUICE_NO_ROOM = -3 };
+enum { SLUICE_DEBUG, SLUICE_INFO, SLUICE_WARN, SLUICE_ERROR }; /* levels of sluice_log */
+
+#define SLUICE_NEVER UINT32_MAX     /* reset_after_ms */
+#define SLUICE_NO_REASON UINT32_MAX /* reason */
+#define SLUICE_NO_STRING UINT32_MAX /* string id of "" */
+
+typedef struct { uint32_t offset, count, stride; } sluice_area; /* offset from the start of the message */
+
+typedef struct {
+	uint32_t magic;
+	uint16_t major, minor;
+	uint32_t total, header_length;
+	int64_t now_ms; /* Unix, a multiple of 1000 */
+	uint64_t generation;
+	uint32_t namespace_id, service_id, port_name_id, node_id, zone_id; /* string ids */
+	uint16_t port;
+	uint8_t protocol, family, pool, policy, zero[6];
+	int64_t affinity_ms;
+	sluice_area endpoints, zones, strings;
+	uint32_t state_offset, state_length, zero2;
+} sluice_request;
+
+typedef struct {
+	uint8_t address[16]; /* IPv4 as ::ffff:a.b.c.d */
+	uint16_t port, zero;
+	uint32_t conditions, node_id, zone_id, weight;
+	int32_t prior_weight; /* -1: none */
+	int64_t ready_since_ms, terminating_since_ms; /* 0: not */
+	uint32_t connections, metadata_id;
+} sluice_endpoint;
+
+typedef struct {
+	uint32_t zone_id, nodes, ready, zero;
+	uint64_t millicores;
+} sluice_zone;
+
+typedef struct { uint32_t id, offset, length, zero; } sluice_string;
+
+typedef struct {
+	uint32_t magic, total, header_length;
+	sluice_area answers;
+	uint32_t requeue_ms, balance, state_offset, state_length, reasons_offset, reasons_count;
+} sluice_response;
+
+typedef struct { uint32_t weight, flags, reset_after_ms, reason; } sluice_answer;
+
+_Static_assert(sizeof(sluice_request) == 120, "layout");
+_Static_assert(sizeof(sluice_endpoint) == 64, "layout");
+_Static_assert(sizeof(sluice_zone) == 24, "layout");
+_Static_assert(sizeof(sluice_response) == 48, "layout");
+_Static_assert(sizeof(sluice_answer) == 16, "layout");
+
+__attribute__((import_module("sluice"), import_name("log")))
+void sluice_log(uint32_t level, const char *text, uint32_t length);
+
+static inline const sluice_endpoint *sluice_endpoint_at(const sluice_request *r, uint32_t i) {
+	return (const sluice_endpoint *)((const char *)r + r->endpoints.offset + i * r->endpoints.stride);
+}
+
+static inline const sluice_zone *sluice_zone_at(const sluice_request *r, uint32_t i) {
+	return (const sluice_zone *)((const char *)r + r->zones.offset + i * r->zones.stride);
+}
+
+static inline sluice_answer *sluice_answer_at(sluice_response *r, uint32_t i) {
+	return (sluice_answer *)((char *)r + r->answers.offset) + i;
+}
+
+/* Begins a response: each endpoint keeps the weight that it came with and is never reset. Gives its length, what
+ * sluice_decide returns, or a negative code. */
+static inline int64_t sluice_begin(const sluice_request *req, uint32_t length, sluice_response *resp, uint32_t room) {
+	if (length < sizeof *req || req->magic != 0x51524C53 || req->major != 1 || req->total > length)
+		return SLUICE_BAD_REQUEST;
+	uint64_t total = sizeof *resp + (uint64_t)req->endpoints.count * sizeof(sluice_answer);
+	if (total > room)
+		return SLUICE_NO_ROOM;
+	*resp = (sluice_response){
+		.magic = 0x50524C53, .total = (uint32_t)total, .header_length = sizeof *resp,
+		.answers = { sizeof *resp, req->endpoints.count, sizeof(sluice_answer) },
+	};
+	for (uint32_t i = 0; i < req->endpoints.count; i++)
+		*sluice_answer_at(resp, i) = (sluice_answer){ sluice_endpoint_at(req, i)->weight, 0, SLUICE_NEVER, SLUICE_NO_REASON };
+	return (int64_t)total;
+}
+
+/* Memory that the host asks for and never gives back: a bump allocator on what the linker left free. */
+extern char __heap_base;
+static uintptr_t sluice_top;
+
+SLUICE_EXPORT("sluice_alloc")
+void *sluice_alloc(uint32_t size) {
+	if (!sluice_top)
+		sluice_top = ((uintptr_t)&__heap_base + 7) & ~(uintptr_t)7;
+	uint64_t end = ((uint64_t)sluice_top + size + 7) & ~(uint64_t)7, have = (uint64_t)__builtin_wasm_memory_size(0) << 16;
+	if (end > UINT32_MAX || (end > have && __builtin_wasm_memory_grow(0, (end - have + 65535) >> 16) == (unsigned long)-1))
+		return 0;
+	void *at = (void *)sluice_top;
+	sluice_top = (uintptr_t)end;
+	return at;
+}
+
+SLUICE_EXPORT("sluice_abi_version")
+uint32_t sluice_abi_version(void) { return SLUICE_ABI; }
+
+/* The plugin: SLUICE_EXPORT("sluice_decide") int64_t decide(...) of this type. */
+int64_t sluice_decide(const sluice_request *req, uint32_t length, sluice_response *resp, uint32_t room);
+
+#endif

@@ -1,0 +1,292 @@
+package sdk
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// random is a request with anything in it that a request can hold.
+func random(rnd *rand.Rand) *abi.Request {
+	word := func() string {
+		return []string{"", "a", "zone-a", "zone-b", "ip-10-0-0-1.internal", "ip-10-0-0-2.internal", "zürich", "x\x00y"}[rnd.IntN(8)]
+	}
+	req := &abi.Request{
+		Now: rnd.Int64N(1<<40) * 1000, Namespace: word(), Service: word(), Port: word(), PortNumber: uint16(rnd.Uint32()),
+		Protocol: uint8(rnd.Uint32()), Family: 4, Pool: uint8(rnd.IntN(2)), InternalLocal: rnd.IntN(2) == 0,
+		ExternalLocal: rnd.IntN(2) == 0, AffinityMS: rnd.Int64N(1 << 40), Node: word(), Zone: word(), Generation: rnd.Uint64(),
+	}
+	for range rnd.IntN(20) {
+		req.State = append(req.State, byte(rnd.Uint32()))
+	}
+	for _, name := range []string{"", "a", "zone-a", "zone-b", "zürich"} {
+		if rnd.IntN(3) > 0 {
+			req.Zones = append(req.Zones, abi.Zone{Name: name, Nodes: rnd.Uint32(), Ready: rnd.Uint32(), MilliCPU: rnd.Uint64()})
+		}
+	}
+	for range rnd.IntN(30) {
+		a := netip.AddrFrom4([4]byte{10, 0, byte(rnd.Uint32()), byte(rnd.Uint32())})
+		if rnd.IntN(2) == 0 {
+			a = netip.AddrFrom16([16]byte{0x20, 1, 15: byte(rnd.Uint32())})
+		}
+		e := abi.Endpoint{
+			Addr: netip.AddrPortFrom(a, uint16(rnd.Uint32())), Conditions: rnd.Uint32() & 127, Node: word(), Zone: word(),
+			Weight: rnd.Uint32N(65536), PriorWeight: rnd.Int32N(100) - 1, ReadySince: rnd.Int64(), TerminatingSince: rnd.Int64(),
+			Connections: rnd.Uint32(), Metadata: word(),
+		}
+		if rnd.IntN(3) == 0 {
+			e.Connections = abi.NotCounted
+		}
+		req.Endpoints = append(req.Endpoints, e)
+	}
+	return req
+}
+
+// read makes an abi.Request of a view, by its accessors alone.
+func read(r *Request) *abi.Request {
+	req := &abi.Request{
+		Now: int64(r.Now()), Namespace: r.String(r.Namespace()), Service: r.String(r.Service()), Port: r.String(r.Port()),
+		PortNumber: r.PortNumber(), Protocol: r.Protocol(), Family: r.Family(), Pool: uint8(r.Pool()),
+		InternalLocal: r.InternalLocal(), ExternalLocal: r.ExternalLocal(), AffinityMS: r.Affinity().Milliseconds(),
+		Node: r.String(r.Node()), Zone: r.String(r.Zone()), Generation: r.Generation(), State: bytes.Clone(r.State()),
+	}
+	for i := range r.Zones() {
+		z := r.ZoneAt(i)
+		req.Zones = append(req.Zones, abi.Zone{Name: r.String(z.ID), Nodes: z.Nodes, Ready: z.Ready, MilliCPU: z.MilliCPU})
+	}
+	for i := range r.Len() {
+		e := r.Endpoint(i)
+		prior, connections := int32(abi.NoWeight), uint32(abi.NotCounted)
+		if w, known := e.PriorWeight(); known {
+			prior = int32(w)
+		}
+		if n, counted := e.Connections(); counted {
+			connections = uint32(n)
+		}
+		req.Endpoints = append(req.Endpoints, abi.Endpoint{
+			Addr: e.Addr(), Conditions: uint32(e.Conditions()), Node: r.String(e.Node()), Zone: r.String(e.Zone()),
+			Weight: uint32(e.Weight()), PriorWeight: prior, ReadySince: int64(e.ReadySince()),
+			TerminatingSince: int64(e.TerminatingSince()), Connections: connections, Metadata: r.String(e.Metadata()),
+		})
+	}
+	return req
+}
+
+func TestARequestIsReadAsItWasWritten(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 1))
+	var e abi.Encoder
+	var view Request // for the life of an instance
+	var buf []byte
+	for round := range 2000 {
+		want := random(rnd)
+		buf = e.AppendRequest(buf[:0], want)
+		if err := view.view(buf); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(&view); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) || view.bad {
+			t.Fatalf("round %d:\ngot  %+v\nwant %+v", round, got, want)
+		}
+		if len(buf)%8 != 0 {
+			t.Fatalf("%d bytes: not a multiple of 8", len(buf))
+		}
+		for i := range view.Len() {
+			ep := view.Endpoint(i)
+			c := want.Endpoints[i].Conditions
+			if ep.Ready() != (c&1 != 0) || ep.Serving() != (c&2 != 0) || ep.Terminating() != (c&4 != 0) ||
+				ep.Local() != (c&8 != 0) || ep.Chosen() != (c&16 != 0) || ep.Conditions().Has(HintedZone) != (c&32 != 0) {
+				t.Fatalf("conditions %b are read wrongly", c)
+			}
+			row := slices.IndexFunc(want.Zones, func(z abi.Zone) bool { return z.Name != "" && z.Name == want.Endpoints[i].Zone })
+			if ep.ZoneIndex() != row {
+				t.Fatalf("zone %q has row %d, read %d", want.Endpoints[i].Zone, row, ep.ZoneIndex())
+			}
+		}
+		row := slices.IndexFunc(want.Zones, func(z abi.Zone) bool { return z.Name != "" && z.Name == want.Zone })
+		if view.ZoneIndex() != row {
+			t.Fatalf("this node's zone %q has row %d, read %d", want.Zone, row, view.ZoneIndex())
+		}
+	}
+}
+
+func TestAnEndpointThatDoesNotExistPanics(t *testing.T) {
+	var e abi.Encoder
+	var view Request
+	if err := view.view(e.AppendRequest(nil, &abi.Request{Endpoints: make([]abi.Endpoint, 2)})); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int{-1, 2, math.MaxInt} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("Endpoint(%d) of 2 gave something", i)
+				}
+			}()
+			view.Endpoint(i)
+		}()
+	}
+}
+
+func TestTextsMayBeKept(t *testing.T) {
+	var e abi.Encoder
+	var view Request
+	buf := e.AppendRequest(nil, &abi.Request{Service: "first", Zone: "zone-a"})
+	if err := view.view(buf); err != nil {
+		t.Fatal(err)
+	}
+	kept, id := view.String(view.Service()), view.Service()
+	buf = e.AppendRequest(buf[:0], &abi.Request{Service: "second", Zone: "zone-a"})
+	if err := view.view(buf); err != nil {
+		t.Fatal(err)
+	}
+	if kept != "first" || view.String(id) != "first" || view.String(view.Service()) != "second" || view.String(None) != "" {
+		t.Errorf("kept %q, asked again %q, new %q", kept, view.String(id), view.String(view.Service()))
+	}
+	if got := view.String(12345); got != "" {
+		t.Errorf("an unknown ID has the text %q", got)
+	}
+}
+
+func TestWhatIsRememberedOfTextsIsBounded(t *testing.T) {
+	var e abi.Encoder
+	var view Request
+	var buf []byte
+	long := strings.Repeat("x", 100_000)
+	for i := range 100 {
+		name := fmt.Sprint(long, i)
+		buf = e.AppendRequest(buf[:0], &abi.Request{Service: name})
+		if err := view.view(buf); err != nil {
+			t.Fatal(err)
+		}
+		if view.String(view.Service()) != name {
+			t.Fatal("wrong text")
+		}
+		if view.bytes > maxTextBytes+200_000 {
+			t.Fatalf("%d bytes of texts are remembered", view.bytes)
+		}
+	}
+}
+
+func TestGarbledRequestsAreRefusedByField(t *testing.T) {
+	for name, tt := range map[string]struct {
+		at   int
+		v    uint32
+		want string
+	}{
+		"magic":           {abi.ReqMagic, 1, "magic"},
+		"version":         {abi.ReqMajor, 2, "ABI version is 2.0, not 1"},
+		"total":           {abi.ReqTotal, 8, "total length"},
+		"header short":    {abi.ReqHeaderLength, 8, "header length"},
+		"header long":     {abi.ReqHeaderLength, math.MaxUint32, "header length"},
+		"endpoints":       {abi.ReqEndpointsCount, math.MaxUint32, "endpoints: 4294967295 records"},
+		"endpoint offset": {abi.ReqEndpointsOffset, math.MaxUint32 - 7, "endpoints"},
+		"endpoint odd":    {abi.ReqEndpointsOffset, 121, "endpoints"},
+		"endpoint stride": {abi.ReqEndpointsStride, 56, "endpoints: stride is 56"},
+		"zones":           {abi.ReqZonesCount, 1000, "zones"},
+		"strings":         {abi.ReqStringsCount, 1000, "strings"},
+		"state offset":    {abi.ReqStateOffset, math.MaxUint32, "state"},
+		"state length":    {abi.ReqStateLength, math.MaxUint32, "state"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var e abi.Encoder
+			req := random(rand.New(rand.NewPCG(1, 5)))
+			req.State = []byte("s")
+			b := e.AppendRequest(nil, req)
+			binary.LittleEndian.PutUint32(b[tt.at:], tt.v)
+			var view Request
+			if err := view.view(b); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestANewerMinorIsRead(t *testing.T) {
+	// Every header and record grown by 8 bytes, as a later minor may do.
+	var e abi.Encoder
+	want := random(rand.New(rand.NewPCG(2, 2)))
+	b := e.AppendRequest(nil, want)
+	le := binary.LittleEndian
+	grown := slices.Concat(b[:abi.ReqSize], make([]byte, 8))
+	le.PutUint32(grown[abi.ReqHeaderLength:], abi.ReqSize+8)
+	for _, at := range []int{abi.ReqEndpointsOffset, abi.ReqZonesOffset, abi.ReqStringsOffset} {
+		offset, count, stride := le.Uint32(b[at:]), le.Uint32(b[at+4:]), le.Uint32(b[at+8:])
+		le.PutUint32(grown[at:], uint32(len(grown)))
+		le.PutUint32(grown[at+8:], stride+8)
+		for i := range count {
+			grown = append(append(grown, b[offset+i*stride:][:stride]...), 1, 2, 3, 4, 5, 6, 7, 8)
+		}
+	}
+	// Texts and state last, wherever they were.
+	base := uint32(len(grown))
+	grown = append(grown, b...)
+	le.PutUint32(grown[abi.ReqStateOffset:], base+le.Uint32(b[abi.ReqStateOffset:]))
+	strs, n := le.Uint32(grown[abi.ReqStringsOffset:]), le.Uint32(grown[abi.ReqStringsCount:])
+	for i := range n {
+		r := grown[strs+i*(abi.StringSize+8):]
+		le.PutUint32(r[abi.StringOffset:], base+le.Uint32(r[abi.StringOffset:]))
+	}
+	le.PutUint32(grown[abi.ReqTotal:], uint32(len(grown)))
+	le.PutUint16(grown[abi.ReqMinor:], abi.Minor+1)
+	var view Request
+	if err := view.view(grown); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(&view); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+		t.Fatalf("\ngot  %+v\nwant %+v", got, want)
+	}
+}
+
+// nosy reads everything.
+type nosy struct{}
+
+func (nosy) Configure([]byte) error { return nil }
+
+func (nosy) Decide(req *Request, resp *Response) error {
+	read(req)
+	for i := range req.Len() {
+		resp.SetWeight(i, resp.Weight(i)+1)
+		resp.SetReason(i, req.String(req.Endpoint(i).Zone()))
+	}
+	resp.SetState(req.State()[:min(len(req.State()), MaxState)])
+	return nil
+}
+
+func FuzzRequest(f *testing.F) {
+	rnd := rand.New(rand.NewPCG(3, 3))
+	for range 5 {
+		var e abi.Encoder
+		f.Add(e.AppendRequest(nil, random(rnd)))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		in := instance{plugin: nosy{}}
+		resp := make([]byte, abi.MaxResponse(1000))
+		// No panic, whatever b holds; and what is answered is well-formed.
+		n, err := in.decide(b, resp)
+		if err != nil {
+			if n >= 0 {
+				t.Errorf("error %v with code %d", err, n)
+			}
+			return
+		}
+		var d abi.Decoder
+		var out abi.Response
+		if err := d.DecodeResponse(resp[:n], in.req.Len(), &out); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestTimesSubtract(t *testing.T) {
+	if d := Time(5000).Sub(2000); d != 3*time.Second {
+		t.Error(d)
+	}
+}

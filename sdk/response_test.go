@@ -1,0 +1,260 @@
+package sdk
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// does is a plugin of one function.
+type does func(req *Request, resp *Response) error
+
+func (does) Configure([]byte) error                      { return nil }
+func (d does) Decide(req *Request, resp *Response) error { return d(req, resp) }
+
+func requestOf(weights ...uint32) *abi.Request {
+	req := &abi.Request{Service: "web"}
+	for i, w := range weights {
+		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)
+		req.Endpoints = append(req.Endpoints, abi.Endpoint{Addr: addr, Weight: w, PriorWeight: abi.NoWeight})
+	}
+	return req
+}
+
+func ask(t *testing.T, req *abi.Request, d does) (*abi.Response, error) {
+	t.Helper()
+	n, err := Native(func() Plugin { return d }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp := new(abi.Response)
+	return resp, n.Decide(req, resp)
+}
+
+func TestWhatAPluginSaysNothingAboutStaysAsItCame(t *testing.T) {
+	resp, err := ask(t, requestOf(0, 1, 65535), func(*Request, *Response) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "{0s 0 [] [{0 0 4294967295 } {1 0 4294967295 } {65535 0 4294967295 }]}"
+	if got := fmt.Sprint(*resp); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestAResponseArrivesAsItWasWritten(t *testing.T) {
+	resp, err := ask(t, requestOf(1, 1, 1, 1), func(_ *Request, resp *Response) error {
+		resp.SetWeight(0, 7)
+		resp.SetWeight(1, -3)
+		resp.SetWeight(2, 1<<20)
+		if resp.Weight(0) != 7 || resp.Weight(3) != 1 {
+			return errors.New("Weight does not give what was set")
+		}
+		resp.SetReason(0, "same")
+		resp.SetReason(1, "other")
+		resp.SetReasonAs(2, resp.Reason("same"))
+		resp.KeepDraining(1)
+		resp.SetResetAfter(1, 1500*time.Millisecond)
+		resp.SetResetAfter(2, -time.Second)
+		resp.SetResetAfter(3, math.MaxInt64)
+		resp.Requeue(time.Minute)
+		resp.Requeue(time.Second + time.Nanosecond)
+		resp.Requeue(time.Hour)
+		resp.SetState([]byte("one"))
+		resp.SetState([]byte("two"))
+		resp.SetBalance(BalanceSourceHash)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "{1.001s 3 [116 119 111] [{7 0 4294967295 same} {0 1 1500 other} {65535 0 0 same} {1 0 4294967294 }]}"
+	if got := fmt.Sprint(*resp); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestARequeueOfNothingIsSoonNotNever(t *testing.T) {
+	for _, d := range []time.Duration{0, -time.Second, 1} {
+		resp, err := ask(t, requestOf(1), func(_ *Request, resp *Response) error { resp.Requeue(d); return nil })
+		if err != nil || resp.Requeue != time.Millisecond {
+			t.Errorf("Requeue(%v): %v, %v", d, resp.Requeue, err)
+		}
+	}
+}
+
+func TestAnyTextMakesAReason(t *testing.T) {
+	for text, want := range map[string]string{
+		"zone ä, 50 %":                       "zone ä, 50 %",
+		"two\nlines\tand \x1b[31m":           "two?lines?and ?[31m",
+		"not \xff UTF-8":                     "not ? UTF-8",
+		strings.Repeat("x", 300):             strings.Repeat("x", 256),
+		strings.Repeat("ä", 300):             strings.Repeat("ä", 128),
+		strings.Repeat("x", 255) + "ä" + "y": strings.Repeat("x", 255),
+		"":                                   "",
+	} {
+		resp, err := ask(t, requestOf(1), func(_ *Request, resp *Response) error { resp.SetReason(0, text); return nil })
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+		} else if got := resp.Answers[0].Reason; got != want {
+			t.Errorf("%q became %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestReasonsBeyondTheLimitAreLeftOut(t *testing.T) {
+	for name, text := range map[string]func(i int) string{
+		"many": func(i int) string { return fmt.Sprint(i) },
+		"long": func(i int) string { return fmt.Sprint(i, strings.Repeat("x", 500)) },
+	} {
+		resp, err := ask(t, requestOf(make([]uint32, 600)...), func(req *Request, resp *Response) error {
+			for i := range req.Len() {
+				resp.SetReason(i, text(i))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if resp.Answers[0].Reason == "" || resp.Answers[599].Reason != "" {
+			t.Errorf("%s: the first reason is %q, the last %q", name, resp.Answers[0].Reason, resp.Answers[599].Reason)
+		}
+	}
+}
+
+func TestErrorsOfAPluginAreTold(t *testing.T) {
+	for name, tt := range map[string]struct {
+		do   does
+		want string
+	}{
+		"error":   {func(*Request, *Response) error { return errors.New("no such thing") }, "the plugin failed: no such thing"},
+		"panic":   {func(_ *Request, resp *Response) error { resp.SetWeight(9, 1); return nil }, "panic: sdk: index out of range"},
+		"state":   {func(_ *Request, r *Response) error { r.SetState(make([]byte, 1025)); return nil }, "state is 1025 bytes, more than 1024"},
+		"balance": {func(_ *Request, r *Response) error { r.SetBalance(9); return nil }, "no balance has the number 9"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := ask(t, requestOf(1), tt.do); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestAResponseThatDoesNotFitIsAnError(t *testing.T) {
+	var e abi.Encoder
+	req := e.AppendRequest(nil, requestOf(1, 1))
+	in := instance{plugin: does(func(_ *Request, resp *Response) error { resp.SetState([]byte("abc")); return nil })}
+	full, err := in.decide(req, make([]byte, 1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size := range int(full) {
+		if code, err := in.decide(req, make([]byte, size)); code != abi.CodeNoRoom || err == nil {
+			t.Fatalf("%d bytes of %d: code %d, %v", size, full, code, err)
+		}
+	}
+}
+
+func TestALongestResponseFitsWhatAHostOffers(t *testing.T) {
+	resp, err := ask(t, requestOf(make([]uint32, 300)...), func(req *Request, resp *Response) error {
+		for i := range req.Len() {
+			resp.SetReason(i, fmt.Sprintf("%015d", i)) // 256 × 15, then 3 more
+		}
+		resp.SetState(make([]byte, MaxState))
+		return nil
+	})
+	if err != nil || len(resp.State) != MaxState || resp.Answers[255].Reason == "" {
+		t.Errorf("%v", err)
+	}
+}
+
+// counting needs connections, and tells its settings by its weights.
+type counting struct {
+	Weight int `json:"weight"`
+}
+
+func (c *counting) Configure(s []byte) error { return Settings(s, c) }
+func (c *counting) Needs() Need              { return NeedConnections }
+func (c *counting) Decide(_ *Request, resp *Response) error {
+	resp.SetWeight(0, c.Weight)
+	return nil
+}
+
+func TestNativeTellsNeedsAndRevision(t *testing.T) {
+	native := func(s string) *NativePlugin {
+		n, err := Native(func() Plugin { return &counting{Weight: 3} }, []byte(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	a, b := native(`{"weight":4}`), native("")
+	if a.Needs() != abi.NeedConnections || a.Revision() == b.Revision() || a.Revision() != native(`{"weight":4}`).Revision() {
+		t.Errorf("needs %d, revisions %s and %s", a.Needs(), a.Revision(), b.Revision())
+	}
+	for n, want := range map[*NativePlugin]uint16{a: 4, b: 3} {
+		var resp abi.Response
+		if err := n.Decide(requestOf(1), &resp); err != nil || resp.Answers[0].Weight != want {
+			t.Errorf("weight %v, want %d, %v", resp.Answers, want, err)
+		}
+	}
+	if _, err := Native(func() Plugin { return &counting{} }, []byte(`{"weigth":4}`)); err == nil || !strings.Contains(err.Error(), `"weigth"`) {
+		t.Errorf("a misspelt setting: %v", err)
+	}
+}
+
+func TestADecisionAllocatesNothing(t *testing.T) {
+	n, err := Native(func() Plugin { return nosyWeights{} }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := requestOf(make([]uint32, 100)...)
+	var resp abi.Response
+	allocs := testing.AllocsPerRun(100, func() {
+		if err := n.DecideLoudly(req, &resp); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations a decision", allocs)
+	}
+}
+
+type nosyWeights struct{}
+
+func (nosyWeights) Configure([]byte) error { return nil }
+func (nosyWeights) Decide(req *Request, resp *Response) error {
+	zone := req.Zone()
+	for i := range req.Len() {
+		if e := req.Endpoint(i); e.Zone() == zone {
+			resp.SetWeight(i, e.Weight()+1)
+			resp.SetReason(i, "in the zone")
+		}
+	}
+	return nil
+}
+
+func BenchmarkNative(b *testing.B) {
+	for _, count := range []int{1, 10, 100, 1000} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			n, err := Native(func() Plugin { return nosyWeights{} }, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			req := requestOf(make([]uint32, count)...)
+			var resp abi.Response
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := n.DecideLoudly(req, &resp); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

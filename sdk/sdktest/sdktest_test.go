@@ -1,0 +1,72 @@
+package sdktest
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/sdk"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// double doubles weights, and fails when its settings say so.
+type double struct {
+	Fail bool `json:"fail"`
+}
+
+func (d *double) Configure(s []byte) error { return sdk.Settings(s, d) }
+
+func (d *double) Decide(req *sdk.Request, resp *sdk.Response) error {
+	if d.Fail {
+		return errors.New("as told")
+	}
+	for i := range req.Len() {
+		resp.SetWeight(i, 2*req.Endpoint(i).Weight())
+	}
+	return nil
+}
+
+func TestRunAsksThroughTheWireForm(t *testing.T) {
+	req := Request("a", nil, Ready("a"), Unchosen("b"), Terminating("b", Now-5000))
+	resp, err := Run(&double{}, "", req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := Weights(resp); !slices.Equal(got, []int{2, 0, 0}) {
+		t.Errorf("weights %v", got)
+	}
+	if _, err := Run(&double{}, `{"fail":true}`, req); err == nil || !strings.Contains(err.Error(), "as told") {
+		t.Errorf("a plugin that fails: %v", err)
+	}
+	if _, err := Run(&double{}, `{"fails":true}`, req); err == nil || !strings.Contains(err.Error(), `"fails"`) {
+		t.Errorf("wrong settings: %v", err)
+	}
+}
+
+func TestAChainHandsWeightsOn(t *testing.T) {
+	p, err := sdk.Native(func() sdk.Plugin { return &double{} }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := Request("a", nil, Times(2, Ready("a"))...)
+	all, err := Chain(req, p, p, p)
+	if err != nil || len(all) != 3 {
+		t.Fatal(all, err)
+	}
+	if got := Weights(all[2]); !slices.Equal(got, []int{8, 8}) || req.Endpoints[0].Weight != 1 {
+		t.Errorf("weights %v; the request has %d", got, req.Endpoints[0].Weight)
+	}
+}
+
+func TestARequestHasZonesAndAddresses(t *testing.T) {
+	req := Request("a", map[string]int{"c": 2}, append(Times(2, Ready("a")), Terminating("b", Now))...)
+	want := []abi.Zone{{Name: "a", Ready: 2}, {Name: "b"}, {Name: "c", Nodes: 2, MilliCPU: 8000}}
+	// A zone that only a terminating endpoint names is in the table too.
+	if !slices.Equal(req.Zones, want) {
+		t.Errorf("zones %+v, want %+v", req.Zones, want)
+	}
+	if req.Endpoints[0].Addr.String() != "10.0.0.1:8080" || req.Endpoints[2].Addr.String() != "10.0.0.3:8080" {
+		t.Errorf("addresses %v", req.Endpoints)
+	}
+}

@@ -1,0 +1,47 @@
+package sdk
+
+import (
+	"strings"
+	"testing"
+)
+
+type some struct {
+	Count int    `json:"count"`
+	Name  string `json:"name"`
+	Inner struct {
+		Flag bool `json:"flag"`
+	} `json:"inner"`
+}
+
+func TestSettingsKeepDefaultsOfWhatTheyDoNotName(t *testing.T) {
+	for _, text := range []string{"", "  \n", "{}", "null", `{"name":"n"}`} {
+		s := some{Count: 5, Name: "n"}
+		if err := Settings([]byte(text), &s); err != nil || s.Count != 5 || s.Name != "n" {
+			t.Errorf("%q: %+v, %v", text, s, err)
+		}
+	}
+	var s some
+	if err := Settings([]byte(`{"count":7,"inner":{"flag":true}}`), &s); err != nil || s.Count != 7 || !s.Inner.Flag {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+func TestBadSettingsNameTheField(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"cuont":1}`:            `unknown field "cuont"`,
+		`{"inner":{"flog":1}}`:   `unknown field "flog"`,
+		`{"count":"1"}`:          "count: a JSON string is not a int",
+		`{"count":1.5}`:          "count: a JSON number 1.5 is not a int",
+		`{"inner":{"flag":"x"}}`: "inner.flag: a JSON string is not a bool",
+		`[1]`:                    "a JSON array is not an object of settings",
+		`{"count":1`:             "it ends too early",
+		`{"count":}`:             "not JSON at byte 10",
+		`{} {}`:                  "more text after the object",
+		`{}x`:                    "more text after the object",
+	} {
+		var s some
+		if err := Settings([]byte(text), &s); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
