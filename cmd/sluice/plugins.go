@@ -23,7 +23,7 @@ type pluginSet struct {
 
 	mu     sync.RWMutex
 	loaded map[policy.Step]*loadedPlugin
-	failed map[policy.Step]error
+	failed map[policy.Step]error // a step in neither is still to be loaded
 }
 
 type loadedPlugin struct {
@@ -45,7 +45,7 @@ func (s *pluginSet) get(step policy.Step) (policy.Plugin, error) {
 	if err := s.failed[step]; err != nil {
 		return nil, err
 	}
-	return nil, fmt.Errorf("plugin %s is not loaded", step.Plugin)
+	return nil, policy.ErrLoading
 }
 
 // load brings the set to a configuration: what is new or has changed on disk is compiled and tried, and swapped in

@@ -74,8 +74,10 @@ func (f *runFlags) run(ctx context.Context, log *slog.Logger) (err error) {
 		return err
 	}
 	defer closePlugins()
-	if _, err := plugins.load(ctx, cfg); err != nil {
-		log.Error("not every plugin could be loaded; their Services get the default rules", "err", err)
+	if f.once { // otherwise they are loaded beside the engine: no Service waits for another one's plugin
+		if _, err := plugins.load(ctx, cfg); err != nil {
+			log.Error("not every plugin could be loaded; their Services get the default rules", "err", err)
+		}
 	}
 	options := engine.Options{
 		Source:    dir.New(f.source, dir.Options{Log: log, After: time.After}),
@@ -109,8 +111,8 @@ func (f *runFlags) run(ctx context.Context, log *slog.Logger) (err error) {
 	return e.Run(ctx)
 }
 
-// watchConfig follows the configuration file and the plugins' files, and reloads what changes. What cannot be loaded
-// is logged, and what was there before stays in force.
+// watchConfig loads the plugins, then follows the configuration file and the plugins' files, and reloads what changes.
+// What cannot be loaded is logged, and what was there before stays in force.
 func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins *pluginSet, e *engine.Engine, local []netip.Addr, log *slog.Logger) {
 	files := func() []string {
 		out := []string{}

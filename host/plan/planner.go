@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"container/heap"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -198,7 +199,7 @@ func (p *Planner) one(name model.Name, now time.Time, step *Step) {
 		p.services[name] = s
 	}
 	decided, wakeAt, err := p.decide(svc, s, now)
-	if err != nil && (s.err == nil || s.err.Error() != err.Error()) {
+	if err != nil && !errors.Is(err, policy.ErrLoading) && (s.err == nil || s.err.Error() != err.Error()) {
 		step.Errors = append(step.Errors, err)
 	}
 	s.err, s.decided = err, nil
