@@ -53,6 +53,8 @@ service shop/empty
   port - 203.0.113.9:80/UDP LoadBalancer
     source-ranges 172.16.0.0/12
     reject
+  port - 10.96.0.40:80/UDP ExternalIP
+    reject
 service shop/six
   port - [fd00:10:96::1]:80/SCTP ClusterIP masquerade=outside
     forward
@@ -102,6 +104,7 @@ func TestResolveFollowsTheServiceRules(t *testing.T) {
 		{"26 wrong port of a ClusterIP", pod, "10.96.0.10:81/TCP", "reject"},
 		{"26 wrong protocol of a ClusterIP", pod, "10.96.0.10:80/UDP", "reject"},
 		{"26 nobody's address in the Service range", pod, "10.96.0.99:80/TCP", "drop"},
+		{"26 an address that a frontend has is nobody's no more", pod, "10.96.0.40:81/UDP", "untouched"},
 		{"26 outside the Service range", pod, "10.97.0.99:80/TCP", "untouched"},
 		{"27 in range", outside, "203.0.113.7:80/TCP", fiveM},
 		{"27 Pod in range", pod, "203.0.113.7:80/TCP", fiveM},

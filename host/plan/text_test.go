@@ -204,6 +204,7 @@ func TestParseNamesLineAndFieldOfWhatIsWrong(t *testing.T) {
 		{"weight too big", head + port + "forward\n10.244.1.5:8080 weight 65536\n", `line 6: member 10.244.1.5:8080: weight "65536"`},
 		{"bad phase", head + port + "forward\n10.244.1.5:8080 weight 1 gone\n", `line 6: member 10.244.1.5:8080: phase "gone"`},
 		{"bad deadline", head + port + "forward\n10.244.1.5:8080 weight 1 active until noon\n", `line 6: member 10.244.1.5:8080: until "noon"`},
+		{"deadline too fine", head + port + "forward\n10.244.1.5:8080 weight 1 active until 2026-01-31T10:00:00.0001Z\n", "line 6: member 10.244.1.5:8080: until"},
 		{"more words", head + port + "forward\n10.244.1.5:8080 weight 1 active today\n", `line 6: member 10.244.1.5:8080: "today" is too much`},
 		{"wrong share", head + port + "forward\n10.244.1.5:8080 weight 2 50.0 % active\n", `on line 6: a share of "50.0", but it is 100.0 %`},
 		{"wrong total", head + port + "forward 1 member, total 3\n" + member, `on line 5: "1 member, total 3", but it is "1 member, total 2"`},
