@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// node is the one that sluice runs on, and zone where it is.
+const (
+	node = "node-a1"
+	zone = "zone-a"
+)
+
+// demo is everything at work.
+type demo struct {
+	*screen
+	paths     paths
+	dir       string // temporary
+	manifests *manifests
+	net       *topology
+	sluice    *sluice
+	vip       netip.AddrPort // of catalog
+	nodePort  netip.AddrPort // of frontend
+	began     time.Time
+
+	connections, visits, measurements int
+	problems                          []string
+}
+
+// paths are what the demo is made of.
+type paths struct{ sluice, plugins, runaway, boutique string }
+
+func (p paths) check() error {
+	var errs []error
+	if !isProgram(p.sluice) {
+		errs = append(errs, fmt.Errorf("%s is not built", p.sluice))
+	}
+	for _, file := range []string{filepath.Join(p.plugins, brokenPlugin), filepath.Join(p.plugins, "staged-drain.wasm"), p.runaway} {
+		if _, err := os.Stat(file); err != nil {
+			errs = append(errs, fmt.Errorf("%s is not built", file))
+		}
+	}
+	if _, err := os.Stat(filepath.Join(p.boutique, "sluice.yaml")); err != nil {
+		errs = append(errs, fmt.Errorf("%s is not the boutique: run this where the repository is", p.boutique))
+	}
+	return errors.Join(errs...)
+}
+
+// setUp copies the boutique, builds its network, and starts sluice on it.
+func setUp(s *screen, p paths) (_ *demo, err error) {
+	d := &demo{screen: s, paths: p, began: time.Now()}
+	if d.dir, err = os.MkdirTemp("", "sluice-demo-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			d.tearDown()
+		}
+	}()
+	for _, step := range []func() error{d.copyBoutique, d.build, d.run} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+func (d *demo) path(name string) string { return filepath.Join(d.dir, name) }
+
+func (d *demo) copyBoutique() error {
+	if err := errors.Join(
+		copyTree(d.path("manifests"), filepath.Join(d.paths.boutique, "manifests")),
+		os.Mkdir(d.path("plugins"), 0o755),
+	); err != nil {
+		return err
+	}
+	built, err := filepath.Glob(filepath.Join(d.paths.plugins, "*.wasm"))
+	for _, file := range built {
+		err = errors.Join(err, copyFile(d.path("plugins/"+filepath.Base(file)), file))
+	}
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(d.paths.boutique, "sluice.yaml"))
+	if err == nil {
+		text, err = adapt(text, d.path("plugins"), d.path("cache"))
+	}
+	if err == nil {
+		err = replaceFile(d.path("sluice.yaml"), text)
+	}
+	if err == nil {
+		d.manifests, err = openManifests(d.path("manifests"))
+	}
+	return err
+}
+
+func (d *demo) build() error {
+	s, err := readShop(d.path("manifests"))
+	if err != nil {
+		return err
+	}
+	if d.vip, err = s.address(catalog); err != nil {
+		return err
+	}
+	if d.nodePort, err = s.nodePort(frontend, node); err != nil {
+		return err
+	}
+	d.net, err = newTopology(s, node)
+	return err
+}
+
+func (d *demo) run() (err error) {
+	d.sluice, err = startSluice(d.net.Node, d.paths.sluice, d.path("sluice.sock"),
+		"--source", d.path("manifests"), "--config", d.path("sluice.yaml"), "--node", node)
+	return err
+}
+
+// tearDown stops and removes everything. What went wrong doing so is a problem too.
+func (d *demo) tearDown() {
+	if d.sluice != nil {
+		if err := d.sluice.stop(); err != nil {
+			d.problem("%v", err)
+		}
+	}
+	if d.net != nil {
+		d.net.close()
+	}
+	if err := os.RemoveAll(d.dir); err != nil {
+		d.problem("%v", err)
+	}
+}
+
+func (d *demo) problem(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	d.problems = append(d.problems, text)
+	d.note(red, "✗ %s", text)
+}
+
+// await asks sluice until its decision on the catalog is as wanted.
+func (d *demo) await(ctx context.Context, what string, wanted func(*decision) bool) (*decision, error) {
+	deadline := time.Now().Add(20 * time.Second)
+	var last error
+	for time.Now().Before(deadline) {
+		x, err := d.sluice.explain(ctx, catalog)
+		if err == nil && wanted(x) && x.held() == nil {
+			return x, nil
+		}
+		last = err
+		if err == nil {
+			last = x.held()
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-d.sluice.ended:
+			lines, _ := d.sluice.logged(0)
+			return nil, fmt.Errorf("sluice ended: %w\n%s", errors.Join(d.sluice.err), strings.Join(lines, "\n"))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	if last == nil {
+		last = errors.New("it answers otherwise")
+	}
+	return nil, fmt.Errorf("waited 20 s for sluice to say: %s: %w", what, last)
+}
+
+// awaitShares waits until sluice says what is expected of the cluster as it is now.
+func (d *demo) awaitShares(ctx context.Context, part float64) (*decision, map[string]float64, error) {
+	s, err := readShop(d.path("manifests"))
+	if err != nil {
+		return nil, nil, err
+	}
+	want := expected(zone, s.demand(), s.pods(catalog), part)
+	x, err := d.await(ctx, "the shares that follow from the cluster", func(x *decision) bool {
+		for pod, share := range want {
+			if math.Abs(x.endpoints[pod].Share-share) > tolerance {
+				return false
+			}
+		}
+		return len(x.endpoints) == len(want)
+	})
+	return x, want, err
+}
+
+// measure makes connections, shows the table live, and compares what came out with what sluice says and with what the
+// cluster asks for. What does not fit is a problem, not an error: the story goes on.
+func (d *demo) measure(ctx context.Context, said *decision, want map[string]float64) error {
+	s, err := readShop(d.path("manifests"))
+	if err != nil {
+		return err
+	}
+	b := newBoard(s.pods(catalog), said)
+	l, done := start(ctx, d.net.client, d.vip, connections)
+	visited := make(chan error, 1)
+	go func() { visited <- d.net.visit(ctx, d.nodePort, visits) }()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		case <-time.After(100 * time.Millisecond):
+		}
+		b.count(l.snapshot().counts)
+		width, _ := d.size()
+		d.draw(b.lines(d.paint, width))
+	}
+	r := l.snapshot()
+	visitErr := <-visited
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	after, err := d.sluice.explain(ctx, catalog)
+	if err != nil {
+		return err
+	}
+	width, _ := d.size()
+	d.settle(b.lines(d.paint, width)...)
+	d.connections += r.total
+	d.visits += visits
+	d.measurements++
+	before := len(d.problems)
+	if !said.same(after) {
+		d.problem("sluice decided anew while this was measured: on this machine %d connections take too long (%.1f s)", connections, r.took.Seconds())
+	}
+	if visitErr != nil {
+		d.problem("from outside: %v", visitErr)
+	}
+	statistic, freedom, p := d.judge(r, said, want)
+	if len(d.problems) == before {
+		d.note(green, "✓ %d connections, none failed, in %.1f s; χ² %.1f with %d degrees of freedom, p = %.2g; and %d visits by NodePort",
+			r.total, r.took.Seconds(), statistic, freedom, p, visits)
+	}
+	return nil
+}
+
+// visits by NodePort are made beside each measurement.
+const visits = 100
+
+// judge compares counts with sluice's word, and both with what is expected.
+func (d *demo) judge(r result, said *decision, want map[string]float64) (statistic float64, freedom int, p float64) {
+	if r.failed > 0 {
+		d.problem("%d of %d connections failed; the first %v", r.failed, r.total+r.failed, r.first)
+	}
+	var counts []int
+	var shares []float64
+	for _, pod := range slices.Sorted(maps.Keys(said.endpoints)) {
+		counts = append(counts, r.counts[pod])
+		shares = append(shares, said.endpoints[pod].Share)
+	}
+	for _, server := range slices.Sorted(maps.Keys(r.counts)) {
+		if _, ok := said.endpoints[server]; !ok {
+			d.problem("%d connections went to %s, which is no endpoint", r.counts[server], server)
+		}
+	}
+	statistic, freedom, p = chi2(counts, shares)
+	if p < falseAlarm {
+		d.problem("the measured shares are not what sluice wants: χ² %.1f with %d degrees of freedom, p = %.1g", statistic, freedom, p)
+	}
+	for _, pod := range slices.Sorted(maps.Keys(want)) {
+		measured := float64(r.counts[pod]) / float64(max(1, r.total))
+		if off(measured, want[pod], r.total) {
+			d.problem("%s: the cluster asks for %.1f %%, measured is %.1f %%", pod, 100*want[pod], 100*measured)
+		}
+	}
+	return statistic, freedom, p
+}
+
+// newBoard is the table of a Service's endpoints before anything was counted.
+func newBoard(pods []pod, said *decision) *board {
+	b := &board{}
+	for _, p := range pods {
+		e := said.endpoints[p.name]
+		b.rows = append(b.rows, row{name: p.name, zone: p.zone, state: string(p.state), wanted: e.Share, why: e.why()})
+	}
+	return b
+}
+
+func (b *board) count(counts map[string]int) {
+	for i := range b.rows {
+		b.rows[i].counted = counts[b.rows[i].name]
+	}
+}
+
+// breathe gives a person time to read, as long as there is time.
+func (d *demo) breathe(ctx context.Context, seconds float64) {
+	if !d.live || time.Since(d.began) > 40*time.Second {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Duration(seconds * float64(time.Second))):
+	}
+}

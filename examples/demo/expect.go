@@ -1,0 +1,54 @@
+package main
+
+import "math"
+
+// expected is what each Pod's share of new connections should be, worked out from the cluster alone and without asking
+// sluice: so that sluice's word is checked, and not only whether the kernel follows it.
+//
+// These are the rules of the boutique's policy. staged-drain: an endpoint that terminates counts as a part of one. Then
+// zone-spill: with e a zone's part of the endpoints and d its part of the demand (the nodes' CPU), the zone of the
+// client keeps min(1, e ÷ d), and the others share the rest by their spare capacity max(0, e − d).
+func expected(zone string, demand map[string]float64, pods []pod, part float64) map[string]float64 {
+	weight := map[condition]float64{ready: 1, terminating: part}
+	capacity, allCapacity, allDemand := map[string]float64{}, 0.0, 0.0
+	for _, p := range pods {
+		capacity[p.zone] += weight[p.state]
+		allCapacity += weight[p.state]
+	}
+	for _, d := range demand {
+		allDemand += d
+	}
+	spare, allSpare := map[string]float64{}, 0.0
+	for z, c := range capacity {
+		if z != zone {
+			spare[z] = max(0, c/allCapacity-demand[z]/allDemand)
+			allSpare += spare[z]
+		}
+	}
+	kept := min(1, (capacity[zone]/allCapacity)/(demand[zone]/allDemand))
+	share := map[string]float64{zone: kept}
+	for z, s := range spare {
+		if kept < 1 {
+			share[z] = (1 - kept) * s / allSpare
+		}
+	}
+	out := map[string]float64{}
+	for _, p := range pods {
+		if capacity[p.zone] > 0 {
+			out[p.name] = share[p.zone] * weight[p.state] / capacity[p.zone]
+		}
+	}
+	return out
+}
+
+// A decision is made of small whole weights: zone-spill is content with 1 % of a zone's share.
+const tolerance = 0.01
+
+// off tells whether a measured share cannot be the expected one: by more than the tolerance and five standard
+// deviations of what chance does to n connections. Where nothing is expected, one connection is too many.
+func off(measured, expected float64, n int) bool {
+	if expected == 0 {
+		return measured > 0
+	}
+	return math.Abs(measured-expected) > tolerance+5*math.Sqrt(expected*(1-expected)/float64(n))
+}

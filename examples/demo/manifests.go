@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// manifests is the folder that sluice watches. It is changed as a cluster would change: the EndpointSlices of a
+// Service, written at once and whole, each file in the place of the one before.
+type manifests struct {
+	dir      string
+	original map[string][]byte // by path
+}
+
+// openManifests takes in the folder as it is, to come back to it.
+func openManifests(dir string) (*manifests, error) {
+	m := &manifests{dir: dir, original: map[string][]byte{}}
+	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)) {
+			return err
+		}
+		m.original[path], err = os.ReadFile(path)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the manifests: %w", err)
+	}
+	return m, nil
+}
+
+// condition is how an endpoint is.
+type condition string
+
+const (
+	ready       condition = "ready"
+	notReady    condition = "not ready"
+	terminating condition = "terminating" // and still serving
+)
+
+func (c condition) conditions() map[string]any {
+	return map[string]any{"ready": c == ready, "serving": c != notReady, "terminating": c == terminating}
+}
+
+// set gives an endpoint of a Service a condition.
+func (m *manifests) set(svc model.Name, pod string, c condition) error {
+	return m.edit(svc, pod, func(endpoints []any, i int) []any {
+		endpoints[i].(map[string]any)["conditions"] = c.conditions()
+		return endpoints
+	})
+}
+
+// remove takes an endpoint away, as when its Pod is gone.
+func (m *manifests) remove(svc model.Name, pod string) error {
+	return m.edit(svc, pod, func(endpoints []any, i int) []any { return slices.Delete(endpoints, i, i+1) })
+}
+
+// addBeside adds ready endpoints on the node of one that is there. Pods have one address: slices of the other family
+// stay as they are.
+func (m *manifests) addBeside(svc model.Name, beside string, added []pod) error {
+	return m.edit(svc, beside, func(endpoints []any, i int) []any {
+		like := endpoints[i].(map[string]any)
+		for _, p := range added {
+			if strings.Contains(fmt.Sprint(like["addresses"]), ":") != p.addr.Is6() {
+				continue
+			}
+			e := map[string]any{
+				"addresses":  []any{p.addr.String()},
+				"conditions": ready.conditions(),
+				"nodeName":   like["nodeName"],
+				"zone":       like["zone"],
+				"targetRef":  map[string]any{"kind": "Pod", "namespace": svc.Namespace, "name": p.name},
+			}
+			endpoints = append(endpoints, e)
+		}
+		return endpoints
+	})
+}
+
+// edit changes every list of endpoints of a Service that has one of this Pod.
+func (m *manifests) edit(svc model.Name, pod string, change func(endpoints []any, i int) []any) error {
+	found := false
+	for path := range m.original {
+		docs, err := readDocuments(path)
+		if err != nil {
+			return err
+		}
+		changed := false
+		for _, slice := range slicesOf(docs, svc) {
+			endpoints, _ := slice["endpoints"].([]any)
+			if i := slices.IndexFunc(endpoints, func(e any) bool { return podOf(e) == pod }); i >= 0 {
+				slice["endpoints"] = change(endpoints, i)
+				changed = true
+			}
+		}
+		if changed {
+			found = true
+			if err := writeDocuments(path, docs); err != nil {
+				return err
+			}
+		}
+	}
+	if !found {
+		return fmt.Errorf("manifests: no endpoint of Service %s has the Pod %s", svc, pod)
+	}
+	return nil
+}
+
+// restore brings the whole folder back to what it was at first.
+func (m *manifests) restore() error {
+	for path, text := range m.original {
+		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, text) {
+			if err := replaceFile(path, text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// slicesOf finds the EndpointSlices of a Service, in Lists too.
+func slicesOf(objects []any, svc model.Name) (out []map[string]any) {
+	for _, o := range objects {
+		object, _ := o.(map[string]any)
+		if items, ok := object["items"].([]any); ok {
+			out = append(out, slicesOf(items, svc)...)
+		}
+		meta, _ := object["metadata"].(map[string]any)
+		labels, _ := meta["labels"].(map[string]any)
+		if object["kind"] == "EndpointSlice" && meta["namespace"] == svc.Namespace &&
+			labels["kubernetes.io/service-name"] == svc.Name {
+			out = append(out, object)
+		}
+	}
+	return out
+}
+
+func podOf(endpoint any) string {
+	e, _ := endpoint.(map[string]any)
+	ref, _ := e["targetRef"].(map[string]any)
+	name, _ := ref["name"].(string)
+	return name
+}
+
+func readDocuments(path string) (docs []any, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("manifests: %w", err)
+	}
+	if filepath.Ext(path) == ".json" {
+		d := json.NewDecoder(bytes.NewReader(text))
+		for {
+			var doc any
+			if err := d.Decode(&doc); errors.Is(err, io.EOF) {
+				return docs, nil
+			} else if err != nil {
+				return nil, fmt.Errorf("manifests: %s: %w", path, err)
+			}
+			docs = append(docs, doc)
+		}
+	}
+	for _, part := range bytes.Split(append([]byte("\n"), text...), []byte("\n---")) {
+		var doc any
+		if err := yaml.Unmarshal(part, &doc); err != nil {
+			return nil, fmt.Errorf("manifests: %s: %w", path, err)
+		}
+		if doc != nil {
+			docs = append(docs, doc)
+		}
+	}
+	return docs, nil
+}
+
+func writeDocuments(path string, docs []any) error {
+	var b bytes.Buffer
+	for _, doc := range docs {
+		encode := yaml.Marshal
+		if filepath.Ext(path) == ".json" {
+			encode = json.Marshal
+		} else {
+			b.WriteString("---\n")
+		}
+		text, err := encode(doc)
+		if err != nil {
+			return fmt.Errorf("manifests: write %s: %w", path, err)
+		}
+		b.Write(append(bytes.TrimSpace(text), '\n'))
+	}
+	return replaceFile(path, b.Bytes())
+}
+
+// replaceFile writes beside a file and renames: whoever reads it sees all of the old or all of the new.
+func replaceFile(path string, text []byte) error {
+	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
+	if err := os.WriteFile(tmp, text, 0o644); err != nil {
+		return fmt.Errorf("replace a file: %w", err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("replace a file: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,27 @@
+// Command runaway is a broken plugin, for the demo: it is well-behaved when it is tried on the host's sample requests,
+// whose clock stands in the past, and never comes back when it is asked about anything that is so today.
+package main
+
+import "github.com/sluice-proxy/sluice/sdk"
+
+func init() { sdk.Serve(func() sdk.Plugin { return runaway{} }) }
+
+func main() {}
+
+// new2024 is the first second of 2024, in Unix milliseconds.
+const new2024 = 1_704_067_200_000
+
+type runaway struct{}
+
+// Configure takes any settings: it stands in for other plugins.
+func (runaway) Configure([]byte) error { return nil }
+
+// Decide leaves everything as it came, or never ends.
+func (runaway) Decide(req *sdk.Request, _ *sdk.Response) error {
+	for round := 0; req.Now() >= new2024; round++ {
+		if round < 0 { // never: a loop that a compiler cannot take away
+			return nil
+		}
+	}
+	return nil
+}

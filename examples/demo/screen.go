@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// screen tells the story. On a terminal the last lines are live: draw replaces them. Elsewhere only what settles is
+// printed, once.
+type screen struct {
+	w     io.Writer
+	paint paint
+	live  bool
+	size  func() (width, height int)
+	drawn int // live lines on show
+}
+
+// plainWidth is for what is not a terminal: a log, a file.
+const plainWidth = 160
+
+func newScreen(f *os.File) *screen {
+	s := &screen{w: f, size: func() (int, int) { return plainWidth, 0 }}
+	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil || os.Getenv("TERM") == "dumb" {
+		return s
+	}
+	s.live, s.paint = true, os.Getenv("NO_COLOR") == ""
+	s.size = func() (int, int) {
+		if w, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && w.Col >= 40 {
+			return int(w.Col), int(w.Row)
+		}
+		return 80, 24
+	}
+	return s
+}
+
+// headline begins a step.
+func (s *screen) headline(text string) { s.settle("", s.paint.as(bold, text)) }
+
+// tell prints a paragraph.
+func (s *screen) tell(format string, args ...any) {
+	width, _ := s.size()
+	s.settle(wrap(fmt.Sprintf(format, args...), min(width, 110))...)
+}
+
+// note prints a line as it is.
+func (s *screen) note(colour, format string, args ...any) {
+	width, _ := s.size()
+	s.settle(s.paint.as(colour, cut(fmt.Sprintf(format, args...), width)))
+}
+
+// draw shows lines until the next draw or settle. A table higher than the screen is not drawn live.
+func (s *screen) draw(lines []string) {
+	if _, height := s.size(); !s.live || len(lines) >= height {
+		return
+	}
+	var b strings.Builder
+	s.back(&b)
+	for _, l := range lines {
+		b.WriteString(l + "\x1b[K\n")
+	}
+	b.WriteString("\x1b[J")
+	s.drawn = len(lines)
+	s.write(b.String())
+}
+
+// settle puts lines in the place of what was drawn, for good.
+func (s *screen) settle(lines ...string) {
+	var b strings.Builder
+	s.back(&b)
+	if s.live {
+		b.WriteString("\x1b[J")
+	}
+	for _, l := range lines {
+		b.WriteString(l + "\n")
+	}
+	s.drawn = 0
+	s.write(b.String())
+}
+
+func (s *screen) back(b *strings.Builder) {
+	if s.drawn > 0 {
+		fmt.Fprintf(b, "\x1b[%dA\r", s.drawn)
+	}
+}
+
+// write ignores errors: a reader that went away ends the demo by its signal.
+func (s *screen) write(text string) { _, _ = io.WriteString(s.w, text) }
