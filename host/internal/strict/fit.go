@@ -73,7 +73,7 @@ func (p Problem) Unwrap() error { return p.Err }
 // Fit decodes a tree into a T. What does not fit is left at its zero value, in lists without moving the others; what
 // T does not have is left out. The tree is used up.
 func Fit[T any](tree any) (*T, []Problem) {
-	v, c := new(T), &checker{}
+	v, c := new(T), &checker{types: map[reflect.Type]map[string]reflect.Type{}}
 	raw, err := json.Marshal(c.fit(tree, reflect.TypeFor[T](), ""))
 	if err == nil {
 		err = json.Unmarshal(raw, v)
@@ -94,7 +94,10 @@ func Covers(problems []Problem, path string) bool {
 	})
 }
 
-type checker struct{ problems []Problem }
+type checker struct {
+	problems []Problem
+	types    map[reflect.Type]map[string]reflect.Type // fields by JSON name
+}
 
 func (c *checker) bad(path, format string, args ...any) any {
 	c.problems = append(c.problems, Problem{Path: path, Err: fmt.Errorf(format, args...)})
@@ -166,8 +169,12 @@ func (c *checker) fit(tree any, t reflect.Type, path string) any {
 
 // fields fits the fields of a struct by their exact JSON names.
 func (c *checker) fields(m map[string]any, t reflect.Type, path string) any {
-	types := map[string]reflect.Type{}
-	fieldTypes(t, types)
+	types := c.types[t]
+	if types == nil {
+		types = map[string]reflect.Type{}
+		fieldTypes(t, types)
+		c.types[t] = types
+	}
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		ft, ok := types[k]
 		if !ok {

@@ -79,6 +79,9 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	}
 	defer w.Close()
 	f := newFolder(root)
+	if s.opt.After != nil {
+		f.busy = map[string]*writing{}
+	}
 	e := &watcher{fs: w, root: root, after: s.opt.After, log: s.opt.Log, watched: map[string]bool{}}
 	l := &logbook{log: s.opt.Log, seen: map[string]bool{}}
 	if err := e.follow(filepath.Dir(root)); err != nil {
@@ -89,6 +92,15 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	}
 	if !e.watched[root] {
 		return fmt.Errorf("source folder %s: %w", s.root, errors.Join(problemErrors(e.problems)...))
+	}
+	for len(f.busy) > 0 { // what is being written belongs to the first state
+		dirty, ok := e.wait(ctx, f, s.opt.Poll)
+		if !ok {
+			return nil
+		}
+		if err := e.scan(f, dirty); err != nil {
+			return err
+		}
 	}
 	changes, problems := f.merge()
 	l.report(append(e.problems, problems...))

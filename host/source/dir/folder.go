@@ -23,7 +23,20 @@ type folder struct {
 	files map[string]*file // by path relative to root, with slashes
 	last  state            // what merge gave
 	walk  []source.Problem // of the last scan: what could not be read
+	// busy are files that somebody was still writing at the last scan, by path, with the scans that saw no progress.
+	// Nil: what is read once is not looked at again, so that everything is taken as it is.
+	busy map[string]*writing
 }
+
+// writing is the state of a file that is being written.
+type writing struct {
+	info fs.FileInfo
+	idle int // scans without a change of size or time
+}
+
+// maxIdle is how many scans a file may stay open for writing without progress, before it is read as it is: half a
+// second, at one scan each absence.
+const maxIdle = 20
 
 // file is one manifest. When broken is set, docs are those of the last version that could be parsed, if any.
 type file struct {
@@ -32,6 +45,7 @@ type file struct {
 	info   fs.FileInfo // of real, when it was read
 	docs   []*document
 	broken *source.Problem
+	open   bool // somebody was writing it while it was read
 }
 
 func newFolder(root string) *folder {
@@ -51,6 +65,11 @@ func (f *folder) scan(dirty names, enter func(string)) error {
 	}
 	next := make(map[string]*file, len(t.found))
 	problems := t.problems
+	for path := range f.busy {
+		if !slices.ContainsFunc(t.found, func(m found) bool { return m.path == path }) {
+			delete(f.busy, path)
+		}
+	}
 	for _, found := range t.found {
 		old := f.files[found.rel]
 		if old != nil && old.real == found.real && same(old.info, found.info) && !dirty.has(found.path) && !dirty.has(found.real) {
@@ -58,6 +77,12 @@ func (f *folder) scan(dirty names, enter func(string)) error {
 			continue
 		}
 		fresh, err := found.read(old)
+		if err == nil && f.busy != nil && f.unfinished(found.path, fresh) {
+			if old != nil {
+				next[found.rel] = old
+			}
+			continue
+		}
 		switch {
 		case err == nil:
 			next[found.rel] = fresh
@@ -76,6 +101,29 @@ func (f *folder) scan(dirty names, enter func(string)) error {
 	}
 	f.files, f.walk = next, problems
 	return nil
+}
+
+// unfinished tells whether a file that has just been read should rather be read later.
+func (f *folder) unfinished(path string, m *file) bool {
+	if !m.open {
+		delete(f.busy, path)
+		return false
+	}
+	w := f.busy[path]
+	if w == nil {
+		w = &writing{info: m.info}
+		f.busy[path] = w
+	}
+	if same(w.info, m.info) {
+		w.idle++
+	} else {
+		w.info, w.idle = m.info, 0
+	}
+	if w.idle <= maxIdle {
+		return true
+	}
+	delete(f.busy, path)
+	return false
 }
 
 func same(a, b fs.FileInfo) bool {
@@ -112,6 +160,9 @@ func (m found) read(old *file) (*file, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
 		return nil, err
+	}
+	if now, err := r.Stat(); err == nil {
+		f.open = !same(f.info, now) || beingWritten(r)
 	}
 	if len(text) > maxFile {
 		return nil, fmt.Errorf("read %s: larger than %d MiB", m.rel, maxFile>>20)

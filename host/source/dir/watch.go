@@ -76,8 +76,17 @@ type burst struct {
 // reports false when ctx has ended.
 func (e *watcher) wait(ctx context.Context, f *folder, poll <-chan time.Time) (names, bool) {
 	b := &burst{dirty: names{}, away: map[string]bool{}}
+	var again <-chan time.Time
+	if len(f.busy) > 0 {
+		again = e.after(absence)
+		for path := range f.busy {
+			b.dirty[path] = true
+		}
+	}
 	for !b.any {
 		select {
+		case <-again:
+			return b.dirty, true
 		case <-ctx.Done():
 			return nil, false
 		case ev := <-e.fs.Events:

@@ -234,6 +234,84 @@ func TestAHalfWrittenFileKeepsItsLastGoodObjects(t *testing.T) {
 	r.becomes("n1=b n2=b")
 }
 
+// A writer that takes its time is not seen until it is done, even where what it has written so far is well-formed.
+func TestAFileThatIsBeingWrittenIsReadWhenItsWriterIsDone(t *testing.T) {
+	root := t.TempDir()
+	path := filepath.Join(root, "a.yaml")
+	write(t, path, node("n1", "a")+node("n2", "a"))
+	probe, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := beingWritten(reader)
+	reader.Close()
+	probe.Close()
+	if !told {
+		t.Skip("this file system does not tell who writes a file")
+	}
+	r := start(t, root, timed)
+	w, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		if _, err := w.WriteString(node(fmt.Sprintf("n%d", i+1), "b")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(40 * time.Millisecond)
+	}
+	r.do(w.Close())
+	r.until("ten nodes", func() bool { return len(r.snap.Nodes) == 10 })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.calls) != 2 || len(r.calls[1]) != 10 {
+		t.Errorf("emitted in %d calls, want the first state and the finished file: %v", len(r.calls), r.calls)
+	}
+}
+
+func TestAFileThatStaysOpenForWritingIsReadInTheEnd(t *testing.T) {
+	r := start(t, t.TempDir(), timed)
+	w, err := os.Create(filepath.Join(r.root, "a.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if _, err := w.WriteString(node("n1", "a")); err != nil {
+		t.Fatal(err)
+	}
+	r.becomes("n1=a")
+}
+
+func TestTheFirstStateWaitsForAFileThatIsBeingWritten(t *testing.T) {
+	root := t.TempDir()
+	w, err := os.Create(filepath.Join(root, "a.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteString(node("n1", "a")); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		time.Sleep(100 * time.Millisecond)
+		_, _ = w.WriteString(node("n2", "a"))
+		_ = w.Close()
+	}()
+	r := start(t, root, timed)
+	<-done
+	r.becomes("n1=a n2=a")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.calls) != 1 {
+		t.Errorf("emitted in %d calls", len(r.calls))
+	}
+}
+
 func TestAProblemIsLoggedOnceUntilItIsGone(t *testing.T) {
 	r := start(t, t.TempDir(), timed)
 	count := func() int { return strings.Count(r.log.String(), "ConfigMap x") }
