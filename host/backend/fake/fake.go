@@ -42,7 +42,10 @@ type Backend struct {
 	closed bool
 }
 
-var _ engine.Backend = (*Backend)(nil)
+var (
+	_ engine.Backend   = (*Backend)(nil)
+	_ engine.ConnTable = (*Kernel)(nil)
+)
 
 // Open gives a handle on a data plane.
 func Open(k *Kernel) *Backend { return &Backend{kernel: k} }
