@@ -20,7 +20,7 @@ type plugin struct {
 	was, is memory
 	buf     []byte
 	texts   map[textKey]string
-	hashes  map[sdk.ID]uint32 // of zone names
+	names   []named
 }
 
 // New makes an unconfigured plugin.

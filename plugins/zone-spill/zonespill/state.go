@@ -71,7 +71,7 @@ func (m *memory) append(b []byte) []byte {
 // remembered takes the multipliers of the last decision, and tells whether they will do: every zone has one, and no
 // share is off by more than the hysteresis. Endpoints that come and go then change nobody else's weight.
 func (p *plugin) remembered(req *sdk.Request) bool {
-	if len(p.was.times) == 0 || p.was.mine != p.hash(req, req.Zone()) {
+	if len(p.was.times) == 0 || p.was.mine != p.hash(req, p.mine) {
 		return false
 	}
 	total, most := uint64(0), uint64(0)
@@ -81,7 +81,7 @@ func (p *plugin) remembered(req *sdk.Request) bool {
 		if z.capacity == 0 {
 			continue
 		}
-		n, ok := p.was.find(p.hash(req, z.id))
+		n, ok := p.was.find(p.hash(req, i))
 		if !ok {
 			return false
 		}
@@ -110,10 +110,10 @@ func (m *memory) find(zone uint32) (uint64, bool) {
 
 // memorize notes the multipliers of this decision, if there is room for all.
 func (p *plugin) memorize(req *sdk.Request) {
-	p.is.mine = p.hash(req, req.Zone())
+	p.is.mine = p.hash(req, p.mine)
 	for i := range p.zones {
 		if z := &p.zones[i]; z.capacity > 0 {
-			p.is.times = append(p.is.times, zoneTimes{p.hash(req, z.id), uint16(z.times)})
+			p.is.times = append(p.is.times, zoneTimes{p.hash(req, i), uint16(z.times)})
 		}
 	}
 	if stateHead+len(p.is.times)*stateZone > sdk.MaxState {
@@ -121,17 +121,28 @@ func (p *plugin) memorize(req *sdk.Request) {
 	}
 }
 
-// hash gives the FNV-1a hash of a zone's name.
-func (p *plugin) hash(req *sdk.Request, zone sdk.ID) uint32 {
-	h, ok := p.hashes[zone]
-	if !ok {
-		f := fnv.New32a()
-		f.Write([]byte(req.String(zone)))
-		h = f.Sum32()
-		if p.hashes == nil || len(p.hashes) > maxTexts {
-			p.hashes = map[sdk.ID]uint32{}
-		}
-		p.hashes[zone] = h
+// named is what is kept for a row of the zone table, which seldom changes: its name's hash and the text it had last.
+type named struct {
+	id   sdk.ID
+	hash uint32
+	key  textKey
+	text string
+}
+
+// hash gives the FNV-1a hash of the name of the zone at row i.
+func (p *plugin) hash(req *sdk.Request, i int) uint32 {
+	n := p.name(i)
+	if id := p.zones[i].id; n.id != id {
+		h := fnv.New32a()
+		h.Write([]byte(req.String(id)))
+		n.id, n.hash = id, h.Sum32()
 	}
-	return h
+	return n.hash
+}
+
+func (p *plugin) name(i int) *named {
+	for len(p.names) <= i {
+		p.names = append(p.names, named{id: sdk.None})
+	}
+	return &p.names[i]
 }

@@ -43,7 +43,11 @@ func (p *plugin) explain(req *sdk.Request, resp *sdk.Response) {
 		case z.times == 0:
 			key.kind = textNothing
 		}
-		z.reason = resp.Reason(p.text(req, key))
+		n := p.name(i)
+		if n.text == "" || n.key != key {
+			n.key, n.text = key, p.text(req, key)
+		}
+		z.reason = resp.Reason(n.text)
 	}
 }
 
