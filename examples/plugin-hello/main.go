@@ -1,0 +1,40 @@
+// Command plugin-hello is the smallest plugin worth having: endpoints on this node get a multiple of the weight that
+// they came with. It is the example of sdk/README.md.
+package main
+
+import (
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/sdk"
+)
+
+func init() { sdk.Serve(newPlugin) }
+
+func main() {}
+
+func newPlugin() sdk.Plugin { return &plugin{Factor: 3} }
+
+// plugin is its settings: {"factor": 5}.
+type plugin struct {
+	Factor int `json:"factor"`
+}
+
+func (p *plugin) Configure(settings []byte) error {
+	if err := sdk.Settings(settings, p); err != nil {
+		return err
+	}
+	if p.Factor < 1 || p.Factor > 100 {
+		return fmt.Errorf("factor: %d is not 1 to 100", p.Factor)
+	}
+	return nil
+}
+
+func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
+	for i := range req.Len() {
+		if e := req.Endpoint(i); e.Local() {
+			resp.SetWeight(i, e.Weight()*p.Factor)
+			resp.SetReason(i, "on this node")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/sdktest"
+)
+
+func TestEndpointsOnThisNodeGetMore(t *testing.T) {
+	near := sdktest.Ready("a")
+	near.Conditions |= abi.Local
+	req := sdktest.Request("a", nil, near, sdktest.Ready("a"), sdktest.Unchosen("b"))
+	resp, err := sdktest.Run(newPlugin(), `{"factor":5}`, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := sdktest.Weights(resp); !slices.Equal(got, []int{5, 1, 0}) {
+		t.Errorf("weights %v", got)
+	}
+	if got := resp.Answers[0].Reason; got != "on this node" {
+		t.Errorf("reason %q", got)
+	}
+}
+
+func TestAFactorOutOfRangeIsRefused(t *testing.T) {
+	if err := newPlugin().Configure([]byte(`{"factor":0}`)); err == nil || !strings.Contains(err.Error(), "factor") {
+		t.Error(err)
+	}
+}
