@@ -129,11 +129,17 @@ func (g *guest) call(f api.Function, what string, budget int64) error {
 	left := g.left()
 	g.used = min(budget-left, budget) // a bulk operation is charged whole before it is refused
 	g.flush()
+	if err == nil && left >= 0 {
+		return nil
+	}
+	return g.ended(err, what, budget)
+}
+
+// ended says why a call gave nothing.
+func (g *guest) ended(err error, what string, budget int64) error {
 	var ex exit
 	switch {
-	case err == nil && left >= 0:
-		return nil
-	case left < 0:
+	case g.left() < 0:
 		return fmt.Errorf("%s: out of fuel: it may use %d", what, budget)
 	case int64(g.stack.Get()) < 0:
 		return fmt.Errorf("%s: its calls nest too deeply", what)

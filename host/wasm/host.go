@@ -33,7 +33,7 @@ type Options struct {
 
 // Host loads plugins. It is safe for use by several goroutines.
 type Host struct {
-	ctx      context.Context // of all calls of guests, which end by fuel and not by a deadline
+	ctx      context.Context // of all calls of guests: a plain one, as they end by fuel and not by a deadline
 	cacheDir string
 	limits   Limits
 	log      *slog.Logger
@@ -45,13 +45,13 @@ type Host struct {
 }
 
 // New makes a Host, or says which limit makes no sense. A cache folder that cannot be trusted is logged and not used.
-// Guests are called with ctx's values, not its end: Close is the end.
-func New(ctx context.Context, opts Options) (*Host, error) {
+// Neither the values nor the end of the context reach guests: Close is the end.
+func New(_ context.Context, opts Options) (*Host, error) {
 	limits, err := opts.Limits.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("wasm: %w", err)
 	}
-	h := &Host{ctx: context.WithoutCancel(ctx), limits: limits, log: opts.Log, now: opts.Now, open: map[*Plugin]bool{}}
+	h := &Host{ctx: context.Background(), limits: limits, log: opts.Log, now: opts.Now, open: map[*Plugin]bool{}}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}

@@ -1,0 +1,16 @@
+/* A plugin in C, whole: endpoints in this node's zone get three times the weight of the others. */
+#include "sluice.h"
+
+SLUICE_EXPORT("sluice_decide")
+int64_t sluice_decide(const sluice_request *req, uint32_t length, sluice_response *resp, uint32_t room) {
+	int64_t n = sluice_begin(req, length, resp, room);
+	if (n < 0)
+		return n;
+	for (uint32_t i = 0; i < req->endpoints.count; i++) {
+		const sluice_endpoint *e = sluice_endpoint_at(req, i);
+		/* Zones are compared by id: the same name has the same id for as long as this instance lives. */
+		if (e->zone_id == req->zone_id && req->zone_id != SLUICE_NO_STRING)
+			sluice_answer_at(resp, i)->weight = e->weight * 3;
+	}
+	return n;
+}

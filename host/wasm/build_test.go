@@ -1,0 +1,113 @@
+package wasm
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/policy"
+)
+
+var _ policy.Plugin = (*Plugin)(nil)
+
+// built is the folder of guests that the tests of this process build, each once.
+type built struct {
+	mu   sync.Mutex
+	dir  string
+	done map[string][]byte
+}
+
+var guests built
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "sluice-wasm-test-")
+	if err != nil {
+		panic(err)
+	}
+	guests = built{dir: dir, done: map[string][]byte{}}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+func (b *built) get(t testing.TB, name string, build func(out string) *exec.Cmd) []byte {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if w := b.done[name]; w != nil {
+		return w
+	}
+	out := filepath.Join(b.dir, name+".wasm")
+	cmd := build(out)
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(cmd.Args, " "), err, msg)
+	}
+	w, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.done[name] = w
+	return w
+}
+
+// goGuest builds a Go guest from its folder.
+func goGuest(t testing.TB, folder string) []byte {
+	t.Helper()
+	return guests.get(t, strings.ReplaceAll(folder, "/", "_"), func(out string) *exec.Cmd {
+		cmd := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./"+folder)
+		cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
+		return cmd
+	})
+}
+
+// cGuest builds a guest in C from its file.
+func cGuest(t testing.TB, file string) []byte {
+	t.Helper()
+	need(t, "clang", "clang")
+	need(t, "wasm-ld", "lld")
+	return guests.get(t, filepath.Base(file), func(out string) *exec.Cmd {
+		return exec.Command("clang", "--target=wasm32", "-O2", "-nostdlib", "-ffreestanding", "-fno-builtin", "-Wl,--no-entry",
+			"-Wall", "-Wextra", "-Werror", "-I", "../../sdk/c", file, "-o", out)
+	})
+}
+
+// noCache in Options.CacheDir: the tests of this process share a cache otherwise, as compiling a Go guest takes a second.
+const noCache = "none"
+
+func newHost(t testing.TB, opts Options) *Host {
+	t.Helper()
+	switch opts.CacheDir {
+	case "":
+		opts.CacheDir = filepath.Join(guests.dir, "cache")
+	case noCache:
+		opts.CacheDir = ""
+	}
+	h, err := New(context.Background(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+func load(t testing.TB, h *Host, module []byte, settings string) *Plugin {
+	t.Helper()
+	p, err := h.Load(context.Background(), "test", module, []byte(settings))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func textLog(w interface{ Write([]byte) (int, error) }) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}

@@ -1,0 +1,406 @@
+package wasm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+func ask(p *Plugin, port uint16, now int64) error {
+	req := SampleRequest(3)
+	req.PortNumber, req.Now = port, now
+	var resp abi.Response
+	resp.Reset(3)
+	return p.Decide(req, &resp)
+}
+
+func TestGoGuestsThatMisbehaveEndNamedAndAreReplaced(t *testing.T) {
+	var log bytes.Buffer
+	p := load(t, newHost(t, Options{Log: textLog(&log)}), goGuest(t, "testdata/goguest"), `{"Factor": 2}`)
+	if p.Needs() != abi.NeedConnections {
+		t.Errorf("needs %d", p.Needs())
+	}
+	now := int64(sampleNow)
+	for _, c := range []struct {
+		port uint16
+		want string
+	}{
+		{60001, `the plugin failed: it said "panic: on purpose"`},
+		{60002, "it called proc_exit(7)"},
+		{60003, "out of fuel"},
+		{60004, "out of fuel"},
+		{60005, ""},
+		{60006, ""},
+		{60007, `the plugin failed: it said "refused on purpose"`},
+		{60009, `assignment to entry in nil map`},
+	} {
+		log.Reset()
+		now += 3600_000
+		err := ask(p, c.port, now)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("port %d: %v, want %q", c.port, err, c.want)
+		}
+		if log.Len() > 16<<10 {
+			t.Errorf("port %d: %d bytes of log", c.port, log.Len())
+		}
+		t.Logf("port %d: %v", c.port, err)
+		for i := range 20 { // recovers
+			if err := ask(p, 80, now+int64(i)*1000); err != nil {
+				t.Fatalf("after port %d: %v", c.port, err)
+			}
+		}
+	}
+	s := p.Stats()
+	if s.Failures != 8 || s.Instances != 9 || s.MemoryBytes > 64<<20 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+func TestLogIsCappedByCallAndByTime(t *testing.T) {
+	var log bytes.Buffer
+	p := load(t, newHost(t, Options{Log: textLog(&log)}), goGuest(t, "testdata/goguest"), "")
+	lines := func() int { n := strings.Count(log.String(), "plugin says"); log.Reset(); return n }
+	if err := ask(p, 60008, sampleNow); err != nil {
+		t.Fatal(err)
+	}
+	if n := lines(); n != 16 {
+		t.Errorf("%d lines of one call", n)
+	}
+	for range 100 {
+		if err := ask(p, 60008, sampleNow); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := lines(); n != 84 {
+		t.Errorf("%d lines of a hundred calls in the same second, want what is left of 100", n)
+	}
+	if err := ask(p, 60008, sampleNow+1000); err != nil {
+		t.Fatal(err)
+	}
+	if n := lines(); n != 10 {
+		t.Errorf("%d lines a second later, want 10", n)
+	}
+	if p.Stats().LogDropped != 102*1000-110 {
+		t.Errorf("%d dropped", p.Stats().LogDropped)
+	}
+}
+
+func TestAPluginThatKeepsFailingIsSuspendedForLongerAndLonger(t *testing.T) {
+	p := load(t, newHost(t, Options{}), wat(t, hostileWAT(t, "testdata/hostile/trap.wat")), "")
+	now := int64(sampleNow)
+	var waits []time.Duration
+	for range 14 {
+		err := ask(p, 666, now)
+		var de *DecideError
+		if !errors.As(err, &de) || de.Suspended {
+			t.Fatalf("at %d: %v", now-sampleNow, err)
+		}
+		waits = append(waits, de.RetryAfter)
+		if p.Stats().Suspended {
+			calls := p.Stats().Calls
+			if err := ask(p, 80, now+de.RetryAfter.Milliseconds()-1); !errors.As(err, &de) || !de.Suspended || !strings.Contains(err.Error(), "unreachable") {
+				t.Fatalf("while suspended: %v", err)
+			}
+			if p.Stats().Calls != calls {
+				t.Fatal("it was called while suspended")
+			}
+		}
+		now += waits[len(waits)-1].Milliseconds()
+	}
+	s := time.Second
+	want := []time.Duration{s, s, s, 2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 64 * s, 128 * s, 256 * s, 300 * s, 300 * s, 300 * s}
+	for i := range want {
+		if waits[i] != want[i] {
+			t.Errorf("waits %v, want %v", waits, want)
+			break
+		}
+	}
+	for range 100 {
+		if err := ask(p, 80, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ask(p, 666, now); err == nil || p.Stats().Suspended {
+		t.Errorf("one failure after a hundred good answers suspends it: %v", err)
+	}
+}
+
+func TestASuspensionEndsWhenTheClockIsPutBack(t *testing.T) {
+	p := load(t, newHost(t, Options{}), wat(t, hostileWAT(t, "testdata/hostile/trap.wat")), "")
+	for range 3 {
+		_ = ask(p, 666, sampleNow)
+	}
+	if err := ask(p, 80, sampleNow); err == nil {
+		t.Fatal("it is not suspended")
+	}
+	if err := ask(p, 80, sampleNow-3600_000); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFailingNowAndThenSuspendsOnlyWhenItIsOften(t *testing.T) {
+	for _, c := range []struct {
+		every     int
+		suspended bool
+	}{{2, true}, {5, true}, {20, false}} {
+		p := load(t, newHost(t, Options{}), wat(t, hostileWAT(t, "testdata/hostile/trap.wat")), "")
+		got := false
+		for i := range 400 {
+			port := uint16(80)
+			if i%c.every == 0 {
+				port = 666
+			}
+			_ = ask(p, port, sampleNow)
+			got = got || p.Stats().Suspended
+		}
+		if got != c.suspended {
+			t.Errorf("1 failure in %d: suspended %v", c.every, got)
+		}
+	}
+}
+
+func TestSettings(t *testing.T) {
+	h := newHost(t, Options{})
+	module := goGuest(t, "testdata/goguest")
+	for _, c := range []struct{ settings, want string }{
+		{`{"Factor": 3}`, ""}, {``, ""}, {`{}`, ""},
+		{`{"Factor": `, "settings: not JSON"},
+		{`{"Facto": 3}`, `settings refused: the plugin failed: it said "unknown field \"Facto\""`},
+		{`{"Factor": "x"}`, `settings refused: the plugin failed: it said "Factor: a JSON string is not a int"`},
+		{`"` + strings.Repeat("x", 2<<20) + `"`, "settings: 2097154 bytes, the limit is 1048576"},
+	} {
+		p, err := h.Load(context.Background(), "test", module, []byte(c.settings))
+		if c.want == "" {
+			if err != nil {
+				t.Errorf("%.30s: %v", c.settings, err)
+			} else {
+				p.Close()
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%.30s: %v, want %s", c.settings, err, c.want)
+		}
+	}
+	if _, err := h.Load(context.Background(), "test", goodWAT(t), []byte(`{"a":1}`)); err == nil || !strings.Contains(err.Error(), "takes none") {
+		t.Errorf("settings for a plugin without: %v", err)
+	}
+}
+
+func TestRevisionTellsModuleAndSettingsApart(t *testing.T) {
+	h := newHost(t, Options{})
+	c := cGuest(t, "../../examples/plugin-c/zone_first.c")
+	seen := map[string]bool{}
+	for _, p := range []*Plugin{load(t, h, c, ""), load(t, h, c, "{}"), load(t, h, goodWAT(t), "")} {
+		if len(p.Revision()) != 64 || seen[p.Revision()] {
+			t.Errorf("revision %s", p.Revision())
+		}
+		seen[p.Revision()] = true
+	}
+	if !seen[load(t, h, c, "").Revision()] {
+		t.Error("the same module and settings have another revision")
+	}
+}
+
+func TestAModuleWhoseInstancesDisagreeIsRefused(t *testing.T) {
+	base, err := os.ReadFile("testdata/base.wat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It counts its calls: the fifth sample gets another weight in an instance that was asked once more.
+	text := strings.Replace(string(base), "(local.set $size (call $answer (local.get $req) (local.get $resp)))",
+		`(local.set $size (call $answer (local.get $req) (local.get $resp)))
+		 (i32.store offset=48 (local.get $resp) (i32.sub (local.get $resp) (memory.size)))
+		 (if (i32.eq (i32.load offset=76 (local.get $req)) (i32.const 1000)) (then (drop (memory.grow (i32.const 1)))))`, 1)
+	text = strings.Replace(text, ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1)
+	if _, err := newHost(t, Options{}).Load(context.Background(), "test", wat(t, text), nil); err != nil {
+		t.Errorf("an odd but constant answer: %v", err)
+	}
+	random := strings.Replace(string(base), ";; EVIL", `(func $evil (param i32 i32 i64) (result i64) (local.get 2))`, 1)
+	random = strings.Replace(random, "(module", `(module (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))`, 1)
+	random = strings.Replace(random, "(local.set $size (call $answer (local.get $req) (local.get $resp)))",
+		`(local.set $size (call $answer (local.get $req) (local.get $resp))) (drop (call $random (i32.add (local.get $resp) (i32.const 48)) (i32.const 1)))`, 1)
+	if _, err := newHost(t, Options{}).Load(context.Background(), "test", wat(t, random), nil); err != nil {
+		t.Errorf("random numbers are the same in each instance, so they are no reason to refuse it: %v", err)
+	}
+}
+
+func TestClosedPluginsAnswerAnError(t *testing.T) {
+	h := newHost(t, Options{})
+	p := load(t, h, goodWAT(t), "")
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(p, 80, sampleNow); err == nil || !strings.Contains(err.Error(), "closed") {
+		t.Error(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Errorf("closing twice: %v", err)
+	}
+	q := load(t, h, goodWAT(t), "")
+	if err := h.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(q, 80, sampleNow); err == nil {
+		t.Error("a plugin outlives its host")
+	}
+	if _, err := h.Load(context.Background(), "test", goodWAT(t), nil); err == nil {
+		t.Error("a closed host loads")
+	}
+}
+
+func TestRequestsOfAnySizeFit(t *testing.T) {
+	h := newHost(t, Options{})
+	for _, module := range [][]byte{goodWAT(t), cGuest(t, "../../examples/plugin-c/zone_first.c"), goGuest(t, "testdata/goguest")} {
+		p := load(t, h, module, "")
+		for _, n := range []int{0, 1, 5000, 3, 20_000, 100} {
+			req := SampleRequest(n)
+			var resp abi.Response
+			resp.Reset(n)
+			if err := p.Decide(req, &resp); err != nil {
+				t.Fatalf("%d endpoints: %v", n, err)
+			}
+		}
+	}
+}
+
+func TestALoadCanBeCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := newHost(t, Options{CacheDir: noCache}).Load(ctx, "test", goGuest(t, "testdata/goguest"), nil); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
+	if _, err := New(context.Background(), Options{Limits: Limits{DecideFuel: -1}}); err == nil || !strings.Contains(err.Error(), "DecideFuel") {
+		t.Error(err)
+	}
+}
+
+func TestNoAllocationPerCall(t *testing.T) {
+	h := newHost(t, Options{})
+	for name, module := range map[string][]byte{"C": cGuest(t, "../../examples/plugin-c/zone_first.c"), "Go": goGuest(t, "../../plugins/zone-spill")} {
+		p := load(t, h, module, "")
+		req := SampleRequest(100)
+		var resp abi.Response
+		call := func() {
+			resp.Reset(100)
+			if err := p.Decide(req, &resp); err != nil {
+				t.Fatal(err)
+			}
+		}
+		call()
+		if n := testing.AllocsPerRun(200, call); n != 0 {
+			t.Errorf("%s: %v allocations a call", name, n)
+		}
+	}
+}
+
+func TestCompileCache(t *testing.T) {
+	module := goGuest(t, "testdata/goguest")
+	dir := filepath.Join(t.TempDir(), "cache")
+	var log bytes.Buffer
+	try := func(want bool, warns bool) {
+		t.Helper()
+		log.Reset()
+		p := load(t, newHost(t, Options{CacheDir: dir, Log: textLog(&log)}), module, "")
+		if err := ask(p, 80, sampleNow); err != nil {
+			t.Fatal(err)
+		}
+		if p.Report().FromCache != want {
+			t.Errorf("from cache: %v, want %v", p.Report().FromCache, want)
+		}
+		if got := strings.Contains(log.String(), "compile cache"); got != warns {
+			t.Errorf("log: %q", log.String())
+		}
+		p.Close()
+	}
+	try(false, false)
+	try(true, false)
+	compiled := func() string {
+		t.Helper()
+		files, err := filepath.Glob(filepath.Join(dir, "*", "wazero-*", "*"))
+		if err != nil || len(files) != 1 {
+			t.Fatalf("%v %v", files, err)
+		}
+		return files[0]
+	}
+	damage := func(f func(b []byte) []byte) {
+		t.Helper()
+		file := compiled()
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, f(b), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	damage(func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
+	try(false, true)
+	try(true, false)
+	damage(func(b []byte) []byte { return b[:100] })
+	try(false, true)
+	damage(func([]byte) []byte { return nil })
+	try(false, true)
+	damage(func(b []byte) []byte { // a count that would take 32 GB
+		copy(b[len("WAZEVO")+1+len("v1.12.0"):], "\xff\xff\xff\xff")
+		return b
+	})
+	try(false, true)
+	if err := os.Remove(filepath.Join(filepath.Dir(filepath.Dir(compiled())), sealName)); err != nil {
+		t.Fatal(err)
+	}
+	try(false, false) // as if it was interrupted
+	if err := os.Chmod(compiled(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	try(false, true)
+	try(true, false)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	try(false, true) // others could have put code there: not used at all
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	try(false, true)
+}
+
+func TestCacheKeepsTheNewestModules(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cache")
+	h := newHost(t, Options{CacheDir: dir})
+	for i := range maxEntries + 5 {
+		text := strings.Replace(mustRead(t, "testdata/base.wat"), ";; EVIL",
+			fmt.Sprintf("(func $evil (param i32 i32 i64) (result i64) (i64.const %d))", i), 1)
+		p := load(t, h, wat(t, text), "")
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := os.ReadDir(dir)
+	if err != nil || len(list) != maxEntries {
+		t.Errorf("%d entries: %v", len(list), err)
+	}
+}
+
+func mustRead(t testing.TB, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}

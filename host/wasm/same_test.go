@@ -1,0 +1,182 @@
+package wasm
+
+import (
+	"context"
+	"encoding/binary"
+	"testing"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+
+	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
+	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
+	"github.com/sluice-proxy/sluice/sdk"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// plain runs a guest as wazero does by itself: not metered, and with none of this package's call path.
+type plain struct {
+	mod api.Module
+	enc abi.Encoder
+	dec abi.Decoder
+}
+
+func newPlain(t *testing.T, module []byte) *plain {
+	t.Helper()
+	ctx := context.Background()
+	rt := wazero.NewRuntime(ctx)
+	t.Cleanup(func() { rt.Close(ctx) })
+	for name, funcs := range hostFuncs() {
+		b := rt.NewHostModuleBuilder(name)
+		for f, h := range funcs {
+			params, results := parseSig(h.sig)
+			b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(_ context.Context, m api.Module, stack []uint64) {
+				switch f {
+				case "clock_time_get":
+					m.Memory().WriteUint64Le(uint32(stack[2]), fixedTime)
+				case "args_sizes_get", "environ_sizes_get":
+					m.Memory().WriteUint32Le(uint32(stack[0]), 0)
+					m.Memory().WriteUint32Le(uint32(stack[1]), 0)
+				case "fd_prestat_get", "fd_fdstat_get", "fd_fdstat_set_flags":
+					stack[0] = errnoBadf
+					return
+				}
+				if len(results) > 0 {
+					stack[0] = 0
+				}
+			}), params, results).Export(f)
+		}
+		if _, err := b.Instantiate(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mod, err := rt.InstantiateWithConfig(ctx, module, wazero.NewModuleConfig().WithStartFunctions("_initialize"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &plain{mod: mod}
+}
+
+func parseSig(sig string) (params, results []api.ValueType) {
+	side := &params
+	for i := 0; i < len(sig)-2; i++ {
+		switch sig[i : i+3] {
+		case "i32":
+			*side = append(*side, api.ValueTypeI32)
+		case "i64":
+			*side = append(*side, api.ValueTypeI64)
+		case "-> ":
+			side = &results
+		}
+	}
+	return params, results
+}
+
+func (p *plain) decide(t *testing.T, req *abi.Request, resp *abi.Response) {
+	t.Helper()
+	call := func(name string, args ...uint64) uint64 {
+		res, err := p.mod.ExportedFunction(name).Call(context.Background(), args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res[0]
+	}
+	wire := p.enc.AppendRequest(nil, req)
+	room := abi.MaxResponse(len(req.Endpoints))
+	in, out := uint32(call("sluice_alloc", uint64(len(wire)))), uint32(call("sluice_alloc", uint64(room)))
+	p.mod.Memory().Write(in, wire)
+	n := int64(call("sluice_decide", uint64(in), uint64(len(wire)), uint64(out), uint64(room)))
+	if n < 0 {
+		t.Fatalf("it gave %d", n)
+	}
+	b, _ := p.mod.Memory().Read(out, uint32(n))
+	if err := p.dec.DecodeResponse(b, len(req.Endpoints), resp); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// everyRequest is Samples and, from their answers, what they lead to: priors, state, later times.
+func everyRequest() []Sample {
+	all := Samples()
+	for _, s := range Samples() {
+		later := s.Request
+		later.Now += 15_000
+		later.Generation++
+		for i := range later.Endpoints {
+			later.Endpoints[i].PriorWeight = int32(i % 5)
+			later.Endpoints[i].Weight = uint32(binary.BigEndian.Uint16([]byte{byte(i), byte(i * 7)}))
+		}
+		all = append(all, Sample{s.Name + ", later", later})
+	}
+	return all
+}
+
+func TestEveryGuestAnswersTheSameMeteredPlainAndNatively(t *testing.T) {
+	h := newHost(t, Options{})
+	for _, g := range []struct {
+		name   string
+		module []byte
+		native func() sdk.Plugin
+	}{
+		{"zone-spill", goGuest(t, "../../plugins/zone-spill"), zonespill.New},
+		{"staged-drain", goGuest(t, "../../plugins/staged-drain"), stageddrain.New},
+		{"C", cGuest(t, "../../examples/plugin-c/zone_first.c"), nil},
+		{"WAT", goodWAT(t), nil},
+	} {
+		t.Run(g.name, func(t *testing.T) {
+			metered, plain := load(t, h, g.module, ""), newPlain(t, g.module)
+			var native *sdk.NativePlugin
+			if g.native != nil {
+				var err error
+				if native, err = sdk.Native(g.native, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, s := range everyRequest() {
+				n := len(s.Request.Endpoints)
+				var want, got abi.Response
+				want.Reset(n)
+				got.Reset(n)
+				plain.decide(t, s.Request, &want)
+				if err := metered.Decide(s.Request, &got); err != nil {
+					t.Fatalf("%s: %v", s.Name, err)
+				}
+				if diff := difference(&want, &got); diff != "" {
+					t.Errorf("%s: plain and metered: %s", s.Name, diff)
+				}
+				if native == nil {
+					continue
+				}
+				got.Reset(n)
+				if err := native.Decide(s.Request, &got); err != nil {
+					t.Fatalf("%s: %v", s.Name, err)
+				}
+				if diff := difference(&want, &got); diff != "" {
+					t.Errorf("%s: in the sandbox and natively: %s", s.Name, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestFuelIsWhatItWasOnEveryMachine(t *testing.T) {
+	h := newHost(t, Options{})
+	module := goGuest(t, "../../plugins/zone-spill")
+	var fuel [2][]uint64
+	for i := range fuel {
+		p := load(t, h, module, "")
+		for _, s := range everyRequest() {
+			var resp abi.Response
+			resp.Reset(len(s.Request.Endpoints))
+			if err := p.Decide(s.Request, &resp); err != nil {
+				t.Fatal(err)
+			}
+			fuel[i] = append(fuel[i], p.Stats().LastFuel)
+		}
+	}
+	for i := range fuel[0] {
+		if fuel[0][i] != fuel[1][i] || fuel[0][i] == 0 {
+			t.Errorf("%s: %d and %d", everyRequest()[i].Name, fuel[0][i], fuel[1][i])
+		}
+	}
+}

@@ -1,0 +1,58 @@
+// Command goguest is a plugin for tests: it keeps every weight, and for ports above 60000 misbehaves as Go code can.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/sluice-proxy/sluice/sdk"
+)
+
+type guest struct{ Factor int }
+
+func (g *guest) Configure(settings []byte) error { return sdk.Settings(settings, g) }
+
+func (g *guest) Needs() sdk.Need { return sdk.NeedConnections }
+
+func deep(n int) int {
+	if n == 0 {
+		return 0
+	}
+	return deep(n-1) + 1
+}
+
+func (g *guest) Decide(req *sdk.Request, resp *sdk.Response) error {
+	switch req.PortNumber() {
+	case 60001:
+		panic("on purpose")
+	case 60002:
+		os.Exit(7)
+	case 60003:
+		time.Sleep(time.Hour)
+	case 60004:
+		var all [][]byte
+		for {
+			all = append(all, make([]byte, 1<<20))
+		}
+	case 60005:
+		return fmt.Errorf("depth %d", deep(1<<30))
+	case 60006:
+		<-make(chan int)
+	case 60007:
+		return errors.New("refused on purpose")
+	case 60008:
+		for i := range 1000 {
+			fmt.Println("line", i)
+		}
+	case 60009:
+		var m map[string]int
+		m["x"] = 1
+	}
+	return nil
+}
+
+func init() { sdk.Serve(func() sdk.Plugin { return &guest{Factor: 1} }) }
+
+func main() {}
