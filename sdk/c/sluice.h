@@ -26,6 +26,7 @@ enum { SLUICE_DEBUG, SLUICE_INFO, SLUICE_WARN, SLUICE_ERROR }; /* levels of slui
 #define SLUICE_NEVER UINT32_MAX     /* reset_after_ms */
 #define SLUICE_NO_REASON UINT32_MAX /* reason */
 #define SLUICE_NO_STRING UINT32_MAX /* string id of "" */
+#define SLUICE_NO_ZONE UINT16_MAX /* index of a zone that is not in the zone table */
 
 typedef struct { uint32_t offset, count, stride; } sluice_area; /* offset from the start of the message */
 
@@ -37,7 +38,9 @@ typedef struct {
 	uint64_t generation;
 	uint32_t namespace_id, service_id, port_name_id, node_id, zone_id; /* string ids */
 	uint16_t port;
-	uint8_t protocol, family, pool, policy, zero[6];
+	uint8_t protocol, family, pool, policy;
+	uint16_t zone_index; /* row of this node's zone, SLUICE_NO_ZONE */
+	uint8_t zero[4];
 	int64_t affinity_ms;
 	sluice_area endpoints, zones, strings;
 	uint32_t state_offset, state_length, zero2;
@@ -45,7 +48,7 @@ typedef struct {
 
 typedef struct {
 	uint8_t address[16]; /* IPv4 as ::ffff:a.b.c.d */
-	uint16_t port, zero;
+	uint16_t port, zone_index; /* row of its zone, SLUICE_NO_ZONE */
 	uint32_t conditions, node_id, zone_id, weight;
 	int32_t prior_weight; /* -1: none */
 	int64_t ready_since_ms, terminating_since_ms; /* 0: not */
