@@ -225,15 +225,16 @@ func (s *session) holds(p *plan.Plan) {
 	}
 }
 
-// quiet checks that bringing the data plane to p once more sends nothing.
+// quiet checks that bringing the data plane to p once more sends nothing. A backend may ask for another Apply, to look
+// at what packets changed meanwhile, say; that one sends nothing either.
 func (s *session) quiet(p *plan.Plan, d *plan.Delta) {
 	s.Helper()
-	r, err := s.backend.Apply(context.Background(), p, d)
+	r, err := s.try(p, d)
 	if err != nil {
 		s.Fatalf("%s: the second apply: %v", s.where, err)
 	}
-	if r != (engine.Report{}) {
-		s.Fatalf("%s: the second apply of the same plan is not silent: %+v\nthe plan:\n%s", s.where, r, plan.Format(p))
+	if r.Messages != 0 || r.Elements != 0 {
+		s.Fatalf("%s: the second apply of the same plan sends %d messages, %d elements\nthe plan:\n%s", s.where, r.Messages, r.Elements, plan.Format(p))
 	}
 }
 
