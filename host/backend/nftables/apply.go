@@ -53,7 +53,7 @@ func (b *Backend) adopt(ctx context.Context) error {
 		}
 		return nil
 	})
-	b.clients.check = true
+	b.clients.adopted = true
 	for i, t := range b.tables {
 		if err == nil && foreign[i] != nil {
 			b.log.Warn("replacing a table that is not of this version", "table", t.label(), "reason", foreign[i])
@@ -84,6 +84,12 @@ func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
 		}
 	}
 	caps := b.Caps()
+	if !whole {
+		for _, c := range d.Changes {
+			t := txs[c.Key.Family()].t
+			t.release(t.frontends[c.Key])
+		}
+	}
 	if whole {
 		for _, k := range b.everyKey(next) {
 			if err := b.writeFrontend(txs[k.Family()], k, next.Frontends[k], caps); err != nil {
@@ -98,6 +104,9 @@ func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
 		}
 	}
 	for _, t := range b.tables {
+		if t.settleOwners(txs[t.family]) {
+			b.clients.check = true
+		}
 		if err := txs[t.family].commit(); err != nil {
 			return err
 		}
@@ -184,8 +193,8 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.C
 	if now == nil && want == nil {
 		return nil
 	}
-	if now != nil && losesClients(now, want) {
-		b.clients.check = true
+	if want != nil && f.Affinity > 0 {
+		t.stick(want, now, f)
 	}
 	if err := t.change(x, k, now, want); err != nil {
 		return err

@@ -82,21 +82,17 @@ func (t *table) changeEntry(x *tx, k plan.Key, key []byte, now, want *held) {
 		x.toggle(ls.rejected, key, had&rejectedBit != 0, has&rejectedBit != 0)
 		x.toggle(ls.dropped, key, had&droppedBit != 0, has&droppedBit != 0)
 	}
-	if want.split {
-		t.need(ss.lanes[outside].slots) // the rules of its lane need it, members or not
-	}
 	x.toggle(ss.split, key, now.split, want.split)
 	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
 		x.toggle(ss.masq[m], key, now.masq&(1<<m) != 0, want.masq&(1<<m) != 0)
 	}
-	for _, d := range now.affine {
-		if !slices.Contains(want.affine, d) {
-			x.toggle(t.affine(sideOf(k), d), key, true, false)
-		}
-	}
-	for _, d := range want.affine {
-		t.need(t.affinity)
-		x.toggle(t.affine(sideOf(k), d), key, slices.Contains(now.affine, d), true)
+	changeList(x, now.affine, want.affine, func(a affine) (*set, []element) {
+		return t.affineOf(sideOf(k), a.timeout), []element{{key: key, data: native(a.id)}}
+	})
+	for l := range lanes {
+		changeList(x, now.lanes[l].sticky, want.lanes[l].sticky, func(v sticky) (*set, []element) {
+			return t.stickyOf(sideOf(k), l, v.list), []element{{key: key, data: native(v.id)}}
+		})
 	}
 	t.changeRanges(x, ss, key, now, want)
 	if now.listed && (!want.listed || now.comment != want.comment) {
@@ -132,18 +128,9 @@ func (t *table) refer(x *tx, k plan.Key, h *held, by int32) {
 }
 
 func (t *table) changeRanges(x *tx, ss *sideSets, key []byte, now, want *held) {
-	if !slices.Equal(now.ranges, want.ranges) {
-		for _, p := range now.ranges {
-			if !slices.Contains(want.ranges, p) {
-				x.del(ss.ranges, rangeElement(key, p))
-			}
-		}
-		for _, p := range want.ranges {
-			if !slices.Contains(now.ranges, p) {
-				x.add(ss.ranges, rangeElement(key, p))
-			}
-		}
-	}
+	changeList(x, now.ranges, want.ranges, func(p netip.Prefix) (*set, []element) {
+		return ss.ranges, []element{rangeElement(key, p)}
+	})
 	if want.guarded {
 		t.need(ss.ranges)
 	}

@@ -1,13 +1,12 @@
 package nftables
 
 import (
-	"encoding/binary"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,51 +15,34 @@ const settle = 5 * time.Millisecond
 
 // clients says whether the affinity of some clients may be out of date.
 type clients struct {
-	check bool      // now
-	again time.Time // and once more then; zero: not
-}
-
-// losesClients tells whether a change may leave clients with a member that is theirs no longer.
-func losesClients(now, want *held) bool {
-	if len(now.affine) == 0 {
-		return false
-	}
-	if want == nil || len(want.affine) == 0 {
-		return true
-	}
-	for l := range lanes {
-		after := membersOf(want.lanes[l].slots)
-		for _, m := range membersOf(now.lanes[l].slots) {
-			_, ok := slices.BinarySearchFunc(after, m.Addr, func(m plan.Member, a netip.AddrPort) int { return m.Addr.Compare(a) })
-			if !ok {
-				return true
-			}
-		}
-	}
-	return false
+	adopted bool      // what the kernel has was just read, and is from who knows when
+	check   bool      // a list has lost a member
+	again   time.Time // look once more then; zero: not
 }
 
 // forgetClients deletes the affinity of clients whose member left, and says when to look once more: what was on its
 // way when the change came may be noted only now.
 func (b *Backend) forgetClients() (time.Duration, error) {
 	c, now := &b.clients, b.now()
-	second := !c.again.IsZero() && !now.Before(c.again)
-	if c.check || second {
-		found := 0
+	due := !c.again.IsZero() && !now.Before(c.again)
+	if c.adopted || c.check || due {
+		found := false
 		for _, t := range b.tables {
-			n, err := t.forgetClients()
-			if err != nil {
-				return 0, err
+			for _, list := range slices.Sorted(maps.Keys(t.affinity)) {
+				some, err := t.forgetClients(list)
+				if err != nil {
+					return 0, err
+				}
+				found = found || some
 			}
-			found += n
 		}
-		switch {
-		case c.check && b.hasAffinity():
-			c.again = now.Add(settle)
-		case second:
+		if due {
 			c.again = time.Time{}
 		}
-		c.check = false
+		if c.check || c.adopted && found {
+			c.again = now.Add(settle)
+		}
+		c.adopted, c.check = false, false
 	}
 	if c.again.IsZero() {
 		return 0, nil
@@ -68,29 +50,26 @@ func (b *Backend) forgetClients() (time.Duration, error) {
 	return max(c.again.Sub(now), time.Millisecond), nil
 }
 
-func (b *Backend) hasAffinity() bool {
-	return slices.ContainsFunc(b.tables[:], func(t *table) bool { return t.affinity.exists })
-}
-
-// forgetClients deletes every entry that no frontend stands behind.
-func (t *table) forgetClients() (int, error) {
-	if !t.affinity.exists {
-		return 0, nil
+// forgetClients deletes every entry whose owner has no such member in the list.
+func (t *table) forgetClients(n int) (some bool, err error) {
+	s := t.affinity[n]
+	if !s.exists {
+		return false, nil
 	}
-	list, err := t.dumpElements(t.affinity)
+	list, err := t.dumpElements(s)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
-	stale := slices.DeleteFunc(list, t.validClient)
+	stale := slices.DeleteFunc(list, func(e element) bool { return t.validClient(n, e) })
 	if len(stale) == 0 {
-		return 0, nil
+		return false, nil
 	}
 	x := &tx{t: t, limit: defaultSendBuffer / 4}
 	for _, e := range stale {
-		x.del(t.affinity, e)
+		x.del(s, element{key: e.key})
 		if t.forget == unix.NFT_MSG_DELSETELEM || x.full() {
 			if err := t.commitClients(x); err != nil {
-				return 0, err
+				return true, err
 			}
 		}
 	}
@@ -98,9 +77,9 @@ func (t *table) forgetClients() (int, error) {
 	if t.forget == msgDestroySetElem && errors.Is(err, unix.EINVAL) {
 		// Before Linux 6.3 there is only a delete that fails when the entry has just expired: one by one then.
 		t.forget = unix.NFT_MSG_DELSETELEM
-		return t.forgetClients()
+		return t.forgetClients(n)
 	}
-	return len(stale), err
+	return true, err
 }
 
 func (t *table) commitClients(x *tx) error {
@@ -111,23 +90,16 @@ func (t *table) commitClients(x *tx) error {
 	return err
 }
 
-// validClient tells whether an entry leads to a member of a frontend with affinity.
-func (t *table) validClient(e element) bool {
-	n := t.addr.bytes
-	member, ok := t.addrPort(e.data)
-	if len(e.key) < 2*n+8 || !ok {
+// validClient tells whether an entry leads to a member of its owner's list.
+func (t *table) validClient(list int, e element) bool {
+	a, ok := t.addrPort(e.data)
+	if !ok || len(e.key) < t.addr.bytes+4 {
 		return false
 	}
-	key := e.key[n:]
-	addr, _ := netip.AddrFromSlice(key[:n])
-	k := plan.Key{Addr: addr, Port: binary.BigEndian.Uint16(key[n+4:]), Protocol: protocol(key[n])}
-	h := t.frontends[k]
-	if h == nil && slices.Contains(t.globals.nodePortAddrs, addr) {
-		k.Addr = netip.IPv4Unspecified()
-		if n == 16 {
-			k.Addr = netip.IPv6Unspecified()
-		}
-		h = t.frontends[k]
+	w := t.owners.byID[idOf(e.key[t.addr.bytes:])]
+	if w == nil || list >= len(w.lists) {
+		return false
 	}
-	return h != nil && len(h.affine) > 0 && h.holds(member)
+	_, ok = slices.BinarySearchFunc(w.lists[list].inKernel, a, netip.AddrPort.Compare)
+	return ok
 }

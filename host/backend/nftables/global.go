@@ -95,15 +95,17 @@ func (i interfaces) names() []string { return append([]string{i.name}, strings.F
 func (t *table) changeGlobals(x *tx, want globals) {
 	x.owner = ""
 	now := &t.globals
-	changeList(x, t.nodePortAddrs, now.nodePortAddrs, want.nodePortAddrs, func(a netip.Addr) []element {
-		return []element{{key: a.AsSlice()}}
+	changeList(x, now.nodePortAddrs, want.nodePortAddrs, func(a netip.Addr) (*set, []element) {
+		return t.nodePortAddrs, []element{{key: a.AsSlice()}}
 	})
-	changeList(x, t.podSources, now.podSources, want.podSources, prefixElements)
-	changeList(x, t.unmasqueraded, now.unmasqueraded, want.unmasqueraded, prefixElements)
-	changeList(x, t.serviceCIDRs, now.serviceCIDRs, want.serviceCIDRs, prefixElements)
-	changeList(x, t.podInterfaces, now.interfaces, want.interfaces, interfaceElements)
-	changeList(x, t.schema.mark, now.marks, want.marks, func(m uint32) []element {
-		return []element{{key: native(m)}}
+	changeList(x, now.podSources, want.podSources, prefixesIn(t.podSources))
+	changeList(x, now.unmasqueraded, want.unmasqueraded, prefixesIn(t.unmasqueraded))
+	changeList(x, now.serviceCIDRs, want.serviceCIDRs, prefixesIn(t.serviceCIDRs))
+	changeList(x, now.interfaces, want.interfaces, func(i interfaces) (*set, []element) {
+		return t.podInterfaces, interfaceElements(i)
+	})
+	changeList(x, now.marks, want.marks, func(m uint32) (*set, []element) {
+		return t.schema.mark, []element{{key: native(m)}}
 	})
 	t.globals = want
 	var bit uint32
@@ -116,21 +118,28 @@ func (t *table) changeGlobals(x *tx, want globals) {
 	}
 }
 
-func changeList[T comparable](x *tx, s *set, now, want []T, elements func(T) []element) {
+// changeList deletes what is no longer wanted and adds what is new, by the set and elements that each value stands for.
+func changeList[T comparable](x *tx, now, want []T, elements func(T) (*set, []element)) {
 	for _, v := range now {
 		if !slices.Contains(want, v) {
-			for _, e := range elements(v) {
+			s, list := elements(v)
+			for _, e := range list {
 				x.del(s, e)
 			}
 		}
 	}
 	for _, v := range want {
 		if !slices.Contains(now, v) {
-			for _, e := range elements(v) {
+			s, list := elements(v)
+			for _, e := range list {
 				x.add(s, e)
 			}
 		}
 	}
+}
+
+func prefixesIn(s *set) func(netip.Prefix) (*set, []element) {
+	return func(p netip.Prefix) (*set, []element) { return s, prefixElements(p) }
 }
 
 // prefixElements gives the two ends of a range; one that goes up to the last address has no upper end.

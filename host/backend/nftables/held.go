@@ -3,7 +3,6 @@ package nftables
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +18,7 @@ type held struct {
 	masq    uint8  // bits by plan.Masquerade
 	guarded bool
 	split   bool
-	affine  []time.Duration
+	affine  []affine       // one, when the kernel has what was last written
 	ranges  []netip.Prefix // sorted
 	lanes   [lanes]pool
 }
@@ -28,6 +27,20 @@ type held struct {
 type pool struct {
 	sets  uint32           // bits: a total's class, rejected, dropped
 	slots []netip.AddrPort // by number; invalid: none
+
+	sticky []sticky // one at most, as above
+}
+
+// affine is for how long the clients of a frontend are noted, and under which id of its owner.
+type affine struct {
+	timeout time.Duration
+	id      uint32
+}
+
+// sticky is the list of members to which the clients of a lane may stick.
+type sticky struct {
+	list int
+	id   uint32
 }
 
 const (
@@ -45,9 +58,6 @@ func lower(f *plan.Frontend, before *held) (*held, error) {
 		h.masq = 1 << f.Masquerade
 	}
 	h.guarded, h.ranges = f.SourceRanges != nil, f.SourceRanges
-	if f.Affinity > 0 {
-		h.affine = []time.Duration{(f.Affinity + time.Millisecond - 1).Truncate(time.Millisecond)}
-	}
 	var err error
 	if h.lanes[inside], err = lowerPool(&f.Pool, before.lanes[inside].slots); err != nil {
 		return nil, fmt.Errorf("nftables: %s %s: %w", f.Owner, f.Key, err)
@@ -87,7 +97,7 @@ func (h *held) raise(k plan.Key) *plan.Frontend {
 		f.SourceRanges = append([]netip.Prefix{}, h.ranges...)
 	}
 	if len(h.affine) > 0 {
-		f.Affinity = h.affine[0]
+		f.Affinity = h.affine[0].timeout
 	}
 	if h.split {
 		o := h.lanes[outside].raise()
@@ -124,9 +134,4 @@ func parseComment(s string, proto model.Protocol) (owner model.PortName, kind pl
 func (h *held) owner() string {
 	name, _, _ := strings.Cut(h.comment, " ")
 	return name
-}
-
-// holds tells whether a connection can be led to a member.
-func (h *held) holds(a netip.AddrPort) bool {
-	return slices.Contains(h.lanes[inside].slots, a) || slices.Contains(h.lanes[outside].slots, a)
 }

@@ -50,6 +50,7 @@ func (t *table) loadAll() error {
 	if len(t.globals.marks) == 1 {
 		t.mark = t.globals.marks[0]
 	}
+	t.countRefs()
 	return t.loadRules()
 }
 

@@ -16,8 +16,6 @@ func protocol(b byte) model.Protocol { return model.Protocol(b) }
 // loader gives what takes a set's elements into the mirror; nil for sets that are not part of it.
 func (t *table) loader(s *set) func([]element) error {
 	switch s {
-	case t.affinity:
-		return nil
 	case t.clusterIPs:
 		return t.loadRefs(&t.clusterAddrs)
 	case t.externalIPs:
@@ -55,6 +53,11 @@ func (t *table) loader(s *set) func([]element) error {
 				t.globals.interfaces = append(t.globals.interfaces, v.interfaces())
 			}
 			return nil
+		}
+	}
+	for list, m := range t.members {
+		if s == m {
+			return t.loadMembers(s, list)
 		}
 	}
 	for i := range sides {
@@ -122,6 +125,24 @@ func (t *table) sideLoader(i side, s *set) func([]element) error {
 			return ok && ok2 && from.IsValid()
 		})
 	}
+	for timeout, a := range ss.affine {
+		if s == a {
+			return t.each(i, s, func(h *held, _ []byte, e element) bool {
+				h.affine = append(h.affine, affine{timeout, idOf(e.data)})
+				return len(e.data) >= 4
+			})
+		}
+	}
+	for l := range lanes {
+		for list, a := range ss.lanes[l].sticky {
+			if s == a {
+				return t.each(i, s, func(h *held, _ []byte, e element) bool {
+					h.lanes[l].sticky = append(h.lanes[l].sticky, sticky{list, idOf(e.data)})
+					return len(e.data) >= 4
+				})
+			}
+		}
+	}
 	if f := ss.flag(s); f != nil {
 		return t.each(i, s, func(h *held, _ []byte, _ element) bool { f(h); return true })
 	}
@@ -158,11 +179,6 @@ func (ss *sideSets) flag(s *set) func(*held) {
 			return func(h *held) { h.masq |= 1 << m }
 		}
 	}
-	for timeout, a := range ss.affine {
-		if s == a {
-			return func(h *held) { h.affine = append(h.affine, timeout) }
-		}
-	}
 	for l := range ss.lanes {
 		ls := &ss.lanes[l]
 		var bit uint32
@@ -193,9 +209,8 @@ func (t *table) each(i side, s *set, put func(h *held, rest []byte, e element) b
 	}
 }
 
-// loadRules checks that the chains and rules are those that belong to the sets that there are.
-func (t *table) loadRules() error {
-	// Whose references count, now that all is known.
+// count finds out what refers to what, now that all is known.
+func (t *table) countRefs() {
 	x := &tx{t: t}
 	for k, h := range t.frontends {
 		t.refer(x, k, h, 1)
@@ -207,6 +222,11 @@ func (t *table) loadRules() error {
 			}
 		}
 	}
+	t.adoptOwners()
+}
+
+// loadRules checks that the chains and rules are those that belong to the sets that there are.
+func (t *table) loadRules() error {
 	have, err := t.dumpRules()
 	if err != nil {
 		return err

@@ -176,10 +176,32 @@ func (w *writer) changeMark(mask, xor uint32) *writer {
 
 func (w *writer) masquerade() *writer { return w.end(&expr.Masq{FullyRandom: true}) }
 
-// remember notes, or keeps on noting, which member a client got: client . frontend → member.
+// setID looks a frontend's owner up and puts its id in the packet's priority, the one place of a packet where it does
+// no harm for a moment: forwarding sets it anew, and dropID leaves it as it is at first. (A look-up for which the
+// result of another is the key would need no place, but nft 1.0.6 aborts when it lists one.)
+func (w *writer) setID(owners *set) *writer {
+	w.needs = append(w.needs, owners)
+	return w.end(
+		&expr.Lookup{SourceRegister: unix.NFT_REG32_00, DestRegister: unix.NFT_REG32_00, IsDestRegSet: true, SetName: owners.name},
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: unix.NFT_REG32_00, SourceRegister: true},
+	)
+}
+
+func (w *writer) dropID() *writer {
+	return w.end(
+		&expr.Immediate{Register: unix.NFT_REG32_00, Data: native(0)},
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: unix.NFT_REG32_00, SourceRegister: true},
+	)
+}
+
+func (w *writer) id() *writer {
+	return w.load(&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: w.reg}, 4)
+}
+
+// remember notes, or keeps on noting, which member a client got: client . owner's id → member.
 func (w *writer) remember(affinity *set, timeout time.Duration) *writer {
 	w.needs = append(w.needs, affinity)
-	w.originalSrc().originalDst().proto().load(&expr.Ct{Key: expr.CtKeyPROTODST, Register: w.reg}, 2)
+	w.originalSrc().id()
 	data := w.reg
 	w.daddr().dport()
 	return w.end(&expr.Dynset{

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/google/nftables/expr"
 	"github.com/sluice-proxy/sluice/host/model"
@@ -25,34 +26,47 @@ type chain struct {
 // microsecond later, finds it.
 const passes = 4
 
-// tries is how often a pool that fills only a part of its class is drawn from before its lower half is, which is full.
-const tries = 8
+// tries is how often, by class, a pool that fills only a part of it is drawn from before its lower half is, which is
+// full: enough for at most one draw in 256 to end there.
+func tries(class int) int {
+	switch class {
+	case 0, 1:
+		return 1 // always full
+	case 2:
+		return 4 // at least three quarters
+	case 3:
+		return 6 // at least five eighths
+	}
+	return 8
+}
 
 // ruleset gives the chains of a table as it is to be with the sets that exist. mark is the masquerade bit; 0 only in a
 // table without frontends.
 func (s *schema) ruleset(mark uint32) []chain {
 	r := ruleWriter{s, mark}
 	chains := []chain{
-		{name: "prerouting", hook: unix.NF_INET_PRE_ROUTING, priority: -100, rules: []*writer{r.new().jump("services")}},
-		{name: "output", hook: unix.NF_INET_LOCAL_OUT, priority: -100, rules: []*writer{r.new().jump("services")}},
-		{name: "input", hook: unix.NF_INET_LOCAL_IN, priority: 100, rules: []*writer{r.new().wasDNATed().goTo("remember")}},
-		{name: "postrouting", hook: unix.NF_INET_POST_ROUTING, priority: 100, rules: []*writer{r.new().wasDNATed().goTo("leave")}},
-		{name: "services", rules: r.services()},
-		{name: "refuse", rules: []*writer{r.new().reject()}},
-		{name: "remember", rules: r.remember()},
-		{name: "leave", rules: r.leave()},
-		{name: "mark_outside", rules: r.markOutside()},
+		r.hook("prerouting", unix.NF_INET_PRE_ROUTING, -100, r.new().jump("services")),
+		r.hook("output", unix.NF_INET_LOCAL_OUT, -100, r.new().jump("services")),
+		r.hook("postrouting", unix.NF_INET_POST_ROUTING, 100, r.new().wasDNATed().goTo("leave")),
+		r.chain("services", r.services()...),
+		r.chain("refuse", r.new().reject()),
+		r.chain("leave", r.leave()...),
+	}
+	if s.hasAffinity() {
+		// A connection to a member on this node itself does not pass postrouting.
+		chains = append(chains,
+			r.hook("input", unix.NF_INET_LOCAL_IN, 100, r.new().wasDNATed().goTo("remember")),
+			r.chain("remember", r.remember()...))
+		chains = append(chains, r.notes()...)
+		chains = append(chains, r.sticks()...)
+	}
+	if s.sides[byAddress].masq[plan.MasqueradeOutside].exists || s.sides[byNodePort].masq[plan.MasqueradeOutside].exists {
+		chains = append(chains, r.chain("mark_outside", r.markOutside()...))
 	}
 	for i := range sides {
-		chains = append(chains, r.side(i)...)
-	}
-	for i := range chains {
-		if i >= 4 {
-			chains[i].hook = -1
+		if s.sides[i].frontends.exists {
+			chains = append(chains, r.side(i)...)
 		}
-		chains[i].rules = slices.DeleteFunc(chains[i].rules, func(w *writer) bool {
-			return slices.ContainsFunc(w.needs, func(n *set) bool { return !n.exists })
-		})
 	}
 	return chains
 }
@@ -64,6 +78,18 @@ type ruleWriter struct {
 
 func (r ruleWriter) new() *writer { return newRule(r.family) }
 
+func (r ruleWriter) hook(name string, hook, priority int, rules ...*writer) chain {
+	return chain{name, hook, priority, rules}
+}
+
+// chain leaves out the rules whose sets do not exist.
+func (r ruleWriter) chain(name string, rules ...*writer) chain {
+	rules = slices.DeleteFunc(rules, func(w *writer) bool {
+		return slices.ContainsFunc(w.needs, func(n *set) bool { return !n.exists })
+	})
+	return chain{name, -1, 0, rules}
+}
+
 func (r ruleWriter) services() []*writer {
 	return []*writer{
 		r.new().frontend(byAddress).in(r.sides[byAddress].frontends).goTo("service"),
@@ -73,6 +99,7 @@ func (r ruleWriter) services() []*writer {
 	}
 }
 
+// remember finds out, when a connection has its member, whether that is to be noted: for whom, and for how long.
 func (r ruleWriter) remember() []*writer {
 	var rules []*writer
 	for i := range sides {
@@ -82,17 +109,57 @@ func (r ruleWriter) remember() []*writer {
 			if i == byNodePort {
 				w.originalDst().in(r.nodePortAddrs)
 			}
-			rules = append(rules, w.original(i).in(sets[timeout]).remember(r.affinity, timeout))
+			rules = append(rules, w.original(i).setID(sets[timeout]).goTo(noteName(timeout)))
 		}
 	}
 	return rules
 }
 
-func (r ruleWriter) leave() []*writer {
-	rules := []*writer{
-		r.new().jump("remember"),
-		r.new().saddr().daddr().in(r.hairpin).masquerade(),
+func noteName(timeout time.Duration) string {
+	return "note_" + strconv.FormatInt(timeout.Milliseconds(), 10) + "ms"
+}
+
+// notes gives a chain a time-out: it notes the member in every list of the owner that has it, so that a client finds
+// its member again whichever frontend of the Service port it uses, and never one that this frontend does not have.
+func (r ruleWriter) notes() []chain {
+	timeouts := map[time.Duration]bool{}
+	for i := range sides {
+		for timeout, n := range r.sides[i].affine {
+			timeouts[timeout] = timeouts[timeout] || n.exists
+		}
 	}
+	var chains []chain
+	for _, timeout := range slices.Sorted(maps.Keys(timeouts)) {
+		if !timeouts[timeout] {
+			continue
+		}
+		var rules []*writer
+		for _, list := range slices.Sorted(maps.Keys(r.members)) {
+			rules = append(rules,
+				r.new().id().daddr().dport().in(r.members[list]).remember(r.affinityOf(list), timeout))
+		}
+		chains = append(chains, r.chain(noteName(timeout), append(rules, r.new().dropID())...))
+	}
+	return chains
+}
+
+// sticks gives a chain a list: a client that is known goes where it went before.
+func (r ruleWriter) sticks() []chain {
+	var chains []chain
+	for _, list := range slices.Sorted(maps.Keys(r.affinity)) {
+		if n := r.affinity[list]; n.exists {
+			chains = append(chains, r.chain("stick_"+strconv.Itoa(list), r.new().saddr().id().dnat(n), r.new().dropID()))
+		}
+	}
+	return chains
+}
+
+func (r ruleWriter) leave() []*writer {
+	var rules []*writer
+	if r.hasAffinity() {
+		rules = append(rules, r.new().jump("remember"))
+	}
+	rules = append(rules, r.new().saddr().daddr().in(r.hairpin).masquerade())
 	if r.bit != 0 {
 		rules = append(rules, r.new().marked(r.bit).flipMark(r.bit).masquerade())
 	}
@@ -123,32 +190,31 @@ func prefix(i side, lane int) string {
 // dispatch by total, and the picks.
 func (r ruleWriter) side(i side) []chain {
 	ss, in, out := &r.sides[i], prefix(i, inside), prefix(i, outside)
-	chains := []chain{{name: in + "service", rules: []*writer{
+	chains := []chain{r.chain(in+"service",
 		r.new().frontend(i).in(ss.guarded).frontend(i).saddr().notIn(ss.ranges).drop(),
 		r.new().frontend(i).in(ss.masq[plan.MasqueradeOutside]).jump("mark_outside"),
 		r.new().frontend(i).in(ss.masq[plan.MasqueradeAlways]).mark(r.bit),
 		r.new().frontend(i).in(ss.masq[plan.MasqueradeFromNode]).fromNode().mark(r.bit),
-		// Before the lanes part: a client is always in the same one.
-		r.new().saddr().daddr().proto().dport().dnat(r.affinity),
-		r.new().frontend(i).in(ss.split).goTo(in + "split"),
-		r.new().goTo(in + "pools"),
-	}}}
+		r.new().frontend(i).in(ss.split).goTo(in+"split"),
+		r.new().goTo(in+"pools"))}
 	chains = append(chains, r.lane(i, inside)...)
 	if !ss.split.exists {
 		return chains
 	}
-	chains = append(chains, chain{name: in + "split", rules: []*writer{
-		r.new().saddr().in(r.podSources).goTo(in + "pools"),
-		r.new().iifname().in(r.podInterfaces).goTo(in + "pools"),
-		r.new().fromNode().goTo(in + "pools"),
-		r.new().goTo(out + "pools"),
-	}})
+	chains = append(chains, r.chain(in+"split",
+		r.new().saddr().in(r.podSources).goTo(in+"pools"),
+		r.new().iifname().in(r.podInterfaces).goTo(in+"pools"),
+		r.new().fromNode().goTo(in+"pools"),
+		r.new().goTo(out+"pools")))
 	return append(chains, r.lane(i, outside)...)
 }
 
 func (r ruleWriter) lane(i side, lane int) []chain {
 	ls, p := &r.sides[i].lanes[lane], prefix(i, lane)
-	enter := make([]*writer, 0, passes+1)
+	var enter []*writer
+	for _, list := range slices.Sorted(maps.Keys(ls.sticky)) {
+		enter = append(enter, r.new().frontend(i).setID(ls.sticky[list]).jump("stick_"+strconv.Itoa(list)))
+	}
 	for range passes {
 		enter = append(enter, r.new().jump(p+"dispatch"))
 	}
@@ -161,12 +227,12 @@ func (r ruleWriter) lane(i side, lane int) []chain {
 		}
 		pick := p + "pick_" + strconv.Itoa(1<<c)
 		dispatch = append(dispatch, r.new().frontend(i).in(total).goTo(pick))
-		picks = append(picks, chain{name: pick, rules: r.pick(i, c, ls.slots)})
+		picks = append(picks, r.chain(pick, r.pick(i, c, ls.slots)...))
 	}
 	dispatch = append(dispatch,
 		r.new().frontend(i).in(ls.rejected).goTo("refuse"),
 		r.new().frontend(i).in(ls.dropped).drop())
-	return append([]chain{{name: p + "pools", rules: enter}, {name: p + "dispatch", rules: dispatch}}, picks...)
+	return append([]chain{r.chain(p+"pools", enter...), r.chain(p+"dispatch", dispatch...)}, picks...)
 }
 
 // pick draws a slot. A pool of n slots has those from 0 to n-1 and is of the class whose size is the next power of
@@ -174,12 +240,8 @@ func (r ruleWriter) lane(i side, lane int) []chain {
 func (r ruleWriter) pick(i side, class int, slots *set) []*writer {
 	size := uint32(1) << class
 	draw := func(mod uint32) *writer { return r.new().frontend(i).random(mod).dnat(slots) }
-	n := tries
-	if class <= 1 {
-		n = 1 // always full
-	}
 	var rules []*writer
-	for range n {
+	for range tries(class) {
 		rules = append(rules, draw(size))
 	}
 	if class > 1 {

@@ -32,6 +32,7 @@ var (
 	portField   = field{13, 2}
 	slotField   = field{4, 4} // an integer in host order, as numgen makes it
 	markField   = field{19, 4}
+	idField     = field{23, 4} // the type of meta priority
 	ifnameField = field{41, 16}
 )
 
@@ -91,6 +92,7 @@ type laneSets struct {
 	rejected *set
 	dropped  *set
 	slots    *set
+	sticky   map[int]*set // frontends whose clients stay, by list: to their owner's id
 }
 
 // sideSets are the sets keyed by frontend.
@@ -101,7 +103,7 @@ type sideSets struct {
 	masq      [4]*set // by plan.Masquerade; none for Never
 	split     *set    // frontends with a pool for sources from outside
 	lanes     [lanes]laneSets
-	affine    map[time.Duration]*set
+	affine    map[time.Duration]*set // frontends whose clients are noted, by time-out: to their owner's id
 }
 
 // schema is every set of a table. Those marked as lazy are made, with the rules that use them, when first needed.
@@ -119,7 +121,8 @@ type schema struct {
 	nodePortAddrs *set
 	mark          *set // only to be read: the mark bit in use
 	hairpin       *set
-	affinity      *set
+	members       map[int]*set // by list: owner's id and member
+	affinity      map[int]*set // by list: client and owner's id, to the member
 
 	byName map[string]*set
 }
@@ -128,7 +131,7 @@ type schema struct {
 const affinitySize = 65536
 
 func newSchema(f model.Family) *schema {
-	s := &schema{family: f, addr: ipv4Field, byName: map[string]*set{}}
+	s := &schema{family: f, addr: ipv4Field, byName: map[string]*set{}, members: map[int]*set{}, affinity: map[int]*set{}}
 	if f == model.IPv6 {
 		s.addr = ipv6Field
 	}
@@ -145,9 +148,6 @@ func newSchema(f model.Family) *schema {
 	s.nodePortAddrs = s.add("nodeport_addrs", s.addr)
 	s.mark = s.add("masquerade_bit", markField).hostOrder()
 	s.hairpin = s.add("hairpin", s.addr, s.addr)
-	s.affinity = s.add("affinity", s.addr, s.addr, protoField, portField).
-		mapTo(s.addr, portField).flag(unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT)
-	s.affinity.size = affinitySize
 	return s
 }
 
@@ -167,6 +167,7 @@ func (s *schema) newSide(i side) sideSets {
 	for l := range lanes {
 		p := prefix(i, l)
 		ls := &ss.lanes[l]
+		ls.sticky = map[int]*set{}
 		for c := range ls.totals {
 			ls.totals[c] = s.add(p+"total_"+strconv.Itoa(1<<c), key...)
 		}
@@ -203,16 +204,56 @@ func (n *set) hostOrder() *set {
 	return n
 }
 
+// affinePrefix begins the names of the maps of one time-out each, in milliseconds: affine_10800000ms.
 const affinePrefix = "affine_"
 
-// affine gives the set of the frontends of one affinity time-out, under its name in milliseconds: affine_10800000ms.
-func (s *schema) affine(i side, timeout time.Duration) *set {
+func (s *schema) affineOf(i side, timeout time.Duration) *set {
 	n := s.sides[i].affine[timeout]
 	if n == nil {
-		n = s.add(prefix(i, inside)+affinePrefix+strconv.FormatInt(timeout.Milliseconds(), 10)+"ms", s.sides[i].frontends.key...)
+		name := prefix(i, inside) + affinePrefix + strconv.FormatInt(timeout.Milliseconds(), 10) + "ms"
+		n = s.add(name, s.sides[i].frontends.key...).mapTo(idField)
 		s.sides[i].affine[timeout] = n
 	}
 	return n
+}
+
+func (s *schema) stickyOf(i side, lane, list int) *set {
+	n := s.sides[i].lanes[lane].sticky[list]
+	if n == nil {
+		n = s.add(prefix(i, lane)+"sticky_"+strconv.Itoa(list), s.sides[i].frontends.key...).mapTo(idField)
+		s.sides[i].lanes[lane].sticky[list] = n
+	}
+	return n
+}
+
+func (s *schema) membersOf(list int) *set {
+	n := s.members[list]
+	if n == nil {
+		n = s.add("members_"+strconv.Itoa(list), idField, s.addr, portField)
+		s.members[list] = n
+	}
+	return n
+}
+
+func (s *schema) affinityOf(list int) *set {
+	n := s.affinity[list]
+	if n == nil {
+		n = s.add("affinity_"+strconv.Itoa(list), s.addr, idField).
+			mapTo(s.addr, portField).flag(unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT)
+		n.size = affinitySize
+		s.affinity[list] = n
+	}
+	return n
+}
+
+// hasAffinity tells whether anything of it was ever needed.
+func (s *schema) hasAffinity() bool {
+	for _, n := range s.affinity {
+		if n.exists {
+			return true
+		}
+	}
+	return false
 }
 
 // find gives the set of a name that the kernel has, nil when this version has none such.
@@ -220,26 +261,41 @@ func (s *schema) find(name string) *set {
 	if n := s.byName[name]; n != nil {
 		return n
 	}
-	rest, nodePort := strings.CutPrefix(name, "nodeport_")
-	rest, ok := strings.CutPrefix(rest, affinePrefix)
-	digits, ms := strings.CutSuffix(rest, "ms")
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if !ok || !ms || err != nil || n <= 0 {
+	base, digits, ok := cutNumber(strings.TrimSuffix(name, "ms"))
+	if !ok {
 		return nil
 	}
-	i := byAddress
-	if nodePort {
-		i = byNodePort
+	var n *set
+	switch base {
+	case "members_":
+		n = s.membersOf(digits)
+	case "affinity_":
+		n = s.affinityOf(digits)
 	}
-	return s.affine(i, time.Duration(n)*time.Millisecond)
+	for i := range sides {
+		if base == prefix(i, inside)+affinePrefix && digits > 0 {
+			n = s.affineOf(i, time.Duration(digits)*time.Millisecond)
+		}
+		for l := range lanes {
+			if base == prefix(i, l)+"sticky_" {
+				n = s.stickyOf(i, l, digits)
+			}
+		}
+	}
+	if n == nil || n.name != name {
+		return nil
+	}
+	return n
 }
 
-// base is what every table has from the start.
+// cutNumber takes the number off the end of a name.
+func cutNumber(name string) (base string, n int, ok bool) {
+	base = strings.TrimRight(name, "0123456789")
+	n, err := strconv.Atoi(name[len(base):])
+	return base, n, err == nil
+}
+
+// base is what every table has from the start; a rule that names one of them negated could not be left out.
 func (s *schema) base() []*set {
-	return []*set{
-		s.sides[byAddress].frontends, s.sides[byNodePort].frontends,
-		s.clusterIPs, s.externalIPs, s.serviceCIDRs, s.nodePortAddrs,
-		s.podSources, s.unmasqueraded, s.mark, s.hairpin,
-		s.sides[byAddress].lanes[inside].slots, s.sides[byNodePort].lanes[inside].slots,
-	}
+	return []*set{s.sides[byAddress].frontends, s.externalIPs, s.mark}
 }

@@ -19,6 +19,31 @@ type socket struct {
 	buf  []byte
 
 	scratch []byte // for transactions
+	fault   *fault // for tests
+}
+
+// fault makes a message of a transaction fail.
+type fault struct {
+	after int  // messages from now
+	lost  bool // not the message but its answer
+	fired bool
+}
+
+// hit tells whether the fault is in a batch; if so it damages the message that it is about.
+func (f *fault) hit(b []byte) bool {
+	for at := 0; at+unix.NLMSG_HDRLEN <= len(b); at += align(int(binary.NativeEndian.Uint32(b[at:]))) {
+		if typ := binary.NativeEndian.Uint16(b[at+4:]); typ == unix.NFNL_MSG_BATCH_BEGIN || typ == unix.NFNL_MSG_BATCH_END {
+			continue
+		}
+		if f.after--; f.after != 0 {
+			continue
+		}
+		f.fired = true
+		if !f.lost {
+			b[at+4] = 0xff // no such message
+		}
+	}
+	return f.fired && f.after <= 0
 }
 
 // readSize is larger than what the kernel puts in one datagram of a dump, 32 KiB; with small reads it makes small
@@ -127,17 +152,19 @@ type failure struct {
 
 // transact sends a batch whose last real message has sequence last and asks for an acknowledgement. It returns what
 // failed, nil when the whole was committed, and errLost when that is not known.
-func (s *socket) transact(b []byte, last uint32) ([]failure, error) {
+func (s *socket) transact(b []byte, last uint32) (failed []failure, err error) {
 	s.drain()
+	if s.fault != nil && !s.fault.fired && s.fault.hit(b) && s.fault.lost {
+		defer func() { failed, err = nil, errLost }()
+	}
 	if err := s.send(b); err != nil {
 		if err == unix.ENOBUFS {
 			return nil, fmt.Errorf("%w (%w)", errLost, err)
 		}
 		return nil, err
 	}
-	var failed []failure
 	acked := false
-	err := s.receive(func(typ, flags uint16, seq uint32, body []byte) bool {
+	err = s.receive(func(typ, flags uint16, seq uint32, body []byte) bool {
 		if typ != unix.NLMSG_ERROR || len(body) < 20 {
 			return false
 		}

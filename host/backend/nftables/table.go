@@ -29,6 +29,8 @@ type table struct {
 	frontends map[plan.Key]*held
 	globals   globals
 
+	owners owners
+
 	hairpins, clusterAddrs, otherAddrs refs
 }
 
@@ -47,6 +49,7 @@ func (t *table) reset(f model.Family) {
 	t.present, t.replace, t.restructure, t.made = false, false, false, nil
 	t.chains, t.mark = map[string]string{}, 0
 	t.frontends, t.globals = map[plan.Key]*held{}, globals{}
+	t.owners = owners{byName: map[model.PortName]*owner{}, byID: map[uint32]*owner{}}
 	t.hairpins = refs{set: t.hairpin, double: true, n: map[netip.Addr]ref{}}
 	t.clusterAddrs = refs{set: t.clusterIPs, n: map[netip.Addr]ref{}}
 	t.otherAddrs = refs{set: t.externalIPs, n: map[netip.Addr]ref{}}

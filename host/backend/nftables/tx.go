@@ -133,7 +133,7 @@ func (x *tx) commit() error {
 	}
 	for _, s := range x.touched {
 		kind := uint16(unix.NFT_MSG_DELSETELEM)
-		if s == x.t.affinity {
+		if s.flags&unix.NFT_SET_TIMEOUT != 0 {
 			kind = x.t.forget
 		}
 		out.elements(x.t, s, &s.dels, kind, "delete")

@@ -30,6 +30,8 @@ type Host struct {
 var (
 	gateway4 = netip.MustParseAddr("169.254.1.1")
 	gateway6 = netip.MustParseAddr("fe80::1")
+	uplink4  = netip.MustParseAddr("169.254.1.2")
+	uplink6  = netip.MustParseAddr("fe80::2")
 	nodeMAC  = net.HardwareAddr{0x02, 0, 0, 0, 0, 1}
 	hostMAC  = net.HardwareAddr{0x02, 0, 0, 0, 0, 2}
 )
@@ -62,11 +64,33 @@ func New(node ...netip.Addr) (*Lab, error) {
 			err = h.AddAddr("lo", a)
 		}
 	}
+	if err == nil {
+		err = l.uplink()
+	}
 	if err != nil {
 		l.Close()
 		return nil, fmt.Errorf("netlab: set up the node: %w", err)
 	}
 	return l, nil
+}
+
+// uplink gives the node a default route, as every node has one: without it the kernel would not even look at a packet
+// to a ClusterIP. What goes there is lost.
+func (l *Lab) uplink() error {
+	h, err := newHost("uplink")
+	if err != nil {
+		return err
+	}
+	l.hosts = append(l.hosts, h)
+	if err := l.connect(h, nil); err != nil {
+		return err
+	}
+	for _, via := range []netip.Addr{uplink4, uplink6} {
+		if err := l.Node.defaultRoute("v-uplink", via, hostMAC); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // AddHost makes a namespace with these addresses on a veth pair to the node, as the point-to-point network plug-in of
@@ -169,7 +193,7 @@ func (l *Lab) connect(h *Host, addrs []netip.Addr) error {
 			return err
 		}
 	}
-	return errors.Join(h.defaultRoute(gateway4), h.defaultRoute(gateway6))
+	return errors.Join(h.defaultRoute("eth0", gateway4, nodeMAC), h.defaultRoute("eth0", gateway6, nodeMAC))
 }
 
 func (h *Host) addLinkAddr(link string, a netip.Addr) error {
@@ -211,12 +235,12 @@ func (h *Host) neighbour(l netlink.Link, a netip.Addr, mac net.HardwareAddr) err
 	return nil
 }
 
-func (h *Host) defaultRoute(via netip.Addr) error {
-	l, err := h.nl.LinkByName("eth0")
+func (h *Host) defaultRoute(link string, via netip.Addr, mac net.HardwareAddr) error {
+	l, err := h.nl.LinkByName(link)
 	if err != nil {
 		return err
 	}
-	if err := h.neighbour(l, via, nodeMAC); err != nil {
+	if err := h.neighbour(l, via, mac); err != nil {
 		return err
 	}
 	dst := &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}

@@ -1,0 +1,200 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/conform"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/internal/netlab"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+func TestConformance(t *testing.T) { conform.Run(t, subject) }
+
+// elsewhere is a table that is not ours, as much like ours as can be.
+const elsewhere = `table inet sluice {
+	comment "not sluice's"
+	map slots {
+		type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service
+		elements = { 10.96.4.1 . tcp . 80 : 10.9.9.9 . 80 }
+	}
+	chain services {
+		type filter hook forward priority 50; policy accept;
+		ct state established counter
+	}
+}
+table ip sluice2 {
+	set frontends { type ipv4_addr . inet_proto . inet_service; elements = { 10.96.4.1 . tcp . 80 comment "shop/web ClusterIP" } }
+}
+`
+
+func subject(t *testing.T) conform.Subject {
+	d := newBed(t, 5)
+	var open *Backend
+	s := conform.Subject{
+		Open: func() (engine.Backend, error) {
+			var err error
+			open, err = Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now})
+			return open, err
+		},
+		Cleanup: func(ctx context.Context) error { return Cleanup(ctx, Options{Netns: d.lab.Node.Fd()}) },
+		Advance: func(by time.Duration) { d.clock.t = d.clock.t.Add(by); time.Sleep(by) },
+		Inject: func(k int, lost bool) func() bool {
+			f := &fault{after: k, lost: lost}
+			open.conn.fault = f
+			return func() bool { open.conn.fault = nil; return f.fired }
+		},
+		Foreign: func() (func() error, error) {
+			if out, err := d.nft(elsewhere, "-f", "-"); err != nil {
+				return nil, fmt.Errorf("%s: %w", out, err)
+			}
+			list := func() string {
+				a, err := d.nft("", "list", "table", "inet", "sluice")
+				b, berr := d.nft("", "list", "table", "ip", "sluice2")
+				return fmt.Sprint(a, b, err, berr)
+			}
+			before := list()
+			return func() error {
+				if now := list(); now != before {
+					return fmt.Errorf("was %s\nis %s", before, now)
+				}
+				return nil
+			}, nil
+		},
+		Drift: func(k plan.Key) error {
+			table, elem := "ip", ""
+			if k.Family() == model.IPv6 {
+				table = "ip6"
+			}
+			proto := strings.ToLower(k.Protocol.String())
+			if elem = fmt.Sprintf("nodeports { %s . %d }", proto, k.Port); !k.IsNodePort() {
+				elem = fmt.Sprintf("frontends { %s . %s . %d }", k.Addr, proto, k.Port)
+			}
+			out, err := d.nft(fmt.Sprintf("delete element %s sluice %s\n", table, elem), "-f", "-")
+			if err != nil {
+				return fmt.Errorf("%s: %w", out, err)
+			}
+			return nil
+		},
+		Traces: func() ([]string, error) {
+			out, err := d.nft("", "list", "ruleset")
+			if strings.TrimSpace(out) == "" {
+				return nil, err
+			}
+			return []string{out}, err
+		},
+	}
+	s.Wire = wire(t, d)
+	return s
+}
+
+// wire connects from a Pod that is no member, from one that is, from the node and from outside.
+func wire(t *testing.T, d *bed) *conform.Wire {
+	w := &conform.Wire{
+		Global: plan.Global{
+			NodePortAddrs:  []netip.Addr{node4, node6},
+			PodSources:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/64")},
+			MasqueradeMark: 0x4000,
+		},
+		Protocols: []model.Protocol{model.TCP, model.UDP},
+	}
+	for _, h := range []string{"169.254.1.1"} {
+		w.Node = append(w.Node, netip.MustParseAddr(h))
+	}
+	w.Node = append(w.Node, d.lab.Node.Addrs...)
+	hosts := map[string]*netlab.Host{}
+	for i, h := range append(slices.Clone(d.pods), d.lab.Node, d.client) {
+		name := h.Name
+		if i < 4 {
+			for _, a := range h.Addrs {
+				w.Members = append(w.Members, netip.AddrPortFrom(a, 9000))
+			}
+			if i > 0 {
+				continue // one Pod that serves and asks is enough
+			}
+		}
+		for _, a := range []netip.Addr{h.Addr(node4), h.Addr(node6)} {
+			iface := "v-" + name
+			if h == d.lab.Node {
+				iface = ""
+			}
+			w.Clients = append(w.Clients, conform.Client{Name: name + " " + a.String(), From: a, Interface: iface})
+			hosts[w.Clients[len(w.Clients)-1].Name] = h
+		}
+	}
+	w.Connect = func(c conform.Client, to netip.AddrPort, p model.Protocol) (conform.Seen, error) {
+		return connect(hosts[c.Name], c.From, to, p)
+	}
+	return w
+}
+
+func connect(h *netlab.Host, from netip.Addr, to netip.AddrPort, p model.Protocol) (conform.Seen, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 250*time.Millisecond)
+	defer cancel()
+	conn, err := h.DialFrom(ctx, strings.ToLower(p.String()), from, to)
+	switch {
+	case netlab.Refused(err):
+		return conform.Seen{Verdict: plan.Reject}, nil
+	case netlab.TimedOut(err):
+		return conform.Seen{Verdict: plan.Drop}, nil
+	case err != nil:
+		return conform.Seen{}, err
+	}
+	if t, ok := conn.(*net.TCPConn); ok {
+		_ = t.SetLinger(0)
+	}
+	ask := func() (netlab.Answer, error) {
+		_ = conn.SetDeadline(time.Now().Add(250 * time.Millisecond))
+		if p == model.UDP {
+			if _, err := conn.Write([]byte("who?")); err != nil {
+				return netlab.Answer{}, err
+			}
+		}
+		return netlab.Greeting(conn)
+	}
+	a, err := ask()
+	if err != nil {
+		conn.Close()
+		switch {
+		case p == model.UDP && netlab.Refused(err):
+			return conform.Seen{Verdict: plan.Reject}, nil
+		case netlab.TimedOut(err):
+			return conform.Seen{Verdict: plan.Drop}, nil
+		}
+		return conform.Seen{}, err
+	}
+	member := func(name string) netip.AddrPort {
+		n := strings.TrimPrefix(name, "p")
+		if to.Addr().Is4() {
+			return netip.MustParseAddrPort("10.244.0." + n + ":9000")
+		}
+		return netip.MustParseAddrPort("[fd00:10:244::" + n + "]:9000")
+	}
+	seen := conform.Seen{Verdict: plan.Forward, Member: member(a.Server), Source: a.Client.Addr(), Close: func() { conn.Close() }}
+	seen.Again = func() (netip.AddrPort, error) {
+		if p == model.UDP {
+			a, err := ask()
+			return member(a.Server), err
+		}
+		_ = conn.SetDeadline(time.Now().Add(time.Second))
+		if _, err := conn.Write([]byte("still there\n")); err != nil {
+			return netip.AddrPort{}, err
+		}
+		buf := make([]byte, 12)
+		n, err := conn.Read(buf)
+		if err == nil && string(buf[:n]) != "still there\n" {
+			err = errors.New("the echo is garbled: " + string(buf[:n]))
+		}
+		return seen.Member, err
+	}
+	return seen, nil
+}
