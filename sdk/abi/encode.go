@@ -97,7 +97,11 @@ func putEndpoint(r *[EndpointSize]byte, e *Endpoint, t *interner) {
 	le.PutUint64(r[EndpointReadySince:], uint64(e.ReadySince))
 	le.PutUint64(r[EndpointTerminatingSince:], uint64(e.TerminatingSince))
 	le.PutUint32(r[EndpointConnections:], e.Connections)
-	le.PutUint32(r[EndpointMetadata:], t.id(e.Metadata))
+	metadata := uint32(NoString)
+	if e.Metadata != "" {
+		metadata = t.id(e.Metadata)
+	}
+	le.PutUint32(r[EndpointMetadata:], metadata)
 }
 
 func putZone(r *[ZoneSize]byte, z *Zone, t *interner) (id uint32) {

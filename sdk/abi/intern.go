@@ -24,8 +24,9 @@ type interner struct {
 
 	// recent is a cache of ids by a cheap mix of the text: most look-ups end here without a real hash of it.
 	recent [1 << recentBits]struct {
-		text string
-		id   uint32
+		text  string
+		id    uint32
+		round uint32 // the last one that used it; 0: unknown
 	}
 }
 
@@ -35,6 +36,7 @@ func (t *interner) begin() {
 	t.round++
 	if t.round == 0 { // wrapped: every stamp could be mistaken
 		clear(t.stamp)
+		clear(t.recent[:])
 		t.round = 1
 	}
 }
@@ -45,13 +47,16 @@ func (t *interner) id(s string) uint32 {
 		return NoString
 	}
 	r := &t.recent[mix(s)>>(64-recentBits)]
-	if len(r.text) != len(s) || r.text != s {
+	if r.text != s {
 		r.id = t.lookup(s)
-		r.text = t.texts[r.id]
+		r.text, r.round = t.texts[r.id], 0
 	}
-	if t.stamp[r.id] != t.round {
-		t.stamp[r.id] = t.round
-		t.used = append(t.used, r.id)
+	if r.round != t.round {
+		r.round = t.round
+		if t.stamp[r.id] != t.round {
+			t.stamp[r.id] = t.round
+			t.used = append(t.used, r.id)
+		}
 	}
 	return r.id
 }
@@ -81,19 +86,24 @@ func (t *interner) lookup(s string) uint32 {
 	return id
 }
 
-// mix makes a number of the length of s and up to 24 bytes of it, of both ends and the middle: where the names of nodes
+// mix makes a number of the length of s and 16 of its bytes, from the end and from a quarter on: where the names of nodes
 // and zones differ.
 func mix(s string) uint64 {
-	const odd = 0x9E3779B97F4A7C15 // 2⁶⁴ divided by the golden ratio: spreads to the upper bits
 	n := len(s)
-	h := uint64(n)
 	if n < 8 {
-		for i := range n {
-			h = h<<8 | uint64(s[i])
-		}
-		return h * odd
+		return mixShort(s)
 	}
-	h ^= load(s) ^ bits.RotateLeft64(load(s[(n-8)/2:]), 21) ^ bits.RotateLeft64(load(s[n-8:]), 42)
+	return (uint64(n) ^ load(s[(n-8)/4:]) ^ bits.RotateLeft64(load(s[n-8:]), 29)) * odd
+}
+
+// odd is 2⁶⁴ divided by the golden ratio: a product with it spreads to the upper bits.
+const odd = 0x9E3779B97F4A7C15
+
+func mixShort(s string) uint64 {
+	h := uint64(len(s))
+	for i := range len(s) {
+		h = h<<8 | uint64(s[i])
+	}
 	return h * odd
 }
 
