@@ -29,6 +29,11 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (en
 			b.trusted = false // until it is through
 			err = b.write(next, d, whole)
 		}
+		if errors.Is(err, errNoIPv6) {
+			if err = b.adopt(ctx); err == nil {
+				err = b.write(next, nil, true)
+			}
+		}
 		if err == nil {
 			again, err = b.forgetClients()
 		}
@@ -75,13 +80,9 @@ func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
 			t.create()
 		}
 		t.changeGlobals(x, lowerGlobal(&next.Global, t.family))
-		if t.replace {
-			continue // with everything in one transaction
-		}
-		// The rules first, so that transactions full of elements need not have room for them.
-		if err := b.commitBase(x, next); err != nil {
-			return err
-		}
+	}
+	if err := b.commitBase(txs, next); err != nil {
+		return err
 	}
 	caps := b.Caps()
 	if !whole {
@@ -126,22 +127,26 @@ func (b *Backend) limit(t *table) int {
 	return max(min(b.conn.sent, defaultSendBuffer)-structureRoom, structureRoom/4)
 }
 
-// commitBase commits the first transaction of a table. A kernel without IPv6 may go without that table for as long as
-// the plan has nothing for it.
-func (b *Backend) commitBase(x *tx, next *plan.Plan) error {
-	err := x.commit()
-	if err == nil {
-		return nil
+// errNoIPv6 is about a kernel without IPv6 and a plan that does not need it.
+var errNoIPv6 = errors.New("the kernel has no nf_tables for IPv6")
+
+// commitBase commits the global parts, both families' in one transaction, and the rules: so transactions full of
+// elements need not have room for them. A table that is replaced is left for one with everything.
+func (b *Backend) commitBase(txs map[model.Family]*tx, next *plan.Plan) error {
+	var list []*tx
+	for _, t := range b.tables {
+		if !t.replace {
+			list = append(list, txs[t.family])
+		}
 	}
-	t := x.t
+	err := commit(b.conn, list...)
 	unsupported := errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
-	if t.family == model.IPv4 || !unsupported || needs(next, t.family) {
-		return err
+	if t := b.tables[1]; unsupported && !t.absent && !needs(next, t.family) {
+		b.log.Warn("going without IPv6", "reason", err)
+		t.absent = true
+		return errNoIPv6
 	}
-	b.log.Warn("the kernel has no nf_tables for IPv6; going without", "error", err)
-	t.reset(t.family)
-	t.absent = true
-	return nil
+	return err
 }
 
 // needs tells whether a plan has anything for a family.

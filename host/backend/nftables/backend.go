@@ -150,7 +150,9 @@ func raise(tables [2]*table) *plan.Plan {
 		if p.Global.PodInterfaces == nil {
 			p.Global.PodInterfaces = interfaceNames(g.interfaces)
 		}
-		p.Global.MasqueradeMark |= t.mark
+		if p.Global.MasqueradeMark == 0 {
+			p.Global.MasqueradeMark = t.mark
+		}
 		for k, h := range t.frontends {
 			if h.listed {
 				p.Frontends[k] = h.raise(k)

@@ -15,9 +15,10 @@ import (
 // owner is a Service port with session affinity. Its clients are noted under its id, for every list of members that
 // its frontends have: mostly there is one, two where some paths lead to local members only.
 type owner struct {
-	id      uint32
-	lists   []*memberList
-	touched bool
+	id        uint32
+	frontends int // that have it
+	lists     []*memberList
+	touched   bool
 }
 
 // memberList is the members of one or more of an owner's lanes. An owner's lists differ.
@@ -65,6 +66,7 @@ func (t *table) release(h *held) {
 		return
 	}
 	t.owners.touch(w)
+	w.frontends--
 	for l := range lanes {
 		for _, v := range h.lanes[l].sticky {
 			w.list(v.list).refs--
@@ -81,6 +83,7 @@ func (t *table) stick(h, before *held, f *plan.Frontend) {
 		t.owners.byName[f.Owner] = w
 	}
 	t.owners.touch(w)
+	w.frontends++
 	h.affine = []affine{{(f.Affinity + time.Millisecond - 1).Truncate(time.Millisecond), w.id}}
 	for l := range lanes {
 		members := membersOf(h.lanes[l].slots)
@@ -132,12 +135,9 @@ func (w *owner) choose(want []netip.AddrPort, last int) int {
 func (t *table) settleOwners(x *tx) (lost bool) {
 	for _, w := range t.owners.touched {
 		w.touched = false
-		used := false
 		for n, l := range w.lists {
 			if l.refs <= 0 {
 				l.want = nil
-			} else {
-				used = true
 			}
 			for _, a := range l.inKernel {
 				if _, ok := slices.BinarySearchFunc(l.want, a, netip.AddrPort.Compare); !ok {
@@ -150,7 +150,7 @@ func (t *table) settleOwners(x *tx) (lost bool) {
 			})
 			l.inKernel = l.want
 		}
-		if !used {
+		if w.frontends <= 0 {
 			delete(t.owners.byID, w.id)
 			maps.DeleteFunc(t.owners.byName, func(_ model.PortName, o *owner) bool { return o == w })
 		}

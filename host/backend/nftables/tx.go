@@ -113,23 +113,44 @@ func appendValue(b []byte, typ uint16, v []byte) []byte {
 // full tells whether it is time to commit.
 func (x *tx) full() bool { return x.bytes >= x.limit }
 
-// empty tells whether there is nothing to send.
-func (x *tx) empty() bool { return len(x.touched) == 0 && !x.t.restructure }
-
 // commit sends the transaction and forgets it. After an error the kernel holds the old state or, when it says that
 // the answer was lost, one of the two.
-func (x *tx) commit() error {
-	x.t.settleRefs(x)
-	if x.empty() {
-		return nil
-	}
-	c := x.t.conn
+func (x *tx) commit() error { return commit(x.t.conn, x) }
+
+// commit sends the transactions of several tables as one.
+func commit(c *socket, txs ...*tx) error {
 	out := &batch{messages: messages{buf: c.scratch[:0]}, seq: &c.seq}
 	out.mark(unix.NFNL_MSG_BATCH_BEGIN)
+	for _, x := range txs {
+		if err := x.write(out); err != nil {
+			return err
+		}
+	}
+	if out.count == 0 {
+		return nil
+	}
+	// The last message asks for an answer, so that a success is not just silence.
+	last := out.seqNow()
+	flags := out.buf[out.start+6:]
+	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
+	out.mark(unix.NFNL_MSG_BATCH_END)
+	c.scratch = out.buf
+	failed, err := c.transact(out.buf, last)
+	if err != nil || len(failed) > 0 {
+		return out.explain(failed, err)
+	}
+	return nil
+}
+
+// write moves the transaction's messages into a batch.
+func (x *tx) write(out *batch) error {
+	x.t.settleRefs(x)
+	count, elems := out.count, out.elems
 	if x.t.restructure {
 		if err := x.t.structure(out); err != nil {
 			return err
 		}
+		x.t.restructure = false
 	}
 	for _, s := range x.touched {
 		kind := uint16(unix.NFT_MSG_DELSETELEM)
@@ -146,23 +167,9 @@ func (x *tx) commit() error {
 		s.adds.reset()
 	}
 	x.touched, x.bytes = x.touched[:0], 0
-	if out.count == 0 {
-		x.t.restructure = false
-		return nil
-	}
-	// The last message asks for an answer, so that a success is not just silence.
-	last := out.seqNow()
-	binary.NativeEndian.PutUint16(out.buf[out.start+6:], binary.NativeEndian.Uint16(out.buf[out.start+6:])|unix.NLM_F_ACK)
-	out.mark(unix.NFNL_MSG_BATCH_END)
-	c.scratch = out.buf
-	x.t.sent.Messages += out.count
-	x.t.sent.Elements += out.elems
-	failed, err := c.transact(out.buf, last)
-	if err == nil && len(failed) == 0 {
-		x.t.restructure = false
-		return nil
-	}
-	return out.explain(failed, err)
+	x.t.sent.Messages += out.count - count
+	x.t.sent.Elements += out.elems - elems
+	return nil
 }
 
 func (p *pending) reset() { p.buf, p.lists = p.buf[:0], p.lists[:0] }
