@@ -31,6 +31,8 @@ type demo struct {
 	vip       netip.AddrPort // of catalog
 	nodePort  netip.AddrPort // of frontend
 	began     time.Time
+	stage     int // seconds of each stage of a drain
+	mark      int // in sluice's log, up to where its changes were shown
 
 	connections, visits, measurements int
 	problems                          []string
@@ -66,7 +68,7 @@ func setUp(s *screen, p paths) (_ *demo, err error) {
 			d.tearDown()
 		}
 	}()
-	for _, step := range []func() error{d.copyBoutique, d.build, d.run} {
+	for _, step := range []func() error{d.copyBoutique, d.build, d.configure, d.run} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -90,16 +92,7 @@ func (d *demo) copyBoutique() error {
 	if err != nil {
 		return err
 	}
-	text, err := os.ReadFile(filepath.Join(d.paths.boutique, "sluice.yaml"))
-	if err == nil {
-		text, err = adapt(text, d.path("plugins"), d.path("cache"))
-	}
-	if err == nil {
-		err = replaceFile(d.path("sluice.yaml"), text)
-	}
-	if err == nil {
-		d.manifests, err = openManifests(d.path("manifests"))
-	}
+	d.manifests, err = openManifests(d.path("manifests"))
 	return err
 }
 
@@ -118,9 +111,43 @@ func (d *demo) build() error {
 	return err
 }
 
+// configure writes the demo's configuration. How long a stage of a drain has to be follows from how fast this machine
+// makes connections, tried here straight to a Pod.
+func (d *demo) configure() error {
+	s, err := readShop(d.path("manifests"))
+	if err != nil {
+		return err
+	}
+	p := s.pods(catalog)[0]
+	var r result
+	const tries = 1500
+	for range 2 { // the first time is to warm up
+		l, done := start(context.Background(), d.net.client, netip.AddrPortFrom(p.addr, p.port), tries)
+		<-done
+		if r = l.snapshot(); r.failed > 0 {
+			return fmt.Errorf("%d of %d connections to the Pod %s failed, without any Service: %w", r.failed, tries, p.name, r.first)
+		}
+	}
+	d.stage = stageFor(r.took * connections / tries)
+	text, err := os.ReadFile(filepath.Join(d.paths.boutique, "sluice.yaml"))
+	if err == nil {
+		text, err = adapt(text, d.path("plugins"), d.path("cache"), d.stage)
+	}
+	if err != nil {
+		return err
+	}
+	return replaceFile(d.path("sluice.yaml"), text)
+}
+
+// stageFor is how many seconds a stage needs for a measurement that takes so long: four times that, as other programs may want
+// the machine too.
+func stageFor(measurement time.Duration) int {
+	return min(max(4, int(math.Ceil(4*measurement.Seconds()))), 12)
+}
+
 func (d *demo) run() (err error) {
 	d.sluice, err = startSluice(d.net.Node, d.paths.sluice, d.path("sluice.sock"),
-		"--source", d.path("manifests"), "--config", d.path("sluice.yaml"), "--node", node)
+		"--checkpoint", d.path("checkpoint.json"), "--source", d.path("manifests"), "--config", d.path("sluice.yaml"), "--node", node)
 	return err
 }
 
@@ -142,7 +169,7 @@ func (d *demo) tearDown() {
 func (d *demo) problem(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	d.problems = append(d.problems, text)
-	d.note(red, "✗ %s", text)
+	d.verdict(red, "✗", "%s", text)
 }
 
 // await asks sluice until its decision on the catalog is as wanted.
@@ -173,22 +200,42 @@ func (d *demo) await(ctx context.Context, what string, wanted func(*decision) bo
 	return nil, fmt.Errorf("waited 20 s for sluice to say: %s: %w", what, last)
 }
 
-// awaitShares waits until sluice says what is expected of the cluster as it is now.
-func (d *demo) awaitShares(ctx context.Context, part float64) (*decision, map[string]float64, error) {
+// awaitShares waits until sluice says what is expected of the cluster as it is now, and decided by whom.
+func (d *demo) awaitShares(ctx context.Context, part float64, by string) (*decision, map[string]float64, error) {
 	s, err := readShop(d.path("manifests"))
 	if err != nil {
 		return nil, nil, err
 	}
 	want := expected(zone, s.demand(), s.pods(catalog), part)
-	x, err := d.await(ctx, "the shares that follow from the cluster", func(x *decision) bool {
+	x, err := d.await(ctx, "the shares that follow from the cluster, decided by "+by, func(x *decision) bool {
 		for pod, share := range want {
 			if math.Abs(x.endpoints[pod].Share-share) > tolerance {
 				return false
 			}
 		}
-		return len(x.endpoints) == len(want)
+		return len(x.endpoints) == len(want) && x.by == by
 	})
+	d.showChange()
 	return x, want, err
+}
+
+// showChange shows sluice's last word on a change, if there was one since.
+func (d *demo) showChange() {
+	lines, mark := d.sluice.logged(d.mark, "msg=changed")
+	if d.mark = mark; len(lines) > 0 {
+		d.showLine(lines[len(lines)-1])
+	}
+}
+
+// showLine shows a line of sluice's log, without its time.
+func (d *demo) showLine(line string) {
+	if i := strings.Index(line, "level="); i > 0 {
+		line = line[i:]
+	}
+	width, _ := d.size()
+	for _, l := range wrap(line, min(width, 110)-11) {
+		d.note(yellow, "  sluice │ %s", l)
+	}
 }
 
 // measure makes connections, shows the table live, and compares what came out with what sluice says and with what the
@@ -235,7 +282,7 @@ func (d *demo) measure(ctx context.Context, said *decision, want map[string]floa
 	}
 	statistic, freedom, p := d.judge(r, said, want)
 	if len(d.problems) == before {
-		d.note(green, "✓ %d connections, none failed, in %.1f s; χ² %.1f with %d degrees of freedom, p = %.2g; and %d visits by NodePort",
+		d.verdict(green, "✓", "%d connections, none failed, in %.1f s; χ² %.1f with %d degrees of freedom, p = %.2g; and %d visits by NodePort",
 			r.total, r.took.Seconds(), statistic, freedom, p, visits)
 	}
 	return nil
@@ -278,7 +325,7 @@ func newBoard(pods []pod, said *decision) *board {
 	b := &board{}
 	for _, p := range pods {
 		e := said.endpoints[p.name]
-		b.rows = append(b.rows, row{name: p.name, zone: p.zone, state: string(p.state), wanted: e.Share, why: e.why()})
+		b.rows = append(b.rows, row{name: p.name, zone: p.zone, state: string(p.state), wanted: e.Share, why: said.why(p.name)})
 	}
 	return b
 }

@@ -57,7 +57,7 @@ func show(p paths) int {
 	s.headline("sluice: a Kubernetes Service proxy whose load balancing is decided by WebAssembly plugins")
 	d, err := setUp(s, p)
 	if err != nil {
-		s.note(red, "✗ setting up: %v", err)
+		s.verdict(red, "✗", "setting up: %v", err)
 		return 1
 	}
 	d.tell("%d Pods with real TCP servers, a client and a visitor from outside run in network namespaces of their own around the node %s. "+
@@ -68,7 +68,7 @@ func show(p paths) int {
 		d.problem("%v", err)
 		lines, _ := d.sluice.logged(0)
 		for _, l := range lines[max(0, len(lines)-5):] {
-			d.note(yellow, "  sluice │ %s", l)
+			d.showLine(l)
 		}
 	}
 	took := time.Since(d.began)
@@ -85,13 +85,13 @@ func show(p paths) int {
 func (d *demo) summary(took time.Duration) int {
 	d.settle("")
 	if len(d.problems) > 0 {
-		d.note(red, "✗ %d of the things that this demo checks are wrong:", len(d.problems))
+		d.verdict(red, "✗", "%d of the things that this demo checks are wrong:", len(d.problems))
 		for _, p := range d.problems {
 			d.tell("  - %s", p)
 		}
 		return 1
 	}
-	d.note(green, "✓ %d connections and %d visits by NodePort in %d measurements, none failed, every share as it should be. %.0f s.",
+	d.verdict(green, "✓", "%d connections and %d visits by NodePort in %d measurements, none failed, every share as it should be. %.0f s.",
 		d.connections, d.visits, d.measurements, took.Seconds())
 	d.tell("Next: `make test` runs every test, and `KEEP=1 make demo` stays up to look around.")
 	return 0

@@ -52,6 +52,19 @@ func (s *screen) note(colour, format string, args ...any) {
 	s.settle(s.paint.as(colour, cut(fmt.Sprintf(format, args...), width)))
 }
 
+// verdict prints a paragraph behind a mark.
+func (s *screen) verdict(colour, mark, format string, args ...any) {
+	width, _ := s.size()
+	lines := wrap(fmt.Sprintf(format, args...), min(width, plainWidth)-2)
+	for i, l := range lines {
+		lines[i] = s.paint.as(colour, "  "+l)
+	}
+	if len(lines) > 0 {
+		lines[0] = strings.Replace(lines[0], "  ", mark+" ", 1)
+	}
+	s.settle(lines...)
+}
+
 // draw shows lines until the next draw or settle. A table higher than the screen is not drawn live.
 func (s *screen) draw(lines []string) {
 	if _, height := s.size(); !s.live || len(lines) >= height {

@@ -2,19 +2,17 @@ package main
 
 import (
 	"fmt"
-	"io"
+	"maps"
 	"os"
 	"path/filepath"
 
 	"sigs.k8s.io/yaml"
 )
 
-// stage is how long each stage of a drain lasts here: long enough to measure it and short enough to wait for.
-const stage = 4 // seconds
-
 // settings are what the demo asks of the bundled plugins in the place of the boutique's own settings: a drain that one
-// can watch, zones that count down to their last endpoint, and no hysteresis, so that shares are exact at each step.
-func settings(plugin string) map[string]any {
+// can watch, with stages of so many seconds, zones that count down to their last endpoint, and no hysteresis, so that
+// shares are exact at each step.
+func settings(plugin string, stage int) map[string]any {
 	switch plugin {
 	case "staged-drain":
 		return map[string]any{"stages": []any{
@@ -30,7 +28,7 @@ func settings(plugin string) map[string]any {
 
 // adapt makes the boutique's configuration the demo's: plugins from a folder where they can be broken, a cache so that
 // each is compiled once, and the demo's settings laid over the boutique's.
-func adapt(text []byte, plugins, cache string) ([]byte, error) {
+func adapt(text []byte, plugins, cache string, stage int) ([]byte, error) {
 	var config map[string]any
 	if err := yaml.Unmarshal(text, &config); err != nil {
 		return nil, fmt.Errorf("the boutique's configuration: %w", err)
@@ -42,14 +40,17 @@ func adapt(text []byte, plugins, cache string) ([]byte, error) {
 		delete(p, "digest")
 	}
 	for _, policy := range list(config["policies"]) {
+		if policy["mode"] == "Observe" {
+			continue // it has no say in what the demo measures
+		}
 		for _, step := range list(policy["plugins"]) {
 			name, _ := step["name"].(string)
 			own, _ := step["settings"].(map[string]any)
-			if own == nil {
-				continue // the policy takes the defaults
-			}
-			for key, value := range settings(name) {
-				own[key] = value
+			merged := map[string]any{}
+			maps.Copy(merged, own)
+			maps.Copy(merged, settings(name, stage))
+			if len(merged) > 0 {
+				step["settings"] = merged
 			}
 		}
 	}
@@ -79,14 +80,9 @@ func copyTree(to, from string) error {
 }
 
 func copyFile(to, from string) error {
-	r, err := os.Open(from)
+	text, err := os.ReadFile(from)
 	if err != nil {
-		return err
-	}
-	defer r.Close()
-	text, err := io.ReadAll(r)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", from, err)
+		return fmt.Errorf("copy %s: %w", from, err)
 	}
 	return replaceFile(to, text)
 }

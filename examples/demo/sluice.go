@@ -135,6 +135,12 @@ type told struct {
 	} `json:"kernel"`
 }
 
+// Who decides: the policy, or its last good decision while it fails.
+const (
+	byPolicy = "policy"
+	lastGood = "last good"
+)
+
 // decision is sluice's word on a Service: what each Pod should get, by whom it was decided, and what the kernel holds.
 type decision struct {
 	by        string
@@ -182,9 +188,13 @@ func (d *decision) same(e *decision) bool {
 	return true
 }
 
-// why joins what the plugins said of an endpoint, or the default rules when none did.
-func (t told) why() string {
+// why joins what the plugins said of a Pod, or the default rules when none did.
+func (d *decision) why(pod string) string {
+	t := d.endpoints[pod]
 	var reasons []string
+	if d.by == lastGood {
+		return t.Why + "; as in the last good decision"
+	}
 	for _, s := range t.Steps {
 		if s.Reason != "" {
 			reasons = append(reasons, s.Reason)

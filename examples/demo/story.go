@@ -36,8 +36,8 @@ func (d *demo) tellStory(ctx context.Context) error {
 }
 
 // check waits for what is expected of the cluster as it is, and measures it.
-func (d *demo) check(ctx context.Context, part float64) error {
-	said, want, err := d.awaitShares(ctx, part)
+func (d *demo) check(ctx context.Context, by string) error {
+	said, want, err := d.awaitShares(ctx, 0, by)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (d *demo) check(ctx context.Context, part float64) error {
 func (d *demo) calm(ctx context.Context) error {
 	d.tell("A client Pod on %s, in %s, connects to %s (%s). kube-proxy would send two thirds of its connections to other zones. "+
 		"The policy's plugin zone-spill sees that %s can carry its own demand, and keeps them here.", node, zone, catalog, d.vip, zone)
-	return d.check(ctx, 0)
+	return d.check(ctx, byPolicy)
 }
 
 func (d *demo) loss(ctx context.Context) error {
@@ -60,14 +60,15 @@ func (d *demo) loss(ctx context.Context) error {
 	}
 	d.tell("One endpoint in %s fails its readiness probe, another is deleted. One of seven cannot carry a third of the demand: "+
 		"it gets what is fair (3/7), and the rest spills evenly to the zones that have room.", zone)
-	return d.check(ctx, 0)
+	return d.check(ctx, byPolicy)
 }
 
 func (d *demo) drain(ctx context.Context) error {
 	if err := d.manifests.restore(); err != nil {
 		return err
 	}
-	if _, _, err := d.awaitShares(ctx, 0); err != nil {
+	d.tell("%s has its three endpoints again.", zone)
+	if _, _, err := d.awaitShares(ctx, 0, byPolicy); err != nil {
 		return err
 	}
 	pods, err := d.inZone()
@@ -79,14 +80,14 @@ func (d *demo) drain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.tell("%s has its three endpoints again. A long connection to %s is opened and kept busy. Then that Pod is deleted: it terminates, "+
-		"and still serves. kube-proxy would stop at once; the plugin staged-drain takes its share away in stages of %d s.", zone, leaving, stage)
+	d.tell("A long connection to %s is opened and kept busy. Then that Pod is deleted: it terminates, and still serves. "+
+		"kube-proxy would send nobody there from now on; the plugin staged-drain takes its share away in stages of %d s.", leaving, d.stage)
 	err = d.stages(ctx, leaving)
 	said, lasted, broke := long.end()
 	if err = errors.Join(err, broke); err != nil {
 		return err
 	}
-	d.note(green, "✓ the long connection to %s survived all of it: %d exchanges in %.1f s", leaving, said, lasted.Seconds())
+	d.verdict(green, "✓", "the long connection to %s survived all of it: %d exchanges in %.1f s", leaving, said, lasted.Seconds())
 	return nil
 }
 
@@ -98,16 +99,16 @@ func (d *demo) stages(ctx context.Context, leaving string) error {
 		part  float64
 		about string
 	}{
-		{1, "Stage 1, 100 %: as if nothing had happened."},
-		{.5, "Stage 2, 50 %: half of what its peers get. The zone's capacity shrinks with it, so a little spills."},
-		{.1, "Stage 3, 10 %."},
-		{0, "After the last stage: no new connection, and what is established goes on."},
+		{1, "First 100 %: as if nothing had happened."},
+		{.5, "Then 50 %: half of what its peers get. The zone's capacity shrinks with it, so a little spills."},
+		{.1, "Then 10 %: a trickle."},
+		{0, "Then nothing: no new connection, and what is established goes on."},
 	} {
-		said, want, err := d.awaitShares(ctx, s.part)
+		d.tell("%s", s.about)
+		said, want, err := d.awaitShares(ctx, s.part, byPolicy)
 		if err != nil {
 			return err
 		}
-		d.tell("%s", s.about)
 		if err := d.measure(ctx, said, want); err != nil {
 			return err
 		}
@@ -148,7 +149,7 @@ func (d *demo) grow(ctx context.Context) error {
 	}
 	d.tell("The drained Pod is gone, and two new ones are ready: four, three and three. Hints for zones would now be given up by the cluster; "+
 		"zone-spill keeps all connections in %s, a quarter for each endpoint.", zone)
-	return d.check(ctx, 0)
+	return d.check(ctx, byPolicy)
 }
 
 func (d *demo) breakPlugin(ctx context.Context) error {
@@ -163,7 +164,7 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 	if err := d.showLog(ctx, mark, "ERROR", "plugin zone-spill"); err != nil {
 		return err
 	}
-	if err := d.check(ctx, 0); err != nil {
+	if err := d.check(ctx, byPolicy); err != nil {
 		return err
 	}
 
@@ -176,14 +177,7 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 	if err := d.showLog(ctx, mark, "a policy failed", catalog.String()); err != nil {
 		return err
 	}
-	said, want, err := d.awaitShares(ctx, 0)
-	if err != nil {
-		return err
-	}
-	if said.by != "last good" {
-		d.problem("with a plugin that loops for ever, the decision is from %q and not the last good one", said.by)
-	}
-	if err := d.measure(ctx, said, want); err != nil {
+	if err := d.check(ctx, lastGood); err != nil {
 		return err
 	}
 
@@ -191,24 +185,14 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 	if err := copyFile(target, good); err != nil {
 		return err
 	}
-	if _, err := d.await(ctx, "the policy decides again", func(x *decision) bool { return x.by == "policy" }); err != nil {
-		return err
-	}
-	return d.check(ctx, 0)
+	return d.check(ctx, byPolicy)
 }
 
 // showLog waits for a line of sluice's log and shows it.
 func (d *demo) showLog(ctx context.Context, mark int, words ...string) error {
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
 		if lines, _ := d.sluice.logged(mark, words...); len(lines) > 0 {
-			line := lines[0]
-			if i := strings.Index(line, "level="); i > 0 {
-				line = line[i:] // without the time
-			}
-			width, _ := d.size()
-			for _, l := range wrap(line, min(width, 110)-10) {
-				d.note(yellow, "  sluice │ %s", l)
-			}
+			d.showLine(lines[0])
 			return nil
 		}
 		select {

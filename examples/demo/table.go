@@ -48,8 +48,8 @@ func (p paint) as(colour, text string) string {
 // A whole bar is barShare of all connections; what is more is cut.
 const barShare = 0.48
 
-// bar draws a measured share in eighths of so many cells, and a mark where the wanted share is when the bar ends
-// before it.
+// bar draws a measured share in eighths of so many cells, and a mark in the cell of the wanted share when the bar
+// does not reach it.
 func bar(measured, wanted float64, cells int) (filled, rest string) {
 	eighths := int(min(measured/barShare, 1)*float64(cells*8) + .5)
 	filled = strings.Repeat("█", eighths/8)
@@ -58,7 +58,7 @@ func bar(measured, wanted float64, cells int) (filled, rest string) {
 	}
 	used := utf8.RuneCountInString(filled)
 	left := []rune(strings.Repeat(" ", cells-used))
-	if mark := int(min(wanted/barShare, 1)*float64(cells) + .5); wanted > 0 && mark >= used && mark < cells {
+	if mark := int(wanted / barShare * float64(cells)); wanted > 0 && mark >= used && mark < cells {
 		left[mark-used] = '┊'
 	}
 	return filled, string(left)
@@ -66,18 +66,21 @@ func bar(measured, wanted float64, cells int) (filled, rest string) {
 
 // lines draws the board for a terminal of this width.
 func (b *board) lines(p paint, width int) []string {
-	total, names := 0, 8
+	total, names, prefix := 0, 8, 0
+	if width < narrow {
+		prefix = b.prefix()
+	}
 	var zones []string
 	for _, r := range b.rows {
 		total += r.counted
-		names = max(names, utf8.RuneCountInString(r.name))
+		names = max(names, utf8.RuneCountInString(shorten(r.name, prefix)))
 		if !slices.Contains(zones, r.zone) {
 			zones = append(zones, r.zone)
 		}
 	}
 	slices.Sort(zones)
 	fixed := names + 51 // all columns but the bar and the reason
-	cells := max(6, min(24, width-fixed-16))
+	cells := max(6, min(24, (width-fixed)/3))
 	head := fmt.Sprintf("  %-*s  %-6s  %-11s  %6s  %8s  %-*s %5s  %s",
 		names, "ENDPOINT", "ZONE", "STATE", "WANTED", "MEASURED", cells, "", "CONNS", "WHY")
 	out := []string{p.as(dim, cut(head, width))}
@@ -89,7 +92,7 @@ func (b *board) lines(p paint, width int) []string {
 		zone := zoneColours[slices.Index(zones, r.zone)%len(zoneColours)]
 		filled, rest := bar(share, r.wanted, cells)
 		out = append(out, fmt.Sprintf("  %s  %s  %s  %s  %s  %s%s %s  %s",
-			pad(r.name, names), p.as(zone, pad(r.zone, 6)), p.as(stateColours[r.state], pad(r.state, 11)),
+			pad(shorten(r.name, prefix), names), p.as(zone, pad(r.zone, 6)), p.as(stateColours[r.state], pad(r.state, 11)),
 			percent(r.wanted, 6), percent(share, 8), p.as(zone, filled), p.as(dim, rest),
 			p.as(bold, fmt.Sprintf("%5d", r.counted)), p.as(dim, cut(r.why, max(0, width-fixed-cells)))))
 	}
@@ -97,6 +100,31 @@ func (b *board) lines(p paint, width int) []string {
 		out = append(out, "  "+p.as(dim, cut(b.note, width-2)))
 	}
 	return out
+}
+
+// narrow terminals have no room for whole names of Pods: they get the part that tells them apart.
+const narrow = 130
+
+// prefix is the length of what all names begin with, up to a hyphen.
+func (b *board) prefix() int {
+	if len(b.rows) < 2 {
+		return 0
+	}
+	first := b.rows[0].name
+	n := len(first)
+	for _, r := range b.rows {
+		for !strings.HasPrefix(r.name, first[:n]) {
+			n--
+		}
+	}
+	return strings.LastIndex(first[:n], "-") + 1
+}
+
+func shorten(name string, prefix int) string {
+	if prefix == 0 {
+		return name
+	}
+	return "…" + name[prefix:]
 }
 
 func percent(share float64, width int) string {

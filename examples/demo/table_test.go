@@ -34,6 +34,18 @@ func TestBoardShowsWantedBesideMeasured(t *testing.T) {
 	}
 }
 
+func TestBoardShortensNamesOnNarrowTerminals(t *testing.T) {
+	b := exampleBoard()
+	want := "  …a1       zone-a  ready        40.0 %    40.2 %  ████████████████▊     1610  in this zone"
+	if got := b.lines(false, 120)[1]; got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	b.rows = b.rows[:1]
+	if got := b.lines(false, 120)[1]; !strings.Contains(got, "catalog-a1") {
+		t.Errorf("a single row: %q", got)
+	}
+}
+
 func TestBoardInColourIsTheSameText(t *testing.T) {
 	b := exampleBoard()
 	plain, coloured := b.lines(false, 120), b.lines(true, 120)

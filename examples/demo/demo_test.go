@@ -1,0 +1,76 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+)
+
+func quiet() *demo {
+	return &demo{screen: &screen{w: io.Discard, size: func() (int, int) { return plainWidth, 0 }}}
+}
+
+func TestJudge(t *testing.T) {
+	said := &decision{by: byPolicy, endpoints: map[string]told{
+		"a": {Pod: "a", Share: .5}, "b": {Pod: "b", Share: .5}, "drained": {Pod: "drained"},
+	}}
+	want := map[string]float64{"a": .5, "b": .5, "drained": 0}
+	for _, c := range []struct {
+		name    string
+		result  result
+		want    map[string]float64
+		problem string // "" for none
+	}{
+		{"as wanted", result{counts: map[string]int{"a": 2240, "b": 2260}, total: 4500}, want, ""},
+		{"a connection failed", result{counts: map[string]int{"a": 2240, "b": 2259}, total: 4499, failed: 1, first: errors.New("refused")}, want, "1 of 4500 connections failed"},
+		{"a share is off", result{counts: map[string]int{"a": 1900, "b": 2600}, total: 4500}, want, "χ²"},
+		{"a drained endpoint was reached", result{counts: map[string]int{"a": 2240, "b": 2259, "drained": 1}, total: 4500}, want, "drained: the cluster asks for 0.0 %"},
+		{"a stranger answered", result{counts: map[string]int{"a": 2240, "b": 2259, "x": 1}, total: 4500}, want, "x, which is no endpoint"},
+		{"sluice wants and does what the cluster does not ask for", result{counts: map[string]int{"a": 2240, "b": 2260}, total: 4500},
+			map[string]float64{"a": .6, "b": .4, "drained": 0}, "a: the cluster asks for 60.0 %"},
+	} {
+		d := quiet()
+		d.judge(c.result, said, c.want)
+		all := strings.Join(d.problems, "\n")
+		if c.problem == "" && all != "" || !strings.Contains(all, c.problem) {
+			t.Errorf("%s: problems %q, want %q", c.name, all, c.problem)
+		}
+		if code := d.summary(0); (code != 0) != (c.problem != "") {
+			t.Errorf("%s: exit code %d", c.name, code)
+		}
+	}
+}
+
+func TestHeldNoticesAKernelThatDiffers(t *testing.T) {
+	e := told{Pod: "a", Share: .25}
+	d := &decision{endpoints: map[string]told{"a": e}}
+	if d.held() == nil {
+		t.Error("a kernel that could not be read passed")
+	}
+	e.Kernel = append(e.Kernel, struct {
+		Frontend string `json:"frontend"`
+		Weight   int    `json:"weight"`
+		Total    int    `json:"total"`
+	}{"10.96.10.2:3550/TCP", 1, 4})
+	d.endpoints["a"] = e
+	if err := d.held(); err != nil {
+		t.Errorf("1 of 4 for 25 %%: %v", err)
+	}
+	e.Kernel[0].Total = 3
+	if d.held() == nil {
+		t.Error("1 of 3 for 25 % passed")
+	}
+}
+
+func TestLoggedFindsLinesAfterAMark(t *testing.T) {
+	s := &sluice{}
+	s.follow(strings.NewReader("level=ERROR one\nlevel=INFO two\n"))
+	lines, mark := s.logged(0, "ERROR")
+	if len(lines) != 1 || mark != 2 {
+		t.Errorf("got %q and mark %d", lines, mark)
+	}
+	if lines, _ := s.logged(mark, "ERROR"); len(lines) != 0 {
+		t.Errorf("after the mark: %q", lines)
+	}
+}
