@@ -36,9 +36,6 @@ func TestJudge(t *testing.T) {
 		if c.problem == "" && all != "" || !strings.Contains(all, c.problem) {
 			t.Errorf("%s: problems %q, want %q", c.name, all, c.problem)
 		}
-		if code := d.summary(0); (code != 0) != (c.problem != "") {
-			t.Errorf("%s: exit code %d", c.name, code)
-		}
 	}
 }
 

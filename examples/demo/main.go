@@ -64,37 +64,44 @@ func show(p paths) int {
 		"`sluice run` watches a copy of examples/boutique there and programs nftables. Nothing outside of these namespaces is touched.",
 		len(d.net.hosts), node)
 	err = d.tellStory(bounded)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		d.problem("stopped before the end")
+	case err != nil:
 		d.problem("%v", err)
 		lines, _ := d.sluice.logged(0)
 		for _, l := range lines[max(0, len(lines)-5):] {
 			d.showLine(l)
 		}
+		fallthrough
+	default:
+		d.summary(time.Since(d.began))
 	}
-	took := time.Since(d.began)
 	if os.Getenv("KEEP") == "1" && ctx.Err() == nil {
 		d.lookAround()
 		<-ctx.Done()
 		d.settle("")
 	}
 	d.tearDown()
-	return d.summary(took)
+	if len(d.problems) > 0 {
+		return 1
+	}
+	return 0
 }
 
 // summary says how it went.
-func (d *demo) summary(took time.Duration) int {
+func (d *demo) summary(took time.Duration) {
 	d.settle("")
 	if len(d.problems) > 0 {
 		d.verdict(red, "✗", "%d of the things that this demo checks are wrong:", len(d.problems))
 		for _, p := range d.problems {
-			d.tell("  - %s", p)
+			d.verdict("", "-", "%s", p)
 		}
-		return 1
+		return
 	}
 	d.verdict(green, "✓", "%d connections and %d visits by NodePort in %d measurements, none failed, every share as it should be. %.0f s.",
 		d.connections, d.visits, d.measurements, took.Seconds())
 	d.tell("Next: `make test` runs every test, and `KEEP=1 make demo` stays up to look around.")
-	return 0
 }
 
 // lookAround prints how to see for oneself what is there.

@@ -121,18 +121,19 @@ func (d *demo) grow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	addrs, err := s.free(node, 3) // the first is the client's
+	pods, err := d.inZone()
 	if err != nil {
 		return err
 	}
-	pods, err := d.inZone()
+	beside := pods[len(pods)-1]
+	addrs, err := s.free(beside.node, 3) // on the client's node, the first is the client's
 	if err != nil {
 		return err
 	}
 	base := pods[0].name[:strings.LastIndex(pods[0].name, "-")]
 	var added []pod
 	for i, name := range []string{base + "-new1", base + "-new2"} {
-		p := pod{name: name, node: node, zone: zone, addr: addrs[i+1], port: pods[0].port}
+		p := pod{name: name, node: beside.node, zone: zone, addr: addrs[i+1], port: beside.port}
 		if err := d.net.addCatalog(p); err != nil {
 			return err
 		}
@@ -144,7 +145,7 @@ func (d *demo) grow(ctx context.Context) error {
 			gone = p.name
 		}
 	}
-	if err := errors.Join(d.manifests.addBeside(catalog, pods[len(pods)-1].name, added), d.manifests.remove(catalog, gone)); err != nil {
+	if err := errors.Join(d.manifests.addBeside(catalog, beside.name, added), d.manifests.remove(catalog, gone)); err != nil {
 		return err
 	}
 	d.tell("The drained Pod is gone, and two new ones are ready: four, three and three. Hints for zones would now be given up by the cluster; "+
@@ -175,6 +176,19 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 		return err
 	}
 	if err := d.showLog(ctx, mark, "a policy failed", catalog.String()); err != nil {
+		return err
+	}
+	if err := d.check(ctx, lastGood); err != nil {
+		return err
+	}
+
+	pods, err := d.inZone()
+	if err != nil {
+		return err
+	}
+	d.tell("While the plugin is broken, an endpoint fails its readiness probe. It gets nothing from then on: a last good decision is never " +
+		"a reason to send somebody to a dead Pod.")
+	if err := d.manifests.set(catalog, pods[0].name, notReady); err != nil {
 		return err
 	}
 	if err := d.check(ctx, lastGood); err != nil {

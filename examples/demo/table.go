@@ -39,7 +39,7 @@ var (
 )
 
 func (p paint) as(colour, text string) string {
-	if !p || text == "" {
+	if !p || text == "" || colour == "" {
 		return text
 	}
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
