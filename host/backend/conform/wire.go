@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/internal/plangen"
@@ -20,7 +21,7 @@ type Wire struct {
 	Clients []Client       // Pods, the node and clients outside, of each family; Pods with a server among Members too
 	// Members are the servers: each says which it is and whom it sees. At least four of a family.
 	Members   []netip.AddrPort
-	Protocols []model.Protocol // what the servers speak
+	Protocols []model.Protocol // what the servers speak; TCP among them
 	// Connect makes a connection.
 	Connect func(c Client, to netip.AddrPort, p model.Protocol) (Seen, error)
 	// Connections are made where shares are measured; 0: 2000.
@@ -37,7 +38,12 @@ type Client struct {
 // Seen is what a client, and the server, saw.
 type Seen struct {
 	// Verdict as the client can tell: Forward when a server answered, Reject when the connection was refused at once,
-	// Drop when nothing came back.
+	// Drop when nothing came back. On Linux:
+	//   - a sender on the node itself may see EPERM for both; what a read says then tells them apart;
+	//   - rejects turn into silence after a few, unless net.ipv4.icmp_ratelimit and net.ipv6.icmp.ratelimit are 0 in the
+	//     node's namespace;
+	//   - through veth pairs the answer to a SYN of TCP over IPv6 comes while the client's socket is locked, and is
+	//     ignored (LockDroppedIcmps); only that to the second SYN counts, after 1 s.
 	Verdict plan.Verdict
 	Member  netip.AddrPort // the server that answered
 	Source  netip.Addr     // of the client, as the server saw it
@@ -62,11 +68,16 @@ func (s *session) connect(c Client, to netip.AddrPort, proto model.Protocol) See
 func (s *session) destinations() {
 	w := s.sub.Wire
 	counts := map[string]int{}
-	for i := range 4 * s.depth {
+	refused := map[string]bool{} // refusals may cost a time-out: one of each kind has to do
+	for i := range 3 * s.depth {
+		if s.depth > 1 {
+			clear(refused)
+		}
 		seed := s.seed + uint64(i)
 		g := plangen.New(seed, plangen.Options{
-			Global: &w.Global, Targets: w.Members, Protocols: w.Protocols, Families: s.families(), Ports: 6, Members: 4})
+			Global: &w.Global, Targets: w.Members, Protocols: w.Protocols, Families: s.families(), Ports: 5, Members: 4})
 		p := g.Plan()
+		s.addFixtures(p)
 		s.where = fmt.Sprintf("seed %d", seed)
 		s.apply(p, nil)
 		held, _ := plan.Normalize(p, s.backend.Caps())
@@ -78,22 +89,57 @@ func (s *session) destinations() {
 						continue
 					}
 					s.where = fmt.Sprintf("seed %d: %s → %s (%s)", seed, c.Name, k, held.Frontends[k].Owner)
-					counts[s.one(held, c, to, k.Protocol, stuck)]++
+					counts[s.one(held, c, to, k.Protocol, stuck, refused)]++
 				}
 			}
 		}
-		s.where = fmt.Sprintf("seed %d", seed)
 	}
 	s.Logf("connections by what became of them: %v", counts)
+	for _, what := range []string{"forward", "masquerade", "reject", "drop"} {
+		if counts[what] == 0 {
+			s.Errorf("no connection was to come to %s: too few kinds of clients", what)
+		}
+	}
 }
 
-// one makes connections from a client to a frontend, three or, where each has to be waited for, one.
-func (s *session) one(held *plan.Plan, c Client, to netip.AddrPort, proto model.Protocol, stuck map[string]netip.AddrPort) string {
+// addFixtures puts in what random plans may lack: a Service without endpoints, one that lets a single client through
+// its source ranges, and one with session affinity across two ways in.
+func (s *session) addFixtures(p *plan.Plan) {
+	for _, family := range s.families() {
+		to, c, members := s.oneService(family)
+		all := plan.Pool{}
+		for _, m := range members {
+			all.Members = append(all.Members, plan.Member{Addr: m, Weight: 1})
+		}
+		nodePort := netip.IPv4Unspecified()
+		if family == model.IPv6 {
+			nodePort = netip.IPv6Unspecified()
+		}
+		for _, f := range []plan.Frontend{
+			{Key: plan.Key{Addr: to.Addr(), Port: 81}, Pool: plan.Pool{Verdict: plan.Reject}},
+			{Key: plan.Key{Addr: to.Addr(), Port: 82}, Kind: plan.LoadBalancer, Pool: all, SourceRanges: []netip.Prefix{netip.PrefixFrom(c.From, c.From.BitLen())}},
+			{Key: plan.Key{Addr: to.Addr(), Port: 83}, Pool: all, Affinity: time.Hour},
+			{Key: plan.Key{Addr: nodePort, Port: 29083}, Kind: plan.NodePort, Masquerade: plan.MasqueradeAlways, Pool: all, Affinity: time.Hour},
+		} {
+			f.Key.Protocol = s.sub.Wire.Protocols[0]
+			port := "p" + strconv.Itoa(int(f.Key.Port)%100) // both ways in at 83 are one Service port
+			f.Owner = model.PortName{Service: model.Name{Namespace: "shop", Name: "fixture"}, Port: port, Protocol: f.Key.Protocol}
+			p.Frontends[f.Key] = &f
+		}
+	}
+}
+
+// one makes connections from a client to a frontend, three of them, or one that is refused.
+func (s *session) one(held *plan.Plan, c Client, to netip.AddrPort, proto model.Protocol, stuck map[string]netip.AddrPort, refused map[string]bool) string {
 	w := s.sub.Wire
 	want := held.Resolve(plan.Flow{From: c.From, Interface: c.Interface, To: to, Protocol: proto}, w.Node)
 	tries := 3
-	if want.Verdict == plan.Drop {
-		tries = 1
+	if want.Verdict != plan.Forward {
+		kind := fmt.Sprint(c.Name, want.Frontend.Kind, proto, want.Verdict, want.Why)
+		if refused[kind] {
+			return "not tried again"
+		}
+		refused[kind], tries = true, 1
 	}
 	for range tries {
 		seen := s.connect(c, to, proto)
@@ -133,6 +179,9 @@ func (s *session) one(held *plan.Plan, c Client, to netip.AddrPort, proto model.
 
 // ways are the addresses that lead to a key.
 func (w *Wire) ways(k plan.Key) []netip.AddrPort {
+	if slices.ContainsFunc(w.Clients, func(c Client) bool { return c.From == k.Addr }) {
+		return nil // the client itself would answer
+	}
 	if !k.IsNodePort() {
 		return []netip.AddrPort{netip.AddrPortFrom(k.Addr, k.Port)}
 	}
@@ -257,7 +306,11 @@ func (s *session) established() {
 			if step.gone || step.weights[0] > 0 {
 				continue
 			}
-			for range 20 {
+			tries := 20
+			if held := next.Frontends[plan.Key{Addr: to.Addr(), Port: to.Port(), Protocol: model.TCP}]; held.Pool.Verdict != plan.Forward {
+				tries = 1
+			}
+			for range tries {
 				seen := s.connect(c, to, model.TCP)
 				seen.Close()
 				if seen.Verdict == plan.Forward && (seen.Member == members[0] || seen.Member == members[1]) {
