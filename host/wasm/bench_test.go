@@ -1,9 +1,12 @@
 package wasm
 
 import (
+	"context"
 	"fmt"
+	"syscall"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/wasm/meter"
 	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -26,12 +29,14 @@ func BenchmarkDecide(b *testing.B) {
 				req := SampleRequest(n)
 				var resp abi.Response
 				b.ReportAllocs()
+				cpu := cpuTime(b)
 				for b.Loop() {
 					resp.Reset(n)
 					if err := p.Decide(req, &resp); err != nil {
 						b.Fatal(err)
 					}
 				}
+				cpu()
 				b.ReportMetric(float64(p.Stats().LastFuel), "fuel/op")
 			})
 		}
@@ -44,12 +49,63 @@ func BenchmarkDecide(b *testing.B) {
 		b.Run(fmt.Sprintf("native/%d", n), func(b *testing.B) {
 			req := SampleRequest(n)
 			var resp abi.Response
+			cpu := cpuTime(b)
 			for b.Loop() {
 				resp.Reset(n)
 				if err := native.Decide(req, &resp); err != nil {
 					b.Fatal(err)
 				}
 			}
+			cpu()
 		})
+	}
+}
+
+// cpuTime reports, when its result is called, the CPU time of the process per turn: on a busy machine the figure to go by.
+func cpuTime(b *testing.B) func() {
+	used := func() int64 {
+		var r syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+			b.Fatal(err)
+		}
+		return r.Utime.Nano() + r.Stime.Nano()
+	}
+	start := used()
+	return func() { b.ReportMetric(float64(used()-start)/float64(b.N), "cpu-ns/op") }
+}
+
+// BenchmarkMeter is the guest's part of a call alone, with its module metered and not.
+func BenchmarkMeter(b *testing.B) {
+	for _, g := range []struct {
+		name   string
+		module []byte
+	}{
+		{"C", cGuest(b, "../../examples/plugin-c/zone_first.c")},
+		{"Go", goGuest(b, "../../plugins/zone-spill")},
+	} {
+		metered, _, err := meter.Rewrite(g.module, meter.DefaultLimits())
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, kind := range []struct {
+			name   string
+			module []byte
+		}{{"plain", g.module}, {"metered", metered}} {
+			p := newPlain(b, kind.module)
+			for _, n := range []int{10, 1000} {
+				b.Run(fmt.Sprintf("%s/%d/%s", g.name, n, kind.name), func(b *testing.B) {
+					decide, args, stack := p.prepare(b, SampleRequest(n))
+					cpu := cpuTime(b)
+					for b.Loop() {
+						copy(stack, args)
+						p.refuel()
+						if err := decide.CallWithStack(context.Background(), stack); err != nil {
+							b.Fatal(err)
+						}
+					}
+					cpu()
+				})
+			}
+		}
 	}
 }

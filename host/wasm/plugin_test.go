@@ -306,7 +306,7 @@ func TestNoAllocationPerCall(t *testing.T) {
 }
 
 func TestCompileCache(t *testing.T) {
-	module := goGuest(t, "testdata/goguest")
+	module := cGuest(t, "../../examples/plugin-c/zone_first.c")
 	dir := filepath.Join(t.TempDir(), "cache")
 	var log bytes.Buffer
 	try := func(want bool, warns bool) {

@@ -8,6 +8,7 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 
+	"github.com/sluice-proxy/sluice/host/wasm/meter"
 	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
 	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
 	"github.com/sluice-proxy/sluice/sdk"
@@ -21,7 +22,7 @@ type plain struct {
 	dec abi.Decoder
 }
 
-func newPlain(t *testing.T, module []byte) *plain {
+func newPlain(t testing.TB, module []byte) *plain {
 	t.Helper()
 	ctx := context.Background()
 	rt := wazero.NewRuntime(ctx)
@@ -50,11 +51,25 @@ func newPlain(t *testing.T, module []byte) *plain {
 			t.Fatal(err)
 		}
 	}
-	mod, err := rt.InstantiateWithConfig(ctx, module, wazero.NewModuleConfig().WithStartFunctions("_initialize"))
+	mod, err := rt.InstantiateWithConfig(ctx, module, wazero.NewModuleConfig().WithStartFunctions())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &plain{mod: mod}
+	p := &plain{mod: mod}
+	p.refuel()
+	if f := mod.ExportedFunction("_initialize"); f != nil {
+		if _, err := f.Call(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// refuel keeps a metered module going; others have no such global.
+func (p *plain) refuel() {
+	if g, ok := p.mod.ExportedGlobal(meter.FuelExport).(api.MutableGlobal); ok {
+		g.Set(1 << 60)
+	}
 }
 
 func parseSig(sig string) (params, results []api.ValueType) {
@@ -72,10 +87,12 @@ func parseSig(sig string) (params, results []api.ValueType) {
 	return params, results
 }
 
-func (p *plain) decide(t *testing.T, req *abi.Request, resp *abi.Response) {
+// prepare puts req into the guest's memory and gives the arguments of sluice_decide.
+func (p *plain) prepare(t testing.TB, req *abi.Request) (f api.Function, args, stack []uint64) {
 	t.Helper()
-	call := func(name string, args ...uint64) uint64 {
-		res, err := p.mod.ExportedFunction(name).Call(context.Background(), args...)
+	alloc := func(n int) uint64 {
+		p.refuel()
+		res, err := p.mod.ExportedFunction("sluice_alloc").Call(context.Background(), uint64(n))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,13 +100,24 @@ func (p *plain) decide(t *testing.T, req *abi.Request, resp *abi.Response) {
 	}
 	wire := p.enc.AppendRequest(nil, req)
 	room := abi.MaxResponse(len(req.Endpoints))
-	in, out := uint32(call("sluice_alloc", uint64(len(wire)))), uint32(call("sluice_alloc", uint64(room)))
-	p.mod.Memory().Write(in, wire)
-	n := int64(call("sluice_decide", uint64(in), uint64(len(wire)), uint64(out), uint64(room)))
+	in, out := alloc(len(wire)), alloc(room)
+	p.mod.Memory().Write(uint32(in), wire)
+	args = []uint64{in, uint64(len(wire)), out, uint64(room)}
+	return p.mod.ExportedFunction("sluice_decide"), args, make([]uint64, 4)
+}
+
+func (p *plain) decide(t testing.TB, req *abi.Request, resp *abi.Response) {
+	t.Helper()
+	f, args, _ := p.prepare(t, req)
+	res, err := f.Call(context.Background(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := int64(res[0])
 	if n < 0 {
 		t.Fatalf("it gave %d", n)
 	}
-	b, _ := p.mod.Memory().Read(out, uint32(n))
+	b, _ := p.mod.Memory().Read(uint32(args[2]), uint32(n))
 	if err := p.dec.DecodeResponse(b, len(req.Endpoints), resp); err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,8 @@ type body struct {
 	end      int // offset of the last end
 	count    int // instructions
 	joins    int // places where control flow joins
-	calls    bool
+	calls    int
+	accesses int // loads and stores
 	loops    int
 	total    int64 // fuel of all blocks together
 	bulk     bool
@@ -77,8 +78,8 @@ func (m *module) scan(fn int, raw []byte, b *body, stack []frame) ([]frame, erro
 	}
 	if s.r.err == nil {
 		if work := b.work(s.params); work > m.limits.FunctionWork {
-			s.r.fail("too dear to compile: %d instructions, %d locals × %d joins of control flow and %d loops make %d, the limit is %d",
-				b.count, s.params+b.locals, b.joins, b.loops, work, m.limits.FunctionWork)
+			s.r.fail("too dear to compile: %d instructions, %d calls, %d loads and stores, %d locals × %d joins of control flow and %d loops make %d, the limit is %d",
+				b.count, b.calls, b.accesses, s.params+b.locals, b.joins, b.loops, work, m.limits.FunctionWork)
 			at = -1
 		}
 	}
@@ -89,8 +90,10 @@ func (m *module) scan(fn int, raw []byte, b *body, stack []frame) ([]frame, erro
 	return s.stack, nil
 }
 
-// work estimates what compiling takes: see Limits.Work.
-func (b *body) work(params int) int { return b.count + (params+b.locals)*b.joins + 100*b.loops }
+// work estimates what compiling takes: see Limits.Work. Nothing overflows: a body has at most as many of each as bytes.
+func (b *body) work(params int) int {
+	return b.count + (params+b.locals)*b.joins + b.joins*b.joins/64 + 100*b.loops + 8*b.calls + 3*b.accesses
+}
 
 func (s *scanner) readLocals() {
 	s.b.groups = s.r.count("groups of locals", s.m.limits.Locals, 2)
@@ -200,14 +203,14 @@ func (s *scanner) instruction() {
 		if f := s.m.funcIndex(&s.r, false); int(f) < len(s.m.imports) {
 			s.charge(costHost)
 		}
-		s.b.calls = true
+		s.b.calls++
 	case immIndirect:
 		s.m.typeIndex(&s.r)
 		s.table()
 		if s.m.hostElem {
 			s.charge(costHost)
 		}
-		s.b.calls = true
+		s.b.calls++
 	case immRefNull:
 		s.r.refType()
 	case immRefFunc:
@@ -305,6 +308,7 @@ func (s *scanner) table() uint32 {
 }
 
 func (s *scanner) memArg() {
+	s.b.accesses++
 	if s.m.memory == nil {
 		s.r.fail("a memory instruction without a memory")
 	}
@@ -430,13 +434,13 @@ func (s *scanner) vector() {
 func (s *scanner) settle() {
 	b := s.b
 	first := &b.edits[0]
-	first.check = b.calls || b.loops > 0 || b.total > smallLeaf
+	first.check = b.calls > 0 || b.loops > 0 || b.total > smallLeaf
 	if first.cost == 0 {
 		first.cost = costPlain
 	}
 	kept := b.edits[:0]
 	for i, e := range b.edits {
-		if e.kind == editReturn && !b.calls {
+		if e.kind == editReturn && b.calls == 0 {
 			continue
 		}
 		if e.kind == editBlock && e.cost == 0 && i > 0 {

@@ -65,7 +65,7 @@ func (e *emitter) body(out []byte, fn int, raw []byte, b *body) []byte {
 		out = append(out, raw[:b.code]...)
 	}
 	frame := frameSlots(len(t.Params), len(t.Results), b.slots, b.count)
-	if b.calls {
+	if b.calls > 0 {
 		out = append(out, 0x02)
 		out = e.blockType(out, t.Results)
 	}
@@ -77,7 +77,7 @@ func (e *emitter) body(out []byte, fn int, raw []byte, b *body) []byte {
 		case editBlock:
 			out = e.take(out, e.fuel, ed.cost)
 			switch {
-			case i == 0 && b.calls:
+			case i == 0 && b.calls > 0:
 				out = e.take(out, e.stack, frame)
 				out = e.global(out, 0x23, e.fuel)
 				out = e.global(out, 0x23, e.stack)
@@ -93,7 +93,7 @@ func (e *emitter) body(out []byte, fn int, raw []byte, b *body) []byte {
 		}
 	}
 	out = append(out, raw[at:b.end]...)
-	if b.calls {
+	if b.calls > 0 {
 		out = append(out, 0x0b)
 		out = e.take(out, e.stack, -frame)
 	}

@@ -363,7 +363,7 @@ func TestRefusalsNameWhatAndWhere(t *testing.T) {
 		{"tag section", mod("0d 00"), `tag section: exception handling is not supported`},
 		{"many types", mod("01 05 ff ff ff ff 0f"), `type section: .*4294967295 types, the limit is 4096`},
 		{"lying count", mod("01 02 ff 07"), `type section: .*1023 types announced, but only 0 bytes follow`},
-		{"gc type", mod("01 02 01 5f 00 00"), `type section`},
+		{"gc type", mod("01 04 01 5f 00 00"), `type 0 has form 0x5f: only function types`},
 		{"shared memory", mod("05 04 01 03 01 01"), `a shared memory: threads are not supported`},
 		{"memory64", mod("05 03 01 04 01"), `a 64-bit memory is not supported`},
 		{"two memories", mod("05 05 02 00 01 00 01"), `2 memories, the limit is 1`},

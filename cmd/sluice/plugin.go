@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/host/wasm/meter"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+func newPluginCommand() *cobra.Command {
+	plugin := &cobra.Command{
+		Use:   "plugin",
+		Short: "Work with policy plugins",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return usageError{errors.New("plugin: which command? There is check")}
+		},
+	}
+	plugin.AddCommand(newPluginCheckCommand())
+	return plugin
+}
+
+// checkTimeout is generous: the limits of the loader end any module in less.
+const checkTimeout = 2 * time.Minute
+
+func newPluginCheckCommand() *cobra.Command {
+	var settings string
+	var answers, verbose bool
+	cmd := &cobra.Command{
+		Use:   "check FILE",
+		Short: "Load a plugin, try it on sample requests, and say what it costs",
+		Long: `Loads a WebAssembly module as 'sluice run' would: checks it, limits it, compiles it, gives it its settings, and asks
+it about sample Services of several sizes, with one and many zones, IPv4 and IPv6, ready and leaving endpoints. Prints
+what it costs, or on standard error what is wrong with it. No module can crash or stall the check.`,
+		Example: `  sluice plugin check bin/plugins/zone-spill.wasm
+  sluice plugin check bin/plugins/staged-drain.wasm --settings '{"stages": [{"weight": 50, "seconds": 10}]}' --answers`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if settings != "" && !json.Valid([]byte(settings)) {
+				return usageError{fmt.Errorf("--settings is not JSON: %.100q", settings)}
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), checkTimeout)
+			defer cancel()
+			log := slog.New(slog.DiscardHandler)
+			if verbose {
+				log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+			}
+			check := pluginCheck{file: args[0], settings: []byte(settings), log: log, out: cmd.OutOrStdout(), answers: answers}
+			if err := check.run(ctx); err != nil {
+				return fmt.Errorf("plugin check: %s: %w", args[0], err)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&settings, "settings", "", "the policy's settings for this plugin, as JSON")
+	cmd.Flags().BoolVar(&answers, "answers", false, "show what it answers to each sample request")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show what the plugin logs, on standard error")
+	return cmd
+}
+
+type pluginCheck struct {
+	file     string
+	settings []byte
+	log      *slog.Logger
+	out      io.Writer
+	answers  bool
+}
+
+// run loads the module twice, the second time with its compiled code from a cache, and measures calls.
+func (c *pluginCheck) run(ctx context.Context) (err error) {
+	module, err := readRegular(c.file, maxModule)
+	if err != nil {
+		return err
+	}
+	cache, err := os.MkdirTemp("", "sluice-plugin-check-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(cache)) }()
+	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Log: c.log, Now: time.Now})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, host.Close(ctx)) }()
+	first, err := host.Load(ctx, c.file, module, c.settings)
+	if err != nil {
+		return err
+	}
+	second, err := host.Load(ctx, c.file, module, c.settings)
+	if err != nil {
+		return fmt.Errorf("the second time: %w", err)
+	}
+	costs, err := callCosts(second)
+	if err != nil {
+		return err
+	}
+	c.print(first.Report(), second.Report(), costs, second.Stats().MemoryBytes)
+	if c.answers {
+		return c.printAnswers(second)
+	}
+	return nil
+}
+
+// readRegular reads a file of at most limit bytes; it must be a plain one, so that reading it ends.
+func readRegular(file string, limit int64) (_ []byte, err error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, errors.Unwrap(err) // the file is named already
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("not a plain file")
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, errors.Unwrap(err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("module refused: more than %d bytes", limit)
+	}
+	return b, err
+}
+
+// callCost is what one call costs for a number of endpoints.
+type callCost struct {
+	endpoints int
+	fuel      uint64
+	median    time.Duration
+}
+
+func callCosts(p *wasm.Plugin) ([]callCost, error) {
+	var costs []callCost
+	for _, n := range []int{1, 10, 100, 1000} {
+		req, resp := wasm.SampleRequest(n), abi.Response{}
+		var times []time.Duration
+		for begin := time.Now(); len(times) < 200 && (len(times) < 5 || time.Since(begin) < 200*time.Millisecond); {
+			resp.Reset(n)
+			start := time.Now()
+			if err := p.Decide(req, &resp); err != nil {
+				return nil, fmt.Errorf("%d endpoints: %w", n, err)
+			}
+			times = append(times, time.Since(start))
+		}
+		slices.Sort(times)
+		costs = append(costs, callCost{n, p.Stats().LastFuel, times[len(times)/2]})
+	}
+	return costs, nil
+}
+
+func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, memory uint32) {
+	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	line := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
+	ms := func(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/1000) }
+	m := r.Module
+	line("plugin", "%s", c.file)
+	line("revision", "%s (module, settings and ABI)", r.Revision[:16])
+	line("ABI version", "%d.%d", r.ABI>>16, r.ABI&0xffff)
+	line("needs", "%s", needsText(r.Needs))
+	line("imports", "%s", importsText(m.Imports))
+	line("size", "%d bytes, metered %d", m.Size, m.Metered)
+	line("functions", "%d, the largest %d bytes", m.Functions, m.Largest)
+	fromCache := "not from the cache"
+	if cached.FromCache {
+		fromCache = "from the cache " + ms(cached.Compile)
+	}
+	line("compile", "%s and %s for metering; %s", ms(r.Compile), ms(r.Meter), fromCache)
+	line("instantiate", "%s, fuel %d", ms(cached.Instantiate), cached.InitFuel)
+	line("memory", "%d KiB at first, %d KiB after calls", r.MemoryBytes>>10, memory>>10)
+	line("deterministic", "yes (%d sample requests, the same answers in two instances)", len(wasm.Samples()))
+	w.Flush()
+	fmt.Fprintln(c.out)
+	w = tabwriter.NewWriter(c.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "endpoints\tfuel\tof its budget\tmedian of a call\t\n")
+	limits := wasm.DefaultLimits()
+	for _, k := range costs {
+		budget := limits.DecideFuel + limits.EndpointFuel*int64(k.endpoints)
+		fmt.Fprintf(w, "%d\t%d\t%.2f %%\t%.2f µs\t\n", k.endpoints, k.fuel, 100*float64(k.fuel)/float64(budget), float64(k.median.Nanoseconds())/1000)
+	}
+	w.Flush()
+}
+
+func (c *pluginCheck) printAnswers(p *wasm.Plugin) error {
+	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "\nsample request\task again after\tweights\treasons\n")
+	for _, s := range wasm.Samples() {
+		var resp abi.Response
+		resp.Reset(len(s.Request.Endpoints))
+		if err := p.Decide(s.Request, &resp); err != nil {
+			return fmt.Errorf("sample request %q: %w", s.Name, err)
+		}
+		again := "a change"
+		if resp.Requeue > 0 {
+			again = resp.Requeue.String()
+		}
+		var weights, reasons []string
+		for i, a := range resp.Answers {
+			if i < 12 {
+				weights = append(weights, fmt.Sprint(a.Weight))
+			} else if i == 12 {
+				weights = append(weights, "…")
+			}
+			if a.Reason != "" && !slices.Contains(reasons, a.Reason) && len(reasons) < 4 {
+				reasons = append(reasons, a.Reason)
+			}
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, again, strings.Join(weights, " "), strings.Join(reasons, "; "))
+	}
+	return w.Flush()
+}
+
+func needsText(needs uint32) string {
+	var names []string
+	if needs&abi.NeedConnections != 0 {
+		names = append(names, "connection counts")
+	}
+	if needs&abi.NeedMetadata != 0 {
+		names = append(names, "Pod labels and annotations")
+	}
+	if len(names) == 0 {
+		return "nothing beyond the request"
+	}
+	return strings.Join(names, ", ")
+}
+
+func importsText(imports []meter.Import) string {
+	count := map[string]int{}
+	var modules []string
+	for _, im := range imports {
+		if count[im.Module] == 0 {
+			modules = append(modules, im.Module)
+		}
+		count[im.Module]++
+	}
+	if len(modules) == 0 {
+		return "none"
+	}
+	for i, m := range modules {
+		modules[i] = fmt.Sprintf("%d of %s", count[m], m)
+	}
+	return strings.Join(modules, ", ")
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// assemble makes a module of text format.
+func assemble(t *testing.T, name, text string) string {
+	t.Helper()
+	if _, err := exec.LookPath("wat2wasm"); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal("wat2wasm is missing: apt-get install wabt")
+		}
+		t.Skip("wat2wasm is missing: apt-get install wabt")
+	}
+	out := filepath.Join(t.TempDir(), name+".wasm")
+	cmd := exec.Command("wat2wasm", "-", "-o", out)
+	cmd.Stdin = strings.NewReader(text)
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("wat2wasm: %v\n%s", err, msg)
+	}
+	return out
+}
+
+func check(args ...string) (stdout, stderr string, err error) {
+	cmd := newPluginCommand()
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	var out, errs bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetErr(&errs)
+	cmd.SetArgs(append([]string{"check"}, args...))
+	err = cmd.Execute()
+	return out.String(), errs.String(), err
+}
+
+// A module of host/wasm's tests that gives each endpoint the weight it came with.
+func keepWeights(t *testing.T, evil string) string {
+	t.Helper()
+	base, err := os.ReadFile("../../host/wasm/testdata/base.wat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Replace(string(base), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))"+evil, 1)
+}
+
+func TestPluginCheckSaysWhatAPluginCosts(t *testing.T) {
+	out, stderr, err := check(assemble(t, "good", keepWeights(t, "")), "--answers")
+	if err != nil || stderr != "" {
+		t.Fatalf("%v %s", err, stderr)
+	}
+	for _, want := range []string{
+		`ABI version +1\.0\n`, `needs +nothing beyond the request\n`, `imports +1 of sluice\n`, `size +\d+ bytes, metered \d+\n`,
+		`compile +\d+\.\d\d ms and \d+\.\d\d ms for metering; from the cache \d+\.\d\d ms\n`, `instantiate +\d+\.\d\d ms, fuel 0\n`,
+		`memory +512 KiB at first, \d+ KiB after calls\n`, `deterministic +yes`, `\n +1 +\d+ `, `\n +10 +\d+ `, `\n +100 +\d+ `, `\n +1000 +\d+ `,
+		`\n3 of 8 leaving +a change +0 0 0 1 1 1 1 1`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+func TestPluginCheckSaysWhatIsWrong(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text.wasm")
+	if err := os.WriteFile(text, []byte("hello"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args  []string
+		want  string
+		usage bool
+	}{
+		{[]string{filepath.Join(dir, "none.wasm")}, "none.wasm: no such file or directory", false},
+		{[]string{dir}, "not a plain file", false},
+		{[]string{"/dev/zero"}, "not a plain file", false},
+		{[]string{text}, "not a WebAssembly module", false},
+		{[]string{text, "--settings", "{"}, "--settings is not JSON", true},
+		{[]string{assemble(t, "loop", keepWeights(t, `(func (export "_initialize") (loop (br 0)))`))}, "_initialize: out of fuel: it may use 200000000", false},
+		{[]string{assemble(t, "import", `(module (import "env" "exec" (func)))`)}, `it imports "exec" of "env"`, false},
+		{[]string{assemble(t, "nothing", `(module)`)}, `it does not export memory "memory": it is no sluice plugin`, false},
+		{[]string{assemble(t, "settings", keepWeights(t, "")), "--settings", `{"a":1}`}, "settings: the plugin takes none", false},
+	} {
+		out, _, err := check(c.args...)
+		var usage usageError
+		if err == nil || !strings.Contains(err.Error(), c.want) || errors.As(err, &usage) != c.usage {
+			t.Errorf("%v: %v, want %s", c.args, err, c.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v: more than a paragraph: %q", c.args, err)
+		}
+		if out != "" {
+			t.Errorf("%v printed %q", c.args, out)
+		}
+	}
+}
