@@ -26,6 +26,7 @@ enum { SLUICE_DEBUG, SLUICE_INFO, SLUICE_WARN, SLUICE_ERROR }; /* levels of slui
 #define SLUICE_NEVER UINT32_MAX     /* reset_after_ms */
 #define SLUICE_NO_REASON UINT32_MAX /* reason */
 #define SLUICE_NO_STRING UINT32_MAX /* string id of "" */
+#define SLUICE_NO_ZONE UINT16_MAX   /* zone_index */
 #define SLUICE_NO_ZONE UINT16_MAX /* index of a zone that is not in the zone table */
 
 typedef struct { uint32_t offset, count, stride; } sluice_area; /* offset from the start of the message */

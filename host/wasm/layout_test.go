@@ -1,0 +1,71 @@
+package wasm
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// TestHeaderForCHasTheLayoutOfTheABI has the compiler compare each field of sdk/c/sluice.h with sdk/abi.
+func TestHeaderForCHasTheLayoutOfTheABI(t *testing.T) {
+	need(t, "clang", "clang")
+	var b strings.Builder
+	b.WriteString("#include \"sluice.h\"\n#include <stddef.h>\n")
+	is := func(record, field string, at int) {
+		fmt.Fprintf(&b, "_Static_assert(offsetof(%s, %s) == %d, \"%s.%s\");\n", record, field, at, record, field)
+	}
+	size := func(record string, n int) { fmt.Fprintf(&b, "_Static_assert(sizeof(%s) == %d, \"%s\");\n", record, n, record) }
+	for field, at := range map[string]int{
+		"magic": abi.ReqMagic, "major": abi.ReqMajor, "minor": abi.ReqMinor, "total": abi.ReqTotal, "header_length": abi.ReqHeaderLength,
+		"now_ms": abi.ReqNow, "generation": abi.ReqGeneration, "namespace_id": abi.ReqNamespace, "service_id": abi.ReqService,
+		"port_name_id": abi.ReqPortName, "node_id": abi.ReqNode, "zone_id": abi.ReqZone, "port": abi.ReqPort, "protocol": abi.ReqProtocol,
+		"family": abi.ReqFamily, "pool": abi.ReqPool, "policy": abi.ReqPolicy, "zone_index": abi.ReqZoneIndex, "affinity_ms": abi.ReqAffinity,
+		"endpoints": abi.ReqEndpointsOffset, "zones": abi.ReqZonesOffset, "strings": abi.ReqStringsOffset,
+		"state_offset": abi.ReqStateOffset, "state_length": abi.ReqStateLength,
+	} {
+		is("sluice_request", field, at)
+	}
+	for field, at := range map[string]int{
+		"address": abi.EndpointAddr, "port": abi.EndpointPort, "zone_index": abi.EndpointZoneIndex, "conditions": abi.EndpointConditions,
+		"node_id": abi.EndpointNode, "zone_id": abi.EndpointZone, "weight": abi.EndpointWeight, "prior_weight": abi.EndpointPriorWeight,
+		"ready_since_ms": abi.EndpointReadySince, "terminating_since_ms": abi.EndpointTerminatingSince,
+		"connections": abi.EndpointConnections, "metadata_id": abi.EndpointMetadata,
+	} {
+		is("sluice_endpoint", field, at)
+	}
+	for field, at := range map[string]int{"zone_id": abi.ZoneName, "nodes": abi.ZoneNodes, "ready": abi.ZoneReady, "millicores": abi.ZoneMilliCPU} {
+		is("sluice_zone", field, at)
+	}
+	for field, at := range map[string]int{"id": abi.StringID, "offset": abi.StringOffset, "length": abi.StringLength} {
+		is("sluice_string", field, at)
+	}
+	for field, at := range map[string]int{
+		"magic": abi.RespMagic, "total": abi.RespTotal, "header_length": abi.RespHeaderLength, "answers": abi.RespAnswersOffset,
+		"requeue_ms": abi.RespRequeue, "balance": abi.RespBalance, "state_offset": abi.RespStateOffset, "state_length": abi.RespStateLength,
+		"reasons_offset": abi.RespReasonsOffset, "reasons_count": abi.RespReasonsCount,
+	} {
+		is("sluice_response", field, at)
+	}
+	for field, at := range map[string]int{"weight": abi.AnswerWeight, "flags": abi.AnswerFlags, "reset_after_ms": abi.AnswerResetAfter, "reason": abi.AnswerReason} {
+		is("sluice_answer", field, at)
+	}
+	size("sluice_request", abi.ReqSize)
+	size("sluice_endpoint", abi.EndpointSize)
+	size("sluice_zone", abi.ZoneSize)
+	size("sluice_string", abi.StringSize)
+	size("sluice_response", abi.RespSize)
+	size("sluice_answer", abi.AnswerSize)
+	file := filepath.Join(t.TempDir(), "layout.c")
+	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("clang", "--target=wasm32", "-ffreestanding", "-fsyntax-only", "-I", "../../sdk/c", file)
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, msg)
+	}
+}
