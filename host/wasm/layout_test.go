@@ -19,7 +19,9 @@ func TestHeaderForCHasTheLayoutOfTheABI(t *testing.T) {
 	is := func(record, field string, at int) {
 		fmt.Fprintf(&b, "_Static_assert(offsetof(%s, %s) == %d, \"%s.%s\");\n", record, field, at, record, field)
 	}
-	size := func(record string, n int) { fmt.Fprintf(&b, "_Static_assert(sizeof(%s) == %d, \"%s\");\n", record, n, record) }
+	size := func(record string, n int) {
+		fmt.Fprintf(&b, "_Static_assert(sizeof(%s) == %d, \"%s\");\n", record, n, record)
+	}
 	for field, at := range map[string]int{
 		"magic": abi.ReqMagic, "major": abi.ReqMajor, "minor": abi.ReqMinor, "total": abi.ReqTotal, "header_length": abi.ReqHeaderLength,
 		"now_ms": abi.ReqNow, "generation": abi.ReqGeneration, "namespace_id": abi.ReqNamespace, "service_id": abi.ReqService,
