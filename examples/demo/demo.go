@@ -172,9 +172,13 @@ func (d *demo) problem(format string, args ...any) {
 	d.verdict(red, "✗", "%s", text)
 }
 
+// reaction is what sluice may take. It takes milliseconds, but for plugins that are compiled: some seconds of CPU time,
+// on a machine that may have other things to do.
+const reaction = time.Minute
+
 // await asks sluice until its decision on the catalog is as wanted.
 func (d *demo) await(ctx context.Context, what string, wanted func(*decision) bool) (*decision, error) {
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(reaction)
 	var last error
 	for time.Now().Before(deadline) {
 		x, err := d.sluice.explain(ctx, catalog)
@@ -197,7 +201,7 @@ func (d *demo) await(ctx context.Context, what string, wanted func(*decision) bo
 	if last == nil {
 		last = errors.New("it answers otherwise")
 	}
-	return nil, fmt.Errorf("waited 20 s for sluice to say: %s: %w", what, last)
+	return nil, fmt.Errorf("waited %s for sluice to say: %s: %w", reaction, what, last)
 }
 
 // awaitShares waits until sluice says what is expected of the cluster as it is now, and decided by whom.

@@ -204,7 +204,7 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 
 // showLog waits for a line of sluice's log and shows it.
 func (d *demo) showLog(ctx context.Context, mark int, words ...string) error {
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(reaction); time.Now().Before(deadline); {
 		if lines, _ := d.sluice.logged(mark, words...); len(lines) > 0 {
 			d.showLine(lines[0])
 			return nil
@@ -215,7 +215,7 @@ func (d *demo) showLog(ctx context.Context, mark int, words ...string) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("waited 20 s for sluice to log %q", words)
+	return fmt.Errorf("waited %s for sluice to log %q", reaction, words)
 }
 
 // inZone are the catalog's Pods in the zone of the client, as they are now.
