@@ -4,13 +4,14 @@ import (
 	"context"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
 func TestMain(m *testing.M) { netlab.Main(m) }
 
-func TestLoadCountsAnswersAndFailures(t *testing.T) {
+func TestLoadCountsAnswersAndFailuresAndTalksStay(t *testing.T) {
 	lab, err := netlab.New(netip.MustParseAddr("192.168.9.1"))
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +36,17 @@ func TestLoadCountsAnswersAndFailures(t *testing.T) {
 		t.Errorf("got %+v, want 4000 answers", r)
 	} else {
 		t.Logf("%.0f connections a second", float64(r.total)/r.took.Seconds())
+	}
+	long, err := openTalk(context.Background(), client, at, "catalog-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond)
+	if said, _, err := long.end(); err != nil || said < 3 {
+		t.Errorf("a long connection: %d exchanges in 0.2 s, %v", said, err)
+	}
+	if _, err := openTalk(context.Background(), client, at, "catalog-2"); err == nil {
+		t.Error("a long connection to a Pod that does not serve")
 	}
 	server.Close()
 	l, done = start(context.Background(), client, at, 100)

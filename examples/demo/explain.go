@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// explanation is what the demo reads of `sluice explain -o json`.
+type explanation struct {
+	Error string `json:"error"`
+	Pools []struct {
+		Family    string `json:"family"`
+		Pool      string `json:"pool"`
+		DecidedBy string `json:"decidedBy"`
+		Endpoints []told `json:"endpoints"`
+	} `json:"pools"`
+}
+
+// told is sluice's word on one endpoint.
+type told struct {
+	Address string  `json:"address"`
+	Pod     string  `json:"pod"`
+	Why     string  `json:"why"`
+	Share   float64 `json:"share"`
+	Steps   []struct {
+		Plugin string `json:"plugin"`
+		Reason string `json:"reason"`
+	} `json:"steps"`
+	Kernel []struct {
+		Frontend string `json:"frontend"`
+		Weight   int    `json:"weight"`
+		Total    int    `json:"total"`
+	} `json:"kernel"`
+}
+
+// Who decides: the policy, or its last good decision while it fails.
+const (
+	byPolicy = "policy"
+	lastGood = "last good"
+)
+
+// decision is sluice's word on a Service: what each Pod should get, by whom it was decided, and what the kernel holds.
+type decision struct {
+	by        string
+	endpoints map[string]told // by Pod
+}
+
+// explain asks, as a person would: with the program, in the node's namespace.
+func (s *sluice) explain(ctx context.Context, svc model.Name) (*decision, error) {
+	cmd := exec.CommandContext(ctx, s.program, "explain", "--socket", s.socket, "-o", "json", "-n", svc.Namespace, svc.Name)
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := s.node.Do(cmd.Start); err != nil {
+		return nil, fmt.Errorf("run %s: %w", s.program, err)
+	}
+	if err := cmd.Wait(); err != nil {
+		return nil, fmt.Errorf("sluice explain: %w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	var x explanation
+	if err := json.Unmarshal(out.Bytes(), &x); err != nil {
+		return nil, fmt.Errorf("sluice explain: %w", err)
+	}
+	for _, p := range x.Pools {
+		if p.Family != model.IPv4.String() || p.Pool != "cluster" {
+			continue
+		}
+		d := &decision{by: p.DecidedBy, endpoints: map[string]told{}}
+		for _, e := range p.Endpoints {
+			d.endpoints[e.Pod] = e
+		}
+		return d, nil
+	}
+	return nil, fmt.Errorf("sluice explain: Service %s has no IPv4 pool", svc)
+}
+
+// same tells whether two decisions give the same shares.
+func (d *decision) same(e *decision) bool {
+	if len(d.endpoints) != len(e.endpoints) {
+		return false
+	}
+	for pod, a := range d.endpoints {
+		if b, ok := e.endpoints[pod]; !ok || a.Share != b.Share {
+			return false
+		}
+	}
+	return true
+}
+
+// why joins what the plugins said of a Pod, or the default rules when none did.
+func (d *decision) why(pod string) string {
+	t := d.endpoints[pod]
+	var reasons []string
+	if d.by == lastGood {
+		return t.Why + "; as in the last good decision"
+	}
+	for _, s := range t.Steps {
+		if s.Reason != "" {
+			reasons = append(reasons, s.Reason)
+		}
+	}
+	if len(reasons) == 0 {
+		return t.Why
+	}
+	return strings.Join(reasons, "; ")
+}
+
+// held tells whether the kernel holds what was decided: for each frontend, weights in the decided proportion.
+func (d *decision) held() error {
+	for pod, e := range d.endpoints {
+		if len(e.Kernel) == 0 {
+			return fmt.Errorf("%s: what the kernel holds is not known", pod)
+		}
+		for _, k := range e.Kernel {
+			if k.Total == 0 || off(float64(k.Weight)/float64(k.Total), e.Share, 1<<40) {
+				return fmt.Errorf("%s: sluice wants %.1f %%, the kernel's %s holds %d of %d", pod, 100*e.Share, k.Frontend, k.Weight, k.Total)
+			}
+		}
+	}
+	return nil
+}
