@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { netlab.Main(m) }
 
-// bench is a lab with a backend in its node: four Pods p1 to p4, and a client that is no Pod.
+// bed is a lab with a backend in its node: four Pods p1 to p4, and a client that is no Pod.
 type bed struct {
 	testing.TB
 	lab    *netlab.Lab
@@ -152,7 +152,7 @@ func (d *bed) refused(from *netlab.Host, network, to string) {
 
 func (d *bed) dropped(from *netlab.Host, network, to string) {
 	d.Helper()
-	if _, err := from.Ask(network, netip.MustParseAddrPort(to), 300*time.Millisecond); !netlab.TimedOut(err) {
+	if _, err := from.Ask(network, netip.MustParseAddrPort(to), 150*time.Millisecond); !netlab.TimedOut(err) {
 		d.Errorf("%s asks %s %s: got %v, want a time-out", from.Name, network, to, err)
 	}
 }

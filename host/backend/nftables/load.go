@@ -40,6 +40,9 @@ func (t *table) loadAll() error {
 		return err
 	}
 	for _, name := range t.existing() {
+		if name == t.hairpin.name {
+			continue
+		}
 		if err := t.loadElements(t.byName[name]); err != nil {
 			return err
 		}
@@ -51,7 +54,31 @@ func (t *table) loadAll() error {
 		t.mark = t.globals.marks[0]
 	}
 	t.countRefs()
+	if err := t.loadHairpins(); err != nil {
+		return err
+	}
 	return t.loadRules()
+}
+
+// loadHairpins reads what follows from the slots, and is as large, only when the number of elements says that it is
+// not what follows from them: dumping a set costs the square of its size.
+func (t *table) loadHairpins() error {
+	if !t.hairpin.exists {
+		return nil
+	}
+	n, ok, err := t.count(t.hairpin)
+	if err != nil {
+		return err
+	}
+	if !ok || n != len(t.hairpins.n) {
+		return t.loadElements(t.hairpin)
+	}
+	for a, v := range t.hairpins.n {
+		v.inKernel, v.touched = true, false
+		t.hairpins.n[a] = v
+	}
+	t.hairpins.touched = t.hairpins.touched[:0]
+	return nil
 }
 
 func (t *table) existing() (names []string) {

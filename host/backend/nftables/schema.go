@@ -204,6 +204,12 @@ func (n *set) hostOrder() *set {
 	return n
 }
 
+// hostData tells the same of a map's data.
+func (n *set) hostData() *set {
+	n.userdata = append(keyByteOrder(0), tlv32(nil, udDataByteOrder, 1)...)
+	return n
+}
+
 // affinePrefix begins the names of the maps of one time-out each, in milliseconds: affine_10800000ms.
 const affinePrefix = "affine_"
 
@@ -211,7 +217,7 @@ func (s *schema) affineOf(i side, timeout time.Duration) *set {
 	n := s.sides[i].affine[timeout]
 	if n == nil {
 		name := prefix(i, inside) + affinePrefix + strconv.FormatInt(timeout.Milliseconds(), 10) + "ms"
-		n = s.add(name, s.sides[i].frontends.key...).mapTo(idField)
+		n = s.add(name, s.sides[i].frontends.key...).mapTo(idField).hostData()
 		s.sides[i].affine[timeout] = n
 	}
 	return n
@@ -220,7 +226,7 @@ func (s *schema) affineOf(i side, timeout time.Duration) *set {
 func (s *schema) stickyOf(i side, lane, list int) *set {
 	n := s.sides[i].lanes[lane].sticky[list]
 	if n == nil {
-		n = s.add(prefix(i, lane)+"sticky_"+strconv.Itoa(list), s.sides[i].frontends.key...).mapTo(idField)
+		n = s.add(prefix(i, lane)+"sticky_"+strconv.Itoa(list), s.sides[i].frontends.key...).mapTo(idField).hostData()
 		s.sides[i].lanes[lane].sticky[list] = n
 	}
 	return n

@@ -153,7 +153,9 @@ func (h *Host) AskFrom(network string, from netip.Addr, to netip.AddrPort, timeo
 		return Answer{}, err
 	}
 	if network == "udp" {
-		if _, err := c.Write([]byte("who?")); err != nil {
+		// A packet that is rejected or dropped on its way out of its own host is EPERM at once; which of the two shows
+		// only when an answer is waited for.
+		if _, err := c.Write([]byte("who?")); err != nil && !errors.Is(err, syscall.EPERM) {
 			return Answer{}, err
 		}
 	}

@@ -52,6 +52,9 @@ func New(node ...netip.Addr) (*Lab, error) {
 			"/proc/sys/net/ipv4/ip_forward":          "1",
 			"/proc/sys/net/ipv4/conf/all/rp_filter":  "0",
 			"/proc/sys/net/ipv6/conf/all/forwarding": "1",
+			// No limit on refusals: without this the seventh to one host within a second stays away.
+			"/proc/sys/net/ipv4/icmp_ratemask": "0",
+			"/proc/sys/net/ipv6/icmp/ratemask": "255",
 		} {
 			if err := os.WriteFile(path, []byte(v), 0); err != nil {
 				return err
