@@ -111,8 +111,7 @@ func (r *Rules) sourceRanges(svc *model.Service, f model.Family) []netip.Prefix 
 			out = append(out, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
-	slices.SortFunc(out, netip.Prefix.Compare)
-	return slices.Compact(out)
+	return Prefixes(out)
 }
 
 // pool makes a pool of a decision: the endpoints with weight, and the leaving ones as draining members.

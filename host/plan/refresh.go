@@ -21,7 +21,7 @@ func (p *Planner) refresh() {
 	facts := service.Facts{Node: s.Node, Zone: own.Zone}
 	rules := Rules{
 		MasqueradeAll: s.MasqueradeAll,
-		PodSources:    sortedPrefixes(s.PodSources),
+		PodSources:    Prefixes(s.PodSources),
 		PodInterfaces: sorted(s.PodInterfaces),
 		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
 	}
@@ -90,8 +90,4 @@ func sorted(s []string) []string {
 
 func sortedAddrs(a []netip.Addr) []netip.Addr {
 	return slices.Compact(slices.SortedFunc(slices.Values(a), netip.Addr.Compare))
-}
-
-func sortedPrefixes(p []netip.Prefix) []netip.Prefix {
-	return slices.Compact(slices.SortedFunc(slices.Values(p), netip.Prefix.Compare))
 }
