@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -114,7 +115,11 @@ func (in *inputFlags) planner(ctx context.Context) (_ *plan.Planner, closePlugin
 
 // openPlugins starts the plugin host of a configuration, with nothing loaded yet.
 func openPlugins(ctx context.Context, cfg *config.Config, log *slog.Logger) (*pluginSet, func(), error) {
-	host, err := wasm.New(ctx, wasm.Options{CacheDir: cfg.PluginCacheDir, Log: log, Now: time.Now})
+	cache := cfg.PluginCacheDir
+	if own, err := os.UserCacheDir(); cache == "" && err == nil {
+		cache = filepath.Join(own, "sluice", "plugins")
+	}
+	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Log: log, Now: time.Now})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // pluginSet holds the loaded plugins of a configuration: one instance for each plugin and settings in use. A plugin
@@ -89,9 +90,14 @@ func (s *pluginSet) loadStep(ctx context.Context, spec config.Plugin, step polic
 	if old != nil && old.source == digest {
 		return false, nil
 	}
-	p, err := s.host.Load(ctx, spec.Name, module, []byte(step.Settings))
+	const pagesPerMiB = 16
+	p, err := s.host.LoadWith(ctx, spec.Name, module, []byte(step.Settings), uint32(spec.Limits.MemoryMiB*pagesPerMiB))
 	if err != nil {
 		return false, err
+	}
+	if p.Needs() != 0 {
+		s.log.Warn("the plugin asks for what this sluice does not give: it will see none",
+			"plugin", spec.Name, "connections", p.Needs()&abi.NeedConnections != 0, "metadata", p.Needs()&abi.NeedMetadata != 0)
 	}
 	s.mu.Lock()
 	s.loaded[step] = &loadedPlugin{p, digest}

@@ -32,12 +32,14 @@ func TestMain(m *testing.M) {
 // TestScripts runs testdata/script: the specification of what users see, a file a behaviour. Plugins are the real
 // ones, in Wasm; the data plane is the fake one; time passes when a script says so.
 func TestScripts(t *testing.T) {
-	plugins := buildPlugins(t)
+	plugins, cache := buildPlugins(t), t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache) // for the nodes that run in this process
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PLUGINS", plugins)
 			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("XDG_CACHE_HOME", cache)
 			env.Values[nodeKey{}] = &scriptNode{}
 			return nil
 		},

@@ -41,7 +41,7 @@ type Config struct {
 	SyncPeriod         time.Duration // how often what failed is tried again, and drift is looked for
 	MetricsBindAddress string
 	HealthzBindAddress string
-	PluginCacheDir     string // for compiled plugins; "": none
+	PluginCacheDir     string // for compiled plugins; "": in the user's own cache folder, where there is one
 	Plugins            []Plugin
 	Policies           []policy.Policy
 	Bindings           []policy.Binding

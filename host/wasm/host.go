@@ -118,14 +118,23 @@ type Report struct {
 // seconds of CPU time for a large module, and never more than Limits allow; ctx can end it between functions. The error
 // says what is wrong with the module, for the person who wrote it; the caller adds which plugin it is.
 func (h *Host) Load(ctx context.Context, name string, wasm, settings []byte) (*Plugin, error) {
-	if len(settings) > h.limits.Settings {
-		return nil, fmt.Errorf("settings: %d bytes, the limit is %d", len(settings), h.limits.Settings)
+	return h.LoadWith(ctx, name, wasm, settings, 0)
+}
+
+// LoadWith is Load with a tighter limit on the guest's memory, in pages of 64 KiB; 0 is the Host's own.
+func (h *Host) LoadWith(ctx context.Context, name string, wasm, settings []byte, memoryPages uint32) (*Plugin, error) {
+	limits := h.limits
+	if memoryPages > 0 {
+		limits.MemoryPages = min(limits.MemoryPages, memoryPages)
+	}
+	if len(settings) > limits.Settings {
+		return nil, fmt.Errorf("settings: %d bytes, the limit is %d", len(settings), limits.Settings)
 	}
 	if len(settings) > 0 && !json.Valid(settings) {
 		return nil, errors.New("settings: not JSON")
 	}
 	begin := h.now()
-	metered, info, err := meter.Rewrite(wasm, h.limits.Module)
+	metered, info, err := meter.Rewrite(wasm, limits.Module)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +142,7 @@ func (h *Host) Load(ctx context.Context, name string, wasm, settings []byte) (*P
 		return nil, err
 	}
 	p := &Plugin{
-		host: h, limits: h.limits, settings: append([]byte(nil), settings...),
+		host: h, limits: limits, settings: append([]byte(nil), settings...),
 		log: h.log.With("plugin", name), hasSettings: hasExport(info, "sluice_configure"),
 	}
 	p.report = Report{Name: name, Revision: revision(wasm, settings), Module: *info, Meter: h.now().Sub(begin)}
@@ -189,7 +198,7 @@ func (h *Host) compileWith(ctx context.Context, p *Plugin, metered []byte, entry
 	// Not WithCloseOnContextDone: it slows calls down and does not stop all guests. Fuel does.
 	config := wazero.NewRuntimeConfig().
 		WithCoreFeatures(api.CoreFeaturesV2).
-		WithMemoryLimitPages(h.limits.MemoryPages).
+		WithMemoryLimitPages(p.limits.MemoryPages).
 		WithDebugInfoEnabled(false)
 	p.closed = false
 	p.cache = nil
