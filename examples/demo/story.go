@@ -145,7 +145,7 @@ func (d *demo) grow(ctx context.Context) error {
 			gone = p.name
 		}
 	}
-	if err := errors.Join(d.manifests.addBeside(catalog, beside.name, added), d.manifests.remove(catalog, gone)); err != nil {
+	if err := errors.Join(d.manifests.remove(catalog, gone), d.manifests.addBeside(catalog, beside.name, added)); err != nil {
 		return err
 	}
 	d.tell("The drained Pod is gone, and two new ones are ready: four, three and three. Hints for zones would now be given up by the cluster; "+
