@@ -8,10 +8,13 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Do runs f on a thread in the host's namespace; sockets and netlink handles that f makes stay there. f must not
@@ -47,11 +50,73 @@ func (h *Host) DialFrom(ctx context.Context, network string, from netip.Addr, to
 			d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
 		}
 	}
+	var w watcher
+	if network == "tcp" {
+		ctx = w.start(ctx, &d)
+		defer w.stop()
+	}
 	err = h.Do(func() error {
 		c, err = d.DialContext(ctx, network, to.String())
 		return err
 	})
+	if err != nil && w.stop() != 0 {
+		err = &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", w.errno)}
+	}
 	return c, err
+}
+
+// watcher looks for refusals that came too early. On veth pairs the answer to a SYN can arrive before connect(2) has
+// let go of the socket; ICMP errors are then only noted, and Linux tells of them when it has sent the SYN again, a
+// second later. SO_ERROR tells at once.
+type watcher struct {
+	errno  syscall.Errno
+	cancel context.CancelFunc
+	over   chan struct{}
+	wg     sync.WaitGroup
+	once   sync.Once
+}
+
+func (w *watcher) start(ctx context.Context, d *net.Dialer) context.Context {
+	ctx, w.cancel = context.WithCancel(ctx)
+	w.over = make(chan struct{})
+	d.Control = func(_, _ string, c syscall.RawConn) error {
+		w.wg.Go(func() { w.watch(c) })
+		return nil
+	}
+	return ctx
+}
+
+func (w *watcher) watch(c syscall.RawConn) {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-w.over:
+			return
+		case <-tick.C:
+		}
+		code := 0
+		err := c.Control(func(fd uintptr) { code, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR) })
+		if err != nil {
+			return
+		}
+		if code != 0 {
+			w.errno = syscall.Errno(code)
+			w.cancel()
+			return
+		}
+	}
+}
+
+// stop ends the watch and gives what it found.
+func (w *watcher) stop() syscall.Errno {
+	if w.over == nil {
+		return 0
+	}
+	w.once.Do(func() { close(w.over) })
+	w.wg.Wait()
+	w.cancel()
+	return w.errno
 }
 
 // Server answers with its name. Over TCP it greets every connection with one line, "name client-address", and then
