@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/sluice-proxy/sluice/host/config"
@@ -25,6 +26,8 @@ type pluginSet struct {
 	mu     sync.RWMutex
 	loaded map[policy.Step]*loadedPlugin
 	failed map[policy.Step]error // a step in neither is still to be loaded
+	// retired are out of use, but a decision that began before may still be asking them.
+	retired []*loadedPlugin
 }
 
 type loadedPlugin struct {
@@ -59,16 +62,21 @@ func (s *pluginSet) load(ctx context.Context, cfg *config.Config) (changed bool,
 		if len(steps) == 0 {
 			continue
 		}
-		wasm, digest, err := readModule(spec)
+		module, digest, readErr := readModule(spec)
 		for _, step := range steps {
 			want[step] = true
+			err := readErr
 			if err == nil {
 				var swapped bool
-				swapped, err = s.loadStep(ctx, spec, step, wasm, digest)
+				swapped, err = s.loadStep(ctx, spec, step, module, digest)
 				changed = changed || swapped
 			}
-			if err != nil {
-				errs = append(errs, s.fail(step, err))
+			if err == nil {
+				continue
+			}
+			err = s.fail(step, err)
+			if !slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }) {
+				errs = append(errs, err)
 			}
 		}
 	}
@@ -77,10 +85,23 @@ func (s *pluginSet) load(ctx context.Context, cfg *config.Config) (changed bool,
 	for step, p := range s.loaded {
 		if !want[step] {
 			delete(s.loaded, step)
-			errs = append(errs, p.Close())
+			s.retired = append(s.retired, p)
 		}
 	}
 	return changed, errors.Join(errs...)
+}
+
+// closeRetired closes what load took out of use. It is for a time when nobody can be asking them any more.
+func (s *pluginSet) closeRetired() {
+	s.mu.Lock()
+	retired := s.retired
+	s.retired = nil
+	s.mu.Unlock()
+	for _, p := range retired {
+		if err := p.Close(); err != nil {
+			s.log.Warn("closing a plugin", "err", err)
+		}
+	}
 }
 
 func (s *pluginSet) loadStep(ctx context.Context, spec config.Plugin, step policy.Step, module []byte, digest string) (bool, error) {
@@ -102,12 +123,11 @@ func (s *pluginSet) loadStep(ctx context.Context, spec config.Plugin, step polic
 	s.mu.Lock()
 	s.loaded[step] = &loadedPlugin{p, digest}
 	delete(s.failed, step)
-	s.mu.Unlock()
 	if old != nil {
-		s.log.Info("plugin reloaded", "plugin", spec.Name, "file", spec.File, "digest", digest)
-		return true, old.Close()
+		s.retired = append(s.retired, old)
 	}
-	s.log.Info("plugin loaded", "plugin", spec.Name, "file", spec.File, "digest", digest)
+	s.mu.Unlock()
+	s.log.Info("plugin loaded", "plugin", spec.Name, "file", spec.File, "digest", digest, "reloaded", old != nil)
 	return true, nil
 }
 
@@ -125,13 +145,12 @@ func (s *pluginSet) fail(step policy.Step, err error) error {
 
 func (s *pluginSet) close() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, p := range s.loaded {
-		if err := p.Close(); err != nil {
-			s.log.Warn("closing a plugin", "err", err)
-		}
+		s.retired = append(s.retired, p)
 	}
 	clear(s.loaded)
+	s.mu.Unlock()
+	s.closeRetired()
 }
 
 // readModule reads a plugin's file and checks its digest.

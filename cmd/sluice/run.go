@@ -151,6 +151,7 @@ func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins 
 		}); err != nil && ctx.Err() == nil {
 			log.Error("taking the new configuration in", "err", err)
 		}
+		plugins.closeRetired() // the engine has been told: it asks the new ones
 	})
 	if err != nil && ctx.Err() == nil {
 		log.Error("configuration and plugins are not watched: changes need a restart", "err", fmt.Errorf("watch: %w", err))
