@@ -19,14 +19,17 @@ build: plugins
 
 plugins: $(PLUGINS:%=bin/plugins/%.wasm)
 
-# Go decides itself whether anything has to be built again.
+# A Go guest. Go decides itself whether anything has to be built again.
+GUEST := GOOS=wasip1 GOARCH=wasm $(GO) build -trimpath -buildmode=c-shared -ldflags='-s -w'
+
 bin/plugins/%.wasm: FORCE
 	@mkdir -p bin/plugins
-	GOOS=wasip1 GOARCH=wasm $(GO) build -trimpath -buildmode=c-shared -ldflags='-s -w' -o $@ ./plugins/$*
+	$(GUEST) -o $@ ./plugins/$*
 
 FORCE:
 
 demo: build
+	$(GUEST) -o bin/demo-runaway.wasm ./examples/demo/runaway
 	$(GO) build -trimpath -o bin/demo ./examples/demo
 	bin/demo
 
