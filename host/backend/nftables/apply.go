@@ -21,7 +21,7 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (en
 	var again time.Duration
 	err := ctx.Err()
 	if err == nil {
-		whole := d == nil || !b.trusted
+		whole := d == nil || !b.trusted || b.comesUp(d)
 		if whole {
 			err = b.adopt(ctx)
 		}
@@ -45,6 +45,13 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (en
 		r.Elements += t.sent.Elements
 	}
 	return r, err
+}
+
+// comesUp tells whether a delta needs a table that the kernel was not able to have.
+func (b *Backend) comesUp(d *plan.Delta) bool {
+	return slices.ContainsFunc(b.tables[:], func(t *table) bool {
+		return t.absent && slices.ContainsFunc(d.Changes, func(c plan.Change) bool { return c.New != nil && c.Key.Family() == t.family })
+	})
 }
 
 // adopt reads the kernel's state into the mirror.
@@ -119,9 +126,8 @@ func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
 // second one its frontends would come too late.
 func (b *Backend) limit(t *table) int {
 	if t.replace {
-		if err := b.conn.grow(maxSendBuffer); err != nil {
-			b.log.Warn("replacing a table in several transactions", "table", t.label(), "reason", err)
-		}
+		// Should it fail, what is granted is what was before.
+		_ = b.conn.grow(maxSendBuffer)
 		return max(b.conn.sent-structureRoom, structureRoom)
 	}
 	return max(min(b.conn.sent, defaultSendBuffer)-structureRoom, structureRoom/4)
@@ -205,6 +211,10 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.C
 		return err
 	}
 	if x.full() {
+		if t.replace {
+			b.log.Warn("the socket buffer is too small to replace a table in one transaction: some frontends come later",
+				"table", t.label(), "bytes", x.limit)
+		}
 		return x.commit()
 	}
 	return nil

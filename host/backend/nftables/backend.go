@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
 )
 
 // Options are what Open needs to know.
@@ -63,6 +64,10 @@ func Open(o Options) (*Backend, error) {
 	b.tables = [2]*table{newTable(model.IPv4, conn), newTable(model.IPv6, conn)}
 	if _, err := conn.generation(); err != nil {
 		_ = conn.close()
+		if err == unix.EINVAL {
+			// nfnetlink knows of no subsystem of this number.
+			err = unix.EOPNOTSUPP
+		}
 		return nil, fmt.Errorf("nftables: read the generation: %w", hint(err))
 	}
 	return b, nil

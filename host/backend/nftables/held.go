@@ -59,19 +59,24 @@ func lower(f *plan.Frontend, before *held) (*held, error) {
 	}
 	h.guarded, h.ranges = f.SourceRanges != nil, f.SourceRanges
 	var err error
-	if h.lanes[inside], err = lowerPool(&f.Pool, before.lanes[inside].slots); err != nil {
+	if h.lanes[inside], err = lowerPool(&f.Pool, f.Key.Family(), before.lanes[inside].slots); err != nil {
 		return nil, fmt.Errorf("nftables: %s %s: %w", f.Owner, f.Key, err)
 	}
 	if f.Outside != nil {
 		h.split = true
-		if h.lanes[outside], err = lowerPool(f.Outside, before.lanes[outside].slots); err != nil {
+		if h.lanes[outside], err = lowerPool(f.Outside, f.Key.Family(), before.lanes[outside].slots); err != nil {
 			return nil, fmt.Errorf("nftables: %s %s: outside: %w", f.Owner, f.Key, err)
 		}
 	}
 	return h, nil
 }
 
-func lowerPool(p *plan.Pool, before []netip.AddrPort) (pool, error) {
+func lowerPool(p *plan.Pool, f model.Family, before []netip.AddrPort) (pool, error) {
+	for _, m := range p.Members {
+		if model.FamilyOf(m.Addr.Addr()) != f {
+			return pool{}, fmt.Errorf("member %s: not %s", m.Addr, f)
+		}
+	}
 	switch total := p.Total(); {
 	case p.Verdict == plan.Drop:
 		return pool{sets: droppedBit}, nil
