@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -40,6 +41,8 @@ type Engine struct {
 	degraded map[plan.Key][]plan.Degradation
 	memory   memory
 	notYet   time.Time // no step before this time
+	stale    map[plan.Key]plan.Stale
+	staleAt  time.Time // when to try again to forget stale flows
 }
 
 // Back-off after a failed Apply.
@@ -57,6 +60,7 @@ func New(o Options) *Engine {
 		done:     make(chan struct{}),
 		whole:    true,
 		degraded: map[plan.Key][]plan.Degradation{},
+		stale:    map[plan.Key]plan.Stale{},
 	}
 }
 
@@ -141,14 +145,18 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 	for _, err := range step.Errors {
 		e.Log.Error("a policy failed; the last good or the default decision holds", "err", err)
 	}
+	for _, w := range step.Warnings {
+		e.Log.Warn("something is missing", "what", w)
+	}
 	if !e.Planner.Synced() {
 		return time.Time{}
 	}
 	e.degradations(step.Delta)
 	e.apply(ctx, step.Delta, now)
 	e.reset(ctx, step.Resets)
+	e.forget(ctx, step.Stale)
 	e.memory.touched = e.memory.touched || step.Planned > 0
-	return earliest(step.Wake, e.retryAt, e.againAt, e.save(now))
+	return earliest(step.Wake, e.retryAt, e.againAt, e.staleAt, e.save(now))
 }
 
 // apply hands a delta to the backend; after a failure, the whole plan, when its time has come.
@@ -229,6 +237,34 @@ func (e *Engine) reset(ctx context.Context, resets []plan.Reset) {
 			continue
 		}
 		e.Log.Info("connections reset", "frontend", r.Frontend, "member", r.Member, "connections", n)
+	}
+}
+
+// forget has the kernel forget stale UDP flows, once the plan that they are stale under is in the data plane.
+func (e *Engine) forget(ctx context.Context, more []plan.Stale) {
+	for _, s := range more {
+		e.stale[s.Frontend] = s
+	}
+	e.staleAt = time.Time{}
+	if e.ConnTable == nil || e.whole || len(e.stale) == 0 {
+		return
+	}
+	list := make([]plan.Stale, 0, len(e.stale))
+	for _, s := range e.stale {
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(a, b plan.Stale) int { return a.Frontend.Compare(b.Frontend) })
+	n, err := e.ConnTable.Forget(ctx, list, e.Planner.Current().Global.NodePortAddrs)
+	if err != nil {
+		if ctx.Err() == nil {
+			e.staleAt = time.Now().Add(lastRetry)
+			e.Log.Error("forgetting stale UDP flows failed", "err", err, "retry", lastRetry)
+		}
+		return
+	}
+	clear(e.stale)
+	if n > 0 {
+		e.Log.Info("stale UDP flows forgotten", "flows", n)
 	}
 }
 

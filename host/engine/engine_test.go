@@ -481,3 +481,43 @@ func TestNothingIsStoredWhileNothingChanges(t *testing.T) {
 		}
 	})
 }
+
+func TestUDPFlowsOfAnEndpointThatStoppedServingAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		udp := func(c model.Change) model.Change {
+			if c.Service != nil {
+				c.Service.Ports[0].Protocol = model.UDP
+			} else {
+				c.Slice.Ports[0].Protocol = model.UDP
+			}
+			return c
+		}
+		r := start(t, fake.Options{}, nil)
+		r.emit(udp(svc()), udp(eps(1, 2)), synced)
+		for port := range uint16(40) {
+			r.kernel.Connect(fake.Packet{
+				From: netip.AddrPortFrom(netip.MustParseAddr("10.244.9.9"), 1000+port), To: netip.AddrPortFrom(key.Addr, key.Port), Protocol: model.UDP,
+			})
+		}
+		to := func(last byte) (n int) {
+			for _, c := range r.kernel.Conns() {
+				if c.Member.Addr().As4()[3] == last {
+					n++
+				}
+			}
+			return n
+		}
+		one, two := to(1), to(2)
+		if one == 0 || two == 0 {
+			t.Fatalf("%d and %d flows", one, two)
+		}
+		r.emit(udp(eps(-1, 2)))
+		if to(1) != one {
+			t.Fatalf("flows to an endpoint that terminates and still serves are gone: %d of %d", to(1), one)
+		}
+		r.emit(udp(eps(2)))
+		if to(1) != 0 || to(2) != two {
+			t.Fatalf("%d flows to the endpoint that is gone, %d of %d to the one that stays", to(1), to(2), two)
+		}
+	})
+}

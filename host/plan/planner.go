@@ -23,8 +23,12 @@ type Settings struct {
 	MasqueradeMark uint32
 	PodSources     []netip.Prefix
 	PodInterfaces  []string
-	// NodePortPrefixes select the node's addresses that NodePorts answer on. Nil: the first of each family of the
-	// Node object. A family that no prefix is of has all its addresses.
+	// PodsOfNode takes the Node's spec.podCIDRs for PodSources.
+	PodsOfNode bool
+	// Primary is this node's address in its family, where the Node's first one is not to be it.
+	Primary netip.Addr
+	// NodePortPrefixes select the node's addresses that NodePorts answer on. Nil: the primary one of each family. A
+	// family that no prefix is of has all its addresses.
 	NodePortPrefixes []netip.Prefix
 	// LocalAddrs are the addresses on this node's links.
 	LocalAddrs []netip.Addr
@@ -45,7 +49,9 @@ type Planner struct {
 	dirty    map[model.Name]struct{}
 	stale    bool // facts, rules, global and zones are to be worked out again
 	wakes    wakes
-	planned  bool // Plan has been through once
+	warnings []string // as of the last refresh
+	fresh    []string // of those, what has not been said
+	planned  bool     // Plan has been through once
 }
 
 // planned is what is remembered of a Service in the plan.
@@ -54,6 +60,7 @@ type planned struct {
 	err     error     // of binding the policy
 	wake    int64     // Unix milliseconds, 0: only on a change
 	reset   map[netip.AddrPort]int64
+	serving map[udpPort][]netip.AddrPort
 	ports   []model.PortName
 }
 
@@ -67,8 +74,11 @@ type Reset struct {
 type Step struct {
 	Delta  *Delta
 	Resets []Reset
+	Stale  []Stale   // UDP flows to look at, when the plan is in the data plane
 	Wake   time.Time // call Plan again then, at the latest; zero: only on a change
 	Errors []error   // of policies, each once while it lasts
+	// Warnings are about what the plan has to do without, each once while it lasts.
+	Warnings []string
 	// Planned is how many Services were looked at.
 	Planned int
 }
@@ -95,13 +105,16 @@ func (p *Planner) Configure(s Settings) {
 	p.touchAll()
 }
 
+// SetLocalAddrs says which addresses the node's links have now.
+func (p *Planner) SetLocalAddrs(addrs []netip.Addr) { p.settings.LocalAddrs, p.stale = addrs, true }
+
 // Apply takes changes of the cluster in.
 func (p *Planner) Apply(changes []model.Change) {
 	for _, c := range changes {
 		for _, name := range p.cluster.Apply(c) {
 			p.dirty[name] = struct{}{}
 		}
-		p.stale = p.stale || c.Kind == model.NodeKind
+		p.stale = p.stale || c.Kind == model.NodeKind || c.Kind == model.ServiceCIDRKind
 	}
 }
 
@@ -163,7 +176,8 @@ func (p *Planner) Plan(now time.Time) Step {
 		p.planned = true
 		p.chains.Prune(func(port model.PortName) bool { return p.cluster.Services[port.Service] != nil })
 	}
-	var step Step
+	step := Step{Warnings: p.fresh}
+	p.fresh = nil
 	for _, name := range slices.SortedFunc(maps.Keys(p.dirty), model.Name.Compare) {
 		p.one(name, now, &step)
 	}
@@ -211,6 +225,7 @@ func (p *Planner) one(name model.Name, now time.Time, step *Step) {
 		want = append(want, p.rules.frontends(svc, &decided[i])...)
 	}
 	p.builder.Set(name, svc.Created, want)
+	s.stale(decided, want, step)
 	wakeAt = earlier(wakeAt, s.resets(want, now.UnixMilli(), step))
 	if wakeAt != s.wake && wakeAt != 0 {
 		heap.Push(&p.wakes, wake{wakeAt, name})

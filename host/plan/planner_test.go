@@ -50,15 +50,25 @@ func randomChange(r *rand.Rand) model.Change {
 	flip := func() bool { return r.IntN(2) == 0 }
 	svc := model.Name{Namespace: "shop", Name: fmt.Sprint("s", r.IntN(4))}
 	ip4 := func(net byte) netip.Addr { return netip.AddrFrom4([4]byte{10, net, 0, byte(1 + r.IntN(5))}) }
-	switch r.IntN(10) {
+	switch r.IntN(11) {
+	case 10:
+		n := model.Name{Name: fmt.Sprint("c", r.IntN(2))}
+		if flip() {
+			return model.Change{Kind: model.ServiceCIDRKind, Name: n}
+		}
+		return model.Change{Kind: model.ServiceCIDRKind, Name: n, CIDR: &model.ServiceCIDR{
+			Name: n.Name, CIDRs: []netip.Prefix{netip.PrefixFrom(ip4(96), 16+r.IntN(3)), netip.MustParsePrefix("fd00::/112")},
+		}}
 	case 0:
 		n := model.Name{Name: fmt.Sprint("n", r.IntN(3))}
 		if r.IntN(4) == 0 {
 			return model.Change{Kind: model.NodeKind, Name: n}
 		}
-		return model.Change{Kind: model.NodeKind, Name: n, Node: &model.Node{
-			Name: n.Name, Zone: fmt.Sprint("z", r.IntN(2)), Addresses: []netip.Addr{ip4(1)}, MilliCPU: 1000,
-		}}
+		node := &model.Node{Name: n.Name, Zone: fmt.Sprint("z", r.IntN(2)), Addresses: []netip.Addr{ip4(1)}, MilliCPU: 1000}
+		if flip() {
+			node.PodCIDRs = []netip.Prefix{netip.PrefixFrom(ip4(244), 24+r.IntN(2))}
+		}
+		return model.Change{Kind: model.NodeKind, Name: n, Node: node}
 	case 1, 2, 3:
 		if r.IntN(4) == 0 {
 			return model.Change{Kind: model.ServiceKind, Name: svc}
@@ -109,7 +119,9 @@ func randomChange(r *rand.Rand) model.Change {
 func TestIncrementalPlanningEqualsPlanningFromScratch(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		p := NewPlanner(testSettings(), nativePlugins)
+		settings := testSettings()
+		settings.PodsOfNode = seed%2 == 1
+		p := NewPlanner(settings, nativePlugins)
 		now := time.Unix(1_000_000, 0)
 		copied := &Plan{}
 		p.Apply([]model.Change{{Kind: model.Synced}})
@@ -120,7 +132,7 @@ func TestIncrementalPlanningEqualsPlanningFromScratch(t *testing.T) {
 			now = now.Add(time.Duration(r.IntN(2000)) * time.Millisecond)
 			copied.Apply(p.Plan(now).Delta)
 
-			scratch := NewPlanner(testSettings(), nativePlugins)
+			scratch := NewPlanner(settings, nativePlugins)
 			scratch.Replace(p.cluster)
 			scratch.Plan(now)
 			if !p.Current().Equal(scratch.Current()) {

@@ -14,10 +14,7 @@ import (
 func (p *Planner) refresh() {
 	p.stale = false
 	s := &p.settings
-	own := p.cluster.Nodes[s.Node]
-	if own == nil {
-		own = &model.Node{Name: s.Node}
-	}
+	own, warn := p.ownNode()
 	facts := service.Facts{Node: s.Node, Zone: own.Zone}
 	rules := Rules{
 		MasqueradeAll: s.MasqueradeAll,
@@ -25,20 +22,63 @@ func (p *Planner) refresh() {
 		PodInterfaces: sorted(s.PodInterfaces),
 		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
 	}
-	if facts != p.facts || !slices.Equal(rules.NodeAddrs, p.rules.NodeAddrs) {
+	if s.PodsOfNode {
+		rules.PodSources = Prefixes(own.PodCIDRs)
+	}
+	// What a rule has become for one Service, it has become for all.
+	if facts != p.facts || !slices.Equal(rules.NodeAddrs, p.rules.NodeAddrs) ||
+		!slices.Equal(rules.PodSources, p.rules.PodSources) || !slices.Equal(rules.PodInterfaces, p.rules.PodInterfaces) {
 		p.touchAll()
 	}
 	p.facts, p.rules = facts, rules
-	p.builder.SetGlobal(Global{
+	global := Global{
 		NodePortAddrs:  nodePortAddrs(s, own, rules.NodeAddrs),
 		PodSources:     rules.PodSources,
 		PodInterfaces:  rules.PodInterfaces,
 		MasqueradeMark: s.MasqueradeMark,
-	})
+	}
+	for _, c := range p.cluster.CIDRs {
+		global.ServiceCIDRs = append(global.ServiceCIDRs, c.CIDRs...)
+	}
+	global.ServiceCIDRs = Prefixes(global.ServiceCIDRs)
+	p.builder.SetGlobal(global)
+	for _, w := range warn {
+		if !slices.Contains(p.warnings, w) {
+			p.fresh = append(p.fresh, w)
+		}
+	}
+	p.warnings = warn
 	if zones := zoneTable(p.cluster.Nodes); !slices.Equal(zones, p.zones) {
 		p.zones = zones
 		p.Reloaded() // what a policy sees has changed, for all its Services
 	}
+}
+
+// ownNode is this node as the cluster knows it, its addresses completed by the settings, and what is missing of it.
+func (p *Planner) ownNode() (*model.Node, []string) {
+	s := &p.settings
+	var warn []string
+	known := p.cluster.Nodes[s.Node]
+	own := &model.Node{Name: s.Node}
+	if known != nil {
+		*own = *known
+	}
+	if s.Primary.IsValid() {
+		own.Addresses = append([]netip.Addr{s.Primary}, own.Addresses...)
+	}
+	lacks := func(what, so string) {
+		if known == nil {
+			what = "not found"
+		}
+		warn = append(warn, "Node "+s.Node+": "+what+": "+so)
+	}
+	if s.PodsOfNode && len(own.PodCIDRs) == 0 {
+		lacks("no spec.podCIDRs", "no source counts as a Pod")
+	}
+	if s.NodePortPrefixes == nil && len(own.Addresses) == 0 {
+		lacks("no address", "NodePorts answer on none")
+	}
+	return own, warn
 }
 
 // nodePortAddrs are the addresses that NodePorts answer on; never loopback.

@@ -264,6 +264,24 @@ func (k *Kernel) Reset(ctx context.Context, frontend plan.Key, member netip.Addr
 	return k.end(func(c *Conn) bool { return c.Frontend == frontend && c.Member == member }), nil
 }
 
+// Forget ends the UDP connections through the given frontends that go elsewhere than they may. It is
+// engine.ConnTable's.
+func (k *Kernel) Forget(ctx context.Context, stale []plan.Stale, _ []netip.Addr) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("fake: forget stale flows: %w", err)
+	}
+	serving := map[plan.Key][]netip.AddrPort{}
+	for _, s := range stale {
+		serving[s.Frontend] = s.Serving
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.end(func(c *Conn) bool {
+		may, is := serving[c.Frontend]
+		return is && c.Frontend.Protocol == model.UDP && !slices.Contains(may, c.Member)
+	}), nil
+}
+
 func (k *Kernel) end(which func(*Conn) bool) int {
 	n := 0
 	for t, c := range k.flows {

@@ -1,0 +1,133 @@
+package conntrack
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/internal/netlab"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+func TestMain(m *testing.M) { netlab.Main(m) }
+
+// flow is an entry of the table: a client's packet to a destination, answered by a source.
+type flow struct {
+	protocol uint8
+	to       string
+	from     string // who answers
+}
+
+var client = netip.MustParseAddrPort("10.244.9.9:4000")
+
+func add(t *testing.T, n uint16, f flow) {
+	t.Helper()
+	to, from := netip.MustParseAddrPort(f.to), netip.MustParseAddrPort(f.from)
+	c, family := client.Addr(), netlink.InetFamily(unix.AF_INET)
+	if to.Addr().Is6() {
+		c, family = netip.MustParseAddr("fd00:10:244::9"), unix.AF_INET6
+	}
+	entry := &netlink.ConntrackFlow{
+		FamilyType: uint8(family), TimeOut: 100,
+		Forward: netlink.IPTuple{SrcIP: ip(c), SrcPort: client.Port() + n, DstIP: ip(to.Addr()), DstPort: to.Port(), Protocol: f.protocol},
+		Reverse: netlink.IPTuple{SrcIP: ip(from.Addr()), SrcPort: from.Port(), DstIP: ip(c), DstPort: client.Port() + n, Protocol: f.protocol},
+	}
+	if f.protocol == unix.IPPROTO_TCP {
+		entry.ProtoInfo = &netlink.ProtoInfoTCP{State: 3} // established
+	}
+	if err := netlink.ConntrackCreate(netlink.ConntrackTable, family, entry); err != nil {
+		t.Fatalf("add %+v: %v", f, err)
+	}
+}
+
+func ip(a netip.Addr) net.IP { return a.AsSlice() }
+
+// left are the numbers of the entries that are still there.
+func left(t *testing.T) (numbers []int) {
+	t.Helper()
+	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range flows {
+			numbers = append(numbers, int(f.Forward.SrcPort-client.Port()))
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
+}
+
+func key(addr string, protocol model.Protocol) plan.Key {
+	a := netip.MustParseAddrPort(addr)
+	return plan.Key{Addr: a.Addr(), Port: a.Port(), Protocol: protocol}
+}
+
+func flush(t *testing.T) {
+	t.Helper()
+	if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestForgetDeletesUDPFlowsThatGoElsewhere(t *testing.T) {
+	flush(t)
+	for n, f := range []flow{
+		{unix.IPPROTO_UDP, "10.96.0.10:53", "10.244.1.1:5353"},              // 0: serving
+		{unix.IPPROTO_UDP, "10.96.0.10:53", "10.244.1.2:5353"},              // 1: gone
+		{unix.IPPROTO_UDP, "10.96.0.10:53", "10.96.0.10:53"},                // 2: never translated
+		{unix.IPPROTO_UDP, "10.96.0.10:54", "10.244.1.2:5353"},              // 3: another port
+		{unix.IPPROTO_UDP, "10.96.0.11:53", "10.244.1.2:5353"},              // 4: another Service
+		{unix.IPPROTO_TCP, "10.96.0.10:53", "10.244.1.2:5353"},              // 5: TCP is never touched
+		{unix.IPPROTO_UDP, "192.0.2.1:30053", "10.244.1.1:5353"},            // 6: NodePort, serving
+		{unix.IPPROTO_UDP, "192.0.2.1:30053", "10.244.1.2:5353"},            // 7: NodePort, gone
+		{unix.IPPROTO_UDP, "198.51.100.7:30053", "198.51.100.7:30053"},      // 8: somebody else's port
+		{unix.IPPROTO_UDP, "[fd00:10:96::a]:53", "[fd00:10:244:1::1]:5353"}, // 9: serving
+		{unix.IPPROTO_UDP, "[fd00:10:96::a]:53", "[fd00:10:244:1::2]:5353"}, // 10: gone
+		{unix.IPPROTO_UDP, "10.96.0.12:53", "10.244.1.1:5353"},              // 11: a Service that has nobody left
+		{unix.IPPROTO_UDP, "10.96.0.10:53", "10.244.1.1:5354"},              // 12: another port of a serving address
+	} {
+		add(t, uint16(n), f)
+	}
+	serving := []netip.AddrPort{netip.MustParseAddrPort("10.244.1.1:5353")}
+	n, err := Table{}.Forget(context.Background(), []plan.Stale{
+		{Frontend: key("10.96.0.10:53", model.UDP), Serving: serving},
+		{Frontend: key("0.0.0.0:30053", model.UDP), Serving: serving},
+		{Frontend: key("[fd00:10:96::a]:53", model.UDP), Serving: []netip.AddrPort{netip.MustParseAddrPort("[fd00:10:244:1::1]:5353")}},
+		{Frontend: key("10.96.0.12:53", model.UDP)},
+	}, []netip.Addr{netip.MustParseAddr("192.0.2.1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []int{0, 3, 4, 5, 6, 8, 9}; !slices.Equal(left(t), want) || n != 6 {
+		t.Fatalf("%d deleted, left %v, want %v", n, left(t), want)
+	}
+}
+
+func TestResetDeletesTheConnectionsThroughOneFrontendToOneMember(t *testing.T) {
+	flush(t)
+	for n, f := range []flow{
+		{unix.IPPROTO_TCP, "10.96.0.10:80", "10.244.1.1:8080"},   // 0
+		{unix.IPPROTO_TCP, "10.96.0.10:80", "10.244.1.2:8080"},   // 1: another member
+		{unix.IPPROTO_TCP, "10.96.0.11:80", "10.244.1.1:8080"},   // 2: another frontend
+		{unix.IPPROTO_UDP, "10.96.0.10:80", "10.244.1.1:8080"},   // 3: another protocol
+		{unix.IPPROTO_TCP, "192.0.2.1:30080", "10.244.1.1:8080"}, // 4: by NodePort
+	} {
+		add(t, uint16(n), f)
+	}
+	member := netip.MustParseAddrPort("10.244.1.1:8080")
+	for _, frontend := range []plan.Key{key("10.96.0.10:80", model.TCP), key("0.0.0.0:30080", model.TCP)} {
+		if n, err := (Table{}).Reset(context.Background(), frontend, member); n != 1 || err != nil {
+			t.Fatalf("%s: %d, %v", frontend, n, err)
+		}
+	}
+	if want := []int{1, 2, 3}; !slices.Equal(left(t), want) {
+		t.Fatalf("left %v, want %v", left(t), want)
+	}
+}
