@@ -107,8 +107,12 @@ func (in *inputFlags) planner(ctx context.Context) (_ *plan.Planner, closePlugin
 	}
 	planner := plan.NewPlanner(settings(cfg, nil), plugins.get)
 	planner.Replace(cluster)
-	for _, err := range planner.Plan(time.Now()).Errors {
+	step := planner.Plan(time.Now())
+	for _, err := range step.Errors {
 		fmt.Fprintf(os.Stderr, "sluice: %v\n", err)
+	}
+	for _, w := range step.Warnings {
+		fmt.Fprintf(os.Stderr, "sluice: warning: %s\n", w)
 	}
 	return planner, closePlugins, nil
 }

@@ -162,6 +162,12 @@ type SliceEndpoint struct {
 	Pod         string   // targetRef name when it is a Pod, for people to read
 }
 
+// ServiceCIDR is a range that the cluster takes ClusterIPs from.
+type ServiceCIDR struct {
+	Name  string
+	CIDRs []netip.Prefix // at most one a family
+}
+
 // Node is what a proxy reads of a Node.
 type Node struct {
 	Name      string

@@ -4,10 +4,11 @@ package model
 // object is gone. Synced changes carry no object: they say that the initial state is complete.
 type Change struct {
 	Kind    Kind
-	Name    Name // Node: Name only
+	Name    Name // Node and ServiceCIDR: Name only
 	Service *Service
 	Slice   *EndpointSlice
 	Node    *Node
+	CIDR    *ServiceCIDR
 }
 
 // Kind says what a Change is about.
@@ -19,6 +20,7 @@ const (
 	ServiceKind
 	SliceKind
 	NodeKind
+	ServiceCIDRKind
 )
 
 // Snapshot is cluster state. Apply changes it in place; the objects in it are immutable and may be shared.
@@ -26,6 +28,7 @@ type Snapshot struct {
 	Services map[Name]*Service
 	Slices   map[Name]map[Name]*EndpointSlice // by Service, then by slice
 	Nodes    map[string]*Node
+	CIDRs    map[string]*ServiceCIDR
 	Synced   bool
 
 	owner map[Name]Name // slice → the Service it was filed under
@@ -37,12 +40,13 @@ func NewSnapshot() *Snapshot {
 		Services: map[Name]*Service{},
 		Slices:   map[Name]map[Name]*EndpointSlice{},
 		Nodes:    map[string]*Node{},
+		CIDRs:    map[string]*ServiceCIDR{},
 		owner:    map[Name]Name{},
 	}
 }
 
 // Apply takes a change in and names the Services that it touches, at most two (a slice that moves). A change of a
-// Node touches none by name: the caller decides what follows from it.
+// Node or a ServiceCIDR touches none by name: the caller decides what follows from it.
 func (s *Snapshot) Apply(c Change) []Name {
 	switch c.Kind {
 	case Synced:
@@ -62,6 +66,12 @@ func (s *Snapshot) Apply(c Change) []Name {
 			delete(s.Nodes, c.Name.Name)
 		} else {
 			s.Nodes[c.Name.Name] = c.Node
+		}
+	case ServiceCIDRKind:
+		if c.CIDR == nil {
+			delete(s.CIDRs, c.Name.Name)
+		} else {
+			s.CIDRs[c.Name.Name] = c.CIDR
 		}
 	}
 	return nil

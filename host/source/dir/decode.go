@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/sluice-proxy/sluice/host/internal/strict"
 	"github.com/sluice-proxy/sluice/host/model"
@@ -25,6 +26,7 @@ type object struct {
 	service  *model.Service
 	slice    *model.EndpointSlice
 	node     *model.Node
+	cidr     *model.ServiceCIDR
 	mirror   []*model.EndpointSlice // Endpoints: used when the Service of that name has no selector
 	selector bool                   // Service: it has one
 	mirrorOf string                 // EndpointSlice: the Endpoints that a cluster made it from
@@ -47,9 +49,10 @@ const (
 	kindSlice     = "discovery.k8s.io/v1 EndpointSlice"
 	kindNode      = "v1 Node"
 	kindEndpoints = "v1 Endpoints"
+	kindCIDR      = "networking.k8s.io/v1 ServiceCIDR"
 )
 
-var kinds = []string{kindService, kindSlice, kindNode, kindEndpoints}
+var kinds = []string{kindService, kindSlice, kindNode, kindEndpoints, kindCIDR}
 
 // decode reads the objects of a document from well-formed JSON.
 func (d *document) decode(raw []byte) {
@@ -144,7 +147,7 @@ func (d *document) list(m map[string]any, where, implied string, depth int, igno
 
 // object decodes and converts one object of a known kind.
 func (d *document) object(m map[string]any, id, kind string, name model.Name) {
-	if id == kindNode {
+	if id == kindNode || id == kindCIDR {
 		name.Namespace = ""
 	} else if name.Namespace == "" {
 		name.Namespace = "default"
@@ -187,6 +190,11 @@ func (d *document) object(m map[string]any, id, kind string, name model.Name) {
 		misfits = unfit
 		v.Name = name.Name
 		o.node, more = source.Node(v)
+	case kindCIDR:
+		v, unfit := strict.Fit[networkingv1.ServiceCIDR](m)
+		misfits = unfit
+		v.Name = name.Name
+		o.cidr, more = source.ServiceCIDR(v)
 	case kindEndpoints:
 		//lint:ignore SA1019 older manifests hold Endpoints, and clusters mirror them
 		v, unfit := strict.Fit[corev1.Endpoints](m)

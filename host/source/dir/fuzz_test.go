@@ -111,6 +111,12 @@ func check(t *testing.T, c model.Change) {
 		if c.Node.Name != c.Name.Name || c.Node.MilliCPU < 0 {
 			t.Errorf("%s: %+v", c.Name, c.Node)
 		}
+	case c.CIDR != nil:
+		for _, r := range c.CIDR.CIDRs {
+			if r.Bits() <= 0 || r != r.Masked() || len(c.CIDR.CIDRs) > 2 || c.CIDR.Name != c.Name.Name {
+				t.Errorf("%s: %+v", c.Name, c.CIDR)
+			}
+		}
 	default:
 		t.Errorf("a first change without a value: %+v", c)
 	}

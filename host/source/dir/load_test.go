@@ -98,6 +98,9 @@ func dump(snap *model.Snapshot, problems []source.Problem) string {
 		fmt.Fprintf(&b, "node %s%s\n", n.Name, fields("zone", n.Zone, "addresses", n.Addresses, "pods", n.PodCIDRs,
 			"milliCPU", n.MilliCPU, "leaving", n.Leaving))
 	}
+	for _, c := range snap.CIDRs {
+		fmt.Fprintf(&b, "cidr %s %v\n", c.Name, c.CIDRs)
+	}
 	lines := strings.SplitAfter(b.String(), "\n")
 	slices.Sort(lines)
 	out := strings.Join(lines, "")

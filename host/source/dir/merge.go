@@ -16,6 +16,7 @@ type state struct {
 	services map[model.Name]*model.Service
 	slices   map[model.Name]*model.EndpointSlice
 	nodes    map[model.Name]*model.Node
+	cidrs    map[model.Name]*model.ServiceCIDR
 }
 
 // place is where an object stands.
@@ -57,7 +58,10 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 			}
 		}
 	}
-	next := state{map[model.Name]*model.Service{}, map[model.Name]*model.EndpointSlice{}, map[model.Name]*model.Node{}}
+	next := state{
+		map[model.Name]*model.Service{}, map[model.Name]*model.EndpointSlice{}, map[model.Name]*model.Node{},
+		map[model.Name]*model.ServiceCIDR{},
+	}
 	mirrored := map[model.Name]bool{}
 	for _, p := range order {
 		o := p.o
@@ -68,6 +72,8 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 			next.slices[o.name] = o.slice
 		case o.node != nil:
 			next.nodes[o.name] = o.node
+		case o.cidr != nil:
+			next.cidrs[o.name] = o.cidr
 		}
 		if o.mirrorOf != "" {
 			mirrored[model.Name{Namespace: o.name.Namespace, Name: o.mirrorOf}] = true
@@ -97,6 +103,9 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 	})...)
 	changes = append(changes, diff(f.last.nodes, next.nodes, func(n model.Name, v *model.Node) model.Change {
 		return model.Change{Kind: model.NodeKind, Name: n, Node: v}
+	})...)
+	changes = append(changes, diff(f.last.cidrs, next.cidrs, func(n model.Name, v *model.ServiceCIDR) model.Change {
+		return model.Change{Kind: model.ServiceCIDRKind, Name: n, CIDR: v}
 	})...)
 	f.last = next
 	return changes, problems

@@ -1,0 +1,171 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// nodeBed is a planner of a cluster with one Service with a ClusterIP, and a Node n0 when node gives one.
+func nodeBed(s Settings, node *model.Node) *Planner {
+	name := model.Name{Namespace: "shop", Name: "web"}
+	p := NewPlanner(s, nativePlugins)
+	p.Apply([]model.Change{
+		{Kind: model.ServiceKind, Name: name, Service: &model.Service{
+			Name: name, ClusterIPs: addrs("10.96.0.1"), Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: 80, NodePort: 30080}},
+		}},
+		{Kind: model.SliceKind, Name: name, Slice: slice(name, 1)},
+		{Kind: model.Synced},
+	})
+	if node != nil {
+		p.Apply([]model.Change{nodeChange(node)})
+	}
+	return p
+}
+
+func nodeChange(n *model.Node) model.Change {
+	return model.Change{Kind: model.NodeKind, Name: model.Name{Name: "n0"}, Node: n}
+}
+
+func addrs(list ...string) (out []netip.Addr) {
+	for _, s := range list {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+func prefixes(list ...string) (out []netip.Prefix) {
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+func clusterIP(p *Planner) *Frontend {
+	return p.Current().Frontends[Key{netip.MustParseAddr("10.96.0.1"), 80, model.TCP}]
+}
+
+func TestNodeCIDRFollowsTheNode(t *testing.T) {
+	p := nodeBed(Settings{Node: "n0", PodsOfNode: true, PodSources: prefixes("10.9.0.0/16")}, nil)
+	now := time.Unix(1000, 0)
+	step := func(sources []netip.Prefix, masq Masquerade, warnings ...string) {
+		t.Helper()
+		now = now.Add(time.Second)
+		s := p.Plan(now)
+		if got := p.Current().Global.PodSources; !slices.Equal(got, sources) {
+			t.Errorf("sources %v, want %v", got, sources)
+		}
+		if got := clusterIP(p).Masquerade; got != masq {
+			t.Errorf("masquerade %v, want %v", got, masq)
+		}
+		if fmt.Sprint(s.Warnings) != fmt.Sprint(warnings) {
+			t.Errorf("warnings %q, want %q", s.Warnings, warnings)
+		}
+	}
+	step(nil, MasqueradeNever, "Node n0: not found: no source counts as a Pod", "Node n0: not found: NodePorts answer on none")
+	step(nil, MasqueradeNever) // said once
+	at := addrs("192.0.2.1")
+	p.Apply([]model.Change{nodeChange(&model.Node{Name: "n0", Addresses: at})})
+	step(nil, MasqueradeNever, "Node n0: no spec.podCIDRs: no source counts as a Pod")
+	p.Apply([]model.Change{nodeChange(&model.Node{Name: "n0", Addresses: at, PodCIDRs: prefixes("10.244.1.0/24", "fd00::/64")})})
+	step(prefixes("10.244.1.0/24", "fd00::/64"), MasqueradeOutside)
+	p.Apply([]model.Change{nodeChange(&model.Node{Name: "n0", Addresses: at, PodCIDRs: prefixes("10.244.2.0/24")})})
+	step(prefixes("10.244.2.0/24"), MasqueradeOutside)
+	p.Apply([]model.Change{nodeChange(nil)})
+	step(nil, MasqueradeNever, "Node n0: not found: no source counts as a Pod", "Node n0: not found: NodePorts answer on none")
+}
+
+func TestADetectorThatComesLaterReachesEveryService(t *testing.T) {
+	s := Settings{Node: "n0"}
+	p := nodeBed(s, nil)
+	p.Plan(time.Unix(1000, 0))
+	if clusterIP(p).Masquerade != MasqueradeNever {
+		t.Fatal("masqueraded without a detector")
+	}
+	s.PodInterfaces = []string{"veth*"}
+	p.Configure(s)
+	p.Plan(time.Unix(1001, 0))
+	if clusterIP(p).Masquerade != MasqueradeOutside {
+		t.Error("not masqueraded with a detector")
+	}
+}
+
+func TestPrimaryNodePortAddresses(t *testing.T) {
+	node := &model.Node{Name: "n0", Addresses: addrs("192.0.2.1", "192.0.2.2", "2001:db8::1")}
+	for name, c := range map[string]struct {
+		node     *model.Node
+		settings Settings
+		want     []netip.Addr
+		warnings int
+	}{
+		"the Node's first of each family":  {node, Settings{}, addrs("192.0.2.1", "2001:db8::1"), 0},
+		"bindAddress wins in its family":   {node, Settings{Primary: netip.MustParseAddr("192.0.2.9")}, addrs("192.0.2.9", "2001:db8::1"), 0},
+		"bindAddress of IPv6":              {node, Settings{Primary: netip.MustParseAddr("2001:db8::9")}, addrs("192.0.2.1", "2001:db8::9"), 0},
+		"bindAddress without a Node":       {nil, Settings{Primary: netip.MustParseAddr("192.0.2.9")}, addrs("192.0.2.9"), 0},
+		"no Node":                          {nil, Settings{LocalAddrs: addrs("192.0.2.7")}, nil, 1},
+		"CIDRs need no Node":               {nil, Settings{LocalAddrs: addrs("192.0.2.7", "127.0.0.1"), NodePortPrefixes: prefixes("0.0.0.0/0")}, addrs("192.0.2.7"), 0},
+		"a family without a CIDR has all":  {node, Settings{NodePortPrefixes: prefixes("192.0.2.2/32")}, addrs("192.0.2.2", "2001:db8::1"), 0},
+		"bindAddress is one of the node's": {nil, Settings{Primary: netip.MustParseAddr("192.0.2.9"), NodePortPrefixes: prefixes("192.0.2.0/24")}, addrs("192.0.2.9"), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.settings.Node = "n0"
+			p := nodeBed(c.settings, c.node)
+			step := p.Plan(time.Unix(1000, 0))
+			if got := p.Current().Global.NodePortAddrs; !slices.Equal(got, c.want) {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+			if len(step.Warnings) != c.warnings {
+				t.Errorf("warnings %q", step.Warnings)
+			}
+		})
+	}
+}
+
+func TestNodePortAddressesFollowTheLinks(t *testing.T) {
+	p := nodeBed(Settings{Node: "n0", NodePortPrefixes: prefixes("0.0.0.0/0"), LocalAddrs: addrs("192.0.2.1")}, nil)
+	p.Plan(time.Unix(1000, 0))
+	p.SetLocalAddrs(addrs("192.0.2.1", "192.0.2.5"))
+	step := p.Plan(time.Unix(1001, 0))
+	if step.Delta.Global == nil || !slices.Equal(p.Current().Global.NodePortAddrs, addrs("192.0.2.1", "192.0.2.5")) {
+		t.Errorf("delta %+v, addresses %v", step.Delta, p.Current().Global.NodePortAddrs)
+	}
+}
+
+func TestServiceCIDRsBecomeRangesOfThePlan(t *testing.T) {
+	p := nodeBed(Settings{Node: "n0"}, &model.Node{Name: "n0"})
+	cidr := func(name string, list ...string) model.Change {
+		c := model.Change{Kind: model.ServiceCIDRKind, Name: model.Name{Name: name}}
+		if len(list) > 0 {
+			c.CIDR = &model.ServiceCIDR{Name: name, CIDRs: prefixes(list...)}
+		}
+		return c
+	}
+	now := time.Unix(1000, 0)
+	want := func(list ...string) {
+		t.Helper()
+		now = now.Add(time.Second)
+		p.Plan(now)
+		if got := p.Current().Global.ServiceCIDRs; !slices.Equal(got, prefixes(list...)) {
+			t.Errorf("got %v, want %v", got, list)
+		}
+	}
+	free := Flow{From: netip.MustParseAddr("192.0.2.77"), To: netip.MustParseAddrPort("10.96.7.7:80"), Protocol: model.TCP}
+	want()
+	if out := p.Current().Resolve(free, nil); out.Ours {
+		t.Errorf("without a ServiceCIDR: %+v", out)
+	}
+	p.Apply([]model.Change{cidr("kubernetes", "10.96.0.0/16", "fd00:96::/112"), cidr("more", "10.96.128.0/17", "10.97.0.0/16")})
+	want("10.96.0.0/16", "10.97.0.0/16", "fd00:96::/112") // 10.96.128.0/17 lies in the first
+	if out := p.Current().Resolve(free, nil); !out.Ours || out.Verdict != Drop || !strings.Contains(out.Why, "Service range") {
+		t.Errorf("an address that no Service has: %+v", out)
+	}
+	p.Apply([]model.Change{cidr("kubernetes")})
+	want("10.96.128.0/17", "10.97.0.0/16")
+	p.Apply([]model.Change{cidr("more")})
+	want()
+}

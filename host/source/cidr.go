@@ -1,0 +1,35 @@
+package source
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// ServiceCIDR converts a ServiceCIDR. There is always a value. Its conditions are not read: a range that is about to
+// go is in force until the object has gone.
+func ServiceCIDR(o *networkingv1.ServiceCIDR) (*model.ServiceCIDR, []Problem) {
+	p := problems{object: "ServiceCIDR " + o.Name}
+	out := &model.ServiceCIDR{Name: o.Name}
+	for i, s := range o.Spec.CIDRs {
+		field := fmt.Sprintf("spec.cidrs[%d]", i)
+		c, err := ParsePrefix(s)
+		family := func(other netip.Prefix) bool { return model.FamilyOf(other.Addr()) == model.FamilyOf(c.Addr()) }
+		switch {
+		case err != nil:
+			p.bad(field, "%w", err)
+		case c.Bits() == 0:
+			// Every address that no Service has would be dropped.
+			p.bad(field, "%s is every address there is", c)
+		case slices.ContainsFunc(out.CIDRs, family):
+			p.bad(field, "%s: a ServiceCIDR has one CIDR of each family", c)
+		default:
+			out.CIDRs = append(out.CIDRs, c)
+		}
+	}
+	return out, p.list
+}
