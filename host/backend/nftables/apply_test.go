@@ -247,3 +247,36 @@ func TestTheGlobalPartChangesInPlace(t *testing.T) {
 		}
 	}
 }
+
+// TestReadingABigMapFindsWhatIsAmiss is about maps that are read by asking for the slots that should be there.
+func TestReadingABigMapFindsWhatIsAmiss(t *testing.T) {
+	d := newBed(t, 0)
+	p := cluster(300, 9)
+	d.mustApply(p, nil)
+	d.readsAs(p)
+	for name, damage := range map[string]string{
+		"a slot is gone":             "delete element ip sluice slots { 10.96.0.7 . tcp . 80 . 3 }",
+		"the last slot is gone":      "delete element ip sluice slots { 10.96.0.7 . tcp . 80 . 8 }",
+		"a slot too many":            "add element ip sluice slots { 10.96.0.7 . tcp . 80 . 9 : 10.9.9.9 . 80 }",
+		"a slot far off":             "add element ip sluice slots { 10.96.0.7 . tcp . 80 . 65535 : 10.9.9.9 . 80 }",
+		"a slot of nobody":           "add element ip sluice slots { 10.99.0.7 . tcp . 80 . 0 : 10.9.9.9 . 80 }",
+		"another member in a slot":   "delete element ip sluice slots { 10.96.0.7 . tcp . 80 . 3 }\nadd element ip sluice slots { 10.96.0.7 . tcp . 80 . 3 : 10.9.9.9 . 80 }",
+		"a frontend without a total": "delete element ip sluice total_16 { 10.96.0.7 . tcp . 80 }",
+		"a frontend in two totals":   "add set ip sluice total_4 { type ipv4_addr . inet_proto . inet_service; }\nadd element ip sluice total_16 { 10.96.9.7 . tcp . 80 }",
+		"a frontend is gone":         "delete element ip sluice frontends { 10.96.0.7 . tcp . 80 }",
+		"an address is gone":         "delete element ip sluice cluster_ips { 10.96.0.7 }",
+		"a hairpin entry is gone":    "delete element ip sluice hairpin { 128.0.0.7 . 128.0.0.7 }",
+	} {
+		if out, err := d.nft(damage+"\n", "-f", "-"); err != nil {
+			t.Fatalf("%s: %s: %v", name, out, err)
+		}
+		r, err := d.b.Apply(context.Background(), p, nil)
+		if err != nil || r.Messages == 0 {
+			t.Fatalf("%s: %+v, %v", name, r, err)
+		}
+		d.readsAs(p)
+		if r, err := d.b.Apply(context.Background(), p, nil); err != nil || r != (engine.Report{}) {
+			t.Fatalf("%s: not settled: %+v, %v", name, r, err)
+		}
+	}
+}

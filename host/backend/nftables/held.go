@@ -122,6 +122,18 @@ func (p *pool) raise() plan.Pool {
 	}
 }
 
+// put notes a slot as read; false for a number that no slot can have.
+func (p *pool) put(n uint32, a netip.AddrPort) bool {
+	if n >= 1<<maxClass {
+		return false
+	}
+	for len(p.slots) <= int(n) {
+		p.slots = append(p.slots, netip.AddrPort{})
+	}
+	p.slots[n] = a
+	return true
+}
+
 // parseComment reads "namespace/name:port Kind".
 func parseComment(s string, proto model.Protocol) (owner model.PortName, kind plan.Kind, ok bool) {
 	name, word, ok1 := strings.Cut(s, " ")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -40,11 +41,18 @@ func (t *table) loadAll() error {
 		return err
 	}
 	for _, name := range t.existing() {
-		if name == t.hairpin.name {
-			continue
+		if strings.HasSuffix(name, "slots") || name == t.hairpin.name {
+			continue // these follow from others, mostly
 		}
 		if err := t.loadElements(t.byName[name]); err != nil {
 			return err
+		}
+	}
+	for i := range sides {
+		for l := range lanes {
+			if err := t.loadSlots(i, l); err != nil {
+				return err
+			}
 		}
 	}
 	if len(t.globals.marks) > 1 {
@@ -58,27 +66,6 @@ func (t *table) loadAll() error {
 		return err
 	}
 	return t.loadRules()
-}
-
-// loadHairpins reads what follows from the slots, and is as large, only when the number of elements says that it is
-// not what follows from them: dumping a set costs the square of its size.
-func (t *table) loadHairpins() error {
-	if !t.hairpin.exists {
-		return nil
-	}
-	n, ok, err := t.count(t.hairpin)
-	if err != nil {
-		return err
-	}
-	if !ok || n != len(t.hairpins.n) {
-		return t.loadElements(t.hairpin)
-	}
-	for a, v := range t.hairpins.n {
-		v.inKernel, v.touched = true, false
-		t.hairpins.n[a] = v
-	}
-	t.hairpins.touched = t.hairpins.touched[:0]
-	return nil
 }
 
 func (t *table) existing() (names []string) {

@@ -150,16 +150,7 @@ func (t *table) sideLoader(i side, s *set) func([]element) error {
 		if s == ss.lanes[l].slots {
 			return t.each(i, s, func(h *held, rest []byte, e element) bool {
 				a, ok := t.addrPort(e.data)
-				n := int(binary.NativeEndian.Uint32(rest))
-				if !ok || n >= 1<<maxClass {
-					return false
-				}
-				p := &h.lanes[l]
-				for len(p.slots) <= n {
-					p.slots = append(p.slots, netip.AddrPort{})
-				}
-				p.slots[n] = a
-				return true
+				return ok && h.lanes[l].put(binary.NativeEndian.Uint32(rest), a)
 			})
 		}
 	}

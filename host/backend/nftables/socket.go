@@ -16,7 +16,9 @@ type socket struct {
 	fd   int
 	seq  uint32
 	sent int // bytes that one transaction may have
-	buf  []byte
+	// answers is how many messages that the kernel sends one by one fit the receive buffer; each takes a page or more.
+	answers int
+	buf     []byte
 
 	scratch []byte // for transactions
 	fault   *fault // for tests
@@ -74,6 +76,12 @@ func openSocket(netns, want int) (*socket, error) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20); err != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<20)
 	}
+	received, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("read the socket's receive buffer: %w", err)
+	}
+	s.answers = max(received/(16<<10), 8)
 	if err := s.grow(want); err != nil {
 		unix.Close(fd)
 		return nil, err
