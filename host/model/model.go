@@ -7,6 +7,7 @@ package model
 import (
 	"cmp"
 	"net/netip"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -140,6 +141,22 @@ type EndpointSlice struct {
 	Family    Family
 	Ports     []SlicePort
 	Endpoints []SliceEndpoint
+	// Trigger is when what led to the slice's last change happened, Unix milliseconds, as the controller that wrote it
+	// says; 0: it does not. It is for measuring only: see Same.
+	Trigger int64
+}
+
+// Same tells whether two slices say the same: Trigger is no part of that.
+func (s *EndpointSlice) Same(t *EndpointSlice) bool {
+	if s == t {
+		return true
+	}
+	if s == nil || t == nil {
+		return false
+	}
+	a, b := *s, *t
+	a.Trigger, b.Trigger = 0, 0
+	return reflect.DeepEqual(&a, &b)
 }
 
 // SlicePort is a port of every endpoint in a slice.

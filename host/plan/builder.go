@@ -14,6 +14,7 @@ type Builder struct {
 	rivals  map[Key][]model.Name // Services that want a key which another one has, most deserving first
 	before  map[Key]*Frontend    // what the changed keys held at the last Take
 	globals bool                 // Global has changed since the last Take
+	waiting int                  // in rivals
 }
 
 type claim struct {
@@ -157,6 +158,7 @@ func (b *Builder) queue(name model.Name, k Key) {
 	if slices.Contains(line, name) {
 		return
 	}
+	b.waiting++
 	line = append(slices.Clone(line), name)
 	slices.SortFunc(line, func(x, y model.Name) int {
 		if b.deserves(x, y) {
@@ -170,6 +172,7 @@ func (b *Builder) queue(name model.Name, k Key) {
 func (b *Builder) unqueue(name model.Name, k Key) {
 	line := b.rivals[k]
 	if i := slices.Index(line, name); i >= 0 {
+		b.waiting--
 		if line = slices.Delete(slices.Clone(line), i, i+1); len(line) == 0 {
 			delete(b.rivals, k)
 		} else {

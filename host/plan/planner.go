@@ -52,6 +52,7 @@ type Planner struct {
 	warnings []string // as of the last refresh
 	fresh    []string // of those, what has not been said
 	planned  bool     // Plan has been through once
+	account  account
 }
 
 // planned is what is remembered of a Service in the plan.
@@ -62,6 +63,7 @@ type planned struct {
 	reset   map[netip.AddrPort]int64
 	serving map[udpPort][]netip.AddrPort
 	ports   []model.PortName
+	sum     summary
 }
 
 // Reset asks that the established connections of a frontend to a member end now.
@@ -81,6 +83,11 @@ type Step struct {
 	Warnings []string
 	// Planned is how many Services were looked at.
 	Planned int
+	// Health are the Services whose health check port has something new to say.
+	Health   []HealthCheck
+	Own      Own
+	Totals   Totals
+	Triggers []Trigger // of the changes that came in since the last step
 }
 
 // NewPlanner makes a planner of an empty cluster.
@@ -91,6 +98,7 @@ func NewPlanner(s Settings, plugins func(policy.Step) (policy.Plugin, error)) *P
 		builder:  NewBuilder(),
 		services: map[model.Name]*planned{},
 		dirty:    map[model.Name]struct{}{},
+		account:  account{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
 	}
 	p.Configure(s)
 	return p
@@ -111,6 +119,7 @@ func (p *Planner) SetLocalAddrs(addrs []netip.Addr) { p.settings.LocalAddrs, p.s
 // Apply takes changes of the cluster in.
 func (p *Planner) Apply(changes []model.Change) {
 	for _, c := range changes {
+		p.trigger(&c)
 		for _, name := range p.cluster.Apply(c) {
 			p.dirty[name] = struct{}{}
 		}
@@ -163,6 +172,7 @@ func (p *Planner) Plan(now time.Time) Step {
 	}
 	if p.stale {
 		p.refresh()
+		p.account.own = p.told()
 	}
 	nowMS := now.UnixMilli()
 	for len(p.wakes) > 0 && p.wakes[0].at <= nowMS {
@@ -184,6 +194,7 @@ func (p *Planner) Plan(now time.Time) Step {
 	step.Planned = len(p.dirty)
 	clear(p.dirty)
 	step.Delta = p.builder.Take()
+	p.finish(&step)
 	for len(p.wakes) > 0 { // drop what was overtaken
 		w := p.wakes[0]
 		if s := p.services[w.name]; s != nil && s.wake == w.at {
@@ -203,6 +214,8 @@ func (p *Planner) one(name model.Name, now time.Time, step *Step) {
 			for _, port := range s.ports {
 				p.chains.Forget(port)
 			}
+			gone := summary{health: HealthCheck{Service: s.sum.health.Service}}
+			p.account.note(&s.sum, &gone, step)
 			delete(p.services, name)
 		}
 		p.builder.Set(name, 0, nil)
@@ -220,6 +233,12 @@ func (p *Planner) one(name model.Name, now time.Time, step *Step) {
 	if pol, _ := p.settings.Policies.For(svc); pol != nil {
 		s.decided = decided
 	}
+	sum := summarize(svc, decided, err != nil && !errors.Is(err, policy.ErrLoading))
+	if sum.health.Port == 0 {
+		sum.health.Service = s.sum.health.Service // of the port that there was
+	}
+	p.account.note(&s.sum, &sum, step)
+	s.sum = sum
 	var want []*Frontend
 	for i := range decided {
 		want = append(want, p.rules.frontends(svc, &decided[i])...)

@@ -2,6 +2,7 @@ package source
 
 import (
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -22,6 +23,7 @@ func Slice(o *discoveryv1.EndpointSlice) (*model.EndpointSlice, Skip, []Problem)
 	s := &model.EndpointSlice{
 		Name:    model.Name{Namespace: o.Namespace, Name: o.Name},
 		Service: model.Name{Namespace: o.Namespace, Name: svc},
+		Trigger: trigger(o.Annotations[corev1.EndpointsLastChangeTriggerTime]),
 	}
 	switch o.AddressType {
 	case discoveryv1.AddressTypeIPv4:
@@ -110,6 +112,19 @@ func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, f model.Family) (mod
 		}
 	}
 	return e, true
+}
+
+// trigger reads the time of what led to a change; 0 when there is none, or none that can be read: it is for measuring
+// only, and nobody is to be told of it.
+func trigger(annotation string) int64 {
+	if annotation == "" {
+		return 0
+	}
+	t, err := time.Parse(time.RFC3339Nano, annotation)
+	if err != nil {
+		return 0
+	}
+	return t.UnixMilli()
 }
 
 func podName(ref *corev1.ObjectReference) string {

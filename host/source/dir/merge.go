@@ -115,7 +115,7 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 func diff[T any](prev, next map[model.Name]*T, change func(model.Name, *T) model.Change) []model.Change {
 	var out []model.Change
 	for n, v := range next {
-		if old := prev[n]; old == v || old != nil && reflect.DeepEqual(old, v) {
+		if old := prev[n]; old == v || old != nil && unchanged(old, v) {
 			continue
 		}
 		out = append(out, change(n, v))
@@ -127,6 +127,14 @@ func diff[T any](prev, next map[model.Name]*T, change func(model.Name, *T) model
 	}
 	slices.SortFunc(out, func(a, b model.Change) int { return a.Name.Compare(b.Name) })
 	return out
+}
+
+// unchanged tells whether two objects say the same.
+func unchanged[T any](a, b *T) bool {
+	if s, ok := any(a).(*model.EndpointSlice); ok {
+		return s.Same(any(b).(*model.EndpointSlice))
+	}
+	return reflect.DeepEqual(a, b)
 }
 
 func at(problems []source.Problem, file string, line int) []source.Problem {
