@@ -54,6 +54,21 @@ type ConnTable interface {
 	Forget(ctx context.Context, stale []plan.Stale, node []netip.Addr) (int, error)
 }
 
+// Observer is told what the engine does, for health checks and metrics. It is called in the engine's loop, Queued in
+// the source's goroutine too, and must be quick, never block, and keep nothing that it is handed.
+type Observer interface {
+	// Queued: changes have arrived and wait to be taken.
+	Queued(changes []model.Change, at time.Time)
+	// Taken: whatever was queued before has been taken, and is part of what is planned next.
+	Taken()
+	// Planned: a step has been planned, and nothing of it is in the data plane yet.
+	Planned(*Planned)
+	// Programmed follows each Planned: what came of it.
+	Programmed(*Programmed)
+	// Noted: something else was done.
+	Noted(Note)
+}
+
 // Checkpoint keeps a few bytes over restarts.
 type Checkpoint interface {
 	// Load gives what was stored last; an error that is fs.ErrNotExist means that nothing was.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -20,6 +21,7 @@ type Options struct {
 	Log       *slog.Logger
 	// Checkpoint keeps what must survive a restart; nil: nothing does.
 	Checkpoint Checkpoint
+	Observer   Observer // may be nil
 	// MinSync is the least time between the starts of two steps: a burst that lasts longer is taken in pieces. 0: each
 	// change at once.
 	MinSync time.Duration
@@ -53,9 +55,12 @@ const (
 
 // New makes an engine; Run starts it.
 func New(o Options) *Engine {
+	if o.Observer == nil {
+		o.Observer = nobody{}
+	}
 	return &Engine{
 		Options:  o,
-		mail:     newMailbox(),
+		mail:     newMailbox(o.Observer),
 		calls:    make(chan func(*plan.Planner)),
 		done:     make(chan struct{}),
 		whole:    true,
@@ -151,8 +156,12 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 	if !e.Planner.Synced() {
 		return time.Time{}
 	}
+	took := time.Since(now)
 	e.degradations(step.Delta)
-	e.apply(ctx, step.Delta, now)
+	e.Observer.Planned(&Planned{At: now, Took: took, Step: &step, Degraded: len(e.degraded)})
+	did := e.apply(ctx, step.Delta, now)
+	did.At, did.Held = time.Now(), !e.whole
+	e.Observer.Programmed(&did)
 	e.reset(ctx, step.Resets)
 	e.forget(ctx, step.Stale)
 	e.memory.touched = e.memory.touched || step.Planned > 0
@@ -160,16 +169,19 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 }
 
 // apply hands a delta to the backend; after a failure, the whole plan, when its time has come.
-func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) {
+func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) (did Programmed) {
 	switch {
 	case e.whole && now.Before(e.retryAt):
-		return
+		return did
 	case !e.whole && d.Empty() && (e.againAt.IsZero() || now.Before(e.againAt)):
-		return
+		return did
 	case e.whole:
 		d = nil
 	}
+	begin := time.Now()
 	report, err := e.Backend.Apply(ctx, e.Planner.Current(), d)
+	did = Programmed{Tried: err == nil || ctx.Err() == nil, Whole: e.whole, Cleanup: d != nil && d.Empty(),
+		Took: time.Since(begin), Report: report, Err: err}
 	if err != nil {
 		e.whole = true
 		e.retry = min(max(firstRetry, 2*e.retry), lastRetry)
@@ -177,7 +189,7 @@ func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) {
 		if ctx.Err() == nil {
 			e.Log.Error("programming the data plane failed; what was there forwards on", "err", err, "retry", e.retry)
 		}
-		return
+		return did
 	}
 	e.retry, e.retryAt, e.againAt = 0, time.Time{}, time.Time{}
 	if report.Again > 0 {
@@ -191,6 +203,7 @@ func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) {
 		e.Log.Info("changed", "frontends", len(d.Changes), "messages", report.Messages, "took", took)
 	}
 	e.whole, e.applied = false, true
+	return did
 }
 
 // degradations reports what the backend cannot hold of the frontends that changed.
@@ -231,7 +244,9 @@ func (e *Engine) reset(ctx context.Context, resets []plan.Reset) {
 		return
 	}
 	for _, r := range resets {
+		begin := time.Now()
 		n, err := e.ConnTable.Reset(ctx, r.Frontend, r.Member)
+		e.Observer.Noted(Note{Kind: ConnectionsReset, At: begin, Took: time.Since(begin), Count: n, Err: err})
 		if err != nil {
 			e.Log.Error("resetting connections failed", "frontend", r.Frontend, "member", r.Member, "err", err)
 			continue
@@ -249,22 +264,37 @@ func (e *Engine) forget(ctx context.Context, more []plan.Stale) {
 	if e.ConnTable == nil || e.whole || len(e.stale) == 0 {
 		return
 	}
-	list := make([]plan.Stale, 0, len(e.stale))
+	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
+		e.forgetFamily(ctx, f)
+	}
+}
+
+func (e *Engine) forgetFamily(ctx context.Context, f model.Family) {
+	var list []plan.Stale
 	for _, s := range e.stale {
-		list = append(list, s)
+		if s.Frontend.Family() == f {
+			list = append(list, s)
+		}
+	}
+	if len(list) == 0 {
+		return
 	}
 	slices.SortFunc(list, func(a, b plan.Stale) int { return a.Frontend.Compare(b.Frontend) })
+	begin := time.Now()
 	n, err := e.ConnTable.Forget(ctx, list, e.Planner.Current().Global.NodePortAddrs)
+	e.Observer.Noted(Note{Kind: StaleFlowsForgotten, Family: f, At: begin, Took: time.Since(begin), Count: n, Err: err})
 	if err != nil {
 		if ctx.Err() == nil {
 			e.staleAt = time.Now().Add(lastRetry)
-			e.Log.Error("forgetting stale UDP flows failed", "err", err, "retry", lastRetry)
+			e.Log.Error("forgetting stale UDP flows failed", "family", f, "err", err, "retry", lastRetry)
 		}
 		return
 	}
-	clear(e.stale)
+	for _, s := range list {
+		delete(e.stale, s.Frontend)
+	}
 	if n > 0 {
-		e.Log.Info("stale UDP flows forgotten", "flows", n)
+		e.Log.Info("stale UDP flows forgotten", "family", f, "flows", n)
 	}
 }
 

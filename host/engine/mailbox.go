@@ -2,6 +2,7 @@ package engine
 
 import (
 	"sync"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
 )
@@ -13,6 +14,7 @@ type mailbox struct {
 	changes []model.Change
 	index   map[changeKey]int
 	ready   chan struct{}
+	watch   Observer
 }
 
 type changeKey struct {
@@ -20,8 +22,8 @@ type changeKey struct {
 	name model.Name
 }
 
-func newMailbox() *mailbox {
-	return &mailbox{index: map[changeKey]int{}, ready: make(chan struct{}, 1)}
+func newMailbox(watch Observer) *mailbox {
+	return &mailbox{index: map[changeKey]int{}, ready: make(chan struct{}, 1), watch: watch}
 }
 
 func (m *mailbox) put(changes []model.Change) {
@@ -30,6 +32,7 @@ func (m *mailbox) put(changes []model.Change) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.watch.Queued(changes, time.Now())
 	for _, c := range changes {
 		k := changeKey{c.Kind, c.Name}
 		if i, ok := m.index[k]; ok {
@@ -48,6 +51,7 @@ func (m *mailbox) put(changes []model.Change) {
 func (m *mailbox) take() []model.Change {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.watch.Taken()
 	out := m.changes
 	m.changes = nil
 	clear(m.index)
