@@ -88,6 +88,7 @@ func (d *document) item(tree any, where, implied string, depth int, ignored map[
 	}
 	m, ok := tree.(map[string]any)
 	if !ok {
+		d.incomplete = true
 		d.bad("", where, fmt.Errorf("%s is not an object", strict.Describe(tree)))
 		return
 	}
@@ -99,10 +100,12 @@ func (d *document) item(tree any, where, implied string, depth int, ignored map[
 	id, itemKind := version+" "+kind, strings.TrimSuffix(version+" "+kind, "List")
 	meta, _ := m["metadata"].(map[string]any)
 	name := model.Name{Namespace: text(meta, "namespace"), Name: text(meta, "name")}
+	isList := id == "v1 List" || id != itemKind && slices.Contains(kinds, itemKind)
+	d.incomplete = d.incomplete || kind == "" || name.Name == "" && !isList
 	switch {
 	case kind == "":
 		d.bad("", strict.Join(where, "kind"), errors.New("missing, or no text: nothing is known of this object"))
-	case id == "v1 List" || id != itemKind && slices.Contains(kinds, itemKind):
+	case isList:
 		d.list(m, where, itemKind, depth, ignored)
 	case slices.Contains(kinds, id):
 		d.object(m, id, kind, name)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
@@ -185,9 +186,37 @@ func (m found) read(old *file) (*file, error) {
 			problem.Err = kept(problem.Err, old)
 			docs = known
 		}
+	} else if i := slices.IndexFunc(docs, func(d *document) bool { return d.incomplete }); i >= 0 && len(known) > 0 {
+		// A file that is cut off in the middle of a word can still be well-formed.
+		if lost := missing(known, docs); len(lost) > 0 {
+			f.broken = &source.Problem{File: m.rel, Line: docs[i].line,
+				Err: errors.New("an object without kind or name: half-written? What the file no longer has is kept until this is mended")}
+			docs = append(docs, lost...)
+		}
 	}
 	f.docs = docs
 	return f, nil
+}
+
+// missing gives the old documents with objects that no new one has.
+func missing(old, docs []*document) []*document {
+	type id struct {
+		kind string
+		name model.Name
+	}
+	here := map[id]bool{}
+	for _, d := range docs {
+		for _, o := range d.objects {
+			here[id{o.kind, o.name}] = true
+		}
+	}
+	var out []*document
+	for _, d := range old {
+		if slices.ContainsFunc(d.objects, func(o *object) bool { return !here[id{o.kind, o.name}] }) {
+			out = append(out, d)
+		}
+	}
+	return out
 }
 
 // tree lists manifests below a folder.

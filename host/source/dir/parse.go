@@ -15,6 +15,8 @@ type document struct {
 	line     int
 	objects  []*object
 	problems []source.Problem // of the document itself, and of what is no object; without file and line
+	// incomplete: something in it has no kind or no name, so that it may be cut off.
+	incomplete bool
 }
 
 // parse cuts a file into documents and decodes them. Those whose text is in known are taken from there. A document
@@ -36,7 +38,7 @@ func parse(text []byte, isJSON bool, known []*document) ([]*document, *source.Pr
 	for _, part := range parts {
 		d := &document{text: part.Text, line: part.Line}
 		if o := old[part.Text]; o != nil {
-			d.objects, d.problems = o.objects, o.problems
+			d.objects, d.problems, d.incomplete = o.objects, o.problems, o.incomplete
 			docs = append(docs, d)
 			continue
 		}

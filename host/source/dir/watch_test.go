@@ -234,6 +234,20 @@ func TestAHalfWrittenFileKeepsItsLastGoodObjects(t *testing.T) {
 	r.becomes("n1=b n2=b")
 }
 
+func TestAFileCutOffInTheMiddleOfAWordLosesNothing(t *testing.T) {
+	for _, torn := range []string{"apiVersion: v1\nkind: No", "apiVersion: v", "apiVersion: v1\nkind: Node\nmetadata:", "api"} {
+		root := t.TempDir()
+		r := start(t, root, timed)
+		r.write("a.yaml", node("n1", "a")+node("n2", "a"))
+		r.becomes("n1=a n2=a")
+		r.write("a.yaml", node("n1", "b")+torn)
+		r.becomes("n1=b n2=a") // what is whole is taken, what is missing stays
+		r.logs("half-written")
+		r.write("a.yaml", node("n1", "c"))
+		r.becomes("n1=c") // a whole file without n2 means it
+	}
+}
+
 // A writer that takes its time is not seen until it is done, even where what it has written so far is well-formed.
 func TestAFileThatIsBeingWrittenIsReadWhenItsWriterIsDone(t *testing.T) {
 	root := t.TempDir()

@@ -1,0 +1,295 @@
+// Package e2e runs the built program as a user does, on a node that is a network namespace with real Pods around it.
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/netlab"
+)
+
+func TestMain(m *testing.M) { netlab.Main(m) }
+
+// node is a node with three Pods that serve, a client Pod, a folder of manifests, and sluice.
+type node struct {
+	*testing.T
+	lab    *netlab.Lab
+	client *netlab.Host
+	binary string
+	dir    string
+	cmd    *exec.Cmd
+	log    *logBuffer
+}
+
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+var vip = netip.MustParseAddrPort("10.96.0.10:80")
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{T: t, dir: t.TempDir(), binary: filepath.Join(t.TempDir(), "sluice")}
+	build := exec.Command("go", "build", "-o", n.binary, "github.com/sluice-proxy/sluice/cmd/sluice")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	var err error
+	if n.lab, err = netlab.New(netip.MustParseAddr("192.168.0.1")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.lab.Close)
+	host := func(name, addr string) *netlab.Host {
+		h, err := n.lab.AddHost(name, netip.MustParseAddr(addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	for i := 1; i <= 3; i++ {
+		p := host(fmt.Sprint("p", i), fmt.Sprint("10.244.0.", i))
+		s, err := p.Serve("tcp", netip.AddrPortFrom(p.Addrs[0], 8080), p.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+	}
+	n.client = host("client", "10.244.0.9")
+	n.write("service.yaml", `
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], ports: [{name: http, port: 80}]}
+`)
+	n.endpoints(1, 2)
+	return n
+}
+
+// write replaces a manifest as a careful writer does.
+func (n *node) write(name, text string) {
+	n.Helper()
+	temp := filepath.Join(n.dir, "."+name+".tmp")
+	if err := os.WriteFile(temp, []byte(text), 0o644); err != nil {
+		n.Fatal(err)
+	}
+	if err := os.Rename(temp, filepath.Join(n.dir, name)); err != nil {
+		n.Fatal(err)
+	}
+}
+
+func (n *node) endpoints(pods ...int) {
+	n.Helper()
+	text := `
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints:
+`
+	for _, p := range pods {
+		text += fmt.Sprintf("- {addresses: [10.244.0.%d], conditions: {ready: true}}\n", p)
+	}
+	n.write("slice.yaml", text)
+}
+
+// sluice runs a command of the program in the node to its end.
+func (n *node) sluice(args ...string) (string, error) {
+	cmd := exec.Command(n.binary, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := n.lab.Node.Do(cmd.Start)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	return out.String(), err
+}
+
+// run starts `sluice run` and waits until it has programmed the node.
+func (n *node) run() {
+	n.Helper()
+	n.cmd, n.log = exec.Command(n.binary, n.args("run")...), &logBuffer{}
+	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
+	if err := n.lab.Node.Do(n.cmd.Start); err != nil {
+		n.Fatal(err)
+	}
+	cmd := n.cmd
+	n.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	n.logs("the data plane holds the plan")
+}
+
+func (n *node) args(command string) []string {
+	state := filepath.Dir(n.binary)
+	out := []string{command, "--node", "n1", "--source", n.dir, "--socket", filepath.Join(state, "sock")}
+	if command == "run" {
+		out = append(out, "--checkpoint", filepath.Join(state, "checkpoint"))
+	}
+	return out
+}
+
+// end sends a signal and waits for the end.
+func (n *node) end(s os.Signal) error {
+	n.Helper()
+	if err := n.cmd.Process.Signal(s); err != nil {
+		n.Fatal(err)
+	}
+	return n.cmd.Wait()
+}
+
+// logs waits for a line of the log.
+func (n *node) logs(text string) {
+	n.Helper()
+	for end := time.Now().Add(10 * time.Second); !strings.Contains(n.log.String(), text); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			n.Fatalf("no %q in the log:\n%s", text, n.log)
+		}
+	}
+}
+
+// answers tells which Pods answer over forty connections; a failed one is an error.
+func (n *node) answers() (string, error) {
+	seen := map[string]bool{}
+	for range 40 {
+		a, err := n.client.Ask("tcp", vip, 2*time.Second)
+		if err != nil {
+			return "", err
+		}
+		seen[a.Server] = true
+	}
+	var names []string
+	for i := 1; i <= 3; i++ {
+		if name := fmt.Sprint("p", i); seen[name] {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, " "), nil
+}
+
+func (n *node) expect(what, want string) {
+	n.Helper()
+	var got string
+	var err error
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if got, err = n.answers(); err == nil && got == want {
+			return
+		}
+	}
+	n.Fatalf("%s: %q answer (%v), want %q\n%s", what, got, err, want, n.log)
+}
+
+func TestAStoppedOrKilledSluiceLeavesTheDataPlaneForwarding(t *testing.T) {
+	n := newNode(t)
+	n.run()
+	n.expect("running", "p1 p2")
+	n.endpoints(2, 3)
+	n.expect("changed", "p2 p3")
+
+	if err := n.end(syscall.SIGTERM); err != nil {
+		t.Fatalf("a clean stop: %v\n%s", err, n.log)
+	}
+	n.expect("stopped", "p2 p3")
+	n.run()
+	n.logs("messages=0")
+	if err := n.end(syscall.SIGKILL); err == nil {
+		t.Fatal("killed, and no error")
+	}
+	n.expect("killed", "p2 p3")
+	n.endpoints(1)
+	n.run()
+	n.expect("what changed in the meantime", "p1")
+}
+
+func TestBadInputIsReportedAndForwardingGoesOn(t *testing.T) {
+	n := newNode(t)
+	n.run()
+	n.expect("running", "p1 p2")
+	if err := os.WriteFile(filepath.Join(n.dir, "slice.yaml"), []byte("apiVersion: discovery.k8s.io/v1\nkind: Endpoi"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n.logs("slice.yaml")
+	n.expect("half-written", "p1 p2")
+	n.write("more.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: odd, namespace: shop}\nspec: {clusterIP: 10.96.0.300, ports: [{port: 80}]}\n")
+	n.logs("Service shop/odd")
+	n.logs("spec.clusterIP")
+	n.endpoints(3)
+	n.expect("whole again", "p3")
+	out, err := n.sluice("explain", "--socket", filepath.Join(filepath.Dir(n.binary), "sock"), "-n", "shop", "web")
+	if err != nil || !strings.Contains(out, "10.244.0.3:8080") || !strings.Contains(out, "1 of 1") {
+		t.Fatalf("explain: %v\n%s", err, out)
+	}
+}
+
+func TestOnceProgramsAndEndsAndCleanupRemovesOnlyWhatIsOurs(t *testing.T) {
+	if _, err := exec.LookPath("nft"); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal("nft is missing: install nftables")
+		}
+		t.Skip("nft is missing: install nftables")
+	}
+	n := newNode(t)
+	nft := func(args ...string) string {
+		t.Helper()
+		var out []byte
+		err := n.lab.Node.Do(func() (err error) {
+			out, err = exec.Command("nft", args...).CombinedOutput()
+			return err
+		})
+		if err != nil {
+			t.Fatalf("nft %v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	nft("add table inet mine")
+	nft("add chain inet mine c { type filter hook input priority 0 ; }")
+	before := nft("list ruleset")
+
+	if out, err := n.sluice(append(n.args("run"), "--once")...); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	n.log = &logBuffer{}
+	n.expect("programmed once", "p1 p2")
+	if listing := nft("list ruleset"); !strings.Contains(listing, `comment "shop/web:http ClusterIP"`) || !strings.Contains(listing, "table inet mine") {
+		t.Fatalf("the listing:\n%s", listing)
+	}
+	if out, err := n.sluice("cleanup"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if after := nft("list ruleset"); after != before {
+		t.Fatalf("after the clean-up:\n%s\nbefore:\n%s", after, before)
+	}
+	if got, err := n.answers(); err == nil {
+		t.Fatalf("%s answer after the clean-up", got)
+	}
+}
+
+func TestASecondSluiceIsRefusedWhileOneRuns(t *testing.T) {
+	n := newNode(t)
+	n.run()
+	out, err := n.sluice(n.args("run")...)
+	if err == nil || !strings.Contains(out, "another sluice is answering") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	n.expect("the first goes on", "p1 p2")
+}
