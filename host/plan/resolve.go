@@ -30,7 +30,8 @@ type Outcome struct {
 	Verdict Verdict // when Ours
 	// Frontend is what took the connection; nil when none did, and then Verdict is for the address as a whole.
 	Frontend *Frontend
-	Outside  bool // the Outside pool was used, not Pool
+	Source   Source // who the connection comes from, as far as the rules care
+	Outside  bool   // the Outside pool was used, not Pool
 	// Candidates are the members that may get it, sorted by address; none unless Verdict is Forward. Affinity may
 	// narrow them to one.
 	Candidates []Candidate
@@ -49,19 +50,73 @@ type Candidate struct {
 // plan, which every backend has to bring about. It looks at p alone; established connections and affinity are the
 // data plane's memory.
 func (p *Plan) Resolve(flow Flow, node NodeAddrs) Outcome {
+	return p.resolve(flow, node, func(a netip.Addr) (at addrUse) {
+		for k, f := range p.Frontends {
+			if k.Addr == a {
+				at = max(at, useOf(k, f))
+			}
+		}
+		return at
+	})
+}
+
+// Resolver is Resolve for many flows under a plan that does not change meanwhile: a flow that no frontend takes does
+// not cost a look at all of them.
+type Resolver struct {
+	plan *Plan
+	node NodeAddrs
+	used map[netip.Addr]addrUse
+}
+
+// Resolver makes a Resolver.
+func (p *Plan) Resolver(node NodeAddrs) *Resolver {
+	r := &Resolver{plan: p, node: node, used: map[netip.Addr]addrUse{}}
+	for k, f := range p.Frontends {
+		r.used[k.Addr] = max(r.used[k.Addr], useOf(k, f))
+	}
+	return r
+}
+
+// Resolve is Plan.Resolve.
+func (r *Resolver) Resolve(flow Flow) Outcome {
+	return r.plan.resolve(flow, r.node, func(a netip.Addr) addrUse { return r.used[a] })
+}
+
+// addrUse is what an address is to a plan; a greater one goes before a lesser one.
+type addrUse uint8
+
+const (
+	noUse        addrUse = iota // no frontend has it
+	externalUse                 // an external or load balancer address
+	clusterIPUse                // a ClusterIP
+)
+
+func useOf(k Key, f *Frontend) addrUse {
+	switch {
+	case k.IsNodePort():
+		return noUse
+	case f.Kind == ClusterIP:
+		return clusterIPUse
+	}
+	return externalUse
+}
+
+func (p *Plan) resolve(flow Flow, node NodeAddrs, used func(netip.Addr) addrUse) Outcome {
+	source := p.Global.classify(flow, node)
 	f := p.frontendOf(flow)
 	if f == nil {
-		return p.withoutFrontend(flow)
+		out := p.withoutFrontend(flow, used(flow.To.Addr()))
+		out.Source = source
+		return out
 	}
-	out := Outcome{Ours: true, Frontend: f}
+	out := Outcome{Ours: true, Frontend: f, Source: source}
 	if f.SourceRanges != nil && !contain(f.SourceRanges, flow.From) {
 		// Before anything else, even a reject; Pods and this node are no exception.
 		out.Verdict, out.Why = Drop, "the source is in none of the source ranges"
 		return out
 	}
-	source := p.Global.classify(flow, node)
 	pool := &f.Pool
-	if f.Outside != nil && source == fromOutside {
+	if f.Outside != nil && source == FromOutside {
 		pool, out.Outside = f.Outside, true
 	}
 	out.Verdict = pool.Verdict
@@ -104,44 +159,39 @@ func (p *Plan) frontendOf(flow Flow) *Frontend {
 
 // withoutFrontend: the wrong port of an active ClusterIP is rejected, an address of a Service range that no frontend
 // has is dropped, anything else is not ours.
-func (p *Plan) withoutFrontend(flow Flow) Outcome {
-	taken := false
-	for k, f := range p.Frontends {
-		if k.Addr == flow.To.Addr() && !k.IsNodePort() {
-			if f.Kind == ClusterIP {
-				return Outcome{Ours: true, Verdict: Reject, Why: "the ClusterIP has no such port"}
-			}
-			taken = true
-		}
-	}
-	if !taken && contain(p.Global.ServiceCIDRs, flow.To.Addr()) {
+func (p *Plan) withoutFrontend(flow Flow, used addrUse) Outcome {
+	switch {
+	case used == clusterIPUse:
+		return Outcome{Ours: true, Verdict: Reject, Why: "the ClusterIP has no such port"}
+	case used == noUse && contain(p.Global.ServiceCIDRs, flow.To.Addr()):
 		return Outcome{Ours: true, Verdict: Drop, Why: "no Service has this address of the Service range"}
 	}
 	return Outcome{Why: "no frontend listens here"}
 }
 
-// source is who a connection comes from, as far as Service rules care.
-type source uint8
+// Source is who a connection comes from, as far as Service rules care.
+type Source uint8
 
+// The sources.
 const (
-	fromOutside source = iota
-	fromPod
-	fromNode
+	FromOutside Source = iota // of the cluster, or of this node when nothing tells Pods from others
+	FromPod
+	FromNode // this node itself
 )
 
-func (s source) String() string {
+func (s Source) String() string {
 	return [...]string{"outside the cluster", "that is a Pod", "that is this node"}[s]
 }
 
 // classify: a Pod by either list, before the node itself, whose addresses on the Pod network may lie in a Pod range.
-func (g *Global) classify(flow Flow, node NodeAddrs) source {
+func (g *Global) classify(flow Flow, node NodeAddrs) Source {
 	switch {
 	case contain(g.PodSources, flow.From) || g.isPodInterface(flow.Interface):
-		return fromPod
+		return FromPod
 	case node.Has(flow.From):
-		return fromNode
+		return FromNode
 	}
-	return fromOutside
+	return FromOutside
 }
 
 func (g *Global) isPodInterface(name string) bool {
@@ -161,14 +211,14 @@ func (g *Global) detects(family model.Family) bool {
 }
 
 // masquerades applies the frontend's rule; hairpin aside, which depends on the member.
-func (g *Global) masquerades(f *Frontend, flow Flow, source source) bool {
+func (g *Global) masquerades(f *Frontend, flow Flow, source Source) bool {
 	switch f.Masquerade {
 	case MasqueradeAlways:
 		return true
 	case MasqueradeOutside:
-		return source != fromPod && g.detects(model.FamilyOf(flow.From))
+		return source != FromPod && g.detects(model.FamilyOf(flow.From))
 	case MasqueradeFromNode:
-		return source == fromNode
+		return source == FromNode
 	}
 	return false
 }
