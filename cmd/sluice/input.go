@@ -27,6 +27,7 @@ type inputFlags struct {
 	node   string
 	config string
 	mode   string
+	local  []netip.Addr // addresses of the node besides those of its Node object
 }
 
 func (in *inputFlags) register(cmd *cobra.Command) {
@@ -105,7 +106,7 @@ func (in *inputFlags) planner(ctx context.Context) (_ *plan.Planner, closePlugin
 	if _, err := plugins.load(ctx, cfg); err != nil {
 		fmt.Fprintf(os.Stderr, "sluice: %v\n", err)
 	}
-	planner := plan.NewPlanner(settings(cfg, nil), plugins.get)
+	planner := plan.NewPlanner(settings(cfg, in.local), plugins.get)
 	planner.Replace(cluster)
 	step := planner.Plan(time.Now())
 	for _, err := range step.Errors {

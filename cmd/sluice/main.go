@@ -57,7 +57,7 @@ answer into the kernel. No packet passes through a plugin.`,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(newRunCommand(), newPlanCommand(), newExplainCommand(), newPluginCommand(), newCleanupCommand(),
+	root.AddCommand(newRunCommand(), newPlanCommand(), newTraceCommand(), newExplainCommand(), newPluginCommand(), newCleanupCommand(),
 		newVersionCommand())
 	return root
 }

@@ -152,6 +152,9 @@ func (p *Planner) Synced() bool { return p.cluster.Synced }
 // Current is the present plan; it belongs to the planner.
 func (p *Planner) Current() *Plan { return p.builder.Plan() }
 
+// NodeAddrs are this node's own addresses, as of the last Plan.
+func (p *Planner) NodeAddrs() NodeAddrs { return p.rules.NodeAddrs }
+
 // Conflicts are the frontends that more than one Service wants.
 func (p *Planner) Conflicts() []Degradation { return p.builder.Conflicts() }
 

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+type traceFlags struct {
+	inputFlags
+	locals []string
+	flow   traceFlow
+	flows  string
+	output string
+}
+
+// traceFlow is a line of a flows file.
+type traceFlow struct {
+	From      string `json:"from"`
+	To        string `json:"to"`
+	Protocol  string `json:"protocol"`
+	Interface string `json:"interface"`
+}
+
+func newTraceCommand() *cobra.Command {
+	var f traceFlags
+	cmd := &cobra.Command{
+		Use:   "trace --source DIR --from IP --to IP:PORT",
+		Short: "Say what happens to a new connection, and why",
+		Long: `Says what becomes of a new connection under the plan for a folder of manifests: DNAT with the endpoints that may get
+it, REJECT, DROP, or NONE when it is none of sluice's. Needs neither root nor a kernel, and sends nothing.
+
+With --flows, each line of the file is a JSON object, {"from":"10.0.0.2","to":"10.96.0.10:80","protocol":"TCP"}, and
+the answers come in the same order. It stops at the first line that it cannot read.`,
+		Example: `  sluice trace --source examples/boutique/manifests --node node-a1 --from 10.244.1.2 --to 10.96.0.10:80
+  sluice trace --source manifests --node a1 --flows flows.jsonl -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	f.register(cmd)
+	cmd.Flags().StringArrayVar(&f.locals, "local-address", nil, "an address of this node besides those of its Node object; may be given again")
+	cmd.Flags().StringVar(&f.flow.From, "from", "", "address that the connection comes from")
+	cmd.Flags().StringVar(&f.flow.To, "to", "", "address and port that it goes to; IPv6 as [ADDRESS]:PORT")
+	cmd.Flags().StringVar(&f.flow.Protocol, "protocol", "TCP", "TCP, UDP or SCTP")
+	cmd.Flags().StringVar(&f.flow.Interface, "interface", "", "link of this node that it comes in by, where links tell which sources are Pods")
+	cmd.Flags().StringVar(&f.flows, "flows", "", "file with one flow a line, as JSON; - for standard input")
+	cmd.Flags().StringVarP(&f.output, "output", "o", "text", "text, or json: one object a line")
+	return cmd
+}
+
+func (f *traceFlags) run(cmd *cobra.Command) (err error) {
+	if err := checkOutput(f.output, "text", "json"); err != nil {
+		return err
+	}
+	if f.source == "" {
+		return usageError{errors.New("--source is required: a folder of manifests")}
+	}
+	for _, name := range []string{"from", "to", "protocol", "interface"} {
+		if f.flows != "" && cmd.Flags().Changed(name) {
+			return usageError{fmt.Errorf("--flows and --%s: give one of them", name)}
+		}
+	}
+	var one plan.Flow
+	if f.flows == "" {
+		if one, err = f.flow.parse("--"); err != nil {
+			return usageError{err}
+		}
+	}
+	for _, s := range f.locals {
+		a, err := parseIP(s)
+		if err != nil {
+			return usageError{fmt.Errorf("--local-address: %w", err)}
+		}
+		f.local = append(f.local, a)
+	}
+	in := cmd.InOrStdin()
+	if f.flows != "" && f.flows != "-" {
+		file, err := os.Open(f.flows)
+		if err != nil {
+			return fmt.Errorf("flows: %w", err)
+		}
+		defer file.Close()
+		in = file
+	}
+	planner, closePlugins, err := f.planner(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer closePlugins()
+	t := newTracer(planner)
+	out := bufio.NewWriter(cmd.OutOrStdout())
+	defer func() {
+		if ferr := out.Flush(); err == nil && ferr != nil {
+			err = fmt.Errorf("write answers: %w", ferr)
+		}
+	}()
+	if f.flows == "" {
+		return f.answer(out, t, one)
+	}
+	first := true
+	return readFlows(in, f.flows, func(flow plan.Flow) error {
+		if !first && f.output == "text" {
+			fmt.Fprintln(out)
+		}
+		first = false
+		return f.answer(out, t, flow)
+	})
+}
+
+func (f *traceFlags) answer(w io.Writer, t *tracer, flow plan.Flow) error {
+	a := t.trace(flow)
+	if f.output == "json" {
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false)
+		return enc.Encode(a)
+	}
+	return a.print(w, flow)
+}
+
+// maxFlowLine bounds a line of a flows file.
+const maxFlowLine = 64 << 10
+
+// readFlows reads flows, one JSON object a line, and skips empty lines. A mistake is told with its file and line, after
+// the flows before it were handed on.
+func readFlows(r io.Reader, name string, each func(plan.Flow) error) error {
+	if name == "-" {
+		name = "standard input"
+	}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxFlowLine)
+	n := 0
+	for lines.Scan() {
+		n++
+		if strings.TrimSpace(lines.Text()) == "" {
+			continue
+		}
+		flow, err := parseFlowLine(lines.Text())
+		if err != nil {
+			return fmt.Errorf("%s:%d: %w", name, n, err)
+		}
+		if err := each(flow); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%s:%d: %w", name, n+1, err)
+	}
+	return nil
+}
+
+func parseFlowLine(line string) (plan.Flow, error) {
+	dec := json.NewDecoder(strings.NewReader(line))
+	dec.DisallowUnknownFields()
+	f := &traceFlow{Protocol: "TCP"}
+	if err := dec.Decode(&f); err != nil {
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			err = errors.New("the JSON object does not end on this line")
+		}
+		return plan.Flow{}, err
+	}
+	if f == nil {
+		return plan.Flow{}, errors.New("null is no flow")
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return plan.Flow{}, errors.New("more than one JSON object on a line")
+	}
+	return f.parse("")
+}
+
+// parse checks a flow; prefix stands before the names of fields in errors.
+func (f *traceFlow) parse(prefix string) (plan.Flow, error) {
+	bad := func(field string, err error) (plan.Flow, error) {
+		return plan.Flow{}, fmt.Errorf("%s%s: %w", prefix, field, err)
+	}
+	if f.From == "" {
+		return bad("from", errors.New("missing: an address"))
+	}
+	if f.To == "" {
+		return bad("to", errors.New("missing: an address and a port"))
+	}
+	from, err := parseIP(f.From)
+	if err != nil {
+		return bad("from", err)
+	}
+	to, err := netip.ParseAddrPort(f.To)
+	if err != nil {
+		return bad("to", fmt.Errorf("%q is not ADDRESS:PORT, or [ADDRESS]:PORT for IPv6", f.To))
+	}
+	addr, err := parseIP(to.Addr().String())
+	if err == nil && to.Port() == 0 {
+		err = fmt.Errorf("%q: port 0", f.To)
+	}
+	if err == nil && model.FamilyOf(addr) != model.FamilyOf(from) {
+		err = fmt.Errorf("%q is not of the family of %s", f.To, from)
+	}
+	if err != nil {
+		return bad("to", err)
+	}
+	proto, ok := model.ParseProtocol(strings.ToUpper(f.Protocol))
+	if !ok {
+		return bad("protocol", fmt.Errorf("%q is not TCP, UDP or SCTP", f.Protocol))
+	}
+	return plan.Flow{From: from, Interface: f.Interface, To: netip.AddrPortFrom(addr, to.Port()), Protocol: proto}, nil
+}
+
+// parseIP reads an address that a packet can have.
+func parseIP(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	switch {
+	case err != nil:
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
+	case a.Zone() != "":
+		return netip.Addr{}, fmt.Errorf("%q: an address without a zone, please", s)
+	case a.IsUnspecified():
+		return netip.Addr{}, fmt.Errorf("%q is the unspecified address", s)
+	}
+	return a.Unmap(), nil
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/service"
+)
+
+// traced is what becomes of a connection, and its JSON form.
+type traced struct {
+	Verdict string `json:"verdict"` // DNAT, REJECT, DROP or NONE
+	// Service port that took the connection; empty when none did.
+	Service   string           `json:"service"`
+	Endpoints []tracedEndpoint `json:"endpoints"` // those that may get it
+	Why       string           `json:"why"`
+}
+
+type tracedEndpoint struct {
+	Address    string  `json:"address"`
+	Weight     uint16  `json:"weight"`
+	Share      float64 `json:"share"` // of new connections, 0 to 1
+	Masquerade bool    `json:"masquerade"`
+}
+
+// tracer answers flows under one plan.
+type tracer struct {
+	planner  *plan.Planner
+	resolver *plan.Resolver
+	known    map[model.Name]*plan.Explanation
+}
+
+func newTracer(p *plan.Planner) *tracer {
+	return &tracer{p, p.Current().Resolver(p.NodeAddrs()), map[model.Name]*plan.Explanation{}}
+}
+
+func (t *tracer) trace(flow plan.Flow) traced {
+	o := t.resolver.Resolve(flow)
+	a := traced{Verdict: "NONE", Endpoints: []tracedEndpoint{}}
+	if o.Ours {
+		a.Verdict = [...]string{plan.Forward: "DNAT", plan.Reject: "REJECT", plan.Drop: "DROP"}[o.Verdict]
+	}
+	for _, c := range o.Candidates {
+		a.Endpoints = append(a.Endpoints, tracedEndpoint{c.Addr.String(), c.Weight, c.Share, c.Masquerade})
+	}
+	if o.Frontend == nil {
+		a.Why = t.unclaimed(flow, &o)
+		return a
+	}
+	a.Service = o.Frontend.Owner.String()
+	a.Why = o.Frontend.Kind.String() + " " + o.Frontend.Key.String() + ": " + strings.Join(t.reasons(flow, &o), "; ")
+	return a
+}
+
+// unclaimed says why no frontend took a flow.
+func (t *tracer) unclaimed(flow plan.Flow, o *plan.Outcome) string {
+	p := t.planner.Current()
+	if o.Ours && o.Verdict == plan.Reject {
+		return fmt.Sprintf("%s is the ClusterIP of %s, which has no port %d/%s",
+			flow.To.Addr(), strings.Join(ownersOf(p, flow.To.Addr()), " and "), flow.To.Port(), flow.Protocol)
+	}
+	if o.Ours {
+		i := slices.IndexFunc(p.Global.ServiceCIDRs, func(r netip.Prefix) bool { return r.Contains(flow.To.Addr()) })
+		return fmt.Sprintf("%s is in the Service range %s, and no Service has it", flow.To.Addr(), p.Global.ServiceCIDRs[i])
+	}
+	star := netip.IPv4Unspecified()
+	if flow.To.Addr().Is6() {
+		star = netip.IPv6Unspecified()
+	}
+	nodePort := p.Frontends[plan.Key{Addr: star, Port: flow.To.Port(), Protocol: flow.Protocol}]
+	if nodePort != nil && t.planner.NodeAddrs().Has(flow.To.Addr()) {
+		return fmt.Sprintf("NodePort %d of %s answers on %s only (nodePortAddresses; never on loopback)",
+			flow.To.Port(), nodePort.Owner, addrList(p.Global.NodePortAddrs, flow.To.Addr()))
+	}
+	return fmt.Sprintf("no Service listens on %s/%s", flow.To, flow.Protocol)
+}
+
+// reasons says what led to an outcome, from the frontend to the endpoints and the source that they see.
+func (t *tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {
+	f := o.Frontend
+	if f.SourceRanges != nil && !slices.ContainsFunc(f.SourceRanges, func(r netip.Prefix) bool { return r.Contains(flow.From) }) {
+		return []string{fmt.Sprintf("%s is in none of loadBalancerSourceRanges %v, which hold for Pods and nodes too", flow.From, f.SourceRanges)}
+	}
+	x := t.explain(f.Owner.Service)
+	who := "the source is outside the cluster"
+	switch o.Source {
+	case plan.FromPod:
+		who = "the source is a Pod"
+	case plan.FromNode:
+		who = "the source is this node"
+	}
+	local := f.Outside != nil && o.Outside
+	var out []string
+	switch {
+	case f.Kind == plan.ClusterIP:
+		if local = x != nil && x.Service.InternalLocal; local {
+			out = append(out, "internalTrafficPolicy Local")
+		}
+	case f.Outside == nil:
+		out = append(out, "externalTrafficPolicy Cluster")
+	case local:
+		out = append(out, who+": externalTrafficPolicy Local")
+	default:
+		out = append(out, who+": externalTrafficPolicy Local does not hold for it")
+	}
+	if o.Verdict != plan.Forward {
+		if local && o.Verdict == plan.Drop {
+			return append(out, "no endpoint on this node can serve, others can")
+		}
+		return append(out, "no endpoint anywhere can serve")
+	}
+	scope := "all endpoints"
+	if local {
+		scope = "endpoints on this node"
+	}
+	if d := decidedOf(x, f); d != nil {
+		scope += chosenBy(d, x, local)
+	}
+	out = append(out, scope)
+	if f.Affinity > 0 {
+		out = append(out, fmt.Sprintf("session affinity: a client goes where it went in the last %s", f.Affinity))
+	}
+	return append(out, masqueradeReason(who, o))
+}
+
+// chosenBy says which rule narrowed the endpoints, or which policy weighed them.
+func chosenBy(d *plan.Decided, x *plan.Explanation, local bool) string {
+	decision, ready := &d.Cluster, slices.ContainsFunc(d.Port.Endpoints, func(e service.Endpoint) bool { return e.Ready && (!local || e.Local) })
+	if local {
+		decision = &d.Local
+	}
+	text := ""
+	switch {
+	case !ready:
+		text = " that still serve while they terminate, as none is ready"
+	case !local && d.Port.Topology != service.NoTopology:
+		text = ", by hints those for the " + d.Port.Topology.String()
+	}
+	if x.Policy != nil {
+		text += fmt.Sprintf(", decided by %s (%s)", decision.From, x.Policy.Name)
+	}
+	return text
+}
+
+func masqueradeReason(who string, o *plan.Outcome) string {
+	all := !slices.ContainsFunc(o.Candidates, func(c plan.Candidate) bool { return !c.Masquerade })
+	some := slices.ContainsFunc(o.Candidates, func(c plan.Candidate) bool { return c.Masquerade })
+	switch f := o.Frontend; {
+	case f.Masquerade == plan.MasqueradeAlways && f.Kind == plan.ClusterIP:
+		return "masqueraded: masqueradeAll"
+	case f.Masquerade == plan.MasqueradeAlways:
+		return "masqueraded, as the answer has to come back through this node"
+	case all && f.Masquerade != plan.MasqueradeNever && o.Source != plan.FromPod:
+		return "masqueraded: " + who
+	case some:
+		return "the source is kept, but for the endpoint that it is itself"
+	}
+	return "the source is kept"
+}
+
+// explain gives what was decided for a Service; nil when it is not known (any more).
+func (t *tracer) explain(name model.Name) *plan.Explanation {
+	x, ok := t.known[name]
+	if !ok {
+		x, _ = t.planner.Explain(name)
+		t.known[name] = x
+	}
+	return x
+}
+
+func decidedOf(x *plan.Explanation, f *plan.Frontend) *plan.Decided {
+	if x == nil {
+		return nil
+	}
+	for i := range x.Decided {
+		if d := &x.Decided[i]; d.Port.Name == f.Owner && d.Port.Family == f.Key.Family() {
+			return d
+		}
+	}
+	return nil
+}
+
+// ownersOf names the Services that have an address.
+func ownersOf(p *plan.Plan, a netip.Addr) []string {
+	var out []string
+	for k, f := range p.Frontends {
+		if k.Addr == a && f.Kind == plan.ClusterIP {
+			out = append(out, f.Owner.Service.String())
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func addrList(addrs []netip.Addr, like netip.Addr) string {
+	var out []string
+	for _, a := range addrs {
+		if a.Is4() == like.Is4() {
+			out = append(out, a.String())
+		}
+	}
+	if len(out) == 0 {
+		return "no address of this node"
+	}
+	return strings.Join(out, ", ")
+}
+
+// print writes an answer for people.
+func (a *traced) print(w io.Writer, flow plan.Flow) error {
+	fmt.Fprintf(w, "%s → %s/%s  %s", flow.From, flow.To, flow.Protocol, a.Verdict)
+	if a.Service != "" {
+		fmt.Fprintf(w, "  %s", a.Service)
+	}
+	fmt.Fprintf(w, "\n  %s\n", a.Why)
+	if len(a.Endpoints) == 0 {
+		return nil
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "  ENDPOINT\tWEIGHT\tSHARE\tSOURCE")
+	for _, e := range a.Endpoints {
+		source := "kept"
+		if e.Masquerade {
+			source = "masqueraded"
+		}
+		fmt.Fprintf(tw, "  %s\t%d\t%.1f %%\t%s\n", e.Address, e.Weight, 100*e.Share, source)
+	}
+	return tw.Flush()
+}
