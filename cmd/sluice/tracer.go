@@ -54,7 +54,11 @@ func (t *tracer) trace(flow plan.Flow) traced {
 		return a
 	}
 	a.Service = o.Frontend.Owner.String()
-	a.Why = o.Frontend.Kind.String() + " " + o.Frontend.Key.String() + ": " + strings.Join(t.reasons(flow, &o), "; ")
+	at := o.Frontend.Key.String()
+	if o.Frontend.Kind == plan.NodePort {
+		at = fmt.Sprintf("%d/%s", o.Frontend.Key.Port, flow.Protocol)
+	}
+	a.Why = o.Frontend.Kind.String() + " " + at + ": " + strings.Join(t.reasons(flow, &o), "; ")
 	return a
 }
 
