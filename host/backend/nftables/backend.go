@@ -79,7 +79,7 @@ func (b *Backend) Caps() plan.Caps {
 		Name:      "nftables",
 		Ratios:    true,
 		MaxTotal:  1000,
-		Balances:  []plan.Balance{plan.Random},
+		Balances:  []plan.Balance{plan.Random, plan.SourceHash},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
 	}
 }

@@ -119,7 +119,7 @@ func (t *table) refer(x *tx, k plan.Key, h *held, by int32) {
 	if !h.listed || k.IsNodePort() {
 		return
 	}
-	switch _, kind, ok := parseComment(h.comment, k.Protocol); {
+	switch _, kind, _, ok := parseComment(h.comment, k.Protocol); {
 	case ok && kind == plan.ClusterIP:
 		t.clusterAddrs.change(x, k.Addr, by)
 	case ok:

@@ -48,7 +48,8 @@ func (t *table) fetchSlots(i side, lane int) (found int, err error) {
 		}
 		take := func(e []byte) bool { return t.takeSlot(h, lane, e) }
 		key := frontendKey(make([]byte, 0, 64), k)
-		size := 1 << bits.TrailingZeros32(totals)
+		c, _ := classOf(bits.TrailingZeros32(totals))
+		size := 1 << c
 		for n := range size {
 			if n%f.limit == 0 {
 				if err := f.request(min(size-n, f.limit), take); err != nil {

@@ -25,7 +25,7 @@ type held struct {
 
 // pool is what a lane has of a frontend.
 type pool struct {
-	sets  uint32           // bits: a total's class, rejected, dropped
+	sets  uint32           // bits: a kind of pool, rejected, dropped
 	slots []netip.AddrPort // by number; invalid: none
 
 	sticky []sticky // one at most, as above
@@ -44,13 +44,16 @@ type sticky struct {
 }
 
 const (
-	rejectedBit = 1 << (maxClass + 1)
-	droppedBit  = 1 << (maxClass + 2)
+	rejectedBit = 1 << kinds
+	droppedBit  = 1 << (kinds + 1)
 )
 
 // lower gives the elements of a frontend. before is what there is of it now: slots stay where they can.
 func lower(f *plan.Frontend, before *held) (*held, error) {
 	h := &held{listed: true, comment: f.Owner.String() + " " + f.Kind.String()}
+	if f.Balance == plan.SourceHash {
+		h.comment += " " + f.Balance.String()
+	}
 	if len(h.comment) > maxComment {
 		return nil, fmt.Errorf("nftables: %s: the name is longer than the %d bytes of a comment", f.Owner, maxComment)
 	}
@@ -59,22 +62,22 @@ func lower(f *plan.Frontend, before *held) (*held, error) {
 	}
 	h.guarded, h.ranges = f.SourceRanges != nil, f.SourceRanges
 	var err error
-	if h.lanes[inside], err = lowerPool(&f.Pool, f.Key.Family(), before.lanes[inside].slots); err != nil {
+	if h.lanes[inside], err = lowerPool(f, &f.Pool, before.lanes[inside].slots); err != nil {
 		return nil, fmt.Errorf("nftables: %s %s: %w", f.Owner, f.Key, err)
 	}
 	if f.Outside != nil {
 		h.split = true
-		if h.lanes[outside], err = lowerPool(f.Outside, f.Key.Family(), before.lanes[outside].slots); err != nil {
+		if h.lanes[outside], err = lowerPool(f, f.Outside, before.lanes[outside].slots); err != nil {
 			return nil, fmt.Errorf("nftables: %s %s: outside: %w", f.Owner, f.Key, err)
 		}
 	}
 	return h, nil
 }
 
-func lowerPool(p *plan.Pool, f model.Family, before []netip.AddrPort) (pool, error) {
+func lowerPool(f *plan.Frontend, p *plan.Pool, before []netip.AddrPort) (pool, error) {
 	for _, m := range p.Members {
-		if model.FamilyOf(m.Addr.Addr()) != f {
-			return pool{}, fmt.Errorf("member %s: not %s", m.Addr, f)
+		if model.FamilyOf(m.Addr.Addr()) != f.Key.Family() {
+			return pool{}, fmt.Errorf("member %s: not %s", m.Addr, f.Key.Family())
 		}
 	}
 	switch total := p.Total(); {
@@ -84,6 +87,9 @@ func lowerPool(p *plan.Pool, f model.Family, before []netip.AddrPort) (pool, err
 		return pool{sets: rejectedBit}, nil
 	case total > 1<<maxClass:
 		return pool{}, fmt.Errorf("the weights sum up to %d, more than the %d slots of a pool", total, 1<<maxClass)
+	case f.Balance == plan.SourceHash:
+		members, c := fill(p.Members, total)
+		return pool{sets: 1 << (maxClass + 1 + c - minHash), slots: assign(before, members, total*(1<<c/total))}, nil
 	default:
 		return pool{sets: 1 << class(total), slots: assign(before, p.Members, total)}, nil
 	}
@@ -92,7 +98,7 @@ func lowerPool(p *plan.Pool, f model.Family, before []netip.AddrPort) (pool, err
 // raise is the inverse of lower, as far as the elements are consistent.
 func (h *held) raise(k plan.Key) *plan.Frontend {
 	f := &plan.Frontend{Key: k, Pool: h.lanes[inside].raise()}
-	f.Owner, f.Kind, _ = parseComment(h.comment, k.Protocol)
+	f.Owner, f.Kind, f.Balance, _ = parseComment(h.comment, k.Protocol)
 	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
 		if h.masq&(1<<m) != 0 {
 			f.Masquerade = m
@@ -114,7 +120,7 @@ func (h *held) raise(k plan.Key) *plan.Frontend {
 func (p *pool) raise() plan.Pool {
 	switch {
 	case p.sets&(rejectedBit-1) != 0:
-		return plan.Pool{Verdict: plan.Forward, Members: membersOf(p.slots)}
+		return plan.Pool{Verdict: plan.Forward, Members: lowest(membersOf(p.slots))}
 	case p.sets&rejectedBit != 0:
 		return plan.Pool{Verdict: plan.Reject}
 	default:
@@ -134,17 +140,22 @@ func (p *pool) put(n uint32, a netip.AddrPort) bool {
 	return true
 }
 
-// parseComment reads "namespace/name:port Kind".
-func parseComment(s string, proto model.Protocol) (owner model.PortName, kind plan.Kind, ok bool) {
+// parseComment reads "namespace/name:port Kind", and "source-hash" after it.
+func parseComment(s string, proto model.Protocol) (owner model.PortName, kind plan.Kind, balance plan.Balance, ok bool) {
 	name, word, ok1 := strings.Cut(s, " ")
+	word, hash, hashed := strings.Cut(word, " ")
+	if hashed && hash == plan.SourceHash.String() {
+		balance = plan.SourceHash
+	}
 	name, port, _ := strings.Cut(name, ":")
 	ns, svc, ok2 := strings.Cut(name, "/")
 	for k := plan.ClusterIP; k <= plan.NodePort; k++ {
 		if k.String() == word {
-			return model.PortName{Service: model.Name{Namespace: ns, Name: svc}, Port: port, Protocol: proto}, k, ok1 && ok2
+			owner = model.PortName{Service: model.Name{Namespace: ns, Name: svc}, Port: port, Protocol: proto}
+			return owner, k, balance, ok1 && ok2
 		}
 	}
-	return model.PortName{}, 0, false
+	return model.PortName{}, 0, 0, false
 }
 
 // owner is what error messages name.

@@ -291,6 +291,8 @@ func fingerprint(exprs []byte) string {
 		case "immediate":
 			v := attr(attr(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
 			s += fmt.Sprintf(" %d %s", int32(number(attr(v, unix.NFTA_VERDICT_CODE))), text(attr(v, unix.NFTA_VERDICT_CHAIN)))
+		case "hash":
+			s += fmt.Sprintf(" %d %d", number(attr(data, unix.NFTA_HASH_MODULUS)), number(attr(data, unix.NFTA_HASH_SEED)))
 		case "numgen":
 			s += fmt.Sprintf(" %d", number(attr(data, unix.NFTA_NG_MODULUS)))
 		case "bitwise":

@@ -162,7 +162,7 @@ func (t *table) settleOwners(x *tx) (lost bool) {
 // adoptOwners finds out which ids belong to whom. An id that belongs to nobody loses its members at the next commit.
 func (t *table) adoptOwners() {
 	for k, h := range t.frontends {
-		name, _, ok := parseComment(h.comment, k.Protocol)
+		name, _, _, ok := parseComment(h.comment, k.Protocol)
 		if !ok || len(h.affine) == 0 {
 			continue
 		}

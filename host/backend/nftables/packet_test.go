@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -406,5 +407,73 @@ func TestAffinityIsForgottenTwice(t *testing.T) {
 	}
 	if got := d.ask(d.client, "tcp", "10.96.0.10:80").Server; got == first {
 		t.Errorf("went to %s, which has left", got)
+	}
+}
+
+func TestSourceHashKeepsClientsWhileTheirMemberStays(t *testing.T) {
+	d := newBed(t, 4)
+	const line = "10.96.0.10:80/TCP ClusterIP masquerade=never balance=source-hash"
+	const line6 = "[fd00:10:96::a]:80/TCP ClusterIP masquerade=never balance=source-hash"
+	var clients []netip.Addr
+	for i := range 200 {
+		a := netip.AddrFrom4([4]byte{192, 168, 100, byte(i + 1)})
+		if i%2 == 1 {
+			a = netip.AddrFrom16([16]byte{0xfd, 0, 1, 0x92, 15: byte(i + 1)})
+		}
+		if err := d.lab.Node.AddAddr("lo", a); err != nil {
+			t.Fatal(err)
+		}
+		clients = append(clients, a)
+	}
+	where := func() (seen []string) {
+		for _, c := range clients {
+			to := "10.96.0.10:80"
+			if c.Is6() {
+				to = "[fd00:10:96::a]:80"
+			}
+			a, err := d.lab.Node.AskFrom("tcp", c, netip.MustParseAddrPort(to), soon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen = append(seen, a.Server)
+		}
+		return seen
+	}
+	count := func(seen []string, server string) (n int) {
+		for _, s := range seen {
+			if s == server {
+				n++
+			}
+		}
+		return n
+	}
+	d.apply(service(frontend(line, "1 2 3*2"), frontend(line6, "1 2 3*2")))
+	before := where()
+	if again := where(); !slices.Equal(before, again) {
+		t.Error("the same client does not always get the same member")
+	}
+	for server, due := range map[string]int{"p1": 50, "p2": 50, "p3": 100} {
+		if n := count(before, server); n < due-28 || n > due+28 { // four standard deviations
+			t.Errorf("%s has %d of 200 clients, due %d", server, n, due)
+		}
+	}
+	// p2 leaves: its clients move, of the others only those whose slots the shares of the others took.
+	d.apply(service(frontend(line, "1 3*2"), frontend(line6, "1 3*2")))
+	after := where()
+	moved := 0
+	for i := range before {
+		if after[i] == "p2" {
+			t.Fatalf("%s still goes to p2", clients[i])
+		}
+		if before[i] != "p2" && after[i] != before[i] {
+			moved++
+		}
+	}
+	if moved > 10 {
+		t.Errorf("%d of %d clients of other members moved", moved, 200-count(before, "p2"))
+	}
+	t.Logf("%d clients of other members moved", moved)
+	if out, err := d.nft("", "list", "ruleset"); err != nil || !strings.Contains(out, "jhash ip saddr mod 1024 seed 0x1 map @slots") {
+		t.Errorf("nft list ruleset: %v\n%s", err, out)
 	}
 }

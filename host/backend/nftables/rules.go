@@ -96,6 +96,24 @@ func (w *writer) random(mod uint32) *writer {
 	return w.load(&expr.Numgen{Register: w.reg, Modulus: mod, Type: unix.NFT_NG_RANDOM}, 4)
 }
 
+// hash loads a hash of the client's address. The address goes to registers of its own first, as nft has it.
+func (w *writer) hash(mod, seed uint32) *writer {
+	slot := w.reg
+	w.reg = unix.NFT_REG32_00 + 4
+	if w.family == model.IPv6 {
+		w.reg = unix.NFT_REG32_00 + 8
+	}
+	src, n := w.reg, uint32(4)
+	if w.family == model.IPv6 {
+		n = 16
+	}
+	w.saddr()
+	w.reg = slot
+	return w.load(&expr.Hash{
+		SourceRegister: src, DestRegister: slot, Length: n, Modulus: mod, Seed: seed, Type: expr.HashTypeJenkins,
+	}, 4)
+}
+
 func (w *writer) in(s *set) *writer    { return w.member(s, false) }
 func (w *writer) notIn(s *set) *writer { return w.member(s, true) }
 

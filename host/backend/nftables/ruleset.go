@@ -221,13 +221,17 @@ func (r ruleWriter) lane(i side, lane int) []chain {
 	enter = append(enter, r.new().counter().drop())
 	var dispatch []*writer
 	var picks []chain
-	for c, total := range ls.totals {
+	for kind, total := range ls.totals {
 		if !total.exists {
 			continue
 		}
+		c, hashed := classOf(kind)
 		pick := p + "pick_" + strconv.Itoa(1<<c)
+		if hashed {
+			pick = p + "hash_" + strconv.Itoa(1<<c)
+		}
 		dispatch = append(dispatch, r.new().frontend(i).in(total).goTo(pick))
-		picks = append(picks, r.chain(pick, r.pick(i, c, ls.slots)...))
+		picks = append(picks, r.chain(pick, r.pick(i, c, hashed, ls.slots)...))
 	}
 	dispatch = append(dispatch,
 		r.new().frontend(i).in(ls.rejected).goTo("refuse"),
@@ -237,9 +241,18 @@ func (r ruleWriter) lane(i side, lane int) []chain {
 
 // pick draws a slot. A pool of n slots has those from 0 to n-1 and is of the class whose size is the next power of
 // two: drawing until a slot is hit is as even as drawing below n, and the rules do not depend on n.
-func (r ruleWriter) pick(i side, class int, slots *set) []*writer {
-	size := uint32(1) << class
-	draw := func(mod uint32) *writer { return r.new().frontend(i).random(mod).dnat(slots) }
+//
+// A hash of the client's address instead of a random number, another at each try, makes a consistent hash of it: a
+// client moves only when the slot that it hits has changed, or when one that it missed is new.
+func (r ruleWriter) pick(i side, class int, hashed bool, slots *set) []*writer {
+	size, seed := uint32(1)<<class, uint32(0)
+	draw := func(mod uint32) *writer {
+		w := r.new().frontend(i)
+		if seed++; hashed {
+			return w.hash(mod, seed).dnat(slots)
+		}
+		return w.random(mod).dnat(slots)
+	}
 	var rules []*writer
 	for range tries(class) {
 		rules = append(rules, draw(size))

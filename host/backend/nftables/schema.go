@@ -83,12 +83,27 @@ const (
 // maxClass: pools of up to 1<<maxClass slots.
 const maxClass = 16
 
+// A pool's kind is its class when slots are drawn at random, and maxClass+1 and on when they are chosen by hash: those
+// have tables of at least 1<<minHash slots, so that a change of members moves few clients.
+const (
+	minHash = 10
+	kinds   = maxClass + 1 + maxClass - minHash + 1
+)
+
+// classOf is the class of a kind.
+func classOf(kind int) (class int, hashed bool) {
+	if kind <= maxClass {
+		return kind, false
+	}
+	return kind - (maxClass + 1) + minHash, true
+}
+
 // class of a pool of n > 0 slots: the n with which 1<<n slots hold it.
 func class(n int) int { return bits.Len(uint(n - 1)) }
 
 // laneSets lead a frontend to its slots or its verdict.
 type laneSets struct {
-	totals   [maxClass + 1]*set
+	totals   [kinds]*set // by kind of pool: first those drawn from at random, then those by hash
 	rejected *set
 	dropped  *set
 	slots    *set
@@ -169,7 +184,7 @@ func (s *schema) newSide(i side) sideSets {
 		ls := &ss.lanes[l]
 		ls.sticky = map[int]*set{}
 		for c := range ls.totals {
-			ls.totals[c] = s.add(p+"total_"+strconv.Itoa(1<<c), key...)
+			ls.totals[c] = s.add(p+totalName(c), key...)
 		}
 		ls.rejected = s.add(p+"rejected", key...)
 		ls.dropped = s.add(p+"dropped", key...)
@@ -177,6 +192,13 @@ func (s *schema) newSide(i side) sideSets {
 		ls.slots.userdata = slotsUserdata(s.family, i)
 	}
 	return ss
+}
+
+func totalName(kind int) string {
+	if c, hashed := classOf(kind); hashed {
+		return "hashed_" + strconv.Itoa(1<<c)
+	}
+	return "total_" + strconv.Itoa(1<<kind)
 }
 
 func with(key []field, more ...field) []field { return append(append([]field(nil), key...), more...) }

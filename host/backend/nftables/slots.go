@@ -43,7 +43,34 @@ func assign(before []netip.AddrPort, members []plan.Member, total int) []netip.A
 	return slots
 }
 
-// membersOf is the inverse: whose slots these are, sorted, with their number as weight.
+// fill gives the table of a pool whose slots are chosen by hash: its class, and weights as many times as they fit.
+func fill(members []plan.Member, total int) ([]plan.Member, int) {
+	c := max(class(total), minHash)
+	out := slices.Clone(members)
+	for i := range out {
+		out[i].Weight *= uint16(1 << c / total)
+	}
+	return out, c
+}
+
+// lowest is the inverse: weights in lowest terms.
+func lowest(members []plan.Member) []plan.Member {
+	var all uint16
+	for _, m := range members {
+		for a, b := m.Weight, all; ; a, b = b, a%b {
+			if b == 0 {
+				all = a
+				break
+			}
+		}
+	}
+	for i := range members {
+		members[i].Weight /= all
+	}
+	return members
+}
+
+// membersOf is the inverse of assign: whose slots these are, sorted, with their number as weight.
 func membersOf(slots []netip.AddrPort) []plan.Member {
 	sorted := slices.Clone(slots)
 	slices.SortFunc(sorted, netip.AddrPort.Compare)
