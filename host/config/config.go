@@ -5,6 +5,7 @@
 package config
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -30,6 +31,13 @@ const ModeNFTables = "nftables"
 type Config struct {
 	HostnameOverride string // name of this node; "" for the host's own
 	Mode             string
+	// BindAddress is this node's primary address of its family; not valid: the Node's first one.
+	BindAddress netip.Addr
+	// BindAddressHardFail ends sluice when it cannot listen where it is told to.
+	BindAddressHardFail bool
+	// DetectLocalMode says how a source is told to be a Pod; the other fields of detection hold in their mode only.
+	DetectLocalMode string
+	DetectLocal     DetectLocal
 	// ClusterCIDR are the sources that count as Pods, at most one of each family; without one of a family, none does.
 	ClusterCIDR []netip.Prefix
 	// NodePortAddresses select this node's addresses that NodePorts answer on; nil is the primary address of each
@@ -39,6 +47,10 @@ type Config struct {
 	MasqueradeBit      uint8         // of the packet mark, 0–31
 	MinSyncPeriod      time.Duration // the least time between two writes; 0: at once
 	SyncPeriod         time.Duration // how often what failed is tried again, and drift is looked for
+	Conntrack          Conntrack
+	OOMScoreAdj        int // of the process, -1000–1000
+	Logging            Logging
+	EnableProfiling    bool
 	MetricsBindAddress string
 	HealthzBindAddress string
 	PluginCacheDir     string // for compiled plugins; "": in the user's own cache folder, where there is one
@@ -65,12 +77,22 @@ type Limits struct {
 func Default() *Config {
 	return &Config{
 		Mode:               ModeNFTables,
+		DetectLocalMode:    ClusterCIDR,
 		MasqueradeBit:      14,
 		SyncPeriod:         30 * time.Second,
+		Conntrack:          defaultConntrack(),
+		OOMScoreAdj:        -999,
+		Logging:            Logging{Format: LogText},
 		MetricsBindAddress: "127.0.0.1:10249",
 		HealthzBindAddress: "0.0.0.0:10256",
 	}
 }
+
+//go:embed defaults.yaml
+var defaults string
+
+// Defaults is the configuration file that says nothing but the defaults, each with a comment.
+func Defaults() string { return defaults }
 
 // Load reads a file. Paths in it are relative to its folder.
 func Load(path string) (*Config, error) {
@@ -127,6 +149,11 @@ func (c *Config) Replaces(old *Config) error {
 	}
 	fixed("hostnameOverride", c.HostnameOverride, old.HostnameOverride)
 	fixed("mode", c.Mode, old.Mode)
+	fixed("bindAddressHardFail", c.BindAddressHardFail, old.BindAddressHardFail)
+	fixed("conntrack", c.Conntrack, old.Conntrack)
+	fixed("oomScoreAdj", c.OOMScoreAdj, old.OOMScoreAdj)
+	fixed("logging", c.Logging, old.Logging)
+	fixed("enableProfiling", c.EnableProfiling, old.EnableProfiling)
 	fixed("metricsBindAddress", c.MetricsBindAddress, old.MetricsBindAddress)
 	fixed("healthzBindAddress", c.HealthzBindAddress, old.HealthzBindAddress)
 	fixed("pluginCacheDir", c.PluginCacheDir, old.PluginCacheDir)

@@ -24,6 +24,21 @@ masqueradeAll: true
 masqueradeBit: 0
 minSyncPeriod: 100ms
 syncPeriod: 1m
+bindAddress: 192.168.0.1
+bindAddressHardFail: true
+detectLocalMode: InterfaceNamePrefix
+detectLocal: {interfaceNamePrefix: veth, bridgeInterface: cni0}
+conntrack:
+  maxPerCore: 0
+  min: 7
+  tcpBeLiberal: true
+  tcpEstablishedTimeout: 2h
+  tcpCloseWaitTimeout: 0s
+  udpTimeout: 10s
+  udpStreamTimeout: 1m
+oomScoreAdj: 0
+logging: {format: json, verbosity: 2}
+enableProfiling: true
 metricsBindAddress: "[::1]:9999"
 healthzBindAddress: 0.0.0.0:10256
 pluginCacheDir: /var/cache/sluice
@@ -64,13 +79,20 @@ func TestParseTakesEveryField(t *testing.T) {
 	}
 	drain := policy.Step{Plugin: "staged-drain", Settings: `{"a":0.5,"b":9007199254740993,"stages":[{"seconds":10,"weight":50}]}`}
 	want := &Config{
-		HostnameOverride:   "node-a1",
-		Mode:               ModeNFTables,
-		ClusterCIDR:        prefixes("10.244.0.0/16", "fd00:10:244::/56"),
-		NodePortAddresses:  prefixes("192.168.0.0/24", "::/0"),
-		MasqueradeAll:      true,
-		MinSyncPeriod:      100 * time.Millisecond,
-		SyncPeriod:         time.Minute,
+		HostnameOverride:  "node-a1",
+		Mode:              ModeNFTables,
+		ClusterCIDR:       prefixes("10.244.0.0/16", "fd00:10:244::/56"),
+		NodePortAddresses: prefixes("192.168.0.0/24", "::/0"),
+		MasqueradeAll:     true,
+		MinSyncPeriod:     100 * time.Millisecond,
+		SyncPeriod:        time.Minute,
+		BindAddress:       netip.MustParseAddr("192.168.0.1"), BindAddressHardFail: true,
+		DetectLocalMode: InterfaceNamePrefix,
+		DetectLocal:     DetectLocal{BridgeInterface: "cni0", InterfaceNamePrefix: "veth"},
+		Conntrack: Conntrack{
+			Min: 7, TCPBeLiberal: true, TCPEstablishedTimeout: 2 * time.Hour, UDPTimeout: 10 * time.Second, UDPStreamTimeout: time.Minute,
+		},
+		Logging: Logging{Format: LogJSON, Verbosity: 2}, EnableProfiling: true,
 		MetricsBindAddress: "[::1]:9999",
 		HealthzBindAddress: "0.0.0.0:10256",
 		PluginCacheDir:     "/var/cache/sluice",
@@ -102,7 +124,7 @@ func TestParseTakesEveryField(t *testing.T) {
 		},
 		DefaultPolicy: "watch",
 	}
-	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
+	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
 		t.Errorf("-want +got\n%s", d)
 	}
 	if got.MasqueradeMark() != 1 {
@@ -144,6 +166,12 @@ masqueradeBit: 32
 minSyncPeriod: 10
 syncPeriod: 1ms
 metricsBindAddress: localhost:10249
+bindAddress: 224.0.0.1
+detectLocalMode: BridgeInterfaces
+detectLocal: {interfaceNamePrefix: "veth*", bridge: x}
+conntrack: {maxPerCore: -1, min: -2, tcpEstablishedTimeout: -1s, udpTimeout: 1500ms, udpStreamTimeout: 1000000h, tcpCloseWaitTimeout: 3600}
+oomScoreAdj: -1001
+logging: {format: yaml, verbosity: -1, flushFrequency: 5s}
 plugins:
 - {name: zone-spill, file: a.wasm, digest: "md5:1", limits: {memoryMiB: 65, cpu: 1}}
 - {name: zone-spill, file: b.wasm}
@@ -180,6 +208,20 @@ nodePortAddresses[1]: "192.168.0.1" is not a CIDR such as 10.244.0.0/16 or fd00:
 masqueradeBit: 32 is not between 0 and 31
 minSyncPeriod: 10 is not text (quote it)
 syncPeriod: 1ms is shorter than 1s
+bindAddress: 224.0.0.1 is not a unicast address
+detectLocalMode: "BridgeInterfaces": must be ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix (did you mean "BridgeInterface"?)
+detectLocal.interfaceNamePrefix: "veth*" is not an interface's name: 1 to 15 letters, digits and signs without '/', '*', '#' and blanks
+detectLocal.bridge: unknown field
+conntrack.maxPerCore: -1 is below 0
+conntrack.min: -2 is below 0
+conntrack.tcpEstablishedTimeout: -1s is shorter than 0s
+conntrack.tcpCloseWaitTimeout: 3600 is not text (quote it)
+conntrack.udpTimeout: 1.5s is not whole seconds
+conntrack.udpStreamTimeout: 1000000h0m0s is longer than the kernel can hold, 2147483s
+oomScoreAdj: -1001 is not between -1000 and 1000
+logging.format: "yaml": must be text or json
+logging.verbosity: -1 is below 0
+logging.flushFrequency: unknown field
 metricsBindAddress: "localhost:10249" is not an address with a port, such as 127.0.0.1:10249 or [::]:10249
 plugins[0].digest: "md5:1" is not sha256: and 64 hexadecimal digits in lower case
 plugins[0].limits.memoryMiB: 65 is not between 1 and 64
@@ -325,6 +367,11 @@ func FuzzParse(f *testing.F) {
 		}
 		if set.Default != "" && set.Policies[set.Default] == nil {
 			t.Errorf("default policy %q", set.Default)
+		}
+		for _, i := range c.PodInterfaces() {
+			if !isInterface(strings.TrimSuffix(i, "*")) || i == "*" {
+				t.Errorf("Pod interface %q", i)
+			}
 		}
 		if c.SyncPeriod <= 0 || c.MinSyncPeriod < 0 || c.MasqueradeMark() == 0 {
 			t.Errorf("%+v", c)

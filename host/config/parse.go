@@ -20,12 +20,20 @@ type file struct {
 	Kind               string         `json:"kind"`
 	HostnameOverride   string         `json:"hostnameOverride"`
 	Mode               string         `json:"mode"`
+	BindAddress        string         `json:"bindAddress"`
+	BindAddressFail    bool           `json:"bindAddressHardFail"`
 	ClusterCIDR        string         `json:"clusterCIDR"`
+	DetectLocalMode    string         `json:"detectLocalMode"`
+	DetectLocal        detectEntry    `json:"detectLocal"`
 	NodePortAddresses  []string       `json:"nodePortAddresses"`
 	MasqueradeAll      bool           `json:"masqueradeAll"`
 	MasqueradeBit      *int32         `json:"masqueradeBit"`
 	MinSyncPeriod      string         `json:"minSyncPeriod"`
 	SyncPeriod         string         `json:"syncPeriod"`
+	Conntrack          conntrackEntry `json:"conntrack"`
+	OOMScoreAdj        *int32         `json:"oomScoreAdj"`
+	Logging            loggingEntry   `json:"logging"`
+	EnableProfiling    bool           `json:"enableProfiling"`
 	MetricsBindAddress string         `json:"metricsBindAddress"`
 	HealthzBindAddress string         `json:"healthzBindAddress"`
 	PluginCacheDir     string         `json:"pluginCacheDir"`
@@ -121,6 +129,7 @@ func (p *parser) config(f *file) *Config {
 	if f.Mode != "" && f.Mode != ModeNFTables {
 		p.bad("mode", "%q: must be %s", f.Mode, ModeNFTables)
 	}
+	p.node(f, c)
 	c.ClusterCIDR = p.clusterCIDR(f.ClusterCIDR)
 	c.NodePortAddresses = p.nodePortAddresses(f.NodePortAddresses)
 	c.MasqueradeAll = f.MasqueradeAll
@@ -136,8 +145,9 @@ func (p *parser) config(f *file) *Config {
 	if c.MinSyncPeriod > c.SyncPeriod {
 		p.bad("minSyncPeriod", "%s is longer than syncPeriod, %s", c.MinSyncPeriod, c.SyncPeriod)
 	}
-	p.bindAddress("metricsBindAddress", f.MetricsBindAddress, &c.MetricsBindAddress)
-	p.bindAddress("healthzBindAddress", f.HealthzBindAddress, &c.HealthzBindAddress)
+	c.EnableProfiling = f.EnableProfiling
+	p.listen("metricsBindAddress", f.MetricsBindAddress, &c.MetricsBindAddress)
+	p.listen("healthzBindAddress", f.HealthzBindAddress, &c.HealthzBindAddress)
 	if f.PluginCacheDir != "" {
 		c.PluginCacheDir = p.path(f.PluginCacheDir)
 	}
@@ -221,7 +231,7 @@ func (p *parser) duration(path, s string, least time.Duration, into *time.Durati
 	}
 }
 
-func (p *parser) bindAddress(path, s string, into *string) {
+func (p *parser) listen(path, s string, into *string) {
 	if s == "" {
 		return
 	}

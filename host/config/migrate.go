@@ -1,0 +1,297 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/host/internal/strict"
+)
+
+// Note says what has become of a field of a KubeProxyConfiguration that is not in the SluiceConfiguration as it stood.
+type Note struct{ Path, Text string }
+
+// String gives "path: what has become of it".
+func (n Note) String() string { return n.Path + ": " + n.Text }
+
+// The configuration that Migrate reads.
+const (
+	kubeProxyVersion = "kubeproxy.config.k8s.io/v1alpha1"
+	kubeProxyKind    = "KubeProxyConfiguration"
+)
+
+// Migrate turns a KubeProxyConfiguration into the SluiceConfiguration that means the same, and says field by field
+// what is not in it and why. Fields that kube-proxy itself would have passed over, with a warning, are dropped; what
+// kube-proxy would have refused is refused, all of it at once.
+func Migrate(b []byte) (text []byte, notes []Note, err error) {
+	m, err := newMigration(b)
+	if err != nil {
+		return nil, nil, err
+	}
+	m.mode()
+	m.addresses()
+	m.detection()
+	m.move()
+	m.drop()
+	full, err := m.parse()
+	if err = errors.Join(append(m.errs, err)...); err != nil {
+		return nil, nil, err
+	}
+	m.leaveDefaultsOut(full)
+	slices.SortStableFunc(m.notes, func(a, b Note) int { return strings.Compare(a.Path, b.Path) })
+	if text, err = yaml.Marshal(m.out); err != nil {
+		return nil, nil, fmt.Errorf("write the configuration: %w", err)
+	}
+	return text, m.notes, nil
+}
+
+// migration is one under way: what is still to be looked at, and what it has come to.
+type migration struct {
+	in      map[string]any
+	out     map[string]any
+	backend string
+	moved   map[string]string // fields of out that had another path
+	notes   []Note
+	errs    []error // what does not show when the result is read
+}
+
+func newMigration(b []byte) (*migration, error) {
+	docs := strict.CutYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
+	if len(docs) != 1 {
+		return nil, fmt.Errorf("%d documents: want one %s", len(docs), kubeProxyKind)
+	}
+	raw, twice, err := docs[0].ToJSON()
+	if err = errors.Join(err, twice); err != nil {
+		return nil, err
+	}
+	tree, _ := strict.Tree(raw)
+	in, ok := tree.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("%s is not an object", strict.Describe(tree))
+	}
+	if in["kind"] == "ConfigMap" {
+		return nil, errors.New("kind: \"ConfigMap\": take out what it holds under data, in kubeadm's clusters as config.conf")
+	}
+	var errs []error
+	for _, f := range []struct{ name, want string }{{"apiVersion", kubeProxyVersion}, {"kind", kubeProxyKind}} {
+		if in[f.name] != f.want {
+			errs = append(errs, fmt.Errorf("%s: %s: must be %s", f.name, strict.Describe(in[f.name]), f.want))
+		}
+		delete(in, f.name)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	prune(in)
+	return &migration{
+		in:    in,
+		out:   map[string]any{"apiVersion": APIVersion, "kind": Kind},
+		moved: map[string]string{},
+	}, nil
+}
+
+// prune takes out what says nothing.
+func prune(m map[string]any) {
+	for k, v := range m {
+		sub, isMap := v.(map[string]any)
+		if isMap {
+			prune(sub)
+		}
+		if v == nil || isMap && len(sub) == 0 {
+			delete(m, k)
+		}
+	}
+}
+
+func (m *migration) note(path, format string, args ...any) {
+	m.notes = append(m.notes, Note{path, fmt.Sprintf(format, args...)})
+}
+
+// take gives a field and takes it out of what is to be looked at; nil when it is not there.
+func (m *migration) take(path string) any {
+	section, name, in := cutPath(path, m.in)
+	v := in[name]
+	delete(in, name)
+	if section != "" && in != nil && len(in) == 0 {
+		delete(m.in, section)
+	}
+	return v
+}
+
+func (m *migration) text(path string) string {
+	_, name, in := cutPath(path, m.in)
+	s, _ := in[name].(string)
+	return s
+}
+
+// cutPath finds the object that a path's last part is a field of; nil when there is none.
+func cutPath(path string, tree map[string]any) (section, name string, in map[string]any) {
+	section, name, nested := strings.Cut(path, ".")
+	if !nested {
+		return "", path, tree
+	}
+	in, _ = tree[section].(map[string]any)
+	return section, name, in
+}
+
+func (m *migration) put(path string, v any) {
+	section, name, in := cutPath(path, m.out)
+	if in == nil {
+		in = map[string]any{}
+		m.out[section] = in
+	}
+	in[name] = v
+}
+
+// mode finds out which sections of the file are in force.
+func (m *migration) mode() {
+	v := m.take("mode")
+	m.backend, _ = v.(string)
+	switch {
+	case v != nil && m.backend == "" && v != "":
+		m.put("mode", v) // no text: refused where the result is read
+	case m.backend == ModeNFTables:
+	case m.backend == "", m.backend == "iptables", m.backend == "ipvs":
+		was := m.backend
+		if m.backend == "" {
+			m.backend, was = "iptables", "none, which is iptables"
+		}
+		m.note("mode", "%s: sluice forwards as kube-proxy's nftables mode does: NodePorts never answer on loopback addresses", was)
+		if list, isList := m.in["nodePortAddresses"].([]any); len(list) == 0 && (isList || m.in["nodePortAddresses"] == nil) {
+			m.in["nodePortAddresses"] = []any{"0.0.0.0/0", "::/0"}
+			m.note("nodePortAddresses", "none, which in mode %s is every address of the node: written out", m.backend)
+		}
+	default:
+		m.put("mode", v)
+	}
+}
+
+// addresses makes the addresses to listen on what kube-proxy makes of them.
+func (m *migration) addresses() {
+	if s := m.text("hostnameOverride"); s != "" {
+		m.in["hostnameOverride"] = strings.ToLower(strings.TrimSpace(s))
+	}
+	bind, _ := netip.ParseAddr(m.text("bindAddress"))
+	for _, a := range []struct{ path, port, wide string }{
+		{"metricsBindAddress", "10249", "[::1]:10249"},
+		{"healthzBindAddress", "10256", "[::]:10256"},
+	} {
+		s := m.text(a.path)
+		if ip, err := netip.ParseAddr(s); err == nil {
+			m.in[a.path] = net.JoinHostPort(ip.String(), a.port)
+			m.note(a.path, "%s: kube-proxy takes port %s: written out", s, a.port)
+		} else if m.in[a.path] == nil || m.in[a.path] == "" {
+			delete(m.in, a.path)
+			if bind.Is6() && !bind.Is4In6() {
+				m.in[a.path] = a.wide
+				m.note(a.path, "none, which with a bindAddress of IPv6 is %s: written out", a.wide)
+			}
+		}
+	}
+}
+
+// detection leaves out what the mode of detection does not use.
+func (m *migration) detection() {
+	mode := m.text("detectLocalMode")
+	if mode == "" {
+		mode = ClusterCIDR
+	}
+	for _, f := range []struct{ path, of string }{
+		{"clusterCIDR", ClusterCIDR},
+		{"detectLocal.bridgeInterface", BridgeInterface},
+		{"detectLocal.interfaceNamePrefix", InterfaceNamePrefix},
+	} {
+		if s := m.text(f.path); s != "" && mode != f.of {
+			m.take(f.path)
+			m.note(f.path, "dropped: only detectLocalMode %s uses it", f.of)
+		}
+	}
+}
+
+// move copies what has a place in a SluiceConfiguration.
+func (m *migration) move() {
+	masquerade, sync := "iptables", m.backend
+	if m.backend == ModeNFTables {
+		masquerade = ModeNFTables
+	}
+	for _, f := range []struct{ section, name string }{
+		{masquerade, "masqueradeAll"}, {masquerade, "masqueradeBit"}, {sync, "minSyncPeriod"}, {sync, "syncPeriod"},
+	} {
+		path := f.section + "." + f.name
+		if v := m.take(path); v != nil && v != "0s" && v != "" { // kube-proxy takes 0s for "the default"
+			m.put(f.name, v)
+			m.moved[f.name] = path
+		}
+	}
+	for _, path := range keptFields() {
+		if v := m.take(path); v != nil && v != "" {
+			m.put(path, v)
+		}
+	}
+}
+
+// parse reads the result, and tells its mistakes by the paths that they have in the file.
+func (m *migration) parse() (*Config, error) {
+	raw, err := json.Marshal(m.out)
+	if err != nil {
+		return nil, fmt.Errorf("write the configuration: %w", err)
+	}
+	c, err := Parse(raw, "")
+	list, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return c, err
+	}
+	errs := slices.Clone(list.Unwrap())
+	for i, e := range errs {
+		var p strict.Problem
+		if errors.As(e, &p) && m.moved[p.Path] != "" {
+			p.Path = m.moved[p.Path]
+			errs[i] = p
+		}
+		if p.Path == "mode" {
+			errs[i] = fmt.Errorf("mode: %s is none of kube-proxy's modes on Linux: iptables, ipvs, nftables", strict.Describe(m.out["mode"]))
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+// leaveDefaultsOut takes out whatever the result means without it.
+func (m *migration) leaveDefaultsOut(full *Config) {
+	var left []string
+	try := func(tree map[string]any, name, path string) {
+		v := tree[name]
+		delete(tree, name)
+		if c, err := m.parse(); err == nil && c.Equal(full) {
+			if was := m.moved[path]; was != "" {
+				path = was
+			}
+			left = append(left, path)
+			return
+		}
+		tree[name] = v
+	}
+	for _, k := range slices.Sorted(maps.Keys(m.out)) {
+		if sub, ok := m.out[k].(map[string]any); ok {
+			for _, name := range slices.Sorted(maps.Keys(sub)) {
+				try(sub, name, k+"."+name)
+			}
+			if len(sub) == 0 {
+				delete(m.out, k)
+			}
+		} else if k != "apiVersion" && k != "kind" {
+			try(m.out, k, k)
+		}
+	}
+	if len(left) > 0 {
+		slices.Sort(left)
+		m.note(strings.Join(left, ", "), "not repeated: sluice's default is the same")
+	}
+}

@@ -1,0 +1,213 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const kubeProxyHead = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+
+// kubeProxyDefaults is what kube-proxy --write-config-to writes.
+const kubeProxyDefaults = kubeProxyHead + `
+bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection: {acceptContentTypes: "", burst: 10, contentType: application/vnd.kubernetes.protobuf, kubeconfig: "", qps: 5}
+clusterCIDR: ""
+configSyncPeriod: 15m0s
+conntrack:
+  maxPerCore: 32768
+  min: 131072
+  tcpBeLiberal: false
+  tcpCloseWaitTimeout: 1h0m0s
+  tcpEstablishedTimeout: 24h0m0s
+  udpStreamTimeout: 0s
+  udpTimeout: 0s
+detectLocal: {bridgeInterface: "", interfaceNamePrefix: ""}
+detectLocalMode: ""
+enableProfiling: false
+healthzBindAddress: 0.0.0.0:10256
+hostnameOverride: ""
+iptables: {localhostNodePorts: true, masqueradeAll: false, masqueradeBit: 14, minSyncPeriod: 1s, syncPeriod: 30s}
+ipvs: {excludeCIDRs: null, minSyncPeriod: 0s, scheduler: "", strictARP: false, syncPeriod: 0s, tcpFinTimeout: 0s, tcpTimeout: 0s, udpTimeout: 0s}
+logging: {flushFrequency: 5s, format: text, options: {json: {infoBufferSize: "0"}, text: {infoBufferSize: "0"}}, verbosity: 0}
+metricsBindAddress: 127.0.0.1:10249
+mode: ""
+nftables: {masqueradeAll: false, masqueradeBit: 14, minSyncPeriod: 0s, syncPeriod: 0s}
+nodePortAddresses: null
+oomScoreAdj: -999
+portRange: ""
+showHiddenMetricsForVersion: ""
+winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", rootHnsEndpointName: "", sourceVip: ""}
+`
+
+func TestMigrateKubeProxysDefaults(t *testing.T) {
+	text, notes, err := Migrate([]byte(kubeProxyDefaults))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The mode in force is iptables: what it does otherwise than nftables is written out.
+	const want = "apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\nminSyncPeriod: 1s\nnodePortAddresses:\n- 0.0.0.0/0\n- ::/0\n"
+	if d := cmp.Diff(want, string(text)); d != "" {
+		t.Errorf("-want +got\n%s", d)
+	}
+	all := notesText(notes)
+	for _, field := range []string{ // each is told of, though it has its default
+		"clientConnection.kubeconfig", "configSyncPeriod", "iptables.localhostNodePorts", "ipvs.scheduler", "logging.flushFrequency",
+		"mode", "portRange", "showHiddenMetricsForVersion", "winkernel.enableDSR", "nftables.masqueradeBit", "conntrack.min", "oomScoreAdj",
+	} {
+		if !strings.Contains(all, field) {
+			t.Errorf("not told of: %s", field)
+		}
+	}
+	if len(notes) > 20 {
+		t.Errorf("%d lines about nothing but defaults:\n%s", len(notes), all)
+	}
+}
+
+func TestMigrateInModeNFTablesOfTheDefaultsSaysNothing(t *testing.T) {
+	text, _, err := Migrate([]byte(strings.Replace(kubeProxyDefaults, `mode: ""`, "mode: nftables", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(text) != head {
+		t.Errorf("got %s", text)
+	}
+}
+
+func notesText(notes []Note) string {
+	var b strings.Builder
+	for _, n := range notes {
+		b.WriteString(n.String() + "\n")
+	}
+	return b.String()
+}
+
+func TestMigrateField(t *testing.T) {
+	const nft, ipt = "mode: nftables\n", "nodePortAddresses: [10.0.0.0/8]\n"
+	for name, c := range map[string]struct {
+		in, out string // without their heads; out in the order of its fields
+		notes   []string
+	}{
+		"nothing":             {nft, "", nil},
+		"hostnameOverride":    {nft + "hostnameOverride: ' Node-A '", "hostnameOverride: node-a", nil},
+		"bindAddress":         {nft + "bindAddress: 192.168.0.1", "bindAddress: 192.168.0.1", nil},
+		"bindAddressHardFail": {nft + "bindAddressHardFail: true", "bindAddressHardFail: true", nil},
+		"bindAddress of IPv6": {nft + "bindAddress: '::'", "healthzBindAddress: '[::]:10256'\nmetricsBindAddress: '[::1]:10249'",
+			[]string{"healthzBindAddress: none, which", "metricsBindAddress: none, which", "bindAddress: not repeated"}},
+		"addresses without a port": {nft + "metricsBindAddress: 0.0.0.0\nhealthzBindAddress: '::1'",
+			"healthzBindAddress: '[::1]:10256'\nmetricsBindAddress: 0.0.0.0:10249",
+			[]string{"healthzBindAddress: ::1: kube-proxy takes port 10256", "metricsBindAddress: 0.0.0.0: kube-proxy takes port 10249"}},
+		"clusterCIDR":     {nft + "clusterCIDR: '10.244.0.0/16,fd00::/48'", "clusterCIDR: 10.244.0.0/16,fd00::/48", nil},
+		"detectLocalMode": {nft + "detectLocalMode: NodeCIDR", "detectLocalMode: NodeCIDR", nil},
+		"detectLocal": {nft + "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0, interfaceNamePrefix: veth}\nclusterCIDR: 10.0.0.0/8",
+			"detectLocal:\n  bridgeInterface: cni0\ndetectLocalMode: BridgeInterface",
+			[]string{"clusterCIDR: dropped: only detectLocalMode ClusterCIDR", "detectLocal.interfaceNamePrefix: dropped: only detectLocalMode InterfaceNamePrefix"}},
+		"conntrack": {nft + "conntrack: {maxPerCore: 0, min: 5, tcpBeLiberal: true, tcpCloseWaitTimeout: 0s, tcpEstablishedTimeout: 1h0m0s, udpTimeout: 7s, udpStreamTimeout: 0s}",
+			"conntrack:\n  maxPerCore: 0\n  min: 5\n  tcpBeLiberal: true\n  tcpCloseWaitTimeout: 0s\n  tcpEstablishedTimeout: 1h0m0s\n  udpTimeout: 7s",
+			[]string{"conntrack.udpStreamTimeout: not repeated"}},
+		"oomScoreAdj":     {nft + "oomScoreAdj: 0", "oomScoreAdj: 0", nil},
+		"enableProfiling": {nft + "enableProfiling: true", "enableProfiling: true", nil},
+		"logging": {nft + "logging: {format: json, verbosity: 4, flushFrequency: 1s, vmodule: [{filePattern: x, verbosity: 1}]}",
+			"logging:\n  format: json\n  verbosity: 4", []string{"logging.flushFrequency: dropped: ", "logging.vmodule: dropped: "}},
+		"nodePortAddresses": {nft + "nodePortAddresses: [10.0.0.0/8]", "nodePortAddresses:\n- 10.0.0.0/8", nil},
+		"primary":           {"nodePortAddresses: [primary]", "", []string{"mode: none", "nodePortAddresses: not repeated"}},
+		"mode iptables":     {"mode: iptables", "nodePortAddresses:\n- 0.0.0.0/0\n- ::/0", []string{"mode: iptables: sluice forwards as", "nodePortAddresses: none"}},
+		"the section of mode nftables": {nft + "nftables: {masqueradeAll: true, masqueradeBit: 3, minSyncPeriod: 2s, syncPeriod: 1m0s}\niptables: {masqueradeAll: true, syncPeriod: 5s}",
+			"masqueradeAll: true\nmasqueradeBit: 3\nminSyncPeriod: 2s\nsyncPeriod: 1m0s",
+			[]string{"iptables.masqueradeAll: dropped: not of the mode", "iptables.syncPeriod: dropped: not of the mode"}},
+		"the section of mode iptables": {ipt + "iptables: {masqueradeAll: true, masqueradeBit: 3, minSyncPeriod: 2s, syncPeriod: 1m0s, localhostNodePorts: false}\nnftables: {masqueradeBit: 4}",
+			"masqueradeAll: true\nmasqueradeBit: 3\nminSyncPeriod: 2s\nnodePortAddresses:\n- 10.0.0.0/8\nsyncPeriod: 1m0s",
+			[]string{"mode: none", "nftables.masqueradeBit: dropped: not of the mode", "iptables.localhostNodePorts: dropped, a default"}},
+		"the sections of mode ipvs": {ipt + "mode: ipvs\niptables: {masqueradeAll: true, syncPeriod: 5s}\nipvs: {minSyncPeriod: 2s, syncPeriod: 1m0s, scheduler: wrr, strictARP: true, tcpTimeout: 5s, tcpFinTimeout: 5s, udpTimeout: 5s, excludeCIDRs: [10.0.0.0/8]}",
+			"masqueradeAll: true\nminSyncPeriod: 2s\nnodePortAddresses:\n- 10.0.0.0/8\nsyncPeriod: 1m0s",
+			[]string{"mode: ipvs", "iptables.syncPeriod: dropped", "ipvs.scheduler: dropped: ", "ipvs.strictARP: dropped: ", "ipvs.tcpTimeout: dropped: ",
+				"ipvs.tcpFinTimeout: dropped: ", "ipvs.udpTimeout: dropped: ", "ipvs.excludeCIDRs: dropped: "}},
+		"what has no place": {nft + "featureGates: {X: true, Z: false}\nportRange: 1-2\nconfigSyncPeriod: 1m\nclientConnection: {kubeconfig: /k, qps: 7.5}\nwinkernel: {sourceVip: 10.0.0.1}\nwindowsRunAsService: true\nshowHiddenMetricsForVersion: '1.35'",
+			"", []string{"featureGates.X: dropped: ", "featureGates.Z: dropped, a default", "portRange: dropped: ", "configSyncPeriod: dropped: ", "clientConnection.kubeconfig: dropped: ",
+				"clientConnection.qps: dropped: ", "winkernel.sourceVip: dropped: ", "windowsRunAsService: dropped: ", "showHiddenMetricsForVersion: dropped: "}},
+		"unknown fields": {nft + "oomScoreAjd: 1\nconntrack: {max: 1, mni: 2}", "",
+			[]string{"oomScoreAjd: dropped: kube-proxy has no such field (did you mean \"oomScoreAdj\"?)", "conntrack.max: dropped: kube-proxy has no such field", "conntrack.mni: dropped: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, notes, err := Migrate([]byte(kubeProxyHead + c.in + "\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := parse(t, c.out+"\n")
+			got, err := Parse(text, "")
+			if err != nil {
+				t.Fatalf("%v in\n%s", err, text)
+			}
+			if !got.Equal(want) {
+				t.Errorf("got %s", text)
+			}
+			for line := range strings.SplitSeq(c.out, "\n") { // it is the shortest file that says so
+				if line != "" && !strings.Contains(string(text), line) {
+					t.Errorf("got %s\nwithout %q", text, line)
+				}
+			}
+			if a, b := strings.Count(string(text), "\n"), strings.Count(head+strings.TrimSuffix(c.out+"\n", "\n"), "\n"); c.out == "" && a != b {
+				t.Errorf("got %s", text)
+			}
+			lines := notesText(notes)
+			for _, n := range c.notes {
+				if !strings.Contains("\n"+lines, "\n"+n) {
+					t.Errorf("not told of: %s\nbut\n%s", n, lines)
+				}
+			}
+			if len(notes) != len(c.notes) && !strings.Contains(name, "mode") {
+				t.Errorf("%d lines:\n%s", len(notes), lines)
+			}
+		})
+	}
+}
+
+func TestMigrateRefusesWhatKubeProxyRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		in   string
+		want []string
+	}{
+		"a ConfigMap":   {"apiVersion: v1\nkind: ConfigMap\ndata: {config.conf: x}\n", []string{"config.conf"}},
+		"another kind":  {"apiVersion: v1\nkind: Service\n", []string{`apiVersion: "v1": must be kubeproxy.config.k8s.io/v1alpha1`, `kind: "Service"`}},
+		"nothing":       {"# nothing\n", []string{"0 documents"}},
+		"two documents": {kubeProxyHead + "---\n" + kubeProxyHead, []string{"2 documents"}},
+		"a list":        {"[]\n", []string{"not an object"}},
+		"a key twice":   {kubeProxyHead + "mode: nftables\nmode: iptables\n", []string{`"mode" already set`}},
+		"bad values, all of them, where they stood": {kubeProxyHead + "mode: kernelspace\nclusterCIDR: x\nnodePortAddresses: primary\nconntrack: 5\nipvs: {}\nlogging: {format: yaml}\n",
+			[]string{`mode: "kernelspace" is none of kube-proxy's modes`, `clusterCIDR: "x"`, `nodePortAddresses: "primary" is not a list`, "conntrack: 5 is not an object", "logging.format"}},
+		"moved ones":         {kubeProxyHead + "iptables: {masqueradeBit: 40, masqueradeAll: 1, syncPeriod: 5}\n", []string{"iptables.masqueradeBit: 40", "iptables.masqueradeAll: 1 is not", "iptables.syncPeriod: 5 is not text"}},
+		"a mode of no text":  {kubeProxyHead + "mode: 5\n", []string{"mode: 5"}},
+		"a missing bridge":   {kubeProxyHead + "detectLocalMode: BridgeInterface\n", []string{"detectLocal.bridgeInterface: missing"}},
+		"min above sync":     {kubeProxyHead + "mode: nftables\nnftables: {minSyncPeriod: 40s}\n", []string{"nftables.minSyncPeriod: 40s is longer"}},
+		"a timeout below 1s": {kubeProxyHead + "conntrack: {udpTimeout: 10ms}\n", []string{"conntrack.udpTimeout: 10ms is not whole seconds"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, _, err := Migrate([]byte(c.in))
+			if err == nil {
+				t.Fatalf("accepted:\n%s", text)
+			}
+			for _, w := range c.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q is not in\n%v", w, err)
+				}
+			}
+		})
+	}
+}
+
+// FuzzMigrate: no panic, and what comes out is a configuration.
+func FuzzMigrate(f *testing.F) {
+	f.Add([]byte(kubeProxyDefaults))
+	f.Add([]byte(kubeProxyHead + "mode: ipvs\nbindAddress: '::'\nipvs: {scheduler: 1}\nwinkernel: []\n"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		text, _, err := Migrate(in)
+		if err != nil {
+			return
+		}
+		if _, err := Parse(text, ""); err != nil {
+			t.Errorf("%v in\n%s", err, text)
+		}
+	})
+}
