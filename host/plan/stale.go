@@ -1,0 +1,64 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// Stale says which UDP flows through a frontend may live on: those to Serving. Others are to be forgotten by the
+// kernel, because a client that keeps its socket would stay with an endpoint that is gone, or with none, for as long
+// as it sends.
+type Stale struct {
+	Frontend Key
+	Serving  []netip.AddrPort // sorted
+}
+
+// udpPort is a UDP Service port in one family.
+type udpPort struct {
+	port   string
+	family model.Family
+}
+
+// stale reports the frontends of a Service whose UDP flows have to be looked at: an endpoint stopped serving, or the
+// first one began to, or the Service port is new to this process. An endpoint that terminates and still serves keeps
+// its flows.
+func (s *planned) stale(decided []Decided, frontends []*Frontend, step *Step) {
+	var serving map[udpPort][]netip.AddrPort
+	for i := range decided {
+		p := decided[i].Port
+		if p.Name.Protocol != model.UDP {
+			continue
+		}
+		var now []netip.AddrPort
+		for j := range p.Endpoints {
+			if p.Endpoints[j].Serving || p.Endpoints[j].Ready {
+				now = append(now, p.Endpoints[j].Addr)
+			}
+		}
+		if serving == nil {
+			serving = map[udpPort][]netip.AddrPort{}
+		}
+		at := udpPort{p.Name.Port, p.Family}
+		serving[at] = now
+		old, known := s.serving[at]
+		if known && (len(old) > 0 || len(now) == 0) && !lost(old, now) {
+			continue
+		}
+		for _, f := range frontends {
+			if f.Owner == p.Name && f.Key.Family() == p.Family {
+				step.Stale = append(step.Stale, Stale{f.Key, now})
+			}
+		}
+	}
+	s.serving = serving
+}
+
+// lost tells whether an address of old is missing from now; both are sorted.
+func lost(old, now []netip.AddrPort) bool {
+	return slices.ContainsFunc(old, func(a netip.AddrPort) bool {
+		_, found := slices.BinarySearchFunc(now, a, netip.AddrPort.Compare)
+		return !found
+	})
+}
