@@ -1,0 +1,115 @@
+package health
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"strconv"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/serve"
+)
+
+// check is the health check of one Service.
+type check struct {
+	promise[plan.HealthCheck]
+	servers map[netip.AddrPort]*server
+}
+
+// server is what listens on one address.
+type server struct {
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// serviceHealth is the body of a health check port's answer: kube-proxy's.
+type serviceHealth struct {
+	Service             serviceName `json:"service"`
+	LocalEndpoints      int         `json:"localEndpoints"`
+	ServiceProxyHealthy bool        `json:"serviceProxyHealthy"`
+}
+
+type serviceName struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// local is how many ready endpoints on this node a load balancer may count on: what goes is gone when it is planned,
+// what comes is there when the data plane holds it.
+func (c *check) local(f model.Family) int {
+	return min(*c.planned.Local.At(f), *c.held.Local.At(f))
+}
+
+// listen brings what a check listens on to what is planned. The caller holds the lock. Listening itself happens beside
+// it: the engine does not wait for sockets.
+func (h *Health) listen(c *check) {
+	want := map[netip.AddrPort]bool{}
+	if c.planned.Port != 0 {
+		for _, a := range h.addrs {
+			if *c.planned.Serves.At(model.FamilyOf(a)) {
+				want[netip.AddrPortFrom(a, c.planned.Port)] = true
+			}
+		}
+	}
+	var going []chan struct{}
+	for at, s := range c.servers {
+		if !want[at] {
+			s.stop()
+			going = append(going, s.done)
+			delete(c.servers, at)
+		}
+	}
+	for at := range want {
+		if c.servers[at] == nil && h.ctx.Err() == nil {
+			c.servers[at] = h.start(c, at, going)
+		}
+	}
+}
+
+// start listens on one address, when what is going has gone: it may be in the way.
+func (h *Health) start(c *check, at netip.AddrPort, going []chan struct{}) *server {
+	ctx, stop := context.WithCancel(h.ctx)
+	s := &server{stop: stop, done: make(chan struct{})}
+	name, family := c.planned.Service, model.FamilyOf(at.Addr())
+	o := serve.Options{
+		Name:    "Service " + name.String() + ": spec.healthCheckNodePort",
+		Network: "tcp4", Address: at.String(),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.answerCheck(w, c, family) }),
+		Log:     h.opt.Log, After: h.opt.After,
+	}
+	if family == model.IPv6 {
+		o.Network = "tcp6"
+	}
+	if h.opt.Failed != nil {
+		o.Failed = func(err error) { h.opt.Failed(name, err) }
+	}
+	h.wg.Go(func() {
+		defer close(s.done)
+		defer stop()
+		for _, done := range going {
+			<-done
+		}
+		serve.Keep(ctx, o)
+	})
+	return s
+}
+
+// answerCheck answers for the family that the probe came in on: the addresses of a dual-stack Pod are one endpoint in
+// each.
+func (h *Health) answerCheck(w http.ResponseWriter, c *check, f model.Family) {
+	now := h.opt.Now()
+	h.mu.Lock()
+	body := serviceHealth{
+		Service:             serviceName{c.planned.Service.Namespace, c.planned.Service.Name},
+		LocalEndpoints:      c.local(f),
+		ServiceProxyHealthy: h.healthy(now),
+	}
+	h.mu.Unlock()
+	code := http.StatusServiceUnavailable
+	if body.LocalEndpoints > 0 && body.ServiceProxyHealthy {
+		code = http.StatusOK
+	}
+	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(body.LocalEndpoints))
+	writeJSON(w, code, body)
+}

@@ -1,0 +1,152 @@
+// Package health tells load balancers and the node's agent how this node is: /healthz and /livez, and the health check
+// port of each Service of type LoadBalancer with externalTrafficPolicy Local. It is an engine.Observer.
+//
+// One rule holds for all of it: bad news is told as soon as it is planned, good news only once the kernel holds it. So
+// a load balancer that trusts the answer never sends here too early, and stops before it is too late.
+package health
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// Options of Health. Answered and Failed may be nil.
+type Options struct {
+	Now   func() time.Time
+	After func(time.Duration) <-chan time.Time // time.After
+	Log   *slog.Logger
+	// SyncPeriod: the proxy is unhealthy when an update has waited for twice as long.
+	SyncPeriod time.Duration
+	// Answered is told of each answer on /healthz and /livez.
+	Answered func(path string, code int)
+	// Failed is told when a Service's health check port cannot be listened on, once a reason.
+	Failed func(service model.Name, err error)
+}
+
+// Health knows how the node is. All methods may be called from several goroutines.
+type Health struct {
+	opt  Options
+	ctx  context.Context // of the listeners
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu       sync.Mutex
+	synced   bool      // the cluster's first state is complete: before, the proxy starts and nothing is late
+	waiting  time.Time // since when the oldest update waits that has not been taken
+	taken    time.Time // the same of those that have been, and are not in the data plane
+	updated  time.Time // when the data plane last held everything
+	eligible promise[bool]
+	checks   map[model.Name]*check
+	pending  map[model.Name]*check // planned, and not in the data plane
+	addrs    []netip.Addr          // where health check ports listen
+}
+
+// promise is what was planned, and what the data plane holds.
+type promise[T any] struct{ planned, held T }
+
+// New makes a Health; Close ends what it listens on.
+func New(o Options) *Health {
+	ctx, stop := context.WithCancel(context.Background())
+	return &Health{opt: o, ctx: ctx, stop: stop, checks: map[model.Name]*check{}, pending: map[model.Name]*check{}}
+}
+
+// Close stops listening on all health check ports.
+func (h *Health) Close() {
+	h.mu.Lock() // no listener begins after this
+	h.stop()
+	h.mu.Unlock()
+	h.wg.Wait()
+}
+
+// Queued implements engine.Observer.
+func (h *Health) Queued(changes []model.Change, at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.synced = h.synced || slices.ContainsFunc(changes, func(c model.Change) bool { return c.Kind == model.Synced })
+	if h.synced && h.waiting.IsZero() {
+		h.waiting = at
+	}
+}
+
+// Taken implements engine.Observer.
+func (h *Health) Taken() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.taken.IsZero() {
+		h.taken = h.waiting
+	}
+	h.waiting = time.Time{}
+}
+
+// Planned implements engine.Observer.
+func (h *Health) Planned(p *engine.Planned) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.eligible.planned = p.Step.Own.Eligible
+	if !slices.Equal(h.addrs, p.Step.Own.HealthAddrs) {
+		h.addrs = slices.Clone(p.Step.Own.HealthAddrs)
+		for _, c := range h.checks {
+			h.listen(c)
+		}
+	}
+	for i := range p.Step.Health {
+		h.plan(&p.Step.Health[i])
+	}
+}
+
+// plan takes the new state of a Service's health check in.
+func (h *Health) plan(now *plan.HealthCheck) {
+	c := h.checks[now.Service]
+	if now.Port == 0 {
+		if c != nil {
+			delete(h.checks, now.Service)
+			delete(h.pending, now.Service)
+			c.planned = *now
+			h.listen(c)
+		}
+		return
+	}
+	if c == nil {
+		c = &check{servers: map[netip.AddrPort]*server{}}
+		h.checks[now.Service] = c
+	}
+	c.planned = *now
+	h.pending[now.Service] = c
+	h.listen(c)
+}
+
+// Programmed implements engine.Observer.
+func (h *Health) Programmed(p *engine.Programmed) {
+	if !p.Held {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.taken, h.updated = time.Time{}, p.At
+	h.eligible.held = h.eligible.planned
+	for _, c := range h.pending {
+		c.held = c.planned
+	}
+	clear(h.pending)
+}
+
+// Noted implements engine.Observer.
+func (h *Health) Noted(engine.Note) {}
+
+// healthy tells whether the proxy keeps up, and when it last had. The caller holds the lock.
+func (h *Health) healthy(now time.Time) bool {
+	for _, since := range []time.Time{h.waiting, h.taken} {
+		if !since.IsZero() && now.Sub(since) >= 2*h.opt.SyncPeriod {
+			return false
+		}
+	}
+	return true
+}
