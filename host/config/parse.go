@@ -34,8 +34,8 @@ type file struct {
 	OOMScoreAdj        *int32         `json:"oomScoreAdj"`
 	Logging            loggingEntry   `json:"logging"`
 	EnableProfiling    bool           `json:"enableProfiling"`
-	MetricsBindAddress string         `json:"metricsBindAddress"`
-	HealthzBindAddress string         `json:"healthzBindAddress"`
+	MetricsBindAddress *string        `json:"metricsBindAddress"`
+	HealthzBindAddress *string        `json:"healthzBindAddress"`
 	PluginCacheDir     string         `json:"pluginCacheDir"`
 	Plugins            []pluginEntry  `json:"plugins"`
 	Policies           []policyEntry  `json:"policies"`
@@ -231,13 +231,18 @@ func (p *parser) duration(path, s string, least time.Duration, into *time.Durati
 	}
 }
 
-func (p *parser) listen(path, s string, into *string) {
-	if s == "" {
+// listen reads where to listen; an empty address means not to.
+func (p *parser) listen(path string, s, into *string) {
+	if s == nil {
 		return
 	}
-	a, err := netip.ParseAddrPort(s)
+	if *s == "" {
+		*into = ""
+		return
+	}
+	a, err := netip.ParseAddrPort(*s)
 	if err != nil {
-		p.bad(path, "%q is not an address with a port, such as 127.0.0.1:10249 or [::]:10249", s)
+		p.bad(path, "%q is not an address with a port, such as 127.0.0.1:10249 or [::]:10249", *s)
 		return
 	}
 	*into = a.String()

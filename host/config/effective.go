@@ -1,0 +1,81 @@
+package config
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/netip"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/host/policy"
+)
+
+// Effective is the configuration in the form of its file, with every default written out: for encoding/json. Parsing
+// the result gives c again.
+func (c *Config) Effective() any {
+	number := func(n int) *int32 { v := int32(n); return &v }
+	f := &file{
+		APIVersion: APIVersion, Kind: Kind, HostnameOverride: c.HostnameOverride, Mode: c.Mode,
+		BindAddressFail: c.BindAddressHardFail, ClusterCIDR: strings.Join(texts(c.ClusterCIDR), ","),
+		DetectLocalMode: c.DetectLocalMode, DetectLocal: detectEntry(c.DetectLocal),
+		NodePortAddresses: texts(c.NodePortAddresses), MasqueradeAll: c.MasqueradeAll, MasqueradeBit: number(int(c.MasqueradeBit)),
+		MinSyncPeriod: c.MinSyncPeriod.String(), SyncPeriod: c.SyncPeriod.String(),
+		Conntrack: conntrackEntry{
+			MaxPerCore: number(c.Conntrack.MaxPerCore), Min: number(c.Conntrack.Min), TCPBeLiberal: c.Conntrack.TCPBeLiberal,
+			TCPEstablishedTimeout: c.Conntrack.TCPEstablishedTimeout.String(),
+			TCPCloseWaitTimeout:   c.Conntrack.TCPCloseWaitTimeout.String(),
+			UDPTimeout:            c.Conntrack.UDPTimeout.String(), UDPStreamTimeout: c.Conntrack.UDPStreamTimeout.String(),
+		},
+		OOMScoreAdj: number(c.OOMScoreAdj), Logging: loggingEntry{c.Logging.Format, int32(c.Logging.Verbosity)},
+		EnableProfiling: c.EnableProfiling, MetricsBindAddress: &c.MetricsBindAddress, HealthzBindAddress: &c.HealthzBindAddress,
+		PluginCacheDir: c.PluginCacheDir, Plugins: []pluginEntry{}, Policies: []policyEntry{}, Bindings: []bindingEntry{},
+		DefaultPolicy: c.DefaultPolicy,
+	}
+	if c.BindAddress.IsValid() {
+		f.BindAddress = c.BindAddress.String()
+	}
+	if c.NodePortAddresses == nil {
+		f.NodePortAddresses = []string{"primary"}
+	}
+	for _, p := range c.Plugins {
+		e := pluginEntry{Name: p.Name, File: p.File, Digest: p.Digest}
+		if p.Limits.MemoryMiB != 0 {
+			e.Limits.MemoryMiB = number(p.Limits.MemoryMiB)
+		}
+		f.Plugins = append(f.Plugins, e)
+	}
+	for _, p := range c.Policies {
+		e := policyEntry{Name: p.Name, Mode: p.Mode.String(), FailurePolicy: p.OnFailure.String()}
+		for _, s := range p.Steps {
+			e.Plugins = append(e.Plugins, struct {
+				Name     string          `json:"name"`
+				Settings json.RawMessage `json:"settings"`
+			}{s.Plugin, json.RawMessage(cmp.Or(s.Settings, "null"))})
+		}
+		f.Policies = append(f.Policies, e)
+	}
+	for _, b := range c.Bindings {
+		f.Bindings = append(f.Bindings, effectiveBinding(b))
+	}
+	return f
+}
+
+// effectiveBinding writes labels as expressions: they mean the same.
+func effectiveBinding(b policy.Binding) bindingEntry {
+	e := bindingEntry{Namespaces: b.Namespaces, Policy: b.Policy}
+	for _, r := range b.Selector {
+		e.Selector.MatchExpressions = append(e.Selector.MatchExpressions, struct {
+			Key      string   `json:"key"`
+			Operator string   `json:"operator"`
+			Values   []string `json:"values"`
+		}{r.Key, [...]string{policy.In: "In", policy.NotIn: "NotIn", policy.Exists: "Exists", policy.DoesNotExist: "DoesNotExist"}[r.Op], r.Values})
+	}
+	return e
+}
+
+func texts(list []netip.Prefix) []string {
+	out := []string{}
+	for _, p := range list {
+		out = append(out, p.String())
+	}
+	return out
+}
