@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/wasm"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -28,6 +29,7 @@ type pluginSet struct {
 	failed map[policy.Step]error // a step in neither is still to be loaded
 	// retired are out of use, but a decision that began before may still be asking them.
 	retired []*loadedPlugin
+	closed  map[string]metrics.PluginStats // the counts of those that are closed, by plugin
 }
 
 type loadedPlugin struct {
@@ -36,7 +38,8 @@ type loadedPlugin struct {
 }
 
 func newPluginSet(host *wasm.Host, log *slog.Logger) *pluginSet {
-	return &pluginSet{host: host, log: log, loaded: map[policy.Step]*loadedPlugin{}, failed: map[policy.Step]error{}}
+	return &pluginSet{host: host, log: log, loaded: map[policy.Step]*loadedPlugin{}, failed: map[policy.Step]error{},
+		closed: map[string]metrics.PluginStats{}}
 }
 
 // get is what the policy chains ask; a map look-up.
@@ -96,6 +99,9 @@ func (s *pluginSet) closeRetired() {
 	s.mu.Lock()
 	retired := s.retired
 	s.retired = nil
+	for _, p := range retired {
+		addStats(s.closed, p, false)
+	}
 	s.mu.Unlock()
 	for _, p := range retired {
 		if err := p.Close(); err != nil {

@@ -79,8 +79,9 @@ func (f *runFlags) run(ctx context.Context, log *slog.Logger) (err error) {
 			log.Error("not every plugin could be loaded; their Services get the default rules", "err", err)
 		}
 	}
+	folder := dir.Options{Log: log, After: time.After}
 	options := engine.Options{
-		Source:    dir.New(f.source, dir.Options{Log: log, After: time.After}),
+		Source:    dir.New(f.source, folder),
 		Backend:   backend,
 		Planner:   plan.NewPlanner(settings(cfg, local), plugins.get),
 		ConnTable: conntrack.Table{},
@@ -91,29 +92,46 @@ func (f *runFlags) run(ctx context.Context, log *slog.Logger) (err error) {
 	if f.checkpoint != "" {
 		options.Checkpoint = checkpointFile(f.checkpoint)
 	}
-	e := engine.New(options)
 	if f.once {
-		return e.Run(ctx)
+		return engine.New(options).Run(ctx)
 	}
+	seen := observe(cfg, plugins, log)
+	folder.Problems = seen.metrics.SourceProblems
+	options.Source, options.Observer = dir.New(f.source, folder), seen.observer()
+	e := engine.New(options)
 	stopSocket, err := serveState(f.socket, e, log)
 	if err != nil {
 		return err
 	}
 	defer stopSocket()
 	ctx, cancel := context.WithCancel(ctx)
+	fatal := make(chan error, 1)
+	defer seen.serve(ctx, func(err error) {
+		select {
+		case fatal <- err:
+		default:
+		}
+		cancel()
+	})()
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		f.watchConfig(ctx, cfg, plugins, e, local, log)
+		f.watchConfig(ctx, cfg, plugins, e, local, log, seen.config.Store)
 	}()
 	defer func() { cancel(); <-watched }()
 	log.Info("sluice runs", "version", buildVersion(), "node", cfg.HostnameOverride, "source", f.source, "mode", cfg.Mode)
-	return e.Run(ctx)
+	err = e.Run(ctx)
+	select {
+	case hard := <-fatal: // bindAddressHardFail
+		return errors.Join(hard, err)
+	default:
+		return err
+	}
 }
 
 // watchConfig loads the plugins, then follows the configuration file and the plugins' files, and reloads what changes.
 // What cannot be loaded is logged, and what was there before stays in force.
-func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins *pluginSet, e *engine.Engine, local []netip.Addr, log *slog.Logger) {
+func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins *pluginSet, e *engine.Engine, local []netip.Addr, log *slog.Logger, inForce func(*config.Config)) {
 	files := func() []string {
 		out := []string{}
 		if f.config != "" {
@@ -140,6 +158,7 @@ func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins 
 		}
 		changed := !next.Equal(cfg)
 		cfg = next
+		inForce(cfg)
 		if !swapped && !changed {
 			return
 		}

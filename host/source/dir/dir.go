@@ -35,6 +35,9 @@ type Options struct {
 	After func(time.Duration) <-chan time.Time
 	// Poll, when it ticks, has the folder looked at again: for file systems that do not tell of changes, such as NFS.
 	Poll <-chan time.Time
+	// Problems, when set, is told how many problems there are, of those that cost something and of warnings, whenever
+	// the folder has been read.
+	Problems func(errors, warnings int)
 }
 
 // Source is a watched folder. It implements engine.Source.
@@ -83,7 +86,7 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 		f.busy = map[string]*writing{}
 	}
 	e := &watcher{fs: w, root: root, after: s.opt.After, log: s.opt.Log, watched: map[string]bool{}}
-	l := &logbook{log: s.opt.Log, seen: map[string]bool{}}
+	l := &logbook{log: s.opt.Log, count: s.opt.Problems, seen: map[string]bool{}}
 	if err := e.follow(filepath.Dir(root)); err != nil {
 		s.opt.Log.Warn("parent of the source folder is not watched: its replacement will not be seen", "err", err)
 	}
@@ -126,14 +129,21 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 
 // logbook logs a problem when it appears, and again only after it was gone.
 type logbook struct {
-	log  *slog.Logger
-	seen map[string]bool
+	log   *slog.Logger
+	count func(errors, warnings int) // may be nil
+	seen  map[string]bool
 }
 
 func (l *logbook) report(problems []source.Problem) {
 	now := make(map[string]bool, len(problems))
+	bad, warnings := 0, 0
 	for _, p := range problems {
 		text := p.Error()
+		if p.Warning {
+			warnings++
+		} else {
+			bad++
+		}
 		if !l.seen[text] && !now[text] {
 			level := slog.LevelError
 			if p.Warning {
@@ -145,6 +155,9 @@ func (l *logbook) report(problems []source.Problem) {
 		now[text] = true
 	}
 	l.seen = now
+	if l.count != nil {
+		l.count(bad, warnings)
+	}
 }
 
 func problemErrors(problems []source.Problem) []error {

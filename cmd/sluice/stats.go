@@ -1,0 +1,45 @@
+package main
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/metrics"
+)
+
+// stats gives what each plugin did since the start, over all its revisions and settings, sorted by name.
+func (s *pluginSet) stats() []metrics.PluginStats {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	by := maps.Clone(s.closed)
+	if by == nil {
+		by = map[string]metrics.PluginStats{}
+	}
+	for _, p := range s.loaded {
+		addStats(by, p, true)
+	}
+	for _, p := range s.retired {
+		addStats(by, p, true)
+	}
+	out := make([]metrics.PluginStats, 0, len(by))
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		out = append(out, by[name])
+	}
+	return out
+}
+
+// addStats adds the counts of a plugin; how it is now counts as long as it is in use.
+func addStats(by map[string]metrics.PluginStats, p *loadedPlugin, used bool) {
+	name, n := p.Report().Name, p.Stats()
+	sum := by[name]
+	sum.Plugin = name
+	sum.Calls += n.Calls
+	sum.Failures += n.Failures
+	sum.Fuel += n.Fuel
+	sum.LogDropped += n.LogDropped
+	if used {
+		sum.MemoryBytes += uint64(n.MemoryBytes)
+		sum.Suspended = sum.Suspended || n.Suspended
+	}
+	by[name] = sum
+}
