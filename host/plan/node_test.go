@@ -169,3 +169,18 @@ func TestServiceCIDRsBecomeRangesOfThePlan(t *testing.T) {
 	p.Apply([]model.Change{cidr("more")})
 	want()
 }
+
+func TestNodePortsAnswerOnSelectedLinkLocalAddressesNeverOnLoopback(t *testing.T) {
+	s := testSettings()
+	s.NodePortPrefixes = []netip.Prefix{netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::/0")}
+	for _, a := range []string{"169.254.20.10", "192.168.0.1", "127.0.0.1", "::1", "fe80::5"} {
+		s.LocalAddrs = append(s.LocalAddrs, netip.MustParseAddr(a))
+	}
+	p := NewPlanner(s, nil)
+	p.Apply([]model.Change{{Kind: model.Synced}})
+	p.Plan(time.Unix(0, 0))
+	want := "[169.254.20.10 fe80::5]"
+	if got := fmt.Sprint(p.Current().Global.NodePortAddrs); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

@@ -99,7 +99,7 @@ func nodePortAddrs(s *Settings, own *model.Node, all []netip.Addr) []netip.Addr 
 			}
 		}
 	}
-	return slices.DeleteFunc(sortedAddrs(out), func(a netip.Addr) bool { return a.IsLoopback() || a.IsLinkLocalUnicast() })
+	return slices.DeleteFunc(sortedAddrs(out), netip.Addr.IsLoopback)
 }
 
 // zoneTable counts Nodes and their allocatable CPU by zone, sorted by name. Nodes without a zone do not count.
