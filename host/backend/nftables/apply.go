@@ -16,7 +16,7 @@ import (
 // reads what the kernel has and writes what differs.
 func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (engine.Report, error) {
 	for _, t := range b.tables {
-		t.sent = Sent{}
+		t.sent = sent{}
 	}
 	var again time.Duration
 	err := ctx.Err()
@@ -41,8 +41,8 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (en
 	}
 	r := engine.Report{Again: again}
 	for _, t := range b.tables {
-		r.Messages += t.sent.Messages
-		r.Elements += t.sent.Elements
+		r.Messages += t.sent.messages
+		r.Elements += t.sent.elements
 	}
 	return r, err
 }
@@ -92,6 +92,17 @@ func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
 		return err
 	}
 	caps := b.Caps()
+	// A frontend that cannot be written stays as it is, and the others are not kept waiting.
+	var bad []error
+	each := func(k plan.Key, f *plan.Frontend) error {
+		err := b.writeFrontend(txs[k.Family()], k, f, caps)
+		var e errFrontend
+		if errors.As(err, &e) {
+			bad = append(bad, err)
+			return nil
+		}
+		return err
+	}
 	if !whole {
 		for _, c := range d.Changes {
 			t := txs[c.Key.Family()].t
@@ -100,13 +111,13 @@ func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
 	}
 	if whole {
 		for _, k := range b.everyKey(next) {
-			if err := b.writeFrontend(txs[k.Family()], k, next.Frontends[k], caps); err != nil {
+			if err := each(k, next.Frontends[k]); err != nil {
 				return err
 			}
 		}
 	} else {
 		for _, c := range d.Changes {
-			if err := b.writeFrontend(txs[c.Key.Family()], c.Key, c.New, caps); err != nil {
+			if err := each(c.Key, c.New); err != nil {
 				return err
 			}
 		}
@@ -119,8 +130,13 @@ func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
 			return err
 		}
 	}
-	return nil
+	return errors.Join(bad...)
 }
+
+// errFrontend is about a frontend that no plan should have.
+type errFrontend struct{ error }
+
+func (e errFrontend) Unwrap() error { return e.error }
 
 // limit is how large a transaction for a table may get. A table that is replaced needs one for everything: in a
 // second one its frontends would come too late.
@@ -198,7 +214,7 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.C
 		}
 		var err error
 		if want, err = lower(f, before); err != nil {
-			return err
+			return errFrontend{err}
 		}
 	}
 	if now == nil && want == nil {

@@ -280,3 +280,65 @@ func TestReadingABigMapFindsWhatIsAmiss(t *testing.T) {
 		}
 	}
 }
+
+func TestABadFrontendKeepsNobodyElseWaiting(t *testing.T) {
+	d := newBed(t, 0)
+	good := parse(t, service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
+	p := parse(t, service(frontend("10.96.0.9:80/TCP ClusterIP masquerade=never", "1"), frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
+	for k, f := range p.Frontends {
+		if k.Addr == netip.MustParseAddr("10.96.0.9") {
+			f.Pool.Members[0].Addr = netip.MustParseAddrPort("[fd00::1]:80")
+		}
+	}
+	_, err := d.b.Apply(context.Background(), p, nil)
+	if err == nil || !strings.Contains(err.Error(), "shop/web:http 10.96.0.9:80/TCP: member [fd00::1]:80: not IPv4") {
+		t.Errorf("got %v", err)
+	}
+	d.readsAs(good)
+}
+
+// TestReadingGoesOnWhileOthersWrite: another program writes to its own table without a pause.
+func TestReadingGoesOnWhileOthersWrite(t *testing.T) {
+	d := newBed(t, 0)
+	p := cluster(400, 10)
+	d.mustApply(p, nil)
+	other, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			out := &batch{seq: &other.conn.seq}
+			out.mark(unix.NFNL_MSG_BATCH_BEGIN)
+			kind := uint16(unix.NFT_MSG_NEWTABLE)
+			if i%2 == 1 {
+				kind = unix.NFT_MSG_DELTABLE
+			}
+			out.message(kind, unix.NLM_F_ACK, unix.NFPROTO_INET, "write", "other")
+			out.str(unix.NFTA_TABLE_NAME, "other")
+			out.end()
+			last := out.seqNow()
+			out.mark(unix.NFNL_MSG_BATCH_END)
+			if failed, err := other.conn.transact(out.buf, last); err != nil || len(failed) > 0 {
+				t.Errorf("the other writer: %v %v", failed, err)
+				return
+			}
+		}
+	}()
+	for range 3 {
+		d.readsAs(p)
+		if r, err := d.b.Apply(context.Background(), p, nil); err != nil || r.Messages != 0 {
+			t.Errorf("got %+v, %v", r, err)
+		}
+	}
+	close(stop)
+	<-ended
+}

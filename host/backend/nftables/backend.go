@@ -117,12 +117,15 @@ func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
 	return raise(tables), nil
 }
 
-// readTries bounds how often a read is begun again because somebody else wrote.
-const readTries = 10
+// readTries is how often a read is begun again because somebody wrote to nf_tables meanwhile. Mostly that was to other
+// tables than ours, so after that what was read counts: should it be wrong, a message fails and the next read tells.
+const readTries = 5
 
-// steady runs f until nothing was written meanwhile.
+// steady runs f until nothing was written meanwhile, or often enough.
 func (b *Backend) steady(ctx context.Context, f func() error) error {
-	for try := 0; ; try++ {
+	defer func() { b.conn.lenient = false }()
+	for try := 1; ; try++ {
+		b.conn.lenient = try == readTries
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("nftables: read: %w", err)
 		}
@@ -135,11 +138,8 @@ func (b *Backend) steady(ctx context.Context, f func() error) error {
 		if err != nil {
 			return err
 		}
-		if before == after && !errors.Is(ferr, errInterrupted) {
+		if before == after && !errors.Is(ferr, errInterrupted) || b.conn.lenient {
 			return ferr
-		}
-		if try == readTries {
-			return fmt.Errorf("nftables: read: %w, %d times", errInterrupted, readTries)
 		}
 	}
 }

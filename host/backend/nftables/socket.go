@@ -20,6 +20,7 @@ type socket struct {
 	answers int
 	buf     []byte
 
+	lenient bool   // take dumps although somebody wrote meanwhile
 	scratch []byte // for transactions
 	fault   *fault // for tests
 }
@@ -217,7 +218,7 @@ func (s *socket) dump(req []byte, f func(body []byte)) error {
 		err := s.receive(func(typ, flags uint16, _ uint32, body []byte) bool {
 			some = true
 			switch {
-			case flags&unix.NLM_F_DUMP_INTR != 0:
+			case flags&unix.NLM_F_DUMP_INTR != 0 && !s.lenient:
 				failed = errInterrupted
 			case typ == unix.NLMSG_DONE || typ == unix.NLMSG_ERROR:
 				ended = true

@@ -16,7 +16,7 @@ type table struct {
 	conn    *socket
 	nfproto byte
 	forget  uint16 // the message that deletes clients
-	sent    Sent
+	sent    sent
 
 	present     bool // there is a table of this version
 	replace     bool // there is another one under our name, to go in the same transaction in which ours comes
@@ -34,8 +34,8 @@ type table struct {
 	hairpins, clusterAddrs, otherAddrs refs
 }
 
-// Sent counts what went to the kernel.
-type Sent struct{ Messages, Elements int }
+// sent counts what went to the kernel.
+type sent struct{ messages, elements int }
 
 func newTable(f model.Family, conn *socket) *table {
 	t := &table{conn: conn, nfproto: nfproto(f), forget: msgDestroySetElem}

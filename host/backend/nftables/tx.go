@@ -167,8 +167,8 @@ func (x *tx) write(out *batch) error {
 		s.adds.reset()
 	}
 	x.touched, x.bytes = x.touched[:0], 0
-	x.t.sent.Messages += out.count - count
-	x.t.sent.Elements += out.elems - elems
+	x.t.sent.messages += out.count - count
+	x.t.sent.elements += out.elems - elems
 	return nil
 }
 
