@@ -44,6 +44,9 @@ type Cluster struct {
 	rng *rand.Rand
 	o   Options
 	to  []plan.Flow // where a frontend listens, or might
+
+	madeUp bool // the clients
+	addrs  []netip.Addr
 }
 
 // New makes a cluster.
@@ -57,14 +60,15 @@ func New(seed uint64, o Options) *Cluster {
 	if o.NodeAddrs == nil {
 		o.NodeAddrs = addrs("192.168.0.1", "192.168.7.7", "10.244.0.254", "fd00:192::1", "fd00:192::7", "169.254.20.10")
 	}
-	if o.Clients == nil {
+	madeUp := o.Clients == nil
+	if madeUp {
 		o.Clients = addrs("10.244.0.1", "10.244.1.1", "10.244.9.9", "192.168.0.1", "192.168.0.2", "192.168.7.7", "10.244.0.254",
 			"127.0.0.1", "198.51.100.9", "198.51.101.9", "fd00:10:244::1", "fd00:10:244::9:9", "fd00:192::1", "fd00:192::2", "::1", "2001:db8:ffff::9")
 	}
 	if o.Protocols == nil {
 		o.Protocols = []model.Protocol{model.TCP, model.UDP, model.SCTP}
 	}
-	c := &Cluster{rng: rand.New(rand.NewPCG(seed, 0xc105)), o: o}
+	c := &Cluster{rng: rand.New(rand.NewPCG(seed, 0xc105)), o: o, madeUp: madeUp}
 	c.settings()
 	c.nodes()
 	for n := range 2 + c.rng.IntN(6) {

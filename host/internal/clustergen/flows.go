@@ -2,6 +2,7 @@ package clustergen
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -9,6 +10,7 @@ import (
 
 // remember notes where a Service listens.
 func (c *Cluster) remember(s *model.Service) {
+	c.addrs = slices.Concat(c.addrs, s.ClusterIPs, s.LoadBalancerIPs, s.ExternalIPs, c.o.NodeAddrs)
 	served := func(a netip.Addr) bool { return len(c.ofFamily(s.ClusterIPs, model.FamilyOf(a))) > 0 || c.one(4) }
 	for _, p := range s.Ports {
 		for _, list := range [][]netip.Addr{s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs} {
@@ -32,7 +34,8 @@ func (c *Cluster) remember(s *model.Service) {
 }
 
 // Flow makes a connection: mostly to where a Service listens, often to a wrong port, address or protocol. Addresses
-// that no Service has are from its own blocks too.
+// that no Service has are from its own blocks too. Made-up clients are now and then at a Service's address, as a node
+// is that talks to a load balancer address of its own.
 func (c *Cluster) Flow() plan.Flow {
 	f := pick(c, c.to)
 	switch c.rng.IntN(20) {
@@ -45,5 +48,8 @@ func (c *Cluster) Flow() plan.Flow {
 		f.Protocol = pick(c, c.o.Protocols)
 	}
 	f.From = pick(c, c.ofFamily(c.o.Clients, model.FamilyOf(f.To.Addr())))
+	if c.madeUp && c.one(20) {
+		f.From = pick(c, c.ofFamily(c.addrs, model.FamilyOf(f.To.Addr())))
+	}
 	return f
 }
