@@ -34,7 +34,7 @@ func shop() string {
 
 func TestTheListingIsReadableAndLoadsBack(t *testing.T) {
 	d := newBed(t, 2)
-	p := d.apply(shop())
+	d.apply(shop())
 	got, err := d.nft("", "list", "ruleset")
 	if err != nil {
 		t.Fatalf("nft list ruleset: %v\n%s", err, got)
@@ -70,7 +70,7 @@ func TestTheListingIsReadableAndLoadsBack(t *testing.T) {
 	if err := Cleanup(context.Background(), Options{Netns: d.lab.Node.Fd()}); err != nil {
 		t.Fatal(err)
 	}
-	p = d.apply(strings.ReplaceAll(shop(), " affinity=3h", ""))
+	p := d.apply(strings.ReplaceAll(shop(), " affinity=3h", ""))
 	if got, err = d.nft("", "list", "ruleset"); err != nil {
 		t.Fatal(err)
 	}
