@@ -98,7 +98,7 @@ func TestLibrariesStayBehindOnePackage(t *testing.T) {
 
 // TestEdgesDoNotImportEachOther keeps the edges apart: they meet in cmd.
 func TestEdgesDoNotImportEachOther(t *testing.T) {
-	edges := []string{"host/source", "host/wasm", "host/backend/nftables", "host/backend/fake", "host/conntrack", "host/config", "host/metrics", "host/health"}
+	edges := []string{"host/source", "host/wasm", "host/backend/nftables", "host/backend/fake", "host/conntrack", "host/config", "host/metrics", "host/health", "host/probe"}
 	room := func(path string) string {
 		for _, e := range edges {
 			if path == e || strings.HasPrefix(path, e+"/") {

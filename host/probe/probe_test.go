@@ -1,0 +1,194 @@
+package probe
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/internal/netlab"
+)
+
+// The tests run in a network namespace of their own, whose settings are nobody else's.
+func TestMain(m *testing.M) { netlab.Main(m) }
+
+// tree makes a folder that looks like /.
+func tree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func kubeProxyDefaults() Conntrack {
+	return Conntrack{MaxPerCore: 32768, Min: 131072, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour}
+}
+
+const table = "net.netfilter.nf_conntrack_"
+
+func TestSettingsAreWhatKubeProxySets(t *testing.T) {
+	for name, c := range map[string]struct {
+		cpus int
+		in   Conntrack
+		want map[string]int
+	}{
+		"the defaults on 2 CPUs: min": {2, kubeProxyDefaults(), map[string]int{
+			table + "max": 131072, hashSize: 32768, table + "tcp_timeout_established": 86400, table + "tcp_timeout_close_wait": 3600,
+		}},
+		"the defaults on 8 CPUs: maxPerCore": {8, kubeProxyDefaults(), map[string]int{
+			table + "max": 262144, hashSize: 65536, table + "tcp_timeout_established": 86400, table + "tcp_timeout_close_wait": 3600,
+		}},
+		"0 leaves alone, min too": {8, Conntrack{Min: 131072}, map[string]int{}},
+		"the others": {1, Conntrack{TCPBeLiberal: true, UDPTimeout: 5 * time.Second, UDPStreamTimeout: time.Minute}, map[string]int{
+			table + "udp_timeout": 5, table + "udp_timeout_stream": 60, table + "tcp_be_liberal": 1,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := map[string]int{}
+			for _, s := range (Host{CPUs: c.cpus}).Settings(c.in) {
+				got[s.Name] = s.Want
+				if s.Costs == "" {
+					t.Errorf("%s costs nothing", s.Name)
+				}
+			}
+			if len(got) != len(c.want) {
+				t.Errorf("got %v", got)
+			}
+			for name, want := range c.want {
+				if got[name] != want {
+					t.Errorf("%s: %d, want %d", name, got[name], want)
+				}
+			}
+		})
+	}
+}
+
+func TestOnlyWhatDiffersIsWritten(t *testing.T) {
+	for name, c := range map[string]struct {
+		is, want int
+		atLeast  bool
+		after    string
+		changed  bool
+	}{
+		"too small":              {100, 200, true, "200", true},
+		"larger stays":           {300, 200, true, "300\n", false},
+		"equal":                  {200, 200, false, "200\n", false},
+		"a time-out is lowered":  {432000, 86400, false, "86400", true},
+		"a negative number":      {0, -999, false, "-999", true},
+		"equal needs no rights ": {200, 200, true, "200\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := tree(t, map[string]string{"proc/sys/net/x_y": itoa(c.is) + "\n"})
+			was, changed, err := Host{Root: root}.Set(Setting{Name: "net.x_y", Want: c.want, AtLeast: c.atLeast})
+			if err != nil || was != c.is || changed != c.changed {
+				t.Errorf("was %d, changed %v, %v", was, changed, err)
+			}
+			text, err := os.ReadFile(filepath.Join(root, "proc/sys/net/x_y"))
+			if err != nil || !strings.HasPrefix(string(text), strings.TrimSuffix(c.after, "\n")) || c.changed != (string(text) != itoa(c.is)+"\n") {
+				t.Errorf("file %q, %v", text, err)
+			}
+		})
+	}
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// In this network namespace, on the real kernel.
+func TestSettingTheKernel(t *testing.T) {
+	if _, err := ConntrackEntries(); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range (Host{CPUs: 1}).Settings(Conntrack{TCPEstablishedTimeout: 123 * time.Second, UDPTimeout: 7 * time.Second, UDPStreamTimeout: 77 * time.Second, TCPBeLiberal: true}) {
+		if _, changed, err := (Host{}).Set(s); err != nil || !changed {
+			t.Errorf("%s: changed %v, %v", s.Name, changed, err)
+		}
+		if is, good, err := (Host{}).Look(s); err != nil || !good || is != s.Want {
+			t.Errorf("%s: is %d, good %v, %v", s.Name, is, good, err)
+		}
+		if _, changed, err := (Host{}).Set(s); err != nil || changed {
+			t.Errorf("%s: again: changed %v, %v", s.Name, changed, err)
+		}
+	}
+}
+
+// The table's size is the whole machine's: a namespace may look at it only.
+func TestWhatCannotBeSetIsNamedWithBothValues(t *testing.T) {
+	is, err := readInt("/proc/sys/net/netfilter/nf_conntrack_max")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Setting{Name: table + "max", Want: is + 1, AtLeast: true}
+	_, _, err = Host{}.Set(s)
+	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), s.Name+": is "+itoa(is)+", cannot be set to "+itoa(is+1)) {
+		t.Errorf("got %v", err)
+	}
+	s.Want = is
+	if _, _, err := (Host{}).Set(s); err != nil {
+		t.Errorf("it is so already: %v", err)
+	}
+}
+
+func TestAReadOnlyProcIsAnErrorOnlyWhereItMatters(t *testing.T) {
+	root := tree(t, map[string]string{"proc/sys/net/x": "1\n", "proc/sys/net/y": "2\n"})
+	proc := filepath.Join(root, "proc/sys")
+	if err := unix.Mount(proc, proc, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err) // the tests have a mount namespace of their own
+	}
+	defer func() {
+		if err := unix.Unmount(proc, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := unix.Mount("", proc, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	h := Host{Root: root}
+	if _, _, err := h.Set(Setting{Name: "net.x", Want: 1}); err != nil {
+		t.Errorf("it is so already: %v", err)
+	}
+	_, _, err := h.Set(Setting{Name: "net.y", Want: 1})
+	if !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "net.y: is 2, cannot be set to 1") || !strings.Contains(err.Error(), "--init-only") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestASettingThatIsNotThereOrNoNumber(t *testing.T) {
+	h := Host{Root: tree(t, map[string]string{"proc/sys/net/x": "many\n"})}
+	if _, _, err := h.Set(Setting{Name: "net.nowhere", Want: 1}); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "modprobe") {
+		t.Errorf("got %v", err)
+	}
+	if _, _, err := h.Set(Setting{Name: "net.x", Want: 1}); err == nil || !strings.Contains(err.Error(), `"many`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOOMScoreAdj(t *testing.T) {
+	root := tree(t, map[string]string{oomFile: "0\n"})
+	if err := (Host{Root: root}).SetOOMScoreAdj(-999); err != nil {
+		t.Fatal(err)
+	}
+	if is, err := readInt(filepath.Join(root, oomFile)); is != -999 || err != nil {
+		t.Errorf("is %d, %v", is, err)
+	}
+	is, err := readInt(oomFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (Host{}).SetOOMScoreAdj(is); err != nil {
+		t.Errorf("it is so already: %v", err)
+	}
+}

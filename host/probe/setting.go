@@ -1,0 +1,153 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conntrack is what is wanted of the kernel's connection table; a 0 leaves the kernel's value as it is.
+type Conntrack struct {
+	MaxPerCore            int // entries for each CPU; 0: Min says nothing either
+	Min                   int // entries at least
+	TCPBeLiberal          bool
+	TCPEstablishedTimeout time.Duration
+	TCPCloseWaitTimeout   time.Duration
+	UDPTimeout            time.Duration
+	UDPStreamTimeout      time.Duration
+}
+
+// Setting is a number that the kernel is to have.
+type Setting struct {
+	Name    string // of a sysctl, or a path
+	Want    int
+	AtLeast bool   // more is as good, and stays
+	Costs   string // what it costs when it cannot be set
+	// Lesser settings follow from others, and the kernel does without.
+	Lesser bool
+}
+
+const hashSize = "/sys/module/nf_conntrack/parameters/hashsize"
+
+// Settings are those of the connection table, as kube-proxy sets them. The table's size is only ever raised: whoever
+// gave it more had a reason (kubernetes/kubernetes#142035).
+func (h Host) Settings(c Conntrack) []Setting {
+	const table = "net.netfilter.nf_conntrack_"
+	var out []Setting
+	if limit := max(c.MaxPerCore*h.CPUs, c.Min); c.MaxPerCore > 0 && limit > 0 {
+		out = append(out,
+			Setting{Name: table + "max", Want: limit, AtLeast: true, Costs: "new connections are dropped when the table is full"},
+			// The kernel's own proportion, which it keeps only at its start.
+			Setting{Name: hashSize, Want: limit / 4, AtLeast: true, Lesser: true, Costs: "looking connections up gets slower as they become many"})
+	}
+	for _, t := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"tcp_timeout_established", c.TCPEstablishedTimeout},
+		{"tcp_timeout_close_wait", c.TCPCloseWaitTimeout},
+		{"udp_timeout", c.UDPTimeout},
+		{"udp_timeout_stream", c.UDPStreamTimeout},
+	} {
+		if t.d > 0 {
+			out = append(out, Setting{Name: table + t.name, Want: int(t.d / time.Second), Costs: "idle connections are forgotten sooner or later than configured"})
+		}
+	}
+	if c.TCPBeLiberal {
+		out = append(out, Setting{Name: table + "tcp_be_liberal", Want: 1, Costs: "packets outside the TCP window stay without NAT, and may reset connections"})
+	}
+	return out
+}
+
+func (h Host) file(s Setting) string {
+	if strings.HasPrefix(s.Name, "/") {
+		return h.path(s.Name)
+	}
+	return h.path(sysctlPath(s.Name))
+}
+
+// Look reads a setting, and tells whether it is as wanted.
+func (h Host) Look(s Setting) (is int, good bool, err error) {
+	is, err = readInt(h.file(s))
+	if err != nil {
+		return 0, false, fmt.Errorf("%s: %w", s.Name, notThere(err))
+	}
+	return is, is == s.Want || s.AtLeast && is > s.Want, nil
+}
+
+// Set brings a setting to what is wanted, and tells what it was when that was something else. Nothing is written
+// where nothing differs, so that it needs no rights there.
+func (h Host) Set(s Setting) (was int, changed bool, err error) {
+	was, good, err := h.Look(s)
+	if err != nil || good {
+		return was, false, err
+	}
+	f, err := os.OpenFile(h.file(s), os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteString(strconv.Itoa(s.Want))
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		return was, false, fmt.Errorf("%s: is %d, cannot be set to %d: %w", s.Name, was, s.Want, whyNot(err))
+	}
+	return was, true, nil
+}
+
+// SetOOMScoreAdj sets how ready the kernel is to kill this process when memory is short.
+func (h Host) SetOOMScoreAdj(adj int) error {
+	_, _, err := h.Set(oomScore(adj))
+	return err
+}
+
+const oomFile = "/proc/self/oom_score_adj"
+
+func oomScore(adj int) Setting {
+	return Setting{Name: oomFile, Want: adj, Costs: "the kernel may kill sluice early when memory is short; what is programmed forwards on"}
+}
+
+func readInt(path string) (int, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		var p *fs.PathError
+		if errors.As(err, &p) {
+			err = p.Err
+		}
+		return 0, err
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return 0, fmt.Errorf("%.50q is not a number", b)
+	}
+	return n, nil
+}
+
+// notThere adds what a missing file means.
+func notThere(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: is the kernel module loaded (modprobe nf_conntrack)?", err)
+	}
+	return err
+}
+
+// whyNot adds what a refusal means.
+func whyNot(err error) error {
+	switch {
+	case errors.Is(err, unix.EROFS):
+		return fmt.Errorf("%w: mounted read-only, as for an unprivileged container; let 'sluice run --init-only' set it with full rights", err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: needs full rights on the host ('sluice run --init-only')", err)
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("%w: not from within this network namespace?", err)
+	}
+	return err
+}
