@@ -57,6 +57,7 @@ answer into the kernel. No packet passes through a plugin.`,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
+	root.AddCommand(newConfigCommand(), newCheckCommand())
 	root.AddCommand(newRunCommand(), newPlanCommand(), newTraceCommand(), newExplainCommand(), newPluginCommand(), newCleanupCommand(),
 		newVersionCommand())
 	return root

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +22,7 @@ type runFlags struct {
 	socket     string
 	checkpoint string
 	once       bool
+	initOnly   bool
 	verbosity  int
 }
 
@@ -37,29 +36,34 @@ as it is, forwarding; 'sluice cleanup' removes it.`,
 		Example: "  sluice run --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.initOnly {
+				return f.initialize()
+			}
 			if f.source == "" {
 				return usageError{errors.New("--source is required: a folder of manifests")}
 			}
-			level := slog.LevelInfo
-			if f.verbosity > 0 {
-				level = slog.LevelDebug
-			}
-			return f.run(cmd.Context(), slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+			return f.run(cmd.Context())
 		},
 	}
 	f.register(cmd)
 	registerSocket(cmd, &f.socket)
 	cmd.Flags().StringVar(&f.checkpoint, "checkpoint", defaultCheckpoint, "file that keeps drains under way and last good decisions over a restart; empty: none")
 	cmd.Flags().BoolVar(&f.once, "once", false, "program the present state and exit")
-	cmd.Flags().IntVarP(&f.verbosity, "v", "v", 0, "log verbosity: 1 and more logs at debug level")
+	cmd.Flags().BoolVar(&f.initOnly, "init-only", false, "set what needs full rights on the host (the settings of the connection table) and exit; later runs need CAP_NET_ADMIN only")
+	cmd.Flags().IntVarP(&f.verbosity, "v", "v", 0, "log verbosity: 1 and more logs at debug level (default: logging.verbosity of the configuration)")
 	return cmd
 }
 
-func (f *runFlags) run(ctx context.Context, log *slog.Logger) (err error) {
+func (f *runFlags) run(ctx context.Context) (err error) {
 	cfg, err := f.load()
 	if err != nil {
 		return err
 	}
+	log := newLogger(cfg, f.verbosity)
+	for _, w := range cfg.Warnings() {
+		log.Warn("configuration", "warning", w)
+	}
+	prepare(cfg, log)
 	local, err := localAddrs()
 	if err != nil {
 		return err
@@ -116,8 +120,9 @@ func (f *runFlags) run(ctx context.Context, log *slog.Logger) (err error) {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		f.watchConfig(ctx, cfg, plugins, e, local, log, seen.config.Store)
+		f.watchConfig(ctx, cfg, plugins, e, log, seen.config.Store)
 	}()
+	go followLocalAddrs(ctx, cfg.SyncPeriod, local, e, log)
 	defer func() { cancel(); <-watched }()
 	log.Info("sluice runs", "version", buildVersion(), "node", cfg.HostnameOverride, "source", f.source, "mode", cfg.Mode)
 	err = e.Run(ctx)
@@ -131,7 +136,7 @@ func (f *runFlags) run(ctx context.Context, log *slog.Logger) (err error) {
 
 // watchConfig loads the plugins, then follows the configuration file and the plugins' files, and reloads what changes.
 // What cannot be loaded is logged, and what was there before stays in force.
-func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins *pluginSet, e *engine.Engine, local []netip.Addr, log *slog.Logger, inForce func(*config.Config)) {
+func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins *pluginSet, e *engine.Engine, log *slog.Logger, inForce func(*config.Config)) {
 	files := func() []string {
 		out := []string{}
 		if f.config != "" {
@@ -160,6 +165,11 @@ func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins 
 		cfg = next
 		inForce(cfg)
 		if !swapped && !changed {
+			return
+		}
+		local, err := localAddrs()
+		if err != nil {
+			log.Error("reading this host's addresses; the configuration is not taken in", "err", err)
 			return
 		}
 		if err := e.Do(ctx, func(p *plan.Planner) {

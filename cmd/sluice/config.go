@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/host/config"
+)
+
+func newConfigCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Write, check and migrate configuration files",
+		Args:  cobra.NoArgs,
+	}
+	cmd.AddCommand(
+		&cobra.Command{
+			Use:   "defaults",
+			Short: "Print every field with its default and what it means",
+			Args:  cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				_, err := io.WriteString(cmd.OutOrStdout(), config.Defaults())
+				return err
+			},
+		},
+		&cobra.Command{
+			Use:   "check FILE",
+			Short: "Say everything that is wrong with a configuration file",
+			Long: `Reads a configuration file as 'sluice run' does. Every mistake is told, with the path of its field; what is allowed
+and mostly not meant is told as a warning. The exit code is 1 when 'sluice run' would refuse the file.`,
+			Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				cfg, err := config.Load(args[0])
+				if err != nil {
+					return err
+				}
+				for _, w := range cfg.Warnings() {
+					fmt.Fprintf(cmd.ErrOrStderr(), "sluice: warning: %s\n", w)
+				}
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: good\n", args[0])
+				return err
+			},
+		},
+		&cobra.Command{
+			Use:   "migrate FILE",
+			Short: "Turn a KubeProxyConfiguration into a SluiceConfiguration",
+			Long: `Reads a KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1; - is standard input) and prints the shortest
+SluiceConfiguration that means the same. Standard error says, field by field, what is not in it and why.`,
+			Example: "  kubectl -n kube-system get configmap kube-proxy -o jsonpath='{.data.config\\.conf}' | sluice config migrate - > sluice.yaml",
+			Args:    cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				text, err := readInput(cmd.InOrStdin(), args[0])
+				if err != nil {
+					return err
+				}
+				out, notes, err := config.Migrate(text)
+				if err != nil {
+					return fmt.Errorf("%s: %w", args[0], err)
+				}
+				for _, n := range notes {
+					fmt.Fprintln(cmd.ErrOrStderr(), n)
+				}
+				_, err = cmd.OutOrStdout().Write(out)
+				return err
+			},
+		})
+	return cmd
+}
+
+// readInput reads a file, or standard input for -.
+func readInput(stdin io.Reader, name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(stdin)
+	}
+	return os.ReadFile(name)
+}
