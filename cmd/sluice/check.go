@@ -87,11 +87,14 @@ func kernelFindings(features []nftables.Feature, own bool, err error) []probe.Fi
 		}
 		return []probe.Finding{f}
 	}
+	if len(features) > 0 && errors.Is(features[0].Err, unix.EPERM) {
+		return kernelFindings(nil, own, features[0].Err)
+	}
 	var out []probe.Finding
 	for _, x := range features {
 		f := probe.Finding{Group: groupKernel, Name: x.Name, Required: x.Required, State: probe.OK}
 		switch {
-		case errors.Is(x.Err, nftables.ErrNotTried), errors.Is(x.Err, unix.EPERM):
+		case errors.Is(x.Err, nftables.ErrNotTried):
 			f.State, f.Found = probe.Unknown, x.Err.Error()
 		case x.Err != nil:
 			f.State, f.Found, f.Costs, f.Remedy = probe.Missing, x.Err.Error(), x.For, "a kernel with it: "+x.Kernel

@@ -49,7 +49,8 @@ func prepare(cfg *config.Config, log *slog.Logger) {
 	}
 	if err := setConntrack(h, cfg, log); err != nil {
 		for _, e := range unjoin(err) {
-			log.Warn("a kernel setting is not as configured", "err", e)
+			log.Warn("a kernel setting is not as configured", "err", e,
+				"do", "sluice run --init-only with full rights on the host, or 0 in the configuration to leave it alone")
 		}
 	}
 }

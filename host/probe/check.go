@@ -151,7 +151,7 @@ func (h Host) Conntrack(c Conntrack, entries func() (int, error)) []Finding {
 			f.State, f.Found = Unknown, err.Error()
 		case good:
 			f.Found = strconv.Itoa(is)
-		case unix.Access(h.file(s), unix.W_OK) == nil:
+		case unix.Faccessat(unix.AT_FDCWD, h.file(s), unix.W_OK, unix.AT_EACCESS) == nil:
 			f.Found = fmt.Sprintf("%d; sluice run makes it %d", is, s.Want)
 		case s.Lesser:
 			f.Found = fmt.Sprintf("%d; %d would be better, and cannot be set from here", is, s.Want)

@@ -143,11 +143,11 @@ func notThere(err error) error {
 func whyNot(err error) error {
 	switch {
 	case errors.Is(err, unix.EROFS):
-		return fmt.Errorf("%w: mounted read-only, as for an unprivileged container; let 'sluice run --init-only' set it with full rights", err)
+		return fmt.Errorf("%w: mounted read-only, as in an unprivileged container", err)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w: needs full rights on the host ('sluice run --init-only')", err)
+		return fmt.Errorf("%w: it takes full rights in the host's own network namespace", err)
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):
-		return fmt.Errorf("%w: not from within this network namespace?", err)
+		return fmt.Errorf("%w: not from this network namespace?", err)
 	}
 	return err
 }

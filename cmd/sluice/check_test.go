@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/probe"
+)
+
+func TestAMissingFeatureIsToldWithWhatItCosts(t *testing.T) {
+	features := []nftables.Feature{
+		{Name: "tables", Required: true},
+		{Name: "reject", Kernel: "5.9", For: "wrong ports", Required: true, Err: unix.EOPNOTSUPP},
+		{Name: "late", Required: true, Err: fmt.Errorf("x: %w", nftables.ErrNotTried)},
+		{Name: "IPv6", Kernel: "CONFIG_NF_TABLES_IPV6", For: "IPv6", Err: unix.EAFNOSUPPORT},
+	}
+	found := kernelFindings(features, true, nil)
+	var b bytes.Buffer
+	if err := printFindings(&b, found); err != nil {
+		t.Fatal(err)
+	}
+	const want = `kernel
+  ok        tables
+  missing   reject (required): operation not supported
+            costs: wrong ports
+            do: a kernel with it: 5.9
+  unknown   late: x: not tried: that takes a network namespace of its own (CAP_SYS_ADMIN)
+  missing   IPv6: address family not supported by protocol
+            costs: IPv6
+            do: a kernel with it: CONFIG_NF_TABLES_IPV6
+`
+	if b.String() != want {
+		t.Errorf("got\n%s", b.String())
+	}
+	if !probe.Fails(found) {
+		t.Error("a required feature is missing")
+	}
+	features[1].Err = nil
+	if probe.Fails(kernelFindings(features, true, nil)) {
+		t.Error("nothing required is missing")
+	}
+}
+
+func TestWithoutRightsTheKernelIsUnknown(t *testing.T) {
+	denied := fmt.Errorf("nftables: %w", unix.EPERM)
+	for name, found := range map[string][]probe.Finding{
+		"no socket":      kernelFindings(nil, false, denied),
+		"no transaction": kernelFindings([]nftables.Feature{{Name: "tables", Err: denied}, {Name: "x", Err: denied}}, false, nil),
+	} {
+		if len(found) != 1 || found[0].State != probe.Unknown || !strings.Contains(found[0].Remedy, "CAP_NET_ADMIN") {
+			t.Errorf("%s: %+v", name, found)
+		}
+	}
+	if found := kernelFindings(nil, false, unix.EPROTONOSUPPORT); !probe.Fails(found) {
+		t.Errorf("a kernel without nf_tables: %+v", found)
+	}
+}
+
+func TestTheConfigurationIsHeldAgainstTheHost(t *testing.T) {
+	host := links{names: []string{"lo", "eth0"}, addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1")}}
+	const pods = "clusterCIDR: 10.244.0.0/16\n"
+	for name, c := range map[string]struct {
+		text string
+		want string // name and found of each finding
+	}{
+		"the defaults":                 {"", "clusterCIDR "},
+		"nothing amiss":                {pods + "bindAddress: 192.0.2.1\nnodePortAddresses: [192.0.2.0/24]\n", ""},
+		"an address of another host":   {pods + "bindAddress: 192.0.2.9\n", "bindAddress 192.0.2.9 is on no link of this host"},
+		"a bridge that is not there":   {"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n", "detectLocal.bridgeInterface no link cni0"},
+		"a bridge that is there":       {"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: eth0}\n", ""},
+		"NodePorts on nothing":         {pods + "nodePortAddresses: [10.0.0.0/8, '::/0']\n", "nodePortAddresses no address of this host is in [10.0.0.0/8]; nodePortAddresses no address of this host is in [::/0]"},
+		"NodePorts on loopback":        {pods + "nodePortAddresses: [127.0.0.0/8]\n", "nodePortAddresses no address of this host is in [127.0.0.0/8]"},
+		"a field without its own mode": {pods + "detectLocalMode: NodeCIDR\n", "clusterCIDR "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, err := config.Parse([]byte("apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\n"+c.text), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, f := range configFindings(cfg, host) {
+				got = append(got, f.Name+" "+f.Found)
+				if f.Costs == "" || f.State != probe.Warning {
+					t.Errorf("%+v", f)
+				}
+			}
+			if s := strings.Join(got, "; "); s != c.want {
+				t.Errorf("got %q, want %q", s, c.want)
+			}
+		})
+	}
+	if f := configFindings(config.Default(), links{err: errors.New("no netlink")}); f[len(f)-1].State != probe.Unknown {
+		t.Errorf("%+v", f)
+	}
+}
+
+// apart runs a shell line with sluice in its path, in namespaces of its own, with the capabilities given, or all.
+func apart(t *testing.T, line string, caps ...uintptr) (stdout, stderr string, err error) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(exe, filepath.Join(dir, "sluice")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/bin/sh", "-c", line)
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "HOME=" + dir}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+	}
+	if caps != nil { // not root in there: nothing but what is given
+		cmd.SysProcAttr.UidMappings[0].ContainerID, cmd.SysProcAttr.GidMappings[0].ContainerID = 1000, 1000
+		cmd.SysProcAttr.AmbientCaps = caps
+	}
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("namespaces of its own: %v", err)
+		}
+		t.Skipf("namespaces of its own: %v", err)
+	}
+	return out.String(), errs.String(), err
+}
+
+type report struct {
+	OK       bool
+	Findings []probe.Finding
+}
+
+func checkApart(t *testing.T, line string, caps ...uintptr) (report, error) {
+	t.Helper()
+	out, stderr, err := apart(t, line, caps...)
+	var r report
+	if jerr := json.Unmarshal([]byte(out), &r); jerr != nil {
+		t.Fatalf("%v in %q\n%s", jerr, out, stderr)
+	}
+	if (err == nil) != r.OK {
+		t.Errorf("ok %v, and it ends with %v", r.OK, err)
+	}
+	return r, err
+}
+
+func (r report) find(name string) probe.Finding {
+	for _, f := range r.Findings {
+		if f.Name == name {
+			return f
+		}
+	}
+	return probe.Finding{}
+}
+
+func TestCheckOnThisKernel(t *testing.T) {
+	r, err := checkApart(t, "sluice check -o json")
+	if err != nil {
+		t.Errorf("something is missing: %+v", r.Findings)
+	}
+	for _, name := range []string{"CAP_NET_ADMIN", "tables", "a whole ruleset", "netlink"} {
+		if f := r.find(name); f.State != probe.OK {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+	if f := r.find("net.ipv4.ip_forward"); f.State != probe.Warning { // a new namespace forwards nothing
+		t.Errorf("ip_forward: %+v", f)
+	}
+}
+
+func TestCheckWithCapNetAdminOnly(t *testing.T) {
+	r, err := checkApart(t, "sluice check -o json", unix.CAP_NET_ADMIN)
+	if err != nil {
+		t.Errorf("something is missing: %+v", r.Findings)
+	}
+	if f := r.find("tables"); f.State != probe.OK {
+		t.Errorf("tables: %+v", f)
+	}
+	if f := r.find("a whole ruleset"); f.State != probe.Unknown {
+		t.Errorf("a whole ruleset: %+v", f)
+	}
+}
+
+func TestCheckWithoutRightsFails(t *testing.T) {
+	r, err := checkApart(t, "sluice check -o json", unix.CAP_CHOWN)
+	if err == nil {
+		t.Error("it ends well")
+	}
+	if f := r.find("CAP_NET_ADMIN"); f.State != probe.Missing || !f.Required {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestInitOnlySetsTheKernelAndExits(t *testing.T) {
+	const line = `cat > c.yaml <<EOF
+apiVersion: sluice.dev/v1alpha1
+kind: SluiceConfiguration
+conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 123s, tcpCloseWaitTimeout: 0s, udpTimeout: 7s, udpStreamTimeout: 9s, tcpBeLiberal: true}
+EOF
+cd /proc/sys/net/netfilter && before=$(cat nf_conntrack_tcp_timeout_close_wait) && sluice run --init-only --config $OLDPWD/c.yaml &&
+cat nf_conntrack_tcp_timeout_established nf_conntrack_udp_timeout nf_conntrack_udp_timeout_stream nf_conntrack_tcp_be_liberal &&
+[ $before = $(cat nf_conntrack_tcp_timeout_close_wait) ] && echo left && sluice run --init-only --config $OLDPWD/c.yaml 2>&1 && echo quiet`
+	out, stderr, err := apart(t, line)
+	if want := "123\n7\n9\n1\nleft\nquiet\n"; err != nil || out != want {
+		t.Errorf("got %q, %v\n%s", out, err, stderr)
+	}
+	if !strings.Contains(stderr, "nf_conntrack_udp_timeout was=") {
+		t.Errorf("said %s", stderr)
+	}
+}
+
+// The size of the table is the machine's, not this namespace's.
+func TestInitOnlyFailsByNameWhereARunOnlyWarns(t *testing.T) {
+	const line = `printf 'apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\nlogging: {format: json}\nconntrack: {maxPerCore: 1, min: 2000000000}\n' > c.yaml
+mkdir m; sluice run --once --source m --node n0 --checkpoint '' --config c.yaml && echo forwards; sluice run --init-only --config c.yaml`
+	out, stderr, err := apart(t, line)
+	if err == nil || out != "forwards\n" {
+		t.Errorf("got %q, %v", out, err)
+	}
+	if n := strings.Count(stderr, "net.netfilter.nf_conntrack_max: is "); n != 2 || !strings.Contains(stderr, `"level":"WARN"`) {
+		t.Errorf("said %s", stderr)
+	}
+}
