@@ -54,6 +54,6 @@ func (m *mailbox) take() []model.Change {
 	m.watch.Taken()
 	out := m.changes
 	m.changes = nil
-	clear(m.index)
+	m.index = map[changeKey]int{} // not clear: that costs as much as the map was ever large
 	return out
 }

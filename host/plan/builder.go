@@ -84,7 +84,9 @@ func (b *Builder) Take() *Delta {
 		}
 		d.Changes = append(d.Changes, Change{Key: k, Old: old, New: now})
 	}
-	clear(b.before)
+	if len(b.before) > 0 {
+		b.before = map[Key]*Frontend{} // not clear: that costs as much as the map was ever large
+	}
 	slices.SortFunc(d.Changes, func(x, y Change) int { return x.Key.Compare(y.Key) })
 	return d
 }

@@ -195,7 +195,9 @@ func (p *Planner) Plan(now time.Time) Step {
 		p.one(name, now, &step)
 	}
 	step.Planned = len(p.dirty)
-	clear(p.dirty)
+	if len(p.dirty) > 0 {
+		p.dirty = map[model.Name]struct{}{} // not clear: that costs as much as the map was ever large
+	}
 	step.Delta = p.builder.Take()
 	p.finish(&step)
 	for len(p.wakes) > 0 { // drop what was overtaken
