@@ -1,0 +1,83 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// TestCountsOfAPluginOutliveItsReload: a counter that falls looks like a restart to Prometheus.
+func TestCountsOfAPluginOutliveItsReload(t *testing.T) {
+	module, err := os.ReadFile(filepath.Join(buildPlugins(t), "zone-spill.wasm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "p.wasm")
+	write := func(b []byte) {
+		t.Helper()
+		if err := os.WriteFile(file, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	step := policy.Step{Plugin: "p"}
+	cfg := config.Default()
+	cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
+	cfg.Policies = []policy.Policy{{Name: "q", Steps: []policy.Step{step}}}
+	set, closeAll, err := openPlugins(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll()
+	load := func() {
+		t.Helper()
+		if swapped, err := set.load(t.Context(), cfg); err != nil || !swapped {
+			t.Fatalf("swapped %t, %v", swapped, err)
+		}
+	}
+	decide := func() {
+		t.Helper()
+		p, err := set.get(step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := wasm.Samples()[0].Request
+		var resp abi.Response
+		resp.Reset(len(req.Endpoints))
+		if err := p.Decide(req, &resp); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what string, calls uint64, inUse bool) (fuel uint64) {
+		t.Helper()
+		all := set.stats()
+		if len(all) != 1 || all[0].Plugin != "p" || all[0].Calls != calls || (all[0].MemoryBytes > 0) != inUse {
+			t.Fatalf("%s: %+v, want %d calls", what, all, calls)
+		}
+		return all[0].Fuel
+	}
+	write(module)
+	load()
+	decide()
+	one := want("one call", 1, true)
+	write(append(module, 0, 2, 1, 'x')) // with a custom section: another digest, the same code
+	load()
+	want("reloaded", 1, true)
+	set.closeRetired()
+	want("the old one closed", 1, true)
+	decide()
+	if two := want("a call of the new one", 2, true); one == 0 || two != 2*one {
+		t.Errorf("fuel %d after one call, %d after two", one, two)
+	}
+	cfg.Policies = nil
+	if _, err := set.load(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	set.closeRetired()
+	want("no longer in use", 2, false)
+}
