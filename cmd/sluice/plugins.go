@@ -52,7 +52,7 @@ func (s *pluginSet) get(step policy.Step) (policy.Plugin, error) {
 	if err := s.failed[step]; err != nil {
 		return nil, err
 	}
-	return nil, policy.ErrLoading
+	return nil, policy.ErrPending
 }
 
 // load brings the set to a configuration: what is new or has changed on disk is compiled and tried, and swapped in

@@ -43,9 +43,14 @@ type Engine struct {
 	degraded map[plan.Key][]plan.Degradation
 	memory   memory
 	notYet   time.Time // no step before this time
+	askUntil time.Time // no plugin is asked after this time, in this step
 	stale    map[plan.Key]plan.Stale
 	staleAt  time.Time // when to try again to forget stale flows
 }
+
+// askFor is how long a step asks plugins before it programs what it has and looks for changes: slow plugins of many
+// Services never make another Service wait longer than this and one call.
+const askFor = 50 * time.Millisecond
 
 // Back-off after a failed Apply.
 const (
@@ -58,7 +63,7 @@ func New(o Options) *Engine {
 	if o.Observer == nil {
 		o.Observer = nobody{}
 	}
-	return &Engine{
+	e := &Engine{
 		Options:  o,
 		mail:     newMailbox(o.Observer),
 		calls:    make(chan func(*plan.Planner)),
@@ -67,6 +72,8 @@ func New(o Options) *Engine {
 		degraded: map[plan.Key][]plan.Degradation{},
 		stale:    map[plan.Key]plan.Stale{},
 	}
+	o.Planner.Limit(func() bool { return time.Now().After(e.askUntil) })
+	return e
 }
 
 // Run goes on until ctx ends or the source fails. The data plane is left as it is, and forwards on.
@@ -96,14 +103,13 @@ func (e *Engine) Run(ctx context.Context) error {
 				return nil
 			}
 			return fmt.Errorf("the source of cluster state ended: %w", errors.Join(err, errEnded(err)))
-		case <-e.mail.ready:
-			e.Planner.Apply(e.mail.take())
+		case <-e.mail.ready: // sync takes what is there
 		case call := <-e.calls:
 			call(e.Planner)
 		case <-timer.C:
 		}
 		wake := e.sync(ctx)
-		if e.Once && e.applied && e.retry == 0 && e.againAt.IsZero() {
+		if e.Once && e.applied && e.retry == 0 && e.againAt.IsZero() && !due(wake) {
 			return nil
 		}
 		timer.Stop()
@@ -145,7 +151,8 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 	if now.Before(e.notYet) {
 		return e.notYet
 	}
-	e.notYet = now.Add(e.MinSync)
+	e.notYet, e.askUntil = now.Add(e.MinSync), now.Add(askFor)
+	e.Planner.Apply(e.mail.take())
 	step := e.Planner.Plan(now)
 	for _, err := range step.Errors {
 		e.Log.Error("a policy failed; the last good or the default decision holds", "err", err)
@@ -297,6 +304,9 @@ func (e *Engine) forgetFamily(ctx context.Context, f model.Family) {
 		e.Log.Info("stale UDP flows forgotten", "family", f, "flows", n)
 	}
 }
+
+// due tells whether a time has come; none never does.
+func due(t time.Time) bool { return !t.IsZero() && time.Until(t) <= 0 }
 
 func earliest(times ...time.Time) time.Time {
 	var first time.Time

@@ -39,7 +39,9 @@ type rig struct {
 	ended  chan error
 	pocket *pocket
 
-	minSync time.Duration
+	minSync  time.Duration
+	observer engine.Observer
+	bound    policy.Selector // what the plugin's policy is for; nil: everything
 }
 
 type lockedBuffer struct {
@@ -90,11 +92,12 @@ func (r *rig) run(b engine.Backend, plugin policy.Plugin, once bool) {
 	settings := plan.Settings{Node: "n0", MasqueradeMark: 0x4000}
 	if plugin != nil {
 		settings.Policies = &policy.Set{
-			Policies: map[string]*policy.Policy{"p": {Name: "p", Steps: []policy.Step{{Plugin: "p"}}}}, Default: "p",
+			Policies: map[string]*policy.Policy{"p": {Name: "p", Steps: []policy.Step{{Plugin: "p"}}}},
+			Bindings: []policy.Binding{{Selector: r.bound, Policy: "p"}},
 		}
 	}
 	o := engine.Options{
-		Source: r, Backend: b, ConnTable: r.kernel, Once: once, MinSync: r.minSync, Log: slog.New(slog.NewTextHandler(r.log, nil)),
+		Source: r, Backend: b, ConnTable: r.kernel, Once: once, MinSync: r.minSync, Log: slog.New(slog.NewTextHandler(r.log, nil)), Observer: r.observer,
 		Planner: plan.NewPlanner(settings, func(policy.Step) (policy.Plugin, error) { return plugin, nil }),
 	}
 	if r.pocket != nil {
@@ -518,6 +521,58 @@ func TestUDPFlowsOfAnEndpointThatStoppedServingAreForgotten(t *testing.T) {
 		r.emit(udp(eps(2)))
 		if to(1) != 0 || to(2) != two {
 			t.Fatalf("%d flows to the endpoint that is gone, %d of %d to the one that stays", to(1), to(2), two)
+		}
+	})
+}
+
+// slow takes a while for each call, as a plugin may within its fuel.
+type slow struct{}
+
+func (slow) Decide(req *abi.Request, resp *abi.Response) error {
+	time.Sleep(20 * time.Millisecond)
+	for i := range resp.Answers {
+		resp.Answers[i].Weight = 3
+	}
+	return nil
+}
+func (slow) Needs() uint32    { return 0 }
+func (slow) Revision() string { return "1" }
+
+func TestSlowPluginsOfManyServicesDoNotMakeAnotherServiceWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
+		r.bound = policy.Selector{{Key: "slow", Op: policy.Exists}}
+		r.run(fake.Open(r.kernel), slow{}, false)
+		t.Cleanup(r.end)
+		changes := []model.Change{svc(), eps(1, 2)}
+		const many = 200 // 4 s of plugin time
+		for i := range many {
+			n := model.Name{Namespace: "slow", Name: fmt.Sprint("s", i)}
+			s, e := *svc().Service, *eps(1, 2).Slice
+			s.Name, s.Labels, s.ClusterIPs = n, map[string]string{"slow": ""}, []netip.Addr{netip.AddrFrom4([4]byte{10, 97, 0, byte(i)})}
+			e.Name, e.Service = n, n
+			changes = append(changes, model.Change{Kind: model.ServiceKind, Name: n, Service: &s}, model.Change{Kind: model.SliceKind, Name: n, Slice: &e})
+		}
+		r.feed <- append(changes, synced)
+		r.pass(100 * time.Millisecond)
+		r.holds("the other Service", "1:1 2:1 forward")
+		p, _ := r.kernel.Table(fake.Name)
+		if len(p.Frontends) != many+1 {
+			t.Fatalf("%d frontends: those that wait for their plugin have the default rules", len(p.Frontends))
+		}
+		r.feed <- []model.Change{eps(1, 2, 3)}
+		r.pass(100 * time.Millisecond)
+		r.holds("a change in the middle of it", "1:1 2:1 3:1 forward")
+		r.pass(5 * time.Second)
+		decided := 0
+		p, _ = r.kernel.Table(fake.Name)
+		for _, f := range p.Frontends {
+			if f.Pool.Members[0].Weight == 3 {
+				decided++
+			}
+		}
+		if decided != many {
+			t.Fatalf("%d of %d Services have their plugin's answer", decided, many)
 		}
 	})
 }

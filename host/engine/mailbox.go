@@ -51,6 +51,9 @@ func (m *mailbox) put(changes []model.Change) {
 func (m *mailbox) take() []model.Change {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if len(m.changes) == 0 {
+		return nil
+	}
 	m.watch.Taken()
 	out := m.changes
 	m.changes = nil

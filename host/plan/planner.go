@@ -168,6 +168,10 @@ func (p *Planner) Save() ([]byte, error) { return p.chains.Save() }
 // counts as first seen now.
 func (p *Planner) Restore(text []byte) error { return p.chains.Restore(text) }
 
+// Limit has Plan ask no more plugins from the moment that later says so. What is put off holds its last good decision,
+// or the default rules, and Step.Wake is at once. Nil: no limit.
+func (p *Planner) Limit(later func() bool) { p.chains.Later = later }
+
 // Plan brings the plan up to date. An error of a policy keeps the last good or the default decision in force.
 func (p *Planner) Plan(now time.Time) Step {
 	if !p.cluster.Synced {
@@ -191,7 +195,7 @@ func (p *Planner) Plan(now time.Time) Step {
 	}
 	step := Step{Warnings: p.fresh}
 	p.fresh = nil
-	for _, name := range slices.SortedFunc(maps.Keys(p.dirty), model.Name.Compare) {
+	for _, name := range p.order() {
 		p.one(name, now, &step)
 	}
 	step.Planned = len(p.dirty)
@@ -209,6 +213,22 @@ func (p *Planner) Plan(now time.Time) Step {
 		heap.Pop(&p.wakes)
 	}
 	return step
+}
+
+// order gives the Services that have to be looked at, by name, those without a policy first: they wait for nobody's
+// plugin.
+func (p *Planner) order() []model.Name {
+	var plain, decided []model.Name
+	for _, name := range slices.SortedFunc(maps.Keys(p.dirty), model.Name.Compare) {
+		if svc := p.cluster.Services[name]; svc != nil {
+			if pol, _ := p.settings.Policies.For(svc); pol != nil {
+				decided = append(decided, name)
+				continue
+			}
+		}
+		plain = append(plain, name)
+	}
+	return append(plain, decided...)
 }
 
 // one plans a Service anew.
@@ -231,14 +251,14 @@ func (p *Planner) one(name model.Name, now time.Time, step *Step) {
 		p.services[name] = s
 	}
 	decided, wakeAt, err := p.decide(svc, s, now)
-	if err != nil && !errors.Is(err, policy.ErrLoading) && (s.err == nil || s.err.Error() != err.Error()) {
+	if err != nil && !errors.Is(err, policy.ErrPending) && (s.err == nil || s.err.Error() != err.Error()) {
 		step.Errors = append(step.Errors, err)
 	}
 	s.err, s.decided = err, nil
 	if pol, _ := p.settings.Policies.For(svc); pol != nil {
 		s.decided = decided
 	}
-	sum := summarize(svc, decided, err != nil && !errors.Is(err, policy.ErrLoading))
+	sum := summarize(svc, decided, err != nil && !errors.Is(err, policy.ErrPending))
 	if sum.health.Port == 0 {
 		sum.health.Service = s.sum.health.Service // of the port that there was
 	}

@@ -50,7 +50,11 @@ func (c *Chains) run(m *pool, in *Input, now time.Time, d *Decision) (*good, tim
 		s, name := &m.steps[i], m.policy.Steps[i].Plugin
 		plugin, err := c.plugins(m.policy.Steps[i])
 		if err == nil {
-			if p := a.printer.step(m.input, plugin.Revision(), a.req.Endpoints); s.due(p, nowMS) {
+			p := a.printer.step(m.input, plugin.Revision(), a.req.Endpoints)
+			switch due := s.due(p, nowMS); {
+			case due && c.Later != nil && c.Later():
+				return nil, now, ErrPending
+			case due:
 				s.print = p
 				a.call(plugin, s, in, nowMS)
 			}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -72,6 +73,9 @@ type StepResult struct {
 // Chains runs policies. It remembers for each pool what the plugins answered, so that none is called again while
 // nothing changed and no wake time passed. It is not safe for concurrent use.
 type Chains struct {
+	// Later, when it says so, puts off calls that are due: they come at the next Decide for the pool. Nil: never.
+	Later func() bool
+
 	plugins func(Step) (Plugin, error)
 	pools   map[PoolKey]*pool
 	ask     asker
@@ -123,7 +127,7 @@ func (c *Chains) Decide(p *Policy, in *Input, now time.Time) (Decision, time.Tim
 	switch {
 	case err != nil:
 		d.Err = fmt.Errorf("policy %s: %s: %w", p.Name, key, err)
-		if p.Mode == Enforce && p.OnFailure == LastGood {
+		if p.Mode == Enforce && (p.OnFailure == LastGood || errors.Is(err, ErrPending)) {
 			if w := m.good.onto(in, d.Weights); w != nil {
 				d.Weights, d.From = w, FromLastGood
 				d.ResetAt, d.Balance = m.good.resets(in), m.good.balance

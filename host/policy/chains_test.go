@@ -355,3 +355,26 @@ func TestPoliciesBindByAnnotationThenBindingThenDefault(t *testing.T) {
 		}
 	}
 }
+
+func TestACallThatIsPutOffKeepsTheLastGoodDecisionWhateverThePolicySaysOfFailures(t *testing.T) {
+	p := &script{decide: weigh(7)}
+	b := newBench(p)
+	b.policy.OnFailure = Default
+	later := true
+	b.chains.Later = func() bool { return later }
+	d := b.expect(t, "nothing to keep yet", FromDefault, 1, 1, 1)
+	if !errors.Is(d.Err, ErrPending) || p.calls != 0 {
+		t.Fatalf("%d calls, %v", p.calls, d.Err)
+	}
+	if _, wake := b.decide(); !wake.Equal(b.now) {
+		t.Fatalf("wake at %v, want at once", wake)
+	}
+	later = false
+	b.expect(t, "asked", FromChain, 7, 7, 7)
+	later = true
+	b.expect(t, "nothing is due", FromChain, 7, 7, 7)
+	b.set(2, 0)
+	b.expect(t, "put off", FromLastGood, 7, 7)
+	later = false
+	b.expect(t, "asked again", FromChain, 7, 7)
+}

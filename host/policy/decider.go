@@ -6,9 +6,9 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// ErrLoading says that a plugin is not there yet. It is a failure like others for what is decided, and none to report:
-// after a start, the last good decision of the checkpoint holds, or the default rules.
-var ErrLoading = errors.New("the plugin is being loaded")
+// ErrPending says that a plugin has not been asked yet, as it is being loaded or as there was no time. That is no
+// failure: until it is asked the last good decision holds, whatever the policy says of failures, else the default rules.
+var ErrPending = errors.New("the plugin has not been asked yet")
 
 // Plugin is one loaded plugin revision with its settings: host/wasm's, or a native one in tests. A Plugin is used by
 // one goroutine at a time and answers the same request the same way, always.
