@@ -238,3 +238,36 @@ mkdir m; sluice run --once --source m --node n0 --checkpoint '' --config c.yaml 
 		t.Errorf("said %s", stderr)
 	}
 }
+
+// NodePorts on all addresses: one that a link gets while sluice runs too, at the next syncPeriod.
+func TestARunFollowsTheAddressesOfTheHost(t *testing.T) {
+	const line = `ip link set lo up && ip addr add 192.0.2.1/32 dev lo
+cat > c.yaml <<EOF
+apiVersion: sluice.dev/v1alpha1
+kind: SluiceConfiguration
+nodePortAddresses: [0.0.0.0/0]
+syncPeriod: 1s
+metricsBindAddress: ""
+healthzBindAddress: ""
+EOF
+mkdir m; sluice run --source m --node n0 --checkpoint '' --socket s --config c.yaml & pid=$!
+has() { nft list set ip sluice nodeport_addrs 2>/dev/null | grep -q "$1"; }
+wait_for() { n=0; until "$@"; do n=$((n+1)); [ $n -lt 100 ] || { echo "waited in vain: $*"; kill $pid; exit 1; }; sleep 0.1; done; }
+wait_for has 192.0.2.1
+ip addr add 192.0.2.5/32 dev lo; wait_for has 192.0.2.5
+gone() { ! has 192.0.2.1; }
+ip addr del 192.0.2.1/32 dev lo; wait_for gone
+has 192.0.2.5 && echo followed; kill $pid; wait $pid`
+	for _, tool := range []string{"ip", "nft"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			if os.Getenv("CI") != "" {
+				t.Fatalf("%v: install iproute2 and nftables", err)
+			}
+			t.Skipf("%v: install iproute2 and nftables", err)
+		}
+	}
+	out, stderr, err := apart(t, line)
+	if !strings.HasPrefix(out, "followed\n") {
+		t.Errorf("got %q, %v\n%s", out, err, stderr)
+	}
+}

@@ -213,7 +213,8 @@ func cmdExplain(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(newExplanation(x).print(ts.Stdout(), ""))
 }
 
-// shares ADDRESS:PORT [FROM]: makes 10,000 connections in the fake kernel and prints each member's share in percent.
+// shares ADDRESS:PORT [FROM]: makes 10,000 connections in the fake kernel and prints each member's share in percent;
+// none is what sluice leaves alone.
 func cmdShares(ts *testscript.TestScript, _ bool, args []string) {
 	n := nodeOf(ts)
 	to, err := netip.ParseAddrPort(args[0])
@@ -229,6 +230,9 @@ func cmdShares(ts *testscript.TestScript, _ bool, args []string) {
 		r := n.kernel.Connect(p)
 		n.kernel.Disconnect(p)
 		what := r.Verdict.String()
+		if !r.Ours {
+			what = "none"
+		}
 		if r.Member.IsValid() {
 			what = r.Member.String()
 		}

@@ -98,7 +98,7 @@ func (h Host) Set(s Setting) (was int, changed bool, err error) {
 		if errors.As(err, &path) {
 			err = path.Err
 		}
-		return was, false, fmt.Errorf("%s: is %d, cannot be set to %d: %w", s.Name, was, s.Want, whyNot(err))
+		return was, false, fmt.Errorf("%s: is %d, cannot be set to %d: %w", s.Name, was, s.Want, whyNot(s.Name, err))
 	}
 	return was, true, nil
 }
@@ -140,8 +140,10 @@ func notThere(err error) error {
 }
 
 // whyNot adds what a refusal means.
-func whyNot(err error) error {
+func whyNot(name string, err error) error {
 	switch {
+	case name == oomFile && errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: lowering it takes CAP_SYS_RESOURCE", err)
 	case errors.Is(err, unix.EROFS):
 		return fmt.Errorf("%w: mounted read-only, as in an unprivileged container", err)
 	case errors.Is(err, fs.ErrPermission):
