@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"errors"
 	"net/netip"
 	"slices"
 
@@ -48,7 +49,8 @@ type PolicyTotals struct {
 	Observed, Differ int
 }
 
-// PluginFallback counts the decisions that hold because a plugin does not answer.
+// PluginFallback counts the decisions that hold because a plugin does not answer. One that is still to be asked is not
+// meant.
 type PluginFallback struct {
 	Plugin            string
 	LastGood, Default int
@@ -299,7 +301,7 @@ func (s *summary) decision(d *policy.Decision) {
 		s.policy.Observed += observed
 		s.policy.Differ += differ
 	}
-	if d.Err == nil || len(d.Steps) == 0 {
+	if d.Err == nil || errors.Is(d.Err, policy.ErrPending) || len(d.Steps) == 0 {
 		return
 	}
 	plugin := d.Steps[len(d.Steps)-1].Plugin // a chain ends with the one that fails

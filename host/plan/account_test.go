@@ -269,6 +269,12 @@ func TestFallbacksCountByPluginAndWhatHoldsInstead(t *testing.T) {
 	if got.Fallbacks != nil || got.Failing != 0 || len(got.Policies) != 1 || got.Policies[0].Decisions[policy.FromChain] != 1 {
 		t.Fatalf("all well: %+v", got)
 	}
+	p.Limit(func() bool { return true })
+	p.Apply([]model.Change{eps(old, 4)})
+	if got := p.Plan(time.Unix(1000, 0)).Totals; got.Fallbacks != nil || got.Failing != 0 || got.Policies[0].Decisions[policy.FromLastGood] != 1 {
+		t.Fatalf("put off: %+v", got)
+	}
+	p.Limit(nil)
 	plugin.fail = true
 	young := model.Name{Namespace: "shop", Name: "young"}
 	p.Apply([]model.Change{eps(old, 3), svc(young, 2), eps(young, 2)})
