@@ -60,7 +60,8 @@ type migration struct {
 	backend string
 	moved   map[string]string // fields of out that had another path
 	notes   []Note
-	errs    []error // what does not show when the result is read
+	left    []string // fields that say nothing but a default
+	errs    []error  // what does not show when the result is read
 }
 
 func newMigration(b []byte) (*migration, error) {
@@ -226,13 +227,25 @@ func (m *migration) move() {
 		{masquerade, "masqueradeAll"}, {masquerade, "masqueradeBit"}, {sync, "minSyncPeriod"}, {sync, "syncPeriod"},
 	} {
 		path := f.section + "." + f.name
-		if v := m.take(path); v != nil && v != "0s" && v != "" { // kube-proxy takes 0s for "the default"
+		switch v := m.take(path); v {
+		case nil:
+		case "", "0s": // kube-proxy takes 0s for "the default"
+			m.left = append(m.left, path)
+		default:
 			m.put(f.name, v)
 			m.moved[f.name] = path
 		}
 	}
 	for _, path := range keptFields() {
-		if v := m.take(path); v != nil && v != "" {
+		switch v := m.take(path).(type) {
+		case nil:
+		case string:
+			if v == "" {
+				m.left = append(m.left, path)
+			} else {
+				m.put(path, v)
+			}
+		default:
 			m.put(path, v)
 		}
 	}
@@ -265,7 +278,6 @@ func (m *migration) parse() (*Config, error) {
 
 // leaveDefaultsOut takes out whatever the result means without it.
 func (m *migration) leaveDefaultsOut(full *Config) {
-	var left []string
 	try := func(tree map[string]any, name, path string) {
 		v := tree[name]
 		delete(tree, name)
@@ -273,7 +285,7 @@ func (m *migration) leaveDefaultsOut(full *Config) {
 			if was := m.moved[path]; was != "" {
 				path = was
 			}
-			left = append(left, path)
+			m.left = append(m.left, path)
 			return
 		}
 		tree[name] = v
@@ -290,8 +302,8 @@ func (m *migration) leaveDefaultsOut(full *Config) {
 			try(m.out, k, k)
 		}
 	}
-	if len(left) > 0 {
-		slices.Sort(left)
-		m.note(strings.Join(left, ", "), "not repeated: sluice's default is the same")
+	if len(m.left) > 0 {
+		slices.Sort(m.left)
+		m.note(strings.Join(m.left, ", "), "not repeated: sluice's default is the same")
 	}
 }

@@ -197,6 +197,44 @@ func TestMigrateRefusesWhatKubeProxyRefuses(t *testing.T) {
 	}
 }
 
+// Installers write every field, most of them null or 0: for kube-proxy that is the default.
+func TestMigrateWhatAnInstallerWrites(t *testing.T) {
+	text, notes, err := Migrate([]byte(kubeProxyHead + `
+bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection: {acceptContentTypes: "", burst: 0, contentType: "", kubeconfig: /var/lib/kube-proxy/kubeconfig.conf, qps: 0}
+clusterCIDR: 10.244.0.0/16
+configSyncPeriod: 0s
+conntrack: {maxPerCore: null, min: null, tcpBeLiberal: false, tcpCloseWaitTimeout: null, tcpEstablishedTimeout: null, udpStreamTimeout: 0s, udpTimeout: 0s}
+detectLocal: {bridgeInterface: "", interfaceNamePrefix: ""}
+detectLocalMode: ""
+enableProfiling: false
+healthzBindAddress: ""
+hostnameOverride: ""
+iptables: {localhostNodePorts: null, masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
+ipvs: {excludeCIDRs: null, minSyncPeriod: 0s, scheduler: "", strictARP: false, syncPeriod: 0s, tcpFinTimeout: 0s, tcpTimeout: 0s, udpTimeout: 0s}
+logging: {flushFrequency: 0, options: {json: {infoBufferSize: "0"}, text: {infoBufferSize: "0"}}, verbosity: 0}
+metricsBindAddress: ""
+mode: nftables
+nftables: {masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
+nodePortAddresses: null
+oomScoreAdj: null
+portRange: ""
+showHiddenMetricsForVersion: ""
+winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", rootHnsEndpointName: "", sourceVip: ""}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(text), "apiVersion: sluice.dev/v1alpha1\nclusterCIDR: 10.244.0.0/16\nkind: SluiceConfiguration\n"; got != want {
+		t.Errorf("got %s", got)
+	}
+	all := notesText(notes)
+	if !strings.Contains(all, "clientConnection.kubeconfig: dropped: ") || !strings.Contains(all, "nftables.syncPeriod") {
+		t.Errorf("told:\n%s", all)
+	}
+}
+
 // FuzzMigrate: no panic, and what comes out is a configuration.
 func FuzzMigrate(f *testing.F) {
 	f.Add([]byte(kubeProxyDefaults))
