@@ -67,6 +67,7 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 		{"what is not sluice's is untouched", "Foreign", (*session).foreign},
 		{"drift is repaired", "Drift", (*session).drift},
 		{"connections go where the plan says", "Wire", (*session).destinations},
+		{"traces and connections agree", "Wire", (*session).traces},
 		{"new connections share out by weight", "Wire", (*session).weights},
 		{"established connections outlive changes", "Wire", (*session).established},
 	}

@@ -229,6 +229,22 @@ var mutants = map[string]struct {
 			return r
 		}
 	}},
+	"an address that no Service has is left alone": {"traces_and_connections_agree", func(l *lab) {
+		l.send = func(p fake.Packet, r fake.Result) fake.Result {
+			if r.Verdict == plan.Drop && r.Frontend == (plan.Key{}) {
+				r.Ours = false
+			}
+			return r
+		}
+	}},
+	"NodePorts answer on every address": {"traces_and_connections_agree", func(l *lab) {
+		l.send = func(p fake.Packet, r fake.Result) fake.Result {
+			if !r.Ours && p.To.Port() >= 30000 {
+				r.Ours, r.Verdict = true, plan.Reject
+			}
+			return r
+		}
+	}},
 	"a change resets connections": {"established_connections_outlive_changes", func(l *lab) {
 		l.apply = func(b *fake.Backend, next *plan.Plan, d *plan.Delta) (engine.Report, error) {
 			for _, c := range l.kernel.Conns() {
@@ -278,6 +294,7 @@ func subject(spoil func(*lab)) conform.Subject {
 			Clients: []conform.Client{{Name: "a Pod", From: netip.MustParseAddr("10.244.1.99")},
 				{Name: "itself", From: netip.MustParseAddr("10.244.1.1")}, {Name: "outside", From: netip.MustParseAddr("172.16.0.1")}},
 			Protocols: []model.Protocol{model.TCP},
+			Listen:    func(netip.AddrPort, model.Protocol) (func(), error) { return func() {}, nil },
 			Connect: func(c conform.Client, to netip.AddrPort, proto model.Protocol) (conform.Seen, error) {
 				port++
 				p := fake.Packet{From: netip.AddrPortFrom(c.From, port), To: to, Protocol: proto}
@@ -285,7 +302,7 @@ func subject(spoil func(*lab)) conform.Subject {
 				if l.send != nil {
 					r = l.send(p, r)
 				}
-				seen := conform.Seen{Verdict: r.Verdict, Member: r.Member, Source: c.From, Close: func() { k.Disconnect(p) }}
+				seen := conform.Seen{Passed: !r.Ours, Verdict: r.Verdict, Member: r.Member, Source: c.From, Close: func() { k.Disconnect(p) }}
 				if r.Masqueraded {
 					seen.Source = node[0]
 				}

@@ -20,10 +20,18 @@ type Wire struct {
 	Node    plan.NodeAddrs // the node's own addresses
 	Clients []Client       // Pods, the node and clients outside, of each family; Pods with a server among Members too
 	// Members are the servers: each says which it is and whom it sees. At least four of a family.
-	Members   []netip.AddrPort
+	Members []netip.AddrPort
+	// OnNode are more servers, at addresses of the node itself: connections to them from elsewhere do not leave the
+	// node, so that none is masqueraded.
+	OnNode    []netip.AddrPort
 	Protocols []model.Protocol // what the servers speak; TCP among them
 	// Connect makes a connection.
 	Connect func(c Client, to netip.AddrPort, p model.Protocol) (Seen, error)
+	// Listen puts a server where packets to an address end up that sluice leaves alone: on the node when the address
+	// is its own, else beyond its default route. A connection to it is Seen.Passed.
+	Listen func(to netip.AddrPort, p model.Protocol) (stop func(), err error)
+	// Parallel is how many Connects may run at the same time; 0: one.
+	Parallel int
 	// Connections are made where shares are measured; 0: 2000.
 	Connections int
 }
@@ -33,6 +41,11 @@ type Client struct {
 	Name      string
 	From      netip.Addr
 	Interface string // where its packets come in, as in plan.Flow
+	// Plain says of a client on the node that the kernel would never choose From by itself: when it is masqueraded,
+	// that shows.
+	Plain bool
+	// Patience is how long to wait for an answer before silence is a Drop; 0: as long as the subject thinks fit.
+	Patience time.Duration
 }
 
 // Seen is what a client, and the server, saw.
@@ -45,6 +58,7 @@ type Seen struct {
 	//   - through veth pairs the answer to a SYN of TCP over IPv6 comes while the client's socket is locked, and is
 	//     ignored (LockDroppedIcmps); only that to the second SYN counts, after 1 s.
 	Verdict plan.Verdict
+	Passed  bool           // sluice left it alone: a server of Listen answered
 	Member  netip.AddrPort // the server that answered
 	Source  netip.Addr     // of the client, as the server saw it
 	// Again asks on the same connection; it gives the server that answers now. Set when Verdict is Forward.

@@ -239,6 +239,22 @@ func TestOutsideSourcesGetTheirOwnPool(t *testing.T) {
 	}
 }
 
+func TestANodeAddressInThePodRangeIsNotMasqueraded(t *testing.T) {
+	d := newBed(t, 2)
+	bridge := netip.MustParseAddr("10.244.0.254")
+	if err := d.lab.Node.AddAddr("lo", bridge); err != nil {
+		t.Fatal(err)
+	}
+	key := "203.0.113.2:80/TCP LoadBalancer masquerade=from-node"
+	d.apply(service(frontend(key, "1"), outsidePool(key, "2")))
+	for from, want := range map[netip.Addr]bool{bridge: false, other4: true} {
+		a, err := d.lab.Node.AskFrom("tcp", from, netip.MustParseAddrPort("203.0.113.2:80"), soon)
+		if err != nil || a.Server != "p1" || (a.Client.Addr() != from) != want {
+			t.Errorf("the node asks from %s: got %+v, %v; masqueraded wanted: %v", from, a, err, want)
+		}
+	}
+}
+
 func TestConnectionsShareOutByWeight(t *testing.T) {
 	d := newBed(t, 4)
 	for i, weights := range [][]int{{1, 1, 1}, {1, 3}, {1, 2, 5, 1}, {13, 700, 1, 250}} {

@@ -63,6 +63,9 @@ func (s *schema) ruleset(mark uint32) []chain {
 	if s.sides[byAddress].masq[plan.MasqueradeOutside].exists || s.sides[byNodePort].masq[plan.MasqueradeOutside].exists {
 		chains = append(chains, r.chain("mark_outside", r.markOutside()...))
 	}
+	if s.sides[byAddress].masq[plan.MasqueradeFromNode].exists || s.sides[byNodePort].masq[plan.MasqueradeFromNode].exists {
+		chains = append(chains, r.chain("mark_node", r.markNode()...))
+	}
 	for i := range sides {
 		if s.sides[i].frontends.exists {
 			chains = append(chains, r.side(i)...)
@@ -174,6 +177,16 @@ func (r ruleWriter) markOutside() []*writer {
 	}
 }
 
+// markNode: what counts as a Pod comes first, as in the choice of a lane; an address of this node may be in the Pods'
+// range, that of a bridge to them for one.
+func (r ruleWriter) markNode() []*writer {
+	return []*writer{
+		r.new().saddr().in(r.podSources).back(),
+		r.new().iifname().in(r.podInterfaces).back(),
+		r.new().fromNode().mark(r.bit),
+	}
+}
+
 // prefix of the names of a side's and a lane's chains, like those of its sets.
 func prefix(i side, lane int) string {
 	p := ""
@@ -194,7 +207,7 @@ func (r ruleWriter) side(i side) []chain {
 		r.new().frontend(i).in(ss.guarded).frontend(i).saddr().notIn(ss.ranges).drop(),
 		r.new().frontend(i).in(ss.masq[plan.MasqueradeOutside]).jump("mark_outside"),
 		r.new().frontend(i).in(ss.masq[plan.MasqueradeAlways]).mark(r.bit),
-		r.new().frontend(i).in(ss.masq[plan.MasqueradeFromNode]).fromNode().mark(r.bit),
+		r.new().frontend(i).in(ss.masq[plan.MasqueradeFromNode]).jump("mark_node"),
 		r.new().frontend(i).in(ss.split).goTo(in+"split"),
 		r.new().goTo(in+"pools"))}
 	chains = append(chains, r.lane(i, inside)...)

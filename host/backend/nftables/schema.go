@@ -12,7 +12,7 @@ import (
 )
 
 // version is raised whenever the meaning of the sets or the rules changes; a table of another version is replaced.
-const version = 1
+const version = 2
 
 const tableName = "sluice"
 

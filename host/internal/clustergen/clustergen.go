@@ -156,14 +156,17 @@ func (c *Cluster) service(n int) {
 		s.Affinity = 3 * time.Hour
 	}
 	families := [][]model.Family{{model.IPv4}, {model.IPv6}, {model.IPv4, model.IPv6}, {model.IPv6, model.IPv4}}[c.rng.IntN(4)]
+	if !slices.ContainsFunc(families, c.reaches) {
+		families = []model.Family{model.FamilyOf(c.o.Clients[0])}
+	}
 	for _, f := range families {
 		s.ClusterIPs = append(s.ClusterIPs, c.vip(f, 0, 1+n))
 	}
 	for _, f := range []model.Family{model.IPv4, model.IPv6} { // of a family without ClusterIP: not served
 		if c.one(3) {
 			s.ExternalIPs = append(s.ExternalIPs, c.vip(f, 1, 1+n))
-			if n == 0 && c.one(4) { // no other Service wants it too
-				s.ExternalIPs = append(s.ExternalIPs, pick(c, c.ofFamily(c.o.NodeAddrs, f)))
+			if own := c.ofFamily(c.o.NodeAddrs, f); n == 0 && len(own) > 0 && c.one(4) { // no other Service wants it too
+				s.ExternalIPs = append(s.ExternalIPs, pick(c, own))
 			}
 		}
 		for i := range c.rng.IntN(3) {
@@ -213,6 +216,9 @@ func (c *Cluster) slices(s *model.Service, f model.Family) {
 		if model.FamilyOf(t.Addr()) == f {
 			targets = append(targets, t)
 		}
+	}
+	if len(targets) == 0 {
+		return
 	}
 	style, hints := c.rng.IntN(5), c.rng.IntN(6)
 	for i := range c.rng.IntN(4) {

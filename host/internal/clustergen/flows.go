@@ -11,7 +11,10 @@ import (
 // remember notes where a Service listens.
 func (c *Cluster) remember(s *model.Service) {
 	c.addrs = slices.Concat(c.addrs, s.ClusterIPs, s.LoadBalancerIPs, s.ExternalIPs, c.o.NodeAddrs)
-	served := func(a netip.Addr) bool { return len(c.ofFamily(s.ClusterIPs, model.FamilyOf(a))) > 0 || c.one(4) }
+	served := func(a netip.Addr) bool {
+		f := model.FamilyOf(a)
+		return c.reaches(f) && (len(c.ofFamily(s.ClusterIPs, f)) > 0 || c.one(4))
+	}
 	for _, p := range s.Ports {
 		for _, list := range [][]netip.Addr{s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs} {
 			for _, a := range list {
@@ -43,6 +46,9 @@ func (c *Cluster) Flow() plan.Flow {
 		f.To = netip.AddrPortFrom(f.To.Addr(), pick(c, []uint16{53, 80, 81, 443, 30000, uint16(30000 + 27*c.o.Index)}))
 	case 1:
 		family := pick(c, []model.Family{model.IPv4, model.IPv6})
+		if !c.reaches(family) {
+			family = model.FamilyOf(f.To.Addr())
+		}
 		f.To = netip.AddrPortFrom(c.vip(family, byte(c.rng.IntN(3)), 1+c.rng.IntN(40)), f.To.Port())
 	case 2:
 		f.Protocol = pick(c, c.o.Protocols)
@@ -53,3 +59,6 @@ func (c *Cluster) Flow() plan.Flow {
 	}
 	return f
 }
+
+// reaches tells whether there are clients of a family.
+func (c *Cluster) reaches(f model.Family) bool { return len(c.ofFamily(c.o.Clients, f)) > 0 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -13,7 +14,10 @@ import (
 
 // Lab is a node and the hosts around it. The node forwards between its hosts.
 type Lab struct {
-	Node  *Host
+	Node *Host
+	// World is beyond the node's default route: whatever nobody else has goes there. Nothing answers in it but what is
+	// put there, an address on its link lo and a server.
+	World *Host
 	hosts []*Host
 }
 
@@ -78,13 +82,13 @@ func New(node ...netip.Addr) (*Lab, error) {
 }
 
 // uplink gives the node a default route, as every node has one: without it the kernel would not even look at a packet
-// to a ClusterIP. What goes there is lost.
+// to a ClusterIP.
 func (l *Lab) uplink() error {
 	h, err := newHost("uplink")
 	if err != nil {
 		return err
 	}
-	l.hosts = append(l.hosts, h)
+	l.World, l.hosts = h, append(l.hosts, h)
 	if err := l.connect(h, nil); err != nil {
 		return err
 	}
@@ -165,7 +169,20 @@ func (h *Host) AddAddr(link string, a netip.Addr) error {
 	if !a.IsLinkLocalUnicast() {
 		h.Addrs = append(h.Addrs, a)
 	}
-	return nil
+	return h.awaitLocal(a)
+}
+
+// awaitLocal waits for the kernel to take packets to an address: of IPv6, it puts the route in some time after the
+// address, when one can be bound to it already.
+func (h *Host) awaitLocal(a netip.Addr) error {
+	for range 1000 {
+		routes, err := h.nl.RouteGet(a.AsSlice())
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return fmt.Errorf("add %s: no route to it after a second", a)
 }
 
 func (l *Lab) connect(h *Host, addrs []netip.Addr) error {
