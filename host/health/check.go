@@ -52,23 +52,22 @@ func (h *Health) listen(c *check) {
 			}
 		}
 	}
-	var going []chan struct{}
 	for at, s := range c.servers {
 		if !want[at] {
 			s.stop()
-			going = append(going, s.done)
+			h.closing[at] = s.done
 			delete(c.servers, at)
 		}
 	}
 	for at := range want {
 		if c.servers[at] == nil && h.ctx.Err() == nil {
-			c.servers[at] = h.start(c, at, going)
+			c.servers[at] = h.start(c, at)
 		}
 	}
 }
 
-// start listens on one address, when what is going has gone: it may be in the way.
-func (h *Health) start(c *check, at netip.AddrPort, going []chan struct{}) *server {
+// start listens on one address, once whoever had it before has let go of it: a Service that has another name now.
+func (h *Health) start(c *check, at netip.AddrPort) *server {
 	ctx, stop := context.WithCancel(h.ctx)
 	s := &server{stop: stop, done: make(chan struct{})}
 	name, family := c.planned.Service, model.FamilyOf(at.Addr())
@@ -84,15 +83,26 @@ func (h *Health) start(c *check, at netip.AddrPort, going []chan struct{}) *serv
 	if h.opt.Failed != nil {
 		o.Failed = func(err error) { h.opt.Failed(name, err) }
 	}
+	before := h.closing[at]
 	h.wg.Go(func() {
-		defer close(s.done)
+		defer h.closed(at, s)
 		defer stop()
-		for _, done := range going {
-			<-done
+		if before != nil {
+			<-before
 		}
 		serve.Keep(ctx, o)
 	})
 	return s
+}
+
+// closed notes that a server has let go of its address.
+func (h *Health) closed(at netip.AddrPort, s *server) {
+	close(s.done)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closing[at] == s.done {
+		delete(h.closing, at)
+	}
 }
 
 // answerCheck answers for the family that the probe came in on: the addresses of a dual-stack Pod are one endpoint in

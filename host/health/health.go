@@ -47,6 +47,7 @@ type Health struct {
 	checks   map[model.Name]*check
 	pending  map[model.Name]*check // planned, and not in the data plane
 	addrs    []netip.Addr          // where health check ports listen
+	closing  map[netip.AddrPort]chan struct{}
 }
 
 // promise is what was planned, and what the data plane holds.
@@ -55,7 +56,8 @@ type promise[T any] struct{ planned, held T }
 // New makes a Health; Close ends what it listens on.
 func New(o Options) *Health {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Health{opt: o, ctx: ctx, stop: stop, checks: map[model.Name]*check{}, pending: map[model.Name]*check{}}
+	return &Health{opt: o, ctx: ctx, stop: stop, checks: map[model.Name]*check{}, pending: map[model.Name]*check{},
+		closing: map[netip.AddrPort]chan struct{}{}}
 }
 
 // Close stops listening on all health check ports.
@@ -97,8 +99,12 @@ func (h *Health) Planned(p *engine.Planned) {
 			h.listen(c)
 		}
 	}
-	for i := range p.Step.Health {
-		h.plan(&p.Step.Health[i])
+	for _, goes := range []bool{true, false} { // first what goes: a port may pass from one Service to another
+		for i := range p.Step.Health {
+			if now := &p.Step.Health[i]; (now.Port == 0) == goes {
+				h.plan(now)
+			}
+		}
 	}
 }
 

@@ -279,6 +279,30 @@ func TestAHealthCheckPortFollowsItsService(t *testing.T) {
 	n.becomes("it is back", at(a), 200)
 }
 
+func TestARenamedServiceTakesItsPortAlong(t *testing.T) {
+	n, port := start(t), freePort(t)
+	n.emit(service(port), endpoints("n0"), present, synced)
+	n.becomes("its old name", at(port), 200)
+	svc, slice := service(port), endpoints("n0")
+	other := model.Name{Namespace: "shop", Name: "another"} // planned before the old one
+	svc.Name, svc.Service.Name = other, other
+	slice.Name, slice.Slice.Name, slice.Slice.Service = other, other, other
+	n.emit(svc, slice, model.Change{Kind: model.ServiceKind, Name: web}, model.Change{Kind: model.SliceKind, Name: web})
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if a, err := get(at(port)); err == nil && a.code == 200 && strings.Contains(a.body, `"another"`) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("its new name does not answer")
+		}
+	}
+	select {
+	case err := <-n.failed:
+		t.Errorf("in each other's way: %v", err)
+	default:
+	}
+}
+
 func (n *node) closed(what string, port uint16) {
 	n.Helper()
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
