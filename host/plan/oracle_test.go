@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -155,7 +156,16 @@ func (o *oracle) guarded(s *model.Service, f plan.Flow) bool {
 	return !(nodeMay && slices.Contains(s.LoadBalancerIPs, f.From))
 }
 
-func (o *oracle) isPod(f plan.Flow) bool { return inAny(o.set.PodSources, f.From) }
+// isPod: by range, or by the interface that a packet comes in by, given by name or by the start of it.
+func (o *oracle) isPod(f plan.Flow) bool {
+	for _, name := range o.set.PodInterfaces {
+		stem, wild := strings.CutSuffix(name, "*")
+		if f.Interface == name || wild && f.Interface != "" && strings.HasPrefix(f.Interface, stem) {
+			return true
+		}
+	}
+	return inAny(o.set.PodSources, f.From)
+}
 
 func (o *oracle) isNode(f plan.Flow) bool {
 	return f.From.IsLoopback() || slices.Contains(o.ownAddresses(), f.From)
@@ -167,7 +177,7 @@ func (o *oracle) clusterIP(s *model.Service, p model.ServicePort, f plan.Flow) v
 	if s.InternalLocal {
 		list, name = local, "ClusterIP, internal Local"
 	}
-	detector := false
+	detector := len(o.set.PodInterfaces) > 0
 	for _, r := range o.set.PodSources {
 		detector = detector || r.Addr().Is4() == f.From.Is4()
 	}

@@ -35,7 +35,7 @@ func (s *session) traces() {
 		seed := s.seed + uint64(i)
 		s.where = fmt.Sprintf("seed %d", seed)
 		c := clustergen.New(seed, clustergen.Options{
-			Index: i % 100, Targets: slices.Concat(w.Members, w.OnNode), NodeAddrs: s.nodeAddrs(), Clients: s.from(), Protocols: w.Protocols,
+			Index: i % 100, Targets: slices.Concat(w.Members, w.OnNode), NodeAddrs: s.nodeAddrs(), Clients: s.from(), Interfaces: s.interfaces(), Protocols: w.Protocols,
 		})
 		planner := plan.NewPlanner(c.Settings, nil)
 		planner.Apply(c.Changes)
@@ -84,6 +84,14 @@ func (s *session) from() (out []netip.Addr) {
 	return out
 }
 
+func (s *session) interfaces() map[netip.Addr]string {
+	out := map[netip.Addr]string{}
+	for _, c := range s.sub.Wire.Clients {
+		out[c.From] = c.Interface
+	}
+	return out
+}
+
 // compare makes the connections, several at a time, and gives what became of them.
 func (s *session) compare(trace *plan.Resolver, list []plan.Flow) []string {
 	s.Helper()
@@ -105,9 +113,8 @@ func (s *session) compare(trace *plan.Resolver, list []plan.Flow) []string {
 	}()
 	want := make([]plan.Outcome, len(list))
 	for i := range list {
-		f := &list[i]
-		f.Interface = clients[f.From].Interface
-		want[i] = trace.Resolve(*f)
+		f := list[i]
+		want[i] = trace.Resolve(f)
 		// Without a server, a packet that should have been refused and was not would look refused on the node, and
 		// dropped elsewhere.
 		if at := (place{f.To, f.Protocol}); len(want[i].Candidates) == 0 && !served[at] {

@@ -25,6 +25,8 @@ type Options struct {
 	NodeAddrs []netip.Addr
 	// Clients are the addresses that connections come from: Pods, this node, and others.
 	Clients []netip.Addr
+	// Interfaces are where the packets of Clients come in at the node.
+	Interfaces map[netip.Addr]string
 	// Protocols of Service ports; all three.
 	Protocols []model.Protocol
 }
@@ -65,6 +67,18 @@ func New(seed uint64, o Options) *Cluster {
 		o.Clients = addrs("10.244.0.1", "10.244.1.1", "10.244.9.9", "192.168.0.1", "192.168.0.2", "192.168.7.7", "10.244.0.254",
 			"127.0.0.1", "198.51.100.9", "198.51.101.9", "fd00:10:244::1", "fd00:10:244::9:9", "fd00:192::1", "fd00:192::2", "::1", "2001:db8:ffff::9")
 	}
+	if madeUp {
+		o.Interfaces = map[netip.Addr]string{}
+		for i, a := range o.Clients {
+			switch {
+			case slices.Contains(o.NodeAddrs, a) || a.IsLoopback():
+			case slices.ContainsFunc(PodSources, func(p netip.Prefix) bool { return p.Contains(a) }):
+				o.Interfaces[a] = fmt.Sprintf("veth%d", i)
+			default:
+				o.Interfaces[a] = "eth0"
+			}
+		}
+	}
 	if o.Protocols == nil {
 		o.Protocols = []model.Protocol{model.TCP, model.UDP, model.SCTP}
 	}
@@ -89,15 +103,17 @@ func (c *Cluster) Snapshot() *model.Snapshot {
 
 func (c *Cluster) settings() {
 	s := plan.Settings{Node: Node, MasqueradeMark: 0x4000, MasqueradeAll: c.one(6)}
-	switch c.rng.IntN(6) {
+	switch c.rng.IntN(7) {
 	case 0: // nothing tells Pods from others
 	case 1:
+		s.PodInterfaces = c.podInterfaces()
+	case 2:
 		s.PodSources = []netip.Prefix{pick(c, PodSources)}
 	default:
 		s.PodSources = PodSources
 	}
 	for _, a := range c.o.NodeAddrs {
-		if c.one(2) && c.one(2) {
+		if c.one(4) {
 			s.NodePortPrefixes = append(s.NodePortPrefixes, netip.PrefixFrom(a, a.BitLen()-c.rng.IntN(9)).Masked())
 		}
 	}
@@ -106,6 +122,21 @@ func (c *Cluster) settings() {
 	}
 	s.LocalAddrs = append(addrs("127.0.0.1", "::1"), c.o.NodeAddrs...)
 	c.Settings = s
+}
+
+// podInterfaces are the links of the clients that are Pods by their ranges, each by name or by the start of it.
+func (c *Cluster) podInterfaces() (out []string) {
+	for _, a := range c.o.Clients {
+		name := c.o.Interfaces[a]
+		if name == "" || !slices.ContainsFunc(PodSources, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			continue
+		}
+		if c.one(3) {
+			name += "*"
+		}
+		out = append(out, name)
+	}
+	return out
 }
 
 func (c *Cluster) nodes() {

@@ -54,6 +54,7 @@ func (c *Cluster) Flow() plan.Flow {
 		f.Protocol = pick(c, c.o.Protocols)
 	}
 	f.From = pick(c, c.ofFamily(c.o.Clients, model.FamilyOf(f.To.Addr())))
+	f.Interface = c.o.Interfaces[f.From]
 	if c.madeUp && c.one(20) {
 		f.From = pick(c, c.ofFamily(c.addrs, model.FamilyOf(f.To.Addr())))
 	}
