@@ -112,7 +112,12 @@ func (in *inputFlags) planner(ctx context.Context) (_ *plan.Planner, closePlugin
 	planner := plan.NewPlanner(settings(cfg, in.local), plugins.get)
 	planner.Replace(cluster)
 	step := planner.Plan(time.Now())
-	for _, err := range step.Errors {
+	const few = 5
+	for i, err := range step.Errors {
+		if i == few {
+			fmt.Fprintf(os.Stderr, "sluice: and %d more Services whose policy failed\n", len(step.Errors)-i)
+			break
+		}
 		fmt.Fprintf(os.Stderr, "sluice: %v\n", err)
 	}
 	for _, w := range step.Warnings {

@@ -141,12 +141,11 @@ func (s *pluginSet) loadStep(ctx context.Context, spec config.Plugin, step polic
 func (s *pluginSet) fail(step policy.Step, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err = fmt.Errorf("plugin %s: %w", step.Plugin, err)
 	if s.loaded[step] != nil {
-		return fmt.Errorf("%w (the revision loaded before stays)", err)
+		return fmt.Errorf("plugin %s: %w (the revision loaded before stays)", step.Plugin, err)
 	}
-	s.failed[step] = err
-	return err
+	s.failed[step] = err // whoever asks for it says which plugin it was
+	return fmt.Errorf("plugin %s: %w", step.Plugin, err)
 }
 
 func (s *pluginSet) close() {
