@@ -90,8 +90,8 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 		Planner:   plan.NewPlanner(settings(cfg, local), plugins.get),
 		ConnTable: conntrack.Table{},
 		Log:       log,
-		MinSync:   cfg.MinSyncPeriod,
-		Once:      f.once,
+		MinSync:   cfg.MinSyncPeriod, SyncPeriod: cfg.SyncPeriod,
+		Once: f.once,
 	}
 	if f.checkpoint != "" {
 		options.Checkpoint = checkpointFile(f.checkpoint)

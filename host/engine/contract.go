@@ -35,6 +35,22 @@ type Backend interface {
 	Close() error
 }
 
+// Watcher is what a Backend may be besides: one that notices when somebody else writes to what it has programmed.
+type Watcher interface {
+	// Watch hears of such writes from its return until stop. heard is called by another goroutine, and is quick.
+	Watch(heard func(Foreign)) (stop func(), err error)
+	// Moved tells whether something was written that neither Apply nor Watch explains; it may err towards true. It is
+	// cheap, and called as the methods of Backend are, one at a time.
+	Moved(ctx context.Context) (bool, error)
+}
+
+// Foreign is what somebody else wrote.
+type Foreign struct {
+	What  string // what was changed, for people
+	By    string // who did; "" when that is not known
+	Count int    // of changes
+}
+
 // Report says what an Apply did.
 type Report struct {
 	Messages int // sent to the kernel

@@ -25,6 +25,8 @@ type Options struct {
 	// MinSync is the least time between the starts of two steps: a burst that lasts longer is taken in pieces. 0: each
 	// change at once.
 	MinSync time.Duration
+	// SyncPeriod is how often to look whether the backend has missed that somebody else wrote; 0: never.
+	SyncPeriod time.Duration
 	// Once: Run returns when the first whole state is in the data plane and settled.
 	Once bool
 }
@@ -46,7 +48,11 @@ type Engine struct {
 	askUntil time.Time // no plugin is asked after this time, in this step
 	stale    map[plan.Key]plan.Stale
 	staleAt  time.Time // when to try again to forget stale flows
+	drift    drift
 }
+
+// maxErrors is how many failures of policies a step tells one by one: a plugin that fails does so for all its Services.
+const maxErrors = 5
 
 // askFor is how long a step asks plugins before it programs what it has and looks for changes: slow plugins of many
 // Services never make another Service wait longer than this and one call.
@@ -71,6 +77,7 @@ func New(o Options) *Engine {
 		whole:    true,
 		degraded: map[plan.Key][]plan.Degradation{},
 		stale:    map[plan.Key]plan.Stale{},
+		drift:    drift{ready: make(chan struct{}, 1)},
 	}
 	o.Planner.Limit(func() bool { return time.Now().After(e.askUntil) })
 	return e
@@ -93,6 +100,8 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer timer.Stop()
 	e.restore()
 	defer e.save(time.Time{})
+	check, unwatch := e.watch()
+	defer unwatch()
 	for {
 		select {
 		case <-ctx.Done():
@@ -106,6 +115,9 @@ func (e *Engine) Run(ctx context.Context) error {
 		case <-e.mail.ready: // sync takes what is there
 		case call := <-e.calls:
 			call(e.Planner)
+		case <-e.drift.ready:
+		case <-check:
+			e.moved(ctx)
 		case <-timer.C:
 		}
 		wake := e.sync(ctx)
@@ -148,31 +160,39 @@ func (e *Engine) Do(ctx context.Context, f func(*plan.Planner)) error {
 // sync brings plan and data plane up to date and gives the time of the next step, zero for none.
 func (e *Engine) sync(ctx context.Context) time.Time {
 	now := time.Now()
-	if now.Before(e.notYet) {
-		return e.notYet
+	repair, repairAt := e.repair(now)
+	if now.Before(e.notYet) && !repair {
+		return earliest(e.notYet, repairAt)
 	}
 	e.notYet, e.askUntil = now.Add(e.MinSync), now.Add(askFor)
 	e.Planner.Apply(e.mail.take())
 	step := e.Planner.Plan(now)
-	for _, err := range step.Errors {
+	for i, err := range step.Errors {
+		if i == maxErrors {
+			e.Log.Error("more policies failed; sluice explain says which", "services", len(step.Errors)-i)
+			break
+		}
 		e.Log.Error("a policy failed; the last good or the default decision holds", "err", err)
 	}
 	for _, w := range step.Warnings {
 		e.Log.Warn("something is missing", "what", w)
 	}
 	if !e.Planner.Synced() {
-		return time.Time{}
+		return repairAt
 	}
 	took := time.Since(now)
 	e.degradations(step.Delta)
 	e.Observer.Planned(&Planned{At: now, Took: took, Step: &step, Degraded: len(e.degraded)})
 	did := e.apply(ctx, step.Delta, now)
 	did.At, did.Held = time.Now(), !e.whole
+	if repair {
+		e.drift.next = did.At.Add(max(repairPause, 10*did.Took))
+	}
 	e.Observer.Programmed(&did)
 	e.reset(ctx, step.Resets)
 	e.forget(ctx, step.Stale)
 	e.memory.touched = e.memory.touched || step.Planned > 0
-	return earliest(step.Wake, e.retryAt, e.againAt, e.staleAt, e.save(now))
+	return earliest(step.Wake, e.retryAt, e.againAt, e.staleAt, repairAt, e.save(now))
 }
 
 // apply hands a delta to the backend; after a failure, the whole plan, when its time has come.

@@ -36,7 +36,7 @@ type Note struct {
 	Family model.Family // of StaleFlowsForgotten
 	At     time.Time
 	Took   time.Duration
-	Count  int // connections or flows
+	Count  int // connections, flows or changes
 	Err    error
 }
 
@@ -48,6 +48,7 @@ const (
 	CheckpointSaved     NoteKind = iota // or found to be up to date
 	ConnectionsReset                    // of one member whose deadline had passed
 	StaleFlowsForgotten                 // of one IP family
+	DriftNoticed                        // somebody else wrote; Count: changes
 )
 
 // nobody is the Observer of an engine without one.

@@ -251,6 +251,8 @@ func (m *Metrics) Noted(n engine.Note) {
 	case engine.ConnectionsReset:
 		kind = "reset"
 		m.own.reset.Add(float64(n.Count))
+	case engine.DriftNoticed:
+		m.own.foreign.Add(float64(n.Count))
 	case engine.StaleFlowsForgotten:
 		kind = "conntrack"
 		f := n.Family.String()

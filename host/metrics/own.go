@@ -17,7 +17,7 @@ type own struct {
 	failures           *prometheus.CounterVec   // kind
 	errnos             *prometheus.CounterVec   // errno
 	messages, elements prometheus.Counter
-	reset              prometheus.Counter
+	reset, foreign     prometheus.Counter
 }
 
 func newOwn(r prometheus.Registerer, o Options) *own {
@@ -43,6 +43,7 @@ func newOwn(r prometheus.Registerer, o Options) *own {
 		messages: counter("backend_messages_total", "Messages sent to the kernel."),
 		elements: counter("backend_elements_total", "Elements added to and deleted from the data plane."),
 		reset:    counter("connections_reset_total", "Connections reset because the deadline of their endpoint had passed."),
+		foreign:  counter("foreign_changes_total", "Changes of sluice's own objects in the data plane by somebody else, all repaired."),
 	}
 	r.MustRegister(m.phases, m.failures, m.errnos)
 	for _, phase := range []string{"plan", "program", "cleanup"} {

@@ -27,7 +27,12 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (en
 		}
 		if err == nil {
 			b.trusted = false // until it is through
-			err = b.write(next, d, whole)
+			write := func() error { return b.write(next, d, whole) }
+			if b.tables[0].replace || b.tables[1].replace {
+				err = b.unheard(ctx, write)
+			} else {
+				err = write()
+			}
 		}
 		if errors.Is(err, errNoIPv6) {
 			if err = b.adopt(ctx); err == nil {

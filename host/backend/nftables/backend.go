@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/engine"
@@ -33,6 +34,11 @@ type Backend struct {
 	tables  [2]*table
 	trusted bool // the mirror is what the kernel has
 	clients clients
+
+	netns     int           // as in Options, but its own; 0: the current one
+	listener  *listener     // nil: nobody listens
+	heard     atomic.Uint32 // transactions of others that Watch has heard
+	reckoning reckoning
 }
 
 var _ engine.Backend = (*Backend)(nil)
@@ -61,9 +67,15 @@ func Open(o Options) (*Backend, error) {
 		return nil, fmt.Errorf("nftables: %w", hint(err))
 	}
 	b := &Backend{conn: conn, now: o.Now, log: o.Log}
+	if o.Netns != 0 {
+		if b.netns, err = unix.FcntlInt(uintptr(o.Netns), unix.F_DUPFD_CLOEXEC, 3); err != nil {
+			_ = conn.close()
+			return nil, fmt.Errorf("nftables: keep the network namespace: %w", err)
+		}
+	}
 	b.tables = [2]*table{newTable(model.IPv4, conn), newTable(model.IPv6, conn)}
 	if _, err := conn.generation(); err != nil {
-		_ = conn.close()
+		_ = b.Close()
 		if err == unix.EINVAL {
 			// nfnetlink knows of no subsystem of this number.
 			err = unix.EOPNOTSUPP
@@ -85,7 +97,13 @@ func (b *Backend) Caps() plan.Caps {
 }
 
 // Close lets go of the socket. The tables stay and go on forwarding.
-func (b *Backend) Close() error { return b.conn.close() }
+func (b *Backend) Close() error {
+	err := b.conn.close()
+	if b.netns != 0 {
+		err = errors.Join(err, unix.Close(b.netns))
+	}
+	return err
+}
 
 // Generation is the number of the kernel's ruleset, which every change by anybody raises, except what packets do
 // (client affinity). It costs some 30 µs.

@@ -14,8 +14,11 @@ import (
 // the caller's own time, so receiving never has to wait.
 type socket struct {
 	fd   int
+	port uint32 // its address, which the kernel puts into notifications of what it wrote
+	wire transport
 	seq  uint32
-	sent int // bytes that one transaction may have
+	own  uint32 // transactions committed, as far as is known
+	sent int    // bytes that one transaction may have
 	// answers is how many messages that the kernel sends one by one fit the receive buffer; each takes a page or more.
 	answers int
 	buf     []byte
@@ -23,6 +26,25 @@ type socket struct {
 	lenient bool   // take dumps although somebody wrote meanwhile
 	scratch []byte // for transactions
 	fault   *fault // for tests
+}
+
+// transport carries datagrams to nf_tables and back. Tests put something between.
+type transport interface {
+	send(b []byte) error
+	// receive gives the next datagram that has arrived, EAGAIN when there is none.
+	receive(buf []byte) (int, error)
+}
+
+// kernel is a netlink socket's file descriptor.
+type kernel int
+
+func (fd kernel) send(b []byte) error {
+	return unix.Sendto(int(fd), b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+}
+
+func (fd kernel) receive(buf []byte) (int, error) {
+	n, _, err := unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT)
+	return n, err
 }
 
 // fault makes a message of a transaction fail.
@@ -63,11 +85,17 @@ func openSocket(netns, want int) (*socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
-	s := &socket{fd: fd, buf: make([]byte, readSize)}
+	s := &socket{fd: fd, wire: kernel(fd), buf: make([]byte, readSize)}
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("bind a netlink socket: %w", err)
 	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("read a netlink socket's address: %w", err)
+	}
+	s.port = name.(*unix.SockaddrNetlink).Pid
 	// Without it every error carries a copy of the message that failed, which can fill the read buffer.
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1); err != nil {
 		unix.Close(fd)
@@ -110,8 +138,7 @@ func (s *socket) close() error { return unix.Close(s.fd) }
 
 func (s *socket) send(b []byte) error {
 	for {
-		err := unix.Sendto(s.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-		if err != unix.EINTR {
+		if err := s.wire.send(b); err != unix.EINTR {
 			return err
 		}
 	}
@@ -120,7 +147,7 @@ func (s *socket) send(b []byte) error {
 // receive gives the next message of what has arrived to each, until nothing more is there or each says stop.
 func (s *socket) receive(each func(typ, flags uint16, seq uint32, body []byte) (stop bool)) error {
 	for {
-		n, _, err := unix.Recvfrom(s.fd, s.buf, unix.MSG_DONTWAIT)
+		n, err := s.wire.receive(s.buf)
 		switch {
 		case err == unix.EINTR:
 			continue
@@ -192,6 +219,7 @@ func (s *socket) transact(b []byte, last uint32) (failed []failure, err error) {
 	case !acked:
 		return nil, errLost
 	}
+	s.own++
 	return nil, nil
 }
 

@@ -1,0 +1,269 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/sluice-proxy/sluice/host/engine"
+	"golang.org/x/sys/unix"
+)
+
+var _ engine.Watcher = (*Backend)(nil)
+
+// listenBuffer is room for what others write at once. Own writes are filtered out before they take any of it.
+const listenBuffer = 1 << 20
+
+// listener hears what others write to nf_tables, in this network namespace.
+type listener struct {
+	file    *os.File
+	heard   func(engine.Foreign)
+	now     engine.Foreign // of the transaction under way
+	what    []string
+	commits *atomic.Uint32 // of others, heard to their end
+}
+
+// Watch implements engine.Watcher. What others write to other tables is looked at and forgotten.
+func (b *Backend) Watch(heard func(engine.Foreign)) (stop func(), err error) {
+	fd, err := inNetns(b.netns, func() (int, error) {
+		return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("nftables: watch: open a netlink socket: %w", hint(err))
+	}
+	if err := listen(fd, b.conn.port); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("nftables: watch: %w", hint(err))
+	}
+	l := &listener{file: os.NewFile(uintptr(fd), "nf_tables notifications"), heard: heard, commits: &b.heard}
+	b.listener = l
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := l.run(); !errors.Is(err, os.ErrClosed) {
+			b.log.Warn("what others write to nf_tables is no longer heard", "err", err)
+		}
+	}()
+	return func() { l.file.Close(); <-ended }, nil
+}
+
+// listen joins the group that notifications go to, without those about what the socket of address own wrote: a
+// thousand elements are a thousand of them.
+func listen(fd int, own uint32) error {
+	const pid = 12 // of struct nlmsghdr; a datagram is about one transaction, so its first message tells
+	swapped := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, own))
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: pid},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 20},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: (*unix.SockFilter)(unsafe.Pointer(&filter[0]))}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
+		return fmt.Errorf("filter a netlink socket: %w", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, listenBuffer); err != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, listenBuffer)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("bind a netlink socket: %w", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES); err != nil {
+		return fmt.Errorf("join the group of notifications: %w", err)
+	}
+	return nil
+}
+
+// run listens until the file is closed.
+func (l *listener) run() error {
+	raw, err := l.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, readSize)
+	for {
+		var n int
+		var rerr error
+		err := raw.Read(func(fd uintptr) bool {
+			n, _, rerr = unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT)
+			return rerr != unix.EAGAIN
+		})
+		switch {
+		case err != nil:
+			return err
+		case rerr == unix.EINTR:
+		case rerr == unix.ENOBUFS:
+			l.note("more than could be heard")
+			l.end("")
+		case rerr != nil:
+			return rerr
+		default:
+			l.take(buf[:n])
+		}
+	}
+}
+
+// take looks at a datagram; it ends early at a message that is cut off.
+func (l *listener) take(b []byte) {
+	for len(b) >= unix.NLMSG_HDRLEN+4 {
+		size := int(binary.NativeEndian.Uint32(b))
+		if size < unix.NLMSG_HDRLEN+4 || size > len(b) {
+			return
+		}
+		typ, body := binary.NativeEndian.Uint16(b[4:]), b[unix.NLMSG_HDRLEN:size]
+		switch {
+		case typ>>8 != unix.NFNL_SUBSYS_NFTABLES:
+		case typ&0xff == unix.NFT_MSG_NEWGEN: // at the end of each transaction
+			l.commits.Add(1)
+			by := ""
+			if pid := attr(body[4:], unix.NFTA_GEN_PROC_PID); pid != nil {
+				by = fmt.Sprintf("%s (pid %d)", text(attr(body[4:], unix.NFTA_GEN_PROC_NAME)), number(pid))
+			}
+			l.end(by)
+		default:
+			if what := notification(typ&0xff, body); what != "" {
+				l.note(what)
+			}
+		}
+		b = b[min(align(size), len(b)):]
+	}
+}
+
+// member joins the group of notifications, or leaves it.
+func (l *listener) member(option int) error {
+	raw, err := l.file.SyscallConn()
+	if err == nil {
+		var serr error
+		err = raw.Control(func(fd uintptr) {
+			serr = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, option, unix.NFNLGRP_NFTABLES)
+		})
+		err = errors.Join(err, serr)
+	}
+	return err
+}
+
+// unheard runs f without listening. The kernel makes a notification of 4 KiB for each element of a transaction before
+// it sends them, and a table that is replaced is one transaction: hundreds of megabytes that nobody would look at.
+// Whether somebody else wrote meanwhile is told by the generation.
+func (b *Backend) unheard(ctx context.Context, f func() error) error {
+	l := b.listener
+	if l == nil {
+		return f()
+	}
+	before, err := b.Generation(ctx)
+	if err != nil {
+		return err
+	}
+	own, heard := b.conn.own, b.heard.Load()
+	if err := l.member(unix.NETLINK_DROP_MEMBERSHIP); err != nil {
+		b.log.Debug("leaving the group of notifications", "err", err)
+	}
+	defer func() {
+		if err := l.member(unix.NETLINK_ADD_MEMBERSHIP); err != nil {
+			b.log.Warn("what others write to nf_tables is no longer heard", "err", err)
+		}
+		after, err := b.Generation(ctx)
+		others := int32(after - before - (b.conn.own - own) - (b.heard.Load() - heard))
+		if err == nil && others > 0 {
+			b.heard.Add(uint32(others))
+			l.heard(engine.Foreign{What: "something while a table was replaced", Count: 1})
+		}
+	}()
+	return f()
+}
+
+// maxNoted bounds how much of what was changed is named.
+const maxNoted = 4
+
+func (l *listener) note(what string) {
+	if l.now.Count++; l.now.Count <= maxNoted {
+		l.what = append(l.what, what)
+	}
+}
+
+// end tells of a transaction, if any of it was about us.
+func (l *listener) end(by string) {
+	if l.now.Count == 0 {
+		return
+	}
+	if more := l.now.Count - len(l.what); more > 0 {
+		l.what = append(l.what, fmt.Sprintf("%d more", more))
+	}
+	l.now.What, l.now.By = strings.Join(l.what, ", "), by
+	l.heard(l.now)
+	l.now, l.what = engine.Foreign{}, l.what[:0]
+}
+
+// notification says what a message is about, "" when that is not ours.
+func notification(kind uint16, body []byte) string {
+	var table string
+	switch body[0] {
+	case unix.NFPROTO_IPV4:
+		table = "ip " + tableName
+	case unix.NFPROTO_IPV6:
+		table = "ip6 " + tableName
+	default:
+		return ""
+	}
+	b := body[4:]
+	if text(attr(b, unix.NFTA_TABLE_NAME)) != tableName { // the same number for all kinds of objects
+		return ""
+	}
+	switch kind {
+	case unix.NFT_MSG_NEWTABLE:
+		return "table " + table + " written"
+	case unix.NFT_MSG_DELTABLE:
+		return "table " + table + " deleted"
+	case unix.NFT_MSG_NEWCHAIN:
+		return "chain " + table + " " + text(attr(b, unix.NFTA_CHAIN_NAME)) + " written"
+	case unix.NFT_MSG_DELCHAIN:
+		return "chain " + table + " " + text(attr(b, unix.NFTA_CHAIN_NAME)) + " deleted"
+	case unix.NFT_MSG_NEWRULE:
+		return "rule written in chain " + table + " " + text(attr(b, unix.NFTA_RULE_CHAIN))
+	case unix.NFT_MSG_DELRULE:
+		return "rule deleted in chain " + table + " " + text(attr(b, unix.NFTA_RULE_CHAIN))
+	case unix.NFT_MSG_NEWSET:
+		return "set " + table + " " + text(attr(b, unix.NFTA_SET_NAME)) + " written"
+	case unix.NFT_MSG_DELSET:
+		return "set " + table + " " + text(attr(b, unix.NFTA_SET_NAME)) + " deleted"
+	case unix.NFT_MSG_NEWSETELEM:
+		return "element added to set " + table + " " + text(attr(b, unix.NFTA_SET_ELEM_LIST_SET))
+	case unix.NFT_MSG_DELSETELEM:
+		return "element deleted in set " + table + " " + text(attr(b, unix.NFTA_SET_ELEM_LIST_SET))
+	}
+	return fmt.Sprintf("something in table %s changed (message type %d)", table, kind)
+}
+
+// reckoning is what is known of the generation.
+type reckoning struct {
+	begun    bool
+	distance uint32 // from the transactions that are known to the generation
+	doubt    bool   // it had grown at the last look
+}
+
+// Moved implements engine.Watcher, from the generation: every transaction raises it by one, and each is either one of
+// ours or one that was heard. A transaction that is just being heard looks like one that was not: so twice in a row.
+func (b *Backend) Moved(ctx context.Context) (bool, error) {
+	known := b.conn.own + b.heard.Load()
+	gen, err := b.Generation(ctx)
+	if err != nil {
+		return false, err
+	}
+	r := &b.reckoning
+	distance := gen - known
+	switch {
+	case !r.begun || int32(distance-r.distance) <= 0: // less: a transaction of ours that changed nothing does not count
+		*r = reckoning{begun: true, distance: distance}
+		return false, nil
+	case !r.doubt:
+		r.doubt = true
+		return false, nil
+	}
+	*r = reckoning{begun: true, distance: distance}
+	return true, nil
+}

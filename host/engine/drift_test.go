@@ -1,0 +1,154 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/fake"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// watched is a fake backend that hears of what others write.
+type watched struct {
+	engine.Backend
+	heard   func(engine.Foreign)
+	err     error // of Watch
+	moved   bool
+	took    time.Duration // of a look at everything
+	wholes  []time.Time
+	stopped bool
+}
+
+func (w *watched) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (engine.Report, error) {
+	if d == nil {
+		w.wholes = append(w.wholes, time.Now())
+		time.Sleep(w.took)
+	}
+	return w.Backend.Apply(ctx, next, d)
+}
+
+func (w *watched) Watch(heard func(engine.Foreign)) (func(), error) {
+	w.heard = heard
+	return func() { w.stopped = true }, w.err
+}
+
+func (w *watched) Moved(context.Context) (bool, error) {
+	was := w.moved
+	w.moved = false
+	return was, nil
+}
+
+// watch starts an engine over a watched fake.
+func watch(t *testing.T, w *watched, minSync time.Duration) *rig {
+	k := fake.NewKernel(fake.Options{Now: time.Now})
+	w.Backend = fake.Open(k)
+	r := newRig(t, k)
+	o := engine.Options{Source: r, Backend: w, MinSync: minSync, SyncPeriod: 30 * time.Second,
+		Log:     slog.New(slog.NewTextHandler(r.log, nil)),
+		Planner: plan.NewPlanner(plan.Settings{Node: "n0"}, nil)}
+	r.engine = engine.New(o)
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	go func() { r.ended <- r.engine.Run(ctx) }()
+	r.emit(svc(), eps(1, 2), synced)
+	r.pass(time.Minute)
+	if len(w.wholes) != 1 {
+		t.Fatalf("%d looks at everything to begin with", len(w.wholes))
+	}
+	return r
+}
+
+func (r *rig) damage() {
+	r.t.Helper()
+	b := fake.Open(r.kernel)
+	if _, err := b.Apply(context.Background(), &plan.Plan{}, nil); err != nil {
+		r.t.Fatal(err)
+	}
+	r.holds("damaged", "")
+}
+
+func TestWhatOthersWroteIsRepairedAtOnceAndNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watched{}
+		r := watch(t, w, 0)
+		r.damage()
+		w.heard(engine.Foreign{What: "table ip sluice deleted", By: "nft (pid 7)", Count: 3})
+		synctest.Wait()
+		r.holds("repaired", "1:1 2:1 forward")
+		for _, want := range []string{"table ip sluice deleted", "nft (pid 7)", "changes=3"} {
+			if !strings.Contains(r.log.String(), want) {
+				t.Errorf("no %q in the log:\n%s", want, r.log)
+			}
+		}
+		r.end()
+		if !w.stopped {
+			t.Error("Watch goes on")
+		}
+	})
+}
+
+func TestARepairDoesNotWaitForTheLeastTimeBetweenSteps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watched{}
+		r := watch(t, w, 10*time.Second)
+		defer r.end()
+		r.emit(eps(1)) // a step just now
+		r.damage()
+		w.heard(engine.Foreign{What: "x", Count: 1})
+		r.pass(time.Second)
+		r.holds("repaired", "1:1 forward")
+	})
+}
+
+func TestAProgramThatFightsCostsBoundedWork(t *testing.T) {
+	for name, c := range map[string]struct {
+		took  time.Duration
+		least int
+		most  int
+	}{"quick to repair": {0, 15, 21}, "slow to repair": {time.Second, 1, 2}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &watched{}
+				r := watch(t, w, 0)
+				defer r.end()
+				w.took = c.took
+				for range 1000 { // 10 s
+					w.heard(engine.Foreign{What: "x", Count: 1})
+					r.pass(10 * time.Millisecond)
+				}
+				if n := len(w.wholes) - 1; n < c.least || n > c.most {
+					t.Errorf("%d looks at everything in 10 s, want %d to %d", n, c.least, c.most)
+				}
+				r.damage()
+				w.heard(engine.Foreign{What: "y", Count: 1})
+				r.pass(12 * time.Second)
+				r.holds("the last word is ours", "1:1 2:1 forward")
+			})
+		})
+	}
+}
+
+func TestWhatWasNotHeardShowsInTheSyncPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watched{err: errors.New("no listening here")}
+		r := watch(t, w, 0)
+		defer r.end()
+		if !strings.Contains(r.log.String(), "no listening here") {
+			t.Errorf("not said:\n%s", r.log)
+		}
+		r.damage()
+		w.moved = true
+		r.pass(30 * time.Second)
+		r.holds("repaired", "1:1 2:1 forward")
+		r.pass(time.Hour)
+		if len(w.wholes) != 2 {
+			t.Errorf("%d looks at everything, want 2", len(w.wholes))
+		}
+	})
+}
