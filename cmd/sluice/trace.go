@@ -113,7 +113,13 @@ func (f *traceFlags) run(cmd *cobra.Command) (err error) {
 			fmt.Fprintln(out)
 		}
 		first = false
-		return f.answer(out, t, flow)
+		if err := f.answer(out, t, flow); err != nil {
+			return fmt.Errorf("write answers: %w", err)
+		}
+		if f.flows == "-" {
+			return out.Flush() // who asks may wait for the answer before it asks again
+		}
+		return nil
 	})
 }
 

@@ -254,7 +254,7 @@ func (c *Cluster) slices(s *model.Service, f model.Family) {
 	style, hints := c.rng.IntN(5), c.rng.IntN(6)
 	for i := range c.rng.IntN(4) {
 		slice := &model.EndpointSlice{
-			Name: model.Name{Namespace: "shop", Name: fmt.Sprintf("%s-%s-%d", s.Name.Name, f, i)}, Service: s.Name, Family: f,
+			Name: model.Name{Namespace: "shop", Name: fmt.Sprintf("%s-v%d-%d", s.Name.Name, f, i)}, Service: s.Name, Family: f,
 		}
 		number := pick(c, targets).Port()
 		for _, p := range s.Ports {
