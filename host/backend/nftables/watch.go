@@ -1,11 +1,14 @@
 package nftables
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"unsafe"
@@ -23,8 +26,8 @@ const listenBuffer = 1 << 20
 type listener struct {
 	file    *os.File
 	heard   func(engine.Foreign)
-	now     engine.Foreign // of the transaction under way
-	what    []string
+	what    map[string]int // of the transaction under way: what was changed, and how often
+	count   int
 	commits *atomic.Uint32 // of others, heard to their end
 }
 
@@ -40,7 +43,7 @@ func (b *Backend) Watch(heard func(engine.Foreign)) (stop func(), err error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("nftables: watch: %w", hint(err))
 	}
-	l := &listener{file: os.NewFile(uintptr(fd), "nf_tables notifications"), heard: heard, commits: &b.heard}
+	l := &listener{file: os.NewFile(uintptr(fd), "nf_tables notifications"), heard: heard, what: map[string]int{}, commits: &b.heard}
 	b.listener = l
 	ended := make(chan struct{})
 	go func() {
@@ -177,26 +180,46 @@ func (b *Backend) unheard(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// maxNoted bounds how much of what was changed is named.
-const maxNoted = 4
-
 func (l *listener) note(what string) {
-	if l.now.Count++; l.now.Count <= maxNoted {
-		l.what = append(l.what, what)
+	l.count++
+	if len(l.what) < maxKinds || l.what[what] > 0 {
+		l.what[what]++
 	}
 }
 
+// Of what was changed, so many kinds are counted, and so many named.
+const (
+	maxKinds = 1000
+	maxNamed = 4
+)
+
 // end tells of a transaction, if any of it was about us.
 func (l *listener) end(by string) {
-	if l.now.Count == 0 {
+	if l.count == 0 {
 		return
 	}
-	if more := l.now.Count - len(l.what); more > 0 {
-		l.what = append(l.what, fmt.Sprintf("%d more", more))
+	var names []string
+	for _, what := range slices.SortedFunc(maps.Keys(l.what), coarseFirst) {
+		if n := l.what[what]; n > 1 {
+			what = fmt.Sprintf("%s (%d)", what, n)
+		}
+		names = append(names, what)
 	}
-	l.now.What, l.now.By = strings.Join(l.what, ", "), by
-	l.heard(l.now)
-	l.now, l.what = engine.Foreign{}, l.what[:0]
+	if more := len(names) - maxNamed; more > 0 {
+		names = append(names[:maxNamed], fmt.Sprintf("and more (%d)", more))
+	}
+	l.heard(engine.Foreign{What: strings.Join(names, ", "), By: by, Count: l.count})
+	l.count = 0
+	clear(l.what)
+}
+
+// coarseFirst puts tables before chains and sets, and those before what is in them.
+func coarseFirst(a, b string) int {
+	rank := func(s string) int {
+		kind, _, _ := strings.Cut(s, " ")
+		return slices.Index([]string{"set", "chain", "table"}, kind)
+	}
+	return cmp.Or(rank(b)-rank(a), strings.Compare(a, b))
 }
 
 // notification says what a message is about, "" when that is not ours.
