@@ -101,6 +101,7 @@ func (b *Backend) Close() error {
 	err := b.conn.close()
 	if b.netns != 0 {
 		err = errors.Join(err, unix.Close(b.netns))
+		b.netns = 0
 	}
 	return err
 }

@@ -134,7 +134,15 @@ func (s *socket) grow(want int) error {
 	return nil
 }
 
-func (s *socket) close() error { return unix.Close(s.fd) }
+// close may be called again; whoever has the number of the file descriptor then is safe.
+func (s *socket) close() error {
+	fd := s.fd
+	if fd < 0 {
+		return nil
+	}
+	s.fd, s.wire = -1, kernel(-1)
+	return unix.Close(fd)
+}
 
 func (s *socket) send(b []byte) error {
 	for {
