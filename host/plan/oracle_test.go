@@ -237,9 +237,17 @@ func (o *oracle) lists(s *model.Service, p model.ServicePort, family model.Famil
 			}
 			for _, e := range sl.Endpoints {
 				at := netip.AddrPortFrom(e.Addr, sp.Port)
-				// The same endpoint twice: one that serves wins, a ready one before one that terminates.
+				// The same endpoint twice: one that does not terminate wins, of two such a ready one, then one here.
 				old, twice := found[at]
-				if !twice || e.Ready && !old.Ready || !old.Ready && e.Serving && !old.Serving {
+				worth := func(e model.SliceEndpoint) (n int) {
+					for _, good := range []bool{!e.Terminating, e.Ready, e.Node != "" && e.Node == o.set.Node, e.Serving} {
+						if n *= 2; good {
+							n++
+						}
+					}
+					return n
+				}
+				if !twice || worth(e) > worth(old.SliceEndpoint) {
 					found[at] = endpoint{at, e}
 				}
 			}

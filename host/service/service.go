@@ -86,8 +86,9 @@ func Resolve(svc *model.Service, p *model.ServicePort, f model.Family, slices ma
 	return out
 }
 
-// merge collects the endpoints of all slices. Where two give the same address and port, a ready one wins over one
-// that is not (a new Pod may have the address of one that still terminates), then one on this node.
+// merge collects the endpoints of all slices. Where two give the same address and port, one that does not terminate
+// wins (a new Pod may have the address of one that is still there, and is who answers now), then a ready one, then one
+// on this node.
 func merge(all map[model.Name]*model.EndpointSlice, p *model.ServicePort, f model.Family, facts Facts) []Endpoint {
 	n := 0
 	for _, s := range all {
@@ -118,7 +119,7 @@ func merge(all map[model.Name]*model.EndpointSlice, p *model.ServicePort, f mode
 
 // preference orders duplicates totally, so that the order of slices does not matter where they differ in conditions.
 func preference(e *Endpoint) (score int) {
-	for _, b := range []bool{e.Ready && !e.Terminating, e.Ready, e.Local, e.Serving, !e.Terminating,
+	for _, b := range []bool{!e.Terminating, e.Ready, e.Local, e.Serving,
 		e.HintedZone, e.HintedNode, e.forZones, e.forNodes} {
 		score *= 2
 		if b {

@@ -156,6 +156,11 @@ func TestANewPodWithTheAddressOfATerminatingOneWins(t *testing.T) {
 	if len(p.Endpoints) != 1 || !p.Endpoints[0].Ready || p.Endpoints[0].Local {
 		t.Fatalf("got %+v", p.Endpoints)
 	}
+	p = port(t, model.Service{}, Facts{Node: "n1"},
+		ep("10.0.0.1", "n1", false, true, true), ep("10.0.0.1", "n1", false, false, false))
+	if len(p.Endpoints) != 1 || p.Endpoints[0].Terminating || p.Endpoints[0].InCluster {
+		t.Fatalf("who answers at the address is a Pod that is not ready: %+v", p.Endpoints)
+	}
 }
 
 func TestFallBacksToTerminatingEndpointsAreIndependent(t *testing.T) {
