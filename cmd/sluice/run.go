@@ -147,15 +147,20 @@ func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins 
 		}
 		return out
 	}
+	said := ""
 	err := watchFiles(ctx, files, func() {
 		next, err := f.load()
-		if err != nil {
-			log.Error("the configuration cannot be used; the one before stays in force", "err", err)
-			next = cfg
+		if err == nil {
+			err = next.Replaces(cfg)
 		}
-		if err := next.Replaces(cfg); err != nil {
-			log.Error("the configuration changes what needs a restart; the one before stays in force", "err", err)
+		if err != nil {
 			next = cfg
+			if err.Error() != said {
+				log.Error("the configuration cannot be taken in; the one before stays in force", "err", err)
+			}
+			said = err.Error()
+		} else {
+			said = ""
 		}
 		swapped, err := plugins.load(ctx, next)
 		if err != nil {

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -36,15 +39,28 @@ func watchFiles(ctx context.Context, files func() []string, changed func()) erro
 		case <-ctx.Done():
 			return nil
 		case err := <-w.Errors:
-			return err
-		case _, ok := <-w.Events:
+			if !errors.Is(err, fsnotify.ErrEventOverflow) {
+				return err
+			}
+			quiet.Reset(quietPeriod) // events were lost: any file may have changed
+		case e, ok := <-w.Events:
 			if !ok {
 				return nil
 			}
-			quiet.Reset(quietPeriod)
+			if concerns(e.Name, files()) {
+				quiet.Reset(quietPeriod)
+			}
 		case <-quiet.C:
 			changed()
 			follow()
 		}
 	}
+}
+
+// concerns tells whether an event in a watched folder is about one of the files, or about the link that a mounted
+// ConfigMap is swapped by. Other files in the same folder are nobody's business: a log among them would wake us for
+// each of our own lines.
+func concerns(path string, files []string) bool {
+	base := filepath.Base(path)
+	return strings.HasPrefix(base, "..") || slices.ContainsFunc(files, func(f string) bool { return filepath.Base(f) == base })
 }

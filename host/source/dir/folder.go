@@ -21,9 +21,10 @@ const maxFile = 512 << 20
 // folder is the last known contents of a folder.
 type folder struct {
 	root  string
-	files map[string]*file // by path relative to root, with slashes
-	last  state            // what merge gave
-	walk  []source.Problem // of the last scan: what could not be read
+	files map[string]*file      // by path relative to root, with slashes
+	last  state                 // what merge gave
+	good  map[objectKey]*object // the last version of each object in which nothing was wrong
+	walk  []source.Problem      // of the last scan: what could not be read
 	// busy are files that somebody was still writing at the last scan, by path, with the scans that saw no progress.
 	// Nil: what is read once is not looked at again, so that everything is taken as it is.
 	busy map[string]*writing

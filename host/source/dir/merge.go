@@ -24,20 +24,26 @@ type place struct {
 	o    *object
 	file string
 	line int
+	kept bool // o is the last good version, in place of one that has something wrong
+	told []source.Problem
+}
+
+// objectKey identifies an object in a folder.
+type objectKey struct {
+	kind string
+	name model.Name
 }
 
 func (p place) String() string { return fmt.Sprintf("%s:%d", p.file, p.line) }
 
 // merge gives what has changed since the last merge, sorted by kind and name, and every problem that there is now,
-// sorted by file. Of objects that are there twice the first one is used, in the order of files and documents.
+// sorted by file. Of objects that are there twice the first one is used, in the order of files and documents. An object
+// with a bad field is used without that field when it is new; when it was good before, it stays as it was.
 func (f *folder) merge() ([]model.Change, []source.Problem) {
 	problems := slices.Clone(f.walk)
-	type key struct {
-		kind string
-		name model.Name
-	}
-	seen := map[key]place{}
-	var order []place
+	seen := map[objectKey]*place{}
+	var order []*place
+	good := map[objectKey]*object{}
 	for _, rel := range slices.Sorted(maps.Keys(f.files)) {
 		m := f.files[rel]
 		if m.broken != nil {
@@ -46,18 +52,25 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 		for _, d := range m.docs {
 			problems = append(problems, at(d.problems, rel, d.line)...)
 			for _, o := range d.objects {
-				here := place{o, rel, d.line}
-				if first, dup := seen[key{o.kind, o.name}]; dup {
+				k := objectKey{o.kind, o.name}
+				here := &place{o: o, file: rel, line: d.line, told: o.problems}
+				if first, dup := seen[k]; dup {
 					problems = append(problems, source.Problem{
 						File: rel, Line: d.line, Object: title(o.kind, o.name), Err: fmt.Errorf("also in %s, which is used", first),
 					})
 					continue
 				}
-				seen[key{o.kind, o.name}] = here
+				if !o.faulty() {
+					good[k] = o
+				} else if last := f.good[k]; last != nil {
+					good[k], here.o, here.kept = last, last, true
+				}
+				seen[k] = here
 				order = append(order, here)
 			}
 		}
 	}
+	f.good = good
 	next := state{
 		map[model.Name]*model.Service{}, map[model.Name]*model.EndpointSlice{}, map[model.Name]*model.Node{},
 		map[model.Name]*model.ServiceCIDR{},
@@ -81,7 +94,7 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 	}
 	for _, p := range order {
 		if p.o.kind == "Endpoints" {
-			svc, has := seen[key{"Service", p.o.name}]
+			svc, has := seen[objectKey{"Service", p.o.name}]
 			if !has || svc.o.selector || mirrored[p.o.name] {
 				continue // a cluster would not mirror it, or has done so already
 			}
@@ -89,7 +102,13 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 				next.slices[s.Name] = s
 			}
 		}
-		problems = append(problems, at(p.o.problems, p.file, p.line)...)
+		told := at(p.told, p.file, p.line)
+		for i := range told {
+			if p.kept && !told[i].Warning {
+				told[i].Err = fmt.Errorf("%w: the object stays as it was", told[i].Err)
+			}
+		}
+		problems = append(problems, told...)
 	}
 	slices.SortStableFunc(problems, func(a, b source.Problem) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
@@ -109,6 +128,11 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 	})...)
 	f.last = next
 	return changes, problems
+}
+
+// faulty tells whether something in the object could not be used.
+func (o *object) faulty() bool {
+	return slices.ContainsFunc(o.problems, func(p source.Problem) bool { return !p.Warning })
 }
 
 // diff lists what differs, by name. A nil value in a change means that the object is gone.

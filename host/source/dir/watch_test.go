@@ -248,6 +248,21 @@ func TestAFileCutOffInTheMiddleOfAWordLosesNothing(t *testing.T) {
 	}
 }
 
+func TestAnObjectThatBecomesBadStaysAsItWas(t *testing.T) {
+	root := t.TempDir()
+	r := start(t, root, timed)
+	bad := strings.Replace(node("n1", "b"), "---", "spec: {podCIDRs: [10.0.0.0/99]}\n---", 1)
+	r.write("a.yaml", bad)
+	r.becomes("n1=b") // new: what is good of it is used
+	r.write("a.yaml", node("n1", "a")+node("n2", "a"))
+	r.becomes("n1=a n2=a")
+	r.write("a.yaml", bad+node("n2", "b"))
+	r.becomes("n1=a n2=b")
+	r.logs("the object stays as it was")
+	r.write("a.yaml", node("n1", "c"))
+	r.becomes("n1=c")
+}
+
 // A writer that takes its time is not seen until it is done, even where what it has written so far is well-formed.
 func TestAFileThatIsBeingWrittenIsReadWhenItsWriterIsDone(t *testing.T) {
 	root := t.TempDir()
