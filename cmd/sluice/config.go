@@ -31,7 +31,7 @@ func newConfigCommand() *cobra.Command {
 			Short: "Say everything that is wrong with a configuration file",
 			Long: `Reads a configuration file as 'sluice run' does. Every mistake is told, with the path of its field; what is allowed
 and mostly not meant is told as a warning. The exit code is 1 when 'sluice run' would refuse the file.`,
-			Args: cobra.ExactArgs(1),
+			Args: oneArg("file"),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				cfg, err := config.Load(args[0])
 				if err != nil {
@@ -50,7 +50,7 @@ and mostly not meant is told as a warning. The exit code is 1 when 'sluice run' 
 			Long: `Reads a KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1; - is standard input) and prints the shortest
 SluiceConfiguration that means the same. Standard error says, field by field, what is not in it and why.`,
 			Example: "  kubectl -n kube-system get configmap kube-proxy -o jsonpath='{.data.config\\.conf}' | sluice config migrate - > sluice.yaml",
-			Args:    cobra.ExactArgs(1),
+			Args:    oneArg("file"),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				text, err := readInput(cmd.InOrStdin(), args[0])
 				if err != nil {

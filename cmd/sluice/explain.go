@@ -86,7 +86,7 @@ weight and reason, its share of new connections, and what the kernel holds.
 Without --source the sluice that runs on this node is asked, over its socket. With --source a folder of manifests is
 planned here and now; that needs neither root nor a kernel. What the kernel holds is shown where it may be read.`,
 		Example: "  sluice explain -n shop catalog\n  sluice explain --source examples/boutique/manifests --node node-a1 -n shop catalog",
-		Args:    cobra.ExactArgs(1),
+		Args:    oneArg("Service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkOutput(output, "text", "json"); err != nil {
 				return err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -46,10 +47,25 @@ func execute(ctx context.Context, args []string) int {
 // usageError is a mistake in the command line that cobra cannot see.
 type usageError struct{ error }
 
+// oneArg wants exactly one argument, and asks for it by what it is: "which Service?".
+func oneArg(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		_, path, _ := strings.Cut(cmd.CommandPath(), " ")
+		switch len(args) {
+		case 0:
+			return usageError{fmt.Errorf("%s: which %s?", path, what)}
+		case 1:
+			return nil
+		}
+		return usageError{fmt.Errorf("%s: one %s, not %d: %q", path, what, len(args), args)}
+	}
+}
+
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "sluice",
-		Short: "A Kubernetes Service proxy with WebAssembly policies",
+		Use:     "sluice",
+		Short:   "A Kubernetes Service proxy with WebAssembly policies",
+		Version: versionText(),
 		Long: `sluice runs on every node in the place of kube-proxy. It watches Services and EndpointSlices, asks WebAssembly
 plugins which endpoints get new connections, with what weight, and how a leaving one is drained, and programs the
 answer into the kernel. No packet passes through a plugin.`,
@@ -57,6 +73,7 @@ answer into the kernel. No packet passes through a plugin.`,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newConfigCommand(), newCheckCommand())
 	root.AddCommand(newRunCommand(), newPlanCommand(), newTraceCommand(), newExplainCommand(), newPluginCommand(), newCleanupCommand(),
 		newVersionCommand())

@@ -47,7 +47,7 @@ it about sample Services of several sizes, with one and many zones, IPv4 and IPv
 what it costs, or on standard error what is wrong with it. No module can crash or stall the check.`,
 		Example: `  sluice plugin check bin/plugins/zone-spill.wasm
   sluice plugin check bin/plugins/staged-drain.wasm --settings '{"stages": [{"weight": 50, "seconds": 10}]}' --answers`,
-		Args: cobra.ExactArgs(1),
+		Args: oneArg("WebAssembly module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if settings != "" && !json.Valid([]byte(settings)) {
 				return usageError{fmt.Errorf("--settings is not JSON: %.100q", settings)}

@@ -42,7 +42,7 @@ it, REJECT, DROP, or NONE when it is none of sluice's. Needs neither root nor a 
 
 With --flows, each line of the file is a JSON object, {"from":"10.0.0.2","to":"10.96.0.10:80","protocol":"TCP"}, and
 the answers come in the same order. It stops at the first line that it cannot read.`,
-		Example: `  sluice trace --source examples/boutique/manifests --node node-a1 --from 10.244.1.2 --to 10.96.0.10:80
+		Example: `  sluice trace --source examples/boutique/manifests --node node-a1 --from 10.244.1.2 --to 10.96.10.2:3550
   sluice trace --source manifests --node a1 --flows flows.jsonl -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },

@@ -19,10 +19,15 @@ func newVersionCommand() *cobra.Command {
 		Short: "Print the versions of sluice, of its plugin ABI and of Go",
 		Args:  cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) {
-			fmt.Fprintf(cmd.OutOrStdout(), "sluice %s (plugin ABI %d.%d, %s %s/%s)\n",
-				buildVersion(), abi.Major, abi.Minor, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			fmt.Fprintln(cmd.OutOrStdout(), versionText())
 		},
 	}
+}
+
+// versionText is what both `sluice version` and `sluice --version` print.
+func versionText() string {
+	return fmt.Sprintf("sluice %s (plugin ABI %d.%d, %s %s/%s)",
+		buildVersion(), abi.Major, abi.Minor, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 func buildVersion() string {
