@@ -37,6 +37,9 @@ func (t *table) loader(s *set) func([]element) error {
 	case t.schema.mark:
 		return func(list []element) error {
 			for _, e := range list {
+				if len(e.key) < 4 {
+					return errElement(s)
+				}
 				t.globals.marks = append(t.globals.marks, binary.NativeEndian.Uint32(e.key))
 			}
 			return nil
@@ -85,7 +88,7 @@ func loadPrefixes(s *set, into *[]netip.Prefix) func([]element) error {
 func (t *table) loadRefs(r *refs) func([]element) error {
 	return func(list []element) error {
 		for _, e := range list {
-			if len(e.key) < t.addr.bytes {
+			if len(e.key) < t.addr.bytes || r.double && len(e.key) < 2*t.addr.bytes {
 				return errElement(r.set)
 			}
 			a, _ := netip.AddrFromSlice(e.key[:t.addr.bytes])
@@ -112,6 +115,9 @@ func (t *table) sideLoader(i side, s *set) func([]element) error {
 			if e.keyEnd == nil {
 				// A range of one address may come without its upper end.
 				e.keyEnd = e.key
+			}
+			if len(e.keyEnd) < t.addr.bytes {
+				return false
 			}
 			from, _ := netip.AddrFromSlice(rest)
 			to, ok := netip.AddrFromSlice(e.keyEnd[len(e.keyEnd)-t.addr.bytes:])
@@ -150,7 +156,7 @@ func (t *table) sideLoader(i side, s *set) func([]element) error {
 		if s == ss.lanes[l].slots {
 			return t.each(i, s, func(h *held, rest []byte, e element) bool {
 				a, ok := t.addrPort(e.data)
-				return ok && h.lanes[l].put(binary.NativeEndian.Uint32(rest), a)
+				return ok && len(rest) >= 4 && h.lanes[l].put(binary.NativeEndian.Uint32(rest), a)
 			})
 		}
 	}

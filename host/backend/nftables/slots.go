@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 
@@ -79,7 +80,9 @@ func membersOf(slots []netip.AddrPort) []plan.Member {
 		switch n := len(members); {
 		case !a.IsValid():
 		case n > 0 && members[n-1].Addr == a:
-			members[n-1].Weight++
+			if members[n-1].Weight < math.MaxUint16 { // none of ours has as many
+				members[n-1].Weight++
+			}
 		default:
 			members = append(members, plan.Member{Addr: a, Weight: 1})
 		}
