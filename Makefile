@@ -10,17 +10,20 @@ export CGO_ENABLED := 0
 .PHONY: help build plugins demo test test-go bench check fmt lint deps clean
 
 help:
-	@printf '%s\n' 'build    bin/sluice and bin/plugins/*.wasm' 'demo     the main job, live, in namespaces of its own' \
+	@printf '%s\n' 'build    bin/sluice and bin/plugins/*.wasm' 'plugins  bin/plugins/*.wasm alone' \
+	  'demo     the main job, live, in namespaces of its own; KEEP=1 stays up afterwards' \
 	  'test     everything: packages, real packets, hostile plugins, the demo' 'bench    the figures of host/README.md' \
-	  'check    format, vet, staticcheck, tidy, and the tree is still clean' 'clean    remove bin/'
+	  'check    lint, go mod tidy, and the tree is still clean' 'lint     format, vet, staticcheck' 'fmt      format what is not' \
+	  'deps     what the tests need beside Go: installs it as root on Debian, else says what is missing' 'clean    remove bin/'
 
 build: plugins
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice ./cmd/sluice
 
 plugins: $(PLUGINS:%=bin/plugins/%.wasm)
 
-# A Go guest. Go decides itself whether anything has to be built again.
-GUEST := GOOS=wasip1 GOARCH=wasm $(GO) build -trimpath -buildmode=c-shared -ldflags='-s -w'
+# A Go guest. Go decides itself whether anything has to be built again. No -buildvcs: a module's digest must not depend
+# on the clone it was built in.
+GUEST := GOOS=wasip1 GOARCH=wasm $(GO) build -trimpath -buildvcs=false -buildmode=c-shared -ldflags='-s -w'
 
 bin/plugins/%.wasm: FORCE
 	@mkdir -p bin/plugins
@@ -33,7 +36,8 @@ demo: build
 	$(GO) build -trimpath -o bin/demo ./examples/demo
 	bin/demo
 
-# What the tests need beside Go: nft (reads the ruleset back), wabt (hostile modules), clang and lld (a guest in C).
+# What the tests need beside Go: nft (reads the ruleset back), iproute2 (links and addresses), wabt (hostile modules),
+# clang and lld (a guest in C).
 deps:
 	@.ci/deps
 
