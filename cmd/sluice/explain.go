@@ -28,6 +28,7 @@ type explanation struct {
 	Mode      string        `json:"mode,omitempty"`
 	Error     string        `json:"error,omitempty"`
 	Frontends []string      `json:"frontends"`
+	Contested []string      `json:"contested,omitempty"` // wanted, and another Service has it
 	Pools     []explainPool `json:"pools"`
 }
 
@@ -149,6 +150,9 @@ func newExplanation(e *plan.Explanation) *explanation {
 	for _, f := range e.Frontends {
 		x.Frontends = append(x.Frontends, f.Kind.String()+" "+f.Key.String())
 	}
+	for _, d := range e.Contested {
+		x.Contested = append(x.Contested, d.Wanted+" "+d.Frontend.String()+": "+d.Why)
+	}
 	for i := range e.Decided {
 		d := &e.Decided[i]
 		if d.Port.UsesCluster {
@@ -258,6 +262,9 @@ func (x *explanation) print(w io.Writer, kernelNote string) error {
 	}
 	for i, f := range x.Frontends {
 		fmt.Fprintf(w, "  %-9s  %s\n", []string{"frontends", ""}[min(i, 1)], f)
+	}
+	for _, c := range x.Contested {
+		fmt.Fprintf(w, "  not held   %s\n", c)
 	}
 	if kernelNote != "" {
 		fmt.Fprintf(w, "  kernel     %s\n", kernelNote)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -175,7 +176,7 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 		e.Log.Error("a policy failed; the last good or the default decision holds", "err", err)
 	}
 	for _, w := range step.Warnings {
-		e.Log.Warn("something is missing", "what", w)
+		e.Log.Warn("the plan lacks something", "what", w)
 	}
 	if !e.Planner.Synced() {
 		return repairAt
@@ -227,10 +228,33 @@ func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) (did P
 		e.Log.Info("the data plane holds the plan", "frontends", len(e.Planner.Current().Frontends),
 			"messages", report.Messages, "took", took)
 	} else if !d.Empty() {
-		e.Log.Info("changed", "frontends", len(d.Changes), "messages", report.Messages, "took", took)
+		e.Log.Info("changed", "services", owners(d), "frontends", len(d.Changes), "messages", report.Messages, "took", took)
 	}
 	e.whole, e.applied = false, true
 	return did
+}
+
+// owners names the Services of a delta, a few of them.
+func owners(d *plan.Delta) string {
+	const few = 3
+	seen := map[model.Name]bool{}
+	var names []string
+	for _, c := range d.Changes {
+		f := c.New
+		if f == nil {
+			f = c.Old
+		}
+		if n := f.Owner.Service; !seen[n] {
+			if seen[n] = true; len(seen) <= few {
+				names = append(names, n.String())
+			}
+		}
+	}
+	text := strings.Join(names, ",")
+	if more := len(seen) - few; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // degradations reports what the backend cannot hold of the frontends that changed.

@@ -14,6 +14,7 @@ type Builder struct {
 	rivals  map[Key][]model.Name // Services that want a key which another one has, most deserving first
 	before  map[Key]*Frontend    // what the changed keys held at the last Take
 	globals bool                 // Global has changed since the last Take
+	newly   map[Key]bool         // keys that a Service came to want in vain since the last Contested
 	waiting int                  // in rivals
 }
 
@@ -29,6 +30,7 @@ func NewBuilder() *Builder {
 		wanted: map[model.Name]claim{},
 		rivals: map[Key][]model.Name{},
 		before: map[Key]*Frontend{},
+		newly:  map[Key]bool{},
 	}
 }
 
@@ -98,10 +100,11 @@ func (b *Builder) Conflicts() []Degradation {
 		holder := b.plan.Frontends[k].Owner
 		for _, n := range names {
 			f := find(b.wanted[n].frontends, k)
-			out = append(out, Degradation{
-				Frontend: k, Owner: f.Owner, Wanted: f.Kind.String(), Got: "no frontend",
-				Why: "the older Service " + holder.String() + " has it",
-			})
+			why := "the older Service " + holder.String() + " has it"
+			if b.wanted[n].created == b.wanted[holder.Service].created {
+				why = "Service " + holder.String() + " has it: none is older, and its name comes first"
+			}
+			out = append(out, Degradation{Frontend: k, Owner: f.Owner, Wanted: f.Kind.String(), Got: "no frontend", Why: why})
 		}
 	}
 	slices.SortFunc(out, func(x, y Degradation) int {
@@ -110,6 +113,16 @@ func (b *Builder) Conflicts() []Degradation {
 		}
 		return x.Owner.Compare(y.Owner)
 	})
+	return out
+}
+
+// Contested are the conflicts that are new since the last call, sorted.
+func (b *Builder) Contested() []Degradation {
+	if len(b.newly) == 0 {
+		return nil
+	}
+	out := slices.DeleteFunc(b.Conflicts(), func(d Degradation) bool { return !b.newly[d.Frontend] })
+	b.newly = map[Key]bool{}
 	return out
 }
 
@@ -161,6 +174,7 @@ func (b *Builder) queue(name model.Name, k Key) {
 		return
 	}
 	b.waiting++
+	b.newly[k] = true
 	line = append(slices.Clone(line), name)
 	slices.SortFunc(line, func(x, y model.Name) int {
 		if b.deserves(x, y) {

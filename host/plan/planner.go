@@ -203,6 +203,9 @@ func (p *Planner) Plan(now time.Time) Step {
 		p.dirty = map[model.Name]struct{}{} // not clear: that costs as much as the map was ever large
 	}
 	step.Delta = p.builder.Take()
+	for _, d := range p.builder.Contested() {
+		step.Warnings = append(step.Warnings, "Service "+d.String())
+	}
 	p.finish(&step)
 	for len(p.wakes) > 0 { // drop what was overtaken
 		w := p.wakes[0]
@@ -359,7 +362,8 @@ type Explanation struct {
 	Policy    *policy.Policy // nil: none
 	Err       error          // of the policy's binding or of its chain
 	Decided   []Decided
-	Frontends []*Frontend // in the plan
+	Frontends []*Frontend   // in the plan
+	Contested []Degradation // frontends that it wants and another Service has
 }
 
 // Explain gives what was decided last for a Service. It calls no plugin.
@@ -376,6 +380,11 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	for _, f := range p.builder.wanted[name].frontends {
 		if p.builder.plan.Frontends[f.Key] == f {
 			e.Frontends = append(e.Frontends, f)
+		}
+	}
+	for _, d := range p.builder.Conflicts() {
+		if d.Owner.Service == name {
+			e.Contested = append(e.Contested, d)
 		}
 	}
 	return e, nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -210,7 +211,14 @@ func TestTheOlderServiceHasAContestedFrontend(t *testing.T) {
 	}
 	p := NewPlanner(testSettings(), nativePlugins)
 	p.Apply([]model.Change{svc("young", 9), svc("old", 5), {Kind: model.Synced}})
-	p.Plan(time.Unix(1000, 0))
+	step := p.Plan(time.Unix(1000, 0))
+	if text := strings.Join(step.Warnings, "\n"); !strings.Contains(text, "Service shop/young 192.0.2.1:80/TCP") || !strings.Contains(text, "the older Service shop/old has it") {
+		t.Fatalf("nobody is told: %q", text)
+	}
+	x, err := p.Explain(model.Name{Namespace: "shop", Name: "young"})
+	if err != nil || len(x.Contested) != 1 || len(x.Frontends) != 1 {
+		t.Fatalf("explained as %+v, %v", x, err)
+	}
 	key := Key{ip, 80, model.TCP}
 	if got := p.Current().Frontends[key].Owner.Service.Name; got != "old" {
 		t.Fatalf("%s has it", got)
