@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -30,7 +31,8 @@ func newConfigCommand() *cobra.Command {
 			Use:   "check FILE",
 			Short: "Say everything that is wrong with a configuration file",
 			Long: `Reads a configuration file as 'sluice run' does. Every mistake is told, with the path of its field; what is allowed
-and mostly not meant is told as a warning. The exit code is 1 when 'sluice run' would refuse the file.`,
+and mostly not meant is told as a warning. The plugins are loaded and tried with their settings. The exit code is 1 when
+'sluice run' would refuse the file, or would have to do without a plugin.`,
 			Args: oneArg("file"),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				cfg, err := config.Load(args[0])
@@ -39,6 +41,14 @@ and mostly not meant is told as a warning. The exit code is 1 when 'sluice run' 
 				}
 				for _, w := range cfg.Warnings() {
 					fmt.Fprintf(cmd.ErrOrStderr(), "sluice: warning: %s\n", w)
+				}
+				plugins, closePlugins, err := openPlugins(cmd.Context(), cfg, slog.New(slog.DiscardHandler))
+				if err != nil {
+					return err
+				}
+				defer closePlugins()
+				if _, err := plugins.load(cmd.Context(), cfg); err != nil {
+					return fmt.Errorf("%s: %w", args[0], err)
 				}
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: good\n", args[0])
 				return err

@@ -124,6 +124,7 @@ planned here and now; that needs neither root nor a kernel. What the kernel hold
 
 // explain plans the folder and explains one Service of it.
 func (in *inputFlags) explain(ctx context.Context, name model.Name) (*explanation, error) {
+	in.about = name.String()
 	planner, closePlugins, err := in.planner(ctx)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +28,7 @@ type inputFlags struct {
 	node   string
 	config string
 	mode   string
+	about  string       // tell only what concerns this Service, namespace/name; "" for everything
 	local  []netip.Addr // addresses of the node besides those of its Node object
 }
 
@@ -112,6 +114,10 @@ func (in *inputFlags) planner(ctx context.Context) (_ *plan.Planner, closePlugin
 	planner := plan.NewPlanner(settings(cfg, in.local), plugins.get)
 	planner.Replace(cluster)
 	step := planner.Plan(time.Now())
+	if in.about != "" {
+		step.Errors = slices.DeleteFunc(step.Errors, func(err error) bool { return !strings.Contains(err.Error(), in.about) })
+		step.Warnings = slices.DeleteFunc(step.Warnings, func(w string) bool { return !strings.Contains(w, in.about) })
+	}
 	const few = 5
 	for i, err := range step.Errors {
 		if i == few {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -83,6 +85,7 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 			log.Error("not every plugin could be loaded; their Services get the default rules", "err", err)
 		}
 	}
+	signal.Ignore(syscall.SIGHUP) // files are watched: there is nothing to reload, and nothing to end for
 	folder := dir.Options{Log: log, After: time.After}
 	options := engine.Options{
 		Source:    dir.New(f.source, folder),

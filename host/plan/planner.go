@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -370,7 +371,7 @@ type Explanation struct {
 func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	svc, s := p.cluster.Services[name], p.services[name]
 	if svc == nil || s == nil {
-		return nil, fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)", name)
+		return nil, fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)%s", name, p.elsewhere(name))
 	}
 	e := &Explanation{Service: svc, Err: s.err, Decided: s.decided}
 	e.Policy, _ = p.settings.Policies.For(svc)
@@ -388,6 +389,20 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 		}
 	}
 	return e, nil
+}
+
+// elsewhere names Services of the same name in other namespaces.
+func (p *Planner) elsewhere(name model.Name) string {
+	var found []string
+	for _, n := range p.Names() {
+		if n.Name == name.Name {
+			found = append(found, n.String())
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return "; there is " + strings.Join(found, ", ")
 }
 
 // Names are the names of all Services in the plan, sorted.
