@@ -1,14 +1,11 @@
 package plan
 
 import (
-	"cmp"
 	"container/heap"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -357,54 +354,6 @@ func (s *planned) resets(frontends []*Frontend, nowMS int64, step *Step) (next i
 	return next
 }
 
-// Explanation is why a Service's endpoints get what they get.
-type Explanation struct {
-	Service   *model.Service
-	Policy    *policy.Policy // nil: none
-	Err       error          // of the policy's binding or of its chain
-	Decided   []Decided
-	Frontends []*Frontend   // in the plan
-	Contested []Degradation // frontends that it wants and another Service has
-}
-
-// Explain gives what was decided last for a Service. It calls no plugin.
-func (p *Planner) Explain(name model.Name) (*Explanation, error) {
-	svc, s := p.cluster.Services[name], p.services[name]
-	if svc == nil || s == nil {
-		return nil, fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)%s", name, p.elsewhere(name))
-	}
-	e := &Explanation{Service: svc, Err: s.err, Decided: s.decided}
-	e.Policy, _ = p.settings.Policies.For(svc)
-	if e.Decided == nil {
-		e.Decided, _, _ = p.decide(svc, s, time.Time{})
-	}
-	for _, f := range p.builder.wanted[name].frontends {
-		if p.builder.plan.Frontends[f.Key] == f {
-			e.Frontends = append(e.Frontends, f)
-		}
-	}
-	for _, d := range p.builder.Conflicts() {
-		if d.Owner.Service == name {
-			e.Contested = append(e.Contested, d)
-		}
-	}
-	return e, nil
-}
-
-// elsewhere names Services of the same name in other namespaces.
-func (p *Planner) elsewhere(name model.Name) string {
-	var found []string
-	for _, n := range p.Names() {
-		if n.Name == name.Name {
-			found = append(found, n.String())
-		}
-	}
-	if len(found) == 0 {
-		return ""
-	}
-	return "; there is " + strings.Join(found, ", ")
-}
-
 // Names are the names of all Services in the plan, sorted.
 func (p *Planner) Names() []model.Name {
 	return slices.SortedFunc(maps.Keys(p.services), model.Name.Compare)
@@ -426,26 +375,4 @@ func earlier(a, b int64) int64 {
 		return b
 	}
 	return a
-}
-
-// wake is when a Service is to be looked at again.
-type wake struct {
-	at   int64
-	name model.Name
-}
-
-// wakes is a heap by time, then name.
-type wakes []wake
-
-func (w wakes) Len() int { return len(w) }
-func (w wakes) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(w[i].at, w[j].at), w[i].name.Compare(w[j].name)) < 0
-}
-func (w wakes) Swap(i, j int) { w[i], w[j] = w[j], w[i] }
-func (w *wakes) Push(x any)   { *w = append(*w, x.(wake)) }
-func (w *wakes) Pop() any {
-	old := *w
-	x := old[len(old)-1]
-	*w = old[:len(old)-1]
-	return x
 }

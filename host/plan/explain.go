@@ -1,0 +1,58 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/policy"
+)
+
+// Explanation is why a Service's endpoints get what they get.
+type Explanation struct {
+	Service   *model.Service
+	Policy    *policy.Policy // nil: none
+	Err       error          // of the policy's binding or of its chain
+	Decided   []Decided
+	Frontends []*Frontend   // in the plan
+	Contested []Degradation // frontends that it wants and another Service has
+}
+
+// Explain gives what was decided last for a Service. It calls no plugin.
+func (p *Planner) Explain(name model.Name) (*Explanation, error) {
+	svc, s := p.cluster.Services[name], p.services[name]
+	if svc == nil || s == nil {
+		return nil, fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)%s", name, p.elsewhere(name))
+	}
+	e := &Explanation{Service: svc, Err: s.err, Decided: s.decided}
+	e.Policy, _ = p.settings.Policies.For(svc)
+	if e.Decided == nil {
+		e.Decided, _, _ = p.decide(svc, s, time.Time{})
+	}
+	for _, f := range p.builder.wanted[name].frontends {
+		if p.builder.plan.Frontends[f.Key] == f {
+			e.Frontends = append(e.Frontends, f)
+		}
+	}
+	for _, d := range p.builder.Conflicts() {
+		if d.Owner.Service == name {
+			e.Contested = append(e.Contested, d)
+		}
+	}
+	return e, nil
+}
+
+// elsewhere names Services of the same name in other namespaces.
+func (p *Planner) elsewhere(name model.Name) string {
+	var found []string
+	for _, n := range p.Names() {
+		if n.Name == name.Name {
+			found = append(found, n.String())
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return "; there is " + strings.Join(found, ", ")
+}
