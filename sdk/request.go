@@ -33,92 +33,91 @@ const (
 // Request is one question: what should the endpoints of this Service port get? It is a view of memory that the next
 // request overwrites.
 type Request struct {
-	head      unsafe.Pointer
-	size      uint32
-	endpoints table
-	zones     table
-	strings   table
-	state     []byte
-	bad       bool // a text lies outside of the request
+	head   unsafe.Pointer
+	offset uintptr // of the first endpoint
+	stride uintptr // from one to the next
+	count  uint32  // of endpoints
+	bad    bool    // a text lies outside of the request
 
 	// texts holds copies of texts by ID, since IDs last.
 	texts map[ID]string
 	bytes int
 }
 
-// table is a list of records in a request.
-type table struct {
-	first  unsafe.Pointer
-	count  uint32
-	stride uint32
-}
-
-func (t *table) at(i int) unsafe.Pointer {
-	if uint(i) >= uint(t.count) {
-		panic("sdk: index out of range")
-	}
-	return unsafe.Add(t.first, uintptr(i)*uintptr(t.stride))
-}
-
 // maxTextBytes bounds what a Request remembers of texts.
 const maxTextBytes = 2 << 20
 
-// view makes r a view of b, whose header and tables are checked first.
-func (r *Request) view(b []byte) error {
-	if len(b) < abi.ReqSize {
-		return fmt.Errorf("request: %d bytes are less than a header of %d", len(b), abi.ReqSize)
+// view makes r a view of the size bytes at p, whose header and tables are checked first: what lies where is read from
+// the header afterwards, without another check.
+func (r *Request) view(p unsafe.Pointer, size uint64) error {
+	if err := check(p, size); err != nil {
+		return err
 	}
-	p := unsafe.Pointer(unsafe.SliceData(b))
+	r.head, r.count, r.bad = p, u32(p, abi.ReqEndpointsCount), false
+	r.offset, r.stride = uintptr(u32(p, abi.ReqEndpointsOffset)), uintptr(u32(p, abi.ReqEndpointsStride))
+	return nil
+}
+
+// check looks at a request of size bytes, a header's length at least.
+func check(p unsafe.Pointer, size uint64) error {
 	if m := u32(p, abi.ReqMagic); m != abi.RequestMagic {
 		return fmt.Errorf("request: magic is %#x, not %#x", m, uint32(abi.RequestMagic))
 	}
 	if m := u16(p, abi.ReqMajor); m != abi.Major {
 		return fmt.Errorf("request: ABI version is %d.%d, not %d", m, u16(p, abi.ReqMinor), abi.Major)
 	}
-	if n := u32(p, abi.ReqTotal); uint64(n) != uint64(len(b)) {
-		return fmt.Errorf("request: total length is %d, but it has %d bytes", n, len(b))
+	if n := u32(p, abi.ReqTotal); uint64(n) != size {
+		return fmt.Errorf("request: total length is %d, but it has %d bytes", n, size)
 	}
 	header := u32(p, abi.ReqHeaderLength)
-	if header < abi.ReqSize || uint64(header) > uint64(len(b)) {
-		return fmt.Errorf("request: header length is %d, not %d to %d", header, abi.ReqSize, len(b))
+	if header < abi.ReqSize || uint64(header) > size {
+		return fmt.Errorf("request: header length is %d, not %d to %d", header, abi.ReqSize, size)
 	}
-	r.head, r.size, r.bad = p, uint32(len(b)), false
-	var err error
-	if r.endpoints, err = r.table("endpoints", header, abi.ReqEndpointsOffset, abi.EndpointSize); err != nil {
-		return err
-	}
-	if r.zones, err = r.table("zones", header, abi.ReqZonesOffset, abi.ZoneSize); err != nil {
-		return err
-	}
-	if r.strings, err = r.table("strings", header, abi.ReqStringsOffset, abi.StringSize); err != nil {
-		return err
+	for _, t := range [...]struct {
+		name  string
+		at    uintptr
+		least uint32
+	}{
+		{"endpoints", abi.ReqEndpointsOffset, abi.EndpointSize},
+		{"zones", abi.ReqZonesOffset, abi.ZoneSize},
+		{"strings", abi.ReqStringsOffset, abi.StringSize},
+	} {
+		if err := checkTable(p, t.name, header, t.at, t.least); err != nil {
+			return err
+		}
 	}
 	at, n := u32(p, abi.ReqStateOffset), u32(p, abi.ReqStateLength)
-	if n == 0 {
-		at = header
+	if n > 0 && (at < header || uint64(at)+uint64(n) > size) {
+		return fmt.Errorf("request: state: %d bytes at offset %d are not within %d to %d", n, at, header, size)
 	}
-	if at < header || uint64(at)+uint64(n) > uint64(len(b)) {
-		return fmt.Errorf("request: state: %d bytes at offset %d are not within %d to %d", n, at, header, len(b))
-	}
-	r.state = b[at : at+n : at+n]
 	return nil
 }
 
-// table reads an offset, a count and a stride from the header, and checks that the records lie behind the header.
-func (r *Request) table(name string, header uint32, at uintptr, least uint32) (table, error) {
-	offset, count, stride := u32(r.head, at), u32(r.head, at+4), u32(r.head, at+8)
+// checkTable checks that the records, whose offset, count and stride are at a place in the header, lie behind it.
+func checkTable(p unsafe.Pointer, name string, header uint32, at uintptr, least uint32) error {
+	offset, count, stride, total := u32(p, at), u32(p, at+4), u32(p, at+8), u32(p, abi.ReqTotal)
 	if count == 0 {
-		return table{}, nil
+		return nil
 	}
 	if stride < least || stride%8 != 0 {
-		return table{}, fmt.Errorf("request: %s: stride is %d, not a multiple of 8 from %d", name, stride, least)
+		return fmt.Errorf("request: %s: stride is %d, not a multiple of 8 from %d", name, stride, least)
 	}
-	if offset < header || offset%8 != 0 || uint64(count) > (uint64(r.size)-min(uint64(offset), uint64(r.size)))/uint64(stride) {
-		return table{}, fmt.Errorf("request: %s: %d records of %d bytes at offset %d are not within %d to %d",
-			name, count, stride, offset, header, r.size)
+	if offset < header || offset%8 != 0 || uint64(count) > (uint64(total)-min(uint64(offset), uint64(total)))/uint64(stride) {
+		return fmt.Errorf("request: %s: %d records of %d bytes at offset %d are not within %d to %d",
+			name, count, stride, offset, header, total)
 	}
-	return table{first: unsafe.Add(r.head, offset), count: count, stride: stride}, nil
+	return nil
 }
+
+// row gives a record of the table whose offset, count and stride are at a place in the header.
+func (r *Request) row(table uintptr, i int) unsafe.Pointer {
+	if uint(i) >= uint(u32(r.head, table+4)) {
+		panic(outOfRange)
+	}
+	return unsafe.Add(r.head, uintptr(u32(r.head, table))+uintptr(i)*uintptr(u32(r.head, table+8)))
+}
+
+const outOfRange = "sdk: index out of range"
 
 // Now is the time of the request, a multiple of a second: the only clock that a plugin has.
 func (r *Request) Now() Time { return Time(u64(r.head, abi.ReqNow)) }
@@ -175,20 +174,31 @@ func zoneIndex(i uint16) int {
 }
 
 // State is what this plugin set last for this Service port and pool, empty at first. Copy what is kept.
-func (r *Request) State() []byte { return r.state }
+func (r *Request) State() []byte {
+	n := u32(r.head, abi.ReqStateLength)
+	if n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Add(r.head, u32(r.head, abi.ReqStateOffset))), n)
+}
 
 // Len is the number of endpoints.
-func (r *Request) Len() int { return int(r.endpoints.count) }
+func (r *Request) Len() int { return int(r.count) }
 
 // Endpoint gives an endpoint by its index, 0 to Len()-1. They are sorted by address.
-func (r *Request) Endpoint(i int) Endpoint { return Endpoint{r.endpoints.at(i)} }
+func (r *Request) Endpoint(i int) Endpoint {
+	if uint(i) >= uint(r.count) {
+		panic(outOfRange)
+	}
+	return Endpoint{unsafe.Add(r.head, r.offset+uintptr(i)*r.stride)}
+}
 
 // Zones is the number of zones that a Node or an endpoint names.
-func (r *Request) Zones() int { return int(r.zones.count) }
+func (r *Request) Zones() int { return int(u32(r.head, abi.ReqZonesCount)) }
 
 // ZoneAt gives a zone by its index, 0 to Zones()-1. They are sorted by name.
 func (r *Request) ZoneAt(i int) Zone {
-	p := r.zones.at(i)
+	p := r.row(abi.ReqZonesOffset, i)
 	return Zone{
 		ID:       ID(u32(p, abi.ZoneName)),
 		Nodes:    u32(p, abi.ZoneNodes),
@@ -219,14 +229,14 @@ func (r *Request) String(id ID) string {
 	if r.texts == nil || r.bytes > maxTextBytes {
 		r.texts, r.bytes = map[ID]string{}, 0
 	}
-	for i := range int(r.strings.count) {
-		p := r.strings.at(i)
+	for i := range int(u32(r.head, abi.ReqStringsCount)) {
+		p := r.row(abi.ReqStringsOffset, i)
 		of := ID(u32(p, abi.StringID))
 		if _, ok := r.texts[of]; ok {
 			continue
 		}
 		at, n := u32(p, abi.StringOffset), u32(p, abi.StringLength)
-		if uint64(at)+uint64(n) > uint64(r.size) {
+		if uint64(at)+uint64(n) > uint64(u32(r.head, abi.ReqTotal)) {
 			r.bad = true
 			continue
 		}

@@ -3,6 +3,7 @@ package sdk
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -81,6 +83,28 @@ func read(r *Request) *abi.Request {
 	return req
 }
 
+// viewOf makes r a view of b as a thorough check does, and sees that an instance, which looks at most requests in a
+// quicker way, finds the same.
+func viewOf(r *Request, b []byte) error {
+	err := errors.New("shorter than a header")
+	if len(b) >= abi.ReqSize {
+		err = r.view(unsafe.Pointer(unsafe.SliceData(b)), uint64(len(b)))
+	}
+	var quick *Request
+	in := instance{plugin: does(func(req *Request, _ *Response) error { quick = req; return nil })}
+	_, quickErr := in.decide(b, make([]byte, abi.MaxResponse(len(b)/abi.EndpointSize)))
+	switch {
+	case (err == nil) != (quickErr == nil):
+		return fmt.Errorf("a thorough look gives %w, a quick one %w", err, quickErr)
+	case err != nil:
+		return err
+	}
+	if got, want := read(quick), read(r); fmt.Sprint(got) != fmt.Sprint(want) || quick.bad != r.bad {
+		return fmt.Errorf("a quick look gives %v, a thorough one %v", got, want)
+	}
+	return nil
+}
+
 func TestARequestIsReadAsItWasWritten(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	var e abi.Encoder
@@ -89,7 +113,7 @@ func TestARequestIsReadAsItWasWritten(t *testing.T) {
 	for round := range 2000 {
 		want := random(rnd)
 		buf = e.AppendRequest(buf[:0], want)
-		if err := view.view(buf); err != nil {
+		if err := viewOf(&view, buf); err != nil {
 			t.Fatal(err)
 		}
 		if got := read(&view); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) || view.bad {
@@ -120,7 +144,7 @@ func TestARequestIsReadAsItWasWritten(t *testing.T) {
 func TestAnEndpointThatDoesNotExistPanics(t *testing.T) {
 	var e abi.Encoder
 	var view Request
-	if err := view.view(e.AppendRequest(nil, &abi.Request{Endpoints: make([]abi.Endpoint, 2)})); err != nil {
+	if err := viewOf(&view, e.AppendRequest(nil, &abi.Request{Endpoints: make([]abi.Endpoint, 2)})); err != nil {
 		t.Fatal(err)
 	}
 	for _, i := range []int{-1, 2, math.MaxInt} {
@@ -139,12 +163,12 @@ func TestTextsMayBeKept(t *testing.T) {
 	var e abi.Encoder
 	var view Request
 	buf := e.AppendRequest(nil, &abi.Request{Service: "first", Zone: "zone-a"})
-	if err := view.view(buf); err != nil {
+	if err := viewOf(&view, buf); err != nil {
 		t.Fatal(err)
 	}
 	kept, id := view.String(view.Service()), view.Service()
 	buf = e.AppendRequest(buf[:0], &abi.Request{Service: "second", Zone: "zone-a"})
-	if err := view.view(buf); err != nil {
+	if err := viewOf(&view, buf); err != nil {
 		t.Fatal(err)
 	}
 	if kept != "first" || view.String(id) != "first" || view.String(view.Service()) != "second" || view.String(None) != "" {
@@ -163,7 +187,7 @@ func TestWhatIsRememberedOfTextsIsBounded(t *testing.T) {
 	for i := range 100 {
 		name := fmt.Sprint(long, i)
 		buf = e.AppendRequest(buf[:0], &abi.Request{Service: name})
-		if err := view.view(buf); err != nil {
+		if err := viewOf(&view, buf); err != nil {
 			t.Fatal(err)
 		}
 		if view.String(view.Service()) != name {
@@ -202,7 +226,7 @@ func TestGarbledRequestsAreRefusedByField(t *testing.T) {
 			b := e.AppendRequest(nil, req)
 			binary.LittleEndian.PutUint32(b[tt.at:], tt.v)
 			var view Request
-			if err := view.view(b); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if err := viewOf(&view, b); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})
@@ -237,7 +261,7 @@ func TestANewerMinorIsRead(t *testing.T) {
 	le.PutUint32(grown[abi.ReqTotal:], uint32(len(grown)))
 	le.PutUint16(grown[abi.ReqMinor:], abi.Minor+1)
 	var view Request
-	if err := view.view(grown); err != nil {
+	if err := viewOf(&view, grown); err != nil {
 		t.Fatal(err)
 	}
 	if got := read(&view); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
@@ -269,6 +293,12 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in := instance{plugin: nosy{}}
 		resp := make([]byte, abi.MaxResponse(1000))
+		if len(b) >= abi.ReqSize && binary.LittleEndian.Uint32(b[abi.ReqEndpointsCount:]) <= uint32(len(b)) {
+			var view Request
+			if err := viewOf(&view, b); err != nil && strings.Contains(err.Error(), "look gives") {
+				t.Error(err)
+			}
+		}
 		// No panic, whatever b holds; and what is answered is well-formed.
 		n, err := in.decide(b, resp)
 		if err != nil {

@@ -33,8 +33,9 @@ const MaxState = abi.MaxState
 // the host asks again only on a change, and the state is empty. Methods that take an index panic when it is not one of
 // an endpoint, like a slice.
 type Response struct {
-	buf     []byte
-	answers table
+	buf     unsafe.Pointer
+	count   uint32
+	more    bool // one of the following is set
 	requeue uint32
 	balance Balance
 	state   []byte
@@ -43,49 +44,38 @@ type Response struct {
 	err     error
 }
 
-// begin prepares an answer to req in b.
-func (r *Response) begin(b []byte, req *Request) error {
-	n := req.Len()
-	need := abi.RespSize + n*abi.AnswerSize
-	if len(b) < need {
-		return fmt.Errorf("response: %d endpoints need %d bytes, the buffer has %d", n, need, len(b))
+// reset makes everything but the answers as it is at first.
+func (r *Response) reset() {
+	r.more, r.requeue, r.balance, r.state, r.reasons, r.bytes, r.err = false, 0, 0, r.state[:0], r.reasons[:0], 0, nil
+}
+
+// answer gives the record of endpoint i.
+func (r *Response) answer(i int) unsafe.Pointer {
+	if uint(i) >= uint(r.count) {
+		panic(outOfRange)
 	}
-	r.buf = b
-	r.requeue, r.balance, r.state, r.reasons, r.bytes, r.err = 0, 0, r.state[:0], r.reasons[:0], 0, nil
-	r.answers = table{}
-	if n == 0 {
-		return nil
-	}
-	first := unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), abi.RespSize)
-	r.answers = table{first: first, count: uint32(n), stride: abi.AnswerSize}
-	for i := range uintptr(n) {
-		from := i * uintptr(req.endpoints.stride)
-		to := i * abi.AnswerSize
-		putU64(first, to+abi.AnswerWeight, uint64(u32(req.endpoints.first, from+abi.EndpointWeight))) // and no flags
-		putU64(first, to+abi.AnswerResetAfter, abi.NeverReset|abi.NoReasonIndex<<32)
-	}
-	return nil
+	return unsafe.Add(r.buf, abi.RespSize+i*abi.AnswerSize)
 }
 
 // SetWeight gives endpoint i a share of new connections of weight ÷ the sum of all weights; 0: none. Less than 0 counts
 // as 0, more than MaxWeight as MaxWeight. Small sums are best: a data plane may hold a sum of no more than 1000, and a
 // change of many weights costs more than a change of few.
 func (r *Response) SetWeight(i, weight int) {
-	putU32(r.answers.at(i), abi.AnswerWeight, uint32(min(max(weight, 0), MaxWeight)))
+	putU32(r.answer(i), abi.AnswerWeight, uint32(min(max(weight, 0), MaxWeight)))
 }
 
 // Weight gives what SetWeight set for endpoint i, or the weight that it came with.
-func (r *Response) Weight(i int) int { return int(u32(r.answers.at(i), abi.AnswerWeight)) }
+func (r *Response) Weight(i int) int { return int(u32(r.answer(i), abi.AnswerWeight)) }
 
 // KeepDraining asks to keep endpoint i as a draining member: no new connections at weight 0, established ones go on.
 func (r *Response) KeepDraining(i int) {
-	putU32(r.answers.at(i), abi.AnswerFlags, abi.FlagKeepDraining)
+	putU32(r.answer(i), abi.AnswerFlags, abi.FlagKeepDraining)
 }
 
 // SetResetAfter has the connections to endpoint i that are still established reset this long from Request.Now, so that
 // clients connect elsewhere.
 func (r *Response) SetResetAfter(i int, d time.Duration) {
-	putU32(r.answers.at(i), abi.AnswerResetAfter, milliseconds(d))
+	putU32(r.answer(i), abi.AnswerResetAfter, milliseconds(d))
 }
 
 // SetReason says why endpoint i gets what it gets, in a few words for people: they see it in sluice explain. Nothing in
@@ -108,6 +98,7 @@ func (r *Response) Reason(text string) Reason {
 	if len(r.reasons) == abi.MaxReasonCount || r.bytes+n > abi.MaxReasons {
 		return abi.NoReasonIndex
 	}
+	r.more = true
 	r.reasons = append(r.reasons, text)
 	r.bytes += n
 	return Reason(len(r.reasons) - 1)
@@ -115,7 +106,7 @@ func (r *Response) Reason(text string) Reason {
 
 // SetReasonAs is SetReason with a text that Reason took in for this answer.
 func (r *Response) SetReasonAs(i int, reason Reason) {
-	putU32(r.answers.at(i), abi.AnswerReason, uint32(reason))
+	putU32(r.answer(i), abi.AnswerReason, uint32(reason))
 }
 
 // Requeue asks the host to ask again after d. Of several calls the shortest holds; d of 0 or less is the next
@@ -123,13 +114,14 @@ func (r *Response) SetReasonAs(i int, reason Reason) {
 func (r *Response) Requeue(d time.Duration) {
 	ms := max(1, min(milliseconds(d), math.MaxUint32-1))
 	if r.requeue == 0 || ms < r.requeue {
-		r.requeue = ms
+		r.more, r.requeue = true, ms
 	}
 }
 
 // SetState keeps a copy of state for the next request about the same Service port and pool. More than 1024 bytes make
 // the decision an error.
 func (r *Response) SetState(state []byte) {
+	r.more = true
 	if len(state) > abi.MaxState {
 		r.err = fmt.Errorf("response: state is %d bytes, more than %d", len(state), abi.MaxState)
 		return
@@ -138,51 +130,43 @@ func (r *Response) SetState(state []byte) {
 }
 
 // SetBalance chooses how new connections pick among endpoints.
-func (r *Response) SetBalance(b Balance) { r.balance = b }
+func (r *Response) SetBalance(b Balance) { r.more, r.balance = true, b }
 
-// finish writes what comes before and after the answers, and gives the response's length.
-func (r *Response) finish() (int64, error) {
+// tail writes reasons and state from an offset on, and gives where they end; or the code to return, and why.
+func (r *Response) tail(table, room uint64) (end uint64, code int64, err error) {
 	if r.err != nil {
-		return abi.CodeFailed, r.err
+		return 0, abi.CodeFailed, r.err
 	}
 	if r.balance > BalanceLeastConnections {
-		return abi.CodeFailed, fmt.Errorf("response: no balance has the number %d", r.balance)
+		return 0, abi.CodeFailed, fmt.Errorf("response: no balance has the number %d", r.balance)
 	}
-	table := abi.RespSize + int(r.answers.count)*abi.AnswerSize
-	text := table + len(r.reasons)*abi.ReasonSize
-	state := (text + r.bytes + 7) &^ 7
-	total := (state + len(r.state) + 7) &^ 7
-	if total > len(r.buf) {
-		return abi.CodeNoRoom, fmt.Errorf("response: it needs %d bytes, the buffer has %d", total, len(r.buf))
+	text := uint64(len(r.reasons)) * abi.ReasonSize // from the table on, as the following
+	state := (text + uint64(r.bytes) + 7) &^ 7
+	last := state + uint64(len(r.state)+7)&^7
+	if end = table + last; end > room {
+		return 0, abi.CodeNoRoom, fmt.Errorf("response: it needs %d bytes, the buffer has %d", end, room)
 	}
-	p := unsafe.Pointer(unsafe.SliceData(r.buf))
-	put := func(at uintptr, v int) { putU32(p, at, uint32(v)) }
+	b := unsafe.Slice((*byte)(unsafe.Add(r.buf, table)), last)
+	p := unsafe.Pointer(unsafe.SliceData(b))
 	for i, s := range r.reasons {
-		n := printable(r.buf[text:], s)
-		put(uintptr(table+i*abi.ReasonSize+abi.ReasonOffset), text)
-		put(uintptr(table+i*abi.ReasonSize+abi.ReasonLength), n)
-		text += n
+		n := printable(b[text:], s)
+		putU64(p, uintptr(i)*abi.ReasonSize, table+text|uint64(n)<<32)
+		text += uint64(n)
 	}
-	clear(r.buf[text:state])
-	clear(r.buf[state+copy(r.buf[state:], r.state) : total])
-	put(abi.RespMagic, abi.ResponseMagic)
-	put(abi.RespTotal, total)
-	put(abi.RespHeaderLength, abi.RespSize)
-	put(abi.RespAnswersOffset, abi.RespSize)
-	put(abi.RespAnswersCount, int(r.answers.count))
-	put(abi.RespAnswersStride, abi.AnswerSize)
-	put(abi.RespRequeue, int(r.requeue))
-	put(abi.RespBalance, int(r.balance))
-	put(abi.RespStateOffset, state)
-	put(abi.RespStateLength, len(r.state))
-	put(abi.RespReasonsOffset, table)
-	put(abi.RespReasonsCount, len(r.reasons))
-	return int64(total), nil
+	clear(b[text:state])
+	clear(b[state+uint64(copy(b[state:], r.state)):])
+	return end, 0, nil
 }
 
 // printable writes s to b in at most MaxReason bytes, "?" for what is not printable UTF-8, and gives how many it wrote:
 // never more than s has.
 func printable(b []byte, s string) (n int) {
+	n = len(s) - len(s)%8
+	for at := 0; at < n; at += 8 {
+		if !ascii(s[at : at+8]) {
+			n = at
+		}
+	}
 	for n < len(s) && s[n] >= ' ' && s[n] <= '~' {
 		n++
 	}
@@ -200,6 +184,14 @@ func printable(b []byte, s string) (n int) {
 		n += utf8.EncodeRune(b[n:], c)
 	}
 	return n
+}
+
+// ascii tells of eight bytes at once whether all are from space to ~.
+func ascii(s string) bool {
+	const each, high = 0x0101010101010101, 0x8080808080808080
+	x := u64(unsafe.Pointer(unsafe.StringData(s)), 0)
+	// With no high bit set, x − 0x20 borrows into it below space, and x + 1 carries into it above ~.
+	return (x|(x-0x20*each)|(x+each))&high == 0
 }
 
 // milliseconds rounds up, and keeps clear of the number that means never.

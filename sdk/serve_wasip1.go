@@ -76,21 +76,19 @@ func configure(settings unsafe.Pointer, size uint32) (code int32) {
 	return 0
 }
 
+// decide does not recover from a panic: that would cost every call, and Go's runtime says what happened on standard
+// error and ends the module, which the host discards anyway.
+//
 //go:wasmexport sluice_decide
-func decide(req unsafe.Pointer, size uint32, resp unsafe.Pointer, room uint32) (n int64) {
-	defer func() {
-		if p := recover(); p != nil {
-			n = fail(abi.CodeFailed, fmt.Sprint("panic: ", p))
-		}
-	}()
+func decide(req unsafe.Pointer, size uint32, resp unsafe.Pointer, room uint32) int64 {
 	if !guest.ready {
 		if code := configure(nil, 0); code < 0 {
 			return abi.CodeNotConfigured
 		}
 	}
-	n, err := guest.instance.decide(unsafe.Slice((*byte)(req), size), unsafe.Slice((*byte)(resp), room))
-	if err != nil {
-		return fail(n, err)
+	n := guest.instance.answer(req, uint64(size), resp, uint64(room))
+	if n < 0 {
+		return fail(n, guest.instance.err)
 	}
 	return n
 }

@@ -33,7 +33,7 @@ func TestGoGuestsThatMisbehaveEndNamedAndAreReplaced(t *testing.T) {
 		port uint16
 		want string
 	}{
-		{60001, `the plugin failed: it said "panic: on purpose"`},
+		{60001, `sluice_decide: wasm error: unreachable: it said "panic: on purpose"`},
 		{60002, "it called proc_exit(7)"},
 		{60003, "out of fuel"},
 		{60004, "out of fuel"},
@@ -41,6 +41,7 @@ func TestGoGuestsThatMisbehaveEndNamedAndAreReplaced(t *testing.T) {
 		{60006, ""},
 		{60007, `the plugin failed: it said "refused on purpose"`},
 		{60009, `assignment to entry in nil map`},
+		{60010, `it said "panic: an error 10"`},
 	} {
 		log.Reset()
 		now += 3600_000
@@ -59,7 +60,7 @@ func TestGoGuestsThatMisbehaveEndNamedAndAreReplaced(t *testing.T) {
 		}
 	}
 	s := p.Stats()
-	if s.Failures != 8 || s.Instances != 9 || s.MemoryBytes > 64<<20 {
+	if s.Failures != 9 || s.Instances != 10 || s.MemoryBytes > 64<<20 {
 		t.Errorf("stats %+v", s)
 	}
 }

@@ -1,6 +1,7 @@
 package abi
 
 import (
+	"encoding/binary"
 	"math/bits"
 	"strings"
 )
@@ -15,27 +16,38 @@ const (
 // interner gives strings ids, 0 upwards, for the life of one guest instance.
 type interner struct {
 	ids   map[string]uint32
-	texts []string // by id
-	stamp []uint32 // by id: the last round that used it
+	known []known  // by id
 	zones []uint16 // by id: its row in the zone table of this round, NoZone
 	round uint32
 	used  []uint32 // ids of this round, in the order of first use
+	size  int      // bytes of their texts
 	bytes int      // of all texts
 
-	// recent is a cache of ids by a cheap mix of the text: most look-ups end here without a real hash of it.
+	// recent is a cache of ids by a cheap mix of the text: most look-ups end here without a real hash of it, and, for
+	// texts of up to 16 bytes, without a look at the text that is kept.
 	recent [1 << recentBits]struct {
-		text  string
-		id    uint32
-		round uint32 // the last one that used it; 0: unknown
+		lo, hi uint64 // parts of text
+		text   string
+		id     uint32
+		round  uint32 // the last one that used it; 0: unknown
 	}
+}
+
+// known is a string that has an id.
+type known struct {
+	text   string
+	lo, hi uint64 // the first 16 bytes of text, with zeros behind it
+	round  uint32 // the last one that used it
 }
 
 // begin starts a round: a request.
 func (t *interner) begin() {
-	t.used = t.used[:0]
+	t.used, t.size = t.used[:0], 0
 	t.round++
 	if t.round == 0 { // wrapped: every stamp could be mistaken
-		clear(t.stamp)
+		for i := range t.known {
+			t.known[i].round = 0
+		}
 		clear(t.recent[:])
 		t.round = 1
 	}
@@ -43,22 +55,39 @@ func (t *interner) begin() {
 
 // id gives the id of s and notes that this round uses it.
 func (t *interner) id(s string) uint32 {
-	if s == "" {
+	n := len(s)
+	var lo, hi uint64
+	switch {
+	case n > 16:
+		lo, hi = load(s[(n-8)/4:]), load(s[n-8:]) // where the names of nodes and zones differ
+	case n >= 8:
+		lo, hi = load(s), load(s[n-8:])
+	case n >= 4:
+		lo = uint64(load4(s)) | uint64(load4(s[n-4:]))<<32
+	case n > 0:
+		lo = uint64(s[0]) | uint64(s[n/2])<<8 | uint64(s[n-1])<<16
+	default:
 		return NoString
 	}
-	r := &t.recent[mix(s)>>(64-recentBits)]
-	if r.text != s {
+	r := &t.recent[(uint64(n)^lo^bits.RotateLeft64(hi, 29))*odd>>(64-recentBits)]
+	if r.lo != lo || r.hi != hi || len(r.text) != n || n > 16 && r.text != s {
 		r.id = t.lookup(s)
-		r.text, r.round = t.texts[r.id], 0
+		r.lo, r.hi, r.text, r.round = lo, hi, t.known[r.id].text, 0
 	}
 	if r.round != t.round {
 		r.round = t.round
-		if t.stamp[r.id] != t.round {
-			t.stamp[r.id] = t.round
-			t.used = append(t.used, r.id)
-		}
+		t.use(r.id)
 	}
 	return r.id
+}
+
+// use notes that this round uses an id.
+func (t *interner) use(id uint32) {
+	if k := &t.known[id]; k.round != t.round {
+		k.round = t.round
+		t.used = append(t.used, id)
+		t.size += len(k.text)
+	}
 }
 
 // zone gives the row of a zone in this round's zone table.
@@ -72,43 +101,32 @@ func (t *interner) zone(id uint32) uint16 {
 func (t *interner) lookup(s string) uint32 {
 	id, ok := t.ids[s]
 	if !ok {
-		id = uint32(len(t.texts))
+		id = uint32(len(t.known))
 		s = strings.Clone(s) // it may be a piece of something large
 		if t.ids == nil {
 			t.ids = map[string]uint32{}
 		}
 		t.ids[s] = id
-		t.texts = append(t.texts, s)
-		t.stamp = append(t.stamp, 0)
+		var head [16]byte
+		copy(head[:], s)
+		le := binary.LittleEndian
+		t.known = append(t.known, known{text: s, lo: le.Uint64(head[:8]), hi: le.Uint64(head[8:])})
 		t.zones = append(t.zones, NoZone)
 		t.bytes += len(s)
 	}
 	return id
 }
 
-// mix makes a number of the length of s and 16 of its bytes, from the end and from a quarter on: where the names of nodes
-// and zones differ.
-func mix(s string) uint64 {
-	n := len(s)
-	if n < 8 {
-		return mixShort(s)
-	}
-	return (uint64(n) ^ load(s[(n-8)/4:]) ^ bits.RotateLeft64(load(s[n-8:]), 29)) * odd
-}
-
 // odd is 2⁶⁴ divided by the golden ratio: a product with it spreads to the upper bits.
 const odd = 0x9E3779B97F4A7C15
-
-func mixShort(s string) uint64 {
-	h := uint64(len(s))
-	for i := range len(s) {
-		h = h<<8 | uint64(s[i])
-	}
-	return h * odd
-}
 
 func load(s string) uint64 {
 	_ = s[7]
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
 		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+}
+
+func load4(s string) uint32 {
+	_ = s[3]
+	return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
 }

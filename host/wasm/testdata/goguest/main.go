@@ -49,6 +49,8 @@ func (g *guest) Decide(req *sdk.Request, resp *sdk.Response) error {
 	case 60009:
 		var m map[string]int
 		m["x"] = 1
+	case 60010:
+		panic(fmt.Errorf("an error %d", 10))
 	}
 	return nil
 }
