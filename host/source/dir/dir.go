@@ -10,7 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -149,15 +151,37 @@ func (l *logbook) report(problems []source.Problem) {
 			if p.Warning {
 				level = slog.LevelWarn
 			}
-			l.log.Log(context.Background(), level, "manifest problem",
-				"file", p.File, "line", p.Line, "object", p.Object, "field", p.Field, "err", p.Err)
+			l.log.Log(context.Background(), level, "manifest problem", attributes(p)...)
 		}
 		now[text] = true
+	}
+	for _, text := range slices.Sorted(maps.Keys(l.seen)) {
+		if !now[text] {
+			l.log.Info("manifest problem is gone", "was", text)
+		}
 	}
 	l.seen = now
 	if l.count != nil {
 		l.count(bad, warnings)
 	}
+}
+
+// attributes are what is known of a problem.
+func attributes(p source.Problem) []any {
+	var out []any
+	if p.File != "" {
+		out = append(out, "file", p.File)
+	}
+	if p.Line > 0 {
+		out = append(out, "line", p.Line)
+	}
+	if p.Object != "" {
+		out = append(out, "object", p.Object)
+	}
+	if p.Field != "" {
+		out = append(out, "field", p.Field)
+	}
+	return append(out, "err", p.Err)
 }
 
 func problemErrors(problems []source.Problem) []error {

@@ -261,6 +261,7 @@ func TestAnObjectThatBecomesBadStaysAsItWas(t *testing.T) {
 	r.logs("the object stays as it was")
 	r.write("a.yaml", node("n1", "c"))
 	r.becomes("n1=c")
+	r.logs("manifest problem is gone")
 }
 
 // A writer that takes its time is not seen until it is done, even where what it has written so far is well-formed.
