@@ -75,11 +75,11 @@ func TestLibrariesStayBehindOnePackage(t *testing.T) {
 	rooms := map[string][]string{
 		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "cmd/sluice"},
 		"github.com/tetratelabs/wazero":  {"host/wasm"},
-		"github.com/google/nftables":     {"host/backend/nftables", "host/backend/ipvs"},
+		"github.com/google/nftables":     {"host/backend/nftables", "host/backend/ipvs", "host/kubeproxy"},
 		"github.com/moby/ipvs":           {"host/backend/ipvs"},
 		"github.com/spf13/cobra":         {"cmd/sluice"},
 		"github.com/prometheus/":         {"host/metrics"},
-		"github.com/vishvananda/netlink": {"host/conntrack", "host/backend/ipvs", "host/internal/netlab", "examples/demo"},
+		"github.com/vishvananda/netlink": {"host/conntrack", "host/backend/ipvs", "host/kubeproxy", "host/internal/netlab", "examples/demo"},
 	}
 	for path, p := range packages(t) {
 		own, ok := strings.CutPrefix(path, module)
@@ -98,7 +98,7 @@ func TestLibrariesStayBehindOnePackage(t *testing.T) {
 
 // TestEdgesDoNotImportEachOther keeps the edges apart: they meet in cmd.
 func TestEdgesDoNotImportEachOther(t *testing.T) {
-	edges := []string{"host/source", "host/wasm", "host/backend/nftables", "host/backend/fake", "host/conntrack", "host/config", "host/metrics", "host/health", "host/probe"}
+	edges := []string{"host/source", "host/wasm", "host/backend/nftables", "host/backend/fake", "host/conntrack", "host/config", "host/metrics", "host/health", "host/probe", "host/kubeproxy"}
 	room := func(path string) string {
 		for _, e := range edges {
 			if path == e || strings.HasPrefix(path, e+"/") {

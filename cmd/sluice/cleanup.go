@@ -1,22 +1,49 @@
 package main
 
 import (
+	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/kubeproxy"
 )
 
 func newCleanupCommand() *cobra.Command {
-	return &cobra.Command{
+	var kube bool
+	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that sluice owns from this kernel",
 		Long: `Removes sluice's nftables tables, and nothing else. Established connections go on as long as the kernel tracks
-them; new ones no longer find a Service.`,
+them; new ones no longer find a Service.
+
+With --kube-proxy it removes what kube-proxy has left instead, and nothing of sluice's: its nftables tables, its
+iptables chains with the rules that lead to them, and its IPVS servers, link and sets.
+
+Neither is done while what would write it back is running.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return nftables.Cleanup(cmd.Context(), nftables.Options{Now: time.Now})
+			ctx := cmd.Context()
+			if kube {
+				if err := refuseKubeProxy(ctx, "it would write back what is removed"); err != nil {
+					return err
+				}
+				removed, err := kubeproxy.Remove(ctx)
+				for _, l := range removed {
+					fmt.Fprintln(cmd.OutOrStdout(), "removed", l)
+				}
+				return err
+			}
+			unlock, err := lockWriter(slog.Default())
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			return nftables.Cleanup(ctx, nftables.Options{Now: time.Now})
 		},
 	}
+	cmd.Flags().BoolVar(&kube, "kube-proxy", false, "remove what kube-proxy has left, and nothing of sluice's")
+	return cmd
 }

@@ -25,6 +25,7 @@ type runFlags struct {
 	checkpoint string
 	once       bool
 	initOnly   bool
+	kubeProxy  bool // remove its leftovers
 	verbosity  int
 }
 
@@ -52,6 +53,7 @@ as it is, forwarding; 'sluice cleanup' removes it.`,
 	cmd.Flags().StringVar(&f.checkpoint, "checkpoint", defaultCheckpoint, "file that keeps drains under way and last good decisions over a restart; empty: none")
 	cmd.Flags().BoolVar(&f.once, "once", false, "program the present state and exit")
 	cmd.Flags().BoolVar(&f.initOnly, "init-only", false, "set what needs full rights on the host (the settings of the connection table) and exit; later runs need CAP_NET_ADMIN only")
+	cmd.Flags().BoolVar(&f.kubeProxy, "cleanup-kube-proxy", false, "remove what kube-proxy has left in the kernel (nftables, iptables, IPVS), once sluice forwards")
 	cmd.Flags().IntVarP(&f.verbosity, "v", "v", 0, "log verbosity: 1 and more logs at debug level (default: logging.verbosity of the configuration)")
 	return cmd
 }
@@ -64,6 +66,17 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 	log := newLogger(cfg, f.verbosity)
 	for _, w := range cfg.Warnings() {
 		log.Warn("configuration", "warning", w)
+	}
+	unlock, err := lockWriter(log)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := refuseKubeProxy(ctx, "sluice does not run beside it"); err != nil {
+		return err
+	}
+	if !f.kubeProxy {
+		tellLeftovers(ctx, log)
 	}
 	prepare(cfg, log)
 	local, err := localAddrs()
@@ -100,11 +113,24 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 		options.Checkpoint = checkpointFile(f.checkpoint)
 	}
 	if f.once {
-		return engine.New(options).Run(ctx)
+		err := engine.New(options).Run(ctx)
+		if err == nil && ctx.Err() == nil && f.kubeProxy {
+			err = removeLeftovers(ctx, log)
+		}
+		return err
 	}
 	seen := observe(cfg, plugins, log)
 	folder.Problems = seen.metrics.SourceProblems
 	options.Source, options.Observer = dir.New(f.source, folder), seen.observer()
+	if f.kubeProxy {
+		first := &firstHeld{Observer: options.Observer, do: func() {
+			if err := removeLeftovers(ctx, log); err != nil {
+				log.Error("not all of what kube-proxy has left could be removed", "err", err)
+			}
+		}}
+		defer first.wait.Wait()
+		options.Observer = first
+	}
 	e := engine.New(options)
 	stopSocket, err := serveState(f.socket, e, log)
 	if err != nil {

@@ -287,9 +287,16 @@ func TestOnceProgramsAndEndsAndCleanupRemovesOnlyWhatIsOurs(t *testing.T) {
 func TestASecondSluiceIsRefusedWhileOneRuns(t *testing.T) {
 	n := newNode(t)
 	n.run()
-	out, err := n.sluice(n.args("run")...)
-	if err == nil || !strings.Contains(out, "another sluice is answering") {
-		t.Fatalf("%v\n%s", err, out)
+	for name, args := range map[string][]string{
+		"run":              n.args("run"),
+		"run --once":       append(n.args("run"), "--once"),
+		"with other files": {"run", "--node", "n1", "--source", n.dir, "--socket", filepath.Join(t.TempDir(), "sock"), "--checkpoint", ""},
+		"what it undoes":   {"cleanup"},
+	} {
+		out, err := n.sluice(args...)
+		if want := fmt.Sprintf("another sluice runs on this node (process %d)", n.cmd.Process.Pid); err == nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
 	}
 	n.expect("the first goes on", "p1 p2")
 }

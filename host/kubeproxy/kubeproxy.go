@@ -1,0 +1,107 @@
+// Package kubeproxy finds kube-proxy on this node: whether it runs, and what it has left in the kernel. It removes the
+// latter, and nothing else.
+//
+// Two proxies translate the same packets; whichever the kernel asks first has them. So what kube-proxy left goes on
+// deciding until it is removed, with the endpoints of the day it was stopped.
+package kubeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Leftover is something that kube-proxy has left behind.
+type Leftover struct {
+	Where string // such as "iptables (nf_tables), ip nat"
+	What  string // such as "chains"; "" when Where says it all
+	Count int
+}
+
+// String is like "iptables (nf_tables), ip nat: 12 chains".
+func (l Leftover) String() string {
+	if l.What == "" {
+		return l.Where
+	}
+	return fmt.Sprintf("%s: %d %s", l.Where, l.Count, l.What)
+}
+
+// place is where kube-proxy may have left something.
+type place interface {
+	find(ctx context.Context) ([]Leftover, error)
+	// remove takes away what find finds; what is not there any more is no error.
+	remove(ctx context.Context) error
+}
+
+// places are in the order of removal: what leads to other objects first.
+func places() []place {
+	return []place{nftTables{}, iptablesNFT{}, iptablesLegacy{}, ipvs{}, ipsets{}}
+}
+
+// Find lists what is there, in the network namespace of the calling thread. An error is about places that could not be
+// looked at; what was found in others is returned with it.
+func Find(ctx context.Context) ([]Leftover, error) {
+	var all []Leftover
+	var errs []error
+	for _, p := range places() {
+		found, err := p.find(ctx)
+		all, errs = append(all, found...), append(errs, err)
+	}
+	return all, errors.Join(errs...)
+}
+
+// Remove takes away all that Find finds. It does what it can; the error names what stays. It may be called again.
+func Remove(ctx context.Context) (removed []Leftover, err error) {
+	var errs []error
+	for _, p := range places() {
+		found, err := p.find(ctx)
+		if err == nil && len(found) > 0 {
+			err = p.remove(ctx)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = append(removed, found...)
+	}
+	return removed, errors.Join(errs...)
+}
+
+// Of the names that begin with KUBE-, kubelet has some too (KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT, KUBE-FIREWALL in
+// filter), and so have network policy programs (KUBE-NWPLCY-…, KUBE-POD-FW-…, KUBE-ROUTER-…). They are not ours to
+// take, so these are the ones that kube-proxy makes, in any of its modes and versions.
+var (
+	chainNames = []string{
+		"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ", "KUBE-FORWARD",
+		"KUBE-PROXY-FIREWALL", "KUBE-PROXY-CANARY", "KUBE-LOAD-BALANCER", "KUBE-NODE-PORT", "KUBE-SOURCE-RANGES-FIREWALL",
+		"KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER",
+	}
+	chainPrefixes = []string{"KUBE-SVC-", "KUBE-SVL-", "KUBE-SEP-", "KUBE-EXT-", "KUBE-FW-", "KUBE-XLB-"}
+	setNames      = []string{
+		"KUBE-LOOP-BACK", "KUBE-CLUSTER-IP", "KUBE-EXTERNAL-IP", "KUBE-EXTERNAL-IP-LOCAL", "KUBE-LOAD-BALANCER",
+		"KUBE-LOAD-BALANCER-LOCAL", "KUBE-LOAD-BALANCER-FW", "KUBE-LOAD-BALANCER-SOURCE-IP",
+		"KUBE-LOAD-BALANCER-SOURCE-CIDR", "KUBE-NODE-PORT-TCP", "KUBE-NODE-PORT-LOCAL-TCP", "KUBE-NODE-PORT-UDP",
+		"KUBE-NODE-PORT-LOCAL-UDP", "KUBE-NODE-PORT-SCTP-HASH", "KUBE-NODE-PORT-LOCAL-SCTP-HASH",
+		"KUBE-HEALTH-CHECK-NODE-PORT", "KUBE-IPVS-IPS",
+	}
+)
+
+// isChain tells whether kube-proxy makes a chain of this name in an iptables table.
+func isChain(table, name string) bool {
+	if name == "KUBE-FIREWALL" {
+		return table == "nat" // of the IPVS mode; in filter it is kubelet's
+	}
+	return slices.Contains(chainNames, name) ||
+		slices.ContainsFunc(chainPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// isSet tells the same of an ipset; those of IPv6 have a 6 after KUBE-.
+func isSet(name string) bool {
+	rest, ok := strings.CutPrefix(name, "KUBE-6-")
+	if ok {
+		name = "KUBE-" + rest
+	}
+	return slices.Contains(setNames, name)
+}
