@@ -77,7 +77,7 @@ func tellLeftovers(ctx context.Context, log *slog.Logger) {
 		log.Warn("not all of what kube-proxy may have left can be seen", "err", err)
 	}
 	for _, l := range found {
-		log.Warn("kube-proxy has left this, and it goes on deciding about connections: start with --cleanup-kube-proxy to remove it", "what", l.String())
+		log.Warn("kube-proxy has left this, which may go on deciding about connections: start with --cleanup-kube-proxy to remove it", "what", l.String())
 	}
 }
 

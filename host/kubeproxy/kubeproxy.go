@@ -1,8 +1,9 @@
 // Package kubeproxy finds kube-proxy on this node: whether it runs, and what it has left in the kernel. It removes the
 // latter, and nothing else.
 //
-// Two proxies translate the same packets; whichever the kernel asks first has them. So what kube-proxy left goes on
-// deciding until it is removed, with the endpoints of the day it was stopped.
+// Two proxies translate the same packets, and the one whose chains came last has them: the kernel asks it first. So
+// sluice takes over at its first transaction; but what kube-proxy wrote later, or a Service that sluice does not have,
+// goes on as it was when kube-proxy was stopped, until that is removed.
 package kubeproxy
 
 import (

@@ -128,16 +128,22 @@ func (n *node) sluice(args ...string) (string, error) {
 }
 
 // run starts `sluice run` and waits until it has programmed the node.
-func (n *node) run() {
+func (n *node) run(more ...string) {
 	n.Helper()
-	n.cmd, n.log = exec.Command(n.binary, n.args("run")...), &logBuffer{}
+	n.start(more...)
+	n.logs("the data plane holds the plan")
+}
+
+// start starts it and does not wait.
+func (n *node) start(more ...string) {
+	n.Helper()
+	n.cmd, n.log = exec.Command(n.binary, append(n.args("run"), more...)...), &logBuffer{}
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	if err := n.lab.Node.Do(n.cmd.Start); err != nil {
 		n.Fatal(err)
 	}
 	cmd := n.cmd
 	n.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	n.logs("the data plane holds the plan")
 }
 
 func (n *node) args(command string) []string {

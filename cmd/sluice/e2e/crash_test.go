@@ -1,0 +1,266 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// program runs a program in the node's namespace.
+func (n *node) program(stdin string, args ...string) string {
+	n.Helper()
+	if _, err := exec.LookPath(args[0]); err != nil {
+		msg := args[0] + " is missing: apt-get install nftables iptables"
+		if os.Getenv("CI") != "" {
+			n.Fatal(msg)
+		}
+		n.Skip(msg)
+	}
+	var out []byte
+	err := n.lab.Node.Do(func() error {
+		cmd := exec.Command(args[0], args[1:]...)
+		if stdin != "" {
+			r, w, err := os.Pipe()
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			go func() { io.WriteString(w, stdin); w.Close() }()
+			cmd.Stdin = r
+		}
+		var err error
+		out, err = cmd.CombinedOutput()
+		return err
+	})
+	if err != nil {
+		n.Fatalf("%v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// load connects all the time, from several goroutines, until stop; that gives the number of connections.
+func (n *node) load(clients int) (stop func() int64) {
+	var done atomic.Bool
+	var count atomic.Int64
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			for !done.Load() {
+				if a, err := n.client.Ask("tcp", vip, 5*time.Second); err != nil {
+					n.Errorf("connection %d failed: %v (%+v)", count.Load(), err, a)
+					return
+				}
+				count.Add(1)
+				time.Sleep(500 * time.Microsecond)
+			}
+		})
+	}
+	stop = func() int64 { done.Store(true); all.Wait(); return count.Load() }
+	n.Cleanup(func() { stop() })
+	return stop
+}
+
+// TestKilledAtRandomTimesUnderChangeNoConnectionFails starts and kills sluice while its Service changes all the time.
+// p2 is always a member.
+func TestKilledAtRandomTimesUnderChangeNoConnectionFails(t *testing.T) {
+	n := newNode(t)
+	for i := range 60 { // so that a start takes some transactions
+		n.write(fmt.Sprintf("more%d.yaml", i), fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {name: more%[1]d, namespace: shop}
+spec: {clusterIP: 10.96.1.%[1]d, clusterIPs: [10.96.1.%[1]d], ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: more%[1]d, namespace: shop, labels: {kubernetes.io/service-name: more%[1]d}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.244.0.1], conditions: {ready: true}}, {addresses: [10.244.1.%[1]d], conditions: {ready: true}}]
+`, i+1))
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	n.run()
+	n.expect("running", "p1 p2")
+	stop := n.load(3)
+	kills := 0
+	pods := [][]int{{2}, {1, 2}, {2, 3}, {1, 2, 3}}
+	for end := time.Now().Add(6 * time.Second); time.Now().Before(end) && !t.Failed(); kills++ {
+		life := time.Duration(rng.IntN(120)) * time.Millisecond
+		for end := time.Now().Add(life); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			n.endpoints(pods[rng.IntN(len(pods))]...)
+			n.write("more1.yaml", fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: more1, namespace: shop}\n"+
+				"spec: {clusterIP: 10.96.1.1, clusterIPs: [10.96.1.1], ports: [{name: http, port: %d}]}\n", 80+rng.IntN(4)))
+		}
+		n.end(syscall.SIGKILL)
+		n.start()
+	}
+	connections := stop()
+	t.Logf("%d kills, %d connections", kills, connections)
+	if kills < 10 || connections < 500 {
+		t.Error("too few: this says little")
+	}
+	n.endpoints(2, 3)
+	n.expect("after it all", "p2 p3")
+	n.end(syscall.SIGTERM)
+	n.run()
+	n.logs("messages=0")
+}
+
+// listing is sluice's tables as nft shows them, without what may differ: counters, order, and which member a slot has.
+func (n *node) listing() string {
+	n.Helper()
+	text := n.program("", "nft", "list", "ruleset")
+	text = regexp.MustCompile(`packets \d+ bytes \d+`).ReplaceAllString(text, "")
+	text = regexp.MustCompile(` : 10\.244\.0\.\d`).ReplaceAllString(text, " : a member")
+	lines := strings.Split(text, "\n")
+	slices.Sort(lines) // tables, sets and chains come in the order in which they were made
+	return strings.Join(lines, "\n")
+}
+
+func TestWhatSomebodyElseDamagesIsRepairedWithinASecond(t *testing.T) {
+	n := newNode(t)
+	n.run()
+	n.expect("running", "p1 p2")
+	whole := n.listing()
+	repairs := func() int { return strings.Count(n.log.String(), "somebody else has changed the data plane") }
+	for _, c := range []struct {
+		name, script string
+		harmless     bool // connections do not notice
+	}{
+		{"table deleted", "delete table ip sluice", false},
+		{"everything flushed", "flush ruleset", false},
+		{"frontends flushed", "flush set ip sluice frontends", false},
+		{"a slot deleted", "delete element ip sluice slots { 10.96.0.10 . tcp . 80 . 0 }", true},
+		{"slots flushed", "flush map ip sluice slots", false},
+		{"a foreign frontend", `add element ip sluice frontends { 10.96.0.99 . tcp . 80 comment "x" }`, true},
+		{"a foreign rule", "insert rule ip sluice services drop", false},
+		{"a foreign chain", "add chain ip sluice mine", true},
+		{"rules deleted", "flush chain ip sluice pools", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := repairs()
+			stop := func() int64 { return 0 }
+			if c.harmless {
+				stop = n.load(2)
+				defer stop()
+			}
+			n.program(c.script+"\n", "nft", "-f", "-")
+			begin := time.Now()
+			for repairs() == before || n.listing() != whole {
+				if time.Since(begin) > time.Second {
+					t.Fatalf("not repaired after a second\n%s\nwas\n%s\n%s", n.listing(), whole, n.log)
+				}
+			}
+			t.Logf("repaired after %s", time.Since(begin).Round(time.Millisecond))
+			stop()
+			if got, err := n.answers(); err != nil || got != "p1 p2" {
+				t.Errorf("%q answer: %v", got, err)
+			}
+		})
+	}
+	n.logs(`by="nft (pid `)
+
+	before := repairs()
+	n.program("add table ip other\nadd set ip other s { type ipv4_addr; }\n", "nft", "-f", "-")
+	for i := range 40 {
+		var b strings.Builder
+		for j := range 25 {
+			fmt.Fprintf(&b, "add element ip other s { 10.1.%d.%d }\n", i, j)
+		}
+		n.program(b.String(), "nft", "-f", "-")
+	}
+	n.endpoints(3)
+	n.expect("changed", "p3")
+	time.Sleep(600 * time.Millisecond)
+	if got := repairs(); got != before {
+		t.Errorf("%d looks at everything for a table of somebody else's, or own changes:\n%s", got-before, n.log)
+	}
+}
+
+// leftBehind is what kube-proxy leaves for the Service: all of it goes to a Pod that is long gone.
+const leftBehind = `table ip kube-proxy {
+	map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 10.96.0.10 . tcp . 80 : goto service-gone }; }
+	chain service-gone { meta l4proto tcp dnat to 10.244.0.77:8080; }
+	chain services { ip daddr . meta l4proto . th dport vmap @service-ips; }
+	chain nat-prerouting { type nat hook prerouting priority dstnat; policy accept; jump services; }
+}
+`
+
+func TestKubeProxysLeftoversAreToldAndRemovedOnlyWhenAsked(t *testing.T) {
+	n := newNode(t)
+	// Of two that translate at the same priority, the kernel asks the one first that came last: here kube-proxy.
+	if out, err := n.sluice(append(n.args("run"), "--once")...); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	n.program(leftBehind, "nft", "-f", "-")
+	n.program("*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.244.0.77:8080\nCOMMIT\n", "iptables-nft-restore", "--noflush")
+	n.run()
+	for _, want := range []string{"nftables, table ip kube-proxy", "iptables (nf_tables), ip nat: 1 chains", "--cleanup-kube-proxy"} {
+		n.logs(want)
+	}
+	if got, err := n.client.Ask("tcp", vip, 200*time.Millisecond); err == nil {
+		t.Fatalf("%+v answers: kube-proxy's rules do not decide, and the test shows nothing", got)
+	}
+	if err := n.end(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	n.run("--cleanup-kube-proxy")
+	n.logs("removed what kube-proxy had left")
+	n.expect("removed", "p1 p2")
+	listing := n.program("", "nft", "list", "ruleset")
+	if strings.Contains(listing, "kube-proxy") || strings.Contains(listing, "KUBE-") {
+		t.Errorf("left:\n%s", listing)
+	}
+	if err := n.end(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+
+	n.program(leftBehind, "nft", "-f", "-")
+	if out, err := n.sluice("cleanup", "--kube-proxy"); err != nil || !strings.Contains(out, "removed nftables, table ip kube-proxy") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	n.expect("sluice's own stays", "p1 p2")
+	n.program(leftBehind, "nft", "-f", "-")
+	if out, err := n.sluice(append(n.args("run"), "--once", "--cleanup-kube-proxy")...); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	n.expect("once", "p1 p2")
+}
+
+func TestSluiceDoesNotRunBesideALiveKubeProxy(t *testing.T) {
+	n := newNode(t)
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := &exec.Cmd{Path: sleep, Args: []string{"kube-proxy", "60"}}
+	if err := n.lab.Node.Do(other.Start); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Process.Kill(); other.Wait() })
+	for _, args := range [][]string{
+		n.args("run"), append(n.args("run"), "--once"), append(n.args("run"), "--cleanup-kube-proxy"), {"cleanup", "--kube-proxy"},
+	} {
+		out, err := n.sluice(args...)
+		if want := fmt.Sprintf("kube-proxy runs on this node (process %d)", other.Process.Pid); err == nil || !strings.Contains(out, want) {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+	other.Process.Kill()
+	other.Wait()
+	n.run()
+	n.expect("it has stopped", "p1 p2")
+}
