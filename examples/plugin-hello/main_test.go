@@ -5,14 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
 func TestEndpointsOnThisNodeGetMore(t *testing.T) {
-	near := sdktest.Ready("a")
-	near.Conditions |= abi.Local
-	req := sdktest.Request("a", nil, near, sdktest.Ready("a"), sdktest.Unchosen("b"))
+	req := sdktest.Request("a", nil, sdktest.Local("a"), sdktest.Ready("a"), sdktest.Unchosen("b"))
 	resp, err := sdktest.Run(newPlugin(), `{"factor":5}`, req)
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,9 @@ import (
 // Now is the time of requests that Request makes, in Unix milliseconds.
 const Now = 1_750_000_000_000
 
+// node is the node that requests come from.
+const node = "node-1"
+
 // Run configures p with settings, "" for none, and asks it once. A panic of p comes through.
 func Run(p sdk.Plugin, settings string, req *abi.Request) (*abi.Response, error) {
 	n, err := sdk.Native(func() sdk.Plugin { return p }, []byte(settings))
@@ -63,7 +66,7 @@ func Weights(resp *abi.Response) []int {
 func Request(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *abi.Request {
 	req := &abi.Request{
 		Now: Now, Namespace: "default", Service: "web", PortNumber: 80, Protocol: 6, Family: 4,
-		Node: "node-1", Zone: zone, Generation: 1, Endpoints: slices.Clone(endpoints),
+		Node: node, Zone: zone, Generation: 1, Endpoints: slices.Clone(endpoints),
 	}
 	rows := map[string]*abi.Zone{}
 	row := func(name string) *abi.Zone {
@@ -99,12 +102,20 @@ func Request(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *abi.
 	return req
 }
 
-// Ready is an endpoint that is ready and chosen by the default rules.
+// Ready is an endpoint on another node that is ready and chosen by the default rules.
 func Ready(zone string) abi.Endpoint {
 	return abi.Endpoint{
 		Conditions: abi.Ready | abi.Serving | abi.Chosen, Node: "node-" + zone, Zone: zone,
 		PriorWeight: abi.NoWeight, ReadySince: Now - 3_600_000, Connections: abi.NotCounted,
 	}
+}
+
+// Local is an endpoint like Ready's on the node that the request comes from; zone should be the request's.
+func Local(zone string) abi.Endpoint {
+	e := Ready(zone)
+	e.Node = node
+	e.Conditions |= abi.Local
+	return e
 }
 
 // Unchosen is an endpoint that is ready but not chosen by the default rules, such as one hinted to another zone.

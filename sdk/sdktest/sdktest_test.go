@@ -70,3 +70,31 @@ func TestARequestHasZonesAndAddresses(t *testing.T) {
 		t.Errorf("addresses %v", req.Endpoints)
 	}
 }
+
+// tellLocal gives local endpoints weight 7, and fails when their node is another one.
+type tellLocal struct{}
+
+func (tellLocal) Configure([]byte) error { return nil }
+
+func (tellLocal) Decide(req *sdk.Request, resp *sdk.Response) error {
+	for i := range req.Len() {
+		e := req.Endpoint(i)
+		if e.Local() {
+			resp.SetWeight(i, 7)
+		}
+		if e.Local() != (e.Node() == req.Node()) {
+			return errors.New("local, and on another node")
+		}
+	}
+	return nil
+}
+
+func TestALocalEndpointIsOnTheNodeThatAsks(t *testing.T) {
+	resp, err := Run(tellLocal{}, "", Request("a", nil, Ready("a"), Local("a"), Unchosen("b"), Terminating("b", Now)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := Weights(resp); !slices.Equal(got, []int{1, 7, 0, 0}) {
+		t.Errorf("weights %v", got)
+	}
+}
