@@ -195,12 +195,15 @@ func TestAnEqualObjectSendsNothing(t *testing.T) {
 }
 
 func TestAFailedApplyIsRetriedUntilItHolds(t *testing.T) {
-	for _, errno := range []syscall.Errno{syscall.EINTR, syscall.ENOBUFS, syscall.EBUSY, syscall.ENOENT, syscall.EEXIST, syscall.ENOMEM} {
+	for _, errno := range []syscall.Errno{
+		syscall.EINTR, syscall.EAGAIN, syscall.ENOBUFS, syscall.EBUSY, syscall.ENOENT, syscall.EEXIST, syscall.EPERM, syscall.ENOMEM,
+	} {
 		for _, lost := range []bool{false, true} {
 			t.Run(fmt.Sprint(errno, lost), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					r := start(t, fake.Options{}, nil)
 					r.emit(svc(), eps(1, 2), synced)
+					before := r.kernel.Stats().Applies
 					r.kernel.Inject(fake.Fault{At: 1, Err: errno, Lost: lost})
 					r.emit(eps(3))
 					if !strings.Contains(r.log.String(), errno.Error()) {
@@ -208,6 +211,10 @@ func TestAFailedApplyIsRetriedUntilItHolds(t *testing.T) {
 					}
 					r.pass(100 * time.Millisecond)
 					r.holds("retried", "3:1 forward")
+					r.pass(time.Minute)
+					if n := r.kernel.Stats().Applies - before; n != 2 {
+						t.Errorf("%d applies, want the one that failed and one retry", n)
+					}
 				})
 			})
 		}
