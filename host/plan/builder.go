@@ -1,13 +1,15 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
 // Builder keeps a plan and reports what changes in it, at the cost of the change. Where two Services want the same
-// frontend, the older one has it (by creation, then by name), as the API server would have it.
+// frontend, it goes by kind: the API server gives a ClusterIP to one Service only, and an external address, which anybody
+// may write into a Service, must not take it away. Of one kind the older Service has it, by creation, then by name.
 type Builder struct {
 	plan    *Plan
 	wanted  map[model.Name]claim
@@ -61,8 +63,8 @@ func (b *Builder) Set(name model.Name, created int64, frontends []*Frontend) {
 		b.wanted[name] = claim{created, frontends}
 	}
 	for _, o := range old.frontends {
-		if !hasKey(frontends, o.Key) || old.created != created {
-			b.release(name, o.Key)
+		if f := find(frontends, o.Key); f == nil || f.Kind != o.Kind || old.created != created {
+			b.release(name, o.Key) // its claim is gone, or another one than before
 		}
 	}
 	for i, f := range frontends {
@@ -101,7 +103,10 @@ func (b *Builder) Conflicts() []Degradation {
 		for _, n := range names {
 			f := find(b.wanted[n].frontends, k)
 			why := "the older Service " + holder.String() + " has it"
-			if b.wanted[n].created == b.wanted[holder.Service].created {
+			switch kind := b.plan.Frontends[k].Kind; {
+			case kind != f.Kind:
+				why = "Service " + holder.String() + " has it as its " + kind.String()
+			case b.wanted[n].created == b.wanted[holder.Service].created:
 				why = "Service " + holder.String() + " has it: none is older, and its name comes first"
 			}
 			out = append(out, Degradation{Frontend: k, Owner: f.Owner, Wanted: f.Kind.String(), Got: "no frontend", Why: why})
@@ -133,7 +138,7 @@ func (b *Builder) claim(name model.Name, f *Frontend) {
 	case held == f:
 	case held == nil || held.Owner.Service == name:
 		b.put(f.Key, f)
-	case b.deserves(name, held.Owner.Service):
+	case b.deserves(f.Key, name, held.Owner.Service):
 		b.queue(held.Owner.Service, f.Key)
 		b.unqueue(name, f.Key)
 		b.put(f.Key, f)
@@ -177,7 +182,7 @@ func (b *Builder) queue(name model.Name, k Key) {
 	b.newly[k] = true
 	line = append(slices.Clone(line), name)
 	slices.SortFunc(line, func(x, y model.Name) int {
-		if b.deserves(x, y) {
+		if b.deserves(k, x, y) {
 			return -1
 		}
 		return 1
@@ -197,13 +202,20 @@ func (b *Builder) unqueue(name model.Name, k Key) {
 	}
 }
 
-// deserves tells whether x has the better claim of the two.
-func (b *Builder) deserves(x, y model.Name) bool {
-	cx, cy := b.wanted[x].created, b.wanted[y].created
-	if cx != cy {
-		return cx < cy
+// deserves tells whether x has the better claim to a key of the two.
+func (b *Builder) deserves(k Key, x, y model.Name) bool {
+	cx, cy := b.wanted[x], b.wanted[y]
+	return cmp.Or(
+		cmp.Compare(precedence(find(cx.frontends, k)), precedence(find(cy.frontends, k))),
+		cmp.Compare(cx.created, cy.created), x.Compare(y)) < 0
+}
+
+// precedence orders kinds, the strongest claim first.
+func precedence(f *Frontend) int {
+	if f == nil {
+		return len(kindNames)
 	}
-	return x.Compare(y) < 0
+	return slices.Index([]Kind{ClusterIP, NodePort, LoadBalancer, ExternalIP}, f.Kind)
 }
 
 func hasKey(fs []*Frontend, k Key) bool { return find(fs, k) != nil }

@@ -56,7 +56,8 @@ type Planner struct {
 // planned is what is remembered of a Service in the plan.
 type planned struct {
 	decided []Decided // of Services with a policy: what was decided last
-	err     error     // of binding the policy
+	err     error     // of binding the policy, or of its chain
+	told    bool      // err, or one like it, is in a Step already
 	wake    int64     // Unix milliseconds, 0: only on a change
 	reset   map[netip.AddrPort]int64
 	serving map[udpPort][]netip.AddrPort
@@ -252,8 +253,12 @@ func (p *Planner) one(name model.Name, now time.Time, step *Step) {
 		p.services[name] = s
 	}
 	decided, wakeAt, err := p.decide(svc, s, now)
-	if err != nil && !errors.Is(err, policy.ErrPending) && (s.err == nil || s.err.Error() != err.Error()) {
-		step.Errors = append(step.Errors, err)
+	// The text of an error changes while it lasts (how long a plugin is suspended for): it is told once all the same.
+	switch {
+	case err == nil:
+		s.told = false
+	case !s.told && !errors.Is(err, policy.ErrPending):
+		s.told, step.Errors = true, append(step.Errors, err)
 	}
 	s.err, s.decided = err, nil
 	if pol, _ := p.settings.Policies.For(svc); pol != nil {
@@ -276,6 +281,10 @@ func (p *Planner) one(name model.Name, now time.Time, step *Step) {
 		heap.Push(&p.wakes, wake{wakeAt, name})
 	}
 	s.wake = wakeAt
+	if len(p.wakes) > 64+2*len(p.services) { // mostly overtaken ones
+		p.wakes = slices.DeleteFunc(p.wakes, func(w wake) bool { s := p.services[w.name]; return s == nil || s.wake != w.at })
+		heap.Init(&p.wakes)
+	}
 }
 
 // decide resolves and decides all ports of a Service in all its families.

@@ -232,3 +232,29 @@ func TestTheOlderServiceHasAContestedFrontend(t *testing.T) {
 		t.Fatalf("%s has it, conflicts %v", got, p.Conflicts())
 	}
 }
+
+func TestAnExternalAddressTakesNobodysClusterIP(t *testing.T) {
+	ip := netip.MustParseAddr("10.96.0.1")
+	svc := func(name string, created int64, external bool) model.Change {
+		n := model.Name{Namespace: "shop", Name: name}
+		s := &model.Service{Name: n, Created: created, Ports: []model.ServicePort{{Protocol: model.TCP, Port: 443}}}
+		if s.ClusterIPs = []netip.Addr{ip}; external {
+			s.ClusterIPs, s.ExternalIPs = []netip.Addr{netip.MustParseAddr("10.96.0.2")}, []netip.Addr{ip}
+		}
+		return model.Change{Kind: model.ServiceKind, Name: n, Service: s}
+	}
+	p := NewPlanner(testSettings(), nativePlugins)
+	p.Apply([]model.Change{svc("evil", 1, true), {Kind: model.Synced}})
+	p.Plan(time.Unix(1000, 0))
+	p.Apply([]model.Change{svc("kubernetes", 9, false)})
+	p.Plan(time.Unix(1001, 0))
+	key := Key{ip, 443, model.TCP}
+	if f := p.Current().Frontends[key]; f.Owner.Service.Name != "kubernetes" || f.Kind != ClusterIP {
+		t.Fatalf("%s has it as its %s", f.Owner, f.Kind)
+	}
+	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: model.Name{Namespace: "shop", Name: "kubernetes"}}})
+	p.Plan(time.Unix(1002, 0))
+	if f := p.Current().Frontends[key]; f.Owner.Service.Name != "evil" {
+		t.Fatalf("%s has it", f.Owner)
+	}
+}
