@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -19,40 +18,39 @@ import (
 // Table is the connection table of this network namespace. It implements engine.ConnTable.
 type Table struct{}
 
-// Reset deletes the entries of connections through a frontend to a member, and tells how many there were. A TCP peer
-// that sends on is then tracked anew, finds another member and is answered by a reset. The kernel is asked for the
-// whole table of the family: not for the hot path.
-func (Table) Reset(_ context.Context, frontend plan.Key, member netip.AddrPort) (int, error) {
-	family := netlink.InetFamily(unix.AF_INET)
-	if frontend.Family() == model.IPv6 {
-		family = unix.AF_INET6
+// Reset deletes the entries of connections through frontends to members, and tells how many there were. A TCP peer that
+// sends on is then tracked anew, finds another member and is answered by a reset. The table is listed once a family.
+func (Table) Reset(_ context.Context, resets []plan.Reset) (int, error) {
+	list := map[model.Family]through{model.IPv4: {}, model.IPv6: {}}
+	for _, r := range resets {
+		list[r.Frontend.Family()][r] = true
 	}
-	n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, through{frontend, member})
-	// An entry that ended by itself between listing and deleting is as good as deleted.
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return int(n), fmt.Errorf("conntrack: delete the entries of %s to %s: %w", frontend, member, err)
-	}
-	return int(n), nil
+	return deleteWhere(func(f model.Family) (netlink.CustomConntrackFilter, bool) { return list[f], len(list[f]) > 0 })
 }
 
 // Forget deletes the entries of UDP flows through the given frontends that are not to a serving endpoint, those that
 // were never translated among them, and tells how many there were. It lists the table once a family.
 func (Table) Forget(_ context.Context, stale []plan.Stale, node []netip.Addr) (int, error) {
+	return deleteWhere(func(f model.Family) (netlink.CustomConntrackFilter, bool) {
+		e := newElsewhere(stale, node, f)
+		return e, len(e.address)+len(e.nodePort) > 0
+	})
+}
+
+// deleteWhere deletes what matches in each family that there is something to match in.
+func deleteWhere(filter func(model.Family) (netlink.CustomConntrackFilter, bool)) (int, error) {
 	var errs []error
 	total := 0
-	for _, f := range []model.Family{model.IPv4, model.IPv6} {
-		filter := newElsewhere(stale, node, f)
-		if len(filter.address)+len(filter.nodePort) == 0 {
+	for f, family := range map[model.Family]netlink.InetFamily{model.IPv4: unix.AF_INET, model.IPv6: unix.AF_INET6} {
+		match, any := filter(f)
+		if !any {
 			continue
 		}
-		family := netlink.InetFamily(unix.AF_INET)
-		if f == model.IPv6 {
-			family = unix.AF_INET6
-		}
-		n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, filter)
+		n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, match)
 		total += int(n)
+		// An entry that ended by itself between listing and deleting is as good as deleted.
 		if err != nil && !errors.Is(err, unix.ENOENT) {
-			errs = append(errs, fmt.Errorf("conntrack: delete stale UDP entries, %s: %w", f, err))
+			errs = append(errs, fmt.Errorf("conntrack: delete entries, %s: %w", f, err))
 		}
 	}
 	return total, errors.Join(errs...)
@@ -100,21 +98,24 @@ func (e *elsewhere) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 }
 
 // through matches the entries whose original destination is a frontend and whose replies come from a member.
-type through struct {
-	frontend plan.Key
-	member   netip.AddrPort
-}
+type through map[plan.Reset]bool
 
 // MatchConntrackFlow implements netlink.CustomConntrackFilter.
 func (t through) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	return f.Forward.Protocol == uint8(t.frontend.Protocol) &&
-		f.Forward.DstPort == t.frontend.Port &&
-		(t.frontend.IsNodePort() || sameAddr(f.Forward.DstIP, t.frontend.Addr)) &&
-		f.Reverse.SrcPort == t.member.Port() &&
-		sameAddr(f.Reverse.SrcIP, t.member.Addr())
-}
-
-func sameAddr(ip net.IP, a netip.Addr) bool {
-	b, ok := netip.AddrFromSlice(ip)
-	return ok && b.Unmap() == a.Unmap()
+	dst, ok := netip.AddrFromSlice(f.Forward.DstIP)
+	src, ok2 := netip.AddrFromSlice(f.Reverse.SrcIP)
+	if !ok || !ok2 {
+		return false
+	}
+	r := plan.Reset{
+		Frontend: plan.Key{Addr: dst.Unmap(), Port: f.Forward.DstPort, Protocol: model.Protocol(f.Forward.Protocol)},
+		Member:   netip.AddrPortFrom(src.Unmap(), f.Reverse.SrcPort),
+	}
+	if t[r] {
+		return true
+	}
+	if r.Frontend.Addr = netip.IPv4Unspecified(); dst.Unmap().Is6() { // by NodePort
+		r.Frontend.Addr = netip.IPv6Unspecified()
+	}
+	return t[r]
 }

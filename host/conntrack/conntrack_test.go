@@ -122,10 +122,11 @@ func TestResetDeletesTheConnectionsThroughOneFrontendToOneMember(t *testing.T) {
 		add(t, uint16(n), f)
 	}
 	member := netip.MustParseAddrPort("10.244.1.1:8080")
-	for _, frontend := range []plan.Key{key("10.96.0.10:80", model.TCP), key("0.0.0.0:30080", model.TCP)} {
-		if n, err := (Table{}).Reset(context.Background(), frontend, member); n != 1 || err != nil {
-			t.Fatalf("%s: %d, %v", frontend, n, err)
-		}
+	n, err := Table{}.Reset(context.Background(), []plan.Reset{
+		{Frontend: key("10.96.0.10:80", model.TCP), Member: member}, {Frontend: key("0.0.0.0:30080", model.TCP), Member: member},
+	})
+	if n != 2 || err != nil {
+		t.Fatalf("%d, %v", n, err)
 	}
 	if want := []int{1, 2, 3}; !slices.Equal(left(t), want) {
 		t.Fatalf("left %v, want %v", left(t), want)

@@ -62,9 +62,9 @@ type Report struct {
 
 // ConnTable ends established connections.
 type ConnTable interface {
-	// Reset ends the connections through a frontend to a member, and tells how many there were. Their next packet
-	// is answered by a reset, or finds another member.
-	Reset(ctx context.Context, frontend plan.Key, member netip.AddrPort) (int, error)
+	// Reset ends the connections through the given frontends to the given members, and tells how many there were.
+	// Their next packet is answered by a reset, or finds another member.
+	Reset(ctx context.Context, resets []plan.Reset) (int, error)
 	// Forget deletes the UDP flows through the given frontends that go elsewhere than they may, and tells how many
 	// there were. The node's addresses are where NodePorts are.
 	Forget(ctx context.Context, stale []plan.Stale, node []netip.Addr) (int, error)

@@ -291,19 +291,17 @@ func contains(all []plan.Degradation, d plan.Degradation) bool {
 
 // reset ends connections whose time has come. It comes after apply, so that what reconnects finds the new weights.
 func (e *Engine) reset(ctx context.Context, resets []plan.Reset) {
-	if e.ConnTable == nil {
+	if e.ConnTable == nil || len(resets) == 0 {
 		return
 	}
-	for _, r := range resets {
-		begin := time.Now()
-		n, err := e.ConnTable.Reset(ctx, r.Frontend, r.Member)
-		e.Observer.Noted(Note{Kind: ConnectionsReset, At: begin, Took: time.Since(begin), Count: n, Err: err})
-		if err != nil {
-			e.Log.Error("resetting connections failed", "frontend", r.Frontend, "member", r.Member, "err", err)
-			continue
-		}
-		e.Log.Info("connections reset", "frontend", r.Frontend, "member", r.Member, "connections", n)
+	begin := time.Now()
+	n, err := e.ConnTable.Reset(ctx, resets)
+	e.Observer.Noted(Note{Kind: ConnectionsReset, At: begin, Took: time.Since(begin), Count: n, Err: err})
+	if err != nil {
+		e.Log.Error("resetting connections failed", "members", len(resets), "first", resets[0].Member, "err", err)
+		return
 	}
+	e.Log.Info("connections reset", "members", len(resets), "first", resets[0].Member, "connections", n)
 }
 
 // forget has the kernel forget stale UDP flows, once the plan that they are stale under is in the data plane.

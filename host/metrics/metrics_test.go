@@ -62,7 +62,7 @@ func (*uneven) Revision() string { return "1" }
 // table is a connection table with something to reset and to forget.
 type table struct{ fault }
 
-func (c *table) Reset(context.Context, plan.Key, netip.AddrPort) (int, error) { return 2, c.get() }
+func (c *table) Reset(context.Context, []plan.Reset) (int, error) { return 2, c.get() }
 func (c *table) Forget(_ context.Context, stale []plan.Stale, _ []netip.Addr) (int, error) {
 	time.Sleep(3 * time.Millisecond)
 	return 5 * len(stale), c.get()

@@ -153,10 +153,10 @@ func TestEstablishedConnectionsStayUntilTheyEnd(t *testing.T) {
 	if len(conns) != 1 || conns[0].Member != first.Member {
 		t.Fatalf("%+v", conns)
 	}
-	if n, err := k.Reset(context.Background(), first.Frontend, netip.MustParseAddrPort("10.244.1.2:8080")); n != 0 || err != nil {
+	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: first.Frontend, Member: netip.MustParseAddrPort("10.244.1.2:8080")}}); n != 0 || err != nil {
 		t.Errorf("reset of another member: %d, %v", n, err)
 	}
-	if n, err := k.Reset(context.Background(), first.Frontend, first.Member); n != 1 || err != nil {
+	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: first.Frontend, Member: first.Member}}); n != 1 || err != nil {
 		t.Errorf("reset: %d, %v", n, err)
 	}
 	if r := k.Connect(web); r.Established || r.Member.String() != "10.244.1.2:8080" {
@@ -191,7 +191,7 @@ func TestLeastConnectionsFillsByWeight(t *testing.T) {
 	}
 	// Who loses its connections gets the next ones.
 	first := netip.MustParseAddrPort("10.244.1.1:8080")
-	if n, err := k.Reset(context.Background(), plan.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Protocol: model.TCP}, first); n != 10 || err != nil {
+	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: plan.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Protocol: model.TCP}, Member: first}}); n != 10 || err != nil {
 		t.Fatalf("reset: %d, %v", n, err)
 	}
 	for i := range 10 {

@@ -254,14 +254,14 @@ func (k *Kernel) Disconnect(p Packet) bool {
 	}) > 0
 }
 
-// Reset ends the connections through a frontend to a member. It is engine.ConnTable's.
-func (k *Kernel) Reset(ctx context.Context, frontend plan.Key, member netip.AddrPort) (int, error) {
+// Reset ends the connections through the given frontends to the given members. It is engine.ConnTable's.
+func (k *Kernel) Reset(ctx context.Context, resets []plan.Reset) (int, error) {
 	if err := ctx.Err(); err != nil {
-		return 0, fmt.Errorf("fake: reset %s through %s: %w", member, frontend, err)
+		return 0, fmt.Errorf("fake: reset: %w", err)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.end(func(c *Conn) bool { return c.Frontend == frontend && c.Member == member }), nil
+	return k.end(func(c *Conn) bool { return slices.Contains(resets, plan.Reset{Frontend: c.Frontend, Member: c.Member}) }), nil
 }
 
 // Forget ends the UDP connections through the given frontends that go elsewhere than they may. It is
