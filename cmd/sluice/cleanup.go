@@ -17,7 +17,7 @@ func newCleanupCommand() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove everything that sluice owns from this kernel",
 		Long: `Removes sluice's nftables tables, and nothing else. Established connections go on as long as the kernel tracks
-them; new ones no longer find a Service.
+them; new ones no longer find a Service. The settings of the connection table stay as they are.
 
 With --kube-proxy it removes what kube-proxy has left instead, and nothing of sluice's: its nftables tables, its
 iptables chains with the rules that lead to them, and its IPVS servers, link and sets.
@@ -41,7 +41,14 @@ Neither is done while what would write it back is running.`,
 				return err
 			}
 			defer unlock()
-			return nftables.Cleanup(ctx, nftables.Options{Now: time.Now})
+			removed, err := nftables.Cleanup(ctx, nftables.Options{Now: time.Now})
+			for _, what := range removed {
+				fmt.Fprintln(cmd.OutOrStdout(), "removed", what)
+			}
+			if err == nil && len(removed) == 0 {
+				fmt.Fprintln(cmd.OutOrStdout(), "nothing to remove")
+			}
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&kube, "kube-proxy", false, "remove what kube-proxy has left, and nothing of sluice's")

@@ -279,7 +279,10 @@ func TestOnceProgramsAndEndsAndCleanupRemovesOnlyWhatIsOurs(t *testing.T) {
 	if listing := nft("list ruleset"); !strings.Contains(listing, `comment "shop/web:http ClusterIP"`) || !strings.Contains(listing, "table inet mine") {
 		t.Fatalf("the listing:\n%s", listing)
 	}
-	if out, err := n.sluice("cleanup"); err != nil {
+	if out, err := n.sluice("cleanup"); err != nil || !strings.Contains(out, "removed nftables table ip sluice") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, err := n.sluice("cleanup"); err != nil || !strings.Contains(out, "nothing to remove") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if after := nft("list ruleset"); after != before {

@@ -67,14 +67,14 @@ func TestTheListingIsReadableAndLoadsBack(t *testing.T) {
 	}
 	// Without affinity, whose rules nft prints but does not parse (ct original proto-dst in a concatenation), what
 	// nft lists is what nft loads, and what it loads we take for our own.
-	if err := Cleanup(context.Background(), Options{Netns: d.lab.Node.Fd()}); err != nil {
+	if _, err := Cleanup(context.Background(), Options{Netns: d.lab.Node.Fd()}); err != nil {
 		t.Fatal(err)
 	}
 	p := d.apply(strings.ReplaceAll(shop(), " affinity=3h", ""))
 	if got, err = d.nft("", "list", "ruleset"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Cleanup(context.Background(), Options{Netns: d.lab.Node.Fd()}); err != nil {
+	if _, err := Cleanup(context.Background(), Options{Netns: d.lab.Node.Fd()}); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := d.nft(got, "-f", "-"); err != nil {

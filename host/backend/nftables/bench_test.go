@@ -79,7 +79,7 @@ func BenchmarkAll(b *testing.B) {
 			d.mustApply(p, nil)
 			used += cpu(b) - begin
 			b.StopTimer()
-			if err := Cleanup(context.Background(), Options{Netns: d.lab.Node.Fd()}); err != nil {
+			if _, err := Cleanup(context.Background(), Options{Netns: d.lab.Node.Fd()}); err != nil {
 				b.Fatal(err)
 			}
 			b.StartTimer()

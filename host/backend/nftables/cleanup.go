@@ -7,17 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cleanup removes both tables, and nothing else. It is no error when they are not there.
-func Cleanup(ctx context.Context, o Options) error {
+// Cleanup removes both tables, and nothing else, and names those that were there.
+func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("nftables: clean up: %w", err)
+		return nil, fmt.Errorf("nftables: clean up: %w", err)
 	}
 	conn, err := openSocket(o.Netns, defaultSendBuffer)
 	if err != nil {
-		return fmt.Errorf("nftables: %w", hint(err))
+		return nil, fmt.Errorf("nftables: %w", hint(err))
 	}
 	defer conn.close()
-	for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
+	for i, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
 		out := &batch{seq: &conn.seq}
 		out.mark(unix.NFNL_MSG_BATCH_BEGIN)
 		out.message(unix.NFT_MSG_DELTABLE, unix.NLM_F_ACK, family, "delete table", tableName)
@@ -33,8 +33,9 @@ func Cleanup(ctx context.Context, o Options) error {
 			}
 		}
 		if err != nil || len(failed) > 0 {
-			return out.explain(failed, err)
+			return removed, out.explain(failed, err)
 		}
+		removed = append(removed, "nftables table "+[]string{"ip ", "ip6 "}[i]+tableName)
 	}
-	return nil
+	return removed, nil
 }

@@ -316,7 +316,7 @@ func TestEstablishedConnectionsOutliveEveryChange(t *testing.T) {
 	}
 	d.apply(global)
 	echo("without the Service")
-	if err := Cleanup(context.Background(), Options{Netns: d.lab.Node.Fd()}); err != nil {
+	if _, err := Cleanup(context.Background(), Options{Netns: d.lab.Node.Fd()}); err != nil {
 		t.Fatal(err)
 	}
 	d.refusedOrLost(to)

@@ -184,7 +184,7 @@ func TestKillingBetweenAnyTwoTransactionsInterruptsNothing(t *testing.T) {
 			}
 		}
 		fresh.mustApply(&plan.Plan{}, nil)
-		if err := Cleanup(context.Background(), Options{Netns: fresh.lab.Node.Fd()}); err != nil {
+		if _, err := Cleanup(context.Background(), Options{Netns: fresh.lab.Node.Fd()}); err != nil {
 			t.Fatal(err)
 		}
 		fresh.mustApply(plans[1], nil)
