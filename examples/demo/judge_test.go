@@ -62,7 +62,12 @@ func TestHeldNoticesAKernelThatDiffers(t *testing.T) {
 
 func TestLoggedFindsLinesAfterAMark(t *testing.T) {
 	s := &sluice{}
-	s.follow(strings.NewReader("level=ERROR one\nlevel=INFO two\n"))
+	const log = "level=ERROR one\nlevel=INFO two\n"
+	var file strings.Builder
+	s.follow(strings.NewReader(log), &file)
+	if file.String() != log {
+		t.Errorf("the file has %q", file.String())
+	}
 	lines, mark := s.logged(0, "ERROR")
 	if len(lines) != 1 || mark != 2 {
 		t.Errorf("got %q and mark %d", lines, mark)

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -77,7 +79,7 @@ func show(p paths) int {
 	default:
 		d.summary(time.Since(d.began))
 	}
-	if os.Getenv("KEEP") == "1" && ctx.Err() == nil {
+	if staysUp() && ctx.Err() == nil {
 		d.lookAround()
 		<-ctx.Done()
 		d.settle("")
@@ -101,8 +103,13 @@ func (d *demo) summary(took time.Duration) {
 	}
 	d.verdict(green, "✓", "%d connections and %d visits by NodePort in %d measurements, none failed, every share as it should be. %.0f s.",
 		d.connections, d.visits, d.measurements, took.Seconds())
-	d.tell("Next: `make test` runs every test, and `KEEP=1 make demo` stays up to look around.")
+	if !staysUp() {
+		d.tell("Next: `make test` runs every test, and `KEEP=1 make demo` stays up to look around.")
+	}
 }
+
+// staysUp tells whether the demo was asked to stay up afterwards.
+func staysUp() bool { return os.Getenv("KEEP") == "1" }
 
 // lookAround prints how to see for oneself what is there.
 func (d *demo) lookAround() {
@@ -123,12 +130,32 @@ func (d *demo) lookAround() {
 		"# the shop's page, from the client Pod by ClusterIP and from outside by NodePort",
 		fmt.Sprintf("%s curl -s http://%s/", ns(d.net.client.Fd()), d.frontendVIP()),
 		fmt.Sprintf("%s curl -s http://%s/", ns(d.net.outside.Fd()), d.nodePort),
-		"# the cluster: change it, and look again",
-		fmt.Sprintf("ls %s", d.path("manifests")),
+		"# what sluice says",
+		"tail -f " + d.path(logFile),
+		"# the cluster: a Pod of the catalog is not ready any more (change whatever you like), and look again",
+		d.changeOne(),
 	} {
 		d.settle("  " + l)
 	}
 	d.settle("", "Ctrl-C ends it.")
+}
+
+// changeOne is a command that takes the readiness from one of catalog's Pods.
+func (d *demo) changeOne() string {
+	s, err := readShop(d.path("manifests"))
+	if err == nil {
+		for _, p := range s.pods(catalog) {
+			if p.state == ready && p.zone == zone {
+				return unreadyCommand(d.path("manifests/catalog.yaml"), p.addr)
+			}
+		}
+	}
+	return "ls " + d.path("manifests")
+}
+
+// unreadyCommand makes an endpoint in a manifest not ready, in the boutique's way of writing and in the demo's.
+func unreadyCommand(file string, addr netip.Addr) string {
+	return fmt.Sprintf(`sed -i '/%s\b/,/ready:/s/ready: true/ready: false/' %s`, strings.ReplaceAll(addr.String(), ".", `\.`), file)
 }
 
 func (d *demo) frontendVIP() string {

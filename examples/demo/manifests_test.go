@@ -1,8 +1,10 @@
 package main
 
 import (
+	"maps"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 )
@@ -91,6 +93,30 @@ func TestManifestsChangeAsAClusterWouldAndComeBack(t *testing.T) {
 	}
 	if err := m.set(catalog, "nobody", ready); err == nil {
 		t.Error("a Pod that is not there was changed")
+	}
+}
+
+// The command that KEEP=1 prints works on the boutique's own file, and on what the steps make of it.
+func TestTheCommandThatIsShownMakesOnePodUnready(t *testing.T) {
+	m, read := inBoutique(t)
+	for _, rewritten := range []bool{false, true} {
+		pods := read().podsIn(catalog, zone)
+		p := pods[0]
+		if rewritten {
+			if err := m.set(catalog, pods[2].name, ready); err != nil {
+				t.Fatal(err)
+			}
+			p = pods[1]
+		}
+		want := states(read())
+		want[p.name] = notReady
+		out, err := exec.Command("sh", "-c", unreadyCommand(filepath.Join(m.dir, "catalog.yaml"), p.addr)).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if got := states(read()); !maps.Equal(got, want) {
+			t.Errorf("rewritten %v: got %v, want %v", rewritten, got, want)
+		}
 	}
 }
 

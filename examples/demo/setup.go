@@ -142,8 +142,11 @@ func stageFor(measurement time.Duration) int {
 	return min(max(4, int(math.Ceil(4*measurement.Seconds()))), 12)
 }
 
+// logFile is where sluice's log goes, in the demo's folder.
+const logFile = "sluice.log"
+
 func (d *demo) run() (err error) {
-	d.sluice, err = startSluice(d.net.Node, d.paths.sluice, d.path("sluice.sock"),
+	d.sluice, err = startSluice(d.net.Node, d.paths.sluice, d.path("sluice.sock"), d.path(logFile),
 		"--checkpoint", d.path("checkpoint.json"), "--source", d.path("manifests"), "--config", d.path("sluice.yaml"), "--node", node)
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -27,8 +28,8 @@ type sluice struct {
 	log []string
 }
 
-// startSluice runs `sluice run` in the node's namespace. It ends with this process.
-func startSluice(node *netlab.Host, program, socket string, args ...string) (*sluice, error) {
+// startSluice runs `sluice run` in the node's namespace, with its log in a file too. It ends with this process.
+func startSluice(node *netlab.Host, program, socket, logFile string, args ...string) (*sluice, error) {
 	s := &sluice{program: program, socket: socket, node: node, ended: make(chan struct{})}
 	s.cmd = exec.Command(program, append([]string{"run", "--socket", socket}, args...)...)
 	// A process group of its own: Ctrl-C is for the demo, which then stops sluice.
@@ -37,16 +38,21 @@ func startSluice(node *netlab.Host, program, socket string, args ...string) (*sl
 	if err != nil {
 		return nil, err
 	}
+	file, err := os.Create(logFile)
+	if err != nil {
+		return nil, err
+	}
 	started := make(chan error, 1)
 	go func() {
 		// Pdeathsig is about the thread that starts the child, so that thread has to stay.
 		runtime.LockOSThread()
+		defer file.Close()
 		if err := node.Do(s.cmd.Start); err != nil {
 			started <- err
 			return
 		}
 		started <- nil
-		s.follow(stderr)
+		s.follow(stderr, file)
 		s.err = s.cmd.Wait()
 		close(s.ended)
 	}()
@@ -56,13 +62,14 @@ func startSluice(node *netlab.Host, program, socket string, args ...string) (*sl
 	return s, nil
 }
 
-func (s *sluice) follow(r io.Reader) {
+func (s *sluice) follow(r io.Reader, file io.Writer) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		s.mu.Lock()
 		s.log = append(s.log, lines.Text())
 		s.mu.Unlock()
+		fmt.Fprintln(file, lines.Text()) // for people: that it cannot be written stops nothing
 	}
 }
 
