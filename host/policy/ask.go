@@ -92,13 +92,10 @@ func (a *asker) build(m *pool, in *Input, now time.Time) {
 		if in.Pool == abi.PoolLocal && !e.Local {
 			continue
 		}
-		since, weight := m.seen[e.Addr], uint32(0)
-		if chosen(in, i) {
-			weight = 1
-		}
+		since, is := &m.seen[i], conditions(in, i)
 		eps = append(eps, abi.Endpoint{
-			Addr: e.Addr, Conditions: conditions(in, i), Node: e.Node, Zone: e.Zone,
-			Weight: weight, PriorWeight: abi.NoWeight,
+			Addr: e.Addr, Conditions: is, Node: e.Node, Zone: e.Zone,
+			Weight: is / abi.Chosen & 1, PriorWeight: abi.NoWeight,
 			ReadySince: since.ready, TerminatingSince: since.terminating, Connections: abi.NotCounted,
 		})
 		a.index = append(a.index, i)
@@ -160,16 +157,26 @@ func (a *asker) zoneTable(in *Input) []abi.Zone {
 func conditions(in *Input, i int) uint32 {
 	e := &in.Port.Endpoints[i]
 	var c uint32
-	for _, b := range [...]struct {
-		bit uint32
-		is  bool
-	}{
-		{abi.Ready, e.Ready}, {abi.Serving, e.Serving}, {abi.Terminating, e.Terminating}, {abi.Local, e.Local},
-		{abi.Chosen, chosen(in, i)}, {abi.HintedZone, e.HintedZone}, {abi.HintedNode, e.HintedNode},
-	} {
-		if b.is {
-			c |= b.bit
-		}
+	if e.Ready {
+		c |= abi.Ready
+	}
+	if e.Serving {
+		c |= abi.Serving
+	}
+	if e.Terminating {
+		c |= abi.Terminating
+	}
+	if e.Local {
+		c |= abi.Local
+	}
+	if chosen(in, i) {
+		c |= abi.Chosen
+	}
+	if e.HintedZone {
+		c |= abi.HintedZone
+	}
+	if e.HintedNode {
+		c |= abi.HintedNode
 	}
 	return c
 }
@@ -236,7 +243,14 @@ func (a *asker) take(name string, s *step, in *Input) StepResult {
 
 // answer puts the chain's answer together: the last plugin's weights, the earliest reset, the last word on balance.
 func (a *asker) answer(m *pool, in *Input) *good {
-	g := &good{rows: make([]row, len(a.req.Endpoints))}
+	g := m.good // nobody else has it
+	if g == nil {
+		g = &good{}
+	}
+	if cap(g.rows) < len(a.req.Endpoints) {
+		g.rows = make([]row, len(a.req.Endpoints))
+	}
+	*g = good{rows: g.rows[:len(a.req.Endpoints)]}
 	for i := range g.rows {
 		e := &a.req.Endpoints[i]
 		g.rows[i] = row{addr: e.Addr, conditions: e.Conditions & lifeBits, weight: uint16(e.Weight)}
@@ -248,10 +262,12 @@ func (a *asker) answer(m *pool, in *Input) *good {
 		}
 		for i := range s.answers {
 			r := &g.rows[i]
-			r.keep = r.keep || s.answers[i].Flags&abi.FlagKeepDraining != 0
+			if s.answers[i].Flags&abi.FlagKeepDraining != 0 {
+				r.keep, g.kept = true, true
+			}
 			if after := s.answers[i].ResetAfterMS; after != abi.NeverReset {
 				if at := s.asked + int64(after); r.resetAt == 0 || at < r.resetAt {
-					r.resetAt = at
+					r.resetAt, g.reset = at, true
 				}
 			}
 		}

@@ -150,7 +150,7 @@ func (c *Chains) remember(key PoolKey, p *Policy) *pool {
 	m := c.pools[key]
 	switch {
 	case m == nil:
-		m = &pool{seen: history{}}
+		m = &pool{}
 		c.pools[key] = m
 	case m.policy != nil && m.policy.equal(p):
 		m.policy = p

@@ -106,9 +106,9 @@ func (m *pool) save(key PoolKey) savedPool {
 			rows[r.addr] = &savedRow{r.conditions, r.weight, r.keep, r.resetAt}
 		}
 	}
-	for addr, since := range m.seen {
-		out.Endpoints = append(out.Endpoints, savedEndpoint{addr, since.ready, since.terminating, rows[addr]})
-		delete(rows, addr)
+	for _, s := range m.seen {
+		out.Endpoints = append(out.Endpoints, savedEndpoint{s.addr, s.ready, s.terminating, rows[s.addr]})
+		delete(rows, s.addr)
 	}
 	for addr, r := range rows {
 		out.Endpoints = append(out.Endpoints, savedEndpoint{Addr: addr, Good: r})
@@ -131,17 +131,18 @@ func (s *savedPool) key() PoolKey {
 }
 
 func (s *savedPool) restore() *pool {
-	m := &pool{name: s.Policy, seen: history{}, generation: s.Generation, saved: s.Steps}
+	m := &pool{name: s.Policy, generation: s.Generation, saved: s.Steps}
 	if s.HasGood {
 		m.good = &good{balance: s.Balance}
 	}
 	slices.SortFunc(s.Endpoints, func(a, b savedEndpoint) int { return a.Addr.Compare(b.Addr) })
 	for _, e := range s.Endpoints {
 		if e.ReadySince != 0 || e.TerminatingSince != 0 {
-			m.seen[e.Addr] = since{e.ReadySince, e.TerminatingSince}
+			m.seen = append(m.seen, since{e.Addr, e.ReadySince, e.TerminatingSince})
 		}
 		if r := e.Good; r != nil && m.good != nil {
 			m.good.rows = append(m.good.rows, row{e.Addr, r.Conditions, r.Weight, r.Keep, r.ResetAt})
+			m.good.kept, m.good.reset = m.good.kept || r.Keep, m.good.reset || r.ResetAt != 0
 		}
 	}
 	return m

@@ -10,6 +10,8 @@ import (
 type good struct {
 	rows    []row // sorted by address
 	balance uint8
+	kept    bool // some row says keep
+	reset   bool // some row has a resetAt
 }
 
 type row struct {
@@ -27,11 +29,12 @@ func (g *good) each(in *Input, visit func(i int, r *row)) {
 	j := 0
 	for i := range in.Port.Endpoints {
 		addr := in.Port.Endpoints[i].Addr
-		for j < len(g.rows) && g.rows[j].addr.Compare(addr) < 0 {
+		for j < len(g.rows) && g.rows[j].addr != addr && g.rows[j].addr.Compare(addr) < 0 {
 			j++
 		}
 		if j < len(g.rows) && g.rows[j].addr == addr {
 			visit(i, &g.rows[j])
+			j++
 		} else {
 			visit(i, nil)
 		}
@@ -51,6 +54,9 @@ func (g *good) weights(in *Input) []uint16 {
 
 func (g *good) resets(in *Input) []int64 {
 	var out []int64
+	if !g.reset {
+		return nil
+	}
 	g.each(in, func(i int, r *row) {
 		if r != nil && r.resetAt != 0 {
 			if out == nil {
@@ -64,6 +70,9 @@ func (g *good) resets(in *Input) []int64 {
 
 func (g *good) keeps(in *Input) []bool {
 	var out []bool
+	if !g.kept {
+		return nil
+	}
 	g.each(in, func(i int, r *row) {
 		if r != nil && r.keep {
 			if out == nil {

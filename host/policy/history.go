@@ -8,36 +8,50 @@ import (
 )
 
 // history is when the endpoints of a pool were first seen ready and first seen terminating, in whole seconds so that
-// nodes which hear of a change in the same second agree.
-type history map[netip.AddrPort]since
+// nodes which hear of a change in the same second agree. It is sorted by address, and parallel to the endpoints that
+// it has observed last.
+type history []since
 
-type since struct{ ready, terminating int64 } // Unix milliseconds, 0: not so
+type since struct {
+	addr               netip.AddrPort
+	ready, terminating int64 // Unix milliseconds, 0: not so
+}
 
 // observe takes in the endpoints as they are at now, and forgets those that are gone.
-func (h history) observe(eps []service.Endpoint, now time.Time) {
+func (h *history) observe(eps []service.Endpoint, now time.Time) {
+	if !h.parallel(eps) {
+		old, j := *h, 0
+		*h = make(history, len(eps))
+		for i := range eps {
+			s := &(*h)[i]
+			s.addr = eps[i].Addr
+			for j < len(old) && old[j].addr.Compare(s.addr) < 0 {
+				j++
+			}
+			if j < len(old) && old[j].addr == s.addr {
+				*s = old[j]
+			}
+		}
+	}
 	ms := wholeSecond(now)
 	for i := range eps {
-		e := &eps[i]
-		old, known := h[e.Addr]
-		s := old
-		s.ready = sinceWhen(s.ready, e.Ready, ms)
-		s.terminating = sinceWhen(s.terminating, e.Terminating, ms)
-		if !known || s != old {
-			h[e.Addr] = s
-		}
+		s := &(*h)[i]
+		s.ready = sinceWhen(s.ready, eps[i].Ready, ms)
+		s.terminating = sinceWhen(s.terminating, eps[i].Terminating, ms)
 	}
-	if len(h) == len(eps) {
-		return
+}
+
+// parallel tells whether h is about these endpoints, one by one.
+func (h *history) parallel(eps []service.Endpoint) bool {
+	if len(*h) != len(eps) {
+		return false
 	}
-	here := make(map[netip.AddrPort]bool, len(eps))
 	for i := range eps {
-		here[eps[i].Addr] = true
-	}
-	for a := range h {
-		if !here[a] {
-			delete(h, a)
+		if (*h)[i].addr != eps[i].Addr {
+			return false
 		}
 	}
+	return true
 }
 
 func sinceWhen(since int64, is bool, now int64) int64 {
