@@ -47,7 +47,10 @@ func subject(t *testing.T) conform.Subject {
 			open, err = Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now})
 			return open, err
 		},
-		Cleanup: func(ctx context.Context) error { return Cleanup(ctx, Options{Netns: d.lab.Node.Fd()}) },
+		Cleanup: func(ctx context.Context) error {
+			_, err := Cleanup(ctx, Options{Netns: d.lab.Node.Fd()})
+			return err
+		},
 		Advance: func(by time.Duration) { d.clock.t = d.clock.t.Add(by); time.Sleep(by) },
 		Inject: func(k int, lost bool) func() bool {
 			f := &fault{after: k, lost: lost}

@@ -119,7 +119,7 @@ func TestKillingBetweenAnyTwoTransactionsInterruptsNothing(t *testing.T) {
 	loaded := make(chan struct{})
 	states := 0
 	for seed := range uint64(2) {
-		g := plangen.New(seed+1, plangen.Options{Ports: 60, MaxWeight: 90})
+		g := plangen.New(seed+1, plangen.Options{Ports: 45, MaxWeight: 90})
 		plans := [2]*plan.Plan{g.Plan()}
 		plans[1] = plans[0]
 		for range 40 {
