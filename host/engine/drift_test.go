@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +20,7 @@ type watched struct {
 	engine.Backend
 	heard   func(engine.Foreign)
 	err     error // of Watch
-	moved   bool
+	moved   atomic.Bool
 	took    time.Duration // of a look at everything
 	wholes  []time.Time
 	stopped bool
@@ -39,9 +40,7 @@ func (w *watched) Watch(heard func(engine.Foreign)) (func(), error) {
 }
 
 func (w *watched) Moved(context.Context) (bool, error) {
-	was := w.moved
-	w.moved = false
-	return was, nil
+	return w.moved.Swap(false), nil
 }
 
 // watch starts an engine over a watched fake.
@@ -143,7 +142,7 @@ func TestWhatWasNotHeardShowsInTheSyncPeriod(t *testing.T) {
 			t.Errorf("not said:\n%s", r.log)
 		}
 		r.damage()
-		w.moved = true
+		w.moved.Store(true)
 		r.pass(30 * time.Second)
 		r.holds("repaired", "1:1 2:1 forward")
 		r.pass(time.Hour)

@@ -52,7 +52,7 @@ func (b *Backend) Watch(heard func(engine.Foreign)) (stop func(), err error) {
 			b.log.Warn("what others write to nf_tables is no longer heard", "err", err)
 		}
 	}()
-	return func() { l.file.Close(); <-ended }, nil
+	return func() { l.file.Close(); <-ended; b.listener = nil }, nil
 }
 
 // listen joins the group that notifications go to, without those about what the socket of address own wrote: a
