@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"regexp"
@@ -263,4 +265,36 @@ func TestSluiceDoesNotRunBesideALiveKubeProxy(t *testing.T) {
 	other.Wait()
 	n.run()
 	n.expect("it has stopped", "p1 p2")
+}
+
+// TestTheLockOfSomebodyWhoMayNotWriteIsNoLock: any user can take the name, and must not keep sluice from starting.
+func TestTheLockOfSomebodyWhoMayNotWriteIsNoLock(t *testing.T) {
+	n := newNode(t)
+	const keep, nobody = ^uintptr(0), 65534
+	setUID := func(uid uintptr) error {
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, keep, uid, keep); errno != 0 { // of this thread only
+			return errno
+		}
+		return nil
+	}
+	var squatter net.Listener
+	root := uintptr(os.Geteuid())
+	err := n.lab.Node.Do(func() (err error) {
+		if err := setUID(nobody); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, setUID(root)) }()
+		squatter, err = net.Listen("unix", "@sluice-writer")
+		return err
+	})
+	if errors.Is(err, syscall.EINVAL) {
+		t.Skip("there is only one user in this user namespace")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer squatter.Close()
+	n.run()
+	n.logs("somebody who is no sluice holds its lock")
+	n.expect("running", "p1 p2")
 }
