@@ -198,8 +198,9 @@ func (a *asker) call(plugin Plugin, s *step, in *Input, nowMS int64) {
 	s.err, s.retry = nil, 0
 	s.asked, s.wake = a.req.Now, 0
 	if a.resp.Requeue > 0 {
-		// The plugin counts from the time it was given; a wake in the past would be a loop.
-		s.wake = max(a.req.Now+a.resp.Requeue.Milliseconds(), nowMS+firstRetry.Milliseconds()/10)
+		// The plugin counts from the time it was given, which is a whole second. It is asked once a second at most:
+		// nothing that it sees of time changes more often.
+		s.wake = a.req.Now + max(a.resp.Requeue, time.Second).Milliseconds()
 	}
 	s.answers = append(s.answers[:0], a.resp.Answers...)
 	s.balance = a.resp.Balance
@@ -250,6 +251,7 @@ func (a *asker) answer(m *pool, in *Input) *good {
 	if cap(g.rows) < len(a.req.Endpoints) {
 		g.rows = make([]row, len(a.req.Endpoints))
 	}
+	past := g.past(a.req.Now)
 	*g = good{rows: g.rows[:len(a.req.Endpoints)]}
 	for i := range g.rows {
 		e := &a.req.Endpoints[i]
@@ -270,6 +272,12 @@ func (a *asker) answer(m *pool, in *Input) *good {
 					r.resetAt, g.reset = at, true
 				}
 			}
+		}
+	}
+	for i := range g.rows { // what has been reset is not reset again before the endpoint's conditions change
+		r := &g.rows[i]
+		if old, had := past[r.addr]; had && r.resetAt != 0 && old.conditions == r.conditions {
+			r.resetAt = old.resetAt
 		}
 	}
 	return g

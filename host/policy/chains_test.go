@@ -378,3 +378,31 @@ func TestACallThatIsPutOffKeepsTheLastGoodDecisionWhateverThePolicySaysOfFailure
 	later = false
 	b.expect(t, "asked again", FromChain, 7, 7)
 }
+
+func TestAPluginThatAsksForAResetAgainAndAgainGetsOne(t *testing.T) {
+	p := &script{decide: func(req *abi.Request, resp *abi.Response) error {
+		for i := range resp.Answers {
+			resp.Answers[i].ResetAfterMS = 1
+		}
+		resp.Requeue = time.Millisecond
+		return weigh(1)(req, resp)
+	}}
+	b := newBench(p)
+	seen := map[int64]bool{}
+	for range 20 {
+		d, wake := b.decide()
+		seen[d.ResetAt[0]] = true
+		if !wake.Equal(time.Unix(b.now.Unix()+1, 0)) {
+			t.Fatalf("wake %v at %v: once a second is enough", wake, b.now)
+		}
+		b.now = wake
+	}
+	if len(seen) != 1 {
+		t.Fatalf("%d resets of one endpoint", len(seen))
+	}
+	b.set(2, 1) // the third begins to leave
+	d, _ := b.decide()
+	if seen[d.ResetAt[2]] || !seen[d.ResetAt[0]] {
+		t.Fatalf("after a change: %v, before %v", d.ResetAt, seen)
+	}
+}

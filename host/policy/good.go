@@ -22,6 +22,20 @@ type row struct {
 	resetAt    int64 // Unix milliseconds, 0: never
 }
 
+// past gives the rows whose reset was due by now; nil when there are none.
+func (g *good) past(now int64) map[netip.AddrPort]row {
+	if !g.reset {
+		return nil
+	}
+	out := map[netip.AddrPort]row{}
+	for _, r := range g.rows {
+		if r.resetAt != 0 && r.resetAt <= now {
+			out[r.addr] = r
+		}
+	}
+	return out
+}
+
 const lifeBits = abi.Ready | abi.Serving | abi.Terminating
 
 // each walks the endpoints of in beside the rows: r is nil for an endpoint that the answer does not know.
