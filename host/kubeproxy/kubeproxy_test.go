@@ -261,14 +261,17 @@ func TestItsIptablesChainsGoAndNothingElse(t *testing.T) {
 
 func TestManyChainsGoInPieces(t *testing.T) {
 	n := newNode(t, "iptables-nft-restore")
-	var b strings.Builder
-	b.WriteString("*nat\n:KUBE-SERVICES - [0:0]\n")
 	const many = 3 * chunk
-	for i := range many {
-		fmt.Fprintf(&b, ":KUBE-SVC-%05d - [0:0]\n-A KUBE-SERVICES -d 10.96.%d.%d/32 -j KUBE-SVC-%05d\n", i, i>>8, i&255, i)
+	n.run("*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n", "iptables-nft-restore", "--noflush")
+	for from := 0; from < many; from += 250 { // more do not fit a socket buffer in a user namespace
+		var b strings.Builder
+		b.WriteString("*nat\n")
+		for i := from; i < from+250; i++ {
+			fmt.Fprintf(&b, ":KUBE-SVC-%05d - [0:0]\n-A KUBE-SERVICES -d 10.96.%d.%d/32 -j KUBE-SVC-%05d\n", i, i>>8, i&255, i)
+		}
+		b.WriteString("COMMIT\n")
+		n.run(b.String(), "iptables-nft-restore", "--noflush")
 	}
-	b.WriteString("-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n")
-	n.run(b.String(), "iptables-nft-restore", "--noflush")
 	if got, want := n.remove(), fmt.Sprintf("iptables (nf_tables), ip nat: %d chains", many+1); got != want {
 		t.Errorf("removed %q, want %q", got, want)
 	}
