@@ -1,6 +1,7 @@
 package strict
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -72,6 +73,7 @@ func CutYAML(text string) []Document {
 func CutJSON(text string) ([]Document, error) {
 	var docs []Document
 	dec := json.NewDecoder(strings.NewReader(text))
+	line, counted := 1, 0
 	for {
 		at := dec.InputOffset()
 		var raw json.RawMessage
@@ -90,20 +92,37 @@ func CutJSON(text string) ([]Document, error) {
 			return docs, &SyntaxError{line, err}
 		}
 		start := int(dec.InputOffset()) - len(raw)
-		docs = append(docs, Document{string(raw), 1 + strings.Count(text[:start], "\n")})
+		line += strings.Count(text[counted:start], "\n")
+		counted = start
+		if deep := nesting(raw); deep >= 0 {
+			return docs, &SyntaxError{line + bytes.Count(raw[:deep], []byte("\n")), errDeep}
+		}
+		docs = append(docs, Document{string(raw), line})
 	}
 }
 
 // ToJSON converts a YAML document. A key that stands twice is no end to it: the last one holds, as it always did for
 // kubectl, and twice names it. The error is a *SyntaxError.
+//
+// What is nested too deeply is refused, and what aliases would make too large.
 func (d Document) ToJSON() (raw []byte, twice, err error) {
-	raw, err = yaml.YAMLToJSONStrict([]byte(d.Text))
-	if err == nil {
-		return raw, nil, nil
+	if hasAlias(d.Text) {
+		if err := d.measure(); err != nil {
+			return nil, nil, err
+		}
 	}
-	twice = d.syntax(err)
-	if raw, err = yaml.YAMLToJSON([]byte(d.Text)); err != nil {
-		return nil, nil, d.syntax(err)
+	raw, err = yaml.YAMLToJSONStrict([]byte(d.Text))
+	if err != nil {
+		twice = d.syntax(err)
+		if raw, err = yaml.YAMLToJSON([]byte(d.Text)); err != nil {
+			return nil, nil, d.syntax(err)
+		}
+	}
+	if nesting(raw) >= 0 {
+		if err := d.measure(); err != nil { // which knows the line
+			return nil, nil, err
+		}
+		return nil, nil, &SyntaxError{d.Line, errDeep}
 	}
 	return raw, twice, nil
 }
