@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/host/internal/netlab"
+	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
 // The tests run in a network namespace of their own, whose settings are nobody else's.
