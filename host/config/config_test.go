@@ -390,7 +390,7 @@ func prefixes(list ...string) []netip.Prefix {
 func TestParseBoundsWhatADocumentCosts(t *testing.T) {
 	for text, want := range map[string]string{
 		"a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat("*a, ", 99) + "*a]\n": "aliases make 101 MiB",
-		"a: " + strings.Repeat("[", 200) + strings.Repeat("]", 200):                            "line 1: nested more than 100 levels deep",
+		"a: " + strings.Repeat("[", 200) + strings.Repeat("]", 200):                             "line 1: nested more than 100 levels deep",
 	} {
 		if _, err := Parse([]byte(text), ""); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v; want %s", err, want)

@@ -1,7 +1,9 @@
 package dir
 
 import (
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -23,5 +25,24 @@ func TestDeepNestingIsRefusedInBothSyntaxes(t *testing.T) {
 		if err != nil || len(problems) != 1 || problems[0].Error() != name+":1: nested more than 100 levels deep" {
 			t.Errorf("%v, %v", problems, err)
 		}
+	}
+}
+
+func TestAFileThatIsTooLargeIsRefusedWithoutReadingIt(t *testing.T) {
+	root := t.TempDir()
+	path := filepath.Join(root, "a.yaml")
+	write(t, path, node("n1", "z1"))
+	if err := os.Truncate(path, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, problems, err := Load(root)
+	runtime.ReadMemStats(&after)
+	if err != nil || len(problems) != 1 || !strings.Contains(problems[0].Error(), "1048576 MiB, larger than 128 MiB") {
+		t.Errorf("%v, %v", problems, err)
+	}
+	if read := after.TotalAlloc - before.TotalAlloc; read > 8<<20 {
+		t.Errorf("it has cost %d bytes", read)
 	}
 }

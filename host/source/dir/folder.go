@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// maxFile bounds what is read of one file: 100,000 Services with their slices are about 150 MB of YAML.
-const maxFile = 512 << 20
+// maxFile bounds what is read of one file: 100,000 Services with their slices are about 150 MB of YAML, in several.
+const maxFile = 128 << 20
 
 // folder is the last known contents of a folder.
 type folder struct {
@@ -148,7 +148,7 @@ type found struct {
 // read parses a manifest. Documents that have not changed since old are not parsed again.
 func (m found) read(old *file) (*file, error) {
 	f := &file{path: m.path, real: m.real, info: m.info}
-	r, err := os.Open(m.path)
+	r, err := open(m.path)
 	if err != nil {
 		return nil, err
 	}
@@ -158,6 +158,12 @@ func (m found) read(old *file) (*file, error) {
 	}
 	if !f.info.Mode().IsRegular() {
 		return nil, fmt.Errorf("open %s: not a regular file", m.rel)
+	}
+	if name := pseudo(r); name != "" {
+		return nil, fmt.Errorf("open %s: on a %s file system, which holds no files but the kernel's", m.rel, name)
+	}
+	if size := f.info.Size(); size > maxFile {
+		return nil, fmt.Errorf("read %s: %d MiB, larger than %d MiB", m.rel, size>>20, maxFile>>20)
 	}
 	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {

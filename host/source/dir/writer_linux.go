@@ -15,3 +15,55 @@ func beingWritten(f *os.File) bool {
 	_, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
 	return false
 }
+
+// open opens a file without waiting for whoever else has to do with it.
+func open(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) }
+
+// pseudo names the file system of a file when it is one that the kernel makes up: what calls itself a regular file
+// there may block for ever when it is read, have no end, or do something. "" for all others.
+func pseudo(f *os.File) string {
+	var s unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &s); err != nil {
+		return ""
+	}
+	switch uint32(s.Type) { // the field's width differs between architectures
+	case unix.PROC_SUPER_MAGIC:
+		return "proc"
+	case unix.SYSFS_MAGIC:
+		return "sysfs"
+	case unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC:
+		return "cgroup"
+	case unix.DEBUGFS_MAGIC:
+		return "debugfs"
+	case unix.TRACEFS_MAGIC:
+		return "tracefs"
+	case unix.SECURITYFS_MAGIC, unix.SELINUX_MAGIC, unix.SMACK_MAGIC:
+		return "security"
+	case configfsMagic:
+		return "configfs"
+	case unix.BPF_FS_MAGIC:
+		return "bpf"
+	case unix.PSTOREFS_MAGIC:
+		return "pstore"
+	case unix.EFIVARFS_MAGIC:
+		return "efivarfs"
+	case unix.DEVPTS_SUPER_MAGIC:
+		return "devpts"
+	case unix.BINFMTFS_MAGIC:
+		return "binfmt_misc"
+	case unix.NSFS_MAGIC:
+		return "nsfs"
+	case unix.RDTGROUP_SUPER_MAGIC:
+		return "resctrl"
+	case mqueueMagic, fusectlMagic:
+		return "pseudo"
+	}
+	return ""
+}
+
+// Magics that x/sys does not have, of fs/configfs, ipc/mqueue.c and fs/fuse/control.c.
+const (
+	configfsMagic = 0x62656570
+	mqueueMagic   = 0x19800202
+	fusectlMagic  = 0x65735543
+)

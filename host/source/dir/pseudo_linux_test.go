@@ -1,0 +1,42 @@
+package dir
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPseudoFilesAreRefusedByName(t *testing.T) {
+	for target, want := range map[string]string{
+		"/proc/kmsg":             "on a proc file system", // reading it blocks until the kernel says something
+		"/proc/self/status":      "on a proc file system",
+		"/sys/kernel/mm/ksm/run": "on a sysfs file system",
+	} {
+		f, err := os.Open(target)
+		if err != nil {
+			t.Logf("%s: %v", target, err)
+			continue
+		}
+		f.Close()
+		root := t.TempDir()
+		write(t, filepath.Join(root, "b.yaml"), node("n1", "z1"))
+		if err := os.Symlink(target, filepath.Join(root, "a.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			snap, problems, err := Load(root)
+			if err != nil || len(snap.Nodes) != 1 || len(problems) != 1 || problems[0].File != "a.yaml" || !strings.Contains(problems[0].Error(), want) {
+				t.Errorf("%s: %v, %v", target, problems, err)
+			}
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: still being read", target)
+		}
+	}
+}
