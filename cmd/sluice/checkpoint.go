@@ -2,28 +2,60 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 )
 
 const defaultCheckpoint = "/run/sluice/checkpoint.json"
 
+// maxCheckpoint bounds what is read of a checkpoint: more than a hundred bytes for each of a million endpoints.
+const maxCheckpoint = 256 << 20
+
 // checkpointFile keeps the engine's checkpoint. It implements engine.Checkpoint.
 type checkpointFile string
 
 // Load implements engine.Checkpoint.
-func (f checkpointFile) Load() ([]byte, error) { return os.ReadFile(string(f)) }
+func (f checkpointFile) Load() ([]byte, error) {
+	r, err := os.Open(string(f))
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	defer r.Close()
+	info, err := r.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("checkpoint: %s is not a regular file", f)
+	}
+	tooLarge := fmt.Errorf("checkpoint: %s is larger than %d MiB", f, maxCheckpoint>>20)
+	if info.Size() > maxCheckpoint {
+		return nil, tooLarge
+	}
+	text, err := io.ReadAll(io.LimitReader(r, maxCheckpoint+1))
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	if len(text) > maxCheckpoint {
+		return nil, tooLarge
+	}
+	return text, nil
+}
 
-// Store implements engine.Checkpoint. A reader sees the old file or the new one; a lost power supply may cost it.
+// Store implements engine.Checkpoint. A reader sees the old file or the new one; a lost power supply may cost it. What
+// cannot be written whole is removed again: on a full disk it would take the room of what comes next.
 func (f checkpointFile) Store(text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(string(f)), 0o755); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	temp := string(f) + ".new"
-	if err := os.WriteFile(temp, text, 0o600); err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
+	err := os.WriteFile(temp, text, 0o600)
+	if err == nil {
+		err = os.Rename(temp, string(f))
 	}
-	if err := os.Rename(temp, string(f)); err != nil {
+	if err != nil {
+		_ = os.Remove(temp)
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	return nil
