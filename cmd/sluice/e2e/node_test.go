@@ -271,7 +271,7 @@ func TestOnceProgramsAndEndsAndCleanupRemovesOnlyWhatIsOurs(t *testing.T) {
 	nft("add chain inet mine c { type filter hook input priority 0 ; }")
 	before := nft("list ruleset")
 
-	if out, err := n.sluice(append(n.args("run"), "--once")...); err != nil {
+	if out, err := n.sluice(append(n.args("run"), "--once")...); err != nil || strings.Contains(out, "no longer heard") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	n.log = &logBuffer{}

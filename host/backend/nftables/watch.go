@@ -29,6 +29,7 @@ type listener struct {
 	what    map[string]int // of the transaction under way: what was changed, and how often
 	count   int
 	commits *atomic.Uint32 // of others, heard to their end
+	stopped atomic.Bool
 }
 
 // Watch implements engine.Watcher. What others write to other tables is looked at and forgotten.
@@ -48,11 +49,16 @@ func (b *Backend) Watch(heard func(engine.Foreign)) (stop func(), err error) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := l.run(); !errors.Is(err, os.ErrClosed) {
+		if err := l.run(); !l.stopped.Load() {
 			b.log.Warn("what others write to nf_tables is no longer heard", "err", err)
 		}
 	}()
-	return func() { l.file.Close(); <-ended; b.listener = nil }, nil
+	return func() {
+		l.stopped.Store(true)
+		l.file.Close()
+		<-ended
+		b.listener = nil
+	}, nil
 }
 
 // listen joins the group that notifications go to, without those about what the socket of address own wrote: a
