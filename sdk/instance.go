@@ -50,9 +50,9 @@ func (in *instance) answer(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	behindEndpoints := abi.ReqSize + n*abi.EndpointSize
 	behindZones := behindEndpoints + uint64(uint32(zones))*abi.ZoneSize
 	text, state := uint64(uint32(texts)), strides>>32
-	other := u64(req, abi.ReqMagic) ^ thisVersion | u64(req, abi.ReqTotal) ^ (size | abi.ReqSize<<32) |
-		uint64(uint32(endpoints)) ^ abi.ReqSize | u64(req, abi.ReqEndpointsStride) ^ (abi.EndpointSize | behindEndpoints<<32) |
-		zones>>32 ^ abi.ZoneSize | uint64(uint32(strides)) ^ abi.StringSize | text%8
+	other := (u64(req, abi.ReqMagic) ^ thisVersion) | (u64(req, abi.ReqTotal) ^ (size | abi.ReqSize<<32)) |
+		(uint64(uint32(endpoints)) ^ abi.ReqSize) | (u64(req, abi.ReqEndpointsStride) ^ (abi.EndpointSize | behindEndpoints<<32)) |
+		(zones>>32 ^ abi.ZoneSize) | (uint64(uint32(strides)) ^ abi.StringSize) | text%8
 	outside := (text - behindZones) | (size - text - texts>>32*abi.StringSize) |
 		(state - abi.ReqSize) | (size - state - uint64(u32(req, abi.ReqStateLength))) // one is below 0
 	r := &in.req

@@ -233,6 +233,24 @@ func TestGarbledRequestsAreRefusedByField(t *testing.T) {
 	}
 }
 
+func TestAQuickLookMissesNoBitOfAHeader(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 7))
+	for range 20 {
+		var e abi.Encoder
+		b := e.AppendRequest(nil, random(rnd))
+		for bit := range abi.ReqSize * 8 {
+			b[bit/8] ^= 1 << (bit % 8)
+			if n := binary.LittleEndian.Uint32(b[abi.ReqEndpointsCount:]); n < 1000 {
+				var view Request
+				if err := viewOf(&view, b); err != nil && strings.Contains(err.Error(), "look gives") {
+					t.Fatalf("byte %d, bit %d: %v", bit/8, bit%8, err)
+				}
+			}
+			b[bit/8] ^= 1 << (bit % 8)
+		}
+	}
+}
+
 func TestANewerMinorIsRead(t *testing.T) {
 	// Every header and record grown by 8 bytes, as a later minor may do.
 	var e abi.Encoder

@@ -61,24 +61,29 @@ func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
 	if err := d.readReasons(b, header, h); err != nil {
 		return err
 	}
-	resp.Reset(want)
 	resp.Requeue = time.Duration(le.Uint32(h[RespRequeue:])) * time.Millisecond
 	resp.Balance = uint8(balance)
-	resp.State = append(resp.State, state...)
+	resp.State = append(resp.State[:0], state...)
+	if cap(resp.Answers) < want {
+		resp.Answers = make([]Answer, want)
+	}
+	resp.Answers = resp.Answers[:want]
 	for i := range resp.Answers {
-		r := (*[AnswerSize]byte)(answers[i*int(stride):])
+		r := (*[AnswerSize]byte)(answers)
 		a := &resp.Answers[i]
 		a.Weight = uint16(min(le.Uint32(r[AnswerWeight:]), MaxWeight))
 		a.Flags = le.Uint32(r[AnswerFlags:]) & FlagKeepDraining
 		a.ResetAfterMS = le.Uint32(r[AnswerResetAfter:])
 		reason := le.Uint32(r[AnswerReason:])
-		if reason == NoReasonIndex {
-			continue
-		}
-		if int64(reason) >= int64(len(d.reasons)) {
+		switch {
+		case reason == NoReasonIndex:
+			a.Reason = ""
+		case int64(reason) >= int64(len(d.reasons)):
 			return fmt.Errorf("response: answer %d: reason is %d, but there are %d reasons", i, reason, len(d.reasons))
+		default:
+			a.Reason = d.reasons[reason]
 		}
-		a.Reason = d.reasons[reason]
+		answers = answers[stride:]
 	}
 	return nil
 }

@@ -25,12 +25,20 @@ type interner struct {
 
 	// recent is a cache of ids by a cheap mix of the text: most look-ups end here without a real hash of it, and, for
 	// texts of up to 16 bytes, without a look at the text that is kept.
-	recent [1 << recentBits]struct {
-		lo, hi uint64 // parts of text
-		text   string
-		id     uint32
-		round  uint32 // the last one that used it; 0: unknown
-	}
+	// A text has two places.
+	recent [1 << recentBits]recent
+}
+
+// recent is a text that was looked up lately.
+type recent struct {
+	lo, hi uint64 // parts of text: all of it when it has no more than 16 bytes
+	text   string
+	id     uint32
+	round  uint32 // the last one that used it; 0: unknown
+}
+
+func (r *recent) is(s string, lo, hi uint64) bool {
+	return r.lo == lo && r.hi == hi && len(r.text) == len(s) && (len(s) <= 16 || r.text == s)
 }
 
 // known is a string that has an id.
@@ -69,16 +77,27 @@ func (t *interner) id(s string) uint32 {
 	default:
 		return NoString
 	}
-	r := &t.recent[(uint64(n)^lo^bits.RotateLeft64(hi, 29))*odd>>(64-recentBits)]
-	if r.lo != lo || r.hi != hi || len(r.text) != n || n > 16 && r.text != s {
-		r.id = t.lookup(s)
-		r.lo, r.hi, r.text, r.round = lo, hi, t.known[r.id].text, 0
+	at := (uint64(n) ^ lo ^ bits.RotateLeft64(hi, 29)) * odd >> (64 - recentBits)
+	r := &t.recent[at]
+	if !r.is(s, lo, hi) {
+		if r = &t.recent[at^1]; !r.is(s, lo, hi) {
+			r = t.replace(at, s, lo, hi)
+		}
 	}
 	if r.round != t.round {
 		r.round = t.round
 		t.use(r.id)
 	}
 	return r.id
+}
+
+// replace puts a text that is at neither of its places to the first, and what is there to the second.
+func (t *interner) replace(at uint64, s string, lo, hi uint64) *recent {
+	id := t.lookup(s)
+	r := &t.recent[at]
+	t.recent[at^1] = *r
+	*r = recent{lo: lo, hi: hi, text: t.known[id].text, id: id}
+	return r
 }
 
 // use notes that this round uses an id.

@@ -94,7 +94,7 @@ static inline sluice_answer *sluice_answer_at(sluice_response *r, uint32_t i) {
 
 /* Begins a response: each endpoint keeps the weight that it came with and is never reset. Gives its length, what
  * sluice_decide returns, or a negative code. */
-static inline int64_t sluice_begin(const sluice_request *req, uint32_t length, sluice_response *resp, uint32_t room) {
+static inline int64_t sluice_begin(const sluice_request *restrict req, uint32_t length, sluice_response *restrict resp, uint32_t room) {
 	if (length < sizeof *req || req->magic != 0x51524C53 || req->major != 1 || req->total > length)
 		return SLUICE_BAD_REQUEST;
 	uint64_t total = sizeof *resp + (uint64_t)req->endpoints.count * sizeof(sluice_answer);
@@ -104,8 +104,9 @@ static inline int64_t sluice_begin(const sluice_request *req, uint32_t length, s
 		.magic = 0x50524C53, .total = (uint32_t)total, .header_length = sizeof *resp,
 		.answers = { sizeof *resp, req->endpoints.count, sizeof(sluice_answer) },
 	};
+	sluice_answer *restrict answer = (sluice_answer *)(resp + 1);
 	for (uint32_t i = 0; i < req->endpoints.count; i++)
-		*sluice_answer_at(resp, i) = (sluice_answer){ sluice_endpoint_at(req, i)->weight, 0, SLUICE_NEVER, SLUICE_NO_REASON };
+		answer[i] = (sluice_answer){ sluice_endpoint_at(req, i)->weight, 0, SLUICE_NEVER, SLUICE_NO_REASON };
 	return (int64_t)total;
 }
 
