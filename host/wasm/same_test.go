@@ -187,6 +187,27 @@ func TestEveryGuestAnswersTheSameMeteredPlainAndNatively(t *testing.T) {
 	}
 }
 
+// What is measured against each other must do the same.
+func TestTheTrivialGuestsAnswerAlike(t *testing.T) {
+	h := newHost(t, Options{})
+	inC := load(t, h, cGuest(t, "../../examples/plugin-c/zone_first.c"), "")
+	inGo := load(t, h, goGuest(t, "../internal/bench/guest"), "")
+	for _, s := range everyRequest() {
+		var want, got abi.Response
+		want.Reset(len(s.Request.Endpoints))
+		got.Reset(len(s.Request.Endpoints))
+		if err := inC.Decide(s.Request, &want); err != nil {
+			t.Fatalf("%s: %v", s.Name, err)
+		}
+		if err := inGo.Decide(s.Request, &got); err != nil {
+			t.Fatalf("%s: %v", s.Name, err)
+		}
+		if diff := difference(&want, &got); diff != "" {
+			t.Errorf("%s: in C and in Go: %s", s.Name, diff)
+		}
+	}
+}
+
 func TestFuelIsWhatItWasOnEveryMachine(t *testing.T) {
 	h := newHost(t, Options{})
 	module := goGuest(t, "../../plugins/zone-spill")

@@ -12,12 +12,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/host/internal/netlab"
+	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
 var sizes = []size{{1000, 10}, {5000, 10}, {10000, 10}, {10000, 50}}
@@ -25,16 +26,17 @@ var sizes = []size{{1000, 10}, {5000, 10}, {10000, 10}, {10000, 50}}
 func main() {
 	child := flag.String("size", "", "measure this size, such as 1000x10, in the present namespace, and print JSON")
 	changes := flag.Int("changes", 200, "single changes of each kind to measure")
-	plugin := flag.String("plugin", "bin/plugins/zone-spill.wasm", "module whose calls are measured")
+	bin := flag.String("bin", "bin", "folder of the modules that `make bench` builds")
+	only := flag.Bool("calls", false, "measure plugin calls only")
 	write := flag.String("write", "", "file to put the tables into, between the markers")
 	flag.Parse()
-	if err := run(*child, *changes, *plugin, *write); err != nil {
+	if err := run(*child, *changes, *bin, *write, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(child string, changes int, plugin, write string) error {
+func run(child string, changes int, bin, write string, onlyCalls bool) error {
 	ctx := context.Background()
 	if child != "" {
 		if !netlab.Inside() {
@@ -56,12 +58,16 @@ func run(child string, changes int, plugin, write string) error {
 	}
 	out := &bytes.Buffer{}
 	fmt.Fprintf(out, "Machine: %s.\n", machine())
-	calls, err := callCosts(ctx, plugin)
+	calls, err := callCosts(ctx, bin)
 	if err != nil {
 		return err
 	}
-	calls.print(out)
-	cost, err := policyCost(ctx, plugin, size{10000, 10})
+	printCalls(out, calls)
+	if onlyCalls {
+		_, err := fmt.Print(out)
+		return err
+	}
+	cost, err := policyCost(ctx, filepath.Join(bin, "plugins/zone-spill.wasm"), size{10000, 10})
 	if err != nil {
 		return err
 	}
