@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -395,5 +396,18 @@ func TestParseBoundsWhatADocumentCosts(t *testing.T) {
 		if _, err := Parse([]byte(text), ""); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v; want %s", err, want)
 		}
+	}
+}
+
+func TestParseTellsOfManyMistakesInFew(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\nnodePortAddresses: [x")
+	b.WriteString(strings.Repeat(", x", 99_999) + "]\n")
+	for i := range 100_000 {
+		fmt.Fprintf(&b, "k%d: 1\n", i)
+	}
+	_, err := Parse([]byte(b.String()), "")
+	if err == nil || len(err.Error()) > 20_000 || !strings.HasSuffix(err.Error(), "\nand 199900 more problems in this file") {
+		t.Errorf("error %.300v", err)
 	}
 }

@@ -73,7 +73,7 @@ func newMigration(b []byte) (*migration, error) {
 	if err = errors.Join(err, twice); err != nil {
 		return nil, err
 	}
-	tree, _ := strict.Tree(raw)
+	tree, _, _ := strict.Tree(raw)
 	in, ok := tree.(map[string]any)
 	if !ok {
 		return nil, fmt.Errorf("%s is not an object", strict.Describe(tree))

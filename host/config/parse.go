@@ -75,8 +75,11 @@ type bindingEntry struct {
 	Policy string `json:"policy"`
 }
 
+// maxTold is how many mistakes are told; the others are counted.
+const maxTold = 100
+
 // Parse reads a configuration from YAML or JSON. Paths in it are relative to dir. The error joins everything that is
-// wrong, in the order of the fields.
+// wrong, up to 100 mistakes, in the order of the fields.
 func Parse(b []byte, dir string) (*Config, error) {
 	docs := strict.CutYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
 	switch {
@@ -89,13 +92,20 @@ func Parse(b []byte, dir string) (*Config, error) {
 	if err = errors.Join(err, twice); err != nil {
 		return nil, err
 	}
-	tree, _ := strict.Tree(raw)
+	tree, _, _ := strict.Tree(raw)
 	f, misfits := strict.Fit[file](tree)
 	p := &parser{dir: dir, misfits: misfits}
-	for _, m := range misfits {
+	for _, m := range misfits.Told {
 		p.errs = append(p.errs, m)
 	}
+	p.more = misfits.MoreLost + misfits.MoreUnknown
 	c := p.config(f)
+	if over := len(p.errs) - maxTold; over > 0 {
+		p.errs, p.more = p.errs[:maxTold], p.more+over
+	}
+	if p.more > 0 {
+		p.errs = append(p.errs, fmt.Errorf("and %d more problems in this file", p.more))
+	}
 	if len(p.errs) > 0 {
 		return nil, errors.Join(p.errs...)
 	}
@@ -104,13 +114,18 @@ func Parse(b []byte, dir string) (*Config, error) {
 
 type parser struct {
 	dir     string
-	misfits []strict.Problem
+	misfits *strict.Misfits
 	errs    []error
+	more    int // problems beyond those in errs
 }
 
 // bad reports a mistake, unless it follows from one that is reported.
 func (p *parser) bad(path, format string, args ...any) {
-	if !strict.Covers(p.misfits, path) {
+	switch {
+	case p.misfits.Covers(path):
+	case len(p.errs) >= maxTold:
+		p.more++
+	default:
 		p.errs = append(p.errs, strict.Problem{Path: path, Err: fmt.Errorf(format, args...)})
 	}
 }

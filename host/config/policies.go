@@ -89,7 +89,7 @@ func (p *parser) settings(path string, raw json.RawMessage) string {
 	if len(raw) == 0 || string(raw) == "null" {
 		return ""
 	}
-	tree, _ := strict.Tree(raw)
+	tree, _, _ := strict.Tree(raw)
 	if _, ok := tree.(map[string]any); !ok {
 		p.bad(path, "%s is not an object", strict.Describe(tree))
 		return ""

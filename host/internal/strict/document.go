@@ -138,5 +138,14 @@ func (d Document) syntax(err error) error {
 		_, text, _ = strings.Cut(text, ": ")
 		begin += line - 1
 	}
-	return &SyntaxError{begin, errors.New(strings.ReplaceAll(text, "\n  ", "; "))}
+	all := strings.SplitN(text, "\n  ", Most+1)
+	more := ""
+	if len(all) > Most {
+		more = fmt.Sprintf("; and %d more", 1+strings.Count(all[Most], "\n  "))
+		all = all[:Most]
+	}
+	for i := range all {
+		all[i] = clip(all[i])
+	}
+	return &SyntaxError{begin, errors.New(strings.Join(all, "; ") + more)}
 }

@@ -14,38 +14,69 @@ import (
 	"strings"
 )
 
+// Most is how many problems of a kind are worth telling; the others are counted.
+const Most = 20
+
 // Tree decodes JSON that is known to be well-formed into maps, lists, strings, bools and json.Numbers, and gives the
-// paths of keys that stand twice in an object; the last one holds.
-func Tree(raw []byte) (tree any, twice []string) {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	return readValue(dec, "", &twice), twice
+// paths of keys that stand twice in an object, Most of them and how many more; the last one holds.
+func Tree(raw []byte) (tree any, twice []string, more int) {
+	r := reader{dec: json.NewDecoder(bytes.NewReader(raw))}
+	r.dec.UseNumber()
+	return r.value(nil), r.twice, r.more
 }
 
-func readValue(dec *json.Decoder, path string, twice *[]string) any {
-	token, err := dec.Token()
+type reader struct {
+	dec   *json.Decoder
+	twice []string
+	more  int
+}
+
+// step is the last one of a path: most paths are never written.
+type step struct {
+	up    *step
+	key   string
+	index int // when there is no key
+}
+
+func (s *step) String() string {
+	switch {
+	case s == nil:
+		return ""
+	case s.index >= 0:
+		return s.up.String() + "[" + strconv.Itoa(s.index) + "]"
+	}
+	return Join(s.up.String(), clip(s.key))
+}
+
+func (r *reader) value(path *step) any {
+	token, err := r.dec.Token()
 	if err != nil {
 		return nil
 	}
 	switch token {
 	case json.Delim('{'):
 		m := map[string]any{}
-		for dec.More() {
-			key, _ := dec.Token()
-			k, _ := key.(string)
-			if _, has := m[k]; has {
-				*twice = append(*twice, Join(path, k))
+		here := step{up: path, index: -1}
+		for r.dec.More() {
+			key, _ := r.dec.Token()
+			here.key, _ = key.(string)
+			if _, has := m[here.key]; has {
+				if len(r.twice) < Most {
+					r.twice = append(r.twice, here.String())
+				} else {
+					r.more++
+				}
 			}
-			m[k] = readValue(dec, Join(path, k), twice)
+			m[here.key] = r.value(&here)
 		}
-		_, _ = dec.Token()
+		_, _ = r.dec.Token()
 		return m
 	case json.Delim('['):
 		list := []any{}
-		for i := 0; dec.More(); i++ {
-			list = append(list, readValue(dec, path+"["+strconv.Itoa(i)+"]", twice))
+		for here := (step{up: path}); r.dec.More(); here.index++ {
+			list = append(list, r.value(&here))
 		}
-		_, _ = dec.Token()
+		_, _ = r.dec.Token()
 		return list
 	}
 	return token
@@ -70,10 +101,19 @@ func (p Problem) Error() string {
 // Unwrap gives the cause.
 func (p Problem) Unwrap() error { return p.Err }
 
+// Misfits are the places where a tree and a type differ.
+type Misfits struct {
+	// Told are Most of the places that are lost, and Most of those that are unknown.
+	Told                  []Problem
+	MoreLost, MoreUnknown int // those that are not told
+	lost                  map[string]bool
+	unknown               int
+}
+
 // Fit decodes a tree into a T. What does not fit is left at its zero value, in lists without moving the others; what
 // T does not have is left out. The tree is used up.
-func Fit[T any](tree any) (*T, []Problem) {
-	v, c := new(T), &checker{types: map[reflect.Type]map[string]reflect.Type{}}
+func Fit[T any](tree any) (*T, *Misfits) {
+	v, c := new(T), &checker{types: map[reflect.Type]map[string]reflect.Type{}, misfits: &Misfits{lost: map[string]bool{}}}
 	raw, err := json.Marshal(c.fit(tree, reflect.TypeFor[T](), ""))
 	if err == nil {
 		err = json.Unmarshal(raw, v)
@@ -81,27 +121,51 @@ func Fit[T any](tree any) (*T, []Problem) {
 	if err != nil { // fit has seen to it that this cannot be; if it can, nothing is lost in silence
 		c.bad("", "%w", err)
 	}
-	return v, c.problems
+	return v, c.misfits
 }
 
-// Covers tells whether what is wrong at path follows from something that Fit has reported as lost.
-func Covers(problems []Problem, path string) bool {
-	return slices.ContainsFunc(problems, func(p Problem) bool {
-		if p.Unknown || p.Path == "" || !strings.HasPrefix(path, p.Path) {
-			return false
+// Lost tells whether what stood at path did not fit.
+func (m *Misfits) Lost(path string) bool { return path != "" && m.lost[path] }
+
+// AnyLost tells whether anything did not fit.
+func (m *Misfits) AnyLost() bool { return len(m.lost) > 0 }
+
+// Covers tells whether what is wrong at path follows from something that is lost.
+func (m *Misfits) Covers(path string) bool {
+	if len(m.lost) == 0 {
+		return false
+	}
+	for i := range len(path) {
+		if (path[i] == '.' || path[i] == '[') && m.Lost(path[:i]) {
+			return true
 		}
-		return path == p.Path || path[len(p.Path)] == '.' || path[len(p.Path)] == '['
-	})
+	}
+	return m.Lost(path)
 }
 
 type checker struct {
-	problems []Problem
-	types    map[reflect.Type]map[string]reflect.Type // fields by JSON name
+	misfits *Misfits
+	types   map[reflect.Type]map[string]reflect.Type // fields by JSON name
 }
 
 func (c *checker) bad(path, format string, args ...any) any {
-	c.problems = append(c.problems, Problem{Path: path, Err: fmt.Errorf(format, args...)})
+	m := c.misfits
+	if m.lost[path] = true; len(m.lost) > Most {
+		m.MoreLost++
+		return nil
+	}
+	m.Told = append(m.Told, Problem{Path: path, Err: fmt.Errorf(format, args...)})
 	return nil
+}
+
+func (c *checker) stray(path, key string, types map[string]reflect.Type) {
+	m := c.misfits
+	if m.unknown++; m.unknown > Most {
+		m.MoreUnknown++
+		return
+	}
+	err := fmt.Errorf("unknown field%s", DidYouMean(key, slices.Collect(maps.Keys(types))))
+	m.Told = append(m.Told, Problem{Path: Join(path, clip(key)), Err: err, Unknown: true})
 }
 
 var (
@@ -179,8 +243,7 @@ func (c *checker) fields(m map[string]any, t reflect.Type, path string) any {
 		ft, ok := types[k]
 		if !ok {
 			delete(m, k)
-			err := fmt.Errorf("unknown field%s", DidYouMean(k, slices.Collect(maps.Keys(types))))
-			c.problems = append(c.problems, Problem{Path: Join(path, k), Err: err, Unknown: true})
+			c.stray(path, k, types)
 			continue
 		}
 		m[k] = c.fit(m[k], ft, Join(path, k))
@@ -209,10 +272,16 @@ func (c *checker) custom(tree any, t reflect.Type, path string) any {
 	if err == nil {
 		return tree
 	}
+	if len(c.misfits.lost) >= Most {
+		return c.bad(path, "")
+	}
 	return c.bad(path, "%s: %w", Describe(tree), err)
 }
 
 func (c *checker) no(tree any, wanted, path string) any {
+	if len(c.misfits.lost) >= Most {
+		return c.bad(path, "")
+	}
 	return c.bad(path, "%s is not %s", Describe(tree), wanted)
 }
 
@@ -227,6 +296,14 @@ func Describe(tree any) string {
 		return fmt.Sprintf("%.100q", v)
 	}
 	return fmt.Sprint(tree)
+}
+
+// clip keeps a key from filling a screen.
+func clip(key string) string {
+	if len(key) <= 200 {
+		return key
+	}
+	return strings.ToValidUTF8(key[:200], "") + "…"
 }
 
 // Join gives the path of a key.

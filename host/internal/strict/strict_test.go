@@ -84,14 +84,14 @@ type outer struct {
 }
 
 func TestFitReportsEverythingAndKeepsTheRest(t *testing.T) {
-	tree, twice := Tree([]byte(`{"s":1,"b":"x","N":1,"n":2147483648,"list":[{"n":1},7,{"n":2,"m":3},null],"map":{"a":"b","c":1},
+	tree, twice, _ := Tree([]byte(`{"s":1,"b":"x","N":1,"n":2147483648,"list":[{"n":1},7,{"n":2,"m":3},null],"map":{"a":"b","c":1},
 		"raw":{"z":1.50,"a":[true]},"free":[1],"skip":"x","s":2}`))
 	if fmt.Sprint(twice) != "[s]" {
 		t.Errorf("twice: %v", twice)
 	}
 	v, problems := Fit[outer](tree)
 	var got []string
-	for _, p := range problems {
+	for _, p := range problems.Told {
 		got = append(got, p.Error())
 	}
 	slices.Sort(got)
@@ -112,17 +112,17 @@ func TestFitReportsEverythingAndKeepsTheRest(t *testing.T) {
 		t.Errorf("got %+v", v)
 	}
 	for path, covered := range map[string]bool{"list[1]": true, "list[1].n": true, "list[10]": false, "list": false, "b": true, "skip": false} {
-		if Covers(problems, path) != covered {
+		if problems.Covers(path) != covered {
 			t.Errorf("Covers(%s) = %v", path, !covered)
 		}
 	}
 }
 
 func TestFitOfWhatIsNoObject(t *testing.T) {
-	if _, problems := Fit[outer](any([]any{})); len(problems) != 1 || problems[0].Error() != "a list is not an object" {
+	if _, problems := Fit[outer](any([]any{})); len(problems.Told) != 1 || problems.Told[0].Error() != "a list is not an object" {
 		t.Errorf("got %v", problems)
 	}
-	if v, problems := Fit[outer](nil); v == nil || len(problems) != 0 {
+	if v, problems := Fit[outer](nil); v == nil || len(problems.Told) != 0 {
 		t.Errorf("nothing at all: %v", problems)
 	}
 }

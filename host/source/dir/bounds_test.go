@@ -1,11 +1,14 @@
 package dir
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/host/model"
 )
 
 func TestADocumentThatAliasesMakeTooLargeIsRefusedAlone(t *testing.T) {
@@ -44,5 +47,47 @@ func TestAFileThatIsTooLargeIsRefusedWithoutReadingIt(t *testing.T) {
 	}
 	if read := after.TotalAlloc - before.TotalAlloc; read > 8<<20 {
 		t.Errorf("it has cost %d bytes", read)
+	}
+}
+
+func TestOfManyProblemsInAFileSomeAreToldAndTheRestCounted(t *testing.T) {
+	const one = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n"
+	keys := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "k%d: 1\n", i)
+		}
+		return b.String()
+	}
+	for name, c := range map[string]struct {
+		text string
+		want string // the last one
+	}{
+		"20, all told":      {one + keys(20), `warning a.yaml:1: Node n1: k9: unknown field: ignored`},
+		"21":                {one + keys(21), `warning a.yaml: and 1 more problem in this file`},
+		"unknown keys":      {one + keys(100_000), `warning a.yaml: and 99980 more problems in this file`},
+		"errors come first": {one + keys(100) + "status: {addresses: [1" + strings.Repeat(",1", 29) + "]}\n", `error a.yaml: and 110 more problems in this file`},
+		"what is no object": {"[]\n" + strings.Repeat("---\n[]\n", 99), `error a.yaml: and 80 more problems in this file`},
+		"keys twice":        {`{"kind":"Node"` + strings.Repeat(`,"a":1`, 100) + "}", `error a.json: and 80 more problems in this file`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			file := "a.yaml"
+			if strings.Contains(c.want, ".json") {
+				file = "a.json"
+			}
+			write(t, filepath.Join(root, file), c.text)
+			_, problems, err := Load(root)
+			if err != nil || len(problems) > 21 {
+				t.Fatalf("%d problems, %v", len(problems), err)
+			}
+			lines := strings.Split(strings.TrimSpace(dump(model.NewSnapshot(), problems)), "\n")
+			if got := lines[len(lines)-1]; got != c.want {
+				t.Errorf("the last of %d is %s; want %s", len(lines), got, c.want)
+			}
+			if name == "errors come first" && problems[0].Warning {
+				t.Errorf("the first is %v", problems[0])
+			}
+		})
 	}
 }

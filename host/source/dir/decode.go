@@ -30,7 +30,7 @@ type object struct {
 	mirror   []*model.EndpointSlice // Endpoints: used when the Service of that name has no selector
 	selector bool                   // Service: it has one
 	mirrorOf string                 // EndpointSlice: the Endpoints that a cluster made it from
-	problems []source.Problem       // without file and line
+	problems bounded                // without file and line
 }
 
 func title(kind string, name model.Name) string {
@@ -56,10 +56,11 @@ var kinds = []string{kindService, kindSlice, kindNode, kindEndpoints, kindCIDR}
 
 // decode reads the objects of a document from well-formed JSON.
 func (d *document) decode(raw []byte) {
-	tree, twice := strict.Tree(raw)
+	tree, twice, more := strict.Tree(raw)
 	for _, path := range twice {
 		d.bad("", path, errors.New("is there twice: the last one is used"))
 	}
+	d.problems.errors += more
 	ignored := map[string]*other{}
 	d.item(tree, "", "", 0, ignored)
 	for _, id := range slices.Sorted(maps.Keys(ignored)) {
@@ -67,7 +68,7 @@ func (d *document) decode(raw []byte) {
 		if n := ignored[id].count; n > 1 {
 			err = fmt.Errorf("%w, and %d more", err, n-1)
 		}
-		d.problems = append(d.problems, source.Problem{Object: ignored[id].first, Err: err, Warning: true})
+		d.problems.add(source.Problem{Object: ignored[id].first, Err: err, Warning: true})
 	}
 }
 
@@ -78,7 +79,7 @@ type other struct {
 }
 
 func (d *document) bad(object, field string, err error) {
-	d.problems = append(d.problems, source.Problem{Object: object, Field: field, Err: err})
+	d.problems.add(source.Problem{Object: object, Field: field, Err: err})
 }
 
 // item reads one object, or the items of a list. Items of a typed list may leave out the kind that it implies.
@@ -160,7 +161,7 @@ func (d *document) object(m map[string]any, id, kind string, name model.Name) {
 		return
 	}
 	o := &object{kind: kind, name: name}
-	var misfits []strict.Problem
+	var misfits *strict.Misfits
 	var more []source.Problem
 	switch id {
 	case kindService:
@@ -205,16 +206,18 @@ func (d *document) object(m map[string]any, id, kind string, name model.Name) {
 		v.Namespace = name.Namespace
 		o.mirror, more = source.Mirror(v)
 	}
-	for _, p := range misfits {
+	for _, p := range misfits.Told {
 		err := p.Err
 		if p.Unknown {
 			err = fmt.Errorf("%w: ignored", err)
 		}
-		o.problems = append(o.problems, source.Problem{Object: title(kind, name), Field: p.Path, Err: err, Warning: p.Unknown})
+		o.problems.add(source.Problem{Object: title(kind, name), Field: p.Path, Err: err, Warning: p.Unknown})
 	}
+	o.problems.errors += misfits.MoreLost
+	o.problems.warnings += misfits.MoreUnknown
 	for _, p := range more {
-		if !strict.Covers(misfits, p.Field) {
-			o.problems = append(o.problems, p)
+		if !misfits.Covers(p.Field) {
+			o.problems.add(p)
 		}
 	}
 	d.objects = append(d.objects, o)

@@ -25,7 +25,7 @@ type place struct {
 	file string
 	line int
 	kept bool // o is the last good version, in place of one that has something wrong
-	told []source.Problem
+	told *bounded
 }
 
 // objectKey identifies an object in a folder.
@@ -36,11 +36,17 @@ type objectKey struct {
 
 func (p place) String() string { return fmt.Sprintf("%s:%d", p.file, p.line) }
 
-// merge gives what has changed since the last merge, sorted by kind and name, and every problem that there is now,
-// sorted by file. Of objects that are there twice the first one is used, in the order of files and documents. An object
+// merge gives what has changed since the last merge, sorted by kind and name, and the problems that there are now,
+// sorted by file, of each file the first ones. Of objects that are there twice the first one is used, in the order of files and documents. An object
 // with a bad field is used without that field when it is new; when it was good before, it stays as it was.
 func (f *folder) merge() ([]model.Change, []source.Problem) {
 	problems := slices.Clone(f.walk)
+	more := map[string]rest{}
+	count := func(file string, b *bounded) {
+		r := more[file]
+		r.add(b.missing())
+		more[file] = r
+	}
 	seen := map[objectKey]*place{}
 	var order []*place
 	good := map[objectKey]*object{}
@@ -50,10 +56,11 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 			problems = append(problems, *m.broken)
 		}
 		for _, d := range m.docs {
-			problems = append(problems, at(d.problems, rel, d.line)...)
+			problems = append(problems, at(d.problems.list, rel, d.line)...)
+			count(rel, &d.problems)
 			for _, o := range d.objects {
 				k := objectKey{o.kind, o.name}
-				here := &place{o: o, file: rel, line: d.line, told: o.problems}
+				here := &place{o: o, file: rel, line: d.line, told: &o.problems}
 				if first, dup := seen[k]; dup {
 					problems = append(problems, source.Problem{
 						File: rel, Line: d.line, Object: title(o.kind, o.name), Err: fmt.Errorf("also in %s, which is used", first),
@@ -102,7 +109,8 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 				next.slices[s.Name] = s
 			}
 		}
-		told := at(p.told, p.file, p.line)
+		told := at(p.told.list, p.file, p.line)
+		count(p.file, p.told)
 		for i := range told {
 			if p.kept && !told[i].Warning {
 				told[i].Err = fmt.Errorf("%w: the object stays as it was", told[i].Err)
@@ -113,6 +121,7 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 	slices.SortStableFunc(problems, func(a, b source.Problem) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
 	})
+	problems = few(problems, more)
 
 	changes := diff(f.last.services, next.services, func(n model.Name, v *model.Service) model.Change {
 		return model.Change{Kind: model.ServiceKind, Name: n, Service: v}
@@ -132,7 +141,7 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 
 // faulty tells whether something in the object could not be used.
 func (o *object) faulty() bool {
-	return slices.ContainsFunc(o.problems, func(p source.Problem) bool { return !p.Warning })
+	return o.problems.errors > 0
 }
 
 // diff lists what differs, by name. A nil value in a change means that the object is gone.

@@ -14,7 +14,7 @@ type document struct {
 	text     string // for recognising it in the file's next version
 	line     int
 	objects  []*object
-	problems []source.Problem // of the document itself, and of what is no object; without file and line
+	problems bounded // of the document itself, and of what is no object; without file and line
 	// incomplete: something in it has no kind or no name, so that it may be cut off.
 	incomplete bool
 }
