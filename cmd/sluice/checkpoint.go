@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 const defaultCheckpoint = "/run/sluice/checkpoint.json"
@@ -17,7 +18,7 @@ type checkpointFile string
 
 // Load implements engine.Checkpoint.
 func (f checkpointFile) Load() ([]byte, error) {
-	r, err := os.Open(string(f))
+	r, err := os.OpenFile(string(f), os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would wait for its writer
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
