@@ -127,6 +127,9 @@ func Fit[T any](tree any) (*T, *Misfits) {
 // Lost tells whether what stood at path did not fit.
 func (m *Misfits) Lost(path string) bool { return path != "" && m.lost[path] }
 
+// Lose counts what stood at path as lost, and tells nothing.
+func (m *Misfits) Lose(path string) { m.lost[path] = true }
+
 // AnyLost tells whether anything did not fit.
 func (m *Misfits) AnyLost() bool { return len(m.lost) > 0 }
 

@@ -91,3 +91,28 @@ func TestOfManyProblemsInAFileSomeAreToldAndTheRestCounted(t *testing.T) {
 		})
 	}
 }
+
+func TestAServiceWhosePortNameIsNoLongerTextStaysAsItWas(t *testing.T) {
+	service := func(name string) string {
+		return "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIP: 10.96.0.1, ports: [{name: " + name + ", port: 80}]}\n"
+	}
+	root := t.TempDir()
+	path := filepath.Join(root, "a.yaml")
+	f := newFolder(root)
+	for _, step := range []struct {
+		name          string
+		changes, told int
+	}{{`"y"`, 1, 0}, {"y", 0, 1}, {`"n"`, 1, 0}} {
+		write(t, path, service(step.name))
+		if err := f.scan(names{"": true}, nil); err != nil {
+			t.Fatal(err)
+		}
+		changes, problems := f.merge()
+		if len(changes) != step.changes || len(problems) != step.told {
+			t.Errorf("%s: %v, %v", step.name, changes, problems)
+		}
+		if step.told > 0 && !strings.HasSuffix(problems[0].Error(), "spec.ports[0].name: true is not text (quote it): the object stays as it was") {
+			t.Errorf("%s: %v", step.name, problems)
+		}
+	}
+}

@@ -167,6 +167,7 @@ func (d *document) object(m map[string]any, id, kind string, name model.Name) {
 	case kindService:
 		v, unfit := strict.Fit[corev1.Service](m)
 		misfits = unfit
+		withoutService(v, unfit)
 		v.Namespace = name.Namespace
 		o.selector = len(v.Spec.Selector) > 0
 		var skip source.Skip
@@ -178,6 +179,7 @@ func (d *document) object(m map[string]any, id, kind string, name model.Name) {
 	case kindSlice:
 		v, unfit := strict.Fit[discoveryv1.EndpointSlice](m)
 		misfits = unfit
+		withoutSlice(v, unfit)
 		v.Namespace = name.Namespace
 		setSliceDefaults(v)
 		if v.Labels[discoveryv1.LabelManagedBy] == source.MirrorController {
@@ -203,6 +205,7 @@ func (d *document) object(m map[string]any, id, kind string, name model.Name) {
 		//lint:ignore SA1019 older manifests hold Endpoints, and clusters mirror them
 		v, unfit := strict.Fit[corev1.Endpoints](m)
 		misfits = unfit
+		withoutEndpoints(v, unfit)
 		v.Namespace = name.Namespace
 		o.mirror, more = source.Mirror(v)
 	}

@@ -1,0 +1,82 @@
+package dir
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/sluice-proxy/sluice/host/internal/strict"
+	"github.com/sluice-proxy/sluice/host/source"
+)
+
+// Fields that do not fit are left empty. Where empty means something, that is not what was meant: a port that has lost
+// its name or protocol would match others, and without source ranges everybody may come in. The functions below take
+// the meaning away too; what follows from it is told already.
+
+func withoutService(v *corev1.Service, m *strict.Misfits) {
+	if !m.AnyLost() {
+		return
+	}
+	v.Labels = withLabels(v.Labels, m)
+	for i := range v.Spec.Ports {
+		if field := fmt.Sprintf("spec.ports[%d]", i); portLost(field, m) {
+			v.Spec.Ports[i].Port = 0
+			m.Lose(field + ".port")
+		}
+	}
+	const ranges, unreadable = "spec.loadBalancerSourceRanges", "?"
+	for i := range v.Spec.LoadBalancerSourceRanges {
+		if m.Lost(fmt.Sprintf("%s[%d]", ranges, i)) {
+			v.Spec.LoadBalancerSourceRanges[i] = unreadable
+		}
+	}
+	if m.Lost(ranges) {
+		v.Spec.LoadBalancerSourceRanges = []string{unreadable}
+	}
+}
+
+func withoutSlice(v *discoveryv1.EndpointSlice, m *strict.Misfits) {
+	if !m.AnyLost() {
+		return
+	}
+	v.Labels = withLabels(v.Labels, m)
+	for i := range v.Ports {
+		if portLost(fmt.Sprintf("ports[%d]", i), m) {
+			v.Ports[i].Port = nil
+		}
+	}
+}
+
+//lint:ignore SA1019 older manifests hold Endpoints
+func withoutEndpoints(v *corev1.Endpoints, m *strict.Misfits) {
+	if !m.AnyLost() {
+		return
+	}
+	v.Labels = withLabels(v.Labels, m)
+	for i := range v.Subsets {
+		for j := range v.Subsets[i].Ports {
+			if field := fmt.Sprintf("subsets[%d].ports[%d]", i, j); portLost(field, m) {
+				v.Subsets[i].Ports[j].Port = 0
+				m.Lose(field + ".port")
+			}
+		}
+	}
+}
+
+func portLost(field string, m *strict.Misfits) bool {
+	return m.Lost(field+".name") || m.Lost(field+".protocol")
+}
+
+// withLabels keeps the labels that say something whatever their value.
+func withLabels(labels map[string]string, m *strict.Misfits) map[string]string {
+	for _, k := range []string{source.LabelProxyName, source.LabelHeadless} {
+		if m.Lost("metadata.labels[" + k + "]") {
+			if labels == nil {
+				labels = map[string]string{}
+			}
+			labels[k] = ""
+		}
+	}
+	return labels
+}
