@@ -44,8 +44,9 @@ type Planner struct {
 	builder  *Builder
 	zones    []abi.Zone
 	services map[model.Name]*planned
-	dirty    map[model.Name]struct{}
-	stale    bool // facts, rules, global and zones are to be worked out again
+	dirty    map[model.Name]bool // to be looked at; true: something has changed, false: only its time has come
+	late     []model.Name        // those whose time has come, the longest due first
+	stale    bool                // facts, rules, global and zones are to be worked out again
 	wakes    wakes
 	warnings []string // as of the last refresh
 	fresh    []string // of those, what has not been said
@@ -96,7 +97,7 @@ func NewPlanner(s Settings, plugins func(policy.Step) (policy.Plugin, error)) *P
 		chains:   policy.NewChains(plugins),
 		builder:  NewBuilder(),
 		services: map[model.Name]*planned{},
-		dirty:    map[model.Name]struct{}{},
+		dirty:    map[model.Name]bool{},
 		account:  account{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
 	}
 	p.Configure(s)
@@ -120,7 +121,7 @@ func (p *Planner) Apply(changes []model.Change) {
 	for _, c := range changes {
 		p.trigger(&c)
 		for _, name := range p.cluster.Apply(c) {
-			p.dirty[name] = struct{}{}
+			p.dirty[name] = true
 		}
 		p.stale = p.stale || c.Kind == model.NodeKind || c.Kind == model.ServiceCIDRKind
 	}
@@ -129,7 +130,7 @@ func (p *Planner) Apply(changes []model.Change) {
 // Replace takes a whole cluster in place of what was there. The planner owns it from then on.
 func (p *Planner) Replace(cluster *model.Snapshot) {
 	for name := range p.cluster.Services {
-		p.dirty[name] = struct{}{}
+		p.dirty[name] = true
 	}
 	p.cluster, p.stale = cluster, true
 	p.touchAll()
@@ -140,7 +141,7 @@ func (p *Planner) Replace(cluster *model.Snapshot) {
 func (p *Planner) Reloaded() {
 	for name, s := range p.services {
 		if s.decided != nil {
-			p.dirty[name] = struct{}{}
+			p.dirty[name] = true
 		}
 	}
 }
@@ -185,7 +186,9 @@ func (p *Planner) Plan(now time.Time) Step {
 		w := heap.Pop(&p.wakes).(wake)
 		if s := p.services[w.name]; s != nil && s.wake == w.at {
 			s.wake = 0
-			p.dirty[w.name] = struct{}{}
+			if _, noted := p.dirty[w.name]; !noted {
+				p.dirty[w.name], p.late = false, append(p.late, w.name)
+			}
 		}
 	}
 	if !p.planned {
@@ -194,12 +197,17 @@ func (p *Planner) Plan(now time.Time) Step {
 	}
 	step := Step{Warnings: p.fresh}
 	p.fresh = nil
-	for _, name := range p.order() {
+	changed := p.order()
+	for _, name := range changed {
 		p.one(name, now, &step)
 	}
-	step.Planned = len(p.dirty)
+	left := p.onTime(now, &step)
+	step.Planned = len(p.dirty) - left
 	if len(p.dirty) > 0 {
-		p.dirty = map[model.Name]struct{}{} // not clear: that costs as much as the map was ever large
+		p.dirty = map[model.Name]bool{} // not clear: that costs as much as the map was ever large
+	}
+	for _, name := range p.late {
+		p.dirty[name] = false
 	}
 	step.Delta = p.builder.Take()
 	for _, d := range p.builder.Contested() {
@@ -214,14 +222,36 @@ func (p *Planner) Plan(now time.Time) Step {
 		}
 		heap.Pop(&p.wakes)
 	}
+	if left > 0 {
+		step.Wake = now
+	}
 	return step
 }
 
-// order gives the Services that have to be looked at, by name, those without a policy first: they wait for nobody's
-// plugin.
+// onTime plans the Services whose time has come and that did not change besides, the longest due first, and leaves the
+// rest for the next Plan when the limit is reached. It tells how many those are.
+func (p *Planner) onTime(now time.Time, step *Step) (left int) {
+	for i, name := range p.late {
+		if p.dirty[name] {
+			continue // planned as changed
+		}
+		if later := p.chains.Later; later != nil && later() {
+			p.late = slices.DeleteFunc(slices.Clone(p.late[i:]), func(n model.Name) bool { return p.dirty[n] })
+			return len(p.late)
+		}
+		p.one(name, now, step)
+	}
+	p.late = nil
+	return 0
+}
+
+// order gives the Services that have changed, by name, those without a policy first: they wait for nobody's plugin.
 func (p *Planner) order() []model.Name {
 	var plain, decided []model.Name
 	for _, name := range slices.SortedFunc(maps.Keys(p.dirty), model.Name.Compare) {
+		if !p.dirty[name] {
+			continue
+		}
 		if svc := p.cluster.Services[name]; svc != nil {
 			if pol, _ := p.settings.Policies.For(svc); pol != nil {
 				decided = append(decided, name)
@@ -370,7 +400,7 @@ func (p *Planner) Names() []model.Name {
 
 func (p *Planner) touchAll() {
 	for name := range p.cluster.Services {
-		p.dirty[name] = struct{}{}
+		p.dirty[name] = true
 	}
 }
 

@@ -258,3 +258,47 @@ func TestAnExternalAddressTakesNobodysClusterIP(t *testing.T) {
 		t.Fatalf("%s has it", f.Owner)
 	}
 }
+
+// again asks to be asked again at once, always.
+type again struct{ byZone }
+
+func (again) Decide(req *abi.Request, resp *abi.Response) error {
+	resp.Requeue = time.Second
+	return byZone{}.Decide(req, resp)
+}
+
+func TestEveryServiceGetsItsTurnWhileTheLimitStrikes(t *testing.T) {
+	const services = 40
+	asked := 0
+	p := NewPlanner(testSettings(), func(policy.Step) (policy.Plugin, error) { return again{}, nil })
+	p.Limit(func() bool { asked++; return asked > 3 })
+	var changes []model.Change
+	for i := range services {
+		name := model.Name{Namespace: "shop", Name: fmt.Sprintf("s%02d", i)}
+		changes = append(changes,
+			model.Change{Kind: model.ServiceKind, Name: name, Service: &model.Service{
+				Name: name, Labels: map[string]string{"zoned": ""}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i)})},
+				Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: 80}},
+			}},
+			model.Change{Kind: model.SliceKind, Name: name, Slice: slice(name, 2)})
+	}
+	p.Apply(append(changes, model.Change{Kind: model.Synced}))
+	now := time.Unix(1000, 0)
+	for range 3 * services { // far more asking than a second allows: all come due again and again
+		asked = 0
+		step := p.Plan(now)
+		if step.Wake.IsZero() {
+			t.Fatal("nobody waits any more, though everybody asks to be asked again")
+		}
+		now = now.Add(300 * time.Millisecond)
+	}
+	decided := 0
+	for _, f := range p.Current().Frontends {
+		if f.Pool.Members[0].Weight > 1 {
+			decided++
+		}
+	}
+	if decided != services {
+		t.Fatalf("%d of %d Services were asked about", decided, services)
+	}
+}
