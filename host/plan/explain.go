@@ -27,7 +27,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	}
 	e := &Explanation{Service: svc, Err: s.err, Decided: s.decided}
 	e.Policy, _ = p.settings.Policies.For(svc)
-	if e.Decided == nil {
+	if e.Decided == nil && e.Policy == nil { // what the default rules say is not kept: it follows from the cluster
 		e.Decided, _, _ = p.decide(svc, s, time.Time{})
 	}
 	for _, f := range p.builder.wanted[name].frontends {

@@ -302,3 +302,30 @@ func TestEveryServiceGetsItsTurnWhileTheLimitStrikes(t *testing.T) {
 		t.Fatalf("%d of %d Services were asked about", decided, services)
 	}
 }
+
+func TestExplainCallsNoPluginOfAPolicyThatIsNewToAService(t *testing.T) {
+	settings := testSettings()
+	settings.Policies = nil
+	p := NewPlanner(settings, nativePlugins)
+	name := model.Name{Namespace: "shop", Name: "web"}
+	p.Apply([]model.Change{
+		{Kind: model.ServiceKind, Name: name, Service: &model.Service{
+			Name: name, Labels: map[string]string{"zoned": ""}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+			Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: 80}},
+		}},
+		{Kind: model.SliceKind, Name: name, Slice: slice(name, 2)}, {Kind: model.Synced},
+	})
+	p.Plan(time.Unix(1000, 0))
+	if x, err := p.Explain(name); err != nil || x.Policy != nil || len(x.Decided) != 1 {
+		t.Fatalf("by the default rules: %+v, %v", x, err)
+	}
+	p.Configure(testSettings())
+	x, err := p.Explain(name)
+	if err != nil || x.Policy == nil || p.Calls() != 0 {
+		t.Fatalf("%+v, %v, %d calls", x, err, p.Calls())
+	}
+	p.Plan(time.Unix(1001, 0))
+	if x, _ := p.Explain(name); len(x.Decided) != 1 || p.Calls() != 1 {
+		t.Fatalf("decided %d, %d calls", len(x.Decided), p.Calls())
+	}
+}
