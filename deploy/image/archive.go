@@ -1,0 +1,53 @@
+package main
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// archive writes a layout as one file, as tools load it. A file that is there is replaced when all of it is written.
+func archive(layout, to string, at time.Time) (err error) {
+	if at.IsZero() {
+		at = time.Unix(0, 0)
+	}
+	f, err := os.CreateTemp(filepath.Dir(to), ".image-")
+	if err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	defer os.Remove(f.Name()) // not there any more when all is well
+	w := tar.NewWriter(f)
+	err = filepath.WalkDir(layout, func(path string, d fs.DirEntry, err error) error { // by name
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(layout, path)
+		if err != nil || name == "." {
+			return err
+		}
+		if d.IsDir() {
+			return w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: filepath.ToSlash(name) + "/", Mode: 0o755, ModTime: at})
+		}
+		body, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: filepath.ToSlash(name), Mode: 0o644, Size: int64(len(body)), ModTime: at}); err != nil {
+			return err
+		}
+		_, err = w.Write(body)
+		return err
+	})
+	err = errors.Join(err, w.Close(), f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), to)
+	}
+	if err != nil {
+		return fmt.Errorf("archive %s: %w", to, err)
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"debug/buildinfo"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+const module = "github.com/sluice-proxy/sluice"
+
+// builder runs the go command in the checkout that this command was started in.
+type builder struct {
+	root    string // of the module
+	goroot  string
+	temp    string
+	version string
+}
+
+func newBuilder(ctx context.Context, version string) (*builder, error) {
+	b := &builder{version: version}
+	out, err := b.run(ctx, nil, "list", "-m", "-f", "{{.Dir}}", module)
+	if err != nil {
+		return nil, fmt.Errorf("not in a checkout of sluice: %w", err)
+	}
+	b.root = strings.TrimSpace(out)
+	if out, err = b.run(ctx, nil, "env", "GOROOT"); err != nil {
+		return nil, err
+	}
+	b.goroot = strings.TrimSpace(out)
+	b.temp, err = os.MkdirTemp("", "sluice-image-")
+	return b, err
+}
+
+func (b *builder) close() { _ = os.RemoveAll(b.temp) }
+
+func (b *builder) run(ctx context.Context, env []string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Env = b.root, append(os.Environ(), env...)
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, said.Bytes())
+	}
+	return out.String(), nil
+}
+
+// sluice builds the binary for a platform, and gives it with the licences of all that is in it.
+func (b *builder) sluice(ctx context.Context, p platform) ([]file, error) {
+	out := filepath.Join(b.temp, "sluice-"+p.arch)
+	// No -buildvcs: the binary is that of the sources, wherever they were cloned; version says which they are.
+	_, err := b.run(ctx, []string{"CGO_ENABLED=0", "GOOS=" + p.os, "GOARCH=" + p.arch},
+		"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+b.version, "-o", out, "./cmd/sluice")
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p, err)
+	}
+	body, err := os.ReadFile(out)
+	if err != nil {
+		return nil, err
+	}
+	files, err := b.licences(ctx, out)
+	if err != nil {
+		return nil, fmt.Errorf("%s: licences: %w", p, err)
+	}
+	return append(files, file{name: "sluice", mode: 0o755, body: body}), nil
+}
+
+// plugins builds every bundled plugin, as the Makefile does.
+func (b *builder) plugins(ctx context.Context) ([]file, error) {
+	mains, err := filepath.Glob(filepath.Join(b.root, "plugins", "*", "main.go"))
+	if err == nil && len(mains) == 0 {
+		err = errors.New("there are none")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("plugins: %w", err)
+	}
+	var files []file
+	for _, main := range mains {
+		name := filepath.Base(filepath.Dir(main))
+		out := filepath.Join(b.temp, name+".wasm")
+		_, err := b.run(ctx, []string{"GOOS=wasip1", "GOARCH=wasm"},
+			"build", "-trimpath", "-buildvcs=false", "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./plugins/"+name)
+		if err != nil {
+			return nil, fmt.Errorf("plugin %s: %w", name, err)
+		}
+		body, err := os.ReadFile(out)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{name: "plugins/" + name + ".wasm", mode: 0o644, body: body})
+	}
+	return files, nil
+}
+
+var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|notice|copying|copyright|patents)([.-].*)?$`)
+
+// licences collects what the licences of the modules in a binary want to be passed on with it, and Go's own.
+func (b *builder) licences(ctx context.Context, binary string) ([]file, error) {
+	info, err := buildinfo.ReadFile(binary)
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"list", "-m", "-f", "{{.Path}}\t{{.Dir}}", module}
+	for _, m := range info.Deps {
+		args = append(args, m.Path)
+	}
+	out, err := b.run(ctx, nil, args...)
+	if err != nil {
+		return nil, err
+	}
+	files, err := licencesIn(b.goroot, "licenses/go")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(out) {
+		name, dir, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		found, err := licencesIn(dir, path.Join("licenses", name))
+		if err != nil {
+			return nil, fmt.Errorf("module %s: %w", name, err)
+		}
+		files = append(files, found...)
+	}
+	return files, nil
+}
+
+func licencesIn(dir, to string) ([]file, error) {
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var files []file
+	for _, d := range list {
+		if !licenceFile.MatchString(d.Name()) || !d.Type().IsRegular() || slices.Contains([]string{".go", ".sh"}, filepath.Ext(d.Name())) {
+			continue
+		}
+		body, err := os.ReadFile(filepath.Join(dir, d.Name()))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{name: path.Join(to, d.Name()), mode: 0o644, body: body})
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("no licence in %s", dir)
+	}
+	return files, nil
+}

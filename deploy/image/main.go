@@ -1,0 +1,126 @@
+// Command image builds sluice's container image, without a container runtime: an OCI image layout with one manifest for
+// each platform. The image has nothing in it but the static binary, the bundled plugins and the licences.
+//
+// The same sources, Go version and arguments give the same digest on every machine.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	o, err := parse(os.Args[1:], os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	var sum digest.Digest
+	if err == nil {
+		sum, err = run(ctx, o)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "image: %v\n", err)
+		os.Exit(1)
+	}
+	fmt.Println(sum)
+}
+
+// options are the command line.
+type options struct {
+	out       string // folder for the layout
+	tar       string // "": no archive
+	tag       string
+	version   string
+	revision  string
+	created   time.Time // zero: unknown
+	platforms []platform
+}
+
+// platform is what a binary is built for, in Go's words, which are OCI's too.
+type platform struct{ os, arch string }
+
+func (p platform) String() string { return p.os + "/" + p.arch }
+
+// tagForm is that of the OCI distribution specification.
+var tagForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+
+func parse(args []string, usage io.Writer) (options, error) {
+	var o options
+	var created, platforms string
+	f := flag.NewFlagSet("image", flag.ContinueOnError)
+	f.SetOutput(usage)
+	f.StringVar(&o.out, "o", "bin/image", "folder for the OCI image layout; one that is there is replaced")
+	f.StringVar(&o.tar, "tar", "", "file for the same as an archive, for ctr images import and podman load")
+	f.StringVar(&o.version, "version", "unknown", "version of sluice")
+	f.StringVar(&o.tag, "tag", "", "tag of the image (default: the version)")
+	f.StringVar(&o.revision, "revision", "", "commit that is built")
+	f.StringVar(&created, "time", os.Getenv("SOURCE_DATE_EPOCH"), "time of that commit in seconds since 1970, which is the time of everything in the image (default: $SOURCE_DATE_EPOCH)")
+	f.StringVar(&platforms, "platforms", "linux/amd64,linux/arm64", "what to build for")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	if o.tag == "" {
+		o.tag = o.version
+	}
+	if !tagForm.MatchString(o.tag) {
+		return o, fmt.Errorf("-tag %q: must match %s", o.tag, tagForm)
+	}
+	if created != "" {
+		s, err := strconv.ParseInt(created, 10, 64)
+		if err != nil || s < 0 {
+			return o, fmt.Errorf("-time %q: not a number of seconds since 1970", created)
+		}
+		o.created = time.Unix(s, 0).UTC()
+	}
+	for _, text := range strings.Split(platforms, ",") {
+		os, arch, ok := strings.Cut(text, "/")
+		if !ok || os != "linux" || arch == "" {
+			return o, fmt.Errorf("-platforms %q: want linux/ARCHITECTURE, such as linux/amd64", text)
+		}
+		o.platforms = append(o.platforms, platform{os, arch})
+	}
+	return o, nil
+}
+
+// run builds everything and gives the digest of the image's index.
+func run(ctx context.Context, o options) (digest.Digest, error) {
+	b, err := newBuilder(ctx, o.version)
+	if err != nil {
+		return "", err
+	}
+	defer b.close()
+	plugins, err := b.plugins(ctx)
+	if err != nil {
+		return "", err
+	}
+	var images []image
+	for _, p := range o.platforms {
+		files, err := b.sluice(ctx, p)
+		if err != nil {
+			return "", err
+		}
+		images = append(images, image{platform: p, files: append(files, plugins...)})
+	}
+	sum, err := writeLayout(ctx, o, images)
+	if err != nil || o.tar == "" {
+		return sum, err
+	}
+	return sum, archive(o.out, o.tar, o.created)
+}
