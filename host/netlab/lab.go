@@ -51,21 +51,7 @@ func New(node ...netip.Addr) (*Lab, error) {
 		return nil, fmt.Errorf("netlab: %w", err)
 	}
 	l := &Lab{Node: h}
-	err = h.Do(func() error {
-		for path, v := range map[string]string{
-			"/proc/sys/net/ipv4/ip_forward":          "1",
-			"/proc/sys/net/ipv4/conf/all/rp_filter":  "0",
-			"/proc/sys/net/ipv6/conf/all/forwarding": "1",
-			// No limit on refusals: without this the seventh to one host within a second stays away.
-			"/proc/sys/net/ipv4/icmp_ratemask": "0",
-			"/proc/sys/net/ipv6/icmp/ratemask": "255",
-		} {
-			if err := os.WriteFile(path, []byte(v), 0); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	err = h.forward()
 	for _, a := range node {
 		if err == nil {
 			err = h.AddAddr("lo", a)
@@ -81,6 +67,25 @@ func New(node ...netip.Addr) (*Lab, error) {
 	return l, nil
 }
 
+// forward makes a host a router.
+func (h *Host) forward() error {
+	return h.Do(func() error {
+		for path, v := range map[string]string{
+			"/proc/sys/net/ipv4/ip_forward":          "1",
+			"/proc/sys/net/ipv4/conf/all/rp_filter":  "0",
+			"/proc/sys/net/ipv6/conf/all/forwarding": "1",
+			// No limit on refusals: without this the seventh to one host within a second stays away.
+			"/proc/sys/net/ipv4/icmp_ratemask": "0",
+			"/proc/sys/net/ipv6/icmp/ratemask": "255",
+		} {
+			if err := os.WriteFile(path, []byte(v), 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // uplink gives the node a default route, as every node has one: without it the kernel would not even look at a packet
 // to a ClusterIP.
 func (l *Lab) uplink() error {
@@ -90,6 +95,9 @@ func (l *Lab) uplink() error {
 	}
 	l.World, l.hosts = h, append(l.hosts, h)
 	if err := l.connect(h, nil); err != nil {
+		return err
+	}
+	if err := h.defaultRoutes(gateway4, gateway6); err != nil {
 		return err
 	}
 	for _, via := range []netip.Addr{uplink4, uplink6} {
@@ -108,7 +116,7 @@ func (l *Lab) AddHost(name string, addrs ...netip.Addr) (*Host, error) {
 		return nil, fmt.Errorf("netlab: host %s: %w", name, err)
 	}
 	l.hosts = append(l.hosts, h)
-	if err := l.connect(h, addrs); err != nil {
+	if err := errors.Join(l.connect(h, addrs), h.defaultRoutes(gateway4, gateway6)); err != nil {
 		return nil, fmt.Errorf("netlab: host %s: %w", name, err)
 	}
 	return h, nil
@@ -185,6 +193,7 @@ func (h *Host) awaitLocal(a netip.Addr) error {
 	return fmt.Errorf("add %s: no route to it after a second", a)
 }
 
+// connect makes the veth pair to a host, and the node's routes to its addresses.
 func (l *Lab) connect(h *Host, addrs []netip.Addr) error {
 	end := "v-" + h.Name
 	if len(end) > 15 {
@@ -209,11 +218,11 @@ func (l *Lab) connect(h *Host, addrs []netip.Addr) error {
 		if err := h.AddAddr("eth0", a); err != nil {
 			return err
 		}
-		if err := l.Node.route(end, a, hostMAC); err != nil {
+		if err := l.Node.route(end, a, l.Node.Addr(a), hostMAC); err != nil {
 			return err
 		}
 	}
-	return errors.Join(h.defaultRoute("eth0", gateway4, nodeMAC), h.defaultRoute("eth0", gateway6, nodeMAC))
+	return nil
 }
 
 func (h *Host) addLinkAddr(link string, a netip.Addr) error {
@@ -232,13 +241,17 @@ func (h *Host) addLinkAddr(link string, a netip.Addr) error {
 	return nil
 }
 
-// route leads to one host address, with a permanent neighbour entry so that no first packet waits.
-func (h *Host) route(link string, to netip.Addr, mac net.HardwareAddr) error {
+// route leads to one host address, with a permanent neighbour entry so that no first packet waits. From is what
+// connections from here come from; when it is not valid, that is the link's own address.
+func (h *Host) route(link string, to, from netip.Addr, mac net.HardwareAddr) error {
 	l, err := h.nl.LinkByName(link)
 	if err != nil {
 		return err
 	}
 	r := &netlink.Route{LinkIndex: l.Attrs().Index, Dst: hostNet(to), Scope: unix.RT_SCOPE_LINK}
+	if from.IsValid() {
+		r.Src = from.AsSlice()
+	}
 	if err := h.nl.RouteAdd(r); err != nil {
 		return fmt.Errorf("route %s by %s: %w", to, link, err)
 	}
@@ -253,6 +266,11 @@ func (h *Host) neighbour(l netlink.Link, a netip.Addr, mac net.HardwareAddr) err
 		return fmt.Errorf("neighbour %s: %w", a, err)
 	}
 	return nil
+}
+
+// defaultRoutes lead from a host to the node that it hangs on.
+func (h *Host) defaultRoutes(via4, via6 netip.Addr) error {
+	return errors.Join(h.defaultRoute("eth0", via4, nodeMAC), h.defaultRoute("eth0", via6, nodeMAC))
 }
 
 func (h *Host) defaultRoute(link string, via netip.Addr, mac net.HardwareAddr) error {

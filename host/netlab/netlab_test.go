@@ -2,6 +2,7 @@ package netlab
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 )
@@ -44,5 +45,47 @@ func TestHostsReachEachOtherAndTheNodeInBothFamilies(t *testing.T) {
 	}
 	if _, err := a.Ask("tcp", netip.AddrPortFrom(b.Addrs[0], 81), time.Second); !Refused(err) {
 		t.Errorf("closed port: got %v, want a refusal", err)
+	}
+}
+
+func TestPodsOfSeveralNodesReachEachOther(t *testing.T) {
+	addr := netip.MustParseAddr
+	fabric, err := New(addr("172.18.0.1"), addr("fd00:18::1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fabric.Close()
+	var pods, nodes []*Host
+	for i, name := range []string{"n1", "n2"} {
+		node, err := fabric.AddNode(name,
+			[]netip.Prefix{netip.MustParsePrefix([]string{"10.1.0.0/24", "10.2.0.0/24"}[i]), netip.MustParsePrefix([]string{"fd00:1::/64", "fd00:2::/64"}[i])},
+			addr([]string{"172.18.0.11", "172.18.0.12"}[i]), addr([]string{"fd00:18::11", "fd00:18::12"}[i]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer node.Close()
+		pod, err := node.AddHost("pod", addr([]string{"10.1.0.2", "10.2.0.2"}[i]), addr([]string{"fd00:1::2", "fd00:2::2"}[i]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pods, nodes = append(pods, pod), append(nodes, node.Node)
+	}
+	for _, to := range slices.Concat(pods, nodes[1:], []*Host{fabric.Node}) {
+		for _, at := range to.Addrs {
+			ap := netip.AddrPortFrom(at, 80)
+			s, err := to.Serve("tcp", ap, to.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, from := range slices.Concat(pods, nodes[:1], []*Host{fabric.Node}) {
+				got, err := from.Ask("tcp", ap, 2*time.Second)
+				if err != nil {
+					t.Errorf("%s %v to %s: %v", from.Name, from.Addrs, ap, err)
+				} else if from != to && got.Client.Addr() != from.Addr(at) {
+					t.Errorf("%s to %s: seen as %s", from.Name, ap, got.Client)
+				}
+			}
+			s.Close()
+		}
 	}
 }
