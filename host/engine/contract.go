@@ -55,6 +55,10 @@ type Foreign struct {
 type Report struct {
 	Messages int // sent to the kernel
 	Elements int // added and deleted, in the backend's own units
+	// Transactions is in how many steps that was committed, and Longest how long the kernel was at the one that took
+	// most: so long nobody else could change what the backend programs.
+	Transactions int
+	Longest      time.Duration
 	// Again asks for another Apply (with an empty delta) after this long, to take away what make-before-break left
 	// behind; 0: nothing is left. Applying earlier or later is harmless.
 	Again time.Duration

@@ -1,5 +1,7 @@
 package model
 
+import "slices"
+
 // Change is the new value of one object. Exactly one of the kinds is named by Kind; a nil value of it means that the
 // object is gone. Synced changes carry no object: they say that the initial state is complete.
 type Change struct {
@@ -26,22 +28,22 @@ const (
 // Snapshot is cluster state. Apply changes it in place; the objects in it are immutable and may be shared.
 type Snapshot struct {
 	Services map[Name]*Service
-	Slices   map[Name]map[Name]*EndpointSlice // by Service, then by slice
+	Slices   map[Name][]*EndpointSlice // by Service, sorted by name
 	Nodes    map[string]*Node
 	CIDRs    map[string]*ServiceCIDR
 	Synced   bool
 
-	owner map[Name]Name // slice → the Service it was filed under
+	filed map[Name]*EndpointSlice // by its own name
 }
 
 // NewSnapshot makes an empty snapshot.
 func NewSnapshot() *Snapshot {
 	return &Snapshot{
 		Services: map[Name]*Service{},
-		Slices:   map[Name]map[Name]*EndpointSlice{},
+		Slices:   map[Name][]*EndpointSlice{},
 		Nodes:    map[string]*Node{},
 		CIDRs:    map[string]*ServiceCIDR{},
-		owner:    map[Name]Name{},
+		filed:    map[Name]*EndpointSlice{},
 	}
 }
 
@@ -77,25 +79,45 @@ func (s *Snapshot) Apply(c Change) []Name {
 	return nil
 }
 
+// Slice gives a slice by its own name; nil for none.
+func (s *Snapshot) Slice(name Name) *EndpointSlice { return s.filed[name] }
+
 func (s *Snapshot) applySlice(c Change) []Name {
+	old := s.filed[c.Name]
 	var touched []Name
-	old, had := s.owner[c.Name]
-	if had && (c.Slice == nil || c.Slice.Service != old) {
-		delete(s.Slices[old], c.Name)
-		if len(s.Slices[old]) == 0 {
-			delete(s.Slices, old)
-		}
-		delete(s.owner, c.Name)
-		touched = append(touched, old)
+	if old != nil && (c.Slice == nil || c.Slice.Service != old.Service) {
+		s.unfile(old)
+		delete(s.filed, c.Name)
+		touched = append(touched, old.Service)
 	}
 	if c.Slice == nil {
 		return touched
 	}
 	svc := c.Slice.Service
-	if s.Slices[svc] == nil {
-		s.Slices[svc] = map[Name]*EndpointSlice{}
+	list := s.Slices[svc]
+	if i, found := find(list, c.Name); found {
+		list[i] = c.Slice
+	} else {
+		s.Slices[svc] = slices.Insert(list, i, c.Slice)
 	}
-	s.Slices[svc][c.Name] = c.Slice
-	s.owner[c.Name] = svc
+	s.filed[c.Name] = c.Slice
 	return append(touched, svc)
+}
+
+// unfile takes a slice off its Service's.
+func (s *Snapshot) unfile(old *EndpointSlice) {
+	list := s.Slices[old.Service]
+	i, found := find(list, old.Name)
+	switch {
+	case !found:
+	case len(list) == 1:
+		delete(s.Slices, old.Service)
+	default:
+		s.Slices[old.Service] = slices.Delete(list, i, i+1)
+	}
+}
+
+// find looks a slice up in a Service's.
+func find(list []*EndpointSlice, name Name) (int, bool) {
+	return slices.BinarySearchFunc(list, name, func(s *EndpointSlice, n Name) int { return s.Name.Compare(n) })
 }

@@ -197,7 +197,7 @@ func (p *Planner) trigger(c *model.Change) {
 	if c.Kind != model.SliceKind || c.Slice == nil || c.Slice.Trigger == 0 {
 		return // a deletion carries the time of the change before it
 	}
-	old := p.cluster.Slices[c.Slice.Service][c.Name]
+	old := p.cluster.Slice(c.Name)
 	if old != nil && (old.Trigger == c.Slice.Trigger || old.Same(c.Slice)) {
 		return
 	}

@@ -28,7 +28,10 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	e := &Explanation{Service: svc, Err: s.err, Decided: s.decided}
 	e.Policy, _ = p.settings.Policies.For(svc)
 	if e.Decided == nil && e.Policy == nil { // what the default rules say is not kept: it follows from the cluster
+		kept := p.scratch
+		p.scratch = nil // the answer outlives this call
 		e.Decided, _, _ = p.decide(svc, s, time.Time{})
+		p.scratch = kept
 	}
 	for _, f := range p.builder.wanted[name].frontends {
 		if p.builder.plan.Frontends[f.Key] == f {

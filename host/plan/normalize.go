@@ -65,6 +65,10 @@ func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
 		lose(f.Key.Protocol.String(), "no frontend", "the protocol is not supported")
 		return nil, lost
 	}
+	if slices.Contains(c.Balances, f.Balance) && (c.MaxAffinity == 0 || f.Affinity <= c.MaxAffinity) &&
+		c.normal(&f.Pool) && (f.Outside == nil || c.normal(f.Outside)) {
+		return f, nil
+	}
 	out := *f
 	if !slices.Contains(c.Balances, f.Balance) {
 		lose("balance "+f.Balance.String(), "balance "+c.Balances[0].String(), "the data plane cannot balance this way")
@@ -90,7 +94,27 @@ func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
 	return &out, lost
 }
 
+// normal tells whether a pool is held as it is. It is what nearly all are, and costs nothing to find out.
+func (c *Caps) normal(p *Pool) bool {
+	sum, g, n := lowest(p.Members)
+	for i := range p.Members {
+		m := &p.Members[i]
+		switch {
+		case m.Deadline != 0:
+			return false
+		case m.Weight > 0 && m.Phase != Active:
+			return false
+		case m.Weight == 0 && (!c.Idle || m.Phase != Draining):
+			return false
+		}
+	}
+	return !c.Ratios || g <= 1 && sum <= max(c.MaxTotal, n)
+}
+
 func normalizePool(p Pool, c Caps) (_ Pool, rounded bool) {
+	if len(p.Members) > 0 && c.normal(&p) {
+		return p, false
+	}
 	if len(p.Members) == 0 {
 		return Pool{Verdict: p.Verdict}, false
 	}

@@ -52,6 +52,7 @@ type Planner struct {
 	fresh    []string // of those, what has not been said
 	planned  bool     // Plan has been through once
 	account  account
+	scratch  []*service.Port // for Services whose decision is not kept
 }
 
 // planned is what is remembered of a Service in the plan.
@@ -321,6 +322,16 @@ func (p *Planner) one(name model.Name, now time.Time, step *Step) {
 func (p *Planner) decide(svc *model.Service, s *planned, now time.Time) ([]Decided, int64, error) {
 	pol, err := p.settings.Policies.For(svc)
 	var out []Decided
+	used := 0
+	fresh := func() *service.Port {
+		if pol != nil {
+			return &service.Port{}
+		}
+		if used++; used > len(p.scratch) {
+			p.scratch = append(p.scratch, &service.Port{})
+		}
+		return p.scratch[used-1]
+	}
 	var wakeAt int64
 	var ports []model.PortName
 	for i := range svc.Ports {
@@ -328,7 +339,7 @@ func (p *Planner) decide(svc *model.Service, s *planned, now time.Time) ([]Decid
 			if !hasFamily(svc, f) {
 				continue
 			}
-			port := service.Resolve(svc, &svc.Ports[i], f, p.cluster.Slices[svc.Name], p.facts)
+			port := service.ResolveInto(fresh(), svc, &svc.Ports[i], f, p.cluster.Slices[svc.Name], p.facts)
 			d := Decided{Port: port}
 			in := policy.Input{Service: svc, Port: port, Node: p.facts.Node, Zone: p.facts.Zone, Zones: p.zones}
 			ask := func(pool uint8) policy.Decision {

@@ -72,16 +72,22 @@ func External(svc *model.Service, p *model.ServicePort, f model.Family) bool {
 }
 
 // Resolve applies the rules to one Service port in one family.
-func Resolve(svc *model.Service, p *model.ServicePort, f model.Family, slices map[model.Name]*model.EndpointSlice, facts Facts) *Port {
-	out := &Port{
-		Name:   model.PortName{Service: svc.Name, Port: p.Name, Protocol: p.Protocol},
-		Spec:   *p,
-		Family: f,
+func Resolve(svc *model.Service, p *model.ServicePort, f model.Family, slices []*model.EndpointSlice, facts Facts) *Port {
+	return ResolveInto(&Port{}, svc, p, f, slices, facts)
+}
+
+// ResolveInto is Resolve into a Port that nobody looks at any more, whose memory is used again.
+func ResolveInto(out *Port, svc *model.Service, p *model.ServicePort, f model.Family, slices []*model.EndpointSlice, facts Facts) *Port {
+	*out = Port{
+		Name:      model.PortName{Service: svc.Name, Port: p.Name, Protocol: p.Protocol},
+		Spec:      *p,
+		Family:    f,
+		Endpoints: out.Endpoints[:0],
 	}
 	external := External(svc, p, f)
 	out.UsesCluster = !svc.InternalLocal || external
 	out.UsesLocal = svc.InternalLocal || svc.ExternalLocal && external
-	out.Endpoints = merge(slices, p, f, facts)
+	out.Endpoints = merge(out.Endpoints, slices, p, f, facts)
 	out.choose()
 	return out
 }
@@ -89,12 +95,12 @@ func Resolve(svc *model.Service, p *model.ServicePort, f model.Family, slices ma
 // merge collects the endpoints of all slices. Where two give the same address and port, one that does not terminate
 // wins (a new Pod may have the address of one that is still there, and is who answers now), then a ready one, then one
 // on this node.
-func merge(all map[model.Name]*model.EndpointSlice, p *model.ServicePort, f model.Family, facts Facts) []Endpoint {
+func merge(eps []Endpoint, all []*model.EndpointSlice, p *model.ServicePort, f model.Family, facts Facts) []Endpoint {
 	n := 0
 	for _, s := range all {
 		n += len(s.Endpoints)
 	}
-	eps := make([]Endpoint, 0, n)
+	eps = slices.Grow(eps, n)
 	for _, s := range all {
 		if s.Family != f {
 			continue

@@ -13,7 +13,7 @@ import (
 var name = model.Name{Namespace: "shop", Name: "web"}
 
 // random makes a Service port with random policies and endpoints; few addresses, so that slices collide.
-func random(r *rand.Rand) (*model.Service, map[model.Name]*model.EndpointSlice, Facts) {
+func random(r *rand.Rand) (*model.Service, []*model.EndpointSlice, Facts) {
 	flip := func() bool { return r.IntN(2) == 0 }
 	facts := Facts{Node: "n1", Zone: []string{"", "a", "b"}[r.IntN(3)]}
 	svc := &model.Service{
@@ -35,7 +35,7 @@ func random(r *rand.Rand) (*model.Service, map[model.Name]*model.EndpointSlice, 
 		return []string{all[r.IntN(len(all))]}
 	}
 	hinted := r.IntN(3)
-	all := map[model.Name]*model.EndpointSlice{}
+	var all []*model.EndpointSlice
 	for i := range r.IntN(4) {
 		s := &model.EndpointSlice{
 			Name: model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, Service: name, Family: model.IPv4,
@@ -57,7 +57,7 @@ func random(r *rand.Rand) (*model.Service, map[model.Name]*model.EndpointSlice, 
 			}
 			s.Endpoints = append(s.Endpoints, e)
 		}
-		all[s.Name] = s
+		all = append(all, s)
 	}
 	return svc, all, facts
 }
@@ -128,6 +128,7 @@ func TestListsFollowTheRulesForRandomServices(t *testing.T) {
 		if !slices.Equal(cluster, wantCluster) || !slices.Equal(local, wantLocal) {
 			t.Fatalf("seed %d:\ncluster %v, want %v\nlocal %v, want %v", seed, cluster, wantCluster, local, wantLocal)
 		}
+		rand.New(rand.NewPCG(seed, 2)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		again := Resolve(svc, &svc.Ports[0], model.IPv4, all, facts)
 		if !slices.Equal(p.Endpoints, again.Endpoints) {
 			t.Fatalf("seed %d: the order of slices matters", seed)
@@ -143,7 +144,7 @@ func port(t *testing.T, svc model.Service, facts Facts, eps ...model.SliceEndpoi
 		Name: model.Name{Namespace: "shop", Name: "s"}, Service: name, Family: model.IPv4, Endpoints: eps,
 		Ports: []model.SlicePort{{Name: "http", Protocol: model.TCP, Port: 8080}},
 	}
-	return Resolve(&svc, &svc.Ports[0], model.IPv4, map[model.Name]*model.EndpointSlice{s.Name: s}, facts)
+	return Resolve(&svc, &svc.Ports[0], model.IPv4, []*model.EndpointSlice{s}, facts)
 }
 
 func ep(addr, node string, ready, serving, terminating bool) model.SliceEndpoint {

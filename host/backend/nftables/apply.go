@@ -18,6 +18,7 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (en
 	for _, t := range b.tables {
 		t.sent = sent{}
 	}
+	b.conn.pace.begin()
 	var again time.Duration
 	err := ctx.Err()
 	if err == nil {
@@ -44,7 +45,7 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (en
 		}
 		b.trusted = err == nil
 	}
-	r := engine.Report{Again: again}
+	r := engine.Report{Again: again, Transactions: b.conn.pace.transactions, Longest: b.conn.pace.longest}
 	for _, t := range b.tables {
 		r.Messages += t.sent.messages
 		r.Elements += t.sent.elements
@@ -83,7 +84,7 @@ func (b *Backend) adopt(ctx context.Context) error {
 func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
 	txs := map[model.Family]*tx{}
 	for _, t := range b.tables {
-		x := &tx{t: t, limit: b.limit(t)}
+		x := &tx{t: t, limit: b.limit(t), whole: t.replace}
 		txs[t.family] = x
 		if !whole && d.Global == nil || t.absent && !needs(next, t.family) {
 			continue

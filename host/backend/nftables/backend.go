@@ -43,7 +43,8 @@ type Backend struct {
 
 var _ engine.Backend = (*Backend)(nil)
 
-// Bounds of a transaction. The kernel works on one without letting go of its lock, some 4 µs an element.
+// Bounds of a transaction. The kernel works on one without letting go of its lock, some 4 µs an element; pace makes
+// them smaller where that takes longer.
 const (
 	defaultSendBuffer = 1 << 20
 	maxSendBuffer     = 256 << 20
@@ -66,6 +67,7 @@ func Open(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", hint(err))
 	}
+	conn.pace.now = o.Now
 	b := &Backend{conn: conn, now: o.Now, log: o.Log}
 	if o.Netns != 0 {
 		if b.netns, err = unix.FcntlInt(uintptr(o.Netns), unix.F_DUPFD_CLOEXEC, 3); err != nil {

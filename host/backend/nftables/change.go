@@ -154,20 +154,14 @@ func lastOf(p netip.Prefix) netip.Addr {
 }
 
 // changeSlots writes the slots that differ; a slot that changes its member goes and comes in one transaction.
-func (t *table) changeSlots(x *tx, i side, lane int, key []byte, now, want []netip.AddrPort) error {
+func (t *table) changeSlots(x *tx, i side, lane int, key []byte, now, want packed) error {
 	m := t.sides[i].lanes[lane].slots
 	var data [20]byte
-	for n := range max(len(now), len(want)) {
-		var had, has netip.AddrPort
-		if n < len(now) {
-			had = now[n]
-		}
-		if n < len(want) {
-			has = want[n]
-		}
-		if had == has {
+	for n := range max(now.len(), want.len()) {
+		if now.same(want, n) {
 			continue
 		}
+		had, has := now.at(n), want.at(n)
 		k := binary.NativeEndian.AppendUint32(key, uint32(n))
 		if had.IsValid() {
 			x.del(m, element{key: k})

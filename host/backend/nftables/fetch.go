@@ -71,10 +71,10 @@ func (t *table) loadHairpins() error {
 	if err != nil {
 		return err
 	}
-	if ok && n >= worthFetching && n == len(t.hairpins.n) {
+	if ok && n >= worthFetching && n == t.hairpins.len() {
 		found, err := t.fetchHairpins()
 		if err == nil && found == n {
-			for a := range t.hairpins.n {
+			for a := range t.hairpins.all() {
 				t.hairpins.held(a)
 			}
 			return nil
@@ -85,9 +85,9 @@ func (t *table) loadHairpins() error {
 
 func (t *table) fetchHairpins() (found int, err error) {
 	f := t.fetcher(t.hairpin)
-	left := len(t.hairpins.n)
-	for a := range t.hairpins.n {
-		if f.keys == f.limit || left == len(t.hairpins.n) {
+	left := t.hairpins.len()
+	for a := range t.hairpins.all() {
+		if f.keys == f.limit || left == t.hairpins.len() {
 			if err := f.request(min(left, f.limit), func([]byte) bool { return true }); err != nil {
 				return f.found, err
 			}

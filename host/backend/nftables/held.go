@@ -25,8 +25,8 @@ type held struct {
 
 // pool is what a lane has of a frontend.
 type pool struct {
-	sets  uint32           // bits: a kind of pool, rejected, dropped
-	slots []netip.AddrPort // by number; invalid: none
+	sets  uint32 // bits: a kind of pool, rejected, dropped
+	slots packed
 
 	sticky []sticky // one at most, as above
 }
@@ -74,9 +74,9 @@ func lower(f *plan.Frontend, before *held) (*held, error) {
 	return h, nil
 }
 
-func lowerPool(f *plan.Frontend, p *plan.Pool, before []netip.AddrPort) (pool, error) {
+func lowerPool(f *plan.Frontend, p *plan.Pool, before packed) (pool, error) {
 	for _, m := range p.Members {
-		if model.FamilyOf(m.Addr.Addr()) != f.Key.Family() {
+		if m.Addr.Addr().Is4() != (f.Key.Family() == model.IPv4) {
 			return pool{}, fmt.Errorf("member %s: not %s", m.Addr, f.Key.Family())
 		}
 	}
@@ -89,9 +89,9 @@ func lowerPool(f *plan.Frontend, p *plan.Pool, before []netip.AddrPort) (pool, e
 		return pool{}, fmt.Errorf("the weights sum up to %d, more than the %d slots of a pool", total, 1<<maxClass)
 	case f.Balance == plan.SourceHash:
 		members, c := fill(p.Members, total)
-		return pool{sets: 1 << (maxClass + 1 + c - minHash), slots: assign(before, members, total*(1<<c/total))}, nil
+		return pool{sets: 1 << (maxClass + 1 + c - minHash), slots: pack(assign(before.unpack(nil), members, total*(1<<c/total)))}, nil
 	default:
-		return pool{sets: 1 << class(total), slots: assign(before, p.Members, total)}, nil
+		return pool{sets: 1 << class(total), slots: pack(assign(before.unpack(nil), p.Members, total))}, nil
 	}
 }
 
@@ -120,7 +120,7 @@ func (h *held) raise(k plan.Key) *plan.Frontend {
 func (p *pool) raise() plan.Pool {
 	switch {
 	case p.sets&(rejectedBit-1) != 0:
-		return plan.Pool{Verdict: plan.Forward, Members: lowest(membersOf(p.slots))}
+		return plan.Pool{Verdict: plan.Forward, Members: lowest(membersOf(p.slots.unpack(nil)))}
 	case p.sets&rejectedBit != 0:
 		return plan.Pool{Verdict: plan.Reject}
 	default:
@@ -128,16 +128,9 @@ func (p *pool) raise() plan.Pool {
 	}
 }
 
-// put notes a slot as read; false for a number that no slot can have.
+// put notes a slot as read; false for what no slot can be.
 func (p *pool) put(n uint32, a netip.AddrPort) bool {
-	if n >= 1<<maxClass {
-		return false
-	}
-	for len(p.slots) <= int(n) {
-		p.slots = append(p.slots, netip.AddrPort{})
-	}
-	p.slots[n] = a
-	return true
+	return n < 1<<maxClass && p.slots.set(int(n), a)
 }
 
 // parseComment reads "namespace/name:port Kind", and "source-hash" after it.

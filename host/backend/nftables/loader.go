@@ -212,8 +212,8 @@ func (t *table) countRefs() {
 	for k, h := range t.frontends {
 		t.refer(x, k, h, 1)
 		for l := range lanes {
-			for _, a := range h.lanes[l].slots {
-				if a.IsValid() {
+			for i := range h.lanes[l].slots.len() {
+				if a := h.lanes[l].slots.at(i); a.IsValid() {
 					t.hairpins.change(x, a.Addr(), 1)
 				}
 			}

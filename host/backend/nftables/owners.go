@@ -86,7 +86,7 @@ func (t *table) stick(h, before *held, f *plan.Frontend) {
 	w.frontends++
 	h.affine = []affine{{(f.Affinity + time.Millisecond - 1).Truncate(time.Millisecond), w.id}}
 	for l := range lanes {
-		members := membersOf(h.lanes[l].slots)
+		members := membersOf(h.lanes[l].slots.unpack(nil))
 		if len(members) == 0 {
 			continue
 		}

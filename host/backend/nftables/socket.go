@@ -19,6 +19,7 @@ type socket struct {
 	seq  uint32
 	own  uint32 // transactions committed, as far as is known
 	sent int    // bytes that one transaction may have
+	pace pace
 	// answers is how many messages that the kernel sends one by one fit the receive buffer; each takes a page or more.
 	answers int
 	buf     []byte
@@ -201,7 +202,10 @@ func (s *socket) transact(b []byte, last uint32) (failed []failure, err error) {
 	if s.fault != nil && !s.fault.fired && s.fault.hit(b) && s.fault.lost {
 		defer func() { failed, err = nil, errLost }()
 	}
-	if err := s.send(b); err != nil {
+	begin := s.pace.clock()
+	err = s.send(b)
+	s.pace.took(len(b), s.pace.clock().Sub(begin))
+	if err != nil {
 		if err == unix.ENOBUFS {
 			return nil, fmt.Errorf("%w (%w)", errLost, err)
 		}

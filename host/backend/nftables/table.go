@@ -3,7 +3,6 @@ package nftables
 import (
 	"encoding/binary"
 	"fmt"
-	"net/netip"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -50,9 +49,9 @@ func (t *table) reset(f model.Family) {
 	t.chains, t.mark = map[string]string{}, 0
 	t.frontends, t.globals = map[plan.Key]*held{}, globals{}
 	t.owners = owners{byName: map[model.PortName]*owner{}, byID: map[uint32]*owner{}}
-	t.hairpins = refs{set: t.hairpin, double: true, n: map[netip.Addr]ref{}}
-	t.clusterAddrs = refs{set: t.clusterIPs, n: map[netip.Addr]ref{}}
-	t.otherAddrs = refs{set: t.externalIPs, n: map[netip.Addr]ref{}}
+	t.hairpins = newRefs(t.hairpin, true)
+	t.clusterAddrs = newRefs(t.clusterIPs, false)
+	t.otherAddrs = newRefs(t.externalIPs, false)
 }
 
 // need makes sure that a set exists once the transaction under construction is committed.

@@ -35,6 +35,7 @@ type tx struct {
 	touched []*set
 	bytes   int // about what it will take
 	limit   int
+	whole   bool // it has to be one, however long it takes
 	owner   string
 }
 
@@ -111,7 +112,9 @@ func appendValue(b []byte, typ uint16, v []byte) []byte {
 }
 
 // full tells whether it is time to commit.
-func (x *tx) full() bool { return x.bytes >= x.limit }
+func (x *tx) full() bool {
+	return x.bytes >= x.limit || !x.whole && x.t.conn.pace.full(x.bytes)
+}
 
 // commit sends the transaction and forgets it. After an error the kernel holds the old state or, when it says that
 // the answer was lost, one of the two.

@@ -3,18 +3,65 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"strconv"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// size is a cluster of Services with as many endpoints each.
+// size is a cluster: Services, and endpoints altogether. Where these are no multiple of those, as many Services as can
+// be have the same number, and the last few share what is left.
 type size struct{ services, endpoints int }
 
-func (s size) String() string { return fmt.Sprintf("%dx%d", s.services, s.endpoints) }
+// parseSize reads 1000x10 (Services × endpoints each) or 5006:250011 (Services : endpoints altogether).
+func parseSize(text string) (s size, err error) {
+	a, b, each := strings.Cut(text, "x")
+	if !each {
+		a, b, _ = strings.Cut(text, ":")
+	}
+	if s.services, err = strconv.Atoi(a); err == nil {
+		s.endpoints, err = strconv.Atoi(b)
+	}
+	if err != nil || s.services < 1 || s.endpoints < 1 {
+		return s, fmt.Errorf("size %q: not like 1000x10 or 5006:250011", text)
+	}
+	if each {
+		s.endpoints *= s.services
+	}
+	return s, nil
+}
+
+func (s size) String() string {
+	if s.endpoints%s.services == 0 {
+		return fmt.Sprintf("%dx%d", s.services, s.endpoints/s.services)
+	}
+	return fmt.Sprintf("%d:%d", s.services, s.endpoints)
+}
+
+// of is how many endpoints Service i has.
+func (s size) of(i int) int {
+	per := (s.endpoints + s.services - 1) / s.services
+	if per == 1 {
+		return 1
+	}
+	full := (s.endpoints - s.services) / (per - 1) // the others have one at least
+	if i < full {
+		return per
+	}
+	rest, among := s.endpoints-full*per, s.services-full
+	n := rest / among
+	if i-full < rest%among {
+		n++
+	}
+	return n
+}
+
+const namespace = "bench"
 
 func serviceName(i int) model.Name {
-	return model.Name{Namespace: "bench", Name: fmt.Sprint("svc-", i)}
+	return model.Name{Namespace: namespace, Name: "svc-" + strconv.Itoa(i)}
 }
 
 // service has one TCP port. A label binds it to the policy where there is one.
@@ -27,45 +74,134 @@ func service(i int) model.Change {
 	}}
 }
 
-// slice has the Service's endpoints; change is the number of the one that has been replaced so far.
-func slice(i, endpoints, change int) model.Change {
-	n := serviceName(i)
-	s := &model.EndpointSlice{
-		Name: n, Service: n, Family: model.IPv4,
-		Ports:     []model.SlicePort{{Name: "http", Protocol: model.TCP, Port: 8080}},
-		Endpoints: make([]model.SliceEndpoint, endpoints),
-	}
-	for j := range s.Endpoints {
-		id := i*endpoints + j
-		addr := netip.AddrFrom4([4]byte{11, byte(id >> 16), byte(id >> 8), byte(id)})
-		if j == 0 && change > 0 {
-			addr = netip.AddrFrom4([4]byte{12, byte(change >> 16), byte(change >> 8), byte(change)})
-		}
-		s.Endpoints[j] = model.SliceEndpoint{
-			Addr: addr, Node: nodeName(j), Zone: zoneName(j), Ready: true, Serving: true,
-		}
-	}
-	return model.Change{Kind: model.SliceKind, Name: n, Slice: s}
-}
+// perSlice is what the EndpointSlice controller puts into one.
+const perSlice = 100
 
 const nodes, zones = 30, 3
 
-func nodeName(j int) string { return fmt.Sprint("node-", j%nodes) }
-func zoneName(j int) string { return fmt.Sprint("zone-", j%zones) }
-
-// cluster is the whole state, Synced at its end.
-func cluster(s size) []model.Change {
-	out := make([]model.Change, 0, 2*s.services+nodes+1)
+// names are made once: a source keeps one copy of what many endpoints say.
+var names = func() (t struct{ node, zone []string }) {
 	for j := range nodes {
-		n := model.Name{Name: nodeName(j)}
-		out = append(out, model.Change{Kind: model.NodeKind, Name: n, Node: &model.Node{
-			Name: n.Name, Zone: zoneName(j), MilliCPU: 8000, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 168, 0, byte(j + 1)})},
-		}})
+		t.node = append(t.node, fmt.Sprint("node-", j))
 	}
-	for i := range s.services {
-		out = append(out, service(i), slice(i, s.endpoints, 0))
+	for j := range zones {
+		t.zone = append(t.zone, fmt.Sprint("zone-", j))
+	}
+	return t
+}()
+
+func nodeName(j int) string { return names.node[j%nodes] }
+func zoneName(j int) string { return names.zone[j%zones] }
+
+// world is the cluster as it is told, so that one endpoint of it can be changed.
+type world struct {
+	size
+	hints bool // each endpoint is for its own zone
+	rng   *rand.Rand
+	last  int                           // the number of the last Pod made
+	told  map[int][]model.SliceEndpoint // of the Services that have changed
+}
+
+func newWorld(s size) *world {
+	return &world{size: s, rng: rand.New(rand.NewPCG(1, 2)), told: map[int][]model.SliceEndpoint{}, last: s.endpoints}
+}
+
+// endpoint is Pod number id, one of Service i.
+func (w *world) endpoint(i, id int) model.SliceEndpoint {
+	e := model.SliceEndpoint{
+		Addr: netip.AddrFrom4([4]byte{byte(11 + id>>24), byte(id >> 16), byte(id >> 8), byte(id)}),
+		Node: nodeName(id), Zone: zoneName(id), Ready: true, Serving: true,
+		Pod: fmt.Sprintf("svc-%d-6d4b75cb6d-%05x", i, id),
+	}
+	if w.hints {
+		e.ForZones = names.zone[id%zones : id%zones+1 : id%zones+1]
+	}
+	return e
+}
+
+// endpointsOf Service i, as they are.
+func (w *world) endpointsOf(i int) []model.SliceEndpoint {
+	if list, ok := w.told[i]; ok {
+		return list
+	}
+	list := make([]model.SliceEndpoint, w.of(i))
+	per := (w.size.endpoints + w.services - 1) / w.services
+	for j := range list {
+		list[j] = w.endpoint(i, i*per+j)
+	}
+	return list
+}
+
+// slicesOf Service i, for a list of endpoints.
+func slicesOf(i int, list []model.SliceEndpoint) (out []model.Change) {
+	for n := 0; n == 0 || n*perSlice < len(list); n++ {
+		out = append(out, slice(i, n, list[n*perSlice:min(len(list), (n+1)*perSlice)]))
+	}
+	return out
+}
+
+func slice(i, n int, list []model.SliceEndpoint) model.Change {
+	name := model.Name{Namespace: namespace, Name: fmt.Sprintf("svc-%d-%05d", i, n)}
+	return model.Change{Kind: model.SliceKind, Name: name, Slice: &model.EndpointSlice{
+		Name: name, Service: serviceName(i), Family: model.IPv4,
+		Ports:     []model.SlicePort{{Name: "http", Protocol: model.TCP, Port: 8080}},
+		Endpoints: list,
+	}}
+}
+
+// What can happen to one endpoint.
+const (
+	unready = iota
+	readyAgain
+	replaced
+	added
+	removed
+	kindsOfChange
+)
+
+// change does something to one endpoint of Service i, among its first slice's.
+func (w *world) change(i, kind int) model.Change {
+	list := append([]model.SliceEndpoint(nil), w.endpointsOf(i)...)
+	at := 0
+	if n := min(len(list), perSlice); n > 1 {
+		at = w.rng.IntN(n)
+	}
+	fresh := func() model.SliceEndpoint { w.last++; return w.endpoint(i, w.last) }
+	switch {
+	case len(list) == 0 || kind == added && len(list) < perSlice:
+		list = append(list, fresh())
+	case kind == unready:
+		list[at].Ready, list[at].Serving = false, false
+	case kind == readyAgain:
+		for j := range list {
+			list[j].Ready, list[j].Serving = true, true
+		}
+	case kind == removed && len(list) > 1:
+		list = append(list[:at], list[at+1:]...)
+	default:
+		list[at] = fresh()
+	}
+	w.told[i] = list
+	return slice(i, 0, list[:min(len(list), perSlice)])
+}
+
+// all is the whole state, Synced at its end.
+func (w *world) all() []model.Change {
+	out := make([]model.Change, 0, 2*w.services+nodes+1)
+	for j := range nodes {
+		out = append(out, node(j, zoneName(j)))
+	}
+	for i := range w.services {
+		out = append(append(out, service(i)), slicesOf(i, w.endpointsOf(i))...)
 	}
 	return append(out, model.Change{Kind: model.Synced})
+}
+
+func node(j int, zone string) model.Change {
+	n := model.Name{Name: nodeName(j)}
+	return model.Change{Kind: model.NodeKind, Name: n, Node: &model.Node{
+		Name: n.Name, Zone: zone, MilliCPU: 8000, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 168, 0, byte(j + 1)})},
+	}}
 }
 
 // feed is a source that emits what it is sent.

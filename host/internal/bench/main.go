@@ -12,69 +12,65 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
-var sizes = []size{{1000, 10}, {5000, 10}, {10000, 10}, {10000, 50}}
+var sizes = []string{"1000x1", "1000x10", "5000x10", "10000x10", "10000x25", "44125x1", "5006:250011"}
 
 func main() {
-	child := flag.String("size", "", "measure this size, such as 1000x10, in the present namespace, and print JSON")
-	changes := flag.Int("changes", 200, "single changes of each kind to measure")
-	bin := flag.String("bin", "bin", "folder of the modules that `make bench` builds")
-	only := flag.Bool("calls", false, "measure plugin calls only")
-	write := flag.String("write", "", "file to put the tables into, between the markers")
+	var o options
+	flag.StringVar(&o.child, "size", "", "measure this size, such as 1000x10 or 5006:250011, in a network namespace, and print JSON")
+	flag.IntVar(&o.changes, "changes", 100, "single changes of each kind to measure")
+	flag.DurationVar(&o.churn, "churn", 10*time.Second, "how long to make 1,000 changes a second")
+	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long to do nothing")
+	flag.BoolVar(&o.bound, "policy", false, "with -size: every Service has a policy")
+	flag.StringVar(&o.profiles, "profiles", "", "with -size: folder to put CPU and heap profiles into")
+	flag.StringVar(&o.bin, "bin", "bin", "folder of the modules that `make bench` builds")
+	flag.BoolVar(&o.calls, "calls", false, "measure plugin calls only")
+	flag.StringVar(&o.write, "write", "", "file to put the tables into, between the markers")
 	flag.Parse()
-	if err := run(*child, *changes, *bin, *write, *only); err != nil {
+	if err := o.run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(child string, changes int, bin, write string, onlyCalls bool) error {
+type options struct {
+	effort
+	child, write string
+	calls        bool
+}
+
+func (o *options) run() error {
 	ctx := context.Background()
-	if child != "" {
-		if !netlab.Inside() {
-			code, err := netlab.Reexec()
-			if err != nil {
-				return err
-			}
-			os.Exit(code)
-		}
-		var s size
-		if _, err := fmt.Sscanf(child, "%dx%d", &s.services, &s.endpoints); err != nil {
-			return fmt.Errorf("-size %q: %w", child, err)
-		}
-		f, err := program(ctx, s, changes)
-		if err != nil {
-			return err
-		}
-		return json.NewEncoder(os.Stdout).Encode(f)
+	if o.child != "" {
+		return o.inNamespace(ctx)
 	}
 	out := &bytes.Buffer{}
 	fmt.Fprintf(out, "Machine: %s.\n", machine())
-	calls, err := callCosts(ctx, bin)
+	calls, err := callCosts(ctx, o.bin)
 	if err != nil {
 		return err
 	}
 	printCalls(out, calls)
-	if onlyCalls {
+	if o.calls {
 		_, err := fmt.Print(out)
 		return err
 	}
-	cost, err := policyCost(ctx, filepath.Join(bin, "plugins/zone-spill.wasm"), size{10000, 10})
+	cost, err := policyCost(ctx, modulePath(o.bin), size{10000, 100000})
 	if err != nil {
 		return err
 	}
 	cost.print(out)
 	var all []figures
 	for _, s := range sizes {
-		f, err := inChild(s, changes)
+		f, err := inChild[figures](o, s)
 		if err != nil {
 			return err
 		}
@@ -82,20 +78,39 @@ func run(child string, changes int, bin, write string, onlyCalls bool) error {
 	}
 	printProgramming(out, all)
 	fmt.Print(out)
-	if write != "" {
-		return splice(write, out.Bytes())
+	if o.write != "" {
+		return splice(o.write, out.Bytes())
 	}
 	return nil
 }
 
+// inNamespace measures what -size says and prints JSON.
+func (o *options) inNamespace(ctx context.Context) error {
+	if !netlab.Inside() {
+		code, err := netlab.Reexec()
+		if err != nil {
+			return err
+		}
+		os.Exit(code)
+	}
+	s, err := parseSize(o.child)
+	if err != nil {
+		return err
+	}
+	f, err := program(ctx, s, o.effort)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(f)
+}
+
 // inChild measures a size in a process of its own, so that its memory is its own.
-func inChild(s size, changes int) (figures, error) {
-	var f figures
+func inChild[T any](o *options, s string) (f T, err error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return f, err
 	}
-	cmd := exec.Command(exe, "-size", s.String(), "-changes", fmt.Sprint(changes))
+	cmd := exec.Command(exe, "-size", s, "-changes", fmt.Sprint(o.changes), "-churn", o.churn.String(), "-idle", o.idle.String(), "-bin", o.bin)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

@@ -47,7 +47,8 @@ func policyCost(ctx context.Context, file string, s size) (*policyRun, error) {
 	}
 	defer done()
 	plugins := func(policy.Step) (policy.Plugin, error) { return p, nil }
-	all := cluster(s)
+	w := newWorld(s)
+	all := w.all()
 	timeIt := func(f func()) float64 {
 		start := time.Now()
 		f()
@@ -71,12 +72,12 @@ func policyCost(ctx context.Context, file string, s size) (*policyRun, error) {
 	r.unchanged = timeIt(func() { planner.Reloaded(); planner.Plan(now) })
 	r.callsMore = planner.Calls() - r.calls
 	const changes = 200
-	var slices []model.Change
+	var one []model.Change
 	for n := range changes {
-		slices = append(slices, slice(n, s.endpoints, n+1))
+		one = append(one, w.change(n, replaced))
 	}
 	r.changed = timeIt(func() {
-		for _, c := range slices {
+		for _, c := range one {
 			planner.Apply([]model.Change{c})
 			planner.Plan(now)
 		}

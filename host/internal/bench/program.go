@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"net/netip"
+	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,141 +16,172 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
-	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // figures are what programming one size came to. Times of single changes are in milliseconds, from the event's
-// emission to the kernel's acknowledgement.
+// emission to the kernel's acknowledgement; memory is in MiB, of this process.
 type figures struct {
-	Size               string
-	All, AllCPU        float64 // seconds: the whole cluster, from emission to the last acknowledgement
-	Messages           int
-	Endpoint, Service  spread
-	EndpointCPU        float64 // milliseconds a change, user and system
-	Resident, Peak     float64 // MiB of this process
-	EndpointMessages   int
-	WholePlanAgain     float64 // seconds: restart on what is there
-	WholePlanAgainMsgs int
+	Size                  string
+	All, AllCPU           float64 // seconds: the whole cluster, from emission to the last acknowledgement
+	Messages, Steps       int     // Steps: transactions
+	Longest               float64 // milliseconds: the longest transaction
+	Start                 memory
+	Endpoint, Service     spread
+	EndpointCPU           float64 // milliseconds a change, user and system
+	EndpointMessages      int     // the most of one change
+	Churn                 spread
+	ChurnCPU, ChurnRate   float64 // processors; changes a second
+	Churned               memory
+	IdleCPU               float64 // processors
+	WholePlanAgain        float64 // seconds: restart on what is there
+	WholePlanAgainMsgs    int
+	WholePlanAgainLongest float64
 }
+
+// memory is what the process has: live heap, resident after giving back what it can, and the most it ever had.
+type memory struct{ Live, Resident, Peak float64 }
 
 // spread is the median, the 99th percentile and the largest of some times.
 type spread struct{ Median, P99, Max float64 }
 
 func spreadOf(ms []float64) spread {
+	if len(ms) == 0 {
+		return spread{}
+	}
 	slices.Sort(ms)
 	at := func(q float64) float64 { return ms[min(len(ms)-1, int(q*float64(len(ms))))] }
 	return spread{at(0.5), at(0.99), ms[len(ms)-1]}
 }
 
-// timed is a backend that tells when an Apply with something to do has ended.
-type timed struct {
-	engine.Backend
-	ended chan engine.Report
+// effort is how much is measured.
+type effort struct {
+	changes     int
+	churn, idle time.Duration
+	bin         string // folder of the modules
+	bound       bool   // every Service has a policy
+	profiles    string // folder to put profiles into; "": none
 }
 
-func (t *timed) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (engine.Report, error) {
-	r, err := t.Backend.Apply(ctx, next, d)
-	if err != nil {
-		return r, err
-	}
-	if d == nil || !d.Empty() {
-		t.ended <- r
-	}
-	return r, nil
-}
+// churnRate is in changes a second.
+const churnRate = 1000
 
 // program measures one size in the present network namespace.
-func program(ctx context.Context, s size, changes int) (figures, error) {
+func program(ctx context.Context, s size, how effort) (figures, error) {
 	f := figures{Size: s.String()}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	backend, err := nftables.Open(nftables.Options{Now: time.Now, Log: log})
+	l, err := newLab(ctx, modulePath(how.bin), how.bound)
 	if err != nil {
 		return f, err
 	}
-	defer backend.Close()
-	t := &timed{Backend: backend, ended: make(chan engine.Report, 1)}
-	in := make(feed)
-	e := engine.New(engine.Options{
-		Source: in, Backend: t, Log: log,
-		Planner: plan.NewPlanner(plan.Settings{
-			Node: nodeName(0), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/8")},
-		}, nil),
-	})
-	ctx, stop := context.WithCancel(ctx)
-	ran := make(chan error, 1)
-	go func() { ran <- e.Run(ctx) }()
-	defer func() { stop(); <-ran }()
-
-	// one sends changes and waits for the kernel.
-	one := func(c []model.Change) (engine.Report, float64, error) {
-		start := time.Now()
-		in <- c
-		select {
-		case r := <-t.ended:
-			return r, time.Since(start).Seconds() * 1000, nil
-		case err := <-ran:
-			ran <- err
-			return engine.Report{}, 0, fmt.Errorf("the engine ended: %w", err)
-		case <-time.After(2 * time.Minute):
-			return engine.Report{}, 0, fmt.Errorf("%s: nothing was programmed in two minutes", s)
-		}
-	}
-	all, cpu := cluster(s), cpuSeconds()
-	r, ms, err := one(all)
+	defer l.stop()
+	w := newWorld(s)
+	all := w.all()
+	profiled := how.profile("start")
+	cpu, begin := cpuSeconds(), time.Now()
+	done, err := l.one(all)
 	if err != nil {
 		return f, err
 	}
-	f.All, f.AllCPU, f.Messages = ms/1000, cpuSeconds()-cpu, r.Messages
 	all = nil
+	f.All, f.AllCPU = time.Since(begin).Seconds(), cpuSeconds()-cpu
+	profiled()
+	f.Messages, f.Steps, f.Longest = done.messages, done.transactions, milliseconds(done.longest)
+	f.Start = measureMemory()
 
-	var endpoint, replaced []float64
+	var endpoint, replacing []float64
+	profiled = how.profile("changes")
 	cpu = cpuSeconds()
-	for n := range changes {
-		r, ms, err := one([]model.Change{slice(n*7%s.services, s.endpoints, n+1)})
-		if err != nil {
-			return f, err
+	for n := range how.changes {
+		for kind := range kindsOfChange {
+			done, err := l.one([]model.Change{w.change(n*7%s.services, kind)})
+			if err != nil {
+				return f, err
+			}
+			endpoint, f.EndpointMessages = append(endpoint, done.latencies...), max(f.EndpointMessages, done.messages)
 		}
-		endpoint, f.EndpointMessages = append(endpoint, ms), max(f.EndpointMessages, r.Messages)
 	}
-	f.EndpointCPU = (cpuSeconds() - cpu) * 1000 / float64(changes)
-	for n := range changes {
+	f.EndpointCPU = (cpuSeconds() - cpu) * 1000 / float64(len(endpoint))
+	profiled()
+	for n := range how.changes {
 		i := n * 11 % s.services
-		gone := serviceName(i)
+		here, gone := append([]model.Change{service(i)}, slicesOf(i, w.endpointsOf(i))...), []model.Change{}
+		for _, c := range here {
+			gone = append(gone, model.Change{Kind: c.Kind, Name: c.Name})
+		}
 		start := time.Now()
-		if _, _, err = one([]model.Change{{Kind: model.ServiceKind, Name: gone}, {Kind: model.SliceKind, Name: gone}}); err == nil {
-			_, _, err = one([]model.Change{service(i), slice(i, s.endpoints, 0)})
+		for _, c := range [][]model.Change{gone, here} {
+			if _, err := l.one(c); err != nil {
+				return f, err
+			}
 		}
-		if err != nil {
-			return f, err
-		}
-		replaced = append(replaced, time.Since(start).Seconds()*1000)
+		replacing = append(replacing, time.Since(start).Seconds()*1000)
 	}
-	f.Endpoint, f.Service = spreadOf(endpoint), spreadOf(replaced)
-	f.Resident, f.Peak = memory("VmRSS"), memory("VmHWM")
-	f.WholePlanAgain, f.WholePlanAgainMsgs, err = restart(ctx, e, log)
+	f.Endpoint, f.Service = spreadOf(endpoint), spreadOf(replacing)
+
+	resetPeak()
+	profiled = how.profile("churn")
+	cpu, begin = cpuSeconds(), time.Now()
+	sum, n, err := churn(l, w, how.churn)
+	if err != nil {
+		return f, err
+	}
+	took := time.Since(begin).Seconds()
+	f.Churn, f.ChurnCPU, f.ChurnRate = spreadOf(sum.latencies), (cpuSeconds()-cpu)/took, float64(n)/took
+	profiled()
+	f.Churned = memory{Peak: processMemory("VmHWM")}
+	cpu, begin = cpuSeconds(), time.Now()
+	time.Sleep(how.idle)
+	f.IdleCPU = (cpuSeconds() - cpu) / time.Since(begin).Seconds()
+	f.Churned.Resident = processMemory("VmRSS")
+	profiled = how.profile("restart")
+	r, seconds, err := restart(ctx, l)
+	profiled()
+	f.WholePlanAgain, f.WholePlanAgainMsgs = seconds, r.Messages
 	return f, err
 }
 
+// churn changes one endpoint after another, of Services taken at random, at churnRate.
+func churn(l *lab, w *world, lasting time.Duration) (work, int, error) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	l.seen.reset()
+	begin, n := time.Now(), 0
+	for ; ; n++ {
+		due := begin.Add(time.Duration(n) * time.Second / churnRate)
+		if due.Sub(begin) >= lasting {
+			break
+		}
+		c := w.change(rng.IntN(w.services), []int{replaced, replaced, unready, readyAgain, added, removed}[rng.IntN(6)])
+		time.Sleep(time.Until(due))
+		l.send(due, []model.Change{c})
+	}
+	if err := l.settled(); err != nil {
+		return work{}, n, err
+	}
+	return l.seen.reset(), n, nil
+}
+
+type report struct{ Messages int }
+
 // restart opens a second backend on what is in the kernel and applies the same plan: what an upgrade does.
-func restart(ctx context.Context, e *engine.Engine, log *slog.Logger) (seconds float64, messages int, err error) {
-	doErr := e.Do(ctx, func(p *plan.Planner) {
+func restart(ctx context.Context, l *lab) (r report, seconds float64, err error) {
+	doErr := l.engine.Do(ctx, func(p *plan.Planner) {
 		var b *nftables.Backend
-		if b, err = nftables.Open(nftables.Options{Now: time.Now, Log: log}); err != nil {
+		if b, err = nftables.Open(nftables.Options{Now: time.Now, Log: slog.New(slog.DiscardHandler)}); err != nil {
 			return
 		}
 		defer b.Close()
 		start := time.Now()
-		var r engine.Report
-		r, err = b.Apply(ctx, p.Current(), nil)
-		seconds, messages = time.Since(start).Seconds(), r.Messages
+		got, aerr := b.Apply(ctx, p.Current(), nil)
+		seconds, r.Messages, err = time.Since(start).Seconds(), got.Messages, aerr
 	})
 	if err == nil {
 		err = doErr
 	}
-	return seconds, messages, err
+	return r, seconds, err
 }
+
+func milliseconds(d time.Duration) float64 { return d.Seconds() * 1000 }
 
 func cpuSeconds() float64 {
 	var u syscall.Rusage
@@ -157,8 +191,17 @@ func cpuSeconds() float64 {
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
-// memory is a line of /proc/self/status in MiB.
-func memory(line string) float64 {
+func measureMemory() memory {
+	m := memory{Peak: processMemory("VmHWM")}
+	debug.FreeOSMemory()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	m.Live, m.Resident = float64(stats.HeapAlloc)/(1<<20), processMemory("VmRSS")
+	return m
+}
+
+// processMemory is a line of /proc/self/status in MiB.
+func processMemory(line string) float64 {
 	text, _ := os.ReadFile("/proc/self/status")
 	for l := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(l, line+":"); ok {
@@ -167,4 +210,29 @@ func memory(line string) float64 {
 		}
 	}
 	return 0
+}
+
+// resetPeak makes VmHWM begin anew.
+func resetPeak() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }
+
+// profile measures where processor time goes until the function that it gives is called, and then what memory is
+// held.
+func (e *effort) profile(name string) (end func()) {
+	if e.profiles == "" {
+		return func() {}
+	}
+	file, err := os.Create(filepath.Join(e.profiles, name+".cpu"))
+	if err != nil {
+		return func() {}
+	}
+	_ = pprof.StartCPUProfile(file)
+	return func() {
+		pprof.StopCPUProfile()
+		file.Close()
+		runtime.GC()
+		if file, err = os.Create(filepath.Join(e.profiles, name+".heap")); err == nil {
+			_ = pprof.WriteHeapProfile(file)
+			file.Close()
+		}
+	}
 }

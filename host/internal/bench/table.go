@@ -21,15 +21,28 @@ func printProgramming(w io.Writer, all []figures) {
 	}
 	fmt.Fprintln(w)
 	row("all, wall (CPU) s", func(f *figures) string { return fmt.Sprintf("%.2f (%.2f)", f.All, f.AllCPU) })
-	row("replace one endpoint, ms: median, p99", func(f *figures) string {
+	row("transactions, the longest ms", func(f *figures) string { return fmt.Sprintf("%d, %.0f", f.Steps, f.Longest) })
+	row("one endpoint changed, ms: median, p99", func(f *figures) string {
 		return fmt.Sprintf("%.3f, %.3f", f.Endpoint.Median, f.Endpoint.P99)
 	})
-	row("the same, CPU ms", func(f *figures) string { return fmt.Sprintf("%.3f", f.EndpointCPU) })
+	row("the same, CPU ms (messages, at most)", func(f *figures) string {
+		return fmt.Sprintf("%.3f (%d)", f.EndpointCPU, f.EndpointMessages)
+	})
 	row("delete and add a Service, ms: median, p99", func(f *figures) string {
 		return fmt.Sprintf("%.3f, %.3f", f.Service.Median, f.Service.P99)
 	})
+	row("1,000 changes/s, ms: median, p99, max", func(f *figures) string {
+		return fmt.Sprintf("%.2f, %.2f, %.1f", f.Churn.Median, f.Churn.P99, f.Churn.Max)
+	})
+	row("the same, processors (changes/s)", func(f *figures) string { return fmt.Sprintf("%.2f (%.0f)", f.ChurnCPU, f.ChurnRate) })
+	row("idle, processors", func(f *figures) string { return fmt.Sprintf("%.4f", f.IdleCPU) })
 	row("restart on what is there, s (messages that write)", func(f *figures) string {
 		return fmt.Sprintf("%.2f (%d)", f.WholePlanAgain, f.WholePlanAgainMsgs)
 	})
-	row("resident, peak MiB", func(f *figures) string { return fmt.Sprintf("%.0f, %.0f", f.Resident, f.Peak) })
+	row("resident after the start, MiB (live heap; peak)", func(f *figures) string {
+		return fmt.Sprintf("%.0f (%.0f; %.0f)", f.Start.Resident, f.Start.Live, f.Start.Peak)
+	})
+	row("resident after the changes, MiB (peak)", func(f *figures) string {
+		return fmt.Sprintf("%.0f (%.0f)", f.Churned.Resident, f.Churned.Peak)
+	})
 }

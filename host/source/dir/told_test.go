@@ -31,9 +31,8 @@ endpoints: [{addresses: [10.244.0.1], conditions: {ready: %t}}]
 	r.write("z.yaml", node("n1", "z1"))
 	r.becomes("n1=z1")
 	r.write("a.yaml", slice(false, 3))
-	web := model.Name{Namespace: "shop", Name: "web"}
 	at := model.Name{Namespace: "shop", Name: "web-1"}
-	r.until("not ready", func() bool { s := r.snap.Slices[web][at]; return s != nil && !s.Endpoints[0].Ready })
+	r.until("not ready", func() bool { s := r.snap.Slice(at); return s != nil && !s.Endpoints[0].Ready })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	emitted := 0
@@ -44,7 +43,7 @@ endpoints: [{addresses: [10.244.0.1], conditions: {ready: %t}}]
 			}
 		}
 	}
-	if got := r.snap.Slices[web][at]; emitted != 2 || got.Trigger != 1767323043000 {
+	if got := r.snap.Slice(at); emitted != 2 || got.Trigger != 1767323043000 {
 		t.Errorf("emitted %d times, want 2; trigger %d", emitted, got.Trigger)
 	}
 }

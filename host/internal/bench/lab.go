@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/health"
+	"github.com/sluice-proxy/sluice/host/metrics"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/wasm"
+)
+
+// lab is what `sluice run` holds, but for the source: engine, planner, nftables, plugins, health checks, metrics.
+type lab struct {
+	engine *engine.Engine
+	in     feed
+	seen   *seen
+	log    *slog.Logger
+	stop   func()
+	ran    chan error
+}
+
+// newLab starts an engine in the present network namespace. With a module, every Service has it for its policy.
+func newLab(ctx context.Context, module string, bound bool) (*lab, error) {
+	l := &lab{in: make(feed), seen: newSeen(), ran: make(chan error, 1)}
+	l.log = slog.New(slog.NewTextHandler(io.Discard, nil)) // written, as it is in production, but not kept
+	failed := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	backend, err := nftables.Open(nftables.Options{Now: time.Now, Log: failed})
+	if err != nil {
+		return nil, err
+	}
+	policies := &policy.Set{}
+	var plugins func(policy.Step) (policy.Plugin, error)
+	done := func() {}
+	if module != "" {
+		var p *wasm.Plugin
+		if p, done, err = load(ctx, module); err != nil {
+			return nil, errors.Join(err, backend.Close())
+		}
+		plugins = func(policy.Step) (policy.Plugin, error) { return p, nil }
+		policies.Policies = map[string]*policy.Policy{"zoned": {Name: "zoned", Steps: []policy.Step{{Plugin: "zone-spill"}}}}
+		if bound {
+			policies.Default = "zoned"
+		}
+	}
+	h := health.New(health.Options{Now: time.Now, After: time.After, Log: failed, SyncPeriod: 30 * time.Second})
+	m := metrics.New(metrics.Options{Mode: "nftables", Version: "bench", Started: time.Now()})
+	l.engine = engine.New(engine.Options{
+		Source: l.in, Backend: backend, Log: l.log, SyncPeriod: 30 * time.Second,
+		Observer: observers{h, m, l.seen},
+		Planner: plan.NewPlanner(plan.Settings{
+			Node: nodeName(0), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/8")}, Policies: policies,
+		}, plugins),
+	})
+	ctx, stop := context.WithCancel(ctx)
+	go func() { l.ran <- l.engine.Run(ctx) }()
+	l.stop = func() {
+		stop()
+		<-l.ran
+		h.Close()
+		done()
+		_ = backend.Close()
+	}
+	return l, nil
+}
+
+// send emits changes that were due at a time.
+func (l *lab) send(due time.Time, c []model.Change) {
+	l.seen.expect(due, len(c))
+	l.in <- c
+}
+
+// settled waits until the kernel holds what was sent.
+func (l *lab) settled() error {
+	for {
+		select {
+		case <-l.seen.held:
+			if l.seen.idle() {
+				return nil
+			}
+		case err := <-l.ran:
+			l.ran <- err
+			return fmt.Errorf("the engine ended: %w", err)
+		case <-time.After(2 * time.Minute):
+			return errors.New("the kernel does not hold what was sent two minutes ago")
+		}
+	}
+}
+
+// one sends changes and waits for the kernel; it gives what was done, and the milliseconds.
+func (l *lab) one(c []model.Change) (work, error) {
+	l.seen.reset()
+	l.send(time.Now(), c)
+	err := l.settled()
+	return l.seen.reset(), err
+}
+
+// modulePath is the policy that plugins are measured with.
+func modulePath(bin string) string { return filepath.Join(bin, "plugins/zone-spill.wasm") }
+
+// seen is an observer that measures: from when a change was due to when the kernel acknowledged it.
+type seen struct {
+	mu             sync.Mutex
+	due            []time.Time // sent, not queued yet
+	waiting, taken []time.Time
+	sum            work
+	held           chan struct{}
+}
+
+// work is what was done since the last reset.
+type work struct {
+	latencies    []float64 // milliseconds
+	planned      int       // Services
+	messages     int
+	transactions int
+	longest      time.Duration
+	last         time.Time // when more than one Service was last planned and acknowledged
+	pending      int       // Services of the step under way
+}
+
+func newSeen() *seen { return &seen{held: make(chan struct{}, 1)} }
+
+func (s *seen) expect(due time.Time, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range n {
+		s.due = append(s.due, due)
+	}
+}
+
+func (s *seen) reset() work {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.sum
+	s.sum = work{}
+	return w
+}
+
+// idle tells whether all that was sent has been acknowledged.
+func (s *seen) idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.due)+len(s.waiting)+len(s.taken) == 0
+}
+
+// Queued implements engine.Observer.
+func (s *seen) Queued(changes []model.Change, _ time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = append(s.waiting, s.due[:len(changes)]...)
+	s.due = append(s.due[:0], s.due[len(changes):]...)
+}
+
+// Taken implements engine.Observer.
+func (s *seen) Taken() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken = append(s.taken, s.waiting...)
+	s.waiting = s.waiting[:0]
+}
+
+// Planned implements engine.Observer.
+func (s *seen) Planned(p *engine.Planned) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sum.planned += p.Step.Planned
+	s.sum.pending = p.Step.Planned
+}
+
+// Programmed implements engine.Observer.
+func (s *seen) Programmed(p *engine.Programmed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sum.messages += p.Report.Messages
+	s.sum.transactions += p.Report.Transactions
+	s.sum.longest = max(s.sum.longest, p.Report.Longest)
+	if s.sum.pending > 1 {
+		s.sum.last = p.At
+	}
+	if !p.Held {
+		return
+	}
+	for _, due := range s.taken {
+		s.sum.latencies = append(s.sum.latencies, p.At.Sub(due).Seconds()*1000)
+	}
+	s.taken = s.taken[:0]
+	select {
+	case s.held <- struct{}{}:
+	default:
+	}
+}
+
+// Noted implements engine.Observer.
+func (s *seen) Noted(engine.Note) {}
+
+type observers []engine.Observer
+
+// Queued implements engine.Observer.
+func (o observers) Queued(changes []model.Change, at time.Time) {
+	for _, each := range o {
+		each.Queued(changes, at)
+	}
+}
+
+// Taken implements engine.Observer.
+func (o observers) Taken() {
+	for _, each := range o {
+		each.Taken()
+	}
+}
+
+// Planned implements engine.Observer.
+func (o observers) Planned(p *engine.Planned) {
+	for _, each := range o {
+		each.Planned(p)
+	}
+}
+
+// Programmed implements engine.Observer.
+func (o observers) Programmed(p *engine.Programmed) {
+	for _, each := range o {
+		each.Programmed(p)
+	}
+}
+
+// Noted implements engine.Observer.
+func (o observers) Noted(n engine.Note) {
+	for _, each := range o {
+		each.Noted(n)
+	}
+}
