@@ -7,12 +7,13 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins demo test test-go bench check fmt lint deps clean
+.PHONY: help build plugins demo test test-cluster cluster-programs bench check fmt lint deps clean
 
 help:
 	@printf '%s\n' 'build    bin/sluice and bin/plugins/*.wasm' 'plugins  bin/plugins/*.wasm alone' \
 	  'demo     the main job, live, in namespaces of its own; KEEP=1 stays up afterwards' \
-	  'test     everything: packages, real packets, hostile plugins, the demo' 'bench    the figures of host/README.md' \
+	  'test     everything: packages, real packets, hostile plugins, a real API server, the demo' \
+	  'test-cluster  the tests against a real API server alone' 'bench    the figures of host/README.md' \
 	  'check    lint, go mod tidy, and the tree is still clean' 'lint     format, vet, staticcheck' 'fmt      format what is not' \
 	  'deps     what the tests need beside Go: installs it as root on Debian, else says what is missing' 'clean    remove bin/'
 
@@ -41,7 +42,14 @@ demo: build
 deps:
 	@.ci/deps
 
-test: deps build
+# etcd, Kubernetes and kubectl, built from their Go modules: minutes the first time, kept in the user's cache.
+cluster-programs:
+	@$(GO) run ./host/internal/kubelab/build
+
+test-cluster: deps build cluster-programs
+	$(GO) test -timeout 10m ./host/internal/kubelab/... ./host/source/kube/... ./cmd/sluice/cluster/...
+
+test: deps build cluster-programs
 	$(GO) vet ./...
 	$(GO) test -timeout 20m ./...
 	$(MAKE) --no-print-directory demo

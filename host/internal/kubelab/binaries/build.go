@@ -1,0 +1,115 @@
+package binaries
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// keep is how long a folder that nobody has asked for stays.
+const keep = 30 * 24 * time.Hour
+
+// Build makes what is missing of the named programs, tells what it does on w, and gives the folder they are in. Several
+// can run at once: one builds, the others wait. A program appears when it is whole, so that an end half-way leaves
+// nothing that looks like one.
+func Build(ctx context.Context, w io.Writer, names ...string) (string, error) {
+	all := programs()
+	for _, n := range names {
+		if _, ok := all[n]; !ok {
+			return "", fmt.Errorf("build %s: no such program", n)
+		}
+	}
+	dir, err := folder()
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := lock(ctx, w, dir)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	src, err := sources()
+	if err != nil {
+		return "", err
+	}
+	var missing *Missing
+	if _, err := Find(names...); errors.As(err, &missing) {
+		for i, n := range missing.Names {
+			fmt.Fprintf(w, "building %s (%d of %d; minutes the first time)\n", n, i+1, len(missing.Names))
+			if err := build(ctx, w, filepath.Join(src, all[n].module), all[n].pkg, filepath.Join(dir, n)); err != nil {
+				return "", fmt.Errorf("build %s: %w", n, err)
+			}
+		}
+	} else if err != nil {
+		return "", err
+	}
+	now := time.Now()
+	_ = os.Chtimes(dir, now, now) // in use: only prune looks at it
+	prune(dir, now)
+	return dir, nil
+}
+
+func build(ctx context.Context, w io.Writer, module, pkg, to string) error {
+	part := to + ".part"
+	defer os.Remove(part)
+	cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"build"}, flags(), []string{"-o", part, pkg})...)
+	cmd.Dir = module
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly", "PWD="+module)
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := cmd.Run(); err != nil {
+		return err
+	}
+	return os.Rename(part, to)
+}
+
+// lock waits until nobody else builds there. The kernel lets go of it when the process ends, however that is.
+func lock(ctx context.Context, w io.Writer, dir string) (func(), error) {
+	name := dir + ".lock"
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for said := false; ; {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", name, err)
+		}
+		if !said {
+			fmt.Fprintf(w, "somebody else builds in %s: waiting\n", dir)
+			said = true
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// prune removes folders of other keys that have not been asked for in a long time. What it cannot remove stays.
+func prune(dir string, now time.Time) {
+	top := filepath.Dir(dir)
+	entries, _ := os.ReadDir(top)
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !e.IsDir() || e.Name() == filepath.Base(dir) || now.Sub(info.ModTime()) < keep {
+			continue
+		}
+		_ = os.RemoveAll(filepath.Join(top, e.Name()))
+	}
+}
