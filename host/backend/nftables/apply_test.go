@@ -65,12 +65,13 @@ func TestTheListingIsReadableAndLoadsBack(t *testing.T) {
 	if diff := cmp.Diff(string(want), got); diff != "" && strings.Contains(version, "v1.0.6") {
 		t.Errorf("the listing changed; look, and run with -update (-want +got):\n%s", diff)
 	}
-	// Without affinity, whose rules nft prints but does not parse (ct original proto-dst in a concatenation), what
-	// nft lists is what nft loads, and what it loads we take for our own.
+	// What nft lists is what nft loads, and what it loads we take for our own. But for affinity, whose rules nft prints
+	// and does not parse (ct original proto-dst in a concatenation), and for source ranges: nft 1.0.6 swaps the
+	// protocol's one byte as if it were two, which newer kernels refuse (6.12.117 does, 6.18.44 does not).
 	if _, err := Cleanup(context.Background(), Options{Netns: d.lab.Node.Fd()}); err != nil {
 		t.Fatal(err)
 	}
-	p := d.apply(strings.ReplaceAll(shop(), " affinity=3h", ""))
+	p := d.apply(strings.NewReplacer(" affinity=3h", "", "    source-ranges 198.51.100.0/24\n", "").Replace(shop()))
 	if got, err = d.nft("", "list", "ruleset"); err != nil {
 		t.Fatal(err)
 	}
