@@ -1,0 +1,236 @@
+package vm
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Build makes sure that a kernel of the series is in the cache and gives its path. It is built from Debian's source
+// package, which takes some 8 CPU minutes and, for that time, 2 GB; any number of processes may want it at once. What
+// is done is written to out. A cached kernel is good whatever version apt offers by now, unless newest is set.
+func Build(ctx context.Context, series string, newest bool, out io.Writer) (string, error) {
+	if path, err := Cached(series); err != nil || path != "" && !newest {
+		return path, err
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	b := &builder{out: out, env: os.Environ()}
+	if err := b.needs("apt-get", "apt-cache", "dpkg", "gcc", "ld", "make", "bc", "perl", "tar", "xz"); err != nil {
+		return "", fmt.Errorf("vm: build kernel %s: %w", series, err)
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", fmt.Errorf("vm: build kernel %s: %w", series, err)
+	}
+	unlock, err := b.lock(filepath.Join(cache, "lock-"+series))
+	if err != nil {
+		return "", fmt.Errorf("vm: build kernel %s: %w", series, err)
+	}
+	defer unlock()
+	if path, err := Cached(series); err != nil || path != "" && !newest {
+		return path, err // by another process, meanwhile
+	}
+	version, err := b.candidate(ctx, "linux-source-"+series)
+	if err != nil {
+		return "", fmt.Errorf("vm: build kernel %s: %w", series, err)
+	}
+	final := filepath.Join(cache, keyOf(series, version))
+	if _, err := os.Stat(filepath.Join(final, "linux")); err == nil {
+		return filepath.Join(final, "linux"), nil
+	}
+	if b.dir, err = os.MkdirTemp(cache, "building-"); err != nil {
+		return "", fmt.Errorf("vm: build kernel %s: %w", series, err)
+	}
+	defer os.RemoveAll(b.dir)
+	if err := b.build(ctx, series, version); err != nil {
+		return "", fmt.Errorf("vm: build kernel %s (%s): %w", series, version, err)
+	}
+	if err := os.Rename(filepath.Join(b.dir, "done"), final); err != nil {
+		return "", fmt.Errorf("vm: build kernel %s: %w", series, err)
+	}
+	return filepath.Join(final, "linux"), nil
+}
+
+type builder struct {
+	out io.Writer
+	env []string
+	dir string
+}
+
+// needs says which of Debian's packages are missing.
+func (b *builder) needs(tools ...string) error {
+	packages := map[string]string{"apt-cache": "apt", "apt-get": "apt", "ld": "binutils", "xz": "xz-utils"}
+	var missing []string
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			missing = append(missing, cmp.Or(packages[tool], tool))
+		}
+	}
+	if _, err := os.Stat("/usr/include/stdio.h"); err != nil {
+		missing = append(missing, "libc6-dev")
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("these packages of Debian are missing: apt-get install %s", strings.Join(missing, " "))
+	}
+	return nil
+}
+
+// lock waits until this is the only process that builds the series. The kernel gives the lock back when the process
+// ends, however that is.
+func (b *builder) lock(path string) (func(), error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		fmt.Fprintf(b.out, "vm: another process builds it: waiting for %s\n", path)
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		for errors.Is(err, unix.EINTR) {
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		}
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+	} else if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// candidate is the version of a package that apt would install.
+func (b *builder) candidate(ctx context.Context, name string) (string, error) {
+	out, err := exec.CommandContext(ctx, "apt-cache", "policy", name).Output()
+	if err != nil {
+		return "", fmt.Errorf("apt-cache policy %s: %w", name, err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "Candidate: "); ok && v != "(none)" {
+			return v, nil
+		}
+	}
+	return "", fmt.Errorf("apt knows no package %s: it is in Debian 12 with its security updates; apt-get update, as root?", name)
+}
+
+// build leaves the kernel and its whole configuration in the folder "done".
+func (b *builder) build(ctx context.Context, series, version string) error {
+	begin := time.Now()
+	source := "linux-source-" + series
+	wanted := []string{source + "=" + version}
+	for _, tool := range []string{"flex", "bison", "m4"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			wanted = append(wanted, tool)
+		}
+	}
+	// Downloaded and unpacked here, not installed: that needs no root, and leaves the machine as it was.
+	if err := b.run(ctx, append([]string{"apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download"}, wanted...)...); err != nil {
+		return err
+	}
+	debs, err := filepath.Glob(filepath.Join(b.dir, "*.deb"))
+	if err != nil {
+		return err
+	}
+	if len(debs) != len(wanted) {
+		return fmt.Errorf("apt-get download of %v gave %v", wanted, debs)
+	}
+	for _, deb := range debs {
+		if err := b.run(ctx, "dpkg", "-x", deb, "root"); err != nil {
+			return err
+		}
+	}
+	usr := filepath.Join(b.dir, "root", "usr")
+	b.env = append(b.env, "PATH="+filepath.Join(usr, "bin")+":"+os.Getenv("PATH"),
+		"KBUILD_BUILD_USER=sluice", "KBUILD_BUILD_HOST=vm", "KBUILD_BUILD_TIMESTAMP=1970-01-01", "LC_ALL=C")
+	if _, err := os.Stat(filepath.Join(usr, "bin", "m4")); err == nil {
+		b.env = append(b.env, "M4="+filepath.Join(usr, "bin", "m4"))
+	}
+	if _, err := os.Stat(filepath.Join(usr, "bin", "bison")); err == nil {
+		b.env = append(b.env, "BISON_PKGDATADIR="+filepath.Join(usr, "share", "bison"))
+	}
+	for _, dir := range []string{"src", "um", "done"} {
+		if err := os.Mkdir(filepath.Join(b.dir, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := b.run(ctx, "tar", "-C", "src", "--strip-components=1", "-xJf", filepath.Join(usr, "src", source+".tar.xz")); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(b.dir, "fragment"), config, 0o644); err != nil {
+		return err
+	}
+	um := []string{"make", "-s", "-C", "src", "ARCH=um", "O=" + filepath.Join(b.dir, "um")}
+	if err := b.run(ctx, append(um, "allnoconfig", "KCONFIG_ALLCONFIG="+filepath.Join(b.dir, "fragment"))...); err != nil {
+		return err
+	}
+	made, err := os.ReadFile(filepath.Join(b.dir, "um", ".config"))
+	if err != nil {
+		return err
+	}
+	if err := taken(made); err != nil {
+		return err
+	}
+	jobs := fmt.Sprintf("-j%d", runtime.NumCPU())
+	if err := b.run(ctx, append([]string{"nice", "-n", "10"}, append(um, jobs, "linux")...)...); err != nil {
+		return err
+	}
+	for from, to := range map[string]string{"linux": "linux", ".config": "config"} {
+		if err := os.Rename(filepath.Join(b.dir, "um", from), filepath.Join(b.dir, "done", to)); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(b.out, "vm: kernel %s (%s) built in %s\n", series, version, time.Since(begin).Round(time.Second))
+	return nil
+}
+
+// run runs a step in the builder's folder. What the step says is shown when it fails.
+func (b *builder) run(ctx context.Context, args ...string) error {
+	fmt.Fprintf(b.out, "vm: %s\n", strings.ReplaceAll(strings.Join(args, " "), b.dir+"/", ""))
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Dir, cmd.Env = b.dir, b.env
+	// A group of its own, so that nothing of make stays when it is told to stop.
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, said.Bytes())
+	}
+	return nil
+}
+
+// taken checks that the kernel's configuration has every line of ours: kconfig drops what it does not know or cannot
+// have, without a word.
+func taken(made []byte) error {
+	has := map[string]bool{}
+	for s := bufio.NewScanner(bytes.NewReader(made)); s.Scan(); {
+		has[s.Text()] = true
+	}
+	var missing []string
+	for line := range strings.Lines(string(config)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") && !has[line] {
+			missing = append(missing, line)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("the kernel's configuration did not take %s", strings.Join(missing, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,193 @@
+package vm
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// orderVar is on the kernel's command line; what the kernel does not know there is its init's environment.
+const orderVar = "sluice_vm_order"
+
+// Main makes this process the guest's init, if it is: then it does not return. It has to come first in programs that
+// call Run, in TestMain for tests.
+func Main() {
+	path := os.Getenv(orderVar)
+	if os.Getpid() != 1 || path == "" {
+		return
+	}
+	var o order
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &o)
+	}
+	var console *os.File
+	if err == nil {
+		console, err = prepare(o)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "vm: start the guest: %v\n", err)
+	} else {
+		fmt.Fprint(console, beginLine(o.Nonce))
+		code := supervise(o, console)
+		complaints(console)
+		fmt.Fprint(console, endLine(o.Nonce, code))
+		drain(console)
+	}
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+	os.Exit(1) // the kernel panics, and that is an end too
+}
+
+// prepare makes the guest's file systems and network, and opens its console.
+func prepare(o order) (*os.File, error) {
+	for _, m := range []struct{ kind, at, data string }{
+		{"proc", "/proc", ""}, {"sysfs", "/sys", ""}, {"devtmpfs", "/dev", ""}, {"tmpfs", "/run", "mode=755"},
+	} {
+		if err := unix.Mount(m.kind, m.at, m.kind, 0, m.data); err != nil && !(m.kind == "devtmpfs" && errors.Is(err, unix.EBUSY)) {
+			return nil, fmt.Errorf("mount %s on %s: %w", m.kind, m.at, err)
+		}
+	}
+	console, err := openConsole()
+	if err != nil {
+		return nil, err
+	}
+	// The machine's own /tmp and /run are covered; what the program needs of them is led through.
+	const host = "/run/host"
+	if err := bind("/", host); err != nil {
+		return nil, err
+	}
+	if err := unix.Mount("tmpfs", "/tmp", "tmpfs", 0, "mode=1777"); err != nil {
+		return nil, fmt.Errorf("mount tmpfs on /tmp: %w", err)
+	}
+	for _, path := range []string{filepath.Dir(o.Args[0]), o.Dir} {
+		if strings.HasPrefix(path, "/tmp/") || strings.HasPrefix(path, "/run/") {
+			if err := bind(host+path, path); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := linkUp("lo"); err != nil {
+		return nil, err
+	}
+	// By the guest's little memory these would be 4096: tests lose connections then.
+	for file, value := range map[string]string{
+		"/sys/module/nf_conntrack/parameters/hashsize": "65536",
+		"/proc/sys/net/netfilter/nf_conntrack_max":     "262144",
+	} {
+		if err := os.WriteFile(file, []byte(value), 0); err != nil {
+			return nil, err
+		}
+	}
+	return console, nil
+}
+
+// bind shows what is at from at to, read-only as it is.
+func bind(from, to string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s to %s: %w", from, to, err)
+	}
+	return nil
+}
+
+// openConsole opens the console and turns off all that a terminal does to what is written.
+func openConsole() (*os.File, error) {
+	console, err := os.OpenFile("/dev/console", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	t, err := unix.IoctlGetTermios(int(console.Fd()), unix.TCGETS)
+	if err != nil {
+		return nil, fmt.Errorf("console: get its settings: %w", err)
+	}
+	t.Oflag &^= unix.OPOST
+	t.Lflag &^= unix.ECHO | unix.ICANON | unix.ISIG
+	if err := unix.IoctlSetTermios(int(console.Fd()), unix.TCSETS, t); err != nil {
+		return nil, fmt.Errorf("console: set it to raw: %w", err)
+	}
+	return console, nil
+}
+
+// drain waits until everything written has left the guest.
+func drain(console *os.File) { _ = unix.IoctlSetInt(int(console.Fd()), unix.TCSBRK, 1) }
+
+func linkUp(name string) error {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("set link %s up: %w", name, err)
+	}
+	defer unix.Close(s)
+	r, err := unix.NewIfreq(name)
+	if err == nil {
+		r.SetUint16(unix.IFF_UP)
+		err = unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, r)
+	}
+	if err != nil {
+		return fmt.Errorf("set link %s up: %w", name, err)
+	}
+	return nil
+}
+
+// supervise runs the program, reaps what others leave, and gives the program's exit code.
+func supervise(o order, console io.Writer) int {
+	cmd := exec.Command(o.Args[0], o.Args[1:]...)
+	cmd.Dir, cmd.Env = o.Dir, o.Env
+	cmd.Stdout, cmd.Stderr = console, console
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintf(console, "vm: start %s: %v\n", o.Args[0], err)
+		return 127
+	}
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			fmt.Fprintf(console, "vm: wait for %s: %v\n", o.Args[0], err)
+			return 127
+		case pid != cmd.Process.Pid:
+		case status.Signaled():
+			fmt.Fprintf(console, "vm: %s was ended by %s\n", o.Args[0], status.Signal())
+			return 128 + int(status.Signal())
+		case status.Exited():
+			return status.ExitStatus()
+		}
+	}
+}
+
+// complaints shows what the kernel warned of, which no test sees.
+func complaints(console io.Writer) {
+	f, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		fmt.Fprintf(console, "vm: read what the kernel said: %v\n", err)
+		return
+	}
+	defer unix.Close(f)
+	for record := make([]byte, 8192); ; {
+		n, err := unix.Read(f, record)
+		if errors.Is(err, unix.EPIPE) { // overwritten
+			continue
+		}
+		if n <= 0 {
+			return
+		}
+		_, text, _ := strings.Cut(string(record[:n]), ";")
+		text, _, _ = strings.Cut(text, "\n")
+		for _, bad := range []string{"WARNING:", "BUG:", "Oops", "Call Trace", "table full"} {
+			if strings.Contains(text, bad) {
+				fmt.Fprintf(console, "vm: the kernel says: %s\n", text)
+				break
+			}
+		}
+	}
+}

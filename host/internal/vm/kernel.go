@@ -1,0 +1,68 @@
+package vm
+
+import (
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Series are the kernels that there are recipes for, oldest first: Debian 12's own, and that of Debian 13.
+func Series() []string { return []string{"6.1", "6.12"} }
+
+//go:embed linux.config
+var config []byte
+
+// recipe changes when build.go makes another kernel from the same source and configuration.
+const recipe = "1"
+
+// CacheDir is where kernels are kept: $XDG_CACHE_HOME/sluice/vm, or ~/.cache/sluice/vm.
+func CacheDir() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("vm: find the cache: %w", err)
+	}
+	return filepath.Join(dir, "sluice", "vm"), nil
+}
+
+// configHash is of all that makes a kernel, but the version of its source.
+func configHash() string {
+	sum := sha256.Sum256(append([]byte("recipe "+recipe+"\n"), config...))
+	return hex.EncodeToString(sum[:6])
+}
+
+// keyOf names a kernel built from a version of Debian's source package.
+func keyOf(series, version string) string {
+	return fmt.Sprintf("linux-%s_%s_%s", series, version, configHash())
+}
+
+// Cached finds the newest kernel of a series that has been built with today's configuration. "" means that there is
+// none.
+func Cached(series string) (string, error) {
+	if !slices.Contains(Series(), series) {
+		return "", fmt.Errorf("vm: kernel %q: there are %v", series, Series())
+	}
+	dir, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	found, err := filepath.Glob(filepath.Join(dir, keyOf(series, "*"), "linux"))
+	if err != nil {
+		return "", fmt.Errorf("vm: look for kernel %s: %w", series, err)
+	}
+	var newest string
+	var at int64
+	for _, path := range found {
+		info, err := os.Stat(path)
+		if err != nil {
+			return "", fmt.Errorf("vm: look for kernel %s: %w", series, err)
+		}
+		if t := info.ModTime().UnixNano(); newest == "" || t > at {
+			newest, at = path, t
+		}
+	}
+	return newest, nil
+}

@@ -1,0 +1,279 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) {
+	Main()
+	os.Exit(m.Run())
+}
+
+// eachKernel runs a test with every kernel that has been built.
+func eachKernel(t *testing.T, f func(t *testing.T, kernel string)) {
+	if Inside() != "" {
+		t.Skip("this is a guest")
+	}
+	for _, series := range Series() {
+		t.Run(series, func(t *testing.T) {
+			path, err := Cached(series)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if path == "" {
+				if os.Getenv("CI") != "" {
+					t.Fatal("the kernel is not built: make vm-kernels")
+				}
+				t.Skip("the kernel is not built: make vm-kernels")
+			}
+			f(t, path)
+		})
+	}
+}
+
+// run runs a program that has to end by itself.
+func run(t *testing.T, job Job) (int, string) {
+	t.Helper()
+	var out bytes.Buffer
+	job.Out = &out
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	code, err := Run(ctx, job)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out.Bytes())
+	}
+	return code, out.String()
+}
+
+func sh(kernel, script string) Job { return Job{Kernel: kernel, Args: []string{"sh", "-c", script}} }
+
+func TestAProgramRunsOnTheKernelAskedForAndItsExitCodeComesBack(t *testing.T) {
+	eachKernel(t, func(t *testing.T, kernel string) {
+		here, err := os.Getwd()
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := sh(kernel, `read a b release c </proc/version; echo $release; pwd; echo $GREETING $SLUICE_VM; echo oops >&2; exit 7`)
+		job.Env = append(os.Environ(), "GREETING=hello")
+		code, out := run(t, job)
+		key := filepath.Base(filepath.Dir(kernel))
+		series := strings.Split(strings.TrimPrefix(key, "linux-"), "_")[0]
+		if want := fmt.Sprintf("\n%s\nhello %s\noops\n", here, key); code != 7 || !strings.HasPrefix(out, series+".") || !strings.HasSuffix(out, want) {
+			t.Errorf("%d, %q", code, out)
+		}
+	})
+}
+
+func TestASignalIsTold(t *testing.T) {
+	eachKernel(t, func(t *testing.T, kernel string) {
+		if code, out := run(t, sh(kernel, `kill -KILL $$`)); code != 128+9 || !strings.Contains(out, "was ended by killed") {
+			t.Errorf("%d, %q", code, out)
+		}
+	})
+}
+
+// TestAllThatWasWrittenArrives writes more than any buffer between the program and here has room for.
+func TestAllThatWasWrittenArrives(t *testing.T) {
+	eachKernel(t, func(t *testing.T, kernel string) {
+		code, out := run(t, sh(kernel, `i=0; while [ $i -lt 20000 ]; do echo "line $i of many"; i=$((i+1)); done`))
+		lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+		if code != 0 || len(lines) != 20000 || lines[19999] != "line 19999 of many" {
+			t.Errorf("%d: %d lines, the last %q", code, len(lines), lines[len(lines)-1])
+		}
+	})
+}
+
+// TestTheMachineCannotBeHurt: its files cannot be written, deleted or mounted over for writing.
+func TestTheMachineCannotBeHurt(t *testing.T) {
+	eachKernel(t, func(t *testing.T, kernel string) {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "file")
+		if err := os.WriteFile(file, []byte("before"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		code, out := run(t, sh(kernel, fmt.Sprintf(
+			`for f in %[1]s /run/host%[1]s; do echo after >$f; rm -f $f; done 2>&1; echo x >/tmp/mine && cat /tmp/mine`, file)))
+		if text, err := os.ReadFile(file); err != nil || string(text) != "before" || code != 0 || !strings.HasSuffix(out, "\nx\n") {
+			t.Errorf("%q, %v; %d, %q", text, err, code, out)
+		}
+		if _, err := os.Stat("/tmp/mine"); err == nil {
+			t.Error("the guest's /tmp is the machine's")
+		}
+	})
+}
+
+func TestAMachineThatDiesIsAFailure(t *testing.T) {
+	eachKernel(t, func(t *testing.T, kernel string) {
+		var out bytes.Buffer
+		job := Job{Kernel: kernel, Args: []string{self(t), "-test.run", "^TestGuestPowersOff$"}, Env: append(os.Environ(), "POWEROFF=1"), Out: &out}
+		_, err := Run(t.Context(), job)
+		if !errors.Is(err, ErrDied) || !strings.Contains(out.String(), "going down") {
+			t.Errorf("%v, %q", err, out.String())
+		}
+	})
+}
+
+// TestGuestPowersOff is what the test above runs.
+func TestGuestPowersOff(t *testing.T) {
+	if Inside() == "" || os.Getenv("POWEROFF") == "" {
+		t.Skip("for another test")
+	}
+	fmt.Println("PASS, and going down")
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+}
+
+func TestAMachineWithoutMemoryIsAFailure(t *testing.T) {
+	eachKernel(t, func(t *testing.T, kernel string) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		job := sh(kernel, "exit 0")
+		job.Memory = 8
+		code, err := Run(ctx, job)
+		if err == nil {
+			t.Errorf("exit code %d with 8 MiB", code)
+		}
+	})
+}
+
+func TestATimeoutEndsEverything(t *testing.T) {
+	eachKernel(t, func(t *testing.T, kernel string) {
+		for name, script := range map[string]string{"idle": "sleep 1000", "busy": "while :; do :; done & while :; do :; done"} {
+			t.Run(name, func(t *testing.T) {
+				before := processes(t, kernel)
+				late := errors.New("too late")
+				ctx, cancel := context.WithTimeoutCause(t.Context(), 1500*time.Millisecond, late)
+				defer cancel()
+				begin := time.Now()
+				_, err := Run(ctx, sh(kernel, script))
+				if !errors.Is(err, late) || time.Since(begin) > 10*time.Second {
+					t.Errorf("%v after %s", err, time.Since(begin))
+				}
+				for end := time.Now().Add(5 * time.Second); processes(t, kernel) > before; time.Sleep(20 * time.Millisecond) {
+					if time.Now().After(end) {
+						t.Fatalf("%d processes of the kernel are left, %d were there", processes(t, kernel), before)
+					}
+				}
+			})
+		}
+	})
+}
+
+// processes counts the processes that run a kernel's program and are ours.
+func processes(t *testing.T, kernel string) int {
+	t.Helper()
+	found, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := fmt.Sprintf("uml_dir=%s/", os.TempDir())
+	n := 0
+	for _, exe := range found {
+		if to, err := os.Readlink(exe); err == nil && to == kernel {
+			if cmd, err := os.ReadFile(filepath.Join(filepath.Dir(exe), "cmdline")); err == nil && bytes.Contains(cmd, []byte(mine)) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func TestTwoRunAtATime(t *testing.T) {
+	eachKernel(t, func(t *testing.T, kernel string) {
+		var all sync.WaitGroup
+		for i := range 2 {
+			all.Go(func() {
+				if code, out := run(t, sh(kernel, fmt.Sprintf("echo %d; exit %d", i, 10+i))); code != 10+i || out != fmt.Sprintln(i) {
+					t.Errorf("%d: %d, %q", i, code, out)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+func TestWhatCannotRunIsAnError(t *testing.T) {
+	for name, job := range map[string]Job{
+		"no kernel":  {Args: []string{"true"}},
+		"a bad path": {Kernel: "/no/such/kernel", Args: []string{"true"}},
+		"no program": {Kernel: self(t)},
+		"no such":    {Kernel: self(t), Args: []string{"/no/such/program"}},
+	} {
+		if _, err := Run(t.Context(), job); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if _, err := Cached("5.4"); err == nil || !strings.Contains(err.Error(), "6.12") {
+		t.Errorf("an unknown kernel: %v", err)
+	}
+}
+
+func self(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestGoTestRunsItsTestsThere is the way that the Makefile goes: with a test that fails and one that passes.
+func TestGoTestRunsItsTestsThere(t *testing.T) {
+	eachKernel(t, func(t *testing.T, kernel string) {
+		dir := t.TempDir()
+		runner := filepath.Join(dir, "run")
+		build := exec.Command("go", "build", "-o", runner, "./run")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		mod := filepath.Join(dir, "mod")
+		for name, text := range map[string]string{
+			"go.mod":   "module example.com/m\n\ngo 1.26\n",
+			"m.go":     "package m\n",
+			"data.txt": "data",
+			"m_test.go": `package m
+
+import ("os"; "testing")
+
+func TestGood(t *testing.T) {
+	if d, err := os.ReadFile("data.txt"); err != nil || string(d) != "data" { t.Error(string(d), err) }
+	if err := os.WriteFile(t.TempDir()+"/f", nil, 0o644); err != nil { t.Error(err) }
+}
+
+func TestBad(t *testing.T) { t.Error("bad on " + os.Getenv("SLUICE_VM")) }
+`,
+		} {
+			if err := os.MkdirAll(mod, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(mod, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		key := filepath.Base(filepath.Dir(kernel))
+		series := strings.Split(strings.TrimPrefix(key, "linux-"), "_")[0]
+		for _, c := range []struct {
+			test, says string
+			good       bool
+		}{{"TestGood", "ok  \texample.com/m", true}, {"Test", "bad on " + key, false}} {
+			cmd := exec.Command("go", "test", "-count=1", "-exec", runner+" exec -kernel "+series, "-run", c.test, ".")
+			cmd.Dir, cmd.Env = mod, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=mod", "GOWORK=off")
+			out, err := cmd.CombinedOutput()
+			if (err == nil) != c.good || !strings.Contains(string(out), c.says) {
+				t.Errorf("%s: %v\n%s", c.test, err, out)
+			}
+		}
+	})
+}
