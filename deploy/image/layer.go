@@ -36,10 +36,7 @@ func newLayer(files []file, at time.Time) (layer, error) {
 	files = slices.Clone(files)
 	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.name, b.name) })
 	var out bytes.Buffer
-	zip, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
-	if err != nil {
-		return layer{}, err
-	}
+	zip := gzip.NewWriter(&out) // without name or time
 	plain := sha256.New()
 	w := tar.NewWriter(io.MultiWriter(zip, plain))
 	folders := map[string]bool{".": true}

@@ -1,0 +1,324 @@
+package deploy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/host/netlab"
+)
+
+// node is a network namespace with Pods around it, in which the containers of the manifests run.
+type node struct {
+	*testing.T
+	lab       *netlab.Lab
+	client    *netlab.Host
+	img       *image
+	config    string // the ConfigMap, mounted
+	state     string // the folder of the host that is mounted at /run/sluice
+	manifests string // the cluster
+}
+
+var vip = netip.MustParseAddrPort("10.96.0.10:80")
+
+func newNode(t *testing.T, config string) *node {
+	t.Helper()
+	n := &node{T: t, img: theImage(t), config: t.TempDir(), state: t.TempDir(), manifests: t.TempDir()}
+	var err error
+	if n.lab, err = netlab.New(netip.MustParseAddr("192.168.0.1")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.lab.Close)
+	if n.client, err = n.lab.AddHost("client", netip.MustParseAddr("10.244.0.9")); err != nil {
+		t.Fatal(err)
+	}
+	for i := 1; i <= 2; i++ {
+		p, err := n.lab.AddHost(fmt.Sprint("p", i), netip.MustParseAddr(fmt.Sprint("10.244.0.", i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := p.Serve("tcp", netip.AddrPortFrom(p.Addrs[0], 8080), p.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+	}
+	n.write(n.config, "sluice.yaml", config)
+	n.write(n.manifests, "cluster.yaml", `
+apiVersion: v1
+kind: Node
+metadata: {name: n1, labels: {topology.kubernetes.io/zone: a}}
+spec: {podCIDR: 10.244.0.0/24, podCIDRs: [10.244.0.0/24]}
+status: {addresses: [{type: InternalIP, address: 192.168.0.1}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop, labels: {traffic: in-zone}}
+spec: {clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints:
+- {addresses: [10.244.0.1], conditions: {ready: true}, nodeName: n1, zone: a}
+- {addresses: [10.244.0.2], conditions: {ready: true}, nodeName: n1, zone: a}
+`)
+	return n
+}
+
+func (n *node) write(dir, name, text string) {
+	n.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+		n.Fatal(err)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// daemonSet is that of the manifests.
+func daemonSet(t *testing.T) *appsv1.DaemonSet {
+	t.Helper()
+	ds := new(appsv1.DaemonSet)
+	if err := yaml.UnmarshalStrict([]byte(read(t, "kustomize/base/daemonset.yaml")), ds); err != nil {
+		t.Fatal(err)
+	}
+	return ds
+}
+
+func cleanupJob(t *testing.T) *batchv1.Job {
+	t.Helper()
+	job := new(batchv1.Job)
+	if err := yaml.UnmarshalStrict([]byte(read(t, "cleanup.yaml")), job); err != nil {
+		t.Fatal(err)
+	}
+	return job
+}
+
+// container is one of a Pod as a runtime would make it on this node.
+func (n *node) container(c corev1.Container, more ...string) container {
+	n.Helper()
+	out := container{
+		Root: n.img.root, Args: append(n.img.config.Config.Entrypoint[:1:1], c.Args...),
+		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+	}
+	for i, a := range out.Args {
+		out.Args[i] = strings.ReplaceAll(a, "$(NODE_NAME)", "n1")
+	}
+	out.Args = append(out.Args, more...)
+	if s := c.SecurityContext; s != nil {
+		out.ReadOnly = s.ReadOnlyRootFilesystem != nil && *s.ReadOnlyRootFilesystem
+		out.Privileged = s.Privileged != nil && *s.Privileged
+		out.NoNewPrivileges = s.AllowPrivilegeEscalation != nil && !*s.AllowPrivilegeEscalation
+		if caps := s.Capabilities; caps != nil {
+			if fmt.Sprint(caps.Drop) != "[ALL]" || fmt.Sprint(caps.Add) != "[NET_ADMIN]" {
+				n.Fatalf("container %s: capabilities %+v", c.Name, caps)
+			}
+			out.Capabilities = []int{unix.CAP_NET_ADMIN}
+		}
+	}
+	for _, m := range c.VolumeMounts {
+		from, ok := map[string]string{"config": n.config, "state": n.state}[m.Name]
+		if !ok {
+			n.Fatalf("container %s: a volume %s", c.Name, m.Name)
+		}
+		out.Mounts = append(out.Mounts, mount{From: from, To: m.MountPath, ReadOnly: m.ReadOnly})
+	}
+	return out
+}
+
+// withManifests gives it a folder as the source of the cluster's state, where it has the API server otherwise.
+func (n *node) withManifests(c container) container {
+	c.Mounts = append(c.Mounts, mount{From: n.manifests, To: "/manifests", ReadOnly: true})
+	c.Args = append(c.Args, "--source=/manifests")
+	return c
+}
+
+// process is a running container.
+type process struct {
+	cmd *exec.Cmd
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+func (p *process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.Write(b)
+}
+
+func (p *process) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.String()
+}
+
+func (n *node) start(c container) *process {
+	n.Helper()
+	cmd, err := c.command()
+	if err != nil {
+		n.Fatal(err)
+	}
+	p := &process{cmd: cmd}
+	cmd.Stdout, cmd.Stderr = p, p
+	if err := n.lab.Node.Do(cmd.Start); err != nil {
+		n.Fatal(err)
+	}
+	n.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return p
+}
+
+// run runs a container to its end.
+func (n *node) run(c container) (string, error) {
+	n.Helper()
+	p := n.start(c)
+	err := p.cmd.Wait()
+	return p.String(), err
+}
+
+// says waits for a text in a log.
+func (n *node) says(p *process, text string) {
+	n.Helper()
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(p.String(), text); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			n.Fatalf("no %q in the log:\n%s", text, p)
+		}
+	}
+}
+
+// loads waits until all plugins of overlays/policies are loaded: zone-spill with two settings, staged-drain with one.
+func (n *node) loads(p *process) {
+	n.Helper()
+	n.says(p, `"plugin":"staged-drain"`)
+	for end := time.Now().Add(30 * time.Second); strings.Count(p.String(), `"msg":"plugin loaded"`) < 3; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			n.Fatalf("not all plugins are loaded:\n%s", p)
+		}
+	}
+}
+
+// answers wants both Pods to answer through the Service.
+func (n *node) answers(when string) {
+	n.Helper()
+	seen := map[string]int{}
+	for range 60 {
+		a, err := n.client.Ask("tcp", vip, 5*time.Second)
+		if err != nil {
+			n.Fatalf("%s: %v", when, err)
+		}
+		seen[a.Server]++
+	}
+	if seen["p1"] == 0 || seen["p2"] == 0 || len(seen) != 2 {
+		n.Fatalf("%s: answers of %v", when, seen)
+	}
+}
+
+// get asks as a kubelet's probe does.
+func (n *node) get(c corev1.Container, p *corev1.Probe) (int, error) {
+	n.Helper()
+	port := p.HTTPGet.Port.IntValue()
+	for _, named := range c.Ports {
+		if named.Name == p.HTTPGet.Port.StrVal {
+			port = int(named.ContainerPort)
+		}
+	}
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			to, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return nil, err
+			}
+			return n.lab.Node.Dial(ctx, network, to)
+		},
+	}}
+	resp, err := client.Get(fmt.Sprintf("http://%s:%d%s", p.HTTPGet.Host, port, p.HTTPGet.Path))
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, err
+}
+
+// complaints are the lines of a JSON log that are worse than information. A user namespace's root may not lower an OOM
+// score; a kubelet's has.
+func complaints(t *testing.T, log string) (out []string) {
+	t.Helper()
+	for line := range strings.Lines(log) {
+		var entry struct{ Level, Msg string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Errorf("no JSON: %q", line)
+		}
+		if (entry.Level == "WARN" || entry.Level == "ERROR") && entry.Msg != "oomScoreAdj" {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// sysctl reads a setting of the node's network namespace.
+func (n *node) sysctl(name string) (value string) {
+	n.Helper()
+	err := n.lab.Node.Do(func() error {
+		text, err := os.ReadFile("/proc/sys/" + name) // of the thread's namespace
+		value = strings.TrimSpace(string(text))
+		return err
+	})
+	if err != nil {
+		n.Fatal(err)
+	}
+	return value
+}
+
+func exitCode(err error) int {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode()
+	}
+	if err != nil {
+		return -1
+	}
+	return 0
+}
+
+// withoutTableSize is a configuration with the size of the connection table left alone: that is the machine's, and a
+// network namespace may only look at it.
+func withoutTableSize(config string) string {
+	return config + "\nconntrack: {maxPerCore: 0, min: 0}\n"
+}
+
+// otherUsers skips a test where there is only one user: in the user namespace of somebody who is not root.
+func otherUsers(t *testing.T) {
+	t.Helper()
+	if f := strings.Fields(read(t, "/proc/self/uid_map")); len(f) == 3 && f[2] == "1" {
+		t.Skip("there is no other user in this user namespace; run it as root")
+	}
+}

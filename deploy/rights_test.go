@@ -1,0 +1,167 @@
+package deploy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// The init container's command, with the rights that it has and with less: what it needs is a /proc/sys that can be
+// written, for which the capability is enough; runtimes have no way to give just that.
+func TestTheInitContainerSetsTheConnectionTable(t *testing.T) {
+	init := daemonSet(t).Spec.Template.Spec.InitContainers[0]
+	for name, c := range map[string]struct {
+		change func(*container)
+		code   int
+		says   string
+	}{
+		"as in the manifest":                          {func(*container) {}, 0, "nf_conntrack_tcp_timeout_established"},
+		"CAP_NET_ADMIN and a /proc/sys to write":      {func(c *container) { c.Privileged, c.WritableProc = false, true }, 0, "nf_conntrack_tcp_timeout_established"},
+		"CAP_NET_ADMIN, as an unprivileged container": {func(c *container) { c.Privileged = false }, 1, "mounted read-only, as in an unprivileged container"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, withoutTableSize(read(t, "kustomize/base/sluice.yaml")))
+			run := n.container(init)
+			if !run.Privileged || !run.ReadOnly {
+				t.Fatalf("not what the manifest said: %+v", run)
+			}
+			run.Capabilities = []int{unix.CAP_NET_ADMIN}
+			c.change(&run)
+			out, err := n.run(run)
+			if exitCode(err) != c.code || !strings.Contains(out, c.says) {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			if c.code != 0 {
+				return
+			}
+			for name, want := range map[string]string{"tcp_timeout_established": "86400", "tcp_timeout_close_wait": "3600"} {
+				if is := n.sysctl("net/netfilter/nf_conntrack_" + name); is != want {
+					t.Errorf("%s is %s, want %s", name, is, want)
+				}
+			}
+			if out, err := n.run(run); err != nil || out != "" {
+				t.Errorf("again, with nothing left to do: %v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// A node's life: set up, forward, probes, explain, killed, the next version's Pod, uninstalled.
+func TestTheImageForwardsWithTheRightsOfTheManifest(t *testing.T) {
+	pod := daemonSet(t).Spec.Template.Spec
+	main := pod.Containers[0]
+	n := newNode(t, withoutTableSize(read(t, "kustomize/overlays/policies/sluice.yaml")))
+	if out, err := n.run(n.container(pod.InitContainers[0])); err != nil {
+		t.Fatalf("init: %v\n%s", err, out)
+	}
+	if out, err := n.run(n.container(main, "--help")); err != nil { // so that all its arguments are known
+		t.Fatalf("%v\n%s", err, out)
+	}
+
+	run := n.withManifests(n.container(main))
+	p := n.start(run)
+	n.says(p, "the data plane holds the plan")
+	for field, want := range map[string]string{
+		"CapEff": "0000000000001000", "CapPrm": "0000000000001000", "CapBnd": "0000000000001000", "CapInh": "0000000000000000",
+		"CapAmb": "0000000000000000", "NoNewPrivs": "1",
+	} {
+		if is := status(p.cmd.Process.Pid, field); is != want {
+			t.Errorf("%s is %s, want %s", field, is, want)
+		}
+	}
+	root := fmt.Sprintf("/proc/%d/root", p.cmd.Process.Pid)
+	for _, path := range []string{"/x", "/plugins/x", "/etc/sluice/x", "/proc/sys/net/ipv4/ip_forward"} {
+		if err := os.WriteFile(root+path, []byte("1"), 0o644); !errors.Is(err, unix.EROFS) {
+			t.Errorf("%s can be written: %v", path, err)
+		}
+	}
+	n.answers("running")
+	n.loads(p)
+	n.answers("with its policy")
+	for name, probe := range map[string]func() (int, error){
+		"liveness":  func() (int, error) { return n.get(main, main.LivenessProbe) },
+		"readiness": func() (int, error) { return n.get(main, main.ReadinessProbe) },
+	} {
+		if code, err := probe(); code != 200 || err != nil {
+			t.Errorf("%s: %d, %v", name, code, err)
+		}
+	}
+	explain := n.container(main)
+	explain.Args = []string{"/sluice", "explain", "-n", "shop", "web"}
+	if out, err := n.run(explain); err != nil || !strings.Contains(out, "zone-spill") || !strings.Contains(out, "10.244.0.1:8080") {
+		t.Errorf("explain: %v\n%s", err, out)
+	}
+	check := n.container(main)
+	check.Args = []string{"/sluice", "check", "--config=/etc/sluice/sluice.yaml"}
+	if out, err := n.run(check); err != nil || strings.Contains(out, "missing") && !strings.Contains(out, "CAP_SYS_RESOURCE") {
+		t.Errorf("check: %v\n%s", err, out)
+	}
+	if bad := complaints(t, p.String()); len(bad) > 0 {
+		t.Errorf("with these rights it lacks something:\n%s", strings.Join(bad, ""))
+	}
+
+	// The container is killed; its Pod makes another. Nothing is compiled or written again.
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.cmd.Wait()
+	n.answers("killed")
+	compiled, err := filepath.Glob(filepath.Join(n.state, "plugins", "*", "SEAL"))
+	if err != nil || len(compiled) != 2 {
+		t.Errorf("compiled plugins in the host's folder: %v, %v", compiled, err)
+	}
+	p = n.start(run)
+	n.says(p, `"messages":0`)
+	n.loads(p)
+	n.answers("another container")
+
+	// Its Pod ends, and sluice with it.
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("the end: %v\n%s", err, p)
+	}
+	if bad := complaints(t, p.String()); len(bad) > 0 {
+		t.Errorf("the second time it lacks something:\n%s", strings.Join(bad, ""))
+	}
+	if _, err := os.Stat(filepath.Join(n.state, "checkpoint.json")); err != nil {
+		t.Error(err)
+	}
+	n.answers("stopped")
+	cleanup := n.container(cleanupJob(t).Spec.Template.Spec.Containers[0])
+	if out, err := n.run(cleanup); err != nil || !strings.Contains(out, "removed") {
+		t.Errorf("cleanup: %v\n%s", err, out)
+	}
+	if _, err := n.client.Ask("tcp", vip, 200e6); err == nil {
+		t.Error("cleaned up, and the Service still answers")
+	}
+}
+
+// What the manifests cannot leave out: each thing less is an error that says what is missing.
+func TestLessThanTheRightsOfTheManifestIsNotEnough(t *testing.T) {
+	main := daemonSet(t).Spec.Template.Spec.Containers[0]
+	for name, change := range map[string]func(*container){
+		"without CAP_NET_ADMIN":                      func(c *container) { c.Capabilities = nil },
+		"a user who is not root, with CAP_NET_ADMIN": func(c *container) { c.UID = 65532 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, withoutTableSize(read(t, "kustomize/base/sluice.yaml")))
+			run := n.withManifests(n.container(main))
+			change(&run)
+			if run.UID != 0 {
+				otherUsers(t)
+			}
+			out, err := n.run(run)
+			if exitCode(err) != 1 || !strings.Contains(out, "need CAP_NET_ADMIN in the network namespace") {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
