@@ -44,10 +44,10 @@ deps:
 
 # etcd, Kubernetes and kubectl, built from their Go modules: minutes the first time, kept in the user's cache.
 cluster-programs:
-	@$(GO) run ./host/internal/kubelab/build
+	@$(GO) run ./host/kubelab/build
 
 test-cluster: deps build cluster-programs
-	$(GO) test -timeout 10m ./host/internal/kubelab/... ./host/source/kube/... ./cmd/sluice/cluster/...
+	$(GO) test -timeout 10m ./host/kubelab/... ./host/source/kube/... ./cmd/sluice/cluster/...
 
 test: deps build cluster-programs
 	$(GO) vet ./...

@@ -69,7 +69,7 @@ func (m *Missing) Error() string {
 			more = " " + strings.Join(append(Cluster(), KubeProxy), " ")
 		}
 	}
-	return fmt.Sprintf("no %s in %s: run `go run ./host/internal/kubelab/build%s` (minutes the first time, on a quiet machine), or `make test-cluster`",
+	return fmt.Sprintf("no %s in %s: run `go run ./host/kubelab/build%s` (minutes the first time, on a quiet machine), or `make test-cluster`",
 		strings.Join(m.Names, ", "), m.Dir, more)
 }
 
@@ -124,20 +124,20 @@ func folder() (string, error) {
 	return filepath.Join(top, hex.EncodeToString(h.Sum(nil))[:16]), nil
 }
 
-// sources finds host/internal/kubelab from the working folder upwards: programs and tests run inside the work tree.
+// sources finds host/kubelab from the working folder upwards: programs and tests run inside the work tree.
 func sources() (string, error) {
 	at, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for {
-		dir := filepath.Join(at, "host", "internal", "kubelab")
+		dir := filepath.Join(at, "host", "kubelab")
 		if _, err := os.Stat(filepath.Join(dir, "kubernetes", "go.mod")); err == nil {
 			return dir, nil
 		}
 		up := filepath.Dir(at)
 		if up == at {
-			return "", errors.New("host/internal/kubelab is not here or above: run it inside sluice's work tree")
+			return "", errors.New("host/kubelab is not here or above: run it inside sluice's work tree")
 		}
 		at = up
 	}

@@ -1,6 +1,6 @@
 // The control plane and the peer that the cluster tests and benchmarks run against, built from their Go modules. A module of its own,
 // so that none of its dependencies are the product's.
-module github.com/sluice-proxy/sluice/host/internal/kubelab/kubernetes
+module github.com/sluice-proxy/sluice/host/kubelab/kubernetes
 
 go 1.26.0
 

@@ -32,7 +32,7 @@ func tree(t *testing.T) string {
 		"etcd/go.sum":                    "",
 		"etcd/main.go":                   hello,
 	} {
-		path := filepath.Join(dir, "host/internal/kubelab", name)
+		path := filepath.Join(dir, "host/kubelab", name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func tree(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Chdir(sub) // tests run in the folders of their packages
-	return filepath.Join(dir, "host/internal/kubelab")
+	return filepath.Join(dir, "host/kubelab")
 }
 
 func TestWhatIsMissingIsNamedWithTheCommandThatBuildsIt(t *testing.T) {
@@ -53,7 +53,7 @@ func TestWhatIsMissingIsNamedWithTheCommandThatBuildsIt(t *testing.T) {
 	_, err := Find(Etcd, KubeProxy)
 	var missing *Missing
 	if !errors.As(err, &missing) || !strings.Contains(err.Error(), "no etcd, kube-proxy in ") ||
-		!strings.Contains(err.Error(), "host/internal/kubelab/build etcd kube-apiserver kube-controller-manager kubectl kube-proxy`") {
+		!strings.Contains(err.Error(), "host/kubelab/build etcd kube-apiserver kube-controller-manager kubectl kube-proxy`") {
 		t.Errorf("got %v", err)
 	}
 	t.Chdir(t.TempDir())

@@ -9,7 +9,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/sluice-proxy/sluice/host/internal/kubelab/binaries"
+	"github.com/sluice-proxy/sluice/host/kubelab/binaries"
 )
 
 func main() {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/internal/kubelab/binaries"
+	"github.com/sluice-proxy/sluice/host/kubelab/binaries"
 )
 
 // Kubectl runs kubectl as the administrator, or as whom a --kubeconfig among the arguments says, and gives what it

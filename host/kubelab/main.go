@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/sluice-proxy/sluice/host/internal/kubelab/binaries"
+	"github.com/sluice-proxy/sluice/host/kubelab/binaries"
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
 

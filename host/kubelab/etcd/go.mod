@@ -1,5 +1,5 @@
 // etcd for the cluster tests. It shares no dependency graph with Kubernetes: hence a module of its own.
-module github.com/sluice-proxy/sluice/host/internal/kubelab/etcd
+module github.com/sluice-proxy/sluice/host/kubelab/etcd
 
 go 1.26.0
 

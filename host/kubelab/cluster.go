@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/sluice-proxy/sluice/host/internal/kubelab/binaries"
+	"github.com/sluice-proxy/sluice/host/kubelab/binaries"
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
