@@ -84,7 +84,8 @@ func (b *Backend) adopt(ctx context.Context) error {
 func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
 	txs := map[model.Family]*tx{}
 	for _, t := range b.tables {
-		x := &tx{t: t, limit: b.limit(t), whole: t.replace}
+		x := &tx{t: t, whole: t.replace}
+		x.limit, x.enough = b.bounds(t)
 		txs[t.family] = x
 		if !whole && d.Global == nil || t.absent && !needs(next, t.family) {
 			continue
@@ -144,15 +145,17 @@ type errFrontend struct{ error }
 
 func (e errFrontend) Unwrap() error { return e.error }
 
-// limit is how large a transaction for a table may get. A table that is replaced needs one for everything: in a
-// second one its frontends would come too late.
-func (b *Backend) limit(t *table) int {
+// bounds are how large a transaction for a table may get, and from when on it is committed. A table that is replaced
+// needs one for everything: in a second one its frontends would come too late.
+func (b *Backend) bounds(t *table) (limit, soft int) {
 	if t.replace {
 		// Should it fail, what is granted is what was before.
 		_ = b.conn.grow(maxSendBuffer)
-		return max(b.conn.sent-structureRoom, structureRoom)
+		limit = max(b.conn.sent-structureRoom, structureRoom)
+		return limit, limit
 	}
-	return max(min(b.conn.sent, defaultSendBuffer)-structureRoom, structureRoom/4)
+	limit = max(min(b.conn.sent, defaultSendBuffer)-structureRoom, structureRoom/4)
+	return limit, min(limit, enough)
 }
 
 // errNoIPv6 is about a kernel without IPv6 and a plan that does not need it.
@@ -187,6 +190,10 @@ func needs(p *plan.Plan, f model.Family) bool {
 	g := lowerGlobal(&p.Global, f)
 	return len(g.nodePortAddrs)+len(g.podSources)+len(g.serviceCIDRs) > 0
 }
+
+// alone is from how many slots on a frontend does not share a transaction with others before it, so that all of its
+// change fits.
+const alone = 1000
 
 // everyKey gives the keys of all frontends that the plan or the kernel has.
 func (b *Backend) everyKey(p *plan.Plan) []plan.Key {
@@ -229,10 +236,15 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.C
 	if want != nil && f.Affinity > 0 {
 		t.stick(want, now, f)
 	}
+	if x.bytes > 0 && !x.whole && max(now.slots(), want.slots()) > alone {
+		if err := x.commit(); err != nil {
+			return err
+		}
+	}
 	if err := t.change(x, k, now, want); err != nil {
 		return err
 	}
-	if x.full() {
+	if x.ripe() {
 		if t.replace {
 			b.log.Warn("the socket buffer is too small to replace a table in one transaction: some frontends come later",
 				"table", t.label(), "bytes", x.limit)

@@ -46,6 +46,10 @@ var _ engine.Backend = (*Backend)(nil)
 // Bounds of a transaction. The kernel works on one without letting go of its lock, some 4 µs an element; pace makes
 // them smaller where that takes longer.
 const (
+	// enough is when a transaction is committed though there is more to write: some 10 ms. Larger ones are no faster.
+	enough = 256 << 10
+	// defaultSendBuffer bounds one that is about a single frontend, which is changed in one step where that can be: up
+	// to some 10,000 slots.
 	defaultSendBuffer = 1 << 20
 	maxSendBuffer     = 256 << 20
 	// structureRoom is kept free for the rules, which may have to be written in the same transaction.

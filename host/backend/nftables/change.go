@@ -53,20 +53,29 @@ func (t *table) change(x *tx, k plan.Key, now, want *held) error {
 		x.owner = want.owner()
 	}
 	key := frontendKey(make([]byte, 0, 64), k)
-	if gone {
-		t.changeEntry(x, k, key, now, want)
-	}
-	for l := range lanes {
-		if err := t.changeSlots(x, sideOf(k), l, key, now.lanes[l].slots, want.lanes[l].slots); err != nil {
-			return err
+	slots := func(has bool) error {
+		for l := range lanes {
+			if has == (want.lanes[l].slots.len() > 0) {
+				if err := t.changeSlots(x, sideOf(k), l, key, now.lanes[l].slots, want.lanes[l].slots); err != nil {
+					return err
+				}
+			}
 		}
+		return nil
+	}
+	// What is to forward has its slots before it is said to, and what no longer does keeps them until that is said.
+	if err := slots(true); err != nil {
+		return err
+	}
+	t.changeEntry(x, k, key, now, want)
+	if err := slots(false); err != nil {
+		return err
 	}
 	if gone {
 		delete(t.frontends, k)
-		return nil
+	} else {
+		t.frontends[k] = want
 	}
-	t.changeEntry(x, k, key, now, want)
-	t.frontends[k] = want
 	return nil
 }
 

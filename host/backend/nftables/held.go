@@ -23,6 +23,16 @@ type held struct {
 	lanes   [lanes]pool
 }
 
+// slots is how many there are; nil has none.
+func (h *held) slots() (n int) {
+	if h != nil {
+		for l := range h.lanes {
+			n += h.lanes[l].slots.len()
+		}
+	}
+	return n
+}
+
 // pool is what a lane has of a frontend.
 type pool struct {
 	sets  uint32 // bits: a kind of pool, rejected, dropped

@@ -16,10 +16,9 @@ type pace struct {
 
 // A transaction is to take no longer than slow; after one that does, the next ones are cut in half.
 const (
-	slow     = 100 * time.Millisecond
-	quick    = slow / 4
-	leastTx  = 32 << 10
-	nowPaced = defaultSendBuffer - structureRoom // at this size there is no need for a bound
+	slow    = 100 * time.Millisecond
+	quick   = slow / 4
+	leastTx = 32 << 10
 )
 
 func (p *pace) begin() { p.transactions, p.longest = 0, 0 }
@@ -37,9 +36,9 @@ func (p *pace) took(bytes int, d time.Duration) {
 	p.longest = max(p.longest, d)
 	switch {
 	case d > slow && bytes > leastTx:
-		p.bytes = min(max(bytes/2, leastTx), nowPaced)
+		p.bytes = min(max(bytes/2, leastTx), defaultSendBuffer)
 	case d < quick && p.bytes > 0 && bytes >= p.bytes/2: // a small one tells nothing of larger ones
-		if p.bytes *= 2; p.bytes >= nowPaced {
+		if p.bytes *= 2; p.bytes >= defaultSendBuffer {
 			p.bytes = 0
 		}
 	}

@@ -33,8 +33,9 @@ type list struct {
 type tx struct {
 	t       *table
 	touched []*set
-	bytes   int // about what it will take
-	limit   int
+	bytes   int  // about what it will take
+	limit   int  // of that
+	enough  int  // from when on it is committed between frontends
 	whole   bool // it has to be one, however long it takes
 	owner   string
 }
@@ -111,10 +112,11 @@ func appendValue(b []byte, typ uint16, v []byte) []byte {
 	return b
 }
 
-// full tells whether it is time to commit.
-func (x *tx) full() bool {
-	return x.bytes >= x.limit || !x.whole && x.t.conn.pace.full(x.bytes)
-}
+// full tells whether nothing more fits.
+func (x *tx) full() bool { return x.bytes >= x.limit || !x.whole && x.t.conn.pace.full(x.bytes) }
+
+// ripe tells whether it is time to commit, with a frontend just complete.
+func (x *tx) ripe() bool { return x.bytes >= x.enough || x.full() }
 
 // commit sends the transaction and forgets it. After an error the kernel holds the old state or, when it says that
 // the answer was lost, one of the two.
