@@ -168,6 +168,9 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 	e.notYet, e.askUntil = now.Add(e.MinSync), now.Add(askFor)
 	e.Planner.Apply(e.mail.take())
 	step := e.Planner.Plan(now)
+	if step.Left > 0 {
+		e.notYet = time.Time{} // the next step goes on with this one
+	}
 	for i, err := range step.Errors {
 		if i == maxErrors {
 			e.Log.Error("more policies failed; sluice explain says which", "services", len(step.Errors)-i)

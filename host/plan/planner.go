@@ -44,8 +44,8 @@ type Planner struct {
 	builder  *Builder
 	zones    []abi.Zone
 	services map[model.Name]*planned
-	dirty    map[model.Name]bool // to be looked at; true: something has changed, false: only its time has come
-	late     []model.Name        // those whose time has come, the longest due first
+	dirty    map[model.Name]bool // to be looked at; true: it has changed itself, false: its time has come, or what all share has changed
+	late     []model.Name        // those that have not changed themselves, the longest due first; what is not dirty does not count
 	stale    bool                // facts, rules, global and zones are to be worked out again
 	wakes    wakes
 	warnings []string // as of the last refresh
@@ -82,8 +82,8 @@ type Step struct {
 	Errors []error   // of policies, each once while it lasts
 	// Warnings are about what the plan has to do without, each once while it lasts.
 	Warnings []string
-	// Planned is how many Services were looked at.
-	Planned int
+	// Planned is how many Services were looked at, Left how many are to be looked at in the next step, at once.
+	Planned, Left int
 	// Health are the Services whose health check port has something new to say.
 	Health   []HealthCheck
 	Own      Own
@@ -134,7 +134,9 @@ func (p *Planner) Replace(cluster *model.Snapshot) {
 		p.dirty[name] = true
 	}
 	p.cluster, p.stale = cluster, true
-	p.touchAll()
+	for name := range p.cluster.Services {
+		p.dirty[name] = true
+	}
 }
 
 // Reloaded says that plugins have changed: the Services of policies are looked at again, and those plugins asked
@@ -169,8 +171,9 @@ func (p *Planner) Save() ([]byte, error) { return p.chains.Save() }
 // counts as first seen now.
 func (p *Planner) Restore(text []byte) error { return p.chains.Restore(text) }
 
-// Limit has Plan ask no more plugins from the moment that later says so. What is put off holds its last good decision,
-// or the default rules, and Step.Wake is at once. Nil: no limit.
+// Limit keeps steps short. Plan asks no more plugins from the moment that later says so: what is put off holds its last
+// good decision, or the default rules. And of Services that have not changed themselves, but are to be looked at
+// because of what all share, a step takes only some. Step.Wake is at once when anything is left. Nil: no limit.
 func (p *Planner) Limit(later func() bool) { p.chains.Later = later }
 
 // Plan brings the plan up to date. An error of a policy keeps the last good or the default decision in force.
@@ -187,9 +190,7 @@ func (p *Planner) Plan(now time.Time) Step {
 		w := heap.Pop(&p.wakes).(wake)
 		if s := p.services[w.name]; s != nil && s.wake == w.at {
 			s.wake = 0
-			if _, noted := p.dirty[w.name]; !noted {
-				p.dirty[w.name], p.late = false, append(p.late, w.name)
-			}
+			p.due(w.name)
 		}
 	}
 	if !p.planned {
@@ -202,13 +203,15 @@ func (p *Planner) Plan(now time.Time) Step {
 	for _, name := range changed {
 		p.one(name, now, &step)
 	}
-	left := p.onTime(now, &step)
-	step.Planned = len(p.dirty) - left
-	if len(p.dirty) > 0 {
+	step.Planned = len(changed)
+	p.onTime(now, &step)
+	switch {
+	case step.Left > 0:
+		for _, name := range changed {
+			delete(p.dirty, name)
+		}
+	case len(p.dirty) > 0:
 		p.dirty = map[model.Name]bool{} // not clear: that costs as much as the map was ever large
-	}
-	for _, name := range p.late {
-		p.dirty[name] = false
 	}
 	step.Delta = p.builder.Take()
 	for _, d := range p.builder.Contested() {
@@ -223,27 +226,42 @@ func (p *Planner) Plan(now time.Time) Step {
 		}
 		heap.Pop(&p.wakes)
 	}
-	if left > 0 {
+	if step.Left > 0 {
 		step.Wake = now
 	}
 	return step
 }
 
-// onTime plans the Services whose time has come and that did not change besides, the longest due first, and leaves the
-// rest for the next Plan when the limit is reached. It tells how many those are.
-func (p *Planner) onTime(now time.Time, step *Step) (left int) {
+// turn is how many Services that have not changed themselves a limited step takes: some 10 ms of planning and
+// programming, for which a change that comes meanwhile waits.
+const turn = 256
+
+// due has a Service looked at that has not changed itself.
+func (p *Planner) due(name model.Name) {
+	if _, noted := p.dirty[name]; !noted {
+		p.dirty[name], p.late = false, append(p.late, name)
+	}
+}
+
+// onTime plans the Services that have not changed themselves, the longest due first, and leaves the rest for the next
+// Plan when the limit is reached.
+func (p *Planner) onTime(now time.Time, step *Step) {
+	took := 0
 	for i, name := range p.late {
-		if p.dirty[name] {
+		if changed, noted := p.dirty[name]; changed || !noted {
 			continue // planned as changed
 		}
-		if later := p.chains.Later; later != nil && later() {
-			p.late = slices.DeleteFunc(slices.Clone(p.late[i:]), func(n model.Name) bool { return p.dirty[n] })
-			return len(p.late)
+		if later := p.chains.Later; later != nil && (took == turn || later()) {
+			p.late = p.late[i:]
+			step.Left = len(p.late)
+			return
 		}
 		p.one(name, now, step)
+		delete(p.dirty, name)
+		took++
+		step.Planned++
 	}
 	p.late = nil
-	return 0
 }
 
 // order gives the Services that have changed, by name, those without a policy first: they wait for nobody's plugin.
@@ -409,9 +427,16 @@ func (p *Planner) Names() []model.Name {
 	return slices.SortedFunc(maps.Keys(p.services), model.Name.Compare)
 }
 
+// touchAll has all Services looked at: before the first plan at once, then in turns.
 func (p *Planner) touchAll() {
-	for name := range p.cluster.Services {
-		p.dirty[name] = true
+	if !p.planned {
+		for name := range p.cluster.Services {
+			p.dirty[name] = true
+		}
+		return
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(p.cluster.Services), model.Name.Compare) {
+		p.due(name)
 	}
 }
 
