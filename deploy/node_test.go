@@ -35,6 +35,7 @@ type node struct {
 	img       *image
 	config    string // the ConfigMap, mounted
 	state     string // the folder of the host that is mounted at /run/sluice
+	secret    string // the service account's, mounted where there is one
 	manifests string // the cluster
 }
 
@@ -145,8 +146,11 @@ func (n *node) container(c corev1.Container, more ...string) container {
 		}
 	}
 	for _, m := range c.VolumeMounts {
-		from, ok := map[string]string{"config": n.config, "state": n.state}[m.Name]
-		if !ok {
+		from := map[string]string{"config": n.config, "state": n.state}[m.Name]
+		if strings.HasPrefix(m.Name, "kube-api-access-") {
+			from = n.secret
+		}
+		if from == "" {
 			n.Fatalf("container %s: a volume %s", c.Name, m.Name)
 		}
 		out.Mounts = append(out.Mounts, mount{From: from, To: m.MountPath, ReadOnly: m.ReadOnly})
