@@ -113,21 +113,30 @@ func modulePath(bin string) string { return filepath.Join(bin, "plugins/zone-spi
 // seen is an observer that measures: from when a change was due to when the kernel acknowledged it.
 type seen struct {
 	mu             sync.Mutex
-	due            []time.Time // sent, not queued yet
-	waiting, taken []time.Time
+	due            []event // sent, not queued yet
+	waiting, taken []event
+	marking        bool // what is sent next
 	sum            work
 	held           chan struct{}
+}
+
+// event is a change that was due at a time.
+type event struct {
+	at     time.Time
+	marked bool
 }
 
 // work is what was done since the last reset.
 type work struct {
 	latencies    []float64 // milliseconds
+	marked       []float64 // of the marked ones
 	planned      int       // Services
 	messages     int
 	transactions int
 	longest      time.Duration
 	last         time.Time // when more than one Service was last planned and acknowledged
 	pending      int       // Services of the step under way
+	left         int       // Services for the next
 }
 
 func newSeen() *seen { return &seen{held: make(chan struct{}, 1)} }
@@ -136,8 +145,22 @@ func (s *seen) expect(due time.Time, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for range n {
-		s.due = append(s.due, due)
+		s.due = append(s.due, event{due, s.marking})
 	}
+	s.marking = false
+}
+
+// mark has what is sent next counted by itself.
+func (s *seen) mark() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.marking = true
+}
+
+func (s *seen) left() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sum.left
 }
 
 func (s *seen) reset() work {
@@ -176,7 +199,7 @@ func (s *seen) Planned(p *engine.Planned) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sum.planned += p.Step.Planned
-	s.sum.pending = p.Step.Planned
+	s.sum.pending, s.sum.left = p.Step.Planned, p.Step.Left
 }
 
 // Programmed implements engine.Observer.
@@ -186,14 +209,18 @@ func (s *seen) Programmed(p *engine.Programmed) {
 	s.sum.messages += p.Report.Messages
 	s.sum.transactions += p.Report.Transactions
 	s.sum.longest = max(s.sum.longest, p.Report.Longest)
-	if s.sum.pending > 1 {
+	if s.sum.pending > 1 || s.sum.last.IsZero() {
 		s.sum.last = p.At
 	}
 	if !p.Held {
 		return
 	}
-	for _, due := range s.taken {
-		s.sum.latencies = append(s.sum.latencies, p.At.Sub(due).Seconds()*1000)
+	for _, e := range s.taken {
+		ms := p.At.Sub(e.at).Seconds() * 1000
+		s.sum.latencies = append(s.sum.latencies, ms)
+		if e.marked {
+			s.sum.marked = append(s.sum.marked, ms)
+		}
 	}
 	s.taken = s.taken[:0]
 	select {

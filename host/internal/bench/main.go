@@ -23,6 +23,8 @@ import (
 
 var sizes = []string{"1000x1", "1000x10", "5000x10", "10000x10", "10000x25", "44125x1", "5006:250011"}
 
+const worstSize = "10000x10"
+
 func main() {
 	var o options
 	flag.StringVar(&o.child, "size", "", "measure this size, such as 1000x10 or 5006:250011, in a network namespace, and print JSON")
@@ -32,6 +34,7 @@ func main() {
 	flag.BoolVar(&o.bound, "policy", false, "with -size: every Service has a policy")
 	flag.StringVar(&o.profiles, "profiles", "", "with -size: folder to put CPU and heap profiles into")
 	flag.StringVar(&o.bin, "bin", "bin", "folder of the modules that `make bench` builds")
+	flag.BoolVar(&o.worst, "worst", false, "with -size: measure what is hardest instead")
 	flag.BoolVar(&o.calls, "calls", false, "measure plugin calls only")
 	flag.StringVar(&o.write, "write", "", "file to put the tables into, between the markers")
 	flag.Parse()
@@ -44,7 +47,7 @@ func main() {
 type options struct {
 	effort
 	child, write string
-	calls        bool
+	calls, worst bool
 }
 
 func (o *options) run() error {
@@ -77,6 +80,11 @@ func (o *options) run() error {
 		all = append(all, f)
 	}
 	printProgramming(out, all)
+	hardest, err := inChild[[]hard](o, worstSize, "-worst")
+	if err != nil {
+		return err
+	}
+	printWorst(out, worstSize, hardest)
 	fmt.Print(out)
 	if o.write != "" {
 		return splice(o.write, out.Bytes())
@@ -97,7 +105,12 @@ func (o *options) inNamespace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f, err := program(ctx, s, o.effort)
+	var f any
+	if o.worst {
+		f, err = worst(ctx, s, o.effort)
+	} else {
+		f, err = program(ctx, s, o.effort)
+	}
 	if err != nil {
 		return err
 	}
@@ -105,12 +118,13 @@ func (o *options) inNamespace(ctx context.Context) error {
 }
 
 // inChild measures a size in a process of its own, so that its memory is its own.
-func inChild[T any](o *options, s string) (f T, err error) {
+func inChild[T any](o *options, s string, more ...string) (f T, err error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return f, err
 	}
-	cmd := exec.Command(exe, "-size", s, "-changes", fmt.Sprint(o.changes), "-churn", o.churn.String(), "-idle", o.idle.String(), "-bin", o.bin)
+	args := []string{"-size", s, "-changes", fmt.Sprint(o.changes), "-churn", o.churn.String(), "-idle", o.idle.String(), "-bin", o.bin}
+	cmd := exec.Command(exe, append(args, more...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

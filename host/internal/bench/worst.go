@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// hard is one thing that changes much at once: how long until the kernel holds it, in how many transactions, the
+// longest of them, and what another Service's change waited meanwhile.
+type hard struct {
+	What         string
+	Seconds      float64
+	Transactions int
+	Longest      float64 // milliseconds
+	Other        spread  // milliseconds
+}
+
+// probeEvery is how often another Service changes meanwhile.
+const probeEvery = 5 * time.Millisecond
+
+// worst does to a cluster what is hardest, with hints for zones on every endpoint.
+func worst(ctx context.Context, s size, how effort) (out []hard, err error) {
+	l, err := newLab(ctx, modulePath(how.bin), false)
+	if err != nil {
+		return nil, err
+	}
+	defer l.stop()
+	w := newWorld(s)
+	w.hints = true
+	if _, err := l.one(w.all()); err != nil {
+		return nil, err
+	}
+	giant, many := s.services, make([]model.SliceEndpoint, 10_000)
+	for j := range many {
+		w.last++
+		many[j] = w.endpoint(giant, w.last)
+		many[j].ForZones = nil
+	}
+	flipped := append([]model.SliceEndpoint(nil), many...)
+	flipped[17].Ready, flipped[17].Serving = false, false
+	var burst []model.Change
+	for i := range min(5000, s.services-1) {
+		burst = append(burst, w.change(1+i, replaced))
+	}
+	var namespaceGone []model.Change
+	for i := range min(2000, s.services-1) {
+		for _, c := range append(slicesOf(1+i, w.endpointsOf(1+i)), service(1+i)) {
+			namespaceGone = append(namespaceGone, model.Change{Kind: c.Kind, Name: c.Name})
+		}
+	}
+	for _, step := range []struct {
+		what    string
+		changes []model.Change
+	}{
+		{"a Service with 10,000 endpoints comes", append(slicesOf(giant, many), service(giant))},
+		{"one of its endpoints becomes unready", []model.Change{slice(giant, 0, flipped[:perSlice])}},
+		{"it goes", append(gone(slicesOf(giant, many)), gone([]model.Change{service(giant)})...)},
+		{"this node's zone changes, and with it every Service's endpoints", []model.Change{node(0, zoneName(1))}},
+		{fmt.Sprintf("%d slices change at once", len(burst)), burst},
+		{"a namespace with 2,000 Services is deleted", namespaceGone},
+	} {
+		h, err := l.hard(w, step.what, step.changes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", step.what, err)
+		}
+		out = append(out, h)
+	}
+	return out, nil
+}
+
+func gone(list []model.Change) (out []model.Change) {
+	for _, c := range list {
+		out = append(out, model.Change{Kind: c.Kind, Name: c.Name})
+	}
+	return out
+}
+
+// hard sends changes, and changes Service 0 every few milliseconds until all is done.
+func (l *lab) hard(w *world, what string, c []model.Change) (hard, error) {
+	h := hard{What: what}
+	l.seen.reset()
+	begin := time.Now()
+	l.send(begin, c)
+	var other []float64
+	for n := 1; ; n++ {
+		due := begin.Add(time.Duration(n) * probeEvery)
+		time.Sleep(time.Until(due))
+		left := l.seen.left()
+		if l.seen.idle() && left == 0 {
+			break
+		}
+		l.seen.mark()
+		l.send(due, []model.Change{w.change(0, replaced)})
+	}
+	if err := l.settled(); err != nil {
+		return h, err
+	}
+	sum := l.seen.reset()
+	other = sum.marked
+	h.Seconds = max(sum.last.Sub(begin).Seconds(), 0)
+	h.Transactions, h.Longest, h.Other = sum.transactions, milliseconds(sum.longest), spreadOf(other)
+	return h, nil
+}
+
+func printWorst(w io.Writer, s string, all []hard) {
+	fmt.Fprintf(w, "\n**Much at once**, %s, zone hints on every endpoint; meanwhile an endpoint of another Service changes every 5 ms\n\n", s)
+	fmt.Fprint(w, "| | all of it, s | transactions | the longest, ms | the other Service waits, ms: median, max |\n|---|---|---|---|---|\n")
+	for _, h := range all {
+		fmt.Fprintf(w, "| %s | %.3f | %d | %.0f | %.1f, %.1f |\n", h.What, h.Seconds, h.Transactions, h.Longest, h.Other.Median, h.Other.Max)
+	}
+}
