@@ -7,11 +7,12 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins demo test test-cluster cluster-programs bench check fmt lint deps clean
+.PHONY: help build plugins image demo test test-cluster cluster-programs bench check fmt lint deps clean
 
 help:
 	@printf '%s\n' 'build    bin/sluice and bin/plugins/*.wasm' 'plugins  bin/plugins/*.wasm alone' \
-	  'demo     the main job, live, in namespaces of its own; KEEP=1 stays up afterwards' \
+	  'image    bin/image, an OCI layout, and bin/sluice-image.tar, for amd64 and arm64' \
+  'demo     the main job, live, in namespaces of its own; KEEP=1 stays up afterwards' \
 	  'test     everything: packages, real packets, hostile plugins, a real API server, the demo' \
 	  'test-cluster  the tests against a real API server alone' 'bench    the figures of host/README.md' \
 	  'check    lint, go mod tidy, and the tree is still clean' 'lint     format, vet, staticcheck' 'fmt      format what is not' \
@@ -32,6 +33,11 @@ bin/plugins/%.wasm: FORCE
 
 FORCE:
 
+# Builds everything itself, so that what is in it depends on the sources alone; prints its digest.
+image:
+	$(GO) run ./deploy/image -o bin/image -tar bin/sluice-image.tar -version $(VERSION) \
+	  -revision "$$(git rev-parse HEAD 2>/dev/null)" -time "$$(git log -1 --format=%ct 2>/dev/null)"
+
 demo: build
 	$(GUEST) -o bin/demo-runaway.wasm ./examples/demo/runaway
 	$(GO) build -trimpath -o bin/demo ./examples/demo
@@ -47,7 +53,7 @@ cluster-programs:
 	@$(GO) run ./host/kubelab/build
 
 test-cluster: deps build cluster-programs
-	$(GO) test -timeout 10m ./host/kubelab/... ./host/source/kube/... ./cmd/sluice/cluster/...
+	$(GO) test -timeout 10m ./host/kubelab/... ./host/source/kube/... ./cmd/sluice/cluster/... ./deploy/...
 
 test: deps build cluster-programs
 	$(GO) vet ./...
@@ -65,10 +71,10 @@ bench: build
 	bin/bench -write host/README.md
 
 fmt:
-	gofmt -s -w cmd host plugins sdk examples
+	gofmt -s -w cmd host plugins sdk deploy examples
 
 lint:
-	@unformatted=$$(gofmt -s -l cmd host plugins sdk examples); \
+	@unformatted=$$(gofmt -s -l cmd host plugins sdk deploy examples); \
 	  if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
