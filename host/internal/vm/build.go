@@ -224,8 +224,8 @@ func taken(made []byte) error {
 		has[s.Text()] = true
 	}
 	var missing []string
-	for line := range strings.Lines(string(config)) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") && !has[line] {
+	for _, line := range options() {
+		if !has[line] {
 			missing = append(missing, line)
 		}
 	}

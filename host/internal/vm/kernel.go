@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // Series are the kernels that there are recipes for, oldest first: Debian 12's own, and that of Debian 13.
@@ -30,8 +31,18 @@ func CacheDir() (string, error) {
 
 // configHash is of all that makes a kernel, but the version of its source.
 func configHash() string {
-	sum := sha256.Sum256(append([]byte("recipe "+recipe+"\n"), config...))
+	sum := sha256.Sum256([]byte("recipe " + recipe + "\n" + strings.Join(options(), "\n")))
 	return hex.EncodeToString(sum[:6])
+}
+
+// options are the lines of the configuration, without comments.
+func options() (out []string) {
+	for line := range strings.Lines(string(config)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			out = append(out, line)
+		}
+	}
+	return out
 }
 
 // keyOf names a kernel built from a version of Debian's source package.

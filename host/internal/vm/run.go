@@ -131,7 +131,7 @@ func command(ctx context.Context, job Job, work, nonce string) (*exec.Cmd, error
 	}
 	cmd := exec.CommandContext(ctx, job.Kernel, fmt.Sprintf("mem=%dM", memory),
 		"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "init="+self, orderVar+"="+file,
-		"con=null", "con0=null,fd:1", "ssl=null", "console=tty0", "quiet", "loglevel=2",
+		"con=null", "con0=null,fd:1", "ssl=null", "console=tty0", "dummy.numdummies=0", "quiet", "loglevel=2",
 		"umid=vm", "uml_dir="+work)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + memoryDir(memory)}
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
