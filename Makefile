@@ -12,7 +12,7 @@ export CGO_ENABLED := 0
 help:
 	@printf '%s\n' 'build    bin/sluice and bin/plugins/*.wasm' 'plugins  bin/plugins/*.wasm alone' \
 	  'image    bin/image, an OCI layout, and bin/sluice-image.tar, for amd64 and arm64' \
-  'demo     the main job, live, in namespaces of its own; KEEP=1 stays up afterwards' \
+	  'demo     the main job, live, in namespaces of its own; KEEP=1 stays up afterwards' \
 	  'test     everything: packages, real packets, hostile plugins, a real API server, the demo' \
 	  'test-cluster  the tests against a real API server alone' 'bench    the figures of host/README.md' \
 	  'check    lint, go mod tidy, and the tree is still clean' 'lint     format, vet, staticcheck' 'fmt      format what is not' \
