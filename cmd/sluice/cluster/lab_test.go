@@ -1,0 +1,241 @@
+// Package cluster runs the built program on the nodes of a real cluster: kubectl and controllers write the API server's
+// state, sluice watches it as the service account that deploy/ grants, and connections of Pods and of others show what
+// has come of it.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sluice-proxy/sluice/host/kubelab"
+	"github.com/sluice-proxy/sluice/host/netlab"
+)
+
+func TestMain(m *testing.M) { kubelab.Main(tests{m}) }
+
+// tests are those of this package; they share one cluster, since a control plane takes seconds to come up.
+type tests struct{ m *testing.M }
+
+// shared is that cluster.
+var shared *lab
+
+// lab is a cluster of two nodes in two zones, and somebody outside.
+//
+//	outside ── network (API server, etcd, controllers) ─┬─ n1, zone a ── its Pods
+//	                                                    └─ n2, zone b ── its Pods
+type lab struct {
+	*kubelab.Cluster
+	network *netlab.Lab
+	outside *netlab.Host
+	nodes   map[string]*place
+	sluice  string            // the program
+	plugins map[string]string // files, by name
+	service string            // kubeconfig of sluice's service account
+	pods    int               // made until now
+}
+
+// place is a node of the lab.
+type place struct {
+	*netlab.Lab
+	name   string
+	number int // its Pods are in 10.244.number.0/24
+	addr   netip.Addr
+	addr6  netip.Addr
+	client *netlab.Host // a Pod that is in no Service
+}
+
+const (
+	account = "system:serviceaccount:" + accountNamespace + ":" + accountName
+	pods4   = "10.244.0.0/16"
+	pods6   = "fd00:10:244::/56"
+)
+
+// Run implements what kubelab.Main wants.
+func (t tests) Run() int {
+	dir, err := os.MkdirTemp("", "sluice-cluster-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cluster tests:", err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	ctx := context.Background()
+	shared = &lab{nodes: map[string]*place{}, plugins: map[string]string{}}
+	defer shared.close()
+	if err := errors.Join(shared.build(dir), shared.start(ctx)); err != nil {
+		fmt.Fprintln(os.Stderr, "cluster tests:", err)
+		return 1
+	}
+	code := t.m.Run()
+	if code == 0 && whole() {
+		if err := shared.checkRules(); err != nil {
+			fmt.Fprintln(os.Stderr, "--- FAIL: what the whole run has requested:", err)
+			return 1
+		}
+	}
+	return code
+}
+
+// build makes the program and its plugins.
+func (l *lab) build(dir string) error {
+	run := func(env []string, args ...string) error {
+		cmd := exec.Command("go", args...)
+		cmd.Env = append(os.Environ(), env...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+		return nil
+	}
+	const module = "github.com/sluice-proxy/sluice/"
+	l.sluice = filepath.Join(dir, "sluice")
+	if err := run([]string{"CGO_ENABLED=0"}, "build", "-o", l.sluice, module+"cmd/sluice"); err != nil {
+		return err
+	}
+	for _, name := range []string{"zone-spill", "staged-drain"} {
+		l.plugins[name] = filepath.Join(dir, name+".wasm")
+		err := run([]string{"GOOS=wasip1", "GOARCH=wasm"}, "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", l.plugins[name], module+"plugins/"+name)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *lab) start(ctx context.Context) (err error) {
+	l.network, err = netlab.New(netip.MustParseAddr("172.18.0.1"), netip.MustParseAddr("fd00:18::1"))
+	if err != nil {
+		return err
+	}
+	if l.outside, err = l.network.AddHost("outside", netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("2001:db8::7")); err != nil {
+		return err
+	}
+	if l.Cluster, err = kubelab.Start(ctx, kubelab.Options{Host: l.network.Node, Audit: []string{account}}); err != nil {
+		return err
+	}
+	for i, zone := range []string{"a", "b"} {
+		if err := l.addPlace(ctx, i+1, zone); err != nil {
+			return err
+		}
+	}
+	if err := l.deploy(ctx); err != nil {
+		return err
+	}
+	l.service, err = l.ServiceAccountKubeconfig(ctx, accountNamespace, accountName)
+	return err
+}
+
+// addPlace makes a node: its namespace, with a client, and its Node.
+func (l *lab) addPlace(ctx context.Context, i int, zone string) error {
+	p := &place{
+		name: fmt.Sprint("n", i), number: i,
+		addr: netip.AddrFrom4([4]byte{172, 18, 0, byte(10 + i)}), addr6: netip.MustParseAddr(fmt.Sprintf("fd00:18::%d", 10+i)),
+	}
+	ranges := []netip.Prefix{
+		netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24),
+		netip.MustParsePrefix(fmt.Sprintf("fd00:10:244:%d::/64", i)),
+	}
+	var err error
+	if p.Lab, err = l.network.AddNode(p.name, ranges, p.addr, p.addr6); err != nil {
+		return err
+	}
+	l.nodes[p.name] = p
+	if p.client, err = p.AddHost("client", p.podAddrs(200)...); err != nil {
+		return err
+	}
+	return l.AddNode(ctx, kubelab.Node{Name: p.name, Zone: zone, Addrs: []netip.Addr{p.addr, p.addr6}, Pods: ranges})
+}
+
+// podAddrs are the addresses of the node's i-th Pod.
+func (p *place) podAddrs(i int) []netip.Addr {
+	return []netip.Addr{
+		netip.AddrFrom4([4]byte{10, 244, byte(p.number), byte(i)}),
+		netip.MustParseAddr(fmt.Sprintf("fd00:10:244:%d::%x", p.number, i)),
+	}
+}
+
+func (l *lab) close() {
+	if l.Cluster != nil {
+		l.Close()
+	}
+	for _, n := range l.nodes {
+		n.Lab.Close()
+	}
+	if l.network != nil {
+		l.network.Close()
+	}
+}
+
+// scene is a test's part of the cluster: a namespace of its own, and the sluices that it runs.
+type scene struct {
+	*testing.T
+	*lab
+	ctx  context.Context
+	ns   string
+	runs map[string]*run // by node
+}
+
+// newScene makes one. What it makes of objects is gone when the test ends.
+func newScene(t *testing.T, ns string) *scene {
+	t.Helper()
+	s := &scene{T: t, lab: shared, ctx: t.Context(), ns: ns, runs: map[string]*run{}}
+	s.Show(t)
+	s.must(s.AddNamespace(s.ctx, ns))
+	t.Cleanup(func() {
+		now := int64(0)
+		options := metav1.DeleteOptions{GracePeriodSeconds: &now}
+		ctx := context.Background() // the test's own has ended
+		if err := s.Client.CoreV1().Pods(ns).DeleteCollection(ctx, options, metav1.ListOptions{}); err != nil {
+			t.Error(err)
+		}
+		if err := s.Client.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func (s *scene) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// apply is kubectl apply, in the scene's namespace.
+func (s *scene) apply(manifests string) {
+	s.Helper()
+	_, err := s.Kubectl(s.ctx, manifests, "apply", "-n", s.ns, "-f", "-")
+	s.must(err)
+}
+
+// kubectl runs it in the scene's namespace, and gives what it printed.
+func (s *scene) kubectl(args ...string) string {
+	s.Helper()
+	out, err := s.Kubectl(s.ctx, "", append([]string{"-n", s.ns}, args...)...)
+	s.must(err)
+	return strings.TrimSpace(out)
+}
+
+// patience is how long what should happen at once may take on a machine that does much else.
+const patience = 10 * time.Second
+
+// eventually waits until f finds nothing to complain about.
+func (s *scene) eventually(what string, f func() error) {
+	s.Helper()
+	var err error
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if err = f(); err == nil {
+			return
+		}
+	}
+	s.Fatalf("%s: %v\n%s", what, err, s.logs())
+}

@@ -1,0 +1,268 @@
+package cluster
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/netlab"
+)
+
+// run is sluice on a node, over several lives.
+type run struct {
+	*scene
+	place  *place
+	dir    string // configuration, checkpoint, socket
+	config string
+	as     string // kubeconfig
+
+	cmd   *exec.Cmd
+	log   *buffer   // of this life
+	past  []*buffer // of those before
+	wrote *exec.Cmd // nft monitor
+	seen  *buffer   // what it printed
+}
+
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *buffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *buffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// configuration of a node: more is put at its end.
+func (l *lab) configuration(more string) string {
+	return "apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\nclusterCIDR: " + pods4 + "," + pods6 + "\n" + more
+}
+
+// run starts sluice on a node, as its service account, and waits until it has programmed the node. It is cleaned up
+// with the test.
+func (s *scene) run(node, config string) *run {
+	s.Helper()
+	r := &run{scene: s, place: s.nodes[node], dir: s.TempDir(), as: s.service}
+	r.config = filepath.Join(r.dir, "sluice.yaml")
+	r.configure(config)
+	s.runs[node] = r
+	s.Cleanup(r.cleanup)
+	r.monitor()
+	r.start()
+	r.holds()
+	return r
+}
+
+// configure replaces the configuration as a careful writer does.
+func (r *run) configure(more string) {
+	r.Helper()
+	temp := filepath.Join(r.dir, ".new")
+	r.must(os.WriteFile(temp, []byte(r.configuration(more)), 0o644))
+	r.must(os.Rename(temp, r.config))
+}
+
+// start begins a life; it does not wait.
+func (r *run) start(more ...string) {
+	r.Helper()
+	if r.log != nil {
+		r.past = append(r.past, r.log)
+	}
+	args := []string{
+		"run", "--node", r.place.name, "--kubeconfig", r.as, "--config", r.config,
+		"--checkpoint", filepath.Join(r.dir, "checkpoint"), "--socket", filepath.Join(r.dir, "sock"),
+	}
+	r.cmd, r.log = exec.Command(r.sluice, append(args, more...)...), &buffer{}
+	r.cmd.Stdout, r.cmd.Stderr = r.log, r.log
+	r.must(r.place.Node.Do(r.cmd.Start))
+}
+
+// end ends a life by a signal.
+func (r *run) end(by os.Signal) {
+	r.Helper()
+	if r.cmd == nil {
+		return
+	}
+	cmd := r.cmd
+	r.cmd = nil
+	r.must(cmd.Process.Signal(by))
+	err := cmd.Wait()
+	if by == syscall.SIGTERM && err != nil {
+		r.Errorf("%s: ended by SIGTERM: %v\n%s", r.place.name, err, r.log)
+	}
+}
+
+// cleanup ends sluice and takes away what it has made.
+func (r *run) cleanup() {
+	if r.cmd != nil {
+		_ = r.cmd.Process.Kill()
+		_ = r.cmd.Wait()
+	}
+	if r.wrote != nil {
+		_ = r.wrote.Process.Kill()
+		_ = r.wrote.Wait()
+	}
+	if out, err := r.command("cleanup"); err != nil {
+		r.Errorf("%s: cleanup: %v\n%s", r.place.name, err, out)
+	}
+}
+
+// command runs sluice on the node to its end.
+func (r *run) command(args ...string) (string, error) {
+	var out bytes.Buffer
+	cmd := exec.Command(r.sluice, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := r.place.Node.Do(cmd.Start)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	return out.String(), err
+}
+
+// holds waits until this life's first plan is in the kernel.
+func (r *run) holds() { r.Helper(); r.logged("the data plane holds the plan") }
+
+// logged waits for a line of this life's log.
+func (r *run) logged(text string) {
+	r.Helper()
+	r.eventually(r.place.name+" logs "+text, func() error {
+		if strings.Contains(r.log.String(), text) {
+			return nil
+		}
+		return errors.New("not logged")
+	})
+}
+
+var messages = regexp.MustCompile(`the data plane holds the plan.* messages=(\d+)`)
+
+// restartedByKill kills sluice, runs meanwhile, starts it again and tells how many messages the start wrote.
+func (r *run) restartedByKill(meanwhile func()) string {
+	r.Helper()
+	r.end(syscall.SIGKILL)
+	if meanwhile != nil {
+		meanwhile()
+	}
+	r.start()
+	r.holds()
+	m := messages.FindStringSubmatch(r.log.String())
+	if m == nil {
+		r.Fatalf("%s: no number of messages in its log:\n%s", r.place.name, r.log)
+	}
+	return m[1]
+}
+
+// monitor follows what anybody writes to the node's nftables.
+func (r *run) monitor() {
+	r.Helper()
+	if _, err := exec.LookPath("nft"); err != nil {
+		msg := "nft is missing: apt-get install nftables"
+		if os.Getenv("CI") != "" {
+			r.Fatal(msg)
+		}
+		r.Skip(msg)
+	}
+	r.wrote, r.seen = exec.Command("nft", "monitor"), &buffer{}
+	r.wrote.Stdout, r.wrote.Stderr = r.seen, r.seen
+	r.must(r.place.Node.Do(r.wrote.Start))
+	r.eventually("nft monitor listens", func() error {
+		r.nft("add table ip heard", "delete table ip heard")
+		if strings.Contains(r.seen.String(), "heard") {
+			return nil
+		}
+		return errors.New("heard nothing")
+	})
+}
+
+// nft runs commands in the node.
+func (r *run) nft(commands ...string) string {
+	r.Helper()
+	var out bytes.Buffer
+	cmd := exec.Command("nft", strings.Join(commands, "; "))
+	cmd.Stdout, cmd.Stderr = &out, &out
+	r.must(r.place.Node.Do(cmd.Start))
+	if err := cmd.Wait(); err != nil {
+		r.Fatalf("nft %s: %v\n%s", commands, err, &out)
+	}
+	return out.String()
+}
+
+// written is what sluice writes to the node's nftables while f runs, as nft monitor shows it.
+func (r *run) written(f func()) string {
+	r.Helper()
+	before := r.mark()
+	f()
+	all := r.seen.String()[before:r.mark()]
+	var out []string
+	for _, line := range strings.Split(all, "\n") {
+		if line != "" && !strings.HasPrefix(line, "#") && !strings.Contains(line, "table ip mark") {
+			out = append(out, line)
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// mark writes something of its own and waits until the monitor has shown it, so that it has shown all that came before.
+func (r *run) mark() int {
+	r.Helper()
+	name := fmt.Sprintf("mark%d", time.Now().UnixNano())
+	r.nft("add table ip "+name, "delete table ip "+name)
+	at := -1
+	r.eventually("nft monitor goes on", func() error {
+		text := r.seen.String()
+		if i := strings.LastIndex(text, name); i >= 0 {
+			at = len(text)
+			return nil
+		}
+		return errors.New("nothing")
+	})
+	return at
+}
+
+// explain is sluice's word on a Service of the scene.
+func (r *run) explain(service string) string {
+	r.Helper()
+	out, err := r.command("explain", "--socket", filepath.Join(r.dir, "sock"), "-n", r.ns, service)
+	if err != nil {
+		return err.Error() + "\n" + out
+	}
+	return out
+}
+
+// logs is what every sluice of the scene has logged in this life.
+func (s *scene) logs() string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(s.runs)) {
+		if r := s.runs[name]; r.log != nil {
+			text := r.log.String()
+			if len(text) > 8<<10 {
+				text = "…" + text[len(text)-8<<10:]
+			}
+			fmt.Fprintf(&b, "--- sluice on %s\n%s", name, text)
+		}
+	}
+	return b.String()
+}
+
+// from is where connections begin, with a name for failures.
+func hostName(h *netlab.Host) string {
+	if len(h.Addrs) == 0 {
+		return h.Name
+	}
+	return h.Name + " " + h.Addrs[0].String()
+}

@@ -1,0 +1,222 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sluice-proxy/sluice/host/kubelab"
+	"github.com/sluice-proxy/sluice/host/netlab"
+)
+
+// pod is a Pod of the cluster with a server that says its name, on port 8080 of both families.
+type pod struct {
+	*scene
+	name string
+	host *netlab.Host
+}
+
+// pod makes one behind a node; on is the Node that its object names, "" for the same.
+func (s *scene) pod(name, app string, behind *place, on string) *pod {
+	s.Helper()
+	if on == "" {
+		on = behind.name
+	}
+	s.pods++
+	host, err := behind.AddHost(fmt.Sprint("p", s.pods), behind.podAddrs(s.pods)...)
+	s.must(err)
+	for _, a := range host.Addrs {
+		server, err := host.Serve("tcp", netip.AddrPortFrom(a, 8080), name)
+		s.must(err)
+		s.Cleanup(server.Close)
+	}
+	p := &pod{s, name, host}
+	s.must(s.AddPod(s.ctx, kubelab.Pod{
+		Namespace: s.ns, Name: name, Labels: map[string]string{"app": app}, Node: on, Addrs: host.Addrs, Ready: true,
+	}))
+	return p
+}
+
+func (p *pod) ready(yes bool) { p.Helper(); p.must(p.SetPodReady(p.ctx, p.ns, p.name, yes)) }
+func (p *pod) terminate()     { p.Helper(); p.must(p.TerminatePod(p.ctx, p.ns, p.name)) }
+func (p *pod) remove()        { p.Helper(); p.must(p.RemovePod(p.ctx, p.ns, p.name)) }
+
+// vip is a Service's cluster IP of a family with its first port.
+func (s *scene) vip(service string, six bool) netip.AddrPort {
+	s.Helper()
+	o, err := s.Client.CoreV1().Services(s.ns).Get(s.ctx, service, metav1.GetOptions{})
+	s.must(err)
+	for _, text := range o.Spec.ClusterIPs {
+		if a, err := netip.ParseAddr(text); err == nil && a.Is6() == six {
+			return netip.AddrPortFrom(a, uint16(o.Spec.Ports[0].Port))
+		}
+	}
+	s.Fatalf("Service %s/%s: no cluster IP of the family: %v", s.ns, service, o.Spec.ClusterIPs)
+	return netip.AddrPort{}
+}
+
+// tries is how many connections show who answers: with six Pods, one of them is missed once in 10⁷.
+const tries = 100
+
+// answers tells who answers, sorted; a connection that fails is an error.
+func answers(from *netlab.Host, to netip.AddrPort) (string, error) {
+	seen := map[string]bool{}
+	for range tries {
+		a, err := from.Ask("tcp", to, 2*time.Second)
+		if err != nil {
+			return "", err
+		}
+		seen[a.Server] = true
+	}
+	return strings.Join(slices.Sorted(maps.Keys(seen)), " "), nil
+}
+
+// expect waits until exactly these Pods answer.
+func (s *scene) expect(from *netlab.Host, to netip.AddrPort, want string) {
+	s.Helper()
+	s.eventually(fmt.Sprintf("%s to %s: %q", hostName(from), to, want), func() error {
+		got, err := answers(from, to)
+		if err == nil && got != want {
+			err = fmt.Errorf("%q answer", got)
+		}
+		return err
+	})
+}
+
+// expectRefused and expectSilent wait until connections are refused, or not answered.
+func (s *scene) expectRefused(from *netlab.Host, to netip.AddrPort) {
+	s.Helper()
+	s.expectFailure("refused", from, to, netlab.Refused)
+}
+
+func (s *scene) expectSilent(from *netlab.Host, to netip.AddrPort) {
+	s.Helper()
+	s.expectFailure("not answered", from, to, netlab.TimedOut)
+}
+
+func (s *scene) expectFailure(what string, from *netlab.Host, to netip.AddrPort, is func(error) bool) {
+	s.Helper()
+	s.eventually(fmt.Sprintf("%s to %s: %s", hostName(from), to, what), func() error {
+		a, err := from.Ask("tcp", to, 300*time.Millisecond)
+		if is(err) {
+			return nil
+		}
+		return fmt.Errorf("%+v, %v", a, err)
+	})
+}
+
+// share measures which part of the connections some Pods get.
+func (s *scene) share(from *netlab.Host, to netip.AddrPort, of ...string) float64 {
+	s.Helper()
+	const n = 800
+	hits := 0
+	for range n {
+		a, err := from.Ask("tcp", to, 2*time.Second)
+		s.must(err)
+		if slices.Contains(of, a.Server) {
+			hits++
+		}
+	}
+	return float64(hits) / n
+}
+
+// expectShare waits until some Pods get their part: within 0.08, five standard deviations of such a measurement.
+func (s *scene) expectShare(from *netlab.Host, to netip.AddrPort, want float64, of ...string) {
+	s.Helper()
+	s.eventually(fmt.Sprintf("%s to %s: %.2f for %v", hostName(from), to, want, of), func() error {
+		if got := s.share(from, to, of...); got < want-0.08 || got > want+0.08 {
+			return fmt.Errorf("%.3f", got)
+		}
+		return nil
+	})
+}
+
+// conversation is one long connection.
+type conversation struct {
+	*scene
+	what string
+	conn net.Conn
+	in   *bufio.Reader
+	with string // the Pod
+	said int
+}
+
+// converse opens one; it is over with the test.
+func (s *scene) converse(from *netlab.Host, to netip.AddrPort) *conversation {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	defer cancel()
+	conn, err := from.Dial(ctx, "tcp", to)
+	s.must(err)
+	s.Cleanup(func() { conn.Close() })
+	c := &conversation{scene: s, what: fmt.Sprintf("%s to %s", hostName(from), to), conn: conn, in: bufio.NewReader(conn)}
+	s.must(conn.SetDeadline(time.Now().Add(patience)))
+	line, err := c.in.ReadString('\n')
+	s.must(err)
+	c.with, _, _ = strings.Cut(line, " ")
+	return c
+}
+
+// goesOn says something and wants to hear it back.
+func (c *conversation) goesOn() {
+	c.Helper()
+	c.said++
+	word := fmt.Sprintf("still there? %d\n", c.said)
+	c.must(c.conn.SetDeadline(time.Now().Add(patience)))
+	_, err := c.conn.Write([]byte(word))
+	if err == nil {
+		var heard string
+		if heard, err = c.in.ReadString('\n'); err == nil && heard != word {
+			err = fmt.Errorf("heard %q", heard)
+		}
+	}
+	if err != nil {
+		c.Fatalf("the connection %s, with %s, does not go on: %v\n%s", c.what, c.with, err, c.logs())
+	}
+}
+
+// load connects all the time until it is stopped; not one connection may fail.
+func (s *scene) load(from *netlab.Host, to netip.AddrPort) (stop func()) {
+	var done atomic.Bool
+	var count atomic.Int64
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			for !done.Load() {
+				if _, err := from.Ask("tcp", to, patience); err != nil {
+					s.Errorf("connection %d of %s to %s failed: %v", count.Load(), hostName(from), to, err)
+					return
+				}
+				count.Add(1)
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	var once sync.Once
+	stop = func() {
+		s.Helper()
+		once.Do(func() {
+			done.Store(true)
+			all.Wait()
+			s.Logf("%d connections of %s to %s", count.Load(), hostName(from), to)
+			if count.Load() < 100 && !s.Failed() {
+				s.Error("too few: this says little")
+			}
+		})
+	}
+	s.Cleanup(stop)
+	return stop
+}
+
+var errNot = errors.New("not yet")
