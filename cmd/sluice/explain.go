@@ -84,8 +84,8 @@ func newExplainCommand() *cobra.Command {
 		Long: `For each endpoint of a Service: whether it is eligible or why not, its weight by the default rules, each plugin's
 weight and reason, its share of new connections, and what the kernel holds.
 
-Without --source the sluice that runs on this node is asked, over its socket. With --source a folder of manifests is
-planned here and now; that needs neither root nor a kernel. What the kernel holds is shown where it may be read.`,
+The sluice that runs on this node is asked, over its socket. With --kubeconfig, --server or --source a cluster as it is
+now, or a folder of manifests, is planned here instead; that needs neither root nor a kernel. What the kernel holds is shown where it may be read.`,
 		Example: "  sluice explain -n shop catalog\n  sluice explain --source examples/boutique/manifests --node node-a1 -n shop catalog",
 		Args:    oneArg("Service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -98,7 +98,10 @@ planned here and now; that needs neither root nor a kernel. What the kernel hold
 			}
 			var x *explanation
 			var err error
-			if in.source == "" {
+			if err := in.check(); err != nil {
+				return err
+			}
+			if !in.asks() {
 				x, err = askExplain(cmd.Context(), socket, name)
 			} else {
 				x, err = in.explain(cmd.Context(), name)

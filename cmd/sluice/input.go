@@ -18,13 +18,12 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/plan"
-	"github.com/sluice-proxy/sluice/host/source/dir"
 	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
-// inputFlags are what a plan is made of, for the commands that plan a folder.
+// inputFlags are what a plan is made of, for the commands that plan.
 type inputFlags struct {
-	source string
+	sourceFlags
 	node   string
 	config string
 	mode   string
@@ -33,7 +32,7 @@ type inputFlags struct {
 }
 
 func (in *inputFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&in.source, "source", "", "folder of manifests (YAML and JSON, as kubectl prints them)")
+	in.sourceFlags.register(cmd)
 	cmd.Flags().StringVar(&in.node, "node", "", "name of this node (default: hostnameOverride of the configuration, else the host's name)")
 	cmd.Flags().StringVar(&in.config, "config", "", "configuration file (SluiceConfiguration)")
 	cmd.Flags().StringVar(&in.mode, "mode", "", "data plane: nftables (default: mode of the configuration)")
@@ -41,6 +40,9 @@ func (in *inputFlags) register(cmd *cobra.Command) {
 
 // load reads the configuration and lays the flags over it.
 func (in *inputFlags) load() (*config.Config, error) {
+	if err := in.check(); err != nil {
+		return nil, err
+	}
 	cfg := config.Default()
 	if in.config != "" {
 		var err error
@@ -91,13 +93,13 @@ func (in *inputFlags) caps() (plan.Caps, error) {
 	return new(nftables.Backend).Caps(), nil // constant: the same without a kernel
 }
 
-// planner plans the folder once, as it is now. Problems of manifests go to standard error; they do not stop it.
+// planner plans the cluster once, as it is now. Problems of objects go to standard error; they do not stop it.
 func (in *inputFlags) planner(ctx context.Context) (_ *plan.Planner, closePlugins func(), err error) {
 	cfg, err := in.load()
 	if err != nil {
 		return nil, nil, err
 	}
-	cluster, problems, err := dir.Load(in.source)
+	cluster, problems, err := in.read(ctx, cfg)
 	if err != nil {
 		return nil, nil, err
 	}

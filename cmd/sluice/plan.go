@@ -15,18 +15,16 @@ func newPlanCommand() *cobra.Command {
 	var in inputFlags
 	var output string
 	cmd := &cobra.Command{
-		Use:   "plan --source DIR",
-		Short: "Print the plan for a folder of manifests",
+		Use:   "plan",
+		Short: "Print the plan for a cluster, or for a folder of manifests",
 		Long: `The plan: every frontend of this node with the pools behind it, each member's weight and share, and what the data
-plane cannot hold of it. Needs neither root nor a kernel, and changes nothing.`,
-		Example: "  sluice plan --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
+plane cannot hold of it. Needs neither root nor a kernel, and changes nothing. The cluster, or the folder that --source
+names, is read once.`,
+		Example: "  sluice plan --kubeconfig ~/.kube/config --node node-a1\n  sluice plan --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOutput(output, "text", "json"); err != nil {
 				return err
-			}
-			if in.source == "" {
-				return usageError{fmt.Errorf("--source is required: a folder of manifests")}
 			}
 			planner, closePlugins, err := in.planner(cmd.Context())
 			if err != nil {

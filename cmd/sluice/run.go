@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/conntrack"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/plan"
-	"github.com/sluice-proxy/sluice/host/source/dir"
+	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
 type runFlags struct {
@@ -35,15 +35,15 @@ func newRunCommand() *cobra.Command {
 		Use:   "run",
 		Short: "Run the proxy on this node",
 		Long: `Watches the cluster's state, and keeps the kernel at the plan that follows from it. Stopping leaves the data plane
-as it is, forwarding; 'sluice cleanup' removes it.`,
-		Example: "  sluice run --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
+as it is, forwarding; 'sluice cleanup' removes it.
+
+The state comes from the API server that --kubeconfig or --server names, in a Pod from its own cluster's; or from a
+folder of manifests, with --source. An API server that is away stops nothing: what is programmed forwards on.`,
+		Example: "  sluice run --config /etc/sluice/config.yaml\n  sluice run --kubeconfig /etc/sluice/kubeconfig --server https://192.0.2.1:6443\n  sluice run --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.initOnly {
 				return f.initialize()
-			}
-			if f.source == "" {
-				return usageError{errors.New("--source is required: a folder of manifests")}
 			}
 			return f.run(cmd.Context())
 		},
@@ -64,6 +64,13 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 		return err
 	}
 	log := newLogger(cfg, f.verbosity)
+	kube.RouteLogs(log)
+	var client *kube.Client
+	if f.source == "" {
+		if client, err = f.connect(cfg); err != nil {
+			return err
+		}
+	}
 	for _, w := range cfg.Warnings() {
 		log.Warn("configuration", "warning", w)
 	}
@@ -99,9 +106,7 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 		}
 	}
 	signal.Ignore(syscall.SIGHUP) // files are watched: there is nothing to reload, and nothing to end for
-	folder := dir.Options{Log: log, After: time.After}
 	options := engine.Options{
-		Source:    dir.New(f.source, folder),
 		Backend:   backend,
 		Planner:   plan.NewPlanner(settings(cfg, local), plugins.get),
 		ConnTable: conntrack.Table{},
@@ -113,6 +118,7 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 		options.Checkpoint = checkpointFile(f.checkpoint)
 	}
 	if f.once {
+		options.Source = f.open(cfg, client, log, nil)
 		err := engine.New(options).Run(ctx)
 		if err == nil && ctx.Err() == nil && f.kubeProxy {
 			err = removeLeftovers(ctx, log)
@@ -120,8 +126,8 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 		return err
 	}
 	seen := observe(cfg, plugins, log)
-	folder.Problems = seen.metrics.SourceProblems
-	options.Source, options.Observer = dir.New(f.source, folder), seen.observer()
+	from := f.open(cfg, client, log, seen.metrics.SourceProblems)
+	options.Source, options.Observer = from, seen.observer()
 	if f.kubeProxy {
 		first := &firstHeld{Observer: options.Observer, do: func() {
 			if err := removeLeftovers(ctx, log); err != nil {
@@ -149,11 +155,16 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		f.watchConfig(ctx, cfg, plugins, e, log, seen.config.Store)
+		f.watchConfig(ctx, cfg, plugins, e, log, func(cfg *config.Config) {
+			seen.config.Store(cfg)
+			if from.nodes != nil {
+				from.nodes(needsNodes(cfg))
+			}
+		})
 	}()
 	go followLocalAddrs(ctx, cfg.SyncPeriod, local, e, log)
 	defer func() { cancel(); <-watched }()
-	log.Info("sluice runs", "version", buildVersion(), "node", cfg.HostnameOverride, "source", f.source, "mode", cfg.Mode)
+	log.Info("sluice runs", "version", buildVersion(), "node", cfg.HostnameOverride, "source", from.name, "mode", cfg.Mode)
 	err = e.Run(ctx)
 	select {
 	case hard := <-fatal: // bindAddressHardFail

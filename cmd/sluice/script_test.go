@@ -105,7 +105,7 @@ func cmdNode(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: node NAME")
 	}
 	n := ts.Value(nodeKey{}).(*scriptNode)
-	n.in = inputFlags{source: ts.MkAbs("manifests"), node: args[0], config: ts.MkAbs("sluice.yaml")}
+	n.in = inputFlags{sourceFlags: sourceFlags{source: ts.MkAbs("manifests")}, node: args[0], config: ts.MkAbs("sluice.yaml")}
 	n.now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	n.kernel = fake.NewKernel(fake.Options{Seed: 1})
 	n.start(ts, nil)

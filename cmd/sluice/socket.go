@@ -103,7 +103,7 @@ func askExplain(ctx context.Context, socket string, name model.Name) (*explanati
 	if err != nil {
 		var op *net.OpError
 		if errors.As(err, &op) {
-			return nil, fmt.Errorf("no sluice answers on %s (%w); give --socket, or --source to plan a folder", socket, op.Err)
+			return nil, fmt.Errorf("no sluice answers on %s (%w); give --socket, or --kubeconfig or --source to plan without it", socket, op.Err)
 		}
 		return nil, err
 	}

@@ -35,10 +35,11 @@ type traceFlow struct {
 func newTraceCommand() *cobra.Command {
 	var f traceFlags
 	cmd := &cobra.Command{
-		Use:   "trace --source DIR --from IP --to IP:PORT",
+		Use:   "trace --from IP --to IP:PORT",
 		Short: "Say what happens to a new connection, and why",
-		Long: `Says what becomes of a new connection under the plan for a folder of manifests: DNAT with the endpoints that may get
-it, REJECT, DROP, or NONE when it is none of sluice's. Needs neither root nor a kernel, and sends nothing.
+		Long: `Says what becomes of a new connection under the plan for a cluster as it is now, or for a folder of manifests: DNAT
+with the endpoints that may get it, REJECT, DROP, or NONE when it is none of sluice's. Needs neither root nor a kernel,
+and sends nothing.
 
 With --flows, each line of the file is a JSON object, {"from":"10.0.0.2","to":"10.96.0.10:80","protocol":"TCP"}, and
 the answers come in the same order. It stops at the first line that it cannot read.`,
@@ -61,9 +62,6 @@ the answers come in the same order. It stops at the first line that it cannot re
 func (f *traceFlags) run(cmd *cobra.Command) (err error) {
 	if err := checkOutput(f.output, "text", "json"); err != nil {
 		return err
-	}
-	if f.source == "" {
-		return usageError{errors.New("--source is required: a folder of manifests")}
 	}
 	for _, name := range []string{"from", "to", "protocol", "interface"} {
 		if f.flows != "" && cmd.Flags().Changed(name) {

@@ -49,6 +49,7 @@ type Config struct {
 	SyncPeriod         time.Duration // how often what failed is tried again, and drift is looked for
 	Conntrack          Conntrack
 	OOMScoreAdj        int // of the process, -1000–1000
+	ClientConnection   ClientConnection
 	Logging            Logging
 	EnableProfiling    bool
 	MetricsBindAddress string
@@ -71,6 +72,12 @@ type Plugin struct {
 // Limits bounds a plugin more tightly than the host does by itself.
 type Limits struct {
 	MemoryMiB int // 0: the host's own limit
+}
+
+// ClientConnection says how to reach the API server. Empty fields: as a Pod of the cluster does.
+type ClientConnection struct {
+	Kubeconfig string // a file, absolute or relative to the working directory
+	Server     string // URL, in the place of the kubeconfig's or the Pod's
 }
 
 // Default is the configuration of an empty file: kube-proxy's defaults in nftables mode, and no policy.
@@ -150,6 +157,7 @@ func (c *Config) Replaces(old *Config) error {
 	fixed("hostnameOverride", c.HostnameOverride, old.HostnameOverride)
 	fixed("mode", c.Mode, old.Mode)
 	fixed("bindAddressHardFail", c.BindAddressHardFail, old.BindAddressHardFail)
+	fixed("clientConnection", c.ClientConnection, old.ClientConnection)
 	fixed("conntrack", c.Conntrack, old.Conntrack)
 	fixed("oomScoreAdj", c.OOMScoreAdj, old.OOMScoreAdj)
 	fixed("logging", c.Logging, old.Logging)

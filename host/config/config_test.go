@@ -37,6 +37,7 @@ conntrack:
   tcpCloseWaitTimeout: 0s
   udpTimeout: 10s
   udpStreamTimeout: 1m
+clientConnection: {kubeconfig: kubeconfig, server: "https://192.0.2.1:6443"}
 oomScoreAdj: 0
 logging: {format: json, verbosity: 2}
 enableProfiling: true
@@ -93,7 +94,8 @@ func TestParseTakesEveryField(t *testing.T) {
 		Conntrack: Conntrack{
 			Min: 7, TCPBeLiberal: true, TCPEstablishedTimeout: 2 * time.Hour, UDPTimeout: 10 * time.Second, UDPStreamTimeout: time.Minute,
 		},
-		Logging: Logging{Format: LogJSON, Verbosity: 2}, EnableProfiling: true,
+		ClientConnection: ClientConnection{Kubeconfig: "/etc/sluice/kubeconfig", Server: "https://192.0.2.1:6443"},
+		Logging:          Logging{Format: LogJSON, Verbosity: 2}, EnableProfiling: true,
 		MetricsBindAddress: "[::1]:9999",
 		HealthzBindAddress: "0.0.0.0:10256",
 		PluginCacheDir:     "/var/cache/sluice",
@@ -171,6 +173,7 @@ bindAddress: 224.0.0.1
 detectLocalMode: BridgeInterfaces
 detectLocal: {interfaceNamePrefix: "veth*", bridge: x}
 conntrack: {maxPerCore: -1, min: -2, tcpEstablishedTimeout: -1s, udpTimeout: 1500ms, udpStreamTimeout: 1000000h, tcpCloseWaitTimeout: 3600}
+clientConnection: {server: "192.0.2.1:6443", qps: 5}
 oomScoreAdj: -1001
 logging: {format: yaml, verbosity: -1, flushFrequency: 5s}
 plugins:
@@ -195,6 +198,7 @@ defaultPolicy: bb
 	}
 	want := `bindings[0].selector.matchLabels[tier]: 5 is not text (quote it)
 masqueradeAll: "yes" is not true or false
+clientConnection.qps: unknown field
 masqueradebit: unknown field (did you mean "masqueradeBit"?)
 plugins[0].limits.cpu: unknown field
 policies[1].plugins[1].name: 7 is not text (quote it)
@@ -219,6 +223,7 @@ conntrack.tcpEstablishedTimeout: -1s is shorter than 0s
 conntrack.tcpCloseWaitTimeout: 3600 is not text (quote it)
 conntrack.udpTimeout: 1.5s is not whole seconds
 conntrack.udpStreamTimeout: 1000000h0m0s is longer than the kernel can hold, 2147483s
+clientConnection.server: "192.0.2.1:6443" is not a URL such as https://192.0.2.1:6443
 oomScoreAdj: -1001 is not between -1000 and 1000
 logging.format: "yaml": must be text or json
 logging.verbosity: -1 is below 0

@@ -13,7 +13,7 @@ import (
 // keptFields are those with the same place in both configurations.
 func keptFields() []string {
 	return []string{
-		"bindAddress", "bindAddressHardFail", "clusterCIDR", "conntrack.maxPerCore", "conntrack.min", "conntrack.tcpBeLiberal",
+		"bindAddress", "bindAddressHardFail", "clientConnection.kubeconfig", "clusterCIDR", "conntrack.maxPerCore", "conntrack.min", "conntrack.tcpBeLiberal",
 		"conntrack.tcpCloseWaitTimeout", "conntrack.tcpEstablishedTimeout", "conntrack.udpStreamTimeout",
 		"conntrack.udpTimeout", "detectLocal.bridgeInterface", "detectLocal.interfaceNamePrefix", "detectLocalMode",
 		"enableProfiling", "healthzBindAddress", "hostnameOverride", "logging.format", "logging.verbosity",
@@ -33,7 +33,7 @@ func dropped() map[string]struct {
 		defaults []string
 	}
 	return map[string]d{
-		"clientConnection.":           {"sluice run --source says where the cluster's state comes from", []string{"application/vnd.kubernetes.protobuf", "5", "10"}},
+		"clientConnection.":           {"sluice watches, always in protobuf, and has no limit to its requests that could be set", []string{"application/vnd.kubernetes.protobuf", "5", "10"}},
 		"configSyncPeriod":            {"sluice watches, and reads nothing again by the clock", []string{"15m0s"}},
 		"featureGates.":               {"sluice has no feature gates: what is generally available is on", nil},
 		"iptables.localhostNodePorts": {"nftables never answers NodePorts on loopback addresses", []string{"true"}},

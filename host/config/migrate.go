@@ -236,6 +236,9 @@ func (m *migration) move() {
 			m.moved[f.name] = path
 		}
 	}
+	if file := m.text("clientConnection.kubeconfig"); file != "" {
+		m.note("clientConnection.kubeconfig", "%s: sluice must find it there too; without it, sluice in a Pod is its service account", file)
+	}
 	for _, path := range keptFields() {
 		switch v := m.take(path).(type) {
 		case nil:

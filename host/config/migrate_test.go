@@ -125,8 +125,8 @@ func TestMigrateField(t *testing.T) {
 			[]string{"mode: ipvs", "iptables.syncPeriod: dropped", "ipvs.scheduler: dropped: ", "ipvs.strictARP: dropped: ", "ipvs.tcpTimeout: dropped: ",
 				"ipvs.tcpFinTimeout: dropped: ", "ipvs.udpTimeout: dropped: ", "ipvs.excludeCIDRs: dropped: "}},
 		"what has no place": {nft + "featureGates: {X: true, Z: false}\nportRange: 1-2\nconfigSyncPeriod: 1m\nclientConnection: {kubeconfig: /k, qps: 7.5}\nwinkernel: {sourceVip: 10.0.0.1}\nwindowsRunAsService: true\nshowHiddenMetricsForVersion: '1.35'",
-			"", []string{"featureGates.X: dropped: ", "featureGates.Z: dropped, a default", "portRange: dropped: ", "configSyncPeriod: dropped: ", "clientConnection.kubeconfig: dropped: ",
-				"clientConnection.qps: dropped: ", "winkernel.sourceVip: dropped: ", "windowsRunAsService: dropped: ", "showHiddenMetricsForVersion: dropped: "}},
+			"clientConnection:\n  kubeconfig: /k", []string{"featureGates.X: dropped: ", "featureGates.Z: dropped, a default", "portRange: dropped: ", "configSyncPeriod: dropped: ",
+				"clientConnection.kubeconfig: /k: sluice must find it", "clientConnection.qps: dropped: ", "winkernel.sourceVip: dropped: ", "windowsRunAsService: dropped: ", "showHiddenMetricsForVersion: dropped: "}},
 		"unknown fields": {nft + "oomScoreAjd: 1\nconntrack: {max: 1, mni: 2}", "",
 			[]string{"oomScoreAjd: dropped: kube-proxy has no such field (did you mean \"oomScoreAdj\"?)", "conntrack.max: dropped: kube-proxy has no such field", "conntrack.mni: dropped: "}},
 	} {
@@ -226,11 +226,11 @@ winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", roo
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := string(text), "apiVersion: sluice.dev/v1alpha1\nclusterCIDR: 10.244.0.0/16\nkind: SluiceConfiguration\n"; got != want {
+	if got, want := string(text), "apiVersion: sluice.dev/v1alpha1\nclientConnection:\n  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf\nclusterCIDR: 10.244.0.0/16\nkind: SluiceConfiguration\n"; got != want {
 		t.Errorf("got %s", got)
 	}
 	all := notesText(notes)
-	if !strings.Contains(all, "clientConnection.kubeconfig: dropped: ") || !strings.Contains(all, "nftables.syncPeriod") {
+	if !strings.Contains(all, "clientConnection.kubeconfig: /var/lib/kube-proxy/kubeconfig.conf: sluice must find it") || !strings.Contains(all, "nftables.syncPeriod") {
 		t.Errorf("told:\n%s", all)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"time"
@@ -30,6 +31,7 @@ type file struct {
 	MasqueradeBit      *int32         `json:"masqueradeBit"`
 	MinSyncPeriod      string         `json:"minSyncPeriod"`
 	SyncPeriod         string         `json:"syncPeriod"`
+	ClientConnection   clientEntry    `json:"clientConnection"`
 	Conntrack          conntrackEntry `json:"conntrack"`
 	OOMScoreAdj        *int32         `json:"oomScoreAdj"`
 	Logging            loggingEntry   `json:"logging"`
@@ -41,6 +43,11 @@ type file struct {
 	Policies           []policyEntry  `json:"policies"`
 	Bindings           []bindingEntry `json:"bindings"`
 	DefaultPolicy      string         `json:"defaultPolicy"`
+}
+
+type clientEntry struct {
+	Kubeconfig string `json:"kubeconfig"`
+	Server     string `json:"server"`
 }
 
 type pluginEntry struct {
@@ -145,6 +152,7 @@ func (p *parser) config(f *file) *Config {
 		p.bad("mode", "%q: must be %s", f.Mode, ModeNFTables)
 	}
 	p.node(f, c)
+	p.client(f, c)
 	c.ClusterCIDR = p.clusterCIDR(f.ClusterCIDR)
 	c.NodePortAddresses = p.nodePortAddresses(f.NodePortAddresses)
 	c.MasqueradeAll = f.MasqueradeAll
@@ -174,6 +182,28 @@ func (p *parser) config(f *file) *Config {
 		p.policyName("defaultPolicy", f.DefaultPolicy, c.Policies)
 	}
 	return c
+}
+
+func (p *parser) client(f *file, c *Config) {
+	if f.ClientConnection.Kubeconfig != "" {
+		c.ClientConnection.Kubeconfig = p.path(f.ClientConnection.Kubeconfig)
+	}
+	c.ClientConnection.Server = f.ClientConnection.Server
+	if err := CheckServer(c.ClientConnection.Server); err != nil {
+		p.bad("clientConnection.server", "%w", err)
+	}
+}
+
+// CheckServer tells whether a text is the address of an API server; an empty one is none, and no mistake.
+func CheckServer(s string) error {
+	if s == "" {
+		return nil
+	}
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("%q is not a URL such as https://192.0.2.1:6443", s)
+	}
+	return nil
 }
 
 func (p *parser) path(name string) string {

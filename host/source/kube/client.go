@@ -1,0 +1,171 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/sluice-proxy/sluice/host/source"
+)
+
+// ErrNoCluster is when nothing says which API server to ask.
+var ErrNoCluster = errors.New("not in a cluster, and neither a kubeconfig nor a server's address is given")
+
+// Connection says which API server, and who asks.
+type Connection struct {
+	// Kubeconfig is a file. "": the service account of the Pod that this is.
+	Kubeconfig string
+	// Server is the address, in the place of the one that the kubeconfig or the Pod's environment names.
+	Server string
+	// Version of this program, for the user agent.
+	Version string
+}
+
+// InCluster tells whether this process is in a Pod of a cluster.
+func InCluster() bool {
+	return os.Getenv("KUBERNETES_SERVICE_HOST") != "" && os.Getenv("KUBERNETES_SERVICE_PORT") != ""
+}
+
+// Client is a connection to an API server: one, for all kinds.
+type Client struct {
+	host                                string
+	core, discovery, networking, events rest.Interface
+}
+
+// Connect makes a client. It asks the server nothing yet.
+func Connect(c Connection) (*Client, error) {
+	config, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	config.UserAgent = "sluice/" + c.Version
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	config.QPS = -1 // a few watches, and events that have limits of their own
+	config.Timeout = 0
+	return newClient(config)
+}
+
+func (c Connection) config() (*rest.Config, error) {
+	switch {
+	case c.Kubeconfig != "":
+		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+			&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.Kubeconfig},
+			&clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: c.Server}}).ClientConfig()
+		if err != nil {
+			return nil, fmt.Errorf("kubeconfig %s: %w", c.Kubeconfig, err)
+		}
+		return config, nil
+	case InCluster():
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("the Pod's service account: %w", err)
+		}
+		if c.Server != "" {
+			config.Host = c.Server
+		}
+		return config, nil
+	case c.Server != "":
+		return &rest.Config{Host: c.Server}, nil
+	}
+	return nil, ErrNoCluster
+}
+
+func newClient(config *rest.Config) (*Client, error) {
+	scheme := runtime.NewScheme()
+	core, discovery := corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion
+	networking, events := networkingv1.SchemeGroupVersion, eventsv1.SchemeGroupVersion
+	// Only what is used: the whole of client-go's scheme costs every start and every byte of the binary.
+	scheme.AddKnownTypes(core, &corev1.Service{}, &corev1.ServiceList{}, &corev1.Node{}, &corev1.NodeList{})
+	scheme.AddKnownTypes(discovery, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
+	scheme.AddKnownTypes(networking, &networkingv1.ServiceCIDR{}, &networkingv1.ServiceCIDRList{})
+	scheme.AddKnownTypes(events, &eventsv1.Event{})
+	for _, group := range []schema.GroupVersion{core, discovery, networking, events} {
+		metav1.AddToGroupVersion(scheme, group)
+	}
+	http, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("API server %s: %w", config.Host, err)
+	}
+	c := &Client{host: config.Host}
+	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
+	for _, g := range []struct {
+		group schema.GroupVersion
+		path  string
+		into  *rest.Interface
+	}{
+		{core, "/api", &c.core}, {discovery, "/apis", &c.discovery},
+		{networking, "/apis", &c.networking}, {events, "/apis", &c.events},
+	} {
+		one := rest.CopyConfig(config)
+		one.GroupVersion, one.APIPath, one.NegotiatedSerializer = &g.group, g.path, codecs
+		client, err := rest.RESTClientForConfigAndClient(one, http)
+		if err != nil {
+			return nil, fmt.Errorf("API server %s: %w", config.Host, err)
+		}
+		*g.into = client
+	}
+	return c, nil
+}
+
+// Server is the address that is asked.
+func (c *Client) Server() string { return c.host }
+
+// resource is what is listed and watched of a kind.
+type resource struct {
+	name     string // of the kind, in the plural
+	client   rest.Interface
+	path     string
+	labels   string
+	fields   string
+	optional bool   // go on when the server has not, or does not show, such things
+	costs    string // what going on without costs
+}
+
+// selected are objects that no other proxy and nobody at all is to serve (SERVICES rule 1).
+const selected = "!" + source.LabelProxyName + ",!" + source.LabelHeadless
+
+func (c *Client) services() resource {
+	return resource{name: "Services", client: c.core, path: "services", labels: selected,
+		fields: fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String()}
+}
+
+func (c *Client) slices() resource {
+	return resource{name: "EndpointSlices", client: c.discovery, path: "endpointslices", labels: selected}
+}
+
+func (c *Client) node(name string) resource {
+	return resource{name: "this Node", client: c.core, path: "nodes", fields: fields.OneTermEqualSelector("metadata.name", name).String()}
+}
+
+func (c *Client) otherNodes(than string) resource {
+	return resource{name: "the other Nodes", client: c.core, path: "nodes", optional: true,
+		fields: fields.OneTermNotEqualSelector("metadata.name", than).String(), costs: "policies do not see their zones and capacities"}
+}
+
+func (c *Client) serviceCIDRs() resource {
+	return resource{name: "ServiceCIDRs", client: c.networking, path: "servicecidrs", optional: true,
+		costs: "connections to addresses of no Service are not dropped"}
+}
+
+func (r resource) options(o *metav1.ListOptions) {
+	o.LabelSelector, o.FieldSelector = r.labels, r.fields
+}
+
+func (r resource) listWatch() *cache.ListWatch {
+	return cache.NewFilteredListWatchFromClient(r.client, r.path, metav1.NamespaceAll, r.options)
+}

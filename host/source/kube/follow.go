@@ -1,0 +1,63 @@
+package kube
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+// backoff is between the tries of a reflector: after a while each waits 15 to 30 s, so that nodes that lose their server
+// in the same moment ask again at times of their own. The first that gets an answer has the others of this node ask too.
+func backoff() *wait.Backoff {
+	return &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 15 * time.Second, Steps: 12}
+}
+
+// follow has a reflector keep a store at what the server has, until ctx ends. It lists and then watches, or has the
+// server stream both where it can; the watch goes on from where it was after each break, and everything is listed
+// again only when the server no longer knows what came after that.
+func follow[T any](s *Source, wg *sync.WaitGroup, ctx context.Context, what resource, into *store[T]) {
+	l := &lister{
+		from: what.listWatch(), server: s.server, now: s.opt.Now, after: s.opt.After, optional: what.optional,
+		refused: &outage{log: s.opt.Log, now: s.opt.Now, what: "the API server does not give " + what.name},
+	}
+	var once sync.Once
+	l.without = func(err error) {
+		once.Do(func() { s.opt.Log.Warn("going on without "+what.name+": "+what.costs, "err", err) })
+		into.setSynced()
+	}
+	log := logr(s.opt.Log)
+	r := cache.NewReflectorWithOptions(l, into.example, into, cache.ReflectorOptions{
+		Logger: &log, Name: what.name, TypeDescription: what.name, Backoff: backoff(),
+		Clock: endingClock{done: ctx.Done(), after: s.opt.After, outage: s.server},
+	})
+	wg.Go(func() { r.RunWithContext(klog.NewContext(ctx, log)) })
+}
+
+// endingClock waits no longer than is of use: reflectors wait without looking at their context.
+type endingClock struct {
+	clock.RealClock
+	done   <-chan struct{}
+	after  func(time.Duration) <-chan time.Time
+	outage *outage
+}
+
+// After fires after d, when the server is back, or at the end.
+func (c endingClock) After(d time.Duration) <-chan time.Time {
+	out, back := make(chan time.Time, 1), c.outage.end()
+	go func() {
+		select {
+		case t := <-c.after(d):
+			out <- t
+		case <-back:
+			close(out)
+		case <-c.done:
+			close(out)
+		}
+	}()
+	return out
+}

@@ -1,0 +1,163 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"syscall"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Bounds on how often a node asks.
+const (
+	// spread is over how long the nodes of a cluster spread whole lists that they did not need before: when the server
+	// has lost what led from their last version to its own, all of them notice at once.
+	spread = 4 * time.Second
+	// rarely is how often a kind that the server has not, or does not show, is asked for.
+	rarely = 10 * time.Minute
+)
+
+// lister lists and watches one kind for a reflector. It tells outages, and which failures are only of the moment.
+type lister struct {
+	from     *cache.ListWatch
+	server   *outage // no answer at all
+	refused  *outage // an answer, and a bad one
+	now      func() time.Time
+	after    func(time.Duration) <-chan time.Time
+	optional bool               // go on without
+	without  func(reason error) // told once when the server has no such kind
+
+	mu     sync.Mutex
+	whole  bool      // a whole list has been asked for before
+	paused time.Time // ask nothing before
+}
+
+var (
+	_ cache.ListerWatcher            = (*lister)(nil)
+	_ cache.ListerWatcherWithContext = (*lister)(nil)
+)
+
+// List implements cache.Lister; reflectors use ListWithContext.
+func (l *lister) List(o metav1.ListOptions) (runtime.Object, error) {
+	return l.ListWithContext(context.Background(), o)
+}
+
+// Watch implements cache.Watcher; reflectors use WatchWithContext.
+func (l *lister) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return l.WatchWithContext(context.Background(), o)
+}
+
+// ListWithContext lists.
+func (l *lister) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	if err := l.pause(ctx, true); err != nil {
+		return nil, err
+	}
+	list, err := l.from.ListWithContextFunc(ctx, o)
+	return list, l.done(ctx, err, false)
+}
+
+// WatchWithContext watches, or streams what there is and then watches.
+func (l *lister) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	if err := l.pause(ctx, o.SendInitialEvents != nil && *o.SendInitialEvents); err != nil {
+		return nil, err
+	}
+	w, err := l.from.WatchFuncWithContext(ctx, o)
+	if err = l.done(ctx, err, true); err != nil {
+		return nil, err
+	}
+	return watch.Filter(w, goodEvent), nil
+}
+
+// causeDecoding is the cause that client-go gives.
+const causeDecoding metav1.CauseType = "ClientWatchDecoding"
+
+// goodEvent leaves out the error that the client itself makes of a connection that breaks in the middle of an event:
+// the stream ends then, and is taken up where it ended instead of from the beginning.
+func goodEvent(e watch.Event) (watch.Event, bool) {
+	if e.Type != watch.Error {
+		return e, true
+	}
+	return e, !apierrors.HasStatusCause(apierrors.FromObject(e.Object), causeDecoding)
+}
+
+// pause keeps the pace: the first whole list is asked for at once, later ones spread.
+func (l *lister) pause(ctx context.Context, whole bool) error {
+	l.mu.Lock()
+	wait := l.paused.Sub(l.now())
+	if whole && l.whole {
+		wait = max(wait, rand.N(spread))
+	}
+	l.whole = l.whole || whole
+	l.mu.Unlock()
+	if wait <= 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-l.after(wait):
+		return nil
+	}
+}
+
+// done notes what came of a request. A watch that failed for the moment may be tried again from where it was: client-go
+// takes only a refused connection for that, and would list everything anew after any other failure.
+func (l *lister) done(ctx context.Context, err error, watching bool) error {
+	var status apierrors.APIStatus
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return err
+	case err == nil:
+		l.server.ends()
+		l.refused.ends()
+	case !errors.As(err, &status):
+		l.server.is(err)
+	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
+		l.server.ends()
+	case l.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
+		l.server.ends()
+		l.mu.Lock()
+		l.paused = l.now().Add(rarely + rand.N(rarely))
+		l.mu.Unlock()
+		l.without(err)
+		return err
+	default:
+		l.server.ends()
+		l.refused.is(err)
+	}
+	if err != nil && watching && ofTheMoment(err) {
+		return momentary{err}
+	}
+	return err
+}
+
+// ofTheMoment tells whether the same request may go well later.
+func ofTheMoment(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return true // the network's
+	}
+	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
+		return false // the server's state is from a backup
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return true
+	default:
+		return code >= http.StatusInternalServerError
+	}
+}
+
+// momentary is an error that reflectors try again after, from where they were.
+type momentary struct{ error }
+
+// Unwrap gives what reflectors look for before the cause, which has an errno of its own.
+func (m momentary) Unwrap() []error { return []error{syscall.ECONNREFUSED, m.error} }
