@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -317,8 +318,8 @@ func TestTheREADMEInstallsUpgradesRollsBackAndUninstalls(t *testing.T) {
 	c := newCluster(t)
 	c.asKubeadm()
 	c.shop()
-	// Rollouts wait for so long after each Pod.
-	c.sh(`sed -i 's/minReadySeconds: 10/minReadySeconds: 1/' deploy/kustomize/base/daemonset.yaml`)
+	// So that rollouts are quick.
+	c.sh(`sed -i 's/minReadySeconds: 10/minReadySeconds: 1/; s/maxUnavailable: 10%/maxUnavailable: 100%/' deploy/kustomize/base/daemonset.yaml`)
 	c.until("kube-proxy on both nodes", func() bool { return fmt.Sprint(c.pods("kube-system", kubeProxyPods)) == "[n1 k n2 k]" })
 
 	todo := blocks(t)
@@ -351,9 +352,12 @@ func TestTheREADMEInstallsUpgradesRollsBackAndUninstalls(t *testing.T) {
 	}
 	next("Install")
 	expect("prepared", "[n1 k n2 k]", "[]")
+	c.leftovers(true)
 	next("Install")
 	expect("one node", "[n2 k]", "[n1 v1]")
 	c.answers("one node")
+	c.until("kube-proxy's table gone", func() bool { return !c.leftovers(false) })
+	c.says(c.last, "removed what kube-proxy had left")
 	if bad := complaints(t, c.last.String()); len(bad) > 0 {
 		t.Errorf("with these rights it lacks something:\n%s", strings.Join(bad, ""))
 	}
@@ -386,6 +390,26 @@ func TestTheREADMEInstallsUpgradesRollsBackAndUninstalls(t *testing.T) {
 	if len(todo) > 0 {
 		t.Errorf("README: commands that nobody has tried: %v", todo)
 	}
+}
+
+// leftovers makes a table as kube-proxy leaves one behind, if wanted, and tells whether there is one.
+func (c *cluster) leftovers(make bool) (found bool) {
+	c.Helper()
+	k, err := nftables.New(nftables.WithNetNSFd(c.lab.Node.Fd()))
+	if err != nil {
+		c.Fatal(err)
+	}
+	if make {
+		k.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "kube-proxy"})
+		if err := k.Flush(); err != nil {
+			c.Fatal(err)
+		}
+	}
+	list, err := k.ListTablesOfFamily(nftables.TableFamilyIPv4)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return slices.ContainsFunc(list, func(t *nftables.Table) bool { return t.Name == "kube-proxy" })
 }
 
 // shop is a Service with two Pods.
