@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -12,7 +13,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/health"
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/serve"
+	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
 // observation is what a running sluice tells the node and the cluster of itself: health checks and metrics.
@@ -21,20 +24,24 @@ type observation struct {
 	metrics *metrics.Metrics
 	log     *slog.Logger
 	config  atomic.Pointer[config.Config] // in force
+	events  *kube.Recorder                // nil: there is no cluster to tell
 }
 
-// observe makes health checks and metrics, for an engine to feed; serve opens their servers.
-func observe(cfg *config.Config, plugins *pluginSet, log *slog.Logger) *observation {
+// observe makes health checks and metrics, for an engine to feed; serve opens their servers. events may be nil.
+func observe(cfg *config.Config, plugins *pluginSet, log *slog.Logger, events *kube.Recorder) *observation {
 	m := metrics.New(metrics.Options{Mode: cfg.Mode, Version: buildVersion(), Started: time.Now(), Plugins: plugins.stats})
-	o := &observation{metrics: m, log: log, health: health.New(health.Options{
+	o := &observation{metrics: m, log: log, events: events, health: health.New(health.Options{
 		Now: time.Now, After: time.After, Log: log, SyncPeriod: cfg.SyncPeriod, Answered: m.Answered,
+		Failed: func(service model.Name, err error) { events.OnService(service, kube.FailedServiceHealth, err.Error()) },
 	})}
 	o.config.Store(cfg)
 	return o
 }
 
 // observer is what the engine feeds: health first, as load balancers wait for it.
-func (o *observation) observer() engine.Observer { return observers{o.health, o.metrics} }
+func (o *observation) observer() engine.Observer {
+	return observers{o.health, o.metrics, troubles{events: o.events}}
+}
 
 // serve opens the servers of the configuration until ctx ends; stop waits until they are closed. An address that
 // cannot be had is tried again, unless fatal is wanted: then it is told the reason.
@@ -42,28 +49,50 @@ func (o *observation) serve(ctx context.Context, fatal func(error)) (stop func()
 	ctx, cancel := context.WithCancel(ctx)
 	cfg := o.config.Load()
 	var wg sync.WaitGroup
-	open := func(s serve.Options) {
+	open := func(s serve.Options, reason string) {
 		if s.Address == "" {
 			return
 		}
 		s.Log, s.After = o.log, time.After
-		if cfg.BindAddressHardFail {
-			s.Failed = fatal
+		s.Failed = func(err error) {
+			o.events.OnNode(true, reason, err.Error())
+			if cfg.BindAddressHardFail {
+				fatal(err)
+			}
 		}
 		wg.Go(func() { serve.Keep(ctx, s) })
 	}
-	open(serve.Options{Name: "health checks (healthzBindAddress)", Address: cfg.HealthzBindAddress, Handler: o.health.Handler()})
+	open(serve.Options{Name: "health checks (healthzBindAddress)", Address: cfg.HealthzBindAddress, Handler: o.health.Handler()}, kube.FailedHealth)
 	open(serve.Options{
 		Name: "metrics (metricsBindAddress)", Address: cfg.MetricsBindAddress,
 		Handler: o.metrics.Handler(metrics.Pages{
 			Mode: cfg.Mode, Profiling: cfg.EnableProfiling, Log: o.log,
 			Config: func() any { return o.config.Load().Effective() },
 		}),
-	})
+	}, kube.FailedMetrics)
 	return func() {
 		cancel()
 		wg.Wait()
 		o.health.Close()
+	}
+}
+
+// troubles tells the cluster of Services that do not get what they ask for.
+type troubles struct {
+	observers // nobody
+	events    *kube.Recorder
+}
+
+// Planned implements engine.Observer.
+func (t troubles) Planned(p *engine.Planned) {
+	for _, err := range p.Step.Errors {
+		var of *plan.ServiceError
+		if errors.As(err, &of) {
+			t.events.OnServiceEverywhere(of.Service, kube.PolicyFailed, err.Error())
+		}
+	}
+	for _, d := range p.Step.Contested {
+		t.events.OnServiceEverywhere(d.Owner.Service, kube.Degraded, d.String())
 	}
 }
 

@@ -70,7 +70,7 @@ func TestARunningSluiceServesHealthMetricsAndItsConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer closePlugins()
-	o := observe(cfg, plugins, log)
+	o := observe(cfg, plugins, log, nil)
 	e := engine.New(engine.Options{
 		Source:  dir.New(folder, dir.Options{Log: log, After: time.After, Problems: o.metrics.SourceProblems}),
 		Backend: fake.Open(fake.NewKernel(fake.Options{})), Planner: plan.NewPlanner(settings(cfg, []netip.Addr{}), plugins.get),
@@ -124,7 +124,7 @@ func TestAnAddressThatIsTakenIsTriedAgainUnlessThatIsFatal(t *testing.T) {
 		cfg := config.Default()
 		cfg.MetricsBindAddress, cfg.HealthzBindAddress, cfg.BindAddressHardFail = squatter.Addr().String(), "", hard
 		log := &lockedText{}
-		o := observe(cfg, newPluginSet(nil, nil), slog.New(slog.NewTextHandler(log, nil)))
+		o := observe(cfg, newPluginSet(nil, nil), slog.New(slog.NewTextHandler(log, nil)), nil)
 		fatal := make(chan error, 1)
 		stop := o.serve(t.Context(), func(err error) { fatal <- err })
 		for end := time.Now().Add(10 * time.Second); !strings.Contains(log.String(), "address already in use"); time.Sleep(time.Millisecond) {

@@ -125,7 +125,12 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	seen := observe(cfg, plugins, log)
+	var events *kube.Recorder
+	if client != nil {
+		events = kube.NewRecorder(client, cfg.HostnameOverride, log, time.Now, time.After)
+		events.OnNode(false, kube.Starting, "sluice "+buildVersion()+", mode "+cfg.Mode)
+	}
+	seen := observe(cfg, plugins, log, events)
 	from := f.open(cfg, client, log, seen.metrics.SourceProblems)
 	options.Source, options.Observer = from, seen.observer()
 	if f.kubeProxy {
@@ -152,6 +157,9 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 		}
 		cancel()
 	})()
+	if events != nil {
+		go events.Run(ctx)
+	}
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)

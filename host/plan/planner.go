@@ -79,9 +79,11 @@ type Step struct {
 	Resets []Reset
 	Stale  []Stale   // UDP flows to look at, when the plan is in the data plane
 	Wake   time.Time // call Plan again then, at the latest; zero: only on a change
-	Errors []error   // of policies, each once while it lasts
+	Errors []error   // of policies, each once while it lasts: *ServiceError
 	// Warnings are about what the plan has to do without, each once while it lasts.
 	Warnings []string
+	// Contested are the frontends among them that a Service wants and another one has.
+	Contested []Degradation
 	// Planned is how many Services were looked at, Left how many are to be looked at in the next step, at once.
 	Planned, Left int
 	// Health are the Services whose health check port has something new to say.
@@ -214,7 +216,8 @@ func (p *Planner) Plan(now time.Time) Step {
 		p.dirty = map[model.Name]bool{} // not clear: that costs as much as the map was ever large
 	}
 	step.Delta = p.builder.Take()
-	for _, d := range p.builder.Contested() {
+	step.Contested = p.builder.Contested()
+	for _, d := range step.Contested {
 		step.Warnings = append(step.Warnings, "Service "+d.String())
 	}
 	p.finish(&step)
@@ -307,7 +310,7 @@ func (p *Planner) one(name model.Name, now time.Time, step *Step) {
 	case err == nil:
 		s.told = false
 	case !s.told && !errors.Is(err, policy.ErrPending):
-		s.told, step.Errors = true, append(step.Errors, err)
+		s.told, step.Errors = true, append(step.Errors, &ServiceError{name, err})
 	}
 	s.err, s.decided = err, nil
 	if pol, _ := p.settings.Policies.For(svc); pol != nil {

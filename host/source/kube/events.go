@@ -1,0 +1,283 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// What holds Events to what a cluster can bear. A plugin that fails does so for every Service on every node; nobody
+// reads that more than a few times.
+const (
+	speakers   = 3                      // nodes of a cluster, about, that tell the same of a Service
+	quietFor   = 10 * time.Minute       // before this node tells the same of a Service again
+	perNode    = 100 * time.Millisecond // between the Events about Services of the whole cluster, so that this times its nodes is between a node's
+	leastPause = time.Second            // between a node's, however small the cluster
+	waiting    = 256                    // Events that wait; more are dropped
+	remembered = 4096                   // Services that were told of and are still quiet; of more nothing is told
+	nodesKnown = 30 * time.Minute       // how long the number of nodes is believed
+	sendFor    = 10 * time.Second
+)
+
+// Reasons of Events: those of kube-proxy, and sluice's own.
+const (
+	Starting              = "Starting"
+	FailedServiceHealth   = "FailedToStartServiceHealthcheck"
+	FailedHealth          = "FailedToStartProxierHealthcheck"
+	FailedMetrics         = "FailedToStartMetricServer"
+	PolicyFailed          = "SluicePolicyFailed"
+	Degraded              = "SluiceDegraded"
+	reportingController   = "sluice.dev/sluice"
+	maxNote, maxReporting = 1024, 128 // what the API server lets in
+)
+
+// Recorder tells the cluster of what a node's operators should know. Its methods never block, and never fail: what
+// cannot be told is lost: the log has it too. A nil Recorder tells nobody.
+type Recorder struct {
+	client *Client
+	node   string
+	log    *slog.Logger
+	now    func() time.Time
+	after  func(time.Duration) <-chan time.Time
+	queue  chan event
+
+	mu      sync.Mutex
+	told    map[eventKey]time.Time
+	nodes   int64 // of the cluster; 0: not known
+	nodesAt time.Time
+
+	pause time.Time // no Event about what all nodes see before; the sender's own
+}
+
+type eventKey struct {
+	service model.Name
+	reason  string
+}
+
+// event is one to be sent.
+type event struct {
+	eventKey
+	kind, note string // kind is Normal or Warning
+	at         time.Time
+	everywhere bool // the other nodes see the same
+}
+
+// NewRecorder makes a recorder for a node; Run sends what it is given.
+func NewRecorder(c *Client, node string, log *slog.Logger, now func() time.Time, after func(time.Duration) <-chan time.Time) *Recorder {
+	return &Recorder{client: c, node: node, log: log, now: now, after: after, queue: make(chan event, waiting),
+		told: map[eventKey]time.Time{}}
+}
+
+// OnNode tells something about this node. Warnings repeat after a while only.
+func (r *Recorder) OnNode(warning bool, reason, note string) {
+	e := event{eventKey: eventKey{reason: reason}, kind: corev1.EventTypeNormal, note: note}
+	if warning {
+		e.kind = corev1.EventTypeWarning
+	}
+	r.put(e)
+}
+
+// OnService warns about a Service on this node.
+func (r *Recorder) OnService(service model.Name, reason, note string) {
+	r.put(event{eventKey: eventKey{service, reason}, kind: corev1.EventTypeWarning, note: note})
+}
+
+// OnServiceEverywhere warns about a Service where the other nodes see the same: a few of them tell.
+func (r *Recorder) OnServiceEverywhere(service model.Name, reason, note string) {
+	r.put(event{eventKey: eventKey{service, reason}, kind: corev1.EventTypeWarning, note: note, everywhere: true})
+}
+
+// put queues an event unless it was told a short while ago, or others tell it.
+func (r *Recorder) put(e event) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.at = r.now()
+	if e.everywhere && r.nodes > 0 && !r.speaks(e.eventKey, r.nodes) {
+		return
+	}
+	if last, ok := r.told[e.eventKey]; ok && e.at.Sub(last) < quietFor {
+		return
+	}
+	if len(r.told) >= remembered {
+		for k, at := range r.told {
+			if e.at.Sub(at) >= quietFor {
+				delete(r.told, k)
+			}
+		}
+	}
+	if len(r.told) >= remembered {
+		return
+	}
+	select {
+	case r.queue <- e:
+		r.told[e.eventKey] = e.at
+	default:
+		r.log.Debug("an Event is dropped: too many wait", "reason", e.reason, "service", e.service)
+	}
+}
+
+// speaks tells whether this node is one of those that tell: which ones depends on the Service, so that the work is
+// spread.
+func (r *Recorder) speaks(k eventKey, nodes int64) bool {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s\x00%s\x00%s", r.node, k.service, k.reason)
+	// FNV leaves its upper bits too alike for texts that differ at the end.
+	x := h.Sum64()
+	x ^= x >> 32
+	x *= 0x9e3779b97f4a7c15
+	x ^= x >> 29
+	return x%uint64(nodes) < speakers
+}
+
+// Run sends Events until ctx ends.
+func (r *Recorder) Run(ctx context.Context) {
+	for {
+		var e event
+		select {
+		case <-ctx.Done():
+			return
+		case e = <-r.queue:
+		}
+		if e.everywhere && !r.turn(ctx, e.eventKey) {
+			continue
+		}
+		if err := r.send(ctx, e); err != nil && ctx.Err() == nil {
+			r.log.Debug("an Event cannot be sent", "reason", e.reason, "err", err)
+		}
+	}
+}
+
+// turn waits until this node may send an Event that others see reason for too; false: it is not to.
+func (r *Recorder) turn(ctx context.Context, k eventKey) bool {
+	nodes, err := r.countNodes(ctx)
+	if err != nil {
+		r.log.Debug("Events about Services are not sent while the number of nodes is not known", "err", err)
+		return false
+	}
+	if !r.speaks(k, nodes) {
+		return false
+	}
+	now, each := r.now(), max(leastPause, time.Duration(nodes)*perNode)
+	wait := r.pause.Sub(now)
+	if wait < 0 {
+		wait = rand.N(each) // the other nodes begin at times of their own
+	}
+	r.pause = now.Add(wait + each)
+	select {
+	case <-ctx.Done():
+		return false
+	case <-r.after(wait):
+		return true
+	}
+}
+
+// countNodes asks how many nodes there are, now and then.
+func (r *Recorder) countNodes(ctx context.Context) (int64, error) {
+	r.mu.Lock()
+	nodes, at := r.nodes, r.nodesAt
+	r.mu.Unlock()
+	if nodes > 0 && r.now().Sub(at) < nodesKnown {
+		return nodes, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, sendFor)
+	defer cancel()
+	var list corev1.NodeList
+	// One Node, and how many more there are.
+	if err := r.client.core.Get().Resource("nodes").VersionedParams(&metav1.ListOptions{Limit: 1}, metav1.ParameterCodec).
+		Do(ctx).Into(&list); err != nil {
+		return 0, fmt.Errorf("count Nodes: %w", err)
+	}
+	nodes = int64(len(list.Items))
+	if list.RemainingItemCount != nil {
+		nodes += *list.RemainingItemCount
+	}
+	nodes = max(nodes, 1)
+	r.mu.Lock()
+	r.nodes, r.nodesAt = nodes, r.now()
+	r.mu.Unlock()
+	return nodes, nil
+}
+
+func (r *Recorder) send(ctx context.Context, e event) error {
+	ctx, cancel := context.WithTimeout(ctx, sendFor)
+	defer cancel()
+	// kubectl looks for a Node's Events by its name in the place of a UID.
+	about := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node, UID: types.UID(r.node)}
+	if e.service != (model.Name{}) {
+		uid, err := r.uid(ctx, e.service)
+		if err != nil {
+			return err
+		}
+		about = corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: e.service.Namespace, Name: e.service.Name, UID: uid}
+	}
+	namespace := about.Namespace
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	object := &eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%.200s.%016x", about.Name, rand.Uint64())},
+		EventTime:  metav1.NewMicroTime(e.at), ReportingController: reportingController,
+		ReportingInstance: cut("sluice-"+r.node, maxReporting), Action: action(e.reason), Reason: e.reason,
+		Regarding: about, Note: cut(e.note, maxNote), Type: e.kind,
+	}
+	err := r.client.events.Post().Namespace(namespace).Resource("events").Body(object).Do(ctx).Error()
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		return fmt.Errorf("create an Event in namespace %s: %w", namespace, err)
+	}
+	return err
+}
+
+// uid asks for a Service's, by which kubectl looks for its Events.
+func (r *Recorder) uid(ctx context.Context, name model.Name) (types.UID, error) {
+	var list corev1.ServiceList
+	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name.Name).String(), ResourceVersion: "0"}
+	err := r.client.core.Get().Namespace(name.Namespace).Resource("services").VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(&list)
+	if err == nil && len(list.Items) == 0 {
+		err = errors.New("not there any more")
+	}
+	if err != nil {
+		return "", fmt.Errorf("Service %s: %w", name, err)
+	}
+	return list.Items[0].UID, nil
+}
+
+// action says what was being done.
+func action(reason string) string {
+	switch reason {
+	case Starting:
+		return "StartSluice"
+	case PolicyFailed:
+		return "AskPolicy"
+	case Degraded:
+		return "ProgramService"
+	}
+	return "Listen"
+}
+
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
