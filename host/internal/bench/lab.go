@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/footprint"
 	"github.com/sluice-proxy/sluice/host/health"
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/model"
@@ -34,6 +35,7 @@ type lab struct {
 
 // newLab starts an engine in the present network namespace. With a module, every Service has it for its policy.
 func newLab(ctx context.Context, module string, bound bool) (*lab, error) {
+	footprint.Start()
 	l := &lab{in: make(feed), seen: newSeen(), ran: make(chan error, 1)}
 	l.log = slog.New(slog.NewTextHandler(io.Discard, nil)) // written, as it is in production, but not kept
 	failed := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
@@ -66,7 +68,9 @@ func newLab(ctx context.Context, module string, bound bool) (*lab, error) {
 	})
 	ctx, stop := context.WithCancel(ctx)
 	go func() { l.ran <- l.engine.Run(ctx) }()
+	adjust := time.AfterFunc(10*time.Second, footprint.Adjust)
 	l.stop = func() {
+		adjust.Stop()
 		stop()
 		<-l.ran
 		h.Close()

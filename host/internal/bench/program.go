@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"runtime/pprof"
 	"slices"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/footprint"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -193,7 +193,7 @@ func cpuSeconds() float64 {
 
 func measureMemory() memory {
 	m := memory{Peak: processMemory("VmHWM")}
-	debug.FreeOSMemory()
+	footprint.Settle()
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	m.Live, m.Resident = float64(stats.HeapAlloc)/(1<<20), processMemory("VmRSS")
