@@ -22,7 +22,7 @@ func backoff() *wait.Backoff {
 // again only when the server no longer knows what came after that.
 func follow[T any](s *Source, wg *sync.WaitGroup, ctx context.Context, what resource, into *store[T]) {
 	l := &lister{
-		from: what.listWatch(), server: s.server, now: s.opt.Now, after: s.opt.After, optional: what.optional,
+		from: what.listWatch(), server: s.server, now: s.opt.Now, after: s.opt.After, optional: what.optional, settled: s.services.isSynced,
 		refused: &outage{log: s.opt.Log, now: s.opt.Now, what: "the API server does not give " + what.name},
 	}
 	var once sync.Once

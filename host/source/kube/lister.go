@@ -33,10 +33,12 @@ type lister struct {
 	now      func() time.Time
 	after    func(time.Duration) <-chan time.Time
 	optional bool               // go on without
+	settled  func() bool        // the server has given this client something else: it knows roles by now
 	without  func(reason error) // told once when the server has no such kind
 
 	mu     sync.Mutex
 	whole  bool      // a whole list has been asked for before
+	given  bool      // the server has given this kind before
 	paused time.Time // ask nothing before
 }
 
@@ -60,8 +62,9 @@ func (l *lister) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 	if err := l.pause(ctx, true); err != nil {
 		return nil, err
 	}
+	final := l.final()
 	list, err := l.from.ListWithContextFunc(ctx, o)
-	return list, l.done(ctx, err, false)
+	return list, l.done(ctx, err, false, final)
 }
 
 // WatchWithContext watches, or streams what there is and then watches.
@@ -69,8 +72,9 @@ func (l *lister) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	if err := l.pause(ctx, o.SendInitialEvents != nil && *o.SendInitialEvents); err != nil {
 		return nil, err
 	}
+	final := l.final()
 	w, err := l.from.WatchFuncWithContext(ctx, o)
-	if err = l.done(ctx, err, true); err != nil {
+	if err = l.done(ctx, err, true, final); err != nil {
 		return nil, err
 	}
 	return watch.Filter(w, goodEvent), nil
@@ -108,9 +112,18 @@ func (l *lister) pause(ctx context.Context, whole bool) error {
 	}
 }
 
+// final tells whether a refusal of the request that comes is what sluice's role says. A server that comes up refuses
+// everything until it has read the roles: it is asked again, and what it gave before stays.
+func (l *lister) final() bool {
+	l.mu.Lock()
+	given := l.given
+	l.mu.Unlock()
+	return !given && l.settled()
+}
+
 // done notes what came of a request. A watch that failed for the moment may be tried again from where it was: client-go
 // takes only a refused connection for that, and would list everything anew after any other failure.
-func (l *lister) done(ctx context.Context, err error, watching bool) error {
+func (l *lister) done(ctx context.Context, err error, watching, final bool) error {
 	var status apierrors.APIStatus
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -118,11 +131,14 @@ func (l *lister) done(ctx context.Context, err error, watching bool) error {
 	case err == nil:
 		l.server.ends()
 		l.refused.ends()
+		l.mu.Lock()
+		l.given = true
+		l.mu.Unlock()
 	case !errors.As(err, &status):
 		l.server.is(err)
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
 		l.server.ends()
-	case l.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
+	case l.optional && (apierrors.IsNotFound(err) || final && apierrors.IsForbidden(err)):
 		l.server.ends()
 		l.mu.Lock()
 		l.paused = l.now().Add(rarely + rand.N(rarely))
