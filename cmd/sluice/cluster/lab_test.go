@@ -196,6 +196,8 @@ func newScene(t *testing.T, ns string) *scene {
 		if err := s.Client.CoreV1().Pods(ns).DeleteCollection(ctx, options, metav1.ListOptions{}); err != nil {
 			t.Error(err)
 		}
+		// Nothing of it is there when the next test begins.
+		s.afterwards("-n", ns, "delete", "service,endpointslice", "--all")
 		if err := s.Client.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
@@ -223,6 +225,13 @@ func (s *scene) kubectl(args ...string) string {
 	out, err := s.Kubectl(s.ctx, "", append([]string{"-n", s.ns}, args...)...)
 	s.must(err)
 	return strings.TrimSpace(out)
+}
+
+// afterwards is kubectl in a Cleanup, when the test's own context has ended.
+func (s *scene) afterwards(args ...string) {
+	if _, err := s.Kubectl(context.Background(), "", args...); err != nil {
+		s.Error(err)
+	}
 }
 
 // patience is how long what should happen at once may take on a machine that does much else.

@@ -167,6 +167,9 @@ func (r *run) restartedByKill(meanwhile func()) string {
 	return m[1]
 }
 
+// saved waits until the checkpoint has what sluice knows now: it follows a change within a second.
+func (r *run) saved() { time.Sleep(1200 * time.Millisecond) }
+
 // monitor follows what anybody writes to the node's nftables.
 func (r *run) monitor() {
 	r.Helper()
@@ -207,10 +210,11 @@ func (r *run) written(f func()) string {
 	r.Helper()
 	before := r.mark()
 	f()
-	all := r.seen.String()[before:r.mark()]
+	after := r.mark()
+	all := r.seen.String()[before:after]
 	var out []string
 	for _, line := range strings.Split(all, "\n") {
-		if line != "" && !strings.HasPrefix(line, "#") && !strings.Contains(line, "table ip mark") {
+		if line != "" && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "W: ") && !strings.Contains(line, "table ip mark") {
 			out = append(out, line)
 		}
 	}
