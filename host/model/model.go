@@ -174,9 +174,30 @@ type SliceEndpoint struct {
 	Ready       bool
 	Serving     bool
 	Terminating bool
-	ForZones    []string // hints (KEP-2433)
-	ForNodes    []string // hints (KEP-3015, PreferSameNode)
-	Pod         string   // targetRef name when it is a Pod, for people to read
+	Hints       *Hints // nil: none; endpoints may share them
+	Pod         string // targetRef name when it is a Pod, for people to read
+}
+
+// Hints say for whom an endpoint is meant. There are few different ones, and many endpoints.
+type Hints struct {
+	Zones []string // KEP-2433
+	Nodes []string // KEP-3015, PreferSameNode
+}
+
+// ForZones are the zones that the endpoint is meant for.
+func (e *SliceEndpoint) ForZones() []string {
+	if e.Hints == nil {
+		return nil
+	}
+	return e.Hints.Zones
+}
+
+// ForNodes are the nodes that the endpoint is meant for.
+func (e *SliceEndpoint) ForNodes() []string {
+	if e.Hints == nil {
+		return nil
+	}
+	return e.Hints.Nodes
 }
 
 // ServiceCIDR is a range that the cluster takes ClusterIPs from.

@@ -273,10 +273,10 @@ func (o *oracle) lists(s *model.Service, p model.ServicePort, family model.Famil
 	}
 	everyone := func(endpoint) bool { return true }
 	// Hints: for this node when every ready endpoint has such and one names it, else for its zone in the same way.
-	forNode := func(e endpoint) bool { return slices.Contains(e.ForNodes, o.set.Node) }
-	forZone := func(e endpoint) bool { return o.node.Zone != "" && slices.Contains(e.ForZones, o.node.Zone) }
-	allNodes := !slices.ContainsFunc(ready, func(e endpoint) bool { return len(e.ForNodes) == 0 })
-	allZones := !slices.ContainsFunc(ready, func(e endpoint) bool { return len(e.ForZones) == 0 })
+	forNode := func(e endpoint) bool { return slices.Contains(e.ForNodes(), o.set.Node) }
+	forZone := func(e endpoint) bool { return o.node.Zone != "" && slices.Contains(e.ForZones(), o.node.Zone) }
+	allNodes := !slices.ContainsFunc(ready, func(e endpoint) bool { return len(e.ForNodes()) == 0 })
+	allZones := !slices.ContainsFunc(ready, func(e endpoint) bool { return len(e.ForZones()) == 0 })
 	keep := everyone
 	if allNodes && len(addrs(ready, forNode)) > 0 {
 		keep = forNode

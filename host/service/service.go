@@ -145,10 +145,10 @@ func endpoint(e *model.SliceEndpoint, port uint16, facts Facts) Endpoint {
 		Serving:     e.Serving,
 		Terminating: e.Terminating,
 		Local:       e.Node != "" && e.Node == facts.Node,
-		HintedZone:  facts.Zone != "" && slices.Contains(e.ForZones, facts.Zone),
-		HintedNode:  slices.Contains(e.ForNodes, facts.Node),
-		forZones:    len(e.ForZones) > 0,
-		forNodes:    len(e.ForNodes) > 0,
+		HintedZone:  facts.Zone != "" && slices.Contains(e.ForZones(), facts.Zone),
+		HintedNode:  slices.Contains(e.ForNodes(), facts.Node),
+		forZones:    len(e.ForZones()) > 0,
+		forNodes:    len(e.ForNodes()) > 0,
 	}
 }
 

@@ -50,10 +50,10 @@ func random(r *rand.Rand) (*model.Service, []*model.EndpointSlice, Facts) {
 				Zone: "a", Ready: r.IntN(3) > 0, Serving: flip(), Terminating: flip(),
 			}
 			if hinted > 0 {
-				e.ForZones = hints("a", "b")
+				e.Hints = &model.Hints{Zones: hints("a", "b")}
 			}
 			if hinted > 1 {
-				e.ForNodes = hints("n1", "n2")
+				e.Hints.Nodes = hints("n1", "n2")
 			}
 			s.Endpoints = append(s.Endpoints, e)
 		}
@@ -177,13 +177,13 @@ func TestFallBacksToTerminatingEndpointsAreIndependent(t *testing.T) {
 
 func TestOneReadyEndpointWithoutAHintDisablesTopology(t *testing.T) {
 	hinted := ep("10.0.0.1", "n1", true, true, false)
-	hinted.ForZones = []string{"a"}
+	hinted.Hints = &model.Hints{Zones: []string{"a"}}
 	other := ep("10.0.0.2", "n2", true, true, false)
 	p := port(t, model.Service{}, Facts{Node: "n1", Zone: "a"}, hinted, other)
 	if p.Topology != NoTopology || !p.Endpoints[1].InCluster {
 		t.Fatalf("topology %v, %+v", p.Topology, p.Endpoints[1])
 	}
-	other.ForZones = []string{"b"}
+	other.Hints = &model.Hints{Zones: []string{"b"}}
 	p = port(t, model.Service{}, Facts{Node: "n1", Zone: "a"}, hinted, other)
 	if p.Topology != SameZone || p.Endpoints[1].InCluster {
 		t.Fatalf("topology %v, %+v", p.Topology, p.Endpoints[1])

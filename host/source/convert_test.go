@@ -254,7 +254,7 @@ func TestSliceFields(t *testing.T) {
 			},
 			[]model.SliceEndpoint{{
 				Addr: plain.Addr, Node: "n1", Zone: "a", Ready: true, Serving: true, Pod: "web-x",
-				ForZones: []string{"a", "b"}, ForNodes: []string{"n1"},
+				Hints: &model.Hints{Zones: []string{"a", "b"}, Nodes: []string{"n1"}},
 			}}, "[{http TCP 8080}]",
 		},
 		"a target that is no Pod": {

@@ -103,12 +103,13 @@ func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, f model.Family) (mod
 		Terminating: deref(o.Conditions.Terminating, false),
 		Pod:         podName(o.TargetRef),
 	}
-	if o.Hints != nil {
+	if o.Hints != nil && len(o.Hints.ForZones)+len(o.Hints.ForNodes) > 0 {
+		e.Hints = &model.Hints{}
 		for _, z := range o.Hints.ForZones {
-			e.ForZones = append(e.ForZones, z.Name)
+			e.Hints.Zones = append(e.Hints.Zones, z.Name)
 		}
 		for _, n := range o.Hints.ForNodes {
-			e.ForNodes = append(e.ForNodes, n.Name)
+			e.Hints.Nodes = append(e.Hints.Nodes, n.Name)
 		}
 	}
 	return e, true

@@ -80,12 +80,16 @@ const perSlice = 100
 const nodes, zones = 30, 3
 
 // names are made once: a source keeps one copy of what many endpoints say.
-var names = func() (t struct{ node, zone []string }) {
+var names = func() (t struct {
+	node, zone []string
+	hints      []*model.Hints
+}) {
 	for j := range nodes {
 		t.node = append(t.node, fmt.Sprint("node-", j))
 	}
 	for j := range zones {
 		t.zone = append(t.zone, fmt.Sprint("zone-", j))
+		t.hints = append(t.hints, &model.Hints{Zones: []string{t.zone[j]}})
 	}
 	return t
 }()
@@ -114,7 +118,7 @@ func (w *world) endpoint(i, id int) model.SliceEndpoint {
 		Pod: fmt.Sprintf("svc-%d-6d4b75cb6d-%05x", i, id),
 	}
 	if w.hints {
-		e.ForZones = names.zone[id%zones : id%zones+1 : id%zones+1]
+		e.Hints = names.hints[id%zones]
 	}
 	return e
 }

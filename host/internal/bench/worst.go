@@ -38,7 +38,7 @@ func worst(ctx context.Context, s size, how effort) (out []hard, err error) {
 	for j := range many {
 		w.last++
 		many[j] = w.endpoint(giant, w.last)
-		many[j].ForZones = nil
+		many[j].Hints = nil
 	}
 	flipped := append([]model.SliceEndpoint(nil), many...)
 	flipped[17].Ready, flipped[17].Serving = false, false

@@ -310,15 +310,15 @@ func (c *Cluster) endpoint(a netip.Addr, style, hints int) model.SliceEndpoint {
 	}
 	switch hints {
 	case 0:
-		e.ForZones = []string{e.Zone}
+		e.Hints = &model.Hints{Zones: []string{e.Zone}}
 	case 1:
-		if e.ForZones = []string{"a", "b"}[int(b[15])%2:]; b[15] == 2 {
-			e.ForZones = nil
+		if b[15] != 2 {
+			e.Hints = &model.Hints{Zones: []string{"a", "b"}[int(b[15])%2:]}
 		}
 	case 2:
-		e.ForNodes = []string{e.Node}
+		e.Hints = &model.Hints{Nodes: []string{e.Node}}
 	case 3:
-		e.ForNodes, e.ForZones = []string{"n1", e.Node}, []string{e.Zone}
+		e.Hints = &model.Hints{Nodes: []string{"n1", e.Node}, Zones: []string{e.Zone}}
 	}
 	return e
 }

@@ -90,7 +90,7 @@ func dump(snap *model.Snapshot, problems []source.Problem) string {
 			fmt.Fprintf(&b, "slice %s of %s %s ports=%v\n", s.Name, s.Service, s.Family, s.Ports)
 			for _, e := range s.Endpoints {
 				fmt.Fprintf(&b, "slice %s: %s%s\n", s.Name, e.Addr, fields("node", e.Node, "zone", e.Zone, "ready", e.Ready,
-					"serving", e.Serving, "terminating", e.Terminating, "zones", e.ForZones, "nodes", e.ForNodes, "pod", e.Pod))
+					"serving", e.Serving, "terminating", e.Terminating, "zones", e.ForZones(), "nodes", e.ForNodes(), "pod", e.Pod))
 			}
 		}
 	}

@@ -141,13 +141,13 @@ func sliceObject(s *model.EndpointSlice) *discoveryv1.EndpointSlice {
 		if e.Ready && e.Serving && !e.Terminating {
 			oe.Conditions = discoveryv1.EndpointConditions{} // what is not said is that
 		}
-		if len(e.ForZones)+len(e.ForNodes) > 0 {
+		if len(e.ForZones())+len(e.ForNodes()) > 0 {
 			oe.Hints = &discoveryv1.EndpointHints{}
 		}
-		for _, z := range e.ForZones {
+		for _, z := range e.ForZones() {
 			oe.Hints.ForZones = append(oe.Hints.ForZones, discoveryv1.ForZone{Name: z})
 		}
-		for _, n := range e.ForNodes {
+		for _, n := range e.ForNodes() {
 			oe.Hints.ForNodes = append(oe.Hints.ForNodes, discoveryv1.ForNode{Name: n})
 		}
 		o.Endpoints = append(o.Endpoints, oe)

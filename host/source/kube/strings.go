@@ -1,6 +1,10 @@
 package kube
 
-import "github.com/sluice-proxy/sluice/host/model"
+import (
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
 
 // generation is how many texts are remembered before those that nobody has asked for go.
 const generation = 1 << 15
@@ -8,12 +12,15 @@ const generation = 1 << 15
 // strings keeps one copy of each text that repeats: names of nodes, zones, namespaces and ports. It forgets what was
 // not seen for a while, so that it grows with what there is and not with what there was. For one goroutine.
 type strings struct {
-	now, before   map[string]string
-	lists, listsB map[string][]string // lists of one text
+	now, before          map[string]string
+	hinted, hintedBefore map[hintKey]*model.Hints
 }
 
+// hintKey are hints for one zone, one node or both, which is what they mostly are.
+type hintKey struct{ zone, node string }
+
 func newStrings() *strings {
-	return &strings{now: map[string]string{}, lists: map[string][]string{}}
+	return &strings{now: map[string]string{}, hinted: map[hintKey]*model.Hints{}}
 }
 
 // one gives a text equal to t, the same one each time.
@@ -34,26 +41,37 @@ func (s *strings) one(t string) string {
 	return t
 }
 
-// list gives a list equal to l; lists of one text, which hints mostly are, are the same one each time.
-func (s *strings) list(l []string) []string {
-	if len(l) != 1 {
-		for i := range l {
-			l[i] = s.one(l[i])
-		}
-		return l
+// hints gives hints equal to h; those for one zone or node are the same ones each time.
+func (s *strings) hints(h *model.Hints) *model.Hints {
+	if h == nil {
+		return nil
 	}
-	if known, ok := s.lists[l[0]]; ok {
+	for _, list := range [][]string{h.Zones, h.Nodes} {
+		for i := range list {
+			list[i] = s.one(list[i])
+		}
+	}
+	if len(h.Zones) > 1 || len(h.Nodes) > 1 || slices.Contains(h.Zones, "") || slices.Contains(h.Nodes, "") {
+		return h
+	}
+	var k hintKey
+	if len(h.Zones) == 1 {
+		k.zone = h.Zones[0]
+	}
+	if len(h.Nodes) == 1 {
+		k.node = h.Nodes[0]
+	}
+	if known, ok := s.hinted[k]; ok {
 		return known
 	}
-	known, ok := s.listsB[l[0]]
-	if !ok {
-		known = []string{s.one(l[0])}
+	if known, ok := s.hintedBefore[k]; ok {
+		h = known
 	}
-	if len(s.lists) >= generation {
-		s.lists, s.listsB = map[string][]string{}, s.lists
+	if len(s.hinted) >= generation {
+		s.hinted, s.hintedBefore = map[hintKey]*model.Hints{}, s.hinted
 	}
-	s.lists[known[0]] = known
-	return known
+	s.hinted[k] = h
+	return h
 }
 
 func (s *strings) service(v *model.Service) {
@@ -86,6 +104,6 @@ func (s *strings) slice(v *model.EndpointSlice) {
 	for i := range v.Endpoints {
 		e := &v.Endpoints[i]
 		e.Node, e.Zone = s.one(e.Node), s.one(e.Zone)
-		e.ForZones, e.ForNodes = s.list(e.ForZones), s.list(e.ForNodes)
+		e.Hints = s.hints(e.Hints)
 	}
 }
