@@ -118,7 +118,7 @@ func (l *lab) start(ctx context.Context) (err error) {
 	if l.outside, err = l.network.AddHost("outside", netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("2001:db8::7")); err != nil {
 		return err
 	}
-	if l.Cluster, err = kubelab.Start(ctx, kubelab.Options{Host: l.network.Node, Audit: []string{account}}); err != nil {
+	if l.Cluster, err = kubelab.Start(ctx, kubelab.Options{Host: l.network.Node, Audit: audited()}); err != nil {
 		return err
 	}
 	for i, zone := range []string{"a", "b"} {

@@ -10,6 +10,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
+
+	authzv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sluice-proxy/sluice/host/kubelab"
 )
 
 // The service account of deploy/.
@@ -51,11 +59,14 @@ func right(verb, group, resource string) string {
 
 // granted are the rights of sluice's ClusterRole.
 func (l *lab) granted(ctx context.Context) ([]string, error) {
-	role, err := l.clusterRole(ctx, "sluice")
+	role, err := l.clusterRole(ctx, accountName)
 	if err != nil {
 		return nil, err
 	}
-	var out []string
+	return rightsOf(role), nil
+}
+
+func rightsOf(role *rbacv1.ClusterRole) (out []string) {
 	for _, rule := range role.Rules {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
@@ -66,7 +77,118 @@ func (l *lab) granted(ctx context.Context) ([]string, error) {
 		}
 	}
 	slices.Sort(out)
-	return out, nil
+	return out
+}
+
+// lacking are the service accounts that lack one right each.
+const lacking = 16
+
+func lacks(i int) string { return fmt.Sprintf("lacks-%d", i) }
+
+// audited are the users whose requests are recorded.
+func audited() []string {
+	out := []string{account}
+	for i := range lacking {
+		out = append(out, "system:serviceaccount:"+accountNamespace+":"+lacks(i))
+	}
+	return out
+}
+
+// TestEachRightThatIsGrantedIsNeeded takes each right away, one at a time: the API server refuses sluice something, and
+// sluice says what.
+func TestEachRightThatIsGrantedIsNeeded(t *testing.T) {
+	s := newScene(t, "rights")
+	role, err := s.clusterRole(s.ctx, accountName)
+	s.must(err)
+	rights, err := s.granted(s.ctx)
+	s.must(err)
+	if len(rights) > lacking {
+		t.Fatalf("%d rights: raise lacking", len(rights))
+	}
+	s.apply(strings.Replace(web, "name: web}", "name: web, annotations: {sluice.dev/policy: none-such}}", 1))
+	for i, missing := range rights {
+		t.Run(strings.ReplaceAll(missing, "/", "."), func(t *testing.T) {
+			s := &scene{T: t, lab: s.lab, ctx: t.Context(), ns: s.ns, runs: map[string]*run{}}
+			s.without(lacks(i), role, missing)
+			kubeconfig, err := s.ServiceAccountKubeconfig(s.ctx, accountNamespace, lacks(i))
+			s.must(err)
+			// The node's own view, asked for once; then the proxy, until it misses something.
+			r := s.prepare("n1", s.policies(1, ""))
+			r.as = kubeconfig
+			once, _ := r.command("plan", "--kubeconfig", kubeconfig, "--node", "n1", "--config", r.config)
+			r.start("--v", "1")
+			verb, resource, _ := strings.Cut(missing, " ")
+			_, name, grouped := strings.Cut(resource, "/")
+			if !grouped {
+				name = resource
+			}
+			says := fmt.Sprintf("cannot %s resource %q", verb, name)
+			s.eventually("missing "+missing, func() error {
+				if !s.refused(lacks(i), missing) {
+					return errors.New("the API server has refused nothing")
+				}
+				if text := strings.ReplaceAll(once+r.log.String(), `\"`, `"`); !strings.Contains(text, says) {
+					return fmt.Errorf("no %q in the output; once:\n%s", says, once)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// without makes a service account that has all of a role but one right.
+func (s *scene) without(name string, role *rbacv1.ClusterRole, missing string) {
+	s.Helper()
+	few := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for _, rule := range role.Rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				verbs := slices.DeleteFunc(slices.Clone(rule.Verbs), func(verb string) bool { return right(verb, group, resource) == missing })
+				if len(verbs) > 0 {
+					few.Rules = append(few.Rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs})
+				}
+			}
+		}
+	}
+	_, err := s.Client.CoreV1().ServiceAccounts(accountNamespace).Create(s.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	s.must(err)
+	_, err = s.Client.RbacV1().ClusterRoles().Create(s.ctx, few, metav1.CreateOptions{})
+	s.must(err)
+	_, err = s.Client.RbacV1().ClusterRoleBindings().Create(s.ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: accountNamespace, Name: name}},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	s.eventually(name+" has its rights", func() error { // the authorizer learns of them by a watch
+		for _, has := range rightsOf(few) {
+			verb, resource, _ := strings.Cut(has, " ")
+			group, plural, grouped := strings.Cut(resource, "/")
+			if !grouped {
+				group, plural = "", resource
+			}
+			got, err := s.Client.AuthorizationV1().SubjectAccessReviews().Create(s.ctx, &authzv1.SubjectAccessReview{
+				Spec: authzv1.SubjectAccessReviewSpec{
+					User:               "system:serviceaccount:" + accountNamespace + ":" + name,
+					ResourceAttributes: &authzv1.ResourceAttributes{Verb: verb, Group: group, Resource: plural},
+				},
+			}, metav1.CreateOptions{})
+			if err != nil || !got.Status.Allowed {
+				return fmt.Errorf("%s: not allowed (%w)", has, err)
+			}
+		}
+		return nil
+	})
+}
+
+// refused tells whether the API server has refused an account something for want of one right.
+func (s *scene) refused(name, missing string) bool {
+	s.Helper()
+	requests, err := s.Requests()
+	s.must(err)
+	return slices.ContainsFunc(requests, func(r kubelab.Request) bool {
+		return r.User == "system:serviceaccount:"+accountNamespace+":"+name && r.Code == 403 && right(r.Verb, r.Group, r.Resource) == missing
+	})
 }
 
 // whole tells whether all tests of the package run.
@@ -92,6 +214,9 @@ func (l *lab) checkRules() error {
 	}
 	used, problems := map[string]bool{}, []error{}
 	for _, r := range requests {
+		if r.User != account {
+			continue
+		}
 		resource := r.Resource
 		if r.Subresource != "" {
 			resource += "/" + r.Subresource

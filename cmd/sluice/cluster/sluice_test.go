@@ -59,14 +59,21 @@ func (l *lab) configuration(more string) string {
 // with the test.
 func (s *scene) run(node, config string) *run {
 	s.Helper()
+	r := s.prepare(node, config)
+	r.monitor()
+	r.start()
+	r.holds()
+	return r
+}
+
+// prepare makes what run needs, and does not start it.
+func (s *scene) prepare(node, config string) *run {
+	s.Helper()
 	r := &run{scene: s, place: s.nodes[node], dir: s.TempDir(), as: s.service}
 	r.config = filepath.Join(r.dir, "sluice.yaml")
 	r.configure(config)
 	s.runs[node] = r
 	s.Cleanup(r.cleanup)
-	r.monitor()
-	r.start()
-	r.holds()
 	return r
 }
 
