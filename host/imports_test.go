@@ -73,13 +73,13 @@ func TestThePureCoreImportsOnlyItself(t *testing.T) {
 // TestLibrariesStayBehindOnePackage keeps each big library in its room.
 func TestLibrariesStayBehindOnePackage(t *testing.T) {
 	rooms := map[string][]string{
-		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/kubelab", "cmd/sluice"},
+		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/kubelab", "host/internal/crowd", "host/internal/peer", "host/internal/fleet", "cmd/sluice"},
 		"github.com/tetratelabs/wazero":  {"host/wasm"},
 		"github.com/google/nftables":     {"host/backend/nftables", "host/backend/ipvs", "host/kubeproxy"},
 		"github.com/moby/ipvs":           {"host/backend/ipvs"},
 		"github.com/spf13/cobra":         {"cmd/sluice"},
 		"github.com/prometheus/":         {"host/metrics"},
-		"github.com/vishvananda/netlink": {"host/conntrack", "host/backend/ipvs", "host/kubeproxy", "host/netlab", "examples/demo"},
+		"github.com/vishvananda/netlink": {"host/conntrack", "host/backend/ipvs", "host/kubeproxy", "host/netlab", "host/internal/peer", "examples/demo"},
 	}
 	for path, p := range packages(t) {
 		own, ok := strings.CutPrefix(path, module)
