@@ -130,6 +130,7 @@ func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
 		}
 	}
 	for _, t := range b.tables {
+		t.uncounted = false
 		if t.settleOwners(txs[t.family]) {
 			b.clients.check = true
 		}
@@ -226,7 +227,7 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.C
 			before = nothing
 		}
 		var err error
-		if want, err = lower(f, before); err != nil {
+		if want, err = t.lower(f, before); err != nil {
 			return errFrontend{err}
 		}
 	}

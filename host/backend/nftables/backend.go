@@ -24,6 +24,8 @@ type Options struct {
 	Log *slog.Logger
 	// SendBuffer is how many bytes one transaction may have; 0: a good default. What the kernel grants may be less.
 	SendBuffer int
+	// Companion is what it takes to hold all but the members; nil: the members too.
+	Companion *Companion
 }
 
 // Backend holds plans in nf_tables.
@@ -34,6 +36,8 @@ type Backend struct {
 	tables  [2]*table
 	trusted bool // the mirror is what the kernel has
 	clients clients
+
+	companion *Companion // as in Options
 
 	netns     int           // as in Options, but its own; 0: the current one
 	listener  *listener     // nil: nobody listens
@@ -72,14 +76,14 @@ func Open(o Options) (*Backend, error) {
 		return nil, fmt.Errorf("nftables: %w", hint(err))
 	}
 	conn.pace.now = o.Now
-	b := &Backend{conn: conn, now: o.Now, log: o.Log}
+	b := &Backend{conn: conn, now: o.Now, log: o.Log, companion: o.Companion}
 	if o.Netns != 0 {
 		if b.netns, err = unix.FcntlInt(uintptr(o.Netns), unix.F_DUPFD_CLOEXEC, 3); err != nil {
 			_ = conn.close()
 			return nil, fmt.Errorf("nftables: keep the network namespace: %w", err)
 		}
 	}
-	b.tables = [2]*table{newTable(model.IPv4, conn), newTable(model.IPv6, conn)}
+	b.tables = [2]*table{b.newTable(model.IPv4), b.newTable(model.IPv6)}
 	if _, err := conn.generation(); err != nil {
 		_ = b.Close()
 		if err == unix.EINVAL {
@@ -93,6 +97,9 @@ func Open(o Options) (*Backend, error) {
 
 // Caps tells what the ruleset can hold.
 func (b *Backend) Caps() plan.Caps {
+	if b.companion != nil {
+		return b.companion.Caps
+	}
 	return plan.Caps{
 		Name:      "nftables",
 		Ratios:    true,
@@ -124,10 +131,17 @@ func (b *Backend) Generation(context.Context) (uint32, error) {
 
 // Read decodes the kernel's state into a plan.
 func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
-	var tables [2]*table
-	err := b.steady(ctx, func() error {
+	tables, err := b.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return raise(tables), nil
+}
+
+func (b *Backend) read(ctx context.Context) (tables [2]*table, err error) {
+	err = b.steady(ctx, func() error {
 		for i, t := range b.tables {
-			tables[i] = newTable(t.family, b.conn)
+			tables[i] = b.newTable(t.family)
 			if foreign, err := tables[i].load(); err != nil {
 				return err
 			} else if foreign != nil {
@@ -136,10 +150,7 @@ func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return raise(tables), nil
+	return tables, err
 }
 
 // readTries is how often a read is begun again because somebody wrote to nf_tables meanwhile. Mostly that was to other

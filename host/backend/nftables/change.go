@@ -90,6 +90,8 @@ func (t *table) changeEntry(x *tx, k plan.Key, key []byte, now, want *held) {
 		}
 		x.toggle(ls.rejected, key, had&rejectedBit != 0, has&rejectedBit != 0)
 		x.toggle(ls.dropped, key, had&droppedBit != 0, has&droppedBit != 0)
+		x.toggle(ls.balanced, key, had&balancedBit != 0, has&balancedBit != 0)
+		t.changeMark(x, ls, key, now.lanes[l].mark, want.lanes[l].mark)
 	}
 	x.toggle(ss.split, key, now.split, want.split)
 	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
@@ -128,6 +130,7 @@ func (t *table) refer(x *tx, k plan.Key, h *held, by int32) {
 	if !h.listed || k.IsNodePort() {
 		return
 	}
+	t.referLink(x, k, by)
 	switch _, kind, _, ok := parseComment(h.comment, k.Protocol); {
 	case ok && kind == plan.ClusterIP:
 		t.clusterAddrs.change(x, k.Addr, by)
@@ -165,6 +168,10 @@ func lastOf(p netip.Prefix) netip.Addr {
 // changeSlots writes the slots that differ; a slot that changes its member goes and comes in one transaction.
 func (t *table) changeSlots(x *tx, i side, lane int, key []byte, now, want packed) error {
 	m := t.sides[i].lanes[lane].slots
+	if t.companion != nil {
+		t.changeMembers(x, now, want)
+		return nil
+	}
 	var data [20]byte
 	for n := range max(now.len(), want.len()) {
 		if now.same(want, n) {

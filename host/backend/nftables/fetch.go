@@ -17,7 +17,7 @@ const worthFetching = 2000
 // their sum not be the number of elements that the kernel has, or should it not tell, the map is dumped.
 func (t *table) loadSlots(i side, lane int) error {
 	s := t.sides[i].lanes[lane].slots
-	if !s.exists {
+	if s == nil || !s.exists {
 		return nil
 	}
 	n, ok, err := t.count(s)

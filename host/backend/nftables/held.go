@@ -36,6 +36,7 @@ func (h *held) slots() (n int) {
 // pool is what a lane has of a frontend.
 type pool struct {
 	sets  uint32 // bits: a kind of pool, rejected, dropped
+	mark  uint32 // of a companion: tells the pool; 0: none
 	slots packed
 
 	sticky []sticky // one at most, as above
@@ -56,10 +57,15 @@ type sticky struct {
 const (
 	rejectedBit = 1 << kinds
 	droppedBit  = 1 << (kinds + 1)
+	balancedBit = 1 << (kinds + 2) // of a companion
 )
 
 // lower gives the elements of a frontend. before is what there is of it now: slots stay where they can.
 func lower(f *plan.Frontend, before *held) (*held, error) {
+	return lowerWith(f, func(p *plan.Pool, l int) (pool, error) { return lowerPool(f, p, before.lanes[l].slots) })
+}
+
+func lowerWith(f *plan.Frontend, lowerPool func(p *plan.Pool, lane int) (pool, error)) (*held, error) {
 	h := &held{listed: true, comment: f.Owner.String() + " " + f.Kind.String()}
 	if f.Balance == plan.SourceHash {
 		h.comment += " " + f.Balance.String()
@@ -72,12 +78,12 @@ func lower(f *plan.Frontend, before *held) (*held, error) {
 	}
 	h.guarded, h.ranges = f.SourceRanges != nil, f.SourceRanges
 	var err error
-	if h.lanes[inside], err = lowerPool(f, &f.Pool, before.lanes[inside].slots); err != nil {
+	if h.lanes[inside], err = lowerPool(&f.Pool, inside); err != nil {
 		return nil, fmt.Errorf("nftables: %s %s: %w", f.Owner, f.Key, err)
 	}
 	if f.Outside != nil {
 		h.split = true
-		if h.lanes[outside], err = lowerPool(f, f.Outside, before.lanes[outside].slots); err != nil {
+		if h.lanes[outside], err = lowerPool(f.Outside, outside); err != nil {
 			return nil, fmt.Errorf("nftables: %s %s: outside: %w", f.Owner, f.Key, err)
 		}
 	}
@@ -131,6 +137,8 @@ func (p *pool) raise() plan.Pool {
 	switch {
 	case p.sets&(rejectedBit-1) != 0:
 		return plan.Pool{Verdict: plan.Forward, Members: lowest(membersOf(p.slots.unpack(nil)))}
+	case p.sets&balancedBit != 0 || p.mark != 0:
+		return plan.Pool{Verdict: plan.Forward}
 	case p.sets&rejectedBit != 0:
 		return plan.Pool{Verdict: plan.Reject}
 	default:
@@ -146,9 +154,11 @@ func (p *pool) put(n uint32, a netip.AddrPort) bool {
 // parseComment reads "namespace/name:port Kind", and "source-hash" after it.
 func parseComment(s string, proto model.Protocol) (owner model.PortName, kind plan.Kind, balance plan.Balance, ok bool) {
 	name, word, ok1 := strings.Cut(s, " ")
-	word, hash, hashed := strings.Cut(word, " ")
-	if hashed && hash == plan.SourceHash.String() {
-		balance = plan.SourceHash
+	word, how, _ := strings.Cut(word, " ")
+	for b := plan.Random; b <= plan.LeastConnections; b++ {
+		if how == b.String() {
+			balance = b
+		}
 	}
 	name, port, _ := strings.Cut(name, ":")
 	ns, svc, ok2 := strings.Cut(name, "/")

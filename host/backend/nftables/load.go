@@ -102,8 +102,8 @@ func (t *table) loadTable() error {
 		}
 	})
 	switch {
-	case err == nil && t.present && comment != tableComment:
-		return errShape{fmt.Sprintf("its comment is %q, not %q", comment, tableComment)}
+	case err == nil && t.present && comment != t.comment():
+		return errShape{fmt.Sprintf("its comment is %q, not %q", comment, t.comment())}
 	case err == unix.EAFNOSUPPORT || err == unix.EOPNOTSUPP || err == unix.ENOENT:
 		return nil
 	case err != nil:

@@ -20,6 +20,8 @@ func (t *table) loader(s *set) func([]element) error {
 		return t.loadRefs(&t.clusterAddrs)
 	case t.externalIPs:
 		return t.loadRefs(&t.otherAddrs)
+	case t.linkAddrs:
+		return t.loadRefs(&t.linkRefs)
 	case t.hairpin:
 		return t.loadRefs(&t.hairpins)
 	case t.nodePortAddrs:
@@ -153,6 +155,12 @@ func (t *table) sideLoader(i side, s *set) func([]element) error {
 		return t.each(i, s, func(h *held, _ []byte, _ element) bool { f(h); return true })
 	}
 	for l := range lanes {
+		if s == ss.lanes[l].fwmarks {
+			return t.each(i, s, func(h *held, _ []byte, e element) bool {
+				h.lanes[l].mark = idOf(e.data)
+				return h.lanes[l].mark != 0
+			})
+		}
 		if s == ss.lanes[l].slots {
 			return t.each(i, s, func(h *held, rest []byte, e element) bool {
 				a, ok := t.addrPort(e.data)
@@ -186,6 +194,8 @@ func (ss *sideSets) flag(s *set) func(*held) {
 			bit = rejectedBit
 		case s == ls.dropped:
 			bit = droppedBit
+		case s == ls.balanced:
+			bit = balancedBit
 		default:
 			continue
 		}
@@ -219,6 +229,7 @@ func (t *table) countRefs() {
 			}
 		}
 	}
+	t.uncounted = t.companion != nil
 	t.adoptOwners()
 }
 

@@ -112,7 +112,10 @@ func (r *refs) settle(x *tx) {
 
 func (t *table) settleRefs(x *tx) {
 	x.owner = ""
-	t.hairpins.settle(x)
+	if !t.uncounted {
+		t.hairpins.settle(x)
+	}
 	t.clusterAddrs.settle(x)
 	t.otherAddrs.settle(x)
+	t.linkRefs.settle(x)
 }

@@ -19,6 +19,7 @@ type chain struct {
 	hook     int
 	priority int
 	rules    []*writer
+	filter   bool // of type filter; else, of those with a hook, nat
 }
 
 // passes is how often a connection is led through the totals. A frontend that is just moving from one total to
@@ -47,16 +48,17 @@ func (s *schema) ruleset(mark uint32) []chain {
 	chains := []chain{
 		r.hook("prerouting", unix.NF_INET_PRE_ROUTING, -100, r.new().jump("services")),
 		r.hook("output", unix.NF_INET_LOCAL_OUT, -100, r.new().jump("services")),
-		r.hook("postrouting", unix.NF_INET_POST_ROUTING, 100, r.new().wasDNATed().goTo("leave")),
+		r.postrouting(),
 		r.chain("services", r.services()...),
 		r.chain("refuse", r.new().reject()),
 		r.chain("leave", r.leave()...),
 	}
+	if s.companion != nil {
+		chains = append(chains, r.companionChains()...)
+	}
 	if s.hasAffinity() {
 		// A connection to a member on this node itself does not pass postrouting.
-		chains = append(chains,
-			r.hook("input", unix.NF_INET_LOCAL_IN, 100, r.new().wasDNATed().goTo("remember")),
-			r.chain("remember", r.remember()...))
+		chains = append(chains, r.input(), r.chain("remember", r.remember()...))
 		chains = append(chains, r.notes()...)
 		chains = append(chains, r.sticks()...)
 	}
@@ -82,7 +84,7 @@ type ruleWriter struct {
 func (r ruleWriter) new() *writer { return newRule(r.family) }
 
 func (r ruleWriter) hook(name string, hook, priority int, rules ...*writer) chain {
-	return chain{name, hook, priority, rules}
+	return chain{name: name, hook: hook, priority: priority, rules: rules}
 }
 
 // chain leaves out the rules whose sets do not exist.
@@ -90,16 +92,40 @@ func (r ruleWriter) chain(name string, rules ...*writer) chain {
 	rules = slices.DeleteFunc(rules, func(w *writer) bool {
 		return slices.ContainsFunc(w.needs, func(n *set) bool { return !n.exists })
 	})
-	return chain{name, -1, 0, rules}
+	return chain{name: name, hook: -1, rules: rules}
+}
+
+func (r ruleWriter) postrouting() chain {
+	w := r.new()
+	if r.companion == nil {
+		w.wasDNATed().goTo("leave")
+	} else {
+		w.goTo("balanced")
+	}
+	return r.hook("postrouting", unix.NF_INET_POST_ROUTING, 100, w)
+}
+
+func (r ruleWriter) input() chain {
+	w := r.new()
+	if r.companion == nil {
+		w.wasDNATed().goTo("remember")
+	} else {
+		w.goTo("balanced_here")
+	}
+	return r.hook("input", unix.NF_INET_LOCAL_IN, 100, w)
 }
 
 func (r ruleWriter) services() []*writer {
-	return []*writer{
+	rules := []*writer{
 		r.new().frontend(byAddress).in(r.sides[byAddress].frontends).goTo("service"),
 		r.new().daddr().in(r.clusterIPs).goTo("refuse"),
 		r.new().daddr().in(r.serviceCIDRs).daddr().notIn(r.externalIPs).drop(),
 		r.new().daddr().in(r.nodePortAddrs).frontend(byNodePort).in(r.sides[byNodePort].frontends).goTo("nodeport_service"),
 	}
+	if r.companion != nil {
+		rules = append(rules, r.new().daddr().in(r.linkAddrs).goTo("refuse"))
+	}
+	return rules
 }
 
 // remember finds out, when a connection has its member, whether that is to be noted: for whom, and for how long.
@@ -166,6 +192,10 @@ func (r ruleWriter) leave() []*writer {
 	if r.bit != 0 {
 		rules = append(rules, r.new().marked(r.bit).flipMark(r.bit).masquerade())
 	}
+	if r.companion != nil {
+		// A process of the node that has not chosen a source has the frontend's address, which other nodes have too.
+		rules = append(rules, r.new().saddr().in(r.linkAddrs).masquerade())
+	}
 	return rules
 }
 
@@ -227,6 +257,14 @@ func (r ruleWriter) lane(i side, lane int) []chain {
 	var enter []*writer
 	for _, list := range slices.Sorted(maps.Keys(ls.sticky)) {
 		enter = append(enter, r.new().frontend(i).setID(ls.sticky[list]).jump("stick_"+strconv.Itoa(list)))
+	}
+	if r.companion != nil {
+		return []chain{
+			r.chain(p+"pools", append(enter, r.new().jump(p+"dispatch"), r.new().counter().drop())...),
+			r.chain(p+"dispatch", append(r.passOn(i, lane),
+				r.new().frontend(i).in(ls.rejected).goTo("refuse"),
+				r.new().frontend(i).in(ls.dropped).drop())...),
+		}
 	}
 	for range passes {
 		enter = append(enter, r.new().jump(p+"dispatch"))

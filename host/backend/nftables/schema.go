@@ -108,6 +108,10 @@ type laneSets struct {
 	dropped  *set
 	slots    *set
 	sticky   map[int]*set // frontends whose clients stay, by list: to their owner's id
+
+	// Of a companion, in the place of totals and slots.
+	balanced *set
+	fwmarks  *set // to the mark that tells the pool
 }
 
 // sideSets are the sets keyed by frontend.
@@ -123,9 +127,10 @@ type sideSets struct {
 
 // schema is every set of a table. Those marked as lazy are made, with the rules that use them, when first needed.
 type schema struct {
-	family model.Family
-	addr   field
-	sides  [sides]sideSets
+	family    model.Family
+	companion *Companion // nil: everything is held here
+	addr      field
+	sides     [sides]sideSets
 
 	clusterIPs    *set // addresses with a ClusterIP frontend
 	externalIPs   *set // addresses with other frontends
@@ -136,6 +141,7 @@ type schema struct {
 	nodePortAddrs *set
 	mark          *set // only to be read: the mark bit in use
 	hairpin       *set
+	linkAddrs     *set         // of a companion: addresses that are the node's for the sake of IPVS
 	members       map[int]*set // by list: owner's id and member
 	affinity      map[int]*set // by list: client and owner's id, to the member
 
@@ -145,8 +151,8 @@ type schema struct {
 // affinitySize bounds the table of clients; when it is full, new clients go without.
 const affinitySize = 65536
 
-func newSchema(f model.Family) *schema {
-	s := &schema{family: f, addr: ipv4Field, byName: map[string]*set{}, members: map[int]*set{}, affinity: map[int]*set{}}
+func newSchema(f model.Family, c *Companion) *schema {
+	s := &schema{family: f, companion: c, addr: ipv4Field, byName: map[string]*set{}, members: map[int]*set{}, affinity: map[int]*set{}}
 	if f == model.IPv6 {
 		s.addr = ipv6Field
 	}
@@ -163,6 +169,9 @@ func newSchema(f model.Family) *schema {
 	s.nodePortAddrs = s.add("nodeport_addrs", s.addr)
 	s.mark = s.add("masquerade_bit", markField).hostOrder()
 	s.hairpin = s.add("hairpin", s.addr, s.addr)
+	if s.companion != nil {
+		s.linkAddrs = s.add("link_addrs", s.addr)
+	}
 	return s
 }
 
@@ -184,12 +193,19 @@ func (s *schema) newSide(i side) sideSets {
 		ls := &ss.lanes[l]
 		ls.sticky = map[int]*set{}
 		for c := range ls.totals {
-			ls.totals[c] = s.add(p+totalName(c), key...)
+			if s.companion == nil {
+				ls.totals[c] = s.add(p+totalName(c), key...)
+			}
 		}
 		ls.rejected = s.add(p+"rejected", key...)
 		ls.dropped = s.add(p+"dropped", key...)
-		ls.slots = s.add(p+"slots", with(key, slotField)...).mapTo(s.addr, portField)
-		ls.slots.userdata = slotsUserdata(s.family, i)
+		if s.companion == nil {
+			ls.slots = s.add(p+"slots", with(key, slotField)...).mapTo(s.addr, portField)
+			ls.slots.userdata = slotsUserdata(s.family, i)
+		}
+	}
+	if s.companion != nil {
+		s.companionSide(i, &ss)
 	}
 	return ss
 }

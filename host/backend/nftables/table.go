@@ -30,7 +30,8 @@ type table struct {
 
 	owners owners
 
-	hairpins, clusterAddrs, otherAddrs refs
+	hairpins, clusterAddrs, otherAddrs, linkRefs refs
+	uncounted                                    bool // a companion was read, and its hairpins are known when all frontends are written
 }
 
 // sent counts what went to the kernel.
@@ -44,7 +45,11 @@ func newTable(f model.Family, conn *socket) *table {
 
 // reset forgets everything: there is no table.
 func (t *table) reset(f model.Family) {
-	t.schema = newSchema(f)
+	var c *Companion
+	if t.schema != nil {
+		c = t.companion
+	}
+	t.schema = newSchema(f, c)
 	t.present, t.replace, t.restructure, t.made = false, false, false, nil
 	t.chains, t.mark = map[string]string{}, 0
 	t.frontends, t.globals = map[plan.Key]*held{}, globals{}
@@ -52,6 +57,8 @@ func (t *table) reset(f model.Family) {
 	t.hairpins = newRefs(t.hairpin, true)
 	t.clusterAddrs = newRefs(t.clusterIPs, false)
 	t.otherAddrs = newRefs(t.externalIPs, false)
+	t.linkRefs = newRefs(t.linkAddrs, false)
+	t.uncounted = false
 }
 
 // need makes sure that a set exists once the transaction under construction is committed.
@@ -83,7 +90,7 @@ func (t *table) structure(b *batch) error {
 		b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.nfproto, "create table", t.label())
 		b.str(unix.NFTA_TABLE_NAME, tableName)
 		b.u32(unix.NFTA_TABLE_FLAGS, 0)
-		b.bytes(nftaTableUserdata, tlv(nil, udTableComment, append([]byte(tableComment), 0)))
+		b.bytes(nftaTableUserdata, tlv(nil, udTableComment, append([]byte(t.comment()), 0)))
 		b.end()
 	}
 	for i, s := range t.made {
@@ -155,7 +162,11 @@ func (t *table) newChain(b *batch, c chain) {
 		b.u32(unix.NFTA_HOOK_PRIORITY, uint32(int32(c.priority)))
 		b.closeNest(at)
 		b.u32(unix.NFTA_CHAIN_POLICY, 1) // NF_ACCEPT
-		b.str(unix.NFTA_CHAIN_TYPE, "nat")
+		typ := "nat"
+		if c.filter {
+			typ = "filter"
+		}
+		b.str(unix.NFTA_CHAIN_TYPE, typ)
 	}
 	b.end()
 }
