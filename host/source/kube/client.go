@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -162,10 +163,18 @@ func (c *Client) serviceCIDRs() resource {
 		costs: "connections to addresses of no Service are not dropped"}
 }
 
-func (r resource) options(o *metav1.ListOptions) {
+// request asks for what is selected. Trying again is left to the caller: the client would do so ten times in ten seconds
+// before it says a word.
+func (r resource) request(o metav1.ListOptions) *rest.Request {
 	o.LabelSelector, o.FieldSelector = r.labels, r.fields
+	return r.client.Get().Resource(r.path).MaxRetries(0).VersionedParams(&o, metav1.ParameterCodec)
 }
 
-func (r resource) listWatch() *cache.ListWatch {
-	return cache.NewFilteredListWatchFromClient(r.client, r.path, metav1.NamespaceAll, r.options)
+func (r resource) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return r.request(o).Do(ctx).Get()
+}
+
+func (r resource) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.Watch = true
+	return r.request(o).Watch(ctx)
 }

@@ -22,7 +22,7 @@ func backoff() *wait.Backoff {
 // again only when the server no longer knows what came after that.
 func follow[T any](s *Source, wg *sync.WaitGroup, ctx context.Context, what resource, into *store[T]) {
 	l := &lister{
-		from: what.listWatch(), server: s.server, now: s.opt.Now, after: s.opt.After, optional: what.optional, settled: s.services.isSynced,
+		from: what, server: s.server, now: s.opt.Now, after: s.opt.After, optional: what.optional, settled: s.services.isSynced,
 		refused: &outage{log: s.opt.Log, now: s.opt.Now, what: "the API server does not give " + what.name},
 	}
 	var once sync.Once
@@ -32,8 +32,8 @@ func follow[T any](s *Source, wg *sync.WaitGroup, ctx context.Context, what reso
 	}
 	log := logr(s.opt.Log)
 	r := cache.NewReflectorWithOptions(l, into.example, into, cache.ReflectorOptions{
-		Logger: &log, Name: what.name, TypeDescription: what.name, Backoff: backoff(),
-		Clock: endingClock{done: ctx.Done(), after: s.opt.After, outage: s.server},
+		Logger: &log, Name: what.name, TypeDescription: what.name, Backoff: s.pace(),
+		Clock: endingClock{now: s.opt.Now, done: ctx.Done(), after: s.opt.After, outage: s.server},
 	})
 	wg.Go(func() { r.RunWithContext(klog.NewContext(ctx, log)) })
 }
@@ -41,10 +41,17 @@ func follow[T any](s *Source, wg *sync.WaitGroup, ctx context.Context, what reso
 // endingClock waits no longer than is of use: reflectors wait without looking at their context.
 type endingClock struct {
 	clock.RealClock
+	now    func() time.Time
 	done   <-chan struct{}
 	after  func(time.Duration) <-chan time.Time
 	outage *outage
 }
+
+// Now implements clock.PassiveClock.
+func (c endingClock) Now() time.Time { return c.now() }
+
+// Since implements clock.PassiveClock.
+func (c endingClock) Since(t time.Time) time.Duration { return c.now().Sub(t) }
 
 // After fires after d, when the server is back, or at the end.
 func (c endingClock) After(d time.Duration) <-chan time.Time {

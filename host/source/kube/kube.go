@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
@@ -39,6 +41,7 @@ type Source struct {
 	opt    Options
 	server *outage // the server as a whole does not answer
 	book   *logbook
+	pace   func() *wait.Backoff
 	poke   chan struct{} // something that Run waits for may have come
 
 	services *store[model.Service]
@@ -56,7 +59,7 @@ type Source struct {
 
 // New makes a source of the cluster behind a client.
 func New(o Options) *Source {
-	s := &Source{opt: o, poke: make(chan struct{}, 1), nodes: o.Nodes}
+	s := &Source{opt: o, pace: backoff, poke: make(chan struct{}, 1), nodes: o.Nodes}
 	s.server = &outage{log: o.Log, now: o.Now, what: "the API server does not answer; what is programmed forwards on"}
 	s.book = newLogbook(o.Log, o.Problems)
 	s.services = newStore(s, serviceKind())

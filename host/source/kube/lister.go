@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"reflect"
 	"sync"
 	"syscall"
 	"time"
@@ -27,7 +28,7 @@ const (
 
 // lister lists and watches one kind for a reflector. It tells outages, and which failures are only of the moment.
 type lister struct {
-	from     *cache.ListWatch
+	from     resource
 	server   *outage // no answer at all
 	refused  *outage // an answer, and a bad one
 	now      func() time.Time
@@ -63,7 +64,7 @@ func (l *lister) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 		return nil, err
 	}
 	final := l.final()
-	list, err := l.from.ListWithContextFunc(ctx, o)
+	list, err := l.from.list(ctx, o)
 	return list, l.done(ctx, err, false, final)
 }
 
@@ -73,12 +74,19 @@ func (l *lister) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 		return nil, err
 	}
 	final := l.final()
-	w, err := l.from.WatchFuncWithContext(ctx, o)
+	w, err := l.from.watch(ctx, o)
+	if err == nil && reflect.TypeOf(w) == reflect.TypeOf(watch.NewEmptyWatch()) {
+		err = errNoAnswer
+	}
 	if err = l.done(ctx, err, true, final); err != nil {
 		return nil, err
 	}
 	return watch.Filter(w, goodEvent), nil
 }
+
+// errNoAnswer is what a watch that client-go calls empty is about: it takes a connection that ends or times out before
+// there is an answer for one, and after such a one it would list everything anew.
+var errNoAnswer = errors.New("the connection has ended without an answer")
 
 // causeDecoding is the cause that client-go gives.
 const causeDecoding metav1.CauseType = "ClientWatchDecoding"

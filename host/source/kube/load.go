@@ -39,7 +39,7 @@ func Load(ctx context.Context, c *Client, node string, nodes bool) (*model.Snaps
 }
 
 func load[T any](ctx context.Context, r resource, k kind[T], into *model.Snapshot, problems []source.Problem) ([]source.Problem, error) {
-	list, err := r.listWatch().ListWithContextFunc(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	list, err := r.list(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	switch {
 	case r.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
 		return append(problems, source.Problem{Err: fmt.Errorf("going on without %s: %s: %w", r.name, r.costs, err), Warning: true}), nil

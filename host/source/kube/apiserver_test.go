@@ -1,0 +1,350 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	gostrings "strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+)
+
+// object is an API object of a fakeServer.
+type object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// record is something that happened to an object.
+type record struct {
+	version int
+	kind    string // ADDED, MODIFIED, DELETED
+	path    string
+	was     object // nil when it was added
+	is      object // in its last state when it was deleted
+}
+
+// fakeServer speaks the API server's protocol, as far as reflectors do, and has faults on demand. What happens on the
+// wire is as in the real one: selection turns updates into additions and deletions, the first state is streamed and
+// ends with a bookmark, and a version that is too old is gone.
+type fakeServer struct {
+	t    testing.TB
+	http *httptest.Server
+
+	mu       sync.Mutex
+	version  int
+	oldest   int // watches from before this version are told that it is gone
+	objects  map[string]map[string]object
+	log      []record
+	wake     chan struct{} // closed at each change
+	cut      chan struct{} // closed to end the watches that there are
+	requests []string
+
+	noStreams bool                               // like servers without streamed lists
+	missing   map[string]int                     // status for a path
+	halfway   map[string]int                     // so many streams of a path break in the middle
+	down      bool                               // connections end without an answer
+	fail      func(r *http.Request) (status int) // 0: answer
+}
+
+func newFakeServer(t testing.TB) *fakeServer {
+	f := &fakeServer{t: t, version: 1, objects: map[string]map[string]object{}, wake: make(chan struct{}), cut: make(chan struct{}),
+		missing: map[string]int{}, halfway: map[string]int{}}
+	f.http = httptest.NewServer(http.HandlerFunc(f.serve))
+	t.Cleanup(func() {
+		f.drop()
+		f.http.CloseClientConnections()
+		f.http.Close()
+	})
+	return f
+}
+
+func (f *fakeServer) client() *Client {
+	c, err := newClient(&rest.Config{Host: f.http.URL, QPS: -1})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return c
+}
+
+func pathOf(o runtime.Object) string {
+	switch o.(type) {
+	case *corev1.Service:
+		return "services"
+	case *discoveryv1.EndpointSlice:
+		return "endpointslices"
+	case *corev1.Node:
+		return "nodes"
+	case *networkingv1.ServiceCIDR:
+		return "servicecidrs"
+	}
+	panic(fmt.Sprintf("%T", o))
+}
+
+// put creates or updates objects.
+func (f *fakeServer) put(objects ...object) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, o := range objects {
+		path, key := pathOf(o), o.GetNamespace()+"/"+o.GetName()
+		o = o.DeepCopyObject().(object)
+		f.version++
+		o.SetResourceVersion(strconv.Itoa(f.version))
+		if f.objects[path] == nil {
+			f.objects[path] = map[string]object{}
+		}
+		was := f.objects[path][key]
+		f.objects[path][key] = o
+		f.log = append(f.log, record{f.version, "", path, was, o})
+	}
+	f.poke()
+}
+
+// remove deletes an object.
+func (f *fakeServer) remove(path, key string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	was := f.objects[path][key]
+	if was == nil {
+		return
+	}
+	f.version++
+	last := was.DeepCopyObject().(object)
+	last.SetResourceVersion(strconv.Itoa(f.version))
+	delete(f.objects[path], key)
+	f.log = append(f.log, record{f.version, "DELETED", path, was, last})
+	f.poke()
+}
+
+func (f *fakeServer) poke() { close(f.wake); f.wake = make(chan struct{}) }
+
+// drop ends all watches.
+func (f *fakeServer) drop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	close(f.cut)
+	f.cut = make(chan struct{})
+}
+
+// forget makes the server know nothing of what led to its present state, as after a restart.
+func (f *fakeServer) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.version++
+	f.oldest = f.version
+}
+
+func (f *fakeServer) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// asked counts requests whose path and query have all the parts.
+func (f *fakeServer) asked(parts ...string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, r := range f.requests {
+		if !slices.ContainsFunc(parts, func(p string) bool { return !gostrings.Contains(r, p) }) {
+			n++
+		}
+	}
+	return n
+}
+
+func (f *fakeServer) serve(w http.ResponseWriter, r *http.Request) {
+	parts := gostrings.Split(gostrings.Trim(r.URL.Path, "/"), "/")
+	path, q := parts[len(parts)-1], r.URL.Query()
+	f.mu.Lock()
+	f.requests = append(f.requests, r.Method+" "+r.URL.String())
+	status, down := f.missing[path], f.down
+	if f.fail != nil && status == 0 {
+		status = f.fail(r)
+	}
+	noStreams := f.noStreams
+	f.mu.Unlock()
+	streams := q.Get("sendInitialEvents") == "true"
+	switch {
+	case down:
+		panic(http.ErrAbortHandler)
+	case status != 0:
+		refuse(w, status, "")
+	case streams && noStreams:
+		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+	case q.Get("watch") != "":
+		f.watch(w, r, path, streams)
+	default:
+		f.list(w, path, selector(r))
+	}
+}
+
+func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
+	if reason == "" {
+		reason = map[int]metav1.StatusReason{404: metav1.StatusReasonNotFound, 403: metav1.StatusReasonForbidden, 410: metav1.StatusReasonExpired,
+			500: metav1.StatusReasonInternalError, 503: metav1.StatusReasonServiceUnavailable, 401: metav1.StatusReasonUnauthorized}[code]
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(&metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: reason, Code: int32(code), Message: "so it is"})
+}
+
+// selector is what a request selects.
+func selector(r *http.Request) func(object) bool {
+	byLabel, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+	if err != nil {
+		panic(err)
+	}
+	field := r.URL.Query().Get("fieldSelector")
+	return func(o object) bool {
+		if o == nil || !byLabel.Matches(labels.Set(o.GetLabels())) {
+			return false
+		}
+		switch {
+		case field == "":
+			return true
+		case field == "spec.clusterIP!=None":
+			return o.(*corev1.Service).Spec.ClusterIP != "None"
+		case gostrings.HasPrefix(field, "metadata.name!="):
+			return o.GetName() != gostrings.TrimPrefix(field, "metadata.name!=")
+		case gostrings.HasPrefix(field, "metadata.name="):
+			return o.GetName() == gostrings.TrimPrefix(field, "metadata.name=")
+		}
+		panic(field)
+	}
+}
+
+func kindOf(o runtime.Object) (version, kind string) {
+	switch o.(type) {
+	case *discoveryv1.EndpointSlice:
+		return "discovery.k8s.io/v1", "EndpointSlice"
+	case *networkingv1.ServiceCIDR:
+		return "networking.k8s.io/v1", "ServiceCIDR"
+	case *corev1.Node:
+		return "v1", "Node"
+	}
+	return "v1", "Service"
+}
+
+func example(path string) object {
+	return map[string]object{"services": &corev1.Service{}, "endpointslices": &discoveryv1.EndpointSlice{}, "nodes": &corev1.Node{},
+		"servicecidrs": &networkingv1.ServiceCIDR{}}[path]
+}
+
+// typed gives an object its kind, as it has on the wire.
+func typed(o runtime.Object) runtime.Object {
+	o = o.DeepCopyObject()
+	version, kind := kindOf(o)
+	o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(version, kind))
+	return o
+}
+
+func (f *fakeServer) list(w http.ResponseWriter, path string, selects func(object) bool) {
+	f.mu.Lock()
+	items := []runtime.Object{}
+	for _, o := range f.objects[path] {
+		if selects(o) {
+			items = append(items, typed(o))
+		}
+	}
+	at := f.version
+	f.mu.Unlock()
+	version, kind := kindOf(example(path))
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": version, "kind": kind + "List", "items": items,
+		"metadata": map[string]any{"resourceVersion": strconv.Itoa(at)}})
+}
+
+func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string, streams bool) {
+	selects := selector(r)
+	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	send := func(kind string, o runtime.Object) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"type": kind, "object": o})
+		w.(http.Flusher).Flush()
+	}
+	f.mu.Lock()
+	gone := !streams && from < f.oldest
+	if gone {
+		f.mu.Unlock()
+		refuse(w, http.StatusGone, "")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	var first []object
+	if streams {
+		for _, o := range f.objects[path] {
+			if selects(o) {
+				first = append(first, o)
+			}
+		}
+		from = f.version
+	}
+	half := streams && f.halfway[path] > 0
+	if half {
+		f.halfway[path]--
+	}
+	cut := f.cut
+	f.mu.Unlock()
+	for i, o := range first {
+		if half && i >= len(first)/2 {
+			return
+		}
+		send("ADDED", typed(o))
+	}
+	if half {
+		return
+	}
+	if streams {
+		send("BOOKMARK", f.bookmark(path, from, map[string]string{metav1.InitialEventsAnnotationKey: "true"}))
+	}
+	w.(http.Flusher).Flush()
+	for {
+		f.mu.Lock()
+		var news []record
+		for _, e := range f.log {
+			if e.version > from && e.path == path {
+				news = append(news, e)
+			}
+		}
+		at, wake := f.version, f.wake
+		f.mu.Unlock()
+		for _, e := range news {
+			was, is := selects(e.was), e.kind != "DELETED" && selects(e.is)
+			switch {
+			case is && was:
+				send("MODIFIED", typed(e.is))
+			case is:
+				send("ADDED", typed(e.is))
+			case was:
+				send("DELETED", typed(e.is))
+			}
+		}
+		from = at
+		select {
+		case <-r.Context().Done():
+			return
+		case <-cut:
+			return
+		case <-wake:
+		}
+	}
+}
+
+func (f *fakeServer) bookmark(path string, version int, annotations map[string]string) runtime.Object {
+	o := example(path)
+	o.SetResourceVersion(strconv.Itoa(version))
+	o.SetAnnotations(annotations)
+	return typed(o)
+}

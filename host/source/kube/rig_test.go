@@ -1,0 +1,236 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	gostrings "strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+const me = "node-a"
+
+// hurry is how much faster than real the waits of a test are.
+const hurry = 100
+
+// fast is a clock that goes as much faster.
+func fast() time.Time { return began.Add(time.Since(began) * hurry) }
+
+var began = time.Now()
+
+// old waits until the watches that there are count as such: client-go reads everything again when a watch ends within
+// its first second without an event.
+func (r *rig) old() { time.Sleep(2 * time.Second / hurry) }
+
+// rig is a source of a fake server, with what it has emitted.
+type rig struct {
+	t      *testing.T
+	server *fakeServer
+	source *Source
+	stop   func() error
+
+	mu      sync.Mutex
+	snap    *model.Snapshot
+	batches int
+	changes []model.Change // since the last take
+	log     bytes.Buffer
+	errors  int // problems, as the metric has them
+}
+
+// Write takes the log.
+func (r *rig) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.Write(b)
+}
+
+func (r *rig) logged(text string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return gostrings.Count(r.log.String(), text)
+}
+
+// newRig makes a server with this Node, and a source of it that does not run yet.
+func newRig(t *testing.T, edit func(*Options)) *rig {
+	t.Helper()
+	leaks := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
+	r := &rig{t: t, server: newFakeServer(t), snap: model.NewSnapshot()}
+	r.server.put(node(me, "z1"))
+	o := Options{
+		Client: r.server.client(), Node: me, Log: slog.New(slog.NewTextHandler(r, nil)), Now: fast,
+		After:    func(d time.Duration) <-chan time.Time { return time.After(d / hurry) },
+		Problems: func(errors, _ int) { r.mu.Lock(); r.errors = errors; r.mu.Unlock() },
+	}
+	if edit != nil {
+		edit(&o)
+	}
+	r.source = New(o)
+	r.source.pace = func() *wait.Backoff {
+		return &wait.Backoff{Duration: 5 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 50 * time.Millisecond, Steps: 6}
+	}
+	return r
+}
+
+func (r *rig) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.source.Run(ctx, r.emit) }()
+	var once sync.Once
+	var err error
+	r.stop = func() error {
+		once.Do(func() {
+			cancel()
+			select {
+			case err = <-ended:
+			case <-time.After(5 * time.Second):
+				r.t.Error("the source does not end")
+			}
+		})
+		return err
+	}
+	r.t.Cleanup(func() {
+		if err := r.stop(); err != nil {
+			r.t.Errorf("the source ended: %v", err)
+		}
+	})
+}
+
+func (r *rig) emit(changes []model.Change) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.batches++
+	for _, c := range changes {
+		r.snap.Apply(c)
+	}
+	r.changes = append(r.changes, changes...)
+}
+
+// take gives what was emitted since the last take, as kind and name, with a sign.
+func (r *rig) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for _, c := range r.changes {
+		name, gone := c.Name.String(), false
+		switch c.Kind {
+		case model.Synced:
+			out = append(out, "synced")
+			continue
+		case model.ServiceKind:
+			gone = c.Service == nil
+		case model.SliceKind:
+			gone = c.Slice == nil
+		case model.NodeKind:
+			gone, name = c.Node == nil, c.Name.Name
+		case model.ServiceCIDRKind:
+			gone, name = c.CIDR == nil, c.Name.Name
+		}
+		sign := "+"
+		if gone {
+			sign = "-"
+		}
+		out = append(out, fmt.Sprintf("%s%d %s", sign, c.Kind, name))
+	}
+	r.changes = nil
+	return out
+}
+
+// eventually waits for something to become true.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not in 10 s: " + what)
+		}
+	}
+}
+
+func (r *rig) synced() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.snap.Synced
+}
+
+func (r *rig) await() {
+	r.t.Helper()
+	eventually(r.t, "synced", r.synced)
+}
+
+// settled waits until the source has what the server has, and compares.
+func (r *rig) settled() {
+	r.t.Helper()
+	var diff string
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		want, _, err := Load(context.Background(), r.source.opt.Client, me, r.source.wantsNodes())
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.mu.Lock()
+		diff = compare(want, r.snap)
+		r.mu.Unlock()
+		if diff == "" || time.Now().After(end) {
+			break
+		}
+	}
+	if diff != "" {
+		r.t.Fatalf("-server +source\n%s", diff)
+	}
+}
+
+// compare tells how two snapshots differ. When a slice was triggered is no difference.
+func compare(want, got *model.Snapshot) string {
+	return cmp.Diff(want, got, cmp.AllowUnexported(model.Snapshot{}), cmp.Comparer(func(a, b *model.EndpointSlice) bool { return a.Same(b) }),
+		cmp.Comparer(func(a, b *model.Service) bool { return equal(a, b) }), cmp.Comparer(func(a, b *model.Node) bool { return equal(a, b) }),
+		cmp.Comparer(func(a, b *model.ServiceCIDR) bool { return equal(a, b) }))
+}
+
+func svc(name string, edit ...func(*corev1.Service)) *corev1.Service {
+	o := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{"app": name}},
+		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.1", Ports: []corev1.ServicePort{{Name: "http", Protocol: "TCP", Port: 80}}},
+	}
+	for _, e := range edit {
+		e(o)
+	}
+	return o
+}
+
+func slice(name string, endpoints ...string) *discoveryv1.EndpointSlice {
+	port, portName, proto, on := int32(8080), "http", corev1.ProtocolTCP, "node-b"
+	o := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name + "-x", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &portName, Protocol: &proto, Port: &port}},
+	}
+	for _, e := range endpoints {
+		o.Endpoints = append(o.Endpoints, discoveryv1.Endpoint{Addresses: []string{e}, NodeName: &on, Zone: &on,
+			Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "z1"}}}})
+	}
+	return o
+}
+
+func node(name, zone string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}},
+			Allocatable: corev1.ResourceList{corev1.ResourceCPU: quantity.MustParse("2")}},
+	}
+}
+
+func cidr(name, prefix string) *networkingv1.ServiceCIDR {
+	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{prefix}}}
+}
