@@ -18,7 +18,7 @@ import (
 const containerSpec = "SLUICE_DEPLOY_CONTAINER"
 
 // container is as much of a runtime as the manifests ask for: a root from the image, read-only if wanted, mounts, the
-// capabilities and nothing else of root's rights. There is no seccomp filter: the default one is the runtime's.
+// capabilities and nothing else of root's rights, and the most of seccomp's RuntimeDefault that can be said without a runtime.
 type container struct {
 	Root     string // the unpacked image
 	ReadOnly bool
@@ -28,6 +28,7 @@ type container struct {
 	WritableProc    bool
 	Capabilities    []int
 	NoNewPrivileges bool
+	Seccomp         bool // with NoNewPrivileges
 	UID             int
 	Mounts          []mount
 	Args            []string
@@ -192,8 +193,14 @@ func (c container) drop() error {
 			return fmt.Errorf("capset: %w", err)
 		}
 	}
-	if c.NoNewPrivileges {
-		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	if !c.NoNewPrivileges {
+		return nil
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("no new privileges: %w", err)
+	}
+	if c.Seccomp {
+		return refuse()
 	}
 	return nil
 }

@@ -137,6 +137,7 @@ func (n *node) container(c corev1.Container, more ...string) container {
 	if s := c.SecurityContext; s != nil {
 		out.ReadOnly = s.ReadOnlyRootFilesystem != nil && *s.ReadOnlyRootFilesystem
 		out.Privileged = s.Privileged != nil && *s.Privileged
+		out.Seccomp = !out.Privileged // of the Pod; a privileged container has none
 		out.NoNewPrivileges = s.AllowPrivilegeEscalation != nil && !*s.AllowPrivilegeEscalation
 		if caps := s.Capabilities; caps != nil {
 			if fmt.Sprint(caps.Drop) != "[ALL]" || fmt.Sprint(caps.Add) != "[NET_ADMIN]" {

@@ -69,7 +69,7 @@ func TestTheImageForwardsWithTheRightsOfTheManifest(t *testing.T) {
 	n.says(p, "the data plane holds the plan")
 	for field, want := range map[string]string{
 		"CapEff": "0000000000001000", "CapPrm": "0000000000001000", "CapBnd": "0000000000001000", "CapInh": "0000000000000000",
-		"CapAmb": "0000000000000000", "NoNewPrivs": "1",
+		"CapAmb": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2",
 	} {
 		if is := status(p.cmd.Process.Pid, field); is != want {
 			t.Errorf("%s is %s, want %s", field, is, want)
@@ -120,6 +120,7 @@ func TestTheImageForwardsWithTheRightsOfTheManifest(t *testing.T) {
 	n.says(p, `"messages":0`)
 	n.loads(p)
 	n.answers("another container")
+	t.Logf("resident: %s, with compiled plugins in the cache", status(p.cmd.Process.Pid, "VmRSS"))
 
 	// Its Pod ends, and sluice with it.
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
