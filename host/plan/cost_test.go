@@ -1,0 +1,194 @@
+package plan
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// many is a cluster of n Services with as many endpoints each, in two zones that they are hinted for.
+func many(n, endpoints int) []model.Change {
+	hints := []*model.Hints{{Zones: []string{"z0"}}, {Zones: []string{"z1"}}}
+	var out []model.Change
+	for i := range n {
+		name := model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}
+		s := slice(name, endpoints)
+		for j := range s.Endpoints {
+			s.Endpoints[j].Hints = hints[j%2]
+		}
+		out = append(out, model.Change{Kind: model.ServiceKind, Name: name, Service: &model.Service{
+			Name: name, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
+			Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: 80}},
+		}}, model.Change{Kind: model.SliceKind, Name: name, Slice: s})
+	}
+	return append(out, ownNode("z0"), model.Change{Kind: model.Synced})
+}
+
+func ownNode(zone string) model.Change {
+	return model.Change{Kind: model.NodeKind, Name: model.Name{Name: "n0"}, Node: &model.Node{Name: "n0", Zone: zone}}
+}
+
+// TestAChangeCostsTheSameInAClusterOfAnySize counts instead of measuring time: Services planned, frontends changed,
+// and allocations.
+func TestAChangeCostsTheSameInAClusterOfAnySize(t *testing.T) {
+	cost := func(services int) float64 {
+		p := NewPlanner(testSettings(), nativePlugins)
+		p.Limit(func() bool { return false })
+		p.Apply(many(services, 10))
+		now := time.Unix(1000, 0)
+		if step := p.Plan(now); step.Planned != services || step.Left != 0 || len(step.Delta.Changes) != services {
+			t.Fatalf("%d Services: %d planned at first, %d left, %d frontends", services, step.Planned, step.Left, len(step.Delta.Changes))
+		}
+		name := model.Name{Namespace: "shop", Name: fmt.Sprint("s", services/2)}
+		states := [2]model.Change{}
+		for i := range states {
+			states[i] = model.Change{Kind: model.SliceKind, Name: name, Slice: slice(name, 10+i)}
+		}
+		n := 0
+		return testing.AllocsPerRun(200, func() {
+			n++
+			p.Apply(states[n%2 : n%2+1])
+			if step := p.Plan(now); step.Planned != 1 || len(step.Delta.Changes) != 1 || step.Left != 0 {
+				t.Fatalf("%d Services: %d planned, %d left, %d frontends changed by one slice", services, step.Planned, step.Left, len(step.Delta.Changes))
+			}
+		})
+	}
+	small, large := cost(1000), cost(44125)
+	if large > small {
+		t.Errorf("%.0f allocations with 44125 Services, %.0f with 1000", large, small)
+	}
+	if small > 25 {
+		t.Errorf("%.0f allocations for a change of one endpoint", small)
+	}
+}
+
+// TestAllocationsGrowWithTheServiceOnly: more endpoints take larger pieces of memory, not more of them.
+func TestAllocationsGrowWithTheServiceOnly(t *testing.T) {
+	cost := func(endpoints int) float64 {
+		p := NewPlanner(testSettings(), nativePlugins)
+		p.Apply(many(10, endpoints))
+		p.Plan(time.Unix(1000, 0))
+		name, n := model.Name{Namespace: "shop", Name: "s5"}, 0
+		states := [2]model.Change{}
+		for i := range states {
+			states[i] = model.Change{Kind: model.SliceKind, Name: name, Slice: slice(name, endpoints+i)}
+		}
+		return testing.AllocsPerRun(100, func() {
+			n++
+			p.Apply(states[n%2 : n%2+1])
+			p.Plan(time.Unix(1000, 0))
+		})
+	}
+	if few, lots := cost(10), cost(200); lots > few {
+		t.Errorf("%.0f allocations with 200 endpoints, %.0f with 10", lots, few)
+	}
+}
+
+func TestWhatIsHeldAsItIsIsNotCopied(t *testing.T) {
+	caps := Caps{Ratios: true, MaxTotal: 1000, Balances: []Balance{Random}, Protocols: []model.Protocol{model.TCP}}
+	f := &Frontend{Key: Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}}
+	for i := range 50 {
+		f.Pool.Members = append(f.Pool.Members, Member{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80), Weight: 1})
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		if got, lost := NormalizeFrontend(f, caps); got != f || lost != nil {
+			t.Fatal("another one")
+		}
+	}); n != 0 {
+		t.Errorf("%.0f allocations", n)
+	}
+}
+
+// TestThereIsLittleOfWhatThereIsMostOf: there is one of each for every endpoint of the cluster.
+func TestThereIsLittleOfWhatThereIsMostOf(t *testing.T) {
+	if n := unsafe.Sizeof(model.SliceEndpoint{}); n > 88 {
+		t.Errorf("%d bytes an endpoint of a slice", n)
+	}
+	if n := unsafe.Sizeof(Member{}); n > 48 {
+		t.Errorf("%d bytes a member", n)
+	}
+}
+
+// TestWhatAllShareComesInTurnsAndAChangeGoesFirst: this node moves to another zone, and every Service with it.
+func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
+	const services = 1000
+	p := NewPlanner(testSettings(), nativePlugins)
+	p.Limit(func() bool { return false })
+	all := many(services, 4)
+	p.Apply(all)
+	now := time.Unix(1000, 0)
+	p.Plan(now)
+	p.Apply([]model.Change{ownNode("z1")})
+	steps := 0
+	for left := services; ; steps++ {
+		name := model.Name{Namespace: "shop", Name: fmt.Sprint("s", services-1-steps)}
+		p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 7)}})
+		all = append(all, model.Change{Kind: model.SliceKind, Name: name, Slice: slice(name, 7)})
+		step := p.Plan(now)
+		if step.Planned > turn+1 {
+			t.Fatalf("step %d planned %d Services", steps, step.Planned)
+		}
+		f := p.Current().Frontends[Key{Addr: p.cluster.Services[name].ClusterIPs[0], Port: 80, Protocol: model.TCP}]
+		if len(f.Pool.Members) != 7 {
+			t.Fatalf("step %d: what has changed was not planned", steps)
+		}
+		if step.Left == 0 {
+			break
+		}
+		if step.Left >= left || step.Wake.IsZero() || step.Wake.After(now) {
+			t.Fatalf("step %d: %d left of %d, next at %v", steps, step.Left, left, step.Wake)
+		}
+		left = step.Left
+	}
+	if steps < services/turn-1 || steps > services/turn+1 {
+		t.Errorf("%d steps for %d Services", steps, services)
+	}
+	scratch := NewPlanner(testSettings(), nativePlugins)
+	scratch.Apply(append(all, ownNode("z1")))
+	scratch.Plan(now)
+	if !scratch.Current().Equal(p.Current()) {
+		t.Error("in turns it is another plan than at once")
+	}
+}
+
+// TestLimitedStepsLeadToThePlanOfOneStep: whatever is put off comes, whatever changes meanwhile.
+func TestLimitedStepsLeadToThePlanOfOneStep(t *testing.T) {
+	for seed := range uint64(150) {
+		r := rand.New(rand.NewPCG(seed, 77))
+		asked := 0
+		p := NewPlanner(testSettings(), nativePlugins)
+		p.Limit(func() bool { asked++; return asked > 2 })
+		scratch := NewPlanner(testSettings(), nativePlugins)
+		now := time.Unix(1000, 0)
+		synced := []model.Change{{Kind: model.Synced}}
+		p.Apply(synced)
+		scratch.Apply(synced)
+		for range 40 {
+			c := []model.Change{randomChange(r)}
+			p.Apply(c)
+			scratch.Apply(c)
+			asked = 0
+			p.Plan(now)
+			if r.IntN(5) > 0 {
+				continue
+			}
+			for n := 0; ; n++ {
+				asked = 0
+				if step := p.Plan(now); step.Left == 0 && (step.Wake.IsZero() || step.Wake.After(now)) {
+					break
+				} else if n == 1000 {
+					t.Fatalf("seed %d: no end, %d left", seed, step.Left)
+				}
+			}
+			scratch.Plan(now)
+			if !p.Current().Equal(scratch.Current()) {
+				t.Fatalf("seed %d: in limited steps\n%s\nat once\n%s", seed, Format(p.Current()), Format(scratch.Current()))
+			}
+		}
+	}
+}
