@@ -3,7 +3,8 @@
 // why, and the kit reports what ran.
 //
 // Plans and their changes are random and repeatable: a failure prints its seed and what differs, in the text form of
-// plans. SLUICE_CONFORM_SEED=N begins at another seed; SLUICE_CONFORM_DEPTH=N does N times as much.
+// plans. SLUICE_CONFORM_SEED=N begins at another seed; SLUICE_CONFORM_DEPTH=N does N times as much,
+// and -short a third.
 package conform
 
 import (
@@ -239,10 +240,18 @@ func (s *session) quiet(p *plan.Plan, d *plan.Delta) {
 	}
 }
 
+// times is how often to do what n times is usual of: depth times as often, with -short a third.
+func (c config) times(n int) int {
+	if testing.Short() {
+		return (n + 2) / 3
+	}
+	return n * c.depth
+}
+
 // rounds runs f with generators of consecutive seeds.
 func (s *session) rounds(n int, f func(g *plangen.Gen)) {
 	s.Helper()
-	for i := range n * s.depth {
+	for i := range s.times(n) {
 		seed := s.seed + uint64(i)
 		s.where = fmt.Sprintf("seed %d", seed)
 		f(plangen.New(seed, plangen.Options{}))

@@ -21,7 +21,7 @@ func (s *session) faults() {
 		seed := s.where
 		prev := g.Plan()
 		next := g.Next(g.Next(g.Next(prev)))
-		for i, k := 0, 1; i < faultsAPair*s.depth; i, k = i+1, k+1+i/4 {
+		for i, k := 0, 1; i < s.times(faultsAPair); i, k = i+1, k+1+i/4 {
 			n++
 			lost, whole, restart := n%2 == 0, n%3 == 0, n%5 < 2
 			s.where = fmt.Sprintf("%s message %d (lost %v, whole %v, restart %v)", seed, k, lost, whole, restart)

@@ -31,7 +31,7 @@ func (s *session) traces() {
 	const clusters, flows = 8, 250
 	counts := map[string]int{}
 	prev := empty()
-	for i := range clusters * s.depth {
+	for i := range s.times(clusters) {
 		seed := s.seed + uint64(i)
 		s.where = fmt.Sprintf("seed %d", seed)
 		c := clustergen.New(seed, clustergen.Options{

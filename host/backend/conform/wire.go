@@ -148,6 +148,9 @@ func (s *session) one(held *plan.Plan, c Client, to netip.AddrPort, proto model.
 	w := s.sub.Wire
 	want := held.Resolve(plan.Flow{From: c.From, Interface: c.Interface, To: to, Protocol: proto}, w.Node)
 	tries := 3
+	if want.Verdict != plan.Drop {
+		c.Patience = patience
+	}
 	if want.Verdict != plan.Forward {
 		kind := fmt.Sprint(c.Name, want.Frontend.Kind, proto, want.Verdict, want.Why)
 		if refused[kind] {
@@ -225,6 +228,7 @@ func (s *session) weights() {
 			prev = next
 			held := s.read()
 			got := map[netip.AddrPort]int{}
+			c.Patience = patience
 			for range n {
 				seen := s.connect(c, to, model.TCP)
 				seen.Close()

@@ -117,8 +117,11 @@ func TestKillingBetweenAnyTwoTransactionsInterruptsNothing(t *testing.T) {
 	var done atomic.Bool
 	var connections atomic.Int64
 	loaded := make(chan struct{})
-	states := 0
-	for seed := range uint64(2) {
+	states, seeds := 0, uint64(2)
+	if testing.Short() {
+		seeds = 1
+	}
+	for seed := range seeds {
 		g := plangen.New(seed+1, plangen.Options{Ports: 45, MaxWeight: 90})
 		plans := [2]*plan.Plan{g.Plan()}
 		plans[1] = plans[0]
