@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/conntrack"
 	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/footprint"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
@@ -59,6 +60,7 @@ folder of manifests, with --source. An API server that is away stops nothing: wh
 }
 
 func (f *runFlags) run(ctx context.Context) (err error) {
+	footprint.Start()
 	cfg, err := f.load()
 	if err != nil {
 		return err
@@ -132,7 +134,10 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 	}
 	seen := observe(cfg, plugins, log, events)
 	from := f.open(cfg, client, log, seen.metrics.SourceProblems)
-	options.Source, options.Observer = from, seen.observer()
+	options.Source = from
+	observer, stopSmall := keepSmall(ctx, seen.observer(), cfg.SyncPeriod)
+	defer stopSmall()
+	options.Observer = observer
 	if f.kubeProxy {
 		first := &firstHeld{Observer: options.Observer, do: func() {
 			if err := removeLeftovers(ctx, log); err != nil {
