@@ -7,14 +7,15 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image demo test test-cluster cluster-programs bench bench-peer bench-fleet check fmt lint deps clean
+.PHONY: help build plugins image demo test test-cluster cluster-programs test-vm vm-kernels bench bench-peer bench-fleet check fmt lint deps clean
 
 help:
 	@printf '%s\n' 'build    bin/sluice and bin/plugins/*.wasm' 'plugins  bin/plugins/*.wasm alone' \
 	  'image    bin/image, an OCI layout, and bin/sluice-image.tar, for amd64 and arm64' \
 	  'demo     the main job, live, in namespaces of its own; KEEP=1 stays up afterwards' \
 	  'test     everything: packages, real packets, hostile plugins, a real API server, the demo' \
-	  'test-cluster  the tests against a real API server alone' 'bench    the figures of host/README.md' \
+	  'test-cluster  the tests against a real API server alone' \
+	  'test-vm  what meets the kernel, on Linux $(KERNELS) (User-Mode Linux); SHORT=-short does a third' 'bench    the figures of host/README.md' \
   'bench-peer   beside kube-proxy: the same file; 15 minutes, nothing else running' 'bench-fleet  100 agents on one API server: host/FLEET.md' \
 	  'check    lint, go mod tidy, and the tree is still clean' 'lint     format, vet, staticcheck' 'fmt      format what is not' \
 	  'deps     what the tests need beside Go: installs it as root on Debian, else says what is missing' 'clean    remove bin/'
@@ -56,9 +57,25 @@ cluster-programs:
 test-cluster: deps build cluster-programs
 	$(GO) test -timeout 10m ./host/kubelab/... ./host/source/kube/... ./cmd/sluice/cluster/... ./deploy/...
 
-test: deps build cluster-programs
+# Other kernels than this machine's: User-Mode Linux from Debian's sources, each 8 CPU minutes the first time, kept in
+# the user's cache. It exists for x86 only.
+KERNELS     := 6.1 6.12
+VM_PACKAGES := ./host/backend/nftables ./host/conntrack ./host/netlab ./host/probe
+
+vm-kernels:
+	@$(GO) build -o bin/vm ./host/internal/vm/run
+	@bin/vm build $(KERNELS)
+
+test-vm: $(KERNELS:%=test-vm-%)
+
+test-vm-%: deps vm-kernels
+	$(GO) test -count=1 -timeout 15m $(SHORT) -exec "'$(CURDIR)/bin/vm' exec -kernel $*" $(VM_PACKAGES)
+
+test: deps build cluster-programs $(if $(filter x86_64,$(shell uname -m)),vm-kernels)
 	$(GO) vet ./...
 	$(GO) test -timeout 20m ./...
+	@if [ "$$(uname -m)" = x86_64 ]; then $(MAKE) --no-print-directory test-vm SHORT=-short; \
+	  else echo 'SKIPPED: test-vm, since User-Mode Linux exists for x86 only'; fi
 	$(MAKE) --no-print-directory demo
 
 # Beside the bundled plugins, two trivial ones: in Go, and in C where there is a clang that knows wasm32.
