@@ -50,6 +50,7 @@ type fakeServer struct {
 	log      []record
 	wake     chan struct{} // closed at each change
 	cut      chan struct{} // closed to end the watches that there are
+	torn     bool          // they end in the middle of an event
 	requests []string
 
 	noStreams bool                               // like servers without streamed lists
@@ -135,7 +136,16 @@ func (f *fakeServer) drop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	close(f.cut)
+	f.cut, f.torn = make(chan struct{}), false
+}
+
+// breakEvent ends all watches in the middle of an event.
+func (f *fakeServer) breakEvent() {
+	f.mu.Lock()
+	f.torn = true
+	close(f.cut)
 	f.cut = make(chan struct{})
+	f.mu.Unlock()
 }
 
 // forget makes the server know nothing of what led to its present state, as after a restart.
@@ -336,6 +346,14 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string, 
 		case <-r.Context().Done():
 			return
 		case <-cut:
+			f.mu.Lock()
+			torn := f.torn
+			f.mu.Unlock()
+			if torn {
+				_, _ = w.Write([]byte(`{"type": "MODIFIED", "object": {"kind": "Ser`))
+				w.(http.Flusher).Flush()
+				panic(http.ErrAbortHandler)
+			}
 			return
 		case <-wake:
 		}

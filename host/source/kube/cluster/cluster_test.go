@@ -1,0 +1,253 @@
+// Package cluster_test runs source/kube against a real API server.
+package cluster_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sluice-proxy/sluice/host/kubelab"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/source/kube"
+)
+
+func TestMain(m *testing.M) { kubelab.Main(m) }
+
+// role is all that the source and its Events need.
+const role = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: sluice, namespace: kube-system}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: sluice}
+rules:
+- {apiGroups: [""], resources: [services, nodes], verbs: [list, watch]}
+- {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}
+- {apiGroups: [networking.k8s.io], resources: [servicecidrs], verbs: [list, watch]}
+- {apiGroups: [events.k8s.io], resources: [events], verbs: [create]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: sluice}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: sluice}
+subjects: [{kind: ServiceAccount, name: sluice, namespace: kube-system}]
+`
+
+// rig is a source of a real cluster, with what it has emitted.
+type rig struct {
+	t       *testing.T
+	cluster *kubelab.Cluster
+	client  *kube.Client
+
+	mu   sync.Mutex
+	snap *model.Snapshot
+	news []string // since the last take
+	log  bytes.Buffer
+}
+
+func (r *rig) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.Write(b)
+}
+
+func (r *rig) emit(changes []model.Change) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range changes {
+		r.snap.Apply(c)
+		gone := c.Service == nil && c.Slice == nil && c.Node == nil && c.CIDR == nil
+		r.news = append(r.news, fmt.Sprintf("%d %s gone=%t", c.Kind, c.Name, gone))
+	}
+}
+
+func (r *rig) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := r.news
+	r.news = nil
+	return out
+}
+
+func (r *rig) eventually(what string, is func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		r.mu.Lock()
+		ok := is()
+		r.mu.Unlock()
+		if ok {
+			return
+		}
+		if time.Now().After(end) {
+			r.t.Fatalf("not in 30 s: %s\n%s", what, r.log.String())
+		}
+	}
+}
+
+// settled waits until the source has what a list says.
+func (r *rig) settled() {
+	r.t.Helper()
+	var diff string
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		want, _, err := kube.Load(r.t.Context(), r.client, "n1", true)
+		must(r.t, err)
+		r.mu.Lock()
+		diff = cmp.Diff(want, r.snap, cmp.AllowUnexported(model.Snapshot{}), cmp.Comparer(func(a, b *model.EndpointSlice) bool { return a.Same(b) }),
+			cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
+		r.mu.Unlock()
+		if diff == "" {
+			return
+		}
+	}
+	r.t.Fatalf("-list +source\n%s\n%s", diff, r.log.String())
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestARealAPIServer takes one cluster through all of it: a start is dear.
+func TestARealAPIServer(t *testing.T) {
+	lo, err := netlink.LinkByName("lo") // of the namespace that TestMain has made
+	must(t, err)
+	must(t, netlink.LinkSetUp(lo))
+	const user = "system:serviceaccount:kube-system:sluice"
+	c, err := kubelab.Start(t.Context(), kubelab.Options{Audit: []string{user}})
+	must(t, err)
+	t.Cleanup(c.Close)
+	c.Show(t)
+	ctx := t.Context()
+	must(t, c.Apply(ctx, role))
+	must(t, c.AddNamespace(ctx, "shop"))
+	must(t, c.AddNode(ctx, kubelab.Node{Name: "n1", Zone: "a", Addrs: []netip.Addr{netip.MustParseAddr("172.18.0.11")}}))
+	must(t, c.AddNode(ctx, kubelab.Node{Name: "n2", Zone: "b"}))
+	const many = 300
+	must(t, c.Bulk(ctx, many, func(i int) (*corev1.Service, *discoveryv1.EndpointSlice) {
+		name := fmt.Sprint("s", i)
+		return kubelab.Service("shop", name, netip.Addr{}, 80), kubelab.Slice("shop", name, 8080,
+			kubelab.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Node: "n2", Zone: "b"})
+	}))
+	config, err := c.ServiceAccountKubeconfig(ctx, "kube-system", "sluice")
+	must(t, err)
+
+	r := &rig{t: t, cluster: c, snap: model.NewSnapshot()}
+	log := slog.New(slog.NewTextHandler(r, nil))
+	r.client, err = kube.Connect(kube.Connection{Kubeconfig: config, Version: "test"})
+	must(t, err)
+	s := kube.New(kube.Options{Client: r.client, Node: "n1", Nodes: true, Log: log, Now: time.Now, After: time.After})
+	running, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(running, r.emit) }()
+	defer func() {
+		stop()
+		must(t, <-ended)
+	}()
+	r.eventually("synced", func() bool { return r.snap.Synced })
+	r.settled()
+	if n := len(r.snap.Services); n != many+1 { // and the API server's own
+		t.Errorf("%d Services", n)
+	}
+	r.take()
+
+	t.Run("streams, in protobuf, and selected", func(t *testing.T) {
+		requests, err := c.Requests()
+		must(t, err)
+		for _, q := range requests {
+			if strings.Contains(fmt.Sprintf("%+v", q), "endpointslices") && strings.Contains(fmt.Sprintf("%+v", q), "sendInitialEvents=true") {
+				return
+			}
+		}
+		t.Errorf("no stream of EndpointSlices in %d requests", len(requests))
+	})
+
+	patch := func(name, body string) {
+		_, err := c.Client.CoreV1().Services("shop").Patch(ctx, name, types.MergePatchType, []byte(body), metav1.PatchOptions{})
+		must(t, err)
+	}
+	t.Run("a label hands a Service to another proxy", func(t *testing.T) {
+		patch("s0", `{"metadata":{"labels":{"service.kubernetes.io/service-proxy-name":"x"}}}`)
+		r.eventually("it is gone", func() bool { return r.snap.Services[model.Name{Namespace: "shop", Name: "s0"}] == nil })
+		patch("s0", `{"metadata":{"labels":null}}`)
+		r.eventually("it is back", func() bool { return r.snap.Services[model.Name{Namespace: "shop", Name: "s0"}] != nil })
+		r.settled()
+	})
+	t.Run("annotations and heartbeats are no changes", func(t *testing.T) {
+		r.take()
+		patch("s1", `{"metadata":{"annotations":{"a":"b"}}}`)
+		must(t, c.ChangeNode(ctx, "n1", func(n *corev1.Node) { n.Annotations = map[string]string{"beat": "1"} }))
+		patch("s2", `{"spec":{"sessionAffinity":"ClientIP"}}`)
+		r.eventually("the change behind them", func() bool { return len(r.news) > 0 })
+		if got := r.take(); len(got) != 1 || got[0] != "1 shop/s2 gone=false" {
+			t.Errorf("emitted %q", got)
+		}
+	})
+	t.Run("a restart of the server costs only differences", func(t *testing.T) {
+		r.take()
+		must(t, c.RestartAPIServer(ctx))
+		must(t, c.Client.CoreV1().Services("shop").Delete(ctx, "s3", metav1.DeleteOptions{}))
+		must(t, c.Client.DiscoveryV1().EndpointSlices("shop").Delete(ctx, "s4-1", metav1.DeleteOptions{}))
+		r.eventually("both are gone", func() bool {
+			return r.snap.Services[model.Name{Namespace: "shop", Name: "s3"}] == nil && r.snap.Slice(model.Name{Namespace: "shop", Name: "s4-1"}) == nil
+		})
+		r.settled()
+		for _, line := range r.take() {
+			// The server takes its own endpoint out and in again; without s3, the garbage collector takes its slice.
+			if !strings.Contains(line, "shop/s3") && !strings.Contains(line, "shop/s4-1") && !strings.Contains(line, "default/kubernetes") {
+				t.Errorf("emitted %s", line)
+			}
+		}
+	})
+	t.Run("other Nodes while they are wanted", func(t *testing.T) {
+		s.WantNodes(false)
+		r.eventually("gone", func() bool { return len(r.snap.Nodes) == 1 })
+		s.WantNodes(true)
+		r.eventually("back", func() bool { return len(r.snap.Nodes) == 2 && r.snap.Nodes["n2"].Zone == "b" })
+	})
+	t.Run("Events", func(t *testing.T) {
+		rec := kube.NewRecorder(r.client, "n1", log, time.Now, time.After)
+		running, stop := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { rec.Run(running) })
+		defer func() { stop(); wg.Wait() }()
+		web := model.Name{Namespace: "shop", Name: "s5"}
+		rec.OnNode(false, kube.Starting, "sluice test")
+		rec.OnService(web, kube.FailedServiceHealth, "port 30000: taken")
+		rec.OnServiceEverywhere(web, kube.PolicyFailed, "Service shop/s5: plugin p: trap")
+		for range 5 {
+			rec.OnServiceEverywhere(web, kube.PolicyFailed, "Service shop/s5: plugin p: trap")
+		}
+		var text string
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			svc, err := c.Kubectl(ctx, "", "describe", "service", "-n", "shop", "s5")
+			must(t, err)
+			n, err := c.Kubectl(ctx, "", "describe", "node", "n1")
+			must(t, err)
+			if text = svc + n; strings.Contains(text, kube.PolicyFailed) && strings.Contains(text, kube.FailedServiceHealth) && strings.Contains(text, kube.Starting) {
+				break
+			}
+		}
+		for _, reason := range []string{kube.PolicyFailed, kube.FailedServiceHealth, kube.Starting} {
+			if strings.Count(text, reason) != 1 {
+				t.Errorf("%s is shown %d times:\n%s", reason, strings.Count(text, reason), text)
+			}
+		}
+	})
+}

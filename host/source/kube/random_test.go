@@ -1,0 +1,145 @@
+package kube
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/sluice-proxy/sluice/host/source"
+)
+
+// TestWhateverHappensTheSnapshotIsThatOfAFreshList changes objects at random, among faults of server and network, and
+// compares what has come of the changes with what a list says.
+func TestWhateverHappensTheSnapshotIsThatOfAFreshList(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			r := newRig(t, func(o *Options) { o.Nodes = seed%2 == 0 })
+			r.server.noStreams = seed%3 == 2
+			for range 30 {
+				act(r.server, random)
+			}
+			r.run()
+			r.await()
+			for round := range 12 {
+				for range 1 + random.IntN(20) {
+					act(r.server, random)
+				}
+				fault(r, random)
+				for range random.IntN(10) {
+					act(r.server, random)
+				}
+				r.server.set(func() { r.server.down, r.server.fail = false, nil })
+				r.settled()
+				if t.Failed() {
+					t.Fatal("in round ", round)
+				}
+			}
+			// What is held is what was emitted, and no second copy of it.
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			for name, v := range r.snap.Services {
+				if r.source.services.get(name) != v {
+					t.Errorf("Service %s: two copies", name)
+				}
+			}
+			for _, list := range r.snap.Slices {
+				for _, v := range list {
+					if r.source.slices.get(v.Name) != v {
+						t.Errorf("EndpointSlice %s: two copies", v.Name)
+					}
+				}
+			}
+		})
+	}
+}
+
+// act does something to one object. All objects are good: what a bad update leaves depends on what was before it.
+func act(f *fakeServer, random *rand.Rand) {
+	name := fmt.Sprint("s", random.IntN(12))
+	address := func() string { return fmt.Sprintf("10.0.%d.%d", random.IntN(4), 1+random.IntN(200)) }
+	label := func(labels map[string]string) {
+		switch random.IntN(6) {
+		case 0:
+			labels[source.LabelProxyName] = "x"
+		case 1:
+			labels[source.LabelHeadless] = ""
+		}
+	}
+	switch random.IntN(12) {
+	case 0, 1, 2:
+		f.put(svc(name, func(o *corev1.Service) {
+			label(o.Labels)
+			o.Spec.ClusterIP = []string{address(), address(), "None", ""}[random.IntN(4)]
+			if random.IntN(8) == 0 {
+				o.Spec.Type = corev1.ServiceTypeExternalName
+			}
+		}))
+	case 3:
+		f.remove("services", "shop/"+name)
+	case 4, 5, 6, 7:
+		var endpoints []string
+		for range random.IntN(5) {
+			endpoints = append(endpoints, address())
+		}
+		s := slice(name, endpoints...)
+		label(s.Labels)
+		if random.IntN(5) == 0 { // it moves to another Service
+			s.Labels[discoveryv1.LabelServiceName] = fmt.Sprint("s", random.IntN(12))
+		}
+		f.put(s)
+	case 8:
+		f.remove("endpointslices", "shop/"+name+"-x")
+	case 9:
+		f.put(node(me, fmt.Sprint("z", random.IntN(3))))
+	case 10:
+		other := fmt.Sprint("n", random.IntN(4))
+		if random.IntN(3) == 0 {
+			f.remove("nodes", "/"+other)
+		} else {
+			f.put(node(other, fmt.Sprint("z", random.IntN(3))))
+		}
+	case 11:
+		if random.IntN(3) == 0 {
+			f.remove("servicecidrs", "/kubernetes")
+		} else {
+			f.put(cidr("kubernetes", fmt.Sprintf("10.%d.0.0/16", 96+random.IntN(3))))
+		}
+	}
+}
+
+// fault has something go wrong. What goes on for longer ends with the round.
+func fault(r *rig, random *rand.Rand) {
+	f := r.server
+	refuseAll := func(status int) { f.set(func() { f.fail = func(*http.Request) int { return status } }) }
+	switch random.IntN(9) {
+	case 0:
+		f.drop()
+	case 1:
+		r.old()
+		f.drop()
+	case 2:
+		f.forget()
+		f.drop()
+	case 3:
+		f.set(func() { f.halfway["services"], f.halfway["endpointslices"] = random.IntN(3), random.IntN(3) })
+		f.forget()
+		f.drop()
+	case 4:
+		f.set(func() { f.down = true })
+		f.drop()
+	case 5:
+		refuseAll(http.StatusServiceUnavailable)
+		f.drop()
+	case 6:
+		refuseAll(http.StatusInternalServerError)
+		f.drop()
+		f.forget()
+	case 7:
+		f.breakEvent()
+	}
+}
