@@ -365,7 +365,9 @@ func TestTheREADMEInstallsUpgradesRollsBackAndUninstalls(t *testing.T) {
 	next("Install")
 	expect("all nodes", "[]", "[n1 v1 n2 v1]")
 	c.answers("all nodes")
-	next("Look")
+	if out := next("Look"); !strings.Contains(out, "Starting") {
+		t.Errorf("no Event of a start:\n%s", out)
+	}
 	next("Change the configuration")
 	c.answers("changed")
 	if !strings.Contains(c.last.String(), `"messages":0`) {
