@@ -79,6 +79,8 @@ func TestLibrariesStayBehindOnePackage(t *testing.T) {
 		"github.com/moby/ipvs":           {"host/backend/ipvs"},
 		"github.com/spf13/cobra":         {"cmd/sluice"},
 		"github.com/prometheus/":         {"host/metrics"},
+		"github.com/opencontainers/":     {"deploy/image"},
+		"oras.land/":                     {"deploy/image"},
 		"github.com/vishvananda/netlink": {"host/conntrack", "host/backend/ipvs", "host/kubeproxy", "host/netlab", "host/internal/peer", "examples/demo"},
 	}
 	for path, p := range packages(t) {
