@@ -56,16 +56,27 @@ func Fill(ctx context.Context, c *kubelab.Cluster, from, to, endpoints int) erro
 	})
 }
 
+// FillOne makes one more Service, with a slice of these endpoints.
+func FillOne(ctx context.Context, c *kubelab.Cluster, name string, clusterIP netip.Addr, endpoints []kubelab.Endpoint) error {
+	return c.Bulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) {
+		return kubelab.Service(Namespace, name, clusterIP, Port), dress(kubelab.Slice(Namespace, name, TargetPort, endpoints...))
+	})
+}
+
 // Slice of Service i, with the Pods of these numbers; they have to differ between Services.
 func Slice(i, first, n int) *discoveryv1.EndpointSlice {
-	var list []kubelab.Endpoint
+	return dress(kubelab.Slice(Namespace, Name(i), TargetPort, Endpoints(first, n)...))
+}
+
+// Endpoints are the Pods of these numbers.
+func Endpoints(first, n int) (list []kubelab.Endpoint) {
 	for id := first; id < first+n; id++ {
 		list = append(list, kubelab.Endpoint{
 			Addr: netip.AddrFrom4([4]byte{11, byte(id >> 16), byte(id >> 8), byte(id)}),
 			Node: fmt.Sprint("node-", id%nodes), Zone: fmt.Sprint("zone-", id%zones),
 		})
 	}
-	return dress(kubelab.Slice(Namespace, Name(i), TargetPort, list...))
+	return list
 }
 
 // dress gives a slice what the controller writes besides.

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/fake"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/source/kube"
+)
+
+// status is what the agents' process answers when it is asked.
+type status struct {
+	Synced         int       // agents whose data plane holds the cluster
+	LastSynced     time.Time // the last of them
+	Changes        int       // that have arrived, after the first state, at all agents together
+	LastProgrammed time.Time // the last step of any agent
+	Failed         string    // why an agent ended, "" when all run
+}
+
+func nodeName(i int) string { return fmt.Sprintf("fleet-%04d", i) }
+
+func kubeconfig(dir string, i int) string {
+	return filepath.Join(dir, fmt.Sprintf("agent-%04d.kubeconfig", i))
+}
+
+// agents runs what n nodes would run, but for the kernel: each has its own connection, source, planner and engine. They
+// start one after the other over a time. Every line that comes in is answered with their status; the end of the input
+// ends them.
+func agents(n int, dir string, over time.Duration, in io.Reader, out io.Writer) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	kube.RouteLogs(log)
+	var tally tally
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(over * time.Duration(i) / time.Duration(n)):
+			}
+			if err := agent(ctx, i, dir, log, &tally); err != nil && ctx.Err() == nil {
+				tally.fail(fmt.Errorf("agent %d: %w", i, err))
+			}
+		})
+	}
+	lines, answer := bufio.NewScanner(in), json.NewEncoder(out)
+	var err error
+	for err == nil && lines.Scan() {
+		err = answer.Encode(tally.status())
+	}
+	cancel()
+	wg.Wait()
+	return errors.Join(err, lines.Err())
+}
+
+func agent(ctx context.Context, i int, dir string, log *slog.Logger, t *tally) error {
+	client, err := kube.Connect(kube.Connection{Kubeconfig: kubeconfig(dir, i), Version: "fleet"})
+	if err != nil {
+		return err
+	}
+	e := engine.New(engine.Options{
+		Source:   kube.New(kube.Options{Client: client, Node: nodeName(i), Log: log, Now: time.Now, After: time.After}),
+		Backend:  fake.Open(fake.NewKernel(fake.Options{})),
+		Observer: &watched{tally: t},
+		Log:      log, SyncPeriod: 30 * time.Second,
+		Planner: plan.NewPlanner(plan.Settings{
+			Node: nodeName(i), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+		}, nil),
+	})
+	return e.Run(ctx)
+}
+
+// tally is what all agents have done.
+type tally struct {
+	mu sync.Mutex
+	s  status
+}
+
+func (t *tally) status() status {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.s
+}
+
+func (t *tally) fail(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.s.Failed = err.Error()
+}
+
+// watched observes one agent.
+type watched struct {
+	*tally
+	synced bool // read and written under the tally's lock
+}
+
+// Queued implements engine.Observer.
+func (w *watched) Queued(changes []model.Change, _ time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.synced {
+		w.s.Changes += len(changes)
+	}
+}
+
+// Programmed implements engine.Observer.
+func (w *watched) Programmed(p *engine.Programmed) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.synced && p.Held {
+		w.synced = true
+		w.s.Synced++
+		w.s.LastSynced = p.At
+	}
+	w.s.LastProgrammed = p.At
+}
+
+// Taken implements engine.Observer.
+func (w *watched) Taken() {}
+
+// Planned implements engine.Observer.
+func (w *watched) Planned(*engine.Planned) {}
+
+// Noted implements engine.Observer.
+func (w *watched) Noted(engine.Note) {}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/internal/figures"
+	"github.com/sluice-proxy/sluice/host/netlab"
+)
+
+// child is the process that the agents are in.
+type child struct {
+	figures.Process
+	begin time.Time
+	in    io.WriteCloser
+	out   *json.Decoder
+	ended chan error
+}
+
+// startAgents starts them in a host's namespace. Without watchList they list and then watch, as clients did before
+// Kubernetes 1.35.
+func startAgents(h *netlab.Host, n int, dir string, over time.Duration, watchList bool) (*child, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(exe, "-child", dir, "-agents", strconv.Itoa(n), "-over", over.String())
+	// Many agents in one process share its garbage collector: less is left lying about than in processes of their own.
+	cmd.Env = append(os.Environ(), "GOGC=40", "KUBE_FEATURE_WatchListClient="+strconv.FormatBool(watchList))
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	c := &child{ended: make(chan error, 1)}
+	if c.in, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	c.out = json.NewDecoder(bufio.NewReader(out))
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // Pdeathsig is about the thread that starts the child
+		c.begin = time.Now()
+		err := h.Do(cmd.Start)
+		started <- err
+		if err == nil {
+			c.ended <- cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start the agents: %w", err)
+	}
+	c.Process = figures.Process(cmd.Process.Pid)
+	return c, nil
+}
+
+// ask gives the agents' status.
+func (c *child) ask() (s status, err error) {
+	if _, err := io.WriteString(c.in, "?\n"); err != nil {
+		return s, fmt.Errorf("ask the agents: %w", err)
+	}
+	if err := c.out.Decode(&s); err != nil {
+		return s, fmt.Errorf("ask the agents: %w", err)
+	}
+	if s.Failed != "" {
+		return s, fmt.Errorf("an agent has ended: %s", s.Failed)
+	}
+	return s, nil
+}
+
+// await asks until it is so.
+func (c *child) await(ctx context.Context, within, every time.Duration, what string, so func(status) bool) (status, error) {
+	for deadline := time.Now().Add(within); ; time.Sleep(every) {
+		s, err := c.ask()
+		if err != nil || so(s) {
+			return s, err
+		}
+		if ctx.Err() != nil {
+			return s, ctx.Err()
+		}
+		if time.Now().After(deadline) {
+			return s, fmt.Errorf("not within %s: %s; the agents: %+v", within, what, s)
+		}
+	}
+}
+
+// stop ends the agents and waits for that.
+func (c *child) stop() error {
+	_ = c.in.Close()
+	select {
+	case err := <-c.ended:
+		return err
+	case <-time.After(30 * time.Second):
+		_ = syscall.Kill(int(c.Process), syscall.SIGKILL)
+		return fmt.Errorf("the agents did not end: %w", <-c.ended)
+	}
+}
