@@ -217,14 +217,16 @@ func decodeElement(b []byte) (e element) {
 }
 
 // count asks for the number of elements; kernels before 6.16 do not tell.
-func (t *table) count(s *set) (n int, ok bool, err error) {
+func (t *table) count(s *set) (n int, ok bool, err error) { return t.countIn(tableName, s) }
+
+func (t *table) countIn(table string, s *set) (n int, ok bool, err error) {
 	if s.flags&unix.NFT_SET_INTERVAL != 0 {
 		return 0, false, nil // counted by ends or by ranges, depending on the kind
 	}
 	var m messages
 	t.conn.seq++
 	m.begin(unix.NFT_MSG_GETSET, unix.NLM_F_ACK, t.conn.seq, t.nfproto)
-	m.str(unix.NFTA_SET_TABLE, tableName)
+	m.str(unix.NFTA_SET_TABLE, table)
 	m.str(unix.NFTA_SET_NAME, s.name)
 	m.end()
 	err = t.conn.dump(m.buf, func(b []byte) {

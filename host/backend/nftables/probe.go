@@ -87,6 +87,7 @@ type trial struct {
 	late   bool // the kernel looks at it when the transaction is committed
 	whole  bool // not a trial of its own, but a whole ruleset
 	build  func(p *prober)
+	look   func(p *prober) error // what the kernel says when it is there; only where it may be committed
 }
 
 // prober puts together what a trial tries.
@@ -140,10 +141,14 @@ func (t *trial) run(conn *socket, commit bool) error {
 	if err := p.send(false); err != nil {
 		return err
 	}
+	var found error
+	if t.look != nil {
+		found = t.look(p)
+	}
 	// Not in the same transaction: the kernel would not look at the rules of a table that goes with it.
 	p = newProber(t.family, conn)
 	p.delete(tableName)
-	return p.send(false)
+	return errors.Join(found, p.send(false))
 }
 
 func newProber(f model.Family, conn *socket) *prober {
@@ -197,6 +202,29 @@ func applyAll(ctx context.Context, conn *socket, known []Feature) error {
 		err = errors.New("nftables: nothing of it can be read back")
 	}
 	return err
+}
+
+// countingTrial is about a start on what is there: what can be counted is asked for by name, the rest is dumped, which
+// costs the square of its size.
+func countingTrial() trial {
+	frontends := func(p *prober) *set { return p.sides[byAddress].frontends }
+	return trial{
+		Feature: Feature{Name: "telling how many elements a set has", Kernel: "6.16", For: "a quick restart with 100,000 endpoints and more"},
+		family:  model.IPv4,
+		build:   func(p *prober) { p.set(frontends(p)) },
+		look: func(p *prober) error {
+			n, ok, err := p.countIn(probeName, frontends(p))
+			switch {
+			case err != nil:
+				return err
+			case !ok:
+				return errors.New("it does not")
+			case n != 0:
+				return fmt.Errorf("it has %d in an empty one", n)
+			}
+			return nil
+		},
+	}
 }
 
 const featureIPv6 = "tables of IPv6"
@@ -268,6 +296,7 @@ func trials() []trial {
 			x.del(s, element{key: make([]byte, padded(s.key))})
 			p.b.elements(p.table, s, &s.dels, msgDestroySetElem, "destroy")
 		}),
+		late(countingTrial()),
 		{Feature: Feature{Name: "a whole ruleset", Kernel: "all of the above together", For: services, Required: true}, late: true, whole: true},
 	}
 }
