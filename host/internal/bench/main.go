@@ -7,17 +7,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
-	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/sluice-proxy/sluice/host/internal/gauge"
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
@@ -56,7 +52,7 @@ func (o *options) run() error {
 		return o.inNamespace(ctx)
 	}
 	out := &bytes.Buffer{}
-	fmt.Fprintf(out, "Machine: %s.\n", machine())
+	fmt.Fprintf(out, "Machine: %s.\n", gauge.Machine())
 	calls, err := callCosts(ctx, o.bin)
 	if err != nil {
 		return err
@@ -87,7 +83,7 @@ func (o *options) run() error {
 	printWorst(out, worstSize, hardest)
 	fmt.Print(out)
 	if o.write != "" {
-		return splice(o.write, out.Bytes())
+		return gauge.Splice(o.write, "bench", out.Bytes())
 	}
 	return nil
 }
@@ -131,36 +127,4 @@ func inChild[T any](o *options, s string, more ...string) (f T, err error) {
 		return f, fmt.Errorf("measuring %s: %w", s, err)
 	}
 	return f, json.Unmarshal(out, &f)
-}
-
-// machine names what the figures were measured on.
-func machine() string {
-	model := "unknown CPU"
-	text, _ := os.ReadFile("/proc/cpuinfo")
-	for l := range strings.Lines(string(text)) {
-		if name, v, ok := strings.Cut(l, ":"); ok && strings.TrimSpace(name) == "model name" {
-			model = strings.TrimSpace(v)
-			break
-		}
-	}
-	var u unix.Utsname
-	_ = unix.Uname(&u)
-	return fmt.Sprintf("%d × %s, Linux %s, %s", runtime.NumCPU(), model, unix.ByteSliceToString(u.Release[:]), runtime.Version())
-}
-
-// Markers around the tables in a README.
-const begin, end = "<!-- bench: begin -->", "<!-- bench: end -->"
-
-func splice(path string, tables []byte) error {
-	old, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	head, rest, ok := bytes.Cut(old, []byte(begin))
-	_, tail, ok2 := bytes.Cut(rest, []byte(end))
-	if !ok || !ok2 {
-		return errors.New(path + ": no markers " + begin + " and " + end)
-	}
-	text := bytes.Join([][]byte{head, []byte(begin + "\n"), tables, []byte(end), tail}, nil)
-	return os.WriteFile(path, text, 0o644)
 }

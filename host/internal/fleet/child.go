@@ -13,13 +13,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/internal/figures"
+	"github.com/sluice-proxy/sluice/host/internal/gauge"
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
 // child is the process that the agents are in.
 type child struct {
-	figures.Process
+	gauge.Process
 	begin time.Time
 	in    io.WriteCloser
 	out   *json.Decoder
@@ -60,7 +60,7 @@ func startAgents(h *netlab.Host, n int, dir string, over time.Duration, watchLis
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start the agents: %w", err)
 	}
-	c.Process = figures.Process(cmd.Process.Pid)
+	c.Process = gauge.Process(cmd.Process.Pid)
 	return c, nil
 }
 

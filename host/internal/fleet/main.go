@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/internal/figures"
+	"github.com/sluice-proxy/sluice/host/internal/gauge"
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
@@ -75,7 +75,7 @@ func (o *options) main() error {
 	got.print(&text)
 	fmt.Print(text.String())
 	if o.write != "" {
-		return figures.Splice(o.write, "fleet", text.Bytes())
+		return gauge.Splice(o.write, "fleet", text.Bytes())
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/internal/crowd"
-	"github.com/sluice-proxy/sluice/host/internal/figures"
+	"github.com/sluice-proxy/sluice/host/internal/gauge"
 	"github.com/sluice-proxy/sluice/host/kubelab"
 )
 
@@ -21,7 +21,7 @@ type results struct {
 	Starts  []start
 	Small   load // changes of a slice of so many endpoints as all have
 	Big     load // changes of a slice of perSlice endpoints
-	Single  figures.Spread
+	Single  gauge.Spread
 	Settled float64 // processors that the API server takes with all agents there and no change
 	Watches map[string]int
 	Conns   int
@@ -58,7 +58,7 @@ type restart struct {
 const startPatience = 10 * time.Minute
 
 func (o *options) measure(ctx context.Context) (*results, error) {
-	r := &results{options: *o, Machine: figures.Machine()}
+	r := &results{options: *o, Machine: gauge.Machine()}
 	r.progress("%d Services of %d endpoints, %d Nodes", o.services, o.endpoints, o.agents)
 	s, err := openSite(ctx, o.agents)
 	if err != nil {
@@ -251,7 +251,7 @@ func (r *results) singles(ctx context.Context, s *site, c *child, what slice) er
 		}
 		all = append(all, done.LastProgrammed.Sub(begin).Seconds()*1000)
 	}
-	r.Single = figures.SpreadOf(all)
+	r.Single = gauge.SpreadOf(all)
 	return nil
 }
 

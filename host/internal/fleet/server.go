@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-proxy/sluice/host/internal/crowd"
-	"github.com/sluice-proxy/sluice/host/internal/figures"
+	"github.com/sluice-proxy/sluice/host/internal/gauge"
 	"github.com/sluice-proxy/sluice/host/kubelab"
 	"github.com/sluice-proxy/sluice/host/kubelab/binaries"
 	"github.com/sluice-proxy/sluice/host/netlab"
@@ -89,7 +89,7 @@ func (s *site) close() {
 }
 
 // server is the API server's process. It is another one after a restart.
-func (s *site) server() figures.Process { return figures.Process(s.cluster.PID(binaries.APIServer)) }
+func (s *site) server() gauge.Process { return gauge.Process(s.cluster.PID(binaries.APIServer)) }
 
 // received is how many bytes have come to the agents' host, and connections how many it has. Packets that the kernel
 // hands over in one piece count one header.

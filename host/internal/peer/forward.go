@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/host/internal/figures"
+	"github.com/sluice-proxy/sluice/host/internal/gauge"
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
@@ -78,7 +78,7 @@ func (p *path) block(lasting time.Duration) (b block, err error) {
 	if err != nil {
 		return b, err
 	}
-	s := figures.SpreadOf(times)
+	s := gauge.SpreadOf(times)
 	b.P50, b.P99 = s.Median, s.P99
 	b.Rate, err = p.rate(lasting)
 	return b, err

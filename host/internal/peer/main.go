@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/internal/crowd"
-	"github.com/sluice-proxy/sluice/host/internal/figures"
+	"github.com/sluice-proxy/sluice/host/internal/gauge"
 	"github.com/sluice-proxy/sluice/host/kubelab/binaries"
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
@@ -87,7 +87,7 @@ func (o *options) main() error {
 	got.print(&text)
 	fmt.Print(text.String())
 	if o.write != "" {
-		return figures.Splice(o.write, "peer", text.Bytes())
+		return gauge.Splice(o.write, "peer", text.Bytes())
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func (b *bench) programs(ctx context.Context) error {
 		}
 		said = append(said, c[0]+" "+f[1]) // each begins with a name
 	}
-	b.table = results{Machine: figures.Machine(), Versions: said, Endpoints: b.endpoints, MinSync: b.minSync, Quick: b.quick}
+	b.table = results{Machine: gauge.Machine(), Versions: said, Endpoints: b.endpoints, MinSync: b.minSync, Quick: b.quick}
 	return nil
 }
 

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/internal/figures"
+	"github.com/sluice-proxy/sluice/host/internal/gauge"
 )
 
 // interval is a ratio, and where it lies with 95 % confidence.
@@ -42,7 +42,7 @@ func bootstrap(logs []float64) interval {
 	median := func(v []float64) float64 {
 		v = slices.Clone(v)
 		slices.Sort(v)
-		return figures.Quantile(v, 0.5)
+		return gauge.Quantile(v, 0.5)
 	}
 	medians, sample := make([]float64, resamples), make([]float64, len(logs))
 	for i := range medians {
@@ -52,7 +52,7 @@ func bootstrap(logs []float64) interval {
 		medians[i] = median(sample)
 	}
 	slices.Sort(medians)
-	return interval{math.Exp(median(logs)), math.Exp(figures.Quantile(medians, 0.025)), math.Exp(figures.Quantile(medians, 0.975))}
+	return interval{math.Exp(median(logs)), math.Exp(gauge.Quantile(medians, 0.025)), math.Exp(gauge.Quantile(medians, 0.975))}
 }
 
 // verdict says what a ratio of b's to a's means, beside what a's to its own was. Only what is clear of 1 and further

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/internal/figures"
+	"github.com/sluice-proxy/sluice/host/internal/gauge"
 )
 
 // proxy is a program that is measured.
@@ -59,10 +59,10 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 // running is a proxy on a node.
 type running struct {
 	*proxy
-	figures.Process
+	gauge.Process
 	node     *node
 	begin    time.Time // just before it was started
-	children *figures.ChildrenWatch
+	children *gauge.ChildrenWatch
 	cmd      *exec.Cmd
 	ended    chan struct{}
 }
@@ -96,7 +96,7 @@ func (p *proxy) start(s *site, n *node) (*running, error) {
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", p.name, err)
 	}
-	r.Process = figures.Process(r.cmd.Process.Pid)
+	r.Process = gauge.Process(r.cmd.Process.Pid)
 	r.children = r.WatchChildren()
 	return r, nil
 }

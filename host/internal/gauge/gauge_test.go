@@ -1,4 +1,4 @@
-package figures_test
+package gauge_test
 
 import (
 	"os"
@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/internal/figures"
+	"github.com/sluice-proxy/sluice/host/internal/gauge"
 )
 
 func TestSpliceReplacesWhatIsBetweenItsOwnMarkersOnly(t *testing.T) {
@@ -17,14 +17,14 @@ func TestSpliceReplacesWhatIsBetweenItsOwnMarkersOnly(t *testing.T) {
 	if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := figures.Splice(path, "x", []byte("new\n")); err != nil {
+	if err := gauge.Splice(path, "x", []byte("new\n")); err != nil {
 		t.Fatal(err)
 	}
 	got, _ := os.ReadFile(path)
 	if want := strings.Replace(before, "old", "new", 1); string(got) != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if err := figures.Splice(path, "z", nil); err == nil || !strings.Contains(err.Error(), "z: begin") {
+	if err := gauge.Splice(path, "z", nil); err == nil || !strings.Contains(err.Error(), "z: begin") {
 		t.Errorf("a file without the markers: %v", err)
 	}
 	if again, _ := os.ReadFile(path); string(again) != string(got) {
@@ -33,13 +33,13 @@ func TestSpliceReplacesWhatIsBetweenItsOwnMarkersOnly(t *testing.T) {
 }
 
 func TestSpreads(t *testing.T) {
-	if got := figures.SpreadOf(nil); got != (figures.Spread{}) {
+	if got := gauge.SpreadOf(nil); got != (gauge.Spread{}) {
 		t.Errorf("of nothing: %+v", got)
 	}
-	if got := figures.SpreadOf([]float64{3}); got != (figures.Spread{1, 3, 3, 3}) {
+	if got := gauge.SpreadOf([]float64{3}); got != (gauge.Spread{1, 3, 3, 3}) {
 		t.Errorf("of one: %+v", got)
 	}
-	if got := figures.SpreadOf([]float64{4, 1, 3, 2}); got.Median != 2.5 || got.Max != 4 || got.P99 <= 3.9 || got.P99 > 4 {
+	if got := gauge.SpreadOf([]float64{4, 1, 3, 2}); got.Median != 2.5 || got.Max != 4 || got.P99 <= 3.9 || got.P99 > 4 {
 		t.Errorf("of four: %+v", got)
 	}
 }
@@ -58,7 +58,7 @@ func TestAnotherProcessIsMeasured(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p := figures.Process(cmd.Process.Pid)
+	p := gauge.Process(cmd.Process.Pid)
 	children := p.WatchChildren()
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)

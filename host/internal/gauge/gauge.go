@@ -1,6 +1,6 @@
-// Package figures is what the programs that measure have in common: naming the machine, a process's use of it, spreads
+// Package gauge is what the programs that measure have in common: naming the machine, a process's use of it, spreads
 // of times, and tables in a README.
-package figures
+package gauge
 
 import (
 	"bytes"
