@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -48,12 +49,39 @@ func Fill(ctx context.Context, c *kubelab.Cluster, from, to, endpoints int) erro
 	if err := c.AddNamespace(ctx, Namespace); err != nil {
 		return err
 	}
-	return c.Bulk(ctx, to-from, func(n int) (*corev1.Service, *discoveryv1.EndpointSlice) {
+	return c.Parallel(ctx, to-from, func(ctx context.Context, n int) error {
 		i := from + n
 		s := kubelab.Service(Namespace, Name(i), ClusterIP(i), Port)
 		s.Labels = map[string]string{"app": s.Name}
-		return s, Slice(i, i*endpoints, endpoints)
+		return patiently(ctx, func() error {
+			err := c.Bulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return s, nil })
+			if err != nil && !apierrors.IsAlreadyExists(err) {
+				return err
+			}
+			err = c.Bulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return nil, Slice(i, i*endpoints, endpoints) })
+			if apierrors.IsAlreadyExists(err) {
+				return nil
+			}
+			return err
+		})
 	})
+}
+
+// patiently tries again what an API server on a busy machine has not got done in its time.
+func patiently(ctx context.Context, f func() error) error {
+	const tries, pause = 5, 2 * time.Second
+	for i := 1; ; i++ {
+		err := f()
+		busy := apierrors.IsInternalError(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err)
+		if err == nil || !busy || i == tries {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
 }
 
 // FillOne makes one more Service, with a slice of these endpoints.

@@ -33,6 +33,7 @@ type options struct {
 	rounds    int
 	minSync   time.Duration
 	bin       string
+	only      string
 	write     string
 	quick     bool
 	block     time.Duration // of each half of a block
@@ -48,6 +49,7 @@ func main() {
 	flag.IntVar(&o.changes[1], "changes", 100, "changes to measure with sluice, each time that it is started")
 	flag.IntVar(&o.rounds, "rounds", 15, "rounds of connections, for the data plane; 0: none")
 	flag.DurationVar(&o.minSync, "kube-proxy-min-sync", time.Second, "kube-proxy's nftables.minSyncPeriod; 1s is its default")
+	flag.StringVar(&o.only, "only", "", "measure this proxy alone, and no data plane: the tables lack the other one's figures")
 	flag.StringVar(&o.bin, "bin", "bin", "folder of sluice")
 	flag.BoolVar(&o.quick, "quick", false, "a small cluster and few rounds: whether it works, no figures")
 	flag.StringVar(&o.write, "write", "", "file to put the tables into, between the markers")
@@ -125,7 +127,7 @@ func (o *options) measureAll(ctx context.Context) (*results, error) {
 		return nil, err
 	}
 	defer b.site.close()
-	if b.rounds > 0 {
+	if b.rounds > 0 && b.only == "" {
 		if err := b.forward(ctx, few, nil); err != nil {
 			return nil, fmt.Errorf("data plane, %d Services: %w", few, err)
 		}
@@ -195,6 +197,9 @@ func (b *bench) size(ctx context.Context, services int, last bool) error {
 	for rep := range b.reps {
 		for i := range b.proxies {
 			which := (i + rep) % len(b.proxies)
+			if b.only != "" && b.only != b.proxies[which].name {
+				continue
+			}
 			b.progress("%s, %d of %d", b.proxies[which].name, rep+1, b.reps)
 			if nodes[which], err = b.measure(ctx, b.proxies[which], services, &row.Cells[which]); err != nil {
 				return err
@@ -202,7 +207,7 @@ func (b *bench) size(ctx context.Context, services int, last bool) error {
 		}
 	}
 	b.table.Rows = append(b.table.Rows, row)
-	if b.rounds == 0 || !last {
+	if b.rounds == 0 || b.only != "" || !last {
 		return nil
 	}
 	return b.forward(ctx, services, &nodes)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -71,6 +72,9 @@ func TestBothProxiesAreMeasured(t *testing.T) {
 		if median(c.Spread) < median(c.Start) || median(c.Peak) < median(c.Resident) {
 			t.Errorf("%s: the last Service at %v, all at %v; resident %v, peak %v", name, c.Start, c.Spread, c.Resident, c.Peak)
 		}
+	}
+	if k, s := b.Rows[0].Cells[0].Watches, b.Rows[0].Cells[1].Watches; s["services"] != 1 || s["endpointslices"] != 1 || !maps.Equal(k, s) {
+		t.Errorf("kube-proxy watches %v, sluice %v", k, s)
 	}
 	if k, s := most(b.Rows[0].Cells[0].Children), most(b.Rows[0].Cells[1].Children); k == 0 || s != 0 {
 		t.Errorf("children: kube-proxy's %v MiB, sluice's %v; the one runs nft, the other nothing", k, s)

@@ -21,6 +21,7 @@ type cell struct {
 	Resident  []float64 // MiB, after the start
 	Peak      []float64
 	Children  []float64 // MiB: the most that a child had
+	Watches   map[string]int
 }
 
 // probes is how many Services, evenly spread over all and the last one among them, have to answer before a node counts
@@ -34,6 +35,10 @@ const changePatience = time.Minute
 // stays as it was programmed.
 func (b *bench) measure(ctx context.Context, p *proxy, services int, into *cell) (n *node, err error) {
 	if n, err = b.site.addNode(ctx); err != nil {
+		return nil, err
+	}
+	before, err := crowd.Watches(ctx, b.site.cluster)
+	if err != nil {
 		return nil, err
 	}
 	r, err := p.start(b.site, n)
@@ -50,6 +55,11 @@ func (b *bench) measure(ctx context.Context, p *proxy, services int, into *cell)
 	if err := r.await(services, b.patience, into); err != nil {
 		return nil, r.explain(err)
 	}
+	after, err := crowd.Watches(ctx, b.site.cluster)
+	if err != nil {
+		return nil, err
+	}
+	into.Watches = crowd.More(before, after)
 	if err := r.change(ctx, b, into); err != nil {
 		return nil, r.explain(err)
 	}

@@ -92,11 +92,21 @@ func (r *results) print(w io.Writer) {
 		return short(most(r.Cells[0].Children)) + " / " + short(most(r.Cells[1].Children))
 	})
 	both("from the API server at the start, MiB", func(c *cell) float64 { return median(c.StartMiB) })
+	line("watches at the API server", func(r *row) string {
+		return fmt.Sprint(sum(r.Cells[0].Watches), " / ", sum(r.Cells[1].Watches))
+	})
 	line("the floor: API write → acknowledged, ms: median, p99", func(r *row) string { return two(r.Acked) })
 	line("the floor: API write → event on a bare watch, ms: median, p99", func(r *row) string { return two(r.Heard) })
 	for i := range r.Planes {
 		r.Planes[i].print(w)
 	}
+}
+
+func sum(watches map[string]int) (n int) {
+	for _, more := range watches {
+		n += more
+	}
+	return n
 }
 
 func two(v []float64) string {
