@@ -91,7 +91,7 @@ func (c *cluster) sh(commands string) string {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	end := time.After(90 * time.Second)
+	end := time.After(3 * time.Minute)
 	for {
 		select {
 		case err := <-ended:
@@ -111,9 +111,9 @@ func (c *cluster) sh(commands string) string {
 // until plays the kubelets until something is so.
 func (c *cluster) until(what string, so func() bool) {
 	c.Helper()
-	for end := time.Now().Add(30 * time.Second); !so(); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !so(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			c.Fatalf("%s: not after 30 s\nsluice:\n%s", what, c.last)
+			c.Fatalf("%s: not after a minute\nsluice:\n%s", what, c.last)
 		}
 		c.kubelets()
 	}
