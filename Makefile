@@ -60,7 +60,7 @@ test-cluster: deps build cluster-programs
 # Other kernels than this machine's: User-Mode Linux from Debian's sources, each 8 CPU minutes the first time, kept in
 # the user's cache. It exists for x86 only.
 KERNELS     := 6.1 6.12
-VM_PACKAGES := ./host/backend/nftables ./host/conntrack ./host/netlab ./host/probe
+VM_PACKAGES := ./host/backend/nftables ./host/conntrack ./host/netlab ./host/probe ./cmd/sluice/e2e
 
 vm-kernels:
 	@$(GO) build -o bin/vm ./host/internal/vm/run
@@ -68,8 +68,8 @@ vm-kernels:
 
 test-vm: $(KERNELS:%=test-vm-%)
 
-test-vm-%: deps vm-kernels
-	$(GO) test -count=1 -timeout 15m $(SHORT) -exec "'$(CURDIR)/bin/vm' exec -kernel $*" $(VM_PACKAGES)
+test-vm-%: deps build vm-kernels
+	SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 15m $(SHORT) -exec "'$(CURDIR)/bin/vm' exec -kernel $*" $(VM_PACKAGES)
 
 test: deps build cluster-programs $(if $(filter x86_64,$(shell uname -m)),vm-kernels)
 	$(GO) vet ./...

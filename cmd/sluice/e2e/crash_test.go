@@ -111,7 +111,7 @@ endpoints: [{addresses: [10.244.0.1], conditions: {ready: true}}, {addresses: [1
 	}
 	connections := stop()
 	t.Logf("%d kills, %d connections", kills, connections)
-	if kills < 10 || connections < 500 {
+	if few := 500 / slowness(); kills < 10 || connections < few {
 		t.Error("too few: this says little")
 	}
 	n.endpoints(2, 3)
@@ -162,8 +162,8 @@ func TestWhatSomebodyElseDamagesIsRepairedWithinASecond(t *testing.T) {
 			n.program(c.script+"\n", "nft", "-f", "-")
 			begin := time.Now()
 			for repairs() == before || n.listing() != whole {
-				if time.Since(begin) > time.Second {
-					t.Fatalf("not repaired after a second\n%s\nwas\n%s\n%s", n.listing(), whole, n.log)
+				if time.Since(begin) > time.Duration(slowness())*time.Second {
+					t.Fatalf("not repaired in time\n%s\nwas\n%s\n%s", n.listing(), whole, n.log)
 				}
 			}
 			t.Logf("repaired after %s", time.Since(begin).Round(time.Millisecond))
@@ -202,6 +202,9 @@ const leftBehind = `table ip kube-proxy {
 `
 
 func TestKubeProxysLeftoversAreToldAndRemovedOnlyWhenAsked(t *testing.T) {
+	if os.Getenv("SLUICE_VM") != "" {
+		t.Skip("the kernels under test have no iptables")
+	}
 	n := newNode(t)
 	// Of two that translate at the same priority, the kernel asks the one first that came last: here kube-proxy.
 	if out, err := n.sluice(append(n.args("run"), "--once")...); err != nil {
