@@ -1,12 +1,17 @@
 package kubelab
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,7 +25,50 @@ import (
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
-func TestMain(m *testing.M) { Main(m) }
+// starter is set where this program is to start a process, say its number, and wait to be killed.
+const starter = "KUBELAB_TEST_STARTER"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(starter); dir != "" {
+		p := &process{name: "sleep", path: "/bin/sleep", args: []string{"60"}, log: filepath.Join(dir, "log")}
+		if err := p.start(); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println(p.cmd.Process.Pid)
+		select {}
+	}
+	Main(m)
+}
+
+func TestWhatIsStartedEndsWithAStarterThatIsKilled(t *testing.T) {
+	exe, err := os.Executable()
+	must(t, err)
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), starter+"="+t.TempDir())
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	must(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	must(t, err)
+	if err := syscall.Kill(pid, 0); err != nil {
+		t.Fatalf("process %d: %v", pid, err)
+	}
+	must(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		// It may be a zombie: this process is not its parent.
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("still there: %s", stat)
+		}
+	}
+}
 
 const reader = "system:serviceaccount:default:reader"
 

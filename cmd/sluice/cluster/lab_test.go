@@ -7,11 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,6 +44,7 @@ type lab struct {
 	plugins map[string]string // files, by name
 	service string            // kubeconfig of sluice's service account
 	pods    int               // made until now
+	sources sync.Once
 }
 
 // place is a node of the lab.
@@ -110,6 +113,17 @@ func (l *lab) build(dir string) error {
 	return nil
 }
 
+// readSources looks at all folders of what the tests run as a program: go test would take the result of an older one
+// for this one's.
+func readSources(t *testing.T) {
+	for _, top := range []string{"cmd/sluice", "host", "plugins", "sdk", "deploy/kustomize"} {
+		err := filepath.WalkDir(filepath.Join("../../..", top), func(_ string, _ fs.DirEntry, err error) error { return err })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func (l *lab) start(ctx context.Context) (err error) {
 	l.network, err = netlab.New(netip.MustParseAddr("172.18.0.1"), netip.MustParseAddr("fd00:18::1"))
 	if err != nil {
@@ -118,7 +132,9 @@ func (l *lab) start(ctx context.Context) (err error) {
 	if l.outside, err = l.network.AddHost("outside", netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("2001:db8::7")); err != nil {
 		return err
 	}
-	if l.Cluster, err = kubelab.Start(ctx, kubelab.Options{Host: l.network.Node, Audit: audited()}); err != nil {
+	if l.Cluster, err = kubelab.Start(ctx, kubelab.Options{
+		Host: l.network.Node, Audit: audited(), Controllers: []string{"deployment-controller", "replicaset-controller"},
+	}); err != nil {
 		return err
 	}
 	for i, zone := range []string{"a", "b"} {
@@ -186,18 +202,18 @@ type scene struct {
 // newScene makes one. What it makes of objects is gone when the test ends.
 func newScene(t *testing.T, ns string) *scene {
 	t.Helper()
+	shared.sources.Do(func() { readSources(t) })
 	s := &scene{T: t, lab: shared, ctx: t.Context(), ns: ns, runs: map[string]*run{}}
 	s.Show(t)
 	s.must(s.AddNamespace(s.ctx, ns))
 	t.Cleanup(func() {
-		now := int64(0)
+		// Nothing of it is there when the next test begins.
+		s.afterwards("-n", ns, "delete", "deployment,service,endpointslice", "--all")
+		ctx, now := context.Background(), int64(0) // the test's own context has ended
 		options := metav1.DeleteOptions{GracePeriodSeconds: &now}
-		ctx := context.Background() // the test's own has ended
 		if err := s.Client.CoreV1().Pods(ns).DeleteCollection(ctx, options, metav1.ListOptions{}); err != nil {
 			t.Error(err)
 		}
-		// Nothing of it is there when the next test begins.
-		s.afterwards("-n", ns, "delete", "service,endpointslice", "--all")
 		if err := s.Client.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
