@@ -74,6 +74,7 @@ func TestThePureCoreImportsOnlyItself(t *testing.T) {
 func TestLibrariesStayBehindOnePackage(t *testing.T) {
 	rooms := map[string][]string{
 		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/kubelab", "host/internal/crowd", "host/internal/peer", "host/internal/fleet", "cmd/sluice"},
+		"k8s.io/client-go":               {"host/source/kube", "host/kubelab", "host/kubelab/binaries", "host/internal/peer", "host/internal/fleet"},
 		"github.com/tetratelabs/wazero":  {"host/wasm"},
 		"github.com/google/nftables":     {"host/backend/nftables", "host/backend/ipvs", "host/kubeproxy"},
 		"github.com/moby/ipvs":           {"host/backend/ipvs"},

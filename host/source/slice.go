@@ -37,10 +37,16 @@ func Slice(o *discoveryv1.EndpointSlice) (*model.EndpointSlice, Skip, []Problem)
 		return nil, SkipInvalid, p.list
 	}
 	s.Ports = p.slicePorts(o.Ports)
+	if n := len(o.Endpoints); n > 0 {
+		s.Endpoints = make([]model.SliceEndpoint, 0, n) // no more: hundreds of thousands are kept
+	}
 	for i := range o.Endpoints {
 		if e, ok := p.endpoint(&o.Endpoints[i], i, s.Family); ok {
 			s.Endpoints = append(s.Endpoints, e)
 		}
+	}
+	if len(s.Endpoints) == 0 {
+		s.Endpoints = nil
 	}
 	return s, "", p.list
 }
