@@ -25,9 +25,11 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	if svc == nil || s == nil {
 		return nil, fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)%s", name, p.elsewhere(name))
 	}
-	e := &Explanation{Service: svc, Err: s.err, Decided: s.decided}
+	e := &Explanation{Service: svc, Err: s.err}
 	e.Policy, _ = p.settings.Policies.For(svc)
-	if e.Decided == nil && e.Policy == nil { // what the default rules say is not kept: it follows from the cluster
+	if s.decided != nil {
+		e.Decided = s.decided.tell(p.cluster.Slices[name])
+	} else if e.Policy == nil { // what the default rules say is not kept: it follows from the cluster
 		kept := p.scratch
 		p.scratch = nil // the answer outlives this call
 		e.Decided, _, _ = p.decide(svc, s, time.Time{})

@@ -52,15 +52,15 @@ type Planner struct {
 	fresh    []string // of those, what has not been said
 	planned  bool     // Plan has been through once
 	account  account
-	scratch  []*service.Port // for Services whose decision is not kept
+	scratch  []*service.Port // of the Service that is being planned
 }
 
 // planned is what is remembered of a Service in the plan.
 type planned struct {
-	decided []Decided // of Services with a policy: what was decided last
-	err     error     // of binding the policy, or of its chain
-	told    bool      // err, or one like it, is in a Step already
-	wake    int64     // Unix milliseconds, 0: only on a change
+	decided *kept // of Services with a policy: what was decided last
+	err     error // of binding the policy, or of its chain
+	told    bool  // err, or one like it, is in a Step already
+	wake    int64 // Unix milliseconds, 0: only on a change
 	reset   map[netip.AddrPort]int64
 	serving map[udpPort][]netip.AddrPort
 	ports   []model.PortName
@@ -314,7 +314,7 @@ func (p *Planner) one(name model.Name, now time.Time, step *Step) {
 	}
 	s.err, s.decided = err, nil
 	if pol, _ := p.settings.Policies.For(svc); pol != nil {
-		s.decided = decided
+		s.decided = keep(decided)
 	}
 	sum := summarize(svc, decided, err != nil && !errors.Is(err, policy.ErrPending))
 	if sum.health.Port == 0 {
@@ -345,9 +345,6 @@ func (p *Planner) decide(svc *model.Service, s *planned, now time.Time) ([]Decid
 	var out []Decided
 	used := 0
 	fresh := func() *service.Port {
-		if pol != nil {
-			return &service.Port{}
-		}
 		if used++; used > len(p.scratch) {
 			p.scratch = append(p.scratch, &service.Port{})
 		}

@@ -1,0 +1,60 @@
+package plan
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/service"
+)
+
+// TestExplainTellsTheEndpointsThatWereDecidedAbout: they are kept packed, without what the cluster says of them.
+func TestExplainTellsTheEndpointsThatWereDecidedAbout(t *testing.T) {
+	told := 0
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		p := NewPlanner(testSettings(), nativePlugins)
+		p.Apply([]model.Change{{Kind: model.Synced}})
+		for range 40 {
+			c := randomChange(r)
+			if c.Slice != nil {
+				for i := range c.Slice.Endpoints {
+					c.Slice.Endpoints[i].Pod = c.Slice.Endpoints[i].Addr.String()
+				}
+			}
+			p.Apply([]model.Change{c})
+			p.Plan(time.Unix(1000, 0))
+		}
+		for _, name := range p.Names() {
+			x, err := p.Explain(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range x.Decided {
+				want := service.Resolve(x.Service, &d.Port.Spec, d.Port.Family, p.cluster.Slices[name], p.facts)
+				if d.Port.Name != want.Name || d.Port.Topology != want.Topology || len(d.Port.Endpoints) != len(want.Endpoints) {
+					t.Fatalf("seed %d: %+v, want %+v", seed, d.Port, want)
+				}
+				for i := range want.Endpoints {
+					got, want := &d.Port.Endpoints[i], &want.Endpoints[i]
+					if got.Addr != want.Addr || got.Pod != want.Pod {
+						t.Fatalf("seed %d: %+v, want %+v", seed, got, want)
+					}
+					is, shall := flags(got), flags(want)
+					for bit := range is {
+						if *is[bit] != *shall[bit] {
+							t.Fatalf("seed %d: %+v, want %+v", seed, got, want)
+						}
+					}
+					if x.Policy != nil {
+						told++
+					}
+				}
+			}
+		}
+	}
+	if told < 100 {
+		t.Fatalf("only %d endpoints of Services with a policy", told)
+	}
+}
