@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -107,4 +108,29 @@ func startFor(t *testing.T, dir string) (*child, error) {
 	}
 	t.Cleanup(lab.Close)
 	return startAgents(lab.Node, 1, dir, 0, true)
+}
+
+func TestCarryingIsMultiplying(t *testing.T) {
+	r := &results{
+		options: options{agents: 100}, Before: 1000, Watches: map[string]int{"services": 100, "endpointslices": 100},
+		Starts: []start{{}, {Bytes: 100 << 20, CPU: 50, Resident: 1100}},
+		Bare:   [2]load{{Changes: 100, CPU: 1}, {Changes: 10, CPU: 1}},
+		Small:  load{Changes: 100, CPU: 2, Bytes: 100 * 100 * 1000},
+		Big:    load{Changes: 100, CPU: 5, Bytes: 100 * 100 * 10000}, // less than the writes alone: noise
+	}
+	got := r.carry(1024)
+	want := carried{
+		Nodes: 1024, Watches: 2048, StartGiB: 1, StartCPU: 512, MemoryGiB: 1, SmallMbit: 1024 * 1000 * 8 / 1e6, BigMbit: 1024 * 10000 * 8 / 1e6,
+		SmallRate: 1 / (0.01 / 100 * 1024), BigRate: got.BigRate,
+	}
+	if math.Abs(got.SmallRate-want.SmallRate) > 1e-6 {
+		t.Errorf("changes a second: %v, want %v", got.SmallRate, want.SmallRate)
+	}
+	want.SmallRate = got.SmallRate
+	if got != want {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	if got.BigRate <= 0 || math.IsInf(got.BigRate, 0) {
+		t.Errorf("a cost below nothing gives %v changes a second", got.BigRate)
+	}
 }

@@ -38,10 +38,11 @@ func (r *results) print(w io.Writer) {
 		{fmt.Sprintf("in a slice of %d", perSlice), r.Bare[1], r.Big},
 	} {
 		bare, with := 1000*c.bare.CPU/float64(c.bare.Changes), 1000*c.with.CPU/float64(c.with.Changes)
-		fmt.Fprintf(w, "| %s | %.1f | %.2f | %.2f | %.1f | %.0f |\n", c.name, c.with.Rate, bare, with, 1000*(with-bare)/n, c.with.Bytes/n/float64(c.with.Changes))
+		fmt.Fprintf(w, "| %s | %.1f | %.2f | %.2f | %.1f | %.0f |\n", c.name, c.with.Rate, bare, with, 1e6*perAgent(c.bare, c.with, r.agents), c.with.Bytes/n/float64(c.with.Changes))
 	}
 	fmt.Fprintf(w, "\nOne change at a time, from the write until the last agent has programmed it: median %.1f ms, slowest %.1f ms of %d.\n",
 		r.Single.Median, r.Single.Max, r.Single.N)
 	fmt.Fprintf(w, "\nAPI server killed and started again: all watches are back %.1f s after it is ready; it has used %.1f CPU s by then, its own start included, and %.0f MiB at most; %.3f MiB went to an agent.\n",
 		r.Restart.Took, r.Restart.CPU, r.Restart.Peak, r.Restart.Bytes/n/mib)
+	r.printCarried(w, r.agents, 1000, 5000)
 }

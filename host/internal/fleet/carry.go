@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"io"
+)
+
+// carried is what so many nodes come to, from what one agent was measured to take. Everything in it is computed.
+type carried struct {
+	Nodes            int
+	Watches          int
+	StartGiB         float64 // to all nodes, when all start
+	StartCPU         float64 // s of the API servers'
+	MemoryGiB        float64 // of the API servers', for connections and watches
+	SmallRate        float64 // changes a second that one processor of the API servers' hands on to all nodes
+	SmallMbit        float64 // to all nodes, at one change a second
+	BigRate, BigMbit float64
+}
+
+func (r *results) carry(nodes int) carried {
+	agents := float64(r.agents)
+	all := float64(nodes)
+	last := r.Starts[len(r.Starts)-1] // WatchList
+	c := carried{
+		Nodes:     nodes,
+		StartGiB:  all * last.Bytes / agents / (1 << 30),
+		StartCPU:  all * last.CPU / agents,
+		MemoryGiB: all * max(last.Resident-r.Before, 0) / agents / 1024,
+	}
+	for _, n := range r.Watches {
+		c.Watches += n * nodes / r.agents
+	}
+	one := func(bare, with load) (rate, mbit float64) {
+		cpu := perAgent(bare, with, r.agents) * all
+		return 1 / max(cpu, 1e-9), all * with.Bytes / agents / float64(with.Changes) * 8 / 1e6
+	}
+	c.SmallRate, c.SmallMbit = one(r.Bare[0], r.Small)
+	c.BigRate, c.BigMbit = one(r.Bare[1], r.Big)
+	return c
+}
+
+// perAgent is the API server's CPU seconds for one change to reach one agent; not less than 0 where noise says so.
+func perAgent(bare, with load, agents int) float64 {
+	return max(with.CPU/float64(with.Changes)-bare.CPU/float64(bare.Changes), 0) / float64(agents)
+}
+
+func (r *results) printCarried(w io.Writer, sizes ...int) {
+	fmt.Fprint(w, "\n**Carried to more nodes.** All of this is computed: what an agent takes above, times the number of nodes.\n\n")
+	row := func(name string, cell func(c carried) string) {
+		fmt.Fprintf(w, "| %s |", name)
+		for _, n := range sizes {
+			fmt.Fprintf(w, " %s |", cell(r.carry(n)))
+		}
+		fmt.Fprintln(w)
+	}
+	row("nodes", func(c carried) string { return fmt.Sprint(c.Nodes) })
+	fmt.Fprint(w, "|---|")
+	for range sizes {
+		fmt.Fprint(w, "---|")
+	}
+	fmt.Fprintln(w)
+	row("connections, watches", func(c carried) string { return fmt.Sprint(c.Nodes, ", ", c.Watches) })
+	row("API servers' memory for them, GiB", func(c carried) string { return fmt.Sprintf("%.2f", c.MemoryGiB) })
+	row("all start: GiB to all", func(c carried) string { return fmt.Sprintf("%.1f", c.StartGiB) })
+	row("… at 10 Gbit/s, s", func(c carried) string { return fmt.Sprintf("%.0f", c.StartGiB*(1<<30)*8/10e9) })
+	row("… API servers' CPU s (on 48 processors, s)", func(c carried) string { return fmt.Sprintf("%.0f (%.1f)", c.StartCPU, c.StartCPU/48) })
+	row(fmt.Sprintf("slices of %d: changes/s that one processor hands on", r.endpoints), func(c carried) string { return fmt.Sprintf("%.1f", c.SmallRate) })
+	row("… Mbit/s for one change/s", func(c carried) string { return fmt.Sprintf("%.0f", c.SmallMbit) })
+	row(fmt.Sprintf("slices of %d: changes/s that one processor hands on", perSlice), func(c carried) string { return fmt.Sprintf("%.1f", c.BigRate) })
+	row("… Mbit/s for one change/s", func(c carried) string { return fmt.Sprintf("%.0f", c.BigMbit) })
+}
