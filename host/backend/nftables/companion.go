@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -22,7 +23,7 @@ type Companion struct {
 	Caps plan.Caps
 	// Mark gives the packet mark for a pool (the one for sources from outside, or the other) of a frontend. All have
 	// MarkMask's bits as in MarkBase. 0: none, the pool is told by the packet's destination.
-	Mark func(k plan.Key, outside bool) uint32
+	Mark func(f *plan.Frontend, outside bool) uint32
 	// OnLink tells whether an address of a frontend is the node's for the sake of balancing only. Packets to it that
 	// are for no frontend are refused, as they would meet the node's own servers, and its packets are masqueraded.
 	OnLink func(a netip.Addr) bool
@@ -60,6 +61,13 @@ func (b *Backend) ReadMarks(ctx context.Context) (*plan.Plan, Marks, error) {
 		}
 	}
 	return raise(tables), marks, nil
+}
+
+// NotOurs tells whether Read failed because a table under the name is another's, or of another version or mode. Apply
+// replaces such a table.
+func NotOurs(err error) bool {
+	var shape errShape
+	return errors.As(err, &shape)
 }
 
 // Fault makes the k-th message from now fail, or only its answer get lost; for tests of what is built on a companion.
@@ -112,18 +120,20 @@ func (t *table) lower(f *plan.Frontend, before *held) (*held, error) {
 
 // lowerPool keeps the members that may get connections in the place of slots: hairpins and affinity follow from them.
 func (c *Companion) lowerPool(f *plan.Frontend, p *plan.Pool, lane int) (pool, error) {
+	// A pool that takes no connections may have members and so a mark.
+	out := pool{mark: c.Mark(f, lane == outside)}
+	if m := out.mark; m != 0 && (m&MarkMask != MarkBase || m == priorityMasquerade) {
+		return pool{}, fmt.Errorf("the mark %#x is not one of those for pools", m)
+	}
 	switch {
 	case p.Verdict == plan.Drop:
-		return pool{sets: droppedBit}, nil
+		out.sets = droppedBit
+		return out, nil
 	case p.Verdict == plan.Reject || p.Total() == 0:
-		return pool{sets: rejectedBit}, nil
-	}
-	out := pool{sets: balancedBit}
-	if m := c.Mark(f.Key, lane == outside); m != 0 {
-		if m&MarkMask != MarkBase || m == priorityMasquerade {
-			return pool{}, fmt.Errorf("the mark %#x is not one of those for pools", m)
-		}
-		out.sets, out.mark = 0, m
+		out.sets = rejectedBit
+		return out, nil
+	case out.mark == 0:
+		out.sets = balancedBit
 	}
 	list := make([]netip.AddrPort, 0, len(p.Members))
 	for _, m := range p.Members {

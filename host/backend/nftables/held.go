@@ -137,10 +137,10 @@ func (p *pool) raise() plan.Pool {
 	switch {
 	case p.sets&(rejectedBit-1) != 0:
 		return plan.Pool{Verdict: plan.Forward, Members: lowest(membersOf(p.slots.unpack(nil)))}
-	case p.sets&balancedBit != 0 || p.mark != 0:
-		return plan.Pool{Verdict: plan.Forward}
 	case p.sets&rejectedBit != 0:
 		return plan.Pool{Verdict: plan.Reject}
+	case p.sets&droppedBit == 0 && (p.sets&balancedBit != 0 || p.mark != 0):
+		return plan.Pool{Verdict: plan.Forward}
 	default:
 		return plan.Pool{Verdict: plan.Drop}
 	}

@@ -261,9 +261,9 @@ func (r ruleWriter) lane(i side, lane int) []chain {
 	if r.companion != nil {
 		return []chain{
 			r.chain(p+"pools", append(enter, r.new().jump(p+"dispatch"), r.new().counter().drop())...),
-			r.chain(p+"dispatch", append(r.passOn(i, lane),
+			r.chain(p+"dispatch", append([]*writer{
 				r.new().frontend(i).in(ls.rejected).goTo("refuse"),
-				r.new().frontend(i).in(ls.dropped).drop())...),
+				r.new().frontend(i).in(ls.dropped).drop()}, r.passOn(i, lane)...)...),
 		}
 	}
 	for range passes {

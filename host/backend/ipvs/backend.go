@@ -1,0 +1,184 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// Options are what Open needs to know.
+type Options struct {
+	// Netns is a file descriptor of the network namespace to work in; 0: the current one. It may be closed after Open.
+	Netns int
+	// Now is the clock.
+	Now func() time.Time
+	// Log takes what a person should know; nil: nothing is said.
+	Log *slog.Logger
+	// Link is the link for the addresses of frontends. DefaultLink, which "" means, is made when it is missing.
+	Link string
+	// Scheduler is the kernel's scheduler for plan.Random; "" is wrr. Others than wrr, wlc, sed, sh and mh do not look
+	// at weights, except whether they are 0.
+	Scheduler string
+	// StrictARP makes the node answer ARP for the addresses of the link that asks only.
+	StrictARP bool
+	// ExcludeCIDRs are ranges in which a virtual server that is not sluice's is never taken over.
+	ExcludeCIDRs []netip.Prefix
+	// Time-outs of IPVS's own table of connections; 0 leaves the kernel's.
+	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
+	// Linger is how long a member that is in no plan any more is kept for its connections at most; 0: DefaultLinger.
+	Linger time.Duration
+}
+
+// DefaultLinger is as long as conntrack keeps an idle connection.
+const DefaultLinger = 24 * time.Hour
+
+// companion is what nftables.Backend is to this package.
+type companion interface {
+	Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (engine.Report, error)
+	ReadMarks(ctx context.Context) (*plan.Plan, nftables.Marks, error)
+	Watch(heard func(engine.Foreign)) (stop func(), err error)
+	Moved(ctx context.Context) (bool, error)
+	Close() error
+}
+
+// Backend holds plans in IPVS.
+type Backend struct {
+	o         Options
+	log       *slog.Logger
+	ipvs      virtual
+	links     addresses
+	companion companion
+	caps      plan.Caps
+	hashing   string // the scheduler for plan.SourceHash
+
+	trusted bool  // the mirror is what the kernel has
+	now     state // the mirror
+	linger  linger
+	moved   rolling
+	sent    sent
+}
+
+type sent struct{ messages, elements int }
+
+var _ engine.Backend = (*Backend)(nil)
+var _ engine.Watcher = (*Backend)(nil)
+
+// Open connects to IPVS and to nf_tables, and sets what IPVS needs to be set in this network namespace. It programs
+// nothing yet.
+func Open(o Options) (*Backend, error) {
+	if o.Now == nil {
+		return nil, errors.New("ipvs: open: no clock given")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Link == "" {
+		o.Link = DefaultLink
+	}
+	if o.Scheduler == "" {
+		o.Scheduler = "wrr"
+	}
+	if o.Linger == 0 {
+		o.Linger = DefaultLinger
+	}
+	have, err := schedulers(o.Scheduler)
+	if err != nil {
+		return nil, err
+	}
+	if err := set(o, o.Log); err != nil {
+		return nil, err
+	}
+	b := &Backend{o: o, log: o.Log, caps: capsOf(have)}
+	b.hashing = "mh"
+	if !have["mh"] {
+		b.hashing = "sh"
+	}
+	if err := b.connect(); err != nil {
+		return nil, err
+	}
+	if o.TCPTimeout|o.TCPFinTimeout|o.UDPTimeout != 0 {
+		if err := b.ipvs.timeouts(o.TCPTimeout, o.TCPFinTimeout, o.UDPTimeout); err != nil {
+			_ = b.Close()
+			return nil, fmt.Errorf("ipvs: set time-outs: %w", hint(err))
+		}
+	}
+	return b, nil
+}
+
+func (b *Backend) connect() error {
+	h, err := openHandle(b.o.Netns)
+	if err != nil {
+		return err
+	}
+	b.ipvs = h
+	l, err := openLink(b.o.Netns, b.o.Link)
+	if err != nil {
+		h.close()
+		return err
+	}
+	b.links = l
+	c, err := nftables.Open(nftables.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Companion: &nftables.Companion{
+		Caps: b.caps, Mark: b.mark, OnLink: func(a netip.Addr) bool { return !b.now.own[a] },
+	}})
+	if err != nil {
+		h.close()
+		l.close()
+		return fmt.Errorf("ipvs: the companion: %w", err)
+	}
+	b.companion = c
+	return nil
+}
+
+// capsOf tells what can be held with these schedulers.
+func capsOf(have map[string]bool) plan.Caps {
+	c := plan.Caps{
+		Name: "ipvs", Idle: true, Balances: []plan.Balance{plan.Random},
+		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
+	}
+	if have["wrr"] {
+		c.Balances = append(c.Balances, plan.RoundRobin)
+	}
+	if have["mh"] || have["sh"] {
+		c.Balances = append(c.Balances, plan.SourceHash)
+	}
+	if have["wlc"] {
+		c.Balances = append(c.Balances, plan.LeastConnections)
+	}
+	return c
+}
+
+// service is how a virtual server for a frontend works.
+func (b *Backend) service(f *plan.Frontend) service {
+	s := service{scheduler: b.o.Scheduler, flags: flagOurs}
+	switch f.Balance {
+	case plan.Random:
+		if s.scheduler == "mh" {
+			s.flags |= flagPort // as kube-proxy has it
+		}
+	case plan.RoundRobin:
+		s.scheduler = "wrr"
+	case plan.SourceHash:
+		s.scheduler = b.hashing
+	case plan.LeastConnections:
+		s.scheduler = "wlc"
+	}
+	return s
+}
+
+// Caps tells what can be held.
+func (b *Backend) Caps() plan.Caps { return b.caps }
+
+// Close lets go of the sockets. Everything stays and goes on forwarding.
+func (b *Backend) Close() error {
+	b.ipvs.close()
+	b.links.close()
+	return b.companion.Close()
+}

@@ -1,0 +1,137 @@
+package ipvs
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/conform"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+type (
+	netipAddr = netip.Addr
+	planPlan  = plan.Plan
+	planDelta = plan.Delta
+)
+
+func TestConformance(t *testing.T) {
+	needIPVS(t)
+	conform.Run(t, subject)
+}
+
+// elsewhere is what is not ours, as much like ours as can be.
+const elsewhere = `table inet sluice {
+	comment "not sluice's"
+	map fwmarks {
+		type ipv4_addr . inet_proto . inet_service : mark
+		elements = { 10.96.4.1 . tcp . 80 : 0x5ce00001 }
+	}
+	chain services {
+		type filter hook forward priority 50; policy accept;
+		ct state established counter
+	}
+}
+`
+
+const elsewhereIPVS = `-A -t 192.0.2.80:80 -s rr
+-a -t 192.0.2.80:80 -r 10.9.9.9:80 -m -w 7 -x 1
+-A -f 7 -s wlc -p 300
+-a -f 7 -r 10.9.9.9:0 -g -w 0
+`
+
+func subject(t *testing.T) conform.Subject {
+	d := newBed(t)
+	var f *faulty
+	s := conform.Subject{
+		Open: func() (engine.Backend, error) {
+			b, err := Open(d.options())
+			if err == nil {
+				f = inject(b)
+			}
+			return b, err
+		},
+		Cleanup: func(ctx context.Context) error {
+			_, err := Cleanup(ctx, d.options())
+			return err
+		},
+		Advance: func(by time.Duration) { d.t = d.t.Add(by); time.Sleep(min(by, 10*time.Millisecond)) },
+		Inject: func(k int, lost bool) func() bool {
+			now := &fault{left: k, lost: lost}
+			f.fault = now
+			return func() bool { f.fault = nil; return now.fired }
+		},
+		Foreign: func() (func() error, error) {
+			if _, err := d.run(elsewhere, "nft", "-f", "-"); err != nil {
+				return nil, err
+			}
+			if _, err := d.run(elsewhereIPVS, "ipvsadm", "-R"); err != nil {
+				return nil, err
+			}
+			for _, args := range []string{"link add dummy7 type dummy", "addr add 10.96.200.1/32 dev dummy7", "addr add 10.96.200.2/32 dev lo"} {
+				if _, err := d.run("", "ip", strings.Fields(args)...); err != nil {
+					return nil, err
+				}
+			}
+			list := func() string {
+				a, err := d.run("", "nft", "list", "table", "inet", "sluice")
+				b, berr := d.run("", "ipvsadm", "-Sn")
+				var theirs []string
+				for _, line := range strings.Split(b, "\n") {
+					if strings.Contains(line, "192.0.2.80") || strings.Contains(line, "-f 7 ") {
+						theirs = append(theirs, line)
+					}
+				}
+				c, cerr := d.run("", "ip", "-br", "addr", "show", "dev", "dummy7")
+				e, eerr := d.run("", "ip", "addr", "show", "dev", "lo")
+				return fmt.Sprint(a, theirs, c, e, err, berr, cerr, eerr)
+			}
+			before := list()
+			return func() error {
+				if now := list(); now != before {
+					return fmt.Errorf("was %s\nis %s", before, now)
+				}
+				return nil
+			}, nil
+		},
+		Drift: func(k plan.Key) error {
+			proto := map[model.Protocol]string{model.TCP: "-t", model.UDP: "-u", model.SCTP: "--sctp-service"}[k.Protocol]
+			if !k.IsNodePort() {
+				if _, err := d.run("", "ipvsadm", "-D", proto, netip.AddrPortFrom(k.Addr, k.Port).String()); err == nil {
+					return nil // else it has no member
+				}
+			}
+			table, elem := "ip", fmt.Sprintf("nodeports { %s . %d }", strings.ToLower(k.Protocol.String()), k.Port)
+			if k.Family() == model.IPv6 {
+				table = "ip6"
+			}
+			if !k.IsNodePort() {
+				elem = fmt.Sprintf("frontends { %s . %s . %d }", k.Addr, strings.ToLower(k.Protocol.String()), k.Port)
+			}
+			_, err := d.run(fmt.Sprintf("delete element %s sluice %s\n", table, elem), "nft", "-f", "-")
+			return err
+		},
+		Traces: func() ([]string, error) {
+			var left []string
+			for _, args := range []string{"nft list ruleset", "ipvsadm -Sn", "ip -o link show type dummy"} {
+				words := strings.Fields(args)
+				out, err := d.run("", words[0], words[1:]...)
+				if err != nil {
+					return nil, err
+				}
+				if strings.TrimSpace(out) != "" {
+					left = append(left, out)
+				}
+			}
+			return left, nil
+		},
+	}
+	s.Wire = d.Wire(t)
+	s.Wire.Parallel = 8
+	return s
+}

@@ -1,0 +1,91 @@
+package ipvs
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/moby/ipvs"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoIPVS is about a kernel without IPVS.
+var ErrNoIPVS = errors.New("the kernel has no IPVS (CONFIG_IP_VS; modprobe ip_vs, or run sluice run --init-only with full rights on the host)")
+
+// present tells whether the kernel has IPVS. The library that talks to it does not.
+func present() error {
+	_, err := netlink.GenlFamilyGet("IPVS")
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("ipvs: %w", ErrNoIPVS)
+	case err != nil:
+		return fmt.Errorf("ipvs: look for IPVS in the kernel: %w", hint(err))
+	}
+	return nil
+}
+
+func openHandle(ns int) (virtual, error) {
+	if err := present(); err != nil {
+		return nil, err
+	}
+	path := ""
+	if ns != 0 {
+		path = fmt.Sprintf("/proc/self/fd/%d", ns)
+	}
+	h, err := ipvs.New(path)
+	if err != nil {
+		return nil, fmt.Errorf("ipvs: open a netlink socket: %w", hint(err))
+	}
+	return kernel{h}, nil
+}
+
+func openLink(ns int, name string) (*link, error) {
+	at := netns.None()
+	if ns != 0 {
+		at = netns.NsHandle(ns)
+	}
+	h, err := netlink.NewHandleAt(at, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("ipvs: open a netlink socket for links: %w", hint(err))
+	}
+	l := &link{name: name, nl: h}
+	if err := l.find(); err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// inNetns runs f on a thread in a network namespace; 0 is the current one.
+func inNetns(ns int, f func() error) error {
+	if ns == 0 {
+		return f()
+	}
+	done := make(chan error)
+	go func() {
+		// Not unlocked: the thread ends with this goroutine, and with it the stay in the namespace.
+		runtime.LockOSThread()
+		if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter the network namespace: %w", err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// apart runs f in a network namespace of its own, which is gone afterwards.
+func apart(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // as above
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("make a network namespace: %w", err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
