@@ -81,7 +81,7 @@ func (l *lister) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	if err = l.done(ctx, err, true, final); err != nil {
 		return nil, err
 	}
-	return watch.Filter(w, goodEvent), nil
+	return newStream(w), nil
 }
 
 // errNoAnswer is what a watch that client-go calls empty is about: it takes a connection that ends or times out before
@@ -91,13 +91,46 @@ var errNoAnswer = errors.New("the connection has ended without an answer")
 // causeDecoding is the cause that client-go gives.
 const causeDecoding metav1.CauseType = "ClientWatchDecoding"
 
+// stream is a watch without the events that goodEvent leaves out. Unlike watch.Filter it ends when it is stopped while
+// nobody takes its next event.
+type stream struct {
+	from watch.Interface
+	out  chan watch.Event
+	done chan struct{}
+	once sync.Once
+}
+
+func newStream(from watch.Interface) *stream {
+	s := &stream{from: from, out: make(chan watch.Event), done: make(chan struct{})}
+	go func() {
+		defer close(s.out)
+		for e := range from.ResultChan() {
+			if !goodEvent(e) {
+				continue
+			}
+			select {
+			case s.out <- e:
+			case <-s.done:
+				return
+			}
+		}
+	}()
+	return s
+}
+
+// ResultChan implements watch.Interface.
+func (s *stream) ResultChan() <-chan watch.Event { return s.out }
+
+// Stop implements watch.Interface.
+func (s *stream) Stop() {
+	s.once.Do(func() { close(s.done) })
+	s.from.Stop()
+}
+
 // goodEvent leaves out the error that the client itself makes of a connection that breaks in the middle of an event:
 // the stream ends then, and is taken up where it ended instead of from the beginning.
-func goodEvent(e watch.Event) (watch.Event, bool) {
-	if e.Type != watch.Error {
-		return e, true
-	}
-	return e, !apierrors.HasStatusCause(apierrors.FromObject(e.Object), causeDecoding)
+func goodEvent(e watch.Event) bool {
+	return e.Type != watch.Error || !apierrors.HasStatusCause(apierrors.FromObject(e.Object), causeDecoding)
 }
 
 // pause keeps the pace: the first whole list is asked for at once, later ones spread.
