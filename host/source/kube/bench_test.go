@@ -70,7 +70,7 @@ func written(m *metav1.ObjectMeta, i int) {
 	m.UID, m.ResourceVersion = types.UID(fmt.Sprintf("6ba7b810-9dad-11d1-80b4-%012d", i)), fmt.Sprint(100000+i)
 	m.CreationTimestamp = metav1.Unix(1700000000, 0)
 	m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", Operation: "Update", APIVersion: "v1",
-		FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 600)}}}
+		FieldsV1: metav1.NewFieldsV1(string(make([]byte, 600)))}}
 }
 
 func bigService(i int) *corev1.Service {
