@@ -6,6 +6,9 @@ import (
 	"os"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/sluice-proxy/sluice/host/internal/crowd"
 	"github.com/sluice-proxy/sluice/host/internal/gauge"
 	"github.com/sluice-proxy/sluice/host/kubelab"
@@ -255,11 +258,19 @@ func (r *results) singles(ctx context.Context, s *site, c *child, what slice) er
 	return nil
 }
 
-// restart ends the API server and starts it again, with all agents there.
+// restart ends the API server and starts it again, with all agents there. Something else has changed before, as it always
+// has in a cluster: a server that has just started knows no versions before its own first list, and the agents' last
+// ones are such.
 func (r *results) restart(ctx context.Context, s *site, c *child) error {
 	want := 0
 	for _, n := range r.Watches {
 		want += n
+	}
+	_, err := s.cluster.Client.CoreV1().ConfigMaps(crowd.Namespace).Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "something-else"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("ConfigMap %s/something-else: create: %w", crowd.Namespace, err)
 	}
 	bytes, _, err := s.received()
 	if err != nil {
