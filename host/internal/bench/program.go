@@ -23,21 +23,21 @@ import (
 // figures are what programming one size came to. Times of single changes are in milliseconds, from the event's
 // emission to the kernel's acknowledgement; memory is in MiB, of this process.
 type figures struct {
-	Size                  string
-	All, AllCPU           float64 // seconds: the whole cluster, from emission to the last acknowledgement
-	Messages, Steps       int     // Steps: transactions
-	Longest               float64 // milliseconds: the longest transaction
-	Start                 memory
-	Endpoint, Service     spread
-	EndpointCPU           float64 // milliseconds a change, user and system
-	EndpointMessages      int     // the most of one change
-	Churn                 spread
-	ChurnCPU, ChurnRate   float64 // processors; changes a second
-	Churned               memory
-	IdleCPU               float64 // processors
-	WholePlanAgain        float64 // seconds: restart on what is there
-	WholePlanAgainMsgs    int
-	WholePlanAgainLongest float64
+	Size                string
+	All, AllCPU         float64 // seconds: the whole cluster, from emission to the last acknowledgement
+	Messages, Steps     int     // Steps: transactions
+	Longest             float64 // milliseconds: the longest transaction
+	Start               memory
+	Endpoint, Service   spread
+	EndpointCPU         float64 // milliseconds a change, user and system
+	EndpointMessages    int     // the most of one change
+	Churn               spread
+	ChurnCPU, ChurnRate float64 // processors; changes a second
+	Churned             memory
+	IdleCPU             float64 // processors
+	WholePlanAgain      float64 // seconds: restart on what is there
+	WholePlanAgainMsgs  int
+	Others              float64 // processors that other programs kept busy meanwhile
 }
 
 // memory is what the process has: live heap, resident after giving back what it can, and the most it ever had.
@@ -69,7 +69,7 @@ const churnRate = 1000
 
 // program measures one size in the present network namespace.
 func program(ctx context.Context, s size, how effort) (figures, error) {
-	f := figures{Size: s.String()}
+	f, noise := figures{Size: s.String()}, watchOthers()
 	l, err := newLab(ctx, modulePath(how.bin), how.bound)
 	if err != nil {
 		return f, err
@@ -138,6 +138,7 @@ func program(ctx context.Context, s size, how effort) (figures, error) {
 	r, seconds, err := restart(ctx, l)
 	profiled()
 	f.WholePlanAgain, f.WholePlanAgainMsgs = seconds, r.Messages
+	f.Others = noise.processors()
 	return f, err
 }
 

@@ -45,4 +45,5 @@ func printProgramming(w io.Writer, all []figures) {
 	row("resident after the changes, MiB (peak)", func(f *figures) string {
 		return fmt.Sprintf("%.0f (%.0f)", f.Churned.Resident, f.Churned.Peak)
 	})
+	row("kept busy by others meanwhile, processors", func(f *figures) string { return fmt.Sprintf("%.2f", f.Others) })
 }

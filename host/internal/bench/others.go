@@ -1,0 +1,38 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// others measures how many processors other programs keep busy: figures that were taken meanwhile are noisy.
+type others struct {
+	begin     time.Time
+	all, ours float64 // seconds of processors
+}
+
+func watchOthers() others { return others{time.Now(), machineSeconds(), cpuSeconds()} }
+
+// processors gives how many on average, since the beginning.
+func (o others) processors() float64 {
+	now := watchOthers()
+	return max(0, (now.all-o.all)-(now.ours-o.ours)) / now.begin.Sub(o.begin).Seconds()
+}
+
+// machineSeconds is the time of processors that all of the machine has used, in seconds since it came up.
+func machineSeconds() float64 {
+	const perSecond = 100 // USER_HZ, on all of Linux's architectures that Go runs on
+	text, _ := os.ReadFile("/proc/stat")
+	line, _, _ := strings.Cut(string(text), "\n")
+	sum := 0.0
+	for i, f := range strings.Fields(line) {
+		if i == 0 || i == 4 || i == 5 || i > 8 { // the name, idle, waiting for a disk, guests (counted as user)
+			continue
+		}
+		n, _ := strconv.ParseFloat(f, 64)
+		sum += n
+	}
+	return sum / perSecond
+}
