@@ -216,7 +216,7 @@ func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins 
 			said = ""
 		}
 		swapped, err := plugins.load(ctx, next)
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			log.Error("not every plugin could be loaded", "err", err)
 		}
 		changed := !next.Equal(cfg)
