@@ -56,7 +56,7 @@ func (t *table) forgetClients(n int) (some bool, err error) {
 	if !s.exists {
 		return false, nil
 	}
-	list, err := t.dumpElements(s)
+	list, err := t.dumpSettled(s)
 	if err != nil {
 		return false, err
 	}

@@ -145,15 +145,14 @@ func (t *table) loadSets() error {
 	return shape
 }
 
-// loadElements reads a set. A dump can miss or repeat elements when the kernel makes the set's hash table larger
-// meanwhile; where it tells their number, that is checked.
+// loadElements reads a set. Where the kernel tells how many elements there are, that is checked.
 func (t *table) loadElements(s *set) error {
 	put := t.loader(s)
 	if put == nil {
 		return nil
 	}
 	for try := 0; ; try++ {
-		list, err := t.dumpElements(s)
+		list, err := t.dumpSettled(s)
 		if err != nil {
 			return err
 		}
@@ -168,13 +167,33 @@ func (t *table) loadElements(s *set) error {
 	}
 }
 
-// dumpElements reads a set, each element once.
-func (t *table) dumpElements(s *set) ([]element, error) {
-	var list []element
+// settleTries is how often a set is read again while the kernel makes its hash table larger. That takes milliseconds,
+// but on a busy machine the kernel may not come to it for long.
+const settleTries = 200
+
+// dumpSettled reads a set. A dump can repeat and miss elements when the kernel makes the set's hash table larger
+// meanwhile: each of its parts leaves out as many elements as were read, in whatever order they are by then. So when one
+// is missed another comes twice, and that shows.
+func (t *table) dumpSettled(s *set) ([]element, error) {
+	for try := 1; ; try++ {
+		list, twice, err := t.dumpElements(s)
+		switch {
+		case err != nil:
+			return nil, err
+		case !twice || t.conn.lenient, s.flags&unix.NFT_SET_INTERVAL != 0: // intervals are in no hash table
+			return list, nil
+		case try == settleTries:
+			return nil, fmt.Errorf("nftables: list set %s: its hash table grew all the while: %w", s.name, errInterrupted)
+		}
+	}
+}
+
+// dumpElements reads a set, each element once, and tells whether some came twice.
+func (t *table) dumpElements(s *set) (list []element, twice bool, err error) {
 	req := t.request(unix.NFT_MSG_GETSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, func(m *messages) {
 		m.str(unix.NFTA_SET_ELEM_LIST_SET, s.name)
 	})
-	err := t.conn.dump(req, func(b []byte) {
+	err = t.conn.dump(req, func(b []byte) {
 		for typ, v := range attrs(attr(b[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			if typ == unix.NFTA_LIST_ELEM {
 				list = append(list, decodeElement(v))
@@ -182,18 +201,19 @@ func (t *table) dumpElements(s *set) ([]element, error) {
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("nftables: list set %s: %w", s.name, hint(err))
+		return nil, false, fmt.Errorf("nftables: list set %s: %w", s.name, hint(err))
 	}
 	seen := make(map[string]struct{}, len(list))
-	return slices.DeleteFunc(list, func(e element) bool {
+	once := slices.DeleteFunc(list, func(e element) bool {
 		k := string(e.key)
 		if e.intervalEnd {
 			k += "]"
 		}
-		_, twice := seen[k]
+		_, again := seen[k]
 		seen[k] = struct{}{}
-		return twice
-	}), nil
+		return again
+	})
+	return once, len(once) < len(list), nil
 }
 
 func decodeElement(b []byte) (e element) {

@@ -95,7 +95,7 @@ func (d *bed) elements() map[string]int {
 			d.Fatal(err)
 		}
 		for _, name := range t.existing() {
-			list, err := t.dumpElements(t.byName[name])
+			list, err := t.dumpSettled(t.byName[name])
 			if err != nil {
 				d.Fatal(err)
 			}
