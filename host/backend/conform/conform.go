@@ -167,6 +167,10 @@ func (s *session) restart() {
 // maxSettle bounds how often a backend may ask for another Apply.
 const maxSettle = 10
 
+// housekeeping is from how long on the other Apply that a backend asks for is no part of a change: it looks after what
+// only time ends, the connections of a member that has left for one.
+const housekeeping = time.Minute
+
 // try brings the data plane to next and lets it settle as the engine would.
 func (s *session) try(next *plan.Plan, d *plan.Delta) (sum engine.Report, err error) {
 	s.Helper()
@@ -184,7 +188,7 @@ func (s *session) try(next *plan.Plan, d *plan.Delta) (sum engine.Report, err er
 		if r.Again < 0 {
 			s.Fatalf("%s: Report.Again is %s", s.where, r.Again)
 		}
-		if r.Again == 0 {
+		if r.Again == 0 || r.Again >= housekeeping {
 			return sum, nil
 		}
 		s.sub.Advance(r.Again)

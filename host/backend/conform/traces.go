@@ -166,6 +166,11 @@ func (s *session) agree(c Client, f plan.Flow, want *plan.Outcome) string {
 		return ""
 	}
 	switch {
+	case !want.Ours && w.Taken != nil && w.Taken(f.To.Addr()):
+		if seen.Passed || seen.Verdict != plan.Reject {
+			return bad()
+		}
+		return "REJECT"
 	case !want.Ours:
 		if !seen.Passed {
 			return bad()

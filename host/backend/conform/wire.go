@@ -30,6 +30,9 @@ type Wire struct {
 	// Listen puts a server where packets to an address end up that sluice leaves alone: on the node when the address
 	// is its own, else beyond its default route. A connection to it is Seen.Passed.
 	Listen func(to netip.AddrPort, p model.Protocol) (stop func(), err error)
+	// Taken tells of an address whether what is programmed has made it the node's own, as IPVS needs it; nil: none
+	// is. What would be left alone there is refused, so that it does not meet the node's servers.
+	Taken func(a netip.Addr) bool
 	// Parallel is how many Connects may run at the same time; 0: one.
 	Parallel int
 	// Connections are made where shares are measured; 0: 2000.

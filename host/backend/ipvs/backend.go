@@ -137,10 +137,16 @@ func (b *Backend) connect() error {
 	return nil
 }
 
+// maxTotal is what the weights of a pool sum up to at most, as in the nftables backend. IPVS would hold weights up to
+// 65535 each, but wrr goes through them from the highest down: of 65535, 65535 and 21845 the third gets nothing for
+// the first 87,380 connections. So weights are in lowest terms, and a round is over after a thousand connections.
+const maxTotal = 1000
+
 // capsOf tells what can be held with these schedulers.
 func capsOf(have map[string]bool) plan.Caps {
 	c := plan.Caps{
-		Name: "ipvs", Idle: true, Balances: []plan.Balance{plan.Random},
+		Name: "ipvs", Ratios: true, MaxTotal: maxTotal, Idle: true,
+		Balances:  []plan.Balance{plan.Random},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
 	}
 	if have["wrr"] {

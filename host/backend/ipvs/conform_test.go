@@ -132,6 +132,19 @@ func subject(t *testing.T) conform.Subject {
 		},
 	}
 	s.Wire = d.Wire(t)
-	s.Wire.Parallel = 8
+	s.Wire.Parallel, s.Wire.Connections = 8, 1000
+	s.Wire.Taken = func(a netip.Addr) bool {
+		l, err := openLink(d.Lab.Node.Fd(), DefaultLink)
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		defer l.close()
+		bound, _, err := l.list()
+		if err != nil {
+			t.Error(err)
+		}
+		return bound[a]
+	}
 	return s
 }
