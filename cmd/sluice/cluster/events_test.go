@@ -1,10 +1,14 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestEventsTellOperators: of the start, and of a Service whose policy there is not.
@@ -45,4 +49,49 @@ func TestPlanReadsTheCluster(t *testing.T) {
 	if out, err := r.command("plan", "--kubeconfig", filepath.Join(r.dir, "none"), "--node", "n1"); err == nil || !strings.Contains(out, "none") {
 		t.Errorf("no kubeconfig: %v\n%s", err, out)
 	}
+}
+
+var latency = regexp.MustCompile(`(?m)^kubeproxy_network_programming_duration_seconds_(count|sum)(?:\{[^}]*\})? (\S+)$`)
+
+// TestTheProgrammingLatencyIsMeasured: from the time that the controller writes into the slice to the kernel's answer.
+// What was there at the start does not count.
+func TestTheProgrammingLatencyIsMeasured(t *testing.T) {
+	s := newScene(t, "latency")
+	n1 := s.nodes["n1"]
+	s.apply(web)
+	s.pod("a", "web", n1, "")
+	s.eventually("the slice has a", func() error { return s.inSlice("web", "a") })
+	r := s.run("n1", "")
+	vip := s.vip("web", false)
+	s.expect(n1.client, vip, "a")
+	measured := func() (count, sum float64) {
+		for _, m := range latency.FindAllStringSubmatch(r.metrics(), -1) {
+			v, err := strconv.ParseFloat(m[2], 64)
+			s.must(err)
+			if m[1] == "count" {
+				count += v
+			} else {
+				sum += v
+			}
+		}
+		return count, sum
+	}
+	s.eventually("no change that was there before is measured", func() error {
+		if text := r.metrics(); !strings.Contains(text, "kubeproxy_network_programming_duration_seconds_count") {
+			return errors.New("there is no such metric")
+		}
+		if count, _ := measured(); count != 0 {
+			return fmt.Errorf("%v are", count)
+		}
+		return nil
+	})
+	time.Sleep(1100 * time.Millisecond) // Pods are ready since a whole second: this one's has to be after the start
+	s.pod("b", "web", n1, "")
+	s.expect(n1.client, vip, "a b")
+	s.eventually("measured", func() error {
+		if count, sum := measured(); count == 0 || sum < 0 || sum > count*patience.Seconds() {
+			return fmt.Errorf("%v changes in %v s", count, sum)
+		}
+		return nil
+	})
 }

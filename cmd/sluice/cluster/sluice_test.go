@@ -2,14 +2,20 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net"
+	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -174,8 +180,51 @@ func (r *run) restartedByKill(meanwhile func()) string {
 	return m[1]
 }
 
-// saved waits until the checkpoint has what sluice knows now: it follows a change within a second.
-func (r *run) saved() { time.Sleep(1200 * time.Millisecond) }
+var (
+	programmed = regexp.MustCompile(`(?m)^time=(\S+) level=INFO msg=(?:changed|"the data plane holds the plan")`)
+	saves      = regexp.MustCompile(`(?m)^sluice_checkpoint_last_success_timestamp_seconds (\S+)$`)
+)
+
+// saved waits until the checkpoint has what the last change has made: it follows within a second, or a few where the
+// disk is slow.
+func (r *run) saved() {
+	r.Helper()
+	lines := programmed.FindAllStringSubmatch(r.log.String(), -1)
+	if len(lines) == 0 {
+		r.Fatalf("%s has programmed nothing:\n%s", r.place.name, r.log)
+	}
+	last, err := time.Parse(time.RFC3339, lines[len(lines)-1][1])
+	r.must(err)
+	r.eventually("the checkpoint is written", func() error {
+		m := saves.FindStringSubmatch(r.metrics())
+		if m == nil {
+			return errors.New("never")
+		}
+		at, err := strconv.ParseFloat(m[1], 64)
+		if err == nil && at < float64(last.UnixMilli())/1000 {
+			err = fmt.Errorf("not since %s", last)
+		}
+		return err
+	})
+}
+
+// metrics asks sluice for its metrics, on the node's loopback link; "" when it does not answer.
+func (r *run) metrics() string {
+	r.Helper()
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return r.place.Node.Dial(ctx, network, netip.MustParseAddrPort("127.0.0.1:10249"))
+		},
+	}}
+	resp, err := client.Get("http://127.0.0.1:10249/metrics")
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	return string(text)
+}
 
 // monitor follows what anybody writes to the node's nftables.
 func (r *run) monitor() {
