@@ -88,3 +88,9 @@ func TestAnotherProcessIsMeasured(t *testing.T) {
 		t.Error("CPU time of a process that is gone")
 	}
 }
+
+func TestBusyIsAShare(t *testing.T) {
+	if got, err := gauge.Busy(50 * time.Millisecond); err != nil || got < 0 || got > 1 {
+		t.Errorf("%v, %v", got, err)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/internal/crowd"
+	"github.com/sluice-proxy/sluice/host/internal/gauge"
 	"github.com/sluice-proxy/sluice/host/kubelab"
 )
 
@@ -37,6 +38,9 @@ func (b *bench) measure(ctx context.Context, p *proxy, services int, into *cell)
 	if n, err = b.site.addNode(ctx); err != nil {
 		return nil, err
 	}
+	if err := b.calm(); err != nil {
+		return nil, err
+	}
 	before, err := crowd.Watches(ctx, b.site.cluster)
 	if err != nil {
 		return nil, err
@@ -65,6 +69,24 @@ func (b *bench) measure(ctx context.Context, p *proxy, services int, into *cell)
 	}
 	into.Peak = append(into.Peak, r.Peak())
 	return n, nil
+}
+
+// calm waits, for a while, until nobody does much: what was before, such as freeing rules, shall not meet a start.
+func (b *bench) calm() error {
+	if b.quick {
+		return nil
+	}
+	const enough, patience = 0.2, 20 * time.Second
+	for until := time.Now().Add(patience); ; {
+		busy, err := gauge.Busy(500 * time.Millisecond)
+		if err != nil || busy < enough {
+			return err
+		}
+		if time.Now().After(until) {
+			b.progress("this machine is not quiet: %.0f %% busy, with nothing running here", 100*busy)
+			return nil
+		}
+	}
 }
 
 // await measures the start.

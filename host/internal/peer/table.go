@@ -42,6 +42,8 @@ func most(v []float64) float64   { return gauge.SpreadOf(slices.Clone(v)).Max }
 // short is a number with three digits that matter.
 func short(v float64) string {
 	switch {
+	case v == 0:
+		return "–"
 	case v >= 100:
 		return fmt.Sprintf("%.0f", v)
 	case v >= 10:
@@ -52,9 +54,9 @@ func short(v float64) string {
 	return fmt.Sprintf("%.3f", v)
 }
 
-// against is "a / b = ratio ×".
+// against is "a / b = ratio ×", without a ratio where one of them was not measured.
 func against(a, b float64) string {
-	if b == 0 {
+	if a == 0 || b == 0 {
 		return short(a) + " / " + short(b)
 	}
 	return fmt.Sprintf("%s / %s = **%s×**", short(a), short(b), short(a/b))
