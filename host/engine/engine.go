@@ -46,7 +46,7 @@ type Engine struct {
 	degraded map[plan.Key][]plan.Degradation
 	memory   memory
 	notYet   time.Time // no step before this time
-	askUntil time.Time // no plugin is asked after this time, in this step
+	askUntil time.Time // no plugin is asked after this time, in this step; zero: none has been
 	stale    map[plan.Key]plan.Stale
 	staleAt  time.Time // when to try again to forget stale flows
 	drift    drift
@@ -80,7 +80,13 @@ func New(o Options) *Engine {
 		stale:    map[plan.Key]plan.Stale{},
 		drift:    drift{ready: make(chan struct{}, 1)},
 	}
-	o.Planner.Limit(func() bool { return time.Now().After(e.askUntil) })
+	o.Planner.Limit(func() bool {
+		now := time.Now()
+		if e.askUntil.IsZero() { // from the first question on, so that there is one in each step
+			e.askUntil = now.Add(askFor)
+		}
+		return now.After(e.askUntil)
+	})
 	return e
 }
 
@@ -165,7 +171,7 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 	if now.Before(e.notYet) && !repair {
 		return earliest(e.notYet, repairAt)
 	}
-	e.notYet, e.askUntil = now.Add(e.MinSync), now.Add(askFor)
+	e.notYet, e.askUntil = now.Add(e.MinSync), time.Time{}
 	e.Planner.Apply(e.mail.take())
 	step := e.Planner.Plan(now)
 	if step.Left > 0 {
@@ -193,6 +199,9 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 		e.drift.next = did.At.Add(max(repairPause, 10*did.Took))
 	}
 	e.Observer.Programmed(&did)
+	if step.Left > 0 {
+		e.Planner.Pace(did.At.Sub(now))
+	}
 	e.reset(ctx, step.Resets)
 	e.forget(ctx, step.Stale)
 	e.memory.touched = e.memory.touched || step.Planned > 0

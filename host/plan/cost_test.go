@@ -130,7 +130,7 @@ func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
 		p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 7)}})
 		all = append(all, model.Change{Kind: model.SliceKind, Name: name, Slice: slice(name, 7)})
 		step := p.Plan(now)
-		if step.Planned > turn+1 {
+		if step.Planned > firstTurn+1 {
 			t.Fatalf("step %d planned %d Services", steps, step.Planned)
 		}
 		f := p.Current().Frontends[Key{Addr: p.cluster.Services[name].ClusterIPs[0], Port: 80, Protocol: model.TCP}]
@@ -145,7 +145,7 @@ func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
 		}
 		left = step.Left
 	}
-	if steps < services/turn-1 || steps > services/turn+1 {
+	if steps < services/firstTurn-1 || steps > services/firstTurn+1 {
 		t.Errorf("%d steps for %d Services", steps, services)
 	}
 	scratch := NewPlanner(testSettings(), nativePlugins)
@@ -153,6 +153,36 @@ func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
 	scratch.Plan(now)
 	if !scratch.Current().Equal(p.Current()) {
 		t.Error("in turns it is another plan than at once")
+	}
+}
+
+func TestTurnsFollowHowLongAStepTakes(t *testing.T) {
+	p := NewPlanner(testSettings(), nativePlugins)
+	p.Limit(func() bool { return false })
+	p.Apply(many(3000, 1))
+	now := time.Unix(1000, 0)
+	p.Plan(now)
+	move := 0
+	planned := func() int {
+		if move++; len(p.late) == 0 {
+			p.Apply([]model.Change{ownNode(fmt.Sprint("z", move%2))})
+		}
+		return p.Plan(now).Planned
+	}
+	for range 20 {
+		p.Pace(time.Second)
+		if n := planned(); n > firstTurn {
+			t.Fatalf("%d Services while steps take a second", n)
+		}
+	}
+	if n := planned(); n != leastTurn {
+		t.Errorf("%d Services when steps take long, want %d", n, leastTurn)
+	}
+	for range 20 {
+		p.Pace(time.Millisecond)
+	}
+	if n := planned(); n != mostTurn {
+		t.Errorf("%d Services when steps take a millisecond, want %d", n, mostTurn)
 	}
 }
 

@@ -44,8 +44,10 @@ type Planner struct {
 	builder  *Builder
 	zones    []abi.Zone
 	services map[model.Name]*planned
-	dirty    map[model.Name]bool // to be looked at; true: it has changed itself, false: its time has come, or what all share has changed
-	late     []model.Name        // those that have not changed themselves, the longest due first; what is not dirty does not count
+	dirty    map[model.Name]bool // Services that have changed themselves
+	waits    map[model.Name]bool // others that are to be looked at: their time has come, or what all share has changed
+	late     []model.Name        // those, the longest due first; what does not wait any more does not count
+	turn     int                 // how many of them a limited step takes
 	stale    bool                // facts, rules, global and zones are to be worked out again
 	wakes    wakes
 	warnings []string // as of the last refresh
@@ -101,6 +103,8 @@ func NewPlanner(s Settings, plugins func(policy.Step) (policy.Plugin, error)) *P
 		builder:  NewBuilder(),
 		services: map[model.Name]*planned{},
 		dirty:    map[model.Name]bool{},
+		waits:    map[model.Name]bool{},
+		turn:     firstTurn,
 		account:  account{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
 	}
 	p.Configure(s)
@@ -144,9 +148,9 @@ func (p *Planner) Replace(cluster *model.Snapshot) {
 // Reloaded says that plugins have changed: the Services of policies are looked at again, and those plugins asked
 // whose revision is another.
 func (p *Planner) Reloaded() {
-	for name, s := range p.services {
-		if s.decided != nil {
-			p.dirty[name] = true
+	for _, name := range p.Names() {
+		if p.services[name].decided != nil {
+			p.due(name)
 		}
 	}
 }
@@ -206,13 +210,11 @@ func (p *Planner) Plan(now time.Time) Step {
 		p.one(name, now, &step)
 	}
 	step.Planned = len(changed)
+	for _, name := range changed {
+		delete(p.waits, name)
+	}
 	p.onTime(now, &step)
-	switch {
-	case step.Left > 0:
-		for _, name := range changed {
-			delete(p.dirty, name)
-		}
-	case len(p.dirty) > 0:
+	if len(p.dirty) > 0 {
 		p.dirty = map[model.Name]bool{} // not clear: that costs as much as the map was ever large
 	}
 	step.Delta = p.builder.Take()
@@ -235,14 +237,29 @@ func (p *Planner) Plan(now time.Time) Step {
 	return step
 }
 
-// turn is how many Services that have not changed themselves a limited step takes: some 10 ms of planning and
-// programming, for which a change that comes meanwhile waits.
-const turn = 256
+// Of Services that have not changed themselves a limited step takes as many as take about stepTime to plan and to
+// program: for so long a change that comes meanwhile waits.
+const (
+	firstTurn = 128
+	leastTurn = 8
+	mostTurn  = 2048
+	stepTime  = 20 * time.Millisecond
+)
+
+// Pace is told how long the last step took, planned and programmed, when it left some Services for the next.
+func (p *Planner) Pace(took time.Duration) {
+	switch {
+	case took > 2*stepTime:
+		p.turn = max(p.turn/2, leastTurn)
+	case took < stepTime/2:
+		p.turn = min(p.turn*2, mostTurn)
+	}
+}
 
 // due has a Service looked at that has not changed itself.
 func (p *Planner) due(name model.Name) {
-	if _, noted := p.dirty[name]; !noted {
-		p.dirty[name], p.late = false, append(p.late, name)
+	if !p.waits[name] && !p.dirty[name] {
+		p.waits[name], p.late = true, append(p.late, name)
 	}
 }
 
@@ -251,29 +268,28 @@ func (p *Planner) due(name model.Name) {
 func (p *Planner) onTime(now time.Time, step *Step) {
 	took := 0
 	for i, name := range p.late {
-		if changed, noted := p.dirty[name]; changed || !noted {
-			continue // planned as changed
+		if !p.waits[name] {
+			continue // it has changed since, and was planned
 		}
-		if later := p.chains.Later; later != nil && (took == turn || later()) {
+		if later := p.chains.Later; later != nil && (took == p.turn || later()) {
 			p.late = p.late[i:]
-			step.Left = len(p.late)
+			step.Left = len(p.waits)
 			return
 		}
 		p.one(name, now, step)
-		delete(p.dirty, name)
+		delete(p.waits, name)
 		took++
 		step.Planned++
 	}
-	p.late = nil
+	if p.late != nil {
+		p.late, p.waits = nil, map[model.Name]bool{}
+	}
 }
 
 // order gives the Services that have changed, by name, those without a policy first: they wait for nobody's plugin.
 func (p *Planner) order() []model.Name {
 	var plain, decided []model.Name
 	for _, name := range slices.SortedFunc(maps.Keys(p.dirty), model.Name.Compare) {
-		if !p.dirty[name] {
-			continue
-		}
 		if svc := p.cluster.Services[name]; svc != nil {
 			if pol, _ := p.settings.Policies.For(svc); pol != nil {
 				decided = append(decided, name)
