@@ -63,9 +63,18 @@ func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (r 
 		jobs = b.jobs(d)
 	}
 	var errs []error
+	b.each(jobs, b.learn)
 	b.each(jobs, b.membersIn)
+	if b.now.replaces {
+		// What forwards without the addresses stops to in the moment in which the companion comes.
+		b.each(jobs, b.bind)
+	}
 	if r, err = b.frontends(ctx, next, d, jobs); err != nil {
 		return r, errors.Join(append(failures(jobs), err)...)
+	}
+	b.now.replaces = false
+	for _, j := range jobs {
+		b.settle(j)
 	}
 	b.each(jobs, b.bind)
 	b.each(jobs, b.weights)
@@ -336,9 +345,7 @@ func (b *Backend) weights(j *job) error {
 
 // bind makes a frontend's address the node's.
 func (b *Backend) bind(j *job) error {
-	b.freeMarks(j)
 	if j.next == nil {
-		b.now.list(j.key, -1)
 		return nil
 	}
 	a := j.key.Addr
@@ -350,6 +357,15 @@ func (b *Backend) bind(j *job) error {
 	}
 	b.now.bound[a] = true
 	return nil
+}
+
+// settle notes what the companion has now.
+func (b *Backend) settle(j *job) {
+	if j.err == nil {
+		if b.freeMarks(j); j.next == nil {
+			b.now.list(j.key, -1)
+		}
+	}
 }
 
 // freeMarks forgets marks that the companion has no more.
@@ -374,11 +390,8 @@ func (b *Backend) freeMarks(j *job) {
 func (b *Backend) frontends(ctx context.Context, next *plan.Plan, d *plan.Delta, jobs []*job) (engine.Report, error) {
 	var bad bool
 	for _, j := range jobs {
-		bad = bad || j.err != nil
+		bad = bad || j.err != nil && j.key.Addr.IsValid()
 		if j.err == nil && j.next != nil {
-			if err := b.learn(j.key); err != nil {
-				return engine.Report{}, err
-			}
 			b.now.list(j.key, 1)
 		}
 	}
@@ -402,14 +415,14 @@ func (b *Backend) frontends(ctx context.Context, next *plan.Plan, d *plan.Delta,
 }
 
 // learn finds out whether an address that a frontend is new at is the node's own.
-func (b *Backend) learn(k plan.Key) error {
-	a := k.Addr
-	if k.IsNodePort() || b.now.vips[a] > 0 || b.now.bound[a] || b.now.own[a] {
+func (b *Backend) learn(j *job) error {
+	a := j.key.Addr
+	if j.next == nil || j.key.IsNodePort() || b.now.vips[a] > 0 || b.now.bound[a] || b.now.own[a] {
 		return nil
 	}
 	local, err := b.links.local(a)
 	if err != nil {
-		return fmt.Errorf("ipvs: look up the route to %s: %w", a, err)
+		return fmt.Errorf("look up the route to %s: %w", a, err)
 	}
 	if local {
 		b.now.own[a] = true

@@ -91,6 +91,7 @@ func (d *bed) run(stdin, name string, args ...string) (string, error) {
 type fault struct {
 	left  int
 	lost  bool
+	dead  bool // and every one after it
 	fired bool
 }
 
@@ -98,7 +99,10 @@ var errInjected = errors.New("injected")
 
 // message counts one message and sends it, or not.
 func (f *fault) message(send func() error) error {
-	if f == nil || f.fired {
+	switch {
+	case f != nil && f.dead && f.fired:
+		return errInjected
+	case f == nil || f.fired:
 		return send()
 	}
 	if f.left--; f.left > 0 {
@@ -149,7 +153,11 @@ type faultyCompanion struct {
 
 func (c faultyCompanion) Apply(ctx context.Context, next *planPlan, d *planDelta) (engine.Report, error) {
 	f := c.f.fault
-	if f == nil || f.fired {
+	switch {
+	case f != nil && f.dead && (f.fired || f.left == 1):
+		f.fired = true
+		return engine.Report{}, errInjected
+	case f == nil || f.fired:
 		return c.companion.Apply(ctx, next, d)
 	}
 	disarm := c.companion.(interface {

@@ -3,6 +3,7 @@ package ipvs
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 
@@ -132,7 +133,10 @@ func (l *link) addr(a netip.Addr) (*netlink.Dummy, *netlink.Addr) {
 	bits := a.BitLen()
 	n := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits, bits)}, Flags: noPrefixRoute}
 	if a.Is6() {
+		// Deprecated from the start: the kernel chooses it as the source for nothing that goes elsewhere, not for
+		// what is masqueraded either.
 		n.Flags |= unix.IFA_F_NODAD
+		n.PreferedLft, n.ValidLft = 0, math.MaxUint32
 	} else {
 		// The kernel does not choose it as the source for what goes elsewhere.
 		n.Scope = unix.RT_SCOPE_HOST

@@ -18,6 +18,8 @@ type state struct {
 	marks   nftables.Marks
 	servers map[serverKey]*server
 	foreign map[serverKey]service
+	// replaces: the tables are not a companion's, but maybe those of the nftables backend, which forward by themselves.
+	replaces bool
 	bound   map[netip.Addr]bool // on our link
 	own     map[netip.Addr]bool // the node's own: not ours to add or to take away
 
@@ -47,6 +49,7 @@ func (b *Backend) load(ctx context.Context) (*state, error) {
 	s.plan, s.marks, err = b.companion.ReadMarks(ctx)
 	if nftables.NotOurs(err) {
 		s.plan, s.marks, err = &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}}, nftables.Marks{}, nil
+		s.replaces = true
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: the companion: %w", err)
