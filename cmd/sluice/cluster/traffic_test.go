@@ -72,7 +72,7 @@ const tries = 100
 func answers(from *netlab.Host, to netip.AddrPort) (string, error) {
 	seen := map[string]bool{}
 	for range tries {
-		a, err := from.Ask("tcp", to, 2*time.Second)
+		a, err := from.Ask("tcp", to, patience)
 		if err != nil {
 			return "", err
 		}
@@ -127,7 +127,7 @@ func (s *scene) share(from *netlab.Host, to netip.AddrPort, of ...string) float6
 	const n = 500
 	hits := 0
 	for range n {
-		a, err := from.Ask("tcp", to, 2*time.Second)
+		a, err := from.Ask("tcp", to, patience)
 		s.must(err)
 		if slices.Contains(of, a.Server) {
 			hits++
@@ -194,16 +194,20 @@ func (c *conversation) goesOn() {
 // load connects all the time until it is stopped; not one connection may fail.
 func (s *scene) load(from *netlab.Host, to netip.AddrPort) (stop func()) {
 	var done atomic.Bool
-	var count atomic.Int64
+	var count, slow atomic.Int64
 	var all sync.WaitGroup
 	for range 2 {
 		all.Go(func() {
 			for !done.Load() {
+				begin := time.Now()
 				if _, err := from.Ask("tcp", to, patience); err != nil {
 					s.Errorf("connection %d of %s to %s failed: %v", count.Load(), hostName(from), to, err)
 					return
 				}
 				count.Add(1)
+				if time.Since(begin) >= time.Second {
+					slow.Add(1)
+				}
 				time.Sleep(time.Millisecond)
 			}
 		})
@@ -214,7 +218,7 @@ func (s *scene) load(from *netlab.Host, to netip.AddrPort) (stop func()) {
 		once.Do(func() {
 			done.Store(true)
 			all.Wait()
-			s.Logf("%d connections of %s to %s", count.Load(), hostName(from), to)
+			s.Logf("%d connections of %s to %s, %d of them longer than a second", count.Load(), hostName(from), to, slow.Load())
 			if count.Load() < 100 && !s.Failed() {
 				s.Error("too few: this says little")
 			}
