@@ -181,7 +181,7 @@ func (n *node) end(s os.Signal) error {
 // logs waits for a line of the log.
 func (n *node) logs(text string) {
 	n.Helper()
-	for end := time.Now().Add(10 * time.Second); !strings.Contains(n.log.String(), text); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Duration(slowness()) * 10 * time.Second); !strings.Contains(n.log.String(), text); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			n.Fatalf("no %q in the log:\n%s", text, n.log)
 		}
@@ -211,7 +211,7 @@ func (n *node) expect(what, want string) {
 	n.Helper()
 	var got string
 	var err error
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Duration(slowness()) * 5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if got, err = n.answers(); err == nil && got == want {
 			return
 		}

@@ -36,7 +36,7 @@ func Build(ctx context.Context, series string, newest bool, out io.Writer) (stri
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", fmt.Errorf("vm: build kernel %s: %w", series, err)
 	}
-	unlock, err := b.lock(filepath.Join(cache, "lock-"+series))
+	unlock, err := b.lock(ctx, filepath.Join(cache, "lock-"+series))
 	if err != nil {
 		return "", fmt.Errorf("vm: build kernel %s: %w", series, err)
 	}
@@ -91,22 +91,24 @@ func (b *builder) needs(tools ...string) error {
 
 // lock waits until this is the only process that builds the series. The kernel gives the lock back when the process
 // ends, however that is.
-func (b *builder) lock(path string) (func(), error) {
+func (b *builder) lock(ctx context.Context, path string) (func(), error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
 		fmt.Fprintf(b.out, "vm: another process builds it: waiting for %s\n", path)
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		for errors.Is(err, unix.EINTR) {
-			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		for errors.Is(err, unix.EWOULDBLOCK) {
+			select {
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			case <-time.After(200 * time.Millisecond):
+				err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+			}
 		}
-		if err != nil {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-	} else if err != nil {
+	}
+	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}

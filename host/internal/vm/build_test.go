@@ -1,0 +1,93 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestACachedKernelIsTakenAndNothingIsBuilt(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
+	t.Setenv("PATH", "") // nothing could be built
+	if _, err := Build(t.Context(), "6.12", false, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "apt-get install") || !strings.Contains(err.Error(), "binutils") {
+		t.Errorf("an empty cache: %v", err)
+	}
+	at := time.Unix(1_700_000_000, 0)
+	for i, version := range []string{"6.12.1-1", "6.12.10-1", "6.12.9-1"} {
+		dir := filepath.Join(cache, "sluice", "vm", keyOf("6.12", version))
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(dir, "linux")
+		if err := os.WriteFile(file, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(file, at, at.Add(time.Duration(i%2)*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := Build(t.Context(), "6.12", false, &bytes.Buffer{})
+	if want := filepath.Join(cache, "sluice", "vm", keyOf("6.12", "6.12.10-1"), "linux"); err != nil || got != want {
+		t.Errorf("got %s, %v, want the newest, %s", got, err, want)
+	}
+	if got, err := Cached("6.1"); got != "" || err != nil {
+		t.Errorf("6.1 is %q, %v: that is another series", got, err)
+	}
+}
+
+func TestOneProcessBuildsAtATime(t *testing.T) {
+	var out bytes.Buffer
+	b := &builder{out: &out}
+	path := filepath.Join(t.TempDir(), "lock")
+	unlock, err := b.lock(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	impatient, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := b.lock(impatient, path); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(out.String(), "another process") {
+		t.Errorf("%v, %q", err, out.String())
+	}
+	unlock()
+	again, err := b.lock(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
+}
+
+func TestAnOptionThatTheKernelDoesNotTakeIsAnError(t *testing.T) {
+	all := options()
+	if !slices.Contains(all, "CONFIG_IP_VS=y") || slices.ContainsFunc(all, func(o string) bool { return !strings.HasPrefix(o, "CONFIG_") }) {
+		t.Fatalf("options: %v", all)
+	}
+	if err := taken([]byte("# more\n" + strings.Join(all, "\n") + "\nCONFIG_MORE=y\n")); err != nil {
+		t.Error(err)
+	}
+	without := slices.DeleteFunc(slices.Clone(all), func(o string) bool { return o == "CONFIG_IP_VS=y" })
+	if err := taken([]byte(strings.Join(without, "\n"))); err == nil || !strings.HasSuffix(err.Error(), "did not take CONFIG_IP_VS=y") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAStepThatFailsSaysWhatItSaid(t *testing.T) {
+	var out bytes.Buffer
+	b := &builder{out: &out, dir: t.TempDir()}
+	err := b.run(t.Context(), "sh", "-c", "echo reason; exit 3")
+	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "reason") || !strings.Contains(out.String(), "vm: sh -c") {
+		t.Errorf("%v, %q", err, out.String())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	if err := b.run(ctx, "sh", "-c", "sleep 100 & sleep 100"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > 20*time.Second {
+		t.Errorf("%v after %s", err, time.Since(begin))
+	}
+}
