@@ -72,6 +72,7 @@ func findings(ctx context.Context, cfg *config.Config) []probe.Finding {
 	return slices.Concat(
 		h.Capabilities(cfg.OOMScoreAdj),
 		kernelFindings(nftables.Probe(ctx)),
+		ipvsFindings(ctx, cfg),
 		h.Conntrack(probe.Conntrack(cfg.Conntrack), probe.ConntrackEntries),
 		h.Sysctls(),
 		configFindings(cfg, hostLinks()),
@@ -117,7 +118,7 @@ func hostLinks() links {
 	for _, i := range all {
 		l.names = append(l.names, i.Name)
 	}
-	addrs, aerr := localAddrs()
+	addrs, aerr := localAddrs("")
 	l.addrs, l.err = addrs, errors.Join(err, aerr)
 	return l
 }

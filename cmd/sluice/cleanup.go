@@ -7,16 +7,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 	"github.com/sluice-proxy/sluice/host/kubeproxy"
 )
 
 func newCleanupCommand() *cobra.Command {
 	var kube bool
+	var link string
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that sluice owns from this kernel",
-		Long: `Removes sluice's nftables tables, and nothing else. Established connections go on as long as the kernel tracks
+		Long: `Removes sluice's nftables tables, its IPVS virtual servers and its link, and nothing else. Established connections go on as long as the kernel tracks
 them; new ones no longer find a Service. The settings of the connection table stay as they are.
 
 With --kube-proxy it removes what kube-proxy has left instead, and nothing of sluice's: its nftables tables, its
@@ -41,7 +42,7 @@ Neither is done while what would write it back is running.`,
 				return err
 			}
 			defer unlock()
-			removed, err := nftables.Cleanup(ctx, nftables.Options{Now: time.Now})
+			removed, err := ipvs.Cleanup(ctx, ipvs.Options{Now: time.Now, Link: link})
 			for _, what := range removed {
 				fmt.Fprintln(cmd.OutOrStdout(), "removed", what)
 			}
@@ -51,6 +52,7 @@ Neither is done while what would write it back is running.`,
 			return err
 		},
 	}
+	cmd.Flags().StringVar(&link, "interface", ipvs.DefaultLink, "link with the addresses of mode ipvs: ipvs.interface of the configuration")
 	cmd.Flags().BoolVar(&kube, "kube-proxy", false, "remove what kube-proxy has left, and nothing of sluice's")
 	return cmd
 }

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/wasm"
@@ -35,7 +32,7 @@ func (in *inputFlags) register(cmd *cobra.Command) {
 	in.sourceFlags.register(cmd)
 	cmd.Flags().StringVar(&in.node, "node", "", "name of this node (default: hostnameOverride of the configuration, else the host's name)")
 	cmd.Flags().StringVar(&in.config, "config", "", "configuration file (SluiceConfiguration)")
-	cmd.Flags().StringVar(&in.mode, "mode", "", "data plane: nftables (default: mode of the configuration)")
+	cmd.Flags().StringVar(&in.mode, "mode", "", "data plane: nftables or ipvs (default: mode of the configuration)")
 }
 
 // load reads the configuration and lays the flags over it.
@@ -53,8 +50,8 @@ func (in *inputFlags) load() (*config.Config, error) {
 	if in.mode != "" {
 		cfg.Mode = in.mode
 	}
-	if cfg.Mode != config.ModeNFTables {
-		return nil, usageError{fmt.Errorf("--mode %q: must be %s", cfg.Mode, config.ModeNFTables)}
+	if cfg.Mode != config.ModeNFTables && cfg.Mode != config.ModeIPVS {
+		return nil, usageError{fmt.Errorf("--mode %q: must be %s or %s", cfg.Mode, config.ModeNFTables, config.ModeIPVS)}
 	}
 	if in.node != "" {
 		cfg.HostnameOverride = in.node
@@ -87,10 +84,11 @@ func settings(cfg *config.Config, local []netip.Addr) plan.Settings {
 
 // caps are those of the data plane that the plan is for, without opening it.
 func (in *inputFlags) caps() (plan.Caps, error) {
-	if _, err := in.load(); err != nil {
+	cfg, err := in.load()
+	if err != nil {
 		return plan.Caps{}, err
 	}
-	return new(nftables.Backend).Caps(), nil // constant: the same without a kernel
+	return capsOf(cfg.Mode), nil
 }
 
 // planner plans the cluster once, as it is now. Problems of objects go to standard error; they do not stop it.
@@ -151,31 +149,4 @@ func openPlugins(ctx context.Context, cfg *config.Config, log *slog.Logger) (*pl
 			log.Warn("closing the plugin host", "err", err)
 		}
 	}, nil
-}
-
-// localAddrs are the addresses on this host's links.
-func localAddrs() ([]netip.Addr, error) {
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("this host's addresses: %w", err)
-	}
-	var out []netip.Addr
-	for _, a := range all {
-		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok {
-				out = append(out, ip.Unmap())
-			}
-		}
-	}
-	return out, nil
-}
-
-// readKernel reads what sluice holds in this kernel, by the rights that the caller has.
-func readKernel(ctx context.Context) (_ *plan.Plan, err error) {
-	b, err := nftables.Open(nftables.Options{Now: time.Now})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	return b.Read(ctx)
 }

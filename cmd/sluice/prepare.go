@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -37,7 +38,12 @@ func (f *runFlags) initialize() error {
 	if err != nil {
 		return err
 	}
-	return setConntrack(thisHost(), cfg, newLogger(cfg, f.verbosity))
+	log := newLogger(cfg, f.verbosity)
+	err = setConntrack(thisHost(), cfg, log)
+	if cfg.Mode == config.ModeIPVS {
+		err = errors.Join(err, ipvs.Prepare(ipvsOptions(cfg, log), log))
+	}
+	return err
 }
 
 // prepare does at each start what --init-only does, and what is about this process. What it may not do is a warning:
@@ -88,7 +94,7 @@ func unjoin(err error) []error {
 
 // followLocalAddrs reads the addresses on this host's links from time to time, as NodePorts may be wanted on all of
 // them. It ends with ctx.
-func followLocalAddrs(ctx context.Context, every time.Duration, last []netip.Addr, e *engine.Engine, log *slog.Logger) {
+func followLocalAddrs(ctx context.Context, link string, every time.Duration, last []netip.Addr, e *engine.Engine, log *slog.Logger) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -97,7 +103,7 @@ func followLocalAddrs(ctx context.Context, every time.Duration, last []netip.Add
 			return
 		case <-tick.C:
 		}
-		now, err := localAddrs()
+		now, err := localAddrs(link)
 		if err != nil {
 			log.Warn("reading this host's addresses", "err", err)
 			continue

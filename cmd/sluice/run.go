@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/conntrack"
 	"github.com/sluice-proxy/sluice/host/engine"
@@ -88,11 +87,11 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 		tellLeftovers(ctx, log)
 	}
 	prepare(cfg, log)
-	local, err := localAddrs()
+	local, err := localAddrs(cfg.IPVS.Interface)
 	if err != nil {
 		return err
 	}
-	backend, err := nftables.Open(nftables.Options{Now: time.Now, Log: log})
+	backend, err := openBackend(cfg, log)
 	if err != nil {
 		return err
 	}
@@ -138,6 +137,13 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 	observer, stopSmall := keepSmall(ctx, seen.observer(), cfg.SyncPeriod)
 	defer stopSmall()
 	options.Observer = observer
+	if cfg.Mode != config.ModeIPVS {
+		retiring, stop := context.WithCancel(ctx)
+		first := &firstHeld{Observer: options.Observer, do: func() { retireIPVS(retiring, cfg, log) }}
+		defer first.wait.Wait()
+		defer stop()
+		options.Observer = first
+	}
 	if f.kubeProxy {
 		first := &firstHeld{Observer: options.Observer, do: func() {
 			if err := removeLeftovers(ctx, log); err != nil {
@@ -175,7 +181,7 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 			}
 		})
 	}()
-	go followLocalAddrs(ctx, cfg.SyncPeriod, local, e, log)
+	go followLocalAddrs(ctx, cfg.IPVS.Interface, cfg.SyncPeriod, local, e, log)
 	defer func() { cancel(); <-watched }()
 	log.Info("sluice runs", "version", buildVersion(), "node", cfg.HostnameOverride, "source", from.name, "mode", cfg.Mode)
 	err = e.Run(ctx)
@@ -225,7 +231,7 @@ func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins 
 		if !swapped && !changed {
 			return
 		}
-		local, err := localAddrs()
+		local, err := localAddrs(cfg.IPVS.Interface)
 		if err != nil {
 			log.Error("reading this host's addresses; the configuration is not taken in", "err", err)
 			return

@@ -48,6 +48,7 @@ type Config struct {
 	MinSyncPeriod      time.Duration // the least time between two writes; 0: at once
 	SyncPeriod         time.Duration // how often what failed is tried again, and drift is looked for
 	Conntrack          Conntrack
+	IPVS               IPVS
 	OOMScoreAdj        int // of the process, -1000–1000
 	ClientConnection   ClientConnection
 	Logging            Logging
@@ -88,6 +89,7 @@ func Default() *Config {
 		MasqueradeBit:      14,
 		SyncPeriod:         30 * time.Second,
 		Conntrack:          defaultConntrack(),
+		IPVS:               defaultIPVS(),
 		OOMScoreAdj:        -999,
 		Logging:            Logging{Format: LogText},
 		MetricsBindAddress: "127.0.0.1:10249",
@@ -159,6 +161,9 @@ func (c *Config) Replaces(old *Config) error {
 	fixed("bindAddressHardFail", c.BindAddressHardFail, old.BindAddressHardFail)
 	fixed("clientConnection", c.ClientConnection, old.ClientConnection)
 	fixed("conntrack", c.Conntrack, old.Conntrack)
+	if !reflect.DeepEqual(c.IPVS, old.IPVS) {
+		errs = append(errs, errors.New("ipvs: a change of this section needs a restart"))
+	}
 	fixed("oomScoreAdj", c.OOMScoreAdj, old.OOMScoreAdj)
 	fixed("logging", c.Logging, old.Logging)
 	fixed("enableProfiling", c.EnableProfiling, old.EnableProfiling)

@@ -18,7 +18,7 @@ const head = "apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\n"
 
 const full = head + `
 hostnameOverride: node-a1
-mode: nftables
+mode: ipvs
 clusterCIDR: 10.244.1.0/16, fd00:10:244::/56
 nodePortAddresses: [192.168.0.0/24, "::/0"]
 masqueradeAll: true
@@ -38,6 +38,14 @@ conntrack:
   udpTimeout: 10s
   udpStreamTimeout: 1m
 clientConnection: {kubeconfig: kubeconfig, server: "https://192.0.2.1:6443"}
+ipvs:
+  scheduler: sed
+  strictARP: true
+  tcpTimeout: 15m
+  tcpFinTimeout: 2m
+  udpTimeout: 5m
+  excludeCIDRs: [203.0.113.7/24]
+  interface: vips
 oomScoreAdj: 0
 logging: {format: json, verbosity: 2}
 enableProfiling: true
@@ -82,7 +90,7 @@ func TestParseTakesEveryField(t *testing.T) {
 	drain := policy.Step{Plugin: "staged-drain", Settings: `{"a":0.5,"b":9007199254740993,"stages":[{"seconds":10,"weight":50}]}`}
 	want := &Config{
 		HostnameOverride:  "node-a1",
-		Mode:              ModeNFTables,
+		Mode:              ModeIPVS,
 		ClusterCIDR:       prefixes("10.244.0.0/16", "fd00:10:244::/56"),
 		NodePortAddresses: prefixes("192.168.0.0/24", "::/0"),
 		MasqueradeAll:     true,
@@ -93,6 +101,10 @@ func TestParseTakesEveryField(t *testing.T) {
 		DetectLocal:     DetectLocal{BridgeInterface: "cni0", InterfaceNamePrefix: "veth"},
 		Conntrack: Conntrack{
 			Min: 7, TCPBeLiberal: true, TCPEstablishedTimeout: 2 * time.Hour, UDPTimeout: 10 * time.Second, UDPStreamTimeout: time.Minute,
+		},
+		IPVS: IPVS{
+			Scheduler: "sed", StrictARP: true, TCPTimeout: 15 * time.Minute, TCPFinTimeout: 2 * time.Minute, UDPTimeout: 5 * time.Minute,
+			ExcludeCIDRs: prefixes("203.0.113.0/24"), Interface: "vips",
 		},
 		ClientConnection: ClientConnection{Kubeconfig: "/etc/sluice/kubeconfig", Server: "https://192.0.2.1:6443"},
 		Logging:          Logging{Format: LogJSON, Verbosity: 2}, EnableProfiling: true,
@@ -173,6 +185,7 @@ bindAddress: 224.0.0.1
 detectLocalMode: BridgeInterfaces
 detectLocal: {interfaceNamePrefix: "veth*", bridge: x}
 conntrack: {maxPerCore: -1, min: -2, tcpEstablishedTimeout: -1s, udpTimeout: 1500ms, udpStreamTimeout: 1000000h, tcpCloseWaitTimeout: 3600}
+ipvs: {scheduler: "wrr;", tcpTimeout: 1500ms, udpTimeout: -1s, excludeCIDRs: [10.0.0.1], interface: a/b, syncPeriod: 1s}
 clientConnection: {server: "192.0.2.1:6443", qps: 5}
 oomScoreAdj: -1001
 logging: {format: yaml, verbosity: -1, flushFrequency: 5s}
@@ -205,7 +218,13 @@ policies[1].plugins[1].name: 7 is not text (quote it)
 apiVersion: "sluice.dev/v1": must be sluice.dev/v1alpha1
 kind: "SluiceConfiguraton": must be SluiceConfiguration
 hostnameOverride: "Node_1" is not a name of lower-case letters, digits, '-' and '.'
-mode: "iptables": must be nftables
+mode: "iptables": must be nftables or ipvs
+ipvs.scheduler: "wrr;" is not the name of a scheduler such as wrr, wlc or mh
+ipvs.tcpTimeout: 1.5s is not whole seconds
+ipvs.udpTimeout: -1s is shorter than 0s
+ipvs.excludeCIDRs[0]: "10.0.0.1" is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56
+ipvs.interface: "a/b" is not an interface's name
+ipvs.syncPeriod: unknown field
 clusterCIDR: 10.245.0.0/16: a second CIDR of IPv4
 clusterCIDR: "x" is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56
 nodePortAddresses[0]: primary stands alone or not at all

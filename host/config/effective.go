@@ -25,6 +25,7 @@ func (c *Config) Effective() any {
 			TCPCloseWaitTimeout:   c.Conntrack.TCPCloseWaitTimeout.String(),
 			UDPTimeout:            c.Conntrack.UDPTimeout.String(), UDPStreamTimeout: c.Conntrack.UDPStreamTimeout.String(),
 		},
+		IPVS:             c.IPVS.effective(),
 		ClientConnection: clientEntry(c.ClientConnection),
 		OOMScoreAdj:      number(c.OOMScoreAdj), Logging: loggingEntry{c.Logging.Format, int32(c.Logging.Verbosity)},
 		EnableProfiling: c.EnableProfiling, MetricsBindAddress: &c.MetricsBindAddress, HealthzBindAddress: &c.HealthzBindAddress,

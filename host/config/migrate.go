@@ -39,6 +39,7 @@ func Migrate(b []byte) (text []byte, notes []Note, err error) {
 	m.mode()
 	m.addresses()
 	m.detection()
+	m.ipvs()
 	m.move()
 	m.drop()
 	full, err := m.parse()
@@ -160,12 +161,13 @@ func (m *migration) mode() {
 	case v != nil && m.backend == "" && v != "":
 		m.put("mode", v) // no text: refused where the result is read
 	case m.backend == ModeNFTables:
-	case m.backend == "", m.backend == "iptables", m.backend == "ipvs":
+	case m.backend == "", m.backend == "iptables", m.backend == ModeIPVS:
 		was := m.backend
 		if m.backend == "" {
 			m.backend, was = "iptables", "none, which is iptables"
 		}
-		m.note("mode", "%s: sluice forwards as kube-proxy's nftables mode does: NodePorts never answer on loopback addresses", was)
+		m.note("mode", "%s: sluice forwards as kube-proxy's nftables mode does%s: NodePorts never answer on loopback addresses", was,
+			map[bool]string{true: ", in its mode ipvs too", false: ""}[m.backend == ModeIPVS])
 		if list, isList := m.in["nodePortAddresses"].([]any); len(list) == 0 && (isList || m.in["nodePortAddresses"] == nil) {
 			m.in["nodePortAddresses"] = []any{"0.0.0.0/0", "::/0"}
 			m.note("nodePortAddresses", "none, which in mode %s is every address of the node: written out", m.backend)

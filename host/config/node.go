@@ -136,6 +136,17 @@ func (p *parser) detectLocal(f *file, c *Config) {
 	}
 }
 
+// seconds reads a time-out as the kernel holds it.
+func (p *parser) seconds(path, from string, into *time.Duration) {
+	p.duration(path, from, 0, into)
+	switch seconds := *into / time.Second; {
+	case *into%time.Second != 0:
+		p.bad(path, "%s is not whole seconds", *into)
+	case seconds > maxSeconds:
+		p.bad(path, "%s is longer than the kernel can hold, %ds", *into, maxSeconds)
+	}
+}
+
 // isInterface accepts what Linux does, without the signs that a pattern is written with.
 func isInterface(s string) bool {
 	return len(s) <= 15 && s != "." && s != ".." &&
@@ -168,13 +179,7 @@ func (p *parser) conntrack(f *conntrackEntry, c *Conntrack) {
 		{"conntrack.udpTimeout", f.UDPTimeout, &c.UDPTimeout},
 		{"conntrack.udpStreamTimeout", f.UDPStreamTimeout, &c.UDPStreamTimeout},
 	} {
-		p.duration(d.path, d.from, 0, d.into)
-		switch seconds := *d.into / time.Second; {
-		case *d.into%time.Second != 0:
-			p.bad(d.path, "%s is not whole seconds", *d.into)
-		case seconds > maxSeconds:
-			p.bad(d.path, "%s is longer than the kernel can hold, %ds", *d.into, maxSeconds)
-		}
+		p.seconds(d.path, d.from, d.into)
 	}
 }
 

@@ -33,6 +33,7 @@ type file struct {
 	SyncPeriod         string         `json:"syncPeriod"`
 	ClientConnection   clientEntry    `json:"clientConnection"`
 	Conntrack          conntrackEntry `json:"conntrack"`
+	IPVS               ipvsEntry      `json:"ipvs"`
 	OOMScoreAdj        *int32         `json:"oomScoreAdj"`
 	Logging            loggingEntry   `json:"logging"`
 	EnableProfiling    bool           `json:"enableProfiling"`
@@ -148,9 +149,14 @@ func (p *parser) config(f *file) *Config {
 	if c.HostnameOverride = f.HostnameOverride; c.HostnameOverride != "" {
 		p.name("hostnameOverride", c.HostnameOverride)
 	}
-	if f.Mode != "" && f.Mode != ModeNFTables {
-		p.bad("mode", "%q: must be %s", f.Mode, ModeNFTables)
+	switch f.Mode {
+	case "":
+	case ModeNFTables, ModeIPVS:
+		c.Mode = f.Mode
+	default:
+		p.bad("mode", "%q: must be %s or %s", f.Mode, ModeNFTables, ModeIPVS)
 	}
+	p.ipvs(f, c)
 	p.node(f, c)
 	p.client(f, c)
 	c.ClusterCIDR = p.clusterCIDR(f.ClusterCIDR)

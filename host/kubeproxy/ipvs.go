@@ -37,6 +37,8 @@ const (
 	ipvsSvcAddr     = 3
 	ipvsSvcPort     = 4
 	ipvsSvcFwmark   = 5
+	ipvsSvcFlags    = 7
+	ipvsFlagSluice  = 0x20 // on the virtual servers of sluice's mode ipvs, which may have taken kube-proxy's over
 )
 
 // list gives the link, nil when it is not there, and the virtual servers that are kube-proxy's. Those at addresses of
@@ -115,6 +117,9 @@ func virtualServers() ([]server, error) {
 func decodeServer(b []byte) (server, bool) {
 	a := attrs(b)
 	family, protocol, addr, port := a[ipvsSvcFamily], a[ipvsSvcProtocol], a[ipvsSvcAddr], a[ipvsSvcPort]
+	if flags := a[ipvsSvcFlags]; len(flags) >= 4 && binary.NativeEndian.Uint32(flags)&ipvsFlagSluice != 0 {
+		return server{}, false
+	}
 	if _, marked := a[ipvsSvcFwmark]; marked || len(family) < 2 || len(protocol) < 2 || len(addr) < 16 || len(port) < 2 {
 		return server{}, false
 	}

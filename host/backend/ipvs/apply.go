@@ -420,7 +420,7 @@ func (b *Backend) learn(j *job) error {
 	if j.next == nil || j.key.IsNodePort() || b.now.vips[a] > 0 || b.now.bound[a] || b.now.own[a] {
 		return nil
 	}
-	local, err := b.links.local(a)
+	local, err := b.links.own(a)
 	if err != nil {
 		return fmt.Errorf("look up the route to %s: %w", a, err)
 	}

@@ -39,7 +39,9 @@ func parse(t testing.TB, text string) *plan.Plan {
 }
 
 // web is one Service with members of these weights, 10.244.0.1 the first; a weight below 0 leaves one out.
-func web(t testing.TB, weights ...int) *plan.Plan { return frontend(t, "10.96.0.80:80/TCP  ClusterIP", "", weights) }
+func web(t testing.TB, weights ...int) *plan.Plan {
+	return frontend(t, "10.96.0.80:80/TCP  ClusterIP", "", weights)
+}
 
 func frontend(t testing.TB, what, more string, weights []int) *plan.Plan {
 	t.Helper()
@@ -577,7 +579,7 @@ func TestChangingTheModeRefusesNoConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(100 * time.Millisecond)
-		left, err := Retire(context.Background(), d.options())
+		left, err := Retire(context.Background(), d.options(), false)
 		if err != nil || left == 0 {
 			t.Errorf("retired to %d virtual servers, %v: one has a connection", left, err)
 		}
@@ -596,7 +598,7 @@ func TestChangingTheModeRefusesNoConnection(t *testing.T) {
 	if _, err := Cleanup(context.Background(), d.options()); err != nil {
 		t.Error(err)
 	}
-	if _, err := Retire(context.Background(), d.options()); err != nil && !errors.Is(err, ErrNoIPVS) {
+	if _, err := Retire(context.Background(), d.options(), false); err != nil && !errors.Is(err, ErrNoIPVS) {
 		t.Error(err)
 	}
 }

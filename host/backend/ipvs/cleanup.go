@@ -35,6 +35,9 @@ func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 }
 
 func cleanServers(ctx context.Context, o Options) (n int, err error) {
+	if err := inUse(); err != nil {
+		return 0, err
+	}
 	h, err := openHandle(o.Netns)
 	if err != nil {
 		return 0, err

@@ -17,6 +17,8 @@ type addresses interface {
 	list() (bound, own map[netip.Addr]bool, err error)
 	// local tells whether an address is the node's now.
 	local(a netip.Addr) (bool, error)
+	// own tells whether it is without our doing, and will stay.
+	own(a netip.Addr) (bool, error)
 	add(a netip.Addr) error
 	del(a netip.Addr) error
 	// ensure makes the link, when it has DefaultLink's name and is not there, and brings it up.
@@ -27,6 +29,9 @@ type addresses interface {
 // DefaultLink is the link that is made for the addresses of frontends.
 const DefaultLink = "sluice-ipvs0"
 
+// kubeProxyLink is where kube-proxy has the same addresses, until it is cleaned away.
+const kubeProxyLink = "kube-ipvs0"
+
 // noPrefixRoute on an address of full length tells those that sluice put on somebody else's link.
 const noPrefixRoute = unix.IFA_F_NOPREFIXROUTE
 
@@ -36,6 +41,8 @@ type link struct {
 	nl    *netlink.Handle
 	index int // 0: not there
 	dummy bool
+	// passing are the addresses on kube-proxy's link: the node's for now, and not its own.
+	passing map[netip.Addr]bool
 }
 
 func (l *link) close() { l.nl.Close() }
@@ -91,6 +98,11 @@ func (l *link) list() (bound, own map[netip.Addr]bool, err error) {
 	if err := l.find(); err != nil {
 		return nil, nil, err
 	}
+	l.passing = map[netip.Addr]bool{}
+	theirs := -1
+	if found, err := l.nl.LinkByName(kubeProxyLink); err == nil && l.name != kubeProxyLink {
+		theirs = found.Attrs().Index
+	}
 	list, err := l.nl.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ipvs: list addresses: %w", err)
@@ -100,9 +112,12 @@ func (l *link) list() (bound, own map[netip.Addr]bool, err error) {
 		if !ok {
 			continue
 		}
-		if ip = ip.Unmap(); l.index != 0 && a.LinkIndex == l.index && l.put(ip, a) {
+		switch ip = ip.Unmap(); {
+		case l.index != 0 && a.LinkIndex == l.index && l.put(ip, a):
 			bound[ip] = true
-		} else {
+		case a.LinkIndex == theirs && !ip.IsLinkLocalUnicast():
+			l.passing[ip] = true
+		default:
 			own[ip] = true
 		}
 	}
@@ -126,6 +141,13 @@ func (l *link) local(a netip.Addr) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+func (l *link) own(a netip.Addr) (bool, error) {
+	if l.passing[a] {
+		return false, nil
+	}
+	return l.local(a)
 }
 
 func (l *link) addr(a netip.Addr) (*netlink.Dummy, *netlink.Addr) {

@@ -3,9 +3,13 @@ package ipvs
 import (
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
 	"runtime"
 
 	"github.com/moby/ipvs"
+	"github.com/sirupsen/logrus"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -13,6 +17,14 @@ import (
 
 // ErrNoIPVS is about a kernel without IPVS.
 var ErrNoIPVS = errors.New("the kernel has no IPVS (CONFIG_IP_VS; modprobe ip_vs, or run sluice run --init-only with full rights on the host)")
+
+// inUse is present without asking for what would load the module.
+func inUse() error {
+	if _, err := os.Stat("/proc/net/ip_vs"); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("ipvs: %w", ErrNoIPVS)
+	}
+	return present()
+}
 
 // present tells whether the kernel has IPVS. The library that talks to it does not.
 func present() error {
@@ -34,6 +46,8 @@ func openHandle(ns int) (virtual, error) {
 	if ns != 0 {
 		path = fmt.Sprintf("/proc/self/fd/%d", ns)
 	}
+	// The library writes to standard error by itself, that it cannot run modprobe for one: IPVS is there.
+	logrus.SetOutput(io.Discard)
 	h, err := ipvs.New(path)
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: open a netlink socket: %w", hint(err))

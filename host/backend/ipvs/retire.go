@@ -13,11 +13,14 @@ import (
 
 // Retire lets what this backend has programmed run out, when another backend has taken its place: members get no new
 // connections, and go with their virtual servers and addresses once they have none. It tells how many virtual servers
-// are left; call it from time to time until there are none, or end it by Cleanup of what is left. The companion's
-// tables are not looked at: the nftables backend replaces them.
-func Retire(ctx context.Context, o Options) (left int, err error) {
+// are left; call it from time to time until there are none. With force those that have connections go too. The
+// companion's tables are not looked at: the nftables backend replaces them.
+func Retire(ctx context.Context, o Options, force bool) (left int, err error) {
 	if o.Link == "" {
 		o.Link = DefaultLink
+	}
+	if err := inUse(); err != nil {
+		return 0, err
 	}
 	h, err := openHandle(o.Netns)
 	if err != nil {
@@ -36,7 +39,7 @@ func Retire(ctx context.Context, o Options) (left int, err error) {
 		if err := ctx.Err(); err != nil {
 			return left, fmt.Errorf("ipvs: retire: %w", err)
 		}
-		some, err := retire(h, k)
+		some, err := retire(h, k, force)
 		if err != nil {
 			return left, fmt.Errorf("ipvs: retire: %w", err)
 		}
@@ -53,7 +56,7 @@ func Retire(ctx context.Context, o Options) (left int, err error) {
 }
 
 // retire is for one virtual server; it tells whether that still has connections.
-func retire(h virtual, k serverKey) (bool, error) {
+func retire(h virtual, k serverKey, force bool) (bool, error) {
 	list, err := h.members(k)
 	if err != nil {
 		return false, err
@@ -61,7 +64,8 @@ func retire(h virtual, k serverKey) (bool, error) {
 	left := false
 	for _, m := range list {
 		o := op{kind: delMember, key: k, member: member{addr: m.addr, lingering: true}}
-		if left = left || m.active > 0; m.active > 0 {
+		if m.active > 0 && !force {
+			left = true
 			if m.lingering {
 				continue
 			}

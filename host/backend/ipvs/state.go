@@ -20,8 +20,8 @@ type state struct {
 	foreign map[serverKey]service
 	// replaces: the tables are not a companion's, but maybe those of the nftables backend, which forward by themselves.
 	replaces bool
-	bound   map[netip.Addr]bool // on our link
-	own     map[netip.Addr]bool // the node's own: not ours to add or to take away
+	bound    map[netip.Addr]bool // on our link
+	own      map[netip.Addr]bool // the node's own: not ours to add or to take away
 
 	byMark map[uint32]bool    // in use
 	vips   map[netip.Addr]int // frontends at an address

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/ipvs"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/probe"
+)
+
+// openBackend opens the data plane of the configuration's mode.
+func openBackend(cfg *config.Config, log *slog.Logger) (engine.Backend, error) {
+	if cfg.Mode == config.ModeIPVS {
+		return ipvs.Open(ipvsOptions(cfg, log))
+	}
+	return nftables.Open(nftables.Options{Now: time.Now, Log: log})
+}
+
+func ipvsOptions(cfg *config.Config, log *slog.Logger) ipvs.Options {
+	c := &cfg.IPVS
+	return ipvs.Options{
+		Now: time.Now, Log: log, Link: c.Interface, Scheduler: c.Scheduler, StrictARP: c.StrictARP, ExcludeCIDRs: c.ExcludeCIDRs,
+		TCPTimeout: c.TCPTimeout, TCPFinTimeout: c.TCPFinTimeout, UDPTimeout: c.UDPTimeout,
+	}
+}
+
+// capsOf are a mode's capabilities: the same without a kernel.
+func capsOf(mode string) plan.Caps {
+	if mode == config.ModeIPVS {
+		return ipvs.Caps()
+	}
+	return new(nftables.Backend).Caps()
+}
+
+// readKernel reads what sluice holds in this kernel in whichever mode, by the rights that the caller has.
+func readKernel(ctx context.Context) (_ *plan.Plan, err error) {
+	b, err := nftables.Open(nftables.Options{Now: time.Now})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	p, err := b.Read(ctx)
+	if !nftables.NotOurs(err) {
+		return p, err
+	}
+	if p, ierr := ipvs.Read(ctx, ipvs.Options{}); ierr == nil && len(p.Frontends) > 0 {
+		return p, nil
+	}
+	return nil, err
+}
+
+// retireEvery is how often what mode ipvs has left is looked at, and how long it may last.
+const (
+	retireEvery = time.Minute
+	retireBound = ipvs.DefaultLinger
+)
+
+// retireIPVS lets what an earlier run in mode ipvs has programmed run out: its connections end by themselves, or at the
+// bound.
+func retireIPVS(ctx context.Context, cfg *config.Config, log *slog.Logger) {
+	begun, said := time.Now(), false
+	for {
+		left, err := ipvs.Retire(ctx, ipvsOptions(cfg, log), time.Since(begun) > retireBound)
+		switch {
+		case errors.Is(err, ipvs.ErrNoIPVS):
+			return
+		case err != nil && ctx.Err() == nil:
+			log.Warn("what mode ipvs has left", "err", err)
+		case err == nil && left == 0:
+			if said {
+				log.Info("the last of the IPVS virtual servers is gone")
+			}
+			return
+		case !said:
+			log.Info("IPVS virtual servers of an earlier run stay for their connections, and get no new ones", "servers", left, "until", begun.Add(retireBound))
+			said = true
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retireEvery):
+		}
+	}
+}
+
+// ipvsFindings are what came of trying what mode ipvs uses, when that is the mode.
+func ipvsFindings(ctx context.Context, cfg *config.Config) []probe.Finding {
+	if cfg.Mode != config.ModeIPVS {
+		return nil
+	}
+	features, err := ipvs.Probe(ctx)
+	var out []probe.Finding
+	for _, x := range features {
+		f := probe.Finding{Group: groupKernel, Name: x.Name, Required: x.Required, State: probe.OK}
+		if x.Err != nil {
+			f.State, f.Found, f.Costs = probe.Missing, x.Err.Error(), x.For
+			f.Remedy = "sluice run --init-only with full rights on the host, or a kernel with it: " + x.Kernel
+		}
+		out = append(out, f)
+	}
+	if err != nil {
+		out = append(out, probe.Finding{Group: groupKernel, Name: "the rest of IPVS", State: probe.Unknown, Found: err.Error(), Remedy: "run it with CAP_SYS_ADMIN and CAP_NET_ADMIN"})
+	}
+	return out
+}
+
+// localAddrs are the addresses on this host's links, but for those that mode ipvs has put on one of them.
+func localAddrs(link string) ([]netip.Addr, error) {
+	vips, err := ipvs.Bound(link)
+	if err != nil {
+		return nil, fmt.Errorf("this host's addresses: %w", err)
+	}
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("this host's addresses: %w", err)
+	}
+	after, err := ipvs.Bound(link) // some may have come meanwhile
+	if err != nil {
+		return nil, fmt.Errorf("this host's addresses: %w", err)
+	}
+	maps.Copy(vips, after)
+	var out []netip.Addr
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok && !vips[ip.Unmap()] {
+				out = append(out, ip.Unmap())
+			}
+		}
+	}
+	return out, nil
+}
