@@ -21,24 +21,25 @@ const (
 )
 
 // restore takes the checkpoint in. When it is missing or damaged, that is said, and every endpoint counts as first
-// seen now: a drain starts over, and nothing is ever cut short.
-func (e *Engine) restore() {
+// seen now: a drain starts over, and nothing is ever cut short. It tells whether there was a checkpoint to use.
+func (e *Engine) restore() bool {
 	if e.Checkpoint == nil {
-		return
+		return false
 	}
 	text, err := e.Checkpoint.Load()
 	if errors.Is(err, fs.ErrNotExist) {
 		e.Log.Info("no checkpoint: a first start, or drains that were under way begin anew", "err", err)
-		return
+		return false
 	}
 	if err == nil {
 		err = e.Planner.Restore(text)
 	}
 	if err != nil {
 		e.Log.Warn("the checkpoint cannot be used: drains that were under way begin anew", "err", err)
-		return
+		return false
 	}
 	e.memory.stored = text
+	return true
 }
 
 // save stores the checkpoint when it is time to and gives the time of the next save, zero for none. A zero now saves

@@ -23,6 +23,9 @@ type Options struct {
 	// Checkpoint keeps what must survive a restart; nil: nothing does.
 	Checkpoint Checkpoint
 	Observer   Observer // may be nil
+	// Ready, when set, is closed once plugins can be asked. A restart, which is a start with a checkpoint that can be
+	// used, waits for it, a second at most: a first start does not.
+	Ready <-chan struct{}
 	// MinSync is the least time between the starts of two steps: a burst that lasts longer is taken in pieces. 0: each
 	// change at once.
 	MinSync time.Duration
@@ -46,6 +49,7 @@ type Engine struct {
 	degraded map[plan.Key][]plan.Degradation
 	memory   memory
 	notYet   time.Time // no step before this time
+	readyBy  time.Time // how long the first step waits for Ready
 	askUntil time.Time // no plugin is asked after this time, in this step; zero: none has been
 	stale    map[plan.Key]plan.Stale
 	staleAt  time.Time // when to try again to forget stale flows
@@ -105,7 +109,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	e.restore()
+	if e.restore() {
+		e.readyBy = time.Now().Add(patience)
+	}
 	defer e.save(time.Time{})
 	check, unwatch := e.watch()
 	defer unwatch()
@@ -120,6 +126,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			}
 			return fmt.Errorf("the source of cluster state ended: %w", errors.Join(err, errEnded(err)))
 		case <-e.mail.ready: // sync takes what is there
+		case <-e.Ready:
 		case call := <-e.calls:
 			call(e.Planner)
 		case <-e.drift.ready:
@@ -167,6 +174,9 @@ func (e *Engine) Do(ctx context.Context, f func(*plan.Planner)) error {
 // sync brings plan and data plane up to date and gives the time of the next step, zero for none.
 func (e *Engine) sync(ctx context.Context) time.Time {
 	now := time.Now()
+	if wait := e.waits(now); !wait.IsZero() {
+		return wait
+	}
 	repair, repairAt := e.repair(now)
 	if now.Before(e.notYet) && !repair {
 		return earliest(e.notYet, repairAt)

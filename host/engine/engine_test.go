@@ -40,6 +40,7 @@ type rig struct {
 	pocket *pocket
 
 	minSync  time.Duration
+	ready    chan struct{}
 	observer engine.Observer
 	bound    policy.Selector // what the plugin's policy is for; nil: everything
 }
@@ -102,6 +103,9 @@ func (r *rig) run(b engine.Backend, plugin policy.Plugin, once bool) {
 	}
 	if r.pocket != nil {
 		o.Checkpoint = r.pocket
+	}
+	if r.ready != nil {
+		o.Ready = r.ready
 	}
 	r.engine = engine.New(o)
 	ctx, stop := context.WithCancel(context.Background())

@@ -1,0 +1,56 @@
+package engine_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/fake"
+)
+
+func TestARestartWaitsForPluginsButNotForLong(t *testing.T) {
+	const told = "the data plane holds the plan"
+	for name, c := range map[string]struct {
+		restart bool
+		loaded  time.Duration // when the plugins are there; 0: never
+		planned time.Duration
+	}{
+		"a first start does not wait":  {planned: 0},
+		"a restart waits":              {restart: true, loaded: 300 * time.Millisecond, planned: 300 * time.Millisecond},
+		"a restart waits for a second": {restart: true, planned: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
+				r.pocket = &pocket{}
+				if c.restart {
+					r.run(fake.Open(r.kernel), stages{}, false)
+					r.emit(svc(), eps(1, 2), synced)
+					r.pass(2 * time.Second)
+					r.end()
+				}
+				before := strings.Count(r.log.String(), told)
+				r.ready = make(chan struct{})
+				r.run(fake.Open(r.kernel), stages{}, false)
+				t.Cleanup(r.end)
+				if c.loaded > 0 {
+					time.AfterFunc(c.loaded, func() { close(r.ready) })
+				}
+				r.emit(svc(), eps(1, 2), synced)
+				if c.planned > 0 {
+					r.pass(c.planned - time.Millisecond)
+					if strings.Count(r.log.String(), told) != before {
+						t.Fatalf("planned early:\n%s", r.log)
+					}
+					r.pass(2 * time.Millisecond)
+				}
+				if strings.Count(r.log.String(), told) != before+1 {
+					t.Fatalf("not planned:\n%s", r.log)
+				}
+				r.emit(eps(1))
+				r.holds("later changes wait for nothing", "1:2 forward")
+			})
+		})
+	}
+}
