@@ -61,7 +61,9 @@ type Recorder struct {
 	nodes   int64 // of the cluster; 0: not known
 	nodesAt time.Time
 
-	pause time.Time // no Event about what all nodes see before; the sender's own
+	// The sender's own: no Event about what all nodes see before pause; whether missing rights were told of.
+	pause   time.Time
+	refused bool
 }
 
 type eventKey struct {
@@ -160,9 +162,18 @@ func (r *Recorder) Run(ctx context.Context) {
 			continue
 		}
 		if err := r.send(ctx, e); err != nil && ctx.Err() == nil {
-			r.log.Debug("an Event cannot be sent", "reason", e.reason, "err", err)
+			r.failed(e, err)
 		}
 	}
+}
+
+// failed tells of an Event that could not be sent: loudly once when the rights for it are missing, which lasts.
+func (r *Recorder) failed(e event, err error) {
+	level := slog.LevelDebug
+	if apierrors.IsForbidden(err) && !r.refused {
+		r.refused, level = true, slog.LevelWarn
+	}
+	r.log.Log(context.Background(), level, "an Event cannot be sent", "reason", e.reason, "err", err)
 }
 
 // turn waits until this node may send an Event that others see reason for too; false: it is not to.
