@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/conntrack"
 	"github.com/sluice-proxy/sluice/host/engine"
@@ -121,6 +123,11 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 	if f.once {
 		options.Source = f.open(cfg, client, log, nil)
 		err := engine.New(options).Run(ctx)
+		if err == nil && ctx.Err() == nil && cfg.Mode != config.ModeIPVS {
+			if _, rerr := ipvs.Retire(ctx, ipvsOptions(cfg, log), false); !errors.Is(rerr, ipvs.ErrNoIPVS) {
+				err = rerr
+			}
+		}
 		if err == nil && ctx.Err() == nil && f.kubeProxy {
 			err = removeLeftovers(ctx, log)
 		}
@@ -153,6 +160,9 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 		defer first.wait.Wait()
 		options.Observer = first
 	}
+	loaded := make(chan struct{})
+	options.Ready = loaded
+	pluginsLoaded := sync.OnceFunc(func() { close(loaded) })
 	e := engine.New(options)
 	stopSocket, err := serveState(f.socket, e, log)
 	if err != nil {
@@ -176,6 +186,7 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 		defer close(watched)
 		f.watchConfig(ctx, cfg, plugins, e, log, func(cfg *config.Config) {
 			seen.config.Store(cfg)
+			pluginsLoaded()
 			if from.nodes != nil {
 				from.nodes(needsNodes(cfg))
 			}
