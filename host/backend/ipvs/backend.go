@@ -66,7 +66,11 @@ type Backend struct {
 	sent    sent
 }
 
-type sent struct{ messages, elements int }
+// sent is what an Apply has done so far.
+type sent struct {
+	messages, elements int
+	link               bool // it is there
+}
 
 var _ engine.Backend = (*Backend)(nil)
 var _ engine.Watcher = (*Backend)(nil)

@@ -53,16 +53,17 @@ func (b *Backend) took(o op) bool {
 
 // address does something to an address of the link, a second time when it fails.
 func (b *Backend) address(what string, a netip.Addr, f func(netip.Addr) error) error {
-	made, err := b.links.ensure()
-	if made {
-		b.sent.messages++
-	}
-	if err != nil {
+	if err := b.ensureLink(); err != nil {
 		return err
 	}
 	b.sent.messages++
 	b.sent.elements++
-	if err = f(a); err != nil {
+	err := f(a)
+	if err != nil {
+		b.sent.link = false
+		if err := b.ensureLink(); err != nil {
+			return err
+		}
 		b.sent.messages++
 		err = f(a)
 	}
@@ -70,6 +71,19 @@ func (b *Backend) address(what string, a netip.Addr, f func(netip.Addr) error) e
 		return fmt.Errorf("%s %s of link %s: %w", what, a, b.o.Link, hint(err))
 	}
 	return nil
+}
+
+// ensureLink looks once an Apply whether the link is there and up.
+func (b *Backend) ensureLink() error {
+	if b.sent.link {
+		return nil
+	}
+	made, err := b.links.ensure()
+	if made {
+		b.sent.messages++
+	}
+	b.sent.link = err == nil
+	return err
 }
 
 // explain says more of an error that an op had.
