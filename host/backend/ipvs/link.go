@@ -15,9 +15,7 @@ import (
 type addresses interface {
 	// list gives the addresses on the link that sluice put there, and those that the node has elsewhere.
 	list() (bound, own map[netip.Addr]bool, err error)
-	// local tells whether an address is the node's now.
-	local(a netip.Addr) (bool, error)
-	// own tells whether it is without our doing, and will stay.
+	// own tells whether an address that is not bound is the node's now, and will stay.
 	own(a netip.Addr) (bool, error)
 	add(a netip.Addr) error
 	del(a netip.Addr) error

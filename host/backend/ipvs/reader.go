@@ -20,10 +20,13 @@ func Read(ctx context.Context, o Options) (*plan.Plan, error) {
 	if o.Link == "" {
 		o.Link = DefaultLink
 	}
+	if o.Scheduler == "" {
+		o.Scheduler = "wrr"
+	}
 	if o.Now == nil {
 		o.Now = func() time.Time { return time.Time{} }
 	}
-	b := &Backend{o: o, log: slog.New(slog.DiscardHandler), caps: Caps()}
+	b := &Backend{o: o, log: slog.New(slog.DiscardHandler), caps: Caps(), hashing: "mh"}
 	if err := b.connect(); err != nil {
 		return nil, err
 	}

@@ -189,8 +189,33 @@ func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
 			continue
 		}
 		s.raise(f)
+		f.Balance = b.balance(s, f)
 	}
 	return s.plan, nil
+}
+
+// balance is a frontend's as the companion names it, unless a virtual server has another scheduler.
+func (b *Backend) balance(s *state, f *plan.Frontend) plan.Balance {
+	main, inside, outside := s.keys(f.Key)
+	for _, k := range []serverKey{main, inside, outside} {
+		v := s.servers[k]
+		if v == nil || !v.serves() || v.service == b.service(f) {
+			continue
+		}
+		g := *f
+		for _, g.Balance = range b.caps.Balances {
+			if v.service == b.service(&g) && g.Balance != f.Balance {
+				return g.Balance
+			}
+		}
+		return plan.LeastConnections + 1 // none that a plan can ask for
+	}
+	return f.Balance
+}
+
+// serves tells whether a virtual server has more than members that linger.
+func (s *server) serves() bool {
+	return slices.ContainsFunc(s.members, func(m member) bool { return !m.lingering })
 }
 
 // raise gives a frontend its members.
