@@ -165,6 +165,9 @@ func (n *node) args(command string) []string {
 	out := []string{command, "--node", "n1", "--source", n.dir, "--socket", filepath.Join(state, "sock")}
 	if command == "run" {
 		out = append(out, "--checkpoint", filepath.Join(state, "checkpoint"))
+		if mode := os.Getenv("SLUICE_MODE"); mode != "" { // nftables or ipvs; default: the configuration's
+			out = append(out, "--mode", mode)
+		}
 	}
 	return out
 }
