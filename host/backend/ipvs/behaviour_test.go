@@ -12,9 +12,11 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/conntrack"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/netlab"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
 )
 
 const soon = 3 * time.Second
@@ -249,6 +251,45 @@ func TestTheLastConnectionTakesAFrontendsAddressWithIt(t *testing.T) {
 	if out := d.vips() + d.servers(); r.Again != 0 || strings.Contains(out, "10.96.0.80") {
 		t.Fatalf("left: %+v\n%s", r, out)
 	}
+}
+
+func TestAConnectionThatConntrackForgetsIsReset(t *testing.T) {
+	d := newBed(t)
+	b := d.open()
+	p := web(t, 1, 1)
+	d.apply(b, p, nil)
+	conns := map[string]net.Conn{}
+	for len(conns) < 2 {
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		defer cancel()
+		c, err := d.Client.Dial(ctx, "tcp", netip.MustParseAddrPort("10.96.0.80:80"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		a, err := netlab.Greeting(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns[a.Server] = c
+	}
+	err := d.Lab.Node.Do(func() error {
+		n, err := conntrack.Table{}.Reset(context.Background(), []plan.Reset{{Frontend: p.Keys()[0], Member: netip.MustParseAddrPort("10.244.0.1:9000")}})
+		if err == nil && n != 1 {
+			err = fmt.Errorf("%d connections", n)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := alive(conns["p1"]); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("the connection to p1: %v, want a reset", err)
+	}
+	if err := alive(conns["p2"]); err != nil {
+		t.Errorf("the connection to p2: %v", err)
+	}
+	d.ask(d.Client, "tcp", "10.96.0.80:80")
 }
 
 func TestAUDPFlowFindsAnotherMemberWhenItsOwnHasLeft(t *testing.T) {

@@ -218,6 +218,23 @@ func (r ruleWriter) companionChains() []chain {
 	return append(chains, out, in, r.chain("unmark", back...))
 }
 
+// tcpUnderWay matches a TCP packet that begins no connection. What comes here is new to conntrack: its entry was
+// deleted, to end the connection. IPVS would go on with it.
+func (w *writer) tcpUnderWay() *writer {
+	const syn = 0x02
+	return w.end(
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: w.reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: w.reg, Data: []byte{unix.IPPROTO_TCP}},
+		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: w.reg, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
+		&expr.Bitwise{SourceRegister: w.reg, DestRegister: w.reg, Len: 1, Mask: []byte{syn}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: w.reg, Data: []byte{0}},
+	)
+}
+
+func (w *writer) reset() *writer {
+	return w.end(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
+}
+
 func (s *schema) hasMarks() bool {
 	for i := range sides {
 		for l := range lanes {

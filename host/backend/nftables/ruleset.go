@@ -233,13 +233,17 @@ func prefix(i side, lane int) string {
 // dispatch by total, and the picks.
 func (r ruleWriter) side(i side) []chain {
 	ss, in, out := &r.sides[i], prefix(i, inside), prefix(i, outside)
-	chains := []chain{r.chain(in+"service",
+	var first []*writer
+	if r.companion != nil {
+		first = append(first, r.new().tcpUnderWay().reset())
+	}
+	chains := []chain{r.chain(in+"service", append(first,
 		r.new().frontend(i).in(ss.guarded).frontend(i).saddr().notIn(ss.ranges).drop(),
 		r.new().frontend(i).in(ss.masq[plan.MasqueradeOutside]).jump("mark_outside"),
 		r.new().frontend(i).in(ss.masq[plan.MasqueradeAlways]).mark(r.bit),
 		r.new().frontend(i).in(ss.masq[plan.MasqueradeFromNode]).jump("mark_node"),
 		r.new().frontend(i).in(ss.split).goTo(in+"split"),
-		r.new().goTo(in+"pools"))}
+		r.new().goTo(in+"pools"))...)}
 	chains = append(chains, r.lane(i, inside)...)
 	if !ss.split.exists {
 		return chains
