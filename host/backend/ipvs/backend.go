@@ -100,11 +100,7 @@ func Open(o Options) (*Backend, error) {
 	if err := set(o, o.Log); err != nil {
 		return nil, err
 	}
-	b := &Backend{o: o, log: o.Log, caps: capsOf(have)}
-	b.hashing = "mh"
-	if !have["mh"] {
-		b.hashing = "sh"
-	}
+	b := newBackend(o, have)
 	if err := b.connect(); err != nil {
 		return nil, err
 	}
@@ -115,6 +111,14 @@ func Open(o Options) (*Backend, error) {
 		}
 	}
 	return b, nil
+}
+
+func newBackend(o Options, have map[string]bool) *Backend {
+	b := &Backend{o: o, log: o.Log, caps: capsOf(have), hashing: "mh"}
+	if !have["mh"] {
+		b.hashing = "sh"
+	}
+	return b
 }
 
 func (b *Backend) connect() error {
@@ -129,12 +133,19 @@ func (b *Backend) connect() error {
 		return err
 	}
 	b.links = l
+	if err := b.openCompanion(); err != nil {
+		h.close()
+		l.close()
+		return err
+	}
+	return nil
+}
+
+func (b *Backend) openCompanion() error {
 	c, err := nftables.Open(nftables.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Companion: &nftables.Companion{
 		Caps: b.caps, Mark: b.mark, OnLink: func(a netip.Addr) bool { return !b.now.own[a] },
 	}})
 	if err != nil {
-		h.close()
-		l.close()
 		return fmt.Errorf("ipvs: the companion: %w", err)
 	}
 	b.companion = c

@@ -132,10 +132,7 @@ func subject(t *testing.T) conform.Subject {
 		},
 	}
 	s.Wire = d.Wire(t)
-	s.Wire.Parallel, s.Wire.Connections = 8, 1000
-	if testing.Short() {
-		s.Wire.Connections = 300
-	}
+	s.Wire.Parallel, s.Wire.Connections = 8, maxTotal // a round of wrr
 	s.Wire.Taken = func(a netip.Addr) bool {
 		l, err := openLink(d.Lab.Node.Fd(), DefaultLink)
 		if err != nil {

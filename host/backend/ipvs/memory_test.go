@@ -1,0 +1,259 @@
+package ipvs
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/conform"
+	"github.com/sluice-proxy/sluice/host/backend/conform/lab"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/internal/plangen"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// memory is IPVS and a link in memory, with the kernel's errors: for kernels that have neither, with a real companion.
+// What packets do is for the tests that need IPVS.
+type memory struct {
+	all   map[serverKey]*memoryServer
+	bound map[netip.Addr]bool
+	up    bool
+}
+
+type memoryServer struct {
+	service
+	members map[netip.AddrPort]memberState
+}
+
+func newMemory() *memory {
+	return &memory{all: map[serverKey]*memoryServer{}, bound: map[netip.Addr]bool{}}
+}
+
+func (m *memory) close() {}
+
+func (m *memory) timeouts(_, _, _ time.Duration) error { return nil }
+
+func (m *memory) servers() (map[serverKey]service, error) {
+	out := map[serverKey]service{}
+	for k, s := range m.all {
+		out[k] = s.service
+	}
+	return out, nil
+}
+
+func (m *memory) server(k serverKey) (service, bool, error) {
+	s := m.all[k]
+	if s == nil {
+		return service{}, false, nil
+	}
+	return s.service, true, nil
+}
+
+func (m *memory) members(k serverKey) ([]memberState, error) {
+	if m.all[k] == nil {
+		return nil, nil
+	}
+	return slices.Collect(maps.Values(m.all[k].members)), nil
+}
+
+func (m *memory) do(o op) error {
+	s := m.all[o.key]
+	if o.kind == addServer {
+		if s != nil {
+			return unix.EEXIST
+		}
+		m.all[o.key] = &memoryServer{o.service, map[netip.AddrPort]memberState{}}
+		return nil
+	}
+	if s == nil {
+		return unix.ESRCH
+	}
+	_, there := s.members[o.member.addr]
+	switch {
+	case o.kind == setServer:
+		s.service = o.service
+	case o.kind == delServer:
+		delete(m.all, o.key)
+	case o.kind == addMember && there:
+		return unix.EEXIST
+	case o.kind != addMember && !there:
+		return unix.ENOENT
+	case o.kind == delMember:
+		delete(s.members, o.member.addr)
+	default:
+		s.members[o.member.addr] = memberState{member: o.member}
+	}
+	return nil
+}
+
+func (m *memory) list() (bound, own map[netip.Addr]bool, err error) {
+	return maps.Clone(m.bound), map[netip.Addr]bool{}, nil
+}
+
+func (m *memory) own(netip.Addr) (bool, error) { return false, nil }
+func (m *memory) add(a netip.Addr) error       { m.bound[a] = true; return nil }
+func (m *memory) del(a netip.Addr) error       { delete(m.bound, a); return nil }
+
+func (m *memory) ensure() (made bool, err error) {
+	made = !m.up
+	m.up = true
+	return made, nil
+}
+
+// pretend is a node with a real nf_tables and a memory.
+type pretend struct {
+	*bed
+	*memory
+}
+
+func newPretend(t testing.TB) *pretend {
+	return &pretend{&bed{t, lab.New(t, 0), time.Unix(1_700_000_000, 0)}, newMemory()}
+}
+
+func (d *pretend) open() (*Backend, error) {
+	o := d.options()
+	o.Link, o.Scheduler, o.Linger, o.Log = DefaultLink, "wrr", DefaultLinger, slog.New(slog.DiscardHandler)
+	b := newBackend(o, map[string]bool{"wrr": true, "wlc": true, "mh": true})
+	b.ipvs, b.links = d.memory, d.memory
+	return b, b.openCompanion()
+}
+
+func TestConformanceOfAllButThePackets(t *testing.T) {
+	conform.Run(t, func(t *testing.T) conform.Subject {
+		d := newPretend(t)
+		var f *faulty
+		theirs := byAddr(netip.MustParseAddr("192.0.2.80"), 80, 6)
+		return conform.Subject{
+			Open: func() (engine.Backend, error) {
+				b, err := d.open()
+				if err == nil {
+					f = inject(b)
+				}
+				return b, err
+			},
+			Cleanup: func(ctx context.Context) error {
+				maps.DeleteFunc(d.all, func(_ serverKey, s *memoryServer) bool { return s.flags&flagOurs != 0 })
+				clear(d.bound)
+				_, err := nftables.Cleanup(ctx, nftables.Options{Netns: d.Lab.Node.Fd()})
+				return err
+			},
+			Advance: func(by time.Duration) { d.t = d.t.Add(by) },
+			Inject: func(k int, lost bool) func() bool {
+				now := &fault{left: k, lost: lost}
+				f.fault = now
+				return func() bool { f.fault = nil; return now.fired }
+			},
+			Foreign: func() (func() error, error) {
+				m := memberState{member: member{addr: netip.MustParseAddrPort("10.9.9.9:80"), weight: 7}, foreign: true}
+				d.all[theirs] = &memoryServer{service{"rr", 0}, map[netip.AddrPort]memberState{m.addr: m}}
+				before := fmt.Sprint(*d.all[theirs])
+				return func() error {
+					if now := fmt.Sprint(*d.all[theirs]); now != before {
+						return fmt.Errorf("was %s\nis %s", before, now)
+					}
+					return nil
+				}, nil
+			},
+			Drift: func(k plan.Key) error {
+				if k.IsNodePort() {
+					table := map[bool]string{false: "ip", true: "ip6"}[k.Addr.Is6()]
+					_, err := d.run(fmt.Sprintf("delete element %s sluice nodeports { %s . %d }\n", table, strings.ToLower(k.Protocol.String()), k.Port), "nft", "-f", "-")
+					return err
+				}
+				delete(d.bound, k.Addr)
+				return nil
+			},
+			Without: map[string]string{
+				"Wire":   "nothing in memory forwards packets; TestConformance does, in make test-vm",
+				"Traces": "the memory is cleaned by the test itself",
+			},
+		}
+	})
+}
+
+// TestWhateverIsLeftByAKillHasMembersOfTheOldOrTheNewPlan kills random changes at every message.
+func TestWhateverIsLeftByAKillHasMembersOfTheOldOrTheNewPlan(t *testing.T) {
+	d := newPretend(t)
+	kills := 0
+	for seed := range uint64(6) {
+		g := plangen.New(seed, plangen.Options{Ports: 4, Members: 4})
+		prev := g.Plan()
+		next := g.Next(g.Next(g.Next(prev)))
+		for n := 1; ; n += 1 + rand.IntN(3) {
+			b, err := d.open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.apply(b, prev, nil)
+			f := inject(b)
+			f.fault = &fault{left: n, dead: true}
+			_, err = b.Apply(context.Background(), next, plan.Diff(prev, next))
+			fired := f.fault.fired
+			if fired == (err == nil) {
+				t.Fatalf("seed %d message %d: fired %v, error %v", seed, n, fired, err)
+			}
+			b.Close()
+			if b, err = d.open(); err != nil {
+				t.Fatal(err)
+			}
+			d.between(b, fmt.Sprintf("seed %d message %d", seed, n), prev, next)
+			d.apply(b, next, nil)
+			d.apply(b, prev, nil)
+			b.Close()
+			if !fired {
+				break
+			}
+			kills++
+		}
+	}
+	t.Logf("%d kills", kills)
+}
+
+// between checks that a frontend of both plans is there, and each member one of either.
+func (d *pretend) between(b *Backend, what string, prev, next *plan.Plan) {
+	d.Helper()
+	prev, _ = plan.Normalize(prev, b.Caps())
+	next, _ = plan.Normalize(next, b.Caps())
+	got, err := b.Read(context.Background())
+	if err != nil {
+		d.Fatalf("%s: %v", what, err)
+	}
+	for k, was := range prev.Frontends {
+		is, shall := got.Frontends[k], next.Frontends[k]
+		if shall == nil || is == nil {
+			if shall != nil {
+				d.Errorf("%s: %s is gone", what, k)
+			}
+			continue
+		}
+		forwards := was.Pool.Verdict == plan.Forward && shall.Pool.Verdict == plan.Forward
+		if forwards && is.Pool.Total() == 0 {
+			d.Errorf("%s: %s has no member with weight", what, k)
+		}
+		for _, m := range is.Pool.Members {
+			if !hasAddr(was, m) && !hasAddr(shall, m) {
+				d.Errorf("%s: %s has %s, which neither plan has", what, k, m.Addr)
+			}
+		}
+	}
+	for k := range got.Frontends {
+		if prev.Frontends[k] == nil && next.Frontends[k] == nil {
+			d.Errorf("%s: %s is in neither plan", what, k)
+		}
+	}
+}
+
+// hasAddr tells whether one of a frontend's pools has a member's address.
+func hasAddr(f *plan.Frontend, m plan.Member) bool {
+	same := func(o plan.Member) bool { return o.Addr == m.Addr }
+	return slices.ContainsFunc(f.Pool.Members, same) || f.Outside != nil && slices.ContainsFunc(f.Outside.Members, same)
+}
