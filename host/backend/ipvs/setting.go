@@ -78,7 +78,7 @@ func set(o Options, log *slog.Logger) error {
 			changed, err := s.set()
 			switch {
 			case err != nil && s.Required:
-				errs = append(errs, err)
+				errs = append(errs, fmt.Errorf("%w; do: sluice run --init-only with full rights on the host", err))
 			case err != nil:
 				log.Warn("a kernel setting is not as it should be", "err", err, "costs", s.Costs,
 					"do", "sluice run --init-only with full rights on the host")
