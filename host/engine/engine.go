@@ -69,6 +69,10 @@ const (
 	lastRetry  = 10 * time.Second
 )
 
+// housekeeping is from how long on the other Apply that a backend asks for looks after what only time ends, such as the
+// connections of a member that has left; Once does not wait for it.
+const housekeeping = 30 * time.Second
+
 // New makes an engine; Run starts it.
 func New(o Options) *Engine {
 	if o.Observer == nil {
@@ -135,7 +139,8 @@ func (e *Engine) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		wake := e.sync(ctx)
-		if e.Once && e.applied && e.retry == 0 && e.againAt.IsZero() && !due(wake) {
+		settled := e.againAt.IsZero() || time.Until(e.againAt) >= housekeeping
+		if e.Once && e.applied && e.retry == 0 && settled && !due(wake) {
 			return nil
 		}
 		timer.Stop()

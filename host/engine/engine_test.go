@@ -385,6 +385,23 @@ func TestOnceEndsWhenTheStateHolds(t *testing.T) {
 	})
 }
 
+func TestOnceDoesNotWaitForWhatOnlyTimeEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := fake.NewKernel(fake.Options{Linger: time.Hour, Now: time.Now})
+		r := newRig(t, k)
+		r.run(fake.Open(k), nil, true)
+		r.feed <- []model.Change{svc(), eps(1), synced}
+		begin := time.Now()
+		if err := <-r.ended; err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took > time.Minute {
+			t.Errorf("it took %s", took)
+		}
+		r.stop()
+	})
+}
+
 func TestASourceThatFailsEndsTheEngineWithItsError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := fake.NewKernel(fake.Options{})
