@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/conntrack"
 	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/kubeproxy"
 	"github.com/sluice-proxy/sluice/host/netlab"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -452,6 +454,43 @@ func TestAVirtualServerOfOthersIsTakenOverUnlessExcluded(t *testing.T) {
 	d.apply(b, web(t, 1, 1), nil)
 	if s := d.servers(); strings.Contains(s, "10.244.0.3") || !strings.Contains(s, "wrr -b flag-3") {
 		t.Errorf("not taken over:\n%s", s)
+	}
+}
+
+func TestKubeProxysServersAreTakenOverAndOutliveItsCleaningUp(t *testing.T) {
+	d := newBed(t)
+	if err := set(d.options(), slog.New(slog.DiscardHandler)); err != nil { // kube-proxy sets the same
+		t.Fatal(err)
+	}
+	for _, args := range []string{"link add kube-ipvs0 type dummy", "addr add 10.96.0.80/32 dev kube-ipvs0", "addr add 10.96.0.81/32 dev kube-ipvs0"} {
+		if _, err := d.run("", "ip", strings.Fields(args)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.run("-A -t 10.96.0.80:80 -s rr\n-a -t 10.96.0.80:80 -r 10.244.0.1:9000 -m -w 1\n-A -t 10.96.0.81:80 -s rr\n", "ipvsadm", "-R"); err != nil {
+		t.Fatal(err)
+	}
+	conn := d.hold("10.96.0.80:80")
+	b := d.open()
+	p := web(t, 1, 1)
+	d.apply(b, p, nil)
+	var removed []kubeproxy.Leftover
+	err := d.Lab.Node.Do(func() (err error) {
+		removed, err = kubeproxy.Remove(context.Background())
+		return err
+	})
+	if err != nil || len(removed) == 0 {
+		t.Fatalf("removed %v, %v", removed, err)
+	}
+	if s := d.servers(); strings.Contains(s, "10.96.0.81") || !strings.Contains(s, "-A -t 10.96.0.80:80 -s wrr -b flag-3") {
+		t.Errorf("left:\n%s", s)
+	}
+	if err := alive(conn); err != nil {
+		t.Errorf("a connection from before: %v", err)
+	}
+	d.ask(d.Client, "tcp", "10.96.0.80:80")
+	if r := d.apply(b, p, nil); r.Messages != 0 {
+		t.Errorf("something was missing: %+v", r)
 	}
 }
 
