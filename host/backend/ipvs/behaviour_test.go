@@ -470,10 +470,17 @@ func TestKubeProxysServersAreTakenOverAndOutliveItsCleaningUp(t *testing.T) {
 	if _, err := d.run("-A -t 10.96.0.80:80 -s rr\n-a -t 10.96.0.80:80 -r 10.244.0.1:9000 -m -w 1\n-A -t 10.96.0.81:80 -s rr\n", "ipvsadm", "-R"); err != nil {
 		t.Fatal(err)
 	}
+	// Its rules make conntrack see connections.
+	if _, err := d.run("add table ip kube\nadd chain ip kube postrouting { type nat hook postrouting priority 100; }\nadd rule ip kube postrouting ct state established counter\n", "nft", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
 	conn := d.hold("10.96.0.80:80")
 	b := d.open()
 	p := web(t, 1, 1)
 	d.apply(b, p, nil)
+	if err := alive(conn); err != nil {
+		t.Errorf("a connection from before: %v", err)
+	}
 	var removed []kubeproxy.Leftover
 	err := d.Lab.Node.Do(func() (err error) {
 		removed, err = kubeproxy.Remove(context.Background())
@@ -486,7 +493,7 @@ func TestKubeProxysServersAreTakenOverAndOutliveItsCleaningUp(t *testing.T) {
 		t.Errorf("left:\n%s", s)
 	}
 	if err := alive(conn); err != nil {
-		t.Errorf("a connection from before: %v", err)
+		t.Errorf("a connection from before, when kube-proxy's link is gone: %v", err)
 	}
 	d.ask(d.Client, "tcp", "10.96.0.80:80")
 	if r := d.apply(b, p, nil); r.Messages != 0 {
