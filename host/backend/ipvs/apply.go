@@ -396,7 +396,7 @@ func (b *Backend) frontends(ctx context.Context, next *plan.Plan, d *plan.Delta,
 		}
 	}
 	if bad {
-		next, d = without(next, d, jobs, b.now.plan)
+		next, d = b.without(next, d, jobs)
 	}
 	r, err := b.companion.Apply(ctx, next, d)
 	if err != nil && ctx.Err() == nil {
@@ -431,7 +431,7 @@ func (b *Backend) learn(j *job) error {
 }
 
 // without leaves the frontends that failed as they are in the companion.
-func without(next *plan.Plan, d *plan.Delta, jobs []*job, was *plan.Plan) (*plan.Plan, *plan.Delta) {
+func (b *Backend) without(next *plan.Plan, d *plan.Delta, jobs []*job) (*plan.Plan, *plan.Delta) {
 	failed := map[plan.Key]bool{}
 	for _, j := range jobs {
 		if j.err != nil {
@@ -449,8 +449,14 @@ func without(next *plan.Plan, d *plan.Delta, jobs []*job, was *plan.Plan) (*plan
 	}
 	out := &plan.Plan{Global: next.Global, Frontends: maps.Clone(next.Frontends)}
 	for k := range failed {
-		if f := was.Frontends[k]; f != nil {
-			out.Frontends[k] = f
+		if was := b.now.plan.Frontends[k]; was != nil {
+			f := *was
+			if f.Outside != nil {
+				o := *f.Outside
+				f.Outside = &o
+			}
+			b.now.raise(&f)
+			out.Frontends[k] = &f
 		} else {
 			delete(out.Frontends, k)
 		}
