@@ -1,0 +1,70 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/netlab"
+)
+
+// TestARestartInTheOtherModeFailsNoConnection goes from nftables to IPVS and back, killed each time, under load and with
+// connections of each mode held over the change.
+func TestARestartInTheOtherModeFailsNoConnection(t *testing.T) {
+	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
+		t.Skip("this kernel has no IPVS; make test-vm runs this on one that has")
+	}
+	n := newNode(t)
+	n.run("--mode", "nftables")
+	n.expect("in mode nftables", "p1 p2")
+	held := map[string]func() error{"nftables": n.hold()}
+	stop := n.load(2)
+	for _, mode := range []string{"ipvs", "nftables", "ipvs"} {
+		n.end(syscall.SIGKILL)
+		n.run("--mode", mode)
+		n.expect("in mode "+mode, "p1 p2")
+		for from, alive := range held {
+			if err := alive(); err != nil {
+				t.Errorf("in mode %s, a connection from mode %s: %v", mode, from, err)
+			}
+		}
+		if mode == "nftables" {
+			n.logs("IPVS virtual servers of an earlier run stay for their connections")
+		}
+		if servers := n.program("", "cat", "/proc/net/ip_vs"); strings.Contains(servers, "TCP") != (mode == "ipvs" || held["ipvs"] != nil) {
+			t.Errorf("in mode %s: %s", mode, servers)
+		}
+		if held[mode] == nil {
+			held[mode] = n.hold()
+		}
+	}
+	if connections := stop(); connections < 50 {
+		t.Errorf("%d connections: this says little", connections)
+	}
+	n.end(syscall.SIGTERM)
+	if out, err := n.sluice("cleanup"); err != nil || !strings.Contains(out, "removed link sluice-ipvs0") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// hold opens a connection and tells how to ask whether it is alive.
+func (n *node) hold() func() error {
+	n.Helper()
+	c, err := n.client.Dial(context.Background(), "tcp", vip)
+	if err == nil {
+		_, err = netlab.Greeting(c)
+	}
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.Cleanup(func() { c.Close() })
+	return func() error {
+		if _, err := c.Write([]byte("still there\n")); err != nil {
+			return err
+		}
+		_, err := c.Read(make([]byte, 12))
+		return err
+	}
+}
