@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/ipvs"
@@ -59,6 +60,68 @@ func readKernel(ctx context.Context) (_ *plan.Plan, err error) {
 	return nil, err
 }
 
+// dataPlane is the backend in use, and what an earlier one has left.
+type dataPlane struct {
+	log *slog.Logger
+
+	mu       sync.Mutex
+	backend  engine.Backend
+	cfg      *config.Config
+	retiring func() // ends looking after what mode ipvs has left; nil: nobody does
+}
+
+// change has another backend take the place of the one in use. What that has programmed goes once the other one holds
+// the plan: the tables are replaced in one transaction, and virtual servers stay for their connections.
+func (d *dataPlane) change(ctx context.Context, e *engine.Engine, cfg *config.Config) error {
+	d.stopRetiring() // they may be wanted again
+	to, err := openBackend(cfg, d.log)
+	if err == nil {
+		var from engine.Backend
+		if from, err = e.Swap(ctx, to); err != nil {
+			err = errors.Join(err, to.Close())
+		} else {
+			if cerr := from.Close(); cerr != nil {
+				d.log.Warn("closing the data plane before", "err", cerr)
+			}
+			d.mu.Lock()
+			d.backend, d.cfg = to, cfg
+			d.mu.Unlock()
+		}
+	}
+	d.retire()
+	return err
+}
+
+// retire lets what an earlier backend in mode ipvs has programmed run out, unless that is the mode.
+func (d *dataPlane) retire() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cfg.Mode == config.ModeIPVS || d.retiring != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended, cfg := make(chan struct{}), d.cfg
+	go func() {
+		defer close(ended)
+		retireIPVS(ctx, cfg, d.log)
+	}()
+	d.retiring = func() { cancel(); <-ended }
+}
+
+func (d *dataPlane) stopRetiring() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.retiring != nil {
+		d.retiring()
+		d.retiring = nil
+	}
+}
+
+func (d *dataPlane) close() error {
+	d.stopRetiring()
+	return d.backend.Close()
+}
+
 // retireEvery is how often what mode ipvs has left is looked at, and how long it may last.
 const (
 	retireEvery = time.Minute
@@ -82,7 +145,7 @@ func retireIPVS(ctx context.Context, cfg *config.Config, log *slog.Logger) {
 			}
 			return
 		case !said:
-			log.Info("IPVS virtual servers of an earlier run stay for their connections, and get no new ones", "servers", left, "until", begun.Add(retireBound))
+			log.Info("IPVS virtual servers from before stay for their connections, and get no new ones", "servers", left, "until", begun.Add(retireBound))
 			said = true
 		}
 		select {

@@ -94,7 +94,7 @@ func unjoin(err error) []error {
 
 // followLocalAddrs reads the addresses on this host's links from time to time, as NodePorts may be wanted on all of
 // them. It ends with ctx.
-func followLocalAddrs(ctx context.Context, link string, every time.Duration, last []netip.Addr, e *engine.Engine, log *slog.Logger) {
+func followLocalAddrs(ctx context.Context, link func() string, every time.Duration, last []netip.Addr, e *engine.Engine, log *slog.Logger) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -103,7 +103,7 @@ func followLocalAddrs(ctx context.Context, link string, every time.Duration, las
 			return
 		case <-tick.C:
 		}
-		now, err := localAddrs(link)
+		now, err := localAddrs(link())
 		if err != nil {
 			log.Warn("reading this host's addresses", "err", err)
 			continue

@@ -97,7 +97,8 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, backend.Close()) }()
+	inUse := &dataPlane{backend: backend, cfg: cfg, log: log}
+	defer func() { err = errors.Join(err, inUse.close()) }()
 	plugins, closePlugins, err := openPlugins(ctx, cfg, log)
 	if err != nil {
 		return err
@@ -144,13 +145,9 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 	observer, stopSmall := keepSmall(ctx, seen.observer(), cfg.SyncPeriod)
 	defer stopSmall()
 	options.Observer = observer
-	if cfg.Mode != config.ModeIPVS {
-		retiring, stop := context.WithCancel(ctx)
-		first := &firstHeld{Observer: options.Observer, do: func() { retireIPVS(retiring, cfg, log) }}
-		defer first.wait.Wait()
-		defer stop()
-		options.Observer = first
-	}
+	retire := &firstHeld{Observer: options.Observer, do: inUse.retire}
+	defer retire.wait.Wait()
+	options.Observer = retire
 	if f.kubeProxy {
 		first := &firstHeld{Observer: options.Observer, do: func() {
 			if err := removeLeftovers(ctx, log); err != nil {
@@ -184,7 +181,7 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		f.watchConfig(ctx, cfg, plugins, e, log, func(cfg *config.Config) {
+		f.watchConfig(ctx, cfg, inUse, plugins, e, log, func(cfg *config.Config) {
 			seen.config.Store(cfg)
 			pluginsLoaded()
 			if from.nodes != nil {
@@ -192,7 +189,7 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 			}
 		})
 	}()
-	go followLocalAddrs(ctx, cfg.IPVS.Interface, cfg.SyncPeriod, local, e, log)
+	go followLocalAddrs(ctx, func() string { return seen.config.Load().IPVS.Interface }, cfg.SyncPeriod, local, e, log)
 	defer func() { cancel(); <-watched }()
 	log.Info("sluice runs", "version", buildVersion(), "node", cfg.HostnameOverride, "source", from.name, "mode", cfg.Mode)
 	err = e.Run(ctx)
@@ -206,7 +203,7 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 
 // watchConfig loads the plugins, then follows the configuration file and the plugins' files, and reloads what changes.
 // What cannot be loaded is logged, and what was there before stays in force.
-func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins *pluginSet, e *engine.Engine, log *slog.Logger, inForce func(*config.Config)) {
+func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, inUse *dataPlane, plugins *pluginSet, e *engine.Engine, log *slog.Logger, inForce func(*config.Config)) {
 	files := func() []string {
 		out := []string{}
 		if f.config != "" {
@@ -235,6 +232,14 @@ func (f *runFlags) watchConfig(ctx context.Context, cfg *config.Config, plugins 
 		swapped, err := plugins.load(ctx, next)
 		if err != nil && ctx.Err() == nil {
 			log.Error("not every plugin could be loaded", "err", err)
+		}
+		if !next.SameDataPlane(cfg) {
+			if err := inUse.change(ctx, e, next); err != nil && ctx.Err() == nil {
+				log.Error("the data plane stays as it is", "mode", cfg.Mode, "wanted", next.Mode, "err", err)
+				kept := *next
+				kept.Mode, kept.IPVS = cfg.Mode, cfg.IPVS
+				next = &kept
+			}
 		}
 		changed := !next.Equal(cfg)
 		cfg = next

@@ -147,6 +147,11 @@ func (c *Config) Steps(plugin string) []policy.Step {
 // Equal tells whether two configurations say the same.
 func (c *Config) Equal(d *Config) bool { return reflect.DeepEqual(c, d) }
 
+// SameDataPlane tells whether two configurations ask for the same data plane, set up in the same way.
+func (c *Config) SameDataPlane(d *Config) bool {
+	return c.Mode == d.Mode && (c.Mode != ModeIPVS || reflect.DeepEqual(c.IPVS, d.IPVS))
+}
+
 // Replaces tells whether c can take the place of old in a running process: the error names each field that needs a
 // restart.
 func (c *Config) Replaces(old *Config) error {
@@ -157,13 +162,9 @@ func (c *Config) Replaces(old *Config) error {
 		}
 	}
 	fixed("hostnameOverride", c.HostnameOverride, old.HostnameOverride)
-	fixed("mode", c.Mode, old.Mode)
 	fixed("bindAddressHardFail", c.BindAddressHardFail, old.BindAddressHardFail)
 	fixed("clientConnection", c.ClientConnection, old.ClientConnection)
 	fixed("conntrack", c.Conntrack, old.Conntrack)
-	if !reflect.DeepEqual(c.IPVS, old.IPVS) {
-		errs = append(errs, errors.New("ipvs: a change of this section needs a restart"))
-	}
 	fixed("oomScoreAdj", c.OOMScoreAdj, old.OOMScoreAdj)
 	fixed("logging", c.Logging, old.Logging)
 	fixed("enableProfiling", c.EnableProfiling, old.EnableProfiling)

@@ -340,6 +340,13 @@ func TestReplacesNamesWhatNeedsARestart(t *testing.T) {
 	if next.Equal(old) {
 		t.Error("they are not equal")
 	}
+	next.IPVS.Scheduler = "wlc"
+	if !next.SameDataPlane(old) {
+		t.Error("in mode nftables the section of mode ipvs does not matter")
+	}
+	if next.Mode = ModeIPVS; next.SameDataPlane(old) || next.Replaces(old) != nil {
+		t.Error("a mode may change, and is another data plane")
+	}
 	next.HostnameOverride, next.SyncPeriod = "b", time.Hour
 	err := next.Replaces(old)
 	if err == nil || !strings.Contains(err.Error(), "hostnameOverride") || !strings.Contains(err.Error(), "syncPeriod") {

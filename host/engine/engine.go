@@ -40,6 +40,7 @@ type Engine struct {
 	Options
 	mail     *mailbox
 	calls    chan func(*plan.Planner)
+	swaps    chan *swap
 	done     chan struct{} // closed when Run returns
 	whole    bool          // the next Apply has to find out itself what differs
 	applied  bool          // the whole state has been in the data plane
@@ -82,6 +83,7 @@ func New(o Options) *Engine {
 		Options:  o,
 		mail:     newMailbox(o.Observer),
 		calls:    make(chan func(*plan.Planner)),
+		swaps:    make(chan *swap),
 		done:     make(chan struct{}),
 		whole:    true,
 		degraded: map[plan.Key][]plan.Degradation{},
@@ -118,7 +120,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	defer e.save(time.Time{})
 	check, unwatch := e.watch()
-	defer unwatch()
+	defer func() { unwatch() }()
 	for {
 		select {
 		case <-ctx.Done():
@@ -133,6 +135,11 @@ func (e *Engine) Run(ctx context.Context) error {
 		case <-e.Ready:
 		case call := <-e.calls:
 			call(e.Planner)
+		case s := <-e.swaps:
+			unwatch() // what the other one writes is nobody else's
+			e.swap(ctx, s)
+			check, unwatch = e.watch()
+			close(s.done)
 		case <-e.drift.ready:
 		case <-check:
 			e.moved(ctx)

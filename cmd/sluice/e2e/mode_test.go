@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,7 +32,7 @@ func TestARestartInTheOtherModeFailsNoConnection(t *testing.T) {
 			}
 		}
 		if mode == "nftables" {
-			n.logs("IPVS virtual servers of an earlier run stay for their connections")
+			n.logs("IPVS virtual servers from before stay for their connections")
 		}
 		if servers := n.program("", "cat", "/proc/net/ip_vs"); strings.Contains(servers, "TCP") != (mode == "ipvs" || held["ipvs"] != nil) {
 			t.Errorf("in mode %s: %s", mode, servers)
@@ -66,5 +67,62 @@ func (n *node) hold() func() error {
 		}
 		_, err := c.Read(make([]byte, 12))
 		return err
+	}
+}
+
+// TestTheModeChangesWhileSluiceRuns does the same by the configuration file.
+func TestTheModeChangesWhileSluiceRuns(t *testing.T) {
+	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
+		t.Skip("this kernel has no IPVS; make test-vm runs this on one that has")
+	}
+	n := newNode(t)
+	file := filepath.Join(t.TempDir(), "sluice.yaml")
+	configure := func(more string) {
+		t.Helper()
+		temp := file + ".tmp"
+		if err := os.WriteFile(temp, []byte("apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\nmetricsBindAddress: ''\nhealthzBindAddress: ''\n"+more), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(temp, file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	configure("mode: nftables\n")
+	n.run("--config", file)
+	n.expect("in mode nftables", "p1 p2")
+	held := []func() error{n.hold()}
+	stop := n.load(2)
+	alive := func(what string) {
+		t.Helper()
+		for i, alive := range held {
+			if err := alive(); err != nil {
+				t.Errorf("%s: connection %d: %v", what, i, err)
+			}
+		}
+	}
+	configure("mode: ipvs\n")
+	n.logs("from=nftables to=ipvs")
+	n.endpoints(2, 3)
+	n.expect("in mode ipvs", "p2 p3")
+	held = append(held, n.hold())
+	alive("in mode ipvs")
+
+	configure("mode: ipvs\nipvs: {scheduler: nosuch}\n")
+	n.logs("the data plane stays as it is")
+	configure("mode: ipvs\nipvs: {scheduler: wlc}\n")
+	n.logs("from=ipvs to=ipvs")
+	if servers := n.program("", "cat", "/proc/net/ip_vs"); !strings.Contains(servers, " wlc ") {
+		t.Errorf("the scheduler: %s", servers)
+	}
+	alive("with another scheduler")
+
+	configure("mode: nftables\n")
+	n.logs("from=ipvs to=nftables")
+	n.endpoints(1)
+	n.expect("in mode nftables again", "p1")
+	n.logs("IPVS virtual servers from before stay for their connections")
+	alive("in mode nftables again")
+	if connections := stop(); connections < 50 {
+		t.Errorf("%d connections: this says little", connections)
 	}
 }
