@@ -84,6 +84,7 @@ func (b *Backend) adopt(ctx context.Context) error {
 func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
 	txs := map[model.Family]*tx{}
 	for _, t := range b.tables {
+		t.large = len(next.Frontends) >= many
 		x := &tx{t: t, whole: t.replace}
 		x.limit, x.enough = b.bounds(t)
 		txs[t.family] = x

@@ -86,6 +86,9 @@ func (t *table) changeEntry(x *tx, k plan.Key, key []byte, now, want *held) {
 		ls := &ss.lanes[l]
 		had, has := now.lanes[l].sets, want.lanes[l].sets
 		for c := range ls.totals {
+			if c <= usual && had&(1<<c) == 0 && has&(1<<c) != 0 {
+				t.foresee(ls)
+			}
 			x.toggle(ls.totals[c], key, had&(1<<c) != 0, has&(1<<c) != 0)
 		}
 		x.toggle(ls.rejected, key, had&rejectedBit != 0, has&rejectedBit != 0)

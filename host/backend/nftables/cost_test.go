@@ -46,7 +46,7 @@ func swap(p *plan.Plan, f *plan.Frontend) *plan.Delta {
 // TestAChangeCostsTheKernelTheSameInAClusterOfAnySize counts instead of measuring time: messages, elements,
 // transactions, and our own allocations.
 func TestAChangeCostsTheKernelTheSameInAClusterOfAnySize(t *testing.T) {
-	type cost struct{ replaced, shrunk, removed, added engine.Report }
+	type cost struct{ replaced, shrunk, halved, removed, added engine.Report }
 	measure := func(services int) (c cost, allocations float64) {
 		d := newBed(t, 0)
 		p := cluster(services, 10)
@@ -57,6 +57,9 @@ func TestAChangeCostsTheKernelTheSameInAClusterOfAnySize(t *testing.T) {
 		nine := clusterFrontend(i, 10, 1)
 		nine.Pool.Members = nine.Pool.Members[:9]
 		c.shrunk = strip(d.does(p, swap(p, nine)))
+		five := clusterFrontend(i, 10, 1)
+		five.Pool.Members = five.Pool.Members[:5]
+		c.halved = strip(d.does(p, swap(p, five))) // another kind of pool, which none had before
 		old := p.Frontends[nine.Key]
 		delete(p.Frontends, nine.Key)
 		c.removed = strip(d.does(p, &plan.Delta{Changes: []plan.Change{{Key: nine.Key, Old: old}}}))
@@ -76,6 +79,9 @@ func TestAChangeCostsTheKernelTheSameInAClusterOfAnySize(t *testing.T) {
 	// A slot changes its member, and the endpoint that hairpins go to.
 	if r := small.replaced; r.Elements > 4 || r.Messages > 4 || r.Transactions != 1 {
 		t.Errorf("an endpoint replaced: %+v", r)
+	}
+	if r := small.halved; r.Messages > 6 {
+		t.Errorf("a pool of a kind that there was none of: %+v: rules were written", r)
 	}
 	if largeAllocations > smallAllocations+1 { // a map may just grow
 		t.Errorf("%.0f allocations with 44125 Services, %.0f with 1000", largeAllocations, smallAllocations)

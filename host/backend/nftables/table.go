@@ -18,6 +18,7 @@ type table struct {
 	sent    sent
 
 	present     bool // there is a table of this version
+	large       bool // the plan has many frontends
 	replace     bool // there is another one under our name, to go in the same transaction in which ours comes
 	absent      bool // the kernel cannot have one
 	restructure bool // sets are to be made or rules to be written again
@@ -69,6 +70,24 @@ func (t *table) need(s *set) {
 	s.exists = true
 	t.made = append(t.made, s)
 	t.restructure = true
+}
+
+// Of a plan with at least many frontends, all pools of up to 1<<usual slots are made when the first one is: a rule that
+// is the first of its chain to look into a map has the kernel walk all of the map, which takes 150 ms when it has
+// 100,000 slots, and is nothing while it has none.
+const (
+	many  = 500
+	usual = 10
+)
+
+// foresee makes sure that a lane has what its pools may come to need.
+func (t *table) foresee(ls *laneSets) {
+	if !t.large {
+		return
+	}
+	for _, s := range ls.totals[:usual+1] {
+		t.need(s)
+	}
 }
 
 // create asks for the table with all that it always has.
