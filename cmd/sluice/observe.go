@@ -66,7 +66,7 @@ func (o *observation) serve(ctx context.Context, fatal func(error)) (stop func()
 	open(serve.Options{
 		Name: "metrics (metricsBindAddress)", Address: cfg.MetricsBindAddress,
 		Handler: o.metrics.Handler(metrics.Pages{
-			Mode: cfg.Mode, Profiling: cfg.EnableProfiling, Log: o.log,
+			Mode: func() string { return o.config.Load().Mode }, Profiling: cfg.EnableProfiling, Log: o.log,
 			Config: func() any { return o.config.Load().Effective() },
 		}),
 	}, kube.FailedMetrics)

@@ -11,8 +11,8 @@ import (
 
 // Pages are what the metrics server shows beside the metrics.
 type Pages struct {
-	Mode   string     // on /proxyMode
-	Config func() any // the effective configuration, on /configz, as JSON
+	Mode   func() string // on /proxyMode
+	Config func() any    // the effective configuration, on /configz, as JSON
 	// Profiling: /debug/pprof is there. It tells a lot, and costs while it is asked.
 	Profiling bool
 	Log       *slog.Logger
@@ -29,15 +29,15 @@ func (m *Metrics) Handler(p Pages) http.Handler {
 		ErrorLog:            slog.NewLogLogger(p.Log.Handler(), slog.LevelError),
 		MaxRequestsInFlight: maxScrapes,
 	}))
-	text := func(s string) http.HandlerFunc {
+	text := func(s func() string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			w.Header().Set("X-Content-Type-Options", "nosniff")
-			_, _ = w.Write([]byte(s)) // the client went away
+			_, _ = w.Write([]byte(s())) // the client went away
 		}
 	}
 	mux.HandleFunc("GET /proxyMode", text(p.Mode))
-	mux.HandleFunc("GET /healthz", text("ok"))
+	mux.HandleFunc("GET /healthz", text(func() string { return "ok" }))
 	mux.HandleFunc("GET /configz", func(w http.ResponseWriter, _ *http.Request) {
 		body, err := json.MarshalIndent(p.Config(), "", "  ")
 		if err != nil {

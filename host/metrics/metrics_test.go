@@ -583,7 +583,7 @@ func TestNamesFollowPrometheusConventions(t *testing.T) {
 
 func TestThePagesOfTheMetricsServer(t *testing.T) {
 	m := metrics.New(metrics.Options{Mode: "nftables", Version: "v0.1.0", Started: time.Now()})
-	pages := metrics.Pages{Mode: "nftables", Log: slog.New(slog.DiscardHandler), Config: func() any { return map[string]string{"mode": "nftables"} }}
+	pages := metrics.Pages{Mode: func() string { return "nftables" }, Log: slog.New(slog.DiscardHandler), Config: func() any { return map[string]string{"mode": "nftables"} }}
 	get := func(h http.Handler, path string) (int, string, http.Header) {
 		t.Helper()
 		server := httptest.NewServer(h)
