@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -62,9 +63,10 @@ func TestScripts(t *testing.T) {
 func buildPlugins(t *testing.T) string {
 	t.Helper()
 	out := t.TempDir()
-	for _, name := range []string{"zone-spill", "staged-drain"} {
+	for _, from := range []string{"plugins/zone-spill", "plugins/staged-drain", "cmd/sluice/testdata/plugins/demanding"} {
+		name := path.Base(from)
 		cmd := exec.Command("go", "build", "-trimpath", "-buildmode=c-shared", "-ldflags=-s -w",
-			"-o", filepath.Join(out, name+".wasm"), "github.com/sluice-proxy/sluice/plugins/"+name)
+			"-o", filepath.Join(out, name+".wasm"), "github.com/sluice-proxy/sluice/"+from)
 		cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
 		if text, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("build %s: %v\n%s", name, err, text)

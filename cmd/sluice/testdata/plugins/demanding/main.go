@@ -1,0 +1,24 @@
+// Command demanding is a plugin that asks for more than a data plane may hold: least connections, and weights of 1000
+// to 1.
+package main
+
+import "github.com/sluice-proxy/sluice/sdk"
+
+func init() { sdk.Serve(func() sdk.Plugin { return demanding{} }) }
+
+func main() {}
+
+type demanding struct{}
+
+func (demanding) Configure([]byte) error { return nil }
+
+func (demanding) Decide(req *sdk.Request, resp *sdk.Response) error {
+	resp.SetBalance(sdk.BalanceLeastConnections)
+	for i := range req.Len() {
+		resp.SetWeight(i, 1)
+		if i == 0 {
+			resp.SetWeight(i, 1000)
+		}
+	}
+	return nil
+}
