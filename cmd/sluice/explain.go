@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/policy"
@@ -73,6 +74,8 @@ type kernelShare struct {
 	Frontend string `json:"frontend"`
 	Weight   uint16 `json:"weight"`
 	Total    int    `json:"total"`
+	// Connections through the frontend, in mode ipvs.
+	Connections *connections `json:"connections,omitempty"`
 }
 
 func newExplainCommand() *cobra.Command {
@@ -246,6 +249,9 @@ func (x *explanation) addKernel(ctx context.Context) (note string) {
 			}
 		}
 	}
+	if counts, err := ipvs.ReadCounts(ctx); err == nil {
+		x.addCounts(counts)
+	}
 	return ""
 }
 
@@ -339,7 +345,13 @@ func (e *explainEndpoint) kernelText() string {
 	if len(e.Kernel) == 0 {
 		return "-"
 	}
-	text := func(k kernelShare) string { return fmt.Sprintf("%d of %d", k.Weight, k.Total) }
+	text := func(k kernelShare) string {
+		s := fmt.Sprintf("%d of %d", k.Weight, k.Total)
+		if k.Connections != nil {
+			s += " (" + k.Connections.String() + ")"
+		}
+		return s
+	}
 	same := !slices.ContainsFunc(e.Kernel, func(k kernelShare) bool { return text(k) != text(e.Kernel[0]) })
 	if same {
 		return text(e.Kernel[0])

@@ -29,11 +29,14 @@ type observation struct {
 
 // observe makes health checks and metrics, for an engine to feed; serve opens their servers. events may be nil.
 func observe(cfg *config.Config, plugins *pluginSet, log *slog.Logger, events *kube.Recorder) *observation {
-	m := metrics.New(metrics.Options{Mode: cfg.Mode, Version: buildVersion(), Started: time.Now(), Plugins: plugins.stats})
-	o := &observation{metrics: m, log: log, events: events, health: health.New(health.Options{
+	o := &observation{log: log, events: events}
+	m := metrics.New(metrics.Options{
+		Mode: cfg.Mode, Version: buildVersion(), Started: time.Now(), Plugins: plugins.stats, Now: time.Now, IPVS: o.ipvs,
+	})
+	o.metrics, o.health = m, health.New(health.Options{
 		Now: time.Now, After: time.After, Log: log, SyncPeriod: cfg.SyncPeriod, Answered: m.Answered,
 		Failed: func(service model.Name, err error) { events.OnService(service, kube.FailedServiceHealth, err.Error()) },
-	})}
+	})
 	o.config.Store(cfg)
 	return o
 }

@@ -9,12 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/internal/strict"
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
@@ -103,9 +103,12 @@ var defaults string
 // Defaults is the configuration file that says nothing but the defaults, each with a comment.
 func Defaults() string { return defaults }
 
+// maxFile bounds a configuration file.
+const maxFile = 8 << 20
+
 // Load reads a file. Paths in it are relative to its folder.
 func Load(path string) (*Config, error) {
-	b, err := os.ReadFile(path)
+	b, err := strict.ReadFile(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
@@ -149,7 +152,9 @@ func (c *Config) Equal(d *Config) bool { return reflect.DeepEqual(c, d) }
 
 // SameDataPlane tells whether two configurations ask for the same data plane, set up in the same way.
 func (c *Config) SameDataPlane(d *Config) bool {
-	return c.Mode == d.Mode && (c.Mode != ModeIPVS || reflect.DeepEqual(c.IPVS, d.IPVS))
+	a, b := c.IPVS, d.IPVS
+	a.ConnectionMetrics, b.ConnectionMetrics = false, false
+	return c.Mode == d.Mode && (c.Mode != ModeIPVS || reflect.DeepEqual(a, b))
 }
 
 // Replaces tells whether c can take the place of old in a running process: the error names each field that needs a

@@ -46,6 +46,7 @@ ipvs:
   udpTimeout: 5m
   excludeCIDRs: [203.0.113.7/24]
   interface: vips
+  connectionMetrics: true
 oomScoreAdj: 0
 logging: {format: json, verbosity: 2}
 enableProfiling: true
@@ -105,6 +106,7 @@ func TestParseTakesEveryField(t *testing.T) {
 		IPVS: IPVS{
 			Scheduler: "sed", StrictARP: true, TCPTimeout: 15 * time.Minute, TCPFinTimeout: 2 * time.Minute, UDPTimeout: 5 * time.Minute,
 			ExcludeCIDRs: prefixes("203.0.113.0/24"), Interface: "vips",
+			ConnectionMetrics: true,
 		},
 		ClientConnection: ClientConnection{Kubeconfig: "/etc/sluice/kubeconfig", Server: "https://192.0.2.1:6443"},
 		Logging:          Logging{Format: LogJSON, Verbosity: 2}, EnableProfiling: true,
@@ -346,6 +348,10 @@ func TestReplacesNamesWhatNeedsARestart(t *testing.T) {
 	}
 	if next.Mode = ModeIPVS; next.SameDataPlane(old) || next.Replaces(old) != nil {
 		t.Error("a mode may change, and is another data plane")
+	}
+	counted := *next
+	if counted.IPVS.ConnectionMetrics = true; !counted.SameDataPlane(next) || counted.Equal(next) {
+		t.Error("metrics change, and the data plane stays")
 	}
 	next.HostnameOverride, next.SyncPeriod = "b", time.Hour
 	err := next.Replaces(old)

@@ -10,12 +10,14 @@ import (
 // ModeIPVS programs IPVS, with nftables beside it.
 const ModeIPVS = "ipvs"
 
-// IPVS is what concerns mode ipvs only. Its fields are kube-proxy's, and Interface.
+// IPVS is what concerns mode ipvs only. Its fields are kube-proxy's, and Interface and ConnectionMetrics.
 type IPVS struct {
 	Scheduler    string         // the kernel's, for Services without a policy that asks for another way to balance
 	StrictARP    bool           // the node answers ARP for the addresses of the link that asks only
 	ExcludeCIDRs []netip.Prefix // where virtual servers of others are never taken over
 	Interface    string         // the link for the addresses of Services
+	// ConnectionMetrics: the kernel's counts of each virtual server are among the metrics. It changes no data plane.
+	ConnectionMetrics bool
 	// Time-outs of IPVS's table of connections; 0 leaves the kernel's.
 	TCPTimeout    time.Duration
 	TCPFinTimeout time.Duration
@@ -25,13 +27,14 @@ type IPVS struct {
 func defaultIPVS() IPVS { return IPVS{Scheduler: "wrr", Interface: "sluice-ipvs0"} }
 
 type ipvsEntry struct {
-	Scheduler     string   `json:"scheduler"`
-	StrictARP     bool     `json:"strictARP"`
-	TCPTimeout    string   `json:"tcpTimeout"`
-	TCPFinTimeout string   `json:"tcpFinTimeout"`
-	UDPTimeout    string   `json:"udpTimeout"`
-	ExcludeCIDRs  []string `json:"excludeCIDRs"`
-	Interface     string   `json:"interface"`
+	Scheduler         string   `json:"scheduler"`
+	StrictARP         bool     `json:"strictARP"`
+	TCPTimeout        string   `json:"tcpTimeout"`
+	TCPFinTimeout     string   `json:"tcpFinTimeout"`
+	UDPTimeout        string   `json:"udpTimeout"`
+	ExcludeCIDRs      []string `json:"excludeCIDRs"`
+	Interface         string   `json:"interface"`
+	ConnectionMetrics bool     `json:"connectionMetrics"`
 }
 
 // schedulerName is what the name of a kernel module after ip_vs_ may be.
@@ -44,7 +47,7 @@ func (p *parser) ipvs(f *file, c *Config) {
 			p.bad("ipvs.scheduler", "%q is not the name of a scheduler such as wrr, wlc or mh", e.Scheduler)
 		}
 	}
-	c.IPVS.StrictARP = e.StrictARP
+	c.IPVS.StrictARP, c.IPVS.ConnectionMetrics = e.StrictARP, e.ConnectionMetrics
 	p.seconds("ipvs.tcpTimeout", e.TCPTimeout, &c.IPVS.TCPTimeout)
 	p.seconds("ipvs.tcpFinTimeout", e.TCPFinTimeout, &c.IPVS.TCPFinTimeout)
 	p.seconds("ipvs.udpTimeout", e.UDPTimeout, &c.IPVS.UDPTimeout)
@@ -63,7 +66,8 @@ func (p *parser) ipvs(f *file, c *Config) {
 func (c *IPVS) effective() ipvsEntry {
 	return ipvsEntry{
 		Scheduler: c.Scheduler, StrictARP: c.StrictARP, ExcludeCIDRs: texts(c.ExcludeCIDRs), Interface: c.Interface,
-		TCPTimeout: c.TCPTimeout.String(), TCPFinTimeout: c.TCPFinTimeout.String(), UDPTimeout: c.UDPTimeout.String(),
+		ConnectionMetrics: c.ConnectionMetrics,
+		TCPTimeout:        c.TCPTimeout.String(), TCPFinTimeout: c.TCPFinTimeout.String(), UDPTimeout: c.UDPTimeout.String(),
 	}
 }
 

@@ -206,7 +206,10 @@ func CheckServer(s string) error {
 		return nil
 	}
 	u, err := url.Parse(s)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+	if err == nil && u.User != nil { // not repeated: it may be a password
+		return errors.New("a URL with a user in it: give credentials in a kubeconfig")
+	}
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return fmt.Errorf("%q is not a URL such as https://192.0.2.1:6443", s)
 	}
 	return nil

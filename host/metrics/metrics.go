@@ -25,6 +25,10 @@ type Options struct {
 	Started time.Time // of this process: what led to a change before is not its latency
 	// Plugins gives the counts of each plugin, sorted by name, at each scrape; nil: there are none.
 	Plugins func() []PluginStats
+	// IPVS reads what the kernel counts of virtual servers, sorted, if that is wanted; nil: it never is. It is called at
+	// a scrape, one at a time, and not again for some seconds by Now.
+	IPVS func() (servers []IPVSServer, wanted bool, err error)
+	Now  func() time.Time // for IPVS
 }
 
 // PluginStats are the counts of one plugin since the process started, over all its revisions and settings.
@@ -65,6 +69,9 @@ func New(o Options) *Metrics {
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m := &Metrics{opt: o, registry: r, kube: newKubeProxy(r, o.Mode), own: newOwn(r, o)}
 	r.MustRegister(&stateCollector{m: m})
+	if o.IPVS != nil {
+		r.MustRegister(&ipvsCollector{now: o.Now, read: o.IPVS})
+	}
 	return m
 }
 

@@ -16,6 +16,8 @@ import (
 type virtual interface {
 	// servers gives all virtual servers of the network namespace, without their members.
 	servers() (map[serverKey]service, error)
+	// traffic is servers, with what they have counted.
+	traffic() (map[serverKey]counted, error)
 	// server gives one; ok is false when it is not there.
 	server(k serverKey) (v service, ok bool, err error)
 	// members gives those of one, with their connections; none when it is not there.
@@ -59,6 +61,12 @@ type service struct {
 // flagOurs tells sluice's virtual servers from others. It is the third flag for schedulers, which none of the kernel's
 // own looks at; ipvsadm shows it as flag-3.
 const flagOurs = 0x20
+
+// counted is a service, and what came through it.
+type counted struct {
+	service
+	Traffic
+}
 
 const (
 	flagHashed = 0x2  // the kernel's own mark of a server in its table
@@ -162,11 +170,23 @@ func (m member) moby() *ipvs.Destination {
 }
 
 func (k kernel) servers() (map[serverKey]service, error) {
+	all, err := k.traffic()
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[serverKey]service, len(all))
+	for key, v := range all {
+		out[key] = v.service
+	}
+	return out, nil
+}
+
+func (k kernel) traffic() (map[serverKey]counted, error) {
 	list, err := k.h.GetServices()
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[serverKey]service, len(list))
+	out := make(map[serverKey]counted, len(list))
 	for _, s := range list {
 		key := serverKey{mark: s.FWMark, v6: s.AddressFamily == unix.AF_INET6}
 		if s.FWMark == 0 {
@@ -176,7 +196,10 @@ func (k kernel) servers() (map[serverKey]service, error) {
 			}
 			key.addr, key.port, key.proto = a, s.Port, model.Protocol(s.Protocol)
 		}
-		out[key] = service{s.SchedName, s.Flags &^ flagHashed}
+		out[key] = counted{service{s.SchedName, s.Flags &^ flagHashed}, Traffic{
+			Connections: s.Stats.Connections, PacketsIn: s.Stats.PacketsIn, PacketsOut: s.Stats.PacketsOut,
+			BytesIn: s.Stats.BytesIn, BytesOut: s.Stats.BytesOut,
+		}}
 	}
 	return out, nil
 }

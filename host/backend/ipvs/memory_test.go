@@ -32,6 +32,7 @@ type memory struct {
 
 type memoryServer struct {
 	service
+	counted Traffic
 	members map[netip.AddrPort]memberState
 }
 
@@ -47,6 +48,14 @@ func (m *memory) servers() (map[serverKey]service, error) {
 	out := map[serverKey]service{}
 	for k, s := range m.all {
 		out[k] = s.service
+	}
+	return out, nil
+}
+
+func (m *memory) traffic() (map[serverKey]counted, error) {
+	out := map[serverKey]counted{}
+	for k, s := range m.all {
+		out[k] = counted{s.service, s.counted}
 	}
 	return out, nil
 }
@@ -72,7 +81,7 @@ func (m *memory) do(o op) error {
 		if s != nil {
 			return unix.EEXIST
 		}
-		m.all[o.key] = &memoryServer{o.service, map[netip.AddrPort]memberState{}}
+		m.all[o.key] = &memoryServer{service: o.service, members: map[netip.AddrPort]memberState{}}
 		return nil
 	}
 	if s == nil {
@@ -155,7 +164,7 @@ func TestConformanceOfAllButThePackets(t *testing.T) {
 			},
 			Foreign: func() (func() error, error) {
 				m := memberState{member: member{addr: netip.MustParseAddrPort("10.9.9.9:80"), weight: 7}, foreign: true}
-				d.all[theirs] = &memoryServer{service{"rr", 0}, map[netip.AddrPort]memberState{m.addr: m}}
+				d.all[theirs] = &memoryServer{service: service{"rr", 0}, members: map[netip.AddrPort]memberState{m.addr: m}}
 				before := fmt.Sprint(*d.all[theirs])
 				return func() error {
 					if now := fmt.Sprint(*d.all[theirs]); now != before {

@@ -1,0 +1,131 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// Traffic is what the kernel has counted at a virtual server since it was made. It sums up every 2 s. Connections and
+// packets are of 32 bits and begin anew after 4,294,967,295.
+type Traffic struct {
+	Connections, PacketsIn, PacketsOut uint32
+	BytesIn, BytesOut                  uint64
+}
+
+// Count is what the kernel counts of one of sluice's virtual servers.
+type Count struct {
+	// Server is the address, or the mark, of the virtual server.
+	Server string
+	// Frontend has it, for the sources that Pool says; without Owner it has none and waits for its connections to end.
+	Frontend  plan.Key
+	Owner     model.PortName
+	Pool      Pool
+	Scheduler string
+	Traffic
+	Members []MemberCount // sorted by address
+}
+
+// Pool says whose connections a virtual server takes.
+type Pool string
+
+// The pools: all sources, or under a policy Local those from outside and the others.
+const (
+	All     Pool = "all"
+	Inside  Pool = "inside"
+	Outside Pool = "outside"
+)
+
+// MemberCount is a member of a virtual server.
+type MemberCount struct {
+	Addr             netip.AddrPort
+	Weight           uint16
+	Active, Inactive int  // connections
+	Draining         bool // in no plan any more, and here for its connections
+}
+
+// ReadCounts reads what the kernel counts of sluice's virtual servers, sorted, and changes nothing. It reads the
+// companion's tables, all virtual servers at once, and then the members of one after another. ErrNoIPVS tells that
+// there is no IPVS, which asking does not load.
+func ReadCounts(ctx context.Context) ([]Count, error) {
+	if _, err := os.Stat("/proc/net/ip_vs"); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("ipvs: %w", ErrNoIPVS)
+	}
+	b := &Backend{
+		o:   Options{Link: DefaultLink, Scheduler: "wrr", Now: func() time.Time { return time.Time{} }},
+		log: slog.New(slog.DiscardHandler), caps: Caps(), hashing: "mh",
+	}
+	if err := b.connect(); err != nil {
+		return nil, err
+	}
+	counts, err := b.counts(ctx)
+	return counts, errors.Join(err, b.Close())
+}
+
+func (b *Backend) counts(ctx context.Context) ([]Count, error) {
+	p, marks, err := b.companion.ReadMarks(ctx)
+	if nftables.NotOurs(err) { // another mode's: what is here is left from before
+		p, marks, err = &plan.Plan{}, nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ipvs: the companion: %w", err)
+	}
+	s := &state{marks: marks}
+	type use struct {
+		f    *plan.Frontend
+		pool Pool
+	}
+	uses := map[serverKey]use{}
+	for k, f := range p.Frontends {
+		main, inside, outside := s.keys(k)
+		first := All
+		if f.Outside != nil {
+			first = Outside
+			uses[inside] = use{f, Inside}
+			uses[outside] = use{f, Outside}
+		} else {
+			uses[inside] = use{f, All}
+		}
+		uses[main] = use{f, first}
+	}
+	delete(uses, serverKey{}) // of those that have no mark, or no address
+	all, err := b.ipvs.traffic()
+	if err != nil {
+		return nil, fmt.Errorf("ipvs: list virtual servers: %w", hint(err))
+	}
+	var out []Count
+	for _, k := range slices.SortedFunc(maps.Keys(all), compareServers) {
+		v := all[k]
+		if v.flags&flagOurs == 0 {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("ipvs: read: %w", err)
+		}
+		list, err := b.ipvs.members(k)
+		if err != nil {
+			return nil, fmt.Errorf("ipvs: list the members of virtual server %s: %w", k, hint(err))
+		}
+		c := Count{Server: k.String(), Scheduler: v.scheduler, Traffic: v.Traffic}
+		if u := uses[k]; u.f != nil {
+			c.Frontend, c.Owner, c.Pool = u.f.Key, u.f.Owner, u.pool
+		}
+		for _, m := range list {
+			c.Members = append(c.Members, MemberCount{m.addr, m.weight, m.active, m.inactive, m.lingering})
+		}
+		slices.SortFunc(c.Members, func(a, b MemberCount) int { return a.Addr.Compare(b.Addr) })
+		out = append(out, c)
+	}
+	return out, nil
+}

@@ -1,0 +1,106 @@
+package ipvs
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
+	d := newPretend(t)
+	b, err := d.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	p := web(t, 3, 1)
+	for k, f := range frontend(t, "*4:30080/TCP  NodePort", "", []int{1}).Frontends {
+		p.Frontends[k] = f
+	}
+	for k, f := range frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", []int{1, 1}).Frontends {
+		g := *f
+		g.Outside = &plan.Pool{Members: []plan.Member{f.Pool.Members[1]}}
+		p.Frontends[k] = &g
+	}
+	d.apply(b, p, nil)
+	main := byAddr(netip.MustParseAddr("10.96.0.80"), 80, model.TCP)
+	first := netip.MustParseAddrPort("10.244.0.1:9000")
+	d.all[main].counted = Traffic{Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600}
+	busy := d.all[main].members[first]
+	busy.active, busy.inactive = 2, 7
+	d.all[main].members[first] = busy
+	// Somebody else's, and one of sluice's that no frontend has any more.
+	left := memberState{member: member{addr: first, lingering: true}, active: 1}
+	d.all[byAddr(netip.MustParseAddr("192.0.2.80"), 80, model.TCP)] = &memoryServer{service: service{"rr", 0}}
+	d.all[byAddr(netip.MustParseAddr("192.0.2.81"), 80, model.TCP)] = &memoryServer{service: service{"wrr", flagOurs},
+		members: map[netip.AddrPort]memberState{first: left}}
+	got, err := b.counts(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	type line struct {
+		frontend, owner string
+		pool            Pool
+		members         int
+	}
+	var lines []line
+	for _, c := range got {
+		l := line{pool: c.Pool, members: len(c.Members)}
+		if c.Pool != "" {
+			l.frontend, l.owner = c.Frontend.String(), c.Owner.String()
+		}
+		lines = append(lines, l)
+		if c.Scheduler != "wrr" {
+			t.Errorf("%s: scheduler %q", c.Server, c.Scheduler)
+		}
+	}
+	want := []line{
+		{"10.96.0.80:80/TCP", "shop/web:http", All, 2},
+		{"203.0.113.5:80/TCP", "shop/web:http", Outside, 1},
+		{"203.0.113.5:80/TCP", "shop/web:http", Inside, 2},
+		{"*4:30080/TCP", "shop/web:http", All, 1},
+		{"", "", "", 1},
+	}
+	for _, w := range want {
+		if !slices.Contains(lines, w) {
+			t.Errorf("no %+v in %+v", w, lines)
+		}
+	}
+	if len(lines) != len(want) {
+		t.Errorf("%+v", lines)
+	}
+	at := slices.IndexFunc(got, func(c Count) bool { return c.Server == main.String() })
+	if c := got[at]; c.Traffic != d.all[main].counted || c.Members[0] != (MemberCount{first, 3, 2, 7, false}) || c.Members[1].Weight != 1 {
+		t.Errorf("%+v", c)
+	}
+	at = slices.IndexFunc(got, func(c Count) bool { return c.Pool == "" })
+	if c := got[at]; c.Server != "192.0.2.81:80/TCP" || !c.Members[0].Draining || c.Members[0].Active != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestTheKernelsCountsAreRead holds a connection open, and looks.
+func TestTheKernelsCountsAreRead(t *testing.T) {
+	d := newBed(t)
+	b := d.open()
+	d.apply(b, web(t, 3, 1), nil)
+	c, err := d.Client.Dial(context.Background(), "tcp", netip.MustParseAddrPort("10.96.0.80:80"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	got, err := b.counts(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 || got[0].Pool != All || got[0].Scheduler != "wrr" || len(got[0].Members) != 2 {
+		t.Fatalf("%+v", got)
+	}
+	if m := got[0].Members; m[0].Weight != 3 || m[1].Weight != 1 || m[0].Active+m[1].Active != 1 {
+		t.Errorf("%+v", m)
+	}
+}

@@ -1,0 +1,130 @@
+package metrics_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/sluice-proxy/sluice/host/metrics"
+)
+
+// gauges is IPVS as a test has it, and how often it was read.
+type gauges struct {
+	servers []metrics.IPVSServer
+	off     bool
+	err     error
+	reads   int
+	now     time.Time
+}
+
+func (g *gauges) metrics() *metrics.Metrics {
+	g.now = time.Unix(1_700_000_000, 0)
+	return metrics.New(metrics.Options{Mode: "ipvs", Now: func() time.Time { return g.now },
+		IPVS: func() ([]metrics.IPVSServer, bool, error) {
+			g.reads++
+			g.now = g.now.Add(250 * time.Millisecond)
+			return g.servers, !g.off, g.err
+		}})
+}
+
+func ipvsOnly(all map[string]float64) map[string]float64 {
+	for n := range all {
+		if !strings.HasPrefix(n, "sluice_ipvs_") {
+			delete(all, n)
+		}
+	}
+	return all
+}
+
+var busy = metrics.IPVSServer{
+	Server: "10.96.0.80:80/TCP", Pool: "all", Namespace: "shop", Service: "web", Port: "http", Scheduler: "wrr",
+	Members: 3, Draining: 1, Active: 2, Inactive: 7, Connections: 40, PacketsIn: 20, PacketsOut: 16, BytesIn: 1 << 40, BytesOut: 1600,
+}
+
+func TestConnectionsOfIPVSAreShownByVirtualServer(t *testing.T) {
+	retiring := metrics.IPVSServer{Server: "of mark 0x5ce00001 IPv4", Scheduler: "wlc", Members: 1, Draining: 1, Active: 1}
+	g := &gauges{servers: []metrics.IPVSServer{busy, retiring}}
+	got := ipvsOnly(values(t, g.metrics()))
+	at := "{namespace=shop,pool=all,port=http,server=10.96.0.80:80/TCP,service=web}"
+	toward := func(name, direction string) string {
+		return "sluice_ipvs_" + name + "{direction=" + direction + "," + at[1:]
+	}
+	want := map[string]float64{
+		"sluice_ipvs_active_connections" + at: 2, "sluice_ipvs_inactive_connections" + at: 7,
+		"sluice_ipvs_connections_total" + at: 40, "sluice_ipvs_members" + at: 3, "sluice_ipvs_draining_members" + at: 1,
+		toward("packets_total", "in"): 20, toward("packets_total", "out"): 16,
+		toward("bytes_total", "in"): 1 << 40, toward("bytes_total", "out"): 1600,
+		"sluice_ipvs_scheduler_info{namespace=shop,pool=all,port=http,scheduler=wrr,server=10.96.0.80:80/TCP,service=web}": 1,
+		"sluice_ipvs_draining_members{namespace=,pool=,port=,server=of mark 0x5ce00001 IPv4,service=}":                     1,
+		"sluice_ipvs_scheduler_info{namespace=,pool=,port=,scheduler=wlc,server=of mark 0x5ce00001 IPv4,service=}":         1,
+		"sluice_ipvs_servers_left_out": 0, "sluice_ipvs_read_success": 1, "sluice_ipvs_read_duration_seconds": 0.25,
+	}
+	for n, v := range want {
+		if g, ok := got[n]; !ok || g != v {
+			t.Errorf("%s: %v, want %v", n, g, v)
+		}
+	}
+	if len(got) != 2*10+3 {
+		t.Errorf("%d samples: %v", len(got), got)
+	}
+}
+
+func TestIPVSIsReadOnceInAWhileAndOnlyWhereItIsWanted(t *testing.T) {
+	g := &gauges{off: true}
+	m := g.metrics()
+	if got := ipvsOnly(values(t, m)); len(got) != 0 {
+		t.Errorf("although they are not wanted: %v", got)
+	}
+	g.off, g.reads, g.servers = false, 0, []metrics.IPVSServer{busy}
+	for range 4 {
+		if got := ipvsOnly(values(t, m)); len(got) != 10+3 {
+			t.Errorf("%v", got)
+		}
+		g.now = g.now.Add(3 * time.Second)
+	}
+	if g.reads != 1 {
+		t.Errorf("read %d times in 9 s", g.reads)
+	}
+	g.err = errors.New("no socket")
+	if got := ipvsOnly(values(t, m)); g.reads != 2 || len(got) != 2 || got["sluice_ipvs_read_success"] != 0 {
+		t.Errorf("read %d times in 12 s, without success: %v", g.reads, got)
+	}
+}
+
+func TestThereAreNotMoreIPVSMetricsThanFiveThousandServers(t *testing.T) {
+	g := &gauges{}
+	for i := range 5002 {
+		s := busy
+		s.Server = fmt.Sprintf("10.96.%d.%d:80/TCP", i>>8, i&255)
+		g.servers = append(g.servers, s)
+	}
+	got := ipvsOnly(values(t, g.metrics()))
+	if len(got) != 5000*10+3 || got["sluice_ipvs_servers_left_out"] != 2 {
+		t.Errorf("%d samples, %v left out", len(got), got["sluice_ipvs_servers_left_out"])
+	}
+}
+
+func TestNamesOfIPVSMetricsFollowPrometheusConventions(t *testing.T) {
+	g := &gauges{servers: []metrics.IPVSServer{busy}}
+	families, err := g.metrics().Registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, seen := families[:0], 0
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), "sluice_ipvs_") {
+			own, seen = append(own, f), seen+1
+		}
+	}
+	problems, err := promlint.NewWithMetricFamilies(own).Lint()
+	if err != nil || seen != 11 {
+		t.Fatalf("%d metrics: %v", seen, err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
