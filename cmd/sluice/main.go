@@ -23,6 +23,7 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // the second signal ends at once what the first one could not
 	os.Exit(execute(ctx, os.Args[1:]))
 }
 

@@ -193,6 +193,7 @@ func (f *runFlags) run(ctx context.Context) (err error) {
 	defer func() { cancel(); <-watched }()
 	log.Info("sluice runs", "version", buildVersion(), "node", cfg.HostnameOverride, "source", from.name, "mode", cfg.Mode)
 	err = e.Run(ctx)
+	log.Info("sluice ends; the data plane forwards on")
 	select {
 	case hard := <-fatal: // bindAddressHardFail
 		return errors.Join(hard, err)

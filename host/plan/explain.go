@@ -21,6 +21,9 @@ type Explanation struct {
 
 // Explain gives what was decided last for a Service. It calls no plugin.
 func (p *Planner) Explain(name model.Name) (*Explanation, error) {
+	if !p.cluster.Synced {
+		return nil, fmt.Errorf("Service %s: the cluster has not been read yet", name)
+	}
 	svc, s := p.cluster.Services[name], p.services[name]
 	if svc == nil || s == nil {
 		return nil, fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)%s", name, p.elsewhere(name))

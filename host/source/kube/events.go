@@ -57,7 +57,7 @@ type Recorder struct {
 	queue  chan event
 
 	mu      sync.Mutex
-	told    map[eventKey]time.Time
+	told    map[news]time.Time
 	nodes   int64 // of the cluster; 0: not known
 	nodesAt time.Time
 
@@ -71,6 +71,18 @@ type eventKey struct {
 	reason  string
 }
 
+// news is what is not said again for a while. The note's sum is part of it: another text is news to who mends a mistake.
+type news struct {
+	eventKey
+	note uint64
+}
+
+func (e *event) news() news {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(e.note))
+	return news{e.eventKey, h.Sum64()}
+}
+
 // event is one to be sent.
 type event struct {
 	eventKey
@@ -82,7 +94,7 @@ type event struct {
 // NewRecorder makes a recorder for a node; Run sends what it is given.
 func NewRecorder(c *Client, node string, log *slog.Logger, now func() time.Time, after func(time.Duration) <-chan time.Time) *Recorder {
 	return &Recorder{client: c, node: node, log: log, now: now, after: after, queue: make(chan event, waiting),
-		told: map[eventKey]time.Time{}}
+		told: map[news]time.Time{}}
 }
 
 // OnNode tells something about this node. Warnings repeat after a while only.
@@ -115,7 +127,7 @@ func (r *Recorder) put(e event) {
 	if e.everywhere && r.nodes > 0 && !r.speaks(e.eventKey, r.nodes) {
 		return
 	}
-	if last, ok := r.told[e.eventKey]; ok && e.at.Sub(last) < quietFor {
+	if last, ok := r.told[e.news()]; ok && e.at.Sub(last) < quietFor {
 		return
 	}
 	if len(r.told) >= remembered {
@@ -130,7 +142,7 @@ func (r *Recorder) put(e event) {
 	}
 	select {
 	case r.queue <- e:
-		r.told[e.eventKey] = e.at
+		r.told[e.news()] = e.at
 	default:
 		r.log.Debug("an Event is dropped: too many wait", "reason", e.reason, "service", e.service)
 	}
@@ -161,11 +173,37 @@ func (r *Recorder) Run(ctx context.Context) {
 		if e.everywhere && !r.turn(ctx, e.eventKey) {
 			continue
 		}
-		if err := r.send(ctx, e); err != nil && ctx.Err() == nil {
-			r.failed(e, err)
+		r.deliver(ctx, e)
+	}
+}
+
+// An Event that could not be sent is sent again this often, this far apart and up to as much more: a quarter of an hour,
+// which an API server may be away for.
+const (
+	resends   = 20
+	resendGap = 30 * time.Second
+)
+
+// deliver sends an Event, again when it was the moment's fault that it could not be.
+func (r *Recorder) deliver(ctx context.Context, e event) {
+	for range resends {
+		err := r.send(ctx, e)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		r.failed(e, err)
+		if !ofTheMoment(err) || apierrors.IsForbidden(err) || errors.Is(err, errGone) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.after(resendGap + rand.N(resendGap)):
 		}
 	}
 }
+
+var errGone = errors.New("not there any more")
 
 // failed tells of an Event that could not be sent: loudly once when the rights for it are missing, which lasts.
 func (r *Recorder) failed(e event, err error) {
@@ -262,7 +300,7 @@ func (r *Recorder) uid(ctx context.Context, name model.Name) (types.UID, error) 
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name.Name).String(), ResourceVersion: "0"}
 	err := r.client.core.Get().Namespace(name.Namespace).Resource("services").VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(&list)
 	if err == nil && len(list.Items) == 0 {
-		err = errors.New("not there any more")
+		err = errGone
 	}
 	if err != nil {
 		return "", fmt.Errorf("Service %s: %w", name, err)

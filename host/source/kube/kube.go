@@ -120,18 +120,24 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 // 10), the others for a while from then on.
 func (s *Source) first(ctx context.Context, others *others) error {
 	var enough, last <-chan time.Time
-	patient := true
+	patient, first := true, false
 	for {
 		others.update()
 		if s.services.isSynced() && s.slices.isSynced() {
 			if enough == nil {
 				enough, last = s.opt.After(nodePatience), s.opt.After(podCIDRsPatience)
+				first = true
 			}
 			node := s.own.get(model.Name{Name: s.opt.Node})
 			ranges := !s.opt.PodCIDRs || node != nil && len(node.PodCIDRs) > 0
 			rest := s.cidrs.isSynced() && (!s.wantsNodes() || s.others.isSynced()) && node != nil && len(node.Addresses) > 0
 			if ranges && (rest || !patient) {
 				return nil
+			}
+			if first {
+				first = false
+				s.opt.Log.Info("Services and EndpointSlices are read; waiting for the Node, ServiceCIDRs and what policies need",
+					"at most", nodePatience)
 			}
 		}
 		select {

@@ -183,24 +183,26 @@ func TestAnOutageChangesNothingAndIsToldOnce(t *testing.T) {
 
 func TestAVersionThatIsGoneCostsOnlyDifferences(t *testing.T) {
 	for _, noStreams := range []bool{false, true} {
-		r := newRig(t, nil)
-		r.server.noStreams = noStreams
-		for i := range 20 {
-			r.server.put(svc(fmt.Sprint("s", i)), slice(fmt.Sprint("s", i), "10.0.0.1"))
-		}
-		r.run()
-		r.await()
-		r.take()
-		r.old()
-		r.server.set(func() { r.server.fail = func(*http.Request) int { return http.StatusServiceUnavailable } })
-		r.server.drop()
-		r.server.remove("services", "shop/s3")
-		r.server.remove("endpointslices", "shop/s4-x")
-		r.server.put(slice("s5", "10.0.0.5"), svc("s20"))
-		r.server.forget()
-		r.server.set(func() { r.server.fail = nil })
-		r.settled()
-		r.want("after a restart of the server", "-1 shop/s3", "-2 shop/s4-x", "+2 shop/s5-x", "+1 shop/s20")
+		t.Run(fmt.Sprintf("noStreams=%t", noStreams), func(t *testing.T) {
+			r := newRig(t, nil)
+			r.server.noStreams = noStreams
+			for i := range 20 {
+				r.server.put(svc(fmt.Sprint("s", i)), slice(fmt.Sprint("s", i), "10.0.0.1"))
+			}
+			r.run()
+			r.await()
+			r.take()
+			r.old()
+			r.server.set(func() { r.server.fail = func(*http.Request) int { return http.StatusServiceUnavailable } })
+			r.server.drop()
+			r.server.remove("services", "shop/s3")
+			r.server.remove("endpointslices", "shop/s4-x")
+			r.server.put(slice("s5", "10.0.0.5"), svc("s20"))
+			r.server.forget()
+			r.server.set(func() { r.server.fail = nil })
+			r.settled()
+			r.want("after a restart of the server", "-1 shop/s3", "-2 shop/s4-x", "+2 shop/s5-x", "+1 shop/s20")
+		})
 	}
 }
 

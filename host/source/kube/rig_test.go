@@ -64,11 +64,16 @@ func (r *rig) logged(text string) int {
 	return gostrings.Count(r.log.String(), text)
 }
 
+// rigs are the tests that have one.
+var rigs sync.Map
+
 // newRig makes a server with this Node, and a source of it that does not run yet.
 func newRig(t *testing.T, edit func(*Options)) *rig {
 	t.Helper()
-	leaks := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
+	if _, another := rigs.LoadOrStore(t, true); !another { // the first one's clean-up comes last, when all have ended
+		leaks := goleak.IgnoreCurrent()
+		t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
+	}
 	r := &rig{t: t, server: newFakeServer(t), snap: model.NewSnapshot()}
 	r.server.put(node(me, "z1"))
 	o := Options{
