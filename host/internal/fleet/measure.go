@@ -311,7 +311,7 @@ func (r *results) restart(ctx context.Context, s *site, c *child) error {
 	if _, _, err := changing.To(ctx, r.next(slice, r.single)...); err != nil {
 		return err
 	}
-	if _, err := c.await(ctx, time.Minute, 50*time.Millisecond, "a change is there after the restart", func(s status) bool {
+	if _, err := c.await(ctx, startPatience, 50*time.Millisecond, "a change is there after the restart", func(s status) bool {
 		return s.Changes >= before.Changes+r.agents
 	}); err != nil {
 		return err
