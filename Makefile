@@ -7,7 +7,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image demo test test-cluster cluster-programs test-vm vm-kernels bench bench-peer bench-fleet check fmt lint deps clean
+.PHONY: help build plugins image demo test test-cluster cluster-programs test-vm test-ipvs vm-kernels bench bench-peer bench-fleet check fmt lint deps clean
 
 help:
 	@printf '%s\n' 'build    bin/sluice and bin/plugins/*.wasm' 'plugins  bin/plugins/*.wasm alone' \
@@ -15,7 +15,7 @@ help:
 	  'demo     the main job, live, in namespaces of its own; KEEP=1 stays up afterwards' \
 	  'test     everything: packages, real packets, hostile plugins, a real API server, the demo' \
 	  'test-cluster  the tests against a real API server alone' \
-	  'test-vm  what meets the kernel, on Linux $(KERNELS) (User-Mode Linux); SHORT=-short does a third' 'bench    the figures of host/README.md' \
+	  'test-vm  what meets the kernel, on Linux $(KERNELS) (User-Mode Linux); SHORT=-short does a third; test-ipvs: IPVS alone' 'bench    the figures of host/README.md' \
   'bench-peer   beside kube-proxy: the same file; 15 minutes, nothing else running' 'bench-fleet  100 agents on one API server: host/FLEET.md' \
 	  'check    lint, go mod tidy, and the tree is still clean' 'lint     format, vet, staticcheck' 'fmt      format what is not' \
 	  'deps     what the tests need beside Go: installs it as root on Debian, else says what is missing' 'clean    remove bin/'
@@ -67,6 +67,9 @@ vm-kernels:
 	@bin/vm build $(KERNELS)
 
 test-vm: $(KERNELS:%=test-vm-%)
+
+test-ipvs:
+	$(MAKE) --no-print-directory test-vm VM_PACKAGES=./host/backend/ipvs
 
 test-vm-%: deps build vm-kernels
 	SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 15m $(SHORT) -exec "'$(CURDIR)/bin/vm' exec -kernel $*" $(VM_PACKAGES)
