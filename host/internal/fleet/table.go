@@ -42,6 +42,11 @@ func (r *results) print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\nOne change at a time, from the write until the last agent has programmed it: median %.1f ms, slowest %.1f ms of %d.\n",
 		r.Single.Median, r.Single.Max, r.Single.N)
+	if r.Restart.Took == 0 {
+		fmt.Fprintf(w, "\nAPI server killed and started again: not all agents were back in time on this machine: not measured.\n")
+		r.printCarried(w, r.agents, 1000, 5000)
+		return
+	}
 	fmt.Fprintf(w, "\nAPI server killed and started again: all watches are back %.1f s after it is ready; it has used %.1f CPU s by then, its own start included, and %.0f MiB at most; %.3f MiB went to an agent.\n",
 		r.Restart.Took, r.Restart.CPU, r.Restart.Peak, r.Restart.Bytes/n/mib)
 	r.printCarried(w, r.agents, 1000, 5000)
