@@ -52,8 +52,12 @@ func (h *Host) DialFrom(ctx context.Context, network string, from netip.Addr, to
 	}
 	var w watcher
 	if network == "tcp" {
-		ctx = w.start(ctx, &d)
+		ctx = w.start(ctx)
 		defer w.stop()
+		d.Control = func(_, _ string, c syscall.RawConn) error {
+			w.wg.Go(func() { w.watch(c) })
+			return portAtConnect(c)
+		}
 	}
 	err = h.Do(func() error {
 		c, err = d.DialContext(ctx, network, to.String())
@@ -63,6 +67,15 @@ func (h *Host) DialFrom(ctx context.Context, network string, from netip.Addr, to
 		err = &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", w.errno)}
 	}
 	return c, err
+}
+
+// portAtConnect has the kernel choose a port in connect(2), which goes through all of them, and not in bind(2), which
+// draws them and soon meets one again. conntrack keeps a connection that was reset for 10 s, with its member, and a new
+// one from the same port gets that member when the reset overtook the client's last ACK (nf_conntrack_proto_tcp.c: it
+// begins anew only if a reset was the last packet).
+func portAtConnect(c syscall.RawConn) (err error) {
+	cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) })
+	return errors.Join(cerr, err)
 }
 
 // watcher looks for refusals that came too early. On veth pairs the answer to a SYN can arrive before connect(2) has
@@ -76,13 +89,9 @@ type watcher struct {
 	once   sync.Once
 }
 
-func (w *watcher) start(ctx context.Context, d *net.Dialer) context.Context {
+func (w *watcher) start(ctx context.Context) context.Context {
 	ctx, w.cancel = context.WithCancel(ctx)
 	w.over = make(chan struct{})
-	d.Control = func(_, _ string, c syscall.RawConn) error {
-		w.wg.Go(func() { w.watch(c) })
-		return nil
-	}
 	return ctx
 }
 
