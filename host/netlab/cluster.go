@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 
 	"github.com/vishvananda/netlink"
 )
@@ -17,8 +18,29 @@ func (l *Lab) AddNode(name string, pods []netip.Prefix, addrs ...netip.Addr) (*L
 	if err != nil {
 		return nil, fmt.Errorf("netlab: node %s: %w", name, err)
 	}
-	n := &Lab{Node: h, World: l.World}
-	err = errors.Join(h.forward(), l.connect(h, addrs))
+	return l.addNode(h, pods, addrs)
+}
+
+// AddMachine is AddNode with the machine itself for the node: its first namespace, where the settings of the whole
+// kernel can be changed. It takes a test kernel, whose machine nobody else uses.
+func (l *Lab) AddMachine(name string, pods []netip.Prefix, addrs ...netip.Addr) (*Lab, error) {
+	if os.Getenv("SLUICE_VM") == "" {
+		return nil, fmt.Errorf("netlab: node %s: this machine is not a test kernel's", name)
+	}
+	ns, err := os.Open("/proc/1/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("netlab: node %s: %w", name, err)
+	}
+	h, err := hostIn(name, ns)
+	if err != nil {
+		return nil, fmt.Errorf("netlab: node %s: %w", name, err)
+	}
+	return l.addNode(h, pods, addrs)
+}
+
+func (l *Lab) addNode(h *Host, pods []netip.Prefix, addrs []netip.Addr) (*Lab, error) {
+	name, n := h.Name, &Lab{Node: h, World: l.World}
+	err := errors.Join(h.forward(), l.connect(h, addrs))
 	if err == nil {
 		err = h.defaultRoutes(uplink4, uplink6) // the gateways' own addresses are the node's towards its hosts
 	}

@@ -34,13 +34,16 @@ func (h *Host) Addr(like netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// Dial opens a connection from the host. Network is tcp or udp.
+// Dial opens a connection from the host. Network is tcp, udp or sctp.
 func (h *Host) Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 	return h.DialFrom(ctx, network, netip.Addr{}, to)
 }
 
 // DialFrom is Dial from one of the host's addresses; an invalid address leaves the choice to the kernel.
 func (h *Host) DialFrom(ctx context.Context, network string, from netip.Addr, to netip.AddrPort) (c net.Conn, err error) {
+	if network == "sctp" {
+		return h.dialSCTP(ctx, from, to)
+	}
 	var d net.Dialer
 	if from.IsValid() {
 		switch network {
@@ -128,7 +131,7 @@ func (w *watcher) stop() syscall.Errno {
 	return w.errno
 }
 
-// Server answers with its name. Over TCP it greets every connection with one line, "name client-address", and then
+// Server answers with its name. Over TCP and SCTP it greets every connection with one line, "name client-address", and then
 // echoes until the client closes; over UDP it answers every datagram with such a line.
 type Server struct {
 	Name  string
@@ -136,7 +139,7 @@ type Server struct {
 	wg    sync.WaitGroup
 }
 
-// Serve starts a server on the host; network is tcp or udp.
+// Serve starts a server on the host; network is tcp, udp or sctp.
 func (h *Host) Serve(network string, at netip.AddrPort, name string) (*Server, error) {
 	s := &Server{Name: name}
 	err := h.Do(func() error {
@@ -150,7 +153,11 @@ func (h *Host) Serve(network string, at netip.AddrPort, name string) (*Server, e
 			s.wg.Go(func() { s.answer(pc) })
 			return nil
 		}
-		l, err := lc.Listen(context.Background(), network, at.String())
+		listen := func() (net.Listener, error) { return lc.Listen(context.Background(), network, at.String()) }
+		if network == "sctp" {
+			listen = func() (net.Listener, error) { return listenSCTP(at) }
+		}
+		l, err := listen()
 		if err != nil {
 			return err
 		}

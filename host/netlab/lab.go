@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -28,6 +29,8 @@ type Host struct {
 
 	ns *os.File
 	nl *netlink.Handle
+
+	sctpPorts atomic.Uint32 // taken so far
 }
 
 // The node's addresses towards its hosts, the same on every veth: a host's default gateways.
@@ -135,8 +138,13 @@ func newHost(name string) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	return hostIn(name, ns)
+}
+
+// hostIn makes a host of a namespace, which it closes if it cannot.
+func hostIn(name string, ns *os.File) (*Host, error) {
 	h := &Host{Name: name, ns: ns}
-	err = h.Do(func() (err error) {
+	err := h.Do(func() (err error) {
 		h.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	})

@@ -24,7 +24,13 @@ func TestHostsReachEachOtherAndTheNodeInBothFamilies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, network := range []string{"tcp", "udp"} {
+	networks := []string{"tcp", "udp"}
+	if err := SCTP(); err != nil {
+		t.Logf("SCTP is not tried: %v", err)
+	} else {
+		networks = append(networks, "sctp")
+	}
+	for _, network := range networks {
 		for _, srv := range []*Host{b, lab.Node} {
 			for _, at := range srv.Addrs {
 				to := netip.AddrPortFrom(at, 80)
@@ -43,8 +49,19 @@ func TestHostsReachEachOtherAndTheNodeInBothFamilies(t *testing.T) {
 			}
 		}
 	}
-	if _, err := a.Ask("tcp", netip.AddrPortFrom(b.Addrs[0], 81), time.Second); !Refused(err) {
-		t.Errorf("closed port: got %v, want a refusal", err)
+	for _, network := range networks {
+		for _, at := range b.Addrs {
+			if _, err := a.Ask(network, netip.AddrPortFrom(at, 81), 5*time.Second); !Refused(err) {
+				t.Errorf("closed port %s %s: got %v, want a refusal", network, at, err)
+			}
+			nobody := addr("10.1.0.77")
+			if at.Is6() {
+				nobody = addr("fd00:1::77")
+			}
+			if _, err := a.Ask(network, netip.AddrPortFrom(nobody, 80), 700*time.Millisecond); err == nil || Refused(err) {
+				t.Errorf("nobody's address %s %s: got %v", network, nobody, err)
+			}
+		}
 	}
 }
 
