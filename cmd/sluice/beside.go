@@ -90,18 +90,21 @@ func removeLeftovers(ctx context.Context, log *slog.Logger) error {
 	return err
 }
 
-// firstHeld does something, once, beside the engine, when the data plane holds all that was planned.
+// firstHeld begins things, once, when the data plane holds all that was planned.
 type firstHeld struct {
-	engine.Observer
-	do   func()
-	once sync.Once
-	wait sync.WaitGroup
+	engine.Observers // nobody
+	begin            func(func())
+	do               []func()
+	once             sync.Once
 }
 
 // Programmed implements engine.Observer.
 func (f *firstHeld) Programmed(p *engine.Programmed) {
-	f.Observer.Programmed(p)
 	if p.Held {
-		f.once.Do(func() { f.wait.Go(f.do) })
+		f.once.Do(func() {
+			for _, do := range f.do {
+				f.begin(do)
+			}
+		})
 	}
 }

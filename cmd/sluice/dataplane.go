@@ -70,26 +70,34 @@ type dataPlane struct {
 	retiring func() // ends looking after what mode ipvs has left; nil: nobody does
 }
 
+func openDataPlane(cfg *config.Config, log *slog.Logger) (*dataPlane, error) {
+	b, err := openBackend(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	return &dataPlane{backend: b, cfg: cfg, log: log}, nil
+}
+
 // change has another backend take the place of the one in use. What that has programmed goes once the other one holds
 // the plan: the tables are replaced in one transaction, and virtual servers stay for their connections.
 func (d *dataPlane) change(ctx context.Context, e *engine.Engine, cfg *config.Config) error {
 	d.stopRetiring() // they may be wanted again
+	defer d.retire()
 	to, err := openBackend(cfg, d.log)
-	if err == nil {
-		var from engine.Backend
-		if from, err = e.Swap(ctx, to); err != nil {
-			err = errors.Join(err, to.Close())
-		} else {
-			if cerr := from.Close(); cerr != nil {
-				d.log.Warn("closing the data plane before", "err", cerr)
-			}
-			d.mu.Lock()
-			d.backend, d.cfg = to, cfg
-			d.mu.Unlock()
-		}
+	if err != nil {
+		return err
 	}
-	d.retire()
-	return err
+	from, err := e.Swap(ctx, to)
+	if err != nil {
+		return errors.Join(err, to.Close())
+	}
+	if err := from.Close(); err != nil {
+		d.log.Warn("closing the data plane before", "err", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.backend, d.cfg = to, cfg
+	return nil
 }
 
 // retire lets what an earlier backend in mode ipvs has programmed run out, unless that is the mode.

@@ -41,9 +41,9 @@ func observe(cfg *config.Config, plugins *pluginSet, log *slog.Logger, events *k
 	return o
 }
 
-// observer is what the engine feeds: health first, as load balancers wait for it.
-func (o *observation) observer() engine.Observer {
-	return observers{o.health, o.metrics, troubles{events: o.events}}
+// observers are what the engine feeds: health first, as load balancers wait for it.
+func (o *observation) observers() engine.Observers {
+	return engine.Observers{o.health, o.metrics, troubles{events: o.events}}
 }
 
 // serve opens the servers of the configuration until ctx ends; stop waits until they are closed. An address that
@@ -82,8 +82,8 @@ func (o *observation) serve(ctx context.Context, fatal func(error)) (stop func()
 
 // troubles tells the cluster of Services that do not get what they ask for.
 type troubles struct {
-	observers // nobody
-	events    *kube.Recorder
+	engine.Observers // nobody
+	events           *kube.Recorder
 }
 
 // Planned implements engine.Observer.
@@ -96,43 +96,5 @@ func (t troubles) Planned(p *engine.Planned) {
 	}
 	for _, d := range p.Step.Contested {
 		t.events.OnServiceEverywhere(d.Owner.Service, kube.Degraded, d.String())
-	}
-}
-
-// observers are told one after another.
-type observers []engine.Observer
-
-// Queued implements engine.Observer.
-func (o observers) Queued(changes []model.Change, at time.Time) {
-	for _, each := range o {
-		each.Queued(changes, at)
-	}
-}
-
-// Taken implements engine.Observer.
-func (o observers) Taken() {
-	for _, each := range o {
-		each.Taken()
-	}
-}
-
-// Planned implements engine.Observer.
-func (o observers) Planned(p *engine.Planned) {
-	for _, each := range o {
-		each.Planned(p)
-	}
-}
-
-// Programmed implements engine.Observer.
-func (o observers) Programmed(p *engine.Programmed) {
-	for _, each := range o {
-		each.Programmed(p)
-	}
-}
-
-// Noted implements engine.Observer.
-func (o observers) Noted(n engine.Note) {
-	for _, each := range o {
-		each.Noted(n)
 	}
 }

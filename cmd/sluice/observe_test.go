@@ -74,7 +74,7 @@ func TestARunningSluiceServesHealthMetricsAndItsConfiguration(t *testing.T) {
 	e := engine.New(engine.Options{
 		Source:  dir.New(folder, dir.Options{Log: log, After: time.After, Problems: o.metrics.SourceProblems}),
 		Backend: fake.Open(fake.NewKernel(fake.Options{})), Planner: plan.NewPlanner(settings(cfg, []netip.Addr{}), plugins.get),
-		Log: log, Observer: o.observer(),
+		Log: log, Observer: o.observers(),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	stop := o.serve(ctx, func(err error) { t.Errorf("fatal: %v", err) })

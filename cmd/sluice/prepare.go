@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"runtime"
 	"slices"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/probe"
 )
@@ -94,27 +92,27 @@ func unjoin(err error) []error {
 
 // followLocalAddrs reads the addresses on this host's links from time to time, as NodePorts may be wanted on all of
 // them. It ends with ctx.
-func followLocalAddrs(ctx context.Context, link func() string, every time.Duration, last []netip.Addr, e *engine.Engine, log *slog.Logger) {
-	tick := time.NewTicker(every)
+func (p *proxy) followLocalAddrs(ctx context.Context) {
+	tick := time.NewTicker(p.cfg.SyncPeriod)
 	defer tick.Stop()
-	for {
+	for last := p.local; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		now, err := localAddrs(link())
+		now, err := localAddrs(p.seen.config.Load().IPVS.Interface)
 		if err != nil {
-			log.Warn("reading this host's addresses", "err", err)
+			p.log.Warn("reading this host's addresses", "err", err)
 			continue
 		}
 		if slices.Equal(now, last) {
 			continue
 		}
-		if err := e.Do(ctx, func(p *plan.Planner) { p.SetLocalAddrs(now) }); err != nil {
+		if err := p.engine.Do(ctx, func(planner *plan.Planner) { planner.SetLocalAddrs(now) }); err != nil {
 			return // the engine ends
 		}
 		last = now
-		log.Debug("this host's addresses have changed", "addresses", now)
+		p.log.Debug("this host's addresses have changed", "addresses", now)
 	}
 }

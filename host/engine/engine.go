@@ -77,7 +77,7 @@ const housekeeping = 30 * time.Second
 // New makes an engine; Run starts it.
 func New(o Options) *Engine {
 	if o.Observer == nil {
-		o.Observer = nobody{}
+		o.Observer = Observers{}
 	}
 	e := &Engine{
 		Options:  o,

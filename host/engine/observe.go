@@ -51,11 +51,40 @@ const (
 	DriftNoticed                        // somebody else wrote; Count: changes
 )
 
-// nobody is the Observer of an engine without one.
-type nobody struct{}
+// Observers are told one after another; none is nobody.
+type Observers []Observer
 
-func (nobody) Queued([]model.Change, time.Time) {}
-func (nobody) Taken()                           {}
-func (nobody) Planned(*Planned)                 {}
-func (nobody) Programmed(*Programmed)           {}
-func (nobody) Noted(Note)                       {}
+// Queued implements Observer.
+func (o Observers) Queued(changes []model.Change, at time.Time) {
+	for _, each := range o {
+		each.Queued(changes, at)
+	}
+}
+
+// Taken implements Observer.
+func (o Observers) Taken() {
+	for _, each := range o {
+		each.Taken()
+	}
+}
+
+// Planned implements Observer.
+func (o Observers) Planned(p *Planned) {
+	for _, each := range o {
+		each.Planned(p)
+	}
+}
+
+// Programmed implements Observer.
+func (o Observers) Programmed(p *Programmed) {
+	for _, each := range o {
+		each.Programmed(p)
+	}
+}
+
+// Noted implements Observer.
+func (o Observers) Noted(n Note) {
+	for _, each := range o {
+		each.Noted(n)
+	}
+}

@@ -61,7 +61,7 @@ func newLab(ctx context.Context, module string, bound bool) (*lab, error) {
 	m := metrics.New(metrics.Options{Mode: "nftables", Version: "bench", Started: time.Now()})
 	l.engine = engine.New(engine.Options{
 		Source: l.in, Backend: backend, Log: l.log, SyncPeriod: 30 * time.Second,
-		Observer: observers{h, m, l.seen},
+		Observer: engine.Observers{h, m, l.seen},
 		Planner: plan.NewPlanner(plan.Settings{
 			Node: nodeName(0), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/8")}, Policies: policies,
 		}, plugins),
@@ -116,6 +116,8 @@ func modulePath(bin string) string { return filepath.Join(bin, "plugins/zone-spi
 
 // seen is an observer that measures: from when a change was due to when the kernel acknowledged it.
 type seen struct {
+	engine.Observers // nobody
+
 	mu             sync.Mutex
 	due            []event // sent, not queued yet
 	waiting, taken []event
@@ -230,45 +232,5 @@ func (s *seen) Programmed(p *engine.Programmed) {
 	select {
 	case s.held <- struct{}{}:
 	default:
-	}
-}
-
-// Noted implements engine.Observer.
-func (s *seen) Noted(engine.Note) {}
-
-type observers []engine.Observer
-
-// Queued implements engine.Observer.
-func (o observers) Queued(changes []model.Change, at time.Time) {
-	for _, each := range o {
-		each.Queued(changes, at)
-	}
-}
-
-// Taken implements engine.Observer.
-func (o observers) Taken() {
-	for _, each := range o {
-		each.Taken()
-	}
-}
-
-// Planned implements engine.Observer.
-func (o observers) Planned(p *engine.Planned) {
-	for _, each := range o {
-		each.Planned(p)
-	}
-}
-
-// Programmed implements engine.Observer.
-func (o observers) Programmed(p *engine.Programmed) {
-	for _, each := range o {
-		each.Programmed(p)
-	}
-}
-
-// Noted implements engine.Observer.
-func (o observers) Noted(n engine.Note) {
-	for _, each := range o {
-		each.Noted(n)
 	}
 }

@@ -105,6 +105,7 @@ func (t *tally) fail(err error) {
 
 // watched observes one agent.
 type watched struct {
+	engine.Observers // nobody
 	*tally
 	synced bool // read and written under the tally's lock
 }
@@ -129,12 +130,3 @@ func (w *watched) Programmed(p *engine.Programmed) {
 	}
 	w.s.LastProgrammed = p.At
 }
-
-// Taken implements engine.Observer.
-func (w *watched) Taken() {}
-
-// Planned implements engine.Observer.
-func (w *watched) Planned(*engine.Planned) {}
-
-// Noted implements engine.Observer.
-func (w *watched) Noted(engine.Note) {}
