@@ -84,23 +84,16 @@ func (c *cluster) sh(commands string) string {
 	cmd.Dir = c.work
 	cmd.Env = append(os.Environ(), "PATH="+c.tools+":"+os.Getenv("PATH"), "KUBECONFIG="+filepath.Join(c.Dir(), "admin.kubeconfig"), "HOME="+c.work,
 		"REGISTRY=registry.example.org/team", "TAG=v1", "NEXT=v2", "NODE=n1")
-	p := &process{cmd: cmd}
-	cmd.Stdout, cmd.Stderr = p, p
-	if err := c.lab.Node.Do(cmd.Start); err != nil {
-		c.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	p := c.launch(cmd)
 	end := time.After(3 * time.Minute)
 	for {
 		select {
-		case err := <-ended:
-			if err != nil || strings.Contains(p.String(), "Warning:") {
+		case <-p.Ended():
+			if err := p.Wait(); err != nil || strings.Contains(p.String(), "Warning:") {
 				c.Fatalf("%s\n%v\n%s", commands, err, p)
 			}
 			return p.String()
 		case <-end:
-			_ = cmd.Process.Kill()
 			c.Fatalf("%s\nstill runs\n%s\nsluice:\n%s", commands, p, c.last)
 		case <-time.After(50 * time.Millisecond):
 			c.kubelets()
@@ -176,8 +169,7 @@ func (c *cluster) kubelet(ctx context.Context, pod *corev1.Pod) error {
 		}, metav1.CreateOptions{})
 	case pod.DeletionTimestamp != nil:
 		if runs {
-			_ = p.cmd.Process.Signal(syscall.SIGTERM)
-			if err := p.cmd.Wait(); err != nil && !job {
+			if err := p.End(syscall.SIGTERM, time.Minute); err != nil && !job {
 				c.Errorf("sluice ended: %v\n%s", err, p)
 			}
 			delete(c.runs, pod.UID)
@@ -194,13 +186,15 @@ func (c *cluster) kubelet(ctx context.Context, pod *corev1.Pod) error {
 		return status(corev1.PodRunning, true)
 	case runs && job:
 		delete(c.runs, pod.UID)
-		if err := p.cmd.Wait(); err != nil {
+		if err := p.Wait(); err != nil {
 			return fmt.Errorf("%w\n%s", err, p)
 		}
 		return status(corev1.PodSucceeded, false)
 	case runs && !podReady(pod):
-		if err := p.cmd.Process.Signal(syscall.Signal(0)); err != nil {
-			return fmt.Errorf("%w\n%s", err, p)
+		select {
+		case <-p.Ended():
+			return fmt.Errorf("it has ended: %w\n%s", p.Wait(), p)
+		default:
 		}
 		main := pod.Spec.Containers[0]
 		if code, _ := c.get(main, main.ReadinessProbe); code == 200 {

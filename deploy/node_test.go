@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -166,23 +164,10 @@ func (n *node) withManifests(c container) container {
 	return c
 }
 
-// process is a running container.
+// process is a running container, and what it has printed.
 type process struct {
-	cmd *exec.Cmd
-	mu  sync.Mutex
-	out bytes.Buffer
-}
-
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.out.Write(b)
-}
-
-func (p *process) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.out.String()
+	*netlab.Program
+	*netlab.Log
 }
 
 func (n *node) start(c container) *process {
@@ -191,20 +176,27 @@ func (n *node) start(c container) *process {
 	if err != nil {
 		n.Fatal(err)
 	}
-	p := &process{cmd: cmd}
-	cmd.Stdout, cmd.Stderr = p, p
-	if err := n.lab.Node.Do(cmd.Start); err != nil {
+	return n.launch(cmd)
+}
+
+// launch starts a program on the node.
+func (n *node) launch(cmd *exec.Cmd) *process {
+	n.Helper()
+	log := &netlab.Log{}
+	cmd.Stdout, cmd.Stderr = log, log
+	p, err := n.lab.Node.Start(cmd)
+	if err != nil {
 		n.Fatal(err)
 	}
-	n.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	return p
+	n.Cleanup(p.Kill)
+	return &process{p, log}
 }
 
 // run runs a container to its end.
 func (n *node) run(c container) (string, error) {
 	n.Helper()
 	p := n.start(c)
-	err := p.cmd.Wait()
+	err := p.Wait()
 	return p.String(), err
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -71,11 +72,11 @@ func TestTheImageForwardsWithTheRightsOfTheManifest(t *testing.T) {
 		"CapEff": "0000000000001000", "CapPrm": "0000000000001000", "CapBnd": "0000000000001000", "CapInh": "0000000000000000",
 		"CapAmb": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2",
 	} {
-		if is := status(p.cmd.Process.Pid, field); is != want {
+		if is := status(p.PID(), field); is != want {
 			t.Errorf("%s is %s, want %s", field, is, want)
 		}
 	}
-	root := fmt.Sprintf("/proc/%d/root", p.cmd.Process.Pid)
+	root := fmt.Sprintf("/proc/%d/root", p.PID())
 	for _, path := range []string{"/x", "/plugins/x", "/etc/sluice/x", "/proc/sys/net/ipv4/ip_forward"} {
 		if err := os.WriteFile(root+path, []byte("1"), 0o644); !errors.Is(err, unix.EROFS) {
 			t.Errorf("%s can be written: %v", path, err)
@@ -107,10 +108,7 @@ func TestTheImageForwardsWithTheRightsOfTheManifest(t *testing.T) {
 	}
 
 	// The container is killed; its Pod makes another. Nothing is compiled or written again.
-	if err := p.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = p.cmd.Wait()
+	p.Kill()
 	n.answers("killed")
 	compiled, err := filepath.Glob(filepath.Join(n.state, "plugins", "*", "SEAL"))
 	if err != nil || len(compiled) != 2 {
@@ -120,13 +118,10 @@ func TestTheImageForwardsWithTheRightsOfTheManifest(t *testing.T) {
 	n.says(p, `"messages":0`)
 	n.loads(p)
 	n.answers("another container")
-	t.Logf("resident: %s, with compiled plugins in the cache", status(p.cmd.Process.Pid, "VmRSS"))
+	t.Logf("resident: %s, with compiled plugins in the cache", status(p.PID(), "VmRSS"))
 
 	// Its Pod ends, and sluice with it.
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.End(syscall.SIGTERM, time.Minute); err != nil {
 		t.Errorf("the end: %v\n%s", err, p)
 	}
 	if bad := complaints(t, p.String()); len(bad) > 0 {

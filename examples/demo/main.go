@@ -38,13 +38,9 @@ func main() {
 		fmt.Fprintf(os.Stderr, "demo: not everything is there; `make demo` builds it:\n%v\n", err)
 		os.Exit(1)
 	}
-	if !netlab.Inside() {
-		code, err := netlab.Reexec()
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "demo: it needs network namespaces of its own: run it as root, or where users may make user namespaces.\ndemo: %v\n", err)
-			code = 1
-		}
-		os.Exit(code)
+	if err := netlab.Enter(); err != nil {
+		fmt.Fprintf(os.Stderr, "demo: it needs network namespaces of its own: run it as root, or where users may make user namespaces.\ndemo: %v\n", err)
+		os.Exit(1)
 	}
 	os.Exit(show(p))
 }

@@ -22,7 +22,7 @@ import (
 )
 
 // patience is how long anything of the control plane may take on a slow machine.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // Options of a cluster; the zero value is one on this process's own loopback.
 type Options struct {
@@ -209,7 +209,7 @@ func (c *Cluster) await(ctx context.Context, p *process, what string, done func(
 			return nil
 		}
 		if !p.running() {
-			err = errors.Join(err, fmt.Errorf("%s: %w", p.name, errEnded))
+			err = errors.Join(err, fmt.Errorf("%s has ended: %v", p.name, p.life.Wait()))
 		} else {
 			select {
 			case <-ctx.Done():

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 			fmt.Println(err)
 			os.Exit(1)
 		}
-		fmt.Println(p.cmd.Process.Pid)
+		fmt.Println(p.life.PID())
 		select {}
 	}
 	Main(m)
@@ -269,7 +269,7 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 		}
 	})
 
-	pids := []int{c.etcd.cmd.Process.Pid, c.apiserver.cmd.Process.Pid, c.manager.cmd.Process.Pid}
+	pids := []int{c.etcd.life.PID(), c.apiserver.life.PID(), c.manager.life.PID()}
 	c.Close()
 	for _, pid := range pids {
 		if _, err := os.Stat(fmt.Sprint("/proc/", pid)); err == nil {

@@ -24,6 +24,9 @@ func (c *Cluster) logs(from map[string]int64) string {
 		if text := p.tail(from[p.name]); text != "" {
 			fmt.Fprintf(&b, "--- %s\n%s\n", p.name, text)
 		}
+		if !p.running() {
+			fmt.Fprintf(&b, "--- %s does not run\n", p.name)
+		}
 	}
 	return b.String()
 }

@@ -4,7 +4,7 @@ package kubelab
 func (c *Cluster) PID(name string) int {
 	for _, p := range c.programs() {
 		if p.name == name && p.running() {
-			return p.cmd.Process.Pid
+			return p.life.PID()
 		}
 	}
 	return 0

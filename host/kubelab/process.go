@@ -2,13 +2,10 @@ package kubelab
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 
@@ -23,47 +20,35 @@ type process struct {
 	log  string // its file
 	host *netlab.Host
 
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when it has
+	life *netlab.Program // the present one, or the last; nil: not started yet
 }
 
-// start runs it in its namespace. It is killed when this process ends.
+// start runs it in its namespace.
 func (p *process) start() error {
 	file, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
 	}
+	defer file.Close()
 	cmd := exec.Command(p.path, p.args...)
 	cmd.Dir = filepath.Dir(p.log)
 	cmd.Env = []string{"HOME=" + cmd.Dir, "PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir()}
 	cmd.Stdout, cmd.Stderr = file, file
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C is for the test
-	started, ended := make(chan error, 1), make(chan struct{})
-	go func() {
-		// Pdeathsig is about the thread that starts the child, so that thread has to stay.
-		runtime.LockOSThread()
-		defer file.Close()
-		err := in(p.host, cmd.Start)
-		started <- err
-		if err == nil {
-			_ = cmd.Wait()
-			fmt.Fprintf(file, "%s has ended: %s\n", p.name, cmd.ProcessState)
-		}
-		close(ended)
-	}()
-	if err := <-started; err != nil {
-		return fmt.Errorf("start %s: %w", p.name, err)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the test
+	life, err := p.host.Start(cmd)
+	if err != nil {
+		return err
 	}
-	p.cmd, p.ended = cmd, ended
+	p.life = life
 	return nil
 }
 
 func (p *process) running() bool {
-	if p == nil || p.cmd == nil {
+	if p == nil || p.life == nil {
 		return false
 	}
 	select {
-	case <-p.ended:
+	case <-p.life.Ended():
 		return false
 	default:
 		return true
@@ -73,8 +58,7 @@ func (p *process) running() bool {
 // kill ends it from one moment to the next, and waits for that.
 func (p *process) kill() {
 	if p.running() {
-		_ = p.cmd.Process.Kill()
-		<-p.ended
+		p.life.Kill()
 	}
 }
 
@@ -117,5 +101,3 @@ func in(h *netlab.Host, f func() error) error {
 	}
 	return h.Do(f)
 }
-
-var errEnded = errors.New("it has ended")

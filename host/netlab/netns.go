@@ -8,8 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func lockThread() { runtime.LockOSThread() }
-
 const threadNetns = "/proc/thread-self/ns/net"
 
 // newNetns makes a network namespace and leaves the caller in its own.

@@ -20,18 +20,28 @@ func Inside() bool { return os.Getenv(inside) == "1" }
 // Main is for TestMain: it runs the tests in a fresh network namespace. Where the kernel does not allow that, it says
 // so and runs none; with CI set it fails.
 func Main(m interface{ Run() int }) {
-	if Inside() {
-		os.Exit(m.Run())
-	}
-	code, err := Reexec()
+	err := Enter()
 	if err == nil {
-		os.Exit(code)
+		os.Exit(m.Run())
 	}
 	fmt.Fprintf(os.Stderr, "netlab: SKIPPED, no tests were run: %v\n", err)
 	if os.Getenv("CI") != "" {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// Enter is for programs: it returns in namespaces of its own. Outside of them this process only waits for the one that
+// Reexec starts, and ends as that does.
+func Enter() error {
+	if Inside() {
+		return nil
+	}
+	code, err := Reexec()
+	if err == nil {
+		os.Exit(code)
+	}
+	return err
 }
 
 // Reexec runs this program again, with the same arguments and standard streams, in a network and mount namespace of
@@ -48,7 +58,7 @@ func Reexec() (int, error) {
 	cmd := exec.Command(exe, os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
 	if os.Geteuid() != 0 || os.Getenv("SLUICE_NETLAB_USERNS") != "" {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
@@ -58,18 +68,8 @@ func Reexec() (int, error) {
 }
 
 func run(cmd *exec.Cmd) (int, error) {
-	started := make(chan error, 1)
-	ended := make(chan error, 1)
-	go func() {
-		// Pdeathsig is about the thread that starts the child, so that thread has to stay.
-		lockThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			ended <- cmd.Wait()
-		}
-	}()
-	if err := <-started; err != nil {
+	p, err := (*Host)(nil).Start(cmd)
+	if err != nil {
 		return 0, fmt.Errorf("enter a user and network namespace (kernel.unprivileged_userns_clone, user.max_user_namespaces, AppArmor?): %w", err)
 	}
 	signals := make(chan os.Signal, 4)
@@ -78,12 +78,13 @@ func run(cmd *exec.Cmd) (int, error) {
 	for {
 		select {
 		case s := <-signals:
-			_ = cmd.Process.Signal(s)
-		case err := <-ended:
-			var exit *exec.ExitError
+			p.Signal(s)
+		case <-p.Ended():
+			err := p.Wait()
 			if err == nil {
 				return 0, nil
 			}
+			var exit *exec.ExitError
 			if errors.As(err, &exit) {
 				return max(exit.ExitCode(), 1), nil
 			}

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -32,28 +30,9 @@ type run struct {
 	config string
 	as     string // kubeconfig
 
-	cmd   *exec.Cmd
-	log   *buffer   // of this life
-	past  []*buffer // of those before
-	wrote *exec.Cmd // nft monitor
-	seen  *buffer   // what it printed
-}
-
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *buffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *buffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	now  *netlab.Program // of this life
+	log  *netlab.Log
+	seen *netlab.Log // what nft monitor has printed
 }
 
 // configuration of a node: more is put at its end.
@@ -94,43 +73,34 @@ func (r *run) configure(more string) {
 // start begins a life; it does not wait.
 func (r *run) start(more ...string) {
 	r.Helper()
-	if r.log != nil {
-		r.past = append(r.past, r.log)
-	}
 	args := []string{
 		"run", "--node", r.place.name, "--kubeconfig", r.as, "--config", r.config,
 		"--checkpoint", filepath.Join(r.dir, "checkpoint"), "--socket", filepath.Join(r.dir, "sock"),
 	}
-	r.cmd, r.log = exec.Command(r.sluice, append(args, more...)...), &buffer{}
-	r.cmd.Stdout, r.cmd.Stderr = r.log, r.log
-	r.must(r.place.Node.Do(r.cmd.Start))
+	r.now, r.log = r.startLogged(r.sluice, append(args, more...)...)
+}
+
+// startLogged starts a program on the node.
+func (r *run) startLogged(name string, args ...string) (*netlab.Program, *netlab.Log) {
+	r.Helper()
+	cmd, log := exec.Command(name, args...), &netlab.Log{}
+	cmd.Stdout, cmd.Stderr = log, log
+	p, err := r.place.Node.Start(cmd)
+	r.must(err)
+	r.Cleanup(p.Kill)
+	return p, log
 }
 
 // end ends a life by a signal.
 func (r *run) end(by os.Signal) {
 	r.Helper()
-	if r.cmd == nil {
-		return
-	}
-	cmd := r.cmd
-	r.cmd = nil
-	r.must(cmd.Process.Signal(by))
-	err := cmd.Wait()
-	if by == syscall.SIGTERM && err != nil {
+	if err := r.now.End(by, time.Minute); by == syscall.SIGTERM && err != nil {
 		r.Errorf("%s: ended by SIGTERM: %v\n%s", r.place.name, err, r.log)
 	}
 }
 
-// cleanup ends sluice and takes away what it has made.
+// cleanup takes away what sluice has made.
 func (r *run) cleanup() {
-	if r.cmd != nil {
-		_ = r.cmd.Process.Kill()
-		_ = r.cmd.Wait()
-	}
-	if r.wrote != nil {
-		_ = r.wrote.Process.Kill()
-		_ = r.wrote.Wait()
-	}
 	if out, err := r.command("cleanup"); err != nil {
 		r.Errorf("%s: cleanup: %v\n%s", r.place.name, err, out)
 	}
@@ -138,14 +108,7 @@ func (r *run) cleanup() {
 
 // command runs sluice on the node to its end.
 func (r *run) command(args ...string) (string, error) {
-	var out bytes.Buffer
-	cmd := exec.Command(r.sluice, args...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := r.place.Node.Do(cmd.Start)
-	if err == nil {
-		err = cmd.Wait()
-	}
-	return out.String(), err
+	return r.place.Node.Run("", append([]string{r.sluice}, args...)...)
 }
 
 // holds waits until this life's first plan is in the kernel.
@@ -236,9 +199,7 @@ func (r *run) monitor() {
 		}
 		r.Skip(msg)
 	}
-	r.wrote, r.seen = exec.Command("nft", "monitor"), &buffer{}
-	r.wrote.Stdout, r.wrote.Stderr = r.seen, r.seen
-	r.must(r.place.Node.Do(r.wrote.Start))
+	_, r.seen = r.startLogged("nft", "monitor")
 	r.eventually("nft monitor listens", func() error {
 		r.nft("add table ip heard", "delete table ip heard")
 		if strings.Contains(r.seen.String(), "heard") {
@@ -251,14 +212,11 @@ func (r *run) monitor() {
 // nft runs commands in the node.
 func (r *run) nft(commands ...string) string {
 	r.Helper()
-	var out bytes.Buffer
-	cmd := exec.Command("nft", strings.Join(commands, "; "))
-	cmd.Stdout, cmd.Stderr = &out, &out
-	r.must(r.place.Node.Do(cmd.Start))
-	if err := cmd.Wait(); err != nil {
-		r.Fatalf("nft %s: %v\n%s", commands, err, &out)
+	out, err := r.place.Node.Run("", "nft", strings.Join(commands, "; "))
+	if err != nil {
+		r.Fatalf("nft %s: %v\n%s", commands, err, out)
 	}
-	return out.String()
+	return out
 }
 
 // written is what sluice writes to the node's nftables while f runs, as nft monitor shows it.
@@ -319,7 +277,7 @@ func (s *scene) logs() string {
 	return b.String()
 }
 
-// from is where connections begin, with a name for failures.
+// hostName names a host in failures.
 func hostName(h *netlab.Host) string {
 	if len(h.Addrs) == 0 {
 		return h.Name

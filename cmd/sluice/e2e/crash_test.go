@@ -3,7 +3,6 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -28,26 +27,11 @@ func (n *node) program(stdin string, args ...string) string {
 		}
 		n.Skip(msg)
 	}
-	var out []byte
-	err := n.lab.Node.Do(func() error {
-		cmd := exec.Command(args[0], args[1:]...)
-		if stdin != "" {
-			r, w, err := os.Pipe()
-			if err != nil {
-				return err
-			}
-			defer r.Close()
-			go func() { io.WriteString(w, stdin); w.Close() }()
-			cmd.Stdin = r
-		}
-		var err error
-		out, err = cmd.CombinedOutput()
-		return err
-	})
+	out, err := n.lab.Node.Run(stdin, args...)
 	if err != nil {
 		n.Fatalf("%v: %v\n%s", args, err, out)
 	}
-	return string(out)
+	return out
 }
 
 // load connects all the time, from several goroutines, until stop; that gives the number of connections.
@@ -252,20 +236,20 @@ func TestSluiceDoesNotRunBesideALiveKubeProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := &exec.Cmd{Path: sleep, Args: []string{"kube-proxy", "60"}}
-	if err := n.lab.Node.Do(other.Start); err != nil {
+	p, err := n.lab.Node.Start(other)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { other.Process.Kill(); other.Wait() })
+	t.Cleanup(p.Kill)
 	for _, args := range [][]string{
 		n.args("run"), append(n.args("run"), "--once"), append(n.args("run"), "--cleanup-kube-proxy"), {"cleanup", "--kube-proxy"},
 	} {
 		out, err := n.sluice(args...)
-		if want := fmt.Sprintf("kube-proxy runs on this node (process %d)", other.Process.Pid); err == nil || !strings.Contains(out, want) {
+		if want := fmt.Sprintf("kube-proxy runs on this node (process %d)", p.PID()); err == nil || !strings.Contains(out, want) {
 			t.Errorf("%v: %v\n%s", args, err, out)
 		}
 	}
-	other.Process.Kill()
-	other.Wait()
+	p.Kill()
 	n.run()
 	n.expect("it has stopped", "p1 p2")
 }

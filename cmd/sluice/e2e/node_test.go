@@ -2,14 +2,12 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,34 +15,42 @@ import (
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
-func TestMain(m *testing.M) { netlab.Main(m) }
+func TestMain(m *testing.M) { netlab.Main(tests{m}) }
+
+// tests are those of this package.
+type tests struct{ m *testing.M }
+
+// program is what they run.
+var program string
+
+// Run implements what netlab.Main wants.
+func (t tests) Run() int {
+	if program = os.Getenv("SLUICE_BINARY"); program != "" { // where nothing can be built: a kernel under test
+		return t.m.Run()
+	}
+	dir, err := os.MkdirTemp("", "sluice-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	program = filepath.Join(dir, "sluice")
+	if out, err := exec.Command("go", "build", "-o", program, "github.com/sluice-proxy/sluice/cmd/sluice").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build sluice: %v\n%s", err, out)
+		return 1
+	}
+	return t.m.Run()
+}
 
 // node is a node with three Pods that serve, a client Pod, a folder of manifests, and sluice.
 type node struct {
 	*testing.T
 	lab    *netlab.Lab
 	client *netlab.Host
-	binary string
-	dir    string
-	cmd    *exec.Cmd
-	log    *logBuffer
-}
-
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	dir    string          // the cluster
+	state  string          // checkpoint and socket
+	now    *netlab.Program // sluice run
+	log    *netlab.Log     // its
 }
 
 // slowness is how many times as long things may take: kernels under test have one CPU, which may be away.
@@ -59,17 +65,7 @@ var vip = netip.MustParseAddrPort("10.96.0.10:80")
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{T: t, dir: t.TempDir(), binary: filepath.Join(t.TempDir(), "sluice")}
-	if built := os.Getenv("SLUICE_BINARY"); built != "" { // where nothing can be built: a kernel under test
-		if err := os.Symlink(built, n.binary); err != nil {
-			t.Fatal(err)
-		}
-	} else {
-		build := exec.Command("go", "build", "-o", n.binary, "github.com/sluice-proxy/sluice/cmd/sluice")
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("build: %v\n%s", err, out)
-		}
-	}
+	n := &node{T: t, dir: t.TempDir(), state: t.TempDir()}
 	var err error
 	if n.lab, err = netlab.New(netip.MustParseAddr("192.168.0.1")); err != nil {
 		t.Fatal(err)
@@ -131,14 +127,7 @@ endpoints:
 
 // sluice runs a command of the program in the node to its end.
 func (n *node) sluice(args ...string) (string, error) {
-	cmd := exec.Command(n.binary, args...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := n.lab.Node.Do(cmd.Start)
-	if err == nil {
-		err = cmd.Wait()
-	}
-	return out.String(), err
+	return n.lab.Node.Run("", append([]string{program}, args...)...)
 }
 
 // run starts `sluice run` and waits until it has programmed the node.
@@ -151,20 +140,22 @@ func (n *node) run(more ...string) {
 // start starts it and does not wait.
 func (n *node) start(more ...string) {
 	n.Helper()
-	n.cmd, n.log = exec.Command(n.binary, append(n.args("run"), more...)...), &logBuffer{}
-	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
-	if err := n.lab.Node.Do(n.cmd.Start); err != nil {
+	n.log = &netlab.Log{}
+	cmd := exec.Command(program, append(n.args("run"), more...)...)
+	cmd.Stdout, cmd.Stderr = n.log, n.log
+	var err error
+	if n.now, err = n.lab.Node.Start(cmd); err != nil {
 		n.Fatal(err)
 	}
-	cmd := n.cmd
-	n.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	n.Cleanup(n.now.Kill)
 }
 
+func (n *node) socket() string { return filepath.Join(n.state, "sock") }
+
 func (n *node) args(command string) []string {
-	state := filepath.Dir(n.binary)
-	out := []string{command, "--node", "n1", "--source", n.dir, "--socket", filepath.Join(state, "sock")}
+	out := []string{command, "--node", "n1", "--source", n.dir, "--socket", n.socket()}
 	if command == "run" {
-		out = append(out, "--checkpoint", filepath.Join(state, "checkpoint"))
+		out = append(out, "--checkpoint", filepath.Join(n.state, "checkpoint"))
 		if mode := os.Getenv("SLUICE_MODE"); mode != "" { // nftables or ipvs; default: the configuration's
 			out = append(out, "--mode", mode)
 		}
@@ -174,11 +165,7 @@ func (n *node) args(command string) []string {
 
 // end sends a signal and waits for the end.
 func (n *node) end(s os.Signal) error {
-	n.Helper()
-	if err := n.cmd.Process.Signal(s); err != nil {
-		n.Fatal(err)
-	}
-	return n.cmd.Wait()
+	return n.now.End(s, time.Minute)
 }
 
 // logs waits for a line of the log.
@@ -258,42 +245,23 @@ func TestBadInputIsReportedAndForwardingGoesOn(t *testing.T) {
 	n.logs("spec.clusterIP")
 	n.endpoints(3)
 	n.expect("whole again", "p3")
-	out, err := n.sluice("explain", "--socket", filepath.Join(filepath.Dir(n.binary), "sock"), "-n", "shop", "web")
+	out, err := n.sluice("explain", "--socket", n.socket(), "-n", "shop", "web")
 	if err != nil || !strings.Contains(out, "10.244.0.3:8080") || !strings.Contains(out, "1 of 1") {
 		t.Fatalf("explain: %v\n%s", err, out)
 	}
 }
 
 func TestOnceProgramsAndEndsAndCleanupRemovesOnlyWhatIsOurs(t *testing.T) {
-	if _, err := exec.LookPath("nft"); err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal("nft is missing: install nftables")
-		}
-		t.Skip("nft is missing: install nftables")
-	}
 	n := newNode(t)
-	nft := func(args ...string) string {
-		t.Helper()
-		var out []byte
-		err := n.lab.Node.Do(func() (err error) {
-			out, err = exec.Command("nft", args...).CombinedOutput()
-			return err
-		})
-		if err != nil {
-			t.Fatalf("nft %v: %v\n%s", args, err, out)
-		}
-		return string(out)
-	}
-	nft("add table inet mine")
-	nft("add chain inet mine c { type filter hook input priority 0 ; }")
-	before := nft("list ruleset")
+	n.program("add table inet mine; add chain inet mine c { type filter hook input priority 0 ; }", "nft", "-f", "-")
+	before := n.program("", "nft", "list", "ruleset")
 
 	if out, err := n.sluice(append(n.args("run"), "--once")...); err != nil || strings.Contains(out, "no longer heard") {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	n.log = &logBuffer{}
+	n.log = &netlab.Log{}
 	n.expect("programmed once", "p1 p2")
-	if listing := nft("list ruleset"); !strings.Contains(listing, `comment "shop/web:http ClusterIP"`) || !strings.Contains(listing, "table inet mine") {
+	if listing := n.program("", "nft", "list", "ruleset"); !strings.Contains(listing, `comment "shop/web:http ClusterIP"`) || !strings.Contains(listing, "table inet mine") {
 		t.Fatalf("the listing:\n%s", listing)
 	}
 	if out, err := n.sluice("cleanup"); err != nil || !strings.Contains(out, "removed nftables table ip sluice") {
@@ -302,7 +270,7 @@ func TestOnceProgramsAndEndsAndCleanupRemovesOnlyWhatIsOurs(t *testing.T) {
 	if out, err := n.sluice("cleanup"); err != nil || !strings.Contains(out, "nothing to remove") {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if after := nft("list ruleset"); after != before {
+	if after := n.program("", "nft", "list", "ruleset"); after != before {
 		t.Fatalf("after the clean-up:\n%s\nbefore:\n%s", after, before)
 	}
 	if got, err := n.answers(); err == nil {
@@ -320,7 +288,7 @@ func TestASecondSluiceIsRefusedWhileOneRuns(t *testing.T) {
 		"what it undoes":   {"cleanup"},
 	} {
 		out, err := n.sluice(args...)
-		if want := fmt.Sprintf("another sluice runs on this node (process %d)", n.cmd.Process.Pid); err == nil || !strings.Contains(out, want) {
+		if want := fmt.Sprintf("another sluice runs on this node (process %d)", n.now.PID()); err == nil || !strings.Contains(out, want) {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}

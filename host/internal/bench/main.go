@@ -81,21 +81,13 @@ func (o *options) run() error {
 		return err
 	}
 	printWorst(out, worstSize, hardest)
-	fmt.Print(out)
-	if o.write != "" {
-		return gauge.Splice(o.write, "bench", out.Bytes())
-	}
-	return nil
+	return gauge.Publish(o.write, "bench", out.Bytes())
 }
 
 // inNamespace measures what -size says and prints JSON.
 func (o *options) inNamespace(ctx context.Context) error {
-	if !netlab.Inside() {
-		code, err := netlab.Reexec()
-		if err != nil {
-			return err
-		}
-		os.Exit(code)
+	if err := netlab.Enter(); err != nil {
+		return err
 	}
 	s, err := parseSize(o.child)
 	if err != nil {

@@ -8,9 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/internal/gauge"
@@ -23,7 +21,7 @@ type child struct {
 	begin time.Time
 	in    io.WriteCloser
 	out   *json.Decoder
-	ended chan error
+	life  *netlab.Program
 }
 
 // startAgents starts them in a host's namespace. Without watchList they list and then watch, as clients did before
@@ -37,8 +35,7 @@ func startAgents(h *netlab.Host, n int, dir string, over time.Duration, watchLis
 	// Many agents in one process share its garbage collector: less is left lying about than in processes of their own.
 	cmd.Env = append(os.Environ(), "GOGC=40", "KUBE_FEATURE_WatchListClient="+strconv.FormatBool(watchList))
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	c := &child{ended: make(chan error, 1)}
+	c := &child{}
 	if c.in, err = cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -47,20 +44,11 @@ func startAgents(h *netlab.Host, n int, dir string, over time.Duration, watchLis
 		return nil, err
 	}
 	c.out = json.NewDecoder(bufio.NewReader(out))
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // Pdeathsig is about the thread that starts the child
-		c.begin = time.Now()
-		err := h.Do(cmd.Start)
-		started <- err
-		if err == nil {
-			c.ended <- cmd.Wait()
-		}
-	}()
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start the agents: %w", err)
+	c.begin = time.Now()
+	if c.life, err = h.Start(cmd); err != nil {
+		return nil, fmt.Errorf("the agents: %w", err)
 	}
-	c.Process = gauge.Process(cmd.Process.Pid)
+	c.Process = gauge.Process(c.life.PID())
 	return c, nil
 }
 
@@ -98,10 +86,10 @@ func (c *child) await(ctx context.Context, within, every time.Duration, what str
 func (c *child) stop() error {
 	_ = c.in.Close()
 	select {
-	case err := <-c.ended:
-		return err
+	case <-c.life.Ended():
+		return c.life.Wait()
 	case <-time.After(30 * time.Second):
-		_ = syscall.Kill(int(c.Process), syscall.SIGKILL)
-		return fmt.Errorf("the agents did not end: %w", <-c.ended)
+		c.life.Kill()
+		return fmt.Errorf("the agents did not end: %w", c.life.Wait())
 	}
 }

@@ -58,12 +58,8 @@ func main() {
 }
 
 func (o *options) main() error {
-	if !netlab.Inside() {
-		code, err := netlab.Reexec()
-		if err != nil {
-			return err
-		}
-		os.Exit(code)
+	if err := netlab.Enter(); err != nil {
+		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -73,9 +69,5 @@ func (o *options) main() error {
 	}
 	var text bytes.Buffer
 	got.print(&text)
-	fmt.Print(text.String())
-	if o.write != "" {
-		return gauge.Splice(o.write, "fleet", text.Bytes())
-	}
-	return nil
+	return gauge.Publish(o.write, "fleet", text.Bytes())
 }

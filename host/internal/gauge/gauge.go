@@ -28,6 +28,14 @@ func Machine() string {
 	return fmt.Sprintf("%d × %s, Linux %s, %s", runtime.NumCPU(), model, unix.ByteSliceToString(u.Release[:]), runtime.Version())
 }
 
+// Publish prints tables, and puts them into a file between the markers of a name; with file "" it prints only.
+func Publish(file, name string, tables []byte) error {
+	if _, err := os.Stdout.Write(tables); err != nil || file == "" {
+		return err
+	}
+	return Splice(file, name, tables)
+}
+
 // Splice replaces what a file has between <!-- name: begin --> and <!-- name: end -->.
 func Splice(path, name string, text []byte) error {
 	begin, end := "<!-- "+name+": begin -->", "<!-- "+name+": end -->"

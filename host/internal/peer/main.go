@@ -72,12 +72,8 @@ func (o *options) quicken() {
 }
 
 func (o *options) main() error {
-	if !netlab.Inside() {
-		code, err := netlab.Reexec()
-		if err != nil {
-			return err
-		}
-		os.Exit(code)
+	if err := netlab.Enter(); err != nil {
+		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -87,11 +83,7 @@ func (o *options) main() error {
 	}
 	var text bytes.Buffer
 	got.print(&text)
-	fmt.Print(text.String())
-	if o.write != "" {
-		return gauge.Splice(o.write, "peer", text.Bytes())
-	}
-	return nil
+	return gauge.Publish(o.write, "peer", text.Bytes())
 }
 
 // bench is a run.

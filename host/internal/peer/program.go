@@ -49,13 +49,7 @@ func (b *bench) measure(ctx context.Context, p *proxy, services int, into *cell)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		peak, serr := r.stop()
-		into.Children = append(into.Children, peak)
-		if err == nil {
-			err = serr
-		}
-	}()
+	defer func() { into.Children = append(into.Children, r.stop()) }()
 	if err := r.await(services, b.patience, into); err != nil {
 		return nil, r.explain(err)
 	}

@@ -6,11 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/internal/gauge"
+	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
 // proxy is a program that is measured.
@@ -63,11 +63,10 @@ type running struct {
 	node     *node
 	begin    time.Time // just before it was started
 	children *gauge.ChildrenWatch
-	cmd      *exec.Cmd
-	ended    chan struct{}
+	life     *netlab.Program
 }
 
-// start starts a proxy in a node's namespace. It ends with this process.
+// start starts a proxy in a node's namespace.
 func (p *proxy) start(s *site, n *node) (*running, error) {
 	path, args, err := p.command(s, n)
 	if err != nil {
@@ -77,41 +76,25 @@ func (p *proxy) start(s *site, n *node) (*running, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &running{proxy: p, node: n, ended: make(chan struct{}), cmd: exec.Command(path, args...)}
-	r.cmd.Dir, r.cmd.Stdout, r.cmd.Stderr = n.dir, log, log
-	r.cmd.Env = []string{"HOME=" + n.dir, "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin"}
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // Pdeathsig is about the thread that starts the child
-		defer close(r.ended)
-		defer log.Close()
-		r.begin = time.Now()
-		err := n.lab.Node.Do(r.cmd.Start)
-		started <- err
-		if err == nil {
-			_ = r.cmd.Wait()
-		}
-	}()
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s: %w", p.name, err)
+	defer log.Close()
+	cmd := exec.Command(path, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = n.dir, log, log
+	cmd.Env = []string{"HOME=" + n.dir, "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	r := &running{proxy: p, node: n, begin: time.Now()}
+	if r.life, err = n.lab.Node.Start(cmd); err != nil {
+		return nil, err
 	}
-	r.Process = gauge.Process(r.cmd.Process.Pid)
+	r.Process = gauge.Process(r.life.PID())
 	r.children = r.WatchChildren()
 	return r, nil
 }
 
 // stop ends it; what it has programmed stays. It gives the peak of its children, in MiB.
-func (r *running) stop() (childrenPeak float64, err error) {
+func (r *running) stop() (childrenPeak float64) {
 	childrenPeak = r.children.Stop()
-	_ = r.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-r.ended:
-	case <-time.After(10 * time.Second):
-		_ = r.cmd.Process.Kill()
-		<-r.ended
-	}
-	return childrenPeak, nil
+	_ = r.life.End(syscall.SIGTERM, 10*time.Second)
+	return childrenPeak
 }
 
 // log is the end of what it has logged.
@@ -126,8 +109,8 @@ func (r *running) explain(err error) error {
 		return nil
 	}
 	select {
-	case <-r.ended:
-		err = errors.Join(err, errors.New(r.cmd.ProcessState.String()))
+	case <-r.life.Ended():
+		err = errors.Join(err, fmt.Errorf("it has ended: %v", r.life.Wait()))
 	default:
 	}
 	return fmt.Errorf("%s: %w\n%s", r.name, err, r.log())
