@@ -43,7 +43,8 @@ const DefaultLinger = 24 * time.Hour
 // companion is what nftables.Backend is to this package.
 type companion interface {
 	Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (engine.Report, error)
-	ReadMarks(ctx context.Context) (*plan.Plan, nftables.Marks, error)
+	ReadMarks(ctx context.Context) (p *plan.Plan, marks nftables.Marks, guarded map[netip.Addr]bool, err error)
+	Guard(ctx context.Context, add, del []netip.Addr) (engine.Report, error)
 	Watch(heard func(engine.Foreign)) (stop func(), err error)
 	Moved(ctx context.Context) (bool, error)
 	Close() error
@@ -60,16 +61,11 @@ type Backend struct {
 	hashing   string // the scheduler for plan.SourceHash
 
 	trusted bool  // the mirror is what the kernel has
+	unsure  bool  // it cannot be, after what failed in this Apply
 	now     state // the mirror
 	linger  linger
 	moved   rolling
 	sent    sent
-}
-
-// sent is what an Apply has done so far.
-type sent struct {
-	messages, elements int
-	link               bool // it is there
 }
 
 var _ engine.Backend = (*Backend)(nil)
@@ -143,7 +139,7 @@ func (b *Backend) connect() error {
 
 func (b *Backend) openCompanion() error {
 	c, err := nftables.Open(nftables.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Companion: &nftables.Companion{
-		Caps: b.caps, Mark: b.mark, OnLink: func(a netip.Addr) bool { return !b.now.own[a] },
+		Caps: b.caps, Mark: b.mark, Guarded: func() map[netip.Addr]bool { return b.now.guarded },
 	}})
 	if err != nil {
 		return fmt.Errorf("ipvs: the companion: %w", err)

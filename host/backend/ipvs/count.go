@@ -74,7 +74,7 @@ func ReadCounts(ctx context.Context) ([]Count, error) {
 }
 
 func (b *Backend) counts(ctx context.Context) ([]Count, error) {
-	p, marks, err := b.companion.ReadMarks(ctx)
+	p, marks, _, err := b.companion.ReadMarks(ctx)
 	if nftables.NotOurs(err) { // another mode's: what is here is left from before
 		p, marks, err = &plan.Plan{}, nil, nil
 	}

@@ -152,18 +152,26 @@ type faultyCompanion struct {
 }
 
 func (c faultyCompanion) Apply(ctx context.Context, next *planPlan, d *planDelta) (engine.Report, error) {
+	return c.transact(func() (engine.Report, error) { return c.companion.Apply(ctx, next, d) })
+}
+
+func (c faultyCompanion) Guard(ctx context.Context, add, del []netipAddr) (engine.Report, error) {
+	return c.transact(func() (engine.Report, error) { return c.companion.Guard(ctx, add, del) })
+}
+
+func (c faultyCompanion) transact(do func() (engine.Report, error)) (engine.Report, error) {
 	f := c.f.fault
 	switch {
 	case f != nil && f.dead && (f.fired || f.left == 1):
 		f.fired = true
 		return engine.Report{}, errInjected
 	case f == nil || f.fired:
-		return c.companion.Apply(ctx, next, d)
+		return do()
 	}
 	disarm := c.companion.(interface {
 		Fault(k int, lost bool) func() bool
 	}).Fault(max(f.left, 1), f.lost)
-	r, err := c.companion.Apply(ctx, next, d)
+	r, err := do()
 	f.fired = disarm()
 	f.left -= r.Messages
 	return r, err

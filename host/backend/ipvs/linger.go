@@ -116,11 +116,11 @@ func (b *Backend) look(k serverKey, now time.Time) error {
 	if !left {
 		b.linger.drop(k)
 	}
-	if err := b.removeEmpty(k); err != nil {
+	if err := b.removeEmpty(k); err != nil || b.now.servers[k] != nil {
 		return err
 	}
-	if k.mark == 0 {
-		return b.unbind(k.addr)
+	if s.home.IsValid() {
+		return b.unbind(s.home)
 	}
-	return nil
+	return b.unbindAll()
 }

@@ -15,8 +15,8 @@ import (
 type addresses interface {
 	// list gives the addresses on the link that sluice put there, and those that the node has elsewhere.
 	list() (bound, own map[netip.Addr]bool, err error)
-	// own tells whether an address that is not bound is the node's now, and will stay.
-	own(a netip.Addr) (bool, error)
+	// where tells whether an address that is not bound is the node's now, and will stay.
+	where(a netip.Addr) (place, error)
 	add(a netip.Addr) error
 	del(a netip.Addr) error
 	// ensure makes the link, when it has DefaultLink's name and is not there, and brings it up.
@@ -128,24 +128,20 @@ func (l *link) put(ip netip.Addr, a netlink.Addr) bool {
 	return ones == bits && !ip.IsLinkLocalUnicast() && (l.dummy || a.Flags&noPrefixRoute != 0)
 }
 
-func (l *link) local(a netip.Addr) (bool, error) {
+func (l *link) where(a netip.Addr) (place, error) {
+	if l.passing[a] {
+		return passing, nil
+	}
 	routes, err := l.nl.RouteGet(a.AsSlice())
 	if err != nil {
-		return false, nil // no way there
+		return away, nil // no way there
 	}
 	for _, r := range routes {
 		if r.Type == unix.RTN_LOCAL {
-			return true, nil
+			return onNode, nil
 		}
 	}
-	return false, nil
-}
-
-func (l *link) own(a netip.Addr) (bool, error) {
-	if l.passing[a] {
-		return false, nil
-	}
-	return l.local(a)
+	return away, nil
 }
 
 func (l *link) addr(a netip.Addr) (*netlink.Dummy, *netlink.Addr) {

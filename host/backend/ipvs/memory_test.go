@@ -109,9 +109,9 @@ func (m *memory) list() (bound, own map[netip.Addr]bool, err error) {
 	return maps.Clone(m.bound), map[netip.Addr]bool{}, nil
 }
 
-func (m *memory) own(netip.Addr) (bool, error) { return false, nil }
-func (m *memory) add(a netip.Addr) error       { m.bound[a] = true; return nil }
-func (m *memory) del(a netip.Addr) error       { delete(m.bound, a); return nil }
+func (m *memory) where(netip.Addr) (place, error) { return away, nil }
+func (m *memory) add(a netip.Addr) error          { m.bound[a] = true; return nil }
+func (m *memory) del(a netip.Addr) error          { delete(m.bound, a); return nil }
 
 func (m *memory) ensure() (made bool, err error) {
 	made = !m.up

@@ -12,8 +12,8 @@ import (
 // do sends one message. When it fails, what is there tells whether it took effect all the same; if not, it is sent
 // once more.
 func (b *Backend) do(o op) error {
-	b.sent.messages++
-	b.sent.elements++
+	b.sent.Messages++
+	b.sent.Elements++
 	err := b.ipvs.do(o)
 	if err == nil {
 		return nil
@@ -21,7 +21,7 @@ func (b *Backend) do(o op) error {
 	if b.took(o) {
 		return nil
 	}
-	b.sent.messages++
+	b.sent.Messages++
 	if again := b.ipvs.do(o); again != nil {
 		return fmt.Errorf("%s: %w", o, explain(o, again))
 	}
@@ -56,15 +56,15 @@ func (b *Backend) address(what string, a netip.Addr, f func(netip.Addr) error) e
 	if err := b.ensureLink(); err != nil {
 		return err
 	}
-	b.sent.messages++
-	b.sent.elements++
+	b.sent.Messages++
+	b.sent.Elements++
 	err := f(a)
 	if err != nil {
 		b.sent.link = false
 		if err := b.ensureLink(); err != nil {
 			return err
 		}
-		b.sent.messages++
+		b.sent.Messages++
 		err = f(a)
 	}
 	if err != nil {
@@ -80,7 +80,7 @@ func (b *Backend) ensureLink() error {
 	}
 	made, err := b.links.ensure()
 	if made {
-		b.sent.messages++
+		b.sent.Messages++
 	}
 	b.sent.link = err == nil
 	return err

@@ -2,8 +2,8 @@ package ipvs
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -22,10 +22,14 @@ type state struct {
 	replaces bool
 	bound    map[netip.Addr]bool // on our link
 	own      map[netip.Addr]bool // the node's own: not ours to add or to take away
+	passing  map[netip.Addr]bool // as in place
+	linked   map[netip.Addr]bool // the companion was read to guard these
+	guarded  map[netip.Addr]bool // it is to guard these
 
 	byMark map[uint32]bool    // in use
 	vips   map[netip.Addr]int // frontends at an address
-	at     map[netip.Addr]int // virtual servers at an address
+	at     map[netip.Addr]int // virtual servers that have an address as their home
+	lost   [2]int             // virtual servers by mark whose home is not known, of IPv4 and IPv6
 }
 
 // server is a virtual server of sluice's.
@@ -33,6 +37,9 @@ type server struct {
 	service
 	members []member // sorted by address
 	wanted  bool     // a frontend of the plan has it
+	// home is the address that connections come to. One by mark has that of its frontend; it is unspecified for a
+	// NodePort, and invalid where the frontend is gone and was not known.
+	home netip.Addr
 }
 
 func (s *server) find(a netip.AddrPort) (int, bool) {
@@ -43,10 +50,10 @@ func (s *server) find(a netip.AddrPort) (int, bool) {
 func (b *Backend) load(ctx context.Context) (*state, error) {
 	s := &state{
 		listed: map[plan.Key]bool{}, servers: map[serverKey]*server{}, foreign: map[serverKey]service{},
-		byMark: map[uint32]bool{}, vips: map[netip.Addr]int{}, at: map[netip.Addr]int{},
+		passing: map[netip.Addr]bool{}, byMark: map[uint32]bool{}, vips: map[netip.Addr]int{}, at: map[netip.Addr]int{},
 	}
 	var err error
-	s.plan, s.marks, err = b.companion.ReadMarks(ctx)
+	s.plan, s.marks, s.linked, err = b.companion.ReadMarks(ctx)
 	if nftables.NotOurs(err) {
 		s.plan, s.marks, err = &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}}, nftables.Marks{}, nil
 		s.replaces = true
@@ -57,8 +64,10 @@ func (b *Backend) load(ctx context.Context) (*state, error) {
 	for k := range s.plan.Frontends {
 		s.list(k, 1)
 	}
-	for _, m := range s.marks {
+	homes := map[uint32]netip.Addr{}
+	for k, m := range s.marks {
 		s.byMark[m.Inside], s.byMark[m.Outside] = true, true
+		homes[m.Inside], homes[m.Outside] = k.Addr, k.Addr
 	}
 	all, err := b.ipvs.servers()
 	if err != nil {
@@ -76,11 +85,16 @@ func (b *Backend) load(ctx context.Context) (*state, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.put(k, &server{service: v, members: members})
+		home := k.addr
+		if k.mark != 0 {
+			home = homes[k.mark]
+		}
+		s.put(k, &server{service: v, members: members, home: home})
 	}
 	if s.bound, s.own, err = b.links.list(); err != nil {
 		return nil, err
 	}
+	s.guarded = maps.Clone(s.bound)
 	return s, nil
 }
 
@@ -101,19 +115,25 @@ func (s *state) put(k serverKey, v *server) {
 	s.servers[k] = v
 	if k.mark != 0 {
 		s.byMark[k.mark] = true
-	} else {
-		s.at[k.addr]++
 	}
+	s.count(k, v, 1)
 }
 
 func (s *state) remove(k serverKey) {
+	s.count(k, s.servers[k], -1)
 	delete(s.servers, k)
-	if k.mark == 0 {
-		if s.at[k.addr]--; s.at[k.addr] == 0 {
-			delete(s.at, k.addr)
-		}
+}
+
+func (s *state) count(k serverKey, v *server, by int) {
+	if !v.home.IsValid() {
+		s.lost[boolToInt(k.v6)] += by
+	} else if s.at[v.home] += by; s.at[v.home] == 0 {
+		delete(s.at, v.home)
 	}
 }
+
+// busy tells whether virtual servers need an address, or may need it.
+func (s *state) busy(a netip.Addr) bool { return s.at[a] > 0 || s.lost[boolToInt(a.Is6())] > 0 }
 
 // list counts a frontend for its address, by 1 or -1.
 func (s *state) list(k plan.Key, by int) {
@@ -147,108 +167,4 @@ func (s *state) keys(k plan.Key) (main, inside, outside serverKey) {
 		outside = serverKey{mark: m.Outside, v6: v6}
 	}
 	return main, inside, outside
-}
-
-// mark is the companion's Companion.Mark.
-func (b *Backend) mark(f *plan.Frontend, outside bool) uint32 {
-	m := b.now.marks[f.Key]
-	switch {
-	case outside:
-		return m.Outside
-	case f.Outside == nil && !f.Key.IsNodePort():
-		return 0
-	}
-	return m.Inside
-}
-
-// errMarks: there are a million.
-var errMarks = errors.New("all packet marks are in use")
-
-// newMark finds one that is free.
-func (s *state) newMark() (uint32, error) {
-	const room = 1<<20 - 1 // the last one has another meaning
-	for i := range uint32(room) {
-		m := nftables.MarkBase | (uint32(len(s.byMark))+i)%room
-		if !s.byMark[m] {
-			s.byMark[m] = true
-			return m, nil
-		}
-	}
-	return 0, errMarks
-}
-
-// Read decodes the kernel's state into a plan.
-func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
-	s, err := b.load(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for k, f := range s.plan.Frontends {
-		if !k.IsNodePort() && !s.bound[k.Addr] && !s.own[k.Addr] {
-			delete(s.plan.Frontends, k) // packets to it do not come here
-			continue
-		}
-		s.raise(f)
-		f.Balance = b.balance(s, f)
-	}
-	return s.plan, nil
-}
-
-// balance is a frontend's as the companion names it, unless a virtual server has another scheduler.
-func (b *Backend) balance(s *state, f *plan.Frontend) plan.Balance {
-	main, inside, outside := s.keys(f.Key)
-	for _, k := range []serverKey{main, inside, outside} {
-		v := s.servers[k]
-		if v == nil || !v.serves() || v.service == b.service(f) {
-			continue
-		}
-		g := *f
-		for _, g.Balance = range b.caps.Balances {
-			if v.service == b.service(&g) && g.Balance != f.Balance {
-				return g.Balance
-			}
-		}
-		return plan.LeastConnections + 1 // none that a plan can ask for
-	}
-	return f.Balance
-}
-
-// serves tells whether a virtual server has more than members that linger.
-func (s *server) serves() bool {
-	return slices.ContainsFunc(s.members, func(m member) bool { return !m.lingering })
-}
-
-// raise gives a frontend its members.
-func (s *state) raise(f *plan.Frontend) {
-	main, inside, outside := s.keys(f.Key)
-	if f.Key.IsNodePort() {
-		f.Pool.Members = s.membersOf(inside)
-		if f.Outside != nil {
-			f.Outside.Members = s.membersOf(outside)
-		}
-		return
-	}
-	if f.Outside == nil {
-		f.Pool.Members = s.membersOf(main)
-		return
-	}
-	f.Outside.Members, f.Pool.Members = s.membersOf(main), s.membersOf(inside)
-}
-
-func (s *state) membersOf(k serverKey) (out []plan.Member) {
-	v := s.servers[k]
-	if v == nil {
-		return nil
-	}
-	for _, m := range v.members {
-		if m.lingering {
-			continue
-		}
-		p := plan.Member{Addr: m.addr, Weight: m.weight}
-		if m.weight == 0 {
-			p.Phase = plan.Draining
-		}
-		out = append(out, p)
-	}
-	return out
 }

@@ -72,6 +72,7 @@ func (b *Backend) adopt(ctx context.Context) error {
 		return nil
 	})
 	b.clients.adopted = true
+	b.adoptGuards()
 	for i, t := range b.tables {
 		if err == nil && foreign[i] != nil {
 			b.log.Warn("replacing a table that is not of this version", "table", t.label(), "reason", foreign[i])

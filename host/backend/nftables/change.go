@@ -133,7 +133,6 @@ func (t *table) refer(x *tx, k plan.Key, h *held, by int32) {
 	if !h.listed || k.IsNodePort() {
 		return
 	}
-	t.referLink(x, k, by)
 	switch _, kind, _, ok := parseComment(h.comment, k.Protocol); {
 	case ok && kind == plan.ClusterIP:
 		t.clusterAddrs.change(x, k.Addr, by)

@@ -24,9 +24,10 @@ type Companion struct {
 	// Mark gives the packet mark for a pool (the one for sources from outside, or the other) of a frontend. All have
 	// MarkMask's bits as in MarkBase. 0: none, the pool is told by the packet's destination.
 	Mark func(f *plan.Frontend, outside bool) uint32
-	// OnLink tells whether an address of a frontend is the node's for the sake of balancing only. Packets to it that
-	// are for no frontend are refused, as they would meet the node's own servers, and its packets are masqueraded.
-	OnLink func(a netip.Addr) bool
+	// Guarded gives the addresses that are the node's for the sake of balancing only, or are about to be. Packets to
+	// them that are for no frontend are refused, as they would meet the node's own servers, and theirs are masqueraded.
+	// It is asked when the tables are read for Apply; Guard is for what changes.
+	Guarded func() map[netip.Addr]bool
 }
 
 // The marks that tell pools. Other marks that packets carry before are lost for the first packet of a connection to
@@ -44,14 +45,18 @@ var companionComment = tableComment + ", balanced by IPVS"
 // Marks are the marks that a companion's tables have, by frontend: for sources from outside, and for others.
 type Marks map[plan.Key]struct{ Inside, Outside uint32 }
 
-// ReadMarks is Read, with the marks. What a companion reads has pools without members.
-func (b *Backend) ReadMarks(ctx context.Context) (*plan.Plan, Marks, error) {
+// ReadMarks is Read, with the marks, and the addresses that are guarded. What a companion reads has pools without
+// members.
+func (b *Backend) ReadMarks(ctx context.Context) (p *plan.Plan, marks Marks, guarded map[netip.Addr]bool, err error) {
 	tables, err := b.read(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	marks := Marks{}
+	marks, guarded = Marks{}, map[netip.Addr]bool{}
 	for _, t := range tables {
+		for a := range t.linkRefs.all() {
+			guarded[a] = true
+		}
 		for k, h := range t.frontends {
 			m := marks[k]
 			m.Inside, m.Outside = h.lanes[inside].mark, h.lanes[outside].mark
@@ -60,7 +65,7 @@ func (b *Backend) ReadMarks(ctx context.Context) (*plan.Plan, Marks, error) {
 			}
 		}
 	}
-	return raise(tables), marks, nil
+	return raise(tables), marks, guarded, nil
 }
 
 // NotOurs tells whether Read failed because a table under the name is another's, or of another version or mode. Apply
@@ -165,13 +170,6 @@ func (t *table) changeMark(x *tx, ls *laneSets, key []byte, now, want uint32) {
 	}
 	if want != 0 {
 		x.add(ls.fwmarks, element{key: key, data: native(want)})
-	}
-}
-
-// referLink counts a frontend for its address, when that is the node's for its sake.
-func (t *table) referLink(x *tx, k plan.Key, by int32) {
-	if t.companion != nil && t.companion.OnLink(k.Addr) {
-		t.linkRefs.change(x, k.Addr, by)
 	}
 }
 

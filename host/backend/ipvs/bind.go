@@ -1,0 +1,140 @@
+package ipvs
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// place is where an address is that is not on the link.
+type place uint8
+
+const (
+	away    place = iota
+	onNode        // the node's own, and stays
+	passing       // the node's for now: a link of kube-proxy's has it, until it is cleaned away
+)
+
+// learn finds out whether an address that a frontend is new at is the node's own.
+func (b *Backend) learn(j *job) error {
+	a := j.key.Addr
+	if j.next == nil || j.key.IsNodePort() || b.now.vips[a] > 0 || b.now.bound[a] || b.now.own[a] {
+		return nil
+	}
+	at, err := b.links.where(a)
+	if err != nil {
+		return fmt.Errorf("look up the route to %s: %w", a, err)
+	}
+	switch at {
+	case onNode:
+		b.now.own[a] = true
+	case passing:
+		b.now.passing[a] = true
+	}
+	return nil
+}
+
+// guard has the companion refuse what comes to addresses that are about to be the node's, until their frontends are
+// there: else a packet would meet the node's own servers, or IPVS without the companion. Not so where somebody else
+// forwards what comes to them until then.
+func (b *Backend) guard(ctx context.Context, jobs []*job) error {
+	var fresh []netip.Addr
+	for _, j := range jobs {
+		a := j.key.Addr
+		if !j.stays && j.next != nil && !j.key.IsNodePort() && !b.now.own[a] && !b.now.passing[a] && !b.now.guarded[a] {
+			b.now.guarded[a] = true
+			if !b.now.linked[a] {
+				fresh = append(fresh, a)
+			}
+		}
+	}
+	if len(fresh) == 0 || b.now.replaces { // in a change of mode they come with the companion
+		return nil
+	}
+	if err := b.link(ctx, fresh, nil); err != nil {
+		for _, j := range jobs {
+			if !j.stays && j.next != nil && slices.Contains(fresh, j.key.Addr) {
+				j.fail(err)
+				j.stays = true
+			}
+		}
+	}
+	return nil
+}
+
+// link has the companion guard addresses, and no longer guard others; once more when that fails.
+func (b *Backend) link(ctx context.Context, add, del []netip.Addr) error {
+	r, err := b.companion.Guard(ctx, add, del)
+	b.sent.add(r)
+	if err != nil && ctx.Err() == nil {
+		b.log.Debug("the companion of IPVS: trying once more", "err", err)
+		r, err = b.companion.Guard(ctx, add, del)
+		b.sent.add(r)
+	}
+	if err != nil {
+		b.unsure = true
+		return fmt.Errorf("the companion: %w", err)
+	}
+	return nil
+}
+
+// bind makes a frontend's address the node's.
+func (b *Backend) bind(j *job) error {
+	if j.next == nil {
+		return nil
+	}
+	a := j.key.Addr
+	if j.key.IsNodePort() || b.now.bound[a] || b.now.own[a] {
+		return nil
+	}
+	if err := b.address("add address", a, b.links.add); err != nil {
+		return err
+	}
+	b.now.bound[a] = true
+	return nil
+}
+
+// unbind takes an address away that has neither frontends nor virtual servers. The companion guards it until unguard.
+func (b *Backend) unbind(a netip.Addr) error {
+	if !b.now.bound[a] || b.now.vips[a] > 0 || b.now.busy(a) {
+		return nil
+	}
+	if err := b.address("delete address", a, b.links.del); err != nil {
+		return err
+	}
+	delete(b.now.bound, a)
+	return nil
+}
+
+// unbindAll does so with all addresses.
+func (b *Backend) unbindAll() error {
+	for _, a := range slices.SortedFunc(maps.Keys(b.now.bound), netip.Addr.Compare) {
+		if err := b.unbind(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unguard has the companion leave addresses alone that are no longer the node's.
+func (b *Backend) unguard(ctx context.Context) error {
+	if len(b.now.guarded) == len(b.now.bound) {
+		return nil
+	}
+	var gone []netip.Addr
+	for a := range b.now.guarded {
+		if !b.now.bound[a] && b.now.vips[a] == 0 {
+			gone = append(gone, a)
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	slices.SortFunc(gone, netip.Addr.Compare)
+	for _, a := range gone {
+		delete(b.now.guarded, a)
+	}
+	return b.link(ctx, nil, gone)
+}
