@@ -22,7 +22,7 @@ type job struct {
 // part is one of a frontend's virtual servers, and what is wanted of it.
 type part struct {
 	key     serverKey
-	tcp     bool // its connections end by themselves
+	lasts   bool // its connections go on until they are ended, unlike those of UDP
 	wanted  bool
 	service service
 	members []plan.Member
@@ -86,7 +86,7 @@ func (b *Backend) allJobs(next *plan.Plan) []*job {
 	left := &job{}
 	for _, k := range slices.SortedFunc(maps.Keys(b.now.servers), compareServers) {
 		if !had[k] {
-			left.parts = append(left.parts, part{key: k, tcp: k.mark != 0 || k.proto == model.TCP})
+			left.parts = append(left.parts, part{key: k, lasts: k.mark != 0 || k.proto != model.UDP})
 		}
 	}
 	return append(out, left)
@@ -118,7 +118,7 @@ func (b *Backend) job(k plan.Key, f *plan.Frontend) *job {
 		if key == (serverKey{}) {
 			continue
 		}
-		p := part{key: key, tcp: k.Protocol == model.TCP}
+		p := part{key: key, lasts: k.Protocol != model.UDP}
 		if pool := pools[i]; pool != nil && len(pool.Members) > 0 {
 			p.wanted, p.members, p.service = true, pool.Members, b.service(f)
 		}

@@ -117,8 +117,8 @@ func (b *Backend) weights(j *job) {
 	}
 }
 
-// membersOut takes members off that the frontend has no more, and virtual servers that nobody has. A TCP member with
-// connections stays for them.
+// membersOut takes members off that the frontend has no more, and virtual servers that nobody has. A member with
+// connections stays for them, unless they are of UDP.
 //
 // Of a frontend that stays as it was in the companion, what none of its new pools has goes too, and the virtual server
 // stays: without a member for new connections it refuses them.
@@ -159,7 +159,7 @@ func (b *Backend) off(j *job, p *part, s *server, keep []plan.Member) {
 		m := s.members[at]
 		switch {
 		case stay[m.addr] || m.lingering:
-		case p.tcp:
+		case p.lasts:
 			if err := b.setMember(p.key, s, at, member{addr: m.addr, lingering: true}); err != nil {
 				j.fail(err)
 				continue
