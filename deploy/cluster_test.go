@@ -85,7 +85,7 @@ func (c *cluster) sh(commands string) string {
 	cmd.Env = append(os.Environ(), "PATH="+c.tools+":"+os.Getenv("PATH"), "KUBECONFIG="+filepath.Join(c.Dir(), "admin.kubeconfig"), "HOME="+c.work,
 		"REGISTRY=registry.example.org/team", "TAG=v1", "NEXT=v2", "NODE=n1")
 	p := c.launch(cmd)
-	end := time.After(3 * time.Minute)
+	end := time.After(5 * time.Minute)
 	for {
 		select {
 		case <-p.Ended():
@@ -104,7 +104,7 @@ func (c *cluster) sh(commands string) string {
 // until plays the kubelets until something is so.
 func (c *cluster) until(what string, so func() bool) {
 	c.Helper()
-	for end := time.Now().Add(time.Minute); !so(); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(patience); !so(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			c.Fatalf("%s: not after a minute\nsluice:\n%s", what, c.last)
 		}
@@ -169,7 +169,7 @@ func (c *cluster) kubelet(ctx context.Context, pod *corev1.Pod) error {
 		}, metav1.CreateOptions{})
 	case pod.DeletionTimestamp != nil:
 		if runs {
-			if err := p.End(syscall.SIGTERM, time.Minute); err != nil && !job {
+			if err := p.End(syscall.SIGTERM, patience); err != nil && !job {
 				c.Errorf("sluice ended: %v\n%s", err, p)
 			}
 			delete(c.runs, pod.UID)

@@ -37,6 +37,9 @@ type node struct {
 	manifests string // the cluster
 }
 
+// patience is how long what should happen at once may take on a machine that does much else.
+const patience = time.Minute
+
 var vip = netip.MustParseAddrPort("10.96.0.10:80")
 
 func newNode(t *testing.T, config string) *node {
@@ -203,7 +206,7 @@ func (n *node) run(c container) (string, error) {
 // says waits for a text in a log.
 func (n *node) says(p *process, text string) {
 	n.Helper()
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(p.String(), text); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); !strings.Contains(p.String(), text); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			n.Fatalf("no %q in the log:\n%s", text, p)
 		}
@@ -214,7 +217,7 @@ func (n *node) says(p *process, text string) {
 func (n *node) loads(p *process) {
 	n.Helper()
 	n.says(p, `"plugin":"staged-drain"`)
-	for end := time.Now().Add(30 * time.Second); strings.Count(p.String(), `"msg":"plugin loaded"`) < 3; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); strings.Count(p.String(), `"msg":"plugin loaded"`) < 3; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			n.Fatalf("not all plugins are loaded:\n%s", p)
 		}
@@ -226,7 +229,7 @@ func (n *node) answers(when string) {
 	n.Helper()
 	seen := map[string]int{}
 	for range 60 {
-		a, err := n.client.Ask("tcp", vip, 5*time.Second)
+		a, err := n.client.Ask("tcp", vip, patience)
 		if err != nil {
 			n.Fatalf("%s: %v", when, err)
 		}
@@ -246,7 +249,7 @@ func (n *node) get(c corev1.Container, p *corev1.Probe) (int, error) {
 			port = int(named.ContainerPort)
 		}
 	}
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	client := http.Client{Timeout: patience, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			to, err := netip.ParseAddrPort(address)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -121,7 +120,7 @@ func TestTheImageForwardsWithTheRightsOfTheManifest(t *testing.T) {
 	t.Logf("resident: %s, with compiled plugins in the cache", status(p.PID(), "VmRSS"))
 
 	// Its Pod ends, and sluice with it.
-	if err := p.End(syscall.SIGTERM, time.Minute); err != nil {
+	if err := p.End(syscall.SIGTERM, patience); err != nil {
 		t.Errorf("the end: %v\n%s", err, p)
 	}
 	if bad := complaints(t, p.String()); len(bad) > 0 {

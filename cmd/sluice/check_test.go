@@ -252,7 +252,7 @@ healthzBindAddress: ""
 EOF
 mkdir m; sluice run --source m --node n0 --checkpoint '' --socket s --config c.yaml & pid=$!
 has() { nft list set ip sluice nodeport_addrs 2>/dev/null | grep -q "$1"; }
-wait_for() { n=0; until "$@"; do n=$((n+1)); [ $n -lt 100 ] || { echo "waited in vain: $*"; kill $pid; exit 1; }; sleep 0.1; done; }
+wait_for() { n=0; until "$@"; do n=$((n+1)); [ $n -lt 600 ] || { echo "waited in vain: $*"; kill $pid; exit 1; }; sleep 0.1; done; }
 wait_for has 192.0.2.1
 ip addr add 192.0.2.5/32 dev lo; wait_for has 192.0.2.5
 gone() { ! has 192.0.2.1; }

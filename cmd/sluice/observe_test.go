@@ -27,7 +27,7 @@ func page(t *testing.T, url string, code int) string {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
 	var last any
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		resp, err := client.Get(url)
 		if last = err; err != nil {
 			continue
@@ -42,10 +42,11 @@ func page(t *testing.T, url string, code int) string {
 	return ""
 }
 
-// freeAddress gives an address on loopback that nobody listens on.
-func freeAddress(t *testing.T) string {
+// freeAddress gives one on loopback that only this process knows, so that nobody else takes its port meanwhile.
+func freeAddress(t *testing.T, last byte) string {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	pid := os.Getpid()
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, byte(pid>>8), byte(pid), last)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +64,7 @@ func TestARunningSluiceServesHealthMetricsAndItsConfiguration(t *testing.T) {
 	}
 	cfg := config.Default()
 	cfg.HostnameOverride, cfg.EnableProfiling = "n0", true
-	cfg.HealthzBindAddress, cfg.MetricsBindAddress = freeAddress(t), freeAddress(t)
+	cfg.HealthzBindAddress, cfg.MetricsBindAddress = freeAddress(t, 1), freeAddress(t, 2)
 	log := slog.New(slog.DiscardHandler)
 	plugins, closePlugins, err := openPlugins(t.Context(), cfg, log)
 	if err != nil {
@@ -127,7 +128,7 @@ func TestAnAddressThatIsTakenIsTriedAgainUnlessThatIsFatal(t *testing.T) {
 		o := observe(cfg, newPluginSet(nil, nil), slog.New(slog.NewTextHandler(log, nil)), nil)
 		fatal := make(chan error, 1)
 		stop := o.serve(t.Context(), func(err error) { fatal <- err })
-		for end := time.Now().Add(10 * time.Second); !strings.Contains(log.String(), "address already in use"); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !strings.Contains(log.String(), "address already in use"); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("hard %t: nothing is said:\n%s", hard, log)
 			}

@@ -14,9 +14,9 @@ import (
 
 // One measurement.
 const (
-	connections = 4500            // at least 4000 a step
-	workers     = 8               // at once, in the client's namespace
-	patience    = 2 * time.Second // one connection, from its SYN to the server's name
+	connections = 4500             // at least 4000 a step
+	workers     = 8                // at once, in the client's namespace
+	patience    = 10 * time.Second // one connection, from its SYN to the server's name
 )
 
 // load opens connections, one after another in each of some workers, and counts who answered.

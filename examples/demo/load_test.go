@@ -41,9 +41,9 @@ func TestLoadCountsAnswersAndFailuresAndTalksStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond)
-	if said, _, err := long.end(); err != nil || said < 3 {
-		t.Errorf("a long connection: %d exchanges in 0.2 s, %v", said, err)
+	time.Sleep(100 * time.Millisecond)
+	if said, _, err := long.end(); err != nil || said < 1 {
+		t.Errorf("a long connection: %d exchanges, %v", said, err)
 	}
 	if _, err := openTalk(context.Background(), client, at, "catalog-2"); err == nil {
 		t.Error("a long connection to a Pod that does not serve")

@@ -58,7 +58,7 @@ func TestWhatIsStartedEndsWithAStarterThatIsKilled(t *testing.T) {
 	}
 	must(t, cmd.Process.Kill())
 	_ = cmd.Wait()
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		// It may be a zombie: this process is not its parent.
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil || strings.Contains(string(stat), ") Z ") {
@@ -123,7 +123,7 @@ func endpoints(ctx context.Context, c *Cluster, namespace, service string) (out 
 func expect(t *testing.T, c *Cluster, service string, want ...string) {
 	t.Helper()
 	var got []string
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var err error
 		if got, err = endpoints(t.Context(), c, "shop", service); err != nil {
 			t.Fatal(err)
@@ -210,7 +210,7 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 		client, err := kubernetes.NewForConfig(config)
 		must(t, err)
 		_, err = client.CoreV1().Services("shop").List(ctx, metav1.ListOptions{})
-		for end := time.Now().Add(5 * time.Second); apierrors.IsForbidden(err) && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); apierrors.IsForbidden(err) && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			_, err = client.CoreV1().Services("shop").List(ctx, metav1.ListOptions{}) // the authorizer learns of roles by a watch
 		}
 		must(t, err)

@@ -588,7 +588,7 @@ func TestThePagesOfTheMetricsServer(t *testing.T) {
 		t.Helper()
 		server := httptest.NewServer(h)
 		defer server.Close()
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 		resp, err := client.Get(server.URL + path)
 		if err != nil {
 			t.Fatal(err)

@@ -71,7 +71,7 @@ func keep(t *testing.T, address string) *running {
 
 func get(t *testing.T, addr string) string {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	resp, err := client.Get("http://" + addr)
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestTheEndClosesListenerAndConnections(t *testing.T) {
 	}
 	defer c.Close()
 	r.end()
-	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := c.Read(make([]byte, 1)); err == nil || isTimeout(err) {
 		t.Errorf("the connection is still open: %v", err)
 	}

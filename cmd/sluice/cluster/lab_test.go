@@ -251,7 +251,7 @@ func (s *scene) afterwards(args ...string) {
 }
 
 // patience is how long what should happen at once may take on a machine that does much else.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // eventually waits until f finds nothing to complain about.
 func (s *scene) eventually(what string, f func() error) {

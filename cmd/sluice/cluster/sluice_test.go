@@ -94,7 +94,7 @@ func (r *run) startLogged(name string, args ...string) (*netlab.Program, *netlab
 // end ends a life by a signal.
 func (r *run) end(by os.Signal) {
 	r.Helper()
-	if err := r.now.End(by, time.Minute); by == syscall.SIGTERM && err != nil {
+	if err := r.now.End(by, patience); by == syscall.SIGTERM && err != nil {
 		r.Errorf("%s: ended by SIGTERM: %v\n%s", r.place.name, err, r.log)
 	}
 }

@@ -42,7 +42,7 @@ func (n *node) load(clients int) (stop func() int64) {
 	for range clients {
 		all.Go(func() {
 			for !done.Load() {
-				if a, err := n.client.Ask("tcp", vip, 5*time.Second); err != nil {
+				if a, err := n.client.Ask("tcp", vip, patience); err != nil {
 					n.Errorf("connection %d failed: %v (%+v)", count.Load(), err, a)
 					return
 				}
@@ -81,9 +81,9 @@ endpoints: [{addresses: [10.244.0.1], conditions: {ready: true}}, {addresses: [1
 	n.run()
 	n.expect("running", "p1 p2")
 	stop := n.load(3)
-	kills := 0
 	pods := [][]int{{2}, {1, 2}, {2, 3}, {1, 2, 3}}
-	for end := time.Now().Add(6 * time.Second); time.Now().Before(end) && !t.Failed(); kills++ {
+	const kills = 30
+	for range kills {
 		life := time.Duration(rng.IntN(120)) * time.Millisecond
 		for end := time.Now().Add(life); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 			n.endpoints(pods[rng.IntN(len(pods))]...)
@@ -95,7 +95,7 @@ endpoints: [{addresses: [10.244.0.1], conditions: {ready: true}}, {addresses: [1
 	}
 	connections := stop()
 	t.Logf("%d kills, %d connections", kills, connections)
-	if few := 500 / slowness(); kills < 10 || connections < few {
+	if connections < kills {
 		t.Error("too few: this says little")
 	}
 	n.endpoints(2, 3)
@@ -116,9 +116,9 @@ func (n *node) listing() string {
 	return strings.Join(lines, "\n")
 }
 
-func TestWhatSomebodyElseDamagesIsRepairedWithinASecond(t *testing.T) {
+func TestWhatSomebodyElseDamagesIsRepairedAtOnce(t *testing.T) {
 	n := newNode(t)
-	n.run()
+	n.run("--config", n.configured("metricsBindAddress: ''\nhealthzBindAddress: ''\nsyncPeriod: 1h\n")) // it hears of it, or it does not
 	n.expect("running", "p1 p2")
 	whole := n.listing()
 	repairs := func() int { return strings.Count(n.log.String(), "somebody else has changed the data plane") }
@@ -146,15 +146,13 @@ func TestWhatSomebodyElseDamagesIsRepairedWithinASecond(t *testing.T) {
 			n.program(c.script+"\n", "nft", "-f", "-")
 			begin := time.Now()
 			for repairs() == before || n.listing() != whole {
-				if time.Since(begin) > time.Duration(slowness())*time.Second {
+				if time.Since(begin) > patience {
 					t.Fatalf("not repaired in time\n%s\nwas\n%s\n%s", n.listing(), whole, n.log)
 				}
 			}
 			t.Logf("repaired after %s", time.Since(begin).Round(time.Millisecond))
 			stop()
-			if got, err := n.answers(); err != nil || got != "p1 p2" {
-				t.Errorf("%q answer: %v", got, err)
-			}
+			n.expect("repaired", "p1 p2")
 		})
 	}
 	n.logs(`by="nft (pid `)
@@ -235,7 +233,7 @@ func TestSluiceDoesNotRunBesideALiveKubeProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := &exec.Cmd{Path: sleep, Args: []string{"kube-proxy", "60"}}
+	other := &exec.Cmd{Path: sleep, Args: []string{"kube-proxy", "3600"}}
 	p, err := n.lab.Node.Start(other)
 	if err != nil {
 		t.Fatal(err)

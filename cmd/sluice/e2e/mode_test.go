@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
@@ -62,6 +63,7 @@ func (n *node) hold() func() error {
 	}
 	n.Cleanup(func() { c.Close() })
 	return func() error {
+		_ = c.SetDeadline(time.Now().Add(patience))
 		if _, err := c.Write([]byte("still there\n")); err != nil {
 			return err
 		}

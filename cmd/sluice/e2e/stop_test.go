@@ -100,7 +100,7 @@ func TestAStopWaitsForNobody(t *testing.T) {
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(10249) },
 	}, Timeout: time.Second}
-	for end := time.Now().Add(time.Minute); ; { // while one profile is taken, another one is refused
+	for end := time.Now().Add(patience); ; { // while one profile is taken, another one is refused
 		resp, err := client.Get("http://node" + profile)
 		if err == nil {
 			resp.Body.Close()

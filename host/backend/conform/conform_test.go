@@ -335,7 +335,7 @@ func TestTheKitFindsEachFault(t *testing.T) {
 	for name, m := range mutants {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, self, "-test.run=^TestTheKitFindsEachFault$", "-test.v")
 			cmd.Env = append(os.Environ(), mutantEnv+"="+name)

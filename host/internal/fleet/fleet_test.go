@@ -53,7 +53,7 @@ func TestAFleetIsMeasured(t *testing.T) {
 		t.Errorf("watches %v, %d connections of %d agents", r.Watches, r.Conns, o.agents)
 	}
 	for _, s := range r.Starts {
-		if s.Took <= 0 || s.Took > 60 || s.Bytes <= 0 || s.Agent <= 0 || s.AgentCPU <= 0 || s.Peak < s.Resident {
+		if s.Took <= 0 || s.Bytes <= 0 || s.Agent <= 0 || s.AgentCPU <= 0 || s.Peak < s.Resident {
 			t.Errorf("%+v", s)
 		}
 	}
@@ -88,7 +88,7 @@ func TestAnAgentThatEndsIsNoticed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.await(t.Context(), 10*time.Second, 10*time.Millisecond, "an agent is synced", func(s status) bool { return s.Synced == 1 })
+	_, err = c.await(t.Context(), time.Minute, 10*time.Millisecond, "an agent is synced", func(s status) bool { return s.Synced == 1 })
 	if err == nil || !strings.Contains(err.Error(), "agent 0") {
 		t.Errorf("an agent with a bad kubeconfig: %v", err)
 	}

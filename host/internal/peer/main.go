@@ -68,7 +68,7 @@ func main() {
 // quicken makes it a run of less than a minute, on a busy machine too.
 func (o *options) quicken() {
 	o.quick, o.sizes, o.endpoints, o.reps, o.changes = true, "200", 5, 1, [2]int{3, 10}
-	o.rounds, o.block, o.patience, o.minSync = 1, 50*time.Millisecond, 30*time.Second, time.Second
+	o.rounds, o.block, o.patience, o.minSync = 1, 50*time.Millisecond, 2*time.Minute, time.Second
 }
 
 func (o *options) main() error {

@@ -117,6 +117,10 @@ func TestAProgramThatDoesNotBuildIsNotThere(t *testing.T) {
 	}
 }
 
+type writer func([]byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
+
 func TestTwoBuildersTakeTurns(t *testing.T) {
 	tree(t)
 	dir, err := folder()
@@ -130,10 +134,10 @@ func TestTwoBuildersTakeTurns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
+	ctx, cancel := context.WithCancel(t.Context())
 	var log bytes.Buffer
-	if _, err := Build(ctx, &log, Etcd); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(log.String(), "somebody else builds") {
+	said := writer(func(p []byte) (int, error) { cancel(); return log.Write(p) }) // told that it waits, it is not to any longer
+	if _, err := Build(ctx, said, Etcd); !errors.Is(err, context.Canceled) || !strings.Contains(log.String(), "somebody else builds") {
 		t.Errorf("while another builds: %v, said %q", err, &log)
 	}
 	unlock()

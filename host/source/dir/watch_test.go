@@ -87,7 +87,7 @@ func (r *run) poke() {
 // until waits for a condition over what was emitted and logged.
 func (r *run) until(what string, ok func() bool) {
 	r.t.Helper()
-	late := time.After(10 * time.Second)
+	late := time.After(time.Minute)
 	for {
 		r.mu.Lock()
 		now := ok()
@@ -139,6 +139,21 @@ func (r *run) do(err error) {
 
 var timed = Options{After: time.After}
 
+// held is timed, but for waits of from and more: they last until the test lets them end, however slow this machine is.
+func held(from time.Duration) (_ Options, end func()) {
+	over := make(chan time.Time)
+	return Options{After: func(d time.Duration) <-chan time.Time {
+		select {
+		case <-over:
+		default:
+			if d >= from {
+				return over
+			}
+		}
+		return time.After(d)
+	}}, func() { close(over) }
+}
+
 func TestFirstTheWholeStateThenSyncedOnce(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "b.yaml"), node("n2", "b")+node("n1", "a"))
@@ -189,10 +204,12 @@ func TestAtomicRenameReplacesAFile(t *testing.T) {
 func TestAnEditorThatMovesTheOldFileAwayFirstLosesNothing(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "a"))
-	r := start(t, root, timed)
+	opt, end := held(absence)
+	r := start(t, root, opt)
 	r.do(os.Rename(filepath.Join(root, "a.yaml"), filepath.Join(root, "a.yaml~")))
-	time.Sleep(5 * time.Millisecond)
+	time.Sleep(5 * quiet)
 	r.write("a.yaml", node("n1", "b"))
+	end()
 	r.becomes("n1=b")
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -283,7 +300,8 @@ func TestAFileThatIsBeingWrittenIsReadWhenItsWriterIsDone(t *testing.T) {
 	if !told {
 		t.Skip("this file system does not tell who writes a file")
 	}
-	r := start(t, root, timed)
+	opt, end := held(absence)
+	r := start(t, root, opt)
 	w, err := os.Create(path)
 	if err != nil {
 		t.Fatal(err)
@@ -292,9 +310,10 @@ func TestAFileThatIsBeingWrittenIsReadWhenItsWriterIsDone(t *testing.T) {
 		if _, err := w.WriteString(node(fmt.Sprintf("n%d", i+1), "b")); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(40 * time.Millisecond)
+		time.Sleep(5 * quiet)
 	}
 	r.do(w.Close())
+	end()
 	r.until("ten nodes", func() bool { return len(r.snap.Nodes) == 10 })
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -325,15 +344,14 @@ func TestTheFirstStateWaitsForAFileThatIsBeingWritten(t *testing.T) {
 	if _, err := w.WriteString(node("n1", "a")); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
+	opt, end := held(absence)
 	go func() {
-		defer close(done)
-		time.Sleep(100 * time.Millisecond)
+		defer end()
+		time.Sleep(5 * quiet)
 		_, _ = w.WriteString(node("n2", "a"))
 		_ = w.Close()
 	}()
-	r := start(t, root, timed)
-	<-done
+	r := start(t, root, opt)
 	r.becomes("n1=a n2=a")
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -444,10 +462,12 @@ func TestLinksInCirclesAndToNowhereEnd(t *testing.T) {
 }
 
 func TestABurstIsOneCall(t *testing.T) {
-	r := start(t, t.TempDir(), timed)
+	opt, end := held(0)
+	r := start(t, t.TempDir(), opt)
 	for i := range 50 {
 		r.write(fmt.Sprintf("f%02d.yaml", i), node(fmt.Sprintf("n%02d", i), "a"))
 	}
+	end()
 	r.until("50 nodes", func() bool { return len(r.snap.Nodes) == 50 })
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -486,7 +506,7 @@ func TestPollFindsWhatNoEventTold(t *testing.T) {
 	r.do(os.Rename(middle+".tmp", middle))
 	select {
 	case tick <- time.Now():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("nobody polls")
 	}
 	r.becomes("n1=b")
