@@ -1,0 +1,177 @@
+package ipvs
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/netlab"
+)
+
+// TestOnlyStrictARPKeepsANodeQuietAboutLoadBalancers is what MetalLB's layer 2 mode stands on: one node alone, its
+// speaker, may answer for an address of a load balancer. In mode nftables the kernel never does.
+func TestOnlyStrictARPKeepsANodeQuietAboutLoadBalancers(t *testing.T) {
+	balancer, gateway := netip.MustParseAddr("198.19.0.10"), netip.MustParseAddr("169.254.1.1")
+	for name, c := range map[string]struct {
+		open  func(d *bed) (engine.Backend, error)
+		tells bool
+	}{
+		"mode ipvs": {func(d *bed) (engine.Backend, error) { return Open(d.options()) }, true},
+		"mode ipvs with strictARP": {func(d *bed) (engine.Backend, error) {
+			o := d.options()
+			o.StrictARP = true
+			return Open(o)
+		}, false},
+		"mode nftables": {func(d *bed) (engine.Backend, error) {
+			return nftables.Open(nftables.Options{Netns: d.Lab.Node.Fd(), Now: d.options().Now})
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newBed(t)
+			b, err := c.open(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close()
+			next := frontend(t, balancer.String()+":80/TCP  LoadBalancer", "", []int{1, 1})
+			if _, err := b.Apply(context.Background(), next, nil); err != nil {
+				t.Fatal(err)
+			}
+			a := d.arp(d.Client)
+			a.ask(balancer)
+			a.ask(gateway) // which is on the link that asks: the node answers in any case, and after the other
+			answered := false
+			for m := a.next(2); m.sender != gateway; m = a.next(2) {
+				answered = answered || m.sender == balancer
+			}
+			if answered != c.tells {
+				t.Errorf("the node answers for %s: %v, want %v", balancer, answered, c.tells)
+			}
+
+			// The answer to a client that the node has to ask for goes out from the load balancer's address.
+			d.forget(d.Client)
+			if _, err := d.Client.Ask("tcp", netip.AddrPortFrom(balancer, 80), 10*time.Second); err != nil {
+				t.Fatal(err)
+			}
+			m := a.next(1)
+			for m.target != d.Client.Addr(balancer) {
+				m = a.next(1)
+			}
+			if told := m.sender == balancer; told != c.tells {
+				t.Errorf("the node asks in the name of %s", m.sender)
+			}
+		})
+	}
+}
+
+// arp is a socket on a host's link that sees all ARP on it.
+type arp struct {
+	*bed
+	fd   int
+	link int
+	from netip.Addr
+}
+
+type arpMessage struct {
+	operation      uint16 // 1 asks, 2 answers
+	sender, target netip.Addr
+}
+
+func (d *bed) arp(h *netlab.Host) *arp {
+	d.Helper()
+	a := &arp{bed: d, from: h.Addr(netip.IPv4Unspecified())}
+	err := h.Do(func() error {
+		i, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		a.link = i.Index
+		a.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Bind(a.fd, a.to())
+		}
+		return err
+	})
+	if err == nil {
+		d.Cleanup(func() { unix.Close(a.fd) })
+		err = unix.SetsockoptTimeval(a.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 30})
+	}
+	if err != nil {
+		d.Fatalf("ARP on %s: %v", h.Name, err)
+	}
+	return a
+}
+
+// to is everybody on the link.
+func (a *arp) to() *unix.SockaddrLinklayer {
+	return &unix.SockaddrLinklayer{
+		Protocol: binary.NativeEndian.Uint16([]byte{unix.ETH_P_ARP >> 8, unix.ETH_P_ARP & 0xff}), Ifindex: a.link,
+		Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+	}
+}
+
+// ask asks who has an address: Ethernet and IPv4, and the host's own addresses.
+func (a *arp) ask(who netip.Addr) {
+	a.Helper()
+	m := append([]byte{0, 1, 8, 0, 6, 4, 0, 1, 0x02, 0, 0, 0, 0, 2}, a.from.AsSlice()...)
+	m = append(append(m, make([]byte, 6)...), who.AsSlice()...)
+	if err := unix.Sendto(a.fd, m, 0, a.to()); err != nil {
+		a.Fatalf("ask by ARP who has %s: %v", who, err)
+	}
+}
+
+// next waits for the next message of the kind that others have sent.
+func (a *arp) next(operation uint16) arpMessage {
+	a.Helper()
+	for b := make([]byte, 256); ; {
+		n, from, err := unix.Recvfrom(a.fd, b, 0)
+		if err != nil {
+			a.Fatalf("wait for ARP of kind %d: %v", operation, err)
+		}
+		if l, ok := from.(*unix.SockaddrLinklayer); !ok || l.Pkttype == unix.PACKET_OUTGOING || n < 28 {
+			continue
+		}
+		m := arpMessage{binary.BigEndian.Uint16(b[6:]), netip.AddrFrom4([4]byte(b[14:18])), netip.AddrFrom4([4]byte(b[24:28]))}
+		if m.operation == operation {
+			return m
+		}
+	}
+}
+
+// forget has the node not know where a host is.
+func (d *bed) forget(h *netlab.Host) {
+	d.Helper()
+	err := d.Lab.Node.Do(func() error {
+		nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer nl.Close()
+		l, err := nl.LinkByName("v-" + h.Name)
+		if err != nil {
+			return err
+		}
+		list, err := nl.NeighList(l.Attrs().Index, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		for i := range list {
+			if err := nl.NeighDel(&list[i]); err != nil {
+				return fmt.Errorf("neighbour %s: %w", list[i].IP, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		d.Fatal(err)
+	}
+}
