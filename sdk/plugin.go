@@ -31,6 +31,7 @@ type Need uint32
 const (
 	NeedConnections Need = 1 << 0 // Endpoint.Connections
 	NeedMetadata    Need = 1 << 1 // Endpoint.Metadata
+	NeedNodes       Need = 1 << 2 // Zone.Nodes and Zone.MilliCPU: the host follows all Nodes of the cluster for them
 )
 
 // Serve makes newPlugin's plugin the one that this module exports. Call it from an init function of package main, whose

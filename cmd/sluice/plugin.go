@@ -145,7 +145,7 @@ type callCost struct {
 func callCosts(p *wasm.Plugin) ([]callCost, error) {
 	var costs []callCost
 	for _, n := range []int{1, 10, 100, 1000} {
-		req, resp := wasm.SampleRequest(n), abi.Response{}
+		req, resp := wasm.SampleRequest(n).Restricted(p.Needs()), abi.Response{}
 		var times []time.Duration
 		for begin := time.Now(); len(times) < 200 && (len(times) < 5 || time.Since(begin) < 200*time.Millisecond); {
 			resp.Reset(n)
@@ -199,7 +199,7 @@ func (c *pluginCheck) printAnswers(p *wasm.Plugin) error {
 	for _, s := range wasm.Samples() {
 		var resp abi.Response
 		resp.Reset(len(s.Request.Endpoints))
-		if err := p.Decide(s.Request, &resp); err != nil {
+		if err := p.Decide(s.Request.Restricted(p.Needs()), &resp); err != nil {
 			return fmt.Errorf("sample request %q: %w", s.Name, err)
 		}
 		again := "a change"
@@ -229,6 +229,9 @@ func needsText(needs uint32) string {
 	}
 	if needs&abi.NeedMetadata != 0 {
 		names = append(names, "Pod labels and annotations")
+	}
+	if needs&abi.NeedNodes != 0 {
+		names = append(names, "Nodes and CPU of zones")
 	}
 	if len(names) == 0 {
 		return "nothing beyond the request"

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/metrics"
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/wasm"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -122,7 +123,7 @@ func (s *pluginSet) loadStep(ctx context.Context, spec config.Plugin, step polic
 	if err != nil {
 		return false, err
 	}
-	if p.Needs() != 0 {
+	if p.Needs()&^abi.NeedNodes != 0 {
 		s.log.Warn("the plugin asks for what this sluice does not give: it will see none",
 			"plugin", spec.Name, "connections", p.Needs()&abi.NeedConnections != 0, "metadata", p.Needs()&abi.NeedMetadata != 0)
 	}
@@ -135,6 +136,28 @@ func (s *pluginSet) loadStep(ctx context.Context, spec config.Plugin, step polic
 	s.mu.Unlock()
 	s.log.Info("plugin loaded", "plugin", spec.Name, "file", spec.File, "digest", digest, "reloaded", old != nil)
 	return true, nil
+}
+
+// wantNodes tells of a Service whether a plugin of its policy needs the cluster's Nodes; nil when none does.
+func (s *pluginSet) wantNodes(cfg *config.Config) func(*model.Service) bool {
+	set := cfg.PolicySet()
+	names := map[string]bool{}
+	s.mu.RLock()
+	for name, p := range set.Policies {
+		for _, step := range p.Steps {
+			if plugin := s.loaded[step]; plugin != nil && plugin.Needs()&abi.NeedNodes != 0 {
+				names[name] = true
+			}
+		}
+	}
+	s.mu.RUnlock()
+	if len(names) == 0 {
+		return nil
+	}
+	return func(svc *model.Service) bool {
+		p, _ := set.For(svc)
+		return p != nil && names[p.Name]
+	}
 }
 
 // fail notes why a step has no (new) plugin.

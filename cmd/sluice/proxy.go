@@ -87,7 +87,9 @@ func (p *proxy) programOnce(ctx context.Context) error {
 		p.log.Error("not every plugin could be loaded; their Services get the default rules", "err", err)
 	}
 	o := p.options()
-	o.Source = p.open(p.cfg, p.client, p.log, nil)
+	from := p.open(p.cfg, p.client, p.log, nil)
+	from.wantNodes(p.plugins.wantNodes(p.cfg))
+	o.Source = from
 	if err := engine.New(o).Run(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}

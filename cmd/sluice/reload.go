@@ -39,9 +39,7 @@ func (p *proxy) reload(ctx context.Context) {
 	next = p.changeDataPlane(ctx, was, next)
 	p.seen.config.Store(next)
 	p.loaded()
-	if p.from.nodes != nil {
-		p.from.nodes(needsNodes(next))
-	}
+	p.from.wantNodes(p.plugins.wantNodes(next))
 	if changed := !next.Equal(was); swapped || changed {
 		p.tellEngine(ctx, next, changed)
 	}

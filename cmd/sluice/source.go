@@ -64,15 +64,18 @@ func (f *sourceFlags) connect(cfg *config.Config) (*kube.Client, error) {
 	return client, err
 }
 
-// needsNodes tells whether policies want the other Nodes' zones and capacities: they may, as soon as there are any. A
-// Service takes one by its annotation at any time.
-func needsNodes(cfg *config.Config) bool { return len(cfg.Policies) > 0 }
-
 // clusterSource is a source of cluster state that runs.
 type clusterSource struct {
 	engine.Source
-	name  string
-	nodes func(want bool) // nil for a folder, which has all that it has
+	name string
+	kube *kube.Source // nil for a folder, which has all that it has
+}
+
+// wantNodes says which Services' policies want to know the cluster's Nodes; nil: none.
+func (s clusterSource) wantNodes(of func(*model.Service) bool) {
+	if s.kube != nil {
+		s.kube.WantNodes(of)
+	}
 }
 
 // open makes the source of run. client is nil for a folder.
@@ -81,10 +84,10 @@ func (f *sourceFlags) open(cfg *config.Config, client *kube.Client, log *slog.Lo
 		return clusterSource{name: f.source, Source: dir.New(f.source, dir.Options{Log: log, After: time.After, Problems: problems})}
 	}
 	s := kube.New(kube.Options{
-		Client: client, Node: cfg.HostnameOverride, PodCIDRs: cfg.DetectLocalMode == config.NodeCIDR, Nodes: needsNodes(cfg),
+		Client: client, Node: cfg.HostnameOverride, PodCIDRs: cfg.DetectLocalMode == config.NodeCIDR,
 		Log: log, Now: time.Now, After: time.After, Problems: problems,
 	})
-	return clusterSource{Source: s, name: client.Server(), nodes: s.WantNodes}
+	return clusterSource{Source: s, name: client.Server(), kube: s}
 }
 
 // loadTimeout is how long a command that reads the cluster once waits for it.
@@ -102,7 +105,7 @@ func (f *sourceFlags) read(ctx context.Context, cfg *config.Config) (*model.Snap
 	kube.RouteLogs(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
-	snap, problems, err := kube.Load(ctx, client, cfg.HostnameOverride, needsNodes(cfg))
+	snap, problems, err := kube.Load(ctx, client, cfg.HostnameOverride, len(cfg.Policies) > 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("API server %s: %w", client.Server(), err)
 	}

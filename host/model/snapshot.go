@@ -11,6 +11,7 @@ type Change struct {
 	Slice   *EndpointSlice
 	Node    *Node
 	CIDR    *ServiceCIDR
+	Partial bool // NodesKind: Snapshot.NodesPartial from now on
 }
 
 // Kind says what a Change is about.
@@ -23,6 +24,7 @@ const (
 	SliceKind
 	NodeKind
 	ServiceCIDRKind
+	NodesKind // whether the Nodes are all of the cluster's
 )
 
 // Snapshot is cluster state. Apply changes it in place; the objects in it are immutable and may be shared.
@@ -32,6 +34,8 @@ type Snapshot struct {
 	Nodes    map[string]*Node
 	CIDRs    map[string]*ServiceCIDR
 	Synced   bool
+	// NodesPartial: Nodes has this node's own, and not all others of the cluster.
+	NodesPartial bool
 
 	filed map[Name]*EndpointSlice // by its own name
 }
@@ -69,6 +73,8 @@ func (s *Snapshot) Apply(c Change) []Name {
 		} else {
 			s.Nodes[c.Name.Name] = c.Node
 		}
+	case NodesKind:
+		s.NodesPartial = c.Partial
 	case ServiceCIDRKind:
 		if c.CIDR == nil {
 			delete(s.CIDRs, c.Name.Name)

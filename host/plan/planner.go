@@ -43,6 +43,7 @@ type Planner struct {
 	chains   *policy.Chains
 	builder  *Builder
 	zones    []abi.Zone
+	partial  bool // zones are unknown, as not all Nodes of the cluster are there
 	services map[model.Name]*planned
 	dirty    map[model.Name]bool // Services that have changed themselves
 	waits    map[model.Name]bool // others that are to be looked at: their time has come, or what all share has changed
@@ -130,7 +131,7 @@ func (p *Planner) Apply(changes []model.Change) {
 		for _, name := range p.cluster.Apply(c) {
 			p.dirty[name] = true
 		}
-		p.stale = p.stale || c.Kind == model.NodeKind || c.Kind == model.ServiceCIDRKind
+		p.stale = p.stale || c.Kind == model.NodeKind || c.Kind == model.NodesKind || c.Kind == model.ServiceCIDRKind
 	}
 }
 
@@ -379,7 +380,8 @@ func (p *Planner) decide(svc *model.Service, s *planned, now time.Time) ([]Decid
 			}
 			port := service.ResolveInto(fresh(), svc, &svc.Ports[i], f, p.cluster.Slices[svc.Name], p.facts)
 			d := Decided{Port: port}
-			in := policy.Input{Service: svc, Port: port, Node: p.facts.Node, Zone: p.facts.Zone, Zones: p.zones}
+			in := policy.Input{Service: svc, Port: port, Node: p.facts.Node, Zone: p.facts.Zone, Zones: p.zones,
+				NodesUnknown: p.partial}
 			ask := func(pool uint8) policy.Decision {
 				in.Pool = pool
 				got, at := p.chains.Decide(pol, &in, now)

@@ -48,8 +48,12 @@ func (p *Planner) refresh() {
 		}
 	}
 	p.warnings = warn
-	if zones := zoneTable(p.cluster.Nodes); !slices.Equal(zones, p.zones) {
-		p.zones = zones
+	var zones []abi.Zone
+	if !p.cluster.NodesPartial { // the own Node alone would be all of the demand
+		zones = zoneTable(p.cluster.Nodes)
+	}
+	if partial := p.cluster.NodesPartial; partial != p.partial || !slices.Equal(zones, p.zones) {
+		p.partial, p.zones = partial, zones
 		p.Reloaded() // what a policy sees has changed, for all its Services
 	}
 }

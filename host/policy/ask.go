@@ -39,7 +39,7 @@ func (s *step) due(p print, nowMS int64) bool {
 // run asks the plugins in turn, each only when what it sees has changed or its wake time has passed.
 func (c *Chains) run(m *pool, in *Input, now time.Time, d *Decision) (*good, time.Time, error) {
 	a := &c.ask
-	a.build(m, in, now)
+	a.build(m, in, now, c.needs(m.policy))
 	if p := a.printer.input(&a.req); p != m.input {
 		m.input = p
 		m.generation++
@@ -49,6 +49,9 @@ func (c *Chains) run(m *pool, in *Input, now time.Time, d *Decision) (*good, tim
 	for i := range m.steps {
 		s, name := &m.steps[i], m.policy.Steps[i].Plugin
 		plugin, err := c.plugins(m.policy.Steps[i])
+		if err == nil && in.NodesUnknown && plugin.Needs()&abi.NeedNodes != 0 {
+			err = errNodesUnknown
+		}
 		if err == nil {
 			p := a.printer.step(m.input, plugin.Revision(), a.req.Endpoints)
 			switch due := s.due(p, nowMS); {
@@ -75,6 +78,19 @@ func (c *Chains) run(m *pool, in *Input, now time.Time, d *Decision) (*good, tim
 	return a.answer(m, in), unixMilli(wake), nil
 }
 
+// errNodesUnknown is why a plugin is not asked that wants to know the cluster's Nodes before they are read.
+var errNodesUnknown = fmt.Errorf("%w: the cluster's Nodes are not known yet", ErrPending)
+
+// needs is what the plugins of a chain ask for, as far as they are loaded.
+func (c *Chains) needs(p *Policy) (all uint32) {
+	for _, s := range p.Steps {
+		if plugin, err := c.plugins(s); err == nil {
+			all |= plugin.Needs()
+		}
+	}
+	return all
+}
+
 func unixMilli(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}
@@ -83,7 +99,7 @@ func unixMilli(ms int64) time.Time {
 }
 
 // build makes the request before the chain: the default rules' weights, the endpoints' history, the zone table.
-func (a *asker) build(m *pool, in *Input, now time.Time) {
+func (a *asker) build(m *pool, in *Input, now time.Time, needs uint32) {
 	p := in.Port
 	a.index = a.index[:0]
 	eps := a.req.Endpoints[:0]
@@ -117,13 +133,21 @@ func (a *asker) build(m *pool, in *Input, now time.Time) {
 		PortNumber: p.Spec.Port, Protocol: uint8(p.Name.Protocol), Family: uint8(p.Family), Pool: in.Pool,
 		InternalLocal: in.Service.InternalLocal, ExternalLocal: in.Service.ExternalLocal,
 		AffinityMS: in.Service.Affinity.Milliseconds(),
-		Node:       in.Node, Zone: in.Zone, Zones: a.zoneTable(in), Endpoints: eps,
+		Node:       in.Node, Zone: in.Zone, Zones: a.zoneTable(in, needs), Endpoints: eps,
 	}
 }
 
-// zoneTable is in.Zones with the zones that only endpoints name, and the ready endpoints of each counted.
-func (a *asker) zoneTable(in *Input) []abi.Zone {
-	a.zones = append(a.zones[:0], in.Zones...)
+// zoneTable is in.Zones where that is needed, else this node's zone alone, with the zones that only endpoints name, and
+// the ready endpoints of each counted. What was not asked for is not given either, or else a plugin's answers would
+// depend on what other Services' plugins need.
+func (a *asker) zoneTable(in *Input, needs uint32) []abi.Zone {
+	a.zones = a.zones[:0]
+	switch {
+	case needs&abi.NeedNodes != 0:
+		a.zones = append(a.zones, in.Zones...)
+	case in.Zone != "":
+		a.zones = append(a.zones, abi.Zone{Name: in.Zone})
+	}
 	for i := range a.zones {
 		a.zones[i].Ready = 0
 	}

@@ -34,6 +34,8 @@ type Input struct {
 	Node    string
 	Zone    string
 	Zones   []abi.Zone // every zone that a Node names with Nodes and MilliCPU, sorted by name; Ready is counted here
+	// NodesUnknown: Zones has not all Nodes of the cluster. Plugins that need them are not asked.
+	NodesUnknown bool
 }
 
 // Decision is what the endpoints of a pool get. All slices are parallel to Input.Port.Endpoints.

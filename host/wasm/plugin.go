@@ -153,9 +153,12 @@ func (p *Plugin) introduce(ctx context.Context, now func() time.Time) error {
 		if p.report.Needs, err = g.number("sluice_needs"); err != nil {
 			return err
 		}
-		if unknown := p.report.Needs &^ (abi.NeedConnections | abi.NeedMetadata); unknown != 0 {
+		if unknown := p.report.Needs &^ abi.Needs; unknown != 0 {
 			return fmt.Errorf("module refused: sluice_needs asks for inputs that this host does not know: bits %#x", unknown)
 		}
+	}
+	if p.report.ABI&0xffff == 0 { // ABI 1.0 gave the zones' Nodes unasked
+		p.report.Needs |= abi.NeedNodes
 	}
 	if err := p.selfTest(ctx); err != nil {
 		return err
@@ -181,7 +184,7 @@ func (p *Plugin) selfTest(ctx context.Context) error {
 			err := p.ensure()
 			if err == nil {
 				resp.Reset(len(s.Request.Endpoints))
-				err = p.guest.answer(&p.dec, s.Request, resp)
+				err = p.guest.answer(&p.dec, s.Request.Restricted(p.report.Needs), resp)
 			}
 			if err != nil {
 				return fmt.Errorf("self-test: sample request %q: %w", s.Name, err)

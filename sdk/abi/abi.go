@@ -4,13 +4,17 @@ package abi
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
-// Version of the ABI: guests of another major are refused at load; minors only append fields.
+// Version of the ABI: guests of another major are refused at load; minors only append fields, and needs.
+//
+//	1.0  the first
+//	1.1  NeedNodes: what a zone has of Nodes is given where it is asked for. Guests of 1.0 got it unasked, and still do.
 const (
 	Major = 1
-	Minor = 0
+	Minor = 1
 )
 
 // Pool says which list of a Service port is being decided.
@@ -23,6 +27,9 @@ const (
 const (
 	NeedConnections = 1 << 0
 	NeedMetadata    = 1 << 1
+	NeedNodes       = 1 << 2 // Zone.Nodes and Zone.MilliCPU
+
+	Needs = NeedConnections | NeedMetadata | NeedNodes // all of them
 )
 
 // Condition bits of an endpoint.
@@ -86,12 +93,37 @@ type Request struct {
 	State         []byte // what the plugin returned last for this Service port and pool, at most MaxState
 }
 
-// Zone is a row of the zone table: every zone that a Node or an endpoint of the Service names.
+// Restricted is the request as a plugin with these needs gets it: without what it does not ask for. It shares with r what
+// is in both.
+func (r *Request) Restricted(needs uint32) *Request {
+	out := *r
+	if needs&NeedNodes == 0 {
+		out.Zones = slices.Clone(r.Zones)
+		for i := range out.Zones {
+			out.Zones[i].Nodes, out.Zones[i].MilliCPU = 0, 0
+		}
+	}
+	if needs&(NeedConnections|NeedMetadata) != NeedConnections|NeedMetadata {
+		out.Endpoints = slices.Clone(r.Endpoints)
+	}
+	for i := range out.Endpoints {
+		if needs&NeedConnections == 0 {
+			out.Endpoints[i].Connections = NotCounted
+		}
+		if needs&NeedMetadata == 0 {
+			out.Endpoints[i].Metadata = ""
+		}
+	}
+	return &out
+}
+
+// Zone is a row of the zone table: this node's zone, those that endpoints of the Service name and, where a plugin of the
+// chain has NeedNodes, those that Nodes name.
 type Zone struct {
 	Name     string
-	Nodes    uint32
+	Nodes    uint32 // 0 unless NeedNodes
 	Ready    uint32 // ready endpoints of this Service port in the zone
-	MilliCPU uint64 // allocatable CPU of its Nodes
+	MilliCPU uint64 // allocatable CPU of its Nodes; 0 unless NeedNodes
 }
 
 // Endpoint is an eligible endpoint; Request.Endpoints is sorted by address.

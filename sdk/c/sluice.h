@@ -1,4 +1,4 @@
-/* What a sluice plugin in C needs: the wire form of ABI 1.0, and nothing else. There is no libc in the sandbox.
+/* What a sluice plugin in C needs: the wire form of ABI 1.1, and nothing else. There is no libc in the sandbox.
  * Build: clang --target=wasm32 -O2 -nostdlib -ffreestanding -fno-builtin -Wl,--no-entry -I sdk/c plugin.c -o plugin.wasm
  * sdk/abi/layout.go of the project is the reference. */
 #ifndef SLUICE_H
@@ -8,10 +8,10 @@
 
 #define SLUICE_EXPORT(name) __attribute__((export_name(name)))
 
-enum { SLUICE_ABI = 1 << 16 | 0 };
+enum { SLUICE_ABI = 1 << 16 | 1 };
 
 /* Bits of sluice_needs. */
-enum { SLUICE_NEED_CONNECTIONS = 1, SLUICE_NEED_METADATA = 2 };
+enum { SLUICE_NEED_CONNECTIONS = 1, SLUICE_NEED_METADATA = 2, SLUICE_NEED_NODES = 4 };
 
 /* Bits of an endpoint's conditions. */
 enum {

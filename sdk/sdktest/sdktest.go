@@ -18,19 +18,25 @@ const Now = 1_750_000_000_000
 // node is the node that requests come from.
 const node = "node-1"
 
-// Run configures p with settings, "" for none, and asks it once. A panic of p comes through.
+// Run configures p with settings, "" for none, and asks it once. As from a host, it gets what it says that it needs, and
+// no more. A panic of p comes through.
 func Run(p sdk.Plugin, settings string, req *abi.Request) (*abi.Response, error) {
 	n, err := sdk.Native(func() sdk.Plugin { return p }, []byte(settings))
 	if err != nil {
 		return nil, err
 	}
-	return decide(n, req)
+	return decide(n, req.Restricted(n.Needs()))
 }
 
-// Chain asks plugins in order, as a host does: each sees the weights of the one before. It gives each one's response.
+// Chain asks plugins in order, as a host does: each sees the weights of the one before, and what any of them needs. It gives
+// each one's response.
 func Chain(req *abi.Request, plugins ...*sdk.NativePlugin) ([]*abi.Response, error) {
-	next := *req
-	next.Endpoints = slices.Clone(req.Endpoints)
+	needs := uint32(0)
+	for _, p := range plugins {
+		needs |= p.Needs()
+	}
+	next := *req.Restricted(needs)
+	next.Endpoints = slices.Clone(next.Endpoints)
 	var all []*abi.Response
 	for i, p := range plugins {
 		resp, err := decide(p, &next)
@@ -62,7 +68,8 @@ func Weights(resp *abi.Response) []int {
 
 // Request is a request of the cluster pool from a node in zone, at Now. Endpoints get the addresses 10.0.0.1:8080 and
 // up unless they have one, and those that are Chosen weight 1 unless they have one. The zone table has a row for
-// each zone of nodes and of an endpoint: nodes is the number of Nodes by zone, of 4 cores each.
+// each zone of nodes and of an endpoint: nodes is the number of Nodes by zone, of 4 cores each, which only a plugin with
+// sdk.NeedNodes gets to see.
 func Request(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *abi.Request {
 	req := &abi.Request{
 		Now: Now, Namespace: "default", Service: "web", PortNumber: 80, Protocol: 6, Family: 4,

@@ -52,17 +52,19 @@ type fakeServer struct {
 	cut      chan struct{} // closed to end the watches that there are
 	torn     bool          // they end in the middle of an event
 	requests []string
+	accepts  []string // of each
 
 	noStreams bool                               // like servers without streamed lists
 	missing   map[string]int                     // status for a path
 	halfway   map[string]int                     // so many streams of a path break in the middle
+	short     map[string]int                     // so many lists in protobuf of a path end in the middle
 	down      bool                               // connections end without an answer
 	fail      func(r *http.Request) (status int) // 0: answer
 }
 
 func newFakeServer(t testing.TB) *fakeServer {
 	f := &fakeServer{t: t, version: 1, objects: map[string]map[string]object{}, wake: make(chan struct{}), cut: make(chan struct{}),
-		missing: map[string]int{}, halfway: map[string]int{}}
+		missing: map[string]int{}, halfway: map[string]int{}, short: map[string]int{}}
 	f.http = httptest.NewServer(http.HandlerFunc(f.serve))
 	t.Cleanup(func() {
 		f.drop()
@@ -180,6 +182,7 @@ func (f *fakeServer) serve(w http.ResponseWriter, r *http.Request) {
 	path, q := parts[len(parts)-1], r.URL.Query()
 	f.mu.Lock()
 	f.requests = append(f.requests, r.Method+" "+r.URL.String())
+	f.accepts = append(f.accepts, r.Header.Get("Accept"))
 	status, down := f.missing[path], f.down
 	if f.fail != nil && status == 0 {
 		status = f.fail(r)
@@ -197,7 +200,7 @@ func (f *fakeServer) serve(w http.ResponseWriter, r *http.Request) {
 	case q.Get("watch") != "":
 		f.watch(w, r, path, streams)
 	default:
-		f.list(w, path, selector(r))
+		f.list(w, r, path, selector(r))
 	}
 }
 
@@ -261,7 +264,7 @@ func typed(o runtime.Object) runtime.Object {
 	return o
 }
 
-func (f *fakeServer) list(w http.ResponseWriter, path string, selects func(object) bool) {
+func (f *fakeServer) list(w http.ResponseWriter, r *http.Request, path string, selects func(object) bool) {
 	f.mu.Lock()
 	items := []runtime.Object{}
 	for _, o := range f.objects[path] {
@@ -272,9 +275,44 @@ func (f *fakeServer) list(w http.ResponseWriter, path string, selects func(objec
 	at := f.version
 	f.mu.Unlock()
 	version, kind := kindOf(example(path))
+	if accept := r.Header.Get("Accept"); gostrings.HasPrefix(accept, runtime.ContentTypeProtobuf) {
+		raw := protobufList(f.t, items, at, gostrings.Contains(accept, "as=PartialObjectMetadataList"))
+		f.mu.Lock()
+		if f.short[path] > 0 {
+			f.short[path]--
+			raw = raw[:len(raw)/2]
+		}
+		f.mu.Unlock()
+		w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+		_, _ = w.Write(raw)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": version, "kind": kind + "List", "items": items,
 		"metadata": map[string]any{"resourceVersion": strconv.Itoa(at)}})
+}
+
+// protobufList is a list of Nodes as it is on the wire.
+func protobufList(t testing.TB, items []runtime.Object, version int, metadata bool) []byte {
+	meta := metav1.ListMeta{ResourceVersion: strconv.Itoa(version)}
+	whole, part := &corev1.NodeList{ListMeta: meta}, &metav1.PartialObjectMetadataList{ListMeta: meta}
+	for _, o := range items {
+		n := o.(*corev1.Node)
+		whole.Items = append(whole.Items, *n)
+		part.Items = append(part.Items, metav1.PartialObjectMetadata{ObjectMeta: n.ObjectMeta})
+	}
+	list, kind := interface{ Marshal() ([]byte, error) }(whole), runtime.TypeMeta{APIVersion: "v1", Kind: "NodeList"}
+	if metadata {
+		list, kind = part, runtime.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}
+	}
+	raw, err := list.Marshal()
+	if err == nil {
+		raw, err = (&runtime.Unknown{TypeMeta: kind, Raw: raw}).Marshal()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return append([]byte(magic), raw...)
 }
 
 func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string, streams bool) {

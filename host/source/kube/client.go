@@ -136,6 +136,7 @@ func (c *Client) Server() string { return c.host }
 // resource is what is listed and watched of a kind.
 type resource struct {
 	name     string // of the kind, in the plural
+	label    string // of metrics
 	client   rest.Interface
 	path     string
 	labels   string
@@ -148,25 +149,25 @@ type resource struct {
 const selected = "!" + source.LabelProxyName + ",!" + source.LabelHeadless
 
 func (c *Client) services() resource {
-	return resource{name: "Services", client: c.core, path: "services", labels: selected,
+	return resource{name: "Services", label: "services", client: c.core, path: "services", labels: selected,
 		fields: fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String()}
 }
 
 func (c *Client) slices() resource {
-	return resource{name: "EndpointSlices", client: c.discovery, path: "endpointslices", labels: selected}
+	return resource{name: "EndpointSlices", label: "endpointslices", client: c.discovery, path: "endpointslices", labels: selected}
 }
 
 func (c *Client) node(name string) resource {
-	return resource{name: "this Node", client: c.core, path: "nodes", fields: fields.OneTermEqualSelector("metadata.name", name).String()}
+	return resource{name: "this Node", label: "node", client: c.core, path: "nodes", fields: fields.OneTermEqualSelector("metadata.name", name).String()}
 }
 
 func (c *Client) otherNodes(than string) resource {
-	return resource{name: "the other Nodes", client: c.core, path: "nodes", optional: true,
-		fields: fields.OneTermNotEqualSelector("metadata.name", than).String(), costs: "policies do not see their zones and capacities"}
+	return resource{name: "the other Nodes", label: "nodes", client: c.core, path: "nodes", optional: true,
+		fields: fields.OneTermNotEqualSelector("metadata.name", than).String(), costs: "policies that want to know them are not asked"}
 }
 
 func (c *Client) serviceCIDRs() resource {
-	return resource{name: "ServiceCIDRs", client: c.networking, path: "servicecidrs", optional: true,
+	return resource{name: "ServiceCIDRs", label: "servicecidrs", client: c.networking, path: "servicecidrs", optional: true,
 		costs: "connections to addresses of no Service are not dropped"}
 }
 
@@ -179,6 +180,19 @@ func (r resource) request(o metav1.ListOptions) *rest.Request {
 
 func (r resource) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	return r.request(o).Do(ctx).Get()
+}
+
+// nodeMetadata asks for a list of metadata, as what a Node's status says is most of it.
+const nodeMetadata = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+// each lists in protobuf, and gives the items one by one as they come.
+func (r resource) each(ctx context.Context, accept string, o metav1.ListOptions, do func(raw []byte) error) (err error) {
+	body, err := r.request(o).SetHeader("Accept", accept).Stream(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, body.Close()) }()
+	return eachItem(body, do)
 }
 
 func (r resource) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,21 +22,40 @@ func backoff() *wait.Backoff {
 // server stream both where it can; the watch goes on from where it was after each break, and everything is listed
 // again only when the server no longer knows what came after that.
 func follow[T any](s *Source, wg *sync.WaitGroup, ctx context.Context, what resource, into *store[T]) {
-	l := &lister{
-		from: what, server: s.server, now: s.opt.Now, after: s.opt.After, optional: what.optional, settled: s.services.isSynced,
-		refused: &outage{log: s.opt.Log, now: s.opt.Now, what: "the API server does not give " + what.name},
-	}
-	var once sync.Once
-	l.without = func(err error) {
-		once.Do(func() { s.opt.Log.Warn("going on without "+what.name+": "+what.costs, "err", err) })
-		into.setSynced()
-	}
+	l, unfollow := s.lister(what, into.setSynced)
 	log := logr(s.opt.Log)
 	r := cache.NewReflectorWithOptions(l, into.example, into, cache.ReflectorOptions{
 		Logger: &log, Name: what.name, TypeDescription: what.name, Backoff: s.pace(),
 		Clock: endingClock{now: s.opt.Now, done: ctx.Done(), after: s.opt.After, outage: s.server},
 	})
-	wg.Go(func() { r.RunWithContext(klog.NewContext(ctx, log)) })
+	wg.Go(func() {
+		defer unfollow()
+		r.RunWithContext(klog.NewContext(ctx, log))
+	})
+}
+
+// lister makes one, of which Contacts tells until the end is called. without is called when the server has no such kind.
+func (s *Source) lister(what resource, without func()) (l *lister, end func()) {
+	var once sync.Once
+	l = &lister{
+		from: what, server: s.server, refused: s.refused, contact: newContact(s.opt.Now), now: s.opt.Now, after: s.opt.After,
+		optional: what.optional, settled: s.services.isSynced,
+		without: func(err error) {
+			once.Do(func() {
+				s.opt.Log.Warn("going on without "+what.name+": "+what.costs, "server", s.opt.Client.Server(), "reason", reason(err))
+			})
+			without()
+		},
+	}
+	s.mu.Lock()
+	s.listers = append(slices.Clone(s.listers), l)
+	s.mu.Unlock()
+	return l, func() {
+		s.mu.Lock()
+		s.listers = slices.DeleteFunc(slices.Clone(s.listers), func(other *lister) bool { return other == l })
+		s.mu.Unlock()
+		s.refused.ends(what.name)
+	}
 }
 
 // endingClock waits no longer than is of use: reflectors wait without looking at their context.

@@ -27,22 +27,21 @@ type Options struct {
 	Node   string // name of this node's Node
 	// PodCIDRs: without the Node's spec.podCIDRs nothing may be programmed.
 	PodCIDRs bool
-	// Nodes: policies want to know the zones and capacities of the other Nodes. WantNodes changes it later.
-	Nodes bool
-	Log   *slog.Logger
-	Now   func() time.Time
-	After func(time.Duration) <-chan time.Time // time.After
+	Log      *slog.Logger
+	Now      func() time.Time
+	After    func(time.Duration) <-chan time.Time // time.After
 	// Problems, when set, is told how many problems objects have, whenever that changes.
 	Problems func(errors, warnings int)
 }
 
 // Source is a cluster. It implements engine.Source; Run may be called once.
 type Source struct {
-	opt    Options
-	server *outage // the server as a whole does not answer
-	book   *logbook
-	pace   func() *wait.Backoff
-	poke   chan struct{} // something that Run waits for may have come
+	opt     Options
+	server  *outage // no answer
+	refused *outage // a bad one
+	book    *logbook
+	pace    func() *wait.Backoff
+	poke    chan struct{} // something that Run waits for may have come
 
 	services *store[model.Service]
 	slices   *store[model.EndpointSlice]
@@ -51,7 +50,9 @@ type Source struct {
 	cidrs    *store[model.ServiceCIDR]
 
 	mu      sync.Mutex
-	nodes   bool // the other Nodes are wanted
+	listers []*lister // of what is followed; replaced, not changed
+	wishes  wishes
+	reader  *nodeReader // of the other Nodes; nil: they are not wanted
 	emit    func([]model.Change)
 	pending []model.Change // before the first state is complete
 	open    bool
@@ -59,8 +60,9 @@ type Source struct {
 
 // New makes a source of the cluster behind a client.
 func New(o Options) *Source {
-	s := &Source{opt: o, pace: backoff, poke: make(chan struct{}, 1), nodes: o.Nodes}
-	s.server = &outage{log: o.Log, now: o.Now, what: "the API server does not answer; what is programmed forwards on"}
+	s := &Source{opt: o, pace: backoff, poke: make(chan struct{}, 1)}
+	s.server = &outage{log: o.Log, now: o.Now, server: o.Client.Server(), what: "the API server does not answer; what is programmed forwards on"}
+	s.refused = &outage{log: o.Log, now: o.Now, server: o.Client.Server(), what: "the API server does not give what is asked for; what is programmed forwards on"}
 	s.book = newLogbook(o.Log, o.Problems)
 	s.services = newStore(s, serviceKind())
 	s.slices = newStore(s, sliceKind())
@@ -68,20 +70,6 @@ func New(o Options) *Source {
 	s.others = newStore(s, otherNodeKind())
 	s.cidrs = newStore(s, cidrKind())
 	return s
-}
-
-// WantNodes says whether policies want to know the other Nodes. It may be called at any time, by any goroutine.
-func (s *Source) WantNodes(want bool) {
-	s.mu.Lock()
-	s.nodes = want
-	s.mu.Unlock()
-	s.wake()
-}
-
-func (s *Source) wantsNodes() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.nodes
 }
 
 // Run emits the cluster's objects, then Synced, then what changes, until ctx ends. While the server does not answer
@@ -99,6 +87,7 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	follow(s, &wg, ctx, c.slices(), s.slices)
 	follow(s, &wg, ctx, c.node(s.opt.Node), s.own)
 	follow(s, &wg, ctx, c.serviceCIDRs(), s.cidrs)
+	s.put([]model.Change{{Kind: model.NodesKind, Partial: true}})
 	others := &others{source: s, ctx: ctx}
 	defer others.stop()
 	others.update()
@@ -172,7 +161,7 @@ func (s *Source) tellMissing() {
 		s.opt.Log.Warn("ServiceCIDRs are not known yet: addresses of no Service are not dropped until they are", "waited", nodePatience)
 	}
 	if s.wantsNodes() && !s.others.isSynced() {
-		s.opt.Log.Warn("the other Nodes are not known yet: policies do not see their zones until they are", "waited", nodePatience)
+		s.opt.Log.Warn("the other Nodes are not known yet: policies that want to know them are not asked until they are", "waited", nodePatience)
 	}
 }
 
@@ -192,6 +181,16 @@ func (s *Source) put(changes []model.Change) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.wishes.changed(changes) {
+		s.wake()
+	}
+	if s.reader != nil {
+		for i := range changes {
+			if v := changes[i].Slice; v != nil {
+				s.reader.see(v)
+			}
+		}
+	}
 	if s.open {
 		s.emit(changes)
 	} else {
@@ -206,7 +205,7 @@ func (s *Source) wake() {
 	}
 }
 
-// others follows the other Nodes while they are wanted.
+// others has the other Nodes read while they are wanted.
 type others struct {
 	source *Source
 	ctx    context.Context
@@ -214,16 +213,24 @@ type others struct {
 	wg     sync.WaitGroup
 }
 
-// update begins or ends following them.
+// update begins or ends that.
 func (o *others) update() {
 	s := o.source
 	switch want := s.wantsNodes(); {
 	case want && o.cancel == nil:
 		var ctx context.Context
 		ctx, o.cancel = context.WithCancel(o.ctx)
-		follow(s, &o.wg, ctx, s.opt.Client.otherNodes(s.opt.Node), s.others)
+		l, unfollow := s.lister(s.opt.Client.otherNodes(s.opt.Node), s.others.setSynced)
+		r := newNodeReader(s, l)
+		s.setReader(r)
+		o.wg.Go(func() {
+			defer unfollow()
+			r.run(ctx)
+		})
 	case !want && o.cancel != nil:
 		o.stop()
+		s.setReader(nil)
+		s.put([]model.Change{{Kind: model.NodesKind, Partial: true}})
 		s.others.forget()
 	}
 }
@@ -234,4 +241,10 @@ func (o *others) stop() {
 		o.wg.Wait()
 		o.cancel = nil
 	}
+}
+
+func (s *Source) setReader(r *nodeReader) {
+	s.mu.Lock()
+	s.reader = r
+	s.mu.Unlock()
 }

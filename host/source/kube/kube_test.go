@@ -311,7 +311,8 @@ func TestRangesOfPodsAreWaitedForAndThenItFails(t *testing.T) {
 }
 
 func TestOtherNodesAreFollowedWhileTheyAreWanted(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Nodes = true })
+	r := newRig(t, nil)
+	r.source.WantNodes(every)
 	other := node("node-b", "z2")
 	r.server.put(svc("web"), slice("web", "10.0.0.1"), other, node("node-c", "z3"))
 	r.run()
@@ -324,11 +325,11 @@ func TestOtherNodesAreFollowedWhileTheyAreWanted(t *testing.T) {
 	r.server.put(other)
 	r.marker()
 	r.want("what no policy reads")
-	r.source.WantNodes(false)
+	r.source.WantNodes(nil)
 	eventually(t, "gone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.snap.Nodes) == 1 })
 	r.want("not wanted", "-3 node-b", "-3 node-c")
 	r.server.put(node("node-d", "z4"))
-	r.source.WantNodes(true)
+	r.source.WantNodes(every)
 	r.settled()
 	r.want("wanted again", "+3 node-b", "+3 node-c", "+3 node-d")
 }

@@ -31,6 +31,7 @@ type lister struct {
 	from     resource
 	server   *outage // no answer at all
 	refused  *outage // an answer, and a bad one
+	contact  *contact
 	now      func() time.Time
 	after    func(time.Duration) <-chan time.Time
 	optional bool               // go on without
@@ -81,7 +82,8 @@ func (l *lister) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	if err = l.done(ctx, err, true, final); err != nil {
 		return nil, err
 	}
-	return newStream(w), nil
+	turn := l.contact.is()
+	return newStream(w, func() { l.contact.isNot(turn) }), nil
 }
 
 // errNoAnswer is what a watch that client-go calls empty is about: it takes a connection that ends or times out before
@@ -100,10 +102,11 @@ type stream struct {
 	once sync.Once
 }
 
-func newStream(from watch.Interface) *stream {
+func newStream(from watch.Interface, ended func()) *stream {
 	s := &stream{from: from, out: make(chan watch.Event), done: make(chan struct{})}
 	go func() {
 		defer close(s.out)
+		defer ended()
 		for e := range from.ResultChan() {
 			if !goodEvent(e) {
 				continue
@@ -170,25 +173,27 @@ func (l *lister) done(ctx context.Context, err error, watching, final bool) erro
 	case err != nil && ctx.Err() != nil:
 		return err
 	case err == nil:
-		l.server.ends()
-		l.refused.ends()
+		l.server.endsAll()
+		l.refused.ends(l.from.name)
 		l.mu.Lock()
 		l.given = true
 		l.mu.Unlock()
 	case !errors.As(err, &status):
-		l.server.is(err)
+		l.server.is(l.from.name, err)
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
-		l.server.ends()
+		l.server.endsAll()
 	case l.optional && (apierrors.IsNotFound(err) || final && apierrors.IsForbidden(err)):
-		l.server.ends()
+		l.server.endsAll()
+		l.refused.ends(l.from.name)
+		l.contact.none()
 		l.mu.Lock()
 		l.paused = l.now().Add(rarely + rand.N(rarely))
 		l.mu.Unlock()
 		l.without(err)
 		return err
 	default:
-		l.server.ends()
-		l.refused.is(err)
+		l.server.endsAll()
+		l.refused.is(l.from.name, err)
 	}
 	if err != nil && watching && ofTheMoment(err) {
 		return momentary{err}

@@ -34,6 +34,7 @@ func Load(ctx context.Context, c *Client, node string, nodes bool) (*model.Snaps
 			return nil, nil, err
 		}
 	}
+	snap.Apply(model.Change{Kind: model.NodesKind, Partial: !nodes})
 	snap.Apply(model.Change{Kind: model.Synced})
 	return snap, problems, nil
 }

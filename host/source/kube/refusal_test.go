@@ -29,7 +29,8 @@ func TestARefusalCountsOnceTheServerKnowsRoles(t *testing.T) {
 			without, settled := false, c.given
 			l := &lister{
 				server: &outage{log: slog.New(slog.DiscardHandler), now: now}, refused: &outage{log: slog.New(slog.DiscardHandler), now: now},
-				now: now, optional: true, settled: func() bool { return settled }, without: func(error) { without = true },
+				contact: newContact(now),
+				now:     now, optional: true, settled: func() bool { return settled }, without: func(error) { without = true },
 			}
 			if c.given {
 				if err := l.done(context.Background(), nil, false, l.final()); err != nil {

@@ -136,6 +136,8 @@ func (r *rig) take() []string {
 		case model.Synced:
 			out = append(out, "synced")
 			continue
+		case model.NodesKind:
+			continue
 		case model.ServiceKind:
 			gone = c.Service == nil
 		case model.SliceKind:
@@ -164,6 +166,9 @@ func eventually(t *testing.T, what string, is func() bool) {
 		}
 	}
 }
+
+// every Service wants to know the cluster's Nodes.
+func every(*model.Service) bool { return true }
 
 func (r *rig) synced() bool {
 	r.mu.Lock()

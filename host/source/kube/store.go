@@ -62,6 +62,15 @@ func (s *store[T]) get(n model.Name) *T {
 	return s.held[n]
 }
 
+// each calls do with the values in force.
+func (s *store[T]) each(do func(*T)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.held {
+		do(v)
+	}
+}
+
 func (s *store[T]) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,6 +26,9 @@ type plugin struct {
 // New makes an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{settings: defaults()} }
 
+// Needs implements sdk.Needer: demand is measured by Nodes.
+func (p *plugin) Needs() sdk.Need { return sdk.NeedNodes }
+
 // Decide weighs the cluster pool. A pool of local endpoints has no zones to choose among and stays as it is.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	if req.Pool() != sdk.PoolCluster || req.Len() == 0 {

@@ -152,7 +152,9 @@ func TestARealAPIServer(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(r, nil))
 	r.client, err = kube.Connect(kube.Connection{Kubeconfig: config, Version: "test"})
 	must(t, err)
-	s := kube.New(kube.Options{Client: r.client, Node: "n1", Nodes: true, Log: log, Now: time.Now, After: time.After})
+	s := kube.New(kube.Options{Client: r.client, Node: "n1", Log: log, Now: time.Now, After: time.After})
+	every := func(*model.Service) bool { return true }
+	s.WantNodes(every)
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(running, r.emit) }()
@@ -216,9 +218,9 @@ func TestARealAPIServer(t *testing.T) {
 		}
 	})
 	t.Run("other Nodes while they are wanted", func(t *testing.T) {
-		s.WantNodes(false)
+		s.WantNodes(nil)
 		r.eventually("gone", func() bool { return len(r.snap.Nodes) == 1 })
-		s.WantNodes(true)
+		s.WantNodes(every)
 		r.eventually("back", func() bool { return len(r.snap.Nodes) == 2 && r.snap.Nodes["n2"].Zone == "b" })
 	})
 	t.Run("Events", func(t *testing.T) {

@@ -1,0 +1,99 @@
+package policy
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// needy is a plugin that needs something, and notes the zone table that it sees.
+type needy struct {
+	script
+	needs uint32
+	seen  []abi.Zone
+}
+
+func (n *needy) Needs() uint32 { return n.needs }
+
+func (n *needy) Decide(req *abi.Request, resp *abi.Response) error {
+	n.seen = slices.Clone(req.Zones)
+	return n.script.Decide(req, resp)
+}
+
+func newNeedy(needs uint32) *needy { return &needy{script: script{decide: weigh(7)}, needs: needs} }
+
+// needyBench is a chain of such plugins on a node of zone a, with endpoints in the zones a and b, and Nodes in a and c.
+func needyBench(plugins ...*needy) *bench {
+	b := newBench()
+	for i, p := range plugins {
+		name := string(rune('p' + i))
+		b.plugins[name] = p
+		b.policy.Steps = append(b.policy.Steps, Step{Plugin: name})
+	}
+	b.in.Zone = "a"
+	b.in.Zones = []abi.Zone{{Name: "a", Nodes: 2, MilliCPU: 4000}, {Name: "c", Nodes: 1, MilliCPU: 2000}}
+	b.in.Port.Endpoints[0].Zone, b.in.Port.Endpoints[1].Zone, b.in.Port.Endpoints[2].Zone = "a", "b", "b"
+	return b
+}
+
+func TestOnlyChainsThatNeedNodesSeeThem(t *testing.T) {
+	without := []abi.Zone{{Name: "a", Ready: 1}, {Name: "b", Ready: 2}}
+	with := []abi.Zone{{Name: "a", Nodes: 2, Ready: 1, MilliCPU: 4000}, {Name: "b", Ready: 2}, {Name: "c", Nodes: 1, MilliCPU: 2000}}
+	for name, c := range map[string]struct {
+		needs []uint32
+		want  []abi.Zone
+	}{
+		"nobody needs them":         {[]uint32{0, abi.NeedConnections}, without},
+		"the only one":              {[]uint32{abi.NeedNodes}, with},
+		"one of a chain, for all":   {[]uint32{0, abi.NeedNodes}, with},
+		"beside what is not there":  {[]uint32{abi.NeedNodes | abi.NeedMetadata}, with},
+		"the first of a chain only": {[]uint32{abi.NeedNodes, 0}, with},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var plugins []*needy
+			for _, n := range c.needs {
+				plugins = append(plugins, newNeedy(n))
+			}
+			b := needyBench(plugins...)
+			b.expect(t, "asked", FromChain, 7, 7, 7)
+			for i, p := range plugins {
+				if !slices.Equal(p.seen, c.want) {
+					t.Errorf("plugin %d saw %+v, want %+v", i, p.seen, c.want)
+				}
+			}
+			if c.want[0].Nodes > 0 {
+				return
+			}
+			calls := plugins[0].calls
+			b.in.Zones = []abi.Zone{{Name: "c", Nodes: 5}}
+			b.expect(t, "Nodes come and go", FromChain, 7, 7, 7)
+			if plugins[0].calls != calls {
+				t.Error("asked again because of Nodes that it does not see")
+			}
+		})
+	}
+}
+
+func TestAPluginThatNeedsNodesWaitsUntilTheyAreKnown(t *testing.T) {
+	p, other := newNeedy(abi.NeedNodes), newNeedy(0)
+	b, without := needyBench(p), needyBench(other)
+	b.in.NodesUnknown, without.in.NodesUnknown = true, true
+	without.expect(t, "who does not need them", FromChain, 7, 7, 7)
+	d := b.expect(t, "before anything is known", FromDefault, 1, 1, 1)
+	if !errors.Is(d.Err, ErrPending) || p.calls != 0 {
+		t.Errorf("%v after %d calls", d.Err, p.calls)
+	}
+	b.in.NodesUnknown = false
+	b.expect(t, "known", FromChain, 7, 7, 7)
+	b.in.NodesUnknown = true
+	b.in.Zones = nil
+	b.policy.OnFailure = Default // which waiting is not
+	b.expect(t, "not known any more: the last good decision holds", FromLastGood, 7, 7, 7)
+	b.in.NodesUnknown = false
+	b.expect(t, "known again", FromChain, 7, 7, 7)
+	if p.calls != 2 {
+		t.Errorf("%d calls", p.calls)
+	}
+}

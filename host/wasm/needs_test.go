@@ -1,0 +1,49 @@
+package wasm
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// TestGuestsOfABI10AreGivenNodesUnasked: 1.1 gives what zones have of Nodes where it is asked for, 1.0 always did.
+func TestGuestsOfABI10AreGivenNodesUnasked(t *testing.T) {
+	base, err := os.ReadFile("testdata/base.wat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	h, err := New(ctx, Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close(ctx)
+	const asks = `(func (export "sluice_needs") (result i32) (i32.const 5))`
+	for name, c := range map[string]struct {
+		version, export string
+		want            uint32
+	}{
+		"1.0":               {"0x10000", "", abi.NeedNodes},
+		"1.0, and it asks":  {"0x10000", strings.Replace(asks, "5", "1", 1), abi.NeedNodes | abi.NeedConnections},
+		"1.1":               {"0x10001", "", 0},
+		"1.1, and it asks":  {"0x10001", asks, abi.NeedNodes | abi.NeedConnections},
+		"1.2, not yet made": {"0x10002", "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := strings.Replace(string(base), "(i32.const 0x10000)", "(i32.const "+c.version+")", 1)
+			text = strings.Replace(text, ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))"+c.export, 1)
+			p, err := h.Load(ctx, "guest", wat(t, text), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			if p.Needs() != c.want {
+				t.Errorf("needs %b, want %b", p.Needs(), c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,65 @@
+package sdktest
+
+import (
+	"testing"
+
+	"github.com/sluice-proxy/sluice/sdk"
+)
+
+// counter notes what it is given of Nodes, connections and metadata.
+type counter struct {
+	needs       sdk.Need
+	nodes       uint32
+	cpu         uint64
+	connections bool
+	metadata    string
+}
+
+func (c *counter) Needs() sdk.Need        { return c.needs }
+func (c *counter) Configure([]byte) error { return nil }
+
+func (c *counter) Decide(req *sdk.Request, _ *sdk.Response) error {
+	c.nodes, c.cpu = req.ZoneAt(0).Nodes, req.ZoneAt(0).MilliCPU
+	_, c.connections = req.Endpoint(0).Connections()
+	c.metadata = req.String(req.Endpoint(0).Metadata())
+	return nil
+}
+
+func TestPluginsAreGivenWhatTheyNeedAndNoMore(t *testing.T) {
+	e := Ready("a")
+	e.Connections, e.Metadata = 5, "app=web"
+	req := Request("a", map[string]int{"a": 3}, e)
+	for needs, want := range map[sdk.Need]counter{
+		0:                   {},
+		sdk.NeedNodes:       {nodes: 3, cpu: 12000},
+		sdk.NeedConnections: {connections: true},
+		sdk.NeedMetadata:    {metadata: "app=web"},
+		sdk.NeedNodes | sdk.NeedConnections | sdk.NeedMetadata: {nodes: 3, cpu: 12000, connections: true, metadata: "app=web"},
+	} {
+		got := &counter{needs: needs}
+		if _, err := Run(got, "", req); err != nil {
+			t.Fatal(err)
+		}
+		if want.needs = needs; *got != want {
+			t.Errorf("needs %b: it saw %+v, want %+v", needs, *got, want)
+		}
+	}
+	if req.Zones[0].Nodes != 3 || req.Endpoints[0].Connections != 5 {
+		t.Error("the request itself has changed")
+	}
+
+	first, second := &counter{}, &counter{needs: sdk.NeedNodes}
+	native := func(p sdk.Plugin) *sdk.NativePlugin {
+		n, err := sdk.Native(func() sdk.Plugin { return p }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if _, err := Chain(req, native(first), native(second)); err != nil {
+		t.Fatal(err)
+	}
+	if first.nodes != 3 || second.nodes != 3 || first.connections {
+		t.Errorf("in a chain: %+v and %+v", *first, *second)
+	}
+}
