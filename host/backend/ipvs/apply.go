@@ -173,13 +173,15 @@ func (b *Backend) tidy(ctx context.Context, jobs []*job, whole bool) error {
 		return err
 	}
 	b.sent.again(again)
-	if whole {
-		err = b.unbindAll()
-	}
 	for _, j := range jobs {
-		if err == nil && !whole && j.next == nil && j.key.Addr.IsValid() {
-			err = b.unbind(j.key.Addr)
+		if j.next == nil && j.key.Addr.IsValid() {
+			b.rest(j.key.Addr)
 		}
 	}
+	if whole {
+		b.restAll()
+	}
+	again, err = b.unbind()
+	b.sent.again(again)
 	return errors.Join(err, b.unguard(ctx))
 }

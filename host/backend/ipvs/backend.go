@@ -64,6 +64,7 @@ type Backend struct {
 	unsure  bool  // it cannot be, after what failed in this Apply
 	now     state // the mirror
 	linger  linger
+	idle    map[netip.Addr]time.Time // addresses that may be needed by nobody, since when
 	moved   rolling
 	sent    sent
 }
@@ -110,7 +111,7 @@ func Open(o Options) (*Backend, error) {
 }
 
 func newBackend(o Options, have map[string]bool) *Backend {
-	b := &Backend{o: o, log: o.Log, caps: capsOf(have), hashing: "mh"}
+	b := &Backend{o: o, log: o.Log, caps: capsOf(have), hashing: "mh", idle: map[netip.Addr]time.Time{}}
 	if !have["mh"] {
 		b.hashing = "sh"
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // place is where an address is that is not on the link.
@@ -96,26 +97,44 @@ func (b *Backend) bind(j *job) error {
 	return nil
 }
 
-// unbind takes an address away that has neither frontends nor virtual servers. The companion guards it until unguard.
-func (b *Backend) unbind(a netip.Addr) error {
-	if !b.now.bound[a] || b.now.vips[a] > 0 || b.now.busy(a) {
-		return nil
+// leaveAfter is how long an address stays that nothing needs any more: what conntrack knows of UDP has been forgotten by
+// then, and does not go out by the default route.
+const leaveAfter = time.Second
+
+// rest notes that an address may have become idle.
+func (b *Backend) rest(a netip.Addr) {
+	if _, ok := b.idle[a]; !ok && b.now.bound[a] {
+		b.idle[a] = b.o.Now()
 	}
-	if err := b.address("delete address", a, b.links.del); err != nil {
-		return err
-	}
-	delete(b.now.bound, a)
-	return nil
 }
 
-// unbindAll does so with all addresses.
-func (b *Backend) unbindAll() error {
-	for _, a := range slices.SortedFunc(maps.Keys(b.now.bound), netip.Addr.Compare) {
-		if err := b.unbind(a); err != nil {
-			return err
-		}
+// restAll does so with all addresses.
+func (b *Backend) restAll() {
+	for a := range b.now.bound {
+		b.rest(a)
 	}
-	return nil
+}
+
+// unbind takes addresses away that have had neither frontends nor virtual servers for long enough. The companion guards
+// them until unguard. It tells when to do so again.
+func (b *Backend) unbind() (again time.Duration, err error) {
+	now := b.o.Now()
+	for _, a := range slices.SortedFunc(maps.Keys(b.idle), netip.Addr.Compare) {
+		if !b.now.bound[a] || b.now.vips[a] > 0 || b.now.busy(a) {
+			delete(b.idle, a)
+			continue
+		}
+		if wait := b.idle[a].Add(leaveAfter).Sub(now); wait > 0 {
+			again = max(again, wait)
+			continue
+		}
+		if err := b.address("delete address", a, b.links.del); err != nil {
+			return 0, err
+		}
+		delete(b.idle, a)
+		delete(b.now.bound, a)
+	}
+	return again, nil
 }
 
 // unguard has the companion leave addresses alone that are no longer the node's.

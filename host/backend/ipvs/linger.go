@@ -10,6 +10,9 @@ import (
 // lingerCheck is how often members that linger are asked for their connections.
 const lingerCheck = time.Minute
 
+// closing is as long as IPVS keeps a TCP connection that one side has closed, FIN_WAIT and TIME_WAIT.
+const closing = 2 * time.Minute
+
 // linger is what is known of members that are in no plan any more but have connections.
 type linger struct {
 	servers map[serverKey]bool // that have such members
@@ -98,9 +101,10 @@ func (b *Backend) look(k serverKey, now time.Time) error {
 			since = now
 			b.linger.since[id] = now
 		}
-		// Of a frontend that is gone only open connections count: closed ones would keep its address here.
+		// Of a frontend that is gone, closed connections count as long as their last packets may come: others would
+		// keep its address here.
 		conns := m.active
-		if s.wanted {
+		if s.wanted || now.Sub(since) < closing {
 			conns += m.inactive
 		}
 		if conns > 0 && now.Sub(since) < b.o.Linger {
@@ -120,7 +124,9 @@ func (b *Backend) look(k serverKey, now time.Time) error {
 		return err
 	}
 	if s.home.IsValid() {
-		return b.unbind(s.home)
+		b.rest(s.home)
+	} else {
+		b.restAll()
 	}
-	return b.unbindAll()
+	return nil
 }

@@ -220,6 +220,7 @@ func TestWhateverIsLeftByAKillHasMembersOfTheOldOrTheNewPlan(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.between(b, fmt.Sprintf("seed %d message %d", seed, n), prev, next)
+			d.guarded(b, fmt.Sprintf("seed %d message %d", seed, n))
 			d.apply(b, next, nil)
 			d.apply(b, prev, nil)
 			b.Close()
@@ -262,6 +263,31 @@ func (d *pretend) between(b *Backend, what string, prev, next *plan.Plan) {
 	for k := range got.Frontends {
 		if prev.Frontends[k] == nil && next.Frontends[k] == nil {
 			d.Errorf("%s: %s is in neither plan", what, k)
+		}
+	}
+}
+
+// guarded checks that no packet can get lost: what the companion passes on has its address here, and what has it is
+// guarded.
+func (d *pretend) guarded(b *Backend, what string) {
+	d.Helper()
+	s, err := b.load(context.Background())
+	if err != nil {
+		d.Fatalf("%s: %v", what, err)
+	}
+	for k := range s.plan.Frontends {
+		if !k.IsNodePort() && !s.bound[k.Addr] {
+			d.Errorf("%s: packets to %s pass the companion and go out by the default route", what, k)
+		}
+	}
+	for a := range s.bound {
+		if !s.linked[a] {
+			d.Errorf("%s: other ports of %s are the node's own", what, a)
+		}
+	}
+	for k, v := range s.servers {
+		if k.mark == 0 && s.bound[k.addr] && !s.listed[plan.Key{Addr: k.addr, Port: k.port, Protocol: k.proto}] && !s.linked[k.addr] {
+			d.Errorf("%s: %s balances (%d members) without the companion", what, k, len(v.members))
 		}
 	}
 }
@@ -327,5 +353,49 @@ func TestAFrontendThatCannotBeChangedStaysAsItWasAndOthersDoNotWait(t *testing.T
 		b.ipvs = d.memory
 		d.apply(b, next, nil)
 		b.Close()
+	}
+}
+
+func TestWhatTheCompanionGuardsMayBeMoreThanATransactionHolds(t *testing.T) {
+	d := newPretend(t)
+	b, err := d.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	const many = 45_000
+	b.now.guarded = map[netip.Addr]bool{}
+	for _, first := range []string{"10.96.0.0", "fd00:10:96::"} {
+		a := netip.MustParseAddr(first)
+		for range many {
+			a = a.Next()
+			b.now.guarded[a] = true
+		}
+	}
+	all := slices.SortedFunc(maps.Keys(b.now.guarded), netip.Addr.Compare)
+	check := func(what string, r engine.Report, err error, changed, want int) {
+		t.Helper()
+		if err != nil || r.Elements != changed || r.Transactions > 1+changed/1000 || changed > many && r.Transactions < 3 {
+			t.Errorf("%s: %+v, %v", what, r, err)
+		}
+		_, _, guarded, err := b.companion.ReadMarks(context.Background())
+		if err != nil || len(guarded) != want {
+			t.Errorf("%s: %d addresses are guarded, want %d; %v", what, len(guarded), want, err)
+		}
+	}
+	r, err := b.companion.Guard(context.Background(), all, nil) // into tables that are not there yet
+	check("all", r, err, 2*many, 2*many)
+	p := web(t, 1)
+	r, err = b.companion.Apply(context.Background(), p, nil)
+	if err != nil || r.Elements > 20 {
+		t.Errorf("a frontend beside them: %+v, %v", r, err)
+	}
+	for _, a := range all[:many+2] {
+		delete(b.now.guarded, a)
+	}
+	r, err = b.companion.Guard(context.Background(), nil, all[:many+2])
+	check("half", r, err, many+2, many-2)
+	if r, err = b.companion.Apply(context.Background(), p, nil); err != nil || r.Messages > 0 {
+		t.Errorf("nothing is left to do: %+v, %v", r, err)
 	}
 }
