@@ -170,6 +170,10 @@ func listenSCTP(at netip.AddrPort) (net.Listener, error) {
 	}
 	f := os.NewFile(uintptr(s), "sctp")
 	defer f.Close()
+	// By itself SCTP does not answer from 169.254.0.0/16, where gateways are here, to anywhere else.
+	if err := os.WriteFile("/proc/sys/net/sctp/addr_scope_policy", []byte("0"), 0); err != nil {
+		return nil, err
+	}
 	if err := unix.Bind(s, sctpAddr(at)); err != nil {
 		return nil, os.NewSyscallError("bind", err)
 	}

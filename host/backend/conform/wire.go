@@ -224,9 +224,10 @@ func (s *session) weights() {
 	prev := empty()
 	for _, family := range s.families() {
 		to, c, members := s.oneService(family)
+		key := plan.Key{Addr: to.Addr(), Port: to.Port(), Protocol: model.TCP}
 		for _, weights := range [][]uint16{{1, 1, 1, 1}, {1, 2, 5, 0}, {65535, 65535, 21845, 1}, {0, 0, 3, 1}} {
 			s.where = fmt.Sprintf("%s weights %v", family, weights)
-			next := service(w.Global, to, members, weights)
+			next := service(w.Global, key, members, weights)
 			s.apply(next, plan.Diff(prev, next))
 			prev = next
 			held := s.read()
@@ -237,7 +238,7 @@ func (s *session) weights() {
 				seen.Close()
 				got[seen.Member]++
 			}
-			s.chiSquare(&held.Frontends[plan.Key{Addr: to.Addr(), Port: to.Port(), Protocol: model.TCP}].Pool, got, n)
+			s.chiSquare(&held.Frontends[key].Pool, got, n)
 		}
 	}
 }
@@ -279,76 +280,6 @@ func (s *session) chiSquare(p *plan.Pool, got map[netip.AddrPort]int, n int) {
 	s.Logf("%s: χ² %.1f under %.1f", s.where, sum, limit)
 }
 
-// established keeps connections open while their member stays, loses its weight and leaves, and while the frontend
-// goes and comes back.
-func (s *session) established() {
-	w := s.sub.Wire
-	for _, family := range s.families() {
-		to, c, members := s.oneService(family)
-		prev := service(w.Global, to, members, []uint16{1, 1, 1, 1})
-		s.where = family.String()
-		s.apply(prev, nil)
-		var open []Seen
-		for range 20 {
-			seen := s.connect(c, to, model.TCP)
-			if seen.Verdict != plan.Forward || seen.Again == nil {
-				s.Fatalf("%s: no connection: %s", s.where, seen.Verdict)
-			}
-			defer seen.Close()
-			open = append(open, seen)
-		}
-		alive := func(what string) {
-			s.Helper()
-			for i, seen := range open {
-				if now, err := seen.Again(); err != nil || now != seen.Member {
-					s.Fatalf("%s: connection %d to %s after %s: answered by %s, %v", s.where, i, seen.Member, what, now, err)
-				}
-			}
-		}
-		alive("nothing")
-		for _, step := range []struct {
-			what    string
-			weights []uint16
-			gone    bool
-		}{
-			{what: "new weights", weights: []uint16{5, 1, 9, 2}},
-			{what: "two members at weight 0", weights: []uint16{0, 0, 1, 1}},
-			{what: "no member with weight", weights: []uint16{0, 0, 0, 0}},
-			{what: "the frontend is gone", gone: true},
-			{what: "everything back", weights: []uint16{1, 1, 1, 1}},
-		} {
-			next := &plan.Plan{Global: w.Global, Frontends: map[plan.Key]*plan.Frontend{}}
-			if !step.gone {
-				next = service(w.Global, to, members, step.weights)
-			}
-			s.apply(next, plan.Diff(prev, next))
-			prev = next
-			alive(step.what)
-			if step.gone || step.weights[0] > 0 {
-				continue
-			}
-			tries := 20
-			if held := next.Frontends[plan.Key{Addr: to.Addr(), Port: to.Port(), Protocol: model.TCP}]; held.Pool.Verdict != plan.Forward {
-				tries = 1
-			}
-			for range tries {
-				seen := s.connect(c, to, model.TCP)
-				seen.Close()
-				if seen.Verdict == plan.Forward && (seen.Member == members[0] || seen.Member == members[1]) {
-					s.Fatalf("%s: with %s, a new connection went to %s", s.where, step.what, seen.Member)
-				}
-			}
-		}
-		s.restart()
-		alive("a restart")
-		s.quiet(prev, nil)
-		alive("an apply after the restart")
-		s.close()
-		alive("close")
-		s.open()
-	}
-}
-
 // families are those that the wire has members of.
 func (s *session) families() []model.Family {
 	var out []model.Family
@@ -385,10 +316,10 @@ func (s *session) oneService(family model.Family) (netip.AddrPort, Client, []net
 }
 
 // service is a plan of one ClusterIP.
-func service(g plan.Global, to netip.AddrPort, members []netip.AddrPort, weights []uint16) *plan.Plan {
+func service(g plan.Global, key plan.Key, members []netip.AddrPort, weights []uint16) *plan.Plan {
 	f := &plan.Frontend{
-		Key:   plan.Key{Addr: to.Addr(), Port: to.Port(), Protocol: model.TCP},
-		Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: model.TCP},
+		Key:   key,
+		Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: key.Protocol},
 	}
 	for i, m := range members {
 		f.Pool.Members = append(f.Pool.Members, plan.Member{Addr: m, Weight: weights[i]})

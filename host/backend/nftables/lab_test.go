@@ -6,11 +6,13 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	conformlab "github.com/sluice-proxy/sluice/host/backend/conform/lab"
 	"github.com/sluice-proxy/sluice/host/netlab"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -39,8 +41,8 @@ var (
 
 const soon = 3 * time.Second
 
-// newBed makes a lab with pods Pods that serve TCP and UDP on port 9000 in both families. Pod n has the addresses
-// 10.244.0.n and fd00:10:244::n.
+// newBed makes a lab with pods Pods that serve on port 9000 in both families whatever protocol the kernel has. Pod n
+// has the addresses 10.244.0.n and fd00:10:244::n.
 func newBed(t testing.TB, pods int) *bed {
 	t.Helper()
 	lab, err := netlab.New(node4, node6, other4, other6)
@@ -49,6 +51,7 @@ func newBed(t testing.TB, pods int) *bed {
 	}
 	t.Cleanup(lab.Close)
 	d := &bed{TB: t, lab: lab, clock: &clock{time.Unix(1_700_000_000, 0)}}
+	protocols := conformlab.Protocols(t)
 	host := func(name, v4, v6 string) *netlab.Host {
 		h, err := lab.AddHost(name, netip.MustParseAddr(v4), netip.MustParseAddr(v6))
 		if err != nil {
@@ -60,8 +63,8 @@ func newBed(t testing.TB, pods int) *bed {
 		p := host(fmt.Sprintf("p%d", i), fmt.Sprintf("10.244.0.%d", i), fmt.Sprintf("fd00:10:244::%x", i))
 		d.pods = append(d.pods, p)
 		for _, a := range p.Addrs {
-			for _, network := range []string{"tcp", "udp"} {
-				s, err := p.Serve(network, netip.AddrPortFrom(a, 9000), p.Name)
+			for _, proto := range protocols {
+				s, err := p.Serve(strings.ToLower(proto.String()), netip.AddrPortFrom(a, 9000), p.Name)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -32,7 +32,17 @@ var (
 	other4, other6 = netip.MustParseAddr("192.168.7.7"), netip.MustParseAddr("fd00:192::7")
 )
 
-// New makes a lab with so many Pods that serve TCP and UDP on port 9000 in both families. Pod n has the addresses
+// Protocols are what servers can speak on this kernel: TCP, UDP, and SCTP where it has that, which it says if not.
+func Protocols(t testing.TB) []model.Protocol {
+	out := []model.Protocol{model.TCP, model.UDP}
+	if err := netlab.SCTP(); err != nil {
+		t.Logf("no connections over SCTP are made: %v", err)
+		return out
+	}
+	return append(out, model.SCTP)
+}
+
+// New makes a lab with so many Pods that serve all of Protocols on port 9000 in both families. Pod n has the addresses
 // 10.244.0.n and fd00:10:244::n.
 func New(t testing.TB, pods int) *Bed {
 	t.Helper()
@@ -41,7 +51,7 @@ func New(t testing.TB, pods int) *Bed {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
-	d := &Bed{Lab: l}
+	d, protocols := &Bed{Lab: l}, Protocols(t)
 	host := func(name, v4, v6 string) *netlab.Host {
 		h, err := l.AddHost(name, netip.MustParseAddr(v4), netip.MustParseAddr(v6))
 		if err != nil {
@@ -53,7 +63,7 @@ func New(t testing.TB, pods int) *Bed {
 		p := host(fmt.Sprintf("p%d", i), fmt.Sprintf("10.244.0.%d", i), fmt.Sprintf("fd00:10:244::%x", i))
 		d.Pods = append(d.Pods, p)
 		for _, a := range p.Addrs {
-			for _, proto := range []model.Protocol{model.TCP, model.UDP} {
+			for _, proto := range protocols {
 				serve(t, p, netip.AddrPortFrom(a, 9000), proto, p.Name)
 			}
 		}
@@ -77,7 +87,7 @@ func (d *Bed) Wire(t *testing.T) *conform.Wire {
 			PodSources:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/64")},
 			MasqueradeMark: 0x4000,
 		},
-		Protocols: []model.Protocol{model.TCP, model.UDP},
+		Protocols: Protocols(t),
 		Parallel:  48,
 	}
 	for _, a := range []netip.Addr{node4, node6, other4, other6} {
