@@ -24,6 +24,7 @@ type observation struct {
 	metrics *metrics.Metrics
 	log     *slog.Logger
 	config  atomic.Pointer[config.Config] // in force
+	source  atomic.Pointer[kube.Source]   // nil: none, or a folder
 	events  *kube.Recorder                // nil: there is no cluster to tell
 }
 
@@ -34,11 +35,40 @@ func observe(cfg *config.Config, plugins *pluginSet, log *slog.Logger, events *k
 		Mode: cfg.Mode, Version: buildVersion(), Started: time.Now(), Plugins: plugins.stats, Now: time.Now, IPVS: o.ipvs,
 	})
 	o.metrics, o.health = m, health.New(health.Options{
-		Now: time.Now, After: time.After, Log: log, SyncPeriod: cfg.SyncPeriod, Answered: m.Answered,
+		Now: time.Now, After: time.After, Log: log, SyncPeriod: cfg.SyncPeriod, Answered: m.Answered, Away: o.away,
 		Failed: func(service model.Name, err error) { events.OnService(service, kube.FailedServiceHealth, err.Error()) },
 	})
 	o.config.Store(cfg)
 	return o
+}
+
+// follow has health checks and metrics tell how an API server is followed; either may be nil.
+func (o *observation) follow(client *kube.Client, s *kube.Source) {
+	if client == nil || s == nil {
+		return
+	}
+	o.source.Store(s)
+	o.metrics.Follow(metrics.Source{
+		Resources: func() (out []metrics.Resource) {
+			for _, c := range s.Contacts() {
+				out = append(out, metrics.Resource{Name: c.Resource, Stale: c.Stale})
+			}
+			return out
+		},
+		Requests: func() (out []metrics.Requests) {
+			for _, r := range client.Requests() {
+				out = append(out, metrics.Requests(r))
+			}
+			return out
+		},
+	})
+}
+
+func (o *observation) away() string {
+	if s := o.source.Load(); s != nil {
+		return s.Away()
+	}
+	return ""
 }
 
 // observers are what the engine feeds: health first, as load balancers wait for it.

@@ -135,6 +135,7 @@ func (p *proxy) assemble(ctx context.Context) {
 	}
 	p.seen = observe(p.cfg, p.plugins, p.log, events)
 	p.from = p.open(p.cfg, p.client, p.log, p.seen.metrics.SourceProblems)
+	p.seen.follow(p.client, p.from.kube)
 	held := &firstHeld{begin: p.beside.Go, do: []func(){footprint.Settle, p.data.retire}}
 	if p.kubeProxy {
 		held.do = append(held.do, func() {

@@ -27,6 +27,9 @@ type Options struct {
 	SyncPeriod time.Duration
 	// Answered is told of each answer on /healthz and /livez.
 	Answered func(path string, code int)
+	// Away says why cluster state may be old, "" when it is not; nil: it never is. It is asked for the reason that an answer
+	// gives, and makes nobody unhealthy.
+	Away func() string
 	// Failed is told when a Service's health check port cannot be listened on, once a reason.
 	Failed func(service model.Name, err error)
 }
@@ -146,6 +149,26 @@ func (h *Health) Programmed(p *engine.Programmed) {
 
 // Noted implements engine.Observer.
 func (h *Health) Noted(engine.Note) {}
+
+// reason says why the answer is 503, "" when it is not. The caller holds the lock.
+func (h *Health) reason(now time.Time, node bool) string {
+	switch {
+	case !h.healthy(now):
+		since := h.waiting
+		if since.IsZero() || !h.taken.IsZero() && h.taken.Before(since) {
+			since = h.taken
+		}
+		return "an update has waited for " + now.Sub(since).Round(time.Second).String() + " to be programmed"
+	case !node || h.eligible.planned && h.eligible.held:
+		return ""
+	case !h.synced:
+		return "the cluster's state has not been read yet"
+	case !h.eligible.planned:
+		return "this node's Node is not there, or is about to go"
+	default:
+		return "the data plane has not taken in what is planned yet"
+	}
+}
 
 // healthy tells whether the proxy keeps up, and when it last had. The caller holds the lock.
 func (h *Health) healthy(now time.Time) bool {

@@ -37,8 +37,9 @@ type node struct {
 	health *health.Health
 	url    string // of /healthz and /livez
 	feed   chan []model.Change
-	late   atomic.Int64 // how far the clock of the health checks is ahead
-	codes  chan string  // what was answered, as path and code
+	away   atomic.Pointer[string] // why cluster state may be old
+	late   atomic.Int64           // how far the clock of the health checks is ahead
+	codes  chan string            // what was answered, as path and code
 	failed chan error
 }
 
@@ -75,6 +76,12 @@ func start(t *testing.T, prefixes ...netip.Prefix) *node {
 		Now:   func() time.Time { return time.Now().Add(time.Duration(n.late.Load())) },
 		After: func(time.Duration) <-chan time.Time { return time.After(10 * time.Millisecond) },
 		Log:   log, SyncPeriod: 30 * time.Second,
+		Away: func() string {
+			if why := n.away.Load(); why != nil {
+				return *why
+			}
+			return ""
+		},
 		Answered: func(path string, code int) { n.codes <- path + " " + strconv.Itoa(code) },
 		Failed:   func(_ model.Name, err error) { n.failed <- err },
 	})

@@ -21,6 +21,7 @@ type proxyHealth struct {
 	CurrentTime  time.Time             `json:"currentTime"`
 	NodeEligible *bool                 `json:"nodeEligible,omitempty"` // /healthz only
 	Healthy      bool                  `json:"healthy"`                // of the proxy, whatever the Node is
+	Reason       string                `json:"reason,omitempty"`       // of a 503; kube-proxy has none
 	Status       map[string]halfHealth `json:"status"`                 // by IP family; both are programmed together
 }
 
@@ -44,9 +45,16 @@ func (h *Health) answer(w http.ResponseWriter, path string) {
 	h.mu.Lock()
 	body := proxyHealth{LastUpdated: h.updated, CurrentTime: now, Healthy: h.healthy(now)}
 	eligible := h.eligible.planned && h.eligible.held
+	reason := h.reason(now, path == Healthz)
 	h.mu.Unlock()
+	if reason != "" && h.opt.Away != nil {
+		if away := h.opt.Away(); away != "" {
+			reason += "; " + away
+		}
+	}
 
 	half := halfHealth{body.LastUpdated, body.Healthy}
+	body.Reason = reason
 	body.Status = map[string]halfHealth{model.IPv4.String(): half, model.IPv6.String(): half}
 	code := http.StatusOK
 	if path == Healthz {

@@ -50,6 +50,7 @@ type Metrics struct {
 	own      *own
 
 	mu       sync.Mutex
+	source   Source
 	state    state
 	waiting  queued // not taken yet
 	taken    queued // taken, and not in the data plane

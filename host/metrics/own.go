@@ -107,7 +107,7 @@ var (
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServices, descFailing, descConflicts, descDegraded, descFrontends, descMembers,
 		descDecisions, descObserved, descDiffer, descFallbacks, descCalls, descFailures, descFuel, descLogDropped, descMemory,
-		descSuspended, descCheckpoint, descProblems} {
+		descSuspended, descCheckpoint, descProblems, descStale, descRequests} {
 		out <- d
 	}
 }
@@ -115,8 +115,9 @@ func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	c.m.mu.Lock()
-	s := c.m.state // what its slices hold never changes
+	s, source := c.m.state, c.m.source // what its slices hold never changes
 	c.m.mu.Unlock()
+	source.collect(out)
 	value := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}

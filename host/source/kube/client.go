@@ -46,6 +46,7 @@ func InCluster() bool {
 // Client is a connection to an API server: one, for all kinds.
 type Client struct {
 	host                                string
+	requests                            *requests
 	core, discovery, networking, events rest.Interface
 }
 
@@ -63,7 +64,6 @@ func Connect(c Connection) (*Client, error) {
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.QPS = -1 // a few watches, and events that have limits of their own
 	config.Timeout = 0
-	config.Wrap(func(t http.RoundTripper) http.RoundTripper { return bound{t} })
 	return newClient(config)
 }
 
@@ -107,11 +107,12 @@ func newClient(config *rest.Config) (*Client, error) {
 	for _, group := range []schema.GroupVersion{core, discovery, networking, events} {
 		metav1.AddToGroupVersion(scheme, group)
 	}
+	c := &Client{host: config.Host, requests: &requests{n: map[RequestCount]uint64{}}}
+	config.Wrap(func(t http.RoundTripper) http.RoundTripper { return counted{bound{t}, c.requests} })
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("API server %s: %w", config.Host, err)
 	}
-	c := &Client{host: config.Host}
 	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
 	for _, g := range []struct {
 		group schema.GroupVersion

@@ -1,0 +1,63 @@
+package metrics_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/sluice-proxy/sluice/host/metrics"
+)
+
+func TestHowTheAPIServerIsFollowed(t *testing.T) {
+	m := metrics.New(metrics.Options{Mode: "nftables", Started: time.Now()})
+	series := func() (out []string) {
+		families, err := m.Registry().Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, f := range families {
+			if name := f.GetName(); name != "sluice_source_stale_seconds" && name != "rest_client_requests_total" {
+				continue
+			}
+			problems, err := promlint.NewWithMetricFamilies(families[i : i+1]).Lint()
+			if err != nil || len(problems) > 0 {
+				t.Errorf("%v, %v", problems, err)
+			}
+			for _, s := range f.GetMetric() {
+				var labels []string
+				for _, l := range s.GetLabel() {
+					labels = append(labels, l.GetName()+"="+l.GetValue())
+				}
+				out = append(out, fmt.Sprintf("%s %s %s %v", f.GetType(), f.GetName(), strings.Join(labels, ","), s.GetGauge().GetValue()+s.GetCounter().GetValue()))
+			}
+		}
+		return out
+	}
+	if got := series(); len(got) > 0 {
+		t.Errorf("without an API server: %q", got)
+	}
+	stale := time.Duration(0)
+	m.Follow(metrics.Source{
+		Resources: func() []metrics.Resource {
+			return []metrics.Resource{{Name: "services", Stale: stale}, {Name: "endpointslices"}}
+		},
+		Requests: func() []metrics.Requests {
+			return []metrics.Requests{{Code: "200", Method: "GET", Host: "192.0.2.1:6443", N: 7}, {Code: "<error>", Method: "GET", Host: "192.0.2.1:6443", N: 3}}
+		},
+	})
+	for _, stale = range []time.Duration{0, 90 * time.Second} {
+		want := []string{
+			"COUNTER rest_client_requests_total code=200,host=192.0.2.1:6443,method=GET 7",
+			"COUNTER rest_client_requests_total code=<error>,host=192.0.2.1:6443,method=GET 3",
+			"GAUGE sluice_source_stale_seconds resource=endpointslices 0",
+			fmt.Sprint("GAUGE sluice_source_stale_seconds resource=services ", stale.Seconds()),
+		}
+		if got := series(); !slices.Equal(got, want) {
+			t.Errorf("got %q\nwant %q", got, want)
+		}
+	}
+}
