@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -27,13 +28,31 @@ type Backend interface {
 	// Caps is constant after open.
 	Caps() plan.Caps
 	// Apply brings the data plane to next, at the cost of d. A nil d means "all of it": the backend finds out
-	// itself what differs. It normalises what it is given. After an error the next Apply is called with a nil d.
+	// itself what differs. It normalises what it is given. After an error other than Stuck the next Apply is called
+	// with a nil d.
 	Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (Report, error)
 	// Read decodes the data plane's state back into a plan. Not for the hot path.
 	Read(ctx context.Context) (*plan.Plan, error)
 	// Close lets go of the handles; the data plane goes on forwarding.
 	Close() error
 }
+
+// Stuck is the error of an Apply after which all is as planned but some frontends, each as near to it as it can be. The
+// backend knows what it holds: what changes meanwhile may come as deltas, which do not wait for the stuck ones, and an
+// empty delta tries those again. Each Apply returns it as long as there are some.
+type Stuck struct {
+	Frontends int
+	Tried     bool // in this Apply; otherwise nothing is new
+	Err       error
+}
+
+// Error implements error.
+func (s *Stuck) Error() string {
+	return fmt.Sprintf("%d frontends are not as planned: %v", s.Frontends, s.Err)
+}
+
+// Unwrap gives the reasons.
+func (s *Stuck) Unwrap() error { return s.Err }
 
 // Watcher is what a Backend may be besides: one that notices when somebody else writes to what it has programmed.
 type Watcher interface {

@@ -46,6 +46,8 @@ type Engine struct {
 	applied  bool          // the whole state has been in the data plane
 	retry    time.Duration // back-off in force, 0 when the last Apply went well
 	retryAt  time.Time
+	stuck    int       // so many frontends are not as planned, as in Stuck
+	said     string    // the last failure that was logged as one
 	againAt  time.Time // when the backend asked for another Apply
 	degraded map[plan.Key][]plan.Degradation
 	memory   memory
@@ -216,7 +218,7 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 	e.degradations(step.Delta)
 	e.Observer.Planned(&Planned{At: now, Took: took, Step: &step, Degraded: len(e.degraded)})
 	did := e.apply(ctx, step.Delta, now)
-	did.At, did.Held = time.Now(), !e.whole
+	did.At, did.Held, did.Stuck = time.Now(), !e.whole, e.stuck
 	if repair {
 		e.drift.next = did.At.Add(max(repairPause, 10*did.Took))
 	}
@@ -232,40 +234,63 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 
 // apply hands a delta to the backend; after a failure, the whole plan, when its time has come.
 func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) (did Programmed) {
+	retry := e.stuck > 0 && !now.Before(e.retryAt)
 	switch {
 	case e.whole && now.Before(e.retryAt):
 		return did
-	case !e.whole && d.Empty() && (e.againAt.IsZero() || now.Before(e.againAt)):
+	case !e.whole && d.Empty() && !retry && (e.againAt.IsZero() || now.Before(e.againAt)):
 		return did
 	case e.whole:
 		d = nil
 	}
 	begin := time.Now()
 	report, err := e.Backend.Apply(ctx, e.Planner.Current(), d)
-	did = Programmed{Tried: err == nil || ctx.Err() == nil, Whole: e.whole, Cleanup: d != nil && d.Empty(),
+	did = Programmed{Tried: err == nil || ctx.Err() == nil, Whole: e.whole, Cleanup: d != nil && d.Empty() && !retry,
 		Took: time.Since(begin), Report: report, Err: err}
-	if err != nil {
-		e.whole = true
-		e.retry = min(max(firstRetry, 2*e.retry), lastRetry)
-		e.retryAt, e.againAt = time.Now().Add(e.retry), time.Time{}
-		if ctx.Err() == nil {
-			e.Log.Error("programming the data plane failed; what was there forwards on", "err", err, "retry", e.retry)
-		}
-		return did
-	}
-	e.retry, e.retryAt, e.againAt = 0, time.Time{}, time.Time{}
+	e.againAt = time.Time{}
 	if report.Again > 0 {
 		e.againAt = time.Now().Add(report.Again)
 	}
+	var stuck *Stuck
+	if err != nil && !errors.As(err, &stuck) {
+		e.whole, e.stuck, e.againAt = true, 0, time.Time{}
+		e.failed(ctx, "programming the data plane failed; what was there forwards on", err)
+		return did
+	}
+	if stuck == nil {
+		e.retry, e.retryAt, e.stuck, e.said = 0, time.Time{}, 0, ""
+	} else if e.stuck = stuck.Frontends; stuck.Tried || e.retry == 0 {
+		e.failed(ctx, "some frontends cannot be programmed; the others are", err)
+	} else {
+		did.Err = nil // it has been told
+	}
 	took := time.Since(now)
-	if e.whole {
+	switch {
+	case e.whole && stuck == nil:
 		e.Log.Info("the data plane holds the plan", "frontends", len(e.Planner.Current().Frontends),
 			"messages", report.Messages, "took", took)
-	} else if !d.Empty() {
+	case !e.whole && !d.Empty():
 		e.Log.Info("changed", "services", owners(d), "frontends", len(d.Changes), "messages", report.Messages, "took", took)
+	case retry && stuck == nil:
+		e.Log.Info("the frontends that could not be programmed are", "messages", report.Messages)
 	}
 	e.whole, e.applied = false, true
 	return did
+}
+
+// failed has it tried again later. The same failure is an error in the log once, until something else happens.
+func (e *Engine) failed(ctx context.Context, what string, err error) {
+	e.retry = min(max(firstRetry, 2*e.retry), lastRetry)
+	e.retryAt = time.Now().Add(e.retry)
+	if ctx.Err() != nil {
+		return
+	}
+	level := slog.LevelError
+	if err.Error() == e.said {
+		level = slog.LevelDebug
+	}
+	e.said = err.Error()
+	e.Log.Log(ctx, level, what, "err", err, "retry", e.retry)
 }
 
 // owners names the Services of a delta, a few of them.

@@ -26,8 +26,9 @@ type Programmed struct {
 	Took           time.Duration
 	Report         Report
 	Err            error
-	// Held: the data plane holds all that was planned until now.
-	Held bool
+	// Held: the data plane holds all that was planned until now, but for so many frontends that are Stuck.
+	Held  bool
+	Stuck int
 }
 
 // Note is something beside plan and data plane that was done.

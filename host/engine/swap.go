@@ -43,7 +43,8 @@ func (e *Engine) swap(ctx context.Context, s *swap) {
 		}
 	}
 	s.from, e.Backend = e.Backend, s.to
-	e.whole, e.retry, e.retryAt, e.againAt = !e.applied, 0, time.Time{}, time.Time{}
+	e.whole, e.stuck, e.said = !e.applied, 0, ""
+	e.retry, e.retryAt, e.againAt = 0, time.Time{}, time.Time{}
 	if report.Again > 0 {
 		e.againAt = time.Now().Add(report.Again)
 	}

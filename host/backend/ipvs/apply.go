@@ -54,6 +54,7 @@ func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) err
 		b.adopt(s)
 		jobs, d = b.allJobs(next), nil
 	} else {
+		d = b.stuck.again(next, d)
 		jobs = b.jobs(d)
 	}
 	each(jobs, b.learn)
@@ -73,16 +74,17 @@ func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) err
 		b.membersOut(j)
 	}
 	rest := b.tidy(ctx, jobs, whole)
-	if err := errors.Join(failures(jobs), companion, rest); err != nil {
-		return err
+	if companion != nil || rest != nil || b.unsure {
+		return errors.Join(failures(jobs), companion, rest)
 	}
 	b.trusted = true
-	return nil
+	return b.stuck.note(jobs)
 }
 
 // adopt makes what was read the mirror.
 func (b *Backend) adopt(s *state) {
 	b.now = *s
+	clear(b.stuck)
 	b.linger.adopt(b.now.servers)
 }
 

@@ -63,6 +63,7 @@ type Backend struct {
 	trusted bool  // the mirror is what the kernel has
 	unsure  bool  // it cannot be, after what failed in this Apply
 	now     state // the mirror
+	stuck   stuck
 	linger  linger
 	idle    map[netip.Addr]time.Time // addresses that may be needed by nobody, since when
 	moved   rolling
@@ -111,7 +112,7 @@ func Open(o Options) (*Backend, error) {
 }
 
 func newBackend(o Options, have map[string]bool) *Backend {
-	b := &Backend{o: o, log: o.Log, caps: capsOf(have), hashing: "mh", idle: map[netip.Addr]time.Time{}}
+	b := &Backend{o: o, log: o.Log, caps: capsOf(have), hashing: "mh", stuck: stuck{}, idle: map[netip.Addr]time.Time{}}
 	if !have["mh"] {
 		b.hashing = "sh"
 	}

@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -127,28 +126,4 @@ func (b *Backend) job(k plan.Key, f *plan.Frontend) *job {
 		}
 	}
 	return j
-}
-
-// maxErrors is of how many frontends an error tells one by one.
-const maxErrors = 5
-
-// failures puts the jobs' errors together.
-func failures(jobs []*job) error {
-	var errs []error
-	failed := 0
-	for _, j := range jobs {
-		if len(j.errs) == 0 {
-			continue
-		}
-		if failed++; failed <= maxErrors {
-			errs = append(errs, j.errs[0])
-		}
-		if more := len(j.errs) - 1; more > 0 && failed <= maxErrors {
-			errs = append(errs, fmt.Errorf("ipvs: %s: %d more messages failed", j, more))
-		}
-	}
-	if more := failed - maxErrors; more > 0 {
-		errs = append(errs, fmt.Errorf("ipvs: %d more frontends failed", more))
-	}
-	return errors.Join(errs...)
 }

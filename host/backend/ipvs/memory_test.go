@@ -298,64 +298,6 @@ func hasAddr(f *plan.Frontend, m plan.Member) bool {
 	return slices.ContainsFunc(f.Pool.Members, same) || f.Outside != nil && slices.ContainsFunc(f.Outside.Members, same)
 }
 
-// broken is IPVS that refuses whatever is about one virtual server.
-type broken struct {
-	virtual
-	key serverKey
-}
-
-func (v broken) do(o op) error {
-	if o.key == v.key {
-		return unix.ENOMEM
-	}
-	return v.virtual.do(o)
-}
-
-func TestAFrontendThatCannotBeChangedStaysAsItWasAndOthersDoNotWait(t *testing.T) {
-	for _, whole := range []bool{true, false} {
-		d := newPretend(t)
-		b, err := d.open()
-		if err != nil {
-			t.Fatal(err)
-		}
-		two := func(weights ...int) *plan.Plan {
-			p := web(t, weights...)
-			for k, f := range frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", weights).Frontends {
-				p.Frontends[k] = f
-			}
-			return p
-		}
-		prev, next := two(1, 1), two(-1, 1, 3)
-		fresh := frontend(t, "203.0.113.6:80/TCP  LoadBalancer", "", []int{1})
-		for k, f := range fresh.Frontends {
-			next.Frontends[k] = f
-		}
-		d.apply(b, prev, nil)
-		stuck, good := prev.Keys()[0], prev.Keys()[1]
-		b.ipvs = broken{d.memory, byAddr(stuck.Addr, stuck.Port, stuck.Protocol)}
-		delta := plan.Diff(prev, next)
-		if whole {
-			delta = nil
-		}
-		if _, err := b.Apply(context.Background(), next, delta); err == nil || !strings.Contains(err.Error(), "shop/web:http "+stuck.String()) {
-			t.Errorf("whole %v: %v", whole, err)
-		}
-		got, err := b.Read(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if f := got.Frontends[stuck]; f == nil || !f.Equal(prev.Frontends[stuck]) {
-			t.Errorf("whole %v: the frontend that cannot be changed: %+v", whole, f)
-		}
-		if f := got.Frontends[good]; f == nil || !f.Equal(next.Frontends[good]) {
-			t.Errorf("whole %v: the other one: %+v", whole, f)
-		}
-		b.ipvs = d.memory
-		d.apply(b, next, nil)
-		b.Close()
-	}
-}
-
 func TestWhatTheCompanionGuardsMayBeMoreThanATransactionHolds(t *testing.T) {
 	d := newPretend(t)
 	b, err := d.open()

@@ -12,43 +12,56 @@ import (
 // do sends one message. When it fails, what is there tells whether it took effect all the same; if not, it is sent
 // once more.
 func (b *Backend) do(o op) error {
-	b.sent.Messages++
-	b.sent.Elements++
-	err := b.ipvs.do(o)
-	if err == nil {
-		return nil
+	var first error
+	for {
+		b.sent.Messages++
+		b.sent.Elements++
+		err := b.ipvs.do(o)
+		if err == nil {
+			break
+		}
+		took, known := b.took(o)
+		if took {
+			break
+		}
+		if first != nil {
+			// The mirror is still right, unless nobody knows, or it was wrong before.
+			b.unsure = b.unsure || !known || contradicts(o, err)
+			return fmt.Errorf("%s: %w", o, explain(o, err))
+		}
+		first = err
 	}
-	if b.took(o) {
-		return nil
+	if first != nil {
+		b.log.Debug("sent once more", "message", o.String(), "err", first)
 	}
-	b.sent.Messages++
-	if again := b.ipvs.do(o); again != nil {
-		return fmt.Errorf("%s: %w", o, explain(o, again))
-	}
-	b.log.Debug("sent once more", "message", o.String(), "err", err)
 	return nil
 }
 
-// took tells whether a message has taken effect.
-func (b *Backend) took(o op) bool {
+// contradicts tells whether an error says that the kernel has something else than the mirror.
+func contradicts(o op, err error) bool {
+	return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ESRCH) || o.kind > delServer && errors.Is(err, unix.ENOENT)
+}
+
+// took tells whether a message has taken effect, and whether that could be found out.
+func (b *Backend) took(o op) (took, known bool) {
 	switch o.kind {
 	case addServer, setServer:
 		v, ok, err := b.ipvs.server(o.key)
-		return err == nil && ok && v == o.service
+		return err == nil && ok && v == o.service, err == nil
 	case delServer:
 		_, ok, err := b.ipvs.server(o.key)
-		return err == nil && !ok
+		return err == nil && !ok, err == nil
 	}
 	list, err := b.ipvs.members(o.key)
 	if err != nil {
-		return false
+		return false, false
 	}
 	for _, m := range list {
 		if m.addr == o.member.addr {
-			return o.kind != delMember && m.member == o.member && !m.foreign
+			return o.kind != delMember && m.member == o.member && !m.foreign, true
 		}
 	}
-	return o.kind == delMember
+	return o.kind == delMember, true
 }
 
 // address does something to an address of the link, a second time when it fails.

@@ -11,7 +11,9 @@ func (b *Backend) server(j *job, p *part) (*server, error) {
 		return s, nil
 	}
 	s := &server{service: p.service, home: j.key.Addr}
-	if _, taken := b.now.foreign[p.key]; taken {
+	if taken, err := b.taken(p.key); err != nil {
+		return nil, err
+	} else if taken {
 		if err := b.takeOver(p, s); err != nil {
 			return nil, err
 		}
@@ -20,6 +22,21 @@ func (b *Backend) server(j *job, p *part) (*server, error) {
 	}
 	b.now.put(p.key, s)
 	return s, nil
+}
+
+// taken tells whether somebody else's virtual server is there, still.
+func (b *Backend) taken(k serverKey) (bool, error) {
+	if _, was := b.now.foreign[k]; !was {
+		return false, nil
+	}
+	_, is, err := b.ipvs.server(k)
+	if err != nil {
+		return false, fmt.Errorf("look at virtual server %s: %w", k, hint(err))
+	}
+	if !is {
+		delete(b.now.foreign, k)
+	}
+	return is, nil
 }
 
 // takeOver makes somebody else's virtual server sluice's, with its members; those that are forwarded in another way, or

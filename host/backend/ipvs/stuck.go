@@ -1,0 +1,73 @@
+package ipvs
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// stuck are the frontends that are not as planned, with the reasons. All else is, and the mirror is right about them.
+// What goes wrong with virtual servers that no frontend has is under the zero key.
+type stuck map[plan.Key][]error
+
+// again puts them into an empty delta: to try them again.
+func (s stuck) again(next *plan.Plan, d *plan.Delta) *plan.Delta {
+	if len(s) == 0 || !d.Empty() {
+		return d
+	}
+	d = &plan.Delta{}
+	for _, k := range slices.SortedFunc(maps.Keys(s), plan.Key.Compare) {
+		if k.Addr.IsValid() {
+			d.Changes = append(d.Changes, plan.Change{Key: k, New: next.Frontends[k]})
+		}
+	}
+	return d
+}
+
+// note takes what has become of jobs in, and gives the error that tells of all that are stuck; nil when none is.
+func (s stuck) note(jobs []*job) error {
+	tried := false
+	for _, j := range jobs {
+		delete(s, j.key)
+		if len(j.errs) > 0 {
+			s[j.key], tried = j.errs, true
+		}
+	}
+	if len(s) == 0 {
+		return nil
+	}
+	return &engine.Stuck{Frontends: len(s), Tried: tried, Err: s.err()}
+}
+
+// maxErrors is of how many frontends an error tells one by one.
+const maxErrors = 5
+
+func (s stuck) err() error {
+	var errs []error
+	for i, k := range slices.SortedFunc(maps.Keys(s), plan.Key.Compare) {
+		if i == maxErrors {
+			errs = append(errs, fmt.Errorf("ipvs: %d more frontends", len(s)-i))
+			break
+		}
+		errs = append(errs, s[k][0])
+		if more := len(s[k]) - 1; more > 0 {
+			errs = append(errs, fmt.Errorf("ipvs: %s: and %d messages more", k, more))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// failures is the error of jobs when nothing is sure.
+func failures(jobs []*job) error {
+	s := stuck{}
+	for _, j := range jobs {
+		if len(j.errs) > 0 {
+			s[j.key] = j.errs
+		}
+	}
+	return s.err()
+}

@@ -1,0 +1,96 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/fake"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// picky is a backend with a frontend that it never gets right until it is told to.
+type picky struct {
+	engine.Backend
+	mu      sync.Mutex
+	mended  bool
+	calls   []string
+	held    bool
+	stuck   int
+	failure int
+}
+
+func (b *picky) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (engine.Report, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	kind := "whole"
+	if d != nil {
+		kind = fmt.Sprintf("%d changes", len(d.Changes))
+	}
+	b.calls = append(b.calls, kind)
+	r, err := b.Backend.Apply(ctx, p, d)
+	if err == nil && !b.mended {
+		err = &engine.Stuck{Frontends: 1, Tried: d == nil || d.Empty(), Err: fmt.Errorf("add member: %w", syscall.EINVAL)}
+	}
+	return r, err
+}
+
+func (b *picky) Programmed(p *engine.Programmed) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.held, b.stuck = p.Held, p.Stuck; p.Err != nil {
+		b.failure++
+	}
+}
+
+type watching struct {
+	engine.Observers
+	*picky
+}
+
+func (w watching) Programmed(p *engine.Programmed) { w.picky.Programmed(p) }
+
+func TestOthersDoNotWaitForAFrontendThatIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fake.NewKernel(fake.Options{}))
+		b := &picky{Backend: fake.Open(r.kernel)}
+		r.observer = watching{picky: b}
+		r.run(b, nil, false)
+		t.Cleanup(r.end)
+		r.emit(svc(), eps(1), synced)
+		r.pass(time.Minute)
+		tries := len(b.calls)
+		if tries < 8 || tries > 20 || b.calls[0] != "whole" || b.calls[1] != "0 changes" || b.calls[tries-1] != "0 changes" {
+			t.Errorf("in a minute: %v", b.calls)
+		}
+		if !b.held || b.stuck != 1 || b.failure != tries {
+			t.Errorf("held %v, stuck %d, failures %d of %d", b.held, b.stuck, b.failure, tries)
+		}
+		r.emit(eps(2))
+		r.holds("at once", "2:1 forward")
+		if last := b.calls[len(b.calls)-1]; last != "1 changes" || b.failure != tries {
+			t.Errorf("the change came as %s, failures %d", last, b.failure)
+		}
+		if n := strings.Count(r.log.String(), "some frontends cannot be programmed"); n != 1 || !strings.Contains(r.log.String(), "invalid argument") {
+			t.Errorf("logged %d times:\n%s", n, r.log.String())
+		}
+		b.mu.Lock()
+		b.mended = true
+		b.mu.Unlock()
+		r.pass(10 * time.Second)
+		if !strings.Contains(r.log.String(), "the frontends that could not be programmed are") || b.stuck != 0 {
+			t.Errorf("stuck %d:\n%s", b.stuck, r.log.String())
+		}
+		calls := len(b.calls)
+		r.pass(time.Minute)
+		if len(b.calls) != calls {
+			t.Errorf("still tried: %v", b.calls[calls:])
+		}
+	})
+}
