@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -53,6 +54,7 @@ type fakeServer struct {
 	torn     bool          // they end in the middle of an event
 	requests []string
 	accepts  []string // of each
+	events   []eventsv1.Event
 
 	noStreams bool                               // like servers without streamed lists
 	missing   map[string]int                     // status for a path
@@ -197,11 +199,28 @@ func (f *fakeServer) serve(w http.ResponseWriter, r *http.Request) {
 		refuse(w, status, "")
 	case streams && noStreams:
 		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+	case r.Method == http.MethodPost:
+		f.create(w, r)
 	case q.Get("watch") != "":
 		f.watch(w, r, path, streams)
 	default:
 		f.list(w, r, path, selector(r))
 	}
+}
+
+// create takes Events in.
+func (f *fakeServer) create(w http.ResponseWriter, r *http.Request) {
+	var e eventsv1.Event
+	if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
+		f.t.Error(err)
+	}
+	f.mu.Lock()
+	f.events = append(f.events, e)
+	f.mu.Unlock()
+	e.TypeMeta = metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(e)
 }
 
 func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
@@ -287,9 +306,13 @@ func (f *fakeServer) list(w http.ResponseWriter, r *http.Request, path string, s
 		_, _ = w.Write(raw)
 		return
 	}
+	meta := map[string]any{"resourceVersion": strconv.Itoa(at)}
+	if limit, _ := strconv.Atoi(r.URL.Query().Get("limit")); limit > 0 && limit < len(items) {
+		meta["remainingItemCount"], meta["continue"] = len(items)-limit, "more"
+		items = items[:limit]
+	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": version, "kind": kind + "List", "items": items,
-		"metadata": map[string]any{"resourceVersion": strconv.Itoa(at)}})
+	_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": version, "kind": kind + "List", "items": items, "metadata": meta})
 }
 
 // protobufList is a list of Nodes as it is on the wire.

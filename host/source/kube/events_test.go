@@ -1,0 +1,315 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	gostrings "strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// newsroom is a recorder whose time passes as soon as it waits.
+type newsroom struct {
+	*Recorder
+	t      *testing.T
+	server *fakeServer
+	stop   func()
+
+	mu    sync.Mutex
+	log   bytes.Buffer
+	now   time.Time
+	waits []time.Duration
+}
+
+func (n *newsroom) Write(b []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.log.Write(b)
+}
+
+func (n *newsroom) warnings() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return gostrings.Count(n.log.String(), "level=WARN")
+}
+
+func (n *newsroom) clock() time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.now
+}
+
+func (n *newsroom) pass(d time.Duration) <-chan time.Time {
+	n.mu.Lock()
+	n.now = n.now.Add(d)
+	n.waits = append(n.waits, d)
+	at := n.now
+	n.mu.Unlock()
+	c := make(chan time.Time, 1)
+	c <- at
+	return c
+}
+
+// waited gives the waits since the last call.
+func (n *newsroom) waited() []time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := n.waits
+	n.waits = nil
+	return out
+}
+
+func newNewsroom(t *testing.T, nodes int) *newsroom {
+	n := &newsroom{t: t, server: newFakeServer(t), now: time.Unix(1_700_000_000, 0)}
+	for i := range nodes {
+		n.server.put(node(fmt.Sprint("node-", i), "z1"))
+	}
+	n.Recorder = NewRecorder(n.server.client(), "node-0", slog.New(slog.NewTextHandler(n, &slog.HandlerOptions{Level: slog.LevelDebug})), n.clock, n.pass)
+	return n
+}
+
+func (n *newsroom) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { n.Run(ctx) })
+	n.stop = func() { cancel(); wg.Wait() }
+	n.t.Cleanup(n.stop)
+}
+
+// told waits until so many Events have been sent, and gives them as reason and object.
+func (n *newsroom) told(count int) (out []string) {
+	n.t.Helper()
+	eventually(n.t, fmt.Sprint(count, " Events"), func() bool {
+		n.server.mu.Lock()
+		defer n.server.mu.Unlock()
+		out = nil
+		for _, e := range n.server.events {
+			out = append(out, e.Reason+" "+e.Regarding.Name)
+		}
+		return len(out) >= count
+	})
+	if len(out) != count {
+		n.t.Fatalf("%d Events instead of %d: %q", len(out), count, out)
+	}
+	return out
+}
+
+// mine are Services about which this node tells where others see the same.
+func (n *newsroom) mine(count int, nodes int64, reason string) (out []model.Name) {
+	for i := 0; len(out) < count; i++ {
+		name := model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}
+		if n.speaks(eventKey{name, reason}, nodes) {
+			out = append(out, name)
+			n.server.put(svc(name.Name))
+		}
+	}
+	return out
+}
+
+func TestEventsAreSentAgainAfterAnOutage(t *testing.T) {
+	n := newNewsroom(t, 3)
+	at := n.clock()
+	n.server.set(func() { n.server.down = true })
+	n.OnNode(false, Starting, "sluice test")
+	n.run()
+	eventually(t, "some tries", func() bool { return n.server.asked("POST") >= 3 })
+	n.server.set(func() { n.server.down = false })
+	if got := n.told(1); got[0] != "Starting node-0" {
+		t.Errorf("told %q", got)
+	}
+	n.server.mu.Lock()
+	e := n.server.events[0]
+	n.server.mu.Unlock()
+	if !e.EventTime.Time.Equal(at) || e.Namespace != "default" || e.Type != corev1.EventTypeNormal || string(e.Regarding.UID) != "node-0" {
+		t.Errorf("%+v", e)
+	}
+	waits := n.waited()
+	for _, w := range waits {
+		if w < resendGap || w >= 2*resendGap {
+			t.Errorf("sent again after %s", w)
+		}
+	}
+	if len(waits) < 3 || n.warnings() > 0 {
+		t.Errorf("%d waits, %d warnings", len(waits), n.warnings())
+	}
+
+	// An outage that lasts longer than anybody cares: the next is told all the same.
+	tries := 0
+	n.server.set(func() {
+		n.server.fail = func(r *http.Request) int {
+			if tries++; r.Method == http.MethodPost && tries <= resends {
+				return http.StatusServiceUnavailable
+			}
+			return 0
+		}
+		n.server.requests = nil
+	})
+	n.OnNode(true, FailedHealth, "port 10256: taken")
+	n.OnNode(true, FailedMetrics, "port 10249: taken")
+	if got := n.told(2); got[1] != "FailedToStartMetricServer node-0" {
+		t.Errorf("told %q", got)
+	}
+	if got := n.server.asked("POST"); got != resends+1 {
+		t.Errorf("%d tries", got)
+	}
+}
+
+func TestMissingRightsForEventsAreToldOnce(t *testing.T) {
+	n := newNewsroom(t, 3)
+	n.server.set(func() { n.server.missing["events"] = http.StatusForbidden })
+	n.run()
+	for i := range 5 {
+		n.OnNode(true, FailedHealth, fmt.Sprint("port ", i))
+	}
+	eventually(t, "five tries", func() bool { return n.server.asked("POST") >= 5 })
+	n.stop()
+	if w := n.waited(); len(w) > 0 || n.server.asked("POST") != 5 || n.warnings() != 1 {
+		t.Errorf("waits %v, %d tries, %d warnings", w, n.server.asked("POST"), n.warnings())
+	}
+}
+
+func TestTheSameIsNotToldAgainForAWhile(t *testing.T) {
+	n := newNewsroom(t, 1)
+	n.run()
+	say := func(note string) { n.OnNode(true, FailedHealth, note) }
+	for range 100 {
+		say("port 10256: taken")
+	}
+	say("port 10257: taken")
+	n.told(2)
+	<-n.pass(quietFor - time.Second)
+	say("port 10256: taken")
+	<-n.pass(time.Second)
+	say("port 10256: taken")
+	n.told(3)
+}
+
+func TestEventsThatWaitAndAreRememberedAreBounded(t *testing.T) {
+	n := newNewsroom(t, 1)
+	say := func(i int) {
+		n.OnService(model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, FailedServiceHealth, "taken")
+	}
+	for i := range 2 * waiting { // nobody sends them
+		say(i)
+	}
+	if len(n.queue) != waiting || len(n.Recorder.told) != waiting {
+		t.Fatalf("%d wait, %d are remembered", len(n.queue), len(n.Recorder.told))
+	}
+	drain := func() (count int) {
+		for ; len(n.queue) > 0; count++ {
+			<-n.queue
+		}
+		return count
+	}
+	drain()
+	say(waiting) // was dropped, so it is news
+	if drain() != 1 {
+		t.Error("what was dropped counts as told")
+	}
+	for i := range 2 * remembered {
+		say(i)
+		drain()
+	}
+	if len(n.Recorder.told) != remembered {
+		t.Fatalf("%d are remembered", len(n.Recorder.told))
+	}
+	<-n.pass(quietFor)
+	say(0)
+	if drain() != 1 || len(n.Recorder.told) != 1 {
+		t.Errorf("after a while %d are remembered", len(n.Recorder.told))
+	}
+}
+
+func TestAFewNodesTellWhatAllSee(t *testing.T) {
+	const nodes, services = 2000, 60
+	told := make([]int, services)
+	for i := range nodes {
+		r := Recorder{node: fmt.Sprintf("ip-10-0-%d-%d.eu-central-1.compute.internal", i>>8, i&255)}
+		for s := range services {
+			if r.speaks(eventKey{model.Name{Namespace: "shop", Name: fmt.Sprint("s", s)}, PolicyFailed}, nodes) {
+				told[s]++
+			}
+		}
+	}
+	sum, none := 0, 0
+	for _, c := range told {
+		sum += c
+		if c == 0 {
+			none++
+		}
+		if c > 15 {
+			t.Errorf("%d nodes tell of one Service", c)
+		}
+	}
+	// Poisson of mean 3: nobody tells in 5 % of all.
+	if mean := float64(sum) / services; mean < 2 || mean > 4 || none > services/5 {
+		t.Errorf("%.1f nodes a Service, nobody for %d of %d", mean, none, services)
+	}
+	// In a cluster of three everybody does.
+	for i := range 3 {
+		r := Recorder{node: fmt.Sprint("node-", i)}
+		if !r.speaks(eventKey{model.Name{Namespace: "shop", Name: "web"}, PolicyFailed}, 3) {
+			t.Errorf("node %d of 3 tells nothing", i)
+		}
+	}
+}
+
+func TestWhatAllNodesSeeIsToldAtAPaceForTheWholeCluster(t *testing.T) {
+	const nodes = 100 // ten seconds for each
+	n := newNewsroom(t, nodes)
+	var begun time.Time
+	services := n.mine(6, nodes, PolicyFailed)
+	others := model.Name{Namespace: "shop", Name: "another-nodes"}
+	for i := 0; n.speaks(eventKey{others, PolicyFailed}, nodes); i++ {
+		others.Name = fmt.Sprint("another-nodes-", i)
+	}
+	begun = n.clock()
+	n.OnServiceEverywhere(others, PolicyFailed, "trap")
+	for _, s := range services {
+		n.OnServiceEverywhere(s, PolicyFailed, "trap")
+	}
+	n.run()
+	n.told(len(services))
+	n.stop()
+	waits := n.waited()
+	if len(waits) != len(services) {
+		t.Fatalf("%d waits: %v", len(waits), waits)
+	}
+	each := nodes * perNode
+	if waits[0] >= each {
+		t.Errorf("the first one after %s", waits[0])
+	}
+	if took := n.clock().Sub(begun); took < time.Duration(len(services)-1)*each {
+		t.Errorf("%d Events in %s", len(services), took)
+	}
+	if asked := n.server.asked("GET", "nodes?limit=1"); asked != 1 {
+		t.Errorf("Nodes were counted %d times", asked)
+	}
+	<-n.pass(nodesKnown)
+	if _, err := n.countNodes(t.Context()); err != nil || n.server.asked("GET", "nodes?limit=1") != 2 || n.nodes != nodes {
+		t.Errorf("%v; %d nodes", err, n.nodes)
+	}
+}
+
+func TestEventsAboutServicesThatAreGoneAreDropped(t *testing.T) {
+	n := newNewsroom(t, 1)
+	n.server.put(svc("web", func(o *corev1.Service) { o.UID = "uid-of-web" }))
+	n.run()
+	n.OnService(model.Name{Namespace: "shop", Name: "gone"}, FailedServiceHealth, "taken")
+	n.OnService(model.Name{Namespace: "shop", Name: "web"}, FailedServiceHealth, gostrings.Repeat("ü", maxNote))
+	n.told(1)
+	n.server.mu.Lock()
+	defer n.server.mu.Unlock()
+	e := n.server.events[0]
+	if e.Regarding.UID != "uid-of-web" || e.Namespace != "shop" || len(e.Note) > maxNote || !gostrings.HasSuffix(e.Note, "ü") {
+		t.Errorf("%+v", e)
+	}
+}
