@@ -32,7 +32,8 @@ type observation struct {
 func observe(cfg *config.Config, plugins *pluginSet, log *slog.Logger, events *kube.Recorder) *observation {
 	o := &observation{log: log, events: events}
 	m := metrics.New(metrics.Options{
-		Mode: cfg.Mode, Version: buildVersion(), Started: time.Now(), Plugins: plugins.stats, Now: time.Now, IPVS: o.ipvs,
+		Mode: cfg.Mode, InForce: func() string { return o.config.Load().Mode }, Version: buildVersion(), Started: time.Now(),
+		Plugins: plugins.stats, Now: time.Now, IPVS: o.ipvs,
 	})
 	o.metrics, o.health = m, health.New(health.Options{
 		Now: time.Now, After: time.After, Log: log, SyncPeriod: cfg.SyncPeriod, Answered: m.Answered, Away: o.away,

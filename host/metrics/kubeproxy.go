@@ -24,7 +24,7 @@ type kubeProxy struct {
 	staleDeleted        *prometheus.CounterVec   // ip_family
 }
 
-func newKubeProxy(r prometheus.Registerer, mode string) *kubeProxy {
+func newKubeProxy(r prometheus.Registerer) *kubeProxy {
 	const subsystem = "kubeproxy"
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Subsystem: subsystem, Name: name, Help: help}
@@ -44,14 +44,18 @@ func newKubeProxy(r prometheus.Registerer, mode string) *kubeProxy {
 		r.MustRegister(g)
 		return g
 	}
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+	inMode := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts(opts(name, help)), labels)
-		r.MustRegister(c)
 		if len(labels) == 1 && labels[0] == "ip_family" {
 			for _, f := range families {
 				c.WithLabelValues(f.String())
 			}
 		}
+		return c
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := inMode(name, help, labels...)
+		r.MustRegister(c)
 		return c
 	}
 	k := &kubeProxy{
@@ -85,12 +89,10 @@ func newKubeProxy(r prometheus.Registerer, mode string) *kubeProxy {
 		staleDeleted: counter("conntrack_reconciler_deleted_entries_total",
 			"Stale UDP entries deleted from the connection table.", "ip_family"),
 	}
-	if mode == "nftables" {
-		k.syncFailures = counter("sync_proxy_rules_nftables_sync_failures_total",
-			"Failures to program nftables.", "ip_family")
-		k.cleanupFailures = counter("sync_proxy_rules_nftables_cleanup_failures_total",
-			"Failures to take away what replaced objects left behind in nftables.", "ip_family")
-	}
+	k.syncFailures = inMode("sync_proxy_rules_nftables_sync_failures_total",
+		"Failures to program nftables.", "ip_family")
+	k.cleanupFailures = inMode("sync_proxy_rules_nftables_cleanup_failures_total",
+		"Failures to take away what replaced objects left behind in nftables.", "ip_family")
 	return k
 }
 

@@ -20,7 +20,9 @@ import (
 
 // Options of Metrics.
 type Options struct {
-	Mode    string    // the data plane: nftables, …
+	Mode string // the data plane: nftables, …
+	// InForce gives the mode at each scrape, where it may change; nil: it is Mode.
+	InForce func() string
 	Version string    // of sluice
 	Started time.Time // of this process: what led to a change before is not its latency
 	// Plugins gives the counts of each plugin, sorted by name, at each scrape; nil: there are none.
@@ -66,10 +68,13 @@ const maxTriggers = 1 << 16
 
 // New makes all metrics.
 func New(o Options) *Metrics {
+	if o.InForce == nil {
+		o.InForce = func() string { return o.Mode }
+	}
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m := &Metrics{opt: o, registry: r, kube: newKubeProxy(r, o.Mode), own: newOwn(r, o)}
-	r.MustRegister(&stateCollector{m: m})
+	m := &Metrics{opt: o, registry: r, kube: newKubeProxy(r), own: newOwn(r, o)}
+	r.MustRegister(&stateCollector{m: m}, &modeCollector{m: m})
 	if o.IPVS != nil {
 		r.MustRegister(&ipvsCollector{now: o.Now, read: o.IPVS})
 	}
@@ -194,6 +199,7 @@ func (m *Metrics) Programmed(p *engine.Programmed) {
 	defer m.mu.Unlock()
 	if p.Tried {
 		m.programmed(p)
+		m.state.stuck = p.Stuck
 	}
 	if !p.Held {
 		return
@@ -229,7 +235,7 @@ func (m *Metrics) programmed(p *engine.Programmed) {
 		if !m.touched[index(f)] {
 			continue
 		}
-		if p.Err != nil && failures != nil {
+		if p.Err != nil && m.opt.InForce() == "nftables" {
 			failures.WithLabelValues(f.String()).Inc()
 		}
 		if p.Cleanup {

@@ -87,6 +87,8 @@ type rig struct {
 	slow    time.Duration // that the backend takes
 	fail    fault         // of the backend
 	caps    plan.Caps
+	mode    atomic.Pointer[string] // in force
+	engine  *engine.Engine
 }
 
 // Run implements engine.Source.
@@ -121,7 +123,9 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) start() {
 	r.kernel = fake.NewKernel(fake.Options{Now: time.Now, Linger: time.Second, Caps: r.caps})
-	r.metrics = metrics.New(metrics.Options{Mode: "nftables", Version: "v0.1.0", Started: time.Now(),
+	mode := "nftables"
+	r.mode.Store(&mode)
+	r.metrics = metrics.New(metrics.Options{Mode: mode, InForce: func() string { return *r.mode.Load() }, Version: "v0.1.0", Started: time.Now(),
 		Plugins: func() []metrics.PluginStats { return r.plugins }})
 	set := &policy.Set{
 		Policies: map[string]*policy.Policy{
@@ -139,6 +143,7 @@ func (r *rig) start() {
 		Planner: plan.NewPlanner(plan.Settings{Node: "n0", MasqueradeMark: 1, Policies: set},
 			func(policy.Step) (policy.Plugin, error) { return r.plugin, nil }),
 	})
+	r.engine = e
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- e.Run(ctx) }()

@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"runtime"
 	"strconv"
 	"time"
 
@@ -52,12 +51,6 @@ func newOwn(r prometheus.Registerer, o Options) *own {
 	for _, kind := range []string{"program", "cleanup", "policy", "reset", "conntrack", "checkpoint"} {
 		m.failures.WithLabelValues(kind)
 	}
-	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: "sluice", Name: "build_info", Help: "What runs here: always 1.",
-		ConstLabels: prometheus.Labels{"version": o.Version, "go_version": runtime.Version(), "mode": o.Mode},
-	})
-	info.Set(1)
-	r.MustRegister(info)
 	return m
 }
 
@@ -65,7 +58,7 @@ func newOwn(r prometheus.Registerer, o Options) *own {
 type state struct {
 	planned                      bool // totals are of a plan
 	totals                       plan.Totals
-	degraded                     int
+	degraded, stuck              int
 	checkpoint                   time.Time
 	sourceErrors, sourceWarnings int
 }
@@ -83,6 +76,8 @@ var (
 	descFailing   = desc("policy_failing_services", "Services whose policy is not to be found or does not answer.")
 	descConflicts = desc("conflicting_frontends", "Frontends that a Service wants and an older one has.")
 	descDegraded  = desc("degraded_frontends", "Frontends that the data plane cannot hold as they are wanted.")
+	descStuck     = desc("stuck_frontends", "Frontends that are not as planned, because the kernel refuses something of theirs. "+
+		"They are tried again, and the others do not wait for them.")
 	descFrontends = desc("frontends", "Frontends in the plan.", "kind", "ip_family")
 	descMembers   = desc("members", "Endpoints of Service ports that get new connections (active, warming) or are being "+
 		"drained (draining).", "phase", "ip_family")
@@ -105,7 +100,7 @@ var (
 
 // Describe implements prometheus.Collector. What is not described is checked when it is collected.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descServices, descFailing, descConflicts, descDegraded, descFrontends, descMembers,
+	for _, d := range []*prometheus.Desc{descServices, descFailing, descConflicts, descDegraded, descStuck, descFrontends, descMembers,
 		descDecisions, descObserved, descDiffer, descFallbacks, descCalls, descFailures, descFuel, descLogDropped, descMemory,
 		descSuspended, descCheckpoint, descProblems, descStale, descRequests} {
 		out <- d
@@ -136,6 +131,7 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(descFailing, t.Failing)
 	gauge(descConflicts, t.Conflicts)
 	gauge(descDegraded, s.degraded)
+	gauge(descStuck, s.stuck)
 	for _, f := range families {
 		of := t.Family.At(f)
 		for kind, n := range of.Frontends {
