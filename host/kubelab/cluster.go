@@ -162,9 +162,6 @@ func (c *Cluster) process(name string, args ...string) *process {
 	}
 }
 
-// Addr is where the API server listens.
-func (c *Cluster) Addr() netip.AddrPort { return c.addr }
-
 // Dir is the cluster's own folder, gone after Close.
 func (c *Cluster) Dir() string { return c.dir }
 
@@ -176,11 +173,11 @@ func (c *Cluster) WaitReady(ctx context.Context) error {
 	if c.manager == nil {
 		return nil
 	}
-	return c.AwaitNamespace(ctx, metav1.NamespaceDefault)
+	return c.awaitNamespace(ctx, metav1.NamespaceDefault)
 }
 
-// AwaitNamespace waits until Pods can be made in a namespace: their service account appears a moment after it.
-func (c *Cluster) AwaitNamespace(ctx context.Context, name string) error {
+// awaitNamespace waits until Pods can be made in a namespace: their service account appears a moment after it.
+func (c *Cluster) awaitNamespace(ctx context.Context, name string) error {
 	return c.await(ctx, c.manager, "service account of namespace "+name, func(ctx context.Context) (bool, error) {
 		_, err := c.Client.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
 		return err == nil, err
@@ -196,7 +193,7 @@ func (c *Cluster) AddNamespace(ctx context.Context, name string) error {
 	if c.manager == nil {
 		return nil
 	}
-	return c.AwaitNamespace(ctx, name)
+	return c.awaitNamespace(ctx, name)
 }
 
 // await asks every few milliseconds until it is so, for as long as the process runs that must make it so.

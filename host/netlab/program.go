@@ -62,8 +62,8 @@ func (h *Host) Start(cmd *exec.Cmd) (*Program, error) {
 // PID is its number.
 func (p *Program) PID() int { return p.cmd.Process.Pid }
 
-// Signal sends one, unless it has ended.
-func (p *Program) Signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
+// signal sends one, unless it has ended.
+func (p *Program) signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
 
 // Ended is closed when it has.
 func (p *Program) Ended() <-chan struct{} { return p.ended }
@@ -76,7 +76,7 @@ func (p *Program) Wait() error {
 
 // End has it end by a signal, and gives what Wait does. One that goes on for longer than that is killed: an error.
 func (p *Program) End(by os.Signal, within time.Duration) error {
-	p.Signal(by)
+	p.signal(by)
 	select {
 	case <-p.ended:
 		return p.err
@@ -88,7 +88,7 @@ func (p *Program) End(by os.Signal, within time.Duration) error {
 
 // Kill ends it from one moment to the next, and waits for that.
 func (p *Program) Kill() {
-	p.Signal(syscall.SIGKILL)
+	p.signal(syscall.SIGKILL)
 	<-p.ended
 }
 

@@ -78,7 +78,7 @@ func run(cmd *exec.Cmd) (int, error) {
 	for {
 		select {
 		case s := <-signals:
-			p.Signal(s)
+			p.signal(s)
 		case <-p.Ended():
 			err := p.Wait()
 			if err == nil {

@@ -77,8 +77,8 @@ const (
 	DoesNotExist
 )
 
-// Matches tells whether labels satisfy the selector.
-func (s Selector) Matches(labels map[string]string) bool {
+// matches tells whether labels satisfy the selector.
+func (s Selector) matches(labels map[string]string) bool {
 	for _, r := range s {
 		v, has := labels[r.Key]
 		ok := false
@@ -119,7 +119,7 @@ func (s *Set) For(svc *model.Service) (*Policy, error) {
 	}
 	for i := range s.Bindings {
 		b := &s.Bindings[i]
-		if (len(b.Namespaces) == 0 || slices.Contains(b.Namespaces, svc.Name.Namespace)) && b.Selector.Matches(svc.Labels) {
+		if (len(b.Namespaces) == 0 || slices.Contains(b.Namespaces, svc.Name.Namespace)) && b.Selector.matches(svc.Labels) {
 			return s.Policies[b.Policy], err
 		}
 	}

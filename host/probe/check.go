@@ -15,9 +15,9 @@ import (
 
 // Groups of findings.
 const (
-	GroupCapabilities = "capabilities"
-	GroupSysctls      = "sysctls"
-	GroupConntrack    = "connection tracking"
+	groupCapabilities = "capabilities"
+	groupSysctls      = "sysctls"
+	groupConntrack    = "connection tracking"
 )
 
 // Capabilities looks at what this process may do.
@@ -25,7 +25,7 @@ func (h Host) Capabilities(oomScoreAdj int) []Finding {
 	set, err := h.effective()
 	has := func(bit int) bool { return set&(1<<bit) != 0 }
 	finding := func(name string, bit int, required bool, costs, remedy string) Finding {
-		f := Finding{Group: GroupCapabilities, Name: name, Required: required, State: OK}
+		f := Finding{Group: groupCapabilities, Name: name, Required: required, State: OK}
 		switch {
 		case err != nil:
 			f.State, f.Found = Unknown, err.Error()
@@ -81,7 +81,7 @@ func (h Host) Sysctls() []Finding {
 
 // flag wants a sysctl to be on.
 func (h Host) flag(name, costs string) Finding {
-	f := Finding{Group: GroupSysctls, Name: name, State: OK}
+	f := Finding{Group: groupSysctls, Name: name, State: OK}
 	is, err := readInt(h.path(sysctlPath(name)))
 	switch {
 	case err != nil:
@@ -96,7 +96,7 @@ func (h Host) flag(name, costs string) Finding {
 
 // reversePath finds links with a strict reverse path filter: the larger of the link's value and that of all holds.
 func (h Host) reversePath() Finding {
-	f := Finding{Group: GroupSysctls, Name: "net.ipv4.conf.*.rp_filter", State: OK}
+	f := Finding{Group: groupSysctls, Name: "net.ipv4.conf.*.rp_filter", State: OK}
 	files, _ := filepath.Glob(h.path("/proc/sys/net/ipv4/conf/*/rp_filter"))
 	all, err := readInt(h.path(sysctlPath("net.ipv4.conf.all.rp_filter")))
 	if err != nil || len(files) == 0 {
@@ -126,7 +126,7 @@ func (h Host) reversePath() Finding {
 // Conntrack looks at the connection table: whether it can be listed and changed, how full it is, and whether its
 // settings are as wanted or can be made so.
 func (h Host) Conntrack(c Conntrack, entries func() (int, error)) []Finding {
-	netlink := Finding{Group: GroupConntrack, Name: "netlink", State: OK}
+	netlink := Finding{Group: groupConntrack, Name: "netlink", State: OK}
 	n, err := entries()
 	limit, lerr := readInt(h.path(sysctlPath("net.netfilter.nf_conntrack_max")))
 	switch {
@@ -144,8 +144,8 @@ func (h Host) Conntrack(c Conntrack, entries func() (int, error)) []Finding {
 	}
 	out := []Finding{netlink}
 	for _, s := range h.Settings(c) {
-		f := Finding{Group: GroupConntrack, Name: s.Name, State: OK}
-		is, good, err := h.Look(s)
+		f := Finding{Group: groupConntrack, Name: s.Name, State: OK}
+		is, good, err := h.look(s)
 		switch {
 		case err != nil:
 			f.State, f.Found = Unknown, err.Error()

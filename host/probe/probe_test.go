@@ -116,7 +116,7 @@ func TestSettingTheKernel(t *testing.T) {
 		if _, changed, err := (Host{}).Set(s); err != nil || !changed {
 			t.Errorf("%s: changed %v, %v", s.Name, changed, err)
 		}
-		if is, good, err := (Host{}).Look(s); err != nil || !good || is != s.Want {
+		if is, good, err := (Host{}).look(s); err != nil || !good || is != s.Want {
 			t.Errorf("%s: is %d, good %v, %v", s.Name, is, good, err)
 		}
 		if _, changed, err := (Host{}).Set(s); err != nil || changed {

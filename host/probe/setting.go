@@ -72,8 +72,8 @@ func (h Host) file(s Setting) string {
 	return h.path(sysctlPath(s.Name))
 }
 
-// Look reads a setting, and tells whether it is as wanted.
-func (h Host) Look(s Setting) (is int, good bool, err error) {
+// look reads a setting, and tells whether it is as wanted.
+func (h Host) look(s Setting) (is int, good bool, err error) {
 	is, err = readInt(h.file(s))
 	if err != nil {
 		return 0, false, fmt.Errorf("%s: %w", s.Name, notThere(err))
@@ -84,7 +84,7 @@ func (h Host) Look(s Setting) (is int, good bool, err error) {
 // Set brings a setting to what is wanted, and tells what it was when that was something else. Nothing is written
 // where nothing differs, so that it needs no rights there.
 func (h Host) Set(s Setting) (was int, changed bool, err error) {
-	was, good, err := h.Look(s)
+	was, good, err := h.look(s)
 	if err != nil || good {
 		return was, false, err
 	}

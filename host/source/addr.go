@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// ParseAddr reads an IP address as Kubernetes stores them: leading zeros in IPv4 octets are decimal, not octal
+// parseAddr reads an IP address as Kubernetes stores them: leading zeros in IPv4 octets are decimal, not octal
 // (older API servers let them in), IPv4-mapped IPv6 addresses are IPv4, and zones are not allowed.
-func ParseAddr(s string) (netip.Addr, error) {
+func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(trimZeros(s))
 	if err != nil || a.Zone() != "" {
 		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
@@ -17,8 +17,8 @@ func ParseAddr(s string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// ParsePrefix reads a CIDR with the same leniency, and with blanks around it. Host bits are cut off.
-func ParsePrefix(s string) (netip.Prefix, error) {
+// parsePrefix reads a CIDR with the same leniency, and with blanks around it. Host bits are cut off.
+func parsePrefix(s string) (netip.Prefix, error) {
 	bad := fmt.Errorf("%q is not a CIDR such as 10.0.0.0/8", s)
 	host, mask, ok := strings.Cut(strings.TrimSpace(s), "/")
 	if !ok {

@@ -17,7 +17,7 @@ func ServiceCIDR(o *networkingv1.ServiceCIDR) (*model.ServiceCIDR, []Problem) {
 	out := &model.ServiceCIDR{Name: o.Name}
 	for i, s := range o.Spec.CIDRs {
 		field := fmt.Sprintf("spec.cidrs[%d]", i)
-		c, err := ParsePrefix(s)
+		c, err := parsePrefix(s)
 		family := func(other netip.Prefix) bool { return model.FamilyOf(other.Addr()) == model.FamilyOf(c.Addr()) }
 		switch {
 		case err != nil:

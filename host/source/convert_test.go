@@ -375,19 +375,19 @@ func FuzzAddresses(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		a, err := ParseAddr(s)
+		a, err := parseAddr(s)
 		if err == nil && (a.Is4In6() || a.Zone() != "" || a != netip.MustParseAddr(a.String())) {
-			t.Errorf("ParseAddr(%q) = %v", s, a)
+			t.Errorf("parseAddr(%q) = %v", s, a)
 		}
 		if b, strict := netip.ParseAddr(s); strict == nil && b.Zone() == "" && (err != nil || a != b.Unmap()) {
-			t.Errorf("ParseAddr(%q) = %v, %v; netip has %v", s, a, err, b)
+			t.Errorf("parseAddr(%q) = %v, %v; netip has %v", s, a, err, b)
 		}
-		p, err := ParsePrefix(s)
+		p, err := parsePrefix(s)
 		if err == nil && (!p.IsValid() || p != p.Masked() || p != netip.MustParsePrefix(p.String())) {
-			t.Errorf("ParsePrefix(%q) = %v", s, p)
+			t.Errorf("parsePrefix(%q) = %v", s, p)
 		}
 		if q, strict := netip.ParsePrefix(s); strict == nil && !q.Addr().Is4In6() && (err != nil || p != q.Masked()) {
-			t.Errorf("ParsePrefix(%q) = %v, %v; netip has %v", s, p, err, q)
+			t.Errorf("parsePrefix(%q) = %v, %v; netip has %v", s, p, err, q)
 		}
 	})
 }

@@ -97,7 +97,7 @@ func (p *problems) subsetPorts(list []corev1.EndpointPort, field string) []model
 }
 
 func (p *problems) subsetAddress(o *corev1.EndpointAddress, field string) netip.Addr {
-	a, err := ParseAddr(o.IP)
+	a, err := parseAddr(o.IP)
 	if err == nil {
 		err = checkEndpoint(a)
 	}

@@ -27,7 +27,7 @@ func Node(o *corev1.Node) (*model.Node, []Problem) {
 			if na.Type != kind {
 				continue
 			}
-			a, err := ParseAddr(na.Address)
+			a, err := parseAddr(na.Address)
 			if err != nil {
 				p.bad(fmt.Sprintf("status.addresses[%d].address", i), "%w", err)
 				continue
@@ -40,7 +40,7 @@ func Node(o *corev1.Node) (*model.Node, []Problem) {
 		cidrs, field = []string{o.Spec.PodCIDR}, func(int) string { return "spec.podCIDR" }
 	}
 	for i, s := range cidrs {
-		c, err := ParsePrefix(s)
+		c, err := parsePrefix(s)
 		if err != nil {
 			p.bad(field(i), "%w", err)
 			continue

@@ -85,7 +85,7 @@ func (p *problems) clusterIPs(o *corev1.Service) []netip.Addr {
 	}
 	var out []netip.Addr
 	for i, s := range list {
-		a, err := ParseAddr(s)
+		a, err := parseAddr(s)
 		if err == nil {
 			err = checkFrontend(a)
 		}
@@ -108,7 +108,7 @@ func (p *problems) externalIPs(list []string) []netip.Addr {
 		if strings.TrimSpace(s) == "" {
 			continue // the API server has let empty ones in
 		}
-		a, err := ParseAddr(s)
+		a, err := parseAddr(s)
 		if err == nil {
 			err = checkEndpoint(a) // the API server's rule for both is the same
 		}
@@ -136,7 +136,7 @@ func (p *problems) loadBalancerIPs(list []corev1.LoadBalancerIngress) []netip.Ad
 		if in.IP == "" {
 			continue
 		}
-		a, err := ParseAddr(in.IP)
+		a, err := parseAddr(in.IP)
 		if err == nil {
 			err = checkFrontend(a)
 		}
@@ -159,7 +159,7 @@ func (p *problems) sourceRanges(list []string) ([]netip.Prefix, bool) {
 		if strings.TrimSpace(s) == "" {
 			continue
 		}
-		r, err := ParsePrefix(s)
+		r, err := parsePrefix(s)
 		if err != nil {
 			p.bad(fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i), "%w", err)
 			bad++

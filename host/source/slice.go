@@ -89,7 +89,7 @@ func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, f model.Family) (mod
 		return model.SliceEndpoint{}, false
 	}
 	field := fmt.Sprintf("endpoints[%d].addresses[0]", i)
-	a, err := ParseAddr(o.Addresses[0])
+	a, err := parseAddr(o.Addresses[0])
 	if err == nil {
 		err = checkEndpoint(a)
 	}

@@ -239,13 +239,6 @@ func (p *Plugin) Stats() Stats {
 	return s
 }
 
-// Restart discards the guest: the next request meets a fresh one.
-func (p *Plugin) Restart() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.discard()
-}
-
 // Close frees everything, once a Decide under way has ended. Decide answers an error from now on.
 func (p *Plugin) Close() error {
 	p.host.forget(p)

@@ -33,9 +33,9 @@ type Options struct {
 
 // The made-up surroundings. Pods are 10.244.0.0/16 and fd00:10:244::/64.
 var (
-	PodSources = prefixes("10.244.0.0/16", "fd00:10:244::/64")
-	// Node is this node's name.
-	Node = "n0"
+	podSources = prefixes("10.244.0.0/16", "fd00:10:244::/64")
+	// node is this node's name.
+	node = "n0"
 )
 
 // Cluster is a random cluster, and what a node that is in it is told.
@@ -72,7 +72,7 @@ func New(seed uint64, o Options) *Cluster {
 		for i, a := range o.Clients {
 			switch {
 			case slices.Contains(o.NodeAddrs, a) || a.IsLoopback():
-			case slices.ContainsFunc(PodSources, func(p netip.Prefix) bool { return p.Contains(a) }):
+			case slices.ContainsFunc(podSources, func(p netip.Prefix) bool { return p.Contains(a) }):
 				o.Interfaces[a] = fmt.Sprintf("veth%d", i)
 			default:
 				o.Interfaces[a] = "eth0"
@@ -102,15 +102,15 @@ func (c *Cluster) Snapshot() *model.Snapshot {
 }
 
 func (c *Cluster) settings() {
-	s := plan.Settings{Node: Node, MasqueradeMark: 0x4000, MasqueradeAll: c.one(6)}
+	s := plan.Settings{Node: node, MasqueradeMark: 0x4000, MasqueradeAll: c.one(6)}
 	switch c.rng.IntN(7) {
 	case 0: // nothing tells Pods from others
 	case 1:
 		s.PodInterfaces = c.podInterfaces()
 	case 2:
-		s.PodSources = []netip.Prefix{pick(c, PodSources)}
+		s.PodSources = []netip.Prefix{pick(c, podSources)}
 	default:
-		s.PodSources = PodSources
+		s.PodSources = podSources
 	}
 	for _, a := range c.o.NodeAddrs {
 		if c.one(4) {
@@ -128,7 +128,7 @@ func (c *Cluster) settings() {
 func (c *Cluster) podInterfaces() (out []string) {
 	for _, a := range c.o.Clients {
 		name := c.o.Interfaces[a]
-		if name == "" || !slices.ContainsFunc(PodSources, func(p netip.Prefix) bool { return p.Contains(a) }) {
+		if name == "" || !slices.ContainsFunc(podSources, func(p netip.Prefix) bool { return p.Contains(a) }) {
 			continue
 		}
 		if c.one(3) {
@@ -141,7 +141,7 @@ func (c *Cluster) podInterfaces() (out []string) {
 
 func (c *Cluster) nodes() {
 	zones := []string{"a", "a", "b", "b", ""}
-	own := &model.Node{Name: Node, Zone: pick(c, zones), Addresses: c.primaries()}
+	own := &model.Node{Name: node, Zone: pick(c, zones), Addresses: c.primaries()}
 	for _, n := range []*model.Node{own, {Name: "n1", Zone: pick(c, zones), Addresses: addrs("192.168.0.2")}, {Name: "n2"}} {
 		c.Changes = append(c.Changes, model.Change{Kind: model.NodeKind, Name: model.Name{Name: n.Name}, Node: n})
 	}
@@ -280,11 +280,11 @@ func (c *Cluster) slices(s *model.Service, f model.Family) {
 // controllers see to; its conditions may be others in another slice.
 func (c *Cluster) endpoint(a netip.Addr, style, hints int) model.SliceEndpoint {
 	b := a.As16()
-	e := model.SliceEndpoint{Addr: a, Node: []string{Node, "n1", "n2"}[(int(b[13])+int(b[15]))%3], Zone: "b"}
+	e := model.SliceEndpoint{Addr: a, Node: []string{node, "n1", "n2"}[(int(b[13])+int(b[15]))%3], Zone: "b"}
 	if slices.Contains(c.o.NodeAddrs, a) {
-		e.Node = Node
+		e.Node = node
 	}
-	if e.Node == Node {
+	if e.Node == node {
 		e.Zone = "a"
 	}
 	terminating := func() { e.Terminating, e.Serving, e.Ready = true, c.one(2), false }

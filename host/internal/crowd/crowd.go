@@ -22,7 +22,7 @@ const Namespace = "crowd"
 
 // Ports of all Services and of all their endpoints.
 const (
-	Port       = 80
+	port       = 80
 	TargetPort = 8080
 )
 
@@ -42,7 +42,7 @@ func ClusterIP(i int) netip.Addr {
 }
 
 // At is where Service i is reached.
-func At(i int) netip.AddrPort { return netip.AddrPortFrom(ClusterIP(i), Port) }
+func At(i int) netip.AddrPort { return netip.AddrPortFrom(ClusterIP(i), port) }
 
 // Fill makes the Services from one number to below another, each with so many endpoints of its own.
 func Fill(ctx context.Context, c *kubelab.Cluster, from, to, endpoints int) error {
@@ -51,7 +51,7 @@ func Fill(ctx context.Context, c *kubelab.Cluster, from, to, endpoints int) erro
 	}
 	return c.Parallel(ctx, to-from, func(ctx context.Context, n int) error {
 		i := from + n
-		s := kubelab.Service(Namespace, Name(i), ClusterIP(i), Port)
+		s := kubelab.Service(Namespace, Name(i), ClusterIP(i), port)
 		s.Labels = map[string]string{"app": s.Name}
 		return patiently(ctx, func() error {
 			err := c.Bulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return s, nil })
@@ -87,7 +87,7 @@ func patiently(ctx context.Context, f func() error) error {
 // FillOne makes one more Service, with a slice of these endpoints.
 func FillOne(ctx context.Context, c *kubelab.Cluster, name string, clusterIP netip.Addr, endpoints []kubelab.Endpoint) error {
 	return c.Bulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) {
-		return kubelab.Service(Namespace, name, clusterIP, Port), dress(kubelab.Slice(Namespace, name, TargetPort, endpoints...))
+		return kubelab.Service(Namespace, name, clusterIP, port), dress(kubelab.Slice(Namespace, name, TargetPort, endpoints...))
 	})
 }
 

@@ -13,7 +13,7 @@
 //
 // What it refuses, by name: what the module format does not allow, what makes a compiler slow (Limits), threads,
 // exceptions, tail calls, typed function references, memories and tables and globals that are imported, and names that
-// begin with Reserved. Validation of types is left to the engine, which sees the rewritten module; all indices are
+// begin with "sluice.meter.". Validation of types is left to the engine, which sees the rewritten module; all indices are
 // checked here, against what the guest itself defined, so that a guest cannot name what was added to it.
 //
 // The costs are in README.md and cost.go. Overdraft: between two checks a module can run at most the body of one

@@ -2,9 +2,9 @@ package meter
 
 // Names of what is added.
 const (
-	FuelExport  = Reserved + "fuel"
-	StackExport = Reserved + "stack"
-	StartExport = Reserved + "start" // the guest's start function, if it has one
+	FuelExport  = reserved + "fuel"
+	StackExport = reserved + "stack"
+	StartExport = reserved + "start" // the guest's start function, if it has one
 )
 
 // emitter writes the rewritten module.

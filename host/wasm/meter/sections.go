@@ -2,8 +2,8 @@ package meter
 
 import "strings"
 
-// Reserved begins the names that the meter adds; guests cannot import or export such a name.
-const Reserved = "sluice.meter."
+// reserved begins the names that the meter adds; guests cannot import or export such a name.
+const reserved = "sluice.meter."
 
 func (r *reader) valType() byte {
 	t := r.byte()
@@ -75,8 +75,8 @@ func (m *module) readImports(r *reader) {
 			r.fail("import %q of %q is of unknown kind %d", name, mod, kind)
 			return
 		}
-		if strings.HasPrefix(mod, Reserved) || strings.HasPrefix(name, Reserved) {
-			r.fail("import %q of %q: names that begin with %q are reserved", name, mod, Reserved)
+		if strings.HasPrefix(mod, reserved) || strings.HasPrefix(name, reserved) {
+			r.fail("import %q of %q: names that begin with %q are reserved", name, mod, reserved)
 			return
 		}
 		t := m.typeIndex(r)
@@ -229,8 +229,8 @@ func (m *module) readExports(r *reader) {
 		if r.err != nil {
 			return
 		}
-		if strings.HasPrefix(e.Name, Reserved) {
-			r.fail("export %q: names that begin with %q are reserved", e.Name, Reserved)
+		if strings.HasPrefix(e.Name, reserved) {
+			r.fail("export %q: names that begin with %q are reserved", e.Name, reserved)
 			return
 		}
 		if seen[e.Name] {
