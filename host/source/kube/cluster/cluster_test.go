@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -169,7 +170,9 @@ func TestARealAPIServer(t *testing.T) {
 	}
 	r.take()
 
-	t.Run("streams, in protobuf, and selected", func(t *testing.T) {
+	tapped := newTapped(t, c)
+	t.Run("everything is in protobuf", tapped.inProtobuf)
+	t.Run("streams", func(t *testing.T) {
 		requests, err := c.Requests()
 		must(t, err)
 		for _, q := range requests {
@@ -217,12 +220,52 @@ func TestARealAPIServer(t *testing.T) {
 			}
 		}
 	})
+	t.Run("an API server that is away is seen", func(t *testing.T) {
+		c.StopAPIServer()
+		r.eventually("away", func() bool { return strings.Contains(s.Away(), "not watched for ") })
+		must(t, c.StartAPIServer(ctx))
+		r.eventually("not away", func() bool {
+			return s.Away() == "" && !slices.ContainsFunc(s.Contacts(), func(c kube.Contact) bool { return c.Stale > 0 })
+		})
+		if n := strings.Count(r.log.String(), "level=WARN"); n < 1 || n > 4 || strings.Contains(r.log.String(), "resourceVersion=") {
+			t.Errorf("%d warnings:\n%s", n, r.log.String())
+		}
+		if !slices.ContainsFunc(r.client.Requests(), func(q kube.RequestCount) bool { return q.Code == "<error>" && q.N > 0 }) {
+			t.Errorf("requests %+v", r.client.Requests())
+		}
+	})
+	t.Run("other Nodes are not watched", func(t *testing.T) {
+		requests, err := c.Requests()
+		must(t, err)
+		lists := 0
+		for _, q := range requests {
+			switch others := strings.Contains(q.URI, "metadata.name%21%3Dn1"); {
+			case others && q.Verb == "list":
+				lists++
+			case others:
+				t.Errorf("%+v", q)
+			}
+		}
+		if lists == 0 {
+			t.Error("they are not listed")
+		}
+		must(t, c.ChangeNode(ctx, "n2", func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "c" }))
+		r.eventually("its zone", func() bool { return r.snap.Nodes["n2"].Zone == "c" })
+		must(t, c.ChangeNode(ctx, "n2", func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "b" }))
+		must(t, c.AddNode(ctx, kubelab.Node{Name: "n3", Zone: "c"}))
+		r.eventually("a new Node, with its CPU", func() bool {
+			return r.snap.Nodes["n3"] != nil && r.snap.Nodes["n3"].MilliCPU > 0 && r.snap.Nodes["n2"].Zone == "b"
+		})
+		must(t, c.Client.CoreV1().Nodes().Delete(ctx, "n3", metav1.DeleteOptions{}))
+		r.eventually("it is gone", func() bool { return r.snap.Nodes["n3"] == nil })
+	})
 	t.Run("other Nodes while they are wanted", func(t *testing.T) {
 		s.WantNodes(nil)
 		r.eventually("gone", func() bool { return len(r.snap.Nodes) == 1 })
 		s.WantNodes(every)
 		r.eventually("back", func() bool { return len(r.snap.Nodes) == 2 && r.snap.Nodes["n2"].Zone == "b" })
 	})
+	t.Run("a token that is renewed is used", tapped.takesTheNewToken)
 	t.Run("Events", func(t *testing.T) {
 		rec := kube.NewRecorder(r.client, "n1", log, time.Now, time.After)
 		running, stop := context.WithCancel(ctx)
