@@ -11,6 +11,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
+// patience is how often tables of another mode stay in force because a frontend fails that they may have.
+const patience = 3
+
 // sent is what an Apply has done so far.
 type sent struct {
 	engine.Report
@@ -63,6 +66,13 @@ func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) err
 	}
 	each(jobs, b.membersIn)
 	each(jobs, b.bind)
+	if b.now.replaces && b.declined < patience {
+		// The tables from before forward what is missing here. They stay, unless it goes on.
+		if err := failures(jobs); err != nil {
+			b.declined++
+			return err
+		}
+	}
 	companion := b.frontends(ctx, next, d, jobs)
 	if err := ctx.Err(); err != nil {
 		return errors.Join(failures(jobs), companion, err)

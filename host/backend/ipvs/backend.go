@@ -64,10 +64,13 @@ type Backend struct {
 	unsure  bool  // it cannot be, after what failed in this Apply
 	now     state // the mirror
 	stuck   stuck
-	linger  linger
-	idle    map[netip.Addr]time.Time // addresses that may be needed by nobody, since when
-	moved   rolling
-	sent    sent
+	unset   map[string]bool // settings that cannot be set
+	// declined is how often this backend has not taken the place of another mode's tables.
+	declined int
+	linger   linger
+	idle     map[netip.Addr]time.Time // addresses that may be needed by nobody, since when
+	moved    rolling
+	sent     sent
 }
 
 var _ engine.Backend = (*Backend)(nil)
@@ -112,7 +115,7 @@ func Open(o Options) (*Backend, error) {
 }
 
 func newBackend(o Options, have map[string]bool) *Backend {
-	b := &Backend{o: o, log: o.Log, caps: capsOf(have), hashing: "mh", stuck: stuck{}, idle: map[netip.Addr]time.Time{}}
+	b := &Backend{o: o, log: o.Log, caps: capsOf(have), hashing: "mh", stuck: stuck{}, unset: map[string]bool{}, idle: map[netip.Addr]time.Time{}}
 	if !have["mh"] {
 		b.hashing = "sh"
 	}
@@ -131,6 +134,11 @@ func (b *Backend) connect() error {
 		return err
 	}
 	b.links = l
+	if l.index == 0 && l.name != DefaultLink {
+		h.close()
+		l.close()
+		return errNoLink(l.name)
+	}
 	if err := b.openCompanion(); err != nil {
 		h.close()
 		l.close()

@@ -261,10 +261,13 @@ func TestTheLastConnectionTakesAFrontendsAddressWithIt(t *testing.T) {
 // settle applies as often as the backend asks for, at the times that it asks for.
 func (d *bed) settle(b *Backend, p *plan.Plan) {
 	d.Helper()
-	for range 10 {
+	for range 40 {
 		r := d.apply(b, p, &plan.Delta{})
 		if r.Again == 0 {
 			return
+		}
+		if r.Again == lingerCheck && present() == nil {
+			time.Sleep(time.Second) // IPVS keeps what was reset for ten
 		}
 		d.t = d.t.Add(r.Again)
 	}
@@ -416,6 +419,7 @@ func TestWhatOthersDoIsNoticedAndRepaired(t *testing.T) {
 	for _, damage := range []string{
 		"ipvsadm -e -t 10.96.0.80:80 -r 10.244.0.1:9000 -m -w 9",
 		"ipvsadm -d -t 10.96.0.80:80 -r 10.244.0.1:9000",
+		"ipvsadm -e -t 10.96.0.80:80 -r 10.244.0.1:9000 -m -w 1 -x 1",
 		"ipvsadm -E -t 10.96.0.80:80 -s rr -b flag-3",
 		"ipvsadm -D -t 10.96.0.80:80",
 		"ip addr del 10.96.0.80/32 dev " + DefaultLink,
@@ -445,6 +449,85 @@ func TestWhatOthersDoIsNoticedAndRepaired(t *testing.T) {
 	case <-time.After(soon):
 		t.Error("a flushed chain is not heard of")
 	}
+}
+
+func (d *bed) must(words ...string) string {
+	d.Helper()
+	out, err := d.run("", words[0], words[1:]...)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return out
+}
+
+// moves looks, as the engine does, and applies when something has moved.
+func (d *bed) moves(b *Backend, p *plan.Plan) bool {
+	d.Helper()
+	moved, err := b.Moved(context.Background())
+	if err != nil {
+		d.Fatal(err)
+	}
+	if moved {
+		d.apply(b, p, nil)
+		d.settle(b, p)
+	}
+	return moved
+}
+
+func TestASettingThatSomebodyChangesIsPutRight(t *testing.T) {
+	d := newBed(t)
+	b := d.open()
+	d.apply(b, web(t, 1), nil)
+	const path = "/proc/sys/net/ipv4/vs/conntrack"
+	d.must("sh", "-c", "echo 0 > "+path)
+	if _, err := b.Moved(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if now := strings.TrimSpace(d.must("cat", path)); now != "1" {
+		t.Errorf("it is %s", now)
+	}
+	d.ask(d.Client, "tcp", "10.96.0.80:80")
+}
+
+// TestAnAddressThatTheNodeLosesOrGetsIsMovedToTheLinkOrAway is what keepalived does with a virtual address.
+func TestAnAddressThatTheNodeLosesOrGetsIsMovedToTheLinkOrAway(t *testing.T) {
+	d := newBed(t)
+	d.must("ip", "link", "add", "up7", "type", "dummy")
+	d.must("ip", "link", "set", "up7", "up")
+	d.must("ip", "addr", "add", "203.0.113.5/32", "dev", "up7")
+	b := d.open()
+	p := frontend(t, "203.0.113.5:80/TCP  ExternalIP", "", []int{1})
+	d.apply(b, p, nil)
+	s, err := d.Lab.Node.Serve("tcp", netip.MustParseAddrPort("0.0.0.0:2222"), "sshd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	check := func(when string, own bool) {
+		t.Helper()
+		d.ask(d.Client, "tcp", "203.0.113.5:80")
+		_, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), soon)
+		if own && err != nil || !own && !netlab.Refused(err) {
+			t.Errorf("%s: the node's own server: %v", when, err)
+		}
+		if on := strings.Contains(d.must("ip", "-br", "addr"), DefaultLink+" "); on && strings.Contains(d.vips(), "203.0.113.5/32") == own {
+			t.Errorf("%s: %s", when, d.vips())
+		}
+		if d.moves(b, p) {
+			t.Errorf("%s: it moves without a reason", when)
+		}
+	}
+	check("the node's own", true)
+	d.must("ip", "addr", "del", "203.0.113.5/32", "dev", "up7")
+	if !d.moves(b, p) {
+		t.Error("not noticed that it is gone")
+	}
+	check("lost", false)
+	d.must("ip", "addr", "add", "203.0.113.5/32", "dev", "up7")
+	if !d.moves(b, p) {
+		t.Error("not noticed that it is back")
+	}
+	check("back", true)
 }
 
 func TestAVirtualServerOfOthersIsTakenOverUnlessExcluded(t *testing.T) {
@@ -540,13 +623,57 @@ func TestAddressesMayBeOnALinkOfSomebodyElse(t *testing.T) {
 		t.Errorf("was %s\nis %s, %v", before, after, err)
 	}
 	o.Link = "no-such"
-	if c, err := Open(o); err == nil {
-		defer c.Close()
-		if _, err := c.Apply(context.Background(), web(t, 1), nil); err == nil || !strings.Contains(err.Error(), "no link no-such") {
-			t.Errorf("a link that is not there: %v", err)
+	if c, err := Open(o); err == nil || !strings.Contains(err.Error(), "no link no-such (ipvs.interface)") {
+		t.Errorf("a link that is not there: %v, %v", c, err)
+	}
+}
+
+// TestAddressesOfTheNodeOnALinkForServicesAreItsOwn has them as network managers and clouds put them there.
+func TestAddressesOfTheNodeOnALinkForServicesAreItsOwn(t *testing.T) {
+	d := newBed(t)
+	for _, args := range []string{"link add up7 type dummy", "link set up7 up", "addr add 192.168.77.1/32 dev up7 noprefixroute",
+		"addr add fd00:77::1/128 dev up7 noprefixroute", "addr add fd00:77::2/128 dev up7 noprefixroute preferred_lft 0 valid_lft 3000"} {
+		if _, err := d.run("", "ip", strings.Fields(args)...); err != nil {
+			t.Fatal(err)
 		}
-	} else {
-		t.Error(err)
+	}
+	o := d.options()
+	o.Link = "up7"
+	check := func(when string) {
+		t.Helper()
+		out, err := d.run("", "ip", "-br", "addr", "show", "dev", "up7")
+		for _, a := range []string{"192.168.77.1/32", "fd00:77::1/128", "fd00:77::2/128"} {
+			if err != nil || !strings.Contains(out, a) {
+				t.Errorf("%s: %s is gone: %s, %v", when, a, out, err)
+			}
+		}
+		if strings.Contains(out, "10.96.0.80") != (when == "in force") || strings.Contains(out, "fd00:10:96::80") != (when == "in force") {
+			t.Errorf("%s: %s", when, out)
+		}
+	}
+	p := parse(t, `service shop/web
+  port http  10.96.0.80:80/TCP        ClusterIP  masquerade=outside balance=random
+    forward 1 member, total 1
+      10.244.0.2:9000  weight 1  100.0 %  active
+  port http  [fd00:10:96::80]:80/TCP  ClusterIP  masquerade=outside balance=random
+    forward 1 member, total 1
+      [fd00:10:244::2]:9000  weight 1  100.0 %  active
+`)
+	for _, end := range []func() error{
+		func() error { _, err := Cleanup(context.Background(), o); return err },
+		func() error { _, err := Retire(context.Background(), o, true); return err },
+	} {
+		b, err := Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.apply(b, p, nil)
+		check("in force")
+		b.Close()
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		check("afterwards")
 	}
 }
 
@@ -638,6 +765,44 @@ func TestKilledBetweenAnyTwoMessages(t *testing.T) {
 
 func hasMember(f *plan.Frontend, m plan.Member) bool {
 	return f != nil && slices.ContainsFunc(f.Pool.Members, func(o plan.Member) bool { return o.Addr == m.Addr && o.Weight == m.Weight })
+}
+
+// TestAChangeOfModeInWhichAFrontendFailsDoesNotHappen has nftables forward on, and the rest later at a start.
+func TestAChangeOfModeInWhichAFrontendFailsDoesNotHappen(t *testing.T) {
+	d := newBed(t)
+	p := web(t, 1)
+	nft, err := nftables.Open(nftables.Options{Netns: d.Lab.Node.Fd(), Now: func() time.Time { return d.t }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nft.Close()
+	if _, err := nft.Apply(context.Background(), p, nil); err != nil {
+		t.Fatal(err)
+	}
+	d.must("ipvsadm", "-A", "-t", "10.96.0.80:80", "-s", "rr")
+	for k, f := range frontend(t, "10.97.0.1:80/TCP  ClusterIP", "", []int{1}).Frontends {
+		p.Frontends[k] = f
+	}
+	o := d.options()
+	o.ExcludeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24")}
+	b, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for try := range patience + 1 {
+		_, err := b.Apply(context.Background(), p, nil)
+		if err == nil || !strings.Contains(err.Error(), "excludeCIDRs") {
+			t.Fatalf("try %d: %v", try, err)
+		}
+		if try < patience {
+			d.ask(d.Client, "tcp", "10.96.0.80:80") // not lost
+			if got, err := nft.Read(context.Background()); err != nil || len(got.Frontends) != 1 {
+				t.Errorf("try %d: %v, %v", try, got, err)
+			}
+		}
+	}
+	d.ask(d.Client, "tcp", "10.97.0.1:80") // a start goes on without the one that fails
 }
 
 // TestChangingTheModeRefusesNoConnection goes from nftables to IPVS and back while clients connect.

@@ -120,11 +120,12 @@ func (b *Backend) restAll() {
 func (b *Backend) unbind() (again time.Duration, err error) {
 	now := b.o.Now()
 	for _, a := range slices.SortedFunc(maps.Keys(b.idle), netip.Addr.Compare) {
-		if !b.now.bound[a] || b.now.vips[a] > 0 || b.now.busy(a) {
+		own := b.now.own[a] // by now: it has it without us
+		if !b.now.bound[a] || !own && (b.now.vips[a] > 0 || b.now.busy(a)) {
 			delete(b.idle, a)
 			continue
 		}
-		if wait := b.idle[a].Add(leaveAfter).Sub(now); wait > 0 {
+		if wait := b.idle[a].Add(leaveAfter).Sub(now); wait > 0 && !own {
 			again = max(again, wait)
 			continue
 		}
@@ -144,7 +145,7 @@ func (b *Backend) unguard(ctx context.Context) error {
 	}
 	var gone []netip.Addr
 	for a := range b.now.guarded {
-		if !b.now.bound[a] && b.now.vips[a] == 0 {
+		if !b.now.bound[a] && (b.now.vips[a] == 0 || b.now.own[a]) {
 			gone = append(gone, a)
 		}
 	}

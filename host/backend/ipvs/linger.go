@@ -10,9 +10,6 @@ import (
 // lingerCheck is how often members that linger are asked for their connections.
 const lingerCheck = time.Minute
 
-// closing is as long as IPVS keeps a TCP connection that one side has closed, FIN_WAIT and TIME_WAIT.
-const closing = 2 * time.Minute
-
 // linger is what is known of members that are in no plan any more but have connections.
 type linger struct {
 	servers map[serverKey]bool // that have such members
@@ -101,12 +98,8 @@ func (b *Backend) look(k serverKey, now time.Time) error {
 			since = now
 			b.linger.since[id] = now
 		}
-		// Of a frontend that is gone, closed connections count as long as their last packets may come: others would
-		// keep its address here.
-		conns := m.active
-		if s.wanted || now.Sub(since) < closing {
-			conns += m.inactive
-		}
+		// Inactive are those that one side has closed: the other may send for long, and IPVS ends them by itself.
+		conns := m.active + m.inactive
 		if conns > 0 && now.Sub(since) < b.o.Linger {
 			left = true
 			continue

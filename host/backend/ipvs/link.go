@@ -30,7 +30,7 @@ const DefaultLink = "sluice-ipvs0"
 // kubeProxyLink is where kube-proxy has the same addresses, until it is cleaned away.
 const kubeProxyLink = "kube-ipvs0"
 
-// noPrefixRoute on an address of full length tells those that sluice put on somebody else's link.
+// noPrefixRoute is one of the marks of addresses that sluice put on a link: see put.
 const noPrefixRoute = unix.IFA_F_NOPREFIXROUTE
 
 // link is a real link.
@@ -59,13 +59,17 @@ func (l *link) find() error {
 	return nil
 }
 
+func errNoLink(name string) error {
+	return fmt.Errorf("ipvs: there is no link %s (ipvs.interface); only %s is made when it is missing", name, DefaultLink)
+}
+
 func (l *link) ensure() (made bool, err error) {
 	if err := l.find(); err != nil {
 		return false, err
 	}
 	if l.index == 0 {
 		if l.name != DefaultLink {
-			return false, fmt.Errorf("ipvs: there is no link %s (ipvs.interface); only %s is made when it is missing", l.name, DefaultLink)
+			return false, errNoLink(l.name)
 		}
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = l.name
@@ -122,10 +126,22 @@ func (l *link) list() (bound, own map[netip.Addr]bool, err error) {
 	return bound, own, nil
 }
 
-// put tells whether sluice put an address on the link.
+// put tells whether sluice put an address on the link. On one of somebody else's that is one of full length without a
+// route for its prefix, as the node's own may be too, and of scope host (IPv4), or deprecated from the start and for
+// ever (IPv6), as none is that anybody wants to use.
 func (l *link) put(ip netip.Addr, a netlink.Addr) bool {
 	ones, bits := a.Mask.Size()
-	return ones == bits && !ip.IsLinkLocalUnicast() && (l.dummy || a.Flags&noPrefixRoute != 0)
+	switch {
+	case ones != bits || ip.IsLinkLocalUnicast() || ip.IsLoopback():
+		return false
+	case l.dummy:
+		return true
+	case a.Flags&noPrefixRoute == 0:
+		return false
+	case ip.Is4():
+		return a.Scope == unix.RT_SCOPE_HOST
+	}
+	return a.PreferedLft == 0 && uint32(a.ValidLft) == math.MaxUint32
 }
 
 func (l *link) where(a netip.Addr) (place, error) {

@@ -100,7 +100,8 @@ func (m *memory) do(o op) error {
 	case o.kind == delMember:
 		delete(s.members, o.member.addr)
 	default:
-		s.members[o.member.addr] = memberState{member: o.member}
+		was := s.members[o.member.addr]
+		s.members[o.member.addr] = memberState{member: o.member, active: was.active, inactive: was.inactive}
 	}
 	return nil
 }

@@ -80,10 +80,15 @@ func (b *Backend) address(what string, a netip.Addr, f func(netip.Addr) error) e
 		b.sent.Messages++
 		err = f(a)
 	}
-	if err != nil {
-		return fmt.Errorf("%s %s of link %s: %w", what, a, b.o.Link, hint(err))
+	switch {
+	case err == nil:
+		return nil
+	case a.Is6() && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EOPNOTSUPP)):
+		err = fmt.Errorf("%w: IPv6 is disabled there (net.ipv6.conf.all.disable_ipv6, or the link's own)", err)
+	default:
+		err = hint(err)
 	}
-	return nil
+	return fmt.Errorf("%s %s of link %s: %w", what, a, b.o.Link, err)
 }
 
 // ensureLink looks once an Apply whether the link is there and up.

@@ -71,7 +71,7 @@ func (s *state) membersOf(k serverKey) (out []plan.Member) {
 		return nil
 	}
 	for _, m := range v.members {
-		if m.lingering {
+		if m.lingering || m.spoiled {
 			continue
 		}
 		p := plan.Member{Addr: m.addr, Weight: m.weight}

@@ -104,3 +104,23 @@ func (s Setting) set() (changed bool, err error) {
 	}
 	return true, nil
 }
+
+// resetSettings puts settings right that somebody else has changed. One that cannot be set is told once.
+func (b *Backend) resetSettings() {
+	err := inNetns(b.o.Netns, func() error {
+		for _, s := range Settings(b.o) {
+			changed, err := s.set()
+			if changed {
+				b.log.Warn("somebody else has changed a kernel setting; it is put right", "setting", s.Name, "is", s.Want, "costs", s.Costs)
+			}
+			if err != nil && !b.unset[s.Name] {
+				b.log.Warn("a kernel setting is not as it should be", "err", err, "costs", s.Costs)
+			}
+			b.unset[s.Name] = err != nil
+		}
+		return nil
+	})
+	if err != nil {
+		b.log.Debug("looking at the kernel's settings", "err", err)
+	}
+}

@@ -22,6 +22,7 @@ type state struct {
 	replaces bool
 	bound    map[netip.Addr]bool // on our link
 	own      map[netip.Addr]bool // the node's own: not ours to add or to take away
+	onLinks  map[netip.Addr]bool // those of them that are on its links
 	passing  map[netip.Addr]bool // as in place
 	linked   map[netip.Addr]bool // the companion was read to guard these
 	guarded  map[netip.Addr]bool // it is to guard these
@@ -76,6 +77,7 @@ func (b *Backend) load(ctx context.Context) (*state, error) {
 	for k, v := range all {
 		if v.flags&flagOurs == 0 {
 			s.foreign[k] = v
+			s.byMark[k.mark] = true
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -94,7 +96,8 @@ func (b *Backend) load(ctx context.Context) (*state, error) {
 	if s.bound, s.own, err = b.links.list(); err != nil {
 		return nil, err
 	}
-	s.guarded = maps.Clone(s.bound)
+	s.onLinks, s.guarded = maps.Clone(s.own), maps.Clone(s.bound)
+	maps.DeleteFunc(s.guarded, func(a netip.Addr, _ bool) bool { return s.own[a] })
 	return s, nil
 }
 
@@ -106,6 +109,7 @@ func (b *Backend) membersOf(k serverKey) ([]member, error) {
 	members := make([]member, len(list))
 	for i, m := range list {
 		members[i] = m.member
+		members[i].spoiled = m.foreign
 	}
 	slices.SortFunc(members, func(a, b member) int { return a.addr.Compare(b.addr) })
 	return members, nil

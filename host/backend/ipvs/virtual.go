@@ -79,6 +79,8 @@ type member struct {
 	addr      netip.AddrPort
 	weight    uint16
 	lingering bool
+	// spoiled: somebody has changed it in another way, to another kind of forwarding or with thresholds.
+	spoiled bool
 }
 
 // memberState is a member with its connections.
