@@ -180,17 +180,35 @@ func (v ipvs) remove(ctx context.Context) error {
 // ipsets are what the iptables rules of the IPVS mode look addresses up in.
 type ipsets struct{}
 
+// From linux/netfilter/ipset/ip_set.h.
+const (
+	ipsetList         = 7 // IPSET_CMD_LIST
+	ipsetAttrProtocol = 1
+	ipsetAttrName     = 2
+	ipsetAttrFlags    = 6
+	ipsetNamesOnly    = 1 << 1 // IPSET_FLAG_LIST_SETNAME
+	ipsetProtocol     = 6
+)
+
+// list asks for names: sets can have as many entries as the cluster has endpoints.
 func (ipsets) list() (names []string, err error) {
-	all, err := netlink.IpsetListAll()
+	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_IPSET<<8|ipsetList, unix.NLM_F_DUMP)
+	req.AddData(&nl.Nfgenmsg{Version: unix.NFNETLINK_V0})
+	req.AddData(nl.NewRtAttr(ipsetAttrProtocol, []byte{ipsetProtocol}))
+	req.AddData(nl.NewRtAttr(ipsetAttrFlags|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, ipsetNamesOnly)))
+	messages, err := req.Execute(unix.NETLINK_NETFILTER, 0)
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
 		return nil, nil // not in this kernel
 	case err != nil:
 		return nil, fmt.Errorf("kube-proxy's leftovers: list ipsets: %w", err)
 	}
-	for _, s := range all {
-		if isSet(s.SetName) && !slices.Contains(names, s.SetName) {
-			names = append(names, s.SetName)
+	for _, m := range messages {
+		if len(m) < nl.SizeofNfgenmsg {
+			continue
+		}
+		if name := text(attrs(m[nl.SizeofNfgenmsg:])[ipsetAttrName]); isSet(name) && !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
 	return names, nil

@@ -98,11 +98,13 @@ func isChain(table, name string) bool {
 		slices.ContainsFunc(chainPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// isSet tells the same of an ipset; those of IPv6 have a 6 after KUBE-.
+// maxSetName is how long the name of an ipset can be.
+const maxSetName = 31
+
+// isSet tells the same of an ipset; those of IPv6 have a 6 after KUBE-, and may be cut off.
 func isSet(name string) bool {
-	rest, ok := strings.CutPrefix(name, "KUBE-6-")
-	if ok {
-		name = "KUBE-" + rest
-	}
-	return slices.Contains(setNames, name)
+	return slices.ContainsFunc(setNames, func(own string) bool {
+		six := strings.Replace(own, "KUBE-", "KUBE-6-", 1)
+		return name == own || name == six[:min(len(six), maxSetName)]
+	})
 }

@@ -367,7 +367,8 @@ func TestNamesThatAreAndAreNotItsOwn(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]bool{
-		"KUBE-CLUSTER-IP": true, "KUBE-6-CLUSTER-IP": true, "KUBE-DST-ABC": false, "KUBE-SRC-ABC": false, "mine": false,
+		"KUBE-CLUSTER-IP": true, "KUBE-6-CLUSTER-IP": true, "KUBE-6-LOAD-BALANCER-SOURCE-CID": true,
+		"KUBE-6-NODE-PORT-LOCAL-SCTP-HAS": true, "KUBE-6-LOAD-BALANCER-SOURCE-CIDR": false, "KUBE-LOAD-BALANCER-SOURCE-CID": false, "KUBE-DST-ABC": false, "KUBE-SRC-ABC": false, "mine": false,
 	} {
 		if got := isSet(name); got != want {
 			t.Errorf("ipset %s: %v", name, got)
