@@ -94,3 +94,24 @@ func TestOthersDoNotWaitForAFrontendThatIsStuck(t *testing.T) {
 		}
 	})
 }
+
+func TestABackendWithFrontendsThatAreStuckMayTakeThePlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fake.NewKernel(fake.Options{}))
+		b := &picky{}
+		r.observer = watching{picky: b}
+		r.run(fake.Open(r.kernel), nil, false)
+		t.Cleanup(r.end)
+		r.emit(svc(), eps(1), synced)
+		r.kernel = fake.NewKernel(fake.Options{})
+		b.Backend = fake.Open(r.kernel)
+		if _, err := r.engine.Swap(context.Background(), b); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Second)
+		r.holds("after the change", "1:1 forward")
+		if len(b.calls) < 3 || !b.held || b.stuck != 1 {
+			t.Errorf("%v, held %v, stuck %d", b.calls, b.held, b.stuck)
+		}
+	})
+}

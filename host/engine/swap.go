@@ -35,8 +35,9 @@ func (e *Engine) Swap(ctx context.Context, to Backend) (from Backend, err error)
 
 func (e *Engine) swap(ctx context.Context, s *swap) {
 	var report Report
+	var stuck *Stuck
 	if e.applied { // else nothing has been programmed, and the first step does it
-		if report, s.err = s.to.Apply(ctx, e.Planner.Current(), nil); s.err != nil {
+		if report, s.err = s.to.Apply(ctx, e.Planner.Current(), nil); s.err != nil && !errors.As(s.err, &stuck) {
 			s.err = fmt.Errorf("programming the other data plane: %w", s.err)
 			e.whole = true
 			return
@@ -45,6 +46,10 @@ func (e *Engine) swap(ctx context.Context, s *swap) {
 	s.from, e.Backend = e.Backend, s.to
 	e.whole, e.stuck, e.said = !e.applied, 0, ""
 	e.retry, e.retryAt, e.againAt = 0, time.Time{}, time.Time{}
+	if stuck != nil {
+		s.err, e.stuck = nil, stuck.Frontends
+		e.failed(ctx, "some frontends cannot be programmed; the others are", stuck)
+	}
 	if report.Again > 0 {
 		e.againAt = time.Now().Add(report.Again)
 	}

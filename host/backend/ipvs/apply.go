@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/engine"
@@ -67,10 +68,10 @@ func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) err
 	each(jobs, b.membersIn)
 	each(jobs, b.bind)
 	if b.now.replaces && b.declined < patience {
-		// The tables from before forward what is missing here. They stay, unless it goes on.
-		if err := failures(jobs); err != nil {
+		// The tables from before forward what would be missing. They stay, unless it goes on.
+		if slices.ContainsFunc(jobs, func(j *job) bool { return j.stays }) {
 			b.declined++
-			return err
+			return failures(jobs)
 		}
 	}
 	companion := b.frontends(ctx, next, d, jobs)
