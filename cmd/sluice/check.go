@@ -22,6 +22,7 @@ import (
 
 const (
 	groupKernel        = "kernel"
+	groupIPVS          = "IPVS"
 	groupConfiguration = "configuration"
 )
 
@@ -69,12 +70,18 @@ not work without.`,
 
 func findings(ctx context.Context, cfg *config.Config) []probe.Finding {
 	h := thisHost()
+	own := h.Wanted(groupIPVS, "sluice run --init-only with full rights on the host", ipvsSettings(cfg))
+	// In mode ipvs one of them is no longer another's to make.
+	others := slices.DeleteFunc(h.Sysctls(), func(f probe.Finding) bool {
+		return slices.ContainsFunc(own, func(o probe.Finding) bool { return o.Name == f.Name })
+	})
 	return slices.Concat(
 		h.Capabilities(cfg.OOMScoreAdj),
 		kernelFindings(nftables.Probe(ctx)),
 		ipvsFindings(ctx, cfg),
+		own,
 		h.Conntrack(probe.Conntrack(cfg.Conntrack), probe.ConntrackEntries),
-		h.Sysctls(),
+		others,
 		configFindings(cfg, hostLinks()),
 	)
 }

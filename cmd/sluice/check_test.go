@@ -54,6 +54,30 @@ func TestAMissingFeatureIsToldWithWhatItCosts(t *testing.T) {
 	}
 }
 
+func TestInModeIPVSItsSettingsAreSluicesToMake(t *testing.T) {
+	names := func(cfg *config.Config) map[string]string {
+		out := map[string]string{}
+		for _, f := range findings(t.Context(), cfg) {
+			if before, twice := out[f.Name]; twice && f.Group != before {
+				t.Errorf("%s is in group %s and in %s", f.Name, before, f.Group)
+			}
+			out[f.Name] = f.Group
+		}
+		return out
+	}
+	cfg := config.Default()
+	if got := names(cfg); got["net.ipv4.ip_forward"] != "sysctls" || got["net.ipv4.vs.conntrack"] != "" {
+		t.Errorf("mode %s: %v", cfg.Mode, got)
+	}
+	cfg.Mode, cfg.IPVS.StrictARP = config.ModeIPVS, true
+	got := names(cfg)
+	for _, name := range []string{"net.ipv4.ip_forward", "net.ipv4.vs.expire_nodest_conn", "net.ipv4.conf.all.arp_ignore"} {
+		if got[name] != groupIPVS {
+			t.Errorf("%s is in group %q: %v", name, got[name], got)
+		}
+	}
+}
+
 func TestWithoutRightsTheKernelIsUnknown(t *testing.T) {
 	denied := fmt.Errorf("nftables: %w", unix.EPERM)
 	for name, found := range map[string][]probe.Finding{

@@ -185,6 +185,17 @@ func ipvsFindings(ctx context.Context, cfg *config.Config) []probe.Finding {
 	return out
 }
 
+// ipvsSettings are the settings that mode ipvs makes.
+func ipvsSettings(cfg *config.Config) (out []probe.Setting) {
+	if cfg.Mode != config.ModeIPVS {
+		return nil
+	}
+	for _, s := range ipvs.Settings(ipvsOptions(cfg, slog.Default())) {
+		out = append(out, probe.Setting{Name: s.Name, Want: s.Want, Costs: s.Costs})
+	}
+	return out
+}
+
 // localAddrs are the addresses on this host's links, but for those that mode ipvs has put on one of them.
 func localAddrs(link string) ([]netip.Addr, error) {
 	vips, err := ipvs.Bound(link)

@@ -142,9 +142,15 @@ func (h Host) Conntrack(c Conntrack, entries func() (int, error)) []Finding {
 	default:
 		netlink.Found = fmt.Sprintf("%d connections", n)
 	}
-	out := []Finding{netlink}
-	for _, s := range h.Settings(c) {
-		f := Finding{Group: groupConntrack, Name: s.Name, State: OK}
+	const remedy = "sluice run --init-only with full rights on the host, or 0 in the configuration to leave it alone"
+	return append([]Finding{netlink}, h.Wanted(groupConntrack, remedy, h.Settings(c))...)
+}
+
+// Wanted tells of settings that sluice makes itself whether they are made, and if not whether it can.
+func (h Host) Wanted(group, remedy string, settings []Setting) []Finding {
+	var out []Finding
+	for _, s := range settings {
+		f := Finding{Group: group, Name: s.Name, State: OK}
 		is, good, err := h.look(s)
 		switch {
 		case err != nil:
@@ -157,7 +163,7 @@ func (h Host) Conntrack(c Conntrack, entries func() (int, error)) []Finding {
 			f.Found = fmt.Sprintf("%d; %d would be better, and cannot be set from here", is, s.Want)
 		default:
 			f.State, f.Found, f.Costs = Warning, fmt.Sprintf("%d, and %d is wanted but cannot be set from here", is, s.Want), s.Costs
-			f.Remedy = "sluice run --init-only with full rights on the host, or 0 in the configuration to leave it alone"
+			f.Remedy = remedy
 		}
 		out = append(out, f)
 	}
