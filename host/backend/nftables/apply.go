@@ -28,16 +28,16 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (en
 		}
 		if err == nil {
 			b.trusted = false // until it is through
-			write := func() error { return b.write(next, d, whole) }
-			if b.tables[0].replace || b.tables[1].replace {
-				err = b.unheard(ctx, write)
-			} else {
-				err = write()
+			if whole {
+				err = b.handOver(next)
+			}
+			if err == nil {
+				err = b.write(b.tables[:], next, d, whole)
 			}
 		}
 		if errors.Is(err, errNoIPv6) {
 			if err = b.adopt(ctx); err == nil {
-				err = b.write(next, nil, true)
+				err = b.write(b.tables[:], next, nil, true)
 			}
 		}
 		if err == nil {
@@ -72,22 +72,22 @@ func (b *Backend) adopt(ctx context.Context) error {
 		return nil
 	})
 	b.clients.adopted = true
-	b.adoptGuards()
+	b.adoptGuards(b.tables[:]...)
 	for i, t := range b.tables {
 		if err == nil && foreign[i] != nil {
-			b.log.Warn("replacing a table that is not of this version", "table", t.label(), "reason", foreign[i])
+			b.log.Warn("replacing a table", "table", t.label(), "reason", foreign[i])
 		}
 	}
 	return err
 }
 
-// write sends what differs between the mirror and next: everything, or only what d names.
-func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
+// write sends what differs between the mirror of some tables and next: everything, or only what d names.
+func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, whole bool) error {
 	txs := map[model.Family]*tx{}
-	for _, t := range b.tables {
+	for _, t := range tables {
 		t.large = len(next.Frontends) >= many
-		x := &tx{t: t, whole: t.replace}
-		x.limit, x.enough = b.bounds(t)
+		x := &tx{t: t}
+		x.limit, x.enough = b.bounds()
 		txs[t.family] = x
 		if !whole && d.Global == nil || t.absent && !needs(next, t.family) {
 			continue
@@ -97,14 +97,18 @@ func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
 		}
 		t.changeGlobals(x, lowerGlobal(&next.Global, t.family))
 	}
-	if err := b.commitBase(txs, next); err != nil {
+	if err := b.commitBase(tables, txs, next); err != nil {
 		return err
 	}
 	caps := b.Caps()
 	// A frontend that cannot be written stays as it is, and the others are not kept waiting.
 	var bad []error
 	each := func(k plan.Key, f *plan.Frontend) error {
-		err := b.writeFrontend(txs[k.Family()], k, f, caps)
+		x := txs[k.Family()]
+		if x == nil {
+			return nil
+		}
+		err := b.writeFrontend(x, k, f, caps)
 		var e errFrontend
 		if errors.As(err, &e) {
 			bad = append(bad, err)
@@ -131,7 +135,7 @@ func (b *Backend) write(next *plan.Plan, d *plan.Delta, whole bool) error {
 			}
 		}
 	}
-	for _, t := range b.tables {
+	for _, t := range tables {
 		t.uncounted = false
 		if t.settleOwners(txs[t.family]) {
 			b.clients.check = true
@@ -148,15 +152,8 @@ type errFrontend struct{ error }
 
 func (e errFrontend) Unwrap() error { return e.error }
 
-// bounds are how large a transaction for a table may get, and from when on it is committed. A table that is replaced
-// needs one for everything: in a second one its frontends would come too late.
-func (b *Backend) bounds(t *table) (limit, soft int) {
-	if t.replace {
-		// Should it fail, what is granted is what was before.
-		_ = b.conn.grow(maxSendBuffer)
-		limit = max(b.conn.sent-structureRoom, structureRoom)
-		return limit, limit
-	}
+// bounds are how large a transaction may get, and from when on it is committed.
+func (b *Backend) bounds() (limit, soft int) {
 	limit = max(min(b.conn.sent, defaultSendBuffer)-structureRoom, structureRoom/4)
 	return limit, min(limit, enough)
 }
@@ -164,14 +161,12 @@ func (b *Backend) bounds(t *table) (limit, soft int) {
 // errNoIPv6 is about a kernel without IPv6 and a plan that does not need it.
 var errNoIPv6 = errors.New("the kernel has no nf_tables for IPv6")
 
-// commitBase commits the global parts, both families' in one transaction, and the rules: so transactions full of
-// elements need not have room for them. A table that is replaced is left for one with everything.
-func (b *Backend) commitBase(txs map[model.Family]*tx, next *plan.Plan) error {
+// commitBase commits the global parts, all families' in one transaction, and the rules: so transactions full of
+// elements need not have room for them.
+func (b *Backend) commitBase(tables []*table, txs map[model.Family]*tx, next *plan.Plan) error {
 	var list []*tx
-	for _, t := range b.tables {
-		if !t.replace {
-			list = append(list, txs[t.family])
-		}
+	for _, t := range tables {
+		list = append(list, txs[t.family])
 	}
 	err := commit(b.conn, list...)
 	unsupported := errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
@@ -239,7 +234,7 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.C
 	if want != nil && f.Affinity > 0 {
 		t.stick(want, now, f)
 	}
-	if x.bytes > 0 && !x.whole && max(now.slots(), want.slots()) > alone {
+	if x.bytes > 0 && max(now.slots(), want.slots()) > alone {
 		if err := x.commit(); err != nil {
 			return err
 		}
@@ -248,10 +243,6 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.C
 		return err
 	}
 	if x.ripe() {
-		if t.replace {
-			b.log.Warn("the socket buffer is too small to replace a table in one transaction: some frontends come later",
-				"table", t.label(), "bytes", x.limit)
-		}
 		return x.commit()
 	}
 	return nil

@@ -55,7 +55,6 @@ const (
 	// defaultSendBuffer bounds one that is about a single frontend, which is changed in one step where that can be: up
 	// to some 10,000 slots.
 	defaultSendBuffer = 1 << 20
-	maxSendBuffer     = 256 << 20
 	// structureRoom is kept free for the rules, which may have to be written in the same transaction.
 	structureRoom = 160 << 10
 )
@@ -129,7 +128,7 @@ func (b *Backend) Generation(context.Context) (uint32, error) {
 	return gen, nil
 }
 
-// Read decodes the kernel's state into a plan.
+// Read decodes the kernel's state into a plan: that of the tables that forward.
 func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
 	tables, err := b.read(ctx)
 	if err != nil {
@@ -142,7 +141,7 @@ func (b *Backend) read(ctx context.Context) (tables [2]*table, err error) {
 	err = b.steady(ctx, func() error {
 		for i, t := range b.tables {
 			tables[i] = b.newTable(t.family)
-			if foreign, err := tables[i].load(); err != nil {
+			if foreign, err := tables[i].loadForwarding(); err != nil {
 				return err
 			} else if foreign != nil {
 				return fmt.Errorf("nftables: read table %s: not one of this version: %w", t.label(), foreign)

@@ -49,7 +49,7 @@ func clusterFrontend(i, m, generation int) *plan.Frontend {
 	return f
 }
 
-var sizes = [][2]int{{1000, 10}, {5000, 10}, {10000, 10}, {10000, 50}}
+var sizes = [][2]int{{1000, 10}, {5000, 10}, {10000, 10}, {10000, 25}, {10000, 50}}
 
 func eachSize(b *testing.B, f func(b *testing.B, n, m int)) {
 	for _, s := range sizes {

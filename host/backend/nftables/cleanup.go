@@ -2,12 +2,14 @@ package nftables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/sluice-proxy/sluice/host/model"
 	"golang.org/x/sys/unix"
 )
 
-// Cleanup removes both tables, and nothing else, and names those that were there.
+// Cleanup removes the tables, and nothing else, and names those that were there.
 func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("nftables: clean up: %w", err)
@@ -17,25 +19,18 @@ func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 		return nil, fmt.Errorf("nftables: %w", hint(err))
 	}
 	defer conn.close()
-	for i, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
-		out := &batch{seq: &conn.seq}
-		out.mark(unix.NFNL_MSG_BATCH_BEGIN)
-		out.message(unix.NFT_MSG_DELTABLE, unix.NLM_F_ACK, family, "delete table", tableName)
-		out.str(unix.NFTA_TABLE_NAME, tableName)
-		out.end()
-		last := out.seqNow()
-		out.mark(unix.NFNL_MSG_BATCH_END)
-		failed, err := conn.transact(out.buf, last)
-		if err == nil && len(failed) > 0 {
-			switch failed[0].errno {
-			case unix.ENOENT, unix.EAFNOSUPPORT:
-				continue
+	for _, family := range []model.Family{model.IPv4, model.IPv6} {
+		t := newTable(family, conn)
+		for _, t.name = range []string{tableName, handoverName} {
+			out := newBatch(conn)
+			t.deleteTable(out, t.name)
+			switch err := out.commit(conn); {
+			case err == nil:
+				removed = append(removed, "nftables table "+t.label())
+			case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT):
+				return removed, err
 			}
 		}
-		if err != nil || len(failed) > 0 {
-			return removed, out.explain(failed, err)
-		}
-		removed = append(removed, "nftables table "+[]string{"ip ", "ip6 "}[i]+tableName)
 	}
 	return removed, nil
 }

@@ -17,7 +17,7 @@ import (
 // from others. A connection that is to be balanced passes on to the node itself, as it is or with a packet mark that
 // tells which pool it gets; what balances changes its destination in LOCAL_IN or LOCAL_OUT.
 //
-// It takes the same table names, so that changing from one mode to the other replaces the tables in one transaction.
+// It takes the same table names: changing from one mode to the other replaces the tables (handover.go).
 type Companion struct {
 	// Caps are the capabilities of whoever balances.
 	Caps plan.Caps

@@ -124,6 +124,25 @@ func TestTransactionsOfAStartAreBounded(t *testing.T) {
 	}
 }
 
+func TestTransactionsOfAReplacedTableAreBounded(t *testing.T) {
+	d := newBed(t, 0)
+	p := cluster(3000, 20)
+	d.does(p, nil)
+	d.damage()
+	w := &weighed{transport: d.b.conn.wire}
+	d.b.conn.wire = w
+	r := d.does(p, nil)
+	for _, n := range w.sizes {
+		if n > enough+structureRoom {
+			t.Errorf("a transaction of %d bytes", n)
+		}
+	}
+	if r.Elements < 2*3000*20 || r.Transactions != len(w.sizes) {
+		t.Errorf("%+v in %d transactions", r, len(w.sizes))
+	}
+	d.readsAs(p)
+}
+
 func TestTransactionsGetSmallerWhileTheKernelIsSlow(t *testing.T) {
 	d := newBed(t, 0)
 	slowly := 4 * time.Microsecond // a byte: what is to take 10 ms takes a second

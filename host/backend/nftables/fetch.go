@@ -130,7 +130,7 @@ func (f *fetcher) request(n int, take func([]byte) bool) error {
 	}
 	f.takes = append(f.takes, take)
 	f.m.begin(unix.NFT_MSG_GETSETELEM, 0, f.t.conn.seq, f.t.nfproto)
-	f.m.str(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
+	f.m.str(unix.NFTA_SET_ELEM_LIST_TABLE, f.t.name)
 	f.m.str(unix.NFTA_SET_ELEM_LIST_SET, f.s.name)
 	f.nest = f.m.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 	return nil

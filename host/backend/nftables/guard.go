@@ -39,12 +39,12 @@ func (b *Backend) guard(ctx context.Context, add, del []netip.Addr) error {
 		if b.tables[0].replace || b.tables[1].replace {
 			return nil
 		}
-		b.countGuards(add, -1) // again below, as many at a time as fit
+		countGuards(b.tables[:], add, -1) // again below, as many at a time as fit
 	}
 	b.trusted = false // until it is through; what was just read is not all that Apply reads
 	for _, t := range b.tables {
 		x := &tx{t: t}
-		x.limit, x.enough = b.bounds(t)
+		x.limit, x.enough = b.bounds()
 		t.linkRefs.settle(x) // what is left over; the new ones are not counted yet
 		change := func(list []netip.Addr, by int32) error {
 			for _, a := range list {
@@ -81,15 +81,15 @@ func (b *Backend) guard(ctx context.Context, add, del []netip.Addr) error {
 	return nil
 }
 
-// adoptGuards counts what Companion.Guarded gives, in tables that have just been read.
-func (b *Backend) adoptGuards() {
+// adoptGuards counts what Companion.Guarded gives, in tables that have just been read, or are to be made.
+func (b *Backend) adoptGuards(tables ...*table) {
 	if b.companion != nil {
-		b.countGuards(slices.Collect(maps.Keys(b.companion.Guarded())), 1)
+		countGuards(tables, slices.Collect(maps.Keys(b.companion.Guarded())), 1)
 	}
 }
 
-func (b *Backend) countGuards(list []netip.Addr, by int32) {
-	for _, t := range b.tables {
+func countGuards(tables []*table, list []netip.Addr, by int32) {
+	for _, t := range tables {
 		for _, a := range list {
 			if model.FamilyOf(a) == t.family {
 				t.linkRefs.change(&tx{t: t}, a, by)

@@ -12,30 +12,63 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errShape is why a table under our name is replaced.
+// errShape is why a table under one of our names is replaced.
 type errShape struct{ why string }
 
 func (e errShape) Error() string { return e.why }
 
-// load reads what the kernel has of the table. A table that is not of this version's shape leaves it empty, with
-// replace set and the reason returned.
+// load reads what the kernel has of the table. One that is not of this version's shape leaves it empty, with replace
+// set and the reason returned; so does one that a handover has not got to its end.
 func (t *table) load() (foreign error, err error) {
 	t.reset(t.family)
-	if err := t.loadAll(); err != nil {
-		var shape errShape
-		if !errors.As(err, &shape) {
+	t.replace = false
+	if t.ours, t.other, err = t.survey(); err != nil {
+		return nil, err
+	}
+	if t.ours.there {
+		if foreign, err = t.loadAs(tableName, &t.ours); err != nil {
 			return nil, err
 		}
-		t.reset(t.family)
-		t.replace = true
-		return shape, nil
 	}
-	return nil, nil
+	if foreign == nil && !t.other.there {
+		return nil, nil
+	}
+	for _, s := range []*standing{&t.ours, &t.other} {
+		if err := t.findHooks(s); err != nil {
+			return nil, err
+		}
+	}
+	if !t.ours.there && t.other.forwards() {
+		foreign = errShape{"it was about to be replaced"}
+	}
+	t.replace = foreign != nil
+	return foreign, nil
 }
 
-func (t *table) loadAll() error {
-	if err := t.loadTable(); err != nil || !t.present {
-		return err
+// loadForwarding reads the table that forwards. While one replaces the other that is the one under handoverName.
+func (t *table) loadForwarding() (foreign error, err error) {
+	if foreign, err = t.load(); err != nil || foreign == nil || !t.other.forwards() {
+		return foreign, err
+	}
+	return t.loadAs(handoverName, &t.other)
+}
+
+// loadAs reads the table under a name. One that is not of this version's shape leaves the mirror empty.
+func (t *table) loadAs(name string, s *standing) (foreign error, err error) {
+	t.name = name
+	if err = t.loadAll(s); err == nil {
+		return nil, nil
+	}
+	var shape errShape
+	if t.reset(t.family); errors.As(err, &shape) {
+		return shape, nil
+	}
+	return nil, err
+}
+
+func (t *table) loadAll(s *standing) error {
+	if t.present = true; s.comment != t.comment() {
+		return errShape{fmt.Sprintf("its comment is %q, not %q", s.comment, t.comment())}
 	}
 	if err := t.loadSets(); err != nil {
 		return err
@@ -84,7 +117,7 @@ func (t *table) request(kind uint16, typ uint16, more func(*messages)) []byte {
 	t.conn.seq++
 	m.begin(kind, unix.NLM_F_DUMP, t.conn.seq, t.nfproto)
 	if typ != 0 {
-		m.str(typ, tableName)
+		m.str(typ, t.name)
 	}
 	if more != nil {
 		more(&m)
@@ -93,21 +126,49 @@ func (t *table) request(kind uint16, typ uint16, more func(*messages)) []byte {
 	return m.buf
 }
 
-func (t *table) loadTable() error {
-	comment := ""
-	err := t.conn.dump(t.request(unix.NFT_MSG_GETTABLE, 0, nil), func(b []byte) {
-		if b[0] == t.nfproto && text(attr(b[4:], unix.NFTA_TABLE_NAME)) == tableName {
-			t.present = true
-			comment = commentOf(attr(b[4:], nftaTableUserdata))
+// standing is what there is under one of the two names.
+type standing struct {
+	name    string
+	there   bool
+	comment string
+	hooks   []string // its base chains
+}
+
+// forwards tells whether packets pass the table.
+func (s *standing) forwards() bool { return len(s.hooks) > 0 }
+
+// survey finds out what there is, but for base chains.
+func (t *table) survey() (ours, other standing, err error) {
+	ours.name, other.name = tableName, handoverName
+	err = t.conn.dump(t.request(unix.NFT_MSG_GETTABLE, 0, nil), func(b []byte) {
+		for _, s := range []*standing{&ours, &other} {
+			if b[0] == t.nfproto && text(attr(b[4:], unix.NFTA_TABLE_NAME)) == s.name {
+				s.there, s.comment = true, commentOf(attr(b[4:], nftaTableUserdata))
+			}
 		}
 	})
-	switch {
-	case err == nil && t.present && comment != t.comment():
-		return errShape{fmt.Sprintf("its comment is %q, not %q", comment, t.comment())}
-	case err == unix.EAFNOSUPPORT || err == unix.EOPNOTSUPP || err == unix.ENOENT:
+	if err == unix.EAFNOSUPPORT || err == unix.EOPNOTSUPP || err == unix.ENOENT {
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("nftables: list tables: %w", hint(err))
+	}
+	return ours, other, err
+}
+
+func (t *table) findHooks(s *standing) error {
+	if s.hooks = nil; !s.there {
 		return nil
-	case err != nil:
-		return fmt.Errorf("nftables: list tables: %w", hint(err))
+	}
+	t.name = s.name
+	err := t.conn.dump(t.request(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_TABLE, nil), func(b []byte) {
+		b = b[4:]
+		if text(attr(b, unix.NFTA_CHAIN_TABLE)) == s.name && attr(b, unix.NFTA_CHAIN_HOOK) != nil {
+			s.hooks = append(s.hooks, text(attr(b, unix.NFTA_CHAIN_NAME)))
+		}
+	})
+	if t.name = tableName; err != nil {
+		return fmt.Errorf("nftables: list chains: %w", hint(err))
 	}
 	return nil
 }
@@ -116,7 +177,7 @@ func (t *table) loadSets() error {
 	var shape error
 	err := t.conn.dump(t.request(unix.NFT_MSG_GETSET, unix.NFTA_SET_TABLE, nil), func(b []byte) {
 		b = b[4:]
-		if text(attr(b, unix.NFTA_SET_TABLE)) != tableName {
+		if text(attr(b, unix.NFTA_SET_TABLE)) != t.name {
 			return
 		}
 		name := text(attr(b, unix.NFTA_SET_NAME))
@@ -237,16 +298,14 @@ func decodeElement(b []byte) (e element) {
 }
 
 // count asks for the number of elements; kernels before 6.16 do not tell.
-func (t *table) count(s *set) (n int, ok bool, err error) { return t.countIn(tableName, s) }
-
-func (t *table) countIn(table string, s *set) (n int, ok bool, err error) {
+func (t *table) count(s *set) (n int, ok bool, err error) {
 	if s.flags&unix.NFT_SET_INTERVAL != 0 {
 		return 0, false, nil // counted by ends or by ranges, depending on the kind
 	}
 	var m messages
 	t.conn.seq++
 	m.begin(unix.NFT_MSG_GETSET, unix.NLM_F_ACK, t.conn.seq, t.nfproto)
-	m.str(unix.NFTA_SET_TABLE, table)
+	m.str(unix.NFTA_SET_TABLE, t.name)
 	m.str(unix.NFTA_SET_NAME, s.name)
 	m.end()
 	err = t.conn.dump(m.buf, func(b []byte) {

@@ -239,7 +239,7 @@ func (t *table) loadRules() error {
 	if err != nil {
 		return err
 	}
-	want := t.ruleset(t.mark)
+	want := t.wanted()
 	for _, c := range want {
 		var all []byte
 		rules, ok := have[c.name]
@@ -271,7 +271,7 @@ func (t *table) loadRules() error {
 func (t *table) dumpRules() (map[string][]string, error) {
 	have := map[string][]string{}
 	err := t.conn.dump(t.request(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_TABLE, nil), func(b []byte) {
-		if text(attr(b[4:], unix.NFTA_CHAIN_TABLE)) == tableName {
+		if text(attr(b[4:], unix.NFTA_CHAIN_TABLE)) == t.name {
 			have[text(attr(b[4:], unix.NFTA_CHAIN_NAME))] = nil
 		}
 	})
@@ -279,7 +279,7 @@ func (t *table) dumpRules() (map[string][]string, error) {
 		return nil, fmt.Errorf("nftables: list chains: %w", hint(err))
 	}
 	err = t.conn.dump(t.request(unix.NFT_MSG_GETRULE, unix.NFTA_RULE_TABLE, nil), func(b []byte) {
-		if b = b[4:]; text(attr(b, unix.NFTA_RULE_TABLE)) == tableName {
+		if b = b[4:]; text(attr(b, unix.NFTA_RULE_TABLE)) == t.name {
 			c := text(attr(b, unix.NFTA_RULE_CHAIN))
 			have[c] = append(have[c], fingerprint(attr(b, unix.NFTA_RULE_EXPRESSIONS)))
 		}

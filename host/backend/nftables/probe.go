@@ -1,9 +1,7 @@
 package nftables
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -119,14 +117,14 @@ func (p *prober) prerouting(rules ...*writer) {
 	p.add(p.rules.hook("prerouting", unix.NF_INET_PRE_ROUTING, -100, rules...))
 }
 
-// probeName takes the place of tableName, which may be in use here; it is as long, so that nothing moves.
-const probeName = "probes"
+// probeName takes the place of tableName, which may be in use here.
+const probeName = "sluice-probe"
 
 // run tries one feature; with commit for good, and then takes it away.
 func (t *trial) run(conn *socket, commit bool) error {
 	p := newProber(t.family, conn)
-	p.b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p.nfproto, "create table", tableName)
-	p.b.str(unix.NFTA_TABLE_NAME, tableName)
+	p.b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p.nfproto, "create table", p.name)
+	p.b.str(unix.NFTA_TABLE_NAME, p.name)
 	p.b.end()
 	if t.build != nil {
 		t.build(p)
@@ -135,7 +133,7 @@ func (t *trial) run(conn *socket, commit bool) error {
 		return p.err
 	}
 	if !commit {
-		p.delete("no-such-" + tableName)
+		p.delete("no-such-" + p.name)
 		return p.send(true)
 	}
 	if err := p.send(false); err != nil {
@@ -147,31 +145,22 @@ func (t *trial) run(conn *socket, commit bool) error {
 	}
 	// Not in the same transaction: the kernel would not look at the rules of a table that goes with it.
 	p = newProber(t.family, conn)
-	p.delete(tableName)
+	p.delete(p.name)
 	return errors.Join(found, p.send(false))
 }
 
 func newProber(f model.Family, conn *socket) *prober {
 	t := newTable(f, conn)
-	b := &batch{seq: &conn.seq}
-	b.mark(unix.NFNL_MSG_BATCH_BEGIN)
-	return &prober{table: t, rules: ruleWriter{t.schema, 1 << 14}, b: b}
+	t.name = probeName
+	return &prober{table: t, rules: ruleWriter{t.schema, 1 << 14}, b: newBatch(conn)}
 }
 
-func (p *prober) delete(table string) {
-	p.b.message(unix.NFT_MSG_DELTABLE, 0, p.nfproto, "delete table", table)
-	p.b.str(unix.NFTA_TABLE_NAME, table)
-	p.b.end()
-}
+func (p *prober) delete(table string) { p.deleteTable(p.b, table) }
 
 // send sends the transaction. When it is doomed, its last message fails, so that the kernel takes all of it back.
 func (p *prober) send(doomed bool) error {
-	last := p.b.seqNow()
-	flags := p.b.buf[p.b.start+6:]
-	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
-	p.b.mark(unix.NFNL_MSG_BATCH_END)
-	text := bytes.ReplaceAll(p.b.buf, []byte(tableName+"\x00"), []byte(probeName+"\x00"))
-	failed, err := p.conn.transact(text, last)
+	last := p.b.close()
+	failed, err := p.conn.transact(p.b.buf, last)
 	switch {
 	case err != nil:
 	case doomed && len(failed) == 0:
@@ -213,7 +202,7 @@ func countingTrial() trial {
 		family:  model.IPv4,
 		build:   func(p *prober) { p.set(frontends(p)) },
 		look: func(p *prober) error {
-			n, ok, err := p.countIn(probeName, frontends(p))
+			n, ok, err := p.count(frontends(p))
 			switch {
 			case err != nil:
 				return err

@@ -14,7 +14,12 @@ import (
 // version is raised whenever the meaning of the sets or the rules changes; a table of another version is replaced.
 const version = 2
 
-const tableName = "sluice"
+// tableName is the name of both families' tables. A table that takes the place of another is filled under handoverName
+// first; see handover.
+const (
+	tableName    = "sluice"
+	handoverName = "sluice-handover"
+)
 
 // tableComment is what tells our own tables; nft prints it.
 var tableComment = "managed by sluice, ruleset version " + strconv.Itoa(version)

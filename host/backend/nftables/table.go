@@ -3,6 +3,7 @@ package nftables
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -12,6 +13,7 @@ import (
 // table is one of the two tables: what the kernel holds of it, as far as is known.
 type table struct {
 	*schema
+	name    string // tableName, but while it is filled under handoverName
 	conn    *socket
 	nfproto byte
 	forget  uint16 // the message that deletes clients
@@ -19,7 +21,9 @@ type table struct {
 
 	present     bool // there is a table of this version
 	large       bool // the plan has many frontends
-	replace     bool // there is another one under our name, to go in the same transaction in which ours comes
+	hooked      bool // it has its base chains, or is to have them: without them no packet passes
+	replace     bool // there are others under our names; see handover
+	ours, other standing
 	absent      bool // the kernel cannot have one
 	restructure bool // sets are to be made or rules to be written again
 	made        []*set
@@ -51,7 +55,8 @@ func (t *table) reset(f model.Family) {
 		c = t.companion
 	}
 	t.schema = newSchema(f, c)
-	t.present, t.replace, t.restructure, t.made = false, false, false, nil
+	t.name, t.hooked = tableName, true
+	t.present, t.restructure, t.made = false, false, nil
 	t.chains, t.mark = map[string]string{}, 0
 	t.frontends, t.globals = map[plan.Key]*held{}, globals{}
 	t.owners = owners{byName: map[model.PortName]*owner{}, byID: map[uint32]*owner{}}
@@ -100,14 +105,9 @@ func (t *table) create() {
 
 // structure writes the messages that make new sets and bring the rules to what belongs to the sets that there are.
 func (t *table) structure(b *batch) error {
-	if t.replace {
-		b.message(unix.NFT_MSG_DELTABLE, 0, t.nfproto, "delete the table of another version,", t.label())
-		b.str(unix.NFTA_TABLE_NAME, tableName)
-		b.end()
-	}
 	if !t.present {
 		b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.nfproto, "create table", t.label())
-		b.str(unix.NFTA_TABLE_NAME, tableName)
+		b.str(unix.NFTA_TABLE_NAME, t.name)
 		b.u32(unix.NFTA_TABLE_FLAGS, 0)
 		b.bytes(nftaTableUserdata, tlv(nil, udTableComment, append([]byte(t.comment()), 0)))
 		b.end()
@@ -115,7 +115,7 @@ func (t *table) structure(b *batch) error {
 	for i, s := range t.made {
 		t.newSet(b, s, uint32(i+1))
 	}
-	chains := t.ruleset(t.mark)
+	chains := t.wanted()
 	for _, c := range chains {
 		if _, ok := t.chains[c.name]; !ok {
 			t.newChain(b, c)
@@ -126,20 +126,29 @@ func (t *table) structure(b *batch) error {
 			return err
 		}
 	}
-	t.present, t.replace, t.made = true, false, nil
+	t.present, t.made = true, nil
 	return nil
+}
+
+// wanted are the chains that the table is to have.
+func (t *table) wanted() []chain {
+	chains := t.ruleset(t.mark)
+	if !t.hooked {
+		chains = slices.DeleteFunc(chains, func(c chain) bool { return c.hook >= 0 })
+	}
+	return chains
 }
 
 func (t *table) label() string {
 	if t.family == model.IPv6 {
-		return "ip6 " + tableName
+		return "ip6 " + t.name
 	}
-	return "ip " + tableName
+	return "ip " + t.name
 }
 
 func (t *table) newSet(b *batch, s *set, id uint32) {
 	b.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.nfproto, "create set", s.name)
-	b.str(unix.NFTA_SET_TABLE, tableName)
+	b.str(unix.NFTA_SET_TABLE, t.name)
 	b.str(unix.NFTA_SET_NAME, s.name)
 	b.u32(unix.NFTA_SET_FLAGS, s.flags)
 	b.u32(unix.NFTA_SET_KEY_TYPE, typeOf(s.key))
@@ -173,7 +182,7 @@ func (t *table) newSet(b *batch, s *set, id uint32) {
 
 func (t *table) newChain(b *batch, c chain) {
 	b.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.nfproto, "create chain", c.name)
-	b.str(unix.NFTA_CHAIN_TABLE, tableName)
+	b.str(unix.NFTA_CHAIN_TABLE, t.name)
 	b.str(unix.NFTA_CHAIN_NAME, c.name)
 	if c.hook >= 0 {
 		at := b.open(unix.NFTA_CHAIN_HOOK)
@@ -209,13 +218,13 @@ func (t *table) writeRules(b *batch, c chain) error {
 	t.chains[c.name] = string(all)
 	if last != "" {
 		b.message(unix.NFT_MSG_DELRULE, 0, t.nfproto, "clear chain", c.name)
-		b.str(unix.NFTA_RULE_TABLE, tableName)
+		b.str(unix.NFTA_RULE_TABLE, t.name)
 		b.str(unix.NFTA_RULE_CHAIN, c.name)
 		b.end()
 	}
 	for _, e := range rules {
 		b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.nfproto, "add a rule to chain", c.name)
-		b.str(unix.NFTA_RULE_TABLE, tableName)
+		b.str(unix.NFTA_RULE_TABLE, t.name)
 		b.str(unix.NFTA_RULE_CHAIN, c.name)
 		at := b.open(unix.NFTA_RULE_EXPRESSIONS)
 		b.buf = append(b.buf, e...)

@@ -33,10 +33,9 @@ type list struct {
 type tx struct {
 	t       *table
 	touched []*set
-	bytes   int  // about what it will take
-	limit   int  // of that
-	enough  int  // from when on it is committed between frontends
-	whole   bool // it has to be one, however long it takes
+	bytes   int // about what it will take
+	limit   int // of that
+	enough  int // from when on it is committed between frontends
 	owner   string
 }
 
@@ -113,7 +112,7 @@ func appendValue(b []byte, typ uint16, v []byte) []byte {
 }
 
 // full tells whether nothing more fits.
-func (x *tx) full() bool { return x.bytes >= x.limit || !x.whole && x.t.conn.pace.full(x.bytes) }
+func (x *tx) full() bool { return x.bytes >= x.limit || x.t.conn.pace.full(x.bytes) }
 
 // ripe tells whether it is time to commit, with a frontend just complete.
 func (x *tx) ripe() bool { return x.bytes >= x.enough || x.full() }
@@ -124,27 +123,13 @@ func (x *tx) commit() error { return commit(x.t.conn, x) }
 
 // commit sends the transactions of several tables as one.
 func commit(c *socket, txs ...*tx) error {
-	out := &batch{messages: messages{buf: c.scratch[:0]}, seq: &c.seq}
-	out.mark(unix.NFNL_MSG_BATCH_BEGIN)
+	out := newBatch(c)
 	for _, x := range txs {
 		if err := x.write(out); err != nil {
 			return err
 		}
 	}
-	if out.count == 0 {
-		return nil
-	}
-	// The last message asks for an answer, so that a success is not just silence.
-	last := out.seqNow()
-	flags := out.buf[out.start+6:]
-	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
-	out.mark(unix.NFNL_MSG_BATCH_END)
-	c.scratch = out.buf
-	failed, err := c.transact(out.buf, last)
-	if err != nil || len(failed) > 0 {
-		return out.explain(failed, err)
-	}
-	return nil
+	return out.commit(c)
 }
 
 // write moves the transaction's messages into a batch.
@@ -188,6 +173,36 @@ type batch struct {
 	labels []label
 }
 
+func newBatch(c *socket) *batch {
+	b := &batch{messages: messages{buf: c.scratch[:0]}, seq: &c.seq}
+	b.mark(unix.NFNL_MSG_BATCH_BEGIN)
+	return b
+}
+
+// close ends the batch and gives the sequence of its last message, which asks for an answer, so that a success is not
+// just silence.
+func (b *batch) close() (last uint32) {
+	last = b.seqNow()
+	flags := b.buf[b.start+6:]
+	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
+	b.mark(unix.NFNL_MSG_BATCH_END)
+	return last
+}
+
+// commit sends the batch, unless it is empty.
+func (b *batch) commit(c *socket) error {
+	if b.count == 0 {
+		return nil
+	}
+	last := b.close()
+	c.scratch = b.buf
+	failed, err := c.transact(b.buf, last)
+	if err != nil || len(failed) > 0 {
+		return b.explain(failed, err)
+	}
+	return nil
+}
+
 type label struct {
 	seq        uint32
 	what, name string
@@ -219,7 +234,7 @@ func (b *batch) elements(t *table, s *set, p *pending, kind uint16, what string)
 		}
 		b.message(kind, flags, t.nfproto, what, s.name)
 		b.labels[len(b.labels)-1].list = l
-		b.str(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
+		b.str(unix.NFTA_SET_ELEM_LIST_TABLE, t.name)
 		b.str(unix.NFTA_SET_ELEM_LIST_SET, s.name)
 		at := b.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 		b.buf = append(b.buf, p.buf[p.start(i):l.end]...)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -141,49 +140,6 @@ func (l *listener) take(b []byte) {
 		}
 		b = b[min(align(size), len(b)):]
 	}
-}
-
-// member joins the group of notifications, or leaves it.
-func (l *listener) member(option int) error {
-	raw, err := l.file.SyscallConn()
-	if err == nil {
-		var serr error
-		err = raw.Control(func(fd uintptr) {
-			serr = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, option, unix.NFNLGRP_NFTABLES)
-		})
-		err = errors.Join(err, serr)
-	}
-	return err
-}
-
-// unheard runs f without listening. The kernel makes a notification of 4 KiB for each element of a transaction before
-// it sends them, and a table that is replaced is one transaction: hundreds of megabytes that nobody would look at.
-// Whether somebody else wrote meanwhile is told by the generation.
-func (b *Backend) unheard(ctx context.Context, f func() error) error {
-	l := b.listener
-	if l == nil {
-		return f()
-	}
-	before, err := b.Generation(ctx)
-	if err != nil {
-		return err
-	}
-	own, heard := b.conn.own, b.heard.Load()
-	if err := l.member(unix.NETLINK_DROP_MEMBERSHIP); err != nil {
-		b.log.Debug("leaving the group of notifications", "err", err)
-	}
-	defer func() {
-		if err := l.member(unix.NETLINK_ADD_MEMBERSHIP); err != nil {
-			b.log.Warn("what others write to nf_tables is no longer heard", "err", err)
-		}
-		after, err := b.Generation(ctx)
-		others := int32(after - before - (b.conn.own - own) - (b.heard.Load() - heard))
-		if err == nil && others > 0 {
-			b.heard.Add(uint32(others))
-			l.heard(engine.Foreign{What: "something while a table was replaced", Count: 1})
-		}
-	}()
-	return f()
 }
 
 func (l *listener) note(what string) {
