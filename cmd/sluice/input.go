@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/wasm"
 )
@@ -101,6 +102,9 @@ func (in *inputFlags) planner(ctx context.Context) (_ *plan.Planner, closePlugin
 	if err != nil {
 		return nil, nil, err
 	}
+	if hint := in.hint(cfg, cluster); hint != "" {
+		fmt.Fprintf(os.Stderr, "sluice: warning: %s\n", hint)
+	}
 	for _, p := range problems {
 		fmt.Fprintf(os.Stderr, "sluice: %v\n", p)
 	}
@@ -130,6 +134,14 @@ func (in *inputFlags) planner(ctx context.Context) (_ *plan.Planner, closePlugin
 		fmt.Fprintf(os.Stderr, "sluice: warning: %s\n", w)
 	}
 	return planner, closePlugins, nil
+}
+
+// hint is for who asks an API server from a host that is no node of the cluster.
+func (in *inputFlags) hint(cfg *config.Config, cluster *model.Snapshot) string {
+	if in.source != "" || in.node != "" || cluster.Nodes[cfg.HostnameOverride] != nil {
+		return ""
+	}
+	return fmt.Sprintf("Node %s: not in the cluster: --node says for which Node, where this host is none of them", cfg.HostnameOverride)
 }
 
 // openPlugins starts the plugin host of a configuration, with nothing loaded yet.

@@ -36,7 +36,9 @@ func execute(ctx context.Context, args []string) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(os.Stderr, "sluice: %v\n", err)
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprintf(os.Stderr, "sluice: %s\n", strings.TrimSuffix(line, "\n"))
+	}
 	var usage usageError
 	if errors.As(err, &usage) || !understood {
 		fmt.Fprintf(os.Stderr, "See '%s --help'.\n", cmd.CommandPath())

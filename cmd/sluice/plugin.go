@@ -169,7 +169,11 @@ func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, memory uint
 	line("plugin", "%s", c.file)
 	line("revision", "%s (module, settings and ABI)", r.Revision[:16])
 	line("ABI version", "%d.%d", r.ABI>>16, r.ABI&0xffff)
-	line("needs", "%s", needsText(r.Needs))
+	unasked := ""
+	if r.ABI&0xffff == 0 {
+		unasked = " (whatever is built for ABI 1.0 is given these)"
+	}
+	line("needs", "%s%s", needsText(r.Needs), unasked)
 	line("imports", "%s", importsText(m.Imports))
 	line("size", "%d bytes, metered %d", m.Size, m.Metered)
 	line("functions", "%d, the largest %d bytes", m.Functions, m.Largest)

@@ -67,13 +67,17 @@ func (s *pluginSet) load(ctx context.Context, cfg *config.Config) (changed bool,
 			continue
 		}
 		module, digest, readErr := readModule(spec)
+		instances, reloaded := 0, false
 		for _, step := range steps {
 			want[step] = true
 			err := readErr
 			if err == nil {
-				var swapped bool
-				swapped, err = s.loadStep(ctx, spec, step, module, digest)
-				changed = changed || swapped
+				var swapped, again bool
+				swapped, again, err = s.loadStep(ctx, spec, step, module, digest)
+				if swapped {
+					instances++
+				}
+				reloaded = reloaded || again
 			}
 			if err == nil {
 				continue
@@ -82,6 +86,10 @@ func (s *pluginSet) load(ctx context.Context, cfg *config.Config) (changed bool,
 			if !slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }) {
 				errs = append(errs, err)
 			}
+		}
+		if instances > 0 { // one for each of its settings
+			changed = true
+			s.log.Info("plugin loaded", "plugin", spec.Name, "file", spec.File, "digest", digest, "settings", instances, "reloaded", reloaded)
 		}
 	}
 	s.mu.Lock()
@@ -111,17 +119,18 @@ func (s *pluginSet) closeRetired() {
 	}
 }
 
-func (s *pluginSet) loadStep(ctx context.Context, spec config.Plugin, step policy.Step, module []byte, digest string) (bool, error) {
+// loadStep loads a plugin with one of its settings, and tells whether there was an older revision of it.
+func (s *pluginSet) loadStep(ctx context.Context, spec config.Plugin, step policy.Step, module []byte, digest string) (swapped, again bool, _ error) {
 	s.mu.RLock()
 	old := s.loaded[step]
 	s.mu.RUnlock()
 	if old != nil && old.source == digest {
-		return false, nil
+		return false, false, nil
 	}
 	const pagesPerMiB = 16
 	p, err := s.host.LoadWith(ctx, spec.Name, module, []byte(step.Settings), uint32(spec.Limits.MemoryMiB*pagesPerMiB))
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	if p.Needs()&^abi.NeedNodes != 0 {
 		s.log.Warn("the plugin asks for what this sluice does not give: it will see none",
@@ -134,8 +143,7 @@ func (s *pluginSet) loadStep(ctx context.Context, spec config.Plugin, step polic
 		s.retired = append(s.retired, old)
 	}
 	s.mu.Unlock()
-	s.log.Info("plugin loaded", "plugin", spec.Name, "file", spec.File, "digest", digest, "reloaded", old != nil)
-	return true, nil
+	return true, old != nil, nil
 }
 
 // wantNodes tells of a Service whether a plugin of its policy needs the cluster's Nodes; nil when none does.

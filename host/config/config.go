@@ -103,6 +103,19 @@ var defaults string
 // Defaults is the configuration file that says nothing but the defaults, each with a comment.
 func Defaults() string { return defaults }
 
+// Each puts what an error is about before each of the errors that it joins, so that every line can stand alone.
+func Each(about string, err error) error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return fmt.Errorf("%s: %w", about, err)
+	}
+	var errs []error
+	for _, e := range joined.Unwrap() {
+		errs = append(errs, Each(about, e))
+	}
+	return errors.Join(errs...)
+}
+
 // maxFile bounds a configuration file.
 const maxFile = 8 << 20
 
@@ -114,7 +127,7 @@ func Load(path string) (*Config, error) {
 	}
 	c, err := Parse(b, filepath.Dir(path))
 	if err != nil {
-		return nil, fmt.Errorf("configuration %s: %w", path, err)
+		return nil, Each("configuration "+path, err)
 	}
 	return c, nil
 }

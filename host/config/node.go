@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -203,6 +204,17 @@ func (c *Config) PodSources() []netip.Prefix {
 		return c.ClusterCIDR
 	}
 	return nil
+}
+
+// Missing is what the configuration names and this host has not: another one may have it.
+func (c *Config) Missing() []string {
+	var out []string
+	if file := c.ClientConnection.Kubeconfig; file != "" {
+		if _, err := os.Stat(file); err != nil {
+			out = append(out, fmt.Sprintf("clientConnection.kubeconfig: %v: sluice run does not start without it", err))
+		}
+	}
+	return out
 }
 
 // Warnings are about what is allowed, and mostly not meant.
