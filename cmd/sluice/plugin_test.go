@@ -56,7 +56,7 @@ func TestPluginCheckSaysWhatAPluginCosts(t *testing.T) {
 		t.Fatalf("%v %s", err, stderr)
 	}
 	for _, want := range []string{
-		`ABI version +1\.0\n`, `needs +nothing beyond the request\n`, `imports +1 of sluice\n`, `size +\d+ bytes, metered \d+\n`,
+		`ABI version +1\.0\n`, `needs +Nodes and CPU of zones \(whatever is built for ABI 1\.0 is given these\)\n`, `imports +1 of sluice\n`, `size +\d+ bytes, metered \d+\n`,
 		`compile +\d+\.\d\d ms and \d+\.\d\d ms for metering; from the cache \d+\.\d\d ms\n`, `instantiate +\d+\.\d\d ms, fuel 0\n`,
 		`memory +512 KiB at first, \d+ KiB after calls\n`, `deterministic +yes`, `\n +1 +\d+ `, `\n +10 +\d+ `, `\n +100 +\d+ `, `\n +1000 +\d+ `,
 		`\n3 of 8 leaving +a change +0 0 0 1 1 1 1 1`,
