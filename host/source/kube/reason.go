@@ -12,7 +12,7 @@ import (
 )
 
 // maxReason bounds what is told of what a server says, bytes: proxies answer with whole pages.
-const maxReason = 240
+const maxReason = 320
 
 // reason is an error in one line: without the address, which is told beside it, and without the pages that some servers
 // answer with.
