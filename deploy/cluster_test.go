@@ -22,6 +22,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/kubelab"
 	"github.com/sluice-proxy/sluice/host/kubelab/binaries"
+	"github.com/sluice-proxy/sluice/host/need"
 )
 
 // cluster is a control plane in a node's network namespace, with two Nodes: n1 is that node, where the containers of
@@ -38,12 +39,7 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	tools, err := binaries.Find(binaries.Cluster()...)
-	if err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	need.OK(t, err)
 	c := &cluster{node: newNode(t, ""), tools: tools, work: t.TempDir(), runs: map[types.UID]*process{}}
 	c.Cluster, err = kubelab.Start(t.Context(), kubelab.Options{Host: c.lab.Node, Controllers: []string{"daemonset-controller", "job-controller"}})
 	if err != nil {

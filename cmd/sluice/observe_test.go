@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/netlab"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/source/dir"
 )
@@ -124,7 +125,7 @@ func TestAnAddressThatIsTakenIsTriedAgainUnlessThatIsFatal(t *testing.T) {
 	for _, hard := range []bool{false, true} {
 		cfg := config.Default()
 		cfg.MetricsBindAddress, cfg.HealthzBindAddress, cfg.BindAddressHardFail = squatter.Addr().String(), "", hard
-		log := &lockedText{}
+		log := &netlab.Log{}
 		o := observe(cfg, newPluginSet(nil, nil), slog.New(slog.NewTextHandler(log, nil)), nil)
 		fatal := make(chan error, 1)
 		stop := o.serve(t.Context(), func(err error) { fatal <- err })
@@ -145,21 +146,4 @@ func TestAnAddressThatIsTakenIsTriedAgainUnlessThatIsFatal(t *testing.T) {
 			}
 		}
 	}
-}
-
-type lockedText struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lockedText) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedText) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

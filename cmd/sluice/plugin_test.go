@@ -9,17 +9,14 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/host/need"
 )
 
 // assemble makes a module of text format.
 func assemble(t *testing.T, name, text string) string {
 	t.Helper()
-	if _, err := exec.LookPath("wat2wasm"); err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal("wat2wasm is missing: apt-get install wabt")
-		}
-		t.Skip("wat2wasm is missing: apt-get install wabt")
-	}
+	need.Program(t, "wat2wasm", "wabt")
 	out := filepath.Join(t.TempDir(), name+".wasm")
 	cmd := exec.Command("wat2wasm", "-", "-o", out)
 	cmd.Stdin = strings.NewReader(text)

@@ -12,24 +12,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/need"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
-
-// need skips a test whose tool is missing; in CI that is a failure.
-func need(t testing.TB, tool, pkg string) {
-	t.Helper()
-	if _, err := exec.LookPath(tool); err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatalf("%s is missing: apt-get install %s", tool, pkg)
-		}
-		t.Skipf("%s is missing: apt-get install %s", tool, pkg)
-	}
-}
 
 // wat assembles text format.
 func wat(t testing.TB, text string) []byte {
 	t.Helper()
-	need(t, "wat2wasm", "wabt")
+	need.Program(t, "wat2wasm", "wabt")
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "in.wat"), filepath.Join(dir, "out.wasm")
 	if err := os.WriteFile(in, []byte(text), 0o600); err != nil {
@@ -104,7 +94,7 @@ func checkGood(t testing.TB, p *Plugin, now int64) {
 }
 
 func TestHostileGuestsEndBoundedAndNamed(t *testing.T) {
-	need(t, "wat2wasm", "wabt")
+	need.Program(t, "wat2wasm", "wabt")
 	ctx := context.Background()
 	var logged bytes.Buffer
 	h, err := New(ctx, Options{Log: slog.New(slog.NewTextHandler(&logged, nil))})

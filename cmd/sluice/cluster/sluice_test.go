@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/need"
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
@@ -192,13 +193,7 @@ func (r *run) metrics() string {
 // monitor follows what anybody writes to the node's nftables.
 func (r *run) monitor() {
 	r.Helper()
-	if _, err := exec.LookPath("nft"); err != nil {
-		msg := "nft is missing: apt-get install nftables"
-		if os.Getenv("CI") != "" {
-			r.Fatal(msg)
-		}
-		r.Skip(msg)
-	}
+	need.Program(r, "nft", "nftables")
 	_, r.seen = r.startLogged("nft", "monitor")
 	r.eventually("nft monitor listens", func() error {
 		r.nft("add table ip heard", "delete table ip heard")

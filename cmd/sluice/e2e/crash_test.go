@@ -15,18 +15,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/need"
 )
 
 // program runs a program in the node's namespace.
 func (n *node) program(stdin string, args ...string) string {
 	n.Helper()
-	if _, err := exec.LookPath(args[0]); err != nil {
-		msg := args[0] + " is missing: apt-get install nftables iptables"
-		if os.Getenv("CI") != "" {
-			n.Fatal(msg)
-		}
-		n.Skip(msg)
-	}
+	need.Program(n, args[0], "nftables iptables")
 	out, err := n.lab.Node.Run(stdin, args...)
 	if err != nil {
 		n.Fatalf("%v: %v\n%s", args, err, out)

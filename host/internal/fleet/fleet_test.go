@@ -9,33 +9,22 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/kubelab/binaries"
+	"github.com/sluice-proxy/sluice/host/need"
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
-
-// missing is why nothing real can be run here.
-var missing error
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "-child" {
 		main()
 		return
 	}
-	if !netlab.Inside() {
-		if _, missing = binaries.Find(binaries.Cluster()...); missing != nil {
-			os.Exit(m.Run())
-		}
-	}
 	netlab.Main(m)
 }
 
 // TestAFleetIsMeasured runs all of it with a few agents: every figure is there, and they fit each other.
 func TestAFleetIsMeasured(t *testing.T) {
-	if missing != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal(missing)
-		}
-		t.Skip(missing)
-	}
+	_, err := binaries.Find(binaries.Cluster()...)
+	need.OK(t, err)
 	o := options{agents: 4, services: 50, endpoints: 5, spread: time.Second, rate: 10, lasting: time.Second, single: 3, idling: 200 * time.Millisecond}
 	r, err := o.measure(t.Context())
 	if err != nil {
@@ -99,9 +88,6 @@ func TestAnAgentThatEndsIsNoticed(t *testing.T) {
 
 func startFor(t *testing.T, dir string) (*child, error) {
 	t.Helper()
-	if missing != nil {
-		t.Skip(missing)
-	}
 	lab, err := netlab.New()
 	if err != nil {
 		return nil, err

@@ -26,7 +26,8 @@ type results struct {
 	Big     load // changes of a slice of perSlice endpoints
 	Single  gauge.Spread
 	Settled float64 // processors that the API server takes with all agents there and no change
-	Watches map[string]int
+	before  map[string]int // watches with no agent there
+	Watches map[string]int // the agents'
 	Conns   int
 	Restart restart
 }
@@ -76,6 +77,9 @@ func (o *options) measure(ctx context.Context) (*results, error) {
 		return nil, err
 	}
 	r.Before = s.server().Resident()
+	if r.before, err = crowd.Watches(ctx, s.cluster); err != nil {
+		return nil, err
+	}
 	for i, slice := range r.slices() {
 		if r.Bare[i], err = r.churn(ctx, s, nil, slice); err != nil {
 			return nil, err
@@ -119,10 +123,6 @@ func (r *results) unused(s *site) (float64, error) {
 
 // start starts all agents and measures until the last one has synced.
 func (r *results) start(ctx context.Context, s *site, name string, over time.Duration, watchList bool) (c *child, err error) {
-	before, err := crowd.Watches(ctx, s.cluster)
-	if err != nil {
-		return nil, err
-	}
 	s.server().ResetPeak()
 	one := start{Name: name}
 	u, err := s.during(func() (err error) {
@@ -144,9 +144,7 @@ func (r *results) start(ctx context.Context, s *site, name string, over time.Dur
 	one.Peak, one.Resident = s.server().Peak(), s.server().Resident()
 	one.AgentCPU, one.Agent = cpu.Seconds()/float64(r.agents), c.Resident()/float64(r.agents)
 	r.Starts = append(r.Starts, one)
-	after, err := crowd.Watches(ctx, s.cluster)
-	r.Watches = crowd.More(before, after)
-	return c, err
+	return c, nil
 }
 
 // living measures what happens while all agents are there.
@@ -169,6 +167,12 @@ func (r *results) living(ctx context.Context, s *site, c *child) (err error) {
 	if err := r.singles(ctx, s, c, slices[0]); err != nil {
 		return err
 	}
+	// By now every agent has them all: one that nothing waits for, such as that of its Node, may come late.
+	now, err := crowd.Watches(ctx, s.cluster)
+	if err != nil {
+		return err
+	}
+	r.Watches = crowd.More(r.before, now)
 	r.progress("the API server begins anew")
 	// The last, and the hardest on the machine: what was measured before is not lost with it.
 	if err := r.restart(ctx, s, c); err != nil {

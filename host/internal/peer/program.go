@@ -41,10 +41,6 @@ func (b *bench) measure(ctx context.Context, p *proxy, services int, into *cell)
 	if err := b.calm(); err != nil {
 		return nil, err
 	}
-	before, err := crowd.Watches(ctx, b.site.cluster)
-	if err != nil {
-		return nil, err
-	}
 	r, err := p.start(b.site, n)
 	if err != nil {
 		return nil, err
@@ -53,14 +49,15 @@ func (b *bench) measure(ctx context.Context, p *proxy, services int, into *cell)
 	if err := r.await(services, b.patience, into); err != nil {
 		return nil, r.explain(err)
 	}
-	after, err := crowd.Watches(ctx, b.site.cluster)
-	if err != nil {
-		return nil, err
-	}
-	into.Watches = crowd.More(before, after)
 	if err := r.change(ctx, b, into); err != nil {
 		return nil, r.explain(err)
 	}
+	// By now it has them all, and those of one that was here before are gone.
+	watches, err := crowd.Watches(ctx, b.site.cluster)
+	if err != nil {
+		return nil, err
+	}
+	into.Watches = crowd.More(b.site.watches, watches)
 	into.Peak = append(into.Peak, r.Peak())
 	return n, nil
 }

@@ -28,6 +28,7 @@ type site struct {
 	dir     string
 	nodes   []*node
 	users   map[string]string // kubeconfig files
+	watches map[string]int    // at the API server, before any proxy comes
 }
 
 // Users that the API server knows. sluice's own rights are tested elsewhere; what matters here is that both proxies are
@@ -77,7 +78,8 @@ func (s *site) open(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("ClusterRoleBinding sluice: create: %w", err)
 	}
-	return nil
+	s.watches, err = crowd.Watches(ctx, s.cluster)
+	return err
 }
 
 // close takes everything away. Namespaces with many rules go in the kernel's own time, which is why no node is closed
