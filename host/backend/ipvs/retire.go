@@ -3,8 +3,6 @@ package ipvs
 import (
 	"context"
 	"fmt"
-
-	"github.com/sluice-proxy/sluice/host/model"
 )
 
 // Retire lets what this backend has programmed run out, when another backend has taken its place: members get no new
@@ -25,8 +23,8 @@ func Retire(ctx context.Context, o Options, force bool) (left int, err error) {
 }
 
 // retire is for the members of one virtual server; it tells whether some have connections. Those get no new ones. What
-// counts as inactive counts too: connections that one side has closed, on which the other may send for long. Without
-// packets they end in two minutes. A flow of UDP never does, and finds another member.
+// counts as inactive counts too: connections that are just being made, those that one side has closed, on which the
+// other may send for long, and flows of UDP. Without packets they end in two minutes, and UDP in five.
 func retire(h virtual, k serverKey) (busy bool, err error) {
 	list, err := h.members(k)
 	if err != nil {
@@ -34,7 +32,7 @@ func retire(h virtual, k serverKey) (busy bool, err error) {
 	}
 	for _, m := range list {
 		o := op{kind: delMember, key: k, member: member{addr: m.addr, lingering: true}}
-		if m.active > 0 || m.inactive > 0 && k.proto != model.UDP {
+		if m.active+m.inactive > 0 {
 			busy = true
 			if m.lingering {
 				continue
