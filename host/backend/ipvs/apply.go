@@ -51,6 +51,9 @@ func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) err
 	b.trusted, b.unsure = false, false // until it is through
 	var jobs []*job
 	if whole {
+		if err := b.settings(false); err != nil {
+			return err
+		}
 		s, err := b.load(ctx)
 		if err != nil {
 			return err
@@ -192,6 +195,9 @@ func (b *Backend) tidy(ctx context.Context, jobs []*job, whole bool) error {
 		}
 	}
 	if whole {
+		if err := b.move(); err != nil {
+			return err
+		}
 		b.restAll()
 	}
 	again, err = b.unbind()

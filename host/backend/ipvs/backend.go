@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
 )
 
 // Options are what Open needs to know.
@@ -56,6 +57,7 @@ type Backend struct {
 	log       *slog.Logger
 	ipvs      virtual
 	links     addresses
+	sysctls   sysctls
 	companion companion
 	caps      plan.Caps
 	hashing   string // the scheduler for plan.SourceHash
@@ -98,24 +100,42 @@ func Open(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := set(o, o.Log); err != nil {
-		return nil, err
-	}
 	b := newBackend(o, have)
 	if err := b.connect(); err != nil {
 		return nil, err
 	}
-	if o.TCPTimeout|o.TCPFinTimeout|o.UDPTimeout != 0 {
-		if err := b.ipvs.timeouts(o.TCPTimeout, o.TCPFinTimeout, o.UDPTimeout); err != nil {
-			_ = b.Close()
-			return nil, fmt.Errorf("ipvs: set time-outs: %w", hint(err))
-		}
+	if err := b.begin(); err != nil {
+		_ = b.Close()
+		return nil, err
 	}
 	return b, nil
 }
 
+// begin finds out whether the kernel takes orders from here, and sets what it needs to be set.
+func (b *Backend) begin() error {
+	_, err := b.ipvs.servers()
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("ipvs: list virtual servers: %w: IPVS needs CAP_NET_ADMIN in the initial user namespace, whatever namespaces this is in", err)
+	case err != nil:
+		return fmt.Errorf("ipvs: list virtual servers: %w", err)
+	}
+	if err := b.settings(true); err != nil {
+		return err
+	}
+	if o := &b.o; o.TCPTimeout|o.TCPFinTimeout|o.UDPTimeout != 0 {
+		if err := b.ipvs.timeouts(o.TCPTimeout, o.TCPFinTimeout, o.UDPTimeout); err != nil {
+			return fmt.Errorf("ipvs: set time-outs: %w", hint(err))
+		}
+	}
+	return nil
+}
+
 func newBackend(o Options, have map[string]bool) *Backend {
-	b := &Backend{o: o, log: o.Log, caps: capsOf(have), hashing: "mh", stuck: stuck{}, unset: map[string]bool{}, idle: map[netip.Addr]time.Time{}}
+	b := &Backend{
+		o: o, log: o.Log, sysctls: proc(o.Netns), caps: capsOf(have), hashing: "mh",
+		stuck: stuck{}, unset: map[string]bool{}, idle: map[netip.Addr]time.Time{},
+	}
 	if !have["mh"] {
 		b.hashing = "sh"
 	}

@@ -558,7 +558,9 @@ func TestAVirtualServerOfOthersIsTakenOverUnlessExcluded(t *testing.T) {
 
 func TestKubeProxysServersAreTakenOverAndOutliveItsCleaningUp(t *testing.T) {
 	d := newBed(t)
-	if err := set(d.options(), slog.New(slog.DiscardHandler)); err != nil { // kube-proxy sets the same
+	o := d.options()
+	o.Log = slog.New(slog.DiscardHandler)
+	if err := newBackend(o, nil).settings(true); err != nil { // kube-proxy sets the same
 		t.Fatal(err)
 	}
 	for _, args := range []string{"link add kube-ipvs0 type dummy", "addr add 10.96.0.80/32 dev kube-ipvs0", "addr add 10.96.0.81/32 dev kube-ipvs0"} {

@@ -2,11 +2,14 @@ package ipvs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // place is where an address is that is not on the link.
@@ -21,7 +24,7 @@ const (
 // learn finds out whether an address that a frontend is new at is the node's own.
 func (b *Backend) learn(j *job) error {
 	a := j.key.Addr
-	if j.next == nil || j.key.IsNodePort() || b.now.vips[a] > 0 || b.now.bound[a] || b.now.own[a] {
+	if j.next == nil || j.key.IsNodePort() || b.now.bound[a] || b.now.own[a] {
 		return nil
 	}
 	at, err := b.links.where(a)
@@ -90,11 +93,41 @@ func (b *Backend) bind(j *job) error {
 	if j.key.IsNodePort() || b.now.bound[a] || b.now.own[a] {
 		return nil
 	}
-	if err := b.address("add address", a, b.links.add); err != nil {
+	return b.put(a)
+}
+
+// put adds an address to the link. One that somebody else has put there meanwhile is the node's own.
+func (b *Backend) put(a netip.Addr) error {
+	err := b.address("add address", a, b.links.add)
+	switch {
+	case err == nil:
+		b.now.bound[a] = true
+	case errors.Is(err, unix.EEXIST):
+		b.now.own[a], b.now.onLinks[a] = true, true
+	default:
 		return err
 	}
-	b.now.bound[a] = true
 	return nil
+}
+
+// move takes addresses off other links, after they are on this one. One that cannot be there stays where it is.
+func (b *Backend) move() error {
+	for _, a := range slices.SortedFunc(maps.Keys(b.now.strays), netip.Addr.Compare) {
+		if needed := b.now.vips[a] > 0 || b.now.busy(a); needed && !b.now.bound[a] && !b.now.own[a] {
+			if err := b.put(a); err != nil {
+				b.log.Warn("an address stays on another link", "address", a, "err", err)
+				continue
+			}
+			b.idle[a] = b.o.Now()
+		}
+		b.sent.Messages++
+		b.sent.Elements++
+		if err := b.links.leave(a); err != nil {
+			return fmt.Errorf("ipvs: take address %s off a link that is not %s: %w", a, b.o.Link, hint(err))
+		}
+		delete(b.now.strays, a)
+	}
+	return b.links.discard()
 }
 
 // leaveAfter is how long an address stays that nothing needs any more: what conntrack knows of UDP has been forgotten by
@@ -119,6 +152,7 @@ func (b *Backend) restAll() {
 // them until unguard. It tells when to do so again.
 func (b *Backend) unbind() (again time.Duration, err error) {
 	now := b.o.Now()
+	var is map[netip.Addr]bool // asked once, as whose an address is may have changed
 	for _, a := range slices.SortedFunc(maps.Keys(b.idle), netip.Addr.Compare) {
 		own := b.now.own[a] // by now: it has it without us
 		if !b.now.bound[a] || !own && (b.now.vips[a] > 0 || b.now.busy(a)) {
@@ -129,8 +163,17 @@ func (b *Backend) unbind() (again time.Duration, err error) {
 			again = max(again, wait)
 			continue
 		}
-		if err := b.address("delete address", a, b.links.del); err != nil {
-			return 0, err
+		if is == nil {
+			p, err := b.links.list()
+			if err != nil {
+				return 0, err
+			}
+			is = p.bound
+		}
+		if is[a] {
+			if err := b.address("delete address", a, b.links.del); err != nil {
+				return 0, err
+			}
 		}
 		delete(b.idle, a)
 		delete(b.now.bound, a)
@@ -145,7 +188,7 @@ func (b *Backend) unguard(ctx context.Context) error {
 	}
 	var gone []netip.Addr
 	for a := range b.now.guarded {
-		if !b.now.bound[a] && (b.now.vips[a] == 0 || b.now.own[a]) {
+		if !b.now.bound[a] && !b.now.strays[a] && (b.now.vips[a] == 0 || b.now.own[a]) {
 			gone = append(gone, a)
 		}
 	}

@@ -140,11 +140,11 @@ func subject(t *testing.T) conform.Subject {
 			return false
 		}
 		defer l.close()
-		bound, _, err := l.list()
+		p, err := l.list()
 		if err != nil {
 			t.Error(err)
 		}
-		return bound[a]
+		return p.bound[a]
 	}
 	return s
 }

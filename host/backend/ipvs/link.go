@@ -1,11 +1,12 @@
 package ipvs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -13,15 +14,29 @@ import (
 
 // addresses is what makes frontends' addresses the node's, so that packets to them come to IPVS.
 type addresses interface {
-	// list gives the addresses on the link that sluice put there, and those that the node has elsewhere.
-	list() (bound, own map[netip.Addr]bool, err error)
-	// where tells whether an address that is not bound is the node's now, and will stay.
+	// list tells of all addresses of the node.
+	list() (placed, error)
+	// where tells whether an address that sluice has put nowhere is the node's now, and will stay. Of kube-proxy's it
+	// knows what list has seen.
 	where(a netip.Addr) (place, error)
+	// add puts an address on the link; unix.EEXIST is that somebody else has it there.
 	add(a netip.Addr) error
+	// del takes it off. It is not asked whether it is sluice's: list tells.
 	del(a netip.Addr) error
+	// leave takes it off all other links.
+	leave(a netip.Addr) error
 	// ensure makes the link, when it has DefaultLink's name and is not there, and brings it up.
 	ensure() (made bool, err error)
+	// discard deletes DefaultLink when another link is in use and it has no address.
+	discard() error
 	close()
+}
+
+// placed are the addresses of the node.
+type placed struct {
+	bound  map[netip.Addr]bool // on the link, put there by sluice
+	strays map[netip.Addr]bool // on other links, put there by sluice: the link was another
+	own    map[netip.Addr]bool // the node's, whatever sluice does
 }
 
 // DefaultLink is the link that is made for the addresses of frontends.
@@ -30,33 +45,41 @@ const DefaultLink = "sluice-ipvs0"
 // kubeProxyLink is where kube-proxy has the same addresses, until it is cleaned away.
 const kubeProxyLink = "kube-ipvs0"
 
-// noPrefixRoute is one of the marks of addresses that sluice put on a link: see put.
-const noPrefixRoute = unix.IFA_F_NOPREFIXROUTE
-
 // link is a real link.
 type link struct {
 	name  string
 	nl    *netlink.Handle
+	route route
 	index int // 0: not there
-	dummy bool
-	// passing are the addresses on kube-proxy's link: the node's for now, and not its own.
-	passing map[netip.Addr]bool
+
+	// What list has seen.
+	ours    []address           // on all links
+	strays  map[netip.Addr]bool // as in placed
+	passing map[netip.Addr]bool // on kube-proxy's link: the node's for now, and not its own
+	shared  map[int]bool        // links that have addresses of somebody else's
 }
 
-func (l *link) close() { l.nl.Close() }
+func (l *link) close() {
+	l.nl.Close()
+	l.route.close()
+}
 
-func (l *link) find() error {
-	l.index = 0
-	found, err := l.nl.LinkByName(l.name)
+// lookUp gives a link's index, 0 when it is not there, and whether it is one that sluice makes.
+func (l *link) lookUp(name string) (index int, made bool, err error) {
+	found, err := l.nl.LinkByName(name)
 	var missing netlink.LinkNotFoundError
 	switch {
 	case errors.As(err, &missing):
-		return nil
+		return 0, false, nil
 	case err != nil:
-		return fmt.Errorf("ipvs: find link %s: %w", l.name, err)
+		return 0, false, fmt.Errorf("ipvs: find link %s: %w", name, err)
 	}
-	l.index, l.dummy = found.Attrs().Index, found.Type() == "dummy" && l.name == DefaultLink
-	return nil
+	return found.Attrs().Index, found.Type() == "dummy" && name == DefaultLink, nil
+}
+
+func (l *link) find() (err error) {
+	l.index, _, err = l.lookUp(l.name)
+	return err
 }
 
 func errNoLink(name string) error {
@@ -95,58 +118,49 @@ func (l *link) ensure() (made bool, err error) {
 	return made, nil
 }
 
-func (l *link) list() (bound, own map[netip.Addr]bool, err error) {
-	bound, own = map[netip.Addr]bool{}, map[netip.Addr]bool{}
+func (l *link) list() (placed, error) {
+	p := placed{map[netip.Addr]bool{}, map[netip.Addr]bool{}, map[netip.Addr]bool{}}
 	if err := l.find(); err != nil {
-		return nil, nil, err
+		return p, err
 	}
-	l.passing = map[netip.Addr]bool{}
+	l.ours, l.strays, l.passing, l.shared = nil, p.strays, map[netip.Addr]bool{}, map[int]bool{}
 	theirs := -1
 	if found, err := l.nl.LinkByName(kubeProxyLink); err == nil && l.name != kubeProxyLink {
 		theirs = found.Attrs().Index
 	}
-	list, err := l.nl.AddrList(nil, netlink.FAMILY_ALL)
+	all, err := l.route.all()
 	if err != nil {
-		return nil, nil, fmt.Errorf("ipvs: list addresses: %w", err)
+		return p, fmt.Errorf("ipvs: list addresses: %w", err)
 	}
-	for _, a := range list {
-		ip, ok := netip.AddrFromSlice(a.IP)
-		if !ok {
+	for _, a := range all {
+		switch {
+		case a.ours():
+			l.ours = append(l.ours, a)
+			if a.link == l.index {
+				p.bound[a.Addr] = true
+			} else {
+				p.strays[a.Addr] = true
+			}
 			continue
-		}
-		switch ip = ip.Unmap(); {
-		case l.index != 0 && a.LinkIndex == l.index && l.put(ip, a):
-			bound[ip] = true
-		case a.LinkIndex == theirs && !ip.IsLinkLocalUnicast():
-			l.passing[ip] = true
+		case a.link == theirs && !a.IsLinkLocalUnicast():
+			l.passing[a.Addr] = true
 		default:
-			own[ip] = true
+			p.own[a.Addr] = true
+		}
+		if !a.IsLinkLocalUnicast() { // which the kernel gives to each link
+			l.shared[a.link] = true
 		}
 	}
-	return bound, own, nil
-}
-
-// put tells whether sluice put an address on the link. On one of somebody else's that is one of full length without a
-// route for its prefix, as the node's own may be too, and of scope host (IPv4), or deprecated from the start and for
-// ever (IPv6), as none is that anybody wants to use.
-func (l *link) put(ip netip.Addr, a netlink.Addr) bool {
-	ones, bits := a.Mask.Size()
-	switch {
-	case ones != bits || ip.IsLinkLocalUnicast() || ip.IsLoopback():
-		return false
-	case l.dummy:
-		return true
-	case a.Flags&noPrefixRoute == 0:
-		return false
-	case ip.Is4():
-		return a.Scope == unix.RT_SCOPE_HOST
-	}
-	return a.PreferedLft == 0 && uint32(a.ValidLft) == math.MaxUint32
+	slices.SortFunc(l.ours, func(a, b address) int { return cmp.Or(cmp.Compare(a.link, b.link), a.Compare(b.Addr)) })
+	return p, nil
 }
 
 func (l *link) where(a netip.Addr) (place, error) {
-	if l.passing[a] {
+	switch {
+	case l.passing[a]:
 		return passing, nil
+	case l.strays[a]:
+		return away, nil
 	}
 	routes, err := l.nl.RouteGet(a.AsSlice())
 	if err != nil {
@@ -160,34 +174,62 @@ func (l *link) where(a netip.Addr) (place, error) {
 	return away, nil
 }
 
-func (l *link) addr(a netip.Addr) (*netlink.Dummy, *netlink.Addr) {
-	on := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: l.index, Name: l.name}}
-	bits := a.BitLen()
-	n := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits, bits)}, Flags: noPrefixRoute}
-	if a.Is6() {
-		// Deprecated from the start: the kernel chooses it as the source for nothing that goes elsewhere, not for
-		// what is masqueraded either.
-		n.Flags |= unix.IFA_F_NODAD
-		n.PreferedLft, n.ValidLft = 0, math.MaxUint32
-	} else {
-		// The kernel does not choose it as the source for what goes elsewhere.
-		n.Scope = unix.RT_SCOPE_HOST
-	}
-	return on, n
-}
-
 func (l *link) add(a netip.Addr) error {
-	on, n := l.addr(a)
-	if err := l.nl.AddrAdd(on, n); err != nil && !errors.Is(err, unix.EEXIST) {
+	err := l.route.add(a, l.index)
+	if !errors.Is(err, unix.EEXIST) {
 		return err
+	}
+	if p, lerr := l.list(); lerr != nil || p.bound[a] {
+		return lerr
+	}
+	return err
+}
+
+func (l *link) del(a netip.Addr) error { return l.route.del(a, l.index) }
+
+func (l *link) leave(a netip.Addr) error {
+	for _, o := range l.ours {
+		if o.Addr == a && o.link != l.index {
+			if err := l.route.del(a, o.link); err != nil {
+				return err
+			}
+		}
+	}
+	delete(l.strays, a)
+	return nil
+}
+
+func (l *link) discard() error {
+	if l.name == DefaultLink {
+		return nil
+	}
+	index, made, err := l.lookUp(DefaultLink)
+	if err != nil || !made {
+		return err
+	}
+	if _, err := l.list(); err != nil {
+		return err
+	}
+	if l.shared[index] || slices.ContainsFunc(l.ours, func(a address) bool { return a.link == index }) {
+		return nil
+	}
+	return l.delete(index)
+}
+
+// delete deletes a link, with its addresses.
+func (l *link) delete(index int) error {
+	err := l.nl.LinkDel(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}})
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete link %s: %w", DefaultLink, hint(err))
 	}
 	return nil
 }
 
-func (l *link) del(a netip.Addr) error {
-	on, n := l.addr(a)
-	if err := l.nl.AddrDel(on, n); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-		return err
+// nameOf is a link's name, for people.
+func (l *link) nameOf(index int) string {
+	found, err := l.nl.LinkByIndex(index)
+	if err != nil {
+		return fmt.Sprintf("%d", index)
 	}
-	return nil
+	return found.Attrs().Name
 }

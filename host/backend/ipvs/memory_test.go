@@ -25,9 +25,11 @@ import (
 // memory is IPVS and a link in memory, with the kernel's errors: for kernels that have neither, with a real companion.
 // What packets do is for the tests that need IPVS.
 type memory struct {
-	all   map[serverKey]*memoryServer
-	bound map[netip.Addr]bool
-	up    bool
+	all map[serverKey]*memoryServer
+	placed
+	local    map[netip.Addr]bool // the node's by a route
+	up       bool
+	settings map[string]int // those that are not as wanted; below 0 one that cannot be set
 }
 
 type memoryServer struct {
@@ -37,7 +39,8 @@ type memoryServer struct {
 }
 
 func newMemory() *memory {
-	return &memory{all: map[serverKey]*memoryServer{}, bound: map[netip.Addr]bool{}}
+	set := func() map[netip.Addr]bool { return map[netip.Addr]bool{} }
+	return &memory{all: map[serverKey]*memoryServer{}, placed: placed{set(), set(), set()}, local: set(), settings: map[string]int{}}
 }
 
 func (m *memory) close() {}
@@ -106,13 +109,37 @@ func (m *memory) do(o op) error {
 	return nil
 }
 
-func (m *memory) list() (bound, own map[netip.Addr]bool, err error) {
-	return maps.Clone(m.bound), map[netip.Addr]bool{}, nil
+func (m *memory) list() (placed, error) {
+	return placed{maps.Clone(m.bound), maps.Clone(m.strays), maps.Clone(m.own)}, nil
 }
 
-func (m *memory) where(netip.Addr) (place, error) { return away, nil }
-func (m *memory) add(a netip.Addr) error          { m.bound[a] = true; return nil }
-func (m *memory) del(a netip.Addr) error          { delete(m.bound, a); return nil }
+func (m *memory) leave(a netip.Addr) error { delete(m.strays, a); return nil }
+func (m *memory) discard() error           { return nil }
+
+func (m *memory) get(name string) (int, error) {
+	if v, ok := m.settings[name]; ok {
+		return v, nil
+	}
+	return 1, nil
+}
+
+func (m *memory) put(name string, v int) error {
+	if m.settings[name] < 0 {
+		return unix.EROFS
+	}
+	m.settings[name] = v
+	return nil
+}
+
+func (m *memory) where(a netip.Addr) (place, error) {
+	if m.own[a] || m.local[a] {
+		return onNode, nil
+	}
+	return away, nil
+}
+
+func (m *memory) add(a netip.Addr) error { m.bound[a] = true; return nil }
+func (m *memory) del(a netip.Addr) error { delete(m.bound, a); return nil }
 
 func (m *memory) ensure() (made bool, err error) {
 	made = !m.up
@@ -134,7 +161,7 @@ func (d *pretend) open() (*Backend, error) {
 	o := d.options()
 	o.Link, o.Scheduler, o.Linger, o.Log = DefaultLink, "wrr", DefaultLinger, slog.New(slog.DiscardHandler)
 	b := newBackend(o, map[string]bool{"wrr": true, "wlc": true, "mh": true})
-	b.ipvs, b.links = d.memory, d.memory
+	b.ipvs, b.links, b.sysctls = d.memory, d.memory, d.memory
 	return b, b.openCompanion()
 }
 

@@ -64,7 +64,12 @@ func openLink(ns int, name string) (*link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: open a netlink socket for links: %w", hint(err))
 	}
-	l := &link{name: name, nl: h}
+	r, err := openRoute(at)
+	if err != nil {
+		h.Close()
+		return nil, fmt.Errorf("ipvs: open a netlink socket for addresses: %w", hint(err))
+	}
+	l := &link{name: name, nl: h, route: r}
 	if err := l.find(); err != nil {
 		l.close()
 		return nil, err

@@ -34,7 +34,7 @@ func Prepare(o Options, log *slog.Logger) error {
 		errs = append(errs, err)
 	}
 	for _, s := range Settings(o) {
-		changed, err := s.set()
+		_, changed, err := s.set(proc(0))
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%w: %s", err, s.Costs))

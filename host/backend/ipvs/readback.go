@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -14,9 +15,15 @@ func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
 		return nil, err
 	}
 	for k, f := range s.plan.Frontends {
-		if !k.IsNodePort() && !s.bound[k.Addr] && !s.own[k.Addr] {
-			delete(s.plan.Frontends, k) // packets to it do not come here
-			continue
+		if !k.IsNodePort() && !s.bound[k.Addr] && !s.own[k.Addr] && !s.strays[k.Addr] {
+			at, err := b.links.where(k.Addr)
+			if err != nil {
+				return nil, fmt.Errorf("ipvs: look up the route to %s: %w", k.Addr, err)
+			}
+			if at != onNode {
+				delete(s.plan.Frontends, k) // packets to it do not come here
+				continue
+			}
 		}
 		s.raise(f)
 		f.Balance = b.balance(s, f)

@@ -3,6 +3,7 @@ package ipvs
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -35,7 +36,7 @@ func Read(ctx context.Context, o Options) (*plan.Plan, error) {
 	return p, err
 }
 
-// Bound gives the addresses that sluice has put on a link; "" is DefaultLink. They are not addresses of the node.
+// Bound gives the addresses that sluice has put on links and that the node has for no other reason; "" is DefaultLink.
 func Bound(name string) (map[netip.Addr]bool, error) {
 	if name == "" {
 		name = DefaultLink
@@ -45,6 +46,8 @@ func Bound(name string) (map[netip.Addr]bool, error) {
 		return nil, err
 	}
 	defer l.close()
-	bound, _, err := l.list()
-	return bound, err
+	p, err := l.list()
+	maps.Copy(p.bound, p.strays)
+	maps.DeleteFunc(p.bound, func(a netip.Addr, _ bool) bool { return p.own[a] })
+	return p.bound, err
 }

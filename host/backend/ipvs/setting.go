@@ -3,7 +3,6 @@ package ipvs
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
 	"strconv"
@@ -70,57 +69,62 @@ func release() int {
 	return major*100 + minor
 }
 
-// set brings the settings to what is needed. What cannot be set is an error when it is required, otherwise a warning.
-func set(o Options, log *slog.Logger) error {
+// sysctls are the kernel's settings, in one network namespace.
+type sysctls interface {
+	get(name string) (int, error)
+	put(name string, v int) error
+}
+
+// proc is the real ones; it is a namespace's file descriptor, or 0.
+type proc int
+
+func (p proc) get(name string) (v int, err error) {
+	nerr := inNetns(int(p), func() error { v, err = Setting{Name: name}.read(); return nil })
+	return v, errors.Join(nerr, err)
+}
+
+func (p proc) put(name string, v int) (err error) {
+	nerr := inNetns(int(p), func() error {
+		err = os.WriteFile(Setting{Name: name}.path(), []byte(strconv.Itoa(v)), 0)
+		return nil
+	})
+	return errors.Join(nerr, err)
+}
+
+const initOnly = "sluice run --init-only with full rights on the host"
+
+// settings brings the kernel's settings to what is needed: at the start, and whenever somebody else has changed them.
+// One that cannot be set is an error when it is required, otherwise a warning, once.
+func (b *Backend) settings(start bool) error {
 	var errs []error
-	err := inNetns(o.Netns, func() error {
-		for _, s := range Settings(o) {
-			changed, err := s.set()
-			switch {
-			case err != nil && s.Required:
-				errs = append(errs, fmt.Errorf("%w; do: sluice run --init-only with full rights on the host", err))
-			case err != nil:
-				log.Warn("a kernel setting is not as it should be", "err", err, "costs", s.Costs,
-					"do", "sluice run --init-only with full rights on the host")
-			case changed:
-				log.Info("kernel setting changed", "setting", s.Name, "is", s.Want)
-			}
+	for _, s := range Settings(b.o) {
+		was, changed, err := s.set(b.sysctls)
+		switch {
+		case err != nil && s.Required:
+			errs = append(errs, fmt.Errorf("%w; do: %s", err, initOnly))
+		case err != nil && !b.unset[s.Name]:
+			b.log.Warn("a kernel setting is not as it should be", "err", err, "costs", s.Costs, "do", initOnly)
+		case changed && start:
+			b.log.Info("kernel setting changed", "setting", s.Name, "was", was, "is", s.Want)
+		case changed:
+			b.log.Warn("somebody else has changed a kernel setting; it is put right", "setting", s.Name, "was", was, "is", s.Want, "costs", s.Costs)
 		}
-		return nil
-	})
-	return errors.Join(append(errs, err)...)
+		b.unset[s.Name] = err != nil
+	}
+	return errors.Join(errs...)
 }
 
-func (s Setting) set() (changed bool, err error) {
-	now, err := s.read()
+// set sees to it that a setting is as wanted.
+func (s Setting) set(k sysctls) (was int, changed bool, err error) {
+	was, err = k.get(s.Name)
 	if errors.Is(err, os.ErrNotExist) {
-		return false, fmt.Errorf("ipvs: setting %s: %w: the kernel has no such setting here (%s; or in a user namespace of its own)", s.Name, err, s.Kernel)
+		return 0, false, fmt.Errorf("ipvs: setting %s: %w: the kernel has no such setting here (%s; or in a user namespace of its own)", s.Name, err, s.Kernel)
 	}
-	if err == nil && now == s.Want {
-		return false, nil
+	if err == nil && was == s.Want {
+		return was, false, nil
 	}
-	if err := os.WriteFile(s.path(), []byte(strconv.Itoa(s.Want)), 0); err != nil {
-		return false, fmt.Errorf("ipvs: set %s to %d: %w", s.Name, s.Want, err)
+	if err := k.put(s.Name, s.Want); err != nil {
+		return was, false, fmt.Errorf("ipvs: set %s to %d: %w", s.Name, s.Want, err)
 	}
-	return true, nil
-}
-
-// resetSettings puts settings right that somebody else has changed. One that cannot be set is told once.
-func (b *Backend) resetSettings() {
-	err := inNetns(b.o.Netns, func() error {
-		for _, s := range Settings(b.o) {
-			changed, err := s.set()
-			if changed {
-				b.log.Warn("somebody else has changed a kernel setting; it is put right", "setting", s.Name, "is", s.Want, "costs", s.Costs)
-			}
-			if err != nil && !b.unset[s.Name] {
-				b.log.Warn("a kernel setting is not as it should be", "err", err, "costs", s.Costs)
-			}
-			b.unset[s.Name] = err != nil
-		}
-		return nil
-	})
-	if err != nil {
-		b.log.Debug("looking at the kernel's settings", "err", err)
-	}
+	return was, true, nil
 }

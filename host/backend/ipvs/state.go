@@ -20,9 +20,8 @@ type state struct {
 	foreign map[serverKey]service
 	// replaces: the tables are not a companion's, but maybe those of the nftables backend, which forward by themselves.
 	replaces bool
-	bound    map[netip.Addr]bool // on our link
-	own      map[netip.Addr]bool // the node's own: not ours to add or to take away
-	onLinks  map[netip.Addr]bool // those of them that are on its links
+	placed                       // own has those too that are the node's by a route
+	onLinks  map[netip.Addr]bool // of own, those that are on its links
 	passing  map[netip.Addr]bool // as in place
 	linked   map[netip.Addr]bool // the companion was read to guard these
 	guarded  map[netip.Addr]bool // it is to guard these
@@ -93,10 +92,11 @@ func (b *Backend) load(ctx context.Context) (*state, error) {
 		}
 		s.put(k, &server{service: v, members: members, home: home})
 	}
-	if s.bound, s.own, err = b.links.list(); err != nil {
+	if s.placed, err = b.links.list(); err != nil {
 		return nil, err
 	}
 	s.onLinks, s.guarded = maps.Clone(s.own), maps.Clone(s.bound)
+	maps.Copy(s.guarded, s.strays)
 	maps.DeleteFunc(s.guarded, func(a netip.Addr, _ bool) bool { return s.own[a] })
 	return s, nil
 }

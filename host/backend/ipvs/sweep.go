@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,7 +21,7 @@ type remains struct {
 }
 
 // sweep lets each virtual server of sluice's go by a function that tells whether it stays, then the addresses that none
-// needs any more, and the link with the last one if sluice made it. It names what it took off the link.
+// needs any more, from whatever link, and the link that sluice made with the last one. It names what it took off.
 func (r *remains) sweep(ctx context.Context, each func(virtual, serverKey) (stays bool, err error)) (link []string, err error) {
 	if r.o.Link == "" {
 		r.o.Link = DefaultLink
@@ -74,36 +73,40 @@ func (r *remains) needed(a netip.Addr) bool {
 	})
 }
 
-func (r *remains) link() ([]string, error) {
+func (r *remains) link() (removed []string, err error) {
 	l, err := openLink(r.o.Netns, r.o.Link)
 	if err != nil {
 		return nil, err
 	}
 	defer l.close()
-	if l.dummy && len(r.left) == 0 {
-		if err := l.nl.LinkDel(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: l.name, Index: l.index}}); err != nil {
-			return nil, fmt.Errorf("ipvs: %s: delete link %s: %w", r.what, l.name, hint(err))
-		}
-		return []string{"link " + l.name}, nil
+	if _, err := l.list(); err != nil {
+		return nil, err
 	}
-	bound, _, err := l.list()
+	index, made, err := l.lookUp(DefaultLink)
 	if err != nil {
 		return nil, err
 	}
-	n := 0
-	for _, a := range slices.SortedFunc(maps.Keys(bound), netip.Addr.Compare) {
-		if r.needed(a) {
+	whole := made && len(r.left) == 0 && !l.shared[index]
+	count := map[int]int{}
+	for _, a := range l.ours {
+		if whole && a.link == index || r.needed(a.Addr) {
 			continue
 		}
-		if err := l.del(a); err != nil {
-			return nil, fmt.Errorf("ipvs: %s: delete address %s of link %s: %w", r.what, a, l.name, hint(err))
+		if err := l.route.del(a.Addr, a.link); err != nil {
+			return removed, fmt.Errorf("ipvs: %s: delete address %s of link %s: %w", r.what, a, l.nameOf(a.link), hint(err))
 		}
-		n++
+		count[a.link]++
 	}
-	if n == 0 {
-		return nil, nil
+	for _, i := range slices.Sorted(maps.Keys(count)) {
+		removed = append(removed, fmt.Sprintf("%d addresses of link %s", count[i], l.nameOf(i)))
 	}
-	return []string{fmt.Sprintf("%d addresses of link %s", n, l.name)}, nil
+	if whole {
+		if err := l.delete(index); err != nil {
+			return removed, fmt.Errorf("ipvs: %s: %w", r.what, err)
+		}
+		removed = append(removed, "link "+DefaultLink)
+	}
+	return removed, nil
 }
 
 // gone sends a message that takes something away; it may be gone already.

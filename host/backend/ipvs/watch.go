@@ -26,9 +26,12 @@ type rolling struct {
 const atOnce = 256
 
 // Moved implements engine.Watcher. Besides the companion it looks at all virtual servers and addresses, and at the
-// members of some virtual servers, so that all are seen in turn. Settings are put right at once. With 10,000 Services that is some 50 ms.
+// members of some virtual servers, so that all are seen in turn. With 10,000 Services that is some 50 ms. Settings are
+// put right at once; where one that is required cannot be, an Apply tells.
 func (b *Backend) Moved(ctx context.Context) (bool, error) {
-	b.resetSettings()
+	if err := b.settings(false); err != nil {
+		return true, nil
+	}
 	moved, err := b.companion.Moved(ctx)
 	if err != nil || moved || !b.trusted {
 		return moved, err
@@ -47,24 +50,30 @@ func (b *Backend) Moved(ctx context.Context) (bool, error) {
 			return true, nil
 		}
 	}
-	bound, own, err := b.links.list()
-	if err != nil || !maps.Equal(bound, b.now.bound) || b.ownMoved(own) {
+	p, err := b.links.list()
+	if err != nil || !maps.Equal(p.bound, b.now.bound) || !maps.Equal(p.strays, b.now.strays) {
 		return err == nil, err
+	}
+	if moved, err := b.ownMoved(p.own); moved || err != nil {
+		return moved, err
 	}
 	return b.someMoved()
 }
 
 // ownMoved tells whether the node has got an address of a frontend as its own, or has it no more.
-func (b *Backend) ownMoved(own map[netip.Addr]bool) bool {
-	changed := func(now, before map[netip.Addr]bool) bool {
-		for a := range now {
-			if !before[a] && b.now.vips[a] > 0 {
-				return true
-			}
+func (b *Backend) ownMoved(own map[netip.Addr]bool) (bool, error) {
+	for a := range b.now.vips {
+		if own[a] != b.now.onLinks[a] {
+			return true, nil
 		}
-		return false
+		if own[a] || !b.now.own[a] {
+			continue
+		}
+		if at, err := b.links.where(a); err != nil || at != onNode { // a route made it the node's
+			return err == nil, err
+		}
 	}
-	return changed(own, b.now.onLinks) || changed(b.now.onLinks, own)
+	return false, nil
 }
 
 // someMoved goes on with the members.

@@ -1,0 +1,141 @@
+package ipvs
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// addressMetric marks an address as sluice's, on whatever link. It is the metric of the route to the address's prefix
+// (IFA_RT_PRIORITY, Linux 4.18), and these have none: the kernel keeps the number, shows it, and uses it for nothing.
+const addressMetric = 0x5ce00000
+
+// address is one as the kernel has it.
+type address struct {
+	netip.Addr
+	bits   int // of its prefix
+	link   int
+	metric uint32
+}
+
+// ours tells whether sluice put it there.
+func (a address) ours() bool { return a.metric == addressMetric && a.bits == a.BitLen() }
+
+// route is a socket for addresses: netlink.Addr has no room for a metric.
+type route struct{ sockets map[int]*nl.SocketHandle }
+
+func openRoute(at netns.NsHandle) (route, error) {
+	s, err := nl.GetNetlinkSocketAt(at, netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		return route{}, err
+	}
+	return route{map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}}, nil
+}
+
+func (r route) close() { r.sockets[unix.NETLINK_ROUTE].Close() }
+
+func (r route) request(kind, flags int, msg *nl.IfAddrmsg) *nl.NetlinkRequest {
+	q := nl.NewNetlinkRequest(kind, flags)
+	q.Sockets = r.sockets
+	q.AddData(msg)
+	return q
+}
+
+// dumps is how often a list is asked for that others write to meanwhile.
+const dumps = 5
+
+// all are the addresses of all links.
+func (r route) all() (out []address, err error) {
+	for range dumps {
+		var list [][]byte
+		list, err = r.request(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC)).Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range list {
+			a, err := parseAddress(m)
+			if err != nil {
+				return nil, err
+			}
+			if a.IsValid() {
+				out = append(out, a)
+			}
+		}
+		return out, nil
+	}
+	return nil, err
+}
+
+func parseAddress(m []byte) (address, error) {
+	msg := nl.DeserializeIfAddrmsg(m)
+	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
+	if err != nil {
+		return address{}, err
+	}
+	a := address{bits: int(msg.Prefixlen), link: int(msg.Index)}
+	for _, x := range attrs {
+		switch x.Attr.Type {
+		case unix.IFA_LOCAL:
+			a.Addr, _ = netip.AddrFromSlice(x.Value)
+		case unix.IFA_ADDRESS: // the other end's, where there is a local one
+			if !a.IsValid() {
+				a.Addr, _ = netip.AddrFromSlice(x.Value)
+			}
+		case unix.IFA_RT_PRIORITY:
+			if len(x.Value) == 4 {
+				a.metric = binary.NativeEndian.Uint32(x.Value)
+			}
+		}
+	}
+	return a, nil
+}
+
+func (r route) change(kind, flags int, a netip.Addr, link int) error {
+	family := unix.AF_INET
+	if a.Is6() {
+		family = unix.AF_INET6
+	}
+	msg := nl.NewIfAddrmsg(family)
+	msg.Prefixlen, msg.Index = uint8(a.BitLen()), uint32(link)
+	q := r.request(kind, flags|unix.NLM_F_ACK, msg)
+	q.AddData(nl.NewRtAttr(unix.IFA_LOCAL, a.AsSlice()))
+	q.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, a.AsSlice()))
+	if kind == unix.RTM_NEWADDR {
+		bits := uint32(unix.IFA_F_NOPREFIXROUTE)
+		if a.Is6() {
+			// Deprecated from the start: the kernel chooses it as the source for nothing that goes elsewhere, not for
+			// what is masqueraded either.
+			bits |= unix.IFA_F_NODAD
+			life := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Prefered: 0, Valid: math.MaxUint32}}
+			q.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, life.Serialize()))
+		} else {
+			// The kernel does not choose it as the source for what goes elsewhere.
+			msg.Scope = unix.RT_SCOPE_HOST
+		}
+		q.AddData(nl.NewRtAttr(unix.IFA_FLAGS, binary.NativeEndian.AppendUint32(nil, bits)))
+		q.AddData(nl.NewRtAttr(unix.IFA_RT_PRIORITY, binary.NativeEndian.AppendUint32(nil, addressMetric)))
+	}
+	_, err := q.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+func (r route) add(a netip.Addr, link int) error {
+	return r.change(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a, link)
+}
+
+// del takes an address off; that it is not there is no error.
+func (r route) del(a netip.Addr, link int) error {
+	if err := r.change(unix.RTM_DELADDR, 0, a, link); !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
+		return err
+	}
+	return nil
+}
