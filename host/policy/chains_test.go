@@ -2,97 +2,14 @@ package policy
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
-
-// script is a plugin whose answer is a function, and which counts its calls.
-type script struct {
-	decide   func(*abi.Request, *abi.Response) error
-	revision string
-	calls    int
-}
-
-func (s *script) Decide(req *abi.Request, resp *abi.Response) error {
-	s.calls++
-	return s.decide(req, resp)
-}
-func (s *script) Needs() uint32    { return 0 }
-func (s *script) Revision() string { return s.revision }
-
-// weigh answers every endpoint that has a weight with w.
-func weigh(w uint16) func(*abi.Request, *abi.Response) error {
-	return func(req *abi.Request, resp *abi.Response) error {
-		for i := range req.Endpoints {
-			if req.Endpoints[i].Weight > 0 {
-				resp.Answers[i].Weight = w
-			}
-		}
-		return nil
-	}
-}
-
-func broken(*abi.Request, *abi.Response) error { return errors.New("out of fuel") }
-
-// bench is a chain of plugins over a Service port.
-type bench struct {
-	plugins map[string]Plugin
-	chains  *Chains
-	policy  *Policy
-	in      Input
-	now     time.Time
-}
-
-func newBench(plugins ...*script) *bench {
-	b := &bench{plugins: map[string]Plugin{}, policy: &Policy{Name: "p"}, now: time.Unix(1000, 0)}
-	for i, p := range plugins {
-		name := fmt.Sprint("plugin", i)
-		b.plugins[name] = p
-		b.policy.Steps = append(b.policy.Steps, Step{Plugin: name})
-	}
-	b.chains = NewChains(func(s Step) (Plugin, error) {
-		if p := b.plugins[s.Plugin]; p != nil {
-			return p, nil
-		}
-		return nil, fmt.Errorf("no plugin %q is loaded", s.Plugin)
-	})
-	b.set(3, 0)
-	return b
-}
-
-// set gives the Service ready endpoints and terminating ones.
-func (b *bench) set(ready, terminating int) {
-	p := &service.Port{
-		Name:   model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: model.TCP},
-		Family: model.IPv4, UsesCluster: true,
-	}
-	for i := range ready + terminating {
-		p.Endpoints = append(p.Endpoints, service.Endpoint{
-			Addr:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80),
-			Ready: i < ready, Serving: true, Terminating: i >= ready, InCluster: i < ready || ready == 0,
-		})
-	}
-	b.in = Input{Service: &model.Service{}, Port: p}
-}
-
-func (b *bench) decide() (Decision, time.Time) { return b.chains.Decide(b.policy, &b.in, b.now) }
-
-func (b *bench) expect(t *testing.T, what string, from From, weights ...uint16) Decision {
-	t.Helper()
-	d, _ := b.decide()
-	if d.From != from || !slices.Equal(d.Weights, weights) {
-		t.Fatalf("%s: got %v from %v (%v), want %v from %v", what, d.Weights, d.From, d.Err, weights, from)
-	}
-	return d
-}
 
 func TestAPluginIsCalledOnlyWhenItsInputChanges(t *testing.T) {
 	p := &script{decide: weigh(7)}

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -303,97 +301,6 @@ func TestNoAllocationPerCall(t *testing.T) {
 		if n := testing.AllocsPerRun(200, call); n != 0 {
 			t.Errorf("%s: %v allocations a call", name, n)
 		}
-	}
-}
-
-func TestCompileCache(t *testing.T) {
-	module := cGuest(t, "../../examples/plugin-c/zone_first.c")
-	dir := filepath.Join(t.TempDir(), "cache")
-	var log bytes.Buffer
-	try := func(want bool, warns bool) {
-		t.Helper()
-		log.Reset()
-		p := load(t, newHost(t, Options{CacheDir: dir, Log: textLog(&log)}), module, "")
-		if err := ask(p, 80, sampleNow); err != nil {
-			t.Fatal(err)
-		}
-		if p.Report().FromCache != want {
-			t.Errorf("from cache: %v, want %v", p.Report().FromCache, want)
-		}
-		if got := strings.Contains(log.String(), "compile cache"); got != warns {
-			t.Errorf("log: %q", log.String())
-		}
-		p.Close()
-	}
-	try(false, false)
-	try(true, false)
-	compiled := func() string {
-		t.Helper()
-		files, err := filepath.Glob(filepath.Join(dir, "*", "wazero-*", "*"))
-		if err != nil || len(files) != 1 {
-			t.Fatalf("%v %v", files, err)
-		}
-		return files[0]
-	}
-	damage := func(f func(b []byte) []byte) {
-		t.Helper()
-		file := compiled()
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, f(b), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	damage(func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
-	try(false, true)
-	try(true, false)
-	damage(func(b []byte) []byte { return b[:100] })
-	try(false, true)
-	damage(func([]byte) []byte { return nil })
-	try(false, true)
-	damage(func(b []byte) []byte { // a count that would take 32 GB
-		copy(b[len("WAZEVO")+1+len("v1.12.0"):], "\xff\xff\xff\xff")
-		return b
-	})
-	try(false, true)
-	if err := os.Remove(filepath.Join(filepath.Dir(filepath.Dir(compiled())), sealName)); err != nil {
-		t.Fatal(err)
-	}
-	try(false, false) // as if it was interrupted
-	if err := os.Chmod(compiled(), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	try(false, true)
-	try(true, false)
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	try(false, true) // others could have put code there: not used at all
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(dir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	try(false, true)
-}
-
-func TestCacheKeepsTheNewestModules(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "cache")
-	h := newHost(t, Options{CacheDir: dir})
-	for i := range maxEntries + 5 {
-		text := strings.Replace(mustRead(t, "testdata/base.wat"), ";; EVIL",
-			fmt.Sprintf("(func $evil (param i32 i32 i64) (result i64) (i64.const %d))", i), 1)
-		p := load(t, h, wat(t, text), "")
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	list, err := os.ReadDir(dir)
-	if err != nil || len(list) != maxEntries {
-		t.Errorf("%d entries: %v", len(list), err)
 	}
 }
 

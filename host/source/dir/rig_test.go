@@ -1,0 +1,154 @@
+package dir
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// node is a manifest of a Node with a zone.
+func node(name, zone string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: %s, labels: {topology.kubernetes.io/zone: %s}}\n---\n", name, zone)
+}
+
+// run is a source at work on a folder, with what it has emitted.
+type run struct {
+	t     *testing.T
+	root  string
+	mu    sync.Mutex
+	snap  *model.Snapshot
+	calls [][]model.Change
+	log   bytes.Buffer
+	wake  chan struct{}
+}
+
+// start runs a source until the test ends, and waits for its first state.
+func start(t *testing.T, root string, opt Options) *run {
+	t.Helper()
+	r := &run{t: t, root: root, snap: model.NewSnapshot(), wake: make(chan struct{}, 1)}
+	opt.Log = slog.New(slog.NewTextHandler(&locked{r: r}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- New(root, opt).Run(ctx, func(changes []model.Change) {
+			r.mu.Lock()
+			r.calls = append(r.calls, changes)
+			for _, c := range changes {
+				r.snap.Apply(c)
+			}
+			r.mu.Unlock()
+			r.poke()
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("log:\n%s", r.log.String())
+		}
+	})
+	r.until("synced", func() bool { return r.snap.Synced })
+	return r
+}
+
+// locked is the log's writer.
+type locked struct{ r *run }
+
+func (l *locked) Write(b []byte) (int, error) {
+	l.r.mu.Lock()
+	defer l.r.mu.Unlock()
+	l.r.poke()
+	return l.r.log.Write(b)
+}
+
+func (r *run) poke() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// until waits for a condition over what was emitted and logged.
+func (r *run) until(what string, ok func() bool) {
+	r.t.Helper()
+	late := time.After(time.Minute)
+	for {
+		r.mu.Lock()
+		now := ok()
+		r.mu.Unlock()
+		if now {
+			return
+		}
+		select {
+		case <-r.wake:
+		case <-late:
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.t.Fatalf("%s: not seen; nodes: %s\nlog:\n%s", what, r.zones(), r.log.String())
+		}
+	}
+}
+
+// zones writes the Nodes as name=zone.
+func (r *run) zones() string {
+	var out []string
+	for _, n := range r.snap.Nodes {
+		out = append(out, n.Name+"="+n.Zone)
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+func (r *run) becomes(want string) {
+	r.t.Helper()
+	r.until(want, func() bool { return r.zones() == want })
+}
+
+func (r *run) logs(text string) {
+	r.t.Helper()
+	r.until("log "+text, func() bool { return strings.Contains(r.log.String(), text) })
+}
+
+func (r *run) write(name, text string) {
+	r.t.Helper()
+	write(r.t, filepath.Join(r.root, name), text)
+}
+
+func (r *run) do(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+var timed = Options{After: time.After}
+
+// held is timed, but for waits of from and more: they last until the test lets them end, however slow this machine is.
+func held(from time.Duration) (_ Options, end func()) {
+	over := make(chan time.Time)
+	return Options{After: func(d time.Duration) <-chan time.Time {
+		select {
+		case <-over:
+		default:
+			if d >= from {
+				return over
+			}
+		}
+		return time.After(d)
+	}}, func() { close(over) }
+}

@@ -1,0 +1,289 @@
+package meter
+
+func (s *scanner) instruction() {
+	start := s.r.pos
+	op := s.r.byte()
+	info := s.m.ops[op]
+	s.b.count++
+	s.charge(int64(info.cost))
+	switch info.imm {
+	case immInvalid:
+		s.r.fail("opcode 0x%02x: %s", op, refusedOpcode(op))
+	case immNone:
+		s.plain(op, start)
+	case immBlock:
+		s.open(op)
+	case immLabel:
+		s.target(s.r.u32())
+		if op == 0x0c {
+			s.block = -1
+		} else {
+			s.begin(false)
+		}
+	case immBrTable:
+		for i, n := 0, s.r.count("labels of br_table", s.m.limits.BrTable, 1); i <= n && s.r.err == nil; i++ {
+			s.target(s.r.u32())
+		}
+		s.block = -1
+	case immLocal:
+		if i := s.r.u32(); s.r.err == nil && int64(i) >= int64(s.params+s.b.locals) {
+			s.r.fail("local %d does not exist, there are %d", i, s.params+s.b.locals)
+		}
+	case immGlobal:
+		if i := s.r.u32(); s.r.err == nil && int64(i) >= int64(s.m.globals) {
+			s.r.fail("global %d does not exist, there are %d", i, s.m.globals)
+		}
+	case immTable:
+		s.table()
+	case immMemArg:
+		s.memArg()
+	case immZero:
+		if z := s.r.byte(); s.r.err == nil && z != 0 {
+			s.r.fail("memory %d: only one memory is supported", z)
+		}
+		if op == 0x40 {
+			s.sized(start, costGrow, costPage)
+		}
+	case immI32:
+		s.r.sleb(32)
+	case immI64:
+		s.r.sleb(64)
+	case immF32:
+		s.r.bytes(4)
+	case immF64:
+		s.r.bytes(8)
+	case immSelect:
+		if n := s.r.u32(); s.r.err == nil && n != 1 {
+			s.r.fail("select with %d types", n)
+		}
+		s.r.valType()
+	case immCall:
+		if f := s.m.funcIndex(&s.r, false); int(f) < len(s.m.imports) {
+			s.charge(costHost)
+		}
+		s.b.calls++
+	case immIndirect:
+		s.m.typeIndex(&s.r)
+		s.table()
+		if s.m.hostElem {
+			s.charge(costHost)
+		}
+		s.b.calls++
+	case immRefNull:
+		s.r.refType()
+	case immRefFunc:
+		s.m.funcIndex(&s.r, false)
+	case immMisc:
+		s.misc(start)
+	case immVector:
+		s.vector()
+	}
+}
+
+// plain handles the opcodes without an immediate of which some change the flow of control.
+func (s *scanner) plain(op byte, start int) {
+	switch op {
+	case 0x00: // unreachable
+		s.block = -1
+	case 0x05: // else
+		top := &s.stack[len(s.stack)-1]
+		if top.kind != 0x04 || top.elsed {
+			s.r.fail("else outside of an if")
+			return
+		}
+		top.elsed = true
+		s.begin(false)
+	case 0x0b: // end
+		top := s.stack[len(s.stack)-1]
+		s.stack = s.stack[:len(s.stack)-1]
+		if top.kind == 0x03 {
+			s.loops--
+		}
+		if top.kind == 0x04 || (top.kind == 0x02 && top.targeted) {
+			s.b.joins++
+			s.begin(false)
+		}
+	case 0x0f: // return
+		s.b.edits = append(s.b.edits, edit{pos: start, kind: editReturn, cost: int64(len(s.stack) - 1)})
+		s.b.joins++
+		s.block = -1
+	}
+}
+
+// open reads the type of a block and enters it.
+func (s *scanner) open(op byte) {
+	if t := s.r.sleb(33); s.r.err == nil {
+		switch {
+		case t >= 0:
+			if t >= int64(len(s.m.types)) {
+				s.r.fail("a block of type %d, there are %d", t, len(s.m.types))
+			}
+		case t == -0x40: // nothing
+		default:
+			if t < -0x40 {
+				s.r.fail("block type %d is not known", t)
+				return
+			}
+			one := reader{b: []byte{byte(t & 0x7f)}}
+			one.valType()
+			if one.err != nil {
+				s.r.fail("block type: %w", one.err)
+			}
+		}
+	}
+	if len(s.stack) >= s.m.limits.Nesting {
+		s.r.fail("more than %d blocks inside one another", s.m.limits.Nesting)
+	}
+	s.stack = append(s.stack, frame{kind: op})
+	switch op {
+	case 0x03:
+		s.loops++
+		s.b.joins++
+		s.b.loops++
+		if s.b.loops > s.m.limits.Loops {
+			s.r.fail("more than %d loops", s.m.limits.Loops)
+		}
+		if s.loops > s.m.limits.LoopDepth {
+			s.r.fail("more than %d loops inside one another", s.m.limits.LoopDepth)
+		}
+		if s.block >= 0 {
+			s.begin(true)
+			s.charge(costPlain)
+		}
+	case 0x04:
+		if s.block >= 0 {
+			s.begin(false)
+		}
+	}
+}
+
+func (s *scanner) table() uint32 {
+	t := s.r.u32()
+	if s.r.err == nil && int64(t) >= int64(len(s.m.tables)) {
+		s.r.fail("table %d does not exist, there are %d", t, len(s.m.tables))
+	}
+	return t
+}
+
+func (s *scanner) memArg() {
+	s.b.accesses++
+	if s.m.memory == nil {
+		s.r.fail("a memory instruction without a memory")
+	}
+	if align := s.r.u32(); s.r.err == nil && align >= 32 {
+		s.r.fail("alignment 2^%d: several memories or bad alignment", align)
+	}
+	s.r.u32()
+}
+
+// sized charges an operation that began at start by the number on top of the stack.
+func (s *scanner) sized(start int, cost, unit int64) {
+	s.b.bulk = true
+	s.b.total += cost
+	s.b.edits = append(s.b.edits, edit{pos: start, kind: editBulk, cost: cost, unit: unit, check: true})
+}
+
+// misc reads the instructions behind prefix 0xfc.
+func (s *scanner) misc(start int) {
+	op := s.r.u32()
+	if s.r.err != nil {
+		return
+	}
+	if s.r.pos-start != 2 {
+		s.r.fail("opcode 0xfc %d is not written in its shortest form", op)
+		return
+	}
+	zero := func() {
+		if z := s.r.byte(); s.r.err == nil && z != 0 {
+			s.r.fail("memory %d: only one memory is supported", z)
+		}
+		if s.m.memory == nil {
+			s.r.fail("a memory instruction without a memory")
+		}
+	}
+	data := func() {
+		if x := s.r.u32(); s.r.err == nil && (int64(x) >= int64(s.m.datas) || !s.m.hasCount) {
+			s.r.fail("data segment %d does not exist, the data count section says %d", x, s.m.datas)
+		}
+	}
+	elem := func() {
+		if x := s.r.u32(); s.r.err == nil && int64(x) >= int64(s.m.elements) {
+			s.r.fail("element segment %d does not exist, there are %d", x, s.m.elements)
+		}
+	}
+	switch {
+	case op <= 7: // saturating truncation
+		s.charge(costConvert)
+	case op == 8: // memory.init
+		data()
+		zero()
+		s.sized(start, costBulk, -bytesPerFuel)
+	case op == 9: // data.drop
+		data()
+		s.charge(costDrop)
+	case op == 10: // memory.copy
+		zero()
+		zero()
+		s.sized(start, costBulk, -bytesPerFuel)
+	case op == 11: // memory.fill
+		zero()
+		s.sized(start, costBulk, -bytesPerFuel)
+	case op == 12: // table.init
+		elem()
+		s.table()
+		s.sized(start, costBulk, costElement)
+	case op == 13: // elem.drop
+		elem()
+		s.charge(costDrop)
+	case op == 14: // table.copy
+		s.table()
+		s.table()
+		s.sized(start, costBulk, costElement)
+	case op == 15: // table.grow
+		s.table()
+		s.sized(start, costGrow, costNewElem)
+	case op == 16: // table.size
+		s.table()
+		s.charge(costPlain)
+	case op == 17: // table.fill
+		s.table()
+		s.sized(start, costBulk, costElement)
+	default:
+		s.r.fail("opcode 0xfc %d: it is no instruction of WebAssembly 2.0", op)
+	}
+}
+
+// vector reads the instructions behind prefix 0xfd. Their number is LEB128 by the specification, but engines read it
+// as one byte, so only the shortest form is let through: all see the same instruction.
+func (s *scanner) vector() {
+	start := s.r.pos
+	op := s.r.u32()
+	if s.r.err != nil {
+		return
+	}
+	short := 1
+	if op >= 0x80 {
+		short = 2
+	}
+	switch {
+	case op > 0xff:
+		s.r.fail("opcode 0xfd %d: relaxed SIMD is not supported", op)
+		return
+	case s.r.pos-start != short:
+		s.r.fail("opcode 0xfd %d is not written in its shortest form", op)
+		return
+	}
+	s.charge(costVector)
+	lane := func() { s.r.byte() }
+	switch {
+	case op <= 0x0b, op == 0x5c, op == 0x5d:
+		s.memArg()
+	case op >= 0x54 && op <= 0x5b:
+		s.memArg()
+		lane()
+	case op == 0x0c, op == 0x0d:
+		s.r.bytes(16)
+	case op >= 0x15 && op <= 0x22:
+		lane()
+	}
+}

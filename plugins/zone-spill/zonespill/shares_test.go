@@ -1,0 +1,148 @@
+package zonespill
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/sdk/sdktest"
+)
+
+// cluster is a random cluster of up to 6 zones.
+func cluster(rnd *rand.Rand, least int) (map[string]int, []int) {
+	nodes, counts := map[string]int{}, []int{}
+	for i := range 1 + rnd.IntN(6) {
+		nodes[string(rune('a'+i))] = 1 + rnd.IntN(20)
+		counts = append(counts, least+rnd.IntN(15))
+	}
+	if slices.Max(counts) == 0 {
+		counts[0] = 1
+	}
+	return nodes, counts
+}
+
+// load adds up what reaches each endpoint when every zone's nodes follow their answers, each node sending 1.
+func load(t *testing.T, settings string, nodes map[string]int, counts []int) []float64 {
+	t.Helper()
+	var sum []float64
+	for zone, n := range nodes {
+		req := sdktest.Request(zone, nodes, perZone(counts...)...)
+		resp := run(t, settings, req)
+		if sum == nil {
+			sum = make([]float64, len(resp.Answers))
+		}
+		all := float64(total(resp))
+		for i, a := range resp.Answers {
+			sum[i] += float64(n) * float64(a.Weight) / all
+		}
+	}
+	return sum
+}
+
+func TestWhenEveryNodeAnswersSoTheLoadIsEven(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for round := range 300 {
+		nodes, counts := cluster(rnd, 0)
+		endpoints, all := 0, 0
+		for _, n := range counts {
+			endpoints += n
+		}
+		for _, n := range nodes {
+			all += n
+		}
+		for settings, slack := range map[string]float64{
+			exact: .004, `{"minEndpointsPerZone":1,"hysteresisPercent":0}`: .0101,
+		} {
+			got := load(t, settings, nodes, counts)
+			// slack is of one zone's demand; what all zones' rounding can add up to is that of all demand.
+			at := 0
+			for z, n := range counts {
+				for range n {
+					off := math.Abs(got[at]*float64(n) - float64(all)*float64(n)/float64(endpoints))
+					if off > slack*float64(all) {
+						t.Fatalf("round %d: nodes %v, endpoints %v, %s:\nan endpoint of zone %d gets %.3f, the mean is %.3f",
+							round, nodes, counts, settings, z, got[at], float64(all)/float64(endpoints))
+					}
+					at++
+				}
+			}
+		}
+	}
+}
+
+func floats(counts []int) (f []float64) {
+	for _, n := range counts {
+		f = append(f, float64(n))
+	}
+	return f
+}
+
+// shareOf is a second implementation of the rule, in floating point and straight from its sentence.
+func shareOf(from string, nodes map[string]int, counts []float64, zone int) float64 {
+	demand, capacity := 0.0, 0.0
+	for _, n := range nodes {
+		demand += float64(n)
+	}
+	for _, n := range counts {
+		capacity += n
+	}
+	e := func(z int) float64 { return counts[z] / capacity }
+	d := func(z int) float64 { return float64(nodes[string(rune('a'+z))]) / demand }
+	mine := int(from[0] - 'a')
+	local := min(1, e(mine)/d(mine))
+	if zone == mine {
+		return local
+	}
+	spare := 0.0
+	for z := range counts {
+		spare += max(0, e(z)-d(z))
+	}
+	if local >= 1 || spare < 1e-9 {
+		return 0
+	}
+	return (1 - local) * max(0, e(zone)-d(zone)) / spare
+}
+
+func TestSharesFollowTheRule(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	for range 1000 {
+		nodes, counts := cluster(rnd, 0)
+		req := sdktest.Request("a", nodes, perZone(counts...)...)
+		got := byZone(req, run(t, exact, req))
+		for z := range counts {
+			want := 100 * shareOf("a", nodes, floats(counts), z)
+			if math.Abs(got[string(rune('a'+z))]-want) > .8 {
+				t.Fatalf("nodes %v, endpoints %v: zone %c gets %.2f %%, want %.2f %%", nodes, counts, 'a'+z, got[string(rune('a'+z))], want)
+			}
+		}
+	}
+}
+
+func TestWeightsStaySmallAndWithinTheirTolerance(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(7, 8))
+	for range 1000 {
+		nodes, counts := cluster(rnd, 2)
+		req := sdktest.Request("a", nodes, perZone(counts...)...)
+		resp := run(t, "", req)
+		if sum := total(resp); sum > 1000 {
+			t.Fatalf("nodes %v, endpoints %v: weights sum up to %d", nodes, counts, sum)
+		}
+		got := byZone(req, resp)
+		for z := range counts {
+			if want := 100 * shareOf("a", nodes, floats(counts), z); math.Abs(got[string(rune('a'+z))]-want) > 1.001 && len(resp.Answers) <= 20 {
+				t.Fatalf("nodes %v, endpoints %v: zone %c gets %.2f %%, want %.2f %%", nodes, counts, 'a'+z, got[string(rune('a'+z))], want)
+			}
+		}
+	}
+}
+
+func TestAThousandEndpointsGetWhatADataPlaneCanHold(t *testing.T) {
+	for _, counts := range [][]int{{300, 350, 350}, {500, 500, 500}, {3000, 1, 1}} {
+		req := sdktest.Request("a", even, perZone(counts...)...)
+		resp := run(t, `{"minEndpointsPerZone":1}`, req)
+		if sum := total(resp); sum > max(1000, len(resp.Answers)) || sum == 0 {
+			t.Errorf("%v: weights sum up to %d", counts, sum)
+		}
+	}
+}

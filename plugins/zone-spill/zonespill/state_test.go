@@ -1,0 +1,144 @@
+package zonespill
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/sdk"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/sdktest"
+)
+
+// ask keeps a plugin and its state, as a host does.
+type ask struct {
+	t     *testing.T
+	p     *sdk.NativePlugin
+	state []byte
+	now   int64
+}
+
+func newAsk(t *testing.T, settings string) *ask {
+	t.Helper()
+	p, err := sdk.Native(New, []byte(settings))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &ask{t: t, p: p, now: sdktest.Now}
+}
+
+// decide asks, and asks again at once: the same question has to get the same answer, however often it is put.
+func (a *ask) decide(req *abi.Request) *abi.Response {
+	a.t.Helper()
+	req.Now = a.now
+	var first, again abi.Response
+	for _, resp := range []*abi.Response{&first, &again} {
+		req.State = a.state
+		if err := a.p.DecideLoudly(req, resp); err != nil {
+			a.t.Fatal(err)
+		}
+		a.state = slices.Clone(resp.State)
+	}
+	if fmt.Sprint(first) != fmt.Sprint(again) {
+		a.t.Fatalf("asked twice, answered\n%+v\n%+v", first, again)
+	}
+	return &again
+}
+
+func TestARolloutChangesNobodysWeight(t *testing.T) {
+	a := newAsk(t, "")
+	weights := func(counts ...int) []int {
+		return sdktest.Weights(a.decide(sdktest.Request("a", even, perZone(counts...)...)))
+	}
+	start := weights(6, 8, 8)
+	if start[0] == start[7] || start[7] == 0 {
+		t.Fatalf("weights %v: zone a should keep most of its connections, not all", start)
+	}
+	for _, counts := range [][]int{{6, 9, 8}, {6, 8, 9}, {6, 8, 7}, {6, 8, 8}} {
+		got := weights(counts...)
+		if got[0] != start[0] || got[6] != start[6] || got[len(got)-1] != start[len(start)-1] {
+			t.Errorf("%v endpoints: weights %v, were %v", counts, got, start)
+		}
+	}
+	if got := weights(2, 8, 8); got[0] == start[0] && got[2] == start[6] {
+		t.Errorf("most of zone a gone: weights %v as before", got)
+	}
+}
+
+func TestAStateOfAnotherZoneOrVersionIsNotTaken(t *testing.T) {
+	req := sdktest.Request("b", even, perZone(6, 8, 8)...)
+	want := sdktest.Weights(run(t, "", req))
+	a := newAsk(t, "")
+	a.decide(sdktest.Request("a", even, perZone(6, 8, 8)...))
+	for _, state := range [][]byte{a.state, {2}, {1, 9}, []byte(strings.Repeat("\xff", 1024)), append(slices.Clone(a.state), 0)} {
+		req.State = state
+		if got := sdktest.Weights(run(t, "", req)); !slices.Equal(got, want) {
+			t.Errorf("state %x: weights %v, want %v", state, got, want)
+		}
+	}
+}
+
+func TestAChangeOfMindHasToHold(t *testing.T) {
+	a := newAsk(t, `{"holdSeconds":30}`)
+	acts := func(counts ...int) (bool, time.Duration) {
+		resp := a.decide(sdktest.Request("a", even, perZone(counts...)...))
+		return !strings.Contains(resp.Answers[0].Reason, "default kept"), resp.Requeue
+	}
+	for i, s := range []struct {
+		after time.Duration
+		zoneB int
+		acts  bool
+		asks  time.Duration
+	}{
+		{0, 4, true, 0},
+		{5 * time.Second, 1, true, 30 * time.Second}, // too few: wait
+		{10 * time.Second, 1, true, 20 * time.Second},
+		{10 * time.Second, 4, true, 0}, // over before it counted
+		{5 * time.Second, 1, true, 30 * time.Second},
+		{30 * time.Second, 1, false, 0},               // it holds
+		{time.Second, 4, false, 30 * time.Second},     // enough again: wait too
+		{29 * time.Second, 4, false, 1 * time.Second}, //
+		{time.Second, 4, true, 0},
+		{time.Second, 0, true, 0}, // a zone without endpoints is no zone with too few
+	} {
+		a.now += s.after.Milliseconds()
+		got, wait := acts(4, s.zoneB, 4)
+		if got != s.acts || wait != s.asks {
+			t.Errorf("step %d: acts %v and asks again after %v, want %v and %v", i, got, wait, s.acts, s.asks)
+		}
+	}
+}
+
+func TestTheAnswerDoesNotDependOnHowOftenItIsAsked(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(9, 10))
+	for range 200 {
+		often, seldom := newAsk(t, `{"holdSeconds":5}`), newAsk(t, `{"holdSeconds":5}`)
+		counts := []int{3, 3, 3}
+		var wake int64
+		var changed bool
+		var last []int
+		for step := range 60 {
+			if rnd.IntN(8) == 0 || step == 0 {
+				counts[rnd.IntN(3)] = rnd.IntN(5)
+				counts[0] = max(counts[0], 1)
+				changed = true
+			}
+			often.now += 1000
+			want := sdktest.Weights(often.decide(sdktest.Request("a", even, perZone(counts...)...)))
+			// The other one is asked as a host asks: on a change, and when the plugin wished it.
+			if seldom.now = often.now; changed || wake != 0 && wake <= seldom.now {
+				resp := seldom.decide(sdktest.Request("a", even, perZone(counts...)...))
+				last, changed, wake = sdktest.Weights(resp), false, 0
+				if resp.Requeue > 0 {
+					wake = seldom.now + resp.Requeue.Milliseconds()
+				}
+			}
+			if !slices.Equal(last, want) {
+				t.Fatalf("step %d, endpoints %v: asked every second %v, asked when needed %v", step, counts, want, last)
+			}
+		}
+	}
+}
