@@ -135,6 +135,12 @@ func (b *Backend) frontends(ctx context.Context, next *plan.Plan, d *plan.Delta,
 	}
 	// Nobody else forwards any more what comes to these.
 	clear(b.now.passing)
+	if !b.returned {
+		if _, err := leaving(b.o.Netns, nil); err != nil {
+			return err
+		}
+		b.returned = true
+	}
 	return b.guard(ctx, jobs)
 }
 

@@ -69,6 +69,8 @@ type Backend struct {
 	unset   map[string]bool // settings that cannot be set
 	// declined is how often this backend has not taken the place of another mode's tables.
 	declined int
+	// returned: what guarded the addresses while another mode was in force is gone.
+	returned bool
 	linger   linger
 	idle     map[netip.Addr]time.Time // addresses that may be needed by nobody, since when
 	moved    rolling

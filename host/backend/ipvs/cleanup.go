@@ -15,6 +15,10 @@ func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 	if err != nil {
 		return removed, err
 	}
+	leaving, err := leaving(o.Netns, nil)
+	if removed = append(removed, leaving...); err != nil {
+		return removed, err
+	}
 	r := &remains{o: o, what: "clean up"}
 	link, err := r.sweep(ctx, func(h virtual, k serverKey) (bool, error) {
 		return false, gone(h, op{kind: delServer, key: k})

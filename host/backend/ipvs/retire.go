@@ -8,9 +8,13 @@ import (
 // Retire lets what this backend has programmed run out, when another backend has taken its place: members get no new
 // connections, and go with their virtual servers and addresses once they have none. It tells how many virtual servers
 // are left; call it from time to time until there are none. With force those that have connections go too. The
-// companion's tables are not looked at: the nftables backend replaces them.
+// companion's tables are not looked at: the nftables backend replaces them. What they did for addresses that are still
+// here, leavingTable does.
 func Retire(ctx context.Context, o Options, force bool) (left int, err error) {
 	r := &remains{o: o, what: "retire"}
+	if err := r.guard(); err != nil {
+		return 0, err
+	}
 	_, err = r.sweep(ctx, func(h virtual, k serverKey) (bool, error) {
 		if !force {
 			if busy, err := retire(h, k); busy || err != nil {
@@ -19,6 +23,9 @@ func Retire(ctx context.Context, o Options, force bool) (left int, err error) {
 		}
 		return false, gone(h, op{kind: delServer, key: k})
 	})
+	if err == nil {
+		err = r.guard()
+	}
 	return len(r.left), err
 }
 

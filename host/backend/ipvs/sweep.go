@@ -109,6 +109,27 @@ func (r *remains) link() (removed []string, err error) {
 	return removed, nil
 }
 
+// guard has the addresses that are here refuse what is not for IPVS.
+func (r *remains) guard() error {
+	l, err := openLink(r.o.Netns, r.o.Link)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	p, err := l.list()
+	if err != nil {
+		return err
+	}
+	var here []netip.Addr
+	for _, a := range l.ours {
+		if !p.own[a.Addr] {
+			here = append(here, a.Addr)
+		}
+	}
+	_, err = leaving(r.o.Netns, here)
+	return err
+}
+
 // gone sends a message that takes something away; it may be gone already.
 func gone(h virtual, o op) error {
 	if err := h.do(o); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.ENOENT) {
