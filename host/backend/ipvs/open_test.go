@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/conform/lab"
+	"golang.org/x/sys/unix"
 )
 
 func TestAKernelWithoutIPVSIsNamedAndHasNothingToRemove(t *testing.T) {
@@ -77,5 +78,18 @@ func TestSettingsAndTimeOutsAreThoseAskedFor(t *testing.T) {
 	out, err := d.run("", "ipvsadm", "-L", "--timeout")
 	if err != nil || !strings.Contains(out, "1200 120 7") {
 		t.Errorf("%s, %v", out, err)
+	}
+}
+
+// refused is IPVS as a user namespace of its own sees it.
+type refused struct{ virtual }
+
+func (refused) servers() (map[serverKey]service, error) { return nil, unix.EPERM }
+
+func TestAUserNamespaceWhoseOrdersIPVSDoesNotTakeIsNamed(t *testing.T) {
+	b := newPretend(t).mustOpen()
+	b.ipvs = refused{b.ipvs}
+	if err := b.begin(); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "initial user namespace") {
+		t.Error(err)
 	}
 }

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -23,8 +24,14 @@ func Retire(ctx context.Context, o Options, force bool) (left int, err error) {
 		}
 		return false, gone(h, op{kind: delServer, key: k})
 	})
-	if err == nil {
-		err = r.guard()
+	without := errors.Is(err, ErrNoIPVS) // then nothing needs the addresses
+	if without {
+		if _, lerr := r.link(); lerr != nil {
+			return 0, lerr
+		}
+	}
+	if err == nil || without {
+		err = errors.Join(err, r.guard())
 	}
 	return len(r.left), err
 }
