@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -88,6 +89,37 @@ func removeLeftovers(ctx context.Context, log *slog.Logger) error {
 		log.Info("removed what kube-proxy had left", "what", l.String())
 	}
 	return err
+}
+
+// retireLeftovers removes it, but for virtual servers with open connections, which go with the last of those or after
+// the time that mode ipvs gives its own.
+func retireLeftovers(ctx context.Context, log *slog.Logger) {
+	begun, said := time.Now(), false
+	for {
+		removed, busy, err := kubeproxy.Retire(ctx)
+		if busy > 0 && time.Since(begun) > retireBound {
+			busy = 0
+			removed, err = kubeproxy.Remove(ctx)
+		}
+		for _, l := range removed {
+			log.Info("removed what kube-proxy had left", "what", l.String())
+		}
+		switch {
+		case err != nil && ctx.Err() == nil:
+			log.Error("not all of what kube-proxy has left could be removed", "err", err)
+		case busy > 0 && !said:
+			log.Info("virtual servers of kube-proxy's stay for their connections, and get no new ones", "servers", busy, "until", begun.Add(retireBound))
+			said = true
+		}
+		if busy == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retireEvery):
+		}
+	}
 }
 
 // firstHeld begins things, once, when the data plane holds all that was planned.

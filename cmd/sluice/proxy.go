@@ -138,11 +138,7 @@ func (p *proxy) assemble(ctx context.Context) {
 	p.seen.follow(p.client, p.from.kube)
 	held := &firstHeld{begin: p.beside.Go, do: []func(){footprint.Settle, p.data.retire}}
 	if p.kubeProxy {
-		held.do = append(held.do, func() {
-			if err := removeLeftovers(ctx, p.log); err != nil {
-				p.log.Error("not all of what kube-proxy has left could be removed", "err", err)
-			}
-		})
+		held.do = append(held.do, func() { retireLeftovers(ctx, p.log) })
 	}
 	loaded := make(chan struct{})
 	p.loaded = sync.OnceFunc(func() { close(loaded) })

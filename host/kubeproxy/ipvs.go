@@ -31,7 +31,10 @@ type server struct {
 const (
 	ipvsDelService  = 3
 	ipvsGetService  = 4
+	ipvsGetDest     = 8
 	ipvsAttrService = 1
+	ipvsAttrDest    = 2
+	ipvsDestActive  = 7
 	ipvsSvcFamily   = 1
 	ipvsSvcProtocol = 2
 	ipvsSvcAddr     = 3
@@ -157,24 +160,86 @@ func (v ipvs) find(context.Context) (out []Leftover, err error) {
 }
 
 func (v ipvs) remove(ctx context.Context) error {
+	_, err := v.take(ctx, func(server) (bool, error) { return false, nil })
+	return err
+}
+
+// take removes the virtual servers that are not to stay, the addresses that only those had, and the link with the last.
+func (v ipvs) take(ctx context.Context, stays func(server) (bool, error)) (left int, err error) {
 	link, servers, err := v.list()
 	if err != nil || link == nil {
-		return err
+		return 0, err
 	}
+	keep := map[netip.Addr]bool{}
 	for _, s := range servers {
-		req, err := ipvsCommand(ipvsDelService, unix.NLM_F_ACK)
-		if err == nil && req != nil {
-			req.AddData(s.encode())
-			_, err = req.Execute(unix.NETLINK_GENERIC, 0)
+		stay, err := stays(s)
+		if err == nil && stay {
+			left++
+			keep[s.addr] = true
+			continue
 		}
-		if err = errors.Join(err, ctx.Err()); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("kube-proxy's leftovers: delete virtual server %s: %w", netip.AddrPortFrom(s.addr, s.port), err)
+		if err == nil {
+			err = s.delete()
+		}
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			return left, fmt.Errorf("kube-proxy's leftovers: delete virtual server %s: %w", netip.AddrPortFrom(s.addr, s.port), err)
 		}
 	}
-	if err := netlink.LinkDel(link); err != nil {
-		return fmt.Errorf("kube-proxy's leftovers: delete link %s: %w", ipvsLink, err)
+	if left == 0 {
+		if err := netlink.LinkDel(link); err != nil {
+			return 0, fmt.Errorf("kube-proxy's leftovers: delete link %s: %w", ipvsLink, err)
+		}
+		return 0, nil
 	}
-	return nil
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return left, fmt.Errorf("kube-proxy's leftovers: list addresses of link %s: %w", ipvsLink, err)
+	}
+	for i, a := range addrs {
+		if addr, ok := netip.AddrFromSlice(a.IP); ok && keep[addr.Unmap()] {
+			continue
+		}
+		if err := netlink.AddrDel(link, &addrs[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return left, fmt.Errorf("kube-proxy's leftovers: delete address %s of link %s: %w", a.IP, ipvsLink, err)
+		}
+	}
+	return left, nil
+}
+
+// delete deletes a virtual server, with its members; their connections end.
+func (s server) delete() error {
+	req, err := ipvsCommand(ipvsDelService, unix.NLM_F_ACK)
+	if err == nil && req != nil {
+		req.AddData(s.encode())
+		_, err = req.Execute(unix.NETLINK_GENERIC, 0)
+	}
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// busy tells whether a virtual server has connections that are open.
+func (s server) busy() (bool, error) {
+	req, err := ipvsCommand(ipvsGetDest, unix.NLM_F_DUMP)
+	if err != nil || req == nil {
+		return false, err
+	}
+	req.AddData(s.encode())
+	messages, err := req.Execute(unix.NETLINK_GENERIC, 0)
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return false, fmt.Errorf("list its members: %w", err)
+	}
+	for _, m := range messages {
+		if len(m) < nl.SizeofGenlmsg {
+			continue
+		}
+		active := attrs(attrs(m[nl.SizeofGenlmsg:])[ipvsAttrDest])[ipvsDestActive]
+		if len(active) >= 4 && binary.NativeEndian.Uint32(active) > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // ipsets are what the iptables rules of the IPVS mode look addresses up in.

@@ -55,19 +55,44 @@ func Find(ctx context.Context) ([]Leftover, error) {
 
 // Remove takes away all that Find finds. It does what it can; the error names what stays. It may be called again.
 func Remove(ctx context.Context) (removed []Leftover, err error) {
+	removed, _, err = take(ctx, false)
+	return removed, err
+}
+
+// Retire is Remove, but for virtual servers that have open connections: those stay until they have none, with their
+// addresses and the link, and busy says how many there are. They are not for new connections: whoever forwards by now
+// has those first. Call it again from time to time until there are none.
+func Retire(ctx context.Context) (removed []Leftover, busy int, err error) {
+	return take(ctx, true)
+}
+
+func take(ctx context.Context, spareBusy bool) (removed []Leftover, busy int, err error) {
 	var errs []error
 	for _, p := range places() {
+		left := 0
 		found, err := p.find(ctx)
 		if err == nil && len(found) > 0 {
-			err = p.remove(ctx)
+			if v, ok := p.(ipvs); ok && spareBusy {
+				left, err = v.take(ctx, server.busy)
+			} else {
+				err = p.remove(ctx)
+			}
 		}
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		removed = append(removed, found...)
+		busy += left
+		for _, l := range found {
+			if left > 0 {
+				l.Count -= left // the link, which is one, stays then
+			}
+			if left == 0 || l.Count > 0 {
+				removed = append(removed, l)
+			}
+		}
 	}
-	return removed, errors.Join(errs...)
+	return removed, busy, errors.Join(errs...)
 }
 
 // Of the names that begin with KUBE-, kubelet has some too (KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT, KUBE-FIREWALL in
