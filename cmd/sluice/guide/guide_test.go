@@ -1,0 +1,276 @@
+package guide
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sluice-proxy/sluice/host/kubelab/binaries"
+)
+
+const where = "../../../host/backend/ipvs/FROM-KUBE-PROXY.md"
+
+// TestTheGuideLeadsFromKubeProxyToSluice is the whole way: kube-proxy works in mode ipvs, each step is taken, and mode
+// nftables follows.
+func TestTheGuideLeadsFromKubeProxyToSluice(t *testing.T) {
+	n := newNode(t)
+	g := read(t, where)
+	kubeProxy := n.kubeProxy()
+	kubeProxy.holds()
+
+	config := n.translate(g)
+	n.plan(g)
+	n.initialise(g)
+
+	alive, closeHeld := n.hold("kube-proxy's time")
+	before := n.do(g.command("ipvsadm -Ln"))
+	stop := n.load()
+	kubeProxy.stop()
+	sluice := n.start("sluice", g.command("sluice run --config sluice.yaml --cleanup-kube-proxy"))
+	sluice.logs("the data plane holds the plan")
+	n.kubeProxyIsGone("KUBE-|kube-ipvs0 .*[0-9a-f]/|:30081 lc") // what holds no connection
+	if made := stop(); made < 30 {
+		t.Errorf("%d connections during the change: this says little", made)
+	} else {
+		t.Logf("%d new connections during the change, none refused or lost", made)
+	}
+	alive("under sluice")
+	n.answered("under sluice")
+	n.sluiceHolds(g, before)
+	n.seen(g)
+
+	n.toNftables(g, sluice, config, alive, closeHeld)
+	g.all()
+}
+
+// kubeProxy puts everything into the API server and starts kube-proxy with its ConfigMap.
+func (n *node) kubeProxy() *daemon {
+	n.Helper()
+	user, err := n.UserKubeconfig("system:kube-proxy")
+	if err == nil {
+		err = os.Symlink(user, filepath.Join(n.home, "kubeconfig.conf"))
+	}
+	manifest, config := n.configMap("kubeconfig.conf")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(n.home, "config.conf"), []byte(config), 0o644)
+	}
+	ctx := n.Context()
+	for _, namespace := range []string{"shop", metav1.NamespaceSystem} {
+		if err == nil {
+			err = n.AddNamespace(ctx, namespace)
+		}
+	}
+	if err == nil {
+		err = n.Apply(ctx, services+n.slices()+"---\n"+manifest)
+	}
+	for name, patch := range addresses {
+		if err == nil {
+			_, err = n.Client.CoreV1().Services("shop").Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		}
+	}
+	bin, ferr := binaries.Find(binaries.KubeProxy)
+	if err = errors.Join(err, ferr); err != nil {
+		n.Fatal(err)
+	}
+	return n.start("kube-proxy", filepath.Join(bin, binaries.KubeProxy)+" --config=config.conf -v=2")
+}
+
+// holds waits until all of kube-proxy's work shows, so that there is something to take over.
+func (d *daemon) holds() {
+	d.Helper()
+	d.eventually("has programmed IPVS", func() error {
+		out, err := d.look(state)
+		if err != nil {
+			return err
+		}
+		for _, want := range []string{
+			"TCP  10.96.0.10:80 lc", "TCP  [fd00:96::10]:80 lc", "TCP  172.18.0.11:30080 lc", "SCTP 10.96.0.13:90 lc", "persistent 10800",
+			"-> 10.244.1.1:8080", "198.18.0.10/32", "fd00:1:198::10/128", "KUBE-CLUSTER-IP", "KUBE-6-CLUSTER-IP", "KUBE-LOAD-BALANCER-SOURCE-CIDR",
+			":KUBE-SERVICES", ":KUBE-IPVS-FILTER", ":KUBE-NODE-PORT", ":KUBE-IPVS-OUT-FILTER",
+		} {
+			if !strings.Contains(out, want) {
+				return fmt.Errorf("no %q in\n%s", want, out)
+			}
+		}
+		return nil
+	})
+	d.run(state)
+	d.answered("under kube-proxy")
+}
+
+// state shows what kube-proxy has in the kernel.
+const state = "ipvsadm -Ln; ip -br addr show dev kube-ipvs0; ipset list -n; iptables-save; ip6tables-save"
+
+// translate is step 1.
+func (n *node) translate(g *text) (config string) {
+	n.Helper()
+	out := n.do(g.command(`kubectl -n kube-system get configmap kube-proxy -o jsonpath='{.data.config\.conf}' | sluice config migrate - > sluice.yaml`))
+	if !strings.Contains(out, "ipvs.scheduler: lc: wlc") {
+		n.Errorf("standard error does not say what became of the scheduler:\n%s", out)
+	}
+	raw, err := os.ReadFile(filepath.Join(n.home, "sluice.yaml"))
+	if err != nil {
+		n.Fatal(err)
+	}
+	config = string(raw)
+	n.Logf("sluice.yaml:\n%s", config)
+	for _, want := range []string{"kind: SluiceConfiguration", "\nmode: ipvs\n", "scheduler: wlc", "strictARP: true", "tcpTimeout: 22m0s", "tcpFinTimeout: 33s", "- 192.0.2.0/24", "min: 300000"} {
+		if !strings.Contains(config, want) {
+			n.Errorf("no %q in sluice.yaml", want)
+		}
+	}
+	return config
+}
+
+// plan is step 2.
+func (n *node) plan(g *text) {
+	n.Helper()
+	out := n.do(g.command("sluice plan --kubeconfig ~/.kube/config --node NODE --config sluice.yaml --mode ipvs", "NODE", nodeName))
+	for _, want := range []string{"10.96.0.10:80/TCP", "[fd00:96::10]:80/TCP", "10.244.1.1:8080", "30080"} {
+		if !strings.Contains(out, want) {
+			n.Errorf("the plan has no %q", want)
+		}
+	}
+}
+
+// initialise is steps 3 and 4, on a machine that has lost after a boot what --init-only makes.
+func (n *node) initialise(g *text) {
+	n.Helper()
+	n.do("sysctl -q -w net.netfilter.nf_conntrack_max=100000 net.ipv4.vs.expire_nodest_conn=0 net.ipv4.vs.expire_quiescent_template=0 " +
+		"net.ipv4.conf.all.arp_ignore=0 net.ipv4.conf.all.arp_announce=0")
+	check := g.command("sluice check --config sluice.yaml")
+	if out := n.do(check); !strings.Contains(out, "net.ipv4.vs.expire_nodest_conn: 0; sluice run makes it 1") || !strings.Contains(out, "net.ipv4.conf.all.arp_announce: 0; sluice run makes it 2") {
+		n.Error("sluice check does not name the settings that are missing")
+	}
+	n.do(g.command("sluice run --init-only --config sluice.yaml"))
+	n.settings()
+	if out := n.do(check); strings.Contains(out, "sluice run makes it") {
+		n.Error("after --init-only, sluice check still finds settings to make")
+	}
+}
+
+// settings are those of the guide's table, and what its text says of the connection table.
+func (n *node) settings() {
+	n.Helper()
+	for name, want := range map[string]string{
+		"net.netfilter.nf_conntrack_max": "300000", "net.ipv4.ip_forward": "1",
+		"net.ipv4.vs.conntrack": "1", "net.ipv4.vs.expire_nodest_conn": "1", "net.ipv4.vs.expire_quiescent_template": "1",
+		"net.ipv4.vs.conn_reuse_mode": "1", "net.ipv4.conf.all.arp_ignore": "1", "net.ipv4.conf.all.arp_announce": "2",
+	} {
+		if got := strings.TrimSpace(n.do("sysctl -n " + name)); got != want {
+			n.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+}
+
+// kubeProxyIsGone waits until nothing that matches is left in the kernel.
+func (n *node) kubeProxyIsGone(what string) {
+	n.Helper()
+	n.eventually("what kube-proxy has left is removed", func() error {
+		out, err := n.look("iptables-nft-save; iptables-legacy-save; ip6tables-nft-save; ip6tables-legacy-save; ipset list -n; ip -br addr; ipvsadm -Ln")
+		if err != nil {
+			return err
+		}
+		if left := regexp.MustCompile(`(?m)^.*(`+what+`).*$`).FindAllString(out, -1); len(left) > 0 {
+			return errors.New(strings.Join(left, "\n"))
+		}
+		return nil
+	})
+}
+
+// sluiceHolds compares what is in IPVS with what was, and with what the guide says of it.
+func (n *node) sluiceHolds(g *text, before string) {
+	n.Helper()
+	now := n.do(g.command("ipvsadm -Ln"))
+	// The addresses of Services have one virtual server each, as they had; NodePorts have one by mark instead.
+	for _, line := range regexp.MustCompile(`(?m)^(TCP|UDP|SCTP) +(\S+) `).FindAllStringSubmatch(before, -1) {
+		at, err := netip.ParseAddrPort(line[2])
+		if err != nil {
+			n.Fatal(err)
+		}
+		nodePort := at.Port() >= 30000 && at.Port() < 32768
+		has := regexp.MustCompile(`(?m)^` + line[1] + ` +` + regexp.QuoteMeta(line[2]) + ` `).MatchString(now)
+		switch {
+		case at.Addr().String() == "10.96.0.14": // has no endpoints, and so no member to choose
+		case at.Port() == 30080 && at.Addr() == n.here.Node.Addr(at.Addr()): // has a connection from before
+			if !has {
+				n.Errorf("%s is gone under its connections", line[2])
+			}
+		case has == nodePort:
+			n.Errorf("%s %s: there: %v", line[1], line[2], has)
+		}
+	}
+	for _, want := range []string{"wlc (flag-3)", "FWM"} {
+		if !strings.Contains(now, want) {
+			n.Errorf("no %q in\n%s", want, now)
+		}
+	}
+	if strings.Contains(now, "persistent") {
+		n.Error("session affinity is IPVS's")
+	}
+	if out := n.do("ipvsadm -L --timeout"); !strings.Contains(out, "1320 33 300") {
+		n.Errorf("time-outs: %s", out)
+	}
+	if out := n.do("ip -br addr show dev sluice-ipvs0"); !strings.Contains(out, "198.18.0.10/32") || !strings.Contains(out, "fd00:1:198::10/128") {
+		n.Errorf("sluice-ipvs0: %s", out)
+	}
+	if out := n.do(g.command("nft list table ip sluice")); !strings.Contains(out, "fwmarks") {
+		n.Errorf("the companion:\n%s", out)
+	}
+	n.do(g.command("ipvsadm -Ln --thresholds"))
+	n.settings()
+}
+
+// seen is step 6.
+func (n *node) seen(g *text) {
+	n.Helper()
+	out := n.do(g.command("sluice explain -n NAMESPACE SERVICE", "NAMESPACE", "shop", "SERVICE", "web"))
+	if !strings.Contains(out, "KERNEL") || !strings.Contains(out, "10.244.1.1:8080") {
+		n.Errorf("explain:\n%s", out)
+	}
+}
+
+// toNftables changes the mode of the sluice that runs, under load, with connections from both times before.
+func (n *node) toNftables(g *text, sluice *daemon, config string, alive func(string), closeHeld func()) {
+	n.Helper()
+	under, closeUnder := n.hold("mode ipvs")
+	stop := n.load()
+	file := filepath.Join(n.home, "sluice.yaml")
+	next := strings.Replace(config, "mode: ipvs", "mode: nftables", 1)
+	if next == config {
+		n.Fatalf("no line mode: ipvs in\n%s", config)
+	}
+	err := os.WriteFile(file+".new", []byte(next), 0o644)
+	if err == nil {
+		err = os.Rename(file+".new", file)
+	}
+	if err != nil {
+		n.Fatal(err)
+	}
+	sluice.logs("from=ipvs to=nftables")
+	n.answered("in mode nftables")
+	if made := stop(); made < 30 {
+		n.Errorf("%d connections during the change of mode: this says little", made)
+	}
+	alive("in mode nftables")
+	under("in mode nftables")
+	closeHeld()
+	closeUnder()
+	n.kubeProxyIsGone("kube-ipvs0|:30080 lc")
+	n.eventually("the virtual servers run out", func() error {
+		out, err := n.look("ipvsadm -Ln; ip -br link")
+		if err == nil && (strings.Contains(out, "->") && regexp.MustCompile(`(?m)^(TCP|UDP|SCTP|FWM) `).MatchString(out) || strings.Contains(out, "sluice-ipvs0")) {
+			err = errors.New(out)
+		}
+		return err
+	})
+	n.answered("in mode nftables, alone")
+}

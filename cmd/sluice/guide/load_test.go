@@ -1,0 +1,120 @@
+package guide
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/netlab"
+)
+
+// way is a way into a Service.
+type way struct {
+	from *netlab.Host
+	to   netip.AddrPort
+}
+
+func (w way) String() string { return w.from.Name + " to " + w.to.String() }
+
+// ways are all those to Service web, from a Pod, from outside and from the node.
+func (n *node) ways() (out []way) {
+	for _, cluster := range []string{"10.96.0.10:80", "[fd00:96::10]:80"} {
+		for _, from := range []*netlab.Host{n.client, n.here.Node} {
+			out = append(out, way{from, netip.MustParseAddrPort(cluster)})
+		}
+	}
+	for _, external := range []string{"172.18.0.11:30080", "[fd00:18::11]:30080", "198.18.0.10:80", "[fd00:1:198::10]:80"} {
+		out = append(out, way{n.outside, netip.MustParseAddrPort(external)})
+	}
+	return out
+}
+
+// load opens new connections by every way, one after the other on each, until it is stopped. Any that fails is told, as
+// a failure of the test; what is given is the number of those that did not.
+func (n *node) load() (stop func() int64) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var made atomic.Int64
+	var wg sync.WaitGroup
+	for _, w := range n.ways() {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				begin := time.Now()
+				if _, err := w.from.Ask("tcp", w.to, time.Minute); err != nil {
+					n.Errorf("under load, %s: %v after %s", w, err, time.Since(begin))
+					return
+				}
+				made.Add(1)
+				time.Sleep(20 * time.Millisecond) // there is one CPU, and others need it
+			}
+		})
+	}
+	var once sync.Once
+	stop = func() int64 {
+		once.Do(func() { cancel(); wg.Wait() })
+		return made.Load()
+	}
+	n.Cleanup(func() { stop() })
+	return stop
+}
+
+// answered waits until every way is answered.
+func (n *node) answered(what string) {
+	n.Helper()
+	for _, w := range n.ways() {
+		n.eventually(fmt.Sprintf("%s, %s", what, w), func() error {
+			_, err := w.from.Ask("tcp", w.to, 10*time.Second)
+			return err
+		})
+	}
+}
+
+// hold opens a connection by every way and keeps it: alive complains of those that are not, close ends them.
+func (n *node) hold(since string) (alive func(now string), close func()) {
+	n.Helper()
+	var closers []func() error
+	var checks []func() error
+	for _, w := range n.ways() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		c, err := w.from.Dial(ctx, "tcp", w.to)
+		cancel()
+		if err == nil {
+			_, err = netlab.Greeting(c)
+		}
+		if err != nil {
+			n.Fatalf("%s, %s: %v", since, w, err)
+		}
+		if t, ok := c.(*net.TCPConn); ok {
+			_ = t.SetLinger(0) // its end is one packet, and nothing of it stays
+		}
+		closers = append(closers, c.Close)
+		checks = append(checks, func() error {
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
+			if _, err := c.Write([]byte("still there\n")); err != nil {
+				return fmt.Errorf("%s: %w", w, err)
+			}
+			if _, err := c.Read(make([]byte, 12)); err != nil {
+				return fmt.Errorf("%s: %w", w, err)
+			}
+			return nil
+		})
+	}
+	alive = func(now string) {
+		n.Helper()
+		for _, check := range checks {
+			if err := check(); err != nil {
+				n.Errorf("%s, a connection from %s: %v", now, since, err)
+			}
+		}
+	}
+	close = func() {
+		for _, c := range closers {
+			_ = c()
+		}
+	}
+	n.Cleanup(close)
+	return alive, close
+}
