@@ -634,7 +634,9 @@ func TestAddressesMayBeOnALinkOfSomebodyElse(t *testing.T) {
 func TestAddressesOfTheNodeOnALinkForServicesAreItsOwn(t *testing.T) {
 	d := newBed(t)
 	for _, args := range []string{"link add up7 type dummy", "link set up7 up", "addr add 192.168.77.1/32 dev up7 noprefixroute",
-		"addr add fd00:77::1/128 dev up7 noprefixroute", "addr add fd00:77::2/128 dev up7 noprefixroute preferred_lft 0 valid_lft 3000"} {
+		"addr add fd00:77::1/128 dev up7 noprefixroute", "addr add fd00:77::2/128 dev up7 noprefixroute preferred_lft 0 valid_lft 3000",
+		// All that sluice's own are, but for the mark.
+		"addr add 192.168.77.2/32 dev up7 noprefixroute scope host", "addr add fd00:77::3/128 dev up7 noprefixroute nodad preferred_lft 0"} {
 		if _, err := d.run("", "ip", strings.Fields(args)...); err != nil {
 			t.Fatal(err)
 		}
@@ -644,13 +646,15 @@ func TestAddressesOfTheNodeOnALinkForServicesAreItsOwn(t *testing.T) {
 	check := func(when string) {
 		t.Helper()
 		out, err := d.run("", "ip", "-br", "addr", "show", "dev", "up7")
-		for _, a := range []string{"192.168.77.1/32", "fd00:77::1/128", "fd00:77::2/128"} {
+		for _, a := range []string{"192.168.77.1/32", "192.168.77.2/32", "fd00:77::1/128", "fd00:77::2/128", "fd00:77::3/128"} {
 			if err != nil || !strings.Contains(out, a) {
 				t.Errorf("%s: %s is gone: %s, %v", when, a, out, err)
 			}
 		}
-		if strings.Contains(out, "10.96.0.80") != (when == "in force") || strings.Contains(out, "fd00:10:96::80") != (when == "in force") {
-			t.Errorf("%s: %s", when, out)
+		for _, a := range []string{"10.96.0.80/32", "fd00:10:96::80/128", "10.96.0.81/32"} {
+			if there := strings.Contains(out, a); there != (when == "in force" || when == "replaced" && a == "10.96.0.81/32") {
+				t.Errorf("%s: %s is there: %v: %s", when, a, there, out)
+			}
 		}
 	}
 	p := parse(t, `service shop/web
@@ -660,8 +664,12 @@ func TestAddressesOfTheNodeOnALinkForServicesAreItsOwn(t *testing.T) {
   port http  [fd00:10:96::80]:80/TCP  ClusterIP  masquerade=outside balance=random
     forward 1 member, total 1
       [fd00:10:244::2]:9000  weight 1  100.0 %  active
+  port more  10.96.0.81:80/TCP        ClusterIP  masquerade=outside balance=random
+    forward 1 member, total 1
+      10.244.0.2:9000  weight 1  100.0 %  active
 `)
 	for _, end := range []func() error{
+		nil,
 		func() error { _, err := Cleanup(context.Background(), o); return err },
 		func() error { _, err := Retire(context.Background(), o, true); return err },
 	} {
@@ -671,6 +679,16 @@ func TestAddressesOfTheNodeOnALinkForServicesAreItsOwn(t *testing.T) {
 		}
 		d.apply(b, p, nil)
 		check("in force")
+		if end == nil {
+			d.must("ip", "addr", "replace", "10.96.0.81/32", "dev", "up7") // is somebody else's from now on
+			none := &plan.Plan{Global: p.Global, Frontends: map[plan.Key]*plan.Frontend{}}
+			d.apply(b, none, plan.Diff(p, none))
+			d.settle(b, none)
+			check("replaced")
+			d.must("ip", "addr", "del", "10.96.0.81/32", "dev", "up7")
+			b.Close()
+			continue
+		}
 		b.Close()
 		if err := end(); err != nil {
 			t.Fatal(err)
