@@ -45,6 +45,7 @@ const DefaultLinger = 24 * time.Hour
 type companion interface {
 	Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (engine.Report, error)
 	ReadMarks(ctx context.Context) (p *plan.Plan, marks nftables.Marks, guarded map[netip.Addr]bool, err error)
+	ReadPools(ctx context.Context) (map[plan.Key]nftables.Pools, error)
 	Guard(ctx context.Context, add, del []netip.Addr) (engine.Report, error)
 	Watch(heard func(engine.Foreign)) (stop func(), err error)
 	Moved(ctx context.Context) (bool, error)

@@ -3,8 +3,10 @@ package ipvs
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -47,47 +49,126 @@ func newOpen(b *testing.B) func() *Backend {
 	}
 }
 
-func cpu() float64 {
+// spent is what a process has used, in seconds: of wall time, in user space, and in the kernel for it.
+type spent struct{ wall, user, system float64 }
+
+func now() spent {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
-	return float64(u.Utime.Nano()) / 1e9
+	return spent{float64(time.Now().UnixNano()) / 1e9, float64(u.Utime.Nano()) / 1e9, float64(u.Stime.Nano()) / 1e9}
 }
 
-// BenchmarkEverything programs a cluster from nothing, changes one endpoint of it, and reads it back by a restart. Where
-// the kernel has no IPVS, there is a memory in its place.
+// asking counts the questions.
+type asking struct {
+	virtual
+	n int
+}
+
+func (a *asking) members(k serverKey) ([]memberState, error) { a.n++; return a.virtual.members(k) }
+func (a *asking) traffic() (map[serverKey]counted, error)    { a.n++; return a.virtual.traffic() }
+func (a *asking) servers() (map[serverKey]service, error)    { a.n++; return a.virtual.servers() }
+
+// BenchmarkEverything programs a cluster from nothing, changes one endpoint of it, reads it back by a restart, and counts
+// connections for a scrape of the metrics, beside which endpoints change. Where the kernel has no IPVS, there is a memory
+// in its place.
 func BenchmarkEverything(b *testing.B) {
 	for _, services := range []int{1000, 10000} {
 		b.Run(fmt.Sprintf("%dx10", services), func(b *testing.B) {
 			for range b.N {
-				open := newOpen(b)
-				p := cluster(services, 10)
-				measure := func(what string, be *Backend, next *plan.Plan, delta *plan.Delta) {
-					user, begin := cpu(), time.Now()
-					b.StartTimer()
-					r, err := be.Apply(context.Background(), next, delta)
-					b.StopTimer()
-					if err != nil {
-						b.Fatal(err)
-					}
-					b.ReportMetric(float64(r.Messages), what+"-messages")
-					b.ReportMetric(time.Since(begin).Seconds(), what+"-s")
-					b.ReportMetric(cpu()-user, what+"-user-s")
-				}
-				be := open()
-				measure("start", be, p, nil)
-				next := &plan.Plan{Global: p.Global, Frontends: map[plan.Key]*plan.Frontend{}}
-				next.Apply(plan.Diff(next, p))
-				for k, f := range p.Frontends {
-					g := *f
-					g.Pool.Members = append([]plan.Member{{Addr: netip.MustParseAddrPort("10.127.0.1:8080"), Weight: 1}}, f.Pool.Members[1:]...)
-					next.Frontends[k] = &g
-					break
-				}
-				measure("endpoint", be, next, plan.Diff(p, next))
-				be.Close()
-				measure("restart", open(), next, nil)
+				everything(b, services)
 				runtime.GC()
 			}
 		})
 	}
+}
+
+func everything(b *testing.B, services int) {
+	open := newOpen(b)
+	p := cluster(services, 10)
+	measure := func(what string, f func() (messages int, err error)) {
+		runtime.GC()
+		begin := now()
+		b.StartTimer()
+		messages, err := f()
+		b.StopTimer()
+		end := now()
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(messages), what+"-messages")
+		b.ReportMetric(end.wall-begin.wall, what+"-s")
+		b.ReportMetric(end.user-begin.user, what+"-user-s")
+		b.ReportMetric(end.system-begin.system, what+"-system-s")
+	}
+	apply := func(be *Backend, next *plan.Plan, delta *plan.Delta) func() (int, error) {
+		return func() (int, error) {
+			r, err := be.Apply(context.Background(), next, delta)
+			return r.Messages, err
+		}
+	}
+	be := open()
+	measure("start", apply(be, p, nil))
+	// One endpoint of a Service is replaced.
+	k := p.Keys()[0]
+	pod := netip.MustParseAddr("10.127.0.0")
+	change := func() (*plan.Plan, *plan.Delta) {
+		pod = pod.Next()
+		g := *p.Frontends[k]
+		g.Pool.Members = append([]plan.Member{{Addr: netip.AddrPortFrom(pod, 8080), Weight: 1}}, g.Pool.Members[1:]...)
+		d := &plan.Delta{Changes: []plan.Change{{Key: k, Old: p.Frontends[k], New: &g}}}
+		p = &plan.Plan{Global: p.Global, Frontends: maps.Clone(p.Frontends)}
+		p.Frontends[k] = &g
+		return p, d
+	}
+	next, delta := change()
+	measure("endpoint", apply(be, next, delta))
+	// The counts have sockets of their own.
+	counter := open()
+	asked := &asking{virtual: counter.ipvs}
+	counter.ipvs = asked
+	measure("scrape", func() (int, error) {
+		_, err := counter.counts(context.Background())
+		return asked.n, err
+	})
+	if _, real := be.ipvs.(kernel); real { // the memory is for one at a time
+		beside(b, be, counter, change)
+	}
+	counter.Close()
+	be.Close()
+	be = open()
+	asked = &asking{virtual: be.ipvs}
+	be.ipvs = asked
+	measure("restart", apply(be, p, nil))
+	b.ReportMetric(float64(asked.n), "restart-questions")
+	be.Close()
+}
+
+// beside changes an endpoint again and again while connections are counted.
+func beside(b *testing.B, be, counter *Backend, change func() (*plan.Plan, *plan.Delta)) {
+	ended := make(chan error)
+	begin := time.Now()
+	go func() {
+		_, err := counter.counts(context.Background())
+		ended <- err
+	}()
+	var took []time.Duration
+	for under := true; under; {
+		next, delta := change()
+		began := time.Now()
+		if _, err := be.Apply(context.Background(), next, delta); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(began))
+		select {
+		case err := <-ended:
+			if under = false; err != nil {
+				b.Fatal(err)
+			}
+		case <-time.After(time.Millisecond):
+		}
+	}
+	b.ReportMetric(time.Since(begin).Seconds(), "scrape-beside-changes-s")
+	slices.Sort(took)
+	b.ReportMetric(took[len(took)/2].Seconds()*1000, "endpoint-beside-scrape-ms")
+	b.ReportMetric(took[len(took)-1].Seconds()*1000, "endpoint-beside-scrape-max-ms")
 }

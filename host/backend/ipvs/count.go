@@ -74,30 +74,28 @@ func ReadCounts(ctx context.Context) ([]Count, error) {
 }
 
 func (b *Backend) counts(ctx context.Context) ([]Count, error) {
-	p, marks, _, err := b.companion.ReadMarks(ctx)
-	if nftables.NotOurs(err) { // another mode's: what is here is left from before
-		p, marks, err = &plan.Plan{}, nil, nil
-	}
-	if err != nil {
+	frontends, err := b.companion.ReadPools(ctx)
+	if err != nil && !nftables.NotOurs(err) { // another mode's: what is here is left from before
 		return nil, fmt.Errorf("ipvs: the companion: %w", err)
 	}
-	s := &state{marks: marks}
+	s := &state{marks: nftables.Marks{}}
 	type use struct {
-		f    *plan.Frontend
-		pool Pool
+		key   plan.Key
+		owner model.PortName
+		pool  Pool
 	}
 	uses := map[serverKey]use{}
-	for k, f := range p.Frontends {
+	for k, f := range frontends {
+		m := s.marks[k]
+		m.Inside, m.Outside = f.Inside, f.Outside
+		s.marks[k] = m
 		main, inside, outside := s.keys(k)
-		first := All
-		if f.Outside != nil {
-			first = Outside
-			uses[inside] = use{f, Inside}
-			uses[outside] = use{f, Outside}
+		delete(s.marks, k)
+		if f.Split {
+			uses[main], uses[inside], uses[outside] = use{k, f.Owner, Outside}, use{k, f.Owner, Inside}, use{k, f.Owner, Outside}
 		} else {
-			uses[inside] = use{f, All}
+			uses[main], uses[inside] = use{k, f.Owner, All}, use{k, f.Owner, All}
 		}
-		uses[main] = use{f, first}
 	}
 	delete(uses, serverKey{}) // of those that have no mark, or no address
 	all, err := b.ipvs.traffic()
@@ -118,8 +116,8 @@ func (b *Backend) counts(ctx context.Context) ([]Count, error) {
 			return nil, fmt.Errorf("ipvs: list the members of virtual server %s: %w", k, hint(err))
 		}
 		c := Count{Server: k.String(), Scheduler: v.scheduler, Traffic: v.Traffic}
-		if u := uses[k]; u.f != nil {
-			c.Frontend, c.Owner, c.Pool = u.f.Key, u.f.Owner, u.pool
+		if u, ok := uses[k]; ok {
+			c.Frontend, c.Owner, c.Pool = u.key, u.owner, u.pool
 		}
 		for _, m := range list {
 			c.Members = append(c.Members, MemberCount{m.addr, m.weight, m.active, m.inactive, m.lingering})
