@@ -116,8 +116,8 @@ func (b *Backend) frontends(ctx context.Context, next *plan.Plan, d *plan.Delta,
 	}
 	r, err := b.companion.Apply(ctx, next, d)
 	b.sent.add(r)
-	if err != nil && ctx.Err() == nil && (d == nil || !bad) {
-		// What became of it is read, and the rest is done, once.
+	if err != nil && ctx.Err() == nil && (d == nil || !bad && len(b.stuck) == 0) {
+		// What became of it is read, and the rest is done, once. Not where the plan has more than the companion may.
 		b.log.Debug("the companion of IPVS: trying once more", "err", err)
 		r, err = b.companion.Apply(ctx, next, nil)
 		b.sent.add(r)
