@@ -2,56 +2,67 @@ package plan
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/service"
 )
 
 // kept is what was decided last for a Service with a policy, for people to ask about. There is an entry for every
 // endpoint of the cluster where all Services have one, so what the cluster says of an endpoint is not kept with it.
 type kept struct {
-	decided   []Decided // without endpoints
-	endpoints [][]keptEndpoint
+	decided   []Decided // without endpoints and reasons
+	endpoints []keptEndpoints
+	reasons   [][2][]policy.Reasons // of the plugins that decided about the cluster pool and the local one
 }
 
-// keptEndpoint is an endpoint as it was when it was decided about.
-type keptEndpoint struct {
-	addr [16]byte
-	port uint16
-	is   uint8
-	v4   bool
+// keptEndpoints are endpoints as they were when they were decided about.
+type keptEndpoints struct {
+	addrs model.AddrList
+	is    []uint8 // bits, see flags
 }
 
-// flags are what a keptEndpoint knows, by bit.
+// flags are what is kept of an endpoint, by bit.
 func flags(e *service.Endpoint) [8]*bool {
 	return [...]*bool{&e.Ready, &e.Serving, &e.Terminating, &e.Local, &e.HintedZone, &e.HintedNode, &e.InCluster, &e.InLocal}
 }
 
 func keep(decided []Decided) *kept {
-	k := &kept{decided: make([]Decided, len(decided)), endpoints: make([][]keptEndpoint, len(decided))}
+	k := &kept{decided: make([]Decided, len(decided)), endpoints: make([]keptEndpoints, len(decided)), reasons: make([][2][]policy.Reasons, len(decided))}
 	for i := range decided {
 		k.decided[i] = decided[i]
 		port := *decided[i].Port
-		list := make([]keptEndpoint, len(port.Endpoints))
-		for j := range list {
-			e := &port.Endpoints[j]
-			list[j] = keptEndpoint{addr: e.Addr.Addr().As16(), port: e.Addr.Port(), v4: e.Addr.Addr().Is4()}
-			for bit, is := range flags(e) {
+		eps := port.Endpoints
+		list := keptEndpoints{
+			addrs: model.PackAddrs(len(eps), func(j int) netip.AddrPort { return eps[j].Addr }),
+			is:    make([]uint8, len(eps)),
+		}
+		for j := range eps {
+			for bit, is := range flags(&eps[j]) {
 				if *is {
-					list[j].is |= 1 << bit
+					list.is[j] |= 1 << bit
 				}
 			}
 		}
 		port.Endpoints = nil
 		k.decided[i].Port, k.endpoints[i] = &port, list
+		for pool, d := range []*policy.Decision{&k.decided[i].Cluster, &k.decided[i].Local} {
+			d.Steps = slices.Clone(d.Steps)
+			for j := range d.Steps {
+				said := d.Steps[j].Reasons
+				k.reasons[i][pool] = append(k.reasons[i][pool], policy.PackReasons(len(said), func(n int) string { return said[n] }))
+				d.Steps[j].Reasons = nil
+			}
+		}
 	}
 	return k
 }
 
 // tell gives back what was kept, with what the slices say of the endpoints.
-func (k *kept) tell(slices []*model.EndpointSlice) []Decided {
+func (k *kept) tell(from []*model.EndpointSlice) []Decided {
 	said := map[netip.Addr]*model.SliceEndpoint{}
-	for _, s := range slices {
+	for _, s := range from {
 		for i := range s.Endpoints {
 			said[s.Endpoints[i].Addr] = &s.Endpoints[i]
 		}
@@ -60,22 +71,28 @@ func (k *kept) tell(slices []*model.EndpointSlice) []Decided {
 	for i := range out {
 		out[i] = k.decided[i]
 		port := *k.decided[i].Port
-		port.Endpoints = make([]service.Endpoint, len(k.endpoints[i]))
-		for j, was := range k.endpoints[i] {
+		port.Endpoints = make([]service.Endpoint, k.endpoints[i].addrs.Len())
+		for j := range port.Endpoints {
 			e := &port.Endpoints[j]
-			a := netip.AddrFrom16(was.addr)
-			if was.v4 {
-				a = a.Unmap()
-			}
-			e.Addr = netip.AddrPortFrom(a, was.port)
-			if s := said[a]; s != nil {
+			e.Addr = k.endpoints[i].addrs.At(j)
+			if s := said[e.Addr.Addr()]; s != nil {
 				e.Node, e.Zone, e.Pod = s.Node, s.Zone, s.Pod
 			}
 			for bit, is := range flags(e) {
-				*is = was.is&(1<<bit) != 0
+				*is = k.endpoints[i].is[j]&(1<<bit) != 0
 			}
 		}
 		out[i].Port = &port
+		for pool, d := range []*policy.Decision{&out[i].Cluster, &out[i].Local} {
+			d.Steps = slices.Clone(d.Steps)
+			for j := range d.Steps {
+				s := &d.Steps[j]
+				s.Reasons = make([]string, len(s.Weights))
+				for n := range s.Reasons {
+					s.Reasons[n] = k.reasons[i][pool][j].At(n)
+				}
+			}
+		}
 	}
 	return out
 }

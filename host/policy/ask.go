@@ -3,9 +3,11 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -22,7 +24,7 @@ type asker struct {
 // step is what is remembered of one plugin in a chain.
 type step struct {
 	print   print // of what it was last asked
-	answers []abi.Answer
+	answers answers
 	balance uint8
 	state   []byte
 	asked   int64         // when it last answered, Unix milliseconds, whole seconds
@@ -108,20 +110,20 @@ func (a *asker) build(m *pool, in *Input, now time.Time, needs uint32) {
 		if in.Pool == abi.PoolLocal && !e.Local {
 			continue
 		}
-		since, is := &m.seen[i], conditions(in, i)
+		since, is := m.seen.times[i], conditions(in, i)
 		eps = append(eps, abi.Endpoint{
 			Addr: e.Addr, Conditions: is, Node: e.Node, Zone: e.Zone,
 			Weight: is / abi.Chosen & 1, PriorWeight: abi.NoWeight,
-			ReadySince: since.ready, TerminatingSince: since.terminating, Connections: abi.NotCounted,
+			ReadySince: milliseconds(since.ready), TerminatingSince: milliseconds(since.terminating), Connections: abi.NotCounted,
 		})
 		a.index = append(a.index, i)
 	}
 	if m.good != nil {
 		j := 0
-		m.good.each(in, func(i int, r *row) {
+		m.good.each(in, func(i, r int) {
 			if j < len(a.index) && a.index[j] == i {
-				if r != nil {
-					eps[j].PriorWeight = int32(r.weight)
+				if r >= 0 {
+					eps[j].PriorWeight = int32(m.good.rows[r].weight)
 				}
 				j++
 			}
@@ -226,7 +228,7 @@ func (a *asker) call(plugin Plugin, s *step, in *Input, nowMS int64) {
 		// nothing that it sees of time changes more often.
 		s.wake = a.req.Now + max(a.resp.Requeue, time.Second).Milliseconds()
 	}
-	s.answers = append(s.answers[:0], a.resp.Answers...)
+	s.answers = keepAnswers(a.resp.Answers)
 	s.balance = a.resp.Balance
 	s.state = append(s.state[:0], a.resp.State...)
 }
@@ -254,54 +256,63 @@ func (a *asker) check(in *Input) error {
 
 // take lays a step's answer into the request, for the next plugin, and into a result for people.
 func (a *asker) take(name string, s *step, in *Input) StepResult {
-	r := StepResult{
-		Plugin:  name,
-		Weights: make([]uint16, len(in.Port.Endpoints)),
-		Reasons: make([]string, len(in.Port.Endpoints)),
+	n := len(in.Port.Endpoints)
+	r := StepResult{Plugin: name, Weights: s.answers.weights, Reasons: make([]string, n)}
+	if len(a.index) < n { // else all endpoints were asked about
+		r.Weights = make([]uint16, n)
 	}
-	for i := range s.answers {
-		a.req.Endpoints[i].Weight = uint32(s.answers[i].Weight)
-		r.Weights[a.index[i]], r.Reasons[a.index[i]] = s.answers[i].Weight, s.answers[i].Reason
+	for i, w := range s.answers.weights {
+		a.req.Endpoints[i].Weight = uint32(w)
+		r.Weights[a.index[i]], r.Reasons[a.index[i]] = w, s.answers.reasons.At(i)
 	}
 	return r
 }
 
 // answer puts the chain's answer together: the last plugin's weights, the earliest reset, the last word on balance.
 func (a *asker) answer(m *pool, in *Input) *good {
-	g := m.good // nobody else has it
-	if g == nil {
-		g = &good{}
+	old := m.good
+	if old == nil {
+		old = &good{}
 	}
-	if cap(g.rows) < len(a.req.Endpoints) {
-		g.rows = make([]row, len(a.req.Endpoints))
+	past := old.past(a.req.Now)
+	n := len(a.req.Endpoints)
+	g := &good{addrs: m.seen.addrs}
+	if past == nil && cap(old.rows) >= n { // nobody else has them
+		g.rows = old.rows[:n]
+	} else {
+		g.rows = make([]row, n)
 	}
-	past := g.past(a.req.Now)
-	*g = good{rows: g.rows[:len(a.req.Endpoints)]}
+	if n < g.addrs.Len() { // a local pool has some of the endpoints
+		g.addrs = model.PackAddrs(n, func(i int) netip.AddrPort { return a.req.Endpoints[i].Addr })
+	}
 	for i := range g.rows {
 		e := &a.req.Endpoints[i]
-		g.rows[i] = row{addr: e.Addr, conditions: e.Conditions & lifeBits, weight: uint16(e.Weight)}
+		g.rows[i] = row{weight: uint16(e.Weight), conditions: uint8(e.Conditions & lifeBits)}
 	}
 	for k := range m.steps {
 		s := &m.steps[k]
 		if s.balance != abi.BalanceDefault {
 			g.balance = s.balance
 		}
-		for i := range s.answers {
-			r := &g.rows[i]
-			if s.answers[i].Flags&abi.FlagKeepDraining != 0 {
-				r.keep, g.kept = true, true
+		for i, keep := range s.answers.keep {
+			if keep {
+				g.rows[i].keep, g.kept = true, true
 			}
-			if after := s.answers[i].ResetAfterMS; after != abi.NeverReset {
-				if at := s.asked + int64(after); r.resetAt == 0 || at < r.resetAt {
-					r.resetAt, g.reset = at, true
+		}
+		for i, after := range s.answers.after {
+			if after != abi.NeverReset {
+				if at := s.asked + int64(after); g.resetAt(i) == 0 || at < g.resetAt(i) {
+					g.reset(i, at)
 				}
 			}
 		}
 	}
-	for i := range g.rows { // what has been reset is not reset again before the endpoint's conditions change
-		r := &g.rows[i]
-		if old, had := past[r.addr]; had && r.resetAt != 0 && old.conditions == r.conditions {
-			r.resetAt = old.resetAt
+	if past == nil {
+		return g
+	}
+	for i, at := range g.resetsAt { // what has been reset is not reset again before the endpoint's conditions change
+		if j, had := past[g.addrs.At(i)]; had && at != 0 && old.rows[j].conditions == g.rows[i].conditions {
+			g.reset(i, old.resetAt(j))
 		}
 	}
 	return g

@@ -67,7 +67,7 @@ func (f From) String() string { return [...]string{"default", "policy", "last go
 // StepResult is one plugin's answer.
 type StepResult struct {
 	Plugin  string
-	Weights []uint16
+	Weights []uint16 // not to be changed
 	Reasons []string
 	Err     error
 }

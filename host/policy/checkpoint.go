@@ -102,13 +102,14 @@ func (m *pool) save(key PoolKey) savedPool {
 	rows := map[netip.AddrPort]*savedRow{}
 	if m.good != nil {
 		out.Balance = m.good.balance
-		for _, r := range m.good.rows {
-			rows[r.addr] = &savedRow{r.conditions, r.weight, r.keep, r.resetAt}
+		for j, r := range m.good.rows {
+			rows[m.good.addrs.At(j)] = &savedRow{uint32(r.conditions), r.weight, r.keep, m.good.resetAt(j)}
 		}
 	}
-	for _, s := range m.seen {
-		out.Endpoints = append(out.Endpoints, savedEndpoint{s.addr, s.ready, s.terminating, rows[s.addr]})
-		delete(rows, s.addr)
+	for i, t := range m.seen.times {
+		addr := m.seen.addrs.At(i)
+		out.Endpoints = append(out.Endpoints, savedEndpoint{addr, milliseconds(t.ready), milliseconds(t.terminating), rows[addr]})
+		delete(rows, addr)
 	}
 	for addr, r := range rows {
 		out.Endpoints = append(out.Endpoints, savedEndpoint{Addr: addr, Good: r})
@@ -136,16 +137,31 @@ func (s *savedPool) restore() *pool {
 		m.good = &good{balance: s.Balance}
 	}
 	slices.SortFunc(s.Endpoints, func(a, b savedEndpoint) int { return a.Addr.Compare(b.Addr) })
+	var seen, known []netip.AddrPort
+	var resets []int64
 	for _, e := range s.Endpoints {
 		if e.ReadySince != 0 || e.TerminatingSince != 0 {
-			m.seen = append(m.seen, since{e.Addr, e.ReadySince, e.TerminatingSince})
+			seen = append(seen, e.Addr)
+			m.seen.times = append(m.seen.times, times{seconds(e.ReadySince), seconds(e.TerminatingSince)})
 		}
 		if r := e.Good; r != nil && m.good != nil {
-			m.good.rows = append(m.good.rows, row{e.Addr, r.Conditions, r.Weight, r.Keep, r.ResetAt})
-			m.good.kept, m.good.reset = m.good.kept || r.Keep, m.good.reset || r.ResetAt != 0
+			known, resets = append(known, e.Addr), append(resets, r.ResetAt)
+			m.good.rows = append(m.good.rows, row{r.Weight, uint8(r.Conditions & lifeBits), r.Keep})
+			m.good.kept = m.good.kept || r.Keep
+		}
+	}
+	m.seen.addrs = packed(seen)
+	if m.good != nil {
+		m.good.addrs = packed(known)
+		for j, at := range resets {
+			m.good.reset(j, at)
 		}
 	}
 	return m
+}
+
+func packed(list []netip.AddrPort) model.AddrList {
+	return model.PackAddrs(len(list), func(i int) netip.AddrPort { return list[i] })
 }
 
 func (k PoolKey) compare(l PoolKey) int {

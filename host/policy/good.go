@@ -3,54 +3,74 @@ package policy
 import (
 	"net/netip"
 
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // good is a chain's answer, kept by address so that it can be laid over a later set of endpoints.
 type good struct {
-	rows    []row // sorted by address
-	balance uint8
-	kept    bool // some row says keep
-	reset   bool // some row has a resetAt
+	addrs    model.AddrList // sorted
+	rows     []row          // parallel to it
+	resetsAt []int64        // parallel to it, Unix milliseconds, 0: never; nil: none is
+	balance  uint8
+	kept     bool // some row says keep
 }
 
 type row struct {
-	addr       netip.AddrPort
-	conditions uint32 // Ready, Serving and Terminating when it was given
 	weight     uint16
+	conditions uint8 // Ready, Serving and Terminating when it was given
 	keep       bool
-	resetAt    int64 // Unix milliseconds, 0: never
 }
 
-// past gives the rows whose reset was due by now; nil when there are none.
-func (g *good) past(now int64) map[netip.AddrPort]row {
-	if !g.reset {
-		return nil
+const lifeBits = abi.Ready | abi.Serving | abi.Terminating
+
+const _ uint8 = lifeBits
+
+func (g *good) resetAt(j int) int64 {
+	if g.resetsAt == nil {
+		return 0
 	}
-	out := map[netip.AddrPort]row{}
-	for _, r := range g.rows {
-		if r.resetAt != 0 && r.resetAt <= now {
-			out[r.addr] = r
+	return g.resetsAt[j]
+}
+
+// reset notes when the connections of a row are reset, 0: never.
+func (g *good) reset(j int, at int64) {
+	if g.resetsAt == nil {
+		if at == 0 {
+			return
+		}
+		g.resetsAt = make([]int64, len(g.rows))
+	}
+	g.resetsAt[j] = at
+}
+
+// past gives the rows whose reset was due by now, by number; nil when there are none.
+func (g *good) past(now int64) map[netip.AddrPort]int {
+	var out map[netip.AddrPort]int
+	for j, at := range g.resetsAt {
+		if at != 0 && at <= now {
+			if out == nil {
+				out = map[netip.AddrPort]int{}
+			}
+			out[g.addrs.At(j)] = j
 		}
 	}
 	return out
 }
 
-const lifeBits = abi.Ready | abi.Serving | abi.Terminating
-
-// each walks the endpoints of in beside the rows: r is nil for an endpoint that the answer does not know.
-func (g *good) each(in *Input, visit func(i int, r *row)) {
-	j := 0
+// each walks the endpoints of in beside the rows: j is the row's number, -1 for an endpoint that the answer does not know.
+func (g *good) each(in *Input, visit func(i, j int)) {
+	j, n := 0, g.addrs.Len()
 	for i := range in.Port.Endpoints {
 		addr := in.Port.Endpoints[i].Addr
-		for j < len(g.rows) && g.rows[j].addr != addr && g.rows[j].addr.Compare(addr) < 0 {
+		for j < n && g.addrs.At(j) != addr && g.addrs.At(j).Compare(addr) < 0 {
 			j++
 		}
-		if j < len(g.rows) && g.rows[j].addr == addr {
-			visit(i, &g.rows[j])
+		if j < n && g.addrs.At(j) == addr {
+			visit(i, j)
 			j++
 		} else {
-			visit(i, nil)
+			visit(i, -1)
 		}
 	}
 }
@@ -58,9 +78,9 @@ func (g *good) each(in *Input, visit func(i int, r *row)) {
 // weights of an answer to in itself.
 func (g *good) weights(in *Input) []uint16 {
 	out := make([]uint16, len(in.Port.Endpoints))
-	g.each(in, func(i int, r *row) {
-		if r != nil {
-			out[i] = r.weight
+	g.each(in, func(i, j int) {
+		if j >= 0 {
+			out[i] = g.rows[j].weight
 		}
 	})
 	return out
@@ -68,15 +88,15 @@ func (g *good) weights(in *Input) []uint16 {
 
 func (g *good) resets(in *Input) []int64 {
 	var out []int64
-	if !g.reset {
+	if g.resetsAt == nil {
 		return nil
 	}
-	g.each(in, func(i int, r *row) {
-		if r != nil && r.resetAt != 0 {
+	g.each(in, func(i, j int) {
+		if j >= 0 && g.resetsAt[j] != 0 {
 			if out == nil {
 				out = make([]int64, len(in.Port.Endpoints))
 			}
-			out[i] = r.resetAt
+			out[i] = g.resetsAt[j]
 		}
 	})
 	return out
@@ -87,8 +107,8 @@ func (g *good) keeps(in *Input) []bool {
 	if !g.kept {
 		return nil
 	}
-	g.each(in, func(i int, r *row) {
-		if r != nil && r.keep {
+	g.each(in, func(i, j int) {
+		if j >= 0 && g.rows[j].keep {
 			if out == nil {
 				out = make([]bool, len(in.Port.Endpoints))
 			}
@@ -108,14 +128,14 @@ func (g *good) onto(in *Input, byDefault []uint16) []uint16 {
 	out := make([]uint16, len(byDefault))
 	known, sum := 0, 0
 	var fresh []int
-	g.each(in, func(i int, r *row) {
+	g.each(in, func(i, j int) {
 		e := &in.Port.Endpoints[i]
 		switch {
 		case !e.Eligible() || in.Pool == abi.PoolLocal && !e.Local:
-		case r != nil && r.conditions == conditions(in, i)&lifeBits:
-			out[i] = r.weight
-			if r.weight > 0 {
-				known, sum = known+1, sum+int(r.weight)
+		case j >= 0 && uint32(g.rows[j].conditions) == conditions(in, i)&lifeBits:
+			out[i] = g.rows[j].weight
+			if out[i] > 0 {
+				known, sum = known+1, sum+int(out[i])
 			}
 		case byDefault[i] > 0:
 			fresh = append(fresh, i)

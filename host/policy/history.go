@@ -1,60 +1,62 @@
 package policy
 
 import (
+	"math"
 	"net/netip"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/service"
 )
 
 // history is when the endpoints of a pool were first seen ready and first seen terminating, in whole seconds so that
 // nodes which hear of a change in the same second agree. It is sorted by address, and parallel to the endpoints that
 // it has observed last.
-type history []since
-
-type since struct {
-	addr               netip.AddrPort
-	ready, terminating int64 // Unix milliseconds, 0: not so
+type history struct {
+	addrs model.AddrList
+	times []times
 }
+
+// times are in Unix seconds; 0: not so.
+type times struct{ ready, terminating uint32 }
 
 // observe takes in the endpoints as they are at now, and forgets those that are gone.
 func (h *history) observe(eps []service.Endpoint, now time.Time) {
-	if !h.parallel(eps) {
-		old, j := *h, 0
-		*h = make(history, len(eps))
+	if !parallel(h.addrs, len(eps), func(i int) netip.AddrPort { return eps[i].Addr }) {
+		old, j, n := *h, 0, h.addrs.Len()
+		h.addrs = model.PackAddrs(len(eps), func(i int) netip.AddrPort { return eps[i].Addr })
+		h.times = make([]times, len(eps))
 		for i := range eps {
-			s := &(*h)[i]
-			s.addr = eps[i].Addr
-			for j < len(old) && old[j].addr.Compare(s.addr) < 0 {
+			for j < n && old.addrs.At(j).Compare(eps[i].Addr) < 0 {
 				j++
 			}
-			if j < len(old) && old[j].addr == s.addr {
-				*s = old[j]
+			if j < n && old.addrs.At(j) == eps[i].Addr {
+				h.times[i] = old.times[j]
 			}
 		}
 	}
-	ms := wholeSecond(now)
+	s := max(seconds(wholeSecond(now)), 1)
 	for i := range eps {
-		s := &(*h)[i]
-		s.ready = sinceWhen(s.ready, eps[i].Ready, ms)
-		s.terminating = sinceWhen(s.terminating, eps[i].Terminating, ms)
+		t := &h.times[i]
+		t.ready = sinceWhen(t.ready, eps[i].Ready, s)
+		t.terminating = sinceWhen(t.terminating, eps[i].Terminating, s)
 	}
 }
 
-// parallel tells whether h is about these endpoints, one by one.
-func (h *history) parallel(eps []service.Endpoint) bool {
-	if len(*h) != len(eps) {
+// parallel tells whether a list is of these addresses, one by one.
+func parallel(l model.AddrList, n int, at func(i int) netip.AddrPort) bool {
+	if l.Len() != n {
 		return false
 	}
-	for i := range eps {
-		if (*h)[i].addr != eps[i].Addr {
+	for i := range n {
+		if l.At(i) != at(i) {
 			return false
 		}
 	}
 	return true
 }
 
-func sinceWhen(since int64, is bool, now int64) int64 {
+func sinceWhen(since uint32, is bool, now uint32) uint32 {
 	switch {
 	case !is:
 		return 0
@@ -63,6 +65,16 @@ func sinceWhen(since int64, is bool, now int64) int64 {
 	}
 	return since
 }
+
+// seconds of Unix milliseconds, as a time; 0 only of 0.
+func seconds(ms int64) uint32 {
+	if ms == 0 {
+		return 0
+	}
+	return uint32(min(max(ms/1000, 1), math.MaxUint32))
+}
+
+func milliseconds(s uint32) int64 { return int64(s) * 1000 }
 
 // wholeSecond is now in Unix milliseconds, rounded down to 1 s: the time that plugins see.
 func wholeSecond(now time.Time) int64 { return now.Unix() * 1000 }

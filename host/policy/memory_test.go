@@ -1,0 +1,94 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/service"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// TestWhatIsKeptOfAnEndpointIsSmall: where every Service has a policy, all of it is there for each endpoint of the
+// cluster, its history, what each plugin said, and what came of it.
+func TestWhatIsKeptOfAnEndpointIsSmall(t *testing.T) {
+	const pools, endpoints, most = 1000, 100, 40
+	plugin := &script{decide: func(req *abi.Request, resp *abi.Response) error {
+		for i := range req.Endpoints {
+			resp.Answers[i].Weight = uint16(1 + i)
+			resp.Answers[i].Reason = fmt.Sprint("of kind ", i%3)
+		}
+		return nil
+	}}
+	b := newBench(plugin)
+	port := *b.in.Port
+	port.Endpoints = make([]service.Endpoint, endpoints)
+	b.in.Port = &port
+	one := func(n int) {
+		port.Name.Service.Name = "svc" // its own length is not what is measured
+		port.Name.Port = portNames[n]
+		for i := range port.Endpoints {
+			a := netip.AddrFrom4([4]byte{10, byte(n >> 8), byte(n), byte(i)})
+			port.Endpoints[i] = service.Endpoint{Addr: netip.AddrPortFrom(a, 80), Ready: true, Serving: true, InCluster: true}
+		}
+		if d, _ := b.decide(); d.From != FromChain {
+			t.Fatal(d.Err)
+		}
+	}
+	one(0)
+	before := heap()
+	for n := range pools {
+		one(1 + n)
+	}
+	per := float64(heap()-before) / (pools * endpoints)
+	runtime.KeepAlive(b)
+	t.Logf("%.1f bytes", per)
+	if per > most {
+		t.Errorf("%.1f bytes are kept of an endpoint, more than %d", per, most)
+	}
+	if per < 1 {
+		t.Error("this measures nothing")
+	}
+}
+
+var portNames = func() (names [2000]string) {
+	for i := range names {
+		names[i] = fmt.Sprint(i)
+	}
+	return names
+}()
+
+// heap is what is in use.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func TestPackedReasonsAreThoseThatWereGiven(t *testing.T) {
+	for _, want := range [][]string{{}, {"", ""}, {"a", "a", "", "b", "a"}, {"", "x"}} {
+		r := PackReasons(len(want), func(i int) string { return want[i] })
+		for i := range want {
+			if got := r.At(i); got != want[i] {
+				t.Errorf("%q at %d of %q", got, i, want)
+			}
+		}
+	}
+}
+
+// TestTimesOutOfRangeCountAsTheNearest: a clock may be wrong by any amount.
+func TestTimesOutOfRangeCountAsTheNearest(t *testing.T) {
+	var h history
+	eps := []service.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Ready: true}}
+	for _, now := range []time.Time{{}, time.Unix(0, 0), time.Unix(1<<40, 0)} {
+		h = history{}
+		h.observe(eps, now)
+		if at := milliseconds(h.times[0].ready); at <= 0 || at%1000 != 0 {
+			t.Errorf("%s: ready since %d", now, at)
+		}
+	}
+}
