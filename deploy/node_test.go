@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -216,10 +217,12 @@ func (n *node) says(p *process, text string) {
 // loads waits until all plugins of overlays/policies are loaded: zone-spill with two settings, staged-drain with one.
 func (n *node) loads(p *process) {
 	n.Helper()
-	n.says(p, `"plugin":"staged-drain"`)
-	for end := time.Now().Add(patience); strings.Count(p.String(), `"msg":"plugin loaded"`) < 3; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			n.Fatalf("not all plugins are loaded:\n%s", p)
+	for plugin, settings := range map[string]int{"staged-drain": 1, "zone-spill": 2} {
+		loaded := regexp.MustCompile(fmt.Sprintf(`"msg":"plugin loaded","plugin":"%s",.*"settings":%d,`, plugin, settings))
+		for end := time.Now().Add(patience); !loaded.MatchString(p.String()); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				n.Fatalf("not all plugins are loaded, no %s:\n%s", loaded, p)
+			}
 		}
 	}
 }

@@ -61,6 +61,7 @@ type fakeServer struct {
 	halfway   map[string]int                     // so many streams of a path break in the middle
 	short     map[string]int                     // so many lists in protobuf of a path end in the middle
 	down      bool                               // connections end without an answer
+	downs     int                                // so many do
 	fail      func(r *http.Request) (status int) // 0: answer
 }
 
@@ -185,7 +186,8 @@ func (f *fakeServer) serve(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.requests = append(f.requests, r.Method+" "+r.URL.String())
 	f.accepts = append(f.accepts, r.Header.Get("Accept"))
-	status, down := f.missing[path], f.down
+	status, down := f.missing[path], f.down || f.downs > 0
+	f.downs = max(0, f.downs-1)
 	if f.fail != nil && status == 0 {
 		status = f.fail(r)
 	}

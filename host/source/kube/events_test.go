@@ -117,11 +117,9 @@ func (n *newsroom) mine(count int, nodes int64, reason string) (out []model.Name
 func TestEventsAreSentAgainAfterAnOutage(t *testing.T) {
 	n := newNewsroom(t, 3)
 	at := n.clock()
-	n.server.set(func() { n.server.down = true })
+	n.server.set(func() { n.server.downs = 3 })
 	n.OnNode(false, Starting, "sluice test")
 	n.run()
-	eventually(t, "some tries", func() bool { return n.server.asked("POST") >= 3 })
-	n.server.set(func() { n.server.down = false })
 	if got := n.told(1); got[0] != "Starting node-0" {
 		t.Errorf("told %q", got)
 	}
@@ -137,7 +135,7 @@ func TestEventsAreSentAgainAfterAnOutage(t *testing.T) {
 			t.Errorf("sent again after %s", w)
 		}
 	}
-	if len(waits) < 3 || n.warnings() > 0 {
+	if len(waits) != 3 || n.warnings() > 0 {
 		t.Errorf("%d waits, %d warnings", len(waits), n.warnings())
 	}
 
