@@ -21,7 +21,7 @@ func (o *observation) ipvs() (servers []metrics.IPVSServer, wanted bool, err err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), countsWithin)
 	defer cancel()
-	counts, err := ipvs.ReadCounts(ctx)
+	counts, err := ipvs.ReadCounts(ctx, metrics.IPVSServers)
 	if errors.Is(err, ipvs.ErrNoIPVS) {
 		return nil, true, nil
 	}

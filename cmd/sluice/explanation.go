@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -175,7 +176,7 @@ func (x *explanation) addKernel(ctx context.Context) (note string) {
 			}
 		}
 	}
-	if counts, err := ipvs.ReadCounts(ctx); err == nil {
+	if counts, err := ipvs.ReadCounts(ctx, math.MaxInt); err == nil {
 		x.addCounts(counts)
 	}
 	return ""

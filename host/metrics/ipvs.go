@@ -23,8 +23,9 @@ type IPVSServer struct {
 
 // Bounds of what IPVS's metrics cost.
 const (
-	ipvsFresh   = 10 * time.Second // scrapes within this time get the same
-	ipvsServers = 5000             // shown at most
+	ipvsFresh = 10 * time.Second // scrapes within this time get the same
+	// IPVSServers are shown at most; of others nothing has to be read.
+	IPVSServers = 5000
 )
 
 var ipvsLabels = []string{"server", "pool", "namespace", "service", "port"}
@@ -99,7 +100,7 @@ func (c *ipvsCollector) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	gauge(descIPVSUp, 1)
-	shown := c.servers[:min(len(c.servers), ipvsServers)]
+	shown := c.servers[:min(len(c.servers), IPVSServers)]
 	gauge(descIPVSLeftOut, float64(len(c.servers)-len(shown)))
 	for i := range shown {
 		s := &shown[i]

@@ -127,11 +127,11 @@ func everything(b *testing.B, services int) {
 	asked := &asking{virtual: counter.ipvs}
 	counter.ipvs = asked
 	measure("scrape", func() (int, error) {
-		_, err := counter.counts(context.Background())
+		_, err := counter.counts(context.Background(), services)
 		return asked.n, err
 	})
 	if _, real := be.ipvs.(kernel); real { // the memory is for one at a time
-		beside(b, be, counter, change)
+		beside(b, be, counter, services, change)
 	}
 	counter.Close()
 	be.Close()
@@ -144,11 +144,11 @@ func everything(b *testing.B, services int) {
 }
 
 // beside changes an endpoint again and again while connections are counted.
-func beside(b *testing.B, be, counter *Backend, change func() (*plan.Plan, *plan.Delta)) {
+func beside(b *testing.B, be, counter *Backend, services int, change func() (*plan.Plan, *plan.Delta)) {
 	ended := make(chan error)
 	begin := time.Now()
 	go func() {
-		_, err := counter.counts(context.Background())
+		_, err := counter.counts(context.Background(), services)
 		ended <- err
 	}()
 	var took []time.Duration

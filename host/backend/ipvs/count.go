@@ -55,10 +55,10 @@ type MemberCount struct {
 	Draining         bool // in no plan any more, and here for its connections
 }
 
-// ReadCounts reads what the kernel counts of sluice's virtual servers, sorted, and changes nothing. It reads the
-// companion's tables, all virtual servers at once, and then the members of one after another. ErrNoIPVS tells that
-// there is no IPVS, which asking does not load.
-func ReadCounts(ctx context.Context) ([]Count, error) {
+// ReadCounts reads what the kernel counts of sluice's virtual servers, sorted, and changes nothing. It reads whose
+// frontends there are, all virtual servers at once, and then the members of one after another, of so many at most.
+// ErrNoIPVS tells that there is no IPVS, which asking does not load.
+func ReadCounts(ctx context.Context, most int) ([]Count, error) {
 	if _, err := os.Stat("/proc/net/ip_vs"); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("ipvs: %w", ErrNoIPVS)
 	}
@@ -69,11 +69,11 @@ func ReadCounts(ctx context.Context) ([]Count, error) {
 	if err := b.connect(); err != nil {
 		return nil, err
 	}
-	counts, err := b.counts(ctx)
+	counts, err := b.counts(ctx, most)
 	return counts, errors.Join(err, b.Close())
 }
 
-func (b *Backend) counts(ctx context.Context) ([]Count, error) {
+func (b *Backend) counts(ctx context.Context, most int) ([]Count, error) {
 	frontends, err := b.companion.ReadPools(ctx)
 	if err != nil && !nftables.NotOurs(err) { // another mode's: what is here is left from before
 		return nil, fmt.Errorf("ipvs: the companion: %w", err)
@@ -111,9 +111,11 @@ func (b *Backend) counts(ctx context.Context) ([]Count, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("ipvs: read: %w", err)
 		}
-		list, err := b.ipvs.members(k)
-		if err != nil {
-			return nil, fmt.Errorf("ipvs: list the members of virtual server %s: %w", k, hint(err))
+		var list []memberState
+		if len(out) < most {
+			if list, err = b.ipvs.members(k); err != nil {
+				return nil, fmt.Errorf("ipvs: list the members of virtual server %s: %w", k, hint(err))
+			}
 		}
 		c := Count{Server: k.String(), Scheduler: v.scheduler, Traffic: v.Traffic}
 		if u, ok := uses[k]; ok {

@@ -38,9 +38,12 @@ func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
 	d.all[byAddr(netip.MustParseAddr("192.0.2.80"), 80, model.TCP)] = &memoryServer{service: service{"rr", 0}}
 	d.all[byAddr(netip.MustParseAddr("192.0.2.81"), 80, model.TCP)] = &memoryServer{service: service{"wrr", flagOurs},
 		members: map[netip.AddrPort]memberState{first: left}}
-	got, err := b.counts(context.Background())
+	got, err := b.counts(context.Background(), 100)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if few, err := b.counts(context.Background(), 1); err != nil || len(few) != len(got) || len(few[0].Members) == 0 || len(few[1].Members) > 0 {
+		t.Errorf("with the members of one: %+v, %v", few, err)
 	}
 	type line struct {
 		frontend, owner string
@@ -93,7 +96,7 @@ func TestTheKernelsCountsAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	got, err := b.counts(context.Background())
+	got, err := b.counts(context.Background(), 100)
 	if err != nil {
 		t.Fatal(err)
 	}
