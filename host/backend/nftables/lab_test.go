@@ -39,7 +39,7 @@ var (
 	other4, other6 = netip.MustParseAddr("192.168.7.7"), netip.MustParseAddr("fd00:192::7")
 )
 
-const soon = 3 * time.Second
+const soon = 30 * time.Second // on a machine that does much else
 
 // newBed makes a lab with pods Pods that serve on port 9000 in both families whatever protocol the kernel has. Pod n
 // has the addresses 10.244.0.n and fd00:10:244::n.

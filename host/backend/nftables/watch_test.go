@@ -49,12 +49,12 @@ func (d *bed) watch() *ears {
 // hears waits for news.
 func (d *bed) hears(e *ears) engine.Foreign {
 	d.Helper()
-	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if l := e.take(); len(l) > 0 {
 			return l[0]
 		}
 	}
-	d.Fatal("nothing was heard for a second")
+	d.Fatal("nothing was heard")
 	return engine.Foreign{}
 }
 
@@ -210,8 +210,8 @@ func TestALostNotificationCountsAsAWriteByOthers(t *testing.T) {
 			t.Errorf("heard %+v", f)
 		}
 		goOn <- true
-	case <-time.After(time.Second):
-		t.Error("nothing was heard for a second")
+	case <-time.After(soon):
+		t.Error("nothing was heard")
 	}
 }
 
