@@ -236,7 +236,7 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) (did Programmed) {
 	retry := e.stuck > 0 && !now.Before(e.retryAt)
 	switch {
-	case e.whole && now.Before(e.retryAt):
+	case e.whole && e.stuck == 0 && now.Before(e.retryAt): // what is stuck keeps no repair waiting
 		return did
 	case !e.whole && d.Empty() && !retry && (e.againAt.IsZero() || now.Before(e.againAt)):
 		return did

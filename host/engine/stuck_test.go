@@ -115,3 +115,34 @@ func TestABackendWithFrontendsThatAreStuckMayTakeThePlace(t *testing.T) {
 		}
 	})
 }
+
+// limping is a backend that is stuck with a frontend, and hears of what others write.
+type limping struct{ *watched }
+
+func (l limping) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (engine.Report, error) {
+	r, err := l.watched.Apply(ctx, p, d)
+	if err == nil {
+		err = &engine.Stuck{Frontends: 1, Tried: d == nil || d.Empty(), Err: syscall.EINVAL}
+	}
+	return r, err
+}
+
+func TestWhatOthersDamageIsRepairedAtOnceBesideAFrontendThatIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watched{}
+		r := watch(t, w, 0)
+		t.Cleanup(r.end)
+		if _, err := r.engine.Swap(context.Background(), limping{w}); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(63 * time.Second) // until it is tried each ten seconds, and was just now
+		looks := len(w.wholes)
+		r.damage()
+		w.heard(engine.Foreign{What: "a table", Count: 1})
+		r.pass(600 * time.Millisecond)
+		r.holds("after the damage", "1:1 2:1 forward")
+		if len(w.wholes) != looks+1 {
+			t.Errorf("%d looks at everything", len(w.wholes)-looks)
+		}
+	})
+}
