@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -33,8 +34,9 @@ type lab struct {
 	ran    chan error
 }
 
-// newLab starts an engine in the present network namespace. With a module, every Service has it for its policy.
-func newLab(ctx context.Context, module string, bound bool) (*lab, error) {
+// newLab starts an engine in the present network namespace, its loop on a thread of its own when that is measured. With
+// a module, every Service may have it for its policy.
+func newLab(ctx context.Context, module string, bound, locked bool) (*lab, error) {
 	footprint.Start()
 	l := &lab{in: make(feed), seen: newSeen(), ran: make(chan error, 1)}
 	l.log = slog.New(slog.NewTextHandler(io.Discard, nil)) // written, as it is in production, but not kept
@@ -67,7 +69,12 @@ func newLab(ctx context.Context, module string, bound bool) (*lab, error) {
 		}, plugins),
 	})
 	ctx, stop := context.WithCancel(ctx)
-	go func() { l.ran <- l.engine.Run(ctx) }()
+	go func() {
+		if locked {
+			runtime.LockOSThread()
+		}
+		l.ran <- l.engine.Run(ctx)
+	}()
 	adjust := time.AfterFunc(10*time.Second, footprint.Adjust)
 	l.stop = func() {
 		adjust.Stop()

@@ -32,6 +32,8 @@ func main() {
 	flag.StringVar(&o.bin, "bin", "bin", "folder of the modules that `make bench` builds")
 	flag.BoolVar(&o.worst, "worst", false, "with -size: measure what is hardest instead")
 	flag.BoolVar(&o.calls, "calls", false, "measure plugin calls only")
+	flag.BoolVar(&o.alternate, "alternate", false, "compare one change between sizes only, in turn")
+	flag.BoolVar(&o.blocks, "blocks", false, "with -size: measure a block of changes for each line of the input")
 	flag.StringVar(&o.write, "write", "", "file to put the tables into, between the markers")
 	flag.Parse()
 	if err := o.run(); err != nil {
@@ -44,6 +46,8 @@ type options struct {
 	effort
 	child, write string
 	calls, worst bool
+	alternate    bool
+	blocks       bool
 }
 
 func (o *options) run() error {
@@ -53,6 +57,14 @@ func (o *options) run() error {
 	}
 	out := &bytes.Buffer{}
 	fmt.Fprintf(out, "Machine: %s.\n", gauge.Machine())
+	if o.alternate {
+		list, err := alternate()
+		if err == nil {
+			printAlternating(out, list)
+			_, err = fmt.Print(out)
+		}
+		return err
+	}
 	calls, err := callCosts(ctx, o.bin)
 	if err != nil {
 		return err
@@ -76,6 +88,11 @@ func (o *options) run() error {
 		all = append(all, f)
 	}
 	printProgramming(out, all)
+	list, err := alternate()
+	if err != nil {
+		return err
+	}
+	printAlternating(out, list)
 	hardest, err := inChild[[]hard](o, worstSize, "-worst")
 	if err != nil {
 		return err
@@ -92,6 +109,9 @@ func (o *options) inNamespace(ctx context.Context) error {
 	s, err := parseSize(o.child)
 	if err != nil {
 		return err
+	}
+	if o.blocks {
+		return blocks(ctx, s, os.Stdin, os.Stdout)
 	}
 	var f any
 	if o.worst {

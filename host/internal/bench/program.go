@@ -70,7 +70,7 @@ const churnRate = 1000
 // program measures one size in the present network namespace.
 func program(ctx context.Context, s size, how effort) (figures, error) {
 	f, noise := figures{Size: s.String()}, watchOthers()
-	l, err := newLab(ctx, modulePath(how.bin), how.bound)
+	l, err := newLab(ctx, modulePath(how.bin), how.bound, false)
 	if err != nil {
 		return f, err
 	}

@@ -24,7 +24,7 @@ const probeEvery = 5 * time.Millisecond
 
 // worst does to a cluster what is hardest, with hints for zones on every endpoint.
 func worst(ctx context.Context, s size, how effort) (out []hard, err error) {
-	l, err := newLab(ctx, modulePath(how.bin), false)
+	l, err := newLab(ctx, modulePath(how.bin), false, false)
 	if err != nil {
 		return nil, err
 	}
