@@ -25,7 +25,7 @@ type results struct {
 	Small   load // changes of a slice of so many endpoints as all have
 	Big     load // changes of a slice of perSlice endpoints
 	Single  gauge.Spread
-	Settled float64 // processors that the API server takes with all agents there and no change
+	Settled float64        // processors that the API server takes with all agents there and no change
 	before  map[string]int // watches with no agent there
 	Watches map[string]int // the agents'
 	Conns   int
