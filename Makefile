@@ -15,7 +15,8 @@ help:
 	  'demo     the main job, live, in namespaces of its own; KEEP=1 stays up afterwards' \
 	  'test     everything: packages, real packets, hostile plugins, a real API server, the demo' \
 	  'test-cluster  the tests against a real API server alone' \
-	  'test-vm  what meets the kernel, on Linux $(KERNELS) (User-Mode Linux); SHORT=-short does a third; test-ipvs: IPVS alone' 'bench    the figures of host/README.md' \
+	  'test-vm  what meets the kernel, on Linux $(KERNELS) (User-Mode Linux); SHORT=-short does a third; test-ipvs: IPVS alone' \
+	  'test-guide  from kube-proxy in mode ipvs, the real one, to sluice, as its guide says; part of test-vm' 'bench    the figures of host/README.md' \
   'bench-peer   beside kube-proxy: the same file; 15 minutes, nothing else running' 'bench-fleet  100 agents on one API server: host/FLEET.md' \
 	  'check    lint, go mod tidy, and the tree is still clean' 'lint     format, vet, staticcheck' 'fmt      format what is not' \
 	  'deps     what the tests need beside Go: installs it as root on Debian, else says what is missing' 'clean    remove bin/'
@@ -60,16 +61,26 @@ test-cluster: deps build cluster-programs
 # Other kernels than this machine's: User-Mode Linux from Debian's sources, each 8 CPU minutes the first time, kept in
 # the user's cache. It exists for x86 only.
 KERNELS     := 6.1 6.12
-VM_PACKAGES := ./host/backend/nftables ./host/backend/ipvs ./host/conntrack ./host/netlab ./host/probe ./cmd/sluice/e2e
+VM_PACKAGES := ./host/backend/nftables ./host/backend/ipvs ./host/conntrack ./host/kubeproxy ./host/netlab ./host/probe ./cmd/sluice/e2e
 
 vm-kernels:
 	@$(GO) build -o bin/vm ./host/internal/vm/run
 	@bin/vm build $(KERNELS)
 
-test-vm: $(KERNELS:%=test-vm-%)
+# The guide takes 2 to 5 minutes a kernel: SHORT is content with the newest.
+test-vm: $(KERNELS:%=test-vm-%) $(if $(SHORT),test-guide-$(lastword $(KERNELS)),test-guide)
 
-test-ipvs:
-	$(MAKE) --no-print-directory test-vm VM_PACKAGES=./host/backend/ipvs
+test-ipvs: $(KERNELS:%=test-ipvs-%)
+
+test-ipvs-%:
+	$(MAKE) --no-print-directory test-vm-$* VM_PACKAGES=./host/backend/ipvs
+
+# etcd, kube-apiserver, kubectl and kube-proxy run in the guest: 3 GB. HOME is another there.
+test-guide: $(KERNELS:%=test-guide-%)
+
+test-guide-%: deps build vm-kernels cluster-programs
+	XDG_CACHE_HOME="$${XDG_CACHE_HOME:-$$HOME/.cache}" SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 20m $(SHORT) \
+	  -exec "'$(CURDIR)/bin/vm' exec -memory 3072 -kernel $*" ./cmd/sluice/guide
 
 test-vm-%: deps build vm-kernels
 	SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 15m $(SHORT) -exec "'$(CURDIR)/bin/vm' exec -kernel $*" $(VM_PACKAGES)
