@@ -388,7 +388,15 @@ func (n node) dummy(name string) *exec.Cmd {
 		n.Fatal(err)
 	}
 	n.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	return cmd
+	// Start returns when exec(2) has closed its files, which is before it has put the arguments in place.
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid)); err == nil && strings.HasPrefix(string(line), name+"\x00") {
+			return cmd
+		}
+		if time.Now().After(end) {
+			n.Fatalf("%s does not show", name)
+		}
+	}
 }
 
 func (n node) running(address string) string {
