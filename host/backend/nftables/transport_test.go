@@ -144,7 +144,7 @@ func TestKillingBetweenAnyTwoTransactionsInterruptsNothing(t *testing.T) {
 			go func() {
 				defer close(loaded)
 				for !done.Load() {
-					a, err := d.client.Ask("tcp", netip.MustParseAddrPort("10.97.0.10:80"), 2*time.Second)
+					a, err := d.client.Ask("tcp", netip.MustParseAddrPort("10.97.0.10:80"), soon)
 					if err != nil || a.Server == "p4" {
 						t.Errorf("connection: %q, %v", a.Server, err)
 						return
