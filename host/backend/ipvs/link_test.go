@@ -1,0 +1,143 @@
+package ipvs
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+func TestAddressesMayBeOnALinkOfSomebodyElse(t *testing.T) {
+	d := newBed(t)
+	o := d.options()
+	o.Link = "lo"
+	b, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	before, err := d.run("", "ip", "-br", "addr", "show", "dev", "lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.apply(b, web(t, 1), nil)
+	d.ask(d.Client, "tcp", "10.96.0.80:80")
+	if _, err := Cleanup(context.Background(), o); err != nil {
+		t.Fatal(err)
+	}
+	after, err := d.run("", "ip", "-br", "addr", "show", "dev", "lo")
+	if err != nil || after != before {
+		t.Errorf("was %s\nis %s, %v", before, after, err)
+	}
+	o.Link = "no-such"
+	if c, err := Open(o); err == nil || !strings.Contains(err.Error(), "no link no-such (ipvs.interface)") {
+		t.Errorf("a link that is not there: %v, %v", c, err)
+	}
+}
+
+// TestAddressesOfTheNodeOnALinkForServicesAreItsOwn has them as network managers and clouds put them there.
+func TestAddressesOfTheNodeOnALinkForServicesAreItsOwn(t *testing.T) {
+	d := newBed(t)
+	for _, args := range []string{"link add up7 type dummy", "link set up7 up", "addr add 192.168.77.1/32 dev up7 noprefixroute",
+		"addr add fd00:77::1/128 dev up7 noprefixroute", "addr add fd00:77::2/128 dev up7 noprefixroute preferred_lft 0 valid_lft 3000",
+		// All that sluice's own are, but for the mark.
+		"addr add 192.168.77.2/32 dev up7 noprefixroute scope host", "addr add fd00:77::3/128 dev up7 noprefixroute nodad preferred_lft 0"} {
+		if _, err := d.run("", "ip", strings.Fields(args)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := d.options()
+	o.Link = "up7"
+	check := func(when string) {
+		t.Helper()
+		out, err := d.run("", "ip", "-br", "addr", "show", "dev", "up7")
+		for _, a := range []string{"192.168.77.1/32", "192.168.77.2/32", "fd00:77::1/128", "fd00:77::2/128", "fd00:77::3/128"} {
+			if err != nil || !strings.Contains(out, a) {
+				t.Errorf("%s: %s is gone: %s, %v", when, a, out, err)
+			}
+		}
+		for _, a := range []string{"10.96.0.80/32", "fd00:10:96::80/128", "10.96.0.81/32"} {
+			if there := strings.Contains(out, a); there != (when == "in force" || when == "replaced" && a == "10.96.0.81/32") {
+				t.Errorf("%s: %s is there: %v: %s", when, a, there, out)
+			}
+		}
+	}
+	p := parse(t, `service shop/web
+  port http  10.96.0.80:80/TCP        ClusterIP  masquerade=outside balance=random
+    forward 1 member, total 1
+      10.244.0.2:9000  weight 1  100.0 %  active
+  port http  [fd00:10:96::80]:80/TCP  ClusterIP  masquerade=outside balance=random
+    forward 1 member, total 1
+      [fd00:10:244::2]:9000  weight 1  100.0 %  active
+  port more  10.96.0.81:80/TCP        ClusterIP  masquerade=outside balance=random
+    forward 1 member, total 1
+      10.244.0.2:9000  weight 1  100.0 %  active
+`)
+	for _, end := range []func() error{
+		nil,
+		func() error { _, err := Cleanup(context.Background(), o); return err },
+		func() error { _, err := Retire(context.Background(), o, true); return err },
+	} {
+		b, err := Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.apply(b, p, nil)
+		check("in force")
+		if end == nil {
+			d.must("ip", "addr", "replace", "10.96.0.81/32", "dev", "up7") // is somebody else's from now on
+			none := &plan.Plan{Global: p.Global, Frontends: map[plan.Key]*plan.Frontend{}}
+			d.apply(b, none, plan.Diff(p, none))
+			d.settle(b, none)
+			check("replaced")
+			d.must("ip", "addr", "del", "10.96.0.81/32", "dev", "up7")
+			b.Close()
+			continue
+		}
+		b.Close()
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		check("afterwards")
+	}
+}
+
+func TestAnAddressThatTheNodeHasAnywayIsLeftWhereItIs(t *testing.T) {
+	d := newBed(t)
+	b := d.open()
+	d.apply(b, frontend(t, "192.168.7.7:80/TCP  ExternalIP", "", []int{1}), nil)
+	if a := d.ask(d.Client, "tcp", "192.168.7.7:80"); a.Server != "p1" {
+		t.Errorf("went to %s", a.Server)
+	}
+	s, err := d.Lab.Node.Serve("tcp", netip.MustParseAddrPort("192.168.7.7:22"), "the node's own")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if a, err := d.Client.Ask("tcp", netip.MustParseAddrPort("192.168.7.7:22"), soon); err != nil && !strings.Contains(err.Error(), "unexpected greeting") {
+		t.Errorf("the node's other ports: %v, %v", a, err)
+	}
+	if out, err := d.run("", "ip", "-br", "link"); err != nil || strings.Contains(out, DefaultLink) {
+		t.Errorf("the link was made for nothing: %s, %v", out, err)
+	}
+}
+
+func TestTheNodesServersAreNotMetAtAServicesAddress(t *testing.T) {
+	d := newBed(t)
+	b := d.open()
+	d.apply(b, frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", []int{1}), nil)
+	s, err := d.Lab.Node.Serve("tcp", netip.MustParseAddrPort("0.0.0.0:2222"), "sshd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), soon); !netlab.Refused(err) {
+		t.Errorf("got %v, want a refusal", err)
+	}
+	if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("192.168.0.1:2222"), soon); err != nil {
+		t.Errorf("at the node's own address: %v", err)
+	}
+}
