@@ -259,10 +259,13 @@ func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) (did P
 	}
 	if stuck == nil {
 		e.retry, e.retryAt, e.stuck, e.said = 0, time.Time{}, 0, ""
-	} else if e.stuck = stuck.Frontends; stuck.Tried || e.retry == 0 {
+	} else if before := e.stuck; stuck.Tried || retry || e.retry == 0 {
+		if e.stuck = stuck.Frontends; e.stuck < before {
+			e.retry = 0 // it helps: on with the others
+		}
 		e.failed(ctx, "some frontends cannot be programmed; the others are", err)
 	} else {
-		did.Err = nil // it has been told
+		e.stuck, did.Err = stuck.Frontends, nil // it has been told
 	}
 	took := time.Since(now)
 	switch {

@@ -146,3 +146,25 @@ func TestWhatOthersDamageIsRepairedAtOnceBesideAFrontendThatIsStuck(t *testing.T
 		}
 	})
 }
+
+// silent never says that it has tried.
+type silent struct{ *picky }
+
+func (b silent) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (engine.Report, error) {
+	r, err := b.picky.Apply(ctx, p, d)
+	return r, &engine.Stuck{Frontends: 1, Err: err}
+}
+
+func TestABackendThatTriesNothingIsAskedNoOftener(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fake.NewKernel(fake.Options{}))
+		b := &picky{Backend: fake.Open(r.kernel)}
+		r.run(silent{b}, nil, false)
+		t.Cleanup(r.end)
+		r.emit(svc(), eps(1), synced)
+		r.pass(time.Minute)
+		if n := len(b.calls); n < 5 || n > 20 {
+			t.Errorf("%d calls in a minute", n)
+		}
+	})
+}

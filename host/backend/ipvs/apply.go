@@ -88,6 +88,10 @@ func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) err
 		b.membersOut(j)
 	}
 	rest := b.tidy(ctx, jobs, whole)
+	for _, j := range jobs {
+		// What no frontend has is found by looking at everything only.
+		b.unsure = b.unsure || !j.key.Addr.IsValid() && len(j.errs) > 0
+	}
 	if companion != nil || rest != nil || b.unsure {
 		return errors.Join(failures(jobs), companion, rest)
 	}

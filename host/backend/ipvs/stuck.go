@@ -11,8 +11,10 @@ import (
 )
 
 // stuck are the frontends that are not as planned, with the reasons. All else is, and the mirror is right about them.
-// What goes wrong with virtual servers that no frontend has is under the zero key.
 type stuck map[plan.Key][]error
+
+// atOnceStuck is how many of them are tried at a time, whichever they are.
+const atOnceStuck = 100
 
 // again puts them into an empty delta: to try them again.
 func (s stuck) again(next *plan.Plan, d *plan.Delta) *plan.Delta {
@@ -20,11 +22,13 @@ func (s stuck) again(next *plan.Plan, d *plan.Delta) *plan.Delta {
 		return d
 	}
 	d = &plan.Delta{}
-	for _, k := range slices.SortedFunc(maps.Keys(s), plan.Key.Compare) {
-		if k.Addr.IsValid() {
-			d.Changes = append(d.Changes, plan.Change{Key: k, New: next.Frontends[k]})
+	for k := range s {
+		if len(d.Changes) == atOnceStuck {
+			break
 		}
+		d.Changes = append(d.Changes, plan.Change{Key: k, New: next.Frontends[k]})
 	}
+	slices.SortFunc(d.Changes, func(a, b plan.Change) int { return a.Key.Compare(b.Key) })
 	return d
 }
 

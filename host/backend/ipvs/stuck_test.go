@@ -226,3 +226,42 @@ func (noCompanion) Apply(context.Context, *plan.Plan, *plan.Delta) (engine.Repor
 func (noCompanion) Guard(context.Context, []netip.Addr, []netip.Addr) (engine.Report, error) {
 	return engine.Report{}, unix.EBUSY
 }
+
+func TestOfManyThatAreStuckAFewAreTriedAtATime(t *testing.T) {
+	d := newPretend(t)
+	b, err := d.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	refuse := true
+	v := &refusing{virtual: d.memory, addresses: d.memory, of: func(m string) bool { return refuse && strings.Contains(m, "add address") }}
+	b.ipvs, b.links = v, v
+	p := cluster(3*atOnceStuck, 1)
+	apply := func(delta *plan.Delta) (int, int) {
+		t.Helper()
+		before := len(v.say)
+		_, err := b.Apply(context.Background(), p, delta)
+		var stuck *engine.Stuck
+		if err != nil && !errors.As(err, &stuck) {
+			t.Fatal(err)
+		}
+		if stuck == nil {
+			return 0, len(v.say) - before
+		}
+		return stuck.Frontends, len(v.say) - before
+	}
+	if n, _ := apply(nil); n != 3*atOnceStuck {
+		t.Errorf("%d are stuck", n)
+	}
+	if n, sent := apply(&plan.Delta{}); n != 3*atOnceStuck || sent > 2*atOnceStuck {
+		t.Errorf("tried again: %d are stuck, %d messages", n, sent)
+	}
+	refuse = false
+	for want := 2 * atOnceStuck; want >= 0; want -= atOnceStuck {
+		if n, _ := apply(&plan.Delta{}); n != want {
+			t.Errorf("%d are stuck, want %d", n, want)
+		}
+	}
+	d.reads(b, p)
+}
