@@ -4,8 +4,10 @@ package need
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 )
 
@@ -26,5 +28,31 @@ func Program(t testing.TB, name, debian string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
 		OK(t, fmt.Errorf("%s is missing: apt-get install %s", name, debian))
+	}
+}
+
+// Sources looks at all folders that programs of this module are built from. Tests that run such a program call it: go
+// test would take the result of an older program for this one's.
+func Sources(t testing.TB) {
+	t.Helper()
+	root, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
+			break
+		}
+		up := filepath.Dir(root)
+		if up == root {
+			t.Fatal("no go.mod above the working directory")
+		}
+		root = up
+	}
+	for _, top := range []string{"cmd/sluice", "host", "plugins", "sdk", "deploy"} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(_ string, _ fs.DirEntry, err error) error { return err })
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -20,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-proxy/sluice/host/kubelab"
+	"github.com/sluice-proxy/sluice/host/need"
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
@@ -113,17 +113,6 @@ func (l *lab) build(dir string) error {
 	return nil
 }
 
-// readSources looks at all folders of what the tests run as a program: go test would take the result of an older one
-// for this one's.
-func readSources(t *testing.T) {
-	for _, top := range []string{"cmd/sluice", "host", "plugins", "sdk", "deploy/kustomize"} {
-		err := filepath.WalkDir(filepath.Join("../../..", top), func(_ string, _ fs.DirEntry, err error) error { return err })
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 func (l *lab) start(ctx context.Context) (err error) {
 	l.network, err = netlab.New(netip.MustParseAddr("172.18.0.1"), netip.MustParseAddr("fd00:18::1"))
 	if err != nil {
@@ -202,7 +191,7 @@ type scene struct {
 // newScene makes one. What it makes of objects is gone when the test ends.
 func newScene(t *testing.T, ns string) *scene {
 	t.Helper()
-	shared.sources.Do(func() { readSources(t) })
+	shared.sources.Do(func() { need.Sources(t) })
 	s := &scene{T: t, lab: shared, ctx: t.Context(), ns: ns, runs: map[string]*run{}}
 	s.Show(t)
 	s.must(s.AddNamespace(s.ctx, ns))

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/need"
 	"github.com/sluice-proxy/sluice/host/netlab"
 )
 
@@ -60,6 +61,9 @@ var vip = netip.MustParseAddrPort("10.96.0.10:80")
 
 func newNode(t *testing.T) *node {
 	t.Helper()
+	if os.Getenv("SLUICE_BINARY") == "" {
+		need.Sources(t)
+	}
 	n := &node{T: t, dir: t.TempDir(), state: t.TempDir()}
 	var err error
 	if n.lab, err = netlab.New(netip.MustParseAddr("192.168.0.1")); err != nil {

@@ -23,6 +23,7 @@ func TestBothProxiesAreMeasured(t *testing.T) {
 	_, err := binaries.Find(append(binaries.Cluster(), binaries.KubeProxy)...)
 	need.OK(t, err)
 	need.Program(t, "nft", "nftables") // kube-proxy runs it
+	need.Sources(t)
 	dir := t.TempDir()
 	build := exec.Command("go", "build", "-o", filepath.Join(dir, "sluice"), "github.com/sluice-proxy/sluice/cmd/sluice")
 	if out, err := build.CombinedOutput(); err != nil {
