@@ -30,6 +30,9 @@ func TestAConnectionThatOneSideHasClosedIsWaitedFor(t *testing.T) {
 	if busy, err := retire(d.memory, byAddr(vip, 80, model.TCP)); !busy || err != nil {
 		t.Errorf("retired: busy %v, %v", busy, err)
 	}
+	if m := server.members[pod]; m.weight == 0 {
+		t.Error("a member with a connection that is just being made has lost its weight: a SYN that is sent again would end it")
+	}
 	d.apply(b, prev, nil)
 	count(0)
 	d.apply(b, none, plan.Diff(prev, none))

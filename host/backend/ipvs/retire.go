@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// Retire lets what this backend has programmed run out, when another backend has taken its place: members get no new
-// connections, and go with their virtual servers and addresses once they have none. It tells how many virtual servers
+// Retire lets what this backend has programmed run out, when another backend has taken its place: members go with their
+// virtual servers and addresses once they have no connections. It tells how many virtual servers
 // are left; call it from time to time until there are none. With force those that have connections go too. The
 // companion's tables are not looked at: the nftables backend replaces them. What they did for addresses that are still
 // here, leavingTable does.
@@ -36,7 +36,9 @@ func Retire(ctx context.Context, o Options, force bool) (left int, err error) {
 	return len(r.left), err
 }
 
-// retire is for the members of one virtual server; it tells whether some have connections. Those get no new ones. What
+// retire takes away the members of one virtual server that have no connections; it tells whether others stay. Nothing
+// new comes to those, as the nftables backend translates before IPVS sees a packet, so their weight stays: with
+// expire_nodest_conn a SYN that is sent again to a member of weight 0 ends the connection that is just being made. What
 // counts as inactive counts too: connections that are just being made, those that one side has closed, on which the
 // other may send for long, and flows of UDP. Without packets they end in two minutes, and UDP in five.
 func retire(h virtual, k serverKey) (busy bool, err error) {
@@ -45,15 +47,11 @@ func retire(h virtual, k serverKey) (busy bool, err error) {
 		return false, fmt.Errorf("list the members of virtual server %s: %w", k, hint(err))
 	}
 	for _, m := range list {
-		o := op{kind: delMember, key: k, member: member{addr: m.addr, lingering: true}}
 		if m.active+m.inactive > 0 {
 			busy = true
-			if m.lingering {
-				continue
-			}
-			o.kind = setMember
+			continue
 		}
-		if err := gone(h, o); err != nil {
+		if err := gone(h, op{kind: delMember, key: k, member: member{addr: m.addr, lingering: true}}); err != nil {
 			return busy, err
 		}
 	}
