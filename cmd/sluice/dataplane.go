@@ -79,7 +79,7 @@ func openDataPlane(cfg *config.Config, log *slog.Logger) (*dataPlane, error) {
 }
 
 // change has another backend take the place of the one in use. What that has programmed goes once the other one holds
-// the plan: the tables are replaced in one transaction, and virtual servers stay for their connections.
+// the plan: the tables forward until their successor does, and virtual servers stay for their connections.
 func (d *dataPlane) change(ctx context.Context, e *engine.Engine, cfg *config.Config) error {
 	d.stopRetiring() // they may be wanted again
 	defer d.retire()
