@@ -45,16 +45,13 @@ func (h *Host) DialFrom(ctx context.Context, network string, from netip.Addr, to
 		return h.dialSCTP(ctx, from, to)
 	}
 	var d net.Dialer
-	if from.IsValid() {
-		switch network {
-		case "tcp":
-			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
-		default:
-			d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
-		}
-	}
 	var w watcher
-	if network == "tcp" {
+	if network == "udp" {
+		d.Control = func(_, _ string, c syscall.RawConn) error { return h.bindUDP(c, from, to) }
+	} else {
+		if from.IsValid() {
+			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		}
 		ctx = w.start(ctx)
 		defer w.stop()
 		d.Control = func(_, _ string, c syscall.RawConn) error {
@@ -79,6 +76,25 @@ func (h *Host) DialFrom(ctx context.Context, network string, from netip.Addr, to
 func portAtConnect(c syscall.RawConn) (err error) {
 	cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) })
 	return errors.Join(cerr, err)
+}
+
+// bindUDP goes through the ports likewise: the kernel draws them, and conntrack keeps a flow for 30 s or more.
+func (h *Host) bindUDP(c syscall.RawConn, from netip.Addr, to netip.AddrPort) (err error) {
+	const first, many = 10000, 55000
+	if !from.IsValid() && to.Addr().Is4() {
+		from = netip.IPv4Unspecified()
+	} else if !from.IsValid() {
+		from = netip.IPv6Unspecified()
+	}
+	cerr := c.Control(func(fd uintptr) {
+		for range many {
+			port := uint16(first + (h.udpPorts.Add(1)-1)%many)
+			if err = unix.Bind(int(fd), sockaddr(netip.AddrPortFrom(from, port))); !errors.Is(err, unix.EADDRINUSE) {
+				return
+			}
+		}
+	})
+	return errors.Join(cerr, os.NewSyscallError("bind", err))
 }
 
 // watcher looks for refusals that came too early. On veth pairs the answer to a SYN can arrive before connect(2) has

@@ -30,7 +30,7 @@ type Host struct {
 	ns *os.File
 	nl *netlink.Handle
 
-	sctpPorts atomic.Uint32 // taken so far
+	udpPorts, sctpPorts atomic.Uint32 // taken so far
 }
 
 // The node's addresses towards its hosts, the same on every veth: a host's default gateways.

@@ -65,7 +65,7 @@ func sctpSoon() string {
 	return string(b)
 }
 
-func sctpAddr(a netip.AddrPort) unix.Sockaddr {
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	if a.Addr().Is4() {
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
 	}
@@ -90,7 +90,7 @@ func (h *Host) dialSCTP(ctx context.Context, from netip.Addr, to netip.AddrPort)
 		if err := h.bindSCTP(s, from); err != nil {
 			return os.NewSyscallError("bind", err)
 		}
-		if err := unix.Connect(s, sctpAddr(to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+		if err := unix.Connect(s, sockaddr(to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 			return os.NewSyscallError("connect", err)
 		}
 		return nil
@@ -117,7 +117,7 @@ func (h *Host) bindSCTP(s int, from netip.Addr) error {
 	const first, many = 32768, 28000
 	for range many {
 		port := first + (h.sctpPorts.Add(1)-1)%many
-		if err := unix.Bind(s, sctpAddr(netip.AddrPortFrom(from, uint16(port)))); !errors.Is(err, unix.EADDRINUSE) {
+		if err := unix.Bind(s, sockaddr(netip.AddrPortFrom(from, uint16(port)))); !errors.Is(err, unix.EADDRINUSE) {
 			return err
 		}
 	}
@@ -174,7 +174,7 @@ func listenSCTP(at netip.AddrPort) (net.Listener, error) {
 	if err := os.WriteFile("/proc/sys/net/sctp/addr_scope_policy", []byte("0"), 0); err != nil {
 		return nil, err
 	}
-	if err := unix.Bind(s, sctpAddr(at)); err != nil {
+	if err := unix.Bind(s, sockaddr(at)); err != nil {
 		return nil, os.NewSyscallError("bind", err)
 	}
 	if err := unix.Listen(s, 128); err != nil {
