@@ -13,12 +13,12 @@ import (
 
 func newCleanupCommand() *cobra.Command {
 	var kube bool
-	var link string
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that sluice owns from this kernel",
-		Long: `Removes sluice's nftables tables, its IPVS virtual servers and its link, and nothing else. Established connections go on as long as the kernel tracks
-them; new ones no longer find a Service. The settings of the connection table stay as they are.
+		Long: `Removes sluice's nftables tables, its IPVS virtual servers, its link and its addresses on any other link, and nothing
+else. Established connections go on as long as the kernel tracks them; new ones no longer find a Service. The settings
+of the connection table stay as they are.
 
 With --kube-proxy it removes what kube-proxy has left instead, and nothing of sluice's: its nftables tables, its
 iptables chains with the rules that lead to them, and its IPVS servers, link and sets.
@@ -42,7 +42,7 @@ Neither is done while what would write it back is running.`,
 				return err
 			}
 			defer unlock()
-			removed, err := ipvs.Cleanup(ctx, ipvs.Options{Now: time.Now, Link: link})
+			removed, err := ipvs.Cleanup(ctx, ipvs.Options{Now: time.Now})
 			for _, what := range removed {
 				fmt.Fprintln(cmd.OutOrStdout(), "removed", what)
 			}
@@ -52,7 +52,6 @@ Neither is done while what would write it back is running.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&link, "interface", ipvs.DefaultLink, "link with the addresses of mode ipvs: ipvs.interface of the configuration")
 	cmd.Flags().BoolVar(&kube, "kube-proxy", false, "remove what kube-proxy has left, and nothing of sluice's")
 	return cmd
 }

@@ -51,7 +51,7 @@ func retire(h virtual, k serverKey) (busy bool, err error) {
 			busy = true
 			continue
 		}
-		if err := gone(h, op{kind: delMember, key: k, member: member{addr: m.addr, lingering: true}}); err != nil {
+		if err := gone(h, op{kind: delMember, key: k, member: member{addr: m.addr}}); err != nil {
 			return busy, err
 		}
 	}
