@@ -53,18 +53,18 @@ deps:
 
 # etcd, Kubernetes and kubectl, built from their Go modules: minutes the first time, kept in the user's cache.
 cluster-programs:
-	@$(GO) run ./host/kubelab/build etcd kube-apiserver kube-controller-manager kubectl kube-proxy
+	@$(GO) run ./host/lab/testcluster/build etcd kube-apiserver kube-controller-manager kubectl kube-proxy
 
 test-cluster: deps build cluster-programs
-	$(GO) test -timeout 10m ./host/kubelab/... ./host/source/kube/... ./cmd/sluice/cluster/... ./deploy/...
+	$(GO) test -timeout 10m ./host/lab/testcluster/... ./host/source/kube/... ./cmd/sluice/cluster/... ./deploy/...
 
 # Other kernels than this machine's: User-Mode Linux from Debian's sources, each 8 CPU minutes the first time, kept in
 # the user's cache. It exists for x86 only.
 KERNELS     := 6.1 6.12
-VM_PACKAGES := ./host/backend/nftables ./host/backend/ipvs ./host/conntrack ./host/kubeproxy ./host/netlab ./host/probe ./cmd/sluice/e2e
+VM_PACKAGES := ./host/backend/nftables ./host/backend/ipvs ./host/conntrack ./host/kubeproxy ./host/lab/testnet ./host/probe ./cmd/sluice/e2e
 
 vm-kernels:
-	@$(GO) build -o bin/vm ./host/internal/vm/run
+	@$(GO) build -o bin/vm ./host/lab/vm/run
 	@bin/vm build $(KERNELS)
 
 test-vm: $(KERNELS:%=test-vm-%) test-guide
@@ -97,20 +97,20 @@ test: deps build cluster-programs $(if $(filter x86_64,$(shell uname -m)),vm-ker
 # Beside the bundled plugins, two trivial ones: in Go, and in C where there is a clang that knows wasm32.
 bench: build
 	@mkdir -p bin/bench-guests
-	$(GUEST) -o bin/bench-guests/go.wasm ./host/internal/bench/guest
+	$(GUEST) -o bin/bench-guests/go.wasm ./host/lab/bench/guest
 	@rm -f bin/bench-guests/c.wasm; if command -v clang >/dev/null && command -v wasm-ld >/dev/null; then \
 	  clang --target=wasm32 -O2 -nostdlib -ffreestanding -fno-builtin -Wl,--no-entry -I sdk/c examples/plugin-c/zone_first.c \
 	    -o bin/bench-guests/c.wasm; else echo 'no clang and lld: the guest in C is not measured'; fi
-	$(GO) build -o bin/bench ./host/internal/bench
+	$(GO) build -o bin/bench ./host/lab/bench
 	bin/bench -write host/README.md
 
 # Needs root, nft, and 2 processors that nobody else uses.
 bench-peer: build cluster-programs
-	$(GO) build -o bin/peer ./host/internal/peer
+	$(GO) build -o bin/peer ./host/lab/benchcompare
 	bin/peer -write host/README.md
 
 bench-fleet: cluster-programs
-	$(GO) build -o bin/fleet ./host/internal/fleet
+	$(GO) build -o bin/fleet ./host/lab/scaletest
 	bin/fleet -write host/FLEET.md
 
 fmt:

@@ -13,16 +13,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sluice-proxy/sluice/host/kubelab"
-	"github.com/sluice-proxy/sluice/host/kubelab/binaries"
-	"github.com/sluice-proxy/sluice/host/need"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster/binaries"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // cluster is a control plane in a node's network namespace, with two Nodes: n1 is that node, where the containers of
 // sluice's Pods really run; on n2, and of all other Pods, nothing does, and they are said to be ready.
 type cluster struct {
 	*node
-	*kubelab.Cluster
+	*testcluster.Cluster
 	tools string // folder of kubectl
 	work  string // copy of deploy/, for the commands of the README
 	runs  map[types.UID]*process
@@ -32,9 +32,9 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	tools, err := binaries.Find(binaries.Cluster()...)
-	need.OK(t, err)
+	testenv.OK(t, err)
 	c := &cluster{node: newNode(t, ""), tools: tools, work: t.TempDir(), runs: map[types.UID]*process{}}
-	c.Cluster, err = kubelab.Start(t.Context(), kubelab.Options{Host: c.lab.Node, Controllers: []string{"daemonset-controller", "job-controller"}})
+	c.Cluster, err = testcluster.Start(t.Context(), testcluster.Options{Host: c.lab.Node, Controllers: []string{"daemonset-controller", "job-controller"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	for i, name := range []string{"n1", "n2"} {
-		if err := c.AddNode(t.Context(), kubelab.Node{
+		if err := c.AddNode(t.Context(), testcluster.Node{
 			Name: name, Zone: "a", Addrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 168, 0, byte(i + 1)})},
 			Pods: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24)},
 		}); err != nil {

@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 func TestMain(m *testing.M) {
@@ -15,13 +15,13 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "container:", enter(spec)) // comes back only when it fails
 		os.Exit(125)
 	}
-	netlab.Main(tests{m})
+	testnet.Main(tests{m})
 }
 
 // tests are those of this package, with what they share.
 type tests struct{ m *testing.M }
 
-// Run implements what netlab.Main wants.
+// Run implements what testnet.Main wants.
 func (t tests) Run() int {
 	defer built.remove()
 	return t.m.Run()

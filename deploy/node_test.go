@@ -23,14 +23,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 // node is a network namespace with Pods around it, in which the containers of the manifests run.
 type node struct {
 	*testing.T
-	lab       *netlab.Lab
-	client    *netlab.Host
+	lab       *testnet.Lab
+	client    *testnet.Host
 	img       *image
 	config    string // the ConfigMap, mounted
 	state     string // the folder of the host that is mounted at /run/sluice
@@ -47,7 +47,7 @@ func newNode(t *testing.T, config string) *node {
 	t.Helper()
 	n := &node{T: t, img: theImage(t), config: t.TempDir(), state: t.TempDir(), manifests: t.TempDir()}
 	var err error
-	if n.lab, err = netlab.New(netip.MustParseAddr("192.168.0.1")); err != nil {
+	if n.lab, err = testnet.New(netip.MustParseAddr("192.168.0.1")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(n.lab.Close)
@@ -170,8 +170,8 @@ func (n *node) withManifests(c container) container {
 
 // process is a running container, and what it has printed.
 type process struct {
-	*netlab.Program
-	*netlab.Log
+	*testnet.Program
+	*testnet.Log
 }
 
 func (n *node) start(c container) *process {
@@ -186,7 +186,7 @@ func (n *node) start(c container) *process {
 // launch starts a program on the node.
 func (n *node) launch(cmd *exec.Cmd) *process {
 	n.Helper()
-	log := &netlab.Log{}
+	log := &testnet.Log{}
 	cmd.Stdout, cmd.Stderr = log, log
 	p, err := n.lab.Node.Start(cmd)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/sluice-proxy/sluice/host/kubelab"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
 // asKubeadm makes what kubeadm has of kube-proxy.
@@ -195,7 +195,7 @@ spec: {clusterIP: 10.96.0.10, selector: {app: web}, ports: [{name: http, port: 8
 		c.Fatal(err)
 	}
 	for i := 1; i <= 2; i++ {
-		if err := c.AddPod(c.Context(), kubelab.Pod{
+		if err := c.AddPod(c.Context(), testcluster.Pod{
 			Namespace: "shop", Name: fmt.Sprint("web-", i), Labels: map[string]string{"app": "web"}, Node: "n1",
 			Addrs: []netip.Addr{netip.MustParseAddr(fmt.Sprint("10.244.0.", i))}, Ready: true,
 		}); err != nil {

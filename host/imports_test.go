@@ -73,8 +73,8 @@ func TestThePureCoreImportsOnlyItself(t *testing.T) {
 // TestLibrariesStayBehindOnePackage keeps each big library in its room.
 func TestLibrariesStayBehindOnePackage(t *testing.T) {
 	rooms := map[string][]string{
-		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/kubelab", "host/internal/crowd", "host/internal/peer", "host/internal/fleet", "cmd/sluice"},
-		"k8s.io/client-go":               {"host/source/kube", "host/kubelab", "host/kubelab/binaries", "host/internal/peer", "host/internal/fleet"},
+		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/loadgen", "host/lab/benchcompare", "host/lab/scaletest", "cmd/sluice"},
+		"k8s.io/client-go":               {"host/source/kube", "host/lab/testcluster", "host/lab/testcluster/binaries", "host/lab/benchcompare", "host/lab/scaletest"},
 		"github.com/tetratelabs/wazero":  {"host/wasm"},
 		"github.com/google/nftables":     {"host/backend/nftables", "host/backend/ipvs", "host/kubeproxy"},
 		"github.com/moby/ipvs":           {"host/backend/ipvs"},
@@ -82,7 +82,7 @@ func TestLibrariesStayBehindOnePackage(t *testing.T) {
 		"github.com/prometheus/":         {"host/metrics"},
 		"github.com/opencontainers/":     {"deploy/image"},
 		"oras.land/":                     {"deploy/image"},
-		"github.com/vishvananda/netlink": {"host/conntrack", "host/backend/ipvs", "host/kubeproxy", "host/netlab", "host/internal/peer", "examples/demo"},
+		"github.com/vishvananda/netlink": {"host/conntrack", "host/backend/ipvs", "host/kubeproxy", "host/lab/testnet", "host/lab/benchcompare", "examples/demo"},
 	}
 	for path, p := range packages(t) {
 		own, ok := strings.CutPrefix(path, module)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/config"
@@ -20,7 +21,7 @@ import (
 )
 
 // openBackend opens the data plane of the configuration's mode.
-func openBackend(cfg *config.Config, log *slog.Logger) (engine.Backend, error) {
+func openBackend(cfg *config.Config, log *slog.Logger) (backend.Backend, error) {
 	if cfg.Mode == config.ModeIPVS {
 		return ipvs.Open(ipvsOptions(cfg, log))
 	}
@@ -65,7 +66,7 @@ type dataPlane struct {
 	log *slog.Logger
 
 	mu       sync.Mutex
-	backend  engine.Backend
+	backend  backend.Backend
 	cfg      *config.Config
 	retiring func() // ends looking after what mode ipvs has left; nil: nobody does
 }

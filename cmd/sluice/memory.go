@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/footprint"
+	"github.com/sluice-proxy/sluice/host/gctuner"
 )
 
 // keepSmall keeps this process's memory near what it needs until ctx ends: it gives back once more what the start took,
@@ -12,7 +12,7 @@ import (
 func keepSmall(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for do := footprint.Settle; ; do = footprint.Adjust {
+	for do := gctuner.Settle; ; do = gctuner.Adjust {
 		select {
 		case <-ctx.Done():
 			return

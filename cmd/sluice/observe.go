@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/health"
+	"github.com/sluice-proxy/sluice/host/httpserve"
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
-	"github.com/sluice-proxy/sluice/host/serve"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
@@ -83,7 +83,7 @@ func (o *observation) serve(ctx context.Context, fatal func(error)) (stop func()
 	ctx, cancel := context.WithCancel(ctx)
 	cfg := o.config.Load()
 	var wg sync.WaitGroup
-	open := func(s serve.Options, reason string) {
+	open := func(s httpserve.Options, reason string) {
 		if s.Address == "" {
 			return
 		}
@@ -94,10 +94,10 @@ func (o *observation) serve(ctx context.Context, fatal func(error)) (stop func()
 				fatal(err)
 			}
 		}
-		wg.Go(func() { serve.Keep(ctx, s) })
+		wg.Go(func() { httpserve.Keep(ctx, s) })
 	}
-	open(serve.Options{Name: "health checks (healthzBindAddress)", Address: cfg.HealthzBindAddress, Handler: o.health.Handler()}, kube.FailedHealth)
-	open(serve.Options{
+	open(httpserve.Options{Name: "health checks (healthzBindAddress)", Address: cfg.HealthzBindAddress, Handler: o.health.Handler()}, kube.FailedHealth)
+	open(httpserve.Options{
 		Name: "metrics (metricsBindAddress)", Address: cfg.MetricsBindAddress,
 		Handler: o.metrics.Handler(metrics.Pages{
 			Mode: func() string { return o.config.Load().Mode }, Profiling: cfg.EnableProfiling, Log: o.log,

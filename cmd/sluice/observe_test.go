@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/engine"
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/source/dir"
 )
@@ -125,7 +125,7 @@ func TestAnAddressThatIsTakenIsTriedAgainUnlessThatIsFatal(t *testing.T) {
 	for _, hard := range []bool{false, true} {
 		cfg := config.Default()
 		cfg.MetricsBindAddress, cfg.HealthzBindAddress, cfg.BindAddressHardFail = squatter.Addr().String(), "", hard
-		log := &netlab.Log{}
+		log := &testnet.Log{}
 		o := observe(cfg, newPluginSet(nil, nil), slog.New(slog.NewTextHandler(log, nil)), nil)
 		fatal := make(chan error, 1)
 		stop := o.serve(t.Context(), func(err error) { fatal <- err })

@@ -10,13 +10,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/need"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // assemble makes a module of text format.
 func assemble(t *testing.T, name, text string) string {
 	t.Helper()
-	need.Program(t, "wat2wasm", "wabt")
+	testenv.Program(t, "wat2wasm", "wabt")
 	out := filepath.Join(t.TempDir(), name+".wasm")
 	cmd := exec.Command("wat2wasm", "-", "-o", out)
 	cmd.Stdin = strings.NewReader(text)

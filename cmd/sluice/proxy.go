@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/conntrack"
 	"github.com/sluice-proxy/sluice/host/engine"
-	"github.com/sluice-proxy/sluice/host/footprint"
+	"github.com/sluice-proxy/sluice/host/gctuner"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
@@ -136,7 +136,7 @@ func (p *proxy) assemble(ctx context.Context) {
 	p.seen = observe(p.cfg, p.plugins, p.log, events)
 	p.from = p.open(p.cfg, p.client, p.log, p.seen.metrics.SourceProblems)
 	p.seen.follow(p.client, p.from.kube)
-	held := &firstHeld{begin: p.beside.Go, do: []func(){footprint.Settle, p.data.retire}}
+	held := &firstHeld{begin: p.beside.Go, do: []func(){gctuner.Settle, p.data.retire}}
 	if p.kubeProxy {
 		held.do = append(held.do, func() { retireLeftovers(ctx, p.log) })
 	}

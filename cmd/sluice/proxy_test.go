@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-proxy/sluice/host/backend/fake"
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 // TestNothingOfARunGoesOnAfterItsEnd puts the parts together as `sluice run` does, on a fake kernel. The mode is ipvs, so
@@ -61,7 +61,7 @@ func TestNothingOfARunGoesOnAfterItsEnd(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			log := &netlab.Log{}
+			log := &testnet.Log{}
 			p.log = slog.New(slog.NewTextHandler(log, nil))
 			p.data = &dataPlane{backend: fake.Open(fake.NewKernel(fake.Options{})), cfg: p.cfg, log: p.log}
 			plugins, closePlugins, err := openPlugins(t.Context(), p.cfg, p.log)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/host/footprint"
+	"github.com/sluice-proxy/sluice/host/gctuner"
 )
 
 type runFlags struct {
@@ -53,7 +53,7 @@ folder of manifests, with --source. An API server that is away stops nothing: wh
 // run is the proxy from its start to its end. What a part has begun ends in the reverse order, also when a later one
 // cannot start.
 func (f *runFlags) run(ctx context.Context) (err error) {
-	footprint.Start()
+	gctuner.Start()
 	p, err := f.newProxy()
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 // One measurement.
@@ -39,7 +39,7 @@ type result struct {
 }
 
 // start opens n connections from a host to an address. Wait for done; look at it with snapshot meanwhile.
-func start(ctx context.Context, from *netlab.Host, to netip.AddrPort, n int) (l *load, done <-chan struct{}) {
+func start(ctx context.Context, from *testnet.Host, to netip.AddrPort, n int) (l *load, done <-chan struct{}) {
 	l = &load{began: time.Now(), counts: map[string]int{}}
 	var next atomic.Int64
 	var wg sync.WaitGroup

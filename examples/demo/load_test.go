@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-func TestMain(m *testing.M) { netlab.Main(m) }
+func TestMain(m *testing.M) { testnet.Main(m) }
 
 func TestLoadCountsAnswersAndFailuresAndTalksStay(t *testing.T) {
-	lab, err := netlab.New(netip.MustParseAddr("192.168.9.1"))
+	lab, err := testnet.New(netip.MustParseAddr("192.168.9.1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestLoadCountsAnswersAndFailuresAndTalksStay(t *testing.T) {
 	server.Close()
 	l, done = start(context.Background(), client, at, 100)
 	<-done
-	if r := l.snapshot(); r.total != 0 || r.failed != 100 || !netlab.Refused(r.first) {
+	if r := l.snapshot(); r.total != 0 || r.failed != 100 || !testnet.Refused(r.first) {
 		t.Errorf("got %+v, want 100 refusals", r)
 	}
 }

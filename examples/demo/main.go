@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 // longest is how long the demo may take, if something hangs; it takes less than 60 s.
@@ -38,7 +38,7 @@ func main() {
 		fmt.Fprintf(os.Stderr, "demo: not everything is there; `make demo` builds it:\n%v\n", err)
 		os.Exit(1)
 	}
-	if err := netlab.Enter(); err != nil {
+	if err := testnet.Enter(); err != nil {
 		fmt.Fprintf(os.Stderr, "demo: it needs network namespaces of its own: run it as root, or where users may make user namespaces.\ndemo: %v\n", err)
 		os.Exit(1)
 	}

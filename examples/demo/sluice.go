@@ -13,13 +13,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 // sluice is the running program, and the way to ask it.
 type sluice struct {
 	program, socket string
-	node            *netlab.Host
+	node            *testnet.Host
 	cmd             *exec.Cmd
 	ended           chan struct{}
 	err             error // set when ended
@@ -29,7 +29,7 @@ type sluice struct {
 }
 
 // startSluice runs `sluice run` in the node's namespace, with its log in a file too. It ends with this process.
-func startSluice(node *netlab.Host, program, socket, logFile string, args ...string) (*sluice, error) {
+func startSluice(node *testnet.Host, program, socket, logFile string, args ...string) (*sluice, error) {
 	s := &sluice{program: program, socket: socket, node: node, ended: make(chan struct{})}
 	s.cmd = exec.Command(program, append([]string{"run", "--socket", socket}, args...)...)
 	// A process group of its own: Ctrl-C is for the demo, which then stops sluice.

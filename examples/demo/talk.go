@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 // talk is one long connection to one Pod: it says something every 20 ms and hears it again.
@@ -23,7 +23,7 @@ type talk struct {
 }
 
 // openTalk connects to a Service until it gets through to a Pod of this name.
-func openTalk(ctx context.Context, from *netlab.Host, to netip.AddrPort, pod string) (*talk, error) {
+func openTalk(ctx context.Context, from *testnet.Host, to netip.AddrPort, pod string) (*talk, error) {
 	for range 500 {
 		conn, err := from.Dial(ctx, "tcp", to)
 		if err != nil {

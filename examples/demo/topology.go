@@ -10,19 +10,19 @@ import (
 	"os"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 // topology is the network: the node that sluice runs on, and around it, each in a namespace of its own behind a veth
 // pair, the Pods with their servers, a client Pod on that node, and somebody outside the cluster. Pods of other nodes
 // are as far away as those of this one; what tells them apart is what the manifests say.
 type topology struct {
-	*netlab.Lab
-	client  *netlab.Host // a Pod on the node
-	outside *netlab.Host
-	hosts   map[string]*netlab.Host // by Pod
-	servers []func()                // to stop
-	vip     netip.AddrPort          // of catalog, for the frontend's pages
+	*testnet.Lab
+	client  *testnet.Host // a Pod on the node
+	outside *testnet.Host
+	hosts   map[string]*testnet.Host // by Pod
+	servers []func()                 // to stop
+	vip     netip.AddrPort           // of catalog, for the frontend's pages
 }
 
 var outsideAddr = netip.MustParseAddr("203.0.113.7")
@@ -36,11 +36,11 @@ func newTopology(s shop, node string) (*topology, error) {
 	if err != nil {
 		return nil, err
 	}
-	lab, err := netlab.New(self.Addresses...)
+	lab, err := testnet.New(self.Addresses...)
 	if err != nil {
 		return nil, err
 	}
-	t := &topology{Lab: lab, hosts: map[string]*netlab.Host{}, vip: vip}
+	t := &topology{Lab: lab, hosts: map[string]*testnet.Host{}, vip: vip}
 	if err := t.fill(s, node); err != nil {
 		t.close()
 		return nil, err
@@ -82,7 +82,7 @@ func (t *topology) tune() error {
 	})
 }
 
-func (t *topology) addPod(p pod) (*netlab.Host, error) {
+func (t *topology) addPod(p pod) (*testnet.Host, error) {
 	h, err := t.AddHost(fmt.Sprintf("pod%d", len(t.hosts)), p.addr)
 	if err != nil {
 		return nil, err

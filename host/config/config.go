@@ -14,8 +14,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/internal/strict"
 	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // What the file says it is.
@@ -121,7 +121,7 @@ const maxFile = 8 << 20
 
 // Load reads a file. Paths in it are relative to its folder.
 func Load(path string) (*Config, error) {
-	b, err := strict.ReadFile(path, maxFile)
+	b, err := strictyaml.ReadFile(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/internal/strict"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // keptFields are those with the same place in both configurations.
@@ -74,9 +74,9 @@ func (m *migration) drop() {
 		d := all[rule]
 		switch {
 		case rule == "" && slices.ContainsFunc(knownFields(), func(f string) bool { return strings.HasPrefix(f, path+".") }):
-			m.errs = append(m.errs, fmt.Errorf("%s: %s is not an object", path, strict.Describe(v)))
+			m.errs = append(m.errs, fmt.Errorf("%s: %s is not an object", path, strictyaml.Describe(v)))
 		case rule == "":
-			m.note(path, "dropped: kube-proxy has no such field%s", strict.DidYouMean(path, knownFields()))
+			m.note(path, "dropped: kube-proxy has no such field%s", strictyaml.DidYouMean(path, knownFields()))
 		case isDefault(v, d.defaults):
 			quiet[d.why] = append(quiet[d.why], path)
 		default:
@@ -93,9 +93,9 @@ func (m *migration) drop() {
 func (m *migration) leaves(tree map[string]any, path string, f func(path string, v any)) {
 	for _, k := range slices.Sorted(maps.Keys(tree)) {
 		if sub, ok := tree[k].(map[string]any); ok {
-			m.leaves(sub, strict.Join(path, k), f)
+			m.leaves(sub, strictyaml.Join(path, k), f)
 		} else {
-			f(strict.Join(path, k), tree[k])
+			f(strictyaml.Join(path, k), tree[k])
 		}
 	}
 }

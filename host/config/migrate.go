@@ -13,7 +13,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/sluice-proxy/sluice/host/internal/strict"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // Note says what has become of a field of a KubeProxyConfiguration that is not in the SluiceConfiguration as it stood.
@@ -66,7 +66,7 @@ type migration struct {
 }
 
 func newMigration(b []byte) (*migration, error) {
-	docs := strict.CutYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
+	docs := strictyaml.CutYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
 	if len(docs) != 1 {
 		return nil, fmt.Errorf("%d documents: want one %s", len(docs), kubeProxyKind)
 	}
@@ -74,10 +74,10 @@ func newMigration(b []byte) (*migration, error) {
 	if err = errors.Join(err, twice); err != nil {
 		return nil, err
 	}
-	tree, _, _ := strict.Tree(raw)
+	tree, _, _ := strictyaml.Tree(raw)
 	in, ok := tree.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("%s is not an object", strict.Describe(tree))
+		return nil, fmt.Errorf("%s is not an object", strictyaml.Describe(tree))
 	}
 	if in["kind"] == "ConfigMap" {
 		return nil, errors.New("kind: \"ConfigMap\": take out what it holds under data, in kubeadm's clusters as config.conf")
@@ -85,7 +85,7 @@ func newMigration(b []byte) (*migration, error) {
 	var errs []error
 	for _, f := range []struct{ name, want string }{{"apiVersion", kubeProxyVersion}, {"kind", kubeProxyKind}} {
 		if in[f.name] != f.want {
-			errs = append(errs, fmt.Errorf("%s: %s: must be %s", f.name, strict.Describe(in[f.name]), f.want))
+			errs = append(errs, fmt.Errorf("%s: %s: must be %s", f.name, strictyaml.Describe(in[f.name]), f.want))
 		}
 		delete(in, f.name)
 	}
@@ -269,13 +269,13 @@ func (m *migration) parse() (*Config, error) {
 	}
 	errs := slices.Clone(list.Unwrap())
 	for i, e := range errs {
-		var p strict.Problem
+		var p strictyaml.Problem
 		if errors.As(e, &p) && m.moved[p.Path] != "" {
 			p.Path = m.moved[p.Path]
 			errs[i] = p
 		}
 		if p.Path == "mode" {
-			errs[i] = fmt.Errorf("mode: %s is none of kube-proxy's modes on Linux: iptables, ipvs, nftables", strict.Describe(m.out["mode"]))
+			errs[i] = fmt.Errorf("mode: %s is none of kube-proxy's modes on Linux: iptables, ipvs, nftables", strictyaml.Describe(m.out["mode"]))
 		}
 	}
 	return nil, errors.Join(errs...)

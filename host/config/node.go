@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/internal/strict"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // The ways to tell a Pod from other sources: by the cluster's range, by the ranges of this Node (spec.podCIDRs), by
@@ -121,7 +121,7 @@ func (p *parser) detectLocal(f *file, c *Config) {
 		c.DetectLocalMode = f.DetectLocalMode
 	}
 	if !slices.Contains(modes, c.DetectLocalMode) {
-		p.bad("detectLocalMode", "%q: must be %s%s", c.DetectLocalMode, strings.Join(modes, ", "), strict.DidYouMean(c.DetectLocalMode, modes))
+		p.bad("detectLocalMode", "%q: must be %s%s", c.DetectLocalMode, strings.Join(modes, ", "), strictyaml.DidYouMean(c.DetectLocalMode, modes))
 	}
 	c.DetectLocal = DetectLocal(f.DetectLocal)
 	for _, i := range []struct{ path, name, mode string }{

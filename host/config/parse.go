@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/internal/strict"
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // file is the file's shape. Pointers tell what is not there from what is empty.
@@ -89,7 +89,7 @@ const maxTold = 100
 // Parse reads a configuration from YAML or JSON. Paths in it are relative to dir. The error joins everything that is
 // wrong, up to 100 mistakes, in the order of the fields.
 func Parse(b []byte, dir string) (*Config, error) {
-	docs := strict.CutYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
+	docs := strictyaml.CutYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
 	switch {
 	case len(docs) == 0:
 		return nil, fmt.Errorf("empty: a configuration begins with apiVersion: %s, kind: %s", APIVersion, Kind)
@@ -100,8 +100,8 @@ func Parse(b []byte, dir string) (*Config, error) {
 	if err = errors.Join(err, twice); err != nil {
 		return nil, err
 	}
-	tree, _, _ := strict.Tree(raw)
-	f, misfits := strict.Fit[file](tree)
+	tree, _, _ := strictyaml.Tree(raw)
+	f, misfits := strictyaml.Fit[file](tree)
 	p := &parser{dir: dir, misfits: misfits}
 	for _, m := range misfits.Told {
 		p.errs = append(p.errs, m)
@@ -122,7 +122,7 @@ func Parse(b []byte, dir string) (*Config, error) {
 
 type parser struct {
 	dir     string
-	misfits *strict.Misfits
+	misfits *strictyaml.Misfits
 	errs    []error
 	more    int // problems beyond those in errs
 }
@@ -134,7 +134,7 @@ func (p *parser) bad(path, format string, args ...any) {
 	case len(p.errs) >= maxTold:
 		p.more++
 	default:
-		p.errs = append(p.errs, strict.Problem{Path: path, Err: fmt.Errorf(format, args...)})
+		p.errs = append(p.errs, strictyaml.Problem{Path: path, Err: fmt.Errorf(format, args...)})
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/internal/strict"
 	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // maxMemoryMiB is what the host lets a guest have at most.
@@ -75,7 +75,7 @@ func (p *parser) policies(list []policyEntry, plugins []Plugin) []policy.Policy 
 		for j, s := range e.Plugins {
 			at := fmt.Sprintf("%s.plugins[%d]", path, j)
 			if !slices.Contains(known, s.Name) {
-				p.bad(at+".name", "no plugin %q%s", s.Name, strict.DidYouMean(s.Name, known))
+				p.bad(at+".name", "no plugin %q%s", s.Name, strictyaml.DidYouMean(s.Name, known))
 			}
 			q.Steps = append(q.Steps, policy.Step{Plugin: s.Name, Settings: p.settings(at+".settings", s.Settings)})
 		}
@@ -89,9 +89,9 @@ func (p *parser) settings(path string, raw json.RawMessage) string {
 	if len(raw) == 0 || string(raw) == "null" {
 		return ""
 	}
-	tree, _, _ := strict.Tree(raw)
+	tree, _, _ := strictyaml.Tree(raw)
 	if _, ok := tree.(map[string]any); !ok {
-		p.bad(path, "%s is not an object", strict.Describe(tree))
+		p.bad(path, "%s is not an object", strictyaml.Describe(tree))
 		return ""
 	}
 	b, err := json.Marshal(tree)
@@ -129,7 +129,7 @@ func (p *parser) bindings(list []bindingEntry, policies []policy.Policy) []polic
 			switch {
 			case !ok:
 				p.bad(at+".operator", "%q: must be In, NotIn, Exists or DoesNotExist%s", x.Operator,
-					strict.DidYouMean(x.Operator, []string{"In", "NotIn", "Exists", "DoesNotExist"}))
+					strictyaml.DidYouMean(x.Operator, []string{"In", "NotIn", "Exists", "DoesNotExist"}))
 			case needs && len(x.Values) == 0:
 				p.bad(at+".values", "%s needs values", x.Operator)
 			case !needs && len(x.Values) > 0:
@@ -166,7 +166,7 @@ func (p *parser) policyName(path, name string, policies []policy.Policy) {
 	case name == "":
 		p.bad(path, "missing: which policy?")
 	case !slices.Contains(known, name):
-		p.bad(path, "no policy %q%s", name, strict.DidYouMean(name, known))
+		p.bad(path, "no policy %q%s", name, strictyaml.DidYouMean(name, known))
 	}
 }
 

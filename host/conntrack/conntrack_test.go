@@ -10,12 +10,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/netlab"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-func TestMain(m *testing.M) { netlab.Main(m) }
+func TestMain(m *testing.M) { testnet.Main(m) }
 
 // flow is an entry of the table: a client's packet to a destination, answered by a source.
 type flow struct {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend"
 )
 
 // repairPause is the least time between two repairs, so that a program which fights us costs bounded work; a repair
@@ -15,7 +17,7 @@ const repairPause = 500 * time.Millisecond
 // drift gathers what others have written since it was last dealt with.
 type drift struct {
 	mu      sync.Mutex
-	foreign []Foreign
+	foreign []backend.ExternalChange
 	count   int
 	ready   chan struct{}
 
@@ -25,7 +27,7 @@ type drift struct {
 // keptForeign bounds how many transactions of others are named.
 const keptForeign = 3
 
-func (d *drift) heard(f Foreign) {
+func (d *drift) heard(f backend.ExternalChange) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.count += f.Count; len(d.foreign) < keptForeign {
@@ -48,11 +50,11 @@ func (d *drift) take() (what, by string, count int) {
 	defer d.mu.Unlock()
 	var whats, names []string
 	for _, f := range d.foreign {
-		if !slices.Contains(whats, f.What) {
-			whats = append(whats, f.What)
+		if !slices.Contains(whats, f.Object) {
+			whats = append(whats, f.Object)
 		}
-		if f.By != "" && !slices.Contains(names, f.By) {
-			names = append(names, f.By)
+		if f.Process != "" && !slices.Contains(names, f.Process) {
+			names = append(names, f.Process)
 		}
 	}
 	count = d.count
@@ -62,7 +64,7 @@ func (d *drift) take() (what, by string, count int) {
 
 // watch makes the backend notice what others write, if it can. check comes from time to time, for what it may miss.
 func (e *Engine) watch() (check <-chan time.Time, stop func()) {
-	w, ok := e.Backend.(Watcher)
+	w, ok := e.Backend.(backend.Watcher)
 	if !ok {
 		return nil, func() {}
 	}
@@ -80,16 +82,16 @@ func (e *Engine) watch() (check <-chan time.Time, stop func()) {
 
 // moved asks the backend whether something was missed.
 func (e *Engine) moved(ctx context.Context) {
-	w, ok := e.Backend.(Watcher)
+	w, ok := e.Backend.(backend.Watcher)
 	if !ok || e.whole {
 		return
 	}
-	moved, err := w.Moved(ctx)
+	moved, err := w.Drifted(ctx)
 	switch {
 	case err != nil && ctx.Err() == nil:
 		e.Log.Warn("asking whether others have changed the data plane", "err", err)
 	case moved:
-		e.drift.heard(Foreign{What: "something that was not heard of", Count: 1})
+		e.drift.heard(backend.ExternalChange{Object: "something that was not heard of", Count: 1})
 	}
 }
 

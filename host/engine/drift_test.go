@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -17,8 +18,8 @@ import (
 
 // watched is a fake backend that hears of what others write.
 type watched struct {
-	engine.Backend
-	heard   func(engine.Foreign)
+	backend.Backend
+	heard   func(backend.ExternalChange)
 	err     error // of Watch
 	moved   atomic.Bool
 	took    time.Duration // of a look at everything
@@ -26,7 +27,7 @@ type watched struct {
 	stopped bool
 }
 
-func (w *watched) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (engine.Report, error) {
+func (w *watched) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	if d == nil {
 		w.wholes = append(w.wholes, time.Now())
 		time.Sleep(w.took)
@@ -34,12 +35,12 @@ func (w *watched) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (en
 	return w.Backend.Apply(ctx, next, d)
 }
 
-func (w *watched) Watch(heard func(engine.Foreign)) (func(), error) {
+func (w *watched) Watch(heard func(backend.ExternalChange)) (func(), error) {
 	w.heard = heard
 	return func() { w.stopped = true }, w.err
 }
 
-func (w *watched) Moved(context.Context) (bool, error) {
+func (w *watched) Drifted(context.Context) (bool, error) {
 	return w.moved.Swap(false), nil
 }
 
@@ -77,7 +78,7 @@ func TestWhatOthersWroteIsRepairedAtOnceAndNamed(t *testing.T) {
 		w := &watched{}
 		r := watch(t, w, 0)
 		r.damage()
-		w.heard(engine.Foreign{What: "table ip sluice deleted", By: "nft (pid 7)", Count: 3})
+		w.heard(backend.ExternalChange{Object: "table ip sluice deleted", Process: "nft (pid 7)", Count: 3})
 		synctest.Wait()
 		r.holds("repaired", "1:1 2:1 forward")
 		for _, want := range []string{"table ip sluice deleted", "nft (pid 7)", "changes=3"} {
@@ -99,7 +100,7 @@ func TestARepairDoesNotWaitForTheLeastTimeBetweenSteps(t *testing.T) {
 		defer r.end()
 		r.emit(eps(1)) // a step just now
 		r.damage()
-		w.heard(engine.Foreign{What: "x", Count: 1})
+		w.heard(backend.ExternalChange{Object: "x", Count: 1})
 		r.pass(time.Second)
 		r.holds("repaired", "1:1 forward")
 	})
@@ -118,14 +119,14 @@ func TestAProgramThatFightsCostsBoundedWork(t *testing.T) {
 				defer r.end()
 				w.took = c.took
 				for range 1000 { // 10 s
-					w.heard(engine.Foreign{What: "x", Count: 1})
+					w.heard(backend.ExternalChange{Object: "x", Count: 1})
 					r.pass(10 * time.Millisecond)
 				}
 				if n := len(w.wholes) - 1; n < c.least || n > c.most {
 					t.Errorf("%d looks at everything in 10 s, want %d to %d", n, c.least, c.most)
 				}
 				r.damage()
-				w.heard(engine.Foreign{What: "y", Count: 1})
+				w.heard(backend.ExternalChange{Object: "y", Count: 1})
 				r.pass(12 * time.Second)
 				r.holds("the last word is ours", "1:1 2:1 forward")
 			})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -16,7 +17,7 @@ import (
 // Options is what an engine runs on. ConnTable may be nil: then no connection is ever reset.
 type Options struct {
 	Source    Source
-	Backend   Backend
+	Backend   backend.Backend
 	Planner   *plan.Planner
 	ConnTable ConnTable
 	Log       *slog.Logger
@@ -248,10 +249,10 @@ func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) (did P
 	did = Programmed{Tried: err == nil || ctx.Err() == nil, Whole: e.whole, Cleanup: d != nil && d.Empty() && !retry,
 		Took: time.Since(begin), Report: report, Err: err}
 	e.againAt = time.Time{}
-	if report.Again > 0 {
-		e.againAt = time.Now().Add(report.Again)
+	if report.RequeueAfter > 0 {
+		e.againAt = time.Now().Add(report.RequeueAfter)
 	}
-	var stuck *Stuck
+	var stuck *backend.PartialError
 	if err != nil && !errors.As(err, &stuck) {
 		e.whole, e.stuck, e.againAt = true, 0, time.Time{}
 		e.failed(ctx, "programming the data plane failed; what was there forwards on", err)
@@ -259,7 +260,7 @@ func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) (did P
 	}
 	if stuck == nil {
 		e.retry, e.retryAt, e.stuck, e.said = 0, time.Time{}, 0, ""
-	} else if before := e.stuck; stuck.Tried || retry || e.retry == 0 {
+	} else if before := e.stuck; stuck.Retried || retry || e.retry == 0 {
 		if e.stuck = stuck.Frontends; e.stuck < before {
 			e.retry = 0 // it helps: on with the others
 		}

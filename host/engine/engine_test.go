@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
@@ -89,7 +90,7 @@ func start(t *testing.T, o fake.Options, plugin policy.Plugin) *rig {
 	return r
 }
 
-func (r *rig) run(b engine.Backend, plugin policy.Plugin, once bool) {
+func (r *rig) run(b backend.Backend, plugin policy.Plugin, once bool) {
 	settings := plan.Settings{Node: "n0", MasqueradeMark: 0x4000}
 	if plugin != nil {
 		settings.Policies = &policy.Set{
@@ -246,9 +247,9 @@ func TestADataPlaneThatStaysBrokenIsRetriedWithBackOff(t *testing.T) {
 type brokenBackend struct{ applies int }
 
 func (*brokenBackend) Caps() plan.Caps { return fake.Everything() }
-func (b *brokenBackend) Apply(context.Context, *plan.Plan, *plan.Delta) (engine.Report, error) {
+func (b *brokenBackend) Apply(context.Context, *plan.Plan, *plan.Delta) (backend.Report, error) {
 	b.applies++
-	return engine.Report{}, syscall.EPERM
+	return backend.Report{}, syscall.EPERM
 }
 func (*brokenBackend) Read(context.Context) (*plan.Plan, error) { return nil, syscall.EPERM }
 func (*brokenBackend) Close() error                             { return nil }
@@ -386,11 +387,11 @@ func TestOnceEndsWhenTheStateHolds(t *testing.T) {
 }
 
 // looksAfter always asks for another Apply.
-type looksAfter struct{ engine.Backend }
+type looksAfter struct{ backend.Backend }
 
-func (b looksAfter) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (engine.Report, error) {
+func (b looksAfter) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	r, err := b.Backend.Apply(ctx, next, d)
-	r.Again = time.Minute
+	r.RequeueAfter = time.Minute
 	return r, err
 }
 

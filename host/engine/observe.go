@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -24,7 +25,7 @@ type Programmed struct {
 	// Whole: it had to find out itself what differs. Cleanup: the plan had not changed, and only leftovers were to go.
 	Whole, Cleanup bool
 	Took           time.Duration
-	Report         Report
+	Report         backend.Report
 	Err            error
 	// Held: the data plane holds all that was planned until now, but for so many frontends that are Stuck.
 	Held  bool

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -17,7 +18,7 @@ import (
 
 // picky is a backend with a frontend that it never gets right until it is told to.
 type picky struct {
-	engine.Backend
+	backend.Backend
 	mu      sync.Mutex
 	mended  bool
 	calls   []string
@@ -26,7 +27,7 @@ type picky struct {
 	failure int
 }
 
-func (b *picky) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (engine.Report, error) {
+func (b *picky) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	kind := "whole"
@@ -36,7 +37,7 @@ func (b *picky) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (engine.
 	b.calls = append(b.calls, kind)
 	r, err := b.Backend.Apply(ctx, p, d)
 	if err == nil && !b.mended {
-		err = &engine.Stuck{Frontends: 1, Tried: d == nil || d.Empty(), Err: fmt.Errorf("add member: %w", syscall.EINVAL)}
+		err = &backend.PartialError{Frontends: 1, Retried: d == nil || d.Empty(), Err: fmt.Errorf("add member: %w", syscall.EINVAL)}
 	}
 	return r, err
 }
@@ -119,10 +120,10 @@ func TestABackendWithFrontendsThatAreStuckMayTakeThePlace(t *testing.T) {
 // limping is a backend that is stuck with a frontend, and hears of what others write.
 type limping struct{ *watched }
 
-func (l limping) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (engine.Report, error) {
+func (l limping) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	r, err := l.watched.Apply(ctx, p, d)
 	if err == nil {
-		err = &engine.Stuck{Frontends: 1, Tried: d == nil || d.Empty(), Err: syscall.EINVAL}
+		err = &backend.PartialError{Frontends: 1, Retried: d == nil || d.Empty(), Err: syscall.EINVAL}
 	}
 	return r, err
 }
@@ -138,7 +139,7 @@ func TestWhatOthersDamageIsRepairedAtOnceBesideAFrontendThatIsStuck(t *testing.T
 		r.pass(63 * time.Second) // until it is tried each ten seconds, and was just now
 		looks := len(w.wholes)
 		r.damage()
-		w.heard(engine.Foreign{What: "a table", Count: 1})
+		w.heard(backend.ExternalChange{Object: "a table", Count: 1})
 		r.pass(600 * time.Millisecond)
 		r.holds("after the damage", "1:1 2:1 forward")
 		if len(w.wholes) != looks+1 {
@@ -150,9 +151,9 @@ func TestWhatOthersDamageIsRepairedAtOnceBesideAFrontendThatIsStuck(t *testing.T
 // silent never says that it has tried.
 type silent struct{ *picky }
 
-func (b silent) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (engine.Report, error) {
+func (b silent) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	r, err := b.picky.Apply(ctx, p, d)
-	return r, &engine.Stuck{Frontends: 1, Err: err}
+	return r, &backend.PartialError{Frontends: 1, Err: err}
 }
 
 func TestABackendThatTriesNothingIsAskedNoOftener(t *testing.T) {

@@ -6,9 +6,9 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/sluice-proxy/sluice/host/httpserve"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
-	"github.com/sluice-proxy/sluice/host/serve"
 )
 
 // check is the health check of one Service.
@@ -71,7 +71,7 @@ func (h *Health) start(c *check, at netip.AddrPort) *server {
 	ctx, stop := context.WithCancel(h.ctx)
 	s := &server{stop: stop, done: make(chan struct{})}
 	name, family := c.planned.Service, model.FamilyOf(at.Addr())
-	o := serve.Options{
+	o := httpserve.Options{
 		Name:    "Service " + name.String() + ": spec.healthCheckNodePort",
 		Network: "tcp4", Address: at.String(),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.answerCheck(w, c, family) }),
@@ -90,7 +90,7 @@ func (h *Health) start(c *check, at netip.AddrPort) *server {
 		if before != nil {
 			<-before
 		}
-		serve.Keep(ctx, o)
+		httpserve.Keep(ctx, o)
 	})
 	return s
 }

@@ -19,6 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/health"
@@ -55,13 +56,13 @@ func (n *node) Run(ctx context.Context, emit func([]model.Change)) error {
 	}
 }
 
-// backend fails as a kernel does when n.broken is set: at its first message.
-type backend struct {
-	engine.Backend
+// failing fails as a kernel does when n.broken is set: at its first message.
+type failing struct {
+	backend.Backend
 	n *node
 }
 
-func (b backend) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (engine.Report, error) {
+func (b failing) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	if b.n.broken.Load() {
 		defer b.n.kernel.Inject(fake.Fault{At: 1, Err: syscall.ENOBUFS})()
 	}
@@ -88,7 +89,7 @@ func start(t *testing.T, prefixes ...netip.Prefix) *node {
 	server := httptest.NewServer(n.health.Handler())
 	n.url = server.URL
 	e := engine.New(engine.Options{
-		Source: n, Backend: backend{fake.Open(n.kernel), n}, ConnTable: n.kernel, Log: log, Observer: n.health,
+		Source: n, Backend: failing{fake.Open(n.kernel), n}, ConnTable: n.kernel, Log: log, Observer: n.health,
 		Planner: plan.NewPlanner(plan.Settings{Node: "n0", MasqueradeMark: 0x4000, NodePortPrefixes: prefixes},
 			func(policy.Step) (policy.Plugin, error) { return nil, policy.ErrPending }),
 	})

@@ -19,15 +19,15 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-func TestMain(m *testing.M) { netlab.Main(m) }
+func TestMain(m *testing.M) { testnet.Main(m) }
 
 // node is a network namespace, and what is needed to look at it.
 type node struct {
 	testing.TB
-	*netlab.Host
+	*testnet.Host
 }
 
 func newNode(t testing.TB, tools ...string) node {
@@ -41,7 +41,7 @@ func newNode(t testing.TB, tools ...string) node {
 			t.Skip(msg)
 		}
 	}
-	lab, err := netlab.New(netip.MustParseAddr("192.168.0.1"))
+	lab, err := testnet.New(netip.MustParseAddr("192.168.0.1"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"go.uber.org/goleak"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/metrics"
@@ -105,14 +106,14 @@ func (r *rig) Run(ctx context.Context, emit func([]model.Change)) error {
 
 // slow is a backend that takes its time.
 type slow struct {
-	engine.Backend
+	backend.Backend
 	r *rig
 }
 
-func (s slow) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (engine.Report, error) {
+func (s slow) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	time.Sleep(s.r.slow)
 	if err := s.r.fail.get(); err != nil {
-		return engine.Report{}, fmt.Errorf("nftables: add frontend: %w", err)
+		return backend.Report{}, fmt.Errorf("nftables: add frontend: %w", err)
 	}
 	return s.Backend.Apply(ctx, p, d)
 }

@@ -10,19 +10,19 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
-	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // stuckOnce is a backend that does not get a frontend right, ever.
-type stuckOnce struct{ engine.Backend }
+type stuckOnce struct{ backend.Backend }
 
-func (b stuckOnce) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (engine.Report, error) {
+func (b stuckOnce) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	r, err := b.Backend.Apply(ctx, p, d)
 	if err == nil {
-		err = &engine.Stuck{Frontends: 3, Tried: true, Err: syscall.EINVAL}
+		err = &backend.PartialError{Frontends: 3, Retried: true, Err: syscall.EINVAL}
 	}
 	return r, err
 }
@@ -83,7 +83,7 @@ func TestFrontendsThatAreStuckAreCountedAndTheOthersAreHeld(t *testing.T) {
 			got["sluice_stuck_frontends"] != 3 || got["sluice_backend_failures_total{errno=EINVAL}"] < 5 || got["kubeproxy_sync_proxy_rules_service_changes_pending"] != 0 {
 			t.Errorf("held %v, stuck %v, failures %v", held, got["sluice_stuck_frontends"], got["sluice_backend_failures_total{errno=EINVAL}"])
 		}
-		if err := errors.Unwrap(&engine.Stuck{Err: syscall.EINVAL}); err != syscall.EINVAL {
+		if err := errors.Unwrap(&backend.PartialError{Err: syscall.EINVAL}); err != syscall.EINVAL {
 			t.Error(err)
 		}
 	})

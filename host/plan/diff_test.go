@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/internal/plangen"
+	"github.com/sluice-proxy/sluice/host/lab/plangen"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 

@@ -21,7 +21,7 @@ func BenchmarkDecide(b *testing.B) {
 	}{
 		{"C", cGuest(b, "../../examples/plugin-c/zone_first.c")},
 		{"Go", goGuest(b, "../../plugins/zone-spill")},
-		{"Go-trivial", goGuest(b, "../internal/bench/guest")},
+		{"Go-trivial", goGuest(b, "../lab/bench/guest")},
 	} {
 		p := load(b, h, g.module, "")
 		for _, n := range []int{1, 10, 100, 1000} {

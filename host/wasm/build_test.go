@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/need"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
@@ -69,8 +69,8 @@ func goGuest(t testing.TB, folder string) []byte {
 // cGuest builds a guest in C from its file.
 func cGuest(t testing.TB, file string) []byte {
 	t.Helper()
-	need.Program(t, "clang", "clang")
-	need.Program(t, "wasm-ld", "lld")
+	testenv.Program(t, "clang", "clang")
+	testenv.Program(t, "wasm-ld", "lld")
 	return guests.get(t, filepath.Base(file), func(out string) *exec.Cmd {
 		return exec.Command("clang", "--target=wasm32", "-O2", "-nostdlib", "-ffreestanding", "-fno-builtin", "-Wl,--no-entry",
 			"-Wall", "-Wextra", "-Werror", "-I", "../../sdk/c", file, "-o", out)

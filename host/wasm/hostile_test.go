@@ -12,14 +12,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/need"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // wat assembles text format.
 func wat(t testing.TB, text string) []byte {
 	t.Helper()
-	need.Program(t, "wat2wasm", "wabt")
+	testenv.Program(t, "wat2wasm", "wabt")
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "in.wat"), filepath.Join(dir, "out.wasm")
 	if err := os.WriteFile(in, []byte(text), 0o600); err != nil {
@@ -94,7 +94,7 @@ func checkGood(t testing.TB, p *Plugin, now int64) {
 }
 
 func TestHostileGuestsEndBoundedAndNamed(t *testing.T) {
-	need.Program(t, "wat2wasm", "wabt")
+	testenv.Program(t, "wat2wasm", "wabt")
 	ctx := context.Background()
 	var logged bytes.Buffer
 	h, err := New(ctx, Options{Log: slog.New(slog.NewTextHandler(&logged, nil))})

@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/need"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // TestHeaderForCHasTheLayoutOfTheABI has the compiler compare each field of sdk/c/sluice.h with sdk/abi.
 func TestHeaderForCHasTheLayoutOfTheABI(t *testing.T) {
-	need.Program(t, "clang", "clang")
+	testenv.Program(t, "clang", "clang")
 	var b strings.Builder
 	b.WriteString("#include \"sluice.h\"\n#include <stddef.h>\n")
 	is := func(record, field string, at int) {

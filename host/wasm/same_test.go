@@ -191,7 +191,7 @@ func TestEveryGuestAnswersTheSameMeteredPlainAndNatively(t *testing.T) {
 func TestTheTrivialGuestsAnswerAlike(t *testing.T) {
 	h := newHost(t, Options{})
 	inC := load(t, h, cGuest(t, "../../examples/plugin-c/zone_first.c"), "")
-	inGo := load(t, h, goGuest(t, "../internal/bench/guest"), "")
+	inGo := load(t, h, goGuest(t, "../lab/bench/guest"), "")
 	for _, s := range everyRequest() {
 		var want, got abi.Response
 		want.Reset(len(s.Request.Endpoints))

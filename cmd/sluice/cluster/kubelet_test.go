@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 // kubelets are scheduler and kubelets for the scene's Pods that controllers make: each gets a node in turn, a namespace
@@ -108,7 +108,7 @@ func (k *kubelets) life(ctx context.Context, name string) error {
 }
 
 // host makes a namespace behind one of the nodes, in turn.
-func (k *kubelets) host() (*netlab.Host, string, error) {
+func (k *kubelets) host() (*testnet.Host, string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.next++

@@ -18,12 +18,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/sluice-proxy/sluice/host/kubelab"
-	"github.com/sluice-proxy/sluice/host/need"
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-func TestMain(m *testing.M) { kubelab.Main(tests{m}) }
+func TestMain(m *testing.M) { testcluster.Main(tests{m}) }
 
 // tests are those of this package; they share one cluster, since a control plane takes seconds to come up.
 type tests struct{ m *testing.M }
@@ -36,9 +36,9 @@ var shared *lab
 //	outside ── network (API server, etcd, controllers) ─┬─ n1, zone a ── its Pods
 //	                                                    └─ n2, zone b ── its Pods
 type lab struct {
-	*kubelab.Cluster
-	network *netlab.Lab
-	outside *netlab.Host
+	*testcluster.Cluster
+	network *testnet.Lab
+	outside *testnet.Host
 	nodes   map[string]*place
 	sluice  string            // the program
 	plugins map[string]string // files, by name
@@ -49,12 +49,12 @@ type lab struct {
 
 // place is a node of the lab.
 type place struct {
-	*netlab.Lab
+	*testnet.Lab
 	name   string
 	number int // its Pods are in 10.244.number.0/24
 	addr   netip.Addr
 	addr6  netip.Addr
-	client *netlab.Host // a Pod that is in no Service
+	client *testnet.Host // a Pod that is in no Service
 }
 
 const (
@@ -63,7 +63,7 @@ const (
 	pods6   = "fd00:10:244::/56"
 )
 
-// Run implements what kubelab.Main wants.
+// Run implements what testcluster.Main wants.
 func (t tests) Run() int {
 	dir, err := os.MkdirTemp("", "sluice-cluster-")
 	if err != nil {
@@ -114,14 +114,14 @@ func (l *lab) build(dir string) error {
 }
 
 func (l *lab) start(ctx context.Context) (err error) {
-	l.network, err = netlab.New(netip.MustParseAddr("172.18.0.1"), netip.MustParseAddr("fd00:18::1"))
+	l.network, err = testnet.New(netip.MustParseAddr("172.18.0.1"), netip.MustParseAddr("fd00:18::1"))
 	if err != nil {
 		return err
 	}
 	if l.outside, err = l.network.AddHost("outside", netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("2001:db8::7")); err != nil {
 		return err
 	}
-	if l.Cluster, err = kubelab.Start(ctx, kubelab.Options{
+	if l.Cluster, err = testcluster.Start(ctx, testcluster.Options{
 		Host: l.network.Node, Audit: audited(), Controllers: []string{"deployment-controller", "replicaset-controller"},
 	}); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (l *lab) addPlace(ctx context.Context, i int, zone string) error {
 	if p.client, err = p.AddHost("client", p.podAddrs(200)...); err != nil {
 		return err
 	}
-	return l.AddNode(ctx, kubelab.Node{Name: p.name, Zone: zone, Addrs: []netip.Addr{p.addr, p.addr6}, Pods: ranges})
+	return l.AddNode(ctx, testcluster.Node{Name: p.name, Zone: zone, Addrs: []netip.Addr{p.addr, p.addr6}, Pods: ranges})
 }
 
 // podAddrs are the addresses of the node's i-th Pod.
@@ -191,7 +191,7 @@ type scene struct {
 // newScene makes one. What it makes of objects is gone when the test ends.
 func newScene(t *testing.T, ns string) *scene {
 	t.Helper()
-	shared.sources.Do(func() { need.Sources(t) })
+	shared.sources.Do(func() { testenv.Sources(t) })
 	s := &scene{T: t, lab: shared, ctx: t.Context(), ns: ns, runs: map[string]*run{}}
 	s.Show(t)
 	s.must(s.AddNamespace(s.ctx, ns))

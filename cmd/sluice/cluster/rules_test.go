@@ -17,7 +17,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/sluice-proxy/sluice/host/kubelab"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
 // The service account of deploy/.
@@ -186,7 +186,7 @@ func (s *scene) refused(name, missing string) bool {
 	s.Helper()
 	requests, err := s.Requests()
 	s.must(err)
-	return slices.ContainsFunc(requests, func(r kubelab.Request) bool {
+	return slices.ContainsFunc(requests, func(r testcluster.Request) bool {
 		return r.User == "system:serviceaccount:"+accountNamespace+":"+name && r.Code == 403 && right(r.Verb, r.Group, r.Resource) == missing
 	})
 }

@@ -19,8 +19,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/need"
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 // run is sluice on a node, over several lives.
@@ -31,9 +31,9 @@ type run struct {
 	config string
 	as     string // kubeconfig
 
-	now  *netlab.Program // of this life
-	log  *netlab.Log
-	seen *netlab.Log // what nft monitor has printed
+	now  *testnet.Program // of this life
+	log  *testnet.Log
+	seen *testnet.Log // what nft monitor has printed
 }
 
 // configuration of a node: more is put at its end.
@@ -82,9 +82,9 @@ func (r *run) start(more ...string) {
 }
 
 // startLogged starts a program on the node.
-func (r *run) startLogged(name string, args ...string) (*netlab.Program, *netlab.Log) {
+func (r *run) startLogged(name string, args ...string) (*testnet.Program, *testnet.Log) {
 	r.Helper()
-	cmd, log := exec.Command(name, args...), &netlab.Log{}
+	cmd, log := exec.Command(name, args...), &testnet.Log{}
 	cmd.Stdout, cmd.Stderr = log, log
 	p, err := r.place.Node.Start(cmd)
 	r.must(err)
@@ -193,7 +193,7 @@ func (r *run) metrics() string {
 // monitor follows what anybody writes to the node's nftables.
 func (r *run) monitor() {
 	r.Helper()
-	need.Program(r, "nft", "nftables")
+	testenv.Program(r, "nft", "nftables")
 	_, r.seen = r.startLogged("nft", "monitor")
 	r.eventually("nft monitor listens", func() error {
 		r.nft("add table ip heard", "delete table ip heard")
@@ -273,7 +273,7 @@ func (s *scene) logs() string {
 }
 
 // hostName names a host in failures.
-func hostName(h *netlab.Host) string {
+func hostName(h *testnet.Host) string {
 	if len(h.Addrs) == 0 {
 		return h.Name
 	}

@@ -15,15 +15,15 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/sluice-proxy/sluice/host/kubelab"
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 // pod is a Pod of the cluster with a server that says its name, on port 8080 of both families.
 type pod struct {
 	*scene
 	name string
-	host *netlab.Host
+	host *testnet.Host
 }
 
 // pod makes one behind a node; on is the Node that its object names, "" for the same.
@@ -41,7 +41,7 @@ func (s *scene) pod(name, app string, behind *place, on string) *pod {
 		s.Cleanup(server.Close)
 	}
 	p := &pod{s, name, host}
-	s.must(s.AddPod(s.ctx, kubelab.Pod{
+	s.must(s.AddPod(s.ctx, testcluster.Pod{
 		Namespace: s.ns, Name: name, Labels: map[string]string{"app": app}, Node: on, Addrs: host.Addrs, Ready: true,
 	}))
 	return p
@@ -69,7 +69,7 @@ func (s *scene) vip(service string, six bool) netip.AddrPort {
 const tries = 100
 
 // answers tells who answers, sorted; a connection that fails is an error.
-func answers(from *netlab.Host, to netip.AddrPort) (string, error) {
+func answers(from *testnet.Host, to netip.AddrPort) (string, error) {
 	seen := map[string]bool{}
 	for range tries {
 		a, err := from.Ask("tcp", to, patience)
@@ -82,7 +82,7 @@ func answers(from *netlab.Host, to netip.AddrPort) (string, error) {
 }
 
 // expect waits until exactly these Pods answer.
-func (s *scene) expect(from *netlab.Host, to netip.AddrPort, want string) {
+func (s *scene) expect(from *testnet.Host, to netip.AddrPort, want string) {
 	s.Helper()
 	s.eventually(fmt.Sprintf("%s to %s: %q", hostName(from), to, want), func() error {
 		got, err := answers(from, to)
@@ -94,23 +94,23 @@ func (s *scene) expect(from *netlab.Host, to netip.AddrPort, want string) {
 }
 
 // expectRefused and expectSilent wait until connections are refused, or not answered.
-func (s *scene) expectRefused(from *netlab.Host, to netip.AddrPort) {
+func (s *scene) expectRefused(from *testnet.Host, to netip.AddrPort) {
 	s.Helper()
-	s.expectFailure("refused", from, to, netlab.Refused)
+	s.expectFailure("refused", from, to, testnet.Refused)
 }
 
-func (s *scene) expectSilent(from *netlab.Host, to netip.AddrPort) {
+func (s *scene) expectSilent(from *testnet.Host, to netip.AddrPort) {
 	s.Helper()
-	s.expectFailure("not answered", from, to, netlab.TimedOut)
+	s.expectFailure("not answered", from, to, testnet.TimedOut)
 }
 
 // expectNobody waits until an address is nobody's here: the node sends packets to it on, to where they came from.
-func (s *scene) expectNobody(from *netlab.Host, to netip.AddrPort) {
+func (s *scene) expectNobody(from *testnet.Host, to netip.AddrPort) {
 	s.Helper()
-	s.expectFailure("not reached", from, to, func(err error) bool { return err != nil && !netlab.Refused(err) })
+	s.expectFailure("not reached", from, to, func(err error) bool { return err != nil && !testnet.Refused(err) })
 }
 
-func (s *scene) expectFailure(what string, from *netlab.Host, to netip.AddrPort, is func(error) bool) {
+func (s *scene) expectFailure(what string, from *testnet.Host, to netip.AddrPort, is func(error) bool) {
 	s.Helper()
 	s.eventually(fmt.Sprintf("%s to %s: %s", hostName(from), to, what), func() error {
 		a, err := from.Ask("tcp", to, 300*time.Millisecond)
@@ -122,7 +122,7 @@ func (s *scene) expectFailure(what string, from *netlab.Host, to netip.AddrPort,
 }
 
 // share measures which part of the connections some Pods get.
-func (s *scene) share(from *netlab.Host, to netip.AddrPort, of ...string) float64 {
+func (s *scene) share(from *testnet.Host, to netip.AddrPort, of ...string) float64 {
 	s.Helper()
 	const n = 500
 	hits := 0
@@ -137,7 +137,7 @@ func (s *scene) share(from *netlab.Host, to netip.AddrPort, of ...string) float6
 }
 
 // expectShare waits until some Pods get their part: within 0.1, more than four standard deviations of such a measurement.
-func (s *scene) expectShare(from *netlab.Host, to netip.AddrPort, want float64, of ...string) {
+func (s *scene) expectShare(from *testnet.Host, to netip.AddrPort, want float64, of ...string) {
 	s.Helper()
 	s.eventually(fmt.Sprintf("%s to %s: %.2f for %v", hostName(from), to, want, of), func() error {
 		if got := s.share(from, to, of...); got < want-0.1 || got > want+0.1 {
@@ -158,7 +158,7 @@ type conversation struct {
 }
 
 // converse opens one; it is over with the test.
-func (s *scene) converse(from *netlab.Host, to netip.AddrPort) *conversation {
+func (s *scene) converse(from *testnet.Host, to netip.AddrPort) *conversation {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
@@ -192,7 +192,7 @@ func (c *conversation) goesOn() {
 }
 
 // load connects all the time until it is stopped; not one connection may fail.
-func (s *scene) load(from *netlab.Host, to netip.AddrPort) (stop func()) {
+func (s *scene) load(from *testnet.Host, to netip.AddrPort) (stop func()) {
 	var done atomic.Bool
 	var count, slow atomic.Int64
 	var all sync.WaitGroup

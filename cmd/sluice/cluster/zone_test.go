@@ -3,7 +3,7 @@ package cluster
 import (
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/kubelab"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
 const closest = `
@@ -17,7 +17,7 @@ spec: {selector: {app: web}, trafficDistribution: PreferSameZone, ports: [{name:
 func (s *scene) others() (a, b string) {
 	s.Helper()
 	for name, zone := range map[string]string{s.ns + "-a": "a", s.ns + "-b": "b"} {
-		s.must(s.AddNode(s.ctx, kubelab.Node{Name: name, Zone: zone}))
+		s.must(s.AddNode(s.ctx, testcluster.Node{Name: name, Zone: zone}))
 		s.Cleanup(func() { s.afterwards("delete", "node", name) })
 	}
 	return s.ns + "-a", s.ns + "-b"

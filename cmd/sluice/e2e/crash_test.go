@@ -16,13 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/need"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // program runs a program in the node's namespace.
 func (n *node) program(stdin string, args ...string) string {
 	n.Helper()
-	need.Program(n, args[0], "nftables iptables")
+	testenv.Program(n, args[0], "nftables iptables")
 	out, err := n.lab.Node.Run(stdin, args...)
 	if err != nil {
 		n.Fatalf("%v: %v\n%s", args, err, out)

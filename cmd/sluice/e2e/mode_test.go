@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 // TestARestartInTheOtherModeFailsNoConnection goes from nftables to IPVS and back, killed each time, under load and with
@@ -56,7 +56,7 @@ func (n *node) hold() func() error {
 	n.Helper()
 	c, err := n.client.Dial(context.Background(), "tcp", vip)
 	if err == nil {
-		_, err = netlab.Greeting(c)
+		_, err = testnet.Greeting(c)
 	}
 	if err != nil {
 		n.Fatal(err)

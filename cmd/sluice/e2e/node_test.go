@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/need"
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-func TestMain(m *testing.M) { netlab.Main(tests{m}) }
+func TestMain(m *testing.M) { testnet.Main(tests{m}) }
 
 // tests are those of this package.
 type tests struct{ m *testing.M }
@@ -24,7 +24,7 @@ type tests struct{ m *testing.M }
 // program is what they run.
 var program string
 
-// Run implements what netlab.Main wants.
+// Run implements what testnet.Main wants.
 func (t tests) Run() int {
 	if program = os.Getenv("SLUICE_BINARY"); program != "" { // where nothing can be built: a kernel under test
 		return t.m.Run()
@@ -46,12 +46,12 @@ func (t tests) Run() int {
 // node is a node with three Pods that serve, a client Pod, a folder of manifests, and sluice.
 type node struct {
 	*testing.T
-	lab    *netlab.Lab
-	client *netlab.Host
-	dir    string          // the cluster
-	state  string          // checkpoint and socket
-	now    *netlab.Program // sluice run
-	log    *netlab.Log     // its
+	lab    *testnet.Lab
+	client *testnet.Host
+	dir    string           // the cluster
+	state  string           // checkpoint and socket
+	now    *testnet.Program // sluice run
+	log    *testnet.Log     // its
 }
 
 // patience is how long what should happen at once may take: on a machine that does much else, in a kernel under test.
@@ -62,15 +62,15 @@ var vip = netip.MustParseAddrPort("10.96.0.10:80")
 func newNode(t *testing.T) *node {
 	t.Helper()
 	if os.Getenv("SLUICE_BINARY") == "" {
-		need.Sources(t)
+		testenv.Sources(t)
 	}
 	n := &node{T: t, dir: t.TempDir(), state: t.TempDir()}
 	var err error
-	if n.lab, err = netlab.New(netip.MustParseAddr("192.168.0.1")); err != nil {
+	if n.lab, err = testnet.New(netip.MustParseAddr("192.168.0.1")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(n.lab.Close)
-	host := func(name, addr string) *netlab.Host {
+	host := func(name, addr string) *testnet.Host {
 		h, err := n.lab.AddHost(name, netip.MustParseAddr(addr))
 		if err != nil {
 			t.Fatal(err)
@@ -139,7 +139,7 @@ func (n *node) run(more ...string) {
 // start starts it and does not wait.
 func (n *node) start(more ...string) {
 	n.Helper()
-	n.log = &netlab.Log{}
+	n.log = &testnet.Log{}
 	cmd := exec.Command(program, append(n.args("run"), more...)...)
 	cmd.Stdout, cmd.Stderr = n.log, n.log
 	var err error
@@ -258,7 +258,7 @@ func TestOnceProgramsAndEndsAndCleanupRemovesOnlyWhatIsOurs(t *testing.T) {
 	if out, err := n.sluice(append(n.args("run"), "--once")...); err != nil || strings.Contains(out, "no longer heard") {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	n.log = &netlab.Log{}
+	n.log = &testnet.Log{}
 	n.expect("programmed once", "p1 p2")
 	if listing := n.program("", "nft", "list", "ruleset"); !strings.Contains(listing, `comment "shop/web:http ClusterIP"`) || !strings.Contains(listing, "table inet mine") {
 		t.Fatalf("the listing:\n%s", listing)

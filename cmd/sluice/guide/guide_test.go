@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sluice-proxy/sluice/host/kubelab/binaries"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster/binaries"
 )
 
 const where = "../../../host/backend/ipvs/FROM-KUBE-PROXY.md"

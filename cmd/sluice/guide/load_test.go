@@ -9,12 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 // way is a way into a Service.
 type way struct {
-	from *netlab.Host
+	from *testnet.Host
 	to   netip.AddrPort
 }
 
@@ -23,7 +23,7 @@ func (w way) String() string { return w.from.Name + " to " + w.to.String() }
 // ways are all those to Service web, from a Pod, from outside and from the node.
 func (n *node) ways() (out []way) {
 	for _, cluster := range []string{"10.96.0.10:80", "[fd00:96::10]:80"} {
-		for _, from := range []*netlab.Host{n.client, n.here.Node} {
+		for _, from := range []*testnet.Host{n.client, n.here.Node} {
 			out = append(out, way{from, netip.MustParseAddrPort(cluster)})
 		}
 	}
@@ -82,7 +82,7 @@ func (n *node) hold(since string) (alive func(now string), close func()) {
 		c, err := w.from.Dial(ctx, "tcp", w.to)
 		cancel()
 		if err == nil {
-			_, err = netlab.Greeting(c)
+			_, err = testnet.Greeting(c)
 		}
 		if err != nil {
 			n.Fatalf("%s, %s: %v", since, w, err)

@@ -1,7 +1,7 @@
 // Package guide does what host/backend/ipvs/FROM-KUBE-PROXY.md says, word for word, on a node that the real kube-proxy
 // has in mode ipvs, with a real API server, under load, and looks whether what the guide promises is so.
 //
-// The node is a test kernel's own machine (host/internal/vm): no other has IPVS for certain, and settings that belong to
+// The node is a test kernel's own machine (host/lab/vm): no other has IPVS for certain, and settings that belong to
 // the whole machine are a part of it.
 package guide
 
@@ -10,8 +10,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/kubelab"
-	"github.com/sluice-proxy/sluice/host/kubelab/binaries"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster/binaries"
 )
 
 func TestMain(m *testing.M) {
@@ -19,5 +19,5 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "guide: SKIPPED, no tests were run: this machine is not a test kernel's; make test-guide runs them")
 		os.Exit(0)
 	}
-	kubelab.Main(m, binaries.KubeProxy)
+	testcluster.Main(m, binaries.KubeProxy)
 }

@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/host/kubelab"
-	"github.com/sluice-proxy/sluice/host/kubelab/binaries"
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster/binaries"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 const nodeName = "n1"
@@ -27,12 +27,12 @@ const nodeName = "n1"
 // node is the machine as a node of a cluster: Pods on it, a client outside, and who has its shell.
 type node struct {
 	*testing.T
-	*kubelab.Cluster
-	network *netlab.Lab // between the node, the API server and outside
-	here    *netlab.Lab // the machine
-	client  *netlab.Host
-	outside *netlab.Host
-	pods    []*netlab.Host
+	*testcluster.Cluster
+	network *testnet.Lab // between the node, the API server and outside
+	here    *testnet.Lab // the machine
+	client  *testnet.Host
+	outside *testnet.Host
+	pods    []*testnet.Host
 	home    string // of the administrator, with .kube/config; commands are run in it
 	path    string
 }
@@ -49,7 +49,7 @@ func newNode(t *testing.T) *node {
 	}
 	must(unix.Sethostname([]byte(nodeName)))
 	var err error
-	n.network, err = netlab.New(addr("172.18.0.1"), addr("fd00:18::1"))
+	n.network, err = testnet.New(addr("172.18.0.1"), addr("fd00:18::1"))
 	must(err)
 	t.Cleanup(n.network.Close)
 	n.outside, err = n.network.AddHost("outside", addr("203.0.113.7"), addr("2001:db8::7"))
@@ -77,11 +77,11 @@ func newNode(t *testing.T) *node {
 	n.client, err = n.here.AddHost("client", addr("10.244.1.99"), addr("fd00:10:244:1::99"))
 	must(err)
 
-	n.Cluster, err = kubelab.Start(t.Context(), kubelab.Options{Host: n.network.Node, NoControllers: true})
+	n.Cluster, err = testcluster.Start(t.Context(), testcluster.Options{Host: n.network.Node, NoControllers: true})
 	must(err)
 	t.Cleanup(n.Cluster.Close)
 	n.Show(t)
-	must(n.AddNode(t.Context(), kubelab.Node{Name: nodeName, Addrs: n.here.Node.Addrs, Pods: ranges}))
+	must(n.AddNode(t.Context(), testcluster.Node{Name: nodeName, Addrs: n.here.Node.Addrs, Pods: ranges}))
 	n.shell()
 	return n
 }

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/conform"
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/conformance"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
-	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -30,7 +30,7 @@ func TestConformance(t *testing.T) {
 		"holding TCP and UDP only": {Caps: plan.Caps{Name: "two", Idle: true, Balances: everything.Balances[1:], Protocols: everything.Protocols[:2]}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conform.Run(t, func(t *testing.T) conform.Subject { return subject(o) })
+			conformance.Run(t, func(t *testing.T) conformance.Subject { return subject(o) })
 		})
 	}
 }
@@ -42,11 +42,11 @@ func addrs(list ...string) (out []netip.Addr) {
 	return out
 }
 
-func subject(o fake.Options) conform.Subject {
+func subject(o fake.Options) conformance.Subject {
 	o.NodeAddrs = addrs("192.168.0.1", "192.168.0.2", "fd00:192::1")
 	o.Seed = 1
 	k := fake.NewKernel(o)
-	wire := &conform.Wire{
+	wire := &conformance.Wire{
 		Global: plan.Global{
 			NodePortAddrs:  addrs("192.168.0.1", "fd00:192::1"),
 			PodSources:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/64")},
@@ -64,16 +64,16 @@ func subject(o fake.Options) conform.Subject {
 		"a Pod": "10.244.1.99", "a Pod that serves": "10.244.1.1", "the node": "192.168.0.1", "outside": "172.16.0.9",
 		"a Pod by IPv6": "fd00:10:244::99", "a Pod that serves by IPv6": "fd00:10:244::1", "the node by IPv6": "fd00:192::1", "outside by IPv6": "2001:db8:ffff::9",
 	} {
-		wire.Clients = append(wire.Clients, conform.Client{Name: name, From: netip.MustParseAddr(from)})
+		wire.Clients = append(wire.Clients, conformance.Client{Name: name, From: netip.MustParseAddr(from)})
 	}
 	port := uint16(1024)
-	wire.Connect = func(c conform.Client, to netip.AddrPort, proto model.Protocol) (conform.Seen, error) {
+	wire.Connect = func(c conformance.Client, to netip.AddrPort, proto model.Protocol) (conformance.Seen, error) {
 		if port++; port == 0 {
 			port = 1024
 		}
 		p := fake.Packet{From: netip.AddrPortFrom(c.From, port), Interface: c.Interface, To: to, Protocol: proto}
 		r := k.Connect(p)
-		seen := conform.Seen{Passed: !r.Ours, Verdict: r.Verdict, Member: r.Member, Source: c.From}
+		seen := conformance.Seen{Passed: !r.Ours, Verdict: r.Verdict, Member: r.Member, Source: c.From}
 		if r.Masqueraded {
 			seen.Source = o.NodeAddrs[0]
 		}
@@ -87,8 +87,8 @@ func subject(o fake.Options) conform.Subject {
 		seen.Close = func() { k.Disconnect(p) }
 		return seen, nil
 	}
-	return conform.Subject{
-		Open:    func() (engine.Backend, error) { return fake.Open(k), nil },
+	return conformance.Subject{
+		Open:    func() (backend.Backend, error) { return fake.Open(k), nil },
 		Cleanup: func(ctx context.Context) error { return fake.Cleanup(ctx, k) },
 		Advance: k.Advance,
 		Inject: func(n int, lost bool) func() bool {

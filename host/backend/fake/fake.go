@@ -16,6 +16,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -36,14 +37,14 @@ func Everything() plan.Caps {
 	}
 }
 
-// Backend is a handle on a Kernel. It implements engine.Backend.
+// Backend is a handle on a Kernel. It implements backend.Backend.
 type Backend struct {
 	kernel *Kernel
 	closed bool
 }
 
 var (
-	_ engine.Backend   = (*Backend)(nil)
+	_ backend.Backend  = (*Backend)(nil)
 	_ engine.ConnTable = (*Kernel)(nil)
 )
 
@@ -55,9 +56,9 @@ func (b *Backend) Caps() plan.Caps { return b.kernel.caps }
 
 // Apply sends one message for each frontend that differs, each of which replaces a frontend whole, so that at any
 // failure each is as it was or as it shall be. What is new comes first and what goes comes last.
-func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (engine.Report, error) {
+func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	if b.closed {
-		return engine.Report{}, ErrClosed
+		return backend.Report{}, ErrClosed
 	}
 	k := b.kernel
 	k.count(func(s *Stats) { s.Applies++ })
@@ -68,7 +69,7 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (en
 	} else {
 		want = k.normalize(d)
 	}
-	var r engine.Report
+	var r backend.Report
 	for _, m := range order(want) {
 		if err := k.send(ctx, m, &r); err != nil {
 			return r, err

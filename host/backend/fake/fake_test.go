@@ -288,15 +288,15 @@ func TestLeftoversAreTakenAwayWhenTheyAreDue(t *testing.T) {
 		apply(t, k, one("", 1))
 		next := parse(t, one("", 2, 1))
 		r, err := b.Apply(context.Background(), next, nil)
-		if err != nil || r.Again != 5*time.Millisecond || k.Leftovers() != 1 {
+		if err != nil || r.RequeueAfter != 5*time.Millisecond || k.Leftovers() != 1 {
 			t.Fatalf("%+v, %v", r, err)
 		}
 		time.Sleep(2 * time.Millisecond)
-		if r, err = b.Apply(context.Background(), next, &plan.Delta{}); err != nil || r.Messages != 0 || r.Again != 3*time.Millisecond {
+		if r, err = b.Apply(context.Background(), next, &plan.Delta{}); err != nil || r.Messages != 0 || r.RequeueAfter != 3*time.Millisecond {
 			t.Fatalf("too early: %+v, %v", r, err)
 		}
-		time.Sleep(r.Again)
-		if r, err = b.Apply(context.Background(), next, &plan.Delta{}); err != nil || r.Messages != 1 || r.Again != 0 || k.Leftovers() != 0 {
+		time.Sleep(r.RequeueAfter)
+		if r, err = b.Apply(context.Background(), next, &plan.Delta{}); err != nil || r.Messages != 1 || r.RequeueAfter != 0 || k.Leftovers() != 0 {
 			t.Fatalf("when due: %+v, %v", r, err)
 		}
 	})

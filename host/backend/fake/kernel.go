@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -157,7 +157,7 @@ func (k *Kernel) normalize(d *plan.Delta) *plan.Delta {
 }
 
 // send does what a message says, unless a fault is due.
-func (k *Kernel) send(ctx context.Context, m message, r *engine.Report) error {
+func (k *Kernel) send(ctx context.Context, m message, r *backend.Report) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -201,7 +201,7 @@ func (k *Kernel) do(m message) {
 }
 
 // sweep takes leftovers away when all of them are due, and otherwise says when they are.
-func (k *Kernel) sweep(ctx context.Context, r *engine.Report) error {
+func (k *Kernel) sweep(ctx context.Context, r *backend.Report) error {
 	k.mu.Lock()
 	n := len(k.leftovers)
 	if n == 0 {
@@ -211,7 +211,7 @@ func (k *Kernel) sweep(ctx context.Context, r *engine.Report) error {
 	wait := k.leftovers[n-1].due.Sub(k.clock()) // the youngest comes last
 	k.mu.Unlock()
 	if wait > 0 {
-		r.Again = wait
+		r.RequeueAfter = wait
 		return nil
 	}
 	return k.send(ctx, message{verb: "sweep", what: fmt.Sprintf("%d leftovers", n)}, r)

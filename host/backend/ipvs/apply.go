@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -17,27 +17,27 @@ const patience = 3
 
 // sent is what an Apply has done so far.
 type sent struct {
-	engine.Report
+	backend.Report
 	link bool // it is there
 }
 
 // add counts what the companion did.
-func (s *sent) add(r engine.Report) {
+func (s *sent) add(r backend.Report) {
 	s.Messages, s.Elements = s.Messages+r.Messages, s.Elements+r.Elements
 	s.Transactions, s.Longest = s.Transactions+r.Transactions, max(s.Longest, r.Longest)
 }
 
 // again asks for another Apply, of 0 for none.
 func (s *sent) again(after time.Duration) {
-	if after > 0 && (s.Again == 0 || after < s.Again) {
-		s.Again = after
+	if after > 0 && (s.RequeueAfter == 0 || after < s.RequeueAfter) {
+		s.RequeueAfter = after
 	}
 }
 
 // Apply brings the kernel to next. Members come first, then addresses, frontends, weights, and last what goes, so that
 // no connection finds nothing. A frontend for which a message fails, a second time too, is as near to the plan as it can
 // be without, and the others do not wait for it.
-func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (engine.Report, error) {
+func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	b.sent = sent{}
 	err := ctx.Err()
 	if err == nil {
@@ -132,7 +132,7 @@ func (b *Backend) frontends(ctx context.Context, next *plan.Plan, d *plan.Delta,
 		}
 		return fmt.Errorf("ipvs: the companion: %w", err)
 	}
-	b.sent.again(r.Again)
+	b.sent.again(r.RequeueAfter)
 	b.now.replaces = false
 	for _, j := range jobs {
 		b.settle(j)

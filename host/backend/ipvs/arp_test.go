@@ -12,9 +12,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
-	"github.com/sluice-proxy/sluice/host/engine"
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 // TestOnlyStrictARPKeepsANodeQuietAboutLoadBalancers is what MetalLB's layer 2 mode stands on: one node alone, its
@@ -22,16 +22,16 @@ import (
 func TestOnlyStrictARPKeepsANodeQuietAboutLoadBalancers(t *testing.T) {
 	balancer, gateway := netip.MustParseAddr("198.19.0.10"), netip.MustParseAddr("169.254.1.1")
 	for name, c := range map[string]struct {
-		open  func(d *bed) (engine.Backend, error)
+		open  func(d *bed) (backend.Backend, error)
 		tells bool
 	}{
-		"mode ipvs": {func(d *bed) (engine.Backend, error) { return Open(d.options()) }, true},
-		"mode ipvs with strictARP": {func(d *bed) (engine.Backend, error) {
+		"mode ipvs": {func(d *bed) (backend.Backend, error) { return Open(d.options()) }, true},
+		"mode ipvs with strictARP": {func(d *bed) (backend.Backend, error) {
 			o := d.options()
 			o.StrictARP = true
 			return Open(o)
 		}, false},
-		"mode nftables": {func(d *bed) (engine.Backend, error) {
+		"mode nftables": {func(d *bed) (backend.Backend, error) {
 			return nftables.Open(nftables.Options{Netns: d.Lab.Node.Fd(), Now: d.options().Now})
 		}, false},
 	} {
@@ -86,7 +86,7 @@ type arpMessage struct {
 	sender, target netip.Addr
 }
 
-func (d *bed) arp(h *netlab.Host) *arp {
+func (d *bed) arp(h *testnet.Host) *arp {
 	d.Helper()
 	a := &arp{bed: d, from: h.Addr(netip.IPv4Unspecified())}
 	err := h.Do(func() error {
@@ -148,7 +148,7 @@ func (a *arp) next(operation uint16) arpMessage {
 }
 
 // forget has the node not know where a host is.
-func (d *bed) forget(h *netlab.Host) {
+func (d *bed) forget(h *testnet.Host) {
 	d.Helper()
 	err := d.Lab.Node.Do(func() error {
 		nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)

@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
-	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -43,12 +43,12 @@ const DefaultLinger = 24 * time.Hour
 
 // companion is what nftables.Backend is to this package.
 type companion interface {
-	Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (engine.Report, error)
+	Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error)
 	ReadMarks(ctx context.Context) (p *plan.Plan, marks nftables.Marks, guarded map[netip.Addr]bool, err error)
 	ReadPools(ctx context.Context) (map[plan.Key]nftables.Pools, error)
-	Guard(ctx context.Context, add, del []netip.Addr) (engine.Report, error)
-	Watch(heard func(engine.Foreign)) (stop func(), err error)
-	Moved(ctx context.Context) (bool, error)
+	Guard(ctx context.Context, add, del []netip.Addr) (backend.Report, error)
+	Watch(heard func(backend.ExternalChange)) (stop func(), err error)
+	Drifted(ctx context.Context) (bool, error)
 	Close() error
 }
 
@@ -78,8 +78,8 @@ type Backend struct {
 	sent     sent
 }
 
-var _ engine.Backend = (*Backend)(nil)
-var _ engine.Watcher = (*Backend)(nil)
+var _ backend.Backend = (*Backend)(nil)
+var _ backend.Watcher = (*Backend)(nil)
 
 // Open connects to IPVS and to nf_tables, and sets what IPVS needs to be set in this network namespace. It programs
 // nothing yet.

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/conntrack"
-	"github.com/sluice-proxy/sluice/host/engine"
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
@@ -69,7 +69,7 @@ func frontend(t testing.TB, what, more string, weights []int) *plan.Plan {
 		what, more, verdict, n, map[bool]string{true: "member", false: "members"}[n == 1], sum, members.String()))
 }
 
-func (d *bed) apply(b *Backend, next *plan.Plan, delta *plan.Delta) engine.Report {
+func (d *bed) apply(b *Backend, next *plan.Plan, delta *plan.Delta) backend.Report {
 	d.Helper()
 	r, err := b.Apply(context.Background(), next, delta)
 	if err != nil {
@@ -91,7 +91,7 @@ func (d *bed) reads(b *Backend, want *plan.Plan) {
 	}
 }
 
-func (d *bed) ask(h *netlab.Host, network, to string) netlab.Answer {
+func (d *bed) ask(h *testnet.Host, network, to string) testnet.Answer {
 	d.Helper()
 	a, err := h.Ask(network, netip.MustParseAddrPort(to), soon)
 	if err != nil {
@@ -162,7 +162,7 @@ func (d *bed) hold(to string) net.Conn {
 		d.Fatal(err)
 	}
 	d.Cleanup(func() { c.Close() })
-	if _, err := netlab.Greeting(c); err != nil {
+	if _, err := testnet.Greeting(c); err != nil {
 		d.Fatal(err)
 	}
 	return c
@@ -184,8 +184,8 @@ func TestAMemberWithConnectionsLingersUntilTheyEndOrTheBound(t *testing.T) {
 	d.apply(b, prev, nil)
 	conn := d.hold("10.96.0.80:80")
 	r := d.apply(b, next, plan.Diff(prev, next))
-	if r.Again != lingerCheck {
-		t.Errorf("look again after %s, want %s", r.Again, lingerCheck)
+	if r.RequeueAfter != lingerCheck {
+		t.Errorf("look again after %s, want %s", r.RequeueAfter, lingerCheck)
 	}
 	if s := d.servers(); !strings.Contains(s, "10.244.0.1:9000 -m -w 0") {
 		t.Errorf("the member is not kept at weight 0:\n%s", s)
@@ -202,11 +202,11 @@ func TestAMemberWithConnectionsLingersUntilTheyEndOrTheBound(t *testing.T) {
 	b.Close()
 	b = d.open()
 	d.reads(b, next)
-	if r := d.apply(b, next, nil); r.Messages != 0 || r.Again == 0 {
+	if r := d.apply(b, next, nil); r.Messages != 0 || r.RequeueAfter == 0 {
 		t.Errorf("after a restart: %+v", r)
 	}
-	d.t = d.t.Add(r.Again)
-	if r := d.apply(b, next, &plan.Delta{}); r.Messages != 0 || r.Again != lingerCheck {
+	d.t = d.t.Add(r.RequeueAfter)
+	if r := d.apply(b, next, &plan.Delta{}); r.Messages != 0 || r.RequeueAfter != lingerCheck {
 		t.Errorf("a minute later: %+v", r)
 	}
 	// It comes back.
@@ -222,7 +222,7 @@ func TestAMemberWithConnectionsLingersUntilTheyEndOrTheBound(t *testing.T) {
 	// And goes for good.
 	d.apply(b, next, plan.Diff(prev, next))
 	d.t = d.t.Add(DefaultLinger + lingerCheck)
-	if r := d.apply(b, next, &plan.Delta{}); r.Messages == 0 || r.Again != 0 {
+	if r := d.apply(b, next, &plan.Delta{}); r.Messages == 0 || r.RequeueAfter != 0 {
 		t.Errorf("after the bound: %+v", r)
 	}
 	if s := d.servers(); strings.Contains(s, "10.244.0.1") {
@@ -238,14 +238,14 @@ func TestTheLastConnectionTakesAFrontendsAddressWithIt(t *testing.T) {
 	conn := d.hold("10.96.0.80:80")
 	none := &plan.Plan{Global: prev.Global, Frontends: map[plan.Key]*plan.Frontend{}}
 	r := d.apply(b, none, plan.Diff(prev, none))
-	if err := alive(conn); err != nil || r.Again == 0 || !strings.Contains(d.vips(), "10.96.0.80/32") {
+	if err := alive(conn); err != nil || r.RequeueAfter == 0 || !strings.Contains(d.vips(), "10.96.0.80/32") {
 		t.Fatalf("the connection: %v, %+v, %s", err, r, d.vips())
 	}
 	_ = conn.(*net.TCPConn).SetLinger(0)
 	conn.Close()
 	time.Sleep(50 * time.Millisecond)
-	d.t = d.t.Add(r.Again)
-	if r = d.apply(b, none, &plan.Delta{}); r.Again == 0 || !strings.Contains(d.vips(), "10.96.0.80/32") {
+	d.t = d.t.Add(r.RequeueAfter)
+	if r = d.apply(b, none, &plan.Delta{}); r.RequeueAfter == 0 || !strings.Contains(d.vips(), "10.96.0.80/32") {
 		t.Errorf("its last packets do not find it: %+v, %s", r, d.vips())
 	}
 	d.settle(b, none)
@@ -259,13 +259,13 @@ func (d *bed) settle(b *Backend, p *plan.Plan) {
 	d.Helper()
 	for range 40 {
 		r := d.apply(b, p, &plan.Delta{})
-		if r.Again == 0 {
+		if r.RequeueAfter == 0 {
 			return
 		}
-		if r.Again == lingerCheck && present() == nil {
+		if r.RequeueAfter == lingerCheck && present() == nil {
 			time.Sleep(time.Second) // IPVS keeps what was reset for ten
 		}
-		d.t = d.t.Add(r.Again)
+		d.t = d.t.Add(r.RequeueAfter)
 	}
 	d.Fatal("it never settles")
 }
@@ -284,7 +284,7 @@ func TestAConnectionThatConntrackForgetsIsReset(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		a, err := netlab.Greeting(c)
+		a, err := testnet.Greeting(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -325,7 +325,7 @@ func TestAUDPFlowFindsAnotherMemberWhenItsOwnHasLeft(t *testing.T) {
 		if _, err := c.Write([]byte("who?")); err != nil {
 			return err.Error()
 		}
-		a, err := netlab.Greeting(c)
+		a, err := testnet.Greeting(c)
 		if err != nil {
 			return err.Error()
 		}

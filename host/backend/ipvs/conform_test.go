@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/conform"
-	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/conformance"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -22,7 +22,7 @@ type (
 
 func TestConformance(t *testing.T) {
 	needIPVS(t)
-	conform.Run(t, subject)
+	conformance.Run(t, subject)
 }
 
 // elsewhere is what is not ours, as much like ours as can be.
@@ -45,11 +45,11 @@ const elsewhereIPVS = `-A -t 192.0.2.80:80 -s rr
 -a -f 7 -r 10.9.9.9:0 -g -w 0
 `
 
-func subject(t *testing.T) conform.Subject {
+func subject(t *testing.T) conformance.Subject {
 	d := newBed(t)
 	var f *faulty
-	s := conform.Subject{
-		Open: func() (engine.Backend, error) {
+	s := conformance.Subject{
+		Open: func() (backend.Backend, error) {
 			b, err := Open(d.options())
 			if err == nil {
 				f = inject(b)

@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/conform/lab"
-	"github.com/sluice-proxy/sluice/host/engine"
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/lab/testbed"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-func TestMain(m *testing.M) { netlab.Main(m) }
+func TestMain(m *testing.M) { testnet.Main(m) }
 
 // needIPVS skips tests on a kernel without IPVS; in one that was made for them it fails.
 func needIPVS(t testing.TB) {
@@ -34,13 +34,13 @@ func needIPVS(t testing.TB) {
 // bed is a lab with a clock that tests move.
 type bed struct {
 	testing.TB
-	*lab.Bed
+	*testbed.Bed
 	t time.Time
 }
 
 func newBed(t testing.TB) *bed {
 	needIPVS(t)
-	return &bed{t, lab.New(t, 5), time.Unix(1_700_000_000, 0)}
+	return &bed{t, testbed.New(t, 5), time.Unix(1_700_000_000, 0)}
 }
 
 func (d *bed) options() Options {
@@ -151,20 +151,20 @@ type faultyCompanion struct {
 	f *faulty
 }
 
-func (c faultyCompanion) Apply(ctx context.Context, next *planPlan, d *planDelta) (engine.Report, error) {
-	return c.transact(func() (engine.Report, error) { return c.companion.Apply(ctx, next, d) })
+func (c faultyCompanion) Apply(ctx context.Context, next *planPlan, d *planDelta) (backend.Report, error) {
+	return c.transact(func() (backend.Report, error) { return c.companion.Apply(ctx, next, d) })
 }
 
-func (c faultyCompanion) Guard(ctx context.Context, add, del []netipAddr) (engine.Report, error) {
-	return c.transact(func() (engine.Report, error) { return c.companion.Guard(ctx, add, del) })
+func (c faultyCompanion) Guard(ctx context.Context, add, del []netipAddr) (backend.Report, error) {
+	return c.transact(func() (backend.Report, error) { return c.companion.Guard(ctx, add, del) })
 }
 
-func (c faultyCompanion) transact(do func() (engine.Report, error)) (engine.Report, error) {
+func (c faultyCompanion) transact(do func() (backend.Report, error)) (backend.Report, error) {
 	f := c.f.fault
 	switch {
 	case f != nil && f.dead && (f.fired || f.left == 1):
 		f.fired = true
-		return engine.Report{}, errInjected
+		return backend.Report{}, errInjected
 	case f == nil || f.fired:
 		return do()
 	}

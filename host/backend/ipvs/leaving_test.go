@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/backend/conform/lab"
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testbed"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 func TestAddressesThatLeaveAreListedInATableOfTheirOwn(t *testing.T) {
-	d := &bed{TB: t, Bed: lab.New(t, 0)}
+	d := &bed{TB: t, Bed: testbed.New(t, 0)}
 	list := func() string {
 		t.Helper()
 		out, err := d.run("", "nft", "list", "ruleset")
@@ -73,7 +73,7 @@ func TestTheNodesServersAreNotMetAtAnAddressThatIsHereForConnectionsOfBefore(t *
 	c, err := d.Lab.Node.Dial(ctx, "tcp", netip.MustParseAddrPort("203.0.113.5:80"))
 	if err == nil {
 		defer c.Close()
-		_, err = netlab.Greeting(c)
+		_, err = testnet.Greeting(c)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -107,8 +107,8 @@ func TestTheNodesServersAreNotMetAtAnAddressThatIsHereForConnectionsOfBefore(t *
 				t.Errorf("%s connection: %v", whose, err)
 			}
 		}
-		for _, h := range []*netlab.Host{d.Client, d.Pods[0], d.Lab.Node} {
-			if _, err := h.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), soon); !netlab.Refused(err) {
+		for _, h := range []*testnet.Host{d.Client, d.Pods[0], d.Lab.Node} {
+			if _, err := h.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), soon); !testnet.Refused(err) {
 				t.Errorf("%s meets the node's own server: %v, want a refusal", h.Name, err)
 			}
 			d.ask(h, "tcp", "203.0.113.5:80")
@@ -162,7 +162,7 @@ func TestAnotherLinkTakesTheAddressesOver(t *testing.T) {
 		if link != DefaultLink && strings.Contains(d.must("ip", "-br", "link"), DefaultLink) {
 			t.Errorf("ipvs.interface %s: the link of before is still there", link)
 		}
-		if m, err := b.Moved(context.Background()); m || err != nil {
+		if m, err := b.Drifted(context.Background()); m || err != nil {
 			t.Errorf("moved %v, %v", m, err)
 		}
 		if i == 2 {

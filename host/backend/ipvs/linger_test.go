@@ -46,8 +46,8 @@ func TestAConnectionThatOneSideHasClosedIsWaitedFor(t *testing.T) {
 	count(1)
 	r := d.apply(b, none, plan.Diff(prev, none))
 	for range 10 {
-		d.t = d.t.Add(r.Again)
-		if r = d.apply(b, none, &plan.Delta{}); r.Again != lingerCheck || !d.bound[vip] || len(server.members) != 1 {
+		d.t = d.t.Add(r.RequeueAfter)
+		if r = d.apply(b, none, &plan.Delta{}); r.RequeueAfter != lingerCheck || !d.bound[vip] || len(server.members) != 1 {
 			t.Fatalf("%+v, %v", r, server)
 		}
 	}

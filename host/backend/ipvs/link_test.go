@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -134,7 +134,7 @@ func TestTheNodesServersAreNotMetAtAServicesAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), soon); !netlab.Refused(err) {
+	if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), soon); !testnet.Refused(err) {
 		t.Errorf("got %v, want a refusal", err)
 	}
 	if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("192.168.0.1:2222"), soon); err != nil {

@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/conform"
-	"github.com/sluice-proxy/sluice/host/backend/conform/lab"
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/conformance"
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
-	"github.com/sluice-proxy/sluice/host/engine"
-	"github.com/sluice-proxy/sluice/host/internal/plangen"
+	"github.com/sluice-proxy/sluice/host/lab/plangen"
+	"github.com/sluice-proxy/sluice/host/lab/testbed"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
@@ -154,7 +154,7 @@ type pretend struct {
 }
 
 func newPretend(t testing.TB) *pretend {
-	return &pretend{&bed{t, lab.New(t, 0), time.Unix(1_700_000_000, 0)}, newMemory()}
+	return &pretend{&bed{t, testbed.New(t, 0), time.Unix(1_700_000_000, 0)}, newMemory()}
 }
 
 func (d *pretend) open() (*Backend, error) {
@@ -166,12 +166,12 @@ func (d *pretend) open() (*Backend, error) {
 }
 
 func TestConformanceOfAllButThePackets(t *testing.T) {
-	conform.Run(t, func(t *testing.T) conform.Subject {
+	conformance.Run(t, func(t *testing.T) conformance.Subject {
 		d := newPretend(t)
 		var f *faulty
 		theirs := byAddr(netip.MustParseAddr("192.0.2.80"), 80, 6)
-		return conform.Subject{
-			Open: func() (engine.Backend, error) {
+		return conformance.Subject{
+			Open: func() (backend.Backend, error) {
 				b, err := d.open()
 				if err == nil {
 					f = inject(b)
@@ -343,7 +343,7 @@ func TestWhatTheCompanionGuardsMayBeMoreThanATransactionHolds(t *testing.T) {
 		}
 	}
 	all := slices.SortedFunc(maps.Keys(b.now.guarded), netip.Addr.Compare)
-	check := func(what string, r engine.Report, err error, changed, want int) {
+	check := func(what string, r backend.Report, err error, changed, want int) {
 		t.Helper()
 		if err != nil || r.Elements != changed || r.Transactions > 1+changed/1000 || changed > many && r.Transactions < 3 {
 			t.Errorf("%s: %+v, %v", what, r, err)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/conform/lab"
+	"github.com/sluice-proxy/sluice/host/lab/testbed"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,7 +16,7 @@ func TestAKernelWithoutIPVSIsNamedAndHasNothingToRemove(t *testing.T) {
 	if present() == nil {
 		t.Skip("this kernel has IPVS")
 	}
-	d := &bed{t, lab.New(t, 1), time.Unix(1_700_000_000, 0)}
+	d := &bed{t, testbed.New(t, 1), time.Unix(1_700_000_000, 0)}
 	if _, err := Open(d.options()); !errors.Is(err, ErrNoIPVS) || !strings.Contains(err.Error(), "modprobe ip_vs") {
 		t.Errorf("open: %v", err)
 	}

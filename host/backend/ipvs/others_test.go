@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/kubeproxy"
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -19,15 +19,15 @@ func TestWhatOthersDoIsNoticedAndRepaired(t *testing.T) {
 	b := d.open()
 	p := web(t, 1, 3)
 	d.apply(b, p, nil)
-	heard := make(chan engine.Foreign, 10)
-	stop, err := b.Watch(func(f engine.Foreign) { heard <- f })
+	heard := make(chan backend.ExternalChange, 10)
+	stop, err := b.Watch(func(f backend.ExternalChange) { heard <- f })
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
 	moved := func() bool {
 		t.Helper()
-		m, err := b.Moved(context.Background())
+		m, err := b.Drifted(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func (d *bed) must(words ...string) string {
 // moves looks, as the engine does, and applies when something has moved.
 func (d *bed) moves(b *Backend, p *plan.Plan) bool {
 	d.Helper()
-	moved, err := b.Moved(context.Background())
+	moved, err := b.Drifted(context.Background())
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestASettingThatSomebodyChangesIsPutRight(t *testing.T) {
 	d.apply(b, web(t, 1), nil)
 	const path = "/proc/sys/net/ipv4/vs/conntrack"
 	d.must("sh", "-c", "echo 0 > "+path)
-	if _, err := b.Moved(context.Background()); err != nil {
+	if _, err := b.Drifted(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if now := strings.TrimSpace(d.must("cat", path)); now != "1" {
@@ -129,7 +129,7 @@ func TestAnAddressThatTheNodeLosesOrGetsIsMovedToTheLinkOrAway(t *testing.T) {
 		t.Helper()
 		d.ask(d.Client, "tcp", "203.0.113.5:80")
 		_, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), soon)
-		if own && err != nil || !own && !netlab.Refused(err) {
+		if own && err != nil || !own && !testnet.Refused(err) {
 			t.Errorf("%s: the node's own server: %v", when, err)
 		}
 		if on := strings.Contains(d.must("ip", "-br", "addr"), DefaultLink+" "); on && strings.Contains(d.vips(), "203.0.113.5/32") == own {

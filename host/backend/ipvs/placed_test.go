@@ -35,8 +35,8 @@ func TestSettingsThatSomebodyChangesArePutRightAndNamed(t *testing.T) {
 	p := web(t, 1)
 	d.apply(b, p, nil)
 	look := map[string]func() error{
-		"Moved": func() error { _, err := b.Moved(context.Background()); return err },
-		"Apply": func() error { _, err := b.Apply(context.Background(), p, nil); return err },
+		"Drifted": func() error { _, err := b.Drifted(context.Background()); return err },
+		"Apply":   func() error { _, err := b.Apply(context.Background(), p, nil); return err },
 	}
 	for name, do := range look {
 		for _, s := range Settings(b.o) {
@@ -64,7 +64,7 @@ func TestASettingThatCannotBePutRightIsAnErrorWhereNothingWorksWithoutIt(t *test
 	d.apply(b, p, nil)
 	d.settings["net.ipv4.vs.expire_nodest_conn"] = -1
 	for range 3 {
-		if moved, err := b.Moved(context.Background()); moved || err != nil {
+		if moved, err := b.Drifted(context.Background()); moved || err != nil {
 			t.Errorf("moved %v, %v", moved, err)
 		}
 	}
@@ -72,7 +72,7 @@ func TestASettingThatCannotBePutRightIsAnErrorWhereNothingWorksWithoutIt(t *test
 		t.Errorf("said %d times: %s", n, said.String())
 	}
 	d.settings["net.ipv4.vs.conntrack"] = -1
-	if moved, err := b.Moved(context.Background()); !moved || err != nil {
+	if moved, err := b.Drifted(context.Background()); !moved || err != nil {
 		t.Errorf("moved %v, %v", moved, err)
 	}
 	if _, err := b.Apply(context.Background(), p, nil); err == nil || !strings.Contains(err.Error(), "net.ipv4.vs.conntrack") || !strings.Contains(err.Error(), initOnly) {
@@ -94,7 +94,7 @@ func TestAddressesFollowTheNodesOwn(t *testing.T) {
 			}
 			moved := func(b *Backend, want bool) {
 				t.Helper()
-				if got, err := b.Moved(context.Background()); got != want || err != nil {
+				if got, err := b.Drifted(context.Background()); got != want || err != nil {
 					t.Errorf("moved %v, %v; want %v", got, err, want)
 				}
 			}
@@ -154,11 +154,11 @@ func TestAddressesOfALinkFromBeforeAreMoved(t *testing.T) {
 	if _, _, guarded, err := b.companion.ReadMarks(context.Background()); !has(guarded, vip) || err != nil {
 		t.Errorf("guarded: %v, %v", guarded, err)
 	}
-	if moved, err := b.Moved(context.Background()); moved || err != nil {
+	if moved, err := b.Drifted(context.Background()); moved || err != nil {
 		t.Errorf("moved %v, %v", moved, err)
 	}
 	d.strays[netip.MustParseAddr("10.96.0.99")] = true
-	if moved, err := b.Moved(context.Background()); !moved || err != nil {
+	if moved, err := b.Drifted(context.Background()); !moved || err != nil {
 		t.Errorf("another stray: moved %v, %v", moved, err)
 	}
 }

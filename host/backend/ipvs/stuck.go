@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -44,7 +44,7 @@ func (s stuck) note(jobs []*job) error {
 	if len(s) == 0 {
 		return nil
 	}
-	return &engine.Stuck{Frontends: len(s), Tried: tried, Err: s.err()}
+	return &backend.PartialError{Frontends: len(s), Retried: tried, Err: s.err()}
 }
 
 // maxErrors is of how many frontends an error tells one by one.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -128,7 +128,7 @@ func TestAMessageThatKeepsFailingKeepsOnlyWhatItIsAbout(t *testing.T) {
 					}
 				}
 				b.ipvs, b.links = d.memory, d.memory
-				var stuck *engine.Stuck
+				var stuck *backend.PartialError
 				if errors.As(err, &stuck) {
 					d.apply(b, next, &plan.Delta{})
 				} else {
@@ -150,13 +150,13 @@ func (d *pretend) refused(b *Backend, v *refusing, where string, err error, what
 	if err == nil || !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), what) {
 		d.Errorf("%s: error %v", where, err)
 	}
-	var stuck *engine.Stuck
+	var stuck *backend.PartialError
 	if errors.As(err, &stuck) {
 		// Others go on, and nothing is tried for them; then it is tried again, and nothing else.
 		before := len(v.say)
 		r, err := b.Apply(context.Background(), &plan.Plan{Global: b.now.plan.Global, Frontends: map[plan.Key]*plan.Frontend{}},
 			&plan.Delta{Changes: []plan.Change{{Key: plan.Key{Addr: netip.MustParseAddr("10.96.9.9"), Port: 1, Protocol: model.TCP}}}})
-		if !errors.As(err, &stuck) || stuck.Tried || len(v.say) != before {
+		if !errors.As(err, &stuck) || stuck.Retried || len(v.say) != before {
 			d.Errorf("%s: beside it: %+v, %v, %v", where, r, err, v.say[before:])
 		}
 	}
@@ -219,12 +219,12 @@ func TestWhatKeepsTheCompanionFromChangingKeepsNoMemberThatHasLeft(t *testing.T)
 // noCompanion reads, and does nothing else.
 type noCompanion struct{ companion }
 
-func (noCompanion) Apply(context.Context, *plan.Plan, *plan.Delta) (engine.Report, error) {
-	return engine.Report{}, unix.EBUSY
+func (noCompanion) Apply(context.Context, *plan.Plan, *plan.Delta) (backend.Report, error) {
+	return backend.Report{}, unix.EBUSY
 }
 
-func (noCompanion) Guard(context.Context, []netip.Addr, []netip.Addr) (engine.Report, error) {
-	return engine.Report{}, unix.EBUSY
+func (noCompanion) Guard(context.Context, []netip.Addr, []netip.Addr) (backend.Report, error) {
+	return backend.Report{}, unix.EBUSY
 }
 
 func TestOfManyThatAreStuckAFewAreTriedAtATime(t *testing.T) {
@@ -242,7 +242,7 @@ func TestOfManyThatAreStuckAFewAreTriedAtATime(t *testing.T) {
 		t.Helper()
 		before := len(v.say)
 		_, err := b.Apply(context.Background(), p, delta)
-		var stuck *engine.Stuck
+		var stuck *backend.PartialError
 		if err != nil && !errors.As(err, &stuck) {
 			t.Fatal(err)
 		}

@@ -7,12 +7,12 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/backend"
 )
 
-// Watch implements engine.Watcher: what others write to the companion is heard at once. IPVS tells nobody of anything;
+// Watch implements backend.Watcher: what others write to the companion is heard at once. IPVS tells nobody of anything;
 // Moved looks.
-func (b *Backend) Watch(heard func(engine.Foreign)) (stop func(), err error) {
+func (b *Backend) Watch(heard func(backend.ExternalChange)) (stop func(), err error) {
 	return b.companion.Watch(heard)
 }
 
@@ -25,14 +25,14 @@ type rolling struct {
 // atOnce is of how many virtual servers Moved looks at the members each time.
 const atOnce = 256
 
-// Moved implements engine.Watcher. Besides the companion it looks at all virtual servers and addresses, and at the
+// Moved implements backend.Watcher. Besides the companion it looks at all virtual servers and addresses, and at the
 // members of some virtual servers, so that all are seen in turn. With 10,000 Services that is some 50 ms. Settings are
 // put right at once; where one that is required cannot be, an Apply tells.
-func (b *Backend) Moved(ctx context.Context) (bool, error) {
+func (b *Backend) Drifted(ctx context.Context) (bool, error) {
 	if err := b.settings(false); err != nil {
 		return true, nil
 	}
-	moved, err := b.companion.Moved(ctx)
+	moved, err := b.companion.Drifted(ctx)
 	if err != nil || moved || !b.trusted {
 		return moved, err
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -67,7 +67,7 @@ func TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode(t *testing.T) {
 	stop := make(chan struct{})
 	var sent, answered, refused atomic.Int64
 	var all sync.WaitGroup
-	flood := func(h *netlab.Host, network, to string) {
+	flood := func(h *testnet.Host, network, to string) {
 		all.Go(func() {
 			for {
 				select {
@@ -80,13 +80,13 @@ func TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode(t *testing.T) {
 				switch {
 				case err == nil:
 					answered.Add(1)
-				case netlab.Refused(err):
+				case testnet.Refused(err):
 					refused.Add(1)
 				}
 			}
 		})
 	}
-	for _, h := range []*netlab.Host{d.Client, d.Pods[0], d.Lab.Node} {
+	for _, h := range []*testnet.Host{d.Client, d.Pods[0], d.Lab.Node} {
 		flood(h, "udp", "10.96.0.80:53")
 		flood(h, "tcp", "10.96.0.80:80")
 		flood(h, "tcp", "10.96.0.81:80")
@@ -126,7 +126,7 @@ func TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode(t *testing.T) {
 		t.Error("this says little")
 	}
 	d.apply(b, some, nil)
-	for _, h := range []*netlab.Host{d.Client, d.Pods[0], d.Lab.Node} {
+	for _, h := range []*testnet.Host{d.Client, d.Pods[0], d.Lab.Node} {
 		if a := d.ask(h, "tcp", "10.96.0.80:80"); a.Client.Addr() == netip.MustParseAddr("10.96.0.80") {
 			t.Errorf("%s is seen as the Service itself", h.Name)
 		}
@@ -152,7 +152,7 @@ func TestALingeringPoolOfPodsKeepsItsAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := netlab.Greeting(conn); err != nil {
+	if _, err := testnet.Greeting(conn); err != nil {
 		t.Fatal(err)
 	}
 	s, err := d.Lab.Node.Serve("tcp", netip.MustParseAddrPort("0.0.0.0:2222"), "sshd")
@@ -165,7 +165,7 @@ func TestALingeringPoolOfPodsKeepsItsAddress(t *testing.T) {
 		if err := alive(conn); err != nil || !strings.Contains(d.vips(), "203.0.113.5/32") {
 			t.Errorf("%s: the connection: %v, %s", what, err, d.vips())
 		}
-		if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), soon); !netlab.Refused(err) {
+		if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), soon); !testnet.Refused(err) {
 			t.Errorf("%s: the node's own server: %v, want a refusal", what, err)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -14,7 +14,7 @@ import (
 
 // Apply brings the kernel to next. With a delta it looks at nothing but that; without one, or after an error, it
 // reads what the kernel has and writes what differs.
-func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (engine.Report, error) {
+func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	for _, t := range b.tables {
 		t.sent = sent{}
 	}
@@ -45,7 +45,7 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (en
 		}
 		b.trusted = err == nil
 	}
-	r := engine.Report{Again: again, Transactions: b.conn.pace.transactions, Longest: b.conn.pace.longest}
+	r := backend.Report{RequeueAfter: again, Transactions: b.conn.pace.transactions, Longest: b.conn.pace.longest}
 	for _, t := range b.tables {
 		r.Messages += t.sent.messages
 		r.Elements += t.sent.elements

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
@@ -106,11 +106,11 @@ func TestRestartWithoutChangeSendsNothing(t *testing.T) {
 		d.b = d.open()
 		before, _ := d.b.Generation(context.Background())
 		r, err := d.b.Apply(context.Background(), p, nil)
-		if err != nil || r != (engine.Report{}) {
+		if err != nil || r != (backend.Report{}) {
 			t.Fatalf("got %+v, %v", r, err)
 		}
 		r, err = d.b.Apply(context.Background(), p, &plan.Delta{})
-		if err != nil || r != (engine.Report{}) {
+		if err != nil || r != (backend.Report{}) {
 			t.Fatalf("got %+v, %v", r, err)
 		}
 		if after, _ := d.b.Generation(context.Background()); after != before {
@@ -276,7 +276,7 @@ func TestReadingABigMapFindsWhatIsAmiss(t *testing.T) {
 			t.Fatalf("%s: %+v, %v", name, r, err)
 		}
 		d.readsAs(p)
-		if r, err := d.b.Apply(context.Background(), p, nil); err != nil || r != (engine.Report{}) {
+		if r, err := d.b.Apply(context.Background(), p, nil); err != nil || r != (backend.Report{}) {
 			t.Fatalf("%s: not settled: %+v, %v", name, r, err)
 		}
 	}

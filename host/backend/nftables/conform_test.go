@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/conform"
-	"github.com/sluice-proxy/sluice/host/backend/conform/lab"
-	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/conformance"
+	"github.com/sluice-proxy/sluice/host/lab/testbed"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-func TestConformance(t *testing.T) { conform.Run(t, subject) }
+func TestConformance(t *testing.T) { conformance.Run(t, subject) }
 
 // elsewhere is a table that is not ours, as much like ours as can be.
 const elsewhere = `table inet sluice {
@@ -33,11 +33,11 @@ table ip sluice2 {
 }
 `
 
-func subject(t *testing.T) conform.Subject {
+func subject(t *testing.T) conformance.Subject {
 	d := newBed(t, 5)
 	var open *Backend
-	s := conform.Subject{
-		Open: func() (engine.Backend, error) {
+	s := conformance.Subject{
+		Open: func() (backend.Backend, error) {
 			var err error
 			open, err = Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now})
 			return open, err
@@ -92,6 +92,6 @@ func subject(t *testing.T) conform.Subject {
 			return []string{out}, err
 		},
 	}
-	s.Wire = (&lab.Bed{Lab: d.lab, Pods: d.pods, Client: d.client}).Wire(t)
+	s.Wire = (&testbed.Bed{Lab: d.lab, Pods: d.pods, Client: d.client}).Wire(t)
 	return s
 }

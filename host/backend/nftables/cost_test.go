@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -27,7 +27,7 @@ func (w *weighed) send(b []byte) error {
 }
 
 // does applies a plan and gives the report.
-func (d *bed) does(p *plan.Plan, delta *plan.Delta) engine.Report {
+func (d *bed) does(p *plan.Plan, delta *plan.Delta) backend.Report {
 	d.Helper()
 	r, err := d.b.Apply(context.Background(), p, delta)
 	if err != nil {
@@ -46,12 +46,12 @@ func swap(p *plan.Plan, f *plan.Frontend) *plan.Delta {
 // TestAChangeCostsTheKernelTheSameInAClusterOfAnySize counts instead of measuring time: messages, elements,
 // transactions, and our own allocations.
 func TestAChangeCostsTheKernelTheSameInAClusterOfAnySize(t *testing.T) {
-	type cost struct{ replaced, shrunk, halved, removed, added engine.Report }
+	type cost struct{ replaced, shrunk, halved, removed, added backend.Report }
 	measure := func(services int) (c cost, allocations float64) {
 		d := newBed(t, 0)
 		p := cluster(services, 10)
 		d.does(p, nil)
-		strip := func(r engine.Report) engine.Report { r.Longest = 0; return r }
+		strip := func(r backend.Report) backend.Report { r.Longest = 0; return r }
 		i := services / 2
 		c.replaced = strip(d.does(p, swap(p, clusterFrontend(i, 10, 1))))
 		nine := clusterFrontend(i, 10, 1)

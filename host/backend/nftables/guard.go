@@ -6,14 +6,14 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
 // Guard has a companion refuse what comes to addresses and is for no frontend, and no longer do so with others, in one
 // transaction or a few. Companion.Guarded gives what holds then. Where the tables are another mode's it does nothing:
 // the Apply that replaces them does it.
-func (b *Backend) Guard(ctx context.Context, add, del []netip.Addr) (engine.Report, error) {
+func (b *Backend) Guard(ctx context.Context, add, del []netip.Addr) (backend.Report, error) {
 	for _, t := range b.tables {
 		t.sent = sent{}
 	}
@@ -22,7 +22,7 @@ func (b *Backend) Guard(ctx context.Context, add, del []netip.Addr) (engine.Repo
 	if err == nil {
 		err = b.guard(ctx, add, del)
 	}
-	r := engine.Report{Transactions: b.conn.pace.transactions, Longest: b.conn.pace.longest}
+	r := backend.Report{Transactions: b.conn.pace.transactions, Longest: b.conn.pace.longest}
 	for _, t := range b.tables {
 		r.Messages += t.sent.messages
 		r.Elements += t.sent.elements

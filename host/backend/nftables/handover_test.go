@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
@@ -50,7 +50,7 @@ func (d *bed) connecting(to string, pause time.Duration) (stop func() int64) {
 	var done atomic.Bool
 	var n atomic.Int64
 	var all sync.WaitGroup
-	hosts := []*netlab.Host{d.client, d.pods[0]}
+	hosts := []*testnet.Host{d.client, d.pods[0]}
 	before := make([]int, len(hosts))
 	for i, h := range hosts {
 		before[i] = d.knockedTwice(h)
@@ -78,7 +78,7 @@ func (d *bed) connecting(to string, pause time.Duration) (stop func() int64) {
 }
 
 // knockedTwice is how many SYNs a host had to send again.
-func (d *bed) knockedTwice(h *netlab.Host) (n int) {
+func (d *bed) knockedTwice(h *testnet.Host) (n int) {
 	d.Helper()
 	if err := h.Do(func() error {
 		text, err := os.ReadFile("/proc/thread-self/net/netstat")

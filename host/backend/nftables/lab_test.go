@@ -12,19 +12,19 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	conformlab "github.com/sluice-proxy/sluice/host/backend/conform/lab"
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testbed"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-func TestMain(m *testing.M) { netlab.Main(m) }
+func TestMain(m *testing.M) { testnet.Main(m) }
 
 // bed is a lab with a backend in its node: four Pods p1 to p4, and a client that is no Pod.
 type bed struct {
 	testing.TB
-	lab    *netlab.Lab
-	pods   []*netlab.Host
-	client *netlab.Host
+	lab    *testnet.Lab
+	pods   []*testnet.Host
+	client *testnet.Host
 	b      *Backend
 	clock  *clock
 }
@@ -45,14 +45,14 @@ const soon = 30 * time.Second // on a machine that does much else
 // has the addresses 10.244.0.n and fd00:10:244::n.
 func newBed(t testing.TB, pods int) *bed {
 	t.Helper()
-	lab, err := netlab.New(node4, node6, other4, other6)
+	lab, err := testnet.New(node4, node6, other4, other6)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(lab.Close)
 	d := &bed{TB: t, lab: lab, clock: &clock{time.Unix(1_700_000_000, 0)}}
-	protocols := conformlab.Protocols(t)
-	host := func(name, v4, v6 string) *netlab.Host {
+	protocols := testbed.Protocols(t)
+	host := func(name, v4, v6 string) *testnet.Host {
 		h, err := lab.AddHost(name, netip.MustParseAddr(v4), netip.MustParseAddr(v6))
 		if err != nil {
 			t.Fatal(err)
@@ -135,7 +135,7 @@ func planDiff(want, got *plan.Plan) string {
 }
 
 // ask asks once, from a host.
-func (d *bed) ask(from *netlab.Host, network, to string) netlab.Answer {
+func (d *bed) ask(from *testnet.Host, network, to string) testnet.Answer {
 	d.Helper()
 	a, err := from.Ask(network, netip.MustParseAddrPort(to), soon)
 	if err != nil {
@@ -144,18 +144,18 @@ func (d *bed) ask(from *netlab.Host, network, to string) netlab.Answer {
 	return a
 }
 
-func (d *bed) refused(from *netlab.Host, network, to string) {
+func (d *bed) refused(from *testnet.Host, network, to string) {
 	d.Helper()
 	begin := time.Now()
 	_, err := from.Ask(network, netip.MustParseAddrPort(to), soon)
-	if !netlab.Refused(err) || time.Since(begin) > soon/2 {
+	if !testnet.Refused(err) || time.Since(begin) > soon/2 {
 		d.Errorf("%s asks %s %s: got %v after %s, want a quick refusal", from.Name, network, to, err, time.Since(begin))
 	}
 }
 
-func (d *bed) dropped(from *netlab.Host, network, to string) {
+func (d *bed) dropped(from *testnet.Host, network, to string) {
 	d.Helper()
-	if _, err := from.Ask(network, netip.MustParseAddrPort(to), 150*time.Millisecond); !netlab.TimedOut(err) {
+	if _, err := from.Ask(network, netip.MustParseAddrPort(to), 150*time.Millisecond); !testnet.TimedOut(err) {
 		d.Errorf("%s asks %s %s: got %v, want a time-out", from.Name, network, to, err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -44,12 +44,12 @@ func TestRewritingUnderLoadLosesAndMisleadsNoConnection(t *testing.T) {
 	var connections [2]atomic.Int64
 	var load sync.WaitGroup
 	for i, network := range []string{"tcp", "tcp", "udp"} {
-		from := []*netlab.Host{d.client, d.pods[3], d.client}[i]
+		from := []*testnet.Host{d.client, d.pods[3], d.client}[i]
 		load.Go(func() {
 			for !done.Load() {
 				a, err := from.Ask(network, netip.MustParseAddrPort("10.96.0.10:80"), soon)
 				switch {
-				case network == "udp" && netlab.Refused(err):
+				case network == "udp" && testnet.Refused(err):
 				case err != nil:
 					t.Errorf("%s over %s: connection failed: %v", from.Name, network, err)
 					return
@@ -115,7 +115,7 @@ func TestAMovingMemberIsNeverAskedOnceItIsGone(t *testing.T) {
 }
 
 // resent is how many SYNs a host has sent again.
-func resent(t *testing.T, h *netlab.Host) int {
+func resent(t *testing.T, h *testnet.Host) int {
 	t.Helper()
 	var text []byte
 	err := h.Do(func() (err error) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/netlab"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -78,7 +78,7 @@ func TestEveryKindOfFrontendForwards(t *testing.T) {
 			"10.96.0.10:80": "p1", "203.0.113.1:80": "p1", "203.0.113.2:80": "p1", "192.168.0.1:30080": "p1",
 			"[fd00:10:96::a]:80": "p2", "[2001:db8:1::1]:80": "p2", "[2001:db8:1::2]:80": "p2", "[fd00:192::1]:30080": "p2",
 		} {
-			for _, from := range []*netlab.Host{d.client, d.pods[1], d.pods[0], d.lab.Node} {
+			for _, from := range []*testnet.Host{d.client, d.pods[1], d.pods[0], d.lab.Node} {
 				if got := d.ask(from, network, to); got.Server != want {
 					t.Errorf("%s asks %s %s: got %s, want %s", from.Name, network, to, got.Server, want)
 				}
@@ -115,7 +115,7 @@ func TestSourceRangesDropOthersPodsToo(t *testing.T) {
 func TestMasquerade(t *testing.T) {
 	d := newBed(t, 3)
 	const key4, key6 = "10.96.0.10:80/TCP", "[fd00:10:96::a]:80/TCP"
-	seen := func(from *netlab.Host, to string) bool {
+	seen := func(from *testnet.Host, to string) bool {
 		a := d.ask(from, "tcp", to)
 		return a.Client.Addr() != from.Addr(a.Client.Addr())
 	}
@@ -178,7 +178,7 @@ func TestRejectIsQuickAndDropIsNot(t *testing.T) {
 		frontend("[fd00:10:96::a]:80/UDP ClusterIP masquerade=never", "reject"),
 		frontend("10.97.0.1:80/TCP ExternalIP masquerade=never", "1"),
 	))
-	for _, from := range []*netlab.Host{d.client, d.pods[0], d.lab.Node} {
+	for _, from := range []*testnet.Host{d.client, d.pods[0], d.lab.Node} {
 		for _, to := range []string{
 			"10.96.0.10:80", "192.168.0.1:30080", "[fd00:10:96::a]:80",
 			"10.96.0.10:81", "10.96.0.11:9999", "[fd00:10:96::b]:81", // ports that the Service does not have
@@ -219,7 +219,7 @@ func TestOutsideSourcesGetTheirOwnPool(t *testing.T) {
 			"203.0.113.2:80": {"p1 p2", "p3 p4"}, "192.168.0.1:30080": {"p1 p2", "p3"}, "[fd00:192::1]:30080": {"p1", "p4"},
 		} {
 			for range 8 {
-				for _, from := range []*netlab.Host{d.pods[2], d.lab.Node, d.client} {
+				for _, from := range []*testnet.Host{d.pods[2], d.lab.Node, d.client} {
 					pool := want[0]
 					if from == d.client {
 						pool = want[1]
@@ -296,7 +296,7 @@ func TestEstablishedConnectionsOutliveEveryChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if a, err := netlab.Greeting(c); err != nil || a.Server != "p1" {
+	if a, err := testnet.Greeting(c); err != nil || a.Server != "p1" {
 		t.Fatalf("got %+v, %v", a, err)
 	}
 	echo := func(when string) {
@@ -416,7 +416,7 @@ func TestAffinityIsForgottenTwice(t *testing.T) {
 	other := map[string]string{"p1": "2", "p2": "1"}[first]
 	one := parse(t, service(frontend(key, other)))
 	r, err := d.b.Apply(context.Background(), one, plan.Diff(all, one))
-	if err != nil || r.Again <= 0 {
+	if err != nil || r.RequeueAfter <= 0 {
 		t.Fatalf("report %+v, %v: want to be called again", r, err)
 	}
 	// Someone was on the way to the old member all the while, and is noted only now.
@@ -424,11 +424,11 @@ func TestAffinityIsForgottenTwice(t *testing.T) {
 	if out, err := d.nft(late, "-f", "-"); err != nil {
 		t.Fatalf("%s: %v", out, err)
 	}
-	if r, err = d.b.Apply(context.Background(), one, &plan.Delta{}); err != nil || r.Again <= 0 || r.Messages > 0 {
+	if r, err = d.b.Apply(context.Background(), one, &plan.Delta{}); err != nil || r.RequeueAfter <= 0 || r.Messages > 0 {
 		t.Fatalf("too early: %+v, %v", r, err)
 	}
-	d.clock.t = d.clock.t.Add(r.Again)
-	if r, err = d.b.Apply(context.Background(), one, &plan.Delta{}); err != nil || r.Again != 0 || r.Elements != 1 {
+	d.clock.t = d.clock.t.Add(r.RequeueAfter)
+	if r, err = d.b.Apply(context.Background(), one, &plan.Delta{}); err != nil || r.RequeueAfter != 0 || r.Elements != 1 {
 		t.Fatalf("when due: %+v, %v", r, err)
 	}
 	if got := d.ask(d.client, "tcp", "10.96.0.10:80").Server; got == first {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/internal/plangen"
+	"github.com/sluice-proxy/sluice/host/lab/plangen"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )

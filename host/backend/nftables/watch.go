@@ -12,11 +12,11 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"golang.org/x/sys/unix"
 )
 
-var _ engine.Watcher = (*Backend)(nil)
+var _ backend.Watcher = (*Backend)(nil)
 
 // listenBuffer is room for what others write at once. Own writes are filtered out before they take any of it.
 const listenBuffer = 1 << 20
@@ -24,15 +24,15 @@ const listenBuffer = 1 << 20
 // listener hears what others write to nf_tables, in this network namespace.
 type listener struct {
 	file    *os.File
-	heard   func(engine.Foreign)
+	heard   func(backend.ExternalChange)
 	what    map[string]int // of the transaction under way: what was changed, and how often
 	count   int
 	commits *atomic.Uint32 // of others, heard to their end
 	stopped atomic.Bool
 }
 
-// Watch implements engine.Watcher. What others write to other tables is looked at and forgotten.
-func (b *Backend) Watch(heard func(engine.Foreign)) (stop func(), err error) {
+// Watch implements backend.Watcher. What others write to other tables is looked at and forgotten.
+func (b *Backend) Watch(heard func(backend.ExternalChange)) (stop func(), err error) {
 	fd, err := inNetns(b.netns, func() (int, error) {
 		return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	})
@@ -170,7 +170,7 @@ func (l *listener) end(by string) {
 	if more := len(names) - maxNamed; more > 0 {
 		names = append(names[:maxNamed], fmt.Sprintf("and more (%d)", more))
 	}
-	l.heard(engine.Foreign{What: strings.Join(names, ", "), By: by, Count: l.count})
+	l.heard(backend.ExternalChange{Object: strings.Join(names, ", "), Process: by, Count: l.count})
 	l.count = 0
 	clear(l.what)
 }
@@ -231,9 +231,9 @@ type reckoning struct {
 	doubt    bool   // it had grown at the last look
 }
 
-// Moved implements engine.Watcher, from the generation: every transaction raises it by one, and each is either one of
+// Moved implements backend.Watcher, from the generation: every transaction raises it by one, and each is either one of
 // ours or one that was heard. A transaction that is just being heard looks like one that was not: so twice in a row.
-func (b *Backend) Moved(ctx context.Context) (bool, error) {
+func (b *Backend) Drifted(ctx context.Context) (bool, error) {
 	known := b.conn.own + b.heard.Load()
 	gen, err := b.Generation(ctx)
 	if err != nil {

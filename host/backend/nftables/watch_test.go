@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
@@ -17,16 +17,16 @@ import (
 // ears keeps what Watch tells.
 type ears struct {
 	mu   sync.Mutex
-	list []engine.Foreign
+	list []backend.ExternalChange
 }
 
-func (e *ears) heard(f engine.Foreign) {
+func (e *ears) heard(f backend.ExternalChange) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.list = append(e.list, f)
 }
 
-func (e *ears) take() []engine.Foreign {
+func (e *ears) take() []backend.ExternalChange {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := e.list
@@ -47,7 +47,7 @@ func (d *bed) watch() *ears {
 }
 
 // hears waits for news.
-func (d *bed) hears(e *ears) engine.Foreign {
+func (d *bed) hears(e *ears) backend.ExternalChange {
 	d.Helper()
 	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if l := e.take(); len(l) > 0 {
@@ -55,7 +55,7 @@ func (d *bed) hears(e *ears) engine.Foreign {
 		}
 	}
 	d.Fatal("nothing was heard")
-	return engine.Foreign{}
+	return backend.ExternalChange{}
 }
 
 // quiet checks that nothing was heard and that nothing was missed.
@@ -66,7 +66,7 @@ func (d *bed) quiet(e *ears, what string) {
 		d.Errorf("%s: heard %+v", what, l)
 	}
 	for range 3 {
-		if moved, err := d.b.Moved(context.Background()); moved || err != nil {
+		if moved, err := d.b.Drifted(context.Background()); moved || err != nil {
 			d.Errorf("%s: something was missed (%v, %v)", what, moved, err)
 		}
 	}
@@ -107,7 +107,7 @@ func TestWhatOthersWriteToOurTablesIsHeardNamedAndRepaired(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d.mustNFT(c.script)
 			f := d.hears(e)
-			if !strings.Contains(f.What, c.want) || !strings.HasPrefix(f.By, "nft (pid ") || f.Count < 1 {
+			if !strings.Contains(f.Object, c.want) || !strings.HasPrefix(f.Process, "nft (pid ") || f.Count < 1 {
 				t.Errorf("heard %+v, want %q by nft", f, c.want)
 			}
 			d.mustApply(p, nil)
@@ -181,8 +181,8 @@ func TestOtherTablesOwnChurnAndAffinityAreNotHeard(t *testing.T) {
 func TestALostNotificationCountsAsAWriteByOthers(t *testing.T) {
 	d := newBed(t, 0)
 	d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
-	heard, goOn := make(chan engine.Foreign), make(chan bool)
-	stop, err := d.b.Watch(func(f engine.Foreign) { heard <- f; <-goOn })
+	heard, goOn := make(chan backend.ExternalChange), make(chan bool)
+	stop, err := d.b.Watch(func(f backend.ExternalChange) { heard <- f; <-goOn })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func TestALostNotificationCountsAsAWriteByOthers(t *testing.T) {
 	goOn <- true
 	select {
 	case f := <-heard:
-		if !strings.Contains(f.What, "more than could be heard") {
+		if !strings.Contains(f.Object, "more than could be heard") {
 			t.Errorf("heard %+v", f)
 		}
 		goOn <- true
@@ -233,7 +233,7 @@ func TestWhatWasNotHeardShowsInTheGeneration(t *testing.T) {
 	d.mustNFT("flush set ip sluice frontends")
 	var found []bool
 	for range 4 {
-		moved, err := d.b.Moved(context.Background())
+		moved, err := d.b.Drifted(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -252,7 +252,7 @@ func TestReplacingATableIsNotHeard(t *testing.T) {
 	p := d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
 	for range 2 {
 		d.mustNFT("insert rule ip sluice services drop")
-		if f := d.hears(e); !strings.Contains(f.What, "rule written") {
+		if f := d.hears(e); !strings.Contains(f.Object, "rule written") {
 			t.Errorf("heard %+v", f)
 		}
 		d.mustApply(p, nil)
@@ -280,7 +280,7 @@ func TestNotificationsThatAreCutOffAreHarmless(t *testing.T) {
 	}
 	e.take()
 	l.take(m.buf)
-	if got := e.take(); len(got) != 1 || !strings.Contains(got[0].What, "table ip sluice deleted") {
+	if got := e.take(); len(got) != 1 || !strings.Contains(got[0].Object, "table ip sluice deleted") {
 		t.Errorf("heard %+v", got)
 	}
 }
@@ -292,7 +292,7 @@ func BenchmarkAllWatched(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
 			d := newBed(b, 0)
-			stop, err := d.b.Watch(func(f engine.Foreign) { b.Errorf("heard %+v", f) })
+			stop, err := d.b.Watch(func(f backend.ExternalChange) { b.Errorf("heard %+v", f) })
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -3,8 +3,8 @@ package dir
 import (
 	"fmt"
 
-	"github.com/sluice-proxy/sluice/host/internal/strict"
 	"github.com/sluice-proxy/sluice/host/source"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // bounded are problems of which some are kept and the others counted: of errors and of warnings the first ones.
@@ -18,14 +18,14 @@ func (b *bounded) add(p source.Problem) {
 	if p.Warning {
 		n = &b.warnings
 	}
-	if *n++; *n <= strict.Most {
+	if *n++; *n <= strictyaml.Most {
 		b.list = append(b.list, p)
 	}
 }
 
 // missing counts those that are not in the list.
 func (b *bounded) missing() rest {
-	return rest{max(0, b.errors-strict.Most), max(0, b.warnings-strict.Most)}
+	return rest{max(0, b.errors-strictyaml.Most), max(0, b.warnings-strictyaml.Most)}
 }
 
 // rest counts problems that are not told.
@@ -33,7 +33,7 @@ type rest struct{ errors, warnings int }
 
 func (r *rest) add(s rest) { r.errors, r.warnings = r.errors+s.errors, r.warnings+s.warnings }
 
-// few leaves strict.Most problems of each file, errors rather than warnings, and says how many more there are. The
+// few leaves strictyaml.Most problems of each file, errors rather than warnings, and says how many more there are. The
 // problems are sorted by file; more are those that are not among them.
 func few(problems []source.Problem, more map[string]rest) []source.Problem {
 	var out []source.Problem
@@ -45,8 +45,8 @@ func few(problems []source.Problem, more map[string]rest) []source.Problem {
 			}
 		}
 		left := more[file]
-		free := [2]int{min(errors, strict.Most)} // of errors, of warnings
-		free[1] = strict.Most - free[0]
+		free := [2]int{min(errors, strictyaml.Most)} // of errors, of warnings
+		free[1] = strictyaml.Most - free[0]
 		for _, p := range problems[:n] {
 			kind, over := 0, &left.errors
 			if p.Warning {

@@ -11,9 +11,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
-	"github.com/sluice-proxy/sluice/host/internal/strict"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // maxLists bounds how deep lists may lie in lists.
@@ -56,7 +56,7 @@ var kinds = []string{kindService, kindSlice, kindNode, kindEndpoints, kindCIDR}
 
 // decode reads the objects of a document from well-formed JSON.
 func (d *document) decode(raw []byte) {
-	tree, twice, more := strict.Tree(raw)
+	tree, twice, more := strictyaml.Tree(raw)
 	for _, path := range twice {
 		d.bad("", path, errors.New("is there twice: the last one is used"))
 	}
@@ -90,7 +90,7 @@ func (d *document) item(tree any, where, implied string, depth int, ignored map[
 	m, ok := tree.(map[string]any)
 	if !ok {
 		d.incomplete = true
-		d.bad("", where, fmt.Errorf("%s is not an object", strict.Describe(tree)))
+		d.bad("", where, fmt.Errorf("%s is not an object", strictyaml.Describe(tree)))
 		return
 	}
 	version, kind := text(m, "apiVersion"), text(m, "kind")
@@ -105,7 +105,7 @@ func (d *document) item(tree any, where, implied string, depth int, ignored map[
 	d.incomplete = d.incomplete || kind == "" || name.Name == "" && !isList
 	switch {
 	case kind == "":
-		d.bad("", strict.Join(where, "kind"), errors.New("missing, or no text: nothing is known of this object"))
+		d.bad("", strictyaml.Join(where, "kind"), errors.New("missing, or no text: nothing is known of this object"))
 	case isList:
 		d.list(m, where, itemKind, depth, ignored)
 	case slices.Contains(kinds, id):
@@ -137,15 +137,15 @@ func (d *document) list(m map[string]any, where, implied string, depth int, igno
 	switch {
 	case m["items"] == nil:
 	case !ok:
-		d.bad("", strict.Join(where, "items"), fmt.Errorf("%s is not a list", strict.Describe(m["items"])))
+		d.bad("", strictyaml.Join(where, "items"), fmt.Errorf("%s is not a list", strictyaml.Describe(m["items"])))
 	case depth == maxLists:
-		d.bad("", strict.Join(where, "items"), fmt.Errorf("more than %d lists in lists", maxLists))
+		d.bad("", strictyaml.Join(where, "items"), fmt.Errorf("more than %d lists in lists", maxLists))
 	}
 	if depth == maxLists {
 		return
 	}
 	for i, it := range items {
-		d.item(it, fmt.Sprintf("%s[%d]", strict.Join(where, "items"), i), implied, depth+1, ignored)
+		d.item(it, fmt.Sprintf("%s[%d]", strictyaml.Join(where, "items"), i), implied, depth+1, ignored)
 	}
 }
 
@@ -161,11 +161,11 @@ func (d *document) object(m map[string]any, id, kind string, name model.Name) {
 		return
 	}
 	o := &object{kind: kind, name: name}
-	var misfits *strict.Misfits
+	var misfits *strictyaml.Misfits
 	var more []source.Problem
 	switch id {
 	case kindService:
-		v, unfit := strict.Fit[corev1.Service](m)
+		v, unfit := strictyaml.Fit[corev1.Service](m)
 		misfits = unfit
 		withoutService(v, unfit)
 		v.Namespace = name.Namespace
@@ -177,7 +177,7 @@ func (d *document) object(m map[string]any, id, kind string, name model.Name) {
 				Err: errors.New("none: nothing allocates one in a folder, so the Service is not proxied")})
 		}
 	case kindSlice:
-		v, unfit := strict.Fit[discoveryv1.EndpointSlice](m)
+		v, unfit := strictyaml.Fit[discoveryv1.EndpointSlice](m)
 		misfits = unfit
 		withoutSlice(v, unfit)
 		v.Namespace = name.Namespace
@@ -192,18 +192,18 @@ func (d *document) object(m map[string]any, id, kind string, name model.Name) {
 				Err: fmt.Errorf("no label %s: the slice belongs to no Service", discoveryv1.LabelServiceName)})
 		}
 	case kindNode:
-		v, unfit := strict.Fit[corev1.Node](m)
+		v, unfit := strictyaml.Fit[corev1.Node](m)
 		misfits = unfit
 		v.Name = name.Name
 		o.node, more = source.Node(v)
 	case kindCIDR:
-		v, unfit := strict.Fit[networkingv1.ServiceCIDR](m)
+		v, unfit := strictyaml.Fit[networkingv1.ServiceCIDR](m)
 		misfits = unfit
 		v.Name = name.Name
 		o.cidr, more = source.ServiceCIDR(v)
 	case kindEndpoints:
 		//lint:ignore SA1019 older manifests hold Endpoints, and clusters mirror them
-		v, unfit := strict.Fit[corev1.Endpoints](m)
+		v, unfit := strictyaml.Fit[corev1.Endpoints](m)
 		misfits = unfit
 		withoutEndpoints(v, unfit)
 		v.Namespace = name.Namespace

@@ -6,15 +6,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/sluice-proxy/sluice/host/internal/strict"
 	"github.com/sluice-proxy/sluice/host/source"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // Fields that do not fit are left empty. Where empty means something, that is not what was meant: a port that has lost
 // its name or protocol would match others, and without source ranges everybody may come in. The functions below take
 // the meaning away too; what follows from it is told already.
 
-func withoutService(v *corev1.Service, m *strict.Misfits) {
+func withoutService(v *corev1.Service, m *strictyaml.Misfits) {
 	if !m.AnyLost() {
 		return
 	}
@@ -36,7 +36,7 @@ func withoutService(v *corev1.Service, m *strict.Misfits) {
 	}
 }
 
-func withoutSlice(v *discoveryv1.EndpointSlice, m *strict.Misfits) {
+func withoutSlice(v *discoveryv1.EndpointSlice, m *strictyaml.Misfits) {
 	if !m.AnyLost() {
 		return
 	}
@@ -49,7 +49,7 @@ func withoutSlice(v *discoveryv1.EndpointSlice, m *strict.Misfits) {
 }
 
 //lint:ignore SA1019 older manifests hold Endpoints
-func withoutEndpoints(v *corev1.Endpoints, m *strict.Misfits) {
+func withoutEndpoints(v *corev1.Endpoints, m *strictyaml.Misfits) {
 	if !m.AnyLost() {
 		return
 	}
@@ -64,12 +64,12 @@ func withoutEndpoints(v *corev1.Endpoints, m *strict.Misfits) {
 	}
 }
 
-func portLost(field string, m *strict.Misfits) bool {
+func portLost(field string, m *strictyaml.Misfits) bool {
 	return m.Lost(field+".name") || m.Lost(field+".protocol")
 }
 
 // withLabels keeps the labels that say something whatever their value.
-func withLabels(labels map[string]string, m *strict.Misfits) map[string]string {
+func withLabels(labels map[string]string, m *strictyaml.Misfits) map[string]string {
 	for _, k := range []string{source.LabelProxyName, source.LabelHeadless} {
 		if m.Lost("metadata.labels[" + k + "]") {
 			if labels == nil {

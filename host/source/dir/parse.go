@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sluice-proxy/sluice/host/internal/strict"
 	"github.com/sluice-proxy/sluice/host/source"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // document is one document of a file, with the objects in it.
@@ -23,12 +23,12 @@ type document struct {
 // that is not well-formed ends up in the problem, which belongs to the file; the others are returned.
 func parse(text []byte, isJSON bool, known []*document) ([]*document, *source.Problem) {
 	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
-	var parts []strict.Document
+	var parts []strictyaml.Document
 	var broken error
 	if isJSON {
-		parts, broken = strict.CutJSON(string(text))
+		parts, broken = strictyaml.CutJSON(string(text))
 	} else {
-		parts = strict.CutYAML(string(text))
+		parts = strictyaml.CutYAML(string(text))
 	}
 	old := make(map[string]*document, len(known))
 	for _, d := range known {
@@ -58,7 +58,7 @@ func parse(text []byte, isJSON bool, known []*document) ([]*document, *source.Pr
 		d.decode(raw)
 		docs = append(docs, d)
 	}
-	if s := (*strict.SyntaxError)(nil); errors.As(broken, &s) {
+	if s := (*strictyaml.SyntaxError)(nil); errors.As(broken, &s) {
 		return docs, &source.Problem{Line: s.Line, Err: s.Err}
 	}
 	return docs, nil

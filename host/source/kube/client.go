@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/sluice-proxy/sluice/host/internal/strict"
 	"github.com/sluice-proxy/sluice/host/source"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // ErrNoCluster is when nothing says which API server to ask.
@@ -70,7 +70,7 @@ func Connect(c Connection) (*Client, error) {
 func (c Connection) config() (*rest.Config, error) {
 	switch {
 	case c.Kubeconfig != "":
-		if err := strict.Regular(c.Kubeconfig, maxKubeconfig); err != nil {
+		if err := strictyaml.Regular(c.Kubeconfig, maxKubeconfig); err != nil {
 			return nil, fmt.Errorf("kubeconfig: %w", err)
 		}
 		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(

@@ -11,13 +11,13 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 
-	"github.com/sluice-proxy/sluice/host/need"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
 
 func wat(t testing.TB, text string) []byte {
 	t.Helper()
-	need.Program(t, "wat2wasm", "wabt")
+	testenv.Program(t, "wat2wasm", "wabt")
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "in.wat"), filepath.Join(dir, "out.wasm")
 	if err := os.WriteFile(in, []byte(text), 0o600); err != nil {

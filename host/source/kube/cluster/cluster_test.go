@@ -20,12 +20,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sluice-proxy/sluice/host/kubelab"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-func TestMain(m *testing.M) { kubelab.Main(m) }
+func TestMain(m *testing.M) { testcluster.Main(m) }
 
 // role is all that the source and its Events need.
 const role = `
@@ -52,7 +52,7 @@ subjects: [{kind: ServiceAccount, name: sluice, namespace: kube-system}]
 // rig is a source of a real cluster, with what it has emitted.
 type rig struct {
 	t       *testing.T
-	cluster *kubelab.Cluster
+	cluster *testcluster.Cluster
 	client  *kube.Client
 
 	mu   sync.Mutex
@@ -131,20 +131,20 @@ func TestARealAPIServer(t *testing.T) {
 	must(t, err)
 	must(t, netlink.LinkSetUp(lo))
 	const user = "system:serviceaccount:kube-system:sluice"
-	c, err := kubelab.Start(t.Context(), kubelab.Options{Audit: []string{user}})
+	c, err := testcluster.Start(t.Context(), testcluster.Options{Audit: []string{user}})
 	must(t, err)
 	t.Cleanup(c.Close)
 	c.Show(t)
 	ctx := t.Context()
 	must(t, c.Apply(ctx, role))
 	must(t, c.AddNamespace(ctx, "shop"))
-	must(t, c.AddNode(ctx, kubelab.Node{Name: "n1", Zone: "a", Addrs: []netip.Addr{netip.MustParseAddr("172.18.0.11")}}))
-	must(t, c.AddNode(ctx, kubelab.Node{Name: "n2", Zone: "b"}))
+	must(t, c.AddNode(ctx, testcluster.Node{Name: "n1", Zone: "a", Addrs: []netip.Addr{netip.MustParseAddr("172.18.0.11")}}))
+	must(t, c.AddNode(ctx, testcluster.Node{Name: "n2", Zone: "b"}))
 	const many = 300
 	must(t, c.Bulk(ctx, many, func(i int) (*corev1.Service, *discoveryv1.EndpointSlice) {
 		name := fmt.Sprint("s", i)
-		return kubelab.Service("shop", name, netip.Addr{}, 80), kubelab.Slice("shop", name, 8080,
-			kubelab.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Node: "n2", Zone: "b"})
+		return testcluster.Service("shop", name, netip.Addr{}, 80), testcluster.Slice("shop", name, 8080,
+			testcluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Node: "n2", Zone: "b"})
 	}))
 	config, err := c.ServiceAccountKubeconfig(ctx, "kube-system", "sluice")
 	must(t, err)
@@ -252,7 +252,7 @@ func TestARealAPIServer(t *testing.T) {
 		must(t, c.ChangeNode(ctx, "n2", func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "c" }))
 		r.eventually("its zone", func() bool { return r.snap.Nodes["n2"].Zone == "c" })
 		must(t, c.ChangeNode(ctx, "n2", func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "b" }))
-		must(t, c.AddNode(ctx, kubelab.Node{Name: "n3", Zone: "c"}))
+		must(t, c.AddNode(ctx, testcluster.Node{Name: "n3", Zone: "c"}))
 		r.eventually("a new Node, with its CPU", func() bool {
 			return r.snap.Nodes["n3"] != nil && r.snap.Nodes["n3"].MilliCPU > 0 && r.snap.Nodes["n2"].Zone == "b"
 		})

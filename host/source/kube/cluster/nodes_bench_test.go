@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/sluice-proxy/sluice/host/kubelab"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
 // benchNodes are enough for what a list costs by itself to vanish; costs grow with their number.
@@ -33,7 +33,7 @@ func BenchmarkReadingNodes(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c, err := kubelab.Start(b.Context(), kubelab.Options{NoControllers: true})
+	c, err := testcluster.Start(b.Context(), testcluster.Options{NoControllers: true})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func bigNodeName(i int) string {
 
 // addBigNode makes a Node as a cloud's are: labelled by kubelet and cloud, with conditions and 50 images, written by
 // several managers.
-func addBigNode(ctx context.Context, c *kubelab.Cluster, i int) error {
+func addBigNode(ctx context.Context, c *testcluster.Cluster, i int) error {
 	zone := "eu-central-1" + string(rune('a'+i%3))
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: bigNodeName(i), Labels: map[string]string{

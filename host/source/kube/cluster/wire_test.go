@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/sluice-proxy/sluice/host/kubelab"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
@@ -43,7 +43,7 @@ type exchange struct {
 	sent, given string // types of content
 }
 
-func newTap(t *testing.T, c *kubelab.Cluster) *tap {
+func newTap(t *testing.T, c *testcluster.Cluster) *tap {
 	t.Helper()
 	ca, err := os.ReadFile(c.CAFile())
 	must(t, err)
@@ -100,7 +100,7 @@ type tapped struct {
 }
 
 // newTapped starts it, and gives it another token as soon as it has read the cluster.
-func newTapped(t *testing.T, c *kubelab.Cluster) *tapped {
+func newTapped(t *testing.T, c *testcluster.Cluster) *tapped {
 	t.Helper()
 	ctx := t.Context()
 	secret, err := c.Client.CoreV1().Secrets("kube-system").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "of-a-token"}}, metav1.CreateOptions{})

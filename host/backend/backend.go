@@ -1,0 +1,75 @@
+// Package backend is the contract between the engine and the data planes that it programs: host/backend/nftables,
+// host/backend/ipvs and host/backend/fake. The conformance kit in host/backend/conformance checks it on all three.
+package backend
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// Backend programs plans into a data plane. Callers serialize calls.
+//
+// For every plan p, Read(Apply(p)) == Normalize(p, Caps()), and a second Apply(p) sends nothing. If any message fails,
+// every frontend is in its old or its new state, never without endpoints, and the next Apply converges. Connections to
+// members that stay are never reset. State that sluice does not own is not modified.
+type Backend interface {
+	// Caps returns what the data plane can represent. It is constant for the lifetime of the Backend.
+	Caps() plan.Caps
+	// Apply programs next, which differs from the previous plan by d. If d is nil, Apply compares next with the data
+	// plane itself. It normalizes next. After an error other than a PartialError, the next call must pass a nil d.
+	Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (Report, error)
+	// Read decodes the state of the data plane into a plan. It lists the kernel: not for the hot path.
+	Read(ctx context.Context) (*plan.Plan, error)
+	// Close releases handles. The data plane keeps forwarding.
+	Close() error
+}
+
+// PartialError is returned by Apply when everything but some frontends was programmed. The backend knows the state of
+// those frontends: later changes may be passed as deltas, and an empty delta retries the failed frontends. Every Apply
+// returns a PartialError for as long as there are any.
+type PartialError struct {
+	Frontends int   // number of frontends that are not programmed as planned
+	Retried   bool  // whether this Apply tried to program them; if false, Err is that of an earlier Apply
+	Err       error // the reasons, joined
+}
+
+// Error implements error.
+func (e *PartialError) Error() string {
+	return fmt.Sprintf("%d frontends are not programmed as planned: %v", e.Frontends, e.Err)
+}
+
+// Unwrap returns the reasons.
+func (e *PartialError) Unwrap() error { return e.Err }
+
+// Watcher is implemented by backends that detect changes made to their state by other processes.
+type Watcher interface {
+	// Watch calls onChange for each external change until stop is called. onChange runs in another goroutine and must
+	// not block.
+	Watch(onChange func(ExternalChange)) (stop func(), err error)
+	// Drifted reports whether the state was changed by something that neither Apply nor Watch accounts for. It may
+	// return false positives. It is cheap; calls are serialized with those of Backend.
+	Drifted(ctx context.Context) (bool, error)
+}
+
+// ExternalChange describes changes that another process made to state owned by sluice.
+type ExternalChange struct {
+	Object  string // what was changed, human-readable
+	Process string // who changed it, such as `nft (pid 42)`; empty if unknown
+	Count   int    // number of changes
+}
+
+// Report summarizes one Apply.
+type Report struct {
+	Messages int // netlink messages sent to the kernel
+	Elements int // elements added and deleted, in the backend's own units
+	// Transactions is the number of kernel transactions, and Longest the duration of the longest one, during which
+	// other writers to the data plane wait.
+	Transactions int
+	Longest      time.Duration
+	// RequeueAfter asks for another Apply with an empty delta after this time, to remove what make-before-break left
+	// behind. Zero means nothing is left. An earlier or later Apply is harmless.
+	RequeueAfter time.Duration
+}

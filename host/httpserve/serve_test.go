@@ -1,0 +1,144 @@
+package httpserve_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sluice-proxy/sluice/host/httpserve"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// running is a Keep under way; ticks let it try again.
+type running struct {
+	log    *lockedBuffer
+	ticks  chan time.Time
+	waits  chan time.Duration
+	ready  chan net.Addr
+	failed chan error
+	end    func()
+}
+
+func keep(t *testing.T, address string) *running {
+	r := &running{
+		log: &lockedBuffer{}, ticks: make(chan time.Time), waits: make(chan time.Duration, 100),
+		ready: make(chan net.Addr, 1), failed: make(chan error, 10),
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		httpserve.Keep(ctx, httpserve.Options{
+			Name: "test server", Network: "tcp4", Address: address,
+			Handler:   http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }),
+			Log:       slog.New(slog.NewTextHandler(r.log, nil)),
+			After:     func(d time.Duration) <-chan time.Time { r.waits <- d; return r.ticks },
+			Listening: func(a net.Addr) { r.ready <- a },
+			Failed:    func(err error) { r.failed <- err },
+		})
+	}()
+	r.end = func() { cancel(); <-done }
+	t.Cleanup(r.end)
+	return r
+}
+
+func get(t *testing.T, addr string) string {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+	resp, err := client.Get("http://" + addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestATakenPortIsSaidOnceAndTriedUntilItIsFree(t *testing.T) {
+	squatter, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := squatter.Addr().String()
+	r := keep(t, addr)
+	for _, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+		if got := <-r.waits; got != want {
+			t.Fatalf("waits %s, want %s", got, want)
+		}
+		if want != 4*time.Second {
+			r.ticks <- time.Time{}
+		}
+	}
+	if err := <-r.failed; len(r.failed) != 0 || !strings.Contains(err.Error(), "test server: listen tcp4 "+addr) {
+		t.Errorf("told %v, and %d more", err, len(r.failed))
+	}
+	if n := strings.Count(r.log.String(), "address already in use"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, r.log)
+	}
+	squatter.Close()
+	r.ticks <- time.Time{}
+	<-r.ready
+	if got := get(t, addr); got != "here" {
+		t.Errorf("answers %q", got)
+	}
+	if !strings.Contains(r.log.String(), "listening after all") {
+		t.Errorf("the end of the trouble is not said:\n%s", r.log)
+	}
+}
+
+func TestTheEndClosesListenerAndConnections(t *testing.T) {
+	r := keep(t, "127.0.0.1:0")
+	addr := (<-r.ready).String()
+	c, err := net.Dial("tcp4", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r.end()
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := c.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("the connection is still open: %v", err)
+	}
+	if c, err := net.Dial("tcp4", addr); err == nil {
+		c.Close()
+		t.Error("still listening")
+	}
+	if r.log.String() != "" {
+		t.Errorf("an end that was asked for is no trouble:\n%s", r.log)
+	}
+}
+
+func isTimeout(err error) bool {
+	e, ok := err.(net.Error)
+	return ok && e.Timeout()
+}

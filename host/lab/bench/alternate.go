@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// alternated are the sizes whose changes are compared with those of the first, in turn in one run.
+var alternated = []string{"1000x1", "10000x1", "44125x1"}
+
+const (
+	rounds = 40
+	// perBlock is how many changes a block has: the same one everywhere, an endpoint replaced by another.
+	perBlock = 250
+)
+
+// block is what some changes took, each from the event to the kernel's acknowledgement.
+type block struct {
+	Median float64 // milliseconds
+	CPU    float64 // milliseconds a change, user and system, of the thread that plans and programs
+	All    float64 // the same of the whole process, with what makes the change and collects garbage
+}
+
+// blocks holds one size in the present network namespace and does a block whenever it reads a line, until the end.
+func blocks(ctx context.Context, s size, in io.Reader, out io.Writer) error {
+	l, err := newLab(ctx, "", false, true)
+	if err != nil {
+		return err
+	}
+	defer l.stop()
+	w := newWorld(s)
+	if _, err := l.one(w.all()); err != nil {
+		return err
+	}
+	measureMemory() // as sluice run settles after its start
+	rng := rand.New(rand.NewPCG(5, 6))
+	lines, answer := bufio.NewScanner(in), json.NewEncoder(out)
+	for lines.Scan() {
+		var times []float64
+		thread, err := l.threadCPU(ctx)
+		if err != nil {
+			return err
+		}
+		cpu := cpuSeconds()
+		for range perBlock {
+			done, err := l.one([]model.Change{w.change(rng.IntN(s.services), replaced)})
+			if err != nil {
+				return err
+			}
+			times = append(times, done.latencies...)
+		}
+		b := block{Median: benchutil.SpreadOf(times).Median, All: (cpuSeconds() - cpu) * 1000 / perBlock}
+		after, err := l.threadCPU(ctx)
+		if err != nil {
+			return err
+		}
+		b.CPU = (after - thread) * 1000 / perBlock
+		if err := answer.Encode(b); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// threadCPU is what the engine's thread has used, in seconds.
+func (l *lab) threadCPU(ctx context.Context) (seconds float64, err error) {
+	derr := l.engine.Do(ctx, func(*plan.Planner) {
+		var u syscall.Rusage
+		err = syscall.Getrusage(syscall.RUSAGE_THREAD, &u)
+		seconds = float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+	})
+	return seconds, errors.Join(derr, err)
+}
+
+// alternating is a size whose blocks are asked for.
+type alternating struct {
+	size   string
+	ask    io.WriteCloser
+	answer *json.Decoder
+	cmd    *exec.Cmd
+	blocks []block
+}
+
+func startAlternating(size string) (*alternating, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	a := &alternating{size: size, cmd: exec.Command(exe, "-size", size, "-blocks")}
+	a.cmd.Stderr = os.Stderr
+	if a.ask, err = a.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := a.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	a.answer = json.NewDecoder(out)
+	return a, a.cmd.Start()
+}
+
+func (a *alternating) block() error {
+	if _, err := io.WriteString(a.ask, "go\n"); err != nil {
+		return fmt.Errorf("measuring %s: %w", a.size, err)
+	}
+	var b block
+	if err := a.answer.Decode(&b); err != nil {
+		return fmt.Errorf("measuring %s: %w", a.size, err)
+	}
+	a.blocks = append(a.blocks, b)
+	return nil
+}
+
+// alternate holds all sizes at once, each in a process and a network namespace of its own, and does blocks in turn: A B C
+// C B A. So what else the machine does meets all alike.
+func alternate() (list []*alternating, err error) {
+	defer func() {
+		for _, a := range list {
+			a.ask.Close()
+			if werr := a.cmd.Wait(); err == nil && werr != nil {
+				err = fmt.Errorf("measuring %s: %w", a.size, werr)
+			}
+		}
+	}()
+	for _, s := range alternated {
+		a, err := startAlternating(s)
+		if err != nil {
+			return list, err
+		}
+		list = append(list, a)
+		if err := a.block(); err != nil { // when it holds all: that is not measured
+			return list, err
+		}
+		a.blocks = nil
+	}
+	for range rounds {
+		there := slices.Clone(list)
+		slices.Reverse(there)
+		for _, a := range append(slices.Clone(list), there...) {
+			if err := a.block(); err != nil {
+				return list, err
+			}
+		}
+	}
+	return list, nil
+}
+
+// interval is a ratio, and where it lies with 95 % confidence.
+type interval struct{ ratio, low, high float64 }
+
+func (i interval) String() string { return fmt.Sprintf("%.2f (%.2f–%.2f)", i.ratio, i.low, i.high) }
+
+// intervalOf is the median of some ratios, and its percentile bootstrap. The same ratios give the same answer.
+func intervalOf(ratios []float64) interval {
+	const resamples = 4000
+	median := func(v []float64) float64 {
+		v = slices.Clone(v)
+		slices.Sort(v)
+		return benchutil.Quantile(v, 0.5)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	medians, sample := make([]float64, resamples), make([]float64, len(ratios))
+	for i := range medians {
+		for j := range sample {
+			sample[j] = ratios[rng.IntN(len(ratios))]
+		}
+		medians[i] = median(sample)
+	}
+	slices.Sort(medians)
+	return interval{median(ratios), benchutil.Quantile(medians, 0.025), benchutil.Quantile(medians, 0.975)}
+}
+
+// beside compares a size's two blocks of each round with another's.
+func beside(a, b []block, of func(block) float64) interval {
+	var ratios []float64
+	for i := 0; i+1 < min(len(a), len(b)); i += 2 {
+		ratios = append(ratios, math.Sqrt(of(b[i])*of(b[i+1])/(of(a[i])*of(a[i+1]))))
+	}
+	return intervalOf(ratios)
+}
+
+// itself compares the second block of each round with the first, every other round the first with the second: what comes
+// out is noise.
+func itself(a []block, of func(block) float64) interval {
+	var ratios []float64
+	for i := 0; i+1 < len(a); i += 2 {
+		r := of(a[i+1]) / of(a[i])
+		if i%4 == 0 {
+			r = 1 / r
+		}
+		ratios = append(ratios, r)
+	}
+	return intervalOf(ratios)
+}
+
+func printAlternating(w io.Writer, list []*alternating) {
+	fmt.Fprintf(w, "\n**One endpoint replaced, by size**, all sizes at once, %d blocks of %d changes each in turn\n\n", 2*rounds, perBlock)
+	fmt.Fprint(w, "| Services × endpoints |")
+	for _, a := range list {
+		fmt.Fprintf(w, " %s |", a.size)
+	}
+	fmt.Fprint(w, "\n|---|")
+	for range list {
+		fmt.Fprint(w, "---|")
+	}
+	fmt.Fprintln(w)
+	for _, f := range []struct {
+		name string
+		of   func(block) float64
+	}{
+		{"event → kernel, ms", func(b block) float64 { return b.Median }},
+		{"CPU of what plans and programs, ms", func(b block) float64 { return b.CPU }},
+	} {
+		fmt.Fprintf(w, "| %s, median of the blocks |", f.name)
+		for _, a := range list {
+			v := make([]float64, len(a.blocks))
+			for i, b := range a.blocks {
+				v[i] = f.of(b)
+			}
+			slices.Sort(v)
+			fmt.Fprintf(w, " %.3f |", benchutil.Quantile(v, 0.5))
+		}
+		fmt.Fprintf(w, "\n| … as a multiple of the first (95 %%) |")
+		for i, a := range list {
+			if i == 0 {
+				fmt.Fprintf(w, " against itself: %s |", itself(a.blocks, f.of))
+				continue
+			}
+			fmt.Fprintf(w, " %s |", beside(list[0].blocks, a.blocks, f.of))
+		}
+		fmt.Fprintln(w)
+	}
+	fmt.Fprint(w, "| CPU of the process, garbage collection included, ms, mean of the blocks |")
+	for _, a := range list {
+		sum := 0.0
+		for _, b := range a.blocks {
+			sum += b.All / float64(len(a.blocks))
+		}
+		fmt.Fprintf(w, " %.3f |", sum)
+	}
+	fmt.Fprintln(w)
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// guest is a module whose calls are measured.
+type guest struct {
+	name    string
+	file    string // under the folder of modules
+	leaving bool   // a fifth of its endpoints terminate
+	missing string // why it may be missing; "": it may not
+}
+
+// guests are two that do as little as a policy can (compare zones, set weights), one for each language, for what the call
+// itself costs; and the bundled ones, with their default settings.
+var guests = []guest{
+	{name: "trivial, in C (`examples/plugin-c`)", file: "bench-guests/c.wasm", missing: "not measured: built without clang and lld"},
+	{name: "trivial, in Go (`host/lab/bench/guest`)", file: "bench-guests/go.wasm"},
+	{name: "`zone-spill`", file: "plugins/zone-spill.wasm"},
+	{name: "`staged-drain`, a fifth terminating", file: "plugins/staged-drain.wasm", leaving: true},
+}
+
+var callSizes = []int{1, 10, 100, 1000} // endpoints
+
+// calls is the cost of a call of one guest, by number of endpoints: encode, call, decide, decode.
+type calls struct {
+	guest  guest
+	loaded bool
+	costs  []callCost
+}
+
+type callCost struct {
+	median, least float64 // microseconds
+	fuel          uint64
+}
+
+// callCosts measures all guests in turns, so that what else the machine does meets all of them.
+func callCosts(ctx context.Context, bin string) ([]calls, error) {
+	all := make([]calls, len(guests))
+	loaded := make([]*wasm.Plugin, len(guests))
+	for i, g := range guests {
+		all[i].guest = g
+		p, done, err := load(ctx, filepath.Join(bin, g.file))
+		if errors.Is(err, fs.ErrNotExist) && g.missing != "" {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+		loaded[i], all[i].loaded = p, true
+	}
+	for _, n := range callSizes {
+		times, requests := make([][]float64, len(guests)), make([]*abi.Request, len(guests))
+		var resp abi.Response
+		resp.Reset(n)
+		for i, g := range guests {
+			requests[i] = request(n, g.leaving)
+		}
+		const rounds, warm = 300, 20
+		for round := range rounds {
+			for i, p := range loaded {
+				if p == nil {
+					continue
+				}
+				us, err := batch(p, requests[i], &resp)
+				if err != nil {
+					return nil, fmt.Errorf("%s: %w", guests[i].name, err)
+				}
+				if round >= warm {
+					times[i] = append(times[i], us)
+				}
+			}
+		}
+		for i, p := range loaded {
+			if p != nil {
+				slices.Sort(times[i])
+				all[i].costs = append(all[i].costs, callCost{times[i][len(times[i])/2], times[i][0], p.Stats().LastFuel})
+			}
+		}
+	}
+	return all, nil
+}
+
+// batch gives the microseconds of a call. It makes some, for a tenth of a millisecond to one: long enough for the
+// clock, and too short to be interrupted often.
+func batch(p *wasm.Plugin, req *abi.Request, resp *abi.Response) (float64, error) {
+	for range 3 { // what the turns of the others have driven out of the caches
+		if err := p.Decide(req, resp); err != nil {
+			return 0, err
+		}
+	}
+	count := 20 + 100_000/(400+60*len(req.Endpoints))
+	start := time.Now()
+	for range count {
+		if err := p.Decide(req, resp); err != nil {
+			return 0, err
+		}
+	}
+	return float64(time.Since(start).Nanoseconds()) / 1000 / float64(count), nil
+}
+
+// request is a Service port of n endpoints in three zones, of which every fifth may be leaving.
+func request(n int, leaving bool) *abi.Request {
+	req := &abi.Request{
+		Now: 1_700_000_000_000, Namespace: "bench", Service: "svc", Port: "http", PortNumber: 80, Protocol: 6, Family: 4,
+		Node: nodeName(0), Zone: zoneName(0),
+	}
+	for z := range zones {
+		req.Zones = append(req.Zones, abi.Zone{Name: zoneName(z), Nodes: nodes / zones, MilliCPU: 80_000, Ready: uint32((n + zones - 1 - z) / zones)})
+	}
+	for j := range n {
+		req.Endpoints = append(req.Endpoints, abi.Endpoint{
+			Addr:       netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, 0, byte(j >> 8), byte(j)}), 8080),
+			Conditions: abi.Ready | abi.Serving | abi.Chosen, Node: nodeName(j), Zone: zoneName(j),
+			Weight: 1, PriorWeight: abi.NoWeight, ReadySince: 1_600_000_000_000, Connections: abi.NotCounted,
+		})
+		if e := &req.Endpoints[j]; leaving && j%5 == 4 {
+			e.Conditions, e.Weight, e.TerminatingSince = abi.Serving|abi.Terminating, 0, req.Now-10_000
+		}
+	}
+	return req
+}
+
+func printCalls(w io.Writer, all []calls) {
+	fmt.Fprint(w, "\n**Plugin call** (encode, call, decide, decode), µs: median (least of 280 batches); fuel\n\n| endpoints |")
+	for _, n := range callSizes {
+		fmt.Fprintf(w, " %d |", n)
+	}
+	fmt.Fprint(w, "\n|---|---|---|---|---|\n")
+	for _, c := range all {
+		fmt.Fprintf(w, "| %s |", c.guest.name)
+		if !c.loaded {
+			fmt.Fprintf(w, " %s | | | |\n", c.guest.missing)
+			continue
+		}
+		for _, k := range c.costs {
+			fmt.Fprintf(w, " %.2f (%.2f); %d |", k.median, k.least, k.fuel)
+		}
+		fmt.Fprintln(w)
+	}
+}

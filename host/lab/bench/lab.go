@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/gctuner"
+	"github.com/sluice-proxy/sluice/host/health"
+	"github.com/sluice-proxy/sluice/host/metrics"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/wasm"
+)
+
+// lab is what `sluice run` holds, but for the source: engine, planner, nftables, plugins, health checks, metrics.
+type lab struct {
+	engine *engine.Engine
+	in     feed
+	seen   *seen
+	log    *slog.Logger
+	stop   func()
+	ran    chan error
+}
+
+// newLab starts an engine in the present network namespace, its loop on a thread of its own when that is measured. With
+// a module, every Service may have it for its policy.
+func newLab(ctx context.Context, module string, bound, locked bool) (*lab, error) {
+	gctuner.Start()
+	l := &lab{in: make(feed), seen: newSeen(), ran: make(chan error, 1)}
+	l.log = slog.New(slog.NewTextHandler(io.Discard, nil)) // written, as it is in production, but not kept
+	failed := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	backend, err := nftables.Open(nftables.Options{Now: time.Now, Log: failed})
+	if err != nil {
+		return nil, err
+	}
+	policies := &policy.Set{}
+	var plugins func(policy.Step) (policy.Plugin, error)
+	done := func() {}
+	if module != "" {
+		var p *wasm.Plugin
+		if p, done, err = load(ctx, module); err != nil {
+			return nil, errors.Join(err, backend.Close())
+		}
+		plugins = func(policy.Step) (policy.Plugin, error) { return p, nil }
+		policies.Policies = map[string]*policy.Policy{"zoned": {Name: "zoned", Steps: []policy.Step{{Plugin: "zone-spill"}}}}
+		if bound {
+			policies.Default = "zoned"
+		}
+	}
+	h := health.New(health.Options{Now: time.Now, After: time.After, Log: failed, SyncPeriod: 30 * time.Second})
+	m := metrics.New(metrics.Options{Mode: "nftables", Version: "bench", Started: time.Now()})
+	l.engine = engine.New(engine.Options{
+		Source: l.in, Backend: backend, Log: l.log, SyncPeriod: 30 * time.Second,
+		Observer: engine.Observers{h, m, l.seen},
+		Planner: plan.NewPlanner(plan.Settings{
+			Node: nodeName(0), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/8")}, Policies: policies,
+		}, plugins),
+	})
+	ctx, stop := context.WithCancel(ctx)
+	go func() {
+		if locked {
+			runtime.LockOSThread()
+		}
+		l.ran <- l.engine.Run(ctx)
+	}()
+	adjust := time.AfterFunc(10*time.Second, gctuner.Adjust)
+	l.stop = func() {
+		adjust.Stop()
+		stop()
+		<-l.ran
+		h.Close()
+		done()
+		_ = backend.Close()
+	}
+	return l, nil
+}
+
+// send emits changes that were due at a time.
+func (l *lab) send(due time.Time, c []model.Change) {
+	l.seen.expect(due, len(c))
+	l.in <- c
+}
+
+// settled waits until the kernel holds what was sent.
+func (l *lab) settled() error {
+	for {
+		select {
+		case <-l.seen.held:
+			if l.seen.idle() {
+				return nil
+			}
+		case err := <-l.ran:
+			l.ran <- err
+			return fmt.Errorf("the engine ended: %w", err)
+		case <-time.After(2 * time.Minute):
+			return errors.New("the kernel does not hold what was sent two minutes ago")
+		}
+	}
+}
+
+// one sends changes and waits for the kernel; it gives what was done, and the milliseconds.
+func (l *lab) one(c []model.Change) (work, error) {
+	l.seen.reset()
+	l.send(time.Now(), c)
+	err := l.settled()
+	return l.seen.reset(), err
+}
+
+// modulePath is the policy that plugins are measured with.
+func modulePath(bin string) string { return filepath.Join(bin, "plugins/zone-spill.wasm") }
+
+// seen is an observer that measures: from when a change was due to when the kernel acknowledged it.
+type seen struct {
+	engine.Observers // nobody
+
+	mu             sync.Mutex
+	due            []event // sent, not queued yet
+	waiting, taken []event
+	marking        bool // what is sent next
+	sum            work
+	held           chan struct{}
+}
+
+// event is a change that was due at a time.
+type event struct {
+	at     time.Time
+	marked bool
+}
+
+// work is what was done since the last reset.
+type work struct {
+	latencies    []float64 // milliseconds
+	marked       []float64 // of the marked ones
+	planned      int       // Services
+	messages     int
+	transactions int
+	longest      time.Duration
+	last         time.Time // when more than one Service was last planned and acknowledged
+	pending      int       // Services of the step under way
+	left         int       // Services for the next
+}
+
+func newSeen() *seen { return &seen{held: make(chan struct{}, 1)} }
+
+func (s *seen) expect(due time.Time, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range n {
+		s.due = append(s.due, event{due, s.marking})
+	}
+	s.marking = false
+}
+
+// mark has what is sent next counted by itself.
+func (s *seen) mark() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.marking = true
+}
+
+func (s *seen) left() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sum.left
+}
+
+func (s *seen) reset() work {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.sum
+	s.sum = work{}
+	return w
+}
+
+// idle tells whether all that was sent has been acknowledged.
+func (s *seen) idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.due)+len(s.waiting)+len(s.taken) == 0
+}
+
+// Queued implements engine.Observer.
+func (s *seen) Queued(changes []model.Change, _ time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = append(s.waiting, s.due[:len(changes)]...)
+	s.due = append(s.due[:0], s.due[len(changes):]...)
+}
+
+// Taken implements engine.Observer.
+func (s *seen) Taken() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken = append(s.taken, s.waiting...)
+	s.waiting = s.waiting[:0]
+}
+
+// Planned implements engine.Observer.
+func (s *seen) Planned(p *engine.Planned) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sum.planned += p.Step.Planned
+	s.sum.pending, s.sum.left = p.Step.Planned, p.Step.Left
+}
+
+// Programmed implements engine.Observer.
+func (s *seen) Programmed(p *engine.Programmed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sum.messages += p.Report.Messages
+	s.sum.transactions += p.Report.Transactions
+	s.sum.longest = max(s.sum.longest, p.Report.Longest)
+	if s.sum.pending > 1 || s.sum.last.IsZero() {
+		s.sum.last = p.At
+	}
+	if !p.Held {
+		return
+	}
+	for _, e := range s.taken {
+		ms := p.At.Sub(e.at).Seconds() * 1000
+		s.sum.latencies = append(s.sum.latencies, ms)
+		if e.marked {
+			s.sum.marked = append(s.sum.marked, ms)
+		}
+	}
+	s.taken = s.taken[:0]
+	select {
+	case s.held <- struct{}{}:
+	default:
+	}
+}

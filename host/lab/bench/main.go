@@ -1,0 +1,142 @@
+// Command bench measures sluice on this machine: what programming costs, from the event to the kernel's
+// acknowledgement, in a network namespace of its own; what a policy costs for a whole cluster; what a plugin call
+// costs. It prints Markdown tables; -write puts them into a file between its two markers.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+)
+
+var sizes = []string{"1000x1", "1000x10", "5000x10", "10000x10", "10000x25", "44125x1", "5006:250011"}
+
+const worstSize = "10000x10"
+
+func main() {
+	var o options
+	flag.StringVar(&o.child, "size", "", "measure this size, such as 1000x10 or 5006:250011, in a network namespace, and print JSON")
+	flag.IntVar(&o.changes, "changes", 100, "single changes of each kind to measure")
+	flag.DurationVar(&o.churn, "churn", 10*time.Second, "how long to make 1,000 changes a second")
+	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long to do nothing")
+	flag.BoolVar(&o.bound, "policy", false, "with -size: every Service has a policy")
+	flag.StringVar(&o.profiles, "profiles", "", "with -size: folder to put CPU and heap profiles into")
+	flag.StringVar(&o.bin, "bin", "bin", "folder of the modules that `make bench` builds")
+	flag.BoolVar(&o.worst, "worst", false, "with -size: measure what is hardest instead")
+	flag.BoolVar(&o.calls, "calls", false, "measure plugin calls only")
+	flag.BoolVar(&o.alternate, "alternate", false, "compare one change between sizes only, in turn")
+	flag.BoolVar(&o.blocks, "blocks", false, "with -size: measure a block of changes for each line of the input")
+	flag.StringVar(&o.write, "write", "", "file to put the tables into, between the markers")
+	flag.Parse()
+	if err := o.run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	effort
+	child, write string
+	calls, worst bool
+	alternate    bool
+	blocks       bool
+}
+
+func (o *options) run() error {
+	ctx := context.Background()
+	if o.child != "" {
+		return o.inNamespace(ctx)
+	}
+	out := &bytes.Buffer{}
+	fmt.Fprintf(out, "Machine: %s.\n", benchutil.Machine())
+	if o.alternate {
+		list, err := alternate()
+		if err == nil {
+			printAlternating(out, list)
+			_, err = fmt.Print(out)
+		}
+		return err
+	}
+	calls, err := callCosts(ctx, o.bin)
+	if err != nil {
+		return err
+	}
+	printCalls(out, calls)
+	if o.calls {
+		_, err := fmt.Print(out)
+		return err
+	}
+	cost, err := policyCost(ctx, modulePath(o.bin), size{10000, 100000})
+	if err != nil {
+		return err
+	}
+	cost.print(out)
+	var all []figures
+	for _, s := range sizes {
+		f, err := inChild[figures](o, s)
+		if err != nil {
+			return err
+		}
+		all = append(all, f)
+	}
+	printProgramming(out, all)
+	list, err := alternate()
+	if err != nil {
+		return err
+	}
+	printAlternating(out, list)
+	hardest, err := inChild[[]hard](o, worstSize, "-worst")
+	if err != nil {
+		return err
+	}
+	printWorst(out, worstSize, hardest)
+	return benchutil.Publish(o.write, "bench", out.Bytes())
+}
+
+// inNamespace measures what -size says and prints JSON.
+func (o *options) inNamespace(ctx context.Context) error {
+	if err := testnet.Enter(); err != nil {
+		return err
+	}
+	s, err := parseSize(o.child)
+	if err != nil {
+		return err
+	}
+	if o.blocks {
+		return blocks(ctx, s, os.Stdin, os.Stdout)
+	}
+	var f any
+	if o.worst {
+		f, err = worst(ctx, s, o.effort)
+	} else {
+		f, err = program(ctx, s, o.effort)
+	}
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(f)
+}
+
+// inChild measures a size in a process of its own, so that its memory is its own.
+func inChild[T any](o *options, s string, more ...string) (f T, err error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return f, err
+	}
+	args := []string{"-size", s, "-changes", fmt.Sprint(o.changes), "-churn", o.churn.String(), "-idle", o.idle.String(), "-bin", o.bin}
+	cmd := exec.Command(exe, append(args, more...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return f, fmt.Errorf("measuring %s: %w", s, err)
+	}
+	return f, json.Unmarshal(out, &f)
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/gctuner"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// figures are what programming one size came to. Times of single changes are in milliseconds, from the event's
+// emission to the kernel's acknowledgement; memory is in MiB, of this process.
+type figures struct {
+	Size                string
+	All, AllCPU         float64 // seconds: the whole cluster, from emission to the last acknowledgement
+	Messages, Steps     int     // Steps: transactions
+	Longest             float64 // milliseconds: the longest transaction
+	Start               memory
+	Endpoint, Service   spread
+	EndpointCPU         float64 // milliseconds a change, user and system
+	EndpointMessages    int     // the most of one change
+	Churn               spread
+	ChurnCPU, ChurnRate float64 // processors; changes a second
+	Churned             memory
+	IdleCPU             float64 // processors
+	WholePlanAgain      float64 // seconds: restart on what is there
+	WholePlanAgainMsgs  int
+	Others              float64 // processors that other programs kept busy meanwhile
+}
+
+// memory is what the process has: live heap, resident after giving back what it can, and the most it ever had.
+type memory struct{ Live, Resident, Peak float64 }
+
+// spread is the median, the 99th percentile and the largest of some times.
+type spread struct{ Median, P99, Max float64 }
+
+func spreadOf(ms []float64) spread {
+	if len(ms) == 0 {
+		return spread{}
+	}
+	slices.Sort(ms)
+	at := func(q float64) float64 { return ms[min(len(ms)-1, int(q*float64(len(ms))))] }
+	return spread{at(0.5), at(0.99), ms[len(ms)-1]}
+}
+
+// effort is how much is measured.
+type effort struct {
+	changes     int
+	churn, idle time.Duration
+	bin         string // folder of the modules
+	bound       bool   // every Service has a policy
+	profiles    string // folder to put profiles into; "": none
+}
+
+// churnRate is in changes a second.
+const churnRate = 1000
+
+// program measures one size in the present network namespace.
+func program(ctx context.Context, s size, how effort) (figures, error) {
+	f, noise := figures{Size: s.String()}, watchOthers()
+	l, err := newLab(ctx, modulePath(how.bin), how.bound, false)
+	if err != nil {
+		return f, err
+	}
+	defer l.stop()
+	w := newWorld(s)
+	all := w.all()
+	profiled := how.profile("start")
+	cpu, begin := cpuSeconds(), time.Now()
+	done, err := l.one(all)
+	if err != nil {
+		return f, err
+	}
+	all = nil
+	f.All, f.AllCPU = time.Since(begin).Seconds(), cpuSeconds()-cpu
+	profiled()
+	f.Messages, f.Steps, f.Longest = done.messages, done.transactions, milliseconds(done.longest)
+	f.Start = measureMemory()
+
+	var endpoint, replacing []float64
+	profiled = how.profile("changes")
+	cpu = cpuSeconds()
+	for n := range how.changes {
+		for kind := range kindsOfChange {
+			done, err := l.one([]model.Change{w.change(n*7%s.services, kind)})
+			if err != nil {
+				return f, err
+			}
+			endpoint, f.EndpointMessages = append(endpoint, done.latencies...), max(f.EndpointMessages, done.messages)
+		}
+	}
+	f.EndpointCPU = (cpuSeconds() - cpu) * 1000 / float64(len(endpoint))
+	profiled()
+	for n := range how.changes {
+		i := n * 11 % s.services
+		here, gone := append([]model.Change{service(i)}, slicesOf(i, w.endpointsOf(i))...), []model.Change{}
+		for _, c := range here {
+			gone = append(gone, model.Change{Kind: c.Kind, Name: c.Name})
+		}
+		start := time.Now()
+		for _, c := range [][]model.Change{gone, here} {
+			if _, err := l.one(c); err != nil {
+				return f, err
+			}
+		}
+		replacing = append(replacing, time.Since(start).Seconds()*1000)
+	}
+	f.Endpoint, f.Service = spreadOf(endpoint), spreadOf(replacing)
+
+	resetPeak()
+	profiled = how.profile("churn")
+	cpu, begin = cpuSeconds(), time.Now()
+	sum, n, err := churn(l, w, how.churn)
+	if err != nil {
+		return f, err
+	}
+	took := time.Since(begin).Seconds()
+	f.Churn, f.ChurnCPU, f.ChurnRate = spreadOf(sum.latencies), (cpuSeconds()-cpu)/took, float64(n)/took
+	profiled()
+	f.Churned = memory{Peak: processMemory("VmHWM")}
+	cpu, begin = cpuSeconds(), time.Now()
+	time.Sleep(how.idle)
+	f.IdleCPU = (cpuSeconds() - cpu) / time.Since(begin).Seconds()
+	f.Churned.Resident = processMemory("VmRSS")
+	profiled = how.profile("restart")
+	r, seconds, err := restart(ctx, l)
+	profiled()
+	f.WholePlanAgain, f.WholePlanAgainMsgs = seconds, r.Messages
+	f.Others = noise.processors()
+	return f, err
+}
+
+// churn changes one endpoint after another, of Services taken at random, at churnRate.
+func churn(l *lab, w *world, lasting time.Duration) (work, int, error) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	l.seen.reset()
+	begin, n := time.Now(), 0
+	for ; ; n++ {
+		due := begin.Add(time.Duration(n) * time.Second / churnRate)
+		if due.Sub(begin) >= lasting {
+			break
+		}
+		c := w.change(rng.IntN(w.services), []int{replaced, replaced, unready, readyAgain, added, removed}[rng.IntN(6)])
+		time.Sleep(time.Until(due))
+		l.send(due, []model.Change{c})
+	}
+	if err := l.settled(); err != nil {
+		return work{}, n, err
+	}
+	return l.seen.reset(), n, nil
+}
+
+type report struct{ Messages int }
+
+// restart opens a second backend on what is in the kernel and applies the same plan: what an upgrade does.
+func restart(ctx context.Context, l *lab) (r report, seconds float64, err error) {
+	doErr := l.engine.Do(ctx, func(p *plan.Planner) {
+		var b *nftables.Backend
+		if b, err = nftables.Open(nftables.Options{Now: time.Now, Log: slog.New(slog.DiscardHandler)}); err != nil {
+			return
+		}
+		defer b.Close()
+		start := time.Now()
+		got, aerr := b.Apply(ctx, p.Current(), nil)
+		seconds, r.Messages, err = time.Since(start).Seconds(), got.Messages, aerr
+	})
+	if err == nil {
+		err = doErr
+	}
+	return r, seconds, err
+}
+
+func milliseconds(d time.Duration) float64 { return d.Seconds() * 1000 }
+
+func cpuSeconds() float64 {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+}
+
+func measureMemory() memory {
+	m := memory{Peak: processMemory("VmHWM")}
+	gctuner.Settle()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	m.Live, m.Resident = float64(stats.HeapAlloc)/(1<<20), processMemory("VmRSS")
+	return m
+}
+
+// processMemory is a line of /proc/self/status in MiB.
+func processMemory(line string) float64 {
+	text, _ := os.ReadFile("/proc/self/status")
+	for l := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(l, line+":"); ok {
+			kib, _ := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+			return kib / 1024
+		}
+	}
+	return 0
+}
+
+// resetPeak makes VmHWM begin anew.
+func resetPeak() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }
+
+// profile measures where processor time goes until the function that it gives is called, and then what memory is
+// held.
+func (e *effort) profile(name string) (end func()) {
+	if e.profiles == "" {
+		return func() {}
+	}
+	file, err := os.Create(filepath.Join(e.profiles, name+".cpu"))
+	if err != nil {
+		return func() {}
+	}
+	_ = pprof.StartCPUProfile(file)
+	return func() {
+		pprof.StopCPUProfile()
+		file.Close()
+		runtime.GC()
+		if file, err = os.Create(filepath.Join(e.profiles, name+".heap")); err == nil {
+			_ = pprof.WriteHeapProfile(file)
+			file.Close()
+		}
+	}
+}

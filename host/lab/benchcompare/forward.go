@@ -1,0 +1,129 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+)
+
+// path is a way from a client to a server.
+type path struct {
+	name string
+	node *node
+	to   netip.AddrPort
+}
+
+// block is what was measured in one go: connections one at a time, and then some at a time.
+type block struct {
+	P50, P99 float64 // µs for a connection to stand, one at a time
+	Rate     float64 // connections a second, workers at a time
+}
+
+// Bounds of a block.
+const (
+	connections = 2000 // one at a time
+	workers     = 4
+	blockWait   = 3 * time.Second // for one connection: a lost packet is sent again after one
+)
+
+// compare measures paths in blocks that alternate: A B … B A in one round, B A … A B in the next. Each path has two
+// blocks a round, so that each can be compared with itself. The blocks of a path are in the order of time.
+func (b *bench) compare(paths []path) (map[string][]block, error) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + 2*workers)) // threads that are in a system call need no processor
+	out := map[string][]block{}
+	for i := range b.rounds + 1 {
+		order := slices.Clone(paths)
+		if i%2 == 1 {
+			slices.Reverse(order)
+		}
+		back := slices.Clone(order)
+		slices.Reverse(back)
+		for _, p := range append(order, back...) {
+			got, err := p.block(b.block)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", p.name, err)
+			}
+			if i > 0 { // the first round is to warm up
+				out[p.name] = append(out[p.name], got)
+			}
+		}
+	}
+	return out, nil
+}
+
+func (p *path) block(lasting time.Duration) (b block, err error) {
+	if err := forget(p.node.lab.Node); err != nil {
+		return b, err
+	}
+	var times []float64
+	err = p.node.client.Do(func() error {
+		for until := time.Now().Add(lasting); len(times) < connections && time.Now().Before(until); {
+			_, took, err := connect(p.to, blockWait)
+			if err != nil {
+				return err
+			}
+			times = append(times, took.Seconds()*1e6)
+		}
+		return nil
+	})
+	if err != nil {
+		return b, err
+	}
+	s := benchutil.SpreadOf(times)
+	b.P50, b.P99 = s.Median, s.P99
+	b.Rate, err = p.rate(lasting)
+	return b, err
+}
+
+// rate is how many connections a second some threads make.
+func (p *path) rate(lasting time.Duration) (float64, error) {
+	var wg sync.WaitGroup
+	var counts [workers]int
+	var errs [workers]error
+	begin := time.Now()
+	for w := range workers {
+		wg.Go(func() {
+			errs[w] = p.node.client.Do(func() error {
+				for until := begin.Add(lasting); time.Now().Before(until); counts[w]++ {
+					if _, _, err := connect(p.to, blockWait); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+	wg.Wait()
+	took, sum := time.Since(begin), 0
+	for w := range workers {
+		if errs[w] != nil {
+			return 0, errs[w]
+		}
+		sum += counts[w]
+	}
+	return float64(sum) / took.Seconds(), nil
+}
+
+// forget empties a node's connection table, so that each block finds the same.
+func forget(h *testnet.Host) error {
+	return h.Do(func() error {
+		nl, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
+		if err != nil {
+			return err
+		}
+		defer nl.Close()
+		if err := nl.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
+			return fmt.Errorf("empty the connection table: %w", err)
+		}
+		return nil
+	})
+}

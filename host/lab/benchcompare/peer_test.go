@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bytes"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testcluster/binaries"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+)
+
+func TestMain(m *testing.M) { testnet.Main(m) }
+
+// TestBothProxiesAreMeasured runs all of it with a small cluster: every figure is there, and none of them is absurd.
+func TestBothProxiesAreMeasured(t *testing.T) {
+	_, err := binaries.Find(append(binaries.Cluster(), binaries.KubeProxy)...)
+	testenv.OK(t, err)
+	testenv.Program(t, "nft", "nftables") // kube-proxy runs it
+	testenv.Sources(t)
+	dir := t.TempDir()
+	build := exec.Command("go", "build", "-o", filepath.Join(dir, "sluice"), "github.com/sluice-proxy/sluice/cmd/sluice")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build sluice: %v\n%s", err, out)
+	}
+	o := options{bin: dir}
+	o.quicken()
+	b, err := o.measureAll(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	b.print(&text)
+	t.Log(text.String())
+	if len(b.Rows) != 1 || len(b.Planes) != 2 {
+		t.Fatalf("%d sizes and %d data planes", len(b.Rows), len(b.Planes))
+	}
+	for i, name := range []string{"kube-proxy", "sluice"} {
+		c := &b.Rows[0].Cells[i]
+		for what, v := range map[string][]float64{
+			"start": c.Start, "spread": c.Spread, "CPU at the start": c.StartCPU, "bytes at the start": c.StartMiB, "changes": c.Changes,
+			"CPU of changes": c.ChangeCPU, "resident": c.Resident, "peak": c.Peak,
+		} {
+			if len(v) == 0 || median(v) <= 0 {
+				t.Errorf("%s: %s: %v", name, what, v)
+			}
+		}
+		if len(c.Changes) != o.changes[i] {
+			t.Errorf("%s: %d changes, want %d", name, len(c.Changes), o.changes[i])
+		}
+		if median(c.Spread) < median(c.Start) || median(c.Peak) < median(c.Resident) {
+			t.Errorf("%s: the last Service at %v, all at %v; resident %v, peak %v", name, c.Start, c.Spread, c.Resident, c.Peak)
+		}
+	}
+	if k, s := b.Rows[0].Cells[0].Watches, b.Rows[0].Cells[1].Watches; s["services"] != 1 || s["endpointslices"] != 1 || !maps.Equal(k, s) {
+		t.Errorf("kube-proxy watches %v, sluice %v", k, s)
+	}
+	if k, s := most(b.Rows[0].Cells[0].Children), most(b.Rows[0].Cells[1].Children); k == 0 || s != 0 {
+		t.Errorf("children: kube-proxy's %v MiB, sluice's %v; the one runs nft, the other nothing", k, s)
+	}
+	if strings.Contains(text.String(), "NaN") {
+		t.Error("the tables lack figures")
+	}
+}
+
+func TestAConnectionThatNobodyAnswersIsGivenUp(t *testing.T) {
+	lab, err := testnet.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lab.Close()
+	site := node{lab: lab, name: "node"}
+	if err := site.furnish(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		for _, stop := range site.stop {
+			stop()
+		}
+	}()
+	err = site.client.Do(func() error {
+		endpoint, err := parseTarget("11.2.3.4")
+		if err != nil {
+			return err
+		}
+		begin := time.Now()
+		at, err := await(endpoint, 'p', begin, begin.Add(time.Minute))
+		if err != nil || at.Before(begin) {
+			t.Errorf("an endpoint that is there: %v, %v", at, err)
+		}
+		told := false
+		for try := 0; try < 50 && !told; try++ { // the last answer may come too late to be read
+			_, err = await(endpoint, '0', begin, time.Now())
+			told = err != nil && strings.Contains(err.Error(), `'p' answers`)
+		}
+		if !told {
+			t.Errorf("another one answers: %v", err)
+		}
+		nobody, err := parseTarget("10.96.0.1")
+		if err != nil {
+			return err
+		}
+		if _, err := await(nobody, anybody, begin, begin.Add(50*time.Millisecond)); err == nil {
+			t.Error("an address of nobody's answers")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// blocks of a rate that wobbles by a share, times a factor.
+func blocks(seed uint64, n int, wobble, factor float64) (out []block) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for range n {
+		out = append(out, block{Rate: 10000 * factor * (1 + wobble*rng.NormFloat64())})
+	}
+	return out
+}
+
+func TestOnlyWhatIsBeyondNoiseIsADifference(t *testing.T) {
+	rate := func(b block) float64 { return b.Rate }
+	for _, c := range []struct {
+		name         string
+		wobble       float64
+		factor       float64
+		moreIsBetter bool
+		want         string
+	}{
+		{"the same", 0.02, 1, true, "no difference beyond noise"},
+		{"a tenth more", 0.02, 1.1, true, "better"},
+		{"a tenth less", 0.02, 0.9, true, "worse"},
+		{"a tenth more time", 0.02, 1.1, false, "worse"},
+		{"a tenth less time", 0.02, 0.9, false, "better"},
+		{"a tenth less in much noise", 0.5, 0.9, true, "no difference beyond noise"},
+	} {
+		a, b := blocks(1, 30, c.wobble, 1), blocks(2, 30, c.wobble, c.factor)
+		got, noise := ratio(a, b, rate), itself(a, rate)
+		if v := verdict(got, noise, c.moreIsBetter); v != c.want {
+			t.Errorf("%s: %s beside noise of %s: %q, want %q", c.name, got, noise, v, c.want)
+		}
+		if got != ratio(a, b, rate) {
+			t.Errorf("%s: the same figures give another answer", c.name)
+		}
+		if c.wobble < 0.1 && math.Abs(got.Ratio-c.factor) > 0.03 {
+			t.Errorf("%s: ratio %s", c.name, got)
+		}
+	}
+}

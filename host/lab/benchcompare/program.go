@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/lab/loadgen"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
+)
+
+// cell is one proxy at one size. Times are of all repetitions.
+type cell struct {
+	Start     []float64 // s: process start → a connection through the last Service
+	Spread    []float64 // s: … through each of probes Services, all over the list
+	StartCPU  []float64 // s, until quiet
+	StartMiB  []float64 // from the API server
+	Changes   []float64 // ms: API write → first connection on the new endpoint
+	ChangeCPU []float64 // ms a change, the mean of a repetition
+	Resident  []float64 // MiB, after the start
+	Peak      []float64
+	Children  []float64 // MiB: the most that a child had
+	Watches   map[string]int
+}
+
+// probes is how many Services, evenly spread over all and the last one among them, have to answer before a node counts
+// as programmed: nobody promises an order.
+const probes = 20
+
+// changePatience is for what follows a change.
+const changePatience = time.Minute
+
+// measure starts a proxy on a node of its own, with services Services there, changes endpoints, and stops it. The node
+// stays as it was programmed.
+func (b *bench) measure(ctx context.Context, p *proxy, services int, into *cell) (n *node, err error) {
+	if n, err = b.site.addNode(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.calm(); err != nil {
+		return nil, err
+	}
+	r, err := p.start(b.site, n)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { into.Children = append(into.Children, r.stop()) }()
+	if err := r.await(services, b.patience, into); err != nil {
+		return nil, r.explain(err)
+	}
+	if err := r.change(ctx, b, into); err != nil {
+		return nil, r.explain(err)
+	}
+	// By now it has them all, and those of one that was here before are gone.
+	watches, err := loadgen.Watches(ctx, b.site.cluster)
+	if err != nil {
+		return nil, err
+	}
+	into.Watches = loadgen.More(b.site.watches, watches)
+	into.Peak = append(into.Peak, r.Peak())
+	return n, nil
+}
+
+// calm waits, for a while, until nobody does much: what was before, such as freeing rules, shall not meet a start.
+func (b *bench) calm() error {
+	if b.quick {
+		return nil
+	}
+	const enough, patience = 0.2, 20 * time.Second
+	for until := time.Now().Add(patience); ; {
+		busy, err := benchutil.Busy(500 * time.Millisecond)
+		if err != nil || busy < enough {
+			return err
+		}
+		if time.Now().After(until) {
+			b.progress("this machine is not quiet: %.0f %% busy, with nothing running here", 100*busy)
+			return nil
+		}
+	}
+}
+
+// await measures the start.
+func (r *running) await(services int, patience time.Duration, into *cell) error {
+	until := r.begin.Add(patience)
+	var last, all time.Time
+	err := r.node.client.Do(func() (err error) {
+		if last, err = await(loadgen.At(services-1), anybody, r.begin, until); err != nil {
+			return err
+		}
+		for i := range min(probes, services) {
+			if all, err = await(loadgen.At(i*services/min(probes, services)), anybody, r.begin, until); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.quiet(patience); err != nil {
+		return err
+	}
+	cpu, err := r.AllCPU()
+	if err != nil {
+		return err
+	}
+	received, err := r.node.received()
+	if err != nil {
+		return err
+	}
+	into.Start = append(into.Start, last.Sub(r.begin).Seconds())
+	into.Spread = append(into.Spread, all.Sub(r.begin).Seconds())
+	into.StartCPU = append(into.StartCPU, cpu.Seconds())
+	into.StartMiB = append(into.StartMiB, received/(1<<20))
+	into.Resident = append(into.Resident, r.Resident())
+	return nil
+}
+
+// change moves a Service from one endpoint to another and back.
+func (r *running) change(ctx context.Context, b *bench, into *cell) error {
+	if _, _, err := b.moving.To(ctx, r.node.side(0)); err != nil {
+		return err
+	}
+	if err := r.settle(0); err != nil {
+		return err
+	}
+	before, err := r.AllCPU()
+	if err != nil {
+		return err
+	}
+	for i := range r.changes {
+		took, err := r.move(ctx, b, i+1)
+		if err != nil {
+			return err
+		}
+		into.Changes = append(into.Changes, took)
+		if err := r.settle(i + 1); err != nil {
+			return err
+		}
+	}
+	after, err := r.AllCPU()
+	into.ChangeCPU = append(into.ChangeCPU, milliseconds(after-before)/float64(max(r.changes, 1)))
+	return err
+}
+
+// settle waits until a change is all over, and a little longer: proxies have timers, and the next change shall meet
+// them at any moment of theirs.
+func (r *running) settle(i int) error {
+	err := r.node.client.Do(func() error {
+		now := time.Now()
+		_, err := await(loadgen.At(movingService), '0'+byte(i%2), now, now.Add(changePatience))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	time.Sleep(r.pause + rand.N(20*time.Millisecond))
+	return r.quiet(changePatience)
+}
+
+// movingService is the one whose endpoints are changed.
+const movingService = 0
+
+// move makes one change and gives the milliseconds from the write to the first connection on the new endpoint.
+func (r *running) move(ctx context.Context, b *bench, i int) (float64, error) {
+	write := make(chan time.Time, 1)
+	type result struct {
+		at  time.Time
+		err error
+	}
+	done, ready := make(chan result, 1), make(chan struct{})
+	go func() {
+		var res result
+		err := r.node.client.Do(func() error {
+			close(ready)
+			begin := <-write
+			res.at, res.err = await(loadgen.At(movingService), '0'+byte(i%2), begin, begin.Add(changePatience))
+			return nil
+		})
+		if err != nil {
+			res.err = err
+		}
+		done <- res
+	}()
+	select {
+	case <-ready:
+	case res := <-done:
+		return 0, res.err
+	}
+	write <- time.Now()
+	begin, _, err := b.moving.To(ctx, r.node.side(i%2))
+	res := <-done
+	if err != nil {
+		return 0, err
+	}
+	return milliseconds(res.at.Sub(begin)), res.err
+}
+
+// floor measures what no proxy can undercut: from the write to the API server's acknowledgement, and to the event on a
+// bare watch.
+func (b *bench) floor(ctx context.Context, n int) (acked, heard []float64, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, err := b.moving.Watch(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range n {
+		begin, done, err := b.moving.To(ctx, testcluster.Endpoint{Addr: loadgen.Pods().Addr().Next(), Node: fmt.Sprint("node-", i)})
+		if err != nil {
+			return nil, nil, err
+		}
+		select {
+		case at, ok := <-events:
+			if !ok {
+				return nil, nil, fmt.Errorf("the watch of %s ended", b.moving.Name())
+			}
+			heard = append(heard, milliseconds(at.Sub(begin)))
+		case <-time.After(changePatience):
+			return nil, nil, fmt.Errorf("no event of %s", b.moving.Name())
+		}
+		acked = append(acked, milliseconds(done.Sub(begin)))
+		time.Sleep(20*time.Millisecond + rand.N(20*time.Millisecond))
+	}
+	return acked, heard, nil
+}
+
+func milliseconds(d time.Duration) float64 { return d.Seconds() * 1000 }

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/lab/loadgen"
+)
+
+// results is all that a run measured.
+type results struct {
+	Machine   string
+	Versions  []string
+	Endpoints int
+	MinSync   time.Duration
+	Quick     bool
+	Rows      []row
+	Planes    []plane
+}
+
+// row is one size.
+type row struct {
+	Services     int
+	Acked, Heard []float64 // ms: what no proxy can undercut
+	Cells        [2]cell   // kube-proxy, sluice
+}
+
+// plane is the data plane at one size, by the path's name.
+type plane struct {
+	Services int
+	Blocks   map[string][]block
+}
+
+func median(v []float64) float64 { return benchutil.SpreadOf(slices.Clone(v)).Median }
+func most(v []float64) float64   { return benchutil.SpreadOf(slices.Clone(v)).Max }
+
+// short is a number with three digits that matter.
+func short(v float64) string {
+	switch {
+	case v == 0:
+		return "–"
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	case v >= 0.1:
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.3f", v)
+}
+
+// against is "a / b = ratio ×", without a ratio where one of them was not measured.
+func against(a, b float64) string {
+	if a == 0 || b == 0 {
+		return short(a) + " / " + short(b)
+	}
+	return fmt.Sprintf("%s / %s = **%s×**", short(a), short(b), short(a/b))
+}
+
+func (r *results) print(w io.Writer) {
+	fmt.Fprintf(w, "Machine: %s. %s.\n", r.Machine, strings.Join(r.Versions, "; "))
+	if r.Quick {
+		fmt.Fprint(w, "A quick run: whether it works, no figures.\n")
+	}
+	fmt.Fprintf(w, "\n**kube-proxy (nftables) / sluice = ratio**, Services of %d endpoints each\n\n", r.Endpoints)
+	line := func(name string, cell func(*row) string) {
+		fmt.Fprintf(w, "| %s |", name)
+		for i := range r.Rows {
+			fmt.Fprintf(w, " %s |", cell(&r.Rows[i]))
+		}
+		fmt.Fprintln(w)
+	}
+	line("Services", func(r *row) string { return fmt.Sprint(r.Services) })
+	fmt.Fprintln(w, "|---|"+strings.Repeat("---|", len(r.Rows)))
+	both := func(name string, of func(*cell) float64) {
+		line(name, func(r *row) string { return against(of(&r.Cells[0]), of(&r.Cells[1])) })
+	}
+	both("process start → a connection through the last Service, s", func(c *cell) float64 { return median(c.Start) })
+	both(fmt.Sprintf("… through each of %d Services, all over the list, s", probes), func(c *cell) float64 { return median(c.Spread) })
+	both("API write → first connection on the new endpoint, ms: median", func(c *cell) float64 { return median(c.Changes) })
+	both("… p99", func(c *cell) float64 { return benchutil.SpreadOf(slices.Clone(c.Changes)).P99 })
+	both("… slowest", func(c *cell) float64 { return most(c.Changes) })
+	line("changes measured", func(r *row) string { return fmt.Sprint(len(r.Cells[0].Changes), ", ", len(r.Cells[1].Changes)) })
+	both("CPU at the start, children included, s", func(c *cell) float64 { return median(c.StartCPU) })
+	both("CPU a change, children included, ms", func(c *cell) float64 { return median(c.ChangeCPU) })
+	both("resident after the start, MiB", func(c *cell) float64 { return median(c.Resident) })
+	both("resident at most, MiB", func(c *cell) float64 { return most(c.Peak) })
+	line("the most that a child had, MiB", func(r *row) string {
+		return short(most(r.Cells[0].Children)) + " / " + short(most(r.Cells[1].Children))
+	})
+	both("from the API server at the start, MiB", func(c *cell) float64 { return median(c.StartMiB) })
+	line("watches at the API server", func(r *row) string {
+		return fmt.Sprint(sum(r.Cells[0].Watches), " / ", sum(r.Cells[1].Watches))
+	})
+	line("the floor: API write → acknowledged, ms: median, p99", func(r *row) string { return two(r.Acked) })
+	line("the floor: API write → event on a bare watch, ms: median, p99", func(r *row) string { return two(r.Heard) })
+	for i := range r.Planes {
+		r.Planes[i].print(w)
+	}
+}
+
+func sum(watches map[string]int) (n int) {
+	for _, more := range watches {
+		n += more
+	}
+	return n
+}
+
+func two(v []float64) string {
+	s := benchutil.SpreadOf(slices.Clone(v))
+	return short(s.Median) + ", " + short(s.P99)
+}
+
+func (p *plane) print(w io.Writer) {
+	k, s, d := p.Blocks["kube-proxy"], p.Blocks["sluice"], p.Blocks["direct"]
+	fmt.Fprintf(w, "\n**Data plane**, new connections through the last of %d Services, %d blocks a column\n\n", p.Services, len(k))
+	fmt.Fprintln(w, "| median of the blocks | no proxy | kube-proxy | sluice | sluice / kube-proxy (95 %) | kube-proxy / itself (95 %) | sluice is |")
+	fmt.Fprintln(w, "|---|---|---|---|---|---|---|")
+	for _, q := range []struct {
+		name string
+		more bool
+		of   func(block) float64
+	}{
+		{fmt.Sprintf("connections/s, %d at a time", workers), true, func(b block) float64 { return b.Rate }},
+		{"p50, µs, one at a time", false, func(b block) float64 { return b.P50 }},
+		{"p99, µs, one at a time", false, func(b block) float64 { return b.P99 }},
+	} {
+		middle := func(blocks []block) string {
+			var v []float64
+			for _, b := range blocks {
+				v = append(v, q.of(b))
+			}
+			return short(median(v))
+		}
+		got, noise := ratio(k, s, q.of), itself(k, q.of)
+		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s | %s |\n", q.name, middle(d), middle(k), middle(s), got, noise, verdict(got, noise, q.more))
+	}
+}
+
+func (i interval) String() string { return fmt.Sprintf("%.3f (%.3f–%.3f)", i.Ratio, i.Low, i.High) }
+
+func parseTarget(addr string) (netip.AddrPort, error) {
+	a, err := netip.ParseAddr(addr)
+	return netip.AddrPortFrom(a, loadgen.TargetPort), err
+}

@@ -1,0 +1,173 @@
+// Package loadgen fills a real API server with Services and EndpointSlices like those of a big cluster, for measuring.
+// They say as much as the endpointslice controller's do: nodes, zones, Pods. There is no controller.
+package loadgen
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
+)
+
+// Namespace is where all of them are.
+const Namespace = "crowd"
+
+// Ports of all Services and of all their endpoints.
+const (
+	port       = 80
+	TargetPort = 8080
+)
+
+// nodes and zones that the endpoints are said to be in.
+const nodes, zones = 30, 3
+
+// Pods is where the endpoints' addresses are.
+func Pods() netip.Prefix { return netip.MustParsePrefix("11.0.0.0/8") }
+
+// Name of Service i.
+func Name(i int) string { return fmt.Sprintf("svc-%05d", i) }
+
+// ClusterIP of Service i, in 10.96.0.0/16.
+func ClusterIP(i int) netip.Addr {
+	i += 256 // the first are the API server's to give
+	return netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
+}
+
+// At is where Service i is reached.
+func At(i int) netip.AddrPort { return netip.AddrPortFrom(ClusterIP(i), port) }
+
+// Fill makes the Services from one number to below another, each with so many endpoints of its own.
+func Fill(ctx context.Context, c *testcluster.Cluster, from, to, endpoints int) error {
+	if err := c.AddNamespace(ctx, Namespace); err != nil {
+		return err
+	}
+	return c.Parallel(ctx, to-from, func(ctx context.Context, n int) error {
+		i := from + n
+		s := testcluster.Service(Namespace, Name(i), ClusterIP(i), port)
+		s.Labels = map[string]string{"app": s.Name}
+		return patiently(ctx, func() error {
+			err := c.Bulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return s, nil })
+			if err != nil && !apierrors.IsAlreadyExists(err) {
+				return err
+			}
+			err = c.Bulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return nil, Slice(i, i*endpoints, endpoints) })
+			if apierrors.IsAlreadyExists(err) {
+				return nil
+			}
+			return err
+		})
+	})
+}
+
+// patiently tries again what an API server on a busy machine has not got done in its time.
+func patiently(ctx context.Context, f func() error) error {
+	const tries, pause = 5, 2 * time.Second
+	for i := 1; ; i++ {
+		err := f()
+		busy := apierrors.IsInternalError(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err)
+		if err == nil || !busy || i == tries {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
+}
+
+// FillOne makes one more Service, with a slice of these endpoints.
+func FillOne(ctx context.Context, c *testcluster.Cluster, name string, clusterIP netip.Addr, endpoints []testcluster.Endpoint) error {
+	return c.Bulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) {
+		return testcluster.Service(Namespace, name, clusterIP, port), dress(testcluster.Slice(Namespace, name, TargetPort, endpoints...))
+	})
+}
+
+// Slice of Service i, with the Pods of these numbers; they have to differ between Services.
+func Slice(i, first, n int) *discoveryv1.EndpointSlice {
+	return dress(testcluster.Slice(Namespace, Name(i), TargetPort, Endpoints(first, n)...))
+}
+
+// Endpoints are the Pods of these numbers.
+func Endpoints(first, n int) (list []testcluster.Endpoint) {
+	for id := first; id < first+n; id++ {
+		list = append(list, testcluster.Endpoint{
+			Addr: netip.AddrFrom4([4]byte{11, byte(id >> 16), byte(id >> 8), byte(id)}),
+			Node: fmt.Sprint("node-", id%nodes), Zone: fmt.Sprint("zone-", id%zones),
+		})
+	}
+	return list
+}
+
+// dress gives a slice what the controller writes besides.
+func dress(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	s.Labels[discoveryv1.LabelManagedBy] = "endpointslice-controller.k8s.io"
+	s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().UTC().Format(time.RFC3339Nano)}
+	for j := range s.Endpoints {
+		e := &s.Endpoints[j]
+		pod := fmt.Sprintf("%s-6d4b75cb6d-%s", s.Labels[discoveryv1.LabelServiceName], e.Addresses[0])
+		e.TargetRef = &corev1.ObjectReference{
+			Kind: "Pod", Namespace: s.Namespace, Name: pod, UID: types.UID(fmt.Sprintf("9b2f3c1e-7a54-4f0e-8d61-%012x", j)),
+		}
+	}
+	return s
+}
+
+// Changing is a Service whose endpoints are changed, one write after the other.
+type Changing struct {
+	cluster *testcluster.Cluster
+	slice   *discoveryv1.EndpointSlice
+}
+
+// Change begins to change the endpoints of a Service that is there.
+func Change(ctx context.Context, c *testcluster.Cluster, service string) (*Changing, error) {
+	s, err := c.Client.DiscoveryV1().EndpointSlices(Namespace).Get(ctx, service+"-1", metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("EndpointSlice %s/%s-1: get: %w", Namespace, service, err)
+	}
+	return &Changing{c, s}, nil
+}
+
+// Name of the slice.
+func (c *Changing) Name() string { return c.slice.Name }
+
+// To writes that these are its endpoints from now on, and gives the times just before the write and when the API
+// server has acknowledged it.
+func (c *Changing) To(ctx context.Context, endpoints ...testcluster.Endpoint) (begin, acked time.Time, err error) {
+	next := dress(testcluster.Slice(Namespace, c.slice.Labels[discoveryv1.LabelServiceName], TargetPort, endpoints...))
+	next.ResourceVersion = c.slice.ResourceVersion
+	begin = time.Now()
+	got, err := c.cluster.Client.DiscoveryV1().EndpointSlices(Namespace).Update(ctx, next, metav1.UpdateOptions{})
+	acked = time.Now()
+	if err != nil {
+		return begin, acked, fmt.Errorf("EndpointSlice %s/%s: update: %w", Namespace, c.slice.Name, err)
+	}
+	c.slice = got
+	return begin, acked, nil
+}
+
+// Watch is a bare watch of the slice: it gives when each event arrived, until ctx ends.
+func (c *Changing) Watch(ctx context.Context) (<-chan time.Time, error) {
+	w, err := c.cluster.Client.DiscoveryV1().EndpointSlices(Namespace).Watch(ctx, metav1.ListOptions{
+		FieldSelector: "metadata.name=" + c.slice.Name, ResourceVersion: c.slice.ResourceVersion,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("EndpointSlice %s/%s: watch: %w", Namespace, c.slice.Name, err)
+	}
+	out := make(chan time.Time, 1000)
+	go func() {
+		defer close(out)
+		for range w.ResultChan() {
+			out <- time.Now()
+		}
+	}()
+	return out, nil
+}

@@ -1,0 +1,46 @@
+package loadgen
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
+)
+
+// Watches counts the watches that the API server serves, its own included, by resource.
+func Watches(ctx context.Context, c *testcluster.Cluster) (map[string]int, error) {
+	text, err := c.Client.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the API server's metrics: %w", err)
+	}
+	out := map[string]int{}
+	for line := range bytes.Lines(text) {
+		labels, value, ok := strings.Cut(strings.TrimSpace(string(line)), "} ")
+		labels, one := strings.CutPrefix(labels, "apiserver_longrunning_requests{")
+		if !ok || !one || !strings.Contains(labels, `verb="WATCH"`) {
+			continue
+		}
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return nil, fmt.Errorf("the API server's metrics: %q: %w", line, err)
+		}
+		_, rest, _ := strings.Cut(labels, `resource="`)
+		resource, _, _ := strings.Cut(rest, `"`)
+		out[resource] += int(n)
+	}
+	return out, nil
+}
+
+// More is by how much there are more watches than before, of the resources where there are.
+func More(before, after map[string]int) map[string]int {
+	out := map[string]int{}
+	for resource, n := range after {
+		if n > before[resource] {
+			out[resource] = n - before[resource]
+		}
+	}
+	return out
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+)
+
+// child is the process that the agents are in.
+type child struct {
+	benchutil.Process
+	begin time.Time
+	in    io.WriteCloser
+	out   *json.Decoder
+	life  *testnet.Program
+}
+
+// startAgents starts them in a host's namespace. Without watchList they list and then watch, as clients did before
+// Kubernetes 1.35.
+func startAgents(h *testnet.Host, n int, dir string, over time.Duration, watchList bool) (*child, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(exe, "-child", dir, "-agents", strconv.Itoa(n), "-over", over.String())
+	// Many agents in one process share its garbage collector: less is left lying about than in processes of their own.
+	cmd.Env = append(os.Environ(), "GOGC=40", "KUBE_FEATURE_WatchListClient="+strconv.FormatBool(watchList))
+	cmd.Stderr = os.Stderr
+	c := &child{}
+	if c.in, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	c.out = json.NewDecoder(bufio.NewReader(out))
+	c.begin = time.Now()
+	if c.life, err = h.Start(cmd); err != nil {
+		return nil, fmt.Errorf("the agents: %w", err)
+	}
+	c.Process = benchutil.Process(c.life.PID())
+	return c, nil
+}
+
+// ask gives the agents' status.
+func (c *child) ask() (s status, err error) {
+	if _, err := io.WriteString(c.in, "?\n"); err != nil {
+		return s, fmt.Errorf("ask the agents: %w", err)
+	}
+	if err := c.out.Decode(&s); err != nil {
+		return s, fmt.Errorf("ask the agents: %w", err)
+	}
+	if s.Failed != "" {
+		return s, fmt.Errorf("an agent has ended: %s", s.Failed)
+	}
+	return s, nil
+}
+
+// await asks until it is so.
+func (c *child) await(ctx context.Context, within, every time.Duration, what string, so func(status) bool) (status, error) {
+	for deadline := time.Now().Add(within); ; time.Sleep(every) {
+		s, err := c.ask()
+		if err != nil || so(s) {
+			return s, err
+		}
+		if ctx.Err() != nil {
+			return s, ctx.Err()
+		}
+		if time.Now().After(deadline) {
+			return s, fmt.Errorf("not within %s: %s; the agents: %+v", within, what, s)
+		}
+	}
+}
+
+// stop ends the agents and waits for that.
+func (c *child) stop() error {
+	_ = c.in.Close()
+	select {
+	case <-c.life.Ended():
+		return c.life.Wait()
+	case <-time.After(30 * time.Second):
+		c.life.Kill()
+		return fmt.Errorf("the agents did not end: %w", c.life.Wait())
+	}
+}

@@ -1,0 +1,73 @@
+// Command fleet measures what sluice on many nodes costs one real API server: so many agents, each with its own
+// connection, source, planner and engine, and a data plane in memory. It prints Markdown tables; -write puts them into a
+// file between its markers.
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+)
+
+type options struct {
+	agents    int
+	services  int
+	endpoints int
+	spread    time.Duration
+	rate      int // changes a second
+	lasting   time.Duration
+	single    int
+	idling    time.Duration
+	write     string
+}
+
+func main() {
+	var o options
+	var dir string
+	var over time.Duration
+	flag.IntVar(&o.agents, "agents", 100, "number of agents")
+	flag.IntVar(&o.services, "services", 10000, "number of Services")
+	flag.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service")
+	flag.DurationVar(&o.spread, "spread", time.Minute, "over how long agents start when they do not start at once")
+	flag.IntVar(&o.rate, "rate", 20, "changes a second")
+	flag.DurationVar(&o.lasting, "lasting", 15*time.Second, "how long changes are made")
+	flag.DurationVar(&o.idling, "idle", 5*time.Second, "how long to look at an API server that has nothing to do")
+	flag.IntVar(&o.single, "changes", 30, "changes one at a time")
+	flag.StringVar(&o.write, "write", "", "file to put the tables into, between the markers")
+	flag.StringVar(&dir, "child", "", "run agents with the kubeconfigs of this folder (this program starts itself so)")
+	flag.DurationVar(&over, "over", 0, "with -child: over how long they start")
+	flag.Parse()
+	err := func() error {
+		if dir != "" {
+			return agents(o.agents, dir, over, os.Stdin, os.Stdout)
+		}
+		return o.main()
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fleet:", err)
+		os.Exit(1)
+	}
+}
+
+func (o *options) main() error {
+	if err := testnet.Enter(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	got, err := o.measure(ctx)
+	if err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	got.print(&text)
+	return benchutil.Publish(o.write, "fleet", text.Bytes())
+}

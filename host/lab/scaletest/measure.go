@@ -1,0 +1,335 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/lab/loadgen"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
+)
+
+// results is what a run measured.
+type results struct {
+	options
+	Machine string
+	Idle    float64 // processors that the API server takes with nobody there
+	Before  float64 // MiB that it has then
+	Bare    [2]load // changes with no agent there: small slices, big ones
+	Starts  []start
+	Small   load // changes of a slice of so many endpoints as all have
+	Big     load // changes of a slice of perSlice endpoints
+	Single  benchutil.Spread
+	Settled float64        // processors that the API server takes with all agents there and no change
+	before  map[string]int // watches with no agent there
+	Watches map[string]int // the agents'
+	Conns   int
+	Restart restart
+}
+
+// start is one way to start all agents.
+type start struct {
+	Name            string
+	Took            float64 // s, until the last agent has synced
+	CPU             float64 // s of the API server's, without what it takes anyway
+	Peak, Resident  float64 // MiB of the API server's
+	Bytes           float64
+	AgentCPU, Agent float64 // s and MiB an agent
+}
+
+// load is what changes cost.
+type load struct {
+	Changes int
+	Rate    float64 // a second
+	CPU     float64 // s of the API server's, without what it takes anyway
+	Bytes   float64
+}
+
+// restart is what follows when the API server ends and begins anew.
+type restart struct {
+	Took  float64 // s, from its readiness until all watches are there again
+	CPU   float64 // s, of its own start
+	Bytes float64
+	Peak  float64
+}
+
+// startPatience is generous: the agents share this machine's processors.
+const startPatience = 10 * time.Minute
+
+func (o *options) measure(ctx context.Context) (*results, error) {
+	r := &results{options: *o, Machine: benchutil.Machine()}
+	r.progress("%d Services of %d endpoints, %d Nodes", o.services, o.endpoints, o.agents)
+	s, err := openSite(ctx, o.agents)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	if err := s.fill(ctx, o.services, o.endpoints); err != nil {
+		return nil, err
+	}
+	time.Sleep(o.idling) // what making them has left to do
+	if r.Idle, err = r.unused(s); err != nil {
+		return nil, err
+	}
+	r.Before = s.server().Resident()
+	if r.before, err = loadgen.Watches(ctx, s.cluster); err != nil {
+		return nil, err
+	}
+	for i, slice := range r.slices() {
+		if r.Bare[i], err = r.churn(ctx, s, nil, slice); err != nil {
+			return nil, err
+		}
+	}
+	for _, how := range []struct {
+		name      string
+		over      time.Duration
+		watchList bool
+	}{
+		{"list and watch, all at once", 0, false},
+		{fmt.Sprintf("WatchList, over %s", o.spread), o.spread, true},
+		{"WatchList, all at once", 0, true},
+	} {
+		r.progress("%s", how.name)
+		c, err := r.start(ctx, s, how.name, how.over, how.watchList)
+		if err == nil && len(r.Starts) == 3 {
+			err = r.living(ctx, s, c)
+		}
+		if c != nil {
+			if serr := c.stop(); err == nil {
+				err = serr
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", how.name, err)
+		}
+	}
+	return r, nil
+}
+
+func (r *results) progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
+}
+
+// unused is how many processors the API server takes while nothing happens.
+func (r *results) unused(s *site) (float64, error) {
+	u, err := s.during(func() error { time.Sleep(r.idling); return nil })
+	return u.CPU.Seconds() / u.Took.Seconds(), err
+}
+
+// start starts all agents and measures until the last one has synced.
+func (r *results) start(ctx context.Context, s *site, name string, over time.Duration, watchList bool) (c *child, err error) {
+	s.server().ResetPeak()
+	one := start{Name: name}
+	u, err := s.during(func() (err error) {
+		if c, err = startAgents(s.nodes, r.agents, s.dir, over, watchList); err != nil {
+			return err
+		}
+		st, err := c.await(ctx, startPatience, 200*time.Millisecond, "all agents are synced", func(s status) bool { return s.Synced == r.agents })
+		one.Took = st.LastSynced.Sub(c.begin).Seconds()
+		return err
+	})
+	if err != nil {
+		return c, err
+	}
+	cpu, err := c.CPU()
+	if err != nil {
+		return c, err
+	}
+	one.CPU, one.Bytes = u.CPU.Seconds()-r.Idle*u.Took.Seconds(), u.Bytes
+	one.Peak, one.Resident = s.server().Peak(), s.server().Resident()
+	one.AgentCPU, one.Agent = cpu.Seconds()/float64(r.agents), c.Resident()/float64(r.agents)
+	r.Starts = append(r.Starts, one)
+	return c, nil
+}
+
+// living measures what happens while all agents are there.
+func (r *results) living(ctx context.Context, s *site, c *child) (err error) {
+	if _, r.Conns, err = s.received(); err != nil {
+		return err
+	}
+	time.Sleep(r.idling)
+	if r.Settled, err = r.unused(s); err != nil {
+		return err
+	}
+	r.progress("changes")
+	slices := r.slices()
+	if r.Small, err = r.churn(ctx, s, c, slices[0]); err != nil {
+		return err
+	}
+	if r.Big, err = r.churn(ctx, s, c, slices[1]); err != nil {
+		return err
+	}
+	if err := r.singles(ctx, s, c, slices[0]); err != nil {
+		return err
+	}
+	// By now every agent has them all: one that nothing waits for, such as that of its Node, may come late.
+	now, err := loadgen.Watches(ctx, s.cluster)
+	if err != nil {
+		return err
+	}
+	r.Watches = loadgen.More(r.before, now)
+	r.progress("the API server begins anew")
+	// The last, and the hardest on the machine: what was measured before is not lost with it.
+	if err := r.restart(ctx, s, c); err != nil {
+		r.progress("what follows from a restart is not known: %v", err)
+		r.Restart = restart{}
+	}
+	return nil
+}
+
+// slice is one that is changed.
+type slice struct {
+	service string
+	n       int
+}
+
+func (r *results) slices() [2]slice { return [2]slice{{loadgen.Name(0), r.endpoints}, {big, perSlice}} }
+
+// next are the endpoints of a slice after change i: one of them is another one. Never those that are there.
+func (r *results) next(what slice, i int) []testcluster.Endpoint {
+	first := r.services*r.endpoints + perSlice + 1000*what.n
+	e := loadgen.Endpoints(first, what.n)
+	e[i%what.n] = loadgen.Endpoints(first+what.n+i, 1)[0]
+	return e
+}
+
+// churn changes a slice again and again, at the rate wanted, and waits until all agents have heard of it; without
+// agents, it is the writes alone.
+func (r *results) churn(ctx context.Context, s *site, c *child, what slice) (l load, err error) {
+	changing, err := loadgen.Change(ctx, s.cluster, what.service)
+	if err != nil {
+		return l, err
+	}
+	var before status
+	if c != nil {
+		if before, err = c.ask(); err != nil {
+			return l, err
+		}
+	}
+	u, err := s.during(func() error {
+		begin := time.Now()
+		for ; time.Since(begin) < r.lasting; l.Changes++ {
+			time.Sleep(time.Until(begin.Add(time.Duration(l.Changes) * time.Second / time.Duration(r.rate))))
+			if _, _, err := changing.To(ctx, r.next(what, l.Changes)...); err != nil {
+				return err
+			}
+		}
+		l.Rate = float64(l.Changes) / time.Since(begin).Seconds()
+		if c == nil {
+			return nil
+		}
+		want := before.Changes + l.Changes*r.agents
+		_, err := c.await(ctx, time.Minute, 50*time.Millisecond, fmt.Sprintf("%d changes are there", want), func(s status) bool { return s.Changes >= want })
+		return err
+	})
+	idle := r.Idle
+	if c != nil {
+		idle = r.Settled
+	}
+	l.CPU, l.Bytes = u.CPU.Seconds()-idle*u.Took.Seconds(), u.Bytes
+	return l, err
+}
+
+// singles makes changes one at a time, and measures until the last agent has programmed each.
+func (r *results) singles(ctx context.Context, s *site, c *child, what slice) error {
+	changing, err := loadgen.Change(ctx, s.cluster, what.service)
+	if err != nil {
+		return err
+	}
+	var all []float64
+	for i := range r.single {
+		before, err := c.ask()
+		if err != nil {
+			return err
+		}
+		begin, _, err := changing.To(ctx, r.next(what, i)...)
+		if err != nil {
+			return err
+		}
+		if _, err := c.await(ctx, time.Minute, 20*time.Millisecond, "a change is there", func(s status) bool {
+			return s.Changes >= before.Changes+r.agents
+		}); err != nil {
+			return err
+		}
+		time.Sleep(100 * time.Millisecond) // from there it is a step of the engine's
+		done, err := c.ask()
+		if err != nil {
+			return err
+		}
+		all = append(all, done.LastProgrammed.Sub(begin).Seconds()*1000)
+	}
+	r.Single = benchutil.SpreadOf(all)
+	return nil
+}
+
+// restart ends the API server and starts it again, with all agents there. Something else has changed before, as it always
+// has in a cluster: a server that has just started knows no versions before its own first list, and the agents' last
+// ones are such.
+func (r *results) restart(ctx context.Context, s *site, c *child) error {
+	want := 0
+	for _, n := range r.Watches {
+		want += n
+	}
+	_, err := s.cluster.Client.CoreV1().ConfigMaps(loadgen.Namespace).Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "something-else"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("ConfigMap %s/something-else: create: %w", loadgen.Namespace, err)
+	}
+	bytes, _, err := s.received()
+	if err != nil {
+		return err
+	}
+	if err := s.cluster.RestartAPIServer(ctx); err != nil {
+		return err
+	}
+	ready := time.Now()
+	for {
+		now, err := loadgen.Watches(ctx, s.cluster)
+		if err != nil {
+			return err
+		}
+		have := 0
+		for resource := range r.Watches {
+			have += now[resource]
+		}
+		if have >= want {
+			break
+		}
+		if time.Since(ready) > startPatience {
+			return fmt.Errorf("%d of %d watches are there after %s", have, want, startPatience)
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	r.Restart.Took = time.Since(ready).Seconds()
+	// A change that reaches all agents shows that they are all back.
+	slice := r.slices()[0]
+	changing, err := loadgen.Change(ctx, s.cluster, slice.service)
+	if err != nil {
+		return err
+	}
+	before, err := c.ask()
+	if err != nil {
+		return err
+	}
+	if _, _, err := changing.To(ctx, r.next(slice, r.single)...); err != nil {
+		return err
+	}
+	if _, err := c.await(ctx, startPatience, 50*time.Millisecond, "a change is there after the restart", func(s status) bool {
+		return s.Changes >= before.Changes+r.agents
+	}); err != nil {
+		return err
+	}
+	cpu, err := s.server().CPU()
+	if err != nil {
+		return err
+	}
+	after, _, err := s.received()
+	r.Restart.CPU, r.Restart.Bytes, r.Restart.Peak = cpu.Seconds(), after-bytes, s.server().Peak()
+	return err
+}

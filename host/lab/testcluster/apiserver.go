@@ -1,0 +1,99 @@
+package testcluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/client-go/rest"
+)
+
+func (c *Cluster) apiServerArgs(etcd string) ([]string, error) {
+	file := func(name string) string { return filepath.Join(c.dir, name) }
+	var ranges []string
+	for _, p := range c.services {
+		ranges = append(ranges, p.String())
+	}
+	args := []string{
+		"--etcd-servers=" + etcd,
+		"--bind-address=0.0.0.0", fmt.Sprint("--secure-port=", c.addr.Port()), "--advertise-address=" + c.addr.Addr().String(),
+		"--tls-cert-file=" + file("tls.crt"), "--tls-private-key-file=" + file("tls.key"), "--client-ca-file=" + file("ca.crt"),
+		"--authorization-mode=Node,RBAC", "--allow-privileged",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + file("tokens.key"), "--service-account-signing-key-file=" + file("tokens.key"),
+		"--service-cluster-ip-range=" + strings.Join(ranges, ","),
+	}
+	if c.addr.Addr().IsLoopback() {
+		// It cannot be advertised: no endpoint may have it.
+		args = append(args, "--endpoint-reconciler-type=none", "--advertise-address=192.0.2.1")
+	}
+	if len(c.options.Audit) > 0 {
+		policy, err := json.Marshal(map[string]any{
+			"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
+			"omitStages": []string{"RequestReceived"},
+			"rules": []any{
+				map[string]any{"level": "Metadata", "users": c.options.Audit},
+				map[string]any{"level": "None"},
+			},
+		})
+		if err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(file("audit-policy.json"), policy, 0o644); err != nil {
+			return nil, err
+		}
+		args = append(args, "--audit-policy-file="+file("audit-policy.json"), "--audit-log-path="+file("audit.log"), "--audit-log-maxsize=0")
+	}
+	return args, nil
+}
+
+// StartAPIServer starts it again after StopAPIServer, at the same address and with the same state, and waits until it
+// is ready.
+func (c *Cluster) StartAPIServer(ctx context.Context) error {
+	if c.apiserver.running() {
+		return nil
+	}
+	if err := c.apiserver.start(); err != nil {
+		return err
+	}
+	return c.waitAPIServer(ctx)
+}
+
+// StopAPIServer ends it from one moment to the next: its connections are reset, new ones refused.
+func (c *Cluster) StopAPIServer() { c.apiserver.kill() }
+
+// RestartAPIServer is StopAPIServer and StartAPIServer.
+func (c *Cluster) RestartAPIServer(ctx context.Context) error {
+	c.StopAPIServer()
+	return c.StartAPIServer(ctx)
+}
+
+// waitAPIServer waits for /readyz. Without connections from before: one to a server that is gone takes its time.
+func (c *Cluster) waitAPIServer(ctx context.Context) error {
+	transport, err := rest.TransportFor(c.Config)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: transport}
+	defer client.CloseIdleConnections()
+	return c.await(ctx, c.apiserver, "the API server", func(ctx context.Context) (bool, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Config.Host+"/readyz", nil)
+		if err != nil {
+			return false, err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return false, err
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return false, errors.New("/readyz: " + resp.Status)
+		}
+		return true, nil
+	})
+}

@@ -1,0 +1,230 @@
+package testcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/sluice-proxy/sluice/host/lab/testcluster/binaries"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+)
+
+// patience is how long anything of the control plane may take on a slow machine.
+const patience = 3 * time.Minute
+
+// Options of a cluster; the zero value is one on this process's own loopback.
+type Options struct {
+	// Host is the namespace that the control plane runs in; nil: this process's own.
+	Host *testnet.Host
+	// Addr is the address of Host at which others reach the API server, which listens on all of them. Not valid: Host's
+	// first, or else 127.0.0.1, and then the Service "kubernetes" has no endpoint.
+	Addr netip.Addr
+	// Services are the ranges of cluster IPs, at most one a family. Default: 10.96.0.0/16 and fd00:96::/108.
+	Services []netip.Prefix
+	// Controllers to run beside the least that a proxy needs, by kube-controller-manager's names.
+	Controllers []string
+	// NoControllers leaves the controller manager out, where the test makes every EndpointSlice itself.
+	NoControllers bool
+	// Audit names users whose requests are recorded, for Requests.
+	Audit []string
+}
+
+// controllers is what makes EndpointSlices appear and namespaces and their Pods come and go.
+func controllers() []string {
+	return []string{
+		"endpointslice-controller", "endpointslice-mirroring-controller", "namespace-controller", "serviceaccount-controller",
+		"garbage-collector-controller", "service-cidr-controller", "root-ca-certificate-publisher-controller",
+	}
+}
+
+// Cluster is a running control plane.
+type Cluster struct {
+	// Config is the administrator's, who may do everything; Client is made of it. Neither limits its rate.
+	Config *rest.Config
+	Client *kubernetes.Clientset
+
+	options  Options
+	services []netip.Prefix
+	addr     netip.AddrPort // of the API server
+	bin, dir string
+	ca       *authority
+
+	etcd, apiserver, manager *process
+}
+
+// Start starts a control plane and waits until it works: 3 to 5 s. The error is a *binaries.Missing where the programs
+// have not been built. Close it.
+func Start(ctx context.Context, o Options) (*Cluster, error) {
+	bin, err := binaries.Find(binaries.Cluster()...)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{options: o, bin: bin, services: o.Services}
+	if c.dir, err = os.MkdirTemp("", "testcluster-"); err != nil {
+		return nil, err
+	}
+	if err := c.start(ctx); err != nil {
+		err = fmt.Errorf("testcluster: %w\n%s", err, c.Logs())
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context) error {
+	if len(c.services) == 0 {
+		c.services = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/108")}
+	}
+	addr := c.options.Addr
+	if !addr.IsValid() && c.options.Host != nil && len(c.options.Host.Addrs) > 0 {
+		addr = c.options.Host.Addrs[0]
+	}
+	if !addr.IsValid() {
+		addr = netip.MustParseAddr("127.0.0.1")
+	}
+	ports, err := c.freePorts(3)
+	if err != nil {
+		return err
+	}
+	c.addr = netip.AddrPortFrom(addr, ports[0])
+	if err := c.credentials(); err != nil {
+		return err
+	}
+	if err := c.admin(); err != nil {
+		return err
+	}
+	client, peer := fmt.Sprint("http://127.0.0.1:", ports[1]), fmt.Sprint("http://127.0.0.1:", ports[2])
+	c.etcd = c.process(binaries.Etcd,
+		"--name=lab", "--data-dir="+filepath.Join(c.dir, "etcd"), "--unsafe-no-fsync", "--quota-backend-bytes=8589934592",
+		"--listen-client-urls="+client, "--advertise-client-urls="+client,
+		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=lab="+peer, "--log-level=warn")
+	if err := c.etcd.start(); err != nil {
+		return err
+	}
+	args, err := c.apiServerArgs(client)
+	if err != nil {
+		return err
+	}
+	c.apiserver = c.process(binaries.APIServer, args...)
+	if err := c.StartAPIServer(ctx); err != nil {
+		return err
+	}
+	if c.options.NoControllers {
+		return nil
+	}
+	config, err := c.UserKubeconfig("system:kube-controller-manager")
+	if err != nil {
+		return err
+	}
+	c.manager = c.process(binaries.ControllerManager,
+		"--kubeconfig="+config, "--controllers="+strings.Join(slices.Concat(controllers(), c.options.Controllers), ","),
+		"--use-service-account-credentials", "--service-account-private-key-file="+filepath.Join(c.dir, "tokens.key"),
+		"--root-ca-file="+filepath.Join(c.dir, "ca.crt"), "--leader-elect=false", "--secure-port=0",
+		"--kube-api-qps=500", "--kube-api-burst=1000", "--concurrent-service-endpoint-syncs=10")
+	if err := c.manager.start(); err != nil {
+		return err
+	}
+	return c.WaitReady(ctx)
+}
+
+// freePorts finds ports that nobody listens on in the cluster's namespace.
+func (c *Cluster) freePorts(n int) (ports []uint16, err error) {
+	err = in(c.options.Host, func() error {
+		for range n {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				return fmt.Errorf("find a free port: %w", err)
+			}
+			defer l.Close() // all at once: n different ones
+			ports = append(ports, l.Addr().(*net.TCPAddr).AddrPort().Port())
+		}
+		return nil
+	})
+	return ports, err
+}
+
+func (c *Cluster) process(name string, args ...string) *process {
+	return &process{
+		name: name, path: filepath.Join(c.bin, name), args: args,
+		log: filepath.Join(c.dir, name+".log"), host: c.options.Host,
+	}
+}
+
+// Dir is the cluster's own folder, gone after Close.
+func (c *Cluster) Dir() string { return c.dir }
+
+// WaitReady waits until the API server answers and the controllers do their work.
+func (c *Cluster) WaitReady(ctx context.Context) error {
+	if err := c.waitAPIServer(ctx); err != nil {
+		return err
+	}
+	if c.manager == nil {
+		return nil
+	}
+	return c.awaitNamespace(ctx, metav1.NamespaceDefault)
+}
+
+// awaitNamespace waits until Pods can be made in a namespace: their service account appears a moment after it.
+func (c *Cluster) awaitNamespace(ctx context.Context, name string) error {
+	return c.await(ctx, c.manager, "service account of namespace "+name, func(ctx context.Context) (bool, error) {
+		_, err := c.Client.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
+		return err == nil, err
+	})
+}
+
+// AddNamespace makes a namespace, or takes the one there is, and waits until Pods can be made in it.
+func (c *Cluster) AddNamespace(ctx context.Context, name string) error {
+	_, err := c.Client.CoreV1().Namespaces().Create(ctx, namespace(name), metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("Namespace %s: create: %w", name, err)
+	}
+	if c.manager == nil {
+		return nil
+	}
+	return c.awaitNamespace(ctx, name)
+}
+
+// await asks every few milliseconds until it is so, for as long as the process runs that must make it so.
+func (c *Cluster) await(ctx context.Context, p *process, what string, done func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		ok, err := done(ctx)
+		if ok {
+			return nil
+		}
+		if !p.running() {
+			err = errors.Join(err, fmt.Errorf("%s has ended: %v", p.name, p.life.Wait()))
+		} else {
+			select {
+			case <-ctx.Done():
+				err = errors.Join(err, ctx.Err())
+			case <-time.After(20 * time.Millisecond):
+				continue
+			}
+		}
+		return fmt.Errorf("wait for %s: %w", what, err)
+	}
+}
+
+// Close ends everything and removes the cluster's folder. With SLUICE_KUBELAB_KEEP set the folder stays, with the logs.
+func (c *Cluster) Close() {
+	for _, p := range []*process{c.manager, c.apiserver, c.etcd} {
+		p.kill()
+	}
+	if os.Getenv("SLUICE_KUBELAB_KEEP") == "" {
+		_ = os.RemoveAll(c.dir)
+	}
+}

@@ -1,0 +1,54 @@
+package testcluster
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Logs is the end of what each program has logged.
+func (c *Cluster) Logs() string { return c.logs(nil) }
+
+func (c *Cluster) programs() []*process {
+	var out []*process
+	for _, p := range []*process{c.etcd, c.apiserver, c.manager} {
+		if p != nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (c *Cluster) logs(from map[string]int64) string {
+	var b strings.Builder
+	for _, p := range c.programs() {
+		if text := p.tail(from[p.name]); text != "" {
+			fmt.Fprintf(&b, "--- %s\n%s\n", p.name, text)
+		}
+		if !p.running() {
+			fmt.Fprintf(&b, "--- %s does not run\n", p.name)
+		}
+	}
+	return b.String()
+}
+
+// TB is what Show needs of a test.
+type TB interface {
+	Helper()
+	Failed() bool
+	Cleanup(func())
+	Logf(format string, args ...any)
+}
+
+// Show shows what the programs log from here to the end of a test, if that fails.
+func (c *Cluster) Show(t TB) {
+	from := map[string]int64{}
+	for _, p := range c.programs() {
+		from[p.name] = p.size()
+	}
+	t.Cleanup(func() {
+		t.Helper()
+		if t.Failed() {
+			t.Logf("the control plane meanwhile:\n%s", c.logs(from))
+		}
+	})
+}

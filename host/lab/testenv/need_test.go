@@ -1,0 +1,38 @@
+package testenv_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
+)
+
+// told is a test that only notes what it is told.
+type told struct {
+	testing.TB
+	what string
+}
+
+func (t *told) Helper()           {}
+func (t *told) Skip(args ...any)  { t.what = "skip: " + fmt.Sprint(args...) }
+func (t *told) Fatal(args ...any) { t.what = "fatal: " + fmt.Sprint(args...) }
+
+func TestWhatIsMissingSkipsAndFailsInCI(t *testing.T) {
+	for _, c := range []struct {
+		ci, want string
+		ask      func(testing.TB)
+	}{
+		{"", "", func(t testing.TB) { testenv.OK(t, nil) }},
+		{"1", "", func(t testing.TB) { testenv.Program(t, "go", "golang") }},
+		{"", "skip: no cluster", func(t testing.TB) { testenv.OK(t, errors.New("no cluster")) }},
+		{"1", "fatal: no cluster", func(t testing.TB) { testenv.OK(t, errors.New("no cluster")) }},
+		{"", "skip: nosuchprogram is missing: apt-get install nosuch", func(t testing.TB) { testenv.Program(t, "nosuchprogram", "nosuch") }},
+	} {
+		t.Setenv("CI", c.ci)
+		got := &told{}
+		if c.ask(got); got.what != c.want {
+			t.Errorf("CI=%s: %q, want %q", c.ci, got.what, c.want)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package testnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/vishvananda/netlink"
+)
+
+// AddNode makes a lab of its own whose node is a host of l, for clusters of several nodes: what the node does not know
+// goes to l's node, and that knows the way to the node's addresses and to the ranges of its Pods. Its World is l's.
+// Close it before l.
+func (l *Lab) AddNode(name string, pods []netip.Prefix, addrs ...netip.Addr) (*Lab, error) {
+	h, err := newHost(name)
+	if err != nil {
+		return nil, fmt.Errorf("testnet: node %s: %w", name, err)
+	}
+	return l.addNode(h, pods, addrs)
+}
+
+// AddMachine is AddNode with the machine itself for the node: its first namespace, where the settings of the whole
+// kernel can be changed. It takes a test kernel, whose machine nobody else uses.
+func (l *Lab) AddMachine(name string, pods []netip.Prefix, addrs ...netip.Addr) (*Lab, error) {
+	if os.Getenv("SLUICE_VM") == "" {
+		return nil, fmt.Errorf("testnet: node %s: this machine is not a test kernel's", name)
+	}
+	ns, err := os.Open("/proc/1/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("testnet: node %s: %w", name, err)
+	}
+	h, err := hostIn(name, ns)
+	if err != nil {
+		return nil, fmt.Errorf("testnet: node %s: %w", name, err)
+	}
+	return l.addNode(h, pods, addrs)
+}
+
+func (l *Lab) addNode(h *Host, pods []netip.Prefix, addrs []netip.Addr) (*Lab, error) {
+	name, n := h.Name, &Lab{Node: h, World: l.World}
+	err := errors.Join(h.forward(), l.connect(h, addrs))
+	if err == nil {
+		err = h.defaultRoutes(uplink4, uplink6) // the gateways' own addresses are the node's towards its hosts
+	}
+	for _, p := range pods {
+		if err == nil {
+			err = l.Route(p, h)
+		}
+	}
+	if err != nil {
+		n.Close()
+		return nil, fmt.Errorf("testnet: node %s: %w", name, err)
+	}
+	return n, nil
+}
+
+// Route leads from the node to whatever lies behind a host or node: Pods, or addresses of load balancers. One that is
+// there is replaced.
+func (l *Lab) Route(to netip.Prefix, via *Host) error {
+	link, err := l.Node.nl.LinkByName("v-" + via.Name)
+	if err != nil {
+		return fmt.Errorf("testnet: route %s via %s: %w", to, via.Name, err)
+	}
+	gw := via.Addr(to.Addr())
+	if !gw.IsValid() {
+		return fmt.Errorf("testnet: route %s via %s: it has no address of this family", to, via.Name)
+	}
+	err = l.Node.nl.RouteReplace(&netlink.Route{
+		LinkIndex: link.Attrs().Index, Gw: gw.AsSlice(), Flags: int(netlink.FLAG_ONLINK),
+		Dst: &net.IPNet{IP: to.Masked().Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())},
+	})
+	if err != nil {
+		return fmt.Errorf("testnet: route %s via %s: %w", to, via.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,283 @@
+package testnet
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Do runs f on a thread in the host's namespace; sockets and netlink handles that f makes stay there. f must not
+// start goroutines that expect to be there too.
+func (h *Host) Do(f func() error) error { return within(h.ns, f) }
+
+// Fd is the host's namespace, valid until the lab is closed.
+func (h *Host) Fd() int { return int(h.ns.Fd()) }
+
+// Addr is the host's first address of the family of like.
+func (h *Host) Addr(like netip.Addr) netip.Addr {
+	for _, a := range h.Addrs {
+		if a.Is4() == like.Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// Dial opens a connection from the host. Network is tcp, udp or sctp.
+func (h *Host) Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+	return h.DialFrom(ctx, network, netip.Addr{}, to)
+}
+
+// DialFrom is Dial from one of the host's addresses; an invalid address leaves the choice to the kernel.
+func (h *Host) DialFrom(ctx context.Context, network string, from netip.Addr, to netip.AddrPort) (c net.Conn, err error) {
+	if network == "sctp" {
+		return h.dialSCTP(ctx, from, to)
+	}
+	var d net.Dialer
+	var w watcher
+	if network == "udp" {
+		d.Control = func(_, _ string, c syscall.RawConn) error { return h.bindUDP(c, from, to) }
+	} else {
+		if from.IsValid() {
+			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		}
+		ctx = w.start(ctx)
+		defer w.stop()
+		d.Control = func(_, _ string, c syscall.RawConn) error {
+			w.wg.Go(func() { w.watch(c) })
+			return portAtConnect(c)
+		}
+	}
+	err = h.Do(func() error {
+		c, err = d.DialContext(ctx, network, to.String())
+		return err
+	})
+	if err != nil && w.stop() != 0 {
+		err = &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", w.errno)}
+	}
+	return c, err
+}
+
+// portAtConnect has the kernel choose a port in connect(2), which goes through all of them, and not in bind(2), which
+// draws them and soon meets one again. conntrack keeps a connection that was reset for 10 s, with its member, and a new
+// one from the same port gets that member when the reset overtook the client's last ACK (nf_conntrack_proto_tcp.c: it
+// begins anew only if a reset was the last packet).
+func portAtConnect(c syscall.RawConn) (err error) {
+	cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) })
+	return errors.Join(cerr, err)
+}
+
+// bindUDP goes through the ports likewise: the kernel draws them, and conntrack keeps a flow for 30 s or more.
+func (h *Host) bindUDP(c syscall.RawConn, from netip.Addr, to netip.AddrPort) (err error) {
+	const first, many = 10000, 55000
+	if !from.IsValid() && to.Addr().Is4() {
+		from = netip.IPv4Unspecified()
+	} else if !from.IsValid() {
+		from = netip.IPv6Unspecified()
+	}
+	cerr := c.Control(func(fd uintptr) {
+		for range many {
+			port := uint16(first + (h.udpPorts.Add(1)-1)%many)
+			if err = unix.Bind(int(fd), sockaddr(netip.AddrPortFrom(from, port))); !errors.Is(err, unix.EADDRINUSE) {
+				return
+			}
+		}
+	})
+	return errors.Join(cerr, os.NewSyscallError("bind", err))
+}
+
+// watcher looks for refusals that came too early. On veth pairs the answer to a SYN can arrive before connect(2) has
+// let go of the socket; ICMP errors are then only noted, and Linux tells of them when it has sent the SYN again, a
+// second later. SO_ERROR tells at once.
+type watcher struct {
+	errno  syscall.Errno
+	cancel context.CancelFunc
+	over   chan struct{}
+	wg     sync.WaitGroup
+	once   sync.Once
+}
+
+func (w *watcher) start(ctx context.Context) context.Context {
+	ctx, w.cancel = context.WithCancel(ctx)
+	w.over = make(chan struct{})
+	return ctx
+}
+
+func (w *watcher) watch(c syscall.RawConn) {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-w.over:
+			return
+		case <-tick.C:
+		}
+		code := 0
+		err := c.Control(func(fd uintptr) { code, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR) })
+		if err != nil {
+			return
+		}
+		if code != 0 {
+			w.errno = syscall.Errno(code)
+			w.cancel()
+			return
+		}
+	}
+}
+
+// stop ends the watch and gives what it found.
+func (w *watcher) stop() syscall.Errno {
+	if w.over == nil {
+		return 0
+	}
+	w.once.Do(func() { close(w.over) })
+	w.wg.Wait()
+	w.cancel()
+	return w.errno
+}
+
+// Server answers with its name. Over TCP and SCTP it greets every connection with one line, "name client-address", and then
+// echoes until the client closes; over UDP it answers every datagram with such a line.
+type Server struct {
+	Name  string
+	close []io.Closer
+	wg    sync.WaitGroup
+}
+
+// Serve starts a server on the host; network is tcp, udp or sctp.
+func (h *Host) Serve(network string, at netip.AddrPort, name string) (*Server, error) {
+	s := &Server{Name: name}
+	err := h.Do(func() error {
+		var lc net.ListenConfig
+		if network == "udp" {
+			pc, err := lc.ListenPacket(context.Background(), network, at.String())
+			if err != nil {
+				return err
+			}
+			s.close = append(s.close, pc)
+			s.wg.Go(func() { s.answer(pc) })
+			return nil
+		}
+		listen := func() (net.Listener, error) { return lc.Listen(context.Background(), network, at.String()) }
+		if network == "sctp" {
+			listen = func() (net.Listener, error) { return listenSCTP(at) }
+		}
+		l, err := listen()
+		if err != nil {
+			return err
+		}
+		s.close = append(s.close, l)
+		s.wg.Go(func() { s.accept(l) })
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("testnet: serve %s on %s of %s: %w", network, at, h.Name, err)
+	}
+	return s, nil
+}
+
+// Close ends the server; connections that are open end when their clients close them.
+func (s *Server) Close() {
+	for _, c := range s.close {
+		_ = c.Close()
+	}
+	s.wg.Wait()
+}
+
+func (s *Server) accept(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			if _, err := fmt.Fprintf(c, "%s %s\n", s.Name, c.RemoteAddr()); err == nil {
+				_, _ = io.Copy(c, c)
+			}
+		}()
+	}
+}
+
+func (s *Server) answer(pc net.PacketConn) {
+	buf := make([]byte, 2048)
+	for {
+		_, from, err := pc.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		_, _ = pc.WriteTo(fmt.Appendf(nil, "%s %s\n", s.Name, from), from)
+	}
+}
+
+// Answer is what a Server said.
+type Answer struct {
+	Server string         // its name
+	Client netip.AddrPort // the client as the server saw it
+}
+
+// Ask opens a connection, reads the greeting and closes it.
+func (h *Host) Ask(network string, to netip.AddrPort, timeout time.Duration) (Answer, error) {
+	return h.AskFrom(network, netip.Addr{}, to, timeout)
+}
+
+// AskFrom is Ask from one of the host's addresses.
+func (h *Host) AskFrom(network string, from netip.Addr, to netip.AddrPort, timeout time.Duration) (Answer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	c, err := h.DialFrom(ctx, network, from, to)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer c.Close()
+	if t, ok := c.(*net.TCPConn); ok {
+		// A reset leaves no TIME_WAIT behind, so that many thousand connections do not use up the client's ports.
+		_ = t.SetLinger(0)
+	}
+	deadline, _ := ctx.Deadline()
+	if err := c.SetDeadline(deadline); err != nil {
+		return Answer{}, err
+	}
+	if network == "udp" {
+		// A packet that is rejected or dropped on its way out of its own host is EPERM at once; which of the two shows
+		// only when an answer is waited for.
+		if _, err := c.Write([]byte("who?")); err != nil && !errors.Is(err, syscall.EPERM) {
+			return Answer{}, err
+		}
+	}
+	return Greeting(c)
+}
+
+// Greeting reads the line with which a Server greets, from a connection that was just opened.
+func Greeting(c net.Conn) (Answer, error) {
+	line, err := bufio.NewReaderSize(c, 256).ReadString('\n')
+	if err != nil {
+		return Answer{}, err
+	}
+	name, client, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+	addr, aerr := netip.ParseAddrPort(client)
+	if !ok || aerr != nil {
+		return Answer{}, fmt.Errorf("testnet: unexpected greeting %q", line)
+	}
+	return Answer{Server: name, Client: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())}, nil
+}
+
+// Refused tells whether an error of Ask or Dial is a refusal, as opposed to a time-out.
+func Refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// TimedOut tells whether an error of Ask or Dial is a time-out.
+func TimedOut(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}

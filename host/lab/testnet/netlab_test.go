@@ -1,0 +1,108 @@
+package testnet
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) { Main(m) }
+
+func TestHostsReachEachOtherAndTheNodeInBothFamilies(t *testing.T) {
+	addr := netip.MustParseAddr
+	lab, err := New(addr("192.168.9.1"), addr("fd00:9::1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lab.Close()
+	a, err := lab.AddHost("a", addr("10.1.0.2"), addr("fd00:1::2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := lab.AddHost("b", addr("10.1.0.3"), addr("fd00:1::3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	networks := []string{"tcp", "udp"}
+	if err := SCTP(); err != nil {
+		t.Logf("SCTP is not tried: %v", err)
+	} else {
+		networks = append(networks, "sctp")
+	}
+	for _, network := range networks {
+		for _, srv := range []*Host{b, lab.Node} {
+			for _, at := range srv.Addrs {
+				to := netip.AddrPortFrom(at, 80)
+				s, err := srv.Serve(network, to, srv.Name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := a.Ask(network, to, time.Minute)
+				if err != nil {
+					t.Fatalf("%s %s: %v", network, to, err)
+				}
+				if got.Server != srv.Name || got.Client.Addr() != a.Addr(at) {
+					t.Errorf("%s %s: got %+v", network, to, got)
+				}
+				s.Close()
+			}
+		}
+	}
+	for _, network := range networks {
+		for _, at := range b.Addrs {
+			if _, err := a.Ask(network, netip.AddrPortFrom(at, 81), time.Minute); !Refused(err) {
+				t.Errorf("closed port %s %s: got %v, want a refusal", network, at, err)
+			}
+			nobody := addr("10.1.0.77")
+			if at.Is6() {
+				nobody = addr("fd00:1::77")
+			}
+			if _, err := a.Ask(network, netip.AddrPortFrom(nobody, 80), 700*time.Millisecond); err == nil || Refused(err) {
+				t.Errorf("nobody's address %s %s: got %v", network, nobody, err)
+			}
+		}
+	}
+}
+
+func TestPodsOfSeveralNodesReachEachOther(t *testing.T) {
+	addr := netip.MustParseAddr
+	fabric, err := New(addr("172.18.0.1"), addr("fd00:18::1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fabric.Close()
+	var pods, nodes []*Host
+	for i, name := range []string{"n1", "n2"} {
+		node, err := fabric.AddNode(name,
+			[]netip.Prefix{netip.MustParsePrefix([]string{"10.1.0.0/24", "10.2.0.0/24"}[i]), netip.MustParsePrefix([]string{"fd00:1::/64", "fd00:2::/64"}[i])},
+			addr([]string{"172.18.0.11", "172.18.0.12"}[i]), addr([]string{"fd00:18::11", "fd00:18::12"}[i]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer node.Close()
+		pod, err := node.AddHost("pod", addr([]string{"10.1.0.2", "10.2.0.2"}[i]), addr([]string{"fd00:1::2", "fd00:2::2"}[i]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pods, nodes = append(pods, pod), append(nodes, node.Node)
+	}
+	for _, to := range slices.Concat(pods, nodes[1:], []*Host{fabric.Node}) {
+		for _, at := range to.Addrs {
+			ap := netip.AddrPortFrom(at, 80)
+			s, err := to.Serve("tcp", ap, to.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, from := range slices.Concat(pods, nodes[:1], []*Host{fabric.Node}) {
+				got, err := from.Ask("tcp", ap, time.Minute)
+				if err != nil {
+					t.Errorf("%s %v to %s: %v", from.Name, from.Addrs, ap, err)
+				} else if from != to && got.Client.Addr() != from.Addr(at) {
+					t.Errorf("%s to %s: seen as %s", from.Name, ap, got.Client)
+				}
+			}
+			s.Close()
+		}
+	}
+}

@@ -1,0 +1,79 @@
+// Command run builds the test kernels and runs programs on them; see the package vm.
+//
+//	run build [-newest] [6.1 6.12]                      build what is not cached, print paths
+//	run exec [-kernel 6.12] [-timeout 20m] program ...  run a program; the exit code is the program's
+//
+// As `go test -exec 'run exec -kernel 6.1' ./...` it runs tests there.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/vm"
+)
+
+func main() {
+	vm.Main()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP)
+	code, err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string) (int, error) {
+	if len(args) == 0 {
+		return 2, errors.New("usage: run build|exec ...")
+	}
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	switch args[0] {
+	case "build":
+		newest := flags.Bool("newest", false, "build the version that apt offers now, though another is cached")
+		if err := flags.Parse(args[1:]); err != nil {
+			return 2, nil
+		}
+		series := flags.Args()
+		if len(series) == 0 {
+			series = vm.Series()
+		}
+		for _, s := range series {
+			path, err := vm.Build(ctx, s, *newest, os.Stderr)
+			if err != nil {
+				return 1, err
+			}
+			fmt.Println(path)
+		}
+		return 0, nil
+	case "exec":
+		series := vm.Series()
+		kernel := flags.String("kernel", series[len(series)-1], "which: "+strings.Join(series, ", "))
+		memory := flags.Int("memory", 0, "MiB; 0 means 512")
+		timeout := flags.Duration("timeout", 20*time.Minute, "end everything after this time")
+		if err := flags.Parse(args[1:]); err != nil {
+			return 2, nil
+		}
+		path, err := vm.Cached(*kernel)
+		if err != nil {
+			return 1, err
+		}
+		if path == "" {
+			return 1, fmt.Errorf("vm: there is no kernel %s yet: make vm-kernels", *kernel)
+		}
+		ctx, cancel := context.WithTimeoutCause(ctx, *timeout, fmt.Errorf("not done within %s", *timeout))
+		defer cancel()
+		return vm.Run(ctx, vm.Job{Kernel: path, Memory: *memory, Args: flags.Args(), Out: os.Stdout})
+	default:
+		return 2, fmt.Errorf("no command %q: build, exec", args[0])
+	}
+}

@@ -1,0 +1,139 @@
+package strictyaml
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// What a document may cost. A manifest of Kubernetes is nested about 15 deep, a list of lists a few more; the decoders
+// take 10,000 levels, and memory that grows with their square.
+const (
+	maxNesting = 100
+	// Aliases may make a document this many times as large, small ones and large ones so many bytes.
+	maxGrowth   = 16
+	minExpanded = 1 << 20
+	maxExpanded = 128 << 20
+)
+
+var errDeep = fmt.Errorf("nested more than %d levels deep", maxNesting)
+
+// nesting gives the offset at which well-formed JSON is nested too deeply, -1 when it is not.
+func nesting(raw []byte) int {
+	depth := 0
+	for i := 0; i < len(raw); i++ {
+		switch raw[i] {
+		case '{', '[':
+			if depth++; depth > maxNesting {
+				return i
+			}
+		case '}', ']':
+			depth--
+		case '"':
+			for i++; i < len(raw) && raw[i] != '"'; i++ {
+				if raw[i] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return -1
+}
+
+// hasAlias tells whether YAML text may hold anchors and aliases; in most texts it is cheap to see that it does not.
+func hasAlias(text string) bool { return marks(text, '&') && marks(text, '*') }
+
+// marks tells whether a mark stands before what may begin a name. A NUL is half of a letter in UTF-16.
+func marks(text string, mark byte) bool {
+	for {
+		i := strings.IndexByte(text, mark)
+		if i < 0 || i+1 >= len(text) {
+			return false
+		}
+		text = text[i+1:]
+		switch c := text[0]; {
+		case c >= '0' && c <= '9', c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c == '_', c == '-', c == 0:
+			return true
+		}
+	}
+}
+
+// measure refuses a YAML document that is nested too deeply or becomes too large when aliases are replaced by what
+// they stand for. The converter bounds how many there are, and not what they hold.
+func (d Document) measure() error {
+	var root yaml.Node
+	if err := yaml.Unmarshal([]byte(d.Text), &root); err != nil {
+		return d.syntax(err)
+	}
+	text := int64(len(d.Text))
+	m := &measure{known: map[*yaml.Node]extent{}, limit: min(max(minExpanded, maxGrowth*text), maxExpanded+4*text)}
+	size := m.extent(&root, 0).size
+	switch {
+	case m.deep > 0:
+		return &SyntaxError{d.Line + m.deep - 1, errDeep}
+	case size > m.limit:
+		return &SyntaxError{d.Line + m.large - 1, fmt.Errorf("aliases make %s of the document's %s: more than %s is refused",
+			bytesOf(size), bytesOf(text), bytesOf(m.limit))}
+	}
+	return nil
+}
+
+type extent struct {
+	size  int64 // about that of the JSON
+	depth int
+}
+
+type measure struct {
+	limit       int64
+	known       map[*yaml.Node]extent // of what has an anchor
+	deep, large int                   // the first line that goes too far
+}
+
+// extent walks a node that lies so many levels deep.
+func (m *measure) extent(n *yaml.Node, above int) extent {
+	if n.Kind == yaml.AliasNode {
+		e := m.known[n.Alias] // nothing yet for one that holds itself: the converter refuses it
+		m.nested(n, above+e.depth)
+		return e
+	}
+	e := extent{size: int64(len(n.Value)) + 3}
+	if n.Kind == yaml.MappingNode || n.Kind == yaml.SequenceNode {
+		above++
+		m.nested(n, above)
+	}
+	for _, c := range n.Content {
+		sub := m.extent(c, above)
+		e.depth = max(e.depth, sub.depth)
+		if e.size = min(e.size+sub.size, math.MaxInt64/4); e.size > m.limit && m.large == 0 {
+			m.large = c.Line
+		}
+	}
+	if n.Kind == yaml.MappingNode || n.Kind == yaml.SequenceNode {
+		e.depth++
+	}
+	if n.Anchor != "" {
+		m.known[n] = e
+	}
+	return e
+}
+
+func (m *measure) nested(n *yaml.Node, depth int) {
+	if depth > maxNesting && m.deep == 0 {
+		m.deep = n.Line
+	}
+}
+
+// bytesOf writes a number of bytes for people.
+func bytesOf(n int64) string {
+	switch {
+	case n < 10<<10:
+		return fmt.Sprintf("%d bytes", n)
+	case n < 10<<20:
+		return fmt.Sprintf("%d KiB", n>>10)
+	case n < 10<<30:
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%d GiB", n>>30)
+}

@@ -1,0 +1,151 @@
+package strictyaml
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Document is one YAML document or one JSON value of a file.
+type Document struct {
+	Text string
+	Line int // where it starts, from 1
+}
+
+// SyntaxError says why a document is not well-formed.
+type SyntaxError struct {
+	Line int // of the file
+	Err  error
+}
+
+// Error gives "line n: what is wrong".
+func (e *SyntaxError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+
+// Unwrap gives the cause.
+func (e *SyntaxError) Unwrap() error { return e.Err }
+
+// CutYAML cuts at the lines that begin with "---" or "...": a scalar cannot hold them at the start of a line.
+// Documents of comments, blanks and directives only are left out.
+func CutYAML(text string) []Document {
+	var docs []Document
+	start, line, begin := 0, 0, 1
+	some := false // the document has contents
+	flush := func(end, next int) {
+		if some {
+			docs = append(docs, Document{text[start:end], begin})
+		}
+		start, begin, some = next, line+1, false
+	}
+	for at := 0; at < len(text); {
+		end := len(text)
+		if i := strings.IndexByte(text[at:], '\n'); i >= 0 {
+			end = at + i + 1
+		}
+		line++
+		l := strings.TrimRight(text[at:end], " \t\r\n")
+		switch {
+		case l == "---" || strings.HasPrefix(l, "--- ") || strings.HasPrefix(l, "---\t"):
+			line--
+			flush(at, at)
+			line++
+			rest := strings.TrimLeft(l[3:], " \t")
+			some = rest != "" && rest[0] != '#'
+		case l == "..." || strings.HasPrefix(l, "... "):
+			flush(at, end)
+		default:
+			t := strings.TrimLeft(l, " \t")
+			if t != "" && t[0] != '#' && (t[0] != '%' || some) {
+				some = true
+			}
+		}
+		at = end
+	}
+	flush(len(text), len(text))
+	return docs
+}
+
+// CutJSON cuts a stream of JSON values. With an error come those before it.
+func CutJSON(text string) ([]Document, error) {
+	var docs []Document
+	dec := json.NewDecoder(strings.NewReader(text))
+	line, counted := 1, 0
+	for {
+		at := dec.InputOffset()
+		var raw json.RawMessage
+		err := dec.Decode(&raw)
+		if errors.Is(err, io.EOF) {
+			return docs, nil
+		}
+		if err != nil {
+			begin := text[:len(text)-len(strings.TrimLeft(text[at:], " \t\r\n"))]
+			line := 1 + strings.Count(begin, "\n")
+			if s := (*json.SyntaxError)(nil); errors.As(err, &s) {
+				line = 1 + strings.Count(text[:min(int(s.Offset), len(text))], "\n")
+			} else if errors.Is(err, io.ErrUnexpectedEOF) {
+				err = errors.New("the JSON text ends too early")
+			}
+			return docs, &SyntaxError{line, err}
+		}
+		start := int(dec.InputOffset()) - len(raw)
+		line += strings.Count(text[counted:start], "\n")
+		counted = start
+		if deep := nesting(raw); deep >= 0 {
+			return docs, &SyntaxError{line + bytes.Count(raw[:deep], []byte("\n")), errDeep}
+		}
+		docs = append(docs, Document{string(raw), line})
+	}
+}
+
+// ToJSON converts a YAML document. A key that stands twice is no end to it: the last one holds, as it always did for
+// kubectl, and twice names it. The error is a *SyntaxError.
+//
+// What is nested too deeply is refused, and what aliases would make too large.
+func (d Document) ToJSON() (raw []byte, twice, err error) {
+	if hasAlias(d.Text) {
+		if err := d.measure(); err != nil {
+			return nil, nil, err
+		}
+	}
+	raw, err = yaml.YAMLToJSONStrict([]byte(d.Text))
+	if err != nil {
+		twice = d.syntax(err)
+		if raw, err = yaml.YAMLToJSON([]byte(d.Text)); err != nil {
+			return nil, nil, d.syntax(err)
+		}
+	}
+	if nesting(raw) >= 0 {
+		if err := d.measure(); err != nil { // which knows the line
+			return nil, nil, err
+		}
+		return nil, nil, &SyntaxError{d.Line, errDeep}
+	}
+	return raw, twice, nil
+}
+
+// syntax takes the line out of the YAML library's message, and makes it one of the file.
+func (d Document) syntax(err error) error {
+	text, begin := err.Error(), d.Line
+	for _, prefix := range []string{"error converting YAML to JSON: ", "yaml: ", "unmarshal errors:\n  "} {
+		text = strings.TrimPrefix(text, prefix)
+	}
+	var line int
+	if n, _ := fmt.Sscanf(text, "line %d: ", &line); n == 1 {
+		_, text, _ = strings.Cut(text, ": ")
+		begin += line - 1
+	}
+	all := strings.SplitN(text, "\n  ", Most+1)
+	more := ""
+	if len(all) > Most {
+		more = fmt.Sprintf("; and %d more", 1+strings.Count(all[Most], "\n  "))
+		all = all[:Most]
+	}
+	for i := range all {
+		all[i] = clip(all[i])
+	}
+	return &SyntaxError{begin, errors.New(strings.Join(all, "; ") + more)}
+}

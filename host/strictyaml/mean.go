@@ -1,0 +1,55 @@
+package strictyaml
+
+import (
+	"fmt"
+	"slices"
+)
+
+// DidYouMean gives ` (did you mean "x"?)` with the candidate that s is most like, or nothing.
+func DidYouMean(s string, candidates []string) string {
+	best, least := "", (len(s)+1)/3
+	for _, c := range slices.Sorted(slices.Values(candidates)) {
+		if d := distance(s, c); d <= least && c != s && (best == "" || d < least) {
+			best, least = c, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %q?)", best)
+}
+
+// distance is how many letters must be added, removed or replaced to make b of a. Case and '-' count for nothing.
+func distance(a, b string) int {
+	x, y := plain(a), plain(b)
+	row := make([]int, len(y)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range x {
+		before := row[0]
+		row[0] = i + 1
+		for j := range y {
+			cost := before
+			if x[i] != y[j] {
+				cost++
+			}
+			before = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(y)]
+}
+
+func plain(s string) string {
+	out := make([]byte, 0, min(len(s), 100))
+	for i := 0; i < len(s) && len(out) < 100; i++ {
+		switch c := s[i]; {
+		case c >= 'A' && c <= 'Z':
+			out = append(out, c+'a'-'A')
+		case c != '-' && c != '_':
+			out = append(out, c)
+		}
+	}
+	return string(out)
+}

@@ -1,0 +1,157 @@
+package strictyaml
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestCutYAML(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
+		"nothing":                 {"", ""},
+		"comments only":           {"# a\n---\n# b\n\n---\n", ""},
+		"one, no line end":        {"a: 1", `1:"a: 1"`},
+		"two":                     {"a: 1\n---\nb: 2\n", `1:"a: 1\n" 2:"---\nb: 2\n"`},
+		"contents on the marker":  {"--- {a: 1}\n--- # x\n--- |\n  y\n", `1:"--- {a: 1}\n" 3:"--- |\n  y\n"`},
+		"marks inside a scalar":   {"a: |\n  ---\n  ...\nb: 1\n", `1:"a: |\n  ---\n  ...\nb: 1\n"`},
+		"more dashes":             {"----: 1\n", `1:"----: 1\n"`},
+		"an end and what follows": {"a: 1\n...\nb: 2\n", `1:"a: 1\n" 3:"b: 2\n"`},
+		"a directive":             {"%YAML 1.1\n---\na: 1\n", `2:"---\na: 1\n"`},
+		"line ends of Windows":    {"a: 1\r\n---\r\nb: 2\r\n", `1:"a: 1\r\n" 2:"---\r\nb: 2\r\n"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := show(CutYAML(c.text)); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestCutJSON(t *testing.T) {
+	docs, err := CutJSON("{}\n\n [1]\n{\n")
+	if got := show(docs); got != `1:"{}" 3:"[1]"` {
+		t.Errorf("got %s", got)
+	}
+	var s *SyntaxError
+	if !errors.As(err, &s) || s.Line != 4 {
+		t.Errorf("error %v", err)
+	}
+	if docs, err := CutJSON(" \n"); len(docs) != 0 || err != nil {
+		t.Errorf("nothing: %v %v", docs, err)
+	}
+	if _, err := CutJSON("{}\n{\"a\":\n x}"); !errors.As(err, &s) || s.Line != 3 {
+		t.Errorf("error %v", err)
+	}
+}
+
+func show(docs []Document) string {
+	var out []string
+	for _, d := range docs {
+		out = append(out, fmt.Sprintf("%d:%q", d.Line, d.Text))
+	}
+	return strings.Join(out, " ")
+}
+
+func TestToJSONNamesTheLineOfTheFile(t *testing.T) {
+	_, _, err := Document{Text: "a: 1\nb: [\n", Line: 10}.ToJSON()
+	var s *SyntaxError
+	if !errors.As(err, &s) || s.Line < 10 || s.Line > 13 {
+		t.Errorf("error %v", err)
+	}
+	raw, twice, err := Document{Text: "a: 1\na: 2\n", Line: 10}.ToJSON()
+	if err != nil || string(raw) != `{"a":2}` || twice == nil || !strings.Contains(twice.Error(), `"a"`) {
+		t.Errorf("%s, %v, %v", raw, twice, err)
+	}
+}
+
+// inner and outer have every shape that Fit knows.
+type inner struct {
+	N int32 `json:"n"`
+}
+
+type outer struct {
+	inner
+	S    string            `json:"s"`
+	B    *bool             `json:"b"`
+	List []inner           `json:"list"`
+	Map  map[string]string `json:"map"`
+	Raw  json.RawMessage   `json:"raw"`
+	Free any               `json:"free"`
+	skip string            //lint:ignore U1000 unexported fields are no part of a form
+}
+
+func TestFitReportsEverythingAndKeepsTheRest(t *testing.T) {
+	tree, twice, _ := Tree([]byte(`{"s":1,"b":"x","N":1,"n":2147483648,"list":[{"n":1},7,{"n":2,"m":3},null],"map":{"a":"b","c":1},
+		"raw":{"z":1.50,"a":[true]},"free":[1],"skip":"x","s":2}`))
+	if fmt.Sprint(twice) != "[s]" {
+		t.Errorf("twice: %v", twice)
+	}
+	v, problems := Fit[outer](tree)
+	var got []string
+	for _, p := range problems.Told {
+		got = append(got, p.Error())
+	}
+	slices.Sort(got)
+	want := []string{
+		`N: unknown field (did you mean "n"?)`,
+		`b: "x" is not true or false`,
+		`list[1]: 7 is not an object`,
+		`list[2].m: unknown field`,
+		`map[c]: 1 is not text (quote it)`,
+		`n: 2147483648 is not a whole number`,
+		`s: 2 is not text (quote it)`,
+		`skip: unknown field`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if fmt.Sprint(v.List) != "[{1} {0} {2} {0}]" || fmt.Sprint(v.Map) != "map[a:b]" || string(v.Raw) != `{"a":[true],"z":1.50}` || v.B != nil {
+		t.Errorf("got %+v", v)
+	}
+	for path, covered := range map[string]bool{"list[1]": true, "list[1].n": true, "list[10]": false, "list": false, "b": true, "skip": false} {
+		if problems.Covers(path) != covered {
+			t.Errorf("Covers(%s) = %v", path, !covered)
+		}
+	}
+}
+
+func TestFitOfWhatIsNoObject(t *testing.T) {
+	if _, problems := Fit[outer](any([]any{})); len(problems.Told) != 1 || problems.Told[0].Error() != "a list is not an object" {
+		t.Errorf("got %v", problems)
+	}
+	if v, problems := Fit[outer](nil); v == nil || len(problems.Told) != 0 {
+		t.Errorf("nothing at all: %v", problems)
+	}
+}
+
+func TestDidYouMean(t *testing.T) {
+	names := []string{"zone-spill", "staged-drain", "slow-start", "a"}
+	for s, want := range map[string]string{
+		"zonespil": "zone-spill", "Zone_Spill": "zone-spill", "stageddrain": "staged-drain", "capacity": "", "b": "", "": "", "a": "",
+	} {
+		got := DidYouMean(s, names)
+		if want != "" {
+			want = fmt.Sprintf(" (did you mean %q?)", want)
+		}
+		if got != want {
+			t.Errorf("%s:%s, want%s", s, got, want)
+		}
+	}
+}
+
+func FuzzCutYAML(f *testing.F) {
+	f.Add("a: 1\n---\n%YAML 1.1\n...\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		rest, line := text, 0
+		for _, d := range CutYAML(text) {
+			i := strings.Index(rest, d.Text)
+			if i < 0 || d.Line <= line || d.Text == "" {
+				t.Fatalf("%q: document %+v is not in the text, in order", text, d)
+			}
+			rest, line = rest[i+len(d.Text):], d.Line
+		}
+	})
+}
