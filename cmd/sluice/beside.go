@@ -130,9 +130,9 @@ type firstHeld struct {
 	once             sync.Once
 }
 
-// Programmed implements engine.Observer.
-func (f *firstHeld) Programmed(p *engine.Programmed) {
-	if p.Held {
+// OnApply implements engine.Observer.
+func (f *firstHeld) OnApply(p *engine.ApplyResult) {
+	if p.Synced {
 		f.once.Do(func() {
 			for _, do := range f.do {
 				f.begin(do)

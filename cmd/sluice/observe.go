@@ -118,7 +118,7 @@ type troubles struct {
 }
 
 // Planned implements engine.Observer.
-func (t troubles) Planned(p *engine.Planned) {
+func (t troubles) Planned(p *engine.PlannedStep) {
 	for _, err := range p.Step.Errors {
 		var of *plan.ServiceError
 		if errors.As(err, &of) {

@@ -68,11 +68,11 @@ func (p *proxy) prepareNode(ctx context.Context) (err error) {
 // options are those of the engine, whichever way it is run.
 func (p *proxy) options() engine.Options {
 	o := engine.Options{
-		Backend:   p.data.backend,
-		Planner:   plan.NewPlanner(settings(p.cfg, p.local), p.plugins.get),
-		ConnTable: conntrack.Table{},
-		Log:       p.log,
-		MinSync:   p.cfg.MinSyncPeriod, SyncPeriod: p.cfg.SyncPeriod,
+		Backend:       p.data.backend,
+		Planner:       plan.NewPlanner(settings(p.cfg, p.local), p.plugins.get),
+		ConnTable:     conntrack.Table{},
+		Log:           p.log,
+		MinSyncPeriod: p.cfg.MinSyncPeriod, SyncPeriod: p.cfg.SyncPeriod,
 		Once: p.once,
 	}
 	if p.checkpoint != "" {
@@ -143,7 +143,7 @@ func (p *proxy) assemble(ctx context.Context) {
 	loaded := make(chan struct{})
 	p.loaded = sync.OnceFunc(func() { close(loaded) })
 	o := p.options()
-	o.Source, o.Observer, o.Ready = p.from, append(p.seen.observers(), held), loaded
+	o.Source, o.Observer, o.PluginsReady = p.from, append(p.seen.observers(), held), loaded
 	p.engine = engine.New(o)
 }
 

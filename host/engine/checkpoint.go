@@ -60,7 +60,9 @@ func (e *Engine) save(now time.Time) time.Time {
 	m.touched, m.notYet = false, time.Time{}
 	start := time.Now()
 	text, err := e.Planner.Save()
-	defer func() { e.Observer.Noted(Note{Kind: CheckpointSaved, At: start, Took: time.Since(start), Err: err}) }()
+	defer func() {
+		e.Observer.OnEvent(Event{Kind: CheckpointSaved, At: start, Duration: time.Since(start), Err: err})
+	}()
 	if err == nil && bytes.Equal(text, m.stored) {
 		return time.Time{}
 	}

@@ -104,7 +104,7 @@ func (e *Engine) repair(now time.Time) (due bool, at time.Time) {
 		return false, e.drift.next
 	}
 	what, by, count := e.drift.take()
-	e.Observer.Noted(Note{Kind: DriftNoticed, At: now, Count: count})
+	e.Observer.OnEvent(Event{Kind: DriftDetected, At: now, Count: count})
 	if !e.whole {
 		e.Log.Warn("somebody else has changed the data plane; looking at all of it", "what", what, "by", by, "changes", count)
 	}

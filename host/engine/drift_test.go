@@ -49,7 +49,7 @@ func watch(t *testing.T, w *watched, minSync time.Duration) *rig {
 	k := fake.NewKernel(fake.Options{Now: time.Now})
 	w.Backend = fake.Open(k)
 	r := newRig(t, k)
-	o := engine.Options{Source: r, Backend: w, MinSync: minSync, SyncPeriod: 30 * time.Second,
+	o := engine.Options{Source: r, Backend: w, MinSyncPeriod: minSync, SyncPeriod: 30 * time.Second,
 		Log:     slog.New(slog.NewTextHandler(r.log, nil)),
 		Planner: plan.NewPlanner(plan.Settings{Node: "n0"}, nil)}
 	r.engine = engine.New(o)

@@ -24,12 +24,12 @@ type Options struct {
 	// Checkpoint keeps what must survive a restart; nil: nothing does.
 	Checkpoint Checkpoint
 	Observer   Observer // may be nil
-	// Ready, when set, is closed once plugins can be asked. A restart, which is a start with a checkpoint that can be
+	// PluginsReady, when set, is closed once plugins can be asked. A restart, which is a start with a checkpoint that can be
 	// used, waits for it, a second at most: a first start does not.
-	Ready <-chan struct{}
-	// MinSync is the least time between the starts of two steps: a burst that lasts longer is taken in pieces. 0: each
+	PluginsReady <-chan struct{}
+	// MinSyncPeriod is the least time between the starts of two steps: a burst that lasts longer is taken in pieces. 0: each
 	// change at once.
-	MinSync time.Duration
+	MinSyncPeriod time.Duration
 	// SyncPeriod is how often to look whether the backend has missed that somebody else wrote; 0: never.
 	SyncPeriod time.Duration
 	// Once: Run returns when the first whole state is in the data plane and settled.
@@ -135,7 +135,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			}
 			return fmt.Errorf("the source of cluster state ended: %w", errors.Join(err, errEnded(err)))
 		case <-e.mail.ready: // sync takes what is there
-		case <-e.Ready:
+		case <-e.PluginsReady:
 		case call := <-e.calls:
 			call(e.Planner)
 		case s := <-e.swaps:
@@ -196,7 +196,7 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 	if now.Before(e.notYet) && !repair {
 		return earliest(e.notYet, repairAt)
 	}
-	e.notYet, e.askUntil = now.Add(e.MinSync), time.Time{}
+	e.notYet, e.askUntil = now.Add(e.MinSyncPeriod), time.Time{}
 	e.Planner.Apply(e.mail.take())
 	step := e.Planner.Plan(now)
 	if step.Left > 0 {
@@ -217,13 +217,13 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 	}
 	took := time.Since(now)
 	e.degradations(step.Delta)
-	e.Observer.Planned(&Planned{At: now, Took: took, Step: &step, Degraded: len(e.degraded)})
+	e.Observer.OnPlan(&PlannedStep{At: now, Duration: took, Step: &step, Degraded: len(e.degraded)})
 	did := e.apply(ctx, step.Delta, now)
-	did.At, did.Held, did.Stuck = time.Now(), !e.whole, e.stuck
+	did.At, did.Synced, did.Unprogrammed = time.Now(), !e.whole, e.stuck
 	if repair {
-		e.drift.next = did.At.Add(max(repairPause, 10*did.Took))
+		e.drift.next = did.At.Add(max(repairPause, 10*did.Duration))
 	}
-	e.Observer.Programmed(&did)
+	e.Observer.OnApply(&did)
 	if step.Left > 0 {
 		e.Planner.Pace(did.At.Sub(now))
 	}
@@ -234,7 +234,7 @@ func (e *Engine) sync(ctx context.Context) time.Time {
 }
 
 // apply hands a delta to the backend; after a failure, the whole plan, when its time has come.
-func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) (did Programmed) {
+func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) (did ApplyResult) {
 	retry := e.stuck > 0 && !now.Before(e.retryAt)
 	switch {
 	case e.whole && e.stuck == 0 && now.Before(e.retryAt): // what is stuck keeps no repair waiting
@@ -246,8 +246,8 @@ func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) (did P
 	}
 	begin := time.Now()
 	report, err := e.Backend.Apply(ctx, e.Planner.Current(), d)
-	did = Programmed{Tried: err == nil || ctx.Err() == nil, Whole: e.whole, Cleanup: d != nil && d.Empty() && !retry,
-		Took: time.Since(begin), Report: report, Err: err}
+	did = ApplyResult{Attempted: err == nil || ctx.Err() == nil, FullSync: e.whole, Cleanup: d != nil && d.Empty() && !retry,
+		Duration: time.Since(begin), Report: report, Err: err}
 	e.againAt = time.Time{}
 	if report.RequeueAfter > 0 {
 		e.againAt = time.Now().Add(report.RequeueAfter)
@@ -359,7 +359,7 @@ func (e *Engine) reset(ctx context.Context, resets []plan.Reset) {
 	}
 	begin := time.Now()
 	n, err := e.ConnTable.Reset(ctx, resets)
-	e.Observer.Noted(Note{Kind: ConnectionsReset, At: begin, Took: time.Since(begin), Count: n, Err: err})
+	e.Observer.OnEvent(Event{Kind: ConnectionsReset, At: begin, Duration: time.Since(begin), Count: n, Err: err})
 	if err != nil {
 		e.Log.Error("resetting connections failed", "members", len(resets), "first", resets[0].Member, "err", err)
 		return
@@ -394,7 +394,7 @@ func (e *Engine) forgetFamily(ctx context.Context, f model.Family) {
 	slices.SortFunc(list, func(a, b plan.Stale) int { return a.Frontend.Compare(b.Frontend) })
 	begin := time.Now()
 	n, err := e.ConnTable.Forget(ctx, list, e.Planner.Current().Global.NodePortAddrs)
-	e.Observer.Noted(Note{Kind: StaleFlowsForgotten, Family: f, At: begin, Took: time.Since(begin), Count: n, Err: err})
+	e.Observer.OnEvent(Event{Kind: StaleFlowsDeleted, Family: f, At: begin, Duration: time.Since(begin), Count: n, Err: err})
 	if err != nil {
 		if ctx.Err() == nil {
 			e.staleAt = time.Now().Add(lastRetry)

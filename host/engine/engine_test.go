@@ -99,14 +99,14 @@ func (r *rig) run(b backend.Backend, plugin policy.Plugin, once bool) {
 		}
 	}
 	o := engine.Options{
-		Source: r, Backend: b, ConnTable: r.kernel, Once: once, MinSync: r.minSync, Log: slog.New(slog.NewTextHandler(r.log, nil)), Observer: r.observer,
+		Source: r, Backend: b, ConnTable: r.kernel, Once: once, MinSyncPeriod: r.minSync, Log: slog.New(slog.NewTextHandler(r.log, nil)), Observer: r.observer,
 		Planner: plan.NewPlanner(settings, func(policy.Step) (policy.Plugin, error) { return plugin, nil }),
 	}
 	if r.pocket != nil {
 		o.Checkpoint = r.pocket
 	}
 	if r.ready != nil {
-		o.Ready = r.ready
+		o.PluginsReady = r.ready
 	}
 	r.engine = engine.New(o)
 	ctx, stop := context.WithCancel(context.Background())

@@ -31,16 +31,16 @@ type ConnTable interface {
 // Observer is told what the engine does, for health checks and metrics. It is called in the engine's loop, Queued in
 // the source's goroutine too, and must be quick, never block, and keep nothing that it is handed.
 type Observer interface {
-	// Queued: changes have arrived and wait to be taken.
-	Queued(changes []model.Change, at time.Time)
-	// Taken: whatever was queued before has been taken, and is part of what is planned next.
-	Taken()
-	// Planned: a step has been planned, and nothing of it is in the data plane yet.
-	Planned(*Planned)
-	// Programmed follows each Planned: what came of it.
-	Programmed(*Programmed)
-	// Noted: something else was done.
-	Noted(Note)
+	// OnEnqueue: changes have arrived and wait to be taken.
+	OnEnqueue(changes []model.Change, at time.Time)
+	// OnDequeue: whatever was queued before has been taken, and is part of what is planned next.
+	OnDequeue()
+	// OnPlan: a step has been planned, and nothing of it is in the data plane yet.
+	OnPlan(*PlannedStep)
+	// OnApply follows each Planned: what came of it.
+	OnApply(*ApplyResult)
+	// OnEvent: something else was done.
+	OnEvent(Event)
 }
 
 // Checkpoint keeps a few bytes over restarts.

@@ -32,7 +32,7 @@ func (m *mailbox) put(changes []model.Change) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.watch.Queued(changes, time.Now())
+	m.watch.OnEnqueue(changes, time.Now())
 	for _, c := range changes {
 		k := changeKey{c.Kind, c.Name}
 		if i, ok := m.index[k]; ok {
@@ -54,7 +54,7 @@ func (m *mailbox) take() []model.Change {
 	if len(m.changes) == 0 {
 		return nil
 	}
-	m.watch.Taken()
+	m.watch.OnDequeue()
 	out := m.changes
 	m.changes = nil
 	m.index = map[changeKey]int{} // not clear: that costs as much as the map was ever large

@@ -36,26 +36,26 @@ func (d *diary) take() []string {
 	return out
 }
 
-func (d *diary) Queued(c []model.Change, _ time.Time) {
+func (d *diary) OnEnqueue(c []model.Change, _ time.Time) {
 	d.add("queued %d", len(c))
 	d.queued = true
 }
 
-// Taken is written down when there was something to take.
-func (d *diary) Taken() {
+// OnDequeue is written down when there was something to take.
+func (d *diary) OnDequeue() {
 	if d.queued {
 		d.add("taken")
 		d.queued = false
 	}
 }
 
-func (d *diary) Planned(p *engine.Planned) {
+func (d *diary) OnPlan(p *engine.PlannedStep) {
 	d.add("planned %d, %d changes", p.Step.Planned, len(p.Step.Delta.Changes))
 }
-func (d *diary) Programmed(p *engine.Programmed) {
-	d.add("tried %t whole %t cleanup %t failed %t held %t", p.Tried, p.Whole, p.Cleanup, p.Err != nil, p.Held)
+func (d *diary) OnApply(p *engine.ApplyResult) {
+	d.add("tried %t whole %t cleanup %t failed %t held %t", p.Attempted, p.FullSync, p.Cleanup, p.Err != nil, p.Synced)
 }
-func (d *diary) Noted(n engine.Note) { d.add("noted %d failed %t", n.Kind, n.Err != nil) }
+func (d *diary) OnEvent(n engine.Event) { d.add("noted %d failed %t", n.Kind, n.Err != nil) }
 
 func TestAnObserverIsToldInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

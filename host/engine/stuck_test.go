@@ -42,10 +42,10 @@ func (b *picky) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (backend
 	return r, err
 }
 
-func (b *picky) Programmed(p *engine.Programmed) {
+func (b *picky) OnApply(p *engine.ApplyResult) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held, b.stuck = p.Held, p.Stuck; p.Err != nil {
+	if b.held, b.stuck = p.Synced, p.Unprogrammed; p.Err != nil {
 		b.failure++
 	}
 }
@@ -55,7 +55,7 @@ type watching struct {
 	*picky
 }
 
-func (w watching) Programmed(p *engine.Programmed) { w.picky.Programmed(p) }
+func (w watching) OnApply(p *engine.ApplyResult) { w.picky.OnApply(p) }
 
 func TestOthersDoNotWaitForAFrontendThatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

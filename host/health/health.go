@@ -71,8 +71,8 @@ func (h *Health) Close() {
 	h.wg.Wait()
 }
 
-// Queued implements engine.Observer.
-func (h *Health) Queued(changes []model.Change, at time.Time) {
+// OnEnqueue implements engine.Observer.
+func (h *Health) OnEnqueue(changes []model.Change, at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.synced = h.synced || slices.ContainsFunc(changes, func(c model.Change) bool { return c.Kind == model.Synced })
@@ -81,8 +81,8 @@ func (h *Health) Queued(changes []model.Change, at time.Time) {
 	}
 }
 
-// Taken implements engine.Observer.
-func (h *Health) Taken() {
+// OnDequeue implements engine.Observer.
+func (h *Health) OnDequeue() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.taken.IsZero() {
@@ -91,8 +91,8 @@ func (h *Health) Taken() {
 	h.waiting = time.Time{}
 }
 
-// Planned implements engine.Observer.
-func (h *Health) Planned(p *engine.Planned) {
+// OnPlan implements engine.Observer.
+func (h *Health) OnPlan(p *engine.PlannedStep) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.eligible.planned = p.Step.Own.Eligible
@@ -132,9 +132,9 @@ func (h *Health) plan(now *plan.HealthCheck) {
 	h.listen(c)
 }
 
-// Programmed implements engine.Observer.
-func (h *Health) Programmed(p *engine.Programmed) {
-	if !p.Held {
+// OnApply implements engine.Observer.
+func (h *Health) OnApply(p *engine.ApplyResult) {
+	if !p.Synced {
 		return
 	}
 	h.mu.Lock()
@@ -147,8 +147,8 @@ func (h *Health) Programmed(p *engine.Programmed) {
 	clear(h.pending)
 }
 
-// Noted implements engine.Observer.
-func (h *Health) Noted(engine.Note) {}
+// OnEvent implements engine.Observer.
+func (h *Health) OnEvent(engine.Event) {}
 
 // reason says why the answer is 503, "" when it is not. The caller holds the lock.
 func (h *Health) reason(now time.Time, node bool) string {

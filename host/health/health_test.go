@@ -475,17 +475,17 @@ func TestAnEngineThatHangsIsUnhealthy(t *testing.T) {
 		return a.code
 	}
 	// What waits is never taken.
-	h.Queued([]model.Change{synced}, time.Unix(1000, 0))
+	h.OnEnqueue([]model.Change{synced}, time.Unix(1000, 0))
 	if c := code(); c != 503 {
 		t.Errorf("an update that is never taken: %d", c)
 	}
 	// Taken and held, while a later one has come in: that one counts from its own time.
-	h.Taken()
-	h.Queued([]model.Change{present}, time.Unix(1002, 0))
+	h.OnDequeue()
+	h.OnEnqueue([]model.Change{present}, time.Unix(1002, 0))
 	if c := code(); c != 503 {
 		t.Errorf("an update that is never held: %d", c)
 	}
-	h.Programmed(&engine.Programmed{At: time.Unix(1055, 0), Held: true})
+	h.OnApply(&engine.ApplyResult{At: time.Unix(1055, 0), Synced: true})
 	if c := code(); c != 200 {
 		t.Errorf("a later update that waits for 59 s: %d", c)
 	}

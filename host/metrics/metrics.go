@@ -101,8 +101,8 @@ func (m *Metrics) SourceProblems(errors, warnings int) {
 	m.state.sourceErrors, m.state.sourceWarnings = errors, warnings
 }
 
-// Queued implements engine.Observer.
-func (m *Metrics) Queued(changes []model.Change, at time.Time) {
+// OnEnqueue implements engine.Observer.
+func (m *Metrics) OnEnqueue(changes []model.Change, at time.Time) {
 	var n queued
 	var seen [2]bool
 	for i := range changes {
@@ -140,8 +140,8 @@ func (m *Metrics) Queued(changes []model.Change, at time.Time) {
 	}
 }
 
-// Taken implements engine.Observer.
-func (m *Metrics) Taken() {
+// OnDequeue implements engine.Observer.
+func (m *Metrics) OnDequeue() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.taken.services += m.waiting.services
@@ -149,13 +149,13 @@ func (m *Metrics) Taken() {
 	m.waiting = queued{}
 }
 
-// Planned implements engine.Observer.
-func (m *Metrics) Planned(p *engine.Planned) {
+// OnPlan implements engine.Observer.
+func (m *Metrics) OnPlan(p *engine.PlannedStep) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := p.Step
 	m.state.totals, m.state.degraded, m.state.planned = s.Totals, p.Degraded, true
-	m.took, m.touched = p.Took, [2]bool{}
+	m.took, m.touched = p.Duration, [2]bool{}
 	for i := range s.Delta.Changes {
 		m.touched[index(s.Delta.Changes[i].Key.Family())] = true
 	}
@@ -168,7 +168,7 @@ func (m *Metrics) Planned(p *engine.Planned) {
 		}
 	}
 	if s.Planned > 0 || !s.Delta.Empty() {
-		m.own.phases.WithLabelValues("plan").Observe(p.Took.Seconds())
+		m.own.phases.WithLabelValues("plan").Observe(p.Duration.Seconds())
 	}
 	m.own.failures.WithLabelValues("policy").Add(float64(len(s.Errors)))
 	for _, f := range families {
@@ -193,15 +193,15 @@ func (m *Metrics) touchHeld() {
 	}
 }
 
-// Programmed implements engine.Observer.
-func (m *Metrics) Programmed(p *engine.Programmed) {
+// OnApply implements engine.Observer.
+func (m *Metrics) OnApply(p *engine.ApplyResult) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p.Tried {
+	if p.Attempted {
 		m.programmed(p)
-		m.state.stuck = p.Stuck
+		m.state.stuck = p.Unprogrammed
 	}
-	if !p.Held {
+	if !p.Synced {
 		return
 	}
 	m.taken = queued{}
@@ -216,17 +216,17 @@ func (m *Metrics) Programmed(p *engine.Programmed) {
 	m.triggers = m.triggers[:0]
 }
 
-func (m *Metrics) programmed(p *engine.Programmed) {
+func (m *Metrics) programmed(p *engine.ApplyResult) {
 	m.own.messages.Add(float64(p.Report.Messages))
 	m.own.elements.Add(float64(p.Report.Elements))
 	phase, failures := "program", m.kube.syncFailures
-	if p.Whole || p.Cleanup {
+	if p.FullSync || p.Cleanup {
 		m.touchHeld()
 	}
 	if p.Cleanup {
 		phase, failures = "cleanup", m.kube.cleanupFailures
 	}
-	m.own.phases.WithLabelValues(phase).Observe(p.Took.Seconds())
+	m.own.phases.WithLabelValues(phase).Observe(p.Duration.Seconds())
 	if p.Err != nil {
 		m.own.failures.WithLabelValues(phase).Inc()
 		m.own.errnos.WithLabelValues(errno(p.Err)).Inc()
@@ -241,9 +241,9 @@ func (m *Metrics) programmed(p *engine.Programmed) {
 		if p.Cleanup {
 			continue
 		}
-		took := (m.took + p.Took).Seconds()
+		took := (m.took + p.Duration).Seconds()
 		m.kube.sync.WithLabelValues(f.String()).Observe(took)
-		if p.Whole {
+		if p.FullSync {
 			m.kube.full.WithLabelValues(f.String()).Observe(took)
 		} else {
 			m.kube.partial.WithLabelValues(f.String()).Observe(took)
@@ -251,8 +251,8 @@ func (m *Metrics) programmed(p *engine.Programmed) {
 	}
 }
 
-// Noted implements engine.Observer.
-func (m *Metrics) Noted(n engine.Note) {
+// OnEvent implements engine.Observer.
+func (m *Metrics) OnEvent(n engine.Event) {
 	kind := ""
 	switch n.Kind {
 	case engine.CheckpointSaved:
@@ -265,12 +265,12 @@ func (m *Metrics) Noted(n engine.Note) {
 	case engine.ConnectionsReset:
 		kind = "reset"
 		m.own.reset.Add(float64(n.Count))
-	case engine.DriftNoticed:
+	case engine.DriftDetected:
 		m.own.foreign.Add(float64(n.Count))
-	case engine.StaleFlowsForgotten:
+	case engine.StaleFlowsDeleted:
 		kind = "conntrack"
 		f := n.Family.String()
-		m.kube.staleDuration.WithLabelValues(f).Observe(n.Took.Seconds())
+		m.kube.staleDuration.WithLabelValues(f).Observe(n.Duration.Seconds())
 		m.kube.staleDeleted.WithLabelValues(f).Add(float64(n.Count))
 	}
 	if n.Err != nil && kind != "" {

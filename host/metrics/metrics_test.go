@@ -456,10 +456,10 @@ func TestConnectionsCheckpointAndSourceProblems(t *testing.T) {
 		r.want("as the source says", map[string]float64{
 			"sluice_source_problems{severity=error}": 3, "sluice_source_problems{severity=warning}": 1,
 		})
-		r.metrics.Noted(engine.Note{Kind: engine.ConnectionsReset, Count: 4})
-		r.metrics.Noted(engine.Note{Kind: engine.ConnectionsReset, Err: errors.New("no")})
+		r.metrics.OnEvent(engine.Event{Kind: engine.ConnectionsReset, Count: 4})
+		r.metrics.OnEvent(engine.Event{Kind: engine.ConnectionsReset, Err: errors.New("no")})
 		r.want("resets", map[string]float64{"sluice_connections_reset_total": 4, "sluice_failures_total{kind=reset}": 1})
-		r.metrics.Noted(engine.Note{Kind: engine.DriftNoticed, Count: 3})
+		r.metrics.OnEvent(engine.Event{Kind: engine.DriftDetected, Count: 3})
 		r.want("drift", map[string]float64{"sluice_foreign_changes_total": 3})
 	})
 }
@@ -663,9 +663,9 @@ func BenchmarkAChange(b *testing.B) {
 		p.Apply(c)
 		step := p.Plan(time.Unix(2, 0))
 		b.StartTimer()
-		m.Queued(c, time.Unix(2, 0))
-		m.Taken()
-		m.Planned(&engine.Planned{At: time.Unix(2, 0), Took: time.Millisecond, Step: &step})
-		m.Programmed(&engine.Programmed{At: time.Unix(3, 0), Tried: true, Took: time.Millisecond, Held: true})
+		m.OnEnqueue(c, time.Unix(2, 0))
+		m.OnDequeue()
+		m.OnPlan(&engine.PlannedStep{At: time.Unix(2, 0), Duration: time.Millisecond, Step: &step})
+		m.OnApply(&engine.ApplyResult{At: time.Unix(3, 0), Attempted: true, Duration: time.Millisecond, Synced: true})
 	}
 }

@@ -191,32 +191,32 @@ func (s *seen) idle() bool {
 	return len(s.due)+len(s.waiting)+len(s.taken) == 0
 }
 
-// Queued implements engine.Observer.
-func (s *seen) Queued(changes []model.Change, _ time.Time) {
+// OnEnqueue implements engine.Observer.
+func (s *seen) OnEnqueue(changes []model.Change, _ time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = append(s.waiting, s.due[:len(changes)]...)
 	s.due = append(s.due[:0], s.due[len(changes):]...)
 }
 
-// Taken implements engine.Observer.
-func (s *seen) Taken() {
+// OnDequeue implements engine.Observer.
+func (s *seen) OnDequeue() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken = append(s.taken, s.waiting...)
 	s.waiting = s.waiting[:0]
 }
 
-// Planned implements engine.Observer.
-func (s *seen) Planned(p *engine.Planned) {
+// OnPlan implements engine.Observer.
+func (s *seen) OnPlan(p *engine.PlannedStep) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sum.planned += p.Step.Planned
 	s.sum.pending, s.sum.left = p.Step.Planned, p.Step.Left
 }
 
-// Programmed implements engine.Observer.
-func (s *seen) Programmed(p *engine.Programmed) {
+// OnApply implements engine.Observer.
+func (s *seen) OnApply(p *engine.ApplyResult) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sum.messages += p.Report.Messages
@@ -225,7 +225,7 @@ func (s *seen) Programmed(p *engine.Programmed) {
 	if s.sum.pending > 1 || s.sum.last.IsZero() {
 		s.sum.last = p.At
 	}
-	if !p.Held {
+	if !p.Synced {
 		return
 	}
 	for _, e := range s.taken {

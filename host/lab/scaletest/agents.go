@@ -110,8 +110,8 @@ type watched struct {
 	synced bool // read and written under the tally's lock
 }
 
-// Queued implements engine.Observer.
-func (w *watched) Queued(changes []model.Change, _ time.Time) {
+// OnEnqueue implements engine.Observer.
+func (w *watched) OnEnqueue(changes []model.Change, _ time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.synced {
@@ -119,11 +119,11 @@ func (w *watched) Queued(changes []model.Change, _ time.Time) {
 	}
 }
 
-// Programmed implements engine.Observer.
-func (w *watched) Programmed(p *engine.Programmed) {
+// OnApply implements engine.Observer.
+func (w *watched) OnApply(p *engine.ApplyResult) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.synced && p.Held {
+	if !w.synced && p.Synced {
 		w.synced = true
 		w.s.Synced++
 		w.s.LastSynced = p.At
