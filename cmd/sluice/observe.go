@@ -37,7 +37,9 @@ func observe(cfg *config.Config, plugins *pluginSet, log *slog.Logger, events *k
 	})
 	o.metrics, o.health = m, health.New(health.Options{
 		Now: time.Now, After: time.After, Log: log, SyncPeriod: cfg.SyncPeriod, Answered: m.Answered, Away: o.away,
-		Failed: func(service model.Name, err error) { events.OnService(service, kube.FailedServiceHealth, err.Error()) },
+		Failed: func(service model.Name, err error) {
+			events.ServiceWarning(service, kube.ReasonFailedToStartServiceHealthcheck, err.Error())
+		},
 	})
 	o.config.Store(cfg)
 	return o
@@ -51,8 +53,8 @@ func (o *observation) follow(client *kube.Client, s *kube.Source) {
 	o.source.Store(s)
 	o.metrics.Follow(metrics.Source{
 		Resources: func() (out []metrics.Resource) {
-			for _, c := range s.Contacts() {
-				out = append(out, metrics.Resource{Name: c.Resource, Stale: c.Stale})
+			for _, c := range s.WatchStatuses() {
+				out = append(out, metrics.Resource{Name: c.Resource, Stale: c.StaleFor})
 			}
 			return out
 		},
@@ -67,7 +69,7 @@ func (o *observation) follow(client *kube.Client, s *kube.Source) {
 
 func (o *observation) away() string {
 	if s := o.source.Load(); s != nil {
-		return s.Away()
+		return s.StaleReason()
 	}
 	return ""
 }
@@ -89,21 +91,21 @@ func (o *observation) serve(ctx context.Context, fatal func(error)) (stop func()
 		}
 		s.Log, s.After = o.log, time.After
 		s.Failed = func(err error) {
-			o.events.OnNode(true, reason, err.Error())
+			o.events.NodeEvent(true, reason, err.Error())
 			if cfg.BindAddressHardFail {
 				fatal(err)
 			}
 		}
 		wg.Go(func() { httpserve.Keep(ctx, s) })
 	}
-	open(httpserve.Options{Name: "health checks (healthzBindAddress)", Address: cfg.HealthzBindAddress, Handler: o.health.Handler()}, kube.FailedHealth)
+	open(httpserve.Options{Name: "health checks (healthzBindAddress)", Address: cfg.HealthzBindAddress, Handler: o.health.Handler()}, kube.ReasonFailedToStartProxierHealthcheck)
 	open(httpserve.Options{
 		Name: "metrics (metricsBindAddress)", Address: cfg.MetricsBindAddress,
 		Handler: o.metrics.Handler(metrics.Pages{
 			Mode: func() string { return o.config.Load().Mode }, Profiling: cfg.EnableProfiling, Log: o.log,
 			Config: func() any { return o.config.Load().Effective() },
 		}),
-	}, kube.FailedMetrics)
+	}, kube.ReasonFailedToStartMetricServer)
 	return func() {
 		cancel()
 		wg.Wait()
@@ -122,10 +124,10 @@ func (t troubles) Planned(p *engine.PlannedStep) {
 	for _, err := range p.Step.Errors {
 		var of *plan.ServiceError
 		if errors.As(err, &of) {
-			t.events.OnServiceEverywhere(of.Service, kube.PolicyFailed, err.Error())
+			t.events.SampledServiceWarning(of.Service, kube.ReasonFailedToEvaluatePolicy, err.Error())
 		}
 	}
 	for _, d := range p.Step.Contested {
-		t.events.OnServiceEverywhere(d.Owner.Service, kube.Degraded, d.String())
+		t.events.SampledServiceWarning(d.Owner.Service, kube.ReasonFrontendConflict, d.String())
 	}
 }

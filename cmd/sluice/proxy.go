@@ -40,7 +40,7 @@ func (f *runFlags) newProxy() (*proxy, error) {
 		return nil, err
 	}
 	p := &proxy{runFlags: f, cfg: cfg, log: newLogger(cfg, f.verbosity)}
-	kube.RouteLogs(p.log)
+	kube.RedirectKlog(p.log)
 	if f.source == "" {
 		if p.client, err = f.connect(cfg); err != nil {
 			return nil, err
@@ -131,7 +131,7 @@ func (p *proxy) assemble(ctx context.Context) {
 	var events *kube.Recorder
 	if p.client != nil {
 		events = kube.NewRecorder(p.client, p.cfg.HostnameOverride, p.log, time.Now, time.After)
-		events.OnNode(false, kube.Starting, "sluice "+buildVersion()+", mode "+p.cfg.Mode)
+		events.NodeEvent(false, kube.ReasonStarting, "sluice "+buildVersion()+", mode "+p.cfg.Mode)
 	}
 	p.seen = observe(p.cfg, p.plugins, p.log, events)
 	p.from = p.open(p.cfg, p.client, p.log, p.seen.metrics.SourceProblems)

@@ -74,18 +74,18 @@ type clusterSource struct {
 // wantNodes says which Services' policies want to know the cluster's Nodes; nil: none.
 func (s clusterSource) wantNodes(of func(*model.Service) bool) {
 	if s.kube != nil {
-		s.kube.WantNodes(of)
+		s.kube.SetNeedsNodes(of)
 	}
 }
 
 // open makes the source of run. client is nil for a folder.
 func (f *sourceFlags) open(cfg *config.Config, client *kube.Client, log *slog.Logger, problems func(errors, warnings int)) clusterSource {
 	if client == nil {
-		return clusterSource{name: f.source, Source: dir.New(f.source, dir.Options{Log: log, After: time.After, Problems: problems})}
+		return clusterSource{name: f.source, Source: dir.New(f.source, dir.Options{Log: log, After: time.After, OnProblems: problems})}
 	}
 	s := kube.New(kube.Options{
-		Client: client, Node: cfg.HostnameOverride, PodCIDRs: cfg.DetectLocalMode == config.NodeCIDR,
-		Log: log, Now: time.Now, After: time.After, Problems: problems,
+		Client: client, Node: cfg.HostnameOverride, RequirePodCIDRs: cfg.DetectLocalMode == config.NodeCIDR,
+		Log: log, Now: time.Now, After: time.After, OnProblems: problems,
 	})
 	return clusterSource{Source: s, name: client.Server(), kube: s}
 }
@@ -102,7 +102,7 @@ func (f *sourceFlags) read(ctx context.Context, cfg *config.Config) (*model.Snap
 	if err != nil {
 		return nil, nil, err
 	}
-	kube.RouteLogs(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	kube.RedirectKlog(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	snap, problems, err := kube.Load(ctx, client, cfg.HostnameOverride, len(cfg.Policies) > 0)

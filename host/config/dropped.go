@@ -93,9 +93,9 @@ func (m *migration) drop() {
 func (m *migration) leaves(tree map[string]any, path string, f func(path string, v any)) {
 	for _, k := range slices.Sorted(maps.Keys(tree)) {
 		if sub, ok := tree[k].(map[string]any); ok {
-			m.leaves(sub, strictyaml.Join(path, k), f)
+			m.leaves(sub, strictyaml.JoinPath(path, k), f)
 		} else {
-			f(strictyaml.Join(path, k), tree[k])
+			f(strictyaml.JoinPath(path, k), tree[k])
 		}
 	}
 }

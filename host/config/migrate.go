@@ -66,7 +66,7 @@ type migration struct {
 }
 
 func newMigration(b []byte) (*migration, error) {
-	docs := strictyaml.CutYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
+	docs := strictyaml.SplitYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
 	if len(docs) != 1 {
 		return nil, fmt.Errorf("%d documents: want one %s", len(docs), kubeProxyKind)
 	}
@@ -74,7 +74,7 @@ func newMigration(b []byte) (*migration, error) {
 	if err = errors.Join(err, twice); err != nil {
 		return nil, err
 	}
-	tree, _, _ := strictyaml.Tree(raw)
+	tree, _, _ := strictyaml.ParseJSON(raw)
 	in, ok := tree.(map[string]any)
 	if !ok {
 		return nil, fmt.Errorf("%s is not an object", strictyaml.Describe(tree))
@@ -269,7 +269,7 @@ func (m *migration) parse() (*Config, error) {
 	}
 	errs := slices.Clone(list.Unwrap())
 	for i, e := range errs {
-		var p strictyaml.Problem
+		var p strictyaml.FieldError
 		if errors.As(e, &p) && m.moved[p.Path] != "" {
 			p.Path = m.moved[p.Path]
 			errs[i] = p

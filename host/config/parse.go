@@ -89,7 +89,7 @@ const maxTold = 100
 // Parse reads a configuration from YAML or JSON. Paths in it are relative to dir. The error joins everything that is
 // wrong, up to 100 mistakes, in the order of the fields.
 func Parse(b []byte, dir string) (*Config, error) {
-	docs := strictyaml.CutYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
+	docs := strictyaml.SplitYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
 	switch {
 	case len(docs) == 0:
 		return nil, fmt.Errorf("empty: a configuration begins with apiVersion: %s, kind: %s", APIVersion, Kind)
@@ -100,13 +100,13 @@ func Parse(b []byte, dir string) (*Config, error) {
 	if err = errors.Join(err, twice); err != nil {
 		return nil, err
 	}
-	tree, _, _ := strictyaml.Tree(raw)
-	f, misfits := strictyaml.Fit[file](tree)
+	tree, _, _ := strictyaml.ParseJSON(raw)
+	f, misfits := strictyaml.Decode[file](tree)
 	p := &parser{dir: dir, misfits: misfits}
-	for _, m := range misfits.Told {
+	for _, m := range misfits.Reported {
 		p.errs = append(p.errs, m)
 	}
-	p.more = misfits.MoreLost + misfits.MoreUnknown
+	p.more = misfits.MoreDropped + misfits.MoreUnknown
 	c := p.config(f)
 	if over := len(p.errs) - maxTold; over > 0 {
 		p.errs, p.more = p.errs[:maxTold], p.more+over
@@ -122,7 +122,7 @@ func Parse(b []byte, dir string) (*Config, error) {
 
 type parser struct {
 	dir     string
-	misfits *strictyaml.Misfits
+	misfits *strictyaml.FieldErrors
 	errs    []error
 	more    int // problems beyond those in errs
 }
@@ -134,7 +134,7 @@ func (p *parser) bad(path, format string, args ...any) {
 	case len(p.errs) >= maxTold:
 		p.more++
 	default:
-		p.errs = append(p.errs, strictyaml.Problem{Path: path, Err: fmt.Errorf(format, args...)})
+		p.errs = append(p.errs, strictyaml.FieldError{Path: path, Err: fmt.Errorf(format, args...)})
 	}
 }
 

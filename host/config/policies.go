@@ -89,7 +89,7 @@ func (p *parser) settings(path string, raw json.RawMessage) string {
 	if len(raw) == 0 || string(raw) == "null" {
 		return ""
 	}
-	tree, _, _ := strictyaml.Tree(raw)
+	tree, _, _ := strictyaml.ParseJSON(raw)
 	if _, ok := tree.(map[string]any); !ok {
 		p.bad(path, "%s is not an object", strictyaml.Describe(tree))
 		return ""

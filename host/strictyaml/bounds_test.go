@@ -79,12 +79,12 @@ func TestNestingIsBounded(t *testing.T) {
 			}
 		})
 	}
-	docs, err := CutJSON("{}\n[1,\n" + nested(100) + "]{}")
+	docs, err := SplitJSON("{}\n[1,\n" + nested(100) + "]{}")
 	var s *SyntaxError
 	if len(docs) != 1 || !errors.As(err, &s) || s.Line != 3 || !errors.Is(err, errDeep) {
 		t.Errorf("%v, %v", docs, err)
 	}
-	if docs, err := CutJSON(nested(100) + `"[[\\\"[["`); len(docs) != 2 || err != nil {
+	if docs, err := SplitJSON(nested(100) + `"[[\\\"[["`); len(docs) != 2 || err != nil {
 		t.Errorf("%d documents, %v", len(docs), err)
 	}
 }

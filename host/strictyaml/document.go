@@ -29,9 +29,9 @@ func (e *SyntaxError) Error() string { return fmt.Sprintf("line %d: %v", e.Line,
 // Unwrap gives the cause.
 func (e *SyntaxError) Unwrap() error { return e.Err }
 
-// CutYAML cuts at the lines that begin with "---" or "...": a scalar cannot hold them at the start of a line.
+// SplitYAML cuts at the lines that begin with "---" or "...": a scalar cannot hold them at the start of a line.
 // Documents of comments, blanks and directives only are left out.
-func CutYAML(text string) []Document {
+func SplitYAML(text string) []Document {
 	var docs []Document
 	start, line, begin := 0, 0, 1
 	some := false // the document has contents
@@ -69,8 +69,8 @@ func CutYAML(text string) []Document {
 	return docs
 }
 
-// CutJSON cuts a stream of JSON values. With an error come those before it.
-func CutJSON(text string) ([]Document, error) {
+// SplitJSON cuts a stream of JSON values. With an error come those before it.
+func SplitJSON(text string) ([]Document, error) {
 	var docs []Document
 	dec := json.NewDecoder(strings.NewReader(text))
 	line, counted := 1, 0
@@ -138,11 +138,11 @@ func (d Document) syntax(err error) error {
 		_, text, _ = strings.Cut(text, ": ")
 		begin += line - 1
 	}
-	all := strings.SplitN(text, "\n  ", Most+1)
+	all := strings.SplitN(text, "\n  ", MaxReported+1)
 	more := ""
-	if len(all) > Most {
-		more = fmt.Sprintf("; and %d more", 1+strings.Count(all[Most], "\n  "))
-		all = all[:Most]
+	if len(all) > MaxReported {
+		more = fmt.Sprintf("; and %d more", 1+strings.Count(all[MaxReported], "\n  "))
+		all = all[:MaxReported]
 	}
 	for i := range all {
 		all[i] = clip(all[i])

@@ -10,14 +10,14 @@ import (
 // ReadFile reads a file of at most so many bytes that people write: a regular one, since opening another kind may
 // wait for ever.
 func ReadFile(path string, most int64) ([]byte, error) {
-	if err := Regular(path, most); err != nil {
+	if err := CheckRegularFile(path, most); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(path)
 }
 
-// Regular tells what keeps a file from being read: that it is not there, not a regular file, or larger than most.
-func Regular(path string, most int64) error {
+// CheckRegularFile tells what keeps a file from being read: that it is not there, not a regular file, or larger than most.
+func CheckRegularFile(path string, most int64) error {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:

@@ -14,12 +14,12 @@ import (
 	"strings"
 )
 
-// Most is how many problems of a kind are worth telling; the others are counted.
-const Most = 20
+// MaxReported is how many problems of a kind are worth telling; the others are counted.
+const MaxReported = 20
 
-// Tree decodes JSON that is known to be well-formed into maps, lists, strings, bools and json.Numbers, and gives the
+// ParseJSON decodes JSON that is known to be well-formed into maps, lists, strings, bools and json.Numbers, and gives the
 // paths of keys that stand twice in an object, Most of them and how many more; the last one holds.
-func Tree(raw []byte) (tree any, twice []string, more int) {
+func ParseJSON(raw []byte) (tree any, twice []string, more int) {
 	r := reader{dec: json.NewDecoder(bytes.NewReader(raw))}
 	r.dec.UseNumber()
 	return r.value(nil), r.twice, r.more
@@ -45,7 +45,7 @@ func (s *step) String() string {
 	case s.index >= 0:
 		return s.up.String() + "[" + strconv.Itoa(s.index) + "]"
 	}
-	return Join(s.up.String(), clip(s.key))
+	return JoinPath(s.up.String(), clip(s.key))
 }
 
 func (r *reader) value(path *step) any {
@@ -61,7 +61,7 @@ func (r *reader) value(path *step) any {
 			key, _ := r.dec.Token()
 			here.key, _ = key.(string)
 			if _, has := m[here.key]; has {
-				if len(r.twice) < Most {
+				if len(r.twice) < MaxReported {
 					r.twice = append(r.twice, here.String())
 				} else {
 					r.more++
@@ -82,16 +82,16 @@ func (r *reader) value(path *step) any {
 	return token
 }
 
-// Problem is a place where a tree and a type differ. The place is lost unless Unknown is set: then the type has no
+// FieldError is a place where a tree and a type differ. The place is lost unless Unknown is set: then the type has no
 // such field.
-type Problem struct {
+type FieldError struct {
 	Path    string
 	Err     error
 	Unknown bool
 }
 
 // Error gives "path: what is wrong".
-func (p Problem) Error() string {
+func (p FieldError) Error() string {
 	if p.Path == "" {
 		return p.Err.Error()
 	}
@@ -99,21 +99,21 @@ func (p Problem) Error() string {
 }
 
 // Unwrap gives the cause.
-func (p Problem) Unwrap() error { return p.Err }
+func (p FieldError) Unwrap() error { return p.Err }
 
-// Misfits are the places where a tree and a type differ.
-type Misfits struct {
-	// Told are Most of the places that are lost, and Most of those that are unknown.
-	Told                  []Problem
-	MoreLost, MoreUnknown int // those that are not told
-	lost                  map[string]bool
-	unknown               int
+// FieldErrors are the places where a tree and a type differ.
+type FieldErrors struct {
+	// Reported are Most of the places that are lost, and Most of those that are unknown.
+	Reported                 []FieldError
+	MoreDropped, MoreUnknown int // those that are not told
+	lost                     map[string]bool
+	unknown                  int
 }
 
-// Fit decodes a tree into a T. What does not fit is left at its zero value, in lists without moving the others; what
+// Decode decodes a tree into a T. What does not fit is left at its zero value, in lists without moving the others; what
 // T does not have is left out. The tree is used up.
-func Fit[T any](tree any) (*T, *Misfits) {
-	v, c := new(T), &checker{types: map[reflect.Type]map[string]reflect.Type{}, misfits: &Misfits{lost: map[string]bool{}}}
+func Decode[T any](tree any) (*T, *FieldErrors) {
+	v, c := new(T), &checker{types: map[reflect.Type]map[string]reflect.Type{}, misfits: &FieldErrors{lost: map[string]bool{}}}
 	raw, err := json.Marshal(c.fit(tree, reflect.TypeFor[T](), ""))
 	if err == nil {
 		err = json.Unmarshal(raw, v)
@@ -124,51 +124,51 @@ func Fit[T any](tree any) (*T, *Misfits) {
 	return v, c.misfits
 }
 
-// Lost tells whether what stood at path did not fit.
-func (m *Misfits) Lost(path string) bool { return path != "" && m.lost[path] }
+// Dropped tells whether what stood at path did not fit.
+func (m *FieldErrors) Dropped(path string) bool { return path != "" && m.lost[path] }
 
-// Lose counts what stood at path as lost, and tells nothing.
-func (m *Misfits) Lose(path string) { m.lost[path] = true }
+// MarkDropped counts what stood at path as lost, and tells nothing.
+func (m *FieldErrors) MarkDropped(path string) { m.lost[path] = true }
 
-// AnyLost tells whether anything did not fit.
-func (m *Misfits) AnyLost() bool { return len(m.lost) > 0 }
+// AnyDropped tells whether anything did not fit.
+func (m *FieldErrors) AnyDropped() bool { return len(m.lost) > 0 }
 
 // Covers tells whether what is wrong at path follows from something that is lost.
-func (m *Misfits) Covers(path string) bool {
+func (m *FieldErrors) Covers(path string) bool {
 	if len(m.lost) == 0 {
 		return false
 	}
 	for i := range len(path) {
-		if (path[i] == '.' || path[i] == '[') && m.Lost(path[:i]) {
+		if (path[i] == '.' || path[i] == '[') && m.Dropped(path[:i]) {
 			return true
 		}
 	}
-	return m.Lost(path)
+	return m.Dropped(path)
 }
 
 type checker struct {
-	misfits *Misfits
+	misfits *FieldErrors
 	types   map[reflect.Type]map[string]reflect.Type // fields by JSON name
 }
 
 func (c *checker) bad(path, format string, args ...any) any {
 	m := c.misfits
-	if m.lost[path] = true; len(m.lost) > Most {
-		m.MoreLost++
+	if m.lost[path] = true; len(m.lost) > MaxReported {
+		m.MoreDropped++
 		return nil
 	}
-	m.Told = append(m.Told, Problem{Path: path, Err: fmt.Errorf(format, args...)})
+	m.Reported = append(m.Reported, FieldError{Path: path, Err: fmt.Errorf(format, args...)})
 	return nil
 }
 
 func (c *checker) stray(path, key string, types map[string]reflect.Type) {
 	m := c.misfits
-	if m.unknown++; m.unknown > Most {
+	if m.unknown++; m.unknown > MaxReported {
 		m.MoreUnknown++
 		return
 	}
 	err := fmt.Errorf("unknown field%s", DidYouMean(key, slices.Collect(maps.Keys(types))))
-	m.Told = append(m.Told, Problem{Path: Join(path, clip(key)), Err: err, Unknown: true})
+	m.Reported = append(m.Reported, FieldError{Path: JoinPath(path, clip(key)), Err: err, Unknown: true})
 }
 
 var (
@@ -249,7 +249,7 @@ func (c *checker) fields(m map[string]any, t reflect.Type, path string) any {
 			c.stray(path, k, types)
 			continue
 		}
-		m[k] = c.fit(m[k], ft, Join(path, k))
+		m[k] = c.fit(m[k], ft, JoinPath(path, k))
 	}
 	return m
 }
@@ -275,14 +275,14 @@ func (c *checker) custom(tree any, t reflect.Type, path string) any {
 	if err == nil {
 		return tree
 	}
-	if len(c.misfits.lost) >= Most {
+	if len(c.misfits.lost) >= MaxReported {
 		return c.bad(path, "")
 	}
 	return c.bad(path, "%s: %w", Describe(tree), err)
 }
 
 func (c *checker) no(tree any, wanted, path string) any {
-	if len(c.misfits.lost) >= Most {
+	if len(c.misfits.lost) >= MaxReported {
 		return c.bad(path, "")
 	}
 	return c.bad(path, "%s is not %s", Describe(tree), wanted)
@@ -309,8 +309,8 @@ func clip(key string) string {
 	return strings.ToValidUTF8(key[:200], "") + "…"
 }
 
-// Join gives the path of a key.
-func Join(path, key string) string {
+// JoinPath gives the path of a key.
+func JoinPath(path, key string) string {
 	if path == "" {
 		return key
 	}

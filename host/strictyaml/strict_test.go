@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestCutYAML(t *testing.T) {
+func TestSplitYAML(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"nothing":                 {"", ""},
 		"comments only":           {"# a\n---\n# b\n\n---\n", ""},
@@ -23,15 +23,15 @@ func TestCutYAML(t *testing.T) {
 		"line ends of Windows":    {"a: 1\r\n---\r\nb: 2\r\n", `1:"a: 1\r\n" 2:"---\r\nb: 2\r\n"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := show(CutYAML(c.text)); got != c.want {
+			if got := show(SplitYAML(c.text)); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 		})
 	}
 }
 
-func TestCutJSON(t *testing.T) {
-	docs, err := CutJSON("{}\n\n [1]\n{\n")
+func TestSplitJSON(t *testing.T) {
+	docs, err := SplitJSON("{}\n\n [1]\n{\n")
 	if got := show(docs); got != `1:"{}" 3:"[1]"` {
 		t.Errorf("got %s", got)
 	}
@@ -39,10 +39,10 @@ func TestCutJSON(t *testing.T) {
 	if !errors.As(err, &s) || s.Line != 4 {
 		t.Errorf("error %v", err)
 	}
-	if docs, err := CutJSON(" \n"); len(docs) != 0 || err != nil {
+	if docs, err := SplitJSON(" \n"); len(docs) != 0 || err != nil {
 		t.Errorf("nothing: %v %v", docs, err)
 	}
-	if _, err := CutJSON("{}\n{\"a\":\n x}"); !errors.As(err, &s) || s.Line != 3 {
+	if _, err := SplitJSON("{}\n{\"a\":\n x}"); !errors.As(err, &s) || s.Line != 3 {
 		t.Errorf("error %v", err)
 	}
 }
@@ -84,14 +84,14 @@ type outer struct {
 }
 
 func TestFitReportsEverythingAndKeepsTheRest(t *testing.T) {
-	tree, twice, _ := Tree([]byte(`{"s":1,"b":"x","N":1,"n":2147483648,"list":[{"n":1},7,{"n":2,"m":3},null],"map":{"a":"b","c":1},
+	tree, twice, _ := ParseJSON([]byte(`{"s":1,"b":"x","N":1,"n":2147483648,"list":[{"n":1},7,{"n":2,"m":3},null],"map":{"a":"b","c":1},
 		"raw":{"z":1.50,"a":[true]},"free":[1],"skip":"x","s":2}`))
 	if fmt.Sprint(twice) != "[s]" {
 		t.Errorf("twice: %v", twice)
 	}
-	v, problems := Fit[outer](tree)
+	v, problems := Decode[outer](tree)
 	var got []string
-	for _, p := range problems.Told {
+	for _, p := range problems.Reported {
 		got = append(got, p.Error())
 	}
 	slices.Sort(got)
@@ -119,10 +119,10 @@ func TestFitReportsEverythingAndKeepsTheRest(t *testing.T) {
 }
 
 func TestFitOfWhatIsNoObject(t *testing.T) {
-	if _, problems := Fit[outer](any([]any{})); len(problems.Told) != 1 || problems.Told[0].Error() != "a list is not an object" {
+	if _, problems := Decode[outer](any([]any{})); len(problems.Reported) != 1 || problems.Reported[0].Error() != "a list is not an object" {
 		t.Errorf("got %v", problems)
 	}
-	if v, problems := Fit[outer](nil); v == nil || len(problems.Told) != 0 {
+	if v, problems := Decode[outer](nil); v == nil || len(problems.Reported) != 0 {
 		t.Errorf("nothing at all: %v", problems)
 	}
 }
@@ -142,11 +142,11 @@ func TestDidYouMean(t *testing.T) {
 	}
 }
 
-func FuzzCutYAML(f *testing.F) {
+func FuzzSplitYAML(f *testing.F) {
 	f.Add("a: 1\n---\n%YAML 1.1\n...\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		rest, line := text, 0
-		for _, d := range CutYAML(text) {
+		for _, d := range SplitYAML(text) {
 			i := strings.Index(rest, d.Text)
 			if i < 0 || d.Line <= line || d.Text == "" {
 				t.Fatalf("%q: document %+v is not in the text, in order", text, d)

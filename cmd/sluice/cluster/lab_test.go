@@ -193,7 +193,7 @@ func newScene(t *testing.T, ns string) *scene {
 	t.Helper()
 	shared.sources.Do(func() { testenv.Sources(t) })
 	s := &scene{T: t, lab: shared, ctx: t.Context(), ns: ns, runs: map[string]*run{}}
-	s.Show(t)
+	s.LogOnFailure(t)
 	s.must(s.AddNamespace(s.ctx, ns))
 	t.Cleanup(func() {
 		// Nothing of it is there when the next test begins.

@@ -80,7 +80,7 @@ func newNode(t *testing.T) *node {
 	n.Cluster, err = testcluster.Start(t.Context(), testcluster.Options{Host: n.network.Node, NoControllers: true})
 	must(err)
 	t.Cleanup(n.Cluster.Close)
-	n.Show(t)
+	n.LogOnFailure(t)
 	must(n.AddNode(t.Context(), testcluster.Node{Name: nodeName, Addrs: n.here.Node.Addrs, Pods: ranges}))
 	n.shell()
 	return n

@@ -63,7 +63,7 @@ func blocks(ctx context.Context, s size, in io.Reader, out io.Writer) error {
 			}
 			times = append(times, done.latencies...)
 		}
-		b := block{Median: benchutil.SpreadOf(times).Median, All: (cpuSeconds() - cpu) * 1000 / perBlock}
+		b := block{Median: benchutil.Summarize(times).Median, All: (cpuSeconds() - cpu) * 1000 / perBlock}
 		after, err := l.threadCPU(ctx)
 		if err != nil {
 			return err

@@ -56,7 +56,7 @@ func (o *options) run() error {
 		return o.inNamespace(ctx)
 	}
 	out := &bytes.Buffer{}
-	fmt.Fprintf(out, "Machine: %s.\n", benchutil.Machine())
+	fmt.Fprintf(out, "Machine: %s.\n", benchutil.DescribeMachine())
 	if o.alternate {
 		list, err := alternate()
 		if err == nil {

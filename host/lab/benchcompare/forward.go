@@ -78,7 +78,7 @@ func (p *path) block(lasting time.Duration) (b block, err error) {
 	if err != nil {
 		return b, err
 	}
-	s := benchutil.SpreadOf(times)
+	s := benchutil.Summarize(times)
 	b.P50, b.P99 = s.Median, s.P99
 	b.Rate, err = p.rate(lasting)
 	return b, err

@@ -91,7 +91,7 @@ type bench struct {
 	options
 	site    *site
 	proxies [2]*proxy // kube-proxy, sluice
-	moving  *loadgen.Changing
+	moving  *loadgen.SliceUpdater
 	made    int // Services
 	table   results
 }
@@ -156,7 +156,7 @@ func (b *bench) programs(ctx context.Context) error {
 		}
 		said = append(said, c[0]+" "+f[1]) // each begins with a name
 	}
-	b.table = results{Machine: benchutil.Machine(), Versions: said, Endpoints: b.endpoints, MinSync: b.minSync, Quick: b.quick}
+	b.table = results{Machine: benchutil.DescribeMachine(), Versions: said, Endpoints: b.endpoints, MinSync: b.minSync, Quick: b.quick}
 	return nil
 }
 
@@ -166,12 +166,12 @@ const few = 10
 // fill brings the cluster to a size.
 func (b *bench) fill(ctx context.Context, services int) error {
 	b.progress("%d Services of %d endpoints", services, b.endpoints)
-	if err := loadgen.Fill(ctx, b.site.cluster, b.made, services, b.endpoints); err != nil {
+	if err := loadgen.CreateServices(ctx, b.site.cluster, b.made, services, b.endpoints); err != nil {
 		return err
 	}
 	b.made = services
 	var err error
-	b.moving, err = loadgen.Change(ctx, b.site.cluster, loadgen.Name(movingService))
+	b.moving, err = loadgen.NewSliceUpdater(ctx, b.site.cluster, loadgen.ServiceName(movingService))
 	return err
 }
 
@@ -235,7 +235,7 @@ func (b *bench) forward(ctx context.Context, services int, nodes *[2]*node) erro
 		return err
 	}
 	blocks, err := b.compare([]path{
-		{b.proxies[0].name, nodes[0], loadgen.At(last)}, {b.proxies[1].name, nodes[1], loadgen.At(last)}, {"direct", bare, direct},
+		{b.proxies[0].name, nodes[0], loadgen.ServiceAddr(last)}, {b.proxies[1].name, nodes[1], loadgen.ServiceAddr(last)}, {"direct", bare, direct},
 	})
 	if err != nil {
 		return err

@@ -53,12 +53,12 @@ func (b *bench) measure(ctx context.Context, p *proxy, services int, into *cell)
 		return nil, r.explain(err)
 	}
 	// By now it has them all, and those of one that was here before are gone.
-	watches, err := loadgen.Watches(ctx, b.site.cluster)
+	watches, err := loadgen.CountWatches(ctx, b.site.cluster)
 	if err != nil {
 		return nil, err
 	}
-	into.Watches = loadgen.More(b.site.watches, watches)
-	into.Peak = append(into.Peak, r.Peak())
+	into.Watches = loadgen.AddedWatches(b.site.watches, watches)
+	into.Peak = append(into.Peak, r.PeakRSS())
 	return n, nil
 }
 
@@ -69,7 +69,7 @@ func (b *bench) calm() error {
 	}
 	const enough, patience = 0.2, 20 * time.Second
 	for until := time.Now().Add(patience); ; {
-		busy, err := benchutil.Busy(500 * time.Millisecond)
+		busy, err := benchutil.CPUUtilization(500 * time.Millisecond)
 		if err != nil || busy < enough {
 			return err
 		}
@@ -85,11 +85,11 @@ func (r *running) await(services int, patience time.Duration, into *cell) error 
 	until := r.begin.Add(patience)
 	var last, all time.Time
 	err := r.node.client.Do(func() (err error) {
-		if last, err = await(loadgen.At(services-1), anybody, r.begin, until); err != nil {
+		if last, err = await(loadgen.ServiceAddr(services-1), anybody, r.begin, until); err != nil {
 			return err
 		}
 		for i := range min(probes, services) {
-			if all, err = await(loadgen.At(i*services/min(probes, services)), anybody, r.begin, until); err != nil {
+			if all, err = await(loadgen.ServiceAddr(i*services/min(probes, services)), anybody, r.begin, until); err != nil {
 				return err
 			}
 		}
@@ -101,7 +101,7 @@ func (r *running) await(services int, patience time.Duration, into *cell) error 
 	if err := r.quiet(patience); err != nil {
 		return err
 	}
-	cpu, err := r.AllCPU()
+	cpu, err := r.TotalCPU()
 	if err != nil {
 		return err
 	}
@@ -113,19 +113,19 @@ func (r *running) await(services int, patience time.Duration, into *cell) error 
 	into.Spread = append(into.Spread, all.Sub(r.begin).Seconds())
 	into.StartCPU = append(into.StartCPU, cpu.Seconds())
 	into.StartMiB = append(into.StartMiB, received/(1<<20))
-	into.Resident = append(into.Resident, r.Resident())
+	into.Resident = append(into.Resident, r.RSS())
 	return nil
 }
 
 // change moves a Service from one endpoint to another and back.
 func (r *running) change(ctx context.Context, b *bench, into *cell) error {
-	if _, _, err := b.moving.To(ctx, r.node.side(0)); err != nil {
+	if _, _, err := b.moving.Update(ctx, r.node.side(0)); err != nil {
 		return err
 	}
 	if err := r.settle(0); err != nil {
 		return err
 	}
-	before, err := r.AllCPU()
+	before, err := r.TotalCPU()
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (r *running) change(ctx context.Context, b *bench, into *cell) error {
 			return err
 		}
 	}
-	after, err := r.AllCPU()
+	after, err := r.TotalCPU()
 	into.ChangeCPU = append(into.ChangeCPU, milliseconds(after-before)/float64(max(r.changes, 1)))
 	return err
 }
@@ -149,7 +149,7 @@ func (r *running) change(ctx context.Context, b *bench, into *cell) error {
 func (r *running) settle(i int) error {
 	err := r.node.client.Do(func() error {
 		now := time.Now()
-		_, err := await(loadgen.At(movingService), '0'+byte(i%2), now, now.Add(changePatience))
+		_, err := await(loadgen.ServiceAddr(movingService), '0'+byte(i%2), now, now.Add(changePatience))
 		return err
 	})
 	if err != nil {
@@ -175,7 +175,7 @@ func (r *running) move(ctx context.Context, b *bench, i int) (float64, error) {
 		err := r.node.client.Do(func() error {
 			close(ready)
 			begin := <-write
-			res.at, res.err = await(loadgen.At(movingService), '0'+byte(i%2), begin, begin.Add(changePatience))
+			res.at, res.err = await(loadgen.ServiceAddr(movingService), '0'+byte(i%2), begin, begin.Add(changePatience))
 			return nil
 		})
 		if err != nil {
@@ -189,7 +189,7 @@ func (r *running) move(ctx context.Context, b *bench, i int) (float64, error) {
 		return 0, res.err
 	}
 	write <- time.Now()
-	begin, _, err := b.moving.To(ctx, r.node.side(i%2))
+	begin, _, err := b.moving.Update(ctx, r.node.side(i%2))
 	res := <-done
 	if err != nil {
 		return 0, err
@@ -207,7 +207,7 @@ func (b *bench) floor(ctx context.Context, n int) (acked, heard []float64, err e
 		return nil, nil, err
 	}
 	for i := range n {
-		begin, done, err := b.moving.To(ctx, testcluster.Endpoint{Addr: loadgen.Pods().Addr().Next(), Node: fmt.Sprint("node-", i)})
+		begin, done, err := b.moving.Update(ctx, testcluster.Endpoint{Addr: loadgen.PodCIDR().Addr().Next(), Node: fmt.Sprint("node-", i)})
 		if err != nil {
 			return nil, nil, err
 		}

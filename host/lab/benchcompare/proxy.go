@@ -62,7 +62,7 @@ type running struct {
 	benchutil.Process
 	node     *node
 	begin    time.Time // just before it was started
-	children *benchutil.ChildrenWatch
+	children *benchutil.ChildMonitor
 	life     *testnet.Program
 }
 
@@ -86,7 +86,7 @@ func (p *proxy) start(s *site, n *node) (*running, error) {
 		return nil, err
 	}
 	r.Process = benchutil.Process(r.life.PID())
-	r.children = r.WatchChildren()
+	r.children = r.MonitorChildren()
 	return r, nil
 }
 
@@ -125,14 +125,14 @@ const (
 
 // quiet waits until the proxy does nothing: whatever followed the last change is over, and counted.
 func (r *running) quiet(within time.Duration) error {
-	last, err := r.AllCPU()
+	last, err := r.TotalCPU()
 	if err != nil {
 		return err
 	}
 	still := 0
 	for deadline := time.Now().Add(within); time.Now().Before(deadline); {
 		time.Sleep(quietSpan)
-		now, err := r.AllCPU()
+		now, err := r.TotalCPU()
 		if err != nil {
 			return err
 		}

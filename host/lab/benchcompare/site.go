@@ -78,7 +78,7 @@ func (s *site) open(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("ClusterRoleBinding sluice: create: %w", err)
 	}
-	s.watches, err = loadgen.Watches(ctx, s.cluster)
+	s.watches, err = loadgen.CountWatches(ctx, s.cluster)
 	return err
 }
 
@@ -140,7 +140,7 @@ func (n *node) furnish() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(n.pods.Own(loadgen.Pods()), n.lab.Route(loadgen.Pods(), n.pods)); err != nil {
+	if err := errors.Join(n.pods.Own(loadgen.PodCIDR()), n.lab.Route(loadgen.PodCIDR(), n.pods)); err != nil {
 		return err
 	}
 	for name, h := range map[byte]*testnet.Host{'p': n.pods, '0': n.sides[0], '1': n.sides[1]} {

@@ -36,8 +36,8 @@ type plane struct {
 	Blocks   map[string][]block
 }
 
-func median(v []float64) float64 { return benchutil.SpreadOf(slices.Clone(v)).Median }
-func most(v []float64) float64   { return benchutil.SpreadOf(slices.Clone(v)).Max }
+func median(v []float64) float64 { return benchutil.Summarize(slices.Clone(v)).Median }
+func most(v []float64) float64   { return benchutil.Summarize(slices.Clone(v)).Max }
 
 // short is a number with three digits that matter.
 func short(v float64) string {
@@ -83,7 +83,7 @@ func (r *results) print(w io.Writer) {
 	both("process start → a connection through the last Service, s", func(c *cell) float64 { return median(c.Start) })
 	both(fmt.Sprintf("… through each of %d Services, all over the list, s", probes), func(c *cell) float64 { return median(c.Spread) })
 	both("API write → first connection on the new endpoint, ms: median", func(c *cell) float64 { return median(c.Changes) })
-	both("… p99", func(c *cell) float64 { return benchutil.SpreadOf(slices.Clone(c.Changes)).P99 })
+	both("… p99", func(c *cell) float64 { return benchutil.Summarize(slices.Clone(c.Changes)).P99 })
 	both("… slowest", func(c *cell) float64 { return most(c.Changes) })
 	line("changes measured", func(r *row) string { return fmt.Sprint(len(r.Cells[0].Changes), ", ", len(r.Cells[1].Changes)) })
 	both("CPU at the start, children included, s", func(c *cell) float64 { return median(c.StartCPU) })
@@ -112,7 +112,7 @@ func sum(watches map[string]int) (n int) {
 }
 
 func two(v []float64) string {
-	s := benchutil.SpreadOf(slices.Clone(v))
+	s := benchutil.Summarize(slices.Clone(v))
 	return short(s.Median) + ", " + short(s.P99)
 }
 

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Busy is the share of this machine's processor time that anybody uses during a time, 0 to 1.
-func Busy(during time.Duration) (float64, error) {
+// CPUUtilization is the share of this machine's processor time that anybody uses during a time, 0 to 1.
+func CPUUtilization(during time.Duration) (float64, error) {
 	idle, all, err := processors()
 	if err != nil {
 		return 0, err

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine names what figures were measured on.
-func Machine() string {
+// DescribeMachine names what figures were measured on.
+func DescribeMachine() string {
 	model := "unknown CPU"
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	for l := range strings.Lines(string(text)) {
@@ -52,19 +52,19 @@ func Splice(path, name string, text []byte) error {
 	return os.WriteFile(path, all, 0o644)
 }
 
-// Spread is the median, the 99th percentile and the largest of some values; all 0 of none.
-type Spread struct {
+// Summary is the median, the 99th percentile and the largest of some values; all 0 of none.
+type Summary struct {
 	N                int
 	Median, P99, Max float64
 }
 
-// SpreadOf works out a spread. It sorts the values.
-func SpreadOf(values []float64) Spread {
+// Summarize works out a spread. It sorts the values.
+func Summarize(values []float64) Summary {
 	if len(values) == 0 {
-		return Spread{}
+		return Summary{}
 	}
 	slices.Sort(values)
-	return Spread{len(values), Quantile(values, 0.5), Quantile(values, 0.99), values[len(values)-1]}
+	return Summary{len(values), Quantile(values, 0.5), Quantile(values, 0.99), values[len(values)-1]}
 }
 
 // Quantile of values that are sorted, at least one: the mean of the two in the middle where q is between them.

@@ -33,13 +33,13 @@ func TestSpliceReplacesWhatIsBetweenItsOwnMarkersOnly(t *testing.T) {
 }
 
 func TestSpreads(t *testing.T) {
-	if got := benchutil.SpreadOf(nil); got != (benchutil.Spread{}) {
+	if got := benchutil.Summarize(nil); got != (benchutil.Summary{}) {
 		t.Errorf("of nothing: %+v", got)
 	}
-	if got := benchutil.SpreadOf([]float64{3}); got != (benchutil.Spread{1, 3, 3, 3}) {
+	if got := benchutil.Summarize([]float64{3}); got != (benchutil.Summary{1, 3, 3, 3}) {
 		t.Errorf("of one: %+v", got)
 	}
-	if got := benchutil.SpreadOf([]float64{4, 1, 3, 2}); got.Median != 2.5 || got.Max != 4 || got.P99 <= 3.9 || got.P99 > 4 {
+	if got := benchutil.Summarize([]float64{4, 1, 3, 2}); got.Median != 2.5 || got.Max != 4 || got.P99 <= 3.9 || got.P99 > 4 {
 		t.Errorf("of four: %+v", got)
 	}
 }
@@ -59,7 +59,7 @@ func TestAnotherProcessIsMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := benchutil.Process(cmd.Process.Pid)
-	children := p.WatchChildren()
+	children := p.MonitorChildren()
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -71,10 +71,10 @@ func TestAnotherProcessIsMeasured(t *testing.T) {
 	if err != nil || waited == 0 {
 		t.Errorf("children's CPU time: %v, %v", waited, err)
 	}
-	if all, err := p.AllCPU(); err != nil || all < own+waited {
+	if all, err := p.TotalCPU(); err != nil || all < own+waited {
 		t.Errorf("all CPU time: %v of %v and %v, %v", all, own, waited, err)
 	}
-	if now, peak := p.Resident(), p.Peak(); now <= 0 || peak < now {
+	if now, peak := p.RSS(), p.PeakRSS(); now <= 0 || peak < now {
 		t.Errorf("resident %v, peak %v", now, peak)
 	}
 	if peak := children.Stop(); peak <= 0 {
@@ -90,7 +90,7 @@ func TestAnotherProcessIsMeasured(t *testing.T) {
 }
 
 func TestBusyIsAShare(t *testing.T) {
-	if got, err := benchutil.Busy(50 * time.Millisecond); err != nil || got < 0 || got > 1 {
+	if got, err := benchutil.CPUUtilization(50 * time.Millisecond); err != nil || got < 0 || got > 1 {
 		t.Errorf("%v, %v", got, err)
 	}
 }

@@ -47,8 +47,8 @@ func (p Process) ChildrenCPU() (time.Duration, error) {
 	return time.Duration(user+system) * tick, errors.Join(err1, err2)
 }
 
-// AllCPU is CPU and ChildrenCPU.
-func (p Process) AllCPU() (time.Duration, error) {
+// TotalCPU is CPU and ChildrenCPU.
+func (p Process) TotalCPU() (time.Duration, error) {
 	own, err := p.CPU()
 	if err != nil {
 		return 0, err
@@ -57,14 +57,14 @@ func (p Process) AllCPU() (time.Duration, error) {
 	return own + children, err
 }
 
-// Resident is what the process has in memory, in MiB, and Peak the most it ever had; 0 when it is gone.
-func (p Process) Resident() float64 { return p.memory("VmRSS") }
+// RSS is what the process has in memory, in MiB, and Peak the most it ever had; 0 when it is gone.
+func (p Process) RSS() float64 { return p.memory("VmRSS") }
 
-// Peak is the most that the process has had in memory, in MiB.
-func (p Process) Peak() float64 { return p.memory("VmHWM") }
+// PeakRSS is the most that the process has had in memory, in MiB.
+func (p Process) PeakRSS() float64 { return p.memory("VmHWM") }
 
-// ResetPeak makes Peak begin anew.
-func (p Process) ResetPeak() { _ = os.WriteFile(p.file("clear_refs"), []byte("5"), 0) }
+// ResetPeakRSS makes Peak begin anew.
+func (p Process) ResetPeakRSS() { _ = os.WriteFile(p.file("clear_refs"), []byte("5"), 0) }
 
 func (p Process) memory(line string) float64 {
 	text, _ := os.ReadFile(p.file("status"))
@@ -95,8 +95,8 @@ func (p Process) Children() (out []Process) {
 	return out
 }
 
-// ChildrenWatch looks at a process's children, again and again, as what a child has used at most is gone with it.
-type ChildrenWatch struct {
+// ChildMonitor looks at a process's children, again and again, as what a child has used at most is gone with it.
+type ChildMonitor struct {
 	stop chan struct{}
 	wg   sync.WaitGroup
 	peak float64
@@ -105,15 +105,15 @@ type ChildrenWatch struct {
 // lookEvery is often enough for programs that run for a tenth of a second, and costs a hundredth of a processor.
 const lookEvery = 20 * time.Millisecond
 
-// WatchChildren begins to look.
-func (p Process) WatchChildren() *ChildrenWatch {
-	c := &ChildrenWatch{stop: make(chan struct{})}
+// MonitorChildren begins to look.
+func (p Process) MonitorChildren() *ChildMonitor {
+	c := &ChildMonitor{stop: make(chan struct{})}
 	c.wg.Go(func() {
 		tick := time.NewTicker(lookEvery)
 		defer tick.Stop()
 		for {
 			for _, child := range p.Children() {
-				c.peak = max(c.peak, child.Peak())
+				c.peak = max(c.peak, child.PeakRSS())
 			}
 			select {
 			case <-c.stop:
@@ -126,7 +126,7 @@ func (p Process) WatchChildren() *ChildrenWatch {
 }
 
 // Stop ends it and gives the most that a child had in memory, in MiB.
-func (c *ChildrenWatch) Stop() float64 {
+func (c *ChildMonitor) Stop() float64 {
 	close(c.stop)
 	c.wg.Wait()
 	return c.peak

@@ -29,11 +29,11 @@ const (
 // nodes and zones that the endpoints are said to be in.
 const nodes, zones = 30, 3
 
-// Pods is where the endpoints' addresses are.
-func Pods() netip.Prefix { return netip.MustParsePrefix("11.0.0.0/8") }
+// PodCIDR is where the endpoints' addresses are.
+func PodCIDR() netip.Prefix { return netip.MustParsePrefix("11.0.0.0/8") }
 
-// Name of Service i.
-func Name(i int) string { return fmt.Sprintf("svc-%05d", i) }
+// ServiceName of Service i.
+func ServiceName(i int) string { return fmt.Sprintf("svc-%05d", i) }
 
 // ClusterIP of Service i, in 10.96.0.0/16.
 func ClusterIP(i int) netip.Addr {
@@ -41,24 +41,24 @@ func ClusterIP(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
 }
 
-// At is where Service i is reached.
-func At(i int) netip.AddrPort { return netip.AddrPortFrom(ClusterIP(i), port) }
+// ServiceAddr is where Service i is reached.
+func ServiceAddr(i int) netip.AddrPort { return netip.AddrPortFrom(ClusterIP(i), port) }
 
-// Fill makes the Services from one number to below another, each with so many endpoints of its own.
-func Fill(ctx context.Context, c *testcluster.Cluster, from, to, endpoints int) error {
+// CreateServices makes the Services from one number to below another, each with so many endpoints of its own.
+func CreateServices(ctx context.Context, c *testcluster.Cluster, from, to, endpoints int) error {
 	if err := c.AddNamespace(ctx, Namespace); err != nil {
 		return err
 	}
 	return c.Parallel(ctx, to-from, func(ctx context.Context, n int) error {
 		i := from + n
-		s := testcluster.Service(Namespace, Name(i), ClusterIP(i), port)
+		s := testcluster.Service(Namespace, ServiceName(i), ClusterIP(i), port)
 		s.Labels = map[string]string{"app": s.Name}
 		return patiently(ctx, func() error {
-			err := c.Bulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return s, nil })
+			err := c.CreateInBulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return s, nil })
 			if err != nil && !apierrors.IsAlreadyExists(err) {
 				return err
 			}
-			err = c.Bulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return nil, Slice(i, i*endpoints, endpoints) })
+			err = c.CreateInBulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return nil, Slice(i, i*endpoints, endpoints) })
 			if apierrors.IsAlreadyExists(err) {
 				return nil
 			}
@@ -84,16 +84,16 @@ func patiently(ctx context.Context, f func() error) error {
 	}
 }
 
-// FillOne makes one more Service, with a slice of these endpoints.
-func FillOne(ctx context.Context, c *testcluster.Cluster, name string, clusterIP netip.Addr, endpoints []testcluster.Endpoint) error {
-	return c.Bulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) {
+// CreateService makes one more Service, with a slice of these endpoints.
+func CreateService(ctx context.Context, c *testcluster.Cluster, name string, clusterIP netip.Addr, endpoints []testcluster.Endpoint) error {
+	return c.CreateInBulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) {
 		return testcluster.Service(Namespace, name, clusterIP, port), dress(testcluster.Slice(Namespace, name, TargetPort, endpoints...))
 	})
 }
 
 // Slice of Service i, with the Pods of these numbers; they have to differ between Services.
 func Slice(i, first, n int) *discoveryv1.EndpointSlice {
-	return dress(testcluster.Slice(Namespace, Name(i), TargetPort, Endpoints(first, n)...))
+	return dress(testcluster.Slice(Namespace, ServiceName(i), TargetPort, Endpoints(first, n)...))
 }
 
 // Endpoints are the Pods of these numbers.
@@ -121,27 +121,27 @@ func dress(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// Changing is a Service whose endpoints are changed, one write after the other.
-type Changing struct {
+// SliceUpdater is a Service whose endpoints are changed, one write after the other.
+type SliceUpdater struct {
 	cluster *testcluster.Cluster
 	slice   *discoveryv1.EndpointSlice
 }
 
-// Change begins to change the endpoints of a Service that is there.
-func Change(ctx context.Context, c *testcluster.Cluster, service string) (*Changing, error) {
+// NewSliceUpdater begins to change the endpoints of a Service that is there.
+func NewSliceUpdater(ctx context.Context, c *testcluster.Cluster, service string) (*SliceUpdater, error) {
 	s, err := c.Client.DiscoveryV1().EndpointSlices(Namespace).Get(ctx, service+"-1", metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("EndpointSlice %s/%s-1: get: %w", Namespace, service, err)
 	}
-	return &Changing{c, s}, nil
+	return &SliceUpdater{c, s}, nil
 }
 
 // Name of the slice.
-func (c *Changing) Name() string { return c.slice.Name }
+func (c *SliceUpdater) Name() string { return c.slice.Name }
 
-// To writes that these are its endpoints from now on, and gives the times just before the write and when the API
+// Update writes that these are its endpoints from now on, and gives the times just before the write and when the API
 // server has acknowledged it.
-func (c *Changing) To(ctx context.Context, endpoints ...testcluster.Endpoint) (begin, acked time.Time, err error) {
+func (c *SliceUpdater) Update(ctx context.Context, endpoints ...testcluster.Endpoint) (begin, acked time.Time, err error) {
 	next := dress(testcluster.Slice(Namespace, c.slice.Labels[discoveryv1.LabelServiceName], TargetPort, endpoints...))
 	next.ResourceVersion = c.slice.ResourceVersion
 	begin = time.Now()
@@ -155,7 +155,7 @@ func (c *Changing) To(ctx context.Context, endpoints ...testcluster.Endpoint) (b
 }
 
 // Watch is a bare watch of the slice: it gives when each event arrived, until ctx ends.
-func (c *Changing) Watch(ctx context.Context) (<-chan time.Time, error) {
+func (c *SliceUpdater) Watch(ctx context.Context) (<-chan time.Time, error) {
 	w, err := c.cluster.Client.DiscoveryV1().EndpointSlices(Namespace).Watch(ctx, metav1.ListOptions{
 		FieldSelector: "metadata.name=" + c.slice.Name, ResourceVersion: c.slice.ResourceVersion,
 	})

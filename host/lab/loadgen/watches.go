@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
-// Watches counts the watches that the API server serves, its own included, by resource.
-func Watches(ctx context.Context, c *testcluster.Cluster) (map[string]int, error) {
+// CountWatches counts the watches that the API server serves, its own included, by resource.
+func CountWatches(ctx context.Context, c *testcluster.Cluster) (map[string]int, error) {
 	text, err := c.Client.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("the API server's metrics: %w", err)
@@ -34,8 +34,8 @@ func Watches(ctx context.Context, c *testcluster.Cluster) (map[string]int, error
 	return out, nil
 }
 
-// More is by how much there are more watches than before, of the resources where there are.
-func More(before, after map[string]int) map[string]int {
+// AddedWatches is by how much there are more watches than before, of the resources where there are.
+func AddedWatches(before, after map[string]int) map[string]int {
 	out := map[string]int{}
 	for resource, n := range after {
 		if n > before[resource] {

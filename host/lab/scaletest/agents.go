@@ -43,7 +43,7 @@ func agents(n int, dir string, over time.Duration, in io.Reader, out io.Writer) 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	kube.RouteLogs(log)
+	kube.RedirectKlog(log)
 	var tally tally
 	var wg sync.WaitGroup
 	for i := range n {

@@ -24,7 +24,7 @@ type results struct {
 	Starts  []start
 	Small   load // changes of a slice of so many endpoints as all have
 	Big     load // changes of a slice of perSlice endpoints
-	Single  benchutil.Spread
+	Single  benchutil.Summary
 	Settled float64        // processors that the API server takes with all agents there and no change
 	before  map[string]int // watches with no agent there
 	Watches map[string]int // the agents'
@@ -62,7 +62,7 @@ type restart struct {
 const startPatience = 10 * time.Minute
 
 func (o *options) measure(ctx context.Context) (*results, error) {
-	r := &results{options: *o, Machine: benchutil.Machine()}
+	r := &results{options: *o, Machine: benchutil.DescribeMachine()}
 	r.progress("%d Services of %d endpoints, %d Nodes", o.services, o.endpoints, o.agents)
 	s, err := openSite(ctx, o.agents)
 	if err != nil {
@@ -76,8 +76,8 @@ func (o *options) measure(ctx context.Context) (*results, error) {
 	if r.Idle, err = r.unused(s); err != nil {
 		return nil, err
 	}
-	r.Before = s.server().Resident()
-	if r.before, err = loadgen.Watches(ctx, s.cluster); err != nil {
+	r.Before = s.server().RSS()
+	if r.before, err = loadgen.CountWatches(ctx, s.cluster); err != nil {
 		return nil, err
 	}
 	for i, slice := range r.slices() {
@@ -123,7 +123,7 @@ func (r *results) unused(s *site) (float64, error) {
 
 // start starts all agents and measures until the last one has synced.
 func (r *results) start(ctx context.Context, s *site, name string, over time.Duration, watchList bool) (c *child, err error) {
-	s.server().ResetPeak()
+	s.server().ResetPeakRSS()
 	one := start{Name: name}
 	u, err := s.during(func() (err error) {
 		if c, err = startAgents(s.nodes, r.agents, s.dir, over, watchList); err != nil {
@@ -141,8 +141,8 @@ func (r *results) start(ctx context.Context, s *site, name string, over time.Dur
 		return c, err
 	}
 	one.CPU, one.Bytes = u.CPU.Seconds()-r.Idle*u.Took.Seconds(), u.Bytes
-	one.Peak, one.Resident = s.server().Peak(), s.server().Resident()
-	one.AgentCPU, one.Agent = cpu.Seconds()/float64(r.agents), c.Resident()/float64(r.agents)
+	one.Peak, one.Resident = s.server().PeakRSS(), s.server().RSS()
+	one.AgentCPU, one.Agent = cpu.Seconds()/float64(r.agents), c.RSS()/float64(r.agents)
 	r.Starts = append(r.Starts, one)
 	return c, nil
 }
@@ -168,11 +168,11 @@ func (r *results) living(ctx context.Context, s *site, c *child) (err error) {
 		return err
 	}
 	// By now every agent has them all: one that nothing waits for, such as that of its Node, may come late.
-	now, err := loadgen.Watches(ctx, s.cluster)
+	now, err := loadgen.CountWatches(ctx, s.cluster)
 	if err != nil {
 		return err
 	}
-	r.Watches = loadgen.More(r.before, now)
+	r.Watches = loadgen.AddedWatches(r.before, now)
 	r.progress("the API server begins anew")
 	// The last, and the hardest on the machine: what was measured before is not lost with it.
 	if err := r.restart(ctx, s, c); err != nil {
@@ -188,7 +188,9 @@ type slice struct {
 	n       int
 }
 
-func (r *results) slices() [2]slice { return [2]slice{{loadgen.Name(0), r.endpoints}, {big, perSlice}} }
+func (r *results) slices() [2]slice {
+	return [2]slice{{loadgen.ServiceName(0), r.endpoints}, {big, perSlice}}
+}
 
 // next are the endpoints of a slice after change i: one of them is another one. Never those that are there.
 func (r *results) next(what slice, i int) []testcluster.Endpoint {
@@ -201,7 +203,7 @@ func (r *results) next(what slice, i int) []testcluster.Endpoint {
 // churn changes a slice again and again, at the rate wanted, and waits until all agents have heard of it; without
 // agents, it is the writes alone.
 func (r *results) churn(ctx context.Context, s *site, c *child, what slice) (l load, err error) {
-	changing, err := loadgen.Change(ctx, s.cluster, what.service)
+	changing, err := loadgen.NewSliceUpdater(ctx, s.cluster, what.service)
 	if err != nil {
 		return l, err
 	}
@@ -215,7 +217,7 @@ func (r *results) churn(ctx context.Context, s *site, c *child, what slice) (l l
 		begin := time.Now()
 		for ; time.Since(begin) < r.lasting; l.Changes++ {
 			time.Sleep(time.Until(begin.Add(time.Duration(l.Changes) * time.Second / time.Duration(r.rate))))
-			if _, _, err := changing.To(ctx, r.next(what, l.Changes)...); err != nil {
+			if _, _, err := changing.Update(ctx, r.next(what, l.Changes)...); err != nil {
 				return err
 			}
 		}
@@ -237,7 +239,7 @@ func (r *results) churn(ctx context.Context, s *site, c *child, what slice) (l l
 
 // singles makes changes one at a time, and measures until the last agent has programmed each.
 func (r *results) singles(ctx context.Context, s *site, c *child, what slice) error {
-	changing, err := loadgen.Change(ctx, s.cluster, what.service)
+	changing, err := loadgen.NewSliceUpdater(ctx, s.cluster, what.service)
 	if err != nil {
 		return err
 	}
@@ -247,7 +249,7 @@ func (r *results) singles(ctx context.Context, s *site, c *child, what slice) er
 		if err != nil {
 			return err
 		}
-		begin, _, err := changing.To(ctx, r.next(what, i)...)
+		begin, _, err := changing.Update(ctx, r.next(what, i)...)
 		if err != nil {
 			return err
 		}
@@ -263,7 +265,7 @@ func (r *results) singles(ctx context.Context, s *site, c *child, what slice) er
 		}
 		all = append(all, done.LastProgrammed.Sub(begin).Seconds()*1000)
 	}
-	r.Single = benchutil.SpreadOf(all)
+	r.Single = benchutil.Summarize(all)
 	return nil
 }
 
@@ -290,7 +292,7 @@ func (r *results) restart(ctx context.Context, s *site, c *child) error {
 	}
 	ready := time.Now()
 	for {
-		now, err := loadgen.Watches(ctx, s.cluster)
+		now, err := loadgen.CountWatches(ctx, s.cluster)
 		if err != nil {
 			return err
 		}
@@ -309,7 +311,7 @@ func (r *results) restart(ctx context.Context, s *site, c *child) error {
 	r.Restart.Took = time.Since(ready).Seconds()
 	// A change that reaches all agents shows that they are all back.
 	slice := r.slices()[0]
-	changing, err := loadgen.Change(ctx, s.cluster, slice.service)
+	changing, err := loadgen.NewSliceUpdater(ctx, s.cluster, slice.service)
 	if err != nil {
 		return err
 	}
@@ -317,7 +319,7 @@ func (r *results) restart(ctx context.Context, s *site, c *child) error {
 	if err != nil {
 		return err
 	}
-	if _, _, err := changing.To(ctx, r.next(slice, r.single)...); err != nil {
+	if _, _, err := changing.Update(ctx, r.next(slice, r.single)...); err != nil {
 		return err
 	}
 	if _, err := c.await(ctx, startPatience, 50*time.Millisecond, "a change is there after the restart", func(s status) bool {
@@ -330,6 +332,6 @@ func (r *results) restart(ctx context.Context, s *site, c *child) error {
 		return err
 	}
 	after, _, err := s.received()
-	r.Restart.CPU, r.Restart.Bytes, r.Restart.Peak = cpu.Seconds(), after-bytes, s.server().Peak()
+	r.Restart.CPU, r.Restart.Bytes, r.Restart.Peak = cpu.Seconds(), after-bytes, s.server().PeakRSS()
 	return err
 }

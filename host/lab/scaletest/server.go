@@ -158,8 +158,8 @@ const big = "big"
 const perSlice = 100
 
 func (s *site) fill(ctx context.Context, services, endpoints int) error {
-	if err := loadgen.Fill(ctx, s.cluster, 0, services, endpoints); err != nil {
+	if err := loadgen.CreateServices(ctx, s.cluster, 0, services, endpoints); err != nil {
 		return err
 	}
-	return loadgen.FillOne(ctx, s.cluster, big, loadgen.ClusterIP(services), loadgen.Endpoints(services*endpoints, perSlice))
+	return loadgen.CreateService(ctx, s.cluster, big, loadgen.ClusterIP(services), loadgen.Endpoints(services*endpoints, perSlice))
 }

@@ -15,9 +15,9 @@ import (
 // at once: what keeps the API server busy, and no more.
 const parallel = 32
 
-// Bulk makes n Services with their EndpointSlices, as object gives them; either may be nil. object is called from
+// CreateInBulk makes n Services with their EndpointSlices, as object gives them; either may be nil. object is called from
 // several goroutines. The first error ends it.
-func (c *Cluster) Bulk(ctx context.Context, n int, object func(i int) (*corev1.Service, *discoveryv1.EndpointSlice)) error {
+func (c *Cluster) CreateInBulk(ctx context.Context, n int, object func(i int) (*corev1.Service, *discoveryv1.EndpointSlice)) error {
 	return c.Parallel(ctx, n, func(ctx context.Context, i int) error {
 		service, slice := object(i)
 		if service != nil {

@@ -219,12 +219,12 @@ func (c *Cluster) await(ctx context.Context, p *process, what string, done func(
 	}
 }
 
-// Close ends everything and removes the cluster's folder. With SLUICE_KUBELAB_KEEP set the folder stays, with the logs.
+// Close ends everything and removes the cluster's folder. With SLUICE_TESTCLUSTER_KEEP set the folder stays, with the logs.
 func (c *Cluster) Close() {
 	for _, p := range []*process{c.manager, c.apiserver, c.etcd} {
 		p.kill()
 	}
-	if os.Getenv("SLUICE_KUBELAB_KEEP") == "" {
+	if os.Getenv("SLUICE_TESTCLUSTER_KEEP") == "" {
 		_ = os.RemoveAll(c.dir)
 	}
 }

@@ -86,7 +86,7 @@ func newCluster(t *testing.T) *Cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	c.Show(t)
+	c.LogOnFailure(t)
 	t.Logf("ready after %s", time.Since(begin).Round(time.Millisecond))
 	return c
 }
@@ -243,7 +243,7 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 
 	t.Run("many Services at once", func(t *testing.T) {
 		begin := time.Now()
-		must(t, c.Bulk(ctx, 300, func(i int) (*corev1.Service, *discoveryv1.EndpointSlice) {
+		must(t, c.CreateInBulk(ctx, 300, func(i int) (*corev1.Service, *discoveryv1.EndpointSlice) {
 			name := fmt.Sprint("s", i)
 			var of []Endpoint
 			for j := range 10 {
@@ -255,7 +255,7 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 		if got, err := endpoints(ctx, c, "shop", "s299"); err != nil || len(got) != 10 {
 			t.Errorf("s299: %q, %v", got, err)
 		}
-		err := c.Bulk(ctx, 40, func(i int) (*corev1.Service, *discoveryv1.EndpointSlice) {
+		err := c.CreateInBulk(ctx, 40, func(i int) (*corev1.Service, *discoveryv1.EndpointSlice) {
 			return Service("shop", "s7", netip.Addr{}, 80), nil
 		})
 		if !apierrors.IsAlreadyExists(err) {

@@ -39,8 +39,8 @@ type TB interface {
 	Logf(format string, args ...any)
 }
 
-// Show shows what the programs log from here to the end of a test, if that fails.
-func (c *Cluster) Show(t TB) {
+// LogOnFailure shows what the programs log from here to the end of a test, if that fails.
+func (c *Cluster) LogOnFailure(t TB) {
 	from := map[string]int64{}
 	for _, p := range c.programs() {
 		from[p.name] = p.size()

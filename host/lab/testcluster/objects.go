@@ -66,8 +66,8 @@ func (c *Cluster) AddNode(ctx context.Context, n Node) error {
 	return nil
 }
 
-// ChangeNode changes a Node's metadata and spec; conflicts are tried again.
-func (c *Cluster) ChangeNode(ctx context.Context, name string, change func(*corev1.Node)) error {
+// UpdateNode changes a Node's metadata and spec; conflicts are tried again.
+func (c *Cluster) UpdateNode(ctx context.Context, name string, change func(*corev1.Node)) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		n, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {

@@ -18,14 +18,14 @@ func (b *bounded) add(p source.Problem) {
 	if p.Warning {
 		n = &b.warnings
 	}
-	if *n++; *n <= strictyaml.Most {
+	if *n++; *n <= strictyaml.MaxReported {
 		b.list = append(b.list, p)
 	}
 }
 
 // missing counts those that are not in the list.
 func (b *bounded) missing() rest {
-	return rest{max(0, b.errors-strictyaml.Most), max(0, b.warnings-strictyaml.Most)}
+	return rest{max(0, b.errors-strictyaml.MaxReported), max(0, b.warnings-strictyaml.MaxReported)}
 }
 
 // rest counts problems that are not told.
@@ -45,8 +45,8 @@ func few(problems []source.Problem, more map[string]rest) []source.Problem {
 			}
 		}
 		left := more[file]
-		free := [2]int{min(errors, strictyaml.Most)} // of errors, of warnings
-		free[1] = strictyaml.Most - free[0]
+		free := [2]int{min(errors, strictyaml.MaxReported)} // of errors, of warnings
+		free[1] = strictyaml.MaxReported - free[0]
 		for _, p := range problems[:n] {
 			kind, over := 0, &left.errors
 			if p.Warning {

@@ -56,7 +56,7 @@ var kinds = []string{kindService, kindSlice, kindNode, kindEndpoints, kindCIDR}
 
 // decode reads the objects of a document from well-formed JSON.
 func (d *document) decode(raw []byte) {
-	tree, twice, more := strictyaml.Tree(raw)
+	tree, twice, more := strictyaml.ParseJSON(raw)
 	for _, path := range twice {
 		d.bad("", path, errors.New("is there twice: the last one is used"))
 	}
@@ -105,7 +105,7 @@ func (d *document) item(tree any, where, implied string, depth int, ignored map[
 	d.incomplete = d.incomplete || kind == "" || name.Name == "" && !isList
 	switch {
 	case kind == "":
-		d.bad("", strictyaml.Join(where, "kind"), errors.New("missing, or no text: nothing is known of this object"))
+		d.bad("", strictyaml.JoinPath(where, "kind"), errors.New("missing, or no text: nothing is known of this object"))
 	case isList:
 		d.list(m, where, itemKind, depth, ignored)
 	case slices.Contains(kinds, id):
@@ -137,15 +137,15 @@ func (d *document) list(m map[string]any, where, implied string, depth int, igno
 	switch {
 	case m["items"] == nil:
 	case !ok:
-		d.bad("", strictyaml.Join(where, "items"), fmt.Errorf("%s is not a list", strictyaml.Describe(m["items"])))
+		d.bad("", strictyaml.JoinPath(where, "items"), fmt.Errorf("%s is not a list", strictyaml.Describe(m["items"])))
 	case depth == maxLists:
-		d.bad("", strictyaml.Join(where, "items"), fmt.Errorf("more than %d lists in lists", maxLists))
+		d.bad("", strictyaml.JoinPath(where, "items"), fmt.Errorf("more than %d lists in lists", maxLists))
 	}
 	if depth == maxLists {
 		return
 	}
 	for i, it := range items {
-		d.item(it, fmt.Sprintf("%s[%d]", strictyaml.Join(where, "items"), i), implied, depth+1, ignored)
+		d.item(it, fmt.Sprintf("%s[%d]", strictyaml.JoinPath(where, "items"), i), implied, depth+1, ignored)
 	}
 }
 
@@ -161,11 +161,11 @@ func (d *document) object(m map[string]any, id, kind string, name model.Name) {
 		return
 	}
 	o := &object{kind: kind, name: name}
-	var misfits *strictyaml.Misfits
+	var misfits *strictyaml.FieldErrors
 	var more []source.Problem
 	switch id {
 	case kindService:
-		v, unfit := strictyaml.Fit[corev1.Service](m)
+		v, unfit := strictyaml.Decode[corev1.Service](m)
 		misfits = unfit
 		withoutService(v, unfit)
 		v.Namespace = name.Namespace
@@ -177,7 +177,7 @@ func (d *document) object(m map[string]any, id, kind string, name model.Name) {
 				Err: errors.New("none: nothing allocates one in a folder, so the Service is not proxied")})
 		}
 	case kindSlice:
-		v, unfit := strictyaml.Fit[discoveryv1.EndpointSlice](m)
+		v, unfit := strictyaml.Decode[discoveryv1.EndpointSlice](m)
 		misfits = unfit
 		withoutSlice(v, unfit)
 		v.Namespace = name.Namespace
@@ -192,31 +192,31 @@ func (d *document) object(m map[string]any, id, kind string, name model.Name) {
 				Err: fmt.Errorf("no label %s: the slice belongs to no Service", discoveryv1.LabelServiceName)})
 		}
 	case kindNode:
-		v, unfit := strictyaml.Fit[corev1.Node](m)
+		v, unfit := strictyaml.Decode[corev1.Node](m)
 		misfits = unfit
 		v.Name = name.Name
 		o.node, more = source.Node(v)
 	case kindCIDR:
-		v, unfit := strictyaml.Fit[networkingv1.ServiceCIDR](m)
+		v, unfit := strictyaml.Decode[networkingv1.ServiceCIDR](m)
 		misfits = unfit
 		v.Name = name.Name
 		o.cidr, more = source.ServiceCIDR(v)
 	case kindEndpoints:
 		//lint:ignore SA1019 older manifests hold Endpoints, and clusters mirror them
-		v, unfit := strictyaml.Fit[corev1.Endpoints](m)
+		v, unfit := strictyaml.Decode[corev1.Endpoints](m)
 		misfits = unfit
 		withoutEndpoints(v, unfit)
 		v.Namespace = name.Namespace
 		o.mirror, more = source.Mirror(v)
 	}
-	for _, p := range misfits.Told {
+	for _, p := range misfits.Reported {
 		err := p.Err
 		if p.Unknown {
 			err = fmt.Errorf("%w: ignored", err)
 		}
 		o.problems.add(source.Problem{Object: title(kind, name), Field: p.Path, Err: err, Warning: p.Unknown})
 	}
-	o.problems.errors += misfits.MoreLost
+	o.problems.errors += misfits.MoreDropped
 	o.problems.warnings += misfits.MoreUnknown
 	for _, p := range more {
 		if !misfits.Covers(p.Field) {

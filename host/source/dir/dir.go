@@ -37,9 +37,9 @@ type Options struct {
 	After func(time.Duration) <-chan time.Time
 	// Poll, when it ticks, has the folder looked at again: for file systems that do not tell of changes, such as NFS.
 	Poll <-chan time.Time
-	// Problems, when set, is told how many problems there are, of those that cost something and of warnings, whenever
+	// OnProblems, when set, is told how many problems there are, of those that cost something and of warnings, whenever
 	// the folder has been read.
-	Problems func(errors, warnings int)
+	OnProblems func(errors, warnings int)
 }
 
 // Source is a watched folder. It implements engine.Source.
@@ -88,7 +88,7 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 		f.busy = map[string]*writing{}
 	}
 	e := &watcher{fs: w, root: root, after: s.opt.After, log: s.opt.Log, watched: map[string]bool{}}
-	l := &logbook{log: s.opt.Log, count: s.opt.Problems, seen: map[string]bool{}}
+	l := &logbook{log: s.opt.Log, count: s.opt.OnProblems, seen: map[string]bool{}}
 	if err := e.follow(filepath.Dir(root)); err != nil {
 		s.opt.Log.Warn("parent of the source folder is not watched: its replacement will not be seen", "err", err)
 	}

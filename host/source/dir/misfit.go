@@ -14,30 +14,30 @@ import (
 // its name or protocol would match others, and without source ranges everybody may come in. The functions below take
 // the meaning away too; what follows from it is told already.
 
-func withoutService(v *corev1.Service, m *strictyaml.Misfits) {
-	if !m.AnyLost() {
+func withoutService(v *corev1.Service, m *strictyaml.FieldErrors) {
+	if !m.AnyDropped() {
 		return
 	}
 	v.Labels = withLabels(v.Labels, m)
 	for i := range v.Spec.Ports {
 		if field := fmt.Sprintf("spec.ports[%d]", i); portLost(field, m) {
 			v.Spec.Ports[i].Port = 0
-			m.Lose(field + ".port")
+			m.MarkDropped(field + ".port")
 		}
 	}
 	const ranges, unreadable = "spec.loadBalancerSourceRanges", "?"
 	for i := range v.Spec.LoadBalancerSourceRanges {
-		if m.Lost(fmt.Sprintf("%s[%d]", ranges, i)) {
+		if m.Dropped(fmt.Sprintf("%s[%d]", ranges, i)) {
 			v.Spec.LoadBalancerSourceRanges[i] = unreadable
 		}
 	}
-	if m.Lost(ranges) {
+	if m.Dropped(ranges) {
 		v.Spec.LoadBalancerSourceRanges = []string{unreadable}
 	}
 }
 
-func withoutSlice(v *discoveryv1.EndpointSlice, m *strictyaml.Misfits) {
-	if !m.AnyLost() {
+func withoutSlice(v *discoveryv1.EndpointSlice, m *strictyaml.FieldErrors) {
+	if !m.AnyDropped() {
 		return
 	}
 	v.Labels = withLabels(v.Labels, m)
@@ -49,8 +49,8 @@ func withoutSlice(v *discoveryv1.EndpointSlice, m *strictyaml.Misfits) {
 }
 
 //lint:ignore SA1019 older manifests hold Endpoints
-func withoutEndpoints(v *corev1.Endpoints, m *strictyaml.Misfits) {
-	if !m.AnyLost() {
+func withoutEndpoints(v *corev1.Endpoints, m *strictyaml.FieldErrors) {
+	if !m.AnyDropped() {
 		return
 	}
 	v.Labels = withLabels(v.Labels, m)
@@ -58,20 +58,20 @@ func withoutEndpoints(v *corev1.Endpoints, m *strictyaml.Misfits) {
 		for j := range v.Subsets[i].Ports {
 			if field := fmt.Sprintf("subsets[%d].ports[%d]", i, j); portLost(field, m) {
 				v.Subsets[i].Ports[j].Port = 0
-				m.Lose(field + ".port")
+				m.MarkDropped(field + ".port")
 			}
 		}
 	}
 }
 
-func portLost(field string, m *strictyaml.Misfits) bool {
-	return m.Lost(field+".name") || m.Lost(field+".protocol")
+func portLost(field string, m *strictyaml.FieldErrors) bool {
+	return m.Dropped(field+".name") || m.Dropped(field+".protocol")
 }
 
 // withLabels keeps the labels that say something whatever their value.
-func withLabels(labels map[string]string, m *strictyaml.Misfits) map[string]string {
+func withLabels(labels map[string]string, m *strictyaml.FieldErrors) map[string]string {
 	for _, k := range []string{source.LabelProxyName, source.LabelHeadless} {
-		if m.Lost("metadata.labels[" + k + "]") {
+		if m.Dropped("metadata.labels[" + k + "]") {
 			if labels == nil {
 				labels = map[string]string{}
 			}

@@ -26,9 +26,9 @@ func parse(text []byte, isJSON bool, known []*document) ([]*document, *source.Pr
 	var parts []strictyaml.Document
 	var broken error
 	if isJSON {
-		parts, broken = strictyaml.CutJSON(string(text))
+		parts, broken = strictyaml.SplitJSON(string(text))
 	} else {
-		parts = strictyaml.CutYAML(string(text))
+		parts = strictyaml.SplitYAML(string(text))
 	}
 	old := make(map[string]*document, len(known))
 	for _, d := range known {

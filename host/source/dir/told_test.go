@@ -52,7 +52,7 @@ func TestProblemsAreCountedAsTheyAre(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), "kind: [\n")
 	var now atomic.Value
-	r := start(t, root, Options{After: time.After, Problems: func(e, w int) { now.Store([2]int{e, w}) }})
+	r := start(t, root, Options{After: time.After, OnProblems: func(e, w int) { now.Store([2]int{e, w}) }})
 	becomes := func(want [2]int) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); now.Load() != any(want); time.Sleep(time.Millisecond) {

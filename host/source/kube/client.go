@@ -70,7 +70,7 @@ func Connect(c Connection) (*Client, error) {
 func (c Connection) config() (*rest.Config, error) {
 	switch {
 	case c.Kubeconfig != "":
-		if err := strictyaml.Regular(c.Kubeconfig, maxKubeconfig); err != nil {
+		if err := strictyaml.CheckRegularFile(c.Kubeconfig, maxKubeconfig); err != nil {
 			return nil, fmt.Errorf("kubeconfig: %w", err)
 		}
 		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(

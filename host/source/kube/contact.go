@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Contact is how one kind of objects is followed.
-type Contact struct {
+// WatchStatus is how one kind of objects is followed.
+type WatchStatus struct {
 	Resource string        // as the API names it; "node" is this node's own Node
-	Stale    time.Duration // since when it is not watched, nor read; 0: it is
+	StaleFor time.Duration // since when it is not watched, nor read; 0: it is
 	Reason   string        // why not, as far as it is known
 }
 
@@ -58,18 +58,18 @@ func (c *contact) stale() (since time.Duration, without bool) {
 	return c.now().Sub(c.since), c.without
 }
 
-// Contacts says how each kind is followed. It may be called at any time, by any goroutine.
-func (s *Source) Contacts() []Contact {
+// WatchStatuses says how each kind is followed. It may be called at any time, by any goroutine.
+func (s *Source) WatchStatuses() []WatchStatus {
 	s.mu.Lock()
 	listers := s.listers
 	s.mu.Unlock()
-	var out []Contact
+	var out []WatchStatus
 	for _, l := range listers {
 		stale, without := l.contact.stale()
 		if without {
 			continue
 		}
-		c := Contact{Resource: l.from.label, Stale: stale}
+		c := WatchStatus{Resource: l.from.label, StaleFor: stale}
 		if stale > 0 {
 			if c.Reason = l.server.why(l.from.name); c.Reason == "" {
 				c.Reason = l.refused.why(l.from.name)
@@ -80,12 +80,12 @@ func (s *Source) Contacts() []Contact {
 	return out
 }
 
-// Away says why cluster state may be old, "" when all of it is followed. What is not followed for a moment only, as when
+// StaleReason says why cluster state may be old, "" when all of it is followed. What is not followed for a moment only, as when
 // a watch ends and is taken up again, does not count.
-func (s *Source) Away() string {
-	for _, c := range s.Contacts() {
+func (s *Source) StaleReason() string {
+	for _, c := range s.WatchStatuses() {
 		if c.Reason != "" {
-			return fmt.Sprintf("API server %s: %s not watched for %s: %s", s.opt.Client.Server(), c.Resource, c.Stale.Round(time.Second), c.Reason)
+			return fmt.Sprintf("API server %s: %s not watched for %s: %s", s.opt.Client.Server(), c.Resource, c.StaleFor.Round(time.Second), c.Reason)
 		}
 	}
 	return ""

@@ -36,14 +36,14 @@ const (
 
 // Reasons of Events: those of kube-proxy, and sluice's own.
 const (
-	Starting              = "Starting"
-	FailedServiceHealth   = "FailedToStartServiceHealthcheck"
-	FailedHealth          = "FailedToStartProxierHealthcheck"
-	FailedMetrics         = "FailedToStartMetricServer"
-	PolicyFailed          = "SluicePolicyFailed"
-	Degraded              = "SluiceDegraded"
-	reportingController   = "sluice.dev/sluice"
-	maxNote, maxReporting = 1024, 128 // what the API server lets in
+	ReasonStarting                        = "Starting"
+	ReasonFailedToStartServiceHealthcheck = "FailedToStartServiceHealthcheck"
+	ReasonFailedToStartProxierHealthcheck = "FailedToStartProxierHealthcheck"
+	ReasonFailedToStartMetricServer       = "FailedToStartMetricServer"
+	ReasonFailedToEvaluatePolicy          = "FailedToEvaluatePolicy"
+	ReasonFrontendConflict                = "FrontendConflict"
+	reportingController                   = "sluice.dev/sluice"
+	maxNote, maxReporting                 = 1024, 128 // what the API server lets in
 )
 
 // Recorder tells the cluster of what a node's operators should know. Its methods never block, and never fail: what
@@ -97,8 +97,8 @@ func NewRecorder(c *Client, node string, log *slog.Logger, now func() time.Time,
 		told: map[news]time.Time{}}
 }
 
-// OnNode tells something about this node. Warnings repeat after a while only.
-func (r *Recorder) OnNode(warning bool, reason, note string) {
+// NodeEvent tells something about this node. Warnings repeat after a while only.
+func (r *Recorder) NodeEvent(warning bool, reason, note string) {
 	e := event{eventKey: eventKey{reason: reason}, kind: corev1.EventTypeNormal, note: note}
 	if warning {
 		e.kind = corev1.EventTypeWarning
@@ -106,13 +106,13 @@ func (r *Recorder) OnNode(warning bool, reason, note string) {
 	r.put(e)
 }
 
-// OnService warns about a Service on this node.
-func (r *Recorder) OnService(service model.Name, reason, note string) {
+// ServiceWarning warns about a Service on this node.
+func (r *Recorder) ServiceWarning(service model.Name, reason, note string) {
 	r.put(event{eventKey: eventKey{service, reason}, kind: corev1.EventTypeWarning, note: note})
 }
 
-// OnServiceEverywhere warns about a Service where the other nodes see the same: a few of them tell.
-func (r *Recorder) OnServiceEverywhere(service model.Name, reason, note string) {
+// SampledServiceWarning warns about a Service where the other nodes see the same: a few of them tell.
+func (r *Recorder) SampledServiceWarning(service model.Name, reason, note string) {
 	r.put(event{eventKey: eventKey{service, reason}, kind: corev1.EventTypeWarning, note: note, everywhere: true})
 }
 
@@ -311,11 +311,11 @@ func (r *Recorder) uid(ctx context.Context, name model.Name) (types.UID, error) 
 // action says what was being done.
 func action(reason string) string {
 	switch reason {
-	case Starting:
+	case ReasonStarting:
 		return "StartSluice"
-	case PolicyFailed:
+	case ReasonFailedToEvaluatePolicy:
 		return "AskPolicy"
-	case Degraded:
+	case ReasonFrontendConflict:
 		return "ProgramService"
 	}
 	return "Listen"

@@ -118,7 +118,7 @@ func TestEventsAreSentAgainAfterAnOutage(t *testing.T) {
 	n := newNewsroom(t, 3)
 	at := n.clock()
 	n.server.set(func() { n.server.downs = 3 })
-	n.OnNode(false, Starting, "sluice test")
+	n.NodeEvent(false, ReasonStarting, "sluice test")
 	n.run()
 	if got := n.told(1); got[0] != "Starting node-0" {
 		t.Errorf("told %q", got)
@@ -150,8 +150,8 @@ func TestEventsAreSentAgainAfterAnOutage(t *testing.T) {
 		}
 		n.server.requests = nil
 	})
-	n.OnNode(true, FailedHealth, "port 10256: taken")
-	n.OnNode(true, FailedMetrics, "port 10249: taken")
+	n.NodeEvent(true, ReasonFailedToStartProxierHealthcheck, "port 10256: taken")
+	n.NodeEvent(true, ReasonFailedToStartMetricServer, "port 10249: taken")
 	if got := n.told(2); got[1] != "FailedToStartMetricServer node-0" {
 		t.Errorf("told %q", got)
 	}
@@ -165,7 +165,7 @@ func TestMissingRightsForEventsAreToldOnce(t *testing.T) {
 	n.server.set(func() { n.server.missing["events"] = http.StatusForbidden })
 	n.run()
 	for i := range 5 {
-		n.OnNode(true, FailedHealth, fmt.Sprint("port ", i))
+		n.NodeEvent(true, ReasonFailedToStartProxierHealthcheck, fmt.Sprint("port ", i))
 	}
 	eventually(t, "five tries", func() bool { return n.server.asked("POST") >= 5 })
 	n.stop()
@@ -177,7 +177,7 @@ func TestMissingRightsForEventsAreToldOnce(t *testing.T) {
 func TestTheSameIsNotToldAgainForAWhile(t *testing.T) {
 	n := newNewsroom(t, 1)
 	n.run()
-	say := func(note string) { n.OnNode(true, FailedHealth, note) }
+	say := func(note string) { n.NodeEvent(true, ReasonFailedToStartProxierHealthcheck, note) }
 	for range 100 {
 		say("port 10256: taken")
 	}
@@ -193,7 +193,7 @@ func TestTheSameIsNotToldAgainForAWhile(t *testing.T) {
 func TestEventsThatWaitAndAreRememberedAreBounded(t *testing.T) {
 	n := newNewsroom(t, 1)
 	say := func(i int) {
-		n.OnService(model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, FailedServiceHealth, "taken")
+		n.ServiceWarning(model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, ReasonFailedToStartServiceHealthcheck, "taken")
 	}
 	for i := range 2 * waiting { // nobody sends them
 		say(i)
@@ -232,7 +232,7 @@ func TestAFewNodesTellWhatAllSee(t *testing.T) {
 	for i := range nodes {
 		r := Recorder{node: fmt.Sprintf("ip-10-0-%d-%d.eu-central-1.compute.internal", i>>8, i&255)}
 		for s := range services {
-			if r.speaks(eventKey{model.Name{Namespace: "shop", Name: fmt.Sprint("s", s)}, PolicyFailed}, nodes) {
+			if r.speaks(eventKey{model.Name{Namespace: "shop", Name: fmt.Sprint("s", s)}, ReasonFailedToEvaluatePolicy}, nodes) {
 				told[s]++
 			}
 		}
@@ -254,7 +254,7 @@ func TestAFewNodesTellWhatAllSee(t *testing.T) {
 	// In a cluster of three everybody does.
 	for i := range 3 {
 		r := Recorder{node: fmt.Sprint("node-", i)}
-		if !r.speaks(eventKey{model.Name{Namespace: "shop", Name: "web"}, PolicyFailed}, 3) {
+		if !r.speaks(eventKey{model.Name{Namespace: "shop", Name: "web"}, ReasonFailedToEvaluatePolicy}, 3) {
 			t.Errorf("node %d of 3 tells nothing", i)
 		}
 	}
@@ -264,15 +264,15 @@ func TestWhatAllNodesSeeIsToldAtAPaceForTheWholeCluster(t *testing.T) {
 	const nodes = 100 // ten seconds for each
 	n := newNewsroom(t, nodes)
 	var begun time.Time
-	services := n.mine(6, nodes, PolicyFailed)
+	services := n.mine(6, nodes, ReasonFailedToEvaluatePolicy)
 	others := model.Name{Namespace: "shop", Name: "another-nodes"}
-	for i := 0; n.speaks(eventKey{others, PolicyFailed}, nodes); i++ {
+	for i := 0; n.speaks(eventKey{others, ReasonFailedToEvaluatePolicy}, nodes); i++ {
 		others.Name = fmt.Sprint("another-nodes-", i)
 	}
 	begun = n.clock()
-	n.OnServiceEverywhere(others, PolicyFailed, "trap")
+	n.SampledServiceWarning(others, ReasonFailedToEvaluatePolicy, "trap")
 	for _, s := range services {
-		n.OnServiceEverywhere(s, PolicyFailed, "trap")
+		n.SampledServiceWarning(s, ReasonFailedToEvaluatePolicy, "trap")
 	}
 	n.run()
 	n.told(len(services))
@@ -301,8 +301,8 @@ func TestEventsAboutServicesThatAreGoneAreDropped(t *testing.T) {
 	n := newNewsroom(t, 1)
 	n.server.put(svc("web", func(o *corev1.Service) { o.UID = "uid-of-web" }))
 	n.run()
-	n.OnService(model.Name{Namespace: "shop", Name: "gone"}, FailedServiceHealth, "taken")
-	n.OnService(model.Name{Namespace: "shop", Name: "web"}, FailedServiceHealth, gostrings.Repeat("ü", maxNote))
+	n.ServiceWarning(model.Name{Namespace: "shop", Name: "gone"}, ReasonFailedToStartServiceHealthcheck, "taken")
+	n.ServiceWarning(model.Name{Namespace: "shop", Name: "web"}, ReasonFailedToStartServiceHealthcheck, gostrings.Repeat("ü", maxNote))
 	n.told(1)
 	n.server.mu.Lock()
 	defer n.server.mu.Unlock()

@@ -34,7 +34,7 @@ func follow[T any](s *Source, wg *sync.WaitGroup, ctx context.Context, what reso
 	})
 }
 
-// lister makes one, of which Contacts tells until the end is called. without is called when the server has no such kind.
+// lister makes one, of which WatchStatuses tells until the end is called. without is called when the server has no such kind.
 func (s *Source) lister(what resource, without func()) (l *lister, end func()) {
 	var once sync.Once
 	l = &lister{

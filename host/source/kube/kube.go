@@ -25,13 +25,13 @@ const (
 type Options struct {
 	Client *Client
 	Node   string // name of this node's Node
-	// PodCIDRs: without the Node's spec.podCIDRs nothing may be programmed.
-	PodCIDRs bool
-	Log      *slog.Logger
-	Now      func() time.Time
-	After    func(time.Duration) <-chan time.Time // time.After
-	// Problems, when set, is told how many problems objects have, whenever that changes.
-	Problems func(errors, warnings int)
+	// RequirePodCIDRs: without the Node's spec.podCIDRs nothing may be programmed.
+	RequirePodCIDRs bool
+	Log             *slog.Logger
+	Now             func() time.Time
+	After           func(time.Duration) <-chan time.Time // time.After
+	// OnProblems, when set, is told how many problems objects have, whenever that changes.
+	OnProblems func(errors, warnings int)
 }
 
 // Source is a cluster. It implements engine.Source; Run may be called once.
@@ -63,7 +63,7 @@ func New(o Options) *Source {
 	s := &Source{opt: o, pace: backoff, poke: make(chan struct{}, 1)}
 	s.server = &outage{log: o.Log, now: o.Now, server: o.Client.Server(), what: "the API server does not answer; what is programmed forwards on"}
 	s.refused = &outage{log: o.Log, now: o.Now, server: o.Client.Server(), what: "the API server does not give what is asked for; what is programmed forwards on"}
-	s.book = newLogbook(o.Log, o.Problems)
+	s.book = newLogbook(o.Log, o.OnProblems)
 	s.services = newStore(s, serviceKind())
 	s.slices = newStore(s, sliceKind())
 	s.own = newStore(s, nodeKind())
@@ -118,7 +118,7 @@ func (s *Source) first(ctx context.Context, others *others) error {
 				first = true
 			}
 			node := s.own.get(model.Name{Name: s.opt.Node})
-			ranges := !s.opt.PodCIDRs || node != nil && len(node.PodCIDRs) > 0
+			ranges := !s.opt.RequirePodCIDRs || node != nil && len(node.PodCIDRs) > 0
 			rest := s.cidrs.isSynced() && (!s.wantsNodes() || s.others.isSynced()) && node != nil && len(node.Addresses) > 0
 			if ranges && (rest || !patient) {
 				return nil
@@ -153,7 +153,7 @@ func (s *Source) tellMissing() {
 	case len(node.Addresses) == 0:
 		s.opt.Log.Warn("Node "+s.opt.Node+": status.addresses: none until now", "waited", nodePatience)
 	}
-	if s.opt.PodCIDRs && (node == nil || len(node.PodCIDRs) == 0) {
+	if s.opt.RequirePodCIDRs && (node == nil || len(node.PodCIDRs) == 0) {
 		s.opt.Log.Warn("Node "+s.opt.Node+": spec.podCIDRs: none until now; detectLocalMode NodeCIDR needs them: still waiting",
 			"waited", nodePatience, "at most", podCIDRsPatience)
 	}

@@ -282,7 +282,7 @@ func TestTheNodesAddressesAreWaitedFor(t *testing.T) {
 }
 
 func TestRangesOfPodsAreWaitedForAndThenItFails(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.PodCIDRs = true })
+	r := newRig(t, func(o *Options) { o.RequirePodCIDRs = true })
 	r.server.put(svc("web"), slice("web", "10.0.0.1"))
 	r.run()
 	eventually(t, "told", func() bool { return r.logged("spec.podCIDRs: none until now") == 1 })
@@ -294,7 +294,7 @@ func TestRangesOfPodsAreWaitedForAndThenItFails(t *testing.T) {
 	r.server.put(own)
 	r.await()
 
-	r = newRig(t, func(o *Options) { o.PodCIDRs = true })
+	r = newRig(t, func(o *Options) { o.RequirePodCIDRs = true })
 	ended := make(chan error)
 	go func() { ended <- r.source.Run(t.Context(), r.emit) }()
 	select {
@@ -312,7 +312,7 @@ func TestRangesOfPodsAreWaitedForAndThenItFails(t *testing.T) {
 
 func TestOtherNodesAreFollowedWhileTheyAreWanted(t *testing.T) {
 	r := newRig(t, nil)
-	r.source.WantNodes(every)
+	r.source.SetNeedsNodes(every)
 	other := node("node-b", "z2")
 	r.server.put(svc("web"), slice("web", "10.0.0.1"), other, node("node-c", "z3"))
 	r.run()
@@ -325,11 +325,11 @@ func TestOtherNodesAreFollowedWhileTheyAreWanted(t *testing.T) {
 	r.server.put(other)
 	r.marker()
 	r.want("what no policy reads")
-	r.source.WantNodes(nil)
+	r.source.SetNeedsNodes(nil)
 	eventually(t, "gone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.snap.Nodes) == 1 })
 	r.want("not wanted", "-3 node-b", "-3 node-c")
 	r.server.put(node("node-d", "z4"))
-	r.source.WantNodes(every)
+	r.source.SetNeedsNodes(every)
 	r.settled()
 	r.want("wanted again", "+3 node-b", "+3 node-c", "+3 node-d")
 }

@@ -10,8 +10,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// RouteLogs has what client-go logs by itself logged by log. It is for the whole process, and for its start.
-func RouteLogs(log *slog.Logger) { klog.SetLogger(logr(log)) }
+// RedirectKlog has what client-go logs by itself logged by log. It is for the whole process, and for its start.
+func RedirectKlog(log *slog.Logger) { klog.SetLogger(logr(log)) }
 
 // logr is a logger as client-go takes it.
 func logr(log *slog.Logger) klog.Logger {

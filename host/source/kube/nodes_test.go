@@ -45,7 +45,7 @@ func with(n *corev1.Node, uid string, cpu int64) *corev1.Node {
 
 func TestOtherNodesAreListedByMetadataAndNeverWatched(t *testing.T) {
 	r := newRig(t, nil)
-	r.source.WantNodes(every)
+	r.source.SetNeedsNodes(every)
 	for i := range 30 {
 		r.server.put(with(node(fmt.Sprint("n", i), "z1"), fmt.Sprint("uid-", i), 4000))
 	}
@@ -90,7 +90,7 @@ func TestOtherNodesAreListedByMetadataAndNeverWatched(t *testing.T) {
 
 func TestNodesThatSlicesNameAreAskedForAtOnce(t *testing.T) {
 	r := newRig(t, seldom)
-	r.source.WantNodes(every)
+	r.source.SetNeedsNodes(every)
 	r.server.put(node("node-b", "z1"), svc("web"), slice("web", "10.0.0.1"))
 	r.run()
 	r.await()
@@ -131,7 +131,7 @@ func TestNodesThatSlicesNameAreAskedForAtOnce(t *testing.T) {
 
 func TestNodesAreReadForAsLongAsAServiceWantsThem(t *testing.T) {
 	r := newRig(t, nil)
-	r.source.WantNodes(func(s *model.Service) bool { return s.Labels["app"] == "zoned" })
+	r.source.SetNeedsNodes(func(s *model.Service) bool { return s.Labels["app"] == "zoned" })
 	r.server.put(node("node-b", "z1"), svc("web"))
 	r.run()
 	r.await()
@@ -154,7 +154,7 @@ func TestNodesAreReadForAsLongAsAServiceWantsThem(t *testing.T) {
 
 func TestAListOfNodesThatEndsEarlyIsNoState(t *testing.T) {
 	r := newRig(t, nil)
-	r.source.WantNodes(every)
+	r.source.SetNeedsNodes(every)
 	for i := range 40 {
 		r.server.put(node(fmt.Sprint("n", i), "z1"))
 	}
@@ -174,7 +174,7 @@ func TestAListOfNodesThatEndsEarlyIsNoState(t *testing.T) {
 
 func TestNodesThatMayNotBeReadAreGoneWithout(t *testing.T) {
 	r := newRig(t, nil)
-	r.source.WantNodes(every)
+	r.source.SetNeedsNodes(every)
 	r.server.put(svc("web"), node("node-b", "z1"))
 	r.server.set(func() {
 		r.server.fail = func(q *http.Request) int {

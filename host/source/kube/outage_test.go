@@ -107,17 +107,17 @@ func TestHowOldTheStateIsIsToldByKind(t *testing.T) {
 	r.run()
 	r.await()
 	stale := func() (names, reasons string) {
-		for _, c := range r.source.Contacts() {
+		for _, c := range r.source.WatchStatuses() {
 			names += c.Resource + " "
-			if c.Stale > 0 {
+			if c.StaleFor > 0 {
 				reasons += c.Resource + ": " + c.Reason + "\n"
 			}
 		}
 		return names, reasons
 	}
 	eventually(t, "all is followed", func() bool { _, why := stale(); return why == "" })
-	if names, _ := stale(); names != "services endpointslices node " || r.source.Away() != "" {
-		t.Errorf("followed: %q; away: %q", names, r.source.Away())
+	if names, _ := stale(); names != "services endpointslices node " || r.source.StaleReason() != "" {
+		t.Errorf("followed: %q; away: %q", names, r.source.StaleReason())
 	}
 	r.old()
 	r.server.set(func() { r.server.missing["endpointslices"] = http.StatusForbidden })
@@ -126,7 +126,7 @@ func TestHowOldTheStateIsIsToldByKind(t *testing.T) {
 		_, why := stale()
 		return gostrings.HasPrefix(why, "endpointslices: 403 Forbidden: ") && gostrings.Count(why, "\n") == 1
 	})
-	if away := r.source.Away(); !gostrings.HasPrefix(away, "API server "+r.server.http.URL+": endpointslices not watched for ") || !gostrings.Contains(away, "403 Forbidden") {
+	if away := r.source.StaleReason(); !gostrings.HasPrefix(away, "API server "+r.server.http.URL+": endpointslices not watched for ") || !gostrings.Contains(away, "403 Forbidden") {
 		t.Errorf("away: %q", away)
 	}
 	r.server.set(func() { r.server.missing["endpointslices"] = 0; r.server.down = true })
@@ -135,8 +135,8 @@ func TestHowOldTheStateIsIsToldByKind(t *testing.T) {
 		_, why := stale()
 		return gostrings.Contains(why, "services: ") && gostrings.Contains(why, "endpointslices: ") && gostrings.Contains(why, "node: ") && !gostrings.Contains(why, "403")
 	})
-	first := r.source.Contacts()[0].Stale
-	eventually(t, "it grows", func() bool { return r.source.Contacts()[0].Stale > first })
+	first := r.source.WatchStatuses()[0].StaleFor
+	eventually(t, "it grows", func() bool { return r.source.WatchStatuses()[0].StaleFor > first })
 	r.server.set(func() { r.server.down = false })
 	eventually(t, "all is followed again", func() bool { _, why := stale(); return why == "" })
 

@@ -20,7 +20,7 @@ func TestWhateverHappensTheSnapshotIsThatOfAFreshList(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			r := newRig(t, nil)
 			if seed%2 == 0 {
-				r.source.WantNodes(every)
+				r.source.SetNeedsNodes(every)
 			}
 			r.server.noStreams = seed%3 == 2
 			for range 30 {

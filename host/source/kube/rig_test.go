@@ -78,8 +78,8 @@ func newRig(t *testing.T, edit func(*Options)) *rig {
 	r.server.put(node(me, "z1"))
 	o := Options{
 		Client: r.server.client(), Node: me, Log: slog.New(slog.NewTextHandler(r, nil)), Now: fast,
-		After:    func(d time.Duration) <-chan time.Time { return time.After(d / hurry) },
-		Problems: func(errors, _ int) { r.mu.Lock(); r.errors = errors; r.mu.Unlock() },
+		After:      func(d time.Duration) <-chan time.Time { return time.After(d / hurry) },
+		OnProblems: func(errors, _ int) { r.mu.Lock(); r.errors = errors; r.mu.Unlock() },
 	}
 	if edit != nil {
 		edit(&o)

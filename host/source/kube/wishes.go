@@ -9,9 +9,9 @@ type wishes struct {
 	have map[model.Name]bool
 }
 
-// WantNodes says which Services have policies that want to know the cluster's Nodes; nil: none. It may be called at any
+// SetNeedsNodes says which Services have policies that want to know the cluster's Nodes; nil: none. It may be called at any
 // time, by any goroutine.
-func (s *Source) WantNodes(of func(*model.Service) bool) {
+func (s *Source) SetNeedsNodes(of func(*model.Service) bool) {
 	s.mu.Lock()
 	w := &s.wishes
 	w.of, w.have = of, map[model.Name]bool{}

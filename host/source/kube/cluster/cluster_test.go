@@ -134,14 +134,14 @@ func TestARealAPIServer(t *testing.T) {
 	c, err := testcluster.Start(t.Context(), testcluster.Options{Audit: []string{user}})
 	must(t, err)
 	t.Cleanup(c.Close)
-	c.Show(t)
+	c.LogOnFailure(t)
 	ctx := t.Context()
 	must(t, c.Apply(ctx, role))
 	must(t, c.AddNamespace(ctx, "shop"))
 	must(t, c.AddNode(ctx, testcluster.Node{Name: "n1", Zone: "a", Addrs: []netip.Addr{netip.MustParseAddr("172.18.0.11")}}))
 	must(t, c.AddNode(ctx, testcluster.Node{Name: "n2", Zone: "b"}))
 	const many = 300
-	must(t, c.Bulk(ctx, many, func(i int) (*corev1.Service, *discoveryv1.EndpointSlice) {
+	must(t, c.CreateInBulk(ctx, many, func(i int) (*corev1.Service, *discoveryv1.EndpointSlice) {
 		name := fmt.Sprint("s", i)
 		return testcluster.Service("shop", name, netip.Addr{}, 80), testcluster.Slice("shop", name, 8080,
 			testcluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Node: "n2", Zone: "b"})
@@ -155,7 +155,7 @@ func TestARealAPIServer(t *testing.T) {
 	must(t, err)
 	s := kube.New(kube.Options{Client: r.client, Node: "n1", Log: log, Now: time.Now, After: time.After})
 	every := func(*model.Service) bool { return true }
-	s.WantNodes(every)
+	s.SetNeedsNodes(every)
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(running, r.emit) }()
@@ -197,7 +197,7 @@ func TestARealAPIServer(t *testing.T) {
 	t.Run("annotations and heartbeats are no changes", func(t *testing.T) {
 		r.take()
 		patch("s1", `{"metadata":{"annotations":{"a":"b"}}}`)
-		must(t, c.ChangeNode(ctx, "n1", func(n *corev1.Node) { n.Annotations = map[string]string{"beat": "1"} }))
+		must(t, c.UpdateNode(ctx, "n1", func(n *corev1.Node) { n.Annotations = map[string]string{"beat": "1"} }))
 		patch("s2", `{"spec":{"sessionAffinity":"ClientIP"}}`)
 		r.eventually("the change behind them", func() bool { return len(r.news) > 0 })
 		if got := r.take(); len(got) != 1 || got[0] != "1 shop/s2 gone=false" {
@@ -222,10 +222,10 @@ func TestARealAPIServer(t *testing.T) {
 	})
 	t.Run("an API server that is away is seen", func(t *testing.T) {
 		c.StopAPIServer()
-		r.eventually("away", func() bool { return strings.Contains(s.Away(), "not watched for ") })
+		r.eventually("away", func() bool { return strings.Contains(s.StaleReason(), "not watched for ") })
 		must(t, c.StartAPIServer(ctx))
 		r.eventually("not away", func() bool {
-			return s.Away() == "" && !slices.ContainsFunc(s.Contacts(), func(c kube.Contact) bool { return c.Stale > 0 })
+			return s.StaleReason() == "" && !slices.ContainsFunc(s.WatchStatuses(), func(c kube.WatchStatus) bool { return c.StaleFor > 0 })
 		})
 		if n := strings.Count(r.log.String(), "level=WARN"); n < 1 || n > 4 || strings.Contains(r.log.String(), "resourceVersion=") {
 			t.Errorf("%d warnings:\n%s", n, r.log.String())
@@ -249,9 +249,9 @@ func TestARealAPIServer(t *testing.T) {
 		if lists == 0 {
 			t.Error("they are not listed")
 		}
-		must(t, c.ChangeNode(ctx, "n2", func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "c" }))
+		must(t, c.UpdateNode(ctx, "n2", func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "c" }))
 		r.eventually("its zone", func() bool { return r.snap.Nodes["n2"].Zone == "c" })
-		must(t, c.ChangeNode(ctx, "n2", func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "b" }))
+		must(t, c.UpdateNode(ctx, "n2", func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "b" }))
 		must(t, c.AddNode(ctx, testcluster.Node{Name: "n3", Zone: "c"}))
 		r.eventually("a new Node, with its CPU", func() bool {
 			return r.snap.Nodes["n3"] != nil && r.snap.Nodes["n3"].MilliCPU > 0 && r.snap.Nodes["n2"].Zone == "b"
@@ -260,9 +260,9 @@ func TestARealAPIServer(t *testing.T) {
 		r.eventually("it is gone", func() bool { return r.snap.Nodes["n3"] == nil })
 	})
 	t.Run("other Nodes while they are wanted", func(t *testing.T) {
-		s.WantNodes(nil)
+		s.SetNeedsNodes(nil)
 		r.eventually("gone", func() bool { return len(r.snap.Nodes) == 1 })
-		s.WantNodes(every)
+		s.SetNeedsNodes(every)
 		r.eventually("back", func() bool { return len(r.snap.Nodes) == 2 && r.snap.Nodes["n2"].Zone == "b" })
 	})
 	t.Run("a token that is renewed is used", tapped.takesTheNewToken)
@@ -273,11 +273,11 @@ func TestARealAPIServer(t *testing.T) {
 		wg.Go(func() { rec.Run(running) })
 		defer func() { stop(); wg.Wait() }()
 		web := model.Name{Namespace: "shop", Name: "s5"}
-		rec.OnNode(false, kube.Starting, "sluice test")
-		rec.OnService(web, kube.FailedServiceHealth, "port 30000: taken")
-		rec.OnServiceEverywhere(web, kube.PolicyFailed, "Service shop/s5: plugin p: trap")
+		rec.NodeEvent(false, kube.ReasonStarting, "sluice test")
+		rec.ServiceWarning(web, kube.ReasonFailedToStartServiceHealthcheck, "port 30000: taken")
+		rec.SampledServiceWarning(web, kube.ReasonFailedToEvaluatePolicy, "Service shop/s5: plugin p: trap")
 		for range 5 {
-			rec.OnServiceEverywhere(web, kube.PolicyFailed, "Service shop/s5: plugin p: trap")
+			rec.SampledServiceWarning(web, kube.ReasonFailedToEvaluatePolicy, "Service shop/s5: plugin p: trap")
 		}
 		var text string
 		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -285,11 +285,11 @@ func TestARealAPIServer(t *testing.T) {
 			must(t, err)
 			n, err := c.Kubectl(ctx, "", "describe", "node", "n1")
 			must(t, err)
-			if text = svc + n; strings.Contains(text, kube.PolicyFailed) && strings.Contains(text, kube.FailedServiceHealth) && strings.Contains(text, kube.Starting) {
+			if text = svc + n; strings.Contains(text, kube.ReasonFailedToEvaluatePolicy) && strings.Contains(text, kube.ReasonFailedToStartServiceHealthcheck) && strings.Contains(text, kube.ReasonStarting) {
 				break
 			}
 		}
-		for _, reason := range []string{kube.PolicyFailed, kube.FailedServiceHealth, kube.Starting} {
+		for _, reason := range []string{kube.ReasonFailedToEvaluatePolicy, kube.ReasonFailedToStartServiceHealthcheck, kube.ReasonStarting} {
 			if strings.Count(text, reason) != 1 {
 				t.Errorf("%s is shown %d times:\n%s", reason, strings.Count(text, reason), text)
 			}

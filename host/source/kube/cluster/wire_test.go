@@ -125,7 +125,7 @@ func newTapped(t *testing.T, c *testcluster.Cluster) *tapped {
 	p.client, err = kube.Connect(kube.Connection{Kubeconfig: kubeconfig, Version: "test"})
 	must(t, err)
 	s := kube.New(kube.Options{Client: p.client, Node: "n1", Log: slog.New(slog.NewTextHandler(p.rig, nil)), Now: time.Now, After: time.After})
-	s.WantNodes(func(*model.Service) bool { return true })
+	s.SetNeedsNodes(func(*model.Service) bool { return true })
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(running, p.emit) }()
@@ -147,7 +147,7 @@ func (p *tapped) inProtobuf(t *testing.T) {
 	_, _, err := kube.Load(t.Context(), p.client, "n1", true)
 	must(t, err)
 	rec := kube.NewRecorder(p.client, "n1", slog.New(slog.NewTextHandler(p.rig, nil)), time.Now, time.After)
-	rec.OnNode(true, kube.FailedMetrics, "port 10249: taken")
+	rec.NodeEvent(true, kube.ReasonFailedToStartMetricServer, "port 10249: taken")
 	running, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { rec.Run(running) })
