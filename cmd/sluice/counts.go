@@ -21,7 +21,7 @@ func (o *observation) ipvs() (servers []metrics.IPVSServer, wanted bool, err err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), countsWithin)
 	defer cancel()
-	counts, err := ipvs.ReadCounts(ctx, metrics.IPVSServers)
+	counts, err := ipvs.ReadStats(ctx, metrics.IPVSServers)
 	if errors.Is(err, ipvs.ErrNoIPVS) {
 		return nil, true, nil
 	}
@@ -35,16 +35,16 @@ func (o *observation) ipvs() (servers []metrics.IPVSServer, wanted bool, err err
 	return servers, true, nil
 }
 
-func ipvsServer(c *ipvs.Count) metrics.IPVSServer {
+func ipvsServer(c *ipvs.ServerStats) metrics.IPVSServer {
 	s := metrics.IPVSServer{
-		Server: c.Server, Pool: string(c.Pool), Scheduler: c.Scheduler, Members: len(c.Members),
+		Server: c.Server, Pool: string(c.Pool), Scheduler: c.Scheduler, Members: len(c.Destinations),
 		Connections: c.Connections, PacketsIn: c.PacketsIn, PacketsOut: c.PacketsOut, BytesIn: c.BytesIn, BytesOut: c.BytesOut,
 	}
 	if c.Pool != "" {
 		s.Server, s.Port = c.Frontend.String(), c.Owner.Port
 		s.Namespace, s.Service = c.Owner.Service.Namespace, c.Owner.Service.Name
 	}
-	for _, m := range c.Members {
+	for _, m := range c.Destinations {
 		s.Active += m.Active
 		s.Inactive += m.Inactive
 		if m.Draining {
@@ -65,7 +65,7 @@ func (c *connections) String() string {
 }
 
 // addCounts fills in the connections of mode ipvs. Where they cannot be read, nothing is lost: the weights are there.
-func (x *explanation) addCounts(counts []ipvs.Count) {
+func (x *explanation) addCounts(counts []ipvs.ServerStats) {
 	for i := range counts {
 		c := &counts[i]
 		if c.Pool == "" || c.Owner.Service.String() != x.Service {
@@ -73,7 +73,7 @@ func (x *explanation) addCounts(counts []ipvs.Count) {
 		}
 		for j := range x.Pools {
 			p := &x.Pools[j]
-			if (p.Pool == "local") != (c.Pool == ipvs.Outside) && c.Pool != ipvs.All {
+			if (p.Pool == "local") != (c.Pool == ipvs.PoolOutside) && c.Pool != ipvs.PoolAll {
 				continue
 			}
 			for e := range p.Endpoints {
@@ -84,12 +84,12 @@ func (x *explanation) addCounts(counts []ipvs.Count) {
 }
 
 // count looks for an endpoint among the members of a virtual server.
-func (*explanation) count(e *explainEndpoint, c *ipvs.Count) {
+func (*explanation) count(e *explainEndpoint, c *ipvs.ServerStats) {
 	for i := range e.Kernel {
 		if e.Kernel[i].Frontend != c.Frontend.String() {
 			continue
 		}
-		for _, m := range c.Members {
+		for _, m := range c.Destinations {
 			if m.Addr.String() == e.Address {
 				e.Kernel[i].Connections = &connections{m.Active, m.Inactive}
 			}

@@ -11,12 +11,12 @@ import (
 )
 
 func TestCountsOfIPVSGoToMetricsAndToExplain(t *testing.T) {
-	c := ipvs.Count{
+	c := ipvs.ServerStats{
 		Server: "of mark 0x5ce00001 IPv4", Frontend: plan.Key{Addr: netip.IPv4Unspecified(), Port: 30080, Protocol: model.TCP},
 		Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: model.TCP},
-		Pool:  ipvs.All, Scheduler: "wrr",
-		Traffic: ipvs.Traffic{Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600},
-		Members: []ipvs.MemberCount{
+		Pool:  ipvs.PoolAll, Scheduler: "wrr",
+		Counters: ipvs.Counters{Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600},
+		Destinations: []ipvs.DestinationStats{
 			{Addr: netip.MustParseAddrPort("10.244.0.1:80"), Weight: 3, Active: 2, Inactive: 7},
 			{Addr: netip.MustParseAddrPort("10.244.0.2:80"), Active: 1, Draining: true},
 		},
@@ -34,7 +34,7 @@ func TestCountsOfIPVSGoToMetricsAndToExplain(t *testing.T) {
 		}}
 	}
 	x := &explanation{Service: "shop/web", Pools: []explainPool{{Pool: "cluster", Endpoints: []explainEndpoint{held("10.244.0.1:80", 3), held("10.244.0.9:80", 0)}}}}
-	x.addCounts([]ipvs.Count{c})
+	x.addCounts([]ipvs.ServerStats{c})
 	e := x.Pools[0].Endpoints
 	if got, want := e[0].kernelText(), "10.96.0.1:80/TCP: 3 of 3, *4:30080/TCP: 3 of 3 (2 active, 7 inactive)"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -45,7 +45,7 @@ func TestCountsOfIPVSGoToMetricsAndToExplain(t *testing.T) {
 	other := *x
 	other.Service = "shop/other"
 	other.Pools = []explainPool{{Pool: "cluster", Endpoints: []explainEndpoint{held("10.244.0.1:80", 3)}}}
-	if other.addCounts([]ipvs.Count{c}); other.Pools[0].Endpoints[0].Kernel[1].Connections != nil {
+	if other.addCounts([]ipvs.ServerStats{c}); other.Pools[0].Endpoints[0].Kernel[1].Connections != nil {
 		t.Error("another Service has the connections")
 	}
 }

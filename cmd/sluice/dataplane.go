@@ -134,7 +134,7 @@ func (d *dataPlane) close() error {
 // retireEvery is how often what mode ipvs has left is looked at, and how long it may last.
 const (
 	retireEvery = time.Minute
-	retireBound = ipvs.DefaultLinger
+	retireBound = ipvs.DefaultDrainTimeout
 )
 
 // retireIPVS lets what an earlier run in mode ipvs has programmed run out: its connections end by themselves, or at the
@@ -142,7 +142,7 @@ const (
 func retireIPVS(ctx context.Context, cfg *config.Config, log *slog.Logger) {
 	begun, said := time.Now(), false
 	for {
-		left, err := ipvs.Retire(ctx, ipvsOptions(cfg, log), time.Since(begun) > retireBound)
+		left, err := ipvs.DrainAll(ctx, ipvsOptions(cfg, log), time.Since(begun) > retireBound)
 		switch {
 		case errors.Is(err, ipvs.ErrNoIPVS):
 			return
@@ -191,15 +191,15 @@ func ipvsSettings(cfg *config.Config) (out []probe.Setting) {
 	if cfg.Mode != config.ModeIPVS {
 		return nil
 	}
-	for _, s := range ipvs.Settings(ipvsOptions(cfg, slog.Default())) {
-		out = append(out, probe.Setting{Name: s.Name, Want: s.Want, Costs: s.Costs})
+	for _, s := range ipvs.Sysctls(ipvsOptions(cfg, slog.Default())) {
+		out = append(out, probe.Setting{Name: s.Name, Want: s.Want, Costs: s.Impact})
 	}
 	return out
 }
 
 // localAddrs are the addresses on this host's links, but for those that mode ipvs has put on one of them.
 func localAddrs(link string) ([]netip.Addr, error) {
-	vips, err := ipvs.Bound(link)
+	vips, err := ipvs.BoundVIPs(link)
 	if err != nil {
 		return nil, fmt.Errorf("this host's addresses: %w", err)
 	}
@@ -207,7 +207,7 @@ func localAddrs(link string) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, fmt.Errorf("this host's addresses: %w", err)
 	}
-	after, err := ipvs.Bound(link) // some may have come meanwhile
+	after, err := ipvs.BoundVIPs(link) // some may have come meanwhile
 	if err != nil {
 		return nil, fmt.Errorf("this host's addresses: %w", err)
 	}

@@ -176,7 +176,7 @@ func (x *explanation) addKernel(ctx context.Context) (note string) {
 			}
 		}
 	}
-	if counts, err := ipvs.ReadCounts(ctx, math.MaxInt); err == nil {
+	if counts, err := ipvs.ReadStats(ctx, math.MaxInt); err == nil {
 		x.addCounts(counts)
 	}
 	return ""

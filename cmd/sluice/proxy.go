@@ -94,7 +94,7 @@ func (p *proxy) programOnce(ctx context.Context) error {
 		return err
 	}
 	if p.cfg.Mode != config.ModeIPVS {
-		if _, err := ipvs.Retire(ctx, ipvsOptions(p.cfg, p.log), false); err != nil && !errors.Is(err, ipvs.ErrNoIPVS) {
+		if _, err := ipvs.DrainAll(ctx, ipvsOptions(p.cfg, p.log), false); err != nil && !errors.Is(err, ipvs.ErrNoIPVS) {
 			return err
 		}
 	}

@@ -34,12 +34,13 @@ type Options struct {
 	ExcludeCIDRs []netip.Prefix
 	// Time-outs of IPVS's own table of connections; 0 leaves the kernel's.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
-	// Linger is how long a member that is in no plan any more is kept for its connections at most; 0: DefaultLinger.
-	Linger time.Duration
+	// DrainTimeout is how long a member that is in no plan any more is kept for its connections at most; 0:
+	// DefaultDrainTimeout.
+	DrainTimeout time.Duration
 }
 
-// DefaultLinger is as long as conntrack keeps an idle connection.
-const DefaultLinger = 24 * time.Hour
+// DefaultDrainTimeout is as long as conntrack keeps an idle connection.
+const DefaultDrainTimeout = 24 * time.Hour
 
 // companion is what nftables.Backend is to this package.
 type companion interface {
@@ -96,8 +97,8 @@ func Open(o Options) (*Backend, error) {
 	if o.Scheduler == "" {
 		o.Scheduler = "wrr"
 	}
-	if o.Linger == 0 {
-		o.Linger = DefaultLinger
+	if o.DrainTimeout == 0 {
+		o.DrainTimeout = DefaultDrainTimeout
 	}
 	have, err := schedulers(o.Scheduler)
 	if err != nil {

@@ -221,7 +221,7 @@ func TestAMemberWithConnectionsLingersUntilTheyEndOrTheBound(t *testing.T) {
 	}
 	// And goes for good.
 	d.apply(b, next, plan.Diff(prev, next))
-	d.t = d.t.Add(DefaultLinger + lingerCheck)
+	d.t = d.t.Add(DefaultDrainTimeout + lingerCheck)
 	if r := d.apply(b, next, &plan.Delta{}); r.Messages == 0 || r.RequeueAfter != 0 {
 		t.Errorf("after the bound: %+v", r)
 	}

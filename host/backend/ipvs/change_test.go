@@ -152,7 +152,7 @@ func TestChangingTheModeRefusesNoConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(100 * time.Millisecond)
-		left, err := Retire(context.Background(), d.options(), false)
+		left, err := DrainAll(context.Background(), d.options(), false)
 		if err != nil || left == 0 {
 			t.Errorf("retired to %d virtual servers, %v: one has a connection", left, err)
 		}
@@ -171,7 +171,7 @@ func TestChangingTheModeRefusesNoConnection(t *testing.T) {
 	if _, err := Cleanup(context.Background(), d.options()); err != nil {
 		t.Error(err)
 	}
-	if _, err := Retire(context.Background(), d.options(), false); err != nil && !errors.Is(err, ErrNoIPVS) {
+	if _, err := DrainAll(context.Background(), d.options(), false); err != nil && !errors.Is(err, ErrNoIPVS) {
 		t.Error(err)
 	}
 }

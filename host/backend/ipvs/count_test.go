@@ -29,7 +29,7 @@ func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
 	d.apply(b, p, nil)
 	main := byAddr(netip.MustParseAddr("10.96.0.80"), 80, model.TCP)
 	first := netip.MustParseAddrPort("10.244.0.1:9000")
-	d.all[main].counted = Traffic{Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600}
+	d.all[main].counted = Counters{Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600}
 	busy := d.all[main].members[first]
 	busy.active, busy.inactive = 2, 7
 	d.all[main].members[first] = busy
@@ -42,7 +42,7 @@ func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if few, err := b.counts(context.Background(), 1); err != nil || len(few) != len(got) || len(few[0].Members) == 0 || len(few[1].Members) > 0 {
+	if few, err := b.counts(context.Background(), 1); err != nil || len(few) != len(got) || len(few[0].Destinations) == 0 || len(few[1].Destinations) > 0 {
 		t.Errorf("with the members of one: %+v, %v", few, err)
 	}
 	type line struct {
@@ -52,7 +52,7 @@ func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
 	}
 	var lines []line
 	for _, c := range got {
-		l := line{pool: c.Pool, members: len(c.Members)}
+		l := line{pool: c.Pool, members: len(c.Destinations)}
 		if c.Pool != "" {
 			l.frontend, l.owner = c.Frontend.String(), c.Owner.String()
 		}
@@ -62,10 +62,10 @@ func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
 		}
 	}
 	want := []line{
-		{"10.96.0.80:80/TCP", "shop/web:http", All, 2},
-		{"203.0.113.5:80/TCP", "shop/web:http", Outside, 1},
-		{"203.0.113.5:80/TCP", "shop/web:http", Inside, 2},
-		{"*4:30080/TCP", "shop/web:http", All, 1},
+		{"10.96.0.80:80/TCP", "shop/web:http", PoolAll, 2},
+		{"203.0.113.5:80/TCP", "shop/web:http", PoolOutside, 1},
+		{"203.0.113.5:80/TCP", "shop/web:http", PoolInside, 2},
+		{"*4:30080/TCP", "shop/web:http", PoolAll, 1},
 		{"", "", "", 1},
 	}
 	for _, w := range want {
@@ -76,12 +76,12 @@ func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
 	if len(lines) != len(want) {
 		t.Errorf("%+v", lines)
 	}
-	at := slices.IndexFunc(got, func(c Count) bool { return c.Server == main.String() })
-	if c := got[at]; c.Traffic != d.all[main].counted || c.Members[0] != (MemberCount{first, 3, 2, 7, false}) || c.Members[1].Weight != 1 {
+	at := slices.IndexFunc(got, func(c ServerStats) bool { return c.Server == main.String() })
+	if c := got[at]; c.Counters != d.all[main].counted || c.Destinations[0] != (DestinationStats{first, 3, 2, 7, false}) || c.Destinations[1].Weight != 1 {
 		t.Errorf("%+v", c)
 	}
-	at = slices.IndexFunc(got, func(c Count) bool { return c.Pool == "" })
-	if c := got[at]; c.Server != "192.0.2.81:80/TCP" || !c.Members[0].Draining || c.Members[0].Active != 1 {
+	at = slices.IndexFunc(got, func(c ServerStats) bool { return c.Pool == "" })
+	if c := got[at]; c.Server != "192.0.2.81:80/TCP" || !c.Destinations[0].Draining || c.Destinations[0].Active != 1 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -100,10 +100,10 @@ func TestTheKernelsCountsAreRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 1 || got[0].Pool != All || got[0].Scheduler != "wrr" || len(got[0].Members) != 2 {
+	if len(got) != 1 || got[0].Pool != PoolAll || got[0].Scheduler != "wrr" || len(got[0].Destinations) != 2 {
 		t.Fatalf("%+v", got)
 	}
-	if m := got[0].Members; m[0].Weight != 3 || m[1].Weight != 1 || m[0].Active+m[1].Active != 1 {
+	if m := got[0].Destinations; m[0].Weight != 3 || m[1].Weight != 1 || m[0].Active+m[1].Active != 1 {
 		t.Errorf("%+v", m)
 	}
 }

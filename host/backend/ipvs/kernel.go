@@ -83,7 +83,7 @@ func (k kernel) traffic() (map[serverKey]counted, error) {
 			}
 			key.addr, key.port, key.proto = a, s.Port, model.Protocol(s.Protocol)
 		}
-		out[key] = counted{service{s.SchedName, s.Flags &^ flagHashed}, Traffic{
+		out[key] = counted{service{s.SchedName, s.Flags &^ flagHashed}, Counters{
 			Connections: s.Stats.Connections, PacketsIn: s.Stats.PacketsIn, PacketsOut: s.Stats.PacketsOut,
 			BytesIn: s.Stats.BytesIn, BytesOut: s.Stats.BytesOut,
 		}}

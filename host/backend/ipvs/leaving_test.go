@@ -95,7 +95,7 @@ func TestTheNodesServersAreNotMetAtAnAddressThatIsHereForConnectionsOfBefore(t *
 	defer s.Close()
 	retire := func(force bool, want int) {
 		t.Helper()
-		left, err := Retire(context.Background(), d.options(), force)
+		left, err := DrainAll(context.Background(), d.options(), force)
 		if err != nil || left != want {
 			t.Errorf("%d virtual servers are left, want %d; %v", left, want, err)
 		}
@@ -201,7 +201,7 @@ func TestAnotherLinkTakesTheAddressesOver(t *testing.T) {
 // boundIn is Bound in the node.
 func boundIn(d *bed, link string) (bound map[netip.Addr]bool, err error) {
 	err = d.Lab.Node.Do(func() error {
-		bound, err = Bound(link)
+		bound, err = BoundVIPs(link)
 		return err
 	})
 	return bound, err

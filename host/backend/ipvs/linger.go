@@ -100,7 +100,7 @@ func (b *Backend) look(k serverKey, now time.Time) error {
 		}
 		// Inactive are those that one side has closed: the other may send for long, and IPVS ends them by itself.
 		conns := m.active + m.inactive
-		if conns > 0 && now.Sub(since) < b.o.Linger {
+		if conns > 0 && now.Sub(since) < b.o.DrainTimeout {
 			left = true
 			continue
 		}

@@ -79,7 +79,7 @@ func TestAddressesOfTheNodeOnALinkForServicesAreItsOwn(t *testing.T) {
 	for _, end := range []func() error{
 		nil,
 		func() error { _, err := Cleanup(context.Background(), o); return err },
-		func() error { _, err := Retire(context.Background(), o, true); return err },
+		func() error { _, err := DrainAll(context.Background(), o, true); return err },
 	} {
 		b, err := Open(o)
 		if err != nil {

@@ -34,7 +34,7 @@ type memory struct {
 
 type memoryServer struct {
 	service
-	counted Traffic
+	counted Counters
 	members map[netip.AddrPort]memberState
 }
 
@@ -159,7 +159,7 @@ func newPretend(t testing.TB) *pretend {
 
 func (d *pretend) open() (*Backend, error) {
 	o := d.options()
-	o.Link, o.Scheduler, o.Linger, o.Log = DefaultLink, "wrr", DefaultLinger, slog.New(slog.DiscardHandler)
+	o.Link, o.Scheduler, o.DrainTimeout, o.Log = DefaultLink, "wrr", DefaultDrainTimeout, slog.New(slog.DiscardHandler)
 	b := newBackend(o, map[string]bool{"wrr": true, "wlc": true, "mh": true})
 	b.ipvs, b.links, b.sysctls = d.memory, d.memory, d.memory
 	return b, b.openCompanion()

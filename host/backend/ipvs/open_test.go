@@ -23,7 +23,7 @@ func TestAKernelWithoutIPVSIsNamedAndHasNothingToRemove(t *testing.T) {
 	if removed, err := Cleanup(context.Background(), d.options()); err != nil || len(removed) > 0 {
 		t.Errorf("cleanup: %v, %v", removed, err)
 	}
-	if _, err := Retire(context.Background(), d.options(), false); !errors.Is(err, ErrNoIPVS) {
+	if _, err := DrainAll(context.Background(), d.options(), false); !errors.Is(err, ErrNoIPVS) {
 		t.Errorf("retire: %v", err)
 	}
 	features, err := Probe(context.Background())
@@ -50,7 +50,7 @@ func TestSettingsAndTimeOutsAreThoseAskedFor(t *testing.T) {
 	read := func(name string) string {
 		var b []byte
 		err := d.Lab.Node.Do(func() (err error) {
-			b, err = os.ReadFile(Setting{Name: name}.path())
+			b, err = os.ReadFile(Sysctl{Name: name}.path())
 			return err
 		})
 		if err != nil {
@@ -70,7 +70,7 @@ func TestSettingsAndTimeOutsAreThoseAskedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	for _, s := range Settings(o) {
+	for _, s := range Sysctls(o) {
 		if got, want := read(s.Name), s.Want; got != map[int]string{0: "0", 1: "1", 2: "2"}[want] {
 			t.Errorf("%s is %s, want %d", s.Name, got, want)
 		}

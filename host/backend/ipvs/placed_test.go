@@ -39,7 +39,7 @@ func TestSettingsThatSomebodyChangesArePutRightAndNamed(t *testing.T) {
 		"Apply":   func() error { _, err := b.Apply(context.Background(), p, nil); return err },
 	}
 	for name, do := range look {
-		for _, s := range Settings(b.o) {
+		for _, s := range Sysctls(b.o) {
 			said.Reset()
 			d.settings[s.Name] = 0
 			if err := do(); err != nil {

@@ -33,11 +33,11 @@ func Prepare(o Options, log *slog.Logger) error {
 	if _, err := schedulers(); err != nil {
 		errs = append(errs, err)
 	}
-	for _, s := range Settings(o) {
+	for _, s := range Sysctls(o) {
 		_, changed, err := s.set(proc(0))
 		switch {
 		case err != nil:
-			errs = append(errs, fmt.Errorf("%w: %s", err, s.Costs))
+			errs = append(errs, fmt.Errorf("%w: %s", err, s.Impact))
 		case changed:
 			log.Info("kernel setting changed", "setting", s.Name, "is", s.Want)
 		}

@@ -107,7 +107,7 @@ func Probe(ctx context.Context) ([]Feature, error) {
 			netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}))
 		for _, s := range required {
 			_, err := s.read()
-			try(Feature{Name: "the setting " + s.Name, Kernel: s.Kernel, For: s.Costs, Required: true}, err)
+			try(Feature{Name: "the setting " + s.Name, Kernel: s.Kernel, For: s.Impact, Required: true}, err)
 		}
 		return nil
 	})

@@ -36,8 +36,8 @@ func Read(ctx context.Context, o Options) (*plan.Plan, error) {
 	return p, err
 }
 
-// Bound gives the addresses that sluice has put on links and that the node has for no other reason; "" is DefaultLink.
-func Bound(name string) (map[netip.Addr]bool, error) {
+// BoundVIPs gives the addresses that sluice has put on links and that the node has for no other reason; "" is DefaultLink.
+func BoundVIPs(name string) (map[netip.Addr]bool, error) {
 	if name == "" {
 		name = DefaultLink
 	}

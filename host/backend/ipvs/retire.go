@@ -6,12 +6,12 @@ import (
 	"fmt"
 )
 
-// Retire lets what this backend has programmed run out, when another backend has taken its place: members go with their
+// DrainAll lets what this backend has programmed run out, when another backend has taken its place: members go with their
 // virtual servers and addresses once they have no connections. It tells how many virtual servers
 // are left; call it from time to time until there are none. With force those that have connections go too. The
 // companion's tables are not looked at: the nftables backend replaces them. What they did for addresses that are still
 // here, leavingTable does.
-func Retire(ctx context.Context, o Options, force bool) (left int, err error) {
+func DrainAll(ctx context.Context, o Options, force bool) (left int, err error) {
 	r := &remains{o: o, what: "retire"}
 	if err := r.guard(); err != nil {
 		return 0, err

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Setting is a number that the kernel is to have, in the network namespace.
-type Setting struct {
+// Sysctl is a number that the kernel is to have, in the network namespace.
+type Sysctl struct {
 	Name   string // of a sysctl
 	Want   int
-	Costs  string // what it costs when it cannot be set
+	Impact string // what it costs when it cannot be set
 	Kernel string // what has it
 	// Required: without it connections go astray.
 	Required bool
 }
 
-func (s Setting) path() string { return "/proc/sys/" + strings.ReplaceAll(s.Name, ".", "/") }
+func (s Sysctl) path() string { return "/proc/sys/" + strings.ReplaceAll(s.Name, ".", "/") }
 
-func (s Setting) read() (int, error) {
+func (s Sysctl) read() (int, error) {
 	b, err := os.ReadFile(s.path())
 	if err != nil {
 		return 0, err
@@ -31,27 +31,27 @@ func (s Setting) read() (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
 
-var required = []Setting{
-	{Name: "net.ipv4.vs.conntrack", Want: 1, Required: true, Kernel: "CONFIG_IP_VS_NFCT", Costs: "masquerading and source ranges, which go by connection tracking"},
+var required = []Sysctl{
+	{Name: "net.ipv4.vs.conntrack", Want: 1, Required: true, Kernel: "CONFIG_IP_VS_NFCT", Impact: "masquerading and source ranges, which go by connection tracking"},
 }
 
-// Settings are what IPVS needs, and what is asked for. They belong to the network namespace.
-func Settings(o Options) []Setting {
+// Sysctls are what IPVS needs, and what is asked for. They belong to the network namespace.
+func Sysctls(o Options) []Sysctl {
 	const kernel = "module ip_vs"
 	out := append(slices.Clone(required),
-		Setting{Name: "net.ipv4.vs.expire_nodest_conn", Want: 1, Kernel: kernel, Costs: "UDP flows to a member that left find no other until they time out"},
-		Setting{Name: "net.ipv4.vs.expire_quiescent_template", Want: 1, Kernel: kernel, Costs: "clients go back to a member that is being drained"},
-		Setting{Name: "net.ipv4.ip_forward", Want: 1, Kernel: "CONFIG_INET", Costs: "nothing is forwarded to other nodes' Pods"},
+		Sysctl{Name: "net.ipv4.vs.expire_nodest_conn", Want: 1, Kernel: kernel, Impact: "UDP flows to a member that left find no other until they time out"},
+		Sysctl{Name: "net.ipv4.vs.expire_quiescent_template", Want: 1, Kernel: kernel, Impact: "clients go back to a member that is being drained"},
+		Sysctl{Name: "net.ipv4.ip_forward", Want: 1, Kernel: "CONFIG_INET", Impact: "nothing is forwarded to other nodes' Pods"},
 	)
 	// From 5.9 on a new connection from a port that was just in use no longer has to wait; before, it had to or went
 	// to the old member.
 	if release() < 5_09 {
-		out = append(out, Setting{Name: "net.ipv4.vs.conn_reuse_mode", Want: 0, Kernel: kernel, Costs: "a new connection from a port that was just in use waits a second"})
+		out = append(out, Sysctl{Name: "net.ipv4.vs.conn_reuse_mode", Want: 0, Kernel: kernel, Impact: "a new connection from a port that was just in use waits a second"})
 	}
 	if o.StrictARP {
 		out = append(out,
-			Setting{Name: "net.ipv4.conf.all.arp_ignore", Want: 1, Kernel: "CONFIG_INET", Costs: "strictARP: the node answers ARP for the addresses of Services"},
-			Setting{Name: "net.ipv4.conf.all.arp_announce", Want: 2, Kernel: "CONFIG_INET", Costs: "strictARP: the node announces the addresses of Services"})
+			Sysctl{Name: "net.ipv4.conf.all.arp_ignore", Want: 1, Kernel: "CONFIG_INET", Impact: "strictARP: the node answers ARP for the addresses of Services"},
+			Sysctl{Name: "net.ipv4.conf.all.arp_announce", Want: 2, Kernel: "CONFIG_INET", Impact: "strictARP: the node announces the addresses of Services"})
 	}
 	return out
 }
@@ -79,13 +79,13 @@ type sysctls interface {
 type proc int
 
 func (p proc) get(name string) (v int, err error) {
-	nerr := inNetns(int(p), func() error { v, err = Setting{Name: name}.read(); return nil })
+	nerr := inNetns(int(p), func() error { v, err = Sysctl{Name: name}.read(); return nil })
 	return v, errors.Join(nerr, err)
 }
 
 func (p proc) put(name string, v int) (err error) {
 	nerr := inNetns(int(p), func() error {
-		err = os.WriteFile(Setting{Name: name}.path(), []byte(strconv.Itoa(v)), 0)
+		err = os.WriteFile(Sysctl{Name: name}.path(), []byte(strconv.Itoa(v)), 0)
 		return nil
 	})
 	return errors.Join(nerr, err)
@@ -97,17 +97,17 @@ const initOnly = "sluice run --init-only with full rights on the host"
 // One that cannot be set is an error when it is required, otherwise a warning, once.
 func (b *Backend) settings(start bool) error {
 	var errs []error
-	for _, s := range Settings(b.o) {
+	for _, s := range Sysctls(b.o) {
 		was, changed, err := s.set(b.sysctls)
 		switch {
 		case err != nil && s.Required:
 			errs = append(errs, fmt.Errorf("%w; do: %s", err, initOnly))
 		case err != nil && !b.unset[s.Name]:
-			b.log.Warn("a kernel setting is not as it should be", "err", err, "costs", s.Costs, "do", initOnly)
+			b.log.Warn("a kernel setting is not as it should be", "err", err, "costs", s.Impact, "do", initOnly)
 		case changed && start:
 			b.log.Info("kernel setting changed", "setting", s.Name, "was", was, "is", s.Want)
 		case changed:
-			b.log.Warn("somebody else has changed a kernel setting; it is put right", "setting", s.Name, "was", was, "is", s.Want, "costs", s.Costs)
+			b.log.Warn("somebody else has changed a kernel setting; it is put right", "setting", s.Name, "was", was, "is", s.Want, "costs", s.Impact)
 		}
 		b.unset[s.Name] = err != nil
 	}
@@ -115,7 +115,7 @@ func (b *Backend) settings(start bool) error {
 }
 
 // set sees to it that a setting is as wanted.
-func (s Setting) set(k sysctls) (was int, changed bool, err error) {
+func (s Sysctl) set(k sysctls) (was int, changed bool, err error) {
 	was, err = k.get(s.Name)
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, false, fmt.Errorf("ipvs: setting %s: %w: the kernel has no such setting here (%s; or in a user namespace of its own)", s.Name, err, s.Kernel)

@@ -62,7 +62,7 @@ const flagOurs = 0x20
 // counted is a service, and what came through it.
 type counted struct {
 	service
-	Traffic
+	Counters
 }
 
 const (

@@ -54,7 +54,7 @@ func TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode(t *testing.T) {
     reject 0 members, total 0
 `)
 	o := d.options()
-	o.Linger = lingerCheck // what is closing by then is cut off
+	o.DrainTimeout = lingerCheck // what is closing by then is cut off
 	b, err := Open(o)
 	if err != nil {
 		t.Fatal(err)
