@@ -75,8 +75,8 @@ func (e Endpoint) ReadySince() Time { return Time(u64(e.p, abi.EndpointReadySinc
 // TerminatingSince is when this node saw it begin to terminate, or 0.
 func (e Endpoint) TerminatingSince() Time { return Time(u64(e.p, abi.EndpointTerminatingSince)) }
 
-// Connections is how many connections are established from this node; counted is false when the plugin does not need
-// them or the host cannot count them.
+// Connections returns the number of established connections from this node. Reserved (NeedConnections): no host counts
+// them yet, and counted is false.
 func (e Endpoint) Connections() (n int, counted bool) {
 	v := u32(e.p, abi.EndpointConnections)
 	if v == abi.NotCounted {
@@ -85,6 +85,6 @@ func (e Endpoint) Connections() (n int, counted bool) {
 	return int(v), true
 }
 
-// Metadata is the text of its Pod's labels and annotations, one key=value a line, or None. It is given to plugins that
-// need it.
+// Metadata returns the labels and annotations of its Pod, one key=value per line. Reserved (NeedMetadata): no host
+// provides them yet, and it is None.
 func (e Endpoint) Metadata() ID { return ID(u32(e.p, abi.EndpointMetadata)) }

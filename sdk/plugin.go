@@ -27,11 +27,14 @@ type Needer interface {
 // Need is a set of inputs.
 type Need uint32
 
-// The inputs that a host gives only when they are asked for.
+// Inputs that a host provides on request only.
 const (
-	NeedConnections Need = 1 << 0 // Endpoint.Connections
-	NeedMetadata    Need = 1 << 1 // Endpoint.Metadata
-	NeedNodes       Need = 1 << 2 // Zone.Nodes and Zone.MilliCPU: the host follows all Nodes of the cluster for them
+	// NeedConnections and NeedMetadata are reserved for Endpoint.Connections and Endpoint.Metadata. No host provides
+	// them yet: it refuses to load a plugin that needs either.
+	NeedConnections Need = 1 << 0
+	NeedMetadata    Need = 1 << 1
+	// NeedNodes asks for Zone.Nodes and Zone.MilliCPU, for which the host lists all Nodes of the cluster.
+	NeedNodes Need = 1 << 2
 )
 
 // Serve makes newPlugin's plugin the one that this module exports. Call it from an init function of package main, whose

@@ -153,8 +153,8 @@ func (p *Plugin) introduce(ctx context.Context, now func() time.Time) error {
 		if p.report.Needs, err = g.number("sluice_needs"); err != nil {
 			return err
 		}
-		if unknown := p.report.Needs &^ abi.Needs; unknown != 0 {
-			return fmt.Errorf("module refused: sluice_needs asks for inputs that this host does not know: bits %#x", unknown)
+		if err := checkNeeds(p.report.Needs); err != nil {
+			return err
 		}
 	}
 	if p.report.ABI&0xffff == 0 { // ABI 1.0 gave the zones' Nodes unasked
@@ -166,6 +166,21 @@ func (p *Plugin) introduce(ctx context.Context, now func() time.Time) error {
 	*p = Plugin{host: p.host, limits: p.limits, settings: p.settings, hasSettings: p.hasSettings, log: p.log,
 		report: p.report, ctx: p.ctx, runtime: p.runtime, cache: p.cache, compiled: p.compiled}
 	return p.ensure()
+}
+
+// checkNeeds refuses the inputs that this host does not provide. A plugin that was loaded all the same would decide on
+// missing data.
+func checkNeeds(needs uint32) error {
+	if unknown := needs &^ abi.Needs; unknown != 0 {
+		return fmt.Errorf("module refused: sluice_needs asks for unknown inputs: bits %#x", unknown)
+	}
+	if needs&abi.NeedConnections != 0 {
+		return fmt.Errorf("module refused: sluice_needs asks for connection counts (bit %#x): reserved, this host does not provide them", abi.NeedConnections)
+	}
+	if needs&abi.NeedMetadata != 0 {
+		return fmt.Errorf("module refused: sluice_needs asks for Pod labels and annotations (bit %#x): reserved, this host does not provide them", abi.NeedMetadata)
+	}
+	return nil
 }
 
 func (p *Plugin) selfTest(ctx context.Context) error {

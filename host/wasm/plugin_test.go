@@ -23,7 +23,7 @@ func ask(p *Plugin, port uint16, now int64) error {
 func TestGoGuestsThatMisbehaveEndNamedAndAreReplaced(t *testing.T) {
 	var log bytes.Buffer
 	p := load(t, newHost(t, Options{Log: textLog(&log)}), goGuest(t, "testdata/goguest"), `{"Factor": 2}`)
-	if p.Needs() != abi.NeedConnections {
+	if p.Needs() != abi.NeedNodes {
 		t.Errorf("needs %d", p.Needs())
 	}
 	now := int64(sampleNow)

@@ -25,8 +25,8 @@ const (
 
 // Needs: inputs that cost the host something, asked for by sluice_needs.
 const (
-	NeedConnections = 1 << 0
-	NeedMetadata    = 1 << 1
+	NeedConnections = 1 << 0 // reserved: Endpoint.Connections; a module that needs them is refused
+	NeedMetadata    = 1 << 1 // reserved: Endpoint.Metadata; the same
 	NeedNodes       = 1 << 2 // Zone.Nodes and Zone.MilliCPU
 
 	Needs = NeedConnections | NeedMetadata | NeedNodes // all of them

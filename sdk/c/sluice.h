@@ -10,7 +10,7 @@
 
 enum { SLUICE_ABI = 1 << 16 | 1 };
 
-/* Bits of sluice_needs. */
+/* Bits of sluice_needs. The first two are reserved: hosts refuse a module that sets them. */
 enum { SLUICE_NEED_CONNECTIONS = 1, SLUICE_NEED_METADATA = 2, SLUICE_NEED_NODES = 4 };
 
 /* Bits of an endpoint's conditions. */

@@ -14,7 +14,7 @@ type guest struct{ Factor int }
 
 func (g *guest) Configure(settings []byte) error { return sdk.Settings(settings, g) }
 
-func (g *guest) Needs() sdk.Need { return sdk.NeedConnections }
+func (g *guest) Needs() sdk.Need { return sdk.NeedNodes }
 
 func deep(n int) int {
 	if n == 0 {
