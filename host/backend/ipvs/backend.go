@@ -42,8 +42,8 @@ type Options struct {
 // DefaultDrainTimeout is as long as conntrack keeps an idle connection.
 const DefaultDrainTimeout = 24 * time.Hour
 
-// companion is what nftables.Backend is to this package.
-type companion interface {
+// rulesBackend is what nftables.Backend is to this package.
+type rulesBackend interface {
 	Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error)
 	ReadMarks(ctx context.Context) (p *plan.Plan, marks nftables.Marks, guarded map[netip.Addr]bool, err error)
 	ReadPools(ctx context.Context) (map[plan.Key]nftables.Pools, error)
@@ -55,28 +55,28 @@ type companion interface {
 
 // Backend holds plans in IPVS.
 type Backend struct {
-	o         Options
-	log       *slog.Logger
-	ipvs      virtual
-	links     addresses
-	sysctls   sysctls
-	companion companion
-	caps      plan.Caps
-	hashing   string // the scheduler for plan.SourceHash
+	o             Options
+	log           *slog.Logger
+	ipvs          ipvsAPI
+	links         linkAPI
+	sysctls       sysctlStore
+	rules         rulesBackend
+	caps          plan.Caps
+	hashScheduler string // the scheduler for plan.SourceHash
 
-	trusted bool  // the mirror is what the kernel has
-	unsure  bool  // it cannot be, after what failed in this Apply
-	now     state // the mirror
-	stuck   stuck
-	unset   map[string]bool // settings that cannot be set
-	// declined is how often this backend has not taken the place of another mode's tables.
-	declined int
-	// returned: what guarded the addresses while another mode was in force is gone.
-	returned bool
-	linger   linger
-	idle     map[netip.Addr]time.Time // addresses that may be needed by nobody, since when
-	moved    rolling
-	sent     sent
+	stateTrusted  bool  // the mirror is what the kernel has
+	stateSuspect  bool  // it cannot be, after what failed in this Apply
+	state         state // the mirror
+	unprogrammed  unprogrammed
+	failedSysctls map[string]bool // settings that cannot be set
+	// declines is how often this backend has not taken the place of another mode's tables.
+	declines int
+	// rejectTablesDeleted: what guarded the addresses while another mode was in force is gone.
+	rejectTablesDeleted bool
+	drains              drainTracker
+	idleSince           map[netip.Addr]time.Time // addresses that may be needed by nobody, since when
+	scan                destinationScan
+	stats               applyStats
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -100,7 +100,7 @@ func Open(o Options) (*Backend, error) {
 	if o.DrainTimeout == 0 {
 		o.DrainTimeout = DefaultDrainTimeout
 	}
-	have, err := schedulers(o.Scheduler)
+	have, err := probeSchedulers(o.Scheduler)
 	if err != nil {
 		return nil, err
 	}
@@ -108,28 +108,28 @@ func Open(o Options) (*Backend, error) {
 	if err := b.connect(); err != nil {
 		return nil, err
 	}
-	if err := b.begin(); err != nil {
+	if err := b.initialize(); err != nil {
 		_ = b.Close()
 		return nil, err
 	}
 	return b, nil
 }
 
-// begin finds out whether the kernel takes orders from here, and sets what it needs to be set.
-func (b *Backend) begin() error {
-	_, err := b.ipvs.servers()
+// initialize finds out whether the kernel takes orders from here, and sets what it needs to be set.
+func (b *Backend) initialize() error {
+	_, err := b.ipvs.listServers()
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("ipvs: list virtual servers: %w: IPVS needs CAP_NET_ADMIN in the initial user namespace, whatever namespaces this is in", err)
 	case err != nil:
 		return fmt.Errorf("ipvs: list virtual servers: %w", err)
 	}
-	if err := b.settings(true); err != nil {
+	if err := b.applySysctls(true); err != nil {
 		return err
 	}
 	if o := &b.o; o.TCPTimeout|o.TCPFinTimeout|o.UDPTimeout != 0 {
-		if err := b.ipvs.timeouts(o.TCPTimeout, o.TCPFinTimeout, o.UDPTimeout); err != nil {
-			return fmt.Errorf("ipvs: set time-outs: %w", hint(err))
+		if err := b.ipvs.setTimeouts(o.TCPTimeout, o.TCPFinTimeout, o.UDPTimeout); err != nil {
+			return fmt.Errorf("ipvs: set time-outs: %w", withHint(err))
 		}
 	}
 	return nil
@@ -137,17 +137,17 @@ func (b *Backend) begin() error {
 
 func newBackend(o Options, have map[string]bool) *Backend {
 	b := &Backend{
-		o: o, log: o.Log, sysctls: proc(o.Netns), caps: capsOf(have), hashing: "mh",
-		stuck: stuck{}, unset: map[string]bool{}, idle: map[netip.Addr]time.Time{},
+		o: o, log: o.Log, sysctls: procSysctls(o.Netns), caps: capsOf(have), hashScheduler: "mh",
+		unprogrammed: unprogrammed{}, failedSysctls: map[string]bool{}, idleSince: map[netip.Addr]time.Time{},
 	}
 	if !have["mh"] {
-		b.hashing = "sh"
+		b.hashScheduler = "sh"
 	}
 	return b
 }
 
 func (b *Backend) connect() error {
-	h, err := openHandle(b.o.Netns)
+	h, err := openIPVS(b.o.Netns)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (b *Backend) connect() error {
 		l.close()
 		return errNoLink(l.name)
 	}
-	if err := b.openCompanion(); err != nil {
+	if err := b.openRules(); err != nil {
 		h.close()
 		l.close()
 		return err
@@ -171,14 +171,14 @@ func (b *Backend) connect() error {
 	return nil
 }
 
-func (b *Backend) openCompanion() error {
+func (b *Backend) openRules() error {
 	c, err := nftables.Open(nftables.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Companion: &nftables.Companion{
-		Caps: b.caps, Mark: b.mark, Guarded: func() map[netip.Addr]bool { return b.now.guarded },
+		Caps: b.caps, Mark: b.poolMark, Guarded: func() map[netip.Addr]bool { return b.state.guarded },
 	}})
 	if err != nil {
 		return fmt.Errorf("ipvs: the companion: %w", err)
 	}
-	b.companion = c
+	b.rules = c
 	return nil
 }
 
@@ -206,9 +206,9 @@ func capsOf(have map[string]bool) plan.Caps {
 	return c
 }
 
-// service is how a virtual server for a frontend works.
-func (b *Backend) service(f *plan.Frontend) service {
-	s := service{scheduler: b.o.Scheduler, flags: flagOurs}
+// serverConfig is how a virtual server for a frontend works.
+func (b *Backend) serverConfig(f *plan.Frontend) serverConfig {
+	s := serverConfig{scheduler: b.o.Scheduler, flags: flagOurs}
 	switch f.Balance {
 	case plan.Random:
 		if s.scheduler == "mh" {
@@ -217,7 +217,7 @@ func (b *Backend) service(f *plan.Frontend) service {
 	case plan.RoundRobin:
 		s.scheduler = "wrr"
 	case plan.SourceHash:
-		s.scheduler = b.hashing
+		s.scheduler = b.hashScheduler
 	case plan.LeastConnections:
 		s.scheduler = "wlc"
 	}
@@ -231,5 +231,5 @@ func (b *Backend) Caps() plan.Caps { return b.caps }
 func (b *Backend) Close() error {
 	b.ipvs.close()
 	b.links.close()
-	return b.companion.Close()
+	return b.rules.Close()
 }

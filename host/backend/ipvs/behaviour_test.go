@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const soon = 3 * time.Second
+const askTimeout = 3 * time.Second
 
-const globals = `global
+const globalSection = `global
   node-port-addresses  192.168.0.1 fd00:192::1
   pod-sources          10.244.0.0/16 fd00:10:244::/64
   masquerade-mark      0x4000
@@ -28,7 +28,7 @@ const globals = `global
 
 func parse(t testing.TB, text string) *plan.Plan {
 	t.Helper()
-	p, err := plan.Parse(globals + text)
+	p, err := plan.Parse(globalSection + text)
 	if err == nil {
 		err = plan.Validate(p)
 	}
@@ -69,17 +69,17 @@ func frontend(t testing.TB, what, more string, weights []int) *plan.Plan {
 		what, more, verdict, n, map[bool]string{true: "member", false: "members"}[n == 1], sum, members.String()))
 }
 
-func (d *bed) apply(b *Backend, next *plan.Plan, delta *plan.Delta) backend.Report {
+func (d *env) apply(b *Backend, next *plan.Plan, delta *plan.Delta) backend.Report {
 	d.Helper()
 	r, err := b.Apply(context.Background(), next, delta)
 	if err != nil {
 		d.Fatal(err)
 	}
-	d.reads(b, next)
+	d.expectRead(b, next)
 	return r
 }
 
-func (d *bed) reads(b *Backend, want *plan.Plan) {
+func (d *env) expectRead(b *Backend, want *plan.Plan) {
 	d.Helper()
 	want, _ = plan.Normalize(want, b.Caps())
 	got, err := b.Read(context.Background())
@@ -91,17 +91,17 @@ func (d *bed) reads(b *Backend, want *plan.Plan) {
 	}
 }
 
-func (d *bed) ask(h *testnet.Host, network, to string) testnet.Answer {
+func (d *env) ask(h *testnet.Host, network, to string) testnet.Answer {
 	d.Helper()
-	a, err := h.Ask(network, netip.MustParseAddrPort(to), soon)
+	a, err := h.Ask(network, netip.MustParseAddrPort(to), askTimeout)
 	if err != nil {
 		d.Fatalf("%s asks %s: %v", h.Name, to, err)
 	}
 	return a
 }
 
-// servers is what ipvsadm lists, without connections.
-func (d *bed) servers() string {
+// ipvsadmSave is what ipvsadm lists, without connections.
+func (d *env) ipvsadmSave() string {
 	d.Helper()
 	out, err := d.run("", "ipvsadm", "-Sn")
 	if err != nil {
@@ -110,7 +110,7 @@ func (d *bed) servers() string {
 	return out
 }
 
-func (d *bed) vips() string {
+func (d *env) linkAddrs() string {
 	d.Helper()
 	out, err := d.run("", "ip", "-br", "addr", "show", "dev", DefaultLink)
 	if err != nil {
@@ -120,7 +120,7 @@ func (d *bed) vips() string {
 }
 
 func TestANodesProcessThatChoosesNoSourceIsNotSeenAsTheServiceItself(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	d.apply(b, parse(t, `service shop/web
   port http  10.96.0.80:80/TCP          ClusterIP   masquerade=outside balance=random
@@ -143,7 +143,7 @@ func TestANodesProcessThatChoosesNoSourceIsNotSeenAsTheServiceItself(t *testing.
 }
 
 func TestAPodMeetsItselfThroughItsService(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	d.apply(b, web(t, 1), nil)
 	for range 5 {
@@ -153,9 +153,9 @@ func TestAPodMeetsItselfThroughItsService(t *testing.T) {
 	}
 }
 
-func (d *bed) hold(to string) net.Conn {
+func (d *env) dial(to string) net.Conn {
 	d.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	c, err := d.Client.Dial(ctx, "tcp", netip.MustParseAddrPort(to))
 	if err != nil {
@@ -168,7 +168,7 @@ func (d *bed) hold(to string) net.Conn {
 	return c
 }
 
-func alive(c net.Conn) error {
+func checkAlive(c net.Conn) error {
 	_ = c.SetDeadline(time.Now().Add(time.Second))
 	if _, err := c.Write([]byte("still there\n")); err != nil {
 		return err
@@ -178,16 +178,16 @@ func alive(c net.Conn) error {
 }
 
 func TestAMemberWithConnectionsLingersUntilTheyEndOrTheBound(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	prev, next := web(t, 1), web(t, -1, 1)
 	d.apply(b, prev, nil)
-	conn := d.hold("10.96.0.80:80")
+	conn := d.dial("10.96.0.80:80")
 	r := d.apply(b, next, plan.Diff(prev, next))
-	if r.RequeueAfter != lingerCheck {
-		t.Errorf("look again after %s, want %s", r.RequeueAfter, lingerCheck)
+	if r.RequeueAfter != drainInterval {
+		t.Errorf("look again after %s, want %s", r.RequeueAfter, drainInterval)
 	}
-	if s := d.servers(); !strings.Contains(s, "10.244.0.1:9000 -m -w 0") {
+	if s := d.ipvsadmSave(); !strings.Contains(s, "10.244.0.1:9000 -m -w 0") {
 		t.Errorf("the member is not kept at weight 0:\n%s", s)
 	}
 	for range 4 {
@@ -195,89 +195,89 @@ func TestAMemberWithConnectionsLingersUntilTheyEndOrTheBound(t *testing.T) {
 			t.Errorf("a new connection went to %s", a.Server)
 		}
 	}
-	if err := alive(conn); err != nil {
+	if err := checkAlive(conn); err != nil {
 		t.Errorf("the connection: %v", err)
 	}
 	// A restart knows it for what it is.
 	b.Close()
 	b = d.open()
-	d.reads(b, next)
+	d.expectRead(b, next)
 	if r := d.apply(b, next, nil); r.Messages != 0 || r.RequeueAfter == 0 {
 		t.Errorf("after a restart: %+v", r)
 	}
-	d.t = d.t.Add(r.RequeueAfter)
-	if r := d.apply(b, next, &plan.Delta{}); r.Messages != 0 || r.RequeueAfter != lingerCheck {
+	d.now = d.now.Add(r.RequeueAfter)
+	if r := d.apply(b, next, &plan.Delta{}); r.Messages != 0 || r.RequeueAfter != drainInterval {
 		t.Errorf("a minute later: %+v", r)
 	}
 	// It comes back.
 	if r := d.apply(b, prev, plan.Diff(next, prev)); r.Messages > 6 {
 		t.Errorf("a member comes back: %+v", r)
 	}
-	if s := d.servers(); !strings.Contains(s, "10.244.0.1:9000 -m -w 1") {
+	if s := d.ipvsadmSave(); !strings.Contains(s, "10.244.0.1:9000 -m -w 1") {
 		t.Errorf("it has not got its weight back:\n%s", s)
 	}
-	if err := alive(conn); err != nil {
+	if err := checkAlive(conn); err != nil {
 		t.Errorf("the connection: %v", err)
 	}
 	// And goes for good.
 	d.apply(b, next, plan.Diff(prev, next))
-	d.t = d.t.Add(DefaultDrainTimeout + lingerCheck)
+	d.now = d.now.Add(DefaultDrainTimeout + drainInterval)
 	if r := d.apply(b, next, &plan.Delta{}); r.Messages == 0 || r.RequeueAfter != 0 {
 		t.Errorf("after the bound: %+v", r)
 	}
-	if s := d.servers(); strings.Contains(s, "10.244.0.1") {
+	if s := d.ipvsadmSave(); strings.Contains(s, "10.244.0.1") {
 		t.Errorf("it lingers on:\n%s", s)
 	}
 }
 
 func TestTheLastConnectionTakesAFrontendsAddressWithIt(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	prev := web(t, 1)
 	d.apply(b, prev, nil)
-	conn := d.hold("10.96.0.80:80")
+	conn := d.dial("10.96.0.80:80")
 	none := &plan.Plan{Global: prev.Global, Frontends: map[plan.Key]*plan.Frontend{}}
 	r := d.apply(b, none, plan.Diff(prev, none))
-	if err := alive(conn); err != nil || r.RequeueAfter == 0 || !strings.Contains(d.vips(), "10.96.0.80/32") {
-		t.Fatalf("the connection: %v, %+v, %s", err, r, d.vips())
+	if err := checkAlive(conn); err != nil || r.RequeueAfter == 0 || !strings.Contains(d.linkAddrs(), "10.96.0.80/32") {
+		t.Fatalf("the connection: %v, %+v, %s", err, r, d.linkAddrs())
 	}
 	_ = conn.(*net.TCPConn).SetLinger(0)
 	conn.Close()
 	time.Sleep(50 * time.Millisecond)
-	d.t = d.t.Add(r.RequeueAfter)
-	if r = d.apply(b, none, &plan.Delta{}); r.RequeueAfter == 0 || !strings.Contains(d.vips(), "10.96.0.80/32") {
-		t.Errorf("its last packets do not find it: %+v, %s", r, d.vips())
+	d.now = d.now.Add(r.RequeueAfter)
+	if r = d.apply(b, none, &plan.Delta{}); r.RequeueAfter == 0 || !strings.Contains(d.linkAddrs(), "10.96.0.80/32") {
+		t.Errorf("its last packets do not find it: %+v, %s", r, d.linkAddrs())
 	}
 	d.settle(b, none)
-	if out := d.vips() + d.servers(); strings.Contains(out, "10.96.0.80") {
+	if out := d.linkAddrs() + d.ipvsadmSave(); strings.Contains(out, "10.96.0.80") {
 		t.Fatalf("left: %s", out)
 	}
 }
 
 // settle applies as often as the backend asks for, at the times that it asks for.
-func (d *bed) settle(b *Backend, p *plan.Plan) {
+func (d *env) settle(b *Backend, p *plan.Plan) {
 	d.Helper()
 	for range 40 {
 		r := d.apply(b, p, &plan.Delta{})
 		if r.RequeueAfter == 0 {
 			return
 		}
-		if r.RequeueAfter == lingerCheck && present() == nil {
+		if r.RequeueAfter == drainInterval && checkIPVS() == nil {
 			time.Sleep(time.Second) // IPVS keeps what was reset for ten
 		}
-		d.t = d.t.Add(r.RequeueAfter)
+		d.now = d.now.Add(r.RequeueAfter)
 	}
 	d.Fatal("it never settles")
 }
 
 func TestAConnectionThatConntrackForgetsIsReset(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	p := web(t, 1, 1)
 	d.apply(b, p, nil)
 	conns := map[string]net.Conn{}
 	for len(conns) < 2 {
-		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 		defer cancel()
 		c, err := d.Client.Dial(ctx, "tcp", netip.MustParseAddrPort("10.96.0.80:80"))
 		if err != nil {
@@ -300,17 +300,17 @@ func TestAConnectionThatConntrackForgetsIsReset(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := alive(conns["p1"]); !errors.Is(err, unix.ECONNRESET) {
+	if err := checkAlive(conns["p1"]); !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("the connection to p1: %v, want a reset", err)
 	}
-	if err := alive(conns["p2"]); err != nil {
+	if err := checkAlive(conns["p2"]); err != nil {
 		t.Errorf("the connection to p2: %v", err)
 	}
 	d.ask(d.Client, "tcp", "10.96.0.80:80")
 }
 
 func TestAUDPFlowFindsAnotherMemberWhenItsOwnHasLeft(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	service := func(w ...int) *plan.Plan { return frontend(t, "10.96.0.80:53/UDP  ClusterIP", "", w) }
 	prev, next := service(1), service(-1, 1)
@@ -345,7 +345,7 @@ func TestAUDPFlowFindsAnotherMemberWhenItsOwnHasLeft(t *testing.T) {
 }
 
 func TestSchedulersFollowTheBalance(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	for balance, want := range map[string]string{
 		"random": "-s wrr -b flag-3", "round-robin": "-s wrr -b flag-3", "source-hash": "-s mh", "least-connections": "-s wlc -b flag-3",
@@ -358,7 +358,7 @@ func TestSchedulersFollowTheBalance(t *testing.T) {
 			p.Frontends[k] = &g
 		}
 		d.apply(b, p, nil)
-		if s := d.servers(); !strings.Contains(s, "-A -t 10.96.0.80:80 "+want) {
+		if s := d.ipvsadmSave(); !strings.Contains(s, "-A -t 10.96.0.80:80 "+want) {
 			t.Errorf("%s, want %s:\n%s", balance, want, s)
 		}
 	}
@@ -371,7 +371,7 @@ func TestSchedulersFollowTheBalance(t *testing.T) {
 }
 
 func TestClientsAreHashedToTheSameMember(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	p := web(t, 1, 1, 1, 1)
 	for k, f := range p.Frontends {

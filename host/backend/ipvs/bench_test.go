@@ -35,10 +35,10 @@ func cluster(services, endpoints int) *plan.Plan {
 }
 
 func newOpen(b *testing.B) func() *Backend {
-	if present() == nil {
-		return newBed(b).open
+	if checkIPVS() == nil {
+		return newEnv(b).open
 	}
-	d := newPretend(b)
+	d := newMemEnv(b)
 	return func() *Backend {
 		be, err := d.open()
 		if err != nil {
@@ -49,24 +49,33 @@ func newOpen(b *testing.B) func() *Backend {
 	}
 }
 
-// spent is what a process has used, in seconds: of wall time, in user space, and in the kernel for it.
-type spent struct{ wall, user, system float64 }
+// resourceUsage is what a process has used, in seconds: of wall time, in user space, and in the kernel for it.
+type resourceUsage struct{ wall, user, system float64 }
 
-func now() spent {
+func currentUsage() resourceUsage {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
-	return spent{float64(time.Now().UnixNano()) / 1e9, float64(u.Utime.Nano()) / 1e9, float64(u.Stime.Nano()) / 1e9}
+	return resourceUsage{float64(time.Now().UnixNano()) / 1e9, float64(u.Utime.Nano()) / 1e9, float64(u.Stime.Nano()) / 1e9}
 }
 
-// asking counts the questions.
-type asking struct {
-	virtual
+// queryCounter counts the questions.
+type queryCounter struct {
+	ipvsAPI
 	n int
 }
 
-func (a *asking) members(k serverKey) ([]memberState, error) { a.n++; return a.virtual.members(k) }
-func (a *asking) traffic() (map[serverKey]counted, error)    { a.n++; return a.virtual.traffic() }
-func (a *asking) servers() (map[serverKey]service, error)    { a.n++; return a.virtual.servers() }
+func (a *queryCounter) listDestinations(k serverKey) ([]destinationState, error) {
+	a.n++
+	return a.ipvsAPI.listDestinations(k)
+}
+func (a *queryCounter) listCounters() (map[serverKey]serverCounters, error) {
+	a.n++
+	return a.ipvsAPI.listCounters()
+}
+func (a *queryCounter) listServers() (map[serverKey]serverConfig, error) {
+	a.n++
+	return a.ipvsAPI.listServers()
+}
 
 // BenchmarkEverything programs a cluster from nothing, changes one endpoint of it, reads it back by a restart, and counts
 // connections for a scrape of the metrics, beside which endpoints change. Where the kernel has no IPVS, there is a memory
@@ -75,23 +84,23 @@ func BenchmarkEverything(b *testing.B) {
 	for _, services := range []int{1000, 10000} {
 		b.Run(fmt.Sprintf("%dx10", services), func(b *testing.B) {
 			for range b.N {
-				everything(b, services)
+				benchCluster(b, services)
 				runtime.GC()
 			}
 		})
 	}
 }
 
-func everything(b *testing.B, services int) {
+func benchCluster(b *testing.B, services int) {
 	open := newOpen(b)
 	p := cluster(services, 10)
 	measure := func(what string, f func() (messages int, err error)) {
 		runtime.GC()
-		begin := now()
+		begin := currentUsage()
 		b.StartTimer()
 		messages, err := f()
 		b.StopTimer()
-		end := now()
+		end := currentUsage()
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -124,31 +133,31 @@ func everything(b *testing.B, services int) {
 	measure("endpoint", apply(be, next, delta))
 	// The counts have sockets of their own.
 	counter := open()
-	asked := &asking{virtual: counter.ipvs}
+	asked := &queryCounter{ipvsAPI: counter.ipvs}
 	counter.ipvs = asked
 	measure("scrape", func() (int, error) {
-		_, err := counter.counts(context.Background(), services)
+		_, err := counter.readStats(context.Background(), services)
 		return asked.n, err
 	})
-	if _, real := be.ipvs.(kernel); real { // the memory is for one at a time
-		beside(b, be, counter, services, change)
+	if _, real := be.ipvs.(kernelIPVS); real { // the memory is for one at a time
+		benchUnderScrape(b, be, counter, services, change)
 	}
 	counter.Close()
 	be.Close()
 	be = open()
-	asked = &asking{virtual: be.ipvs}
+	asked = &queryCounter{ipvsAPI: be.ipvs}
 	be.ipvs = asked
 	measure("restart", apply(be, p, nil))
 	b.ReportMetric(float64(asked.n), "restart-questions")
 	be.Close()
 }
 
-// beside changes an endpoint again and again while connections are counted.
-func beside(b *testing.B, be, counter *Backend, services int, change func() (*plan.Plan, *plan.Delta)) {
+// benchUnderScrape changes an endpoint again and again while connections are counted.
+func benchUnderScrape(b *testing.B, be, counter *Backend, services int, change func() (*plan.Plan, *plan.Delta)) {
 	ended := make(chan error)
 	begin := time.Now()
 	go func() {
-		_, err := counter.counts(context.Background(), services)
+		_, err := counter.readStats(context.Background(), services)
 		ended <- err
 	}()
 	var took []time.Duration

@@ -15,16 +15,16 @@ func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 	if err != nil {
 		return removed, err
 	}
-	leaving, err := leaving(o.Netns, nil)
+	leaving, err := setRejected(o.Netns, nil)
 	if removed = append(removed, leaving...); err != nil {
 		return removed, err
 	}
-	r := &remains{o: o, what: "clean up"}
-	link, err := r.sweep(ctx, func(h virtual, k serverKey) (bool, error) {
-		return false, gone(h, op{kind: delServer, key: k})
+	r := &sweeper{o: o, operation: "clean up"}
+	link, err := r.sweep(ctx, func(h ipvsAPI, k serverKey) (bool, error) {
+		return false, deleteIgnoringMissing(h, op{kind: opDelServer, key: k})
 	})
 	if errors.Is(err, ErrNoIPVS) {
-		link, err = r.link()
+		link, err = r.sweepLinks()
 	}
 	if r.removed > 0 {
 		removed = append(removed, fmt.Sprintf("%d IPVS virtual servers", r.removed))

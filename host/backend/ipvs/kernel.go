@@ -11,31 +11,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel is the real one.
-type kernel struct{ h *ipvs.Handle }
+// kernelIPVS is the real one.
+type kernelIPVS struct{ handle *ipvs.Handle }
 
-func (k kernel) close() { k.h.Close() }
+func (k kernelIPVS) close() { k.handle.Close() }
 
-func (k kernel) do(o op) error {
-	s, d := o.key.moby(o.service), o.moby()
+func (k kernelIPVS) do(o op) error {
+	s, d := o.key.moby(o.serverConfig), o.moby()
 	switch o.kind {
-	case addServer:
-		return k.h.NewService(s)
-	case setServer:
-		return k.h.UpdateService(s)
-	case delServer:
-		return k.h.DelService(s)
-	case addMember:
-		return k.h.NewDestination(s, d)
-	case setMember:
-		return k.h.UpdateDestination(s, d)
-	case delMember:
-		return k.h.DelDestination(s, d)
+	case opAddServer:
+		return k.handle.NewService(s)
+	case opSetServer:
+		return k.handle.UpdateService(s)
+	case opDelServer:
+		return k.handle.DelService(s)
+	case opAddDestination:
+		return k.handle.NewDestination(s, d)
+	case opSetDestination:
+		return k.handle.UpdateDestination(s, d)
+	case opDelDestination:
+		return k.handle.DelDestination(s, d)
 	}
 	return errors.ErrUnsupported
 }
 
-func (k serverKey) moby(v service) *ipvs.Service {
+func (k serverKey) moby(v serverConfig) *ipvs.Service {
 	s := &ipvs.Service{FWMark: k.mark, SchedName: v.scheduler, Flags: v.flags, AddressFamily: unix.AF_INET, Netmask: 0xffffffff}
 	if k.v6 {
 		s.AddressFamily, s.Netmask = unix.AF_INET6, 128
@@ -46,34 +46,34 @@ func (k serverKey) moby(v service) *ipvs.Service {
 	return s
 }
 
-func (m member) moby() *ipvs.Destination {
+func (m destination) moby() *ipvs.Destination {
 	d := &ipvs.Destination{
 		Address: m.addr.Addr().AsSlice(), Port: m.addr.Port(), Weight: int(m.weight), ConnectionFlags: ipvs.ConnFwdMasq,
 	}
-	if m.lingering {
-		d.UpperThreshold = lingerThreshold
+	if m.draining {
+		d.UpperThreshold = drainThreshold
 	}
 	return d
 }
 
-func (k kernel) servers() (map[serverKey]service, error) {
-	all, err := k.traffic()
+func (k kernelIPVS) listServers() (map[serverKey]serverConfig, error) {
+	all, err := k.listCounters()
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[serverKey]service, len(all))
+	out := make(map[serverKey]serverConfig, len(all))
 	for key, v := range all {
-		out[key] = v.service
+		out[key] = v.serverConfig
 	}
 	return out, nil
 }
 
-func (k kernel) traffic() (map[serverKey]counted, error) {
-	list, err := k.h.GetServices()
+func (k kernelIPVS) listCounters() (map[serverKey]serverCounters, error) {
+	list, err := k.handle.GetServices()
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[serverKey]counted, len(list))
+	out := make(map[serverKey]serverCounters, len(list))
 	for _, s := range list {
 		key := serverKey{mark: s.FWMark, v6: s.AddressFamily == unix.AF_INET6}
 		if s.FWMark == 0 {
@@ -83,7 +83,7 @@ func (k kernel) traffic() (map[serverKey]counted, error) {
 			}
 			key.addr, key.port, key.proto = a, s.Port, model.Protocol(s.Protocol)
 		}
-		out[key] = counted{service{s.SchedName, s.Flags &^ flagHashed}, Counters{
+		out[key] = serverCounters{serverConfig{s.SchedName, s.Flags &^ flagHashed}, Counters{
 			Connections: s.Stats.Connections, PacketsIn: s.Stats.PacketsIn, PacketsOut: s.Stats.PacketsOut,
 			BytesIn: s.Stats.BytesIn, BytesOut: s.Stats.BytesOut,
 		}}
@@ -91,36 +91,36 @@ func (k kernel) traffic() (map[serverKey]counted, error) {
 	return out, nil
 }
 
-func (k kernel) server(key serverKey) (service, bool, error) {
-	s, err := k.h.GetService(key.moby(service{}))
+func (k kernelIPVS) getServer(key serverKey) (serverConfig, bool, error) {
+	s, err := k.handle.GetService(key.moby(serverConfig{}))
 	switch {
 	case errors.Is(err, unix.ESRCH):
-		return service{}, false, nil
+		return serverConfig{}, false, nil
 	case err != nil:
-		return service{}, false, err
+		return serverConfig{}, false, err
 	}
-	return service{s.SchedName, s.Flags &^ flagHashed}, true, nil
+	return serverConfig{s.SchedName, s.Flags &^ flagHashed}, true, nil
 }
 
-func (k kernel) members(key serverKey) ([]memberState, error) {
-	list, err := k.h.GetDestinations(key.moby(service{}))
+func (k kernelIPVS) listDestinations(key serverKey) ([]destinationState, error) {
+	list, err := k.handle.GetDestinations(key.moby(serverConfig{}))
 	if err != nil {
 		return nil, err
 	}
-	out := make([]memberState, 0, len(list))
+	out := make([]destinationState, 0, len(list))
 	for _, d := range list {
 		a, ok := netip.AddrFromSlice(d.Address)
 		if !ok {
 			return nil, fmt.Errorf("a member of virtual server %s has the address %v", key, d.Address)
 		}
-		m := memberState{member: member{addr: netip.AddrPortFrom(a, d.Port), weight: uint16(d.Weight)}, active: d.ActiveConnections, inactive: d.InactiveConnections}
-		m.lingering = d.UpperThreshold == lingerThreshold && d.Weight == 0
-		m.foreign = d.ConnectionFlags&ipvs.ConnFwdMask != ipvs.ConnFwdMasq || !m.lingering && d.UpperThreshold|d.LowerThreshold != 0
+		m := destinationState{destination: destination{addr: netip.AddrPortFrom(a, d.Port), weight: uint16(d.Weight)}, active: d.ActiveConnections, inactive: d.InactiveConnections}
+		m.draining = d.UpperThreshold == drainThreshold && d.Weight == 0
+		m.foreign = d.ConnectionFlags&ipvs.ConnFwdMask != ipvs.ConnFwdMasq || !m.draining && d.UpperThreshold|d.LowerThreshold != 0
 		out = append(out, m)
 	}
 	return out, nil
 }
 
-func (k kernel) timeouts(tcp, tcpFin, udp time.Duration) error {
-	return k.h.SetConfig(&ipvs.Config{TimeoutTCP: tcp, TimeoutTCPFin: tcpFin, TimeoutUDP: udp})
+func (k kernelIPVS) setTimeouts(tcp, tcpFin, udp time.Duration) error {
+	return k.handle.SetConfig(&ipvs.Config{TimeoutTCP: tcp, TimeoutTCPFin: tcpFin, TimeoutUDP: udp})
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func TestAddressesMayBeOnALinkOfSomebodyElse(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	o := d.options()
 	o.Link = "lo"
 	b, err := Open(o)
@@ -40,7 +40,7 @@ func TestAddressesMayBeOnALinkOfSomebodyElse(t *testing.T) {
 
 // TestAddressesOfTheNodeOnALinkForServicesAreItsOwn has them as network managers and clouds put them there.
 func TestAddressesOfTheNodeOnALinkForServicesAreItsOwn(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	for _, args := range []string{"link add up7 type dummy", "link set up7 up", "addr add 192.168.77.1/32 dev up7 noprefixroute",
 		"addr add fd00:77::1/128 dev up7 noprefixroute", "addr add fd00:77::2/128 dev up7 noprefixroute preferred_lft 0 valid_lft 3000",
 		// All that sluice's own are, but for the mark.
@@ -88,12 +88,12 @@ func TestAddressesOfTheNodeOnALinkForServicesAreItsOwn(t *testing.T) {
 		d.apply(b, p, nil)
 		check("in force")
 		if end == nil {
-			d.must("ip", "addr", "replace", "10.96.0.81/32", "dev", "up7") // is somebody else's from now on
+			d.mustRun("ip", "addr", "replace", "10.96.0.81/32", "dev", "up7") // is somebody else's from now on
 			none := &plan.Plan{Global: p.Global, Frontends: map[plan.Key]*plan.Frontend{}}
 			d.apply(b, none, plan.Diff(p, none))
 			d.settle(b, none)
 			check("replaced")
-			d.must("ip", "addr", "del", "10.96.0.81/32", "dev", "up7")
+			d.mustRun("ip", "addr", "del", "10.96.0.81/32", "dev", "up7")
 			b.Close()
 			continue
 		}
@@ -106,7 +106,7 @@ func TestAddressesOfTheNodeOnALinkForServicesAreItsOwn(t *testing.T) {
 }
 
 func TestAnAddressThatTheNodeHasAnywayIsLeftWhereItIs(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	d.apply(b, frontend(t, "192.168.7.7:80/TCP  ExternalIP", "", []int{1}), nil)
 	if a := d.ask(d.Client, "tcp", "192.168.7.7:80"); a.Server != "p1" {
@@ -117,7 +117,7 @@ func TestAnAddressThatTheNodeHasAnywayIsLeftWhereItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if a, err := d.Client.Ask("tcp", netip.MustParseAddrPort("192.168.7.7:22"), soon); err != nil && !strings.Contains(err.Error(), "unexpected greeting") {
+	if a, err := d.Client.Ask("tcp", netip.MustParseAddrPort("192.168.7.7:22"), askTimeout); err != nil && !strings.Contains(err.Error(), "unexpected greeting") {
 		t.Errorf("the node's other ports: %v, %v", a, err)
 	}
 	if out, err := d.run("", "ip", "-br", "link"); err != nil || strings.Contains(out, DefaultLink) {
@@ -126,7 +126,7 @@ func TestAnAddressThatTheNodeHasAnywayIsLeftWhereItIs(t *testing.T) {
 }
 
 func TestTheNodesServersAreNotMetAtAServicesAddress(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	d.apply(b, frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", []int{1}), nil)
 	s, err := d.Lab.Node.Serve("tcp", netip.MustParseAddrPort("0.0.0.0:2222"), "sshd")
@@ -134,10 +134,10 @@ func TestTheNodesServersAreNotMetAtAServicesAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), soon); !testnet.Refused(err) {
+	if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), askTimeout); !testnet.Refused(err) {
 		t.Errorf("got %v, want a refusal", err)
 	}
-	if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("192.168.0.1:2222"), soon); err != nil {
+	if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("192.168.0.1:2222"), askTimeout); err != nil {
 		t.Errorf("at the node's own address: %v", err)
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// mark is the companion's Companion.Mark.
-func (b *Backend) mark(f *plan.Frontend, outside bool) uint32 {
-	m := b.now.marks[f.Key]
+// poolMark is the companion's Companion.Mark.
+func (b *Backend) poolMark(f *plan.Frontend, outside bool) uint32 {
+	m := b.state.marks[f.Key]
 	switch {
 	case outside:
 		return m.Outside
@@ -24,23 +24,23 @@ func (b *Backend) assignMarks(k plan.Key, f *plan.Frontend) (err error) {
 	if f == nil {
 		return nil
 	}
-	m := b.now.marks[k]
+	m := b.state.marks[k]
 	before := m
 	if len(f.Pool.Members) > 0 && m.Inside == 0 && (k.IsNodePort() || f.Outside != nil) {
-		m.Inside, err = b.now.newMark()
+		m.Inside, err = b.state.allocateMark()
 	}
 	if err == nil && k.IsNodePort() && f.Outside != nil && len(f.Outside.Members) > 0 && m.Outside == 0 {
-		m.Outside, err = b.now.newMark()
+		m.Outside, err = b.state.allocateMark()
 	}
 	if m != before {
-		b.now.marks[k] = m
+		b.state.marks[k] = m
 	}
 	return err
 }
 
 // freeMarks forgets marks that the companion has no more. They are free when their virtual servers are gone.
-func (b *Backend) freeMarks(j *job) {
-	m, ok := b.now.marks[j.key]
+func (b *Backend) freeMarks(j *frontendUpdate) {
+	m, ok := b.state.marks[j.key]
 	if !ok {
 		return
 	}
@@ -51,23 +51,23 @@ func (b *Backend) freeMarks(j *job) {
 	if f == nil || f.Outside == nil || len(f.Outside.Members) == 0 || !j.key.IsNodePort() {
 		m.Outside = 0
 	}
-	if b.now.marks[j.key] = m; m.Inside|m.Outside == 0 {
-		delete(b.now.marks, j.key)
+	if b.state.marks[j.key] = m; m.Inside|m.Outside == 0 {
+		delete(b.state.marks, j.key)
 	}
 }
 
-// errMarks: there are a million.
-var errMarks = errors.New("all packet marks are in use")
+// errNoFreeMark: there are a million.
+var errNoFreeMark = errors.New("all packet marks are in use")
 
-// newMark finds one that is free.
-func (s *state) newMark() (uint32, error) {
+// allocateMark finds one that is free.
+func (s *state) allocateMark() (uint32, error) {
 	const room = 1<<20 - 1 // the last one has another meaning
 	for i := range uint32(room) {
-		m := nftables.MarkBase | (uint32(len(s.byMark))+i)%room
-		if !s.byMark[m] {
-			s.byMark[m] = true
+		m := nftables.MarkBase | (uint32(len(s.marksInUse))+i)%room
+		if !s.marksInUse[m] {
+			s.marksInUse[m] = true
 			return m, nil
 		}
 	}
-	return 0, errMarks
+	return 0, errNoFreeMark
 }

@@ -13,10 +13,10 @@ import (
 )
 
 func TestAKernelWithoutIPVSIsNamedAndHasNothingToRemove(t *testing.T) {
-	if present() == nil {
+	if checkIPVS() == nil {
 		t.Skip("this kernel has IPVS")
 	}
-	d := &bed{t, testbed.New(t, 1), time.Unix(1_700_000_000, 0)}
+	d := &env{t, testbed.New(t, 1), time.Unix(1_700_000_000, 0)}
 	if _, err := Open(d.options()); !errors.Is(err, ErrNoIPVS) || !strings.Contains(err.Error(), "modprobe ip_vs") {
 		t.Errorf("open: %v", err)
 	}
@@ -33,7 +33,7 @@ func TestAKernelWithoutIPVSIsNamedAndHasNothingToRemove(t *testing.T) {
 }
 
 func TestTheProbeFindsEverythingInAKernelMadeForIt(t *testing.T) {
-	needIPVS(t)
+	requireIPVS(t)
 	features, err := Probe(context.Background())
 	if err != nil || len(features) < 8 {
 		t.Errorf("%+v, %v", features, err)
@@ -46,7 +46,7 @@ func TestTheProbeFindsEverythingInAKernelMadeForIt(t *testing.T) {
 }
 
 func TestSettingsAndTimeOutsAreThoseAskedFor(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	read := func(name string) string {
 		var b []byte
 		err := d.Lab.Node.Do(func() (err error) {
@@ -81,15 +81,15 @@ func TestSettingsAndTimeOutsAreThoseAskedFor(t *testing.T) {
 	}
 }
 
-// refused is IPVS as a user namespace of its own sees it.
-type refused struct{ virtual }
+// userNamespaceIPVS is IPVS as a user namespace of its own sees it.
+type userNamespaceIPVS struct{ ipvsAPI }
 
-func (refused) servers() (map[serverKey]service, error) { return nil, unix.EPERM }
+func (userNamespaceIPVS) listServers() (map[serverKey]serverConfig, error) { return nil, unix.EPERM }
 
 func TestAUserNamespaceWhoseOrdersIPVSDoesNotTakeIsNamed(t *testing.T) {
-	b := newPretend(t).mustOpen()
-	b.ipvs = refused{b.ipvs}
-	if err := b.begin(); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "initial user namespace") {
+	b := newMemEnv(t).mustOpen()
+	b.ipvs = userNamespaceIPVS{b.ipvs}
+	if err := b.initialize(); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "initial user namespace") {
 		t.Error(err)
 	}
 }

@@ -27,14 +27,14 @@ func Prepare(o Options, log *slog.Logger) error {
 			log.Debug("modprobe", "module", m, "err", err, "output", strings.TrimSpace(string(out)))
 		}
 	}
-	if err := present(); err != nil {
+	if err := checkIPVS(); err != nil {
 		return err
 	}
-	if _, err := schedulers(); err != nil {
+	if _, err := probeSchedulers(); err != nil {
 		errs = append(errs, err)
 	}
 	for _, s := range Sysctls(o) {
-		_, changed, err := s.set(proc(0))
+		_, changed, err := s.apply(procSysctls(0))
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%w: %s", err, s.Impact))

@@ -15,8 +15,8 @@ func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
 		return nil, err
 	}
 	for k, f := range s.plan.Frontends {
-		if !k.IsNodePort() && !s.bound[k.Addr] && !s.own[k.Addr] && !s.strays[k.Addr] {
-			at, err := b.links.where(k.Addr)
+		if !k.IsNodePort() && !s.bound[k.Addr] && !s.nodeLocal[k.Addr] && !s.otherLinks[k.Addr] {
+			at, err := b.links.locate(k.Addr)
 			if err != nil {
 				return nil, fmt.Errorf("ipvs: look up the route to %s: %w", k.Addr, err)
 			}
@@ -25,23 +25,23 @@ func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
 				continue
 			}
 		}
-		s.raise(f)
-		f.Balance = b.balance(s, f)
+		s.fillPools(f)
+		f.Balance = b.readBalance(s, f)
 	}
 	return s.plan, nil
 }
 
-// balance is a frontend's as the companion names it, unless a virtual server has another scheduler.
-func (b *Backend) balance(s *state, f *plan.Frontend) plan.Balance {
-	main, inside, outside := s.keys(f.Key)
+// readBalance is a frontend's as the companion names it, unless a virtual server has another scheduler.
+func (b *Backend) readBalance(s *state, f *plan.Frontend) plan.Balance {
+	main, inside, outside := s.serverKeys(f.Key)
 	for _, k := range []serverKey{main, inside, outside} {
 		v := s.servers[k]
-		if v == nil || !v.serves() || v.service == b.service(f) {
+		if v == nil || !v.inService() || v.serverConfig == b.serverConfig(f) {
 			continue
 		}
 		g := *f
 		for _, g.Balance = range b.caps.Balances {
-			if v.service == b.service(&g) && g.Balance != f.Balance {
+			if v.serverConfig == b.serverConfig(&g) && g.Balance != f.Balance {
 				return g.Balance
 			}
 		}
@@ -50,35 +50,35 @@ func (b *Backend) balance(s *state, f *plan.Frontend) plan.Balance {
 	return f.Balance
 }
 
-// serves tells whether a virtual server has more than members that linger.
-func (s *server) serves() bool {
-	return slices.ContainsFunc(s.members, func(m member) bool { return !m.lingering })
+// inService tells whether a virtual server has more than members that linger.
+func (s *virtualServer) inService() bool {
+	return slices.ContainsFunc(s.destinations, func(m destination) bool { return !m.draining })
 }
 
-// raise gives a frontend its members.
-func (s *state) raise(f *plan.Frontend) {
-	main, inside, outside := s.keys(f.Key)
+// fillPools gives a frontend its members.
+func (s *state) fillPools(f *plan.Frontend) {
+	main, inside, outside := s.serverKeys(f.Key)
 	if f.Key.IsNodePort() {
-		f.Pool.Members = s.membersOf(inside)
+		f.Pool.Members = s.poolMembers(inside)
 		if f.Outside != nil {
-			f.Outside.Members = s.membersOf(outside)
+			f.Outside.Members = s.poolMembers(outside)
 		}
 		return
 	}
 	if f.Outside == nil {
-		f.Pool.Members = s.membersOf(main)
+		f.Pool.Members = s.poolMembers(main)
 		return
 	}
-	f.Outside.Members, f.Pool.Members = s.membersOf(main), s.membersOf(inside)
+	f.Outside.Members, f.Pool.Members = s.poolMembers(main), s.poolMembers(inside)
 }
 
-func (s *state) membersOf(k serverKey) (out []plan.Member) {
+func (s *state) poolMembers(k serverKey) (out []plan.Member) {
 	v := s.servers[k]
 	if v == nil {
 		return nil
 	}
-	for _, m := range v.members {
-		if m.lingering || m.spoiled {
+	for _, m := range v.destinations {
+		if m.draining || m.modified {
 			continue
 		}
 		p := plan.Member{Addr: m.addr, Weight: m.weight}

@@ -13,7 +13,7 @@ import (
 )
 
 func TestAddressesThatLeaveAreListedInATableOfTheirOwn(t *testing.T) {
-	d := &bed{TB: t, Bed: testbed.New(t, 0)}
+	d := &env{TB: t, Bed: testbed.New(t, 0)}
 	list := func() string {
 		t.Helper()
 		out, err := d.run("", "nft", "list", "ruleset")
@@ -24,7 +24,7 @@ func TestAddressesThatLeaveAreListedInATableOfTheirOwn(t *testing.T) {
 	}
 	set := func(addrs ...netip.Addr) []string {
 		t.Helper()
-		removed, err := leaving(d.Lab.Node.Fd(), addrs)
+		removed, err := setRejected(d.Lab.Node.Fd(), addrs)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,12 +63,12 @@ func TestAddressesThatLeaveAreListedInATableOfTheirOwn(t *testing.T) {
 // TestTheNodesServersAreNotMetAtAnAddressThatIsHereForConnectionsOfBefore is about the time after a change to mode
 // nftables, in which the addresses are still here and the companion is not.
 func TestTheNodesServersAreNotMetAtAnAddressThatIsHereForConnectionsOfBefore(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	p := frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", []int{1})
 	d.apply(b, p, nil)
-	held := map[string]net.Conn{"a client's": d.hold("203.0.113.5:80")}
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	held := map[string]net.Conn{"a client's": d.dial("203.0.113.5:80")}
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	c, err := d.Lab.Node.Dial(ctx, "tcp", netip.MustParseAddrPort("203.0.113.5:80"))
 	if err == nil {
@@ -103,12 +103,12 @@ func TestTheNodesServersAreNotMetAtAnAddressThatIsHereForConnectionsOfBefore(t *
 	for range 2 {
 		retire(false, 1)
 		for whose, c := range held {
-			if err := alive(c); err != nil {
+			if err := checkAlive(c); err != nil {
 				t.Errorf("%s connection: %v", whose, err)
 			}
 		}
 		for _, h := range []*testnet.Host{d.Client, d.Pods[0], d.Lab.Node} {
-			if _, err := h.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), soon); !testnet.Refused(err) {
+			if _, err := h.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), askTimeout); !testnet.Refused(err) {
 				t.Errorf("%s meets the node's own server: %v, want a refusal", h.Name, err)
 			}
 			d.ask(h, "tcp", "203.0.113.5:80")
@@ -117,7 +117,7 @@ func TestTheNodesServersAreNotMetAtAnAddressThatIsHereForConnectionsOfBefore(t *
 	// Mode ipvs again, and back: the table is in nobody's way.
 	b = d.open()
 	d.apply(b, p, nil)
-	if out, err := d.run("", "nft", "list", "tables"); err != nil || strings.Contains(out, leavingTable) {
+	if out, err := d.run("", "nft", "list", "tables"); err != nil || strings.Contains(out, rejectTableName) {
 		t.Errorf("in mode ipvs: %s, %v", out, err)
 	}
 	d.ask(d.Client, "tcp", "203.0.113.5:80")
@@ -127,17 +127,17 @@ func TestTheNodesServersAreNotMetAtAnAddressThatIsHereForConnectionsOfBefore(t *
 	}
 	retire(false, 1)
 	retire(true, 0)
-	if out := d.must("nft", "list", "tables") + d.must("ip", "-br", "link"); strings.Contains(out, leavingTable) || strings.Contains(out, DefaultLink) {
+	if out := d.mustRun("nft", "list", "tables") + d.mustRun("ip", "-br", "link"); strings.Contains(out, rejectTableName) || strings.Contains(out, DefaultLink) {
 		t.Errorf("left: %s", out)
 	}
 }
 
 // TestAnotherLinkTakesTheAddressesOver is a change of ipvs.interface, with connections, and on to mode nftables.
 func TestAnotherLinkTakesTheAddressesOver(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	for _, link := range []string{"up7", "up8"} {
-		d.must("ip", "link", "add", link, "type", "dummy")
-		d.must("ip", "link", "set", link, "up")
+		d.mustRun("ip", "link", "add", link, "type", "dummy")
+		d.mustRun("ip", "link", "set", link, "up")
 	}
 	p := frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", []int{1})
 	for k, f := range web(t, 1).Frontends {
@@ -159,7 +159,7 @@ func TestAnotherLinkTakesTheAddressesOver(t *testing.T) {
 				t.Errorf("ipvs.interface %s: on %s: %s", link, l, out)
 			}
 		}
-		if link != DefaultLink && strings.Contains(d.must("ip", "-br", "link"), DefaultLink) {
+		if link != DefaultLink && strings.Contains(d.mustRun("ip", "-br", "link"), DefaultLink) {
 			t.Errorf("ipvs.interface %s: the link of before is still there", link)
 		}
 		if m, err := b.Drifted(context.Background()); m || err != nil {
@@ -168,38 +168,38 @@ func TestAnotherLinkTakesTheAddressesOver(t *testing.T) {
 		if i == 2 {
 			d.settle(b, p)
 		}
-		conns = append(conns, d.hold("10.96.0.80:80"))
+		conns = append(conns, d.dial("10.96.0.80:80"))
 		for _, c := range conns {
-			if err := alive(c); err != nil {
+			if err := checkAlive(c); err != nil {
 				t.Errorf("ipvs.interface %s: a connection: %v", link, err)
 			}
 		}
 		b.Close()
 	}
-	bound, err := boundIn(d, "up8")
+	bound, err := boundVIPsIn(d, "up8")
 	if err != nil || len(bound) != 2 {
 		t.Errorf("bound %v, %v", bound, err)
 	}
 	// Whoever cleans up needs not know the link.
-	d.must("ip", "addr", "add", "198.51.100.1/32", "dev", DefaultLink)
+	d.mustRun("ip", "addr", "add", "198.51.100.1/32", "dev", DefaultLink)
 	o.Link = "up7"
 	if _, err := Cleanup(context.Background(), o); err != nil {
 		t.Fatal(err)
 	}
-	if out := d.must("ip", "-br", "addr"); strings.Contains(out, "10.96.0.80") || !strings.Contains(out, "198.51.100.1/32") {
+	if out := d.mustRun("ip", "-br", "addr"); strings.Contains(out, "10.96.0.80") || !strings.Contains(out, "198.51.100.1/32") {
 		t.Errorf("left, with somebody else's: %s", out)
 	}
-	d.must("ip", "addr", "del", "198.51.100.1/32", "dev", DefaultLink)
+	d.mustRun("ip", "addr", "del", "198.51.100.1/32", "dev", DefaultLink)
 	if _, err := Cleanup(context.Background(), o); err != nil {
 		t.Fatal(err)
 	}
-	if out := d.must("ip", "-br", "link"); strings.Contains(out, DefaultLink) {
+	if out := d.mustRun("ip", "-br", "link"); strings.Contains(out, DefaultLink) {
 		t.Errorf("left: %s", out)
 	}
 }
 
-// boundIn is Bound in the node.
-func boundIn(d *bed, link string) (bound map[netip.Addr]bool, err error) {
+// boundVIPsIn is Bound in the node.
+func boundVIPsIn(d *env, link string) (bound map[netip.Addr]bool, err error) {
 	err = d.Lab.Node.Do(func() error {
 		bound, err = BoundVIPs(link)
 		return err

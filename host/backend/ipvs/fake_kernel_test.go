@@ -22,154 +22,154 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is IPVS and a link in memory, with the kernel's errors: for kernels that have neither, with a real companion.
+// fakeKernel is IPVS and a link in memory, with the kernel's errors: for kernels that have neither, with a real companion.
 // What packets do is for the tests that need IPVS.
-type memory struct {
-	all map[serverKey]*memoryServer
-	placed
-	local    map[netip.Addr]bool // the node's by a route
-	up       bool
-	settings map[string]int // those that are not as wanted; below 0 one that cannot be set
+type fakeKernel struct {
+	virtualServers map[serverKey]*fakeServer
+	nodeAddrs
+	localRoutes map[netip.Addr]bool // the node's by a route
+	linkUp      bool
+	sysctls     map[string]int // those that are not as wanted; below 0 one that cannot be set
 }
 
-type memoryServer struct {
-	service
-	counted Counters
-	members map[netip.AddrPort]memberState
+type fakeServer struct {
+	serverConfig
+	counters     Counters
+	destinations map[netip.AddrPort]destinationState
 }
 
-func newMemory() *memory {
+func newFakeKernel() *fakeKernel {
 	set := func() map[netip.Addr]bool { return map[netip.Addr]bool{} }
-	return &memory{all: map[serverKey]*memoryServer{}, placed: placed{set(), set(), set()}, local: set(), settings: map[string]int{}}
+	return &fakeKernel{virtualServers: map[serverKey]*fakeServer{}, nodeAddrs: nodeAddrs{set(), set(), set()}, localRoutes: set(), sysctls: map[string]int{}}
 }
 
-func (m *memory) close() {}
+func (m *fakeKernel) close() {}
 
-func (m *memory) timeouts(_, _, _ time.Duration) error { return nil }
+func (m *fakeKernel) setTimeouts(_, _, _ time.Duration) error { return nil }
 
-func (m *memory) servers() (map[serverKey]service, error) {
-	out := map[serverKey]service{}
-	for k, s := range m.all {
-		out[k] = s.service
+func (m *fakeKernel) listServers() (map[serverKey]serverConfig, error) {
+	out := map[serverKey]serverConfig{}
+	for k, s := range m.virtualServers {
+		out[k] = s.serverConfig
 	}
 	return out, nil
 }
 
-func (m *memory) traffic() (map[serverKey]counted, error) {
-	out := map[serverKey]counted{}
-	for k, s := range m.all {
-		out[k] = counted{s.service, s.counted}
+func (m *fakeKernel) listCounters() (map[serverKey]serverCounters, error) {
+	out := map[serverKey]serverCounters{}
+	for k, s := range m.virtualServers {
+		out[k] = serverCounters{s.serverConfig, s.counters}
 	}
 	return out, nil
 }
 
-func (m *memory) server(k serverKey) (service, bool, error) {
-	s := m.all[k]
+func (m *fakeKernel) getServer(k serverKey) (serverConfig, bool, error) {
+	s := m.virtualServers[k]
 	if s == nil {
-		return service{}, false, nil
+		return serverConfig{}, false, nil
 	}
-	return s.service, true, nil
+	return s.serverConfig, true, nil
 }
 
-func (m *memory) members(k serverKey) ([]memberState, error) {
-	if m.all[k] == nil {
+func (m *fakeKernel) listDestinations(k serverKey) ([]destinationState, error) {
+	if m.virtualServers[k] == nil {
 		return nil, nil
 	}
-	return slices.Collect(maps.Values(m.all[k].members)), nil
+	return slices.Collect(maps.Values(m.virtualServers[k].destinations)), nil
 }
 
-func (m *memory) do(o op) error {
-	s := m.all[o.key]
-	if o.kind == addServer {
+func (m *fakeKernel) do(o op) error {
+	s := m.virtualServers[o.key]
+	if o.kind == opAddServer {
 		if s != nil {
 			return unix.EEXIST
 		}
-		m.all[o.key] = &memoryServer{service: o.service, members: map[netip.AddrPort]memberState{}}
+		m.virtualServers[o.key] = &fakeServer{serverConfig: o.serverConfig, destinations: map[netip.AddrPort]destinationState{}}
 		return nil
 	}
 	if s == nil {
 		return unix.ESRCH
 	}
-	_, there := s.members[o.member.addr]
+	_, there := s.destinations[o.destination.addr]
 	switch {
-	case o.kind == setServer:
-		s.service = o.service
-	case o.kind == delServer:
-		delete(m.all, o.key)
-	case o.kind == addMember && there:
+	case o.kind == opSetServer:
+		s.serverConfig = o.serverConfig
+	case o.kind == opDelServer:
+		delete(m.virtualServers, o.key)
+	case o.kind == opAddDestination && there:
 		return unix.EEXIST
-	case o.kind != addMember && !there:
+	case o.kind != opAddDestination && !there:
 		return unix.ENOENT
-	case o.kind == delMember:
-		delete(s.members, o.member.addr)
+	case o.kind == opDelDestination:
+		delete(s.destinations, o.destination.addr)
 	default:
-		was := s.members[o.member.addr]
-		s.members[o.member.addr] = memberState{member: o.member, active: was.active, inactive: was.inactive}
+		was := s.destinations[o.destination.addr]
+		s.destinations[o.destination.addr] = destinationState{destination: o.destination, active: was.active, inactive: was.inactive}
 	}
 	return nil
 }
 
-func (m *memory) list() (placed, error) {
-	return placed{maps.Clone(m.bound), maps.Clone(m.strays), maps.Clone(m.own)}, nil
+func (m *fakeKernel) listAddrs() (nodeAddrs, error) {
+	return nodeAddrs{maps.Clone(m.bound), maps.Clone(m.otherLinks), maps.Clone(m.nodeLocal)}, nil
 }
 
-func (m *memory) leave(a netip.Addr) error { delete(m.strays, a); return nil }
-func (m *memory) discard() error           { return nil }
+func (m *fakeKernel) delFromOtherLinks(a netip.Addr) error { delete(m.otherLinks, a); return nil }
+func (m *fakeKernel) deleteUnusedDefault() error           { return nil }
 
-func (m *memory) get(name string) (int, error) {
-	if v, ok := m.settings[name]; ok {
+func (m *fakeKernel) getSysctl(name string) (int, error) {
+	if v, ok := m.sysctls[name]; ok {
 		return v, nil
 	}
 	return 1, nil
 }
 
-func (m *memory) put(name string, v int) error {
-	if m.settings[name] < 0 {
+func (m *fakeKernel) setSysctl(name string, v int) error {
+	if m.sysctls[name] < 0 {
 		return unix.EROFS
 	}
-	m.settings[name] = v
+	m.sysctls[name] = v
 	return nil
 }
 
-func (m *memory) where(a netip.Addr) (place, error) {
-	if m.own[a] || m.local[a] {
+func (m *fakeKernel) locate(a netip.Addr) (addrLocation, error) {
+	if m.nodeLocal[a] || m.localRoutes[a] {
 		return onNode, nil
 	}
-	return away, nil
+	return notOnNode, nil
 }
 
-func (m *memory) add(a netip.Addr) error { m.bound[a] = true; return nil }
-func (m *memory) del(a netip.Addr) error { delete(m.bound, a); return nil }
+func (m *fakeKernel) addAddr(a netip.Addr) error { m.bound[a] = true; return nil }
+func (m *fakeKernel) delAddr(a netip.Addr) error { delete(m.bound, a); return nil }
 
-func (m *memory) ensure() (made bool, err error) {
-	made = !m.up
-	m.up = true
+func (m *fakeKernel) ensureLink() (made bool, err error) {
+	made = !m.linkUp
+	m.linkUp = true
 	return made, nil
 }
 
-// pretend is a node with a real nf_tables and a memory.
-type pretend struct {
-	*bed
-	*memory
+// memEnv is a node with a real nf_tables and a memory.
+type memEnv struct {
+	*env
+	*fakeKernel
 }
 
-func newPretend(t testing.TB) *pretend {
-	return &pretend{&bed{t, testbed.New(t, 0), time.Unix(1_700_000_000, 0)}, newMemory()}
+func newMemEnv(t testing.TB) *memEnv {
+	return &memEnv{&env{t, testbed.New(t, 0), time.Unix(1_700_000_000, 0)}, newFakeKernel()}
 }
 
-func (d *pretend) open() (*Backend, error) {
+func (d *memEnv) open() (*Backend, error) {
 	o := d.options()
 	o.Link, o.Scheduler, o.DrainTimeout, o.Log = DefaultLink, "wrr", DefaultDrainTimeout, slog.New(slog.DiscardHandler)
 	b := newBackend(o, map[string]bool{"wrr": true, "wlc": true, "mh": true})
-	b.ipvs, b.links, b.sysctls = d.memory, d.memory, d.memory
-	return b, b.openCompanion()
+	b.ipvs, b.links, b.sysctls = d.fakeKernel, d.fakeKernel, d.fakeKernel
+	return b, b.openRules()
 }
 
 func TestConformanceOfAllButThePackets(t *testing.T) {
 	conformance.Run(t, func(t *testing.T) conformance.Subject {
-		d := newPretend(t)
-		var f *faulty
-		theirs := byAddr(netip.MustParseAddr("192.0.2.80"), 80, 6)
+		d := newMemEnv(t)
+		var f *faultInjector
+		theirs := addrKey(netip.MustParseAddr("192.0.2.80"), 80, 6)
 		return conformance.Subject{
 			Open: func() (backend.Backend, error) {
 				b, err := d.open()
@@ -179,23 +179,23 @@ func TestConformanceOfAllButThePackets(t *testing.T) {
 				return b, err
 			},
 			Cleanup: func(ctx context.Context) error {
-				maps.DeleteFunc(d.all, func(_ serverKey, s *memoryServer) bool { return s.flags&flagOurs != 0 })
+				maps.DeleteFunc(d.virtualServers, func(_ serverKey, s *fakeServer) bool { return s.flags&flagOurs != 0 })
 				clear(d.bound)
 				_, err := nftables.Cleanup(ctx, nftables.Options{Netns: d.Lab.Node.Fd()})
 				return err
 			},
-			Advance: func(by time.Duration) { d.t = d.t.Add(by) },
+			Advance: func(by time.Duration) { d.now = d.now.Add(by) },
 			Inject: func(k int, lost bool) func() bool {
-				now := &fault{left: k, lost: lost}
+				now := &fault{after: k, lost: lost}
 				f.fault = now
 				return func() bool { f.fault = nil; return now.fired }
 			},
 			Foreign: func() (func() error, error) {
-				m := memberState{member: member{addr: netip.MustParseAddrPort("10.9.9.9:80"), weight: 7}, foreign: true}
-				d.all[theirs] = &memoryServer{service: service{"rr", 0}, members: map[netip.AddrPort]memberState{m.addr: m}}
-				before := fmt.Sprint(*d.all[theirs])
+				m := destinationState{destination: destination{addr: netip.MustParseAddrPort("10.9.9.9:80"), weight: 7}, foreign: true}
+				d.virtualServers[theirs] = &fakeServer{serverConfig: serverConfig{"rr", 0}, destinations: map[netip.AddrPort]destinationState{m.addr: m}}
+				before := fmt.Sprint(*d.virtualServers[theirs])
 				return func() error {
-					if now := fmt.Sprint(*d.all[theirs]); now != before {
+					if now := fmt.Sprint(*d.virtualServers[theirs]); now != before {
 						return fmt.Errorf("was %s\nis %s", before, now)
 					}
 					return nil
@@ -220,7 +220,7 @@ func TestConformanceOfAllButThePackets(t *testing.T) {
 
 // TestWhateverIsLeftByAKillHasMembersOfTheOldOrTheNewPlan kills random changes at every message.
 func TestWhateverIsLeftByAKillHasMembersOfTheOldOrTheNewPlan(t *testing.T) {
-	d := newPretend(t)
+	d := newMemEnv(t)
 	kills := 0
 	seeds := uint64(5)
 	if testing.Short() || os.Getenv("SLUICE_VM") != "" {
@@ -237,7 +237,7 @@ func TestWhateverIsLeftByAKillHasMembersOfTheOldOrTheNewPlan(t *testing.T) {
 			}
 			d.apply(b, prev, nil)
 			f := inject(b)
-			f.fault = &fault{left: n, dead: true}
+			f.fault = &fault{after: n, dead: true}
 			_, err = b.Apply(context.Background(), next, plan.Diff(prev, next))
 			fired := f.fault.fired
 			if fired == (err == nil) {
@@ -247,8 +247,8 @@ func TestWhateverIsLeftByAKillHasMembersOfTheOldOrTheNewPlan(t *testing.T) {
 			if b, err = d.open(); err != nil {
 				t.Fatal(err)
 			}
-			d.between(b, fmt.Sprintf("seed %d message %d", seed, n), prev, next)
-			d.guarded(b, fmt.Sprintf("seed %d message %d", seed, n))
+			d.checkBetween(b, fmt.Sprintf("seed %d message %d", seed, n), prev, next)
+			d.checkGuards(b, fmt.Sprintf("seed %d message %d", seed, n))
 			d.apply(b, next, nil)
 			d.apply(b, prev, nil)
 			b.Close()
@@ -261,8 +261,8 @@ func TestWhateverIsLeftByAKillHasMembersOfTheOldOrTheNewPlan(t *testing.T) {
 	t.Logf("%d kills", kills)
 }
 
-// between checks that a frontend of both plans is there, and each member one of either.
-func (d *pretend) between(b *Backend, what string, prev, next *plan.Plan) {
+// checkBetween checks that a frontend of both plans is there, and each member one of either.
+func (d *memEnv) checkBetween(b *Backend, what string, prev, next *plan.Plan) {
 	d.Helper()
 	prev, _ = plan.Normalize(prev, b.Caps())
 	next, _ = plan.Normalize(next, b.Caps())
@@ -295,9 +295,9 @@ func (d *pretend) between(b *Backend, what string, prev, next *plan.Plan) {
 	}
 }
 
-// guarded checks that no packet can get lost: what the companion passes on has its address here, and what has it is
+// checkGuards checks that no packet can get lost: what the companion passes on has its address here, and what has it is
 // guarded.
-func (d *pretend) guarded(b *Backend, what string) {
+func (d *memEnv) checkGuards(b *Backend, what string) {
 	d.Helper()
 	s, err := b.load(context.Background())
 	if err != nil {
@@ -309,13 +309,13 @@ func (d *pretend) guarded(b *Backend, what string) {
 		}
 	}
 	for a := range s.bound {
-		if !s.linked[a] {
+		if !s.guardsRead[a] {
 			d.Errorf("%s: other ports of %s are the node's own", what, a)
 		}
 	}
 	for k, v := range s.servers {
-		if k.mark == 0 && s.bound[k.addr] && !s.listed[plan.Key{Addr: k.addr, Port: k.port, Protocol: k.proto}] && !s.linked[k.addr] {
-			d.Errorf("%s: %s balances (%d members) without the companion", what, k, len(v.members))
+		if k.mark == 0 && s.bound[k.addr] && !s.listed[plan.Key{Addr: k.addr, Port: k.port, Protocol: k.proto}] && !s.guardsRead[k.addr] {
+			d.Errorf("%s: %s balances (%d members) without the companion", what, k, len(v.destinations))
 		}
 	}
 }
@@ -327,45 +327,45 @@ func hasAddr(f *plan.Frontend, m plan.Member) bool {
 }
 
 func TestWhatTheCompanionGuardsMayBeMoreThanATransactionHolds(t *testing.T) {
-	d := newPretend(t)
+	d := newMemEnv(t)
 	b, err := d.open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
 	const many = 45_000
-	b.now.guarded = map[netip.Addr]bool{}
+	b.state.guarded = map[netip.Addr]bool{}
 	for _, first := range []string{"10.96.0.0", "fd00:10:96::"} {
 		a := netip.MustParseAddr(first)
 		for range many {
 			a = a.Next()
-			b.now.guarded[a] = true
+			b.state.guarded[a] = true
 		}
 	}
-	all := slices.SortedFunc(maps.Keys(b.now.guarded), netip.Addr.Compare)
+	all := slices.SortedFunc(maps.Keys(b.state.guarded), netip.Addr.Compare)
 	check := func(what string, r backend.Report, err error, changed, want int) {
 		t.Helper()
 		if err != nil || r.Elements != changed || r.Transactions > 1+changed/1000 || changed > many && r.Transactions < 3 {
 			t.Errorf("%s: %+v, %v", what, r, err)
 		}
-		_, _, guarded, err := b.companion.ReadMarks(context.Background())
+		_, _, guarded, err := b.rules.ReadMarks(context.Background())
 		if err != nil || len(guarded) != want {
 			t.Errorf("%s: %d addresses are guarded, want %d; %v", what, len(guarded), want, err)
 		}
 	}
-	r, err := b.companion.Guard(context.Background(), all, nil) // into tables that are not there yet
+	r, err := b.rules.Guard(context.Background(), all, nil) // into tables that are not there yet
 	check("all", r, err, 2*many, 2*many)
 	p := web(t, 1)
-	r, err = b.companion.Apply(context.Background(), p, nil)
+	r, err = b.rules.Apply(context.Background(), p, nil)
 	if err != nil || r.Elements > 20 {
 		t.Errorf("a frontend beside them: %+v, %v", r, err)
 	}
 	for _, a := range all[:many+2] {
-		delete(b.now.guarded, a)
+		delete(b.state.guarded, a)
 	}
-	r, err = b.companion.Guard(context.Background(), nil, all[:many+2])
+	r, err = b.rules.Guard(context.Background(), nil, all[:many+2])
 	check("half", r, err, many+2, many-2)
-	if r, err = b.companion.Apply(context.Background(), p, nil); err != nil || r.Messages > 0 {
+	if r, err = b.rules.Apply(context.Background(), p, nil); err != nil || r.Messages > 0 {
 		t.Errorf("nothing is left to do: %+v, %v", r, err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 // TestKilledBetweenAnyTwoMessages: whatever is left, each member is one of the old or the new plan, every frontend of
 // both has members with weight, and the next start brings the rest.
 func TestKilledBetweenAnyTwoMessages(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	prev := frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", []int{1, 3, 0})
 	next := frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", []int{0, 1, 2, 5})
 	for k, f := range web(t, 1, 1).Frontends {
@@ -27,7 +27,7 @@ func TestKilledBetweenAnyTwoMessages(t *testing.T) {
 		b := d.open()
 		d.apply(b, prev, nil)
 		f := inject(b)
-		f.fault = &fault{left: n, dead: true}
+		f.fault = &fault{after: n, dead: true}
 		_, err := b.Apply(context.Background(), next, plan.Diff(prev, next))
 		fired := f.fault.fired
 		b.Close()
@@ -69,9 +69,9 @@ func hasMember(f *plan.Frontend, m plan.Member) bool {
 
 // TestAChangeOfModeInWhichAFrontendFailsDoesNotHappen has nftables forward on, and the rest later at a start.
 func TestAChangeOfModeInWhichAFrontendFailsDoesNotHappen(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	p := web(t, 1)
-	nft, err := nftables.Open(nftables.Options{Netns: d.Lab.Node.Fd(), Now: func() time.Time { return d.t }})
+	nft, err := nftables.Open(nftables.Options{Netns: d.Lab.Node.Fd(), Now: func() time.Time { return d.now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestAChangeOfModeInWhichAFrontendFailsDoesNotHappen(t *testing.T) {
 	if _, err := nft.Apply(context.Background(), p, nil); err != nil {
 		t.Fatal(err)
 	}
-	d.must("ipvsadm", "-A", "-t", "10.96.0.80:80", "-s", "rr")
+	d.mustRun("ipvsadm", "-A", "-t", "10.96.0.80:80", "-s", "rr")
 	for k, f := range frontend(t, "10.97.0.1:80/TCP  ClusterIP", "", []int{1}).Frontends {
 		p.Frontends[k] = f
 	}
@@ -90,12 +90,12 @@ func TestAChangeOfModeInWhichAFrontendFailsDoesNotHappen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	for try := range patience + 1 {
+	for try := range maxDeclines + 1 {
 		_, err := b.Apply(context.Background(), p, nil)
 		if err == nil || !strings.Contains(err.Error(), "excludeCIDRs") {
 			t.Fatalf("try %d: %v", try, err)
 		}
-		if try < patience {
+		if try < maxDeclines {
 			d.ask(d.Client, "tcp", "10.96.0.80:80") // not lost
 			if got, err := nft.Read(context.Background()); err != nil || len(got.Frontends) != 1 {
 				t.Errorf("try %d: %v, %v", try, got, err)
@@ -107,9 +107,9 @@ func TestAChangeOfModeInWhichAFrontendFailsDoesNotHappen(t *testing.T) {
 
 // TestChangingTheModeRefusesNoConnection goes from nftables to IPVS and back while clients connect.
 func TestChangingTheModeRefusesNoConnection(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	p := web(t, 1, 1)
-	nft, err := nftables.Open(nftables.Options{Netns: d.Lab.Node.Fd(), Now: func() time.Time { return d.t }})
+	nft, err := nftables.Open(nftables.Options{Netns: d.Lab.Node.Fd(), Now: func() time.Time { return d.now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestChangingTheModeRefusesNoConnection(t *testing.T) {
 	if _, err := nft.Apply(context.Background(), p, nil); err != nil {
 		t.Fatal(err)
 	}
-	old := d.hold("10.96.0.80:80")
+	old := d.dial("10.96.0.80:80")
 	stop, ended := make(chan struct{}), make(chan error)
 	var made int
 	var slowest time.Duration
@@ -130,7 +130,7 @@ func TestChangingTheModeRefusesNoConnection(t *testing.T) {
 			default:
 			}
 			begin := time.Now()
-			if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("10.96.0.80:80"), soon); err != nil {
+			if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("10.96.0.80:80"), askTimeout); err != nil {
 				ended <- err
 				return
 			}
@@ -142,11 +142,11 @@ func TestChangingTheModeRefusesNoConnection(t *testing.T) {
 	for range 3 {
 		b := d.open()
 		d.apply(b, p, nil)
-		if err := alive(old); err != nil {
+		if err := checkAlive(old); err != nil {
 			t.Errorf("a connection from before IPVS: %v", err)
 		}
 		time.Sleep(100 * time.Millisecond)
-		last = d.hold("10.96.0.80:80")
+		last = d.dial("10.96.0.80:80")
 		b.Close()
 		if _, err := nft.Apply(context.Background(), p, nil); err != nil {
 			t.Fatal(err)
@@ -156,7 +156,7 @@ func TestChangingTheModeRefusesNoConnection(t *testing.T) {
 		if err != nil || left == 0 {
 			t.Errorf("retired to %d virtual servers, %v: one has a connection", left, err)
 		}
-		if err := alive(last); err != nil {
+		if err := checkAlive(last); err != nil {
 			t.Errorf("a connection from IPVS: %v", err)
 		}
 	}

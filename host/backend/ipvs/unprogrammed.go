@@ -10,20 +10,20 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// stuck are the frontends that are not as planned, with the reasons. All else is, and the mirror is right about them.
-type stuck map[plan.Key][]error
+// unprogrammed are the frontends that are not as planned, with the reasons. All else is, and the mirror is right about them.
+type unprogrammed map[plan.Key][]error
 
-// atOnceStuck is how many of them are tried at a time, whichever they are.
-const atOnceStuck = 100
+// retryBatch is how many of them are tried at a time, whichever they are.
+const retryBatch = 100
 
-// again puts them into an empty delta: to try them again.
-func (s stuck) again(next *plan.Plan, d *plan.Delta) *plan.Delta {
+// retryDelta puts them into an empty delta: to try them again.
+func (s unprogrammed) retryDelta(next *plan.Plan, d *plan.Delta) *plan.Delta {
 	if len(s) == 0 || !d.Empty() {
 		return d
 	}
 	d = &plan.Delta{}
 	for k := range s {
-		if len(d.Changes) == atOnceStuck {
+		if len(d.Changes) == retryBatch {
 			break
 		}
 		d.Changes = append(d.Changes, plan.Change{Key: k, New: next.Frontends[k]})
@@ -32,8 +32,8 @@ func (s stuck) again(next *plan.Plan, d *plan.Delta) *plan.Delta {
 	return d
 }
 
-// note takes what has become of jobs in, and gives the error that tells of all that are stuck; nil when none is.
-func (s stuck) note(jobs []*job) error {
+// record takes what has become of jobs in, and gives the error that tells of all that are stuck; nil when none is.
+func (s unprogrammed) record(jobs []*frontendUpdate) error {
 	tried := false
 	for _, j := range jobs {
 		delete(s, j.key)
@@ -50,7 +50,7 @@ func (s stuck) note(jobs []*job) error {
 // maxErrors is of how many frontends an error tells one by one.
 const maxErrors = 5
 
-func (s stuck) err() error {
+func (s unprogrammed) err() error {
 	var errs []error
 	for i, k := range slices.SortedFunc(maps.Keys(s), plan.Key.Compare) {
 		if i == maxErrors {
@@ -65,9 +65,9 @@ func (s stuck) err() error {
 	return errors.Join(errs...)
 }
 
-// failures is the error of jobs when nothing is sure.
-func failures(jobs []*job) error {
-	s := stuck{}
+// joinErrors is the error of jobs when nothing is sure.
+func joinErrors(jobs []*frontendUpdate) error {
+	s := unprogrammed{}
 	for _, j := range jobs {
 		if len(j.errs) > 0 {
 			s[j.key] = j.errs

@@ -11,65 +11,65 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leavingTable is the name of tables, one of each family, that stand in for the companion where it is gone and addresses
+// rejectTableName is the name of tables, one of each family, that stand in for the companion where it is gone and addresses
 // are still here, for connections of before: they refuse what is new there and not for IPVS. Without them the node's own
 // servers would answer at a load balancer's address.
-const leavingTable = "sluice-leaving"
+const rejectTableName = "sluice-leaving"
 
-// leavingPriority is behind IPVS (98 and 99), which does not give back what it takes.
-const leavingPriority = 101
+// rejectPriority is behind IPVS (98 and 99), which does not give back what it takes.
+const rejectPriority = 101
 
-// leavingAtOnce is of how many addresses one message is, of 64 KiB at most.
-const leavingAtOnce = 1000
+// rejectBatch is of how many addresses one message is, of 64 KiB at most.
+const rejectBatch = 1000
 
-type leavingFamily struct {
+type rejectFamily struct {
 	nft.TableFamily
-	name         string
-	key          nft.SetDatatype
-	offset, size uint32 // of the destination in the header
-	icmp         byte
-	refused      uint8 // code of ICMP: port unreachable
+	name            string
+	key             nft.SetDatatype
+	offset, size    uint32 // of the destination in the header
+	icmp            byte
+	portUnreachable uint8 // code of ICMP: port unreachable
 }
 
-var leavingFamilies = []leavingFamily{
+var rejectFamilies = []rejectFamily{
 	{nft.TableFamilyIPv4, "ip", nft.TypeIPAddr, 16, 4, unix.IPPROTO_ICMP, 3},
 	{nft.TableFamilyIPv6, "ip6", nft.TypeIP6Addr, 24, 16, unix.IPPROTO_ICMPV6, 4},
 }
 
-// leaving has these addresses refuse connections, and no others, and names the tables that went as none is left.
-func leaving(ns int, addrs []netip.Addr) (removed []string, err error) {
+// setRejected has these addresses refuse connections, and no others, and names the tables that went as none is left.
+func setRejected(ns int, addrs []netip.Addr) (removed []string, err error) {
 	var options []nft.ConnOption
 	if ns != 0 {
 		options = append(options, nft.WithNetNSFd(ns))
 	}
 	c, err := nft.New(options...)
 	if err != nil {
-		return nil, fmt.Errorf("ipvs: tables %s: open a netlink socket: %w", leavingTable, hint(err))
+		return nil, fmt.Errorf("ipvs: tables %s: open a netlink socket: %w", rejectTableName, withHint(err))
 	}
-	for _, f := range leavingFamilies {
+	for _, f := range rejectFamilies {
 		var want []netip.Addr
 		for _, a := range addrs {
 			if a.BitLen() == int(f.size)*8 {
 				want = append(want, a)
 			}
 		}
-		gone, err := f.leaving(c, want)
+		gone, err := f.set(c, want)
 		if err != nil {
-			return removed, fmt.Errorf("ipvs: table %s %s: %w", f.name, leavingTable, hint(err))
+			return removed, fmt.Errorf("ipvs: table %s %s: %w", f.name, rejectTableName, withHint(err))
 		}
 		if gone {
-			removed = append(removed, "nftables table "+f.name+" "+leavingTable)
+			removed = append(removed, "nftables table "+f.name+" "+rejectTableName)
 		}
 	}
 	return removed, nil
 }
 
-func (f leavingFamily) leaving(c *nft.Conn, want []netip.Addr) (gone bool, err error) {
+func (f rejectFamily) set(c *nft.Conn, want []netip.Addr) (gone bool, err error) {
 	tables, err := c.ListTablesOfFamily(f.TableFamily)
 	if err != nil {
 		return false, err
 	}
-	t := &nft.Table{Family: f.TableFamily, Name: leavingTable}
+	t := &nft.Table{Family: f.TableFamily, Name: rejectTableName}
 	there := slices.ContainsFunc(tables, func(o *nft.Table) bool { return o.Name == t.Name })
 	set := &nft.Set{Table: t, Name: "addrs", KeyType: f.key}
 	switch {
@@ -107,7 +107,7 @@ func (f leavingFamily) leaving(c *nft.Conn, want []netip.Addr) (gone bool, err e
 		list []nft.SetElement
 		do   func(*nft.Set, []nft.SetElement) error
 	}{{add, c.SetAddElements}, {del, c.SetDeleteElements}} {
-		for part := range slices.Chunk(step.list, leavingAtOnce) {
+		for part := range slices.Chunk(step.list, rejectBatch) {
 			if err := step.do(set, part); err != nil {
 				return false, err
 			}
@@ -119,7 +119,7 @@ func (f leavingFamily) leaving(c *nft.Conn, want []netip.Addr) (gone bool, err e
 	return false, nil
 }
 
-func (f leavingFamily) create(c *nft.Conn, t *nft.Table, set *nft.Set) error {
+func (f rejectFamily) create(c *nft.Conn, t *nft.Table, set *nft.Set) error {
 	c.AddTable(t)
 	if err := c.AddSet(set, nil); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (f leavingFamily) create(c *nft.Conn, t *nft.Table, set *nft.Set) error {
 	accept := nft.ChainPolicyAccept
 	chain := c.AddChain(&nft.Chain{
 		Table: t, Name: "input", Type: nft.ChainTypeFilter, Hooknum: nft.ChainHookInput,
-		Priority: nft.ChainPriorityRef(leavingPriority), Policy: &accept,
+		Priority: nft.ChainPriorityRef(rejectPriority), Policy: &accept,
 	})
 	// New to conntrack: answers to what the node itself has sent from such an address go on.
 	fresh := []expr.Any{
@@ -142,6 +142,6 @@ func (f leavingFamily) create(c *nft.Conn, t *nft.Table, set *nft.Set) error {
 		c.AddRule(&nft.Rule{Table: t, Chain: chain, Exprs: append(slices.Clone(fresh), more...)})
 	}
 	rule(&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
-	rule(&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{f.icmp}}, &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: f.refused})
+	rule(&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{f.icmp}}, &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: f.portUnreachable})
 	return c.Flush()
 }

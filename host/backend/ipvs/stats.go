@@ -64,17 +64,17 @@ func ReadStats(ctx context.Context, most int) ([]ServerStats, error) {
 	}
 	b := &Backend{
 		o:   Options{Link: DefaultLink, Scheduler: "wrr", Now: func() time.Time { return time.Time{} }},
-		log: slog.New(slog.DiscardHandler), caps: Caps(), hashing: "mh",
+		log: slog.New(slog.DiscardHandler), caps: Caps(), hashScheduler: "mh",
 	}
 	if err := b.connect(); err != nil {
 		return nil, err
 	}
-	counts, err := b.counts(ctx, most)
+	counts, err := b.readStats(ctx, most)
 	return counts, errors.Join(err, b.Close())
 }
 
-func (b *Backend) counts(ctx context.Context, most int) ([]ServerStats, error) {
-	frontends, err := b.companion.ReadPools(ctx)
+func (b *Backend) readStats(ctx context.Context, most int) ([]ServerStats, error) {
+	frontends, err := b.rules.ReadPools(ctx)
 	if err != nil && !nftables.NotOurs(err) { // another mode's: what is here is left from before
 		return nil, fmt.Errorf("ipvs: the companion: %w", err)
 	}
@@ -89,7 +89,7 @@ func (b *Backend) counts(ctx context.Context, most int) ([]ServerStats, error) {
 		m := s.marks[k]
 		m.Inside, m.Outside = f.Inside, f.Outside
 		s.marks[k] = m
-		main, inside, outside := s.keys(k)
+		main, inside, outside := s.serverKeys(k)
 		delete(s.marks, k)
 		if f.Split {
 			uses[main], uses[inside], uses[outside] = use{k, f.Owner, PoolOutside}, use{k, f.Owner, PoolInside}, use{k, f.Owner, PoolOutside}
@@ -98,12 +98,12 @@ func (b *Backend) counts(ctx context.Context, most int) ([]ServerStats, error) {
 		}
 	}
 	delete(uses, serverKey{}) // of those that have no mark, or no address
-	all, err := b.ipvs.traffic()
+	all, err := b.ipvs.listCounters()
 	if err != nil {
-		return nil, fmt.Errorf("ipvs: list virtual servers: %w", hint(err))
+		return nil, fmt.Errorf("ipvs: list virtual servers: %w", withHint(err))
 	}
 	var out []ServerStats
-	for _, k := range slices.SortedFunc(maps.Keys(all), compareServers) {
+	for _, k := range slices.SortedFunc(maps.Keys(all), compareKeys) {
 		v := all[k]
 		if v.flags&flagOurs == 0 {
 			continue
@@ -111,10 +111,10 @@ func (b *Backend) counts(ctx context.Context, most int) ([]ServerStats, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("ipvs: read: %w", err)
 		}
-		var list []memberState
+		var list []destinationState
 		if len(out) < most {
-			if list, err = b.ipvs.members(k); err != nil {
-				return nil, fmt.Errorf("ipvs: list the members of virtual server %s: %w", k, hint(err))
+			if list, err = b.ipvs.listDestinations(k); err != nil {
+				return nil, fmt.Errorf("ipvs: list the members of virtual server %s: %w", k, withHint(err))
 			}
 		}
 		c := ServerStats{Server: k.String(), Scheduler: v.scheduler, Counters: v.Counters}
@@ -122,7 +122,7 @@ func (b *Backend) counts(ctx context.Context, most int) ([]ServerStats, error) {
 			c.Frontend, c.Owner, c.Pool = u.key, u.owner, u.pool
 		}
 		for _, m := range list {
-			c.Destinations = append(c.Destinations, DestinationStats{m.addr, m.weight, m.active, m.inactive, m.lingering})
+			c.Destinations = append(c.Destinations, DestinationStats{m.addr, m.weight, m.active, m.inactive, m.draining})
 		}
 		slices.SortFunc(c.Destinations, func(a, b DestinationStats) int { return a.Addr.Compare(b.Addr) })
 		out = append(out, c)

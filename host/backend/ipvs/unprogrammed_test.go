@@ -14,41 +14,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refusing is IPVS, and a link, that refuse some messages for good.
-type refusing struct {
-	virtual
-	addresses
-	of  func(what string) bool
-	say []string // all messages, the refused too
+// rejecting is IPVS, and a link, that refuse some messages for good.
+type rejecting struct {
+	ipvsAPI
+	linkAPI
+	rejects  func(what string) bool
+	messages []string // all messages, the refused too
 }
 
-func (v *refusing) do(o op) error {
-	v.say = append(v.say, o.String())
-	if v.of(o.String()) {
+func (v *rejecting) do(o op) error {
+	v.messages = append(v.messages, o.String())
+	if v.rejects(o.String()) {
 		return unix.ENOMEM
 	}
-	return v.virtual.do(o)
+	return v.ipvsAPI.do(o)
 }
 
-func (v *refusing) add(a netip.Addr) error {
-	return v.address("add address "+a.String(), a, v.addresses.add)
+func (v *rejecting) addAddr(a netip.Addr) error {
+	return v.changeAddr("add address "+a.String(), a, v.linkAPI.addAddr)
 }
-func (v *refusing) del(a netip.Addr) error {
-	return v.address("delete address "+a.String(), a, v.addresses.del)
+func (v *rejecting) delAddr(a netip.Addr) error {
+	return v.changeAddr("delete address "+a.String(), a, v.linkAPI.delAddr)
 }
 
-func (v *refusing) address(what string, a netip.Addr, f func(netip.Addr) error) error {
-	v.say = append(v.say, what)
-	if v.of(what) {
+func (v *rejecting) changeAddr(what string, a netip.Addr, f func(netip.Addr) error) error {
+	v.messages = append(v.messages, what)
+	if v.rejects(what) {
 		return unix.ENOMEM
 	}
 	return f(a)
 }
 
-func (v *refusing) close() {}
+func (v *rejecting) close() {}
 
-// stuckPlans change a Service in every way beside another that changes too, and one that comes.
-func stuckPlans(t *testing.T) map[string][2]*plan.Plan {
+// updateCases change a Service in every way beside another that changes too, and one that comes.
+func updateCases(t *testing.T) map[string][2]*plan.Plan {
 	lb := func(text string) *plan.Plan {
 		if text == "" {
 			return parse(t, "")
@@ -75,11 +75,11 @@ func stuckPlans(t *testing.T) map[string][2]*plan.Plan {
 // TestAMessageThatKeepsFailingKeepsOnlyWhatItIsAbout refuses each message of a change for good: no member that has left
 // goes on for longer than nobody else takes connections, other frontends are as planned, and all is once it goes.
 func TestAMessageThatKeepsFailingKeepsOnlyWhatItIsAbout(t *testing.T) {
-	d := newPretend(t)
+	d := newMemEnv(t)
 	other := plan.Key{Addr: netip.MustParseAddr("10.96.0.80"), Port: 80, Protocol: model.TCP}
 	comes := plan.Key{Addr: netip.MustParseAddr("10.96.0.81"), Port: 80, Protocol: model.TCP}
 	key := plan.Key{Addr: netip.MustParseAddr("203.0.113.5"), Port: 80, Protocol: model.TCP}
-	for name, pair := range stuckPlans(t) {
+	for name, pair := range updateCases(t) {
 		prev, next := pair[0], pair[1]
 		for k, f := range web(t, 1, 1).Frontends {
 			prev.Frontends[k] = f
@@ -99,7 +99,7 @@ func TestAMessageThatKeepsFailingKeepsOnlyWhatItIsAbout(t *testing.T) {
 				}
 				d.apply(b, prev, nil)
 				what := ""
-				v := &refusing{virtual: d.memory, addresses: d.memory, of: func(m string) bool { return m == what }}
+				v := &rejecting{ipvsAPI: d.fakeKernel, linkAPI: d.fakeKernel, rejects: func(m string) bool { return m == what }}
 				if n >= 0 {
 					what = messages[n]
 				}
@@ -111,11 +111,11 @@ func TestAMessageThatKeepsFailingKeepsOnlyWhatItIsAbout(t *testing.T) {
 				_, err = b.Apply(context.Background(), next, delta)
 				where := fmt.Sprintf("%s, whole %v, refused: %s", name, whole, what)
 				if n < 0 {
-					if messages = v.say; err != nil || len(messages) == 0 {
+					if messages = v.messages; err != nil || len(messages) == 0 {
 						t.Fatalf("%s: %v, %v", where, err, messages)
 					}
 				} else {
-					d.refused(b, v, where, err, what, prev.Frontends[key], next.Frontends[key])
+					d.checkRejected(b, v, where, err, what, prev.Frontends[key], next.Frontends[key])
 					about := func(k plan.Key) bool { return strings.Contains(what, k.Addr.String()) }
 					got, rerr := b.Read(context.Background())
 					if rerr != nil {
@@ -127,7 +127,7 @@ func TestAMessageThatKeepsFailingKeepsOnlyWhatItIsAbout(t *testing.T) {
 						}
 					}
 				}
-				b.ipvs, b.links = d.memory, d.memory
+				b.ipvs, b.links = d.fakeKernel, d.fakeKernel
 				var stuck *backend.PartialError
 				if errors.As(err, &stuck) {
 					d.apply(b, next, &plan.Delta{})
@@ -135,7 +135,7 @@ func TestAMessageThatKeepsFailingKeepsOnlyWhatItIsAbout(t *testing.T) {
 					d.apply(b, next, nil)
 				}
 				d.settle(b, next)
-				d.guarded(b, where)
+				d.checkGuards(b, where)
 				d.apply(b, prev, nil)
 				d.settle(b, prev)
 				b.Close()
@@ -144,8 +144,8 @@ func TestAMessageThatKeepsFailingKeepsOnlyWhatItIsAbout(t *testing.T) {
 	}
 }
 
-// refused checks a frontend that something was refused for.
-func (d *pretend) refused(b *Backend, v *refusing, where string, err error, what string, was, shall *plan.Frontend) {
+// checkRejected checks a frontend that something was refused for.
+func (d *memEnv) checkRejected(b *Backend, v *rejecting, where string, err error, what string, was, shall *plan.Frontend) {
 	d.Helper()
 	if err == nil || !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), what) {
 		d.Errorf("%s: error %v", where, err)
@@ -153,19 +153,19 @@ func (d *pretend) refused(b *Backend, v *refusing, where string, err error, what
 	var stuck *backend.PartialError
 	if errors.As(err, &stuck) {
 		// Others go on, and nothing is tried for them; then it is tried again, and nothing else.
-		before := len(v.say)
-		r, err := b.Apply(context.Background(), &plan.Plan{Global: b.now.plan.Global, Frontends: map[plan.Key]*plan.Frontend{}},
+		before := len(v.messages)
+		r, err := b.Apply(context.Background(), &plan.Plan{Global: b.state.plan.Global, Frontends: map[plan.Key]*plan.Frontend{}},
 			&plan.Delta{Changes: []plan.Change{{Key: plan.Key{Addr: netip.MustParseAddr("10.96.9.9"), Port: 1, Protocol: model.TCP}}}})
-		if !errors.As(err, &stuck) || stuck.Retried || len(v.say) != before {
-			d.Errorf("%s: beside it: %+v, %v, %v", where, r, err, v.say[before:])
+		if !errors.As(err, &stuck) || stuck.Retried || len(v.messages) != before {
+			d.Errorf("%s: beside it: %+v, %v, %v", where, r, err, v.messages[before:])
 		}
 	}
-	for k, s := range d.all {
+	for k, s := range d.virtualServers {
 		if s.flags&flagOurs == 0 || k.mark == 0 && k.addr.String() != "203.0.113.5" {
 			continue
 		}
 		serving, left := 0, []string{}
-		for _, m := range s.members {
+		for _, m := range s.destinations {
 			if m.weight == 0 {
 				continue
 			}
@@ -176,92 +176,92 @@ func (d *pretend) refused(b *Backend, v *refusing, where string, err error, what
 		}
 		wanted := shall != nil && shall.Pool.Total() > 0
 		if len(left) > 0 && !strings.Contains(what, left[0]) && (serving > len(left) || !wanted) {
-			d.Errorf("%s: %s: %v have left and take connections; %v", where, k, left, s.members)
+			d.Errorf("%s: %s: %v have left and take connections; %v", where, k, left, s.destinations)
 		}
 		if serving == 0 && wanted && was != nil && was.Pool.Total() > 0 && k.mark == 0 {
-			d.Errorf("%s: %s has nobody: %v", where, k, s.members)
+			d.Errorf("%s: %s has nobody: %v", where, k, s.destinations)
 		}
 	}
-	d.guarded(b, where)
+	d.checkGuards(b, where)
 }
 
 func TestWhatKeepsTheCompanionFromChangingKeepsNoMemberThatHasLeft(t *testing.T) {
-	for name, pair := range stuckPlans(t) {
-		d := newPretend(t)
+	for name, pair := range updateCases(t) {
+		d := newMemEnv(t)
 		b, err := d.open()
 		if err != nil {
 			t.Fatal(err)
 		}
 		prev, next := pair[0], pair[1]
 		d.apply(b, prev, nil)
-		real := b.companion
-		b.companion = noCompanion{real}
+		real := b.rules
+		b.rules = readOnlyRules{real}
 		for _, delta := range []*plan.Delta{plan.Diff(prev, next), nil} {
 			if _, err := b.Apply(context.Background(), next, delta); !errors.Is(err, unix.EBUSY) {
 				t.Errorf("%s: %v", name, err)
 			}
-			d.guarded(b, name)
+			d.checkGuards(b, name)
 		}
-		for k, s := range d.all {
-			for _, m := range s.members {
+		for k, s := range d.virtualServers {
+			for _, m := range s.destinations {
 				f := next.Frontends[plan.Key{Addr: netip.MustParseAddr("203.0.113.5"), Port: 80, Protocol: model.TCP}]
 				if m.weight > 0 && (f == nil || !hasAddr(f, plan.Member{Addr: m.addr})) {
 					t.Errorf("%s: %s has %v", name, k, m)
 				}
 			}
 		}
-		b.companion = real
+		b.rules = real
 		d.apply(b, next, nil)
 		b.Close()
 	}
 }
 
-// noCompanion reads, and does nothing else.
-type noCompanion struct{ companion }
+// readOnlyRules reads, and does nothing else.
+type readOnlyRules struct{ rulesBackend }
 
-func (noCompanion) Apply(context.Context, *plan.Plan, *plan.Delta) (backend.Report, error) {
+func (readOnlyRules) Apply(context.Context, *plan.Plan, *plan.Delta) (backend.Report, error) {
 	return backend.Report{}, unix.EBUSY
 }
 
-func (noCompanion) Guard(context.Context, []netip.Addr, []netip.Addr) (backend.Report, error) {
+func (readOnlyRules) Guard(context.Context, []netip.Addr, []netip.Addr) (backend.Report, error) {
 	return backend.Report{}, unix.EBUSY
 }
 
 func TestOfManyThatAreStuckAFewAreTriedAtATime(t *testing.T) {
-	d := newPretend(t)
+	d := newMemEnv(t)
 	b, err := d.open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
 	refuse := true
-	v := &refusing{virtual: d.memory, addresses: d.memory, of: func(m string) bool { return refuse && strings.Contains(m, "add address") }}
+	v := &rejecting{ipvsAPI: d.fakeKernel, linkAPI: d.fakeKernel, rejects: func(m string) bool { return refuse && strings.Contains(m, "add address") }}
 	b.ipvs, b.links = v, v
-	p := cluster(3*atOnceStuck, 1)
+	p := cluster(3*retryBatch, 1)
 	apply := func(delta *plan.Delta) (int, int) {
 		t.Helper()
-		before := len(v.say)
+		before := len(v.messages)
 		_, err := b.Apply(context.Background(), p, delta)
 		var stuck *backend.PartialError
 		if err != nil && !errors.As(err, &stuck) {
 			t.Fatal(err)
 		}
 		if stuck == nil {
-			return 0, len(v.say) - before
+			return 0, len(v.messages) - before
 		}
-		return stuck.Frontends, len(v.say) - before
+		return stuck.Frontends, len(v.messages) - before
 	}
-	if n, _ := apply(nil); n != 3*atOnceStuck {
+	if n, _ := apply(nil); n != 3*retryBatch {
 		t.Errorf("%d are stuck", n)
 	}
-	if n, sent := apply(&plan.Delta{}); n != 3*atOnceStuck || sent > 2*atOnceStuck {
+	if n, sent := apply(&plan.Delta{}); n != 3*retryBatch || sent > 2*retryBatch {
 		t.Errorf("tried again: %d are stuck, %d messages", n, sent)
 	}
 	refuse = false
-	for want := 2 * atOnceStuck; want >= 0; want -= atOnceStuck {
+	for want := 2 * retryBatch; want >= 0; want -= retryBatch {
 		if n, _ := apply(&plan.Delta{}); n != want {
 			t.Errorf("%d are stuck, want %d", n, want)
 		}
 	}
-	d.reads(b, p)
+	d.expectRead(b, p)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
-	d := newPretend(t)
+	d := newMemEnv(t)
 	b, err := d.open()
 	if err != nil {
 		t.Fatal(err)
@@ -27,22 +27,22 @@ func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
 		p.Frontends[k] = &g
 	}
 	d.apply(b, p, nil)
-	main := byAddr(netip.MustParseAddr("10.96.0.80"), 80, model.TCP)
+	main := addrKey(netip.MustParseAddr("10.96.0.80"), 80, model.TCP)
 	first := netip.MustParseAddrPort("10.244.0.1:9000")
-	d.all[main].counted = Counters{Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600}
-	busy := d.all[main].members[first]
+	d.virtualServers[main].counters = Counters{Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600}
+	busy := d.virtualServers[main].destinations[first]
 	busy.active, busy.inactive = 2, 7
-	d.all[main].members[first] = busy
+	d.virtualServers[main].destinations[first] = busy
 	// Somebody else's, and one of sluice's that no frontend has any more.
-	left := memberState{member: member{addr: first, lingering: true}, active: 1}
-	d.all[byAddr(netip.MustParseAddr("192.0.2.80"), 80, model.TCP)] = &memoryServer{service: service{"rr", 0}}
-	d.all[byAddr(netip.MustParseAddr("192.0.2.81"), 80, model.TCP)] = &memoryServer{service: service{"wrr", flagOurs},
-		members: map[netip.AddrPort]memberState{first: left}}
-	got, err := b.counts(context.Background(), 100)
+	left := destinationState{destination: destination{addr: first, draining: true}, active: 1}
+	d.virtualServers[addrKey(netip.MustParseAddr("192.0.2.80"), 80, model.TCP)] = &fakeServer{serverConfig: serverConfig{"rr", 0}}
+	d.virtualServers[addrKey(netip.MustParseAddr("192.0.2.81"), 80, model.TCP)] = &fakeServer{serverConfig: serverConfig{"wrr", flagOurs},
+		destinations: map[netip.AddrPort]destinationState{first: left}}
+	got, err := b.readStats(context.Background(), 100)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if few, err := b.counts(context.Background(), 1); err != nil || len(few) != len(got) || len(few[0].Destinations) == 0 || len(few[1].Destinations) > 0 {
+	if few, err := b.readStats(context.Background(), 1); err != nil || len(few) != len(got) || len(few[0].Destinations) == 0 || len(few[1].Destinations) > 0 {
 		t.Errorf("with the members of one: %+v, %v", few, err)
 	}
 	type line struct {
@@ -77,7 +77,7 @@ func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
 		t.Errorf("%+v", lines)
 	}
 	at := slices.IndexFunc(got, func(c ServerStats) bool { return c.Server == main.String() })
-	if c := got[at]; c.Counters != d.all[main].counted || c.Destinations[0] != (DestinationStats{first, 3, 2, 7, false}) || c.Destinations[1].Weight != 1 {
+	if c := got[at]; c.Counters != d.virtualServers[main].counters || c.Destinations[0] != (DestinationStats{first, 3, 2, 7, false}) || c.Destinations[1].Weight != 1 {
 		t.Errorf("%+v", c)
 	}
 	at = slices.IndexFunc(got, func(c ServerStats) bool { return c.Pool == "" })
@@ -88,7 +88,7 @@ func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
 
 // TestTheKernelsCountsAreRead holds a connection open, and looks.
 func TestTheKernelsCountsAreRead(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	d.apply(b, web(t, 3, 1), nil)
 	c, err := d.Client.Dial(context.Background(), "tcp", netip.MustParseAddrPort("10.96.0.80:80"))
@@ -96,7 +96,7 @@ func TestTheKernelsCountsAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	got, err := b.counts(context.Background(), 100)
+	got, err := b.readStats(context.Background(), 100)
 	if err != nil {
 		t.Fatal(err)
 	}

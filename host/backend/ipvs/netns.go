@@ -18,28 +18,28 @@ import (
 // ErrNoIPVS is about a kernel without IPVS.
 var ErrNoIPVS = errors.New("the kernel has no IPVS (CONFIG_IP_VS; modprobe ip_vs, or run sluice run --init-only with full rights on the host)")
 
-// inUse is present without asking for what would load the module.
-func inUse() error {
+// checkIPVSLoaded is present without asking for what would load the module.
+func checkIPVSLoaded() error {
 	if _, err := os.Stat("/proc/net/ip_vs"); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("ipvs: %w", ErrNoIPVS)
 	}
-	return present()
+	return checkIPVS()
 }
 
-// present tells whether the kernel has IPVS. The library that talks to it does not.
-func present() error {
+// checkIPVS tells whether the kernel has IPVS. The library that talks to it does not.
+func checkIPVS() error {
 	_, err := netlink.GenlFamilyGet("IPVS")
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("ipvs: %w", ErrNoIPVS)
 	case err != nil:
-		return fmt.Errorf("ipvs: look for IPVS in the kernel: %w", hint(err))
+		return fmt.Errorf("ipvs: look for IPVS in the kernel: %w", withHint(err))
 	}
 	return nil
 }
 
-func openHandle(ns int) (virtual, error) {
-	if err := present(); err != nil {
+func openIPVS(ns int) (ipvsAPI, error) {
+	if err := checkIPVS(); err != nil {
 		return nil, err
 	}
 	path := ""
@@ -50,27 +50,27 @@ func openHandle(ns int) (virtual, error) {
 	logrus.SetOutput(io.Discard)
 	h, err := ipvs.New(path)
 	if err != nil {
-		return nil, fmt.Errorf("ipvs: open a netlink socket: %w", hint(err))
+		return nil, fmt.Errorf("ipvs: open a netlink socket: %w", withHint(err))
 	}
-	return kernel{h}, nil
+	return kernelIPVS{h}, nil
 }
 
-func openLink(ns int, name string) (*link, error) {
+func openLink(ns int, name string) (*kernelLink, error) {
 	at := netns.None()
 	if ns != 0 {
 		at = netns.NsHandle(ns)
 	}
 	h, err := netlink.NewHandleAt(at, unix.NETLINK_ROUTE)
 	if err != nil {
-		return nil, fmt.Errorf("ipvs: open a netlink socket for links: %w", hint(err))
+		return nil, fmt.Errorf("ipvs: open a netlink socket for links: %w", withHint(err))
 	}
-	r, err := openRoute(at)
+	r, err := openAddrSocket(at)
 	if err != nil {
 		h.Close()
-		return nil, fmt.Errorf("ipvs: open a netlink socket for addresses: %w", hint(err))
+		return nil, fmt.Errorf("ipvs: open a netlink socket for addresses: %w", withHint(err))
 	}
-	l := &link{name: name, nl: h, route: r}
-	if err := l.find(); err != nil {
+	l := &kernelLink{name: name, handle: h, addrs: r}
+	if err := l.refresh(); err != nil {
 		l.close()
 		return nil, err
 	}
@@ -95,8 +95,8 @@ func inNetns(ns int, f func() error) error {
 	return <-done
 }
 
-// apart runs f in a network namespace of its own, which is gone afterwards.
-func apart(f func() error) error {
+// inNewNetns runs f in a network namespace of its own, which is gone afterwards.
+func inNewNetns(f func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // as above

@@ -15,7 +15,7 @@ import (
 )
 
 func TestWhatOthersDoIsNoticedAndRepaired(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	p := web(t, 1, 3)
 	d.apply(b, p, nil)
@@ -68,12 +68,12 @@ func TestWhatOthersDoIsNoticedAndRepaired(t *testing.T) {
 	}
 	select {
 	case <-heard:
-	case <-time.After(soon):
+	case <-time.After(askTimeout):
 		t.Error("a flushed chain is not heard of")
 	}
 }
 
-func (d *bed) must(words ...string) string {
+func (d *env) mustRun(words ...string) string {
 	d.Helper()
 	out, err := d.run("", words[0], words[1:]...)
 	if err != nil {
@@ -82,8 +82,8 @@ func (d *bed) must(words ...string) string {
 	return out
 }
 
-// moves looks, as the engine does, and applies when something has moved.
-func (d *bed) moves(b *Backend, p *plan.Plan) bool {
+// repairDrift looks, as the engine does, and applies when something has moved.
+func (d *env) repairDrift(b *Backend, p *plan.Plan) bool {
 	d.Helper()
 	moved, err := b.Drifted(context.Background())
 	if err != nil {
@@ -97,15 +97,15 @@ func (d *bed) moves(b *Backend, p *plan.Plan) bool {
 }
 
 func TestASettingThatSomebodyChangesIsPutRight(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	d.apply(b, web(t, 1), nil)
 	const path = "/proc/sys/net/ipv4/vs/conntrack"
-	d.must("sh", "-c", "echo 0 > "+path)
+	d.mustRun("sh", "-c", "echo 0 > "+path)
 	if _, err := b.Drifted(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if now := strings.TrimSpace(d.must("cat", path)); now != "1" {
+	if now := strings.TrimSpace(d.mustRun("cat", path)); now != "1" {
 		t.Errorf("it is %s", now)
 	}
 	d.ask(d.Client, "tcp", "10.96.0.80:80")
@@ -113,10 +113,10 @@ func TestASettingThatSomebodyChangesIsPutRight(t *testing.T) {
 
 // TestAnAddressThatTheNodeLosesOrGetsIsMovedToTheLinkOrAway is what keepalived does with a virtual address.
 func TestAnAddressThatTheNodeLosesOrGetsIsMovedToTheLinkOrAway(t *testing.T) {
-	d := newBed(t)
-	d.must("ip", "link", "add", "up7", "type", "dummy")
-	d.must("ip", "link", "set", "up7", "up")
-	d.must("ip", "addr", "add", "203.0.113.5/32", "dev", "up7")
+	d := newEnv(t)
+	d.mustRun("ip", "link", "add", "up7", "type", "dummy")
+	d.mustRun("ip", "link", "set", "up7", "up")
+	d.mustRun("ip", "addr", "add", "203.0.113.5/32", "dev", "up7")
 	b := d.open()
 	p := frontend(t, "203.0.113.5:80/TCP  ExternalIP", "", []int{1})
 	d.apply(b, p, nil)
@@ -128,32 +128,32 @@ func TestAnAddressThatTheNodeLosesOrGetsIsMovedToTheLinkOrAway(t *testing.T) {
 	check := func(when string, own bool) {
 		t.Helper()
 		d.ask(d.Client, "tcp", "203.0.113.5:80")
-		_, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), soon)
+		_, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), askTimeout)
 		if own && err != nil || !own && !testnet.Refused(err) {
 			t.Errorf("%s: the node's own server: %v", when, err)
 		}
-		if on := strings.Contains(d.must("ip", "-br", "addr"), DefaultLink+" "); on && strings.Contains(d.vips(), "203.0.113.5/32") == own {
-			t.Errorf("%s: %s", when, d.vips())
+		if on := strings.Contains(d.mustRun("ip", "-br", "addr"), DefaultLink+" "); on && strings.Contains(d.linkAddrs(), "203.0.113.5/32") == own {
+			t.Errorf("%s: %s", when, d.linkAddrs())
 		}
-		if d.moves(b, p) {
+		if d.repairDrift(b, p) {
 			t.Errorf("%s: it moves without a reason", when)
 		}
 	}
 	check("the node's own", true)
-	d.must("ip", "addr", "del", "203.0.113.5/32", "dev", "up7")
-	if !d.moves(b, p) {
+	d.mustRun("ip", "addr", "del", "203.0.113.5/32", "dev", "up7")
+	if !d.repairDrift(b, p) {
 		t.Error("not noticed that it is gone")
 	}
 	check("lost", false)
-	d.must("ip", "addr", "add", "203.0.113.5/32", "dev", "up7")
-	if !d.moves(b, p) {
+	d.mustRun("ip", "addr", "add", "203.0.113.5/32", "dev", "up7")
+	if !d.repairDrift(b, p) {
 		t.Error("not noticed that it is back")
 	}
 	check("back", true)
 }
 
 func TestAVirtualServerOfOthersIsTakenOverUnlessExcluded(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	if _, err := d.run("-A -t 10.96.0.80:80 -s rr\n-a -t 10.96.0.80:80 -r 10.244.0.1:9000 -m -w 1\n-a -t 10.96.0.80:80 -r 10.244.0.3:9000 -g -w 1 -x 5\n", "ipvsadm", "-R"); err != nil {
 		t.Fatal(err)
 	}
@@ -167,22 +167,22 @@ func TestAVirtualServerOfOthersIsTakenOverUnlessExcluded(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "shop/web:http 10.96.0.80:80/TCP") || !strings.Contains(err.Error(), "excludeCIDRs") {
 		t.Errorf("an excluded one: %v", err)
 	}
-	if s := d.servers(); strings.Contains(s, "flag-3") || !strings.Contains(s, "10.244.0.3:80 -g") {
+	if s := d.ipvsadmSave(); strings.Contains(s, "flag-3") || !strings.Contains(s, "10.244.0.3:80 -g") {
 		t.Errorf("touched all the same:\n%s", s)
 	}
 	b.Close()
 	b = d.open()
 	d.apply(b, web(t, 1, 1), nil)
-	if s := d.servers(); strings.Contains(s, "10.244.0.3") || !strings.Contains(s, "wrr -b flag-3") {
+	if s := d.ipvsadmSave(); strings.Contains(s, "10.244.0.3") || !strings.Contains(s, "wrr -b flag-3") {
 		t.Errorf("not taken over:\n%s", s)
 	}
 }
 
 func TestKubeProxysServersAreTakenOverAndOutliveItsCleaningUp(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	o := d.options()
 	o.Log = slog.New(slog.DiscardHandler)
-	if err := newBackend(o, nil).settings(true); err != nil { // kube-proxy sets the same
+	if err := newBackend(o, nil).applySysctls(true); err != nil { // kube-proxy sets the same
 		t.Fatal(err)
 	}
 	for _, args := range []string{"link add kube-ipvs0 type dummy", "addr add 10.96.0.80/32 dev kube-ipvs0", "addr add 10.96.0.81/32 dev kube-ipvs0"} {
@@ -197,11 +197,11 @@ func TestKubeProxysServersAreTakenOverAndOutliveItsCleaningUp(t *testing.T) {
 	if _, err := d.run("add table ip kube\nadd chain ip kube postrouting { type nat hook postrouting priority 100; }\nadd rule ip kube postrouting ct state established counter\n", "nft", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
-	conn := d.hold("10.96.0.80:80")
+	conn := d.dial("10.96.0.80:80")
 	b := d.open()
 	p := web(t, 1, 1)
 	d.apply(b, p, nil)
-	if err := alive(conn); err != nil {
+	if err := checkAlive(conn); err != nil {
 		t.Errorf("a connection from before: %v", err)
 	}
 	var removed []kubeproxy.Leftover
@@ -212,10 +212,10 @@ func TestKubeProxysServersAreTakenOverAndOutliveItsCleaningUp(t *testing.T) {
 	if err != nil || len(removed) == 0 {
 		t.Fatalf("removed %v, %v", removed, err)
 	}
-	if s := d.servers(); strings.Contains(s, "10.96.0.81") || !strings.Contains(s, "-A -t 10.96.0.80:80 -s wrr -b flag-3") {
+	if s := d.ipvsadmSave(); strings.Contains(s, "10.96.0.81") || !strings.Contains(s, "-A -t 10.96.0.80:80 -s wrr -b flag-3") {
 		t.Errorf("left:\n%s", s)
 	}
-	if err := alive(conn); err != nil {
+	if err := checkAlive(conn); err != nil {
 		t.Errorf("a connection from before, when kube-proxy's link is gone: %v", err)
 	}
 	d.ask(d.Client, "tcp", "10.96.0.80:80")

@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// strays counts packets to Services that leave the node for the network, beside which nothing of them does: 10.96/16 is
+// strayCounters counts packets to Services that leave the node for the network, beside which nothing of them does: 10.96/16 is
 // a range of Services, which are dropped while there is no frontend. Answers to the node are not among them: it has the
 // Service's address as its source, and this test's clock gives it no second to wait for them.
-const strays = `table ip strays {
+const strayCounters = `table ip strays {
 	chain out {
 		type filter hook postrouting priority 300; policy accept;
 		ip daddr 10.96.0.0/16 ip protocol udp ct direction original counter
@@ -29,8 +29,8 @@ const strays = `table ip strays {
 // TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode has frontends come and go while clients, Pods and the node send to
 // them, and looks for packets that go out by the default route.
 func TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode(t *testing.T) {
-	d := newBed(t)
-	text := strings.Replace(globals, "global\n", "global\n  service-cidrs        10.96.0.0/16\n", 1)
+	d := newEnv(t)
+	text := strings.Replace(globalSection, "global\n", "global\n  service-cidrs        10.96.0.0/16\n", 1)
 	parse := func(body string) *plan.Plan {
 		p, err := plan.Parse(text + body)
 		if err == nil {
@@ -54,14 +54,14 @@ func TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode(t *testing.T) {
     reject 0 members, total 0
 `)
 	o := d.options()
-	o.DrainTimeout = lingerCheck // what is closing by then is cut off
+	o.DrainTimeout = drainInterval // what is closing by then is cut off
 	b, err := Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
 	d.apply(b, none, nil)
-	if _, err := d.run(strays, "nft", "-f", "-"); err != nil {
+	if _, err := d.run(strayCounters, "nft", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
 	stop := make(chan struct{})
@@ -105,10 +105,10 @@ func TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(5 * time.Millisecond)
-			if step.next == none && len(b.now.bound) == 0 {
+			if step.next == none && len(b.state.bound) == 0 {
 				gone++
 			}
-			d.t = d.t.Add(2 * lingerCheck) // after which the address goes too
+			d.now = d.now.Add(2 * drainInterval) // after which the address goes too
 		}
 	}
 	close(stop)
@@ -135,7 +135,7 @@ func TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode(t *testing.T) {
 
 // TestALingeringPoolOfPodsKeepsItsAddress is about a virtual server by mark, which does not tell its address.
 func TestALingeringPoolOfPodsKeepsItsAddress(t *testing.T) {
-	d := newBed(t)
+	d := newEnv(t)
 	b := d.open()
 	prev := parse(t, `service shop/web
   port http  203.0.113.5:80/TCP  LoadBalancer  masquerade=from-node balance=random
@@ -145,7 +145,7 @@ func TestALingeringPoolOfPodsKeepsItsAddress(t *testing.T) {
 `)
 	none := &plan.Plan{Global: prev.Global, Frontends: map[plan.Key]*plan.Frontend{}}
 	d.apply(b, prev, nil)
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	conn, err := d.Pods[0].Dial(ctx, "tcp", netip.MustParseAddrPort("203.0.113.5:80"))
 	if err != nil {
@@ -162,10 +162,10 @@ func TestALingeringPoolOfPodsKeepsItsAddress(t *testing.T) {
 	defer s.Close()
 	left := func(what string) {
 		t.Helper()
-		if err := alive(conn); err != nil || !strings.Contains(d.vips(), "203.0.113.5/32") {
-			t.Errorf("%s: the connection: %v, %s", what, err, d.vips())
+		if err := checkAlive(conn); err != nil || !strings.Contains(d.linkAddrs(), "203.0.113.5/32") {
+			t.Errorf("%s: the connection: %v, %s", what, err, d.linkAddrs())
 		}
-		if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), soon); !testnet.Refused(err) {
+		if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), askTimeout); !testnet.Refused(err) {
 			t.Errorf("%s: the node's own server: %v, want a refusal", what, err)
 		}
 	}
@@ -179,7 +179,7 @@ func TestALingeringPoolOfPodsKeepsItsAddress(t *testing.T) {
 	conn.Close()
 	time.Sleep(50 * time.Millisecond)
 	d.settle(b, none)
-	if out := d.vips() + d.servers(); strings.Contains(out, "203.0.113.5") || strings.Contains(out, "-A") {
+	if out := d.linkAddrs() + d.ipvsadmSave(); strings.Contains(out, "203.0.113.5") || strings.Contains(out, "-A") {
 		t.Errorf("left: %s", out)
 	}
 }

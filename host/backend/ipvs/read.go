@@ -27,7 +27,7 @@ func Read(ctx context.Context, o Options) (*plan.Plan, error) {
 	if o.Now == nil {
 		o.Now = func() time.Time { return time.Time{} }
 	}
-	b := &Backend{o: o, log: slog.New(slog.DiscardHandler), caps: Caps(), hashing: "mh"}
+	b := &Backend{o: o, log: slog.New(slog.DiscardHandler), caps: Caps(), hashScheduler: "mh"}
 	if err := b.connect(); err != nil {
 		return nil, err
 	}
@@ -46,8 +46,8 @@ func BoundVIPs(name string) (map[netip.Addr]bool, error) {
 		return nil, err
 	}
 	defer l.close()
-	p, err := l.list()
-	maps.Copy(p.bound, p.strays)
-	maps.DeleteFunc(p.bound, func(a netip.Addr, _ bool) bool { return p.own[a] })
+	p, err := l.listAddrs()
+	maps.Copy(p.bound, p.otherLinks)
+	maps.DeleteFunc(p.bound, func(a netip.Addr, _ bool) bool { return p.nodeLocal[a] })
 	return p.bound, err
 }

@@ -21,12 +21,12 @@ type (
 )
 
 func TestConformance(t *testing.T) {
-	needIPVS(t)
-	conformance.Run(t, subject)
+	requireIPVS(t)
+	conformance.Run(t, newFixture)
 }
 
-// elsewhere is what is not ours, as much like ours as can be.
-const elsewhere = `table inet sluice {
+// foreignTable is what is not ours, as much like ours as can be.
+const foreignTable = `table inet sluice {
 	comment "not sluice's"
 	map fwmarks {
 		type ipv4_addr . inet_proto . inet_service : mark
@@ -39,15 +39,15 @@ const elsewhere = `table inet sluice {
 }
 `
 
-const elsewhereIPVS = `-A -t 192.0.2.80:80 -s rr
+const foreignServers = `-A -t 192.0.2.80:80 -s rr
 -a -t 192.0.2.80:80 -r 10.9.9.9:80 -m -w 7 -x 1
 -A -f 7 -s wlc -p 300
 -a -f 7 -r 10.9.9.9:0 -g -w 0
 `
 
-func subject(t *testing.T) conformance.Subject {
-	d := newBed(t)
-	var f *faulty
+func newFixture(t *testing.T) conformance.Subject {
+	d := newEnv(t)
+	var f *faultInjector
 	s := conformance.Subject{
 		Open: func() (backend.Backend, error) {
 			b, err := Open(d.options())
@@ -60,17 +60,17 @@ func subject(t *testing.T) conformance.Subject {
 			_, err := Cleanup(ctx, d.options())
 			return err
 		},
-		Advance: func(by time.Duration) { d.t = d.t.Add(by); time.Sleep(min(by, 10*time.Millisecond)) },
+		Advance: func(by time.Duration) { d.now = d.now.Add(by); time.Sleep(min(by, 10*time.Millisecond)) },
 		Inject: func(k int, lost bool) func() bool {
-			now := &fault{left: k, lost: lost}
+			now := &fault{after: k, lost: lost}
 			f.fault = now
 			return func() bool { f.fault = nil; return now.fired }
 		},
 		Foreign: func() (func() error, error) {
-			if _, err := d.run(elsewhere, "nft", "-f", "-"); err != nil {
+			if _, err := d.run(foreignTable, "nft", "-f", "-"); err != nil {
 				return nil, err
 			}
-			if _, err := d.run(elsewhereIPVS, "ipvsadm", "-R"); err != nil {
+			if _, err := d.run(foreignServers, "ipvsadm", "-R"); err != nil {
 				return nil, err
 			}
 			for _, args := range []string{"link add dummy7 type dummy", "addr add 10.96.200.1/32 dev dummy7", "addr add 10.96.200.2/32 dev lo"} {
@@ -140,7 +140,7 @@ func subject(t *testing.T) conformance.Subject {
 			return false
 		}
 		defer l.close()
-		p, err := l.list()
+		p, err := l.listAddrs()
 		if err != nil {
 			t.Error(err)
 		}

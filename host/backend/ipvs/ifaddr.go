@@ -16,45 +16,45 @@ import (
 // (IFA_RT_PRIORITY, Linux 4.18), and these have none: the kernel keeps the number, shows it, and uses it for nothing.
 const addressMetric = 0x5ce00000
 
-// address is one as the kernel has it.
-type address struct {
+// ifAddr is one as the kernel has it.
+type ifAddr struct {
 	netip.Addr
-	bits   int // of its prefix
-	link   int
-	metric uint32
+	prefixLen int // of its prefix
+	link      int
+	metric    uint32
 }
 
-// ours tells whether sluice put it there.
-func (a address) ours() bool { return a.metric == addressMetric && a.bits == a.BitLen() }
+// owned tells whether sluice put it there.
+func (a ifAddr) owned() bool { return a.metric == addressMetric && a.prefixLen == a.BitLen() }
 
-// route is a socket for addresses: netlink.Addr has no room for a metric.
-type route struct{ sockets map[int]*nl.SocketHandle }
+// addrSocket is a socket for addresses: netlink.Addr has no room for a metric.
+type addrSocket struct{ sockets map[int]*nl.SocketHandle }
 
-func openRoute(at netns.NsHandle) (route, error) {
+func openAddrSocket(at netns.NsHandle) (addrSocket, error) {
 	s, err := nl.GetNetlinkSocketAt(at, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
-		return route{}, err
+		return addrSocket{}, err
 	}
-	return route{map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}}, nil
+	return addrSocket{map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}}, nil
 }
 
-func (r route) close() { r.sockets[unix.NETLINK_ROUTE].Close() }
+func (r addrSocket) close() { r.sockets[unix.NETLINK_ROUTE].Close() }
 
-func (r route) request(kind, flags int, msg *nl.IfAddrmsg) *nl.NetlinkRequest {
+func (r addrSocket) newRequest(kind, flags int, msg *nl.IfAddrmsg) *nl.NetlinkRequest {
 	q := nl.NewNetlinkRequest(kind, flags)
 	q.Sockets = r.sockets
 	q.AddData(msg)
 	return q
 }
 
-// dumps is how often a list is asked for that others write to meanwhile.
-const dumps = 5
+// maxDumpTries is how often a list is asked for that others write to meanwhile.
+const maxDumpTries = 5
 
-// all are the addresses of all links.
-func (r route) all() (out []address, err error) {
-	for range dumps {
+// list are the addresses of all links.
+func (r addrSocket) list() (out []ifAddr, err error) {
+	for range maxDumpTries {
 		var list [][]byte
-		list, err = r.request(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC)).Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
+		list, err = r.newRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC)).Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
 		if errors.Is(err, netlink.ErrDumpInterrupted) {
 			continue
 		}
@@ -62,7 +62,7 @@ func (r route) all() (out []address, err error) {
 			return nil, err
 		}
 		for _, m := range list {
-			a, err := parseAddress(m)
+			a, err := parseIfAddr(m)
 			if err != nil {
 				return nil, err
 			}
@@ -75,13 +75,13 @@ func (r route) all() (out []address, err error) {
 	return nil, err
 }
 
-func parseAddress(m []byte) (address, error) {
+func parseIfAddr(m []byte) (ifAddr, error) {
 	msg := nl.DeserializeIfAddrmsg(m)
 	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
 	if err != nil {
-		return address{}, err
+		return ifAddr{}, err
 	}
-	a := address{bits: int(msg.Prefixlen), link: int(msg.Index)}
+	a := ifAddr{prefixLen: int(msg.Prefixlen), link: int(msg.Index)}
 	for _, x := range attrs {
 		switch x.Attr.Type {
 		case unix.IFA_LOCAL:
@@ -99,14 +99,14 @@ func parseAddress(m []byte) (address, error) {
 	return a, nil
 }
 
-func (r route) change(kind, flags int, a netip.Addr, link int) error {
+func (r addrSocket) modify(kind, flags int, a netip.Addr, link int) error {
 	family := unix.AF_INET
 	if a.Is6() {
 		family = unix.AF_INET6
 	}
 	msg := nl.NewIfAddrmsg(family)
 	msg.Prefixlen, msg.Index = uint8(a.BitLen()), uint32(link)
-	q := r.request(kind, flags|unix.NLM_F_ACK, msg)
+	q := r.newRequest(kind, flags|unix.NLM_F_ACK, msg)
 	q.AddData(nl.NewRtAttr(unix.IFA_LOCAL, a.AsSlice()))
 	q.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, a.AsSlice()))
 	if kind == unix.RTM_NEWADDR {
@@ -128,13 +128,13 @@ func (r route) change(kind, flags int, a netip.Addr, link int) error {
 	return err
 }
 
-func (r route) add(a netip.Addr, link int) error {
-	return r.change(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a, link)
+func (r addrSocket) add(a netip.Addr, link int) error {
+	return r.modify(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a, link)
 }
 
 // del takes an address off; that it is not there is no error.
-func (r route) del(a netip.Addr, link int) error {
-	if err := r.change(unix.RTM_DELADDR, 0, a, link); !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
+func (r addrSocket) del(a netip.Addr, link int) error {
+	if err := r.modify(unix.RTM_DELADDR, 0, a, link); !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
 		return err
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-func (d *pretend) mustOpen() *Backend {
+func (d *memEnv) mustOpen() *Backend {
 	d.Helper()
 	b, err := d.open()
 	if err != nil {
@@ -23,12 +23,12 @@ func (d *pretend) mustOpen() *Backend {
 	return b
 }
 
-func has(m map[netip.Addr]bool, want ...netip.Addr) bool {
+func hasExactly(m map[netip.Addr]bool, want ...netip.Addr) bool {
 	return slices.Equal(slices.SortedFunc(maps.Keys(m), netip.Addr.Compare), want)
 }
 
 func TestSettingsThatSomebodyChangesArePutRightAndNamed(t *testing.T) {
-	d := newPretend(t)
+	d := newMemEnv(t)
 	b := d.mustOpen()
 	var said bytes.Buffer
 	b.log = slog.New(slog.NewTextHandler(&said, nil))
@@ -41,12 +41,12 @@ func TestSettingsThatSomebodyChangesArePutRightAndNamed(t *testing.T) {
 	for name, do := range look {
 		for _, s := range Sysctls(b.o) {
 			said.Reset()
-			d.settings[s.Name] = 0
+			d.sysctls[s.Name] = 0
 			if err := do(); err != nil {
 				t.Fatal(err)
 			}
-			if d.settings[s.Name] != s.Want || !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), s.Name) {
-				t.Errorf("%s: %s is %d, said %q", name, s.Name, d.settings[s.Name], said.String())
+			if d.sysctls[s.Name] != s.Want || !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), s.Name) {
+				t.Errorf("%s: %s is %d, said %q", name, s.Name, d.sysctls[s.Name], said.String())
 			}
 			if said.Reset(); do() != nil || said.Len() > 0 {
 				t.Errorf("%s: %s: said again: %q", name, s.Name, said.String())
@@ -56,13 +56,13 @@ func TestSettingsThatSomebodyChangesArePutRightAndNamed(t *testing.T) {
 }
 
 func TestASettingThatCannotBePutRightIsAnErrorWhereNothingWorksWithoutIt(t *testing.T) {
-	d := newPretend(t)
+	d := newMemEnv(t)
 	b := d.mustOpen()
 	var said bytes.Buffer
 	b.log = slog.New(slog.NewTextHandler(&said, nil))
 	p := web(t, 1)
 	d.apply(b, p, nil)
-	d.settings["net.ipv4.vs.expire_nodest_conn"] = -1
+	d.sysctls["net.ipv4.vs.expire_nodest_conn"] = -1
 	for range 3 {
 		if moved, err := b.Drifted(context.Background()); moved || err != nil {
 			t.Errorf("moved %v, %v", moved, err)
@@ -71,26 +71,26 @@ func TestASettingThatCannotBePutRightIsAnErrorWhereNothingWorksWithoutIt(t *test
 	if n := strings.Count(said.String(), "expire_nodest_conn"); n != 1 {
 		t.Errorf("said %d times: %s", n, said.String())
 	}
-	d.settings["net.ipv4.vs.conntrack"] = -1
+	d.sysctls["net.ipv4.vs.conntrack"] = -1
 	if moved, err := b.Drifted(context.Background()); !moved || err != nil {
 		t.Errorf("moved %v, %v", moved, err)
 	}
-	if _, err := b.Apply(context.Background(), p, nil); err == nil || !strings.Contains(err.Error(), "net.ipv4.vs.conntrack") || !strings.Contains(err.Error(), initOnly) {
+	if _, err := b.Apply(context.Background(), p, nil); err == nil || !strings.Contains(err.Error(), "net.ipv4.vs.conntrack") || !strings.Contains(err.Error(), initOnlyRemedy) {
 		t.Errorf("apply: %v", err)
 	}
-	delete(d.settings, "net.ipv4.vs.conntrack")
+	delete(d.sysctls, "net.ipv4.vs.conntrack")
 	d.apply(b, p, nil)
 }
 
 func TestAddressesFollowTheNodesOwn(t *testing.T) {
 	for name, local := range map[string]bool{"on a link": false, "by a route": true} {
 		t.Run(name, func(t *testing.T) {
-			d := newPretend(t)
+			d := newMemEnv(t)
 			vip := netip.MustParseAddr("203.0.113.5")
 			p := frontend(t, "203.0.113.5:80/TCP  ExternalIP", "", []int{1})
-			own := d.own
+			own := d.nodeLocal
 			if local {
-				own = d.local
+				own = d.localRoutes
 			}
 			moved := func(b *Backend, want bool) {
 				t.Helper()
@@ -114,17 +114,17 @@ func TestAddressesFollowTheNodesOwn(t *testing.T) {
 			moved(b, true)
 			d.apply(b, p, nil)
 			moved(b, false)
-			if !has(d.bound, vip) {
+			if !hasExactly(d.bound, vip) {
 				t.Errorf("bound: %v", d.bound)
 			}
-			d.guarded(b, name)
+			d.checkGuards(b, name)
 			if own[vip] = true; local {
 				return // the link has it too: nothing tells
 			}
 			moved(b, true)
 			d.apply(b, p, nil)
 			moved(b, false)
-			if _, _, guarded, err := b.companion.ReadMarks(context.Background()); len(d.bound)+len(guarded) > 0 || err != nil {
+			if _, _, guarded, err := b.rules.ReadMarks(context.Background()); len(d.bound)+len(guarded) > 0 || err != nil {
 				t.Errorf("bound: %v, guarded: %v, %v", d.bound, guarded, err)
 			}
 		})
@@ -133,7 +133,7 @@ func TestAddressesFollowTheNodesOwn(t *testing.T) {
 
 // TestAddressesOfALinkFromBeforeAreMoved is a change of ipvs.interface.
 func TestAddressesOfALinkFromBeforeAreMoved(t *testing.T) {
-	d := newPretend(t)
+	d := newMemEnv(t)
 	p := web(t, 1)
 	gone := frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", []int{1})
 	both := &plan.Plan{Global: p.Global, Frontends: maps.Clone(p.Frontends)}
@@ -142,63 +142,63 @@ func TestAddressesOfALinkFromBeforeAreMoved(t *testing.T) {
 	d.apply(b, both, nil)
 	b.Close()
 	vip := netip.MustParseAddr("10.96.0.80")
-	d.strays, d.bound = d.bound, map[netip.Addr]bool{}
-	order := &ordered{memory: d.memory}
+	d.otherLinks, d.bound = d.bound, map[netip.Addr]bool{}
+	order := &addrRecorder{fakeKernel: d.fakeKernel}
 	b = d.mustOpen()
 	b.links = order
 	d.apply(b, p, nil)
-	if len(d.strays) > 0 || !has(d.bound, vip) || !slices.Equal(order.did, []string{"add 10.96.0.80", "leave 10.96.0.80", "leave 203.0.113.5"}) {
-		t.Errorf("bound %v, strays %v, %v", d.bound, d.strays, order.did)
+	if len(d.otherLinks) > 0 || !hasExactly(d.bound, vip) || !slices.Equal(order.calls, []string{"add 10.96.0.80", "leave 10.96.0.80", "leave 203.0.113.5"}) {
+		t.Errorf("bound %v, strays %v, %v", d.bound, d.otherLinks, order.calls)
 	}
 	d.settle(b, p)
-	if _, _, guarded, err := b.companion.ReadMarks(context.Background()); !has(guarded, vip) || err != nil {
+	if _, _, guarded, err := b.rules.ReadMarks(context.Background()); !hasExactly(guarded, vip) || err != nil {
 		t.Errorf("guarded: %v, %v", guarded, err)
 	}
 	if moved, err := b.Drifted(context.Background()); moved || err != nil {
 		t.Errorf("moved %v, %v", moved, err)
 	}
-	d.strays[netip.MustParseAddr("10.96.0.99")] = true
+	d.otherLinks[netip.MustParseAddr("10.96.0.99")] = true
 	if moved, err := b.Drifted(context.Background()); !moved || err != nil {
 		t.Errorf("another stray: moved %v, %v", moved, err)
 	}
 }
 
-// ordered notes what is done to addresses.
-type ordered struct {
-	*memory
-	did []string
+// addrRecorder notes what is done to addresses.
+type addrRecorder struct {
+	*fakeKernel
+	calls []string
 }
 
-func (o *ordered) add(a netip.Addr) error {
-	o.did = append(o.did, "add "+a.String())
-	return o.memory.add(a)
+func (o *addrRecorder) addAddr(a netip.Addr) error {
+	o.calls = append(o.calls, "add "+a.String())
+	return o.fakeKernel.addAddr(a)
 }
 
-func (o *ordered) leave(a netip.Addr) error {
-	o.did = append(o.did, "leave "+a.String())
-	return o.memory.leave(a)
+func (o *addrRecorder) delFromOtherLinks(a netip.Addr) error {
+	o.calls = append(o.calls, "leave "+a.String())
+	return o.fakeKernel.delFromOtherLinks(a)
 }
 
 // TestAnAddressIsLookedAtBeforeItIsTakenAway has somebody put another in its place.
 func TestAnAddressIsLookedAtBeforeItIsTakenAway(t *testing.T) {
-	d := newPretend(t)
+	d := newMemEnv(t)
 	b := d.mustOpen()
 	p := web(t, 1)
 	none := &plan.Plan{Global: p.Global, Frontends: map[plan.Key]*plan.Frontend{}}
 	d.apply(b, p, nil)
 	d.apply(b, none, plan.Diff(p, none))
 	clear(d.bound)
-	theirs := &ordered{memory: d.memory}
-	b.links = dels{theirs}
+	theirs := &addrRecorder{fakeKernel: d.fakeKernel}
+	b.links = delRecorder{theirs}
 	d.settle(b, none)
-	if len(theirs.did) > 0 {
-		t.Errorf("%v", theirs.did)
+	if len(theirs.calls) > 0 {
+		t.Errorf("%v", theirs.calls)
 	}
 }
 
-type dels struct{ *ordered }
+type delRecorder struct{ *addrRecorder }
 
-func (o dels) del(a netip.Addr) error {
-	o.did = append(o.did, "del "+a.String())
+func (o delRecorder) delAddr(a netip.Addr) error {
+	o.calls = append(o.calls, "del "+a.String())
 	return nil
 }

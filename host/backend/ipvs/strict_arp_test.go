@@ -22,21 +22,21 @@ import (
 func TestOnlyStrictARPKeepsANodeQuietAboutLoadBalancers(t *testing.T) {
 	balancer, gateway := netip.MustParseAddr("198.19.0.10"), netip.MustParseAddr("169.254.1.1")
 	for name, c := range map[string]struct {
-		open  func(d *bed) (backend.Backend, error)
+		open  func(d *env) (backend.Backend, error)
 		tells bool
 	}{
-		"mode ipvs": {func(d *bed) (backend.Backend, error) { return Open(d.options()) }, true},
-		"mode ipvs with strictARP": {func(d *bed) (backend.Backend, error) {
+		"mode ipvs": {func(d *env) (backend.Backend, error) { return Open(d.options()) }, true},
+		"mode ipvs with strictARP": {func(d *env) (backend.Backend, error) {
 			o := d.options()
 			o.StrictARP = true
 			return Open(o)
 		}, false},
-		"mode nftables": {func(d *bed) (backend.Backend, error) {
+		"mode nftables": {func(d *env) (backend.Backend, error) {
 			return nftables.Open(nftables.Options{Netns: d.Lab.Node.Fd(), Now: d.options().Now})
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newBed(t)
+			d := newEnv(t)
 			b, err := c.open(d)
 			if err != nil {
 				t.Fatal(err)
@@ -46,9 +46,9 @@ func TestOnlyStrictARPKeepsANodeQuietAboutLoadBalancers(t *testing.T) {
 			if _, err := b.Apply(context.Background(), next, nil); err != nil {
 				t.Fatal(err)
 			}
-			a := d.arp(d.Client)
-			a.ask(balancer)
-			a.ask(gateway) // which is on the link that asks: the node answers in any case, and after the other
+			a := d.openARP(d.Client)
+			a.request(balancer)
+			a.request(gateway) // which is on the link that asks: the node answers in any case, and after the other
 			answered := false
 			for m := a.next(2); m.sender != gateway; m = a.next(2) {
 				answered = answered || m.sender == balancer
@@ -58,7 +58,7 @@ func TestOnlyStrictARPKeepsANodeQuietAboutLoadBalancers(t *testing.T) {
 			}
 
 			// The answer to a client that the node has to ask for goes out from the load balancer's address.
-			d.forget(d.Client)
+			d.flushNeighbours(d.Client)
 			if _, err := d.Client.Ask("tcp", netip.AddrPortFrom(balancer, 80), 10*time.Second); err != nil {
 				t.Fatal(err)
 			}
@@ -73,12 +73,12 @@ func TestOnlyStrictARPKeepsANodeQuietAboutLoadBalancers(t *testing.T) {
 	}
 }
 
-// arp is a socket on a host's link that sees all ARP on it.
-type arp struct {
-	*bed
-	fd   int
-	link int
-	from netip.Addr
+// arpSocket is a socket on a host's link that sees all ARP on it.
+type arpSocket struct {
+	*env
+	fd     int
+	link   int
+	source netip.Addr
 }
 
 type arpMessage struct {
@@ -86,9 +86,9 @@ type arpMessage struct {
 	sender, target netip.Addr
 }
 
-func (d *bed) arp(h *testnet.Host) *arp {
+func (d *env) openARP(h *testnet.Host) *arpSocket {
 	d.Helper()
-	a := &arp{bed: d, from: h.Addr(netip.IPv4Unspecified())}
+	a := &arpSocket{env: d, source: h.Addr(netip.IPv4Unspecified())}
 	err := h.Do(func() error {
 		i, err := net.InterfaceByName("eth0")
 		if err != nil {
@@ -97,7 +97,7 @@ func (d *bed) arp(h *testnet.Host) *arp {
 		a.link = i.Index
 		a.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err == nil {
-			err = unix.Bind(a.fd, a.to())
+			err = unix.Bind(a.fd, a.broadcast())
 		}
 		return err
 	})
@@ -111,26 +111,26 @@ func (d *bed) arp(h *testnet.Host) *arp {
 	return a
 }
 
-// to is everybody on the link.
-func (a *arp) to() *unix.SockaddrLinklayer {
+// broadcast is everybody on the link.
+func (a *arpSocket) broadcast() *unix.SockaddrLinklayer {
 	return &unix.SockaddrLinklayer{
 		Protocol: binary.NativeEndian.Uint16([]byte{unix.ETH_P_ARP >> 8, unix.ETH_P_ARP & 0xff}), Ifindex: a.link,
 		Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
 	}
 }
 
-// ask asks who has an address: Ethernet and IPv4, and the host's own addresses.
-func (a *arp) ask(who netip.Addr) {
+// request asks who has an address: Ethernet and IPv4, and the host's own addresses.
+func (a *arpSocket) request(who netip.Addr) {
 	a.Helper()
-	m := append([]byte{0, 1, 8, 0, 6, 4, 0, 1, 0x02, 0, 0, 0, 0, 2}, a.from.AsSlice()...)
+	m := append([]byte{0, 1, 8, 0, 6, 4, 0, 1, 0x02, 0, 0, 0, 0, 2}, a.source.AsSlice()...)
 	m = append(append(m, make([]byte, 6)...), who.AsSlice()...)
-	if err := unix.Sendto(a.fd, m, 0, a.to()); err != nil {
+	if err := unix.Sendto(a.fd, m, 0, a.broadcast()); err != nil {
 		a.Fatalf("ask by ARP who has %s: %v", who, err)
 	}
 }
 
 // next waits for the next message of the kind that others have sent.
-func (a *arp) next(operation uint16) arpMessage {
+func (a *arpSocket) next(operation uint16) arpMessage {
 	a.Helper()
 	for b := make([]byte, 256); ; {
 		n, from, err := unix.Recvfrom(a.fd, b, 0)
@@ -147,8 +147,8 @@ func (a *arp) next(operation uint16) arpMessage {
 	}
 }
 
-// forget has the node not know where a host is.
-func (d *bed) forget(h *testnet.Host) {
+// flushNeighbours has the node not know where a host is.
+func (d *env) flushNeighbours(h *testnet.Host) {
 	d.Helper()
 	err := d.Lab.Node.Do(func() error {
 		nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
