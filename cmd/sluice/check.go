@@ -53,11 +53,11 @@ not work without.`,
 				err = enc.Encode(struct {
 					OK       bool            `json:"ok"`
 					Findings []probe.Finding `json:"findings"`
-				}{!probe.Fails(findings), findings})
+				}{!probe.RequiredMissing(findings), findings})
 			} else {
 				err = printFindings(cmd.OutOrStdout(), findings)
 			}
-			if err == nil && probe.Fails(findings) {
+			if err == nil && probe.RequiredMissing(findings) {
 				err = errors.New("something is missing that sluice does not work without")
 			}
 			return err
@@ -70,7 +70,7 @@ not work without.`,
 
 func findings(ctx context.Context, cfg *config.Config) []probe.Finding {
 	h := thisHost()
-	own := h.Wanted(groupIPVS, "sluice run --init-only with full rights on the host", ipvsSettings(cfg))
+	own := h.SettingFindings(groupIPVS, "sluice run --init-only with full rights on the host", ipvsSettings(cfg))
 	// In mode ipvs one of them is no longer another's to make.
 	others := slices.DeleteFunc(h.Sysctls(), func(f probe.Finding) bool {
 		return slices.ContainsFunc(own, func(o probe.Finding) bool { return o.Name == f.Name })
@@ -89,9 +89,9 @@ func findings(ctx context.Context, cfg *config.Config) []probe.Finding {
 // kernelFindings are what came of trying the features of nf_tables.
 func kernelFindings(features []nftables.Feature, own bool, err error) []probe.Finding {
 	if err != nil {
-		f := probe.Finding{Group: groupKernel, Name: "nf_tables", Required: true, State: probe.Missing, Found: err.Error(), Costs: "everything"}
+		f := probe.Finding{Group: groupKernel, Name: "nf_tables", Required: true, State: probe.Missing, Found: err.Error(), Impact: "everything"}
 		if errors.Is(err, unix.EPERM) {
-			f.State, f.Costs, f.Remedy = probe.Unknown, "", "run it with CAP_NET_ADMIN"
+			f.State, f.Impact, f.Remedy = probe.Unknown, "", "run it with CAP_NET_ADMIN"
 		}
 		return []probe.Finding{f}
 	}
@@ -105,7 +105,7 @@ func kernelFindings(features []nftables.Feature, own bool, err error) []probe.Fi
 		case errors.Is(x.Err, nftables.ErrNotTried):
 			f.State, f.Found = probe.Unknown, x.Err.Error()
 		case x.Err != nil:
-			f.State, f.Found, f.Costs, f.Remedy = probe.Missing, x.Err.Error(), x.For, "a kernel with it: "+x.Kernel
+			f.State, f.Found, f.Impact, f.Remedy = probe.Missing, x.Err.Error(), x.For, "a kernel with it: "+x.Kernel
 		}
 		out = append(out, f)
 	}
@@ -134,7 +134,7 @@ func hostLinks() links {
 func configFindings(cfg *config.Config, l links) []probe.Finding {
 	var out []probe.Finding
 	warn := func(name, found, costs, remedy string) {
-		out = append(out, probe.Finding{Group: groupConfiguration, Name: name, State: probe.Warning, Found: found, Costs: costs, Remedy: remedy})
+		out = append(out, probe.Finding{Group: groupConfiguration, Name: name, State: probe.Warning, Found: found, Impact: costs, Remedy: remedy})
 	}
 	for _, w := range cfg.Warnings() {
 		name, text, _ := strings.Cut(w, ": ")
@@ -183,7 +183,7 @@ func printFindings(w io.Writer, findings []probe.Finding) error {
 			line += ": " + f.Found
 		}
 		fmt.Fprintln(&b, line)
-		for _, more := range []struct{ label, text string }{{"costs", f.Costs}, {"do", f.Remedy}} {
+		for _, more := range []struct{ label, text string }{{"costs", f.Impact}, {"do", f.Remedy}} {
 			if more.text != "" {
 				fmt.Fprintf(&b, "            %s: %s\n", more.label, more.text)
 			}

@@ -45,11 +45,11 @@ func TestAMissingFeatureIsToldWithWhatItCosts(t *testing.T) {
 	if b.String() != want {
 		t.Errorf("got\n%s", b.String())
 	}
-	if !probe.Fails(found) {
+	if !probe.RequiredMissing(found) {
 		t.Error("a required feature is missing")
 	}
 	features[1].Err = nil
-	if probe.Fails(kernelFindings(features, true, nil)) {
+	if probe.RequiredMissing(kernelFindings(features, true, nil)) {
 		t.Error("nothing required is missing")
 	}
 }
@@ -88,7 +88,7 @@ func TestWithoutRightsTheKernelIsUnknown(t *testing.T) {
 			t.Errorf("%s: %+v", name, found)
 		}
 	}
-	if found := kernelFindings(nil, false, unix.EPROTONOSUPPORT); !probe.Fails(found) {
+	if found := kernelFindings(nil, false, unix.EPROTONOSUPPORT); !probe.RequiredMissing(found) {
 		t.Errorf("a kernel without nf_tables: %+v", found)
 	}
 }
@@ -117,7 +117,7 @@ func TestTheConfigurationIsHeldAgainstTheHost(t *testing.T) {
 			var got []string
 			for _, f := range configFindings(cfg, host) {
 				got = append(got, f.Name+" "+f.Found)
-				if f.Costs == "" || f.State != probe.Warning {
+				if f.Impact == "" || f.State != probe.Warning {
 					t.Errorf("%+v", f)
 				}
 			}

@@ -23,7 +23,7 @@ func newConfigCommand() *cobra.Command {
 			Short: "Print every field with its default and what it means",
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
-				_, err := io.WriteString(cmd.OutOrStdout(), config.Defaults())
+				_, err := io.WriteString(cmd.OutOrStdout(), config.DefaultsYAML())
 				return err
 			},
 		},
@@ -39,7 +39,7 @@ and mostly not meant is told as a warning. The plugins are loaded and tried with
 				if err != nil {
 					return err
 				}
-				for _, w := range append(cfg.Warnings(), cfg.Missing()...) {
+				for _, w := range append(cfg.Warnings(), cfg.MissingFiles()...) {
 					fmt.Fprintf(cmd.ErrOrStderr(), "sluice: warning: %s: %s\n", args[0], w)
 				}
 				plugins, closePlugins, err := openPlugins(cmd.Context(), cfg, slog.New(slog.DiscardHandler))
@@ -48,7 +48,7 @@ and mostly not meant is told as a warning. The plugins are loaded and tried with
 				}
 				defer closePlugins()
 				if _, err := plugins.load(cmd.Context(), cfg); err != nil {
-					return config.Each("configuration "+args[0], err)
+					return config.PrefixErrors("configuration "+args[0], err)
 				}
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: good\n", args[0])
 				return err
@@ -68,7 +68,7 @@ SluiceConfiguration that means the same. Standard error says, field by field, wh
 				}
 				out, notes, err := config.Migrate(text)
 				if err != nil {
-					return config.Each(args[0], err)
+					return config.PrefixErrors(args[0], err)
 				}
 				for _, n := range notes {
 					fmt.Fprintln(cmd.ErrOrStderr(), n)

@@ -15,13 +15,13 @@ const countsWithin = 5 * time.Second
 
 // ipvs reads what IPVS counts, where the configuration in force wants it among the metrics. What an earlier run in mode
 // ipvs has left counts too.
-func (o *observation) ipvs() (servers []metrics.IPVSServer, wanted bool, err error) {
+func (o *observation) ipvs() (servers []metrics.IPVSVirtualServer, wanted bool, err error) {
 	if !o.config.Load().IPVS.ConnectionMetrics {
 		return nil, false, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), countsWithin)
 	defer cancel()
-	counts, err := ipvs.ReadStats(ctx, metrics.IPVSServers)
+	counts, err := ipvs.ReadStats(ctx, metrics.MaxIPVSVirtualServers)
 	if errors.Is(err, ipvs.ErrNoIPVS) {
 		return nil, true, nil
 	}
@@ -35,20 +35,20 @@ func (o *observation) ipvs() (servers []metrics.IPVSServer, wanted bool, err err
 	return servers, true, nil
 }
 
-func ipvsServer(c *ipvs.ServerStats) metrics.IPVSServer {
-	s := metrics.IPVSServer{
-		Server: c.Server, Pool: string(c.Pool), Scheduler: c.Scheduler, Members: len(c.Destinations),
+func ipvsServer(c *ipvs.ServerStats) metrics.IPVSVirtualServer {
+	s := metrics.IPVSVirtualServer{
+		Address: c.Server, Pool: string(c.Pool), Scheduler: c.Scheduler, RealServers: len(c.Destinations),
 		Connections: c.Connections, PacketsIn: c.PacketsIn, PacketsOut: c.PacketsOut, BytesIn: c.BytesIn, BytesOut: c.BytesOut,
 	}
 	if c.Pool != "" {
-		s.Server, s.Port = c.Frontend.String(), c.Owner.Port
+		s.Address, s.Port = c.Frontend.String(), c.Owner.Port
 		s.Namespace, s.Service = c.Owner.Service.Namespace, c.Owner.Service.Name
 	}
 	for _, m := range c.Destinations {
-		s.Active += m.Active
-		s.Inactive += m.Inactive
+		s.ActiveConnections += m.Active
+		s.InactiveConnections += m.Inactive
 		if m.Draining {
-			s.Draining++
+			s.DrainingRealServers++
 		}
 	}
 	return s

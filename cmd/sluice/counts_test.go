@@ -21,9 +21,9 @@ func TestCountsOfIPVSGoToMetricsAndToExplain(t *testing.T) {
 			{Addr: netip.MustParseAddrPort("10.244.0.2:80"), Active: 1, Draining: true},
 		},
 	}
-	want := metrics.IPVSServer{
-		Server: "*4:30080/TCP", Pool: "all", Namespace: "shop", Service: "web", Port: "http", Scheduler: "wrr",
-		Members: 2, Draining: 1, Active: 3, Inactive: 7, Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600,
+	want := metrics.IPVSVirtualServer{
+		Address: "*4:30080/TCP", Pool: "all", Namespace: "shop", Service: "web", Port: "http", Scheduler: "wrr",
+		RealServers: 2, DrainingRealServers: 1, ActiveConnections: 3, InactiveConnections: 7, Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600,
 	}
 	if got := ipvsServer(&c); got != want {
 		t.Errorf("%+v", got)

@@ -175,7 +175,7 @@ func ipvsFindings(ctx context.Context, cfg *config.Config) []probe.Finding {
 	for _, x := range features {
 		f := probe.Finding{Group: groupKernel, Name: x.Name, Required: x.Required, State: probe.OK}
 		if x.Err != nil {
-			f.State, f.Found, f.Costs = probe.Missing, x.Err.Error(), x.For
+			f.State, f.Found, f.Impact = probe.Missing, x.Err.Error(), x.For
 			f.Remedy = "sluice run --init-only with full rights on the host, or a kernel with it: " + x.Kernel
 		}
 		out = append(out, f)
@@ -192,7 +192,7 @@ func ipvsSettings(cfg *config.Config) (out []probe.Setting) {
 		return nil
 	}
 	for _, s := range ipvs.Sysctls(ipvsOptions(cfg, slog.Default())) {
-		out = append(out, probe.Setting{Name: s.Name, Want: s.Want, Costs: s.Impact})
+		out = append(out, probe.Setting{Name: s.Name, Want: s.Want, Impact: s.Impact})
 	}
 	return out
 }

@@ -12,7 +12,7 @@ import (
 func keepSmall(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for do := gctuner.Settle; ; do = gctuner.Adjust {
+	for do := gctuner.ReleaseStartup; ; do = gctuner.Retune {
 		select {
 		case <-ctx.Done():
 			return

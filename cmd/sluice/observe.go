@@ -32,12 +32,12 @@ type observation struct {
 func observe(cfg *config.Config, plugins *pluginSet, log *slog.Logger, events *kube.Recorder) *observation {
 	o := &observation{log: log, events: events}
 	m := metrics.New(metrics.Options{
-		Mode: cfg.Mode, InForce: func() string { return o.config.Load().Mode }, Version: buildVersion(), Started: time.Now(),
+		Mode: cfg.Mode, CurrentMode: func() string { return o.config.Load().Mode }, Version: buildVersion(), Started: time.Now(),
 		Plugins: plugins.stats, Now: time.Now, IPVS: o.ipvs,
 	})
 	o.metrics, o.health = m, health.New(health.Options{
-		Now: time.Now, After: time.After, Log: log, SyncPeriod: cfg.SyncPeriod, Answered: m.Answered, Away: o.away,
-		Failed: func(service model.Name, err error) {
+		Now: time.Now, After: time.After, Log: log, SyncPeriod: cfg.SyncPeriod, OnAnswer: m.CountHealthCheck, StaleReason: o.away,
+		OnListenError: func(service model.Name, err error) {
 			events.ServiceWarning(service, kube.ReasonFailedToStartServiceHealthcheck, err.Error())
 		},
 	})
@@ -51,16 +51,16 @@ func (o *observation) follow(client *kube.Client, s *kube.Source) {
 		return
 	}
 	o.source.Store(s)
-	o.metrics.Follow(metrics.Source{
+	o.metrics.SetSource(metrics.Source{
 		Resources: func() (out []metrics.Resource) {
 			for _, c := range s.WatchStatuses() {
-				out = append(out, metrics.Resource{Name: c.Resource, Stale: c.StaleFor})
+				out = append(out, metrics.Resource{Name: c.Resource, Staleness: c.StaleFor})
 			}
 			return out
 		},
-		Requests: func() (out []metrics.Requests) {
+		Requests: func() (out []metrics.RequestCount) {
 			for _, r := range client.Requests() {
-				out = append(out, metrics.Requests(r))
+				out = append(out, metrics.RequestCount(r))
 			}
 			return out
 		},
@@ -90,13 +90,13 @@ func (o *observation) serve(ctx context.Context, fatal func(error)) (stop func()
 			return
 		}
 		s.Log, s.After = o.log, time.After
-		s.Failed = func(err error) {
+		s.OnError = func(err error) {
 			o.events.NodeEvent(true, reason, err.Error())
 			if cfg.BindAddressHardFail {
 				fatal(err)
 			}
 		}
-		wg.Go(func() { httpserve.Keep(ctx, s) })
+		wg.Go(func() { httpserve.ListenAndServeRetry(ctx, s) })
 	}
 	open(httpserve.Options{Name: "health checks (healthzBindAddress)", Address: cfg.HealthzBindAddress, Handler: o.health.Handler()}, kube.ReasonFailedToStartProxierHealthcheck)
 	open(httpserve.Options{

@@ -74,7 +74,7 @@ func TestARunningSluiceServesHealthMetricsAndItsConfiguration(t *testing.T) {
 	defer closePlugins()
 	o := observe(cfg, plugins, log, nil)
 	e := engine.New(engine.Options{
-		Source:  dir.New(folder, dir.Options{Log: log, After: time.After, OnProblems: o.metrics.SourceProblems}),
+		Source:  dir.New(folder, dir.Options{Log: log, After: time.After, OnProblems: o.metrics.SetSourceProblems}),
 		Backend: fake.Open(fake.NewKernel(fake.Options{})), Planner: plan.NewPlanner(settings(cfg, []netip.Addr{}), plugins.get),
 		Log: log, Observer: o.observers(),
 	})

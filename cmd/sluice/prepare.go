@@ -61,7 +61,7 @@ func prepare(cfg *config.Config, log *slog.Logger) {
 
 // setConntrack brings the settings of the connection table to what is configured. The error joins what could not be.
 func setConntrack(h probe.Host, cfg *config.Config, log *slog.Logger) error {
-	settings := h.Settings(probe.Conntrack(cfg.Conntrack))
+	settings := h.ConntrackSettings(probe.Conntrack(cfg.Conntrack))
 	if len(settings) == 0 {
 		return nil
 	}
@@ -72,10 +72,10 @@ func setConntrack(h probe.Host, cfg *config.Config, log *slog.Logger) error {
 	for _, s := range settings {
 		was, changed, err := h.Set(s)
 		switch {
-		case err != nil && s.Lesser:
+		case err != nil && s.Optional:
 			log.Debug("a kernel setting that does not matter much is not as configured", "err", err)
 		case err != nil:
-			errs = append(errs, fmt.Errorf("%w: %s", err, s.Costs))
+			errs = append(errs, fmt.Errorf("%w: %s", err, s.Impact))
 		case changed:
 			log.Info("kernel setting changed", "setting", s.Name, "was", was, "is", s.Want)
 		}

@@ -134,9 +134,9 @@ func (p *proxy) assemble(ctx context.Context) {
 		events.NodeEvent(false, kube.ReasonStarting, "sluice "+buildVersion()+", mode "+p.cfg.Mode)
 	}
 	p.seen = observe(p.cfg, p.plugins, p.log, events)
-	p.from = p.open(p.cfg, p.client, p.log, p.seen.metrics.SourceProblems)
+	p.from = p.open(p.cfg, p.client, p.log, p.seen.metrics.SetSourceProblems)
 	p.seen.follow(p.client, p.from.kube)
-	held := &firstHeld{begin: p.beside.Go, do: []func(){gctuner.Settle, p.data.retire}}
+	held := &firstHeld{begin: p.beside.Go, do: []func(){gctuner.ReleaseStartup, p.data.retire}}
 	if p.kubeProxy {
 		held.do = append(held.do, func() { retireLeftovers(ctx, p.log) })
 	}

@@ -49,7 +49,7 @@ func (p *proxy) reload(ctx context.Context) {
 func (p *proxy) wanted(inForce *config.Config) *config.Config {
 	next, err := p.load()
 	if err == nil {
-		err = next.Replaces(inForce)
+		err = next.CheckReload(inForce)
 	}
 	if err == nil {
 		p.refused = ""
@@ -64,7 +64,7 @@ func (p *proxy) wanted(inForce *config.Config) *config.Config {
 
 // changeDataPlane goes to the wanted one, and gives the configuration with the one that is in use then.
 func (p *proxy) changeDataPlane(ctx context.Context, was, next *config.Config) *config.Config {
-	if next.SameDataPlane(was) {
+	if next.SameBackend(was) {
 		return next
 	}
 	err := p.data.change(ctx, p.engine, next)

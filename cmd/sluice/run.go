@@ -53,7 +53,7 @@ folder of manifests, with --source. An API server that is away stops nothing: wh
 // run is the proxy from its start to its end. What a part has begun ends in the reverse order, also when a later one
 // cannot start.
 func (f *runFlags) run(ctx context.Context) (err error) {
-	gctuner.Start()
+	gctuner.SetStartup()
 	p, err := f.newProxy()
 	if err != nil {
 		return err

@@ -100,18 +100,18 @@ func Default() *Config {
 //go:embed defaults.yaml
 var defaults string
 
-// Defaults is the configuration file that says nothing but the defaults, each with a comment.
-func Defaults() string { return defaults }
+// DefaultsYAML is the configuration file that says nothing but the defaults, each with a comment.
+func DefaultsYAML() string { return defaults }
 
-// Each puts what an error is about before each of the errors that it joins, so that every line can stand alone.
-func Each(about string, err error) error {
+// PrefixErrors puts what an error is about before each of the errors that it joins, so that every line can stand alone.
+func PrefixErrors(about string, err error) error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return fmt.Errorf("%s: %w", about, err)
 	}
 	var errs []error
 	for _, e := range joined.Unwrap() {
-		errs = append(errs, Each(about, e))
+		errs = append(errs, PrefixErrors(about, e))
 	}
 	return errors.Join(errs...)
 }
@@ -127,7 +127,7 @@ func Load(path string) (*Config, error) {
 	}
 	c, err := Parse(b, filepath.Dir(path))
 	if err != nil {
-		return nil, Each("configuration "+path, err)
+		return nil, PrefixErrors("configuration "+path, err)
 	}
 	return c, nil
 }
@@ -163,16 +163,16 @@ func (c *Config) Steps(plugin string) []policy.Step {
 // Equal tells whether two configurations say the same.
 func (c *Config) Equal(d *Config) bool { return reflect.DeepEqual(c, d) }
 
-// SameDataPlane tells whether two configurations ask for the same data plane, set up in the same way.
-func (c *Config) SameDataPlane(d *Config) bool {
+// SameBackend tells whether two configurations ask for the same data plane, set up in the same way.
+func (c *Config) SameBackend(d *Config) bool {
 	a, b := c.IPVS, d.IPVS
 	a.ConnectionMetrics, b.ConnectionMetrics = false, false
 	return c.Mode == d.Mode && (c.Mode != ModeIPVS || reflect.DeepEqual(a, b))
 }
 
-// Replaces tells whether c can take the place of old in a running process: the error names each field that needs a
+// CheckReload tells whether c can take the place of old in a running process: the error names each field that needs a
 // restart.
-func (c *Config) Replaces(old *Config) error {
+func (c *Config) CheckReload(old *Config) error {
 	var errs []error
 	fixed := func(field string, is, was any) {
 		if is != was {

@@ -336,25 +336,25 @@ func TestLoadNamesTheFile(t *testing.T) {
 func TestReplacesNamesWhatNeedsARestart(t *testing.T) {
 	old, next := Default(), Default()
 	next.DefaultPolicy, next.MasqueradeAll = "x", true
-	if err := next.Replaces(old); err != nil {
+	if err := next.CheckReload(old); err != nil {
 		t.Errorf("a policy and masqueradeAll can change: %v", err)
 	}
 	if next.Equal(old) {
 		t.Error("they are not equal")
 	}
 	next.IPVS.Scheduler = "wlc"
-	if !next.SameDataPlane(old) {
+	if !next.SameBackend(old) {
 		t.Error("in mode nftables the section of mode ipvs does not matter")
 	}
-	if next.Mode = ModeIPVS; next.SameDataPlane(old) || next.Replaces(old) != nil {
+	if next.Mode = ModeIPVS; next.SameBackend(old) || next.CheckReload(old) != nil {
 		t.Error("a mode may change, and is another data plane")
 	}
 	counted := *next
-	if counted.IPVS.ConnectionMetrics = true; !counted.SameDataPlane(next) || counted.Equal(next) {
+	if counted.IPVS.ConnectionMetrics = true; !counted.SameBackend(next) || counted.Equal(next) {
 		t.Error("metrics change, and the data plane stays")
 	}
 	next.HostnameOverride, next.SyncPeriod = "b", time.Hour
-	err := next.Replaces(old)
+	err := next.CheckReload(old)
 	if err == nil || !strings.Contains(err.Error(), "hostnameOverride") || !strings.Contains(err.Error(), "syncPeriod") {
 		t.Errorf("got %v", err)
 	}

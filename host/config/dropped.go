@@ -21,10 +21,10 @@ func keptFields() []string {
 	}
 }
 
-// dropped says why fields have no place in a SluiceConfiguration: by path, or by the start of one and a dot. For each
+// droppedFields says why fields have no place in a SluiceConfiguration: by path, or by the start of one and a dot. For each
 // leaf comes what kube-proxy has by default, next to nothing at all, so that a dump of all defaults is told in a few
 // lines.
-func dropped() map[string]struct {
+func droppedFields() map[string]struct {
 	why      string
 	defaults []string
 } {
@@ -56,9 +56,9 @@ func dropped() map[string]struct {
 	}
 }
 
-// drop notes what is left: fields with a value of their own one by one, those with a default by section.
-func (m *migration) drop() {
-	all := dropped()
+// dropRest notes what is left: fields with a value of their own one by one, those with a default by section.
+func (m *migration) dropRest() {
+	all := droppedFields()
 	find := func(path string) string {
 		best := ""
 		for p := range all {
@@ -118,7 +118,7 @@ func isDefault(v any, defaults []string) bool {
 // knownFields are the fields of a KubeProxyConfiguration, for finding what was meant.
 func knownFields() []string {
 	out := keptFields()
-	for p := range dropped() {
+	for p := range droppedFields() {
 		out = append(out, strings.TrimSuffix(p, "."))
 	}
 	for _, section := range []string{"iptables.", "ipvs.", "nftables."} {

@@ -13,11 +13,11 @@ import (
 // the result gives c again.
 func (c *Config) Effective() any {
 	number := func(n int) *int32 { v := int32(n); return &v }
-	f := &file{
+	f := &configFile{
 		APIVersion: APIVersion, Kind: Kind, HostnameOverride: c.HostnameOverride, Mode: c.Mode,
-		BindAddressFail: c.BindAddressHardFail, ClusterCIDR: strings.Join(texts(c.ClusterCIDR), ","),
+		BindAddressFail: c.BindAddressHardFail, ClusterCIDR: strings.Join(prefixStrings(c.ClusterCIDR), ","),
 		DetectLocalMode: c.DetectLocalMode, DetectLocal: detectEntry(c.DetectLocal),
-		NodePortAddresses: texts(c.NodePortAddresses), MasqueradeAll: c.MasqueradeAll, MasqueradeBit: number(int(c.MasqueradeBit)),
+		NodePortAddresses: prefixStrings(c.NodePortAddresses), MasqueradeAll: c.MasqueradeAll, MasqueradeBit: number(int(c.MasqueradeBit)),
 		MinSyncPeriod: c.MinSyncPeriod.String(), SyncPeriod: c.SyncPeriod.String(),
 		Conntrack: conntrackEntry{
 			MaxPerCore: number(c.Conntrack.MaxPerCore), Min: number(c.Conntrack.Min), TCPBeLiberal: c.Conntrack.TCPBeLiberal,
@@ -74,7 +74,7 @@ func effectiveBinding(b policy.Binding) bindingEntry {
 	return e
 }
 
-func texts(list []netip.Prefix) []string {
+func prefixStrings(list []netip.Prefix) []string {
 	out := []string{}
 	for _, p := range list {
 		out = append(out, p.String())

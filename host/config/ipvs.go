@@ -40,11 +40,11 @@ type ipvsEntry struct {
 // schedulerName is what the name of a kernel module after ip_vs_ may be.
 var schedulerName = regexp.MustCompile(`^[a-z0-9_]{1,15}$`)
 
-func (p *parser) ipvs(f *file, c *Config) {
+func (p *parser) ipvs(f *configFile, c *Config) {
 	e := &f.IPVS
 	if e.Scheduler != "" {
 		if c.IPVS.Scheduler = e.Scheduler; !schedulerName.MatchString(e.Scheduler) {
-			p.bad("ipvs.scheduler", "%q is not the name of a scheduler such as wrr, wlc or mh", e.Scheduler)
+			p.errorf("ipvs.scheduler", "%q is not the name of a scheduler such as wrr, wlc or mh", e.Scheduler)
 		}
 	}
 	c.IPVS.StrictARP, c.IPVS.ConnectionMetrics = e.StrictARP, e.ConnectionMetrics
@@ -58,14 +58,14 @@ func (p *parser) ipvs(f *file, c *Config) {
 	}
 	if e.Interface != "" {
 		if c.IPVS.Interface = e.Interface; !isInterface(e.Interface) {
-			p.bad("ipvs.interface", "%q is not an interface's name", e.Interface)
+			p.errorf("ipvs.interface", "%q is not an interface's name", e.Interface)
 		}
 	}
 }
 
 func (c *IPVS) effective() ipvsEntry {
 	return ipvsEntry{
-		Scheduler: c.Scheduler, StrictARP: c.StrictARP, ExcludeCIDRs: texts(c.ExcludeCIDRs), Interface: c.Interface,
+		Scheduler: c.Scheduler, StrictARP: c.StrictARP, ExcludeCIDRs: prefixStrings(c.ExcludeCIDRs), Interface: c.Interface,
 		ConnectionMetrics: c.ConnectionMetrics,
 		TCPTimeout:        c.TCPTimeout.String(), TCPFinTimeout: c.TCPFinTimeout.String(), UDPTimeout: c.UDPTimeout.String(),
 	}
@@ -88,7 +88,7 @@ func (m *migration) ipvs() {
 		switch {
 		case v == nil:
 		case isText && (text == "" || text == "0s"):
-			m.left = append(m.left, path)
+			m.omittedDefaults = append(m.omittedDefaults, path)
 		default:
 			m.put(path, v)
 		}

@@ -40,13 +40,13 @@ func Migrate(b []byte) (text []byte, notes []Note, err error) {
 	m.addresses()
 	m.detection()
 	m.ipvs()
-	m.move()
-	m.drop()
+	m.moveKept()
+	m.dropRest()
 	full, err := m.parse()
 	if err = errors.Join(append(m.errs, err)...); err != nil {
 		return nil, nil, err
 	}
-	m.leaveDefaultsOut(full)
+	m.omitDefaults(full)
 	slices.SortStableFunc(m.notes, func(a, b Note) int { return strings.Compare(a.Path, b.Path) })
 	if text, err = yaml.Marshal(m.out); err != nil {
 		return nil, nil, fmt.Errorf("write the configuration: %w", err)
@@ -56,13 +56,13 @@ func Migrate(b []byte) (text []byte, notes []Note, err error) {
 
 // migration is one under way: what is still to be looked at, and what it has come to.
 type migration struct {
-	in      map[string]any
-	out     map[string]any
-	backend string
-	moved   map[string]string // fields of out that had another path
-	notes   []Note
-	left    []string // fields that say nothing but a default
-	errs    []error  // what does not show when the result is read
+	in              map[string]any
+	out             map[string]any
+	backend         string
+	moved           map[string]string // fields of out that had another path
+	notes           []Note
+	omittedDefaults []string // fields that say nothing but a default
+	errs            []error  // what does not show when the result is read
 }
 
 func newMigration(b []byte) (*migration, error) {
@@ -92,7 +92,7 @@ func newMigration(b []byte) (*migration, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	prune(in)
+	removeEmpty(in)
 	return &migration{
 		in:    in,
 		out:   map[string]any{"apiVersion": APIVersion, "kind": Kind},
@@ -100,12 +100,12 @@ func newMigration(b []byte) (*migration, error) {
 	}, nil
 }
 
-// prune takes out what says nothing.
-func prune(m map[string]any) {
+// removeEmpty takes out what says nothing.
+func removeEmpty(m map[string]any) {
 	for k, v := range m {
 		sub, isMap := v.(map[string]any)
 		if isMap {
-			prune(sub)
+			removeEmpty(sub)
 		}
 		if v == nil || isMap && len(sub) == 0 {
 			delete(m, k)
@@ -128,7 +128,7 @@ func (m *migration) take(path string) any {
 	return v
 }
 
-func (m *migration) text(path string) string {
+func (m *migration) stringAt(path string) string {
 	_, name, in := cutPath(path, m.in)
 	s, _ := in[name].(string)
 	return s
@@ -179,15 +179,15 @@ func (m *migration) mode() {
 
 // addresses makes the addresses to listen on what kube-proxy makes of them.
 func (m *migration) addresses() {
-	if s := m.text("hostnameOverride"); s != "" {
+	if s := m.stringAt("hostnameOverride"); s != "" {
 		m.in["hostnameOverride"] = strings.ToLower(strings.TrimSpace(s))
 	}
-	bind, _ := netip.ParseAddr(m.text("bindAddress"))
+	bind, _ := netip.ParseAddr(m.stringAt("bindAddress"))
 	for _, a := range []struct{ path, port, wide string }{
 		{"metricsBindAddress", "10249", "[::1]:10249"},
 		{"healthzBindAddress", "10256", "[::]:10256"},
 	} {
-		s := m.text(a.path)
+		s := m.stringAt(a.path)
 		if ip, err := netip.ParseAddr(s); err == nil {
 			m.in[a.path] = net.JoinHostPort(ip.String(), a.port)
 			m.note(a.path, "%s: kube-proxy takes port %s: written out", s, a.port)
@@ -203,7 +203,7 @@ func (m *migration) addresses() {
 
 // detection leaves out what the mode of detection does not use.
 func (m *migration) detection() {
-	mode := m.text("detectLocalMode")
+	mode := m.stringAt("detectLocalMode")
 	if mode == "" {
 		mode = ClusterCIDR
 	}
@@ -212,15 +212,15 @@ func (m *migration) detection() {
 		{"detectLocal.bridgeInterface", BridgeInterface},
 		{"detectLocal.interfaceNamePrefix", InterfaceNamePrefix},
 	} {
-		if s := m.text(f.path); s != "" && mode != f.of {
+		if s := m.stringAt(f.path); s != "" && mode != f.of {
 			m.take(f.path)
 			m.note(f.path, "dropped: only detectLocalMode %s uses it", f.of)
 		}
 	}
 }
 
-// move copies what has a place in a SluiceConfiguration.
-func (m *migration) move() {
+// moveKept copies what has a place in a SluiceConfiguration.
+func (m *migration) moveKept() {
 	masquerade, sync := "iptables", m.backend
 	if m.backend == ModeNFTables {
 		masquerade = ModeNFTables
@@ -232,13 +232,13 @@ func (m *migration) move() {
 		switch v := m.take(path); v {
 		case nil:
 		case "", "0s": // kube-proxy takes 0s for "the default"
-			m.left = append(m.left, path)
+			m.omittedDefaults = append(m.omittedDefaults, path)
 		default:
 			m.put(f.name, v)
 			m.moved[f.name] = path
 		}
 	}
-	if file := m.text("clientConnection.kubeconfig"); file != "" {
+	if file := m.stringAt("clientConnection.kubeconfig"); file != "" {
 		m.note("clientConnection.kubeconfig", "%s: sluice must find it there too; without it, sluice in a Pod is its service account", file)
 	}
 	for _, path := range keptFields() {
@@ -246,7 +246,7 @@ func (m *migration) move() {
 		case nil:
 		case string:
 			if v == "" {
-				m.left = append(m.left, path)
+				m.omittedDefaults = append(m.omittedDefaults, path)
 			} else {
 				m.put(path, v)
 			}
@@ -281,8 +281,8 @@ func (m *migration) parse() (*Config, error) {
 	return nil, errors.Join(errs...)
 }
 
-// leaveDefaultsOut takes out whatever the result means without it.
-func (m *migration) leaveDefaultsOut(full *Config) {
+// omitDefaults takes out whatever the result means without it.
+func (m *migration) omitDefaults(full *Config) {
 	try := func(tree map[string]any, name, path string) {
 		v := tree[name]
 		delete(tree, name)
@@ -290,7 +290,7 @@ func (m *migration) leaveDefaultsOut(full *Config) {
 			if was := m.moved[path]; was != "" {
 				path = was
 			}
-			m.left = append(m.left, path)
+			m.omittedDefaults = append(m.omittedDefaults, path)
 			return
 		}
 		tree[name] = v
@@ -307,8 +307,8 @@ func (m *migration) leaveDefaultsOut(full *Config) {
 			try(m.out, k, k)
 		}
 	}
-	if len(m.left) > 0 {
-		slices.Sort(m.left)
-		m.note(strings.Join(m.left, ", "), "not repeated: sluice's default is the same")
+	if len(m.omittedDefaults) > 0 {
+		slices.Sort(m.omittedDefaults)
+		m.note(strings.Join(m.omittedDefaults, ", "), "not repeated: sluice's default is the same")
 	}
 }

@@ -75,14 +75,14 @@ type loggingEntry struct {
 }
 
 // node reads what is about this node: its address, how its Pods are told, and its kernel.
-func (p *parser) node(f *file, c *Config) {
+func (p *parser) node(f *configFile, c *Config) {
 	c.BindAddress = p.address("bindAddress", f.BindAddress)
 	c.BindAddressHardFail = f.BindAddressFail
 	p.detectLocal(f, c)
 	p.conntrack(&f.Conntrack, &c.Conntrack)
 	if adj := f.OOMScoreAdj; adj != nil {
 		if *adj < -1000 || *adj > 1000 {
-			p.bad("oomScoreAdj", "%d is not between -1000 and 1000", *adj)
+			p.errorf("oomScoreAdj", "%d is not between -1000 and 1000", *adj)
 		}
 		c.OOMScoreAdj = int(*adj)
 	}
@@ -91,10 +91,10 @@ func (p *parser) node(f *file, c *Config) {
 	case LogText, LogJSON:
 		c.Logging.Format = f.Logging.Format
 	default:
-		p.bad("logging.format", "%q: must be %s or %s", f.Logging.Format, LogText, LogJSON)
+		p.errorf("logging.format", "%q: must be %s or %s", f.Logging.Format, LogText, LogJSON)
 	}
 	if c.Logging.Verbosity = int(f.Logging.Verbosity); c.Logging.Verbosity < 0 {
-		p.bad("logging.verbosity", "%d is below 0", c.Logging.Verbosity)
+		p.errorf("logging.verbosity", "%d is below 0", c.Logging.Verbosity)
 	}
 }
 
@@ -106,22 +106,22 @@ func (p *parser) address(path, s string) netip.Addr {
 	a, err := netip.ParseAddr(s)
 	switch {
 	case err != nil || a.Zone() != "":
-		p.bad(path, "%q is not an IP address", s)
+		p.errorf(path, "%q is not an IP address", s)
 	case a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		p.bad(path, "%s is not a unicast address", a)
+		p.errorf(path, "%s is not a unicast address", a)
 	case !a.IsUnspecified():
 		return a.Unmap()
 	}
 	return netip.Addr{}
 }
 
-func (p *parser) detectLocal(f *file, c *Config) {
+func (p *parser) detectLocal(f *configFile, c *Config) {
 	modes := []string{ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix}
 	if f.DetectLocalMode != "" {
 		c.DetectLocalMode = f.DetectLocalMode
 	}
 	if !slices.Contains(modes, c.DetectLocalMode) {
-		p.bad("detectLocalMode", "%q: must be %s%s", c.DetectLocalMode, strings.Join(modes, ", "), strictyaml.DidYouMean(c.DetectLocalMode, modes))
+		p.errorf("detectLocalMode", "%q: must be %s%s", c.DetectLocalMode, strings.Join(modes, ", "), strictyaml.DidYouMean(c.DetectLocalMode, modes))
 	}
 	c.DetectLocal = DetectLocal(f.DetectLocal)
 	for _, i := range []struct{ path, name, mode string }{
@@ -130,9 +130,9 @@ func (p *parser) detectLocal(f *file, c *Config) {
 	} {
 		switch {
 		case i.name == "" && c.DetectLocalMode == i.mode:
-			p.bad(i.path, "missing: detectLocalMode %s needs it", i.mode)
+			p.errorf(i.path, "missing: detectLocalMode %s needs it", i.mode)
 		case i.name != "" && !isInterface(i.name):
-			p.bad(i.path, "%q is not an interface's name: 1 to 15 letters, digits and signs without '/', '*', '#' and blanks", i.name)
+			p.errorf(i.path, "%q is not an interface's name: 1 to 15 letters, digits and signs without '/', '*', '#' and blanks", i.name)
 		}
 	}
 }
@@ -142,9 +142,9 @@ func (p *parser) seconds(path, from string, into *time.Duration) {
 	p.duration(path, from, 0, into)
 	switch seconds := *into / time.Second; {
 	case *into%time.Second != 0:
-		p.bad(path, "%s is not whole seconds", *into)
+		p.errorf(path, "%s is not whole seconds", *into)
 	case seconds > maxSeconds:
-		p.bad(path, "%s is longer than the kernel can hold, %ds", *into, maxSeconds)
+		p.errorf(path, "%s is longer than the kernel can hold, %ds", *into, maxSeconds)
 	}
 }
 
@@ -167,7 +167,7 @@ func (p *parser) conntrack(f *conntrackEntry, c *Conntrack) {
 			continue
 		}
 		if *n.into = int(*n.from); *n.from < 0 {
-			p.bad(n.path, "%d is below 0", *n.from)
+			p.errorf(n.path, "%d is below 0", *n.from)
 		}
 	}
 	c.TCPBeLiberal = f.TCPBeLiberal
@@ -206,8 +206,8 @@ func (c *Config) PodSources() []netip.Prefix {
 	return nil
 }
 
-// Missing is what the configuration names and this host has not: another one may have it.
-func (c *Config) Missing() []string {
+// MissingFiles is what the configuration names and this host has not: another one may have it.
+func (c *Config) MissingFiles() []string {
 	var out []string
 	if file := c.ClientConnection.Kubeconfig; file != "" {
 		if _, err := os.Stat(file); err != nil {

@@ -75,7 +75,7 @@ func TestAnUnspecifiedBindAddressSaysNothing(t *testing.T) {
 }
 
 func TestDefaultsSaysEveryFieldAndNothingElse(t *testing.T) {
-	c, err := Parse([]byte(Defaults()), "")
+	c, err := Parse([]byte(DefaultsYAML()), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestDefaultsSaysEveryFieldAndNothingElse(t *testing.T) {
 	each = func(typ reflect.Type, indent string) {
 		for f := range typ.Fields() {
 			name := f.Tag.Get("json")
-			if !strings.Contains(Defaults(), "\n"+indent+name+":") {
+			if !strings.Contains(DefaultsYAML(), "\n"+indent+name+":") {
 				t.Errorf("no field %s", name)
 			}
 			if f.Type.Kind() == reflect.Struct {
@@ -94,5 +94,5 @@ func TestDefaultsSaysEveryFieldAndNothingElse(t *testing.T) {
 			}
 		}
 	}
-	each(reflect.TypeFor[file](), "")
+	each(reflect.TypeFor[configFile](), "")
 }

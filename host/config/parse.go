@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
-// file is the file's shape. Pointers tell what is not there from what is empty.
-type file struct {
+// configFile is the file's shape. Pointers tell what is not there from what is empty.
+type configFile struct {
 	APIVersion         string         `json:"apiVersion"`
 	Kind               string         `json:"kind"`
 	HostnameOverride   string         `json:"hostnameOverride"`
@@ -83,8 +83,8 @@ type bindingEntry struct {
 	Policy string `json:"policy"`
 }
 
-// maxTold is how many mistakes are told; the others are counted.
-const maxTold = 100
+// maxReported is how many mistakes are told; the others are counted.
+const maxReported = 100
 
 // Parse reads a configuration from YAML or JSON. Paths in it are relative to dir. The error joins everything that is
 // wrong, up to 100 mistakes, in the order of the fields.
@@ -101,15 +101,15 @@ func Parse(b []byte, dir string) (*Config, error) {
 		return nil, err
 	}
 	tree, _, _ := strictyaml.ParseJSON(raw)
-	f, misfits := strictyaml.Decode[file](tree)
+	f, misfits := strictyaml.Decode[configFile](tree)
 	p := &parser{dir: dir, misfits: misfits}
 	for _, m := range misfits.Reported {
 		p.errs = append(p.errs, m)
 	}
 	p.more = misfits.MoreDropped + misfits.MoreUnknown
 	c := p.config(f)
-	if over := len(p.errs) - maxTold; over > 0 {
-		p.errs, p.more = p.errs[:maxTold], p.more+over
+	if over := len(p.errs) - maxReported; over > 0 {
+		p.errs, p.more = p.errs[:maxReported], p.more+over
 	}
 	if p.more > 0 {
 		p.errs = append(p.errs, fmt.Errorf("and %d more problems in this file", p.more))
@@ -127,24 +127,24 @@ type parser struct {
 	more    int // problems beyond those in errs
 }
 
-// bad reports a mistake, unless it follows from one that is reported.
-func (p *parser) bad(path, format string, args ...any) {
+// errorf reports a mistake, unless it follows from one that is reported.
+func (p *parser) errorf(path, format string, args ...any) {
 	switch {
 	case p.misfits.Covers(path):
-	case len(p.errs) >= maxTold:
+	case len(p.errs) >= maxReported:
 		p.more++
 	default:
 		p.errs = append(p.errs, strictyaml.FieldError{Path: path, Err: fmt.Errorf(format, args...)})
 	}
 }
 
-func (p *parser) config(f *file) *Config {
+func (p *parser) config(f *configFile) *Config {
 	c := Default()
 	if f.APIVersion != APIVersion {
-		p.bad("apiVersion", "%q: must be %s", f.APIVersion, APIVersion)
+		p.errorf("apiVersion", "%q: must be %s", f.APIVersion, APIVersion)
 	}
 	if f.Kind != Kind {
-		p.bad("kind", "%q: must be %s", f.Kind, Kind)
+		p.errorf("kind", "%q: must be %s", f.Kind, Kind)
 	}
 	if c.HostnameOverride = f.HostnameOverride; c.HostnameOverride != "" {
 		p.name("hostnameOverride", c.HostnameOverride)
@@ -154,7 +154,7 @@ func (p *parser) config(f *file) *Config {
 	case ModeNFTables, ModeIPVS:
 		c.Mode = f.Mode
 	default:
-		p.bad("mode", "%q: must be %s or %s", f.Mode, ModeNFTables, ModeIPVS)
+		p.errorf("mode", "%q: must be %s or %s", f.Mode, ModeNFTables, ModeIPVS)
 	}
 	p.ipvs(f, c)
 	p.node(f, c)
@@ -164,7 +164,7 @@ func (p *parser) config(f *file) *Config {
 	c.MasqueradeAll = f.MasqueradeAll
 	if bit := f.MasqueradeBit; bit != nil {
 		if *bit < 0 || *bit > 31 {
-			p.bad("masqueradeBit", "%d is not between 0 and 31", *bit)
+			p.errorf("masqueradeBit", "%d is not between 0 and 31", *bit)
 		} else {
 			c.MasqueradeBit = uint8(*bit)
 		}
@@ -172,7 +172,7 @@ func (p *parser) config(f *file) *Config {
 	p.duration("minSyncPeriod", f.MinSyncPeriod, 0, &c.MinSyncPeriod)
 	p.duration("syncPeriod", f.SyncPeriod, time.Second, &c.SyncPeriod)
 	if c.MinSyncPeriod > c.SyncPeriod {
-		p.bad("minSyncPeriod", "%s is longer than syncPeriod, %s", c.MinSyncPeriod, c.SyncPeriod)
+		p.errorf("minSyncPeriod", "%s is longer than syncPeriod, %s", c.MinSyncPeriod, c.SyncPeriod)
 	}
 	c.EnableProfiling = f.EnableProfiling
 	p.listen("metricsBindAddress", f.MetricsBindAddress, &c.MetricsBindAddress)
@@ -190,13 +190,13 @@ func (p *parser) config(f *file) *Config {
 	return c
 }
 
-func (p *parser) client(f *file, c *Config) {
+func (p *parser) client(f *configFile, c *Config) {
 	if f.ClientConnection.Kubeconfig != "" {
 		c.ClientConnection.Kubeconfig = p.path(f.ClientConnection.Kubeconfig)
 	}
 	c.ClientConnection.Server = f.ClientConnection.Server
 	if err := CheckServer(c.ClientConnection.Server); err != nil {
-		p.bad("clientConnection.server", "%w", err)
+		p.errorf("clientConnection.server", "%w", err)
 	}
 }
 
@@ -235,7 +235,7 @@ func (p *parser) clusterCIDR(s string) []netip.Prefix {
 			continue
 		}
 		if f := model.FamilyOf(c.Addr()); seen[f] {
-			p.bad("clusterCIDR", "%s: a second CIDR of %s", c, f)
+			p.errorf("clusterCIDR", "%s: a second CIDR of %s", c, f)
 		} else {
 			seen[f] = true
 			out = append(out, c)
@@ -253,7 +253,7 @@ func (p *parser) nodePortAddresses(list []string) []netip.Prefix {
 	for i, s := range list {
 		path := fmt.Sprintf("nodePortAddresses[%d]", i)
 		if s == "primary" {
-			p.bad(path, "primary stands alone or not at all")
+			p.errorf(path, "primary stands alone or not at all")
 		} else if c, ok := p.prefix(path, s); ok {
 			out = append(out, c)
 		}
@@ -264,7 +264,7 @@ func (p *parser) nodePortAddresses(list []string) []netip.Prefix {
 func (p *parser) prefix(path, s string) (netip.Prefix, bool) {
 	c, err := netip.ParsePrefix(s)
 	if err != nil || c.Addr().Is4In6() {
-		p.bad(path, "%q is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56", s)
+		p.errorf(path, "%q is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56", s)
 		return netip.Prefix{}, false
 	}
 	return c.Masked(), true
@@ -277,9 +277,9 @@ func (p *parser) duration(path, s string, least time.Duration, into *time.Durati
 	d, err := time.ParseDuration(s)
 	switch {
 	case err != nil:
-		p.bad(path, "%q is not a duration such as 30s or 1m30s", s)
+		p.errorf(path, "%q is not a duration such as 30s or 1m30s", s)
 	case d < least:
-		p.bad(path, "%s is shorter than %s", s, least)
+		p.errorf(path, "%s is shorter than %s", s, least)
 	default:
 		*into = d
 	}
@@ -296,7 +296,7 @@ func (p *parser) listen(path string, s, into *string) {
 	}
 	a, err := netip.ParseAddrPort(*s)
 	if err != nil {
-		p.bad(path, "%q is not an address with a port, such as 127.0.0.1:10249 or [::]:10249", *s)
+		p.errorf(path, "%q is not an address with a port, such as 127.0.0.1:10249 or [::]:10249", *s)
 		return
 	}
 	*into = a.String()

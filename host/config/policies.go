@@ -23,19 +23,19 @@ func (p *parser) plugins(list []pluginEntry) []Plugin {
 		p.unique(path+".name", e.Name, i, seen, "plugins")
 		m := Plugin{Name: e.Name, Digest: e.Digest}
 		if e.File == "" {
-			p.bad(path+".file", "missing: where is the module of %q?", e.Name)
+			p.errorf(path+".file", "missing: where is the module of %q?", e.Name)
 		} else {
 			m.File = p.path(e.File)
 		}
 		if e.Digest != "" {
 			sum, ok := strings.CutPrefix(e.Digest, "sha256:")
 			if _, err := hex.DecodeString(sum); !ok || err != nil || len(sum) != 64 || sum != strings.ToLower(sum) {
-				p.bad(path+".digest", "%q is not sha256: and 64 hexadecimal digits in lower case", e.Digest)
+				p.errorf(path+".digest", "%q is not sha256: and 64 hexadecimal digits in lower case", e.Digest)
 			}
 		}
 		if mem := e.Limits.MemoryMiB; mem != nil {
 			if *mem < 1 || *mem > maxMemoryMiB {
-				p.bad(path+".limits.memoryMiB", "%d is not between 1 and %d", *mem, maxMemoryMiB)
+				p.errorf(path+".limits.memoryMiB", "%d is not between 1 and %d", *mem, maxMemoryMiB)
 			}
 			m.Limits.MemoryMiB = int(*mem)
 		}
@@ -60,22 +60,22 @@ func (p *parser) policies(list []policyEntry, plugins []Plugin) []policy.Policy 
 		case policy.Observe.String():
 			q.Mode = policy.Observe
 		default:
-			p.bad(path+".mode", "%q: must be %s or %s", e.Mode, policy.Enforce, policy.Observe)
+			p.errorf(path+".mode", "%q: must be %s or %s", e.Mode, policy.Enforce, policy.Observe)
 		}
 		switch e.FailurePolicy {
 		case "", policy.LastGood.String():
 		case policy.Default.String():
 			q.OnFailure = policy.Default
 		default:
-			p.bad(path+".failurePolicy", "%q: must be %s or %s", e.FailurePolicy, policy.LastGood, policy.Default)
+			p.errorf(path+".failurePolicy", "%q: must be %s or %s", e.FailurePolicy, policy.LastGood, policy.Default)
 		}
 		if len(e.Plugins) == 0 {
-			p.bad(path+".plugins", "no plugin: the policy would decide nothing")
+			p.errorf(path+".plugins", "no plugin: the policy would decide nothing")
 		}
 		for j, s := range e.Plugins {
 			at := fmt.Sprintf("%s.plugins[%d]", path, j)
 			if !slices.Contains(known, s.Name) {
-				p.bad(at+".name", "no plugin %q%s", s.Name, strictyaml.DidYouMean(s.Name, known))
+				p.errorf(at+".name", "no plugin %q%s", s.Name, strictyaml.DidYouMean(s.Name, known))
 			}
 			q.Steps = append(q.Steps, policy.Step{Plugin: s.Name, Settings: p.settings(at+".settings", s.Settings)})
 		}
@@ -91,12 +91,12 @@ func (p *parser) settings(path string, raw json.RawMessage) string {
 	}
 	tree, _, _ := strictyaml.ParseJSON(raw)
 	if _, ok := tree.(map[string]any); !ok {
-		p.bad(path, "%s is not an object", strictyaml.Describe(tree))
+		p.errorf(path, "%s is not an object", strictyaml.Describe(tree))
 		return ""
 	}
 	b, err := json.Marshal(tree)
 	if err != nil {
-		p.bad(path, "%w", err)
+		p.errorf(path, "%w", err)
 	}
 	return string(b)
 }
@@ -109,7 +109,7 @@ func (p *parser) bindings(list []bindingEntry, policies []policy.Policy) []polic
 			p.name(fmt.Sprintf("%s.namespaces[%d]", path, j), ns)
 		}
 		if len(e.Selector.MatchLabels)+len(e.Selector.MatchExpressions)+len(e.Namespaces) == 0 {
-			p.bad(path+".selector", "neither labels nor namespaces: say defaultPolicy to mean every Service")
+			p.errorf(path+".selector", "neither labels nor namespaces: say defaultPolicy to mean every Service")
 		}
 		b := policy.Binding{Namespaces: e.Namespaces, Policy: e.Policy}
 		for _, key := range slices.Sorted(maps.Keys(e.Selector.MatchLabels)) {
@@ -128,12 +128,12 @@ func (p *parser) bindings(list []bindingEntry, policies []policy.Policy) []polic
 			op, needs, ok := operator(x.Operator)
 			switch {
 			case !ok:
-				p.bad(at+".operator", "%q: must be In, NotIn, Exists or DoesNotExist%s", x.Operator,
+				p.errorf(at+".operator", "%q: must be In, NotIn, Exists or DoesNotExist%s", x.Operator,
 					strictyaml.DidYouMean(x.Operator, []string{"In", "NotIn", "Exists", "DoesNotExist"}))
 			case needs && len(x.Values) == 0:
-				p.bad(at+".values", "%s needs values", x.Operator)
+				p.errorf(at+".values", "%s needs values", x.Operator)
 			case !needs && len(x.Values) > 0:
-				p.bad(at+".values", "%s takes none", x.Operator)
+				p.errorf(at+".values", "%s takes none", x.Operator)
 			}
 			b.Selector = append(b.Selector, policy.Requirement{Key: x.Key, Op: op, Values: x.Values})
 		}
@@ -164,15 +164,15 @@ func (p *parser) policyName(path, name string, policies []policy.Policy) {
 	}
 	switch {
 	case name == "":
-		p.bad(path, "missing: which policy?")
+		p.errorf(path, "missing: which policy?")
 	case !slices.Contains(known, name):
-		p.bad(path, "no policy %q%s", name, strictyaml.DidYouMean(name, known))
+		p.errorf(path, "no policy %q%s", name, strictyaml.DidYouMean(name, known))
 	}
 }
 
 func (p *parser) unique(path, name string, i int, seen map[string]int, list string) {
 	if j, dup := seen[name]; dup && name != "" {
-		p.bad(path, "%q: %s[%d] has the same name", name, list, j)
+		p.errorf(path, "%q: %s[%d] has the same name", name, list, j)
 	}
 	seen[name] = i
 	p.name(path, name)
@@ -181,9 +181,9 @@ func (p *parser) unique(path, name string, i int, seen map[string]int, list stri
 // name holds names to those of Kubernetes objects: they stand in annotations, logs and metrics.
 func (p *parser) name(path, s string) {
 	if s == "" {
-		p.bad(path, "missing")
-	} else if len(s) > 253 || !made(s, "-.", false) {
-		p.bad(path, "%.300q is not a name of lower-case letters, digits, '-' and '.'", s)
+		p.errorf(path, "missing")
+	} else if len(s) > 253 || !hasLabelSyntax(s, "-.", false) {
+		p.errorf(path, "%.300q is not a name of lower-case letters, digits, '-' and '.'", s)
 	}
 }
 
@@ -192,19 +192,19 @@ func (p *parser) labelKey(path, s string) {
 	if !has {
 		prefix, name = "x", s
 	}
-	if len(prefix) > 253 || !made(prefix, "-.", false) || name == "" || len(name) > 63 || !made(name, "-._", true) {
-		p.bad(path, "%.300q is not a label's key", s)
+	if len(prefix) > 253 || !hasLabelSyntax(prefix, "-.", false) || name == "" || len(name) > 63 || !hasLabelSyntax(name, "-._", true) {
+		p.errorf(path, "%.300q is not a label's key", s)
 	}
 }
 
 func (p *parser) labelValue(path, s string) {
-	if len(s) > 63 || s != "" && !made(s, "-._", true) {
-		p.bad(path, "%.300q is not a label's value", s)
+	if len(s) > 63 || s != "" && !hasLabelSyntax(s, "-._", true) {
+		p.errorf(path, "%.300q is not a label's value", s)
 	}
 }
 
-// made tells whether s is made of letters and digits, with marks between them.
-func made(s, marks string, upper bool) bool {
+// hasLabelSyntax tells whether s is made of letters and digits, with marks between them.
+func hasLabelSyntax(s, marks string, upper bool) bool {
 	for i, r := range s {
 		switch {
 		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', upper && r >= 'A' && r <= 'Z':

@@ -21,24 +21,24 @@ type Table struct{}
 // Reset deletes the entries of connections through frontends to members, and tells how many there were. A TCP peer that
 // sends on is then tracked anew, finds another member and is answered by a reset. The table is listed once a family.
 func (Table) Reset(_ context.Context, resets []plan.Reset) (int, error) {
-	list := map[model.Family]through{model.IPv4: {}, model.IPv6: {}}
+	list := map[model.Family]resetFilter{model.IPv4: {}, model.IPv6: {}}
 	for _, r := range resets {
 		list[r.Frontend.Family()][r] = true
 	}
-	return deleteWhere(func(f model.Family) (netlink.CustomConntrackFilter, bool) { return list[f], len(list[f]) > 0 })
+	return deleteMatching(func(f model.Family) (netlink.CustomConntrackFilter, bool) { return list[f], len(list[f]) > 0 })
 }
 
-// Forget deletes the entries of UDP flows through the given frontends that are not to a serving endpoint, those that
+// DeleteStaleUDP deletes the entries of UDP flows through the given frontends that are not to a serving endpoint, those that
 // were never translated among them, and tells how many there were. It lists the table once a family.
-func (Table) Forget(_ context.Context, stale []plan.Stale, node []netip.Addr) (int, error) {
-	return deleteWhere(func(f model.Family) (netlink.CustomConntrackFilter, bool) {
-		e := newElsewhere(stale, node, f)
-		return e, len(e.address)+len(e.nodePort) > 0
+func (Table) DeleteStaleUDP(_ context.Context, stale []plan.Stale, node []netip.Addr) (int, error) {
+	return deleteMatching(func(f model.Family) (netlink.CustomConntrackFilter, bool) {
+		e := newStaleFilter(stale, node, f)
+		return e, len(e.byAddr)+len(e.byNodePort) > 0
 	})
 }
 
-// deleteWhere deletes what matches in each family that there is something to match in.
-func deleteWhere(filter func(model.Family) (netlink.CustomConntrackFilter, bool)) (int, error) {
+// deleteMatching deletes what matches in each family that there is something to match in.
+func deleteMatching(filter func(model.Family) (netlink.CustomConntrackFilter, bool)) (int, error) {
 	var errs []error
 	total := 0
 	for f, family := range map[model.Family]netlink.InetFamily{model.IPv4: unix.AF_INET, model.IPv6: unix.AF_INET6} {
@@ -56,29 +56,29 @@ func deleteWhere(filter func(model.Family) (netlink.CustomConntrackFilter, bool)
 	return total, errors.Join(errs...)
 }
 
-// elsewhere matches the UDP entries of frontends whose replies do not come from a serving endpoint.
-type elsewhere struct {
-	node     []netip.Addr
-	address  map[netip.AddrPort][]netip.AddrPort // frontend → serving
-	nodePort map[uint16][]netip.AddrPort
+// staleFilter matches the UDP entries of frontends whose replies do not come from a serving endpoint.
+type staleFilter struct {
+	nodeAddrs  []netip.Addr
+	byAddr     map[netip.AddrPort][]netip.AddrPort // frontend → serving
+	byNodePort map[uint16][]netip.AddrPort
 }
 
-func newElsewhere(stale []plan.Stale, node []netip.Addr, f model.Family) *elsewhere {
-	e := &elsewhere{node: node, address: map[netip.AddrPort][]netip.AddrPort{}, nodePort: map[uint16][]netip.AddrPort{}}
+func newStaleFilter(stale []plan.Stale, node []netip.Addr, f model.Family) *staleFilter {
+	e := &staleFilter{nodeAddrs: node, byAddr: map[netip.AddrPort][]netip.AddrPort{}, byNodePort: map[uint16][]netip.AddrPort{}}
 	for _, s := range stale {
 		switch {
 		case s.Frontend.Protocol != model.UDP || s.Frontend.Family() != f:
 		case s.Frontend.IsNodePort():
-			e.nodePort[s.Frontend.Port] = s.Serving
+			e.byNodePort[s.Frontend.Port] = s.Serving
 		default:
-			e.address[netip.AddrPortFrom(s.Frontend.Addr, s.Frontend.Port)] = s.Serving
+			e.byAddr[netip.AddrPortFrom(s.Frontend.Addr, s.Frontend.Port)] = s.Serving
 		}
 	}
 	return e
 }
 
 // MatchConntrackFlow implements netlink.CustomConntrackFilter.
-func (e *elsewhere) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
+func (e *staleFilter) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	if f.Forward.Protocol != unix.IPPROTO_UDP {
 		return false
 	}
@@ -88,20 +88,20 @@ func (e *elsewhere) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 		return false
 	}
 	dst, src = dst.Unmap(), src.Unmap()
-	serving, is := e.address[netip.AddrPortFrom(dst, f.Forward.DstPort)]
+	serving, is := e.byAddr[netip.AddrPortFrom(dst, f.Forward.DstPort)]
 	if !is {
-		if serving, is = e.nodePort[f.Forward.DstPort]; is && !slices.Contains(e.node, dst) {
+		if serving, is = e.byNodePort[f.Forward.DstPort]; is && !slices.Contains(e.nodeAddrs, dst) {
 			return false
 		}
 	}
 	return is && !slices.Contains(serving, netip.AddrPortFrom(src, f.Reverse.SrcPort))
 }
 
-// through matches the entries whose original destination is a frontend and whose replies come from a member.
-type through map[plan.Reset]bool
+// resetFilter matches the entries whose original destination is a frontend and whose replies come from a member.
+type resetFilter map[plan.Reset]bool
 
 // MatchConntrackFlow implements netlink.CustomConntrackFilter.
-func (t through) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
+func (t resetFilter) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	dst, ok := netip.AddrFromSlice(f.Forward.DstIP)
 	src, ok2 := netip.AddrFromSlice(f.Reverse.SrcIP)
 	if !ok || !ok2 {

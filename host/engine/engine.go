@@ -393,7 +393,7 @@ func (e *Engine) forgetFamily(ctx context.Context, f model.Family) {
 	}
 	slices.SortFunc(list, func(a, b plan.Stale) int { return a.Frontend.Compare(b.Frontend) })
 	begin := time.Now()
-	n, err := e.ConnTable.Forget(ctx, list, e.Planner.Current().Global.NodePortAddrs)
+	n, err := e.ConnTable.DeleteStaleUDP(ctx, list, e.Planner.Current().Global.NodePortAddrs)
 	e.Observer.OnEvent(Event{Kind: StaleFlowsDeleted, Family: f, At: begin, Duration: time.Since(begin), Count: n, Err: err})
 	if err != nil {
 		if ctx.Err() == nil {

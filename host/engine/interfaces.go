@@ -23,9 +23,9 @@ type ConnTable interface {
 	// Reset ends the connections through the given frontends to the given members, and tells how many there were.
 	// Their next packet is answered by a reset, or finds another member.
 	Reset(ctx context.Context, resets []plan.Reset) (int, error)
-	// Forget deletes the UDP flows through the given frontends that go elsewhere than they may, and tells how many
+	// DeleteStaleUDP deletes the UDP flows through the given frontends that go elsewhere than they may, and tells how many
 	// there were. The node's addresses are where NodePorts are.
-	Forget(ctx context.Context, stale []plan.Stale, node []netip.Addr) (int, error)
+	DeleteStaleUDP(ctx context.Context, stale []plan.Stale, node []netip.Addr) (int, error)
 }
 
 // Observer is told what the engine does, for health checks and metrics. It is called in the engine's loop, Queued in

@@ -13,7 +13,7 @@ import (
 
 // check is the health check of one Service.
 type check struct {
-	promise[plan.HealthCheck]
+	phased[plan.HealthCheck]
 	servers map[netip.AddrPort]*server
 }
 
@@ -35,10 +35,10 @@ type serviceName struct {
 	Name      string `json:"name"`
 }
 
-// local is how many ready endpoints on this node a load balancer may count on: what goes is gone when it is planned,
+// localEndpoints is how many ready endpoints on this node a load balancer may count on: what goes is gone when it is planned,
 // what comes is there when the data plane holds it.
-func (c *check) local(f model.Family) int {
-	return min(*c.planned.Local.At(f), *c.held.Local.At(f))
+func (c *check) localEndpoints(f model.Family) int {
+	return min(*c.planned.Local.At(f), *c.programmed.Local.At(f))
 }
 
 // listen brings what a check listens on to what is planned. The caller holds the lock. Listening itself happens beside
@@ -74,29 +74,29 @@ func (h *Health) start(c *check, at netip.AddrPort) *server {
 	o := httpserve.Options{
 		Name:    "Service " + name.String() + ": spec.healthCheckNodePort",
 		Network: "tcp4", Address: at.String(),
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.answerCheck(w, c, family) }),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.serveCheck(w, c, family) }),
 		Log:     h.opt.Log, After: h.opt.After,
 	}
 	if family == model.IPv6 {
 		o.Network = "tcp6"
 	}
-	if h.opt.Failed != nil {
-		o.Failed = func(err error) { h.opt.Failed(name, err) }
+	if h.opt.OnListenError != nil {
+		o.OnError = func(err error) { h.opt.OnListenError(name, err) }
 	}
 	before := h.closing[at]
 	h.wg.Go(func() {
-		defer h.closed(at, s)
+		defer h.released(at, s)
 		defer stop()
 		if before != nil {
 			<-before
 		}
-		httpserve.Keep(ctx, o)
+		httpserve.ListenAndServeRetry(ctx, o)
 	})
 	return s
 }
 
-// closed notes that a server has let go of its address.
-func (h *Health) closed(at netip.AddrPort, s *server) {
+// released notes that a server has let go of its address.
+func (h *Health) released(at netip.AddrPort, s *server) {
 	close(s.done)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,14 +105,14 @@ func (h *Health) closed(at netip.AddrPort, s *server) {
 	}
 }
 
-// answerCheck answers for the family that the probe came in on: the addresses of a dual-stack Pod are one endpoint in
+// serveCheck answers for the family that the probe came in on: the addresses of a dual-stack Pod are one endpoint in
 // each.
-func (h *Health) answerCheck(w http.ResponseWriter, c *check, f model.Family) {
+func (h *Health) serveCheck(w http.ResponseWriter, c *check, f model.Family) {
 	now := h.opt.Now()
 	h.mu.Lock()
 	body := serviceHealth{
 		Service:             serviceName{c.planned.Service.Namespace, c.planned.Service.Name},
-		LocalEndpoints:      c.local(f),
+		LocalEndpoints:      c.localEndpoints(f),
 		ServiceProxyHealthy: h.healthy(now),
 	}
 	h.mu.Unlock()

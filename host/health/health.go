@@ -25,13 +25,13 @@ type Options struct {
 	Log   *slog.Logger
 	// SyncPeriod: the proxy is unhealthy when an update has waited for twice as long.
 	SyncPeriod time.Duration
-	// Answered is told of each answer on /healthz and /livez.
-	Answered func(path string, code int)
-	// Away says why cluster state may be old, "" when it is not; nil: it never is. It is asked for the reason that an answer
+	// OnAnswer is told of each answer on /healthz and /livez.
+	OnAnswer func(path string, code int)
+	// StaleReason says why cluster state may be old, "" when it is not; nil: it never is. It is asked for the reason that an answer
 	// gives, and makes nobody unhealthy.
-	Away func() string
-	// Failed is told when a Service's health check port cannot be listened on, once a reason.
-	Failed func(service model.Name, err error)
+	StaleReason func() string
+	// OnListenError is told when a Service's health check port cannot be listened on, once a reason.
+	OnListenError func(service model.Name, err error)
 }
 
 // Health knows how the node is. All methods may be called from several goroutines.
@@ -41,20 +41,20 @@ type Health struct {
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
-	mu       sync.Mutex
-	synced   bool      // the cluster's first state is complete: before, the proxy starts and nothing is late
-	waiting  time.Time // since when the oldest update waits that has not been taken
-	taken    time.Time // the same of those that have been, and are not in the data plane
-	updated  time.Time // when the data plane last held everything
-	eligible promise[bool]
-	checks   map[model.Name]*check
-	pending  map[model.Name]*check // planned, and not in the data plane
-	addrs    []netip.Addr          // where health check ports listen
-	closing  map[netip.AddrPort]chan struct{}
+	mu             sync.Mutex
+	synced         bool      // the cluster's first state is complete: before, the proxy starts and nothing is late
+	oldestQueued   time.Time // since when the oldest update waits that has not been taken
+	oldestDequeued time.Time // the same of those that have been, and are not in the data plane
+	lastSynced     time.Time // when the data plane last held everything
+	eligible       phased[bool]
+	checks         map[model.Name]*check
+	pending        map[model.Name]*check // planned, and not in the data plane
+	addrs          []netip.Addr          // where health check ports listen
+	closing        map[netip.AddrPort]chan struct{}
 }
 
-// promise is what was planned, and what the data plane holds.
-type promise[T any] struct{ planned, held T }
+// phased is what was planned, and what the data plane holds.
+type phased[T any] struct{ planned, programmed T }
 
 // New makes a Health; Close ends what it listens on.
 func New(o Options) *Health {
@@ -76,8 +76,8 @@ func (h *Health) OnEnqueue(changes []model.Change, at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.synced = h.synced || slices.ContainsFunc(changes, func(c model.Change) bool { return c.Kind == model.Synced })
-	if h.synced && h.waiting.IsZero() {
-		h.waiting = at
+	if h.synced && h.oldestQueued.IsZero() {
+		h.oldestQueued = at
 	}
 }
 
@@ -85,10 +85,10 @@ func (h *Health) OnEnqueue(changes []model.Change, at time.Time) {
 func (h *Health) OnDequeue() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.taken.IsZero() {
-		h.taken = h.waiting
+	if h.oldestDequeued.IsZero() {
+		h.oldestDequeued = h.oldestQueued
 	}
-	h.waiting = time.Time{}
+	h.oldestQueued = time.Time{}
 }
 
 // OnPlan implements engine.Observer.
@@ -105,14 +105,14 @@ func (h *Health) OnPlan(p *engine.PlannedStep) {
 	for _, goes := range []bool{true, false} { // first what goes: a port may pass from one Service to another
 		for i := range p.Step.Health {
 			if now := &p.Step.Health[i]; (now.Port == 0) == goes {
-				h.plan(now)
+				h.planCheck(now)
 			}
 		}
 	}
 }
 
-// plan takes the new state of a Service's health check in.
-func (h *Health) plan(now *plan.HealthCheck) {
+// planCheck takes the new state of a Service's health check in.
+func (h *Health) planCheck(now *plan.HealthCheck) {
 	c := h.checks[now.Service]
 	if now.Port == 0 {
 		if c != nil {
@@ -139,10 +139,10 @@ func (h *Health) OnApply(p *engine.ApplyResult) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.taken, h.updated = time.Time{}, p.At
-	h.eligible.held = h.eligible.planned
+	h.oldestDequeued, h.lastSynced = time.Time{}, p.At
+	h.eligible.programmed = h.eligible.planned
 	for _, c := range h.pending {
-		c.held = c.planned
+		c.programmed = c.planned
 	}
 	clear(h.pending)
 }
@@ -154,12 +154,12 @@ func (h *Health) OnEvent(engine.Event) {}
 func (h *Health) reason(now time.Time, node bool) string {
 	switch {
 	case !h.healthy(now):
-		since := h.waiting
-		if since.IsZero() || !h.taken.IsZero() && h.taken.Before(since) {
-			since = h.taken
+		since := h.oldestQueued
+		if since.IsZero() || !h.oldestDequeued.IsZero() && h.oldestDequeued.Before(since) {
+			since = h.oldestDequeued
 		}
 		return "an update has waited for " + now.Sub(since).Round(time.Second).String() + " to be programmed"
-	case !node || h.eligible.planned && h.eligible.held:
+	case !node || h.eligible.planned && h.eligible.programmed:
 		return ""
 	case !h.synced:
 		return "the cluster's state has not been read yet"
@@ -172,7 +172,7 @@ func (h *Health) reason(now time.Time, node bool) string {
 
 // healthy tells whether the proxy keeps up, and when it last had. The caller holds the lock.
 func (h *Health) healthy(now time.Time) bool {
-	for _, since := range []time.Time{h.waiting, h.taken} {
+	for _, since := range []time.Time{h.oldestQueued, h.oldestDequeued} {
 		if !since.IsZero() && now.Sub(since) >= 2*h.opt.SyncPeriod {
 			return false
 		}

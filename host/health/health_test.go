@@ -77,14 +77,14 @@ func start(t *testing.T, prefixes ...netip.Prefix) *node {
 		Now:   func() time.Time { return time.Now().Add(time.Duration(n.late.Load())) },
 		After: func(time.Duration) <-chan time.Time { return time.After(10 * time.Millisecond) },
 		Log:   log, SyncPeriod: 30 * time.Second,
-		Away: func() string {
+		StaleReason: func() string {
 			if why := n.away.Load(); why != nil {
 				return *why
 			}
 			return ""
 		},
-		Answered: func(path string, code int) { n.codes <- path + " " + strconv.Itoa(code) },
-		Failed:   func(_ model.Name, err error) { n.failed <- err },
+		OnAnswer:      func(path string, code int) { n.codes <- path + " " + strconv.Itoa(code) },
+		OnListenError: func(_ model.Name, err error) { n.failed <- err },
 	})
 	server := httptest.NewServer(n.health.Handler())
 	n.url = server.URL

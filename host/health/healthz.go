@@ -17,15 +17,15 @@ const (
 
 // proxyHealth is the body of /healthz and /livez: kube-proxy's.
 type proxyHealth struct {
-	LastUpdated  time.Time             `json:"lastUpdated"`
-	CurrentTime  time.Time             `json:"currentTime"`
-	NodeEligible *bool                 `json:"nodeEligible,omitempty"` // /healthz only
-	Healthy      bool                  `json:"healthy"`                // of the proxy, whatever the Node is
-	Reason       string                `json:"reason,omitempty"`       // of a 503; kube-proxy has none
-	Status       map[string]halfHealth `json:"status"`                 // by IP family; both are programmed together
+	LastUpdated  time.Time               `json:"lastUpdated"`
+	CurrentTime  time.Time               `json:"currentTime"`
+	NodeEligible *bool                   `json:"nodeEligible,omitempty"` // /healthz only
+	Healthy      bool                    `json:"healthy"`                // of the proxy, whatever the Node is
+	Reason       string                  `json:"reason,omitempty"`       // of a 503; kube-proxy has none
+	Status       map[string]familyHealth `json:"status"`                 // by IP family; both are programmed together
 }
 
-type halfHealth struct {
+type familyHealth struct {
 	LastUpdated time.Time `json:"lastUpdated"`
 	Healthy     bool      `json:"healthy"`
 }
@@ -35,27 +35,27 @@ type halfHealth struct {
 // go (KEP-3836), or when the kernel has not held its first plan yet.
 func (h *Health) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc(Healthz, func(w http.ResponseWriter, _ *http.Request) { h.answer(w, Healthz) })
-	mux.HandleFunc(Livez, func(w http.ResponseWriter, _ *http.Request) { h.answer(w, Livez) })
+	mux.HandleFunc(Healthz, func(w http.ResponseWriter, _ *http.Request) { h.serveHealth(w, Healthz) })
+	mux.HandleFunc(Livez, func(w http.ResponseWriter, _ *http.Request) { h.serveHealth(w, Livez) })
 	return mux
 }
 
-func (h *Health) answer(w http.ResponseWriter, path string) {
+func (h *Health) serveHealth(w http.ResponseWriter, path string) {
 	now := h.opt.Now()
 	h.mu.Lock()
-	body := proxyHealth{LastUpdated: h.updated, CurrentTime: now, Healthy: h.healthy(now)}
-	eligible := h.eligible.planned && h.eligible.held
+	body := proxyHealth{LastUpdated: h.lastSynced, CurrentTime: now, Healthy: h.healthy(now)}
+	eligible := h.eligible.planned && h.eligible.programmed
 	reason := h.reason(now, path == Healthz)
 	h.mu.Unlock()
-	if reason != "" && h.opt.Away != nil {
-		if away := h.opt.Away(); away != "" {
+	if reason != "" && h.opt.StaleReason != nil {
+		if away := h.opt.StaleReason(); away != "" {
 			reason += "; " + away
 		}
 	}
 
-	half := halfHealth{body.LastUpdated, body.Healthy}
+	half := familyHealth{body.LastUpdated, body.Healthy}
 	body.Reason = reason
-	body.Status = map[string]halfHealth{model.IPv4.String(): half, model.IPv6.String(): half}
+	body.Status = map[string]familyHealth{model.IPv4.String(): half, model.IPv6.String(): half}
 	code := http.StatusOK
 	if path == Healthz {
 		body.NodeEligible = &eligible
@@ -65,8 +65,8 @@ func (h *Health) answer(w http.ResponseWriter, path string) {
 	} else {
 		body.LastUpdated = now // what was held then is up to date now
 	}
-	if h.opt.Answered != nil {
-		h.opt.Answered(path, code)
+	if h.opt.OnAnswer != nil {
+		h.opt.OnAnswer(path, code)
 	}
 	writeJSON(w, code, body)
 }

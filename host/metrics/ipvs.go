@@ -7,25 +7,25 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// IPVSServer is what the kernel counts of a virtual server of IPVS.
-type IPVSServer struct {
-	// Server is the frontend's address and port, and Pool the sources that it is for: all, inside or outside. Of a
+// IPVSVirtualServer is what the kernel counts of a virtual server of IPVS.
+type IPVSVirtualServer struct {
+	// Address is the frontend's address and port, and Pool the sources that it is for: all, inside or outside. Of a
 	// virtual server that no frontend has any more it is its own address or mark, without a Pool and a Service.
-	Server, Pool             string
-	Namespace, Service, Port string
-	Scheduler                string
-	Members, Draining        int // all; those that are there for their connections only
-	Active, Inactive         int // connections now
-	Connections              uint32
-	PacketsIn, PacketsOut    uint32
-	BytesIn, BytesOut        uint64
+	Address, Pool                          string
+	Namespace, Service, Port               string
+	Scheduler                              string
+	RealServers, DrainingRealServers       int // all; those that are there for their connections only
+	ActiveConnections, InactiveConnections int // connections now
+	Connections                            uint32
+	PacketsIn, PacketsOut                  uint32
+	BytesIn, BytesOut                      uint64
 }
 
 // Bounds of what IPVS's metrics cost.
 const (
-	ipvsFresh = 10 * time.Second // scrapes within this time get the same
-	// IPVSServers are shown at most; of others nothing has to be read.
-	IPVSServers = 5000
+	ipvsCacheTime = 10 * time.Second // scrapes within this time get the same
+	// MaxIPVSVirtualServers are shown at most; of others nothing has to be read.
+	MaxIPVSVirtualServers = 5000
 )
 
 var ipvsLabels = []string{"server", "pool", "namespace", "service", "port"}
@@ -41,25 +41,25 @@ var (
 		append([]string{"direction"}, ipvsLabels...)...)
 	descIPVSBytes = desc("ipvs_bytes_total", "Bytes through a virtual server: in (to members), out.",
 		append([]string{"direction"}, ipvsLabels...)...)
-	descIPVSMembers = desc("ipvs_members", "Members of a virtual server, those that are draining among them.", ipvsLabels...)
-	descIPVSDrain   = desc("ipvs_draining_members", "Members of a virtual server that are in no plan any more, and kept for "+
+	descIPVSRealServers = desc("ipvs_members", "Members of a virtual server, those that are draining among them.", ipvsLabels...)
+	descIPVSDraining    = desc("ipvs_draining_members", "Members of a virtual server that are in no plan any more, and kept for "+
 		"their connections.", ipvsLabels...)
 	descIPVSScheduler = desc("ipvs_scheduler_info", "The scheduler of a virtual server: always 1.",
 		append([]string{"scheduler"}, ipvsLabels...)...)
-	descIPVSLeftOut = desc("ipvs_servers_left_out", "Virtual servers that are not shown, as there are too many.")
-	descIPVSUp      = desc("ipvs_read_success", "1 when IPVS could be read for these metrics, else 0.")
-	descIPVSTook    = desc("ipvs_read_duration_seconds", "Time to read IPVS for these metrics, when it was last read.")
+	descIPVSOmitted  = desc("ipvs_servers_left_out", "Virtual servers that are not shown, as there are too many.")
+	descIPVSSuccess  = desc("ipvs_read_success", "1 when IPVS could be read for these metrics, else 0.")
+	descIPVSDuration = desc("ipvs_read_duration_seconds", "Time to read IPVS for these metrics, when it was last read.")
 )
 
 // ipvsCollector gives the sluice_ipvs_ metrics. The kernel is asked at a scrape, unless it was asked just before.
 type ipvsCollector struct {
 	now  func() time.Time
-	read func() (servers []IPVSServer, wanted bool, err error)
+	read func() (servers []IPVSVirtualServer, wanted bool, err error)
 
 	mu      sync.Mutex
 	at      time.Time // of the last reading; zero: none
 	took    time.Duration
-	servers []IPVSServer
+	servers []IPVSVirtualServer
 	wanted  bool
 	err     error
 }
@@ -67,7 +67,7 @@ type ipvsCollector struct {
 // Describe implements prometheus.Collector.
 func (c *ipvsCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descIPVSActive, descIPVSInactive, descIPVSConns, descIPVSPackets, descIPVSBytes,
-		descIPVSMembers, descIPVSDrain, descIPVSScheduler, descIPVSLeftOut, descIPVSUp, descIPVSTook} {
+		descIPVSRealServers, descIPVSDraining, descIPVSScheduler, descIPVSOmitted, descIPVSSuccess, descIPVSDuration} {
 		out <- d
 	}
 }
@@ -76,7 +76,7 @@ func (c *ipvsCollector) Describe(out chan<- *prometheus.Desc) {
 func (c *ipvsCollector) Collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if begun := c.now(); c.at.IsZero() || begun.Sub(c.at) >= ipvsFresh || begun.Before(c.at) {
+	if begun := c.now(); c.at.IsZero() || begun.Sub(c.at) >= ipvsCacheTime || begun.Before(c.at) {
 		c.servers, c.wanted, c.err = c.read()
 		c.at = c.now()
 		c.took = c.at.Sub(begun)
@@ -94,27 +94,27 @@ func (c *ipvsCollector) Collect(out chan<- prometheus.Metric) {
 	total := func(d *prometheus.Desc, v uint64, labels ...string) {
 		send(d, prometheus.CounterValue, float64(v), labels...)
 	}
-	gauge(descIPVSTook, c.took.Seconds())
+	gauge(descIPVSDuration, c.took.Seconds())
 	if c.err != nil {
-		gauge(descIPVSUp, 0)
+		gauge(descIPVSSuccess, 0)
 		return
 	}
-	gauge(descIPVSUp, 1)
-	shown := c.servers[:min(len(c.servers), IPVSServers)]
-	gauge(descIPVSLeftOut, float64(len(c.servers)-len(shown)))
+	gauge(descIPVSSuccess, 1)
+	shown := c.servers[:min(len(c.servers), MaxIPVSVirtualServers)]
+	gauge(descIPVSOmitted, float64(len(c.servers)-len(shown)))
 	for i := range shown {
 		s := &shown[i]
-		of := []string{s.Server, s.Pool, s.Namespace, s.Service, s.Port}
+		of := []string{s.Address, s.Pool, s.Namespace, s.Service, s.Port}
 		with := func(first string) []string { return append([]string{first}, of...) }
-		gauge(descIPVSActive, float64(s.Active), of...)
-		gauge(descIPVSInactive, float64(s.Inactive), of...)
+		gauge(descIPVSActive, float64(s.ActiveConnections), of...)
+		gauge(descIPVSInactive, float64(s.InactiveConnections), of...)
 		total(descIPVSConns, uint64(s.Connections), of...)
 		total(descIPVSPackets, uint64(s.PacketsIn), with("in")...)
 		total(descIPVSPackets, uint64(s.PacketsOut), with("out")...)
 		total(descIPVSBytes, s.BytesIn, with("in")...)
 		total(descIPVSBytes, s.BytesOut, with("out")...)
-		gauge(descIPVSMembers, float64(s.Members), of...)
-		gauge(descIPVSDrain, float64(s.Draining), of...)
+		gauge(descIPVSRealServers, float64(s.RealServers), of...)
+		gauge(descIPVSDraining, float64(s.DrainingRealServers), of...)
 		gauge(descIPVSScheduler, 1, with(s.Scheduler)...)
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // gauges is IPVS as a test has it, and how often it was read.
 type gauges struct {
-	servers []metrics.IPVSServer
+	servers []metrics.IPVSVirtualServer
 	off     bool
 	err     error
 	reads   int
@@ -24,7 +24,7 @@ type gauges struct {
 func (g *gauges) metrics() *metrics.Metrics {
 	g.now = time.Unix(1_700_000_000, 0)
 	return metrics.New(metrics.Options{Mode: "ipvs", Now: func() time.Time { return g.now },
-		IPVS: func() ([]metrics.IPVSServer, bool, error) {
+		IPVS: func() ([]metrics.IPVSVirtualServer, bool, error) {
 			g.reads++
 			g.now = g.now.Add(250 * time.Millisecond)
 			return g.servers, !g.off, g.err
@@ -40,14 +40,14 @@ func ipvsOnly(all map[string]float64) map[string]float64 {
 	return all
 }
 
-var busy = metrics.IPVSServer{
-	Server: "10.96.0.80:80/TCP", Pool: "all", Namespace: "shop", Service: "web", Port: "http", Scheduler: "wrr",
-	Members: 3, Draining: 1, Active: 2, Inactive: 7, Connections: 40, PacketsIn: 20, PacketsOut: 16, BytesIn: 1 << 40, BytesOut: 1600,
+var busy = metrics.IPVSVirtualServer{
+	Address: "10.96.0.80:80/TCP", Pool: "all", Namespace: "shop", Service: "web", Port: "http", Scheduler: "wrr",
+	RealServers: 3, DrainingRealServers: 1, ActiveConnections: 2, InactiveConnections: 7, Connections: 40, PacketsIn: 20, PacketsOut: 16, BytesIn: 1 << 40, BytesOut: 1600,
 }
 
 func TestConnectionsOfIPVSAreShownByVirtualServer(t *testing.T) {
-	retiring := metrics.IPVSServer{Server: "of mark 0x5ce00001 IPv4", Scheduler: "wlc", Members: 1, Draining: 1, Active: 1}
-	g := &gauges{servers: []metrics.IPVSServer{busy, retiring}}
+	retiring := metrics.IPVSVirtualServer{Address: "of mark 0x5ce00001 IPv4", Scheduler: "wlc", RealServers: 1, DrainingRealServers: 1, ActiveConnections: 1}
+	g := &gauges{servers: []metrics.IPVSVirtualServer{busy, retiring}}
 	got := ipvsOnly(values(t, g.metrics()))
 	at := "{namespace=shop,pool=all,port=http,server=10.96.0.80:80/TCP,service=web}"
 	toward := func(name, direction string) string {
@@ -79,7 +79,7 @@ func TestIPVSIsReadOnceInAWhileAndOnlyWhereItIsWanted(t *testing.T) {
 	if got := ipvsOnly(values(t, m)); len(got) != 0 {
 		t.Errorf("although they are not wanted: %v", got)
 	}
-	g.off, g.reads, g.servers = false, 0, []metrics.IPVSServer{busy}
+	g.off, g.reads, g.servers = false, 0, []metrics.IPVSVirtualServer{busy}
 	for range 4 {
 		if got := ipvsOnly(values(t, m)); len(got) != 10+3 {
 			t.Errorf("%v", got)
@@ -99,7 +99,7 @@ func TestThereAreNotMoreIPVSMetricsThanFiveThousandServers(t *testing.T) {
 	g := &gauges{}
 	for i := range 5002 {
 		s := busy
-		s.Server = fmt.Sprintf("10.96.%d.%d:80/TCP", i>>8, i&255)
+		s.Address = fmt.Sprintf("10.96.%d.%d:80/TCP", i>>8, i&255)
 		g.servers = append(g.servers, s)
 	}
 	got := ipvsOnly(values(t, g.metrics()))
@@ -109,7 +109,7 @@ func TestThereAreNotMoreIPVSMetricsThanFiveThousandServers(t *testing.T) {
 }
 
 func TestNamesOfIPVSMetricsFollowPrometheusConventions(t *testing.T) {
-	g := &gauges{servers: []metrics.IPVSServer{busy}}
+	g := &gauges{servers: []metrics.IPVSVirtualServer{busy}}
 	families, err := g.metrics().Registry().Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -6,9 +6,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// kubeProxy are the metrics that kube-proxy has under the same names, with the same labels and meaning, so that
+// kubeProxyMetrics are the metrics that kube-proxy has under the same names, with the same labels and meaning, so that
 // dashboards and alerts made for it go on working. Those of one of its modes are there in that mode only.
-type kubeProxy struct {
+type kubeProxyMetrics struct {
 	sync, full, partial *prometheus.HistogramVec // ip_family
 	last, lastQueued    *prometheus.GaugeVec     // ip_family
 	programming         *prometheus.HistogramVec // ip_family
@@ -24,7 +24,7 @@ type kubeProxy struct {
 	staleDeleted        *prometheus.CounterVec   // ip_family
 }
 
-func newKubeProxy(r prometheus.Registerer) *kubeProxy {
+func newKubeProxyMetrics(r prometheus.Registerer) *kubeProxyMetrics {
 	const subsystem = "kubeproxy"
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Subsystem: subsystem, Name: name, Help: help}
@@ -58,7 +58,7 @@ func newKubeProxy(r prometheus.Registerer) *kubeProxy {
 		r.MustRegister(c)
 		return c
 	}
-	k := &kubeProxy{
+	k := &kubeProxyMetrics{
 		sync: histogram("sync_proxy_rules_duration_seconds",
 			"Time to plan and program a change, or everything.", syncBuckets),
 		full: histogram("sync_full_proxy_rules_duration_seconds",

@@ -21,15 +21,15 @@ import (
 // Options of Metrics.
 type Options struct {
 	Mode string // the data plane: nftables, …
-	// InForce gives the mode at each scrape, where it may change; nil: it is Mode.
-	InForce func() string
-	Version string    // of sluice
-	Started time.Time // of this process: what led to a change before is not its latency
+	// CurrentMode gives the mode at each scrape, where it may change; nil: it is Mode.
+	CurrentMode func() string
+	Version     string    // of sluice
+	Started     time.Time // of this process: what led to a change before is not its latency
 	// Plugins gives the counts of each plugin, sorted by name, at each scrape; nil: there are none.
 	Plugins func() []PluginStats
 	// IPVS reads what the kernel counts of virtual servers, sorted, if that is wanted; nil: it never is. It is called at
 	// a scrape, one at a time, and not again for some seconds by Now.
-	IPVS func() (servers []IPVSServer, wanted bool, err error)
+	IPVS func() (servers []IPVSVirtualServer, wanted bool, err error)
 	Now  func() time.Time // for IPVS
 }
 
@@ -48,32 +48,32 @@ type PluginStats struct {
 type Metrics struct {
 	opt      Options
 	registry *prometheus.Registry
-	kube     *kubeProxy
-	own      *own
+	kube     *kubeProxyMetrics
+	own      *sluiceMetrics
 
-	mu       sync.Mutex
-	source   Source
-	state    state
-	waiting  queued // not taken yet
-	taken    queued // taken, and not in the data plane
-	took     time.Duration
-	touched  [2]bool        // the families that the step under way changes
-	triggers []plan.Trigger // of what is not in the data plane
+	mu              sync.Mutex
+	source          Source
+	state           planState
+	queued          changeCounts // not taken yet
+	dequeued        changeCounts // taken, and not in the data plane
+	planTook        time.Duration
+	changedFamilies [2]bool        // the families that the step under way changes
+	triggers        []plan.Trigger // of what is not in the data plane
 }
 
-type queued struct{ services, slices int }
+type changeCounts struct{ services, slices int }
 
 // maxTriggers bounds what is remembered while nothing can be programmed.
 const maxTriggers = 1 << 16
 
 // New makes all metrics.
 func New(o Options) *Metrics {
-	if o.InForce == nil {
-		o.InForce = func() string { return o.Mode }
+	if o.CurrentMode == nil {
+		o.CurrentMode = func() string { return o.Mode }
 	}
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m := &Metrics{opt: o, registry: r, kube: newKubeProxy(r), own: newOwn(r, o)}
+	m := &Metrics{opt: o, registry: r, kube: newKubeProxyMetrics(r), own: newSluiceMetrics(r, o)}
 	r.MustRegister(&stateCollector{m: m}, &modeCollector{m: m})
 	if o.IPVS != nil {
 		r.MustRegister(&ipvsCollector{now: o.Now, read: o.IPVS})
@@ -84,18 +84,18 @@ func New(o Options) *Metrics {
 // Registry holds all metrics.
 func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 
-// Answered counts an answer of a health server, on /healthz or /livez.
-func (m *Metrics) Answered(path string, code int) {
+// CountHealthCheck counts an answer of a health server, on /healthz or /livez.
+func (m *Metrics) CountHealthCheck(path string, code int) {
 	switch path {
 	case "/healthz":
-		m.kube.healthz.WithLabelValues(status(code)).Inc()
+		m.kube.healthz.WithLabelValues(formatCode(code)).Inc()
 	case "/livez":
-		m.kube.livez.WithLabelValues(status(code)).Inc()
+		m.kube.livez.WithLabelValues(formatCode(code)).Inc()
 	}
 }
 
-// SourceProblems says how many problems the source of cluster state has now.
-func (m *Metrics) SourceProblems(errors, warnings int) {
+// SetSourceProblems says how many problems the source of cluster state has now.
+func (m *Metrics) SetSourceProblems(errors, warnings int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state.sourceErrors, m.state.sourceWarnings = errors, warnings
@@ -103,24 +103,24 @@ func (m *Metrics) SourceProblems(errors, warnings int) {
 
 // OnEnqueue implements engine.Observer.
 func (m *Metrics) OnEnqueue(changes []model.Change, at time.Time) {
-	var n queued
+	var n changeCounts
 	var seen [2]bool
 	for i := range changes {
 		switch c := &changes[i]; c.Kind {
 		case model.ServiceKind:
 			n.services++
 			for _, f := range families {
-				seen[index(f)] = seen[index(f)] || c.Service == nil
+				seen[familyIndex(f)] = seen[familyIndex(f)] || c.Service == nil
 			}
 			if c.Service != nil {
 				for _, a := range c.Service.ClusterIPs {
-					seen[index(model.FamilyOf(a))] = true
+					seen[familyIndex(model.FamilyOf(a))] = true
 				}
 			}
 		case model.SliceKind:
 			n.slices++
 			if c.Slice != nil {
-				seen[index(c.Slice.Family)] = true
+				seen[familyIndex(c.Slice.Family)] = true
 			} else {
 				seen = [2]bool{true, true}
 			}
@@ -128,13 +128,13 @@ func (m *Metrics) OnEnqueue(changes []model.Change, at time.Time) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.waiting.services += n.services
-	m.waiting.slices += n.slices
+	m.queued.services += n.services
+	m.queued.slices += n.slices
 	m.kube.servicesTotal.Add(float64(n.services))
 	m.kube.endpointsTotal.Add(float64(n.slices))
-	m.pending()
+	m.setPending()
 	for _, f := range families {
-		if seen[index(f)] {
+		if seen[familyIndex(f)] {
 			m.kube.lastQueued.WithLabelValues(f.String()).Set(seconds(at))
 		}
 	}
@@ -144,9 +144,9 @@ func (m *Metrics) OnEnqueue(changes []model.Change, at time.Time) {
 func (m *Metrics) OnDequeue() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.taken.services += m.waiting.services
-	m.taken.slices += m.waiting.slices
-	m.waiting = queued{}
+	m.dequeued.services += m.queued.services
+	m.dequeued.slices += m.queued.slices
+	m.queued = changeCounts{}
 }
 
 // OnPlan implements engine.Observer.
@@ -155,12 +155,12 @@ func (m *Metrics) OnPlan(p *engine.PlannedStep) {
 	defer m.mu.Unlock()
 	s := p.Step
 	m.state.totals, m.state.degraded, m.state.planned = s.Totals, p.Degraded, true
-	m.took, m.touched = p.Duration, [2]bool{}
+	m.planTook, m.changedFamilies = p.Duration, [2]bool{}
 	for i := range s.Delta.Changes {
-		m.touched[index(s.Delta.Changes[i].Key.Family())] = true
+		m.changedFamilies[familyIndex(s.Delta.Changes[i].Key.Family())] = true
 	}
 	if s.Delta.Global != nil {
-		m.touchHeld()
+		m.markProgrammedFamilies()
 	}
 	for _, t := range s.Triggers {
 		if t.At > m.opt.Started.UnixMilli() && len(m.triggers) < maxTriggers {
@@ -168,7 +168,7 @@ func (m *Metrics) OnPlan(p *engine.PlannedStep) {
 		}
 	}
 	if s.Planned > 0 || !s.Delta.Empty() {
-		m.own.phases.WithLabelValues("plan").Observe(p.Duration.Seconds())
+		m.own.phaseDuration.WithLabelValues("plan").Observe(p.Duration.Seconds())
 	}
 	m.own.failures.WithLabelValues("policy").Add(float64(len(s.Errors)))
 	for _, f := range families {
@@ -178,18 +178,18 @@ func (m *Metrics) OnPlan(p *engine.PlannedStep) {
 	}
 }
 
-// touchHeld marks the families that have frontends, or IPv4 when none has.
-func (m *Metrics) touchHeld() {
+// markProgrammedFamilies marks the families that have frontends, or IPv4 when none has.
+func (m *Metrics) markProgrammedFamilies() {
 	any := false
 	for _, f := range families {
 		for _, n := range m.state.totals.Family.At(f).Frontends {
 			if n > 0 {
-				m.touched[index(f)], any = true, true
+				m.changedFamilies[familyIndex(f)], any = true, true
 			}
 		}
 	}
 	if !any {
-		m.touched[0] = true
+		m.changedFamilies[0] = true
 	}
 }
 
@@ -198,14 +198,14 @@ func (m *Metrics) OnApply(p *engine.ApplyResult) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if p.Attempted {
-		m.programmed(p)
-		m.state.stuck = p.Unprogrammed
+		m.observeProgrammed(p)
+		m.state.unprogrammed = p.Unprogrammed
 	}
 	if !p.Synced {
 		return
 	}
-	m.taken = queued{}
-	m.pending()
+	m.dequeued = changeCounts{}
+	m.setPending()
 	for _, f := range families {
 		m.kube.last.WithLabelValues(f.String()).Set(seconds(p.At))
 	}
@@ -216,32 +216,32 @@ func (m *Metrics) OnApply(p *engine.ApplyResult) {
 	m.triggers = m.triggers[:0]
 }
 
-func (m *Metrics) programmed(p *engine.ApplyResult) {
+func (m *Metrics) observeProgrammed(p *engine.ApplyResult) {
 	m.own.messages.Add(float64(p.Report.Messages))
 	m.own.elements.Add(float64(p.Report.Elements))
 	phase, failures := "program", m.kube.syncFailures
 	if p.FullSync || p.Cleanup {
-		m.touchHeld()
+		m.markProgrammedFamilies()
 	}
 	if p.Cleanup {
 		phase, failures = "cleanup", m.kube.cleanupFailures
 	}
-	m.own.phases.WithLabelValues(phase).Observe(p.Duration.Seconds())
+	m.own.phaseDuration.WithLabelValues(phase).Observe(p.Duration.Seconds())
 	if p.Err != nil {
 		m.own.failures.WithLabelValues(phase).Inc()
-		m.own.errnos.WithLabelValues(errno(p.Err)).Inc()
+		m.own.failuresByErrno.WithLabelValues(errno(p.Err)).Inc()
 	}
 	for _, f := range families {
-		if !m.touched[index(f)] {
+		if !m.changedFamilies[familyIndex(f)] {
 			continue
 		}
-		if p.Err != nil && m.opt.InForce() == "nftables" {
+		if p.Err != nil && m.opt.CurrentMode() == "nftables" {
 			failures.WithLabelValues(f.String()).Inc()
 		}
 		if p.Cleanup {
 			continue
 		}
-		took := (m.took + p.Duration).Seconds()
+		took := (m.planTook + p.Duration).Seconds()
 		m.kube.sync.WithLabelValues(f.String()).Observe(took)
 		if p.FullSync {
 			m.kube.full.WithLabelValues(f.String()).Observe(took)
@@ -264,9 +264,9 @@ func (m *Metrics) OnEvent(n engine.Event) {
 		}
 	case engine.ConnectionsReset:
 		kind = "reset"
-		m.own.reset.Add(float64(n.Count))
+		m.own.connectionsReset.Add(float64(n.Count))
 	case engine.DriftDetected:
-		m.own.foreign.Add(float64(n.Count))
+		m.own.externalChanges.Add(float64(n.Count))
 	case engine.StaleFlowsDeleted:
 		kind = "conntrack"
 		f := n.Family.String()
@@ -278,9 +278,9 @@ func (m *Metrics) OnEvent(n engine.Event) {
 	}
 }
 
-func (m *Metrics) pending() {
-	m.kube.servicesPending.Set(float64(m.waiting.services + m.taken.services))
-	m.kube.endpointsPending.Set(float64(m.waiting.slices + m.taken.slices))
+func (m *Metrics) setPending() {
+	m.kube.servicesPending.Set(float64(m.queued.services + m.dequeued.services))
+	m.kube.endpointsPending.Set(float64(m.queued.slices + m.dequeued.slices))
 }
 
 // errno names the kernel's reason, for a label: there are few of them.
@@ -294,7 +294,7 @@ func errno(err error) string {
 	return "other"
 }
 
-func index(f model.Family) int {
+func familyIndex(f model.Family) int {
 	if f == model.IPv6 {
 		return 1
 	}

@@ -64,7 +64,7 @@ func (*uneven) Revision() string { return "1" }
 type table struct{ fault }
 
 func (c *table) Reset(context.Context, []plan.Reset) (int, error) { return 2, c.get() }
-func (c *table) Forget(_ context.Context, stale []plan.Stale, _ []netip.Addr) (int, error) {
+func (c *table) DeleteStaleUDP(_ context.Context, stale []plan.Stale, _ []netip.Addr) (int, error) {
 	time.Sleep(3 * time.Millisecond)
 	return 5 * len(stale), c.get()
 }
@@ -126,7 +126,7 @@ func (r *rig) start() {
 	r.kernel = fake.NewKernel(fake.Options{Now: time.Now, Linger: time.Second, Caps: r.caps})
 	mode := "nftables"
 	r.mode.Store(&mode)
-	r.metrics = metrics.New(metrics.Options{Mode: mode, InForce: func() string { return *r.mode.Load() }, Version: "v0.1.0", Started: time.Now(),
+	r.metrics = metrics.New(metrics.Options{Mode: mode, CurrentMode: func() string { return *r.mode.Load() }, Version: "v0.1.0", Started: time.Now(),
 		Plugins: func() []metrics.PluginStats { return r.plugins }})
 	set := &policy.Set{
 		Policies: map[string]*policy.Policy{
@@ -443,7 +443,7 @@ func TestConnectionsCheckpointAndSourceProblems(t *testing.T) {
 		})
 		r.pocket.set(nil)
 		r.conns.set(errors.New("no conntrack"))
-		r.metrics.SourceProblems(3, 1)
+		r.metrics.SetSourceProblems(3, 1)
 		r.emit(endpoints("dns", never, "n1"))
 		r.pass(2 * time.Second)
 		got := values(t, r.metrics)
@@ -496,8 +496,8 @@ func TestKubeProxysMetricsHaveTheirNamesLabelsAndBuckets(t *testing.T) {
 		r.start()
 		r.emit(service("a", 1, nil), endpoints("a", never, "n1"), synced)
 		r.settle()
-		r.metrics.Answered("/healthz", 200)
-		r.metrics.Answered("/livez", 503)
+		r.metrics.CountHealthCheck("/healthz", 200)
+		r.metrics.CountHealthCheck("/livez", 503)
 		families, err := r.metrics.Registry().Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -560,7 +560,7 @@ func TestNamesFollowPrometheusConventions(t *testing.T) {
 		r.start()
 		r.emit(service("a", 1, policed("watch")), endpoints("a", time.Now().Add(time.Millisecond), "n1"), synced)
 		r.pass(3 * time.Second)
-		r.metrics.Answered("/healthz", 200)
+		r.metrics.CountHealthCheck("/healthz", 200)
 		families, err := r.metrics.Registry().Gather()
 		if err != nil {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ func (c *modeCollector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *modeCollector) Collect(out chan<- prometheus.Metric) {
-	mode := c.m.opt.InForce()
+	mode := c.m.opt.CurrentMode()
 	out <- prometheus.MustNewConstMetric(descInfo, prometheus.GaugeValue, 1, c.m.opt.Version, runtime.Version(), mode)
 	if mode == "nftables" {
 		c.m.kube.syncFailures.Collect(out)

@@ -10,23 +10,23 @@ import (
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
-// own are the sluice_ metrics that count what happens.
-type own struct {
-	phases             *prometheus.HistogramVec // phase
-	failures           *prometheus.CounterVec   // kind
-	errnos             *prometheus.CounterVec   // errno
-	messages, elements prometheus.Counter
-	reset, foreign     prometheus.Counter
+// sluiceMetrics are the sluice_ metrics that count what happens.
+type sluiceMetrics struct {
+	phaseDuration                     *prometheus.HistogramVec // phase
+	failures                          *prometheus.CounterVec   // kind
+	failuresByErrno                   *prometheus.CounterVec   // errno
+	messages, elements                prometheus.Counter
+	connectionsReset, externalChanges prometheus.Counter
 }
 
-func newOwn(r prometheus.Registerer, o Options) *own {
+func newSluiceMetrics(r prometheus.Registerer, o Options) *sluiceMetrics {
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sluice", Name: name, Help: help})
 		r.MustRegister(c)
 		return c
 	}
-	m := &own{
-		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	m := &sluiceMetrics{
+		phaseDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "sluice", Name: "sync_phase_duration_seconds",
 			Help:    "Time of a phase: plan (rules and policies), program (the data plane), cleanup (of what was replaced).",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2.5, 13), // 0.1 ms to 6 s
@@ -35,18 +35,18 @@ func newOwn(r prometheus.Registerer, o Options) *own {
 			Namespace: "sluice", Name: "failures_total",
 			Help: "Failures: program, cleanup, policy, reset (of connections), conntrack (stale flows), checkpoint.",
 		}, []string{"kind"}),
-		errnos: prometheus.NewCounterVec(prometheus.CounterOpts{
+		failuresByErrno: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "sluice", Name: "backend_failures_total",
 			Help: "Failures of the data plane by the kernel's reason, such as EBUSY; other when it gave none.",
 		}, []string{"errno"}),
-		messages: counter("backend_messages_total", "Messages sent to the kernel."),
-		elements: counter("backend_elements_total", "Elements added to and deleted from the data plane."),
-		reset:    counter("connections_reset_total", "Connections reset because the deadline of their endpoint had passed."),
-		foreign:  counter("foreign_changes_total", "Changes of sluice's own objects in the data plane by somebody else, all repaired."),
+		messages:         counter("backend_messages_total", "Messages sent to the kernel."),
+		elements:         counter("backend_elements_total", "Elements added to and deleted from the data plane."),
+		connectionsReset: counter("connections_reset_total", "Connections reset because the deadline of their endpoint had passed."),
+		externalChanges:  counter("foreign_changes_total", "Changes of sluice's own objects in the data plane by somebody else, all repaired."),
 	}
-	r.MustRegister(m.phases, m.failures, m.errnos)
+	r.MustRegister(m.phaseDuration, m.failures, m.failuresByErrno)
 	for _, phase := range []string{"plan", "program", "cleanup"} {
-		m.phases.WithLabelValues(phase)
+		m.phaseDuration.WithLabelValues(phase)
 	}
 	for _, kind := range []string{"program", "cleanup", "policy", "reset", "conntrack", "checkpoint"} {
 		m.failures.WithLabelValues(kind)
@@ -54,11 +54,11 @@ func newOwn(r prometheus.Registerer, o Options) *own {
 	return m
 }
 
-// state is how things are now.
-type state struct {
+// planState is how things are now.
+type planState struct {
 	planned                      bool // totals are of a plan
 	totals                       plan.Totals
-	degraded, stuck              int
+	degraded, unprogrammed       int
 	checkpoint                   time.Time
 	sourceErrors, sourceWarnings int
 }
@@ -72,19 +72,19 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // The metrics of stateCollector.
 var (
-	descServices  = desc("services", "Services in the plan.")
-	descFailing   = desc("policy_failing_services", "Services whose policy is not to be found or does not answer.")
-	descConflicts = desc("conflicting_frontends", "Frontends that a Service wants and an older one has.")
-	descDegraded  = desc("degraded_frontends", "Frontends that the data plane cannot hold as they are wanted.")
-	descStuck     = desc("stuck_frontends", "Frontends that are not as planned, because the kernel refuses something of theirs. "+
+	descServices     = desc("services", "Services in the plan.")
+	descFailing      = desc("policy_failing_services", "Services whose policy is not to be found or does not answer.")
+	descConflicts    = desc("conflicting_frontends", "Frontends that a Service wants and an older one has.")
+	descDegraded     = desc("degraded_frontends", "Frontends that the data plane cannot hold as they are wanted.")
+	descUnprogrammed = desc("stuck_frontends", "Frontends that are not as planned, because the kernel refuses something of theirs. "+
 		"They are tried again, and the others do not wait for them.")
 	descFrontends = desc("frontends", "Frontends in the plan.", "kind", "ip_family")
-	descMembers   = desc("members", "Endpoints of Service ports that get new connections (active, warming) or are being "+
+	descEndpoints = desc("members", "Endpoints of Service ports that get new connections (active, warming) or are being "+
 		"drained (draining).", "phase", "ip_family")
 	descDecisions = desc("policy_decisions", "Decisions in force, one for each endpoint list of a Service port and family: "+
 		"policy, last_good (as the policy fails), default (as it fails, or nothing is eligible), observe.", "policy", "from")
-	descObserved = desc("policy_observed_endpoints", "Endpoints that a policy decides about in mode Observe.", "policy")
-	descDiffer   = desc("policy_observed_difference_ratio", "Part of the endpoints whose share of new connections would "+
+	descObserved   = desc("policy_observed_endpoints", "Endpoints that a policy decides about in mode Observe.", "policy")
+	descDifference = desc("policy_observed_difference_ratio", "Part of the endpoints whose share of new connections would "+
 		"differ by more than 1 % if the policy were enforced.", "policy")
 	descFallbacks  = desc("plugin_fallbacks", "Decisions in force that hold because a plugin does not answer.", "plugin", "to")
 	descCalls      = desc("plugin_calls_total", "Calls of a plugin.", "plugin")
@@ -100,8 +100,8 @@ var (
 
 // Describe implements prometheus.Collector. What is not described is checked when it is collected.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descServices, descFailing, descConflicts, descDegraded, descStuck, descFrontends, descMembers,
-		descDecisions, descObserved, descDiffer, descFallbacks, descCalls, descFailures, descFuel, descLogDropped, descMemory,
+	for _, d := range []*prometheus.Desc{descServices, descFailing, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
+		descDecisions, descObserved, descDifference, descFallbacks, descCalls, descFailures, descFuel, descLogDropped, descMemory,
 		descSuspended, descCheckpoint, descProblems, descStale, descRequests} {
 		out <- d
 	}
@@ -131,14 +131,14 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(descFailing, t.Failing)
 	gauge(descConflicts, t.Conflicts)
 	gauge(descDegraded, s.degraded)
-	gauge(descStuck, s.stuck)
+	gauge(descUnprogrammed, s.unprogrammed)
 	for _, f := range families {
 		of := t.Family.At(f)
 		for kind, n := range of.Frontends {
 			gauge(descFrontends, n, kindLabels[kind], f.String())
 		}
 		for phase, n := range of.Members {
-			gauge(descMembers, n, phaseLabels[phase], f.String())
+			gauge(descEndpoints, n, phaseLabels[phase], f.String())
 		}
 	}
 	for _, p := range t.Policies {
@@ -147,7 +147,7 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 		}
 		if p.Decisions[policy.FromObserve] > 0 {
 			gauge(descObserved, p.Observed, p.Policy)
-			value(descDiffer, float64(p.Differ)/float64(max(1, p.Observed)), p.Policy)
+			value(descDifference, float64(p.Differ)/float64(max(1, p.Observed)), p.Policy)
 		}
 	}
 	for _, f := range t.Fallbacks {
@@ -184,4 +184,4 @@ var (
 	fromLabels  = [...]string{policy.FromDefault: "default", policy.FromChain: "policy", policy.FromLastGood: "last_good", policy.FromObserve: "observe"}
 )
 
-func status(code int) string { return strconv.Itoa(code) }
+func formatCode(code int) string { return strconv.Itoa(code) }

@@ -11,23 +11,23 @@ type Source struct {
 	// Resources are the kinds of objects that are followed.
 	Resources func() []Resource
 	// Requests count those to the API server.
-	Requests func() []Requests
+	Requests func() []RequestCount
 }
 
 // Resource is a kind of objects that is followed.
 type Resource struct {
-	Name  string
-	Stale time.Duration // since when it is not followed; 0: it is
+	Name      string
+	Staleness time.Duration // since when it is not followed; 0: it is
 }
 
-// Requests counts requests of one kind: its code is that of HTTP, or "<error>" when there was no answer.
-type Requests struct {
+// RequestCount counts requests of one kind: its code is that of HTTP, or "<error>" when there was no answer.
+type RequestCount struct {
 	Code, Method, Host string
-	N                  uint64
+	Count              uint64
 }
 
-// Follow says where cluster state comes from.
-func (m *Metrics) Follow(s Source) {
+// SetSource says where cluster state comes from.
+func (m *Metrics) SetSource(s Source) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.source = s
@@ -42,12 +42,12 @@ var (
 func (s Source) collect(out chan<- prometheus.Metric) {
 	if s.Resources != nil {
 		for _, r := range s.Resources() {
-			out <- prometheus.MustNewConstMetric(descStale, prometheus.GaugeValue, r.Stale.Seconds(), r.Name)
+			out <- prometheus.MustNewConstMetric(descStale, prometheus.GaugeValue, r.Staleness.Seconds(), r.Name)
 		}
 	}
 	if s.Requests != nil {
 		for _, r := range s.Requests() {
-			out <- prometheus.MustNewConstMetric(descRequests, prometheus.CounterValue, float64(r.N), r.Code, r.Method, r.Host)
+			out <- prometheus.MustNewConstMetric(descRequests, prometheus.CounterValue, float64(r.Count), r.Code, r.Method, r.Host)
 		}
 	}
 }

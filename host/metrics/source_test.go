@@ -41,12 +41,12 @@ func TestHowTheAPIServerIsFollowed(t *testing.T) {
 		t.Errorf("without an API server: %q", got)
 	}
 	stale := time.Duration(0)
-	m.Follow(metrics.Source{
+	m.SetSource(metrics.Source{
 		Resources: func() []metrics.Resource {
-			return []metrics.Resource{{Name: "services", Stale: stale}, {Name: "endpointslices"}}
+			return []metrics.Resource{{Name: "services", Staleness: stale}, {Name: "endpointslices"}}
 		},
-		Requests: func() []metrics.Requests {
-			return []metrics.Requests{{Code: "200", Method: "GET", Host: "192.0.2.1:6443", N: 7}, {Code: "<error>", Method: "GET", Host: "192.0.2.1:6443", N: 3}}
+		Requests: func() []metrics.RequestCount {
+			return []metrics.RequestCount{{Code: "200", Method: "GET", Host: "192.0.2.1:6443", Count: 7}, {Code: "<error>", Method: "GET", Host: "192.0.2.1:6443", Count: 3}}
 		},
 	})
 	for _, stale = range []time.Duration{0, 90 * time.Second} {

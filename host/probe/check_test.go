@@ -33,8 +33,8 @@ func check(t *testing.T, files map[string]string, entries int, err error) map[st
 	all := slices.Concat(h.Capabilities(-999), h.Sysctls(), h.Conntrack(kubeProxyDefaults(), func() (int, error) { return entries, err }))
 	out := map[string]Finding{}
 	for _, f := range all {
-		if (f.State == Missing || f.State == Warning) && f.Costs == "" || f.State == OK && f.Costs != "" {
-			t.Errorf("%s is %s, and costs %q", f.Name, f.State, f.Costs)
+		if (f.State == Missing || f.State == Warning) && f.Impact == "" || f.State == OK && f.Impact != "" {
+			t.Errorf("%s is %s, and costs %q", f.Name, f.State, f.Impact)
 		}
 		out[f.Name] = f
 	}
@@ -82,10 +82,10 @@ func TestWhatIsAmissIsFound(t *testing.T) {
 			maps.Copy(files, c.change)
 			all := check(t, files, c.entries, c.err)
 			f, ok := all[c.finding]
-			if !ok || f.State != c.state || !strings.Contains(f.Found+f.Costs+f.Remedy, c.says) {
+			if !ok || f.State != c.state || !strings.Contains(f.Found+f.Impact+f.Remedy, c.says) {
 				t.Errorf("got %+v", f)
 			}
-			if got := Fails(slices.Collect(maps.Values(all))); got != c.fails {
+			if got := RequiredMissing(slices.Collect(maps.Values(all))); got != c.fails {
 				t.Errorf("fails %v", got)
 			}
 		})

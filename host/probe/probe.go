@@ -33,12 +33,12 @@ type Finding struct {
 	State    State  `json:"state"`
 	Required bool   `json:"required"`         // sluice does not do its work without it
 	Found    string `json:"found,omitempty"`  // what is there, or why it is not
-	Costs    string `json:"costs,omitempty"`  // what does not work without it; "" when it is there
+	Impact   string `json:"costs,omitempty"`  // what does not work without it; "" when it is there
 	Remedy   string `json:"remedy,omitempty"` // what to do
 }
 
-// Fails tells whether something that is required is missing. What could not be looked at is not known to be.
-func Fails(findings []Finding) bool {
+// RequiredMissing tells whether something that is required is missing. What could not be looked at is not known to be.
+func RequiredMissing(findings []Finding) bool {
 	for _, f := range findings {
 		if f.Required && f.State == Missing {
 			return true

@@ -59,9 +59,9 @@ func TestSettingsAreWhatKubeProxySets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := map[string]int{}
-			for _, s := range (Host{CPUs: c.cpus}).Settings(c.in) {
+			for _, s := range (Host{CPUs: c.cpus}).ConntrackSettings(c.in) {
 				got[s.Name] = s.Want
-				if s.Costs == "" {
+				if s.Impact == "" {
 					t.Errorf("%s costs nothing", s.Name)
 				}
 			}
@@ -112,11 +112,11 @@ func TestSettingTheKernel(t *testing.T) {
 	if _, err := ConntrackEntries(); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range (Host{CPUs: 1}).Settings(Conntrack{TCPEstablishedTimeout: 123 * time.Second, UDPTimeout: 7 * time.Second, UDPStreamTimeout: 77 * time.Second, TCPBeLiberal: true}) {
+	for _, s := range (Host{CPUs: 1}).ConntrackSettings(Conntrack{TCPEstablishedTimeout: 123 * time.Second, UDPTimeout: 7 * time.Second, UDPStreamTimeout: 77 * time.Second, TCPBeLiberal: true}) {
 		if _, changed, err := (Host{}).Set(s); err != nil || !changed {
 			t.Errorf("%s: changed %v, %v", s.Name, changed, err)
 		}
-		if is, good, err := (Host{}).look(s); err != nil || !good || is != s.Want {
+		if is, good, err := (Host{}).read(s); err != nil || !good || is != s.Want {
 			t.Errorf("%s: is %d, good %v, %v", s.Name, is, good, err)
 		}
 		if _, changed, err := (Host{}).Set(s); err != nil || changed {

@@ -28,23 +28,23 @@ type Setting struct {
 	Name    string // of a sysctl, or a path
 	Want    int
 	AtLeast bool   // more is as good, and stays
-	Costs   string // what it costs when it cannot be set
-	// Lesser settings follow from others, and the kernel does without.
-	Lesser bool
+	Impact  string // what it costs when it cannot be set
+	// Optional settings follow from others, and the kernel does without.
+	Optional bool
 }
 
 const hashSize = "/sys/module/nf_conntrack/parameters/hashsize"
 
-// Settings are those of the connection table, as kube-proxy sets them. The table's size is only ever raised: whoever
+// ConntrackSettings are those of the connection table, as kube-proxy sets them. The table's size is only ever raised: whoever
 // gave it more had a reason (kubernetes/kubernetes#142035).
-func (h Host) Settings(c Conntrack) []Setting {
+func (h Host) ConntrackSettings(c Conntrack) []Setting {
 	const table = "net.netfilter.nf_conntrack_"
 	var out []Setting
 	if limit := max(c.MaxPerCore*h.CPUs, c.Min); c.MaxPerCore > 0 && limit > 0 {
 		out = append(out,
-			Setting{Name: table + "max", Want: limit, AtLeast: true, Costs: "new connections are dropped when the table is full"},
+			Setting{Name: table + "max", Want: limit, AtLeast: true, Impact: "new connections are dropped when the table is full"},
 			// The kernel's own proportion, which it keeps only at its start.
-			Setting{Name: hashSize, Want: limit / 4, AtLeast: true, Lesser: true, Costs: "looking connections up gets slower as they become many"})
+			Setting{Name: hashSize, Want: limit / 4, AtLeast: true, Optional: true, Impact: "looking connections up gets slower as they become many"})
 	}
 	for _, t := range []struct {
 		name string
@@ -56,11 +56,11 @@ func (h Host) Settings(c Conntrack) []Setting {
 		{"udp_timeout_stream", c.UDPStreamTimeout},
 	} {
 		if t.d > 0 {
-			out = append(out, Setting{Name: table + t.name, Want: int(t.d / time.Second), Costs: "idle connections are forgotten sooner or later than configured"})
+			out = append(out, Setting{Name: table + t.name, Want: int(t.d / time.Second), Impact: "idle connections are forgotten sooner or later than configured"})
 		}
 	}
 	if c.TCPBeLiberal {
-		out = append(out, Setting{Name: table + "tcp_be_liberal", Want: 1, Costs: "packets outside the TCP window stay without NAT, and may reset connections"})
+		out = append(out, Setting{Name: table + "tcp_be_liberal", Want: 1, Impact: "packets outside the TCP window stay without NAT, and may reset connections"})
 	}
 	return out
 }
@@ -72,11 +72,11 @@ func (h Host) file(s Setting) string {
 	return h.path(sysctlPath(s.Name))
 }
 
-// look reads a setting, and tells whether it is as wanted.
-func (h Host) look(s Setting) (is int, good bool, err error) {
+// read reads a setting, and tells whether it is as wanted.
+func (h Host) read(s Setting) (is int, good bool, err error) {
 	is, err = readInt(h.file(s))
 	if err != nil {
-		return 0, false, fmt.Errorf("%s: %w", s.Name, notThere(err))
+		return 0, false, fmt.Errorf("%s: %w", s.Name, explainReadError(err))
 	}
 	return is, is == s.Want || s.AtLeast && is > s.Want, nil
 }
@@ -84,7 +84,7 @@ func (h Host) look(s Setting) (is int, good bool, err error) {
 // Set brings a setting to what is wanted, and tells what it was when that was something else. Nothing is written
 // where nothing differs, so that it needs no rights there.
 func (h Host) Set(s Setting) (was int, changed bool, err error) {
-	was, good, err := h.look(s)
+	was, good, err := h.read(s)
 	if err != nil || good {
 		return was, false, err
 	}
@@ -98,21 +98,21 @@ func (h Host) Set(s Setting) (was int, changed bool, err error) {
 		if errors.As(err, &path) {
 			err = path.Err
 		}
-		return was, false, fmt.Errorf("%s: is %d, cannot be set to %d: %w", s.Name, was, s.Want, whyNot(s.Name, err))
+		return was, false, fmt.Errorf("%s: is %d, cannot be set to %d: %w", s.Name, was, s.Want, explainWriteError(s.Name, err))
 	}
 	return was, true, nil
 }
 
 // SetOOMScoreAdj sets how ready the kernel is to kill this process when memory is short.
 func (h Host) SetOOMScoreAdj(adj int) error {
-	_, _, err := h.Set(oomScore(adj))
+	_, _, err := h.Set(oomScoreSetting(adj))
 	return err
 }
 
 const oomFile = "/proc/self/oom_score_adj"
 
-func oomScore(adj int) Setting {
-	return Setting{Name: oomFile, Want: adj, Costs: "the kernel may kill sluice early when memory is short; what is programmed forwards on"}
+func oomScoreSetting(adj int) Setting {
+	return Setting{Name: oomFile, Want: adj, Impact: "the kernel may kill sluice early when memory is short; what is programmed forwards on"}
 }
 
 func readInt(path string) (int, error) {
@@ -131,16 +131,16 @@ func readInt(path string) (int, error) {
 	return n, nil
 }
 
-// notThere adds what a missing file means.
-func notThere(err error) error {
+// explainReadError adds what a missing file means.
+func explainReadError(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: is the kernel module loaded (modprobe nf_conntrack)?", err)
 	}
 	return err
 }
 
-// whyNot adds what a refusal means.
-func whyNot(name string, err error) error {
+// explainWriteError adds what a refusal means.
+func explainWriteError(name string, err error) error {
 	switch {
 	case name == oomFile && errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: lowering it takes CAP_SYS_RESOURCE", err)

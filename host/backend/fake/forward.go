@@ -264,9 +264,9 @@ func (k *Kernel) Reset(ctx context.Context, resets []plan.Reset) (int, error) {
 	return k.end(func(c *Conn) bool { return slices.Contains(resets, plan.Reset{Frontend: c.Frontend, Member: c.Member}) }), nil
 }
 
-// Forget ends the UDP connections through the given frontends that go elsewhere than they may. It is
+// DeleteStaleUDP ends the UDP connections through the given frontends that go elsewhere than they may. It is
 // engine.ConnTable's.
-func (k *Kernel) Forget(ctx context.Context, stale []plan.Stale, _ []netip.Addr) (int, error) {
+func (k *Kernel) DeleteStaleUDP(ctx context.Context, stale []plan.Stale, _ []netip.Addr) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("fake: forget stale flows: %w", err)
 	}

@@ -37,7 +37,7 @@ type lab struct {
 // newLab starts an engine in the present network namespace, its loop on a thread of its own when that is measured. With
 // a module, every Service may have it for its policy.
 func newLab(ctx context.Context, module string, bound, locked bool) (*lab, error) {
-	gctuner.Start()
+	gctuner.SetStartup()
 	l := &lab{in: make(feed), seen: newSeen(), ran: make(chan error, 1)}
 	l.log = slog.New(slog.NewTextHandler(io.Discard, nil)) // written, as it is in production, but not kept
 	failed := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
@@ -75,7 +75,7 @@ func newLab(ctx context.Context, module string, bound, locked bool) (*lab, error
 		}
 		l.ran <- l.engine.Run(ctx)
 	}()
-	adjust := time.AfterFunc(10*time.Second, gctuner.Adjust)
+	adjust := time.AfterFunc(10*time.Second, gctuner.Retune)
 	l.stop = func() {
 		adjust.Stop()
 		stop()

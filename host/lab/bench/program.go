@@ -194,7 +194,7 @@ func cpuSeconds() float64 {
 
 func measureMemory() memory {
 	m := memory{Peak: processMemory("VmHWM")}
-	gctuner.Settle()
+	gctuner.ReleaseStartup()
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	m.Live, m.Resident = float64(stats.HeapAlloc)/(1<<20), processMemory("VmRSS")

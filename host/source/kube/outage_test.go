@@ -145,7 +145,7 @@ func TestHowOldTheStateIsIsToldByKind(t *testing.T) {
 		if c.Method != http.MethodGet || c.Host != gostrings.TrimPrefix(r.server.http.URL, "http://") {
 			t.Errorf("%+v", c)
 		}
-		counts[c.Code] += c.N
+		counts[c.Code] += c.Count
 	}
 	if counts["200"] == 0 || counts["403"] == 0 || counts["404"] == 0 || counts[noAnswer] == 0 || len(counts) != 4 {
 		t.Errorf("requests by code: %v", counts)

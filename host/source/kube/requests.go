@@ -14,7 +14,7 @@ type RequestCount struct {
 	Code   string // of HTTP; "<error>" when there was no answer
 	Method string
 	Host   string
-	N      uint64
+	Count  uint64
 }
 
 // noAnswer is what client-go has for a code when there is none.
@@ -50,7 +50,7 @@ func (c *Client) Requests() []RequestCount {
 	defer c.requests.mu.Unlock()
 	var out []RequestCount
 	for k, n := range c.requests.n {
-		k.N = n
+		k.Count = n
 		out = append(out, k)
 	}
 	slices.SortFunc(out, func(a, b RequestCount) int {

@@ -230,7 +230,7 @@ func TestARealAPIServer(t *testing.T) {
 		if n := strings.Count(r.log.String(), "level=WARN"); n < 1 || n > 4 || strings.Contains(r.log.String(), "resourceVersion=") {
 			t.Errorf("%d warnings:\n%s", n, r.log.String())
 		}
-		if !slices.ContainsFunc(r.client.Requests(), func(q kube.RequestCount) bool { return q.Code == "<error>" && q.N > 0 }) {
+		if !slices.ContainsFunc(r.client.Requests(), func(q kube.RequestCount) bool { return q.Code == "<error>" && q.Count > 0 }) {
 			t.Errorf("requests %+v", r.client.Requests())
 		}
 	})

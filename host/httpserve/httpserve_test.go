@@ -55,13 +55,13 @@ func keep(t *testing.T, address string) *running {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		httpserve.Keep(ctx, httpserve.Options{
+		httpserve.ListenAndServeRetry(ctx, httpserve.Options{
 			Name: "test server", Network: "tcp4", Address: address,
-			Handler:   http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }),
-			Log:       slog.New(slog.NewTextHandler(r.log, nil)),
-			After:     func(d time.Duration) <-chan time.Time { r.waits <- d; return r.ticks },
-			Listening: func(a net.Addr) { r.ready <- a },
-			Failed:    func(err error) { r.failed <- err },
+			Handler:  http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }),
+			Log:      slog.New(slog.NewTextHandler(r.log, nil)),
+			After:    func(d time.Duration) <-chan time.Time { r.waits <- d; return r.ticks },
+			OnListen: func(a net.Addr) { r.ready <- a },
+			OnError:  func(err error) { r.failed <- err },
 		})
 	}()
 	r.end = func() { cancel(); <-done }

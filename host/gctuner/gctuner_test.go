@@ -23,26 +23,26 @@ func TestTheHeapInUseDecidesUnlessTheOperatorDoes(t *testing.T) {
 
 	t.Setenv("GOGC", "80")
 	debug.SetGCPercent(80)
-	Start()
-	Settle()
+	SetStartup()
+	ReleaseStartup()
 	if got := current(); got != 80 {
 		t.Fatalf("GOGC=80 has become %d", got)
 	}
 
 	t.Setenv("GOGC", "")
-	Start()
-	if got := current(); got != startPercent {
+	SetStartup()
+	if got := current(); got != startupPercent {
 		t.Fatalf("%d %% at the start", got)
 	}
 	kept := make([]byte, 96<<20)
-	Settle()
-	if got := current(); got < leastPercent || got > 25 {
+	ReleaseStartup()
+	if got := current(); got < minPercent || got > 25 {
 		t.Fatalf("%d %% with 96 MiB in use", got)
 	}
 	runtime.KeepAlive(kept)
 	kept = nil
-	Settle()
-	if got := current(); got != mostPercent {
+	ReleaseStartup()
+	if got := current(); got != maxPercent {
 		t.Fatalf("%d %% with next to nothing in use", got)
 	}
 }

@@ -11,30 +11,30 @@ import (
 // Bounds of how much garbage there may be before it is collected, in percent of what is in use. Start is while most
 // of what is allocated stays.
 const (
-	startPercent = 50
-	leastPercent = 20
-	mostPercent  = 100
+	startupPercent = 50
+	minPercent     = 20
+	maxPercent     = 100
 	// headroom is how much garbage there may be, in bytes, within those bounds.
 	headroom = 24 << 20
 )
 
-// Start is to be called before much is allocated.
-func Start() {
-	if !chosen() {
-		debug.SetGCPercent(startPercent)
+// SetStartup is to be called before much is allocated.
+func SetStartup() {
+	if !gogcIsSet() {
+		debug.SetGCPercent(startupPercent)
 	}
 }
 
-// Settle gives back what the start took and does not need any more. It takes some 100 ms of a processor for 100 MiB,
+// ReleaseStartup gives back what the start took and does not need any more. It takes some 100 ms of a processor for 100 MiB,
 // beside the others.
-func Settle() {
+func ReleaseStartup() {
 	debug.FreeOSMemory()
-	Adjust()
+	Retune()
 }
 
-// Adjust follows what is in use as the cluster grows and shrinks. It is cheap, and to be called from time to time.
-func Adjust() {
-	if chosen() {
+// Retune follows what is in use as the cluster grows and shrinks. It is cheap, and to be called from time to time.
+func Retune() {
+	if gogcIsSet() {
 		return
 	}
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
@@ -47,10 +47,10 @@ func Adjust() {
 // percent leaves headroom above what is in use.
 func percent(live uint64) int {
 	if live == 0 {
-		return mostPercent
+		return maxPercent
 	}
-	return int(min(max(headroom*100/live, leastPercent), mostPercent))
+	return int(min(max(headroom*100/live, minPercent), maxPercent))
 }
 
-// chosen tells whether whoever started the process has chosen: that holds.
-func chosen() bool { return os.Getenv("GOGC") != "" }
+// gogcIsSet tells whether whoever started the process has chosen: that holds.
+func gogcIsSet() bool { return os.Getenv("GOGC") != "" }

@@ -22,16 +22,16 @@ type Options struct {
 	Log     *slog.Logger
 	// After is time.After, to wait before trying again.
 	After func(time.Duration) <-chan time.Time
-	// Listening, when set, is told each time that the server has its address.
-	Listening func(net.Addr)
-	// Failed, when set, is told of each new reason why it has not.
-	Failed func(error)
+	// OnListen, when set, is told each time that the server has its address.
+	OnListen func(net.Addr)
+	// OnError, when set, is told of each new reason why it has not.
+	OnError func(error)
 }
 
 // How long after a failure the address is tried again; the time doubles from the first to the last.
 const (
-	firstRetry = time.Second
-	lastRetry  = 30 * time.Second
+	minRetryDelay = time.Second
+	maxRetryDelay = 30 * time.Second
 )
 
 // Bounds on what a client may take. Answers are not bounded: a profile takes as long as was asked for.
@@ -41,14 +41,14 @@ const (
 	maxHeader   = 16 << 10
 )
 
-// Keep serves until ctx ends, and then lets go of everything before it returns. A failure is logged when its reason
+// ListenAndServeRetry serves until ctx ends, and then lets go of everything before it returns. A failure is logged when its reason
 // is new, and so is the end of one.
-func Keep(ctx context.Context, o Options) {
+func ListenAndServeRetry(ctx context.Context, o Options) {
 	if o.Network == "" {
 		o.Network = "tcp"
 	}
 	var last string
-	for delay := firstRetry; ; delay = min(2*delay, lastRetry) {
+	for delay := minRetryDelay; ; delay = min(2*delay, maxRetryDelay) {
 		listened, err := o.serve(ctx, func() {
 			if last != "" {
 				o.Log.Info("listening after all", "server", o.Name, "address", o.Address)
@@ -59,13 +59,13 @@ func Keep(ctx context.Context, o Options) {
 			return
 		}
 		if listened {
-			delay = firstRetry
+			delay = minRetryDelay
 		}
 		if err := fmt.Errorf("%s: %w", o.Name, err); err.Error() != last {
 			last = err.Error()
 			o.Log.Error("not listening; trying again", "err", err)
-			if o.Failed != nil {
-				o.Failed(err)
+			if o.OnError != nil {
+				o.OnError(err)
 			}
 		}
 		select {
@@ -83,8 +83,8 @@ func (o *Options) serve(ctx context.Context, ready func()) (listened bool, err e
 		return false, err // names operation, address and reason
 	}
 	ready()
-	if o.Listening != nil {
-		o.Listening(l.Addr())
+	if o.OnListen != nil {
+		o.OnListen(l.Addr())
 	}
 	server := &http.Server{
 		Handler: o.Handler, ReadTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
