@@ -66,7 +66,7 @@ func TestTheImageForwardsWithTheRightsOfTheManifest(t *testing.T) {
 
 	run := n.withManifests(n.container(main))
 	p := n.start(run)
-	n.says(p, "the data plane holds the plan")
+	n.says(p, "synced all services")
 	for field, want := range map[string]string{
 		"CapEff": "0000000000001000", "CapPrm": "0000000000001000", "CapBnd": "0000000000001000", "CapInh": "0000000000000000",
 		"CapAmb": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2",

@@ -32,7 +32,7 @@ func TestNothingOfARunGoesOnAfterItsEnd(t *testing.T) {
 		until        string // what is logged when it is asked to end; "": it ends by itself
 		says         string // its error
 	}{
-		{"when it is asked to", "", "sock", "the data plane holds the plan", ""},
+		{"when it is asked to", "", "sock", "synced all services", ""},
 		{"when it is asked to while it starts", "", "sock", "sluice runs", ""},
 		{"when plugins are loaded", "plugins: [{name: p, file: " + plugin + "}]\npolicies: [{name: p, plugins: [{name: p}]}]\n", "sock", "plugin loaded", ""},
 		{"when its socket cannot be made", "", "file/sock", "", "state socket: mkdir"},

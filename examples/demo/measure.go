@@ -70,7 +70,7 @@ func (d *demo) awaitShares(ctx context.Context, part float64, by string) (*decis
 
 // showChange shows sluice's last word on a change, if there was one since.
 func (d *demo) showChange() {
-	lines, mark := d.sluice.logged(d.mark, "msg=changed")
+	lines, mark := d.sluice.logged(d.mark, `msg="synced services"`)
 	if d.mark = mark; len(lines) > 0 {
 		d.showLine(lines[len(lines)-1])
 	}

@@ -175,7 +175,7 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 	if err := copyFile(target, d.paths.runaway); err != nil {
 		return err
 	}
-	if err := d.showLog(ctx, mark, "a policy failed", catalog.String()); err != nil {
+	if err := d.showLog(ctx, mark, "policy failed", catalog.String()); err != nil {
 		return err
 	}
 	if err := d.check(ctx, lastGood); err != nil {

@@ -7,75 +7,75 @@ import (
 	"time"
 )
 
-// memory is what the engine knows of the checkpoint.
-type memory struct {
-	touched bool // something was planned since the last save
-	stored  []byte
-	notYet  time.Time // no save before this time
+// checkpointState is what the engine knows about the stored checkpoint.
+type checkpointState struct {
+	dirty    bool // something was planned since the last save
+	stored   []byte
+	nextSave time.Time
 }
 
-// A save follows a change within saveAfter, but takes no more than one part in saveShare of the time.
+// A save follows a change within saveDelay. Saving takes at most 1/saveShare of the time.
 const (
-	saveAfter = time.Second
+	saveDelay = time.Second
 	saveShare = 50
 )
 
-// restore takes the checkpoint in. When it is missing or damaged, that is said, and every endpoint counts as first
-// seen now: a drain starts over, and nothing is ever cut short. It tells whether there was a checkpoint to use.
+// restore loads the checkpoint and reports whether it is usable. Without one, every endpoint counts as first seen now:
+// drains start over, and none is cut short.
 func (e *Engine) restore() bool {
 	if e.Checkpoint == nil {
 		return false
 	}
-	text, err := e.Checkpoint.Load()
+	data, err := e.Checkpoint.Load()
 	if errors.Is(err, fs.ErrNotExist) {
-		e.Log.Info("no checkpoint: a first start, or drains that were under way begin anew", "err", err)
+		e.Log.Info("no checkpoint: first start, or drains in progress start over", "err", err)
 		return false
 	}
 	if err == nil {
-		err = e.Planner.Restore(text)
+		err = e.Planner.Restore(data)
 	}
 	if err != nil {
-		e.Log.Warn("the checkpoint cannot be used: drains that were under way begin anew", "err", err)
+		e.Log.Warn("checkpoint is unusable: drains in progress start over", "err", err)
 		return false
 	}
-	e.memory.stored = text
+	e.checkpoint.stored = data
 	return true
 }
 
-// save stores the checkpoint when it is time to and gives the time of the next save, zero for none. A zero now saves
-// whatever has not been saved.
+// save stores the checkpoint if a save is due and returns when the next one is, zero if none is. A zero now forces a
+// save of unsaved state.
 func (e *Engine) save(now time.Time) time.Time {
-	m := &e.memory
-	if e.Checkpoint == nil || !m.touched || !e.Planner.Synced() {
+	c := &e.checkpoint
+	if e.Checkpoint == nil || !c.dirty || !e.Planner.Synced() {
 		return time.Time{}
 	}
 	if !now.IsZero() {
-		if m.notYet.IsZero() {
-			m.notYet = now.Add(saveAfter)
+		if c.nextSave.IsZero() {
+			c.nextSave = now.Add(saveDelay)
 		}
-		if now.Before(m.notYet) {
-			return m.notYet
+		if now.Before(c.nextSave) {
+			return c.nextSave
 		}
 	}
-	m.touched, m.notYet = false, time.Time{}
+	c.dirty, c.nextSave = false, time.Time{}
 	start := time.Now()
-	text, err := e.Planner.Save()
+	data, err := e.Planner.Save()
 	defer func() {
 		e.Observer.OnEvent(Event{Kind: CheckpointSaved, At: start, Duration: time.Since(start), Err: err})
 	}()
-	if err == nil && bytes.Equal(text, m.stored) {
+	if err == nil && bytes.Equal(data, c.stored) {
 		return time.Time{}
 	}
 	if err == nil {
-		err = e.Checkpoint.Store(text)
+		err = e.Checkpoint.Store(data)
 	}
 	if err != nil {
-		e.Log.Warn("the checkpoint was not written: a restart will begin drains anew", "err", err)
+		e.Log.Warn("writing the checkpoint failed: after a restart, drains in progress start over", "err", err)
 		return time.Time{}
 	}
-	m.stored = text
-	if took := time.Since(start); took*saveShare > saveAfter {
-		m.notYet = start.Add(took * saveShare)
+	c.stored = data
+	if took := time.Since(start); took*saveShare > saveDelay {
+		c.nextSave = start.Add(took * saveShare)
 	}
 	return time.Time{}
 }

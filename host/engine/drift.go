@@ -10,28 +10,28 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend"
 )
 
-// repairPause is the least time between two repairs, so that a program which fights us costs bounded work; a repair
-// that took long makes it tenfold that.
-const repairPause = 500 * time.Millisecond
+// minRepairInterval bounds the work that a process which keeps changing the data plane can cause. A repair that takes
+// long delays the next one by ten times its duration.
+const minRepairInterval = 500 * time.Millisecond
 
-// drift gathers what others have written since it was last dealt with.
+// drift collects external changes since the last repair.
 type drift struct {
 	mu      sync.Mutex
-	foreign []backend.ExternalChange
+	changes []backend.ExternalChange
 	count   int
 	ready   chan struct{}
 
-	next time.Time // no repair before; used by the loop only
+	nextRepair time.Time // used by the loop only
 }
 
-// keptForeign bounds how many transactions of others are named.
-const keptForeign = 3
+// maxNamedChanges bounds the external changes that are logged by name.
+const maxNamedChanges = 3
 
-func (d *drift) heard(f backend.ExternalChange) {
+func (d *drift) onChange(c backend.ExternalChange) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.count += f.Count; len(d.foreign) < keptForeign {
-		d.foreign = append(d.foreign, f)
+	if d.count += c.Count; len(d.changes) < maxNamedChanges {
+		d.changes = append(d.changes, c)
 	}
 	select {
 	case d.ready <- struct{}{}:
@@ -45,32 +45,32 @@ func (d *drift) pending() bool {
 	return d.count > 0
 }
 
-func (d *drift) take() (what, by string, count int) {
+func (d *drift) take() (objects, processes string, count int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var whats, names []string
-	for _, f := range d.foreign {
-		if !slices.Contains(whats, f.Object) {
-			whats = append(whats, f.Object)
+	var objectNames, processNames []string
+	for _, c := range d.changes {
+		if !slices.Contains(objectNames, c.Object) {
+			objectNames = append(objectNames, c.Object)
 		}
-		if f.Process != "" && !slices.Contains(names, f.Process) {
-			names = append(names, f.Process)
+		if c.Process != "" && !slices.Contains(processNames, c.Process) {
+			processNames = append(processNames, c.Process)
 		}
 	}
 	count = d.count
-	d.foreign, d.count = nil, 0
-	return strings.Join(whats, "; "), strings.Join(names, ", "), count
+	d.changes, d.count = nil, 0
+	return strings.Join(objectNames, "; "), strings.Join(processNames, ", "), count
 }
 
-// watch makes the backend notice what others write, if it can. check comes from time to time, for what it may miss.
+// watch subscribes to external changes if the backend detects them. check ticks for those that it may miss.
 func (e *Engine) watch() (check <-chan time.Time, stop func()) {
 	w, ok := e.Backend.(backend.Watcher)
 	if !ok {
 		return nil, func() {}
 	}
-	unwatch, err := w.Watch(e.drift.heard)
+	unwatch, err := w.Watch(e.drift.onChange)
 	if err != nil {
-		e.Log.Warn("what others change in the data plane shows only from time to time", "every", e.SyncPeriod, "err", err)
+		e.Log.Warn("cannot watch the data plane for external changes; checking periodically", "interval", e.SyncPeriod, "err", err)
 		unwatch = func() {}
 	}
 	if e.SyncPeriod <= 0 {
@@ -80,34 +80,35 @@ func (e *Engine) watch() (check <-chan time.Time, stop func()) {
 	return tick.C, func() { tick.Stop(); unwatch() }
 }
 
-// moved asks the backend whether something was missed.
-func (e *Engine) moved(ctx context.Context) {
+// checkDrift looks for external changes that the watch missed.
+func (e *Engine) checkDrift(ctx context.Context) {
 	w, ok := e.Backend.(backend.Watcher)
-	if !ok || e.whole {
+	if !ok || e.sync.full {
 		return
 	}
-	moved, err := w.Drifted(ctx)
+	drifted, err := w.Drifted(ctx)
 	switch {
 	case err != nil && ctx.Err() == nil:
-		e.Log.Warn("asking whether others have changed the data plane", "err", err)
-	case moved:
-		e.drift.heard(backend.ExternalChange{Object: "something that was not heard of", Count: 1})
+		e.Log.Warn("checking the data plane for external changes failed", "err", err)
+	case drifted:
+		e.drift.onChange(backend.ExternalChange{Object: "unknown object", Count: 1})
 	}
 }
 
-// repair makes the next Apply look at everything when others have written, and tells when else it is to do so.
+// repair makes the next Apply a full sync after external changes. If that has to wait, it returns until when.
 func (e *Engine) repair(now time.Time) (due bool, at time.Time) {
 	if !e.drift.pending() {
 		return false, time.Time{}
 	}
-	if now.Before(e.drift.next) {
-		return false, e.drift.next
+	if now.Before(e.drift.nextRepair) {
+		return false, e.drift.nextRepair
 	}
-	what, by, count := e.drift.take()
+	objects, processes, count := e.drift.take()
 	e.Observer.OnEvent(Event{Kind: DriftDetected, At: now, Count: count})
-	if !e.whole {
-		e.Log.Warn("somebody else has changed the data plane; looking at all of it", "what", what, "by", by, "changes", count)
+	if !e.sync.full {
+		e.Log.Warn("data plane changed by another process; running a full sync", "objects", objects, "processes", processes,
+			"changes", count)
 	}
-	e.whole = true
+	e.sync.full = true
 	return true, time.Time{}
 }

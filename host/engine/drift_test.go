@@ -16,10 +16,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// watched is a fake backend that hears of what others write.
-type watched struct {
+// watchedBackend is a fake backend that reports external changes.
+type watchedBackend struct {
 	backend.Backend
-	heard   func(backend.ExternalChange)
+	onChange   func(backend.ExternalChange)
 	err     error // of Watch
 	moved   atomic.Bool
 	took    time.Duration // of a look at everything
@@ -27,7 +27,7 @@ type watched struct {
 	stopped bool
 }
 
-func (w *watched) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
+func (w *watchedBackend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	if d == nil {
 		w.wholes = append(w.wholes, time.Now())
 		time.Sleep(w.took)
@@ -35,17 +35,17 @@ func (w *watched) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 	return w.Backend.Apply(ctx, next, d)
 }
 
-func (w *watched) Watch(heard func(backend.ExternalChange)) (func(), error) {
-	w.heard = heard
+func (w *watchedBackend) Watch(onChange func(backend.ExternalChange)) (func(), error) {
+	w.onChange = onChange
 	return func() { w.stopped = true }, w.err
 }
 
-func (w *watched) Drifted(context.Context) (bool, error) {
+func (w *watchedBackend) Drifted(context.Context) (bool, error) {
 	return w.moved.Swap(false), nil
 }
 
-// watch starts an engine over a watched fake.
-func watch(t *testing.T, w *watched, minSync time.Duration) *rig {
+// watch starts an engine with a watchedBackend.
+func watch(t *testing.T, w *watchedBackend, minSync time.Duration) *rig {
 	k := fake.NewKernel(fake.Options{Now: time.Now})
 	w.Backend = fake.Open(k)
 	r := newRig(t, k)
@@ -57,7 +57,7 @@ func watch(t *testing.T, w *watched, minSync time.Duration) *rig {
 	r.stop = stop
 	go func() { r.ended <- r.engine.Run(ctx) }()
 	r.emit(svc(), eps(1, 2), synced)
-	r.pass(time.Minute)
+	r.advance(time.Minute)
 	if len(w.wholes) != 1 {
 		t.Fatalf("%d looks at everything to begin with", len(w.wholes))
 	}
@@ -70,17 +70,17 @@ func (r *rig) damage() {
 	if _, err := b.Apply(context.Background(), &plan.Plan{}, nil); err != nil {
 		r.t.Fatal(err)
 	}
-	r.holds("damaged", "")
+	r.expect("damaged", "")
 }
 
-func TestWhatOthersWroteIsRepairedAtOnceAndNamed(t *testing.T) {
+func TestExternalChangeIsRepairedAndLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &watched{}
+		w := &watchedBackend{}
 		r := watch(t, w, 0)
 		r.damage()
-		w.heard(backend.ExternalChange{Object: "table ip sluice deleted", Process: "nft (pid 7)", Count: 3})
+		w.onChange(backend.ExternalChange{Object: "table ip sluice deleted", Process: "nft (pid 7)", Count: 3})
 		synctest.Wait()
-		r.holds("repaired", "1:1 2:1 forward")
+		r.expect("repaired", "1:1 2:1 forward")
 		for _, want := range []string{"table ip sluice deleted", "nft (pid 7)", "changes=3"} {
 			if !strings.Contains(r.log.String(), want) {
 				t.Errorf("no %q in the log:\n%s", want, r.log)
@@ -93,20 +93,20 @@ func TestWhatOthersWroteIsRepairedAtOnceAndNamed(t *testing.T) {
 	})
 }
 
-func TestARepairDoesNotWaitForTheLeastTimeBetweenSteps(t *testing.T) {
+func TestRepairIgnoresMinSyncPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &watched{}
+		w := &watchedBackend{}
 		r := watch(t, w, 10*time.Second)
 		defer r.end()
 		r.emit(eps(1)) // a step just now
 		r.damage()
-		w.heard(backend.ExternalChange{Object: "x", Count: 1})
-		r.pass(time.Second)
-		r.holds("repaired", "1:1 forward")
+		w.onChange(backend.ExternalChange{Object: "x", Count: 1})
+		r.advance(time.Second)
+		r.expect("repaired", "1:1 forward")
 	})
 }
 
-func TestAProgramThatFightsCostsBoundedWork(t *testing.T) {
+func TestRepairsAreRateLimited(t *testing.T) {
 	for name, c := range map[string]struct {
 		took  time.Duration
 		least int
@@ -114,39 +114,39 @@ func TestAProgramThatFightsCostsBoundedWork(t *testing.T) {
 	}{"quick to repair": {0, 15, 21}, "slow to repair": {time.Second, 1, 2}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := &watched{}
+				w := &watchedBackend{}
 				r := watch(t, w, 0)
 				defer r.end()
 				w.took = c.took
 				for range 1000 { // 10 s
-					w.heard(backend.ExternalChange{Object: "x", Count: 1})
-					r.pass(10 * time.Millisecond)
+					w.onChange(backend.ExternalChange{Object: "x", Count: 1})
+					r.advance(10 * time.Millisecond)
 				}
 				if n := len(w.wholes) - 1; n < c.least || n > c.most {
 					t.Errorf("%d looks at everything in 10 s, want %d to %d", n, c.least, c.most)
 				}
 				r.damage()
-				w.heard(backend.ExternalChange{Object: "y", Count: 1})
-				r.pass(12 * time.Second)
-				r.holds("the last word is ours", "1:1 2:1 forward")
+				w.onChange(backend.ExternalChange{Object: "y", Count: 1})
+				r.advance(12 * time.Second)
+				r.expect("the last word is ours", "1:1 2:1 forward")
 			})
 		})
 	}
 }
 
-func TestWhatWasNotHeardShowsInTheSyncPeriod(t *testing.T) {
+func TestMissedExternalChangeIsFoundWithinTheSyncPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &watched{err: errors.New("no listening here")}
+		w := &watchedBackend{err: errors.New("no listening here")}
 		r := watch(t, w, 0)
 		defer r.end()
 		if !strings.Contains(r.log.String(), "no listening here") {
-			t.Errorf("not said:\n%s", r.log)
+			t.Errorf("not logged:\n%s", r.log)
 		}
 		r.damage()
 		w.moved.Store(true)
-		r.pass(30 * time.Second)
-		r.holds("repaired", "1:1 2:1 forward")
-		r.pass(time.Hour)
+		r.advance(30 * time.Second)
+		r.expect("repaired", "1:1 2:1 forward")
+		r.advance(time.Hour)
 		if len(w.wholes) != 2 {
 			t.Errorf("%d looks at everything, want 2", len(w.wholes))
 		}

@@ -1,52 +1,37 @@
-// Package engine is the only loop: events, clock, timers, retry and order. Everything it needs of the world it asks
-// for through the small interfaces of this file.
+// Package engine runs the only loop: it receives cluster changes, plans, programs the backend, and owns the clock,
+// timers, retries and ordering. The interfaces that it consumes are declared here and in host/backend.
 package engine
 
 import (
 	"context"
 	"net/netip"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// Source is where cluster state comes from.
+// Source provides the cluster state.
 type Source interface {
-	// Run emits changes until ctx ends: first the whole state, then one Synced change, then what changes. Several
-	// changes that belong together come in one call. Bad input is logged, not emitted: what was good before stays.
+	// Run emits changes until ctx is done: first the whole state, then one Synced change, then updates. Changes that
+	// belong together are emitted in one call. Invalid objects are logged, not emitted: the last valid version of an
+	// object stays in force.
 	Run(ctx context.Context, emit func([]model.Change)) error
 }
 
-// ConnTable ends established connections.
+// ConnTable modifies the kernel's connection tracking table.
 type ConnTable interface {
-	// Reset ends the connections through the given frontends to the given members, and tells how many there were.
-	// Their next packet is answered by a reset, or finds another member.
+	// Reset ends the connections through the given frontends to the given members and returns their number. The next
+	// packet of such a connection is answered by a TCP reset or starts a new connection.
 	Reset(ctx context.Context, resets []plan.Reset) (int, error)
-	// DeleteStaleUDP deletes the UDP flows through the given frontends that go elsewhere than they may, and tells how many
-	// there were. The node's addresses are where NodePorts are.
-	DeleteStaleUDP(ctx context.Context, stale []plan.Stale, node []netip.Addr) (int, error)
+	// DeleteStaleUDP deletes the UDP flows through the given frontends whose destination no longer serves, and returns their
+	// number. nodePorts are the node's addresses on which NodePorts are served.
+	DeleteStaleUDP(ctx context.Context, stale []plan.Stale, nodePorts []netip.Addr) (int, error)
 }
 
-// Observer is told what the engine does, for health checks and metrics. It is called in the engine's loop, Queued in
-// the source's goroutine too, and must be quick, never block, and keep nothing that it is handed.
-type Observer interface {
-	// OnEnqueue: changes have arrived and wait to be taken.
-	OnEnqueue(changes []model.Change, at time.Time)
-	// OnDequeue: whatever was queued before has been taken, and is part of what is planned next.
-	OnDequeue()
-	// OnPlan: a step has been planned, and nothing of it is in the data plane yet.
-	OnPlan(*PlannedStep)
-	// OnApply follows each Planned: what came of it.
-	OnApply(*ApplyResult)
-	// OnEvent: something else was done.
-	OnEvent(Event)
-}
-
-// Checkpoint keeps a few bytes over restarts.
+// Checkpoint persists a few bytes across restarts.
 type Checkpoint interface {
-	// Load gives what was stored last; an error that is fs.ErrNotExist means that nothing was.
+	// Load returns what was stored last. The error is fs.ErrNotExist if nothing was.
 	Load() ([]byte, error)
-	// Store replaces it, whole or not at all.
+	// Store replaces the content atomically.
 	Store([]byte) error
 }

@@ -8,52 +8,67 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// PlannedStep is a step of the plan that is not in the data plane yet.
-type PlannedStep struct {
-	At       time.Time // when it was begun
-	Duration time.Duration
-	Step     *plan.Step // not to be changed or kept
-	// Degraded is how many frontends the data plane cannot hold as they are wanted.
-	Degraded int
+// Observer is notified of what the engine does, for health checks and metrics. Its methods are called from the engine's
+// loop (OnEnqueue also from the source's goroutine). They must not block and must not retain their arguments.
+type Observer interface {
+	// OnEnqueue is called when changes arrive from the source.
+	OnEnqueue(changes []model.Change, at time.Time)
+	// OnDequeue is called when all queued changes have been taken and become part of the next step.
+	OnDequeue()
+	// OnPlan is called when a step has been planned, before any of it is programmed.
+	OnPlan(*PlannedStep)
+	// OnApply is called after each OnPlan with the result.
+	OnApply(*ApplyResult)
+	// OnEvent is called for everything else.
+	OnEvent(Event)
 }
 
-// ApplyResult is what came of a step.
+// PlannedStep is a step of the plan before it is programmed.
+type PlannedStep struct {
+	At       time.Time // start of planning
+	Duration time.Duration
+	Step     *plan.Step // read-only; must not be retained
+	Degraded int        // frontends that the backend cannot represent as planned
+}
+
+// ApplyResult is the result of programming a step.
 type ApplyResult struct {
 	At time.Time // when it ended
-	// Attempted: the backend was called. Otherwise the plan had not changed, or a failed call is to be repeated later.
+	// Attempted reports whether the backend was called. It is not if the plan has not changed, or while a retry waits.
 	Attempted bool
-	// FullSync: it had to find out itself what differs. Cleanup: the plan had not changed, and only leftovers were to go.
+	// FullSync reports whether the backend compared the whole plan with the data plane. Cleanup reports whether the plan
+	// had not changed and only leftovers of an earlier Apply were removed.
 	FullSync, Cleanup bool
 	Duration          time.Duration
 	Report            backend.Report
 	Err               error
-	// Synced: the data plane holds all that was planned until now, but for so many frontends that are Stuck.
+	// Synced reports whether the data plane matches the plan, except for Unprogrammed frontends (backend.PartialError).
 	Synced       bool
 	Unprogrammed int
 }
 
-// Event is something beside plan and data plane that was done.
+// Event is something that the engine did outside of planning and programming.
 type Event struct {
 	Kind     EventKind
-	Family   model.Family // of StaleFlowsForgotten
+	Family   model.Family // of StaleFlowsDeleted
 	At       time.Time
 	Duration time.Duration
 	Count    int // connections, flows or changes
 	Err      error
 }
 
-// EventKind says what was done.
+// EventKind is the kind of an Event.
 type EventKind uint8
 
-// What may be noted.
+// The kinds of events.
 const (
 	CheckpointSaved   EventKind = iota // or found to be up to date
-	ConnectionsReset                   // of one member whose deadline had passed
-	StaleFlowsDeleted                  // of one IP family
-	DriftDetected                      // somebody else wrote; Count: changes
+	ConnectionsReset                   // connections to endpoints whose drain deadline has passed
+	StaleFlowsDeleted                  // stale UDP flows of one IP family
+	DriftDetected                      // another process changed the data plane; Count: changes
 )
 
-// Observers are told one after another; none is nobody.
+// Observers notifies each of its elements in order. It may be empty.
 type Observers []Observer
 
 // OnEnqueue implements Observer.
@@ -78,15 +93,15 @@ func (o Observers) OnPlan(p *PlannedStep) {
 }
 
 // OnApply implements Observer.
-func (o Observers) OnApply(p *ApplyResult) {
+func (o Observers) OnApply(r *ApplyResult) {
 	for _, each := range o {
-		each.OnApply(p)
+		each.OnApply(r)
 	}
 }
 
 // OnEvent implements Observer.
-func (o Observers) OnEvent(n Event) {
+func (o Observers) OnEvent(e Event) {
 	for _, each := range o {
-		each.OnEvent(n)
+		each.OnEvent(e)
 	}
 }

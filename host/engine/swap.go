@@ -4,25 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// swap is one under way.
-type swap struct {
+type swapRequest struct {
 	to   backend.Backend
-	from backend.Backend
-	err  error
+	from backend.Backend // result
+	err  error           // result
 	done chan struct{}
 }
 
-// Swap has another backend take the place of the one in use, between two steps of the loop: it is given the whole plan,
-// and only when it holds that is the other one no longer used. That one is returned, for the caller to take away what it
-// has programmed, if need be, and to close. After an error the backend in use stays, and looks at everything again.
+// Swap replaces the backend between two steps. The new backend is programmed with the whole plan first, then the old one
+// is returned: the caller removes what it has programmed and closes it. After an error the old backend stays in use and
+// does a full sync.
 func (e *Engine) Swap(ctx context.Context, to backend.Backend) (from backend.Backend, err error) {
-	s := &swap{to: to, done: make(chan struct{})}
+	s := &swapRequest{to: to, done: make(chan struct{})}
 	select {
 	case e.swaps <- s:
 		<-s.done
@@ -30,32 +28,29 @@ func (e *Engine) Swap(ctx context.Context, to backend.Backend) (from backend.Bac
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-e.done:
-		return nil, errors.New("the engine has stopped")
+		return nil, errStopped
 	}
 }
 
-func (e *Engine) swap(ctx context.Context, s *swap) {
+func (e *Engine) swap(ctx context.Context, s *swapRequest) {
 	var report backend.Report
-	var stuck *backend.PartialError
-	if e.applied { // else nothing has been programmed, and the first step does it
-		if report, s.err = s.to.Apply(ctx, e.Planner.Current(), nil); s.err != nil && !errors.As(s.err, &stuck) {
-			s.err = fmt.Errorf("programming the other data plane: %w", s.err)
-			e.whole = true
+	var partial *backend.PartialError
+	if e.sync.done { // otherwise nothing has been programmed, and the first step does it
+		if report, s.err = s.to.Apply(ctx, e.Planner.Current(), nil); s.err != nil && !errors.As(s.err, &partial) {
+			s.err = fmt.Errorf("program backend %s: %w", s.to.Caps().Name, s.err)
+			e.sync.full = true
 			return
 		}
 	}
 	s.from, e.Backend = e.Backend, s.to
-	e.whole, e.stuck, e.said = !e.applied, 0, ""
-	e.retry, e.retryAt, e.againAt = 0, time.Time{}, time.Time{}
-	if stuck != nil {
-		s.err, e.stuck = nil, stuck.Frontends
-		e.failed(ctx, "some frontends cannot be programmed; the others are", stuck)
+	e.sync = syncState{full: !e.sync.done, done: e.sync.done}
+	if partial != nil {
+		s.err, e.sync.unprogrammed = nil, partial.Frontends
+		e.applyFailed(ctx, "some frontends cannot be programmed; all others are", partial)
 	}
-	if report.RequeueAfter > 0 {
-		e.againAt = time.Now().Add(report.RequeueAfter)
-	}
+	e.requeue(report)
 	clear(e.degraded)
-	e.degradations(plan.Diff(&plan.Plan{}, e.Planner.Current()))
-	e.Log.Info("another data plane holds the plan", "from", s.from.Caps().Name, "to", s.to.Caps().Name,
-		"frontends", len(e.Planner.Current().Frontends), "messages", report.Messages)
+	e.updateDegraded(plan.Diff(&plan.Plan{}, e.Planner.Current()))
+	e.Log.Info("switched backend", "from", s.from.Caps().Name, "to", s.to.Caps().Name,
+		"frontends", len(e.Planner.Current().Frontends), "netlink_messages", report.Messages)
 }

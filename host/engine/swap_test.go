@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 )
 
-func TestAnotherBackendTakesThePlaceOnceItHoldsThePlan(t *testing.T) {
+func TestSwapProgramsTheNewBackendFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := fake.NewKernel(fake.Options{})
 		r := newRig(t, first)
@@ -23,17 +23,17 @@ func TestAnotherBackendTakesThePlaceOnceItHoldsThePlan(t *testing.T) {
 		if err != nil || from != old {
 			t.Fatalf("got %v, %v", from, err)
 		}
-		r.holds("after the change", "1:1 2:1 forward")
+		r.expect("after the change", "1:1 2:1 forward")
 		before := first.Stats().Applies
 		r.emit(eps(3))
-		r.holds("what comes after it", "3:1 forward")
+		r.expect("what comes after it", "3:1 forward")
 		if now := first.Stats().Applies; now != before {
 			t.Errorf("the first one is still used: %d, before %d", now, before)
 		}
 	})
 }
 
-func TestABackendThatCannotTakeThePlanDoesNotTakeThePlace(t *testing.T) {
+func TestSwapFailsIfTheNewBackendFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, fake.NewKernel(fake.Options{}))
 		r.run(fake.Open(r.kernel), nil, false)
@@ -43,11 +43,11 @@ func TestABackendThatCannotTakeThePlanDoesNotTakeThePlace(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 		r.emit(eps(2))
-		r.holds("afterwards", "2:1 forward")
+		r.expect("afterwards", "2:1 forward")
 	})
 }
 
-func TestABackendMayBeChangedBeforeAnythingIsProgrammed(t *testing.T) {
+func TestSwapBeforeTheFirstSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, fake.NewKernel(fake.Options{}))
 		r.run(&brokenBackend{}, nil, false)
@@ -56,6 +56,6 @@ func TestABackendMayBeChangedBeforeAnythingIsProgrammed(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.emit(svc(), eps(1), synced)
-		r.holds("the first plan", "1:1 forward")
+		r.expect("the first plan", "1:1 forward")
 	})
 }

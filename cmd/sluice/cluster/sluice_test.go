@@ -113,7 +113,7 @@ func (r *run) command(args ...string) (string, error) {
 }
 
 // holds waits until this life's first plan is in the kernel.
-func (r *run) holds() { r.Helper(); r.logged("the data plane holds the plan") }
+func (r *run) holds() { r.Helper(); r.logged("synced all services") }
 
 // logged waits for a line of this life's log.
 func (r *run) logged(text string) {
@@ -126,7 +126,7 @@ func (r *run) logged(text string) {
 	})
 }
 
-var messages = regexp.MustCompile(`the data plane holds the plan.* messages=(\d+)`)
+var messages = regexp.MustCompile(`synced all services.* netlink_messages=(\d+)`)
 
 // restartedByKill kills sluice, runs meanwhile, starts it again and tells how many messages the start wrote.
 func (r *run) restartedByKill(meanwhile func()) string {
@@ -145,7 +145,7 @@ func (r *run) restartedByKill(meanwhile func()) string {
 }
 
 var (
-	programmed = regexp.MustCompile(`(?m)^time=(\S+) level=INFO msg=(?:changed|"the data plane holds the plan")`)
+	programmed = regexp.MustCompile(`(?m)^time=(\S+) level=INFO msg=(?:changed|"synced all services")`)
 	saves      = regexp.MustCompile(`(?m)^sluice_checkpoint_last_success_timestamp_seconds (\S+)$`)
 )
 

@@ -98,7 +98,7 @@ endpoints: [{addresses: [10.244.0.1], conditions: {ready: true}}, {addresses: [1
 	n.expect("after it all", "p2 p3")
 	n.end(syscall.SIGTERM)
 	n.run()
-	n.logs("messages=0")
+	n.logs("netlink_messages=0")
 }
 
 // listing is sluice's tables as nft shows them, without what may differ: counters, order, and which member a slot has.
@@ -117,7 +117,7 @@ func TestWhatSomebodyElseDamagesIsRepairedAtOnce(t *testing.T) {
 	n.run("--config", n.configured("metricsBindAddress: ''\nhealthzBindAddress: ''\nsyncPeriod: 1h\n")) // it hears of it, or it does not
 	n.expect("running", "p1 p2")
 	whole := n.listing()
-	repairs := func() int { return strings.Count(n.log.String(), "somebody else has changed the data plane") }
+	repairs := func() int { return strings.Count(n.log.String(), "data plane changed by another process") }
 	for _, c := range []struct {
 		name, script string
 		harmless     bool // connections do not notice

@@ -133,7 +133,7 @@ func (n *node) sluice(args ...string) (string, error) {
 func (n *node) run(more ...string) {
 	n.Helper()
 	n.start(more...)
-	n.logs("the data plane holds the plan")
+	n.logs("synced all services")
 }
 
 // start starts it and does not wait.
@@ -220,7 +220,7 @@ func TestAStoppedOrKilledSluiceLeavesTheDataPlaneForwarding(t *testing.T) {
 	}
 	n.expect("stopped", "p2 p3")
 	n.run()
-	n.logs("messages=0")
+	n.logs("netlink_messages=0")
 	if err := n.end(syscall.SIGKILL); err == nil {
 		t.Fatal("killed, and no error")
 	}

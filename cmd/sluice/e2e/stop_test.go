@@ -66,7 +66,7 @@ func TestAStartThatFailsUndoesWhatItBegan(t *testing.T) {
 		}
 	}
 	n.run()
-	n.logs("messages=0")
+	n.logs("netlink_messages=0")
 	n.expect("after it all", "p1 p2")
 }
 

@@ -35,7 +35,7 @@ func TestTheGuideLeadsFromKubeProxyToSluice(t *testing.T) {
 	stop := n.load()
 	kubeProxy.stop()
 	sluice := n.start("sluice", g.command("sluice run --config sluice.yaml --cleanup-kube-proxy"))
-	sluice.logs("the data plane holds the plan")
+	sluice.logs("synced all services")
 	n.kubeProxyIsGone("KUBE-|kube-ipvs0 .*[0-9a-f]/|:30081 lc") // what holds no connection
 	if made := stop(); made < 30 {
 		t.Errorf("%d connections during the change: this says little", made)

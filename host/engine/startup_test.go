@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 )
 
-func TestARestartWaitsForPluginsButNotForLong(t *testing.T) {
-	const told = "the data plane holds the plan"
+func TestRestartWaitsForPlugins(t *testing.T) {
+	const told = "synced all services"
 	for name, c := range map[string]struct {
 		restart bool
 		loaded  time.Duration // when the plugins are there; 0: never
@@ -23,33 +23,33 @@ func TestARestartWaitsForPluginsButNotForLong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
-				r.pocket = &pocket{}
+				r.checkpoint = &memoryCheckpoint{}
 				if c.restart {
-					r.run(fake.Open(r.kernel), stages{}, false)
+					r.run(fake.Open(r.kernel), stagedDrain{}, false)
 					r.emit(svc(), eps(1, 2), synced)
-					r.pass(2 * time.Second)
+					r.advance(2 * time.Second)
 					r.end()
 				}
 				before := strings.Count(r.log.String(), told)
-				r.ready = make(chan struct{})
-				r.run(fake.Open(r.kernel), stages{}, false)
+				r.pluginsReady = make(chan struct{})
+				r.run(fake.Open(r.kernel), stagedDrain{}, false)
 				t.Cleanup(r.end)
 				if c.loaded > 0 {
-					time.AfterFunc(c.loaded, func() { close(r.ready) })
+					time.AfterFunc(c.loaded, func() { close(r.pluginsReady) })
 				}
 				r.emit(svc(), eps(1, 2), synced)
 				if c.planned > 0 {
-					r.pass(c.planned - time.Millisecond)
+					r.advance(c.planned - time.Millisecond)
 					if strings.Count(r.log.String(), told) != before {
 						t.Fatalf("planned early:\n%s", r.log)
 					}
-					r.pass(2 * time.Millisecond)
+					r.advance(2 * time.Millisecond)
 				}
 				if strings.Count(r.log.String(), told) != before+1 {
 					t.Fatalf("not planned:\n%s", r.log)
 				}
 				r.emit(eps(1))
-				r.holds("later changes wait for nothing", "1:2 forward")
+				r.expect("later changes wait for nothing", "1:2 forward")
 			})
 		})
 	}

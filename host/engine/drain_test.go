@@ -1,0 +1,118 @@
+package engine_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/fake"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// stagedDrain weights a terminating endpoint at 50 % for 10 s, then at 0, and resets its connections after 20 s.
+type stagedDrain struct{}
+
+func (stagedDrain) Decide(req *abi.Request, resp *abi.Response) error {
+	for i := range req.Endpoints {
+		e := &req.Endpoints[i]
+		resp.Answers[i].Weight = 2
+		if e.Conditions&abi.Terminating != 0 {
+			gone := req.Now - e.TerminatingSince
+			resp.Answers[i].ResetAfterMS = uint32(max(0, 20_000-gone))
+			if gone < 10_000 {
+				resp.Answers[i].Weight = 1
+				resp.Requeue = time.Duration(10_000-gone) * time.Millisecond
+			} else {
+				resp.Answers[i].Weight = 0
+			}
+		}
+	}
+	return nil
+}
+func (stagedDrain) Needs() uint32    { return 0 }
+func (stagedDrain) Revision() string { return "1" }
+
+func TestDrainRunsItsStagesAndResetsConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, fake.Options{}, stagedDrain{})
+		r.emit(svc(), eps(1, 2), synced)
+		r.expect("before", "1:2 2:2 forward")
+		established := 0
+		for port := range uint16(40) {
+			from := netip.AddrPortFrom(netip.MustParseAddr("10.244.9.9"), 1000+port)
+			if c := r.kernel.Connect(fake.Packet{From: from, To: netip.AddrPortFrom(key.Addr, key.Port), Protocol: model.TCP}); c.Member.Addr().As4()[3] == 1 {
+				established++
+			}
+		}
+		if established == 0 {
+			t.Fatal("no connection to the member that leaves")
+		}
+		to1 := func() (n int) {
+			for _, c := range r.kernel.Conns() {
+				if c.Member.Addr().As4()[3] == 1 {
+					n++
+				}
+			}
+			return n
+		}
+		r.emit(eps(-1, 2))
+		r.expect("stage one", "1:1 2:2 forward")
+		r.advance(9 * time.Second)
+		r.expect("still stage one", "1:1 2:2 forward")
+		r.advance(2 * time.Second)
+		r.expect("the end", "1:0 2:2 forward")
+		if to1() != established {
+			t.Fatalf("%d of %d established connections are left before the reset", to1(), established)
+		}
+		r.advance(10 * time.Second)
+		if to1() != 0 {
+			t.Fatalf("%d connections are left after the reset\n%s", to1(), r.log)
+		}
+		if n := strings.Count(r.log.String(), "reset connections"); n != 1 {
+			t.Fatalf("%d resets\n%s", n, r.log)
+		}
+	})
+}
+
+func TestStaleUDPFlowsAreDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		udp := func(c model.Change) model.Change {
+			if c.Service != nil {
+				c.Service.Ports[0].Protocol = model.UDP
+			} else {
+				c.Slice.Ports[0].Protocol = model.UDP
+			}
+			return c
+		}
+		r := start(t, fake.Options{}, nil)
+		r.emit(udp(svc()), udp(eps(1, 2)), synced)
+		for port := range uint16(40) {
+			r.kernel.Connect(fake.Packet{
+				From: netip.AddrPortFrom(netip.MustParseAddr("10.244.9.9"), 1000+port), To: netip.AddrPortFrom(key.Addr, key.Port), Protocol: model.UDP,
+			})
+		}
+		to := func(last byte) (n int) {
+			for _, c := range r.kernel.Conns() {
+				if c.Member.Addr().As4()[3] == last {
+					n++
+				}
+			}
+			return n
+		}
+		one, two := to(1), to(2)
+		if one == 0 || two == 0 {
+			t.Fatalf("%d and %d flows", one, two)
+		}
+		r.emit(udp(eps(-1, 2)))
+		if to(1) != one {
+			t.Fatalf("flows to an endpoint that terminates and still serves are gone: %d of %d", to(1), one)
+		}
+		r.emit(udp(eps(2)))
+		if to(1) != 0 || to(2) != two {
+			t.Fatalf("%d flows to the endpoint that is gone, %d of %d to the one that stays", to(1), to(2), two)
+		}
+	})
+}

@@ -1,0 +1,171 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/fake"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// partialBackend is a backend that fails to program one frontend until repaired is set.
+type partialBackend struct {
+	backend.Backend
+	mu      sync.Mutex
+	repaired  bool
+	calls   []string
+	synced    bool
+	unprogrammed   int
+	failures int
+}
+
+func (b *partialBackend) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (backend.Report, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	kind := "whole"
+	if d != nil {
+		kind = fmt.Sprintf("%d changes", len(d.Changes))
+	}
+	b.calls = append(b.calls, kind)
+	r, err := b.Backend.Apply(ctx, p, d)
+	if err == nil && !b.repaired {
+		err = &backend.PartialError{Frontends: 1, Retried: d == nil || d.Empty(), Err: fmt.Errorf("add member: %w", syscall.EINVAL)}
+	}
+	return r, err
+}
+
+func (b *partialBackend) OnApply(p *engine.ApplyResult) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.synced, b.unprogrammed = p.Synced, p.Unprogrammed; p.Err != nil {
+		b.failures++
+	}
+}
+
+type partialObserver struct {
+	engine.Observers
+	*partialBackend
+}
+
+func (w partialObserver) OnApply(p *engine.ApplyResult) { w.partialBackend.OnApply(p) }
+
+func TestUnprogrammedFrontendDoesNotDelayOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fake.NewKernel(fake.Options{}))
+		b := &partialBackend{Backend: fake.Open(r.kernel)}
+		r.observer = partialObserver{partialBackend: b}
+		r.run(b, nil, false)
+		t.Cleanup(r.end)
+		r.emit(svc(), eps(1), synced)
+		r.advance(time.Minute)
+		tries := len(b.calls)
+		if tries < 8 || tries > 20 || b.calls[0] != "whole" || b.calls[1] != "0 changes" || b.calls[tries-1] != "0 changes" {
+			t.Errorf("in a minute: %v", b.calls)
+		}
+		if !b.synced || b.unprogrammed != 1 || b.failures != tries {
+			t.Errorf("synced %v, unprogrammed %d, failures %d of %d", b.synced, b.unprogrammed, b.failures, tries)
+		}
+		r.emit(eps(2))
+		r.expect("at once", "2:1 forward")
+		if last := b.calls[len(b.calls)-1]; last != "1 changes" || b.failures != tries {
+			t.Errorf("the change came as %s, failures %d", last, b.failures)
+		}
+		if n := strings.Count(r.log.String(), "some frontends cannot be programmed"); n != 1 || !strings.Contains(r.log.String(), "invalid argument") {
+			t.Errorf("logged %d times:\n%s", n, r.log.String())
+		}
+		b.mu.Lock()
+		b.repaired = true
+		b.mu.Unlock()
+		r.advance(10 * time.Second)
+		if !strings.Contains(r.log.String(), "all frontends are programmed again") || b.unprogrammed != 0 {
+			t.Errorf("unprogrammed %d:\n%s", b.unprogrammed, r.log.String())
+		}
+		calls := len(b.calls)
+		r.advance(time.Minute)
+		if len(b.calls) != calls {
+			t.Errorf("still tried: %v", b.calls[calls:])
+		}
+	})
+}
+
+func TestSwapAcceptsAPartialError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fake.NewKernel(fake.Options{}))
+		b := &partialBackend{}
+		r.observer = partialObserver{partialBackend: b}
+		r.run(fake.Open(r.kernel), nil, false)
+		t.Cleanup(r.end)
+		r.emit(svc(), eps(1), synced)
+		r.kernel = fake.NewKernel(fake.Options{})
+		b.Backend = fake.Open(r.kernel)
+		if _, err := r.engine.Swap(context.Background(), b); err != nil {
+			t.Fatal(err)
+		}
+		r.advance(time.Second)
+		r.expect("after the change", "1:1 forward")
+		if len(b.calls) < 3 || !b.synced || b.unprogrammed != 1 {
+			t.Errorf("%v, synced %v, unprogrammed %d", b.calls, b.synced, b.unprogrammed)
+		}
+	})
+}
+
+// alwaysPartial is a backend that can never program one of its frontends, and reports external changes.
+type alwaysPartial struct{ *watchedBackend }
+
+func (l alwaysPartial) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (backend.Report, error) {
+	r, err := l.watchedBackend.Apply(ctx, p, d)
+	if err == nil {
+		err = &backend.PartialError{Frontends: 1, Retried: d == nil || d.Empty(), Err: syscall.EINVAL}
+	}
+	return r, err
+}
+
+func TestExternalChangeIsRepairedDespiteUnprogrammedFrontend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watchedBackend{}
+		r := watch(t, w, 0)
+		t.Cleanup(r.end)
+		if _, err := r.engine.Swap(context.Background(), alwaysPartial{w}); err != nil {
+			t.Fatal(err)
+		}
+		r.advance(63 * time.Second) // until it is tried each ten seconds, and was just now
+		looks := len(w.wholes)
+		r.damage()
+		w.onChange(backend.ExternalChange{Object: "a table", Count: 1})
+		r.advance(600 * time.Millisecond)
+		r.expect("after the damage", "1:1 2:1 forward")
+		if len(w.wholes) != looks+1 {
+			t.Errorf("%d looks at everything", len(w.wholes)-looks)
+		}
+	})
+}
+
+// notRetrying returns a PartialError without having retried.
+type notRetrying struct{ *partialBackend }
+
+func (b notRetrying) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (backend.Report, error) {
+	r, err := b.partialBackend.Apply(ctx, p, d)
+	return r, &backend.PartialError{Frontends: 1, Err: err}
+}
+
+func TestPartialErrorWithoutRetryKeepsTheBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fake.NewKernel(fake.Options{}))
+		b := &partialBackend{Backend: fake.Open(r.kernel)}
+		r.run(notRetrying{b}, nil, false)
+		t.Cleanup(r.end)
+		r.emit(svc(), eps(1), synced)
+		r.advance(time.Minute)
+		if n := len(b.calls); n < 5 || n > 20 {
+			t.Errorf("%d calls in a minute", n)
+		}
+	})
+}

@@ -1,0 +1,62 @@
+package engine
+
+import (
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// changeQueue buffers changes from the source, which it never blocks. The engine takes all of them at once. A change
+// replaces an earlier one of the same object, so the queue never grows beyond the size of the cluster.
+type changeQueue struct {
+	mu       sync.Mutex
+	changes  []model.Change
+	index    map[changeKey]int
+	ready    chan struct{}
+	observer Observer
+}
+
+type changeKey struct {
+	kind model.Kind
+	name model.Name
+}
+
+func newChangeQueue(o Observer) *changeQueue {
+	return &changeQueue{index: map[changeKey]int{}, ready: make(chan struct{}, 1), observer: o}
+}
+
+func (q *changeQueue) put(changes []model.Change) {
+	if len(changes) == 0 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.observer.OnEnqueue(changes, time.Now())
+	for _, c := range changes {
+		k := changeKey{c.Kind, c.Name}
+		if i, ok := q.index[k]; ok {
+			q.changes[i] = c
+			continue
+		}
+		q.index[k] = len(q.changes)
+		q.changes = append(q.changes, c)
+	}
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (q *changeQueue) take() []model.Change {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.changes) == 0 {
+		return nil
+	}
+	q.observer.OnDequeue()
+	out := q.changes
+	q.changes = nil
+	q.index = map[changeKey]int{} // not clear(): its cost follows the largest size that the map ever had
+	return out
+}

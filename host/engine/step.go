@@ -1,0 +1,217 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// maxLoggedErrors bounds the policy errors that one step logs one by one: a failing plugin fails for all its Services.
+const maxLoggedErrors = 5
+
+// step brings plan and data plane up to date. It returns when the next step is due, zero if only on a change.
+func (e *Engine) step(ctx context.Context) time.Time {
+	now := time.Now()
+	if until := e.startupDelay(now); !until.IsZero() {
+		return until
+	}
+	repair, repairAt := e.repair(now)
+	if now.Before(e.nextStep) && !repair {
+		return earliest(e.nextStep, repairAt)
+	}
+	e.nextStep, e.pluginDeadline = now.Add(e.MinSyncPeriod), time.Time{}
+	e.Planner.Apply(e.queue.take())
+	step := e.Planner.Plan(now)
+	if step.Left > 0 {
+		e.nextStep = time.Time{} // continue at once
+	}
+	e.logProblems(&step)
+	if !e.Planner.Synced() {
+		return repairAt
+	}
+	took := time.Since(now)
+	e.updateDegraded(step.Delta)
+	e.Observer.OnPlan(&PlannedStep{At: now, Duration: took, Step: &step, Degraded: len(e.degraded)})
+	r := e.apply(ctx, step.Delta, now)
+	r.At, r.Synced, r.Unprogrammed = time.Now(), !e.sync.full, e.sync.unprogrammed
+	if repair {
+		e.drift.nextRepair = r.At.Add(max(minRepairInterval, 10*r.Duration))
+	}
+	e.Observer.OnApply(&r)
+	if step.Left > 0 {
+		e.Planner.Pace(r.At.Sub(now))
+	}
+	// Connections end after the new rules are in place, so that reconnecting clients find these.
+	e.reset(ctx, step.Resets)
+	e.deleteStale(ctx, step.Stale)
+	e.checkpoint.dirty = e.checkpoint.dirty || step.Planned > 0
+	return earliest(step.Wake, e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, repairAt, e.save(now))
+}
+
+func (e *Engine) logProblems(step *plan.Step) {
+	for i, err := range step.Errors {
+		if i == maxLoggedErrors {
+			e.Log.Error("more policies failed; see sluice explain", "services", len(step.Errors)-i)
+			break
+		}
+		e.Log.Error("policy failed; the last good or the default decision stays in force", "err", err)
+	}
+	for _, w := range step.Warnings {
+		e.Log.Warn("plan is incomplete", "reason", w)
+	}
+}
+
+// applyKind says why the backend is called.
+type applyKind uint8
+
+const (
+	applyNone    applyKind = iota // nothing to do
+	applyFull                     // compare the whole plan with the data plane
+	applyDelta                    // the plan has changed
+	applyRetry                    // retry frontends that could not be programmed, with or without a change
+	applyCleanup                  // remove what an earlier Apply left behind
+)
+
+func (e *Engine) nextApply(d *plan.Delta, now time.Time) applyKind {
+	s := &e.sync
+	switch {
+	case s.full && s.unprogrammed == 0 && now.Before(s.retryAt): // unprogrammed frontends do not delay a repair
+		return applyNone
+	case s.full:
+		return applyFull
+	case s.unprogrammed > 0 && !now.Before(s.retryAt):
+		return applyRetry
+	case !d.Empty():
+		return applyDelta
+	case !s.requeueAt.IsZero() && !now.Before(s.requeueAt):
+		return applyCleanup
+	}
+	return applyNone
+}
+
+// apply passes a delta to the backend or, at the start and after a failure, the whole plan.
+func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) ApplyResult {
+	kind, s := e.nextApply(d, now), &e.sync
+	switch kind {
+	case applyNone:
+		return ApplyResult{}
+	case applyFull:
+		d = nil
+	}
+	begin := time.Now()
+	report, err := e.Backend.Apply(ctx, e.Planner.Current(), d)
+	r := ApplyResult{Attempted: err == nil || ctx.Err() == nil, FullSync: kind == applyFull, Cleanup: kind == applyCleanup,
+		Duration: time.Since(begin), Report: report, Err: err}
+	e.requeue(report)
+	var partial *backend.PartialError
+	switch {
+	case err == nil:
+		s.succeeded()
+	case !errors.As(err, &partial):
+		s.full, s.unprogrammed, s.requeueAt = true, 0, time.Time{}
+		e.applyFailed(ctx, "sync failed; the data plane keeps its last state", err)
+		return r
+	case partial.Retried || kind == applyRetry || s.backoff == 0:
+		if partial.Frontends < s.unprogrammed {
+			s.backoff = 0 // progress: retry the others soon
+		}
+		s.unprogrammed = partial.Frontends
+		e.applyFailed(ctx, "some frontends cannot be programmed; all others are", err)
+	default: // the backend repeats an error that has been logged
+		s.unprogrammed, r.Err = partial.Frontends, nil
+	}
+	s.full, s.done = false, true
+	e.logApply(kind, d, &r, time.Since(now))
+	return r
+}
+
+func (e *Engine) logApply(kind applyKind, d *plan.Delta, r *ApplyResult, took time.Duration) {
+	partial := e.sync.unprogrammed > 0
+	switch {
+	case kind == applyFull && !partial:
+		e.Log.Info("synced all services", "frontends", len(e.Planner.Current().Frontends), "netlink_messages", r.Report.Messages,
+			"duration", took)
+	case kind != applyFull && !d.Empty():
+		e.Log.Info("synced services", "services", services(d), "frontends", len(d.Changes), "netlink_messages", r.Report.Messages,
+			"duration", took)
+	case kind == applyRetry && !partial:
+		e.Log.Info("all frontends are programmed again", "netlink_messages", r.Report.Messages)
+	}
+}
+
+func (e *Engine) requeue(r backend.Report) {
+	e.sync.requeueAt = time.Time{}
+	if r.RequeueAfter > 0 {
+		e.sync.requeueAt = time.Now().Add(r.RequeueAfter)
+	}
+}
+
+// applyFailed schedules a retry. Repetitions of an error are logged at debug level.
+func (e *Engine) applyFailed(ctx context.Context, msg string, err error) {
+	s := &e.sync
+	s.backoff = min(max(minBackoff, 2*s.backoff), maxBackoff)
+	s.retryAt = time.Now().Add(s.backoff)
+	if ctx.Err() != nil {
+		return
+	}
+	level := slog.LevelError
+	if err.Error() == s.lastLoggedError {
+		level = slog.LevelDebug
+	}
+	s.lastLoggedError = err.Error()
+	e.Log.Log(ctx, level, msg, "err", err, "retry_after", s.backoff)
+}
+
+// services names up to three Services of a delta, and how many more there are.
+func services(d *plan.Delta) string {
+	const limit = 3
+	seen := map[model.Name]bool{}
+	var names []string
+	for _, c := range d.Changes {
+		f := c.New
+		if f == nil {
+			f = c.Old
+		}
+		if n := f.Owner.Service; !seen[n] {
+			if seen[n] = true; len(seen) <= limit {
+				names = append(names, n.String())
+			}
+		}
+	}
+	text := strings.Join(names, ",")
+	if more := len(seen) - limit; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// updateDegraded records and logs what the backend cannot represent of the frontends that changed.
+func (e *Engine) updateDegraded(d *plan.Delta) {
+	caps := e.Backend.Caps()
+	for _, c := range d.Changes {
+		if c.New == nil {
+			delete(e.degraded, c.Key)
+			continue
+		}
+		_, lost := plan.NormalizeFrontend(c.New, caps)
+		for _, l := range lost {
+			if !slices.Contains(e.degraded[c.Key], l) {
+				e.Log.Warn("frontend degraded: the backend cannot represent it as planned", "frontend", l.Frontend, "service", l.Owner,
+					"wanted", l.Wanted, "got", l.Got, "reason", l.Why)
+			}
+		}
+		if len(lost) > 0 {
+			e.degraded[c.Key] = lost
+		} else {
+			delete(e.degraded, c.Key)
+		}
+	}
+}
