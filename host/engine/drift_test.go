@@ -19,12 +19,12 @@ import (
 // watchedBackend is a fake backend that reports external changes.
 type watchedBackend struct {
 	backend.Backend
-	onChange   func(backend.ExternalChange)
-	err     error // of Watch
-	moved   atomic.Bool
-	took    time.Duration // of a look at everything
-	wholes  []time.Time
-	stopped bool
+	onChange func(backend.ExternalChange)
+	err      error // of Watch
+	moved    atomic.Bool
+	took     time.Duration // of a look at everything
+	wholes   []time.Time
+	stopped  bool
 }
 
 func (w *watchedBackend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {

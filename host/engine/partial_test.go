@@ -19,12 +19,12 @@ import (
 // partialBackend is a backend that fails to program one frontend until repaired is set.
 type partialBackend struct {
 	backend.Backend
-	mu      sync.Mutex
-	repaired  bool
-	calls   []string
-	synced    bool
-	unprogrammed   int
-	failures int
+	mu           sync.Mutex
+	repaired     bool
+	calls        []string
+	synced       bool
+	unprogrammed int
+	failures     int
 }
 
 func (b *partialBackend) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (backend.Report, error) {

@@ -26,20 +26,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // rig is an engine over a fake kernel, in a synctest bubble.
 type rig struct {
-	t      *testing.T
-	kernel *fake.Kernel
-	engine *engine.Engine
-	feed   chan []model.Change
-	fail   chan error
-	log    *lockedBuffer
-	stop   context.CancelFunc
-	ended  chan error
+	t          *testing.T
+	kernel     *fake.Kernel
+	engine     *engine.Engine
+	feed       chan []model.Change
+	fail       chan error
+	log        *lockedBuffer
+	stop       context.CancelFunc
+	ended      chan error
 	checkpoint *memoryCheckpoint
 
-	minSyncPeriod  time.Duration
-	pluginsReady    chan struct{}
-	observer engine.Observer
-	selector    policy.Selector // what the plugin's policy is for; nil: everything
+	minSyncPeriod time.Duration
+	pluginsReady  chan struct{}
+	observer      engine.Observer
+	selector      policy.Selector // what the plugin's policy is for; nil: everything
 }
 
 type lockedBuffer struct {
