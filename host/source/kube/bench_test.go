@@ -48,7 +48,7 @@ func (w wire) decode(b testing.TB, raw []byte) k8sruntime.Object {
 func bigSlice(i, n int) *discoveryv1.EndpointSlice {
 	o := slice(fmt.Sprint("service-", i))
 	o.TypeMeta = metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}
-	written(&o.ObjectMeta, i)
+	addServerMetadata(&o.ObjectMeta, i)
 	o.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-01-02T03:04:05Z"}
 	yes, no := true, false
 	for e := range n {
@@ -65,8 +65,8 @@ func bigSlice(i, n int) *discoveryv1.EndpointSlice {
 	return o
 }
 
-// written is what an API server and its clients leave in an object.
-func written(m *metav1.ObjectMeta, i int) {
+// addServerMetadata is what an API server and its clients leave in an object.
+func addServerMetadata(m *metav1.ObjectMeta, i int) {
 	m.UID, m.ResourceVersion = types.UID(fmt.Sprintf("6ba7b810-9dad-11d1-80b4-%012d", i)), fmt.Sprint(100000+i)
 	m.CreationTimestamp = metav1.Unix(1700000000, 0)
 	m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", Operation: "Update", APIVersion: "v1",
@@ -79,7 +79,7 @@ func bigService(i int) *corev1.Service {
 		o.Spec.ClusterIP = fmt.Sprintf("10.96.%d.%d", i>>8&255, i&255)
 		o.Spec.ClusterIPs, o.Spec.Selector = []string{o.Spec.ClusterIP}, map[string]string{"app": o.Name}
 	})
-	written(&o.ObjectMeta, i)
+	addServerMetadata(&o.ObjectMeta, i)
 	return o
 }
 
@@ -93,7 +93,7 @@ func BenchmarkSliceUpdate(b *testing.B) {
 			*o.Endpoints[0].Conditions.Ready = false
 			raw[1] = w.encode(b, o)
 			s := benchSource()
-			s.open, s.emit = true, func([]model.Change) {}
+			s.started, s.emit = true, func([]model.Change) {}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				if err := s.slices.Update(w.decode(b, raw[i%2])); err != nil {
@@ -120,7 +120,7 @@ func BenchmarkFirstState(b *testing.B) {
 			}
 			var peak, stays float64
 			for b.Loop() {
-				before := heap()
+				before := heapAfterGC()
 				s := benchSource()
 				var most uint64
 				stream := func(raw [][]byte, into cache.TransformingStore) {
@@ -131,20 +131,20 @@ func BenchmarkFirstState(b *testing.B) {
 							b.Fatal(err)
 						}
 						if i%500 == 0 {
-							most = max(most, inUse())
+							most = max(most, heapInUse())
 						}
 					}
 					if err := into.Replace(temporary.List(), ""); err != nil {
 						b.Fatal(err)
 					}
-					most = max(most, inUse())
+					most = max(most, heapInUse())
 				}
 				stream(services, s.services)
 				stream(slices, s.slices)
 				s.emit = func([]model.Change) {}
 				s.opt.Client = &Client{}
-				s.begin()
-				stays = float64(heap() - before)
+				s.emitInitialState()
+				stays = float64(heapAfterGC() - before)
 				peak = float64(most - before)
 				runtime.KeepAlive(s)
 			}
@@ -158,13 +158,13 @@ func BenchmarkFirstState(b *testing.B) {
 	}
 }
 
-func heap() uint64 {
+func heapAfterGC() uint64 {
 	runtime.GC()
 	runtime.GC()
-	return inUse()
+	return heapInUse()
 }
 
-func inUse() uint64 {
+func heapInUse() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc

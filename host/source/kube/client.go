@@ -46,7 +46,7 @@ func InCluster() bool {
 // Client is a connection to an API server: one, for all kinds.
 type Client struct {
 	host                                string
-	requests                            *requests
+	requests                            *requestCounter
 	core, discovery, networking, events rest.Interface
 }
 
@@ -107,8 +107,8 @@ func newClient(config *rest.Config) (*Client, error) {
 	for _, group := range []schema.GroupVersion{core, discovery, networking, events} {
 		metav1.AddToGroupVersion(scheme, group)
 	}
-	c := &Client{host: config.Host, requests: &requests{n: map[RequestCount]uint64{}}}
-	config.Wrap(func(t http.RoundTripper) http.RoundTripper { return counted{bound{t}, c.requests} })
+	c := &Client{host: config.Host, requests: &requestCounter{counts: map[RequestCount]uint64{}}}
+	config.Wrap(func(t http.RoundTripper) http.RoundTripper { return countingTransport{limitTransport{t}, c.requests} })
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("API server %s: %w", config.Host, err)
@@ -122,9 +122,9 @@ func newClient(config *rest.Config) (*Client, error) {
 		{core, "/api", &c.core}, {discovery, "/apis", &c.discovery},
 		{networking, "/apis", &c.networking}, {events, "/apis", &c.events},
 	} {
-		one := rest.CopyConfig(config)
-		one.GroupVersion, one.APIPath, one.NegotiatedSerializer = &g.group, g.path, codecs
-		if *g.into, err = rest.RESTClientForConfigAndClient(one, client); err != nil {
+		groupConfig := rest.CopyConfig(config)
+		groupConfig.GroupVersion, groupConfig.APIPath, groupConfig.NegotiatedSerializer = &g.group, g.path, codecs
+		if *g.into, err = rest.RESTClientForConfigAndClient(groupConfig, client); err != nil {
 			return nil, fmt.Errorf("API server %s: %w", config.Host, err)
 		}
 	}
@@ -136,26 +136,26 @@ func (c *Client) Server() string { return c.host }
 
 // resource is what is listed and watched of a kind.
 type resource struct {
-	name     string // of the kind, in the plural
-	label    string // of metrics
-	client   rest.Interface
-	path     string
-	labels   string
-	fields   string
-	optional bool   // go on when the server has not, or does not show, such things
-	costs    string // what going on without costs
+	name        string // of the kind, in the plural
+	label       string // of metrics
+	client      rest.Interface
+	path        string
+	labels      string
+	fields      string
+	optional    bool   // go on when the server has not, or does not show, such things
+	consequence string // what going on without costs
 }
 
-// selected are objects that no other proxy and nobody at all is to serve (SERVICES rule 1).
-const selected = "!" + source.LabelProxyName + ",!" + source.LabelHeadless
+// serviceSelector are objects that no other proxy and nobody at all is to serve (SERVICES rule 1).
+const serviceSelector = "!" + source.LabelProxyName + ",!" + source.LabelHeadless
 
 func (c *Client) services() resource {
-	return resource{name: "Services", label: "services", client: c.core, path: "services", labels: selected,
+	return resource{name: "Services", label: "services", client: c.core, path: "services", labels: serviceSelector,
 		fields: fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String()}
 }
 
 func (c *Client) slices() resource {
-	return resource{name: "EndpointSlices", label: "endpointslices", client: c.discovery, path: "endpointslices", labels: selected}
+	return resource{name: "EndpointSlices", label: "endpointslices", client: c.discovery, path: "endpointslices", labels: serviceSelector}
 }
 
 func (c *Client) node(name string) resource {
@@ -164,12 +164,12 @@ func (c *Client) node(name string) resource {
 
 func (c *Client) otherNodes(than string) resource {
 	return resource{name: "the other Nodes", label: "nodes", client: c.core, path: "nodes", optional: true,
-		fields: fields.OneTermNotEqualSelector("metadata.name", than).String(), costs: "policies that want to know them are not asked"}
+		fields: fields.OneTermNotEqualSelector("metadata.name", than).String(), consequence: "policies that want to know them are not asked"}
 }
 
 func (c *Client) serviceCIDRs() resource {
 	return resource{name: "ServiceCIDRs", label: "servicecidrs", client: c.networking, path: "servicecidrs", optional: true,
-		costs: "connections to addresses of no Service are not dropped"}
+		consequence: "connections to addresses of no Service are not dropped"}
 }
 
 // request asks for what is selected. Trying again is left to the caller: the client would do so ten times in ten seconds
@@ -186,14 +186,14 @@ func (r resource) list(ctx context.Context, o metav1.ListOptions) (runtime.Objec
 // nodeMetadata asks for a list of metadata, as what a Node's status says is most of it.
 const nodeMetadata = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// each lists in protobuf, and gives the items one by one as they come.
-func (r resource) each(ctx context.Context, accept string, o metav1.ListOptions, do func(raw []byte) error) (err error) {
+// streamItems lists in protobuf, and gives the items one by one as they come.
+func (r resource) streamItems(ctx context.Context, accept string, o metav1.ListOptions, fn func(raw []byte) error) (err error) {
 	body, err := r.request(o).SetHeader("Accept", accept).Stream(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, body.Close()) }()
-	return eachItem(body, do)
+	return forEachItem(body, fn)
 }
 
 func (r resource) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {

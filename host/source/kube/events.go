@@ -24,14 +24,14 @@ import (
 // What holds Events to what a cluster can bear. A plugin that fails does so for every Service on every node; nobody
 // reads that more than a few times.
 const (
-	speakers   = 3                      // nodes of a cluster, about, that tell the same of a Service
-	quietFor   = 10 * time.Minute       // before this node tells the same of a Service again
-	perNode    = 100 * time.Millisecond // between the Events about Services of the whole cluster, so that this times its nodes is between a node's
-	leastPause = time.Second            // between a node's, however small the cluster
-	waiting    = 256                    // Events that wait; more are dropped
-	remembered = 4096                   // Services that were told of and are still quiet; of more nothing is told
-	nodesKnown = 30 * time.Minute       // how long the number of nodes is believed
-	sendFor    = 10 * time.Second
+	reportersPerService = 3                      // nodes of a cluster, about, that tell the same of a Service
+	repeatInterval      = 10 * time.Minute       // before this node tells the same of a Service again
+	clusterInterval     = 100 * time.Millisecond // between the Events about Services of the whole cluster, so that this times its nodes is between a node's
+	minNodeInterval     = time.Second            // between a node's, however small the cluster
+	queueLength         = 256                    // Events that wait; more are dropped
+	maxRemembered       = 4096                   // Services that were told of and are still quiet; of more nothing is told
+	nodeCountTTL        = 30 * time.Minute       // how long the number of nodes is believed
+	sendTimeout         = 10 * time.Second
 )
 
 // Reasons of Events: those of kube-proxy, and sluice's own.
@@ -56,14 +56,14 @@ type Recorder struct {
 	after  func(time.Duration) <-chan time.Time
 	queue  chan event
 
-	mu      sync.Mutex
-	told    map[news]time.Time
-	nodes   int64 // of the cluster; 0: not known
-	nodesAt time.Time
+	mu            sync.Mutex
+	lastSent      map[eventFingerprint]time.Time
+	nodeCount     int64 // of the cluster; 0: not known
+	nodeCountedAt time.Time
 
 	// The sender's own: no Event about what all nodes see before pause; whether missing rights were told of.
-	pause   time.Time
-	refused bool
+	nextSampled     time.Time
+	forbiddenLogged bool
 }
 
 type eventKey struct {
@@ -71,86 +71,86 @@ type eventKey struct {
 	reason  string
 }
 
-// news is what is not said again for a while. The note's sum is part of it: another text is news to who mends a mistake.
-type news struct {
+// eventFingerprint is what is not said again for a while. The note's sum is part of it: another text is news to who mends a mistake.
+type eventFingerprint struct {
 	eventKey
 	note uint64
 }
 
-func (e *event) news() news {
+func (e *event) fingerprint() eventFingerprint {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(e.note))
-	return news{e.eventKey, h.Sum64()}
+	return eventFingerprint{e.eventKey, h.Sum64()}
 }
 
 // event is one to be sent.
 type event struct {
 	eventKey
-	kind, note string // kind is Normal or Warning
-	at         time.Time
-	everywhere bool // the other nodes see the same
+	eventType, note string // kind is Normal or Warning
+	at              time.Time
+	sampled         bool // the other nodes see the same
 }
 
 // NewRecorder makes a recorder for a node; Run sends what it is given.
 func NewRecorder(c *Client, node string, log *slog.Logger, now func() time.Time, after func(time.Duration) <-chan time.Time) *Recorder {
-	return &Recorder{client: c, node: node, log: log, now: now, after: after, queue: make(chan event, waiting),
-		told: map[news]time.Time{}}
+	return &Recorder{client: c, node: node, log: log, now: now, after: after, queue: make(chan event, queueLength),
+		lastSent: map[eventFingerprint]time.Time{}}
 }
 
 // NodeEvent tells something about this node. Warnings repeat after a while only.
 func (r *Recorder) NodeEvent(warning bool, reason, note string) {
-	e := event{eventKey: eventKey{reason: reason}, kind: corev1.EventTypeNormal, note: note}
+	e := event{eventKey: eventKey{reason: reason}, eventType: corev1.EventTypeNormal, note: note}
 	if warning {
-		e.kind = corev1.EventTypeWarning
+		e.eventType = corev1.EventTypeWarning
 	}
-	r.put(e)
+	r.enqueue(e)
 }
 
 // ServiceWarning warns about a Service on this node.
 func (r *Recorder) ServiceWarning(service model.Name, reason, note string) {
-	r.put(event{eventKey: eventKey{service, reason}, kind: corev1.EventTypeWarning, note: note})
+	r.enqueue(event{eventKey: eventKey{service, reason}, eventType: corev1.EventTypeWarning, note: note})
 }
 
 // SampledServiceWarning warns about a Service where the other nodes see the same: a few of them tell.
 func (r *Recorder) SampledServiceWarning(service model.Name, reason, note string) {
-	r.put(event{eventKey: eventKey{service, reason}, kind: corev1.EventTypeWarning, note: note, everywhere: true})
+	r.enqueue(event{eventKey: eventKey{service, reason}, eventType: corev1.EventTypeWarning, note: note, sampled: true})
 }
 
-// put queues an event unless it was told a short while ago, or others tell it.
-func (r *Recorder) put(e event) {
+// enqueue queues an event unless it was told a short while ago, or others tell it.
+func (r *Recorder) enqueue(e event) {
 	if r == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e.at = r.now()
-	if e.everywhere && r.nodes > 0 && !r.speaks(e.eventKey, r.nodes) {
+	if e.sampled && r.nodeCount > 0 && !r.isReporter(e.eventKey, r.nodeCount) {
 		return
 	}
-	if last, ok := r.told[e.news()]; ok && e.at.Sub(last) < quietFor {
+	if last, ok := r.lastSent[e.fingerprint()]; ok && e.at.Sub(last) < repeatInterval {
 		return
 	}
-	if len(r.told) >= remembered {
-		for k, at := range r.told {
-			if e.at.Sub(at) >= quietFor {
-				delete(r.told, k)
+	if len(r.lastSent) >= maxRemembered {
+		for k, at := range r.lastSent {
+			if e.at.Sub(at) >= repeatInterval {
+				delete(r.lastSent, k)
 			}
 		}
 	}
-	if len(r.told) >= remembered {
+	if len(r.lastSent) >= maxRemembered {
 		return
 	}
 	select {
 	case r.queue <- e:
-		r.told[e.news()] = e.at
+		r.lastSent[e.fingerprint()] = e.at
 	default:
 		r.log.Debug("an Event is dropped: too many wait", "reason", e.reason, "service", e.service)
 	}
 }
 
-// speaks tells whether this node is one of those that tell: which ones depends on the Service, so that the work is
+// isReporter tells whether this node is one of those that tell: which ones depends on the Service, so that the work is
 // spread.
-func (r *Recorder) speaks(k eventKey, nodes int64) bool {
+func (r *Recorder) isReporter(k eventKey, nodes int64) bool {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s", r.node, k.service, k.reason)
 	// FNV leaves its upper bits too alike for texts that differ at the end.
@@ -158,7 +158,7 @@ func (r *Recorder) speaks(k eventKey, nodes int64) bool {
 	x ^= x >> 32
 	x *= 0x9e3779b97f4a7c15
 	x ^= x >> 29
-	return x%uint64(nodes) < speakers
+	return x%uint64(nodes) < reportersPerService
 }
 
 // Run sends Events until ctx ends.
@@ -170,66 +170,66 @@ func (r *Recorder) Run(ctx context.Context) {
 			return
 		case e = <-r.queue:
 		}
-		if e.everywhere && !r.turn(ctx, e.eventKey) {
+		if e.sampled && !r.waitForSlot(ctx, e.eventKey) {
 			continue
 		}
-		r.deliver(ctx, e)
+		r.sendWithRetries(ctx, e)
 	}
 }
 
 // An Event that could not be sent is sent again this often, this far apart and up to as much more: a quarter of an hour,
 // which an API server may be away for.
 const (
-	resends   = 20
-	resendGap = 30 * time.Second
+	maxAttempts   = 20
+	retryInterval = 30 * time.Second
 )
 
-// deliver sends an Event, again when it was the moment's fault that it could not be.
-func (r *Recorder) deliver(ctx context.Context, e event) {
-	for range resends {
+// sendWithRetries sends an Event, again when it was the moment's fault that it could not be.
+func (r *Recorder) sendWithRetries(ctx context.Context, e event) {
+	for range maxAttempts {
 		err := r.send(ctx, e)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		r.failed(e, err)
-		if !ofTheMoment(err) || apierrors.IsForbidden(err) || errors.Is(err, errGone) {
+		r.logFailure(e, err)
+		if !isTransient(err) || apierrors.IsForbidden(err) || errors.Is(err, errServiceGone) {
 			return
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.after(resendGap + rand.N(resendGap)):
+		case <-r.after(retryInterval + rand.N(retryInterval)):
 		}
 	}
 }
 
-var errGone = errors.New("not there any more")
+var errServiceGone = errors.New("not there any more")
 
-// failed tells of an Event that could not be sent: loudly once when the rights for it are missing, which lasts.
-func (r *Recorder) failed(e event, err error) {
+// logFailure tells of an Event that could not be sent: loudly once when the rights for it are missing, which lasts.
+func (r *Recorder) logFailure(e event, err error) {
 	level := slog.LevelDebug
-	if apierrors.IsForbidden(err) && !r.refused {
-		r.refused, level = true, slog.LevelWarn
+	if apierrors.IsForbidden(err) && !r.forbiddenLogged {
+		r.forbiddenLogged, level = true, slog.LevelWarn
 	}
 	r.log.Log(context.Background(), level, "an Event cannot be sent", "reason", e.reason, "err", err)
 }
 
-// turn waits until this node may send an Event that others see reason for too; false: it is not to.
-func (r *Recorder) turn(ctx context.Context, k eventKey) bool {
+// waitForSlot waits until this node may send an Event that others see reason for too; false: it is not to.
+func (r *Recorder) waitForSlot(ctx context.Context, k eventKey) bool {
 	nodes, err := r.countNodes(ctx)
 	if err != nil {
 		r.log.Debug("Events about Services are not sent while the number of nodes is not known", "err", err)
 		return false
 	}
-	if !r.speaks(k, nodes) {
+	if !r.isReporter(k, nodes) {
 		return false
 	}
-	now, each := r.now(), max(leastPause, time.Duration(nodes)*perNode)
-	wait := r.pause.Sub(now)
+	now, each := r.now(), max(minNodeInterval, time.Duration(nodes)*clusterInterval)
+	wait := r.nextSampled.Sub(now)
 	if wait < 0 {
 		wait = rand.N(each) // the other nodes begin at times of their own
 	}
-	r.pause = now.Add(wait + each)
+	r.nextSampled = now.Add(wait + each)
 	select {
 	case <-ctx.Done():
 		return false
@@ -241,12 +241,12 @@ func (r *Recorder) turn(ctx context.Context, k eventKey) bool {
 // countNodes asks how many nodes there are, now and then.
 func (r *Recorder) countNodes(ctx context.Context) (int64, error) {
 	r.mu.Lock()
-	nodes, at := r.nodes, r.nodesAt
+	nodes, at := r.nodeCount, r.nodeCountedAt
 	r.mu.Unlock()
-	if nodes > 0 && r.now().Sub(at) < nodesKnown {
+	if nodes > 0 && r.now().Sub(at) < nodeCountTTL {
 		return nodes, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, sendFor)
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	var list corev1.NodeList
 	// One Node, and how many more there are.
@@ -260,18 +260,18 @@ func (r *Recorder) countNodes(ctx context.Context) (int64, error) {
 	}
 	nodes = max(nodes, 1)
 	r.mu.Lock()
-	r.nodes, r.nodesAt = nodes, r.now()
+	r.nodeCount, r.nodeCountedAt = nodes, r.now()
 	r.mu.Unlock()
 	return nodes, nil
 }
 
 func (r *Recorder) send(ctx context.Context, e event) error {
-	ctx, cancel := context.WithTimeout(ctx, sendFor)
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	// kubectl looks for a Node's Events by its name in the place of a UID.
 	about := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node, UID: types.UID(r.node)}
 	if e.service != (model.Name{}) {
-		uid, err := r.uid(ctx, e.service)
+		uid, err := r.serviceUID(ctx, e.service)
 		if err != nil {
 			return err
 		}
@@ -284,8 +284,8 @@ func (r *Recorder) send(ctx context.Context, e event) error {
 	object := &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%.200s.%016x", about.Name, rand.Uint64())},
 		EventTime:  metav1.NewMicroTime(e.at), ReportingController: reportingController,
-		ReportingInstance: cut("sluice-"+r.node, maxReporting), Action: action(e.reason), Reason: e.reason,
-		Regarding: about, Note: cut(e.note, maxNote), Type: e.kind,
+		ReportingInstance: truncate("sluice-"+r.node, maxReporting), Action: action(e.reason), Reason: e.reason,
+		Regarding: about, Note: truncate(e.note, maxNote), Type: e.eventType,
 	}
 	err := r.client.events.Post().Namespace(namespace).Resource("events").Body(object).Do(ctx).Error()
 	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
@@ -294,13 +294,13 @@ func (r *Recorder) send(ctx context.Context, e event) error {
 	return err
 }
 
-// uid asks for a Service's, by which kubectl looks for its Events.
-func (r *Recorder) uid(ctx context.Context, name model.Name) (types.UID, error) {
+// serviceUID asks for a Service's, by which kubectl looks for its Events.
+func (r *Recorder) serviceUID(ctx context.Context, name model.Name) (types.UID, error) {
 	var list corev1.ServiceList
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name.Name).String(), ResourceVersion: "0"}
 	err := r.client.core.Get().Namespace(name.Namespace).Resource("services").VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(&list)
 	if err == nil && len(list.Items) == 0 {
-		err = errGone
+		err = errServiceGone
 	}
 	if err != nil {
 		return "", fmt.Errorf("Service %s: %w", name, err)
@@ -321,7 +321,7 @@ func action(reason string) string {
 	return "Listen"
 }
 
-func cut(s string, n int) string {
+func truncate(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}

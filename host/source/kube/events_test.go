@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	gostrings "strings"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// newsroom is a recorder whose time passes as soon as it waits.
-type newsroom struct {
+// recorderFixture is a recorder whose time passes as soon as it waits.
+type recorderFixture struct {
 	*Recorder
 	t      *testing.T
 	server *fakeServer
@@ -29,25 +29,25 @@ type newsroom struct {
 	waits []time.Duration
 }
 
-func (n *newsroom) Write(b []byte) (int, error) {
+func (n *recorderFixture) Write(b []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.log.Write(b)
 }
 
-func (n *newsroom) warnings() int {
+func (n *recorderFixture) warnings() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return gostrings.Count(n.log.String(), "level=WARN")
+	return strings.Count(n.log.String(), "level=WARN")
 }
 
-func (n *newsroom) clock() time.Time {
+func (n *recorderFixture) clock() time.Time {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.now
 }
 
-func (n *newsroom) pass(d time.Duration) <-chan time.Time {
+func (n *recorderFixture) advance(d time.Duration) <-chan time.Time {
 	n.mu.Lock()
 	n.now = n.now.Add(d)
 	n.waits = append(n.waits, d)
@@ -58,8 +58,8 @@ func (n *newsroom) pass(d time.Duration) <-chan time.Time {
 	return c
 }
 
-// waited gives the waits since the last call.
-func (n *newsroom) waited() []time.Duration {
+// takeWaits gives the waits since the last call.
+func (n *recorderFixture) takeWaits() []time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	out := n.waits
@@ -67,16 +67,16 @@ func (n *newsroom) waited() []time.Duration {
 	return out
 }
 
-func newNewsroom(t *testing.T, nodes int) *newsroom {
-	n := &newsroom{t: t, server: newFakeServer(t), now: time.Unix(1_700_000_000, 0)}
+func newRecorderFixture(t *testing.T, nodes int) *recorderFixture {
+	n := &recorderFixture{t: t, server: newFakeServer(t), now: time.Unix(1_700_000_000, 0)}
 	for i := range nodes {
 		n.server.put(node(fmt.Sprint("node-", i), "z1"))
 	}
-	n.Recorder = NewRecorder(n.server.client(), "node-0", slog.New(slog.NewTextHandler(n, &slog.HandlerOptions{Level: slog.LevelDebug})), n.clock, n.pass)
+	n.Recorder = NewRecorder(n.server.client(), "node-0", slog.New(slog.NewTextHandler(n, &slog.HandlerOptions{Level: slog.LevelDebug})), n.clock, n.advance)
 	return n
 }
 
-func (n *newsroom) run() {
+func (n *recorderFixture) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { n.Run(ctx) })
@@ -84,8 +84,8 @@ func (n *newsroom) run() {
 	n.t.Cleanup(n.stop)
 }
 
-// told waits until so many Events have been sent, and gives them as reason and object.
-func (n *newsroom) told(count int) (out []string) {
+// waitForEvents waits until so many Events have been sent, and gives them as reason and object.
+func (n *recorderFixture) waitForEvents(count int) (out []string) {
 	n.t.Helper()
 	eventually(n.t, fmt.Sprint(count, " Events"), func() bool {
 		n.server.mu.Lock()
@@ -102,11 +102,11 @@ func (n *newsroom) told(count int) (out []string) {
 	return out
 }
 
-// mine are Services about which this node tells where others see the same.
-func (n *newsroom) mine(count int, nodes int64, reason string) (out []model.Name) {
+// reportedServices are Services about which this node tells where others see the same.
+func (n *recorderFixture) reportedServices(count int, nodes int64, reason string) (out []model.Name) {
 	for i := 0; len(out) < count; i++ {
 		name := model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}
-		if n.speaks(eventKey{name, reason}, nodes) {
+		if n.isReporter(eventKey{name, reason}, nodes) {
 			out = append(out, name)
 			n.server.put(svc(name.Name))
 		}
@@ -115,12 +115,12 @@ func (n *newsroom) mine(count int, nodes int64, reason string) (out []model.Name
 }
 
 func TestEventsAreSentAgainAfterAnOutage(t *testing.T) {
-	n := newNewsroom(t, 3)
+	n := newRecorderFixture(t, 3)
 	at := n.clock()
-	n.server.set(func() { n.server.downs = 3 })
+	n.server.update(func() { n.server.unreachableRequests = 3 })
 	n.NodeEvent(false, ReasonStarting, "sluice test")
 	n.run()
-	if got := n.told(1); got[0] != "Starting node-0" {
+	if got := n.waitForEvents(1); got[0] != "Starting node-0" {
 		t.Errorf("told %q", got)
 	}
 	n.server.mu.Lock()
@@ -129,9 +129,9 @@ func TestEventsAreSentAgainAfterAnOutage(t *testing.T) {
 	if !e.EventTime.Time.Equal(at) || e.Namespace != "default" || e.Type != corev1.EventTypeNormal || string(e.Regarding.UID) != "node-0" {
 		t.Errorf("%+v", e)
 	}
-	waits := n.waited()
+	waits := n.takeWaits()
 	for _, w := range waits {
-		if w < resendGap || w >= 2*resendGap {
+		if w < retryInterval || w >= 2*retryInterval {
 			t.Errorf("sent again after %s", w)
 		}
 	}
@@ -141,9 +141,9 @@ func TestEventsAreSentAgainAfterAnOutage(t *testing.T) {
 
 	// An outage that lasts longer than anybody cares: the next is told all the same.
 	tries := 0
-	n.server.set(func() {
+	n.server.update(func() {
 		n.server.fail = func(r *http.Request) int {
-			if tries++; r.Method == http.MethodPost && tries <= resends {
+			if tries++; r.Method == http.MethodPost && tries <= maxAttempts {
 				return http.StatusServiceUnavailable
 			}
 			return 0
@@ -152,54 +152,54 @@ func TestEventsAreSentAgainAfterAnOutage(t *testing.T) {
 	})
 	n.NodeEvent(true, ReasonFailedToStartProxierHealthcheck, "port 10256: taken")
 	n.NodeEvent(true, ReasonFailedToStartMetricServer, "port 10249: taken")
-	if got := n.told(2); got[1] != "FailedToStartMetricServer node-0" {
+	if got := n.waitForEvents(2); got[1] != "FailedToStartMetricServer node-0" {
 		t.Errorf("told %q", got)
 	}
-	if got := n.server.asked("POST"); got != resends+1 {
+	if got := n.server.requestCount("POST"); got != maxAttempts+1 {
 		t.Errorf("%d tries", got)
 	}
 }
 
 func TestMissingRightsForEventsAreToldOnce(t *testing.T) {
-	n := newNewsroom(t, 3)
-	n.server.set(func() { n.server.missing["events"] = http.StatusForbidden })
+	n := newRecorderFixture(t, 3)
+	n.server.update(func() { n.server.status["events"] = http.StatusForbidden })
 	n.run()
 	for i := range 5 {
 		n.NodeEvent(true, ReasonFailedToStartProxierHealthcheck, fmt.Sprint("port ", i))
 	}
-	eventually(t, "five tries", func() bool { return n.server.asked("POST") >= 5 })
+	eventually(t, "five tries", func() bool { return n.server.requestCount("POST") >= 5 })
 	n.stop()
-	if w := n.waited(); len(w) > 0 || n.server.asked("POST") != 5 || n.warnings() != 1 {
-		t.Errorf("waits %v, %d tries, %d warnings", w, n.server.asked("POST"), n.warnings())
+	if w := n.takeWaits(); len(w) > 0 || n.server.requestCount("POST") != 5 || n.warnings() != 1 {
+		t.Errorf("waits %v, %d tries, %d warnings", w, n.server.requestCount("POST"), n.warnings())
 	}
 }
 
 func TestTheSameIsNotToldAgainForAWhile(t *testing.T) {
-	n := newNewsroom(t, 1)
+	n := newRecorderFixture(t, 1)
 	n.run()
 	say := func(note string) { n.NodeEvent(true, ReasonFailedToStartProxierHealthcheck, note) }
 	for range 100 {
 		say("port 10256: taken")
 	}
 	say("port 10257: taken")
-	n.told(2)
-	<-n.pass(quietFor - time.Second)
+	n.waitForEvents(2)
+	<-n.advance(repeatInterval - time.Second)
 	say("port 10256: taken")
-	<-n.pass(time.Second)
+	<-n.advance(time.Second)
 	say("port 10256: taken")
-	n.told(3)
+	n.waitForEvents(3)
 }
 
 func TestEventsThatWaitAndAreRememberedAreBounded(t *testing.T) {
-	n := newNewsroom(t, 1)
+	n := newRecorderFixture(t, 1)
 	say := func(i int) {
 		n.ServiceWarning(model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, ReasonFailedToStartServiceHealthcheck, "taken")
 	}
-	for i := range 2 * waiting { // nobody sends them
+	for i := range 2 * queueLength { // nobody sends them
 		say(i)
 	}
-	if len(n.queue) != waiting || len(n.Recorder.told) != waiting {
-		t.Fatalf("%d wait, %d are remembered", len(n.queue), len(n.Recorder.told))
+	if len(n.queue) != queueLength || len(n.Recorder.lastSent) != queueLength {
+		t.Fatalf("%d wait, %d are remembered", len(n.queue), len(n.Recorder.lastSent))
 	}
 	drain := func() (count int) {
 		for ; len(n.queue) > 0; count++ {
@@ -208,21 +208,21 @@ func TestEventsThatWaitAndAreRememberedAreBounded(t *testing.T) {
 		return count
 	}
 	drain()
-	say(waiting) // was dropped, so it is news
+	say(queueLength) // was dropped, so it is news
 	if drain() != 1 {
 		t.Error("what was dropped counts as told")
 	}
-	for i := range 2 * remembered {
+	for i := range 2 * maxRemembered {
 		say(i)
 		drain()
 	}
-	if len(n.Recorder.told) != remembered {
-		t.Fatalf("%d are remembered", len(n.Recorder.told))
+	if len(n.Recorder.lastSent) != maxRemembered {
+		t.Fatalf("%d are remembered", len(n.Recorder.lastSent))
 	}
-	<-n.pass(quietFor)
+	<-n.advance(repeatInterval)
 	say(0)
-	if drain() != 1 || len(n.Recorder.told) != 1 {
-		t.Errorf("after a while %d are remembered", len(n.Recorder.told))
+	if drain() != 1 || len(n.Recorder.lastSent) != 1 {
+		t.Errorf("after a while %d are remembered", len(n.Recorder.lastSent))
 	}
 }
 
@@ -232,7 +232,7 @@ func TestAFewNodesTellWhatAllSee(t *testing.T) {
 	for i := range nodes {
 		r := Recorder{node: fmt.Sprintf("ip-10-0-%d-%d.eu-central-1.compute.internal", i>>8, i&255)}
 		for s := range services {
-			if r.speaks(eventKey{model.Name{Namespace: "shop", Name: fmt.Sprint("s", s)}, ReasonFailedToEvaluatePolicy}, nodes) {
+			if r.isReporter(eventKey{model.Name{Namespace: "shop", Name: fmt.Sprint("s", s)}, ReasonFailedToEvaluatePolicy}, nodes) {
 				told[s]++
 			}
 		}
@@ -254,7 +254,7 @@ func TestAFewNodesTellWhatAllSee(t *testing.T) {
 	// In a cluster of three everybody does.
 	for i := range 3 {
 		r := Recorder{node: fmt.Sprint("node-", i)}
-		if !r.speaks(eventKey{model.Name{Namespace: "shop", Name: "web"}, ReasonFailedToEvaluatePolicy}, 3) {
+		if !r.isReporter(eventKey{model.Name{Namespace: "shop", Name: "web"}, ReasonFailedToEvaluatePolicy}, 3) {
 			t.Errorf("node %d of 3 tells nothing", i)
 		}
 	}
@@ -262,11 +262,11 @@ func TestAFewNodesTellWhatAllSee(t *testing.T) {
 
 func TestWhatAllNodesSeeIsToldAtAPaceForTheWholeCluster(t *testing.T) {
 	const nodes = 100 // ten seconds for each
-	n := newNewsroom(t, nodes)
+	n := newRecorderFixture(t, nodes)
 	var begun time.Time
-	services := n.mine(6, nodes, ReasonFailedToEvaluatePolicy)
+	services := n.reportedServices(6, nodes, ReasonFailedToEvaluatePolicy)
 	others := model.Name{Namespace: "shop", Name: "another-nodes"}
-	for i := 0; n.speaks(eventKey{others, ReasonFailedToEvaluatePolicy}, nodes); i++ {
+	for i := 0; n.isReporter(eventKey{others, ReasonFailedToEvaluatePolicy}, nodes); i++ {
 		others.Name = fmt.Sprint("another-nodes-", i)
 	}
 	begun = n.clock()
@@ -275,39 +275,39 @@ func TestWhatAllNodesSeeIsToldAtAPaceForTheWholeCluster(t *testing.T) {
 		n.SampledServiceWarning(s, ReasonFailedToEvaluatePolicy, "trap")
 	}
 	n.run()
-	n.told(len(services))
+	n.waitForEvents(len(services))
 	n.stop()
-	waits := n.waited()
+	waits := n.takeWaits()
 	if len(waits) != len(services) {
 		t.Fatalf("%d waits: %v", len(waits), waits)
 	}
-	each := nodes * perNode
+	each := nodes * clusterInterval
 	if waits[0] >= each {
 		t.Errorf("the first one after %s", waits[0])
 	}
 	if took := n.clock().Sub(begun); took < time.Duration(len(services)-1)*each {
 		t.Errorf("%d Events in %s", len(services), took)
 	}
-	if asked := n.server.asked("GET", "nodes?limit=1"); asked != 1 {
+	if asked := n.server.requestCount("GET", "nodes?limit=1"); asked != 1 {
 		t.Errorf("Nodes were counted %d times", asked)
 	}
-	<-n.pass(nodesKnown)
-	if _, err := n.countNodes(t.Context()); err != nil || n.server.asked("GET", "nodes?limit=1") != 2 || n.nodes != nodes {
-		t.Errorf("%v; %d nodes", err, n.nodes)
+	<-n.advance(nodeCountTTL)
+	if _, err := n.countNodes(t.Context()); err != nil || n.server.requestCount("GET", "nodes?limit=1") != 2 || n.nodeCount != nodes {
+		t.Errorf("%v; %d nodes", err, n.nodeCount)
 	}
 }
 
 func TestEventsAboutServicesThatAreGoneAreDropped(t *testing.T) {
-	n := newNewsroom(t, 1)
+	n := newRecorderFixture(t, 1)
 	n.server.put(svc("web", func(o *corev1.Service) { o.UID = "uid-of-web" }))
 	n.run()
 	n.ServiceWarning(model.Name{Namespace: "shop", Name: "gone"}, ReasonFailedToStartServiceHealthcheck, "taken")
-	n.ServiceWarning(model.Name{Namespace: "shop", Name: "web"}, ReasonFailedToStartServiceHealthcheck, gostrings.Repeat("ü", maxNote))
-	n.told(1)
+	n.ServiceWarning(model.Name{Namespace: "shop", Name: "web"}, ReasonFailedToStartServiceHealthcheck, strings.Repeat("ü", maxNote))
+	n.waitForEvents(1)
 	n.server.mu.Lock()
 	defer n.server.mu.Unlock()
 	e := n.server.events[0]
-	if e.Regarding.UID != "uid-of-web" || e.Namespace != "shop" || len(e.Note) > maxNote || !gostrings.HasSuffix(e.Note, "ü") {
+	if e.Regarding.UID != "uid-of-web" || e.Namespace != "shop" || len(e.Note) > maxNote || !strings.HasSuffix(e.Note, "ü") {
 		t.Errorf("%+v", e)
 	}
 }

@@ -25,15 +25,15 @@ func equal[T any](a, b *T) bool { return a == b || reflect.DeepEqual(a, b) }
 
 func serviceKind() kind[model.Service] {
 	return kind[model.Service]{
-		title: "Service", example: &corev1.Service{}, same: equal[model.Service],
-		convert: func(s *strings, object any) (*parcel[model.Service], error) {
+		name: "Service", prototype: &corev1.Service{}, same: equal[model.Service],
+		convert: func(s *interner, object any) (*converted[model.Service], error) {
 			o, err := as[corev1.Service](object)
 			if err != nil {
 				return nil, err
 			}
 			v, _, problems := source.Service(o)
-			s.service(v)
-			return &parcel[model.Service]{model.Name{Namespace: s.one(o.Namespace), Name: o.Name}, v, problems}, nil
+			s.internService(v)
+			return &converted[model.Service]{model.Name{Namespace: s.intern(o.Namespace), Name: o.Name}, v, problems}, nil
 		},
 		change: func(n model.Name, v *model.Service) model.Change {
 			return model.Change{Kind: model.ServiceKind, Name: n, Service: v}
@@ -43,16 +43,16 @@ func serviceKind() kind[model.Service] {
 
 func sliceKind() kind[model.EndpointSlice] {
 	return kind[model.EndpointSlice]{
-		title: "EndpointSlice", example: &discoveryv1.EndpointSlice{},
+		name: "EndpointSlice", prototype: &discoveryv1.EndpointSlice{},
 		same: func(a, b *model.EndpointSlice) bool { return a.Same(b) },
-		convert: func(s *strings, object any) (*parcel[model.EndpointSlice], error) {
+		convert: func(s *interner, object any) (*converted[model.EndpointSlice], error) {
 			o, err := as[discoveryv1.EndpointSlice](object)
 			if err != nil {
 				return nil, err
 			}
 			v, _, problems := source.Slice(o)
-			s.slice(v)
-			return &parcel[model.EndpointSlice]{model.Name{Namespace: s.one(o.Namespace), Name: o.Name}, v, problems}, nil
+			s.internSlice(v)
+			return &converted[model.EndpointSlice]{model.Name{Namespace: s.intern(o.Namespace), Name: o.Name}, v, problems}, nil
 		},
 		change: func(n model.Name, v *model.EndpointSlice) model.Change {
 			return model.Change{Kind: model.SliceKind, Name: n, Slice: v}
@@ -66,14 +66,14 @@ func nodeChange(n model.Name, v *model.Node) model.Change {
 
 func nodeKind() kind[model.Node] {
 	return kind[model.Node]{
-		title: "Node", example: &corev1.Node{}, same: equal[model.Node], change: nodeChange,
-		convert: func(_ *strings, object any) (*parcel[model.Node], error) {
+		name: "Node", prototype: &corev1.Node{}, same: equal[model.Node], change: nodeChange,
+		convert: func(_ *interner, object any) (*converted[model.Node], error) {
 			o, err := as[corev1.Node](object)
 			if err != nil {
 				return nil, err
 			}
 			v, problems := source.Node(o)
-			return &parcel[model.Node]{model.Name{Name: o.Name}, v, problems}, nil
+			return &converted[model.Node]{model.Name{Name: o.Name}, v, problems}, nil
 		},
 	}
 }
@@ -81,29 +81,29 @@ func nodeKind() kind[model.Node] {
 // otherNodeKind is a Node of which only zone and capacity are read: nothing else of it is a change.
 func otherNodeKind() kind[model.Node] {
 	return kind[model.Node]{
-		title: "other Node", example: &corev1.Node{}, same: equal[model.Node], change: nodeChange,
-		convert: func(s *strings, object any) (*parcel[model.Node], error) {
+		name: "other Node", prototype: &corev1.Node{}, same: equal[model.Node], change: nodeChange,
+		convert: func(s *interner, object any) (*converted[model.Node], error) {
 			o, err := as[corev1.Node](object)
 			if err != nil {
 				return nil, err
 			}
 			v, _ := source.Node(o) // what is wrong with it is for its own sluice to say
-			small := &model.Node{Name: v.Name, Zone: s.one(v.Zone), MilliCPU: v.MilliCPU}
-			return &parcel[model.Node]{model.Name{Name: o.Name}, small, nil}, nil
+			small := &model.Node{Name: v.Name, Zone: s.intern(v.Zone), MilliCPU: v.MilliCPU}
+			return &converted[model.Node]{model.Name{Name: o.Name}, small, nil}, nil
 		},
 	}
 }
 
 func cidrKind() kind[model.ServiceCIDR] {
 	return kind[model.ServiceCIDR]{
-		title: "ServiceCIDR", example: &networkingv1.ServiceCIDR{}, same: equal[model.ServiceCIDR],
-		convert: func(_ *strings, object any) (*parcel[model.ServiceCIDR], error) {
+		name: "ServiceCIDR", prototype: &networkingv1.ServiceCIDR{}, same: equal[model.ServiceCIDR],
+		convert: func(_ *interner, object any) (*converted[model.ServiceCIDR], error) {
 			o, err := as[networkingv1.ServiceCIDR](object)
 			if err != nil {
 				return nil, err
 			}
 			v, problems := source.ServiceCIDR(o)
-			return &parcel[model.ServiceCIDR]{model.Name{Name: o.Name}, v, problems}, nil
+			return &converted[model.ServiceCIDR]{model.Name{Name: o.Name}, v, problems}, nil
 		},
 		change: func(n model.Name, v *model.ServiceCIDR) model.Change {
 			return model.Change{Kind: model.ServiceCIDRKind, Name: n, CIDR: v}

@@ -17,8 +17,8 @@ import (
 // How long the start waits for what is not needed to forward, once Services and EndpointSlices are there (SERVICES
 // rule 46): for the Node and its addresses, and for its Pods' ranges where they tell which sources are Pods.
 const (
-	nodePatience     = 30 * time.Second
-	podCIDRsPatience = 5 * time.Minute
+	nodeWait     = 30 * time.Second
+	podCIDRsWait = 5 * time.Minute
 )
 
 // Options are what a Source needs of the outside.
@@ -36,39 +36,39 @@ type Options struct {
 
 // Source is a cluster. It implements engine.Source; Run may be called once.
 type Source struct {
-	opt     Options
-	server  *outage // no answer
-	refused *outage // a bad one
-	book    *logbook
-	pace    func() *wait.Backoff
-	poke    chan struct{} // something that Run waits for may have come
+	opt         Options
+	unreachable *outageTracker // no answer
+	refused     *outageTracker // a bad one
+	problems    *problemTracker
+	newBackoff  func() *wait.Backoff
+	wakeup      chan struct{} // something that Run waits for may have come
 
-	services *store[model.Service]
-	slices   *store[model.EndpointSlice]
-	own      *store[model.Node]
-	others   *store[model.Node]
-	cidrs    *store[model.ServiceCIDR]
+	services     *store[model.Service]
+	slices       *store[model.EndpointSlice]
+	ownNode      *store[model.Node]
+	otherNodes   *store[model.Node]
+	serviceCIDRs *store[model.ServiceCIDR]
 
 	mu      sync.Mutex
 	listers []*lister // of what is followed; replaced, not changed
-	wishes  wishes
-	reader  *nodeReader // of the other Nodes; nil: they are not wanted
+	demand  nodeDemand
+	poller  *nodePoller // of the other Nodes; nil: they are not wanted
 	emit    func([]model.Change)
 	pending []model.Change // before the first state is complete
-	open    bool
+	started bool
 }
 
 // New makes a source of the cluster behind a client.
 func New(o Options) *Source {
-	s := &Source{opt: o, pace: backoff, poke: make(chan struct{}, 1)}
-	s.server = &outage{log: o.Log, now: o.Now, server: o.Client.Server(), what: "the API server does not answer; what is programmed forwards on"}
-	s.refused = &outage{log: o.Log, now: o.Now, server: o.Client.Server(), what: "the API server does not give what is asked for; what is programmed forwards on"}
-	s.book = newLogbook(o.Log, o.OnProblems)
+	s := &Source{opt: o, newBackoff: reflectorBackoff, wakeup: make(chan struct{}, 1)}
+	s.unreachable = &outageTracker{log: o.Log, now: o.Now, server: o.Client.Server(), message: "the API server does not answer; what is programmed forwards on"}
+	s.refused = &outageTracker{log: o.Log, now: o.Now, server: o.Client.Server(), message: "the API server does not give what is asked for; what is programmed forwards on"}
+	s.problems = newProblemTracker(o.Log, o.OnProblems)
 	s.services = newStore(s, serviceKind())
 	s.slices = newStore(s, sliceKind())
-	s.own = newStore(s, nodeKind())
-	s.others = newStore(s, otherNodeKind())
-	s.cidrs = newStore(s, cidrKind())
+	s.ownNode = newStore(s, nodeKind())
+	s.otherNodes = newStore(s, otherNodeKind())
+	s.serviceCIDRs = newStore(s, cidrKind())
 	return s
 }
 
@@ -83,115 +83,115 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 		wg.Wait()
 	}()
 	c := s.opt.Client
-	follow(s, &wg, ctx, c.services(), s.services)
-	follow(s, &wg, ctx, c.slices(), s.slices)
-	follow(s, &wg, ctx, c.node(s.opt.Node), s.own)
-	follow(s, &wg, ctx, c.serviceCIDRs(), s.cidrs)
-	s.put([]model.Change{{Kind: model.NodesKind, Partial: true}})
-	others := &others{source: s, ctx: ctx}
+	runReflector(s, &wg, ctx, c.services(), s.services)
+	runReflector(s, &wg, ctx, c.slices(), s.slices)
+	runReflector(s, &wg, ctx, c.node(s.opt.Node), s.ownNode)
+	runReflector(s, &wg, ctx, c.serviceCIDRs(), s.serviceCIDRs)
+	s.publish([]model.Change{{Kind: model.NodesKind, Partial: true}})
+	others := &nodePollerRunner{source: s, ctx: ctx}
 	defer others.stop()
-	others.update()
-	if err := s.first(ctx, others); err != nil || ctx.Err() != nil {
+	others.reconcile()
+	if err := s.logWaiting(ctx, others); err != nil || ctx.Err() != nil {
 		return err
 	}
-	s.begin()
+	s.emitInitialState()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.poke:
-			others.update()
+		case <-s.wakeup:
+			others.reconcile()
 		}
 	}
 }
 
-// first waits until the first state is complete: Services and EndpointSlices for as long as it takes (SERVICES rule
+// logWaiting waits until the first state is complete: Services and EndpointSlices for as long as it takes (SERVICES rule
 // 10), the others for a while from then on.
-func (s *Source) first(ctx context.Context, others *others) error {
-	var enough, last <-chan time.Time
-	patient, first := true, false
+func (s *Source) logWaiting(ctx context.Context, others *nodePollerRunner) error {
+	var nodeDeadline, podCIDRsDeadline <-chan time.Time
+	waitForRest, logWaiting := true, false
 	for {
-		others.update()
+		others.reconcile()
 		if s.services.isSynced() && s.slices.isSynced() {
-			if enough == nil {
-				enough, last = s.opt.After(nodePatience), s.opt.After(podCIDRsPatience)
-				first = true
+			if nodeDeadline == nil {
+				nodeDeadline, podCIDRsDeadline = s.opt.After(nodeWait), s.opt.After(podCIDRsWait)
+				logWaiting = true
 			}
-			node := s.own.get(model.Name{Name: s.opt.Node})
-			ranges := !s.opt.RequirePodCIDRs || node != nil && len(node.PodCIDRs) > 0
-			rest := s.cidrs.isSynced() && (!s.wantsNodes() || s.others.isSynced()) && node != nil && len(node.Addresses) > 0
-			if ranges && (rest || !patient) {
+			node := s.ownNode.get(model.Name{Name: s.opt.Node})
+			hasPodCIDRs := !s.opt.RequirePodCIDRs || node != nil && len(node.PodCIDRs) > 0
+			restSynced := s.serviceCIDRs.isSynced() && (!s.nodesWanted() || s.otherNodes.isSynced()) && node != nil && len(node.Addresses) > 0
+			if hasPodCIDRs && (restSynced || !waitForRest) {
 				return nil
 			}
-			if first {
-				first = false
+			if logWaiting {
+				logWaiting = false
 				s.opt.Log.Info("Services and EndpointSlices are read; waiting for the Node, ServiceCIDRs and what policies need",
-					"at most", nodePatience)
+					"at most", nodeWait)
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.poke:
-		case <-enough:
-			patient = false
-			enough = make(chan time.Time) // never again
-			s.tellMissing()
-		case <-last:
+		case <-s.wakeup:
+		case <-nodeDeadline:
+			waitForRest = false
+			nodeDeadline = make(chan time.Time) // never again
+			s.warnMissing()
+		case <-podCIDRsDeadline:
 			return fmt.Errorf("Node %s: no spec.podCIDRs after %s, and detectLocalMode NodeCIDR needs them: "+
-				"does the cluster give its Nodes ranges (--allocate-node-cidrs of the controller manager)?", s.opt.Node, podCIDRsPatience)
+				"does the cluster give its Nodes ranges (--allocate-node-cidrs of the controller manager)?", s.opt.Node, podCIDRsWait)
 		}
 	}
 }
 
-// tellMissing says what has not come in time.
-func (s *Source) tellMissing() {
-	node := s.own.get(model.Name{Name: s.opt.Node})
+// warnMissing says what has not come in time.
+func (s *Source) warnMissing() {
+	node := s.ownNode.get(model.Name{Name: s.opt.Node})
 	switch {
 	case node == nil:
-		s.opt.Log.Warn("Node "+s.opt.Node+": not there: its zone and addresses are not known until it is", "waited", nodePatience)
+		s.opt.Log.Warn("Node "+s.opt.Node+": not there: its zone and addresses are not known until it is", "waited", nodeWait)
 	case len(node.Addresses) == 0:
-		s.opt.Log.Warn("Node "+s.opt.Node+": status.addresses: none until now", "waited", nodePatience)
+		s.opt.Log.Warn("Node "+s.opt.Node+": status.addresses: none until now", "waited", nodeWait)
 	}
 	if s.opt.RequirePodCIDRs && (node == nil || len(node.PodCIDRs) == 0) {
 		s.opt.Log.Warn("Node "+s.opt.Node+": spec.podCIDRs: none until now; detectLocalMode NodeCIDR needs them: still waiting",
-			"waited", nodePatience, "at most", podCIDRsPatience)
+			"waited", nodeWait, "at most", podCIDRsWait)
 	}
-	if !s.cidrs.isSynced() {
-		s.opt.Log.Warn("ServiceCIDRs are not known yet: addresses of no Service are not dropped until they are", "waited", nodePatience)
+	if !s.serviceCIDRs.isSynced() {
+		s.opt.Log.Warn("ServiceCIDRs are not known yet: addresses of no Service are not dropped until they are", "waited", nodeWait)
 	}
-	if s.wantsNodes() && !s.others.isSynced() {
-		s.opt.Log.Warn("the other Nodes are not known yet: policies that want to know them are not asked until they are", "waited", nodePatience)
+	if s.nodesWanted() && !s.otherNodes.isSynced() {
+		s.opt.Log.Warn("the other Nodes are not known yet: policies that want to know them are not asked until they are", "waited", nodeWait)
 	}
 }
 
-// begin emits the first state.
-func (s *Source) begin() {
+// emitInitialState emits the first state.
+func (s *Source) emitInitialState() {
 	s.opt.Log.Info("the cluster is read", "server", s.opt.Client.Server(), "services", s.services.count(), "slices", s.slices.count())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.emit(append(s.pending, model.Change{Kind: model.Synced}))
-	s.pending, s.open = nil, true
+	s.pending, s.started = nil, true
 }
 
-// put hands changes on, or keeps them until the first state is complete.
-func (s *Source) put(changes []model.Change) {
+// publish hands changes on, or keeps them until the first state is complete.
+func (s *Source) publish(changes []model.Change) {
 	if len(changes) == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.wishes.changed(changes) {
+	if s.demand.update(changes) {
 		s.wake()
 	}
-	if s.reader != nil {
+	if s.poller != nil {
 		for i := range changes {
 			if v := changes[i].Slice; v != nil {
-				s.reader.see(v)
+				s.poller.observeSlice(v)
 			}
 		}
 	}
-	if s.open {
+	if s.started {
 		s.emit(changes)
 	} else {
 		s.pending = append(s.pending, changes...)
@@ -200,42 +200,42 @@ func (s *Source) put(changes []model.Change) {
 
 func (s *Source) wake() {
 	select {
-	case s.poke <- struct{}{}:
+	case s.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-// others has the other Nodes read while they are wanted.
-type others struct {
+// nodePollerRunner has the other Nodes read while they are wanted.
+type nodePollerRunner struct {
 	source *Source
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
-// update begins or ends that.
-func (o *others) update() {
+// reconcile begins or ends that.
+func (o *nodePollerRunner) reconcile() {
 	s := o.source
-	switch want := s.wantsNodes(); {
+	switch want := s.nodesWanted(); {
 	case want && o.cancel == nil:
 		var ctx context.Context
 		ctx, o.cancel = context.WithCancel(o.ctx)
-		l, unfollow := s.lister(s.opt.Client.otherNodes(s.opt.Node), s.others.setSynced)
-		r := newNodeReader(s, l)
-		s.setReader(r)
+		l, unregister := s.newLister(s.opt.Client.otherNodes(s.opt.Node), s.otherNodes.setSynced)
+		r := newNodePoller(s, l)
+		s.setPoller(r)
 		o.wg.Go(func() {
-			defer unfollow()
+			defer unregister()
 			r.run(ctx)
 		})
 	case !want && o.cancel != nil:
 		o.stop()
-		s.setReader(nil)
-		s.put([]model.Change{{Kind: model.NodesKind, Partial: true}})
-		s.others.forget()
+		s.setPoller(nil)
+		s.publish([]model.Change{{Kind: model.NodesKind, Partial: true}})
+		s.otherNodes.reset()
 	}
 }
 
-func (o *others) stop() {
+func (o *nodePollerRunner) stop() {
 	if o.cancel != nil {
 		o.cancel()
 		o.wg.Wait()
@@ -243,8 +243,8 @@ func (o *others) stop() {
 	}
 }
 
-func (s *Source) setReader(r *nodeReader) {
+func (s *Source) setPoller(r *nodePoller) {
 	s.mu.Lock()
-	s.reader = r
+	s.poller = r
 	s.mu.Unlock()
 }

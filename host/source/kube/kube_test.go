@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	gostrings "strings"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,10 +15,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// want compares what was emitted, in any order.
-func (r *rig) want(what string, lines ...string) {
+// wantEmitted compares what was emitted, in any order.
+func (r *fixture) wantEmitted(what string, lines ...string) {
 	r.t.Helper()
-	got := r.take()
+	got := r.takeChanges()
 	slices.Sort(got)
 	slices.Sort(lines)
 	if !slices.Equal(got, lines) {
@@ -27,7 +27,7 @@ func (r *rig) want(what string, lines ...string) {
 }
 
 // quietly waits until a change that the source must notice has arrived behind what it must not.
-func (r *rig) marker() {
+func (r *fixture) waitForMarker() {
 	r.t.Helper()
 	r.server.put(svc("marker", func(o *corev1.Service) { o.Spec.Ports[0].Port = int32(1 + r.server.version%60000) }), slice("marker", fmt.Sprintf("10.9.%d.%d", r.server.version/250%250, r.server.version%250)))
 	eventually(r.t, "the marker", func() bool {
@@ -38,145 +38,145 @@ func (r *rig) marker() {
 	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.changes = slices.DeleteFunc(r.changes, func(c model.Change) bool { return gostrings.HasPrefix(c.Name.Name, "marker") })
+	r.changes = slices.DeleteFunc(r.changes, func(c model.Change) bool { return strings.HasPrefix(c.Name.Name, "marker") })
 }
 
 func TestTheFirstStateIsOneBatchAndThenSynced(t *testing.T) {
-	r := newRig(t, nil)
+	r := newFixture(t, nil)
 	r.server.put(svc("web"), slice("web", "10.0.0.1", "10.0.0.2"), cidr("kubernetes", "10.96.0.0/16"), node("node-b", "z2"))
 	r.run()
-	r.await()
+	r.waitSynced()
 	if r.batches != 1 || r.changes[len(r.changes)-1].Kind != model.Synced {
 		t.Errorf("%d batches: %v", r.batches, r.changes)
 	}
-	r.want("a start", "+1 shop/web", "+2 shop/web-x", "+3 "+me, "+4 kubernetes", "synced")
-	r.settled()
+	r.wantEmitted("a start", "+1 shop/web", "+2 shop/web-x", "+3 "+ownNodeName, "+4 kubernetes", "synced")
+	r.waitInSync()
 }
 
 func TestNothingIsEmittedBeforeServicesAndSlicesAreThere(t *testing.T) {
 	for _, path := range []string{"services", "endpointslices"} {
 		t.Run(path, func(t *testing.T) {
-			r := newRig(t, nil)
+			r := newFixture(t, nil)
 			r.server.put(svc("web"), slice("web", "10.0.0.1"))
-			r.server.set(func() { r.server.missing[path] = http.StatusServiceUnavailable })
+			r.server.update(func() { r.server.status[path] = http.StatusServiceUnavailable })
 			r.run()
-			eventually(t, "asked", func() bool { return r.server.asked("/"+path) > 3 })
+			eventually(t, "asked", func() bool { return r.server.requestCount("/"+path) > 3 })
 			time.Sleep(50 * time.Millisecond)
-			r.want("half of it")
-			r.server.set(func() { delete(r.server.missing, path) })
-			r.await()
-			r.settled()
+			r.wantEmitted("half of it")
+			r.server.update(func() { delete(r.server.status, path) })
+			r.waitSynced()
+			r.waitInSync()
 		})
 	}
 }
 
 func TestListsAndWatchesSelectWhatIsToBeProxied(t *testing.T) {
 	for _, noStreams := range []bool{false, true} {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		r.server.noStreams = noStreams
 		web := svc("web")
 		r.server.put(web, svc("other", func(o *corev1.Service) { o.Labels[source.LabelProxyName] = "x" }),
 			svc("headless", func(o *corev1.Service) { o.Spec.ClusterIP = "None" }), slice("web", "10.0.0.1"))
 		r.run()
-		r.await()
-		r.want("a start", "+1 shop/web", "+2 shop/web-x", "+3 "+me, "synced")
+		r.waitSynced()
+		r.wantEmitted("a start", "+1 shop/web", "+2 shop/web-x", "+3 "+ownNodeName, "synced")
 		web.Labels[source.LabelHeadless] = ""
 		r.server.put(web)
 		eventually(t, "the Service is gone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.snap.Services) == 0 })
-		r.want("a label", "-1 shop/web")
+		r.wantEmitted("a label", "-1 shop/web")
 		const byLabel = "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name%2C%21service.kubernetes.io%2Fheadless"
-		if n, all := r.server.asked("/services", byLabel, "fieldSelector=spec.clusterIP%21%3DNone"), r.server.asked("/services"); n != all || n < 1 {
+		if n, all := r.server.requestCount("/services", byLabel, "fieldSelector=spec.clusterIP%21%3DNone"), r.server.requestCount("/services"); n != all || n < 1 {
 			t.Errorf("%d of %d requests for Services select", n, all)
 		}
-		if n, all := r.server.asked("/endpointslices", byLabel), r.server.asked("/endpointslices"); n != all || n < 1 {
+		if n, all := r.server.requestCount("/endpointslices", byLabel), r.server.requestCount("/endpointslices"); n != all || n < 1 {
 			t.Errorf("%d of %d requests for EndpointSlices select", n, all)
 		}
-		if n, all := r.server.asked("/nodes", "metadata.name%3D"+me), r.server.asked("/nodes"); n != all {
+		if n, all := r.server.requestCount("/nodes", "metadata.name%3D"+ownNodeName), r.server.requestCount("/nodes"); n != all {
 			t.Errorf("%d of %d requests for Nodes are for this one: nobody wants others", n, all)
 		}
-		if noStreams && r.server.asked("sendInitialEvents") == 0 {
+		if noStreams && r.server.requestCount("sendInitialEvents") == 0 {
 			t.Error("no stream was tried")
 		}
 	}
 }
 
 func TestWhatSaysTheSameIsNotEmitted(t *testing.T) {
-	r := newRig(t, nil)
-	web, eps, own := svc("web"), slice("web", "10.0.0.1"), node(me, "z1")
+	r := newFixture(t, nil)
+	web, eps, own := svc("web"), slice("web", "10.0.0.1"), node(ownNodeName, "z1")
 	r.server.put(web, eps)
 	r.run()
-	r.await()
-	r.take()
+	r.waitSynced()
+	r.takeChanges()
 	before := r.snap.Slice(model.Name{Namespace: "shop", Name: "web-x"})
 	eps.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-01-02T03:04:05Z"}
 	web.Annotations = map[string]string{"a": "b"}
 	own.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "True", LastHeartbeatTime: metav1.Now()}}
 	r.server.put(web, eps, own)
-	r.marker()
-	r.want("annotations and a heartbeat")
+	r.waitForMarker()
+	r.wantEmitted("annotations and a heartbeat")
 	if s := r.source.slices.get(before.Name); s != before {
 		t.Error("the source holds another copy than what it has emitted")
 	}
 	own.Labels[corev1.LabelTopologyZone] = "z2"
 	r.server.put(own)
-	eventually(t, "the zone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.snap.Nodes[me].Zone == "z2" })
+	eventually(t, "the zone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.snap.Nodes[ownNodeName].Zone == "z2" })
 	r.server.remove("endpointslices", "shop/web-x")
 	r.server.remove("services", "shop/web")
-	r.settled()
-	r.want("what is gone", "+3 "+me, "-2 shop/web-x", "-1 shop/web")
+	r.waitInSync()
+	r.wantEmitted("what is gone", "+3 "+ownNodeName, "-2 shop/web-x", "-1 shop/web")
 }
 
 func TestABrokenWatchGoesOnFromWhereItWas(t *testing.T) {
-	r := newRig(t, nil)
+	r := newFixture(t, nil)
 	r.server.put(svc("web"), slice("web", "10.0.0.1"))
 	r.run()
-	r.await()
-	r.take()
-	streams, lists := r.server.asked("sendInitialEvents"), r.server.asked("resourceVersion=0")
+	r.waitSynced()
+	r.takeChanges()
+	streams, lists := r.server.requestCount("sendInitialEvents"), r.server.requestCount("resourceVersion=0")
 	for range 3 {
-		r.old()
-		r.server.drop()
+		r.letWatchesAge()
+		r.server.endWatches()
 		r.server.put(slice("web", "10.0.0.2"))
 		r.server.remove("services", "shop/web")
 		r.server.put(svc("web2"))
-		r.settled()
+		r.waitInSync()
 	}
-	if s, l := r.server.asked("sendInitialEvents"), r.server.asked("resourceVersion=0"); s != streams {
+	if s, l := r.server.requestCount("sendInitialEvents"), r.server.requestCount("resourceVersion=0"); s != streams {
 		t.Errorf("%d streams and %d lists instead of %d and %d", s, l, streams, lists)
 	}
 }
 
 func TestAnOutageChangesNothingAndIsToldOnce(t *testing.T) {
 	for name, begin := range map[string]func(*fakeServer){
-		"no connection":  func(f *fakeServer) { f.down = true },
+		"no connection":  func(f *fakeServer) { f.unreachable = true },
 		"not ready":      func(f *fakeServer) { f.fail = func(*http.Request) int { return http.StatusServiceUnavailable } },
 		"not authorized": func(f *fakeServer) { f.fail = func(*http.Request) int { return http.StatusUnauthorized } },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, nil)
+			r := newFixture(t, nil)
 			r.server.put(svc("web"), slice("web", "10.0.0.1"), svc("old"), cidr("kubernetes", "10.96.0.0/16"))
 			r.run()
-			r.await()
-			r.take()
-			streams, asked := r.server.asked("sendInitialEvents"), r.server.asked()
-			r.old()
-			r.server.set(func() { begin(r.server) })
-			r.server.drop()
-			eventually(t, "tried often", func() bool { return r.server.asked() > asked+40 })
-			r.want("while the server is away")
-			told := r.logged("level=WARN") + r.logged("level=ERROR")
-			if told != 1 || r.logged("resourceVersion=") > 0 || r.logged(" object=") != 1 {
+			r.waitSynced()
+			r.takeChanges()
+			streams, asked := r.server.requestCount("sendInitialEvents"), r.server.requestCount()
+			r.letWatchesAge()
+			r.server.update(func() { begin(r.server) })
+			r.server.endWatches()
+			eventually(t, "tried often", func() bool { return r.server.requestCount() > asked+40 })
+			r.wantEmitted("while the server is away")
+			told := r.logCount("level=WARN") + r.logCount("level=ERROR")
+			if told != 1 || r.logCount("resourceVersion=") > 0 || r.logCount(" object=") != 1 {
 				t.Errorf("%d lines of log:\n%s", told, r.log.String())
 			}
 			r.server.put(slice("web", "10.0.0.1", "10.0.0.2"))
 			r.server.remove("services", "shop/old")
-			r.server.set(func() { r.server.down, r.server.fail = false, nil })
-			r.settled()
-			r.want("after it", "+2 shop/web-x", "-1 shop/old")
-			if n := r.server.asked("sendInitialEvents"); n != streams {
+			r.server.update(func() { r.server.unreachable, r.server.fail = false, nil })
+			r.waitInSync()
+			r.wantEmitted("after it", "+2 shop/web-x", "-1 shop/old")
+			if n := r.server.requestCount("sendInitialEvents"); n != streams {
 				t.Errorf("everything was read again: %d streams, %d before", n, streams)
 			}
-			eventually(t, "its end is told", func() bool { return r.logged("no longer: ") >= 1 })
+			eventually(t, "its end is told", func() bool { return r.logCount("no longer: ") >= 1 })
 		})
 	}
 }
@@ -184,90 +184,90 @@ func TestAnOutageChangesNothingAndIsToldOnce(t *testing.T) {
 func TestAVersionThatIsGoneCostsOnlyDifferences(t *testing.T) {
 	for _, noStreams := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noStreams=%t", noStreams), func(t *testing.T) {
-			r := newRig(t, nil)
+			r := newFixture(t, nil)
 			r.server.noStreams = noStreams
 			for i := range 20 {
 				r.server.put(svc(fmt.Sprint("s", i)), slice(fmt.Sprint("s", i), "10.0.0.1"))
 			}
 			r.run()
-			r.await()
-			r.take()
-			r.old()
-			r.server.set(func() { r.server.fail = func(*http.Request) int { return http.StatusServiceUnavailable } })
-			r.server.drop()
+			r.waitSynced()
+			r.takeChanges()
+			r.letWatchesAge()
+			r.server.update(func() { r.server.fail = func(*http.Request) int { return http.StatusServiceUnavailable } })
+			r.server.endWatches()
 			r.server.remove("services", "shop/s3")
 			r.server.remove("endpointslices", "shop/s4-x")
 			r.server.put(slice("s5", "10.0.0.5"), svc("s20"))
-			r.server.forget()
-			r.server.set(func() { r.server.fail = nil })
-			r.settled()
-			r.want("after a restart of the server", "-1 shop/s3", "-2 shop/s4-x", "+2 shop/s5-x", "+1 shop/s20")
+			r.server.expireHistory()
+			r.server.update(func() { r.server.fail = nil })
+			r.waitInSync()
+			r.wantEmitted("after a restart of the server", "-1 shop/s3", "-2 shop/s4-x", "+2 shop/s5-x", "+1 shop/s20")
 		})
 	}
 }
 
 func TestAStreamThatBreaksHalfwayIsNoState(t *testing.T) {
-	r := newRig(t, nil)
+	r := newFixture(t, nil)
 	for i := range 10 {
 		r.server.put(svc(fmt.Sprint("s", i)), slice(fmt.Sprint("s", i), "10.0.0.1"))
 	}
-	r.server.set(func() { r.server.halfway["services"], r.server.halfway["endpointslices"] = 3, 2 })
+	r.server.update(func() { r.server.brokenStreams["services"], r.server.brokenStreams["endpointslices"] = 3, 2 })
 	r.run()
-	r.await()
+	r.waitSynced()
 	if len(r.snap.Services) != 10 || len(r.snap.Slices) != 10 || r.batches != 1 {
 		t.Errorf("%d Services, %d slices, %d batches", len(r.snap.Services), len(r.snap.Slices), r.batches)
 	}
-	r.settled()
+	r.waitInSync()
 }
 
 func TestServiceCIDRsMayBeMissing(t *testing.T) {
 	for _, status := range []int{http.StatusNotFound, http.StatusForbidden} {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		r.server.put(svc("web"), slice("web", "10.0.0.1"), cidr("kubernetes", "10.96.0.0/16"))
-		r.server.set(func() { r.server.missing["servicecidrs"] = status })
+		r.server.update(func() { r.server.status["servicecidrs"] = status })
 		r.run()
 		start := time.Now()
-		r.await()
-		if took := time.Since(start); took > nodePatience/hurry {
+		r.waitSynced()
+		if took := time.Since(start); took > nodeWait/speedup {
 			t.Errorf("waited for them, %s", took)
 		}
 		time.Sleep(100 * time.Millisecond)
-		if n := r.server.asked("servicecidrs"); n > 2 {
+		if n := r.server.requestCount("servicecidrs"); n > 2 {
 			t.Errorf("asked %d times in a moment", n)
 		}
-		if n := r.logged("going on without ServiceCIDRs"); n != 1 {
+		if n := r.logCount("going on without ServiceCIDRs"); n != 1 {
 			t.Errorf("told %d times\n%s", n, r.log.String())
 		}
 	}
 }
 
 func TestTheNodeIsWaitedForButNotForEver(t *testing.T) {
-	r := newRig(t, nil)
-	r.server.remove("nodes", "/"+me)
+	r := newFixture(t, nil)
+	r.server.remove("nodes", "/"+ownNodeName)
 	r.server.put(svc("web"), slice("web", "10.0.0.1"))
 	start := time.Now()
 	r.run()
-	r.await()
-	if took := time.Since(start); took < nodePatience/hurry {
+	r.waitSynced()
+	if took := time.Since(start); took < nodeWait/speedup {
 		t.Errorf("waited %s only", took)
 	}
-	if r.logged("Node "+me+": not there") != 1 {
+	if r.logCount("Node "+ownNodeName+": not there") != 1 {
 		t.Error(r.log.String())
 	}
-	r.take()
-	r.server.put(node(me, "z1"))
-	r.settled()
-	r.want("it comes", "+3 "+me)
+	r.takeChanges()
+	r.server.put(node(ownNodeName, "z1"))
+	r.waitInSync()
+	r.wantEmitted("it comes", "+3 "+ownNodeName)
 }
 
 func TestTheNodesAddressesAreWaitedFor(t *testing.T) {
-	r := newRig(t, nil)
-	own := node(me, "z1")
+	r := newFixture(t, nil)
+	own := node(ownNodeName, "z1")
 	addresses := own.Status.Addresses
 	own.Status.Addresses = nil
 	r.server.put(svc("web"), slice("web", "10.0.0.1"), own)
 	r.run()
-	eventually(t, "read", func() bool { return r.source.own.isSynced() && r.source.slices.isSynced() })
+	eventually(t, "read", func() bool { return r.source.ownNode.isSynced() && r.source.slices.isSynced() })
 	time.Sleep(50 * time.Millisecond)
 	if r.synced() {
 		t.Error("did not wait")
@@ -275,34 +275,34 @@ func TestTheNodesAddressesAreWaitedFor(t *testing.T) {
 	own.Status.Addresses = addresses
 	r.server.put(own)
 	start := time.Now()
-	r.await()
-	if time.Since(start) > nodePatience/hurry/2 {
+	r.waitSynced()
+	if time.Since(start) > nodeWait/speedup/2 {
 		t.Error("they were not noticed")
 	}
 }
 
 func TestRangesOfPodsAreWaitedForAndThenItFails(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.RequirePodCIDRs = true })
+	r := newFixture(t, func(o *Options) { o.RequirePodCIDRs = true })
 	r.server.put(svc("web"), slice("web", "10.0.0.1"))
 	r.run()
-	eventually(t, "told", func() bool { return r.logged("spec.podCIDRs: none until now") == 1 })
+	eventually(t, "told", func() bool { return r.logCount("spec.podCIDRs: none until now") == 1 })
 	if r.synced() {
 		t.Error("went on without")
 	}
-	own := node(me, "z1")
+	own := node(ownNodeName, "z1")
 	own.Spec.PodCIDRs = []string{"10.244.1.0/24"}
 	r.server.put(own)
-	r.await()
+	r.waitSynced()
 
-	r = newRig(t, func(o *Options) { o.RequirePodCIDRs = true })
+	r = newFixture(t, func(o *Options) { o.RequirePodCIDRs = true })
 	ended := make(chan error)
 	go func() { ended <- r.source.Run(t.Context(), r.emit) }()
 	select {
 	case err := <-ended:
-		if err == nil || !gostrings.Contains(err.Error(), "Node "+me+": no spec.podCIDRs after 5m0s") {
+		if err == nil || !strings.Contains(err.Error(), "Node "+ownNodeName+": no spec.podCIDRs after 5m0s") {
 			t.Errorf("ended with %v", err)
 		}
-	case <-time.After(podCIDRsPatience/hurry + 5*time.Second):
+	case <-time.After(podCIDRsWait/speedup + 5*time.Second):
 		t.Error("still waits")
 	}
 	if r.batches > 0 {
@@ -311,51 +311,51 @@ func TestRangesOfPodsAreWaitedForAndThenItFails(t *testing.T) {
 }
 
 func TestOtherNodesAreFollowedWhileTheyAreWanted(t *testing.T) {
-	r := newRig(t, nil)
-	r.source.SetNeedsNodes(every)
+	r := newFixture(t, nil)
+	r.source.SetNeedsNodes(everyService)
 	other := node("node-b", "z2")
 	r.server.put(svc("web"), slice("web", "10.0.0.1"), other, node("node-c", "z3"))
 	r.run()
-	r.await()
-	r.want("a start", "+1 shop/web", "+2 shop/web-x", "+3 "+me, "+3 node-b", "+3 node-c", "synced")
+	r.waitSynced()
+	r.wantEmitted("a start", "+1 shop/web", "+2 shop/web-x", "+3 "+ownNodeName, "+3 node-b", "+3 node-c", "synced")
 	if n := r.snap.Nodes["node-b"]; n.Zone != "z2" || n.MilliCPU != 2000 || n.Addresses != nil {
 		t.Errorf("%+v", n)
 	}
 	other.Status.Addresses, other.Spec.Taints = nil, []corev1.Taint{{Key: "x"}}
 	r.server.put(other)
-	r.marker()
-	r.want("what no policy reads")
+	r.waitForMarker()
+	r.wantEmitted("what no policy reads")
 	r.source.SetNeedsNodes(nil)
 	eventually(t, "gone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.snap.Nodes) == 1 })
-	r.want("not wanted", "-3 node-b", "-3 node-c")
+	r.wantEmitted("not wanted", "-3 node-b", "-3 node-c")
 	r.server.put(node("node-d", "z4"))
-	r.source.SetNeedsNodes(every)
-	r.settled()
-	r.want("wanted again", "+3 node-b", "+3 node-c", "+3 node-d")
+	r.source.SetNeedsNodes(everyService)
+	r.waitInSync()
+	r.wantEmitted("wanted again", "+3 node-b", "+3 node-c", "+3 node-d")
 }
 
 func TestABadUpdateKeepsWhatWasGoodAndIsToldOnce(t *testing.T) {
-	r := newRig(t, nil)
+	r := newFixture(t, nil)
 	web, eps := svc("web"), slice("web", "10.0.0.1")
 	r.server.put(web, eps, svc("new", func(o *corev1.Service) { o.Spec.ExternalIPs = []string{"nonsense", "192.0.2.7"} }))
 	r.run()
-	r.await()
-	r.want("a start; the new one without its bad field", "+1 shop/web", "+1 shop/new", "+2 shop/web-x", "+3 "+me, "synced")
+	r.waitSynced()
+	r.wantEmitted("a start; the new one without its bad field", "+1 shop/web", "+1 shop/new", "+2 shop/web-x", "+3 "+ownNodeName, "synced")
 	if ips := r.snap.Services[model.Name{Namespace: "shop", Name: "new"}].ExternalIPs; len(ips) != 1 {
 		t.Errorf("external IPs %v", ips)
 	}
 	web.Spec.ExternalIPs = []string{"nonsense"}
 	eps.Endpoints[0].Addresses[0] = "127.0.0.1"
 	r.server.put(web, eps)
-	r.marker()
-	r.want("bad updates")
+	r.waitForMarker()
+	r.wantEmitted("bad updates")
 	web.Annotations = map[string]string{"a": "b"}
 	r.server.put(web)
-	r.server.forget()
-	r.server.drop()
-	r.marker()
-	r.want("bad updates, again")
-	if n := r.logged(`object="Service shop/web" field=spec.externalIPs[0]`); n != 1 || r.logged("the object stays as it was") != 2 {
+	r.server.expireHistory()
+	r.server.endWatches()
+	r.waitForMarker()
+	r.wantEmitted("bad updates, again")
+	if n := r.logCount(`object="Service shop/web" field=spec.externalIPs[0]`); n != 1 || r.logCount("the object stays as it was") != 2 {
 		t.Errorf("told %d times\n%s", n, r.log.String())
 	}
 	if r.errors != 3 {
@@ -365,22 +365,22 @@ func TestABadUpdateKeepsWhatWasGoodAndIsToldOnce(t *testing.T) {
 	r.server.put(web)
 	r.server.remove("services", "shop/new")
 	r.server.remove("endpointslices", "shop/web-x")
-	r.settled()
-	r.want("mended and removed", "+1 shop/web", "-1 shop/new", "-2 shop/web-x")
-	if r.errors != 0 || r.logged("problem of an object is gone") != 3 {
+	r.waitInSync()
+	r.wantEmitted("mended and removed", "+1 shop/web", "-1 shop/new", "-2 shop/web-x")
+	if r.errors != 0 || r.logCount("problem of an object is gone") != 3 {
 		t.Errorf("the metric says %d\n%s", r.errors, r.log.String())
 	}
 }
 
 func TestAServiceThatIsNoLongerProxiedGoes(t *testing.T) {
-	r := newRig(t, nil)
+	r := newFixture(t, nil)
 	web := svc("web")
 	r.server.put(web, slice("web", "10.0.0.1"))
 	r.run()
-	r.await()
-	r.take()
+	r.waitSynced()
+	r.takeChanges()
 	web.Spec.Type = corev1.ServiceTypeExternalName
 	r.server.put(web)
-	r.settled()
-	r.want("ExternalName", "-1 shop/web")
+	r.waitInSync()
+	r.wantEmitted("ExternalName", "-1 shop/web")
 }

@@ -19,29 +19,29 @@ import (
 
 // Bounds on how often a node asks.
 const (
-	// spread is over how long the nodes of a cluster spread whole lists that they did not need before: when the server
+	// relistJitter is over how long the nodes of a cluster spread whole lists that they did not need before: when the server
 	// has lost what led from their last version to its own, all of them notice at once.
-	spread = 4 * time.Second
-	// rarely is how often a kind that the server has not, or does not show, is asked for.
-	rarely = 10 * time.Minute
+	relistJitter = 4 * time.Second
+	// unavailableRetry is how often a kind that the server has not, or does not show, is asked for.
+	unavailableRetry = 10 * time.Minute
 )
 
 // lister lists and watches one kind for a reflector. It tells outages, and which failures are only of the moment.
 type lister struct {
-	from     resource
-	server   *outage // no answer at all
-	refused  *outage // an answer, and a bad one
-	contact  *contact
-	now      func() time.Time
-	after    func(time.Duration) <-chan time.Time
-	optional bool               // go on without
-	settled  func() bool        // the server has given this client something else: it knows roles by now
-	without  func(reason error) // told once when the server has no such kind
+	resource      resource
+	unreachable   *outageTracker // no answer at all
+	refused       *outageTracker // an answer, and a bad one
+	state         *watchState
+	now           func() time.Time
+	after         func(time.Duration) <-chan time.Time
+	optional      bool               // go on without
+	rolesLoaded   func() bool        // the server has given this client something else: it knows roles by now
+	onUnavailable func(reason error) // told once when the server has no such kind
 
-	mu     sync.Mutex
-	whole  bool      // a whole list has been asked for before
-	given  bool      // the server has given this kind before
-	paused time.Time // ask nothing before
+	mu         sync.Mutex
+	fullListed bool      // a whole list has been asked for before
+	served     bool      // the server has given this kind before
+	notBefore  time.Time // ask nothing before
 }
 
 var (
@@ -61,59 +61,59 @@ func (l *lister) Watch(o metav1.ListOptions) (watch.Interface, error) {
 
 // ListWithContext lists.
 func (l *lister) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	if err := l.pause(ctx, true); err != nil {
+	if err := l.backoff(ctx, true); err != nil {
 		return nil, err
 	}
-	final := l.final()
-	list, err := l.from.list(ctx, o)
-	return list, l.done(ctx, err, false, final)
+	refusalFinal := l.refusalIsFinal()
+	list, err := l.resource.list(ctx, o)
+	return list, l.record(ctx, err, false, refusalFinal)
 }
 
 // WatchWithContext watches, or streams what there is and then watches.
 func (l *lister) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	if err := l.pause(ctx, o.SendInitialEvents != nil && *o.SendInitialEvents); err != nil {
+	if err := l.backoff(ctx, o.SendInitialEvents != nil && *o.SendInitialEvents); err != nil {
 		return nil, err
 	}
-	final := l.final()
-	w, err := l.from.watch(ctx, o)
+	refusalFinal := l.refusalIsFinal()
+	w, err := l.resource.watch(ctx, o)
 	if err == nil && reflect.TypeOf(w) == reflect.TypeOf(watch.NewEmptyWatch()) {
-		err = errNoAnswer
+		err = errNoResponse
 	}
-	if err = l.done(ctx, err, true, final); err != nil {
+	if err = l.record(ctx, err, true, refusalFinal); err != nil {
 		return nil, err
 	}
-	turn := l.contact.is()
-	return newStream(w, func() { l.contact.isNot(turn) }), nil
+	epoch := l.state.markWatching()
+	return newFilteredWatch(w, func() { l.state.markStopped(epoch) }), nil
 }
 
-// errNoAnswer is what a watch that client-go calls empty is about: it takes a connection that ends or times out before
+// errNoResponse is what a watch that client-go calls empty is about: it takes a connection that ends or times out before
 // there is an answer for one, and after such a one it would list everything anew.
-var errNoAnswer = errors.New("the connection has ended without an answer")
+var errNoResponse = errors.New("the connection has ended without an answer")
 
 // causeDecoding is the cause that client-go gives.
 const causeDecoding metav1.CauseType = "ClientWatchDecoding"
 
-// stream is a watch without the events that goodEvent leaves out. Unlike watch.Filter it ends when it is stopped while
+// filteredWatch is a watch without the events that goodEvent leaves out. Unlike watch.Filter it ends when it is stopped while
 // nobody takes its next event.
-type stream struct {
-	from watch.Interface
-	out  chan watch.Event
-	done chan struct{}
-	once sync.Once
+type filteredWatch struct {
+	upstream watch.Interface
+	out      chan watch.Event
+	stopped  chan struct{}
+	once     sync.Once
 }
 
-func newStream(from watch.Interface, ended func()) *stream {
-	s := &stream{from: from, out: make(chan watch.Event), done: make(chan struct{})}
+func newFilteredWatch(upstream watch.Interface, onEnd func()) *filteredWatch {
+	s := &filteredWatch{upstream: upstream, out: make(chan watch.Event), stopped: make(chan struct{})}
 	go func() {
 		defer close(s.out)
-		defer ended()
-		for e := range from.ResultChan() {
-			if !goodEvent(e) {
+		defer onEnd()
+		for e := range upstream.ResultChan() {
+			if !keepEvent(e) {
 				continue
 			}
 			select {
 			case s.out <- e:
-			case <-s.done:
+			case <-s.stopped:
 				return
 			}
 		}
@@ -122,28 +122,28 @@ func newStream(from watch.Interface, ended func()) *stream {
 }
 
 // ResultChan implements watch.Interface.
-func (s *stream) ResultChan() <-chan watch.Event { return s.out }
+func (s *filteredWatch) ResultChan() <-chan watch.Event { return s.out }
 
 // Stop implements watch.Interface.
-func (s *stream) Stop() {
-	s.once.Do(func() { close(s.done) })
-	s.from.Stop()
+func (s *filteredWatch) Stop() {
+	s.once.Do(func() { close(s.stopped) })
+	s.upstream.Stop()
 }
 
-// goodEvent leaves out the error that the client itself makes of a connection that breaks in the middle of an event:
+// keepEvent leaves out the error that the client itself makes of a connection that breaks in the middle of an event:
 // the stream ends then, and is taken up where it ended instead of from the beginning.
-func goodEvent(e watch.Event) bool {
+func keepEvent(e watch.Event) bool {
 	return e.Type != watch.Error || !apierrors.HasStatusCause(apierrors.FromObject(e.Object), causeDecoding)
 }
 
-// pause keeps the pace: the first whole list is asked for at once, later ones spread.
-func (l *lister) pause(ctx context.Context, whole bool) error {
+// backoff keeps the pace: the first whole list is asked for at once, later ones spread.
+func (l *lister) backoff(ctx context.Context, full bool) error {
 	l.mu.Lock()
-	wait := l.paused.Sub(l.now())
-	if whole && l.whole {
-		wait = max(wait, rand.N(spread))
+	wait := l.notBefore.Sub(l.now())
+	if full && l.fullListed {
+		wait = max(wait, rand.N(relistJitter))
 	}
-	l.whole = l.whole || whole
+	l.fullListed = l.fullListed || full
 	l.mu.Unlock()
 	if wait <= 0 {
 		return nil
@@ -156,53 +156,53 @@ func (l *lister) pause(ctx context.Context, whole bool) error {
 	}
 }
 
-// final tells whether a refusal of the request that comes is what sluice's role says. A server that comes up refuses
+// refusalIsFinal tells whether a refusal of the request that comes is what sluice's role says. A server that comes up refuses
 // everything until it has read the roles: it is asked again, and what it gave before stays.
-func (l *lister) final() bool {
+func (l *lister) refusalIsFinal() bool {
 	l.mu.Lock()
-	given := l.given
+	served := l.served
 	l.mu.Unlock()
-	return !given && l.settled()
+	return !served && l.rolesLoaded()
 }
 
-// done notes what came of a request. A watch that failed for the moment may be tried again from where it was: client-go
+// record notes what came of a request. A watch that failed for the moment may be tried again from where it was: client-go
 // takes only a refused connection for that, and would list everything anew after any other failure.
-func (l *lister) done(ctx context.Context, err error, watching, final bool) error {
+func (l *lister) record(ctx context.Context, err error, watching, refusalFinal bool) error {
 	var status apierrors.APIStatus
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return err
 	case err == nil:
-		l.server.endsAll()
-		l.refused.ends(l.from.name)
+		l.unreachable.recoverAll()
+		l.refused.recover(l.resource.name)
 		l.mu.Lock()
-		l.given = true
+		l.served = true
 		l.mu.Unlock()
 	case !errors.As(err, &status):
-		l.server.is(l.from.name, err)
+		l.unreachable.fail(l.resource.name, err)
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
-		l.server.endsAll()
-	case l.optional && (apierrors.IsNotFound(err) || final && apierrors.IsForbidden(err)):
-		l.server.endsAll()
-		l.refused.ends(l.from.name)
-		l.contact.none()
+		l.unreachable.recoverAll()
+	case l.optional && (apierrors.IsNotFound(err) || refusalFinal && apierrors.IsForbidden(err)):
+		l.unreachable.recoverAll()
+		l.refused.recover(l.resource.name)
+		l.state.markUnavailable()
 		l.mu.Lock()
-		l.paused = l.now().Add(rarely + rand.N(rarely))
+		l.notBefore = l.now().Add(unavailableRetry + rand.N(unavailableRetry))
 		l.mu.Unlock()
-		l.without(err)
+		l.onUnavailable(err)
 		return err
 	default:
-		l.server.endsAll()
-		l.refused.is(l.from.name, err)
+		l.unreachable.recoverAll()
+		l.refused.fail(l.resource.name, err)
 	}
-	if err != nil && watching && ofTheMoment(err) {
-		return momentary{err}
+	if err != nil && watching && isTransient(err) {
+		return retriableError{err}
 	}
 	return err
 }
 
-// ofTheMoment tells whether the same request may go well later.
-func ofTheMoment(err error) bool {
+// isTransient tells whether the same request may go well later.
+func isTransient(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return true // the network's
@@ -218,8 +218,8 @@ func ofTheMoment(err error) bool {
 	}
 }
 
-// momentary is an error that reflectors try again after, from where they were.
-type momentary struct{ error }
+// retriableError is an error that reflectors try again after, from where they were.
+type retriableError struct{ error }
 
 // Unwrap gives what reflectors look for before the cause, which has an errno of its own.
-func (m momentary) Unwrap() []error { return []error{syscall.ECONNREFUSED, m.error} }
+func (m retriableError) Unwrap() []error { return []error{syscall.ECONNREFUSED, m.error} }

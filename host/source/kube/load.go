@@ -43,7 +43,7 @@ func load[T any](ctx context.Context, r resource, k kind[T], into *model.Snapsho
 	list, err := r.list(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	switch {
 	case r.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
-		return append(problems, source.Problem{Err: fmt.Errorf("going on without %s: %s: %w", r.name, r.costs, err), Warning: true}), nil
+		return append(problems, source.Problem{Err: fmt.Errorf("going on without %s: %s: %w", r.name, r.consequence, err), Warning: true}), nil
 	case err != nil:
 		return problems, fmt.Errorf("list %s: %w", r.name, err)
 	}
@@ -51,7 +51,7 @@ func load[T any](ctx context.Context, r resource, k kind[T], into *model.Snapsho
 	if err != nil {
 		return problems, fmt.Errorf("list %s: %w", r.name, err)
 	}
-	s := newStrings()
+	s := newInterner()
 	for _, o := range objects {
 		p, err := k.convert(s, o)
 		if err != nil {

@@ -18,26 +18,26 @@ func TestWhateverHappensTheSnapshotIsThatOfAFreshList(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
-			r := newRig(t, nil)
+			r := newFixture(t, nil)
 			if seed%2 == 0 {
-				r.source.SetNeedsNodes(every)
+				r.source.SetNeedsNodes(everyService)
 			}
 			r.server.noStreams = seed%3 == 2
 			for range 30 {
-				act(r.server, random)
+				randomChange(r.server, random)
 			}
 			r.run()
-			r.await()
+			r.waitSynced()
 			for round := range 12 {
 				for range 1 + random.IntN(20) {
-					act(r.server, random)
+					randomChange(r.server, random)
 				}
-				fault(r, random)
+				randomFault(r, random)
 				for range random.IntN(10) {
-					act(r.server, random)
+					randomChange(r.server, random)
 				}
-				r.server.set(func() { r.server.down, r.server.fail = false, nil })
-				r.settled()
+				r.server.update(func() { r.server.unreachable, r.server.fail = false, nil })
+				r.waitInSync()
 				if t.Failed() {
 					t.Fatal("in round ", round)
 				}
@@ -61,8 +61,8 @@ func TestWhateverHappensTheSnapshotIsThatOfAFreshList(t *testing.T) {
 	}
 }
 
-// act does something to one object. All objects are good: what a bad update leaves depends on what was before it.
-func act(f *fakeServer, random *rand.Rand) {
+// randomChange does something to one object. All objects are good: what a bad update leaves depends on what was before it.
+func randomChange(f *fakeServer, random *rand.Rand) {
 	name := fmt.Sprint("s", random.IntN(12))
 	address := func() string { return fmt.Sprintf("10.0.%d.%d", random.IntN(4), 1+random.IntN(200)) }
 	label := func(labels map[string]string) {
@@ -98,7 +98,7 @@ func act(f *fakeServer, random *rand.Rand) {
 	case 8:
 		f.remove("endpointslices", "shop/"+name+"-x")
 	case 9:
-		f.put(node(me, fmt.Sprint("z", random.IntN(3))))
+		f.put(node(ownNodeName, fmt.Sprint("z", random.IntN(3))))
 	case 10:
 		other := fmt.Sprint("n", random.IntN(4))
 		if random.IntN(3) == 0 {
@@ -115,33 +115,35 @@ func act(f *fakeServer, random *rand.Rand) {
 	}
 }
 
-// fault has something go wrong. What goes on for longer ends with the round.
-func fault(r *rig, random *rand.Rand) {
+// randomFault has something go wrong. What goes on for longer ends with the round.
+func randomFault(r *fixture, random *rand.Rand) {
 	f := r.server
-	refuseAll := func(status int) { f.set(func() { f.fail = func(*http.Request) int { return status } }) }
+	refuseAll := func(status int) { f.update(func() { f.fail = func(*http.Request) int { return status } }) }
 	switch random.IntN(9) {
 	case 0:
-		f.drop()
+		f.endWatches()
 	case 1:
-		r.old()
-		f.drop()
+		r.letWatchesAge()
+		f.endWatches()
 	case 2:
-		f.forget()
-		f.drop()
+		f.expireHistory()
+		f.endWatches()
 	case 3:
-		f.set(func() { f.halfway["services"], f.halfway["endpointslices"] = random.IntN(3), random.IntN(3) })
-		f.forget()
-		f.drop()
+		f.update(func() {
+			f.brokenStreams["services"], f.brokenStreams["endpointslices"] = random.IntN(3), random.IntN(3)
+		})
+		f.expireHistory()
+		f.endWatches()
 	case 4:
-		f.set(func() { f.down = true })
-		f.drop()
+		f.update(func() { f.unreachable = true })
+		f.endWatches()
 	case 5:
 		refuseAll(http.StatusServiceUnavailable)
-		f.drop()
+		f.endWatches()
 	case 6:
 		refuseAll(http.StatusInternalServerError)
-		f.drop()
-		f.forget()
+		f.endWatches()
+		f.expireHistory()
 	case 7:
 		f.breakEvent()
 	}

@@ -5,56 +5,56 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	gostrings "strings"
+	"strings"
 	"sync"
 )
 
 // RequestCount counts requests to an API server, as kube-proxy's rest_client_requests_total does.
 type RequestCount struct {
-	Code   string // of HTTP; "<error>" when there was no answer
+	Code   string // HTTP status; "<error>" when there was no response
 	Method string
 	Host   string
 	Count  uint64
 }
 
-// noAnswer is what client-go has for a code when there is none.
-const noAnswer = "<error>"
+// noResponse is the code that client-go's metric uses when there was no response.
+const noResponse = "<error>"
 
-// requests counts what goes through it.
-type requests struct {
-	mu sync.Mutex
-	n  map[RequestCount]uint64 // N is 0 in the keys
+// requestCounter counts requests by code, method and host.
+type requestCounter struct {
+	mu     sync.Mutex
+	counts map[RequestCount]uint64 // Count is 0 in the keys
 }
 
-// counted is a transport that counts.
-type counted struct {
+// countingTransport counts the requests that pass through it.
+type countingTransport struct {
 	http.RoundTripper
-	requests *requests
+	requests *requestCounter
 }
 
-func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := c.RoundTripper.RoundTrip(r)
-	k := RequestCount{Code: noAnswer, Method: r.Method, Host: r.URL.Host}
+func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := c.RoundTripper.RoundTrip(r)
+	k := RequestCount{Code: noResponse, Method: r.Method, Host: r.URL.Host}
 	if err == nil {
-		k.Code = strconv.Itoa(answer.StatusCode)
+		k.Code = strconv.Itoa(response.StatusCode)
 	}
 	c.requests.mu.Lock()
-	c.requests.n[k]++
+	c.requests.counts[k]++
 	c.requests.mu.Unlock()
-	return answer, err
+	return response, err
 }
 
-// Requests are the counts since the start, sorted.
+// Requests returns the counts since the start, sorted.
 func (c *Client) Requests() []RequestCount {
 	c.requests.mu.Lock()
 	defer c.requests.mu.Unlock()
 	var out []RequestCount
-	for k, n := range c.requests.n {
+	for k, n := range c.requests.counts {
 		k.Count = n
 		out = append(out, k)
 	}
 	slices.SortFunc(out, func(a, b RequestCount) int {
-		return cmp.Or(gostrings.Compare(a.Host, b.Host), gostrings.Compare(a.Method, b.Method), gostrings.Compare(a.Code, b.Code))
+		return cmp.Or(strings.Compare(a.Host, b.Host), strings.Compare(a.Method, b.Method), strings.Compare(a.Code, b.Code))
 	})
 	return out
 }

@@ -5,7 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	gostrings "strings"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,22 +22,22 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-const me = "node-a"
+const ownNodeName = "node-a"
 
-// hurry is how much faster than real the waits of a test are.
-const hurry = 100
+// speedup is how much faster than real the waits of a test are.
+const speedup = 100
 
-// fast is a clock that goes as much faster.
-func fast() time.Time { return began.Add(time.Since(began) * hurry) }
+// acceleratedNow is a clock that goes as much faster.
+func acceleratedNow() time.Time { return startTime.Add(time.Since(startTime) * speedup) }
 
-var began = time.Now()
+var startTime = time.Now()
 
-// old waits until the watches that there are count as such: client-go reads everything again when a watch ends within
+// letWatchesAge waits until the watches that there are count as such: client-go reads everything again when a watch ends within
 // its first second without an event.
-func (r *rig) old() { time.Sleep(2 * time.Second / hurry) }
+func (r *fixture) letWatchesAge() { time.Sleep(2 * time.Second / speedup) }
 
-// rig is a source of a fake server, with what it has emitted.
-type rig struct {
+// fixture is a source of a fake server, with what it has emitted.
+type fixture struct {
 	t      *testing.T
 	server *fakeServer
 	source *Source
@@ -52,46 +52,46 @@ type rig struct {
 }
 
 // Write takes the log.
-func (r *rig) Write(b []byte) (int, error) {
+func (r *fixture) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.log.Write(b)
 }
 
-func (r *rig) logged(text string) int {
+func (r *fixture) logCount(text string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return gostrings.Count(r.log.String(), text)
+	return strings.Count(r.log.String(), text)
 }
 
-// rigs are the tests that have one.
-var rigs sync.Map
+// fixtures are the tests that have one.
+var fixtures sync.Map
 
-// newRig makes a server with this Node, and a source of it that does not run yet.
-func newRig(t *testing.T, edit func(*Options)) *rig {
+// newFixture makes a server with this Node, and a source of it that does not run yet.
+func newFixture(t *testing.T, edit func(*Options)) *fixture {
 	t.Helper()
-	if _, another := rigs.LoadOrStore(t, true); !another { // the first one's clean-up comes last, when all have ended
+	if _, another := fixtures.LoadOrStore(t, true); !another { // the first one's clean-up comes last, when all have ended
 		leaks := goleak.IgnoreCurrent()
 		t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
 	}
-	r := &rig{t: t, server: newFakeServer(t), snap: model.NewSnapshot()}
-	r.server.put(node(me, "z1"))
+	r := &fixture{t: t, server: newFakeServer(t), snap: model.NewSnapshot()}
+	r.server.put(node(ownNodeName, "z1"))
 	o := Options{
-		Client: r.server.client(), Node: me, Log: slog.New(slog.NewTextHandler(r, nil)), Now: fast,
-		After:      func(d time.Duration) <-chan time.Time { return time.After(d / hurry) },
+		Client: r.server.client(), Node: ownNodeName, Log: slog.New(slog.NewTextHandler(r, nil)), Now: acceleratedNow,
+		After:      func(d time.Duration) <-chan time.Time { return time.After(d / speedup) },
 		OnProblems: func(errors, _ int) { r.mu.Lock(); r.errors = errors; r.mu.Unlock() },
 	}
 	if edit != nil {
 		edit(&o)
 	}
 	r.source = New(o)
-	r.source.pace = func() *wait.Backoff {
+	r.source.newBackoff = func() *wait.Backoff {
 		return &wait.Backoff{Duration: 5 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 50 * time.Millisecond, Steps: 6}
 	}
 	return r
 }
 
-func (r *rig) run() {
+func (r *fixture) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.source.Run(ctx, r.emit) }()
@@ -115,7 +115,7 @@ func (r *rig) run() {
 	})
 }
 
-func (r *rig) emit(changes []model.Change) {
+func (r *fixture) emit(changes []model.Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.batches++
@@ -125,8 +125,8 @@ func (r *rig) emit(changes []model.Change) {
 	r.changes = append(r.changes, changes...)
 }
 
-// take gives what was emitted since the last take, as kind and name, with a sign.
-func (r *rig) take() []string {
+// takeChanges gives what was emitted since the last take, as kind and name, with a sign.
+func (r *fixture) takeChanges() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []string
@@ -167,26 +167,26 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// every Service wants to know the cluster's Nodes.
-func every(*model.Service) bool { return true }
+// everyService Service wants to know the cluster's Nodes.
+func everyService(*model.Service) bool { return true }
 
-func (r *rig) synced() bool {
+func (r *fixture) synced() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.snap.Synced
 }
 
-func (r *rig) await() {
+func (r *fixture) waitSynced() {
 	r.t.Helper()
 	eventually(r.t, "synced", r.synced)
 }
 
-// settled waits until the source has what the server has, and compares.
-func (r *rig) settled() {
+// waitInSync waits until the source has what the server has, and compares.
+func (r *fixture) waitInSync() {
 	r.t.Helper()
 	var diff string
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		want, _, err := Load(context.Background(), r.source.opt.Client, me, r.source.wantsNodes())
+		want, _, err := Load(context.Background(), r.source.opt.Client, ownNodeName, r.source.nodesWanted())
 		if err != nil {
 			r.t.Fatal(err)
 		}

@@ -7,7 +7,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strconv"
-	gostrings "strings"
+	"strings"
 	"sync"
 	"testing"
 
@@ -28,13 +28,13 @@ type object interface {
 	runtime.Object
 }
 
-// record is something that happened to an object.
-type record struct {
+// change is something that happened to an object.
+type change struct {
 	version int
 	kind    string // ADDED, MODIFIED, DELETED
 	path    string
-	was     object // nil when it was added
-	is      object // in its last state when it was deleted
+	old     object // nil when it was added
+	latest  object // in its last state when it was deleted
 }
 
 // fakeServer speaks the API server's protocol, as far as reflectors do, and has faults on demand. What happens on the
@@ -44,33 +44,33 @@ type fakeServer struct {
 	t    testing.TB
 	http *httptest.Server
 
-	mu       sync.Mutex
-	version  int
-	oldest   int // watches from before this version are told that it is gone
-	objects  map[string]map[string]object
-	log      []record
-	wake     chan struct{} // closed at each change
-	cut      chan struct{} // closed to end the watches that there are
-	torn     bool          // they end in the middle of an event
-	requests []string
-	accepts  []string // of each
-	events   []eventsv1.Event
+	mu            sync.Mutex
+	version       int
+	oldest        int // watches from before this version are told that it is gone
+	objects       map[string]map[string]object
+	log           []change
+	changed       chan struct{} // closed at each change
+	endWatch      chan struct{} // closed to end the watches that there are
+	breakMidEvent bool          // they end in the middle of an event
+	requests      []string
+	accepts       []string // of each
+	events        []eventsv1.Event
 
-	noStreams bool                               // like servers without streamed lists
-	missing   map[string]int                     // status for a path
-	halfway   map[string]int                     // so many streams of a path break in the middle
-	short     map[string]int                     // so many lists in protobuf of a path end in the middle
-	down      bool                               // connections end without an answer
-	downs     int                                // so many do
-	fail      func(r *http.Request) (status int) // 0: answer
+	noStreams           bool                               // like servers without streamed lists
+	status              map[string]int                     // status for a path
+	brokenStreams       map[string]int                     // so many streams of a path break in the middle
+	truncatedLists      map[string]int                     // so many lists in protobuf of a path end in the middle
+	unreachable         bool                               // connections end without an answer
+	unreachableRequests int                                // so many do
+	fail                func(r *http.Request) (status int) // 0: answer
 }
 
 func newFakeServer(t testing.TB) *fakeServer {
-	f := &fakeServer{t: t, version: 1, objects: map[string]map[string]object{}, wake: make(chan struct{}), cut: make(chan struct{}),
-		missing: map[string]int{}, halfway: map[string]int{}, short: map[string]int{}}
+	f := &fakeServer{t: t, version: 1, objects: map[string]map[string]object{}, changed: make(chan struct{}), endWatch: make(chan struct{}),
+		status: map[string]int{}, brokenStreams: map[string]int{}, truncatedLists: map[string]int{}}
 	f.http = httptest.NewServer(http.HandlerFunc(f.serve))
 	t.Cleanup(func() {
-		f.drop()
+		f.endWatches()
 		f.http.CloseClientConnections()
 		f.http.Close()
 	})
@@ -113,9 +113,9 @@ func (f *fakeServer) put(objects ...object) {
 		}
 		was := f.objects[path][key]
 		f.objects[path][key] = o
-		f.log = append(f.log, record{f.version, "", path, was, o})
+		f.log = append(f.log, change{f.version, "", path, was, o})
 	}
-	f.poke()
+	f.notifyWatches()
 }
 
 // remove deletes an object.
@@ -130,50 +130,50 @@ func (f *fakeServer) remove(path, key string) {
 	last := was.DeepCopyObject().(object)
 	last.SetResourceVersion(strconv.Itoa(f.version))
 	delete(f.objects[path], key)
-	f.log = append(f.log, record{f.version, "DELETED", path, was, last})
-	f.poke()
+	f.log = append(f.log, change{f.version, "DELETED", path, was, last})
+	f.notifyWatches()
 }
 
-func (f *fakeServer) poke() { close(f.wake); f.wake = make(chan struct{}) }
+func (f *fakeServer) notifyWatches() { close(f.changed); f.changed = make(chan struct{}) }
 
-// drop ends all watches.
-func (f *fakeServer) drop() {
+// endWatches ends all watches.
+func (f *fakeServer) endWatches() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	close(f.cut)
-	f.cut, f.torn = make(chan struct{}), false
+	close(f.endWatch)
+	f.endWatch, f.breakMidEvent = make(chan struct{}), false
 }
 
 // breakEvent ends all watches in the middle of an event.
 func (f *fakeServer) breakEvent() {
 	f.mu.Lock()
-	f.torn = true
-	close(f.cut)
-	f.cut = make(chan struct{})
+	f.breakMidEvent = true
+	close(f.endWatch)
+	f.endWatch = make(chan struct{})
 	f.mu.Unlock()
 }
 
-// forget makes the server know nothing of what led to its present state, as after a restart.
-func (f *fakeServer) forget() {
+// expireHistory makes the server know nothing of what led to its present state, as after a restart.
+func (f *fakeServer) expireHistory() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.version++
 	f.oldest = f.version
 }
 
-func (f *fakeServer) set(change func()) {
+func (f *fakeServer) update(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
 }
 
-// asked counts requests whose path and query have all the parts.
-func (f *fakeServer) asked(parts ...string) int {
+// requestCount counts requests whose path and query have all the parts.
+func (f *fakeServer) requestCount(parts ...string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := 0
 	for _, r := range f.requests {
-		if !slices.ContainsFunc(parts, func(p string) bool { return !gostrings.Contains(r, p) }) {
+		if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(r, p) }) {
 			n++
 		}
 	}
@@ -181,13 +181,13 @@ func (f *fakeServer) asked(parts ...string) int {
 }
 
 func (f *fakeServer) serve(w http.ResponseWriter, r *http.Request) {
-	parts := gostrings.Split(gostrings.Trim(r.URL.Path, "/"), "/")
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	path, q := parts[len(parts)-1], r.URL.Query()
 	f.mu.Lock()
 	f.requests = append(f.requests, r.Method+" "+r.URL.String())
 	f.accepts = append(f.accepts, r.Header.Get("Accept"))
-	status, down := f.missing[path], f.down || f.downs > 0
-	f.downs = max(0, f.downs-1)
+	status, down := f.status[path], f.unreachable || f.unreachableRequests > 0
+	f.unreachableRequests = max(0, f.unreachableRequests-1)
 	if f.fail != nil && status == 0 {
 		status = f.fail(r)
 	}
@@ -251,10 +251,10 @@ func selector(r *http.Request) func(object) bool {
 			return true
 		case field == "spec.clusterIP!=None":
 			return o.(*corev1.Service).Spec.ClusterIP != "None"
-		case gostrings.HasPrefix(field, "metadata.name!="):
-			return o.GetName() != gostrings.TrimPrefix(field, "metadata.name!=")
-		case gostrings.HasPrefix(field, "metadata.name="):
-			return o.GetName() == gostrings.TrimPrefix(field, "metadata.name=")
+		case strings.HasPrefix(field, "metadata.name!="):
+			return o.GetName() != strings.TrimPrefix(field, "metadata.name!=")
+		case strings.HasPrefix(field, "metadata.name="):
+			return o.GetName() == strings.TrimPrefix(field, "metadata.name=")
 		}
 		panic(field)
 	}
@@ -296,11 +296,11 @@ func (f *fakeServer) list(w http.ResponseWriter, r *http.Request, path string, s
 	at := f.version
 	f.mu.Unlock()
 	version, kind := kindOf(example(path))
-	if accept := r.Header.Get("Accept"); gostrings.HasPrefix(accept, runtime.ContentTypeProtobuf) {
-		raw := protobufList(f.t, items, at, gostrings.Contains(accept, "as=PartialObjectMetadataList"))
+	if accept := r.Header.Get("Accept"); strings.HasPrefix(accept, runtime.ContentTypeProtobuf) {
+		raw := protobufList(f.t, items, at, strings.Contains(accept, "as=PartialObjectMetadataList"))
 		f.mu.Lock()
-		if f.short[path] > 0 {
-			f.short[path]--
+		if f.truncatedLists[path] > 0 {
+			f.truncatedLists[path]--
 			raw = raw[:len(raw)/2]
 		}
 		f.mu.Unlock()
@@ -337,7 +337,7 @@ func protobufList(t testing.TB, items []runtime.Object, version int, metadata bo
 	if err != nil {
 		t.Error(err)
 	}
-	return append([]byte(magic), raw...)
+	return append([]byte(protobufMagic), raw...)
 }
 
 func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string, streams bool) {
@@ -364,11 +364,11 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string, 
 		}
 		from = f.version
 	}
-	half := streams && f.halfway[path] > 0
+	half := streams && f.brokenStreams[path] > 0
 	if half {
-		f.halfway[path]--
+		f.brokenStreams[path]--
 	}
-	cut := f.cut
+	cut := f.endWatch
 	f.mu.Unlock()
 	for i, o := range first {
 		if half && i >= len(first)/2 {
@@ -385,23 +385,23 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string, 
 	w.(http.Flusher).Flush()
 	for {
 		f.mu.Lock()
-		var news []record
+		var news []change
 		for _, e := range f.log {
 			if e.version > from && e.path == path {
 				news = append(news, e)
 			}
 		}
-		at, wake := f.version, f.wake
+		at, wake := f.version, f.changed
 		f.mu.Unlock()
 		for _, e := range news {
-			was, is := selects(e.was), e.kind != "DELETED" && selects(e.is)
+			was, is := selects(e.old), e.kind != "DELETED" && selects(e.latest)
 			switch {
 			case is && was:
-				send("MODIFIED", typed(e.is))
+				send("MODIFIED", typed(e.latest))
 			case is:
-				send("ADDED", typed(e.is))
+				send("ADDED", typed(e.latest))
 			case was:
-				send("DELETED", typed(e.is))
+				send("DELETED", typed(e.latest))
 			}
 		}
 		from = at
@@ -410,7 +410,7 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string, 
 			return
 		case <-cut:
 			f.mu.Lock()
-			torn := f.torn
+			torn := f.breakMidEvent
 			f.mu.Unlock()
 			if torn {
 				_, _ = w.Write([]byte(`{"type": "MODIFIED", "object": {"kind": "Ser`))

@@ -28,19 +28,19 @@ func TestARefusalCountsOnceTheServerKnowsRoles(t *testing.T) {
 			now := func() time.Time { return time.Unix(1000, 0) }
 			without, settled := false, c.given
 			l := &lister{
-				server: &outage{log: slog.New(slog.DiscardHandler), now: now}, refused: &outage{log: slog.New(slog.DiscardHandler), now: now},
-				contact: newContact(now),
-				now:     now, optional: true, settled: func() bool { return settled }, without: func(error) { without = true },
+				unreachable: &outageTracker{log: slog.New(slog.DiscardHandler), now: now}, refused: &outageTracker{log: slog.New(slog.DiscardHandler), now: now},
+				state: newWatchState(now),
+				now:   now, optional: true, rolesLoaded: func() bool { return settled }, onUnavailable: func(error) { without = true },
 			}
 			if c.given {
-				if err := l.done(context.Background(), nil, false, l.final()); err != nil {
+				if err := l.record(context.Background(), nil, false, l.refusalIsFinal()); err != nil {
 					t.Fatal(err)
 				}
 			}
 			settled = c.settled
-			err := l.done(context.Background(), c.err, true, l.final())
-			if err == nil || without != c.without || l.paused.IsZero() == c.without {
-				t.Errorf("%v; going on without: %t, want %t; paused until %v", err, without, c.without, l.paused)
+			err := l.record(context.Background(), c.err, true, l.refusalIsFinal())
+			if err == nil || without != c.without || l.notBefore.IsZero() == c.without {
+				t.Errorf("%v; going on without: %t, want %t; paused until %v", err, without, c.without, l.notBefore)
 			}
 		})
 	}

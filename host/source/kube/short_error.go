@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	gostrings "strings"
+	"strings"
 	"unicode"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,9 +14,9 @@ import (
 // maxReason bounds what is told of what a server says, bytes: proxies answer with whole pages.
 const maxReason = 320
 
-// reason is an error in one line: without the address, which is told beside it, and without the pages that some servers
+// shortError is an error in one line: without the address, which is told beside it, and without the pages that some servers
 // answer with.
-func reason(err error) string {
+func shortError(err error) string {
 	var at *url.Error
 	if errors.As(err, &at) {
 		err = at.Err
@@ -29,15 +29,15 @@ func reason(err error) string {
 			text += " (does it know the token or the certificate?)"
 		}
 	}
-	text = gostrings.Join(gostrings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 	if len(text) > maxReason {
-		text = cut(text, maxReason) + "…"
+		text = truncate(text, maxReason) + "…"
 	}
 	return text
 }
 
-// sortOf is what reasons of one sort have in common: an answer's status, or that there is none.
-func sortOf(err error) string {
+// statusClass is what reasons of one sort have in common: an answer's status, or that there is none.
+func statusClass(err error) string {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
 		return fmt.Sprint(status.Status().Code)

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	gostrings "strings"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,10 +22,10 @@ func forbidden(resource string) error {
 func TestAnOutageIsOneLineForAllKindsAndReminders(t *testing.T) {
 	var log bytes.Buffer
 	now := time.Unix(1000, 0)
-	o := &outage{log: slog.New(slog.NewTextHandler(&log, nil)), now: func() time.Time { return now }, what: "it does not work", server: "https://x:6443"}
+	o := &outageTracker{log: slog.New(slog.NewTextHandler(&log, nil)), now: func() time.Time { return now }, message: "it does not work", server: "https://x:6443"}
 	lines := func(what string, want ...string) {
 		t.Helper()
-		got := gostrings.Split(gostrings.TrimSuffix(log.String(), "\n"), "\n")
+		got := strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
 		if log.Len() == 0 {
 			got = nil
 		}
@@ -34,50 +34,50 @@ func TestAnOutageIsOneLineForAllKindsAndReminders(t *testing.T) {
 			t.Fatalf("%s: %q", what, got)
 		}
 		for i, w := range want {
-			for part := range gostrings.SplitSeq(w, "; ") {
-				if !gostrings.Contains(got[i], part) {
+			for part := range strings.SplitSeq(w, "; ") {
+				if !strings.Contains(got[i], part) {
 					t.Errorf("%s: %q has no %q", what, got[i], part)
 				}
 			}
 		}
 	}
-	o.is("Services", forbidden("services"))
-	o.is("EndpointSlices", forbidden("endpointslices"))
-	o.is("Services", forbidden("services"))
+	o.fail("Services", forbidden("services"))
+	o.fail("EndpointSlices", forbidden("endpointslices"))
+	o.fail("Services", forbidden("services"))
 	lines("a role is missing", `level=WARN msg="it does not work"; object=Services; server=https://x:6443; reason="403 Forbidden: services is forbidden: no such role"`)
-	if o.why("EndpointSlices") == "" || o.why("ServiceCIDRs") != "" || o.end() == nil {
+	if o.reason("EndpointSlices") == "" || o.reason("ServiceCIDRs") != "" || o.ended() == nil {
 		t.Errorf("%v", o.failing)
 	}
-	o.is("EndpointSlices", apierrors.NewInternalError(errors.New("etcd is away")))
+	o.fail("EndpointSlices", apierrors.NewInternalError(errors.New("etcd is away")))
 	lines("another reason", "object=EndpointSlices; etcd is away")
 	now = now.Add(61 * time.Second)
-	o.is("Services", forbidden("services"))
-	o.is("EndpointSlices", forbidden("endpointslices"))
+	o.fail("Services", forbidden("services"))
+	o.fail("EndpointSlices", forbidden("endpointslices"))
 	lines("a minute later", `object="EndpointSlices, Services"; for=1m1s; tries=5`)
 	now = now.Add(61 * time.Second)
-	o.is("Services", forbidden("services"))
+	o.fail("Services", forbidden("services"))
 	lines("another minute later")
-	o.ends("Services")
+	o.recover("Services")
 	lines("one of them works")
-	over := o.end()
-	o.ends("EndpointSlices")
+	over := o.ended()
+	o.recover("EndpointSlices")
 	lines("all work", `level=INFO msg="no longer: it does not work"; after=2m2s; tries=7`)
 	select {
 	case <-over:
 	default:
 		t.Error("nobody is told that it is over")
 	}
-	o.ends("Services")
-	o.endsAll()
+	o.recover("Services")
+	o.recoverAll()
 	lines("nothing to end")
-	o.is("Services", errors.New("refused"))
-	o.endsAll()
+	o.fail("Services", errors.New("refused"))
+	o.recoverAll()
 	lines("the next one", "reason=refused", "no longer")
 }
 
 func TestReasonsAreOneLineWithoutPagesAndURLs(t *testing.T) {
 	page := apierrors.NewGenericServerResponse(http.StatusInternalServerError, "get", schema.GroupResource{Resource: "services"}, "",
-		"<html>\n<body>"+gostrings.Repeat("ö long page\n", 300)+"</body>", 0, true)
+		"<html>\n<body>"+strings.Repeat("ö long page\n", 300)+"</body>", 0, true)
 	unauthorized := apierrors.NewUnauthorized("Unauthorized")
 	for name, c := range map[string]struct {
 		err  error
@@ -85,27 +85,27 @@ func TestReasonsAreOneLineWithoutPagesAndURLs(t *testing.T) {
 	}{
 		"no connection": {&url.Error{Op: "Get", URL: "https://x/api/v1/services?labelSelector=long", Err: errors.New("dial tcp 192.0.2.1:6443: connect: connection refused")},
 			"dial tcp 192.0.2.1:6443: connect: connection refused"},
-		"wrapped":       {fmt.Errorf("watch: %w", &url.Error{Op: "Get", URL: "https://x/very/long", Err: errNoAnswer}), "the connection has ended without an answer"},
+		"wrapped":       {fmt.Errorf("watch: %w", &url.Error{Op: "Get", URL: "https://x/very/long", Err: errNoResponse}), "the connection has ended without an answer"},
 		"a wrong token": {unauthorized, "401 Unauthorized: Unauthorized (does it know the token or the certificate?)"},
 		"a page":        {page, "500 Internal Server Error: "},
 	} {
-		got := reason(c.err)
-		if !gostrings.HasPrefix(got, c.want) || gostrings.ContainsAny(got, "\n\r") || len(got) > maxReason+len("…") || gostrings.Contains(got, "\uFFFD") {
+		got := shortError(c.err)
+		if !strings.HasPrefix(got, c.want) || strings.ContainsAny(got, "\n\r") || len(got) > maxReason+len("…") || strings.Contains(got, "\uFFFD") {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
-	if sortOf(page) == sortOf(unauthorized) || sortOf(errNoAnswer) != sortOf(errors.New("x")) {
+	if statusClass(page) == statusClass(unauthorized) || statusClass(errNoResponse) != statusClass(errors.New("x")) {
 		t.Error("sorts")
 	}
 }
 
 // TestHowOldTheStateIsIsToldByKind: contacts are what metrics and health checks show.
 func TestHowOldTheStateIsIsToldByKind(t *testing.T) {
-	r := newRig(t, nil)
+	r := newFixture(t, nil)
 	r.server.put(svc("web"), cidr("kubernetes", "10.96.0.0/16"))
-	r.server.set(func() { r.server.missing["servicecidrs"] = http.StatusNotFound })
+	r.server.update(func() { r.server.status["servicecidrs"] = http.StatusNotFound })
 	r.run()
-	r.await()
+	r.waitSynced()
 	stale := func() (names, reasons string) {
 		for _, c := range r.source.WatchStatuses() {
 			names += c.Resource + " "
@@ -119,35 +119,35 @@ func TestHowOldTheStateIsIsToldByKind(t *testing.T) {
 	if names, _ := stale(); names != "services endpointslices node " || r.source.StaleReason() != "" {
 		t.Errorf("followed: %q; away: %q", names, r.source.StaleReason())
 	}
-	r.old()
-	r.server.set(func() { r.server.missing["endpointslices"] = http.StatusForbidden })
-	r.server.drop()
+	r.letWatchesAge()
+	r.server.update(func() { r.server.status["endpointslices"] = http.StatusForbidden })
+	r.server.endWatches()
 	eventually(t, "slices are not followed", func() bool {
 		_, why := stale()
-		return gostrings.HasPrefix(why, "endpointslices: 403 Forbidden: ") && gostrings.Count(why, "\n") == 1
+		return strings.HasPrefix(why, "endpointslices: 403 Forbidden: ") && strings.Count(why, "\n") == 1
 	})
-	if away := r.source.StaleReason(); !gostrings.HasPrefix(away, "API server "+r.server.http.URL+": endpointslices not watched for ") || !gostrings.Contains(away, "403 Forbidden") {
+	if away := r.source.StaleReason(); !strings.HasPrefix(away, "API server "+r.server.http.URL+": endpointslices not watched for ") || !strings.Contains(away, "403 Forbidden") {
 		t.Errorf("away: %q", away)
 	}
-	r.server.set(func() { r.server.missing["endpointslices"] = 0; r.server.down = true })
-	r.server.drop()
+	r.server.update(func() { r.server.status["endpointslices"] = 0; r.server.unreachable = true })
+	r.server.endWatches()
 	eventually(t, "nothing is followed", func() bool {
 		_, why := stale()
-		return gostrings.Contains(why, "services: ") && gostrings.Contains(why, "endpointslices: ") && gostrings.Contains(why, "node: ") && !gostrings.Contains(why, "403")
+		return strings.Contains(why, "services: ") && strings.Contains(why, "endpointslices: ") && strings.Contains(why, "node: ") && !strings.Contains(why, "403")
 	})
 	first := r.source.WatchStatuses()[0].StaleFor
 	eventually(t, "it grows", func() bool { return r.source.WatchStatuses()[0].StaleFor > first })
-	r.server.set(func() { r.server.down = false })
+	r.server.update(func() { r.server.unreachable = false })
 	eventually(t, "all is followed again", func() bool { _, why := stale(); return why == "" })
 
 	counts := map[string]uint64{}
 	for _, c := range r.source.opt.Client.Requests() {
-		if c.Method != http.MethodGet || c.Host != gostrings.TrimPrefix(r.server.http.URL, "http://") {
+		if c.Method != http.MethodGet || c.Host != strings.TrimPrefix(r.server.http.URL, "http://") {
 			t.Errorf("%+v", c)
 		}
 		counts[c.Code] += c.Count
 	}
-	if counts["200"] == 0 || counts["403"] == 0 || counts["404"] == 0 || counts[noAnswer] == 0 || len(counts) != 4 {
+	if counts["200"] == 0 || counts["403"] == 0 || counts["404"] == 0 || counts[noResponse] == 0 || len(counts) != 4 {
 		t.Errorf("requests by code: %v", counts)
 	}
 }

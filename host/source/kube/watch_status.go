@@ -13,49 +13,49 @@ type WatchStatus struct {
 	Reason   string        // why not, as far as it is known
 }
 
-// contact knows since when a kind is not followed.
-type contact struct {
+// watchState knows since when a kind is not followed.
+type watchState struct {
 	now func() time.Time
 
-	mu      sync.Mutex
-	turn    int       // counts the watches, so that the end of one is not taken for that of the next
-	since   time.Time // zero: it is followed
-	without bool      // the server has no such kind
+	mu          sync.Mutex
+	epoch       int       // counts the watches, so that the end of one is not taken for that of the next
+	staleSince  time.Time // zero: it is followed
+	unavailable bool      // the server has no such kind
 }
 
-func newContact(now func() time.Time) *contact { return &contact{now: now, since: now()} }
+func newWatchState(now func() time.Time) *watchState { return &watchState{now: now, staleSince: now()} }
 
-// is notes that the kind is followed, until isNot is told of the same turn.
-func (c *contact) is() (turn int) {
+// markWatching notes that the kind is followed, until isNot is told of the same turn.
+func (c *watchState) markWatching() (epoch int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.turn++
-	c.since, c.without = time.Time{}, false
-	return c.turn
+	c.epoch++
+	c.staleSince, c.unavailable = time.Time{}, false
+	return c.epoch
 }
 
-func (c *contact) isNot(turn int) {
+func (c *watchState) markStopped(epoch int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.turn == turn && c.since.IsZero() {
-		c.since = c.now()
+	if c.epoch == epoch && c.staleSince.IsZero() {
+		c.staleSince = c.now()
 	}
 }
 
-// none notes that there is nothing to follow.
-func (c *contact) none() {
+// markUnavailable notes that there is nothing to follow.
+func (c *watchState) markUnavailable() {
 	c.mu.Lock()
-	c.without = true
+	c.unavailable = true
 	c.mu.Unlock()
 }
 
-func (c *contact) stale() (since time.Duration, without bool) {
+func (c *watchState) staleFor() (age time.Duration, unavailable bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.since.IsZero() {
-		return 0, c.without
+	if c.staleSince.IsZero() {
+		return 0, c.unavailable
 	}
-	return c.now().Sub(c.since), c.without
+	return c.now().Sub(c.staleSince), c.unavailable
 }
 
 // WatchStatuses says how each kind is followed. It may be called at any time, by any goroutine.
@@ -65,14 +65,14 @@ func (s *Source) WatchStatuses() []WatchStatus {
 	s.mu.Unlock()
 	var out []WatchStatus
 	for _, l := range listers {
-		stale, without := l.contact.stale()
+		stale, without := l.state.staleFor()
 		if without {
 			continue
 		}
-		c := WatchStatus{Resource: l.from.label, StaleFor: stale}
+		c := WatchStatus{Resource: l.resource.label, StaleFor: stale}
 		if stale > 0 {
-			if c.Reason = l.server.why(l.from.name); c.Reason == "" {
-				c.Reason = l.refused.why(l.from.name)
+			if c.Reason = l.unreachable.reason(l.resource.name); c.Reason == "" {
+				c.Reason = l.refused.reason(l.resource.name)
 			}
 		}
 		out = append(out, c)
