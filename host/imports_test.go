@@ -47,7 +47,7 @@ func packages(t *testing.T) map[string]pkg {
 // TestThePureCoreImportsOnlyItself keeps I/O out of the core: the standard library and the core, nothing else.
 func TestThePureCoreImportsOnlyItself(t *testing.T) {
 	all := packages(t)
-	core := []string{"sdk/abi", "host/model", "host/service", "host/policy", "host/plan"}
+	core := []string{"host/model", "host/plan", "sdk/abi", "host/service", "host/policy", "host/planner"}
 	for i, name := range core {
 		p, ok := all[module+name]
 		if !ok {
@@ -65,6 +65,18 @@ func TestThePureCoreImportsOnlyItself(t *testing.T) {
 		for _, banned := range []string{"net/http", "os", "os/exec", "log/slog"} {
 			if slices.Contains(p.Imports, banned) {
 				t.Errorf("%s imports %s: the core does no I/O", name, banned)
+			}
+		}
+	}
+}
+
+// TestBackendsDoNotDependOnThePlanner keeps policies, Service rules and the plugin ABI out of what programs a plan.
+func TestBackendsDoNotDependOnThePlanner(t *testing.T) {
+	all := packages(t)
+	for _, name := range []string{"host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/conntrack"} {
+		for _, banned := range []string{"host/planner", "host/policy", "host/service", "sdk/abi"} {
+			if slices.Contains(all[module+name].Deps, module+banned) {
+				t.Errorf("%s depends on %s: a backend needs the plan only", name, banned)
 			}
 		}
 	}

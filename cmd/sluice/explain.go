@@ -69,12 +69,12 @@ now, or a folder of manifests, is planned here instead; that needs neither root 
 // explain plans the folder and explains one Service of it.
 func (in *inputFlags) explain(ctx context.Context, name model.Name) (*explanation, error) {
 	in.about = name.String()
-	planner, closePlugins, err := in.planner(ctx)
+	pl, closePlugins, err := in.planner(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer closePlugins()
-	x, err := planner.Explain(name)
+	x, err := pl.Explain(name)
 	if err != nil {
 		return nil, err
 	}

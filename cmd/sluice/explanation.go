@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -70,7 +71,7 @@ type kernelShare struct {
 	Connections *connections `json:"connections,omitempty"`
 }
 
-func newExplanation(e *plan.Explanation) *explanation {
+func newExplanation(e *planner.Explanation) *explanation {
 	x := &explanation{Service: e.Service.Name.String(), Frontends: []string{}, Pools: []explainPool{}}
 	if e.Policy != nil {
 		x.Policy, x.Mode = e.Policy.Name, e.Policy.Mode.String()

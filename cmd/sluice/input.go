@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
@@ -68,8 +69,8 @@ func (in *inputFlags) load() (*config.Config, error) {
 }
 
 // settings are a configuration's part of the plan.
-func settings(cfg *config.Config, local []netip.Addr) plan.Settings {
-	return plan.Settings{
+func settings(cfg *config.Config, local []netip.Addr) planner.Settings {
+	return planner.Settings{
 		Node:             cfg.HostnameOverride,
 		MasqueradeAll:    cfg.MasqueradeAll,
 		MasqueradeMark:   cfg.MasqueradeMark(),
@@ -93,7 +94,7 @@ func (in *inputFlags) caps() (plan.Caps, error) {
 }
 
 // planner plans the cluster once, as it is now. Problems of objects go to standard error; they do not stop it.
-func (in *inputFlags) planner(ctx context.Context) (_ *plan.Planner, closePlugins func(), err error) {
+func (in *inputFlags) planner(ctx context.Context) (_ *planner.Planner, closePlugins func(), err error) {
 	cfg, err := in.load()
 	if err != nil {
 		return nil, nil, err
@@ -115,9 +116,9 @@ func (in *inputFlags) planner(ctx context.Context) (_ *plan.Planner, closePlugin
 	if _, err := plugins.load(ctx, cfg); err != nil {
 		fmt.Fprintf(os.Stderr, "sluice: %v\n", err)
 	}
-	planner := plan.NewPlanner(settings(cfg, in.local), plugins.get)
-	planner.Replace(cluster)
-	step := planner.Plan(time.Now())
+	pl := planner.New(settings(cfg, in.local), plugins.get)
+	pl.Replace(cluster)
+	step := pl.Plan(time.Now())
 	if in.about != "" {
 		step.Errors = slices.DeleteFunc(step.Errors, func(err error) bool { return !strings.Contains(err.Error(), in.about) })
 		step.Warnings = slices.DeleteFunc(step.Warnings, func(w string) bool { return !strings.Contains(w, in.about) })
@@ -133,7 +134,7 @@ func (in *inputFlags) planner(ctx context.Context) (_ *plan.Planner, closePlugin
 	for _, w := range step.Warnings {
 		fmt.Fprintf(os.Stderr, "sluice: warning: %s\n", w)
 	}
-	return planner, closePlugins, nil
+	return pl, closePlugins, nil
 }
 
 // hint is for who asks an API server from a host that is no node of the cluster.

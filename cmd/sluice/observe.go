@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/httpserve"
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
@@ -122,7 +122,7 @@ type troubles struct {
 // Planned implements engine.Observer.
 func (t troubles) Planned(p *engine.PlannedStep) {
 	for _, err := range p.Step.Errors {
-		var of *plan.ServiceError
+		var of *planner.ServiceError
 		if errors.As(err, &of) {
 			t.events.SampledServiceWarning(of.Service, kube.ReasonFailedToEvaluatePolicy, err.Error())
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/source/dir"
 )
 
@@ -75,7 +75,7 @@ func TestARunningSluiceServesHealthMetricsAndItsConfiguration(t *testing.T) {
 	o := observe(cfg, plugins, log, nil)
 	e := engine.New(engine.Options{
 		Source:  dir.New(folder, dir.Options{Log: log, After: time.After, OnProblems: o.metrics.SetSourceProblems}),
-		Backend: fake.Open(fake.NewKernel(fake.Options{})), Planner: plan.NewPlanner(settings(cfg, []netip.Addr{}), plugins.get),
+		Backend: fake.Open(fake.NewKernel(fake.Options{})), Planner: planner.New(settings(cfg, []netip.Addr{}), plugins.get),
 		Log: log, Observer: o.observers(),
 	})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -26,7 +26,7 @@ names, is read once.`,
 			if err := checkOutput(output, "text", "json"); err != nil {
 				return err
 			}
-			planner, closePlugins, err := in.planner(cmd.Context())
+			pl, closePlugins, err := in.planner(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -35,17 +35,17 @@ names, is read once.`,
 			if err != nil {
 				return err
 			}
-			_, lost := plan.Normalize(planner.Current(), caps)
-			lost = append(planner.Conflicts(), lost...)
+			_, lost := plan.Normalize(pl.Current(), caps)
+			lost = append(pl.Conflicts(), lost...)
 			if output == "json" {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")
 				return enc.Encode(struct {
 					Plan         *plan.Plan         `json:"plan"`
 					Degradations []plan.Degradation `json:"degradations"`
-				}{planner.Current(), append([]plan.Degradation{}, lost...)})
+				}{pl.Current(), append([]plan.Degradation{}, lost...)})
 			}
-			fmt.Fprint(cmd.OutOrStdout(), plan.Format(planner.Current()))
+			fmt.Fprint(cmd.OutOrStdout(), plan.Format(pl.Current()))
 			if len(lost) > 0 {
 				fmt.Fprintf(cmd.OutOrStdout(), "\n# degradations: what cannot be held as wanted\n")
 				for _, d := range lost {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/probe"
 )
 
@@ -109,7 +109,7 @@ func (p *proxy) followLocalAddrs(ctx context.Context) {
 		if slices.Equal(now, last) {
 			continue
 		}
-		if err := p.engine.Do(ctx, func(planner *plan.Planner) { planner.SetLocalAddrs(now) }); err != nil {
+		if err := p.engine.Do(ctx, func(pl *planner.Planner) { pl.SetLocalAddrs(now) }); err != nil {
 			return // the engine ends
 		}
 		last = now

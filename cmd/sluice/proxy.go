@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/conntrack"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/gctuner"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
@@ -69,7 +69,7 @@ func (p *proxy) prepareNode(ctx context.Context) (err error) {
 func (p *proxy) options() engine.Options {
 	o := engine.Options{
 		Backend:       p.data.backend,
-		Planner:       plan.NewPlanner(settings(p.cfg, p.local), p.plugins.get),
+		Planner:       planner.New(settings(p.cfg, p.local), p.plugins.get),
 		ConnTable:     conntrack.Table{},
 		Log:           p.log,
 		MinSyncPeriod: p.cfg.MinSyncPeriod, SyncPeriod: p.cfg.SyncPeriod,

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 // watch loads the plugins, then follows the configuration file and the plugins' files, and takes in what changes.
@@ -86,11 +86,11 @@ func (p *proxy) tellEngine(ctx context.Context, cfg *config.Config, changed bool
 		p.log.Error("reading this host's addresses; the configuration is not taken in", "err", err)
 		return
 	}
-	err = p.engine.Do(ctx, func(planner *plan.Planner) {
+	err = p.engine.Do(ctx, func(pl *planner.Planner) {
 		if changed {
-			planner.Configure(settings(cfg, local))
+			pl.Configure(settings(cfg, local))
 		}
-		planner.Reloaded()
+		pl.Reloaded()
 	})
 	if err != nil && ctx.Err() == nil {
 		p.log.Error("taking the new configuration in", "err", err)

@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/source/dir"
 )
 
@@ -83,7 +84,7 @@ type scriptNode struct {
 	kernel  *fake.Kernel
 	backend *fake.Backend
 	plugins *pluginSet
-	planner *plan.Planner
+	planner *planner.Planner
 	stop    func()
 	log     strings.Builder
 	whole   bool // the kernel holds the plan: a delta is enough
@@ -121,7 +122,7 @@ func (n *scriptNode) start(ts *testscript.TestScript, checkpoint []byte) {
 	n.plugins, n.stop, err = openPlugins(context.Background(), cfg, slog.New(slog.NewTextHandler(&n.log, nil)))
 	ts.Check(err)
 	n.backend, n.whole = fake.Open(n.kernel), false
-	n.planner = plan.NewPlanner(settings(cfg, nil), n.plugins.get)
+	n.planner = planner.New(settings(cfg, nil), n.plugins.get)
 	if checkpoint != nil {
 		ts.Check(n.planner.Restore(checkpoint))
 	}

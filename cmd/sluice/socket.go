@@ -19,7 +19,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 const defaultSocket = "/run/sluice/sluice.sock"
@@ -67,8 +67,8 @@ func stateHandler(e *engine.Engine) http.Handler {
 		name := model.Name{Namespace: r.URL.Query().Get("namespace"), Name: r.URL.Query().Get("service")}
 		var x *explanation
 		var err error
-		if doErr := e.Do(r.Context(), func(p *plan.Planner) {
-			var found *plan.Explanation
+		if doErr := e.Do(r.Context(), func(p *planner.Planner) {
+			var found *planner.Explanation
 			if found, err = p.Explain(name); err == nil {
 				x = newExplanation(found)
 			}

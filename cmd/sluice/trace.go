@@ -90,12 +90,12 @@ func (f *traceFlags) run(cmd *cobra.Command) (err error) {
 		defer file.Close()
 		in = file
 	}
-	planner, closePlugins, err := f.planner(cmd.Context())
+	pl, closePlugins, err := f.planner(cmd.Context())
 	if err != nil {
 		return err
 	}
 	defer closePlugins()
-	t := newTracer(planner)
+	t := newTracer(pl)
 	out := bufio.NewWriter(cmd.OutOrStdout())
 	defer func() {
 		if ferr := out.Flush(); err == nil && ferr != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/service"
 )
 
@@ -31,13 +32,13 @@ type tracedEndpoint struct {
 
 // tracer answers flows under one plan.
 type tracer struct {
-	planner  *plan.Planner
+	planner  *planner.Planner
 	resolver *plan.Resolver
-	known    map[model.Name]*plan.Explanation
+	known    map[model.Name]*planner.Explanation
 }
 
-func newTracer(p *plan.Planner) *tracer {
-	return &tracer{p, p.Current().Resolver(p.NodeAddrs()), map[model.Name]*plan.Explanation{}}
+func newTracer(p *planner.Planner) *tracer {
+	return &tracer{p, p.Current().Resolver(p.NodeAddrs()), map[model.Name]*planner.Explanation{}}
 }
 
 func (t *tracer) trace(flow plan.Flow) traced {
@@ -134,7 +135,7 @@ func (t *tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {
 }
 
 // chosenBy says which rule narrowed the endpoints, or which policy weighed them.
-func chosenBy(d *plan.Decided, x *plan.Explanation, local bool) string {
+func chosenBy(d *planner.Decided, x *planner.Explanation, local bool) string {
 	decision, ready := &d.Cluster, slices.ContainsFunc(d.Port.Endpoints, func(e service.Endpoint) bool { return e.Ready && (!local || e.Local) })
 	if local {
 		decision = &d.Local
@@ -169,7 +170,7 @@ func masqueradeReason(who string, o *plan.Outcome) string {
 }
 
 // explain gives what was decided for a Service; nil when it is not known (any more).
-func (t *tracer) explain(name model.Name) *plan.Explanation {
+func (t *tracer) explain(name model.Name) *planner.Explanation {
 	x, ok := t.known[name]
 	if !ok {
 		x, _ = t.planner.Explain(name)
@@ -178,7 +179,7 @@ func (t *tracer) explain(name model.Name) *plan.Explanation {
 	return x
 }
 
-func decidedOf(x *plan.Explanation, f *plan.Frontend) *plan.Decided {
+func decidedOf(x *planner.Explanation, f *plan.Frontend) *planner.Decided {
 	if x == nil {
 		return nil
 	}

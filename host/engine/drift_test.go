@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 // watchedBackend is a fake backend that reports external changes.
@@ -51,7 +52,7 @@ func watch(t *testing.T, w *watchedBackend, minSync time.Duration) *rig {
 	r := newRig(t, k)
 	o := engine.Options{Source: r, Backend: w, MinSyncPeriod: minSync, SyncPeriod: 30 * time.Second,
 		Log:     slog.New(slog.NewTextHandler(r.log, nil)),
-		Planner: plan.NewPlanner(plan.Settings{Node: "n0"}, nil)}
+		Planner: planner.New(planner.Settings{Node: "n0"}, nil)}
 	r.engine = engine.New(o)
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop

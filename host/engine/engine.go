@@ -9,13 +9,14 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 // Options configures an Engine.
 type Options struct {
 	Source    Source
 	Backend   backend.Backend
-	Planner   *plan.Planner
+	Planner   *planner.Planner
 	ConnTable ConnTable // nil: connections are never reset
 	Log       *slog.Logger
 	// Checkpoint stores what must survive a restart. If nil, nothing does.
@@ -36,7 +37,7 @@ type Options struct {
 type Engine struct {
 	Options
 	queue *changeQueue
-	calls chan func(*plan.Planner)
+	calls chan func(*planner.Planner)
 	swaps chan *swapRequest
 	done  chan struct{} // closed when Run returns
 
@@ -89,7 +90,7 @@ func New(o Options) *Engine {
 	e := &Engine{
 		Options:  o,
 		queue:    newChangeQueue(o.Observer),
-		calls:    make(chan func(*plan.Planner)),
+		calls:    make(chan func(*planner.Planner)),
 		swaps:    make(chan *swapRequest),
 		done:     make(chan struct{}),
 		sync:     syncState{full: true},
@@ -169,9 +170,9 @@ func (e *Engine) Run(ctx context.Context) error {
 
 // Do runs f between two steps with exclusive access to the planner, then plans again. It returns early when ctx is done
 // or the engine ends.
-func (e *Engine) Do(ctx context.Context, f func(*plan.Planner)) error {
+func (e *Engine) Do(ctx context.Context, f func(*planner.Planner)) error {
 	finished := make(chan struct{})
-	call := func(p *plan.Planner) {
+	call := func(p *planner.Planner) {
 		defer close(finished)
 		f(p)
 	}

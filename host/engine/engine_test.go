@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 func TestChangeIsProgrammedImmediately(t *testing.T) {
@@ -49,7 +50,7 @@ func TestBurstIsProgrammedInOneStep(t *testing.T) {
 		before := r.kernel.Stats().Applies
 		// The engine is blocked while the burst comes in.
 		blocked, release := make(chan struct{}), make(chan struct{})
-		go r.engine.Do(context.Background(), func(*plan.Planner) { close(blocked); <-release })
+		go r.engine.Do(context.Background(), func(*planner.Planner) { close(blocked); <-release })
 		<-blocked
 		for n := range 100 {
 			r.feed <- []model.Change{eps(1 + n%5)}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 // Observer is notified of what the engine does, for health checks and metrics. Its methods are called from the engine's
@@ -27,8 +27,8 @@ type Observer interface {
 type PlannedStep struct {
 	At       time.Time // start of planning
 	Duration time.Duration
-	Step     *plan.Step // read-only; must not be retained
-	Degraded int        // frontends that the backend cannot represent as planned
+	Step     *planner.Step // read-only; must not be retained
+	Degraded int           // frontends that the backend cannot represent as planned
 }
 
 // ApplyResult is the result of programming a step.

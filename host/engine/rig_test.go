@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
@@ -87,7 +88,7 @@ func start(t *testing.T, o fake.Options, plugin policy.Plugin) *rig {
 }
 
 func (r *rig) run(b backend.Backend, plugin policy.Plugin, once bool) {
-	settings := plan.Settings{Node: "n0", MasqueradeMark: 0x4000}
+	settings := planner.Settings{Node: "n0", MasqueradeMark: 0x4000}
 	if plugin != nil {
 		settings.Policies = &policy.Set{
 			Policies: map[string]*policy.Policy{"p": {Name: "p", Steps: []policy.Step{{Plugin: "p"}}}},
@@ -96,7 +97,7 @@ func (r *rig) run(b backend.Backend, plugin policy.Plugin, once bool) {
 	}
 	o := engine.Options{
 		Source: r, Backend: b, ConnTable: r.kernel, Once: once, MinSyncPeriod: r.minSyncPeriod, Log: slog.New(slog.NewTextHandler(r.log, nil)), Observer: r.observer,
-		Planner: plan.NewPlanner(settings, func(policy.Step) (policy.Plugin, error) { return plugin, nil }),
+		Planner: planner.New(settings, func(policy.Step) (policy.Plugin, error) { return plugin, nil }),
 	}
 	if r.checkpoint != nil {
 		o.Checkpoint = r.checkpoint

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 // maxLoggedErrors bounds the policy errors that one step logs one by one: a failing plugin fails for all its Services.
@@ -56,7 +57,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	return earliest(step.Wake, e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, repairAt, e.save(now))
 }
 
-func (e *Engine) logProblems(step *plan.Step) {
+func (e *Engine) logProblems(step *planner.Step) {
 	for i, err := range step.Errors {
 		if i == maxLoggedErrors {
 			e.Log.Error("more policies failed; see sluice explain", "services", len(step.Errors)-i)

@@ -8,12 +8,12 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/httpserve"
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 // check is the health check of one Service.
 type check struct {
-	phased[plan.HealthCheck]
+	phased[planner.HealthCheck]
 	servers map[netip.AddrPort]*server
 }
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 // Options of Health. Answered and Failed may be nil.
@@ -112,7 +112,7 @@ func (h *Health) OnPlan(p *engine.PlannedStep) {
 }
 
 // planCheck takes the new state of a Service's health check in.
-func (h *Health) planCheck(now *plan.HealthCheck) {
+func (h *Health) planCheck(now *planner.HealthCheck) {
 	c := h.checks[now.Service]
 	if now.Port == 0 {
 		if c != nil {

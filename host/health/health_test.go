@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/health"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
@@ -90,7 +91,7 @@ func start(t *testing.T, prefixes ...netip.Prefix) *node {
 	n.url = server.URL
 	e := engine.New(engine.Options{
 		Source: n, Backend: failing{fake.Open(n.kernel), n}, ConnTable: n.kernel, Log: log, Observer: n.health,
-		Planner: plan.NewPlanner(plan.Settings{Node: "n0", MasqueradeMark: 0x4000, NodePortPrefixes: prefixes},
+		Planner: planner.New(planner.Settings{Node: "n0", MasqueradeMark: 0x4000, NodePortPrefixes: prefixes},
 			func(policy.Step) (policy.Plugin, error) { return nil, policy.ErrPending }),
 	})
 	ctx, stop := context.WithCancel(context.Background())

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 // Options of Metrics.
@@ -57,8 +57,8 @@ type Metrics struct {
 	queued          changeCounts // not taken yet
 	dequeued        changeCounts // taken, and not in the data plane
 	planTook        time.Duration
-	changedFamilies [2]bool        // the families that the step under way changes
-	triggers        []plan.Trigger // of what is not in the data plane
+	changedFamilies [2]bool           // the families that the step under way changes
+	triggers        []planner.Trigger // of what is not in the data plane
 }
 
 type changeCounts struct{ services, slices int }

@@ -27,6 +27,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -141,7 +142,7 @@ func (r *rig) start() {
 	e := engine.New(engine.Options{
 		Source: r, Backend: slow{fake.Open(r.kernel), r}, ConnTable: r.conns, Checkpoint: r.pocket, Observer: r.metrics,
 		Log: slog.New(slog.DiscardHandler),
-		Planner: plan.NewPlanner(plan.Settings{Node: "n0", MasqueradeMark: 1, Policies: set},
+		Planner: planner.New(planner.Settings{Node: "n0", MasqueradeMark: 1, Policies: set},
 			func(policy.Step) (policy.Plugin, error) { return r.plugin, nil }),
 	})
 	r.engine = e
@@ -645,7 +646,7 @@ func TestAnotherModeHasNoMetricsOfNFTables(t *testing.T) {
 // BenchmarkAChange is what a change of one of 10,000 Services costs in metrics.
 func BenchmarkAChange(b *testing.B) {
 	m := metrics.New(metrics.Options{Mode: "nftables", Started: time.Unix(0, 0)})
-	p := plan.NewPlanner(plan.Settings{Node: "n0", MasqueradeMark: 1}, nil)
+	p := planner.New(planner.Settings{Node: "n0", MasqueradeMark: 1}, nil)
 	changes := []model.Change{synced}
 	for i := range 10_000 {
 		n := fmt.Sprint("s", i)

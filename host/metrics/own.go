@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
@@ -57,7 +58,7 @@ func newSluiceMetrics(r prometheus.Registerer, o Options) *sluiceMetrics {
 // planState is how things are now.
 type planState struct {
 	planned                      bool // totals are of a plan
-	totals                       plan.Totals
+	totals                       planner.Totals
 	degraded, unprogrammed       int
 	checkpoint                   time.Time
 	sourceErrors, sourceWarnings int

@@ -203,8 +203,8 @@ func (g *Global) isPodInterface(name string) bool {
 	})
 }
 
-// detects tells whether Pods can be told from other sources in a family.
-func (g *Global) detects(family model.Family) bool {
+// DetectsPods reports whether the plan distinguishes Pods from other sources in a family.
+func (g *Global) DetectsPods(family model.Family) bool {
 	return len(g.PodInterfaces) > 0 || slices.ContainsFunc(g.PodSources, func(r netip.Prefix) bool {
 		return model.FamilyOf(r.Addr()) == family
 	})
@@ -216,7 +216,7 @@ func (g *Global) masquerades(f *Frontend, flow Flow, source Source) bool {
 	case MasqueradeAlways:
 		return true
 	case MasqueradeOutside:
-		return source != FromPod && g.detects(model.FamilyOf(flow.From))
+		return source != FromPod && g.DetectsPods(model.FamilyOf(flow.From))
 	case MasqueradeFromNode:
 		return source == FromNode
 	}

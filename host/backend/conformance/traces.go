@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/clustergen"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 // Silence is a drop after a while. Where an answer is due, it may take longer: on a busy machine, and because Linux
@@ -37,10 +38,10 @@ func (s *session) traces() {
 		c := clustergen.New(seed, clustergen.Options{
 			Index: i % 100, Targets: slices.Concat(w.Members, w.OnNode), NodeAddrs: s.nodeAddrs(), Clients: s.from(), Interfaces: s.interfaces(), Protocols: w.Protocols,
 		})
-		planner := plan.NewPlanner(c.Settings, nil)
-		planner.Apply(c.Changes)
-		planner.Plan(time.Unix(1_700_000_000, 0))
-		next := planner.Current()
+		pl := planner.New(c.Settings, nil)
+		pl.Apply(c.Changes)
+		pl.Plan(time.Unix(1_700_000_000, 0))
+		next := pl.Current()
 		var d *plan.Delta
 		if i%2 == 1 {
 			d = plan.Diff(prev, next)
@@ -51,7 +52,7 @@ func (s *session) traces() {
 		for range flows {
 			list = append(list, c.Flow())
 		}
-		for _, what := range s.compare(next.Resolver(planner.NodeAddrs()), list) {
+		for _, what := range s.compare(next.Resolver(pl.NodeAddrs()), list) {
 			counts[what]++
 		}
 		if s.Failed() {

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -43,10 +42,7 @@ type Backend struct {
 	closed bool
 }
 
-var (
-	_ backend.Backend  = (*Backend)(nil)
-	_ engine.ConnTable = (*Kernel)(nil)
-)
+var _ backend.Backend = (*Backend)(nil)
 
 // Open gives a handle on a data plane.
 func Open(k *Kernel) *Backend { return &Backend{kernel: k} }

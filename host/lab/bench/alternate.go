@@ -16,7 +16,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 // alternated are the sizes whose changes are compared with those of the first, in turn in one run.
@@ -78,7 +78,7 @@ func blocks(ctx context.Context, s size, in io.Reader, out io.Writer) error {
 
 // threadCPU is what the engine's thread has used, in seconds.
 func (l *lab) threadCPU(ctx context.Context) (seconds float64, err error) {
-	derr := l.engine.Do(ctx, func(*plan.Planner) {
+	derr := l.engine.Do(ctx, func(*planner.Planner) {
 		var u syscall.Rusage
 		err = syscall.Getrusage(syscall.RUSAGE_THREAD, &u)
 		seconds = float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9

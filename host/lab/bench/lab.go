@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/health"
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/wasm"
 )
@@ -64,7 +64,7 @@ func newLab(ctx context.Context, module string, bound, locked bool) (*lab, error
 	l.engine = engine.New(engine.Options{
 		Source: l.in, Backend: backend, Log: l.log, SyncPeriod: 30 * time.Second,
 		Observer: engine.Observers{h, m, l.seen},
-		Planner: plan.NewPlanner(plan.Settings{
+		Planner: planner.New(planner.Settings{
 			Node: nodeName(0), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/8")}, Policies: policies,
 		}, plugins),
 	})

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/wasm"
 )
@@ -56,21 +56,21 @@ func policyCost(ctx context.Context, file string, s size) (*policyRun, error) {
 	}
 	now := time.Unix(1_700_000_000, 0)
 	r := &policyRun{size: s}
-	bare := plan.NewPlanner(plan.Settings{Node: nodeName(0)}, plugins)
+	bare := planner.New(planner.Settings{Node: nodeName(0)}, plugins)
 	r.without = timeIt(func() { bare.Apply(all); bare.Plan(now) })
 
 	zoned := &policy.Policy{Name: "zoned", Steps: []policy.Step{{Plugin: "zone-spill"}}}
-	planner := plan.NewPlanner(plan.Settings{Node: nodeName(0), Policies: &policy.Set{
+	pl := planner.New(planner.Settings{Node: nodeName(0), Policies: &policy.Set{
 		Policies: map[string]*policy.Policy{"zoned": zoned}, Default: "zoned",
 	}}, plugins)
-	var step plan.Step
-	r.with = timeIt(func() { planner.Apply(all); step = planner.Plan(now) })
+	var step planner.Step
+	r.with = timeIt(func() { pl.Apply(all); step = pl.Plan(now) })
 	if len(step.Errors) > 0 {
 		return nil, step.Errors[0]
 	}
-	r.calls = planner.Calls()
-	r.unchanged = timeIt(func() { planner.Reloaded(); planner.Plan(now) })
-	r.callsMore = planner.Calls() - r.calls
+	r.calls = pl.Calls()
+	r.unchanged = timeIt(func() { pl.Reloaded(); pl.Plan(now) })
+	r.callsMore = pl.Calls() - r.calls
 	const changes = 200
 	var one []model.Change
 	for n := range changes {
@@ -78,8 +78,8 @@ func policyCost(ctx context.Context, file string, s size) (*policyRun, error) {
 	}
 	r.changed = timeIt(func() {
 		for _, c := range one {
-			planner.Apply([]model.Change{c})
-			planner.Plan(now)
+			pl.Apply([]model.Change{c})
+			pl.Plan(now)
 		}
 	}) * 1000 / changes
 	return r, nil

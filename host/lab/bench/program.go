@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/gctuner"
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 // figures are what programming one size came to. Times of single changes are in milliseconds, from the event's
@@ -166,7 +166,7 @@ type report struct{ Messages int }
 
 // restart opens a second backend on what is in the kernel and applies the same plan: what an upgrade does.
 func restart(ctx context.Context, l *lab) (r report, seconds float64, err error) {
-	doErr := l.engine.Do(ctx, func(p *plan.Planner) {
+	doErr := l.engine.Do(ctx, func(p *planner.Planner) {
 		var b *nftables.Backend
 		if b, err = nftables.Open(nftables.Options{Now: time.Now, Log: slog.New(slog.DiscardHandler)}); err != nil {
 			return

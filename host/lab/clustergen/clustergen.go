@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 // Options say what there is. The zero value of each means something made up.
@@ -41,7 +42,7 @@ var (
 // Cluster is a random cluster, and what a node that is in it is told.
 type Cluster struct {
 	Changes  []model.Change
-	Settings plan.Settings
+	Settings planner.Settings
 
 	rng *rand.Rand
 	o   Options
@@ -102,7 +103,7 @@ func (c *Cluster) Snapshot() *model.Snapshot {
 }
 
 func (c *Cluster) settings() {
-	s := plan.Settings{Node: node, MasqueradeMark: 0x4000, MasqueradeAll: c.one(6)}
+	s := planner.Settings{Node: node, MasqueradeMark: 0x4000, MasqueradeAll: c.one(6)}
 	switch c.rng.IntN(7) {
 	case 0: // nothing tells Pods from others
 	case 1:

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
@@ -78,7 +78,7 @@ func agent(ctx context.Context, i int, dir string, log *slog.Logger, t *tally) e
 		Backend:  fake.Open(fake.NewKernel(fake.Options{})),
 		Observer: &watched{tally: t},
 		Log:      log, SyncPeriod: 30 * time.Second,
-		Planner: plan.NewPlanner(plan.Settings{
+		Planner: planner.New(planner.Settings{
 			Node: nodeName(i), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		}, nil),
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/clustergen"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/source/dir"
 )
 
@@ -57,7 +58,7 @@ func TestManifestsMeanWhatTheirValuesMean(t *testing.T) {
 }
 
 func resolver(c *clustergen.Cluster, s *model.Snapshot) *plan.Resolver {
-	p := plan.NewPlanner(c.Settings, nil)
+	p := planner.New(c.Settings, nil)
 	p.Replace(s)
 	p.Plan(time.Unix(1_700_000_000, 0))
 	return p.Current().Resolver(p.NodeAddrs())

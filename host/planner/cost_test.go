@@ -1,4 +1,4 @@
-package plan
+package planner
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // many is a cluster of n Services with as many endpoints each, in two zones that they are hinted for.
@@ -37,7 +38,7 @@ func ownNode(zone string) model.Change {
 // and allocations.
 func TestAChangeCostsTheSameInAClusterOfAnySize(t *testing.T) {
 	cost := func(services int) float64 {
-		p := NewPlanner(testSettings(), nativePlugins)
+		p := New(testSettings(), nativePlugins)
 		p.Limit(func() bool { return false })
 		p.Apply(many(services, 10))
 		now := time.Unix(1000, 0)
@@ -70,7 +71,7 @@ func TestAChangeCostsTheSameInAClusterOfAnySize(t *testing.T) {
 // TestAllocationsGrowWithTheServiceOnly: more endpoints take larger pieces of memory, not more of them.
 func TestAllocationsGrowWithTheServiceOnly(t *testing.T) {
 	cost := func(endpoints int) float64 {
-		p := NewPlanner(testSettings(), nativePlugins)
+		p := New(testSettings(), nativePlugins)
 		p.Apply(many(10, endpoints))
 		p.Plan(time.Unix(1000, 0))
 		name, n := model.Name{Namespace: "shop", Name: "s5"}, 0
@@ -90,13 +91,13 @@ func TestAllocationsGrowWithTheServiceOnly(t *testing.T) {
 }
 
 func TestWhatIsHeldAsItIsIsNotCopied(t *testing.T) {
-	caps := Caps{Ratios: true, MaxTotal: 1000, Balances: []Balance{Random}, Protocols: []model.Protocol{model.TCP}}
-	f := &Frontend{Key: Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}}
+	caps := plan.Caps{Ratios: true, MaxTotal: 1000, Balances: []plan.Balance{plan.Random}, Protocols: []model.Protocol{model.TCP}}
+	f := &plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}}
 	for i := range 50 {
-		f.Pool.Members = append(f.Pool.Members, Member{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80), Weight: 1})
+		f.Pool.Members = append(f.Pool.Members, plan.Member{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80), Weight: 1})
 	}
 	if n := testing.AllocsPerRun(100, func() {
-		if got, lost := NormalizeFrontend(f, caps); got != f || lost != nil {
+		if got, lost := plan.NormalizeFrontend(f, caps); got != f || lost != nil {
 			t.Fatal("another one")
 		}
 	}); n != 0 {
@@ -109,7 +110,7 @@ func TestThereIsLittleOfWhatThereIsMostOf(t *testing.T) {
 	if n := unsafe.Sizeof(model.SliceEndpoint{}); n > 88 {
 		t.Errorf("%d bytes an endpoint of a slice", n)
 	}
-	if n := unsafe.Sizeof(Member{}); n > 48 {
+	if n := unsafe.Sizeof(plan.Member{}); n > 48 {
 		t.Errorf("%d bytes a member", n)
 	}
 }
@@ -117,7 +118,7 @@ func TestThereIsLittleOfWhatThereIsMostOf(t *testing.T) {
 // TestWhatAllShareComesInTurnsAndAChangeGoesFirst: this node moves to another zone, and every Service with it.
 func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
 	const services = 1000
-	p := NewPlanner(testSettings(), nativePlugins)
+	p := New(testSettings(), nativePlugins)
 	p.Limit(func() bool { return false })
 	all := many(services, 4)
 	p.Apply(all)
@@ -133,7 +134,7 @@ func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
 		if step.Planned > firstTurn+1 {
 			t.Fatalf("step %d planned %d Services", steps, step.Planned)
 		}
-		f := p.Current().Frontends[Key{Addr: p.cluster.Services[name].ClusterIPs[0], Port: 80, Protocol: model.TCP}]
+		f := p.Current().Frontends[plan.Key{Addr: p.cluster.Services[name].ClusterIPs[0], Port: 80, Protocol: model.TCP}]
 		if len(f.Pool.Members) != 7 {
 			t.Fatalf("step %d: what has changed was not planned", steps)
 		}
@@ -148,7 +149,7 @@ func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
 	if steps < services/firstTurn-1 || steps > services/firstTurn+1 {
 		t.Errorf("%d steps for %d Services", steps, services)
 	}
-	scratch := NewPlanner(testSettings(), nativePlugins)
+	scratch := New(testSettings(), nativePlugins)
 	scratch.Apply(append(all, ownNode("z1")))
 	scratch.Plan(now)
 	if !scratch.Current().Equal(p.Current()) {
@@ -157,7 +158,7 @@ func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
 }
 
 func TestTurnsFollowHowLongAStepTakes(t *testing.T) {
-	p := NewPlanner(testSettings(), nativePlugins)
+	p := New(testSettings(), nativePlugins)
 	p.Limit(func() bool { return false })
 	p.Apply(many(3000, 1))
 	now := time.Unix(1000, 0)
@@ -191,9 +192,9 @@ func TestLimitedStepsLeadToThePlanOfOneStep(t *testing.T) {
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 77))
 		asked := 0
-		p := NewPlanner(testSettings(), nativePlugins)
+		p := New(testSettings(), nativePlugins)
 		p.Limit(func() bool { asked++; return asked > 2 })
-		scratch := NewPlanner(testSettings(), nativePlugins)
+		scratch := New(testSettings(), nativePlugins)
 		now := time.Unix(1000, 0)
 		synced := []model.Change{{Kind: model.Synced}}
 		p.Apply(synced)
@@ -217,7 +218,7 @@ func TestLimitedStepsLeadToThePlanOfOneStep(t *testing.T) {
 			}
 			scratch.Plan(now)
 			if !p.Current().Equal(scratch.Current()) {
-				t.Fatalf("seed %d: in limited steps\n%s\nat once\n%s", seed, Format(p.Current()), Format(scratch.Current()))
+				t.Fatalf("seed %d: in limited steps\n%s\nat once\n%s", seed, plan.Format(p.Current()), plan.Format(scratch.Current()))
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package plan
+package planner
 
 import (
 	"maps"
@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -18,30 +19,17 @@ func (p *Planner) refresh() {
 	facts := service.Facts{Node: s.Node, Zone: own.Zone}
 	rules := Rules{
 		MasqueradeAll: s.MasqueradeAll,
-		PodSources:    Prefixes(s.PodSources),
-		PodInterfaces: sorted(s.PodInterfaces),
 		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
 	}
-	if s.PodsOfNode {
-		rules.PodSources = Prefixes(own.PodCIDRs)
-	}
+	rules.Global = p.global(own, rules.NodeAddrs)
 	// What a rule has become for one Service, it has become for all.
 	if facts != p.facts || !slices.Equal(rules.NodeAddrs, p.rules.NodeAddrs) ||
-		!slices.Equal(rules.PodSources, p.rules.PodSources) || !slices.Equal(rules.PodInterfaces, p.rules.PodInterfaces) {
+		!slices.Equal(rules.Global.PodSources, p.rules.Global.PodSources) ||
+		!slices.Equal(rules.Global.PodInterfaces, p.rules.Global.PodInterfaces) {
 		p.touchAll()
 	}
 	p.facts, p.rules = facts, rules
-	global := Global{
-		NodePortAddrs:  nodePortAddrs(s, own, rules.NodeAddrs),
-		PodSources:     rules.PodSources,
-		PodInterfaces:  rules.PodInterfaces,
-		MasqueradeMark: s.MasqueradeMark,
-	}
-	for _, c := range p.cluster.CIDRs {
-		global.ServiceCIDRs = append(global.ServiceCIDRs, c.CIDRs...)
-	}
-	global.ServiceCIDRs = Prefixes(global.ServiceCIDRs)
-	p.builder.SetGlobal(global)
+	p.builder.SetGlobal(rules.Global)
 	for _, w := range warn {
 		if !slices.Contains(p.warnings, w) {
 			p.fresh = append(p.fresh, w)
@@ -56,6 +44,25 @@ func (p *Planner) refresh() {
 		p.partial, p.zones = partial, zones
 		p.Reloaded() // what a policy sees has changed, for all its Services
 	}
+}
+
+// global is the global part of the plan, of a node that has these addresses.
+func (p *Planner) global(own *model.Node, nodeAddrs []netip.Addr) plan.Global {
+	s := &p.settings
+	g := plan.Global{
+		NodePortAddrs:  nodePortAddrs(s, own, nodeAddrs),
+		PodSources:     plan.Prefixes(s.PodSources),
+		PodInterfaces:  sorted(s.PodInterfaces),
+		MasqueradeMark: s.MasqueradeMark,
+	}
+	if s.PodsOfNode {
+		g.PodSources = plan.Prefixes(own.PodCIDRs)
+	}
+	for _, c := range p.cluster.CIDRs {
+		g.ServiceCIDRs = append(g.ServiceCIDRs, c.CIDRs...)
+	}
+	g.ServiceCIDRs = plan.Prefixes(g.ServiceCIDRs)
+	return g
 }
 
 // ownNode is this node as the cluster knows it, its addresses completed by the settings, and what is missing of it.

@@ -1,4 +1,4 @@
-package plan
+package planner
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/service"
 )
@@ -34,8 +35,8 @@ type Totals struct {
 
 // FamilyTotals are the counts of a family.
 type FamilyTotals struct {
-	Frontends [NodePort + 1]int // by Kind
-	Members   [Draining + 1]int // by Phase; an endpoint of a Service port counts once, as active when it is so anywhere
+	Frontends [plan.NodePort + 1]int // by Kind
+	Members   [plan.Draining + 1]int // by Phase; an endpoint of a Service port counts once, as active when it is so anywhere
 	// Services with a traffic policy Local whose endpoints are all on other nodes.
 	NoLocalInternal, NoLocalExternal int
 }
@@ -100,7 +101,7 @@ type summary struct {
 }
 
 type familySummary struct {
-	members                          [Draining + 1]int
+	members                          [plan.Draining + 1]int
 	noLocalInternal, noLocalExternal bool
 }
 
@@ -158,7 +159,7 @@ func (a *account) add(s *summary, sign int) {
 // finish completes a step's account.
 func (p *Planner) finish(step *Step) {
 	a := &p.account
-	count := func(f *Frontend, sign int) {
+	count := func(f *plan.Frontend, sign int) {
 		if f != nil {
 			a.totals.Family.At(f.Key.Family()).Frontends[f.Kind] += sign
 		}
@@ -265,7 +266,7 @@ func summarize(svc *model.Service, decided []Decided, failing bool) summary {
 }
 
 // countMembers counts the endpoints that are members of either pool of a Service port.
-func countMembers(members *[Draining + 1]int, d *Decided) {
+func countMembers(members *[plan.Draining + 1]int, d *Decided) {
 	for i := range d.Port.Endpoints {
 		e := &d.Port.Endpoints[i]
 		leaving := e.Terminating && !e.Ready
@@ -282,9 +283,9 @@ func countMembers(members *[Draining + 1]int, d *Decided) {
 		in(d.Port.UsesLocal, e.Local, &d.Local)
 		switch {
 		case active:
-			members[Active]++
+			members[plan.Active]++
 		case draining:
-			members[Draining]++
+			members[plan.Draining]++
 		}
 	}
 }

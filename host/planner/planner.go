@@ -1,4 +1,8 @@
-package plan
+// Package planner computes the plan of a changing cluster from cluster state, Service rules and policy decisions. Its cost
+// depends on the change, not on the size of the cluster.
+//
+// It is pure: no I/O, no clock, no goroutine. The same input returns the same plan, byte for byte.
+package planner
 
 import (
 	"container/heap"
@@ -9,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -70,23 +75,17 @@ type planned struct {
 	sum     summary
 }
 
-// Reset asks that the established connections of a frontend to a member end now.
-type Reset struct {
-	Frontend Key
-	Member   netip.AddrPort
-}
-
 // Step is what Planner.Plan came to.
 type Step struct {
-	Delta  *Delta
-	Resets []Reset
-	Stale  []Stale   // UDP flows to look at, when the plan is in the data plane
-	Wake   time.Time // call Plan again then, at the latest; zero: only on a change
-	Errors []error   // of policies, each once while it lasts: *ServiceError
+	Delta  *plan.Delta
+	Resets []plan.Reset
+	Stale  []plan.Stale // UDP flows to look at, when the plan is in the data plane
+	Wake   time.Time    // call Plan again then, at the latest; zero: only on a change
+	Errors []error      // of policies, each once while it lasts: *ServiceError
 	// Warnings are about what the plan has to do without, each once while it lasts.
 	Warnings []string
 	// Contested are the frontends among them that a Service wants and another one has.
-	Contested []Degradation
+	Contested []plan.Degradation
 	// Planned is how many Services were looked at, Left how many are to be looked at in the next step, at once.
 	Planned, Left int
 	// Health are the Services whose health check port has something new to say.
@@ -96,8 +95,8 @@ type Step struct {
 	Triggers []Trigger // of the changes that came in since the last step
 }
 
-// NewPlanner makes a planner of an empty cluster.
-func NewPlanner(s Settings, plugins func(policy.Step) (policy.Plugin, error)) *Planner {
+// New makes a planner of an empty cluster.
+func New(s Settings, plugins func(policy.Step) (policy.Plugin, error)) *Planner {
 	p := &Planner{
 		cluster:  model.NewSnapshot(),
 		chains:   policy.NewChains(plugins),
@@ -160,13 +159,13 @@ func (p *Planner) Reloaded() {
 func (p *Planner) Synced() bool { return p.cluster.Synced }
 
 // Current is the present plan; it belongs to the planner.
-func (p *Planner) Current() *Plan { return p.builder.Plan() }
+func (p *Planner) Current() *plan.Plan { return p.builder.Plan() }
 
 // NodeAddrs are this node's own addresses, as of the last Plan.
-func (p *Planner) NodeAddrs() NodeAddrs { return p.rules.NodeAddrs }
+func (p *Planner) NodeAddrs() plan.NodeAddrs { return p.rules.NodeAddrs }
 
 // Conflicts are the frontends that more than one Service wants.
-func (p *Planner) Conflicts() []Degradation { return p.builder.Conflicts() }
+func (p *Planner) Conflicts() []plan.Degradation { return p.builder.Conflicts() }
 
 // Calls counts the plugin calls so far.
 func (p *Planner) Calls() uint64 { return p.chains.Calls() }
@@ -186,7 +185,7 @@ func (p *Planner) Limit(later func() bool) { p.chains.Later = later }
 // Plan brings the plan up to date. An error of a policy keeps the last good or the default decision in force.
 func (p *Planner) Plan(now time.Time) Step {
 	if !p.cluster.Synced {
-		return Step{Delta: &Delta{}}
+		return Step{Delta: &plan.Delta{}}
 	}
 	if p.stale {
 		p.refresh()
@@ -343,7 +342,7 @@ func (p *Planner) one(name model.Name, now time.Time, step *Step) {
 	}
 	p.account.note(&s.sum, &sum, step)
 	s.sum = sum
-	var want []*Frontend
+	var want []*plan.Frontend
 	for i := range decided {
 		want = append(want, p.rules.frontends(svc, &decided[i])...)
 	}
@@ -415,10 +414,10 @@ func (p *Planner) decide(svc *model.Service, s *planned, now time.Time) ([]Decid
 }
 
 // resets collects the members whose deadline has passed, each once, and gives the next deadline.
-func (s *planned) resets(frontends []*Frontend, nowMS int64, step *Step) (next int64) {
+func (s *planned) resets(frontends []*plan.Frontend, nowMS int64, step *Step) (next int64) {
 	var done map[netip.AddrPort]int64
 	for _, f := range frontends {
-		pools := []*Pool{&f.Pool}
+		pools := []*plan.Pool{&f.Pool}
 		if f.Outside != nil {
 			pools = append(pools, f.Outside)
 		}
@@ -430,7 +429,7 @@ func (s *planned) resets(frontends []*Frontend, nowMS int64, step *Step) (next i
 					next = earlier(next, m.Deadline)
 				default:
 					if s.reset[m.Addr] != m.Deadline {
-						step.Resets = append(step.Resets, Reset{f.Key, m.Addr})
+						step.Resets = append(step.Resets, plan.Reset{Frontend: f.Key, Member: m.Addr})
 					}
 					if done == nil {
 						done = map[netip.AddrPort]int64{}

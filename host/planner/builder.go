@@ -1,46 +1,47 @@
-package plan
+package planner
 
 import (
 	"cmp"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // Builder keeps a plan and reports what changes in it, at the cost of the change. Where two Services want the same
 // frontend, it goes by kind: the API server gives a ClusterIP to one Service only, and an external address, which anybody
 // may write into a Service, must not take it away. Of one kind the older Service has it, by creation, then by name.
 type Builder struct {
-	plan    *Plan
+	plan    *plan.Plan
 	wanted  map[model.Name]claim
-	rivals  map[Key][]model.Name // Services that want a key which another one has, most deserving first
-	before  map[Key]*Frontend    // what the changed keys held at the last Take
-	globals bool                 // Global has changed since the last Take
-	newly   map[Key]bool         // keys that a Service came to want in vain since the last Contested
-	waiting int                  // in rivals
+	rivals  map[plan.Key][]model.Name   // Services that want a key which another one has, most deserving first
+	before  map[plan.Key]*plan.Frontend // what the changed keys held at the last Take
+	globals bool                        // Global has changed since the last Take
+	newly   map[plan.Key]bool           // keys that a Service came to want in vain since the last Contested
+	waiting int                         // in rivals
 }
 
 type claim struct {
 	created   int64
-	frontends []*Frontend
+	frontends []*plan.Frontend
 }
 
 // NewBuilder starts with an empty plan.
 func NewBuilder() *Builder {
 	return &Builder{
-		plan:   &Plan{Frontends: map[Key]*Frontend{}},
+		plan:   &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}},
 		wanted: map[model.Name]claim{},
-		rivals: map[Key][]model.Name{},
-		before: map[Key]*Frontend{},
-		newly:  map[Key]bool{},
+		rivals: map[plan.Key][]model.Name{},
+		before: map[plan.Key]*plan.Frontend{},
+		newly:  map[plan.Key]bool{},
 	}
 }
 
 // Plan is the present plan. It belongs to the Builder, which changes it in place.
-func (b *Builder) Plan() *Plan { return b.plan }
+func (b *Builder) Plan() *plan.Plan { return b.plan }
 
 // SetGlobal sets the global part.
-func (b *Builder) SetGlobal(g Global) {
+func (b *Builder) SetGlobal(g plan.Global) {
 	if !b.plan.Global.Equal(&g) {
 		b.plan.Global, b.globals = g, true
 	}
@@ -48,7 +49,7 @@ func (b *Builder) SetGlobal(g Global) {
 
 // Set says what a Service wants now: nothing takes it out. Frontends that are equal to the ones before stay the same
 // pointers.
-func (b *Builder) Set(name model.Name, created int64, frontends []*Frontend) {
+func (b *Builder) Set(name model.Name, created int64, frontends []*plan.Frontend) {
 	old := b.wanted[name]
 	for i, f := range frontends {
 		for _, o := range old.frontends {
@@ -75,8 +76,8 @@ func (b *Builder) Set(name model.Name, created int64, frontends []*Frontend) {
 }
 
 // Take gives what changed since the last Take.
-func (b *Builder) Take() *Delta {
-	d := &Delta{}
+func (b *Builder) Take() *plan.Delta {
+	d := &plan.Delta{}
 	if b.globals {
 		g := b.plan.Global
 		d.Global, b.globals = &g, false
@@ -86,18 +87,18 @@ func (b *Builder) Take() *Delta {
 		if old == nil && now == nil || old != nil && now != nil && old.Equal(now) {
 			continue
 		}
-		d.Changes = append(d.Changes, Change{Key: k, Old: old, New: now})
+		d.Changes = append(d.Changes, plan.Change{Key: k, Old: old, New: now})
 	}
 	if len(b.before) > 0 {
-		b.before = map[Key]*Frontend{} // not clear: that costs as much as the map was ever large
+		b.before = map[plan.Key]*plan.Frontend{} // not clear: that costs as much as the map was ever large
 	}
-	slices.SortFunc(d.Changes, func(x, y Change) int { return x.Key.Compare(y.Key) })
+	slices.SortFunc(d.Changes, func(x, y plan.Change) int { return x.Key.Compare(y.Key) })
 	return d
 }
 
 // Conflicts are the frontends that a Service wants and another one has, sorted.
-func (b *Builder) Conflicts() []Degradation {
-	var out []Degradation
+func (b *Builder) Conflicts() []plan.Degradation {
+	var out []plan.Degradation
 	for k, names := range b.rivals {
 		holder := b.plan.Frontends[k].Owner
 		for _, n := range names {
@@ -109,10 +110,10 @@ func (b *Builder) Conflicts() []Degradation {
 			case b.wanted[n].created == b.wanted[holder.Service].created:
 				why = "Service " + holder.String() + " has it: none is older, and its name comes first"
 			}
-			out = append(out, Degradation{Frontend: k, Owner: f.Owner, Wanted: f.Kind.String(), Got: "no frontend", Why: why})
+			out = append(out, plan.Degradation{Frontend: k, Owner: f.Owner, Wanted: f.Kind.String(), Got: "no frontend", Why: why})
 		}
 	}
-	slices.SortFunc(out, func(x, y Degradation) int {
+	slices.SortFunc(out, func(x, y plan.Degradation) int {
 		if c := x.Frontend.Compare(y.Frontend); c != 0 {
 			return c
 		}
@@ -122,17 +123,17 @@ func (b *Builder) Conflicts() []Degradation {
 }
 
 // Contested are the conflicts that are new since the last call, sorted.
-func (b *Builder) Contested() []Degradation {
+func (b *Builder) Contested() []plan.Degradation {
 	if len(b.newly) == 0 {
 		return nil
 	}
-	out := slices.DeleteFunc(b.Conflicts(), func(d Degradation) bool { return !b.newly[d.Frontend] })
-	b.newly = map[Key]bool{}
+	out := slices.DeleteFunc(b.Conflicts(), func(d plan.Degradation) bool { return !b.newly[d.Frontend] })
+	b.newly = map[plan.Key]bool{}
 	return out
 }
 
 // claim puts f into the plan, or in line behind the Service that has its key.
-func (b *Builder) claim(name model.Name, f *Frontend) {
+func (b *Builder) claim(name model.Name, f *plan.Frontend) {
 	held := b.plan.Frontends[f.Key]
 	switch {
 	case held == f:
@@ -148,13 +149,13 @@ func (b *Builder) claim(name model.Name, f *Frontend) {
 }
 
 // release takes a Service off a key; the next in line gets it.
-func (b *Builder) release(name model.Name, k Key) {
+func (b *Builder) release(name model.Name, k plan.Key) {
 	b.unqueue(name, k)
 	held := b.plan.Frontends[k]
 	if held == nil || held.Owner.Service != name {
 		return
 	}
-	var next *Frontend
+	var next *plan.Frontend
 	if line := b.rivals[k]; len(line) > 0 {
 		next = find(b.wanted[line[0]].frontends, k)
 		b.unqueue(line[0], k)
@@ -162,7 +163,7 @@ func (b *Builder) release(name model.Name, k Key) {
 	b.put(k, next)
 }
 
-func (b *Builder) put(k Key, f *Frontend) {
+func (b *Builder) put(k plan.Key, f *plan.Frontend) {
 	if _, noted := b.before[k]; !noted {
 		b.before[k] = b.plan.Frontends[k]
 	}
@@ -173,7 +174,7 @@ func (b *Builder) put(k Key, f *Frontend) {
 	}
 }
 
-func (b *Builder) queue(name model.Name, k Key) {
+func (b *Builder) queue(name model.Name, k plan.Key) {
 	line := b.rivals[k]
 	if slices.Contains(line, name) {
 		return
@@ -190,7 +191,7 @@ func (b *Builder) queue(name model.Name, k Key) {
 	b.rivals[k] = line
 }
 
-func (b *Builder) unqueue(name model.Name, k Key) {
+func (b *Builder) unqueue(name model.Name, k plan.Key) {
 	line := b.rivals[k]
 	if i := slices.Index(line, name); i >= 0 {
 		b.waiting--
@@ -203,7 +204,7 @@ func (b *Builder) unqueue(name model.Name, k Key) {
 }
 
 // deserves tells whether x has the better claim to a key of the two.
-func (b *Builder) deserves(k Key, x, y model.Name) bool {
+func (b *Builder) deserves(k plan.Key, x, y model.Name) bool {
 	cx, cy := b.wanted[x], b.wanted[y]
 	return cmp.Or(
 		cmp.Compare(precedence(find(cx.frontends, k)), precedence(find(cy.frontends, k))),
@@ -211,16 +212,16 @@ func (b *Builder) deserves(k Key, x, y model.Name) bool {
 }
 
 // precedence orders kinds, the strongest claim first.
-func precedence(f *Frontend) int {
+func precedence(f *plan.Frontend) int {
 	if f == nil {
-		return len(kindNames)
+		return int(plan.NodePort) + 1
 	}
-	return slices.Index([]Kind{ClusterIP, NodePort, LoadBalancer, ExternalIP}, f.Kind)
+	return slices.Index([]plan.Kind{plan.ClusterIP, plan.NodePort, plan.LoadBalancer, plan.ExternalIP}, f.Kind)
 }
 
-func hasKey(fs []*Frontend, k Key) bool { return find(fs, k) != nil }
+func hasKey(fs []*plan.Frontend, k plan.Key) bool { return find(fs, k) != nil }
 
-func find(fs []*Frontend, k Key) *Frontend {
+func find(fs []*plan.Frontend, k plan.Key) *plan.Frontend {
 	for _, f := range fs {
 		if f.Key == k {
 			return f

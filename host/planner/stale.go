@@ -1,19 +1,12 @@
-package plan
+package planner
 
 import (
 	"net/netip"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 )
-
-// Stale says which UDP flows through a frontend may live on: those to Serving. Others are to be forgotten by the
-// kernel, because a client that keeps its socket would stay with an endpoint that is gone, or with none, for as long
-// as it sends.
-type Stale struct {
-	Frontend Key
-	Serving  []netip.AddrPort // sorted
-}
 
 // udpPort is a UDP Service port in one family.
 type udpPort struct {
@@ -24,7 +17,7 @@ type udpPort struct {
 // stale reports the frontends of a Service whose UDP flows have to be looked at: an endpoint stopped serving, or the
 // first one began to, or the Service port is new to this process. An endpoint that terminates and still serves keeps
 // its flows.
-func (s *planned) stale(decided []Decided, frontends []*Frontend, step *Step) {
+func (s *planned) stale(decided []Decided, frontends []*plan.Frontend, step *Step) {
 	var serving map[udpPort][]netip.AddrPort
 	for i := range decided {
 		p := decided[i].Port
@@ -48,7 +41,7 @@ func (s *planned) stale(decided []Decided, frontends []*Frontend, step *Step) {
 		}
 		for _, f := range frontends {
 			if f.Owner == p.Name && f.Key.Family() == p.Family {
-				step.Stale = append(step.Stale, Stale{f.Key, now})
+				step.Stale = append(step.Stale, plan.Stale{Frontend: f.Key, Serving: now})
 			}
 		}
 	}

@@ -1,10 +1,11 @@
-package plan
+package planner
 
 import (
 	"net/netip"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -12,17 +13,9 @@ import (
 
 // Rules are the settings that every frontend follows.
 type Rules struct {
-	MasqueradeAll bool           // masquerade every ClusterIP connection
-	PodSources    []netip.Prefix // see Global.PodSources
-	PodInterfaces []string       // see Global.PodInterfaces
-	NodeAddrs     []netip.Addr   // this node's addresses, for source ranges that name it
-}
-
-// detects tells whether sources can be told to be Pods, in a family.
-func (r *Rules) detects(f model.Family) bool {
-	return len(r.PodInterfaces) > 0 || slices.ContainsFunc(r.PodSources, func(p netip.Prefix) bool {
-		return model.FamilyOf(p.Addr()) == f
-	})
+	MasqueradeAll bool         // masquerade every ClusterIP connection
+	NodeAddrs     []netip.Addr // this node's addresses, for source ranges that name it
+	Global        plan.Global  // tells whether sources can be told to be Pods
 }
 
 // Decided is a Service port in one family with the decisions for the lists that it uses.
@@ -33,55 +26,55 @@ type Decided struct {
 }
 
 // frontends gives what a Service port in one family wants, in the order of its addresses.
-func (r *Rules) frontends(svc *model.Service, d *Decided) []*Frontend {
+func (r *Rules) frontends(svc *model.Service, d *Decided) []*plan.Frontend {
 	p, f := d.Port, d.Port.Family
-	empty := Reject
+	empty := plan.Reject
 	if p.Any {
-		empty = Drop
+		empty = plan.Drop
 	}
-	var cluster, local Pool
+	var cluster, local plan.Pool
 	if p.UsesCluster {
-		cluster = pool(p, &d.Cluster, false, Reject)
+		cluster = pool(p, &d.Cluster, false, plan.Reject)
 	}
 	if p.UsesLocal {
 		local = pool(p, &d.Local, true, empty)
 	}
-	var out []*Frontend
-	add := func(kind Kind, addr netip.Addr, port uint16) *Frontend {
-		fe := &Frontend{
-			Key:  Key{Addr: addr, Port: port, Protocol: p.Name.Protocol},
+	var out []*plan.Frontend
+	add := func(kind plan.Kind, addr netip.Addr, port uint16) *plan.Frontend {
+		fe := &plan.Frontend{
+			Key:  plan.Key{Addr: addr, Port: port, Protocol: p.Name.Protocol},
 			Kind: kind, Owner: p.Name, Affinity: svc.Affinity,
 		}
 		out = append(out, fe)
 		return fe
 	}
-	internal := func(fe *Frontend) {
+	internal := func(fe *plan.Frontend) {
 		fe.Pool, fe.Balance = cluster, balance(d.Cluster.Balance)
 		if svc.InternalLocal {
 			fe.Pool, fe.Balance = local, balance(d.Local.Balance)
 		}
 		switch {
 		case r.MasqueradeAll:
-			fe.Masquerade = MasqueradeAlways
-		case r.detects(f):
-			fe.Masquerade = MasqueradeOutside
+			fe.Masquerade = plan.MasqueradeAlways
+		case r.Global.DetectsPods(f):
+			fe.Masquerade = plan.MasqueradeOutside
 		}
 	}
-	external := func(fe *Frontend) {
-		fe.Pool, fe.Balance, fe.Masquerade = cluster, balance(d.Cluster.Balance), MasqueradeAlways
+	external := func(fe *plan.Frontend) {
+		fe.Pool, fe.Balance, fe.Masquerade = cluster, balance(d.Cluster.Balance), plan.MasqueradeAlways
 		if svc.ExternalLocal {
 			outside := local
-			fe.Outside, fe.Masquerade = &outside, MasqueradeFromNode
+			fe.Outside, fe.Masquerade = &outside, plan.MasqueradeFromNode
 		}
 	}
 	for _, a := range ofFamily(svc.ClusterIPs, f) {
-		internal(add(ClusterIP, a, p.Spec.Port))
+		internal(add(plan.ClusterIP, a, p.Spec.Port))
 	}
 	for _, a := range ofFamily(svc.ExternalIPs, f) {
-		external(add(ExternalIP, a, p.Spec.Port))
+		external(add(plan.ExternalIP, a, p.Spec.Port))
 	}
 	for _, a := range ofFamily(svc.LoadBalancerIPs, f) {
-		fe := add(LoadBalancer, a, p.Spec.Port)
+		fe := add(plan.LoadBalancer, a, p.Spec.Port)
 		external(fe)
 		fe.SourceRanges = r.sourceRanges(svc, f)
 	}
@@ -90,7 +83,7 @@ func (r *Rules) frontends(svc *model.Service, d *Decided) []*Frontend {
 		if f == model.IPv6 {
 			addr = netip.IPv6Unspecified()
 		}
-		external(add(NodePort, addr, p.Spec.NodePort))
+		external(add(plan.NodePort, addr, p.Spec.NodePort))
 	}
 	return out
 }
@@ -111,12 +104,12 @@ func (r *Rules) sourceRanges(svc *model.Service, f model.Family) []netip.Prefix 
 			out = append(out, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
-	return Prefixes(out)
+	return plan.Prefixes(out)
 }
 
 // pool makes a pool of a decision: the endpoints with weight, and the leaving ones as draining members.
-func pool(p *service.Port, d *policy.Decision, local bool, empty Verdict) Pool {
-	out := Pool{Verdict: empty}
+func pool(p *service.Port, d *policy.Decision, local bool, empty plan.Verdict) plan.Pool {
+	out := plan.Pool{Verdict: empty}
 	n := 0
 	for i := range p.Endpoints {
 		if d.Weights[i] > 0 || p.Endpoints[i].Terminating {
@@ -124,17 +117,17 @@ func pool(p *service.Port, d *policy.Decision, local bool, empty Verdict) Pool {
 		}
 	}
 	if n > 0 {
-		out.Members = make([]Member, 0, n)
+		out.Members = make([]plan.Member, 0, n)
 	}
 	for i := range p.Endpoints {
 		e := &p.Endpoints[i]
 		if local && !e.Local {
 			continue
 		}
-		m := Member{Addr: e.Addr, Weight: d.Weights[i]}
+		m := plan.Member{Addr: e.Addr, Weight: d.Weights[i]}
 		switch {
 		case e.Terminating && !e.Ready, d.Keep != nil && d.Keep[i]:
-			m.Phase = Draining
+			m.Phase = plan.Draining
 		case m.Weight == 0:
 			continue
 		}
@@ -142,7 +135,7 @@ func pool(p *service.Port, d *policy.Decision, local bool, empty Verdict) Pool {
 			m.Deadline = d.ResetAt[i]
 		}
 		if m.Weight > 0 {
-			out.Verdict = Forward
+			out.Verdict = plan.Forward
 		}
 		out.Members = append(out.Members, m)
 	}
@@ -162,14 +155,14 @@ func ofFamily(addrs []netip.Addr, f model.Family) []netip.Addr {
 	return out
 }
 
-func balance(b uint8) Balance {
+func balance(b uint8) plan.Balance {
 	switch b {
 	case abi.BalanceRoundRobin:
-		return RoundRobin
+		return plan.RoundRobin
 	case abi.BalanceSourceHash:
-		return SourceHash
+		return plan.SourceHash
 	case abi.BalanceLeastConnections:
-		return LeastConnections
+		return plan.LeastConnections
 	}
-	return Random
+	return plan.Random
 }

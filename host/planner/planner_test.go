@@ -1,4 +1,4 @@
-package plan
+package planner
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -122,9 +123,9 @@ func TestIncrementalPlanningEqualsPlanningFromScratch(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		settings := testSettings()
 		settings.PodsOfNode = seed%2 == 1
-		p := NewPlanner(settings, nativePlugins)
+		p := New(settings, nativePlugins)
 		now := time.Unix(1_000_000, 0)
-		copied := &Plan{}
+		copied := &plan.Plan{}
 		p.Apply([]model.Change{{Kind: model.Synced}})
 		for range 60 {
 			for range 1 + r.IntN(3) {
@@ -133,19 +134,19 @@ func TestIncrementalPlanningEqualsPlanningFromScratch(t *testing.T) {
 			now = now.Add(time.Duration(r.IntN(2000)) * time.Millisecond)
 			copied.Apply(p.Plan(now).Delta)
 
-			scratch := NewPlanner(settings, nativePlugins)
+			scratch := New(settings, nativePlugins)
 			scratch.Replace(p.cluster)
 			scratch.Plan(now)
 			if !p.Current().Equal(scratch.Current()) {
-				t.Fatalf("seed %d: incremental\n%s\nfrom scratch\n%s", seed, Format(p.Current()), Format(scratch.Current()))
+				t.Fatalf("seed %d: incremental\n%s\nfrom scratch\n%s", seed, plan.Format(p.Current()), plan.Format(scratch.Current()))
 			}
 			if !copied.Equal(p.Current()) {
-				t.Fatalf("seed %d: replayed\n%s\nplan\n%s", seed, Format(copied), Format(p.Current()))
+				t.Fatalf("seed %d: replayed\n%s\nplan\n%s", seed, plan.Format(copied), plan.Format(p.Current()))
 			}
 			if a, b := fmt.Sprint(p.Conflicts()), fmt.Sprint(scratch.Conflicts()); a != b {
 				t.Fatalf("seed %d: conflicts\n%s\nfrom scratch\n%s", seed, a, b)
 			}
-			if err := Validate(p.Current()); err != nil {
+			if err := plan.Validate(p.Current()); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 		}
@@ -153,7 +154,7 @@ func TestIncrementalPlanningEqualsPlanningFromScratch(t *testing.T) {
 }
 
 func TestAChangeCallsNoPluginOfAnotherService(t *testing.T) {
-	p := NewPlanner(testSettings(), nativePlugins)
+	p := New(testSettings(), nativePlugins)
 	var changes []model.Change
 	for i := range 50 {
 		name := model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}
@@ -192,7 +193,7 @@ func slice(svc model.Name, endpoints int) *model.EndpointSlice {
 }
 
 func TestNothingIsPlannedBeforeTheClusterIsSynced(t *testing.T) {
-	p := NewPlanner(testSettings(), nativePlugins)
+	p := New(testSettings(), nativePlugins)
 	name := model.Name{Namespace: "shop", Name: "web"}
 	p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 1)}})
 	if step := p.Plan(time.Unix(1, 0)); !step.Delta.Empty() || p.Synced() {
@@ -209,7 +210,7 @@ func TestTheOlderServiceHasAContestedFrontend(t *testing.T) {
 			Ports: []model.ServicePort{{Protocol: model.TCP, Port: 80}},
 		}}
 	}
-	p := NewPlanner(testSettings(), nativePlugins)
+	p := New(testSettings(), nativePlugins)
 	p.Apply([]model.Change{svc("young", 9), svc("old", 5), {Kind: model.Synced}})
 	step := p.Plan(time.Unix(1000, 0))
 	if text := strings.Join(step.Warnings, "\n"); !strings.Contains(text, "Service shop/young 192.0.2.1:80/TCP") || !strings.Contains(text, "the older Service shop/old has it") {
@@ -219,7 +220,7 @@ func TestTheOlderServiceHasAContestedFrontend(t *testing.T) {
 	if err != nil || len(x.Contested) != 1 || len(x.Frontends) != 1 {
 		t.Fatalf("explained as %+v, %v", x, err)
 	}
-	key := Key{ip, 80, model.TCP}
+	key := plan.Key{Addr: ip, Port: 80, Protocol: model.TCP}
 	if got := p.Current().Frontends[key].Owner.Service.Name; got != "old" {
 		t.Fatalf("%s has it", got)
 	}
@@ -243,13 +244,13 @@ func TestAnExternalAddressTakesNobodysClusterIP(t *testing.T) {
 		}
 		return model.Change{Kind: model.ServiceKind, Name: n, Service: s}
 	}
-	p := NewPlanner(testSettings(), nativePlugins)
+	p := New(testSettings(), nativePlugins)
 	p.Apply([]model.Change{svc("evil", 1, true), {Kind: model.Synced}})
 	p.Plan(time.Unix(1000, 0))
 	p.Apply([]model.Change{svc("kubernetes", 9, false)})
 	p.Plan(time.Unix(1001, 0))
-	key := Key{ip, 443, model.TCP}
-	if f := p.Current().Frontends[key]; f.Owner.Service.Name != "kubernetes" || f.Kind != ClusterIP {
+	key := plan.Key{Addr: ip, Port: 443, Protocol: model.TCP}
+	if f := p.Current().Frontends[key]; f.Owner.Service.Name != "kubernetes" || f.Kind != plan.ClusterIP {
 		t.Fatalf("%s has it as its %s", f.Owner, f.Kind)
 	}
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: model.Name{Namespace: "shop", Name: "kubernetes"}}})
@@ -270,7 +271,7 @@ func (again) Decide(req *abi.Request, resp *abi.Response) error {
 func TestEveryServiceGetsItsTurnWhileTheLimitStrikes(t *testing.T) {
 	const services = 40
 	asked := 0
-	p := NewPlanner(testSettings(), func(policy.Step) (policy.Plugin, error) { return again{}, nil })
+	p := New(testSettings(), func(policy.Step) (policy.Plugin, error) { return again{}, nil })
 	p.Limit(func() bool { asked++; return asked > 3 })
 	var changes []model.Change
 	for i := range services {
@@ -306,7 +307,7 @@ func TestEveryServiceGetsItsTurnWhileTheLimitStrikes(t *testing.T) {
 func TestExplainCallsNoPluginOfAPolicyThatIsNewToAService(t *testing.T) {
 	settings := testSettings()
 	settings.Policies = nil
-	p := NewPlanner(settings, nativePlugins)
+	p := New(settings, nativePlugins)
 	name := model.Name{Namespace: "shop", Name: "web"}
 	p.Apply([]model.Change{
 		{Kind: model.ServiceKind, Name: name, Service: &model.Service{

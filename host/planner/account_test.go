@@ -1,4 +1,4 @@
-package plan
+package planner
 
 import (
 	"errors"
@@ -23,7 +23,7 @@ func TestRunningTotalsEqualThoseFromScratch(t *testing.T) {
 		settings := testSettings()
 		settings.Policies.Policies["watch"] = &policy.Policy{Name: "watch", Mode: policy.Observe, Steps: []policy.Step{{Plugin: "by-zone"}}}
 		settings.Policies.Default = "watch"
-		p := NewPlanner(settings, nativePlugins)
+		p := New(settings, nativePlugins)
 		p.Apply([]model.Change{{Kind: model.Synced}})
 		now, told := time.Unix(1_000_000, 0), map[model.Name]HealthCheck{}
 		for range 60 {
@@ -42,7 +42,7 @@ func TestRunningTotalsEqualThoseFromScratch(t *testing.T) {
 					delete(told, h.Service)
 				}
 			}
-			scratch := NewPlanner(settings, nativePlugins)
+			scratch := New(settings, nativePlugins)
 			scratch.Replace(p.cluster)
 			want := scratch.Plan(now)
 			if !reflect.DeepEqual(step.Totals, want.Totals) {
@@ -110,7 +110,7 @@ func lbSlice(f model.Family, nodes ...string) model.Change {
 }
 
 func TestHealthChecksCountReadyLocalAddressesOnce(t *testing.T) {
-	p := NewPlanner(testSettings(), nativePlugins)
+	p := New(testSettings(), nativePlugins)
 	step := func(changes ...model.Change) []HealthCheck {
 		p.Apply(changes)
 		s := p.Plan(time.Unix(1000, 0))
@@ -143,7 +143,7 @@ func TestHealthChecksCountReadyLocalAddressesOnce(t *testing.T) {
 }
 
 func TestOwnSaysWhetherTheNodeMayBeSentTo(t *testing.T) {
-	p := NewPlanner(testSettings(), nativePlugins)
+	p := New(testSettings(), nativePlugins)
 	n0 := model.Name{Name: "n0"}
 	for _, c := range []struct {
 		what   string
@@ -177,7 +177,7 @@ func TestHealthCheckPortsListenWhereNodePortsAreConfigured(t *testing.T) {
 		for _, f := range strings.Fields(prefixes) {
 			s.NodePortPrefixes = append(s.NodePortPrefixes, netip.MustParsePrefix(f))
 		}
-		p := NewPlanner(s, nativePlugins)
+		p := New(s, nativePlugins)
 		p.Apply([]model.Change{{Kind: model.NodeKind, Name: model.Name{Name: "n0"}, Node: node}, {Kind: model.Synced}})
 		if got := fmt.Sprint(p.Plan(time.Unix(1000, 0)).Own.HealthAddrs); got != want {
 			t.Errorf("%q: %s, want %s", prefixes, got, want)
@@ -186,7 +186,7 @@ func TestHealthCheckPortsListenWhereNodePortsAreConfigured(t *testing.T) {
 }
 
 func TestATriggerIsToldOnceAndIsNoChange(t *testing.T) {
-	p := NewPlanner(testSettings(), nativePlugins)
+	p := New(testSettings(), nativePlugins)
 	step := func(at int64, nodes ...string) Step {
 		c := lbSlice(model.IPv4, nodes...)
 		c.Slice.Trigger = at
@@ -213,7 +213,7 @@ func TestATriggerIsToldOnceAndIsNoChange(t *testing.T) {
 }
 
 func TestServicesWithoutLocalEndpointsCountOnceByPolicyAndFamily(t *testing.T) {
-	p := NewPlanner(testSettings(), nativePlugins)
+	p := New(testSettings(), nativePlugins)
 	p.Apply([]model.Change{lb(func(s *model.Service) { s.InternalLocal = true }), {Kind: model.Synced}})
 	for _, c := range []struct {
 		what               string
@@ -255,7 +255,7 @@ func TestFallbacksCountByPluginAndWhatHoldsInstead(t *testing.T) {
 	plugin := &moody{}
 	s := testSettings()
 	s.Policies.Default = "zone"
-	p := NewPlanner(s, func(policy.Step) (policy.Plugin, error) { return plugin, nil })
+	p := New(s, func(policy.Step) (policy.Plugin, error) { return plugin, nil })
 	old := model.Name{Namespace: "shop", Name: "old"}
 	svc := func(n model.Name, last byte) model.Change {
 		return model.Change{Kind: model.ServiceKind, Name: n, Service: &model.Service{Name: n,

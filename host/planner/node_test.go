@@ -1,4 +1,4 @@
-package plan
+package planner
 
 import (
 	"fmt"
@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // nodeBed is a planner of a cluster with one Service with a ClusterIP, and a Node n0 when node gives one.
 func nodeBed(s Settings, node *model.Node) *Planner {
 	name := model.Name{Namespace: "shop", Name: "web"}
-	p := NewPlanner(s, nativePlugins)
+	p := New(s, nativePlugins)
 	p.Apply([]model.Change{
 		{Kind: model.ServiceKind, Name: name, Service: &model.Service{
 			Name: name, ClusterIPs: addrs("10.96.0.1"), Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: 80, NodePort: 30080}},
@@ -46,14 +47,14 @@ func prefixes(list ...string) (out []netip.Prefix) {
 	return out
 }
 
-func clusterIP(p *Planner) *Frontend {
-	return p.Current().Frontends[Key{netip.MustParseAddr("10.96.0.1"), 80, model.TCP}]
+func clusterIP(p *Planner) *plan.Frontend {
+	return p.Current().Frontends[plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}]
 }
 
 func TestNodeCIDRFollowsTheNode(t *testing.T) {
 	p := nodeBed(Settings{Node: "n0", PodsOfNode: true, PodSources: prefixes("10.9.0.0/16")}, nil)
 	now := time.Unix(1000, 0)
-	step := func(sources []netip.Prefix, masq Masquerade, warnings ...string) {
+	step := func(sources []netip.Prefix, masq plan.Masquerade, warnings ...string) {
 		t.Helper()
 		now = now.Add(time.Second)
 		s := p.Plan(now)
@@ -67,30 +68,30 @@ func TestNodeCIDRFollowsTheNode(t *testing.T) {
 			t.Errorf("warnings %q, want %q", s.Warnings, warnings)
 		}
 	}
-	step(nil, MasqueradeNever, "Node n0: not found: no source counts as a Pod", "Node n0: not found: NodePorts answer on none")
-	step(nil, MasqueradeNever) // said once
+	step(nil, plan.MasqueradeNever, "Node n0: not found: no source counts as a Pod", "Node n0: not found: NodePorts answer on none")
+	step(nil, plan.MasqueradeNever) // said once
 	at := addrs("192.0.2.1")
 	p.Apply([]model.Change{nodeChange(&model.Node{Name: "n0", Addresses: at})})
-	step(nil, MasqueradeNever, "Node n0: no spec.podCIDRs: no source counts as a Pod")
+	step(nil, plan.MasqueradeNever, "Node n0: no spec.podCIDRs: no source counts as a Pod")
 	p.Apply([]model.Change{nodeChange(&model.Node{Name: "n0", Addresses: at, PodCIDRs: prefixes("10.244.1.0/24", "fd00::/64")})})
-	step(prefixes("10.244.1.0/24", "fd00::/64"), MasqueradeOutside)
+	step(prefixes("10.244.1.0/24", "fd00::/64"), plan.MasqueradeOutside)
 	p.Apply([]model.Change{nodeChange(&model.Node{Name: "n0", Addresses: at, PodCIDRs: prefixes("10.244.2.0/24")})})
-	step(prefixes("10.244.2.0/24"), MasqueradeOutside)
+	step(prefixes("10.244.2.0/24"), plan.MasqueradeOutside)
 	p.Apply([]model.Change{nodeChange(nil)})
-	step(nil, MasqueradeNever, "Node n0: not found: no source counts as a Pod", "Node n0: not found: NodePorts answer on none")
+	step(nil, plan.MasqueradeNever, "Node n0: not found: no source counts as a Pod", "Node n0: not found: NodePorts answer on none")
 }
 
 func TestADetectorThatComesLaterReachesEveryService(t *testing.T) {
 	s := Settings{Node: "n0"}
 	p := nodeBed(s, nil)
 	p.Plan(time.Unix(1000, 0))
-	if clusterIP(p).Masquerade != MasqueradeNever {
+	if clusterIP(p).Masquerade != plan.MasqueradeNever {
 		t.Fatal("masqueraded without a detector")
 	}
 	s.PodInterfaces = []string{"veth*"}
 	p.Configure(s)
 	p.Plan(time.Unix(1001, 0))
-	if clusterIP(p).Masquerade != MasqueradeOutside {
+	if clusterIP(p).Masquerade != plan.MasqueradeOutside {
 		t.Error("not masqueraded with a detector")
 	}
 }
@@ -154,14 +155,14 @@ func TestServiceCIDRsBecomeRangesOfThePlan(t *testing.T) {
 			t.Errorf("got %v, want %v", got, list)
 		}
 	}
-	free := Flow{From: netip.MustParseAddr("192.0.2.77"), To: netip.MustParseAddrPort("10.96.7.7:80"), Protocol: model.TCP}
+	free := plan.Flow{From: netip.MustParseAddr("192.0.2.77"), To: netip.MustParseAddrPort("10.96.7.7:80"), Protocol: model.TCP}
 	want()
 	if out := p.Current().Resolve(free, nil); out.Ours {
 		t.Errorf("without a ServiceCIDR: %+v", out)
 	}
 	p.Apply([]model.Change{cidr("kubernetes", "10.96.0.0/16", "fd00:96::/112"), cidr("more", "10.96.128.0/17", "10.97.0.0/16")})
 	want("10.96.0.0/16", "10.97.0.0/16", "fd00:96::/112") // 10.96.128.0/17 lies in the first
-	if out := p.Current().Resolve(free, nil); !out.Ours || out.Verdict != Drop || !strings.Contains(out.Why, "Service range") {
+	if out := p.Current().Resolve(free, nil); !out.Ours || out.Verdict != plan.Drop || !strings.Contains(out.Why, "Service range") {
 		t.Errorf("an address that no Service has: %+v", out)
 	}
 	p.Apply([]model.Change{cidr("kubernetes")})
@@ -176,7 +177,7 @@ func TestNodePortsAnswerOnSelectedLinkLocalAddressesNeverOnLoopback(t *testing.T
 	for _, a := range []string{"169.254.20.10", "192.168.0.1", "127.0.0.1", "::1", "fe80::5"} {
 		s.LocalAddrs = append(s.LocalAddrs, netip.MustParseAddr(a))
 	}
-	p := NewPlanner(s, nil)
+	p := New(s, nil)
 	p.Apply([]model.Change{{Kind: model.Synced}})
 	p.Plan(time.Unix(0, 0))
 	want := "[169.254.20.10 fe80::5]"

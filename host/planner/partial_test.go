@@ -1,4 +1,4 @@
-package plan
+package planner
 
 import (
 	"testing"
@@ -36,7 +36,7 @@ func TestPoliciesThatNeedNodesWaitForAllOfThem(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := testSettings()
-			p := NewPlanner(s, func(policy.Step) (policy.Plugin, error) { return counts{}, nil })
+			p := New(s, func(policy.Step) (policy.Plugin, error) { return counts{}, nil })
 			at := func(name string) model.Change {
 				return model.Change{Kind: model.NodeKind, Name: model.Name{Name: name}, Node: &model.Node{Name: name, Zone: c.zone}}
 			}

@@ -1,4 +1,4 @@
-package plan_test
+package planner_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/clustergen"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
 )
 
 // oracle says what a Service proxy has to do with a connection, straight from the objects: a second implementation of
@@ -20,7 +21,7 @@ type oracle struct {
 	slices   []*model.EndpointSlice
 	cidrs    []netip.Prefix
 	node     *model.Node
-	set      plan.Settings
+	set      planner.Settings
 }
 
 type verdict struct {
@@ -315,7 +316,7 @@ func TestTracesFollowTheRules(t *testing.T) {
 	cases := map[string]int{}
 	for seed := range uint64(clusters) {
 		c := clustergen.New(seed, clustergen.Options{})
-		p := plan.NewPlanner(c.Settings, nil)
+		p := planner.New(c.Settings, nil)
 		p.Replace(c.Snapshot())
 		if step := p.Plan(time.Unix(1_700_000_000, 0)); len(step.Errors) > 0 {
 			t.Fatalf("seed %d: %v", seed, step.Errors)

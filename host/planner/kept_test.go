@@ -1,4 +1,4 @@
-package plan
+package planner
 
 import (
 	"math/rand/v2"
@@ -14,7 +14,7 @@ func TestExplainTellsTheEndpointsThatWereDecidedAbout(t *testing.T) {
 	told := 0
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 5))
-		p := NewPlanner(testSettings(), nativePlugins)
+		p := New(testSettings(), nativePlugins)
 		p.Apply([]model.Change{{Kind: model.Synced}})
 		for range 40 {
 			c := randomChange(r)

@@ -1,4 +1,4 @@
-package plan
+package planner
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
@@ -15,8 +16,8 @@ type Explanation struct {
 	Policy    *policy.Policy // nil: none
 	Err       error          // of the policy's binding or of its chain
 	Decided   []Decided
-	Frontends []*Frontend   // in the plan
-	Contested []Degradation // frontends that it wants and another Service has
+	Frontends []*plan.Frontend   // in the plan
+	Contested []plan.Degradation // frontends that it wants and another Service has
 }
 
 // Explain gives what was decided last for a Service. It calls no plugin.
