@@ -61,7 +61,7 @@ test-cluster: deps build cluster-programs
 # Other kernels than this machine's: User-Mode Linux from Debian's sources, each 8 CPU minutes the first time, kept in
 # the user's cache. It exists for x86 only.
 KERNELS     := 6.1 6.12
-VM_PACKAGES := ./host/backend/nftables ./host/backend/ipvs ./host/conntrack ./host/kubeproxy ./host/lab/testnet ./host/probe ./cmd/sluice/e2e
+VM_PACKAGES := ./host/backend/nftables/... ./host/backend/ipvs ./host/conntrack ./host/kubeproxy ./host/lab/testnet ./host/probe ./cmd/sluice/e2e
 
 vm-kernels:
 	@$(GO) build -o bin/vm ./host/lab/vm/run

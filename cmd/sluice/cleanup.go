@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/backend/ipvs"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/kubeproxy"
 )
 
@@ -42,7 +43,12 @@ Neither is done while what would write it back is running.`,
 				return err
 			}
 			defer unlock()
-			removed, err := ipvs.Cleanup(ctx, ipvs.Options{Now: time.Now})
+			removed, err := nftables.Cleanup(ctx, 0)
+			if err == nil {
+				var more []string
+				more, err = ipvs.Cleanup(ctx, ipvs.Options{Now: time.Now})
+				removed = append(removed, more...)
+			}
 			for _, what := range removed {
 				fmt.Fprintln(cmd.OutOrStdout(), "removed", what)
 			}

@@ -41,7 +41,7 @@ func capsOf(mode string) plan.Caps {
 	if mode == config.ModeIPVS {
 		return ipvs.Caps()
 	}
-	return new(nftables.Backend).Caps()
+	return nftables.Caps()
 }
 
 // readKernel reads what sluice holds in this kernel in whichever mode, by the rights that the caller has.
@@ -52,7 +52,7 @@ func readKernel(ctx context.Context) (_ *plan.Plan, err error) {
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	p, err := b.Read(ctx)
-	if !nftables.NotOurs(err) {
+	if !nftables.IsForeignTable(err) {
 		return p, err
 	}
 	if p, ierr := ipvs.Read(ctx, ipvs.Options{}); ierr == nil && len(p.Frontends) > 0 {

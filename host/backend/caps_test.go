@@ -105,7 +105,7 @@ func (r row) cell(c plan.Caps) string {
 }
 
 func TestTheTableOfDegradationsIsWhatTheBackendsDeclare(t *testing.T) {
-	backends := []plan.Caps{new(nftables.Backend).Caps(), ipvs.Caps()}
+	backends := []plan.Caps{nftables.Caps(), ipvs.Caps()}
 	var want strings.Builder
 	want.WriteString("| a plan wants |")
 	for _, c := range backends {
@@ -139,7 +139,7 @@ func TestEveryPartOfCapsIsInTheTable(t *testing.T) {
 		r.change(f)
 		tried[f.Balance.String()], tried[f.Key.Protocol.String()] = true, true
 	}
-	for _, c := range []plan.Caps{new(nftables.Backend).Caps(), ipvs.Caps()} {
+	for _, c := range []plan.Caps{nftables.Caps(), ipvs.Caps()} {
 		for _, b := range c.Balances {
 			if !tried[b.String()] {
 				t.Errorf("%s balances %s", c.Name, b)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -42,11 +42,11 @@ type Options struct {
 // DefaultDrainTimeout is as long as conntrack keeps an idle connection.
 const DefaultDrainTimeout = 24 * time.Hour
 
-// rulesBackend is what nftables.Backend is to this package.
+// rulesBackend is what rules.Backend is to this package.
 type rulesBackend interface {
 	Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error)
-	ReadMarks(ctx context.Context) (p *plan.Plan, marks nftables.Marks, guarded map[netip.Addr]bool, err error)
-	ReadPools(ctx context.Context) (map[plan.Key]nftables.Pools, error)
+	ReadMarks(ctx context.Context) (p *plan.Plan, marks rules.Marks, guarded map[netip.Addr]bool, err error)
+	ReadPools(ctx context.Context) (map[plan.Key]rules.Pools, error)
 	Guard(ctx context.Context, add, del []netip.Addr) (backend.Report, error)
 	Watch(heard func(backend.ExternalChange)) (stop func(), err error)
 	Drifted(ctx context.Context) (bool, error)
@@ -172,7 +172,7 @@ func (b *Backend) connect() error {
 }
 
 func (b *Backend) openRules() error {
-	c, err := nftables.Open(nftables.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Companion: &nftables.Companion{
+	c, err := rules.Open(rules.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Companion: &rules.Companion{
 		Caps: b.caps, Mark: b.poolMark, Guarded: func() map[netip.Addr]bool { return b.state.guarded },
 	}})
 	if err != nil {

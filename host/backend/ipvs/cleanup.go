@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 )
 
 // Cleanup removes the virtual servers, the addresses, the link if sluice made it, and the companion's tables; nothing
 // else. It names what was there. Where the kernel has no IPVS there is nothing of it.
 func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
-	removed, err = nftables.Cleanup(ctx, nftables.Options{Netns: o.Netns, Now: o.Now})
+	removed, err = rules.Cleanup(ctx, o.Netns)
 	if err != nil {
 		return removed, err
 	}

@@ -181,7 +181,7 @@ func TestConformanceOfAllButThePackets(t *testing.T) {
 			Cleanup: func(ctx context.Context) error {
 				maps.DeleteFunc(d.virtualServers, func(_ serverKey, s *fakeServer) bool { return s.flags&flagOurs != 0 })
 				clear(d.bound)
-				_, err := nftables.Cleanup(ctx, nftables.Options{Netns: d.Lab.Node.Fd()})
+				_, err := nftables.Cleanup(ctx, d.Lab.Node.Fd())
 				return err
 			},
 			Advance: func(by time.Duration) { d.now = d.now.Add(by) },

@@ -3,7 +3,7 @@ package ipvs
 import (
 	"errors"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -63,7 +63,7 @@ var errNoFreeMark = errors.New("all packet marks are in use")
 func (s *state) allocateMark() (uint32, error) {
 	const room = 1<<20 - 1 // the last one has another meaning
 	for i := range uint32(room) {
-		m := nftables.MarkBase | (uint32(len(s.marksInUse))+i)%room
+		m := rules.MarkBase | (uint32(len(s.marksInUse))+i)%room
 		if !s.marksInUse[m] {
 			s.marksInUse[m] = true
 			return m, nil

@@ -16,7 +16,7 @@ func Caps() plan.Caps {
 }
 
 // Read decodes the kernel's state into a plan, and changes nothing. Where the tables are not a companion's, or there is
-// nothing, the error of nftables.NotOurs or an empty plan tells.
+// nothing, the error of rules.IsForeignTable or an empty plan tells.
 func Read(ctx context.Context, o Options) (*plan.Plan, error) {
 	if o.Link == "" {
 		o.Link = DefaultLink

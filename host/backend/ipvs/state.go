@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -15,7 +15,7 @@ import (
 type state struct {
 	plan    *plan.Plan // as the companion tells it, without members; not kept up to date in the mirror
 	listed  map[plan.Key]bool
-	marks   nftables.Marks
+	marks   rules.Marks
 	servers map[serverKey]*virtualServer
 	foreign map[serverKey]serverConfig
 	// switchingMode: the tables are not a companion's, but maybe those of the nftables backend, which forward by themselves.
@@ -54,8 +54,8 @@ func (b *Backend) load(ctx context.Context) (*state, error) {
 	}
 	var err error
 	s.plan, s.marks, s.guardsRead, err = b.rules.ReadMarks(ctx)
-	if nftables.NotOurs(err) {
-		s.plan, s.marks, err = &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}}, nftables.Marks{}, nil
+	if rules.IsForeignTable(err) {
+		s.plan, s.marks, err = &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}}, rules.Marks{}, nil
 		s.switchingMode = true
 	}
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -75,10 +75,10 @@ func ReadStats(ctx context.Context, most int) ([]ServerStats, error) {
 
 func (b *Backend) readStats(ctx context.Context, most int) ([]ServerStats, error) {
 	frontends, err := b.rules.ReadPools(ctx)
-	if err != nil && !nftables.NotOurs(err) { // another mode's: what is here is left from before
+	if err != nil && !rules.IsForeignTable(err) { // another mode's: what is here is left from before
 		return nil, fmt.Errorf("ipvs: the companion: %w", err)
 	}
-	s := &state{marks: nftables.Marks{}}
+	s := &state{marks: rules.Marks{}}
 	type use struct {
 		key   plan.Key
 		owner model.PortName

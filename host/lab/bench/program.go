@@ -167,8 +167,8 @@ type report struct{ Messages int }
 // restart opens a second backend on what is in the kernel and applies the same plan: what an upgrade does.
 func restart(ctx context.Context, l *lab) (r report, seconds float64, err error) {
 	doErr := l.engine.Do(ctx, func(p *planner.Planner) {
-		var b *nftables.Backend
-		if b, err = nftables.Open(nftables.Options{Now: time.Now, Log: slog.New(slog.DiscardHandler)}); err != nil {
+		b, oerr := nftables.Open(nftables.Options{Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+		if err = oerr; err != nil {
 			return
 		}
 		defer b.Close()

@@ -1,0 +1,47 @@
+package nftables
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// Options configure Open.
+type Options struct {
+	// Netns is a file descriptor of the network namespace to work in. Zero is the current one. It may be closed after
+	// Open.
+	Netns int
+	// Now is the clock.
+	Now func() time.Time
+	// Log receives warnings. Nil discards them.
+	Log *slog.Logger
+}
+
+// Open connects to nf_tables. It neither reads nor writes any table.
+func Open(o Options) (*rules.Backend, error) {
+	return rules.Open(rules.Options{Netns: o.Netns, Now: o.Now, Log: o.Log})
+}
+
+// Caps returns what the tables can represent.
+func Caps() plan.Caps { return new(rules.Backend).Caps() }
+
+// Cleanup deletes sluice's tables, of this mode or of mode ipvs, and returns the names of those that existed.
+func Cleanup(ctx context.Context, netns int) (removed []string, err error) {
+	return rules.Cleanup(ctx, netns)
+}
+
+// IsForeignTable reports whether Read failed because a table with sluice's name was not written by this version and
+// mode. Apply replaces such a table.
+func IsForeignTable(err error) bool { return rules.IsForeignTable(err) }
+
+// Feature is a kernel feature that the ruleset uses, with the result of Probe.
+type Feature = rules.Feature
+
+// ErrNotTried is the result for features that can only be tested by committing a ruleset.
+var ErrNotTried = rules.ErrNotTried
+
+// Probe tests the features that the ruleset uses. See rules.Probe.
+func Probe(ctx context.Context) (features []Feature, own bool, err error) { return rules.Probe(ctx) }

@@ -1,0 +1,203 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// Options are what Open needs to know.
+type Options struct {
+	// Netns is a file descriptor of the network namespace to work in; 0: the current one. It may be closed after Open.
+	Netns int
+	// Now is the clock.
+	Now func() time.Time
+	// Log takes what a person should know; nil: nothing is said.
+	Log *slog.Logger
+	// SendBuffer is how many bytes one transaction may have; 0: a good default. What the kernel grants may be less.
+	SendBuffer int
+	// Companion is what it takes to hold all but the members; nil: the members too.
+	Companion *Companion
+}
+
+// Backend holds plans in nf_tables.
+type Backend struct {
+	conn    *socket
+	now     func() time.Time
+	log     *slog.Logger
+	tables  [2]*table
+	trusted bool // the mirror is what the kernel has
+	clients clients
+
+	companion *Companion // as in Options
+
+	netns     int           // as in Options, but its own; 0: the current one
+	listener  *listener     // nil: nobody listens
+	heard     atomic.Uint32 // transactions of others that Watch has heard
+	reckoning reckoning
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// Bounds of a transaction. The kernel works on one without letting go of its lock, some 4 µs an element; pace makes
+// them smaller where that takes longer.
+const (
+	// enough is when a transaction is committed though there is more to write: some 10 ms. Larger ones are no faster.
+	enough = 256 << 10
+	// defaultSendBuffer bounds one that is about a single frontend, which is changed in one step where that can be: up
+	// to some 10,000 slots.
+	defaultSendBuffer = 1 << 20
+	// structureRoom is kept free for the rules, which may have to be written in the same transaction.
+	structureRoom = 160 << 10
+)
+
+// Open connects to nf_tables. It reads and writes nothing yet.
+func Open(o Options) (*Backend, error) {
+	if o.Now == nil {
+		return nil, errors.New("nftables: open: no clock given")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.SendBuffer == 0 {
+		o.SendBuffer = defaultSendBuffer
+	}
+	conn, err := openSocket(o.Netns, o.SendBuffer)
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", hint(err))
+	}
+	conn.pace.now = o.Now
+	b := &Backend{conn: conn, now: o.Now, log: o.Log, companion: o.Companion}
+	if o.Netns != 0 {
+		if b.netns, err = unix.FcntlInt(uintptr(o.Netns), unix.F_DUPFD_CLOEXEC, 3); err != nil {
+			_ = conn.close()
+			return nil, fmt.Errorf("nftables: keep the network namespace: %w", err)
+		}
+	}
+	b.tables = [2]*table{b.newTable(model.IPv4), b.newTable(model.IPv6)}
+	if _, err := conn.generation(); err != nil {
+		_ = b.Close()
+		if err == unix.EINVAL {
+			// nfnetlink knows of no subsystem of this number.
+			err = unix.EOPNOTSUPP
+		}
+		return nil, fmt.Errorf("nftables: read the generation: %w", hint(err))
+	}
+	return b, nil
+}
+
+// Caps tells what the ruleset can hold.
+func (b *Backend) Caps() plan.Caps {
+	if b.companion != nil {
+		return b.companion.Caps
+	}
+	return plan.Caps{
+		Name:      "nftables",
+		Ratios:    true,
+		MaxTotal:  1000,
+		Balances:  []plan.Balance{plan.Random, plan.SourceHash},
+		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
+	}
+}
+
+// Close lets go of the socket. The tables stay and go on forwarding.
+func (b *Backend) Close() error {
+	err := b.conn.close()
+	if b.netns != 0 {
+		err = errors.Join(err, unix.Close(b.netns))
+		b.netns = 0
+	}
+	return err
+}
+
+// Generation is the number of the kernel's ruleset, which every change by anybody raises, except what packets do
+// (client affinity). It costs some 30 µs.
+func (b *Backend) Generation(context.Context) (uint32, error) {
+	gen, err := b.conn.generation()
+	if err != nil {
+		return 0, fmt.Errorf("nftables: read the generation: %w", hint(err))
+	}
+	return gen, nil
+}
+
+// Read decodes the kernel's state into a plan: that of the tables that forward.
+func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
+	tables, err := b.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return raise(tables), nil
+}
+
+func (b *Backend) read(ctx context.Context) (tables [2]*table, err error) {
+	err = b.steady(ctx, func() error {
+		for i, t := range b.tables {
+			tables[i] = b.newTable(t.family)
+			if foreign, err := tables[i].loadForwarding(); err != nil {
+				return err
+			} else if foreign != nil {
+				return fmt.Errorf("nftables: read table %s: not one of this version: %w", t.label(), foreign)
+			}
+		}
+		return nil
+	})
+	return tables, err
+}
+
+// readTries is how often a read is begun again because somebody wrote to nf_tables meanwhile. Mostly that was to other
+// tables than ours, so after that what was read counts: should it be wrong, a message fails and the next read tells.
+const readTries = 5
+
+// steady runs f until nothing was written meanwhile, or often enough.
+func (b *Backend) steady(ctx context.Context, f func() error) error {
+	defer func() { b.conn.lenient = false }()
+	for try := 1; ; try++ {
+		b.conn.lenient = try == readTries
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("nftables: read: %w", err)
+		}
+		before, err := b.Generation(ctx)
+		if err != nil {
+			return err
+		}
+		ferr := f()
+		after, err := b.Generation(ctx)
+		if err != nil {
+			return err
+		}
+		if before == after && !errors.Is(ferr, errInterrupted) || b.conn.lenient {
+			return ferr
+		}
+	}
+}
+
+// raise puts the two families together.
+func raise(tables [2]*table) *plan.Plan {
+	p := &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}}
+	for _, t := range tables {
+		g := &t.globals
+		p.Global.NodePortAddrs = append(p.Global.NodePortAddrs, g.nodePortAddrs...)
+		p.Global.PodSources = append(p.Global.PodSources, g.podSources...)
+		p.Global.ServiceCIDRs = append(p.Global.ServiceCIDRs, g.serviceCIDRs...)
+		if p.Global.PodInterfaces == nil {
+			p.Global.PodInterfaces = interfaceNames(g.interfaces)
+		}
+		if p.Global.MasqueradeMark == 0 {
+			p.Global.MasqueradeMark = t.mark
+		}
+		for k, h := range t.frontends {
+			if h.listed {
+				p.Frontends[k] = h.raise(k)
+			}
+		}
+	}
+	return p
+}

@@ -1,0 +1,36 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"golang.org/x/sys/unix"
+)
+
+// Cleanup removes the tables, and nothing else, and names those that were there.
+func Cleanup(ctx context.Context, netns int) (removed []string, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("nftables: clean up: %w", err)
+	}
+	conn, err := openSocket(netns, defaultSendBuffer)
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", hint(err))
+	}
+	defer conn.close()
+	for _, family := range []model.Family{model.IPv4, model.IPv6} {
+		t := newTable(family, conn)
+		for _, t.name = range []string{tableName, handoverName} {
+			out := newBatch(conn)
+			t.deleteTable(out, t.name)
+			switch err := out.commit(conn); {
+			case err == nil:
+				removed = append(removed, "nftables table "+t.label())
+			case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT):
+				return removed, err
+			}
+		}
+	}
+	return removed, nil
+}

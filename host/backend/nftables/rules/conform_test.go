@@ -1,0 +1,97 @@
+package rules
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/conformance"
+	"github.com/sluice-proxy/sluice/host/lab/testbed"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+func TestConformance(t *testing.T) { conformance.Run(t, subject) }
+
+// elsewhere is a table that is not ours, as much like ours as can be.
+const elsewhere = `table inet sluice {
+	comment "not sluice's"
+	map slots {
+		type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service
+		elements = { 10.96.4.1 . tcp . 80 : 10.9.9.9 . 80 }
+	}
+	chain services {
+		type filter hook forward priority 50; policy accept;
+		ct state established counter
+	}
+}
+table ip sluice2 {
+	set frontends { type ipv4_addr . inet_proto . inet_service; elements = { 10.96.4.1 . tcp . 80 comment "shop/web ClusterIP" } }
+}
+`
+
+func subject(t *testing.T) conformance.Subject {
+	d := newBed(t, 5)
+	var open *Backend
+	s := conformance.Subject{
+		Open: func() (backend.Backend, error) {
+			var err error
+			open, err = Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now})
+			return open, err
+		},
+		Cleanup: func(ctx context.Context) error {
+			_, err := Cleanup(ctx, d.lab.Node.Fd())
+			return err
+		},
+		Advance: func(by time.Duration) { d.clock.t = d.clock.t.Add(by); time.Sleep(by) },
+		Inject: func(k int, lost bool) func() bool {
+			f := &fault{after: k, lost: lost}
+			open.conn.fault = f
+			return func() bool { open.conn.fault = nil; return f.fired }
+		},
+		Foreign: func() (func() error, error) {
+			if out, err := d.nft(elsewhere, "-f", "-"); err != nil {
+				return nil, fmt.Errorf("%s: %w", out, err)
+			}
+			list := func() string {
+				a, err := d.nft("", "list", "table", "inet", "sluice")
+				b, berr := d.nft("", "list", "table", "ip", "sluice2")
+				return fmt.Sprint(a, b, err, berr)
+			}
+			before := list()
+			return func() error {
+				if now := list(); now != before {
+					return fmt.Errorf("was %s\nis %s", before, now)
+				}
+				return nil
+			}, nil
+		},
+		Drift: func(k plan.Key) error {
+			table, elem := "ip", ""
+			if k.Family() == model.IPv6 {
+				table = "ip6"
+			}
+			proto := strings.ToLower(k.Protocol.String())
+			if elem = fmt.Sprintf("nodeports { %s . %d }", proto, k.Port); !k.IsNodePort() {
+				elem = fmt.Sprintf("frontends { %s . %s . %d }", k.Addr, proto, k.Port)
+			}
+			out, err := d.nft(fmt.Sprintf("delete element %s sluice %s\n", table, elem), "-f", "-")
+			if err != nil {
+				return fmt.Errorf("%s: %w", out, err)
+			}
+			return nil
+		},
+		Traces: func() ([]string, error) {
+			out, err := d.nft("", "list", "ruleset")
+			if strings.TrimSpace(out) == "" {
+				return nil, err
+			}
+			return []string{out}, err
+		},
+	}
+	s.Wire = (&testbed.Bed{Lab: d.lab, Pods: d.pods, Client: d.client}).Wire(t)
+	return s
+}

@@ -1,0 +1,173 @@
+package rules
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// weighed notes how large transactions are, and may take a while over each.
+type weighed struct {
+	transport
+	sizes []int
+	took  func(bytes int)
+}
+
+func (w *weighed) send(b []byte) error {
+	if _, tx := sequences(b); tx {
+		w.sizes = append(w.sizes, len(b))
+		if w.took != nil {
+			w.took(len(b))
+		}
+	}
+	return w.transport.send(b)
+}
+
+// does applies a plan and gives the report.
+func (d *bed) does(p *plan.Plan, delta *plan.Delta) backend.Report {
+	d.Helper()
+	r, err := d.b.Apply(context.Background(), p, delta)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return r
+}
+
+// swap is a change of one frontend in the plan, with its delta.
+func swap(p *plan.Plan, f *plan.Frontend) *plan.Delta {
+	d := &plan.Delta{Changes: []plan.Change{{Key: f.Key, Old: p.Frontends[f.Key], New: f}}}
+	p.Frontends[f.Key] = f
+	return d
+}
+
+// TestAChangeCostsTheKernelTheSameInAClusterOfAnySize counts instead of measuring time: messages, elements,
+// transactions, and our own allocations.
+func TestAChangeCostsTheKernelTheSameInAClusterOfAnySize(t *testing.T) {
+	type cost struct{ replaced, shrunk, halved, removed, added backend.Report }
+	measure := func(services int) (c cost, allocations float64) {
+		d := newBed(t, 0)
+		p := cluster(services, 10)
+		d.does(p, nil)
+		strip := func(r backend.Report) backend.Report { r.Longest = 0; return r }
+		i := services / 2
+		c.replaced = strip(d.does(p, swap(p, clusterFrontend(i, 10, 1))))
+		nine := clusterFrontend(i, 10, 1)
+		nine.Pool.Members = nine.Pool.Members[:9]
+		c.shrunk = strip(d.does(p, swap(p, nine)))
+		five := clusterFrontend(i, 10, 1)
+		five.Pool.Members = five.Pool.Members[:5]
+		c.halved = strip(d.does(p, swap(p, five))) // another kind of pool, which none had before
+		old := p.Frontends[nine.Key]
+		delete(p.Frontends, nine.Key)
+		c.removed = strip(d.does(p, &plan.Delta{Changes: []plan.Change{{Key: nine.Key, Old: old}}}))
+		c.added = strip(d.does(p, swap(p, clusterFrontend(i, 10, 0))))
+		states, n := [2]*plan.Frontend{clusterFrontend(i, 10, 1), clusterFrontend(i, 10, 0)}, 0
+		allocations = testing.AllocsPerRun(200, func() {
+			d.does(p, swap(p, states[n%2]))
+			n++
+		})
+		return c, allocations
+	}
+	small, smallAllocations := measure(1000)
+	large, largeAllocations := measure(44125)
+	if small != large {
+		t.Errorf("with 1000 Services\n%+v\nwith 44125\n%+v", small, large)
+	}
+	// A slot changes its member, and the endpoint that hairpins go to.
+	if r := small.replaced; r.Elements > 4 || r.Messages > 4 || r.Transactions != 1 {
+		t.Errorf("an endpoint replaced: %+v", r)
+	}
+	if r := small.halved; r.Messages > 6 {
+		t.Errorf("a pool of a kind that there was none of: %+v: rules were written", r)
+	}
+	if largeAllocations > smallAllocations+1 { // a map may just grow
+		t.Errorf("%.0f allocations with 44125 Services, %.0f with 1000", largeAllocations, smallAllocations)
+	}
+}
+
+func TestTransactionsOfAStartAreBounded(t *testing.T) {
+	d := newBed(t, 0)
+	w := &weighed{transport: d.b.conn.wire}
+	d.b.conn.wire = w
+	p := cluster(3000, 20)
+	giant := clusterFrontend(3000, 30_000, 0)
+	p.Frontends[giant.Key] = giant
+	d.does(p, nil)
+	large := 0
+	for _, n := range w.sizes {
+		if n > enough+structureRoom {
+			large++
+		}
+		if n > defaultSendBuffer {
+			t.Errorf("a transaction of %d bytes", n)
+		}
+	}
+	// 30,000 slots are 2.5 MB, in transactions of less than 1 MiB.
+	if large == 0 || large > 4 {
+		t.Errorf("%d transactions larger than is usual: %v", large, w.sizes)
+	}
+	d.readsAs(p)
+
+	// Going down to three others is bounded too.
+	w.sizes = nil
+	other := clusterFrontend(3000, 30_000, 0)
+	other.Pool.Members = other.Pool.Members[len(other.Pool.Members)-3:]
+	d.does(p, swap(p, other))
+	d.readsAs(p)
+	for _, n := range w.sizes {
+		if n > defaultSendBuffer {
+			t.Errorf("a transaction of %d bytes", n)
+		}
+	}
+}
+
+func TestTransactionsOfAReplacedTableAreBounded(t *testing.T) {
+	d := newBed(t, 0)
+	p := cluster(3000, 20)
+	d.does(p, nil)
+	d.damage()
+	w := &weighed{transport: d.b.conn.wire}
+	d.b.conn.wire = w
+	r := d.does(p, nil)
+	for _, n := range w.sizes {
+		if n > enough+structureRoom {
+			t.Errorf("a transaction of %d bytes", n)
+		}
+	}
+	if r.Elements < 2*3000*20 || r.Transactions != len(w.sizes) {
+		t.Errorf("%+v in %d transactions", r, len(w.sizes))
+	}
+	d.readsAs(p)
+}
+
+func TestTransactionsGetSmallerWhileTheKernelIsSlow(t *testing.T) {
+	d := newBed(t, 0)
+	slowly := 4 * time.Microsecond // a byte: what is to take 10 ms takes a second
+	w := &weighed{transport: d.b.conn.wire, took: func(n int) { d.clock.t = d.clock.t.Add(time.Duration(n) * slowly) }}
+	d.b.conn.wire = w
+	d.b.trusted = false
+	p := cluster(2000, 20)
+	r := d.does(p, nil)
+	if r.Transactions != len(w.sizes) || r.Longest <= slow {
+		t.Fatalf("%+v for %d transactions", r, len(w.sizes))
+	}
+	for i, n := range w.sizes[len(w.sizes)/2:] {
+		if time.Duration(n)*slowly > 2*slow+10*time.Millisecond && n > 2*leastTx {
+			t.Errorf("transaction %d of %d still has %d bytes", len(w.sizes)/2+i, len(w.sizes), n)
+		}
+	}
+	slowed := len(w.sizes)
+	d.readsAs(p)
+
+	// When it is fast again, so are we.
+	w.took, w.sizes = nil, nil
+	q := cluster(4000, 20)
+	d.does(q, plan.Diff(p, q))
+	if last := w.sizes[len(w.sizes)/2]; last < enough/2 || len(w.sizes) >= slowed {
+		t.Errorf("%d transactions of up to %d bytes, %d while it was slow", len(w.sizes), last, slowed)
+	}
+	d.readsAs(q)
+}

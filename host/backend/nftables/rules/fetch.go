@@ -1,0 +1,195 @@
+package rules
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"golang.org/x/sys/unix"
+)
+
+// worthFetching is from how many slots on asking for each is cheaper than a dump, which costs the square.
+const worthFetching = 2000
+
+// loadSlots reads a lane's slots. Which there are is known but for their number: those of a frontend begin at 0, and
+// its total tells the power of two up to which they can go. So they are asked for by name until one is missing. Should
+// their sum not be the number of elements that the kernel has, or should it not tell, the map is dumped.
+func (t *table) loadSlots(i side, lane int) error {
+	s := t.sides[i].lanes[lane].slots
+	if s == nil || !s.exists {
+		return nil
+	}
+	n, ok, err := t.count(s)
+	if err != nil {
+		return err
+	}
+	if ok && n >= worthFetching {
+		found, err := t.fetchSlots(i, lane)
+		if err == nil && found == n {
+			return nil
+		}
+		for k, h := range t.frontends {
+			if sideOf(k) == i {
+				h.lanes[lane].slots = nil
+			}
+		}
+	}
+	return t.loadElements(s)
+}
+
+// fetchSlots asks for every slot that there can be.
+func (t *table) fetchSlots(i side, lane int) (found int, err error) {
+	f := t.fetcher(t.sides[i].lanes[lane].slots)
+	for k, h := range t.frontends {
+		totals := h.lanes[lane].sets & (rejectedBit - 1)
+		if sideOf(k) != i || bits.OnesCount32(totals) != 1 {
+			continue
+		}
+		take := func(e []byte) bool { return t.takeSlot(h, lane, e) }
+		key := frontendKey(make([]byte, 0, 64), k)
+		c, _ := classOf(bits.TrailingZeros32(totals))
+		size := 1 << c
+		for n := range size {
+			if n%f.limit == 0 {
+				if err := f.request(min(size-n, f.limit), take); err != nil {
+					return f.found, err
+				}
+			}
+			f.ask(binary.NativeEndian.AppendUint32(key, uint32(n)))
+		}
+	}
+	return f.found, f.flush()
+}
+
+// loadHairpins reads the set that follows from the slots, in the same way.
+func (t *table) loadHairpins() error {
+	if !t.hairpin.exists {
+		return nil
+	}
+	n, ok, err := t.count(t.hairpin)
+	if err != nil {
+		return err
+	}
+	if ok && n >= worthFetching && n == t.hairpins.len() {
+		found, err := t.fetchHairpins()
+		if err == nil && found == n {
+			for a := range t.hairpins.all() {
+				t.hairpins.held(a)
+			}
+			return nil
+		}
+	}
+	return t.loadElements(t.hairpin)
+}
+
+func (t *table) fetchHairpins() (found int, err error) {
+	f := t.fetcher(t.hairpin)
+	left := t.hairpins.len()
+	for a := range t.hairpins.all() {
+		if f.keys == f.limit || left == t.hairpins.len() {
+			if err := f.request(min(left, f.limit), func([]byte) bool { return true }); err != nil {
+				return f.found, err
+			}
+		}
+		f.ask(append(appendAddr(nil, a), a.AsSlice()...))
+		left--
+	}
+	return f.found, f.flush()
+}
+
+// fetcher asks for elements of a set by key, in runs that fit the receive buffer: the kernel answers each element by
+// a message of its own.
+type fetcher struct {
+	t     *table
+	s     *set
+	limit int // elements a run
+	m     messages
+	nest  int
+	first uint32 // sequence of the run's first request
+	takes []func([]byte) bool
+	keys  int
+	found int // elements taken
+}
+
+func (t *table) fetcher(s *set) *fetcher {
+	return &fetcher{t: t, s: s, limit: min(t.conn.answers, maxListElements)}
+}
+
+// request begins a request for n keys; take gets what is found.
+func (f *fetcher) request(n int, take func([]byte) bool) error {
+	if f.keys+n > f.limit {
+		if err := f.flush(); err != nil {
+			return err
+		}
+	}
+	f.close()
+	f.t.conn.seq++
+	if len(f.takes) == 0 {
+		f.first = f.t.conn.seq
+	}
+	f.takes = append(f.takes, take)
+	f.m.begin(unix.NFT_MSG_GETSETELEM, 0, f.t.conn.seq, f.t.nfproto)
+	f.m.str(unix.NFTA_SET_ELEM_LIST_TABLE, f.t.name)
+	f.m.str(unix.NFTA_SET_ELEM_LIST_SET, f.s.name)
+	f.nest = f.m.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	return nil
+}
+
+func (f *fetcher) ask(key []byte) {
+	f.m.buf = appendElement(f.m.buf, element{key: key})
+	f.keys++
+}
+
+func (f *fetcher) close() {
+	if len(f.m.buf) > 0 {
+		f.m.closeNest(f.nest)
+		f.m.end()
+	}
+}
+
+// flush sends the run and takes the answers in. The first element that is missing ends a request with ENOENT.
+func (f *fetcher) flush() error {
+	if len(f.takes) == 0 {
+		return nil
+	}
+	f.close()
+	f.t.conn.drain()
+	err := f.t.conn.send(f.m.buf)
+	var failed error
+	if err == nil {
+		err = f.t.conn.receive(func(typ, _ uint16, seq uint32, body []byte) bool {
+			n := seq - f.first
+			if n >= uint32(len(f.takes)) || len(body) < 4 {
+				return false
+			}
+			if typ == unix.NLMSG_ERROR {
+				if errno := unix.Errno(-int32(binary.NativeEndian.Uint32(body))); errno != 0 && errno != unix.ENOENT {
+					failed = errno
+				}
+				return false
+			}
+			for _, v := range attrs(attr(body[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+				if f.takes[n](v) {
+					f.found++
+				}
+			}
+			return false
+		})
+	}
+	f.m.buf, f.takes, f.keys = f.m.buf[:0], f.takes[:0], 0
+	if err = errors.Join(err, failed); err != nil {
+		return fmt.Errorf("nftables: read set %s: %w", f.s.name, hint(err))
+	}
+	return nil
+}
+
+// takeSlot takes one element into the mirror; nothing of b is kept.
+func (t *table) takeSlot(h *held, lane int, b []byte) bool {
+	key := attr(attr(b, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
+	a, ok := t.addrPort(attr(attr(b, unix.NFTA_SET_ELEM_DATA), unix.NFTA_DATA_VALUE))
+	if !ok || len(key) < 4 {
+		return false
+	}
+	return h.lanes[lane].put(binary.NativeEndian.Uint32(key[len(key)-4:]), a)
+}

@@ -1,0 +1,230 @@
+package rules
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// globals is the global part of a plan that one table holds.
+type globals struct {
+	nodePortAddrs []netip.Addr
+	podSources    []netip.Prefix
+	unmasqueraded []netip.Prefix
+	serviceCIDRs  []netip.Prefix
+	interfaces    []interfaces
+	marks         []uint32
+}
+
+// interfaces is a name, or the start of one and *, with the names in the list that it covers: an interval set takes
+// no overlaps.
+type interfaces struct{ name, covers string }
+
+// lowerGlobal gives a family's share of the global part.
+func lowerGlobal(g *plan.Global, f model.Family) globals {
+	var l globals
+	for _, a := range g.NodePortAddrs {
+		if model.FamilyOf(a) == f {
+			l.nodePortAddrs = append(l.nodePortAddrs, a)
+		}
+	}
+	l.podSources = ofFamily(g.PodSources, f)
+	l.serviceCIDRs = ofFamily(g.ServiceCIDRs, f)
+	l.interfaces = coverInterfaces(g.PodInterfaces)
+	l.unmasqueraded = l.podSources
+	if len(l.podSources) == 0 && len(g.PodInterfaces) == 0 {
+		// Nothing tells Pods from others, so nobody counts as outside.
+		all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		if f == model.IPv6 {
+			all = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+		l.unmasqueraded = []netip.Prefix{all}
+	}
+	if g.MasqueradeMark != 0 {
+		l.marks = []uint32{g.MasqueradeMark}
+	}
+	return l
+}
+
+func ofFamily(list []netip.Prefix, f model.Family) (out []netip.Prefix) {
+	for _, p := range list {
+		if model.FamilyOf(p.Addr()) == f {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func coverInterfaces(names []string) (out []interfaces) {
+	for _, n := range names {
+		if slices.ContainsFunc(names, func(m string) bool { return m != n && covers(m, n) }) {
+			continue
+		}
+		var covered []string
+		for _, m := range names {
+			if m != n && covers(n, m) {
+				covered = append(covered, m)
+			}
+		}
+		out = append(out, interfaces{n, strings.Join(covered, " ")})
+	}
+	return out
+}
+
+// covers tells whether a pattern matches all that another name or pattern does.
+func covers(pattern, name string) bool {
+	stem, ok := strings.CutSuffix(pattern, "*")
+	return ok && strings.HasPrefix(strings.TrimSuffix(name, "*"), stem)
+}
+
+func interfaceNames(list []interfaces) (names []string) {
+	for _, i := range list {
+		names = append(names, i.names()...)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (i interfaces) names() []string { return append([]string{i.name}, strings.Fields(i.covers)...) }
+
+// changeGlobals brings the global sets to what is wanted.
+func (t *table) changeGlobals(x *tx, want globals) {
+	x.owner = ""
+	now := &t.globals
+	changeList(x, now.nodePortAddrs, want.nodePortAddrs, func(a netip.Addr) (*set, []element) {
+		return t.nodePortAddrs, []element{{key: a.AsSlice()}}
+	})
+	changeList(x, now.podSources, want.podSources, prefixesIn(t.podSources))
+	changeList(x, now.unmasqueraded, want.unmasqueraded, prefixesIn(t.unmasqueraded))
+	changeList(x, now.serviceCIDRs, want.serviceCIDRs, prefixesIn(t.serviceCIDRs))
+	changeList(x, now.interfaces, want.interfaces, func(i interfaces) (*set, []element) {
+		return t.podInterfaces, interfaceElements(i)
+	})
+	changeList(x, now.marks, want.marks, func(m uint32) (*set, []element) {
+		return t.schema.mark, []element{{key: native(m)}}
+	})
+	t.globals = want
+	var bit uint32
+	if len(want.marks) > 0 {
+		bit = want.marks[0]
+	}
+	if bit != t.mark {
+		t.mark = bit
+		t.restructure = true
+	}
+}
+
+// changeList deletes what is no longer wanted and adds what is new, by the set and elements that each value stands for.
+func changeList[T comparable](x *tx, now, want []T, elements func(T) (*set, []element)) {
+	for _, v := range now {
+		if !slices.Contains(want, v) {
+			s, list := elements(v)
+			for _, e := range list {
+				x.del(s, e)
+			}
+		}
+	}
+	for _, v := range want {
+		if !slices.Contains(now, v) {
+			s, list := elements(v)
+			for _, e := range list {
+				x.add(s, e)
+			}
+		}
+	}
+}
+
+func prefixesIn(s *set) func(netip.Prefix) (*set, []element) {
+	return func(p netip.Prefix) (*set, []element) { return s, prefixElements(p) }
+}
+
+// prefixElements gives the two ends of a range; one that goes up to the last address has no upper end.
+func prefixElements(p netip.Prefix) []element {
+	list := []element{{key: p.Addr().AsSlice()}}
+	if end := lastOf(p).Next(); end.IsValid() {
+		list = append(list, element{key: end.AsSlice(), intervalEnd: true})
+	}
+	return list
+}
+
+func interfaceElements(i interfaces) []element {
+	stem, wild := strings.CutSuffix(i.name, "*")
+	var from [16]byte
+	copy(from[:], stem)
+	to := from
+	at := len(to) - 1
+	if wild {
+		at = len(stem) - 1
+	}
+	for ; at >= 0; at-- {
+		if to[at]++; to[at] != 0 {
+			break
+		}
+	}
+	return []element{{key: from[:], comment: i.covers}, {key: to[:], intervalEnd: true}}
+}
+
+// interval is one range of an interval set as read; to is nil when it has no upper end.
+type interval struct {
+	from, to []byte
+	comment  string
+}
+
+// pair puts the ends that a dump gives together.
+func pair(list []element) (out []interval) {
+	slices.SortFunc(list, func(a, b element) int {
+		if c := bytes.Compare(a.key, b.key); c != 0 {
+			return c
+		}
+		if a.intervalEnd == b.intervalEnd {
+			return 0
+		}
+		if a.intervalEnd {
+			return -1
+		}
+		return 1
+	})
+	for i, e := range list {
+		if e.intervalEnd {
+			continue
+		}
+		v := interval{from: e.key, comment: e.comment}
+		if i+1 < len(list) && list[i+1].intervalEnd {
+			v.to = list[i+1].key
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// prefix gives the range as one prefix.
+func (v interval) prefix() (netip.Prefix, bool) {
+	from, ok := netip.AddrFromSlice(v.from)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	for bits := range from.BitLen() + 1 {
+		p := netip.PrefixFrom(from, bits)
+		if p.Masked() != p {
+			continue
+		}
+		end := lastOf(p).Next()
+		if v.to == nil && !end.IsValid() || v.to != nil && end.IsValid() && bytes.Equal(end.AsSlice(), v.to) {
+			return p, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+func (v interval) interfaces() interfaces {
+	name := text(v.from)
+	exact := interfaceElements(interfaces{name: name})
+	if !bytes.Equal(exact[1].key, v.to) {
+		name += "*"
+	}
+	return interfaces{name, v.comment}
+}

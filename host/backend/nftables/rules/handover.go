@@ -1,0 +1,140 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// handOver leads every table through its handover.
+func (b *Backend) handOver(next *plan.Plan) error {
+	for _, t := range b.tables {
+		if err := b.handover(t, next); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// handover has our table take the place of another under its name: one of another version or mode, or one that somebody
+// has changed. It is filled beside what forwards, in transactions as small as those of any start:
+//
+//	tableName     other  other        other    –     filling  filled  ours
+//	handoverName  –      filling      filled   ours  ours     ours    –
+//	forwards      other  other        both     ours  ours     both    ours
+//
+// Where both forward, the one that came last is asked first, and what it does not know is asked of the other. A table
+// gets its base chains, without which no packet passes it, when it is whole. So in any of these states, whoever was
+// killed in it, what has base chains is left to forward, and the other is filled anew.
+func (b *Backend) handover(t *table, next *plan.Plan) error {
+	switch {
+	case !t.replace:
+		return b.retire(t, &t.other) // a handover was ended just before its last step
+	case t.other.forwards():
+	case t.ours.forwards():
+		if err := b.fill(t, &t.other, &t.ours, next); err != nil {
+			return err
+		}
+	default:
+		// Nothing forwards, so nothing is lost by filling the table as at a first start.
+		if err := errors.Join(b.retire(t, &t.ours), b.retire(t, &t.other)); err != nil {
+			return err
+		}
+		t.reset(t.family)
+		b.adoptGuards(t)
+		t.replace = false
+		return nil
+	}
+	if err := b.fill(t, &t.ours, &t.other, next); err != nil {
+		return err
+	}
+	t.replace = false
+	return nil
+}
+
+// fill makes the table under a name, lets it forward when it is whole, and takes the other one away.
+func (b *Backend) fill(t *table, at, from *standing, next *plan.Plan) error {
+	if err := b.retire(t, at); err != nil {
+		return err
+	}
+	t.reset(t.family)
+	b.adoptGuards(t)
+	t.name, t.hooked = at.name, false
+	var bad errFrontend // what cannot be written is told of at the end
+	if err := b.write([]*table{t}, next, nil, true); err != nil && !errors.As(err, &bad) {
+		return err
+	}
+	at.there = true
+	out := newBatch(t.conn)
+	t.hooked = true
+	if err := t.structure(out); err != nil {
+		return err
+	}
+	left := *from
+	if t.companion != nil {
+		// It passes connections on, and the other would take those for its own, with the marks that they have got.
+		t.unhook(out, &left)
+	}
+	t.sent.messages += out.count
+	if err := out.commit(t.conn); err != nil {
+		return err
+	}
+	for _, c := range t.wanted() {
+		if c.hook >= 0 {
+			at.hooks = append(at.hooks, c.name)
+		}
+	}
+	*from = left
+	return b.retire(t, from)
+}
+
+// underWay waits until no packet is looked at any more that began to be before. A packet has the list of base chains and
+// their rules from when it came to a hook, but reads sets and maps as they are.
+func underWay() {
+	const global = 1 // MEMBARRIER_CMD_GLOBAL: a grace period of RCU, some 20 ms
+	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
+}
+
+// retire deletes a table. First it stops to forward, so that packets on their way through it find all of it.
+func (b *Backend) retire(t *table, s *standing) error {
+	if !s.there {
+		return nil
+	}
+	if s.forwards() {
+		underWay()
+		out := newBatch(t.conn)
+		t.unhook(out, s)
+		t.sent.messages += out.count
+		if err := out.commit(t.conn); err != nil {
+			return err
+		}
+	}
+	underWay()
+	out := newBatch(t.conn)
+	t.deleteTable(out, s.name)
+	t.sent.messages += out.count
+	if err := out.commit(t.conn); err != nil {
+		return err
+	}
+	s.there = false
+	return nil
+}
+
+// unhook deletes the base chains of a table.
+func (t *table) unhook(out *batch, s *standing) {
+	for _, name := range s.hooks {
+		out.message(unix.NFT_MSG_DELCHAIN, 0, t.nfproto, fmt.Sprintf("delete in table %s chain", s.name), name)
+		out.str(unix.NFTA_CHAIN_TABLE, s.name)
+		out.str(unix.NFTA_CHAIN_NAME, name)
+		out.end()
+	}
+	s.hooks = nil
+}
+
+func (t *table) deleteTable(out *batch, name string) {
+	out.message(unix.NFT_MSG_DELTABLE, 0, t.nfproto, "delete table", name)
+	out.str(unix.NFTA_TABLE_NAME, name)
+	out.end()
+}

@@ -1,0 +1,57 @@
+package rules
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// timed notes how long the kernel is at each transaction.
+type timed struct {
+	transport
+	n       int
+	longest time.Duration
+}
+
+func (t *timed) send(b []byte) error {
+	_, transaction := sequences(b)
+	begin := time.Now()
+	err := t.transport.send(b)
+	if transaction {
+		t.n, t.longest = t.n+1, max(t.longest, time.Since(begin))
+	}
+	return err
+}
+
+// BenchmarkReplaceTable replaces a table that somebody has added a chain to.
+func BenchmarkReplaceTable(b *testing.B) {
+	eachSize(b, func(b *testing.B, n, m int) {
+		p := cluster(n, m)
+		d := newBed(b, 0)
+		d.mustApply(p, nil)
+		var used, longest time.Duration
+		transactions := 0
+		for b.Loop() {
+			b.StopTimer()
+			if out, err := d.nft("", "add", "chain", "ip", "sluice", "extra"); err != nil {
+				b.Fatalf("%s: %v", out, err)
+			}
+			w := &timed{transport: d.b.conn.wire}
+			d.b.conn.wire = w
+			b.StartTimer()
+			begin := cpu(b)
+			d.mustApply(p, nil)
+			used += cpu(b) - begin
+			b.StopTimer()
+			d.b.conn.wire = w.transport
+			longest, transactions = max(longest, w.longest), w.n
+			b.StartTimer()
+		}
+		b.ReportMetric(used.Seconds()/float64(b.N), "cpu-s/op")
+		b.ReportMetric(longest.Seconds()*1e3, "longest-ms")
+		b.ReportMetric(float64(transactions), "transactions")
+		if _, err := d.b.Read(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,419 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// small makes a backend with transactions so small that filling a table takes several.
+func (d *bed) small(c *Companion) *Backend {
+	d.Helper()
+	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now, Companion: c, SendBuffer: 100 << 10})
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { b.Close() })
+	return b
+}
+
+// companion passes everything on. There is nobody to pass it to: what is looked at is the tables.
+func (d *bed) companion() *Companion {
+	return &Companion{
+		Caps: d.b.Caps(),
+		Mark: func(f *plan.Frontend, outside bool) uint32 {
+			if !outside && (f.Outside != nil || f.Key.IsNodePort()) {
+				return MarkBase | uint32(f.Key.Port)
+			}
+			return 0
+		},
+		Guarded: func() map[netip.Addr]bool { return map[netip.Addr]bool{netip.MustParseAddr("10.97.0.10"): true} },
+	}
+}
+
+// connecting connects to a frontend from two hosts, with pauses, until the function that it gives is called, which
+// gives the number of connections. None may fail, nor have to knock twice.
+func (d *bed) connecting(to string, pause time.Duration) (stop func() int64) {
+	d.Helper()
+	var done atomic.Bool
+	var n atomic.Int64
+	var all sync.WaitGroup
+	hosts := []*testnet.Host{d.client, d.pods[0]}
+	before := make([]int, len(hosts))
+	for i, h := range hosts {
+		before[i] = d.knockedTwice(h)
+		all.Go(func() {
+			for !done.Load() && !d.Failed() {
+				if a, err := h.Ask("tcp", netip.MustParseAddrPort(to), 10*time.Second); err != nil || a.Server == "p4" {
+					d.Errorf("%s asks %s: %q, %v", h.Name, to, a.Server, err)
+				}
+				n.Add(1)
+				time.Sleep(pause)
+			}
+		})
+	}
+	return func() int64 {
+		d.Helper()
+		done.Store(true)
+		all.Wait()
+		for i, h := range hosts {
+			if more := d.knockedTwice(h) - before[i]; more > 0 {
+				d.Errorf("%s: %d SYNs got no answer, of those of %d connections", h.Name, more, n.Load())
+			}
+		}
+		return n.Load()
+	}
+}
+
+// knockedTwice is how many SYNs a host had to send again.
+func (d *bed) knockedTwice(h *testnet.Host) (n int) {
+	d.Helper()
+	if err := h.Do(func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/netstat")
+		if err != nil {
+			return err
+		}
+		lines := strings.Split(string(text), "\n")
+		for i := 0; i+1 < len(lines); i += 2 {
+			names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
+			for j, name := range names {
+				if name == "TCPSynRetrans" {
+					n, err = strconv.Atoi(values[j])
+					return err
+				}
+			}
+		}
+		return errors.New("no TCPSynRetrans in /proc/net/netstat")
+	}); err != nil {
+		d.Fatal(err)
+	}
+	return n
+}
+
+// damage has our tables be of another shape, and change nothing for connections.
+func (d *bed) damage() {
+	d.Helper()
+	if out, err := d.nft("add chain ip sluice extra\nadd chain ip6 sluice extra\n", "-f", "-"); err != nil {
+		d.Fatalf("%s: %v", out, err)
+	}
+}
+
+// tables are all that there are in the node.
+func (d *bed) tables() string {
+	d.Helper()
+	out, err := d.nft("", "list", "tables")
+	if err != nil {
+		d.Fatal(err)
+	}
+	return strings.Join(strings.Split(strings.TrimSpace(out), "\n"), ", ")
+}
+
+const ourTables = "table ip sluice, table ip6 sluice"
+
+// big is a plan of some transactions of small's, in both families, with a frontend that is served.
+func big(t testing.TB, pool string) *plan.Plan {
+	text := service(
+		frontend("10.97.0.10:80/TCP ClusterIP masquerade=never", pool),
+		frontend("[fd00:10:97::a]:80/TCP ClusterIP masquerade=never", pool))
+	p := parse(t, text)
+	for _, f := range cluster(50, 25).Frontends {
+		p.Frontends[f.Key] = f
+	}
+	return p
+}
+
+func TestReplacingATableOverAndOverMissesNoConnection(t *testing.T) {
+	d := newBed(t, 4)
+	b := d.small(nil)
+	plans := [2]*plan.Plan{big(t, "1 2"), big(t, "2*2 3")}
+	if _, err := b.Apply(context.Background(), plans[0], nil); err != nil {
+		t.Fatal(err)
+	}
+	rounds := 25
+	if testing.Short() {
+		rounds = 4
+	}
+	if n, err := strconv.Atoi(os.Getenv("SLUICE_HANDOVERS")); err == nil {
+		rounds = n
+	}
+	stop := d.connecting("10.97.0.10:80", 0)
+	for i := range rounds {
+		d.damage()
+		r, err := b.Apply(context.Background(), plans[(i+1)%2], nil)
+		if err != nil || r.Transactions < 12 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	n := stop()
+	t.Logf("%d replacements of two tables, %d connections meanwhile", rounds, n)
+	if n < int64(rounds) {
+		t.Errorf("only %d connections: this says nothing", n)
+	}
+	d.readsAs(plans[rounds%2])
+	if got := d.tables(); got != ourTables {
+		t.Errorf("there are %s", got)
+	}
+}
+
+// TestKilledWhileATableIsReplaced ends the writer after each of its transactions, and its successor too.
+func TestKilledWhileATableIsReplaced(t *testing.T) {
+	d := newBed(t, 4)
+	companion := d.companion()
+	plans := [2]*plan.Plan{big(t, "1 2"), big(t, "2*2 3")}
+	for _, c := range []struct {
+		what     string
+		from, to *Companion
+		damage   bool
+	}{
+		{what: "a damaged table", damage: true},
+		{what: "a companion's table, damaged", from: companion, to: companion, damage: true},
+		{what: "from mode nftables to mode ipvs", to: companion},
+		{what: "from mode ipvs to mode nftables", from: companion},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			d := &bed{TB: t, lab: d.lab, pods: d.pods, client: d.client, clock: d.clock}
+			first, states := true, 0
+			stop := func() int64 { return 0 }
+			for n := 0; ; n++ {
+				what := fmt.Sprintf("killed after %d transactions", n)
+				before := d.small(c.from)
+				if _, err := before.Apply(context.Background(), plans[0], nil); err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				before.Close()
+				if first && c.from == nil && c.to == nil {
+					stop = d.connecting("10.97.0.10:80", time.Millisecond)
+				}
+				first = false
+				if c.damage {
+					d.damage()
+				}
+				dead := d.applyKilled(what, c.to, n, plans[1])
+				d.newOrIsForeignTable(what, c.to, plans[1])
+				if dead {
+					again := n * 5 % 23
+					what += fmt.Sprintf(", its successor after %d", again)
+					d.applyKilled(what, c.to, again, plans[1])
+					d.newOrIsForeignTable(what, c.to, plans[1])
+				}
+				last := d.small(c.to)
+				if _, err := last.Apply(context.Background(), plans[1], nil); err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				if r, err := last.Apply(context.Background(), plans[1], nil); err != nil || r.Messages > 0 {
+					t.Fatalf("%s: once more: %+v, %v", what, r, err)
+				}
+				d.newOrIsForeignTable(what, c.to, plans[1])
+				last.Close()
+				if got := d.tables(); got != ourTables {
+					t.Fatalf("%s: there are %s", what, got)
+				}
+				states++
+				if t.Failed() || !dead {
+					break
+				}
+				if c.from != nil || c.to != nil {
+					n++ // the others are much alike
+				}
+				if testing.Short() {
+					n += 2
+				}
+			}
+			t.Logf("%d states, %d connections meanwhile", states, stop())
+			if states < 5 {
+				t.Errorf("only %d states: this says little", states)
+			}
+		})
+	}
+}
+
+// applyKilled applies a plan and is killed after n transactions, if there are as many.
+func (d *bed) applyKilled(what string, c *Companion, n int, p *plan.Plan) (dead bool) {
+	d.Helper()
+	b := d.small(c)
+	defer b.Close()
+	k := &killed{transport: b.conn.wire, left: n}
+	b.conn.wire = k
+	if _, err := b.Apply(context.Background(), p, nil); k.dead != errors.Is(err, errKilled) || !k.dead && err != nil {
+		d.Fatalf("%s: %v", what, err)
+	}
+	return k.dead
+}
+
+// newOrNotOurs checks that what forwards is either the table that is to be replaced or all of a plan.
+func (d *bed) newOrIsForeignTable(what string, c *Companion, p *plan.Plan) {
+	d.Helper()
+	b := d.small(c)
+	defer b.Close()
+	got, _, guarded, err := b.ReadMarks(context.Background())
+	if IsForeignTable(err) {
+		return
+	}
+	if c != nil && len(guarded) != 1 {
+		d.Fatalf("%s: guarded %v", what, guarded)
+	}
+	if err != nil {
+		d.Fatalf("%s: %v", what, err)
+	}
+	want, _ := plan.Normalize(p, b.Caps())
+	if c != nil { // it has no members
+		for _, q := range []*plan.Plan{want, got} {
+			for k, f := range q.Frontends {
+				g := *f
+				g.Pool.Members = nil
+				q.Frontends[k] = &g
+			}
+		}
+	}
+	// A table of each family, and each is replaced for itself.
+	if diff := planDiff(want, got); diff != "" {
+		d.Fatalf("%s: what forwards is not the plan (-want +got):\n%s", what, diff)
+	}
+}
+
+func TestCleanupInTheMiddleOfAReplacementLeavesNothing(t *testing.T) {
+	d := newBed(t, 0)
+	p := big(t, "1 2")
+	for n := 0; ; n += 3 {
+		b := d.small(nil)
+		if _, err := b.Apply(context.Background(), p, nil); err != nil {
+			t.Fatal(err)
+		}
+		b.Close()
+		d.damage()
+		dead := d.applyKilled("cleanup", nil, n, p)
+		there := strings.Count(d.tables(), "table")
+		removed, err := Cleanup(context.Background(), d.lab.Node.Fd())
+		if err != nil || len(removed) != there {
+			t.Fatalf("killed after %d transactions: removed %v of %d tables, %v", n, removed, there, err)
+		}
+		if got := d.tables(); got != "" {
+			t.Fatalf("killed after %d transactions: there are %s", n, got)
+		}
+		if !dead {
+			return
+		}
+	}
+}
+
+// TestEveryErrnoWhileATableIsReplacedConvergesInTwoRetries: see the test of the same name without "while".
+func TestEveryErrnoWhileATableIsReplacedConvergesInTwoRetries(t *testing.T) {
+	d := newBed(t, 4)
+	plans := [2]*plan.Plan{
+		parse(t, service(frontend("10.97.0.10:80/TCP ClusterIP masquerade=never", "1 2"))),
+		parse(t, service(frontend("10.97.0.10:80/TCP ClusterIP masquerade=never", "2*2 3"))),
+	}
+	d.mustApply(plans[0], nil)
+	stop := d.connecting("10.97.0.10:80", time.Millisecond)
+	tried := 0
+	for _, how := range []string{refused, unsent, answered, silent} {
+		step := 3
+		if how == refused { // messages are many
+			step = 7
+		}
+		if testing.Short() {
+			step *= 3
+		}
+		for i := 0; ; i += step {
+			d.mustApply(plans[0], nil)
+			d.damage()
+			f := &faulty{transport: d.b.conn.wire, how: how, errno: faultErrnos[tried%len(faultErrnos)], at: i}
+			what := fmt.Sprintf("%s: %v at %d", how, f.errno, i)
+			d.b.conn.wire = f
+			for retries := 0; ; retries++ {
+				_, err := d.b.Apply(context.Background(), plans[1], nil)
+				if err == nil {
+					break
+				}
+				if retries == 2 {
+					t.Fatalf("%s: still failing: %v", what, err)
+				}
+				if !strings.HasPrefix(err.Error(), "nftables: ") {
+					t.Errorf("%s: the error does not say what failed: %v", what, err)
+				}
+				d.newOrIsForeignTable(what, nil, plans[1])
+			}
+			d.b.conn.wire = f.transport
+			d.readsAs(plans[1])
+			if !f.fired || t.Failed() {
+				break
+			}
+			tried++
+		}
+	}
+	t.Logf("%d faults, %d connections meanwhile", tried, stop())
+	if got := d.tables(); got != ourTables || tried < 20 {
+		t.Errorf("there are %s, after %d faults", got, tried)
+	}
+}
+
+// TestTheRulesetIsFlushedWhileATableIsReplaced: what forwards goes away in the middle of it.
+func TestTheRulesetIsFlushedWhileATableIsReplaced(t *testing.T) {
+	d := newBed(t, 2)
+	p := big(t, "1 2")
+	for n := 1; ; n += 4 {
+		b := d.small(nil)
+		if _, err := b.Apply(context.Background(), p, nil); err != nil {
+			t.Fatal(err)
+		}
+		d.damage()
+		f := &flushing{transport: b.conn.wire, left: n, flush: func() {
+			if out, err := d.nft("flush ruleset\n", "-f", "-"); err != nil {
+				t.Fatalf("%s: %v", out, err)
+			}
+		}}
+		b.conn.wire = f
+		_, err := b.Apply(context.Background(), p, nil)
+		b.conn.wire = f.transport
+		if err != nil {
+			if !errors.Is(err, unix.ENOENT) {
+				t.Errorf("flushed after %d transactions: %v", n, err)
+			}
+			_, err = b.Apply(context.Background(), p, nil)
+		} else if f.left < 0 { // after the last one, which nobody has heard here
+			_, err = b.Apply(context.Background(), p, nil)
+		}
+		if err != nil {
+			t.Fatalf("flushed after %d transactions: %v", n, err)
+		}
+		d.readsAs(p)
+		d.ask(d.client, "tcp", "10.97.0.10:80")
+		b.Close()
+		if f.left >= 0 {
+			return
+		}
+	}
+}
+
+// flushing calls flush after some transactions.
+type flushing struct {
+	transport
+	left  int
+	flush func()
+}
+
+func (f *flushing) send(b []byte) error {
+	err := f.transport.send(b)
+	if _, tx := sequences(b); tx {
+		if f.left--; f.left == 0 {
+			f.left--
+			f.flush()
+		}
+	}
+	return err
+}

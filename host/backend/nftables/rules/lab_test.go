@@ -1,0 +1,188 @@
+package rules
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/sluice-proxy/sluice/host/lab/testbed"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+func TestMain(m *testing.M) { testnet.Main(m) }
+
+// bed is a lab with a backend in its node: four Pods p1 to p4, and a client that is no Pod.
+type bed struct {
+	testing.TB
+	lab    *testnet.Lab
+	pods   []*testnet.Host
+	client *testnet.Host
+	b      *Backend
+	clock  *clock
+}
+
+// clock is a clock that tests move.
+type clock struct{ t time.Time }
+
+func (c *clock) now() time.Time { return c.t }
+
+var (
+	node4, node6   = netip.MustParseAddr("192.168.0.1"), netip.MustParseAddr("fd00:192::1")
+	other4, other6 = netip.MustParseAddr("192.168.7.7"), netip.MustParseAddr("fd00:192::7")
+)
+
+const soon = 30 * time.Second // on a machine that does much else
+
+// newBed makes a lab with pods Pods that serve on port 9000 in both families whatever protocol the kernel has. Pod n
+// has the addresses 10.244.0.n and fd00:10:244::n.
+func newBed(t testing.TB, pods int) *bed {
+	t.Helper()
+	lab, err := testnet.New(node4, node6, other4, other6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(lab.Close)
+	d := &bed{TB: t, lab: lab, clock: &clock{time.Unix(1_700_000_000, 0)}}
+	protocols := testbed.Protocols(t)
+	host := func(name, v4, v6 string) *testnet.Host {
+		h, err := lab.AddHost(name, netip.MustParseAddr(v4), netip.MustParseAddr(v6))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	for i := 1; i <= pods; i++ {
+		p := host(fmt.Sprintf("p%d", i), fmt.Sprintf("10.244.0.%d", i), fmt.Sprintf("fd00:10:244::%x", i))
+		d.pods = append(d.pods, p)
+		for _, a := range p.Addrs {
+			for _, proto := range protocols {
+				s, err := p.Serve(strings.ToLower(proto.String()), netip.AddrPortFrom(a, 9000), p.Name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(s.Close)
+			}
+		}
+	}
+	if pods > 0 {
+		d.client = host("client", "198.51.100.9", "2001:db8::9")
+	}
+	d.b = d.open()
+	return d
+}
+
+func (d *bed) open() *Backend {
+	d.Helper()
+	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now})
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { b.Close() })
+	return b
+}
+
+func parse(t testing.TB, text string) *plan.Plan {
+	t.Helper()
+	p, err := plan.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := plan.Validate(p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// apply applies a whole plan and checks that reading it back gives its normal form.
+func (d *bed) apply(text string) *plan.Plan {
+	d.Helper()
+	p := parse(d, text)
+	if _, err := d.b.Apply(context.Background(), p, nil); err != nil {
+		d.Fatal(err)
+	}
+	d.readsAs(p)
+	return p
+}
+
+func (d *bed) readsAs(p *plan.Plan) {
+	d.Helper()
+	want, _ := plan.Normalize(p, d.b.Caps())
+	got, err := d.b.Read(context.Background())
+	if err != nil {
+		d.Fatal(err)
+	}
+	if diff := planDiff(want, got); diff != "" {
+		d.Fatalf("the kernel does not hold the plan (-want +got):\n%s", diff)
+	}
+}
+
+func planDiff(want, got *plan.Plan) string {
+	if want.Equal(got) {
+		return ""
+	}
+	if diff := cmp.Diff(plan.Format(want), plan.Format(got)); diff != "" {
+		return diff
+	}
+	return cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}), cmpopts.EquateEmpty())
+}
+
+// ask asks once, from a host.
+func (d *bed) ask(from *testnet.Host, network, to string) testnet.Answer {
+	d.Helper()
+	a, err := from.Ask(network, netip.MustParseAddrPort(to), soon)
+	if err != nil {
+		d.Fatalf("%s asks %s %s: %v", from.Name, network, to, err)
+	}
+	return a
+}
+
+func (d *bed) refused(from *testnet.Host, network, to string) {
+	d.Helper()
+	begin := time.Now()
+	_, err := from.Ask(network, netip.MustParseAddrPort(to), soon)
+	if !testnet.Refused(err) || time.Since(begin) > soon/2 {
+		d.Errorf("%s asks %s %s: got %v after %s, want a quick refusal", from.Name, network, to, err, time.Since(begin))
+	}
+}
+
+func (d *bed) dropped(from *testnet.Host, network, to string) {
+	d.Helper()
+	if _, err := from.Ask(network, netip.MustParseAddrPort(to), 150*time.Millisecond); !testnet.TimedOut(err) {
+		d.Errorf("%s asks %s %s: got %v, want a time-out", from.Name, network, to, err)
+	}
+}
+
+// nft runs the nft program in the node. Without it the test is skipped, in CI it fails.
+func (d *bed) nft(stdin string, args ...string) (string, error) {
+	d.Helper()
+	if _, err := exec.LookPath("nft"); err != nil {
+		msg := "the nft program is missing: apt-get install nftables"
+		if os.Getenv("CI") != "" {
+			d.Fatal(msg)
+		}
+		d.Skip(msg)
+	}
+	var out []byte
+	err := d.lab.Node.Do(func() (err error) {
+		cmd := exec.Command("nft", args...)
+		if stdin != "" {
+			r, w, perr := os.Pipe()
+			if perr != nil {
+				return perr
+			}
+			go func() { w.WriteString(stdin); w.Close() }()
+			cmd.Stdin = r
+		}
+		out, err = cmd.CombinedOutput()
+		return err
+	})
+	return string(out), err
+}

@@ -1,0 +1,358 @@
+package rules
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// errShape is why a table under one of our names is replaced.
+type errShape struct{ why string }
+
+func (e errShape) Error() string { return e.why }
+
+// load reads what the kernel has of the table. One that is not of this version's shape leaves it empty, with replace
+// set and the reason returned; so does one that a handover has not got to its end.
+func (t *table) load() (foreign error, err error) {
+	t.reset(t.family)
+	t.replace = false
+	if t.ours, t.other, err = t.survey(); err != nil {
+		return nil, err
+	}
+	if t.ours.there {
+		if foreign, err = t.loadAs(tableName, &t.ours); err != nil {
+			return nil, err
+		}
+	}
+	if foreign == nil && !t.other.there {
+		return nil, nil
+	}
+	for _, s := range []*standing{&t.ours, &t.other} {
+		if err := t.findHooks(s); err != nil {
+			return nil, err
+		}
+	}
+	if !t.ours.there && t.other.forwards() {
+		foreign = errShape{"it was about to be replaced"}
+	}
+	t.replace = foreign != nil
+	return foreign, nil
+}
+
+// loadForwarding reads the table that forwards. While one replaces the other that is the one under handoverName.
+func (t *table) loadForwarding() (foreign error, err error) {
+	if foreign, err = t.load(); err != nil || foreign == nil || !t.other.forwards() {
+		return foreign, err
+	}
+	return t.loadAs(handoverName, &t.other)
+}
+
+// loadAs reads the table under a name. One that is not of this version's shape leaves the mirror empty.
+func (t *table) loadAs(name string, s *standing) (foreign error, err error) {
+	t.name = name
+	if err = t.loadAll(s); err == nil {
+		return nil, nil
+	}
+	var shape errShape
+	if t.reset(t.family); errors.As(err, &shape) {
+		return shape, nil
+	}
+	return nil, err
+}
+
+func (t *table) loadAll(s *standing) error {
+	if t.present = true; s.comment != t.comment() {
+		return errShape{fmt.Sprintf("its comment is %q, not %q", s.comment, t.comment())}
+	}
+	if err := t.loadSets(); err != nil {
+		return err
+	}
+	for _, name := range t.existing() {
+		if strings.HasSuffix(name, "slots") || name == t.hairpin.name {
+			continue // these follow from others, mostly
+		}
+		if err := t.loadElements(t.byName[name]); err != nil {
+			return err
+		}
+	}
+	for i := range sides {
+		for l := range lanes {
+			if err := t.loadSlots(i, l); err != nil {
+				return err
+			}
+		}
+	}
+	if len(t.globals.marks) > 1 {
+		return errShape{"more than one masquerade bit"}
+	}
+	if len(t.globals.marks) == 1 {
+		t.mark = t.globals.marks[0]
+	}
+	t.countRefs()
+	if err := t.loadHairpins(); err != nil {
+		return err
+	}
+	return t.loadRules()
+}
+
+func (t *table) existing() (names []string) {
+	for name, s := range t.byName {
+		if s.exists {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// request writes a dump request about the table, with its name under the attribute typ.
+func (t *table) request(kind uint16, typ uint16, more func(*messages)) []byte {
+	var m messages
+	t.conn.seq++
+	m.begin(kind, unix.NLM_F_DUMP, t.conn.seq, t.nfproto)
+	if typ != 0 {
+		m.str(typ, t.name)
+	}
+	if more != nil {
+		more(&m)
+	}
+	m.end()
+	return m.buf
+}
+
+// standing is what there is under one of the two names.
+type standing struct {
+	name    string
+	there   bool
+	comment string
+	hooks   []string // its base chains
+}
+
+// forwards tells whether packets pass the table.
+func (s *standing) forwards() bool { return len(s.hooks) > 0 }
+
+// survey finds out what there is, but for base chains.
+func (t *table) survey() (ours, other standing, err error) {
+	ours.name, other.name = tableName, handoverName
+	err = t.conn.dump(t.request(unix.NFT_MSG_GETTABLE, 0, nil), func(b []byte) {
+		for _, s := range []*standing{&ours, &other} {
+			if b[0] == t.nfproto && text(attr(b[4:], unix.NFTA_TABLE_NAME)) == s.name {
+				s.there, s.comment = true, commentOf(attr(b[4:], nftaTableUserdata))
+			}
+		}
+	})
+	if err == unix.EAFNOSUPPORT || err == unix.EOPNOTSUPP || err == unix.ENOENT {
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("nftables: list tables: %w", hint(err))
+	}
+	return ours, other, err
+}
+
+func (t *table) findHooks(s *standing) error {
+	if s.hooks = nil; !s.there {
+		return nil
+	}
+	t.name = s.name
+	err := t.conn.dump(t.request(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_TABLE, nil), func(b []byte) {
+		b = b[4:]
+		if text(attr(b, unix.NFTA_CHAIN_TABLE)) == s.name && attr(b, unix.NFTA_CHAIN_HOOK) != nil {
+			s.hooks = append(s.hooks, text(attr(b, unix.NFTA_CHAIN_NAME)))
+		}
+	})
+	if t.name = tableName; err != nil {
+		return fmt.Errorf("nftables: list chains: %w", hint(err))
+	}
+	return nil
+}
+
+func (t *table) loadSets() error {
+	var shape error
+	err := t.conn.dump(t.request(unix.NFT_MSG_GETSET, unix.NFTA_SET_TABLE, nil), func(b []byte) {
+		b = b[4:]
+		if text(attr(b, unix.NFTA_SET_TABLE)) != t.name {
+			return
+		}
+		name := text(attr(b, unix.NFTA_SET_NAME))
+		s := t.find(name)
+		if s == nil {
+			shape = errShape{"it has a set of another version, " + name}
+			return
+		}
+		if number(attr(b, unix.NFTA_SET_KEY_TYPE)) != typeOf(s.key) ||
+			number(attr(b, unix.NFTA_SET_KEY_LEN)) != uint32(padded(s.key)) ||
+			number(attr(b, unix.NFTA_SET_DATA_TYPE)) != typeOf(s.data) ||
+			number(attr(b, unix.NFTA_SET_FLAGS)) != s.flags {
+			shape = errShape{"the type of its set " + name + " is another"}
+			return
+		}
+		s.exists = true
+	})
+	if err != nil {
+		return fmt.Errorf("nftables: list sets: %w", hint(err))
+	}
+	for _, s := range t.base() {
+		if !s.exists {
+			return errShape{"it lacks the set " + s.name}
+		}
+	}
+	return shape
+}
+
+// loadElements reads a set. Where the kernel tells how many elements there are, that is checked.
+func (t *table) loadElements(s *set) error {
+	put := t.loader(s)
+	if put == nil {
+		return nil
+	}
+	for try := 0; ; try++ {
+		list, err := t.dumpSettled(s)
+		if err != nil {
+			return err
+		}
+		want, ok, err := t.count(s)
+		if err != nil {
+			return err
+		}
+		if ok && want != len(list) && try < 3 {
+			continue
+		}
+		return put(list)
+	}
+}
+
+// settleTries is how often a set is read again while the kernel makes its hash table larger. That takes milliseconds,
+// but on a busy machine the kernel may not come to it for long.
+const settleTries = 200
+
+// dumpSettled reads a set. A dump can repeat and miss elements when the kernel makes the set's hash table larger
+// meanwhile: each of its parts leaves out as many elements as were read, in whatever order they are by then. So when one
+// is missed another comes twice, and that shows.
+func (t *table) dumpSettled(s *set) ([]element, error) {
+	for try := 1; ; try++ {
+		list, twice, err := t.dumpElements(s)
+		switch {
+		case err != nil:
+			return nil, err
+		case !twice || t.conn.lenient, s.flags&unix.NFT_SET_INTERVAL != 0: // intervals are in no hash table
+			return list, nil
+		case try == settleTries:
+			return nil, fmt.Errorf("nftables: list set %s: its hash table grew all the while: %w", s.name, errInterrupted)
+		}
+	}
+}
+
+// dumpElements reads a set, each element once, and tells whether some came twice.
+func (t *table) dumpElements(s *set) (list []element, twice bool, err error) {
+	req := t.request(unix.NFT_MSG_GETSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, func(m *messages) {
+		m.str(unix.NFTA_SET_ELEM_LIST_SET, s.name)
+	})
+	err = t.conn.dump(req, func(b []byte) {
+		for typ, v := range attrs(attr(b[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			if typ == unix.NFTA_LIST_ELEM {
+				list = append(list, decodeElement(v))
+			}
+		}
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("nftables: list set %s: %w", s.name, hint(err))
+	}
+	seen := make(map[string]struct{}, len(list))
+	once := slices.DeleteFunc(list, func(e element) bool {
+		k := string(e.key)
+		if e.intervalEnd {
+			k += "]"
+		}
+		_, again := seen[k]
+		seen[k] = struct{}{}
+		return again
+	})
+	return once, len(once) < len(list), nil
+}
+
+func decodeElement(b []byte) (e element) {
+	// One allocation for everything that is kept: the receive buffer is used again.
+	b = slices.Clone(b)
+	for typ, v := range attrs(b) {
+		switch typ {
+		case unix.NFTA_SET_ELEM_KEY:
+			e.key = attr(v, unix.NFTA_DATA_VALUE)
+		case nftaElemKeyEnd:
+			e.keyEnd = attr(v, unix.NFTA_DATA_VALUE)
+		case unix.NFTA_SET_ELEM_DATA:
+			e.data = attr(v, unix.NFTA_DATA_VALUE)
+		case unix.NFTA_SET_ELEM_FLAGS:
+			e.intervalEnd = number(v)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+		case unix.NFTA_SET_ELEM_USERDATA:
+			e.comment = commentOf(v)
+		}
+	}
+	return e
+}
+
+// count asks for the number of elements; kernels before 6.16 do not tell.
+func (t *table) count(s *set) (n int, ok bool, err error) {
+	if s.flags&unix.NFT_SET_INTERVAL != 0 {
+		return 0, false, nil // counted by ends or by ranges, depending on the kind
+	}
+	var m messages
+	t.conn.seq++
+	m.begin(unix.NFT_MSG_GETSET, unix.NLM_F_ACK, t.conn.seq, t.nfproto)
+	m.str(unix.NFTA_SET_TABLE, t.name)
+	m.str(unix.NFTA_SET_NAME, s.name)
+	m.end()
+	err = t.conn.dump(m.buf, func(b []byte) {
+		if v := attr(b[4:], nftaSetCount); v != nil {
+			n, ok = int(number(v)), true
+		}
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("nftables: read set %s: %w", s.name, hint(err))
+	}
+	return n, ok, nil
+}
+
+// errElement is about an element that this version cannot have written.
+func errElement(s *set) error { return errShape{"it has a foreign element in set " + s.name} }
+
+// frontend decodes the key of a side's sets and gives what follows it.
+func (t *table) frontendOf(i side, key []byte) (*held, []byte, bool) {
+	addr := netip.IPv4Unspecified()
+	if t.addr.bytes == 16 {
+		addr = netip.IPv6Unspecified()
+	}
+	if i == byAddress {
+		if len(key) < t.addr.bytes {
+			return nil, nil, false
+		}
+		addr, _ = netip.AddrFromSlice(key[:t.addr.bytes])
+		key = key[t.addr.bytes:]
+	}
+	if len(key) < 8 {
+		return nil, nil, false
+	}
+	k := plan.Key{Addr: addr, Port: binary.BigEndian.Uint16(key[4:]), Protocol: protocol(key[0])}
+	h := t.frontends[k]
+	if h == nil {
+		h = &held{}
+		t.frontends[k] = h
+	}
+	return h, key[8:], true
+}
+
+// addrPort decodes a map's data.
+func (t *table) addrPort(b []byte) (netip.AddrPort, bool) {
+	n := t.addr.bytes
+	if len(b) < n+2 {
+		return netip.AddrPort{}, false
+	}
+	a, ok := netip.AddrFromSlice(b[:n])
+	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(b[n:])), ok
+}

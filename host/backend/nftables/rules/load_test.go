@@ -1,0 +1,134 @@
+package rules
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// TestRewritingUnderLoadLosesAndMisleadsNoConnection rewrites one Service 10,000 times back to back, its members,
+// weights and total class, while clients connect through it all the time. p1 is always a member, p4 never, and the
+// frontend of UDP goes from members to none and back. SLUICE_REWRITES=N does more.
+func TestRewritingUnderLoadLosesAndMisleadsNoConnection(t *testing.T) {
+	rewrites := 10_000
+	if testing.Short() {
+		rewrites = 3000
+	}
+	if n, err := strconv.Atoi(os.Getenv("SLUICE_REWRITES")); err == nil {
+		rewrites = n
+	}
+	d := newBed(t, 4)
+	var plans []*plan.Plan
+	for _, pool := range []string{
+		"1", "1 2", "1 2 3", "1*3 2", "1 3", "1*7 2*5 3*3", "1*100 2*300 3", "1 2*2", "1*2 3*31", "1", "1*65 2*63 3*1", "1*9 2*9 3*9",
+	} {
+		both := frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", pool)
+		for _, other := range []string{pool, "reject"} {
+			plans = append(plans, parse(t, service(both, frontend("10.96.0.10:80/UDP ClusterIP masquerade=never", other))))
+		}
+	}
+	d.mustApply(plans[0], nil)
+	before := resent(t, d.client) + resent(t, d.pods[3])
+	var done atomic.Bool
+	var connections [2]atomic.Int64
+	var load sync.WaitGroup
+	for i, network := range []string{"tcp", "tcp", "udp"} {
+		from := []*testnet.Host{d.client, d.pods[3], d.client}[i]
+		load.Go(func() {
+			for !done.Load() {
+				a, err := from.Ask(network, netip.MustParseAddrPort("10.96.0.10:80"), soon)
+				switch {
+				case network == "udp" && testnet.Refused(err):
+				case err != nil:
+					t.Errorf("%s over %s: connection failed: %v", from.Name, network, err)
+					return
+				case a.Server == "p4" || !strings.HasPrefix(a.Server, "p"):
+					t.Errorf("%s over %s: misled to %q", from.Name, network, a.Server)
+					return
+				}
+				connections[i/2].Add(1)
+			}
+		})
+	}
+	prev := plans[0]
+	begin := time.Now()
+	for i := range rewrites {
+		next := plans[(i*7+i/len(plans))%len(plans)]
+		if _, err := d.b.Apply(context.Background(), next, plan.Diff(prev, next)); err != nil {
+			t.Fatalf("rewrite %d: %v", i, err)
+		}
+		prev = next
+		if t.Failed() {
+			break
+		}
+	}
+	took := time.Since(begin)
+	done.Store(true)
+	load.Wait()
+	// A kernel under test has one CPU, which may be away for so long that it sends again what was not lost.
+	if n := resent(t, d.client) + resent(t, d.pods[3]) - before; n > 0 && os.Getenv("SLUICE_VM") == "" {
+		t.Errorf("%d SYNs were lost", n)
+	}
+	d.readsAs(prev)
+	t.Logf("%d rewrites in %s, %d TCP connections and %d UDP exchanges meanwhile", rewrites, took.Round(time.Millisecond), connections[0].Load(), connections[1].Load())
+	if connections[0].Load() < int64(rewrites)/20 {
+		t.Errorf("only %d connections: this says nothing", connections[0].Load())
+	}
+	// The rule at the end of the pools, which drops what no total had, must not have had to.
+	out, err := d.nft("", "list", "chain", "ip", "sluice", "pools")
+	if err != nil || !strings.Contains(out, "counter packets 0 bytes 0 drop") {
+		t.Errorf("packets fell through all passes: %s %v", out, err)
+	}
+}
+
+func TestAMovingMemberIsNeverAskedOnceItIsGone(t *testing.T) {
+	d := newBed(t, 4)
+	prev := d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1 2 3 4")))
+	for i := range 400 {
+		gone := 1 + i%4
+		var pool string
+		for n := 1; n <= 4; n++ {
+			if n != gone {
+				pool += fmt.Sprintf(" %d*%d", n, 1+(i*n)%5)
+			}
+		}
+		next := parse(t, service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", pool)))
+		d.mustApply(next, plan.Diff(prev, next))
+		prev = next
+		for range 3 {
+			if a := d.ask(d.client, "tcp", "10.96.0.10:80"); a.Server == fmt.Sprintf("p%d", gone) {
+				t.Fatalf("change %d: p%d has left and was asked", i, gone)
+			}
+		}
+	}
+}
+
+// resent is how many SYNs a host has sent again.
+func resent(t *testing.T, h *testnet.Host) int {
+	t.Helper()
+	var text []byte
+	err := h.Do(func() (err error) {
+		text, err = os.ReadFile("/proc/thread-self/net/netstat")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(text), "\n") // names, then values
+	n, err := strconv.Atoi(strings.Fields(lines[1])[slices.Index(strings.Fields(lines[0]), "TCPSynRetrans")])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,320 @@
+package rules
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+func protocol(b byte) model.Protocol { return model.Protocol(b) }
+
+// loader gives what takes a set's elements into the mirror; nil for sets that are not part of it.
+func (t *table) loader(s *set) func([]element) error {
+	switch s {
+	case t.clusterIPs:
+		return t.loadRefs(&t.clusterAddrs)
+	case t.externalIPs:
+		return t.loadRefs(&t.otherAddrs)
+	case t.linkAddrs:
+		return t.loadRefs(&t.linkRefs)
+	case t.hairpin:
+		return t.loadRefs(&t.hairpins)
+	case t.nodePortAddrs:
+		return func(list []element) error {
+			for _, e := range list {
+				a, ok := netip.AddrFromSlice(e.key)
+				if !ok {
+					return errElement(s)
+				}
+				t.globals.nodePortAddrs = append(t.globals.nodePortAddrs, a)
+			}
+			slices.SortFunc(t.globals.nodePortAddrs, netip.Addr.Compare)
+			return nil
+		}
+	case t.schema.mark:
+		return func(list []element) error {
+			for _, e := range list {
+				if len(e.key) < 4 {
+					return errElement(s)
+				}
+				t.globals.marks = append(t.globals.marks, binary.NativeEndian.Uint32(e.key))
+			}
+			return nil
+		}
+	case t.podSources:
+		return loadPrefixes(s, &t.globals.podSources)
+	case t.unmasqueraded:
+		return loadPrefixes(s, &t.globals.unmasqueraded)
+	case t.serviceCIDRs:
+		return loadPrefixes(s, &t.globals.serviceCIDRs)
+	case t.podInterfaces:
+		return func(list []element) error {
+			for _, v := range pair(list) {
+				t.globals.interfaces = append(t.globals.interfaces, v.interfaces())
+			}
+			return nil
+		}
+	}
+	for list, m := range t.members {
+		if s == m {
+			return t.loadMembers(s, list)
+		}
+	}
+	for i := range sides {
+		if put := t.sideLoader(i, s); put != nil {
+			return put
+		}
+	}
+	return nil
+}
+
+func loadPrefixes(s *set, into *[]netip.Prefix) func([]element) error {
+	return func(list []element) error {
+		for _, v := range pair(list) {
+			p, ok := v.prefix()
+			if !ok {
+				return errElement(s)
+			}
+			*into = append(*into, p)
+		}
+		slices.SortFunc(*into, netip.Prefix.Compare)
+		return nil
+	}
+}
+
+func (t *table) loadRefs(r *refs) func([]element) error {
+	return func(list []element) error {
+		for _, e := range list {
+			if len(e.key) < t.addr.bytes || r.double && len(e.key) < 2*t.addr.bytes {
+				return errElement(r.set)
+			}
+			a, _ := netip.AddrFromSlice(e.key[:t.addr.bytes])
+			if r.double && string(e.key[:t.addr.bytes]) != string(e.key[t.addr.bytes:]) {
+				return errElement(r.set)
+			}
+			r.held(a)
+		}
+		return nil
+	}
+}
+
+// sideLoader takes the elements that are keyed by frontend.
+func (t *table) sideLoader(i side, s *set) func([]element) error {
+	ss := &t.sides[i]
+	if s == ss.frontends {
+		return t.each(i, s, func(h *held, _ []byte, e element) bool {
+			h.listed, h.comment = true, e.comment
+			return true
+		})
+	}
+	if s == ss.ranges {
+		return t.each(i, s, func(h *held, rest []byte, e element) bool {
+			if e.keyEnd == nil {
+				// A range of one address may come without its upper end.
+				e.keyEnd = e.key
+			}
+			if len(e.keyEnd) < t.addr.bytes {
+				return false
+			}
+			from, _ := netip.AddrFromSlice(rest)
+			to, ok := netip.AddrFromSlice(e.keyEnd[len(e.keyEnd)-t.addr.bytes:])
+			v := interval{from: rest}
+			if n := to.Next(); n.IsValid() {
+				v.to = n.AsSlice()
+			}
+			p, ok2 := v.prefix()
+			h.ranges = append(h.ranges, p)
+			slices.SortFunc(h.ranges, netip.Prefix.Compare)
+			return ok && ok2 && from.IsValid()
+		})
+	}
+	for timeout, a := range ss.affine {
+		if s == a {
+			return t.each(i, s, func(h *held, _ []byte, e element) bool {
+				h.affine = append(h.affine, affine{timeout, idOf(e.data)})
+				return len(e.data) >= 4
+			})
+		}
+	}
+	for l := range lanes {
+		for list, a := range ss.lanes[l].sticky {
+			if s == a {
+				return t.each(i, s, func(h *held, _ []byte, e element) bool {
+					h.lanes[l].sticky = append(h.lanes[l].sticky, sticky{list, idOf(e.data)})
+					return len(e.data) >= 4
+				})
+			}
+		}
+	}
+	if f := ss.flag(s); f != nil {
+		return t.each(i, s, func(h *held, _ []byte, _ element) bool { f(h); return true })
+	}
+	for l := range lanes {
+		if s == ss.lanes[l].fwmarks {
+			return t.each(i, s, func(h *held, _ []byte, e element) bool {
+				h.lanes[l].mark = idOf(e.data)
+				return h.lanes[l].mark != 0
+			})
+		}
+		if s == ss.lanes[l].slots {
+			return t.each(i, s, func(h *held, rest []byte, e element) bool {
+				a, ok := t.addrPort(e.data)
+				return ok && len(rest) >= 4 && h.lanes[l].put(binary.NativeEndian.Uint32(rest), a)
+			})
+		}
+	}
+	return nil
+}
+
+// flag gives how membership in one of a side's sets is noted; nil for other sets.
+func (ss *sideSets) flag(s *set) func(*held) {
+	switch s {
+	case ss.guarded:
+		return func(h *held) { h.guarded = true }
+	case ss.split:
+		return func(h *held) { h.split = true }
+	}
+	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
+		if s == ss.masq[m] {
+			return func(h *held) { h.masq |= 1 << m }
+		}
+	}
+	for l := range ss.lanes {
+		ls := &ss.lanes[l]
+		var bit uint32
+		switch c := slices.Index(ls.totals[:], s); {
+		case c >= 0:
+			bit = 1 << c
+		case s == ls.rejected:
+			bit = rejectedBit
+		case s == ls.dropped:
+			bit = droppedBit
+		case s == ls.balanced:
+			bit = balancedBit
+		default:
+			continue
+		}
+		return func(h *held) { h.lanes[l].sets |= bit }
+	}
+	return nil
+}
+
+func (t *table) each(i side, s *set, put func(h *held, rest []byte, e element) bool) func([]element) error {
+	return func(list []element) error {
+		for _, e := range list {
+			h, rest, ok := t.frontendOf(i, e.key)
+			if !ok || !put(h, rest, e) {
+				return errElement(s)
+			}
+		}
+		return nil
+	}
+}
+
+// countRefs finds out what refers to what, now that all is known.
+func (t *table) countRefs() {
+	x := &tx{t: t}
+	for k, h := range t.frontends {
+		t.refer(x, k, h, 1)
+		for l := range lanes {
+			for i := range h.lanes[l].slots.len() {
+				if a := h.lanes[l].slots.at(i); a.IsValid() {
+					t.hairpins.change(x, a.Addr(), 1)
+				}
+			}
+		}
+	}
+	t.uncounted = t.companion != nil
+	t.adoptOwners()
+}
+
+// loadRules checks that the chains and rules are those that belong to the sets that there are.
+func (t *table) loadRules() error {
+	have, err := t.dumpRules()
+	if err != nil {
+		return err
+	}
+	want := t.wanted()
+	for _, c := range want {
+		var all []byte
+		rules, ok := have[c.name]
+		if !ok {
+			return errShape{"it lacks the chain " + c.name}
+		}
+		if len(rules) != len(c.rules) {
+			return errShape{fmt.Sprintf("its chain %s has %d rules, not %d", c.name, len(rules), len(c.rules))}
+		}
+		for i, r := range c.rules {
+			e, err := r.encode()
+			if err != nil {
+				return fmt.Errorf("nftables: chain %s: %w", c.name, err)
+			}
+			if got := fingerprint(e); got != rules[i] {
+				return errShape{fmt.Sprintf("rule %d of its chain %s is %s, not %s", i+1, c.name, rules[i], got)}
+			}
+			all = append(binary.NativeEndian.AppendUint32(all, uint32(len(e))), e...)
+		}
+		t.chains[c.name] = string(all)
+	}
+	if len(have) != len(want) {
+		return errShape{fmt.Sprintf("it has %d chains, not %d", len(have), len(want))}
+	}
+	return nil
+}
+
+// dumpRules gives a fingerprint of each rule of each chain.
+func (t *table) dumpRules() (map[string][]string, error) {
+	have := map[string][]string{}
+	err := t.conn.dump(t.request(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_TABLE, nil), func(b []byte) {
+		if text(attr(b[4:], unix.NFTA_CHAIN_TABLE)) == t.name {
+			have[text(attr(b[4:], unix.NFTA_CHAIN_NAME))] = nil
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("nftables: list chains: %w", hint(err))
+	}
+	err = t.conn.dump(t.request(unix.NFT_MSG_GETRULE, unix.NFTA_RULE_TABLE, nil), func(b []byte) {
+		if b = b[4:]; text(attr(b, unix.NFTA_RULE_TABLE)) == t.name {
+			c := text(attr(b, unix.NFTA_RULE_CHAIN))
+			have[c] = append(have[c], fingerprint(attr(b, unix.NFTA_RULE_EXPRESSIONS)))
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("nftables: list rules: %w", hint(err))
+	}
+	return have, nil
+}
+
+// fingerprint is what a rule's expressions have in common as we write them and as the kernel gives them back: their
+// names, and the sets and chains that they name.
+func fingerprint(exprs []byte) string {
+	s := ""
+	for _, e := range attrs(exprs) {
+		name, data := text(attr(e, unix.NFTA_EXPR_NAME)), attr(e, unix.NFTA_EXPR_DATA)
+		if name == "byteorder" {
+			continue // nft puts one without effect where it loads its own listing
+		}
+		s += " " + name
+		switch name {
+		case "lookup":
+			s += "@" + text(attr(data, unix.NFTA_LOOKUP_SET))
+		case "dynset":
+			s += "@" + text(attr(data, unix.NFTA_DYNSET_SET_NAME))
+		case "immediate":
+			v := attr(attr(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
+			s += fmt.Sprintf(" %d %s", int32(number(attr(v, unix.NFTA_VERDICT_CODE))), text(attr(v, unix.NFTA_VERDICT_CHAIN)))
+		case "hash":
+			s += fmt.Sprintf(" %d %d", number(attr(data, unix.NFTA_HASH_MODULUS)), number(attr(data, unix.NFTA_HASH_SEED)))
+		case "numgen":
+			s += fmt.Sprintf(" %d", number(attr(data, unix.NFTA_NG_MODULUS)))
+		case "bitwise":
+			s += fmt.Sprintf(" %x", attr(attr(data, unix.NFTA_BITWISE_XOR), unix.NFTA_DATA_VALUE))
+		}
+	}
+	return s
+}

@@ -1,0 +1,115 @@
+package rules
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+)
+
+// packed is a list of slots as it is kept: one byte for the width of the others, then each slot's address and port, all
+// zero for a slot that holds nothing. There is one for every endpoint of the cluster: this is a quarter of what
+// netip.AddrPort takes, and nothing in it that garbage collection has to follow.
+type packed []byte
+
+func pack(slots []netip.AddrPort) packed {
+	if len(slots) == 0 {
+		return nil
+	}
+	p := make(packed, 1, 1+len(slots)*widthOf(slots))
+	p[0] = byte(widthOf(slots))
+	for _, a := range slots {
+		p = p.append(a)
+	}
+	return p
+}
+
+func widthOf(slots []netip.AddrPort) int {
+	for _, a := range slots {
+		if a.IsValid() {
+			return a.Addr().BitLen()/8 + 2
+		}
+	}
+	return 6
+}
+
+// append adds a slot at the end.
+func (p packed) append(a netip.AddrPort) packed {
+	switch {
+	case !a.IsValid():
+		var nothing [18]byte
+		return append(p, nothing[:p[0]]...)
+	case a.Addr().Is4():
+		b := a.Addr().As4()
+		p = append(p, b[:]...)
+	default:
+		b := a.Addr().As16()
+		p = append(p, b[:]...)
+	}
+	return binary.BigEndian.AppendUint16(p, a.Port())
+}
+
+func (p packed) len() int {
+	if len(p) == 0 {
+		return 0
+	}
+	return (len(p) - 1) / int(p[0])
+}
+
+// raw is a slot's bytes; nil beyond the last one.
+func (p packed) raw(i int) []byte {
+	if i >= p.len() {
+		return nil
+	}
+	w := int(p[0])
+	return p[1+i*w : 1+(i+1)*w]
+}
+
+// at gives a slot; the zero value for one that holds nothing.
+func (p packed) at(i int) netip.AddrPort {
+	b := p.raw(i)
+	if empty(b) {
+		return netip.AddrPort{}
+	}
+	a, _ := netip.AddrFromSlice(b[:len(b)-2])
+	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(b[len(b)-2:]))
+}
+
+// same tells whether a slot holds the same in both.
+func (p packed) same(q packed, i int) bool {
+	a, b := p.raw(i), q.raw(i)
+	return bytes.Equal(a, b) || empty(a) && empty(b)
+}
+
+func empty(raw []byte) bool {
+	for _, b := range raw {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// unpack appends the slots to a list.
+func (p packed) unpack(into []netip.AddrPort) []netip.AddrPort {
+	for i := range p.len() {
+		into = append(into, p.at(i))
+	}
+	return into
+}
+
+// set puts a slot, and empty ones before it where there are none yet; false for what cannot be one.
+func (p *packed) set(n int, a netip.AddrPort) bool {
+	w := a.Addr().BitLen()/8 + 2
+	switch {
+	case len(*p) == 0:
+		*p = packed{byte(w)}
+	case int((*p)[0]) != w:
+		return false
+	}
+	for p.len() <= n {
+		*p = p.append(netip.AddrPort{})
+	}
+	raw := p.raw(n)
+	copy(raw, packed{byte(w)}.append(a)[1:])
+	return !empty(raw)
+}

@@ -1,0 +1,291 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// Feature is something of the kernel's nf_tables that the ruleset uses, and what Probe found.
+type Feature struct {
+	Name     string
+	Kernel   string // where it comes from: a version, a configuration symbol
+	For      string // what of sluice needs it
+	Required bool   // without it sluice does not run, or not as kube-proxy would
+	Err      error  // nil: it is there; ErrNotTried: nobody knows
+}
+
+// ErrNotTried is about features that show only in a ruleset that is committed.
+var ErrNotTried = errors.New("not tried: that takes a network namespace of its own (CAP_SYS_ADMIN)")
+
+// Probe tries the features in a network namespace of its own, which is gone when it returns. Where the caller may not
+// make one, it tries them in the current one, in transactions that the kernel is made to take back: nothing of them
+// is ever in force.
+func Probe(ctx context.Context) (features []Feature, own bool, err error) {
+	conn, err := openApart()
+	own = err == nil
+	if errors.Is(err, unix.EPERM) {
+		conn, err = openSocket(0, defaultSendBuffer)
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("nftables: probe: %w", hint(err))
+	}
+	defer conn.close()
+	for _, t := range trials() {
+		if err := ctx.Err(); err != nil {
+			return nil, own, fmt.Errorf("nftables: probe: %w", err)
+		}
+		f := t.Feature
+		switch {
+		case t.late && !own:
+			f.Err = ErrNotTried
+		case t.whole:
+			f.Err = applyAll(ctx, conn, features)
+		default:
+			f.Err = t.run(conn, own)
+		}
+		features = append(features, f)
+	}
+	return features, own, nil
+}
+
+// openApart opens a socket to a new network namespace, which lives as long as the socket.
+func openApart() (*socket, error) {
+	type result struct {
+		s   *socket
+		err error
+	}
+	done := make(chan result)
+	go func() {
+		// Not unlocked: the thread ends with this goroutine, and with it the stay in the new namespace.
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- result{nil, fmt.Errorf("make a network namespace: %w", err)}
+			return
+		}
+		s, err := openSocket(0, defaultSendBuffer)
+		done <- result{s, err}
+	}()
+	r := <-done
+	return r.s, r.err
+}
+
+// trial is a feature and how to try it.
+type trial struct {
+	Feature
+	family model.Family
+	late   bool // the kernel looks at it when the transaction is committed
+	whole  bool // not a trial of its own, but a whole ruleset
+	build  func(p *prober)
+	look   func(p *prober) error // what the kernel says when it is there; only where it may be committed
+}
+
+// prober puts together what a trial tries.
+type prober struct {
+	*table
+	rules ruleWriter
+	b     *batch
+	sets  uint32
+	err   error
+}
+
+func (p *prober) set(sets ...*set) {
+	for _, s := range sets {
+		p.sets++
+		s.exists = true
+		p.newSet(p.b, s, p.sets)
+	}
+}
+
+func (p *prober) add(c chain) {
+	p.newChain(p.b, c)
+	if err := p.writeRules(p.b, c); err != nil {
+		p.err = errors.Join(p.err, err)
+	}
+}
+
+// prerouting makes a chain that sees packets where Services do.
+func (p *prober) prerouting(rules ...*writer) {
+	p.add(p.rules.hook("prerouting", unix.NF_INET_PRE_ROUTING, -100, rules...))
+}
+
+// probeName takes the place of tableName, which may be in use here.
+const probeName = "sluice-probe"
+
+// run tries one feature; with commit for good, and then takes it away.
+func (t *trial) run(conn *socket, commit bool) error {
+	p := newProber(t.family, conn)
+	p.b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p.nfproto, "create table", p.name)
+	p.b.str(unix.NFTA_TABLE_NAME, p.name)
+	p.b.end()
+	if t.build != nil {
+		t.build(p)
+	}
+	if p.err != nil {
+		return p.err
+	}
+	if !commit {
+		p.delete("no-such-" + p.name)
+		return p.send(true)
+	}
+	if err := p.send(false); err != nil {
+		return err
+	}
+	var found error
+	if t.look != nil {
+		found = t.look(p)
+	}
+	// Not in the same transaction: the kernel would not look at the rules of a table that goes with it.
+	p = newProber(t.family, conn)
+	p.delete(p.name)
+	return errors.Join(found, p.send(false))
+}
+
+func newProber(f model.Family, conn *socket) *prober {
+	t := newTable(f, conn)
+	t.name = probeName
+	return &prober{table: t, rules: ruleWriter{t.schema, 1 << 14}, b: newBatch(conn)}
+}
+
+func (p *prober) delete(table string) { p.deleteTable(p.b, table) }
+
+// send sends the transaction. When it is doomed, its last message fails, so that the kernel takes all of it back.
+func (p *prober) send(doomed bool) error {
+	last := p.b.close()
+	failed, err := p.conn.transact(p.b.buf, last)
+	switch {
+	case err != nil:
+	case doomed && len(failed) == 0:
+		err = errors.New("what cannot be committed was")
+	case doomed && failed[0].seq == last, !doomed && len(failed) == 0:
+		return nil
+	}
+	return p.b.explain(failed, err)
+}
+
+// applyAll programs a plan that uses everything into a namespace of the probe's own.
+func applyAll(ctx context.Context, conn *socket, known []Feature) error {
+	families := []model.Family{model.IPv4, model.IPv6}
+	for _, f := range known {
+		if f.Name == featureIPv6 && f.Err != nil {
+			families = families[:1]
+		}
+	}
+	b := &Backend{
+		conn: conn, now: func() time.Time { return time.Time{} }, log: slog.New(slog.DiscardHandler),
+		tables: [2]*table{newTable(model.IPv4, conn), newTable(model.IPv6, conn)},
+	}
+	if _, err := b.Apply(ctx, everything(families), nil); err != nil {
+		return err
+	}
+	p, err := b.Read(ctx)
+	if err == nil && len(p.Frontends) == 0 {
+		err = errors.New("nftables: nothing of it can be read back")
+	}
+	return err
+}
+
+// countingTrial is about a start on what is there: what can be counted is asked for by name, the rest is dumped, which
+// costs the square of its size.
+func countingTrial() trial {
+	frontends := func(p *prober) *set { return p.sides[byAddress].frontends }
+	return trial{
+		Feature: Feature{Name: "telling how many elements a set has", Kernel: "6.16", For: "a quick restart with 100,000 endpoints and more"},
+		family:  model.IPv4,
+		build:   func(p *prober) { p.set(frontends(p)) },
+		look: func(p *prober) error {
+			n, ok, err := p.count(frontends(p))
+			switch {
+			case err != nil:
+				return err
+			case !ok:
+				return errors.New("it does not")
+			case n != 0:
+				return fmt.Errorf("it has %d in an empty one", n)
+			}
+			return nil
+		},
+	}
+}
+
+const featureIPv6 = "tables of IPv6"
+
+// trials are in the order of what builds on what.
+func trials() []trial {
+	required := func(name, kernel, use string, build func(p *prober)) trial {
+		return trial{Feature: Feature{Name: name, Kernel: kernel, For: use, Required: true}, family: model.IPv4, build: build}
+	}
+	optional := func(name, kernel, use string, f model.Family, build func(p *prober)) trial {
+		return trial{Feature: Feature{Name: name, Kernel: kernel, For: use}, family: f, build: build}
+	}
+	late := func(t trial) trial { t.late = true; return t }
+	services := "every Service"
+	return []trial{
+		required("tables", "CONFIG_NF_TABLES_IPV4", services, nil),
+		optional(featureIPv6, "CONFIG_NF_TABLES_IPV6", "Services with IPv6 addresses", model.IPv6, nil),
+		required("chains of type nat", "CONFIG_NFT_NAT", services, func(p *prober) {
+			p.prerouting()
+			p.add(p.rules.hook("output", unix.NF_INET_LOCAL_OUT, -100))
+			p.add(p.rules.hook("input", unix.NF_INET_LOCAL_IN, 100))
+			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100))
+		}),
+		required("keys of several fields", "4.1", services, func(p *prober) {
+			p.set(p.sides[byAddress].frontends)
+			p.prerouting(p.rules.new().frontend(byAddress).in(p.sides[byAddress].frontends).drop())
+		}),
+		required("random numbers and DNAT by a map", "4.9, CONFIG_NFT_NUMGEN", services, func(p *prober) {
+			slots := p.sides[byAddress].lanes[inside].slots
+			p.set(slots)
+			p.prerouting(p.rules.new().frontend(byAddress).random(8).dnat(slots))
+		}),
+		required("hashes", "4.9, CONFIG_NFT_HASH", "policies that balance by the client's address", func(p *prober) {
+			slots := p.sides[byAddress].lanes[inside].slots
+			p.set(slots)
+			p.prerouting(p.rules.new().frontend(byAddress).hash(8, 1).dnat(slots))
+		}),
+		required("connection tracking", "CONFIG_NFT_CT", services, func(p *prober) {
+			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100,
+				p.rules.new().wasDNATed().originalDst().end(&expr.Counter{})))
+		}),
+		required("masquerading", "CONFIG_NFT_MASQ", "connections from outside the cluster, hairpins", func(p *prober) {
+			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100, p.rules.leave()[1:]...))
+		}),
+		late(required("reject before routing", "5.9, CONFIG_NFT_REJECT", "Services without endpoints, wrong ports of a ClusterIP", func(p *prober) {
+			p.prerouting(p.rules.new().reject())
+		})),
+		required("look-up of local addresses", "4.10, CONFIG_NFT_FIB_IPV4", "externalTrafficPolicy Local", func(p *prober) {
+			p.prerouting(p.rules.new().fromNode().drop())
+		}),
+		required("sets of ranges", "CONFIG_NF_TABLES", "telling Pods from other sources, ServiceCIDRs", func(p *prober) {
+			p.set(p.podSources, p.podInterfaces)
+			p.prerouting(p.rules.new().saddr().in(p.podSources).drop(), p.rules.new().iifname().in(p.podInterfaces).drop())
+		}),
+		required("ranges in keys of several fields", "5.6", "loadBalancerSourceRanges", func(p *prober) {
+			s := &p.sides[byAddress]
+			p.set(s.ranges)
+			p.prerouting(p.rules.new().frontend(byAddress).saddr().notIn(s.ranges).drop())
+		}),
+		required("maps with time-outs that packets fill", "4.9", "session affinity", func(p *prober) {
+			a := p.affinityOf(0)
+			p.set(a)
+			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100, p.rules.new().remember(a, time.Hour)))
+		}),
+		optional("deleting what may have gone", "6.3", "forgetting clients without a second try", model.IPv4, func(p *prober) {
+			x := &tx{t: p.table}
+			s := p.sides[byAddress].frontends
+			p.set(s)
+			x.del(s, element{key: make([]byte, padded(s.key))})
+			p.b.elements(p.table, s, &s.dels, msgDestroySetElem, "destroy")
+		}),
+		late(countingTrial()),
+		{Feature: Feature{Name: "a whole ruleset", Kernel: "all of the above together", For: services, Required: true}, late: true, whole: true},
+	}
+}

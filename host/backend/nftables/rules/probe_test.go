@@ -1,0 +1,132 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+func TestTheProbesPlanIsAPlan(t *testing.T) {
+	p := everything([]model.Family{model.IPv4, model.IPv6})
+	if err := plan.Validate(p); err != nil {
+		t.Error(err)
+	}
+	if p.Keys()[0].Family() == p.Keys()[len(p.Keys())-1].Family() {
+		t.Error("one family only")
+	}
+}
+
+// lacks is what kernels before a version do not have; others have everything.
+func lacks(t *testing.T) map[string]bool {
+	t.Helper()
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(uts.Release[:]), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	before := func(a, b int) bool { return major < a || major == a && minor < b }
+	return map[string]bool{
+		"deleting what may have gone":         before(6, 3),
+		"telling how many elements a set has": before(6, 16),
+	}
+}
+
+func TestTheProbeFindsAllFeaturesAndLeavesNothing(t *testing.T) {
+	d := newBed(t, 0)
+	d.mustApply(cluster(3, 2), nil)
+	var features []Feature
+	generation := generationOf(t, d)
+	before, err := d.nft("", "list", "ruleset")
+	if err != nil {
+		t.Fatal(before, err)
+	}
+	err = d.lab.Node.Do(func() (err error) {
+		var own bool
+		features, own, err = Probe(context.Background())
+		if !own {
+			t.Error("not in a namespace of its own")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lacking := lacks(t)
+	for _, f := range features {
+		if (f.Err != nil) != lacking[f.Name] {
+			t.Errorf("%s (from Linux %s): %v", f.Name, f.Kernel, f.Err)
+		}
+		if f.Err != nil && f.Required {
+			t.Errorf("%s: sluice does not run here", f.Name)
+		}
+	}
+	if len(features) != len(trials()) {
+		t.Errorf("%d features of %d", len(features), len(trials()))
+	}
+	if after, err := d.nft("", "list", "ruleset"); err != nil || after != before {
+		t.Errorf("%v: before\n%s\nafter\n%s", err, before, after)
+	}
+	if g := generationOf(t, d); g != generation {
+		t.Errorf("generation %d, was %d", g, generation)
+	}
+}
+
+// Beside a table of sluice's that is in use, in the same namespace.
+func TestTransactionsOfTheProbeAreTakenBack(t *testing.T) {
+	d := newBed(t, 0)
+	d.mustApply(cluster(3, 2), nil)
+	before, _ := d.nft("", "list", "ruleset")
+	generation := generationOf(t, d)
+	for _, trial := range trials() {
+		if trial.late {
+			continue
+		}
+		if err := trial.run(d.b.conn, false); err != nil && trial.Required {
+			t.Errorf("%s: %v", trial.Name, err)
+		}
+	}
+	if after, err := d.nft("", "list", "ruleset"); err != nil || after != before {
+		t.Errorf("%v: before\n%s\nafter\n%s", err, before, after)
+	}
+	if g := generationOf(t, d); g != generation {
+		t.Errorf("generation %d, was %d", g, generation)
+	}
+}
+
+func TestAFeatureThatIsMissingIsFoundMissing(t *testing.T) {
+	d := newBed(t, 0)
+	for _, commit := range []bool{true, false} {
+		bad := trial{family: model.IPv4, build: func(p *prober) {
+			p.prerouting(p.rules.new().frontend(byAddress).in(p.sides[byAddress].frontends).drop()) // a set that is not there
+		}}
+		if err := bad.run(d.b.conn, commit); !errors.Is(err, unix.ENOENT) {
+			t.Errorf("commit %v: %v", commit, err)
+		}
+		// What only a commit shows: masquerading in a chain where it cannot be.
+		late := trial{family: model.IPv4, build: func(p *prober) { p.prerouting(p.rules.new().masquerade()) }}
+		if err := late.run(d.b.conn, commit); commit && err == nil {
+			t.Error("masquerading before routing is possible")
+		}
+	}
+	if out, _ := d.nft("", "list", "tables"); out != "" {
+		t.Errorf("left: %s", out)
+	}
+}
+
+func generationOf(t *testing.T, d *bed) uint32 {
+	t.Helper()
+	g, err := d.b.Generation(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}

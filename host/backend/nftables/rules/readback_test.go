@@ -1,0 +1,199 @@
+package rules
+
+import (
+	"context"
+	"encoding/binary"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// echo keeps the messages of transactions, and answers requests with them: enough of a kernel to read back what was
+// written into an empty one, and to garble it on the way.
+type echo struct {
+	written []message
+	queue   [][]byte
+	answers int
+	garble  func(n int, answer []byte) []byte // nil: not
+}
+
+type message struct {
+	kind   uint16
+	family byte
+	body   []byte // without the generic header
+}
+
+// made is the kind of message that an answer to a request has, and what was written.
+var made = map[uint16]uint16{
+	unix.NFT_MSG_GETTABLE: unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_GETSET: unix.NFT_MSG_NEWSET,
+	unix.NFT_MSG_GETSETELEM: unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_GETCHAIN: unix.NFT_MSG_NEWCHAIN,
+	unix.NFT_MSG_GETRULE: unix.NFT_MSG_NEWRULE,
+}
+
+func (e *echo) send(b []byte) error {
+	e.queue = nil
+	for len(b) >= unix.NLMSG_HDRLEN {
+		size := int(binary.NativeEndian.Uint32(b))
+		typ, flags, seq := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:]), binary.NativeEndian.Uint32(b[8:])
+		m := message{typ & 0xff, b[unix.NLMSG_HDRLEN], slices.Clone(b[unix.NLMSG_HDRLEN+4 : size])}
+		if typ>>8 == unix.NFNL_SUBSYS_NFTABLES {
+			e.take(m, flags, seq)
+		}
+		b = b[min(align(size), len(b)):]
+	}
+	return nil
+}
+
+func (e *echo) take(m message, flags uint16, seq uint32) {
+	kind, asked := made[m.kind]
+	switch {
+	case m.kind == unix.NFT_MSG_GETGEN:
+		e.answer(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN, seq, 0, appendAttr(nil, unix.NFTA_GEN_ID, []byte{0, 0, 0, 7}))
+	case asked:
+		for _, w := range e.written {
+			if w.kind == kind && (m.family == w.family || kind == unix.NFT_MSG_NEWTABLE) && e.about(m, w) {
+				e.answer(unix.NFNL_SUBSYS_NFTABLES<<8|kind, seq, w.family, w.body)
+			}
+		}
+	case m.kind == unix.NFT_MSG_DELRULE: // of a whole chain
+		e.written = slices.DeleteFunc(e.written, func(w message) bool {
+			return w.kind == unix.NFT_MSG_NEWRULE && w.family == m.family && e.about(m, w)
+		})
+	default:
+		e.written = append(e.written, m)
+	}
+	if flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP {
+		e.queue = append(e.queue, netlinkMessage(unix.NLMSG_DONE, seq, make([]byte, 4)))
+	} else if flags&unix.NLM_F_ACK != 0 {
+		e.queue = append(e.queue, netlinkMessage(unix.NLMSG_ERROR, seq, make([]byte, 20)))
+	}
+}
+
+// about tells whether a message is of the set or chain that is asked for.
+func (e *echo) about(asked, w message) bool {
+	name := attr(asked.body, 2) // NFTA_SET_NAME, NFTA_SET_ELEM_LIST_SET, NFTA_RULE_CHAIN
+	return name == nil || text(name) == text(attr(w.body, 2))
+}
+
+func (e *echo) answer(typ uint16, seq uint32, family byte, body []byte) {
+	b := netlinkMessage(typ, seq, append([]byte{family, 0, 0, 0}, body...))
+	if e.garble != nil {
+		b = e.garble(e.answers, b)
+	}
+	e.answers++
+	e.queue = append(e.queue, b)
+}
+
+func netlinkMessage(typ uint16, seq uint32, body []byte) []byte {
+	var m messages
+	m.beginType(typ, 0, seq, 0)
+	m.buf = append(m.buf[:unix.NLMSG_HDRLEN], body...)
+	m.end()
+	return m.buf
+}
+
+func (e *echo) receive(buf []byte) (int, error) {
+	if len(e.queue) == 0 {
+		return 0, unix.EAGAIN
+	}
+	n := copy(buf, e.queue[0])
+	e.queue = e.queue[1:]
+	return n, nil
+}
+
+func echoBackend(e *echo) *Backend {
+	b := &Backend{now: func() time.Time { return time.Unix(1, 0) }, log: slog.New(slog.DiscardHandler)}
+	b.conn = &socket{fd: -1, wire: e, buf: make([]byte, readSize), sent: 8 << 20, answers: 100}
+	b.tables = [2]*table{newTable(model.IPv4, b.conn), newTable(model.IPv6, b.conn)}
+	return b
+}
+
+// TestElementsOfAnyLengthAreRefusedByName: the lengths are the kernel's to check, but nobody shall fall over them.
+func TestElementsOfAnyLengthAreRefusedByName(t *testing.T) {
+	refused := 0
+	for _, family := range []model.Family{model.IPv4, model.IPv6} {
+		table := newTable(family, &socket{wire: &echo{}})
+		table.membersOf(1)
+		for i := range sides {
+			table.affineOf(i, time.Second)
+			table.stickyOf(i, outside, 1)
+		}
+		for name, s := range table.byName {
+			put := table.loader(s)
+			if put == nil {
+				continue
+			}
+			for n := range 48 {
+				for _, m := range []int{0, 3, 4, 5, 8, 17, 20} {
+					e := element{key: make([]byte, n), data: make([]byte, m), keyEnd: make([]byte, n/2)}
+					if err := put([]element{e}); err != nil {
+						refused++
+						if !strings.Contains(err.Error(), name) {
+							t.Errorf("set %s: %v", name, err)
+						}
+					}
+				}
+			}
+		}
+	}
+	if refused == 0 {
+		t.Error("nothing was refused")
+	}
+}
+
+func TestMoreSlotsThanAWeightCanCountAreStillAMember(t *testing.T) {
+	slots := slices.Repeat([]netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80")}, 1<<maxClass)
+	if got := lowest(membersOf(slots)); len(got) != 1 || got[0].Weight != 1 {
+		t.Errorf("%v", got)
+	}
+}
+
+// FuzzReadBack changes, cuts off and drops bits of what the kernel says of a plan with everything in it. Each four
+// bytes of the input are about one answer: its number, where, and what is to change there (0: cut off).
+func FuzzReadBack(f *testing.F) {
+	f.Add([]byte{})
+	for i := range byte(80) {
+		f.Add([]byte{i, 0, 24, 0x55})
+		f.Add([]byte{i, 0, 60, 0x55, i, 0, 61, 1, i + 1, 1, 0, 0})
+		f.Add([]byte{i, 0, 90, 0, i + 7, 0, 40, 0xff})
+	}
+	kernel := &echo{}
+	p := everything([]model.Family{model.IPv4, model.IPv6})
+	if _, err := echoBackend(kernel).Apply(context.Background(), p, nil); err != nil {
+		f.Fatal(err)
+	}
+	want, _ := plan.Normalize(p, (&Backend{}).Caps())
+	if got, err := echoBackend(kernel).Read(context.Background()); err != nil {
+		f.Fatal(err)
+	} else if !got.Equal(want) {
+		f.Fatalf("not even without garbling: %v\n%s", err, plan.FormatDiff(want, got))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		e := &echo{written: slices.Clone(kernel.written)}
+		e.garble = func(n int, b []byte) []byte {
+			for op := range slices.Chunk(data, 4) {
+				if len(op) < 4 || int(op[0]) != n&255 || len(b) == 0 {
+					continue
+				}
+				at := int(binary.BigEndian.Uint16(op[1:])) % len(b)
+				if b[at] ^= op[3]; op[3] == 0 {
+					b = b[:at]
+				}
+			}
+			return b
+		}
+		if _, err := echoBackend(e).Read(context.Background()); err != nil && !strings.HasPrefix(err.Error(), "nftables: ") {
+			t.Errorf("the error does not say what was read: %v", err)
+		}
+		if _, err := echoBackend(e).Apply(context.Background(), p, nil); err != nil && !strings.HasPrefix(err.Error(), "nftables: ") {
+			t.Errorf("the error does not say what was done: %v", err)
+		}
+	})
+}

@@ -1,0 +1,121 @@
+package rules
+
+import (
+	"iter"
+	"net/netip"
+)
+
+// refs is a set of addresses of which each is there because of some number of others: endpoints that need a hairpin
+// entry, addresses that have frontends.
+type refs struct {
+	set     *set
+	double  bool // the key is the address twice
+	v4      map[[4]byte]ref
+	v6      map[[16]byte]ref
+	touched []netip.Addr
+}
+
+func newRefs(s *set, double bool) refs {
+	return refs{set: s, double: double, v4: map[[4]byte]ref{}, v6: map[[16]byte]ref{}}
+}
+
+// ref is a count, and in the lowest bits what is known of the address: one for each endpoint of the cluster.
+type ref int32
+
+const (
+	refInKernel ref = 1 << iota
+	refTouched
+	refOne // to be counted
+)
+
+func (v ref) count() int32 { return int32(v >> 2) }
+
+func (r *refs) get(a netip.Addr) ref {
+	if a.Is4() {
+		return r.v4[a.As4()]
+	}
+	return r.v6[a.As16()]
+}
+
+// put keeps what is known of an address; nothing is not kept.
+func (r *refs) put(a netip.Addr, v ref) {
+	switch {
+	case a.Is4() && v == 0:
+		delete(r.v4, a.As4())
+	case a.Is4():
+		r.v4[a.As4()] = v
+	case v == 0:
+		delete(r.v6, a.As16())
+	default:
+		r.v6[a.As16()] = v
+	}
+}
+
+func (r *refs) len() int { return len(r.v4) + len(r.v6) }
+
+func (r *refs) all() iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for a := range r.v4 {
+			if !yield(netip.AddrFrom4(a)) {
+				return
+			}
+		}
+		for a := range r.v6 {
+			if !yield(netip.AddrFrom16(a)) {
+				return
+			}
+		}
+	}
+}
+
+// touch has what follows for the kernel found out when the transaction is complete.
+func (r *refs) touch(a netip.Addr, v ref) ref {
+	if v&refTouched == 0 {
+		r.touched = append(r.touched, a)
+	}
+	return v | refTouched
+}
+
+// change adds to an address's count. What follows for the kernel is found out when the transaction is complete,
+// because an address may go and come back within one.
+func (r *refs) change(x *tx, a netip.Addr, by int32) {
+	v := r.get(a) + ref(by)*refOne
+	if v.count() > 0 != (v&refInKernel != 0) && v&refTouched == 0 {
+		v = r.touch(a, v)
+		x.bytes += 80
+	}
+	r.put(a, v)
+}
+
+// held notes an address that the kernel has. Whether anything refers to it is known at the first commit.
+func (r *refs) held(a netip.Addr) { r.put(a, r.touch(a, r.get(a)|refInKernel)) }
+
+func (r *refs) settle(x *tx) {
+	for _, a := range r.touched {
+		v := r.get(a) &^ refTouched
+		if want := v.count() > 0; want != (v&refInKernel != 0) {
+			key := a.AsSlice()
+			if r.double {
+				key = append(key, key...)
+			}
+			if want {
+				x.add(r.set, element{key: key})
+			} else {
+				x.del(r.set, element{key: key})
+			}
+			v ^= refInKernel
+		}
+		r.put(a, v)
+	}
+	r.touched = r.touched[:0]
+}
+
+func (t *table) settleRefs(x *tx) {
+	x.owner = ""
+	if !t.uncounted {
+		t.hairpins.settle(x)
+	}
+	t.clusterAddrs.settle(x)
+	t.otherAddrs.settle(x)
+	t.linkRefs.settle(x)
+}

@@ -1,0 +1,77 @@
+package rules
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+func randomMembers(r *rand.Rand) []plan.Member {
+	var list []plan.Member
+	for i := range 12 {
+		if r.IntN(2) == 0 {
+			a := netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:80", i))
+			list = append(list, plan.Member{Addr: a, Weight: uint16(1 + r.IntN(9))})
+		}
+	}
+	slices.SortFunc(list, func(a, b plan.Member) int { return a.Addr.Compare(b.Addr) })
+	return list
+}
+
+func total(list []plan.Member) int { p := plan.Pool{Members: list}; return p.Total() }
+
+func TestAssignKeepsQuotasAndRewritesNoMoreThanItMust(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var slots []netip.AddrPort
+	for step := range 3000 {
+		members := randomMembers(r)
+		want := total(members)
+		before := slots
+		if r.IntN(10) == 0 && len(before) > 0 { // a slot lost
+			before = slices.Clone(before)
+			before[r.IntN(len(before))] = netip.AddrPort{}
+		}
+		slots = assign(before, members, want)
+		if got := membersOf(slots); !slices.Equal(got, members) {
+			t.Fatalf("step %d: members %v, want %v", step, got, members)
+		}
+		if len(slots) != want {
+			t.Fatalf("step %d: %d slots, want %d", step, len(slots), want)
+		}
+		// What must be written: all that is not held within [0, want) by a member within its quota.
+		var held []netip.AddrPort
+		for i := range min(len(before), want) {
+			if before[i].IsValid() {
+				held = append(held, before[i])
+			}
+		}
+		must := want
+		for _, m := range membersOf(held) {
+			i := slices.IndexFunc(members, func(n plan.Member) bool { return n.Addr == m.Addr })
+			if i >= 0 {
+				must -= int(min(m.Weight, members[i].Weight))
+			}
+		}
+		written := 0
+		for i := range want {
+			if i >= len(before) || before[i] != slots[i] {
+				written++
+			}
+		}
+		if written != must {
+			t.Fatalf("step %d: %d slots written, %d needed", step, written, must)
+		}
+	}
+}
+
+func TestClassIsTheNextPowerOfTwo(t *testing.T) {
+	for n, want := range map[int]int{1: 0, 2: 1, 3: 2, 4: 2, 5: 3, 8: 3, 9: 4, 1000: 10, 1024: 10, 1025: 11, 65536: 16} {
+		if got := class(n); got != want {
+			t.Errorf("class(%d) = %d, want %d", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package rules
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// table is one of the two tables: what the kernel holds of it, as far as is known.
+type table struct {
+	*schema
+	name    string // tableName, but while it is filled under handoverName
+	conn    *socket
+	nfproto byte
+	forget  uint16 // the message that deletes clients
+	sent    sent
+
+	present     bool // there is a table of this version
+	large       bool // the plan has many frontends
+	hooked      bool // it has its base chains, or is to have them: without them no packet passes
+	replace     bool // there are others under our names; see handover
+	ours, other standing
+	absent      bool // the kernel cannot have one
+	restructure bool // sets are to be made or rules to be written again
+	made        []*set
+	chains      map[string]string // the rules of each chain as last written
+	mark        uint32
+
+	frontends map[plan.Key]*held
+	globals   globals
+
+	owners owners
+
+	hairpins, clusterAddrs, otherAddrs, linkRefs refs
+	uncounted                                    bool // a companion was read, and its hairpins are known when all frontends are written
+}
+
+// sent counts what went to the kernel.
+type sent struct{ messages, elements int }
+
+func newTable(f model.Family, conn *socket) *table {
+	t := &table{conn: conn, nfproto: nfproto(f), forget: msgDestroySetElem}
+	t.reset(f)
+	return t
+}
+
+// reset forgets everything: there is no table.
+func (t *table) reset(f model.Family) {
+	var c *Companion
+	if t.schema != nil {
+		c = t.companion
+	}
+	t.schema = newSchema(f, c)
+	t.name, t.hooked = tableName, true
+	t.present, t.restructure, t.made = false, false, nil
+	t.chains, t.mark = map[string]string{}, 0
+	t.frontends, t.globals = map[plan.Key]*held{}, globals{}
+	t.owners = owners{byName: map[model.PortName]*owner{}, byID: map[uint32]*owner{}}
+	t.hairpins = newRefs(t.hairpin, true)
+	t.clusterAddrs = newRefs(t.clusterIPs, false)
+	t.otherAddrs = newRefs(t.externalIPs, false)
+	t.linkRefs = newRefs(t.linkAddrs, false)
+	t.uncounted = false
+}
+
+// need makes sure that a set exists once the transaction under construction is committed.
+func (t *table) need(s *set) {
+	if s.exists {
+		return
+	}
+	s.exists = true
+	t.made = append(t.made, s)
+	t.restructure = true
+}
+
+// Of a plan with at least many frontends, all pools of up to 1<<usual slots are made when the first one is: a rule that
+// is the first of its chain to look into a map has the kernel walk all of the map, which takes 150 ms when it has
+// 100,000 slots, and is nothing while it has none.
+const (
+	many  = 500
+	usual = 10
+)
+
+// foresee makes sure that a lane has what its pools may come to need.
+func (t *table) foresee(ls *laneSets) {
+	if !t.large {
+		return
+	}
+	for _, s := range ls.totals[:usual+1] {
+		t.need(s)
+	}
+}
+
+// create asks for the table with all that it always has.
+func (t *table) create() {
+	for _, s := range t.base() {
+		t.need(s)
+	}
+	t.restructure = true
+}
+
+// structure writes the messages that make new sets and bring the rules to what belongs to the sets that there are.
+func (t *table) structure(b *batch) error {
+	if !t.present {
+		b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.nfproto, "create table", t.label())
+		b.str(unix.NFTA_TABLE_NAME, t.name)
+		b.u32(unix.NFTA_TABLE_FLAGS, 0)
+		b.bytes(nftaTableUserdata, tlv(nil, udTableComment, append([]byte(t.comment()), 0)))
+		b.end()
+	}
+	for i, s := range t.made {
+		t.newSet(b, s, uint32(i+1))
+	}
+	chains := t.wanted()
+	for _, c := range chains {
+		if _, ok := t.chains[c.name]; !ok {
+			t.newChain(b, c)
+		}
+	}
+	for _, c := range chains {
+		if err := t.writeRules(b, c); err != nil {
+			return err
+		}
+	}
+	t.present, t.made = true, nil
+	return nil
+}
+
+// wanted are the chains that the table is to have.
+func (t *table) wanted() []chain {
+	chains := t.ruleset(t.mark)
+	if !t.hooked {
+		chains = slices.DeleteFunc(chains, func(c chain) bool { return c.hook >= 0 })
+	}
+	return chains
+}
+
+func (t *table) label() string {
+	if t.family == model.IPv6 {
+		return "ip6 " + t.name
+	}
+	return "ip " + t.name
+}
+
+func (t *table) newSet(b *batch, s *set, id uint32) {
+	b.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.nfproto, "create set", s.name)
+	b.str(unix.NFTA_SET_TABLE, t.name)
+	b.str(unix.NFTA_SET_NAME, s.name)
+	b.u32(unix.NFTA_SET_FLAGS, s.flags)
+	b.u32(unix.NFTA_SET_KEY_TYPE, typeOf(s.key))
+	b.u32(unix.NFTA_SET_KEY_LEN, uint32(padded(s.key)))
+	if s.data != nil {
+		b.u32(unix.NFTA_SET_DATA_TYPE, typeOf(s.data))
+		b.u32(unix.NFTA_SET_DATA_LEN, uint32(padded(s.data)))
+	}
+	b.u32(unix.NFTA_SET_ID, id)
+	if s.size > 0 || s.flags&nftSetConcat != 0 {
+		at := b.open(unix.NFTA_SET_DESC)
+		if s.size > 0 {
+			b.u32(unix.NFTA_SET_DESC_SIZE, s.size)
+		}
+		if s.flags&nftSetConcat != 0 {
+			fields := b.open(nftaSetDescConcat)
+			for _, f := range s.key {
+				one := b.open(unix.NFTA_LIST_ELEM)
+				b.u32(1, uint32(f.bytes)) // NFTA_SET_FIELD_LEN
+				b.closeNest(one)
+			}
+			b.closeNest(fields)
+		}
+		b.closeNest(at)
+	}
+	if s.userdata != nil {
+		b.bytes(unix.NFTA_SET_USERDATA, s.userdata)
+	}
+	b.end()
+}
+
+func (t *table) newChain(b *batch, c chain) {
+	b.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.nfproto, "create chain", c.name)
+	b.str(unix.NFTA_CHAIN_TABLE, t.name)
+	b.str(unix.NFTA_CHAIN_NAME, c.name)
+	if c.hook >= 0 {
+		at := b.open(unix.NFTA_CHAIN_HOOK)
+		b.u32(unix.NFTA_HOOK_HOOKNUM, uint32(c.hook))
+		b.u32(unix.NFTA_HOOK_PRIORITY, uint32(int32(c.priority)))
+		b.closeNest(at)
+		b.u32(unix.NFTA_CHAIN_POLICY, 1) // NF_ACCEPT
+		typ := "nat"
+		if c.filter {
+			typ = "filter"
+		}
+		b.str(unix.NFTA_CHAIN_TYPE, typ)
+	}
+	b.end()
+}
+
+// writeRules replaces the rules of a chain when they differ from the last ones written.
+func (t *table) writeRules(b *batch, c chain) error {
+	var rules [][]byte
+	var all []byte
+	for _, r := range c.rules {
+		e, err := r.encode()
+		if err != nil {
+			return fmt.Errorf("nftables: chain %s: %w", c.name, err)
+		}
+		rules = append(rules, e)
+		all = append(binary.NativeEndian.AppendUint32(all, uint32(len(e))), e...)
+	}
+	last, ok := t.chains[c.name]
+	if ok && last == string(all) {
+		return nil
+	}
+	t.chains[c.name] = string(all)
+	if last != "" {
+		b.message(unix.NFT_MSG_DELRULE, 0, t.nfproto, "clear chain", c.name)
+		b.str(unix.NFTA_RULE_TABLE, t.name)
+		b.str(unix.NFTA_RULE_CHAIN, c.name)
+		b.end()
+	}
+	for _, e := range rules {
+		b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.nfproto, "add a rule to chain", c.name)
+		b.str(unix.NFTA_RULE_TABLE, t.name)
+		b.str(unix.NFTA_RULE_CHAIN, c.name)
+		at := b.open(unix.NFTA_RULE_EXPRESSIONS)
+		b.buf = append(b.buf, e...)
+		b.closeNest(at)
+		b.end()
+	}
+	return nil
+}

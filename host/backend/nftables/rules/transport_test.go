@@ -1,0 +1,359 @@
+package rules
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/plangen"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// sequences gives the sequence numbers of a datagram's messages, without the marks around a transaction.
+func sequences(b []byte) (list []uint32, transaction bool) {
+	for at := 0; at+unix.NLMSG_HDRLEN <= len(b); at += align(int(binary.NativeEndian.Uint32(b[at:]))) {
+		switch binary.NativeEndian.Uint16(b[at+4:]) {
+		case unix.NFNL_MSG_BATCH_BEGIN, unix.NFNL_MSG_BATCH_END:
+			transaction = true
+		default:
+			list = append(list, binary.NativeEndian.Uint32(b[at+8:]))
+		}
+	}
+	return list, transaction
+}
+
+var errKilled = errors.New("the process is gone")
+
+// killed lets some transactions through, then nothing more: as SIGKILL does.
+type killed struct {
+	transport
+	left int
+	dead bool
+}
+
+func (k *killed) send(b []byte) error {
+	if _, tx := sequences(b); tx {
+		k.dead = k.dead || k.left == 0
+		k.left--
+	}
+	if k.dead {
+		return errKilled
+	}
+	return k.transport.send(b)
+}
+
+// oldOrNew checks that every frontend is as in one of two plans.
+func (d *bed) oldOrNew(what string, was, shall *plan.Plan) {
+	d.Helper()
+	b := d.open()
+	defer b.Close()
+	was, _ = plan.Normalize(was, b.Caps())
+	shall, _ = plan.Normalize(shall, b.Caps())
+	got, err := b.Read(context.Background())
+	if err != nil {
+		d.Fatalf("%s: %v", what, err)
+	}
+	keys := map[plan.Key]bool{}
+	for _, p := range []*plan.Plan{was, shall, got} {
+		for k := range p.Frontends {
+			keys[k] = true
+		}
+	}
+	same := func(a, b *plan.Frontend) bool { return a == b || a != nil && b != nil && a.Equal(b) }
+	for _, k := range slices.SortedFunc(maps.Keys(keys), plan.Key.Compare) {
+		if g := got.Frontends[k]; !same(g, was.Frontends[k]) && !same(g, shall.Frontends[k]) {
+			d.Fatalf("%s: %s is neither old nor new:\n%s\nold:\n%s\nnew:\n%s", what, k,
+				formatOr(g), formatOr(was.Frontends[k]), formatOr(shall.Frontends[k]))
+		}
+	}
+}
+
+func formatOr(f *plan.Frontend) string {
+	if f == nil {
+		return "not there"
+	}
+	return plan.FormatFrontend(f)
+}
+
+// elements counts the kernel's elements by set; numbered sets together, as the numbers are a matter of history.
+func (d *bed) elements() map[string]int {
+	d.Helper()
+	b := d.open()
+	defer b.Close()
+	out := map[string]int{}
+	for _, t := range b.tables {
+		if _, err := t.load(); err != nil {
+			d.Fatal(err)
+		}
+		for _, name := range t.existing() {
+			list, err := t.dumpSettled(t.byName[name])
+			if err != nil {
+				d.Fatal(err)
+			}
+			if strings.HasPrefix(name, "members_") || strings.Contains(name, "sticky_") {
+				name = strings.TrimRight(name, "0123456789")
+			}
+			if len(list) > 0 && !strings.HasPrefix(name, "affinity_") {
+				out[t.label()+" "+name] += len(list)
+			}
+		}
+	}
+	return out
+}
+
+// TestKillingBetweenAnyTwoTransactionsInterruptsNothing ends the writer after each of its transactions. The kernel
+// takes a transaction whole or not at all, so these are all the states that a killed process can leave.
+func TestKillingBetweenAnyTwoTransactionsInterruptsNothing(t *testing.T) {
+	d, fresh := newBed(t, 4), newBed(t, 0)
+	var done atomic.Bool
+	var connections atomic.Int64
+	loaded := make(chan struct{})
+	states, seeds := 0, uint64(2)
+	if testing.Short() {
+		seeds = 1
+	}
+	for seed := range seeds {
+		g := plangen.New(seed+1, plangen.Options{Ports: 45, MaxWeight: 90})
+		plans := [2]*plan.Plan{g.Plan()}
+		plans[1] = plans[0]
+		for range 40 {
+			plans[1] = g.Next(plans[1])
+		}
+		if seed == 1 {
+			plans[1] = g.Plan() // almost nothing in common
+		}
+		for i, pool := range []string{"1 2", "1*3 3"} {
+			served := parse(t, service(frontend("10.97.0.10:80/TCP ClusterIP masquerade=never", pool)))
+			plans[i].Global = served.Global
+			for k, f := range served.Frontends {
+				plans[i].Frontends[k] = f
+			}
+		}
+		d.b = d.open()
+		d.mustApply(plans[0], nil)
+		if seed == 0 {
+			go func() {
+				defer close(loaded)
+				for !done.Load() {
+					a, err := d.client.Ask("tcp", netip.MustParseAddrPort("10.97.0.10:80"), soon)
+					if err != nil || a.Server == "p4" {
+						t.Errorf("connection: %q, %v", a.Server, err)
+						return
+					}
+					connections.Add(1)
+					time.Sleep(time.Millisecond)
+				}
+			}()
+		}
+		for _, whole := range []bool{false, true} {
+			for n := 0; ; n++ {
+				what := fmt.Sprintf("seed %d, whole %v, killed after %d transactions", seed, whole, n)
+				b := d.open()
+				if _, err := b.Apply(context.Background(), plans[0], nil); err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				k := &killed{transport: b.conn.wire, left: n}
+				b.conn.wire = k
+				delta := plan.Diff(plans[0], plans[1])
+				if whole {
+					delta = nil
+				}
+				_, err := b.Apply(context.Background(), plans[1], delta)
+				b.Close()
+				if k.dead != errors.Is(err, errKilled) || !k.dead && err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				d.oldOrNew(what, plans[0], plans[1])
+				d.b = d.open()
+				d.mustApply(plans[1], nil)
+				d.readsAs(plans[1])
+				if r, err := d.b.Apply(context.Background(), plans[1], nil); err != nil || r.Messages > 0 {
+					t.Fatalf("%s: once more: %+v, %v", what, r, err)
+				}
+				d.b.Close()
+				states++
+				if t.Failed() || !k.dead {
+					break
+				}
+			}
+		}
+		fresh.mustApply(&plan.Plan{}, nil)
+		if _, err := Cleanup(context.Background(), fresh.lab.Node.Fd()); err != nil {
+			t.Fatal(err)
+		}
+		fresh.mustApply(plans[1], nil)
+		got, want := d.elements(), fresh.elements()
+		for name, n := range got {
+			if n != want[name] {
+				t.Errorf("seed %d: %d elements in %s, %d in a fresh kernel", seed, n, name, want[name])
+			}
+		}
+	}
+	done.Store(true)
+	<-loaded
+	t.Logf("%d states, %d connections meanwhile", states, connections.Load())
+	if states < 12 || connections.Load() < 100 {
+		t.Errorf("only %d states and %d connections: this says little", states, connections.Load())
+	}
+}
+
+// How a fault shows.
+const (
+	refused  = "refused by the kernel"
+	unsent   = "sending fails"
+	answered = "committed, and receiving the answer fails"
+	silent   = "committed, and no answer comes"
+)
+
+// faulty fails once: at the message, counted over all datagrams, when it is refused, at the datagram otherwise.
+type faulty struct {
+	transport
+	how      string
+	errno    unix.Errno
+	at       int
+	messages int
+	sends    int
+	fired    bool
+	reply    []byte // instead of the kernel's
+	failing  bool   // the next receive
+	mute     bool   // until the next send
+}
+
+func (f *faulty) send(b []byte) error {
+	seqs, _ := sequences(b)
+	f.mute, f.reply = false, nil
+	first := f.messages
+	f.messages += len(seqs)
+	f.sends++
+	if f.how == refused {
+		if f.fired || f.at < first || f.at >= f.messages {
+			return f.transport.send(b)
+		}
+		f.fired, f.mute = true, true
+		var m messages
+		m.beginType(unix.NLMSG_ERROR, 0, seqs[f.at-first], 0)
+		m.buf = append(m.buf[:len(m.buf)-4], binary.NativeEndian.AppendUint32(nil, uint32(-int32(f.errno)))...)
+		m.buf = append(m.buf, make([]byte, unix.NLMSG_HDRLEN)...)
+		m.end()
+		f.reply = m.buf
+		return nil
+	}
+	if f.fired || f.sends-1 != f.at {
+		return f.transport.send(b)
+	}
+	f.fired = true
+	if f.how == unsent {
+		return f.errno
+	}
+	f.failing, f.mute = f.how == answered, f.how == silent
+	return f.transport.send(b)
+}
+
+func (f *faulty) receive(buf []byte) (int, error) {
+	switch {
+	case f.reply != nil:
+		n := copy(buf, f.reply)
+		f.reply = nil
+		return n, nil
+	case f.failing:
+		f.failing = false
+		return 0, f.errno
+	case f.mute:
+		return 0, unix.EAGAIN
+	}
+	return f.transport.receive(buf)
+}
+
+var faultErrnos = []unix.Errno{unix.EINTR, unix.EAGAIN, unix.ENOBUFS, unix.EBUSY, unix.ENOENT, unix.EEXIST, unix.EPERM, unix.ENOMEM}
+
+// TestEveryErrnoAtEveryMessageConvergesInTwoRetries goes through all messages of a change, reading included.
+func TestEveryErrnoAtEveryMessageConvergesInTwoRetries(t *testing.T) {
+	d := newBed(t, 0)
+	old := parse(t, service(
+		frontend("10.96.0.10:80/TCP ClusterIP masquerade=never affinity=1h", "1 2"),
+		"service shop/api\n", frontend("10.96.0.11:80/TCP ClusterIP masquerade=outside", "1*2 2*3"),
+		frontend("10.96.0.12:80/TCP ClusterIP masquerade=outside", "reject")))
+	next := parse(t, service(
+		frontend("10.96.0.10:80/TCP ClusterIP masquerade=never affinity=1h", "2 3 4"),
+		"service shop/api\n", frontend("10.96.0.11:80/TCP ClusterIP masquerade=outside", "reject"),
+		frontend("10.96.0.12:80/TCP ClusterIP masquerade=always", "1*5 3"),
+		frontend("10.96.0.13:80/UDP ClusterIP masquerade=outside", "4")))
+	tried, retried := 0, map[int]int{}
+	one := func(whole bool, f *faulty) {
+		d.mustApply(old, nil)
+		delta := plan.Diff(old, next)
+		if whole {
+			delta = nil
+		}
+		what := fmt.Sprintf("whole %v: %s: %v at %d", whole, f.how, f.errno, f.at)
+		f.transport = d.b.conn.wire
+		d.b.conn.wire = f
+		for retries := 0; ; retries++ {
+			_, err := d.b.Apply(context.Background(), next, delta)
+			if err == nil {
+				d.b.conn.wire = f.transport
+				if f.fired {
+					tried++
+					retried[retries]++
+				}
+				break
+			}
+			d.oldOrNew(what, old, next)
+			if retries == 2 {
+				t.Fatalf("%s: still failing: %v", what, err)
+			}
+			if !strings.HasPrefix(err.Error(), "nftables: ") {
+				t.Errorf("%s: the error does not say what failed: %v", what, err)
+			}
+			delta = nil // as the engine does
+		}
+		d.readsAs(next)
+	}
+	for _, whole := range []bool{false, true} {
+		for i := 0; ; i++ { // messages
+			errnos := faultErrnos
+			if whole { // there are many: each one errno, each errno at many
+				errnos = faultErrnos[i%len(faultErrnos):][:1]
+			}
+			fired := false
+			for _, errno := range errnos {
+				f := &faulty{how: refused, errno: errno, at: i}
+				one(whole, f)
+				fired = f.fired
+			}
+			if !fired {
+				break
+			}
+		}
+		for _, how := range []string{unsent, answered, silent} {
+			for i := 0; ; i++ { // datagrams
+				errnos := faultErrnos
+				if whole || how == silent {
+					errnos = faultErrnos[i%len(faultErrnos):][:1]
+				}
+				fired := false
+				for _, errno := range errnos {
+					f := &faulty{how: how, errno: errno, at: i}
+					one(whole, f)
+					fired = f.fired
+				}
+				if !fired {
+					break
+				}
+			}
+		}
+	}
+	t.Logf("%d faults; how many needed how many retries: %v", tried, retried)
+	if tried < 300 || retried[1] < 200 {
+		t.Errorf("too few for this to say much")
+	}
+}

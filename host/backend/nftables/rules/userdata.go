@@ -1,0 +1,95 @@
+package rules
+
+import (
+	"encoding/binary"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// nft keeps what only it needs in opaque user data: comments, and how the fields of a set are to be printed. The form
+// is libnftnl's: type, length, value, in bytes; numbers are in this machine's order. What is here is what nft 1.0.6
+// itself writes for the same definitions.
+
+const (
+	udTableComment  = 0
+	udElemComment   = 0
+	udKeyByteOrder  = 0
+	udDataByteOrder = 1
+	udKeyTypeof     = 3
+	udDataTypeof    = 4
+
+	exprTypeof = 0
+	exprData   = 1
+	exprConcat = 13
+)
+
+// maxComment is the longest comment that fits the length byte with its closing NUL.
+const maxComment = 254
+
+func tlv(b []byte, typ byte, v []byte) []byte {
+	b = append(b, typ, byte(len(v)))
+	return append(b, v...)
+}
+
+func tlv32(b []byte, typ byte, v uint32) []byte {
+	return tlv(b, typ, binary.NativeEndian.AppendUint32(nil, v))
+}
+
+func keyByteOrder(order uint32) []byte { return tlv32(nil, udKeyByteOrder, order) }
+
+// commentOf finds the comment in an element's user data.
+func commentOf(b []byte) string {
+	for len(b) >= 2 {
+		typ, n := b[0], int(b[1])
+		if n > len(b)-2 {
+			return ""
+		}
+		if typ == udElemComment {
+			return text(b[2 : 2+n])
+		}
+		b = b[2+n:]
+	}
+	return ""
+}
+
+// typeof is one field as nft's typeof spells it: an expression number and its parameters.
+type typeof struct {
+	expr   uint32
+	params []uint32
+}
+
+func (t typeof) udata() []byte {
+	var params []byte
+	for i, p := range t.params {
+		params = tlv32(params, byte(i), p)
+	}
+	return tlv(tlv32(nil, exprTypeof, t.expr), exprData, params)
+}
+
+func concat(typ byte, fields ...typeof) []byte {
+	var parts []byte
+	for i, f := range fields {
+		parts = tlv(parts, byte(i), f.udata())
+	}
+	return tlv(nil, typ, tlv(tlv32(nil, exprTypeof, exprConcat), exprData, parts))
+}
+
+// slotsUserdata says: typeof ip daddr . meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport.
+// Without it nft prints every slot number as 0, or does not load its own listing back.
+func slotsUserdata(f model.Family, i side) []byte {
+	daddr := typeof{7, []uint32{12, 12}} // payload: ip, daddr
+	if f == model.IPv6 {
+		daddr = typeof{7, []uint32{13, 9}} // ip6, daddr
+	}
+	proto := typeof{9, []uint32{16}}                  // meta: l4proto
+	port := typeof{7, []uint32{11, 2}}                // payload: th, dport
+	slot := typeof{23, []uint32{1, 1 << maxClass, 0}} // numgen: random, modulus, offset
+	key := []typeof{daddr, proto, port, slot}
+	if i == byNodePort {
+		key = key[1:]
+	}
+	b := keyByteOrder(0)
+	b = append(b, tlv32(nil, udDataByteOrder, 0)...)
+	b = append(b, concat(udKeyTypeof, key...)...)
+	return append(b, concat(udDataTypeof, daddr, port)...)
+}

@@ -1,0 +1,306 @@
+package rules
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// ears keeps what Watch tells.
+type ears struct {
+	mu   sync.Mutex
+	list []backend.ExternalChange
+}
+
+func (e *ears) heard(f backend.ExternalChange) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.list = append(e.list, f)
+}
+
+func (e *ears) take() []backend.ExternalChange {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.list
+	e.list = nil
+	return l
+}
+
+// watch listens until the test ends.
+func (d *bed) watch() *ears {
+	d.Helper()
+	e := &ears{}
+	stop, err := d.b.Watch(e.heard)
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(stop)
+	return e
+}
+
+// hears waits for news.
+func (d *bed) hears(e *ears) backend.ExternalChange {
+	d.Helper()
+	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if l := e.take(); len(l) > 0 {
+			return l[0]
+		}
+	}
+	d.Fatal("nothing was heard")
+	return backend.ExternalChange{}
+}
+
+// quiet checks that nothing was heard and that nothing was missed.
+func (d *bed) quiet(e *ears, what string) {
+	d.Helper()
+	time.Sleep(50 * time.Millisecond)
+	if l := e.take(); len(l) > 0 {
+		d.Errorf("%s: heard %+v", what, l)
+	}
+	for range 3 {
+		if moved, err := d.b.Drifted(context.Background()); moved || err != nil {
+			d.Errorf("%s: something was missed (%v, %v)", what, moved, err)
+		}
+	}
+}
+
+func (d *bed) mustNFT(script string) {
+	d.Helper()
+	if out, err := d.nft(script, "-f", "-"); err != nil {
+		d.Fatalf("nft: %v\n%s\n%s", err, out, script)
+	}
+}
+
+const watchedPlan = "1 2 3"
+
+func TestWhatOthersWriteToOurTablesIsHeardNamedAndRepaired(t *testing.T) {
+	d := newBed(t, 4)
+	e := d.watch()
+	p := d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", watchedPlan),
+		frontend("[fd00:10:96::10]:80/TCP ClusterIP masquerade=never", "reject")))
+	d.quiet(e, "our own writes")
+	for name, c := range map[string]struct{ script, want string }{
+		"table deleted":   {"delete table ip sluice", "table ip sluice deleted"},
+		"IPv6 deleted":    {"delete table ip6 sluice", "table ip6 sluice deleted"},
+		"all flushed":     {"flush ruleset", "table ip sluice deleted"},
+		"table replaced":  {"delete table ip sluice\ntable ip sluice { set x { type ipv4_addr; }; }", "table ip sluice written"},
+		"slot deleted":    {"delete element ip sluice slots { 10.96.0.10 . tcp . 80 . 1 }", "element deleted in set ip sluice slots"},
+		"slots flushed":   {"flush map ip sluice slots", "element deleted in set ip sluice slots"},
+		"set flushed":     {"flush set ip sluice frontends", "element deleted in set ip sluice frontends"},
+		"foreign slot":    {"add element ip sluice slots { 10.96.0.10 . tcp . 80 . 3 : 10.244.0.4 . 9000 }", "element added to set ip sluice slots"},
+		"foreign element": {"add element ip sluice cluster_ips { 10.96.0.99 }", "element added to set ip sluice cluster_ips"},
+		"foreign set":     {"add set ip sluice mine { type ipv4_addr; }", "set ip sluice mine written"},
+		"foreign rule":    {"insert rule ip sluice services drop", "rule written in chain ip sluice services"},
+		"foreign chain":   {"add chain ip sluice mine", "chain ip sluice mine written"},
+		"rules flushed":   {"flush chain ip sluice pools", "rule deleted in chain ip sluice pools"},
+		"beside another's": {"add table ip a\nadd set ip a s { type ipv4_addr; elements = { 1.1.1.1, 2.2.2.2 }; }\n" +
+			"flush set ip sluice frontends", "element deleted in set ip sluice frontends"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d.mustNFT(c.script)
+			f := d.hears(e)
+			if !strings.Contains(f.Object, c.want) || !strings.HasPrefix(f.Process, "nft (pid ") || f.Count < 1 {
+				t.Errorf("heard %+v, want %q by nft", f, c.want)
+			}
+			d.mustApply(p, nil)
+			d.readsAs(p)
+			if r, err := d.b.Apply(context.Background(), p, nil); err != nil || r.Messages != 0 {
+				t.Errorf("the second repair: %+v, %v", r, err)
+			}
+			if a := d.ask(d.client, "tcp", "10.96.0.10:80"); a.Server == "p4" {
+				t.Errorf("%s answers", a.Server)
+			}
+			d.quiet(e, "the repair")
+		})
+	}
+}
+
+func TestOtherTablesOwnChurnAndAffinityAreNotHeard(t *testing.T) {
+	d := newBed(t, 3)
+	e := d.watch()
+	plans := []*plan.Plan{
+		parse(t, service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never affinity=1h", "1 2 3"))),
+		parse(t, service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never affinity=1h", "2*3 3"))),
+	}
+	d.mustApply(plans[0], nil)
+	d.quiet(e, "the first apply")
+
+	other := "add table inet sluice\nadd table ip other\nadd set ip other sluice { type ipv4_addr; }\n"
+	before := d.b.heard.Load()
+	noted := func(n int64) {
+		t.Helper()
+		for end := time.Now().Add(soon); int64(d.b.heard.Load()-before) < n && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		if got := int64(d.b.heard.Load() - before); got != n {
+			t.Errorf("%d transactions of others noted, want %d", got, n)
+		}
+	}
+	d.mustNFT(other)
+	noted(1)
+	for range 10 { // a thousand changes
+		var b strings.Builder
+		for i := range 100 {
+			fmt.Fprintf(&b, "add element ip other sluice { 10.0.0.%d }\n", i)
+		}
+		b.WriteString("flush set ip other sluice\n")
+		d.mustNFT(b.String())
+	}
+	noted(11)
+	d.quiet(e, "other tables")
+
+	for i := range 200 {
+		d.mustApply(plans[(i+1)%2], plan.Diff(plans[i%2], plans[(i+1)%2]))
+	}
+	d.quiet(e, "own churn")
+
+	gen, err := d.b.Generation(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		d.ask(d.client, "tcp", "10.96.0.10:80")
+	}
+	if out, err := d.nft("", "list", "map", "ip", "sluice", "affinity_0"); err != nil || !strings.Contains(out, "198.51.100.9") {
+		t.Fatalf("no client was noted, so the test proves nothing: %v %s", err, out)
+	}
+	d.quiet(e, "affinity")
+	if now, err := d.b.Generation(context.Background()); err != nil || now != gen {
+		t.Errorf("clients raise the generation from %d to %d (%v)", gen, now, err)
+	}
+}
+
+func TestALostNotificationCountsAsAWriteByOthers(t *testing.T) {
+	d := newBed(t, 0)
+	d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
+	heard, goOn := make(chan backend.ExternalChange), make(chan bool)
+	stop, err := d.b.Watch(func(f backend.ExternalChange) { heard <- f; <-goOn })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	raw, err := d.b.listener.file.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.mustNFT("add chain ip sluice mine")
+	<-heard // and it does not listen until goOn
+	var b strings.Builder
+	b.WriteString("add table ip other\nadd set ip other s { type ipv4_addr; }\n")
+	for i := range 2000 {
+		fmt.Fprintf(&b, "add element ip other s { 10.0.%d.%d }\n", i>>8, i&255)
+	}
+	d.mustNFT(b.String())
+	goOn <- true
+	select {
+	case f := <-heard:
+		if !strings.Contains(f.Object, "more than could be heard") {
+			t.Errorf("heard %+v", f)
+		}
+		goOn <- true
+	case <-time.After(soon):
+		t.Error("nothing was heard")
+	}
+}
+
+func TestWhatWasNotHeardShowsInTheGeneration(t *testing.T) {
+	d := newBed(t, 0)
+	e := d.watch()
+	p := d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
+	d.quiet(e, "to begin with")
+	raw, err := d.b.listener.file.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_DROP_MEMBERSHIP, unix.NFNLGRP_NFTABLES)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.mustNFT("flush set ip sluice frontends")
+	var found []bool
+	for range 4 {
+		moved, err := d.b.Drifted(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, moved)
+	}
+	if got := fmt.Sprint(found); got != "[false true false false]" {
+		t.Errorf("Moved says %s", got)
+	}
+	d.mustApply(p, nil)
+	d.quiet(e, "repaired")
+}
+
+func TestReplacingATableIsNotHeard(t *testing.T) {
+	d := newBed(t, 0)
+	e := d.watch()
+	p := d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
+	for range 2 {
+		d.mustNFT("insert rule ip sluice services drop")
+		if f := d.hears(e); !strings.Contains(f.Object, "rule written") {
+			t.Errorf("heard %+v", f)
+		}
+		d.mustApply(p, nil)
+		d.quiet(e, "replacing")
+	}
+}
+
+func TestNotificationsThatAreCutOffAreHarmless(t *testing.T) {
+	e := &ears{}
+	l := &listener{heard: e.heard, what: map[string]int{}, commits: new(atomic.Uint32)}
+	var m messages
+	m.begin(unix.NFT_MSG_DELTABLE, 0, 1, unix.NFPROTO_IPV4)
+	m.str(unix.NFTA_TABLE_NAME, tableName)
+	m.end()
+	m.begin(unix.NFT_MSG_NEWGEN, 0, 1, 0)
+	m.u32(unix.NFTA_GEN_ID, 7)
+	m.end()
+	for i := range m.buf {
+		l.take(m.buf[:i])
+		for bit := range 8 {
+			b := append([]byte(nil), m.buf...)
+			b[i] ^= 1 << bit
+			l.take(b)
+		}
+	}
+	e.take()
+	l.take(m.buf)
+	if got := e.take(); len(got) != 1 || !strings.Contains(got[0].Object, "table ip sluice deleted") {
+		t.Errorf("heard %+v", got)
+	}
+}
+
+// BenchmarkAllWatched is BenchmarkAll while listening: the kernel then makes a notification for each element.
+func BenchmarkAllWatched(b *testing.B) {
+	eachSize(b, func(b *testing.B, n, m int) {
+		p := cluster(n, m)
+		for b.Loop() {
+			b.StopTimer()
+			d := newBed(b, 0)
+			stop, err := d.b.Watch(func(f backend.ExternalChange) { b.Errorf("heard %+v", f) })
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+			d.mustApply(p, nil)
+			b.StopTimer()
+			stop()
+			b.StartTimer()
+		}
+	})
+}
