@@ -9,20 +9,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Pages are what the metrics server shows beside the metrics.
+// Pages configures the pages of the metrics server other than /metrics.
 type Pages struct {
-	Mode   func() string // on /proxyMode
-	Config func() any    // the effective configuration, on /configz, as JSON
-	// Profiling: /debug/pprof is there. It tells a lot, and costs while it is asked.
+	Mode   func() string // /proxyMode
+	Config func() any    // /configz: the effective configuration, encoded as JSON
+	// Profiling enables /debug/pprof, which exposes internals of the process and uses CPU while it is requested.
 	Profiling bool
 	Log       *slog.Logger
 }
 
-// maxScrapes bounds what impatient scrapers can cost.
+// maxScrapes is the maximum number of concurrent scrapes.
 const maxScrapes = 4
 
-// Handler is kube-proxy's metrics server: /metrics, /proxyMode, /healthz (this process answers), /configz, and
-// /debug/pprof where it is wanted.
+// Handler serves the paths of kube-proxy's metrics server: /metrics, /proxyMode, /healthz (always ok), /configz, and, if
+// enabled, /debug/pprof.
 func (m *Metrics) Handler(p Pages) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
@@ -33,7 +33,7 @@ func (m *Metrics) Handler(p Pages) http.Handler {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			w.Header().Set("X-Content-Type-Options", "nosniff")
-			_, _ = w.Write([]byte(s())) // the client went away
+			_, _ = w.Write([]byte(s())) // the client has disconnected
 		}
 	}
 	mux.HandleFunc("GET /proxyMode", text(p.Mode))
@@ -45,7 +45,7 @@ func (m *Metrics) Handler(p Pages) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(append(body, '\n')) // the client went away
+		_, _ = w.Write(append(body, '\n')) // the client has disconnected
 	})
 	if p.Profiling {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)

@@ -7,61 +7,63 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// IPVSVirtualServer is what the kernel counts of a virtual server of IPVS.
+// IPVSVirtualServer contains the kernel's statistics of an IPVS virtual server.
 type IPVSVirtualServer struct {
-	// Address is the frontend's address and port, and Pool the sources that it is for: all, inside or outside. Of a
-	// virtual server that no frontend has any more it is its own address or mark, without a Pool and a Service.
-	Address, Pool                          string
-	Namespace, Service, Port               string
-	Scheduler                              string
-	RealServers, DrainingRealServers       int // all; those that are there for their connections only
-	ActiveConnections, InactiveConnections int // connections now
-	Connections                            uint32
+	// Address is the address and port of the frontend; Pool is the group of clients that the virtual server serves: all,
+	// inside or outside. If the frontend no longer exists, Address is the virtual server's own address or mark, and Pool,
+	// Namespace, Service and Port are empty.
+	Address, Pool            string
+	Namespace, Service, Port string
+	Scheduler                string
+	// RealServers includes DrainingRealServers, which exist only for their connections.
+	RealServers, DrainingRealServers       int
+	ActiveConnections, InactiveConnections int    // now
+	Connections                            uint32 // counters wrap at 2^32
 	PacketsIn, PacketsOut                  uint32
 	BytesIn, BytesOut                      uint64
 }
 
-// Bounds of what IPVS's metrics cost.
+// Limits on the cost of IPVS metrics.
 const (
-	ipvsCacheTime = 10 * time.Second // scrapes within this time get the same
-	// MaxIPVSVirtualServers are shown at most; of others nothing has to be read.
+	ipvsCacheTime = 10 * time.Second // for which scrapes return the same statistics
+	// MaxIPVSVirtualServers is the maximum number of virtual servers that are exported.
 	MaxIPVSVirtualServers = 5000
 )
 
-var ipvsLabels = []string{"server", "pool", "namespace", "service", "port"}
+var ipvsLabels = []string{"virtual_server", "pool", "namespace", "service", "port"}
 
-// The metrics of ipvsCollector.
+// Descriptors of ipvsCollector.
 var (
-	descIPVSActive   = desc("ipvs_active_connections", "Connections through a virtual server that are established.", ipvsLabels...)
-	descIPVSInactive = desc("ipvs_inactive_connections", "Connections through a virtual server that are being opened or "+
-		"closed, and all of UDP.", ipvsLabels...)
-	descIPVSConns = desc("ipvs_connections_total", "Connections through a virtual server since it was made. The kernel "+
-		"begins anew after 2^32, with packets too.", ipvsLabels...)
-	descIPVSPackets = desc("ipvs_packets_total", "Packets through a virtual server: in (to members), out.",
+	descIPVSActive   = desc("ipvs_active_connections", "Number of established connections of a virtual server.", ipvsLabels...)
+	descIPVSInactive = desc("ipvs_inactive_connections", "Number of connections of a virtual server that are being opened or "+
+		"closed, including all UDP connections.", ipvsLabels...)
+	descIPVSConns = desc("ipvs_connections_total", "Number of connections since a virtual server was created. "+
+		"The kernel's counter wraps at 2^32.", ipvsLabels...)
+	descIPVSPackets = desc("ipvs_packets_total", "Number of packets of a virtual server by direction: in (to real servers) or out. "+
+		"The kernel's counter wraps at 2^32.", append([]string{"direction"}, ipvsLabels...)...)
+	descIPVSBytes = desc("ipvs_bytes_total", "Number of bytes of a virtual server by direction: in (to real servers) or out.",
 		append([]string{"direction"}, ipvsLabels...)...)
-	descIPVSBytes = desc("ipvs_bytes_total", "Bytes through a virtual server: in (to members), out.",
-		append([]string{"direction"}, ipvsLabels...)...)
-	descIPVSRealServers = desc("ipvs_members", "Members of a virtual server, those that are draining among them.", ipvsLabels...)
-	descIPVSDraining    = desc("ipvs_draining_members", "Members of a virtual server that are in no plan any more, and kept for "+
-		"their connections.", ipvsLabels...)
-	descIPVSScheduler = desc("ipvs_scheduler_info", "The scheduler of a virtual server: always 1.",
+	descIPVSRealServers = desc("ipvs_real_servers", "Number of real servers of a virtual server, including draining ones.", ipvsLabels...)
+	descIPVSDraining    = desc("ipvs_draining_real_servers", "Number of real servers of a virtual server that are no longer in the plan "+
+		"and are kept for their connections.", ipvsLabels...)
+	descIPVSScheduler = desc("ipvs_scheduler_info", "The scheduler of a virtual server. The value is always 1.",
 		append([]string{"scheduler"}, ipvsLabels...)...)
-	descIPVSOmitted  = desc("ipvs_servers_left_out", "Virtual servers that are not shown, as there are too many.")
-	descIPVSSuccess  = desc("ipvs_read_success", "1 when IPVS could be read for these metrics, else 0.")
-	descIPVSDuration = desc("ipvs_read_duration_seconds", "Time to read IPVS for these metrics, when it was last read.")
+	descIPVSOmitted  = desc("ipvs_omitted_virtual_servers", "Number of virtual servers that are not exported because there are more than 5000.")
+	descIPVSSuccess  = desc("ipvs_read_success", "Whether the last read of the IPVS statistics succeeded (1) or not (0).")
+	descIPVSDuration = desc("ipvs_read_duration_seconds", "Duration of the last read of the IPVS statistics in seconds.")
 )
 
-// ipvsCollector gives the sluice_ipvs_ metrics. The kernel is asked at a scrape, unless it was asked just before.
+// ipvsCollector reads the IPVS statistics at a scrape, at most once per ipvsCacheTime.
 type ipvsCollector struct {
 	now  func() time.Time
-	read func() (servers []IPVSVirtualServer, wanted bool, err error)
+	read func() (servers []IPVSVirtualServer, enabled bool, err error)
 
-	mu      sync.Mutex
-	at      time.Time // of the last reading; zero: none
-	took    time.Duration
-	servers []IPVSVirtualServer
-	wanted  bool
-	err     error
+	mu       sync.Mutex
+	readAt   time.Time // zero: never
+	duration time.Duration
+	servers  []IPVSVirtualServer
+	enabled  bool
+	err      error
 }
 
 // Describe implements prometheus.Collector.
@@ -76,45 +78,45 @@ func (c *ipvsCollector) Describe(out chan<- *prometheus.Desc) {
 func (c *ipvsCollector) Collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if begun := c.now(); c.at.IsZero() || begun.Sub(c.at) >= ipvsCacheTime || begun.Before(c.at) {
-		c.servers, c.wanted, c.err = c.read()
-		c.at = c.now()
-		c.took = c.at.Sub(begun)
-		if !c.wanted { // asking whether costs nothing
-			c.at = time.Time{}
+	if begin := c.now(); c.readAt.IsZero() || begin.Sub(c.readAt) >= ipvsCacheTime || begin.Before(c.readAt) {
+		c.servers, c.enabled, c.err = c.read()
+		c.readAt = c.now()
+		c.duration = c.readAt.Sub(begin)
+		if !c.enabled { // calling read again is cheap
+			c.readAt = time.Time{}
 		}
 	}
-	if !c.wanted {
+	if !c.enabled {
 		return
 	}
-	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
+	emit := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, t, v, labels...)
 	}
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) { send(d, prometheus.GaugeValue, v, labels...) }
-	total := func(d *prometheus.Desc, v uint64, labels ...string) {
-		send(d, prometheus.CounterValue, float64(v), labels...)
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) { emit(d, prometheus.GaugeValue, v, labels...) }
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		emit(d, prometheus.CounterValue, float64(v), labels...)
 	}
-	gauge(descIPVSDuration, c.took.Seconds())
+	gauge(descIPVSDuration, c.duration.Seconds())
 	if c.err != nil {
 		gauge(descIPVSSuccess, 0)
 		return
 	}
 	gauge(descIPVSSuccess, 1)
-	shown := c.servers[:min(len(c.servers), MaxIPVSVirtualServers)]
-	gauge(descIPVSOmitted, float64(len(c.servers)-len(shown)))
-	for i := range shown {
-		s := &shown[i]
-		of := []string{s.Address, s.Pool, s.Namespace, s.Service, s.Port}
-		with := func(first string) []string { return append([]string{first}, of...) }
-		gauge(descIPVSActive, float64(s.ActiveConnections), of...)
-		gauge(descIPVSInactive, float64(s.InactiveConnections), of...)
-		total(descIPVSConns, uint64(s.Connections), of...)
-		total(descIPVSPackets, uint64(s.PacketsIn), with("in")...)
-		total(descIPVSPackets, uint64(s.PacketsOut), with("out")...)
-		total(descIPVSBytes, s.BytesIn, with("in")...)
-		total(descIPVSBytes, s.BytesOut, with("out")...)
-		gauge(descIPVSRealServers, float64(s.RealServers), of...)
-		gauge(descIPVSDraining, float64(s.DrainingRealServers), of...)
+	exported := c.servers[:min(len(c.servers), MaxIPVSVirtualServers)]
+	gauge(descIPVSOmitted, float64(len(c.servers)-len(exported)))
+	for i := range exported {
+		s := &exported[i]
+		labels := []string{s.Address, s.Pool, s.Namespace, s.Service, s.Port}
+		with := func(first string) []string { return append([]string{first}, labels...) }
+		gauge(descIPVSActive, float64(s.ActiveConnections), labels...)
+		gauge(descIPVSInactive, float64(s.InactiveConnections), labels...)
+		counter(descIPVSConns, uint64(s.Connections), labels...)
+		counter(descIPVSPackets, uint64(s.PacketsIn), with("in")...)
+		counter(descIPVSPackets, uint64(s.PacketsOut), with("out")...)
+		counter(descIPVSBytes, s.BytesIn, with("in")...)
+		counter(descIPVSBytes, s.BytesOut, with("out")...)
+		gauge(descIPVSRealServers, float64(s.RealServers), labels...)
+		gauge(descIPVSDraining, float64(s.DrainingRealServers), labels...)
 		gauge(descIPVSScheduler, 1, with(s.Scheduler)...)
 	}
 }

@@ -12,22 +12,22 @@ import (
 	"github.com/sluice-proxy/sluice/host/metrics"
 )
 
-// gauges is IPVS as a test has it, and how often it was read.
-type gauges struct {
-	servers []metrics.IPVSVirtualServer
-	off     bool
-	err     error
-	reads   int
-	now     time.Time
+// ipvsStats is a fake of the IPVS statistics that counts how often it is read.
+type ipvsStats struct {
+	servers  []metrics.IPVSVirtualServer
+	disabled bool
+	err      error
+	reads    int
+	now      time.Time
 }
 
-func (g *gauges) metrics() *metrics.Metrics {
+func (g *ipvsStats) metrics() *metrics.Metrics {
 	g.now = time.Unix(1_700_000_000, 0)
 	return metrics.New(metrics.Options{Mode: "ipvs", Now: func() time.Time { return g.now },
 		IPVS: func() ([]metrics.IPVSVirtualServer, bool, error) {
 			g.reads++
 			g.now = g.now.Add(250 * time.Millisecond)
-			return g.servers, !g.off, g.err
+			return g.servers, !g.disabled, g.err
 		}})
 }
 
@@ -45,23 +45,23 @@ var busy = metrics.IPVSVirtualServer{
 	RealServers: 3, DrainingRealServers: 1, ActiveConnections: 2, InactiveConnections: 7, Connections: 40, PacketsIn: 20, PacketsOut: 16, BytesIn: 1 << 40, BytesOut: 1600,
 }
 
-func TestConnectionsOfIPVSAreShownByVirtualServer(t *testing.T) {
+func TestIPVSMetricsOfEachVirtualServer(t *testing.T) {
 	retiring := metrics.IPVSVirtualServer{Address: "of mark 0x5ce00001 IPv4", Scheduler: "wlc", RealServers: 1, DrainingRealServers: 1, ActiveConnections: 1}
-	g := &gauges{servers: []metrics.IPVSVirtualServer{busy, retiring}}
+	g := &ipvsStats{servers: []metrics.IPVSVirtualServer{busy, retiring}}
 	got := ipvsOnly(values(t, g.metrics()))
-	at := "{namespace=shop,pool=all,port=http,server=10.96.0.80:80/TCP,service=web}"
-	toward := func(name, direction string) string {
+	at := "{namespace=shop,pool=all,port=http,service=web,virtual_server=10.96.0.80:80/TCP}"
+	directional := func(name, direction string) string {
 		return "sluice_ipvs_" + name + "{direction=" + direction + "," + at[1:]
 	}
 	want := map[string]float64{
 		"sluice_ipvs_active_connections" + at: 2, "sluice_ipvs_inactive_connections" + at: 7,
-		"sluice_ipvs_connections_total" + at: 40, "sluice_ipvs_members" + at: 3, "sluice_ipvs_draining_members" + at: 1,
-		toward("packets_total", "in"): 20, toward("packets_total", "out"): 16,
-		toward("bytes_total", "in"): 1 << 40, toward("bytes_total", "out"): 1600,
-		"sluice_ipvs_scheduler_info{namespace=shop,pool=all,port=http,scheduler=wrr,server=10.96.0.80:80/TCP,service=web}": 1,
-		"sluice_ipvs_draining_members{namespace=,pool=,port=,server=of mark 0x5ce00001 IPv4,service=}":                     1,
-		"sluice_ipvs_scheduler_info{namespace=,pool=,port=,scheduler=wlc,server=of mark 0x5ce00001 IPv4,service=}":         1,
-		"sluice_ipvs_servers_left_out": 0, "sluice_ipvs_read_success": 1, "sluice_ipvs_read_duration_seconds": 0.25,
+		"sluice_ipvs_connections_total" + at: 40, "sluice_ipvs_real_servers" + at: 3, "sluice_ipvs_draining_real_servers" + at: 1,
+		directional("packets_total", "in"): 20, directional("packets_total", "out"): 16,
+		directional("bytes_total", "in"): 1 << 40, directional("bytes_total", "out"): 1600,
+		"sluice_ipvs_scheduler_info{namespace=shop,pool=all,port=http,scheduler=wrr,service=web,virtual_server=10.96.0.80:80/TCP}": 1,
+		"sluice_ipvs_draining_real_servers{namespace=,pool=,port=,service=,virtual_server=of mark 0x5ce00001 IPv4}":                1,
+		"sluice_ipvs_scheduler_info{namespace=,pool=,port=,scheduler=wlc,service=,virtual_server=of mark 0x5ce00001 IPv4}":         1,
+		"sluice_ipvs_omitted_virtual_servers": 0, "sluice_ipvs_read_success": 1, "sluice_ipvs_read_duration_seconds": 0.25,
 	}
 	for n, v := range want {
 		if g, ok := got[n]; !ok || g != v {
@@ -73,13 +73,13 @@ func TestConnectionsOfIPVSAreShownByVirtualServer(t *testing.T) {
 	}
 }
 
-func TestIPVSIsReadOnceInAWhileAndOnlyWhereItIsWanted(t *testing.T) {
-	g := &gauges{off: true}
+func TestIPVSStatisticsAreCachedAndReadOnlyIfEnabled(t *testing.T) {
+	g := &ipvsStats{disabled: true}
 	m := g.metrics()
 	if got := ipvsOnly(values(t, m)); len(got) != 0 {
-		t.Errorf("although they are not wanted: %v", got)
+		t.Errorf("exported although disabled: %v", got)
 	}
-	g.off, g.reads, g.servers = false, 0, []metrics.IPVSVirtualServer{busy}
+	g.disabled, g.reads, g.servers = false, 0, []metrics.IPVSVirtualServer{busy}
 	for range 4 {
 		if got := ipvsOnly(values(t, m)); len(got) != 10+3 {
 			t.Errorf("%v", got)
@@ -95,21 +95,21 @@ func TestIPVSIsReadOnceInAWhileAndOnlyWhereItIsWanted(t *testing.T) {
 	}
 }
 
-func TestThereAreNotMoreIPVSMetricsThanFiveThousandServers(t *testing.T) {
-	g := &gauges{}
+func TestIPVSMetricsAreLimitedTo5000VirtualServers(t *testing.T) {
+	g := &ipvsStats{}
 	for i := range 5002 {
 		s := busy
 		s.Address = fmt.Sprintf("10.96.%d.%d:80/TCP", i>>8, i&255)
 		g.servers = append(g.servers, s)
 	}
 	got := ipvsOnly(values(t, g.metrics()))
-	if len(got) != 5000*10+3 || got["sluice_ipvs_servers_left_out"] != 2 {
-		t.Errorf("%d samples, %v left out", len(got), got["sluice_ipvs_servers_left_out"])
+	if len(got) != 5000*10+3 || got["sluice_ipvs_omitted_virtual_servers"] != 2 {
+		t.Errorf("%d samples, %v left out", len(got), got["sluice_ipvs_omitted_virtual_servers"])
 	}
 }
 
-func TestNamesOfIPVSMetricsFollowPrometheusConventions(t *testing.T) {
-	g := &gauges{servers: []metrics.IPVSVirtualServer{busy}}
+func TestIPVSMetricNamesPassPromlint(t *testing.T) {
+	g := &ipvsStats{servers: []metrics.IPVSVirtualServer{busy}}
 	families, err := g.metrics().Registry().Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// kubeProxyMetrics are the metrics that kube-proxy has under the same names, with the same labels and meaning, so that
-// dashboards and alerts made for it go on working. Those of one of its modes are there in that mode only.
+// kubeProxyMetrics have the names, labels and meaning of kube-proxy's metrics, so that existing dashboards and alerts work
+// unchanged. Metrics of one of kube-proxy's modes are exported in that mode only.
 type kubeProxyMetrics struct {
 	sync, full, partial *prometheus.HistogramVec // ip_family
 	last, lastQueued    *prometheus.GaugeVec     // ip_family
@@ -44,7 +44,7 @@ func newKubeProxyMetrics(r prometheus.Registerer) *kubeProxyMetrics {
 		r.MustRegister(g)
 		return g
 	}
-	inMode := func(name, help string, labels ...string) *prometheus.CounterVec {
+	unregistered := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts(opts(name, help)), labels)
 		if len(labels) == 1 && labels[0] == "ip_family" {
 			for _, f := range families {
@@ -54,49 +54,49 @@ func newKubeProxyMetrics(r prometheus.Registerer) *kubeProxyMetrics {
 		return c
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		c := inMode(name, help, labels...)
+		c := unregistered(name, help, labels...)
 		r.MustRegister(c)
 		return c
 	}
 	k := &kubeProxyMetrics{
 		sync: histogram("sync_proxy_rules_duration_seconds",
-			"Time to plan and program a change, or everything.", syncBuckets),
+			"Duration of planning and programming in seconds, of full and partial syncs.", syncBuckets),
 		full: histogram("sync_full_proxy_rules_duration_seconds",
-			"Time to plan and program where everything was compared with the data plane.", syncBuckets),
+			"Duration of planning and programming in seconds, of syncs that compare the whole plan with the data plane.", syncBuckets),
 		partial: histogram("sync_partial_proxy_rules_duration_seconds",
-			"Time to plan and program where only what changed was written.", syncBuckets),
+			"Duration of planning and programming in seconds, of syncs that write only changes.", syncBuckets),
 		last: gauge("sync_proxy_rules_last_timestamp_seconds",
-			"When the data plane was last known to hold the plan, Unix time.", "ip_family"),
+			"Unix timestamp of the last time the data plane was known to match the plan.", "ip_family"),
 		lastQueued: gauge("sync_proxy_rules_last_queued_timestamp_seconds",
-			"When a change was last queued, Unix time.", "ip_family"),
+			"Unix timestamp of the last time a change was queued.", "ip_family"),
 		programming: histogram("network_programming_duration_seconds",
-			"Time from what led to a change of endpoints, as the annotation endpoints.kubernetes.io/last-change-trigger-time "+
-				"of its EndpointSlice says, until the data plane holds the change.", programmingBuckets()),
+			"Time from the trigger of an endpoint change, taken from the annotation endpoints.kubernetes.io/last-change-trigger-time "+
+				"of its EndpointSlice, until the change is programmed, in seconds.", programmingBuckets()),
 		endpointsPending: gauge("sync_proxy_rules_endpoint_changes_pending",
-			"Changes of EndpointSlices that the data plane does not hold yet.").WithLabelValues(),
+			"Number of EndpointSlice changes that are not programmed yet.").WithLabelValues(),
 		endpointsTotal: counter("sync_proxy_rules_endpoint_changes_total",
-			"Changes of EndpointSlices seen.").WithLabelValues(),
+			"Number of EndpointSlice changes received.").WithLabelValues(),
 		servicesPending: gauge("sync_proxy_rules_service_changes_pending",
-			"Changes of Services that the data plane does not hold yet.").WithLabelValues(),
+			"Number of Service changes that are not programmed yet.").WithLabelValues(),
 		servicesTotal: counter("sync_proxy_rules_service_changes_total",
-			"Changes of Services seen.").WithLabelValues(),
+			"Number of Service changes received.").WithLabelValues(),
 		noLocal: gauge("sync_proxy_rules_no_local_endpoints_total",
-			"Services with a traffic policy Local that have endpoints, but none on this node.", "traffic_policy", "ip_family"),
-		healthz: counter("proxy_healthz_total", "Answers on /healthz, by HTTP status.", "code"),
-		livez:   counter("proxy_livez_total", "Answers on /livez, by HTTP status.", "code"),
+			"Number of Services with traffic policy Local that have endpoints but none on this node.", "traffic_policy", "ip_family"),
+		healthz: counter("proxy_healthz_total", "Number of /healthz responses by HTTP status code.", "code"),
+		livez:   counter("proxy_livez_total", "Number of /livez responses by HTTP status code.", "code"),
 		staleDuration: histogram("conntrack_reconciler_sync_duration_seconds",
-			"Time to find and delete the stale UDP entries of the connection table.", syncBuckets),
+			"Duration of finding and deleting stale UDP conntrack entries in seconds.", syncBuckets),
 		staleDeleted: counter("conntrack_reconciler_deleted_entries_total",
-			"Stale UDP entries deleted from the connection table.", "ip_family"),
+			"Number of stale UDP conntrack entries deleted.", "ip_family"),
 	}
-	k.syncFailures = inMode("sync_proxy_rules_nftables_sync_failures_total",
-		"Failures to program nftables.", "ip_family")
-	k.cleanupFailures = inMode("sync_proxy_rules_nftables_cleanup_failures_total",
-		"Failures to take away what replaced objects left behind in nftables.", "ip_family")
+	k.syncFailures = unregistered("sync_proxy_rules_nftables_sync_failures_total",
+		"Number of failures to program nftables.", "ip_family")
+	k.cleanupFailures = unregistered("sync_proxy_rules_nftables_cleanup_failures_total",
+		"Number of failures to delete replaced objects from nftables.", "ip_family")
 	return k
 }
 
-// programmingBuckets are kube-proxy's: fine below a minute, coarse to five.
+// programmingBuckets returns kube-proxy's buckets: 1 s wide below one minute, up to 30 s wide below five minutes.
 func programmingBuckets() []float64 {
 	out := []float64{0.25, 0.5}
 	for _, r := range []struct{ from, to, step float64 }{{1, 60, 1}, {60, 120, 5}, {120, 300, 30}} {

@@ -1,6 +1,5 @@
-// Package metrics counts what the proxy does, for Prometheus: kube-proxy's metrics under their own names where they
-// mean the same, and sluice's beside them. It is an engine.Observer; what a change costs here does not depend on the
-// size of the cluster.
+// Package metrics exports Prometheus metrics: kube-proxy's, under their own names where they mean the same, and sluice's
+// own. It implements engine.Observer. The cost of a change does not depend on the size of the cluster.
 package metrics
 
 import (
@@ -20,31 +19,31 @@ import (
 
 // Options of Metrics.
 type Options struct {
-	Mode string // the data plane: nftables, …
-	// CurrentMode gives the mode at each scrape, where it may change; nil: it is Mode.
+	Mode string // the proxy mode at startup: nftables or ipvs
+	// CurrentMode returns the mode at each scrape if it can change; nil means it is always Mode.
 	CurrentMode func() string
 	Version     string    // of sluice
-	Started     time.Time // of this process: what led to a change before is not its latency
-	// Plugins gives the counts of each plugin, sorted by name, at each scrape; nil: there are none.
+	Started     time.Time // of this process; earlier triggers are not counted as programming latency
+	// Plugins returns the statistics of all plugins, sorted by name, at each scrape; nil means there are none.
 	Plugins func() []PluginStats
-	// IPVS reads what the kernel counts of virtual servers, sorted, if that is wanted; nil: it never is. It is called at
-	// a scrape, one at a time, and not again for some seconds by Now.
-	IPVS func() (servers []IPVSVirtualServer, wanted bool, err error)
+	// IPVS reads the kernel's statistics of virtual servers, sorted, if they are enabled; nil means they never are. Calls
+	// are made at scrapes, one at a time, and at least some seconds of Now apart.
+	IPVS func() (servers []IPVSVirtualServer, enabled bool, err error)
 	Now  func() time.Time // for IPVS
 }
 
-// PluginStats are the counts of one plugin since the process started, over all its revisions and settings.
+// PluginStats contains the statistics of one plugin since the process started, across all its revisions and settings.
 type PluginStats struct {
 	Plugin      string
-	Calls       uint64 // those that reached the module
-	Failures    uint64 // of those
-	Fuel        uint64 // used by them
-	LogDropped  uint64 // lines of its log that went over the limits
-	MemoryBytes uint64 // of its present instances
-	Suspended   bool   // any of its instances is
+	Calls       uint64 // that reached the module
+	Failures    uint64 // of Calls
+	Fuel        uint64 // consumed by Calls
+	LogDropped  uint64 // log lines dropped by the limits
+	MemoryBytes uint64 // of its current instances
+	Suspended   bool   // whether any of its instances is
 }
 
-// Metrics is a registry of its own with all metrics in it. All methods may be called from several goroutines.
+// Metrics is a registry with all metrics. It is safe for concurrent use.
 type Metrics struct {
 	opt      Options
 	registry *prometheus.Registry
@@ -54,19 +53,19 @@ type Metrics struct {
 	mu              sync.Mutex
 	source          Source
 	state           planState
-	queued          changeCounts // not taken yet
-	dequeued        changeCounts // taken, and not in the data plane
+	queued          changeCounts // not dequeued by the engine yet
+	dequeued        changeCounts // dequeued but not programmed
 	planTook        time.Duration
-	changedFamilies [2]bool           // the families that the step under way changes
-	triggers        []planner.Trigger // of what is not in the data plane
+	changedFamilies [2]bool           // the families that the current step changes
+	triggers        []planner.Trigger // of changes that are not programmed
 }
 
 type changeCounts struct{ services, slices int }
 
-// maxTriggers bounds what is remembered while nothing can be programmed.
+// maxTriggers bounds the number of triggers kept while programming fails.
 const maxTriggers = 1 << 16
 
-// New makes all metrics.
+// New creates and registers all metrics.
 func New(o Options) *Metrics {
 	if o.CurrentMode == nil {
 		o.CurrentMode = func() string { return o.Mode }
@@ -81,10 +80,10 @@ func New(o Options) *Metrics {
 	return m
 }
 
-// Registry holds all metrics.
+// Registry returns the registry with all metrics.
 func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 
-// CountHealthCheck counts an answer of a health server, on /healthz or /livez.
+// CountHealthCheck counts a response of the health server on /healthz or /livez.
 func (m *Metrics) CountHealthCheck(path string, code int) {
 	switch path {
 	case "/healthz":
@@ -94,7 +93,7 @@ func (m *Metrics) CountHealthCheck(path string, code int) {
 	}
 }
 
-// SetSourceProblems says how many problems the source of cluster state has now.
+// SetSourceProblems sets the number of problems in the current cluster state.
 func (m *Metrics) SetSourceProblems(errors, warnings int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,17 +177,17 @@ func (m *Metrics) OnPlan(p *engine.PlannedStep) {
 	}
 }
 
-// markProgrammedFamilies marks the families that have frontends, or IPv4 when none has.
+// markProgrammedFamilies marks the families that have frontends, or IPv4 if none has.
 func (m *Metrics) markProgrammedFamilies() {
-	any := false
+	found := false
 	for _, f := range families {
 		for _, n := range m.state.totals.Family.At(f).Frontends {
 			if n > 0 {
-				m.changedFamilies[familyIndex(f)], any = true, true
+				m.changedFamilies[familyIndex(f)], found = true, true
 			}
 		}
 	}
-	if !any {
+	if !found {
 		m.changedFamilies[0] = true
 	}
 }
@@ -253,28 +252,28 @@ func (m *Metrics) observeProgrammed(p *engine.ApplyResult) {
 
 // OnEvent implements engine.Observer.
 func (m *Metrics) OnEvent(n engine.Event) {
-	kind := ""
+	operation := ""
 	switch n.Kind {
 	case engine.CheckpointSaved:
-		kind = "checkpoint"
+		operation = "checkpoint"
 		if n.Err == nil {
 			m.mu.Lock()
 			m.state.checkpoint = n.At
 			m.mu.Unlock()
 		}
 	case engine.ConnectionsReset:
-		kind = "reset"
+		operation = "reset"
 		m.own.connectionsReset.Add(float64(n.Count))
 	case engine.DriftDetected:
 		m.own.externalChanges.Add(float64(n.Count))
 	case engine.StaleFlowsDeleted:
-		kind = "conntrack"
+		operation = "conntrack"
 		f := n.Family.String()
 		m.kube.staleDuration.WithLabelValues(f).Observe(n.Duration.Seconds())
 		m.kube.staleDeleted.WithLabelValues(f).Add(float64(n.Count))
 	}
-	if n.Err != nil && kind != "" {
-		m.own.failures.WithLabelValues(kind).Inc()
+	if n.Err != nil && operation != "" {
+		m.own.failures.WithLabelValues(operation).Inc()
 	}
 }
 
@@ -283,7 +282,7 @@ func (m *Metrics) setPending() {
 	m.kube.endpointsPending.Set(float64(m.queued.slices + m.dequeued.slices))
 }
 
-// errno names the kernel's reason, for a label: there are few of them.
+// errno returns the name of the error's errno for use as a label value, or other.
 func errno(err error) string {
 	var e syscall.Errno
 	if errors.As(err, &e) {

@@ -6,10 +6,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-var descInfo = desc("build_info", "What runs here: always 1. The mode is the one in force.", "version", "go_version", "mode")
+var descInfo = desc("build_info", "The version of sluice and Go, and the current proxy mode. The value is always 1.", "version", "go_version", "mode")
 
-// modeCollector gives what depends on the mode, which may change: kube-proxy's metrics of its mode nftables are there in
-// that mode only.
+// modeCollector reports metrics that depend on the proxy mode, which may change at run time: kube-proxy's nftables metrics
+// are exported in that mode only.
 type modeCollector struct{ m *Metrics }
 
 // Describe implements prometheus.Collector.

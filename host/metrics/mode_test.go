@@ -16,10 +16,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// stuckOnce is a backend that does not get a frontend right, ever.
-type stuckOnce struct{ backend.Backend }
+// alwaysPartial is a backend whose Apply always returns a PartialError.
+type alwaysPartial struct{ backend.Backend }
 
-func (b stuckOnce) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (backend.Report, error) {
+func (b alwaysPartial) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	r, err := b.Backend.Apply(ctx, p, d)
 	if err == nil {
 		err = &backend.PartialError{Frontends: 3, Retried: true, Err: syscall.EINVAL}
@@ -27,11 +27,11 @@ func (b stuckOnce) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (back
 	return r, err
 }
 
-func TestAChangeOfModeShowsInWhatDependsOnIt(t *testing.T) {
+func TestModeSwitchUpdatesModeDependentMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.start()
-		r.emit(service("a", 1, policed("enforce")), endpoints("a", never, "n1", "n2", "n1"), synced)
+		r.emit(service("a", 1, withPolicy("enforce")), endpoints("a", never, "n1", "n2", "n1"), synced)
 		r.settle()
 		info := func(mode string) string {
 			return "sluice_build_info{go_version=" + runtime.Version() + ",mode=" + mode + ",version=v0.1.0}"
@@ -39,7 +39,7 @@ func TestAChangeOfModeShowsInWhatDependsOnIt(t *testing.T) {
 		const failures = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total"
 		r.want("in mode nftables", map[string]float64{info("nftables"): 1, "sluice_degraded_frontends": 0,
 			failures + "{ip_family=IPv4}": 0})
-		// The other one holds less.
+		// The other backend supports fewer slots.
 		caps := fake.Everything()
 		caps.Ratios, caps.MaxTotal = true, 2
 		from, err := r.engine.Swap(context.Background(), fake.Open(fake.NewKernel(fake.Options{Now: time.Now, Caps: caps})))
@@ -57,31 +57,31 @@ func TestAChangeOfModeShowsInWhatDependsOnIt(t *testing.T) {
 		}
 		r.emit(model.Change{Kind: model.ServiceKind, Name: name("a")})
 		r.settle()
-		r.want("what it could not hold is gone", map[string]float64{"sluice_degraded_frontends": 0})
+		r.want("degraded Service deleted", map[string]float64{"sluice_degraded_frontends": 0})
 		if _, err := r.engine.Swap(context.Background(), from); err != nil {
 			t.Fatal(err)
 		}
 		mode = "nftables"
-		r.emit(service("a", 1, policed("enforce")), endpoints("a", never, "n1", "n2", "n1"))
+		r.emit(service("a", 1, withPolicy("enforce")), endpoints("a", never, "n1", "n2", "n1"))
 		r.settle()
-		r.want("back", map[string]float64{info("nftables"): 1, "sluice_degraded_frontends": 0, failures + "{ip_family=IPv4}": 0})
+		r.want("back in mode nftables", map[string]float64{info("nftables"): 1, "sluice_degraded_frontends": 0, failures + "{ip_family=IPv4}": 0})
 	})
 }
 
-func TestFrontendsThatAreStuckAreCountedAndTheOthersAreHeld(t *testing.T) {
+func TestUnprogrammedFrontendsAreCountedAndTheOthersAreSynced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.start()
-		if _, err := r.engine.Swap(context.Background(), stuckOnce{fake.Open(fake.NewKernel(fake.Options{Now: time.Now}))}); err != nil {
+		if _, err := r.engine.Swap(context.Background(), alwaysPartial{fake.Open(fake.NewKernel(fake.Options{Now: time.Now}))}); err != nil {
 			t.Fatal(err)
 		}
 		begin := time.Now()
 		r.emit(service("a", 1, nil), endpoints("a", never, "n1"), synced)
-		r.pass(30 * time.Second)
+		r.advance(30 * time.Second)
 		got := values(t, r.metrics)
-		if held := got["kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=IPv4}"]; held < float64(begin.UnixNano())/1e9 ||
-			got["sluice_stuck_frontends"] != 3 || got["sluice_backend_failures_total{errno=EINVAL}"] < 5 || got["kubeproxy_sync_proxy_rules_service_changes_pending"] != 0 {
-			t.Errorf("held %v, stuck %v, failures %v", held, got["sluice_stuck_frontends"], got["sluice_backend_failures_total{errno=EINVAL}"])
+		if synced := got["kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=IPv4}"]; synced < float64(begin.UnixNano())/1e9 ||
+			got["sluice_unprogrammed_frontends"] != 3 || got["sluice_backend_failures_total{errno=EINVAL}"] < 5 || got["kubeproxy_sync_proxy_rules_service_changes_pending"] != 0 {
+			t.Errorf("last sync %v, unprogrammed %v, failures %v", synced, got["sluice_unprogrammed_frontends"], got["sluice_backend_failures_total{errno=EINVAL}"])
 		}
 		if err := errors.Unwrap(&backend.PartialError{Err: syscall.EINVAL}); err != syscall.EINVAL {
 			t.Error(err)

@@ -6,27 +6,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Source is where cluster state comes from, as metrics see it at a scrape. What is nil is not there.
+// Source provides the metrics of the cluster state's source at each scrape. A nil function provides none.
 type Source struct {
-	// Resources are the kinds of objects that are followed.
+	// Resources returns the watched resources.
 	Resources func() []Resource
-	// Requests count those to the API server.
+	// Requests returns the requests to the API server.
 	Requests func() []RequestCount
 }
 
-// Resource is a kind of objects that is followed.
+// Resource is a watched resource.
 type Resource struct {
 	Name      string
-	Staleness time.Duration // since when it is not followed; 0: it is
+	Staleness time.Duration // time since it was last known to be up to date; 0 while it is watched
 }
 
-// RequestCount counts requests of one kind: its code is that of HTTP, or "<error>" when there was no answer.
+// RequestCount is a number of requests. Code is the HTTP status code, or "<error>" if there was no response.
 type RequestCount struct {
 	Code, Method, Host string
 	Count              uint64
 }
 
-// SetSource says where cluster state comes from.
+// SetSource sets the source of the cluster state.
 func (m *Metrics) SetSource(s Source) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -34,7 +34,7 @@ func (m *Metrics) SetSource(s Source) {
 }
 
 var (
-	descStale    = desc("source_stale_seconds", "How long a resource has not been followed: 0 while it is watched, or was read when it was last due.", "resource")
+	descStale    = desc("source_stale_seconds", "Time since a resource was last known to be up to date, in seconds: 0 while it is watched, or if its last periodic list succeeded.", "resource")
 	descRequests = prometheus.NewDesc("rest_client_requests_total", "Number of HTTP requests, partitioned by status code, method, and host.",
 		[]string{"code", "method", "host"}, nil)
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/metrics"
 )
 
-func TestHowTheAPIServerIsFollowed(t *testing.T) {
+func TestSourceStalenessAndRequestMetrics(t *testing.T) {
 	m := metrics.New(metrics.Options{Mode: "nftables", Started: time.Now()})
 	series := func() (out []string) {
 		families, err := m.Registry().Gather()

@@ -1,0 +1,191 @@
+package metrics
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/policy"
+)
+
+// sluiceMetrics are the sluice_ metrics that are updated by events.
+type sluiceMetrics struct {
+	phaseDuration                     *prometheus.HistogramVec // phase
+	failures                          *prometheus.CounterVec   // operation
+	failuresByErrno                   *prometheus.CounterVec   // errno
+	messages, elements                prometheus.Counter
+	connectionsReset, externalChanges prometheus.Counter
+}
+
+func newSluiceMetrics(r prometheus.Registerer, o Options) *sluiceMetrics {
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sluice", Name: name, Help: help})
+		r.MustRegister(c)
+		return c
+	}
+	m := &sluiceMetrics{
+		phaseDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "sluice", Name: "sync_phase_duration_seconds",
+			Help: "Duration of a sync phase in seconds: plan (evaluates Services and policies), program (writes the data plane), " +
+				"cleanup (deletes replaced objects).",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 2.5, 13), // 0.1 ms to 6 s
+		}, []string{"phase"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "sluice", Name: "failures_total",
+			Help: "Number of failed operations: program and cleanup (data plane), policy (evaluation), reset (of connections), " +
+				"conntrack (deletion of stale UDP flows), checkpoint (writing it).",
+		}, []string{"operation"}),
+		failuresByErrno: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "sluice", Name: "backend_failures_total",
+			Help: "Number of failed program and cleanup operations by the errno that the kernel returned, such as EBUSY; " +
+				"other if it returned none.",
+		}, []string{"errno"}),
+		messages:         counter("backend_messages_total", "Number of netlink messages sent to the kernel to program the data plane."),
+		elements:         counter("backend_elements_total", "Number of elements added to and deleted from the data plane."),
+		connectionsReset: counter("connections_reset_total", "Number of connections reset because the drain deadline of their endpoint had passed."),
+		externalChanges:  counter("external_changes_total", "Number of changes to sluice's data plane objects by other processes. Each is reverted."),
+	}
+	r.MustRegister(m.phaseDuration, m.failures, m.failuresByErrno)
+	for _, phase := range []string{"plan", "program", "cleanup"} {
+		m.phaseDuration.WithLabelValues(phase)
+	}
+	for _, operation := range []string{"program", "cleanup", "policy", "reset", "conntrack", "checkpoint"} {
+		m.failures.WithLabelValues(operation)
+	}
+	return m
+}
+
+// planState is the state that is reported at the next scrape.
+type planState struct {
+	planned                      bool // totals is set
+	totals                       planner.Totals
+	degraded, unprogrammed       int
+	checkpoint                   time.Time
+	sourceErrors, sourceWarnings int
+}
+
+// stateCollector reports planState at each scrape.
+type stateCollector struct{ m *Metrics }
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("sluice_"+name, help, labels, nil)
+}
+
+// Descriptors of stateCollector.
+var (
+	descServices     = desc("services", "Number of Services in the plan.")
+	descFailing      = desc("policy_failing_services", "Number of Services whose policy is missing or fails.")
+	descConflicts    = desc("conflicting_frontends", "Number of frontends claimed by more than one Service. The oldest Service has the frontend.")
+	descDegraded     = desc("degraded_frontends", "Number of frontends that the data plane can represent only approximately.")
+	descUnprogrammed = desc("unprogrammed_frontends", "Number of frontends that are not programmed as planned because the kernel rejected "+
+		"one of their updates. They are retried; other frontends are not affected.")
+	descFrontends = desc("frontends", "Number of frontends in the plan.", "kind", "ip_family")
+	descEndpoints = desc("endpoints", "Number of endpoints of Service ports by phase: active or draining.", "phase", "ip_family")
+	descDecisions = desc("policy_decisions", "Number of decisions in effect, one per endpoint list of a Service port and IP family, by source: "+
+		"policy, last_good (the policy failed), default (the policy failed or no endpoint is eligible), observe.", "policy", "source")
+	descObserved   = desc("policy_observed_endpoints", "Number of endpoints evaluated by a policy in mode Observe.", "policy")
+	descDifference = desc("policy_observed_difference_ratio", "Fraction of the observed endpoints whose share of new "+
+		"connections would change by more than 1 percent if the policy were enforced.", "policy")
+	descFallbacks = desc("plugin_fallback_decisions", "Number of decisions in effect that replace the decision of a failing plugin, by source: "+
+		"last_good or default.", "plugin", "source")
+	descCalls      = desc("plugin_calls_total", "Number of plugin calls.", "plugin")
+	descFailures   = desc("plugin_failures_total", "Number of failed plugin calls.", "plugin")
+	descFuel       = desc("plugin_fuel_total", "Fuel consumed by a plugin: WebAssembly instructions by cost.", "plugin")
+	descLogDropped = desc("plugin_dropped_log_lines_total", "Number of log lines of a plugin dropped by the rate and size limits.", "plugin")
+	descMemory     = desc("plugin_memory_bytes", "Memory of all instances of a plugin.", "plugin")
+	descSuspended  = desc("plugin_suspended", "Whether an instance of a plugin is suspended after repeated failures (1) or not (0).", "plugin")
+	descCheckpoint = desc("checkpoint_last_success_timestamp_seconds", "Unix timestamp of the last time the checkpoint was written "+
+		"or found to be up to date.")
+	descProblems = desc("source_problems", "Number of problems in the current cluster state by severity: error (an object or field is ignored), warning.", "severity")
+)
+
+// Describe implements prometheus.Collector.
+func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descServices, descFailing, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
+		descDecisions, descObserved, descDifference, descFallbacks, descCalls, descFailures, descFuel, descLogDropped, descMemory,
+		descSuspended, descCheckpoint, descProblems, descStale, descRequests} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
+	c.m.mu.Lock()
+	s, source := c.m.state, c.m.source // the slices in it are never modified
+	c.m.mu.Unlock()
+	source.collect(out)
+	value := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	gauge := func(d *prometheus.Desc, n int, labels ...string) { value(d, float64(n), labels...) }
+	gauge(descProblems, s.sourceErrors, "error")
+	gauge(descProblems, s.sourceWarnings, "warning")
+	if !s.checkpoint.IsZero() {
+		value(descCheckpoint, seconds(s.checkpoint))
+	}
+	c.plugins(out)
+	if !s.planned {
+		return
+	}
+	t := &s.totals
+	gauge(descServices, t.Services)
+	gauge(descFailing, t.Failing)
+	gauge(descConflicts, t.Conflicts)
+	gauge(descDegraded, s.degraded)
+	gauge(descUnprogrammed, s.unprogrammed)
+	for _, f := range families {
+		of := t.Family.At(f)
+		for kind, n := range of.Frontends {
+			gauge(descFrontends, n, kindLabels[kind], f.String())
+		}
+		for phase, n := range of.Members {
+			gauge(descEndpoints, n, phaseLabels[phase], f.String())
+		}
+	}
+	for _, p := range t.Policies {
+		for from, n := range p.Decisions {
+			gauge(descDecisions, n, p.Policy, sourceLabels[from])
+		}
+		if p.Decisions[policy.FromObserve] > 0 {
+			gauge(descObserved, p.Observed, p.Policy)
+			value(descDifference, float64(p.Differ)/float64(max(1, p.Observed)), p.Policy)
+		}
+	}
+	for _, f := range t.Fallbacks {
+		gauge(descFallbacks, f.LastGood, f.Plugin, sourceLabels[policy.FromLastGood])
+		gauge(descFallbacks, f.Default, f.Plugin, sourceLabels[policy.FromDefault])
+	}
+}
+
+func (c *stateCollector) plugins(out chan<- prometheus.Metric) {
+	if c.m.opt.Plugins == nil {
+		return
+	}
+	for _, p := range c.m.opt.Plugins() {
+		counter := func(d *prometheus.Desc, n uint64) {
+			out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), p.Plugin)
+		}
+		counter(descCalls, p.Calls)
+		counter(descFailures, p.Failures)
+		counter(descFuel, p.Fuel)
+		counter(descLogDropped, p.LogDropped)
+		suspended := 0.0
+		if p.Suspended {
+			suspended = 1
+		}
+		out <- prometheus.MustNewConstMetric(descMemory, prometheus.GaugeValue, float64(p.MemoryBytes), p.Plugin)
+		out <- prometheus.MustNewConstMetric(descSuspended, prometheus.GaugeValue, suspended, p.Plugin)
+	}
+}
+
+// Label values, indexed by the constants of their types.
+var (
+	kindLabels   = [...]string{plan.ClusterIP: "cluster_ip", plan.ExternalIP: "external_ip", plan.LoadBalancer: "load_balancer", plan.NodePort: "node_port"}
+	phaseLabels  = [...]string{plan.Active: "active", plan.Warming: "warming", plan.Draining: "draining"}
+	sourceLabels = [...]string{policy.FromDefault: "default", policy.FromChain: "policy", policy.FromLastGood: "last_good", policy.FromObserve: "observe"}
+)
+
+func formatCode(code int) string { return strconv.Itoa(code) }
