@@ -52,12 +52,12 @@ func (e Endpoint) Local() bool { return e.Conditions()&Local != 0 }
 func (e Endpoint) Chosen() bool { return e.Conditions()&Chosen != 0 }
 
 // Node is the name of its node, or None.
-func (e Endpoint) Node() ID { return ID(u32(e.p, abi.EndpointNode)) }
+func (e Endpoint) Node() StringID { return StringID(u32(e.p, abi.EndpointNode)) }
 
 // Zone is the name of its zone, or None.
-func (e Endpoint) Zone() ID { return ID(u32(e.p, abi.EndpointZone)) }
+func (e Endpoint) Zone() StringID { return StringID(u32(e.p, abi.EndpointZone)) }
 
-// ZoneIndex is the index of its zone for Request.ZoneAt, or -1.
+// ZoneIndex is the index of its zone for Request.Zone, or -1.
 func (e Endpoint) ZoneIndex() int { return zoneIndex(u16(e.p, abi.EndpointZoneIndex)) }
 
 // Weight is what the plugin before in the chain gave it; before the first, 1 if it is Chosen, else 0.
@@ -79,7 +79,7 @@ func (e Endpoint) TerminatingSince() Time { return Time(u64(e.p, abi.EndpointTer
 // them yet, and counted is false.
 func (e Endpoint) Connections() (n int, counted bool) {
 	v := u32(e.p, abi.EndpointConnections)
-	if v == abi.NotCounted {
+	if v == abi.ConnectionsUnknown {
 		return 0, false
 	}
 	return int(v), true
@@ -87,4 +87,4 @@ func (e Endpoint) Connections() (n int, counted bool) {
 
 // Metadata returns the labels and annotations of its Pod, one key=value per line. Reserved (NeedMetadata): no host
 // provides them yet, and it is None.
-func (e Endpoint) Metadata() ID { return ID(u32(e.p, abi.EndpointMetadata)) }
+func (e Endpoint) Metadata() StringID { return StringID(u32(e.p, abi.EndpointMetadata)) }

@@ -69,7 +69,7 @@ func (in *instance) answer(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	}
 
 	a := &in.resp
-	total := abi.RespSize + n*abi.AnswerSize
+	total := abi.RespSize + n*abi.ResultSize
 	if total > room {
 		return in.narrow(n, total, room)
 	}
@@ -81,21 +81,21 @@ func (in *instance) answer(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 		a.reset()
 	}
 	at, step, to := r.offset, r.stride, uintptr(abi.RespSize)
-	for ; to+4*abi.AnswerSize <= uintptr(total); to += 4 * abi.AnswerSize { // four at a time: a turn of a loop is dear
+	for ; to+4*abi.ResultSize <= uintptr(total); to += 4 * abi.ResultSize { // four at a time: a turn of a loop is dear
 		f, t := unsafe.Add(req, at), unsafe.Add(resp, to)
-		putU64(t, abi.AnswerWeight, uint64(u32(f, abi.EndpointWeight))) // and no flags
-		putU64(t, abi.AnswerResetAfter, noReset)
-		putU64(t, abi.AnswerSize+abi.AnswerWeight, uint64(u32(unsafe.Add(f, step), abi.EndpointWeight)))
-		putU64(t, abi.AnswerSize+abi.AnswerResetAfter, noReset)
-		putU64(t, 2*abi.AnswerSize+abi.AnswerWeight, uint64(u32(unsafe.Add(f, 2*step), abi.EndpointWeight)))
-		putU64(t, 2*abi.AnswerSize+abi.AnswerResetAfter, noReset)
-		putU64(t, 3*abi.AnswerSize+abi.AnswerWeight, uint64(u32(unsafe.Add(f, 3*step), abi.EndpointWeight)))
-		putU64(t, 3*abi.AnswerSize+abi.AnswerResetAfter, noReset)
+		putU64(t, abi.ResultWeight, uint64(u32(f, abi.EndpointWeight))) // and no flags
+		putU64(t, abi.ResultResetAfter, noReset)
+		putU64(t, abi.ResultSize+abi.ResultWeight, uint64(u32(unsafe.Add(f, step), abi.EndpointWeight)))
+		putU64(t, abi.ResultSize+abi.ResultResetAfter, noReset)
+		putU64(t, 2*abi.ResultSize+abi.ResultWeight, uint64(u32(unsafe.Add(f, 2*step), abi.EndpointWeight)))
+		putU64(t, 2*abi.ResultSize+abi.ResultResetAfter, noReset)
+		putU64(t, 3*abi.ResultSize+abi.ResultWeight, uint64(u32(unsafe.Add(f, 3*step), abi.EndpointWeight)))
+		putU64(t, 3*abi.ResultSize+abi.ResultResetAfter, noReset)
 		at += 4 * step
 	}
-	for ; to < uintptr(total); to += abi.AnswerSize {
-		putU64(unsafe.Add(resp, to), abi.AnswerWeight, uint64(u32(unsafe.Add(req, at), abi.EndpointWeight)))
-		putU64(unsafe.Add(resp, to), abi.AnswerResetAfter, noReset)
+	for ; to < uintptr(total); to += abi.ResultSize {
+		putU64(unsafe.Add(resp, to), abi.ResultWeight, uint64(u32(unsafe.Add(req, at), abi.EndpointWeight)))
+		putU64(unsafe.Add(resp, to), abi.ResultResetAfter, noReset)
 		at += step
 	}
 
@@ -118,8 +118,8 @@ func (in *instance) answer(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	}
 	putU64(resp, abi.RespMagic, abi.ResponseMagic|total<<32)
 	putU64(resp, abi.RespHeaderLength, abi.RespSize|abi.RespSize<<32) // the answers follow at once
-	putU64(resp, abi.RespAnswersCount, n|abi.AnswerSize<<32)
-	putU64(resp, abi.RespRequeue, uint64(a.requeue)|uint64(a.balance)<<32)
+	putU64(resp, abi.RespResultsCount, n|abi.ResultSize<<32)
+	putU64(resp, abi.RespRequeueAfter, uint64(a.requeue)|uint64(a.balance)<<32)
 	putU64(resp, abi.RespStateOffset, stateArea)
 	putU64(resp, abi.RespReasonsOffset, reasonsArea)
 	return int64(total)

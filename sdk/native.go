@@ -17,8 +17,8 @@ type NativePlugin struct {
 	req, resp []byte
 }
 
-// Native makes a plugin and configures it.
-func Native(newPlugin func() Plugin, settings []byte) (*NativePlugin, error) {
+// NewNativePlugin makes a plugin and configures it.
+func NewNativePlugin(newPlugin func() Plugin, settings []byte) (*NativePlugin, error) {
 	p := newPlugin()
 	if err := p.Configure(settings); err != nil {
 		return nil, fmt.Errorf("plugin %T: settings: %w", p, err)
@@ -34,11 +34,11 @@ func (n *NativePlugin) Decide(req *abi.Request, resp *abi.Response) (err error) 
 			err = fmt.Errorf("plugin %T: panic: %v", n.instance.plugin, p)
 		}
 	}()
-	return n.DecideLoudly(req, resp)
+	return n.DecideNoRecover(req, resp)
 }
 
-// DecideLoudly is Decide, but lets a panic of the plugin through, with its stack: for the plugin's own tests.
-func (n *NativePlugin) DecideLoudly(req *abi.Request, resp *abi.Response) error {
+// DecideNoRecover is Decide, but lets a panic of the plugin through, with its stack: for the plugin's own tests.
+func (n *NativePlugin) DecideNoRecover(req *abi.Request, resp *abi.Response) error {
 	n.req = n.encoder.AppendRequest(n.req[:0], req)
 	if room := abi.MaxResponse(len(req.Endpoints)); len(n.resp) < room {
 		n.resp = make([]byte, room)

@@ -37,9 +37,9 @@ const (
 	NeedNodes Need = 1 << 2
 )
 
-// Serve makes newPlugin's plugin the one that this module exports. Call it from an init function of package main, whose
+// Register makes newPlugin's plugin the one that this module exports. Call it from an init function of package main, whose
 // main stays empty: the host calls a guest's exports, and never its main. Outside of the sandbox it does nothing.
-func Serve(newPlugin func() Plugin) { serve(newPlugin) }
+func Register(newPlugin func() Plugin) { register(newPlugin) }
 
 // Log writes a line to the host's log at level info; the host limits length and rate. For finding faults: what a
 // person should see of a decision belongs into reasons. Outside of the sandbox it does nothing.

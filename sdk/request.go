@@ -14,12 +14,12 @@ type Time int64
 // Sub gives the time from u to t.
 func (t Time) Sub(u Time) time.Duration { return time.Duration(t-u) * time.Millisecond }
 
-// ID stands for a string, such as the name of a zone: two strings are the same exactly when their IDs are. An ID keeps
+// StringID stands for a string, such as the name of a zone: two strings are the same exactly when their IDs are. An ID keeps
 // its meaning for the life of a plugin's instance, but not longer: keep names in a state, not IDs.
-type ID uint32
+type StringID uint32
 
-// None is the ID of the empty string, as of a zone that is not known.
-const None ID = abi.NoString
+// NoString is the ID of the empty string, as of a zone that is not known.
+const NoString StringID = abi.NoString
 
 // Pool says which list of a Service port is being decided.
 type Pool uint8
@@ -40,7 +40,7 @@ type Request struct {
 	bad    bool    // a text lies outside of the request
 
 	// texts holds copies of texts by ID, since IDs last.
-	texts map[ID]string
+	texts map[StringID]string
 	bytes int
 }
 
@@ -126,13 +126,13 @@ func (r *Request) Now() Time { return Time(u64(r.head, abi.ReqNow)) }
 func (r *Request) Generation() uint64 { return u64(r.head, abi.ReqGeneration) }
 
 // Namespace, Service and Port name what is decided; the name of a lone port may be None.
-func (r *Request) Namespace() ID { return ID(u32(r.head, abi.ReqNamespace)) }
+func (r *Request) Namespace() StringID { return StringID(u32(r.head, abi.ReqNamespace)) }
 
 // Service is the Service's name.
-func (r *Request) Service() ID { return ID(u32(r.head, abi.ReqService)) }
+func (r *Request) Service() StringID { return StringID(u32(r.head, abi.ReqService)) }
 
 // Port is the Service port's name, or None.
-func (r *Request) Port() ID { return ID(u32(r.head, abi.ReqPortName)) }
+func (r *Request) Port() StringID { return StringID(u32(r.head, abi.ReqPortName)) }
 
 // PortNumber is the Service port's number.
 func (r *Request) PortNumber() uint16 { return u16(r.head, abi.ReqPort) }
@@ -146,25 +146,29 @@ func (r *Request) Family() uint8 { return r.byte(abi.ReqFamily) }
 // Pool says which list of the Service port is being decided.
 func (r *Request) Pool() Pool { return Pool(r.byte(abi.ReqPool)) }
 
-// InternalLocal tells internalTrafficPolicy: Local.
-func (r *Request) InternalLocal() bool { return r.byte(abi.ReqPolicy)&abi.PolicyInternalLocal != 0 }
+// InternalPolicyLocal tells internalTrafficPolicy: Local.
+func (r *Request) InternalPolicyLocal() bool {
+	return r.byte(abi.ReqPolicy)&abi.PolicyInternalLocal != 0
+}
 
-// ExternalLocal tells externalTrafficPolicy: Local.
-func (r *Request) ExternalLocal() bool { return r.byte(abi.ReqPolicy)&abi.PolicyExternalLocal != 0 }
+// ExternalPolicyLocal tells externalTrafficPolicy: Local.
+func (r *Request) ExternalPolicyLocal() bool {
+	return r.byte(abi.ReqPolicy)&abi.PolicyExternalLocal != 0
+}
 
-// Affinity is the session affinity's time-out; 0 without one.
-func (r *Request) Affinity() time.Duration {
-	return time.Duration(u64(r.head, abi.ReqAffinity)) * time.Millisecond
+// SessionAffinityTimeout is the session affinity's time-out; 0 without one.
+func (r *Request) SessionAffinityTimeout() time.Duration {
+	return time.Duration(u64(r.head, abi.ReqSessionAffinity)) * time.Millisecond
 }
 
 // Node is the name of this node.
-func (r *Request) Node() ID { return ID(u32(r.head, abi.ReqNode)) }
+func (r *Request) Node() StringID { return StringID(u32(r.head, abi.ReqNode)) }
 
-// Zone is this node's zone, or None when it is not known.
-func (r *Request) Zone() ID { return ID(u32(r.head, abi.ReqZone)) }
+// NodeZone is this node's zone, or None when it is not known.
+func (r *Request) NodeZone() StringID { return StringID(u32(r.head, abi.ReqZone)) }
 
-// ZoneIndex is the index of this node's zone for ZoneAt, or -1.
-func (r *Request) ZoneIndex() int { return zoneIndex(u16(r.head, abi.ReqZoneIndex)) }
+// NodeZoneIndex is the index of this node's zone for Zone, or -1.
+func (r *Request) NodeZoneIndex() int { return zoneIndex(u16(r.head, abi.ReqZoneIndex)) }
 
 func zoneIndex(i uint16) int {
 	if i == abi.NoZone {
@@ -182,8 +186,8 @@ func (r *Request) State() []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(r.head, u32(r.head, abi.ReqStateOffset))), n)
 }
 
-// Len is the number of endpoints.
-func (r *Request) Len() int { return int(r.count) }
+// NumEndpoints is the number of endpoints.
+func (r *Request) NumEndpoints() int { return int(r.count) }
 
 // Endpoint gives an endpoint by its index, 0 to Len()-1. They are sorted by address.
 func (r *Request) Endpoint(i int) Endpoint {
@@ -193,14 +197,14 @@ func (r *Request) Endpoint(i int) Endpoint {
 	return Endpoint{unsafe.Add(r.head, r.offset+uintptr(i)*r.stride)}
 }
 
-// Zones is the number of zones that a Node or an endpoint names.
-func (r *Request) Zones() int { return int(u32(r.head, abi.ReqZonesCount)) }
+// NumZones is the number of zones that a Node or an endpoint names.
+func (r *Request) NumZones() int { return int(u32(r.head, abi.ReqZonesCount)) }
 
-// ZoneAt gives a zone by its index, 0 to Zones()-1. They are sorted by name.
-func (r *Request) ZoneAt(i int) Zone {
+// Zone gives a zone by its index, 0 to Zones()-1. They are sorted by name.
+func (r *Request) Zone(i int) Zone {
 	p := r.row(abi.ReqZonesOffset, i)
 	return Zone{
-		ID:       ID(u32(p, abi.ZoneName)),
+		Name:     StringID(u32(p, abi.ZoneName)),
 		Nodes:    u32(p, abi.ZoneNodes),
 		Ready:    u32(p, abi.ZoneReady),
 		MilliCPU: u64(p, abi.ZoneMilliCPU),
@@ -209,17 +213,17 @@ func (r *Request) ZoneAt(i int) Zone {
 
 // Zone is a row of the zone table.
 type Zone struct {
-	ID       ID     // its name
-	Nodes    uint32 // in the cluster
-	Ready    uint32 // ready endpoints of this Service port
-	MilliCPU uint64 // allocatable CPU of its Nodes, in thousandths of a core
+	Name     StringID // its name
+	Nodes    uint32   // in the cluster
+	Ready    uint32   // ready endpoints of this Service port
+	MilliCPU uint64   // allocatable CPU of its Nodes, in thousandths of a core
 }
 
 func (r *Request) byte(at uintptr) uint8 { return *(*uint8)(unsafe.Add(r.head, at)) }
 
-// String gives the text of an ID of this request, "" for None. The text may be kept.
-func (r *Request) String(id ID) string {
-	if id == None {
+// Text gives the text of an ID of this request, "" for None. The text may be kept.
+func (r *Request) Text(id StringID) string {
+	if id == NoString {
 		return ""
 	}
 	if s, ok := r.texts[id]; ok {
@@ -227,11 +231,11 @@ func (r *Request) String(id ID) string {
 	}
 	// Whoever asks for one new text often asks for all, so all of this request are read in one pass.
 	if r.texts == nil || r.bytes > maxTextBytes {
-		r.texts, r.bytes = map[ID]string{}, 0
+		r.texts, r.bytes = map[StringID]string{}, 0
 	}
 	for i := range int(u32(r.head, abi.ReqStringsCount)) {
 		p := r.row(abi.ReqStringsOffset, i)
-		of := ID(u32(p, abi.StringID))
+		of := StringID(u32(p, abi.StringID))
 		if _, ok := r.texts[of]; ok {
 			continue
 		}

@@ -24,8 +24,8 @@ func random(rnd *rand.Rand) *abi.Request {
 	}
 	req := &abi.Request{
 		Now: rnd.Int64N(1<<40) * 1000, Namespace: word(), Service: word(), Port: word(), PortNumber: uint16(rnd.Uint32()),
-		Protocol: uint8(rnd.Uint32()), Family: 4, Pool: uint8(rnd.IntN(2)), InternalLocal: rnd.IntN(2) == 0,
-		ExternalLocal: rnd.IntN(2) == 0, AffinityMS: rnd.Int64N(1 << 40), Node: word(), Zone: word(), Generation: rnd.Uint64(),
+		Protocol: uint8(rnd.Uint32()), Family: 4, Pool: uint8(rnd.IntN(2)), InternalPolicyLocal: rnd.IntN(2) == 0,
+		ExternalPolicyLocal: rnd.IntN(2) == 0, SessionAffinityMS: rnd.Int64N(1 << 40), Node: word(), Zone: word(), Generation: rnd.Uint64(),
 	}
 	for range rnd.IntN(20) {
 		req.State = append(req.State, byte(rnd.Uint32()))
@@ -46,7 +46,7 @@ func random(rnd *rand.Rand) *abi.Request {
 			Connections: rnd.Uint32(), Metadata: word(),
 		}
 		if rnd.IntN(3) == 0 {
-			e.Connections = abi.NotCounted
+			e.Connections = abi.ConnectionsUnknown
 		}
 		req.Endpoints = append(req.Endpoints, e)
 	}
@@ -56,18 +56,18 @@ func random(rnd *rand.Rand) *abi.Request {
 // read makes an abi.Request of a view, by its accessors alone.
 func read(r *Request) *abi.Request {
 	req := &abi.Request{
-		Now: int64(r.Now()), Namespace: r.String(r.Namespace()), Service: r.String(r.Service()), Port: r.String(r.Port()),
+		Now: int64(r.Now()), Namespace: r.Text(r.Namespace()), Service: r.Text(r.Service()), Port: r.Text(r.Port()),
 		PortNumber: r.PortNumber(), Protocol: r.Protocol(), Family: r.Family(), Pool: uint8(r.Pool()),
-		InternalLocal: r.InternalLocal(), ExternalLocal: r.ExternalLocal(), AffinityMS: r.Affinity().Milliseconds(),
-		Node: r.String(r.Node()), Zone: r.String(r.Zone()), Generation: r.Generation(), State: bytes.Clone(r.State()),
+		InternalPolicyLocal: r.InternalPolicyLocal(), ExternalPolicyLocal: r.ExternalPolicyLocal(), SessionAffinityMS: r.SessionAffinityTimeout().Milliseconds(),
+		Node: r.Text(r.Node()), Zone: r.Text(r.NodeZone()), Generation: r.Generation(), State: bytes.Clone(r.State()),
 	}
-	for i := range r.Zones() {
-		z := r.ZoneAt(i)
-		req.Zones = append(req.Zones, abi.Zone{Name: r.String(z.ID), Nodes: z.Nodes, Ready: z.Ready, MilliCPU: z.MilliCPU})
+	for i := range r.NumZones() {
+		z := r.Zone(i)
+		req.Zones = append(req.Zones, abi.Zone{Name: r.Text(z.Name), Nodes: z.Nodes, Ready: z.Ready, MilliCPU: z.MilliCPU})
 	}
-	for i := range r.Len() {
+	for i := range r.NumEndpoints() {
 		e := r.Endpoint(i)
-		prior, connections := int32(abi.NoWeight), uint32(abi.NotCounted)
+		prior, connections := int32(abi.NoWeight), uint32(abi.ConnectionsUnknown)
 		if w, known := e.PriorWeight(); known {
 			prior = int32(w)
 		}
@@ -75,9 +75,9 @@ func read(r *Request) *abi.Request {
 			connections = uint32(n)
 		}
 		req.Endpoints = append(req.Endpoints, abi.Endpoint{
-			Addr: e.Addr(), Conditions: uint32(e.Conditions()), Node: r.String(e.Node()), Zone: r.String(e.Zone()),
+			Addr: e.Addr(), Conditions: uint32(e.Conditions()), Node: r.Text(e.Node()), Zone: r.Text(e.Zone()),
 			Weight: uint32(e.Weight()), PriorWeight: prior, ReadySince: int64(e.ReadySince()),
-			TerminatingSince: int64(e.TerminatingSince()), Connections: connections, Metadata: r.String(e.Metadata()),
+			TerminatingSince: int64(e.TerminatingSince()), Connections: connections, Metadata: r.Text(e.Metadata()),
 		})
 	}
 	return req
@@ -122,7 +122,7 @@ func TestARequestIsReadAsItWasWritten(t *testing.T) {
 		if len(buf)%8 != 0 {
 			t.Fatalf("%d bytes: not a multiple of 8", len(buf))
 		}
-		for i := range view.Len() {
+		for i := range view.NumEndpoints() {
 			ep := view.Endpoint(i)
 			c := want.Endpoints[i].Conditions
 			if ep.Ready() != (c&1 != 0) || ep.Serving() != (c&2 != 0) || ep.Terminating() != (c&4 != 0) ||
@@ -135,8 +135,8 @@ func TestARequestIsReadAsItWasWritten(t *testing.T) {
 			}
 		}
 		row := slices.IndexFunc(want.Zones, func(z abi.Zone) bool { return z.Name != "" && z.Name == want.Zone })
-		if view.ZoneIndex() != row {
-			t.Fatalf("this node's zone %q has row %d, read %d", want.Zone, row, view.ZoneIndex())
+		if view.NodeZoneIndex() != row {
+			t.Fatalf("this node's zone %q has row %d, read %d", want.Zone, row, view.NodeZoneIndex())
 		}
 	}
 }
@@ -166,15 +166,15 @@ func TestTextsMayBeKept(t *testing.T) {
 	if err := viewOf(&view, buf); err != nil {
 		t.Fatal(err)
 	}
-	kept, id := view.String(view.Service()), view.Service()
+	kept, id := view.Text(view.Service()), view.Service()
 	buf = e.AppendRequest(buf[:0], &abi.Request{Service: "second", Zone: "zone-a"})
 	if err := viewOf(&view, buf); err != nil {
 		t.Fatal(err)
 	}
-	if kept != "first" || view.String(id) != "first" || view.String(view.Service()) != "second" || view.String(None) != "" {
-		t.Errorf("kept %q, asked again %q, new %q", kept, view.String(id), view.String(view.Service()))
+	if kept != "first" || view.Text(id) != "first" || view.Text(view.Service()) != "second" || view.Text(NoString) != "" {
+		t.Errorf("kept %q, asked again %q, new %q", kept, view.Text(id), view.Text(view.Service()))
 	}
-	if got := view.String(12345); got != "" {
+	if got := view.Text(12345); got != "" {
 		t.Errorf("an unknown ID has the text %q", got)
 	}
 }
@@ -190,7 +190,7 @@ func TestWhatIsRememberedOfTextsIsBounded(t *testing.T) {
 		if err := viewOf(&view, buf); err != nil {
 			t.Fatal(err)
 		}
-		if view.String(view.Service()) != name {
+		if view.Text(view.Service()) != name {
 			t.Fatal("wrong text")
 		}
 		if view.bytes > maxTextBytes+200_000 {
@@ -294,11 +294,11 @@ func (nosy) Configure([]byte) error { return nil }
 
 func (nosy) Decide(req *Request, resp *Response) error {
 	read(req)
-	for i := range req.Len() {
+	for i := range req.NumEndpoints() {
 		resp.SetWeight(i, resp.Weight(i)+1)
-		resp.SetReason(i, req.String(req.Endpoint(i).Zone()))
+		resp.SetReason(i, req.Text(req.Endpoint(i).Zone()))
 	}
-	resp.SetState(req.State()[:min(len(req.State()), MaxState)])
+	resp.SetState(req.State()[:min(len(req.State()), MaxStateLen)])
 	return nil
 }
 
@@ -327,7 +327,7 @@ func FuzzRequest(f *testing.F) {
 		}
 		var d abi.Decoder
 		var out abi.Response
-		if err := d.DecodeResponse(resp[:n], in.req.Len(), &out); err != nil {
+		if err := d.DecodeResponse(resp[:n], in.req.NumEndpoints(), &out); err != nil {
 			t.Error(err)
 		}
 	})

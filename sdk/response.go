@@ -26,8 +26,8 @@ const (
 // MaxWeight is the largest weight.
 const MaxWeight = abi.MaxWeight
 
-// MaxState is how many bytes of state a plugin may keep for a Service port and pool.
-const MaxState = abi.MaxState
+// MaxStateLen is how many bytes of state a plugin may keep for a Service port and pool.
+const MaxStateLen = abi.MaxStateLen
 
 // Response is the answer being written. At first every endpoint keeps the weight that it came with, nothing is reset,
 // the host asks again only on a change, and the state is empty. Methods that take an index panic when it is not one of
@@ -54,64 +54,64 @@ func (r *Response) answer(i int) unsafe.Pointer {
 	if uint(i) >= uint(r.count) {
 		panic(outOfRange)
 	}
-	return unsafe.Add(r.buf, abi.RespSize+i*abi.AnswerSize)
+	return unsafe.Add(r.buf, abi.RespSize+i*abi.ResultSize)
 }
 
 // SetWeight gives endpoint i a share of new connections of weight ÷ the sum of all weights; 0: none. Less than 0 counts
 // as 0, more than MaxWeight as MaxWeight. Small sums are best: a data plane may hold a sum of no more than 1000, and a
 // change of many weights costs more than a change of few.
 func (r *Response) SetWeight(i, weight int) {
-	putU32(r.answer(i), abi.AnswerWeight, uint32(min(max(weight, 0), MaxWeight)))
+	putU32(r.answer(i), abi.ResultWeight, uint32(min(max(weight, 0), MaxWeight)))
 }
 
 // Weight gives what SetWeight set for endpoint i, or the weight that it came with.
-func (r *Response) Weight(i int) int { return int(u32(r.answer(i), abi.AnswerWeight)) }
+func (r *Response) Weight(i int) int { return int(u32(r.answer(i), abi.ResultWeight)) }
 
 // KeepDraining asks to keep endpoint i as a draining member: no new connections at weight 0, established ones go on.
 func (r *Response) KeepDraining(i int) {
-	putU32(r.answer(i), abi.AnswerFlags, abi.FlagKeepDraining)
+	putU32(r.answer(i), abi.ResultFlags, abi.FlagKeepDraining)
 }
 
 // SetResetAfter has the connections to endpoint i that are still established reset this long from Request.Now, so that
 // clients connect elsewhere.
 func (r *Response) SetResetAfter(i int, d time.Duration) {
-	putU32(r.answer(i), abi.AnswerResetAfter, milliseconds(d))
+	putU32(r.answer(i), abi.ResultResetAfter, milliseconds(d))
 }
 
 // SetReason says why endpoint i gets what it gets, in a few words for people: they see it in sluice explain. Nothing in
 // it should change while the answer does not, such as a time that counts down. A text that many endpoints share is
 // sent once. What cannot be printed becomes "?", and texts are cut at 256 bytes; an answer has room for 256 different
 // ones of 4096 bytes in all, and those beyond are left out.
-func (r *Response) SetReason(i int, text string) { r.SetReasonAs(i, r.Reason(text)) }
+func (r *Response) SetReason(i int, text string) { r.SetReasonID(i, r.AddReason(text)) }
 
-// Reason stands for a text in the answer being written.
-type Reason uint32
+// ReasonID stands for a text in the answer being written.
+type ReasonID uint32
 
-// Reason takes in a text, for SetReasonAs: the cheap way to give many endpoints the same reason.
-func (r *Response) Reason(text string) Reason {
+// AddReason takes in a text, for SetReasonID: the cheap way to give many endpoints the same reason.
+func (r *Response) AddReason(text string) ReasonID {
 	for j, s := range r.reasons {
 		if s == text {
-			return Reason(j)
+			return ReasonID(j)
 		}
 	}
-	n := min(len(text), abi.MaxReason)
-	if len(r.reasons) == abi.MaxReasonCount || r.bytes+n > abi.MaxReasons {
+	n := min(len(text), abi.MaxReasonLen)
+	if len(r.reasons) == abi.MaxReasonCount || r.bytes+n > abi.MaxReasonsLen {
 		return abi.NoReasonIndex
 	}
 	r.more = true
 	r.reasons = append(r.reasons, text)
 	r.bytes += n
-	return Reason(len(r.reasons) - 1)
+	return ReasonID(len(r.reasons) - 1)
 }
 
-// SetReasonAs is SetReason with a text that Reason took in for this answer.
-func (r *Response) SetReasonAs(i int, reason Reason) {
-	putU32(r.answer(i), abi.AnswerReason, uint32(reason))
+// SetReasonID is SetReason with a text that Reason took in for this answer.
+func (r *Response) SetReasonID(i int, reason ReasonID) {
+	putU32(r.answer(i), abi.ResultReason, uint32(reason))
 }
 
-// Requeue asks the host to ask again after d. Of several calls the shortest holds; d of 0 or less is the next
+// RequeueAfter asks the host to ask again after d. Of several calls the shortest holds; d of 0 or less is the next
 // millisecond, never "not at all".
-func (r *Response) Requeue(d time.Duration) {
+func (r *Response) RequeueAfter(d time.Duration) {
 	ms := max(1, min(milliseconds(d), math.MaxUint32-1))
 	if r.requeue == 0 || ms < r.requeue {
 		r.more, r.requeue = true, ms
@@ -122,8 +122,8 @@ func (r *Response) Requeue(d time.Duration) {
 // the decision an error.
 func (r *Response) SetState(state []byte) {
 	r.more = true
-	if len(state) > abi.MaxState {
-		r.err = fmt.Errorf("response: state is %d bytes, more than %d", len(state), abi.MaxState)
+	if len(state) > abi.MaxStateLen {
+		r.err = fmt.Errorf("response: state is %d bytes, more than %d", len(state), abi.MaxStateLen)
 		return
 	}
 	r.state = append(r.state[:0], state...)
@@ -158,7 +158,7 @@ func (r *Response) tail(table, room uint64) (end uint64, code int64, err error) 
 	return end, 0, nil
 }
 
-// printable writes s to b in at most MaxReason bytes, "?" for what is not printable UTF-8, and gives how many it wrote:
+// printable writes s to b in at most MaxReasonLen bytes, "?" for what is not printable UTF-8, and gives how many it wrote:
 // never more than s has.
 func printable(b []byte, s string) (n int) {
 	n = len(s) - len(s)%8
@@ -171,14 +171,14 @@ func printable(b []byte, s string) (n int) {
 		n++
 	}
 	if n == len(s) { // nearly all are
-		return copy(b, s[:min(n, abi.MaxReason)])
+		return copy(b, s[:min(n, abi.MaxReasonLen)])
 	}
 	n = 0
 	for _, c := range s {
 		if c == utf8.RuneError || !unicode.IsPrint(c) {
 			c = '?'
 		}
-		if n+utf8.RuneLen(c) > abi.MaxReason {
+		if n+utf8.RuneLen(c) > abi.MaxReasonLen {
 			break
 		}
 		n += utf8.EncodeRune(b[n:], c)

@@ -29,7 +29,7 @@ func requestOf(weights ...uint32) *abi.Request {
 
 func ask(t *testing.T, req *abi.Request, d does) (*abi.Response, error) {
 	t.Helper()
-	n, err := Native(func() Plugin { return d }, nil)
+	n, err := NewNativePlugin(func() Plugin { return d }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,14 +58,14 @@ func TestAResponseArrivesAsItWasWritten(t *testing.T) {
 		}
 		resp.SetReason(0, "same")
 		resp.SetReason(1, "other")
-		resp.SetReasonAs(2, resp.Reason("same"))
+		resp.SetReasonID(2, resp.AddReason("same"))
 		resp.KeepDraining(1)
 		resp.SetResetAfter(1, 1500*time.Millisecond)
 		resp.SetResetAfter(2, -time.Second)
 		resp.SetResetAfter(3, math.MaxInt64)
-		resp.Requeue(time.Minute)
-		resp.Requeue(time.Second + time.Nanosecond)
-		resp.Requeue(time.Hour)
+		resp.RequeueAfter(time.Minute)
+		resp.RequeueAfter(time.Second + time.Nanosecond)
+		resp.RequeueAfter(time.Hour)
 		resp.SetState([]byte("one"))
 		resp.SetState([]byte("two"))
 		resp.SetBalance(BalanceSourceHash)
@@ -82,9 +82,9 @@ func TestAResponseArrivesAsItWasWritten(t *testing.T) {
 
 func TestARequeueOfNothingIsSoonNotNever(t *testing.T) {
 	for _, d := range []time.Duration{0, -time.Second, 1} {
-		resp, err := ask(t, requestOf(1), func(_ *Request, resp *Response) error { resp.Requeue(d); return nil })
-		if err != nil || resp.Requeue != time.Millisecond {
-			t.Errorf("Requeue(%v): %v, %v", d, resp.Requeue, err)
+		resp, err := ask(t, requestOf(1), func(_ *Request, resp *Response) error { resp.RequeueAfter(d); return nil })
+		if err != nil || resp.RequeueAfter != time.Millisecond {
+			t.Errorf("Requeue(%v): %v, %v", d, resp.RequeueAfter, err)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func TestAnyTextMakesAReason(t *testing.T) {
 		resp, err := ask(t, requestOf(1), func(_ *Request, resp *Response) error { resp.SetReason(0, text); return nil })
 		if err != nil {
 			t.Errorf("%q: %v", text, err)
-		} else if got := resp.Answers[0].Reason; got != want {
+		} else if got := resp.Results[0].Reason; got != want {
 			t.Errorf("%q became %q, want %q", text, got, want)
 		}
 	}
@@ -114,7 +114,7 @@ func TestReasonsBeyondTheLimitAreLeftOut(t *testing.T) {
 		"long": func(i int) string { return fmt.Sprint(i, strings.Repeat("x", 500)) },
 	} {
 		resp, err := ask(t, requestOf(make([]uint32, 600)...), func(req *Request, resp *Response) error {
-			for i := range req.Len() {
+			for i := range req.NumEndpoints() {
 				resp.SetReason(i, text(i))
 			}
 			return nil
@@ -122,8 +122,8 @@ func TestReasonsBeyondTheLimitAreLeftOut(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if resp.Answers[0].Reason == "" || resp.Answers[599].Reason != "" {
-			t.Errorf("%s: the first reason is %q, the last %q", name, resp.Answers[0].Reason, resp.Answers[599].Reason)
+		if resp.Results[0].Reason == "" || resp.Results[599].Reason != "" {
+			t.Errorf("%s: the first reason is %q, the last %q", name, resp.Results[0].Reason, resp.Results[599].Reason)
 		}
 	}
 }
@@ -163,13 +163,13 @@ func TestAResponseThatDoesNotFitIsAnError(t *testing.T) {
 
 func TestALongestResponseFitsWhatAHostOffers(t *testing.T) {
 	resp, err := ask(t, requestOf(make([]uint32, 300)...), func(req *Request, resp *Response) error {
-		for i := range req.Len() {
+		for i := range req.NumEndpoints() {
 			resp.SetReason(i, fmt.Sprintf("%015d", i)) // 256 × 15, then 3 more
 		}
-		resp.SetState(make([]byte, MaxState))
+		resp.SetState(make([]byte, MaxStateLen))
 		return nil
 	})
-	if err != nil || len(resp.State) != MaxState || resp.Answers[255].Reason == "" {
+	if err != nil || len(resp.State) != MaxStateLen || resp.Results[255].Reason == "" {
 		t.Errorf("%v", err)
 	}
 }
@@ -179,7 +179,7 @@ type counting struct {
 	Weight int `json:"weight"`
 }
 
-func (c *counting) Configure(s []byte) error { return Settings(s, c) }
+func (c *counting) Configure(s []byte) error { return UnmarshalSettings(s, c) }
 func (c *counting) Needs() Need              { return NeedConnections }
 func (c *counting) Decide(_ *Request, resp *Response) error {
 	resp.SetWeight(0, c.Weight)
@@ -188,7 +188,7 @@ func (c *counting) Decide(_ *Request, resp *Response) error {
 
 func TestNativeTellsNeedsAndRevision(t *testing.T) {
 	native := func(s string) *NativePlugin {
-		n, err := Native(func() Plugin { return &counting{Weight: 3} }, []byte(s))
+		n, err := NewNativePlugin(func() Plugin { return &counting{Weight: 3} }, []byte(s))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -200,24 +200,24 @@ func TestNativeTellsNeedsAndRevision(t *testing.T) {
 	}
 	for n, want := range map[*NativePlugin]uint16{a: 4, b: 3} {
 		var resp abi.Response
-		if err := n.Decide(requestOf(1), &resp); err != nil || resp.Answers[0].Weight != want {
-			t.Errorf("weight %v, want %d, %v", resp.Answers, want, err)
+		if err := n.Decide(requestOf(1), &resp); err != nil || resp.Results[0].Weight != want {
+			t.Errorf("weight %v, want %d, %v", resp.Results, want, err)
 		}
 	}
-	if _, err := Native(func() Plugin { return &counting{} }, []byte(`{"weigth":4}`)); err == nil || !strings.Contains(err.Error(), `"weigth"`) {
+	if _, err := NewNativePlugin(func() Plugin { return &counting{} }, []byte(`{"weigth":4}`)); err == nil || !strings.Contains(err.Error(), `"weigth"`) {
 		t.Errorf("a misspelt setting: %v", err)
 	}
 }
 
 func TestADecisionAllocatesNothing(t *testing.T) {
-	n, err := Native(func() Plugin { return nosyWeights{} }, nil)
+	n, err := NewNativePlugin(func() Plugin { return nosyWeights{} }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	req := requestOf(make([]uint32, 100)...)
 	var resp abi.Response
 	allocs := testing.AllocsPerRun(100, func() {
-		if err := n.DecideLoudly(req, &resp); err != nil {
+		if err := n.DecideNoRecover(req, &resp); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -230,8 +230,8 @@ type nosyWeights struct{}
 
 func (nosyWeights) Configure([]byte) error { return nil }
 func (nosyWeights) Decide(req *Request, resp *Response) error {
-	zone := req.Zone()
-	for i := range req.Len() {
+	zone := req.NodeZone()
+	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Zone() == zone {
 			resp.SetWeight(i, e.Weight()+1)
 			resp.SetReason(i, "in the zone")
@@ -243,7 +243,7 @@ func (nosyWeights) Decide(req *Request, resp *Response) error {
 func BenchmarkNative(b *testing.B) {
 	for _, count := range []int{1, 10, 100, 1000} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
-			n, err := Native(func() Plugin { return nosyWeights{} }, nil)
+			n, err := NewNativePlugin(func() Plugin { return nosyWeights{} }, nil)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -251,7 +251,7 @@ func BenchmarkNative(b *testing.B) {
 			var resp abi.Response
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := n.DecideLoudly(req, &resp); err != nil {
+				if err := n.DecideNoRecover(req, &resp); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Settings reads a policy's settings, a JSON object, into the struct that into points to. What the settings do not name
+// UnmarshalSettings reads a policy's settings, a JSON object, into the struct that into points to. What the settings do not name
 // keeps its value, so set defaults first. A field that the struct does not have is an error, as is one of another
 // type: both name the field. Empty settings change nothing.
-func Settings(settings []byte, into any) error {
+func UnmarshalSettings(settings []byte, into any) error {
 	if len(bytes.TrimSpace(settings)) == 0 {
 		return nil
 	}

@@ -16,12 +16,12 @@ type some struct {
 func TestSettingsKeepDefaultsOfWhatTheyDoNotName(t *testing.T) {
 	for _, text := range []string{"", "  \n", "{}", "null", `{"name":"n"}`} {
 		s := some{Count: 5, Name: "n"}
-		if err := Settings([]byte(text), &s); err != nil || s.Count != 5 || s.Name != "n" {
+		if err := UnmarshalSettings([]byte(text), &s); err != nil || s.Count != 5 || s.Name != "n" {
 			t.Errorf("%q: %+v, %v", text, s, err)
 		}
 	}
 	var s some
-	if err := Settings([]byte(`{"count":7,"inner":{"flag":true}}`), &s); err != nil || s.Count != 7 || !s.Inner.Flag {
+	if err := UnmarshalSettings([]byte(`{"count":7,"inner":{"flag":true}}`), &s); err != nil || s.Count != 7 || !s.Inner.Flag {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
@@ -40,7 +40,7 @@ func TestBadSettingsNameTheField(t *testing.T) {
 		`{}x`:                    "more text after the object",
 	} {
 		var s some
-		if err := Settings([]byte(text), &s); err == nil || !strings.Contains(err.Error(), want) {
+		if err := UnmarshalSettings([]byte(text), &s); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}

@@ -207,11 +207,11 @@ func (c *pluginCheck) printAnswers(p *wasm.Plugin) error {
 			return fmt.Errorf("sample request %q: %w", s.Name, err)
 		}
 		again := "a change"
-		if resp.Requeue > 0 {
-			again = resp.Requeue.String()
+		if resp.RequeueAfter > 0 {
+			again = resp.RequeueAfter.String()
 		}
 		var weights, reasons []string
-		for i, a := range resp.Answers {
+		for i, a := range resp.Results {
 			if i < 12 {
 				weights = append(weights, fmt.Sprint(a.Weight))
 			} else if i == 12 {

@@ -128,7 +128,7 @@ func (s *pluginSet) loadStep(ctx context.Context, spec config.Plugin, step polic
 		return false, false, nil
 	}
 	const pagesPerMiB = 16
-	p, err := s.host.LoadWith(ctx, spec.Name, module, []byte(step.Settings), uint32(spec.Limits.MemoryMiB*pagesPerMiB))
+	p, err := s.host.LoadWithMemoryLimit(ctx, spec.Name, module, []byte(step.Settings), uint32(spec.Limits.MemoryMiB*pagesPerMiB))
 	if err != nil {
 		return false, false, err
 	}

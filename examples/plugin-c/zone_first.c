@@ -10,7 +10,7 @@ int64_t sluice_decide(const sluice_request *restrict req, uint32_t length, sluic
 		const sluice_endpoint *e = sluice_endpoint_at(req, i);
 		/* Zones are compared by id: the same name has the same id for as long as this instance lives. */
 		if (e->zone_id == req->zone_id && req->zone_id != SLUICE_NO_STRING)
-			sluice_answer_at(resp, i)->weight = e->weight * 3;
+			sluice_result_at(resp, i)->weight = e->weight * 3;
 	}
 	return n;
 }

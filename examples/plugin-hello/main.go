@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-func init() { sdk.Serve(newPlugin) }
+func init() { sdk.Register(newPlugin) }
 
 func main() {}
 
@@ -20,7 +20,7 @@ type plugin struct {
 }
 
 func (p *plugin) Configure(settings []byte) error {
-	if err := sdk.Settings(settings, p); err != nil {
+	if err := sdk.UnmarshalSettings(settings, p); err != nil {
 		return err
 	}
 	if p.Factor < 1 || p.Factor > 100 {
@@ -30,7 +30,7 @@ func (p *plugin) Configure(settings []byte) error {
 }
 
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
-	for i := range req.Len() {
+	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Local() {
 			resp.SetWeight(i, e.Weight()*p.Factor)
 			resp.SetReason(i, "on this node")

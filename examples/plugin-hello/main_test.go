@@ -9,7 +9,7 @@ import (
 )
 
 func TestEndpointsOnThisNodeGetMore(t *testing.T) {
-	req := sdktest.Request("a", nil, sdktest.Local("a"), sdktest.Ready("a"), sdktest.Unchosen("b"))
+	req := sdktest.NewRequest("a", nil, sdktest.Local("a"), sdktest.Ready("a"), sdktest.Unchosen("b"))
 	resp, err := sdktest.Run(newPlugin(), `{"factor":5}`, req)
 	if err != nil {
 		t.Fatal(err)
@@ -17,7 +17,7 @@ func TestEndpointsOnThisNodeGetMore(t *testing.T) {
 	if got := sdktest.Weights(resp); !slices.Equal(got, []int{5, 1, 0}) {
 		t.Errorf("weights %v", got)
 	}
-	if got := resp.Answers[0].Reason; got != "on this node" {
+	if got := resp.Results[0].Reason; got != "on this node" {
 		t.Errorf("reason %q", got)
 	}
 }

@@ -18,15 +18,15 @@ type stagedDrain struct{}
 func (stagedDrain) Decide(req *abi.Request, resp *abi.Response) error {
 	for i := range req.Endpoints {
 		e := &req.Endpoints[i]
-		resp.Answers[i].Weight = 2
+		resp.Results[i].Weight = 2
 		if e.Conditions&abi.Terminating != 0 {
 			gone := req.Now - e.TerminatingSince
-			resp.Answers[i].ResetAfterMS = uint32(max(0, 20_000-gone))
+			resp.Results[i].ResetAfterMS = uint32(max(0, 20_000-gone))
 			if gone < 10_000 {
-				resp.Answers[i].Weight = 1
-				resp.Requeue = time.Duration(10_000-gone) * time.Millisecond
+				resp.Results[i].Weight = 1
+				resp.RequeueAfter = time.Duration(10_000-gone) * time.Millisecond
 			} else {
-				resp.Answers[i].Weight = 0
+				resp.Results[i].Weight = 0
 			}
 		}
 	}

@@ -18,8 +18,8 @@ type slowPlugin struct{}
 
 func (slowPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	time.Sleep(20 * time.Millisecond)
-	for i := range resp.Answers {
-		resp.Answers[i].Weight = 3
+	for i := range resp.Results {
+		resp.Results[i].Weight = 3
 	}
 	return nil
 }

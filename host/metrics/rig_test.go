@@ -46,10 +46,10 @@ func (u *uneven) Decide(_ *abi.Request, resp *abi.Response) error {
 	if err := u.get(); err != nil {
 		return err
 	}
-	for i := range resp.Answers {
-		resp.Answers[i].Weight = 1
+	for i := range resp.Results {
+		resp.Results[i].Weight = 1
 	}
-	resp.Answers[0].Weight = 3
+	resp.Results[0].Weight = 3
 	return nil
 }
 func (*uneven) Needs() uint32    { return 0 }

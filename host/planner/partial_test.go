@@ -17,8 +17,8 @@ func (counts) Decide(req *abi.Request, resp *abi.Response) error {
 	for _, z := range req.Zones {
 		nodes += uint16(z.Nodes)
 	}
-	for i := range resp.Answers {
-		resp.Answers[i].Weight = nodes
+	for i := range resp.Results {
+		resp.Results[i].Weight = nodes
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ func (byZone) Decide(req *abi.Request, resp *abi.Response) error {
 		if e.Conditions&abi.Terminating != 0 {
 			w /= 2
 		}
-		resp.Answers[i].Weight = w
+		resp.Results[i].Weight = w
 	}
 	return nil
 }
@@ -264,7 +264,7 @@ func TestAnExternalAddressTakesNobodysClusterIP(t *testing.T) {
 type again struct{ byZone }
 
 func (again) Decide(req *abi.Request, resp *abi.Response) error {
-	resp.Requeue = time.Second
+	resp.RequeueAfter = time.Second
 	return byZone{}.Decide(req, resp)
 }
 

@@ -11,11 +11,11 @@ import (
 type answers struct {
 	weights []uint16
 	keep    []bool   // draining; nil: none is
-	after   []uint32 // abi.Answer.ResetAfterMS; nil: never
+	after   []uint32 // abi.Result.ResetAfterMS; nil: never
 	reasons Reasons
 }
 
-func keepAnswers(list []abi.Answer) answers {
+func keepAnswers(list []abi.Result) answers {
 	out := answers{weights: make([]uint16, len(list))}
 	for i := range list {
 		v := &list[i]
@@ -43,7 +43,7 @@ type Reasons struct {
 	said  []string // different ones, of which there are few; the first is empty
 }
 
-// mostReasons is how many different ones are kept; an answer has fewer (abi.MaxReasons).
+// mostReasons is how many different ones are kept; an answer has fewer (abi.MaxReasonCount).
 const mostReasons = 1 << 16
 
 // PackReasons makes a list of n.

@@ -114,7 +114,7 @@ func (a *asker) build(m *pool, in *Input, now time.Time, needs uint32) {
 		eps = append(eps, abi.Endpoint{
 			Addr: e.Addr, Conditions: is, Node: e.Node, Zone: e.Zone,
 			Weight: is / abi.Chosen & 1, PriorWeight: abi.NoWeight,
-			ReadySince: milliseconds(since.ready), TerminatingSince: milliseconds(since.terminating), Connections: abi.NotCounted,
+			ReadySince: milliseconds(since.ready), TerminatingSince: milliseconds(since.terminating), Connections: abi.ConnectionsUnknown,
 		})
 		a.index = append(a.index, i)
 	}
@@ -133,9 +133,9 @@ func (a *asker) build(m *pool, in *Input, now time.Time, needs uint32) {
 		Now:       wholeSecond(now),
 		Namespace: p.Name.Service.Namespace, Service: p.Name.Service.Name, Port: p.Name.Port,
 		PortNumber: p.Spec.Port, Protocol: uint8(p.Name.Protocol), Family: uint8(p.Family), Pool: in.Pool,
-		InternalLocal: in.Service.InternalLocal, ExternalLocal: in.Service.ExternalLocal,
-		AffinityMS: in.Service.Affinity.Milliseconds(),
-		Node:       in.Node, Zone: in.Zone, Zones: a.zoneTable(in, needs), Endpoints: eps,
+		InternalPolicyLocal: in.Service.InternalLocal, ExternalPolicyLocal: in.Service.ExternalLocal,
+		SessionAffinityMS: in.Service.Affinity.Milliseconds(),
+		Node:              in.Node, Zone: in.Zone, Zones: a.zoneTable(in, needs), Endpoints: eps,
 	}
 }
 
@@ -223,30 +223,30 @@ func (a *asker) call(plugin Plugin, s *step, in *Input, nowMS int64) {
 	}
 	s.err, s.retry = nil, 0
 	s.asked, s.wake = a.req.Now, 0
-	if a.resp.Requeue > 0 {
+	if a.resp.RequeueAfter > 0 {
 		// The plugin counts from the time it was given, which is a whole second. It is asked once a second at most:
 		// nothing that it sees of time changes more often.
-		s.wake = a.req.Now + max(a.resp.Requeue, time.Second).Milliseconds()
+		s.wake = a.req.Now + max(a.resp.RequeueAfter, time.Second).Milliseconds()
 	}
-	s.answers = keepAnswers(a.resp.Answers)
+	s.answers = keepAnswers(a.resp.Results)
 	s.balance = a.resp.Balance
 	s.state = append(s.state[:0], a.resp.State...)
 }
 
 // check clamps an answer to what is eligible, and refuses one that would leave nothing.
 func (a *asker) check(in *Input) error {
-	if len(a.resp.Answers) != len(a.req.Endpoints) {
-		return fmt.Errorf("answered for %d endpoints of %d", len(a.resp.Answers), len(a.req.Endpoints))
+	if len(a.resp.Results) != len(a.req.Endpoints) {
+		return fmt.Errorf("answered for %d endpoints of %d", len(a.resp.Results), len(a.req.Endpoints))
 	}
-	if len(a.resp.State) > abi.MaxState {
-		return fmt.Errorf("state of %d bytes: the limit is %d", len(a.resp.State), abi.MaxState)
+	if len(a.resp.State) > abi.MaxStateLen {
+		return fmt.Errorf("state of %d bytes: the limit is %d", len(a.resp.State), abi.MaxStateLen)
 	}
 	left := false
-	for i := range a.resp.Answers {
+	for i := range a.resp.Results {
 		if !in.Port.Endpoints[a.index[i]].Eligible() {
-			a.resp.Answers[i].Weight = 0
+			a.resp.Results[i].Weight = 0
 		}
-		left = left || a.resp.Answers[i].Weight > 0
+		left = left || a.resp.Results[i].Weight > 0
 	}
 	if !left {
 		return errors.New("the answer leaves a Service that has endpoints with none")

@@ -49,7 +49,7 @@ func TestAPolicyThatIsReadAgainUnchangedCallsNoPlugin(t *testing.T) {
 func TestARequeueAsksAgainAtItsTime(t *testing.T) {
 	p := &script{}
 	p.decide = func(req *abi.Request, resp *abi.Response) error {
-		resp.Requeue = 5 * time.Second
+		resp.RequeueAfter = 5 * time.Second
 		return weigh(uint16(p.calls))(req, resp)
 	}
 	b := newBench(p)
@@ -66,12 +66,12 @@ func TestARequeueAsksAgainAtItsTime(t *testing.T) {
 func TestALaterPluginIsNotCalledWhenTheEarlierOneAnswersTheSame(t *testing.T) {
 	first := &script{}
 	first.decide = func(req *abi.Request, resp *abi.Response) error {
-		resp.Requeue = time.Second
+		resp.RequeueAfter = time.Second
 		return weigh(5)(req, resp)
 	}
 	second := &script{decide: func(req *abi.Request, resp *abi.Response) error {
 		for i := range req.Endpoints {
-			resp.Answers[i].Weight = uint16(req.Endpoints[i].Weight) * 2
+			resp.Results[i].Weight = uint16(req.Endpoints[i].Weight) * 2
 		}
 		return nil
 	}}
@@ -163,7 +163,7 @@ func TestATerminatingEndpointKeepsTheTimeItBegan(t *testing.T) {
 	var seen []int64
 	p := &script{decide: func(req *abi.Request, resp *abi.Response) error {
 		seen = append(seen, req.Endpoints[len(req.Endpoints)-1].TerminatingSince)
-		resp.Requeue = time.Second
+		resp.RequeueAfter = time.Second
 		return weigh(1)(req, resp)
 	}}
 	b := newBench(p)
@@ -180,8 +180,8 @@ func TestATerminatingEndpointKeepsTheTimeItBegan(t *testing.T) {
 func TestResetsDoNotSlideWhenThePluginIsAskedAgain(t *testing.T) {
 	p := &script{decide: func(req *abi.Request, resp *abi.Response) error {
 		last := len(req.Endpoints) - 1
-		resp.Answers[last].ResetAfterMS = uint32(30_000 - (req.Now - req.Endpoints[last].TerminatingSince))
-		resp.Requeue = time.Second
+		resp.Results[last].ResetAfterMS = uint32(30_000 - (req.Now - req.Endpoints[last].TerminatingSince))
+		resp.RequeueAfter = time.Second
 		return weigh(1)(req, resp)
 	}}
 	b := newBench(p)
@@ -200,16 +200,16 @@ func TestADecisionNeverWidensEligibility(t *testing.T) {
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		wild := func(req *abi.Request, resp *abi.Response) error {
-			for i := range resp.Answers {
-				resp.Answers[i].Weight = uint16(r.Uint32()) * uint16(r.IntN(2))
+			for i := range resp.Results {
+				resp.Results[i].Weight = uint16(r.Uint32()) * uint16(r.IntN(2))
 			}
 			if r.IntN(3) == 0 {
 				return errors.New("at will")
 			}
 			if r.IntN(9) == 0 {
-				resp.Answers = resp.Answers[:0]
+				resp.Results = resp.Results[:0]
 			}
-			resp.Requeue = time.Duration(r.IntN(3)) * time.Second
+			resp.RequeueAfter = time.Duration(r.IntN(3)) * time.Second
 			return nil
 		}
 		b := newBench(&script{decide: wild}, &script{decide: wild})
@@ -298,10 +298,10 @@ func TestACallThatIsPutOffKeepsTheLastGoodDecisionWhateverThePolicySaysOfFailure
 
 func TestAPluginThatAsksForAResetAgainAndAgainGetsOne(t *testing.T) {
 	p := &script{decide: func(req *abi.Request, resp *abi.Response) error {
-		for i := range resp.Answers {
-			resp.Answers[i].ResetAfterMS = 1
+		for i := range resp.Results {
+			resp.Results[i].ResetAfterMS = 1
 		}
-		resp.Requeue = time.Millisecond
+		resp.RequeueAfter = time.Millisecond
 		return weigh(1)(req, resp)
 	}}
 	b := newBench(p)

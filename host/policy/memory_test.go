@@ -17,8 +17,8 @@ func TestWhatIsKeptOfAnEndpointIsSmall(t *testing.T) {
 	const pools, endpoints, most = 1000, 100, 40
 	plugin := &script{decide: func(req *abi.Request, resp *abi.Response) error {
 		for i := range req.Endpoints {
-			resp.Answers[i].Weight = uint16(1 + i)
-			resp.Answers[i].Reason = fmt.Sprint("of kind ", i%3)
+			resp.Results[i].Weight = uint16(1 + i)
+			resp.Results[i].Reason = fmt.Sprint("of kind ", i%3)
 		}
 		return nil
 	}}

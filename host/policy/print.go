@@ -28,14 +28,14 @@ func (p *printer) input(r *abi.Request) print {
 		p.str(s)
 	}
 	flags := uint64(0)
-	if r.InternalLocal {
+	if r.InternalPolicyLocal {
 		flags |= 1
 	}
-	if r.ExternalLocal {
+	if r.ExternalPolicyLocal {
 		flags |= 2
 	}
 	p.u64(uint64(r.PortNumber) | uint64(r.Protocol)<<16 | uint64(r.Family)<<24 | uint64(r.Pool)<<32 | flags<<40)
-	p.u64(uint64(r.AffinityMS))
+	p.u64(uint64(r.SessionAffinityMS))
 	p.u64(uint64(len(r.Zones)))
 	for i := range r.Zones {
 		z := &r.Zones[i]

@@ -34,7 +34,7 @@ func weigh(w uint16) func(*abi.Request, *abi.Response) error {
 	return func(req *abi.Request, resp *abi.Response) error {
 		for i := range req.Endpoints {
 			if req.Endpoints[i].Weight > 0 {
-				resp.Answers[i].Weight = w
+				resp.Results[i].Weight = w
 			}
 		}
 		return nil

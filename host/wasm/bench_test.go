@@ -41,7 +41,7 @@ func BenchmarkDecide(b *testing.B) {
 			})
 		}
 	}
-	native, err := sdk.Native(zonespill.New, nil)
+	native, err := sdk.NewNativePlugin(zonespill.New, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -118,11 +118,11 @@ type Report struct {
 // seconds of CPU time for a large module, and never more than Limits allow; ctx can end it between functions. The error
 // says what is wrong with the module, for the person who wrote it; the caller adds which plugin it is.
 func (h *Host) Load(ctx context.Context, name string, wasm, settings []byte) (*Plugin, error) {
-	return h.LoadWith(ctx, name, wasm, settings, 0)
+	return h.LoadWithMemoryLimit(ctx, name, wasm, settings, 0)
 }
 
-// LoadWith is Load with a tighter limit on the guest's memory, in pages of 64 KiB; 0 is the Host's own.
-func (h *Host) LoadWith(ctx context.Context, name string, wasm, settings []byte, memoryPages uint32) (*Plugin, error) {
+// LoadWithMemoryLimit is Load with a tighter limit on the guest's memory, in pages of 64 KiB; 0 is the Host's own.
+func (h *Host) LoadWithMemoryLimit(ctx context.Context, name string, wasm, settings []byte, memoryPages uint32) (*Plugin, error) {
 	limits := h.limits
 	if memoryPages > 0 {
 		limits.MemoryPages = min(limits.MemoryPages, memoryPages)

@@ -86,7 +86,7 @@ func checkGood(t testing.TB, p *Plugin, now int64) {
 	if err := p.Decide(req, &resp); err != nil {
 		t.Fatalf("a good request: %v", err)
 	}
-	for i, a := range resp.Answers {
+	for i, a := range resp.Results {
 		if a.Weight != uint16(i*3) || a.ResetAfterMS != abi.NeverReset {
 			t.Fatalf("endpoint %d got %+v", i, a)
 		}

@@ -113,7 +113,7 @@ func valueTypes(b []byte) []api.ValueType {
 
 // importLog is sluice.log(level, ptr, len).
 func importLog(g *guest, stack []uint64) {
-	n := min(uint32(stack[2]), abi.MaxLog)
+	n := min(uint32(stack[2]), abi.MaxLogLen)
 	text, ok := g.memory.Read(uint32(stack[1]), n)
 	if !ok {
 		panic(fmt.Errorf("sluice.log: %d bytes at %d are not in the guest's memory", n, uint32(stack[1])))

@@ -27,7 +27,7 @@ func TestHeaderForCHasTheLayoutOfTheABI(t *testing.T) {
 		"magic": abi.ReqMagic, "major": abi.ReqMajor, "minor": abi.ReqMinor, "total": abi.ReqTotal, "header_length": abi.ReqHeaderLength,
 		"now_ms": abi.ReqNow, "generation": abi.ReqGeneration, "namespace_id": abi.ReqNamespace, "service_id": abi.ReqService,
 		"port_name_id": abi.ReqPortName, "node_id": abi.ReqNode, "zone_id": abi.ReqZone, "port": abi.ReqPort, "protocol": abi.ReqProtocol,
-		"family": abi.ReqFamily, "pool": abi.ReqPool, "policy": abi.ReqPolicy, "zone_index": abi.ReqZoneIndex, "affinity_ms": abi.ReqAffinity,
+		"family": abi.ReqFamily, "pool": abi.ReqPool, "policy": abi.ReqPolicy, "zone_index": abi.ReqZoneIndex, "affinity_ms": abi.ReqSessionAffinity,
 		"endpoints": abi.ReqEndpointsOffset, "zones": abi.ReqZonesOffset, "strings": abi.ReqStringsOffset,
 		"state_offset": abi.ReqStateOffset, "state_length": abi.ReqStateLength,
 	} {
@@ -48,21 +48,21 @@ func TestHeaderForCHasTheLayoutOfTheABI(t *testing.T) {
 		is("sluice_string", field, at)
 	}
 	for field, at := range map[string]int{
-		"magic": abi.RespMagic, "total": abi.RespTotal, "header_length": abi.RespHeaderLength, "answers": abi.RespAnswersOffset,
-		"requeue_ms": abi.RespRequeue, "balance": abi.RespBalance, "state_offset": abi.RespStateOffset, "state_length": abi.RespStateLength,
+		"magic": abi.RespMagic, "total": abi.RespTotal, "header_length": abi.RespHeaderLength, "results": abi.RespResultsOffset,
+		"requeue_ms": abi.RespRequeueAfter, "balance": abi.RespBalance, "state_offset": abi.RespStateOffset, "state_length": abi.RespStateLength,
 		"reasons_offset": abi.RespReasonsOffset, "reasons_count": abi.RespReasonsCount,
 	} {
 		is("sluice_response", field, at)
 	}
-	for field, at := range map[string]int{"weight": abi.AnswerWeight, "flags": abi.AnswerFlags, "reset_after_ms": abi.AnswerResetAfter, "reason": abi.AnswerReason} {
-		is("sluice_answer", field, at)
+	for field, at := range map[string]int{"weight": abi.ResultWeight, "flags": abi.ResultFlags, "reset_after_ms": abi.ResultResetAfter, "reason": abi.ResultReason} {
+		is("sluice_result", field, at)
 	}
 	size("sluice_request", abi.ReqSize)
 	size("sluice_endpoint", abi.EndpointSize)
 	size("sluice_zone", abi.ZoneSize)
 	size("sluice_string", abi.StringSize)
 	size("sluice_response", abi.RespSize)
-	size("sluice_answer", abi.AnswerSize)
+	size("sluice_result", abi.ResultSize)
 	file := filepath.Join(t.TempDir(), "layout.c")
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		t.Fatal(err)

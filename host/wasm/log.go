@@ -79,11 +79,11 @@ func (g *guest) write(level uint32, text []byte) {
 	for len(text) > 0 {
 		i := bytes.IndexByte(text, '\n')
 		if i < 0 {
-			room := max(0, abi.MaxLog-len(g.out))
+			room := max(0, abi.MaxLogLen-len(g.out))
 			g.out = append(g.out, text[:min(room, len(text))]...)
 			return
 		}
-		room := max(0, abi.MaxLog-len(g.out))
+		room := max(0, abi.MaxLogLen-len(g.out))
 		g.out = append(g.out, text[:min(room, i)]...)
 		text = text[i+1:]
 		g.flush()

@@ -171,7 +171,7 @@ func (p *Plugin) introduce(ctx context.Context, now func() time.Time) error {
 // checkNeeds refuses the inputs that this host does not provide. A plugin that was loaded all the same would decide on
 // missing data.
 func checkNeeds(needs uint32) error {
-	if unknown := needs &^ abi.Needs; unknown != 0 {
+	if unknown := needs &^ abi.AllNeeds; unknown != 0 {
 		return fmt.Errorf("module refused: sluice_needs asks for unknown inputs: bits %#x", unknown)
 	}
 	if needs&abi.NeedConnections != 0 {
@@ -217,14 +217,14 @@ func (p *Plugin) selfTest(ctx context.Context) error {
 
 // difference tells where two answers differ.
 func difference(a, b *abi.Response) string {
-	for i := range a.Answers {
-		if a.Answers[i] != b.Answers[i] {
-			return fmt.Sprintf("endpoint %d: %+v and %+v", i, a.Answers[i], b.Answers[i])
+	for i := range a.Results {
+		if a.Results[i] != b.Results[i] {
+			return fmt.Sprintf("endpoint %d: %+v and %+v", i, a.Results[i], b.Results[i])
 		}
 	}
 	switch {
-	case a.Requeue != b.Requeue:
-		return fmt.Sprintf("requeue %s and %s", a.Requeue, b.Requeue)
+	case a.RequeueAfter != b.RequeueAfter:
+		return fmt.Sprintf("requeue %s and %s", a.RequeueAfter, b.RequeueAfter)
 	case a.Balance != b.Balance:
 		return fmt.Sprintf("balance %d and %d", a.Balance, b.Balance)
 	case !reflect.DeepEqual(append([]byte{}, a.State...), append([]byte{}, b.State...)):

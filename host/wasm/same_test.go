@@ -156,7 +156,7 @@ func TestEveryGuestAnswersTheSameMeteredPlainAndNatively(t *testing.T) {
 			var native *sdk.NativePlugin
 			if g.native != nil {
 				var err error
-				if native, err = sdk.Native(g.native, nil); err != nil {
+				if native, err = sdk.NewNativePlugin(g.native, nil); err != nil {
 					t.Fatal(err)
 				}
 			}

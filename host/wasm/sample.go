@@ -42,7 +42,7 @@ func Samples() []Sample {
 		e.TerminatingSince = sampleNow
 	}
 	local := SampleRequest(3)
-	local.Pool, local.ExternalLocal, local.InternalLocal = abi.PoolLocal, true, true
+	local.Pool, local.ExternalPolicyLocal, local.InternalPolicyLocal = abi.PoolLocal, true, true
 	for i := range local.Endpoints {
 		e := &local.Endpoints[i]
 		e.Conditions |= abi.Local
@@ -63,7 +63,7 @@ func Samples() []Sample {
 	lopsided.Zones[1].Ready = 10
 	counted := SampleRequest(10)
 	counted.State = []byte{0, 1, 2, 3, 0xff, 0xfe, 7, 8, 9}
-	counted.AffinityMS = 10_800_000
+	counted.SessionAffinityMS = 10_800_000
 	for i := range counted.Endpoints {
 		e := &counted.Endpoints[i]
 		e.Connections = uint32(i * i)
@@ -96,7 +96,7 @@ func SampleRequest(n int) *abi.Request {
 			Addr:       netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 8080),
 			Conditions: abi.Ready | abi.Serving | abi.Chosen,
 			Node:       node, Zone: fmt.Sprintf("zone-%c", 'a'+zone), Weight: 1, PriorWeight: abi.NoWeight,
-			ReadySince: sampleNow - 60_000 - int64(i)*1000, Connections: abi.NotCounted,
+			ReadySince: sampleNow - 60_000 - int64(i)*1000, Connections: abi.ConnectionsUnknown,
 		}
 		if node == req.Node {
 			e.Conditions |= abi.Local

@@ -78,7 +78,7 @@ func wasiWrite(g *guest, stack []uint64) {
 		v := g.read(at+8*i, 8)
 		size := le32(v[4:])
 		total += uint64(size)
-		g.write(level, g.read(le32(v), min(size, abi.MaxLog)))
+		g.write(level, g.read(le32(v), min(size, abi.MaxLogLen)))
 	}
 	g.put32(uint32(stack[3]), uint32(total))
 	stack[0] = errnoSuccess

@@ -7,6 +7,6 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-func init() { sdk.Serve(stageddrain.New) }
+func init() { sdk.Register(stageddrain.New) }
 
 func main() {}

@@ -7,6 +7,6 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-func init() { sdk.Serve(zonespill.New) }
+func init() { sdk.Register(zonespill.New) }
 
 func main() {}

@@ -23,13 +23,13 @@ const (
 	PoolLocal   = 1 // those on this node, for traffic policy Local
 )
 
-// Needs: inputs that cost the host something, asked for by sluice_needs.
+// AllNeeds: inputs that cost the host something, asked for by sluice_needs.
 const (
 	NeedConnections = 1 << 0 // reserved: Endpoint.Connections; a module that needs them is refused
 	NeedMetadata    = 1 << 1 // reserved: Endpoint.Metadata; the same
 	NeedNodes       = 1 << 2 // Zone.Nodes and Zone.MilliCPU
 
-	Needs = NeedConnections | NeedMetadata | NeedNodes // all of them
+	AllNeeds = NeedConnections | NeedMetadata | NeedNodes // all of them
 )
 
 // Condition bits of an endpoint.
@@ -57,40 +57,40 @@ const FlagKeepDraining = 1 << 0 // keep the endpoint as a draining member
 
 // Limits of the wire form.
 const (
-	MaxState   = 1024  // bytes of state a plugin may keep for a Service port and pool
-	MaxWeight  = 65535 // weights are 0 to this; 0 takes no new connections
-	MaxReasons = 4096  // bytes of reasons in an answer
+	MaxStateLen   = 1024  // bytes of state a plugin may keep for a Service port and pool
+	MaxWeight     = 65535 // weights are 0 to this; 0 takes no new connections
+	MaxReasonsLen = 4096  // bytes of reasons in an answer
 )
 
 // Values that mean "none".
 const (
-	NoWeight      = -1         // PriorWeight: this chain has not answered for the endpoint yet
-	NotCounted    = 0xFFFFFFFF // Connections
-	NeverReset    = 0xFFFFFFFF // ResetAfterMS
-	NoTime        = 0          // ReadySince, TerminatingSince: not (yet) so
-	NoString      = 0xFFFFFFFF // id of no string: metadata of an endpoint that has none
-	NoReasonIndex = 0xFFFFFFFF // an answer without a reason
+	NoWeight           = -1         // PriorWeight: this chain has not answered for the endpoint yet
+	ConnectionsUnknown = 0xFFFFFFFF // Connections
+	NeverReset         = 0xFFFFFFFF // ResetAfterMS
+	NoTime             = 0          // ReadySince, TerminatingSince: not (yet) so
+	NoString           = 0xFFFFFFFF // id of no string: metadata of an endpoint that has none
+	NoReasonIndex      = 0xFFFFFFFF // an answer without a reason
 )
 
 // Request is one question: what should the endpoints of this Service port get?
 type Request struct {
-	Now           int64 // Unix milliseconds, a multiple of 1000
-	Namespace     string
-	Service       string
-	Port          string // the port's name, "" when unnamed
-	PortNumber    uint16
-	Protocol      uint8 // IANA number: 6, 17, 132
-	Family        uint8 // 4 or 6
-	Pool          uint8 // PoolCluster or PoolLocal
-	InternalLocal bool
-	ExternalLocal bool
-	AffinityMS    int64  // session affinity time-out; 0: none
-	Node          string // this node
-	Zone          string // this node's zone, "" when unknown
-	Zones         []Zone // sorted by name
-	Endpoints     []Endpoint
-	Generation    uint64 // rises each time the input of this Service port and pool changes
-	State         []byte // what the plugin returned last for this Service port and pool, at most MaxState
+	Now                 int64 // Unix milliseconds, a multiple of 1000
+	Namespace           string
+	Service             string
+	Port                string // the port's name, "" when unnamed
+	PortNumber          uint16
+	Protocol            uint8 // IANA number: 6, 17, 132
+	Family              uint8 // 4 or 6
+	Pool                uint8 // PoolCluster or PoolLocal
+	InternalPolicyLocal bool
+	ExternalPolicyLocal bool
+	SessionAffinityMS   int64  // session affinity time-out; 0: none
+	Node                string // this node
+	Zone                string // this node's zone, "" when unknown
+	Zones               []Zone // sorted by name
+	Endpoints           []Endpoint
+	Generation          uint64 // rises each time the input of this Service port and pool changes
+	State               []byte // what the plugin returned last for this Service port and pool, at most MaxStateLen
 }
 
 // Restricted is the request as a plugin with these needs gets it: without what it does not ask for. It shares with r what
@@ -108,7 +108,7 @@ func (r *Request) Restricted(needs uint32) *Request {
 	}
 	for i := range out.Endpoints {
 		if needs&NeedConnections == 0 {
-			out.Endpoints[i].Connections = NotCounted
+			out.Endpoints[i].Connections = ConnectionsUnknown
 		}
 		if needs&NeedMetadata == 0 {
 			out.Endpoints[i].Metadata = ""
@@ -136,20 +136,20 @@ type Endpoint struct {
 	PriorWeight      int32  // the chain's last answer, or NoWeight
 	ReadySince       int64  // Unix milliseconds, or NoTime
 	TerminatingSince int64  // Unix milliseconds, or NoTime
-	Connections      uint32 // established now, or NotCounted
+	Connections      uint32 // established now, or ConnectionsUnknown
 	Metadata         string // labels and annotations of the Pod, one key=value a line; "" for none
 }
 
 // Response answers a Request. A Response is reused from call to call: Reset keeps its memory.
 type Response struct {
-	Requeue time.Duration // ask again after this long; 0: only on a change
-	Balance uint8
-	State   []byte
-	Answers []Answer // one for each of Request.Endpoints, in the same order
+	RequeueAfter time.Duration // ask again after this long; 0: only on a change
+	Balance      uint8
+	State        []byte
+	Results      []Result // one for each of Request.Endpoints, in the same order
 }
 
-// Answer is what one endpoint gets.
-type Answer struct {
+// Result is what one endpoint gets.
+type Result struct {
 	Weight       uint16
 	Flags        uint32
 	ResetAfterMS uint32 // established connections are reset this long from now, or NeverReset
@@ -158,12 +158,12 @@ type Answer struct {
 
 // Reset makes r ready for n endpoints: no requeue, default balance, no state, every weight 0 and never reset.
 func (r *Response) Reset(n int) {
-	r.Requeue, r.Balance, r.State = 0, BalanceDefault, r.State[:0]
-	if cap(r.Answers) < n {
-		r.Answers = make([]Answer, n)
+	r.RequeueAfter, r.Balance, r.State = 0, BalanceDefault, r.State[:0]
+	if cap(r.Results) < n {
+		r.Results = make([]Result, n)
 	}
-	r.Answers = r.Answers[:n]
-	for i := range r.Answers {
-		r.Answers[i] = Answer{ResetAfterMS: NeverReset}
+	r.Results = r.Results[:n]
+	for i := range r.Results {
+		r.Results[i] = Result{ResetAfterMS: NeverReset}
 	}
 }

@@ -18,7 +18,7 @@ type Decoder struct {
 	reasons []string // of the response at hand
 }
 
-// DecodeResponse reads b, the bytes that a guest said it wrote, into resp: the answers to want endpoints. An error
+// DecodeResponse reads b, the bytes that a guest said it wrote, into resp: the results to want endpoints. An error
 // names the field; resp is worthless then. Nothing in resp refers to b.
 func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
 	if len(b) < RespSize {
@@ -36,23 +36,23 @@ func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
 	if header < RespSize || int64(header) > int64(len(b)) || header%8 != 0 {
 		return fmt.Errorf("response: header length is %d, not a multiple of 8 from %d to %d", header, RespSize, len(b))
 	}
-	if n := le.Uint32(h[RespAnswersCount:]); int64(n) != int64(want) {
-		return fmt.Errorf("response: answer count is %d, but there are %d endpoints", n, want)
+	if n := le.Uint32(h[RespResultsCount:]); int64(n) != int64(want) {
+		return fmt.Errorf("response: result count is %d, but there are %d endpoints", n, want)
 	}
-	stride := le.Uint32(h[RespAnswersStride:])
-	if stride < AnswerSize || stride%8 != 0 {
-		return fmt.Errorf("response: answer stride is %d, not a multiple of 8 from %d", stride, AnswerSize)
+	stride := le.Uint32(h[RespResultsStride:])
+	if stride < ResultSize || stride%8 != 0 {
+		return fmt.Errorf("response: result stride is %d, not a multiple of 8 from %d", stride, ResultSize)
 	}
 	balance := le.Uint32(h[RespBalance:])
 	if balance > BalanceLeastConnections {
 		return fmt.Errorf("response: balance is %d, not %d to %d", balance, BalanceDefault, BalanceLeastConnections)
 	}
-	answers, err := area(b, "answers", header, le.Uint32(h[RespAnswersOffset:]), uint64(want)*uint64(stride))
+	results, err := area(b, "results", header, le.Uint32(h[RespResultsOffset:]), uint64(want)*uint64(stride))
 	if err != nil {
 		return err
 	}
-	if n := le.Uint32(h[RespStateLength:]); n > MaxState {
-		return fmt.Errorf("response: state is %d bytes, more than %d", n, MaxState)
+	if n := le.Uint32(h[RespStateLength:]); n > MaxStateLen {
+		return fmt.Errorf("response: state is %d bytes, more than %d", n, MaxStateLen)
 	}
 	state, err := area(b, "state", header, le.Uint32(h[RespStateOffset:]), uint64(le.Uint32(h[RespStateLength:])))
 	if err != nil {
@@ -61,29 +61,29 @@ func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
 	if err := d.readReasons(b, header, h); err != nil {
 		return err
 	}
-	resp.Requeue = time.Duration(le.Uint32(h[RespRequeue:])) * time.Millisecond
+	resp.RequeueAfter = time.Duration(le.Uint32(h[RespRequeueAfter:])) * time.Millisecond
 	resp.Balance = uint8(balance)
 	resp.State = append(resp.State[:0], state...)
-	if cap(resp.Answers) < want {
-		resp.Answers = make([]Answer, want)
+	if cap(resp.Results) < want {
+		resp.Results = make([]Result, want)
 	}
-	resp.Answers = resp.Answers[:want]
-	for i := range resp.Answers {
-		r := (*[AnswerSize]byte)(answers)
-		a := &resp.Answers[i]
-		a.Weight = uint16(min(le.Uint32(r[AnswerWeight:]), MaxWeight))
-		a.Flags = le.Uint32(r[AnswerFlags:]) & FlagKeepDraining
-		a.ResetAfterMS = le.Uint32(r[AnswerResetAfter:])
-		reason := le.Uint32(r[AnswerReason:])
+	resp.Results = resp.Results[:want]
+	for i := range resp.Results {
+		r := (*[ResultSize]byte)(results)
+		a := &resp.Results[i]
+		a.Weight = uint16(min(le.Uint32(r[ResultWeight:]), MaxWeight))
+		a.Flags = le.Uint32(r[ResultFlags:]) & FlagKeepDraining
+		a.ResetAfterMS = le.Uint32(r[ResultResetAfter:])
+		reason := le.Uint32(r[ResultReason:])
 		switch {
 		case reason == NoReasonIndex:
 			a.Reason = ""
 		case int64(reason) >= int64(len(d.reasons)):
-			return fmt.Errorf("response: answer %d: reason is %d, but there are %d reasons", i, reason, len(d.reasons))
+			return fmt.Errorf("response: result %d: reason is %d, but there are %d reasons", i, reason, len(d.reasons))
 		default:
 			a.Reason = d.reasons[reason]
 		}
-		answers = answers[stride:]
+		results = results[stride:]
 	}
 	return nil
 }
@@ -104,11 +104,11 @@ func (d *Decoder) readReasons(b []byte, header uint32, h *[RespSize]byte) error 
 	for i := range int(count) {
 		r := (*[ReasonSize]byte)(table[i*ReasonSize:])
 		n := le.Uint32(r[ReasonLength:])
-		if n > MaxReason {
-			return fmt.Errorf("response: reason %d is %d bytes, more than %d", i, n, MaxReason)
+		if n > MaxReasonLen {
+			return fmt.Errorf("response: reason %d is %d bytes, more than %d", i, n, MaxReasonLen)
 		}
-		if total += n; total > MaxReasons {
-			return fmt.Errorf("response: reasons are more than %d bytes together", MaxReasons)
+		if total += n; total > MaxReasonsLen {
+			return fmt.Errorf("response: reasons are more than %d bytes together", MaxReasonsLen)
 		}
 		text, err := area(b, "reason", header, le.Uint32(r[ReasonOffset:]), uint64(n))
 		if err != nil {

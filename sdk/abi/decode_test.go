@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// wire builds a response by hand, in the plainest way: header, answers, reasons, texts, state.
-func wire(answers []Answer, reasons []string, state string, requeueMS uint32, balance uint32) []byte {
+// wire builds a response by hand, in the plainest way: header, results, reasons, texts, state.
+func wire(results []Result, reasons []string, state string, requeueMS uint32, balance uint32) []byte {
 	le := binary.LittleEndian
-	table := RespSize + len(answers)*AnswerSize
+	table := RespSize + len(results)*ResultSize
 	b := make([]byte, table+len(reasons)*ReasonSize)
-	for i, a := range answers {
-		r := b[RespSize+i*AnswerSize:]
-		le.PutUint32(r[AnswerWeight:], uint32(a.Weight))
-		le.PutUint32(r[AnswerFlags:], a.Flags)
-		le.PutUint32(r[AnswerResetAfter:], a.ResetAfterMS)
-		le.PutUint32(r[AnswerReason:], NoReasonIndex)
+	for i, a := range results {
+		r := b[RespSize+i*ResultSize:]
+		le.PutUint32(r[ResultWeight:], uint32(a.Weight))
+		le.PutUint32(r[ResultFlags:], a.Flags)
+		le.PutUint32(r[ResultResetAfter:], a.ResetAfterMS)
+		le.PutUint32(r[ResultReason:], NoReasonIndex)
 		for j, text := range reasons {
 			if text == a.Reason {
-				le.PutUint32(r[AnswerReason:], uint32(j))
+				le.PutUint32(r[ResultReason:], uint32(j))
 			}
 		}
 	}
@@ -35,8 +35,8 @@ func wire(answers []Answer, reasons []string, state string, requeueMS uint32, ba
 	b = append(b, state...)
 	for at, v := range map[int]uint32{
 		RespMagic: ResponseMagic, RespTotal: uint32(len(b)), RespHeaderLength: RespSize,
-		RespAnswersOffset: RespSize, RespAnswersCount: uint32(len(answers)), RespAnswersStride: AnswerSize,
-		RespRequeue: requeueMS, RespBalance: balance, RespStateOffset: uint32(stateAt),
+		RespResultsOffset: RespSize, RespResultsCount: uint32(len(results)), RespResultsStride: ResultSize,
+		RespRequeueAfter: requeueMS, RespBalance: balance, RespStateOffset: uint32(stateAt),
 		RespStateLength: uint32(len(state)), RespReasonsOffset: uint32(table), RespReasonsCount: uint32(len(reasons)),
 	} {
 		le.PutUint32(b[at:], v)
@@ -45,7 +45,7 @@ func wire(answers []Answer, reasons []string, state string, requeueMS uint32, ba
 }
 
 func sampleResponse() []byte {
-	return wire([]Answer{
+	return wire([]Result{
 		{Weight: 3, ResetAfterMS: NeverReset, Reason: "in the zone"},
 		{Weight: 0, Flags: FlagKeepDraining, ResetAfterMS: 5000, Reason: "draining: stage 2 of 3, 50 %"},
 		{Weight: 65535, ResetAfterMS: NeverReset},
@@ -84,7 +84,7 @@ func TestBadResponsesAreRefusedByField(t *testing.T) {
 	put := func(at int, v uint32) func([]byte) []byte {
 		return func(b []byte) []byte { binary.LittleEndian.PutUint32(b[at:], v); return b }
 	}
-	reasons := RespSize + 3*AnswerSize
+	reasons := RespSize + 3*ResultSize
 	text := reasons + 2*ReasonSize
 	for name, tt := range map[string]struct {
 		spoil func([]byte) []byte
@@ -98,23 +98,23 @@ func TestBadResponsesAreRefusedByField(t *testing.T) {
 		"header short":           {put(RespHeaderLength, RespSize-8), "header length"},
 		"header long":            {put(RespHeaderLength, 1<<20), "header length"},
 		"header odd":             {put(RespHeaderLength, RespSize+1), "header length"},
-		"fewer answers":          {put(RespAnswersCount, 2), "answer count"},
-		"too many answers":       {put(RespAnswersCount, math.MaxUint32), "answer count"},
-		"stride zero":            {put(RespAnswersStride, 0), "answer stride"},
-		"stride odd":             {put(RespAnswersStride, AnswerSize+4), "answer stride"},
-		"stride huge":            {put(RespAnswersStride, 0xFFFFFFF8), "answers"},
-		"answers in the header":  {put(RespAnswersOffset, 8), "answers"},
-		"answers beyond the end": {put(RespAnswersOffset, math.MaxUint32), "answers"},
+		"fewer results":          {put(RespResultsCount, 2), "result count"},
+		"too many results":       {put(RespResultsCount, math.MaxUint32), "result count"},
+		"stride zero":            {put(RespResultsStride, 0), "result stride"},
+		"stride odd":             {put(RespResultsStride, ResultSize+4), "result stride"},
+		"stride huge":            {put(RespResultsStride, 0xFFFFFFF8), "results"},
+		"results in the header":  {put(RespResultsOffset, 8), "results"},
+		"results beyond the end": {put(RespResultsOffset, math.MaxUint32), "results"},
 		"balance":                {put(RespBalance, 5), "balance is 5"},
-		"state too long":         {put(RespStateLength, MaxState+1), "state is 1025 bytes"},
+		"state too long":         {put(RespStateLength, MaxStateLen+1), "state is 1025 bytes"},
 		"state beyond the end":   {put(RespStateOffset, math.MaxUint32), "state"},
 		"too many reasons":       {put(RespReasonsCount, MaxReasonCount+1), "reason count"},
 		"reasons beyond the end": {put(RespReasonsOffset, math.MaxUint32), "reasons"},
-		"reason too long":        {put(reasons+ReasonLength, MaxReason+1), "reason 0 is 257 bytes"},
+		"reason too long":        {put(reasons+ReasonLength, MaxReasonLen+1), "reason 0 is 257 bytes"},
 		"reason beyond the end":  {put(reasons+ReasonSize+ReasonOffset, math.MaxUint32), "(reason 1)"},
 		"reason not UTF-8":       {put(text, 0x20FF2020), "reason 0 is not printable UTF-8 at byte 2"},
 		"reason with a newline":  {put(text, 0x20200A20), "reason 0 is not printable UTF-8 at byte 1"},
-		"reason unknown":         {put(RespSize+AnswerSize+AnswerReason, 2), "answer 1: reason is 2"},
+		"reason unknown":         {put(RespSize+ResultSize+ResultReason, 2), "result 1: reason is 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var d Decoder
@@ -128,9 +128,9 @@ func TestBadResponsesAreRefusedByField(t *testing.T) {
 }
 
 func TestReasonsTogetherAreLimited(t *testing.T) {
-	long := strings.Repeat("x", MaxReason)
+	long := strings.Repeat("x", MaxReasonLen)
 	var reasons []string
-	for range MaxReasons/MaxReason + 1 {
+	for range MaxReasonsLen/MaxReasonLen + 1 {
 		reasons = append(reasons, long)
 	}
 	var d Decoder
@@ -147,21 +147,21 @@ func TestReasonsTogetherAreLimited(t *testing.T) {
 func TestNewerAndOddResponsesAreRead(t *testing.T) {
 	var d Decoder
 	var resp Response
-	b := wire([]Answer{{Weight: 1, ResetAfterMS: 9}}, nil, "", 0, 0)
-	binary.LittleEndian.PutUint32(b[RespSize+AnswerWeight:], 70000)
-	binary.LittleEndian.PutUint32(b[RespSize+AnswerFlags:], math.MaxUint32)
+	b := wire([]Result{{Weight: 1, ResetAfterMS: 9}}, nil, "", 0, 0)
+	binary.LittleEndian.PutUint32(b[RespSize+ResultWeight:], 70000)
+	binary.LittleEndian.PutUint32(b[RespSize+ResultFlags:], math.MaxUint32)
 	// A later minor: longer header, longer records.
 	newer := append(append(append([]byte(nil), b[:RespSize]...), make([]byte, 8)...), b[RespSize:]...)
 	newer = append(newer, make([]byte, 8)...)
 	binary.LittleEndian.PutUint32(newer[RespTotal:], uint32(len(newer)))
 	binary.LittleEndian.PutUint32(newer[RespHeaderLength:], RespSize+8)
-	binary.LittleEndian.PutUint32(newer[RespAnswersOffset:], RespSize+8)
-	binary.LittleEndian.PutUint32(newer[RespAnswersStride:], AnswerSize+8)
+	binary.LittleEndian.PutUint32(newer[RespResultsOffset:], RespSize+8)
+	binary.LittleEndian.PutUint32(newer[RespResultsStride:], ResultSize+8)
 	for name, b := range map[string][]byte{"odd": b, "newer": newer} {
 		if err := d.DecodeResponse(b, 1, &resp); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if a := resp.Answers[0]; a != (Answer{Weight: MaxWeight, Flags: FlagKeepDraining, ResetAfterMS: 9}) {
+		if a := resp.Results[0]; a != (Result{Weight: MaxWeight, Flags: FlagKeepDraining, ResetAfterMS: 9}) {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}
@@ -172,11 +172,11 @@ func TestReasonsThatNeverRepeatDoNotPileUp(t *testing.T) {
 	var resp Response
 	for i := range 3 * maxKnownReasons {
 		text := fmt.Sprint("at ", i)
-		if err := d.DecodeResponse(wire([]Answer{{Reason: text}}, []string{text}, "", 0, 0), 1, &resp); err != nil {
+		if err := d.DecodeResponse(wire([]Result{{Reason: text}}, []string{text}, "", 0, 0), 1, &resp); err != nil {
 			t.Fatal(err)
 		}
-		if resp.Answers[0].Reason != text {
-			t.Fatalf("reason %q, want %q", resp.Answers[0].Reason, text)
+		if resp.Results[0].Reason != text {
+			t.Fatalf("reason %q, want %q", resp.Results[0].Reason, text)
 		}
 	}
 	if len(d.known) > maxKnownReasons {
@@ -190,15 +190,15 @@ func TestResponseTimesAreMilliseconds(t *testing.T) {
 	if err := d.DecodeResponse(wire(nil, nil, "", math.MaxUint32, 0), 0, &resp); err != nil {
 		t.Fatal(err)
 	}
-	if resp.Requeue != math.MaxUint32*time.Millisecond {
-		t.Errorf("requeue %v", resp.Requeue)
+	if resp.RequeueAfter != math.MaxUint32*time.Millisecond {
+		t.Errorf("requeue %v", resp.RequeueAfter)
 	}
 }
 
 func FuzzDecodeResponse(f *testing.F) {
 	f.Add(sampleResponse(), 3)
 	f.Add(wire(nil, nil, "", 0, 0), 0)
-	f.Add(wire(make([]Answer, 9), []string{"", "ä"}, "s", 1, 4), 9)
+	f.Add(wire(make([]Result, 9), []string{"", "ä"}, "s", 1, 4), 9)
 	f.Fuzz(func(t *testing.T, b []byte, want int) {
 		want = max(0, want%2000)
 		var d Decoder
@@ -206,13 +206,13 @@ func FuzzDecodeResponse(f *testing.F) {
 		if d.DecodeResponse(b, want, &resp) != nil {
 			return
 		}
-		if len(resp.Answers) != want || len(resp.State) > MaxState || resp.Balance > BalanceLeastConnections {
-			t.Errorf("accepted: %d answers of %d, state of %d bytes, balance %d",
-				len(resp.Answers), want, len(resp.State), resp.Balance)
+		if len(resp.Results) != want || len(resp.State) > MaxStateLen || resp.Balance > BalanceLeastConnections {
+			t.Errorf("accepted: %d results of %d, state of %d bytes, balance %d",
+				len(resp.Results), want, len(resp.State), resp.Balance)
 		}
-		for i, a := range resp.Answers {
-			if len(a.Reason) > MaxReason || unprintable([]byte(a.Reason)) >= 0 || a.Flags&^FlagKeepDraining != 0 {
-				t.Errorf("accepted answer %d: %+v", i, a)
+		for i, a := range resp.Results {
+			if len(a.Reason) > MaxReasonLen || unprintable([]byte(a.Reason)) >= 0 || a.Flags&^FlagKeepDraining != 0 {
+				t.Errorf("accepted result %d: %+v", i, a)
 			}
 		}
 	})
@@ -222,11 +222,11 @@ func BenchmarkDecodeResponse(b *testing.B) {
 	for _, n := range []int{1, 10, 100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			reasons := []string{"in the zone", "draining"}
-			answers := make([]Answer, n)
-			for i := range answers {
-				answers[i] = Answer{Weight: 1, ResetAfterMS: NeverReset, Reason: reasons[i%2]}
+			results := make([]Result, n)
+			for i := range results {
+				results[i] = Result{Weight: 1, ResetAfterMS: NeverReset, Reason: reasons[i%2]}
 			}
-			wire := wire(answers, reasons, "state", 1000, 0)
+			wire := wire(results, reasons, "state", 1000, 0)
 			var d Decoder
 			var resp Response
 			b.ReportAllocs()

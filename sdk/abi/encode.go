@@ -8,7 +8,7 @@ import (
 // Encoder writes requests for one guest instance, whose string ids it holds: a new instance needs a new Encoder, or a
 // Reset one. The zero value is ready. It is used by one goroutine at a time.
 type Encoder struct {
-	strings interner
+	interner interner
 }
 
 // Reset forgets all string ids, for a new guest instance.
@@ -17,7 +17,7 @@ func (e *Encoder) Reset() { *e = Encoder{} }
 // Full tells that the guest has been shown so many strings that it is better replaced by a fresh instance, with a
 // fresh Encoder. Encoding goes on working.
 func (e *Encoder) Full() bool {
-	return len(e.strings.known) >= maxStrings || e.strings.bytes >= maxStringBytes
+	return len(e.interner.known) >= maxStrings || e.interner.bytes >= maxStringBytes
 }
 
 // AppendRequest appends the wire form of req to dst, at an offset that must be a multiple of 8 of a buffer that is
@@ -27,7 +27,7 @@ func (e *Encoder) Full() bool {
 // The string table holds each string that this request uses, so a guest needs no cache; strings, zones and endpoints
 // keep their order, so the same requests in the same order give the same bytes.
 func (e *Encoder) AppendRequest(dst []byte, req *Request) []byte {
-	t := &e.strings
+	t := &e.interner
 	t.begin()
 	start := len(dst)
 	endpoints := ReqSize
@@ -64,8 +64,8 @@ func (e *Encoder) AppendRequest(dst []byte, req *Request) []byte {
 	le.PutUint16(h[ReqPort:], req.PortNumber)
 	h[ReqProtocol], h[ReqFamily], h[ReqPool], h[ReqPolicy] = req.Protocol, req.Family, req.Pool, policyBits(req)
 	le.PutUint16(h[ReqZoneIndex:], t.zone(zone))
-	clear(h[ReqZoneIndex+2 : ReqAffinity])
-	le.PutUint64(h[ReqAffinity:], uint64(req.AffinityMS))
+	clear(h[ReqZoneIndex+2 : ReqSessionAffinity])
+	le.PutUint64(h[ReqSessionAffinity:], uint64(req.SessionAffinityMS))
 	putArea(h[ReqEndpointsOffset:], endpoints, len(req.Endpoints), EndpointSize)
 	putArea(h[ReqZonesOffset:], zones, len(req.Zones), ZoneSize)
 	le.PutUint32(h[ReqStateOffset:], uint32(state))
@@ -145,10 +145,10 @@ func putArea(b []byte, offset, count, stride int) {
 }
 
 func policyBits(req *Request) (bits uint8) {
-	if req.InternalLocal {
+	if req.InternalPolicyLocal {
 		bits |= PolicyInternalLocal
 	}
-	if req.ExternalLocal {
+	if req.ExternalPolicyLocal {
 		bits |= PolicyExternalLocal
 	}
 	return bits

@@ -16,7 +16,7 @@ import (
 func sample(n int) *Request {
 	req := &Request{
 		Now: 1_750_000_000_000, Namespace: "shop", Service: "web", Port: "http", PortNumber: 80, Protocol: 6, Family: 4,
-		Node: "node-0", Zone: "zone-a", Generation: 7, State: []byte("state"), ExternalLocal: true, AffinityMS: 10_800_000,
+		Node: "node-0", Zone: "zone-a", Generation: 7, State: []byte("state"), ExternalPolicyLocal: true, SessionAffinityMS: 10_800_000,
 		Zones: []Zone{{"zone-a", 4, 3, 16000}, {"zone-b", 4, 3, 16000}, {"zone-c", 2, 4, 8000}},
 	}
 	var nodes []string
@@ -27,7 +27,7 @@ func sample(n int) *Request {
 		req.Endpoints = append(req.Endpoints, Endpoint{
 			Addr:       netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 8080),
 			Conditions: Ready | Serving | Chosen, Node: strings.Clone(nodes[i*7%len(nodes)]), Zone: strings.Clone(req.Zones[i%3].Name), Weight: 1,
-			PriorWeight: NoWeight, ReadySince: 1_749_000_000_000, Connections: NotCounted,
+			PriorWeight: NoWeight, ReadySince: 1_749_000_000_000, Connections: ConnectionsUnknown,
 		})
 	}
 	return req
@@ -136,7 +136,7 @@ func TestAFullEncoderSaysSoAndGoesOn(t *testing.T) {
 func TestStringsAreWholeWhenTheRoundsStartAnew(t *testing.T) {
 	var e Encoder
 	e.AppendRequest(nil, &Request{Service: "web"})
-	e.strings.round = math.MaxUint32 - 1
+	e.interner.round = math.MaxUint32 - 1
 	for range 4 {
 		if b := e.AppendRequest(nil, &Request{Service: "web"}); !bytes.Contains(b, []byte("web")) {
 			t.Error("a string is missing")

@@ -44,7 +44,7 @@ import "strconv"
 //	  prior weight     36  4     signed, NoWeight
 //	  ready since      40  8     Unix milliseconds, NoTime
 //	  terminating since 48 8     Unix milliseconds, NoTime
-//	  connections      56  4     NotCounted
+//	  connections      56  4     ConnectionsUnknown
 //	  metadata         60  4     string id
 //
 //	zone record        at  size
@@ -67,13 +67,13 @@ import "strconv"
 //	  magic             0  4     ResponseMagic, "SLRP"
 //	  total             4  4     length of the whole response, what sluice_decide returns
 //	  header length     8  4
-//	  answers          12  12    offset, count (that of the request's endpoints), stride
+//	  results          12  12    offset, count (that of the request's endpoints), stride
 //	  requeue          24  4     milliseconds, 0: only on a change
 //	  balance          28  4     BalanceDefault … BalanceLeastConnections
-//	  state            32  8     offset, length (at most MaxState)
+//	  state            32  8     offset, length (at most MaxStateLen)
 //	  reasons          40  8     offset, count (at most MaxReasonCount)
 //
-//	answer record      at  size
+//	result record      at  size
 //	  weight            0  4     more than MaxWeight counts as MaxWeight
 //	  flags             4  4     FlagKeepDraining; unknown ones are ignored
 //	  reset after       8  4     milliseconds, NeverReset
@@ -81,7 +81,7 @@ import "strconv"
 //
 //	reason record      at  size
 //	  offset            0  4     of the text, printable UTF-8
-//	  length            4  4     at most MaxReason; all texts together at most MaxReasons
+//	  length            4  4     at most MaxReasonLen; all texts together at most MaxReasonsLen
 const (
 	RequestMagic  = 0x51524C53
 	ResponseMagic = 0x50524C53
@@ -107,7 +107,7 @@ const (
 	ReqPool            = 56
 	ReqPolicy          = 57
 	ReqZoneIndex       = 58
-	ReqAffinity        = 64
+	ReqSessionAffinity = 64
 	ReqEndpointsOffset = 72
 	ReqEndpointsCount  = 76
 	ReqEndpointsStride = 80
@@ -170,10 +170,10 @@ const (
 	RespMagic         = 0
 	RespTotal         = 4
 	RespHeaderLength  = 8
-	RespAnswersOffset = 12
-	RespAnswersCount  = 16
-	RespAnswersStride = 20
-	RespRequeue       = 24
+	RespResultsOffset = 12
+	RespResultsCount  = 16
+	RespResultsStride = 20
+	RespRequeueAfter  = 24
 	RespBalance       = 28
 	RespStateOffset   = 32
 	RespStateLength   = 36
@@ -182,13 +182,13 @@ const (
 	RespSize          = 48
 )
 
-// Offsets in an answer record, and its stride.
+// Offsets in a result record, and its stride.
 const (
-	AnswerWeight     = 0
-	AnswerFlags      = 4
-	AnswerResetAfter = 8
-	AnswerReason     = 12
-	AnswerSize       = 16
+	ResultWeight     = 0
+	ResultFlags      = 4
+	ResultResetAfter = 8
+	ResultReason     = 12
+	ResultSize       = 16
 )
 
 // Offsets in a reason record, and its size.
@@ -198,15 +198,15 @@ const (
 	ReasonSize   = 8
 )
 
-// Limits of reasons, beside MaxReasons.
+// Limits of reasons, in addition to MaxReasonsLen.
 const (
-	MaxReason      = 256 // bytes of one reason
-	MaxReasonCount = 256 // reasons in an answer
+	MaxReasonLen   = 256 // bytes of one reason
+	MaxReasonCount = 256 // reasons in a response
 )
 
 // MaxResponse is the longest response for n endpoints, in bytes: the capacity that a host offers to sluice_decide.
 func MaxResponse(n int) int {
-	return RespSize + n*AnswerSize + MaxState + MaxReasonCount*ReasonSize + MaxReasons
+	return RespSize + n*ResultSize + MaxStateLen + MaxReasonCount*ReasonSize + MaxReasonsLen
 }
 
 // What sluice_decide and sluice_configure return when they fail; the message went through sluice.log. Other negative
@@ -241,5 +241,5 @@ const (
 	LogError = 3
 )
 
-// MaxLog is how many bytes of a message a host takes; it may cut what is longer.
-const MaxLog = 1024
+// MaxLogLen is how many bytes of a message a host takes; it may cut what is longer.
+const MaxLogLen = 1024

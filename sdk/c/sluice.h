@@ -19,14 +19,13 @@ enum {
 	SLUICE_CHOSEN = 16, SLUICE_HINTED_ZONE = 32, SLUICE_HINTED_NODE = 64,
 };
 
-enum { SLUICE_KEEP_DRAINING = 1 }; /* flags of an answer */
+enum { SLUICE_KEEP_DRAINING = 1 }; /* flags of a result */
 enum { SLUICE_FAILED = -1, SLUICE_BAD_REQUEST = -2, SLUICE_NO_ROOM = -3 };
 enum { SLUICE_DEBUG, SLUICE_INFO, SLUICE_WARN, SLUICE_ERROR }; /* levels of sluice_log */
 
 #define SLUICE_NEVER UINT32_MAX     /* reset_after_ms */
 #define SLUICE_NO_REASON UINT32_MAX /* reason */
 #define SLUICE_NO_STRING UINT32_MAX /* string id of "" */
-#define SLUICE_NO_ZONE UINT16_MAX   /* zone_index */
 #define SLUICE_NO_ZONE UINT16_MAX /* index of a zone that is not in the zone table */
 
 typedef struct { uint32_t offset, count, stride; } sluice_area; /* offset from the start of the message */
@@ -65,17 +64,17 @@ typedef struct { uint32_t id, offset, length, zero; } sluice_string;
 
 typedef struct {
 	uint32_t magic, total, header_length;
-	sluice_area answers;
+	sluice_area results;
 	uint32_t requeue_ms, balance, state_offset, state_length, reasons_offset, reasons_count;
 } sluice_response;
 
-typedef struct { uint32_t weight, flags, reset_after_ms, reason; } sluice_answer;
+typedef struct { uint32_t weight, flags, reset_after_ms, reason; } sluice_result;
 
 _Static_assert(sizeof(sluice_request) == 120, "layout");
 _Static_assert(sizeof(sluice_endpoint) == 64, "layout");
 _Static_assert(sizeof(sluice_zone) == 24, "layout");
 _Static_assert(sizeof(sluice_response) == 48, "layout");
-_Static_assert(sizeof(sluice_answer) == 16, "layout");
+_Static_assert(sizeof(sluice_result) == 16, "layout");
 
 __attribute__((import_module("sluice"), import_name("log")))
 void sluice_log(uint32_t level, const char *text, uint32_t length);
@@ -88,8 +87,8 @@ static inline const sluice_zone *sluice_zone_at(const sluice_request *r, uint32_
 	return (const sluice_zone *)((const char *)r + r->zones.offset + i * r->zones.stride);
 }
 
-static inline sluice_answer *sluice_answer_at(sluice_response *r, uint32_t i) {
-	return (sluice_answer *)((char *)r + r->answers.offset) + i;
+static inline sluice_result *sluice_result_at(sluice_response *r, uint32_t i) {
+	return (sluice_result *)((char *)r + r->results.offset) + i;
 }
 
 /* Begins a response: each endpoint keeps the weight that it came with and is never reset. Gives its length, what
@@ -97,16 +96,16 @@ static inline sluice_answer *sluice_answer_at(sluice_response *r, uint32_t i) {
 static inline int64_t sluice_begin(const sluice_request *restrict req, uint32_t length, sluice_response *restrict resp, uint32_t room) {
 	if (length < sizeof *req || req->magic != 0x51524C53 || req->major != 1 || req->total > length)
 		return SLUICE_BAD_REQUEST;
-	uint64_t total = sizeof *resp + (uint64_t)req->endpoints.count * sizeof(sluice_answer);
+	uint64_t total = sizeof *resp + (uint64_t)req->endpoints.count * sizeof(sluice_result);
 	if (total > room)
 		return SLUICE_NO_ROOM;
 	*resp = (sluice_response){
 		.magic = 0x50524C53, .total = (uint32_t)total, .header_length = sizeof *resp,
-		.answers = { sizeof *resp, req->endpoints.count, sizeof(sluice_answer) },
+		.results = { sizeof *resp, req->endpoints.count, sizeof(sluice_result) },
 	};
-	sluice_answer *restrict answer = (sluice_answer *)(resp + 1);
+	sluice_result *restrict result = (sluice_result *)(resp + 1);
 	for (uint32_t i = 0; i < req->endpoints.count; i++)
-		answer[i] = (sluice_answer){ sluice_endpoint_at(req, i)->weight, 0, SLUICE_NEVER, SLUICE_NO_REASON };
+		result[i] = (sluice_result){ sluice_endpoint_at(req, i)->weight, 0, SLUICE_NEVER, SLUICE_NO_REASON };
 	return (int64_t)total;
 }
 

@@ -19,16 +19,16 @@ func (c *counter) Needs() sdk.Need        { return c.needs }
 func (c *counter) Configure([]byte) error { return nil }
 
 func (c *counter) Decide(req *sdk.Request, _ *sdk.Response) error {
-	c.nodes, c.cpu = req.ZoneAt(0).Nodes, req.ZoneAt(0).MilliCPU
+	c.nodes, c.cpu = req.Zone(0).Nodes, req.Zone(0).MilliCPU
 	_, c.connections = req.Endpoint(0).Connections()
-	c.metadata = req.String(req.Endpoint(0).Metadata())
+	c.metadata = req.Text(req.Endpoint(0).Metadata())
 	return nil
 }
 
 func TestPluginsAreGivenWhatTheyNeedAndNoMore(t *testing.T) {
 	e := Ready("a")
 	e.Connections, e.Metadata = 5, "app=web"
-	req := Request("a", map[string]int{"a": 3}, e)
+	req := NewRequest("a", map[string]int{"a": 3}, e)
 	for needs, want := range map[sdk.Need]counter{
 		0:                   {},
 		sdk.NeedNodes:       {nodes: 3, cpu: 12000},
@@ -50,13 +50,13 @@ func TestPluginsAreGivenWhatTheyNeedAndNoMore(t *testing.T) {
 
 	first, second := &counter{}, &counter{needs: sdk.NeedNodes}
 	native := func(p sdk.Plugin) *sdk.NativePlugin {
-		n, err := sdk.Native(func() sdk.Plugin { return p }, nil)
+		n, err := sdk.NewNativePlugin(func() sdk.Plugin { return p }, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	if _, err := Chain(req, native(first), native(second)); err != nil {
+	if _, err := RunChain(req, native(first), native(second)); err != nil {
 		t.Fatal(err)
 	}
 	if first.nodes != 3 || second.nodes != 3 || first.connections {

@@ -21,16 +21,16 @@ const node = "node-1"
 // Run configures p with settings, "" for none, and asks it once. As from a host, it gets what it says that it needs, and
 // no more. A panic of p comes through.
 func Run(p sdk.Plugin, settings string, req *abi.Request) (*abi.Response, error) {
-	n, err := sdk.Native(func() sdk.Plugin { return p }, []byte(settings))
+	n, err := sdk.NewNativePlugin(func() sdk.Plugin { return p }, []byte(settings))
 	if err != nil {
 		return nil, err
 	}
 	return decide(n, req.Restricted(n.Needs()))
 }
 
-// Chain asks plugins in order, as a host does: each sees the weights of the one before, and what any of them needs. It gives
+// RunChain asks plugins in order, as a host does: each sees the weights of the one before, and what any of them needs. It gives
 // each one's response.
-func Chain(req *abi.Request, plugins ...*sdk.NativePlugin) ([]*abi.Response, error) {
+func RunChain(req *abi.Request, plugins ...*sdk.NativePlugin) ([]*abi.Response, error) {
 	needs := uint32(0)
 	for _, p := range plugins {
 		needs |= p.Needs()
@@ -43,7 +43,7 @@ func Chain(req *abi.Request, plugins ...*sdk.NativePlugin) ([]*abi.Response, err
 		if err != nil {
 			return nil, fmt.Errorf("plugin %d of the chain: %w", i, err)
 		}
-		for j, a := range resp.Answers {
+		for j, a := range resp.Results {
 			next.Endpoints[j].Weight = uint32(a.Weight)
 		}
 		all = append(all, resp)
@@ -54,23 +54,23 @@ func Chain(req *abi.Request, plugins ...*sdk.NativePlugin) ([]*abi.Response, err
 func decide(n *sdk.NativePlugin, req *abi.Request) (*abi.Response, error) {
 	resp := new(abi.Response)
 	resp.Reset(len(req.Endpoints))
-	return resp, n.DecideLoudly(req, resp)
+	return resp, n.DecideNoRecover(req, resp)
 }
 
 // Weights gives the weights of a response.
 func Weights(resp *abi.Response) []int {
 	var w []int
-	for _, a := range resp.Answers {
+	for _, a := range resp.Results {
 		w = append(w, int(a.Weight))
 	}
 	return w
 }
 
-// Request is a request of the cluster pool from a node in zone, at Now. Endpoints get the addresses 10.0.0.1:8080 and
+// NewRequest is a request of the cluster pool from a node in zone, at Now. Endpoints get the addresses 10.0.0.1:8080 and
 // up unless they have one, and those that are Chosen weight 1 unless they have one. The zone table has a row for
 // each zone of nodes and of an endpoint: nodes is the number of Nodes by zone, of 4 cores each, which only a plugin with
 // sdk.NeedNodes gets to see.
-func Request(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *abi.Request {
+func NewRequest(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *abi.Request {
 	req := &abi.Request{
 		Now: Now, Namespace: "default", Service: "web", PortNumber: 80, Protocol: 6, Family: 4,
 		Node: node, Zone: zone, Generation: 1, Endpoints: slices.Clone(endpoints),
@@ -113,7 +113,7 @@ func Request(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *abi.
 func Ready(zone string) abi.Endpoint {
 	return abi.Endpoint{
 		Conditions: abi.Ready | abi.Serving | abi.Chosen, Node: "node-" + zone, Zone: zone,
-		PriorWeight: abi.NoWeight, ReadySince: Now - 3_600_000, Connections: abi.NotCounted,
+		PriorWeight: abi.NoWeight, ReadySince: Now - 3_600_000, Connections: abi.ConnectionsUnknown,
 	}
 }
 
@@ -141,7 +141,7 @@ func Terminating(zone string, since int64) abi.Endpoint {
 	return e
 }
 
-// Times gives n endpoints like e.
-func Times(n int, e abi.Endpoint) []abi.Endpoint {
+// Repeat gives n endpoints like e.
+func Repeat(n int, e abi.Endpoint) []abi.Endpoint {
 	return slices.Repeat([]abi.Endpoint{e}, n)
 }

@@ -15,20 +15,20 @@ type double struct {
 	Fail bool `json:"fail"`
 }
 
-func (d *double) Configure(s []byte) error { return sdk.Settings(s, d) }
+func (d *double) Configure(s []byte) error { return sdk.UnmarshalSettings(s, d) }
 
 func (d *double) Decide(req *sdk.Request, resp *sdk.Response) error {
 	if d.Fail {
 		return errors.New("as told")
 	}
-	for i := range req.Len() {
+	for i := range req.NumEndpoints() {
 		resp.SetWeight(i, 2*req.Endpoint(i).Weight())
 	}
 	return nil
 }
 
 func TestRunAsksThroughTheWireForm(t *testing.T) {
-	req := Request("a", nil, Ready("a"), Unchosen("b"), Terminating("b", Now-5000))
+	req := NewRequest("a", nil, Ready("a"), Unchosen("b"), Terminating("b", Now-5000))
 	resp, err := Run(&double{}, "", req)
 	if err != nil {
 		t.Fatal(err)
@@ -45,12 +45,12 @@ func TestRunAsksThroughTheWireForm(t *testing.T) {
 }
 
 func TestAChainHandsWeightsOn(t *testing.T) {
-	p, err := sdk.Native(func() sdk.Plugin { return &double{} }, nil)
+	p, err := sdk.NewNativePlugin(func() sdk.Plugin { return &double{} }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := Request("a", nil, Times(2, Ready("a"))...)
-	all, err := Chain(req, p, p, p)
+	req := NewRequest("a", nil, Repeat(2, Ready("a"))...)
+	all, err := RunChain(req, p, p, p)
 	if err != nil || len(all) != 3 {
 		t.Fatal(all, err)
 	}
@@ -60,7 +60,7 @@ func TestAChainHandsWeightsOn(t *testing.T) {
 }
 
 func TestARequestHasZonesAndAddresses(t *testing.T) {
-	req := Request("a", map[string]int{"c": 2}, append(Times(2, Ready("a")), Terminating("b", Now))...)
+	req := NewRequest("a", map[string]int{"c": 2}, append(Repeat(2, Ready("a")), Terminating("b", Now))...)
 	want := []abi.Zone{{Name: "a", Ready: 2}, {Name: "b"}, {Name: "c", Nodes: 2, MilliCPU: 8000}}
 	// A zone that only a terminating endpoint names is in the table too.
 	if !slices.Equal(req.Zones, want) {
@@ -77,7 +77,7 @@ type tellLocal struct{}
 func (tellLocal) Configure([]byte) error { return nil }
 
 func (tellLocal) Decide(req *sdk.Request, resp *sdk.Response) error {
-	for i := range req.Len() {
+	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		if e.Local() {
 			resp.SetWeight(i, 7)
@@ -90,7 +90,7 @@ func (tellLocal) Decide(req *sdk.Request, resp *sdk.Response) error {
 }
 
 func TestALocalEndpointIsOnTheNodeThatAsks(t *testing.T) {
-	resp, err := Run(tellLocal{}, "", Request("a", nil, Ready("a"), Local("a"), Unchosen("b"), Terminating("b", Now)))
+	resp, err := Run(tellLocal{}, "", NewRequest("a", nil, Ready("a"), Local("a"), Unchosen("b"), Terminating("b", Now)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,7 @@ package main
 
 import "github.com/sluice-proxy/sluice/sdk"
 
-func init() { sdk.Serve(func() sdk.Plugin { return runaway{} }) }
+func init() { sdk.Register(func() sdk.Plugin { return runaway{} }) }
 
 func main() {}
 

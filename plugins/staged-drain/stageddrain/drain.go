@@ -29,7 +29,7 @@ func New() sdk.Plugin { return &plugin{} }
 // Decide gives each terminating endpoint its stage's part of what its peers have.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	draining, largest, others := 0, 1, false
-	for i := range req.Len() {
+	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		if largest = max(largest, e.Weight()); e.Terminating() {
 			draining++
@@ -45,7 +45,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		return nil
 	}
 	scale := min(p.gather(req), sdk.MaxWeight/largest)
-	for i := range req.Len() {
+	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		if !e.Terminating() {
 			resp.SetWeight(i, e.Weight()*scale)
@@ -56,7 +56,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		resp.SetReason(i, reason)
 		resp.KeepDraining(i)
 		if next > 0 {
-			resp.Requeue(time.Duration(next) * time.Millisecond)
+			resp.RequeueAfter(time.Duration(next) * time.Millisecond)
 		}
 		if p.reset >= 0 && e.TerminatingSince() > 0 {
 			left := p.steps[len(p.steps)-1].end + p.reset - elapsed(req, e)
@@ -68,7 +68,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 
 // keep leaves all weights as they came, for a set in which only draining endpoints take new connections.
 func keep(req *sdk.Request, resp *sdk.Response) {
-	for i := range req.Len() {
+	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Terminating() && e.Weight() > 0 {
 			resp.SetReason(i, reasonLast)
 		}

@@ -47,18 +47,18 @@ func TestADrainGoesThroughItsStages(t *testing.T) {
 		{9*time.Second + 400*time.Millisecond, []int{2, 2, 1}, "draining: stage 2 of 3, 50 %", 10 * time.Second},
 	} {
 		t.Run(tt.gone.String(), func(t *testing.T) {
-			req := sdktest.Request("a", nil, sdktest.Ready("a"), sdktest.Ready("a"), ago("a", tt.gone))
+			req := sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Ready("a"), ago("a", tt.gone))
 			resp := run(t, "", req)
 			if got := sdktest.Weights(resp); !slices.Equal(got, tt.weights) {
 				t.Errorf("weights %v, want %v", got, tt.weights)
 			}
-			if got := resp.Answers[2].Reason; got != tt.reason {
+			if got := resp.Results[2].Reason; got != tt.reason {
 				t.Errorf("reason %q, want %q", got, tt.reason)
 			}
-			if resp.Requeue != tt.requeue {
-				t.Errorf("asks again after %v, want %v", resp.Requeue, tt.requeue)
+			if resp.RequeueAfter != tt.requeue {
+				t.Errorf("asks again after %v, want %v", resp.RequeueAfter, tt.requeue)
 			}
-			if resp.Answers[2].Flags&abi.FlagKeepDraining == 0 || resp.Answers[0].Flags != 0 {
+			if resp.Results[2].Flags&abi.FlagKeepDraining == 0 || resp.Results[0].Flags != 0 {
 				t.Error("not exactly the draining endpoint is kept as draining")
 			}
 		})
@@ -71,14 +71,14 @@ func TestAskedAgainWhenItWishesThePluginIsAtTheNextStage(t *testing.T) {
 		began := int64(sdktest.Now) + fraction
 		now, calls := began, 0
 		for now < began+40_000 {
-			req := sdktest.Request("a", nil, sdktest.Ready("a"), sdktest.Terminating("a", began))
+			req := sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Terminating("a", began))
 			req.Now = now / 1000 * 1000
 			resp := run(t, "", req)
 			calls++
-			if resp.Requeue == 0 {
+			if resp.RequeueAfter == 0 {
 				break
 			}
-			now = max(req.Now+resp.Requeue.Milliseconds(), now+1)
+			now = max(req.Now+resp.RequeueAfter.Milliseconds(), now+1)
 		}
 		if calls != 4 || now < began+29_000 || now > began+31_000 {
 			t.Errorf("began at .%03d: %d calls, the last after %d ms; want 4, about 30000", fraction, calls, now-began)
@@ -99,11 +99,11 @@ func TestOnlyDrainingEndpointsKeepTheirWeight(t *testing.T) {
 		"nothing at all":              {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp := run(t, `{"resetAfterSeconds":0}`, sdktest.Request("a", nil, tt.endpoints...))
+			resp := run(t, `{"resetAfterSeconds":0}`, sdktest.NewRequest("a", nil, tt.endpoints...))
 			if got := sdktest.Weights(resp); !slices.Equal(got, tt.want) {
 				t.Errorf("weights %v, want %v", got, tt.want)
 			}
-			for i, a := range resp.Answers {
+			for i, a := range resp.Results {
 				if a.ResetAfterMS != abi.NeverReset {
 					t.Errorf("endpoint %d would be reset, though nothing else takes its connections", i)
 				}
@@ -116,23 +116,23 @@ func TestResetsComeAfterTheEnd(t *testing.T) {
 	for gone, want := range map[time.Duration]uint32{
 		0: 90_000, 10 * time.Second: 80_000, 89 * time.Second: 1000, 90 * time.Second: 0, time.Hour: 0,
 	} {
-		req := sdktest.Request("a", nil, sdktest.Ready("a"), ago("a", gone))
+		req := sdktest.NewRequest("a", nil, sdktest.Ready("a"), ago("a", gone))
 		resp := run(t, `{"resetAfterSeconds":60}`, req)
-		if got := resp.Answers[1].ResetAfterMS; got != want {
+		if got := resp.Results[1].ResetAfterMS; got != want {
 			t.Errorf("%v into the drain: reset after %d ms, want %d", gone, got, want)
 		}
-		if resp.Answers[0].ResetAfterMS != abi.NeverReset {
+		if resp.Results[0].ResetAfterMS != abi.NeverReset {
 			t.Error("the ready endpoint would be reset")
 		}
-		if got := run(t, "", req).Answers[1].ResetAfterMS; got != abi.NeverReset {
+		if got := run(t, "", req).Results[1].ResetAfterMS; got != abi.NeverReset {
 			t.Errorf("without the setting: reset after %d ms", got)
 		}
 	}
 }
 
 func TestADrainOfUnknownStartGetsNothing(t *testing.T) {
-	resp := run(t, `{"resetAfterSeconds":60}`, sdktest.Request("a", nil, sdktest.Ready("a"), sdktest.Terminating("a", 0)))
-	if a := resp.Answers[1]; a.Weight != 0 || a.ResetAfterMS != abi.NeverReset || !strings.Contains(a.Reason, "unknown") {
+	resp := run(t, `{"resetAfterSeconds":60}`, sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Terminating("a", 0)))
+	if a := resp.Results[1]; a.Weight != 0 || a.ResetAfterMS != abi.NeverReset || !strings.Contains(a.Reason, "unknown") {
 		t.Errorf("%+v", a)
 	}
 }
@@ -166,7 +166,7 @@ func TestPeersAreThoseThatAreAlike(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp := run(t, half, sdktest.Request("a", nil, append([]abi.Endpoint{tt.drain}, tt.others...)...))
+			resp := run(t, half, sdktest.NewRequest("a", nil, append([]abi.Endpoint{tt.drain}, tt.others...)...))
 			if got := sdktest.Weights(resp); !slices.Equal(got, tt.want) {
 				t.Errorf("weights %v, want %v", got, tt.want)
 			}
@@ -240,13 +240,13 @@ func TestEveryAnswerAgreesWithTheSlowOne(t *testing.T) {
 			e.Conditions |= uint32(rnd.IntN(2)) * abi.HintedZone
 			eps = append(eps, e)
 		}
-		req := sdktest.Request("a", nil, eps...)
-		p, err := sdk.Native(New, []byte(settings))
+		req := sdktest.NewRequest("a", nil, eps...)
+		p, err := sdk.NewNativePlugin(New, []byte(settings))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var resp abi.Response
-		if err := p.DecideLoudly(req, &resp); err != nil {
+		if err := p.DecideNoRecover(req, &resp); err != nil {
 			t.Fatal(err)
 		}
 		checker := New().(*plugin)
@@ -256,7 +256,7 @@ func TestEveryAnswerAgreesWithTheSlowOne(t *testing.T) {
 		want := slow(checker.steps, req)
 		scale := scaleOf(resp, req)
 		sum := 0
-		for i, a := range resp.Answers {
+		for i, a := range resp.Results {
 			sum += int(a.Weight)
 			exact := want[i] * scale
 			// Rounded to the nearest, and up to 1 from anything above 0.
@@ -281,7 +281,7 @@ func TestEveryAnswerAgreesWithTheSlowOne(t *testing.T) {
 func scaleOf(resp abi.Response, req *abi.Request) float64 {
 	for i, e := range req.Endpoints {
 		if e.Conditions&abi.Terminating == 0 && e.Weight > 0 {
-			return float64(resp.Answers[i].Weight) / float64(e.Weight)
+			return float64(resp.Results[i].Weight) / float64(e.Weight)
 		}
 	}
 	return 1
@@ -290,7 +290,7 @@ func scaleOf(resp abi.Response, req *abi.Request) float64 {
 func TestLargeWeightsAreNotCut(t *testing.T) {
 	heavy := sdktest.Ready("a")
 	heavy.Weight = 60000
-	resp := run(t, "", sdktest.Request("a", nil, heavy, ago("a", 20*time.Second)))
+	resp := run(t, "", sdktest.NewRequest("a", nil, heavy, ago("a", 20*time.Second)))
 	if got := sdktest.Weights(resp); !slices.Equal(got, []int{60000, 6000}) {
 		t.Errorf("weights %v", got)
 	}
@@ -333,8 +333,8 @@ func FuzzSettings(f *testing.F) {
 		if New().Configure([]byte(settings)) != nil {
 			return
 		}
-		resp := run(t, settings, sdktest.Request("a", nil, sdktest.Ready("a"), ago("a", 7*time.Second)))
-		if resp.Answers[0].Weight == 0 || resp.Answers[1].Weight > resp.Answers[0].Weight {
+		resp := run(t, settings, sdktest.NewRequest("a", nil, sdktest.Ready("a"), ago("a", 7*time.Second)))
+		if resp.Results[0].Weight == 0 || resp.Results[1].Weight > resp.Results[0].Weight {
 			t.Errorf("weights %v", sdktest.Weights(resp))
 		}
 	})

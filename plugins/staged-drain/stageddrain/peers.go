@@ -28,9 +28,9 @@ func (p *plugin) place(e sdk.Endpoint) int {
 // gather sums up all groups. It gives by what all weights must be multiplied so that every percentage in use is a whole
 // weight: 2 for 50 %, 10 for 10 %, 1 when all drains are over. Larger sums would cost the data plane for nothing.
 func (p *plugin) gather(req *sdk.Request) (scale int) {
-	p.groups = append(p.groups[:0], make([]group, (req.Zones()+1)*hints)...)
+	p.groups = append(p.groups[:0], make([]group, (req.NumZones()+1)*hints)...)
 	common := 100
-	for i := range req.Len() {
+	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		if e.Terminating() {
 			percent, _, _ := p.stage(req, e)

@@ -42,7 +42,7 @@ var defaults = [...]struct {
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
 	var s settings
-	if err := sdk.Settings(text, &s); err != nil {
+	if err := sdk.UnmarshalSettings(text, &s); err != nil {
 		return err
 	}
 	if s.Stages == nil {

@@ -14,7 +14,7 @@ import (
 
 func native(t *testing.T, newPlugin func() sdk.Plugin, settings string) *sdk.NativePlugin {
 	t.Helper()
-	p, err := sdk.Native(newPlugin, []byte(settings))
+	p, err := sdk.NewNativePlugin(newPlugin, []byte(settings))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,35 +44,35 @@ func TestZoneSpillAndStagedDrainCompose(t *testing.T) {
 		for _, z := range []string{"a", "b", "c"} {
 			n := 2 + rnd.IntN(6)
 			capacity = append(capacity, float64(n))
-			eps = append(eps, sdktest.Times(n, sdktest.Ready(z))...)
+			eps = append(eps, sdktest.Repeat(n, sdktest.Ready(z))...)
 		}
 		ready := len(eps)
 		leaving := 1 + rnd.IntN(2)
-		eps = append(eps, sdktest.Times(leaving, sdktest.Terminating(drainZone, sdktest.Now-gone.Milliseconds()))...)
+		eps = append(eps, sdktest.Repeat(leaving, sdktest.Terminating(drainZone, sdktest.Now-gone.Milliseconds()))...)
 		drain := native(t, stageddrain.New, "")
 		spill := native(t, New, `{"tolerancePercent":0,"maxTotal":6000}`)
 		for order, chain := range map[string][]*sdk.NativePlugin{
 			"drain, spill": {drain, spill}, "spill, drain": {spill, drain},
 		} {
-			req := sdktest.Request("a", nodes, eps...)
-			all, err := sdktest.Chain(req, chain...)
+			req := sdktest.NewRequest("a", nodes, eps...)
+			all, err := sdktest.RunChain(req, chain...)
 			if err != nil {
 				t.Fatal(err)
 			}
 			last := all[len(all)-1]
 			peer := 0.0
-			for i, a := range last.Answers {
+			for i, a := range last.Results {
 				if i < ready && req.Endpoints[i].Zone == drainZone {
 					peer = float64(a.Weight)
 				}
 			}
 			for i := ready; i < len(eps); i++ {
-				if got, want := float64(last.Answers[i].Weight), peer*percent/100; math.Abs(got-want) > .5 {
+				if got, want := float64(last.Results[i].Weight), peer*percent/100; math.Abs(got-want) > .5 {
 					t.Fatalf("round %d, %s: %v into the drain a draining endpoint of zone %s has %v, its peers %v; want %v",
 						round, order, gone, drainZone, got, peer, want)
 				}
 			}
-			want, err := sdktest.Chain(sdktest.Request("a", nodes, eps[:ready]...), spill)
+			want, err := sdktest.RunChain(sdktest.NewRequest("a", nodes, eps[:ready]...), spill)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +95,7 @@ func TestZoneSpillAndStagedDrainCompose(t *testing.T) {
 
 func share(req *abi.Request, resp *abi.Response, zone string) float64 {
 	in, all := 0.0, 0.0
-	for i, a := range resp.Answers {
+	for i, a := range resp.Results {
 		all += float64(a.Weight)
 		if req.Endpoints[i].Zone == zone {
 			in += float64(a.Weight)
@@ -108,13 +108,13 @@ func share(req *abi.Request, resp *abi.Response, zone string) float64 {
 func sameRatios(a, b *abi.Response, n int) bool {
 	scale := 0.0
 	for i := range n {
-		if a.Answers[i].Weight == 0 {
-			if b.Answers[i].Weight != 0 {
+		if a.Results[i].Weight == 0 {
+			if b.Results[i].Weight != 0 {
 				return false
 			}
 			continue
 		}
-		r := float64(b.Answers[i].Weight) / float64(a.Answers[i].Weight)
+		r := float64(b.Results[i].Weight) / float64(a.Results[i].Weight)
 		if scale == 0 {
 			scale = r
 		}
@@ -130,10 +130,10 @@ func sameRatios(a, b *abi.Response, n int) bool {
 func TestADrainMakesItsZoneSpill(t *testing.T) {
 	before := 2.0
 	for _, gone := range []time.Duration{0, 10 * time.Second, 20 * time.Second, 30 * time.Second} {
-		eps := append(sdktest.Times(2, sdktest.Ready("a")), sdktest.Times(2, sdktest.Terminating("a", sdktest.Now-gone.Milliseconds()))...)
-		eps = append(eps, sdktest.Times(4, sdktest.Ready("b"))...)
-		req := sdktest.Request("a", map[string]int{"a": 3, "b": 3}, eps...)
-		all, err := sdktest.Chain(req, native(t, stageddrain.New, ""), native(t, New, ""))
+		eps := append(sdktest.Repeat(2, sdktest.Ready("a")), sdktest.Repeat(2, sdktest.Terminating("a", sdktest.Now-gone.Milliseconds()))...)
+		eps = append(eps, sdktest.Repeat(4, sdktest.Ready("b"))...)
+		req := sdktest.NewRequest("a", map[string]int{"a": 3, "b": 3}, eps...)
+		all, err := sdktest.RunChain(req, native(t, stageddrain.New, ""), native(t, New, ""))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ func defaults() settings {
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
 	s := defaults()
-	if err := sdk.Settings(text, &s); err != nil {
+	if err := sdk.UnmarshalSettings(text, &s); err != nil {
 		return err
 	}
 	if s.Demand != demandNodes && s.Demand != demandCPU {

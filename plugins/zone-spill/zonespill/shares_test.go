@@ -27,13 +27,13 @@ func load(t *testing.T, settings string, nodes map[string]int, counts []int) []f
 	t.Helper()
 	var sum []float64
 	for zone, n := range nodes {
-		req := sdktest.Request(zone, nodes, perZone(counts...)...)
+		req := sdktest.NewRequest(zone, nodes, perZone(counts...)...)
 		resp := run(t, settings, req)
 		if sum == nil {
-			sum = make([]float64, len(resp.Answers))
+			sum = make([]float64, len(resp.Results))
 		}
 		all := float64(total(resp))
-		for i, a := range resp.Answers {
+		for i, a := range resp.Results {
 			sum[i] += float64(n) * float64(a.Weight) / all
 		}
 	}
@@ -108,7 +108,7 @@ func TestSharesFollowTheRule(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	for range 1000 {
 		nodes, counts := cluster(rnd, 0)
-		req := sdktest.Request("a", nodes, perZone(counts...)...)
+		req := sdktest.NewRequest("a", nodes, perZone(counts...)...)
 		got := byZone(req, run(t, exact, req))
 		for z := range counts {
 			want := 100 * shareOf("a", nodes, floats(counts), z)
@@ -123,14 +123,14 @@ func TestWeightsStaySmallAndWithinTheirTolerance(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(7, 8))
 	for range 1000 {
 		nodes, counts := cluster(rnd, 2)
-		req := sdktest.Request("a", nodes, perZone(counts...)...)
+		req := sdktest.NewRequest("a", nodes, perZone(counts...)...)
 		resp := run(t, "", req)
 		if sum := total(resp); sum > 1000 {
 			t.Fatalf("nodes %v, endpoints %v: weights sum up to %d", nodes, counts, sum)
 		}
 		got := byZone(req, resp)
 		for z := range counts {
-			if want := 100 * shareOf("a", nodes, floats(counts), z); math.Abs(got[string(rune('a'+z))]-want) > 1.001 && len(resp.Answers) <= 20 {
+			if want := 100 * shareOf("a", nodes, floats(counts), z); math.Abs(got[string(rune('a'+z))]-want) > 1.001 && len(resp.Results) <= 20 {
 				t.Fatalf("nodes %v, endpoints %v: zone %c gets %.2f %%, want %.2f %%", nodes, counts, 'a'+z, got[string(rune('a'+z))], want)
 			}
 		}
@@ -139,9 +139,9 @@ func TestWeightsStaySmallAndWithinTheirTolerance(t *testing.T) {
 
 func TestAThousandEndpointsGetWhatADataPlaneCanHold(t *testing.T) {
 	for _, counts := range [][]int{{300, 350, 350}, {500, 500, 500}, {3000, 1, 1}} {
-		req := sdktest.Request("a", even, perZone(counts...)...)
+		req := sdktest.NewRequest("a", even, perZone(counts...)...)
 		resp := run(t, `{"minEndpointsPerZone":1}`, req)
-		if sum := total(resp); sum > max(1000, len(resp.Answers)) || sum == 0 {
+		if sum := total(resp); sum > max(1000, len(resp.Results)) || sum == 0 {
 			t.Errorf("%v: weights sum up to %d", counts, sum)
 		}
 	}

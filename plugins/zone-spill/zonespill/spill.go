@@ -31,7 +31,7 @@ func (p *plugin) Needs() sdk.Need { return sdk.NeedNodes }
 
 // Decide weighs the cluster pool. A pool of local endpoints has no zones to choose among and stays as it is.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
-	if req.Pool() != sdk.PoolCluster || req.Len() == 0 {
+	if req.Pool() != sdk.PoolCluster || req.NumEndpoints() == 0 {
 		return nil
 	}
 	ref, why := p.collect(req)
@@ -42,7 +42,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	p.was.read(req.State())
 	acts, wait := p.mode(req)
 	if wait > 0 {
-		resp.Requeue(wait)
+		resp.RequeueAfter(wait)
 	}
 	if acts {
 		p.shares()
@@ -89,9 +89,9 @@ func (p *plugin) mode(req *sdk.Request) (acts bool, wait time.Duration) {
 
 // keep leaves every weight as it came, and says why.
 func keep(req *sdk.Request, resp *sdk.Response, why string) {
-	reason := resp.Reason(why)
-	for i := range req.Len() {
-		resp.SetReasonAs(i, reason)
+	reason := resp.AddReason(why)
+	for i := range req.NumEndpoints() {
+		resp.SetReasonID(i, reason)
 	}
 }
 
@@ -99,7 +99,7 @@ func keep(req *sdk.Request, resp *sdk.Response, why string) {
 func (p *plugin) weigh(req *sdk.Request, resp *sdk.Response, ref uint64) {
 	p.explain(req, resp)
 	last, units := uint64(0), uint64(0)
-	for i := range req.Len() {
+	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		w := natural(e, ref)
 		if w == 0 {
@@ -110,6 +110,6 @@ func (p *plugin) weigh(req *sdk.Request, resp *sdk.Response, ref uint64) {
 		}
 		z := &p.zones[e.ZoneIndex()]
 		resp.SetWeight(i, int(units*z.times))
-		resp.SetReasonAs(i, z.reason)
+		resp.SetReasonID(i, z.reason)
 	}
 }

@@ -25,7 +25,7 @@ func run(t *testing.T, settings string, req *abi.Request) *abi.Response {
 // perZone is so many ready endpoints in zones a, b, c ….
 func perZone(counts ...int) (eps []abi.Endpoint) {
 	for i, n := range counts {
-		eps = append(eps, sdktest.Times(n, sdktest.Ready(string(rune('a'+i))))...)
+		eps = append(eps, sdktest.Repeat(n, sdktest.Ready(string(rune('a'+i))))...)
 	}
 	return eps
 }
@@ -33,7 +33,7 @@ func perZone(counts ...int) (eps []abi.Endpoint) {
 // byZone adds up weights by zone, in percent of all.
 func byZone(req *abi.Request, resp *abi.Response) map[string]float64 {
 	sum, total := map[string]float64{}, 0.0
-	for i, a := range resp.Answers {
+	for i, a := range resp.Results {
 		sum[req.Endpoints[i].Zone] += float64(a.Weight)
 		total += float64(a.Weight)
 	}
@@ -44,7 +44,7 @@ func byZone(req *abi.Request, resp *abi.Response) map[string]float64 {
 }
 
 func total(resp *abi.Response) (sum int) {
-	for _, a := range resp.Answers {
+	for _, a := range resp.Results {
 		sum += int(a.Weight)
 	}
 	return sum
@@ -75,7 +75,7 @@ func TestTrafficStaysInItsZoneUpToItsCapacity(t *testing.T) {
 		"from a zone without a row": {"z", map[string]int{"a": 5, "b": 5}, []int{2, 2}, map[string]float64{"a": 50, "b": 50}, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			req := sdktest.Request(tt.from, tt.nodes, perZone(tt.counts...)...)
+			req := sdktest.NewRequest(tt.from, tt.nodes, perZone(tt.counts...)...)
 			resp := run(t, "", req)
 			for z, got := range byZone(req, resp) {
 				if math.Abs(got-tt.want[z]) > 1.05 {
@@ -90,7 +90,7 @@ func TestTrafficStaysInItsZoneUpToItsCapacity(t *testing.T) {
 }
 
 func TestDemandMayBeCPU(t *testing.T) {
-	req := sdktest.Request("a", map[string]int{"a": 1, "b": 1}, perZone(2, 2)...)
+	req := sdktest.NewRequest("a", map[string]int{"a": 1, "b": 1}, perZone(2, 2)...)
 	req.Zones[0].MilliCPU, req.Zones[1].MilliCPU = 30_000, 10_000
 	resp := run(t, `{"demand":"cpu"}`, req)
 	if got := byZone(req, resp); math.Abs(got["a"]-66.7) > 1 {
@@ -110,20 +110,20 @@ func TestTheDefaultIsKeptWhenItIsUnknownWhatIsBest(t *testing.T) {
 		settings string
 		why      string
 	}{
-		"node":      {sdktest.Request("", even, perZone(4, 4)...), "", "this node's zone is unknown"},
-		"endpoint":  {sdktest.Request("a", even, append(perZone(4, 4), noZone)...), "", "an endpoint's zone is unknown"},
-		"demand":    {sdktest.Request("a", nil, perZone(4, 4)...), "", "no zone has a Node"},
-		"few":       {sdktest.Request("a", even, perZone(4, 1, 0)...), "", "zone b has 1 ready, fewer than 2"},
-		"not ready": {sdktest.Request("a", even, leaving, leaving), "", "no endpoint is ready"},
+		"node":      {sdktest.NewRequest("", even, perZone(4, 4)...), "", "this node's zone is unknown"},
+		"endpoint":  {sdktest.NewRequest("a", even, append(perZone(4, 4), noZone)...), "", "an endpoint's zone is unknown"},
+		"demand":    {sdktest.NewRequest("a", nil, perZone(4, 4)...), "", "no zone has a Node"},
+		"few":       {sdktest.NewRequest("a", even, perZone(4, 1, 0)...), "", "zone b has 1 ready, fewer than 2"},
+		"not ready": {sdktest.NewRequest("a", even, leaving, leaving), "", "no endpoint is ready"},
 		"cpu": {func() *abi.Request {
-			r := sdktest.Request("a", even, perZone(4, 4)...)
+			r := sdktest.NewRequest("a", even, perZone(4, 4)...)
 			r.Zones[1].MilliCPU = 0
 			return r
 		}(), `{"demand":"cpu"}`, "the CPU of zone b is unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			resp := run(t, tt.settings, tt.req)
-			for i, a := range resp.Answers {
+			for i, a := range resp.Results {
 				if uint32(a.Weight) != tt.req.Endpoints[i].Weight || !strings.Contains(a.Reason, tt.why) {
 					t.Errorf("endpoint %d: weight %d, %q; want its own, %q", i, a.Weight, a.Reason, tt.why)
 				}
@@ -133,9 +133,9 @@ func TestTheDefaultIsKeptWhenItIsUnknownWhatIsBest(t *testing.T) {
 }
 
 func TestTheLocalPoolStaysAsItIs(t *testing.T) {
-	req := sdktest.Request("a", even, perZone(1, 3, 2)...)
+	req := sdktest.NewRequest("a", even, perZone(1, 3, 2)...)
 	req.Pool = abi.PoolLocal
-	for i, a := range run(t, "", req).Answers {
+	for i, a := range run(t, "", req).Results {
 		if a.Weight != 1 || a.Reason != "" {
 			t.Errorf("endpoint %d: %+v", i, a)
 		}
@@ -146,7 +146,7 @@ func TestWeightsOfTheChainKeepTheirRatiosInAZone(t *testing.T) {
 	weigh := func(e abi.Endpoint, w uint32) abi.Endpoint { e.Weight = w; return e }
 	draining := weigh(sdktest.Terminating("a", sdktest.Now), 50)
 	left := sdktest.Ready("a")
-	req := sdktest.Request("a", even,
+	req := sdktest.NewRequest("a", even,
 		weigh(sdktest.Ready("a"), 100), weigh(sdktest.Ready("a"), 100), draining,
 		sdktest.Terminating("a", sdktest.Now), // no weight left
 		sdktest.Unchosen("a"),                 // passed over by the default rules: as the largest
@@ -188,7 +188,7 @@ func FuzzSettings(f *testing.F) {
 		if New().Configure([]byte(settings)) != nil {
 			return
 		}
-		resp := run(t, settings, sdktest.Request("a", even, perZone(2, 3, 4)...))
+		resp := run(t, settings, sdktest.NewRequest("a", even, perZone(2, 3, 4)...))
 		if total(resp) == 0 {
 			t.Errorf("%s: no endpoint has weight", settings)
 		}

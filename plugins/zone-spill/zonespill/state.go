@@ -116,14 +116,14 @@ func (p *plugin) memorize(req *sdk.Request) {
 			p.is.times = append(p.is.times, zoneTimes{p.hash(req, i), uint16(z.times)})
 		}
 	}
-	if stateHead+len(p.is.times)*stateZone > sdk.MaxState {
+	if stateHead+len(p.is.times)*stateZone > sdk.MaxStateLen {
 		p.is.times = p.is.times[:0]
 	}
 }
 
 // named is what is kept for a row of the zone table, which seldom changes: its name's hash and the text it had last.
 type named struct {
-	id   sdk.ID
+	id   sdk.StringID
 	hash uint32
 	key  textKey
 	text string
@@ -134,7 +134,7 @@ func (p *plugin) hash(req *sdk.Request, i int) uint32 {
 	n := p.name(i)
 	if id := p.zones[i].id; n.id != id {
 		h := fnv.New32a()
-		h.Write([]byte(req.String(id)))
+		h.Write([]byte(req.Text(id)))
 		n.id, n.hash = id, h.Sum32()
 	}
 	return n.hash
@@ -142,7 +142,7 @@ func (p *plugin) hash(req *sdk.Request, i int) uint32 {
 
 func (p *plugin) name(i int) *named {
 	for len(p.names) <= i {
-		p.names = append(p.names, named{id: sdk.None})
+		p.names = append(p.names, named{id: sdk.NoString})
 	}
 	return &p.names[i]
 }

@@ -23,7 +23,7 @@ type ask struct {
 
 func newAsk(t *testing.T, settings string) *ask {
 	t.Helper()
-	p, err := sdk.Native(New, []byte(settings))
+	p, err := sdk.NewNativePlugin(New, []byte(settings))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func (a *ask) decide(req *abi.Request) *abi.Response {
 	var first, again abi.Response
 	for _, resp := range []*abi.Response{&first, &again} {
 		req.State = a.state
-		if err := a.p.DecideLoudly(req, resp); err != nil {
+		if err := a.p.DecideNoRecover(req, resp); err != nil {
 			a.t.Fatal(err)
 		}
 		a.state = slices.Clone(resp.State)
@@ -51,7 +51,7 @@ func (a *ask) decide(req *abi.Request) *abi.Response {
 func TestARolloutChangesNobodysWeight(t *testing.T) {
 	a := newAsk(t, "")
 	weights := func(counts ...int) []int {
-		return sdktest.Weights(a.decide(sdktest.Request("a", even, perZone(counts...)...)))
+		return sdktest.Weights(a.decide(sdktest.NewRequest("a", even, perZone(counts...)...)))
 	}
 	start := weights(6, 8, 8)
 	if start[0] == start[7] || start[7] == 0 {
@@ -69,10 +69,10 @@ func TestARolloutChangesNobodysWeight(t *testing.T) {
 }
 
 func TestAStateOfAnotherZoneOrVersionIsNotTaken(t *testing.T) {
-	req := sdktest.Request("b", even, perZone(6, 8, 8)...)
+	req := sdktest.NewRequest("b", even, perZone(6, 8, 8)...)
 	want := sdktest.Weights(run(t, "", req))
 	a := newAsk(t, "")
-	a.decide(sdktest.Request("a", even, perZone(6, 8, 8)...))
+	a.decide(sdktest.NewRequest("a", even, perZone(6, 8, 8)...))
 	for _, state := range [][]byte{a.state, {2}, {1, 9}, []byte(strings.Repeat("\xff", 1024)), append(slices.Clone(a.state), 0)} {
 		req.State = state
 		if got := sdktest.Weights(run(t, "", req)); !slices.Equal(got, want) {
@@ -84,8 +84,8 @@ func TestAStateOfAnotherZoneOrVersionIsNotTaken(t *testing.T) {
 func TestAChangeOfMindHasToHold(t *testing.T) {
 	a := newAsk(t, `{"holdSeconds":30}`)
 	acts := func(counts ...int) (bool, time.Duration) {
-		resp := a.decide(sdktest.Request("a", even, perZone(counts...)...))
-		return !strings.Contains(resp.Answers[0].Reason, "default kept"), resp.Requeue
+		resp := a.decide(sdktest.NewRequest("a", even, perZone(counts...)...))
+		return !strings.Contains(resp.Results[0].Reason, "default kept"), resp.RequeueAfter
 	}
 	for i, s := range []struct {
 		after time.Duration
@@ -127,13 +127,13 @@ func TestTheAnswerDoesNotDependOnHowOftenItIsAsked(t *testing.T) {
 				changed = true
 			}
 			often.now += 1000
-			want := sdktest.Weights(often.decide(sdktest.Request("a", even, perZone(counts...)...)))
+			want := sdktest.Weights(often.decide(sdktest.NewRequest("a", even, perZone(counts...)...)))
 			// The other one is asked as a host asks: on a change, and when the plugin wished it.
 			if seldom.now = often.now; changed || wake != 0 && wake <= seldom.now {
-				resp := seldom.decide(sdktest.Request("a", even, perZone(counts...)...))
+				resp := seldom.decide(sdktest.NewRequest("a", even, perZone(counts...)...))
 				last, changed, wake = sdktest.Weights(resp), false, 0
-				if resp.Requeue > 0 {
-					wake = seldom.now + resp.Requeue.Milliseconds()
+				if resp.RequeueAfter > 0 {
+					wake = seldom.now + resp.RequeueAfter.Milliseconds()
 				}
 			}
 			if !slices.Equal(last, want) {

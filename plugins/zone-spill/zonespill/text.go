@@ -10,7 +10,7 @@ import (
 // deciding a dozen endpoints.
 type textKey struct {
 	kind     uint8
-	from, to sdk.ID
+	from, to sdk.StringID
 	number   uint64
 }
 
@@ -36,7 +36,7 @@ func (p *plugin) explain(req *sdk.Request, resp *sdk.Response) {
 		if z.capacity == 0 {
 			continue
 		}
-		key := textKey{textGets, req.Zone(), z.id, (z.times*z.capacity*200 + total) / (2 * total)}
+		key := textKey{textGets, req.NodeZone(), z.id, (z.times*z.capacity*200 + total) / (2 * total)}
 		switch {
 		case i == p.mine:
 			key.kind = textKeeps
@@ -47,14 +47,14 @@ func (p *plugin) explain(req *sdk.Request, resp *sdk.Response) {
 		if n.text == "" || n.key != key {
 			n.key, n.text = key, p.text(req, key)
 		}
-		z.reason = resp.Reason(n.text)
+		z.reason = resp.AddReason(n.text)
 	}
 }
 
 // tooFew says which zone keeps this plugin from acting, or that it waits.
 func (p *plugin) tooFew(req *sdk.Request) string {
 	if i := p.few(); i >= 0 {
-		return p.text(req, textKey{textTooFew, sdk.None, p.zones[i].id, uint64(p.zones[i].ready)})
+		return p.text(req, textKey{textTooFew, sdk.NoString, p.zones[i].id, uint64(p.zones[i].ready)})
 	}
 	return "default kept: zones have not had enough endpoints for long enough"
 }
@@ -66,7 +66,7 @@ func (p *plugin) text(req *sdk.Request, k textKey) string {
 	if p.texts == nil || len(p.texts) > maxTexts {
 		p.texts = map[textKey]string{}
 	}
-	from, to, number := req.String(k.from), req.String(k.to), strconv.FormatUint(k.number, 10)
+	from, to, number := req.Text(k.from), req.Text(k.to), strconv.FormatUint(k.number, 10)
 	var s string
 	switch k.kind {
 	case textKeeps:

@@ -4,13 +4,13 @@ import "github.com/sluice-proxy/sluice/sdk"
 
 // zone is what is known of a zone while a request is decided.
 type zone struct {
-	id       sdk.ID
+	id       sdk.StringID
 	demand   uint64 // Nodes, or millicores
 	ready    int64  // endpoints that are ready and may have weight
 	capacity uint64 // the sum of its endpoints' weights, in units
 	share    uint64 // of this node's new connections that it should get, in millionths
 	times    uint64 // by what the weights of its endpoints are multiplied
-	reason   sdk.Reason
+	reason   sdk.ReasonID
 
 	passedOver uint64 // ready endpoints that the default rules did not choose
 }
@@ -21,25 +21,25 @@ const maxDemand = 1 << 40
 // collect fills p.zones, row by row like the zone table. It gives the weight of ready endpoints that came with none
 // because the default rules did not choose them, and, when nothing can be decided, why.
 func (p *plugin) collect(req *sdk.Request) (ref uint64, why string) {
-	if req.Zone() == sdk.None {
+	if req.NodeZone() == sdk.NoString {
 		return 0, "default kept: this node's zone is unknown"
 	}
 	p.zones = p.zones[:0]
 	all := uint64(0)
-	for i := range req.Zones() {
-		z := req.ZoneAt(i)
+	for i := range req.NumZones() {
+		z := req.Zone(i)
 		demand := uint64(z.Nodes)
 		if p.settings.Demand == demandCPU {
 			if demand = min(z.MilliCPU, maxDemand); demand == 0 && z.Nodes > 0 {
-				return 0, "default kept: the CPU of zone " + req.String(z.ID) + " is unknown"
+				return 0, "default kept: the CPU of zone " + req.Text(z.Name) + " is unknown"
 			}
 		}
-		p.zones = append(p.zones, zone{id: z.ID, demand: demand})
+		p.zones = append(p.zones, zone{id: z.Name, demand: demand})
 		all += demand
 	}
-	if p.mine = req.ZoneIndex(); p.mine < 0 || p.mine >= len(p.zones) {
+	if p.mine = req.NodeZoneIndex(); p.mine < 0 || p.mine >= len(p.zones) {
 		p.mine = len(p.zones)
-		p.zones = append(p.zones, zone{id: req.Zone()})
+		p.zones = append(p.zones, zone{id: req.NodeZone()})
 	}
 	if why := p.count(req); why != "" {
 		return 0, why
@@ -54,7 +54,7 @@ func (p *plugin) collect(req *sdk.Request) (ref uint64, why string) {
 func (p *plugin) count(req *sdk.Request) (why string) {
 	ready, last := int64(0), uint64(0)
 	p.unit, p.largest = 0, 0
-	for i := range req.Len() {
+	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		c, w := e.Conditions(), uint64(e.Weight())
 		if w == 0 && !takesIn(c) {

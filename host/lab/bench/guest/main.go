@@ -4,7 +4,7 @@ package main
 
 import "github.com/sluice-proxy/sluice/sdk"
 
-func init() { sdk.Serve(newPlugin) }
+func init() { sdk.Register(newPlugin) }
 
 func main() {}
 
@@ -12,14 +12,14 @@ func newPlugin() sdk.Plugin { return new(plugin) }
 
 type plugin struct{}
 
-func (*plugin) Configure(settings []byte) error { return sdk.Settings(settings, &struct{}{}) }
+func (*plugin) Configure(settings []byte) error { return sdk.UnmarshalSettings(settings, &struct{}{}) }
 
 func (*plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
-	zone := req.Zone()
-	if zone == sdk.None {
+	zone := req.NodeZone()
+	if zone == sdk.NoString {
 		return nil
 	}
-	for i := range req.Len() {
+	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Zone() == zone {
 			resp.SetWeight(i, e.Weight()*3)
 		}

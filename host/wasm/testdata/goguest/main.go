@@ -12,7 +12,7 @@ import (
 
 type guest struct{ Factor int }
 
-func (g *guest) Configure(settings []byte) error { return sdk.Settings(settings, g) }
+func (g *guest) Configure(settings []byte) error { return sdk.UnmarshalSettings(settings, g) }
 
 func (g *guest) Needs() sdk.Need { return sdk.NeedNodes }
 
@@ -55,6 +55,6 @@ func (g *guest) Decide(req *sdk.Request, resp *sdk.Response) error {
 	return nil
 }
 
-func init() { sdk.Serve(func() sdk.Plugin { return &guest{Factor: 1} }) }
+func init() { sdk.Register(func() sdk.Plugin { return &guest{Factor: 1} }) }
 
 func main() {}

@@ -4,7 +4,7 @@ package main
 
 import "github.com/sluice-proxy/sluice/sdk"
 
-func init() { sdk.Serve(func() sdk.Plugin { return demanding{} }) }
+func init() { sdk.Register(func() sdk.Plugin { return demanding{} }) }
 
 func main() {}
 
@@ -14,7 +14,7 @@ func (demanding) Configure([]byte) error { return nil }
 
 func (demanding) Decide(req *sdk.Request, resp *sdk.Response) error {
 	resp.SetBalance(sdk.BalanceLeastConnections)
-	for i := range req.Len() {
+	for i := range req.NumEndpoints() {
 		resp.SetWeight(i, 1)
 		if i == 0 {
 			resp.SetWeight(i, 1000)

@@ -4,6 +4,6 @@ package sdk
 
 const levelInfo = 1
 
-func serve(func() Plugin) {}
+func register(func() Plugin) {}
 
 func log(uint32, string) {}

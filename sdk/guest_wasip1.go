@@ -17,11 +17,11 @@ var guest struct {
 	buffers   [][]uint64 // what sluice_alloc gave: kept, so that it stays valid
 }
 
-func serve(newPlugin func() Plugin) { guest.newPlugin = newPlugin }
+func register(newPlugin func() Plugin) { guest.newPlugin = newPlugin }
 
 func log(level uint32, text string) {
-	if len(text) > abi.MaxLog {
-		text = text[:abi.MaxLog]
+	if len(text) > abi.MaxLogLen {
+		text = text[:abi.MaxLogLen]
 	}
 	hostLog(level, unsafe.Pointer(unsafe.StringData(text)), uint32(len(text)))
 }
@@ -64,7 +64,7 @@ func configure(settings unsafe.Pointer, size uint32) (code int32) {
 	}()
 	guest.ready = false
 	if guest.newPlugin == nil {
-		return int32(fail(abi.CodeNotConfigured, "package main does not call sdk.Serve from an init function"))
+		return int32(fail(abi.CodeNotConfigured, "package main does not call sdk.Register from an init function"))
 	}
 	// A copy: the plugin may keep it.
 	text := append([]byte(nil), unsafe.Slice((*byte)(settings), size)...)

@@ -1,2 +1,2 @@
-;; decide: response: answer stride is 0
+;; decide: response: result stride is 0
 (func $evil (param i32 i32 i64) (result i64) (i32.store offset=20 (local.get 1) (i32.const 0)) (local.get 2))
