@@ -3,6 +3,7 @@ package rules
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -94,7 +95,9 @@ func (b *Backend) fill(t *table, at, from *standing, next *plan.Plan) error {
 // their rules from when it came to a hook, but reads sets and maps as they are.
 func underWay() {
 	const global = 1 // MEMBARRIER_CMD_GLOBAL: a grace period of RCU, some 20 ms
-	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
+	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
+		time.Sleep(50 * time.Millisecond) // with nohz_full or a seccomp filter; a packet takes microseconds
+	}
 }
 
 // retire deletes a table. First it stops to forward, so that packets on their way through it find all of it.

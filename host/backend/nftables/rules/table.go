@@ -27,8 +27,10 @@ type table struct {
 	absent      bool // the kernel cannot have one
 	restructure bool // sets are to be made or rules to be written again
 	made        []*set
-	chains      map[string]string // the rules of each chain as last written
-	mark        uint32
+	// oldRulesInUse: rules were written since the last grace period, so packets may still be evaluated with those before.
+	oldRulesInUse bool
+	chains        map[string]string // the rules of each chain as last written
+	mark          uint32
 
 	frontends map[plan.Key]*held
 	globals   globals
@@ -56,7 +58,7 @@ func (t *table) reset(f model.Family) {
 	}
 	t.schema = newSchema(f, c)
 	t.name, t.hooked = tableName, true
-	t.present, t.restructure, t.made = false, false, nil
+	t.present, t.restructure, t.oldRulesInUse, t.made = false, false, false, nil
 	t.chains, t.mark = map[string]string{}, 0
 	t.frontends, t.globals = map[plan.Key]*held{}, globals{}
 	t.owners = owners{byName: map[model.PortName]*owner{}, byID: map[uint32]*owner{}}
@@ -94,6 +96,9 @@ func (t *table) foresee(ls *laneSets) {
 		t.need(s)
 	}
 }
+
+// forwards reports whether the kernel has the table and packets pass it.
+func (t *table) forwards() bool { return t.present && t.hooked }
 
 // create asks for the table with all that it always has.
 func (t *table) create() {

@@ -3,6 +3,7 @@ package rules
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -121,8 +122,14 @@ func (x *tx) ripe() bool { return x.bytes >= x.enough || x.full() }
 // the answer was lost, one of the two.
 func (x *tx) commit() error { return commit(x.t.conn, x) }
 
-// commit sends the transactions of several tables as one.
+// commit sends the transactions of several tables as one, after the rules that they need where rules come first.
 func commit(c *socket, txs ...*tx) error {
+	for _, x := range txs {
+		x.t.settleRefs(x)
+	}
+	if err := commitRules(c, txs); err != nil {
+		return err
+	}
 	out := newBatch(c)
 	for _, x := range txs {
 		if err := x.write(out); err != nil {
@@ -134,13 +141,9 @@ func commit(c *socket, txs ...*tx) error {
 
 // write moves the transaction's messages into a batch.
 func (x *tx) write(out *batch) error {
-	x.t.settleRefs(x)
 	count, elems := out.count, out.elems
-	if x.t.restructure {
-		if err := x.t.structure(out); err != nil {
-			return err
-		}
-		x.t.restructure = false
+	if err := x.writeRules(out); err != nil {
+		return err
 	}
 	for _, s := range x.touched {
 		kind := uint16(unix.NFT_MSG_DELSETELEM)
@@ -160,6 +163,51 @@ func (x *tx) write(out *batch) error {
 	x.t.sent.messages += out.count - count
 	x.t.sent.elements += out.elems - elems
 	return nil
+}
+
+// writeRules moves new sets, chains and rules into a batch.
+func (x *tx) writeRules(out *batch) error {
+	if !x.t.restructure {
+		return nil
+	}
+	x.t.restructure, x.t.oldRulesInUse = false, x.t.forwards()
+	return x.t.structure(out)
+}
+
+// commitRules commits new rules before a transaction that deletes elements, and waits until no packet is evaluated
+// with the rules before them. A packet keeps the rules that it began with, but each of its lookups sees the elements
+// of the newest generation: one that is on its way while a frontend moves to a set that its rules do not know would
+// find the frontend in no set, and be dropped. Elements that are only added take nothing from such a packet.
+func commitRules(c *socket, txs []*tx) error {
+	out := newBatch(c)
+	wait := false
+	for _, x := range txs {
+		if !x.t.forwards() || !x.deletes() {
+			continue
+		}
+		count := out.count
+		if err := x.writeRules(out); err != nil {
+			return err
+		}
+		x.t.sent.messages += out.count - count
+		wait = wait || x.t.oldRulesInUse
+	}
+	if !wait {
+		return nil
+	}
+	if err := out.commit(c); err != nil {
+		return err
+	}
+	underWay()
+	for _, x := range txs {
+		x.t.oldRulesInUse = false
+	}
+	return nil
+}
+
+// deletes reports whether the transaction deletes elements.
+func (x *tx) deletes() bool {
+	return slices.ContainsFunc(x.touched, func(s *set) bool { return len(s.dels.lists) > 0 })
 }
 
 func (p *pending) reset() { p.buf, p.lists = p.buf[:0], p.lists[:0] }

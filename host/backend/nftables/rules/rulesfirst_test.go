@@ -1,0 +1,106 @@
+package rules
+
+import (
+	"context"
+	"encoding/binary"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// rulesFirst counts transactions that write rules, and reports those that also delete elements.
+type rulesFirst struct {
+	transport
+	testing.TB
+	withRules int
+}
+
+func (r *rulesFirst) send(b []byte) error {
+	kinds := map[uint16]bool{}
+	for at := 0; at+unix.NLMSG_HDRLEN <= len(b); at += align(int(binary.NativeEndian.Uint32(b[at:]))) {
+		kinds[binary.NativeEndian.Uint16(b[at+4:])] = true
+	}
+	const nft = unix.NFNL_SUBSYS_NFTABLES << 8
+	if kinds[nft|unix.NFT_MSG_NEWRULE] {
+		r.withRules++
+		if kinds[nft|unix.NFT_MSG_DELSETELEM] {
+			r.Error("one transaction writes rules and deletes elements, which packets still in the old rules need")
+		}
+	}
+	return r.transport.send(b)
+}
+
+// TestFirstPoolOfAClassLosesNoPacket moves a frontend to classes of pools that its table has no rules for yet, in many
+// fresh tables. Each packet of the flood is evaluated as the first of a connection: a filter drops all of them before
+// conntrack confirms an entry.
+func TestFirstPoolOfAClassLosesNoPacket(t *testing.T) {
+	d := newBed(t, 4)
+	if out, err := d.nft("table ip block { chain forward { type filter hook forward priority 0; meta l4proto udp drop; }; }", "-f", "-"); err != nil {
+		t.Fatalf("%s: %v", out, err)
+	}
+	var plans []*plan.Plan
+	for _, pool := range []string{"1", "1 2", "1 2 3", "1*3 2*3", "1*8 2*3", "1*20 2", "1*64 2", "reject"} {
+		plans = append(plans, parse(t, service(frontend("10.96.0.10:80/UDP ClusterIP masquerade=never", pool))))
+	}
+	var sent atomic.Int64
+	var done atomic.Bool
+	var flood sync.WaitGroup
+	for _, h := range []*testnet.Host{d.client, d.pods[3]} {
+		c, err := h.Dial(context.Background(), "udp", netip.MustParseAddrPort("10.96.0.10:80"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		flood.Go(func() {
+			for !done.Load() {
+				if _, err := c.Write([]byte{'?'}); err == nil { // else the refusal of an earlier one
+					sent.Add(1)
+				}
+			}
+		})
+	}
+	defer flood.Wait()
+	defer done.Store(true)
+	tables := 40
+	if testing.Short() {
+		tables = 8
+	}
+	for range tables {
+		if _, err := Cleanup(context.Background(), d.lab.Node.Fd()); err != nil {
+			t.Fatal(err)
+		}
+		b := d.open()
+		first := &rulesFirst{transport: b.conn.wire, TB: t}
+		b.conn.wire = first
+		if _, err := b.Apply(context.Background(), plans[0], nil); err != nil {
+			t.Fatal(err)
+		}
+		for i, next := range plans[1:] {
+			for before := sent.Load(); sent.Load() < before+200; { // the flood is running
+				time.Sleep(50 * time.Microsecond)
+			}
+			if _, err := b.Apply(context.Background(), next, plan.Diff(plans[i], next)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if first.withRules < len(plans)-1 {
+			t.Fatalf("only %d transactions with rules, for %d plans", first.withRules, len(plans))
+		}
+		out, err := d.nft("", "list", "chain", "ip", "sluice", "pools")
+		if err != nil || !strings.Contains(out, "counter packets 0 bytes 0 drop") {
+			t.Errorf("packets found their frontend in no set: %s %v", out, err)
+		}
+		b.Close()
+		if t.Failed() {
+			break
+		}
+	}
+	t.Logf("%d packets", sent.Load())
+}
