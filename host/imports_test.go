@@ -85,7 +85,7 @@ func TestBackendsDoNotDependOnThePlanner(t *testing.T) {
 // TestLibrariesStayBehindOnePackage keeps each big library in its room.
 func TestLibrariesStayBehindOnePackage(t *testing.T) {
 	rooms := map[string][]string{
-		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/loadgen", "host/lab/benchcompare", "host/lab/scaletest", "cmd/sluice"},
+		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/loadgen", "host/lab/benchcompare", "host/lab/scaletest"},
 		"k8s.io/client-go":               {"host/source/kube", "host/lab/testcluster", "host/lab/testcluster/binaries", "host/lab/benchcompare", "host/lab/scaletest"},
 		"github.com/tetratelabs/wazero":  {"host/wasm"},
 		"github.com/google/nftables":     {"host/backend/nftables/rules", "host/backend/ipvs", "host/kubeproxy"},
@@ -111,7 +111,7 @@ func TestLibrariesStayBehindOnePackage(t *testing.T) {
 	}
 }
 
-// TestEdgesDoNotImportEachOther keeps the edges apart: they meet in cmd.
+// TestEdgesDoNotImportEachOther keeps the edges apart: they meet in host/agent and cmd.
 func TestEdgesDoNotImportEachOther(t *testing.T) {
 	edges := []string{"host/source", "host/wasm", "host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/conntrack", "host/config", "host/metrics", "host/health", "host/probe", "host/kubeproxy"}
 	const shared = "host/backend/nftables/" // what the backends for nftables and IPVS have in common
@@ -138,7 +138,7 @@ func TestEdgesDoNotImportEachOther(t *testing.T) {
 			if !isOwn || to == "" || to == from || to == shared && strings.HasPrefix(from, "host/backend/") {
 				continue
 			}
-			t.Errorf("%s imports %s: edges meet in cmd only", own, other)
+			t.Errorf("%s imports %s: edges meet in host/agent and cmd only", own, other)
 		}
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,119 +13,29 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables"
-	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/probe"
 )
 
-func TestAMissingFeatureIsToldWithWhatItCosts(t *testing.T) {
-	features := []nftables.Feature{
-		{Name: "tables", Required: true},
-		{Name: "reject", Kernel: "5.9", For: "wrong ports", Required: true, Err: unix.EOPNOTSUPP},
-		{Name: "late", Required: true, Err: fmt.Errorf("x: %w", nftables.ErrNotTried)},
-		{Name: "IPv6", Kernel: "CONFIG_NF_TABLES_IPV6", For: "IPv6", Err: unix.EAFNOSUPPORT},
-	}
-	found := kernelFindings(features, true, nil)
-	var b bytes.Buffer
-	if err := printFindings(&b, found); err != nil {
-		t.Fatal(err)
-	}
+func TestCheckPrintsWhatIsMissing(t *testing.T) {
+	var b strings.Builder
+	err := printFindings(&b, []probe.Finding{
+		{Group: "kernel", Name: "tables", State: probe.OK, Required: true},
+		{Group: "kernel", Name: "reject", State: probe.Missing, Required: true, Found: "operation not supported", Impact: "wrong ports", Remedy: "a kernel with it: 5.9"},
+		{Group: "kernel", Name: "late", State: probe.Unknown, Required: true, Found: "not tried"},
+		{Group: "sysctls", Name: "IPv6", State: probe.Missing, Impact: "IPv6"},
+	})
 	const want = `kernel
   ok        tables
   missing   reject (required): operation not supported
             costs: wrong ports
             do: a kernel with it: 5.9
-  unknown   late: x: not tried: that takes a network namespace of its own (CAP_SYS_ADMIN)
-  missing   IPv6: address family not supported by protocol
+  unknown   late: not tried
+sysctls
+  missing   IPv6
             costs: IPv6
-            do: a kernel with it: CONFIG_NF_TABLES_IPV6
 `
-	if b.String() != want {
-		t.Errorf("got\n%s", b.String())
-	}
-	if !probe.RequiredMissing(found) {
-		t.Error("a required feature is missing")
-	}
-	features[1].Err = nil
-	if probe.RequiredMissing(kernelFindings(features, true, nil)) {
-		t.Error("nothing required is missing")
-	}
-}
-
-func TestInModeIPVSItsSettingsAreSluicesToMake(t *testing.T) {
-	names := func(cfg *config.Config) map[string]string {
-		out := map[string]string{}
-		for _, f := range findings(t.Context(), cfg) {
-			if before, twice := out[f.Name]; twice && f.Group != before {
-				t.Errorf("%s is in group %s and in %s", f.Name, before, f.Group)
-			}
-			out[f.Name] = f.Group
-		}
-		return out
-	}
-	cfg := config.Default()
-	if got := names(cfg); got["net.ipv4.ip_forward"] != "sysctls" || got["net.ipv4.vs.conntrack"] != "" {
-		t.Errorf("mode %s: %v", cfg.Mode, got)
-	}
-	cfg.Mode, cfg.IPVS.StrictARP = config.ModeIPVS, true
-	got := names(cfg)
-	for _, name := range []string{"net.ipv4.ip_forward", "net.ipv4.vs.expire_nodest_conn", "net.ipv4.conf.all.arp_ignore"} {
-		if got[name] != groupIPVS {
-			t.Errorf("%s is in group %q: %v", name, got[name], got)
-		}
-	}
-}
-
-func TestWithoutRightsTheKernelIsUnknown(t *testing.T) {
-	denied := fmt.Errorf("nftables: %w", unix.EPERM)
-	for name, found := range map[string][]probe.Finding{
-		"no socket":      kernelFindings(nil, false, denied),
-		"no transaction": kernelFindings([]nftables.Feature{{Name: "tables", Err: denied}, {Name: "x", Err: denied}}, false, nil),
-	} {
-		if len(found) != 1 || found[0].State != probe.Unknown || !strings.Contains(found[0].Remedy, "CAP_NET_ADMIN") {
-			t.Errorf("%s: %+v", name, found)
-		}
-	}
-	if found := kernelFindings(nil, false, unix.EPROTONOSUPPORT); !probe.RequiredMissing(found) {
-		t.Errorf("a kernel without nf_tables: %+v", found)
-	}
-}
-
-func TestTheConfigurationIsHeldAgainstTheHost(t *testing.T) {
-	host := links{names: []string{"lo", "eth0"}, addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1")}}
-	const pods = "clusterCIDR: 10.244.0.0/16\n"
-	for name, c := range map[string]struct {
-		text string
-		want string // name and found of each finding
-	}{
-		"the defaults":                 {"", "clusterCIDR "},
-		"nothing amiss":                {pods + "bindAddress: 192.0.2.1\nnodePortAddresses: [192.0.2.0/24]\n", ""},
-		"an address of another host":   {pods + "bindAddress: 192.0.2.9\n", "bindAddress 192.0.2.9 is on no link of this host"},
-		"a bridge that is not there":   {"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n", "detectLocal.bridgeInterface no link cni0"},
-		"a bridge that is there":       {"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: eth0}\n", ""},
-		"NodePorts on nothing":         {pods + "nodePortAddresses: [10.0.0.0/8, '::/0']\n", "nodePortAddresses no address of this host is in [10.0.0.0/8]; nodePortAddresses no address of this host is in [::/0]"},
-		"NodePorts on loopback":        {pods + "nodePortAddresses: [127.0.0.0/8]\n", "nodePortAddresses no address of this host is in [127.0.0.0/8]"},
-		"a field without its own mode": {pods + "detectLocalMode: NodeCIDR\n", "clusterCIDR "},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cfg, err := config.Parse([]byte("apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\n"+c.text), "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got []string
-			for _, f := range configFindings(cfg, host) {
-				got = append(got, f.Name+" "+f.Found)
-				if f.Impact == "" || f.State != probe.Warning {
-					t.Errorf("%+v", f)
-				}
-			}
-			if s := strings.Join(got, "; "); s != c.want {
-				t.Errorf("got %q, want %q", s, c.want)
-			}
-		})
-	}
-	if f := configFindings(config.Default(), links{err: errors.New("no netlink")}); f[len(f)-1].State != probe.Unknown {
-		t.Errorf("%+v", f)
+	if err != nil || b.String() != want {
+		t.Errorf("%v, got\n%s", err, b.String())
 	}
 }
 

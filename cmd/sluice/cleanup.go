@@ -3,12 +3,11 @@ package main
 import (
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/host/backend/ipvs"
-	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/agent"
+	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/kubeproxy"
 )
 
@@ -29,7 +28,7 @@ Neither is done while what would write it back is running.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			if kube {
-				if err := refuseKubeProxy(ctx, "it would write back what is removed"); err != nil {
+				if err := kubeproxy.RequireStopped(ctx, "it would write back what is removed"); err != nil {
 					return err
 				}
 				removed, err := kubeproxy.Remove(ctx)
@@ -38,17 +37,12 @@ Neither is done while what would write it back is running.`,
 				}
 				return err
 			}
-			unlock, err := lockWriter(slog.Default())
+			unlock, err := agent.LockDataPlane(slog.Default())
 			if err != nil {
 				return err
 			}
 			defer unlock()
-			removed, err := nftables.Cleanup(ctx, 0)
-			if err == nil {
-				var more []string
-				more, err = ipvs.Cleanup(ctx, ipvs.Options{Now: time.Now})
-				removed = append(removed, more...)
-			}
+			removed, err := dataplane.All().Cleanup(ctx)
 			for _, what := range removed {
 				fmt.Fprintln(cmd.OutOrStdout(), "removed", what)
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
 )
 
@@ -42,12 +43,12 @@ and mostly not meant is told as a warning. The plugins are loaded and tried with
 				for _, w := range append(cfg.Warnings(), cfg.MissingFiles()...) {
 					fmt.Fprintf(cmd.ErrOrStderr(), "sluice: warning: %s: %s\n", args[0], w)
 				}
-				plugins, closePlugins, err := openPlugins(cmd.Context(), cfg, slog.New(slog.DiscardHandler))
+				set, err := plugins.Open(cmd.Context(), cfg, slog.New(slog.DiscardHandler))
 				if err != nil {
 					return err
 				}
-				defer closePlugins()
-				if _, err := plugins.load(cmd.Context(), cfg); err != nil {
+				defer set.Close(cmd.Context())
+				if _, err := set.Load(cmd.Context(), cfg); err != nil {
 					return config.PrefixErrors("configuration "+args[0], err)
 				}
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: good\n", args[0])

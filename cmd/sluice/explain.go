@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/host/agent/dataplane"
+	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
@@ -37,26 +40,26 @@ now, or a folder of manifests, is planned here instead; that needs neither root 
 			if ns, svc, ok := strings.Cut(args[0], "/"); ok {
 				name = model.Name{Namespace: ns, Name: svc}
 			}
-			var x *explanation
+			var x *state.Explanation
 			var err error
 			if err := in.check(); err != nil {
 				return err
 			}
 			if !in.asks() {
-				x, err = askExplain(cmd.Context(), socket, name)
+				x, err = state.Explain(cmd.Context(), socket, name)
 			} else {
 				x, err = in.explain(cmd.Context(), name)
 			}
 			if err != nil {
 				return err
 			}
-			note := x.addKernel(cmd.Context())
+			note := addKernel(cmd.Context(), x)
 			if output == "json" {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")
 				return enc.Encode(x)
 			}
-			return x.print(cmd.OutOrStdout(), note)
+			return printExplanation(cmd.OutOrStdout(), x, note)
 		},
 	}
 	in.register(cmd)
@@ -66,9 +69,13 @@ now, or a folder of manifests, is planned here instead; that needs neither root 
 	return cmd
 }
 
+func registerSocket(cmd *cobra.Command, socket *string) {
+	cmd.Flags().StringVar(socket, "socket", state.DefaultSocket, "socket over which the running sluice tells its state")
+}
+
 // explain plans the folder and explains one Service of it.
-func (in *inputFlags) explain(ctx context.Context, name model.Name) (*explanation, error) {
-	in.about = name.String()
+func (in *inputFlags) explain(ctx context.Context, name model.Name) (*state.Explanation, error) {
+	in.serviceFilter = name.String()
 	pl, closePlugins, err := in.planner(ctx)
 	if err != nil {
 		return nil, err
@@ -78,11 +85,28 @@ func (in *inputFlags) explain(ctx context.Context, name model.Name) (*explanatio
 	if err != nil {
 		return nil, err
 	}
-	return newExplanation(x), nil
+	return state.NewExplanation(x), nil
+}
+
+// addKernel adds what the kernel has to an explanation; note says why it cannot.
+func addKernel(ctx context.Context, x *state.Explanation) (note string) {
+	modes := dataplane.All()
+	programmed, err := modes.Read(ctx)
+	if err != nil {
+		return "not shown: " + err.Error()
+	}
+	if len(programmed.Frontends) == 0 {
+		return "sluice holds nothing in this kernel"
+	}
+	x.AddKernel(programmed)
+	if counts, err := modes.Stats(ctx, math.MaxInt); err == nil {
+		x.AddCounts(counts)
+	}
+	return ""
 }
 
 // print writes an explanation for people.
-func (x *explanation) print(w io.Writer, kernelNote string) error {
+func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) error {
 	fmt.Fprintf(w, "Service %s\n", x.Service)
 	switch {
 	case x.Policy == "":
@@ -106,12 +130,12 @@ func (x *explanation) print(w io.Writer, kernelNote string) error {
 		fmt.Fprintf(w, "  kernel     %s\n", kernelNote)
 	}
 	for i := range x.Pools {
-		x.Pools[i].print(w, x.Plugins)
+		printPool(w, &x.Pools[i], x.Plugins)
 	}
 	return nil
 }
 
-func (p *explainPool) print(w io.Writer, plugins []string) {
+func printPool(w io.Writer, p *state.Pool, plugins []string) {
 	port := p.Port
 	if port == "" {
 		port = "(unnamed)"
@@ -142,7 +166,8 @@ func (p *explainPool) print(w io.Writer, plugins []string) {
 		head = append(head, "KERNEL")
 	}
 	fmt.Fprintln(tw, strings.Join(append(head, "WHY"), "\t"))
-	for _, e := range p.Endpoints {
+	for i := range p.Endpoints {
+		e := &p.Endpoints[i]
 		cells := []string{"  " + e.Address, dash(e.Node), dash(e.Zone), yesNo(e.Eligible), strconv.Itoa(int(e.Default))}
 		why := []string{e.Why}
 		for _, s := range e.Steps {
@@ -156,7 +181,7 @@ func (p *explainPool) print(w io.Writer, plugins []string) {
 		}
 		cells = append(cells, strconv.Itoa(int(e.Weight)), fmt.Sprintf("%.1f %%", 100*e.Share))
 		if kernel {
-			cells = append(cells, e.kernelText())
+			cells = append(cells, kernelText(e))
 		}
 		if e.ResetAt != nil {
 			why = append(why, "connections reset at "+e.ResetAt.Format(time.TimeOnly)+" UTC")
@@ -167,18 +192,18 @@ func (p *explainPool) print(w io.Writer, plugins []string) {
 }
 
 // kernelText is the kernel's share once where all frontends agree, and by frontend where they do not.
-func (e *explainEndpoint) kernelText() string {
+func kernelText(e *state.Endpoint) string {
 	if len(e.Kernel) == 0 {
 		return "-"
 	}
-	text := func(k kernelShare) string {
+	text := func(k state.KernelShare) string {
 		s := fmt.Sprintf("%d of %d", k.Weight, k.Total)
 		if k.Connections != nil {
 			s += " (" + k.Connections.String() + ")"
 		}
 		return s
 	}
-	same := !slices.ContainsFunc(e.Kernel, func(k kernelShare) bool { return text(k) != text(e.Kernel[0]) })
+	same := !slices.ContainsFunc(e.Kernel, func(k state.KernelShare) bool { return text(k) != text(e.Kernel[0]) })
 	if same {
 		return text(e.Kernel[0])
 	}

@@ -6,18 +6,19 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/host/agent"
+	"github.com/sluice-proxy/sluice/host/agent/dataplane"
+	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
-	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
 // inputFlags are what a plan is made of, for the commands that plan.
@@ -26,8 +27,9 @@ type inputFlags struct {
 	node   string
 	config string
 	mode   string
-	about  string       // tell only what concerns this Service, namespace/name; "" for everything
-	local  []netip.Addr // addresses of the node besides those of its Node object
+	// serviceFilter limits what is printed of problems to one Service, namespace/name; "": all.
+	serviceFilter string
+	local         []netip.Addr // addresses of the node besides those of its Node object
 }
 
 func (in *inputFlags) register(cmd *cobra.Command) {
@@ -68,29 +70,13 @@ func (in *inputFlags) load() (*config.Config, error) {
 	return cfg, nil
 }
 
-// settings are a configuration's part of the plan.
-func settings(cfg *config.Config, local []netip.Addr) planner.Settings {
-	return planner.Settings{
-		Node:             cfg.HostnameOverride,
-		MasqueradeAll:    cfg.MasqueradeAll,
-		MasqueradeMark:   cfg.MasqueradeMark(),
-		PodSources:       cfg.PodSources(),
-		PodInterfaces:    cfg.PodInterfaces(),
-		PodsOfNode:       cfg.DetectLocalMode == config.NodeCIDR,
-		Primary:          cfg.BindAddress,
-		NodePortPrefixes: cfg.NodePortPrefixes(),
-		LocalAddrs:       local,
-		Policies:         cfg.PolicySet(),
-	}
-}
-
 // caps are those of the data plane that the plan is for, without opening it.
 func (in *inputFlags) caps() (plan.Caps, error) {
 	cfg, err := in.load()
 	if err != nil {
 		return plan.Caps{}, err
 	}
-	return capsOf(cfg.Mode), nil
+	return dataplane.All().Get(cfg.Mode).Caps(), nil
 }
 
 // planner plans the cluster once, as it is now. Problems of objects go to standard error; they do not stop it.
@@ -109,19 +95,19 @@ func (in *inputFlags) planner(ctx context.Context) (_ *planner.Planner, closePlu
 	for _, p := range problems {
 		fmt.Fprintf(os.Stderr, "sluice: %v\n", p)
 	}
-	plugins, closePlugins, err := openPlugins(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	set, err := plugins.Open(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := plugins.load(ctx, cfg); err != nil {
+	if _, err := set.Load(ctx, cfg); err != nil {
 		fmt.Fprintf(os.Stderr, "sluice: %v\n", err)
 	}
-	pl := planner.New(settings(cfg, in.local), plugins.get)
+	pl := agent.NewPlanner(cfg, in.local, set)
 	pl.Replace(cluster)
 	step := pl.Plan(time.Now())
-	if in.about != "" {
-		step.Errors = slices.DeleteFunc(step.Errors, func(err error) bool { return !strings.Contains(err.Error(), in.about) })
-		step.Warnings = slices.DeleteFunc(step.Warnings, func(w string) bool { return !strings.Contains(w, in.about) })
+	if in.serviceFilter != "" {
+		step.Errors = slices.DeleteFunc(step.Errors, func(err error) bool { return !strings.Contains(err.Error(), in.serviceFilter) })
+		step.Warnings = slices.DeleteFunc(step.Warnings, func(w string) bool { return !strings.Contains(w, in.serviceFilter) })
 	}
 	const few = 5
 	for i, err := range step.Errors {
@@ -134,7 +120,7 @@ func (in *inputFlags) planner(ctx context.Context) (_ *planner.Planner, closePlu
 	for _, w := range step.Warnings {
 		fmt.Fprintf(os.Stderr, "sluice: warning: %s\n", w)
 	}
-	return pl, closePlugins, nil
+	return pl, func() { set.Close(ctx) }, nil
 }
 
 // hint is for who asks an API server from a host that is no node of the cluster.
@@ -143,23 +129,4 @@ func (in *inputFlags) hint(cfg *config.Config, cluster *model.Snapshot) string {
 		return ""
 	}
 	return fmt.Sprintf("Node %s: not in the cluster: --node says for which Node, where this host is none of them", cfg.HostnameOverride)
-}
-
-// openPlugins starts the plugin host of a configuration, with nothing loaded yet.
-func openPlugins(ctx context.Context, cfg *config.Config, log *slog.Logger) (*pluginSet, func(), error) {
-	cache := cfg.PluginCacheDir
-	if own, err := os.UserCacheDir(); cache == "" && err == nil {
-		cache = filepath.Join(own, "sluice", "plugins")
-	}
-	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Log: log, Now: time.Now})
-	if err != nil {
-		return nil, nil, err
-	}
-	set := newPluginSet(host, log)
-	return set, func() {
-		set.close()
-		if err := host.Close(ctx); err != nil {
-			log.Warn("closing the plugin host", "err", err)
-		}
-	}, nil
 }

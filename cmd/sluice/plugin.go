@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/wasm"
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -81,7 +82,7 @@ type pluginCheck struct {
 
 // run loads the module twice, the second time with its compiled code from a cache, and measures calls.
 func (c *pluginCheck) run(ctx context.Context) (err error) {
-	module, err := readRegular(c.file, maxModule)
+	module, err := readRegular(c.file, plugins.MaxModule)
 	if err != nil {
 		return err
 	}

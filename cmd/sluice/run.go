@@ -2,13 +2,14 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/gctuner"
+	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
 type runFlags struct {
@@ -33,16 +34,11 @@ The state comes from the API server that --kubeconfig or --server names, in a Po
 folder of manifests, with --source. An API server that is away stops nothing: what is programmed forwards on.`,
 		Example: "  sluice run --config /etc/sluice/config.yaml\n  sluice run --kubeconfig /etc/sluice/kubeconfig --server https://192.0.2.1:6443\n  sluice run --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.initOnly {
-				return f.initialize()
-			}
-			return f.run(cmd.Context())
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
 	}
 	f.register(cmd)
 	registerSocket(cmd, &f.socket)
-	cmd.Flags().StringVar(&f.checkpoint, "checkpoint", defaultCheckpoint, "file that keeps drains under way and last good decisions over a restart; empty: none")
+	cmd.Flags().StringVar(&f.checkpoint, "checkpoint", agent.DefaultCheckpoint, "file that keeps drains under way and last good decisions over a restart; empty: none")
 	cmd.Flags().BoolVar(&f.once, "once", false, "program the present state and exit")
 	cmd.Flags().BoolVar(&f.initOnly, "init-only", false, "set what needs full rights on the host (the settings of the connection table) and exit; later runs need CAP_NET_ADMIN only")
 	cmd.Flags().BoolVar(&f.kubeProxy, "cleanup-kube-proxy", false, "remove what kube-proxy has left in the kernel (nftables, iptables, IPVS), once sluice forwards")
@@ -50,35 +46,36 @@ folder of manifests, with --source. An API server that is away stops nothing: wh
 	return cmd
 }
 
-// run is the proxy from its start to its end. What a part has begun ends in the reverse order, also when a later one
-// cannot start.
-func (f *runFlags) run(ctx context.Context) (err error) {
+func (f *runFlags) run(ctx context.Context) error {
 	gctuner.SetStartup()
-	p, err := f.newProxy()
+	cfg, err := f.load()
 	if err != nil {
 		return err
 	}
-	unlock, err := lockWriter(p.log)
+	log := newLogger(cfg, f.verbosity)
+	if f.initOnly {
+		return agent.InitHost(cfg, log)
+	}
+	kube.RedirectKlog(log)
+	var client *kube.Client
+	if f.source == "" {
+		if client, err = f.connect(cfg); err != nil {
+			return err
+		}
+	}
+	for _, w := range cfg.Warnings() {
+		log.Warn("configuration", "warning", w)
+	}
+	release, err := agent.ClaimNode(ctx, cfg, f.kubeProxy, log)
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	if err := p.prepareNode(ctx); err != nil {
-		return err
-	}
-	if p.data, err = openDataPlane(p.cfg, p.log); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, p.data.close()) }()
-	plugins, closePlugins, err := openPlugins(ctx, p.cfg, p.log)
-	if err != nil {
-		return err
-	}
-	defer closePlugins()
-	p.plugins = plugins
+	defer release()
 	signal.Ignore(syscall.SIGHUP) // files are watched: there is nothing to reload, and nothing to end for
-	if f.once {
-		return p.programOnce(ctx)
-	}
-	return p.keep(ctx)
+	return agent.New(agent.Options{
+		Config: cfg, ConfigFile: f.config, Reload: f.load,
+		Client: client, Manifests: f.source,
+		Socket: f.socket, Checkpoint: f.checkpoint,
+		Once: f.once, RemoveKubeProxy: f.kubeProxy, Version: buildVersion(), Log: log,
+	}).Run(ctx)
 }

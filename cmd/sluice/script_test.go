@@ -6,9 +6,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,8 +14,12 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/sluice-proxy/sluice/host/agent"
+	"github.com/sluice-proxy/sluice/host/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
@@ -60,20 +61,9 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// buildPlugins compiles the bundled plugins to Wasm; Go's build cache makes that cheap from the second time on.
+// buildPlugins compiles the plugins of the tests.
 func buildPlugins(t *testing.T) string {
-	t.Helper()
-	out := t.TempDir()
-	for _, from := range []string{"plugins/zone-spill", "plugins/staged-drain", "cmd/sluice/testdata/plugins/demanding"} {
-		name := path.Base(from)
-		cmd := exec.Command("go", "build", "-trimpath", "-buildmode=c-shared", "-ldflags=-s -w",
-			"-o", filepath.Join(out, name+".wasm"), "github.com/sluice-proxy/sluice/"+from)
-		cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
-		if text, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v\n%s", name, err, text)
-		}
-	}
-	return out
+	return testenv.Plugins(t, "plugins/zone-spill", "plugins/staged-drain", "cmd/sluice/testdata/plugins/demanding")
 }
 
 // scriptNode is a node in a script: the program's parts as `sluice run` puts them together, on a fake kernel and with
@@ -83,7 +73,7 @@ type scriptNode struct {
 	now     time.Time
 	kernel  *fake.Kernel
 	backend *fake.Backend
-	plugins *pluginSet
+	plugins *plugins.Set
 	planner *planner.Planner
 	stop    func()
 	log     strings.Builder
@@ -119,10 +109,11 @@ func cmdNode(ts *testscript.TestScript, neg bool, args []string) {
 func (n *scriptNode) start(ts *testscript.TestScript, checkpoint []byte) {
 	cfg, err := n.in.load()
 	ts.Check(err)
-	n.plugins, n.stop, err = openPlugins(context.Background(), cfg, slog.New(slog.NewTextHandler(&n.log, nil)))
+	n.plugins, err = plugins.Open(context.Background(), cfg, slog.New(slog.NewTextHandler(&n.log, nil)))
 	ts.Check(err)
+	n.stop = func() { n.plugins.Close(context.Background()) }
 	n.backend, n.whole = fake.Open(n.kernel), false
-	n.planner = planner.New(settings(cfg, nil), n.plugins.get)
+	n.planner = agent.NewPlanner(cfg, nil, n.plugins)
 	if checkpoint != nil {
 		ts.Check(n.planner.Restore(checkpoint))
 	}
@@ -130,7 +121,7 @@ func (n *scriptNode) start(ts *testscript.TestScript, checkpoint []byte) {
 }
 
 func (n *scriptNode) load(ts *testscript.TestScript, cfg *config.Config) {
-	if _, err := n.plugins.load(context.Background(), cfg); err != nil {
+	if _, err := n.plugins.Load(context.Background(), cfg); err != nil {
 		fmt.Fprintln(&n.log, err)
 	}
 	cluster, problems, err := dir.Load(n.in.source)
@@ -168,7 +159,7 @@ func cmdReload(ts *testscript.TestScript, _ bool, _ []string) {
 	n := nodeOf(ts)
 	cfg, err := n.in.load()
 	ts.Check(err)
-	n.planner.Configure(settings(cfg, nil))
+	n.planner.Configure(agent.PlanSettings(cfg, nil))
 	n.load(ts, cfg)
 }
 
@@ -213,7 +204,7 @@ func cmdExplain(ts *testscript.TestScript, _ bool, args []string) {
 	ns, svc, _ := strings.Cut(args[0], "/")
 	x, err := nodeOf(ts).planner.Explain(model.Name{Namespace: ns, Name: svc})
 	ts.Check(err)
-	ts.Check(newExplanation(x).print(ts.Stdout(), ""))
+	ts.Check(printExplanation(ts.Stdout(), state.NewExplanation(x), ""))
 }
 
 // shares ADDRESS:PORT [FROM]: makes 10,000 connections in the fake kernel and prints each member's share in percent;

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source"
 	"github.com/sluice-proxy/sluice/host/source/dir"
@@ -62,32 +61,6 @@ func (f *sourceFlags) connect(cfg *config.Config) (*kube.Client, error) {
 			"--kubeconfig FILE or --server URL for an API server; in a Pod of the cluster none is needed")}
 	}
 	return client, err
-}
-
-// clusterSource is a source of cluster state that runs.
-type clusterSource struct {
-	engine.Source
-	name string
-	kube *kube.Source // nil for a folder, which has all that it has
-}
-
-// wantNodes says which Services' policies want to know the cluster's Nodes; nil: none.
-func (s clusterSource) wantNodes(of func(*model.Service) bool) {
-	if s.kube != nil {
-		s.kube.SetNeedsNodes(of)
-	}
-}
-
-// open makes the source of run. client is nil for a folder.
-func (f *sourceFlags) open(cfg *config.Config, client *kube.Client, log *slog.Logger, problems func(errors, warnings int)) clusterSource {
-	if client == nil {
-		return clusterSource{name: f.source, Source: dir.New(f.source, dir.Options{Log: log, After: time.After, OnProblems: problems})}
-	}
-	s := kube.New(kube.Options{
-		Client: client, Node: cfg.HostnameOverride, RequirePodCIDRs: cfg.DetectLocalMode == config.NodeCIDR,
-		Log: log, Now: time.Now, After: time.After, OnProblems: problems,
-	})
-	return clusterSource{Source: s, name: client.Server(), kube: s}
 }
 
 // loadTimeout is how long a command that reads the cluster once waits for it.

@@ -37,6 +37,19 @@ func Running(ctx context.Context, proc, address string) (string, error) {
 	return "", nil
 }
 
+// RequireStopped returns an error while kube-proxy runs on this node: both would translate the same packets, and it would
+// write back what is removed. reason is part of the error.
+func RequireStopped(ctx context.Context, reason string) error {
+	by, err := Running(ctx, "/proc", MetricsAddress)
+	if err != nil {
+		return err
+	}
+	if by != "" {
+		return fmt.Errorf("kube-proxy runs on this node (%s): %s; stop it first", by, reason)
+	}
+	return nil
+}
+
 // process finds a process called kube-proxy in this network namespace. Those that may not be looked at are not ours
 // to judge.
 func process(proc string) (pid int, err error) {

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 // quietPeriod is how long files must be quiet before they are read: writers and editors touch a file several times.
 const quietPeriod = 50 * time.Millisecond
 
-// watchFiles calls changed after any of the files changed, appeared or went, until ctx ends. It watches their folders,
+// onFileChange calls changed after any of the files changed, appeared or went, until ctx ends. It watches their folders,
 // as files are replaced by renaming (and ConfigMap mounts by a link beside them), and asks for the files anew each
 // time, as a changed configuration may name others.
-func watchFiles(ctx context.Context, files func() []string, changed func()) error {
+func onFileChange(ctx context.Context, files func() []string, changed func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return err

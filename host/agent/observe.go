@@ -1,20 +1,19 @@
-package main
+package agent
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/health"
 	"github.com/sluice-proxy/sluice/host/httpserve"
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
@@ -23,20 +22,22 @@ type observation struct {
 	health  *health.Health
 	metrics *metrics.Metrics
 	log     *slog.Logger
+	modes   dataplane.Modes
 	config  atomic.Pointer[config.Config] // in force
 	source  atomic.Pointer[kube.Source]   // nil: none, or a folder
 	events  *kube.Recorder                // nil: there is no cluster to tell
 }
 
 // observe makes health checks and metrics, for an engine to feed; serve opens their servers. events may be nil.
-func observe(cfg *config.Config, plugins *pluginSet, log *slog.Logger, events *kube.Recorder) *observation {
-	o := &observation{log: log, events: events}
+func (a *Agent) observe(events *kube.Recorder) *observation {
+	cfg, log := a.opts.Config, a.log
+	o := &observation{log: log, events: events, modes: a.opts.Modes}
 	m := metrics.New(metrics.Options{
-		Mode: cfg.Mode, CurrentMode: func() string { return o.config.Load().Mode }, Version: buildVersion(), Started: time.Now(),
-		Plugins: plugins.stats, Now: time.Now, IPVS: o.ipvs,
+		Mode: cfg.Mode, CurrentMode: func() string { return o.config.Load().Mode }, Version: a.opts.Version, Started: time.Now(),
+		Plugins: a.plugins.Stats, Now: time.Now, IPVS: o.ipvs,
 	})
 	o.metrics, o.health = m, health.New(health.Options{
-		Now: time.Now, After: time.After, Log: log, SyncPeriod: cfg.SyncPeriod, OnAnswer: m.CountHealthCheck, StaleReason: o.away,
+		Now: time.Now, After: time.After, Log: log, SyncPeriod: cfg.SyncPeriod, OnAnswer: m.CountHealthCheck, StaleReason: o.staleReason,
 		OnListenError: func(service model.Name, err error) {
 			events.ServiceWarning(service, kube.ReasonFailedToStartServiceHealthcheck, err.Error())
 		},
@@ -45,8 +46,8 @@ func observe(cfg *config.Config, plugins *pluginSet, log *slog.Logger, events *k
 	return o
 }
 
-// follow has health checks and metrics tell how an API server is followed; either may be nil.
-func (o *observation) follow(client *kube.Client, s *kube.Source) {
+// attachSource has health checks and metrics tell how an API server is followed; either may be nil.
+func (o *observation) attachSource(client *kube.Client, s *kube.Source) {
 	if client == nil || s == nil {
 		return
 	}
@@ -67,7 +68,7 @@ func (o *observation) follow(client *kube.Client, s *kube.Source) {
 	})
 }
 
-func (o *observation) away() string {
+func (o *observation) staleReason() string {
 	if s := o.source.Load(); s != nil {
 		return s.StaleReason()
 	}
@@ -76,7 +77,7 @@ func (o *observation) away() string {
 
 // observers are what the engine feeds: health first, as load balancers wait for it.
 func (o *observation) observers() engine.Observers {
-	return engine.Observers{o.health, o.metrics, troubles{events: o.events}}
+	return engine.Observers{o.health, o.metrics, eventRecorder{events: o.events}}
 }
 
 // serve opens the servers of the configuration until ctx ends; stop waits until they are closed. An address that
@@ -110,24 +111,5 @@ func (o *observation) serve(ctx context.Context, fatal func(error)) (stop func()
 		cancel()
 		wg.Wait()
 		o.health.Close()
-	}
-}
-
-// troubles tells the cluster of Services that do not get what they ask for.
-type troubles struct {
-	engine.Observers // nobody
-	events           *kube.Recorder
-}
-
-// Planned implements engine.Observer.
-func (t troubles) Planned(p *engine.PlannedStep) {
-	for _, err := range p.Step.Errors {
-		var of *planner.ServiceError
-		if errors.As(err, &of) {
-			t.events.SampledServiceWarning(of.Service, kube.ReasonFailedToEvaluatePolicy, err.Error())
-		}
-	}
-	for _, d := range p.Step.Contested {
-		t.events.SampledServiceWarning(d.Owner.Service, kube.ReasonFrontendConflict, d.String())
 	}
 }

@@ -1,15 +1,17 @@
-package main
+// Package plugins has the WebAssembly plugins of a configuration: it loads them, reloads those that have changed, and says
+// what they need of the cluster and what they did.
+package plugins
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/metrics"
@@ -19,9 +21,9 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// pluginSet holds the loaded plugins of a configuration: one instance for each plugin and settings in use. A plugin
+// Set has the loaded plugins of a configuration: one instance for each plugin and settings in use. A plugin
 // that cannot be loaded anew stays as it was, so that its Services keep their policy.
-type pluginSet struct {
+type Set struct {
 	host *wasm.Host
 	log  *slog.Logger
 
@@ -38,13 +40,24 @@ type loadedPlugin struct {
 	source string // digest of the module's bytes
 }
 
-func newPluginSet(host *wasm.Host, log *slog.Logger) *pluginSet {
-	return &pluginSet{host: host, log: log, loaded: map[policy.Step]*loadedPlugin{}, failed: map[policy.Step]error{},
-		closed: map[string]metrics.PluginStats{}}
+// Open starts the plugin host of a configuration; Load loads its plugins.
+func Open(ctx context.Context, cfg *config.Config, log *slog.Logger) (*Set, error) {
+	cache := cfg.PluginCacheDir
+	if user, err := os.UserCacheDir(); cache == "" && err == nil {
+		cache = filepath.Join(user, "sluice", "plugins")
+	}
+	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Log: log, Now: time.Now})
+	if err != nil {
+		return nil, err
+	}
+	return &Set{
+		host: host, log: log,
+		loaded: map[policy.Step]*loadedPlugin{}, failed: map[policy.Step]error{}, closed: map[string]metrics.PluginStats{},
+	}, nil
 }
 
-// get is what the policy chains ask; a map look-up.
-func (s *pluginSet) get(step policy.Step) (policy.Plugin, error) {
+// Get is what the policy chains ask; a map look-up.
+func (s *Set) Get(step policy.Step) (policy.Plugin, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if p := s.loaded[step]; p != nil {
@@ -56,9 +69,9 @@ func (s *pluginSet) get(step policy.Step) (policy.Plugin, error) {
 	return nil, policy.ErrPending
 }
 
-// load brings the set to a configuration: what is new or has changed on disk is compiled and tried, and swapped in
+// Load brings the set to a configuration: what is new or has changed on disk is compiled and tried, and swapped in
 // when it is good. It tells whether anything was swapped, and what could not be loaded.
-func (s *pluginSet) load(ctx context.Context, cfg *config.Config) (changed bool, err error) {
+func (s *Set) Load(ctx context.Context, cfg *config.Config) (changed bool, err error) {
 	var errs []error
 	want := map[policy.Step]bool{}
 	for _, spec := range cfg.Plugins {
@@ -103,8 +116,8 @@ func (s *pluginSet) load(ctx context.Context, cfg *config.Config) (changed bool,
 	return changed, errors.Join(errs...)
 }
 
-// closeRetired closes what load took out of use. It is for a time when nobody can be asking them any more.
-func (s *pluginSet) closeRetired() {
+// CloseRetired closes what load took out of use. It is for a time when nobody can be asking them any more.
+func (s *Set) CloseRetired() {
 	s.mu.Lock()
 	retired := s.retired
 	s.retired = nil
@@ -120,7 +133,7 @@ func (s *pluginSet) closeRetired() {
 }
 
 // loadStep loads a plugin with one of its settings, and tells whether there was an older revision of it.
-func (s *pluginSet) loadStep(ctx context.Context, spec config.Plugin, step policy.Step, module []byte, digest string) (swapped, again bool, _ error) {
+func (s *Set) loadStep(ctx context.Context, spec config.Plugin, step policy.Step, module []byte, digest string) (swapped, again bool, _ error) {
 	s.mu.RLock()
 	old := s.loaded[step]
 	s.mu.RUnlock()
@@ -146,8 +159,8 @@ func (s *pluginSet) loadStep(ctx context.Context, spec config.Plugin, step polic
 	return true, old != nil, nil
 }
 
-// wantNodes tells of a Service whether a plugin of its policy needs the cluster's Nodes; nil when none does.
-func (s *pluginSet) wantNodes(cfg *config.Config) func(*model.Service) bool {
+// WantNodes tells of a Service whether a plugin of its policy needs the cluster's Nodes; nil when none does.
+func (s *Set) WantNodes(cfg *config.Config) func(*model.Service) bool {
 	set := cfg.PolicySet()
 	names := map[string]bool{}
 	s.mu.RLock()
@@ -169,7 +182,7 @@ func (s *pluginSet) wantNodes(cfg *config.Config) func(*model.Service) bool {
 }
 
 // fail notes why a step has no (new) plugin.
-func (s *pluginSet) fail(step policy.Step, err error) error {
+func (s *Set) fail(step policy.Step, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.loaded[step] != nil {
@@ -179,35 +192,16 @@ func (s *pluginSet) fail(step policy.Step, err error) error {
 	return fmt.Errorf("plugin %s: %w", step.Plugin, err)
 }
 
-func (s *pluginSet) close() {
+// Close closes all plugins and their host.
+func (s *Set) Close(ctx context.Context) {
 	s.mu.Lock()
 	for _, p := range s.loaded {
 		s.retired = append(s.retired, p)
 	}
 	clear(s.loaded)
 	s.mu.Unlock()
-	s.closeRetired()
+	s.CloseRetired()
+	if err := s.host.Close(ctx); err != nil {
+		s.log.Warn("closing the plugin host", "err", err)
+	}
 }
-
-// readModule reads a plugin's file and checks its digest.
-func readModule(spec config.Plugin) (module []byte, digest string, err error) {
-	info, err := os.Stat(spec.File)
-	if err == nil && info.Size() > maxModule {
-		return nil, "", fmt.Errorf("%s: %d bytes: a module may have %d", spec.File, info.Size(), maxModule)
-	}
-	if err == nil {
-		module, err = os.ReadFile(spec.File)
-	}
-	if err != nil {
-		return nil, "", err
-	}
-	sum := sha256.Sum256(module)
-	digest = "sha256:" + hex.EncodeToString(sum[:])
-	if spec.Digest != "" && spec.Digest != digest {
-		return nil, "", fmt.Errorf("%s: its digest is %s, the configuration asks for %s", spec.File, digest, spec.Digest)
-	}
-	return module, digest, nil
-}
-
-// maxModule bounds what is read of a file before the loader looks at it; the loader has limits of its own.
-const maxModule = 16 << 20

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -7,9 +7,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/gctuner"
 )
 
-// keepSmall keeps this process's memory near what it needs until ctx ends: it gives back once more what the start took,
+// tuneGC keeps this process's memory near what it needs until ctx ends: it gives back once more what the start took,
 // when the plugins have been loaded too, and then follows the cluster's size.
-func keepSmall(ctx context.Context, every time.Duration) {
+func tuneGC(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for do := gctuner.ReleaseStartup; ; do = gctuner.Retune {

@@ -1,4 +1,4 @@
-package main
+package plugins
 
 import (
 	"log/slog"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/wasm"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -14,7 +15,7 @@ import (
 
 // TestCountsOfAPluginOutliveItsReload: a counter that falls looks like a restart to Prometheus.
 func TestCountsOfAPluginOutliveItsReload(t *testing.T) {
-	module, err := os.ReadFile(filepath.Join(buildPlugins(t), "zone-spill.wasm"))
+	module, err := os.ReadFile(filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,20 +30,20 @@ func TestCountsOfAPluginOutliveItsReload(t *testing.T) {
 	cfg := config.Default()
 	cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
 	cfg.Policies = []policy.Policy{{Name: "q", Steps: []policy.Step{step}}}
-	set, closeAll, err := openPlugins(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	set, err := Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll()
+	defer set.Close(t.Context())
 	load := func() {
 		t.Helper()
-		if swapped, err := set.load(t.Context(), cfg); err != nil || !swapped {
+		if swapped, err := set.Load(t.Context(), cfg); err != nil || !swapped {
 			t.Fatalf("swapped %t, %v", swapped, err)
 		}
 	}
 	decide := func() {
 		t.Helper()
-		p, err := set.get(step)
+		p, err := set.Get(step)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +56,7 @@ func TestCountsOfAPluginOutliveItsReload(t *testing.T) {
 	}
 	want := func(what string, calls uint64, inUse bool) (fuel uint64) {
 		t.Helper()
-		all := set.stats()
+		all := set.Stats()
 		if len(all) != 1 || all[0].Plugin != "p" || all[0].Calls != calls || (all[0].MemoryBytes > 0) != inUse {
 			t.Fatalf("%s: %+v, want %d calls", what, all, calls)
 		}
@@ -68,16 +69,16 @@ func TestCountsOfAPluginOutliveItsReload(t *testing.T) {
 	write(append(module, 0, 2, 1, 'x')) // with a custom section: another digest, the same code
 	load()
 	want("reloaded", 1, true)
-	set.closeRetired()
+	set.CloseRetired()
 	want("the old one closed", 1, true)
 	decide()
 	if two := want("a call of the new one", 2, true); one == 0 || two != 2*one {
 		t.Errorf("fuel %d after one call, %d after two", one, two)
 	}
 	cfg.Policies = nil
-	if _, err := set.load(t.Context(), cfg); err != nil {
+	if _, err := set.Load(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	set.closeRetired()
+	set.CloseRetired()
 	want("no longer in use", 2, false)
 }

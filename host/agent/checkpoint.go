@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"fmt"
@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-const defaultCheckpoint = "/run/sluice/checkpoint.json"
+// DefaultCheckpoint is where the agent keeps its checkpoint.
+const DefaultCheckpoint = "/run/sluice/checkpoint.json"
 
 // maxCheckpoint bounds what is read of a checkpoint: more than a hundred bytes for each of a million endpoints.
 const maxCheckpoint = 256 << 20

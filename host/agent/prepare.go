@@ -1,45 +1,23 @@
-package main
+package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"runtime"
-	"slices"
-	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/ipvs"
+	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/probe"
 )
 
-// newLogger logs to standard error, as the configuration says; verbosity is that of the command line.
-func newLogger(cfg *config.Config, verbosity int) *slog.Logger {
-	options := &slog.HandlerOptions{}
-	if max(verbosity, cfg.Logging.Verbosity) > 0 {
-		options.Level = slog.LevelDebug
-	}
-	if cfg.Logging.Format == config.LogJSON {
-		return slog.New(slog.NewJSONHandler(os.Stderr, options))
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, options))
-}
-
 func thisHost() probe.Host { return probe.Host{CPUs: runtime.NumCPU()} }
 
-// initialize is sluice run --init-only.
-func (f *runFlags) initialize() error {
-	cfg, err := f.load()
-	if err != nil {
-		return err
-	}
-	log := newLogger(cfg, f.verbosity)
-	err = setConntrack(thisHost(), cfg, log)
-	if cfg.Mode == config.ModeIPVS {
-		err = errors.Join(err, ipvs.Prepare(ipvsOptions(cfg, log), log))
+// InitHost is `sluice run --init-only`: it sets what takes full rights on the host.
+func InitHost(cfg *config.Config, log *slog.Logger) error {
+	err := setConntrack(thisHost(), cfg, log)
+	if mode := dataplane.All().Get(cfg.Mode); mode.Init != nil {
+		err = errors.Join(err, mode.Init(cfg, log))
 	}
 	return err
 }
@@ -88,31 +66,4 @@ func unjoin(err error) []error {
 		return list.Unwrap()
 	}
 	return []error{err}
-}
-
-// followLocalAddrs reads the addresses on this host's links from time to time, as NodePorts may be wanted on all of
-// them. It ends with ctx.
-func (p *proxy) followLocalAddrs(ctx context.Context) {
-	tick := time.NewTicker(p.cfg.SyncPeriod)
-	defer tick.Stop()
-	for last := p.local; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		now, err := localAddrs(p.seen.config.Load().IPVS.Interface)
-		if err != nil {
-			p.log.Warn("reading this host's addresses", "err", err)
-			continue
-		}
-		if slices.Equal(now, last) {
-			continue
-		}
-		if err := p.engine.Do(ctx, func(pl *planner.Planner) { pl.SetLocalAddrs(now) }); err != nil {
-			return // the engine ends
-		}
-		last = now
-		p.log.Debug("this host's addresses have changed", "addresses", now)
-	}
 }

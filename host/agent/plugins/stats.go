@@ -1,4 +1,4 @@
-package main
+package plugins
 
 import (
 	"maps"
@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/metrics"
 )
 
-// stats gives what each plugin did since the start, over all its revisions and settings, sorted by name.
-func (s *pluginSet) stats() []metrics.PluginStats {
+// Stats returns what each plugin did since the start, over all its revisions and settings, sorted by name.
+func (s *Set) Stats() []metrics.PluginStats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	by := maps.Clone(s.closed)

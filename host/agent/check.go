@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/host/agent/dataplane"
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/probe"
+)
+
+const groupConfiguration = "configuration"
+
+// Check compares this host with what a configuration needs, and changes nothing on it.
+func Check(ctx context.Context, cfg *config.Config) []probe.Finding {
+	h := thisHost()
+	modes := dataplane.All()
+	mode := modes.Get(cfg.Mode)
+	var own []probe.Finding // sysctls that the mode sets itself
+	if mode.Sysctls != nil {
+		own = mode.Sysctls(h, cfg)
+	}
+	others := slices.DeleteFunc(h.Sysctls(), func(f probe.Finding) bool {
+		return slices.ContainsFunc(own, func(o probe.Finding) bool { return o.Name == f.Name })
+	})
+	return slices.Concat(
+		h.Capabilities(cfg.OOMScoreAdj),
+		mode.Probe(ctx),
+		own,
+		h.Conntrack(probe.Conntrack(cfg.Conntrack), probe.ConntrackEntries),
+		others,
+		configFindings(cfg, hostLinks(modes, cfg)),
+	)
+}
+
+// links are what a host has of them: their names, and the addresses on them; err when nobody knows.
+type links struct {
+	names []string
+	addrs []netip.Addr
+	err   error
+}
+
+func hostLinks(modes dataplane.Modes, cfg *config.Config) links {
+	var l links
+	all, err := net.Interfaces()
+	for _, i := range all {
+		l.names = append(l.names, i.Name)
+	}
+	addrs, aerr := modes.LocalAddrs(cfg)
+	l.addrs, l.err = addrs, errors.Join(err, aerr)
+	return l
+}
+
+// configFindings holds a configuration against the host's links.
+func configFindings(cfg *config.Config, l links) []probe.Finding {
+	var out []probe.Finding
+	warn := func(name, found, costs, remedy string) {
+		out = append(out, probe.Finding{Group: groupConfiguration, Name: name, State: probe.Warning, Found: found, Impact: costs, Remedy: remedy})
+	}
+	for _, w := range cfg.Warnings() {
+		name, text, _ := strings.Cut(w, ": ")
+		warn(name, "", text, "")
+	}
+	if l.err != nil {
+		return append(out, probe.Finding{Group: groupConfiguration, Name: "links", State: probe.Unknown, Found: l.err.Error()})
+	}
+	if a := cfg.BindAddress; a.IsValid() && !slices.Contains(l.addrs, a) {
+		warn("bindAddress", a.String()+" is on no link of this host", "NodePorts answer on it only once it is there", "")
+	}
+	if b := cfg.DetectLocal.BridgeInterface; cfg.DetectLocalMode == config.BridgeInterface && !slices.Contains(l.names, b) {
+		warn("detectLocal.bridgeInterface", "no link "+b, "no source counts as a Pod until it is there", "")
+	}
+	for _, f := range []model.Family{model.IPv4, model.IPv6} {
+		var of []netip.Prefix
+		for _, p := range cfg.NodePortAddresses {
+			if model.FamilyOf(p.Addr()) == f {
+				of = append(of, p)
+			}
+		}
+		hit := slices.ContainsFunc(l.addrs, func(a netip.Addr) bool {
+			return !a.IsLoopback() && slices.ContainsFunc(of, func(p netip.Prefix) bool { return p.Contains(a) })
+		})
+		if len(of) > 0 && !hit {
+			warn("nodePortAddresses", fmt.Sprintf("no address of this host is in %v", of), fmt.Sprintf("NodePorts answer on no %s address", f), "")
+		}
+	}
+	return out
+}

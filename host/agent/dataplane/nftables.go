@@ -1,0 +1,75 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/probe"
+)
+
+func nftablesMode() Mode {
+	return Mode{
+		Name:         config.ModeNFTables,
+		SyncFailures: true,
+		Caps:         nftables.Caps,
+		Open: func(_ *config.Config, log *slog.Logger) (backend.Backend, error) {
+			return nftables.Open(nftables.Options{Now: time.Now, Log: log})
+		},
+		Probe: probeNFTables,
+		Read:  readNFTables,
+		Cleanup: func(ctx context.Context) ([]string, error) {
+			return nftables.Cleanup(ctx, 0)
+		},
+	}
+}
+
+func readNFTables(ctx context.Context) (_ *plan.Plan, err error) {
+	b, err := nftables.Open(nftables.Options{Now: time.Now})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	p, err := b.Read(ctx)
+	if nftables.IsForeignTable(err) {
+		err = otherModeError{err}
+	}
+	return p, err
+}
+
+const groupKernel = "kernel"
+
+func probeNFTables(ctx context.Context) []probe.Finding { return nftablesFindings(nftables.Probe(ctx)) }
+
+// nftablesFindings describes the outcome of nftables.Probe.
+func nftablesFindings(features []nftables.Feature, own bool, err error) []probe.Finding {
+	if err != nil {
+		f := probe.Finding{Group: groupKernel, Name: "nf_tables", Required: true, State: probe.Missing, Found: err.Error(), Impact: "everything"}
+		if errors.Is(err, unix.EPERM) {
+			f.State, f.Impact, f.Remedy = probe.Unknown, "", "run it with CAP_NET_ADMIN"
+		}
+		return []probe.Finding{f}
+	}
+	if len(features) > 0 && errors.Is(features[0].Err, unix.EPERM) {
+		return nftablesFindings(nil, own, features[0].Err)
+	}
+	var out []probe.Finding
+	for _, x := range features {
+		f := probe.Finding{Group: groupKernel, Name: x.Name, Required: x.Required, State: probe.OK}
+		switch {
+		case errors.Is(x.Err, nftables.ErrNotTried):
+			f.State, f.Found = probe.Unknown, x.Err.Error()
+		case x.Err != nil:
+			f.State, f.Found, f.Impact, f.Remedy = probe.Missing, x.Err.Error(), x.For, "a kernel with it: "+x.Kernel
+		}
+		out = append(out, f)
+	}
+	return out
+}

@@ -1,0 +1,31 @@
+package agent
+
+import (
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/host/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/planner"
+)
+
+// NewPlanner returns a planner of a configuration, for run and for the commands that plan once. local are addresses of
+// the node in addition to those of its Node object.
+func NewPlanner(cfg *config.Config, local []netip.Addr, set *plugins.Set) *planner.Planner {
+	return planner.New(PlanSettings(cfg, local), set.Get)
+}
+
+// PlanSettings returns what a configuration says about the plan.
+func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
+	return planner.Settings{
+		Node:             cfg.HostnameOverride,
+		MasqueradeAll:    cfg.MasqueradeAll,
+		MasqueradeMark:   cfg.MasqueradeMark(),
+		PodSources:       cfg.PodSources(),
+		PodInterfaces:    cfg.PodInterfaces(),
+		PodsOfNode:       cfg.DetectLocalMode == config.NodeCIDR,
+		Primary:          cfg.BindAddress,
+		NodePortPrefixes: cfg.NodePortPrefixes(),
+		LocalAddrs:       local,
+		Policies:         cfg.PolicySet(),
+	}
+}

@@ -1,0 +1,140 @@
+package state
+
+import (
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/service"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// Explanation is what `sluice explain` shows, and its JSON form.
+type Explanation struct {
+	Service   string   `json:"service"`
+	Policy    string   `json:"policy,omitempty"`
+	Plugins   []string `json:"plugins,omitempty"`
+	Mode      string   `json:"mode,omitempty"`
+	Error     string   `json:"error,omitempty"`
+	Frontends []string `json:"frontends"`
+	Contested []string `json:"contested,omitempty"` // wanted, and another Service has it
+	Pools     []Pool   `json:"pools"`
+}
+
+// Pool is one list of a Service port in one family.
+type Pool struct {
+	Port      string     `json:"port"`
+	Number    uint16     `json:"number"`
+	Protocol  string     `json:"protocol"`
+	Family    string     `json:"family"`
+	Pool      string     `json:"pool"` // cluster or local
+	Topology  string     `json:"topology"`
+	DecidedBy string     `json:"decidedBy"`
+	Endpoints []Endpoint `json:"endpoints"`
+}
+
+// Endpoint is why an endpoint gets what it gets in a pool.
+type Endpoint struct {
+	Address  string        `json:"address"`
+	Pod      string        `json:"pod,omitempty"`
+	Node     string        `json:"node,omitempty"`
+	Zone     string        `json:"zone,omitempty"`
+	Eligible bool          `json:"eligible"`
+	Why      string        `json:"why"`
+	Default  uint16        `json:"default"` // weight by the default rules
+	Steps    []Step        `json:"steps,omitempty"`
+	Observed *uint16       `json:"observed,omitempty"` // what a policy in mode Observe would give
+	Weight   uint16        `json:"weight"`
+	Share    float64       `json:"share"` // of new connections, 0 to 1
+	ResetAt  *time.Time    `json:"resetAt,omitempty"`
+	Kernel   []KernelShare `json:"kernel,omitempty"`
+}
+
+// Step is one plugin's word on an endpoint.
+type Step struct {
+	Plugin string `json:"plugin"`
+	Weight uint16 `json:"weight"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// KernelShare is what the data plane really holds for an endpoint behind a frontend.
+type KernelShare struct {
+	Frontend string `json:"frontend"`
+	Weight   uint16 `json:"weight"`
+	Total    int    `json:"total"`
+	// Connections through the frontend, in mode ipvs.
+	Connections *Connections `json:"connections,omitempty"`
+}
+
+func NewExplanation(e *planner.Explanation) *Explanation {
+	x := &Explanation{Service: e.Service.Name.String(), Frontends: []string{}, Pools: []Pool{}}
+	if e.Policy != nil {
+		x.Policy, x.Mode = e.Policy.Name, e.Policy.Mode.String()
+		for _, s := range e.Policy.Steps {
+			x.Plugins = append(x.Plugins, s.Plugin)
+		}
+	}
+	if e.Err != nil {
+		x.Error = e.Err.Error()
+	}
+	for _, f := range e.Frontends {
+		x.Frontends = append(x.Frontends, f.Kind.String()+" "+f.Key.String())
+	}
+	for _, d := range e.Contested {
+		x.Contested = append(x.Contested, d.Wanted+" "+d.Frontend.String()+": "+d.Why)
+	}
+	for i := range e.Decided {
+		d := &e.Decided[i]
+		if d.Port.UsesCluster {
+			x.Pools = append(x.Pools, newPool(d.Port, &d.Cluster, abi.PoolCluster))
+		}
+		if d.Port.UsesLocal {
+			x.Pools = append(x.Pools, newPool(d.Port, &d.Local, abi.PoolLocal))
+		}
+	}
+	return x
+}
+
+func newPool(p *service.Port, d *policy.Decision, pool uint8) Pool {
+	out := Pool{
+		Port: p.Name.Port, Number: p.Spec.Port, Protocol: p.Name.Protocol.String(), Family: p.Family.String(),
+		Pool: "cluster", Topology: p.Topology.String(), DecidedBy: d.From.String(), Endpoints: []Endpoint{},
+	}
+	if pool == abi.PoolLocal {
+		out.Pool = "local"
+	}
+	total := 0
+	for _, w := range d.Weights {
+		total += int(w)
+	}
+	for i := range p.Endpoints {
+		e := &p.Endpoints[i]
+		row := Endpoint{
+			Address: e.Addr.String(), Pod: e.Pod, Node: e.Node, Zone: e.Zone,
+			Eligible: e.Eligible(), Why: p.Why(e), Weight: d.Weights[i],
+		}
+		if pool == abi.PoolLocal && !e.Local {
+			row.Eligible, row.Why = false, "not on this node"
+		}
+		if pool == abi.PoolCluster && e.InCluster || pool == abi.PoolLocal && e.InLocal {
+			row.Default = 1
+		}
+		for _, s := range d.Steps {
+			if s.Err == nil {
+				row.Steps = append(row.Steps, Step{s.Plugin, s.Weights[i], s.Reasons[i]})
+			}
+		}
+		if d.Observed != nil {
+			row.Observed = &d.Observed[i]
+		}
+		if total > 0 {
+			row.Share = float64(row.Weight) / float64(total)
+		}
+		if d.ResetAt != nil && d.ResetAt[i] != 0 {
+			at := time.UnixMilli(d.ResetAt[i]).UTC()
+			row.ResetAt = &at
+		}
+		out.Endpoints = append(out.Endpoints, row)
+	}
+	return out
+}

@@ -1,0 +1,42 @@
+package state
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/backend/ipvs"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+func TestIPVSConnectionsAreAddedToTheirEndpoints(t *testing.T) {
+	c := ipvs.ServerStats{
+		Server: "of mark 0x5ce00001 IPv4", Frontend: plan.Key{Addr: netip.IPv4Unspecified(), Port: 30080, Protocol: model.TCP},
+		Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: model.TCP},
+		Pool:  ipvs.PoolAll, Scheduler: "wrr",
+		Counters: ipvs.Counters{Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600},
+		Destinations: []ipvs.DestinationStats{
+			{Addr: netip.MustParseAddrPort("10.244.0.1:80"), Weight: 3, Active: 2, Inactive: 7},
+			{Addr: netip.MustParseAddrPort("10.244.0.2:80"), Active: 1, Draining: true},
+		},
+	}
+	programmed := func(addr string, weight uint16) Endpoint {
+		return Endpoint{Address: addr, Kernel: []KernelShare{
+			{Frontend: "10.96.0.1:80/TCP", Weight: weight, Total: 3}, {Frontend: "*4:30080/TCP", Weight: weight, Total: 3},
+		}}
+	}
+	x := &Explanation{Service: "shop/web", Pools: []Pool{{Pool: "cluster", Endpoints: []Endpoint{programmed("10.244.0.1:80", 3), programmed("10.244.0.9:80", 0)}}}}
+	x.AddCounts([]ipvs.ServerStats{c})
+	for i, want := range []*Connections{{2, 7}, nil} {
+		k := x.Pools[0].Endpoints[i].Kernel
+		if k[0].Connections != nil || (k[1].Connections == nil) != (want == nil) || want != nil && *k[1].Connections != *want {
+			t.Errorf("endpoint %d: %+v %v, want %v behind the NodePort only", i, k, k[1].Connections, want)
+		}
+	}
+	other := *x
+	other.Service = "shop/other"
+	other.Pools = []Pool{{Pool: "cluster", Endpoints: []Endpoint{programmed("10.244.0.1:80", 3)}}}
+	if other.AddCounts([]ipvs.ServerStats{c}); other.Pools[0].Endpoints[0].Kernel[1].Connections != nil {
+		t.Error("another Service has the connections")
+	}
+}
