@@ -7,30 +7,30 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// established keeps connections open while their member stays, loses its weight and leaves, and while the frontend
-// goes and comes back.
+// established keeps connections open while their endpoint stays, loses its weight and is removed, and while the frontend
+// is deleted and created again.
 func (s *session) established() {
 	for _, family := range s.families() {
-		for _, proto := range s.sub.Wire.Protocols {
-			if proto != model.UDP { // which has none
-				s.outlive(family, proto)
+		for _, proto := range s.fixture.Traffic.Protocols {
+			if proto != model.UDP { // connectionless
+				s.keepsConnections(family, proto)
 			}
 		}
 	}
 }
 
-func (s *session) outlive(family model.Family, proto model.Protocol) {
-	w := s.sub.Wire
+func (s *session) keepsConnections(family model.Family, proto model.Protocol) {
+	w := s.fixture.Traffic
 	to, c, members := s.oneService(family)
 	key := plan.Key{Addr: to.Addr(), Port: to.Port(), Protocol: proto}
 	prev := service(w.Global, key, members, []uint16{1, 1, 1, 1})
-	s.where = fmt.Sprintf("%s %s", family, proto)
+	s.step = fmt.Sprintf("%s %s", family, proto)
 	s.apply(prev, nil)
-	var open []Seen
+	var open []Outcome
 	for range 20 {
 		seen := s.connect(c, to, proto)
-		if seen.Verdict != plan.Forward || seen.Again == nil {
-			s.Fatalf("%s: no connection: %s", s.where, seen.Verdict)
+		if seen.Verdict != plan.Forward || seen.Reuse == nil {
+			s.Fatalf("%s: no connection: %s", s.step, seen.Verdict)
 		}
 		defer seen.Close()
 		open = append(open, seen)
@@ -38,22 +38,22 @@ func (s *session) outlive(family model.Family, proto model.Protocol) {
 	alive := func(what string) {
 		s.Helper()
 		for i, seen := range open {
-			if now, err := seen.Again(); err != nil || now != seen.Member {
-				s.Fatalf("%s: connection %d to %s after %s: answered by %s, %v", s.where, i, seen.Member, what, now, err)
+			if now, err := seen.Reuse(); err != nil || now != seen.Server {
+				s.Fatalf("%s: connection %d to %s after %s: answered by %s, %v", s.step, i, seen.Server, what, now, err)
 			}
 		}
 	}
-	alive("nothing")
+	alive("no change")
 	for _, step := range []struct {
 		what    string
 		weights []uint16
 		gone    bool
 	}{
 		{what: "new weights", weights: []uint16{5, 1, 9, 2}},
-		{what: "two members at weight 0", weights: []uint16{0, 0, 1, 1}},
-		{what: "no member with weight", weights: []uint16{0, 0, 0, 0}},
-		{what: "the frontend is gone", gone: true},
-		{what: "everything back", weights: []uint16{1, 1, 1, 1}},
+		{what: "two endpoints at weight 0", weights: []uint16{0, 0, 1, 1}},
+		{what: "no endpoint with weight", weights: []uint16{0, 0, 0, 0}},
+		{what: "the frontend is deleted", gone: true},
+		{what: "everything restored", weights: []uint16{1, 1, 1, 1}},
 	} {
 		next := &plan.Plan{Global: w.Global, Frontends: map[plan.Key]*plan.Frontend{}}
 		if !step.gone {
@@ -72,14 +72,14 @@ func (s *session) outlive(family model.Family, proto model.Protocol) {
 		for range tries {
 			seen := s.connect(c, to, proto)
 			seen.Close()
-			if seen.Verdict == plan.Forward && (seen.Member == members[0] || seen.Member == members[1]) {
-				s.Fatalf("%s: with %s, a new connection went to %s", s.where, step.what, seen.Member)
+			if seen.Verdict == plan.Forward && (seen.Server == members[0] || seen.Server == members[1]) {
+				s.Fatalf("%s: with %s, a new connection went to %s", s.step, step.what, seen.Server)
 			}
 		}
 	}
 	s.restart()
 	alive("a restart")
-	s.quiet(prev, nil)
+	s.expectNoWrites(prev, nil)
 	alive("an apply after the restart")
 	s.close()
 	alive("close")

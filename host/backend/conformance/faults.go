@@ -10,39 +10,39 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// faultsAPair is at how many messages of one change a fault is tried, for each depth: the first ones and then fewer.
-const faultsAPair = 6
+// faultsPerChange is the number of messages of one change at which a fault is injected: the first ones, then fewer.
+const faultsPerChange = 6
 
-// faults fails messages of random changes, before they take effect and after, in deltas and whole plans, with and
-// without a restart before the repair.
+// faults makes messages of random changes fail, before and after they take effect, in deltas and full syncs, with and
+// without a restart before the next Apply.
 func (s *session) faults() {
 	fired, recovered, n := 0, 0, 0
 	s.rounds(6, func(g *plangen.Gen) {
-		seed := s.where
+		seed := s.step
 		prev := g.Plan()
 		next := g.Next(g.Next(g.Next(prev)))
-		for i, k := 0, 1; i < s.times(faultsAPair); i, k = i+1, k+1+i/4 {
+		for i, k := 0, 1; i < s.times(faultsPerChange); i, k = i+1, k+1+i/4 {
 			n++
 			lost, whole, restart := n%2 == 0, n%3 == 0, n%5 < 2
-			s.where = fmt.Sprintf("%s message %d (lost %v, whole %v, restart %v)", seed, k, lost, whole, restart)
+			s.step = fmt.Sprintf("%s message %d (lost %v, whole %v, restart %v)", seed, k, lost, whole, restart)
 			s.apply(prev, nil)
 			d := plan.Diff(prev, next)
 			if whole {
 				d = nil
 			}
-			disarm := s.sub.Inject(k, lost)
-			_, err := s.try(next, d)
+			disarm := s.fixture.InjectFault(k, lost)
+			_, err := s.applyAndSettle(next, d)
 			if !disarm() {
 				if err != nil {
-					s.Fatalf("%s: the fault did not fire, and yet: %v", s.where, err)
+					s.Fatalf("%s: Apply failed although the fault did not fire: %v", s.step, err)
 				}
-				s.holds(next)
-				break // so many messages there are not
+				s.expectState(next)
+				break // the change has fewer messages
 			}
 			fired++
-			if err == nil { // the backend found out what happened, or tried again
+			if err == nil { // the backend recovered by itself
 				recovered++
-				s.holds(next)
+				s.expectState(next)
 			} else {
 				s.oldOrNew(prev, next)
 			}
@@ -53,23 +53,23 @@ func (s *session) faults() {
 				}
 			}
 			s.apply(next, nil)
-			s.quiet(next, nil)
+			s.expectNoWrites(next, nil)
 		}
 	})
-	s.Logf("%d faults fired, %d of them healed by the backend itself", fired, recovered)
+	s.Logf("%d faults fired; the backend recovered from %d of them by itself", fired, recovered)
 	if fired == 0 {
 		s.Error("no fault fired")
 	}
 }
 
-// oldOrNew checks that every frontend and every global field is as it was or as it shall be.
+// oldOrNew checks that every frontend and every global field has its old or its new value.
 func (s *session) oldOrNew(prev, next *plan.Plan) {
 	s.Helper()
-	was, _ := plan.Normalize(prev, s.backend.Caps())
-	shall, _ := plan.Normalize(next, s.backend.Caps())
+	before, _ := plan.Normalize(prev, s.backend.Caps())
+	after, _ := plan.Normalize(next, s.backend.Caps())
 	got := s.read()
 	keys := map[plan.Key]bool{}
-	for _, p := range []*plan.Plan{was, shall, got} {
+	for _, p := range []*plan.Plan{before, after, got} {
 		for k := range p.Frontends {
 			keys[k] = true
 		}
@@ -77,15 +77,15 @@ func (s *session) oldOrNew(prev, next *plan.Plan) {
 	same := func(a, b *plan.Frontend) bool { return a == b || a != nil && b != nil && a.Equal(b) }
 	for _, k := range slices.SortedFunc(maps.Keys(keys), plan.Key.Compare) {
 		g := got.Frontends[k]
-		if !same(g, was.Frontends[k]) && !same(g, shall.Frontends[k]) {
-			s.Fatalf("%s: %s is neither as it was nor as it shall be\nwas (-) and is (+):\n%s\nshall be (-) and is (+):\n%s",
-				s.where, k, plan.FormatDiff(only(was, k), only(got, k)), plan.FormatDiff(only(shall, k), only(got, k)))
+		if !same(g, before.Frontends[k]) && !same(g, after.Frontends[k]) {
+			s.Fatalf("%s: %s has neither its old nor its new state\nold (-) and got (+):\n%s\nnew (-) and got (+):\n%s",
+				s.step, k, plan.FormatDiff(only(before, k), only(got, k)), plan.FormatDiff(only(after, k), only(got, k)))
 		}
 	}
-	a, b, g := &was.Global, &shall.Global, &got.Global
+	a, b, g := &before.Global, &after.Global, &got.Global
 	field := func(name string, ok bool) {
 		if !ok {
-			s.Fatalf("%s: global %s is neither as it was nor as it shall be:\n%s", s.where, name, plan.FormatDiff(was, got))
+			s.Fatalf("%s: global %s has neither its old nor its new value:\n%s", s.step, name, plan.FormatDiff(before, got))
 		}
 	}
 	addrs, prefixes := slices.Equal[[]netip.Addr], slices.Equal[[]netip.Prefix]
@@ -96,7 +96,7 @@ func (s *session) oldOrNew(prev, next *plan.Plan) {
 	field("masquerade-mark", g.MasqueradeMark == a.MasqueradeMark || g.MasqueradeMark == b.MasqueradeMark)
 }
 
-// only is the part of a plan that is about one key.
+// only returns the part of a plan that concerns one key.
 func only(p *plan.Plan, k plan.Key) *plan.Plan {
 	out := empty()
 	if f := p.Frontends[k]; f != nil {

@@ -12,17 +12,17 @@ import (
 
 func empty() *plan.Plan { return &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}} }
 
-func (s *session) emptyReads() {
-	s.where = "before the first apply"
+func (s *session) emptyPlan() {
+	s.step = "before the first apply"
 	if p := s.read(); !p.Equal(empty()) {
-		s.Fatalf("%s: read:\n%s", s.where, plan.Format(p))
+		s.Fatalf("%s: read:\n%s", s.step, plan.Format(p))
 	}
 }
 
-// readsBack follows random sequences of plans, by deltas and without, and back to nothing.
-func (s *session) readsBack() {
+// readback applies random sequences of plans, with and without deltas, and finally an empty plan.
+func (s *session) readback() {
 	s.rounds(6, func(g *plangen.Gen) {
-		seed := s.where
+		seed := s.step
 		prev := s.read()
 		for step := range 12 {
 			next := g.Next(prev)
@@ -30,36 +30,36 @@ func (s *session) readsBack() {
 				next = g.Plan()
 			}
 			var d *plan.Delta
-			path := "everything"
+			path := "full sync"
 			if step%3 > 0 {
-				d, path = plan.Diff(prev, next), "a delta"
+				d, path = plan.Diff(prev, next), "delta"
 			}
-			s.where = fmt.Sprintf("%s step %d by %s", seed, step, path)
+			s.step = fmt.Sprintf("%s step %d by %s", seed, step, path)
 			s.apply(next, d)
 			prev = next
 		}
-		s.where = seed + " to no frontends"
+		s.step = seed + " to no frontends"
 		none := &plan.Plan{Global: prev.Global, Frontends: map[plan.Key]*plan.Frontend{}}
 		s.apply(none, plan.Diff(prev, none))
 	})
 }
 
-func (s *session) appliesOnce() {
+func (s *session) idempotence() {
 	s.rounds(6, func(g *plangen.Gen) {
-		seed := s.where
+		seed := s.step
 		prev := g.Plan()
 		s.apply(prev, nil)
 		for step := range 5 {
 			next := g.Next(prev)
 			d := plan.Diff(prev, next)
-			s.where = fmt.Sprintf("%s step %d", seed, step)
+			s.step = fmt.Sprintf("%s step %d", seed, step)
 			s.apply(next, d)
-			s.where += ", everything again"
-			s.quiet(next, nil)
-			s.where = fmt.Sprintf("%s step %d, an empty delta", seed, step)
-			s.quiet(next, &plan.Delta{})
-			s.where = fmt.Sprintf("%s step %d, the same delta again", seed, step)
-			s.quiet(next, d)
+			s.step += ", full sync again"
+			s.expectNoWrites(next, nil)
+			s.step = fmt.Sprintf("%s step %d, an empty delta", seed, step)
+			s.expectNoWrites(next, &plan.Delta{})
+			s.step = fmt.Sprintf("%s step %d, the same delta again", seed, step)
+			s.expectNoWrites(next, d)
 			prev = next
 		}
 	})
@@ -67,17 +67,17 @@ func (s *session) appliesOnce() {
 
 func (s *session) restarts() {
 	s.rounds(6, func(g *plangen.Gen) {
-		seed := s.where
+		seed := s.step
 		prev := g.Plan()
 		s.apply(prev, nil)
 		for step := range 3 {
-			s.where = fmt.Sprintf("%s step %d after a restart", seed, step)
+			s.step = fmt.Sprintf("%s step %d after a restart", seed, step)
 			s.restart()
-			s.holds(prev)
-			s.quiet(prev, nil)
+			s.expectState(prev)
+			s.expectNoWrites(prev, nil)
 			next := g.Next(prev)
-			s.where += ", the next plan"
-			if step == 1 { // the cluster changed while sluice was away
+			s.step += ", the next plan"
+			if step == 1 { // the cluster changed while sluice was down
 				s.restart()
 			}
 			s.apply(next, nil)
@@ -85,22 +85,22 @@ func (s *session) restarts() {
 			s.apply(after, plan.Diff(next, after))
 			prev = after
 		}
-		// A crash between an Apply and the one that it asks for.
+		// A crash between an Apply and the requeued one.
 		next := g.Next(g.Next(prev))
-		s.where = seed + " killed before it settled"
+		s.step = seed + " killed before the requeued Apply"
 		if _, err := s.backend.Apply(context.Background(), next, plan.Diff(prev, next)); err != nil {
-			s.Fatalf("%s: %v", s.where, err)
+			s.Fatalf("%s: %v", s.step, err)
 		}
 		s.restart()
 		s.apply(next, nil)
-		s.quiet(next, nil)
+		s.expectNoWrites(next, nil)
 	})
 }
 
-// big is about limits of messages and buffers: a pool of more members than one netlink message holds, weights that
-// need many slots, and some hundred frontends in one Apply.
-func (s *session) big() {
-	s.where = "a big plan"
+// largePlans tests limits of messages and buffers: a pool with more endpoints than fit into one netlink message, weights that
+// need many slots, and several hundred frontends in one Apply.
+func (s *session) largePlans() {
+	s.step = "a big plan"
 	p := plangen.New(s.seed, plangen.Options{}).Plan()
 	for family, base := range map[model.Family]netip.Addr{model.IPv4: netip.MustParseAddr("10.100.0.0"), model.IPv6: netip.MustParseAddr("fd00:100::")} {
 		addr := base
@@ -131,19 +131,19 @@ func (s *session) big() {
 		}
 	}
 	s.apply(p, nil)
-	s.quiet(p, nil)
-	s.where = "a big plan after a restart"
+	s.expectNoWrites(p, nil)
+	s.step = "a big plan after a restart"
 	s.restart()
-	s.quiet(p, nil)
-	s.where = "a big plan to no frontends"
+	s.expectNoWrites(p, nil)
+	s.step = "a big plan to no frontends"
 	none := &plan.Plan{Global: p.Global, Frontends: map[plan.Key]*plan.Frontend{}}
 	s.apply(none, plan.Diff(p, none))
 }
 
-// incremental: one endpoint replaced sends no more in a plan of 400 frontends than in a plan of one.
+// incremental checks that replacing one endpoint costs no more in a plan of 400 frontends than in a plan of one.
 func (s *session) incremental() {
 	cost := func(frontends int) int {
-		s.where = fmt.Sprintf("replace one of two endpoints, %d frontends", frontends)
+		s.step = fmt.Sprintf("replace one of two endpoints, %d frontends", frontends)
 		p := &plan.Plan{Global: plan.Global{MasqueradeMark: 0x4000}, Frontends: map[plan.Key]*plan.Frontend{}}
 		addr := netip.MustParseAddr("10.100.0.0")
 		var f plan.Frontend
@@ -164,9 +164,9 @@ func (s *session) incremental() {
 		f.Pool.Members = []plan.Member{f.Pool.Members[0], {Addr: netip.MustParseAddrPort("10.200.0.3:80"), Weight: 1}}
 		next.Frontends[f.Key] = &f
 		r := s.apply(next, plan.Diff(p, next))
-		s.Logf("%s: %d messages, %d elements", s.where, r.Messages, r.Elements)
+		s.Logf("%s: %d messages, %d elements", s.step, r.Messages, r.Elements)
 		if r.Elements == 0 || r.Messages == 0 {
-			s.Fatalf("%s: a change that sends nothing: %+v", s.where, r)
+			s.Fatalf("%s: a change that writes nothing: %+v", s.step, r)
 		}
 		return r.Messages + r.Elements
 	}
@@ -176,87 +176,87 @@ func (s *session) incremental() {
 	}
 }
 
-func (s *session) cleansUp() {
+func (s *session) cleanup() {
 	s.rounds(3, func(g *plangen.Gen) {
-		seed := s.where
+		seed := s.step
 		p := g.Plan()
 		s.apply(p, nil)
 		for _, again := range []string{"", " again"} {
-			s.where = seed + " after cleanup" + again
+			s.step = seed + " after cleanup" + again
 			s.close()
-			if err := s.sub.Cleanup(context.Background()); err != nil {
-				s.Fatalf("%s: %v", s.where, err)
+			if err := s.fixture.Cleanup(context.Background()); err != nil {
+				s.Fatalf("%s: %v", s.step, err)
 			}
-			if s.sub.Traces != nil {
-				left, err := s.sub.Traces()
+			if s.fixture.Leftovers != nil {
+				left, err := s.fixture.Leftovers()
 				if err != nil || len(left) > 0 {
-					s.Fatalf("%s: left behind: %q, %v", s.where, left, err)
+					s.Fatalf("%s: left behind: %q, %v", s.step, left, err)
 				}
 			}
 			s.open()
 			if got := s.read(); !got.Equal(empty()) {
-				s.Fatalf("%s: read:\n%s", s.where, plan.Format(got))
+				s.Fatalf("%s: read:\n%s", s.step, plan.Format(got))
 			}
 		}
-		s.where = seed + " a new beginning"
+		s.step = seed + " applied again"
 		s.apply(g.Next(p), nil)
 	})
 }
 
 func (s *session) foreign() {
-	check, err := s.sub.Foreign()
+	check, err := s.fixture.AddForeign()
 	if err != nil {
-		s.Fatalf("put foreign things: %v", err)
+		s.Fatalf("add foreign state: %v", err)
 	}
-	look := func() {
+	verify := func() {
 		s.Helper()
 		if err := check(); err != nil {
-			s.Fatalf("%s: what is not sluice's changed: %v", s.where, err)
+			s.Fatalf("%s: foreign state was modified: %v", s.step, err)
 		}
 	}
-	s.where = "before the first apply"
-	look()
+	s.step = "before the first apply"
+	verify()
 	s.rounds(3, func(g *plangen.Gen) {
 		p := g.Plan()
 		s.apply(p, nil)
-		look()
+		verify()
 		next := g.Next(p)
 		s.apply(next, plan.Diff(p, next))
-		look()
-		s.where += " after a restart"
+		verify()
+		s.step += " after a restart"
 		s.restart()
-		s.quiet(next, nil)
-		look()
-		s.where += " and cleanup"
+		s.expectNoWrites(next, nil)
+		verify()
+		s.step += " and cleanup"
 		s.close()
-		if err := s.sub.Cleanup(context.Background()); err != nil {
-			s.Fatalf("%s: %v", s.where, err)
+		if err := s.fixture.Cleanup(context.Background()); err != nil {
+			s.Fatalf("%s: %v", s.step, err)
 		}
-		look()
+		verify()
 		s.open()
 	})
 }
 
 func (s *session) drift() {
 	s.rounds(4, func(g *plangen.Gen) {
-		seed := s.where
+		seed := s.step
 		p := g.Plan()
 		s.apply(p, nil)
-		held := s.read()
-		for i, k := range held.Keys() {
+		programmed := s.read()
+		for i, k := range programmed.Keys() {
 			if i == 4 {
 				break
 			}
-			s.where = fmt.Sprintf("%s drift of %s", seed, k)
-			if err := s.sub.Drift(k); err != nil {
-				s.Fatalf("%s: %v", s.where, err)
+			s.step = fmt.Sprintf("%s drift of %s", seed, k)
+			if err := s.fixture.Corrupt(k); err != nil {
+				s.Fatalf("%s: %v", s.step, err)
 			}
-			// What is damaged may be more than a plan can say: an error is as good an answer.
-			if got, err := s.backend.Read(context.Background()); err == nil && got.Equal(held) {
-				s.Fatalf("%s: Read does not see it", s.where)
+			// The damage may not be representable as a plan: an error is fine, too.
+			if got, err := s.backend.Read(context.Background()); err == nil && got.Equal(programmed) {
+				s.Fatalf("%s: Read does not detect it", s.step)
 			}
 			s.apply(p, nil)
-			s.quiet(p, nil)
+			s.expectNoWrites(p, nil)
 		}
 	})
 }

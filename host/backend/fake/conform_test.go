@@ -30,7 +30,7 @@ func TestConformance(t *testing.T) {
 		"holding TCP and UDP only": {Caps: plan.Caps{Name: "two", Idle: true, Balances: everything.Balances[1:], Protocols: everything.Protocols[:2]}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conformance.Run(t, func(t *testing.T) conformance.Subject { return subject(o) })
+			conformance.Run(t, func(t *testing.T) conformance.Fixture { return subject(o) })
 		})
 	}
 }
@@ -42,11 +42,11 @@ func addrs(list ...string) (out []netip.Addr) {
 	return out
 }
 
-func subject(o fake.Options) conformance.Subject {
+func subject(o fake.Options) conformance.Fixture {
 	o.NodeAddrs = addrs("192.168.0.1", "192.168.0.2", "fd00:192::1")
 	o.Seed = 1
 	k := fake.NewKernel(o)
-	wire := &conformance.Wire{
+	wire := &conformance.Traffic{
 		Global: plan.Global{
 			NodePortAddrs:  addrs("192.168.0.1", "fd00:192::1"),
 			PodSources:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/64")},
@@ -57,7 +57,7 @@ func subject(o fake.Options) conformance.Subject {
 		Listen:    func(netip.AddrPort, model.Protocol) (func(), error) { return func() {}, nil },
 	}
 	for i := range 5 {
-		wire.Members = append(wire.Members,
+		wire.Servers = append(wire.Servers,
 			netip.MustParseAddrPort(fmt.Sprintf("10.244.1.%d:8080", i+1)), netip.MustParseAddrPort(fmt.Sprintf("[fd00:10:244::%d]:8080", i+1)))
 	}
 	for name, from := range map[string]string{
@@ -67,17 +67,17 @@ func subject(o fake.Options) conformance.Subject {
 		wire.Clients = append(wire.Clients, conformance.Client{Name: name, From: netip.MustParseAddr(from)})
 	}
 	port := uint16(1024)
-	wire.Connect = func(c conformance.Client, to netip.AddrPort, proto model.Protocol) (conformance.Seen, error) {
+	wire.Connect = func(c conformance.Client, to netip.AddrPort, proto model.Protocol) (conformance.Outcome, error) {
 		if port++; port == 0 {
 			port = 1024
 		}
 		p := fake.Packet{From: netip.AddrPortFrom(c.From, port), Interface: c.Interface, To: to, Protocol: proto}
 		r := k.Connect(p)
-		seen := conformance.Seen{Passed: !r.Ours, Verdict: r.Verdict, Member: r.Member, Source: c.From}
+		seen := conformance.Outcome{NotProxied: !r.Ours, Verdict: r.Verdict, Server: r.Member, Source: c.From}
 		if r.Masqueraded {
 			seen.Source = o.NodeAddrs[0]
 		}
-		seen.Again = func() (netip.AddrPort, error) {
+		seen.Reuse = func() (netip.AddrPort, error) {
 			again := k.Connect(p)
 			if !again.Established {
 				return again.Member, errors.New("the connection was gone")
@@ -87,14 +87,14 @@ func subject(o fake.Options) conformance.Subject {
 		seen.Close = func() { k.Disconnect(p) }
 		return seen, nil
 	}
-	return conformance.Subject{
+	return conformance.Fixture{
 		Open:    func() (backend.Backend, error) { return fake.Open(k), nil },
 		Cleanup: func(ctx context.Context) error { return fake.Cleanup(ctx, k) },
 		Advance: k.Advance,
-		Inject: func(n int, lost bool) func() bool {
+		InjectFault: func(n int, lost bool) func() bool {
 			return k.Inject(fake.Fault{At: n, Err: errInjected, Lost: lost})
 		},
-		Foreign: func() (func() error, error) {
+		AddForeign: func() (func() error, error) {
 			other := &plan.Frontend{
 				Key:   plan.Key{Addr: netip.MustParseAddr("10.96.4.1"), Port: 80, Protocol: model.TCP},
 				Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: "svc-0"}, Protocol: model.TCP},
@@ -108,16 +108,16 @@ func subject(o fake.Options) conformance.Subject {
 				return nil
 			}, nil
 		},
-		Drift: func(key plan.Key) error {
+		Corrupt: func(key plan.Key) error {
 			k.Edit(fake.Name, func(p *plan.Plan) { delete(p.Frontends, key) })
 			return nil
 		},
-		Traces: func() ([]string, error) {
+		Leftovers: func() ([]string, error) {
 			if p, ok := k.Table(fake.Name); ok || k.Leftovers() > 0 {
 				return []string{plan.Format(p)}, nil
 			}
 			return nil, nil
 		},
-		Wire: wire,
+		Traffic: wire,
 	}
 }

@@ -45,10 +45,10 @@ const foreignServers = `-A -t 192.0.2.80:80 -s rr
 -a -f 7 -r 10.9.9.9:0 -g -w 0
 `
 
-func newFixture(t *testing.T) conformance.Subject {
+func newFixture(t *testing.T) conformance.Fixture {
 	d := newEnv(t)
 	var f *faultInjector
-	s := conformance.Subject{
+	s := conformance.Fixture{
 		Open: func() (backend.Backend, error) {
 			b, err := Open(d.options())
 			if err == nil {
@@ -61,12 +61,12 @@ func newFixture(t *testing.T) conformance.Subject {
 			return err
 		},
 		Advance: func(by time.Duration) { d.now = d.now.Add(by); time.Sleep(min(by, 10*time.Millisecond)) },
-		Inject: func(k int, lost bool) func() bool {
+		InjectFault: func(k int, lost bool) func() bool {
 			now := &fault{after: k, lost: lost}
 			f.fault = now
 			return func() bool { f.fault = nil; return now.fired }
 		},
-		Foreign: func() (func() error, error) {
+		AddForeign: func() (func() error, error) {
 			if _, err := d.run(foreignTable, "nft", "-f", "-"); err != nil {
 				return nil, err
 			}
@@ -99,7 +99,7 @@ func newFixture(t *testing.T) conformance.Subject {
 				return nil
 			}, nil
 		},
-		Drift: func(k plan.Key) error {
+		Corrupt: func(k plan.Key) error {
 			proto := map[model.Protocol]string{model.TCP: "-t", model.UDP: "-u", model.SCTP: "--sctp-service"}[k.Protocol]
 			if !k.IsNodePort() {
 				if _, err := d.run("", "ipvsadm", "-D", proto, netip.AddrPortFrom(k.Addr, k.Port).String()); err == nil {
@@ -116,7 +116,7 @@ func newFixture(t *testing.T) conformance.Subject {
 			_, err := d.run(fmt.Sprintf("delete element %s sluice %s\n", table, elem), "nft", "-f", "-")
 			return err
 		},
-		Traces: func() ([]string, error) {
+		Leftovers: func() ([]string, error) {
 			var left []string
 			for _, args := range []string{"nft list ruleset", "ipvsadm -Sn", "ip -o link show type dummy"} {
 				words := strings.Fields(args)
@@ -131,9 +131,9 @@ func newFixture(t *testing.T) conformance.Subject {
 			return left, nil
 		},
 	}
-	s.Wire = d.Wire(t)
-	s.Wire.Parallel, s.Wire.Connections = 8, maxTotal // a round of wrr
-	s.Wire.Taken = func(a netip.Addr) bool {
+	s.Traffic = d.Traffic(t)
+	s.Traffic.Parallel, s.Traffic.Connections = 8, maxTotal // a round of wrr
+	s.Traffic.NodeOwns = func(a netip.Addr) bool {
 		l, err := openLink(d.Lab.Node.Fd(), DefaultLink)
 		if err != nil {
 			t.Error(err)

@@ -166,11 +166,11 @@ func (d *memEnv) open() (*Backend, error) {
 }
 
 func TestConformanceOfAllButThePackets(t *testing.T) {
-	conformance.Run(t, func(t *testing.T) conformance.Subject {
+	conformance.Run(t, func(t *testing.T) conformance.Fixture {
 		d := newMemEnv(t)
 		var f *faultInjector
 		theirs := addrKey(netip.MustParseAddr("192.0.2.80"), 80, 6)
-		return conformance.Subject{
+		return conformance.Fixture{
 			Open: func() (backend.Backend, error) {
 				b, err := d.open()
 				if err == nil {
@@ -185,12 +185,12 @@ func TestConformanceOfAllButThePackets(t *testing.T) {
 				return err
 			},
 			Advance: func(by time.Duration) { d.now = d.now.Add(by) },
-			Inject: func(k int, lost bool) func() bool {
+			InjectFault: func(k int, lost bool) func() bool {
 				now := &fault{after: k, lost: lost}
 				f.fault = now
 				return func() bool { f.fault = nil; return now.fired }
 			},
-			Foreign: func() (func() error, error) {
+			AddForeign: func() (func() error, error) {
 				m := destinationState{destination: destination{addr: netip.MustParseAddrPort("10.9.9.9:80"), weight: 7}, foreign: true}
 				d.virtualServers[theirs] = &fakeServer{serverConfig: serverConfig{"rr", 0}, destinations: map[netip.AddrPort]destinationState{m.addr: m}}
 				before := fmt.Sprint(*d.virtualServers[theirs])
@@ -201,7 +201,7 @@ func TestConformanceOfAllButThePackets(t *testing.T) {
 					return nil
 				}, nil
 			},
-			Drift: func(k plan.Key) error {
+			Corrupt: func(k plan.Key) error {
 				if k.IsNodePort() {
 					table := map[bool]string{false: "ip", true: "ip6"}[k.Addr.Is6()]
 					_, err := d.run(fmt.Sprintf("delete element %s sluice nodeports { %s . %d }\n", table, strings.ToLower(k.Protocol.String()), k.Port), "nft", "-f", "-")
@@ -210,9 +210,9 @@ func TestConformanceOfAllButThePackets(t *testing.T) {
 				delete(d.bound, k.Addr)
 				return nil
 			},
-			Without: map[string]string{
-				"Wire":   "nothing in memory forwards packets; TestConformance does, in make test-vm",
-				"Traces": "the memory is cleaned by the test itself",
+			Unsupported: map[string]string{
+				"Traffic":   "nothing in memory forwards packets; TestConformance does, in make test-vm",
+				"Leftovers": "the memory is cleaned by the test itself",
 			},
 		}
 	})

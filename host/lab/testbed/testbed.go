@@ -72,16 +72,16 @@ func New(t testing.TB, pods int) *Bed {
 	return d
 }
 
-// Wire connects from a Pod that is no member, from one that is, from the node and from outside. One of the node's
+// Traffic connects from a Pod that is no member, from one that is, from the node and from outside. One of the node's
 // addresses is in the Pods' range, as that of a bridge to them is.
-func (d *Bed) Wire(t *testing.T) *conformance.Wire {
+func (d *Bed) Traffic(t *testing.T) *conformance.Traffic {
 	bridge4, bridge6 := netip.MustParseAddr("10.244.0.254"), netip.MustParseAddr("fd00:10:244::fe")
 	for _, a := range []netip.Addr{bridge4, bridge6} {
 		if err := d.Lab.Node.AddAddr("lo", a); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w := &conformance.Wire{
+	w := &conformance.Traffic{
 		Global: plan.Global{
 			NodePortAddrs:  []netip.Addr{node4, node6},
 			PodSources:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/64")},
@@ -95,7 +95,7 @@ func (d *Bed) Wire(t *testing.T) *conformance.Wire {
 		for _, p := range w.Protocols {
 			serve(t, d.Lab.Node, at, p, at.String())
 		}
-		w.OnNode = append(w.OnNode, at)
+		w.HostNetworkServers = append(w.HostNetworkServers, at)
 	}
 	w.Listen = func(to netip.AddrPort, p model.Protocol) (func(), error) {
 		h := d.Lab.Node
@@ -121,7 +121,7 @@ func (d *Bed) Wire(t *testing.T) *conformance.Wire {
 		name := h.Name
 		if i < 4 {
 			for _, a := range h.Addrs {
-				w.Members = append(w.Members, netip.AddrPortFrom(a, 9000))
+				w.Servers = append(w.Servers, netip.AddrPortFrom(a, 9000))
 			}
 			if i > 0 {
 				continue // one Pod that serves and asks is enough
@@ -138,14 +138,14 @@ func (d *Bed) Wire(t *testing.T) *conformance.Wire {
 	}
 	for _, a := range []netip.Addr{other4, other6, bridge4, bridge6} {
 		// To a Pod, the kernel chooses the IPv6 address that is most like the Pod's.
-		c := conformance.Client{Name: "node " + a.String(), From: a, Plain: a != bridge6}
+		c := conformance.Client{Name: "node " + a.String(), From: a, ExplicitSource: a != bridge6}
 		w.Clients = append(w.Clients, c)
 		hosts[c.Name] = d.Lab.Node
 	}
-	w.Connect = func(c conformance.Client, to netip.AddrPort, p model.Protocol) (conformance.Seen, error) {
+	w.Connect = func(c conformance.Client, to netip.AddrPort, p model.Protocol) (conformance.Outcome, error) {
 		patience := 250 * time.Millisecond
-		if c.Patience > 0 {
-			patience = c.Patience
+		if c.Timeout > 0 {
+			patience = c.Timeout
 		}
 		return connect(hosts[c.Name], c.From, to, p, patience)
 	}
@@ -164,17 +164,17 @@ func serve(t testing.TB, h *testnet.Host, at netip.AddrPort, p model.Protocol, n
 	t.Cleanup(s.Close)
 }
 
-func connect(h *testnet.Host, from netip.Addr, to netip.AddrPort, p model.Protocol, patience time.Duration) (conformance.Seen, error) {
+func connect(h *testnet.Host, from netip.Addr, to netip.AddrPort, p model.Protocol, patience time.Duration) (conformance.Outcome, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := h.DialFrom(ctx, strings.ToLower(p.String()), from, to)
 	switch {
 	case testnet.Refused(err):
-		return conformance.Seen{Verdict: plan.Reject}, nil
+		return conformance.Outcome{Verdict: plan.Reject}, nil
 	case testnet.TimedOut(err):
-		return conformance.Seen{Verdict: plan.Drop}, nil
+		return conformance.Outcome{Verdict: plan.Drop}, nil
 	case err != nil:
-		return conformance.Seen{}, err
+		return conformance.Outcome{}, err
 	}
 	if t, ok := conn.(*net.TCPConn); ok {
 		_ = t.SetLinger(0)
@@ -194,11 +194,11 @@ func connect(h *testnet.Host, from netip.Addr, to netip.AddrPort, p model.Protoc
 		conn.Close()
 		switch {
 		case p == model.UDP && testnet.Refused(err):
-			return conformance.Seen{Verdict: plan.Reject}, nil
+			return conformance.Outcome{Verdict: plan.Reject}, nil
 		case testnet.TimedOut(err):
-			return conformance.Seen{Verdict: plan.Drop}, nil
+			return conformance.Outcome{Verdict: plan.Drop}, nil
 		}
-		return conformance.Seen{}, err
+		return conformance.Outcome{}, err
 	}
 	member := func(name string) netip.AddrPort {
 		if at, err := netip.ParseAddrPort(name); err == nil {
@@ -212,10 +212,10 @@ func connect(h *testnet.Host, from netip.Addr, to netip.AddrPort, p model.Protoc
 	}
 	if a.Server == elsewhereServer {
 		conn.Close()
-		return conformance.Seen{Passed: true}, nil
+		return conformance.Outcome{NotProxied: true}, nil
 	}
-	seen := conformance.Seen{Verdict: plan.Forward, Member: member(a.Server), Source: a.Client.Addr(), Close: func() { conn.Close() }}
-	seen.Again = func() (netip.AddrPort, error) {
+	seen := conformance.Outcome{Verdict: plan.Forward, Server: member(a.Server), Source: a.Client.Addr(), Close: func() { conn.Close() }}
+	seen.Reuse = func() (netip.AddrPort, error) {
 		if p == model.UDP {
 			a, err := ask()
 			return member(a.Server), err
@@ -229,7 +229,7 @@ func connect(h *testnet.Host, from netip.Addr, to netip.AddrPort, p model.Protoc
 		if err == nil && string(buf[:n]) != "still there\n" {
 			err = errors.New("the echo is garbled: " + string(buf[:n]))
 		}
-		return seen.Member, err
+		return seen.Server, err
 	}
 	return seen, nil
 }

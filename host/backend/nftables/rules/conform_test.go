@@ -33,10 +33,10 @@ table ip sluice2 {
 }
 `
 
-func subject(t *testing.T) conformance.Subject {
+func subject(t *testing.T) conformance.Fixture {
 	d := newBed(t, 5)
 	var open *Backend
-	s := conformance.Subject{
+	s := conformance.Fixture{
 		Open: func() (backend.Backend, error) {
 			var err error
 			open, err = Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now})
@@ -47,12 +47,12 @@ func subject(t *testing.T) conformance.Subject {
 			return err
 		},
 		Advance: func(by time.Duration) { d.clock.t = d.clock.t.Add(by); time.Sleep(by) },
-		Inject: func(k int, lost bool) func() bool {
+		InjectFault: func(k int, lost bool) func() bool {
 			f := &fault{after: k, lost: lost}
 			open.conn.fault = f
 			return func() bool { open.conn.fault = nil; return f.fired }
 		},
-		Foreign: func() (func() error, error) {
+		AddForeign: func() (func() error, error) {
 			if out, err := d.nft(elsewhere, "-f", "-"); err != nil {
 				return nil, fmt.Errorf("%s: %w", out, err)
 			}
@@ -69,7 +69,7 @@ func subject(t *testing.T) conformance.Subject {
 				return nil
 			}, nil
 		},
-		Drift: func(k plan.Key) error {
+		Corrupt: func(k plan.Key) error {
 			table, elem := "ip", ""
 			if k.Family() == model.IPv6 {
 				table = "ip6"
@@ -84,7 +84,7 @@ func subject(t *testing.T) conformance.Subject {
 			}
 			return nil
 		},
-		Traces: func() ([]string, error) {
+		Leftovers: func() ([]string, error) {
 			out, err := d.nft("", "list", "ruleset")
 			if strings.TrimSpace(out) == "" {
 				return nil, err
@@ -92,6 +92,6 @@ func subject(t *testing.T) conformance.Subject {
 			return []string{out}, err
 		},
 	}
-	s.Wire = (&testbed.Bed{Lab: d.lab, Pods: d.pods, Client: d.client}).Wire(t)
+	s.Traffic = (&testbed.Bed{Lab: d.lab, Pods: d.pods, Client: d.client}).Traffic(t)
 	return s
 }

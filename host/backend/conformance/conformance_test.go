@@ -17,15 +17,15 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// A kit that nothing can fail checks nothing. Each mutant is a data plane or a backend with one fault of its own, and
-// the kit has to find it. Mutants run in a process of their own, because their test has to fail.
+// Each mutant is a data plane or a backend with one defect that the tests must find. Mutants run in a separate process,
+// because their test has to fail.
 
 const mutantEnv = "SLUICE_CONFORM_MUTANT"
 
-// lab is what a mutant can spoil.
-type lab struct {
+// testbed is what a mutant can alter.
+type testbed struct {
 	kernel *fake.Kernel
-	sub    conformance.Subject
+	sub    conformance.Fixture
 	apply  func(b *fake.Backend, next *plan.Plan, d *plan.Delta) (backend.Report, error)
 	read   func(p *plan.Plan) *plan.Plan
 	close  func()
@@ -34,27 +34,27 @@ type lab struct {
 
 type mutant struct {
 	*fake.Backend
-	lab *lab
+	bed *testbed
 }
 
 func (b *mutant) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
-	if b.lab.apply != nil {
-		return b.lab.apply(b.Backend, next, d)
+	if b.bed.apply != nil {
+		return b.bed.apply(b.Backend, next, d)
 	}
 	return b.Backend.Apply(ctx, next, d)
 }
 
 func (b *mutant) Read(ctx context.Context) (*plan.Plan, error) {
 	p, err := b.Backend.Read(ctx)
-	if err == nil && b.lab.read != nil {
-		p = b.lab.read(p)
+	if err == nil && b.bed.read != nil {
+		p = b.bed.read(p)
 	}
 	return p, err
 }
 
 func (b *mutant) Close() error {
-	if b.lab.close != nil {
-		b.lab.close()
+	if b.bed.close != nil {
+		b.bed.close()
 	}
 	return b.Backend.Close()
 }
@@ -64,13 +64,13 @@ func wipe(k *fake.Kernel, table string) {
 	k.Edit(table, func(p *plan.Plan) { clear(p.Frontends) })
 }
 
-// mutants, by name: how to spoil the lab, and which test has to find it.
+// mutants, by name: the test that must find it, and the defect.
 var mutants = map[string]struct {
-	finds string
-	spoil func(l *lab)
+	foundBy string
+	mutate  func(l *testbed)
 }{
-	"none": {"", func(*lab) {}},
-	"an IPv6 frontend is not read": {"what_is_read_is_what_was_applied", func(l *lab) {
+	"none": {"", func(*testbed) {}},
+	"an IPv6 frontend is not read": {"read_returns_the_applied_plan", func(l *testbed) {
 		l.read = func(p *plan.Plan) *plan.Plan {
 			for k := range p.Frontends {
 				if k.Family() == model.IPv6 {
@@ -81,7 +81,7 @@ var mutants = map[string]struct {
 			return p
 		}
 	}},
-	"deltas do not delete": {"what_is_read_is_what_was_applied", func(l *lab) {
+	"deltas do not delete": {"read_returns_the_applied_plan", func(l *testbed) {
 		l.apply = func(b *fake.Backend, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 			if d != nil {
 				kept := &plan.Delta{Global: d.Global}
@@ -95,22 +95,22 @@ var mutants = map[string]struct {
 			return b.Apply(context.Background(), next, d)
 		}
 	}},
-	"everything is sent each time": {"a_second_apply_sends_nothing", func(l *lab) {
+	"every apply rewrites everything": {"a_second_apply_writes_nothing", func(l *testbed) {
 		l.apply = func(b *fake.Backend, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 			r, err := b.Apply(context.Background(), next, d)
 			r.Messages++
 			return r, err
 		}
 	}},
-	"it asks for another apply for ever": {"what_is_read_is_what_was_applied", func(l *lab) {
+	"apply is requeued forever": {"read_returns_the_applied_plan", func(l *testbed) {
 		l.apply = func(b *fake.Backend, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 			r, err := b.Apply(context.Background(), next, d)
 			r.RequeueAfter = time.Second
 			return r, err
 		}
 	}},
-	"close flushes": {"a_restart_keeps_everything", func(l *lab) { l.close = func() { wipe(l.kernel, fake.Name) } }},
-	"a pool ends at 1000 members": {"big_pools", func(l *lab) {
+	"close flushes": {"a_restart_keeps_all_state", func(l *testbed) { l.close = func() { wipe(l.kernel, fake.Name) } }},
+	"a pool is cut at 1000 endpoints": {"large_pools", func(l *testbed) {
 		l.read = func(p *plan.Plan) *plan.Plan {
 			for k, f := range p.Frontends {
 				if len(f.Pool.Members) > 1000 {
@@ -122,7 +122,7 @@ var mutants = map[string]struct {
 			return p
 		}
 	}},
-	"a change costs the whole plan": {"a_change_costs_what_it_is", func(l *lab) {
+	"a change writes the whole plan": {"update_cost_depends", func(l *testbed) {
 		l.apply = func(b *fake.Backend, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 			r, err := b.Apply(context.Background(), next, d)
 			if r.Messages > 0 {
@@ -131,14 +131,14 @@ var mutants = map[string]struct {
 			return r, err
 		}
 	}},
-	"cleanup forgets": {"cleanup_leaves_nothing", func(l *lab) { l.sub.Cleanup = func(context.Context) error { return nil } }},
-	"cleanup leaves an empty table": {"cleanup_leaves_nothing", func(l *lab) {
+	"cleanup does nothing": {"cleanup_removes_all_state", func(l *testbed) { l.sub.Cleanup = func(context.Context) error { return nil } }},
+	"cleanup leaves an empty table": {"cleanup_removes_all_state", func(l *testbed) {
 		l.sub.Cleanup = func(context.Context) error {
 			l.kernel.Edit(fake.Name, func(p *plan.Plan) { *p = plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}} })
 			return nil
 		}
 	}},
-	"a failure empties a frontend": {"a_failed_message", func(l *lab) {
+	"a failure empties a frontend": {"a_failed_message", func(l *testbed) {
 		l.apply = func(b *fake.Backend, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 			r, err := b.Apply(context.Background(), next, d)
 			if err != nil {
@@ -153,7 +153,7 @@ var mutants = map[string]struct {
 			return r, err
 		}
 	}},
-	"after a failure it thinks that all is well": {"a_failed_message", func(l *lab) {
+	"a failure is not repaired": {"a_failed_message", func(l *testbed) {
 		failed := false
 		l.apply = func(b *fake.Backend, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 			if failed {
@@ -165,19 +165,19 @@ var mutants = map[string]struct {
 			return r, err
 		}
 	}},
-	"a failure is hidden": {"a_failed_message", func(l *lab) {
+	"a failure is hidden": {"a_failed_message", func(l *testbed) {
 		l.apply = func(b *fake.Backend, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 			r, _ := b.Apply(context.Background(), next, d)
 			return r, nil
 		}
 	}},
-	"it flushes what is not its own": {"what_is_not_sluice's", func(l *lab) {
+	"foreign state is flushed": {"foreign_state", func(l *testbed) {
 		l.apply = func(b *fake.Backend, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 			wipe(l.kernel, "other")
 			return b.Apply(context.Background(), next, d)
 		}
 	}},
-	"it trusts what it sent last": {"drift_is_repaired", func(l *lab) {
+	"the cache is trusted": {"drift_is_repaired", func(l *testbed) {
 		var last string
 		l.apply = func(b *fake.Backend, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 			if text := plan.Format(next); text == last {
@@ -187,10 +187,10 @@ var mutants = map[string]struct {
 			return b.Apply(context.Background(), next, d)
 		}
 	}},
-	"nothing is masqueraded": {"connections_go_where_the_plan_says", func(l *lab) {
+	"nothing is masqueraded": {"connections_follow_the_plan", func(l *testbed) {
 		l.send = func(_ fake.Packet, r fake.Result) fake.Result { r.Masqueraded = false; return r }
 	}},
-	"a drop is a reject": {"connections_go_where_the_plan_says", func(l *lab) {
+	"a drop is a reject": {"connections_follow_the_plan", func(l *testbed) {
 		l.send = func(_ fake.Packet, r fake.Result) fake.Result {
 			if r.Verdict == plan.Drop {
 				r.Verdict = plan.Reject
@@ -198,7 +198,7 @@ var mutants = map[string]struct {
 			return r
 		}
 	}},
-	"a connection goes to another Service's endpoint": {"connections_go_where_the_plan_says", func(l *lab) {
+	"a connection goes to another Service's endpoint": {"connections_follow_the_plan", func(l *testbed) {
 		n := 0
 		l.send = func(_ fake.Packet, r fake.Result) fake.Result {
 			if n++; n%40 == 0 && r.Member.IsValid() {
@@ -207,7 +207,7 @@ var mutants = map[string]struct {
 			return r
 		}
 	}},
-	"affinity is forgotten": {"connections_go_where_the_plan_says", func(l *lab) {
+	"affinity is lost": {"connections_follow_the_plan", func(l *testbed) {
 		l.send = func(p fake.Packet, r fake.Result) fake.Result {
 			l.kernel.Edit(fake.Name, func(held *plan.Plan) {
 				for k, f := range held.Frontends {
@@ -219,7 +219,7 @@ var mutants = map[string]struct {
 			return l.kernel.Connect(fake.Packet{From: netip.AddrPortFrom(p.From.Addr(), 0), Interface: p.Interface, To: p.To, Protocol: p.Protocol})
 		}
 	}},
-	"the first member gets a tenth more": {"new_connections_share_out_by_weight", func(l *lab) {
+	"the first endpoint gets a tenth more": {"new_connections_are_distributed", func(l *testbed) {
 		n := 0
 		first := netip.MustParseAddrPort("10.244.1.1:8080")
 		l.send = func(_ fake.Packet, r fake.Result) fake.Result {
@@ -229,7 +229,7 @@ var mutants = map[string]struct {
 			return r
 		}
 	}},
-	"an address that no Service has is left alone": {"traces_and_connections_agree", func(l *lab) {
+	"an unused Service address is not dropped": {"connections_match_their_traces", func(l *testbed) {
 		l.send = func(p fake.Packet, r fake.Result) fake.Result {
 			if r.Verdict == plan.Drop && r.Frontend == (plan.Key{}) {
 				r.Ours = false
@@ -237,7 +237,7 @@ var mutants = map[string]struct {
 			return r
 		}
 	}},
-	"NodePorts answer on every address": {"traces_and_connections_agree", func(l *lab) {
+	"NodePorts answer on every address": {"connections_match_their_traces", func(l *testbed) {
 		l.send = func(p fake.Packet, r fake.Result) fake.Result {
 			if !r.Ours && p.To.Port() >= 30000 {
 				r.Ours, r.Verdict = true, plan.Reject
@@ -245,7 +245,7 @@ var mutants = map[string]struct {
 			return r
 		}
 	}},
-	"a change resets connections": {"established_connections_outlive_changes", func(l *lab) {
+	"a change resets connections": {"established_connections_survive", func(l *testbed) {
 		l.apply = func(b *fake.Backend, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 			for _, c := range l.kernel.Conns() {
 				l.kernel.Disconnect(c.Packet)
@@ -255,19 +255,19 @@ var mutants = map[string]struct {
 	}},
 }
 
-func subject(spoil func(*lab)) conformance.Subject {
+func newFixture(mutate func(*testbed)) conformance.Fixture {
 	node := []netip.Addr{netip.MustParseAddr("192.168.0.1")}
-	l := &lab{kernel: fake.NewKernel(fake.Options{NodeAddrs: node, Seed: 7})}
+	l := &testbed{kernel: fake.NewKernel(fake.Options{NodeAddrs: node, Seed: 7})}
 	k := l.kernel
 	port := uint16(1024)
-	l.sub = conformance.Subject{
+	l.sub = conformance.Fixture{
 		Open:    func() (backend.Backend, error) { return &mutant{fake.Open(k), l}, nil },
 		Cleanup: func(ctx context.Context) error { return fake.Cleanup(ctx, k) },
 		Advance: k.Advance,
-		Inject: func(n int, lost bool) func() bool {
+		InjectFault: func(n int, lost bool) func() bool {
 			return k.Inject(fake.Fault{At: n, Err: errors.New("injected"), Lost: lost})
 		},
-		Foreign: func() (func() error, error) {
+		AddForeign: func() (func() error, error) {
 			f := &plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("10.96.4.1"), Port: 80, Protocol: model.TCP}}
 			k.Edit("other", func(p *plan.Plan) { p.Frontends[f.Key] = f })
 			return func() error {
@@ -277,17 +277,17 @@ func subject(spoil func(*lab)) conformance.Subject {
 				return nil
 			}, nil
 		},
-		Drift: func(key plan.Key) error {
+		Corrupt: func(key plan.Key) error {
 			k.Edit(fake.Name, func(p *plan.Plan) { delete(p.Frontends, key) })
 			return nil
 		},
-		Traces: func() ([]string, error) {
+		Leftovers: func() ([]string, error) {
 			if _, ok := k.Table(fake.Name); ok {
 				return []string{"table " + fake.Name}, nil
 			}
 			return nil, nil
 		},
-		Wire: &conformance.Wire{
+		Traffic: &conformance.Traffic{
 			Global: plan.Global{NodePortAddrs: node, MasqueradeMark: 1,
 				PodSources: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
 			Node: node,
@@ -295,18 +295,18 @@ func subject(spoil func(*lab)) conformance.Subject {
 				{Name: "itself", From: netip.MustParseAddr("10.244.1.1")}, {Name: "outside", From: netip.MustParseAddr("172.16.0.1")}},
 			Protocols: []model.Protocol{model.TCP},
 			Listen:    func(netip.AddrPort, model.Protocol) (func(), error) { return func() {}, nil },
-			Connect: func(c conformance.Client, to netip.AddrPort, proto model.Protocol) (conformance.Seen, error) {
+			Connect: func(c conformance.Client, to netip.AddrPort, proto model.Protocol) (conformance.Outcome, error) {
 				port++
 				p := fake.Packet{From: netip.AddrPortFrom(c.From, port), To: to, Protocol: proto}
 				r := k.Connect(p)
 				if l.send != nil {
 					r = l.send(p, r)
 				}
-				seen := conformance.Seen{Passed: !r.Ours, Verdict: r.Verdict, Member: r.Member, Source: c.From, Close: func() { k.Disconnect(p) }}
+				seen := conformance.Outcome{NotProxied: !r.Ours, Verdict: r.Verdict, Server: r.Member, Source: c.From, Close: func() { k.Disconnect(p) }}
 				if r.Masqueraded {
 					seen.Source = node[0]
 				}
-				seen.Again = func() (netip.AddrPort, error) {
+				seen.Reuse = func() (netip.AddrPort, error) {
 					if again := k.Connect(p); again.Established {
 						return again.Member, nil
 					}
@@ -317,15 +317,15 @@ func subject(spoil func(*lab)) conformance.Subject {
 		},
 	}
 	for _, m := range []string{"10.244.1.1:8080", "10.244.1.2:8080", "10.244.1.3:8080", "10.244.1.4:8080"} {
-		l.sub.Wire.Members = append(l.sub.Wire.Members, netip.MustParseAddrPort(m))
+		l.sub.Traffic.Servers = append(l.sub.Traffic.Servers, netip.MustParseAddrPort(m))
 	}
-	spoil(l)
+	mutate(l)
 	return l.sub
 }
 
-func TestTheKitFindsEachFault(t *testing.T) {
+func TestEveryMutantIsDetected(t *testing.T) {
 	if name := os.Getenv(mutantEnv); name != "" {
-		conformance.Run(t, func(*testing.T) conformance.Subject { return subject(mutants[name].spoil) })
+		conformance.Run(t, func(*testing.T) conformance.Fixture { return newFixture(mutants[name].mutate) })
 		return
 	}
 	self, err := os.Executable()
@@ -337,33 +337,33 @@ func TestTheKitFindsEachFault(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 			defer cancel()
-			cmd := exec.CommandContext(ctx, self, "-test.run=^TestTheKitFindsEachFault$", "-test.v")
+			cmd := exec.CommandContext(ctx, self, "-test.run=^TestEveryMutantIsDetected$", "-test.v")
 			cmd.Env = append(os.Environ(), mutantEnv+"="+name)
 			out, err := cmd.CombinedOutput()
-			if m.finds == "" {
+			if m.foundBy == "" {
 				if err != nil {
-					t.Errorf("the kit fails a sound backend: %v\n%s", err, out)
+					t.Errorf("a correct backend fails: %v\n%s", err, out)
 				}
 				return
 			}
 			if err == nil {
-				t.Fatalf("the kit did not find it")
+				t.Fatalf("not detected")
 			}
-			if !strings.Contains(string(out), "--- FAIL: TestTheKitFindsEachFault/"+m.finds) {
-				t.Errorf("not found by %s:\n%s", m.finds, out)
+			if !strings.Contains(string(out), "--- FAIL: TestEveryMutantIsDetected/"+m.foundBy) {
+				t.Errorf("not detected by %s:\n%s", m.foundBy, out)
 			}
 		})
 	}
 }
 
-func TestWhatASubjectLacksIsSaidAndExplained(t *testing.T) {
+func TestUnsupportedFieldsNeedAReason(t *testing.T) {
 	for _, name := range []string{"unexplained", "explained"} {
 		if os.Getenv(mutantEnv) == name {
-			conformance.Run(t, func(*testing.T) conformance.Subject {
-				s := subject(func(*lab) {})
-				s.Wire = nil
+			conformance.Run(t, func(*testing.T) conformance.Fixture {
+				s := newFixture(func(*testbed) {})
+				s.Traffic = nil
 				if name == "explained" {
-					s.Without = map[string]string{"Wire": "there is no network here"}
+					s.Unsupported = map[string]string{"Traffic": "there is no network here"}
 				}
 				return s
 			})
@@ -375,10 +375,10 @@ func TestWhatASubjectLacksIsSaidAndExplained(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"unexplained": "conform: the Subject has no Wire and does not say why",
-		"explained":   "new connections share out by weight: the subject has no Wire: there is no network here",
+		"unexplained": "conformance: the Fixture has no Traffic and gives no reason in Unsupported",
+		"explained":   "new connections are distributed by weight: the fixture has no Traffic: there is no network here",
 	} {
-		cmd := exec.Command(self, "-test.run=^TestWhatASubjectLacksIsSaidAndExplained$", "-test.v")
+		cmd := exec.Command(self, "-test.run=^TestUnsupportedFieldsNeedAReason$", "-test.v")
 		cmd.Env = append(os.Environ(), mutantEnv+"="+name)
 		out, err := cmd.CombinedOutput()
 		if (err != nil) != (name == "unexplained") || !strings.Contains(string(out), want) {

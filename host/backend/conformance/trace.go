@@ -15,28 +15,27 @@ import (
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// Silence is a drop after a while. Where an answer is due, it may take longer: on a busy machine, and because Linux
-// sends a lost SYN again after a second.
+// An expected drop is confirmed by silence. An expected answer gets more time: the machine may be busy, and Linux
+// retransmits a lost SYN after one second.
 const (
-	silence  = 1500 * time.Millisecond
-	patience = 5 * time.Second
+	silence       = 1500 * time.Millisecond
+	answerTimeout = 5 * time.Second
 )
 
-// traces makes connections of all kinds through random clusters, and compares what they see with what `sluice trace`
-// says: the planner's plan, resolved.
-func (s *session) traces() {
-	w := s.sub.Wire
+// traceAgreement compares connections of all kinds through random clusters with the result of `sluice trace`.
+func (s *session) traceAgreement() {
+	w := s.fixture.Traffic
 	if w.Listen == nil {
-		s.Fatal("the wire has no Listen: nothing would tell a packet that was left alone from a lost one")
+		s.Fatal("Traffic has no Listen: a packet that sluice does not handle cannot be distinguished from a lost one")
 	}
 	const clusters, flows = 8, 250
 	counts := map[string]int{}
 	prev := empty()
 	for i := range s.times(clusters) {
 		seed := s.seed + uint64(i)
-		s.where = fmt.Sprintf("seed %d", seed)
+		s.step = fmt.Sprintf("seed %d", seed)
 		c := clustergen.New(seed, clustergen.Options{
-			Index: i % 100, Targets: slices.Concat(w.Members, w.OnNode), NodeAddrs: s.nodeAddrs(), Clients: s.from(), Interfaces: s.interfaces(), Protocols: w.Protocols,
+			Index: i % 100, Targets: slices.Concat(w.Servers, w.HostNetworkServers), NodeAddrs: s.nodeAddrs(), Clients: s.from(), Interfaces: s.interfaces(), Protocols: w.Protocols,
 		})
 		pl := planner.New(c.Settings, nil)
 		pl.Apply(c.Changes)
@@ -56,21 +55,21 @@ func (s *session) traces() {
 			counts[what]++
 		}
 		if s.Failed() {
-			s.Fatalf("%s: the plan:\n%s", s.where, plan.Format(next))
+			s.Fatalf("%s: the plan:\n%s", s.step, plan.Format(next))
 		}
 	}
-	s.Logf("connections by what became of them: %v", counts)
+	s.Logf("connections by outcome: %v", counts)
 	for _, what := range []string{"masqueraded", "source kept", "REJECT", "DROP", "NONE"} {
 		if counts[what] == 0 {
-			s.Errorf("no connection was to come to %s", what)
+			s.Errorf("no connection resulted in %s", what)
 		}
 	}
 }
 
-// nodeAddrs are the node's addresses, those of its Node object first.
+// nodeAddrs returns the node's addresses, those of its Node object first.
 func (s *session) nodeAddrs() []netip.Addr {
-	out := slices.Clone(s.sub.Wire.Global.NodePortAddrs)
-	for _, a := range s.sub.Wire.Node {
+	out := slices.Clone(s.fixture.Traffic.Global.NodePortAddrs)
+	for _, a := range s.fixture.Traffic.Node {
 		if !slices.Contains(out, a) {
 			out = append(out, a)
 		}
@@ -79,7 +78,7 @@ func (s *session) nodeAddrs() []netip.Addr {
 }
 
 func (s *session) from() (out []netip.Addr) {
-	for _, c := range s.sub.Wire.Clients {
+	for _, c := range s.fixture.Traffic.Clients {
 		out = append(out, c.From)
 	}
 	return out
@@ -87,16 +86,16 @@ func (s *session) from() (out []netip.Addr) {
 
 func (s *session) interfaces() map[netip.Addr]string {
 	out := map[netip.Addr]string{}
-	for _, c := range s.sub.Wire.Clients {
+	for _, c := range s.fixture.Traffic.Clients {
 		out[c.From] = c.Interface
 	}
 	return out
 }
 
-// compare makes the connections, several at a time, and gives what became of them.
+// compare makes the connections concurrently and returns their outcomes.
 func (s *session) compare(trace *plan.Resolver, list []plan.Flow) []string {
 	s.Helper()
-	w := s.sub.Wire
+	w := s.fixture.Traffic
 	clients := map[netip.Addr]Client{}
 	for _, c := range w.Clients {
 		clients[c.From] = c
@@ -116,13 +115,13 @@ func (s *session) compare(trace *plan.Resolver, list []plan.Flow) []string {
 	for i := range list {
 		f := list[i]
 		want[i] = trace.Resolve(f)
-		// Without a server, a packet that should have been refused and was not would look refused on the node, and
-		// dropped elsewhere.
+		// Without a server, a packet that should have been rejected but was not would still look rejected on the node,
+		// and dropped elsewhere.
 		if at := (place{f.To, f.Protocol}); len(want[i].Candidates) == 0 && !served[at] {
 			served[at] = true
 			stop, err := w.Listen(f.To, f.Protocol)
 			if err != nil {
-				s.Fatalf("%s: listen on %s/%s: %v", s.where, f.To, f.Protocol, err)
+				s.Fatalf("%s: listen on %s/%s: %v", s.step, f.To, f.Protocol, err)
 			}
 			stops = append(stops, stop)
 		}
@@ -141,15 +140,15 @@ func (s *session) compare(trace *plan.Resolver, list []plan.Flow) []string {
 	return out
 }
 
-// agree makes one connection and compares it with its trace. It is called from several goroutines.
+// agree makes one connection and compares it with its trace. Safe for concurrent use.
 func (s *session) agree(c Client, f plan.Flow, want *plan.Outcome) string {
-	w := s.sub.Wire
-	if c.Patience = patience; want.Ours && want.Verdict == plan.Drop {
-		c.Patience = silence
+	w := s.fixture.Traffic
+	if c.Timeout = answerTimeout; want.Ours && want.Verdict == plan.Drop {
+		c.Timeout = silence
 	}
 	seen, err := w.Connect(c, f.To, f.Protocol)
 	if err != nil {
-		s.Errorf("%s: %s → %s/%s: %v; the trace says %s", s.where, c.Name, f.To, f.Protocol, err, inWords(want))
+		s.Errorf("%s: %s → %s/%s: %v; the trace says %s", s.step, c.Name, f.To, f.Protocol, err, summary(want))
 		return ""
 	}
 	if seen.Close != nil {
@@ -157,40 +156,40 @@ func (s *session) agree(c Client, f plan.Flow, want *plan.Outcome) string {
 	}
 	got := seen.Verdict.String()
 	switch {
-	case seen.Passed:
-		got = "left alone"
+	case seen.NotProxied:
+		got = "not proxied"
 	case seen.Verdict == plan.Forward:
-		got = fmt.Sprintf("forwarded to %s, which sees %s", seen.Member, seen.Source)
+		got = fmt.Sprintf("forwarded to %s, source %s", seen.Server, seen.Source)
 	}
 	bad := func() string {
-		s.Errorf("%s: %s → %s/%s: %s; the trace says %s", s.where, c.Name, f.To, f.Protocol, got, inWords(want))
+		s.Errorf("%s: %s → %s/%s: %s; the trace says %s", s.step, c.Name, f.To, f.Protocol, got, summary(want))
 		return ""
 	}
 	switch {
-	case !want.Ours && w.Taken != nil && w.Taken(f.To.Addr()):
-		if seen.Passed || seen.Verdict != plan.Reject {
+	case !want.Ours && w.NodeOwns != nil && w.NodeOwns(f.To.Addr()):
+		if seen.NotProxied || seen.Verdict != plan.Reject {
 			return bad()
 		}
 		return "REJECT"
 	case !want.Ours:
-		if !seen.Passed {
+		if !seen.NotProxied {
 			return bad()
 		}
 		return "NONE"
-	case seen.Passed || seen.Verdict != want.Verdict:
+	case seen.NotProxied || seen.Verdict != want.Verdict:
 		return bad()
 	case want.Verdict != plan.Forward:
 		return strings.ToUpper(want.Verdict.String())
 	}
-	i := slices.IndexFunc(want.Candidates, func(m plan.Candidate) bool { return m.Addr == seen.Member })
+	i := slices.IndexFunc(want.Candidates, func(m plan.Candidate) bool { return m.Addr == seen.Server })
 	if i < 0 {
 		return bad()
 	}
-	masquerade, node, onNode := want.Candidates[i].Masquerade, w.Node.Has(f.From), slices.Contains(w.OnNode, seen.Member)
+	masquerade, node, onNode := want.Candidates[i].Masquerade, w.Node.Has(f.From), slices.Contains(w.HostNetworkServers, seen.Server)
 	if onNode && !node {
 		masquerade = false
 	}
-	if tells := !node || c.Plain && !onNode; tells && (seen.Source != f.From) != masquerade {
+	if tells := !node || c.ExplicitSource && !onNode; tells && (seen.Source != f.From) != masquerade {
 		return bad()
 	}
 	if masquerade {
@@ -199,8 +198,8 @@ func (s *session) agree(c Client, f plan.Flow, want *plan.Outcome) string {
 	return "source kept"
 }
 
-// inWords is a trace in a few words.
-func inWords(o *plan.Outcome) string {
+// summary formats a trace.
+func summary(o *plan.Outcome) string {
 	if !o.Ours {
 		return "NONE: " + o.Why
 	}
