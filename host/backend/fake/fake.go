@@ -1,12 +1,12 @@
-// Package fake is a data plane in memory, with the backend that programs it: the twin of the real ones, for tests of
-// the engine, for scripts and for trying a policy without a kernel.
+// Package fake is an in-memory data plane and its backend, for tests of the engine, for scripts, and for trying a policy
+// without a kernel.
 //
-// A Kernel holds a plan and forwards connections by it, with session affinity, masquerading and established
-// connections that outlive changes. A Backend is a handle on a Kernel, as a netlink socket is on the real one: closing
-// it changes nothing, and a new handle finds what the last one left. Messages can be made to fail.
+// A Kernel stores a plan and forwards connections accordingly, with session affinity, masquerading and established
+// connections that survive changes. A Backend is a handle on a Kernel, like a netlink socket: closing it changes nothing,
+// and a new handle sees the state that the last one left. Faults can be injected into messages.
 //
-// It is not a model of speed, of packet loss or of any kernel's peculiarities: what depends on those belongs in the
-// tests of the real backends. It has no network; it says where a connection would go.
+// It does not model performance, packet loss or properties of particular kernels: test those on the real backends. It has
+// no network; it reports where a connection would go.
 package fake
 
 import (
@@ -21,13 +21,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// Name of the backend, and of its table in a Kernel.
+// Name is the name of the backend and of its table in a Kernel.
 const Name = "sluice"
 
-// ErrClosed is what a Backend answers after Close.
+// ErrClosed is returned by a Backend after Close.
 var ErrClosed = errors.New("fake: the backend is closed")
 
-// Everything are the capabilities of a Kernel that holds all that a plan can say.
+// Everything returns the capabilities of a Kernel that can represent every plan.
 func Everything() plan.Caps {
 	return plan.Caps{
 		Name: "fake", Idle: true,
@@ -44,14 +44,14 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-// Open gives a handle on a data plane.
+// Open returns a handle on a data plane.
 func Open(k *Kernel) *Backend { return &Backend{kernel: k} }
 
-// Caps are those of the Kernel.
+// Caps returns those of the Kernel.
 func (b *Backend) Caps() plan.Caps { return b.kernel.caps }
 
-// Apply sends one message for each frontend that differs, each of which replaces a frontend whole, so that at any
-// failure each is as it was or as it shall be. What is new comes first and what goes comes last.
+// Apply sends one message for each frontend that differs. A message replaces a whole frontend, so after a failure each
+// frontend has its old or its new state. Frontends are added first and deleted last.
 func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	if b.closed {
 		return backend.Report{}, ErrClosed
@@ -74,7 +74,7 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 	return r, k.sweep(ctx, &r)
 }
 
-// Read gives the plan that the Kernel holds.
+// Read returns the plan that the Kernel is programmed with.
 func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
 	if b.closed {
 		return nil, ErrClosed
@@ -86,13 +86,13 @@ func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
 	return b.kernel.plan(), nil
 }
 
-// Close lets go of the Kernel, which goes on forwarding. Closing twice is harmless.
+// Close releases the Kernel, which keeps forwarding. It is idempotent.
 func (b *Backend) Close() error {
 	b.closed = true
 	return nil
 }
 
-// Cleanup takes everything of sluice's out of a data plane, and nothing else. Established connections go on.
+// Cleanup removes sluice's table from a data plane. Established connections continue.
 func Cleanup(ctx context.Context, k *Kernel) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("fake: cleanup: %w", err)
@@ -105,7 +105,7 @@ func Cleanup(ctx context.Context, k *Kernel) error {
 	return nil
 }
 
-// message is one change of the data plane: of the global part, of a frontend, or the removal of leftovers.
+// message changes the global part or a frontend, or removes leftovers.
 type message struct {
 	verb   string // add, replace, delete, set, sweep
 	what   string // the object, for errors
@@ -113,7 +113,7 @@ type message struct {
 	change plan.Change
 }
 
-// order is make before break: what is added, what is replaced, the global part, what is deleted.
+// order returns the messages of a delta, make before break: add, replace, global part, delete.
 func order(d *plan.Delta) []message {
 	var out []message
 	for _, c := range d.Changes {
@@ -143,7 +143,7 @@ func order(d *plan.Delta) []message {
 	return out
 }
 
-// elements are the members and frontends that a message adds or deletes.
+// elements returns the number of endpoints and frontends that a message adds or deletes.
 func (m *message) elements() int {
 	if m.global != nil || m.change.Key == (plan.Key{}) {
 		return 1
@@ -177,19 +177,19 @@ func (m *message) elements() int {
 	return n
 }
 
-// Stats count what a Kernel was asked.
+// Stats counts the operations of a Kernel.
 type Stats struct{ Applies, Reads, Messages, Elements int }
 
 // Fault makes a message fail.
 type Fault struct {
-	// At counts messages from the moment of Inject, over several Applies: 1 is the next one.
+	// At is the message to fail, counted from Inject across Applies; 1 is the next one.
 	At  int
 	Err error
-	// Lost: the message takes effect and only its answer is lost, as with ENOBUFS after a netlink commit.
+	// Lost lets the message take effect and loses only its reply, like ENOBUFS after a netlink commit.
 	Lost bool
 }
 
-// leftover is what make-before-break left behind.
+// leftover is state that make-before-break has left behind.
 type leftover struct {
 	key plan.Key
 	due time.Time

@@ -59,7 +59,7 @@ func apply(t testing.TB, k *fake.Kernel, text string) {
 	}
 }
 
-// one is a plan of one ClusterIP, 10.96.0.10:80/TCP, with members 10.244.1.1 and on of the given weights.
+// one returns a plan of one ClusterIP, 10.96.0.10:80/TCP, with endpoints from 10.244.1.1 on with the given weights.
 func one(settings string, weights ...int) string {
 	var b strings.Builder
 	b.WriteString("global\n masquerade-mark 1\nservice shop/web\n port http 10.96.0.10:80/TCP ClusterIP " + settings + "\n")
@@ -74,7 +74,7 @@ func packet(from, to string) fake.Packet {
 	return fake.Packet{From: netip.MustParseAddrPort(from), To: netip.MustParseAddrPort(to), Protocol: model.TCP}
 }
 
-func TestAffinityHoldsSlidesAndExpires(t *testing.T) {
+func TestAffinityTimeoutRestartsAndExpires(t *testing.T) {
 	k := fake.NewKernel(fake.Options{})
 	apply(t, k, shop)
 	web := packet("10.244.9.9:0", "10.96.0.10:80")
@@ -82,7 +82,7 @@ func TestAffinityHoldsSlidesAndExpires(t *testing.T) {
 	if first.Sticky {
 		t.Error("a first connection is sticky")
 	}
-	for range 30 { // 270 s in all: each connection makes the time-out begin anew
+	for range 30 { // 270 s in all: each connection restarts the timeout
 		k.Advance(9 * time.Second)
 		if r := k.Connect(web); r.Member != first.Member || !r.Sticky {
 			t.Fatalf("went to %v, sticky %v; before to %v", r.Member, r.Sticky, first.Member)
@@ -90,11 +90,11 @@ func TestAffinityHoldsSlidesAndExpires(t *testing.T) {
 	}
 	k.Advance(10 * time.Second)
 	if r := k.Connect(web); r.Sticky {
-		t.Error("held after its time-out")
+		t.Error("sticky after its timeout")
 	}
 }
 
-func TestAffinityIsOfTheServicePortAndTheClient(t *testing.T) {
+func TestAffinityIsPerServicePortAndClient(t *testing.T) {
 	k := fake.NewKernel(fake.Options{NodeAddrs: []netip.Addr{netip.MustParseAddr("192.168.0.1")}})
 	apply(t, k, shop)
 	others := map[netip.Addr]bool{}
@@ -117,7 +117,7 @@ func TestAffinityIsOfTheServicePortAndTheClient(t *testing.T) {
 	}
 }
 
-func TestAffinityForgetsAMemberThatLeft(t *testing.T) {
+func TestAffinityEndsWithItsEndpoint(t *testing.T) {
 	k := fake.NewKernel(fake.Options{})
 	const settings = "affinity=1h0m0s"
 	apply(t, k, one(settings, 1, 0, 0))
@@ -129,11 +129,11 @@ func TestAffinityForgetsAMemberThatLeft(t *testing.T) {
 	apply(t, k, one(settings, 0, 1, 0))
 	apply(t, k, one(settings, 1, 1, 1))
 	if r := k.Connect(web); r.Sticky {
-		t.Errorf("sticks to %v, which had left", r.Member)
+		t.Errorf("sticky to %v, which had been removed", r.Member)
 	}
 }
 
-func TestEstablishedConnectionsStayUntilTheyEnd(t *testing.T) {
+func TestEstablishedConnectionsSurviveChanges(t *testing.T) {
 	k := fake.NewKernel(fake.Options{})
 	apply(t, k, one("", 1))
 	web := packet("10.244.9.9:4000", "10.96.0.10:80")
@@ -170,7 +170,7 @@ func TestEstablishedConnectionsStayUntilTheyEnd(t *testing.T) {
 	}
 }
 
-func TestRoundRobinGivesEachItsWeightSpreadOut(t *testing.T) {
+func TestRoundRobinIsSmooth(t *testing.T) {
 	k := fake.NewKernel(fake.Options{})
 	apply(t, k, one("balance=round-robin", 4, 1, 2))
 	var got []string
@@ -182,7 +182,7 @@ func TestRoundRobinGivesEachItsWeightSpreadOut(t *testing.T) {
 	}
 }
 
-func TestLeastConnectionsFillsByWeight(t *testing.T) {
+func TestLeastConnectionsFollowsWeights(t *testing.T) {
 	k := fake.NewKernel(fake.Options{})
 	apply(t, k, one("balance=least-connections", 1, 3))
 	count := map[string]int{}
@@ -192,7 +192,7 @@ func TestLeastConnectionsFillsByWeight(t *testing.T) {
 	if count["10.244.1.1:8080"] != 10 {
 		t.Errorf("%v, want 10 and 30", count)
 	}
-	// Who loses its connections gets the next ones.
+	// An endpoint that loses its connections gets the next ones.
 	first := netip.MustParseAddrPort("10.244.1.1:8080")
 	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: plan.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Protocol: model.TCP}, Member: first}}); n != 10 || err != nil {
 		t.Fatalf("reset: %d, %v", n, err)
@@ -204,7 +204,7 @@ func TestLeastConnectionsFillsByWeight(t *testing.T) {
 	}
 }
 
-func TestSourceHashIsStableWeightedAndMovesFew(t *testing.T) {
+func TestSourceHashIsStableAndWeighted(t *testing.T) {
 	const n = 4000
 	where := func(text string) (out []netip.AddrPort) {
 		k := fake.NewKernel(fake.Options{})
@@ -235,7 +235,7 @@ func TestSourceHashIsStableWeightedAndMovesFew(t *testing.T) {
 	}
 }
 
-func TestTheSameSeedAndCallsGiveTheSameAnswers(t *testing.T) {
+func TestSameSeedSameResults(t *testing.T) {
 	run := func(seed uint64) (out []netip.AddrPort) {
 		k := fake.NewKernel(fake.Options{Seed: seed})
 		apply(t, k, one("", 1, 1, 1))
@@ -249,7 +249,7 @@ func TestTheSameSeedAndCallsGiveTheSameAnswers(t *testing.T) {
 	}
 }
 
-func TestAFaultStopsAnApplyAndNamesTheObject(t *testing.T) {
+func TestFaultFailsApplyAndNamesTheObject(t *testing.T) {
 	boom := errors.New("no buffer space available")
 	for _, lost := range []bool{false, true} {
 		k := fake.NewKernel(fake.Options{})
@@ -264,13 +264,13 @@ func TestAFaultStopsAnApplyAndNamesTheObject(t *testing.T) {
 		if r.Messages != 1 || !disarm() {
 			t.Errorf("lost %v: %+v", lost, r)
 		}
-		if held, _ := b.Read(context.Background()); held.Equal(next) != lost {
-			t.Errorf("lost %v:\n%s", lost, plan.Format(held))
+		if got, _ := b.Read(context.Background()); got.Equal(next) != lost {
+			t.Errorf("lost %v:\n%s", lost, plan.Format(got))
 		}
 	}
 }
 
-func TestAnApplyAddsFirstAndDeletesLast(t *testing.T) {
+func TestApplyAddsFirstAndDeletesLast(t *testing.T) {
 	other := strings.ReplaceAll(one("", 1), "10.96.0.10", "10.96.0.20")
 	k := fake.NewKernel(fake.Options{})
 	b := fake.Open(k)
@@ -279,12 +279,12 @@ func TestAnApplyAddsFirstAndDeletesLast(t *testing.T) {
 	if _, err := b.Apply(context.Background(), parse(t, other), nil); err == nil || !strings.Contains(err.Error(), "delete 10.96.0.10:80/TCP") {
 		t.Fatal(err)
 	}
-	if held, _ := b.Read(context.Background()); len(held.Frontends) != 2 {
-		t.Errorf("holds\n%s", plan.Format(held))
+	if got, _ := b.Read(context.Background()); len(got.Frontends) != 2 {
+		t.Errorf("programmed:\n%s", plan.Format(got))
 	}
 }
 
-func TestLeftoversAreTakenAwayWhenTheyAreDue(t *testing.T) {
+func TestLeftoversAreRemovedWhenDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the clock of the bubble
 		k := fake.NewKernel(fake.Options{Linger: 5 * time.Millisecond, Now: time.Now})
 		b := fake.Open(k)
@@ -305,7 +305,7 @@ func TestLeftoversAreTakenAwayWhenTheyAreDue(t *testing.T) {
 	})
 }
 
-func TestAClosedBackendSaysSoAndTheKernelForwards(t *testing.T) {
+func TestClosedBackendReturnsErrClosed(t *testing.T) {
 	k := fake.NewKernel(fake.Options{})
 	apply(t, k, one("", 1))
 	b := fake.Open(k)
@@ -323,7 +323,7 @@ func TestAClosedBackendSaysSoAndTheKernelForwards(t *testing.T) {
 	}
 }
 
-func TestACancelledApplyStopsBetweenMessages(t *testing.T) {
+func TestCanceledApplyStopsBetweenMessages(t *testing.T) {
 	k := fake.NewKernel(fake.Options{})
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -335,7 +335,7 @@ func TestACancelledApplyStopsBetweenMessages(t *testing.T) {
 	}
 }
 
-func TestConnectionsDuringRewritesNeverMiss(t *testing.T) {
+func TestConcurrentApplyNeverInterruptsForwarding(t *testing.T) {
 	k := fake.NewKernel(fake.Options{})
 	apply(t, k, one("", 1, 1))
 	stop := make(chan struct{})

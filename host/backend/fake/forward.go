@@ -15,28 +15,28 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// Packet is the first packet of a connection, or a later one.
+// Packet is the first or a later packet of a connection.
 type Packet struct {
-	// From is the client. With port 0 it is a client that takes a port of its own and is gone at once: always a
-	// new connection, and one that is not kept.
+	// From is the client. Port 0 stands for an unused port and a connection that ends immediately: always a new
+	// connection, which is not recorded.
 	From netip.AddrPort
-	// Interface is where the packet comes in; "" for one that the node sends itself.
+	// Interface is the input interface; empty for packets from the node itself.
 	Interface string
 	To        netip.AddrPort
 	Protocol  model.Protocol
 }
 
-// Result is what becomes of a Packet.
+// Result describes what happens to a Packet.
 type Result struct {
-	Ours        bool // false: sluice has nothing to do with it
+	Ours        bool // false: not handled by sluice
 	Verdict     plan.Verdict
-	Frontend    plan.Key // the zero Key when none took it
+	Frontend    plan.Key // zero if none matches
 	Outside     bool     // the pool for outside sources was used
 	Member      netip.AddrPort
 	Masqueraded bool
-	Established bool   // it belongs to a connection that was there already
-	Sticky      bool   // session affinity chose the member
-	Why         string // for people
+	Established bool   // part of an established connection
+	Sticky      bool   // chosen by session affinity
+	Why         string // human-readable
 }
 
 // Conn is an established connection.
@@ -47,7 +47,7 @@ type Conn struct {
 	Masqueraded bool
 }
 
-// forwarding is what a data plane remembers.
+// forwarding is the state of a data plane besides its tables.
 type forwarding struct {
 	rng    *rand.Rand
 	flows  map[tuple]*Conn
@@ -61,13 +61,13 @@ type tuple struct {
 	protocol model.Protocol
 }
 
-// client and stick are a session affinity entry: by client address and Service port, whatever address of it was used.
+// client and stick are key and value of a session affinity entry. All frontends of a Service port share them.
 type client struct {
 	addr netip.Addr
 	port model.PortName
 }
 
-// turn is a member's account in the smooth weighted round robin of a frontend.
+// turn identifies an endpoint's counter in the smooth weighted round robin of a frontend.
 type turn struct {
 	frontend plan.Key
 	member   netip.AddrPort
@@ -78,8 +78,8 @@ type stick struct {
 	expires time.Time
 }
 
-// Connect sends a packet. One that belongs to an established connection goes where that goes, whatever the plan has
-// become; any other is a new connection under the plan that is held now.
+// Connect sends a packet. A packet of an established connection goes to that connection's endpoint, regardless of the
+// plan. Any other starts a new connection under the current plan.
 func (k *Kernel) Connect(p Packet) Result {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -109,7 +109,7 @@ func (k *Kernel) Connect(p Packet) Result {
 	return r
 }
 
-// choose picks a candidate: the one that affinity holds to, or by the frontend's Balance. Affinity slides.
+// choose selects a candidate by session affinity, whose timeout restarts, or by the frontend's Balance.
 func (k *Kernel) choose(f *plan.Frontend, from netip.Addr, list []plan.Candidate) (c plan.Candidate, sticky bool) {
 	id := client{from, f.Owner}
 	if f.Affinity > 0 {
@@ -146,8 +146,8 @@ func (k *Kernel) balance(f *plan.Frontend, from netip.Addr, list []plan.Candidat
 	return nth(list, k.rng.Uint64N(total))
 }
 
-// next is smooth weighted round robin: everyone gains its weight, who has most is next and pays for all. Of any run of
-// total connections each member gets exactly its weight, spread out.
+// next implements smooth weighted round robin: every endpoint's counter grows by its weight, the largest wins and is
+// reduced by the total. Of any run of total connections, each endpoint gets exactly its weight, spread out.
 func (k *Kernel) next(frontend plan.Key, list []plan.Candidate, total int64) plan.Candidate {
 	best := list[0]
 	for _, c := range list {
@@ -160,7 +160,7 @@ func (k *Kernel) next(frontend plan.Key, list []plan.Candidate, total int64) pla
 	return best
 }
 
-// nth is the member that holds slot n when each holds as many as its weight.
+// nth returns the endpoint of slot n if each endpoint has as many slots as its weight.
 func nth(list []plan.Candidate, n uint64) plan.Candidate {
 	for _, c := range list {
 		if n < uint64(c.Weight) {
@@ -171,7 +171,7 @@ func nth(list []plan.Candidate, n uint64) plan.Candidate {
 	panic("fake: a slot beyond the total weight")
 }
 
-// score is weighted rendezvous hashing: a change of one member moves only the clients that it gains or loses.
+// score implements weighted rendezvous hashing: a change of one endpoint moves only the clients that it gains or loses.
 func score(from netip.Addr, c plan.Candidate) float64 {
 	h := fnv.New64a()
 	b := from.As16()
@@ -179,7 +179,7 @@ func score(from netip.Addr, c plan.Candidate) float64 {
 	b = c.Addr.Addr().As16()
 	h.Write(b[:])
 	h.Write([]byte{byte(c.Addr.Port() >> 8), byte(c.Addr.Port())})
-	// A finaliser, because FNV leaves the high bits of short inputs alike; then 53 bits in (0, 1).
+	// Finalize, because the high bits of FNV differ little for short inputs; then scale 53 bits to (0, 1).
 	x := h.Sum64()
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd
@@ -200,8 +200,8 @@ func compare(a, b float64) int {
 	return 0
 }
 
-// unstick forgets the clients of a Service port whose member none of its frontends forwards to any more: should the
-// member come back, it is a new one.
+// unstick deletes the affinity entries of a Service port for endpoints that none of its frontends forwards to any more.
+// If such an endpoint returns, it starts without clients.
 func (k *Kernel) unstick(t *plan.Plan, owner model.PortName) {
 	if !slices.ContainsFunc(slices.Collect(maps.Keys(k.sticky)), func(c client) bool { return c.port == owner }) {
 		return
@@ -225,7 +225,7 @@ func (k *Kernel) unstick(t *plan.Plan, owner model.PortName) {
 	maps.DeleteFunc(k.sticky, func(c client, s stick) bool { return c.port == owner && !alive[s.member] })
 }
 
-// Conns gives the established connections, by frontend, client and destination.
+// Conns returns the established connections, sorted by frontend, client and destination.
 func (k *Kernel) Conns() []Conn {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -245,7 +245,7 @@ func (k *Kernel) Conns() []Conn {
 	return out
 }
 
-// Disconnect ends the connection that a packet belongs to, as its client would, and tells whether there was one.
+// Disconnect ends the connection of a packet, as its client would, and reports whether there was one.
 func (k *Kernel) Disconnect(p Packet) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -254,7 +254,7 @@ func (k *Kernel) Disconnect(p Packet) bool {
 	}) > 0
 }
 
-// Reset ends the connections through the given frontends to the given members. It is engine.ConnTable's.
+// Reset implements engine.ConnTable.
 func (k *Kernel) Reset(ctx context.Context, resets []plan.Reset) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("fake: reset: %w", err)
@@ -264,8 +264,7 @@ func (k *Kernel) Reset(ctx context.Context, resets []plan.Reset) (int, error) {
 	return k.end(func(c *Conn) bool { return slices.Contains(resets, plan.Reset{Frontend: c.Frontend, Member: c.Member}) }), nil
 }
 
-// DeleteStaleUDP ends the UDP connections through the given frontends that go elsewhere than they may. It is
-// engine.ConnTable's.
+// DeleteStaleUDP implements engine.ConnTable.
 func (k *Kernel) DeleteStaleUDP(ctx context.Context, stale []plan.Stale, _ []netip.Addr) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("fake: forget stale flows: %w", err)

@@ -13,29 +13,29 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// Options of a Kernel. The zero value is a good one.
+// Options configures a Kernel. The zero value is usable.
 type Options struct {
-	// Caps are what it can hold; those of Everything when Caps.Name is "".
+	// Caps are its capabilities; Everything() if Caps.Name is empty.
 	Caps plan.Caps
-	// NodeAddrs are the addresses of the node itself; loopback needs no mention.
+	// NodeAddrs are the addresses of the node, except loopback addresses.
 	NodeAddrs []netip.Addr
-	// Seed of the random choices: the same seed and calls give the same answers.
+	// Seed of random choices: the same seed and calls have the same results.
 	Seed uint64
-	// Now is the clock of session affinity and leftovers; nil: one that stands still but for Advance.
+	// Now is the clock of session affinity and leftovers; nil: a clock that only Advance moves.
 	Now func() time.Time
-	// Linger is how long what was replaced or deleted stays behind, as with backends that make before they break:
-	// Apply then asks for another one to take it away. It changes nothing in where connections go.
+	// Linger is how long replaced and deleted state remains, as with backends that make before they break: Apply then
+	// asks to be requeued to remove it. It does not affect forwarding.
 	Linger time.Duration
 }
 
-// Kernel is a data plane in memory. All methods may be called from several goroutines.
+// Kernel is an in-memory data plane. It is safe for concurrent use.
 type Kernel struct {
 	caps plan.Caps
 	o    Options
 
 	mu        sync.Mutex
 	now       time.Time
-	tables    map[string]*plan.Plan // sluice's, and others that it must not touch
+	tables    map[string]*plan.Plan // sluice's table and foreign ones
 	leftovers []leftover
 	fault     *Fault
 	sent      int // messages since Inject
@@ -44,7 +44,7 @@ type Kernel struct {
 	forwarding
 }
 
-// NewKernel makes an empty data plane.
+// NewKernel returns an empty data plane.
 func NewKernel(o Options) *Kernel {
 	k := &Kernel{caps: o.Caps, o: o, now: time.Unix(0, 0), tables: map[string]*plan.Plan{}}
 	if k.caps.Name == "" {
@@ -57,7 +57,7 @@ func NewKernel(o Options) *Kernel {
 	return k
 }
 
-// Advance moves the Kernel's own clock; with Options.Now it does nothing.
+// Advance moves the Kernel's own clock. With Options.Now it does nothing.
 func (k *Kernel) Advance(d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,8 +71,8 @@ func (k *Kernel) clock() time.Time {
 	return k.now
 }
 
-// Inject makes a message fail. It replaces a fault that has not fired. The function takes it away again and tells
-// whether it fired.
+// Inject makes a message fail. It replaces a fault that has not fired. disarm removes the fault and reports whether it
+// fired.
 func (k *Kernel) Inject(f Fault) (disarm func() bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -85,30 +85,29 @@ func (k *Kernel) Inject(f Fault) (disarm func() bool) {
 	}
 }
 
-// Stats gives the counts since the beginning.
+// Stats returns the counts since NewKernel.
 func (k *Kernel) Stats() Stats {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.stats
 }
 
-// Leftovers is how many frontends' remains wait to be taken away.
+// Leftovers returns the number of frontends with leftovers.
 func (k *Kernel) Leftovers() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.leftovers)
 }
 
-// Edit changes what sluice's table holds behind the back of any Backend: drift, to be found and repaired. Frontends
-// are to be replaced, not changed in place. Editing the table named Name is the same as another program doing so; any
-// other table is one that sluice must leave alone and that no connection goes by.
+// Edit changes a table as another process would. Editing the table Name creates drift; any other table is foreign, does
+// not affect forwarding, and must not be modified by sluice. Frontends must be replaced, not changed in place.
 func (k *Kernel) Edit(table string, f func(*plan.Plan)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	f(k.table(table))
 }
 
-// Table gives a copy of what a table holds, and whether there is one.
+// Table returns a copy of a table and whether it exists.
 func (k *Kernel) Table(name string) (*plan.Plan, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -124,7 +123,7 @@ func (k *Kernel) plan() *plan.Plan {
 	return p
 }
 
-// table gives a table for changing, making it when it is missing.
+// table returns a table for modification, creating it if necessary.
 func (k *Kernel) table(name string) *plan.Plan {
 	if k.tables[name] == nil {
 		k.tables[name] = &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}}
@@ -132,7 +131,7 @@ func (k *Kernel) table(name string) *plan.Plan {
 	return k.tables[name]
 }
 
-// normalize turns a delta into what has to be sent: only what differs from what is there.
+// normalize returns the part of a delta that differs from the current state, normalized.
 func (k *Kernel) normalize(d *plan.Delta) *plan.Delta {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -156,7 +155,7 @@ func (k *Kernel) normalize(d *plan.Delta) *plan.Delta {
 	return out
 }
 
-// send does what a message says, unless a fault is due.
+// send executes a message, unless a fault is due.
 func (k *Kernel) send(ctx context.Context, m message, r *backend.Report) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -200,7 +199,7 @@ func (k *Kernel) do(m message) {
 	}
 }
 
-// sweep takes leftovers away when all of them are due, and otherwise says when they are.
+// sweep removes leftovers if all of them are due, and otherwise asks to be requeued.
 func (k *Kernel) sweep(ctx context.Context, r *backend.Report) error {
 	k.mu.Lock()
 	n := len(k.leftovers)
@@ -208,7 +207,7 @@ func (k *Kernel) sweep(ctx context.Context, r *backend.Report) error {
 		k.mu.Unlock()
 		return nil
 	}
-	wait := k.leftovers[n-1].due.Sub(k.clock()) // the youngest comes last
+	wait := k.leftovers[n-1].due.Sub(k.clock()) // the newest is last
 	k.mu.Unlock()
 	if wait > 0 {
 		r.RequeueAfter = wait
