@@ -59,7 +59,7 @@ func (p *problems) bad(field, format string, args ...any) {
 // Skip says why an object is rightly not proxied; "" when it is.
 type Skip string
 
-// Why objects are skipped (SERVICES rules 1, 2 and 4).
+// Why objects are skipped (host/RULES.md, rules 1, 2 and 4).
 const (
 	SkipOtherProxy   Skip = "label service.kubernetes.io/service-proxy-name hands it to another proxy"
 	SkipHeadless     Skip = "headless"

@@ -146,7 +146,7 @@ type resource struct {
 	consequence string // what going on without costs
 }
 
-// serviceSelector are objects that no other proxy and nobody at all is to serve (SERVICES rule 1).
+// serviceSelector are objects that no other proxy and nobody at all is to serve (host/RULES.md, rule 1).
 const serviceSelector = "!" + source.LabelProxyName + ",!" + source.LabelHeadless
 
 func (c *Client) services() resource {

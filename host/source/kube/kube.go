@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// How long the start waits for what is not needed to forward, once Services and EndpointSlices are there (SERVICES
+// How long the start waits for what is not needed to forward, once Services and EndpointSlices are there (host/RULES.md,
 // rule 46): for the Node and its addresses, and for its Pods' ranges where they tell which sources are Pods.
 const (
 	nodeWait     = 30 * time.Second
@@ -105,8 +105,8 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	}
 }
 
-// logWaiting waits until the first state is complete: Services and EndpointSlices for as long as it takes (SERVICES rule
-// 10), the others for a while from then on.
+// logWaiting waits until the first state is complete: Services and EndpointSlices for as long as it takes (host/RULES.md,
+// rule 10), the others for a while from then on.
 func (s *Source) logWaiting(ctx context.Context, others *nodePollerRunner) error {
 	var nodeDeadline, podCIDRsDeadline <-chan time.Time
 	waitForRest, logWaiting := true, false
