@@ -216,12 +216,15 @@ func (s *scene) load(from *testnet.Host, to netip.AddrPort) (stop func()) {
 	stop = func() {
 		s.Helper()
 		once.Do(func() {
+			for end := time.Now().Add(patience); count.Load() < 100 && !s.Failed(); time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					s.Errorf("only %d connections", count.Load())
+					break
+				}
+			}
 			done.Store(true)
 			all.Wait()
 			s.Logf("%d connections of %s to %s, %d of them longer than a second", count.Load(), hostName(from), to, slow.Load())
-			if count.Load() < 100 && !s.Failed() {
-				s.Error("too few: this says little")
-			}
 		})
 	}
 	s.Cleanup(stop)

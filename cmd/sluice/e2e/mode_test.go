@@ -22,7 +22,7 @@ func TestARestartInTheOtherModeFailsNoConnection(t *testing.T) {
 	n.run("--mode", "nftables")
 	n.expect("in mode nftables", "p1 p2")
 	held := map[string]func() error{"nftables": n.hold()}
-	stop := n.load(2)
+	load := n.load(2)
 	for _, mode := range []string{"ipvs", "nftables", "ipvs"} {
 		n.end(syscall.SIGKILL)
 		n.run("--mode", mode)
@@ -42,9 +42,7 @@ func TestARestartInTheOtherModeFailsNoConnection(t *testing.T) {
 			held[mode] = n.hold()
 		}
 	}
-	if connections := stop(); connections < 50 {
-		t.Errorf("%d connections: this says little", connections)
-	}
+	load.stop(50)
 	n.end(syscall.SIGTERM)
 	if out, err := n.sluice("cleanup"); err != nil || !strings.Contains(out, "removed link sluice-ipvs0") {
 		t.Errorf("%v: %s", err, out)
@@ -93,7 +91,7 @@ func TestTheModeChangesWhileSluiceRuns(t *testing.T) {
 	n.run("--config", file)
 	n.expect("in mode nftables", "p1 p2")
 	held := []func() error{n.hold()}
-	stop := n.load(2)
+	load := n.load(2)
 	alive := func(what string) {
 		t.Helper()
 		for i, alive := range held {
@@ -124,7 +122,5 @@ func TestTheModeChangesWhileSluiceRuns(t *testing.T) {
 	n.expect("in mode nftables again", "p1")
 	n.logs("IPVS virtual servers from before stay for their connections")
 	alive("in mode nftables again")
-	if connections := stop(); connections < 50 {
-		t.Errorf("%d connections: this says little", connections)
-	}
+	load.stop(50)
 }

@@ -37,11 +37,7 @@ func TestTheGuideLeadsFromKubeProxyToSluice(t *testing.T) {
 	sluice := n.start("sluice", g.command("sluice run --config sluice.yaml --cleanup-kube-proxy"))
 	sluice.logs("synced all services")
 	n.kubeProxyIsGone("KUBE-|kube-ipvs0 .*[0-9a-f]/|:30081 lc") // what holds no connection
-	if made := stop(); made < 30 {
-		t.Errorf("%d connections during the change: this says little", made)
-	} else {
-		t.Logf("%d new connections during the change, none refused or lost", made)
-	}
+	t.Logf("%d new connections during the change, none refused or lost", stop(30))
 	alive("under sluice")
 	n.answered("under sluice")
 	n.sluiceHolds(g, before)
@@ -257,9 +253,7 @@ func (n *node) toNftables(g *text, sluice *daemon, config string, alive func(str
 	}
 	sluice.logs("from=ipvs to=nftables")
 	n.answered("in mode nftables")
-	if made := stop(); made < 30 {
-		n.Errorf("%d connections during the change of mode: this says little", made)
-	}
+	stop(30)
 	alive("in mode nftables")
 	under("in mode nftables")
 	closeHeld()

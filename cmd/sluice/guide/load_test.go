@@ -35,7 +35,7 @@ func (n *node) ways() (out []way) {
 
 // load opens new connections by every way, one after the other on each, until it is stopped. Any that fails is told, as
 // a failure of the test; what is given is the number of those that did not.
-func (n *node) load() (stop func() int64) {
+func (n *node) load() (stop func(atLeast int64) int64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var made atomic.Int64
 	var wg sync.WaitGroup
@@ -53,11 +53,21 @@ func (n *node) load() (stop func() int64) {
 		})
 	}
 	var once sync.Once
-	stop = func() int64 {
-		once.Do(func() { cancel(); wg.Wait() })
+	stop = func(atLeast int64) int64 {
+		n.Helper()
+		once.Do(func() {
+			for end := time.Now().Add(patience); made.Load() < atLeast && !n.Failed(); time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(end) {
+					n.Errorf("only %d connections, want %d", made.Load(), atLeast)
+					break
+				}
+			}
+			cancel()
+			wg.Wait()
+		})
 		return made.Load()
 	}
-	n.Cleanup(func() { stop() })
+	n.Cleanup(func() { stop(0) })
 	return stop
 }
 

@@ -43,9 +43,9 @@ func (d *bed) companion() *Companion {
 	}
 }
 
-// connecting connects to a frontend from two hosts, with pauses, until the function that it gives is called, which
-// gives the number of connections. None may fail, nor have to knock twice.
-func (d *bed) connecting(to string, pause time.Duration) (stop func() int64) {
+// connecting connects to a frontend from two hosts, with pauses, until stop is called and at least so many connections
+// have been made; stop returns their number. None may fail, and no SYN may go unanswered.
+func (d *bed) connecting(to string, pause time.Duration) (stop func(atLeast int64) int64) {
 	d.Helper()
 	var done atomic.Bool
 	var n atomic.Int64
@@ -64,8 +64,14 @@ func (d *bed) connecting(to string, pause time.Duration) (stop func() int64) {
 			}
 		})
 	}
-	return func() int64 {
+	return func(atLeast int64) int64 {
 		d.Helper()
+		for end := time.Now().Add(time.Minute); n.Load() < atLeast && !d.Failed(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				d.Errorf("only %d connections, want %d", n.Load(), atLeast)
+				break
+			}
+		}
 		done.Store(true)
 		all.Wait()
 		for i, h := range hosts {
@@ -159,11 +165,7 @@ func TestReplacingATableOverAndOverMissesNoConnection(t *testing.T) {
 			break
 		}
 	}
-	n := stop()
-	t.Logf("%d replacements of two tables, %d connections meanwhile", rounds, n)
-	if n < int64(rounds) {
-		t.Errorf("only %d connections: this says nothing", n)
-	}
+	t.Logf("%d replacements of two tables, %d connections meanwhile", rounds, stop(int64(rounds)))
 	d.readsAs(plans[rounds%2])
 	if got := d.tables(); got != ourTables {
 		t.Errorf("there are %s", got)
@@ -188,7 +190,7 @@ func TestKilledWhileATableIsReplaced(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			d := &bed{TB: t, lab: d.lab, pods: d.pods, client: d.client, clock: d.clock}
 			first, states := true, 0
-			stop := func() int64 { return 0 }
+			stop := func(int64) int64 { return 0 }
 			for n := 0; ; n++ {
 				what := fmt.Sprintf("killed after %d transactions", n)
 				before := d.small(c.from)
@@ -234,9 +236,9 @@ func TestKilledWhileATableIsReplaced(t *testing.T) {
 					n += 2
 				}
 			}
-			t.Logf("%d states, %d connections meanwhile", states, stop())
+			t.Logf("%d states, %d connections meanwhile", states, stop(0))
 			if states < 5 {
-				t.Errorf("only %d states: this says little", states)
+				t.Errorf("only %d states", states)
 			}
 		})
 	}
@@ -356,7 +358,7 @@ func TestEveryErrnoWhileATableIsReplacedConvergesInTwoRetries(t *testing.T) {
 			tried++
 		}
 	}
-	t.Logf("%d faults, %d connections meanwhile", tried, stop())
+	t.Logf("%d faults, %d connections meanwhile", tried, stop(100))
 	if got := d.tables(); got != ourTables || tried < 20 {
 		t.Errorf("there are %s, after %d faults", got, tried)
 	}
