@@ -12,7 +12,7 @@ import (
 
 func TestIPVSCountersBecomeMetrics(t *testing.T) {
 	c := ipvs.ServerStats{
-		Server: "of mark 0x5ce00001 IPv4", Frontend: plan.Key{Addr: netip.IPv4Unspecified(), Port: 30080, Protocol: model.TCP},
+		Server: "fwmark 0x5ce00001 IPv4", Frontend: plan.Key{Addr: netip.IPv4Unspecified(), Port: 30080, Protocol: model.TCP},
 		Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: model.TCP},
 		Pool:  ipvs.PoolAll, Scheduler: "wrr",
 		Counters: ipvs.Counters{Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600},

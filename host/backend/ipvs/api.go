@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -9,15 +10,15 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// ipvsAPI is IPVS, as this package needs it. Every method is one message and its answer.
+// ipvsAPI is the kernel's IPVS. Each method is one request and its answer.
 type ipvsAPI interface {
-	// listServers gives all virtual servers of the network namespace, without their members.
+	// listServers returns all virtual servers of the network namespace, without their destinations.
 	listServers() (map[serverKey]serverConfig, error)
-	// listCounters is servers, with what they have counted.
+	// listCounters is listServers with the kernel's counters.
 	listCounters() (map[serverKey]serverCounters, error)
-	// getServer gives one; ok is false when it is not there.
-	getServer(k serverKey) (v serverConfig, ok bool, err error)
-	// listDestinations gives those of one, with their connections; none when it is not there.
+	// getServer returns one virtual server; ok is false if it does not exist.
+	getServer(k serverKey) (c serverConfig, ok bool, err error)
+	// listDestinations returns the destinations of a virtual server with their connections; none if it does not exist.
 	listDestinations(k serverKey) ([]destinationState, error)
 	do(op op) error
 	// setTimeouts sets those that are not 0.
@@ -25,7 +26,7 @@ type ipvsAPI interface {
 	close()
 }
 
-// serverKey is where a virtual server takes connections: an address, or a packet mark of a family.
+// serverKey identifies a virtual server: by address, port and protocol, or by packet mark and family (a fwmark service).
 type serverKey struct {
 	addr  netip.Addr
 	port  uint16
@@ -44,53 +45,62 @@ func (k serverKey) String() string {
 		if k.v6 {
 			family = "IPv6"
 		}
-		return "of mark 0x" + strconv.FormatUint(uint64(k.mark), 16) + " " + family
+		return "fwmark 0x" + strconv.FormatUint(uint64(k.mark), 16) + " " + family
 	}
 	return netip.AddrPortFrom(k.addr, k.port).String() + "/" + k.proto.String()
 }
 
-// serverConfig is what a virtual server does.
+func compareKeys(a, b serverKey) int {
+	return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto), cmp.Compare(a.mark, b.mark), boolToInt(a.v6)-boolToInt(b.v6))
+}
+
+func boolToInt(v bool) int {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+// serverConfig is the configuration of a virtual server.
 type serverConfig struct {
 	scheduler string
 	flags     uint32
 }
 
-// flagOurs tells sluice's virtual servers from others. It is the third flag for schedulers, which none of the kernel's
-// own looks at; ipvsadm shows it as flag-3.
-const flagOurs = 0x20
+const (
+	// flagOwned marks the virtual servers of sluice. It is the third scheduler flag, which none of the kernel's
+	// schedulers reads; ipvsadm prints it as flag-3.
+	flagOwned  = 0x20
+	flagHashed = 0x2  // set by the kernel: the virtual server is in its hash table
+	flagPort   = 0x10 // mh-port: mh hashes the source port too
+)
 
-// serverCounters is a service, and what came through it.
+// serverCounters is a virtual server with its counters.
 type serverCounters struct {
 	serverConfig
 	Counters
 }
 
-const (
-	flagHashed = 0x2  // the kernel's own mark of a server in its table
-	flagPort   = 0x10 // of mh: the source port is hashed too
-)
-
-// drainThreshold as a member's upper threshold tells that it is in no plan any more: it has weight 0, and stays as
-// long as it has connections. For a member of weight 0 the threshold has no other effect.
+// drainThreshold as the upper threshold of a destination marks it as draining. On a destination of weight 0 the threshold
+// has no other effect.
 const drainThreshold = 1
 
-// destination is a destination of a virtual server.
+// destination is a real server of a virtual server, under the name that the netlink API has for it.
 type destination struct {
-	addr     netip.AddrPort
-	weight   uint16
+	addr   netip.AddrPort
+	weight uint16
+	// draining: it is no longer in the plan and is kept, with weight 0, for its connections.
 	draining bool
-	// modified: somebody has changed it in another way, to another kind of forwarding or with thresholds.
+	// modified: another program gave it thresholds or a forwarding method other than NAT.
 	modified bool
 }
 
-// destinationState is a member with its connections.
+// destinationState is a destination with its connections.
 type destinationState struct {
 	destination
 	active, inactive int
-	foreign          bool // not forwarded by address translation, or with thresholds of its own
 }
 
-// opKind of an op.
 type opKind uint8
 
 const (
@@ -103,9 +113,9 @@ const (
 )
 
 var opNames = [...]string{"add virtual server", "change virtual server", "delete virtual server",
-	"add member", "change member", "delete member"}
+	"add real server", "change real server", "delete real server"}
 
-// op is one message that changes something.
+// op is one request that changes IPVS.
 type op struct {
 	kind opKind
 	key  serverKey

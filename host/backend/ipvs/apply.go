@@ -3,8 +3,6 @@ package ipvs
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -12,31 +10,32 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// maxDeclines is how often tables of another mode stay in force because a frontend fails that they may have.
+// maxDeclines bounds how many Applies keep the tables of another mode in force because a frontend fails that those tables
+// may forward.
 const maxDeclines = 3
 
 // applyStats is what an Apply has done so far.
 type applyStats struct {
 	backend.Report
-	linkReady bool // it is there
+	linkReady bool // the link exists and is up
 }
 
-// addReport counts what the companion did.
+// addReport adds what the nftables backend did.
 func (s *applyStats) addReport(r backend.Report) {
 	s.Messages, s.Elements = s.Messages+r.Messages, s.Elements+r.Elements
 	s.Transactions, s.Longest = s.Transactions+r.Transactions, max(s.Longest, r.Longest)
 }
 
-// requeueAfter asks for another Apply, of 0 for none.
-func (s *applyStats) requeueAfter(after time.Duration) {
-	if after > 0 && (s.RequeueAfter == 0 || after < s.RequeueAfter) {
-		s.RequeueAfter = after
+// requeueAfter asks for another Apply after a delay, unless the delay is 0.
+func (s *applyStats) requeueAfter(delay time.Duration) {
+	if delay > 0 && (s.RequeueAfter == 0 || delay < s.RequeueAfter) {
+		s.RequeueAfter = delay
 	}
 }
 
-// Apply brings the kernel to next. Members come first, then addresses, frontends, weights, and last what goes, so that
-// no connection finds nothing. A frontend for which a message fails, a second time too, is as near to the plan as it can
-// be without, and the others do not wait for it.
+// Apply implements backend.Backend. It adds first and removes last, so that no connection finds a frontend incomplete:
+// destinations, addresses, nftables rules, weights, removals. A request that fails twice leaves its frontend as close to
+// the plan as possible; other frontends are not affected.
 func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	b.stats = applyStats{}
 	err := ctx.Err()
@@ -47,10 +46,10 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 }
 
 func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) error {
-	whole := d == nil || !b.stateTrusted
-	b.stateTrusted, b.stateSuspect = false, false // until it is through
-	var jobs []*frontendUpdate
-	if whole {
+	full := d == nil || !b.stateTrusted
+	b.stateTrusted, b.stateSuspect = false, false // trusted again if everything succeeds
+	var updates []*frontendUpdate
+	if full {
 		if err := b.applySysctls(false); err != nil {
 			return err
 		}
@@ -59,158 +58,71 @@ func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) err
 			return err
 		}
 		b.setState(s)
-		jobs, d = b.allUpdates(next), nil
+		updates, d = b.allUpdates(next), nil
 	} else {
 		d = b.unprogrammed.retryDelta(next, d)
-		jobs = b.deltaUpdates(d)
+		updates = b.deltaUpdates(d)
 	}
-	forEach(jobs, b.lookupLocal)
-	if err := b.addGuards(ctx, jobs); err != nil {
+	forEach(updates, b.lookupLocal)
+	if err := b.addGuards(ctx, updates); err != nil {
 		return err
 	}
-	forEach(jobs, b.addDestinations)
-	forEach(jobs, b.bindFrontend)
+	forEach(updates, b.addDestinations)
+	forEach(updates, b.bindFrontend)
 	if b.state.switchingMode && b.declines < maxDeclines {
-		// The tables from before forward what would be missing. They stay, unless it goes on.
-		if slices.ContainsFunc(jobs, func(j *frontendUpdate) bool { return j.failed }) {
+		// The tables of the other mode still forward the frontends that failed: keep them, unless this repeats.
+		if slices.ContainsFunc(updates, func(u *frontendUpdate) bool { return u.failed }) {
 			b.declines++
-			return joinErrors(jobs)
+			return joinErrors(updates)
 		}
 	}
-	companion := b.applyRules(ctx, next, d, jobs)
+	rulesErr := b.applyRules(ctx, next, d, updates)
 	if err := ctx.Err(); err != nil {
-		return errors.Join(joinErrors(jobs), companion, err)
+		return errors.Join(joinErrors(updates), rulesErr, err)
 	}
-	for _, j := range jobs {
-		b.setWeights(j)
+	for _, u := range updates {
+		b.setWeights(u)
 	}
-	for _, j := range jobs {
-		b.drainDestinations(j)
+	for _, u := range updates {
+		b.drainDestinations(u)
 	}
-	rest := b.removeUnused(ctx, jobs, whole)
-	for _, j := range jobs {
-		// What no frontend has is found by looking at everything only.
-		b.stateSuspect = b.stateSuspect || !j.key.Addr.IsValid() && len(j.errs) > 0
+	cleanupErr := b.removeUnused(ctx, updates, full)
+	for _, u := range updates {
+		// Only a full Apply finds virtual servers that no frontend uses.
+		b.stateSuspect = b.stateSuspect || !u.key.Addr.IsValid() && len(u.errs) > 0
 	}
-	if companion != nil || rest != nil || b.stateSuspect {
-		return errors.Join(joinErrors(jobs), companion, rest)
+	if rulesErr != nil || cleanupErr != nil || b.stateSuspect {
+		return errors.Join(joinErrors(updates), rulesErr, cleanupErr)
 	}
 	b.stateTrusted = true
-	return b.unprogrammed.record(jobs)
+	return b.unprogrammed.record(updates)
 }
 
-// setState makes what was read the mirror.
 func (b *Backend) setState(s *state) {
 	b.state = *s
 	clear(b.unprogrammed)
 	b.drains.reset(b.state.servers)
 }
 
-// applyRules has the companion take all but those that stay as they are. When that fails all of them do.
-func (b *Backend) applyRules(ctx context.Context, next *plan.Plan, d *plan.Delta, jobs []*frontendUpdate) error {
-	var bad bool
-	for _, j := range jobs {
-		bad = bad || j.failed && j.key.Addr.IsValid()
-		if !j.failed && j.next != nil {
-			b.state.countFrontend(j.key, 1)
-		}
-	}
-	if bad {
-		next, d = b.excludeFailed(next, d, jobs)
-	}
-	r, err := b.rules.Apply(ctx, next, d)
-	b.stats.addReport(r)
-	if err != nil && ctx.Err() == nil && (d == nil || !bad && len(b.unprogrammed) == 0) {
-		// What became of it is read, and the rest is done, once. Not where the plan has more than the companion may.
-		b.log.Debug("the companion of IPVS: trying once more", "err", err)
-		r, err = b.rules.Apply(ctx, next, nil)
-		b.stats.addReport(r)
-	}
-	if err != nil {
-		for _, j := range jobs {
-			j.failed = true
-		}
-		return fmt.Errorf("ipvs: the companion: %w", err)
-	}
-	b.stats.requeueAfter(r.RequeueAfter)
-	b.state.switchingMode = false
-	for _, j := range jobs {
-		b.recordApplied(j)
-	}
-	// Nobody else forwards any more what comes to these.
-	clear(b.state.kubeProxyOwned)
-	if !b.rejectTablesDeleted {
-		if _, err := setRejected(b.o.Netns, nil); err != nil {
-			return err
-		}
-		b.rejectTablesDeleted = true
-	}
-	return b.addGuards(ctx, jobs)
-}
-
-// excludeFailed leaves the frontends that stay as they are in the companion.
-func (b *Backend) excludeFailed(next *plan.Plan, d *plan.Delta, jobs []*frontendUpdate) (*plan.Plan, *plan.Delta) {
-	stays := map[plan.Key]bool{}
-	for _, j := range jobs {
-		if j.failed {
-			stays[j.key] = true
-		}
-	}
-	if d != nil {
-		out := &plan.Delta{Global: d.Global}
-		for _, c := range d.Changes {
-			if !stays[c.Key] {
-				out.Changes = append(out.Changes, c)
-			}
-		}
-		return next, out
-	}
-	out := &plan.Plan{Global: next.Global, Frontends: maps.Clone(next.Frontends)}
-	for k := range stays {
-		if was := b.state.plan.Frontends[k]; was != nil {
-			f := *was
-			if f.Outside != nil {
-				o := *f.Outside
-				f.Outside = &o
-			}
-			b.state.fillPools(&f)
-			out.Frontends[k] = &f
-		} else {
-			delete(out.Frontends, k)
-		}
-	}
-	return out, nil
-}
-
-// recordApplied notes what the companion has now.
-func (b *Backend) recordApplied(j *frontendUpdate) {
-	if j.failed {
-		return
-	}
-	if b.freeMarks(j); j.next == nil {
-		b.state.countFrontend(j.key, -1)
-	}
-}
-
-// removeUnused looks after members that linger, and takes addresses away that have nothing. It tells when to do so again.
-func (b *Backend) removeUnused(ctx context.Context, jobs []*frontendUpdate, whole bool) error {
-	again, err := b.reapDrained(whole)
+// removeUnused removes drained destinations, unused addresses and guards, and asks for another Apply if some must wait.
+func (b *Backend) removeUnused(ctx context.Context, updates []*frontendUpdate, full bool) error {
+	delay, err := b.reapDrained(full)
 	if err != nil {
 		return err
 	}
-	b.stats.requeueAfter(again)
-	for _, j := range jobs {
-		if j.next == nil && j.key.Addr.IsValid() {
-			b.markIdle(j.key.Addr)
+	b.stats.requeueAfter(delay)
+	for _, u := range updates {
+		if u.next == nil && u.key.Addr.IsValid() {
+			b.markIdle(u.key.Addr)
 		}
 	}
-	if whole {
+	if full {
 		if err := b.migrateLink(); err != nil {
 			return err
 		}
 		b.markAllIdle()
 	}
-	again, err = b.unbindIdle()
-	b.stats.requeueAfter(again)
+	delay, err = b.unbindIdle()
+	b.stats.requeueAfter(delay)
 	return errors.Join(err, b.releaseGuards(ctx))
 }

@@ -10,50 +10,22 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
-	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
 
-// Options are what Open needs to know.
-type Options struct {
-	// Netns is a file descriptor of the network namespace to work in; 0: the current one. It may be closed after Open.
-	Netns int
-	// Now is the clock.
-	Now func() time.Time
-	// Log takes what a person should know; nil: nothing is said.
-	Log *slog.Logger
-	// Link is the link for the addresses of frontends. DefaultLink, which "" means, is made when it is missing.
-	Link string
-	// Scheduler is the kernel's scheduler for plan.Random; "" is wrr. Others than wrr, wlc, sed, sh and mh do not look
-	// at weights, except whether they are 0.
-	Scheduler string
-	// StrictARP makes the node answer ARP for the addresses of the link that asks only.
-	StrictARP bool
-	// ExcludeCIDRs are ranges in which a virtual server that is not sluice's is never taken over.
-	ExcludeCIDRs []netip.Prefix
-	// Time-outs of IPVS's own table of connections; 0 leaves the kernel's.
-	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
-	// DrainTimeout is how long a member that is in no plan any more is kept for its connections at most; 0:
-	// DefaultDrainTimeout.
-	DrainTimeout time.Duration
-}
-
-// DefaultDrainTimeout is as long as conntrack keeps an idle connection.
-const DefaultDrainTimeout = 24 * time.Hour
-
-// rulesBackend is what rules.Backend is to this package.
+// rulesBackend is the part of rules.Backend that this package uses: it programs everything but the destinations.
 type rulesBackend interface {
 	Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error)
 	ReadMarks(ctx context.Context) (p *plan.Plan, marks rules.Marks, guarded map[netip.Addr]bool, err error)
 	ReadPools(ctx context.Context) (map[plan.Key]rules.Pools, error)
 	Guard(ctx context.Context, add, del []netip.Addr) (backend.Report, error)
-	Watch(heard func(backend.ExternalChange)) (stop func(), err error)
+	Watch(onChange func(backend.ExternalChange)) (stop func(), err error)
 	Drifted(ctx context.Context) (bool, error)
 	Close() error
 }
 
-// Backend holds plans in IPVS.
+// Backend programs plans into IPVS and nftables.
 type Backend struct {
 	o             Options
 	log           *slog.Logger
@@ -62,44 +34,35 @@ type Backend struct {
 	sysctls       sysctlStore
 	rules         rulesBackend
 	caps          plan.Caps
-	hashScheduler string // the scheduler for plan.SourceHash
+	hashScheduler string // for plan.SourceHash
 
-	stateTrusted  bool  // the mirror is what the kernel has
-	stateSuspect  bool  // it cannot be, after what failed in this Apply
-	state         state // the mirror
-	unprogrammed  unprogrammed
-	failedSysctls map[string]bool // settings that cannot be set
-	// declines is how often this backend has not taken the place of another mode's tables.
+	state        state // copy of the kernel's state
+	stateTrusted bool  // state is known to match the kernel
+	stateSuspect bool  // a failure of the current Apply may have made state differ from the kernel
+	unprogrammed unprogrammed
+	// declines counts the Applies that left the tables of another mode in force because a frontend failed.
 	declines int
-	// rejectTablesDeleted: what guarded the addresses while another mode was in force is gone.
+	// rejectTablesDeleted is set once the reject tables of an earlier DrainAll are deleted.
 	rejectTablesDeleted bool
+	failedSysctls       map[string]bool // those that could not be set; logged once
 	drains              drainTracker
-	idleSince           map[netip.Addr]time.Time // addresses that may be needed by nobody, since when
+	idleSince           map[netip.Addr]time.Time // VIPs on the link that may be unused
 	scan                destinationScan
 	stats               applyStats
 }
 
-var _ backend.Backend = (*Backend)(nil)
-var _ backend.Watcher = (*Backend)(nil)
+var (
+	_ backend.Backend = (*Backend)(nil)
+	_ backend.Watcher = (*Backend)(nil)
+)
 
-// Open connects to IPVS and to nf_tables, and sets what IPVS needs to be set in this network namespace. It programs
-// nothing yet.
+// Open connects to IPVS and nftables and sets the sysctls that IPVS needs in this network namespace. It programs nothing
+// else.
 func Open(o Options) (*Backend, error) {
 	if o.Now == nil {
-		return nil, errors.New("ipvs: open: no clock given")
+		return nil, errors.New("ipvs: open: Options.Now is not set")
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Link == "" {
-		o.Link = DefaultLink
-	}
-	if o.Scheduler == "" {
-		o.Scheduler = "wrr"
-	}
-	if o.DrainTimeout == 0 {
-		o.DrainTimeout = DefaultDrainTimeout
-	}
+	o = o.withDefaults()
 	have, err := probeSchedulers(o.Scheduler)
 	if err != nil {
 		return nil, err
@@ -115,24 +78,17 @@ func Open(o Options) (*Backend, error) {
 	return b, nil
 }
 
-// initialize finds out whether the kernel takes orders from here, and sets what it needs to be set.
-func (b *Backend) initialize() error {
-	_, err := b.ipvs.listServers()
-	switch {
-	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("ipvs: list virtual servers: %w: IPVS needs CAP_NET_ADMIN in the initial user namespace, whatever namespaces this is in", err)
-	case err != nil:
-		return fmt.Errorf("ipvs: list virtual servers: %w", err)
+// openReadOnly returns a Backend that is good for reading only: it changes and probes nothing.
+func openReadOnly(o Options) (*Backend, error) {
+	if o.Now == nil {
+		o.Now = func() time.Time { return time.Time{} }
 	}
-	if err := b.applySysctls(true); err != nil {
-		return err
+	o = o.withDefaults()
+	b := &Backend{o: o, log: o.Log, caps: Caps(), hashScheduler: "mh"}
+	if err := b.connect(); err != nil {
+		return nil, err
 	}
-	if o := &b.o; o.TCPTimeout|o.TCPFinTimeout|o.UDPTimeout != 0 {
-		if err := b.ipvs.setTimeouts(o.TCPTimeout, o.TCPFinTimeout, o.UDPTimeout); err != nil {
-			return fmt.Errorf("ipvs: set time-outs: %w", withHint(err))
-		}
-	}
-	return nil
+	return b, nil
 }
 
 func newBackend(o Options, have map[string]bool) *Backend {
@@ -172,62 +128,40 @@ func (b *Backend) connect() error {
 }
 
 func (b *Backend) openRules() error {
-	c, err := rules.Open(rules.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Companion: &rules.Companion{
+	r, err := rules.Open(rules.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Companion: &rules.Companion{
 		Caps: b.caps, Mark: b.poolMark, Guarded: func() map[netip.Addr]bool { return b.state.guarded },
 	}})
 	if err != nil {
-		return fmt.Errorf("ipvs: the companion: %w", err)
+		return fmt.Errorf("ipvs: open nftables: %w", err)
 	}
-	b.rules = c
+	b.rules = r
 	return nil
 }
 
-// maxTotal is what the weights of a pool sum up to at most, as in the nftables backend. IPVS would hold weights up to
-// 65535 each, but wrr goes through them from the highest down: of 65535, 65535 and 21845 the third gets nothing for
-// the first 87,380 connections. So weights are in lowest terms, and a round is over after a thousand connections.
-const maxTotal = 1000
-
-// capsOf tells what can be held with these schedulers.
-func capsOf(have map[string]bool) plan.Caps {
-	c := plan.Caps{
-		Name: "ipvs", Ratios: true, MaxTotal: maxTotal, Idle: true,
-		Balances:  []plan.Balance{plan.Random},
-		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
+// initialize checks that the caller may program IPVS, and sets sysctls and timeouts.
+func (b *Backend) initialize() error {
+	_, err := b.ipvs.listServers()
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("ipvs: list virtual servers: %w: IPVS requires CAP_NET_ADMIN in the initial user namespace, whichever network namespace it is used in", err)
+	case err != nil:
+		return fmt.Errorf("ipvs: list virtual servers: %w", err)
 	}
-	if have["wrr"] {
-		c.Balances = append(c.Balances, plan.RoundRobin)
+	if err := b.applySysctls(true); err != nil {
+		return err
 	}
-	if have["mh"] || have["sh"] {
-		c.Balances = append(c.Balances, plan.SourceHash)
-	}
-	if have["wlc"] {
-		c.Balances = append(c.Balances, plan.LeastConnections)
-	}
-	return c
-}
-
-// serverConfig is how a virtual server for a frontend works.
-func (b *Backend) serverConfig(f *plan.Frontend) serverConfig {
-	s := serverConfig{scheduler: b.o.Scheduler, flags: flagOurs}
-	switch f.Balance {
-	case plan.Random:
-		if s.scheduler == "mh" {
-			s.flags |= flagPort // as kube-proxy has it
+	if o := &b.o; o.TCPTimeout|o.TCPFinTimeout|o.UDPTimeout != 0 {
+		if err := b.ipvs.setTimeouts(o.TCPTimeout, o.TCPFinTimeout, o.UDPTimeout); err != nil {
+			return fmt.Errorf("ipvs: set timeouts: %w", withHint(err))
 		}
-	case plan.RoundRobin:
-		s.scheduler = "wrr"
-	case plan.SourceHash:
-		s.scheduler = b.hashScheduler
-	case plan.LeastConnections:
-		s.scheduler = "wlc"
 	}
-	return s
+	return nil
 }
 
-// Caps tells what can be held.
+// Caps implements backend.Backend.
 func (b *Backend) Caps() plan.Caps { return b.caps }
 
-// Close lets go of the sockets. Everything stays and goes on forwarding.
+// Close implements backend.Backend.
 func (b *Backend) Close() error {
 	b.ipvs.close()
 	b.links.close()

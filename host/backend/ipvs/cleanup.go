@@ -8,26 +8,26 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 )
 
-// Cleanup removes the virtual servers, the addresses, the link if sluice made it, and the companion's tables; nothing
-// else. It names what was there. Where the kernel has no IPVS there is nothing of it.
+// Cleanup removes the nftables tables, virtual servers and addresses of sluice, and DefaultLink if sluice created it and
+// nothing else uses it. It returns what it removed, human-readable. A kernel without IPVS is not an error.
 func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 	removed, err = rules.Cleanup(ctx, o.Netns)
 	if err != nil {
 		return removed, err
 	}
-	leaving, err := setRejected(o.Netns, nil)
-	if removed = append(removed, leaving...); err != nil {
+	tables, err := setRejected(o.Netns, nil)
+	if removed = append(removed, tables...); err != nil {
 		return removed, err
 	}
-	r := &sweeper{o: o, operation: "clean up"}
-	link, err := r.sweep(ctx, func(h ipvsAPI, k serverKey) (bool, error) {
+	w := &sweeper{o: o.withDefaults(), operation: "clean up"}
+	links, err := w.sweep(ctx, func(h ipvsAPI, k serverKey) (bool, error) {
 		return false, deleteIgnoringMissing(h, op{kind: opDelServer, key: k})
 	})
 	if errors.Is(err, ErrNoIPVS) {
-		link, err = r.sweepLinks()
+		links, err = w.sweepLinks()
 	}
-	if r.removed > 0 {
-		removed = append(removed, fmt.Sprintf("%d IPVS virtual servers", r.removed))
+	if w.removed > 0 {
+		removed = append(removed, fmt.Sprintf("%d IPVS virtual servers", w.removed))
 	}
-	return append(removed, link...), err
+	return append(removed, links...), err
 }

@@ -8,48 +8,48 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// addDestinations makes virtual servers and adds members. Nothing that takes connections stops to. A member that cannot be
-// added is left out, unless nobody is left to take connections.
-func (b *Backend) addDestinations(j *frontendUpdate) error {
-	for i := range j.servers {
-		p := &j.servers[i]
-		if !p.wanted {
+// addDestinations creates the virtual servers of a frontend and adds destinations. It keeps all that take connections. A
+// destination that cannot be added is an error of the frontend only if none is left to take new connections.
+func (b *Backend) addDestinations(u *frontendUpdate) error {
+	for i := range u.servers {
+		su := &u.servers[i]
+		if !su.wanted {
 			continue
 		}
-		s, err := b.ensureServer(j, p)
+		s, err := b.ensureServer(u, su)
 		if err != nil {
 			return err
 		}
 		s.wanted = true
-		// At an address of the node itself a new virtual server takes connections at once. Elsewhere the address comes
-		// later; in a change of mode the tables from before still take them.
-		p.deferWeight = p.key.mark == 0 && b.state.nodeLocal[p.key.addr] && !b.state.listed[j.key] && !b.state.switchingMode
-		for _, m := range p.destinations {
-			if err := b.addDestination(p, s, m); err != nil {
-				j.addError(err)
+		// At an address that is local already, a new virtual server would take connections before the rules do. Other
+		// addresses become local later, and while switching modes the old tables still take the connections.
+		su.deferWeight = su.key.mark == 0 && b.state.nodeLocal[su.key.addr] && !b.state.listed[u.key] && !b.state.switchingMode
+		for _, m := range su.destinations {
+			if err := b.addDestination(su, s, m); err != nil {
+				u.addError(err)
 			}
 		}
-		if !s.acceptsNew(p.destinations) && !(p.deferWeight && s.hasAny(p.destinations)) {
-			return fmt.Errorf("virtual server %s would be without members", p.key)
+		if !s.acceptsNew(su.destinations) && !(su.deferWeight && s.hasAny(su.destinations)) {
+			return fmt.Errorf("virtual server %s would have no real server for new connections", su.key)
 		}
 	}
 	return nil
 }
 
-func (b *Backend) addDestination(p *serverUpdate, s *virtualServer, m plan.Member) error {
+func (b *Backend) addDestination(su *serverUpdate, s *virtualServer, m plan.Member) error {
 	want := destination{addr: m.Addr, weight: m.Weight}
-	if p.deferWeight {
+	if su.deferWeight {
 		want.weight = 0
 	}
 	at, ok := s.find(m.Addr)
 	switch {
 	case !ok:
-		if err := b.send(op{kind: opAddDestination, key: p.key, destination: want}); err != nil {
+		if err := b.send(op{kind: opAddDestination, key: su.key, destination: want}); err != nil {
 			return err
 		}
 		s.destinations = slices.Insert(s.destinations, at, want)
 	case s.destinations[at].draining, s.destinations[at].weight == 0 && want.weight > 0:
-		return b.setDestination(p.key, s, at, want)
+		return b.setDestination(su.key, s, at, want)
 	}
 	return nil
 }
@@ -65,109 +65,110 @@ func (b *Backend) setDestination(k serverKey, s *virtualServer, at int, want des
 	return nil
 }
 
-// acceptsNew tells whether a virtual server has a member for new connections among these; so it does when all of these are
-// to have none.
+// acceptsNew reports whether a virtual server has one of these members as a destination for new connections. It is true
+// if all of them have weight 0.
 func (s *virtualServer) acceptsNew(members []plan.Member) bool {
-	idle := true
+	allQuiesced := true
 	for _, m := range members {
 		if m.Weight == 0 {
 			continue
 		}
-		idle = false
+		allQuiesced = false
 		if at, ok := s.find(m.Addr); ok && s.destinations[at].weight > 0 {
 			return true
 		}
 	}
-	return idle
+	return allQuiesced
 }
 
+// hasAny reports whether a virtual server has one of these members as a destination.
 func (s *virtualServer) hasAny(members []plan.Member) bool {
 	return slices.ContainsFunc(members, func(m plan.Member) bool { _, ok := s.find(m.Addr); return ok })
 }
 
-// setWeights sets weights and schedulers, first those that grow.
-func (b *Backend) setWeights(j *frontendUpdate) {
-	for i := range j.servers {
-		p := &j.servers[i]
-		s := b.state.servers[p.key]
-		if !p.wanted || s == nil || j.failed && p.deferWeight {
+// setWeights sets schedulers and weights. Weights that grow come first.
+func (b *Backend) setWeights(u *frontendUpdate) {
+	for i := range u.servers {
+		su := &u.servers[i]
+		s := b.state.servers[su.key]
+		if !su.wanted || s == nil || u.failed && su.deferWeight {
 			continue
 		}
-		if s.serverConfig != p.config {
-			if err := b.send(op{kind: opSetServer, key: p.key, serverConfig: p.config}); err != nil {
-				j.addError(err)
+		if s.serverConfig != su.config {
+			if err := b.send(op{kind: opSetServer, key: su.key, serverConfig: su.config}); err != nil {
+				u.addError(err)
 			} else {
-				s.serverConfig = p.config
+				s.serverConfig = su.config
 			}
 		}
 		for _, grow := range []bool{true, false} {
-			if !grow && !s.acceptsNew(p.destinations) {
-				continue // what has weight keeps it
+			if !grow && !s.acceptsNew(su.destinations) {
+				continue // keep those that take connections
 			}
-			for _, m := range p.destinations {
+			for _, m := range su.destinations {
 				at, ok := s.find(m.Addr)
 				if !ok || (m.Weight > s.destinations[at].weight) != grow {
 					continue
 				}
-				if err := b.setDestination(p.key, s, at, destination{addr: m.Addr, weight: m.Weight}); err != nil {
-					j.addError(err)
+				if err := b.setDestination(su.key, s, at, destination{addr: m.Addr, weight: m.Weight}); err != nil {
+					u.addError(err)
 				}
 			}
 		}
 	}
 }
 
-// drainDestinations takes members off that the frontend has no more, and virtual servers that nobody has. A member with
-// connections stays for them, unless they are of UDP.
+// drainDestinations removes the destinations that a frontend no longer has, and then its unused virtual servers.
+// Destinations with connections are drained, except over UDP.
 //
-// Of a frontend that stays as it was in the companion, what none of its new pools has goes too, and the virtual server
-// stays: without a member for new connections it refuses them.
-func (b *Backend) drainDestinations(j *frontendUpdate) {
+// A failed frontend keeps its virtual servers, since its rules still pass connections to them, but loses the destinations
+// that none of its new pools contains: without a destination for new connections, a virtual server rejects them.
+func (b *Backend) drainDestinations(u *frontendUpdate) {
 	var all []plan.Member
-	if j.failed {
-		for i := range j.servers {
-			all = append(all, j.servers[i].destinations...)
+	if u.failed {
+		for i := range u.servers {
+			all = append(all, u.servers[i].destinations...)
 		}
 	}
-	for i := range j.servers {
-		p := &j.servers[i]
-		s := b.state.servers[p.key]
+	for i := range u.servers {
+		su := &u.servers[i]
+		s := b.state.servers[su.key]
 		if s == nil {
 			continue
 		}
-		keep := p.destinations
-		if s.wanted = p.wanted; j.failed {
+		keep := su.destinations
+		if s.wanted = su.wanted; u.failed {
 			s.wanted, keep = true, all
 		}
 		if !s.acceptsNew(keep) {
-			continue // whoever takes connections now goes on: nobody else does
+			continue // the old destinations are the only ones that take connections
 		}
-		b.removeDestinations(j, p, s, keep)
-		if err := b.deleteIfUnused(p.key); err != nil {
-			j.addError(err)
+		b.removeDestinations(u, su, s, keep)
+		if err := b.deleteIfUnused(su.key); err != nil {
+			u.addError(err)
 		}
 	}
 }
 
-// removeDestinations takes off all but these.
-func (b *Backend) removeDestinations(j *frontendUpdate, p *serverUpdate, s *virtualServer, keep []plan.Member) {
-	stay := make(map[netip.AddrPort]bool, len(keep))
+// removeDestinations drains or deletes all destinations except keep.
+func (b *Backend) removeDestinations(u *frontendUpdate, su *serverUpdate, s *virtualServer, keep []plan.Member) {
+	kept := make(map[netip.AddrPort]bool, len(keep))
 	for _, m := range keep {
-		stay[m.Addr] = true
+		kept[m.Addr] = true
 	}
 	for at := 0; at < len(s.destinations); at++ {
-		m := s.destinations[at]
+		d := s.destinations[at]
 		switch {
-		case stay[m.addr] || m.draining:
-		case p.drains:
-			if err := b.setDestination(p.key, s, at, destination{addr: m.addr, draining: true}); err != nil {
-				j.addError(err)
+		case kept[d.addr] || d.draining:
+		case su.drains:
+			if err := b.setDestination(su.key, s, at, destination{addr: d.addr, draining: true}); err != nil {
+				u.addError(err)
 				continue
 			}
-			b.drains.add(p.key)
+			b.drains.add(su.key)
 		default:
-			if err := b.send(op{kind: opDelDestination, key: p.key, destination: m}); err != nil {
-				j.addError(err)
+			if err := b.send(op{kind: opDelDestination, key: su.key, destination: d}); err != nil {
+				u.addError(err)
 				continue
 			}
 			s.destinations = slices.Delete(s.destinations, at, at+1)

@@ -1,21 +1,22 @@
 package ipvs
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
 )
 
-// drainInterval is how often members that linger are asked for their connections.
+// drainInterval is how often draining destinations are checked for connections.
 const drainInterval = time.Minute
 
-// drainTracker is what is known of members that are in no plan any more but have connections.
+// drainTracker tracks the virtual servers that have draining destinations.
 type drainTracker struct {
-	servers  map[serverKey]bool // that have such members
-	pending  map[serverKey]bool // of those, the ones to be looked at now
+	servers  map[serverKey]bool
+	pending  map[serverKey]bool // those of servers to check in this Apply
 	since    map[drainKey]time.Time
-	nextScan time.Time // when to look at all of them
+	nextScan time.Time // when to check all of them; zero if there are none
 }
 
 type drainKey struct {
@@ -23,59 +24,60 @@ type drainKey struct {
 	destination netip.AddrPort
 }
 
-func (l *drainTracker) add(k serverKey) {
-	if l.servers == nil {
-		l.servers, l.pending, l.since = map[serverKey]bool{}, map[serverKey]bool{}, map[drainKey]time.Time{}
+func (t *drainTracker) add(k serverKey) {
+	if t.servers == nil {
+		t.servers, t.pending, t.since = map[serverKey]bool{}, map[serverKey]bool{}, map[drainKey]time.Time{}
 	}
-	l.servers[k], l.pending[k] = true, true
+	t.servers[k], t.pending[k] = true, true
 }
 
-func (l *drainTracker) remove(k serverKey) {
-	delete(l.servers, k)
-	delete(l.pending, k)
-	maps.DeleteFunc(l.since, func(i drainKey, _ time.Time) bool { return i.server == k })
+func (t *drainTracker) remove(k serverKey) {
+	delete(t.servers, k)
+	delete(t.pending, k)
+	maps.DeleteFunc(t.since, func(d drainKey, _ time.Time) bool { return d.server == k })
 }
 
-// reset finds those that were left lingering. How long they did so before is not known.
-func (l *drainTracker) reset(servers map[serverKey]*virtualServer) {
-	since := l.since
-	*l = drainTracker{}
+// reset tracks the draining destinations of the given servers. It keeps the known start times; after a restart none is
+// known, and the drain timeout starts again.
+func (t *drainTracker) reset(servers map[serverKey]*virtualServer) {
+	since := t.since
+	*t = drainTracker{}
 	for k, s := range servers {
-		for _, m := range s.destinations {
-			if m.draining {
-				l.add(k)
-				if t, ok := since[drainKey{k, m.addr}]; ok {
-					l.since[drainKey{k, m.addr}] = t
+		for _, d := range s.destinations {
+			if d.draining {
+				t.add(k)
+				if start, ok := since[drainKey{k, d.addr}]; ok {
+					t.since[drainKey{k, d.addr}] = start
 				}
 			}
 		}
 	}
 }
 
-// reapDrained deletes members that linger for nothing, and tells when to look again.
+// reapDrained deletes draining destinations without connections, and returns when to call it again; 0 is never.
 func (b *Backend) reapDrained(all bool) (time.Duration, error) {
-	l, now := &b.drains, b.o.Now()
-	list := l.pending
-	if all || !l.nextScan.IsZero() && !now.Before(l.nextScan) {
-		list, l.nextScan = l.servers, time.Time{}
+	t, now := &b.drains, b.o.Now()
+	check := t.pending
+	if all || !t.nextScan.IsZero() && !now.Before(t.nextScan) {
+		check, t.nextScan = t.servers, time.Time{}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(list), compareKeys) {
+	for _, k := range slices.SortedFunc(maps.Keys(check), compareKeys) {
 		if err := b.reapServer(k, now); err != nil {
-			return 0, err
+			return 0, fmt.Errorf("ipvs: %w", err)
 		}
 	}
-	clear(l.pending)
-	if len(l.servers) == 0 {
-		l.nextScan = time.Time{}
+	clear(t.pending)
+	if len(t.servers) == 0 {
+		t.nextScan = time.Time{}
 		return 0, nil
 	}
-	if l.nextScan.IsZero() {
-		l.nextScan = now.Add(drainInterval)
+	if t.nextScan.IsZero() {
+		t.nextScan = now.Add(drainInterval)
 	}
-	return max(l.nextScan.Sub(now), time.Millisecond), nil
+	return max(t.nextScan.Sub(now), time.Millisecond), nil
 }
 
-// reapServer asks one virtual server for the connections of its members that linger.
+// reapServer deletes the draining destinations of one virtual server that have no connections.
 func (b *Backend) reapServer(k serverKey, now time.Time) error {
 	s := b.state.servers[k]
 	if s == nil {
@@ -84,33 +86,32 @@ func (b *Backend) reapServer(k serverKey, now time.Time) error {
 	}
 	list, err := b.ipvs.listDestinations(k)
 	if err != nil {
-		return err
+		return fmt.Errorf("list real servers of virtual server %s: %w", k, withHint(err))
 	}
-	left := false
-	for _, m := range list {
-		at, ok := s.find(m.addr)
+	draining := false
+	for _, d := range list {
+		at, ok := s.find(d.addr)
 		if !ok || !s.destinations[at].draining {
 			continue
 		}
-		id := drainKey{k, m.addr}
+		id := drainKey{k, d.addr}
 		since, known := b.drains.since[id]
 		if !known {
 			since = now
 			b.drains.since[id] = now
 		}
-		// Inactive are those that one side has closed: the other may send for long, and IPVS ends them by itself.
-		conns := m.active + m.inactive
-		if conns > 0 && now.Sub(since) < b.o.DrainTimeout {
-			left = true
+		// Inactive connections count: one side has closed them, and the other may go on sending. IPVS expires them.
+		if d.active+d.inactive > 0 && now.Sub(since) < b.o.DrainTimeout {
+			draining = true
 			continue
 		}
-		if err := b.send(op{kind: opDelDestination, key: k, destination: m.destination}); err != nil {
+		if err := b.send(op{kind: opDelDestination, key: k, destination: d.destination}); err != nil {
 			return err
 		}
 		s.destinations = slices.Delete(s.destinations, at, at+1)
 		delete(b.drains.since, id)
 	}
-	if !left {
+	if !draining {
 		b.drains.remove(k)
 	}
 	if err := b.deleteIfUnused(k); err != nil || b.state.servers[k] != nil {

@@ -6,17 +6,18 @@ import (
 	"fmt"
 )
 
-// DrainAll lets what this backend has programmed run out, when another backend has taken its place: members go with their
-// virtual servers and addresses once they have no connections. It tells how many virtual servers
-// are left; call it from time to time until there are none. With force those that have connections go too. The
-// companion's tables are not looked at: the nftables backend replaces them. What they did for addresses that are still
-// here, leavingTable does.
+// DrainAll removes what this backend has programmed, after another backend has replaced it: destinations without
+// connections, then virtual servers without destinations, then unused addresses. It returns how many virtual servers are
+// left; call it periodically until there are none. With force it removes those with connections too.
+//
+// DrainAll does not touch the nftables rules: the nftables backend replaces them. For addresses that are still local, the
+// reject tables take over the guards.
 func DrainAll(ctx context.Context, o Options, force bool) (left int, err error) {
-	r := &sweeper{o: o, operation: "retire"}
-	if err := r.rejectNew(); err != nil {
+	w := &sweeper{o: o.withDefaults(), operation: "drain"}
+	if err := w.rejectNew(); err != nil {
 		return 0, err
 	}
-	_, err = r.sweep(ctx, func(h ipvsAPI, k serverKey) (bool, error) {
+	_, err = w.sweep(ctx, func(h ipvsAPI, k serverKey) (bool, error) {
 		if !force {
 			if busy, err := drainServer(h, k); busy || err != nil {
 				return busy, err
@@ -24,34 +25,36 @@ func DrainAll(ctx context.Context, o Options, force bool) (left int, err error) 
 		}
 		return false, deleteIgnoringMissing(h, op{kind: opDelServer, key: k})
 	})
-	without := errors.Is(err, ErrNoIPVS) // then nothing needs the addresses
-	if without {
-		if _, lerr := r.sweepLinks(); lerr != nil {
-			return 0, lerr
+	noIPVS := errors.Is(err, ErrNoIPVS)
+	if noIPVS { // nothing needs the addresses
+		if _, err := w.sweepLinks(); err != nil {
+			return 0, err
 		}
 	}
-	if err == nil || without {
-		err = errors.Join(err, r.rejectNew())
+	if err == nil || noIPVS {
+		err = errors.Join(err, w.rejectNew())
 	}
-	return len(r.remaining), err
+	return len(w.remaining), err
 }
 
-// drainServer takes away the members of one virtual server that have no connections; it tells whether others stay. Nothing
-// new comes to those, as the nftables backend translates before IPVS sees a packet, so their weight stays: with
-// expire_nodest_conn a SYN that is sent again to a member of weight 0 ends the connection that is just being made. What
-// counts as inactive counts too: connections that are just being made, those that one side has closed, on which the
-// other may send for long, and flows of UDP. Without packets they end in two minutes, and UDP in five.
+// drainServer deletes the destinations of a virtual server that have no connections, and reports whether any is left.
+//
+// Inactive connections count: those being established, half-closed ones, on which one side may still send, and UDP flows.
+// Without packets they expire within two minutes, UDP within five.
+//
+// Destinations keep their weight. The nftables backend translates new connections before IPVS sees them, and with
+// expire_nodest_conn a SYN retransmitted to a destination of weight 0 would end the connection being established.
 func drainServer(h ipvsAPI, k serverKey) (busy bool, err error) {
 	list, err := h.listDestinations(k)
 	if err != nil {
-		return false, fmt.Errorf("list the members of virtual server %s: %w", k, withHint(err))
+		return false, fmt.Errorf("list real servers of virtual server %s: %w", k, withHint(err))
 	}
-	for _, m := range list {
-		if m.active+m.inactive > 0 {
+	for _, d := range list {
+		if d.active+d.inactive > 0 {
 			busy = true
 			continue
 		}
-		if err := deleteIgnoringMissing(h, op{kind: opDelDestination, key: k, destination: destination{addr: m.addr}}); err != nil {
+		if err := deleteIgnoringMissing(h, op{kind: opDelDestination, key: k, destination: destination{addr: d.addr}}); err != nil {
 			return busy, err
 		}
 	}

@@ -179,7 +179,7 @@ func TestConformanceOfAllButThePackets(t *testing.T) {
 				return b, err
 			},
 			Cleanup: func(ctx context.Context) error {
-				maps.DeleteFunc(d.virtualServers, func(_ serverKey, s *fakeServer) bool { return s.flags&flagOurs != 0 })
+				maps.DeleteFunc(d.virtualServers, func(_ serverKey, s *fakeServer) bool { return s.flags&flagOwned != 0 })
 				clear(d.bound)
 				_, err := nftables.Cleanup(ctx, d.Lab.Node.Fd())
 				return err
@@ -191,7 +191,7 @@ func TestConformanceOfAllButThePackets(t *testing.T) {
 				return func() bool { f.fault = nil; return now.fired }
 			},
 			AddForeign: func() (func() error, error) {
-				m := destinationState{destination: destination{addr: netip.MustParseAddrPort("10.9.9.9:80"), weight: 7}, foreign: true}
+				m := destinationState{destination: destination{addr: netip.MustParseAddrPort("10.9.9.9:80"), weight: 7, modified: true}}
 				d.virtualServers[theirs] = &fakeServer{serverConfig: serverConfig{"rr", 0}, destinations: map[netip.AddrPort]destinationState{m.addr: m}}
 				before := fmt.Sprint(*d.virtualServers[theirs])
 				return func() error {

@@ -12,22 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// addressMetric marks an address as sluice's, on whatever link. It is the metric of the route to the address's prefix
-// (IFA_RT_PRIORITY, Linux 4.18), and these have none: the kernel keeps the number, shows it, and uses it for nothing.
-const addressMetric = 0x5ce00000
+// ownedMetric marks the addresses of sluice, on any link. IFA_RT_PRIORITY (Linux 4.18) is the metric of the route to the
+// address's prefix. These addresses have no such route, so the kernel stores and shows the number without using it.
+const ownedMetric = 0x5ce00000
 
-// ifAddr is one as the kernel has it.
+// ifAddr is an address of a link.
 type ifAddr struct {
 	netip.Addr
-	prefixLen int // of its prefix
-	link      int
+	prefixLen int
+	link      int // index
 	metric    uint32
 }
 
-// owned tells whether sluice put it there.
-func (a ifAddr) owned() bool { return a.metric == addressMetric && a.prefixLen == a.BitLen() }
+// owned reports whether sluice added the address.
+func (a ifAddr) owned() bool { return a.metric == ownedMetric && a.prefixLen == a.BitLen() }
 
-// addrSocket is a socket for addresses: netlink.Addr has no room for a metric.
+// addrSocket is a netlink socket for addresses. vishvananda/netlink cannot do this: its Addr has no metric.
 type addrSocket struct{ sockets map[int]*nl.SocketHandle }
 
 func openAddrSocket(at netns.NsHandle) (addrSocket, error) {
@@ -38,23 +38,23 @@ func openAddrSocket(at netns.NsHandle) (addrSocket, error) {
 	return addrSocket{map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}}, nil
 }
 
-func (r addrSocket) close() { r.sockets[unix.NETLINK_ROUTE].Close() }
+func (s addrSocket) close() { s.sockets[unix.NETLINK_ROUTE].Close() }
 
-func (r addrSocket) newRequest(kind, flags int, msg *nl.IfAddrmsg) *nl.NetlinkRequest {
+func (s addrSocket) newRequest(kind, flags int, msg *nl.IfAddrmsg) *nl.NetlinkRequest {
 	q := nl.NewNetlinkRequest(kind, flags)
-	q.Sockets = r.sockets
+	q.Sockets = s.sockets
 	q.AddData(msg)
 	return q
 }
 
-// maxDumpTries is how often a list is asked for that others write to meanwhile.
+// maxDumpTries bounds how often a dump that concurrent changes interrupted is repeated.
 const maxDumpTries = 5
 
 // list are the addresses of all links.
-func (r addrSocket) list() (out []ifAddr, err error) {
+func (s addrSocket) list() (out []ifAddr, err error) {
 	for range maxDumpTries {
 		var list [][]byte
-		list, err = r.newRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC)).Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
+		list, err = s.newRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC)).Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
 		if errors.Is(err, netlink.ErrDumpInterrupted) {
 			continue
 		}
@@ -86,7 +86,7 @@ func parseIfAddr(m []byte) (ifAddr, error) {
 		switch x.Attr.Type {
 		case unix.IFA_LOCAL:
 			a.Addr, _ = netip.AddrFromSlice(x.Value)
-		case unix.IFA_ADDRESS: // the other end's, where there is a local one
+		case unix.IFA_ADDRESS: // the peer's if there is IFA_LOCAL
 			if !a.IsValid() {
 				a.Addr, _ = netip.AddrFromSlice(x.Value)
 			}
@@ -99,42 +99,42 @@ func parseIfAddr(m []byte) (ifAddr, error) {
 	return a, nil
 }
 
-func (r addrSocket) modify(kind, flags int, a netip.Addr, link int) error {
+func (s addrSocket) modify(kind, flags int, a netip.Addr, link int) error {
 	family := unix.AF_INET
 	if a.Is6() {
 		family = unix.AF_INET6
 	}
 	msg := nl.NewIfAddrmsg(family)
 	msg.Prefixlen, msg.Index = uint8(a.BitLen()), uint32(link)
-	q := r.newRequest(kind, flags|unix.NLM_F_ACK, msg)
+	q := s.newRequest(kind, flags|unix.NLM_F_ACK, msg)
 	q.AddData(nl.NewRtAttr(unix.IFA_LOCAL, a.AsSlice()))
 	q.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, a.AsSlice()))
 	if kind == unix.RTM_NEWADDR {
 		bits := uint32(unix.IFA_F_NOPREFIXROUTE)
 		if a.Is6() {
-			// Deprecated from the start: the kernel chooses it as the source for nothing that goes elsewhere, not for
-			// what is masqueraded either.
+			// Deprecated from the start, so that the kernel does not select it as a source address, for masquerading
+			// either.
 			bits |= unix.IFA_F_NODAD
 			life := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Prefered: 0, Valid: math.MaxUint32}}
 			q.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, life.Serialize()))
 		} else {
-			// The kernel does not choose it as the source for what goes elsewhere.
+			// Keeps the kernel from selecting it as a source address for other hosts.
 			msg.Scope = unix.RT_SCOPE_HOST
 		}
 		q.AddData(nl.NewRtAttr(unix.IFA_FLAGS, binary.NativeEndian.AppendUint32(nil, bits)))
-		q.AddData(nl.NewRtAttr(unix.IFA_RT_PRIORITY, binary.NativeEndian.AppendUint32(nil, addressMetric)))
+		q.AddData(nl.NewRtAttr(unix.IFA_RT_PRIORITY, binary.NativeEndian.AppendUint32(nil, ownedMetric)))
 	}
 	_, err := q.Execute(unix.NETLINK_ROUTE, 0)
 	return err
 }
 
-func (r addrSocket) add(a netip.Addr, link int) error {
-	return r.modify(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a, link)
+func (s addrSocket) add(a netip.Addr, link int) error {
+	return s.modify(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a, link)
 }
 
-// del takes an address off; that it is not there is no error.
-func (r addrSocket) del(a netip.Addr, link int) error {
-	if err := r.modify(unix.RTM_DELADDR, 0, a, link); !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
+// del deletes an address. A missing address or link is not an error.
+func (s addrSocket) del(a netip.Addr, link int) error {
+	if err := s.modify(unix.RTM_DELADDR, 0, a, link); !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
 		return err
 	}
 	return nil

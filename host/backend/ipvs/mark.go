@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// poolMark is the companion's Companion.Mark.
+// poolMark is the Companion.Mark of the nftables backend.
 func (b *Backend) poolMark(f *plan.Frontend, outside bool) uint32 {
 	m := b.state.marks[f.Key]
 	switch {
@@ -19,7 +19,7 @@ func (b *Backend) poolMark(f *plan.Frontend, outside bool) uint32 {
 	return m.Inside
 }
 
-// assignMarks gives a frontend's pools the marks that they are told by.
+// assignMarks allocates the packet marks of a frontend's pools.
 func (b *Backend) assignMarks(k plan.Key, f *plan.Frontend) (err error) {
 	if f == nil {
 		return nil
@@ -38,32 +38,33 @@ func (b *Backend) assignMarks(k plan.Key, f *plan.Frontend) (err error) {
 	return err
 }
 
-// freeMarks forgets marks that the companion has no more. They are free when their virtual servers are gone.
-func (b *Backend) freeMarks(j *frontendUpdate) {
-	m, ok := b.state.marks[j.key]
+// freeMarks drops marks that the nftables rules no longer contain. They can be reused once their virtual servers are
+// deleted.
+func (b *Backend) freeMarks(u *frontendUpdate) {
+	m, ok := b.state.marks[u.key]
 	if !ok {
 		return
 	}
-	f := j.next
-	if f == nil || len(f.Pool.Members) == 0 || f.Outside == nil && !j.key.IsNodePort() {
+	f := u.next
+	if f == nil || len(f.Pool.Members) == 0 || f.Outside == nil && !u.key.IsNodePort() {
 		m.Inside = 0
 	}
-	if f == nil || f.Outside == nil || len(f.Outside.Members) == 0 || !j.key.IsNodePort() {
+	if f == nil || f.Outside == nil || len(f.Outside.Members) == 0 || !u.key.IsNodePort() {
 		m.Outside = 0
 	}
-	if b.state.marks[j.key] = m; m.Inside|m.Outside == 0 {
-		delete(b.state.marks, j.key)
+	if b.state.marks[u.key] = m; m.Inside|m.Outside == 0 {
+		delete(b.state.marks, u.key)
 	}
 }
 
-// errNoFreeMark: there are a million.
+// maxMarks is the number of packet marks. The one after them has another meaning to the nftables backend.
+const maxMarks = 1<<20 - 1
+
 var errNoFreeMark = errors.New("all packet marks are in use")
 
-// allocateMark finds one that is free.
 func (s *state) allocateMark() (uint32, error) {
-	const room = 1<<20 - 1 // the last one has another meaning
-	for i := range uint32(room) {
-		m := rules.MarkBase | (uint32(len(s.marksInUse))+i)%room
+	for i := range uint32(maxMarks) {
+		m := rules.MarkBase | (uint32(len(s.marksInUse))+i)%maxMarks
 		if !s.marksInUse[m] {
 			s.marksInUse[m] = true
 			return m, nil

@@ -10,8 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Prepare does what needs more rights than CAP_NET_ADMIN: it loads the modules that are missing, and sets what is to be
-// set. It is for the host's network namespace.
+// Prepare does what needs more rights than CAP_NET_ADMIN: it loads missing kernel modules and sets sysctls. It must run in
+// the host's network namespace.
 func Prepare(o Options, log *slog.Logger) error {
 	var errs []error
 	modules := []string{"nf_conntrack", "ip_vs", "ip_vs_wrr", "ip_vs_wlc", "ip_vs_mh"}
@@ -22,9 +22,9 @@ func Prepare(o Options, log *slog.Logger) error {
 		modules = append(modules, "dummy")
 	}
 	for _, m := range modules {
-		// It does nothing when the module is there. One that is built in is no module, and no failure.
+		// Not an error: what is built into the kernel is no module. checkIPVS and probeSchedulers find what is missing.
 		if out, err := exec.Command("modprobe", m).CombinedOutput(); err != nil {
-			log.Debug("modprobe", "module", m, "err", err, "output", strings.TrimSpace(string(out)))
+			log.Debug("modprobe failed", "module", m, "err", err, "output", strings.TrimSpace(string(out)))
 		}
 	}
 	if err := checkIPVS(); err != nil {
@@ -34,12 +34,12 @@ func Prepare(o Options, log *slog.Logger) error {
 		errs = append(errs, err)
 	}
 	for _, s := range Sysctls(o) {
-		_, changed, err := s.apply(procSysctls(0))
+		was, changed, err := s.apply(procSysctls(0))
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%w: %s", err, s.Impact))
 		case changed:
-			log.Info("kernel setting changed", "setting", s.Name, "is", s.Want)
+			log.Info("set sysctl", "sysctl", s.Name, "from", was, "to", s.Want)
 		}
 	}
 	return errors.Join(errs...)

@@ -2,33 +2,17 @@ package ipvs
 
 import (
 	"context"
-	"log/slog"
-	"maps"
-	"net/netip"
-	"time"
+	"fmt"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// Caps are what an IPVS with all its schedulers can hold.
-func Caps() plan.Caps {
-	return capsOf(map[string]bool{"wrr": true, "wlc": true, "mh": true})
-}
-
-// Read decodes the kernel's state into a plan, and changes nothing. Where the tables are not a companion's, or there is
-// nothing, the error of rules.IsForeignTable or an empty plan tells.
+// Read decodes the kernel's state into a plan, without changing anything. If the tables are not those of mode ipvs, the
+// plan is empty, or the error is one of rules.IsForeignTable.
 func Read(ctx context.Context, o Options) (*plan.Plan, error) {
-	if o.Link == "" {
-		o.Link = DefaultLink
-	}
-	if o.Scheduler == "" {
-		o.Scheduler = "wrr"
-	}
-	if o.Now == nil {
-		o.Now = func() time.Time { return time.Time{} }
-	}
-	b := &Backend{o: o, log: slog.New(slog.DiscardHandler), caps: Caps(), hashScheduler: "mh"}
-	if err := b.connect(); err != nil {
+	b, err := openReadOnly(o)
+	if err != nil {
 		return nil, err
 	}
 	p, err := b.Read(ctx)
@@ -36,18 +20,84 @@ func Read(ctx context.Context, o Options) (*plan.Plan, error) {
 	return p, err
 }
 
-// BoundVIPs gives the addresses that sluice has put on links and that the node has for no other reason; "" is DefaultLink.
-func BoundVIPs(name string) (map[netip.Addr]bool, error) {
-	if name == "" {
-		name = DefaultLink
-	}
-	l, err := openLink(0, name)
+// Read implements backend.Backend.
+func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
+	s, err := b.load(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	p, err := l.listAddrs()
-	maps.Copy(p.bound, p.otherLinks)
-	maps.DeleteFunc(p.bound, func(a netip.Addr, _ bool) bool { return p.nodeLocal[a] })
-	return p.bound, err
+	for k, f := range s.plan.Frontends {
+		if !k.IsNodePort() && !s.bound[k.Addr] && !s.nodeLocal[k.Addr] && !s.otherLinks[k.Addr] {
+			at, err := b.links.locate(k.Addr)
+			if err != nil {
+				return nil, fmt.Errorf("ipvs: look up the route to %s: %w", k.Addr, err)
+			}
+			if at != onNode {
+				delete(s.plan.Frontends, k) // packets to it do not reach IPVS
+				continue
+			}
+		}
+		s.fillPools(f)
+		f.Balance = b.readBalance(s, f)
+	}
+	return s.plan, nil
+}
+
+// readBalance returns the balance that the nftables rules state for a frontend, unless a virtual server has another
+// scheduler.
+func (b *Backend) readBalance(s *state, f *plan.Frontend) plan.Balance {
+	main, inside, outside := s.serverKeys(f.Key)
+	for _, k := range []serverKey{main, inside, outside} {
+		v := s.servers[k]
+		if v == nil || !v.inService() || v.serverConfig == b.serverConfig(f) {
+			continue
+		}
+		g := *f
+		for _, g.Balance = range b.caps.Balances {
+			if v.serverConfig == b.serverConfig(&g) && g.Balance != f.Balance {
+				return g.Balance
+			}
+		}
+		return plan.LeastConnections + 1 // not a balance that a plan can contain
+	}
+	return f.Balance
+}
+
+// inService reports whether a virtual server has destinations that are not draining.
+func (s *virtualServer) inService() bool {
+	return slices.ContainsFunc(s.destinations, func(d destination) bool { return !d.draining })
+}
+
+// fillPools sets the members of a frontend's pools to the destinations of its virtual servers.
+func (s *state) fillPools(f *plan.Frontend) {
+	main, inside, outside := s.serverKeys(f.Key)
+	switch {
+	case f.Key.IsNodePort():
+		f.Pool.Members = s.poolMembers(inside)
+		if f.Outside != nil {
+			f.Outside.Members = s.poolMembers(outside)
+		}
+	case f.Outside == nil:
+		f.Pool.Members = s.poolMembers(main)
+	default:
+		f.Outside.Members, f.Pool.Members = s.poolMembers(main), s.poolMembers(inside)
+	}
+}
+
+func (s *state) poolMembers(k serverKey) (out []plan.Member) {
+	v := s.servers[k]
+	if v == nil {
+		return nil
+	}
+	for _, d := range v.destinations {
+		if d.draining || d.modified {
+			continue
+		}
+		m := plan.Member{Addr: d.addr, Weight: d.weight}
+		if d.weight == 0 {
+			m.Phase = plan.Draining
+		}
+		out = append(out, m)
+	}
+	return out
 }

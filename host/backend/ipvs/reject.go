@@ -11,24 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rejectTableName is the name of tables, one of each family, that stand in for the companion where it is gone and addresses
-// are still here, for connections of before: they refuse what is new there and not for IPVS. Without them the node's own
-// servers would answer at a load balancer's address.
-const rejectTableName = "sluice-leaving"
+// rejectTableName is the name of the reject tables, one per family. After a switch to mode nftables, VIPs stay local for
+// their IPVS connections, but the rules that guarded them are gone. The reject tables reject new connections to them that
+// are not for IPVS, which would otherwise reach the node's own sockets.
+const rejectTableName = "sluice-reject"
 
-// rejectPriority is behind IPVS (98 and 99), which does not give back what it takes.
+// rejectPriority runs after IPVS (98 and 99), which does not return the packets that it handles.
 const rejectPriority = 101
 
-// rejectBatch is of how many addresses one message is, of 64 KiB at most.
+// rejectBatch bounds the addresses of one message, which may have 64 KiB.
 const rejectBatch = 1000
 
 type rejectFamily struct {
 	nft.TableFamily
 	name            string
 	key             nft.SetDatatype
-	offset, size    uint32 // of the destination in the header
-	icmp            byte
-	portUnreachable uint8 // code of ICMP: port unreachable
+	offset, size    uint32 // of the destination address in the IP header
+	icmp            byte   // protocol number
+	portUnreachable uint8  // ICMP code
 }
 
 var rejectFamilies = []rejectFamily{
@@ -36,15 +36,16 @@ var rejectFamilies = []rejectFamily{
 	{nft.TableFamilyIPv6, "ip6", nft.TypeIP6Addr, 24, 16, unix.IPPROTO_ICMPV6, 4},
 }
 
-// setRejected has these addresses refuse connections, and no others, and names the tables that went as none is left.
-func setRejected(ns int, addrs []netip.Addr) (removed []string, err error) {
+// setRejected makes the reject tables reject new connections to exactly these addresses. A table without addresses is
+// deleted; setRejected returns the names of the tables it deleted.
+func setRejected(ns int, addrs []netip.Addr) (deleted []string, err error) {
 	var options []nft.ConnOption
 	if ns != 0 {
 		options = append(options, nft.WithNetNSFd(ns))
 	}
 	c, err := nft.New(options...)
 	if err != nil {
-		return nil, fmt.Errorf("ipvs: tables %s: open a netlink socket: %w", rejectTableName, withHint(err))
+		return nil, fmt.Errorf("ipvs: nftables tables %s: open a netlink socket: %w", rejectTableName, withHint(err))
 	}
 	for _, f := range rejectFamilies {
 		var want []netip.Addr
@@ -55,60 +56,61 @@ func setRejected(ns int, addrs []netip.Addr) (removed []string, err error) {
 		}
 		gone, err := f.set(c, want)
 		if err != nil {
-			return removed, fmt.Errorf("ipvs: table %s %s: %w", f.name, rejectTableName, withHint(err))
+			return deleted, fmt.Errorf("ipvs: nftables table %s %s: %w", f.name, rejectTableName, withHint(err))
 		}
 		if gone {
-			removed = append(removed, "nftables table "+f.name+" "+rejectTableName)
+			deleted = append(deleted, "nftables table "+f.name+" "+rejectTableName)
 		}
 	}
-	return removed, nil
+	return deleted, nil
 }
 
-func (f rejectFamily) set(c *nft.Conn, want []netip.Addr) (gone bool, err error) {
+// set makes the table of one family contain exactly the given addresses, and reports whether it deleted the table.
+func (f rejectFamily) set(c *nft.Conn, want []netip.Addr) (deleted bool, err error) {
 	tables, err := c.ListTablesOfFamily(f.TableFamily)
 	if err != nil {
 		return false, err
 	}
 	t := &nft.Table{Family: f.TableFamily, Name: rejectTableName}
-	there := slices.ContainsFunc(tables, func(o *nft.Table) bool { return o.Name == t.Name })
+	exists := slices.ContainsFunc(tables, func(o *nft.Table) bool { return o.Name == t.Name })
 	set := &nft.Set{Table: t, Name: "addrs", KeyType: f.key}
 	switch {
-	case len(want) == 0 && !there:
+	case len(want) == 0 && !exists:
 		return false, nil
 	case len(want) == 0:
 		c.DelTable(t)
 		return true, c.Flush()
-	case !there:
+	case !exists:
 		if err := f.create(c, t, set); err != nil {
 			return false, err
 		}
 	}
-	have, err := c.GetSetElements(set)
+	elements, err := c.GetSetElements(set)
 	if err != nil {
 		return false, err
 	}
-	were := map[netip.Addr]bool{}
-	for _, e := range have {
+	stale := map[netip.Addr]bool{}
+	for _, e := range elements {
 		if a, ok := netip.AddrFromSlice(e.Key); ok {
-			were[a] = true
+			stale[a] = true
 		}
 	}
 	var add, del []nft.SetElement
 	for _, a := range want {
-		if !were[a] {
+		if !stale[a] {
 			add = append(add, nft.SetElement{Key: a.AsSlice()})
 		}
-		delete(were, a)
+		delete(stale, a)
 	}
-	for a := range were {
+	for a := range stale {
 		del = append(del, nft.SetElement{Key: a.AsSlice()})
 	}
-	for _, step := range []struct {
-		list []nft.SetElement
-		do   func(*nft.Set, []nft.SetElement) error
+	for _, change := range []struct {
+		elements []nft.SetElement
+		send     func(*nft.Set, []nft.SetElement) error
 	}{{add, c.SetAddElements}, {del, c.SetDeleteElements}} {
-		for part := range slices.Chunk(step.list, rejectBatch) {
-			if err := step.do(set, part); err != nil {
+		for batch := range slices.Chunk(change.elements, rejectBatch) {
+			if err := change.send(set, batch); err != nil {
 				return false, err
 			}
 			if err := c.Flush(); err != nil {
@@ -129,8 +131,8 @@ func (f rejectFamily) create(c *nft.Conn, t *nft.Table, set *nft.Set) error {
 		Table: t, Name: "input", Type: nft.ChainTypeFilter, Hooknum: nft.ChainHookInput,
 		Priority: nft.ChainPriorityRef(rejectPriority), Policy: &accept,
 	})
-	// New to conntrack: answers to what the node itself has sent from such an address go on.
-	fresh := []expr.Any{
+	// Only what is new to conntrack: replies to connections that the node itself opened from such an address pass.
+	match := []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset, Len: f.size},
 		&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID},
 		&expr.Ct{Register: 1, Key: expr.CtKeySTATE},
@@ -138,8 +140,8 @@ func (f rejectFamily) create(c *nft.Conn, t *nft.Table, set *nft.Set) error {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 	}
-	rule := func(more ...expr.Any) {
-		c.AddRule(&nft.Rule{Table: t, Chain: chain, Exprs: append(slices.Clone(fresh), more...)})
+	rule := func(action ...expr.Any) {
+		c.AddRule(&nft.Rule{Table: t, Chain: chain, Exprs: append(slices.Clone(match), action...)})
 	}
 	rule(&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
 	rule(&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{f.icmp}}, &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: f.portUnreachable})

@@ -11,42 +11,44 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// state is what the kernel has.
+// state is what the kernel contains.
 type state struct {
-	plan    *plan.Plan // as the companion tells it, without members; not kept up to date in the mirror
-	listed  map[plan.Key]bool
-	marks   rules.Marks
-	servers map[serverKey]*virtualServer
-	foreign map[serverKey]serverConfig
-	// switchingMode: the tables are not a companion's, but maybe those of the nftables backend, which forward by themselves.
-	switchingMode  bool
-	nodeAddrs                          // own has those too that are the node's by a route
-	localOnLinks   map[netip.Addr]bool // of own, those that are on its links
-	kubeProxyOwned map[netip.Addr]bool // as in place
-	guardsRead     map[netip.Addr]bool // the companion was read to guard these
-	guarded        map[netip.Addr]bool // it is to guard these
+	plan   *plan.Plan        // as read from the nftables rules: pools have no members. Only load sets it.
+	listed map[plan.Key]bool // frontends of the nftables rules
+	marks  rules.Marks
+	// switchingMode: the tables are not those of mode ipvs. They may be those of mode nftables, which forward by
+	// themselves.
+	switchingMode bool
 
-	marksInUse  map[uint32]bool    // in use
-	frontendsAt map[netip.Addr]int // frontends at an address
-	serversAt   map[netip.Addr]int // virtual servers that have an address as their home
-	unknownVIP  [2]int             // virtual servers by mark whose home is not known, of IPv4 and IPv6
+	servers map[serverKey]*virtualServer
+	foreign map[serverKey]serverConfig // virtual servers of other programs
+
+	nodeAddrs                          // nodeLocal includes addresses that are local by a route
+	localOnLinks   map[netip.Addr]bool // those of nodeLocal that are on a link
+	kubeProxyOwned map[netip.Addr]bool // see onKubeProxyLink
+	guardsRead     map[netip.Addr]bool // guarded according to the nftables rules, when load read them
+	guarded        map[netip.Addr]bool // to be guarded: see Backend.addGuards
+	marksInUse     map[uint32]bool     // packet marks
+	frontendsAt    map[netip.Addr]int  // number of frontends by VIP
+	serversAt      map[netip.Addr]int  // number of virtual servers by VIP
+	unknownVIP     [2]int              // number of fwmark services whose VIP is not known, IPv4 and IPv6
 }
 
-// virtualServer is a virtual server of sluice's.
+// virtualServer is a virtual server of sluice.
 type virtualServer struct {
 	serverConfig
 	destinations []destination // sorted by address
-	wanted       bool          // a frontend of the plan has it
-	// vip is the address that connections come to. One by mark has that of its frontend; it is unspecified for a
-	// NodePort, and invalid where the frontend is gone and was not known.
+	wanted       bool          // a frontend of the plan uses it
+	// vip is the address that clients connect to. A fwmark service has that of its frontend: unspecified for a NodePort,
+	// invalid if the frontend is deleted and was not known.
 	vip netip.Addr
 }
 
 func (s *virtualServer) find(a netip.AddrPort) (int, bool) {
-	return slices.BinarySearchFunc(s.destinations, a, func(m destination, a netip.AddrPort) int { return m.addr.Compare(a) })
+	return slices.BinarySearchFunc(s.destinations, a, func(d destination, a netip.AddrPort) int { return d.addr.Compare(a) })
 }
 
-// load reads everything.
+// load reads the kernel's state.
 func (b *Backend) load(ctx context.Context) (*state, error) {
 	s := &state{
 		listed: map[plan.Key]bool{}, servers: map[serverKey]*virtualServer{}, foreign: map[serverKey]serverConfig{},
@@ -59,60 +61,58 @@ func (b *Backend) load(ctx context.Context) (*state, error) {
 		s.switchingMode = true
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ipvs: the companion: %w", err)
+		return nil, fmt.Errorf("ipvs: read nftables rules: %w", err)
 	}
 	for k := range s.plan.Frontends {
 		s.countFrontend(k, 1)
 	}
-	homes := map[uint32]netip.Addr{}
+	vips := map[uint32]netip.Addr{}
 	for k, m := range s.marks {
 		s.marksInUse[m.Inside], s.marksInUse[m.Outside] = true, true
-		homes[m.Inside], homes[m.Outside] = k.Addr, k.Addr
+		vips[m.Inside], vips[m.Outside] = k.Addr, k.Addr
 	}
 	all, err := b.ipvs.listServers()
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: list virtual servers: %w", withHint(err))
 	}
-	for k, v := range all {
-		if v.flags&flagOurs == 0 {
-			s.foreign[k] = v
+	for k, c := range all {
+		if c.flags&flagOwned == 0 {
+			s.foreign[k] = c
 			s.marksInUse[k.mark] = true
 			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("ipvs: read: %w", err)
 		}
-		members, err := b.readDestinations(k)
+		destinations, err := b.readDestinations(k)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("ipvs: %w", err)
 		}
-		home := k.addr
+		vip := k.addr
 		if k.mark != 0 {
-			home = homes[k.mark]
+			vip = vips[k.mark]
 		}
-		s.addServer(k, &virtualServer{serverConfig: v, destinations: members, vip: home})
+		s.addServer(k, &virtualServer{serverConfig: c, destinations: destinations, vip: vip})
 	}
 	if s.nodeAddrs, err = b.links.listAddrs(); err != nil {
 		return nil, err
 	}
-	s.localOnLinks, s.guarded = maps.Clone(s.nodeLocal), maps.Clone(s.bound)
-	maps.Copy(s.guarded, s.otherLinks)
-	maps.DeleteFunc(s.guarded, func(a netip.Addr, _ bool) bool { return s.nodeLocal[a] })
+	s.localOnLinks, s.guarded = maps.Clone(s.nodeLocal), s.vips()
 	return s, nil
 }
 
+// readDestinations returns the destinations of a virtual server, sorted by address.
 func (b *Backend) readDestinations(k serverKey) ([]destination, error) {
 	list, err := b.ipvs.listDestinations(k)
 	if err != nil {
-		return nil, fmt.Errorf("ipvs: list the members of virtual server %s: %w", k, withHint(err))
+		return nil, fmt.Errorf("list real servers of virtual server %s: %w", k, withHint(err))
 	}
-	members := make([]destination, len(list))
-	for i, m := range list {
-		members[i] = m.destination
-		members[i].modified = m.foreign
+	out := make([]destination, len(list))
+	for i, d := range list {
+		out[i] = d.destination
 	}
-	slices.SortFunc(members, func(a, b destination) int { return a.addr.Compare(b.addr) })
-	return members, nil
+	slices.SortFunc(out, func(a, b destination) int { return a.addr.Compare(b.addr) })
+	return out, nil
 }
 
 func (s *state) addServer(k serverKey, v *virtualServer) {
@@ -136,12 +136,13 @@ func (s *state) countServer(k serverKey, v *virtualServer, by int) {
 	}
 }
 
-// usedByServer tells whether virtual servers need an address, or may need it.
+// usedByServer reports whether a virtual server uses an address, or may use it.
 func (s *state) usedByServer(a netip.Addr) bool {
 	return s.serversAt[a] > 0 || s.unknownVIP[boolToInt(a.Is6())] > 0
 }
 
-// countFrontend counts a frontend for its address, by 1 or -1.
+// countFrontend adds a frontend to listed and frontendsAt if by is 1, and removes it if by is -1. Repeating it changes
+// nothing.
 func (s *state) countFrontend(k plan.Key, by int) {
 	if (by > 0) == s.listed[k] {
 		return
@@ -159,18 +160,22 @@ func (s *state) countFrontend(k plan.Key, by int) {
 	}
 }
 
-// serverKeys are those of the virtual servers that a frontend may have: by its address, and by the marks of its pools.
+// serverKeys returns the virtual servers that a frontend may have: the one at its address, and the fwmark services of its
+// pools for inside and outside sources. Those that it cannot have are zero.
 func (s *state) serverKeys(k plan.Key) (main, inside, outside serverKey) {
-	v6 := k.Addr.Is6()
+	m := s.marks[k]
+	return serverKeys(k, m.Inside, m.Outside)
+}
+
+func serverKeys(k plan.Key, insideMark, outsideMark uint32) (main, inside, outside serverKey) {
 	if !k.IsNodePort() {
 		main = addrKey(k.Addr, k.Port, k.Protocol)
 	}
-	m := s.marks[k]
-	if m.Inside != 0 {
-		inside = serverKey{mark: m.Inside, v6: v6}
+	if insideMark != 0 {
+		inside = serverKey{mark: insideMark, v6: k.Addr.Is6()}
 	}
-	if m.Outside != 0 {
-		outside = serverKey{mark: m.Outside, v6: v6}
+	if outsideMark != 0 {
+		outside = serverKey{mark: outsideMark, v6: k.Addr.Is6()}
 	}
 	return main, inside, outside
 }

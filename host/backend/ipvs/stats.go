@@ -4,31 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// Counters is what the kernel has counted at a virtual server since it was made. It sums up every 2 s. Connections and
-// packets are of 32 bits and begin anew after 4,294,967,295.
+// Counters are the kernel's counters of a virtual server since its creation. The kernel updates them every 2 s.
+// Connections and packets wrap around at 2^32.
 type Counters struct {
 	Connections, PacketsIn, PacketsOut uint32
 	BytesIn, BytesOut                  uint64
 }
 
-// ServerStats is what the kernel counts of one of sluice's virtual servers.
+// ServerStats are the statistics of one virtual server of sluice.
 type ServerStats struct {
-	// Server is the address, or the mark, of the virtual server.
+	// Server is the address or the packet mark of the virtual server, human-readable.
 	Server string
-	// Frontend has it, for the sources that Pool says; without Owner it has none and waits for its connections to end.
+	// Frontend is the frontend that uses the virtual server, for the sources that Pool states. Without one, Pool is
+	// empty: the virtual server is draining.
 	Frontend  plan.Key
 	Owner     model.PortName
 	Pool      Pool
@@ -37,95 +34,95 @@ type ServerStats struct {
 	Destinations []DestinationStats // sorted by address
 }
 
-// Pool says whose connections a virtual server takes.
+// Pool states whose connections a virtual server takes.
 type Pool string
 
-// The pools: all sources, or under a policy Local those from outside and the others.
+// The pools: of all sources, or, under a Local policy, of Pods and the node, and of all others.
 const (
 	PoolAll     Pool = "all"
 	PoolInside  Pool = "inside"
 	PoolOutside Pool = "outside"
 )
 
-// DestinationStats is a member of a virtual server.
+// DestinationStats are the statistics of a destination of a virtual server.
 type DestinationStats struct {
 	Addr             netip.AddrPort
 	Weight           uint16
 	Active, Inactive int  // connections
-	Draining         bool // in no plan any more, and here for its connections
+	Draining         bool // no longer in the plan, and kept for its connections
 }
 
-// ReadStats reads what the kernel counts of sluice's virtual servers, sorted, and changes nothing. It reads whose
-// frontends there are, all virtual servers at once, and then the members of one after another, of so many at most.
-// ErrNoIPVS tells that there is no IPVS, which asking does not load.
-func ReadStats(ctx context.Context, most int) ([]ServerStats, error) {
-	if _, err := os.Stat("/proc/net/ip_vs"); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("ipvs: %w", ErrNoIPVS)
-	}
-	b := &Backend{
-		o:   Options{Link: DefaultLink, Scheduler: "wrr", Now: func() time.Time { return time.Time{} }},
-		log: slog.New(slog.DiscardHandler), caps: Caps(), hashScheduler: "mh",
-	}
-	if err := b.connect(); err != nil {
+// ReadStats reads the statistics of sluice's virtual servers, sorted by address and mark, without changing anything. It
+// reads the nftables rules and all virtual servers at once, and then, one by one, the destinations of the first
+// maxServers. It returns ErrNoIPVS if IPVS is not loaded, and does not load it.
+func ReadStats(ctx context.Context, maxServers int) ([]ServerStats, error) {
+	if err := checkIPVSLoaded(); err != nil {
 		return nil, err
 	}
-	counts, err := b.readStats(ctx, most)
-	return counts, errors.Join(err, b.Close())
+	b, err := openReadOnly(Options{})
+	if err != nil {
+		return nil, err
+	}
+	stats, err := b.readStats(ctx, maxServers)
+	return stats, errors.Join(err, b.Close())
 }
 
-func (b *Backend) readStats(ctx context.Context, most int) ([]ServerStats, error) {
+func (b *Backend) readStats(ctx context.Context, maxServers int) ([]ServerStats, error) {
 	frontends, err := b.rules.ReadPools(ctx)
-	if err != nil && !rules.IsForeignTable(err) { // another mode's: what is here is left from before
-		return nil, fmt.Errorf("ipvs: the companion: %w", err)
+	if err != nil && !rules.IsForeignTable(err) { // under another mode, the virtual servers are draining
+		return nil, fmt.Errorf("ipvs: read nftables rules: %w", err)
 	}
-	s := &state{marks: rules.Marks{}}
-	type use struct {
-		key   plan.Key
-		owner model.PortName
-		pool  Pool
-	}
-	uses := map[serverKey]use{}
-	for k, f := range frontends {
-		m := s.marks[k]
-		m.Inside, m.Outside = f.Inside, f.Outside
-		s.marks[k] = m
-		main, inside, outside := s.serverKeys(k)
-		delete(s.marks, k)
-		if f.Split {
-			uses[main], uses[inside], uses[outside] = use{k, f.Owner, PoolOutside}, use{k, f.Owner, PoolInside}, use{k, f.Owner, PoolOutside}
-		} else {
-			uses[main], uses[inside] = use{k, f.Owner, PoolAll}, use{k, f.Owner, PoolAll}
-		}
-	}
-	delete(uses, serverKey{}) // of those that have no mark, or no address
+	uses := serverUses(frontends)
 	all, err := b.ipvs.listCounters()
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: list virtual servers: %w", withHint(err))
 	}
 	var out []ServerStats
 	for _, k := range slices.SortedFunc(maps.Keys(all), compareKeys) {
-		v := all[k]
-		if v.flags&flagOurs == 0 {
+		c := all[k]
+		if c.flags&flagOwned == 0 {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("ipvs: read: %w", err)
 		}
 		var list []destinationState
-		if len(out) < most {
+		if len(out) < maxServers {
 			if list, err = b.ipvs.listDestinations(k); err != nil {
-				return nil, fmt.Errorf("ipvs: list the members of virtual server %s: %w", k, withHint(err))
+				return nil, fmt.Errorf("ipvs: list real servers of virtual server %s: %w", k, withHint(err))
 			}
 		}
-		c := ServerStats{Server: k.String(), Scheduler: v.scheduler, Counters: v.Counters}
+		s := ServerStats{Server: k.String(), Scheduler: c.scheduler, Counters: c.Counters}
 		if u, ok := uses[k]; ok {
-			c.Frontend, c.Owner, c.Pool = u.key, u.owner, u.pool
+			s.Frontend, s.Owner, s.Pool = u.frontend, u.owner, u.pool
 		}
-		for _, m := range list {
-			c.Destinations = append(c.Destinations, DestinationStats{m.addr, m.weight, m.active, m.inactive, m.draining})
+		for _, d := range list {
+			s.Destinations = append(s.Destinations, DestinationStats{d.addr, d.weight, d.active, d.inactive, d.draining})
 		}
-		slices.SortFunc(c.Destinations, func(a, b DestinationStats) int { return a.Addr.Compare(b.Addr) })
-		out = append(out, c)
+		slices.SortFunc(s.Destinations, func(a, b DestinationStats) int { return a.Addr.Compare(b.Addr) })
+		out = append(out, s)
 	}
 	return out, nil
+}
+
+// serverUse is what a virtual server is for.
+type serverUse struct {
+	frontend plan.Key
+	owner    model.PortName
+	pool     Pool
+}
+
+// serverUses returns what the virtual servers of the given frontends are for.
+func serverUses(frontends map[plan.Key]rules.Pools) map[serverKey]serverUse {
+	uses := map[serverKey]serverUse{}
+	for k, p := range frontends {
+		main, inside, outside := serverKeys(k, p.Inside, p.Outside)
+		if p.Split {
+			uses[main], uses[inside], uses[outside] = serverUse{k, p.Owner, PoolOutside}, serverUse{k, p.Owner, PoolInside}, serverUse{k, p.Owner, PoolOutside}
+		} else {
+			uses[main], uses[inside] = serverUse{k, p.Owner, PoolAll}, serverUse{k, p.Owner, PoolAll}
+		}
+	}
+	delete(uses, serverKey{}) // of frontends without a mark, or without an address
+	return uses
 }

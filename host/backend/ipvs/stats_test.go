@@ -36,7 +36,7 @@ func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
 	// Somebody else's, and one of sluice's that no frontend has any more.
 	left := destinationState{destination: destination{addr: first, draining: true}, active: 1}
 	d.virtualServers[addrKey(netip.MustParseAddr("192.0.2.80"), 80, model.TCP)] = &fakeServer{serverConfig: serverConfig{"rr", 0}}
-	d.virtualServers[addrKey(netip.MustParseAddr("192.0.2.81"), 80, model.TCP)] = &fakeServer{serverConfig: serverConfig{"wrr", flagOurs},
+	d.virtualServers[addrKey(netip.MustParseAddr("192.0.2.81"), 80, model.TCP)] = &fakeServer{serverConfig: serverConfig{"wrr", flagOwned},
 		destinations: map[netip.AddrPort]destinationState{first: left}}
 	got, err := b.readStats(context.Background(), 100)
 	if err != nil {

@@ -11,52 +11,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sysctl is a number that the kernel is to have, in the network namespace.
+// Sysctl is a kernel parameter of the network namespace and the value that sluice sets.
 type Sysctl struct {
-	Name   string // of a sysctl
+	Name   string
 	Want   int
-	Impact string // what it costs when it cannot be set
-	Kernel string // what has it
-	// Required: without it connections go astray.
+	Impact string // what does not work if it cannot be set
+	Kernel string // configuration symbol or module that provides it
+	// Required: connections are misdirected without it.
 	Required bool
 }
 
-func (s Sysctl) path() string { return "/proc/sys/" + strings.ReplaceAll(s.Name, ".", "/") }
-
-func (s Sysctl) read() (int, error) {
-	b, err := os.ReadFile(s.path())
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(strings.TrimSpace(string(b)))
-}
-
 var requiredSysctls = []Sysctl{
-	{Name: "net.ipv4.vs.conntrack", Want: 1, Required: true, Kernel: "CONFIG_IP_VS_NFCT", Impact: "masquerading and source ranges, which go by connection tracking"},
+	{Name: "net.ipv4.vs.conntrack", Want: 1, Required: true, Kernel: "CONFIG_IP_VS_NFCT", Impact: "masquerading and source ranges, which rely on connection tracking"},
 }
 
-// Sysctls are what IPVS needs, and what is asked for. They belong to the network namespace.
+// Sysctls returns the sysctls that the given options require. All belong to the network namespace.
 func Sysctls(o Options) []Sysctl {
 	const kernel = "module ip_vs"
 	out := append(slices.Clone(requiredSysctls),
-		Sysctl{Name: "net.ipv4.vs.expire_nodest_conn", Want: 1, Kernel: kernel, Impact: "UDP flows to a member that left find no other until they time out"},
-		Sysctl{Name: "net.ipv4.vs.expire_quiescent_template", Want: 1, Kernel: kernel, Impact: "clients go back to a member that is being drained"},
-		Sysctl{Name: "net.ipv4.ip_forward", Want: 1, Kernel: "CONFIG_INET", Impact: "nothing is forwarded to other nodes' Pods"},
+		Sysctl{Name: "net.ipv4.vs.expire_nodest_conn", Want: 1, Kernel: kernel, Impact: "UDP flows to a removed endpoint are not rescheduled until they time out"},
+		Sysctl{Name: "net.ipv4.vs.expire_quiescent_template", Want: 1, Kernel: kernel, Impact: "clients return to an endpoint that is being drained"},
+		Sysctl{Name: "net.ipv4.ip_forward", Want: 1, Kernel: "CONFIG_INET", Impact: "nothing is forwarded to Pods of other nodes"},
 	)
-	// From 5.9 on a new connection from a port that was just in use no longer has to wait; before, it had to or went
-	// to the old member.
+	// Since Linux 5.9, a new connection from a port in TIME_WAIT is scheduled at once. Before, with conn_reuse_mode 1, it
+	// was delayed, or went to the previous destination.
 	if kernelRelease() < 5_09 {
-		out = append(out, Sysctl{Name: "net.ipv4.vs.conn_reuse_mode", Want: 0, Kernel: kernel, Impact: "a new connection from a port that was just in use waits a second"})
+		out = append(out, Sysctl{Name: "net.ipv4.vs.conn_reuse_mode", Want: 0, Kernel: kernel, Impact: "a new connection from a recently used port is delayed by a second"})
 	}
 	if o.StrictARP {
 		out = append(out,
-			Sysctl{Name: "net.ipv4.conf.all.arp_ignore", Want: 1, Kernel: "CONFIG_INET", Impact: "strictARP: the node answers ARP for the addresses of Services"},
-			Sysctl{Name: "net.ipv4.conf.all.arp_announce", Want: 2, Kernel: "CONFIG_INET", Impact: "strictARP: the node announces the addresses of Services"})
+			Sysctl{Name: "net.ipv4.conf.all.arp_ignore", Want: 1, Kernel: "CONFIG_INET", Impact: "strictARP: the node answers ARP requests for Service addresses"},
+			Sysctl{Name: "net.ipv4.conf.all.arp_announce", Want: 2, Kernel: "CONFIG_INET", Impact: "strictARP: the node announces Service addresses by ARP"})
 	}
 	return out
 }
 
-// kernelRelease is the kernel's version: 5_09 for 5.9; 0 when it cannot be told.
+// kernelRelease returns the kernel's version, 5_09 for 5.9, or 0 if it is unknown.
 func kernelRelease() int {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
@@ -69,13 +59,13 @@ func kernelRelease() int {
 	return major*100 + minor
 }
 
-// sysctlStore are the kernel's settings, in one network namespace.
+// sysctlStore reads and writes the sysctls of one network namespace.
 type sysctlStore interface {
 	getSysctl(name string) (int, error)
 	setSysctl(name string, v int) error
 }
 
-// procSysctls is the real ones; it is a namespace's file descriptor, or 0.
+// procSysctls implements sysctlStore by /proc/sys. Its value is a file descriptor of a network namespace, or 0.
 type procSysctls int
 
 func (p procSysctls) getSysctl(name string) (v int, err error) {
@@ -91,40 +81,50 @@ func (p procSysctls) setSysctl(name string, v int) (err error) {
 	return errors.Join(nerr, err)
 }
 
+func (s Sysctl) path() string { return "/proc/sys/" + strings.ReplaceAll(s.Name, ".", "/") }
+
+func (s Sysctl) read() (int, error) {
+	b, err := os.ReadFile(s.path())
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(b)))
+}
+
 const initOnlyRemedy = "sluice run --init-only with full rights on the host"
 
-// applySysctls brings the kernel's settings to what is needed: at the start, and whenever somebody else has changed them.
-// One that cannot be set is an error when it is required, otherwise a warning, once.
-func (b *Backend) applySysctls(start bool) error {
+// applySysctls sets all sysctls that do not have the wanted value: when opening, and whenever another process has changed
+// them. One that cannot be set is an error if it is required; otherwise a warning is logged once.
+func (b *Backend) applySysctls(opening bool) error {
 	var errs []error
 	for _, s := range Sysctls(b.o) {
 		was, changed, err := s.apply(b.sysctls)
 		switch {
 		case err != nil && s.Required:
-			errs = append(errs, fmt.Errorf("%w; do: %s", err, initOnlyRemedy))
+			errs = append(errs, fmt.Errorf("%w; remedy: %s", err, initOnlyRemedy))
 		case err != nil && !b.failedSysctls[s.Name]:
-			b.log.Warn("a kernel setting is not as it should be", "err", err, "costs", s.Impact, "do", initOnlyRemedy)
-		case changed && start:
-			b.log.Info("kernel setting changed", "setting", s.Name, "was", was, "is", s.Want)
+			b.log.Warn("cannot set sysctl", "err", err, "impact", s.Impact, "remedy", initOnlyRemedy)
+		case changed && opening:
+			b.log.Info("set sysctl", "sysctl", s.Name, "from", was, "to", s.Want)
 		case changed:
-			b.log.Warn("somebody else has changed a kernel setting; it is put right", "setting", s.Name, "was", was, "is", s.Want, "costs", s.Impact)
+			b.log.Warn("set sysctl that another process changed", "sysctl", s.Name, "from", was, "to", s.Want, "impact", s.Impact)
 		}
 		b.failedSysctls[s.Name] = err != nil
 	}
 	return errors.Join(errs...)
 }
 
-// apply sees to it that a setting is as wanted.
-func (s Sysctl) apply(k sysctlStore) (was int, changed bool, err error) {
-	was, err = k.getSysctl(s.Name)
+// apply sets the sysctl unless it has the wanted value.
+func (s Sysctl) apply(store sysctlStore) (was int, changed bool, err error) {
+	was, err = store.getSysctl(s.Name)
 	if errors.Is(err, os.ErrNotExist) {
-		return 0, false, fmt.Errorf("ipvs: setting %s: %w: the kernel has no such setting here (%s; or in a user namespace of its own)", s.Name, err, s.Kernel)
+		return 0, false, fmt.Errorf("ipvs: sysctl %s: %w: the kernel lacks it (%s), or this is the network namespace of another user namespace", s.Name, err, s.Kernel)
 	}
 	if err == nil && was == s.Want {
 		return was, false, nil
 	}
-	if err := k.setSysctl(s.Name, s.Want); err != nil {
-		return was, false, fmt.Errorf("ipvs: set %s to %d: %w", s.Name, s.Want, err)
+	if err := store.setSysctl(s.Name, s.Want); err != nil {
+		return was, false, fmt.Errorf("ipvs: set sysctl %s to %d: %w", s.Name, s.Want, err)
 	}
 	return was, true, nil
 }

@@ -10,19 +10,20 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// unprogrammed are the frontends that are not as planned, with the reasons. All else is, and the mirror is right about them.
+// unprogrammed are the frontends that are not as planned, with the reasons. Everything else is as planned, and
+// Backend.state is right about these too.
 type unprogrammed map[plan.Key][]error
 
-// retryBatch is how many of them are tried at a time, whichever they are.
+// retryBatch bounds how many of them one Apply retries. Which ones is random.
 const retryBatch = 100
 
-// retryDelta puts them into an empty delta: to try them again.
-func (s unprogrammed) retryDelta(next *plan.Plan, d *plan.Delta) *plan.Delta {
-	if len(s) == 0 || !d.Empty() {
+// retryDelta adds unprogrammed frontends to an empty delta. Other deltas are returned as they are.
+func (p unprogrammed) retryDelta(next *plan.Plan, d *plan.Delta) *plan.Delta {
+	if len(p) == 0 || !d.Empty() {
 		return d
 	}
 	d = &plan.Delta{}
-	for k := range s {
+	for k := range p {
 		if len(d.Changes) == retryBatch {
 			break
 		}
@@ -32,46 +33,46 @@ func (s unprogrammed) retryDelta(next *plan.Plan, d *plan.Delta) *plan.Delta {
 	return d
 }
 
-// record takes what has become of jobs in, and gives the error that tells of all that are stuck; nil when none is.
-func (s unprogrammed) record(jobs []*frontendUpdate) error {
-	tried := false
-	for _, j := range jobs {
-		delete(s, j.key)
-		if len(j.errs) > 0 {
-			s[j.key], tried = j.errs, true
+// record takes in the results of updates. It returns a backend.PartialError if any frontend is unprogrammed.
+func (p unprogrammed) record(updates []*frontendUpdate) error {
+	retried := false
+	for _, u := range updates {
+		delete(p, u.key)
+		if len(u.errs) > 0 {
+			p[u.key], retried = u.errs, true
 		}
 	}
-	if len(s) == 0 {
+	if len(p) == 0 {
 		return nil
 	}
-	return &backend.PartialError{Frontends: len(s), Retried: tried, Err: s.err()}
+	return &backend.PartialError{Frontends: len(p), Retried: retried, Err: p.err()}
 }
 
-// maxErrors is of how many frontends an error tells one by one.
-const maxErrors = 5
+// maxReported bounds how many frontends an error names.
+const maxReported = 5
 
-func (s unprogrammed) err() error {
+func (p unprogrammed) err() error {
 	var errs []error
-	for i, k := range slices.SortedFunc(maps.Keys(s), plan.Key.Compare) {
-		if i == maxErrors {
-			errs = append(errs, fmt.Errorf("ipvs: %d more frontends", len(s)-i))
+	for i, k := range slices.SortedFunc(maps.Keys(p), plan.Key.Compare) {
+		if i == maxReported {
+			errs = append(errs, fmt.Errorf("ipvs: %d more frontends", len(p)-i))
 			break
 		}
-		errs = append(errs, s[k][0])
-		if more := len(s[k]) - 1; more > 0 {
-			errs = append(errs, fmt.Errorf("ipvs: %s: and %d messages more", k, more))
+		errs = append(errs, p[k][0])
+		if more := len(p[k]) - 1; more > 0 {
+			errs = append(errs, fmt.Errorf("ipvs: %s: %d more errors", k, more))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// joinErrors is the error of jobs when nothing is sure.
-func joinErrors(jobs []*frontendUpdate) error {
-	s := unprogrammed{}
-	for _, j := range jobs {
-		if len(j.errs) > 0 {
-			s[j.key] = j.errs
+// joinErrors returns the errors of updates, in the same short form.
+func joinErrors(updates []*frontendUpdate) error {
+	p := unprogrammed{}
+	for _, u := range updates {
+		if len(u.errs) > 0 {
+			p[u.key] = u.errs
 		}
 	}
-	return s.err()
+	return p.err()
 }

@@ -161,7 +161,7 @@ func (d *memEnv) checkRejected(b *Backend, v *rejecting, where string, err error
 		}
 	}
 	for k, s := range d.virtualServers {
-		if s.flags&flagOurs == 0 || k.mark == 0 && k.addr.String() != "203.0.113.5" {
+		if s.flags&flagOwned == 0 || k.mark == 0 && k.addr.String() != "203.0.113.5" {
 			continue
 		}
 		serving, left := 0, []string{}

@@ -9,55 +9,60 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// frontendUpdate is a frontend that changes, or the virtual servers that no frontend has any more.
+// frontendUpdate is the work for one frontend. With a zero key it is that for the virtual servers that no frontend uses.
 type frontendUpdate struct {
 	key     plan.Key
-	next    *plan.Frontend // nil: it goes
+	next    *plan.Frontend // normalized; nil to delete it
 	servers []serverUpdate
 	errs    []error
-	failed  bool // in the companion, as it was
+	failed  bool // its nftables rules must stay as they are
 }
 
-// serverUpdate is one of a frontend's virtual servers, and what is wanted of it.
+// serverUpdate is the work for one virtual server of a frontend.
 type serverUpdate struct {
 	key          serverKey
-	drains       bool // its connections go on until they are ended, unlike those of UDP
+	drains       bool // removed destinations stay for their connections; not for UDP
 	wanted       bool
 	config       serverConfig
 	destinations []plan.Member
-	// deferWeight keeps new members at weight 0 until the companion guards them.
+	// deferWeight: new destinations have weight 0 until the nftables rules contain the frontend.
 	deferWeight bool
 }
 
-func (j *frontendUpdate) String() string {
-	if j.next != nil {
-		return j.next.Owner.String() + " " + j.key.String()
+func (u *frontendUpdate) String() string {
+	if u.next != nil {
+		return u.next.Owner.String() + " " + u.key.String()
 	}
-	if j.key.Addr.IsValid() {
-		return j.key.String()
+	if u.key.Addr.IsValid() {
+		return u.key.String()
 	}
-	return "left over"
+	return "unused virtual servers"
 }
 
-// addError notes an error, beside which the job goes on.
-func (j *frontendUpdate) addError(err error) {
-	j.errs = append(j.errs, fmt.Errorf("ipvs: %s: %w", j, err))
+// addError records an error that does not keep the rest of the update from being done.
+func (u *frontendUpdate) addError(err error) {
+	u.errs = append(u.errs, fmt.Errorf("ipvs: %s: %w", u, err))
 }
 
-// forEach does a step for every job. One that fails leaves its frontend as it is in the companion.
-func forEach(jobs []*frontendUpdate, step func(*frontendUpdate) error) {
-	for _, j := range jobs {
-		if j.failed {
+// fail records an error that keeps the nftables rules of the frontend as they are.
+func (u *frontendUpdate) fail(err error) {
+	u.addError(err)
+	u.failed = true
+}
+
+// forEach performs a step of every update that has not failed.
+func forEach(updates []*frontendUpdate, step func(*frontendUpdate) error) {
+	for _, u := range updates {
+		if u.failed {
 			continue
 		}
-		if err := step(j); err != nil {
-			j.addError(err)
-			j.failed = true
+		if err := step(u); err != nil {
+			u.fail(err)
 		}
 	}
 }
 
-// deltaUpdates are what a delta asks for.
+// deltaUpdates returns the updates for the changes of a delta.
 func (b *Backend) deltaUpdates(d *plan.Delta) []*frontendUpdate {
 	out := make([]*frontendUpdate, 0, len(d.Changes))
 	for _, c := range d.Changes {
@@ -66,7 +71,7 @@ func (b *Backend) deltaUpdates(d *plan.Delta) []*frontendUpdate {
 	return out
 }
 
-// allUpdates are everything that the plan or the kernel has.
+// allUpdates returns an update for each frontend of the plan or the kernel, and one for unused virtual servers.
 func (b *Backend) allUpdates(next *plan.Plan) []*frontendUpdate {
 	keys := next.Keys()
 	for k := range b.state.listed {
@@ -75,34 +80,33 @@ func (b *Backend) allUpdates(next *plan.Plan) []*frontendUpdate {
 		}
 	}
 	slices.SortFunc(keys, plan.Key.Compare)
-	out := make([]*frontendUpdate, 0, len(keys))
-	had := map[serverKey]bool{}
+	out := make([]*frontendUpdate, 0, len(keys)+1)
+	used := map[serverKey]bool{}
 	for _, k := range keys {
-		j := b.newUpdate(k, next.Frontends[k])
-		for _, p := range j.servers {
-			had[p.key] = true
+		u := b.newUpdate(k, next.Frontends[k])
+		for _, s := range u.servers {
+			used[s.key] = true
 		}
-		out = append(out, j)
+		out = append(out, u)
 	}
-	left := &frontendUpdate{}
+	unused := &frontendUpdate{}
 	for _, k := range slices.SortedFunc(maps.Keys(b.state.servers), compareKeys) {
-		if !had[k] {
-			left.servers = append(left.servers, serverUpdate{key: k, drains: k.mark != 0 || k.proto != model.UDP})
+		if !used[k] {
+			unused.servers = append(unused.servers, serverUpdate{key: k, drains: k.mark != 0 || k.proto != model.UDP})
 		}
 	}
-	return append(out, left)
+	return append(out, unused)
 }
 
-// newUpdate finds out what a frontend's virtual servers are to be.
+// newUpdate determines which virtual servers a frontend needs.
 func (b *Backend) newUpdate(k plan.Key, f *plan.Frontend) *frontendUpdate {
-	j := &frontendUpdate{key: k}
+	u := &frontendUpdate{key: k}
 	if f != nil {
 		f, _ = plan.NormalizeFrontend(f, b.caps)
 	}
-	j.next = f
+	u.next = f
 	if err := b.assignMarks(k, f); err != nil {
-		j.addError(err)
-		j.failed = true
+		u.fail(err)
 	}
 	main, inside, outside := b.state.serverKeys(k)
 	var pools [3]*plan.Pool
@@ -119,13 +123,13 @@ func (b *Backend) newUpdate(k plan.Key, f *plan.Frontend) *frontendUpdate {
 		if key == (serverKey{}) {
 			continue
 		}
-		p := serverUpdate{key: key, drains: k.Protocol != model.UDP}
+		s := serverUpdate{key: key, drains: k.Protocol != model.UDP}
 		if pool := pools[i]; pool != nil && len(pool.Members) > 0 {
-			p.wanted, p.destinations, p.config = true, pool.Members, b.serverConfig(f)
+			s.wanted, s.destinations, s.config = true, pool.Members, b.serverConfig(f)
 		}
-		if p.wanted || b.state.servers[key] != nil {
-			j.servers = append(j.servers, p)
+		if s.wanted || b.state.servers[key] != nil {
+			u.servers = append(u.servers, s)
 		}
 	}
-	return j
+	return u
 }

@@ -2,74 +2,73 @@ package ipvs
 
 import (
 	"fmt"
-	"slices"
 )
 
-// ensureServer gives the virtual server of a part, made or taken over when it is not sluice's yet.
-func (b *Backend) ensureServer(j *frontendUpdate, p *serverUpdate) (*virtualServer, error) {
-	if s := b.state.servers[p.key]; s != nil {
+// ensureServer returns the virtual server of an update. If sluice has none, it is created or taken over.
+func (b *Backend) ensureServer(u *frontendUpdate, su *serverUpdate) (*virtualServer, error) {
+	if s := b.state.servers[su.key]; s != nil {
 		return s, nil
 	}
-	s := &virtualServer{serverConfig: p.config, vip: j.key.Addr}
-	if taken, err := b.foreignExists(p.key); err != nil {
+	s := &virtualServer{serverConfig: su.config, vip: u.key.Addr}
+	if exists, err := b.foreignExists(su.key); err != nil {
 		return nil, err
-	} else if taken {
-		if err := b.takeOver(p, s); err != nil {
+	} else if exists {
+		if err := b.takeOver(su, s); err != nil {
 			return nil, err
 		}
-	} else if err := b.send(op{kind: opAddServer, key: p.key, serverConfig: p.config}); err != nil {
+	} else if err := b.send(op{kind: opAddServer, key: su.key, serverConfig: su.config}); err != nil {
 		return nil, err
 	}
-	b.state.addServer(p.key, s)
+	b.state.addServer(su.key, s)
 	return s, nil
 }
 
-// foreignExists tells whether somebody else's virtual server is there, still.
+// foreignExists reports whether another program has a virtual server with this key. It may be deleted since load.
 func (b *Backend) foreignExists(k serverKey) (bool, error) {
-	if _, was := b.state.foreign[k]; !was {
+	if _, ok := b.state.foreign[k]; !ok {
 		return false, nil
 	}
-	_, is, err := b.ipvs.getServer(k)
+	_, exists, err := b.ipvs.getServer(k)
 	if err != nil {
-		return false, fmt.Errorf("look at virtual server %s: %w", k, withHint(err))
+		return false, fmt.Errorf("read virtual server %s: %w", k, withHint(err))
 	}
-	if !is {
+	if !exists {
 		delete(b.state.foreign, k)
 	}
-	return is, nil
+	return exists, nil
 }
 
-// takeOver makes somebody else's virtual server sluice's, with its members; those that are forwarded in another way, or
-// have thresholds, are changed to ours.
-func (b *Backend) takeOver(p *serverUpdate, s *virtualServer) error {
+// takeOver makes a virtual server of another program sluice's, with its destinations. Destinations that have another
+// forwarding method than NAT, or thresholds, are changed.
+func (b *Backend) takeOver(su *serverUpdate, s *virtualServer) error {
 	for _, x := range b.o.ExcludeCIDRs {
-		if x.Contains(p.key.addr) {
-			return fmt.Errorf("virtual server %s is somebody else's, in %s of ipvs.excludeCIDRs", p.key, x)
+		if x.Contains(su.key.addr) {
+			return fmt.Errorf("virtual server %s belongs to another program and is in %s of ipvs.excludeCIDRs", su.key, x)
 		}
 	}
-	b.log.Warn("taking over a virtual server", "server", p.key.String())
-	list, err := b.ipvs.listDestinations(p.key)
+	b.log.Warn("taking over a virtual server of another program", "server", su.key.String())
+	list, err := b.readDestinations(su.key)
 	if err != nil {
-		return fmt.Errorf("list the members of virtual server %s: %w", p.key, withHint(err))
-	}
-	if err := b.send(op{kind: opSetServer, key: p.key, serverConfig: p.config}); err != nil {
 		return err
 	}
-	for _, m := range list {
-		if m.foreign {
-			if err := b.send(op{kind: opSetDestination, key: p.key, destination: m.destination}); err != nil {
-				b.stateSuspect = true // it is sluice's by now, with members that are not
+	if err := b.send(op{kind: opSetServer, key: su.key, serverConfig: su.config}); err != nil {
+		return err
+	}
+	for _, d := range list {
+		if d.modified {
+			d.modified = false
+			if err := b.send(op{kind: opSetDestination, key: su.key, destination: d}); err != nil {
+				b.stateSuspect = true // the virtual server is sluice's now, the destination not yet
 				return err
 			}
 		}
-		s.destinations = append(s.destinations, m.destination)
+		s.destinations = append(s.destinations, d)
 	}
-	slices.SortFunc(s.destinations, func(a, b destination) int { return a.addr.Compare(b.addr) })
-	delete(b.state.foreign, p.key)
+	delete(b.state.foreign, su.key)
 	return nil
 }
 
-// deleteIfUnused deletes a virtual server that nobody wants and that has no member.
+// deleteIfUnused deletes a virtual server that no frontend uses and that has no destination.
 func (b *Backend) deleteIfUnused(k serverKey) error {
 	s := b.state.servers[k]
 	if s == nil || s.wanted || len(s.destinations) > 0 {

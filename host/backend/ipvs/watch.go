@@ -10,38 +10,37 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend"
 )
 
-// Watch implements backend.Watcher: what others write to the companion is heard at once. IPVS tells nobody of anything;
-// Moved looks.
-func (b *Backend) Watch(heard func(backend.ExternalChange)) (stop func(), err error) {
-	return b.rules.Watch(heard)
+// Watch implements backend.Watcher. It reports changes of the nftables rules. IPVS sends no notifications: see Drifted.
+func (b *Backend) Watch(onChange func(backend.ExternalChange)) (stop func(), err error) {
+	return b.rules.Watch(onChange)
 }
 
-// destinationScan is where Moved goes on looking.
+// scanBatch bounds how many virtual servers one Drifted reads destinations of.
+const scanBatch = 256
+
+// destinationScan is the position of Drifted among the virtual servers.
 type destinationScan struct {
 	keys []serverKey
 	at   int
 }
 
-// scanBatch is of how many virtual servers Moved looks at the members each time.
-const scanBatch = 256
-
-// Moved implements backend.Watcher. Besides the companion it looks at all virtual servers and addresses, and at the
-// members of some virtual servers, so that all are seen in turn. With 10,000 Services that is some 50 ms. Settings are
-// put right at once; where one that is required cannot be, an Apply tells.
+// Drifted implements backend.Watcher. It compares the nftables rules, all virtual servers and addresses, and the
+// destinations of scanBatch virtual servers, so that repeated calls cover all. With 10,000 Services one call takes some
+// 50 ms. It repairs sysctls itself; if a required one cannot be set, Apply returns the error.
 func (b *Backend) Drifted(ctx context.Context) (bool, error) {
 	if err := b.applySysctls(false); err != nil {
 		return true, nil
 	}
-	moved, err := b.rules.Drifted(ctx)
-	if err != nil || moved || !b.stateTrusted {
-		return moved, err
+	drifted, err := b.rules.Drifted(ctx)
+	if err != nil || drifted || !b.stateTrusted {
+		return drifted, err
 	}
 	all, err := b.ipvs.listServers()
 	if err != nil {
 		return false, fmt.Errorf("ipvs: list virtual servers: %w", withHint(err))
 	}
-	for k, v := range all {
-		if s := b.state.servers[k]; s != nil && v != s.serverConfig || s == nil && v.flags&flagOurs != 0 {
+	for k, c := range all {
+		if s := b.state.servers[k]; s != nil && c != s.serverConfig || s == nil && c.flags&flagOwned != 0 {
 			return true, nil
 		}
 	}
@@ -54,44 +53,47 @@ func (b *Backend) Drifted(ctx context.Context) (bool, error) {
 	if err != nil || !maps.Equal(p.bound, b.state.bound) || !maps.Equal(p.otherLinks, b.state.otherLinks) {
 		return err == nil, err
 	}
-	if moved, err := b.localAddrsChanged(p.nodeLocal); moved || err != nil {
-		return moved, err
+	if drifted, err := b.localAddrsChanged(p.nodeLocal); drifted || err != nil {
+		return drifted, err
 	}
 	return b.scanDestinations()
 }
 
-// localAddrsChanged tells whether the node has got an address of a frontend as its own, or has it no more.
-func (b *Backend) localAddrsChanged(own map[netip.Addr]bool) (bool, error) {
+// localAddrsChanged reports whether a VIP has become, or is no longer, local to the node independently of sluice.
+func (b *Backend) localAddrsChanged(nodeLocal map[netip.Addr]bool) (bool, error) {
 	for a := range b.state.frontendsAt {
-		if own[a] != b.state.localOnLinks[a] {
+		if nodeLocal[a] != b.state.localOnLinks[a] {
 			return true, nil
 		}
-		if own[a] || !b.state.nodeLocal[a] {
+		if nodeLocal[a] || !b.state.nodeLocal[a] {
 			continue
 		}
-		if at, err := b.links.locate(a); err != nil || at != onNode { // a route made it the node's
+		if at, err := b.links.locate(a); err != nil || at != onNode { // it was local by a route
 			return err == nil, err
 		}
 	}
 	return false, nil
 }
 
-// scanDestinations goes on with the members.
+// scanDestinations compares the destinations of the next scanBatch virtual servers.
 func (b *Backend) scanDestinations() (bool, error) {
-	r := &b.scan
-	if r.at >= len(r.keys) {
-		r.keys, r.at = slices.SortedFunc(maps.Keys(b.state.servers), compareKeys), 0
+	scan := &b.scan
+	if scan.at >= len(scan.keys) {
+		scan.keys, scan.at = slices.SortedFunc(maps.Keys(b.state.servers), compareKeys), 0
 	}
-	for n := 0; n < scanBatch && r.at < len(r.keys); n++ {
-		k := r.keys[r.at]
-		r.at++
+	for n := 0; n < scanBatch && scan.at < len(scan.keys); n++ {
+		k := scan.keys[scan.at]
+		scan.at++
 		s := b.state.servers[k]
 		if s == nil {
 			continue
 		}
-		members, err := b.readDestinations(k)
-		if err != nil || !slices.Equal(members, s.destinations) {
-			return err == nil, err
+		destinations, err := b.readDestinations(k)
+		if err != nil {
+			return false, fmt.Errorf("ipvs: %w", err)
+		}
+		if !slices.Equal(destinations, s.destinations) {
+			return true, nil
 		}
 	}
 	return false, nil

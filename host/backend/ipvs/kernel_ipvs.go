@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelIPVS is the real one.
+// kernelIPVS implements ipvsAPI by netlink.
 type kernelIPVS struct{ handle *ipvs.Handle }
 
 func (k kernelIPVS) close() { k.handle.Close() }
@@ -35,8 +35,8 @@ func (k kernelIPVS) do(o op) error {
 	return errors.ErrUnsupported
 }
 
-func (k serverKey) moby(v serverConfig) *ipvs.Service {
-	s := &ipvs.Service{FWMark: k.mark, SchedName: v.scheduler, Flags: v.flags, AddressFamily: unix.AF_INET, Netmask: 0xffffffff}
+func (k serverKey) moby(c serverConfig) *ipvs.Service {
+	s := &ipvs.Service{FWMark: k.mark, SchedName: c.scheduler, Flags: c.flags, AddressFamily: unix.AF_INET, Netmask: 0xffffffff}
 	if k.v6 {
 		s.AddressFamily, s.Netmask = unix.AF_INET6, 128
 	}
@@ -46,11 +46,11 @@ func (k serverKey) moby(v serverConfig) *ipvs.Service {
 	return s
 }
 
-func (m destination) moby() *ipvs.Destination {
+func (x destination) moby() *ipvs.Destination {
 	d := &ipvs.Destination{
-		Address: m.addr.Addr().AsSlice(), Port: m.addr.Port(), Weight: int(m.weight), ConnectionFlags: ipvs.ConnFwdMasq,
+		Address: x.addr.Addr().AsSlice(), Port: x.addr.Port(), Weight: int(x.weight), ConnectionFlags: ipvs.ConnFwdMasq,
 	}
-	if m.draining {
+	if x.draining {
 		d.UpperThreshold = drainThreshold
 	}
 	return d
@@ -79,7 +79,7 @@ func (k kernelIPVS) listCounters() (map[serverKey]serverCounters, error) {
 		if s.FWMark == 0 {
 			a, ok := netip.AddrFromSlice(s.Address)
 			if !ok {
-				return nil, fmt.Errorf("a virtual server has the address %v", s.Address)
+				return nil, fmt.Errorf("virtual server with malformed address %v", s.Address)
 			}
 			key.addr, key.port, key.proto = a, s.Port, model.Protocol(s.Protocol)
 		}
@@ -111,12 +111,15 @@ func (k kernelIPVS) listDestinations(key serverKey) ([]destinationState, error) 
 	for _, d := range list {
 		a, ok := netip.AddrFromSlice(d.Address)
 		if !ok {
-			return nil, fmt.Errorf("a member of virtual server %s has the address %v", key, d.Address)
+			return nil, fmt.Errorf("virtual server %s: real server with malformed address %v", key, d.Address)
 		}
-		m := destinationState{destination: destination{addr: netip.AddrPortFrom(a, d.Port), weight: uint16(d.Weight)}, active: d.ActiveConnections, inactive: d.InactiveConnections}
-		m.draining = d.UpperThreshold == drainThreshold && d.Weight == 0
-		m.foreign = d.ConnectionFlags&ipvs.ConnFwdMask != ipvs.ConnFwdMasq || !m.draining && d.UpperThreshold|d.LowerThreshold != 0
-		out = append(out, m)
+		x := destinationState{
+			destination: destination{addr: netip.AddrPortFrom(a, d.Port), weight: uint16(d.Weight)},
+			active:      d.ActiveConnections, inactive: d.InactiveConnections,
+		}
+		x.draining = d.UpperThreshold == drainThreshold && d.Weight == 0
+		x.modified = d.ConnectionFlags&ipvs.ConnFwdMask != ipvs.ConnFwdMasq || !x.draining && d.UpperThreshold|d.LowerThreshold != 0
+		out = append(out, x)
 	}
 	return out, nil
 }

@@ -1,0 +1,109 @@
+package ipvs
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// maxTotal bounds the sum of a pool's weights, as in the nftables backend. IPVS accepts weights up to 65535, but wrr
+// walks them from the highest down: of 65535, 65535 and 21845, the third destination got no connection among the first
+// 87,380. So weights are reduced to lowest terms, and a round of wrr takes at most a thousand connections.
+const maxTotal = 1000
+
+// Caps returns what IPVS with all schedulers can represent.
+func Caps() plan.Caps {
+	return capsOf(map[string]bool{"wrr": true, "wlc": true, "mh": true})
+}
+
+// capsOf returns what IPVS with the given schedulers can represent.
+func capsOf(have map[string]bool) plan.Caps {
+	c := plan.Caps{
+		Name: "ipvs", Ratios: true, MaxTotal: maxTotal, Idle: true,
+		Balances:  []plan.Balance{plan.Random},
+		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
+	}
+	if have["wrr"] {
+		c.Balances = append(c.Balances, plan.RoundRobin)
+	}
+	if have["mh"] || have["sh"] {
+		c.Balances = append(c.Balances, plan.SourceHash)
+	}
+	if have["wlc"] {
+		c.Balances = append(c.Balances, plan.LeastConnections)
+	}
+	return c
+}
+
+// serverConfig returns the scheduler and flags of a frontend's virtual servers.
+func (b *Backend) serverConfig(f *plan.Frontend) serverConfig {
+	c := serverConfig{scheduler: b.o.Scheduler, flags: flagOwned}
+	switch f.Balance {
+	case plan.Random:
+		if c.scheduler == "mh" {
+			c.flags |= flagPort // as kube-proxy does
+		}
+	case plan.RoundRobin:
+		c.scheduler = "wrr"
+	case plan.SourceHash:
+		c.scheduler = b.hashScheduler
+	case plan.LeastConnections:
+		c.scheduler = "wlc"
+	}
+	return c
+}
+
+// standardSchedulers are those that plans use.
+var standardSchedulers = []string{"wrr", "wlc", "mh", "sh"}
+
+// probeSchedulers returns which of the standard schedulers and of others the kernel has, by using them in a temporary
+// network namespace. If the caller may not create one, all are assumed to exist. A missing one of others is an error.
+func probeSchedulers(others ...string) (map[string]bool, error) {
+	if err := checkIPVS(); err != nil {
+		return nil, err
+	}
+	have := map[string]bool{}
+	names := append(slices.Clone(standardSchedulers), others...)
+	err := inNewNetns(func() error {
+		h, err := openIPVS(0)
+		if err != nil {
+			return err
+		}
+		defer h.close()
+		for i, name := range names {
+			err := h.do(op{kind: opAddServer, key: testKey(i+1, model.TCP), serverConfig: serverConfig{scheduler: name}})
+			switch {
+			case err == nil:
+				have[name] = true
+			case !errors.Is(err, unix.ENOENT):
+				return fmt.Errorf("try scheduler %s: %w", name, withHint(err))
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, unix.EPERM) {
+		for _, name := range names {
+			have[name] = true
+		}
+		return have, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ipvs: %w", err)
+	}
+	for _, name := range others {
+		if !have[name] {
+			return nil, fmt.Errorf("ipvs: the kernel has no scheduler %s (ipvs.scheduler; modprobe ip_vs_%s)", name, name)
+		}
+	}
+	return have, nil
+}
+
+// testKey is a virtual server for probing, at an address of TEST-NET-1.
+func testKey(host int, proto model.Protocol) serverKey {
+	return addrKey(netip.AddrFrom4([4]byte{192, 0, 2, byte(host)}), 80, proto)
+}
