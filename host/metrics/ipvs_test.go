@@ -59,8 +59,8 @@ func TestIPVSMetricsOfEachVirtualServer(t *testing.T) {
 		directional("packets_total", "in"): 20, directional("packets_total", "out"): 16,
 		directional("bytes_total", "in"): 1 << 40, directional("bytes_total", "out"): 1600,
 		"sluice_ipvs_scheduler_info{namespace=shop,pool=all,port=http,scheduler=wrr,service=web,virtual_server=10.96.0.80:80/TCP}": 1,
-		"sluice_ipvs_draining_real_servers{namespace=,pool=,port=,service=,virtual_server=fwmark 0x5ce00001 IPv4}":                1,
-		"sluice_ipvs_scheduler_info{namespace=,pool=,port=,scheduler=wlc,service=,virtual_server=fwmark 0x5ce00001 IPv4}":         1,
+		"sluice_ipvs_draining_real_servers{namespace=,pool=,port=,service=,virtual_server=fwmark 0x5ce00001 IPv4}":                 1,
+		"sluice_ipvs_scheduler_info{namespace=,pool=,port=,scheduler=wlc,service=,virtual_server=fwmark 0x5ce00001 IPv4}":          1,
 		"sluice_ipvs_omitted_virtual_servers": 0, "sluice_ipvs_read_success": 1, "sluice_ipvs_read_duration_seconds": 0.25,
 	}
 	for n, v := range want {
