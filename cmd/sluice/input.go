@@ -54,8 +54,8 @@ func (in *inputFlags) load() (*config.Config, error) {
 	if in.mode != "" {
 		cfg.Mode = in.mode
 	}
-	if cfg.Mode != config.ModeNFTables && cfg.Mode != config.ModeIPVS {
-		return nil, usageError{fmt.Errorf("--mode %q: must be %s or %s", cfg.Mode, config.ModeNFTables, config.ModeIPVS)}
+	if err := config.CheckMode(cfg.Mode); err != nil {
+		return nil, usageError{fmt.Errorf("--mode %w", err)}
 	}
 	if in.node != "" {
 		cfg.HostnameOverride = in.node

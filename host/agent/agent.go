@@ -109,7 +109,7 @@ func (a *Agent) programOnce(ctx context.Context) error {
 	}
 	o := a.engineOptions()
 	source := a.openSource(nil)
-	source.wantNodes(a.plugins.WantNodes(cfg))
+	a.setNeeds(source, cfg)
 	o.Source = source
 	if err := engine.New(o).Run(ctx); err != nil || ctx.Err() != nil {
 		return err

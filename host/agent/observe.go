@@ -33,7 +33,7 @@ func (a *Agent) observe(events *kube.Recorder) *observation {
 	cfg, log := a.opts.Config, a.log
 	o := &observation{log: log, events: events, modes: a.opts.Modes}
 	m := metrics.New(metrics.Options{
-		Mode: cfg.Mode, CurrentMode: func() string { return o.config.Load().Mode }, Version: a.opts.Version, Started: time.Now(),
+		Mode: o.mode(cfg), CurrentMode: func() metrics.Mode { return o.mode(o.config.Load()) }, Version: a.opts.Version, Started: time.Now(),
 		Plugins: a.plugins.Stats, Now: time.Now, IPVS: o.ipvs,
 	})
 	o.metrics, o.health = m, health.New(health.Options{
@@ -44,6 +44,11 @@ func (a *Agent) observe(events *kube.Recorder) *observation {
 	})
 	o.config.Store(cfg)
 	return o
+}
+
+func (o *observation) mode(cfg *config.Config) metrics.Mode {
+	m := o.modes.Get(cfg.Mode)
+	return metrics.Mode{Name: m.Name, NFTables: m.NFTablesMetrics}
 }
 
 // attachSource has health checks and metrics tell how an API server is followed; either may be nil.

@@ -39,7 +39,7 @@ func (a *Agent) reload(ctx context.Context) {
 	next = a.changeDataPlane(ctx, was, next)
 	a.seen.config.Store(next)
 	a.pluginsLoaded()
-	a.source.wantNodes(a.plugins.WantNodes(next))
+	a.setNeeds(a.source, next)
 	if changed := !next.Equal(was); swapped || changed {
 		a.tellEngine(ctx, next, changed)
 	}
@@ -77,9 +77,7 @@ func (a *Agent) changeDataPlane(ctx context.Context, was, next *config.Config) *
 	if ctx.Err() == nil {
 		a.log.Error("the data plane stays as it is", "mode", was.Mode, "wanted", next.Mode, "err", err)
 	}
-	kept := *next
-	kept.Mode, kept.IPVS = was.Mode, was.IPVS
-	return &kept
+	return next.WithBackend(was)
 }
 
 // tellEngine has the engine plan anew, and lets go of the plugins that it no longer asks.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/engine"
-	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source/dir"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
@@ -15,13 +14,6 @@ type clusterSource struct {
 	engine.Source
 	name string
 	kube *kube.Source // nil for a folder, which has all that it has
-}
-
-// wantNodes says which Services' policies want to know the cluster's Nodes; nil: none.
-func (s clusterSource) wantNodes(of func(*model.Service) bool) {
-	if s.kube != nil {
-		s.kube.SetNeedsNodes(of)
-	}
 }
 
 // openSource makes the source; problems, when not nil, is called with how many objects of the cluster are not as they

@@ -24,9 +24,6 @@ const (
 	Kind       = "SluiceConfiguration"
 )
 
-// ModeNFTables programs nftables.
-const ModeNFTables = "nftables"
-
 // Config is a configuration that has been checked: every name in it refers to something.
 type Config struct {
 	HostnameOverride string // name of this node; "" for the host's own
@@ -162,13 +159,6 @@ func (c *Config) Steps(plugin string) []policy.Step {
 
 // Equal tells whether two configurations say the same.
 func (c *Config) Equal(d *Config) bool { return reflect.DeepEqual(c, d) }
-
-// SameBackend tells whether two configurations ask for the same data plane, set up in the same way.
-func (c *Config) SameBackend(d *Config) bool {
-	a, b := c.IPVS, d.IPVS
-	a.ConnectionMetrics, b.ConnectionMetrics = false, false
-	return c.Mode == d.Mode && (c.Mode != ModeIPVS || reflect.DeepEqual(a, b))
-}
 
 // CheckReload tells whether c can take the place of old in a running process: the error names each field that needs a
 // restart.

@@ -7,9 +7,6 @@ import (
 	"time"
 )
 
-// ModeIPVS programs IPVS, with nftables beside it.
-const ModeIPVS = "ipvs"
-
 // IPVS is what concerns mode ipvs only. Its fields are kube-proxy's, and Interface and ConnectionMetrics.
 type IPVS struct {
 	Scheduler    string         // the kernel's, for Services without a policy that asks for another way to balance

@@ -149,12 +149,11 @@ func (p *parser) config(f *configFile) *Config {
 	if c.HostnameOverride = f.HostnameOverride; c.HostnameOverride != "" {
 		p.name("hostnameOverride", c.HostnameOverride)
 	}
-	switch f.Mode {
-	case "":
-	case ModeNFTables, ModeIPVS:
+	if f.Mode != "" {
 		c.Mode = f.Mode
-	default:
-		p.errorf("mode", "%q: must be %s or %s", f.Mode, ModeNFTables, ModeIPVS)
+		if err := CheckMode(f.Mode); err != nil {
+			p.errorf("mode", "%w", err)
+		}
 	}
 	p.ipvs(f, c)
 	p.node(f, c)

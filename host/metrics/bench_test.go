@@ -14,7 +14,7 @@ import (
 
 // BenchmarkObserveChange measures the cost of metrics for a change of one of 10,000 Services.
 func BenchmarkObserveChange(b *testing.B) {
-	m := metrics.New(metrics.Options{Mode: "nftables", Started: time.Unix(0, 0)})
+	m := metrics.New(metrics.Options{Mode: metrics.Mode{Name: "nftables", NFTables: true}, Started: time.Unix(0, 0)})
 	p := planner.New(planner.Settings{Node: "n0", MasqueradeMark: 1}, nil)
 	changes := []model.Change{synced}
 	for i := range 10_000 {

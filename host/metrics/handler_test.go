@@ -13,7 +13,7 @@ import (
 )
 
 func TestMetricsServerPages(t *testing.T) {
-	m := metrics.New(metrics.Options{Mode: "nftables", Version: "v0.1.0", Started: time.Now()})
+	m := metrics.New(metrics.Options{Mode: metrics.Mode{Name: "nftables", NFTables: true}, Version: "v0.1.0", Started: time.Now()})
 	pages := metrics.Pages{Mode: func() string { return "nftables" }, Log: slog.New(slog.DiscardHandler), Config: func() any { return map[string]string{"mode": "nftables"} }}
 	get := func(h http.Handler, path string) (int, string, http.Header) {
 		t.Helper()
@@ -60,7 +60,7 @@ func TestMetricsServerPages(t *testing.T) {
 }
 
 func TestIPVSModeExportsNoNFTablesMetrics(t *testing.T) {
-	for n := range values(t, metrics.New(metrics.Options{Mode: "ipvs"})) {
+	for n := range values(t, metrics.New(metrics.Options{Mode: metrics.Mode{Name: "ipvs"}})) {
 		if strings.Contains(n, "nftables") {
 			t.Errorf("%s", n)
 		}

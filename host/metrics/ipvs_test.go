@@ -23,7 +23,7 @@ type ipvsStats struct {
 
 func (g *ipvsStats) metrics() *metrics.Metrics {
 	g.now = time.Unix(1_700_000_000, 0)
-	return metrics.New(metrics.Options{Mode: "ipvs", Now: func() time.Time { return g.now },
+	return metrics.New(metrics.Options{Mode: metrics.Mode{Name: "ipvs"}, Now: func() time.Time { return g.now },
 		IPVS: func() ([]metrics.IPVSVirtualServer, bool, error) {
 			g.reads++
 			g.now = g.now.Add(250 * time.Millisecond)

@@ -19,9 +19,9 @@ import (
 
 // Options of Metrics.
 type Options struct {
-	Mode string // the proxy mode at startup: nftables or ipvs
+	Mode Mode // at startup
 	// CurrentMode returns the mode at each scrape if it can change; nil means it is always Mode.
-	CurrentMode func() string
+	CurrentMode func() Mode
 	Version     string    // of sluice
 	Started     time.Time // of this process; earlier triggers are not counted as programming latency
 	// Plugins returns the statistics of all plugins, sorted by name, at each scrape; nil means there are none.
@@ -68,7 +68,7 @@ const maxTriggers = 1 << 16
 // New creates and registers all metrics.
 func New(o Options) *Metrics {
 	if o.CurrentMode == nil {
-		o.CurrentMode = func() string { return o.Mode }
+		o.CurrentMode = func() Mode { return o.Mode }
 	}
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -234,7 +234,7 @@ func (m *Metrics) observeProgrammed(p *engine.ApplyResult) {
 		if !m.changedFamilies[familyIndex(f)] {
 			continue
 		}
-		if p.Err != nil && m.opt.CurrentMode() == "nftables" {
+		if p.Err != nil && m.opt.CurrentMode().NFTables {
 			failures.WithLabelValues(f.String()).Inc()
 		}
 		if p.Cleanup {

@@ -8,6 +8,12 @@ import (
 
 var descInfo = desc("build_info", "The version of sluice and Go, and the current proxy mode. The value is always 1.", "version", "go_version", "mode")
 
+// Mode is a proxy mode, as far as metrics differ between modes.
+type Mode struct {
+	Name     string // value of the label
+	NFTables bool   // kube-proxy's metrics of its nftables mode are exported
+}
+
 // modeCollector reports metrics that depend on the proxy mode, which may change at run time: kube-proxy's nftables metrics
 // are exported in that mode only.
 type modeCollector struct{ m *Metrics }
@@ -22,8 +28,8 @@ func (c *modeCollector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *modeCollector) Collect(out chan<- prometheus.Metric) {
 	mode := c.m.opt.CurrentMode()
-	out <- prometheus.MustNewConstMetric(descInfo, prometheus.GaugeValue, 1, c.m.opt.Version, runtime.Version(), mode)
-	if mode == "nftables" {
+	out <- prometheus.MustNewConstMetric(descInfo, prometheus.GaugeValue, 1, c.m.opt.Version, runtime.Version(), mode.Name)
+	if mode.NFTables {
 		c.m.kube.syncFailures.Collect(out)
 		c.m.kube.cleanupFailures.Collect(out)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
+	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -46,7 +47,7 @@ func TestModeSwitchUpdatesModeDependentMetrics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		mode := "ipvs"
+		mode := metrics.Mode{Name: "ipvs"}
 		r.mode.Store(&mode)
 		r.settle()
 		r.want("in mode ipvs", map[string]float64{info("ipvs"): 1, "sluice_degraded_frontends": 1})
@@ -61,7 +62,7 @@ func TestModeSwitchUpdatesModeDependentMetrics(t *testing.T) {
 		if _, err := r.engine.Swap(context.Background(), from); err != nil {
 			t.Fatal(err)
 		}
-		mode = "nftables"
+		mode = metrics.Mode{Name: "nftables", NFTables: true}
 		r.emit(service("a", 1, withPolicy("enforce")), endpoints("a", never, "n1", "n2", "n1"))
 		r.settle()
 		r.want("back in mode nftables", map[string]float64{info("nftables"): 1, "sluice_degraded_frontends": 0, failures + "{ip_family=IPv4}": 0})

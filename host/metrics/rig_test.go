@@ -83,7 +83,7 @@ type rig struct {
 	applyTime  time.Duration // of the backend
 	fail       fault         // of the backend
 	caps       plan.Caps
-	mode       atomic.Pointer[string] // the current mode
+	mode       atomic.Pointer[metrics.Mode] // the current mode
 	engine     *engine.Engine
 }
 
@@ -119,9 +119,9 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) start() {
 	r.kernel = fake.NewKernel(fake.Options{Now: time.Now, Linger: time.Second, Caps: r.caps})
-	mode := "nftables"
+	mode := metrics.Mode{Name: "nftables", NFTables: true}
 	r.mode.Store(&mode)
-	r.metrics = metrics.New(metrics.Options{Mode: mode, CurrentMode: func() string { return *r.mode.Load() }, Version: "v0.1.0", Started: time.Now(),
+	r.metrics = metrics.New(metrics.Options{Mode: mode, CurrentMode: func() metrics.Mode { return *r.mode.Load() }, Version: "v0.1.0", Started: time.Now(),
 		Plugins: func() []metrics.PluginStats { return r.plugins }})
 	set := &policy.Set{
 		Policies: map[string]*policy.Policy{

@@ -13,7 +13,7 @@ import (
 )
 
 func TestSourceStalenessAndRequestMetrics(t *testing.T) {
-	m := metrics.New(metrics.Options{Mode: "nftables", Started: time.Now()})
+	m := metrics.New(metrics.Options{Mode: metrics.Mode{Name: "nftables", NFTables: true}, Started: time.Now()})
 	series := func() (out []string) {
 		families, err := m.Registry().Gather()
 		if err != nil {

@@ -20,8 +20,8 @@ import (
 // Mode is one way to forward. Functions that say so may be nil.
 type Mode struct {
 	Name string // value of the configuration's field mode
-	// SyncFailures: failed writes count in kube-proxy's metrics of its mode nftables.
-	SyncFailures bool
+	// NFTablesMetrics: the metrics of kube-proxy's nftables mode are exported.
+	NFTablesMetrics bool
 	// Caps returns the capabilities of the backend, without a kernel.
 	Caps func() plan.Caps
 	Open func(cfg *config.Config, log *slog.Logger) (backend.Backend, error)

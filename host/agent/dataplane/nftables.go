@@ -17,9 +17,9 @@ import (
 
 func nftablesMode() Mode {
 	return Mode{
-		Name:         config.ModeNFTables,
-		SyncFailures: true,
-		Caps:         nftables.Caps,
+		Name:            config.ModeNFTables,
+		NFTablesMetrics: true,
+		Caps:            nftables.Caps,
 		Open: func(_ *config.Config, log *slog.Logger) (backend.Backend, error) {
 			return nftables.Open(nftables.Options{Now: time.Now, Log: log})
 		},

@@ -15,10 +15,8 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/metrics"
-	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/wasm"
-	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // Set has the loaded plugins of a configuration: one instance for each plugin and settings in use. A plugin
@@ -145,10 +143,6 @@ func (s *Set) loadStep(ctx context.Context, spec config.Plugin, step policy.Step
 	if err != nil {
 		return false, false, err
 	}
-	if p.Needs()&^abi.NeedNodes != 0 {
-		s.log.Warn("the plugin asks for what this sluice does not give: it will see none",
-			"plugin", spec.Name, "connections", p.Needs()&abi.NeedConnections != 0, "metadata", p.Needs()&abi.NeedMetadata != 0)
-	}
 	s.mu.Lock()
 	s.loaded[step] = &loadedPlugin{p, digest}
 	delete(s.failed, step)
@@ -159,26 +153,19 @@ func (s *Set) loadStep(ctx context.Context, spec config.Plugin, step policy.Step
 	return true, old != nil, nil
 }
 
-// WantNodes tells of a Service whether a plugin of its policy needs the cluster's Nodes; nil when none does.
-func (s *Set) WantNodes(cfg *config.Config) func(*model.Service) bool {
-	set := cfg.PolicySet()
-	names := map[string]bool{}
+// Needs returns the abi.Need bits of a configuration's policies by name: what their loaded plugins need together.
+func (s *Set) Needs(cfg *config.Config) map[string]uint32 {
 	s.mu.RLock()
-	for name, p := range set.Policies {
+	defer s.mu.RUnlock()
+	out := map[string]uint32{}
+	for _, p := range cfg.Policies {
 		for _, step := range p.Steps {
-			if plugin := s.loaded[step]; plugin != nil && plugin.Needs()&abi.NeedNodes != 0 {
-				names[name] = true
+			if plugin := s.loaded[step]; plugin != nil {
+				out[p.Name] |= plugin.Needs()
 			}
 		}
 	}
-	s.mu.RUnlock()
-	if len(names) == 0 {
-		return nil
-	}
-	return func(svc *model.Service) bool {
-		p, _ := set.For(svc)
-		return p != nil && names[p.Name]
-	}
+	return out
 }
 
 // fail notes why a step has no (new) plugin.

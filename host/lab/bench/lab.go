@@ -60,7 +60,7 @@ func newLab(ctx context.Context, module string, bound, locked bool) (*lab, error
 		}
 	}
 	h := health.New(health.Options{Now: time.Now, After: time.After, Log: failed, SyncPeriod: 30 * time.Second})
-	m := metrics.New(metrics.Options{Mode: "nftables", Version: "bench", Started: time.Now()})
+	m := metrics.New(metrics.Options{Mode: metrics.Mode{Name: "nftables", NFTables: true}, Version: "bench", Started: time.Now()})
 	l.engine = engine.New(engine.Options{
 		Source: l.in, Backend: backend, Log: l.log, SyncPeriod: 30 * time.Second,
 		Observer: engine.Observers{h, m, l.seen},
