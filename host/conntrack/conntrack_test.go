@@ -17,11 +17,11 @@ import (
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-// flow is an entry of the table: a client's packet to a destination, answered by a source.
+// flow is a conntrack entry: a client's packet to a destination, answered by a source.
 type flow struct {
 	protocol uint8
 	to       string
-	from     string // who answers
+	from     string // source of the replies
 }
 
 var client = netip.MustParseAddrPort("10.244.9.9:4000")
@@ -48,8 +48,8 @@ func add(t *testing.T, n uint16, f flow) {
 
 func ip(a netip.Addr) net.IP { return a.AsSlice() }
 
-// left are the numbers of the entries that are still there.
-func left(t *testing.T) (numbers []int) {
+// remaining returns the numbers of the entries that are still in the table.
+func remaining(t *testing.T) (numbers []int) {
 	t.Helper()
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
 		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
@@ -76,7 +76,7 @@ func flush(t *testing.T) {
 	}
 }
 
-func TestForgetDeletesUDPFlowsThatGoElsewhere(t *testing.T) {
+func TestDeleteStaleUDPKeepsFlowsToServingEndpoints(t *testing.T) {
 	flush(t)
 	for n, f := range []flow{
 		{unix.IPPROTO_UDP, "10.96.0.10:53", "10.244.1.1:5353"},              // 0: serving
@@ -87,10 +87,10 @@ func TestForgetDeletesUDPFlowsThatGoElsewhere(t *testing.T) {
 		{unix.IPPROTO_TCP, "10.96.0.10:53", "10.244.1.2:5353"},              // 5: TCP is never touched
 		{unix.IPPROTO_UDP, "192.0.2.1:30053", "10.244.1.1:5353"},            // 6: NodePort, serving
 		{unix.IPPROTO_UDP, "192.0.2.1:30053", "10.244.1.2:5353"},            // 7: NodePort, gone
-		{unix.IPPROTO_UDP, "198.51.100.7:30053", "198.51.100.7:30053"},      // 8: somebody else's port
+		{unix.IPPROTO_UDP, "198.51.100.7:30053", "198.51.100.7:30053"},      // 8: the same port of another host
 		{unix.IPPROTO_UDP, "[fd00:10:96::a]:53", "[fd00:10:244:1::1]:5353"}, // 9: serving
 		{unix.IPPROTO_UDP, "[fd00:10:96::a]:53", "[fd00:10:244:1::2]:5353"}, // 10: gone
-		{unix.IPPROTO_UDP, "10.96.0.12:53", "10.244.1.1:5353"},              // 11: a Service that has nobody left
+		{unix.IPPROTO_UDP, "10.96.0.12:53", "10.244.1.1:5353"},              // 11: a Service without endpoints
 		{unix.IPPROTO_UDP, "10.96.0.10:53", "10.244.1.1:5354"},              // 12: another port of a serving address
 	} {
 		add(t, uint16(n), f)
@@ -105,16 +105,16 @@ func TestForgetDeletesUDPFlowsThatGoElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []int{0, 3, 4, 5, 6, 8, 9}; !slices.Equal(left(t), want) || n != 6 {
-		t.Fatalf("%d deleted, left %v, want %v", n, left(t), want)
+	if want := []int{0, 3, 4, 5, 6, 8, 9}; !slices.Equal(remaining(t), want) || n != 6 {
+		t.Fatalf("%d deleted, remaining %v, want %v", n, remaining(t), want)
 	}
 }
 
-func TestResetDeletesTheConnectionsThroughOneFrontendToOneMember(t *testing.T) {
+func TestResetDeletesConnectionsOfOneFrontendAndEndpoint(t *testing.T) {
 	flush(t)
 	for n, f := range []flow{
 		{unix.IPPROTO_TCP, "10.96.0.10:80", "10.244.1.1:8080"},   // 0
-		{unix.IPPROTO_TCP, "10.96.0.10:80", "10.244.1.2:8080"},   // 1: another member
+		{unix.IPPROTO_TCP, "10.96.0.10:80", "10.244.1.2:8080"},   // 1: another endpoint
 		{unix.IPPROTO_TCP, "10.96.0.11:80", "10.244.1.1:8080"},   // 2: another frontend
 		{unix.IPPROTO_UDP, "10.96.0.10:80", "10.244.1.1:8080"},   // 3: another protocol
 		{unix.IPPROTO_TCP, "192.0.2.1:30080", "10.244.1.1:8080"}, // 4: by NodePort
@@ -128,7 +128,7 @@ func TestResetDeletesTheConnectionsThroughOneFrontendToOneMember(t *testing.T) {
 	if n != 2 || err != nil {
 		t.Fatalf("%d, %v", n, err)
 	}
-	if want := []int{1, 2, 3}; !slices.Equal(left(t), want) {
-		t.Fatalf("left %v, want %v", left(t), want)
+	if want := []int{1, 2, 3}; !slices.Equal(remaining(t), want) {
+		t.Fatalf("remaining %v, want %v", remaining(t), want)
 	}
 }

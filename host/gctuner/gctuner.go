@@ -1,5 +1,5 @@
-// Package gctuner keeps the process's memory near what it needs. Go lets garbage grow to as much as what is in use
-// before it collects; a proxy on every node of a large cluster is to take less.
+// Package gctuner limits the memory that the process uses for garbage. With Go's default, the heap grows to twice the
+// live heap before it is collected; on every node of a large cluster that is too much.
 package gctuner
 
 import (
@@ -8,31 +8,30 @@ import (
 	"runtime/metrics"
 )
 
-// Bounds of how much garbage there may be before it is collected, in percent of what is in use. Start is while most
-// of what is allocated stays.
+// Values of GOGC, in percent of the live heap. startupPercent applies during startup, when most allocations stay live.
 const (
 	startupPercent = 50
 	minPercent     = 20
 	maxPercent     = 100
-	// headroom is how much garbage there may be, in bytes, within those bounds.
+	// headroom is the garbage to allow, in bytes, within minPercent and maxPercent.
 	headroom = 24 << 20
 )
 
-// SetStartup is to be called before much is allocated.
+// SetStartup sets GOGC for startup. It must be called before the process allocates much.
 func SetStartup() {
 	if !gogcIsSet() {
 		debug.SetGCPercent(startupPercent)
 	}
 }
 
-// ReleaseStartup gives back what the start took and does not need any more. It takes some 100 ms of a processor for 100 MiB,
-// beside the others.
+// ReleaseStartup returns the memory that only startup needed to the operating system and calls Retune. It uses about
+// 100 ms of one CPU for 100 MiB, concurrently with other goroutines.
 func ReleaseStartup() {
 	debug.FreeOSMemory()
 	Retune()
 }
 
-// Retune follows what is in use as the cluster grows and shrinks. It is cheap, and to be called from time to time.
+// Retune adapts GOGC to the size of the live heap. It is cheap and meant to be called periodically.
 func Retune() {
 	if gogcIsSet() {
 		return
@@ -44,7 +43,7 @@ func Retune() {
 	}
 }
 
-// percent leaves headroom above what is in use.
+// percent returns the GOGC that allows headroom above the live heap.
 func percent(live uint64) int {
 	if live == 0 {
 		return maxPercent
@@ -52,5 +51,5 @@ func percent(live uint64) int {
 	return int(min(max(headroom*100/live, minPercent), maxPercent))
 }
 
-// gogcIsSet tells whether whoever started the process has chosen: that holds.
+// gogcIsSet reports whether the operator has set GOGC, which takes precedence.
 func gogcIsSet() bool { return os.Getenv("GOGC") != "" }

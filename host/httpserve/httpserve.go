@@ -1,5 +1,4 @@
-// Package httpserve keeps an HTTP server on an address: a port that is taken or an address that is not there yet is tried
-// again, until it can be had.
+// Package httpserve runs an HTTP server on an address and retries while the port is in use or the address does not exist.
 package httpserve
 
 import (
@@ -12,37 +11,37 @@ import (
 	"time"
 )
 
-// Options say what is served where.
+// Options of a server.
 type Options struct {
-	// Name of the server, which begins its log lines' error: such as "Service shop/web: health check port".
+	// Name is the prefix of the server's errors, such as "Service shop/web: spec.healthCheckNodePort".
 	Name    string
-	Network string // tcp, tcp4 or tcp6; "" is tcp
+	Network string // tcp, tcp4 or tcp6; "" means tcp
 	Address string // host:port
 	Handler http.Handler
 	Log     *slog.Logger
-	// After is time.After, to wait before trying again.
+	// After is time.After or a fake; it times the retries.
 	After func(time.Duration) <-chan time.Time
-	// OnListen, when set, is told each time that the server has its address.
+	// OnListen, if not nil, is called each time the server starts to listen.
 	OnListen func(net.Addr)
-	// OnError, when set, is told of each new reason why it has not.
+	// OnError, if not nil, is called with each error that differs from the previous one.
 	OnError func(error)
 }
 
-// How long after a failure the address is tried again; the time doubles from the first to the last.
+// Delay before a retry: it doubles with each failure, from the minimum to the maximum.
 const (
 	minRetryDelay = time.Second
 	maxRetryDelay = 30 * time.Second
 )
 
-// Bounds on what a client may take. Answers are not bounded: a profile takes as long as was asked for.
+// Limits on clients. Responses have no time limit: a profile takes as long as requested.
 const (
 	readTimeout = 10 * time.Second
 	idleTimeout = time.Minute
 	maxHeader   = 16 << 10
 )
 
-// ListenAndServeRetry serves until ctx ends, and then lets go of everything before it returns. A failure is logged when its reason
-// is new, and so is the end of one.
+// ListenAndServeRetry serves until ctx ends, and closes the listener and all connections before it returns. An error is
+// logged if it differs from the previous one, and so is recovery.
 func ListenAndServeRetry(ctx context.Context, o Options) {
 	if o.Network == "" {
 		o.Network = "tcp"
@@ -51,7 +50,7 @@ func ListenAndServeRetry(ctx context.Context, o Options) {
 	for delay := minRetryDelay; ; delay = min(2*delay, maxRetryDelay) {
 		listened, err := o.serve(ctx, func() {
 			if last != "" {
-				o.Log.Info("listening after all", "server", o.Name, "address", o.Address)
+				o.Log.Info("listening after retries", "server", o.Name, "address", o.Address)
 				last = ""
 			}
 		})
@@ -63,7 +62,7 @@ func ListenAndServeRetry(ctx context.Context, o Options) {
 		}
 		if err := fmt.Errorf("%s: %w", o.Name, err); err.Error() != last {
 			last = err.Error()
-			o.Log.Error("not listening; trying again", "err", err)
+			o.Log.Error("failed to listen; retrying", "err", err)
 			if o.OnError != nil {
 				o.OnError(err)
 			}
@@ -80,7 +79,7 @@ func ListenAndServeRetry(ctx context.Context, o Options) {
 func (o *Options) serve(ctx context.Context, ready func()) (listened bool, err error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, o.Network, o.Address)
 	if err != nil {
-		return false, err // names operation, address and reason
+		return false, err // net's error names operation, address and reason
 	}
 	ready()
 	if o.OnListen != nil {

@@ -36,8 +36,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// running is a Keep under way; ticks let it try again.
-type running struct {
+// retryingServer is a running ListenAndServeRetry; a tick lets it retry.
+type retryingServer struct {
 	log    *lockedBuffer
 	ticks  chan time.Time
 	waits  chan time.Duration
@@ -46,8 +46,8 @@ type running struct {
 	end    func()
 }
 
-func keep(t *testing.T, address string) *running {
-	r := &running{
+func start(t *testing.T, address string) *retryingServer {
+	r := &retryingServer{
 		log: &lockedBuffer{}, ticks: make(chan time.Time), waits: make(chan time.Duration, 100),
 		ready: make(chan net.Addr, 1), failed: make(chan error, 10),
 	}
@@ -84,13 +84,13 @@ func get(t *testing.T, addr string) string {
 	return string(b)
 }
 
-func TestATakenPortIsSaidOnceAndTriedUntilItIsFree(t *testing.T) {
+func TestPortInUseIsLoggedOnceAndRetried(t *testing.T) {
 	squatter, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	addr := squatter.Addr().String()
-	r := keep(t, addr)
+	r := start(t, addr)
 	for _, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
 		if got := <-r.waits; got != want {
 			t.Fatalf("waits %s, want %s", got, want)
@@ -100,24 +100,24 @@ func TestATakenPortIsSaidOnceAndTriedUntilItIsFree(t *testing.T) {
 		}
 	}
 	if err := <-r.failed; len(r.failed) != 0 || !strings.Contains(err.Error(), "test server: listen tcp4 "+addr) {
-		t.Errorf("told %v, and %d more", err, len(r.failed))
+		t.Errorf("reported %v, and %d more", err, len(r.failed))
 	}
 	if n := strings.Count(r.log.String(), "address already in use"); n != 1 {
-		t.Errorf("said %d times:\n%s", n, r.log)
+		t.Errorf("logged %d times:\n%s", n, r.log)
 	}
 	squatter.Close()
 	r.ticks <- time.Time{}
 	<-r.ready
 	if got := get(t, addr); got != "here" {
-		t.Errorf("answers %q", got)
+		t.Errorf("got body %q", got)
 	}
-	if !strings.Contains(r.log.String(), "listening after all") {
-		t.Errorf("the end of the trouble is not said:\n%s", r.log)
+	if !strings.Contains(r.log.String(), "listening after retries") {
+		t.Errorf("recovery is not logged:\n%s", r.log)
 	}
 }
 
-func TestTheEndClosesListenerAndConnections(t *testing.T) {
-	r := keep(t, "127.0.0.1:0")
+func TestCancelClosesListenerAndConnections(t *testing.T) {
+	r := start(t, "127.0.0.1:0")
 	addr := (<-r.ready).String()
 	c, err := net.Dial("tcp4", addr)
 	if err != nil {
@@ -134,7 +134,7 @@ func TestTheEndClosesListenerAndConnections(t *testing.T) {
 		t.Error("still listening")
 	}
 	if r.log.String() != "" {
-		t.Errorf("an end that was asked for is no trouble:\n%s", r.log)
+		t.Errorf("cancellation is logged as a failure:\n%s", r.log)
 	}
 }
 
