@@ -17,13 +17,13 @@ type check struct {
 	servers map[netip.AddrPort]*server
 }
 
-// server is what listens on one address.
+// server is the HTTP server of a check on one address.
 type server struct {
 	stop context.CancelFunc
 	done chan struct{}
 }
 
-// serviceHealth is the body of a health check port's answer: kube-proxy's.
+// serviceHealth is the response body of a health check port, as in kube-proxy.
 type serviceHealth struct {
 	Service             serviceName `json:"service"`
 	LocalEndpoints      int         `json:"localEndpoints"`
@@ -35,14 +35,13 @@ type serviceName struct {
 	Name      string `json:"name"`
 }
 
-// localEndpoints is how many ready endpoints on this node a load balancer may count on: what goes is gone when it is planned,
-// what comes is there when the data plane holds it.
+// localEndpoints returns the number of ready endpoints on this node to report: the smaller of planned and programmed.
 func (c *check) localEndpoints(f model.Family) int {
 	return min(*c.planned.Local.At(f), *c.programmed.Local.At(f))
 }
 
-// listen brings what a check listens on to what is planned. The caller holds the lock. Listening itself happens beside
-// it: the engine does not wait for sockets.
+// listen starts and stops the servers of a check as planned. The caller holds the lock. Sockets are opened and closed in
+// goroutines, so that the engine does not wait for them.
 func (h *Health) listen(c *check) {
 	want := map[netip.AddrPort]bool{}
 	if c.planned.Port != 0 {
@@ -66,7 +65,8 @@ func (h *Health) listen(c *check) {
 	}
 }
 
-// start listens on one address, once whoever had it before has let go of it: a Service that has another name now.
+// start runs a server on an address, after the previous server of that address has closed: a Service may have been
+// recreated under another name.
 func (h *Health) start(c *check, at netip.AddrPort) *server {
 	ctx, stop := context.WithCancel(h.ctx)
 	s := &server{stop: stop, done: make(chan struct{})}
@@ -83,19 +83,19 @@ func (h *Health) start(c *check, at netip.AddrPort) *server {
 	if h.opt.OnListenError != nil {
 		o.OnError = func(err error) { h.opt.OnListenError(name, err) }
 	}
-	before := h.closing[at]
+	previous := h.closing[at]
 	h.wg.Go(func() {
 		defer h.released(at, s)
 		defer stop()
-		if before != nil {
-			<-before
+		if previous != nil {
+			<-previous
 		}
 		httpserve.ListenAndServeRetry(ctx, o)
 	})
 	return s
 }
 
-// released notes that a server has let go of its address.
+// released records that a server has closed its socket.
 func (h *Health) released(at netip.AddrPort, s *server) {
 	close(s.done)
 	h.mu.Lock()
@@ -105,8 +105,7 @@ func (h *Health) released(at netip.AddrPort, s *server) {
 	}
 }
 
-// serveCheck answers for the family that the probe came in on: the addresses of a dual-stack Pod are one endpoint in
-// each.
+// serveCheck responds for the IP family of the probe: a dual-stack Pod is one endpoint in each family.
 func (h *Health) serveCheck(w http.ResponseWriter, c *check, f model.Family) {
 	now := h.opt.Now()
 	h.mu.Lock()

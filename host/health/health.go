@@ -1,8 +1,8 @@
-// Package health tells load balancers and the node's agent how this node is: /healthz and /livez, and the health check
-// port of each Service of type LoadBalancer with externalTrafficPolicy Local. It is an engine.Observer.
+// Package health serves /healthz and /livez, and the health check port of each Service of type LoadBalancer with
+// externalTrafficPolicy Local. It implements engine.Observer.
 //
-// One rule holds for all of it: bad news is told as soon as it is planned, good news only once the kernel holds it. So
-// a load balancer that trusts the answer never sends here too early, and stops before it is too late.
+// A change for the worse is reported when it is planned, a change for the better when it is programmed. So a load balancer
+// never sends traffic before the data plane is ready, and stops before the data plane changes.
 package health
 
 import (
@@ -18,23 +18,23 @@ import (
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// Options of Health. Answered and Failed may be nil.
+// Options of Health. OnAnswer, StaleReason and OnListenError may be nil.
 type Options struct {
 	Now   func() time.Time
 	After func(time.Duration) <-chan time.Time // time.After
 	Log   *slog.Logger
-	// SyncPeriod: the proxy is unhealthy when an update has waited for twice as long.
+	// SyncPeriod: the proxy is unhealthy if an update has been pending for twice as long.
 	SyncPeriod time.Duration
-	// OnAnswer is told of each answer on /healthz and /livez.
+	// OnAnswer is called for each response on /healthz and /livez.
 	OnAnswer func(path string, code int)
-	// StaleReason says why cluster state may be old, "" when it is not; nil: it never is. It is asked for the reason that an answer
-	// gives, and makes nobody unhealthy.
+	// StaleReason returns why the cluster state may be out of date, or "". It is appended to the reason of a 503; stale
+	// state alone does not make the proxy unhealthy.
 	StaleReason func() string
-	// OnListenError is told when a Service's health check port cannot be listened on, once a reason.
+	// OnListenError is called when listening on a Service's health check port fails, once per distinct error.
 	OnListenError func(service model.Name, err error)
 }
 
-// Health knows how the node is. All methods may be called from several goroutines.
+// Health is the health of the proxy and of its node. It is safe for concurrent use.
 type Health struct {
 	opt  Options
 	ctx  context.Context // of the listeners
@@ -42,21 +42,21 @@ type Health struct {
 	wg   sync.WaitGroup
 
 	mu             sync.Mutex
-	synced         bool      // the cluster's first state is complete: before, the proxy starts and nothing is late
-	oldestQueued   time.Time // since when the oldest update waits that has not been taken
-	oldestDequeued time.Time // the same of those that have been, and are not in the data plane
-	lastSynced     time.Time // when the data plane last held everything
+	synced         bool      // the initial state is complete; until then no update counts as pending
+	oldestQueued   time.Time // arrival of the oldest update that is not dequeued
+	oldestDequeued time.Time // arrival of the oldest update that is dequeued but not programmed
+	lastSynced     time.Time // when everything planned was last programmed
 	eligible       phased[bool]
 	checks         map[model.Name]*check
-	pending        map[model.Name]*check // planned, and not in the data plane
-	addrs          []netip.Addr          // where health check ports listen
+	pending        map[model.Name]*check // planned but not programmed
+	addrs          []netip.Addr          // on which health check ports listen
 	closing        map[netip.AddrPort]chan struct{}
 }
 
-// phased is what was planned, and what the data plane holds.
+// phased is a value as planned and as programmed.
 type phased[T any] struct{ planned, programmed T }
 
-// New makes a Health; Close ends what it listens on.
+// New returns a Health without listeners. Close must be called to release those that are added.
 func New(o Options) *Health {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Health{opt: o, ctx: ctx, stop: stop, checks: map[model.Name]*check{}, pending: map[model.Name]*check{},
@@ -65,7 +65,7 @@ func New(o Options) *Health {
 
 // Close stops listening on all health check ports.
 func (h *Health) Close() {
-	h.mu.Lock() // no listener begins after this
+	h.mu.Lock() // no listener is added after this
 	h.stop()
 	h.mu.Unlock()
 	h.wg.Wait()
@@ -102,16 +102,16 @@ func (h *Health) OnPlan(p *engine.PlannedStep) {
 			h.listen(c)
 		}
 	}
-	for _, goes := range []bool{true, false} { // first what goes: a port may pass from one Service to another
+	for _, removed := range []bool{true, false} { // removals first: a port may move from one Service to another
 		for i := range p.Step.Health {
-			if now := &p.Step.Health[i]; (now.Port == 0) == goes {
-				h.planCheck(now)
+			if check := &p.Step.Health[i]; (check.Port == 0) == removed {
+				h.planCheck(check)
 			}
 		}
 	}
 }
 
-// planCheck takes the new state of a Service's health check in.
+// planCheck records the planned state of a Service's health check. The caller holds the lock.
 func (h *Health) planCheck(now *planner.HealthCheck) {
 	c := h.checks[now.Service]
 	if now.Port == 0 {
@@ -150,27 +150,27 @@ func (h *Health) OnApply(p *engine.ApplyResult) {
 // OnEvent implements engine.Observer.
 func (h *Health) OnEvent(engine.Event) {}
 
-// reason says why the answer is 503, "" when it is not. The caller holds the lock.
-func (h *Health) reason(now time.Time, node bool) string {
+// reason returns why the response is 503, or "" if it is 200. The caller holds the lock.
+func (h *Health) reason(now time.Time, includeNode bool) string {
 	switch {
 	case !h.healthy(now):
 		since := h.oldestQueued
 		if since.IsZero() || !h.oldestDequeued.IsZero() && h.oldestDequeued.Before(since) {
 			since = h.oldestDequeued
 		}
-		return "an update has waited for " + now.Sub(since).Round(time.Second).String() + " to be programmed"
-	case !node || h.eligible.planned && h.eligible.programmed:
+		return "an update has been pending for " + now.Sub(since).Round(time.Second).String()
+	case !includeNode || h.eligible.planned && h.eligible.programmed:
 		return ""
 	case !h.synced:
-		return "the cluster's state has not been read yet"
+		return "the initial cluster state is not complete"
 	case !h.eligible.planned:
-		return "this node's Node is not there, or is about to go"
+		return "the Node is absent or being deleted"
 	default:
-		return "the data plane has not taken in what is planned yet"
+		return "the initial plan is not programmed"
 	}
 }
 
-// healthy tells whether the proxy keeps up, and when it last had. The caller holds the lock.
+// healthy reports whether no update has been pending for too long. The caller holds the lock.
 func (h *Health) healthy(now time.Time) bool {
 	for _, since := range []time.Time{h.oldestQueued, h.oldestDequeued} {
 		if !since.IsZero() && now.Sub(since) >= 2*h.opt.SyncPeriod {

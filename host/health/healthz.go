@@ -15,14 +15,14 @@ const (
 	Livez   = "/livez"
 )
 
-// proxyHealth is the body of /healthz and /livez: kube-proxy's.
+// proxyHealth is the response body of /healthz and /livez, as in kube-proxy.
 type proxyHealth struct {
 	LastUpdated  time.Time               `json:"lastUpdated"`
 	CurrentTime  time.Time               `json:"currentTime"`
 	NodeEligible *bool                   `json:"nodeEligible,omitempty"` // /healthz only
-	Healthy      bool                    `json:"healthy"`                // of the proxy, whatever the Node is
-	Reason       string                  `json:"reason,omitempty"`       // of a 503; kube-proxy has none
-	Status       map[string]familyHealth `json:"status"`                 // by IP family; both are programmed together
+	Healthy      bool                    `json:"healthy"`                // of the proxy, regardless of the Node
+	Reason       string                  `json:"reason,omitempty"`       // of a 503; kube-proxy has no such field
+	Status       map[string]familyHealth `json:"status"`                 // by IP family; both families are programmed together
 }
 
 type familyHealth struct {
@@ -30,9 +30,9 @@ type familyHealth struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// Handler answers /healthz, on which load balancers and clouds look, and /livez, on which the kubelet does: 200, or 503
-// when an update has waited too long to be programmed. /healthz is 503 also when the Node is not there, or is about to
-// go (KEP-3836), or when the kernel has not held its first plan yet.
+// Handler serves /healthz for load balancers and /livez for the kubelet (host/RULES.md, rules 43 and 44): 200, or 503 if an
+// update has been pending for too long. /healthz is also 503 if the Node is absent, being deleted or about to be (KEP-3836),
+// or if the initial plan is not programmed.
 func (h *Health) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc(Healthz, func(w http.ResponseWriter, _ *http.Request) { h.serveHealth(w, Healthz) })
@@ -53,9 +53,9 @@ func (h *Health) serveHealth(w http.ResponseWriter, path string) {
 		}
 	}
 
-	half := familyHealth{body.LastUpdated, body.Healthy}
+	family := familyHealth{body.LastUpdated, body.Healthy}
 	body.Reason = reason
-	body.Status = map[string]familyHealth{model.IPv4.String(): half, model.IPv6.String(): half}
+	body.Status = map[string]familyHealth{model.IPv4.String(): family, model.IPv6.String(): family}
 	code := http.StatusOK
 	if path == Healthz {
 		body.NodeEligible = &eligible
@@ -63,7 +63,7 @@ func (h *Health) serveHealth(w http.ResponseWriter, path string) {
 	if !body.Healthy || path == Healthz && !eligible {
 		code = http.StatusServiceUnavailable
 	} else {
-		body.LastUpdated = now // what was held then is up to date now
+		body.LastUpdated = now // what was programmed then is still up to date
 	}
 	if h.opt.OnAnswer != nil {
 		h.opt.OnAnswer(path, code)
@@ -71,7 +71,7 @@ func (h *Health) serveHealth(w http.ResponseWriter, path string) {
 	writeJSON(w, code, body)
 }
 
-// writeJSON answers with a body that no browser may take for anything else.
+// writeJSON writes a JSON response that browsers must not interpret as another content type.
 func writeJSON(w http.ResponseWriter, code int, body any) {
 	text, err := json.MarshalIndent(body, "", "\t")
 	if err != nil {
@@ -82,5 +82,5 @@ func writeJSON(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(code)
-	_, _ = w.Write(text) // the client went away
+	_, _ = w.Write(text) // the client has disconnected
 }

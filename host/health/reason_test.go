@@ -10,15 +10,15 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// TestA503SaysWhyAndAnAPIServerThatIsAwayMakesNobodyUnhealthy follows rule 43: forwarding nodes stay healthy.
-func TestA503SaysWhyAndAnAPIServerThatIsAwayMakesNobodyUnhealthy(t *testing.T) {
+// Test503HasAReasonAndStaleStateStaysHealthy checks rule 43: an unreachable API server does not make a node unhealthy.
+func Test503HasAReasonAndStaleStateStaysHealthy(t *testing.T) {
 	n := start(t)
 	healthz := n.url + health.Healthz
-	says := func(what string, code int, want ...string) {
+	wantReason := func(what string, code int, want ...string) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 			var body struct{ Reason string }
-			a := n.becomes(what, healthz, code)
+			a := n.waitFor(what, healthz, code)
 			if err := json.Unmarshal([]byte(a.body), &body); err != nil {
 				t.Fatal(err)
 			}
@@ -34,21 +34,21 @@ func TestA503SaysWhyAndAnAPIServerThatIsAwayMakesNobodyUnhealthy(t *testing.T) {
 			}
 		}
 	}
-	away, there := "API server https://192.0.2.1: services not watched for 40s: connection refused", ""
-	says("at the start", 503, "the cluster's state has not been read yet")
-	n.away.Store(&away)
-	says("at the start, with the API server away", 503, "the cluster's state has not been read yet; "+away)
-	n.away.Store(&there)
+	unreachable, reachable := "API server https://192.0.2.1: services not watched for 40s: connection refused", ""
+	wantReason("at startup", 503, "the initial cluster state is not complete")
+	n.staleReason.Store(&unreachable)
+	wantReason("at startup without the API server", 503, "the initial cluster state is not complete; "+unreachable)
+	n.staleReason.Store(&reachable)
 	n.emit(service(0), synced)
-	says("there is no Node", 503, "Node is not there")
+	wantReason("no Node", 503, "the Node is absent")
 	n.emit(present)
-	says("all is well", 200)
-	n.away.Store(&away)
-	says("the API server is away: it forwards on", 200)
-	n.broken.Store(true)
+	wantReason("healthy", 200)
+	n.staleReason.Store(&unreachable)
+	wantReason("API server unreachable", 200)
+	n.applyFails.Store(true)
 	n.emit(model.Change{Kind: model.ServiceKind, Name: model.Name{Namespace: "shop", Name: "web"}})
-	n.late.Store(int64(61 * time.Second))
-	says("nothing can be programmed", 503, "an update has waited for 1m", " to be programmed", away)
-	n.broken.Store(false)
-	says("it can again", 200)
+	n.clockOffset.Store(int64(61 * time.Second))
+	wantReason("programming fails", 503, "an update has been pending for 1m", unreachable)
+	n.applyFails.Store(false)
+	wantReason("programming succeeds again", 200)
 }
