@@ -1,4 +1,4 @@
-// Package backend_test checks what is written about the backends against what they declare.
+// Package backend_test compares README.md with the capabilities that the backends declare.
 package backend_test
 
 import (
@@ -15,69 +15,72 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// row is something that a plan may want.
+func backends() []plan.Caps { return []plan.Caps{nftables.Caps(), ipvs.Caps()} }
+
+// row is a property that a planned frontend may have.
 type row struct {
-	wanted string
-	change func(f *plan.Frontend)
-	// held says in words what came of it, of a frontend that is held.
-	held func(f *plan.Frontend) string
+	name string
+	set  func(f *plan.Frontend)
+	// value formats the property of a frontend.
+	value func(f *plan.Frontend) string
 }
 
 func rows() []row {
 	var out []row
 	for b, name := range []string{
-		plan.Random: "random, by weight", plan.RoundRobin: "round robin, by weight",
-		plan.SourceHash: "by the client's address", plan.LeastConnections: "least connections, by weight",
+		plan.Random: "random, weighted", plan.RoundRobin: "round robin, weighted",
+		plan.SourceHash: "source hash", plan.LeastConnections: "least connections, weighted",
 	} {
 		out = append(out, row{"balance: " + name, func(f *plan.Frontend) { f.Balance = plan.Balance(b) },
 			func(f *plan.Frontend) string { return f.Balance.String() }})
 	}
-	weights := func(name string, of ...uint16) {
-		out = append(out, row{name, func(f *plan.Frontend) {
-			f.Pool.Members = nil
-			for i, w := range of {
-				m := plan.Member{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80), Weight: w}
-				if w == 0 {
-					m.Phase = plan.Draining
-				}
-				f.Pool.Members = append(f.Pool.Members, m)
-			}
-		}, func(f *plan.Frontend) string {
-			if n := len(f.Pool.Members); n > 4 {
-				return fmt.Sprintf("%d members, sum %d", n, f.Pool.Total())
-			}
-			var is []string
-			for _, m := range f.Pool.Members {
-				is = append(is, fmt.Sprint(m.Weight))
-			}
-			return strings.Join(is, " : ")
-		}})
+	ones := make([]uint16, 1500)
+	for i := range ones {
+		ones[i] = 1
 	}
-	weights("weights 200 : 100", 200, 100)
-	weights("weights 999 : 1", 999, 1)
-	weights("weights 1000 : 1", 1000, 1)
-	weights("weights 65535 : 65534 : 1", 65535, 65534, 1)
-	weights("weights 1 : 0", 1, 0)
-	many := make([]uint16, 1500)
-	for i := range many {
-		many[i] = 1
-	}
-	weights("1500 members of weight 1", many...)
-	many = append([]uint16(nil), many...)
-	many[0] = 2
-	weights("1500 members, one of weight 2", many...)
+	oneTwo := append([]uint16{2}, ones[1:]...)
+	out = append(out,
+		weightsRow("weights 200 : 100", 200, 100),
+		weightsRow("weights 999 : 1", 999, 1),
+		weightsRow("weights 1000 : 1", 1000, 1),
+		weightsRow("weights 65535 : 65534 : 1", 65535, 65534, 1),
+		weightsRow("weights 1 : 0", 1, 0),
+		weightsRow("1500 endpoints of weight 1", ones...),
+		weightsRow("1500 endpoints, one of weight 2", oneTwo...))
 	for _, p := range []model.Protocol{model.TCP, model.UDP, model.SCTP} {
 		out = append(out, row{"protocol " + p.String(), func(f *plan.Frontend) { f.Key.Protocol = p },
 			func(f *plan.Frontend) string { return f.Key.Protocol.String() }})
 	}
 	for _, d := range []time.Duration{time.Second, 24 * time.Hour} {
-		out = append(out, row{"affinity time-out " + d.String(), func(f *plan.Frontend) { f.Affinity = d },
+		out = append(out, row{"affinity timeout " + d.String(), func(f *plan.Frontend) { f.Affinity = d },
 			func(f *plan.Frontend) string { return f.Affinity.String() }})
 	}
 	return out
 }
 
-func frontend() *plan.Frontend {
+func weightsRow(name string, weights ...uint16) row {
+	return row{name, func(f *plan.Frontend) {
+		f.Pool.Members = nil
+		for i, w := range weights {
+			m := plan.Member{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80), Weight: w}
+			if w == 0 {
+				m.Phase = plan.Draining
+			}
+			f.Pool.Members = append(f.Pool.Members, m)
+		}
+	}, func(f *plan.Frontend) string {
+		if n := len(f.Pool.Members); n > 4 {
+			return fmt.Sprintf("%d endpoints, sum %d", n, f.Pool.Total())
+		}
+		var weights []string
+		for _, m := range f.Pool.Members {
+			weights = append(weights, fmt.Sprint(m.Weight))
+		}
+		return strings.Join(weights, " : ")
+	}}
+}
+
+func newFrontend() *plan.Frontend {
 	return &plan.Frontend{
 		Key: plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP},
 		Pool: plan.Pool{Verdict: plan.Forward, Members: []plan.Member{
@@ -86,68 +89,66 @@ func frontend() *plan.Frontend {
 	}
 }
 
-// cell is what a backend makes of a wish. What is lost is marked, as it is a degradation.
+// cell returns what a backend programs for the row: "exact", or another value, in bold if it is a degradation.
 func (r row) cell(c plan.Caps) string {
-	f := frontend()
-	r.change(f)
-	got, lost := plan.NormalizeFrontend(f, c)
+	f := newFrontend()
+	r.set(f)
+	got, degradations := plan.NormalizeFrontend(f, c)
 	text := "no frontend"
 	if got != nil {
-		text = r.held(got)
-		if text == r.held(f) {
-			text = "held"
+		text = r.value(got)
+		if text == r.value(f) {
+			text = "exact"
 		}
 	}
-	if len(lost) > 0 {
+	if len(degradations) > 0 {
 		text = "**" + text + "**"
 	}
 	return text
 }
 
-func TestTheTableOfDegradationsIsWhatTheBackendsDeclare(t *testing.T) {
-	backends := []plan.Caps{nftables.Caps(), ipvs.Caps()}
+func TestREADMETableMatchesDeclaredCapabilities(t *testing.T) {
 	var want strings.Builder
-	want.WriteString("| a plan wants |")
-	for _, c := range backends {
+	want.WriteString("| planned |")
+	for _, c := range backends() {
 		fmt.Fprintf(&want, " %s |", c.Name)
 	}
-	want.WriteString("\n|---|" + strings.Repeat("---|", len(backends)) + "\n")
+	want.WriteString("\n|---|" + strings.Repeat("---|", len(backends())) + "\n")
 	for _, r := range rows() {
-		fmt.Fprintf(&want, "| %s |", r.wanted)
-		for _, c := range backends {
+		fmt.Fprintf(&want, "| %s |", r.name)
+		for _, c := range backends() {
 			fmt.Fprintf(&want, " %s |", r.cell(c))
 		}
 		want.WriteString("\n")
 	}
-	want.WriteString("\nBold is a degradation.\n")
+	want.WriteString("\nA degradation is in bold.\n")
 	b, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, found := strings.Cut(string(b), "<!-- table -->\n")
+	_, rest, begins := strings.Cut(string(b), "<!-- table -->\n")
 	got, _, ends := strings.Cut(rest, "<!-- end -->")
-	if !found || !ends || got != want.String() {
-		t.Errorf("README.md has\n%s\nthe backends declare\n%s", got, want.String())
+	if !begins || !ends || got != want.String() {
+		t.Errorf("README.md contains\n%s\nthe backends declare\n%s", got, want.String())
 	}
 }
 
-// TestEveryPartOfCapsIsInTheTable fails when there is a way to balance, or a protocol, that the table does not try.
-func TestEveryPartOfCapsIsInTheTable(t *testing.T) {
-	tried := map[string]bool{}
+func TestREADMETableCoversAllBalancesAndProtocols(t *testing.T) {
+	covered := map[string]bool{}
 	for _, r := range rows() {
-		f := frontend()
-		r.change(f)
-		tried[f.Balance.String()], tried[f.Key.Protocol.String()] = true, true
+		f := newFrontend()
+		r.set(f)
+		covered[f.Balance.String()], covered[f.Key.Protocol.String()] = true, true
 	}
-	for _, c := range []plan.Caps{nftables.Caps(), ipvs.Caps()} {
+	for _, c := range backends() {
 		for _, b := range c.Balances {
-			if !tried[b.String()] {
-				t.Errorf("%s balances %s", c.Name, b)
+			if !covered[b.String()] {
+				t.Errorf("%s declares balance %s, which no row has", c.Name, b)
 			}
 		}
 		for _, p := range c.Protocols {
-			if !tried[p.String()] {
-				t.Errorf("%s forwards %s", c.Name, p)
+			if !covered[p.String()] {
+				t.Errorf("%s declares protocol %s, which no row has", c.Name, p)
 			}
 		}
 	}
