@@ -52,23 +52,32 @@ func Build(ctx context.Context, series string, newest bool, out io.Writer) (stri
 	if _, err := os.Stat(filepath.Join(final, "linux")); err == nil {
 		return filepath.Join(final, "linux"), nil
 	}
-	if b.dir, err = os.MkdirTemp(cache, "building-"); err != nil {
+	if b.done, err = os.MkdirTemp(cache, "building-"); err != nil {
+		return "", fmt.Errorf("vm: build kernel %s: %w", series, err)
+	}
+	defer os.RemoveAll(b.done)
+	parent := b.done
+	if !plainPath(parent) {
+		parent = "/var/tmp" // the kernel's Makefile takes no path with spaces or colons
+	}
+	if b.dir, err = os.MkdirTemp(parent, "sluice-vm-"); err != nil {
 		return "", fmt.Errorf("vm: build kernel %s: %w", series, err)
 	}
 	defer os.RemoveAll(b.dir)
 	if err := b.build(ctx, series, version); err != nil {
 		return "", fmt.Errorf("vm: build kernel %s (%s): %w", series, version, err)
 	}
-	if err := os.Rename(filepath.Join(b.dir, "done"), final); err != nil {
+	if err := os.Rename(filepath.Join(b.done, "kernel"), final); err != nil {
 		return "", fmt.Errorf("vm: build kernel %s: %w", series, err)
 	}
 	return filepath.Join(final, "linux"), nil
 }
 
 type builder struct {
-	out io.Writer
-	env []string
-	dir string
+	out  io.Writer
+	env  []string
+	dir  string // where it is built
+	done string // where the result is put together, in the cache
 }
 
 // needs says which of Debian's packages are missing.
@@ -129,7 +138,7 @@ func (b *builder) candidate(ctx context.Context, name string) (string, error) {
 	return "", fmt.Errorf("apt knows no package %s: it is in Debian 12 with its security updates; apt-get update, as root?", name)
 }
 
-// build leaves the kernel and its whole configuration in the folder "done".
+// build leaves the kernel and its whole configuration in the folder "kernel" of done.
 func (b *builder) build(ctx context.Context, series, version string) error {
 	begin := time.Now()
 	source := "linux-source-" + series
@@ -164,8 +173,9 @@ func (b *builder) build(ctx context.Context, series, version string) error {
 	if _, err := os.Stat(filepath.Join(usr, "bin", "bison")); err == nil {
 		b.env = append(b.env, "BISON_PKGDATADIR="+filepath.Join(usr, "share", "bison"))
 	}
-	for _, dir := range []string{"src", "um", "done"} {
-		if err := os.Mkdir(filepath.Join(b.dir, dir), 0o755); err != nil {
+	kernel := filepath.Join(b.done, "kernel")
+	for _, dir := range []string{filepath.Join(b.dir, "src"), filepath.Join(b.dir, "um"), kernel} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
 			return err
 		}
 	}
@@ -191,7 +201,7 @@ func (b *builder) build(ctx context.Context, series, version string) error {
 		return err
 	}
 	for from, to := range map[string]string{"linux": "linux", ".config": "config"} {
-		if err := os.Rename(filepath.Join(b.dir, "um", from), filepath.Join(b.dir, "done", to)); err != nil {
+		if err := b.run(ctx, "cp", filepath.Join(b.dir, "um", from), filepath.Join(kernel, to)); err != nil {
 			return err
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -66,11 +66,16 @@ func prepare(o order) (*os.File, error) {
 	if err := unix.Mount("tmpfs", "/tmp", "tmpfs", 0, "mode=1777"); err != nil {
 		return nil, fmt.Errorf("mount tmpfs on /tmp: %w", err)
 	}
-	for _, path := range []string{filepath.Dir(o.Args[0]), o.Dir} {
-		if strings.HasPrefix(path, "/tmp/") || strings.HasPrefix(path, "/run/") {
-			if err := bind(host+path, path); err != nil {
-				return nil, err
-			}
+	slices.SortFunc(o.Share, func(a, b string) int { return len(a) - len(b) }) // a folder before those in it
+	for _, path := range o.Share {
+		if !strings.HasPrefix(path, "/tmp/") && !strings.HasPrefix(path, "/run/") {
+			continue
+		}
+		if _, err := os.Stat(path); err == nil {
+			continue // it is in one that is bound already
+		}
+		if err := bind(host+path, path); err != nil {
+			return nil, err
 		}
 	}
 	if err := linkUp("lo"); err != nil {

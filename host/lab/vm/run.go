@@ -23,6 +23,7 @@ type Job struct {
 	Args   []string  // the program, a path or a name to look up in PATH, and its arguments
 	Dir    string    // where it runs; "" is here
 	Env    []string  // its environment; nil is this process's. HOME and TMPDIR are /tmp, SLUICE_VM is the kernel's name
+	Share  []string  // folders that the guest sees although they are in /tmp or /run; Dir and the program's are shared anyway
 	Out    io.Writer // what the program writes, standard output and error; nil is nowhere
 }
 
@@ -31,6 +32,7 @@ type order struct {
 	Args  []string
 	Dir   string
 	Env   []string
+	Share []string
 	Nonce string
 }
 
@@ -59,7 +61,7 @@ func Run(ctx context.Context, job Job) (code int, err error) {
 	if _, err := os.Stat(job.Kernel); err != nil || job.Kernel == "" {
 		return 0, fmt.Errorf("there is no kernel %q: make vm-kernels", job.Kernel)
 	}
-	work, err := os.MkdirTemp("", "sluice-vm-")
+	work, err := workDir()
 	if err != nil {
 		return 0, err
 	}
@@ -114,6 +116,13 @@ func command(ctx context.Context, job Job, work, nonce string) (*exec.Cmd, error
 	} else {
 		o.Args = append([]string{path}, job.Args[1:]...)
 	}
+	o.Share = []string{filepath.Dir(o.Args[0]), o.Dir}
+	for _, path := range job.Share {
+		if path, err = filepath.Abs(path); err != nil {
+			return nil, err
+		}
+		o.Share = append(o.Share, path)
+	}
 	file := filepath.Join(work, "order")
 	text, err := json.Marshal(o)
 	if err == nil {
@@ -122,15 +131,17 @@ func command(ctx context.Context, job Job, work, nonce string) (*exec.Cmd, error
 	if err != nil {
 		return nil, err
 	}
-	if strings.ContainsAny(self+file, " \"\\") {
-		return nil, fmt.Errorf("a kernel's command line cannot hold the path %s or %s", self, file)
+	// A kernel's command line cannot hold every path.
+	initLink := filepath.Join(work, "init")
+	if err := os.Symlink(self, initLink); err != nil {
+		return nil, err
 	}
 	memory := job.Memory
 	if memory == 0 {
 		memory = 512
 	}
 	cmd := exec.CommandContext(ctx, job.Kernel, fmt.Sprintf("mem=%dM", memory),
-		"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "init="+self, orderVar+"="+file,
+		"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "init="+initLink, orderVar+"="+file,
 		"con=null", "con0=null,fd:1", "ssl=null", "console=tty0", "dummy.numdummies=0", "quiet", "loglevel=2",
 		"umid=vm", "uml_dir="+work)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + memoryDir(memory)}
@@ -139,6 +150,18 @@ func command(ctx context.Context, job Job, work, nonce string) (*exec.Cmd, error
 	cmd.WaitDelay = 10 * time.Second
 	return cmd, nil
 }
+
+// workDir makes a temporary folder whose path a kernel's command line can hold.
+func workDir() (string, error) {
+	parent := os.TempDir()
+	if !plainPath(parent) {
+		parent = "/tmp"
+	}
+	return os.MkdirTemp(parent, "sluice-vm-")
+}
+
+// plainPath reports whether a path has none of the characters that make and kernel command lines give a meaning.
+func plainPath(path string) bool { return !strings.ContainsAny(path, " \t\n\"'\\:$#%") }
 
 // memoryDir is where the guest's memory is, a file without a name: in memory where there is room (containers have
 // 64 MiB there, and the kernel is killed when it needs more), else on the disk.

@@ -228,10 +228,11 @@ func self(t *testing.T) string {
 	return path
 }
 
-// TestGoTestRunsItsTestsThere is the way that the Makefile goes: with a test that fails and one that passes.
+// TestGoTestRunsItsTestsThere is the way that the Makefile goes, with a test that fails and one that passes, from a
+// module whose path has a space, in /tmp, which the guest has one of its own of.
 func TestGoTestRunsItsTestsThere(t *testing.T) {
 	eachKernel(t, func(t *testing.T, kernel string) {
-		dir := t.TempDir()
+		dir := filepath.Join(t.TempDir(), "a clone")
 		runner := filepath.Join(dir, "run")
 		build := exec.Command("go", "build", "-o", runner, "./run")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -240,40 +241,51 @@ func TestGoTestRunsItsTestsThere(t *testing.T) {
 		}
 		mod := filepath.Join(dir, "mod")
 		for name, text := range map[string]string{
-			"go.mod":   "module example.com/m\n\ngo 1.26\n",
-			"m.go":     "package m\n",
-			"data.txt": "data",
-			"m_test.go": `package m
+			"go.mod":     "module example.com/m\n\ngo 1.26\n",
+			"root.txt":   "data",
+			"p/p.go":     "package p\n",
+			"p/data.txt": "data",
+			"p/p_test.go": `package p
 
 import ("os"; "testing")
 
 func TestGood(t *testing.T) {
-	if d, err := os.ReadFile("data.txt"); err != nil || string(d) != "data" { t.Error(string(d), err) }
+	for _, name := range []string{"data.txt", "../root.txt", os.Getenv("SHARED")+"/file"} {
+		if d, err := os.ReadFile(name); err != nil || string(d) != "data" { t.Error(string(d), err) }
+	}
 	if err := os.WriteFile(t.TempDir()+"/f", nil, 0o644); err != nil { t.Error(err) }
 }
 
 func TestBad(t *testing.T) { t.Error("bad on " + os.Getenv("SLUICE_VM")) }
 `,
 		} {
-			if err := os.MkdirAll(mod, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(mod, name), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			write(t, filepath.Join(mod, name), text)
 		}
+		shared := filepath.Join(dir, "shared")
+		write(t, filepath.Join(shared, "file"), "data")
 		key := filepath.Base(filepath.Dir(kernel))
 		series := strings.Split(strings.TrimPrefix(key, "linux-"), "_")[0]
 		for _, c := range []struct {
 			test, says string
 			good       bool
-		}{{"TestGood", "ok  \texample.com/m", true}, {"Test", "bad on " + key, false}} {
-			cmd := exec.Command("go", "test", "-count=1", "-exec", runner+" exec -kernel "+series, "-run", c.test, ".")
-			cmd.Dir, cmd.Env = mod, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=mod", "GOWORK=off")
+		}{{"TestGood", "ok  \texample.com/m/p", true}, {"Test", "bad on " + key, false}} {
+			cmd := exec.Command("go", "test", "-count=1", "-exec", fmt.Sprintf("'%s' exec -share '%s' -kernel %s", runner, shared, series), "-run", c.test, "./p")
+			cmd.Dir, cmd.Env = mod, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=mod", "GOWORK=off", "SHARED="+shared)
 			out, err := cmd.CombinedOutput()
 			if (err == nil) != c.good || !strings.Contains(string(out), c.says) {
 				t.Errorf("%s: %v\n%s", c.test, err, out)
 			}
 		}
 	})
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = os.WriteFile(path, []byte(text), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -3,7 +3,8 @@
 //	run build [-newest] [6.1 6.12]                      build what is not cached, print paths
 //	run exec [-kernel 6.12] [-timeout 20m] program ...  run a program; the exit code is the program's
 //
-// As `go test -exec 'run exec -kernel 6.1' ./...` it runs tests there.
+// As `go test -exec 'run exec -kernel 6.1' ./...` it runs tests there. Of /tmp and /run, the guest sees the program's
+// folder, the module that the working folder is in, and what -share names.
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -59,6 +61,11 @@ func run(ctx context.Context, args []string) (int, error) {
 		series := vm.Series()
 		kernel := flags.String("kernel", series[len(series)-1], "which: "+strings.Join(series, ", "))
 		memory := flags.Int("memory", 0, "MiB; 0 means 512")
+		share := []string{moduleRoot()}
+		flags.Func("share", "a folder that the guest is to see, if it is in /tmp or /run; may be repeated", func(path string) error {
+			share = append(share, path)
+			return nil
+		})
 		timeout := flags.Duration("timeout", 20*time.Minute, "end everything after this time")
 		if err := flags.Parse(args[1:]); err != nil {
 			return 2, nil
@@ -72,8 +79,22 @@ func run(ctx context.Context, args []string) (int, error) {
 		}
 		ctx, cancel := context.WithTimeoutCause(ctx, *timeout, fmt.Errorf("not done within %s", *timeout))
 		defer cancel()
-		return vm.Run(ctx, vm.Job{Kernel: path, Memory: *memory, Args: flags.Args(), Out: os.Stdout})
+		return vm.Run(ctx, vm.Job{Kernel: path, Memory: *memory, Args: flags.Args(), Share: share, Out: os.Stdout})
 	default:
 		return 2, fmt.Errorf("no command %q: build, exec", args[0])
 	}
+}
+
+// moduleRoot is the folder of the module that the working folder is in; without one, the working folder.
+func moduleRoot() string {
+	here, err := os.Getwd()
+	if err != nil {
+		return "."
+	}
+	for dir := here; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+	}
+	return here
 }
