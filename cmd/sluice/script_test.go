@@ -130,7 +130,7 @@ func (n *scriptNode) load(ts *testscript.TestScript, cfg *config.Config) {
 		fmt.Fprintln(&n.log, p)
 	}
 	n.planner.Replace(cluster)
-	n.planner.Reloaded()
+	n.planner.PluginsReloaded()
 	n.step(ts)
 }
 
@@ -151,7 +151,7 @@ func (n *scriptNode) step(ts *testscript.TestScript) time.Time {
 	ts.Check(err)
 	fmt.Fprint(ts.Stdout(), n.log.String())
 	n.log.Reset()
-	return s.Wake
+	return s.RequeueAt
 }
 
 // reload: reads manifests, configuration and plugins again, as after a change of the files.

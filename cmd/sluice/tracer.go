@@ -33,18 +33,18 @@ type tracedEndpoint struct {
 // tracer answers flows under one plan.
 type tracer struct {
 	planner  *planner.Planner
-	resolver *plan.Resolver
+	resolver *plan.Tracer
 	known    map[model.Name]*planner.Explanation
 }
 
 func newTracer(p *planner.Planner) *tracer {
-	return &tracer{p, p.Current().Resolver(p.NodeAddrs()), map[model.Name]*planner.Explanation{}}
+	return &tracer{p, p.Current().Tracer(p.NodeAddrs()), map[model.Name]*planner.Explanation{}}
 }
 
 func (t *tracer) trace(flow plan.Flow) traced {
-	o := t.resolver.Resolve(flow)
+	o := t.resolver.Trace(flow)
 	a := traced{Verdict: "NONE", Endpoints: []tracedEndpoint{}}
-	if o.Ours {
+	if o.Matched {
 		a.Verdict = [...]string{plan.Forward: "DNAT", plan.Reject: "REJECT", plan.Drop: "DROP"}[o.Verdict]
 	}
 	for _, c := range o.Candidates {
@@ -66,11 +66,11 @@ func (t *tracer) trace(flow plan.Flow) traced {
 // unclaimed says why no frontend took a flow.
 func (t *tracer) unclaimed(flow plan.Flow, o *plan.Outcome) string {
 	p := t.planner.Current()
-	if o.Ours && o.Verdict == plan.Reject {
+	if o.Matched && o.Verdict == plan.Reject {
 		return fmt.Sprintf("%s is the ClusterIP of %s, which has no port %d/%s",
 			flow.To.Addr(), strings.Join(ownersOf(p, flow.To.Addr()), " and "), flow.To.Port(), flow.Protocol)
 	}
-	if o.Ours {
+	if o.Matched {
 		i := slices.IndexFunc(p.Global.ServiceCIDRs, func(r netip.Prefix) bool { return r.Contains(flow.To.Addr()) })
 		return fmt.Sprintf("%s is in the Service range %s, and no Service has it", flow.To.Addr(), p.Global.ServiceCIDRs[i])
 	}
@@ -79,7 +79,7 @@ func (t *tracer) unclaimed(flow plan.Flow, o *plan.Outcome) string {
 		star = netip.IPv6Unspecified()
 	}
 	nodePort := p.Frontends[plan.Key{Addr: star, Port: flow.To.Port(), Protocol: flow.Protocol}]
-	if nodePort != nil && t.planner.NodeAddrs().Has(flow.To.Addr()) {
+	if nodePort != nil && t.planner.NodeAddrs().Contains(flow.To.Addr()) {
 		return fmt.Sprintf("NodePort %d of %s answers on %s only (nodePortAddresses; never on loopback)",
 			flow.To.Port(), nodePort.Owner, addrList(p.Global.NodePortAddrs, flow.To.Addr()))
 	}
@@ -135,7 +135,7 @@ func (t *tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {
 }
 
 // chosenBy says which rule narrowed the endpoints, or which policy weighed them.
-func chosenBy(d *planner.Decided, x *planner.Explanation, local bool) string {
+func chosenBy(d *planner.PortDecision, x *planner.Explanation, local bool) string {
 	decision, ready := &d.Cluster, slices.ContainsFunc(d.Port.Endpoints, func(e service.Endpoint) bool { return e.Ready && (!local || e.Local) })
 	if local {
 		decision = &d.Local
@@ -148,7 +148,7 @@ func chosenBy(d *planner.Decided, x *planner.Explanation, local bool) string {
 		text = ", by hints those for the " + d.Port.Topology.String()
 	}
 	if x.Policy != nil {
-		text += fmt.Sprintf(", decided by %s (%s)", decision.From, x.Policy.Name)
+		text += fmt.Sprintf(", decided by %s (%s)", decision.Origin, x.Policy.Name)
 	}
 	return text
 }
@@ -179,12 +179,12 @@ func (t *tracer) explain(name model.Name) *planner.Explanation {
 	return x
 }
 
-func decidedOf(x *planner.Explanation, f *plan.Frontend) *planner.Decided {
+func decidedOf(x *planner.Explanation, f *plan.Frontend) *planner.PortDecision {
 	if x == nil {
 		return nil
 	}
-	for i := range x.Decided {
-		if d := &x.Decided[i]; d.Port.Name == f.Owner && d.Port.Family == f.Key.Family() {
+	for i := range x.Decisions {
+		if d := &x.Decisions[i]; d.Port.Name == f.Owner && d.Port.Family == f.Key.Family() {
 			return d
 		}
 	}

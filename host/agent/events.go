@@ -16,13 +16,13 @@ type eventRecorder struct {
 
 // Planned implements engine.Observer.
 func (r eventRecorder) Planned(p *engine.PlannedStep) {
-	for _, err := range p.Step.Errors {
+	for _, err := range p.Result.Errors {
 		var of *planner.ServiceError
 		if errors.As(err, &of) {
 			r.events.SampledServiceWarning(of.Service, kube.ReasonFailedToEvaluatePolicy, err.Error())
 		}
 	}
-	for _, d := range p.Step.Contested {
+	for _, d := range p.Result.NewConflicts {
 		r.events.SampledServiceWarning(d.Owner.Service, kube.ReasonFrontendConflict, d.String())
 	}
 }

@@ -91,7 +91,7 @@ func (a *Agent) tellEngine(ctx context.Context, cfg *config.Config, changed bool
 		if changed {
 			pl.Configure(PlanSettings(cfg, local))
 		}
-		pl.Reloaded()
+		pl.PluginsReloaded()
 	})
 	if err != nil && ctx.Err() == nil {
 		a.log.Error("taking the new configuration in", "err", err)

@@ -60,20 +60,20 @@ func rows() []row {
 
 func weightsRow(name string, weights ...uint16) row {
 	return row{name, func(f *plan.Frontend) {
-		f.Pool.Members = nil
+		f.Pool.Endpoints = nil
 		for i, w := range weights {
-			m := plan.Member{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80), Weight: w}
+			m := plan.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80), Weight: w}
 			if w == 0 {
 				m.Phase = plan.Draining
 			}
-			f.Pool.Members = append(f.Pool.Members, m)
+			f.Pool.Endpoints = append(f.Pool.Endpoints, m)
 		}
 	}, func(f *plan.Frontend) string {
-		if n := len(f.Pool.Members); n > 4 {
+		if n := len(f.Pool.Endpoints); n > 4 {
 			return fmt.Sprintf("%d endpoints, sum %d", n, f.Pool.Total())
 		}
 		var weights []string
-		for _, m := range f.Pool.Members {
+		for _, m := range f.Pool.Endpoints {
 			weights = append(weights, fmt.Sprint(m.Weight))
 		}
 		return strings.Join(weights, " : ")
@@ -83,7 +83,7 @@ func weightsRow(name string, weights ...uint16) row {
 func newFrontend() *plan.Frontend {
 	return &plan.Frontend{
 		Key: plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP},
-		Pool: plan.Pool{Verdict: plan.Forward, Members: []plan.Member{
+		Pool: plan.Pool{Verdict: plan.Forward, Endpoints: []plan.Endpoint{
 			{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Weight: 1}, {Addr: netip.MustParseAddrPort("10.0.0.2:80"), Weight: 1},
 		}},
 	}

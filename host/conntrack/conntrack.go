@@ -31,7 +31,7 @@ func (Table) Reset(_ context.Context, resets []plan.Reset) (int, error) {
 // DeleteStaleUDP deletes the entries of UDP flows through the given frontends whose replies do not come from a serving
 // endpoint, including flows that were never translated, and returns their number. nodeAddrs are the addresses that serve
 // NodePorts. The table is listed once per IP family.
-func (Table) DeleteStaleUDP(_ context.Context, stale []plan.Stale, nodeAddrs []netip.Addr) (int, error) {
+func (Table) DeleteStaleUDP(_ context.Context, stale []plan.StaleUDPFlows, nodeAddrs []netip.Addr) (int, error) {
 	return deleteMatching(func(f model.Family) (netlink.CustomConntrackFilter, bool) {
 		s := newStaleFilter(stale, nodeAddrs, f)
 		return s, len(s.byAddr)+len(s.byNodePort) > 0
@@ -65,7 +65,7 @@ type staleFilter struct {
 	byNodePort map[uint16][]netip.AddrPort
 }
 
-func newStaleFilter(stale []plan.Stale, nodeAddrs []netip.Addr, f model.Family) *staleFilter {
+func newStaleFilter(stale []plan.StaleUDPFlows, nodeAddrs []netip.Addr, f model.Family) *staleFilter {
 	s := &staleFilter{nodeAddrs: nodeAddrs, byAddr: map[netip.AddrPort][]netip.AddrPort{}, byNodePort: map[uint16][]netip.AddrPort{}}
 	for _, flows := range stale {
 		switch key := flows.Frontend; {
@@ -115,7 +115,7 @@ func (t resetFilter) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	}
 	r := plan.Reset{
 		Frontend: plan.Key{Addr: to.Addr(), Port: to.Port(), Protocol: model.Protocol(f.Forward.Protocol)},
-		Member:   from,
+		Endpoint: from,
 	}
 	if t[r] {
 		return true

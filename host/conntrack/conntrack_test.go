@@ -96,7 +96,7 @@ func TestDeleteStaleUDPKeepsFlowsToServingEndpoints(t *testing.T) {
 		add(t, uint16(n), f)
 	}
 	serving := []netip.AddrPort{netip.MustParseAddrPort("10.244.1.1:5353")}
-	n, err := Table{}.DeleteStaleUDP(context.Background(), []plan.Stale{
+	n, err := Table{}.DeleteStaleUDP(context.Background(), []plan.StaleUDPFlows{
 		{Frontend: key("10.96.0.10:53", model.UDP), Serving: serving},
 		{Frontend: key("0.0.0.0:30053", model.UDP), Serving: serving},
 		{Frontend: key("[fd00:10:96::a]:53", model.UDP), Serving: []netip.AddrPort{netip.MustParseAddrPort("[fd00:10:244:1::1]:5353")}},
@@ -123,7 +123,7 @@ func TestResetDeletesConnectionsOfOneFrontendAndEndpoint(t *testing.T) {
 	}
 	member := netip.MustParseAddrPort("10.244.1.1:8080")
 	n, err := Table{}.Reset(context.Background(), []plan.Reset{
-		{Frontend: key("10.96.0.10:80", model.TCP), Member: member}, {Frontend: key("0.0.0.0:30080", model.TCP), Member: member},
+		{Frontend: key("10.96.0.10:80", model.TCP), Endpoint: member}, {Frontend: key("0.0.0.0:30080", model.TCP), Endpoint: member},
 	})
 	if n != 2 || err != nil {
 		t.Fatalf("%d, %v", n, err)

@@ -12,7 +12,7 @@ import (
 // staleFlows are UDP flows that must be deleted from the connection tracking table once the plan that makes them stale
 // is programmed.
 type staleFlows struct {
-	flows   map[plan.Key]plan.Stale
+	flows   map[plan.Key]plan.StaleUDPFlows
 	retryAt time.Time // after a failure
 }
 
@@ -25,14 +25,14 @@ func (e *Engine) reset(ctx context.Context, resets []plan.Reset) {
 	n, err := e.ConnTable.Reset(ctx, resets)
 	e.Observer.OnEvent(Event{Kind: ConnectionsReset, At: begin, Duration: time.Since(begin), Count: n, Err: err})
 	if err != nil {
-		e.Log.Error("resetting connections failed", "endpoints", len(resets), "first", resets[0].Member, "err", err)
+		e.Log.Error("resetting connections failed", "endpoints", len(resets), "first", resets[0].Endpoint, "err", err)
 		return
 	}
-	e.Log.Info("reset connections", "endpoints", len(resets), "first", resets[0].Member, "connections", n)
+	e.Log.Info("reset connections", "endpoints", len(resets), "first", resets[0].Endpoint, "connections", n)
 }
 
 // deleteStale deletes stale UDP flows, unless the data plane still lags behind the plan.
-func (e *Engine) deleteStale(ctx context.Context, more []plan.Stale) {
+func (e *Engine) deleteStale(ctx context.Context, more []plan.StaleUDPFlows) {
 	for _, s := range more {
 		e.stale.flows[s.Frontend] = s
 	}
@@ -46,7 +46,7 @@ func (e *Engine) deleteStale(ctx context.Context, more []plan.Stale) {
 }
 
 func (e *Engine) deleteStaleOf(ctx context.Context, f model.Family) {
-	var list []plan.Stale
+	var list []plan.StaleUDPFlows
 	for _, s := range e.stale.flows {
 		if s.Frontend.Family() == f {
 			list = append(list, s)
@@ -55,7 +55,7 @@ func (e *Engine) deleteStaleOf(ctx context.Context, f model.Family) {
 	if len(list) == 0 {
 		return
 	}
-	slices.SortFunc(list, func(a, b plan.Stale) int { return a.Frontend.Compare(b.Frontend) })
+	slices.SortFunc(list, func(a, b plan.StaleUDPFlows) int { return a.Frontend.Compare(b.Frontend) })
 	begin := time.Now()
 	n, err := e.ConnTable.DeleteStaleUDP(ctx, list, e.Planner.Current().Global.NodePortAddrs)
 	e.Observer.OnEvent(Event{Kind: StaleFlowsDeleted, Family: f, At: begin, Duration: time.Since(begin), Count: n, Err: err})

@@ -95,10 +95,10 @@ func New(o Options) *Engine {
 		done:     make(chan struct{}),
 		sync:     syncState{full: true},
 		degraded: map[plan.Key][]plan.Degradation{},
-		stale:    staleFlows{flows: map[plan.Key]plan.Stale{}},
+		stale:    staleFlows{flows: map[plan.Key]plan.StaleUDPFlows{}},
 		drift:    drift{ready: make(chan struct{}, 1)},
 	}
-	o.Planner.Limit(func() bool {
+	o.Planner.DeferWhen(func() bool {
 		now := time.Now()
 		if e.pluginDeadline.IsZero() { // the first call of a step is always made
 			e.pluginDeadline = now.Add(pluginBudget)

@@ -25,7 +25,7 @@ type ConnTable interface {
 	Reset(ctx context.Context, resets []plan.Reset) (int, error)
 	// DeleteStaleUDP deletes the UDP flows through the given frontends whose destination no longer serves, and returns their
 	// number. nodePorts are the node's addresses on which NodePorts are served.
-	DeleteStaleUDP(ctx context.Context, stale []plan.Stale, nodePorts []netip.Addr) (int, error)
+	DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows, nodePorts []netip.Addr) (int, error)
 }
 
 // Checkpoint persists a few bytes across restarts.

@@ -27,8 +27,8 @@ type Observer interface {
 type PlannedStep struct {
 	At       time.Time // start of planning
 	Duration time.Duration
-	Step     *planner.Step // read-only; must not be retained
-	Degraded int           // frontends that the backend cannot represent as planned
+	Result   *planner.Result // read-only; must not be retained
+	Degraded int             // frontends that the backend cannot represent as planned
 }
 
 // ApplyResult is the result of programming a step.

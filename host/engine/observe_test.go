@@ -50,7 +50,7 @@ func (d *recorder) OnDequeue() {
 }
 
 func (d *recorder) OnPlan(p *engine.PlannedStep) {
-	d.add("planned %d, %d changes", p.Step.Planned, len(p.Step.Delta.Changes))
+	d.add("planned %d, %d changes", p.Result.Planned, len(p.Result.Delta.Changes))
 }
 func (d *recorder) OnApply(p *engine.ApplyResult) {
 	d.add("attempted %t full %t cleanup %t failed %t synced %t", p.Attempted, p.FullSync, p.Cleanup, p.Err != nil, p.Synced)

@@ -55,7 +55,7 @@ func TestSlowPluginsDoNotDelayOtherServices(t *testing.T) {
 		decided := 0
 		p, _ = r.kernel.Table(fake.Name)
 		for _, f := range p.Frontends {
-			if f.Pool.Members[0].Weight == 3 {
+			if f.Pool.Endpoints[0].Weight == 3 {
 				decided++
 			}
 		}

@@ -156,7 +156,7 @@ func (r *rig) expect(what string, want string) {
 	p, _ := r.kernel.Table(fake.Name)
 	var got []string
 	if f := p.Frontends[key]; f != nil {
-		for _, m := range f.Pool.Members {
+		for _, m := range f.Pool.Endpoints {
 			a := m.Addr.Addr().As4()
 			got = append(got, fmt.Sprintf("%d:%d", a[3], m.Weight))
 		}

@@ -31,7 +31,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	e.nextStep, e.pluginDeadline = now.Add(e.MinSyncPeriod), time.Time{}
 	e.Planner.Apply(e.queue.take())
 	step := e.Planner.Plan(now)
-	if step.Left > 0 {
+	if step.Remaining > 0 {
 		e.nextStep = time.Time{} // continue at once
 	}
 	e.logProblems(&step)
@@ -40,24 +40,24 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	}
 	took := time.Since(now)
 	e.updateDegraded(step.Delta)
-	e.Observer.OnPlan(&PlannedStep{At: now, Duration: took, Step: &step, Degraded: len(e.degraded)})
+	e.Observer.OnPlan(&PlannedStep{At: now, Duration: took, Result: &step, Degraded: len(e.degraded)})
 	r := e.apply(ctx, step.Delta, now)
 	r.At, r.Synced, r.Unprogrammed = time.Now(), !e.sync.full, e.sync.unprogrammed
 	if repair {
 		e.drift.nextRepair = r.At.Add(max(minRepairInterval, 10*r.Duration))
 	}
 	e.Observer.OnApply(&r)
-	if step.Left > 0 {
-		e.Planner.Pace(r.At.Sub(now))
+	if step.Remaining > 0 {
+		e.Planner.AdaptBatch(r.At.Sub(now))
 	}
 	// Connections end after the new rules are in place, so that reconnecting clients find these.
 	e.reset(ctx, step.Resets)
-	e.deleteStale(ctx, step.Stale)
+	e.deleteStale(ctx, step.StaleUDPFlows)
 	e.checkpoint.dirty = e.checkpoint.dirty || step.Planned > 0
-	return earliest(step.Wake, e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, repairAt, e.save(now))
+	return earliest(step.RequeueAt, e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, repairAt, e.save(now))
 }
 
-func (e *Engine) logProblems(step *planner.Step) {
+func (e *Engine) logProblems(step *planner.Result) {
 	for i, err := range step.Errors {
 		if i == maxLoggedErrors {
 			e.Log.Error("more policies failed; see sluice explain", "services", len(step.Errors)-i)

@@ -95,16 +95,16 @@ func (h *Health) OnDequeue() {
 func (h *Health) OnPlan(p *engine.PlannedStep) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.eligible.planned = p.Step.Own.Eligible
-	if !slices.Equal(h.addrs, p.Step.Own.HealthAddrs) {
-		h.addrs = slices.Clone(p.Step.Own.HealthAddrs)
+	h.eligible.planned = p.Result.NodeStatus.Eligible
+	if !slices.Equal(h.addrs, p.Result.NodeStatus.HealthAddrs) {
+		h.addrs = slices.Clone(p.Result.NodeStatus.HealthAddrs)
 		for _, c := range h.checks {
 			h.listen(c)
 		}
 	}
 	for _, removed := range []bool{true, false} { // removals first: a port may move from one Service to another
-		for i := range p.Step.Health {
-			if check := &p.Step.Health[i]; (check.Port == 0) == removed {
+		for i := range p.Result.HealthChecks {
+			if check := &p.Result.HealthChecks[i]; (check.Port == 0) == removed {
 				h.planCheck(check)
 			}
 		}

@@ -35,7 +35,7 @@ func BenchmarkObserveChange(b *testing.B) {
 		b.StartTimer()
 		m.OnEnqueue(c, time.Unix(2, 0))
 		m.OnDequeue()
-		m.OnPlan(&engine.PlannedStep{At: time.Unix(2, 0), Duration: time.Millisecond, Step: &step})
+		m.OnPlan(&engine.PlannedStep{At: time.Unix(2, 0), Duration: time.Millisecond, Result: &step})
 		m.OnApply(&engine.ApplyResult{At: time.Unix(3, 0), Attempted: true, Duration: time.Millisecond, Synced: true})
 	}
 }

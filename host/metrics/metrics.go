@@ -152,7 +152,7 @@ func (m *Metrics) OnDequeue() {
 func (m *Metrics) OnPlan(p *engine.PlannedStep) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := p.Step
+	s := p.Result
 	m.state.totals, m.state.degraded, m.state.planned = s.Totals, p.Degraded, true
 	m.planTook, m.changedFamilies = p.Duration, [2]bool{}
 	for i := range s.Delta.Changes {

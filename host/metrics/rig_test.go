@@ -59,7 +59,7 @@ func (*uneven) Revision() string { return "1" }
 type connTable struct{ fault }
 
 func (c *connTable) Reset(context.Context, []plan.Reset) (int, error) { return 2, c.get() }
-func (c *connTable) DeleteStaleUDP(_ context.Context, stale []plan.Stale, _ []netip.Addr) (int, error) {
+func (c *connTable) DeleteStaleUDP(_ context.Context, stale []plan.StaleUDPFlows, _ []netip.Addr) (int, error) {
 	time.Sleep(3 * time.Millisecond)
 	return 5 * len(stale), c.get()
 }

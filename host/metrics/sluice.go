@@ -141,7 +141,7 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 		for kind, n := range of.Frontends {
 			gauge(descFrontends, n, kindLabels[kind], f.String())
 		}
-		for phase, n := range of.Members {
+		for phase, n := range of.Endpoints {
 			gauge(descEndpoints, n, phaseLabels[phase], f.String())
 		}
 	}
@@ -151,7 +151,7 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 		}
 		if p.Decisions[policy.FromObserve] > 0 {
 			gauge(descObserved, p.Observed, p.Policy)
-			value(descDifference, float64(p.Differ)/float64(max(1, p.Observed)), p.Policy)
+			value(descDifference, float64(p.Differing)/float64(max(1, p.Observed)), p.Policy)
 		}
 	}
 	for _, f := range t.Fallbacks {
@@ -184,7 +184,7 @@ func (c *stateCollector) plugins(out chan<- prometheus.Metric) {
 // Label values, indexed by the constants of their types.
 var (
 	kindLabels   = [...]string{plan.ClusterIP: "cluster_ip", plan.ExternalIP: "external_ip", plan.LoadBalancer: "load_balancer", plan.NodePort: "node_port"}
-	phaseLabels  = [...]string{plan.Active: "active", plan.Warming: "warming", plan.Draining: "draining"}
+	phaseLabels  = [...]string{plan.Active: "active", plan.Draining: "draining"}
 	sourceLabels = [...]string{policy.FromDefault: "default", policy.FromChain: "policy", policy.FromLastGood: "last_good", policy.FromObserve: "observe"}
 )
 

@@ -146,8 +146,8 @@ type EndpointSlice struct {
 	Trigger int64
 }
 
-// Same tells whether two slices say the same: Trigger is no part of that.
-func (s *EndpointSlice) Same(t *EndpointSlice) bool {
+// SameContent tells whether two slices say the same: Trigger is no part of that.
+func (s *EndpointSlice) SameContent(t *EndpointSlice) bool {
 	if s == t {
 		return true
 	}

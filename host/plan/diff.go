@@ -95,5 +95,5 @@ func (f *Frontend) Equal(g *Frontend) bool {
 
 // Equal compares two pools.
 func (p *Pool) Equal(q *Pool) bool {
-	return p.Verdict == q.Verdict && slices.Equal(p.Members, q.Members)
+	return p.Verdict == q.Verdict && slices.Equal(p.Endpoints, q.Endpoints)
 }

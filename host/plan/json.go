@@ -44,12 +44,12 @@ type frontendJSON struct {
 }
 
 type poolJSON struct {
-	Verdict Verdict      `json:"verdict"`
-	Total   int          `json:"total"` // derived; ignored when read
-	Members []memberJSON `json:"members,omitempty"`
+	Verdict   Verdict        `json:"verdict"`
+	Total     int            `json:"total"` // derived; ignored when read
+	Endpoints []endpointJSON `json:"endpoints,omitempty"`
 }
 
-type memberJSON struct {
+type endpointJSON struct {
 	Address  netip.AddrPort `json:"address"`
 	Weight   uint16         `json:"weight"`
 	Share    float64        `json:"share"` // of new connections, 0 to 1; derived; ignored when read
@@ -87,8 +87,8 @@ func (p *Plan) MarshalJSON() ([]byte, error) {
 
 func poolToJSON(p *Pool) poolJSON {
 	out := poolJSON{Verdict: p.Verdict, Total: p.Total()}
-	for _, m := range p.Members {
-		j := memberJSON{Address: m.Addr, Weight: m.Weight, Phase: m.Phase}
+	for _, m := range p.Endpoints {
+		j := endpointJSON{Address: m.Addr, Weight: m.Weight, Phase: m.Phase}
 		if out.Total > 0 {
 			j.Share = math.Round(1e4*float64(m.Weight)/float64(out.Total)) / 1e4
 		}
@@ -96,7 +96,7 @@ func poolToJSON(p *Pool) poolJSON {
 			t := time.UnixMilli(m.Deadline).UTC()
 			j.Deadline = &t
 		}
-		out.Members = append(out.Members, j)
+		out.Endpoints = append(out.Endpoints, j)
 	}
 	return out
 }
@@ -182,14 +182,14 @@ func (j *frontendJSON) frontend() (*Frontend, error) {
 
 func (j *poolJSON) pool() (Pool, error) {
 	p := Pool{Verdict: j.Verdict}
-	for i, m := range j.Members {
-		n := Member{Addr: m.Address, Weight: m.Weight, Phase: m.Phase}
+	for i, m := range j.Endpoints {
+		n := Endpoint{Addr: m.Address, Weight: m.Weight, Phase: m.Phase}
 		if m.Deadline != nil {
 			if n.Deadline = m.Deadline.UnixMilli(); n.Deadline <= 0 || m.Deadline.Nanosecond()%1e6 != 0 {
-				return Pool{}, fmt.Errorf("members[%d]: deadline %s: want whole milliseconds after 1970", i, m.Deadline.Format(time.RFC3339Nano))
+				return Pool{}, fmt.Errorf("endpoints[%d]: deadline %s: want whole milliseconds after 1970", i, m.Deadline.Format(time.RFC3339Nano))
 			}
 		}
-		p.Members = append(p.Members, n)
+		p.Endpoints = append(p.Endpoints, n)
 	}
 	return p, nil
 }

@@ -11,7 +11,7 @@ import (
 var (
 	kindNames       = []string{"ClusterIP", "ExternalIP", "LoadBalancer", "NodePort"}
 	verdictNames    = []string{"forward", "reject", "drop"}
-	phaseNames      = []string{"active", "warming", "draining"}
+	phaseNames      = []string{"active", "draining"}
 	masqueradeNames = []string{"never", "outside", "always", "from-node"}
 	balanceNames    = []string{"random", "round-robin", "source-hash", "least-connections"}
 )

@@ -13,11 +13,11 @@ import (
 type Caps struct {
 	Name string // nftables, ipvs, fake
 	// Ratios: only the ratio of weights is held, in lowest terms, and their sum is at most
-	// max(MaxTotal, number of members). Otherwise weights are held as they are.
+	// max(MaxTotal, number of endpoints). Otherwise weights are held as they are.
 	Ratios   bool
 	MaxTotal int
-	// Idle: members of weight 0 are held, with their phase told by their weight.
-	Idle bool
+	// ZeroWeight: endpoints of weight 0 are held, with their phase told by their weight.
+	ZeroWeight bool
 	// Balances and Protocols that can be held; the first Balance stands in for the others.
 	Balances  []Balance
 	Protocols []model.Protocol
@@ -96,15 +96,15 @@ func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
 
 // normal tells whether a pool is held as it is. It is what nearly all are, and costs nothing to find out.
 func (c *Caps) normal(p *Pool) bool {
-	sum, g, n := lowest(p.Members)
-	for i := range p.Members {
-		m := &p.Members[i]
+	sum, g, n := lowest(p.Endpoints)
+	for i := range p.Endpoints {
+		m := &p.Endpoints[i]
 		switch {
 		case m.Deadline != 0:
 			return false
 		case m.Weight > 0 && m.Phase != Active:
 			return false
-		case m.Weight == 0 && (!c.Idle || m.Phase != Draining):
+		case m.Weight == 0 && (!c.ZeroWeight || m.Phase != Draining):
 			return false
 		}
 	}
@@ -112,53 +112,53 @@ func (c *Caps) normal(p *Pool) bool {
 }
 
 func normalizePool(p Pool, c Caps) (_ Pool, rounded bool) {
-	if len(p.Members) > 0 && c.normal(&p) {
+	if len(p.Endpoints) > 0 && c.normal(&p) {
 		return p, false
 	}
-	if len(p.Members) == 0 {
+	if len(p.Endpoints) == 0 {
 		return Pool{Verdict: p.Verdict}, false
 	}
-	members := make([]Member, 0, len(p.Members))
-	for _, m := range p.Members {
-		if m.Weight == 0 && !c.Idle {
+	endpoints := make([]Endpoint, 0, len(p.Endpoints))
+	for _, m := range p.Endpoints {
+		if m.Weight == 0 && !c.ZeroWeight {
 			continue
 		}
-		n := Member{Addr: m.Addr, Weight: m.Weight}
+		n := Endpoint{Addr: m.Addr, Weight: m.Weight}
 		if m.Weight == 0 {
 			n.Phase = Draining
 		}
-		members = append(members, n)
+		endpoints = append(endpoints, n)
 	}
 	if c.Ratios {
-		rounded = reduce(members, c.MaxTotal)
+		rounded = reduce(endpoints, c.MaxTotal)
 	}
-	if len(members) == 0 {
-		members = nil
+	if len(endpoints) == 0 {
+		endpoints = nil
 	}
-	return Pool{Verdict: p.Verdict, Members: members}, rounded
+	return Pool{Verdict: p.Verdict, Endpoints: endpoints}, rounded
 }
 
-// reduce brings weights to lowest terms, and their sum to at most max(limit, members with weight) by largest
+// reduce brings weights to lowest terms, and their sum to at most max(limit, endpoints with weight) by largest
 // remainder, every positive weight staying at least 1. It tells whether it had to round.
-func reduce(members []Member, limit int) (rounded bool) {
-	sum, g, n := lowest(members)
+func reduce(endpoints []Endpoint, limit int) (rounded bool) {
+	sum, g, n := lowest(endpoints)
 	if n == 0 {
 		return false
 	}
 	limit = max(limit, n)
 	if sum/g > limit {
-		round(members, limit)
+		round(endpoints, limit)
 		rounded = true
-		_, g, _ = lowest(members)
+		_, g, _ = lowest(endpoints)
 	}
-	for i := range members {
-		members[i].Weight /= uint16(g)
+	for i := range endpoints {
+		endpoints[i].Weight /= uint16(g)
 	}
 	return rounded
 }
 
-func lowest(members []Member) (sum, g, n int) {
-	for _, m := range members {
+func lowest(endpoints []Endpoint) (sum, g, n int) {
+	for _, m := range endpoints {
 		if m.Weight > 0 {
 			sum, g, n = sum+int(m.Weight), gcd(g, int(m.Weight)), n+1
 		}
@@ -168,7 +168,7 @@ func lowest(members []Member) (sum, g, n int) {
 
 // round shares limit slots out by weight: whoever would get less than one gets one, the others share the rest by
 // largest remainder; ties go to the lower address.
-func round(members []Member, limit int) {
+func round(endpoints []Endpoint, limit int) {
 	type part struct {
 		index     int
 		weight    uint64
@@ -176,7 +176,7 @@ func round(members []Member, limit int) {
 	}
 	var parts []part
 	var sum uint64
-	for i, m := range members {
+	for i, m := range endpoints {
 		if m.Weight > 0 {
 			parts = append(parts, part{index: i, weight: uint64(m.Weight)})
 			sum += uint64(m.Weight)
@@ -189,7 +189,7 @@ func round(members []Member, limit int) {
 		restSum, restLeft := sum, left
 		for _, p := range parts {
 			if p.weight*left < sum {
-				members[p.index].Weight = 1
+				endpoints[p.index].Weight = 1
 				restSum, restLeft, again = restSum-p.weight, restLeft-1, true
 				continue
 			}
@@ -202,12 +202,12 @@ func round(members []Member, limit int) {
 		p := &parts[i]
 		q := p.weight * left / sum
 		p.remainder = p.weight * left % sum
-		members[p.index].Weight = uint16(q)
+		endpoints[p.index].Weight = uint16(q)
 		given += q
 	}
 	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(b.remainder, a.remainder) })
 	for _, p := range parts[:left-given] {
-		members[p.index].Weight++
+		endpoints[p.index].Weight++
 	}
 }
 

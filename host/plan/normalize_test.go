@@ -20,9 +20,9 @@ var (
 
 // someCaps are like those of the real backends, and at the edges.
 var someCaps = []plan.Caps{
-	{Name: "all", Idle: true, Balances: allBalances, Protocols: allProtocols},
+	{Name: "all", ZeroWeight: true, Balances: allBalances, Protocols: allProtocols},
 	{Name: "slots", Ratios: true, MaxTotal: 1000, Balances: allBalances[:1], Protocols: allProtocols},
-	{Name: "few", Ratios: true, MaxTotal: 16, Idle: true, Balances: allBalances[1:2], Protocols: allProtocols[:2], MaxAffinity: time.Hour},
+	{Name: "few", Ratios: true, MaxTotal: 16, ZeroWeight: true, Balances: allBalances[1:2], Protocols: allProtocols[:2], MaxAffinity: time.Hour},
 	{Name: "one", Ratios: true, MaxTotal: 1, Balances: allBalances, Protocols: allProtocols[:1]},
 }
 
@@ -71,7 +71,7 @@ func silent(t *testing.T, seed uint64, p, q *plan.Plan, c plan.Caps, lost []plan
 func sameShares(p, q *plan.Pool) bool {
 	of := func(p *plan.Pool) map[netip.AddrPort]uint64 {
 		m := map[netip.AddrPort]uint64{}
-		for _, x := range p.Members {
+		for _, x := range p.Endpoints {
 			if x.Weight > 0 {
 				m[x.Addr] = uint64(x.Weight)
 			}
@@ -192,7 +192,7 @@ func normalizeWeights(weights []uint64, limit int) (out []uint64, rounded bool) 
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), 80)
 	}
 	for i, w := range weights {
-		f.Pool.Members = append(f.Pool.Members, plan.Member{Addr: at(i), Weight: uint16(w)})
+		f.Pool.Endpoints = append(f.Pool.Endpoints, plan.Endpoint{Addr: at(i), Weight: uint16(w)})
 	}
 	if f.Pool.Total() == 0 {
 		f.Pool.Verdict = plan.Drop
@@ -202,8 +202,8 @@ func normalizeWeights(weights []uint64, limit int) (out []uint64, rounded bool) 
 	out = make([]uint64, len(weights))
 	j := 0
 	for i := range weights { // Caps without Idle leave those of weight 0 out
-		if j < len(g.Pool.Members) && g.Pool.Members[j].Addr == at(i) {
-			out[i] = uint64(g.Pool.Members[j].Weight)
+		if j < len(g.Pool.Endpoints) && g.Pool.Endpoints[j].Addr == at(i) {
+			out[i] = uint64(g.Pool.Endpoints[j].Weight)
 			j++
 		}
 	}
@@ -290,8 +290,8 @@ func TestNormalizeSaysWhatItTakesAway(t *testing.T) {
 	few := someCaps[2]
 	p := shopPlan(t)
 	f := *p.Frontends[key(t, "10.96.0.10:80/TCP")]
-	f.Pool.Members = slices.Clone(f.Pool.Members)
-	f.Pool.Members[0].Weight = 60000
+	f.Pool.Endpoints = slices.Clone(f.Pool.Endpoints)
+	f.Pool.Endpoints[0].Weight = 60000
 	p.Frontends[f.Key] = &f
 	sctp := plan.Frontend{Key: key(t, "10.96.0.12:80/SCTP"), Pool: plan.Pool{Verdict: plan.Drop}, Owner: model.PortName{
 		Service: model.Name{Namespace: "shop", Name: "sig"}, Protocol: model.SCTP}}

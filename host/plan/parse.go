@@ -47,16 +47,16 @@ type reader struct {
 	seen    []string    // fields of global so far
 	service model.Name
 	f       *Frontend
-	pool    *statedPool // the pool that members belong to
+	pool    *statedPool // the pool that endpoints belong to
 	pooled  bool        // f has its pool
 	pools   []*statedPool
 }
 
-// statedPool is a pool with what the text says about it, to be checked when its members are known.
+// statedPool is a pool with what the text says about it, to be checked when its endpoints are known.
 type statedPool struct {
 	pool    *Pool
 	line    int
-	summary string // "2 members, total 7", "" when left out
+	summary string // "2 endpoints, total 7", "" when left out
 	shares  []stated
 }
 
@@ -106,7 +106,7 @@ func (r *reader) read(words []string) error {
 		r.pooled = true
 		return r.readPool(&r.f.Pool, words)
 	}
-	return r.readMember(words)
+	return r.readEndpoint(words)
 }
 
 func (r *reader) readGlobal(field string, values []string) (err error) {
@@ -205,7 +205,7 @@ func (r *reader) readPort(rest []string) error {
 	return nil
 }
 
-// readPool reads "VERDICT" or "VERDICT N members, total T".
+// readPool reads "VERDICT" or "VERDICT N endpoints, total T".
 func (r *reader) readPool(p *Pool, words []string) (err error) {
 	if len(words) == 0 {
 		return fmt.Errorf("%s: outside: want a verdict", r.f.Key)
@@ -218,43 +218,43 @@ func (r *reader) readPool(p *Pool, words []string) (err error) {
 	return nil
 }
 
-// readMember reads "ADDRESS:PORT weight N [SHARE %] [PHASE [until TIME]]".
-func (r *reader) readMember(words []string) error {
+// readEndpoint reads "ADDRESS:PORT weight N [SHARE %] [PHASE [until TIME]]".
+func (r *reader) readEndpoint(words []string) error {
 	addr, err := netip.ParseAddrPort(words[0])
 	if err != nil {
-		return fmt.Errorf("%q: want a verdict, a member's address:port, or a word of a frontend", words[0])
+		return fmt.Errorf("%q: want a verdict, an endpoint's address:port, or a word of a frontend", words[0])
 	}
 	if r.pool == nil {
-		return fmt.Errorf("member %s: it belongs below a verdict", addr)
+		return fmt.Errorf("endpoint %s: it belongs below a verdict", addr)
 	}
 	if len(words) < 3 || words[1] != "weight" {
-		return fmt.Errorf("member %s: want weight and a number", addr)
+		return fmt.Errorf("endpoint %s: want weight and a number", addr)
 	}
 	n, err := strconv.ParseUint(words[2], 10, 16)
 	if err != nil {
-		return fmt.Errorf("member %s: weight %q: want 0 to 65535", addr, words[2])
+		return fmt.Errorf("endpoint %s: weight %q: want 0 to 65535", addr, words[2])
 	}
-	m, c := Member{Addr: addr, Weight: uint16(n)}, stated{line: r.line}
+	m, c := Endpoint{Addr: addr, Weight: uint16(n)}, stated{line: r.line}
 	rest := words[3:]
 	if len(rest) >= 2 && rest[1] == "%" {
 		c.share, rest = rest[0], rest[2:]
 	}
 	if len(rest) > 0 {
 		if m.Phase, err = value[Phase](phaseNames, rest[0], "phase"); err != nil {
-			return fmt.Errorf("member %s: %w", addr, err)
+			return fmt.Errorf("endpoint %s: %w", addr, err)
 		}
 		rest = rest[1:]
 	}
 	if len(rest) >= 2 && rest[0] == "until" {
 		t, err := time.Parse(time.RFC3339, rest[1])
 		if err != nil || t.Nanosecond()%1e6 != 0 || t.UnixMilli() <= 0 {
-			return fmt.Errorf("member %s: until %q: want a time after 1970 such as 2026-01-31T10:00:00.000Z", addr, rest[1])
+			return fmt.Errorf("endpoint %s: until %q: want a time after 1970 such as 2026-01-31T10:00:00.000Z", addr, rest[1])
 		}
 		m.Deadline, rest = t.UnixMilli(), rest[2:]
 	}
-	r.pool.pool.Members = append(r.pool.pool.Members, m)
+	r.pool.pool.Endpoints = append(r.pool.pool.Endpoints, m)
 	r.pool.shares = append(r.pool.shares, c)
-	return noMore("member "+addr.String(), rest)
+	return noMore("endpoint "+addr.String(), rest)
 }
 
 // endFrontend puts the frontend that is being read into the plan and checks what the text says of its pools.
@@ -268,12 +268,12 @@ func (r *reader) endFrontend() error {
 	}
 	for _, c := range r.pools {
 		total := c.pool.Total()
-		want := poolSummary(len(c.pool.Members), total)
+		want := poolSummary(len(c.pool.Endpoints), total)
 		if c.summary != "" && c.summary != want {
 			return fmt.Errorf("%s on line %d: %q, but it is %q", f.Key, c.line, c.summary, want)
 		}
 		for i, s := range c.shares {
-			if want := percent(c.pool.Members[i].Weight, total); s.share != "" && s.share != want {
+			if want := percent(c.pool.Endpoints[i].Weight, total); s.share != "" && s.share != want {
 				return fmt.Errorf("%s on line %d: a share of %q, but it is %s %%", f.Key, s.line, s.share, want)
 			}
 		}

@@ -1,4 +1,4 @@
-// Package plan is the desired state of the data plane: which frontends exist, and which members of which weight take
+// Package plan is the desired state of the data plane: which frontends exist, and which endpoints of which weight take
 // their new connections. It carries meaning only: chains, maps, marks, slots, schedulers and virtual servers are
 // private to the backends that hold a plan.
 //
@@ -49,7 +49,7 @@ type Key struct {
 // IsNodePort tells a NodePort key from an address key.
 func (k Key) IsNodePort() bool { return k.Addr.IsUnspecified() }
 
-// Family of the frontend and of all its members.
+// Family of the frontend and of all its endpoints.
 func (k Key) Family() model.Family { return model.FamilyOf(k.Addr) }
 
 // String gives address:port/protocol, with * for the addresses of a NodePort: *4 and *6.
@@ -92,7 +92,7 @@ type Frontend struct {
 	// Outside is what sources from outside get under externalTrafficPolicy Local; nil otherwise.
 	Outside *Pool
 	// Masquerade says whose connections get this node's address as their source. A connection whose source is the
-	// chosen member itself (hairpin) is masqueraded always.
+	// chosen endpoint itself (hairpin) is masqueraded always.
 	Masquerade Masquerade
 	// Affinity is the session affinity time-out by client address, shared by all frontends of Owner and sliding with
 	// each new connection; 0: none.
@@ -102,18 +102,18 @@ type Frontend struct {
 	SourceRanges []netip.Prefix
 }
 
-// Pool is a list of members and what happens to a new connection.
+// Pool is a list of endpoints and what happens to a new connection.
 type Pool struct {
-	// Verdict is Forward exactly when a member has a weight above 0.
+	// Verdict is Forward exactly when an endpoint has a weight above 0.
 	Verdict Verdict
-	// Members are sorted by address and unique.
-	Members []Member
+	// Endpoints are sorted by address and unique.
+	Endpoints []Endpoint
 }
 
-// Total is the sum of the members' weights.
+// Total is the sum of the endpoints' weights.
 func (p *Pool) Total() int {
 	sum := 0
-	for _, m := range p.Members {
+	for _, m := range p.Endpoints {
 		sum += int(m.Weight)
 	}
 	return sum
@@ -129,21 +129,20 @@ const (
 	Drop
 )
 
-// Member is an endpoint in a pool. A new connection goes to it with probability Weight / Total.
-type Member struct {
+// Endpoint is an endpoint in a pool. A new connection goes to it with probability Weight / Total.
+type Endpoint struct {
 	Addr     netip.AddrPort
 	Weight   uint16
 	Phase    Phase
 	Deadline int64 // when its established connections are reset, Unix milliseconds; 0: never
 }
 
-// Phase tells where in its life a member is. It changes nothing in how packets go.
+// Phase tells where in its life an endpoint is. It changes nothing in how packets go.
 type Phase uint8
 
-// The phases of a member.
+// The phases of an endpoint.
 const (
 	Active Phase = iota
-	Warming
 	Draining
 )
 
@@ -158,7 +157,7 @@ const (
 	MasqueradeFromNode            // sources that are this node's own addresses (externalTrafficPolicy Local)
 )
 
-// Balance is how a new connection picks among members.
+// Balance is how a new connection picks among endpoints.
 type Balance uint8
 
 // The ways to balance. Random is weighted and is the default.

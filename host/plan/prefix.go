@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// Prefixes brings ranges into the one form that a plan holds: host bits cleared, sorted, without duplicates and
+// NormalizePrefixes brings ranges into the one form that a plan holds: host bits cleared, sorted, without duplicates and
 // without ranges that lie inside another, which mean nothing and which the kernel's interval sets refuse. Adjacent
 // ranges are not joined. Nil when there are none; the argument is not changed.
-func Prefixes(list []netip.Prefix) []netip.Prefix {
+func NormalizePrefixes(list []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range list {
 		if p.IsValid() {

@@ -98,18 +98,18 @@ func formatService(b *strings.Builder, list []*Frontend) {
 
 func formatPool(b *strings.Builder, which string, p *Pool) {
 	fmt.Fprintf(b, "    %s%s", which, p.Verdict)
-	if len(p.Members) == 0 {
+	if len(p.Endpoints) == 0 {
 		b.WriteByte('\n')
 		return
 	}
 	total := p.Total()
-	fmt.Fprintf(b, " %s\n", poolSummary(len(p.Members), total))
+	fmt.Fprintf(b, " %s\n", poolSummary(len(p.Endpoints), total))
 	var addr, weight int
-	for _, m := range p.Members {
+	for _, m := range p.Endpoints {
 		addr = max(addr, len(m.Addr.String()))
 		weight = max(weight, len(strconv.Itoa(int(m.Weight))))
 	}
-	for _, m := range p.Members {
+	for _, m := range p.Endpoints {
 		fmt.Fprintf(b, "      %-*s  weight %*d  %5s %%  %s", addr, m.Addr, weight, m.Weight, percent(m.Weight, total), m.Phase)
 		if m.Deadline != 0 {
 			fmt.Fprintf(b, " until %s", time.UnixMilli(m.Deadline).UTC().Format(deadlineLayout))
@@ -118,15 +118,15 @@ func formatPool(b *strings.Builder, which string, p *Pool) {
 	}
 }
 
-func poolSummary(members, total int) string {
-	noun := "members"
-	if members == 1 {
-		noun = "member"
+func poolSummary(endpoints, total int) string {
+	noun := "endpoints"
+	if endpoints == 1 {
+		noun = "endpoint"
 	}
-	return fmt.Sprintf("%d %s, total %d", members, noun, total)
+	return fmt.Sprintf("%d %s, total %d", endpoints, noun, total)
 }
 
-// percent is a member's share to one decimal.
+// percent is an endpoint's share to one decimal.
 func percent(weight uint16, total int) string {
 	if total == 0 {
 		return "0.0"

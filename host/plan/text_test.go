@@ -47,12 +47,12 @@ func shopPlan(t testing.TB) *plan.Plan {
 		Frontends: map[plan.Key]*plan.Frontend{},
 	}
 	deadline := time.Date(2026, 1, 31, 10, 0, 0, 250e6, time.UTC).UnixMilli()
-	web := plan.Pool{Members: []plan.Member{
+	web := plan.Pool{Endpoints: []plan.Endpoint{
 		{Addr: netip.MustParseAddrPort("10.244.1.5:8080"), Weight: 2},
-		{Addr: netip.MustParseAddrPort("10.244.1.16:8080"), Weight: 5, Phase: plan.Warming},
+		{Addr: netip.MustParseAddrPort("10.244.1.16:8080"), Weight: 5},
 		{Addr: netip.MustParseAddrPort("10.244.2.7:8080"), Weight: 0, Phase: plan.Draining, Deadline: deadline},
 	}}
-	local := plan.Pool{Members: web.Members[:1:1]}
+	local := plan.Pool{Endpoints: web.Endpoints[:1:1]}
 	add := func(s, ns, name, port string, f plan.Frontend) {
 		f.Key = key(t, s)
 		f.Owner = model.PortName{Service: model.Name{Namespace: ns, Name: name}, Port: port, Protocol: f.Key.Protocol}
@@ -68,7 +68,7 @@ func shopPlan(t testing.TB) *plan.Plan {
 	add("10.96.0.11:53/UDP", "kube-system", "dns", "", plan.Frontend{
 		Pool: plan.Pool{Verdict: plan.Reject}, Balance: plan.LeastConnections})
 	add("[fd00:10:96::b]:53/UDP", "kube-system", "dns", "", plan.Frontend{
-		Pool: plan.Pool{Members: []plan.Member{{Addr: netip.MustParseAddrPort("[fd00:10:244::1]:53"), Weight: 1}}}})
+		Pool: plan.Pool{Endpoints: []plan.Endpoint{{Addr: netip.MustParseAddrPort("[fd00:10:244::1]:53"), Weight: 1}}}})
 	return p
 }
 
@@ -168,10 +168,10 @@ forward
 		t.Fatal(err)
 	}
 	f := p.Frontends[key(t, "10.96.0.10:80/TCP")]
-	if f == nil || len(f.Pool.Members) != 2 || f.Owner.Port != "" || f.Balance != plan.Random || f.Masquerade != plan.MasqueradeNever {
+	if f == nil || len(f.Pool.Endpoints) != 2 || f.Owner.Port != "" || f.Balance != plan.Random || f.Masquerade != plan.MasqueradeNever {
 		t.Fatalf("got %+v", f)
 	}
-	if got, want := f.Pool.Members[1].Deadline, time.Date(2026, 1, 31, 10, 0, 0, 0, time.UTC).UnixMilli(); got != want {
+	if got, want := f.Pool.Endpoints[1].Deadline, time.Date(2026, 1, 31, 10, 0, 0, 0, time.UTC).UnixMilli(); got != want {
 		t.Errorf("deadline %d, want %d", got, want)
 	}
 }
@@ -179,7 +179,7 @@ forward
 func TestParseNamesLineAndFieldOfWhatIsWrong(t *testing.T) {
 	const head = "global\n  masquerade-mark 0x4000\nservice shop/web\n" // 3 lines
 	const port = "  port http 10.96.0.10:80/TCP ClusterIP masquerade=outside balance=random\n"
-	const member = "      10.244.1.5:8080 weight 2 100.0 % active\n"
+	const endpoint = "      10.244.1.5:8080 weight 2 100.0 % active\n"
 	for _, c := range []struct{ name, text, want string }{
 		{"unknown word", "hello\n", `line 1: "hello"`},
 		{"global twice", "global\nglobal\n", "line 2: global: it comes once"},
@@ -200,16 +200,16 @@ func TestParseNamesLineAndFieldOfWhatIsWrong(t *testing.T) {
 		{"no verdict", head + port, "10.96.0.10:80/TCP on line 4: it has no verdict"},
 		{"key twice", head + port + "reject\n" + port, "line 6: 10.96.0.10:80/TCP: a frontend already, on line 4"},
 		{"two pools", head + port + "reject\ndrop\n", "line 6: drop: 10.96.0.10:80/TCP has its pool already"},
-		{"member before verdict", head + port + member, "line 5: member 10.244.1.5:8080: it belongs below a verdict"},
-		{"weight too big", head + port + "forward\n10.244.1.5:8080 weight 65536\n", `line 6: member 10.244.1.5:8080: weight "65536"`},
-		{"bad phase", head + port + "forward\n10.244.1.5:8080 weight 1 gone\n", `line 6: member 10.244.1.5:8080: phase "gone"`},
-		{"bad deadline", head + port + "forward\n10.244.1.5:8080 weight 1 active until noon\n", `line 6: member 10.244.1.5:8080: until "noon"`},
-		{"deadline too fine", head + port + "forward\n10.244.1.5:8080 weight 1 active until 2026-01-31T10:00:00.0001Z\n", "line 6: member 10.244.1.5:8080: until"},
-		{"more words", head + port + "forward\n10.244.1.5:8080 weight 1 active today\n", `line 6: member 10.244.1.5:8080: "today" is too much`},
+		{"endpoint before verdict", head + port + endpoint, "line 5: endpoint 10.244.1.5:8080: it belongs below a verdict"},
+		{"weight too big", head + port + "forward\n10.244.1.5:8080 weight 65536\n", `line 6: endpoint 10.244.1.5:8080: weight "65536"`},
+		{"bad phase", head + port + "forward\n10.244.1.5:8080 weight 1 gone\n", `line 6: endpoint 10.244.1.5:8080: phase "gone"`},
+		{"bad deadline", head + port + "forward\n10.244.1.5:8080 weight 1 active until noon\n", `line 6: endpoint 10.244.1.5:8080: until "noon"`},
+		{"deadline too fine", head + port + "forward\n10.244.1.5:8080 weight 1 active until 2026-01-31T10:00:00.0001Z\n", "line 6: endpoint 10.244.1.5:8080: until"},
+		{"more words", head + port + "forward\n10.244.1.5:8080 weight 1 active today\n", `line 6: endpoint 10.244.1.5:8080: "today" is too much`},
 		{"wrong share", head + port + "forward\n10.244.1.5:8080 weight 2 50.0 % active\n", `on line 6: a share of "50.0", but it is 100.0 %`},
-		{"wrong total", head + port + "forward 1 member, total 3\n" + member, `on line 5: "1 member, total 3", but it is "1 member, total 2"`},
-		{"members not sorted", head + port + "forward\n10.244.1.6:80 weight 1\n10.244.1.5:80 weight 1\n", "line 4: shop/web:http 10.96.0.10:80/TCP: pool: member 10.244.1.5:80 after 10.244.1.6:80"},
-		{"wrong family", head + port + "forward\n[fd00::1]:80 weight 1\n", "line 4: shop/web:http 10.96.0.10:80/TCP: pool: member [fd00::1]:80: address: not IPv4"},
+		{"wrong total", head + port + "forward 1 endpoint, total 3\n" + endpoint, `on line 5: "1 endpoint, total 3", but it is "1 endpoint, total 2"`},
+		{"endpoints not sorted", head + port + "forward\n10.244.1.6:80 weight 1\n10.244.1.5:80 weight 1\n", "line 4: shop/web:http 10.96.0.10:80/TCP: pool: endpoint 10.244.1.5:80 after 10.244.1.6:80"},
+		{"wrong family", head + port + "forward\n[fd00::1]:80 weight 1\n", "line 4: shop/web:http 10.96.0.10:80/TCP: pool: endpoint [fd00::1]:80: address: not IPv4"},
 		{"forward to nobody", head + port + "forward\n", "line 4: shop/web:http 10.96.0.10:80/TCP: pool: verdict: forward with a total weight of 0"},
 		{"kind and key disagree", head + "port http *4:80/TCP ClusterIP\nreject\n", "line 4: shop/web:http *4:80/TCP: kind: ClusterIP"},
 		{"no mark", "service shop/web\n" + port + "reject\n", "line 1: global: masquerade-mark: 0x0"},
@@ -279,9 +279,9 @@ func TestFormatDiffShowsWhatChangedAndNothingElse(t *testing.T) {
   service shop/web
     port http  203.0.113.7:80/TCP  LoadBalancer  masquerade=from-node affinity=3h0m0s balance=random
       source-ranges 198.51.100.0/24 203.0.113.7/32
-      forward 3 members, total 7
+      forward 3 endpoints, total 7
         10.244.1.5:8080   weight 2   28.6 %  active
-        10.244.1.16:8080  weight 5   71.4 %  warming
+        10.244.1.16:8080  weight 5   71.4 %  active
         10.244.2.7:8080   weight 0    0.0 %  draining until 2026-01-31T10:00:00.250Z
 -     outside drop
 +     outside reject

@@ -136,23 +136,23 @@ func badPool(p *Pool, family model.Family) []string {
 	} else if total := p.Total(); (p.Verdict == Forward) != (total > 0) {
 		fail("verdict: %s with a total weight of %d", p.Verdict, total)
 	}
-	for i, m := range p.Members {
+	for i, m := range p.Endpoints {
 		if why := badAddr(m.Addr.Addr()); why != "" {
-			fail("member %s: address: %s", m.Addr, why)
+			fail("endpoint %s: address: %s", m.Addr, why)
 		} else if model.FamilyOf(m.Addr.Addr()) != family {
-			fail("member %s: address: not %s", m.Addr, family)
+			fail("endpoint %s: address: not %s", m.Addr, family)
 		}
 		if m.Addr.Port() == 0 {
-			fail("member %s: port: 0", m.Addr)
+			fail("endpoint %s: port: 0", m.Addr)
 		}
 		if int(m.Phase) >= len(phaseNames) {
-			fail("member %s: phase: %s", m.Addr, m.Phase)
+			fail("endpoint %s: phase: %s", m.Addr, m.Phase)
 		}
 		if m.Deadline < 0 || m.Deadline > maxDeadline {
-			fail("member %s: deadline: %d ms since 1970: not a time until the year 9999", m.Addr, m.Deadline)
+			fail("endpoint %s: deadline: %d ms since 1970: not a time until the year 9999", m.Addr, m.Deadline)
 		}
-		if i > 0 && p.Members[i-1].Addr.Compare(m.Addr) >= 0 {
-			fail("member %s after %s: not sorted and unique", m.Addr, p.Members[i-1].Addr)
+		if i > 0 && p.Endpoints[i-1].Addr.Compare(m.Addr) >= 0 {
+			fail("endpoint %s after %s: not sorted and unique", m.Addr, p.Endpoints[i-1].Addr)
 		}
 	}
 	return bad

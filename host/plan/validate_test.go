@@ -25,9 +25,9 @@ func TestValidateNamesFrontendAndFieldOfEachBrokenPromise(t *testing.T) {
 	}
 	type F = plan.Frontend
 	type P = plan.Plan
-	member := func(f *F, i int) *plan.Member {
-		f.Pool.Members = slices.Clone(f.Pool.Members)
-		return &f.Pool.Members[i]
+	endpoint := func(f *F, i int) *plan.Endpoint {
+		f.Pool.Endpoints = slices.Clone(f.Pool.Endpoints)
+		return &f.Pool.Endpoints[i]
 	}
 	for _, c := range []struct {
 		name   string
@@ -69,11 +69,11 @@ func TestValidateNamesFrontendAndFieldOfEachBrokenPromise(t *testing.T) {
 		{"outside", func(p *P, _ *F) {
 			p.Frontends[key(t, "10.96.0.10:80/TCP")].Outside = &plan.Pool{Verdict: plan.Drop}
 		}, "10.96.0.10:80/TCP: outside: a ClusterIP"},
-		{"member family", func(_ *P, f *F) { member(f, 0).Addr = netip.MustParseAddrPort("[fd00::1]:80") }, "pool: member [fd00::1]:80: address: not IPv4"},
-		{"member port", func(_ *P, f *F) { member(f, 0).Addr = netip.MustParseAddrPort("10.244.1.5:0") }, "pool: member 10.244.1.5:0: port: 0"},
-		{"member phase", func(_ *P, f *F) { member(f, 0).Phase = 9 }, "pool: member 10.244.1.5:8080: phase: phase(9)"},
-		{"deadline", func(_ *P, f *F) { member(f, 0).Deadline = -1 }, "pool: member 10.244.1.5:8080: deadline: -1"},
-		{"member twice", func(_ *P, f *F) { member(f, 1).Addr = f.Pool.Members[0].Addr }, "pool: member 10.244.1.5:8080 after 10.244.1.5:8080"},
+		{"endpoint family", func(_ *P, f *F) { endpoint(f, 0).Addr = netip.MustParseAddrPort("[fd00::1]:80") }, "pool: endpoint [fd00::1]:80: address: not IPv4"},
+		{"endpoint port", func(_ *P, f *F) { endpoint(f, 0).Addr = netip.MustParseAddrPort("10.244.1.5:0") }, "pool: endpoint 10.244.1.5:0: port: 0"},
+		{"endpoint phase", func(_ *P, f *F) { endpoint(f, 0).Phase = 9 }, "pool: endpoint 10.244.1.5:8080: phase: phase(9)"},
+		{"deadline", func(_ *P, f *F) { endpoint(f, 0).Deadline = -1 }, "pool: endpoint 10.244.1.5:8080: deadline: -1"},
+		{"endpoint twice", func(_ *P, f *F) { endpoint(f, 1).Addr = f.Pool.Endpoints[0].Addr }, "pool: endpoint 10.244.1.5:8080 after 10.244.1.5:8080"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := shopPlan(t)
@@ -106,14 +106,14 @@ func TestPrefixesGivesTheOneForm(t *testing.T) {
 		}
 		before := slices.Clone(in)
 		var got []string
-		for _, p := range plan.Prefixes(in) {
+		for _, p := range plan.NormalizePrefixes(in) {
 			got = append(got, p.String())
 		}
 		if strings.Join(got, " ") != c.want || !slices.Equal(in, before) {
 			t.Errorf("%s: got %v, want %s", c.in, got, c.want)
 		}
 	}
-	if plan.Prefixes(nil) != nil {
+	if plan.NormalizePrefixes(nil) != nil {
 		t.Error("nothing is not nil")
 	}
 }

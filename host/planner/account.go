@@ -36,7 +36,7 @@ type Totals struct {
 // FamilyTotals are the counts of a family.
 type FamilyTotals struct {
 	Frontends [plan.NodePort + 1]int // by Kind
-	Members   [plan.Draining + 1]int // by Phase; an endpoint of a Service port counts once, as active when it is so anywhere
+	Endpoints [plan.Draining + 1]int // by Phase; an endpoint of a Service port counts once, as active when it is so anywhere
 	// Services with a traffic policy Local whose endpoints are all on other nodes.
 	NoLocalInternal, NoLocalExternal int
 }
@@ -47,7 +47,7 @@ type PolicyTotals struct {
 	Decisions [policy.FromObserve + 1]int // by policy.From
 	// Of a policy that observes: the endpoints that it or the default rules would use, and those of them whose share
 	// of new connections would be another.
-	Observed, Differ int
+	Observed, Differing int
 }
 
 // PluginFallback counts the decisions that hold because a plugin does not answer. One that is still to be asked is not
@@ -66,8 +66,8 @@ type HealthCheck struct {
 	Local  ByFamily[int]
 }
 
-// Own is what others are told of this node.
-type Own struct {
+// NodeStatus is what others are told of this node.
+type NodeStatus struct {
 	// Eligible: the Node exists and is not about to go, so that load balancers may send to it.
 	Eligible bool
 	// HealthAddrs are where health check ports listen, sorted; the unspecified address of a family stands for all.
@@ -86,7 +86,7 @@ type account struct {
 	policies  map[string]*PolicyTotals
 	fallbacks map[string]*PluginFallback
 	stale     bool // Policies and Fallbacks are to be listed again
-	own       Own
+	own       NodeStatus
 	triggers  []Trigger
 }
 
@@ -101,16 +101,16 @@ type summary struct {
 }
 
 type familySummary struct {
-	members                          [plan.Draining + 1]int
+	endpoints                        [plan.Draining + 1]int
 	noLocalInternal, noLocalExternal bool
 }
 
 // note takes a Service's new summary in, in the place of the old one.
-func (a *account) note(old, now *summary, step *Step) {
+func (a *account) note(old, now *summary, step *Result) {
 	a.add(old, -1)
 	a.add(now, 1)
 	if old.health != now.health {
-		step.Health = append(step.Health, now.health)
+		step.HealthChecks = append(step.HealthChecks, now.health)
 	}
 }
 
@@ -125,8 +125,8 @@ func (a *account) add(s *summary, sign int) {
 	count(&t.Failing, s.failing)
 	for i := range s.family {
 		of, all := &s.family[i], &t.Family[i]
-		for phase, n := range of.members {
-			all.Members[phase] += sign * n
+		for phase, n := range of.endpoints {
+			all.Endpoints[phase] += sign * n
 		}
 		count(&all.NoLocalInternal, of.noLocalInternal)
 		count(&all.NoLocalExternal, of.noLocalExternal)
@@ -141,7 +141,7 @@ func (a *account) add(s *summary, sign int) {
 			p.Decisions[from] += sign * n
 		}
 		p.Observed += sign * s.policy.Observed
-		p.Differ += sign * s.policy.Differ
+		p.Differing += sign * s.policy.Differing
 		a.stale = true
 	}
 	for _, fb := range s.fallbacks {
@@ -157,7 +157,7 @@ func (a *account) add(s *summary, sign int) {
 }
 
 // finish completes a step's account.
-func (p *Planner) finish(step *Step) {
+func (p *Planner) finish(step *Result) {
 	a := &p.account
 	count := func(f *plan.Frontend, sign int) {
 		if f != nil {
@@ -189,7 +189,7 @@ func (p *Planner) finish(step *Step) {
 		slices.SortFunc(a.totals.Policies, func(x, y PolicyTotals) int { return cmp.Compare(x.Policy, y.Policy) })
 		slices.SortFunc(a.totals.Fallbacks, func(x, y PluginFallback) int { return cmp.Compare(x.Plugin, y.Plugin) })
 	}
-	step.Totals, step.Own = a.totals, a.own
+	step.Totals, step.NodeStatus = a.totals, a.own
 	step.Triggers, a.triggers = a.triggers, nil
 }
 
@@ -199,16 +199,16 @@ func (p *Planner) trigger(c *model.Change) {
 		return // a deletion carries the time of the change before it
 	}
 	old := p.cluster.Slice(c.Name)
-	if old != nil && (old.Trigger == c.Slice.Trigger || old.Same(c.Slice)) {
+	if old != nil && (old.Trigger == c.Slice.Trigger || old.SameContent(c.Slice)) {
 		return
 	}
 	p.account.triggers = append(p.account.triggers, Trigger{c.Slice.Trigger, c.Slice.Family})
 }
 
 // told works out what others are told of this node.
-func (p *Planner) told() Own {
+func (p *Planner) told() NodeStatus {
 	node := p.cluster.Nodes[p.settings.Node]
-	own := Own{Eligible: node != nil && !node.Leaving}
+	own := NodeStatus{Eligible: node != nil && !node.Leaving}
 	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
 		some, all := false, false
 		for _, r := range p.settings.NodePortPrefixes {
@@ -230,17 +230,17 @@ func (p *Planner) told() Own {
 }
 
 // summarize counts a Service.
-func summarize(svc *model.Service, decided []Decided, failing bool) summary {
+func summarize(svc *model.Service, decided []PortDecision, failing bool) summary {
 	s := summary{counted: true, failing: failing}
 	var local ByFamily[[]netip.Addr]
 	for i := range decided {
 		d := &decided[i]
 		p := d.Port
 		of := s.family.At(p.Family)
-		countMembers(&of.members, d)
-		if p.UsesLocal && p.Any && !slices.ContainsFunc(p.Endpoints, func(e service.Endpoint) bool { return e.InLocal }) {
+		countEndpoints(&of.endpoints, d)
+		if p.UsesLocal && p.HasEligible && !slices.ContainsFunc(p.Endpoints, func(e service.Endpoint) bool { return e.InLocal }) {
 			of.noLocalInternal = of.noLocalInternal || svc.InternalLocal
-			of.noLocalExternal = of.noLocalExternal || svc.ExternalLocal && service.External(svc, &p.Spec, p.Family)
+			of.noLocalExternal = of.noLocalExternal || svc.ExternalLocal && service.IsExternal(svc, &p.Spec, p.Family)
 		}
 		if p.UsesCluster {
 			s.decision(&d.Cluster)
@@ -265,8 +265,8 @@ func summarize(svc *model.Service, decided []Decided, failing bool) summary {
 	return s
 }
 
-// countMembers counts the endpoints that are members of either pool of a Service port.
-func countMembers(members *[plan.Draining + 1]int, d *Decided) {
+// countEndpoints counts the endpoints that are endpoints of either pool of a Service port.
+func countEndpoints(endpoints *[plan.Draining + 1]int, d *PortDecision) {
 	for i := range d.Port.Endpoints {
 		e := &d.Port.Endpoints[i]
 		leaving := e.Terminating && !e.Ready
@@ -275,7 +275,7 @@ func countMembers(members *[plan.Draining + 1]int, d *Decided) {
 			if !used || !may {
 				return
 			}
-			keep := leaving || got.Keep != nil && got.Keep[i]
+			keep := leaving || got.KeepDraining != nil && got.KeepDraining[i]
 			draining = draining || keep
 			active = active || !keep && got.Weights[i] > 0
 		}
@@ -283,9 +283,9 @@ func countMembers(members *[plan.Draining + 1]int, d *Decided) {
 		in(d.Port.UsesLocal, e.Local, &d.Local)
 		switch {
 		case active:
-			members[plan.Active]++
+			endpoints[plan.Active]++
 		case draining:
-			members[plan.Draining]++
+			endpoints[plan.Draining]++
 		}
 	}
 }
@@ -296,11 +296,11 @@ func (s *summary) decision(d *policy.Decision) {
 		return
 	}
 	s.policy.Policy = d.Policy
-	s.policy.Decisions[d.From]++
+	s.policy.Decisions[d.Origin]++
 	if d.Observed != nil {
 		observed, differ := differs(d.Weights, d.Observed)
 		s.policy.Observed += observed
-		s.policy.Differ += differ
+		s.policy.Differing += differ
 	}
 	if d.Err == nil || errors.Is(d.Err, policy.ErrPending) || len(d.Steps) == 0 {
 		return
@@ -311,7 +311,7 @@ func (s *summary) decision(d *policy.Decision) {
 		i = len(s.fallbacks)
 		s.fallbacks = append(s.fallbacks, PluginFallback{Plugin: plugin})
 	}
-	if d.From == policy.FromLastGood {
+	if d.Origin == policy.FromLastGood {
 		s.fallbacks[i].LastGood++
 	} else {
 		s.fallbacks[i].Default++

@@ -34,7 +34,7 @@ func TestRunningTotalsEqualThoseFromScratch(t *testing.T) {
 			p.Apply([]model.Change{c})
 			now = now.Add(time.Second)
 			step := p.Plan(now)
-			for _, h := range step.Health {
+			for _, h := range step.HealthChecks {
 				if told[h.Service] == h {
 					t.Fatalf("seed %d: said twice: %+v", seed, h)
 				}
@@ -49,7 +49,7 @@ func TestRunningTotalsEqualThoseFromScratch(t *testing.T) {
 				t.Fatalf("seed %d: running\n%+v\nfrom scratch\n%+v", seed, step.Totals, want.Totals)
 			}
 			all := map[model.Name]HealthCheck{}
-			for _, h := range want.Health {
+			for _, h := range want.HealthChecks {
 				all[h.Service] = h
 			}
 			if !reflect.DeepEqual(told, all) {
@@ -114,7 +114,7 @@ func TestHealthChecksCountReadyLocalAddressesOnce(t *testing.T) {
 	step := func(changes ...model.Change) []HealthCheck {
 		p.Apply(changes)
 		s := p.Plan(time.Unix(1000, 0))
-		return s.Health
+		return s.HealthChecks
 	}
 	want := func(what string, got []HealthCheck, local4, local6 int) {
 		t.Helper()
@@ -158,8 +158,8 @@ func TestOwnSaysWhetherTheNodeMayBeSentTo(t *testing.T) {
 		{"it is gone", model.Change{Kind: model.NodeKind, Name: n0}, false},
 	} {
 		p.Apply([]model.Change{c.change})
-		if s := p.Plan(time.Unix(1000, 0)); s.Own.Eligible != c.want {
-			t.Errorf("%s: eligible %t", c.what, s.Own.Eligible)
+		if s := p.Plan(time.Unix(1000, 0)); s.NodeStatus.Eligible != c.want {
+			t.Errorf("%s: eligible %t", c.what, s.NodeStatus.Eligible)
 		}
 	}
 }
@@ -179,7 +179,7 @@ func TestHealthCheckPortsListenWhereNodePortsAreConfigured(t *testing.T) {
 		}
 		p := New(s, nativePlugins)
 		p.Apply([]model.Change{{Kind: model.NodeKind, Name: model.Name{Name: "n0"}, Node: node}, {Kind: model.Synced}})
-		if got := fmt.Sprint(p.Plan(time.Unix(1000, 0)).Own.HealthAddrs); got != want {
+		if got := fmt.Sprint(p.Plan(time.Unix(1000, 0)).NodeStatus.HealthAddrs); got != want {
 			t.Errorf("%q: %s, want %s", prefixes, got, want)
 		}
 	}
@@ -187,7 +187,7 @@ func TestHealthCheckPortsListenWhereNodePortsAreConfigured(t *testing.T) {
 
 func TestATriggerIsToldOnceAndIsNoChange(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
-	step := func(at int64, nodes ...string) Step {
+	step := func(at int64, nodes ...string) Result {
 		c := lbSlice(model.IPv4, nodes...)
 		c.Slice.Trigger = at
 		p.Apply([]model.Change{c})
@@ -196,7 +196,7 @@ func TestATriggerIsToldOnceAndIsNoChange(t *testing.T) {
 	p.Apply([]model.Change{lb(nil), {Kind: model.Synced}})
 	for _, c := range []struct {
 		what  string
-		step  Step
+		step  Result
 		want  []Trigger
 		delta bool
 	}{
@@ -269,12 +269,12 @@ func TestFallbacksCountByPluginAndWhatHoldsInstead(t *testing.T) {
 	if got.Fallbacks != nil || got.Failing != 0 || len(got.Policies) != 1 || got.Policies[0].Decisions[policy.FromChain] != 1 {
 		t.Fatalf("all well: %+v", got)
 	}
-	p.Limit(func() bool { return true })
+	p.DeferWhen(func() bool { return true })
 	p.Apply([]model.Change{eps(old, 4)})
 	if got := p.Plan(time.Unix(1000, 0)).Totals; got.Fallbacks != nil || got.Failing != 0 || got.Policies[0].Decisions[policy.FromLastGood] != 1 {
 		t.Fatalf("put off: %+v", got)
 	}
-	p.Limit(nil)
+	p.DeferWhen(nil)
 	plugin.fail = true
 	young := model.Name{Namespace: "shop", Name: "young"}
 	p.Apply([]model.Change{eps(old, 3), svc(young, 2), eps(young, 2)})

@@ -11,25 +11,25 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Rules are the settings that every frontend follows.
-type Rules struct {
+// rules are the settings that every frontend follows.
+type rules struct {
 	MasqueradeAll bool         // masquerade every ClusterIP connection
 	NodeAddrs     []netip.Addr // this node's addresses, for source ranges that name it
 	Global        plan.Global  // tells whether sources can be told to be Pods
 }
 
-// Decided is a Service port in one family with the decisions for the lists that it uses.
-type Decided struct {
+// PortDecision is a Service port in one family with the decisions for the lists that it uses.
+type PortDecision struct {
 	Port    *service.Port
 	Cluster policy.Decision // when Port.UsesCluster
 	Local   policy.Decision // when Port.UsesLocal
 }
 
 // frontends gives what a Service port in one family wants, in the order of its addresses.
-func (r *Rules) frontends(svc *model.Service, d *Decided) []*plan.Frontend {
+func (r *rules) frontends(svc *model.Service, d *PortDecision) []*plan.Frontend {
 	p, f := d.Port, d.Port.Family
 	empty := plan.Reject
-	if p.Any {
+	if p.HasEligible {
 		empty = plan.Drop
 	}
 	var cluster, local plan.Pool
@@ -90,7 +90,7 @@ func (r *Rules) frontends(svc *model.Service, d *Decided) []*plan.Frontend {
 
 // sourceRanges are a Service's ranges of a family, sorted. Where one holds an address of this node, the load balancer
 // addresses may connect too: a packet from the node to such an address has it as its source.
-func (r *Rules) sourceRanges(svc *model.Service, f model.Family) []netip.Prefix {
+func (r *rules) sourceRanges(svc *model.Service, f model.Family) []netip.Prefix {
 	var out []netip.Prefix
 	node := false
 	for _, p := range svc.SourceRanges {
@@ -104,10 +104,10 @@ func (r *Rules) sourceRanges(svc *model.Service, f model.Family) []netip.Prefix 
 			out = append(out, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
-	return plan.Prefixes(out)
+	return plan.NormalizePrefixes(out)
 }
 
-// pool makes a pool of a decision: the endpoints with weight, and the leaving ones as draining members.
+// pool makes a pool of a decision: the endpoints with weight, and the leaving ones as draining endpoints.
 func pool(p *service.Port, d *policy.Decision, local bool, empty plan.Verdict) plan.Pool {
 	out := plan.Pool{Verdict: empty}
 	n := 0
@@ -117,16 +117,16 @@ func pool(p *service.Port, d *policy.Decision, local bool, empty plan.Verdict) p
 		}
 	}
 	if n > 0 {
-		out.Members = make([]plan.Member, 0, n)
+		out.Endpoints = make([]plan.Endpoint, 0, n)
 	}
 	for i := range p.Endpoints {
 		e := &p.Endpoints[i]
 		if local && !e.Local {
 			continue
 		}
-		m := plan.Member{Addr: e.Addr, Weight: d.Weights[i]}
+		m := plan.Endpoint{Addr: e.Addr, Weight: d.Weights[i]}
 		switch {
-		case e.Terminating && !e.Ready, d.Keep != nil && d.Keep[i]:
+		case e.Terminating && !e.Ready, d.KeepDraining != nil && d.KeepDraining[i]:
 			m.Phase = plan.Draining
 		case m.Weight == 0:
 			continue
@@ -137,10 +137,10 @@ func pool(p *service.Port, d *policy.Decision, local bool, empty plan.Verdict) p
 		if m.Weight > 0 {
 			out.Verdict = plan.Forward
 		}
-		out.Members = append(out.Members, m)
+		out.Endpoints = append(out.Endpoints, m)
 	}
-	if len(out.Members) == 0 {
-		out.Members = nil
+	if len(out.Endpoints) == 0 {
+		out.Endpoints = nil
 	}
 	return out
 }

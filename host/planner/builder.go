@@ -8,10 +8,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// Builder keeps a plan and reports what changes in it, at the cost of the change. Where two Services want the same
+// builder keeps a plan and reports what changes in it, at the cost of the change. Where two Services want the same
 // frontend, it goes by kind: the API server gives a ClusterIP to one Service only, and an external address, which anybody
 // may write into a Service, must not take it away. Of one kind the older Service has it, by creation, then by name.
-type Builder struct {
+type builder struct {
 	plan    *plan.Plan
 	wanted  map[model.Name]claim
 	rivals  map[plan.Key][]model.Name   // Services that want a key which another one has, most deserving first
@@ -26,9 +26,9 @@ type claim struct {
 	frontends []*plan.Frontend
 }
 
-// NewBuilder starts with an empty plan.
-func NewBuilder() *Builder {
-	return &Builder{
+// newBuilder starts with an empty plan.
+func newBuilder() *builder {
+	return &builder{
 		plan:   &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}},
 		wanted: map[model.Name]claim{},
 		rivals: map[plan.Key][]model.Name{},
@@ -38,10 +38,10 @@ func NewBuilder() *Builder {
 }
 
 // Plan is the present plan. It belongs to the Builder, which changes it in place.
-func (b *Builder) Plan() *plan.Plan { return b.plan }
+func (b *builder) Plan() *plan.Plan { return b.plan }
 
 // SetGlobal sets the global part.
-func (b *Builder) SetGlobal(g plan.Global) {
+func (b *builder) SetGlobal(g plan.Global) {
 	if !b.plan.Global.Equal(&g) {
 		b.plan.Global, b.globals = g, true
 	}
@@ -49,7 +49,7 @@ func (b *Builder) SetGlobal(g plan.Global) {
 
 // Set says what a Service wants now: nothing takes it out. Frontends that are equal to the ones before stay the same
 // pointers.
-func (b *Builder) Set(name model.Name, created int64, frontends []*plan.Frontend) {
+func (b *builder) Set(name model.Name, created int64, frontends []*plan.Frontend) {
 	old := b.wanted[name]
 	for i, f := range frontends {
 		for _, o := range old.frontends {
@@ -76,7 +76,7 @@ func (b *Builder) Set(name model.Name, created int64, frontends []*plan.Frontend
 }
 
 // Take gives what changed since the last Take.
-func (b *Builder) Take() *plan.Delta {
+func (b *builder) Take() *plan.Delta {
 	d := &plan.Delta{}
 	if b.globals {
 		g := b.plan.Global
@@ -97,7 +97,7 @@ func (b *Builder) Take() *plan.Delta {
 }
 
 // Conflicts are the frontends that a Service wants and another one has, sorted.
-func (b *Builder) Conflicts() []plan.Degradation {
+func (b *builder) Conflicts() []plan.Degradation {
 	var out []plan.Degradation
 	for k, names := range b.rivals {
 		holder := b.plan.Frontends[k].Owner
@@ -123,7 +123,7 @@ func (b *Builder) Conflicts() []plan.Degradation {
 }
 
 // Contested are the conflicts that are new since the last call, sorted.
-func (b *Builder) Contested() []plan.Degradation {
+func (b *builder) Contested() []plan.Degradation {
 	if len(b.newly) == 0 {
 		return nil
 	}
@@ -133,7 +133,7 @@ func (b *Builder) Contested() []plan.Degradation {
 }
 
 // claim puts f into the plan, or in line behind the Service that has its key.
-func (b *Builder) claim(name model.Name, f *plan.Frontend) {
+func (b *builder) claim(name model.Name, f *plan.Frontend) {
 	held := b.plan.Frontends[f.Key]
 	switch {
 	case held == f:
@@ -149,7 +149,7 @@ func (b *Builder) claim(name model.Name, f *plan.Frontend) {
 }
 
 // release takes a Service off a key; the next in line gets it.
-func (b *Builder) release(name model.Name, k plan.Key) {
+func (b *builder) release(name model.Name, k plan.Key) {
 	b.unqueue(name, k)
 	held := b.plan.Frontends[k]
 	if held == nil || held.Owner.Service != name {
@@ -163,7 +163,7 @@ func (b *Builder) release(name model.Name, k plan.Key) {
 	b.put(k, next)
 }
 
-func (b *Builder) put(k plan.Key, f *plan.Frontend) {
+func (b *builder) put(k plan.Key, f *plan.Frontend) {
 	if _, noted := b.before[k]; !noted {
 		b.before[k] = b.plan.Frontends[k]
 	}
@@ -174,7 +174,7 @@ func (b *Builder) put(k plan.Key, f *plan.Frontend) {
 	}
 }
 
-func (b *Builder) queue(name model.Name, k plan.Key) {
+func (b *builder) queue(name model.Name, k plan.Key) {
 	line := b.rivals[k]
 	if slices.Contains(line, name) {
 		return
@@ -191,7 +191,7 @@ func (b *Builder) queue(name model.Name, k plan.Key) {
 	b.rivals[k] = line
 }
 
-func (b *Builder) unqueue(name model.Name, k plan.Key) {
+func (b *builder) unqueue(name model.Name, k plan.Key) {
 	line := b.rivals[k]
 	if i := slices.Index(line, name); i >= 0 {
 		b.waiting--
@@ -204,7 +204,7 @@ func (b *Builder) unqueue(name model.Name, k plan.Key) {
 }
 
 // deserves tells whether x has the better claim to a key of the two.
-func (b *Builder) deserves(k plan.Key, x, y model.Name) bool {
+func (b *builder) deserves(k plan.Key, x, y model.Name) bool {
 	cx, cy := b.wanted[x], b.wanted[y]
 	return cmp.Or(
 		cmp.Compare(precedence(find(cx.frontends, k)), precedence(find(cy.frontends, k))),

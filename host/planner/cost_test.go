@@ -39,11 +39,11 @@ func ownNode(zone string) model.Change {
 func TestAChangeCostsTheSameInAClusterOfAnySize(t *testing.T) {
 	cost := func(services int) float64 {
 		p := New(testSettings(), nativePlugins)
-		p.Limit(func() bool { return false })
+		p.DeferWhen(func() bool { return false })
 		p.Apply(many(services, 10))
 		now := time.Unix(1000, 0)
-		if step := p.Plan(now); step.Planned != services || step.Left != 0 || len(step.Delta.Changes) != services {
-			t.Fatalf("%d Services: %d planned at first, %d left, %d frontends", services, step.Planned, step.Left, len(step.Delta.Changes))
+		if step := p.Plan(now); step.Planned != services || step.Remaining != 0 || len(step.Delta.Changes) != services {
+			t.Fatalf("%d Services: %d planned at first, %d left, %d frontends", services, step.Planned, step.Remaining, len(step.Delta.Changes))
 		}
 		name := model.Name{Namespace: "shop", Name: fmt.Sprint("s", services/2)}
 		states := [2]model.Change{}
@@ -54,8 +54,8 @@ func TestAChangeCostsTheSameInAClusterOfAnySize(t *testing.T) {
 		return testing.AllocsPerRun(200, func() {
 			n++
 			p.Apply(states[n%2 : n%2+1])
-			if step := p.Plan(now); step.Planned != 1 || len(step.Delta.Changes) != 1 || step.Left != 0 {
-				t.Fatalf("%d Services: %d planned, %d left, %d frontends changed by one slice", services, step.Planned, step.Left, len(step.Delta.Changes))
+			if step := p.Plan(now); step.Planned != 1 || len(step.Delta.Changes) != 1 || step.Remaining != 0 {
+				t.Fatalf("%d Services: %d planned, %d left, %d frontends changed by one slice", services, step.Planned, step.Remaining, len(step.Delta.Changes))
 			}
 		})
 	}
@@ -94,7 +94,7 @@ func TestWhatIsHeldAsItIsIsNotCopied(t *testing.T) {
 	caps := plan.Caps{Ratios: true, MaxTotal: 1000, Balances: []plan.Balance{plan.Random}, Protocols: []model.Protocol{model.TCP}}
 	f := &plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}}
 	for i := range 50 {
-		f.Pool.Members = append(f.Pool.Members, plan.Member{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80), Weight: 1})
+		f.Pool.Endpoints = append(f.Pool.Endpoints, plan.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80), Weight: 1})
 	}
 	if n := testing.AllocsPerRun(100, func() {
 		if got, lost := plan.NormalizeFrontend(f, caps); got != f || lost != nil {
@@ -110,8 +110,8 @@ func TestThereIsLittleOfWhatThereIsMostOf(t *testing.T) {
 	if n := unsafe.Sizeof(model.SliceEndpoint{}); n > 88 {
 		t.Errorf("%d bytes an endpoint of a slice", n)
 	}
-	if n := unsafe.Sizeof(plan.Member{}); n > 48 {
-		t.Errorf("%d bytes a member", n)
+	if n := unsafe.Sizeof(plan.Endpoint{}); n > 48 {
+		t.Errorf("%d bytes an endpoint", n)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestThereIsLittleOfWhatThereIsMostOf(t *testing.T) {
 func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
 	const services = 1000
 	p := New(testSettings(), nativePlugins)
-	p.Limit(func() bool { return false })
+	p.DeferWhen(func() bool { return false })
 	all := many(services, 4)
 	p.Apply(all)
 	now := time.Unix(1000, 0)
@@ -135,16 +135,16 @@ func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
 			t.Fatalf("step %d planned %d Services", steps, step.Planned)
 		}
 		f := p.Current().Frontends[plan.Key{Addr: p.cluster.Services[name].ClusterIPs[0], Port: 80, Protocol: model.TCP}]
-		if len(f.Pool.Members) != 7 {
+		if len(f.Pool.Endpoints) != 7 {
 			t.Fatalf("step %d: what has changed was not planned", steps)
 		}
-		if step.Left == 0 {
+		if step.Remaining == 0 {
 			break
 		}
-		if step.Left >= left || step.Wake.IsZero() || step.Wake.After(now) {
-			t.Fatalf("step %d: %d left of %d, next at %v", steps, step.Left, left, step.Wake)
+		if step.Remaining >= left || step.RequeueAt.IsZero() || step.RequeueAt.After(now) {
+			t.Fatalf("step %d: %d left of %d, next at %v", steps, step.Remaining, left, step.RequeueAt)
 		}
-		left = step.Left
+		left = step.Remaining
 	}
 	if steps < services/firstTurn-1 || steps > services/firstTurn+1 {
 		t.Errorf("%d steps for %d Services", steps, services)
@@ -159,7 +159,7 @@ func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
 
 func TestTurnsFollowHowLongAStepTakes(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
-	p.Limit(func() bool { return false })
+	p.DeferWhen(func() bool { return false })
 	p.Apply(many(3000, 1))
 	now := time.Unix(1000, 0)
 	p.Plan(now)
@@ -171,7 +171,7 @@ func TestTurnsFollowHowLongAStepTakes(t *testing.T) {
 		return p.Plan(now).Planned
 	}
 	for range 20 {
-		p.Pace(time.Second)
+		p.AdaptBatch(time.Second)
 		if n := planned(); n > firstTurn {
 			t.Fatalf("%d Services while steps take a second", n)
 		}
@@ -180,7 +180,7 @@ func TestTurnsFollowHowLongAStepTakes(t *testing.T) {
 		t.Errorf("%d Services when steps take long, want %d", n, leastTurn)
 	}
 	for range 20 {
-		p.Pace(time.Millisecond)
+		p.AdaptBatch(time.Millisecond)
 	}
 	if n := planned(); n != mostTurn {
 		t.Errorf("%d Services when steps take a millisecond, want %d", n, mostTurn)
@@ -193,7 +193,7 @@ func TestLimitedStepsLeadToThePlanOfOneStep(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 77))
 		asked := 0
 		p := New(testSettings(), nativePlugins)
-		p.Limit(func() bool { asked++; return asked > 2 })
+		p.DeferWhen(func() bool { asked++; return asked > 2 })
 		scratch := New(testSettings(), nativePlugins)
 		now := time.Unix(1000, 0)
 		synced := []model.Change{{Kind: model.Synced}}
@@ -210,10 +210,10 @@ func TestLimitedStepsLeadToThePlanOfOneStep(t *testing.T) {
 			}
 			for n := 0; ; n++ {
 				asked = 0
-				if step := p.Plan(now); step.Left == 0 && (step.Wake.IsZero() || step.Wake.After(now)) {
+				if step := p.Plan(now); step.Remaining == 0 && (step.RequeueAt.IsZero() || step.RequeueAt.After(now)) {
 					break
 				} else if n == 1000 {
-					t.Fatalf("seed %d: no end, %d left", seed, step.Left)
+					t.Fatalf("seed %d: no end, %d left", seed, step.Remaining)
 				}
 			}
 			scratch.Plan(now)

@@ -15,9 +15,9 @@ type Explanation struct {
 	Service   *model.Service
 	Policy    *policy.Policy // nil: none
 	Err       error          // of the policy's binding or of its chain
-	Decided   []Decided
+	Decisions []PortDecision
 	Frontends []*plan.Frontend   // in the plan
-	Contested []plan.Degradation // frontends that it wants and another Service has
+	Conflicts []plan.Degradation // frontends that it wants and another Service has
 }
 
 // Explain gives what was decided last for a Service. It calls no plugin.
@@ -32,11 +32,11 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	e := &Explanation{Service: svc, Err: s.err}
 	e.Policy, _ = p.settings.Policies.For(svc)
 	if s.decided != nil {
-		e.Decided = s.decided.tell(p.cluster.Slices[name])
+		e.Decisions = s.decided.tell(p.cluster.Slices[name])
 	} else if e.Policy == nil { // what the default rules say is not kept: it follows from the cluster
 		kept := p.scratch
 		p.scratch = nil // the answer outlives this call
-		e.Decided, _, _ = p.decide(svc, s, time.Time{})
+		e.Decisions, _, _ = p.decide(svc, s, time.Time{})
 		p.scratch = kept
 	}
 	for _, f := range p.builder.wanted[name].frontends {
@@ -46,7 +46,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	}
 	for _, d := range p.builder.Conflicts() {
 		if d.Owner.Service == name {
-			e.Contested = append(e.Contested, d)
+			e.Conflicts = append(e.Conflicts, d)
 		}
 	}
 	return e, nil
@@ -55,7 +55,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 // elsewhere names Services of the same name in other namespaces.
 func (p *Planner) elsewhere(name model.Name) string {
 	var found []string
-	for _, n := range p.Names() {
+	for _, n := range p.ServiceNames() {
 		if n.Name == name.Name {
 			found = append(found, n.String())
 		}

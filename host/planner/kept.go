@@ -12,7 +12,7 @@ import (
 // kept is what was decided last for a Service with a policy, for people to ask about. There is an entry for every
 // endpoint of the cluster where all Services have one, so what the cluster says of an endpoint is not kept with it.
 type kept struct {
-	decided   []Decided // without endpoints and reasons
+	decided   []PortDecision // without endpoints and reasons
 	endpoints []keptEndpoints
 	reasons   [][2][]policy.Reasons // of the plugins that decided about the cluster pool and the local one
 }
@@ -28,8 +28,8 @@ func flags(e *service.Endpoint) [8]*bool {
 	return [...]*bool{&e.Ready, &e.Serving, &e.Terminating, &e.Local, &e.HintedZone, &e.HintedNode, &e.InCluster, &e.InLocal}
 }
 
-func keep(decided []Decided) *kept {
-	k := &kept{decided: make([]Decided, len(decided)), endpoints: make([]keptEndpoints, len(decided)), reasons: make([][2][]policy.Reasons, len(decided))}
+func keep(decided []PortDecision) *kept {
+	k := &kept{decided: make([]PortDecision, len(decided)), endpoints: make([]keptEndpoints, len(decided)), reasons: make([][2][]policy.Reasons, len(decided))}
 	for i := range decided {
 		k.decided[i] = decided[i]
 		port := *decided[i].Port
@@ -60,14 +60,14 @@ func keep(decided []Decided) *kept {
 }
 
 // tell gives back what was kept, with what the slices say of the endpoints.
-func (k *kept) tell(from []*model.EndpointSlice) []Decided {
+func (k *kept) tell(from []*model.EndpointSlice) []PortDecision {
 	said := map[netip.Addr]*model.SliceEndpoint{}
 	for _, s := range from {
 		for i := range s.Endpoints {
 			said[s.Endpoints[i].Addr] = &s.Endpoints[i]
 		}
 	}
-	out := make([]Decided, len(k.decided))
+	out := make([]PortDecision, len(k.decided))
 	for i := range out {
 		out[i] = k.decided[i]
 		port := *k.decided[i].Port

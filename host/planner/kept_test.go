@@ -26,13 +26,13 @@ func TestExplainTellsTheEndpointsThatWereDecidedAbout(t *testing.T) {
 			p.Apply([]model.Change{c})
 			p.Plan(time.Unix(1000, 0))
 		}
-		for _, name := range p.Names() {
+		for _, name := range p.ServiceNames() {
 			x, err := p.Explain(name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, d := range x.Decided {
-				want := service.Resolve(x.Service, &d.Port.Spec, d.Port.Family, p.cluster.Slices[name], p.facts)
+			for _, d := range x.Decisions {
+				want := service.SelectEndpoints(x.Service, &d.Port.Spec, d.Port.Family, p.cluster.Slices[name], p.facts)
 				if d.Port.Name != want.Name || d.Port.Topology != want.Topology || len(d.Port.Endpoints) != len(want.Endpoints) {
 					t.Fatalf("seed %d: %+v, want %+v", seed, d.Port, want)
 				}

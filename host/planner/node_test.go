@@ -157,12 +157,12 @@ func TestServiceCIDRsBecomeRangesOfThePlan(t *testing.T) {
 	}
 	free := plan.Flow{From: netip.MustParseAddr("192.0.2.77"), To: netip.MustParseAddrPort("10.96.7.7:80"), Protocol: model.TCP}
 	want()
-	if out := p.Current().Resolve(free, nil); out.Ours {
+	if out := p.Current().Trace(free, nil); out.Matched {
 		t.Errorf("without a ServiceCIDR: %+v", out)
 	}
 	p.Apply([]model.Change{cidr("kubernetes", "10.96.0.0/16", "fd00:96::/112"), cidr("more", "10.96.128.0/17", "10.97.0.0/16")})
 	want("10.96.0.0/16", "10.97.0.0/16", "fd00:96::/112") // 10.96.128.0/17 lies in the first
-	if out := p.Current().Resolve(free, nil); !out.Ours || out.Verdict != plan.Drop || !strings.Contains(out.Why, "Service range") {
+	if out := p.Current().Trace(free, nil); !out.Matched || out.Verdict != plan.Drop || !strings.Contains(out.Why, "Service range") {
 		t.Errorf("an address that no Service has: %+v", out)
 	}
 	p.Apply([]model.Change{cidr("kubernetes")})

@@ -296,7 +296,7 @@ func (o *oracle) lists(s *model.Service, p model.ServicePort, family model.Famil
 // traced is what plan says, in the same words.
 func traced(o plan.Outcome) verdict {
 	v := verdict{what: "NONE", endpoints: map[netip.AddrPort]bool{}}
-	if o.Ours {
+	if o.Matched {
 		v.what = map[plan.Verdict]string{plan.Forward: "DNAT", plan.Reject: "REJECT", plan.Drop: "DROP"}[o.Verdict]
 	}
 	if o.Frontend != nil {
@@ -324,10 +324,10 @@ func TestTracesFollowTheRules(t *testing.T) {
 		if err := plan.Validate(p.Current()); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		want, got := newOracle(c), p.Current().Resolver(p.NodeAddrs())
+		want, got := newOracle(c), p.Current().Tracer(p.NodeAddrs())
 		for range flows {
 			f := c.Flow()
-			w, g := want.answer(f), got.Resolve(f)
+			w, g := want.answer(f), got.Trace(f)
 			cases[w.case_]++
 			if diff := w.diff(traced(g)); diff != "" {
 				t.Fatalf("seed %d: %s → %s/%s: %s\nby the rules: %s\n%s\n%s", seed, f.From, f.To, f.Protocol, diff, w.case_, g.Why, plan.Format(p.Current()))
@@ -337,8 +337,8 @@ func TestTracesFollowTheRules(t *testing.T) {
 					t.Fatalf("seed %d: %s → %s/%s: %+v of %d without a policy", seed, f.From, f.To, f.Protocol, e, len(g.Candidates))
 				}
 			}
-			if o := p.Current().Resolve(f, p.NodeAddrs()); o.Why != g.Why || o.Verdict != g.Verdict || o.Ours != g.Ours {
-				t.Fatalf("seed %d: Plan.Resolve says %+v, the Resolver %+v", seed, o, g)
+			if o := p.Current().Trace(f, p.NodeAddrs()); o.Why != g.Why || o.Verdict != g.Verdict || o.Matched != g.Matched {
+				t.Fatalf("seed %d: Plan.Trace says %+v, the Tracer %+v", seed, o, g)
 			}
 		}
 	}

@@ -45,7 +45,7 @@ func TestPoliciesThatNeedNodesWaitForAllOfThem(t *testing.T) {
 			p.Apply(changes)
 			now := time.Unix(1000, 0)
 			step := p.Plan(now)
-			if calls := p.Calls(); calls != 0 || len(step.Errors) > 0 {
+			if calls := p.PluginCalls(); calls != 0 || len(step.Errors) > 0 {
 				t.Fatalf("%d calls, errors %v", calls, step.Errors)
 			}
 			p.Apply([]model.Change{at("n1"), {Kind: model.NodesKind}})
@@ -55,8 +55,8 @@ func TestPoliciesThatNeedNodesWaitForAllOfThem(t *testing.T) {
 			}
 			p.Apply([]model.Change{{Kind: model.NodeKind, Name: model.Name{Name: "n1"}}, {Kind: model.NodesKind, Partial: true}})
 			p.Plan(now.Add(time.Second))
-			if got := weightOf(t, p, web); got != c.want || p.Calls() != 1 {
-				t.Errorf("weight %d once they are unknown again, want the last good %d; %d calls", got, c.want, p.Calls())
+			if got := weightOf(t, p, web); got != c.want || p.PluginCalls() != 1 {
+				t.Errorf("weight %d once they are unknown again, want the last good %d; %d calls", got, c.want, p.PluginCalls())
 			}
 		})
 	}
@@ -80,8 +80,8 @@ func zonedService(name model.Name) []model.Change {
 func weightOf(t *testing.T, p *Planner, name model.Name) uint16 {
 	t.Helper()
 	x, err := p.Explain(name)
-	if err != nil || len(x.Decided) != 1 || len(x.Decided[0].Cluster.Weights) != 1 {
+	if err != nil || len(x.Decisions) != 1 || len(x.Decisions[0].Cluster.Weights) != 1 {
 		t.Fatalf("%+v, %v", x, err)
 	}
-	return x.Decided[0].Cluster.Weights[0]
+	return x.Decisions[0].Cluster.Weights[0]
 }

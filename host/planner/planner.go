@@ -42,11 +42,11 @@ type Settings struct {
 // touches, or whose wake time has passed, are resolved, decided and built again. It has no clock.
 type Planner struct {
 	settings Settings
-	rules    Rules
-	facts    service.Facts
+	rules    rules
+	facts    service.NodeInfo
 	cluster  *model.Snapshot
-	chains   *policy.Chains
-	builder  *Builder
+	chains   *policy.Evaluator
+	builder  *builder
 	zones    []abi.Zone
 	partial  bool // zones are unknown, as not all Nodes of the cluster are there
 	services map[model.Name]*planned
@@ -75,32 +75,32 @@ type planned struct {
 	sum     summary
 }
 
-// Step is what Planner.Plan came to.
-type Step struct {
-	Delta  *plan.Delta
-	Resets []plan.Reset
-	Stale  []plan.Stale // UDP flows to look at, when the plan is in the data plane
-	Wake   time.Time    // call Plan again then, at the latest; zero: only on a change
-	Errors []error      // of policies, each once while it lasts: *ServiceError
+// Result is what Planner.Plan came to.
+type Result struct {
+	Delta         *plan.Delta
+	Resets        []plan.Reset
+	StaleUDPFlows []plan.StaleUDPFlows // UDP flows to look at, when the plan is in the data plane
+	RequeueAt     time.Time            // call Plan again then, at the latest; zero: only on a change
+	Errors        []error              // of policies, each once while it lasts: *ServiceError
 	// Warnings are about what the plan has to do without, each once while it lasts.
 	Warnings []string
-	// Contested are the frontends among them that a Service wants and another one has.
-	Contested []plan.Degradation
+	// NewConflicts are the frontends among them that a Service wants and another one has.
+	NewConflicts []plan.Degradation
 	// Planned is how many Services were looked at, Left how many are to be looked at in the next step, at once.
-	Planned, Left int
-	// Health are the Services whose health check port has something new to say.
-	Health   []HealthCheck
-	Own      Own
-	Totals   Totals
-	Triggers []Trigger // of the changes that came in since the last step
+	Planned, Remaining int
+	// HealthChecks are the Services whose health check port has something new to say.
+	HealthChecks []HealthCheck
+	NodeStatus   NodeStatus
+	Totals       Totals
+	Triggers     []Trigger // of the changes that came in since the last step
 }
 
 // New makes a planner of an empty cluster.
 func New(s Settings, plugins func(policy.Step) (policy.Plugin, error)) *Planner {
 	p := &Planner{
 		cluster:  model.NewSnapshot(),
-		chains:   policy.NewChains(plugins),
-		builder:  NewBuilder(),
+		chains:   policy.NewEvaluator(plugins),
+		builder:  newBuilder(),
 		services: map[model.Name]*planned{},
 		dirty:    map[model.Name]bool{},
 		waits:    map[model.Name]bool{},
@@ -145,10 +145,10 @@ func (p *Planner) Replace(cluster *model.Snapshot) {
 	}
 }
 
-// Reloaded says that plugins have changed: the Services of policies are looked at again, and those plugins asked
+// PluginsReloaded says that plugins have changed: the Services of policies are looked at again, and those plugins asked
 // whose revision is another.
-func (p *Planner) Reloaded() {
-	for _, name := range p.Names() {
+func (p *Planner) PluginsReloaded() {
+	for _, name := range p.ServiceNames() {
 		if p.services[name].decided != nil {
 			p.due(name)
 		}
@@ -167,8 +167,8 @@ func (p *Planner) NodeAddrs() plan.NodeAddrs { return p.rules.NodeAddrs }
 // Conflicts are the frontends that more than one Service wants.
 func (p *Planner) Conflicts() []plan.Degradation { return p.builder.Conflicts() }
 
-// Calls counts the plugin calls so far.
-func (p *Planner) Calls() uint64 { return p.chains.Calls() }
+// PluginCalls counts the plugin calls so far.
+func (p *Planner) PluginCalls() uint64 { return p.chains.PluginCalls() }
 
 // Save gives what must survive a restart, for Restore.
 func (p *Planner) Save() ([]byte, error) { return p.chains.Save() }
@@ -177,15 +177,15 @@ func (p *Planner) Save() ([]byte, error) { return p.chains.Save() }
 // counts as first seen now.
 func (p *Planner) Restore(text []byte) error { return p.chains.Restore(text) }
 
-// Limit keeps steps short. Plan asks no more plugins from the moment that later says so: what is put off holds its last
+// DeferWhen keeps steps short. Plan asks no more plugins from the moment that later says so: what is put off holds its last
 // good decision, or the default rules. And of Services that have not changed themselves, but are to be looked at
 // because of what all share, a step takes only some. Step.Wake is at once when anything is left. Nil: no limit.
-func (p *Planner) Limit(later func() bool) { p.chains.Later = later }
+func (p *Planner) DeferWhen(later func() bool) { p.chains.ShouldDefer = later }
 
 // Plan brings the plan up to date. An error of a policy keeps the last good or the default decision in force.
-func (p *Planner) Plan(now time.Time) Step {
+func (p *Planner) Plan(now time.Time) Result {
 	if !p.cluster.Synced {
-		return Step{Delta: &plan.Delta{}}
+		return Result{Delta: &plan.Delta{}}
 	}
 	if p.stale {
 		p.refresh()
@@ -203,7 +203,7 @@ func (p *Planner) Plan(now time.Time) Step {
 		p.planned = true
 		p.chains.Prune(func(port model.PortName) bool { return p.cluster.Services[port.Service] != nil })
 	}
-	step := Step{Warnings: p.fresh}
+	step := Result{Warnings: p.fresh}
 	p.fresh = nil
 	changed := p.order()
 	for _, name := range changed {
@@ -218,21 +218,21 @@ func (p *Planner) Plan(now time.Time) Step {
 		p.dirty = map[model.Name]bool{} // not clear: that costs as much as the map was ever large
 	}
 	step.Delta = p.builder.Take()
-	step.Contested = p.builder.Contested()
-	for _, d := range step.Contested {
+	step.NewConflicts = p.builder.Contested()
+	for _, d := range step.NewConflicts {
 		step.Warnings = append(step.Warnings, "Service "+d.String())
 	}
 	p.finish(&step)
 	for len(p.wakes) > 0 { // drop what was overtaken
 		w := p.wakes[0]
 		if s := p.services[w.name]; s != nil && s.wake == w.at {
-			step.Wake = time.UnixMilli(w.at)
+			step.RequeueAt = time.UnixMilli(w.at)
 			break
 		}
 		heap.Pop(&p.wakes)
 	}
-	if step.Left > 0 {
-		step.Wake = now
+	if step.Remaining > 0 {
+		step.RequeueAt = now
 	}
 	return step
 }
@@ -246,8 +246,8 @@ const (
 	stepTime  = 20 * time.Millisecond
 )
 
-// Pace is told how long the last step took, planned and programmed, when it left some Services for the next.
-func (p *Planner) Pace(took time.Duration) {
+// AdaptBatch is told how long the last step took, planned and programmed, when it left some Services for the next.
+func (p *Planner) AdaptBatch(took time.Duration) {
 	switch {
 	case took > 2*stepTime:
 		p.turn = max(p.turn/2, leastTurn)
@@ -265,15 +265,15 @@ func (p *Planner) due(name model.Name) {
 
 // onTime plans the Services that have not changed themselves, the longest due first, and leaves the rest for the next
 // Plan when the limit is reached.
-func (p *Planner) onTime(now time.Time, step *Step) {
+func (p *Planner) onTime(now time.Time, step *Result) {
 	took := 0
 	for i, name := range p.late {
 		if !p.waits[name] {
 			continue // it has changed since, and was planned
 		}
-		if later := p.chains.Later; later != nil && (took == p.turn || later()) {
+		if later := p.chains.ShouldDefer; later != nil && (took == p.turn || later()) {
 			p.late = p.late[i:]
-			step.Left = len(p.waits)
+			step.Remaining = len(p.waits)
 			return
 		}
 		p.one(name, now, step)
@@ -302,12 +302,12 @@ func (p *Planner) order() []model.Name {
 }
 
 // one plans a Service anew.
-func (p *Planner) one(name model.Name, now time.Time, step *Step) {
+func (p *Planner) one(name model.Name, now time.Time, step *Result) {
 	svc, s := p.cluster.Services[name], p.services[name]
 	if svc == nil {
 		if s != nil {
 			for _, port := range s.ports {
-				p.chains.Forget(port)
+				p.chains.Delete(port)
 			}
 			gone := summary{health: HealthCheck{Service: s.sum.health.Service}}
 			p.account.note(&s.sum, &gone, step)
@@ -360,9 +360,9 @@ func (p *Planner) one(name model.Name, now time.Time, step *Step) {
 }
 
 // decide resolves and decides all ports of a Service in all its families.
-func (p *Planner) decide(svc *model.Service, s *planned, now time.Time) ([]Decided, int64, error) {
+func (p *Planner) decide(svc *model.Service, s *planned, now time.Time) ([]PortDecision, int64, error) {
 	pol, err := p.settings.Policies.For(svc)
-	var out []Decided
+	var out []PortDecision
 	used := 0
 	fresh := func() *service.Port {
 		if used++; used > len(p.scratch) {
@@ -377,8 +377,8 @@ func (p *Planner) decide(svc *model.Service, s *planned, now time.Time) ([]Decid
 			if !hasFamily(svc, f) {
 				continue
 			}
-			port := service.ResolveInto(fresh(), svc, &svc.Ports[i], f, p.cluster.Slices[svc.Name], p.facts)
-			d := Decided{Port: port}
+			port := service.SelectEndpointsInto(fresh(), svc, &svc.Ports[i], f, p.cluster.Slices[svc.Name], p.facts)
+			d := PortDecision{Port: port}
 			in := policy.Input{Service: svc, Port: port, Node: p.facts.Node, Zone: p.facts.Zone, Zones: p.zones,
 				NodesUnknown: p.partial}
 			ask := func(pool uint8) policy.Decision {
@@ -406,15 +406,15 @@ func (p *Planner) decide(svc *model.Service, s *planned, now time.Time) ([]Decid
 	}
 	for _, old := range s.ports {
 		if !slices.Contains(ports, old) {
-			p.chains.Forget(old)
+			p.chains.Delete(old)
 		}
 	}
 	s.ports = ports
 	return out, wakeAt, err
 }
 
-// resets collects the members whose deadline has passed, each once, and gives the next deadline.
-func (s *planned) resets(frontends []*plan.Frontend, nowMS int64, step *Step) (next int64) {
+// resets collects the endpoints whose deadline has passed, each once, and gives the next deadline.
+func (s *planned) resets(frontends []*plan.Frontend, nowMS int64, step *Result) (next int64) {
 	var done map[netip.AddrPort]int64
 	for _, f := range frontends {
 		pools := []*plan.Pool{&f.Pool}
@@ -422,14 +422,14 @@ func (s *planned) resets(frontends []*plan.Frontend, nowMS int64, step *Step) (n
 			pools = append(pools, f.Outside)
 		}
 		for _, pool := range pools {
-			for _, m := range pool.Members {
+			for _, m := range pool.Endpoints {
 				switch {
 				case m.Deadline == 0:
 				case m.Deadline > nowMS:
 					next = earlier(next, m.Deadline)
 				default:
 					if s.reset[m.Addr] != m.Deadline {
-						step.Resets = append(step.Resets, plan.Reset{Frontend: f.Key, Member: m.Addr})
+						step.Resets = append(step.Resets, plan.Reset{Frontend: f.Key, Endpoint: m.Addr})
 					}
 					if done == nil {
 						done = map[netip.AddrPort]int64{}
@@ -443,8 +443,8 @@ func (s *planned) resets(frontends []*plan.Frontend, nowMS int64, step *Step) (n
 	return next
 }
 
-// Names are the names of all Services in the plan, sorted.
-func (p *Planner) Names() []model.Name {
+// ServiceNames are the names of all Services in the plan, sorted.
+func (p *Planner) ServiceNames() []model.Name {
 	return slices.SortedFunc(maps.Keys(p.services), model.Name.Compare)
 }
 

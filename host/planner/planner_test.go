@@ -167,18 +167,18 @@ func TestAChangeCallsNoPluginOfAnotherService(t *testing.T) {
 	}
 	p.Apply(append(changes, model.Change{Kind: model.Synced}))
 	p.Plan(time.Unix(1000, 0))
-	if p.Calls() != 50 {
-		t.Fatalf("%d calls for 50 Services", p.Calls())
+	if p.PluginCalls() != 50 {
+		t.Fatalf("%d calls for 50 Services", p.PluginCalls())
 	}
 	name := model.Name{Namespace: "shop", Name: "s7"}
 	p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 4)}})
 	step := p.Plan(time.Unix(1001, 0))
-	if p.Calls() != 51 || len(step.Delta.Changes) != 1 {
-		t.Fatalf("%d calls, %d changes after one slice changed", p.Calls(), len(step.Delta.Changes))
+	if p.PluginCalls() != 51 || len(step.Delta.Changes) != 1 {
+		t.Fatalf("%d calls, %d changes after one slice changed", p.PluginCalls(), len(step.Delta.Changes))
 	}
 	p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 4)}})
-	if step := p.Plan(time.Unix(1002, 0)); p.Calls() != 51 || !step.Delta.Empty() {
-		t.Fatalf("%d calls, delta %v after an equal slice", p.Calls(), step.Delta)
+	if step := p.Plan(time.Unix(1002, 0)); p.PluginCalls() != 51 || !step.Delta.Empty() {
+		t.Fatalf("%d calls, delta %v after an equal slice", p.PluginCalls(), step.Delta)
 	}
 }
 
@@ -217,7 +217,7 @@ func TestTheOlderServiceHasAContestedFrontend(t *testing.T) {
 		t.Fatalf("nobody is told: %q", text)
 	}
 	x, err := p.Explain(model.Name{Namespace: "shop", Name: "young"})
-	if err != nil || len(x.Contested) != 1 || len(x.Frontends) != 1 {
+	if err != nil || len(x.Conflicts) != 1 || len(x.Frontends) != 1 {
 		t.Fatalf("explained as %+v, %v", x, err)
 	}
 	key := plan.Key{Addr: ip, Port: 80, Protocol: model.TCP}
@@ -272,7 +272,7 @@ func TestEveryServiceGetsItsTurnWhileTheLimitStrikes(t *testing.T) {
 	const services = 40
 	asked := 0
 	p := New(testSettings(), func(policy.Step) (policy.Plugin, error) { return again{}, nil })
-	p.Limit(func() bool { asked++; return asked > 3 })
+	p.DeferWhen(func() bool { asked++; return asked > 3 })
 	var changes []model.Change
 	for i := range services {
 		name := model.Name{Namespace: "shop", Name: fmt.Sprintf("s%02d", i)}
@@ -288,14 +288,14 @@ func TestEveryServiceGetsItsTurnWhileTheLimitStrikes(t *testing.T) {
 	for range 3 * services { // far more asking than a second allows: all come due again and again
 		asked = 0
 		step := p.Plan(now)
-		if step.Wake.IsZero() {
+		if step.RequeueAt.IsZero() {
 			t.Fatal("nobody waits any more, though everybody asks to be asked again")
 		}
 		now = now.Add(300 * time.Millisecond)
 	}
 	decided := 0
 	for _, f := range p.Current().Frontends {
-		if f.Pool.Members[0].Weight > 1 {
+		if f.Pool.Endpoints[0].Weight > 1 {
 			decided++
 		}
 	}
@@ -317,16 +317,16 @@ func TestExplainCallsNoPluginOfAPolicyThatIsNewToAService(t *testing.T) {
 		{Kind: model.SliceKind, Name: name, Slice: slice(name, 2)}, {Kind: model.Synced},
 	})
 	p.Plan(time.Unix(1000, 0))
-	if x, err := p.Explain(name); err != nil || x.Policy != nil || len(x.Decided) != 1 {
+	if x, err := p.Explain(name); err != nil || x.Policy != nil || len(x.Decisions) != 1 {
 		t.Fatalf("by the default rules: %+v, %v", x, err)
 	}
 	p.Configure(testSettings())
 	x, err := p.Explain(name)
-	if err != nil || x.Policy == nil || p.Calls() != 0 {
-		t.Fatalf("%+v, %v, %d calls", x, err, p.Calls())
+	if err != nil || x.Policy == nil || p.PluginCalls() != 0 {
+		t.Fatalf("%+v, %v, %d calls", x, err, p.PluginCalls())
 	}
 	p.Plan(time.Unix(1001, 0))
-	if x, _ := p.Explain(name); len(x.Decided) != 1 || p.Calls() != 1 {
-		t.Fatalf("decided %d, %d calls", len(x.Decided), p.Calls())
+	if x, _ := p.Explain(name); len(x.Decisions) != 1 || p.PluginCalls() != 1 {
+		t.Fatalf("decided %d, %d calls", len(x.Decisions), p.PluginCalls())
 	}
 }

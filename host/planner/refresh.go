@@ -16,8 +16,8 @@ func (p *Planner) refresh() {
 	p.stale = false
 	s := &p.settings
 	own, warn := p.ownNode()
-	facts := service.Facts{Node: s.Node, Zone: own.Zone}
-	rules := Rules{
+	facts := service.NodeInfo{Node: s.Node, Zone: own.Zone}
+	rules := rules{
 		MasqueradeAll: s.MasqueradeAll,
 		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
 	}
@@ -42,7 +42,7 @@ func (p *Planner) refresh() {
 	}
 	if partial := p.cluster.NodesPartial; partial != p.partial || !slices.Equal(zones, p.zones) {
 		p.partial, p.zones = partial, zones
-		p.Reloaded() // what a policy sees has changed, for all its Services
+		p.PluginsReloaded() // what a policy sees has changed, for all its Services
 	}
 }
 
@@ -51,17 +51,17 @@ func (p *Planner) global(own *model.Node, nodeAddrs []netip.Addr) plan.Global {
 	s := &p.settings
 	g := plan.Global{
 		NodePortAddrs:  nodePortAddrs(s, own, nodeAddrs),
-		PodSources:     plan.Prefixes(s.PodSources),
+		PodSources:     plan.NormalizePrefixes(s.PodSources),
 		PodInterfaces:  sorted(s.PodInterfaces),
 		MasqueradeMark: s.MasqueradeMark,
 	}
 	if s.PodsOfNode {
-		g.PodSources = plan.Prefixes(own.PodCIDRs)
+		g.PodSources = plan.NormalizePrefixes(own.PodCIDRs)
 	}
 	for _, c := range p.cluster.CIDRs {
 		g.ServiceCIDRs = append(g.ServiceCIDRs, c.CIDRs...)
 	}
-	g.ServiceCIDRs = plan.Prefixes(g.ServiceCIDRs)
+	g.ServiceCIDRs = plan.NormalizePrefixes(g.ServiceCIDRs)
 	return g
 }
 

@@ -17,7 +17,7 @@ type udpPort struct {
 // stale reports the frontends of a Service whose UDP flows have to be looked at: an endpoint stopped serving, or the
 // first one began to, or the Service port is new to this process. An endpoint that terminates and still serves keeps
 // its flows.
-func (s *planned) stale(decided []Decided, frontends []*plan.Frontend, step *Step) {
+func (s *planned) stale(decided []PortDecision, frontends []*plan.Frontend, step *Result) {
 	var serving map[udpPort][]netip.AddrPort
 	for i := range decided {
 		p := decided[i].Port
@@ -41,7 +41,7 @@ func (s *planned) stale(decided []Decided, frontends []*plan.Frontend, step *Ste
 		}
 		for _, f := range frontends {
 			if f.Owner == p.Name && f.Key.Family() == p.Family {
-				step.Stale = append(step.Stale, plan.Stale{Frontend: f.Key, Serving: now})
+				step.StaleUDPFlows = append(step.StaleUDPFlows, plan.StaleUDPFlows{Frontend: f.Key, Serving: now})
 			}
 		}
 	}

@@ -39,7 +39,7 @@ func (s *step) due(p print, nowMS int64) bool {
 }
 
 // run asks the plugins in turn, each only when what it sees has changed or its wake time has passed.
-func (c *Chains) run(m *pool, in *Input, now time.Time, d *Decision) (*good, time.Time, error) {
+func (c *Evaluator) run(m *pool, in *Input, now time.Time, d *Decision) (*good, time.Time, error) {
 	a := &c.ask
 	a.build(m, in, now, c.needs(m.policy))
 	if p := a.printer.input(&a.req); p != m.input {
@@ -57,7 +57,7 @@ func (c *Chains) run(m *pool, in *Input, now time.Time, d *Decision) (*good, tim
 		if err == nil {
 			p := a.printer.step(m.input, plugin.Revision(), a.req.Endpoints)
 			switch due := s.due(p, nowMS); {
-			case due && c.Later != nil && c.Later():
+			case due && c.ShouldDefer != nil && c.ShouldDefer():
 				return nil, now, ErrPending
 			case due:
 				s.print = p
@@ -84,7 +84,7 @@ func (c *Chains) run(m *pool, in *Input, now time.Time, d *Decision) (*good, tim
 var errNodesUnknown = fmt.Errorf("%w: the cluster's Nodes are not known yet", ErrPending)
 
 // needs is what the plugins of a chain ask for, as far as they are loaded.
-func (c *Chains) needs(p *Policy) (all uint32) {
+func (c *Evaluator) needs(p *Policy) (all uint32) {
 	for _, s := range p.Steps {
 		if plugin, err := c.plugins(s); err == nil {
 			all |= plugin.Needs()

@@ -40,29 +40,29 @@ type Input struct {
 
 // Decision is what the endpoints of a pool get. All slices are parallel to Input.Port.Endpoints.
 type Decision struct {
-	Weights  []uint16
-	ResetAt  []int64 // when established connections are reset, Unix milliseconds; 0: never. Nil: none is
-	Keep     []bool  // stays as a draining member at weight 0. Nil: none does
-	Balance  uint8   // abi.Balance…
-	From     From
-	Policy   string       // its name, "" for none
-	Err      error        // why the chain did not answer
-	Steps    []StepResult // what each plugin answered, as far as the chain went
-	Observed []uint16     // what the chain answered under mode Observe
+	Weights      []uint16
+	ResetAt      []int64 // when established connections are reset, Unix milliseconds; 0: never. Nil: none is
+	KeepDraining []bool  // stays as a draining member at weight 0. Nil: none does
+	Balance      uint8   // abi.Balance…
+	Origin       Origin
+	Policy       string       // its name, "" for none
+	Err          error        // why the chain did not answer
+	Steps        []StepResult // what each plugin answered, as far as the chain went
+	Observed     []uint16     // what the chain answered under mode Observe
 }
 
-// From says where a decision comes from.
-type From uint8
+// Origin says where a decision comes from.
+type Origin uint8
 
 // Where a decision comes from.
 const (
-	FromDefault  From = iota // the default rules: no policy, nothing eligible, or a failure with nothing better
-	FromChain                // the chain's answer
-	FromLastGood             // the chain's last good answer, as it fails now
-	FromObserve              // the default rules, as the policy only observes
+	FromDefault  Origin = iota // the default rules: no policy, nothing eligible, or a failure with nothing better
+	FromChain                  // the chain's answer
+	FromLastGood               // the chain's last good answer, as it fails now
+	FromObserve                // the default rules, as the policy only observes
 )
 
-func (f From) String() string { return [...]string{"default", "policy", "last good", "observe"}[f] }
+func (f Origin) String() string { return [...]string{"default", "policy", "last good", "observe"}[f] }
 
 // StepResult is one plugin's answer.
 type StepResult struct {
@@ -72,25 +72,25 @@ type StepResult struct {
 	Err     error
 }
 
-// Chains runs policies. It remembers for each pool what the plugins answered, so that none is called again while
+// Evaluator runs policies. It remembers for each pool what the plugins answered, so that none is called again while
 // nothing changed and no wake time passed. It is not safe for concurrent use.
-type Chains struct {
-	// Later, when it says so, puts off calls that are due: they come at the next Decide for the pool. Nil: never.
-	Later func() bool
+type Evaluator struct {
+	// ShouldDefer, when it says so, puts off calls that are due: they come at the next Decide for the pool. Nil: never.
+	ShouldDefer func() bool
 
 	plugins func(Step) (Plugin, error)
 	pools   map[PoolKey]*pool
 	ask     asker
 }
 
-// NewChains makes an empty memory. The function gives the present revision of a step's plugin; it is called at each
+// NewEvaluator makes an empty memory. The function gives the present revision of a step's plugin; it is called at each
 // decision and must be cheap.
-func NewChains(plugins func(Step) (Plugin, error)) *Chains {
-	return &Chains{plugins: plugins, pools: map[PoolKey]*pool{}}
+func NewEvaluator(plugins func(Step) (Plugin, error)) *Evaluator {
+	return &Evaluator{plugins: plugins, pools: map[PoolKey]*pool{}}
 }
 
-// Calls counts the plugin calls so far.
-func (c *Chains) Calls() uint64 { return c.ask.calls }
+// PluginCalls counts the plugin calls so far.
+func (c *Evaluator) PluginCalls() uint64 { return c.ask.calls }
 
 // pool is what is remembered of a PoolKey.
 type pool struct {
@@ -112,7 +112,7 @@ const (
 
 // Decide gives the decision for a pool at now, and when to ask again (zero: only on a change). Without a policy, and
 // in a pool where nothing is eligible, the default rules hold and no plugin is called.
-func (c *Chains) Decide(p *Policy, in *Input, now time.Time) (Decision, time.Time) {
+func (c *Evaluator) Decide(p *Policy, in *Input, now time.Time) (Decision, time.Time) {
 	key := PoolKey{in.Port.Name, in.Port.Family, in.Pool}
 	d := Decision{Weights: defaults(in)}
 	if p == nil {
@@ -131,16 +131,16 @@ func (c *Chains) Decide(p *Policy, in *Input, now time.Time) (Decision, time.Tim
 		d.Err = fmt.Errorf("policy %s: %s: %w", p.Name, key, err)
 		if p.Mode == Enforce && (p.OnFailure == LastGood || errors.Is(err, ErrPending)) {
 			if w := m.good.onto(in, d.Weights); w != nil {
-				d.Weights, d.From = w, FromLastGood
+				d.Weights, d.Origin = w, FromLastGood
 				d.ResetAt, d.Balance = m.good.resets(in), m.good.balance
 			}
 		}
 	case p.Mode == Observe:
-		d.Observed, d.From = answer.weights(in), FromObserve
+		d.Observed, d.Origin = answer.weights(in), FromObserve
 		m.good = answer
 	default:
-		d.Weights, d.ResetAt, d.Keep, d.Balance = answer.weights(in), answer.resets(in), answer.keeps(in), answer.balance
-		d.From = FromChain
+		d.Weights, d.ResetAt, d.KeepDraining, d.Balance = answer.weights(in), answer.resets(in), answer.keeps(in), answer.balance
+		d.Origin = FromChain
 		m.good = answer
 	}
 	return d, wake
@@ -148,7 +148,7 @@ func (c *Chains) Decide(p *Policy, in *Input, now time.Time) (Decision, time.Tim
 
 // remember finds the memory of a pool. Over a change of the policy the endpoints' history stays, and, as long as the
 // policy keeps its name, so does the last good decision: it is better than none while the new chain fails.
-func (c *Chains) remember(key PoolKey, p *Policy) *pool {
+func (c *Evaluator) remember(key PoolKey, p *Policy) *pool {
 	m := c.pools[key]
 	switch {
 	case m == nil:
@@ -170,8 +170,8 @@ func (c *Chains) remember(key PoolKey, p *Policy) *pool {
 	return m
 }
 
-// Forget drops what is remembered of a Service port.
-func (c *Chains) Forget(p model.PortName) {
+// Delete drops what is remembered of a Service port.
+func (c *Evaluator) Delete(p model.PortName) {
 	for _, f := range []model.Family{model.IPv4, model.IPv6} {
 		delete(c.pools, PoolKey{p, f, abi.PoolCluster})
 		delete(c.pools, PoolKey{p, f, abi.PoolLocal})

@@ -231,12 +231,12 @@ func TestADecisionNeverWidensEligibility(t *testing.T) {
 			for i, w := range d.Weights {
 				e := &b.in.Port.Endpoints[i]
 				if w > 0 && (!e.Eligible() || b.in.Pool == abi.PoolLocal && !e.Local) {
-					t.Fatalf("seed %d: weight %d for %+v (%v)", seed, w, e, d.From)
+					t.Fatalf("seed %d: weight %d for %+v (%v)", seed, w, e, d.Origin)
 				}
 				some = some || w > 0
 			}
 			if anyDefault && !some {
-				t.Fatalf("seed %d: nothing left (%v, %v)", seed, d.From, d.Err)
+				t.Fatalf("seed %d: nothing left (%v, %v)", seed, d.Origin, d.Err)
 			}
 			if !wake.IsZero() && !wake.After(b.now) {
 				t.Fatalf("seed %d: wake %v at %v", seed, wake, b.now)
@@ -278,7 +278,7 @@ func TestACallThatIsPutOffKeepsTheLastGoodDecisionWhateverThePolicySaysOfFailure
 	b := newBench(p)
 	b.policy.OnFailure = Default
 	later := true
-	b.chains.Later = func() bool { return later }
+	b.chains.ShouldDefer = func() bool { return later }
 	d := b.expect(t, "nothing to keep yet", FromDefault, 1, 1, 1)
 	if !errors.Is(d.Err, ErrPending) || p.calls != 0 {
 		t.Fatalf("%d calls, %v", p.calls, d.Err)

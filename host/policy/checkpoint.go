@@ -56,7 +56,7 @@ type savedStep struct {
 }
 
 // Save gives what must survive a restart, as bytes for Restore. Equal memory gives equal bytes.
-func (c *Chains) Save() ([]byte, error) {
+func (c *Evaluator) Save() ([]byte, error) {
 	out := checkpoint{Version: checkpointVersion, Pools: []savedPool{}}
 	for key, m := range c.pools {
 		out.Pools = append(out.Pools, m.save(key))
@@ -66,7 +66,7 @@ func (c *Chains) Save() ([]byte, error) {
 }
 
 // Restore takes in what Save gave, for pools that nothing is remembered of yet. After an error nothing is restored.
-func (c *Chains) Restore(text []byte) error {
+func (c *Evaluator) Restore(text []byte) error {
 	var in checkpoint
 	if err := json.Unmarshal(text, &in); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
@@ -85,7 +85,7 @@ func (c *Chains) Restore(text []byte) error {
 
 // Prune forgets the pools of Service ports that keep does not name: what a checkpoint remembers of Services that were
 // deleted in the meantime.
-func (c *Chains) Prune(keep func(model.PortName) bool) {
+func (c *Evaluator) Prune(keep func(model.PortName) bool) {
 	for key := range c.pools {
 		if !keep(key.Port) {
 			delete(c.pools, key)

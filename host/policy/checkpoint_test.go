@@ -16,7 +16,7 @@ func (b *bench) restart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fresh := NewChains(b.chains.plugins)
+	fresh := NewEvaluator(b.chains.plugins)
 	if err := fresh.Restore(saved); err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func TestWhatIsKeptOfAnEndpointIsSmall(t *testing.T) {
 			a := netip.AddrFrom4([4]byte{10, byte(n >> 8), byte(n), byte(i)})
 			port.Endpoints[i] = service.Endpoint{Addr: netip.AddrPortFrom(a, 80), Ready: true, Serving: true, InCluster: true}
 		}
-		if d, _ := b.decide(); d.From != FromChain {
+		if d, _ := b.decide(); d.Origin != FromChain {
 			t.Fatal(d.Err)
 		}
 	}

@@ -46,7 +46,7 @@ func broken(*abi.Request, *abi.Response) error { return errors.New("out of fuel"
 // bench is a chain of plugins over a Service port.
 type bench struct {
 	plugins map[string]Plugin
-	chains  *Chains
+	chains  *Evaluator
 	policy  *Policy
 	in      Input
 	now     time.Time
@@ -59,7 +59,7 @@ func newBench(plugins ...*script) *bench {
 		b.plugins[name] = p
 		b.policy.Steps = append(b.policy.Steps, Step{Plugin: name})
 	}
-	b.chains = NewChains(func(s Step) (Plugin, error) {
+	b.chains = NewEvaluator(func(s Step) (Plugin, error) {
 		if p := b.plugins[s.Plugin]; p != nil {
 			return p, nil
 		}
@@ -86,11 +86,11 @@ func (b *bench) set(ready, terminating int) {
 
 func (b *bench) decide() (Decision, time.Time) { return b.chains.Decide(b.policy, &b.in, b.now) }
 
-func (b *bench) expect(t *testing.T, what string, from From, weights ...uint16) Decision {
+func (b *bench) expect(t *testing.T, what string, from Origin, weights ...uint16) Decision {
 	t.Helper()
 	d, _ := b.decide()
-	if d.From != from || !slices.Equal(d.Weights, weights) {
-		t.Fatalf("%s: got %v from %v (%v), want %v from %v", what, d.Weights, d.From, d.Err, weights, from)
+	if d.Origin != from || !slices.Equal(d.Weights, weights) {
+		t.Fatalf("%s: got %v from %v (%v), want %v from %v", what, d.Weights, d.Origin, d.Err, weights, from)
 	}
 	return d
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// Facts is what the rules read of this node.
-type Facts struct {
+// NodeInfo is what the rules read of this node.
+type NodeInfo struct {
 	Node string // its name
 	Zone string // its zone, "" when unknown
 }
@@ -25,8 +25,8 @@ type Port struct {
 	Endpoints   []Endpoint // sorted by address, unique
 	UsesCluster bool       // some path uses the cluster list
 	UsesLocal   bool       // some path uses the local list
-	// Any: some endpoint anywhere can serve, so that a path without one drops rather than rejects.
-	Any bool
+	// HasEligible: some endpoint anywhere can serve, so that a path without one drops rather than rejects.
+	HasEligible bool
 	// Topology is the hint mode in force for the cluster list.
 	Topology Topology
 }
@@ -64,27 +64,27 @@ const (
 
 func (t Topology) String() string { return [...]string{"none", "same node", "same zone"}[t] }
 
-// External tells whether a Service port can be reached other than by its ClusterIP, in a family. The external traffic
+// IsExternal tells whether a Service port can be reached other than by its ClusterIP, in a family. The external traffic
 // policy means nothing otherwise.
-func External(svc *model.Service, p *model.ServicePort, f model.Family) bool {
+func IsExternal(svc *model.Service, p *model.ServicePort, f model.Family) bool {
 	of := func(a netip.Addr) bool { return model.FamilyOf(a) == f }
 	return p.NodePort != 0 || slices.ContainsFunc(svc.ExternalIPs, of) || slices.ContainsFunc(svc.LoadBalancerIPs, of)
 }
 
-// Resolve applies the rules to one Service port in one family.
-func Resolve(svc *model.Service, p *model.ServicePort, f model.Family, slices []*model.EndpointSlice, facts Facts) *Port {
-	return ResolveInto(&Port{}, svc, p, f, slices, facts)
+// SelectEndpoints applies the rules to one Service port in one family.
+func SelectEndpoints(svc *model.Service, p *model.ServicePort, f model.Family, slices []*model.EndpointSlice, facts NodeInfo) *Port {
+	return SelectEndpointsInto(&Port{}, svc, p, f, slices, facts)
 }
 
-// ResolveInto is Resolve into a Port that nobody looks at any more, whose memory is used again.
-func ResolveInto(out *Port, svc *model.Service, p *model.ServicePort, f model.Family, slices []*model.EndpointSlice, facts Facts) *Port {
+// SelectEndpointsInto is Resolve into a Port that nobody looks at any more, whose memory is used again.
+func SelectEndpointsInto(out *Port, svc *model.Service, p *model.ServicePort, f model.Family, slices []*model.EndpointSlice, facts NodeInfo) *Port {
 	*out = Port{
 		Name:      model.PortName{Service: svc.Name, Port: p.Name, Protocol: p.Protocol},
 		Spec:      *p,
 		Family:    f,
 		Endpoints: out.Endpoints[:0],
 	}
-	external := External(svc, p, f)
+	external := IsExternal(svc, p, f)
 	out.UsesCluster = !svc.InternalLocal || external
 	out.UsesLocal = svc.InternalLocal || svc.ExternalLocal && external
 	out.Endpoints = merge(out.Endpoints, slices, p, f, facts)
@@ -95,7 +95,7 @@ func ResolveInto(out *Port, svc *model.Service, p *model.ServicePort, f model.Fa
 // merge collects the endpoints of all slices. Where two give the same address and port, one that does not terminate
 // wins (a new Pod may have the address of one that is still there, and is who answers now), then a ready one, then one
 // on this node.
-func merge(eps []Endpoint, all []*model.EndpointSlice, p *model.ServicePort, f model.Family, facts Facts) []Endpoint {
+func merge(eps []Endpoint, all []*model.EndpointSlice, p *model.ServicePort, f model.Family, facts NodeInfo) []Endpoint {
 	n := 0
 	for _, s := range all {
 		n += len(s.Endpoints)
@@ -135,7 +135,7 @@ func preference(e *Endpoint) (score int) {
 	return score
 }
 
-func endpoint(e *model.SliceEndpoint, port uint16, facts Facts) Endpoint {
+func endpoint(e *model.SliceEndpoint, port uint16, facts NodeInfo) Endpoint {
 	return Endpoint{
 		Addr:        netip.AddrPortFrom(e.Addr, port),
 		Node:        e.Node,
@@ -161,7 +161,7 @@ func (p *Port) choose() {
 		e := &p.Endpoints[i]
 		ready = ready || e.Ready
 		localReady = localReady || e.Ready && e.Local
-		p.Any = p.Any || e.Eligible()
+		p.HasEligible = p.HasEligible || e.Eligible()
 	}
 	for i := range p.Endpoints {
 		e := &p.Endpoints[i]
@@ -212,8 +212,8 @@ func topology(eps []Endpoint) Topology {
 	return NoTopology
 }
 
-// Why says in a few words why an endpoint is or is not in the lists, for people.
-func (p *Port) Why(e *Endpoint) string {
+// Explain says in a few words why an endpoint is or is not in the lists, for people.
+func (p *Port) Explain(e *Endpoint) string {
 	switch {
 	case !e.Ready && !e.Serving:
 		if e.Terminating {

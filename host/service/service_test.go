@@ -13,9 +13,9 @@ import (
 var name = model.Name{Namespace: "shop", Name: "web"}
 
 // random makes a Service port with random policies and endpoints; few addresses, so that slices collide.
-func random(r *rand.Rand) (*model.Service, []*model.EndpointSlice, Facts) {
+func random(r *rand.Rand) (*model.Service, []*model.EndpointSlice, NodeInfo) {
 	flip := func() bool { return r.IntN(2) == 0 }
-	facts := Facts{Node: "n1", Zone: []string{"", "a", "b"}[r.IntN(3)]}
+	facts := NodeInfo{Node: "n1", Zone: []string{"", "a", "b"}[r.IntN(3)]}
 	svc := &model.Service{
 		Name:          name,
 		ClusterIPs:    []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00::1")},
@@ -107,7 +107,7 @@ func oracle(p *Port, svc *model.Service) (cluster, local []netip.AddrPort) {
 func TestListsFollowTheRulesForRandomServices(t *testing.T) {
 	for seed := range uint64(20000) {
 		svc, all, facts := random(rand.New(rand.NewPCG(seed, 1)))
-		p := Resolve(svc, &svc.Ports[0], model.IPv4, all, facts)
+		p := SelectEndpoints(svc, &svc.Ports[0], model.IPv4, all, facts)
 		var cluster, local []netip.AddrPort
 		for i := range p.Endpoints {
 			e := &p.Endpoints[i]
@@ -120,7 +120,7 @@ func TestListsFollowTheRulesForRandomServices(t *testing.T) {
 			if (e.InCluster || e.InLocal) && !e.Eligible() {
 				t.Fatalf("seed %d: %v is chosen but not eligible", seed, e.Addr)
 			}
-			if p.Why(e) == "" {
+			if p.Explain(e) == "" {
 				t.Fatalf("seed %d: no reason for %v", seed, e.Addr)
 			}
 		}
@@ -129,14 +129,14 @@ func TestListsFollowTheRulesForRandomServices(t *testing.T) {
 			t.Fatalf("seed %d:\ncluster %v, want %v\nlocal %v, want %v", seed, cluster, wantCluster, local, wantLocal)
 		}
 		rand.New(rand.NewPCG(seed, 2)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		again := Resolve(svc, &svc.Ports[0], model.IPv4, all, facts)
+		again := SelectEndpoints(svc, &svc.Ports[0], model.IPv4, all, facts)
 		if !slices.Equal(p.Endpoints, again.Endpoints) {
 			t.Fatalf("seed %d: the order of slices matters", seed)
 		}
 	}
 }
 
-func port(t *testing.T, svc model.Service, facts Facts, eps ...model.SliceEndpoint) *Port {
+func port(t *testing.T, svc model.Service, facts NodeInfo, eps ...model.SliceEndpoint) *Port {
 	t.Helper()
 	svc.Name = name
 	svc.Ports = []model.ServicePort{{Name: "http", Protocol: model.TCP, Port: 80, NodePort: 30080}}
@@ -144,7 +144,7 @@ func port(t *testing.T, svc model.Service, facts Facts, eps ...model.SliceEndpoi
 		Name: model.Name{Namespace: "shop", Name: "s"}, Service: name, Family: model.IPv4, Endpoints: eps,
 		Ports: []model.SlicePort{{Name: "http", Protocol: model.TCP, Port: 8080}},
 	}
-	return Resolve(&svc, &svc.Ports[0], model.IPv4, []*model.EndpointSlice{s}, facts)
+	return SelectEndpoints(&svc, &svc.Ports[0], model.IPv4, []*model.EndpointSlice{s}, facts)
 }
 
 func ep(addr, node string, ready, serving, terminating bool) model.SliceEndpoint {
@@ -152,12 +152,12 @@ func ep(addr, node string, ready, serving, terminating bool) model.SliceEndpoint
 }
 
 func TestANewPodWithTheAddressOfATerminatingOneWins(t *testing.T) {
-	p := port(t, model.Service{}, Facts{Node: "n1"},
+	p := port(t, model.Service{}, NodeInfo{Node: "n1"},
 		ep("10.0.0.1", "n1", false, true, true), ep("10.0.0.1", "n2", true, true, false))
 	if len(p.Endpoints) != 1 || !p.Endpoints[0].Ready || p.Endpoints[0].Local {
 		t.Fatalf("got %+v", p.Endpoints)
 	}
-	p = port(t, model.Service{}, Facts{Node: "n1"},
+	p = port(t, model.Service{}, NodeInfo{Node: "n1"},
 		ep("10.0.0.1", "n1", false, true, true), ep("10.0.0.1", "n1", false, false, false))
 	if len(p.Endpoints) != 1 || p.Endpoints[0].Terminating || p.Endpoints[0].InCluster {
 		t.Fatalf("who answers at the address is a Pod that is not ready: %+v", p.Endpoints)
@@ -165,7 +165,7 @@ func TestANewPodWithTheAddressOfATerminatingOneWins(t *testing.T) {
 }
 
 func TestFallBacksToTerminatingEndpointsAreIndependent(t *testing.T) {
-	p := port(t, model.Service{ExternalLocal: true}, Facts{Node: "n1"},
+	p := port(t, model.Service{ExternalLocal: true}, NodeInfo{Node: "n1"},
 		ep("10.0.0.1", "n1", false, true, true), ep("10.0.0.2", "n2", true, true, false))
 	if e := p.Endpoints[0]; e.InCluster || !e.InLocal {
 		t.Errorf("the local terminating endpoint: %+v", e)
@@ -179,12 +179,12 @@ func TestOneReadyEndpointWithoutAHintDisablesTopology(t *testing.T) {
 	hinted := ep("10.0.0.1", "n1", true, true, false)
 	hinted.Hints = &model.Hints{Zones: []string{"a"}}
 	other := ep("10.0.0.2", "n2", true, true, false)
-	p := port(t, model.Service{}, Facts{Node: "n1", Zone: "a"}, hinted, other)
+	p := port(t, model.Service{}, NodeInfo{Node: "n1", Zone: "a"}, hinted, other)
 	if p.Topology != NoTopology || !p.Endpoints[1].InCluster {
 		t.Fatalf("topology %v, %+v", p.Topology, p.Endpoints[1])
 	}
 	other.Hints = &model.Hints{Zones: []string{"b"}}
-	p = port(t, model.Service{}, Facts{Node: "n1", Zone: "a"}, hinted, other)
+	p = port(t, model.Service{}, NodeInfo{Node: "n1", Zone: "a"}, hinted, other)
 	if p.Topology != SameZone || p.Endpoints[1].InCluster {
 		t.Fatalf("topology %v, %+v", p.Topology, p.Endpoints[1])
 	}
@@ -192,7 +192,7 @@ func TestOneReadyEndpointWithoutAHintDisablesTopology(t *testing.T) {
 
 func TestExternalTrafficPolicyMeansNothingWithoutAnExternalAddress(t *testing.T) {
 	svc := &model.Service{Name: name, ExternalLocal: true, Ports: []model.ServicePort{{Name: "http", Protocol: model.TCP, Port: 80}}}
-	p := Resolve(svc, &svc.Ports[0], model.IPv4, nil, Facts{Node: "n1"})
+	p := SelectEndpoints(svc, &svc.Ports[0], model.IPv4, nil, NodeInfo{Node: "n1"})
 	if p.UsesLocal || !p.UsesCluster {
 		t.Fatalf("uses local %v, cluster %v", p.UsesLocal, p.UsesCluster)
 	}

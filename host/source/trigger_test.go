@@ -31,12 +31,12 @@ func TestATriggerTimeIsReadAndIsNoChange(t *testing.T) {
 		if s.Trigger != want {
 			t.Errorf("%q: %d, want %d", annotation, s.Trigger, want)
 		}
-		if !s.Same(none) || !none.Same(s) {
+		if !s.SameContent(none) || !none.SameContent(s) {
 			t.Errorf("%q: the trigger makes it another slice", annotation)
 		}
 	}
 	other, _, _ := Slice(slice(func(o *discoveryv1.EndpointSlice) { o.Endpoints[0].Conditions.Ready = ptr(false) }))
-	if other.Same(none) || none.Same(nil) {
+	if other.SameContent(none) || none.SameContent(nil) {
 		t.Error("slices that differ are the same")
 	}
 }

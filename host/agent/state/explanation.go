@@ -80,11 +80,11 @@ func NewExplanation(e *planner.Explanation) *Explanation {
 	for _, f := range e.Frontends {
 		x.Frontends = append(x.Frontends, f.Kind.String()+" "+f.Key.String())
 	}
-	for _, d := range e.Contested {
+	for _, d := range e.Conflicts {
 		x.Contested = append(x.Contested, d.Wanted+" "+d.Frontend.String()+": "+d.Why)
 	}
-	for i := range e.Decided {
-		d := &e.Decided[i]
+	for i := range e.Decisions {
+		d := &e.Decisions[i]
 		if d.Port.UsesCluster {
 			x.Pools = append(x.Pools, newPool(d.Port, &d.Cluster, abi.PoolCluster))
 		}
@@ -98,7 +98,7 @@ func NewExplanation(e *planner.Explanation) *Explanation {
 func newPool(p *service.Port, d *policy.Decision, pool uint8) Pool {
 	out := Pool{
 		Port: p.Name.Port, Number: p.Spec.Port, Protocol: p.Name.Protocol.String(), Family: p.Family.String(),
-		Pool: "cluster", Topology: p.Topology.String(), DecidedBy: d.From.String(), Endpoints: []Endpoint{},
+		Pool: "cluster", Topology: p.Topology.String(), DecidedBy: d.Origin.String(), Endpoints: []Endpoint{},
 	}
 	if pool == abi.PoolLocal {
 		out.Pool = "local"
@@ -111,7 +111,7 @@ func newPool(p *service.Port, d *policy.Decision, pool uint8) Pool {
 		e := &p.Endpoints[i]
 		row := Endpoint{
 			Address: e.Addr.String(), Pod: e.Pod, Node: e.Node, Zone: e.Zone,
-			Eligible: e.Eligible(), Why: p.Why(e), Weight: d.Weights[i],
+			Eligible: e.Eligible(), Why: p.Explain(e), Weight: d.Weights[i],
 		}
 		if pool == abi.PoolLocal && !e.Local {
 			row.Eligible, row.Why = false, "not on this node"

@@ -25,10 +25,10 @@ func (x *Explanation) AddKernel(programmed *plan.Plan) {
 				pool = f.Outside
 			}
 			for j := range p.Endpoints {
-				at := slices.IndexFunc(pool.Members, func(m plan.Member) bool { return m.Addr.String() == p.Endpoints[j].Address })
+				at := slices.IndexFunc(pool.Endpoints, func(m plan.Endpoint) bool { return m.Addr.String() == p.Endpoints[j].Address })
 				share := KernelShare{Frontend: k.String(), Total: pool.Total()}
 				if at >= 0 {
-					share.Weight = pool.Members[at].Weight
+					share.Weight = pool.Endpoints[at].Weight
 				}
 				p.Endpoints[j].Kernel = append(p.Endpoints[j].Kernel, share)
 			}

@@ -113,9 +113,9 @@ var mutants = map[string]struct {
 	"a pool is cut at 1000 endpoints": {"large_pools", func(l *testbed) {
 		l.read = func(p *plan.Plan) *plan.Plan {
 			for k, f := range p.Frontends {
-				if len(f.Pool.Members) > 1000 {
+				if len(f.Pool.Endpoints) > 1000 {
 					g := *f
-					g.Pool.Members = g.Pool.Members[:1000]
+					g.Pool.Endpoints = g.Pool.Endpoints[:1000]
 					p.Frontends[k] = &g
 				}
 			}
@@ -145,7 +145,7 @@ var mutants = map[string]struct {
 				l.kernel.Edit(fake.Name, func(p *plan.Plan) {
 					for k, f := range p.Frontends {
 						g := *f
-						g.Pool = plan.Pool{Verdict: plan.Drop, Members: nil}
+						g.Pool = plan.Pool{Verdict: plan.Drop, Endpoints: nil}
 						p.Frontends[k] = &g
 					}
 				})

@@ -125,7 +125,7 @@ func (s *session) largePlans() {
 				if i == 1 {
 					weight = uint16(1 + 97*j) // many slots
 				}
-				f.Pool.Members = append(f.Pool.Members, plan.Member{Addr: netip.AddrPortFrom(member, 8080), Weight: weight})
+				f.Pool.Endpoints = append(f.Pool.Endpoints, plan.Endpoint{Addr: netip.AddrPortFrom(member, 8080), Weight: weight})
 			}
 			p.Frontends[f.Key] = f
 		}
@@ -152,7 +152,7 @@ func (s *session) incremental() {
 			f = plan.Frontend{
 				Key:   plan.Key{Addr: addr, Port: 80, Protocol: model.TCP},
 				Owner: model.PortName{Service: model.Name{Namespace: "many", Name: fmt.Sprintf("svc-%d", i)}, Protocol: model.TCP},
-				Pool: plan.Pool{Members: []plan.Member{
+				Pool: plan.Pool{Endpoints: []plan.Endpoint{
 					{Addr: netip.MustParseAddrPort("10.200.0.1:80"), Weight: 1}, {Addr: netip.MustParseAddrPort("10.200.0.2:80"), Weight: 1}}},
 			}
 			p.Frontends[f.Key] = &plan.Frontend{}
@@ -161,7 +161,7 @@ func (s *session) incremental() {
 		s.apply(p, nil)
 		next := &plan.Plan{Global: p.Global, Frontends: map[plan.Key]*plan.Frontend{}}
 		next.Apply(plan.Diff(next, p))
-		f.Pool.Members = []plan.Member{f.Pool.Members[0], {Addr: netip.MustParseAddrPort("10.200.0.3:80"), Weight: 1}}
+		f.Pool.Endpoints = []plan.Endpoint{f.Pool.Endpoints[0], {Addr: netip.MustParseAddrPort("10.200.0.3:80"), Weight: 1}}
 		next.Frontends[f.Key] = &f
 		r := s.apply(next, plan.Diff(p, next))
 		s.Logf("%s: %d messages, %d elements", s.step, r.Messages, r.Elements)

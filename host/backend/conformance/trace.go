@@ -51,7 +51,7 @@ func (s *session) traceAgreement() {
 		for range flows {
 			list = append(list, c.Flow())
 		}
-		for _, what := range s.compare(next.Resolver(pl.NodeAddrs()), list) {
+		for _, what := range s.compare(next.Tracer(pl.NodeAddrs()), list) {
 			counts[what]++
 		}
 		if s.Failed() {
@@ -93,7 +93,7 @@ func (s *session) interfaces() map[netip.Addr]string {
 }
 
 // compare makes the connections concurrently and returns their outcomes.
-func (s *session) compare(trace *plan.Resolver, list []plan.Flow) []string {
+func (s *session) compare(trace *plan.Tracer, list []plan.Flow) []string {
 	s.Helper()
 	w := s.fixture.Traffic
 	clients := map[netip.Addr]Client{}
@@ -114,7 +114,7 @@ func (s *session) compare(trace *plan.Resolver, list []plan.Flow) []string {
 	want := make([]plan.Outcome, len(list))
 	for i := range list {
 		f := list[i]
-		want[i] = trace.Resolve(f)
+		want[i] = trace.Trace(f)
 		// Without a server, a packet that should have been rejected but was not would still look rejected on the node,
 		// and dropped elsewhere.
 		if at := (place{f.To, f.Protocol}); len(want[i].Candidates) == 0 && !served[at] {
@@ -143,7 +143,7 @@ func (s *session) compare(trace *plan.Resolver, list []plan.Flow) []string {
 // agree makes one connection and compares it with its trace. Safe for concurrent use.
 func (s *session) agree(c Client, f plan.Flow, want *plan.Outcome) string {
 	w := s.fixture.Traffic
-	if c.Timeout = answerTimeout; want.Ours && want.Verdict == plan.Drop {
+	if c.Timeout = answerTimeout; want.Matched && want.Verdict == plan.Drop {
 		c.Timeout = silence
 	}
 	seen, err := w.Connect(c, f.To, f.Protocol)
@@ -166,12 +166,12 @@ func (s *session) agree(c Client, f plan.Flow, want *plan.Outcome) string {
 		return ""
 	}
 	switch {
-	case !want.Ours && w.NodeOwns != nil && w.NodeOwns(f.To.Addr()):
+	case !want.Matched && w.NodeOwns != nil && w.NodeOwns(f.To.Addr()):
 		if seen.NotProxied || seen.Verdict != plan.Reject {
 			return bad()
 		}
 		return "REJECT"
-	case !want.Ours:
+	case !want.Matched:
 		if !seen.NotProxied {
 			return bad()
 		}
@@ -185,7 +185,7 @@ func (s *session) agree(c Client, f plan.Flow, want *plan.Outcome) string {
 	if i < 0 {
 		return bad()
 	}
-	masquerade, node, onNode := want.Candidates[i].Masquerade, w.Node.Has(f.From), slices.Contains(w.HostNetworkServers, seen.Server)
+	masquerade, node, onNode := want.Candidates[i].Masquerade, w.Node.Contains(f.From), slices.Contains(w.HostNetworkServers, seen.Server)
 	if onNode && !node {
 		masquerade = false
 	}
@@ -200,7 +200,7 @@ func (s *session) agree(c Client, f plan.Flow, want *plan.Outcome) string {
 
 // summary formats a trace.
 func summary(o *plan.Outcome) string {
-	if !o.Ours {
+	if !o.Matched {
 		return "NONE: " + o.Why
 	}
 	text := o.Verdict.String()

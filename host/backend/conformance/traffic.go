@@ -81,7 +81,7 @@ func (s *session) connect(c Client, to netip.AddrPort, proto model.Protocol) Out
 	return seen
 }
 
-// destinations compares outcomes with plan.Resolve, for every client and frontend of random plans.
+// destinations compares outcomes with plan.Trace, for every client and frontend of random plans.
 func (s *session) destinations() {
 	w := s.fixture.Traffic
 	counts := map[string]int{}
@@ -126,7 +126,7 @@ func (s *session) addFixtures(p *plan.Plan) {
 		to, c, members := s.oneService(family)
 		all := plan.Pool{}
 		for _, m := range members {
-			all.Members = append(all.Members, plan.Member{Addr: m, Weight: 1})
+			all.Endpoints = append(all.Endpoints, plan.Endpoint{Addr: m, Weight: 1})
 		}
 		nodePort := netip.IPv4Unspecified()
 		if family == model.IPv6 {
@@ -149,7 +149,7 @@ func (s *session) addFixtures(p *plan.Plan) {
 // checkFlow makes three connections from a client to a frontend, or one if it is expected to be rejected.
 func (s *session) checkFlow(held *plan.Plan, c Client, to netip.AddrPort, proto model.Protocol, stuck map[string]netip.AddrPort, refused map[string]bool) string {
 	w := s.fixture.Traffic
-	want := held.Resolve(plan.Flow{From: c.From, Interface: c.Interface, To: to, Protocol: proto}, w.Node)
+	want := held.Trace(plan.Flow{From: c.From, Interface: c.Interface, To: to, Protocol: proto}, w.Node)
 	tries := 3
 	if want.Verdict != plan.Drop {
 		c.Timeout = answerTimeout
@@ -175,7 +175,7 @@ func (s *session) checkFlow(held *plan.Plan, c Client, to netip.AddrPort, proto 
 			s.Fatalf("%s: went to %s: %s\n%s", s.step, seen.Server, want.Why, plan.FormatFrontend(want.Frontend))
 		}
 		// The node's own address stays what it is when it is masqueraded.
-		if masqueraded := seen.Source != c.From; !w.Node.Has(c.From) && masqueraded != want.Candidates[i].Masquerade {
+		if masqueraded := seen.Source != c.From; !w.Node.Contains(c.From) && masqueraded != want.Candidates[i].Masquerade {
 			s.Fatalf("%s: %s sees %s, masquerade wanted: %v: %s\n%s", s.step, seen.Server, seen.Source,
 				want.Candidates[i].Masquerade, want.Why, plan.FormatFrontend(want.Frontend))
 		}
@@ -247,7 +247,7 @@ func (s *session) weights() {
 func (s *session) chiSquare(p *plan.Pool, got map[netip.AddrPort]int, n int) {
 	s.Helper()
 	total, sum, kinds, counted := float64(p.Total()), 0.0, 0, 0
-	for _, m := range p.Members {
+	for _, m := range p.Endpoints {
 		if m.Weight == 0 {
 			if got[m.Addr] > 0 {
 				s.Fatalf("%s: %s has weight 0 and received %d of %d connections", s.step, m.Addr, got[m.Addr], n)
@@ -306,7 +306,7 @@ func (s *session) oneService(family model.Family) (netip.AddrPort, Client, []net
 	}
 	slices.SortFunc(members, netip.AddrPort.Compare)
 	i := slices.IndexFunc(s.fixture.Traffic.Clients, func(c Client) bool {
-		return model.FamilyOf(c.From) == family && !s.fixture.Traffic.Node.Has(c.From) &&
+		return model.FamilyOf(c.From) == family && !s.fixture.Traffic.Node.Contains(c.From) &&
 			!slices.ContainsFunc(members, func(m netip.AddrPort) bool { return m.Addr() == c.From })
 	})
 	if len(members) < 4 || i < 0 {
@@ -322,7 +322,7 @@ func service(g plan.Global, key plan.Key, members []netip.AddrPort, weights []ui
 		Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: key.Protocol},
 	}
 	for i, m := range members {
-		f.Pool.Members = append(f.Pool.Members, plan.Member{Addr: m, Weight: weights[i]})
+		f.Pool.Endpoints = append(f.Pool.Endpoints, plan.Endpoint{Addr: m, Weight: weights[i]})
 	}
 	if f.Pool.Total() == 0 {
 		f.Pool.Verdict = plan.Reject

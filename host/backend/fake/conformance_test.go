@@ -27,7 +27,7 @@ func TestConformance(t *testing.T) {
 		"holding everything":       {},
 		"holding ratios":           {Caps: slots},
 		"leaving things behind":    {Linger: 5 * time.Millisecond},
-		"holding TCP and UDP only": {Caps: plan.Caps{Name: "two", Idle: true, Balances: everything.Balances[1:], Protocols: everything.Protocols[:2]}},
+		"holding TCP and UDP only": {Caps: plan.Caps{Name: "two", ZeroWeight: true, Balances: everything.Balances[1:], Protocols: everything.Protocols[:2]}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conformance.Run(t, func(t *testing.T) conformance.Fixture { return subject(o) })

@@ -30,7 +30,7 @@ var ErrClosed = errors.New("fake: the backend is closed")
 // Everything returns the capabilities of a Kernel that can represent every plan.
 func Everything() plan.Caps {
 	return plan.Caps{
-		Name: "fake", Idle: true,
+		Name: "fake", ZeroWeight: true,
 		Balances:  []plan.Balance{plan.Random, plan.RoundRobin, plan.SourceHash, plan.LeastConnections},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
 	}
@@ -150,18 +150,18 @@ func (m *message) elements() int {
 	}
 	type slot struct {
 		outside bool
-		plan.Member
+		plan.Endpoint
 	}
 	list := map[slot]int{}
 	add := func(f *plan.Frontend, by int) {
 		if f == nil {
 			return
 		}
-		for _, x := range f.Pool.Members {
+		for _, x := range f.Pool.Endpoints {
 			list[slot{false, x}] += by
 		}
 		if f.Outside != nil {
-			for _, x := range f.Outside.Members {
+			for _, x := range f.Outside.Endpoints {
 				list[slot{true, x}] += by
 			}
 		}

@@ -92,8 +92,8 @@ func (k *Kernel) Connect(p Packet) Result {
 		return Result{Why: "nothing is programmed"}
 	}
 	flow := plan.Flow{From: p.From.Addr(), Interface: p.Interface, To: p.To, Protocol: p.Protocol}
-	o := held.Resolve(flow, k.o.NodeAddrs)
-	r := Result{Ours: o.Ours, Verdict: o.Verdict, Outside: o.Outside, Why: o.Why}
+	o := held.Trace(flow, k.o.NodeAddrs)
+	r := Result{Ours: o.Matched, Verdict: o.Verdict, Outside: o.Outside, Why: o.Why}
 	if o.Frontend != nil {
 		r.Frontend = o.Frontend.Key
 	}
@@ -208,7 +208,7 @@ func (k *Kernel) unstick(t *plan.Plan, owner model.PortName) {
 	}
 	alive := map[netip.AddrPort]bool{}
 	note := func(p *plan.Pool) {
-		for _, m := range p.Members {
+		for _, m := range p.Endpoints {
 			if m.Weight > 0 {
 				alive[m.Addr] = true
 			}
@@ -261,11 +261,13 @@ func (k *Kernel) Reset(ctx context.Context, resets []plan.Reset) (int, error) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.end(func(c *Conn) bool { return slices.Contains(resets, plan.Reset{Frontend: c.Frontend, Member: c.Member}) }), nil
+	return k.end(func(c *Conn) bool {
+		return slices.Contains(resets, plan.Reset{Frontend: c.Frontend, Endpoint: c.Member})
+	}), nil
 }
 
 // DeleteStaleUDP implements engine.ConnTable.
-func (k *Kernel) DeleteStaleUDP(ctx context.Context, stale []plan.Stale, _ []netip.Addr) (int, error) {
+func (k *Kernel) DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows, _ []netip.Addr) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("fake: forget stale flows: %w", err)
 	}

@@ -66,7 +66,7 @@ func frontend(t testing.TB, what, more string, weights []int) *plan.Plan {
 		verdict = "reject"
 	}
 	return parse(t, fmt.Sprintf("service shop/web\n  port http  %s  masquerade=outside balance=random%s\n    %s %d %s, total %d\n%s",
-		what, more, verdict, n, map[bool]string{true: "member", false: "members"}[n == 1], sum, members.String()))
+		what, more, verdict, n, map[bool]string{true: "member", false: "endpoints"}[n == 1], sum, members.String()))
 }
 
 func (d *env) apply(b *Backend, next *plan.Plan, delta *plan.Delta) backend.Report {
@@ -124,13 +124,13 @@ func TestANodesProcessThatChoosesNoSourceIsNotSeenAsTheServiceItself(t *testing.
 	b := d.open()
 	d.apply(b, parse(t, `service shop/web
   port http  10.96.0.80:80/TCP          ClusterIP   masquerade=outside balance=random
-    forward 1 member, total 1
+    forward 1 endpoint, total 1
       10.244.0.2:9000  weight 1  100.0 %  active
   port http  [fd00:10:96::80]:80/TCP    ClusterIP   masquerade=never balance=random
-    forward 1 member, total 1
+    forward 1 endpoint, total 1
       [fd00:10:244::2]:9000  weight 1  100.0 %  active
   port http  203.0.113.5:80/TCP         LoadBalancer  masquerade=from-node balance=random
-    forward 1 member, total 1
+    forward 1 endpoint, total 1
       10.244.0.2:9000  weight 1  100.0 %  active
     outside drop
 `), nil)
@@ -291,7 +291,7 @@ func TestAConnectionThatConntrackForgetsIsReset(t *testing.T) {
 		conns[a.Server] = c
 	}
 	err := d.Lab.Node.Do(func() error {
-		n, err := conntrack.Table{}.Reset(context.Background(), []plan.Reset{{Frontend: p.Keys()[0], Member: netip.MustParseAddrPort("10.244.0.1:9000")}})
+		n, err := conntrack.Table{}.Reset(context.Background(), []plan.Reset{{Frontend: p.Keys()[0], Endpoint: netip.MustParseAddrPort("10.244.0.1:9000")}})
 		if err == nil && n != 1 {
 			err = fmt.Errorf("%d connections", n)
 		}

@@ -27,7 +27,7 @@ func cluster(services, endpoints int) *plan.Plan {
 		}
 		for range endpoints {
 			pod = pod.Next()
-			f.Pool.Members = append(f.Pool.Members, plan.Member{Addr: netip.AddrPortFrom(pod, 8080), Weight: 1})
+			f.Pool.Endpoints = append(f.Pool.Endpoints, plan.Endpoint{Addr: netip.AddrPortFrom(pod, 8080), Weight: 1})
 		}
 		p.Frontends[f.Key] = f
 	}
@@ -123,7 +123,7 @@ func benchCluster(b *testing.B, services int) {
 	change := func() (*plan.Plan, *plan.Delta) {
 		pod = pod.Next()
 		g := *p.Frontends[k]
-		g.Pool.Members = append([]plan.Member{{Addr: netip.AddrPortFrom(pod, 8080), Weight: 1}}, g.Pool.Members[1:]...)
+		g.Pool.Endpoints = append([]plan.Endpoint{{Addr: netip.AddrPortFrom(pod, 8080), Weight: 1}}, g.Pool.Endpoints[1:]...)
 		d := &plan.Delta{Changes: []plan.Change{{Key: k, Old: p.Frontends[k], New: &g}}}
 		p = &plan.Plan{Global: p.Global, Frontends: maps.Clone(p.Frontends)}
 		p.Frontends[k] = &g

@@ -36,7 +36,7 @@ func (b *Backend) addDestinations(u *frontendUpdate) error {
 	return nil
 }
 
-func (b *Backend) addDestination(su *serverUpdate, s *virtualServer, m plan.Member) error {
+func (b *Backend) addDestination(su *serverUpdate, s *virtualServer, m plan.Endpoint) error {
 	want := destination{addr: m.Addr, weight: m.Weight}
 	if su.deferWeight {
 		want.weight = 0
@@ -67,7 +67,7 @@ func (b *Backend) setDestination(k serverKey, s *virtualServer, at int, want des
 
 // acceptsNew reports whether a virtual server has one of these members as a destination for new connections. It is true
 // if all of them have weight 0.
-func (s *virtualServer) acceptsNew(members []plan.Member) bool {
+func (s *virtualServer) acceptsNew(members []plan.Endpoint) bool {
 	allQuiesced := true
 	for _, m := range members {
 		if m.Weight == 0 {
@@ -82,8 +82,8 @@ func (s *virtualServer) acceptsNew(members []plan.Member) bool {
 }
 
 // hasAny reports whether a virtual server has one of these members as a destination.
-func (s *virtualServer) hasAny(members []plan.Member) bool {
-	return slices.ContainsFunc(members, func(m plan.Member) bool { _, ok := s.find(m.Addr); return ok })
+func (s *virtualServer) hasAny(members []plan.Endpoint) bool {
+	return slices.ContainsFunc(members, func(m plan.Endpoint) bool { _, ok := s.find(m.Addr); return ok })
 }
 
 // setWeights sets schedulers and weights. Weights that grow come first.
@@ -124,7 +124,7 @@ func (b *Backend) setWeights(u *frontendUpdate) {
 // A failed frontend keeps its virtual servers, since its rules still pass connections to them, but loses the destinations
 // that none of its new pools contains: without a destination for new connections, a virtual server rejects them.
 func (b *Backend) drainDestinations(u *frontendUpdate) {
-	var all []plan.Member
+	var all []plan.Endpoint
 	if u.failed {
 		for i := range u.servers {
 			all = append(all, u.servers[i].destinations...)
@@ -151,7 +151,7 @@ func (b *Backend) drainDestinations(u *frontendUpdate) {
 }
 
 // removeDestinations drains or deletes all destinations except keep.
-func (b *Backend) removeDestinations(u *frontendUpdate, su *serverUpdate, s *virtualServer, keep []plan.Member) {
+func (b *Backend) removeDestinations(u *frontendUpdate, su *serverUpdate, s *virtualServer, keep []plan.Endpoint) {
 	kept := make(map[netip.AddrPort]bool, len(keep))
 	for _, m := range keep {
 		kept[m.Addr] = true

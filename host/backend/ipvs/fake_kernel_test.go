@@ -282,7 +282,7 @@ func (d *memEnv) checkBetween(b *Backend, what string, prev, next *plan.Plan) {
 		if forwards && is.Pool.Total() == 0 {
 			d.Errorf("%s: %s has no member with weight", what, k)
 		}
-		for _, m := range is.Pool.Members {
+		for _, m := range is.Pool.Endpoints {
 			if !hasAddr(was, m) && !hasAddr(shall, m) {
 				d.Errorf("%s: %s has %s, which neither plan has", what, k, m.Addr)
 			}
@@ -321,9 +321,9 @@ func (d *memEnv) checkGuards(b *Backend, what string) {
 }
 
 // hasAddr tells whether one of a frontend's pools has a member's address.
-func hasAddr(f *plan.Frontend, m plan.Member) bool {
-	same := func(o plan.Member) bool { return o.Addr == m.Addr }
-	return slices.ContainsFunc(f.Pool.Members, same) || f.Outside != nil && slices.ContainsFunc(f.Outside.Members, same)
+func hasAddr(f *plan.Frontend, m plan.Endpoint) bool {
+	same := func(o plan.Endpoint) bool { return o.Addr == m.Addr }
+	return slices.ContainsFunc(f.Pool.Endpoints, same) || f.Outside != nil && slices.ContainsFunc(f.Outside.Endpoints, same)
 }
 
 func TestWhatTheCompanionGuardsMayBeMoreThanATransactionHolds(t *testing.T) {

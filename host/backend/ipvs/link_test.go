@@ -67,13 +67,13 @@ func TestAddressesOfTheNodeOnALinkForServicesAreItsOwn(t *testing.T) {
 	}
 	p := parse(t, `service shop/web
   port http  10.96.0.80:80/TCP        ClusterIP  masquerade=outside balance=random
-    forward 1 member, total 1
+    forward 1 endpoint, total 1
       10.244.0.2:9000  weight 1  100.0 %  active
   port http  [fd00:10:96::80]:80/TCP  ClusterIP  masquerade=outside balance=random
-    forward 1 member, total 1
+    forward 1 endpoint, total 1
       [fd00:10:244::2]:9000  weight 1  100.0 %  active
   port more  10.96.0.81:80/TCP        ClusterIP  masquerade=outside balance=random
-    forward 1 member, total 1
+    forward 1 endpoint, total 1
       10.244.0.2:9000  weight 1  100.0 %  active
 `)
 	for _, end := range []func() error{

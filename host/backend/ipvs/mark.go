@@ -26,10 +26,10 @@ func (b *Backend) assignMarks(k plan.Key, f *plan.Frontend) (err error) {
 	}
 	m := b.state.marks[k]
 	before := m
-	if len(f.Pool.Members) > 0 && m.Inside == 0 && (k.IsNodePort() || f.Outside != nil) {
+	if len(f.Pool.Endpoints) > 0 && m.Inside == 0 && (k.IsNodePort() || f.Outside != nil) {
 		m.Inside, err = b.state.allocateMark()
 	}
-	if err == nil && k.IsNodePort() && f.Outside != nil && len(f.Outside.Members) > 0 && m.Outside == 0 {
+	if err == nil && k.IsNodePort() && f.Outside != nil && len(f.Outside.Endpoints) > 0 && m.Outside == 0 {
 		m.Outside, err = b.state.allocateMark()
 	}
 	if m != before {
@@ -46,10 +46,10 @@ func (b *Backend) freeMarks(u *frontendUpdate) {
 		return
 	}
 	f := u.next
-	if f == nil || len(f.Pool.Members) == 0 || f.Outside == nil && !u.key.IsNodePort() {
+	if f == nil || len(f.Pool.Endpoints) == 0 || f.Outside == nil && !u.key.IsNodePort() {
 		m.Inside = 0
 	}
-	if f == nil || f.Outside == nil || len(f.Outside.Members) == 0 || !u.key.IsNodePort() {
+	if f == nil || f.Outside == nil || len(f.Outside.Endpoints) == 0 || !u.key.IsNodePort() {
 		m.Outside = 0
 	}
 	if b.state.marks[u.key] = m; m.Inside|m.Outside == 0 {

@@ -43,7 +43,7 @@ func TestKilledBetweenAnyTwoMessages(t *testing.T) {
 			if f.Pool.Total() == 0 {
 				t.Errorf("message %d: %s has no member with weight", n, k)
 			}
-			for _, m := range f.Pool.Members {
+			for _, m := range f.Pool.Endpoints {
 				if !hasMember(prev.Frontends[k], m) && !hasMember(next.Frontends[k], m) && !(k.Addr.String() == "203.0.113.5" && m.Weight == 0) {
 					t.Errorf("message %d: %s has %v, which is neither old nor new", n, k, m)
 				}
@@ -63,8 +63,8 @@ func TestKilledBetweenAnyTwoMessages(t *testing.T) {
 	}
 }
 
-func hasMember(f *plan.Frontend, m plan.Member) bool {
-	return f != nil && slices.ContainsFunc(f.Pool.Members, func(o plan.Member) bool { return o.Addr == m.Addr && o.Weight == m.Weight })
+func hasMember(f *plan.Frontend, m plan.Endpoint) bool {
+	return f != nil && slices.ContainsFunc(f.Pool.Endpoints, func(o plan.Endpoint) bool { return o.Addr == m.Addr && o.Weight == m.Weight })
 }
 
 // TestAChangeOfModeInWhichAFrontendFailsDoesNotHappen has nftables forward on, and the rest later at a start.

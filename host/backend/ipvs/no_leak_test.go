@@ -44,14 +44,14 @@ func TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode(t *testing.T) {
 	none := parse("")
 	some := parse(`service shop/web
   port dns   10.96.0.80:53/UDP   ClusterIP     masquerade=outside balance=random
-    forward 1 member, total 1
+    forward 1 endpoint, total 1
       10.244.0.2:9000  weight 1  100.0 %  active
   port http  10.96.0.80:80/TCP   ClusterIP     masquerade=outside balance=random
-    forward 2 members, total 2
+    forward 2 endpoints, total 2
       10.244.0.2:9000  weight 1  50.0 %  active
       10.244.0.3:9000  weight 1  50.0 %  active
   port none  10.96.0.81:80/TCP   ClusterIP     masquerade=outside balance=random
-    reject 0 members, total 0
+    reject 0 endpoints, total 0
 `)
 	o := d.options()
 	o.DrainTimeout = drainInterval // what is closing by then is cut off
@@ -144,7 +144,7 @@ func TestALingeringPoolOfPodsKeepsItsAddress(t *testing.T) {
 	b := d.open()
 	prev := parse(t, `service shop/web
   port http  203.0.113.5:80/TCP  LoadBalancer  masquerade=from-node balance=random
-    forward 1 member, total 1
+    forward 1 endpoint, total 1
       10.244.0.2:9000  weight 1  100.0 %  active
     outside drop
 `)

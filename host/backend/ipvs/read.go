@@ -73,18 +73,18 @@ func (s *state) fillPools(f *plan.Frontend) {
 	main, inside, outside := s.serverKeys(f.Key)
 	switch {
 	case f.Key.IsNodePort():
-		f.Pool.Members = s.poolMembers(inside)
+		f.Pool.Endpoints = s.poolMembers(inside)
 		if f.Outside != nil {
-			f.Outside.Members = s.poolMembers(outside)
+			f.Outside.Endpoints = s.poolMembers(outside)
 		}
 	case f.Outside == nil:
-		f.Pool.Members = s.poolMembers(main)
+		f.Pool.Endpoints = s.poolMembers(main)
 	default:
-		f.Outside.Members, f.Pool.Members = s.poolMembers(main), s.poolMembers(inside)
+		f.Outside.Endpoints, f.Pool.Endpoints = s.poolMembers(main), s.poolMembers(inside)
 	}
 }
 
-func (s *state) poolMembers(k serverKey) (out []plan.Member) {
+func (s *state) poolMembers(k serverKey) (out []plan.Endpoint) {
 	v := s.servers[k]
 	if v == nil {
 		return nil
@@ -93,7 +93,7 @@ func (s *state) poolMembers(k serverKey) (out []plan.Member) {
 		if d.draining || d.modified {
 			continue
 		}
-		m := plan.Member{Addr: d.addr, Weight: d.weight}
+		m := plan.Endpoint{Addr: d.addr, Weight: d.weight}
 		if d.weight == 0 {
 			m.Phase = plan.Draining
 		}

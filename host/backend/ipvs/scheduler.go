@@ -24,7 +24,7 @@ func Caps() plan.Caps {
 // capsOf returns what IPVS with the given schedulers can represent.
 func capsOf(have map[string]bool) plan.Caps {
 	c := plan.Caps{
-		Name: "ipvs", Ratios: true, MaxTotal: maxTotal, Idle: true,
+		Name: "ipvs", Ratios: true, MaxTotal: maxTotal, ZeroWeight: true,
 		Balances:  []plan.Balance{plan.Random},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
 	}

@@ -23,7 +23,7 @@ func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
 	}
 	for k, f := range frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", []int{1, 1}).Frontends {
 		g := *f
-		g.Outside = &plan.Pool{Members: []plan.Member{f.Pool.Members[1]}}
+		g.Outside = &plan.Pool{Endpoints: []plan.Endpoint{f.Pool.Endpoints[1]}}
 		p.Frontends[k] = &g
 	}
 	d.apply(b, p, nil)

@@ -55,10 +55,10 @@ func updateCases(t *testing.T) map[string][2]*plan.Plan {
 		}
 		return parse(t, "service shop/web\n  port http  203.0.113.5:80/TCP  LoadBalancer  masquerade=from-node balance=random\n"+text)
 	}
-	one := `    forward 1 member, total 1
+	one := `    forward 1 endpoint, total 1
       10.244.0.1:9000  weight 1  100.0 %  active
 `
-	two := `    forward 2 members, total 3
+	two := `    forward 2 endpoints, total 3
       10.244.0.2:9000  weight 1  33.3 %  active
       10.244.0.3:9000  weight 2  66.7 %  active
 `
@@ -66,8 +66,8 @@ func updateCases(t *testing.T) map[string][2]*plan.Plan {
 		"all members are replaced": {lb(one), lb(two)},
 		"it comes":                 {lb(""), lb(two)},
 		"it goes":                  {lb(two), lb("")},
-		"a local policy":           {lb(two), lb(one + "    outside forward 1 member, total 1\n      10.244.0.2:9000  weight 1  100.0 %  active\n")},
-		"nobody is left":           {lb(two), lb("    reject 0 members, total 0\n")},
+		"a local policy":           {lb(two), lb(one + "    outside forward 1 endpoint, total 1\n      10.244.0.2:9000  weight 1  100.0 %  active\n")},
+		"nobody is left":           {lb(two), lb("    reject 0 endpoints, total 0\n")},
 		"weights":                  {lb(strings.Replace(one, "244.0.1", "244.0.2", 1)), lb(two)},
 	}
 }
@@ -170,7 +170,7 @@ func (d *memEnv) checkRejected(b *Backend, v *rejecting, where string, err error
 				continue
 			}
 			serving++
-			if shall == nil || !hasAddr(shall, plan.Member{Addr: m.addr}) {
+			if shall == nil || !hasAddr(shall, plan.Endpoint{Addr: m.addr}) {
 				left = append(left, m.addr.String())
 			}
 		}
@@ -205,7 +205,7 @@ func TestWhatKeepsTheCompanionFromChangingKeepsNoMemberThatHasLeft(t *testing.T)
 		for k, s := range d.virtualServers {
 			for _, m := range s.destinations {
 				f := next.Frontends[plan.Key{Addr: netip.MustParseAddr("203.0.113.5"), Port: 80, Protocol: model.TCP}]
-				if m.weight > 0 && (f == nil || !hasAddr(f, plan.Member{Addr: m.addr})) {
+				if m.weight > 0 && (f == nil || !hasAddr(f, plan.Endpoint{Addr: m.addr})) {
 					t.Errorf("%s: %s has %v", name, k, m)
 				}
 			}

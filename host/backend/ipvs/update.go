@@ -24,7 +24,7 @@ type serverUpdate struct {
 	drains       bool // removed destinations stay for their connections; not for UDP
 	wanted       bool
 	config       serverConfig
-	destinations []plan.Member
+	destinations []plan.Endpoint
 	// deferWeight: new destinations have weight 0 until the nftables rules contain the frontend.
 	deferWeight bool
 }
@@ -124,8 +124,8 @@ func (b *Backend) newUpdate(k plan.Key, f *plan.Frontend) *frontendUpdate {
 			continue
 		}
 		s := serverUpdate{key: key, drains: k.Protocol != model.UDP}
-		if pool := pools[i]; pool != nil && len(pool.Members) > 0 {
-			s.wanted, s.destinations, s.config = true, pool.Members, b.serverConfig(f)
+		if pool := pools[i]; pool != nil && len(pool.Endpoints) > 0 {
+			s.wanted, s.destinations, s.config = true, pool.Endpoints, b.serverConfig(f)
 		}
 		if s.wanted || b.state.servers[key] != nil {
 			u.servers = append(u.servers, s)

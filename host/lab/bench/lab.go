@@ -211,8 +211,8 @@ func (s *seen) OnDequeue() {
 func (s *seen) OnPlan(p *engine.PlannedStep) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sum.planned += p.Step.Planned
-	s.sum.pending, s.sum.left = p.Step.Planned, p.Step.Left
+	s.sum.planned += p.Result.Planned
+	s.sum.pending, s.sum.left = p.Result.Planned, p.Result.Remaining
 }
 
 // OnApply implements engine.Observer.

@@ -63,14 +63,14 @@ func policyCost(ctx context.Context, file string, s size) (*policyRun, error) {
 	pl := planner.New(planner.Settings{Node: nodeName(0), Policies: &policy.Set{
 		Policies: map[string]*policy.Policy{"zoned": zoned}, Default: "zoned",
 	}}, plugins)
-	var step planner.Step
+	var step planner.Result
 	r.with = timeIt(func() { pl.Apply(all); step = pl.Plan(now) })
 	if len(step.Errors) > 0 {
 		return nil, step.Errors[0]
 	}
-	r.calls = pl.Calls()
-	r.unchanged = timeIt(func() { pl.Reloaded(); pl.Plan(now) })
-	r.callsMore = pl.Calls() - r.calls
+	r.calls = pl.PluginCalls()
+	r.unchanged = timeIt(func() { pl.PluginsReloaded(); pl.Plan(now) })
+	r.callsMore = pl.PluginCalls() - r.calls
 	const changes = 200
 	var one []model.Change
 	for n := range changes {

@@ -128,7 +128,7 @@ func (g *Gen) change(p *plan.Plan, owner model.PortName) {
 	default: // its endpoints or their weights change, alike in all frontends that share them
 		was, is := []plan.Pool{}, []plan.Pool{}
 		swap := func(q plan.Pool, family model.Family) plan.Pool {
-			if i := slices.IndexFunc(was, func(o plan.Pool) bool { return o.Equal(&q) && len(o.Members) > 0 }); i >= 0 {
+			if i := slices.IndexFunc(was, func(o plan.Pool) bool { return o.Equal(&q) && len(o.Endpoints) > 0 }); i >= 0 {
 				return is[i]
 			}
 			n := g.mutate(q, family)
@@ -228,7 +228,7 @@ func (g *Gen) sourceRanges(family model.Family) []netip.Prefix {
 			list = append(list, netip.PrefixFrom(netip.AddrFrom16(a), pick(g, []int{32, 40, 48, 64, 128})))
 		}
 	}
-	return plan.Prefixes(list)
+	return plan.NormalizePrefixes(list)
 }
 
 func (g *Gen) global() plan.Global {

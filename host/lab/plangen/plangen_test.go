@@ -47,7 +47,7 @@ func TestPlansAreValidAndOfEveryKind(t *testing.T) {
 				if f.Outside != nil {
 					seen["outside "+f.Outside.Verdict.String()]++
 				}
-				for _, m := range f.Pool.Members {
+				for _, m := range f.Pool.Endpoints {
 					seen[m.Phase.String()]++
 					seen[fmt.Sprintf("deadline %v", m.Deadline > 0)]++
 					if m.Weight == 0 || m.Weight == 65535 {
@@ -63,7 +63,7 @@ func TestPlansAreValidAndOfEveryKind(t *testing.T) {
 		"masquerade never", "masquerade outside", "masquerade always", "masquerade from-node",
 		"random", "round-robin", "source-hash", "least-connections", "pool forward", "pool reject", "pool drop",
 		"outside forward", "outside drop", "affinity true", "affinity false", "ranges true", "ranges false", "unnamed true", "unnamed false",
-		"active", "warming", "draining", "deadline true", "weight 0", "weight 65535", "changes true", "changes false",
+		"active", "draining", "deadline true", "weight 0", "weight 65535", "changes true", "changes false",
 	} {
 		if seen[what] < 20 {
 			t.Errorf("%s: seen %d times", what, seen[what])
@@ -86,7 +86,7 @@ func TestTargetsFamiliesAndGlobalAreKept(t *testing.T) {
 				if k.Family() != model.IPv4 || k.Protocol != model.UDP {
 					t.Fatalf("seed %d: %s", seed, k)
 				}
-				for _, m := range f.Pool.Members {
+				for _, m := range f.Pool.Endpoints {
 					if m.Addr != target {
 						t.Fatalf("seed %d: %s", seed, m.Addr)
 					}

@@ -14,10 +14,10 @@ func (g *Gen) pool(family model.Family) plan.Pool {
 		return g.finish(nil)
 	}
 	style := g.rng.IntN(8)
-	var list []plan.Member
+	var list []plan.Endpoint
 	for range 1 + g.rng.IntN(g.o.Members) {
 		if addr, ok := g.member(family); ok {
-			list = append(list, plan.Member{Addr: addr, Weight: g.weight(style), Phase: plan.Active})
+			list = append(list, plan.Endpoint{Addr: addr, Weight: g.weight(style), Phase: plan.Active})
 		}
 	}
 	return g.finish(list)
@@ -59,17 +59,15 @@ func (g *Gen) member(family model.Family) (netip.AddrPort, bool) {
 }
 
 // finish puts members in order, gives phases that fit, and sets the verdict.
-func (g *Gen) finish(list []plan.Member) plan.Pool {
-	slices.SortFunc(list, func(a, b plan.Member) int { return a.Addr.Compare(b.Addr) })
-	list = slices.CompactFunc(list, func(a, b plan.Member) bool { return a.Addr == b.Addr })
-	p := plan.Pool{Members: list}
+func (g *Gen) finish(list []plan.Endpoint) plan.Pool {
+	slices.SortFunc(list, func(a, b plan.Endpoint) int { return a.Addr.Compare(b.Addr) })
+	list = slices.CompactFunc(list, func(a, b plan.Endpoint) bool { return a.Addr == b.Addr })
+	p := plan.Pool{Endpoints: list}
 	for i := range list {
 		m := &list[i]
 		switch {
 		case m.Weight == 0 || g.one(10):
 			m.Phase = plan.Draining
-		case g.one(10):
-			m.Phase = plan.Warming
 		default:
 			m.Phase = plan.Active
 		}
@@ -79,7 +77,7 @@ func (g *Gen) finish(list []plan.Member) plan.Pool {
 		}
 	}
 	if len(list) == 0 {
-		p.Members = nil
+		p.Endpoints = nil
 	}
 	if p.Total() == 0 {
 		p.Verdict = pick(g, []plan.Verdict{plan.Reject, plan.Drop})
@@ -89,14 +87,14 @@ func (g *Gen) finish(list []plan.Member) plan.Pool {
 
 // localPart makes what outside sources get: some of the members, or none.
 func (g *Gen) localPart(p *plan.Pool) *plan.Pool {
-	var list []plan.Member
-	for _, m := range p.Members {
+	var list []plan.Endpoint
+	for _, m := range p.Endpoints {
 		if g.one(2) {
 			list = append(list, m)
 		}
 	}
 	out := g.finish(list)
-	if out.Verdict == plan.Reject && len(p.Members) > 0 {
+	if out.Verdict == plan.Reject && len(p.Endpoints) > 0 {
 		out.Verdict = plan.Drop
 	}
 	return &out
@@ -104,7 +102,7 @@ func (g *Gen) localPart(p *plan.Pool) *plan.Pool {
 
 // mutate does one thing to the members of a pool.
 func (g *Gen) mutate(p plan.Pool, family model.Family) plan.Pool {
-	list := slices.Clone(p.Members)
+	list := slices.Clone(p.Endpoints)
 	style := g.rng.IntN(8)
 	op := g.rng.IntN(7)
 	if len(list) == 0 {
@@ -114,7 +112,7 @@ func (g *Gen) mutate(p plan.Pool, family model.Family) plan.Pool {
 	switch op {
 	case 0, 1: // one more
 		if addr, ok := g.member(family); ok && len(list) < g.o.Members {
-			list = append(list, plan.Member{Addr: addr, Weight: g.weight(style)})
+			list = append(list, plan.Endpoint{Addr: addr, Weight: g.weight(style)})
 		}
 	case 2: // one fewer
 		list = slices.Delete(list, i, i+1)

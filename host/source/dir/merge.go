@@ -165,7 +165,7 @@ func diff[T any](prev, next map[model.Name]*T, change func(model.Name, *T) model
 // unchanged tells whether two objects say the same.
 func unchanged[T any](a, b *T) bool {
 	if s, ok := any(a).(*model.EndpointSlice); ok {
-		return s.Same(any(b).(*model.EndpointSlice))
+		return s.SameContent(any(b).(*model.EndpointSlice))
 	}
 	return reflect.DeepEqual(a, b)
 }

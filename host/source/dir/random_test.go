@@ -43,11 +43,11 @@ func TestManifestsMeanWhatTheirValuesMean(t *testing.T) {
 		want, got := resolver(c, c.Snapshot()), resolver(c, read)
 		for range 60 {
 			f := c.Flow()
-			w, g := outcome(want.Resolve(f)), outcome(got.Resolve(f))
+			w, g := outcome(want.Trace(f)), outcome(got.Trace(f))
 			if w != g {
 				t.Fatalf("seed %d: %s → %s/%s: got %s, want %s\n%s", seed, f.From, f.To, f.Protocol, g, w, text)
 			}
-			if len(want.Resolve(f).Candidates) > 0 {
+			if len(want.Trace(f).Candidates) > 0 {
 				forwarded++
 			}
 		}
@@ -57,15 +57,15 @@ func TestManifestsMeanWhatTheirValuesMean(t *testing.T) {
 	}
 }
 
-func resolver(c *clustergen.Cluster, s *model.Snapshot) *plan.Resolver {
+func resolver(c *clustergen.Cluster, s *model.Snapshot) *plan.Tracer {
 	p := planner.New(c.Settings, nil)
 	p.Replace(s)
 	p.Plan(time.Unix(1_700_000_000, 0))
-	return p.Current().Resolver(p.NodeAddrs())
+	return p.Current().Tracer(p.NodeAddrs())
 }
 
 func outcome(o plan.Outcome) string {
-	text := fmt.Sprintf("ours %v, %s, %+v", o.Ours, o.Verdict, o.Candidates)
+	text := fmt.Sprintf("ours %v, %s, %+v", o.Matched, o.Verdict, o.Candidates)
 	if o.Frontend != nil {
 		text += fmt.Sprintf(", %s, affinity %s", o.Frontend.Owner, o.Frontend.Affinity)
 	}

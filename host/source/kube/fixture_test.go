@@ -204,7 +204,7 @@ func (r *fixture) waitInSync() {
 
 // compare tells how two snapshots differ. When a slice was triggered is no difference.
 func compare(want, got *model.Snapshot) string {
-	return cmp.Diff(want, got, cmp.AllowUnexported(model.Snapshot{}), cmp.Comparer(func(a, b *model.EndpointSlice) bool { return a.Same(b) }),
+	return cmp.Diff(want, got, cmp.AllowUnexported(model.Snapshot{}), cmp.Comparer(func(a, b *model.EndpointSlice) bool { return a.SameContent(b) }),
 		cmp.Comparer(func(a, b *model.Service) bool { return equal(a, b) }), cmp.Comparer(func(a, b *model.Node) bool { return equal(a, b) }),
 		cmp.Comparer(func(a, b *model.ServiceCIDR) bool { return equal(a, b) }))
 }

@@ -44,7 +44,7 @@ func serviceKind() kind[model.Service] {
 func sliceKind() kind[model.EndpointSlice] {
 	return kind[model.EndpointSlice]{
 		name: "EndpointSlice", prototype: &discoveryv1.EndpointSlice{},
-		same: func(a, b *model.EndpointSlice) bool { return a.Same(b) },
+		same: func(a, b *model.EndpointSlice) bool { return a.SameContent(b) },
 		convert: func(s *interner, object any) (*converted[model.EndpointSlice], error) {
 			o, err := as[discoveryv1.EndpointSlice](object)
 			if err != nil {

@@ -288,7 +288,7 @@ func TestABadFrontendKeepsNobodyElseWaiting(t *testing.T) {
 	p := parse(t, service(frontend("10.96.0.9:80/TCP ClusterIP masquerade=never", "1"), frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
 	for k, f := range p.Frontends {
 		if k.Addr == netip.MustParseAddr("10.96.0.9") {
-			f.Pool.Members[0].Addr = netip.MustParseAddrPort("[fd00::1]:80")
+			f.Pool.Endpoints[0].Addr = netip.MustParseAddrPort("[fd00::1]:80")
 		}
 	}
 	_, err := d.b.Apply(context.Background(), p, nil)

@@ -44,7 +44,7 @@ func clusterFrontend(i, m, generation int) *plan.Frontend {
 			port += uint16(generation)
 		}
 		addr := netip.AddrFrom4([4]byte{byte(128 + n>>24), byte(n >> 16), byte(n >> 8), byte(n)})
-		f.Pool.Members = append(f.Pool.Members, plan.Member{Addr: netip.AddrPortFrom(addr, port), Weight: 1})
+		f.Pool.Endpoints = append(f.Pool.Endpoints, plan.Endpoint{Addr: netip.AddrPortFrom(addr, port), Weight: 1})
 	}
 	return f
 }

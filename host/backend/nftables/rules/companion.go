@@ -140,8 +140,8 @@ func (c *Companion) lowerPool(f *plan.Frontend, p *plan.Pool, lane int) (pool, e
 	case out.mark == 0:
 		out.sets = balancedBit
 	}
-	list := make([]netip.AddrPort, 0, len(p.Members))
-	for _, m := range p.Members {
+	list := make([]netip.AddrPort, 0, len(p.Endpoints))
+	for _, m := range p.Endpoints {
 		if m.Weight > 0 {
 			list = append(list, m.Addr)
 		}

@@ -55,10 +55,10 @@ func TestAChangeCostsTheKernelTheSameInAClusterOfAnySize(t *testing.T) {
 		i := services / 2
 		c.replaced = strip(d.does(p, swap(p, clusterFrontend(i, 10, 1))))
 		nine := clusterFrontend(i, 10, 1)
-		nine.Pool.Members = nine.Pool.Members[:9]
+		nine.Pool.Endpoints = nine.Pool.Endpoints[:9]
 		c.shrunk = strip(d.does(p, swap(p, nine)))
 		five := clusterFrontend(i, 10, 1)
-		five.Pool.Members = five.Pool.Members[:5]
+		five.Pool.Endpoints = five.Pool.Endpoints[:5]
 		c.halved = strip(d.does(p, swap(p, five))) // another kind of pool, which none had before
 		old := p.Frontends[nine.Key]
 		delete(p.Frontends, nine.Key)
@@ -114,7 +114,7 @@ func TestTransactionsOfAStartAreBounded(t *testing.T) {
 	// Going down to three others is bounded too.
 	w.sizes = nil
 	other := clusterFrontend(3000, 30_000, 0)
-	other.Pool.Members = other.Pool.Members[len(other.Pool.Members)-3:]
+	other.Pool.Endpoints = other.Pool.Endpoints[len(other.Pool.Endpoints)-3:]
 	d.does(p, swap(p, other))
 	d.readsAs(p)
 	for _, n := range w.sizes {

@@ -277,7 +277,7 @@ func (d *bed) newOrIsForeignTable(what string, c *Companion, p *plan.Plan) {
 		for _, q := range []*plan.Plan{want, got} {
 			for k, f := range q.Frontends {
 				g := *f
-				g.Pool.Members = nil
+				g.Pool.Endpoints = nil
 				q.Frontends[k] = &g
 			}
 		}

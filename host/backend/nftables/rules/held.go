@@ -91,7 +91,7 @@ func lowerWith(f *plan.Frontend, lowerPool func(p *plan.Pool, lane int) (pool, e
 }
 
 func lowerPool(f *plan.Frontend, p *plan.Pool, before packed) (pool, error) {
-	for _, m := range p.Members {
+	for _, m := range p.Endpoints {
 		if m.Addr.Addr().Is4() != (f.Key.Family() == model.IPv4) {
 			return pool{}, fmt.Errorf("member %s: not %s", m.Addr, f.Key.Family())
 		}
@@ -104,10 +104,10 @@ func lowerPool(f *plan.Frontend, p *plan.Pool, before packed) (pool, error) {
 	case total > 1<<maxClass:
 		return pool{}, fmt.Errorf("the weights sum up to %d, more than the %d slots of a pool", total, 1<<maxClass)
 	case f.Balance == plan.SourceHash:
-		members, c := fill(p.Members, total)
+		members, c := fill(p.Endpoints, total)
 		return pool{sets: 1 << (maxClass + 1 + c - minHash), slots: pack(assign(before.unpack(nil), members, total*(1<<c/total)))}, nil
 	default:
-		return pool{sets: 1 << class(total), slots: pack(assign(before.unpack(nil), p.Members, total))}, nil
+		return pool{sets: 1 << class(total), slots: pack(assign(before.unpack(nil), p.Endpoints, total))}, nil
 	}
 }
 
@@ -136,7 +136,7 @@ func (h *held) raise(k plan.Key) *plan.Frontend {
 func (p *pool) raise() plan.Pool {
 	switch {
 	case p.sets&(rejectedBit-1) != 0:
-		return plan.Pool{Verdict: plan.Forward, Members: lowest(membersOf(p.slots.unpack(nil)))}
+		return plan.Pool{Verdict: plan.Forward, Endpoints: lowest(membersOf(p.slots.unpack(nil)))}
 	case p.sets&rejectedBit != 0:
 		return plan.Pool{Verdict: plan.Reject}
 	case p.sets&droppedBit == 0 && (p.sets&balancedBit != 0 || p.mark != 0):

@@ -11,7 +11,7 @@ import (
 // assign shares a pool's slots out: each member gets as many as its weight, in slots 0 to total-1. What a slot held
 // before it keeps while its member is within its quota, so that a change rewrites only what is missing. Where a
 // member's slots lie does not matter, because slots are drawn at random.
-func assign(before []netip.AddrPort, members []plan.Member, total int) []netip.AddrPort {
+func assign(before []netip.AddrPort, members []plan.Endpoint, total int) []netip.AddrPort {
 	slots := make([]netip.AddrPort, total)
 	quota := make([]int, len(members))
 	for i, m := range members {
@@ -22,7 +22,7 @@ func assign(before []netip.AddrPort, members []plan.Member, total int) []netip.A
 		if !held.IsValid() {
 			continue
 		}
-		m, ok := slices.BinarySearchFunc(members, held, func(m plan.Member, a netip.AddrPort) int { return m.Addr.Compare(a) })
+		m, ok := slices.BinarySearchFunc(members, held, func(m plan.Endpoint, a netip.AddrPort) int { return m.Addr.Compare(a) })
 		if ok && quota[m] > 0 {
 			quota[m]--
 			slots[i] = held
@@ -45,7 +45,7 @@ func assign(before []netip.AddrPort, members []plan.Member, total int) []netip.A
 }
 
 // fill gives the table of a pool whose slots are chosen by hash: its class, and weights as many times as they fit.
-func fill(members []plan.Member, total int) ([]plan.Member, int) {
+func fill(members []plan.Endpoint, total int) ([]plan.Endpoint, int) {
 	c := max(class(total), minHash)
 	out := slices.Clone(members)
 	for i := range out {
@@ -55,7 +55,7 @@ func fill(members []plan.Member, total int) ([]plan.Member, int) {
 }
 
 // lowest is the inverse: weights in lowest terms.
-func lowest(members []plan.Member) []plan.Member {
+func lowest(members []plan.Endpoint) []plan.Endpoint {
 	var all uint16
 	for _, m := range members {
 		for a, b := m.Weight, all; ; a, b = b, a%b {
@@ -72,10 +72,10 @@ func lowest(members []plan.Member) []plan.Member {
 }
 
 // membersOf is the inverse of assign: whose slots these are, sorted, with their number as weight.
-func membersOf(slots []netip.AddrPort) []plan.Member {
+func membersOf(slots []netip.AddrPort) []plan.Endpoint {
 	sorted := slices.Clone(slots)
 	slices.SortFunc(sorted, netip.AddrPort.Compare)
-	var members []plan.Member
+	var members []plan.Endpoint
 	for _, a := range sorted {
 		switch n := len(members); {
 		case !a.IsValid():
@@ -84,7 +84,7 @@ func membersOf(slots []netip.AddrPort) []plan.Member {
 				members[n-1].Weight++
 			}
 		default:
-			members = append(members, plan.Member{Addr: a, Weight: 1})
+			members = append(members, plan.Endpoint{Addr: a, Weight: 1})
 		}
 	}
 	return members

@@ -10,19 +10,19 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-func randomMembers(r *rand.Rand) []plan.Member {
-	var list []plan.Member
+func randomMembers(r *rand.Rand) []plan.Endpoint {
+	var list []plan.Endpoint
 	for i := range 12 {
 		if r.IntN(2) == 0 {
 			a := netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:80", i))
-			list = append(list, plan.Member{Addr: a, Weight: uint16(1 + r.IntN(9))})
+			list = append(list, plan.Endpoint{Addr: a, Weight: uint16(1 + r.IntN(9))})
 		}
 	}
-	slices.SortFunc(list, func(a, b plan.Member) int { return a.Addr.Compare(b.Addr) })
+	slices.SortFunc(list, func(a, b plan.Endpoint) int { return a.Addr.Compare(b.Addr) })
 	return list
 }
 
-func total(list []plan.Member) int { p := plan.Pool{Members: list}; return p.Total() }
+func total(list []plan.Endpoint) int { p := plan.Pool{Endpoints: list}; return p.Total() }
 
 func TestAssignKeepsQuotasAndRewritesNoMoreThanItMust(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
@@ -51,7 +51,7 @@ func TestAssignKeepsQuotasAndRewritesNoMoreThanItMust(t *testing.T) {
 		}
 		must := want
 		for _, m := range membersOf(held) {
-			i := slices.IndexFunc(members, func(n plan.Member) bool { return n.Addr == m.Addr })
+			i := slices.IndexFunc(members, func(n plan.Endpoint) bool { return n.Addr == m.Addr })
 			if i >= 0 {
 				must -= int(min(m.Weight, members[i].Weight))
 			}

@@ -108,7 +108,7 @@ func (r *rig) settled() {
 		want, _, err := kube.Load(r.t.Context(), r.client, "n1", true)
 		must(r.t, err)
 		r.mu.Lock()
-		diff = cmp.Diff(want, r.snap, cmp.AllowUnexported(model.Snapshot{}), cmp.Comparer(func(a, b *model.EndpointSlice) bool { return a.Same(b) }),
+		diff = cmp.Diff(want, r.snap, cmp.AllowUnexported(model.Snapshot{}), cmp.Comparer(func(a, b *model.EndpointSlice) bool { return a.SameContent(b) }),
 			cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
 		r.mu.Unlock()
 		if diff == "" {

@@ -77,7 +77,7 @@ func TestResolveFollowsTheServiceRules(t *testing.T) {
 		rule           string // of SERVICES.md
 		from, to, want string
 	}{
-		{"19 ClusterIP from a Pod, weighted, without the draining member", pod, "10.96.0.10:80/TCP", all},
+		{"19 ClusterIP from a Pod, weighted, without the draining endpoint", pod, "10.96.0.10:80/TCP", all},
 		{"31 hairpin masquerades towards itself only", hairpinPod, "10.96.0.10:80/TCP", "10.244.1.5:8080 25% masq, 10.244.2.6:8080 75%"},
 		{"32 off-cluster source to a ClusterIP", outside, "10.96.0.10:80/TCP", allM},
 		{"32 this node is no Pod", node, "10.96.0.10:80/TCP", allM},
@@ -116,7 +116,7 @@ func TestResolveFollowsTheServiceRules(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(c.rule, " ", "_"), func(t *testing.T) {
 			k := key(t, c.to)
-			got := p.Resolve(plan.Flow{From: netip.MustParseAddr(c.from), To: netip.AddrPortFrom(k.Addr, k.Port), Protocol: k.Protocol},
+			got := p.Trace(plan.Flow{From: netip.MustParseAddr(c.from), To: netip.AddrPortFrom(k.Addr, k.Port), Protocol: k.Protocol},
 				plan.NodeAddrs{netip.MustParseAddr("192.168.0.1"), netip.MustParseAddr("192.168.0.2")})
 			if s := outcome(got); s != c.want {
 				t.Errorf("%s → %s: got %s, want %s", c.from, c.to, s, c.want)
@@ -129,7 +129,7 @@ func TestResolveFollowsTheServiceRules(t *testing.T) {
 }
 
 func outcome(o plan.Outcome) string {
-	if !o.Ours {
+	if !o.Matched {
 		return "untouched"
 	}
 	var parts []string
@@ -163,7 +163,7 @@ func TestPodsAreToldByInterfaceToo(t *testing.T) {
 		{"cni01", "172.16.0.9", false}, {"eth0", "10.244.1.9", false}, {"", "192.168.0.1", false}, {"cali9", "192.168.0.1", true},
 	} {
 		flow := plan.Flow{From: netip.MustParseAddr(c.from), Interface: c.iface, To: netip.MustParseAddrPort("10.96.0.10:80"), Protocol: model.TCP}
-		got := p.Resolve(flow, plan.NodeAddrs{netip.MustParseAddr("192.168.0.1")})
+		got := p.Trace(flow, plan.NodeAddrs{netip.MustParseAddr("192.168.0.1")})
 		if got.Candidates[0].Masquerade == c.pod {
 			t.Errorf("%s on %q: counts as a Pod: %v, want %v", c.from, c.iface, !c.pod, c.pod)
 		}
@@ -184,7 +184,7 @@ service a/b
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := p.Resolve(plan.Flow{From: netip.MustParseAddr("8.8.8.8"), To: netip.MustParseAddrPort("192.168.0.1:30000"), Protocol: model.TCP}, nil)
+	got := p.Trace(plan.Flow{From: netip.MustParseAddr("8.8.8.8"), To: netip.MustParseAddrPort("192.168.0.1:30000"), Protocol: model.TCP}, nil)
 	if got.Verdict != plan.Reject {
 		t.Errorf("got %s", outcome(got))
 	}

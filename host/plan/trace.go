@@ -20,25 +20,25 @@ type Flow struct {
 // NodeAddrs are the node's own addresses. Loopback addresses count as its own without being listed.
 type NodeAddrs []netip.Addr
 
-// Has tells whether an address is the node's own.
-func (n NodeAddrs) Has(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(n, a) }
+// Contains tells whether an address is the node's own.
+func (n NodeAddrs) Contains(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(n, a) }
 
 // Outcome is what becomes of a new connection.
 type Outcome struct {
-	// Ours is false when the plan has nothing to say: the packet goes where it would go without sluice.
-	Ours    bool
+	// Matched is false when the plan has nothing to say: the packet goes where it would go without sluice.
+	Matched bool
 	Verdict Verdict // when Ours
 	// Frontend is what took the connection; nil when none did, and then Verdict is for the address as a whole.
 	Frontend *Frontend
-	Source   Source // who the connection comes from, as far as the rules care
-	Outside  bool   // the Outside pool was used, not Pool
-	// Candidates are the members that may get it, sorted by address; none unless Verdict is Forward. Affinity may
+	Source   SourceClass // who the connection comes from, as far as the rules care
+	Outside  bool        // the Outside pool was used, not Pool
+	// Candidates are the endpoints that may get it, sorted by address; none unless Verdict is Forward. Affinity may
 	// narrow them to one.
 	Candidates []Candidate
 	Why        string // for people: what decided
 }
 
-// Candidate is a member that may get a connection.
+// Candidate is an endpoint that may get a connection.
 type Candidate struct {
 	Addr       netip.AddrPort
 	Weight     uint16
@@ -46,10 +46,10 @@ type Candidate struct {
 	Masquerade bool    // the connection gets this node's address as its source
 }
 
-// Resolve says what becomes of a new connection under p on a node that has the given addresses: the meaning of a
+// Trace says what becomes of a new connection under p on a node that has the given addresses: the meaning of a
 // plan, which every backend has to bring about. It looks at p alone; established connections and affinity are the
 // data plane's memory.
-func (p *Plan) Resolve(flow Flow, node NodeAddrs) Outcome {
+func (p *Plan) Trace(flow Flow, node NodeAddrs) Outcome {
 	return p.resolve(flow, node, func(a netip.Addr) (at addrUse) {
 		for k, f := range p.Frontends {
 			if k.Addr == a {
@@ -60,25 +60,25 @@ func (p *Plan) Resolve(flow Flow, node NodeAddrs) Outcome {
 	})
 }
 
-// Resolver is Resolve for many flows under a plan that does not change meanwhile: a flow that no frontend takes does
+// Tracer is Plan.Trace for many flows under a plan that does not change meanwhile: a flow that no frontend takes does
 // not cost a look at all of them.
-type Resolver struct {
+type Tracer struct {
 	plan *Plan
 	node NodeAddrs
 	used map[netip.Addr]addrUse
 }
 
-// Resolver makes a Resolver.
-func (p *Plan) Resolver(node NodeAddrs) *Resolver {
-	r := &Resolver{plan: p, node: node, used: map[netip.Addr]addrUse{}}
+// Tracer makes a Resolver.
+func (p *Plan) Tracer(node NodeAddrs) *Tracer {
+	r := &Tracer{plan: p, node: node, used: map[netip.Addr]addrUse{}}
 	for k, f := range p.Frontends {
 		r.used[k.Addr] = max(r.used[k.Addr], useOf(k, f))
 	}
 	return r
 }
 
-// Resolve is Plan.Resolve.
-func (r *Resolver) Resolve(flow Flow) Outcome {
+// Trace is Plan.Trace.
+func (r *Tracer) Trace(flow Flow) Outcome {
 	return r.plan.resolve(flow, r.node, func(a netip.Addr) addrUse { return r.used[a] })
 }
 
@@ -109,7 +109,7 @@ func (p *Plan) resolve(flow Flow, node NodeAddrs, used func(netip.Addr) addrUse)
 		out.Source = source
 		return out
 	}
-	out := Outcome{Ours: true, Frontend: f, Source: source}
+	out := Outcome{Matched: true, Frontend: f, Source: source}
 	if f.SourceRanges != nil && !contain(f.SourceRanges, flow.From) {
 		// Before anything else, even a reject; Pods and this node are no exception.
 		out.Verdict, out.Why = Drop, "the source is in none of the source ranges"
@@ -121,13 +121,13 @@ func (p *Plan) resolve(flow Flow, node NodeAddrs, used func(netip.Addr) addrUse)
 	}
 	out.Verdict = pool.Verdict
 	if out.Verdict != Forward {
-		out.Why = "the pool for a source " + source.String() + " has no member with weight"
+		out.Why = "the pool for a source " + source.String() + " has no endpoint with weight"
 		return out
 	}
 	masquerade := p.Global.masquerades(f, flow, source)
 	total := float64(pool.Total())
-	out.Candidates = make([]Candidate, 0, len(pool.Members))
-	for _, m := range pool.Members {
+	out.Candidates = make([]Candidate, 0, len(pool.Endpoints))
+	for _, m := range pool.Endpoints {
 		if m.Weight == 0 {
 			continue
 		}
@@ -162,33 +162,33 @@ func (p *Plan) frontendOf(flow Flow) *Frontend {
 func (p *Plan) withoutFrontend(flow Flow, used addrUse) Outcome {
 	switch {
 	case used == clusterIPUse:
-		return Outcome{Ours: true, Verdict: Reject, Why: "the ClusterIP has no such port"}
+		return Outcome{Matched: true, Verdict: Reject, Why: "the ClusterIP has no such port"}
 	case used == noUse && contain(p.Global.ServiceCIDRs, flow.To.Addr()):
-		return Outcome{Ours: true, Verdict: Drop, Why: "no Service has this address of the Service range"}
+		return Outcome{Matched: true, Verdict: Drop, Why: "no Service has this address of the Service range"}
 	}
 	return Outcome{Why: "no frontend listens here"}
 }
 
-// Source is who a connection comes from, as far as Service rules care.
-type Source uint8
+// SourceClass is who a connection comes from, as far as Service rules care.
+type SourceClass uint8
 
 // The sources.
 const (
-	FromOutside Source = iota // of the cluster, or of this node when nothing tells Pods from others
+	FromOutside SourceClass = iota // of the cluster, or of this node when nothing tells Pods from others
 	FromPod
 	FromNode // this node itself
 )
 
-func (s Source) String() string {
+func (s SourceClass) String() string {
 	return [...]string{"outside the cluster", "that is a Pod", "that is this node"}[s]
 }
 
 // classify: a Pod by either list, before the node itself, whose addresses on the Pod network may lie in a Pod range.
-func (g *Global) classify(flow Flow, node NodeAddrs) Source {
+func (g *Global) classify(flow Flow, node NodeAddrs) SourceClass {
 	switch {
 	case contain(g.PodSources, flow.From) || g.isPodInterface(flow.Interface):
 		return FromPod
-	case node.Has(flow.From):
+	case node.Contains(flow.From):
 		return FromNode
 	}
 	return FromOutside
@@ -210,8 +210,8 @@ func (g *Global) DetectsPods(family model.Family) bool {
 	})
 }
 
-// masquerades applies the frontend's rule; hairpin aside, which depends on the member.
-func (g *Global) masquerades(f *Frontend, flow Flow, source Source) bool {
+// masquerades applies the frontend's rule; hairpin aside, which depends on the endpoint.
+func (g *Global) masquerades(f *Frontend, flow Flow, source SourceClass) bool {
 	switch f.Masquerade {
 	case MasqueradeAlways:
 		return true
