@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -119,7 +120,7 @@ func (b *Backend) connect() error {
 		l.close()
 		return errNoLink(l.name)
 	}
-	if err := b.openRules(); err != nil {
+	if err := b.openRules(nil); err != nil {
 		h.close()
 		l.close()
 		return err
@@ -127,8 +128,9 @@ func (b *Backend) connect() error {
 	return nil
 }
 
-func (b *Backend) openRules() error {
-	r, err := rules.Open(rules.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Companion: &rules.Companion{
+// openRules connects to nf_tables. A wrapper, unless it is nil, wraps the way to the kernel.
+func (b *Backend) openRules(wrapper func(nfnl.Transport) nfnl.Transport) error {
+	r, err := rules.Open(rules.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Transport: wrapper, Companion: &rules.Companion{
 		Caps: b.caps, Mark: b.poolMark, Guarded: func() map[netip.Addr]bool { return b.state.guarded },
 	}})
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl/nfnltest"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
@@ -116,7 +118,10 @@ func (f *fault) send(send func() error) error {
 }
 
 // faultInjector is a backend's way to the kernel with a fault in it.
-type faultInjector struct{ fault *fault }
+type faultInjector struct {
+	fault   *fault
+	netlink nfnltest.Fault // on the way to nf_tables
+}
 
 type faultyIPVS struct {
 	ipvsAPI
@@ -170,9 +175,7 @@ func (c faultyRules) transact(do func() (backend.Report, error)) (backend.Report
 	case f == nil || f.fired:
 		return do()
 	}
-	disarm := c.rulesBackend.(interface {
-		Fault(k int, lost bool) func() bool
-	}).Fault(max(f.after, 1), f.lost)
+	disarm := c.injector.netlink.Arm(max(f.after, 1), f.lost)
 	r, err := do()
 	f.fired = disarm()
 	f.after -= r.Messages
@@ -182,6 +185,13 @@ func (c faultyRules) transact(do func() (backend.Report, error)) (backend.Report
 // inject puts faults between a backend and the kernel.
 func inject(b *Backend) *faultInjector {
 	f := &faultInjector{}
+	_ = b.rules.Close()
+	if err := b.openRules(func(t nfnl.Transport) nfnl.Transport {
+		f.netlink.Transport = t
+		return &f.netlink
+	}); err != nil {
+		panic(err)
+	}
 	b.ipvs, b.links, b.rules = faultyIPVS{b.ipvs, f}, faultyLinks{b.links, f}, faultyRules{b.rules, f}
 	return f
 }

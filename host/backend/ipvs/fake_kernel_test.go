@@ -162,7 +162,7 @@ func (d *memEnv) open() (*Backend, error) {
 	o.Link, o.Scheduler, o.DrainTimeout, o.Log = DefaultLink, "wrr", DefaultDrainTimeout, slog.New(slog.DiscardHandler)
 	b := newBackend(o, map[string]bool{"wrr": true, "wlc": true, "mh": true})
 	b.ipvs, b.links, b.sysctls = d.fakeKernel, d.fakeKernel, d.fakeKernel
-	return b, b.openRules()
+	return b, b.openRules(nil)
 }
 
 func TestConformanceOfAllButThePackets(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -18,7 +20,7 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 	for _, t := range b.tables {
 		t.sent = sent{}
 	}
-	b.conn.pace.begin()
+	b.conn.Pacer.Reset()
 	var again time.Duration
 	err := ctx.Err()
 	if err == nil {
@@ -45,7 +47,7 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 		}
 		b.trusted = err == nil
 	}
-	r := backend.Report{RequeueAfter: again, Transactions: b.conn.pace.transactions, Longest: b.conn.pace.longest}
+	r := backend.Report{RequeueAfter: again, Transactions: b.conn.Pacer.Transactions, Longest: b.conn.Pacer.Longest}
 	for _, t := range b.tables {
 		r.Messages += t.sent.messages
 		r.Elements += t.sent.elements
@@ -154,7 +156,7 @@ func (e errFrontend) Unwrap() error { return e.error }
 
 // bounds are how large a transaction may get, and from when on it is committed.
 func (b *Backend) bounds() (limit, soft int) {
-	limit = max(min(b.conn.sent, defaultSendBuffer)-structureRoom, structureRoom/4)
+	limit = max(min(b.conn.MaxTxBytes, nfnl.DefaultSendBuffer)-structureRoom, structureRoom/4)
 	return limit, min(limit, enough)
 }
 

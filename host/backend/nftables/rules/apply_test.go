@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -189,7 +191,7 @@ func TestErrorsNameOperationObjectAndErrno(t *testing.T) {
 }
 
 func TestWithoutCapabilityTheErrorSaysWhatIsNeeded(t *testing.T) {
-	if err := hint(unix.EPERM); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
+	if err := nfnl.Hint(unix.EPERM); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
 		t.Errorf("got %v", err)
 	}
 	d := newBed(t, 0)
@@ -317,19 +319,16 @@ func TestReadingGoesOnWhileOthersWrite(t *testing.T) {
 				return
 			default:
 			}
-			out := &batch{seq: &other.conn.seq}
-			out.mark(unix.NFNL_MSG_BATCH_BEGIN)
+			out := nfnl.NewBatch(other.conn)
 			kind := uint16(unix.NFT_MSG_NEWTABLE)
 			if i%2 == 1 {
 				kind = unix.NFT_MSG_DELTABLE
 			}
-			out.message(kind, unix.NLM_F_ACK, unix.NFPROTO_INET, "write", "other")
-			out.str(unix.NFTA_TABLE_NAME, "other")
-			out.end()
-			last := out.seqNow()
-			out.mark(unix.NFNL_MSG_BATCH_END)
-			if failed, err := other.conn.transact(out.buf, last); err != nil || len(failed) > 0 {
-				t.Errorf("the other writer: %v %v", failed, err)
+			out.Message(kind, 0, unix.NFPROTO_INET, "write", "other")
+			out.PutString(unix.NFTA_TABLE_NAME, "other")
+			out.End()
+			if err := out.Commit(); err != nil {
+				t.Errorf("the other writer: %v", err)
 				return
 			}
 		}

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -26,11 +28,13 @@ type Options struct {
 	SendBuffer int
 	// Companion is what it takes to hold all but the members; nil: the members too.
 	Companion *Companion
+	// Transport wraps the way to the kernel; nil: it is used as it is.
+	Transport func(nfnl.Transport) nfnl.Transport
 }
 
 // Backend holds plans in nf_tables.
 type Backend struct {
-	conn    *socket
+	conn    *nfnl.Conn
 	now     func() time.Time
 	log     *slog.Logger
 	tables  [2]*table
@@ -52,9 +56,6 @@ var _ backend.Backend = (*Backend)(nil)
 const (
 	// enough is when a transaction is committed though there is more to write: some 10 ms. Larger ones are no faster.
 	enough = 256 << 10
-	// defaultSendBuffer bounds one that is about a single frontend, which is changed in one step where that can be: up
-	// to some 10,000 slots.
-	defaultSendBuffer = 1 << 20
 	// structureRoom is kept free for the rules, which may have to be written in the same transaction.
 	structureRoom = 160 << 10
 )
@@ -68,28 +69,31 @@ func Open(o Options) (*Backend, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.SendBuffer == 0 {
-		o.SendBuffer = defaultSendBuffer
+		o.SendBuffer = nfnl.DefaultSendBuffer
 	}
-	conn, err := openSocket(o.Netns, o.SendBuffer)
+	conn, err := nfnl.Open(o.Netns, o.SendBuffer)
 	if err != nil {
-		return nil, fmt.Errorf("nftables: %w", hint(err))
+		return nil, fmt.Errorf("nftables: %w", nfnl.Hint(err))
 	}
-	conn.pace.now = o.Now
+	conn.Pacer.Now = o.Now
+	if o.Transport != nil {
+		conn.Transport = o.Transport(conn.Transport)
+	}
 	b := &Backend{conn: conn, now: o.Now, log: o.Log, companion: o.Companion}
 	if o.Netns != 0 {
 		if b.netns, err = unix.FcntlInt(uintptr(o.Netns), unix.F_DUPFD_CLOEXEC, 3); err != nil {
-			_ = conn.close()
+			_ = conn.Close()
 			return nil, fmt.Errorf("nftables: keep the network namespace: %w", err)
 		}
 	}
 	b.tables = [2]*table{b.newTable(model.IPv4), b.newTable(model.IPv6)}
-	if _, err := conn.generation(); err != nil {
+	if _, err := conn.Generation(); err != nil {
 		_ = b.Close()
 		if err == unix.EINVAL {
 			// nfnetlink knows of no subsystem of this number.
 			err = unix.EOPNOTSUPP
 		}
-		return nil, fmt.Errorf("nftables: read the generation: %w", hint(err))
+		return nil, fmt.Errorf("nftables: read the generation: %w", nfnl.Hint(err))
 	}
 	return b, nil
 }
@@ -110,7 +114,7 @@ func (b *Backend) Caps() plan.Caps {
 
 // Close lets go of the socket. The tables stay and go on forwarding.
 func (b *Backend) Close() error {
-	err := b.conn.close()
+	err := b.conn.Close()
 	if b.netns != 0 {
 		err = errors.Join(err, unix.Close(b.netns))
 		b.netns = 0
@@ -121,9 +125,9 @@ func (b *Backend) Close() error {
 // Generation is the number of the kernel's ruleset, which every change by anybody raises, except what packets do
 // (client affinity). It costs some 30 µs.
 func (b *Backend) Generation(context.Context) (uint32, error) {
-	gen, err := b.conn.generation()
+	gen, err := b.conn.Generation()
 	if err != nil {
-		return 0, fmt.Errorf("nftables: read the generation: %w", hint(err))
+		return 0, fmt.Errorf("nftables: read the generation: %w", nfnl.Hint(err))
 	}
 	return gen, nil
 }
@@ -158,9 +162,9 @@ const readTries = 5
 
 // steady runs f until nothing was written meanwhile, or often enough.
 func (b *Backend) steady(ctx context.Context, f func() error) error {
-	defer func() { b.conn.lenient = false }()
+	defer func() { b.conn.AllowInconsistent = false }()
 	for try := 1; ; try++ {
-		b.conn.lenient = try == readTries
+		b.conn.AllowInconsistent = try == readTries
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("nftables: read: %w", err)
 		}
@@ -173,7 +177,7 @@ func (b *Backend) steady(ctx context.Context, f func() error) error {
 		if err != nil {
 			return err
 		}
-		if before == after && !errors.Is(ferr, errInterrupted) || b.conn.lenient {
+		if before == after && !errors.Is(ferr, nfnl.ErrInterrupted) || b.conn.AllowInconsistent {
 			return ferr
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -100,20 +102,20 @@ func (t *table) changeEntry(x *tx, k plan.Key, key []byte, now, want *held) {
 	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
 		x.toggle(ss.masq[m], key, now.masq&(1<<m) != 0, want.masq&(1<<m) != 0)
 	}
-	changeList(x, now.affine, want.affine, func(a affine) (*set, []element) {
-		return t.affineOf(sideOf(k), a.timeout), []element{{key: key, data: native(a.id)}}
+	changeList(x, now.affine, want.affine, func(a affine) (*set, []nfnl.Element) {
+		return t.affineOf(sideOf(k), a.timeout), []nfnl.Element{{Key: key, Data: native(a.id)}}
 	})
 	for l := range lanes {
-		changeList(x, now.lanes[l].sticky, want.lanes[l].sticky, func(v sticky) (*set, []element) {
-			return t.stickyOf(sideOf(k), l, v.list), []element{{key: key, data: native(v.id)}}
+		changeList(x, now.lanes[l].sticky, want.lanes[l].sticky, func(v sticky) (*set, []nfnl.Element) {
+			return t.stickyOf(sideOf(k), l, v.list), []nfnl.Element{{Key: key, Data: native(v.id)}}
 		})
 	}
 	t.changeRanges(x, ss, key, now, want)
 	if now.listed && (!want.listed || now.comment != want.comment) {
-		x.del(ss.frontends, element{key: key})
+		x.del(ss.frontends, nfnl.Element{Key: key})
 	}
 	if want.listed && (!now.listed || now.comment != want.comment) {
-		x.add(ss.frontends, element{key: key, comment: want.comment})
+		x.add(ss.frontends, nfnl.Element{Key: key, Comment: want.comment})
 	}
 	t.refer(x, k, now, -1)
 	t.refer(x, k, want, 1)
@@ -122,9 +124,9 @@ func (t *table) changeEntry(x *tx, k plan.Key, key []byte, now, want *held) {
 func (x *tx) toggle(s *set, key []byte, had, has bool) {
 	switch {
 	case had && !has:
-		x.del(s, element{key: key})
+		x.del(s, nfnl.Element{Key: key})
 	case has && !had:
-		x.add(s, element{key: key})
+		x.add(s, nfnl.Element{Key: key})
 	}
 }
 
@@ -142,8 +144,8 @@ func (t *table) refer(x *tx, k plan.Key, h *held, by int32) {
 }
 
 func (t *table) changeRanges(x *tx, ss *sideSets, key []byte, now, want *held) {
-	changeList(x, now.ranges, want.ranges, func(p netip.Prefix) (*set, []element) {
-		return ss.ranges, []element{rangeElement(key, p)}
+	changeList(x, now.ranges, want.ranges, func(p netip.Prefix) (*set, []nfnl.Element) {
+		return ss.ranges, []nfnl.Element{rangeElement(key, p)}
 	})
 	if want.guarded {
 		t.need(ss.ranges)
@@ -151,10 +153,10 @@ func (t *table) changeRanges(x *tx, ss *sideSets, key []byte, now, want *held) {
 	x.toggle(ss.guarded, key, now.guarded, want.guarded)
 }
 
-func rangeElement(key []byte, p netip.Prefix) element {
+func rangeElement(key []byte, p netip.Prefix) nfnl.Element {
 	from := appendAddr(slices.Clone(key), p.Addr())
 	to := appendAddr(slices.Clone(key), lastOf(p))
-	return element{key: from, keyEnd: to}
+	return nfnl.Element{Key: from, KeyEnd: to}
 }
 
 // lastOf is the last address of a masked range.
@@ -182,11 +184,11 @@ func (t *table) changeSlots(x *tx, i side, lane int, key []byte, now, want packe
 		had, has := now.at(n), want.at(n)
 		k := binary.NativeEndian.AppendUint32(key, uint32(n))
 		if had.IsValid() {
-			x.del(m, element{key: k})
+			x.del(m, nfnl.Element{Key: k})
 			t.hairpins.change(x, had.Addr(), -1)
 		}
 		if has.IsValid() {
-			x.add(m, element{key: k, data: appendPort(appendAddr(data[:0], has.Addr()), has.Port())})
+			x.add(m, nfnl.Element{Key: k, Data: appendPort(appendAddr(data[:0], has.Addr()), has.Port())})
 			t.hairpins.change(x, has.Addr(), 1)
 		}
 		if x.full() {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/model"
 	"golang.org/x/sys/unix"
 )
@@ -14,17 +16,17 @@ func Cleanup(ctx context.Context, netns int) (removed []string, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("nftables: clean up: %w", err)
 	}
-	conn, err := openSocket(netns, defaultSendBuffer)
+	conn, err := nfnl.Open(netns, nfnl.DefaultSendBuffer)
 	if err != nil {
-		return nil, fmt.Errorf("nftables: %w", hint(err))
+		return nil, fmt.Errorf("nftables: %w", nfnl.Hint(err))
 	}
-	defer conn.close()
+	defer conn.Close()
 	for _, family := range []model.Family{model.IPv4, model.IPv6} {
 		t := newTable(family, conn)
 		for _, t.name = range []string{tableName, handoverName} {
-			out := newBatch(conn)
-			t.deleteTable(out, t.name)
-			switch err := out.commit(conn); {
+			out := nfnl.NewBatch(conn)
+			out.DeleteTable(t.nfproto, t.name)
+			switch err := out.Commit(); {
 			case err == nil:
 				removed = append(removed, "nftables table "+t.label())
 			case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT):

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -60,13 +62,13 @@ func (t *table) forgetClients(n int) (some bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	stale := slices.DeleteFunc(list, func(e element) bool { return t.validClient(n, e) })
+	stale := slices.DeleteFunc(list, func(e nfnl.Element) bool { return t.validClient(n, e) })
 	if len(stale) == 0 {
 		return false, nil
 	}
-	x := &tx{t: t, limit: defaultSendBuffer / 4}
+	x := &tx{t: t, limit: nfnl.DefaultSendBuffer / 4}
 	for _, e := range stale {
-		x.del(s, element{key: e.key})
+		x.del(s, nfnl.Element{Key: e.Key})
 		if t.forget == unix.NFT_MSG_DELSETELEM || x.full() {
 			if err := t.commitClients(x); err != nil {
 				return true, err
@@ -91,12 +93,12 @@ func (t *table) commitClients(x *tx) error {
 }
 
 // validClient tells whether an entry leads to a member of its owner's list.
-func (t *table) validClient(list int, e element) bool {
-	a, ok := t.addrPort(e.data)
-	if !ok || len(e.key) < t.addr.bytes+4 {
+func (t *table) validClient(list int, e nfnl.Element) bool {
+	a, ok := t.addrPort(e.Data)
+	if !ok || len(e.Key) < t.addr.bytes+4 {
 		return false
 	}
-	w := t.owners.byID[idOf(e.key[t.addr.bytes:])]
+	w := t.owners.byID[idOf(e.Key[t.addr.bytes:])]
 	if w == nil || list >= len(w.lists) {
 		return false
 	}

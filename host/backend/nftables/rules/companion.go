@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/google/nftables/expr"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -73,14 +75,6 @@ func (b *Backend) ReadMarks(ctx context.Context) (p *plan.Plan, marks Marks, gua
 func IsForeignTable(err error) bool {
 	var shape errShape
 	return errors.As(err, &shape)
-}
-
-// Fault makes the k-th message from now fail, or only its answer get lost; for tests of what is built on a companion.
-// The function takes the fault away again and tells whether it fired.
-func (b *Backend) Fault(k int, lost bool) (disarm func() bool) {
-	f := &fault{after: k, lost: lost}
-	b.conn.fault = f
-	return func() bool { b.conn.fault = nil; return f.fired }
 }
 
 func (b *Backend) newTable(f model.Family) *table {
@@ -166,10 +160,10 @@ func (t *table) changeMark(x *tx, ls *laneSets, key []byte, now, want uint32) {
 		return
 	}
 	if now != 0 {
-		x.del(ls.fwmarks, element{key: key})
+		x.del(ls.fwmarks, nfnl.Element{Key: key})
 	}
 	if want != 0 {
-		x.add(ls.fwmarks, element{key: key, data: native(want)})
+		x.add(ls.fwmarks, nfnl.Element{Key: key, Data: native(want)})
 	}
 }
 

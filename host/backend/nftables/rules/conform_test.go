@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/conformance"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl/nfnltest"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -48,9 +49,13 @@ func subject(t *testing.T) conformance.Fixture {
 		},
 		Advance: func(by time.Duration) { d.clock.t = d.clock.t.Add(by); time.Sleep(by) },
 		InjectFault: func(k int, lost bool) func() bool {
-			f := &fault{after: k, lost: lost}
-			open.conn.fault = f
-			return func() bool { open.conn.fault = nil; return f.fired }
+			f := &nfnltest.Fault{Transport: open.conn.Transport}
+			open.conn.Transport = f
+			disarm := f.Arm(k, lost)
+			return func() bool {
+				open.conn.Transport = f.Transport
+				return disarm()
+			}
 		},
 		AddForeign: func() (func() error, error) {
 			if out, err := d.nft(elsewhere, "-f", "-"); err != nil {

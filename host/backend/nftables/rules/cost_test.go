@@ -5,25 +5,27 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // weighed notes how large transactions are, and may take a while over each.
 type weighed struct {
-	transport
+	nfnl.Transport
 	sizes []int
 	took  func(bytes int)
 }
 
-func (w *weighed) send(b []byte) error {
-	if _, tx := sequences(b); tx {
+func (w *weighed) Send(b []byte) error {
+	if isTransaction(b) {
 		w.sizes = append(w.sizes, len(b))
 		if w.took != nil {
 			w.took(len(b))
 		}
 	}
-	return w.transport.send(b)
+	return w.Transport.Send(b)
 }
 
 // does applies a plan and gives the report.
@@ -90,8 +92,8 @@ func TestAChangeCostsTheKernelTheSameInAClusterOfAnySize(t *testing.T) {
 
 func TestTransactionsOfAStartAreBounded(t *testing.T) {
 	d := newBed(t, 0)
-	w := &weighed{transport: d.b.conn.wire}
-	d.b.conn.wire = w
+	w := &weighed{Transport: d.b.conn.Transport}
+	d.b.conn.Transport = w
 	p := cluster(3000, 20)
 	giant := clusterFrontend(3000, 30_000, 0)
 	p.Frontends[giant.Key] = giant
@@ -101,7 +103,7 @@ func TestTransactionsOfAStartAreBounded(t *testing.T) {
 		if n > enough+structureRoom {
 			large++
 		}
-		if n > defaultSendBuffer {
+		if n > nfnl.DefaultSendBuffer {
 			t.Errorf("a transaction of %d bytes", n)
 		}
 	}
@@ -118,7 +120,7 @@ func TestTransactionsOfAStartAreBounded(t *testing.T) {
 	d.does(p, swap(p, other))
 	d.readsAs(p)
 	for _, n := range w.sizes {
-		if n > defaultSendBuffer {
+		if n > nfnl.DefaultSendBuffer {
 			t.Errorf("a transaction of %d bytes", n)
 		}
 	}
@@ -129,8 +131,8 @@ func TestTransactionsOfAReplacedTableAreBounded(t *testing.T) {
 	p := cluster(3000, 20)
 	d.does(p, nil)
 	d.damage()
-	w := &weighed{transport: d.b.conn.wire}
-	d.b.conn.wire = w
+	w := &weighed{Transport: d.b.conn.Transport}
+	d.b.conn.Transport = w
 	r := d.does(p, nil)
 	for _, n := range w.sizes {
 		if n > enough+structureRoom {
@@ -146,16 +148,16 @@ func TestTransactionsOfAReplacedTableAreBounded(t *testing.T) {
 func TestTransactionsGetSmallerWhileTheKernelIsSlow(t *testing.T) {
 	d := newBed(t, 0)
 	slowly := 4 * time.Microsecond // a byte: what is to take 10 ms takes a second
-	w := &weighed{transport: d.b.conn.wire, took: func(n int) { d.clock.t = d.clock.t.Add(time.Duration(n) * slowly) }}
-	d.b.conn.wire = w
+	w := &weighed{Transport: d.b.conn.Transport, took: func(n int) { d.clock.t = d.clock.t.Add(time.Duration(n) * slowly) }}
+	d.b.conn.Transport = w
 	d.b.trusted = false
 	p := cluster(2000, 20)
 	r := d.does(p, nil)
-	if r.Transactions != len(w.sizes) || r.Longest <= slow {
+	if r.Transactions != len(w.sizes) || r.Longest <= nfnl.MaxTxTime {
 		t.Fatalf("%+v for %d transactions", r, len(w.sizes))
 	}
 	for i, n := range w.sizes[len(w.sizes)/2:] {
-		if time.Duration(n)*slowly > 2*slow+10*time.Millisecond && n > 2*leastTx {
+		if time.Duration(n)*slowly > 2*nfnl.MaxTxTime+10*time.Millisecond && n > 2*nfnl.MinTxBytes {
 			t.Errorf("transaction %d of %d still has %d bytes", len(w.sizes)/2+i, len(w.sizes), n)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/bits"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -104,7 +106,7 @@ type fetcher struct {
 	t     *table
 	s     *set
 	limit int // elements a run
-	m     messages
+	m     nfnl.Encoder
 	nest  int
 	first uint32 // sequence of the run's first request
 	takes []func([]byte) bool
@@ -113,7 +115,7 @@ type fetcher struct {
 }
 
 func (t *table) fetcher(s *set) *fetcher {
-	return &fetcher{t: t, s: s, limit: min(t.conn.answers, maxListElements)}
+	return &fetcher{t: t, s: s, limit: min(t.conn.MaxReplies, nfnl.MaxListElements)}
 }
 
 // request begins a request for n keys; take gets what is found.
@@ -124,27 +126,27 @@ func (f *fetcher) request(n int, take func([]byte) bool) error {
 		}
 	}
 	f.close()
-	f.t.conn.seq++
+	seq := f.t.conn.NextSeq()
 	if len(f.takes) == 0 {
-		f.first = f.t.conn.seq
+		f.first = seq
 	}
 	f.takes = append(f.takes, take)
-	f.m.begin(unix.NFT_MSG_GETSETELEM, 0, f.t.conn.seq, f.t.nfproto)
-	f.m.str(unix.NFTA_SET_ELEM_LIST_TABLE, f.t.name)
-	f.m.str(unix.NFTA_SET_ELEM_LIST_SET, f.s.name)
-	f.nest = f.m.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	f.m.Begin(unix.NFT_MSG_GETSETELEM, 0, seq, f.t.nfproto)
+	f.m.PutString(unix.NFTA_SET_ELEM_LIST_TABLE, f.t.name)
+	f.m.PutString(unix.NFTA_SET_ELEM_LIST_SET, f.s.name)
+	f.nest = f.m.BeginNest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 	return nil
 }
 
 func (f *fetcher) ask(key []byte) {
-	f.m.buf = appendElement(f.m.buf, element{key: key})
+	f.m.Buf = nfnl.AppendElement(f.m.Buf, nfnl.Element{Key: key})
 	f.keys++
 }
 
 func (f *fetcher) close() {
-	if len(f.m.buf) > 0 {
-		f.m.closeNest(f.nest)
-		f.m.end()
+	if len(f.m.Buf) > 0 {
+		f.m.EndNest(f.nest)
+		f.m.End()
 	}
 }
 
@@ -154,11 +156,10 @@ func (f *fetcher) flush() error {
 		return nil
 	}
 	f.close()
-	f.t.conn.drain()
-	err := f.t.conn.send(f.m.buf)
+	err := f.t.conn.Send(f.m.Buf)
 	var failed error
 	if err == nil {
-		err = f.t.conn.receive(func(typ, _ uint16, seq uint32, body []byte) bool {
+		err = f.t.conn.Receive(func(typ, _ uint16, seq uint32, body []byte) bool {
 			n := seq - f.first
 			if n >= uint32(len(f.takes)) || len(body) < 4 {
 				return false
@@ -169,7 +170,7 @@ func (f *fetcher) flush() error {
 				}
 				return false
 			}
-			for _, v := range attrs(attr(body[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			for _, v := range nfnl.Attrs(nfnl.Attr(body[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 				if f.takes[n](v) {
 					f.found++
 				}
@@ -177,17 +178,17 @@ func (f *fetcher) flush() error {
 			return false
 		})
 	}
-	f.m.buf, f.takes, f.keys = f.m.buf[:0], f.takes[:0], 0
+	f.m.Buf, f.takes, f.keys = f.m.Buf[:0], f.takes[:0], 0
 	if err = errors.Join(err, failed); err != nil {
-		return fmt.Errorf("nftables: read set %s: %w", f.s.name, hint(err))
+		return fmt.Errorf("nftables: read set %s: %w", f.s.name, nfnl.Hint(err))
 	}
 	return nil
 }
 
 // takeSlot takes one element into the mirror; nothing of b is kept.
 func (t *table) takeSlot(h *held, lane int, b []byte) bool {
-	key := attr(attr(b, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
-	a, ok := t.addrPort(attr(attr(b, unix.NFTA_SET_ELEM_DATA), unix.NFTA_DATA_VALUE))
+	key := nfnl.Attr(nfnl.Attr(b, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
+	a, ok := t.addrPort(nfnl.Attr(nfnl.Attr(b, unix.NFTA_SET_ELEM_DATA), unix.NFTA_DATA_VALUE))
 	if !ok || len(key) < 4 {
 		return false
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -95,17 +97,17 @@ func (i interfaces) names() []string { return append([]string{i.name}, strings.F
 func (t *table) changeGlobals(x *tx, want globals) {
 	x.owner = ""
 	now := &t.globals
-	changeList(x, now.nodePortAddrs, want.nodePortAddrs, func(a netip.Addr) (*set, []element) {
-		return t.nodePortAddrs, []element{{key: a.AsSlice()}}
+	changeList(x, now.nodePortAddrs, want.nodePortAddrs, func(a netip.Addr) (*set, []nfnl.Element) {
+		return t.nodePortAddrs, []nfnl.Element{{Key: a.AsSlice()}}
 	})
 	changeList(x, now.podSources, want.podSources, prefixesIn(t.podSources))
 	changeList(x, now.unmasqueraded, want.unmasqueraded, prefixesIn(t.unmasqueraded))
 	changeList(x, now.serviceCIDRs, want.serviceCIDRs, prefixesIn(t.serviceCIDRs))
-	changeList(x, now.interfaces, want.interfaces, func(i interfaces) (*set, []element) {
+	changeList(x, now.interfaces, want.interfaces, func(i interfaces) (*set, []nfnl.Element) {
 		return t.podInterfaces, interfaceElements(i)
 	})
-	changeList(x, now.marks, want.marks, func(m uint32) (*set, []element) {
-		return t.schema.mark, []element{{key: native(m)}}
+	changeList(x, now.marks, want.marks, func(m uint32) (*set, []nfnl.Element) {
+		return t.schema.mark, []nfnl.Element{{Key: native(m)}}
 	})
 	t.globals = want
 	var bit uint32
@@ -119,7 +121,7 @@ func (t *table) changeGlobals(x *tx, want globals) {
 }
 
 // changeList deletes what is no longer wanted and adds what is new, by the set and elements that each value stands for.
-func changeList[T comparable](x *tx, now, want []T, elements func(T) (*set, []element)) {
+func changeList[T comparable](x *tx, now, want []T, elements func(T) (*set, []nfnl.Element)) {
 	for _, v := range now {
 		if !slices.Contains(want, v) {
 			s, list := elements(v)
@@ -138,20 +140,20 @@ func changeList[T comparable](x *tx, now, want []T, elements func(T) (*set, []el
 	}
 }
 
-func prefixesIn(s *set) func(netip.Prefix) (*set, []element) {
-	return func(p netip.Prefix) (*set, []element) { return s, prefixElements(p) }
+func prefixesIn(s *set) func(netip.Prefix) (*set, []nfnl.Element) {
+	return func(p netip.Prefix) (*set, []nfnl.Element) { return s, prefixElements(p) }
 }
 
 // prefixElements gives the two ends of a range; one that goes up to the last address has no upper end.
-func prefixElements(p netip.Prefix) []element {
-	list := []element{{key: p.Addr().AsSlice()}}
+func prefixElements(p netip.Prefix) []nfnl.Element {
+	list := []nfnl.Element{{Key: p.Addr().AsSlice()}}
 	if end := lastOf(p).Next(); end.IsValid() {
-		list = append(list, element{key: end.AsSlice(), intervalEnd: true})
+		list = append(list, nfnl.Element{Key: end.AsSlice(), IntervalEnd: true})
 	}
 	return list
 }
 
-func interfaceElements(i interfaces) []element {
+func interfaceElements(i interfaces) []nfnl.Element {
 	stem, wild := strings.CutSuffix(i.name, "*")
 	var from [16]byte
 	copy(from[:], stem)
@@ -165,7 +167,7 @@ func interfaceElements(i interfaces) []element {
 			break
 		}
 	}
-	return []element{{key: from[:], comment: i.covers}, {key: to[:], intervalEnd: true}}
+	return []nfnl.Element{{Key: from[:], Comment: i.covers}, {Key: to[:], IntervalEnd: true}}
 }
 
 // interval is one range of an interval set as read; to is nil when it has no upper end.
@@ -175,26 +177,26 @@ type interval struct {
 }
 
 // pair puts the ends that a dump gives together.
-func pair(list []element) (out []interval) {
-	slices.SortFunc(list, func(a, b element) int {
-		if c := bytes.Compare(a.key, b.key); c != 0 {
+func pair(list []nfnl.Element) (out []interval) {
+	slices.SortFunc(list, func(a, b nfnl.Element) int {
+		if c := bytes.Compare(a.Key, b.Key); c != 0 {
 			return c
 		}
-		if a.intervalEnd == b.intervalEnd {
+		if a.IntervalEnd == b.IntervalEnd {
 			return 0
 		}
-		if a.intervalEnd {
+		if a.IntervalEnd {
 			return -1
 		}
 		return 1
 	})
 	for i, e := range list {
-		if e.intervalEnd {
+		if e.IntervalEnd {
 			continue
 		}
-		v := interval{from: e.key, comment: e.comment}
-		if i+1 < len(list) && list[i+1].intervalEnd {
-			v.to = list[i+1].key
+		v := interval{from: e.Key, comment: e.Comment}
+		if i+1 < len(list) && list[i+1].IntervalEnd {
+			v.to = list[i+1].Key
 		}
 		out = append(out, v)
 	}
@@ -221,9 +223,9 @@ func (v interval) prefix() (netip.Prefix, bool) {
 }
 
 func (v interval) interfaces() interfaces {
-	name := text(v.from)
+	name := nfnl.Text(v.from)
 	exact := interfaceElements(interfaces{name: name})
-	if !bytes.Equal(exact[1].key, v.to) {
+	if !bytes.Equal(exact[1].Key, v.to) {
 		name += "*"
 	}
 	return interfaces{name, v.comment}

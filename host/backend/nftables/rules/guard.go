@@ -17,12 +17,12 @@ func (b *Backend) Guard(ctx context.Context, add, del []netip.Addr) (backend.Rep
 	for _, t := range b.tables {
 		t.sent = sent{}
 	}
-	b.conn.pace.begin()
+	b.conn.Pacer.Reset()
 	err := ctx.Err()
 	if err == nil {
 		err = b.guard(ctx, add, del)
 	}
-	r := backend.Report{Transactions: b.conn.pace.transactions, Longest: b.conn.pace.longest}
+	r := backend.Report{Transactions: b.conn.Pacer.Transactions, Longest: b.conn.Pacer.Longest}
 	for _, t := range b.tables {
 		r.Messages += t.sent.messages
 		r.Elements += t.sent.elements

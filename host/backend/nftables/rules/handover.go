@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
@@ -68,7 +70,7 @@ func (b *Backend) fill(t *table, at, from *standing, next *plan.Plan) error {
 		return err
 	}
 	at.there = true
-	out := newBatch(t.conn)
+	out := nfnl.NewBatch(t.conn)
 	t.hooked = true
 	if err := t.structure(out); err != nil {
 		return err
@@ -78,8 +80,8 @@ func (b *Backend) fill(t *table, at, from *standing, next *plan.Plan) error {
 		// It passes connections on, and the other would take those for its own, with the marks that they have got.
 		t.unhook(out, &left)
 	}
-	t.sent.messages += out.count
-	if err := out.commit(t.conn); err != nil {
+	t.sent.messages += out.Count
+	if err := out.Commit(); err != nil {
 		return err
 	}
 	for _, c := range t.wanted() {
@@ -107,18 +109,18 @@ func (b *Backend) retire(t *table, s *standing) error {
 	}
 	if s.forwards() {
 		underWay()
-		out := newBatch(t.conn)
+		out := nfnl.NewBatch(t.conn)
 		t.unhook(out, s)
-		t.sent.messages += out.count
-		if err := out.commit(t.conn); err != nil {
+		t.sent.messages += out.Count
+		if err := out.Commit(); err != nil {
 			return err
 		}
 	}
 	underWay()
-	out := newBatch(t.conn)
-	t.deleteTable(out, s.name)
-	t.sent.messages += out.count
-	if err := out.commit(t.conn); err != nil {
+	out := nfnl.NewBatch(t.conn)
+	out.DeleteTable(t.nfproto, s.name)
+	t.sent.messages += out.Count
+	if err := out.Commit(); err != nil {
 		return err
 	}
 	s.there = false
@@ -126,18 +128,12 @@ func (b *Backend) retire(t *table, s *standing) error {
 }
 
 // unhook deletes the base chains of a table.
-func (t *table) unhook(out *batch, s *standing) {
+func (t *table) unhook(out *nfnl.Batch, s *standing) {
 	for _, name := range s.hooks {
-		out.message(unix.NFT_MSG_DELCHAIN, 0, t.nfproto, fmt.Sprintf("delete in table %s chain", s.name), name)
-		out.str(unix.NFTA_CHAIN_TABLE, s.name)
-		out.str(unix.NFTA_CHAIN_NAME, name)
-		out.end()
+		out.Message(unix.NFT_MSG_DELCHAIN, 0, t.nfproto, fmt.Sprintf("delete in table %s chain", s.name), name)
+		out.PutString(unix.NFTA_CHAIN_TABLE, s.name)
+		out.PutString(unix.NFTA_CHAIN_NAME, name)
+		out.End()
 	}
 	s.hooks = nil
-}
-
-func (t *table) deleteTable(out *batch, name string) {
-	out.message(unix.NFT_MSG_DELTABLE, 0, t.nfproto, "delete table", name)
-	out.str(unix.NFTA_TABLE_NAME, name)
-	out.end()
 }

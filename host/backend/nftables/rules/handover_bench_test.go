@@ -4,19 +4,21 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 )
 
 // timed notes how long the kernel is at each transaction.
 type timed struct {
-	transport
+	nfnl.Transport
 	n       int
 	longest time.Duration
 }
 
-func (t *timed) send(b []byte) error {
-	_, transaction := sequences(b)
+func (t *timed) Send(b []byte) error {
+	transaction := isTransaction(b)
 	begin := time.Now()
-	err := t.transport.send(b)
+	err := t.Transport.Send(b)
 	if transaction {
 		t.n, t.longest = t.n+1, max(t.longest, time.Since(begin))
 	}
@@ -36,14 +38,14 @@ func BenchmarkReplaceTable(b *testing.B) {
 			if out, err := d.nft("", "add", "chain", "ip", "sluice", "extra"); err != nil {
 				b.Fatalf("%s: %v", out, err)
 			}
-			w := &timed{transport: d.b.conn.wire}
-			d.b.conn.wire = w
+			w := &timed{Transport: d.b.conn.Transport}
+			d.b.conn.Transport = w
 			b.StartTimer()
 			begin := cpu(b)
 			d.mustApply(p, nil)
 			used += cpu(b) - begin
 			b.StopTimer()
-			d.b.conn.wire = w.transport
+			d.b.conn.Transport = w.Transport
 			longest, transactions = max(longest, w.longest), w.n
 			b.StartTimer()
 		}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -249,8 +251,8 @@ func (d *bed) applyKilled(what string, c *Companion, n int, p *plan.Plan) (dead 
 	d.Helper()
 	b := d.small(c)
 	defer b.Close()
-	k := &killed{transport: b.conn.wire, left: n}
-	b.conn.wire = k
+	k := &killed{Transport: b.conn.Transport, left: n}
+	b.conn.Transport = k
 	if _, err := b.Apply(context.Background(), p, nil); k.dead != errors.Is(err, errKilled) || !k.dead && err != nil {
 		d.Fatalf("%s: %v", what, err)
 	}
@@ -334,9 +336,9 @@ func TestEveryErrnoWhileATableIsReplacedConvergesInTwoRetries(t *testing.T) {
 		for i := 0; ; i += step {
 			d.mustApply(plans[0], nil)
 			d.damage()
-			f := &faulty{transport: d.b.conn.wire, how: how, errno: faultErrnos[tried%len(faultErrnos)], at: i}
+			f := &faulty{Transport: d.b.conn.Transport, how: how, errno: faultErrnos[tried%len(faultErrnos)], at: i}
 			what := fmt.Sprintf("%s: %v at %d", how, f.errno, i)
-			d.b.conn.wire = f
+			d.b.conn.Transport = f
 			for retries := 0; ; retries++ {
 				_, err := d.b.Apply(context.Background(), plans[1], nil)
 				if err == nil {
@@ -350,7 +352,7 @@ func TestEveryErrnoWhileATableIsReplacedConvergesInTwoRetries(t *testing.T) {
 				}
 				d.newOrIsForeignTable(what, nil, plans[1])
 			}
-			d.b.conn.wire = f.transport
+			d.b.conn.Transport = f.Transport
 			d.readsAs(plans[1])
 			if !f.fired || t.Failed() {
 				break
@@ -374,14 +376,14 @@ func TestTheRulesetIsFlushedWhileATableIsReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.damage()
-		f := &flushing{transport: b.conn.wire, left: n, flush: func() {
+		f := &flushing{Transport: b.conn.Transport, left: n, flush: func() {
 			if out, err := d.nft("flush ruleset\n", "-f", "-"); err != nil {
 				t.Fatalf("%s: %v", out, err)
 			}
 		}}
-		b.conn.wire = f
+		b.conn.Transport = f
 		_, err := b.Apply(context.Background(), p, nil)
-		b.conn.wire = f.transport
+		b.conn.Transport = f.Transport
 		if err != nil {
 			if !errors.Is(err, unix.ENOENT) {
 				t.Errorf("flushed after %d transactions: %v", n, err)
@@ -404,14 +406,14 @@ func TestTheRulesetIsFlushedWhileATableIsReplaced(t *testing.T) {
 
 // flushing calls flush after some transactions.
 type flushing struct {
-	transport
+	nfnl.Transport
 	left  int
 	flush func()
 }
 
-func (f *flushing) send(b []byte) error {
-	err := f.transport.send(b)
-	if _, tx := sequences(b); tx {
+func (f *flushing) Send(b []byte) error {
+	err := f.Transport.Send(b)
+	if isTransaction(b) {
 		if f.left--; f.left == 0 {
 			f.left--
 			f.flush()

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
@@ -112,18 +114,17 @@ func (t *table) existing() (names []string) {
 }
 
 // request writes a dump request about the table, with its name under the attribute typ.
-func (t *table) request(kind uint16, typ uint16, more func(*messages)) []byte {
-	var m messages
-	t.conn.seq++
-	m.begin(kind, unix.NLM_F_DUMP, t.conn.seq, t.nfproto)
+func (t *table) request(kind uint16, typ uint16, more func(*nfnl.Encoder)) []byte {
+	var m nfnl.Encoder
+	m.Begin(kind, unix.NLM_F_DUMP, t.conn.NextSeq(), t.nfproto)
 	if typ != 0 {
-		m.str(typ, t.name)
+		m.PutString(typ, t.name)
 	}
 	if more != nil {
 		more(&m)
 	}
-	m.end()
-	return m.buf
+	m.End()
+	return m.Buf
 }
 
 // standing is what there is under one of the two names.
@@ -140,10 +141,10 @@ func (s *standing) forwards() bool { return len(s.hooks) > 0 }
 // survey finds out what there is, but for base chains.
 func (t *table) survey() (ours, other standing, err error) {
 	ours.name, other.name = tableName, handoverName
-	err = t.conn.dump(t.request(unix.NFT_MSG_GETTABLE, 0, nil), func(b []byte) {
+	err = t.conn.Dump(t.request(unix.NFT_MSG_GETTABLE, 0, nil), func(b []byte) {
 		for _, s := range []*standing{&ours, &other} {
-			if b[0] == t.nfproto && text(attr(b[4:], unix.NFTA_TABLE_NAME)) == s.name {
-				s.there, s.comment = true, commentOf(attr(b[4:], nftaTableUserdata))
+			if b[0] == t.nfproto && nfnl.Text(nfnl.Attr(b[4:], unix.NFTA_TABLE_NAME)) == s.name {
+				s.there, s.comment = true, nfnl.Comment(nfnl.Attr(b[4:], nftaTableUserdata))
 			}
 		}
 	})
@@ -151,7 +152,7 @@ func (t *table) survey() (ours, other standing, err error) {
 		err = nil
 	}
 	if err != nil {
-		err = fmt.Errorf("nftables: list tables: %w", hint(err))
+		err = fmt.Errorf("nftables: list tables: %w", nfnl.Hint(err))
 	}
 	return ours, other, err
 }
@@ -161,42 +162,42 @@ func (t *table) findHooks(s *standing) error {
 		return nil
 	}
 	t.name = s.name
-	err := t.conn.dump(t.request(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_TABLE, nil), func(b []byte) {
+	err := t.conn.Dump(t.request(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_TABLE, nil), func(b []byte) {
 		b = b[4:]
-		if text(attr(b, unix.NFTA_CHAIN_TABLE)) == s.name && attr(b, unix.NFTA_CHAIN_HOOK) != nil {
-			s.hooks = append(s.hooks, text(attr(b, unix.NFTA_CHAIN_NAME)))
+		if nfnl.Text(nfnl.Attr(b, unix.NFTA_CHAIN_TABLE)) == s.name && nfnl.Attr(b, unix.NFTA_CHAIN_HOOK) != nil {
+			s.hooks = append(s.hooks, nfnl.Text(nfnl.Attr(b, unix.NFTA_CHAIN_NAME)))
 		}
 	})
 	if t.name = tableName; err != nil {
-		return fmt.Errorf("nftables: list chains: %w", hint(err))
+		return fmt.Errorf("nftables: list chains: %w", nfnl.Hint(err))
 	}
 	return nil
 }
 
 func (t *table) loadSets() error {
 	var shape error
-	err := t.conn.dump(t.request(unix.NFT_MSG_GETSET, unix.NFTA_SET_TABLE, nil), func(b []byte) {
+	err := t.conn.Dump(t.request(unix.NFT_MSG_GETSET, unix.NFTA_SET_TABLE, nil), func(b []byte) {
 		b = b[4:]
-		if text(attr(b, unix.NFTA_SET_TABLE)) != t.name {
+		if nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_TABLE)) != t.name {
 			return
 		}
-		name := text(attr(b, unix.NFTA_SET_NAME))
+		name := nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_NAME))
 		s := t.find(name)
 		if s == nil {
 			shape = errShape{"it has a set of another version, " + name}
 			return
 		}
-		if number(attr(b, unix.NFTA_SET_KEY_TYPE)) != typeOf(s.key) ||
-			number(attr(b, unix.NFTA_SET_KEY_LEN)) != uint32(padded(s.key)) ||
-			number(attr(b, unix.NFTA_SET_DATA_TYPE)) != typeOf(s.data) ||
-			number(attr(b, unix.NFTA_SET_FLAGS)) != s.flags {
+		if nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_KEY_TYPE)) != typeOf(s.key) ||
+			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_KEY_LEN)) != uint32(padded(s.key)) ||
+			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_DATA_TYPE)) != typeOf(s.data) ||
+			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_FLAGS)) != s.flags {
 			shape = errShape{"the type of its set " + name + " is another"}
 			return
 		}
 		s.exists = true
 	})
 	if err != nil {
-		return fmt.Errorf("nftables: list sets: %w", hint(err))
+		return fmt.Errorf("nftables: list sets: %w", nfnl.Hint(err))
 	}
 	for _, s := range t.base() {
 		if !s.exists {
@@ -235,39 +236,39 @@ const settleTries = 200
 // dumpSettled reads a set. A dump can repeat and miss elements when the kernel makes the set's hash table larger
 // meanwhile: each of its parts leaves out as many elements as were read, in whatever order they are by then. So when one
 // is missed another comes twice, and that shows.
-func (t *table) dumpSettled(s *set) ([]element, error) {
+func (t *table) dumpSettled(s *set) ([]nfnl.Element, error) {
 	for try := 1; ; try++ {
 		list, twice, err := t.dumpElements(s)
 		switch {
 		case err != nil:
 			return nil, err
-		case !twice || t.conn.lenient, s.flags&unix.NFT_SET_INTERVAL != 0: // intervals are in no hash table
+		case !twice || t.conn.AllowInconsistent, s.flags&unix.NFT_SET_INTERVAL != 0: // intervals are in no hash table
 			return list, nil
 		case try == settleTries:
-			return nil, fmt.Errorf("nftables: list set %s: its hash table grew all the while: %w", s.name, errInterrupted)
+			return nil, fmt.Errorf("nftables: list set %s: its hash table grew all the while: %w", s.name, nfnl.ErrInterrupted)
 		}
 	}
 }
 
 // dumpElements reads a set, each element once, and tells whether some came twice.
-func (t *table) dumpElements(s *set) (list []element, twice bool, err error) {
-	req := t.request(unix.NFT_MSG_GETSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, func(m *messages) {
-		m.str(unix.NFTA_SET_ELEM_LIST_SET, s.name)
+func (t *table) dumpElements(s *set) (list []nfnl.Element, twice bool, err error) {
+	req := t.request(unix.NFT_MSG_GETSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, func(m *nfnl.Encoder) {
+		m.PutString(unix.NFTA_SET_ELEM_LIST_SET, s.name)
 	})
-	err = t.conn.dump(req, func(b []byte) {
-		for typ, v := range attrs(attr(b[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+	err = t.conn.Dump(req, func(b []byte) {
+		for typ, v := range nfnl.Attrs(nfnl.Attr(b[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			if typ == unix.NFTA_LIST_ELEM {
-				list = append(list, decodeElement(v))
+				list = append(list, nfnl.DecodeElement(v))
 			}
 		}
 	})
 	if err != nil {
-		return nil, false, fmt.Errorf("nftables: list set %s: %w", s.name, hint(err))
+		return nil, false, fmt.Errorf("nftables: list set %s: %w", s.name, nfnl.Hint(err))
 	}
 	seen := make(map[string]struct{}, len(list))
-	once := slices.DeleteFunc(list, func(e element) bool {
-		k := string(e.key)
-		if e.intervalEnd {
+	once := slices.DeleteFunc(list, func(e nfnl.Element) bool {
+		k := string(e.Key)
+		if e.IntervalEnd {
 			k += "]"
 		}
 		_, again := seen[k]
@@ -277,44 +278,23 @@ func (t *table) dumpElements(s *set) (list []element, twice bool, err error) {
 	return once, len(once) < len(list), nil
 }
 
-func decodeElement(b []byte) (e element) {
-	// One allocation for everything that is kept: the receive buffer is used again.
-	b = slices.Clone(b)
-	for typ, v := range attrs(b) {
-		switch typ {
-		case unix.NFTA_SET_ELEM_KEY:
-			e.key = attr(v, unix.NFTA_DATA_VALUE)
-		case nftaElemKeyEnd:
-			e.keyEnd = attr(v, unix.NFTA_DATA_VALUE)
-		case unix.NFTA_SET_ELEM_DATA:
-			e.data = attr(v, unix.NFTA_DATA_VALUE)
-		case unix.NFTA_SET_ELEM_FLAGS:
-			e.intervalEnd = number(v)&unix.NFT_SET_ELEM_INTERVAL_END != 0
-		case unix.NFTA_SET_ELEM_USERDATA:
-			e.comment = commentOf(v)
-		}
-	}
-	return e
-}
-
 // count asks for the number of elements; kernels before 6.16 do not tell.
 func (t *table) count(s *set) (n int, ok bool, err error) {
 	if s.flags&unix.NFT_SET_INTERVAL != 0 {
 		return 0, false, nil // counted by ends or by ranges, depending on the kind
 	}
-	var m messages
-	t.conn.seq++
-	m.begin(unix.NFT_MSG_GETSET, unix.NLM_F_ACK, t.conn.seq, t.nfproto)
-	m.str(unix.NFTA_SET_TABLE, t.name)
-	m.str(unix.NFTA_SET_NAME, s.name)
-	m.end()
-	err = t.conn.dump(m.buf, func(b []byte) {
-		if v := attr(b[4:], nftaSetCount); v != nil {
-			n, ok = int(number(v)), true
+	var m nfnl.Encoder
+	m.Begin(unix.NFT_MSG_GETSET, unix.NLM_F_ACK, t.conn.NextSeq(), t.nfproto)
+	m.PutString(unix.NFTA_SET_TABLE, t.name)
+	m.PutString(unix.NFTA_SET_NAME, s.name)
+	m.End()
+	err = t.conn.Dump(m.Buf, func(b []byte) {
+		if v := nfnl.Attr(b[4:], nftaSetCount); v != nil {
+			n, ok = int(nfnl.Uint32(v)), true
 		}
 	})
 	if err != nil {
-		return 0, false, fmt.Errorf("nftables: read set %s: %w", s.name, hint(err))
+		return 0, false, fmt.Errorf("nftables: read set %s: %w", s.name, nfnl.Hint(err))
 	}
 	return n, ok, nil
 }

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -14,7 +16,7 @@ import (
 func protocol(b byte) model.Protocol { return model.Protocol(b) }
 
 // loader gives what takes a set's elements into the mirror; nil for sets that are not part of it.
-func (t *table) loader(s *set) func([]element) error {
+func (t *table) loader(s *set) func([]nfnl.Element) error {
 	switch s {
 	case t.clusterIPs:
 		return t.loadRefs(&t.clusterAddrs)
@@ -25,9 +27,9 @@ func (t *table) loader(s *set) func([]element) error {
 	case t.hairpin:
 		return t.loadRefs(&t.hairpins)
 	case t.nodePortAddrs:
-		return func(list []element) error {
+		return func(list []nfnl.Element) error {
 			for _, e := range list {
-				a, ok := netip.AddrFromSlice(e.key)
+				a, ok := netip.AddrFromSlice(e.Key)
 				if !ok {
 					return errElement(s)
 				}
@@ -37,12 +39,12 @@ func (t *table) loader(s *set) func([]element) error {
 			return nil
 		}
 	case t.schema.mark:
-		return func(list []element) error {
+		return func(list []nfnl.Element) error {
 			for _, e := range list {
-				if len(e.key) < 4 {
+				if len(e.Key) < 4 {
 					return errElement(s)
 				}
-				t.globals.marks = append(t.globals.marks, binary.NativeEndian.Uint32(e.key))
+				t.globals.marks = append(t.globals.marks, binary.NativeEndian.Uint32(e.Key))
 			}
 			return nil
 		}
@@ -53,7 +55,7 @@ func (t *table) loader(s *set) func([]element) error {
 	case t.serviceCIDRs:
 		return loadPrefixes(s, &t.globals.serviceCIDRs)
 	case t.podInterfaces:
-		return func(list []element) error {
+		return func(list []nfnl.Element) error {
 			for _, v := range pair(list) {
 				t.globals.interfaces = append(t.globals.interfaces, v.interfaces())
 			}
@@ -73,8 +75,8 @@ func (t *table) loader(s *set) func([]element) error {
 	return nil
 }
 
-func loadPrefixes(s *set, into *[]netip.Prefix) func([]element) error {
-	return func(list []element) error {
+func loadPrefixes(s *set, into *[]netip.Prefix) func([]nfnl.Element) error {
+	return func(list []nfnl.Element) error {
 		for _, v := range pair(list) {
 			p, ok := v.prefix()
 			if !ok {
@@ -87,14 +89,14 @@ func loadPrefixes(s *set, into *[]netip.Prefix) func([]element) error {
 	}
 }
 
-func (t *table) loadRefs(r *refs) func([]element) error {
-	return func(list []element) error {
+func (t *table) loadRefs(r *refs) func([]nfnl.Element) error {
+	return func(list []nfnl.Element) error {
 		for _, e := range list {
-			if len(e.key) < t.addr.bytes || r.double && len(e.key) < 2*t.addr.bytes {
+			if len(e.Key) < t.addr.bytes || r.double && len(e.Key) < 2*t.addr.bytes {
 				return errElement(r.set)
 			}
-			a, _ := netip.AddrFromSlice(e.key[:t.addr.bytes])
-			if r.double && string(e.key[:t.addr.bytes]) != string(e.key[t.addr.bytes:]) {
+			a, _ := netip.AddrFromSlice(e.Key[:t.addr.bytes])
+			if r.double && string(e.Key[:t.addr.bytes]) != string(e.Key[t.addr.bytes:]) {
 				return errElement(r.set)
 			}
 			r.held(a)
@@ -104,25 +106,25 @@ func (t *table) loadRefs(r *refs) func([]element) error {
 }
 
 // sideLoader takes the elements that are keyed by frontend.
-func (t *table) sideLoader(i side, s *set) func([]element) error {
+func (t *table) sideLoader(i side, s *set) func([]nfnl.Element) error {
 	ss := &t.sides[i]
 	if s == ss.frontends {
-		return t.each(i, s, func(h *held, _ []byte, e element) bool {
-			h.listed, h.comment = true, e.comment
+		return t.each(i, s, func(h *held, _ []byte, e nfnl.Element) bool {
+			h.listed, h.comment = true, e.Comment
 			return true
 		})
 	}
 	if s == ss.ranges {
-		return t.each(i, s, func(h *held, rest []byte, e element) bool {
-			if e.keyEnd == nil {
+		return t.each(i, s, func(h *held, rest []byte, e nfnl.Element) bool {
+			if e.KeyEnd == nil {
 				// A range of one address may come without its upper end.
-				e.keyEnd = e.key
+				e.KeyEnd = e.Key
 			}
-			if len(e.keyEnd) < t.addr.bytes {
+			if len(e.KeyEnd) < t.addr.bytes {
 				return false
 			}
 			from, _ := netip.AddrFromSlice(rest)
-			to, ok := netip.AddrFromSlice(e.keyEnd[len(e.keyEnd)-t.addr.bytes:])
+			to, ok := netip.AddrFromSlice(e.KeyEnd[len(e.KeyEnd)-t.addr.bytes:])
 			v := interval{from: rest}
 			if n := to.Next(); n.IsValid() {
 				v.to = n.AsSlice()
@@ -135,35 +137,35 @@ func (t *table) sideLoader(i side, s *set) func([]element) error {
 	}
 	for timeout, a := range ss.affine {
 		if s == a {
-			return t.each(i, s, func(h *held, _ []byte, e element) bool {
-				h.affine = append(h.affine, affine{timeout, idOf(e.data)})
-				return len(e.data) >= 4
+			return t.each(i, s, func(h *held, _ []byte, e nfnl.Element) bool {
+				h.affine = append(h.affine, affine{timeout, idOf(e.Data)})
+				return len(e.Data) >= 4
 			})
 		}
 	}
 	for l := range lanes {
 		for list, a := range ss.lanes[l].sticky {
 			if s == a {
-				return t.each(i, s, func(h *held, _ []byte, e element) bool {
-					h.lanes[l].sticky = append(h.lanes[l].sticky, sticky{list, idOf(e.data)})
-					return len(e.data) >= 4
+				return t.each(i, s, func(h *held, _ []byte, e nfnl.Element) bool {
+					h.lanes[l].sticky = append(h.lanes[l].sticky, sticky{list, idOf(e.Data)})
+					return len(e.Data) >= 4
 				})
 			}
 		}
 	}
 	if f := ss.flag(s); f != nil {
-		return t.each(i, s, func(h *held, _ []byte, _ element) bool { f(h); return true })
+		return t.each(i, s, func(h *held, _ []byte, _ nfnl.Element) bool { f(h); return true })
 	}
 	for l := range lanes {
 		if s == ss.lanes[l].fwmarks {
-			return t.each(i, s, func(h *held, _ []byte, e element) bool {
-				h.lanes[l].mark = idOf(e.data)
+			return t.each(i, s, func(h *held, _ []byte, e nfnl.Element) bool {
+				h.lanes[l].mark = idOf(e.Data)
 				return h.lanes[l].mark != 0
 			})
 		}
 		if s == ss.lanes[l].slots {
-			return t.each(i, s, func(h *held, rest []byte, e element) bool {
-				a, ok := t.addrPort(e.data)
+			return t.each(i, s, func(h *held, rest []byte, e nfnl.Element) bool {
+				a, ok := t.addrPort(e.Data)
 				return ok && len(rest) >= 4 && h.lanes[l].put(binary.NativeEndian.Uint32(rest), a)
 			})
 		}
@@ -204,10 +206,10 @@ func (ss *sideSets) flag(s *set) func(*held) {
 	return nil
 }
 
-func (t *table) each(i side, s *set, put func(h *held, rest []byte, e element) bool) func([]element) error {
-	return func(list []element) error {
+func (t *table) each(i side, s *set, put func(h *held, rest []byte, e nfnl.Element) bool) func([]nfnl.Element) error {
+	return func(list []nfnl.Element) error {
 		for _, e := range list {
-			h, rest, ok := t.frontendOf(i, e.key)
+			h, rest, ok := t.frontendOf(i, e.Key)
 			if !ok || !put(h, rest, e) {
 				return errElement(s)
 			}
@@ -270,22 +272,22 @@ func (t *table) loadRules() error {
 // dumpRules gives a fingerprint of each rule of each chain.
 func (t *table) dumpRules() (map[string][]string, error) {
 	have := map[string][]string{}
-	err := t.conn.dump(t.request(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_TABLE, nil), func(b []byte) {
-		if text(attr(b[4:], unix.NFTA_CHAIN_TABLE)) == t.name {
-			have[text(attr(b[4:], unix.NFTA_CHAIN_NAME))] = nil
+	err := t.conn.Dump(t.request(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_TABLE, nil), func(b []byte) {
+		if nfnl.Text(nfnl.Attr(b[4:], unix.NFTA_CHAIN_TABLE)) == t.name {
+			have[nfnl.Text(nfnl.Attr(b[4:], unix.NFTA_CHAIN_NAME))] = nil
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("nftables: list chains: %w", hint(err))
+		return nil, fmt.Errorf("nftables: list chains: %w", nfnl.Hint(err))
 	}
-	err = t.conn.dump(t.request(unix.NFT_MSG_GETRULE, unix.NFTA_RULE_TABLE, nil), func(b []byte) {
-		if b = b[4:]; text(attr(b, unix.NFTA_RULE_TABLE)) == t.name {
-			c := text(attr(b, unix.NFTA_RULE_CHAIN))
-			have[c] = append(have[c], fingerprint(attr(b, unix.NFTA_RULE_EXPRESSIONS)))
+	err = t.conn.Dump(t.request(unix.NFT_MSG_GETRULE, unix.NFTA_RULE_TABLE, nil), func(b []byte) {
+		if b = b[4:]; nfnl.Text(nfnl.Attr(b, unix.NFTA_RULE_TABLE)) == t.name {
+			c := nfnl.Text(nfnl.Attr(b, unix.NFTA_RULE_CHAIN))
+			have[c] = append(have[c], fingerprint(nfnl.Attr(b, unix.NFTA_RULE_EXPRESSIONS)))
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("nftables: list rules: %w", hint(err))
+		return nil, fmt.Errorf("nftables: list rules: %w", nfnl.Hint(err))
 	}
 	return have, nil
 }
@@ -294,26 +296,26 @@ func (t *table) dumpRules() (map[string][]string, error) {
 // names, and the sets and chains that they name.
 func fingerprint(exprs []byte) string {
 	s := ""
-	for _, e := range attrs(exprs) {
-		name, data := text(attr(e, unix.NFTA_EXPR_NAME)), attr(e, unix.NFTA_EXPR_DATA)
+	for _, e := range nfnl.Attrs(exprs) {
+		name, data := nfnl.Text(nfnl.Attr(e, unix.NFTA_EXPR_NAME)), nfnl.Attr(e, unix.NFTA_EXPR_DATA)
 		if name == "byteorder" {
 			continue // nft puts one without effect where it loads its own listing
 		}
 		s += " " + name
 		switch name {
 		case "lookup":
-			s += "@" + text(attr(data, unix.NFTA_LOOKUP_SET))
+			s += "@" + nfnl.Text(nfnl.Attr(data, unix.NFTA_LOOKUP_SET))
 		case "dynset":
-			s += "@" + text(attr(data, unix.NFTA_DYNSET_SET_NAME))
+			s += "@" + nfnl.Text(nfnl.Attr(data, unix.NFTA_DYNSET_SET_NAME))
 		case "immediate":
-			v := attr(attr(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
-			s += fmt.Sprintf(" %d %s", int32(number(attr(v, unix.NFTA_VERDICT_CODE))), text(attr(v, unix.NFTA_VERDICT_CHAIN)))
+			v := nfnl.Attr(nfnl.Attr(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
+			s += fmt.Sprintf(" %d %s", int32(nfnl.Uint32(nfnl.Attr(v, unix.NFTA_VERDICT_CODE))), nfnl.Text(nfnl.Attr(v, unix.NFTA_VERDICT_CHAIN)))
 		case "hash":
-			s += fmt.Sprintf(" %d %d", number(attr(data, unix.NFTA_HASH_MODULUS)), number(attr(data, unix.NFTA_HASH_SEED)))
+			s += fmt.Sprintf(" %d %d", nfnl.Uint32(nfnl.Attr(data, unix.NFTA_HASH_MODULUS)), nfnl.Uint32(nfnl.Attr(data, unix.NFTA_HASH_SEED)))
 		case "numgen":
-			s += fmt.Sprintf(" %d", number(attr(data, unix.NFTA_NG_MODULUS)))
+			s += fmt.Sprintf(" %d", nfnl.Uint32(nfnl.Attr(data, unix.NFTA_NG_MODULUS)))
 		case "bitwise":
-			s += fmt.Sprintf(" %x", attr(attr(data, unix.NFTA_BITWISE_XOR), unix.NFTA_DATA_VALUE))
+			s += fmt.Sprintf(" %x", nfnl.Attr(nfnl.Attr(data, unix.NFTA_BITWISE_XOR), unix.NFTA_DATA_VALUE))
 		}
 	}
 	return s

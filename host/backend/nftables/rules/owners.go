@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -144,9 +146,9 @@ func (t *table) settleOwners(x *tx) (lost bool) {
 					lost = true
 				}
 			}
-			changeList(x, l.inKernel, l.want, func(a netip.AddrPort) (*set, []element) {
+			changeList(x, l.inKernel, l.want, func(a netip.AddrPort) (*set, []nfnl.Element) {
 				key := appendPort(appendAddr(native(w.id), a.Addr()), a.Port())
-				return t.schema.membersOf(n), []element{{key: key}}
+				return t.schema.membersOf(n), []nfnl.Element{{Key: key}}
 			})
 			l.inKernel = l.want
 		}
@@ -184,19 +186,19 @@ func (t *table) adoptOwners() {
 	}
 }
 
-func (t *table) loadMembers(s *set, list int) func([]element) error {
-	return func(elements []element) error {
+func (t *table) loadMembers(s *set, list int) func([]nfnl.Element) error {
+	return func(elements []nfnl.Element) error {
 		for _, e := range elements {
-			if len(e.key) < 8+t.addr.bytes {
+			if len(e.Key) < 8+t.addr.bytes {
 				return errElement(s)
 			}
-			a, ok := t.addrPort(e.key[4:])
+			a, ok := t.addrPort(e.Key[4:])
 			if !ok {
 				return errElement(s)
 			}
-			w := t.owners.byID[idOf(e.key)]
+			w := t.owners.byID[idOf(e.Key)]
 			if w == nil {
-				w = t.owners.add(idOf(e.key))
+				w = t.owners.add(idOf(e.Key))
 			}
 			l := w.list(list)
 			l.inKernel = append(l.inKernel, a)

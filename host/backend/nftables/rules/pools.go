@@ -18,8 +18,8 @@ type Pools struct {
 // ReadPools reads that, and nothing else of a companion: its cost is that of the frontends, not of the endpoints. What
 // changes meanwhile may be there or not, and it is not begun again: it is for counting, often, beside changes.
 func (b *Backend) ReadPools(ctx context.Context) (map[plan.Key]Pools, error) {
-	b.conn.lenient = true
-	defer func() { b.conn.lenient = false }()
+	b.conn.AllowInconsistent = true
+	defer func() { b.conn.AllowInconsistent = false }()
 	out := map[plan.Key]Pools{}
 	for i := range b.tables {
 		if err := ctx.Err(); err != nil {

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -30,15 +31,15 @@ var ErrNotTried = errors.New("not tried: that takes a network namespace of its o
 // make one, it tries them in the current one, in transactions that the kernel is made to take back: nothing of them
 // is ever in force.
 func Probe(ctx context.Context) (features []Feature, own bool, err error) {
-	conn, err := openApart()
+	conn, err := nfnl.OpenIsolated()
 	own = err == nil
 	if errors.Is(err, unix.EPERM) {
-		conn, err = openSocket(0, defaultSendBuffer)
+		conn, err = nfnl.Open(0, nfnl.DefaultSendBuffer)
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("nftables: probe: %w", hint(err))
+		return nil, false, fmt.Errorf("nftables: probe: %w", nfnl.Hint(err))
 	}
-	defer conn.close()
+	defer conn.Close()
 	for _, t := range trials() {
 		if err := ctx.Err(); err != nil {
 			return nil, own, fmt.Errorf("nftables: probe: %w", err)
@@ -57,27 +58,6 @@ func Probe(ctx context.Context) (features []Feature, own bool, err error) {
 	return features, own, nil
 }
 
-// openApart opens a socket to a new network namespace, which lives as long as the socket.
-func openApart() (*socket, error) {
-	type result struct {
-		s   *socket
-		err error
-	}
-	done := make(chan result)
-	go func() {
-		// Not unlocked: the thread ends with this goroutine, and with it the stay in the new namespace.
-		runtime.LockOSThread()
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- result{nil, fmt.Errorf("make a network namespace: %w", err)}
-			return
-		}
-		s, err := openSocket(0, defaultSendBuffer)
-		done <- result{s, err}
-	}()
-	r := <-done
-	return r.s, r.err
-}
-
 // trial is a feature and how to try it.
 type trial struct {
 	Feature
@@ -92,7 +72,7 @@ type trial struct {
 type prober struct {
 	*table
 	rules ruleWriter
-	b     *batch
+	b     *nfnl.Batch
 	sets  uint32
 	err   error
 }
@@ -121,11 +101,11 @@ func (p *prober) prerouting(rules ...*writer) {
 const probeName = "sluice-probe"
 
 // run tries one feature; with commit for good, and then takes it away.
-func (t *trial) run(conn *socket, commit bool) error {
+func (t *trial) run(conn *nfnl.Conn, commit bool) error {
 	p := newProber(t.family, conn)
-	p.b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p.nfproto, "create table", p.name)
-	p.b.str(unix.NFTA_TABLE_NAME, p.name)
-	p.b.end()
+	p.b.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p.nfproto, "create table", p.name)
+	p.b.PutString(unix.NFTA_TABLE_NAME, p.name)
+	p.b.End()
 	if t.build != nil {
 		t.build(p)
 	}
@@ -133,10 +113,9 @@ func (t *trial) run(conn *socket, commit bool) error {
 		return p.err
 	}
 	if !commit {
-		p.delete("no-such-" + p.name)
-		return p.send(true)
+		return p.b.DryRun(p.nfproto)
 	}
-	if err := p.send(false); err != nil {
+	if err := p.b.Commit(); err != nil {
 		return err
 	}
 	var found error
@@ -145,34 +124,18 @@ func (t *trial) run(conn *socket, commit bool) error {
 	}
 	// Not in the same transaction: the kernel would not look at the rules of a table that goes with it.
 	p = newProber(t.family, conn)
-	p.delete(p.name)
-	return errors.Join(found, p.send(false))
+	p.b.DeleteTable(p.nfproto, p.name)
+	return errors.Join(found, p.b.Commit())
 }
 
-func newProber(f model.Family, conn *socket) *prober {
+func newProber(f model.Family, conn *nfnl.Conn) *prober {
 	t := newTable(f, conn)
 	t.name = probeName
-	return &prober{table: t, rules: ruleWriter{t.schema, 1 << 14}, b: newBatch(conn)}
-}
-
-func (p *prober) delete(table string) { p.deleteTable(p.b, table) }
-
-// send sends the transaction. When it is doomed, its last message fails, so that the kernel takes all of it back.
-func (p *prober) send(doomed bool) error {
-	last := p.b.close()
-	failed, err := p.conn.transact(p.b.buf, last)
-	switch {
-	case err != nil:
-	case doomed && len(failed) == 0:
-		err = errors.New("what cannot be committed was")
-	case doomed && failed[0].seq == last, !doomed && len(failed) == 0:
-		return nil
-	}
-	return p.b.explain(failed, err)
+	return &prober{table: t, rules: ruleWriter{t.schema, 1 << 14}, b: nfnl.NewBatch(conn)}
 }
 
 // applyAll programs a plan that uses everything into a namespace of the probe's own.
-func applyAll(ctx context.Context, conn *socket, known []Feature) error {
+func applyAll(ctx context.Context, conn *nfnl.Conn, known []Feature) error {
 	families := []model.Family{model.IPv4, model.IPv6}
 	for _, f := range known {
 		if f.Name == featureIPv6 && f.Err != nil {
@@ -282,8 +245,8 @@ func trials() []trial {
 			x := &tx{t: p.table}
 			s := p.sides[byAddress].frontends
 			p.set(s)
-			x.del(s, element{key: make([]byte, padded(s.key))})
-			p.b.elements(p.table, s, &s.dels, msgDestroySetElem, "destroy")
+			x.del(s, nfnl.Element{Key: make([]byte, padded(s.key))})
+			p.b.PutElements(msgDestroySetElem, p.nfproto, p.name, s.name, &s.dels, "destroy")
 		}),
 		late(countingTrial()),
 		{Feature: Feature{Name: "a whole ruleset", Kernel: "all of the above together", For: services, Required: true}, late: true, whole: true},

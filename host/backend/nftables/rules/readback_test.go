@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -37,7 +39,7 @@ var made = map[uint16]uint16{
 	unix.NFT_MSG_GETRULE: unix.NFT_MSG_NEWRULE,
 }
 
-func (e *echo) send(b []byte) error {
+func (e *echo) Send(b []byte) error {
 	e.queue = nil
 	for len(b) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(b))
@@ -46,7 +48,7 @@ func (e *echo) send(b []byte) error {
 		if typ>>8 == unix.NFNL_SUBSYS_NFTABLES {
 			e.take(m, flags, seq)
 		}
-		b = b[min(align(size), len(b)):]
+		b = b[min(nfnl.Align(size), len(b)):]
 	}
 	return nil
 }
@@ -55,7 +57,7 @@ func (e *echo) take(m message, flags uint16, seq uint32) {
 	kind, asked := made[m.kind]
 	switch {
 	case m.kind == unix.NFT_MSG_GETGEN:
-		e.answer(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN, seq, 0, appendAttr(nil, unix.NFTA_GEN_ID, []byte{0, 0, 0, 7}))
+		e.answer(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN, seq, 0, nfnl.AppendAttr(nil, unix.NFTA_GEN_ID, []byte{0, 0, 0, 7}))
 	case asked:
 		for _, w := range e.written {
 			if w.kind == kind && (m.family == w.family || kind == unix.NFT_MSG_NEWTABLE) && e.about(m, w) {
@@ -78,8 +80,8 @@ func (e *echo) take(m message, flags uint16, seq uint32) {
 
 // about tells whether a message is of the set or chain that is asked for.
 func (e *echo) about(asked, w message) bool {
-	name := attr(asked.body, 2) // NFTA_SET_NAME, NFTA_SET_ELEM_LIST_SET, NFTA_RULE_CHAIN
-	return name == nil || text(name) == text(attr(w.body, 2))
+	name := nfnl.Attr(asked.body, 2) // NFTA_SET_NAME, NFTA_SET_ELEM_LIST_SET, NFTA_RULE_CHAIN
+	return name == nil || nfnl.Text(name) == nfnl.Text(nfnl.Attr(w.body, 2))
 }
 
 func (e *echo) answer(typ uint16, seq uint32, family byte, body []byte) {
@@ -92,14 +94,15 @@ func (e *echo) answer(typ uint16, seq uint32, family byte, body []byte) {
 }
 
 func netlinkMessage(typ uint16, seq uint32, body []byte) []byte {
-	var m messages
-	m.beginType(typ, 0, seq, 0)
-	m.buf = append(m.buf[:unix.NLMSG_HDRLEN], body...)
-	m.end()
-	return m.buf
+	b := binary.NativeEndian.AppendUint32(nil, uint32(unix.NLMSG_HDRLEN+len(body)))
+	b = binary.NativeEndian.AppendUint16(b, typ)
+	b = binary.NativeEndian.AppendUint16(b, 0) // flags
+	b = binary.NativeEndian.AppendUint32(b, seq)
+	b = binary.NativeEndian.AppendUint32(b, 0) // port
+	return append(b, body...)
 }
 
-func (e *echo) receive(buf []byte) (int, error) {
+func (e *echo) Receive(buf []byte) (int, error) {
 	if len(e.queue) == 0 {
 		return 0, unix.EAGAIN
 	}
@@ -110,7 +113,8 @@ func (e *echo) receive(buf []byte) (int, error) {
 
 func echoBackend(e *echo) *Backend {
 	b := &Backend{now: func() time.Time { return time.Unix(1, 0) }, log: slog.New(slog.DiscardHandler)}
-	b.conn = &socket{fd: -1, wire: e, buf: make([]byte, readSize), sent: 8 << 20, answers: 100}
+	b.conn = nfnl.New(e)
+	b.conn.MaxTxBytes, b.conn.MaxReplies = 8<<20, 100
 	b.tables = [2]*table{newTable(model.IPv4, b.conn), newTable(model.IPv6, b.conn)}
 	return b
 }
@@ -119,7 +123,7 @@ func echoBackend(e *echo) *Backend {
 func TestElementsOfAnyLengthAreRefusedByName(t *testing.T) {
 	refused := 0
 	for _, family := range []model.Family{model.IPv4, model.IPv6} {
-		table := newTable(family, &socket{wire: &echo{}})
+		table := newTable(family, nfnl.New(&echo{}))
 		table.membersOf(1)
 		for i := range sides {
 			table.affineOf(i, time.Second)
@@ -132,8 +136,8 @@ func TestElementsOfAnyLengthAreRefusedByName(t *testing.T) {
 			}
 			for n := range 48 {
 				for _, m := range []int{0, 3, 4, 5, 8, 17, 20} {
-					e := element{key: make([]byte, n), data: make([]byte, m), keyEnd: make([]byte, n/2)}
-					if err := put([]element{e}); err != nil {
+					e := nfnl.Element{Key: make([]byte, n), Data: make([]byte, m), KeyEnd: make([]byte, n/2)}
+					if err := put([]nfnl.Element{e}); err != nil {
 						refused++
 						if !strings.Contains(err.Error(), name) {
 							t.Errorf("set %s: %v", name, err)

@@ -3,6 +3,8 @@ package rules
 import (
 	"iter"
 	"net/netip"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 )
 
 // refs is a set of addresses of which each is there because of some number of others: endpoints that need a hairpin
@@ -99,9 +101,9 @@ func (r *refs) settle(x *tx) {
 				key = append(key, key...)
 			}
 			if want {
-				x.add(r.set, element{key: key})
+				x.add(r.set, nfnl.Element{Key: key})
 			} else {
-				x.del(r.set, element{key: key})
+				x.del(r.set, nfnl.Element{Key: key})
 			}
 			v ^= refInKernel
 		}

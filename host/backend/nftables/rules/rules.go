@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/nftables/expr"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/model"
 	"golang.org/x/sys/unix"
 )
@@ -37,7 +38,7 @@ func (w *writer) end(e ...expr.Any) *writer {
 
 func (w *writer) load(e expr.Any, bytes int) *writer {
 	w.exprs = append(w.exprs, e)
-	w.reg += uint32(align(bytes) / 4)
+	w.reg += uint32(nfnl.Align(bytes) / 4)
 	return w
 }
 

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/google/nftables/expr"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -337,7 +339,7 @@ func (w *writer) encode() ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encode a rule: %T: %w", e, err)
 		}
-		b = appendAttr(b, unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, v)
+		b = nfnl.AppendAttr(b, unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, v)
 	}
 	return b, nil
 }

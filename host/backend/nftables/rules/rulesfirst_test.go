@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -17,14 +18,14 @@ import (
 
 // rulesFirst counts transactions that write rules, and reports those that also delete elements.
 type rulesFirst struct {
-	transport
+	nfnl.Transport
 	testing.TB
 	withRules int
 }
 
-func (r *rulesFirst) send(b []byte) error {
+func (r *rulesFirst) Send(b []byte) error {
 	kinds := map[uint16]bool{}
-	for at := 0; at+unix.NLMSG_HDRLEN <= len(b); at += align(int(binary.NativeEndian.Uint32(b[at:]))) {
+	for at := 0; at+unix.NLMSG_HDRLEN <= len(b); at += nfnl.Align(int(binary.NativeEndian.Uint32(b[at:]))) {
 		kinds[binary.NativeEndian.Uint16(b[at+4:])] = true
 	}
 	const nft = unix.NFNL_SUBSYS_NFTABLES << 8
@@ -34,7 +35,7 @@ func (r *rulesFirst) send(b []byte) error {
 			r.Error("one transaction writes rules and deletes elements, which packets still in the old rules need")
 		}
 	}
-	return r.transport.send(b)
+	return r.Transport.Send(b)
 }
 
 // TestFirstPoolOfAClassLosesNoPacket moves a frontend to classes of pools that its table has no rules for yet, in many
@@ -77,8 +78,8 @@ func TestFirstPoolOfAClassLosesNoPacket(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := d.open()
-		first := &rulesFirst{transport: b.conn.wire, TB: t}
-		b.conn.wire = first
+		first := &rulesFirst{Transport: b.conn.Transport, TB: t}
+		b.conn.Transport = first
 		if _, err := b.Apply(context.Background(), plans[0], nil); err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -43,7 +45,7 @@ var (
 
 func padded(f []field) (n int) {
 	for _, f := range f {
-		n += align(f.bytes)
+		n += nfnl.Align(f.bytes)
 	}
 	return n
 }
@@ -66,7 +68,7 @@ type set struct {
 	userdata []byte
 
 	exists     bool
-	dels, adds pending
+	dels, adds nfnl.ElementList
 }
 
 // side tells frontends at an address from NodePorts, which are looked up without one.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -14,7 +16,7 @@ import (
 type table struct {
 	*schema
 	name    string // tableName, but while it is filled under handoverName
-	conn    *socket
+	conn    *nfnl.Conn
 	nfproto byte
 	forget  uint16 // the message that deletes clients
 	sent    sent
@@ -44,7 +46,7 @@ type table struct {
 // sent counts what went to the kernel.
 type sent struct{ messages, elements int }
 
-func newTable(f model.Family, conn *socket) *table {
+func newTable(f model.Family, conn *nfnl.Conn) *table {
 	t := &table{conn: conn, nfproto: nfproto(f), forget: msgDestroySetElem}
 	t.reset(f)
 	return t
@@ -109,13 +111,13 @@ func (t *table) create() {
 }
 
 // structure writes the messages that make new sets and bring the rules to what belongs to the sets that there are.
-func (t *table) structure(b *batch) error {
+func (t *table) structure(b *nfnl.Batch) error {
 	if !t.present {
-		b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.nfproto, "create table", t.label())
-		b.str(unix.NFTA_TABLE_NAME, t.name)
-		b.u32(unix.NFTA_TABLE_FLAGS, 0)
-		b.bytes(nftaTableUserdata, tlv(nil, udTableComment, append([]byte(t.comment()), 0)))
-		b.end()
+		b.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.nfproto, "create table", t.label())
+		b.PutString(unix.NFTA_TABLE_NAME, t.name)
+		b.PutUint32(unix.NFTA_TABLE_FLAGS, 0)
+		b.PutBytes(nftaTableUserdata, tlv(nil, udTableComment, append([]byte(t.comment()), 0)))
+		b.End()
 	}
 	for i, s := range t.made {
 		t.newSet(b, s, uint32(i+1))
@@ -151,61 +153,61 @@ func (t *table) label() string {
 	return "ip " + t.name
 }
 
-func (t *table) newSet(b *batch, s *set, id uint32) {
-	b.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.nfproto, "create set", s.name)
-	b.str(unix.NFTA_SET_TABLE, t.name)
-	b.str(unix.NFTA_SET_NAME, s.name)
-	b.u32(unix.NFTA_SET_FLAGS, s.flags)
-	b.u32(unix.NFTA_SET_KEY_TYPE, typeOf(s.key))
-	b.u32(unix.NFTA_SET_KEY_LEN, uint32(padded(s.key)))
+func (t *table) newSet(b *nfnl.Batch, s *set, id uint32) {
+	b.Message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.nfproto, "create set", s.name)
+	b.PutString(unix.NFTA_SET_TABLE, t.name)
+	b.PutString(unix.NFTA_SET_NAME, s.name)
+	b.PutUint32(unix.NFTA_SET_FLAGS, s.flags)
+	b.PutUint32(unix.NFTA_SET_KEY_TYPE, typeOf(s.key))
+	b.PutUint32(unix.NFTA_SET_KEY_LEN, uint32(padded(s.key)))
 	if s.data != nil {
-		b.u32(unix.NFTA_SET_DATA_TYPE, typeOf(s.data))
-		b.u32(unix.NFTA_SET_DATA_LEN, uint32(padded(s.data)))
+		b.PutUint32(unix.NFTA_SET_DATA_TYPE, typeOf(s.data))
+		b.PutUint32(unix.NFTA_SET_DATA_LEN, uint32(padded(s.data)))
 	}
-	b.u32(unix.NFTA_SET_ID, id)
+	b.PutUint32(unix.NFTA_SET_ID, id)
 	if s.size > 0 || s.flags&nftSetConcat != 0 {
-		at := b.open(unix.NFTA_SET_DESC)
+		at := b.BeginNest(unix.NFTA_SET_DESC)
 		if s.size > 0 {
-			b.u32(unix.NFTA_SET_DESC_SIZE, s.size)
+			b.PutUint32(unix.NFTA_SET_DESC_SIZE, s.size)
 		}
 		if s.flags&nftSetConcat != 0 {
-			fields := b.open(nftaSetDescConcat)
+			fields := b.BeginNest(nftaSetDescConcat)
 			for _, f := range s.key {
-				one := b.open(unix.NFTA_LIST_ELEM)
-				b.u32(1, uint32(f.bytes)) // NFTA_SET_FIELD_LEN
-				b.closeNest(one)
+				one := b.BeginNest(unix.NFTA_LIST_ELEM)
+				b.PutUint32(1, uint32(f.bytes)) // NFTA_SET_FIELD_LEN
+				b.EndNest(one)
 			}
-			b.closeNest(fields)
+			b.EndNest(fields)
 		}
-		b.closeNest(at)
+		b.EndNest(at)
 	}
 	if s.userdata != nil {
-		b.bytes(unix.NFTA_SET_USERDATA, s.userdata)
+		b.PutBytes(unix.NFTA_SET_USERDATA, s.userdata)
 	}
-	b.end()
+	b.End()
 }
 
-func (t *table) newChain(b *batch, c chain) {
-	b.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.nfproto, "create chain", c.name)
-	b.str(unix.NFTA_CHAIN_TABLE, t.name)
-	b.str(unix.NFTA_CHAIN_NAME, c.name)
+func (t *table) newChain(b *nfnl.Batch, c chain) {
+	b.Message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.nfproto, "create chain", c.name)
+	b.PutString(unix.NFTA_CHAIN_TABLE, t.name)
+	b.PutString(unix.NFTA_CHAIN_NAME, c.name)
 	if c.hook >= 0 {
-		at := b.open(unix.NFTA_CHAIN_HOOK)
-		b.u32(unix.NFTA_HOOK_HOOKNUM, uint32(c.hook))
-		b.u32(unix.NFTA_HOOK_PRIORITY, uint32(int32(c.priority)))
-		b.closeNest(at)
-		b.u32(unix.NFTA_CHAIN_POLICY, 1) // NF_ACCEPT
+		at := b.BeginNest(unix.NFTA_CHAIN_HOOK)
+		b.PutUint32(unix.NFTA_HOOK_HOOKNUM, uint32(c.hook))
+		b.PutUint32(unix.NFTA_HOOK_PRIORITY, uint32(int32(c.priority)))
+		b.EndNest(at)
+		b.PutUint32(unix.NFTA_CHAIN_POLICY, 1) // NF_ACCEPT
 		typ := "nat"
 		if c.filter {
 			typ = "filter"
 		}
-		b.str(unix.NFTA_CHAIN_TYPE, typ)
+		b.PutString(unix.NFTA_CHAIN_TYPE, typ)
 	}
-	b.end()
+	b.End()
 }
 
 // writeRules replaces the rules of a chain when they differ from the last ones written.
-func (t *table) writeRules(b *batch, c chain) error {
+func (t *table) writeRules(b *nfnl.Batch, c chain) error {
 	var rules [][]byte
 	var all []byte
 	for _, r := range c.rules {
@@ -222,19 +224,19 @@ func (t *table) writeRules(b *batch, c chain) error {
 	}
 	t.chains[c.name] = string(all)
 	if last != "" {
-		b.message(unix.NFT_MSG_DELRULE, 0, t.nfproto, "clear chain", c.name)
-		b.str(unix.NFTA_RULE_TABLE, t.name)
-		b.str(unix.NFTA_RULE_CHAIN, c.name)
-		b.end()
+		b.Message(unix.NFT_MSG_DELRULE, 0, t.nfproto, "clear chain", c.name)
+		b.PutString(unix.NFTA_RULE_TABLE, t.name)
+		b.PutString(unix.NFTA_RULE_CHAIN, c.name)
+		b.End()
 	}
 	for _, e := range rules {
-		b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.nfproto, "add a rule to chain", c.name)
-		b.str(unix.NFTA_RULE_TABLE, t.name)
-		b.str(unix.NFTA_RULE_CHAIN, c.name)
-		at := b.open(unix.NFTA_RULE_EXPRESSIONS)
-		b.buf = append(b.buf, e...)
-		b.closeNest(at)
-		b.end()
+		b.Message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.nfproto, "add a rule to chain", c.name)
+		b.PutString(unix.NFTA_RULE_TABLE, t.name)
+		b.PutString(unix.NFTA_RULE_CHAIN, c.name)
+		at := b.BeginNest(unix.NFTA_RULE_EXPRESSIONS)
+		b.Buf = append(b.Buf, e...)
+		b.EndNest(at)
+		b.End()
 	}
 	return nil
 }

@@ -13,42 +13,38 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl/nfnltest"
+
 	"github.com/sluice-proxy/sluice/host/lab/plangen"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
 
-// sequences gives the sequence numbers of a datagram's messages, without the marks around a transaction.
-func sequences(b []byte) (list []uint32, transaction bool) {
-	for at := 0; at+unix.NLMSG_HDRLEN <= len(b); at += align(int(binary.NativeEndian.Uint32(b[at:]))) {
-		switch binary.NativeEndian.Uint16(b[at+4:]) {
-		case unix.NFNL_MSG_BATCH_BEGIN, unix.NFNL_MSG_BATCH_END:
-			transaction = true
-		default:
-			list = append(list, binary.NativeEndian.Uint32(b[at+8:]))
-		}
-	}
-	return list, transaction
+// isTransaction reports whether a datagram is a transaction.
+func isTransaction(b []byte) bool {
+	_, transaction := nfnltest.Messages(b)
+	return transaction
 }
 
 var errKilled = errors.New("the process is gone")
 
 // killed lets some transactions through, then nothing more: as SIGKILL does.
 type killed struct {
-	transport
+	nfnl.Transport
 	left int
 	dead bool
 }
 
-func (k *killed) send(b []byte) error {
-	if _, tx := sequences(b); tx {
+func (k *killed) Send(b []byte) error {
+	if isTransaction(b) {
 		k.dead = k.dead || k.left == 0
 		k.left--
 	}
 	if k.dead {
 		return errKilled
 	}
-	return k.transport.send(b)
+	return k.Transport.Send(b)
 }
 
 // oldOrNew checks that every frontend is as in one of two plans.
@@ -161,8 +157,8 @@ func TestKillingBetweenAnyTwoTransactionsInterruptsNothing(t *testing.T) {
 				if _, err := b.Apply(context.Background(), plans[0], nil); err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
-				k := &killed{transport: b.conn.wire, left: n}
-				b.conn.wire = k
+				k := &killed{Transport: b.conn.Transport, left: n}
+				b.conn.Transport = k
 				delta := plan.Diff(plans[0], plans[1])
 				if whole {
 					delta = nil
@@ -219,7 +215,7 @@ const (
 
 // faulty fails once: at the message, counted over all datagrams, when it is refused, at the datagram otherwise.
 type faulty struct {
-	transport
+	nfnl.Transport
 	how      string
 	errno    unix.Errno
 	at       int
@@ -231,37 +227,34 @@ type faulty struct {
 	mute     bool   // until the next send
 }
 
-func (f *faulty) send(b []byte) error {
-	seqs, _ := sequences(b)
+func (f *faulty) Send(b []byte) error {
+	messages, _ := nfnltest.Messages(b)
 	f.mute, f.reply = false, nil
 	first := f.messages
-	f.messages += len(seqs)
+	f.messages += len(messages)
 	f.sends++
 	if f.how == refused {
 		if f.fired || f.at < first || f.at >= f.messages {
-			return f.transport.send(b)
+			return f.Transport.Send(b)
 		}
 		f.fired, f.mute = true, true
-		var m messages
-		m.beginType(unix.NLMSG_ERROR, 0, seqs[f.at-first], 0)
-		m.buf = append(m.buf[:len(m.buf)-4], binary.NativeEndian.AppendUint32(nil, uint32(-int32(f.errno)))...)
-		m.buf = append(m.buf, make([]byte, unix.NLMSG_HDRLEN)...)
-		m.end()
-		f.reply = m.buf
+		seq := binary.NativeEndian.Uint32(b[messages[f.at-first]+8:])
+		f.reply = netlinkMessage(unix.NLMSG_ERROR, seq, append(
+			binary.NativeEndian.AppendUint32(nil, uint32(-int32(f.errno))), make([]byte, unix.NLMSG_HDRLEN)...))
 		return nil
 	}
 	if f.fired || f.sends-1 != f.at {
-		return f.transport.send(b)
+		return f.Transport.Send(b)
 	}
 	f.fired = true
 	if f.how == unsent {
 		return f.errno
 	}
 	f.failing, f.mute = f.how == answered, f.how == silent
-	return f.transport.send(b)
+	return f.Transport.Send(b)
 }
 
-func (f *faulty) receive(buf []byte) (int, error) {
+func (f *faulty) Receive(buf []byte) (int, error) {
 	switch {
 	case f.reply != nil:
 		n := copy(buf, f.reply)
@@ -273,7 +266,7 @@ func (f *faulty) receive(buf []byte) (int, error) {
 	case f.mute:
 		return 0, unix.EAGAIN
 	}
-	return f.transport.receive(buf)
+	return f.Transport.Receive(buf)
 }
 
 var faultErrnos = []unix.Errno{unix.EINTR, unix.EAGAIN, unix.ENOBUFS, unix.EBUSY, unix.ENOENT, unix.EEXIST, unix.EPERM, unix.ENOMEM}
@@ -298,12 +291,12 @@ func TestEveryErrnoAtEveryMessageConvergesInTwoRetries(t *testing.T) {
 			delta = nil
 		}
 		what := fmt.Sprintf("whole %v: %s: %v at %d", whole, f.how, f.errno, f.at)
-		f.transport = d.b.conn.wire
-		d.b.conn.wire = f
+		f.Transport = d.b.conn.Transport
+		d.b.conn.Transport = f
 		for retries := 0; ; retries++ {
 			_, err := d.b.Apply(context.Background(), next, delta)
 			if err == nil {
-				d.b.conn.wire = f.transport
+				d.b.conn.Transport = f.Transport
 				if f.fired {
 					tried++
 					retried[retries]++

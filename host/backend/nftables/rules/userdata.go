@@ -37,21 +37,6 @@ func tlv32(b []byte, typ byte, v uint32) []byte {
 
 func keyByteOrder(order uint32) []byte { return tlv32(nil, udKeyByteOrder, order) }
 
-// commentOf finds the comment in an element's user data.
-func commentOf(b []byte) string {
-	for len(b) >= 2 {
-		typ, n := b[0], int(b[1])
-		if n > len(b)-2 {
-			return ""
-		}
-		if typ == udElemComment {
-			return text(b[2 : 2+n])
-		}
-		b = b[2+n:]
-	}
-	return ""
-}
-
 // typeof is one field as nft's typeof spells it: an expression number and its parameters.
 type typeof struct {
 	expr   uint32

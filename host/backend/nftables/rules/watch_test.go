@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -187,7 +189,7 @@ func TestALostNotificationCountsAsAWriteByOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	raw, err := d.b.listener.file.SyscallConn()
+	raw, err := d.b.listener.conn.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +222,7 @@ func TestWhatWasNotHeardShowsInTheGeneration(t *testing.T) {
 	e := d.watch()
 	p := d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
 	d.quiet(e, "to begin with")
-	raw, err := d.b.listener.file.SyscallConn()
+	raw, err := d.b.listener.conn.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,23 +265,23 @@ func TestReplacingATableIsNotHeard(t *testing.T) {
 func TestNotificationsThatAreCutOffAreHarmless(t *testing.T) {
 	e := &ears{}
 	l := &listener{heard: e.heard, what: map[string]int{}, commits: new(atomic.Uint32)}
-	var m messages
-	m.begin(unix.NFT_MSG_DELTABLE, 0, 1, unix.NFPROTO_IPV4)
-	m.str(unix.NFTA_TABLE_NAME, tableName)
-	m.end()
-	m.begin(unix.NFT_MSG_NEWGEN, 0, 1, 0)
-	m.u32(unix.NFTA_GEN_ID, 7)
-	m.end()
-	for i := range m.buf {
-		l.take(m.buf[:i])
+	var m nfnl.Encoder
+	m.Begin(unix.NFT_MSG_DELTABLE, 0, 1, unix.NFPROTO_IPV4)
+	m.PutString(unix.NFTA_TABLE_NAME, tableName)
+	m.End()
+	m.Begin(unix.NFT_MSG_NEWGEN, 0, 1, 0)
+	m.PutUint32(unix.NFTA_GEN_ID, 7)
+	m.End()
+	for i := range m.Buf {
+		l.datagram(m.Buf[:i])
 		for bit := range 8 {
-			b := append([]byte(nil), m.buf...)
+			b := append([]byte(nil), m.Buf...)
 			b[i] ^= 1 << bit
-			l.take(b)
+			l.datagram(b)
 		}
 	}
 	e.take()
-	l.take(m.buf)
+	l.datagram(m.Buf)
 	if got := e.take(); len(got) != 1 || !strings.Contains(got[0].Object, "table ip sluice deleted") {
 		t.Errorf("heard %+v", got)
 	}

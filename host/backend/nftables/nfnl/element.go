@@ -1,0 +1,147 @@
+package nfnl
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of one message of elements. The list's length has 16 bits: the kernel silently ignores what does not fit.
+const (
+	maxListBytes    = 60_000
+	MaxListElements = 1000
+)
+
+// Attributes that golang.org/x/sys/unix lacks, from linux/netfilter/nf_tables.h and libnftnl.
+const (
+	nftaSetElemKeyEnd = 10
+	udElemComment     = 0
+)
+
+// Element is one element of a set or map.
+type Element struct {
+	Key, KeyEnd, Data []byte
+	Comment           string
+	IntervalEnd       bool
+}
+
+// AppendElement appends the encoded element to b.
+func AppendElement(b []byte, e Element) []byte {
+	at := len(b)
+	b = openAttr(b, unix.NFTA_LIST_ELEM)
+	b = appendValue(b, unix.NFTA_SET_ELEM_KEY, e.Key)
+	if e.KeyEnd != nil {
+		b = appendValue(b, nftaSetElemKeyEnd, e.KeyEnd)
+	}
+	if e.Data != nil {
+		b = appendValue(b, unix.NFTA_SET_ELEM_DATA, e.Data)
+	}
+	if e.IntervalEnd {
+		b = AppendAttr(b, unix.NFTA_SET_ELEM_FLAGS, []byte{0, 0, 0, unix.NFT_SET_ELEM_INTERVAL_END})
+	}
+	if e.Comment != "" {
+		c := e.Comment
+		b = binary.NativeEndian.AppendUint16(b, uint16(4+2+len(c)+1))
+		b = binary.NativeEndian.AppendUint16(b, unix.NFTA_SET_ELEM_USERDATA)
+		b = append(b, udElemComment, byte(len(c)+1))
+		b = append(append(b, c...), 0)
+		b = append(b, 0, 0, 0)[:Align(len(b))]
+	}
+	closeAttr(b, at)
+	return b
+}
+
+func appendValue(b []byte, typ uint16, v []byte) []byte {
+	at := len(b)
+	b = openAttr(b, typ)
+	b = AppendAttr(b, unix.NFTA_DATA_VALUE, v)
+	closeAttr(b, at)
+	return b
+}
+
+// DecodeElement decodes an element into memory of its own.
+func DecodeElement(b []byte) (e Element) {
+	b = slices.Clone(b) // one allocation for all fields
+	for typ, v := range Attrs(b) {
+		switch typ {
+		case unix.NFTA_SET_ELEM_KEY:
+			e.Key = Attr(v, unix.NFTA_DATA_VALUE)
+		case nftaSetElemKeyEnd:
+			e.KeyEnd = Attr(v, unix.NFTA_DATA_VALUE)
+		case unix.NFTA_SET_ELEM_DATA:
+			e.Data = Attr(v, unix.NFTA_DATA_VALUE)
+		case unix.NFTA_SET_ELEM_FLAGS:
+			e.IntervalEnd = Uint32(v)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+		case unix.NFTA_SET_ELEM_USERDATA:
+			e.Comment = Comment(v)
+		}
+	}
+	return e
+}
+
+// Comment returns the comment in the user data of an element or a table. It has the same type number in both.
+func Comment(userdata []byte) string {
+	for b := userdata; len(b) >= 2; {
+		typ, n := b[0], int(b[1])
+		if n > len(b)-2 {
+			return ""
+		}
+		if typ == udElemComment {
+			return Text(b[2 : 2+n])
+		}
+		b = b[2+n:]
+	}
+	return ""
+}
+
+// ElementList is a list of encoded elements, cut into the shares of one message each.
+type ElementList struct {
+	buf    []byte
+	shares []share
+}
+
+// share is what one message of elements carries.
+type share struct {
+	end         int // in buf
+	elements    int
+	firstOwner  string
+	lastOwner   string
+	otherOwners int // changes of owner after the first
+}
+
+// messageOverhead is about how many bytes a message has beyond its elements.
+const messageOverhead = 128
+
+// Add appends an element and returns about how many bytes that adds to a transaction. Errors name the owner.
+func (l *ElementList) Add(e Element, owner string) (size int) {
+	before := len(l.buf)
+	l.buf = AppendElement(l.buf, e)
+	size = len(l.buf) - before
+	n := len(l.shares)
+	if n == 0 || l.shares[n-1].elements == MaxListElements || len(l.buf)-l.start(n-1) > maxListBytes {
+		l.shares = append(l.shares, share{firstOwner: owner, lastOwner: owner})
+		size += messageOverhead
+		n++
+	}
+	s := &l.shares[n-1]
+	s.end, s.elements = len(l.buf), s.elements+1
+	if s.lastOwner != owner {
+		s.lastOwner = owner
+		s.otherOwners++
+	}
+	return size
+}
+
+func (l *ElementList) start(i int) int {
+	if i == 0 {
+		return 0
+	}
+	return l.shares[i-1].end
+}
+
+// Empty reports whether the list has no elements.
+func (l *ElementList) Empty() bool { return len(l.shares) == 0 }
+
+// Reset empties the list and keeps its memory.
+func (l *ElementList) Reset() { l.buf, l.shares = l.buf[:0], l.shares[:0] }

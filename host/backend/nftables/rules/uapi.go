@@ -1,0 +1,11 @@
+package rules
+
+// Attributes and flags that golang.org/x/sys/unix lacks, from linux/netfilter/nf_tables.h.
+const (
+	nftaSetDescConcat = 2
+	nftaSetCount      = 20 // since Linux 6.16
+	nftaTableUserdata = 6
+	nftSetConcat      = 0x80
+
+	msgDestroySetElem = 30 // since Linux 6.3
+)
