@@ -89,3 +89,12 @@ func skipLabels(labels map[string]string) Skip {
 	}
 	return ""
 }
+
+// NotePreviousKept adds to each error that the previous version of the object stays in use.
+func NotePreviousKept(problems []Problem) {
+	for i := range problems {
+		if !problems[i].Warning {
+			problems[i].Err = fmt.Errorf("%w; keeping the previous version of the object", problems[i].Err)
+		}
+	}
+}

@@ -44,7 +44,7 @@ func (w wire) decode(b testing.TB, raw []byte) k8sruntime.Object {
 	return o
 }
 
-// bigSlice is the i-th slice of a cluster as its controller writes it, with n endpoints on 1000 nodes in 3 zones.
+// bigSlice is slice i of a cluster as its controller writes it, with n endpoints on 1000 nodes in 3 zones.
 func bigSlice(i, n int) *discoveryv1.EndpointSlice {
 	o := slice(fmt.Sprint("service-", i))
 	o.TypeMeta = metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}
@@ -65,7 +65,7 @@ func bigSlice(i, n int) *discoveryv1.EndpointSlice {
 	return o
 }
 
-// addServerMetadata is what an API server and its clients leave in an object.
+// addServerMetadata adds the metadata that an API server and its clients write.
 func addServerMetadata(m *metav1.ObjectMeta, i int) {
 	m.UID, m.ResourceVersion = types.UID(fmt.Sprintf("6ba7b810-9dad-11d1-80b4-%012d", i)), fmt.Sprint(100000+i)
 	m.CreationTimestamp = metav1.Unix(1700000000, 0)
@@ -83,7 +83,7 @@ func bigService(i int) *corev1.Service {
 	return o
 }
 
-// BenchmarkSliceUpdate is what a slice on the wire costs until it is emitted.
+// BenchmarkSliceUpdate measures a slice from its bytes on the wire to the emitted change.
 func BenchmarkSliceUpdate(b *testing.B) {
 	for _, n := range []int{1, 25, 100} {
 		b.Run(fmt.Sprint(n, " endpoints"), func(b *testing.B) {
@@ -109,8 +109,8 @@ func benchSource() *Source {
 	return New(Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
 }
 
-// BenchmarkFirstState is a whole cluster as a stream brings it: what it takes for a moment, and what stays.
-func BenchmarkFirstState(b *testing.B) {
+// BenchmarkInitialSync measures memory for a streamed list of a whole cluster: the peak and what stays.
+func BenchmarkInitialSync(b *testing.B) {
 	for _, size := range []struct{ services, endpoints int }{{10000, 10}, {10000, 25}, {2500, 100}} {
 		b.Run(fmt.Sprintf("%dx%d", size.services, size.endpoints), func(b *testing.B) {
 			w := newWire()
@@ -124,7 +124,7 @@ func BenchmarkFirstState(b *testing.B) {
 				s := benchSource()
 				var most uint64
 				stream := func(raw [][]byte, into cache.TransformingStore) {
-					// What a reflector keeps until the end of the stream.
+					// A reflector keeps these until the end of the stream.
 					temporary := cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc, cache.WithTransformer(into.Transformer()))
 					for i, one := range raw {
 						if err := temporary.Add(w.decode(b, one)); err != nil {

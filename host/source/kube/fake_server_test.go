@@ -28,7 +28,7 @@ type object interface {
 	runtime.Object
 }
 
-// change is something that happened to an object.
+// change is a change of an object.
 type change struct {
 	version int
 	kind    string // ADDED, MODIFIED, DELETED
@@ -37,32 +37,32 @@ type change struct {
 	latest  object // in its last state when it was deleted
 }
 
-// fakeServer speaks the API server's protocol, as far as reflectors do, and has faults on demand. What happens on the
-// wire is as in the real one: selection turns updates into additions and deletions, the first state is streamed and
-// ends with a bookmark, and a version that is too old is gone.
+// fakeServer implements the part of the API server's protocol that reflectors use, with injected faults. As in the real
+// one, selectors turn updates into additions and deletions, a streamed list ends with a bookmark, and a resource version
+// that is too old is gone.
 type fakeServer struct {
 	t    testing.TB
 	http *httptest.Server
 
 	mu            sync.Mutex
 	version       int
-	oldest        int // watches from before this version are told that it is gone
+	oldest        int // watches from an older version get 410 Gone
 	objects       map[string]map[string]object
 	log           []change
-	changed       chan struct{} // closed at each change
+	changed       chan struct{} // closed by each change
 	endWatch      chan struct{} // closed to end the watches that there are
 	breakMidEvent bool          // they end in the middle of an event
 	requests      []string
 	accepts       []string // of each
 	events        []eventsv1.Event
 
-	noStreams           bool                               // like servers without streamed lists
-	status              map[string]int                     // status for a path
-	brokenStreams       map[string]int                     // so many streams of a path break in the middle
-	truncatedLists      map[string]int                     // so many lists in protobuf of a path end in the middle
-	unreachable         bool                               // connections end without an answer
-	unreachableRequests int                                // so many do
-	fail                func(r *http.Request) (status int) // 0: answer
+	noStreams           bool                               // does not support streamed lists
+	status              map[string]int                     // by path: respond with this status
+	brokenStreams       map[string]int                     // by path: so many streamed lists end halfway
+	truncatedLists      map[string]int                     // by path: so many protobuf lists end halfway
+	unreachable         bool                               // close connections without a response
+	unreachableRequests int                                // so many requests get no response
+	fail                func(r *http.Request) (status int) // 0: serve it
 }
 
 func newFakeServer(t testing.TB) *fakeServer {
@@ -153,7 +153,7 @@ func (f *fakeServer) breakEvent() {
 	f.mu.Unlock()
 }
 
-// expireHistory makes the server know nothing of what led to its present state, as after a restart.
+// expireHistory makes older resource versions unavailable, as after a restart.
 func (f *fakeServer) expireHistory() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -167,7 +167,7 @@ func (f *fakeServer) update(change func()) {
 	change()
 }
 
-// requestCount counts requests whose path and query have all the parts.
+// requestCount counts requests whose method and URL contain all parts.
 func (f *fakeServer) requestCount(parts ...string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -210,7 +210,7 @@ func (f *fakeServer) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// create takes Events in.
+// create stores an Event.
 func (f *fakeServer) create(w http.ResponseWriter, r *http.Request) {
 	var e eventsv1.Event
 	if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
@@ -235,7 +235,7 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	_ = json.NewEncoder(w).Encode(&metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: reason, Code: int32(code), Message: "so it is"})
 }
 
-// selector is what a request selects.
+// selector returns the filter of a request's selectors.
 func selector(r *http.Request) func(object) bool {
 	byLabel, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil {
@@ -277,7 +277,7 @@ func example(path string) object {
 		"servicecidrs": &networkingv1.ServiceCIDR{}}[path]
 }
 
-// typed gives an object its kind, as it has on the wire.
+// typed returns a copy of an object with its TypeMeta, as on the wire.
 func typed(o runtime.Object) runtime.Object {
 	o = o.DeepCopyObject()
 	version, kind := kindOf(o)
@@ -317,7 +317,7 @@ func (f *fakeServer) list(w http.ResponseWriter, r *http.Request, path string, s
 	_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": version, "kind": kind + "List", "items": items, "metadata": meta})
 }
 
-// protobufList is a list of Nodes as it is on the wire.
+// protobufList encodes a list of Nodes as on the wire.
 func protobufList(t testing.TB, items []runtime.Object, version int, metadata bool) []byte {
 	meta := metav1.ListMeta{ResourceVersion: strconv.Itoa(version)}
 	whole, part := &corev1.NodeList{ListMeta: meta}, &metav1.PartialObjectMetadataList{ListMeta: meta}

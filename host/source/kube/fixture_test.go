@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,19 +25,19 @@ import (
 
 const ownNodeName = "node-a"
 
-// speedup is how much faster than real the waits of a test are.
+// speedup is the factor by which the waits of a test are shorter than in production.
 const speedup = 100
 
-// acceleratedNow is a clock that goes as much faster.
+// acceleratedNow is a clock that runs speedup times faster.
 func acceleratedNow() time.Time { return startTime.Add(time.Since(startTime) * speedup) }
 
 var startTime = time.Now()
 
-// letWatchesAge waits until the watches that there are count as such: client-go reads everything again when a watch ends within
-// its first second without an event.
+// letWatchesAge waits until the watches are old enough to be resumed: client-go lists everything again when a watch ends
+// within its first second without an event.
 func (r *fixture) letWatchesAge() { time.Sleep(2 * time.Second / speedup) }
 
-// fixture is a source of a fake server, with what it has emitted.
+// fixture is a source of a fake server and what it has emitted.
 type fixture struct {
 	t      *testing.T
 	server *fakeServer
@@ -46,12 +47,12 @@ type fixture struct {
 	mu      sync.Mutex
 	snap    *model.Snapshot
 	batches int
-	changes []model.Change // since the last take
+	changes []model.Change // since the last takeChanges
 	log     bytes.Buffer
-	errors  int // problems, as the metric has them
+	errors  int // as passed to OnProblems
 }
 
-// Write takes the log.
+// Write implements io.Writer for the log.
 func (r *fixture) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,13 +65,13 @@ func (r *fixture) logCount(text string) int {
 	return strings.Count(r.log.String(), text)
 }
 
-// fixtures are the tests that have one.
+// fixtures holds the tests that have a fixture.
 var fixtures sync.Map
 
-// newFixture makes a server with this Node, and a source of it that does not run yet.
+// newFixture returns a server with this node's Node, and a source of it that is not running yet.
 func newFixture(t *testing.T, edit func(*Options)) *fixture {
 	t.Helper()
-	if _, another := fixtures.LoadOrStore(t, true); !another { // the first one's clean-up comes last, when all have ended
+	if _, another := fixtures.LoadOrStore(t, true); !another { // cleanups run in reverse: this one runs after those of all fixtures
 		leaks := goleak.IgnoreCurrent()
 		t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
 	}
@@ -103,14 +104,14 @@ func (r *fixture) run() {
 			select {
 			case err = <-ended:
 			case <-time.After(time.Minute):
-				r.t.Error("the source does not end")
+				r.t.Error("source does not stop")
 			}
 		})
 		return err
 	}
 	r.t.Cleanup(func() {
 		if err := r.stop(); err != nil {
-			r.t.Errorf("the source ended: %v", err)
+			r.t.Errorf("source failed: %v", err)
 		}
 	})
 }
@@ -125,7 +126,7 @@ func (r *fixture) emit(changes []model.Change) {
 	r.changes = append(r.changes, changes...)
 }
 
-// takeChanges gives what was emitted since the last take, as kind and name, with a sign.
+// takeChanges returns what was emitted since the last call, as sign, kind and name.
 func (r *fixture) takeChanges() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -157,17 +158,17 @@ func (r *fixture) takeChanges() []string {
 	return out
 }
 
-// eventually waits for something to become true.
+// eventually waits for a condition.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("not in a minute: " + what)
+			t.Fatal("timed out: " + what)
 		}
 	}
 }
 
-// everyService Service wants to know the cluster's Nodes.
+// everyService selects all Services.
 func everyService(*model.Service) bool { return true }
 
 func (r *fixture) synced() bool {
@@ -181,7 +182,7 @@ func (r *fixture) waitSynced() {
 	eventually(r.t, "synced", r.synced)
 }
 
-// waitInSync waits until the source has what the server has, and compares.
+// waitInSync waits until the emitted state matches the server's.
 func (r *fixture) waitInSync() {
 	r.t.Helper()
 	var diff string
@@ -202,7 +203,7 @@ func (r *fixture) waitInSync() {
 	}
 }
 
-// compare tells how two snapshots differ. When a slice was triggered is no difference.
+// compare returns the differences of two snapshots. It ignores trigger times of slices.
 func compare(want, got *model.Snapshot) string {
 	return cmp.Diff(want, got, cmp.AllowUnexported(model.Snapshot{}), cmp.Comparer(func(a, b *model.EndpointSlice) bool { return a.SameContent(b) }),
 		cmp.Comparer(func(a, b *model.Service) bool { return equal(a, b) }), cmp.Comparer(func(a, b *model.Node) bool { return equal(a, b) }),
@@ -243,4 +244,30 @@ func node(name, zone string) *corev1.Node {
 
 func cidr(name, prefix string) *networkingv1.ServiceCIDR {
 	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{prefix}}}
+}
+
+// wantEmitted compares what was emitted since the last call, in any order.
+func (r *fixture) wantEmitted(what string, lines ...string) {
+	r.t.Helper()
+	got := r.takeChanges()
+	slices.Sort(got)
+	slices.Sort(lines)
+	if !slices.Equal(got, lines) {
+		r.t.Errorf("%s: emitted %q, want %q", what, got, lines)
+	}
+}
+
+// waitForMarker makes a change and waits until it is emitted, so that everything before it was processed.
+func (r *fixture) waitForMarker() {
+	r.t.Helper()
+	r.server.put(svc("marker", func(o *corev1.Service) { o.Spec.Ports[0].Port = int32(1 + r.server.version%60000) }), slice("marker", fmt.Sprintf("10.9.%d.%d", r.server.version/250%250, r.server.version%250)))
+	eventually(r.t, "the marker", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return slices.ContainsFunc(r.changes, func(c model.Change) bool { return c.Kind == model.ServiceKind && c.Name.Name == "marker" }) &&
+			slices.ContainsFunc(r.changes, func(c model.Change) bool { return c.Kind == model.SliceKind && c.Name.Name == "marker-x" })
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.changes = slices.DeleteFunc(r.changes, func(c model.Change) bool { return strings.HasPrefix(c.Name.Name, "marker") })
 }

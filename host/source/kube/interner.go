@@ -6,24 +6,25 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// generationSize is how many texts are remembered before those that nobody has asked for go.
+// generationSize is how many entries are kept before those that were not used since the last rotation are dropped.
 const generationSize = 1 << 15
 
-// interner keeps one copy of each text that repeats: names of nodes, zones, namespaces and ports. It forgets what was
-// not seen for a while, so that it grows with what there is and not with what there was. For one goroutine.
+// interner keeps one copy of each repeated string (node, zone, namespace and port names) and of common hints. Entries
+// unused for two generations are dropped, so it grows with the cluster and not with its history. It is not safe for
+// concurrent use.
 type interner struct {
 	current, previous           map[string]string
 	currentHints, previousHints map[hintKey]*model.Hints
 }
 
-// hintKey are hints for one zone, one node or both, which is what they mostly are.
+// hintKey identifies hints for at most one zone and one node, the usual case.
 type hintKey struct{ zone, node string }
 
 func newInterner() *interner {
 	return &interner{current: map[string]string{}, currentHints: map[hintKey]*model.Hints{}}
 }
 
-// intern gives a text equal to t, the same one each time.
+// intern returns the shared copy of t.
 func (s *interner) intern(t string) string {
 	if t == "" {
 		return ""
@@ -41,7 +42,7 @@ func (s *interner) intern(t string) string {
 	return t
 }
 
-// internHints gives hints equal to h; those for one zone or node are the same ones each time.
+// internHints returns a shared copy of h if h is for at most one zone and one node, else h with its strings interned.
 func (s *interner) internHints(h *model.Hints) *model.Hints {
 	if h == nil {
 		return nil

@@ -12,11 +12,37 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// as is an API object as what it should be.
+// converted is an API object after its conversion.
+type converted[T any] struct {
+	name     model.Name
+	value    *T // nil: skipped, or nothing in it is usable
+	problems []source.Problem
+}
+
+// hasErrors reports whether a part of the object could not be used.
+func (p *converted[T]) hasErrors() bool {
+	for i := range p.problems {
+		if !p.problems[i].Warning {
+			return true
+		}
+	}
+	return false
+}
+
+// kind describes a kind of object to its store.
+type kind[T any] struct {
+	name      string // the Kind
+	prototype any    // an empty API object, for the reflector
+	convert   func(s *interner, object any) (*converted[T], error)
+	same      func(a, b *T) bool
+	change    func(model.Name, *T) model.Change
+}
+
+// as asserts the type of an API object.
 func as[O any](object any) (*O, error) {
 	o, ok := object.(*O)
 	if !ok {
-		return nil, fmt.Errorf("the API server sent a %T instead of a %T", object, o)
+		return nil, fmt.Errorf("the API server sent a %T, want a %T", object, o)
 	}
 	return o, nil
 }
@@ -78,7 +104,7 @@ func nodeKind() kind[model.Node] {
 	}
 }
 
-// otherNodeKind is a Node of which only zone and capacity are read: nothing else of it is a change.
+// otherNodeKind reads only zone and CPU of a Node: nothing else counts as a change.
 func otherNodeKind() kind[model.Node] {
 	return kind[model.Node]{
 		name: "other Node", prototype: &corev1.Node{}, same: equal[model.Node], change: nodeChange,
@@ -87,7 +113,7 @@ func otherNodeKind() kind[model.Node] {
 			if err != nil {
 				return nil, err
 			}
-			v, _ := source.Node(o) // what is wrong with it is for its own sluice to say
+			v, _ := source.Node(o) // its own node's sluice reports problems
 			small := &model.Node{Name: v.Name, Zone: s.intern(v.Zone), MilliCPU: v.MilliCPU}
 			return &converted[model.Node]{model.Name{Name: o.Name}, small, nil}, nil
 		},

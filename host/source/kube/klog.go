@@ -10,25 +10,25 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// RedirectKlog has what client-go logs by itself logged by log. It is for the whole process, and for its start.
+// RedirectKlog sends what client-go logs through klog to log. It affects the whole process; call it once, at the start.
 func RedirectKlog(log *slog.Logger) { klog.SetLogger(klogLogger(log)) }
 
-// klogLogger is a logger as client-go takes it.
+// klogLogger adapts a logger for client-go.
 func klogLogger(log *slog.Logger) klog.Logger {
 	return logr.FromSlogHandler(&klogHandler{log.Handler(), &lineLimiter{lastLogged: map[string]time.Time{}}})
 }
 
-// klogRepeatInterval is how often client-go may say the same above debug level.
+// klogRepeatInterval is how often client-go may log the same line above debug level.
 const klogRepeatInterval = time.Minute
 
-// klogHandler holds client-go's log to what an operator wants: what it says of failures that outage tells too is for
-// debugging, and of the rest each line is told once a minute at most.
+// klogHandler reduces client-go's log to what an operator needs: failures that outageTracker reports and client-go's
+// info lines are logged at debug level, every other line at most once per klogRepeatInterval.
 type klogHandler struct {
 	slog.Handler
 	limiter *lineLimiter
 }
 
-// lineLimiter is when lines were told last. There are few different ones: they are texts in client-go.
+// lineLimiter holds when each line was last logged. There are few different ones: they are constants of client-go.
 type lineLimiter struct {
 	mu         sync.Mutex
 	lastLogged map[string]time.Time
@@ -55,10 +55,10 @@ func (q *klogHandler) WithGroup(name string) slog.Handler {
 	return &klogHandler{q.Handler.WithGroup(name), q.limiter}
 }
 
-// reportedAsOutage tells whether a line is about a failure that outage has told.
+// reportedAsOutage reports whether a line is about a failure that outageTracker logs.
 func reportedAsOutage(message string) bool { return message == "Failed to watch" }
 
-// recentlyLogged notes that a line is to be told, and tells whether it was a short while ago.
+// recentlyLogged reports whether a line was logged within klogRepeatInterval, and records it if not.
 func (s *lineLimiter) recentlyLogged(message string, at time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

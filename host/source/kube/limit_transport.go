@@ -7,15 +7,15 @@ import (
 	"net/url"
 )
 
-// What one answer may take. A list of 250,000 endpoints is some 60 MiB, decompressed; a refusal is a sentence. Streams
-// have no end, and client-go bounds each of their objects.
+// Limits on response bodies. A list of 250,000 endpoints is about 60 MiB uncompressed. Watches are not limited here:
+// client-go limits each of their objects.
 const (
 	maxListBytes  = 512 << 20
 	maxErrorBytes = 64 << 10
 )
 
-// limitTransport is a transport whose answers end: client-go reads them whole before it looks at them, and a server that never
-// stops would take the node's memory.
+// limitTransport limits the size of response bodies. client-go reads them into memory before it parses them, so an
+// endless response would exhaust the node's memory.
 type limitTransport struct{ http.RoundTripper }
 
 func (b limitTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -40,7 +40,7 @@ func isWatch(u *url.URL) bool {
 	return false
 }
 
-// limitedBody is a body that ends: what is left out of a refusal is not missed, and of a list it is an error.
+// limitedBody is a response body of limited size. Beyond the limit, truncate ends it; otherwise reading fails.
 type limitedBody struct {
 	io.ReadCloser
 	remaining int
@@ -52,7 +52,7 @@ func (l *limitedBody) Read(p []byte) (int, error) {
 		if l.truncate {
 			return 0, io.EOF
 		}
-		return 0, fmt.Errorf("the answer is larger than %d MiB", maxListBytes>>20)
+		return 0, fmt.Errorf("response is larger than %d MiB", maxListBytes>>20)
 	}
 	n, err := l.ReadCloser.Read(p[:min(len(p), l.remaining)])
 	l.remaining -= n

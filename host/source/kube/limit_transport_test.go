@@ -25,7 +25,7 @@ func (a endlessTransport) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: int(a), Body: endlessBody('A')}, nil
 }
 
-func TestAnAnswerWithoutAnEndIsCutOff(t *testing.T) {
+func TestEndlessResponseBodyIsLimited(t *testing.T) {
 	read := func(status int, url string, most int64) (int64, error) {
 		answer, err := limitTransport{endlessTransport(status)}.RoundTrip(httptest.NewRequest(http.MethodGet, url, nil))
 		if err != nil {

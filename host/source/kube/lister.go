@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"net/http"
 	"reflect"
 	"sync"
-	"syscall"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,31 +15,31 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Bounds on how often a node asks.
+// Limits on how often a node sends requests.
 const (
-	// relistJitter is over how long the nodes of a cluster spread whole lists that they did not need before: when the server
-	// has lost what led from their last version to its own, all of them notice at once.
+	// relistJitter spreads the lists that follow the first one: when a server has lost the history since the nodes' last
+	// resource version, all of them notice at the same time.
 	relistJitter = 4 * time.Second
-	// unavailableRetry is how often a kind that the server has not, or does not show, is asked for.
+	// unavailableRetry is how often a resource is requested that the server does not have or forbids.
 	unavailableRetry = 10 * time.Minute
 )
 
-// lister lists and watches one kind for a reflector. It tells outages, and which failures are only of the moment.
+// lister lists and watches one resource for a reflector. It records outages and marks transient failures as retriable.
 type lister struct {
 	resource      resource
-	unreachable   *outageTracker // no answer at all
-	refused       *outageTracker // an answer, and a bad one
+	unreachable   *outageTracker // no response
+	refused       *outageTracker // an error response
 	state         *watchState
 	now           func() time.Time
 	after         func(time.Duration) <-chan time.Time
-	optional      bool               // go on without
-	rolesLoaded   func() bool        // the server has given this client something else: it knows roles by now
-	onUnavailable func(reason error) // told once when the server has no such kind
+	optional      bool               // continue without it
+	rolesLoaded   func() bool        // the server has served another resource to this client, so it has loaded its roles
+	onUnavailable func(reason error) // called when the server does not have the resource
 
 	mu         sync.Mutex
-	fullListed bool      // a whole list has been asked for before
-	served     bool      // the server has given this kind before
-	notBefore  time.Time // ask nothing before
+	fullListed bool      // a full list was requested before
+	served     bool      // the server has served this resource before
+	notBefore  time.Time // no request before
 }
 
 var (
@@ -59,7 +57,7 @@ func (l *lister) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return l.WatchWithContext(context.Background(), o)
 }
 
-// ListWithContext lists.
+// ListWithContext implements cache.ListerWithContext.
 func (l *lister) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	if err := l.backoff(ctx, true); err != nil {
 		return nil, err
@@ -69,7 +67,7 @@ func (l *lister) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 	return list, l.record(ctx, err, false, refusalFinal)
 }
 
-// WatchWithContext watches, or streams what there is and then watches.
+// WatchWithContext implements cache.WatcherWithContext. The watch may begin with a streamed list.
 func (l *lister) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	if err := l.backoff(ctx, o.SendInitialEvents != nil && *o.SendInitialEvents); err != nil {
 		return nil, err
@@ -86,57 +84,11 @@ func (l *lister) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	return newFilteredWatch(w, func() { l.state.markStopped(epoch) }), nil
 }
 
-// errNoResponse is what a watch that client-go calls empty is about: it takes a connection that ends or times out before
-// there is an answer for one, and after such a one it would list everything anew.
-var errNoResponse = errors.New("the connection has ended without an answer")
+// errNoResponse replaces client-go's empty watch: client-go returns one when a connection ends or times out before the
+// response, and would then list everything again.
+var errNoResponse = errors.New("connection closed without a response")
 
-// causeDecoding is the cause that client-go gives.
-const causeDecoding metav1.CauseType = "ClientWatchDecoding"
-
-// filteredWatch is a watch without the events that goodEvent leaves out. Unlike watch.Filter it ends when it is stopped while
-// nobody takes its next event.
-type filteredWatch struct {
-	upstream watch.Interface
-	out      chan watch.Event
-	stopped  chan struct{}
-	once     sync.Once
-}
-
-func newFilteredWatch(upstream watch.Interface, onEnd func()) *filteredWatch {
-	s := &filteredWatch{upstream: upstream, out: make(chan watch.Event), stopped: make(chan struct{})}
-	go func() {
-		defer close(s.out)
-		defer onEnd()
-		for e := range upstream.ResultChan() {
-			if !keepEvent(e) {
-				continue
-			}
-			select {
-			case s.out <- e:
-			case <-s.stopped:
-				return
-			}
-		}
-	}()
-	return s
-}
-
-// ResultChan implements watch.Interface.
-func (s *filteredWatch) ResultChan() <-chan watch.Event { return s.out }
-
-// Stop implements watch.Interface.
-func (s *filteredWatch) Stop() {
-	s.once.Do(func() { close(s.stopped) })
-	s.upstream.Stop()
-}
-
-// keepEvent leaves out the error that the client itself makes of a connection that breaks in the middle of an event:
-// the stream ends then, and is taken up where it ended instead of from the beginning.
-func keepEvent(e watch.Event) bool {
-	return e.Type != watch.Error || !apierrors.HasStatusCause(apierrors.FromObject(e.Object), causeDecoding)
-}
-
-// backoff keeps the pace: the first whole list is asked for at once, later ones spread.
+// backoff waits until the next request is due. The first full list is requested at once, later ones after a random delay.
 func (l *lister) backoff(ctx context.Context, full bool) error {
 	l.mu.Lock()
 	wait := l.notBefore.Sub(l.now())
@@ -156,8 +108,8 @@ func (l *lister) backoff(ctx context.Context, full bool) error {
 	}
 }
 
-// refusalIsFinal tells whether a refusal of the request that comes is what sluice's role says. A server that comes up refuses
-// everything until it has read the roles: it is asked again, and what it gave before stays.
+// refusalIsFinal reports whether a 403 for the next request would come from sluice's role. An API server forbids
+// everything while it starts, until it has loaded the roles: such a response is retried and removes nothing.
 func (l *lister) refusalIsFinal() bool {
 	l.mu.Lock()
 	served := l.served
@@ -165,8 +117,8 @@ func (l *lister) refusalIsFinal() bool {
 	return !served && l.rolesLoaded()
 }
 
-// record notes what came of a request. A watch that failed for the moment may be tried again from where it was: client-go
-// takes only a refused connection for that, and would list everything anew after any other failure.
+// record updates the outages with the result of a request and returns the error for the reflector: transient failures
+// of a watch become a retriableError.
 func (l *lister) record(ctx context.Context, err error, watching, refusalFinal bool) error {
 	var status apierrors.APIStatus
 	switch {
@@ -200,26 +152,3 @@ func (l *lister) record(ctx context.Context, err error, watching, refusalFinal b
 	}
 	return err
 }
-
-// isTransient tells whether the same request may go well later.
-func isTransient(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return true // the network's
-	}
-	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
-		return false // the server's state is from a backup
-	}
-	switch code := status.Status().Code; code {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooManyRequests:
-		return true
-	default:
-		return code >= http.StatusInternalServerError
-	}
-}
-
-// retriableError is an error that reflectors try again after, from where they were.
-type retriableError struct{ error }
-
-// Unwrap gives what reflectors look for before the cause, which has an errno of its own.
-func (m retriableError) Unwrap() []error { return []error{syscall.ECONNREFUSED, m.error} }

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestARefusalCountsOnceTheServerKnowsRoles: while it comes up, an API server refuses everything to everybody.
-func TestARefusalCountsOnceTheServerKnowsRoles(t *testing.T) {
+// TestForbiddenIsFinalOnceRolesAreLoaded: an API server forbids everything until it has loaded the roles.
+func TestForbiddenIsFinalOnceRolesAreLoaded(t *testing.T) {
 	cidrs := schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}
 	forbidden, none := apierrors.NewForbidden(cidrs, "", nil), apierrors.NewNotFound(cidrs, "")
 	for name, c := range map[string]struct {
@@ -19,10 +19,10 @@ func TestARefusalCountsOnceTheServerKnowsRoles(t *testing.T) {
 		settled, given bool
 		without        bool
 	}{
-		"refused while it comes up":             {forbidden, false, false, false},
-		"refused, and something else was given": {forbidden, true, false, true},
-		"refused, and it was given before":      {forbidden, true, true, false},
-		"there is no such kind":                 {none, false, false, true},
+		"forbidden while the server starts":          {forbidden, false, false, false},
+		"forbidden, but another resource was served": {forbidden, true, false, true},
+		"forbidden, but it was served before":        {forbidden, true, true, false},
+		"not found":                                  {none, false, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := func() time.Time { return time.Unix(1000, 0) }
@@ -40,7 +40,7 @@ func TestARefusalCountsOnceTheServerKnowsRoles(t *testing.T) {
 			settled = c.settled
 			err := l.record(context.Background(), c.err, true, l.refusalIsFinal())
 			if err == nil || without != c.without || l.notBefore.IsZero() == c.without {
-				t.Errorf("%v; going on without: %t, want %t; paused until %v", err, without, c.without, l.notBefore)
+				t.Errorf("%v; unavailable: %t, want %t; no request before %v", err, without, c.without, l.notBefore)
 			}
 		})
 	}

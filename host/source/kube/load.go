@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// Load reads a cluster once, as the Node of the given name sees it; the other Nodes too where policies want them. The
-// problems are of objects, in their order.
+// Load reads a cluster once, as the given node sees it; the other Nodes only if nodes is set. The problems are those of
+// objects, in the order of the lists.
 func Load(ctx context.Context, c *Client, node string, nodes bool) (*model.Snapshot, []source.Problem, error) {
 	snap := model.NewSnapshot()
 	problems, err := load(ctx, c.services(), serviceKind(), snap, nil)
@@ -43,7 +43,7 @@ func load[T any](ctx context.Context, r resource, k kind[T], into *model.Snapsho
 	list, err := r.list(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	switch {
 	case r.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
-		return append(problems, source.Problem{Err: fmt.Errorf("going on without %s: %s: %w", r.name, r.consequence, err), Warning: true}), nil
+		return append(problems, source.Problem{Err: fmt.Errorf("continuing without %s: %s: %w", r.name, r.consequence, err), Warning: true}), nil
 	case err != nil:
 		return problems, fmt.Errorf("list %s: %w", r.name, err)
 	}

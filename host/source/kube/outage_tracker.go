@@ -9,32 +9,33 @@ import (
 	"time"
 )
 
-// How often an outage that lasts is told again: after firstReminder, and twice as long each time.
+// An outage that lasts is logged again after firstReminder, then at intervals that double up to maxReminder.
 const (
 	firstReminder = time.Minute
-	lastReminder  = 30 * time.Minute
+	maxReminder   = 30 * time.Minute
 )
 
-// outageTracker tells that something does not work, for one or more kinds of objects: when it begins, when another reason comes
-// in, now and then while it lasts, and when it ends for all of them. A mistake that all kinds meet is one line.
+// outageTracker logs failures of one kind that affect one or more resources: the first one, each with a new status
+// class, reminders, and the recovery of all resources. A mistake that affects every resource is one line.
 type outageTracker struct {
-	log     *slog.Logger
-	now     func() time.Time
-	message string
-	server  string // its address
+	log       *slog.Logger
+	now       func() time.Time
+	message   string
+	recovered string // message of the recovery
+	server    string // its address
 
 	mu               sync.Mutex
-	failing          map[string]string // the kinds, and why
-	logged           map[string]bool   // reasons, by what they have in common
+	failing          map[string]string // reason by resource
+	logged           map[string]bool   // status classes
 	since            time.Time
-	nextReminder     time.Time // to be told again
+	nextReminder     time.Time
 	reminderInterval time.Duration
 	failures         int
 	over             chan struct{} // closed when the outage ends; nil: there is none
 }
 
-// fail notes a failure for a kind of objects.
-func (o *outageTracker) fail(kind string, err error) {
+// fail records a failure for a resource.
+func (o *outageTracker) fail(name string, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now, text, class := o.now(), shortError(err), statusClass(err)
@@ -44,33 +45,33 @@ func (o *outageTracker) fail(kind string, err error) {
 		o.nextReminder = now.Add(o.reminderInterval)
 		o.failing, o.logged = map[string]string{}, map[string]bool{}
 	}
-	o.failing[kind] = text
+	o.failing[name] = text
 	switch {
 	case !o.logged[class]:
 		o.logged[class] = true
-		o.log.Warn(o.message, "object", kind, "server", o.server, "reason", text)
+		o.log.Warn(o.message, "resource", name, "server", o.server, "reason", text)
 	case !now.Before(o.nextReminder):
-		o.reminderInterval = min(2*o.reminderInterval, lastReminder)
+		o.reminderInterval = min(2*o.reminderInterval, maxReminder)
 		o.nextReminder = now.Add(o.reminderInterval)
-		o.log.Warn(o.message, "object", o.failingKinds(), "server", o.server, "reason", text,
-			"for", now.Sub(o.since).Round(time.Second), "tries", o.failures)
+		o.log.Warn(o.message, "resource", o.failingResources(), "server", o.server, "reason", text,
+			"duration", now.Sub(o.since).Round(time.Second), "failures", o.failures)
 	}
 }
 
-func (o *outageTracker) failingKinds() string {
+func (o *outageTracker) failingResources() string {
 	return strings.Join(slices.Sorted(maps.Keys(o.failing)), ", ")
 }
 
-// recover notes that it works for a kind.
-func (o *outageTracker) recover(kind string) {
+// recover records a success for a resource.
+func (o *outageTracker) recover(name string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if delete(o.failing, kind); len(o.failing) == 0 {
+	if delete(o.failing, name); len(o.failing) == 0 {
 		o.end()
 	}
 }
 
-// recoverAll notes that it works for all kinds.
+// recoverAll records a success for all resources.
 func (o *outageTracker) recoverAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -81,19 +82,19 @@ func (o *outageTracker) end() {
 	if o.over == nil {
 		return
 	}
-	o.log.Info("no longer: "+o.message, "server", o.server, "after", o.now().Sub(o.since).Round(time.Millisecond), "tries", o.failures)
+	o.log.Info(o.recovered, "server", o.server, "duration", o.now().Sub(o.since).Round(time.Millisecond), "failures", o.failures)
 	close(o.over)
 	o.failing, o.failures, o.over = nil, 0, nil
 }
 
-// reason is the reason for a kind, "" when it works.
-func (o *outageTracker) reason(kind string) string {
+// reason returns why a resource fails, "" when it does not.
+func (o *outageTracker) reason(name string) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.failing[kind]
+	return o.failing[name]
 }
 
-// ended is closed when the outage that there is ends; nil when there is none.
+// ended returns a channel that is closed when the present outage ends; nil when there is none.
 func (o *outageTracker) ended() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()

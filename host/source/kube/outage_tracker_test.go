@@ -19,10 +19,10 @@ func forbidden(resource string) error {
 	return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no such role"))
 }
 
-func TestAnOutageIsOneLineForAllKindsAndReminders(t *testing.T) {
+func TestOutageIsLoggedOnceForAllResourcesWithReminders(t *testing.T) {
 	var log bytes.Buffer
 	now := time.Unix(1000, 0)
-	o := &outageTracker{log: slog.New(slog.NewTextHandler(&log, nil)), now: func() time.Time { return now }, message: "it does not work", server: "https://x:6443"}
+	o := &outageTracker{log: slog.New(slog.NewTextHandler(&log, nil)), now: func() time.Time { return now }, message: "it fails", recovered: "it works again", server: "https://x:6443"}
 	lines := func(what string, want ...string) {
 		t.Helper()
 		got := strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
@@ -44,16 +44,16 @@ func TestAnOutageIsOneLineForAllKindsAndReminders(t *testing.T) {
 	o.fail("Services", forbidden("services"))
 	o.fail("EndpointSlices", forbidden("endpointslices"))
 	o.fail("Services", forbidden("services"))
-	lines("a role is missing", `level=WARN msg="it does not work"; object=Services; server=https://x:6443; reason="403 Forbidden: services is forbidden: no such role"`)
+	lines("a missing role", `level=WARN msg="it fails"; resource=Services; server=https://x:6443; reason="403 Forbidden: services is forbidden: no such role"`)
 	if o.reason("EndpointSlices") == "" || o.reason("ServiceCIDRs") != "" || o.ended() == nil {
 		t.Errorf("%v", o.failing)
 	}
 	o.fail("EndpointSlices", apierrors.NewInternalError(errors.New("etcd is away")))
-	lines("another reason", "object=EndpointSlices; etcd is away")
+	lines("another reason", "resource=EndpointSlices; etcd is away")
 	now = now.Add(61 * time.Second)
 	o.fail("Services", forbidden("services"))
 	o.fail("EndpointSlices", forbidden("endpointslices"))
-	lines("a minute later", `object="EndpointSlices, Services"; for=1m1s; tries=5`)
+	lines("a minute later", `resource="EndpointSlices, Services"; duration=1m1s; failures=5`)
 	now = now.Add(61 * time.Second)
 	o.fail("Services", forbidden("services"))
 	lines("another minute later")
@@ -61,21 +61,21 @@ func TestAnOutageIsOneLineForAllKindsAndReminders(t *testing.T) {
 	lines("one of them works")
 	over := o.ended()
 	o.recover("EndpointSlices")
-	lines("all work", `level=INFO msg="no longer: it does not work"; after=2m2s; tries=7`)
+	lines("all work", `level=INFO msg="it works again"; duration=2m2s; failures=7`)
 	select {
 	case <-over:
 	default:
-		t.Error("nobody is told that it is over")
+		t.Error("the channel is not closed")
 	}
 	o.recover("Services")
 	o.recoverAll()
 	lines("nothing to end")
 	o.fail("Services", errors.New("refused"))
 	o.recoverAll()
-	lines("the next one", "reason=refused", "no longer")
+	lines("the next one", "reason=refused", "it works again")
 }
 
-func TestReasonsAreOneLineWithoutPagesAndURLs(t *testing.T) {
+func TestShortErrorIsOneLineWithoutURL(t *testing.T) {
 	page := apierrors.NewGenericServerResponse(http.StatusInternalServerError, "get", schema.GroupResource{Resource: "services"}, "",
 		"<html>\n<body>"+strings.Repeat("ö long page\n", 300)+"</body>", 0, true)
 	unauthorized := apierrors.NewUnauthorized("Unauthorized")
@@ -85,22 +85,22 @@ func TestReasonsAreOneLineWithoutPagesAndURLs(t *testing.T) {
 	}{
 		"no connection": {&url.Error{Op: "Get", URL: "https://x/api/v1/services?labelSelector=long", Err: errors.New("dial tcp 192.0.2.1:6443: connect: connection refused")},
 			"dial tcp 192.0.2.1:6443: connect: connection refused"},
-		"wrapped":       {fmt.Errorf("watch: %w", &url.Error{Op: "Get", URL: "https://x/very/long", Err: errNoResponse}), "the connection has ended without an answer"},
-		"a wrong token": {unauthorized, "401 Unauthorized: Unauthorized (does it know the token or the certificate?)"},
+		"wrapped":       {fmt.Errorf("watch: %w", &url.Error{Op: "Get", URL: "https://x/very/long", Err: errNoResponse}), "connection closed without a response"},
+		"a wrong token": {unauthorized, "401 Unauthorized: Unauthorized (is the token or the client certificate valid for this server?)"},
 		"a page":        {page, "500 Internal Server Error: "},
 	} {
 		got := shortError(c.err)
-		if !strings.HasPrefix(got, c.want) || strings.ContainsAny(got, "\n\r") || len(got) > maxReason+len("…") || strings.Contains(got, "\uFFFD") {
+		if !strings.HasPrefix(got, c.want) || strings.ContainsAny(got, "\n\r") || len(got) > maxShortError+len("…") || strings.Contains(got, "\uFFFD") {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 	if statusClass(page) == statusClass(unauthorized) || statusClass(errNoResponse) != statusClass(errors.New("x")) {
-		t.Error("sorts")
+		t.Error("status classes: one for each status, one for no response")
 	}
 }
 
-// TestHowOldTheStateIsIsToldByKind: contacts are what metrics and health checks show.
-func TestHowOldTheStateIsIsToldByKind(t *testing.T) {
+// TestWatchStatusesReportStaleResources tests what metrics and health checks show.
+func TestWatchStatusesReportStaleResources(t *testing.T) {
 	r := newFixture(t, nil)
 	r.server.put(svc("web"), cidr("kubernetes", "10.96.0.0/16"))
 	r.server.update(func() { r.server.status["servicecidrs"] = http.StatusNotFound })
@@ -115,30 +115,30 @@ func TestHowOldTheStateIsIsToldByKind(t *testing.T) {
 		}
 		return names, reasons
 	}
-	eventually(t, "all is followed", func() bool { _, why := stale(); return why == "" })
+	eventually(t, "all resources are watched", func() bool { _, why := stale(); return why == "" })
 	if names, _ := stale(); names != "services endpointslices node " || r.source.StaleReason() != "" {
-		t.Errorf("followed: %q; away: %q", names, r.source.StaleReason())
+		t.Errorf("watched: %q; stale: %q", names, r.source.StaleReason())
 	}
 	r.letWatchesAge()
 	r.server.update(func() { r.server.status["endpointslices"] = http.StatusForbidden })
 	r.server.endWatches()
-	eventually(t, "slices are not followed", func() bool {
+	eventually(t, "slices are not watched", func() bool {
 		_, why := stale()
 		return strings.HasPrefix(why, "endpointslices: 403 Forbidden: ") && strings.Count(why, "\n") == 1
 	})
 	if away := r.source.StaleReason(); !strings.HasPrefix(away, "API server "+r.server.http.URL+": endpointslices not watched for ") || !strings.Contains(away, "403 Forbidden") {
-		t.Errorf("away: %q", away)
+		t.Errorf("stale: %q", away)
 	}
 	r.server.update(func() { r.server.status["endpointslices"] = 0; r.server.unreachable = true })
 	r.server.endWatches()
-	eventually(t, "nothing is followed", func() bool {
+	eventually(t, "nothing is watched", func() bool {
 		_, why := stale()
 		return strings.Contains(why, "services: ") && strings.Contains(why, "endpointslices: ") && strings.Contains(why, "node: ") && !strings.Contains(why, "403")
 	})
 	first := r.source.WatchStatuses()[0].StaleFor
-	eventually(t, "it grows", func() bool { return r.source.WatchStatuses()[0].StaleFor > first })
+	eventually(t, "StaleFor grows", func() bool { return r.source.WatchStatuses()[0].StaleFor > first })
 	r.server.update(func() { r.server.unreachable = false })
-	eventually(t, "all is followed again", func() bool { _, why := stale(); return why == "" })
+	eventually(t, "all resources are watched again", func() bool { _, why := stale(); return why == "" })
 
 	counts := map[string]uint64{}
 	for _, c := range r.source.opt.Client.Requests() {

@@ -10,18 +10,18 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// maxLogged is how many objects with problems are told one by one; the metric counts them all.
+// maxLogged is how many invalid objects are logged individually; the metric counts all of them.
 const maxLogged = 200
 
-// problemTracker knows the problems that objects have. Each is logged when it appears, and again only after it was gone.
+// problemTracker holds the problems of all objects. It logs each when it appears and when it is resolved.
 type problemTracker struct {
 	log     *slog.Logger
 	onCount func(errors, warnings int) // may be nil
 
 	mu               sync.Mutex
 	current          map[objectKey][]source.Problem
-	logged           map[objectKey]bool // of known
-	limitLogged      bool               // that not all are told has been said
+	logged           map[objectKey]bool // of current
+	limitLogged      bool               // the log says that maxLogged is reached
 	errors, warnings int
 }
 
@@ -30,11 +30,11 @@ type objectKey struct {
 	name model.Name
 }
 
-func newProblemTracker(log *slog.Logger, count func(errors, warnings int)) *problemTracker {
-	return &problemTracker{log: log, onCount: count, current: map[objectKey][]source.Problem{}, logged: map[objectKey]bool{}}
+func newProblemTracker(log *slog.Logger, onCount func(errors, warnings int)) *problemTracker {
+	return &problemTracker{log: log, onCount: onCount, current: map[objectKey][]source.Problem{}, logged: map[objectKey]bool{}}
 }
 
-// set says which problems an object has now.
+// set replaces the problems of an object.
 func (l *problemTracker) set(kind string, name model.Name, current []source.Problem) {
 	k := objectKey{kind, name}
 	l.mu.Lock()
@@ -57,7 +57,7 @@ func (l *problemTracker) set(kind string, name model.Name, current []source.Prob
 		l.current[k] = current
 		if !logged && len(l.logged) >= maxLogged {
 			if !l.limitLogged {
-				l.log.Warn("more objects have problems than are told one by one", "told", maxLogged)
+				l.log.Warn("too many invalid objects; further ones are not logged", "limit", maxLogged)
 			}
 			l.limitLogged = true
 			return
@@ -66,12 +66,12 @@ func (l *problemTracker) set(kind string, name model.Name, current []source.Prob
 	}
 	for _, p := range current {
 		if !logged || !containsProblem(previous, p) {
-			l.log.Log(context.Background(), level(p), "problem of an object", "object", p.Object, "field", p.Field, "err", p.Err)
+			l.log.Log(context.Background(), level(p), "invalid object", "object", p.Object, "field", p.Field, "err", p.Err)
 		}
 	}
 	for _, p := range previous {
 		if logged && !containsProblem(current, p) {
-			l.log.Info("problem of an object is gone", "was", p.Error())
+			l.log.Info("invalid object resolved", "problem", p.Error())
 		}
 	}
 }
@@ -98,7 +98,7 @@ func containsProblem(list []source.Problem, p source.Problem) bool {
 	return slices.ContainsFunc(list, func(q source.Problem) bool { return q.Error() == text })
 }
 
-// objectsWithProblems are the objects of a kind that have problems.
+// objectsWithProblems returns the names of a kind's objects that have problems.
 func (l *problemTracker) objectsWithProblems(kind string) []model.Name {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,56 +8,57 @@ import (
 	"io"
 )
 
-// What a list looks like in protobuf: an envelope whose field 2 is the list, whose field 2 are its items.
+// The protobuf form of a list: after the magic prefix, an envelope (runtime.Unknown) whose field 2 is the list, whose
+// field 2 are the items.
 const (
 	protobufMagic = "k8s\x00"
 	listField     = 2
 	itemField     = 2
-	maxItemBytes  = 8 << 20 // bytes; etcd takes far smaller ones
+	maxItemBytes  = 8 << 20 // etcd's limit is 1.5 MiB by default
 )
 
-// forEachItem gives the items of a list in protobuf as they arrive, so that nothing but one of them is in memory. raw is
-// valid until do returns. A list that ends early is an error.
+// forEachItem calls fn with each item of a protobuf list as it arrives, so that only one of them is in memory. raw is
+// valid until fn returns. A truncated list is an error.
 func forEachItem(r io.Reader, fn func(raw []byte) error) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	head := make([]byte, len(protobufMagic))
 	if _, err := io.ReadFull(in, head); err != nil || string(head) != protobufMagic {
-		return errors.New("the answer is not in protobuf")
+		return errors.New("response is not protobuf")
 	}
 	var item []byte
 	found := false
-	err := forEachField(&fieldReader{in: in, remaining: -1}, func(field uint64, of *fieldReader) error {
+	err := forEachField(&fieldReader{in: in, remaining: -1}, func(field uint64, value *fieldReader) error {
 		if field != listField {
 			return nil
 		}
 		found = true
-		return forEachField(of, func(field uint64, of *fieldReader) error {
+		return forEachField(value, func(field uint64, value *fieldReader) error {
 			if field != itemField {
 				return nil
 			}
-			if of.remaining > maxItemBytes {
-				return fmt.Errorf("an object of %d bytes", of.remaining)
+			if value.remaining > maxItemBytes {
+				return fmt.Errorf("item of %d bytes is too large", value.remaining)
 			}
-			if int64(cap(item)) < of.remaining {
-				item = make([]byte, of.remaining)
+			if int64(cap(item)) < value.remaining {
+				item = make([]byte, value.remaining)
 			}
-			item = item[:of.remaining]
-			if _, err := io.ReadFull(of, item); err != nil {
+			item = item[:value.remaining]
+			if _, err := io.ReadFull(value, item); err != nil {
 				return err
 			}
 			return fn(item)
 		})
 	})
 	if err == nil && !found {
-		err = errors.New("there is no list in it")
+		err = errors.New("no list in the response")
 	}
 	if err != nil {
-		return fmt.Errorf("read a list in protobuf: %w", err)
+		return fmt.Errorf("decode protobuf list: %w", err)
 	}
 	return nil
 }
 
-// fieldReader is a part of a stream; left -1: all of it.
+// fieldReader reads one field of a stream; remaining is -1 for the whole stream.
 type fieldReader struct {
 	in        *bufio.Reader
 	remaining int64
@@ -94,8 +95,8 @@ func (s *fieldReader) ReadByte() (byte, error) {
 	return b, err
 }
 
-// forEachField gives the fields of a message; do reads as much of each as it wants.
-func forEachField(message *fieldReader, fn func(field uint64, message *fieldReader) error) error {
+// forEachField calls fn with each field of a message. fn may leave any part of the field unread.
+func forEachField(message *fieldReader, fn func(field uint64, value *fieldReader) error) error {
 	const lengthDelimited = 2
 	for {
 		tag, err := binary.ReadUvarint(message)
@@ -115,7 +116,7 @@ func forEachField(message *fieldReader, fn func(field uint64, message *fieldRead
 		case err != nil:
 			return err
 		case message.remaining >= 0 && size > uint64(message.remaining), size > maxListBytes:
-			return fmt.Errorf("field %d of %d bytes is larger than what it is in", tag>>3, size)
+			return fmt.Errorf("field %d of %d bytes is larger than its message", tag>>3, size)
 		}
 		field := &fieldReader{in: message.in, remaining: int64(size)}
 		if err := fn(tag>>3, field); err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// TestWhateverHappensTheSnapshotIsThatOfAFreshList changes objects at random, among faults of server and network, and
+// TestSnapshotMatchesFreshListAfterRandomFaults changes objects at random, among faults of server and network, and
 // compares what has come of the changes with what a list says.
-func TestWhateverHappensTheSnapshotIsThatOfAFreshList(t *testing.T) {
+func TestSnapshotMatchesFreshListAfterRandomFaults(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
@@ -42,7 +42,7 @@ func TestWhateverHappensTheSnapshotIsThatOfAFreshList(t *testing.T) {
 					t.Fatal("in round ", round)
 				}
 			}
-			// What is held is what was emitted, and no second copy of it.
+			// The stores share the emitted values.
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			for name, v := range r.snap.Services {
@@ -61,7 +61,7 @@ func TestWhateverHappensTheSnapshotIsThatOfAFreshList(t *testing.T) {
 	}
 }
 
-// randomChange does something to one object. All objects are good: what a bad update leaves depends on what was before it.
+// randomChange changes one object. All objects are valid: the effect of an invalid update depends on the previous one.
 func randomChange(f *fakeServer, random *rand.Rand) {
 	name := fmt.Sprint("s", random.IntN(12))
 	address := func() string { return fmt.Sprintf("10.0.%d.%d", random.IntN(4), 1+random.IntN(200)) }
@@ -115,7 +115,7 @@ func randomChange(f *fakeServer, random *rand.Rand) {
 	}
 }
 
-// randomFault has something go wrong. What goes on for longer ends with the round.
+// randomFault injects a fault. Lasting ones end with the round.
 func randomFault(r *fixture, random *rand.Rand) {
 	f := r.server
 	refuseAll := func(status int) { f.update(func() { f.fail = func(*http.Request) int { return status } }) }

@@ -12,15 +12,16 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// reflectorBackoff is between the tries of a reflector: after a while each waits 15 to 30 s, so that nodes that lose their server
-// in the same moment ask again at times of their own. The first that gets an answer has the others of this node ask too.
+// reflectorBackoff is the delay between a reflector's attempts. It grows to a random 15 to 30 s, so that nodes that lose
+// their server at the same moment do not retry at the same moment. The first response wakes this node's other
+// reflectors.
 func reflectorBackoff() *wait.Backoff {
 	return &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 15 * time.Second, Steps: 12}
 }
 
-// runReflector has a reflector keep a store at what the server has, until ctx ends. It lists and then watches, or has the
-// server stream both where it can; the watch goes on from where it was after each break, and everything is listed
-// again only when the server no longer knows what came after that.
+// runReflector keeps target in sync with the server until ctx ends. The reflector lists and watches, or uses a streamed
+// list where the server supports it. A broken watch resumes where it ended; the resource is listed again only when the
+// server no longer has that resource version.
 func runReflector[T any](s *Source, wg *sync.WaitGroup, ctx context.Context, res resource, target *store[T]) {
 	l, unregister := s.newLister(res, target.setSynced)
 	log := klogLogger(s.opt.Log)
@@ -34,7 +35,8 @@ func runReflector[T any](s *Source, wg *sync.WaitGroup, ctx context.Context, res
 	})
 }
 
-// newLister makes one, of which WatchStatuses tells until the end is called. without is called when the server has no such kind.
+// newLister makes a lister that WatchStatuses includes until unregister is called. onUnavailable is called when the
+// server does not have the resource.
 func (s *Source) newLister(res resource, onUnavailable func()) (l *lister, unregister func()) {
 	var once sync.Once
 	l = &lister{
@@ -42,7 +44,7 @@ func (s *Source) newLister(res resource, onUnavailable func()) (l *lister, unreg
 		optional: res.optional, rolesLoaded: s.services.isSynced,
 		onUnavailable: func(err error) {
 			once.Do(func() {
-				s.opt.Log.Warn("going on without "+res.name+": "+res.consequence, "server", s.opt.Client.Server(), "reason", shortError(err))
+				s.opt.Log.Warn("continuing without "+res.name+": "+res.consequence, "server", s.opt.Client.Server(), "reason", shortError(err))
 			})
 			onUnavailable()
 		},
@@ -58,7 +60,7 @@ func (s *Source) newLister(res resource, onUnavailable func()) (l *lister, unreg
 	}
 }
 
-// interruptibleClock waits no longer than is of use: reflectors wait without looking at their context.
+// interruptibleClock ends a wait early when the outage or the context ends: reflectors wait without looking at either.
 type interruptibleClock struct {
 	clock.RealClock
 	now    func() time.Time
@@ -73,7 +75,7 @@ func (c interruptibleClock) Now() time.Time { return c.now() }
 // Since implements clock.PassiveClock.
 func (c interruptibleClock) Since(t time.Time) time.Duration { return c.now().Sub(t) }
 
-// After fires after d, when the server is back, or at the end.
+// After fires after d, when the outage ends, or when the context is done.
 func (c interruptibleClock) After(d time.Duration) <-chan time.Time {
 	out, back := make(chan time.Time, 1), c.outage.ended()
 	go func() {

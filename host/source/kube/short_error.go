@@ -11,11 +11,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// maxReason bounds what is told of what a server says, bytes: proxies answer with whole pages.
-const maxReason = 320
+// maxShortError limits the length of a reason, in bytes: proxies respond with whole HTML pages.
+const maxShortError = 320
 
-// shortError is an error in one line: without the address, which is told beside it, and without the pages that some servers
-// answer with.
+// shortError formats an error of an API request as one line, without the URL (the log line has the server) and with
+// long response bodies cut.
 func shortError(err error) string {
 	var at *url.Error
 	if errors.As(err, &at) {
@@ -26,17 +26,17 @@ func shortError(err error) string {
 	if errors.As(err, &status) {
 		text = fmt.Sprintf("%d %s: %s", status.Status().Code, http.StatusText(int(status.Status().Code)), status.Status().Message)
 		if apierrors.IsUnauthorized(err) {
-			text += " (does it know the token or the certificate?)"
+			text += " (is the token or the client certificate valid for this server?)"
 		}
 	}
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
-	if len(text) > maxReason {
-		text = truncate(text, maxReason) + "…"
+	if len(text) > maxShortError {
+		text = truncate(text, maxShortError) + "…"
 	}
 	return text
 }
 
-// statusClass is what reasons of one sort have in common: an answer's status, or that there is none.
+// statusClass is what failures that are logged once have in common: the HTTP status, "" without a response.
 func statusClass(err error) string {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"fmt"
 	"sync"
 
 	"k8s.io/client-go/tools/cache"
@@ -10,42 +9,16 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// converted is what has become of an API object.
-type converted[T any] struct {
-	name     model.Name
-	value    *T // nil: not to be proxied, or nothing usable in it
-	problems []source.Problem
-}
-
-// hasErrors tells whether something in the object could not be used.
-func (p *converted[T]) hasErrors() bool {
-	for i := range p.problems {
-		if !p.problems[i].Warning {
-			return true
-		}
-	}
-	return false
-}
-
-// kind is what a store needs to know of a kind of object.
-type kind[T any] struct {
-	name      string // the Kind
-	prototype any    // an empty API object
-	convert   func(s *interner, object any) (*converted[T], error)
-	same      func(a, b *T) bool
-	change    func(model.Name, *T) model.Change
-}
-
-// store is where a reflector puts the objects of a kind. It remembers of each the value that was emitted last, and no
-// API object. The reflector is the only one that writes, from one goroutine.
+// store receives a reflector's objects of one kind. It keeps the value that was emitted last for each, and no API
+// object. Only the reflector writes to it, from one goroutine.
 type store[T any] struct {
 	kind[T]
 	source   *Source
 	interner *interner
 
-	mu         sync.Mutex // held while held changes; others may read
+	mu         sync.Mutex // guards writes, and reads by other goroutines than the reflector's
 	values     map[model.Name]*T
-	withErrors map[model.Name]bool // of held: not all of the object could be used
+	withErrors map[model.Name]bool // of values: some fields could not be used
 	synced     bool
 }
 
@@ -55,19 +28,19 @@ func newStore[T any](s *Source, k kind[T]) *store[T] {
 	return &store[T]{kind: k, source: s, interner: newInterner(), values: map[model.Name]*T{}, withErrors: map[model.Name]bool{}}
 }
 
-// get gives the value in force, nil for none.
+// get returns the current value, nil for none.
 func (s *store[T]) get(n model.Name) *T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.values[n]
 }
 
-// forEach calls do with the values in force.
-func (s *store[T]) forEach(do func(*T)) {
+// forEach calls fn with each current value.
+func (s *store[T]) forEach(fn func(*T)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, v := range s.values {
-		do(v)
+		fn(v)
 	}
 }
 
@@ -77,7 +50,7 @@ func (s *store[T]) count() int {
 	return len(s.values)
 }
 
-// isSynced tells whether a whole list has come, or is known not to come.
+// isSynced reports whether a complete list was received, or the server does not have the resource.
 func (s *store[T]) isSynced() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,13 +64,13 @@ func (s *store[T]) setSynced() {
 	s.source.wake()
 }
 
-// Transformer has the first state that a server streams kept as values, not as API objects.
+// Transformer converts objects as they are streamed, so that a streamed list is held as values and not as API objects.
 func (s *store[T]) Transformer() cache.TransformFunc {
 	return func(object any) (any, error) {
 		p, err := s.asConverted(object)
 		if err == nil && p.value != nil {
 			if old := s.values[p.name]; old != nil && s.same(old, p.value) {
-				p.value = old // no second copy
+				p.value = old // share the copy that was emitted
 			}
 		}
 		return p, err
@@ -111,19 +84,19 @@ func (s *store[T]) asConverted(object any) (*converted[T], error) {
 	return s.convert(s.interner, object)
 }
 
-// Add takes in a new object.
+// Add implements cache.Store.
 func (s *store[T]) Add(object any) error { return s.Update(object) }
 
-// Update takes in an object as it is now.
+// Update implements cache.Store: it publishes the object if its value has changed.
 func (s *store[T]) Update(object any) error {
 	p, err := s.asConverted(object)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	c, differs := s.apply(p)
+	c, changed := s.apply(p)
 	s.mu.Unlock()
-	if differs {
+	if changed {
 		s.source.publish([]model.Change{c})
 	}
 	if c.Kind == model.NodeKind {
@@ -132,24 +105,24 @@ func (s *store[T]) Update(object any) error {
 	return nil
 }
 
-// Delete takes in that an object is gone, or no longer selected.
+// Delete implements cache.Store. Objects that the selectors no longer match are deleted too.
 func (s *store[T]) Delete(object any) error {
 	p, err := s.asConverted(object)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	c, differs := s.remove(p.name)
+	c, changed := s.remove(p.name)
 	s.mu.Unlock()
-	if differs {
+	if changed {
 		s.source.publish([]model.Change{c})
 	}
 	return nil
 }
 
-// Replace takes in everything that there is now: what is not in the list is gone.
+// Replace implements cache.Store: it publishes the differences to a complete list.
 func (s *store[T]) Replace(list []any, _ string) error {
-	there := make(map[model.Name]bool, len(list))
+	present := make(map[model.Name]bool, len(list))
 	var changes []model.Change
 	s.mu.Lock()
 	for i, object := range list {
@@ -158,21 +131,21 @@ func (s *store[T]) Replace(list []any, _ string) error {
 			s.mu.Unlock()
 			return err
 		}
-		list[i] = nil // the list is ours: what has been taken in may go
-		there[p.name] = true
-		if c, differs := s.apply(p); differs {
+		list[i] = nil // free the object: the reflector does not use the list again
+		present[p.name] = true
+		if c, changed := s.apply(p); changed {
 			changes = append(changes, c)
 		}
 	}
 	for n := range s.values {
-		if !there[n] {
+		if !present[n] {
 			c, _ := s.remove(n)
 			changes = append(changes, c)
 		}
 	}
 	s.mu.Unlock()
 	for _, n := range s.source.problems.objectsWithProblems(s.name) {
-		if !there[n] {
+		if !present[n] {
 			s.source.problems.set(s.name, n, nil)
 		}
 	}
@@ -181,10 +154,10 @@ func (s *store[T]) Replace(list []any, _ string) error {
 	return nil
 }
 
-// Resync has nothing to do: what was handed on is not handed on again.
+// Resync implements cache.Store. There is nothing to do: published values are not published again.
 func (s *store[T]) Resync() error { return nil }
 
-// reset takes everything out.
+// reset removes all objects.
 func (s *store[T]) reset() {
 	_ = s.Replace(nil, "")
 	s.mu.Lock()
@@ -192,22 +165,18 @@ func (s *store[T]) reset() {
 	s.mu.Unlock()
 }
 
-// apply works out what follows from an object as it is now. A bad update does not take away what was good.
-func (s *store[T]) apply(p *converted[T]) (c model.Change, differs bool) {
+// apply stores an object and returns the change to publish. An invalid update leaves the previous valid version.
+func (s *store[T]) apply(p *converted[T]) (c model.Change, changed bool) {
 	old, bad := s.values[p.name], p.hasErrors()
 	if bad && old != nil && !s.withErrors[p.name] {
-		for i := range p.problems {
-			if !p.problems[i].Warning {
-				p.problems[i].Err = fmt.Errorf("%w: the object stays as it was", p.problems[i].Err)
-			}
-		}
+		source.NotePreviousKept(p.problems)
 		s.source.problems.set(s.name, p.name, p.problems)
 		return c, false
 	}
 	if p.value == nil {
-		c, differs = s.remove(p.name)
+		c, changed = s.remove(p.name)
 		s.source.problems.set(s.name, p.name, p.problems)
-		return c, differs
+		return c, changed
 	}
 	s.source.problems.set(s.name, p.name, p.problems)
 	if bad {
@@ -222,8 +191,8 @@ func (s *store[T]) apply(p *converted[T]) (c model.Change, differs bool) {
 	return s.change(p.name, p.value), true
 }
 
-// remove works out what follows from an object that is gone.
-func (s *store[T]) remove(n model.Name) (c model.Change, differs bool) {
+// remove deletes an object and returns the change to publish.
+func (s *store[T]) remove(n model.Name) (c model.Change, changed bool) {
 	s.source.problems.set(s.name, n, nil)
 	delete(s.withErrors, n)
 	if s.values[n] == nil {

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// WatchStatus is how one kind of objects is followed.
+// WatchStatus is the state of the watch of one resource.
 type WatchStatus struct {
 	Resource string        // as the API names it; "node" is this node's own Node
-	StaleFor time.Duration // since when it is not watched, nor read; 0: it is
-	Reason   string        // why not, as far as it is known
+	StaleFor time.Duration // for how long the resource has not been watched or polled; 0: it is up to date
+	Reason   string        // why not; "" when unknown
 }
 
-// watchState knows since when a kind is not followed.
+// watchState tracks since when one resource is neither watched nor polled.
 type watchState struct {
 	now func() time.Time
 
 	mu          sync.Mutex
-	epoch       int       // counts the watches, so that the end of one is not taken for that of the next
-	staleSince  time.Time // zero: it is followed
-	unavailable bool      // the server has no such kind
+	epoch       int       // incremented by each watch, so that the late end of one does not end its successor
+	staleSince  time.Time // zero: watched
+	unavailable bool      // the server does not have the resource, or does not show it
 }
 
 func newWatchState(now func() time.Time) *watchState { return &watchState{now: now, staleSince: now()} }
 
-// markWatching notes that the kind is followed, until isNot is told of the same turn.
+// markWatching marks the resource as watched until markStopped is called with the returned epoch.
 func (c *watchState) markWatching() (epoch int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +42,7 @@ func (c *watchState) markStopped(epoch int) {
 	}
 }
 
-// markUnavailable notes that there is nothing to follow.
+// markUnavailable records that there is nothing to watch.
 func (c *watchState) markUnavailable() {
 	c.mu.Lock()
 	c.unavailable = true
@@ -58,19 +58,19 @@ func (c *watchState) staleFor() (age time.Duration, unavailable bool) {
 	return c.now().Sub(c.staleSince), c.unavailable
 }
 
-// WatchStatuses says how each kind is followed. It may be called at any time, by any goroutine.
+// WatchStatuses returns the status of each watched resource. It is safe for concurrent use.
 func (s *Source) WatchStatuses() []WatchStatus {
 	s.mu.Lock()
 	listers := s.listers
 	s.mu.Unlock()
 	var out []WatchStatus
 	for _, l := range listers {
-		stale, without := l.state.staleFor()
-		if without {
+		age, unavailable := l.state.staleFor()
+		if unavailable {
 			continue
 		}
-		c := WatchStatus{Resource: l.resource.label, StaleFor: stale}
-		if stale > 0 {
+		c := WatchStatus{Resource: l.resource.label, StaleFor: age}
+		if age > 0 {
 			if c.Reason = l.unreachable.reason(l.resource.name); c.Reason == "" {
 				c.Reason = l.refused.reason(l.resource.name)
 			}
@@ -80,8 +80,8 @@ func (s *Source) WatchStatuses() []WatchStatus {
 	return out
 }
 
-// StaleReason says why cluster state may be old, "" when all of it is followed. What is not followed for a moment only, as when
-// a watch ends and is taken up again, does not count.
+// StaleReason returns why cluster state may be stale, "" when every resource is watched. A watch that ends and is
+// resumed at once does not count.
 func (s *Source) StaleReason() string {
 	for _, c := range s.WatchStatuses() {
 		if c.Reason != "" {

@@ -125,8 +125,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestARealAPIServer takes one cluster through all of it: a start is dear.
-func TestARealAPIServer(t *testing.T) {
+// TestRealAPIServer takes one cluster through all of it: a start is dear.
+func TestRealAPIServer(t *testing.T) {
 	lo, err := netlink.LinkByName("lo") // of the namespace that TestMain has made
 	must(t, err)
 	must(t, netlink.LinkSetUp(lo))

@@ -3,7 +3,6 @@ package kube
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,33 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// wantEmitted compares what was emitted, in any order.
-func (r *fixture) wantEmitted(what string, lines ...string) {
-	r.t.Helper()
-	got := r.takeChanges()
-	slices.Sort(got)
-	slices.Sort(lines)
-	if !slices.Equal(got, lines) {
-		r.t.Errorf("%s: emitted %q, want %q", what, got, lines)
-	}
-}
-
-// quietly waits until a change that the source must notice has arrived behind what it must not.
-func (r *fixture) waitForMarker() {
-	r.t.Helper()
-	r.server.put(svc("marker", func(o *corev1.Service) { o.Spec.Ports[0].Port = int32(1 + r.server.version%60000) }), slice("marker", fmt.Sprintf("10.9.%d.%d", r.server.version/250%250, r.server.version%250)))
-	eventually(r.t, "the marker", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return slices.ContainsFunc(r.changes, func(c model.Change) bool { return c.Kind == model.ServiceKind && c.Name.Name == "marker" }) &&
-			slices.ContainsFunc(r.changes, func(c model.Change) bool { return c.Kind == model.SliceKind && c.Name.Name == "marker-x" })
-	})
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.changes = slices.DeleteFunc(r.changes, func(c model.Change) bool { return strings.HasPrefix(c.Name.Name, "marker") })
-}
-
-func TestTheFirstStateIsOneBatchAndThenSynced(t *testing.T) {
+func TestInitialStateIsOneBatchEndingWithSynced(t *testing.T) {
 	r := newFixture(t, nil)
 	r.server.put(svc("web"), slice("web", "10.0.0.1", "10.0.0.2"), cidr("kubernetes", "10.96.0.0/16"), node("node-b", "z2"))
 	r.run()
@@ -53,7 +26,7 @@ func TestTheFirstStateIsOneBatchAndThenSynced(t *testing.T) {
 	r.waitInSync()
 }
 
-func TestNothingIsEmittedBeforeServicesAndSlicesAreThere(t *testing.T) {
+func TestNothingIsEmittedBeforeServicesAndSlicesSynced(t *testing.T) {
 	for _, path := range []string{"services", "endpointslices"} {
 		t.Run(path, func(t *testing.T) {
 			r := newFixture(t, nil)
@@ -70,7 +43,7 @@ func TestNothingIsEmittedBeforeServicesAndSlicesAreThere(t *testing.T) {
 	}
 }
 
-func TestListsAndWatchesSelectWhatIsToBeProxied(t *testing.T) {
+func TestListsAndWatchesSelectProxiedObjects(t *testing.T) {
 	for _, noStreams := range []bool{false, true} {
 		r := newFixture(t, nil)
 		r.server.noStreams = noStreams
@@ -92,7 +65,7 @@ func TestListsAndWatchesSelectWhatIsToBeProxied(t *testing.T) {
 			t.Errorf("%d of %d requests for EndpointSlices select", n, all)
 		}
 		if n, all := r.server.requestCount("/nodes", "metadata.name%3D"+ownNodeName), r.server.requestCount("/nodes"); n != all {
-			t.Errorf("%d of %d requests for Nodes are for this one: nobody wants others", n, all)
+			t.Errorf("%d of %d requests for Nodes are for this node's own", n, all)
 		}
 		if noStreams && r.server.requestCount("sendInitialEvents") == 0 {
 			t.Error("no stream was tried")
@@ -100,7 +73,7 @@ func TestListsAndWatchesSelectWhatIsToBeProxied(t *testing.T) {
 	}
 }
 
-func TestWhatSaysTheSameIsNotEmitted(t *testing.T) {
+func TestUpdatesWithoutEffectAreNotEmitted(t *testing.T) {
 	r := newFixture(t, nil)
 	web, eps, own := svc("web"), slice("web", "10.0.0.1"), node(ownNodeName, "z1")
 	r.server.put(web, eps)
@@ -115,7 +88,7 @@ func TestWhatSaysTheSameIsNotEmitted(t *testing.T) {
 	r.waitForMarker()
 	r.wantEmitted("annotations and a heartbeat")
 	if s := r.source.slices.get(before.Name); s != before {
-		t.Error("the source holds another copy than what it has emitted")
+		t.Error("the source keeps another copy than the one it emitted")
 	}
 	own.Labels[corev1.LabelTopologyZone] = "z2"
 	r.server.put(own)
@@ -126,7 +99,7 @@ func TestWhatSaysTheSameIsNotEmitted(t *testing.T) {
 	r.wantEmitted("what is gone", "+3 "+ownNodeName, "-2 shop/web-x", "-1 shop/web")
 }
 
-func TestABrokenWatchGoesOnFromWhereItWas(t *testing.T) {
+func TestBrokenWatchResumesFromLastVersion(t *testing.T) {
 	r := newFixture(t, nil)
 	r.server.put(svc("web"), slice("web", "10.0.0.1"))
 	r.run()
@@ -146,7 +119,7 @@ func TestABrokenWatchGoesOnFromWhereItWas(t *testing.T) {
 	}
 }
 
-func TestAnOutageChangesNothingAndIsToldOnce(t *testing.T) {
+func TestOutageEmitsNothingAndIsLoggedOnce(t *testing.T) {
 	for name, begin := range map[string]func(*fakeServer){
 		"no connection":  func(f *fakeServer) { f.unreachable = true },
 		"not ready":      func(f *fakeServer) { f.fail = func(*http.Request) int { return http.StatusServiceUnavailable } },
@@ -162,26 +135,26 @@ func TestAnOutageChangesNothingAndIsToldOnce(t *testing.T) {
 			r.letWatchesAge()
 			r.server.update(func() { begin(r.server) })
 			r.server.endWatches()
-			eventually(t, "tried often", func() bool { return r.server.requestCount() > asked+40 })
-			r.wantEmitted("while the server is away")
+			eventually(t, "many requests", func() bool { return r.server.requestCount() > asked+40 })
+			r.wantEmitted("during the outage")
 			told := r.logCount("level=WARN") + r.logCount("level=ERROR")
-			if told != 1 || r.logCount("resourceVersion=") > 0 || r.logCount(" object=") != 1 {
-				t.Errorf("%d lines of log:\n%s", told, r.log.String())
+			if told != 1 || r.logCount("resourceVersion=") > 0 || r.logCount(" resource=") != 1 {
+				t.Errorf("%d warnings and errors:\n%s", told, r.log.String())
 			}
 			r.server.put(slice("web", "10.0.0.1", "10.0.0.2"))
 			r.server.remove("services", "shop/old")
 			r.server.update(func() { r.server.unreachable, r.server.fail = false, nil })
 			r.waitInSync()
-			r.wantEmitted("after it", "+2 shop/web-x", "-1 shop/old")
+			r.wantEmitted("after the outage", "+2 shop/web-x", "-1 shop/old")
 			if n := r.server.requestCount("sendInitialEvents"); n != streams {
-				t.Errorf("everything was read again: %d streams, %d before", n, streams)
+				t.Errorf("%d streamed lists, %d before the outage", n, streams)
 			}
-			eventually(t, "its end is told", func() bool { return r.logCount("no longer: ") >= 1 })
+			eventually(t, "the recovery is logged", func() bool { return r.logCount("again") >= 1 })
 		})
 	}
 }
 
-func TestAVersionThatIsGoneCostsOnlyDifferences(t *testing.T) {
+func TestExpiredVersionEmitsOnlyDifferences(t *testing.T) {
 	for _, noStreams := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noStreams=%t", noStreams), func(t *testing.T) {
 			r := newFixture(t, nil)
@@ -206,7 +179,7 @@ func TestAVersionThatIsGoneCostsOnlyDifferences(t *testing.T) {
 	}
 }
 
-func TestAStreamThatBreaksHalfwayIsNoState(t *testing.T) {
+func TestIncompleteStreamedListIsDiscarded(t *testing.T) {
 	r := newFixture(t, nil)
 	for i := range 10 {
 		r.server.put(svc(fmt.Sprint("s", i)), slice(fmt.Sprint("s", i), "10.0.0.1"))
@@ -220,7 +193,7 @@ func TestAStreamThatBreaksHalfwayIsNoState(t *testing.T) {
 	r.waitInSync()
 }
 
-func TestServiceCIDRsMayBeMissing(t *testing.T) {
+func TestMissingServiceCIDRsAreTolerated(t *testing.T) {
 	for _, status := range []int{http.StatusNotFound, http.StatusForbidden} {
 		r := newFixture(t, nil)
 		r.server.put(svc("web"), slice("web", "10.0.0.1"), cidr("kubernetes", "10.96.0.0/16"))
@@ -229,19 +202,19 @@ func TestServiceCIDRsMayBeMissing(t *testing.T) {
 		start := time.Now()
 		r.waitSynced()
 		if took := time.Since(start); took > nodeWait/speedup {
-			t.Errorf("waited for them, %s", took)
+			t.Errorf("waited %s for them", took)
 		}
 		time.Sleep(100 * time.Millisecond)
 		if n := r.server.requestCount("servicecidrs"); n > 2 {
-			t.Errorf("asked %d times in a moment", n)
+			t.Errorf("%d requests within 100 ms", n)
 		}
-		if n := r.logCount("going on without ServiceCIDRs"); n != 1 {
-			t.Errorf("told %d times\n%s", n, r.log.String())
+		if n := r.logCount("continuing without ServiceCIDRs"); n != 1 {
+			t.Errorf("logged %d times\n%s", n, r.log.String())
 		}
 	}
 }
 
-func TestTheNodeIsWaitedForButNotForEver(t *testing.T) {
+func TestMissingNodeDelaysStartUpToLimit(t *testing.T) {
 	r := newFixture(t, nil)
 	r.server.remove("nodes", "/"+ownNodeName)
 	r.server.put(svc("web"), slice("web", "10.0.0.1"))
@@ -251,7 +224,7 @@ func TestTheNodeIsWaitedForButNotForEver(t *testing.T) {
 	if took := time.Since(start); took < nodeWait/speedup {
 		t.Errorf("waited %s only", took)
 	}
-	if r.logCount("Node "+ownNodeName+": not there") != 1 {
+	if r.logCount("Node not found") != 1 {
 		t.Error(r.log.String())
 	}
 	r.takeChanges()
@@ -260,7 +233,7 @@ func TestTheNodeIsWaitedForButNotForEver(t *testing.T) {
 	r.wantEmitted("it comes", "+3 "+ownNodeName)
 }
 
-func TestTheNodesAddressesAreWaitedFor(t *testing.T) {
+func TestNodeWithoutAddressesDelaysStart(t *testing.T) {
 	r := newFixture(t, nil)
 	own := node(ownNodeName, "z1")
 	addresses := own.Status.Addresses
@@ -281,13 +254,13 @@ func TestTheNodesAddressesAreWaitedFor(t *testing.T) {
 	}
 }
 
-func TestRangesOfPodsAreWaitedForAndThenItFails(t *testing.T) {
+func TestMissingPodCIDRsDelayStartAndThenFail(t *testing.T) {
 	r := newFixture(t, func(o *Options) { o.RequirePodCIDRs = true })
 	r.server.put(svc("web"), slice("web", "10.0.0.1"))
 	r.run()
-	eventually(t, "told", func() bool { return r.logCount("spec.podCIDRs: none until now") == 1 })
+	eventually(t, "a warning", func() bool { return r.logCount("Node has no spec.podCIDRs yet") == 1 })
 	if r.synced() {
-		t.Error("went on without")
+		t.Error("synced without podCIDRs")
 	}
 	own := node(ownNodeName, "z1")
 	own.Spec.PodCIDRs = []string{"10.244.1.0/24"}
@@ -310,7 +283,7 @@ func TestRangesOfPodsAreWaitedForAndThenItFails(t *testing.T) {
 	}
 }
 
-func TestOtherNodesAreFollowedWhileTheyAreWanted(t *testing.T) {
+func TestOtherNodesAreReadWhileNeeded(t *testing.T) {
 	r := newFixture(t, nil)
 	r.source.SetNeedsNodes(everyService)
 	other := node("node-b", "z2")
@@ -327,14 +300,14 @@ func TestOtherNodesAreFollowedWhileTheyAreWanted(t *testing.T) {
 	r.wantEmitted("what no policy reads")
 	r.source.SetNeedsNodes(nil)
 	eventually(t, "gone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.snap.Nodes) == 1 })
-	r.wantEmitted("not wanted", "-3 node-b", "-3 node-c")
+	r.wantEmitted("not needed", "-3 node-b", "-3 node-c")
 	r.server.put(node("node-d", "z4"))
 	r.source.SetNeedsNodes(everyService)
 	r.waitInSync()
-	r.wantEmitted("wanted again", "+3 node-b", "+3 node-c", "+3 node-d")
+	r.wantEmitted("needed again", "+3 node-b", "+3 node-c", "+3 node-d")
 }
 
-func TestABadUpdateKeepsWhatWasGoodAndIsToldOnce(t *testing.T) {
+func TestInvalidUpdateKeepsPreviousVersionAndIsLoggedOnce(t *testing.T) {
 	r := newFixture(t, nil)
 	web, eps := svc("web"), slice("web", "10.0.0.1")
 	r.server.put(web, eps, svc("new", func(o *corev1.Service) { o.Spec.ExternalIPs = []string{"nonsense", "192.0.2.7"} }))
@@ -355,11 +328,11 @@ func TestABadUpdateKeepsWhatWasGoodAndIsToldOnce(t *testing.T) {
 	r.server.endWatches()
 	r.waitForMarker()
 	r.wantEmitted("bad updates, again")
-	if n := r.logCount(`object="Service shop/web" field=spec.externalIPs[0]`); n != 1 || r.logCount("the object stays as it was") != 2 {
-		t.Errorf("told %d times\n%s", n, r.log.String())
+	if n := r.logCount(`object="Service shop/web" field=spec.externalIPs[0]`); n != 1 || r.logCount("keeping the previous version of the object") != 2 {
+		t.Errorf("logged %d times\n%s", n, r.log.String())
 	}
 	if r.errors != 3 {
-		t.Errorf("the metric says %d", r.errors)
+		t.Errorf("OnProblems got %d errors", r.errors)
 	}
 	web.Spec.ExternalIPs = []string{"192.0.2.9"}
 	r.server.put(web)
@@ -367,12 +340,12 @@ func TestABadUpdateKeepsWhatWasGoodAndIsToldOnce(t *testing.T) {
 	r.server.remove("endpointslices", "shop/web-x")
 	r.waitInSync()
 	r.wantEmitted("mended and removed", "+1 shop/web", "-1 shop/new", "-2 shop/web-x")
-	if r.errors != 0 || r.logCount("problem of an object is gone") != 3 {
-		t.Errorf("the metric says %d\n%s", r.errors, r.log.String())
+	if r.errors != 0 || r.logCount("invalid object resolved") != 3 {
+		t.Errorf("OnProblems got %d errors\n%s", r.errors, r.log.String())
 	}
 }
 
-func TestAServiceThatIsNoLongerProxiedGoes(t *testing.T) {
+func TestServiceThatBecomesExternalNameIsDeleted(t *testing.T) {
 	r := newFixture(t, nil)
 	web := svc("web")
 	r.server.put(web, slice("web", "10.0.0.1"))

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// recorderFixture is a recorder whose time passes as soon as it waits.
+// recorderFixture is a recorder whose clock advances as soon as it waits.
 type recorderFixture struct {
 	*Recorder
 	t      *testing.T
@@ -58,7 +58,7 @@ func (n *recorderFixture) advance(d time.Duration) <-chan time.Time {
 	return c
 }
 
-// takeWaits gives the waits since the last call.
+// takeWaits returns the waits since the last call.
 func (n *recorderFixture) takeWaits() []time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -84,7 +84,7 @@ func (n *recorderFixture) run() {
 	n.t.Cleanup(n.stop)
 }
 
-// waitForEvents waits until so many Events have been sent, and gives them as reason and object.
+// waitForEvents waits until count Events have been sent and returns them as reason and object.
 func (n *recorderFixture) waitForEvents(count int) (out []string) {
 	n.t.Helper()
 	eventually(n.t, fmt.Sprint(count, " Events"), func() bool {
@@ -102,7 +102,7 @@ func (n *recorderFixture) waitForEvents(count int) (out []string) {
 	return out
 }
 
-// reportedServices are Services about which this node tells where others see the same.
+// reportedServices returns Services whose sampled warnings this node sends.
 func (n *recorderFixture) reportedServices(count int, nodes int64, reason string) (out []model.Name) {
 	for i := 0; len(out) < count; i++ {
 		name := model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}
@@ -114,14 +114,14 @@ func (n *recorderFixture) reportedServices(count int, nodes int64, reason string
 	return out
 }
 
-func TestEventsAreSentAgainAfterAnOutage(t *testing.T) {
+func TestEventsAreRetriedAfterAnOutage(t *testing.T) {
 	n := newRecorderFixture(t, 3)
 	at := n.clock()
 	n.server.update(func() { n.server.unreachableRequests = 3 })
 	n.NodeEvent(false, ReasonStarting, "sluice test")
 	n.run()
 	if got := n.waitForEvents(1); got[0] != "Starting node-0" {
-		t.Errorf("told %q", got)
+		t.Errorf("Events %q", got)
 	}
 	n.server.mu.Lock()
 	e := n.server.events[0]
@@ -132,14 +132,14 @@ func TestEventsAreSentAgainAfterAnOutage(t *testing.T) {
 	waits := n.takeWaits()
 	for _, w := range waits {
 		if w < retryInterval || w >= 2*retryInterval {
-			t.Errorf("sent again after %s", w)
+			t.Errorf("retried after %s", w)
 		}
 	}
 	if len(waits) != 3 || n.warnings() > 0 {
 		t.Errorf("%d waits, %d warnings", len(waits), n.warnings())
 	}
 
-	// An outage that lasts longer than anybody cares: the next is told all the same.
+	// After an outage longer than all attempts the Event is dropped and the next one sent.
 	tries := 0
 	n.server.update(func() {
 		n.server.fail = func(r *http.Request) int {
@@ -153,28 +153,28 @@ func TestEventsAreSentAgainAfterAnOutage(t *testing.T) {
 	n.NodeEvent(true, ReasonFailedToStartProxierHealthcheck, "port 10256: taken")
 	n.NodeEvent(true, ReasonFailedToStartMetricServer, "port 10249: taken")
 	if got := n.waitForEvents(2); got[1] != "FailedToStartMetricServer node-0" {
-		t.Errorf("told %q", got)
+		t.Errorf("Events %q", got)
 	}
 	if got := n.server.requestCount("POST"); got != maxAttempts+1 {
-		t.Errorf("%d tries", got)
+		t.Errorf("%d attempts", got)
 	}
 }
 
-func TestMissingRightsForEventsAreToldOnce(t *testing.T) {
+func TestMissingEventPermissionIsLoggedOnce(t *testing.T) {
 	n := newRecorderFixture(t, 3)
 	n.server.update(func() { n.server.status["events"] = http.StatusForbidden })
 	n.run()
 	for i := range 5 {
 		n.NodeEvent(true, ReasonFailedToStartProxierHealthcheck, fmt.Sprint("port ", i))
 	}
-	eventually(t, "five tries", func() bool { return n.server.requestCount("POST") >= 5 })
+	eventually(t, "five attempts", func() bool { return n.server.requestCount("POST") >= 5 })
 	n.stop()
 	if w := n.takeWaits(); len(w) > 0 || n.server.requestCount("POST") != 5 || n.warnings() != 1 {
-		t.Errorf("waits %v, %d tries, %d warnings", w, n.server.requestCount("POST"), n.warnings())
+		t.Errorf("waits %v, %d attempts, %d warnings", w, n.server.requestCount("POST"), n.warnings())
 	}
 }
 
-func TestTheSameIsNotToldAgainForAWhile(t *testing.T) {
+func TestRepeatedEventIsSuppressed(t *testing.T) {
 	n := newRecorderFixture(t, 1)
 	n.run()
 	say := func(note string) { n.NodeEvent(true, ReasonFailedToStartProxierHealthcheck, note) }
@@ -190,16 +190,16 @@ func TestTheSameIsNotToldAgainForAWhile(t *testing.T) {
 	n.waitForEvents(3)
 }
 
-func TestEventsThatWaitAndAreRememberedAreBounded(t *testing.T) {
+func TestEventQueueAndMemoryAreBounded(t *testing.T) {
 	n := newRecorderFixture(t, 1)
 	say := func(i int) {
 		n.ServiceWarning(model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, ReasonFailedToStartServiceHealthcheck, "taken")
 	}
-	for i := range 2 * queueLength { // nobody sends them
+	for i := range 2 * queueLength { // Run is not called
 		say(i)
 	}
 	if len(n.queue) != queueLength || len(n.Recorder.lastSent) != queueLength {
-		t.Fatalf("%d wait, %d are remembered", len(n.queue), len(n.Recorder.lastSent))
+		t.Fatalf("%d queued, %d remembered", len(n.queue), len(n.Recorder.lastSent))
 	}
 	drain := func() (count int) {
 		for ; len(n.queue) > 0; count++ {
@@ -208,25 +208,25 @@ func TestEventsThatWaitAndAreRememberedAreBounded(t *testing.T) {
 		return count
 	}
 	drain()
-	say(queueLength) // was dropped, so it is news
+	say(queueLength) // was dropped, so it is no repetition
 	if drain() != 1 {
-		t.Error("what was dropped counts as told")
+		t.Error("a dropped Event counts as sent")
 	}
 	for i := range 2 * maxRemembered {
 		say(i)
 		drain()
 	}
 	if len(n.Recorder.lastSent) != maxRemembered {
-		t.Fatalf("%d are remembered", len(n.Recorder.lastSent))
+		t.Fatalf("%d remembered", len(n.Recorder.lastSent))
 	}
 	<-n.advance(repeatInterval)
 	say(0)
 	if drain() != 1 || len(n.Recorder.lastSent) != 1 {
-		t.Errorf("after a while %d are remembered", len(n.Recorder.lastSent))
+		t.Errorf("%d remembered after repeatInterval", len(n.Recorder.lastSent))
 	}
 }
 
-func TestAFewNodesTellWhatAllSee(t *testing.T) {
+func TestSampledWarningIsSentByAFewNodes(t *testing.T) {
 	const nodes, services = 2000, 60
 	told := make([]int, services)
 	for i := range nodes {
@@ -244,24 +244,24 @@ func TestAFewNodesTellWhatAllSee(t *testing.T) {
 			none++
 		}
 		if c > 15 {
-			t.Errorf("%d nodes tell of one Service", c)
+			t.Errorf("%d reporters for one Service", c)
 		}
 	}
-	// Poisson of mean 3: nobody tells in 5 % of all.
+	// Poisson with mean 3: 5 % of Services have no reporter.
 	if mean := float64(sum) / services; mean < 2 || mean > 4 || none > services/5 {
-		t.Errorf("%.1f nodes a Service, nobody for %d of %d", mean, none, services)
+		t.Errorf("%.1f reporters per Service, none for %d of %d", mean, none, services)
 	}
-	// In a cluster of three everybody does.
+	// In a cluster of three every node reports.
 	for i := range 3 {
 		r := Recorder{node: fmt.Sprint("node-", i)}
 		if !r.isReporter(eventKey{model.Name{Namespace: "shop", Name: "web"}, ReasonFailedToEvaluatePolicy}, 3) {
-			t.Errorf("node %d of 3 tells nothing", i)
+			t.Errorf("node %d of 3 is no reporter", i)
 		}
 	}
 }
 
-func TestWhatAllNodesSeeIsToldAtAPaceForTheWholeCluster(t *testing.T) {
-	const nodes = 100 // ten seconds for each
+func TestSampledWarningsAreRateLimitedForTheCluster(t *testing.T) {
+	const nodes = 100 // ten seconds between Events of one node
 	n := newRecorderFixture(t, nodes)
 	var begun time.Time
 	services := n.reportedServices(6, nodes, ReasonFailedToEvaluatePolicy)
@@ -297,7 +297,7 @@ func TestWhatAllNodesSeeIsToldAtAPaceForTheWholeCluster(t *testing.T) {
 	}
 }
 
-func TestEventsAboutServicesThatAreGoneAreDropped(t *testing.T) {
+func TestEventsAboutDeletedServicesAreDropped(t *testing.T) {
 	n := newRecorderFixture(t, 1)
 	n.server.put(svc("web", func(o *corev1.Service) { o.UID = "uid-of-web" }))
 	n.run()

@@ -1,24 +1,19 @@
 package kube
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
-	"testing/iotest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// rareNodeLists makes a rig whose lists of Nodes are far apart: what comes of a change before the next one is due to the slices.
+// rareNodeLists prevents further lists of Nodes, so that changes of Nodes are noticed through slices only.
 func rareNodeLists(o *Options) {
 	after := o.After
 	o.After = func(d time.Duration) <-chan time.Time {
@@ -73,7 +68,7 @@ func TestOtherNodesAreListedByMetadataAndNeverWatched(t *testing.T) {
 		t.Errorf("%d lists of metadata", metadata)
 	}
 
-	// A new Node, one that is another one under the same name, and one whose zone has changed.
+	// A new Node, one recreated under the same name, and one whose zone has changed.
 	r.server.put(withUIDAndCPU(node("n30", "z2"), "uid-30", 8000), withUIDAndCPU(node("n3", "z1"), "uid-3-again", 1000), withUIDAndCPU(node("n4", "z9"), "uid-4", 4000))
 	r.server.remove("nodes", "/n5")
 	r.waitInSync()
@@ -88,7 +83,7 @@ func TestOtherNodesAreListedByMetadataAndNeverWatched(t *testing.T) {
 	eventually(t, "the CPU of n6", func() bool { return r.node("n6").MilliCPU == 500 })
 }
 
-func TestNodesThatSlicesNameAreAskedForAtOnce(t *testing.T) {
+func TestNodesNamedBySlicesAreLookedUp(t *testing.T) {
 	r := newFixture(t, rareNodeLists)
 	r.source.SetNeedsNodes(everyService)
 	r.server.put(node("node-b", "z1"), svc("web"), slice("web", "10.0.0.1"))
@@ -110,16 +105,16 @@ func TestNodesThatSlicesNameAreAskedForAtOnce(t *testing.T) {
 	on("new", "z3")
 	eventually(t, "its new zone", func() bool { return r.node("new").Zone == "z3" })
 
-	// What the API server does not confirm is asked for once.
+	// A claim that the API server does not confirm is looked up once.
 	asked := func(name string) int { return r.server.requestCount("GET /api/v1/nodes?", "metadata.name%3D"+name+"&") }
 	for i := range 3 {
 		on("ghost", "z1")
-		eventually(t, "the question", func() bool { return asked("ghost") > 0 })
+		eventually(t, "the lookup", func() bool { return asked("ghost") > 0 })
 		on("new", fmt.Sprint("z", i))
 	}
 	r.waitForMarker()
 	if n := asked("ghost"); n != 1 {
-		t.Errorf("asked %d times for a Node that is not there", n)
+		t.Errorf("looked up a missing Node %d times", n)
 	}
 	if r.node("ghost") != nil || r.node("new").Zone != "z3" {
 		t.Errorf("slices made Nodes: %+v, %+v", r.node("ghost"), r.node("new"))
@@ -129,30 +124,30 @@ func TestNodesThatSlicesNameAreAskedForAtOnce(t *testing.T) {
 	}
 }
 
-func TestNodesAreReadForAsLongAsAServiceWantsThem(t *testing.T) {
+func TestNodesAreReadWhileAServiceNeedsThem(t *testing.T) {
 	r := newFixture(t, nil)
 	r.source.SetNeedsNodes(func(s *model.Service) bool { return s.Labels["app"] == "zoned" })
 	r.server.put(node("node-b", "z1"), svc("web"))
 	r.run()
 	r.waitSynced()
-	r.wantEmitted("nobody wants them", "+1 shop/web", "+3 "+ownNodeName, "synced")
+	r.wantEmitted("not needed", "+1 shop/web", "+3 "+ownNodeName, "synced")
 	partial := func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.snap.NodesPartial }
 	if !partial() || r.server.requestCount("nodes?", "metadata.name%21%3D") > 0 {
-		t.Error("they were read, or count as known")
+		t.Error("Nodes were read, or count as complete")
 	}
 	r.server.put(svc("zoned"))
-	eventually(t, "the Nodes are known", func() bool { return !partial() })
+	eventually(t, "Nodes are complete", func() bool { return !partial() })
 	r.waitInSync()
-	r.wantEmitted("one does", "+1 shop/zoned", "+3 node-b")
+	r.wantEmitted("needed", "+1 shop/zoned", "+3 node-b")
 	r.server.remove("services", "shop/zoned")
 	eventually(t, "gone", func() bool { return r.node("node-b") == nil })
 	r.waitInSync()
 	if !partial() {
-		t.Error("they still count as known")
+		t.Error("Nodes still count as complete")
 	}
 }
 
-func TestAListOfNodesThatEndsEarlyIsNoState(t *testing.T) {
+func TestTruncatedNodeListIsDiscarded(t *testing.T) {
 	r := newFixture(t, nil)
 	r.source.SetNeedsNodes(everyService)
 	for i := range 40 {
@@ -176,7 +171,7 @@ func TestAListOfNodesThatEndsEarlyIsNoState(t *testing.T) {
 	r.wantEmitted("short lists")
 }
 
-func TestNodesThatMayNotBeReadAreGoneWithout(t *testing.T) {
+func TestForbiddenNodesAreTolerated(t *testing.T) {
 	r := newFixture(t, nil)
 	r.source.SetNeedsNodes(everyService)
 	r.server.put(svc("web"), node("node-b", "z1"))
@@ -190,69 +185,12 @@ func TestNodesThatMayNotBeReadAreGoneWithout(t *testing.T) {
 	})
 	r.run()
 	r.waitSynced()
-	eventually(t, "it is told", func() bool {
-		return r.logCount("going on without the other Nodes: policies that want to know them are not asked") == 1
+	eventually(t, "a warning", func() bool {
+		return r.logCount("continuing without other Nodes: policies that need them are not evaluated") == 1
 	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.snap.NodesPartial || len(r.snap.Nodes) != 1 {
 		t.Errorf("Nodes %v, partial: %t", r.snap.Nodes, r.snap.NodesPartial)
 	}
-}
-
-func TestEveryItemOfAListIsGivenOrAnError(t *testing.T) {
-	var items []runtime.Object
-	var names []string
-	for i := range 5 {
-		names = append(names, fmt.Sprint("n", i))
-		items = append(items, node(names[i], "z1"))
-	}
-	raw := protobufList(t, items, 7, false)
-	read := func(r io.Reader) (got []string, err error) {
-		err = forEachItem(r, func(raw []byte) error {
-			var n corev1.Node
-			if err := n.Unmarshal(raw); err != nil {
-				return err
-			}
-			got = append(got, n.Name)
-			return nil
-		})
-		return got, err
-	}
-	for _, r := range []io.Reader{bytes.NewReader(raw), iotest.OneByteReader(bytes.NewReader(raw))} {
-		if got, err := read(r); err != nil || !slices.Equal(got, names) {
-			t.Errorf("%q, %v", got, err)
-		}
-	}
-	if got, err := read(bytes.NewReader(protobufList(t, nil, 7, false))); err != nil || len(got) > 0 {
-		t.Errorf("an empty list: %q, %v", got, err)
-	}
-	end := len(raw) - len(raw)/8 // what follows the list says nothing more of it
-	for n := range end {
-		if got, err := read(bytes.NewReader(raw[:n])); err == nil {
-			t.Fatalf("cut at %d of %d: %q and no error", n, len(raw), got)
-		}
-	}
-	for name, bad := range map[string][]byte{
-		"JSON":                 []byte(`{"items": []}`),
-		"no list":              []byte(protobufMagic),
-		"an item without end":  append([]byte(protobufMagic), 0x12, 0x05, 0x12, 0xff, 0xff, 0xff, 0x0f),
-		"a number for a field": append([]byte(protobufMagic), 0x12, 0x02, 0x10, 0x01),
-	} {
-		if got, err := read(bytes.NewReader(bad)); err == nil {
-			t.Errorf("%s: %q and no error", name, got)
-		}
-	}
-}
-
-func FuzzEachItem(f *testing.F) {
-	f.Add(protobufList(f, []runtime.Object{node("a", "z"), node("b", "z")}, 7, true))
-	f.Add([]byte(protobufMagic))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		total := 0
-		_ = forEachItem(bytes.NewReader(raw), func(item []byte) error { total += len(item); return nil })
-		if total > len(raw) {
-			t.Errorf("%d bytes of items in %d", total, len(raw))
-		}
-	})
 }

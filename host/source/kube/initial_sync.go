@@ -1,0 +1,85 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// How long the initial sync waits, once Services and EndpointSlices are there, for what forwarding does not need: the
+// Node with its addresses, and the Node's podCIDRs where they identify Pods (host/RULES.md, rule 46).
+const (
+	nodeWait     = 30 * time.Second
+	podCIDRsWait = 5 * time.Minute
+)
+
+// waitForInitialSync waits for Services and EndpointSlices without a limit, then for the other resources at most as long
+// as the constants above say (rules 10 and 46).
+func (s *Source) waitForInitialSync(ctx context.Context, poller *nodePollerRunner) error {
+	var nodeDeadline, podCIDRsDeadline <-chan time.Time
+	waitForRest, logWaiting := true, false
+	for {
+		poller.reconcile()
+		if s.services.isSynced() && s.slices.isSynced() {
+			if nodeDeadline == nil {
+				nodeDeadline, podCIDRsDeadline = s.opt.After(nodeWait), s.opt.After(podCIDRsWait)
+				logWaiting = true
+			}
+			node := s.ownNode.get(model.Name{Name: s.opt.Node})
+			hasPodCIDRs := !s.opt.RequirePodCIDRs || node != nil && len(node.PodCIDRs) > 0
+			restSynced := s.serviceCIDRs.isSynced() && (!s.nodesWanted() || s.otherNodes.isSynced()) && node != nil && len(node.Addresses) > 0
+			if hasPodCIDRs && (restSynced || !waitForRest) {
+				return nil
+			}
+			if logWaiting {
+				logWaiting = false
+				s.opt.Log.Info("Services and EndpointSlices synced; waiting for the Node, ServiceCIDRs and Nodes that policies need",
+					"timeout", nodeWait)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.wakeup:
+		case <-nodeDeadline:
+			waitForRest = false
+			nodeDeadline = make(chan time.Time) // never fires again
+			s.warnMissing()
+		case <-podCIDRsDeadline:
+			return fmt.Errorf("Node %s: no spec.podCIDRs after %s, but detectLocalMode NodeCIDR needs them: "+
+				"does the controller manager run with --allocate-node-cidrs?", s.opt.Node, podCIDRsWait)
+		}
+	}
+}
+
+// warnMissing logs what has not arrived within nodeWait.
+func (s *Source) warnMissing() {
+	node := s.ownNode.get(model.Name{Name: s.opt.Node})
+	switch {
+	case node == nil:
+		s.opt.Log.Warn("Node not found; its zone and addresses are unknown until it is created", "node", s.opt.Node, "waited", nodeWait)
+	case len(node.Addresses) == 0:
+		s.opt.Log.Warn("Node has no status.addresses yet", "node", s.opt.Node, "waited", nodeWait)
+	}
+	if s.opt.RequirePodCIDRs && (node == nil || len(node.PodCIDRs) == 0) {
+		s.opt.Log.Warn("Node has no spec.podCIDRs yet; still waiting, detectLocalMode NodeCIDR needs them",
+			"node", s.opt.Node, "waited", nodeWait, "timeout", podCIDRsWait)
+	}
+	if !s.serviceCIDRs.isSynced() {
+		s.opt.Log.Warn("ServiceCIDRs not synced yet; connections to unallocated cluster IPs are not dropped until they are", "waited", nodeWait)
+	}
+	if s.nodesWanted() && !s.otherNodes.isSynced() {
+		s.opt.Log.Warn("other Nodes not synced yet; policies that need them are not evaluated until they are", "waited", nodeWait)
+	}
+}
+
+// emitInitialState emits everything that was read so far, as one batch.
+func (s *Source) emitInitialState() {
+	s.opt.Log.Info("initial sync complete", "server", s.opt.Client.Server(), "services", s.services.count(), "endpointslices", s.slices.count())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.emit(append(s.pending, model.Change{Kind: model.Synced}))
+	s.pending, s.started = nil, true
+}

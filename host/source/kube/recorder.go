@@ -1,0 +1,150 @@
+package kube
+
+import (
+	"context"
+	"hash/fnv"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// Limits of the recorder.
+const (
+	repeatInterval = 10 * time.Minute // before this node reports the same again
+	queueLength    = 256              // Events that wait to be sent; more are dropped
+	maxRemembered  = 4096             // Events whose repeatInterval has not passed; further ones are dropped
+)
+
+// Reasons of Events. The first four are kube-proxy's.
+const (
+	ReasonStarting                        = "Starting"
+	ReasonFailedToStartServiceHealthcheck = "FailedToStartServiceHealthcheck"
+	ReasonFailedToStartProxierHealthcheck = "FailedToStartProxierHealthcheck"
+	ReasonFailedToStartMetricServer       = "FailedToStartMetricServer"
+	ReasonFailedToEvaluatePolicy          = "FailedToEvaluatePolicy"
+	ReasonFrontendConflict                = "FrontendConflict"
+)
+
+// Recorder sends Events about this node and about Services. Its methods never block: an Event that cannot be sent is
+// dropped, because the log has the same information. A nil Recorder records nothing.
+type Recorder struct {
+	client *Client
+	node   string
+	log    *slog.Logger
+	now    func() time.Time
+	after  func(time.Duration) <-chan time.Time
+	queue  chan event
+
+	mu            sync.Mutex
+	lastSent      map[eventFingerprint]time.Time
+	nodeCount     int64 // of the cluster; 0: not known
+	nodeCountedAt time.Time
+
+	// Used by Run only.
+	nextSampled     time.Time // no sampled Event before
+	forbiddenLogged bool
+}
+
+type eventKey struct {
+	service model.Name
+	reason  string
+}
+
+// eventFingerprint identifies Events that are not repeated within repeatInterval. It includes a hash of the note: after
+// a fix that leads to another error, that error is reported at once.
+type eventFingerprint struct {
+	eventKey
+	note uint64
+}
+
+func (e *event) fingerprint() eventFingerprint {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(e.note))
+	return eventFingerprint{e.eventKey, h.Sum64()}
+}
+
+// event is an Event to be sent.
+type event struct {
+	eventKey
+	eventType, note string // eventType is Normal or Warning
+	at              time.Time
+	sampled         bool // every node sees the same: only a few of them report it
+}
+
+// NewRecorder returns a recorder for a node. Run sends its Events.
+func NewRecorder(c *Client, node string, log *slog.Logger, now func() time.Time, after func(time.Duration) <-chan time.Time) *Recorder {
+	return &Recorder{client: c, node: node, log: log, now: now, after: after, queue: make(chan event, queueLength),
+		lastSent: map[eventFingerprint]time.Time{}}
+}
+
+// NodeEvent records an Event about this node, of type Warning or Normal.
+func (r *Recorder) NodeEvent(warning bool, reason, note string) {
+	e := event{eventKey: eventKey{reason: reason}, eventType: corev1.EventTypeNormal, note: note}
+	if warning {
+		e.eventType = corev1.EventTypeWarning
+	}
+	r.enqueue(e)
+}
+
+// ServiceWarning records a warning about a Service on this node.
+func (r *Recorder) ServiceWarning(service model.Name, reason, note string) {
+	r.enqueue(event{eventKey: eventKey{service, reason}, eventType: corev1.EventTypeWarning, note: note})
+}
+
+// SampledServiceWarning records a warning about a Service that every node of the cluster sees: about reportersPerService
+// nodes send it.
+func (r *Recorder) SampledServiceWarning(service model.Name, reason, note string) {
+	r.enqueue(event{eventKey: eventKey{service, reason}, eventType: corev1.EventTypeWarning, note: note, sampled: true})
+}
+
+// enqueue queues an Event unless it is a recent repetition, or other nodes report it.
+func (r *Recorder) enqueue(e event) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.at = r.now()
+	if e.sampled && r.nodeCount > 0 && !r.isReporter(e.eventKey, r.nodeCount) {
+		return
+	}
+	if last, ok := r.lastSent[e.fingerprint()]; ok && e.at.Sub(last) < repeatInterval {
+		return
+	}
+	if len(r.lastSent) >= maxRemembered {
+		for k, at := range r.lastSent {
+			if e.at.Sub(at) >= repeatInterval {
+				delete(r.lastSent, k)
+			}
+		}
+	}
+	if len(r.lastSent) >= maxRemembered {
+		return
+	}
+	select {
+	case r.queue <- e:
+		r.lastSent[e.fingerprint()] = e.at
+	default:
+		r.log.Debug("Event dropped: queue is full", "reason", e.reason, "service", e.service)
+	}
+}
+
+// Run sends Events until ctx ends.
+func (r *Recorder) Run(ctx context.Context) {
+	for {
+		var e event
+		select {
+		case <-ctx.Done():
+			return
+		case e = <-r.queue:
+		}
+		if e.sampled && !r.waitForSlot(ctx, e.eventKey) {
+			continue
+		}
+		r.sendWithRetries(ctx, e)
+	}
+}

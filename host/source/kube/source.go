@@ -1,0 +1,135 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// Options configure a Source.
+type Options struct {
+	Client *Client
+	Node   string // name of this node's Node
+	// RequirePodCIDRs makes the initial sync wait for the Node's spec.podCIDRs and fail without them.
+	RequirePodCIDRs bool
+	Log             *slog.Logger
+	Now             func() time.Time
+	After           func(time.Duration) <-chan time.Time // time.After
+	// OnProblems is called with the number of problems that objects have whenever it changes. It may be nil.
+	OnProblems func(errors, warnings int)
+}
+
+// Source watches a cluster. It implements engine.Source; Run may be called once.
+type Source struct {
+	opt         Options
+	unreachable *outageTracker // no response
+	refused     *outageTracker // an error response
+	problems    *problemTracker
+	newBackoff  func() *wait.Backoff
+	wakeup      chan struct{} // signals Run that something it waits for may have changed
+
+	services     *store[model.Service]
+	slices       *store[model.EndpointSlice]
+	ownNode      *store[model.Node]
+	otherNodes   *store[model.Node]
+	serviceCIDRs *store[model.ServiceCIDR]
+
+	mu      sync.Mutex
+	listers []*lister // active ones; copied on write
+	demand  nodeDemand
+	poller  *nodePoller // of the other Nodes; nil: no policy needs them
+	emit    func([]model.Change)
+	pending []model.Change // before the initial sync is complete
+	started bool           // the initial state was emitted
+}
+
+// New returns a source of the cluster that o.Client connects to.
+func New(o Options) *Source {
+	s := &Source{opt: o, newBackoff: reflectorBackoff, wakeup: make(chan struct{}, 1)}
+	s.unreachable = &outageTracker{log: o.Log, now: o.Now, server: o.Client.Server(),
+		message: "API server is not responding; programmed rules keep forwarding", recovered: "API server is responding again"}
+	s.refused = &outageTracker{log: o.Log, now: o.Now, server: o.Client.Server(),
+		message: "API server refuses requests; programmed rules keep forwarding", recovered: "API server accepts requests again"}
+	s.problems = newProblemTracker(o.Log, o.OnProblems)
+	s.services = newStore(s, serviceKind())
+	s.slices = newStore(s, sliceKind())
+	s.ownNode = newStore(s, nodeKind())
+	s.otherNodes = newStore(s, otherNodeKind())
+	s.serviceCIDRs = newStore(s, cidrKind())
+	return s
+}
+
+// Run emits the cluster's objects, then Synced, then changes, until ctx ends. During an outage of the API server it emits
+// nothing. It fails only when Options.RequirePodCIDRs is set and the Node has no spec.podCIDRs.
+func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
+	s.emit = emit
+	ctx, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer func() {
+		stop()
+		wg.Wait()
+	}()
+	c := s.opt.Client
+	runReflector(s, &wg, ctx, c.services(), s.services)
+	runReflector(s, &wg, ctx, c.slices(), s.slices)
+	runReflector(s, &wg, ctx, c.node(s.opt.Node), s.ownNode)
+	runReflector(s, &wg, ctx, c.serviceCIDRs(), s.serviceCIDRs)
+	s.publish([]model.Change{{Kind: model.NodesKind, Partial: true}})
+	poller := &nodePollerRunner{source: s, ctx: ctx}
+	defer poller.stop()
+	poller.reconcile()
+	if err := s.waitForInitialSync(ctx, poller); err != nil || ctx.Err() != nil {
+		return err
+	}
+	s.emitInitialState()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.wakeup:
+			poller.reconcile()
+		}
+	}
+}
+
+// publish emits changes, or queues them until the initial sync is complete.
+func (s *Source) publish(changes []model.Change) {
+	if len(changes) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.demand.update(changes) {
+		s.wake()
+	}
+	if s.poller != nil {
+		for i := range changes {
+			if v := changes[i].Slice; v != nil {
+				s.poller.observeSlice(v)
+			}
+		}
+	}
+	if s.started {
+		s.emit(changes)
+	} else {
+		s.pending = append(s.pending, changes...)
+	}
+}
+
+func (s *Source) wake() {
+	select {
+	case s.wakeup <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Source) setPoller(r *nodePoller) {
+	s.mu.Lock()
+	s.poller = r
+	s.mu.Unlock()
+}
