@@ -68,7 +68,7 @@ type Tracer struct {
 	used map[netip.Addr]addrUse
 }
 
-// Tracer makes a Resolver.
+// Tracer returns a Tracer.
 func (p *Plan) Tracer(node NodeAddrs) *Tracer {
 	r := &Tracer{plan: p, node: node, used: map[netip.Addr]addrUse{}}
 	for k, f := range p.Frontends {

@@ -66,7 +66,7 @@ func frontend(t testing.TB, what, more string, weights []int) *plan.Plan {
 		verdict = "reject"
 	}
 	return parse(t, fmt.Sprintf("service shop/web\n  port http  %s  masquerade=outside balance=random%s\n    %s %d %s, total %d\n%s",
-		what, more, verdict, n, map[bool]string{true: "member", false: "endpoints"}[n == 1], sum, members.String()))
+		what, more, verdict, n, map[bool]string{true: "endpoint", false: "endpoints"}[n == 1], sum, members.String()))
 }
 
 func (d *env) apply(b *Backend, next *plan.Plan, delta *plan.Delta) backend.Report {
