@@ -72,7 +72,7 @@ func printFindings(w io.Writer, findings []probe.Finding) error {
 			line += ": " + f.Found
 		}
 		fmt.Fprintln(&b, line)
-		for _, more := range []struct{ label, text string }{{"costs", f.Impact}, {"do", f.Remedy}} {
+		for _, more := range []struct{ label, text string }{{"impact", f.Impact}, {"remedy", f.Remedy}} {
 			if more.text != "" {
 				fmt.Fprintf(&b, "            %s: %s\n", more.label, more.text)
 			}

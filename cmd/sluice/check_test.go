@@ -27,12 +27,12 @@ func TestCheckPrintsWhatIsMissing(t *testing.T) {
 	const want = `kernel
   ok        tables
   missing   reject (required): operation not supported
-            costs: wrong ports
-            do: a kernel with it: 5.9
+            impact: wrong ports
+            remedy: a kernel with it: 5.9
   unknown   late: not tried
 sysctls
   missing   IPv6
-            costs: IPv6
+            impact: IPv6
 `
 	if err != nil || b.String() != want {
 		t.Errorf("%v, got\n%s", err, b.String())
@@ -166,7 +166,7 @@ mkdir m; sluice run --once --source m --node n0 --checkpoint '' --config c.yaml 
 	if err == nil || out != "forwards\n" {
 		t.Errorf("got %q, %v", out, err)
 	}
-	if n := strings.Count(stderr, "net.netfilter.nf_conntrack_max: is "); n != 2 || !strings.Contains(stderr, `"level":"WARN"`) {
+	if n := strings.Count(stderr, "set net.netfilter.nf_conntrack_max from "); n != 2 || !strings.Contains(stderr, `"level":"WARN"`) {
 		t.Errorf("said %s", stderr)
 	}
 }

@@ -20,7 +20,7 @@ const (
 	groupConntrack    = "connection tracking"
 )
 
-// Capabilities looks at what this process may do.
+// Capabilities checks the capabilities of this process.
 func (h Host) Capabilities(oomScoreAdj int) []Finding {
 	set, err := h.effectiveCapabilities()
 	has := func(bit int) bool { return set&(1<<bit) != 0 }
@@ -35,19 +35,19 @@ func (h Host) Capabilities(oomScoreAdj int) []Finding {
 		return f
 	}
 	out := []Finding{
-		finding("CAP_NET_ADMIN", unix.CAP_NET_ADMIN, true, "everything: sluice cannot program the kernel",
-			"run as root, or give the container the capability"),
+		finding("CAP_NET_ADMIN", unix.CAP_NET_ADMIN, true, "sluice cannot program the kernel",
+			"run as root, or add the capability to the container"),
 	}
 	oom := finding("CAP_SYS_RESOURCE", unix.CAP_SYS_RESOURCE, false, fmt.Sprintf("oomScoreAdj %d: %s", oomScoreAdj, oomScoreSetting(0).Impact),
-		"give the capability, or let the container runtime set it")
+		"add the capability, or let the container runtime set it")
 	if is, ierr := readInt(h.path(oomFile)); oom.State == Missing && ierr == nil && oomScoreAdj >= is {
 		oom.State, oom.Impact, oom.Remedy = OK, "", ""
-		oom.Found = fmt.Sprintf("not needed: oomScoreAdj is %d already, %d is wanted", is, oomScoreAdj)
+		oom.Found = fmt.Sprintf("not needed: oom_score_adj is %d, oomScoreAdj is %d", is, oomScoreAdj)
 	}
 	return append(out, oom)
 }
 
-// effectiveCapabilities reads the effective capabilities of this process.
+// effectiveCapabilities returns the bit set of this process's effective capabilities.
 func (h Host) effectiveCapabilities() (uint64, error) {
 	f, err := os.Open(h.path("/proc/self/status"))
 	if err != nil {
@@ -62,24 +62,24 @@ func (h Host) effectiveCapabilities() (uint64, error) {
 	return 0, errors.New("no CapEff in /proc/self/status")
 }
 
-// Sysctls looks at settings that are others' to make (the node's, the network plug-in's) and that Services need.
+// Sysctls checks sysctls that Services need and that the node's operator or network plugin owns.
 func (h Host) Sysctls() []Finding {
 	out := []Finding{
-		h.sysctlEnabled("net.ipv4.ip_forward", "IPv4: the node does not forward, so Pods and clients outside reach no endpoint through a Service; "+
-			"sluice does not set it, as kube-proxy in nftables mode does not"),
-		h.sysctlEnabled("net.ipv6.conf.all.forwarding", "IPv6: the node does not forward, so Pods and clients outside reach no endpoint through a Service"),
+		h.sysctlEnabled("net.ipv4.ip_forward", "IPv4: the node does not forward, so Pods and external clients cannot reach endpoints through a Service; "+
+			"like kube-proxy in nftables mode, sluice does not set it"),
+		h.sysctlEnabled("net.ipv6.conf.all.forwarding", "IPv6: the node does not forward, so Pods and external clients cannot reach endpoints through a Service"),
 	}
 	if bridges, _ := filepath.Glob(h.path("/sys/class/net/*/bridge")); len(bridges) > 0 {
-		f := h.sysctlEnabled("net.bridge.bridge-nf-call-iptables", "two Pods on one bridge do not reach each other through a Service: the answers pass the node by")
+		f := h.sysctlEnabled("net.bridge.bridge-nf-call-iptables", "two Pods on one bridge cannot reach each other through a Service, because replies bypass the node's NAT")
 		if f.State == Unknown {
-			f.Remedy = "if Pods are on a bridge: modprobe br_netfilter"
+			f.Remedy = "if Pods are attached to a bridge: modprobe br_netfilter"
 		}
 		out = append(out, f)
 	}
 	return append(out, h.reversePathFilter())
 }
 
-// sysctlEnabled wants a sysctl to be on.
+// sysctlEnabled checks that a sysctl is not 0.
 func (h Host) sysctlEnabled(name, costs string) Finding {
 	f := Finding{Group: groupSysctls, Name: name, State: OK}
 	is, err := readInt(h.path(sysctlPath(name)))
@@ -94,7 +94,8 @@ func (h Host) sysctlEnabled(name, costs string) Finding {
 	return f
 }
 
-// reversePathFilter finds links with a strict reverse path filter: the larger of the link's value and that of all holds.
+// reversePathFilter finds interfaces with a strict reverse path filter. The kernel uses the larger of the interface's value
+// and that of all.
 func (h Host) reversePathFilter() Finding {
 	f := Finding{Group: groupSysctls, Name: "net.ipv4.conf.*.rp_filter", State: OK}
 	files, _ := filepath.Glob(h.path("/proc/sys/net/ipv4/conf/*/rp_filter"))
@@ -118,13 +119,13 @@ func (h Host) reversePathFilter() Finding {
 		strict = append(strict[:5], fmt.Sprintf("and %d more", n-5))
 	}
 	f.State, f.Found = Warning, "strict (1) on "+strings.Join(strict, ", ")
-	f.Impact = "packets that come in by another link than the way back to their source are dropped, such as NodePort traffic on nodes with several links"
-	f.Remedy = "where ways in and back differ: rp_filter=2"
+	f.Impact = "packets that arrive on another interface than the route to their source uses are dropped, such as NodePort traffic on nodes with several interfaces"
+	f.Remedy = "set rp_filter=2 where routing is asymmetric"
 	return f
 }
 
-// Conntrack looks at the connection table: whether it can be listed and changed, how full it is, and whether its
-// settings are as wanted or can be made so.
+// Conntrack checks whether the conntrack table can be listed and modified, how full it is, and whether its settings have, or
+// can be set to, the configured values.
 func (h Host) Conntrack(c Conntrack, entries func() (int, error)) []Finding {
 	netlink := Finding{Group: groupConntrack, Name: "netlink", State: OK}
 	n, err := entries()
@@ -134,19 +135,19 @@ func (h Host) Conntrack(c Conntrack, entries func() (int, error)) []Finding {
 		netlink.State, netlink.Found = Unknown, err.Error()
 	case err != nil:
 		netlink.State, netlink.Found = Missing, err.Error()
-		netlink.Impact = "connections to drained endpoints are not reset, and UDP flows to endpoints that are gone stay"
+		netlink.Impact = "connections to drained endpoints are not reset, and UDP flows to removed endpoints persist"
 		netlink.Remedy = "CONFIG_NF_CT_NETLINK, modprobe nf_conntrack_netlink"
 	case lerr == nil && limit > 0 && n > limit/10*9:
-		netlink.State, netlink.Found = Warning, fmt.Sprintf("%d connections, room for %d", n, limit)
+		netlink.State, netlink.Found = Warning, fmt.Sprintf("%d of %d connections", n, limit)
 		netlink.Impact, netlink.Remedy = "new connections are dropped when the table is full", "raise conntrack.maxPerCore or conntrack.min"
 	default:
 		netlink.Found = fmt.Sprintf("%d connections", n)
 	}
-	const remedy = "sluice run --init-only with full rights on the host, or 0 in the configuration to leave it alone"
+	const remedy = "run sluice run --init-only as root on the host, or set the field to 0 to keep the kernel's value"
 	return append([]Finding{netlink}, h.SettingFindings(groupConntrack, remedy, h.ConntrackSettings(c))...)
 }
 
-// SettingFindings tells of settings that sluice makes itself whether they are made, and if not whether it can.
+// SettingFindings checks whether settings have the value that sluice run sets, or whether it can set it.
 func (h Host) SettingFindings(group, remedy string, settings []Setting) []Finding {
 	var out []Finding
 	for _, s := range settings {
@@ -158,11 +159,11 @@ func (h Host) SettingFindings(group, remedy string, settings []Setting) []Findin
 		case good:
 			f.Found = strconv.Itoa(is)
 		case unix.Faccessat(unix.AT_FDCWD, h.file(s), unix.W_OK, unix.AT_EACCESS) == nil:
-			f.Found = fmt.Sprintf("%d; sluice run makes it %d", is, s.Want)
+			f.Found = fmt.Sprintf("%d; sluice run sets it to %d", is, s.Want)
 		case s.Optional:
-			f.Found = fmt.Sprintf("%d; %d would be better, and cannot be set from here", is, s.Want)
+			f.Found = fmt.Sprintf("%d; %d is recommended but cannot be set by this process", is, s.Want)
 		default:
-			f.State, f.Found, f.Impact = Warning, fmt.Sprintf("%d, and %d is wanted but cannot be set from here", is, s.Want), s.Impact
+			f.State, f.Found, f.Impact = Warning, fmt.Sprintf("%d; %d is required but cannot be set by this process", is, s.Want), s.Impact
 			f.Remedy = remedy
 		}
 		out = append(out, f)

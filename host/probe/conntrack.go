@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ConntrackEntries asks the kernel by netlink how many connections it knows: the way by which sluice lists and deletes
-// them. Asking loads the modules that the answer needs.
+// ConntrackEntries returns the number of conntrack entries, by netlink, which sluice also uses to list and delete entries.
+// The request loads the kernel modules that it needs.
 func ConntrackEntries() (int, error) {
 	n, err := conntrackEntries()
 	if err != nil {
@@ -40,13 +40,13 @@ func conntrackEntries() (int, error) {
 		return 0, err
 	}
 	buf := make([]byte, 4096)
-	n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT) // the kernel answers in the sender's own time
+	n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT) // the reply is queued before Sendto returns
 	if err != nil {
 		return 0, err
 	}
 	body := buf[min(n, unix.NLMSG_HDRLEN):n]
 	if len(body) < 4 {
-		return 0, errors.New("a malformed answer")
+		return 0, errors.New("malformed reply")
 	}
 	if binary.NativeEndian.Uint16(buf[4:]) == unix.NLMSG_ERROR {
 		return 0, unix.Errno(-int32(binary.NativeEndian.Uint32(body)))
@@ -61,5 +61,5 @@ func conntrackEntries() (int, error) {
 		}
 		b = b[min((length+3)&^3, len(b)):]
 	}
-	return 0, errors.New("an answer without a count")
+	return 0, errors.New("reply without an entry count")
 }

@@ -1,5 +1,5 @@
-// Package probe looks at what this host lets sluice do, and sets what sluice needs set: capabilities, kernel settings,
-// the connection table. The features of nf_tables are probed by host/backend/nftables.
+// Package probe checks the capabilities, sysctls and conntrack settings of this host and sets those that sluice owns. The
+// features of nf_tables are probed by host/backend/nftables.
 package probe
 
 import (
@@ -7,37 +7,37 @@ import (
 	"strings"
 )
 
-// Host is where a kernel shows itself.
+// Host is the host to probe.
 type Host struct {
-	Root string // the folder that has proc and sys; "" for the real ones
-	CPUs int    // that conntrack.maxPerCore counts
+	Root string // directory with proc and sys; "" means /
+	CPUs int    // multiplied with conntrack.maxPerCore
 }
 
 func (h Host) path(p string) string { return filepath.Join("/", h.Root, p) }
 
-// State of a finding.
+// State is the result of a check.
 type State string
 
-// The states. A setting that sluice run will change itself is OK.
+// Results of a check. A setting that sluice run will change is OK.
 const (
 	OK      State = "ok"
-	Warning State = "warning" // it works, with the cost that is named
+	Warning State = "warning" // sluice works, with the finding's Impact
 	Missing State = "missing"
-	Unknown State = "unknown" // it could not be looked at
+	Unknown State = "unknown" // the check failed
 )
 
-// Finding is one thing that was looked at.
+// Finding is the result of one check.
 type Finding struct {
 	Group    string `json:"group"` // such as "sysctls"
 	Name     string `json:"name"`
 	State    State  `json:"state"`
-	Required bool   `json:"required"`         // sluice does not do its work without it
-	Found    string `json:"found,omitempty"`  // what is there, or why it is not
-	Impact   string `json:"costs,omitempty"`  // what does not work without it; "" when it is there
+	Required bool   `json:"required"`         // sluice does not run without it
+	Found    string `json:"found,omitempty"`  // the current value, or why there is none
+	Impact   string `json:"impact,omitempty"` // what does not work; "" if State is OK
 	Remedy   string `json:"remedy,omitempty"` // what to do
 }
 
-// RequiredMissing tells whether something that is required is missing. What could not be looked at is not known to be.
+// RequiredMissing reports whether a required finding is Missing. Unknown does not count.
 func RequiredMissing(findings []Finding) bool {
 	for _, f := range findings {
 		if f.Required && f.State == Missing {
@@ -47,7 +47,7 @@ func RequiredMissing(findings []Finding) bool {
 	return false
 }
 
-// sysctlPath is the file of a sysctl. A dot in an interface's name stands as a slash.
+// sysctlPath returns the file of a sysctl. As in sysctl(8), a slash in the name is a dot in an interface name.
 func sysctlPath(name string) string {
 	return "/proc/sys/" + strings.Map(func(r rune) rune {
 		switch r {

@@ -15,10 +15,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// The tests run in a network namespace of their own, whose settings are nobody else's.
+// The tests run in their own network namespace, so that they do not change the host's settings.
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-// tree makes a folder that looks like /.
+// tree creates a root directory with these files.
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -40,7 +40,7 @@ func kubeProxyDefaults() Conntrack {
 
 const table = "net.netfilter.nf_conntrack_"
 
-func TestSettingsAreWhatKubeProxySets(t *testing.T) {
+func TestConntrackSettingsMatchKubeProxy(t *testing.T) {
 	for name, c := range map[string]struct {
 		cpus int
 		in   Conntrack
@@ -52,8 +52,8 @@ func TestSettingsAreWhatKubeProxySets(t *testing.T) {
 		"the defaults on 8 CPUs: maxPerCore": {8, kubeProxyDefaults(), map[string]int{
 			table + "max": 262144, hashSize: 65536, table + "tcp_timeout_established": 86400, table + "tcp_timeout_close_wait": 3600,
 		}},
-		"0 leaves alone, min too": {8, Conntrack{Min: 131072}, map[string]int{}},
-		"the others": {1, Conntrack{TCPBeLiberal: true, UDPTimeout: 5 * time.Second, UDPStreamTimeout: time.Minute}, map[string]int{
+		"maxPerCore 0 disables min": {8, Conntrack{Min: 131072}, map[string]int{}},
+		"other settings": {1, Conntrack{TCPBeLiberal: true, UDPTimeout: 5 * time.Second, UDPStreamTimeout: time.Minute}, map[string]int{
 			table + "udp_timeout": 5, table + "udp_timeout_stream": 60, table + "tcp_be_liberal": 1,
 		}},
 	} {
@@ -62,7 +62,7 @@ func TestSettingsAreWhatKubeProxySets(t *testing.T) {
 			for _, s := range (Host{CPUs: c.cpus}).ConntrackSettings(c.in) {
 				got[s.Name] = s.Want
 				if s.Impact == "" {
-					t.Errorf("%s costs nothing", s.Name)
+					t.Errorf("%s has no impact", s.Name)
 				}
 			}
 			if len(got) != len(c.want) {
@@ -77,25 +77,25 @@ func TestSettingsAreWhatKubeProxySets(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatDiffersIsWritten(t *testing.T) {
+func TestSetWritesOnlyDifferences(t *testing.T) {
 	for name, c := range map[string]struct {
 		is, want int
 		atLeast  bool
 		after    string
 		changed  bool
 	}{
-		"too small":              {100, 200, true, "200", true},
-		"larger stays":           {300, 200, true, "300\n", false},
-		"equal":                  {200, 200, false, "200\n", false},
-		"a time-out is lowered":  {432000, 86400, false, "86400", true},
-		"a negative number":      {0, -999, false, "-999", true},
-		"equal needs no rights ": {200, 200, true, "200\n", false},
+		"too small":            {100, 200, true, "200", true},
+		"larger is kept":       {300, 200, true, "300\n", false},
+		"equal":                {200, 200, false, "200\n", false},
+		"a timeout is lowered": {432000, 86400, false, "86400", true},
+		"a negative number":    {0, -999, false, "-999", true},
+		"equal with AtLeast":   {200, 200, true, "200\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := tree(t, map[string]string{"proc/sys/net/x_y": itoa(c.is) + "\n"})
-			was, changed, err := Host{Root: root}.Set(Setting{Name: "net.x_y", Want: c.want, AtLeast: c.atLeast})
-			if err != nil || was != c.is || changed != c.changed {
-				t.Errorf("was %d, changed %v, %v", was, changed, err)
+			previous, changed, err := Host{Root: root}.Set(Setting{Name: "net.x_y", Want: c.want, AtLeast: c.atLeast})
+			if err != nil || previous != c.is || changed != c.changed {
+				t.Errorf("previous %d, changed %v, %v", previous, changed, err)
 			}
 			text, err := os.ReadFile(filepath.Join(root, "proc/sys/net/x_y"))
 			if err != nil || !strings.HasPrefix(string(text), strings.TrimSuffix(c.after, "\n")) || c.changed != (string(text) != itoa(c.is)+"\n") {
@@ -107,8 +107,8 @@ func TestOnlyWhatDiffersIsWritten(t *testing.T) {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// In this network namespace, on the real kernel.
-func TestSettingTheKernel(t *testing.T) {
+// This test sets the real kernel's settings of this network namespace.
+func TestSetOnRealKernel(t *testing.T) {
 	if _, err := ConntrackEntries(); err != nil {
 		t.Fatal(err)
 	}
@@ -116,8 +116,8 @@ func TestSettingTheKernel(t *testing.T) {
 		if _, changed, err := (Host{}).Set(s); err != nil || !changed {
 			t.Errorf("%s: changed %v, %v", s.Name, changed, err)
 		}
-		if is, good, err := (Host{}).read(s); err != nil || !good || is != s.Want {
-			t.Errorf("%s: is %d, good %v, %v", s.Name, is, good, err)
+		if is, ok, err := (Host{}).read(s); err != nil || !ok || is != s.Want {
+			t.Errorf("%s: is %d, ok %v, %v", s.Name, is, ok, err)
 		}
 		if _, changed, err := (Host{}).Set(s); err != nil || changed {
 			t.Errorf("%s: again: changed %v, %v", s.Name, changed, err)
@@ -125,28 +125,28 @@ func TestSettingTheKernel(t *testing.T) {
 	}
 }
 
-// The table's size is the whole machine's: a namespace may look at it only.
-func TestWhatCannotBeSetIsNamedWithBothValues(t *testing.T) {
+// nf_conntrack_max is read-only in other network namespaces than the initial one.
+func TestSetErrorNamesBothValues(t *testing.T) {
 	is, err := readInt("/proc/sys/net/netfilter/nf_conntrack_max")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := Setting{Name: table + "max", Want: is + 1, AtLeast: true}
 	_, _, err = Host{}.Set(s)
-	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), s.Name+": is "+itoa(is)+", cannot be set to "+itoa(is+1)) {
+	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "set "+s.Name+" from "+itoa(is)+" to "+itoa(is+1)) {
 		t.Errorf("got %v", err)
 	}
 	s.Want = is
 	if _, _, err := (Host{}).Set(s); err != nil {
-		t.Errorf("it is so already: %v", err)
+		t.Errorf("value already set: %v", err)
 	}
 }
 
-func TestAReadOnlyProcIsAnErrorOnlyWhereItMatters(t *testing.T) {
+func TestReadOnlyProcFailsOnlyIfValueDiffers(t *testing.T) {
 	root := tree(t, map[string]string{"proc/sys/net/x": "1\n", "proc/sys/net/y": "2\n"})
 	proc := filepath.Join(root, "proc/sys")
 	if err := unix.Mount(proc, proc, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err) // the tests have a mount namespace of their own
+		t.Fatal(err) // the tests run in their own mount namespace
 	}
 	defer func() {
 		if err := unix.Unmount(proc, unix.MNT_DETACH); err != nil {
@@ -158,15 +158,15 @@ func TestAReadOnlyProcIsAnErrorOnlyWhereItMatters(t *testing.T) {
 	}
 	h := Host{Root: root}
 	if _, _, err := h.Set(Setting{Name: "net.x", Want: 1}); err != nil {
-		t.Errorf("it is so already: %v", err)
+		t.Errorf("value already set: %v", err)
 	}
 	_, _, err := h.Set(Setting{Name: "net.y", Want: 1})
-	if !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "net.y: is 2, cannot be set to 1") || !strings.Contains(err.Error(), "mounted read-only") {
+	if !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "set net.y from 2 to 1") || !strings.Contains(err.Error(), "mounted read-only") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestASettingThatIsNotThereOrNoNumber(t *testing.T) {
+func TestSetMissingOrNonNumericSetting(t *testing.T) {
 	h := Host{Root: tree(t, map[string]string{"proc/sys/net/x": "many\n"})}
 	if _, _, err := h.Set(Setting{Name: "net.nowhere", Want: 1}); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "modprobe") {
 		t.Errorf("got %v", err)
@@ -189,6 +189,6 @@ func TestOOMScoreAdj(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := (Host{}).SetOOMScoreAdj(is); err != nil {
-		t.Errorf("it is so already: %v", err)
+		t.Errorf("value already set: %v", err)
 	}
 }

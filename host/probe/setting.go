@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conntrack is what is wanted of the kernel's connection table; a 0 leaves the kernel's value as it is.
+// Conntrack is the configuration of conntrack. 0 keeps the kernel's value.
 type Conntrack struct {
-	MaxPerCore            int // entries for each CPU; 0: Min says nothing either
-	Min                   int // entries at least
+	MaxPerCore            int // entries per CPU; 0 also disables Min
+	Min                   int // minimum number of entries
 	TCPBeLiberal          bool
 	TCPEstablishedTimeout time.Duration
 	TCPCloseWaitTimeout   time.Duration
@@ -23,28 +23,28 @@ type Conntrack struct {
 	UDPStreamTimeout      time.Duration
 }
 
-// Setting is a number that the kernel is to have.
+// Setting is a numeric kernel setting and its required value.
 type Setting struct {
-	Name    string // of a sysctl, or a path
+	Name    string // of a sysctl, or an absolute path
 	Want    int
-	AtLeast bool   // more is as good, and stays
-	Impact  string // what it costs when it cannot be set
-	// Optional settings follow from others, and the kernel does without.
+	AtLeast bool   // a larger value is kept
+	Impact  string // what does not work if it cannot be set
+	// Optional settings are derived from others; sluice works without them.
 	Optional bool
 }
 
 const hashSize = "/sys/module/nf_conntrack/parameters/hashsize"
 
-// ConntrackSettings are those of the connection table, as kube-proxy sets them. The table's size is only ever raised: whoever
-// gave it more had a reason (kubernetes/kubernetes#142035).
+// ConntrackSettings returns the conntrack settings, with the values that kube-proxy sets. The table size is never lowered,
+// because a larger one was set on purpose (kubernetes/kubernetes#142035).
 func (h Host) ConntrackSettings(c Conntrack) []Setting {
 	const table = "net.netfilter.nf_conntrack_"
 	var out []Setting
 	if limit := max(c.MaxPerCore*h.CPUs, c.Min); c.MaxPerCore > 0 && limit > 0 {
 		out = append(out,
 			Setting{Name: table + "max", Want: limit, AtLeast: true, Impact: "new connections are dropped when the table is full"},
-			// The kernel's own proportion, which it keeps only at its start.
-			Setting{Name: hashSize, Want: limit / 4, AtLeast: true, Optional: true, Impact: "looking connections up gets slower as they become many"})
+			// The kernel sizes its hash table to a quarter of the limit, but only at boot.
+			Setting{Name: hashSize, Want: limit / 4, AtLeast: true, Optional: true, Impact: "conntrack lookups slow down with many connections"})
 	}
 	for _, t := range []struct {
 		name string
@@ -56,11 +56,11 @@ func (h Host) ConntrackSettings(c Conntrack) []Setting {
 		{"udp_timeout_stream", c.UDPStreamTimeout},
 	} {
 		if t.d > 0 {
-			out = append(out, Setting{Name: table + t.name, Want: int(t.d / time.Second), Impact: "idle connections are forgotten sooner or later than configured"})
+			out = append(out, Setting{Name: table + t.name, Want: int(t.d / time.Second), Impact: "idle connections expire earlier or later than configured"})
 		}
 	}
 	if c.TCPBeLiberal {
-		out = append(out, Setting{Name: table + "tcp_be_liberal", Want: 1, Impact: "packets outside the TCP window stay without NAT, and may reset connections"})
+		out = append(out, Setting{Name: table + "tcp_be_liberal", Want: 1, Impact: "packets outside the TCP window are not translated and may reset connections"})
 	}
 	return out
 }
@@ -72,21 +72,21 @@ func (h Host) file(s Setting) string {
 	return h.path(sysctlPath(s.Name))
 }
 
-// read reads a setting, and tells whether it is as wanted.
-func (h Host) read(s Setting) (is int, good bool, err error) {
-	is, err = readInt(h.file(s))
+// read returns the value of a setting and reports whether it is acceptable.
+func (h Host) read(s Setting) (value int, ok bool, err error) {
+	value, err = readInt(h.file(s))
 	if err != nil {
 		return 0, false, fmt.Errorf("%s: %w", s.Name, explainReadError(err))
 	}
-	return is, is == s.Want || s.AtLeast && is > s.Want, nil
+	return value, value == s.Want || s.AtLeast && value > s.Want, nil
 }
 
-// Set brings a setting to what is wanted, and tells what it was when that was something else. Nothing is written
-// where nothing differs, so that it needs no rights there.
-func (h Host) Set(s Setting) (was int, changed bool, err error) {
-	was, good, err := h.read(s)
-	if err != nil || good {
-		return was, false, err
+// Set sets a setting unless its value is acceptable, and returns the previous value. An acceptable value is not written, so
+// an unprivileged process can call Set after a privileged one.
+func (h Host) Set(s Setting) (previous int, changed bool, err error) {
+	previous, ok, err := h.read(s)
+	if err != nil || ok {
+		return previous, false, err
 	}
 	f, err := os.OpenFile(h.file(s), os.O_WRONLY, 0)
 	if err == nil {
@@ -98,12 +98,12 @@ func (h Host) Set(s Setting) (was int, changed bool, err error) {
 		if errors.As(err, &path) {
 			err = path.Err
 		}
-		return was, false, fmt.Errorf("%s: is %d, cannot be set to %d: %w", s.Name, was, s.Want, explainWriteError(s.Name, err))
+		return previous, false, fmt.Errorf("set %s from %d to %d: %w", s.Name, previous, s.Want, explainWriteError(s.Name, err))
 	}
-	return was, true, nil
+	return previous, true, nil
 }
 
-// SetOOMScoreAdj sets how ready the kernel is to kill this process when memory is short.
+// SetOOMScoreAdj sets the OOM score adjustment of this process, -1000 to 1000.
 func (h Host) SetOOMScoreAdj(adj int) error {
 	_, _, err := h.Set(oomScoreSetting(adj))
 	return err
@@ -112,7 +112,7 @@ func (h Host) SetOOMScoreAdj(adj int) error {
 const oomFile = "/proc/self/oom_score_adj"
 
 func oomScoreSetting(adj int) Setting {
-	return Setting{Name: oomFile, Want: adj, Impact: "the kernel may kill sluice early when memory is short; what is programmed forwards on"}
+	return Setting{Name: oomFile, Want: adj, Impact: "the kernel may kill sluice early when memory is short; programmed rules continue to forward"}
 }
 
 func readInt(path string) (int, error) {
@@ -131,7 +131,7 @@ func readInt(path string) (int, error) {
 	return n, nil
 }
 
-// explainReadError adds what a missing file means.
+// explainReadError adds the likely cause of a missing file.
 func explainReadError(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: is the kernel module loaded (modprobe nf_conntrack)?", err)
@@ -139,17 +139,17 @@ func explainReadError(err error) error {
 	return err
 }
 
-// explainWriteError adds what a refusal means.
+// explainWriteError adds the likely cause of a failed write.
 func explainWriteError(name string, err error) error {
 	switch {
 	case name == oomFile && errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w: lowering it takes CAP_SYS_RESOURCE", err)
+		return fmt.Errorf("%w: lowering it requires CAP_SYS_RESOURCE", err)
 	case errors.Is(err, unix.EROFS):
 		return fmt.Errorf("%w: mounted read-only, as in an unprivileged container", err)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w: it takes full rights in the host's own network namespace", err)
+		return fmt.Errorf("%w: requires root in the host's network namespace", err)
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):
-		return fmt.Errorf("%w: not from this network namespace?", err)
+		return fmt.Errorf("%w: cannot be set from this network namespace?", err)
 	}
 	return err
 }

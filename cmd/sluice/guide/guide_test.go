@@ -143,12 +143,12 @@ func (n *node) initialise(g *text) {
 	n.do("sysctl -q -w net.netfilter.nf_conntrack_max=100000 net.ipv4.vs.expire_nodest_conn=0 net.ipv4.vs.expire_quiescent_template=0 " +
 		"net.ipv4.conf.all.arp_ignore=0 net.ipv4.conf.all.arp_announce=0")
 	check := g.command("sluice check --config sluice.yaml")
-	if out := n.do(check); !strings.Contains(out, "net.ipv4.vs.expire_nodest_conn: 0; sluice run makes it 1") || !strings.Contains(out, "net.ipv4.conf.all.arp_announce: 0; sluice run makes it 2") {
+	if out := n.do(check); !strings.Contains(out, "net.ipv4.vs.expire_nodest_conn: 0; sluice run sets it to 1") || !strings.Contains(out, "net.ipv4.conf.all.arp_announce: 0; sluice run sets it to 2") {
 		n.Error("sluice check does not name the settings that are missing")
 	}
 	n.do(g.command("sluice run --init-only --config sluice.yaml"))
 	n.settings()
-	if out := n.do(check); strings.Contains(out, "sluice run makes it") {
+	if out := n.do(check); strings.Contains(out, "sluice run sets it to") {
 		n.Error("after --init-only, sluice check still finds settings to make")
 	}
 }
