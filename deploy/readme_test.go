@@ -123,7 +123,7 @@ func TestTheREADMEInstallsUpgradesRollsBackAndUninstalls(t *testing.T) {
 	expect("one node", "[n2 k]", "[n1 v1]")
 	c.answers("one node")
 	c.until("kube-proxy's table gone", func() bool { return !c.leftovers(false) })
-	c.says(c.last, "removed what kube-proxy had left")
+	c.says(c.last, "removed kube-proxy leftovers")
 	if bad := complaints(t, c.last.String()); len(bad) > 0 {
 		t.Errorf("with these rights it lacks something:\n%s", strings.Join(bad, ""))
 	}

@@ -153,7 +153,7 @@ cat nf_conntrack_tcp_timeout_established nf_conntrack_udp_timeout nf_conntrack_u
 	if want := "123\n7\n9\n1\nleft\nquiet\n"; err != nil || out != want {
 		t.Errorf("got %q, %v\n%s", out, err, stderr)
 	}
-	if !strings.Contains(stderr, "nf_conntrack_udp_timeout was=") {
+	if !strings.Contains(stderr, "nf_conntrack_udp_timeout from=") {
 		t.Errorf("said %s", stderr)
 	}
 }

@@ -99,8 +99,8 @@ func addKernel(ctx context.Context, x *state.Explanation) (note string) {
 		return "sluice holds nothing in this kernel"
 	}
 	x.AddKernel(programmed)
-	if counts, err := modes.Stats(ctx, math.MaxInt); err == nil {
-		x.AddCounts(counts)
+	if stats, err := modes.Stats(ctx, math.MaxInt); err == nil {
+		x.AddIPVSStats(stats)
 	}
 	return ""
 }

@@ -1,5 +1,5 @@
-// Package agent is what `sluice run` runs on a node: cluster state from a source, decisions from plugins, a plan from the
-// engine into the data plane, and health checks, metrics and state for others.
+// Package agent implements `sluice run`: it connects a source of cluster state, plugins and the engine to the data plane of
+// one node, and serves health checks, metrics and the state socket.
 package agent
 
 import (
@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
@@ -22,49 +23,52 @@ import (
 
 // Options of an Agent.
 type Options struct {
-	Config     *config.Config // at the start, checked
+	Config     *config.Config // validated, with the node's name
 	ConfigFile string         // watched for changes; "": none
-	// Reload reads the configuration again, as Config was read; nil: it stays.
+	// Reload reads the configuration again in the same way as Config was read; nil: it never changes.
 	Reload func() (*config.Config, error)
-	// Client watches the cluster through the API server. Without one, the cluster is in the folder Manifests.
+	// Client is for the API server to watch. If it is nil, the cluster state is read from the directory Manifests.
 	Client    *kube.Client
 	Manifests string
 
 	Modes           dataplane.Modes // nil: dataplane.All
 	Socket          string          // path of the state socket; "": none
 	Checkpoint      string          // path of the checkpoint file; "": none
-	Once            bool            // Run programs the present state and returns
-	RemoveKubeProxy bool            // remove what kube-proxy has left, once the data plane is in sync
+	Once            bool            // Run programs the current state and returns
+	RemoveKubeProxy bool            // remove what kube-proxy has left in the kernel, after the first sync
 	Version         string          // of sluice
 	Log             *slog.Logger
 }
 
-// Agent runs the proxy of one node.
+// Agent is the Service proxy of one node.
 type Agent struct {
-	opts          Options
-	log           *slog.Logger
-	local         []netip.Addr // of this host, at the start
-	plane         *dataplane.Plane
-	plugins       *plugins.Set
-	seen          *observation // has the configuration in force
-	source        clusterSource
-	pluginsLoaded func() // tells the engine that plugins can be asked
-	engine        *engine.Engine
-	background    sync.WaitGroup
-	// lastReloadError is why the configuration file was refused the last time.
+	opts         Options
+	log          *slog.Logger
+	config       atomic.Pointer[config.Config] // the active one
+	local        []netip.Addr                  // of this host, at startup
+	plane        *dataplane.Plane
+	plugins      *plugins.Set
+	telemetry    *telemetry
+	source       clusterSource
+	pluginsReady func() // tells the engine that the plugins are loaded
+	engine       *engine.Engine
+	background   sync.WaitGroup
+	// lastReloadError is the reason that was last logged for rejecting the configuration file.
 	lastReloadError string
 }
 
-// New returns an agent; nothing is opened before Run.
+// New returns an agent. It opens nothing.
 func New(o Options) *Agent {
 	if o.Modes == nil {
 		o.Modes = dataplane.All()
 	}
-	return &Agent{opts: o, log: o.Log}
+	a := &Agent{opts: o, log: o.Log}
+	a.config.Store(o.Config)
+	return a
 }
 
-// Run runs the agent until ctx ends or something fails that it cannot do without. Whatever it has opened is closed again;
-// the kernel goes on forwarding.
+// Run runs the agent until ctx ends or an error occurs that it cannot continue after. An Agent runs once. Run closes
+// everything that it opens; the kernel keeps forwarding.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	cfg := a.opts.Config
 	if a.local, err = a.opts.Modes.LocalAddrs(cfg); err != nil {
@@ -84,7 +88,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	return a.runLoop(ctx)
 }
 
-// engineOptions are those of programOnce and runLoop.
+// engineOptions returns the options that programOnce and runLoop share.
 func (a *Agent) engineOptions() engine.Options {
 	cfg := a.opts.Config
 	o := engine.Options{
@@ -101,11 +105,11 @@ func (a *Agent) engineOptions() engine.Options {
 	return o
 }
 
-// programOnce programs the present state, and what follows from it.
+// programOnce programs the current state, and removes what other modes and kube-proxy have left.
 func (a *Agent) programOnce(ctx context.Context) error {
 	cfg := a.opts.Config
 	if _, err := a.plugins.Load(ctx, cfg); err != nil {
-		a.log.Error("not every plugin could be loaded; their Services get the default rules", "err", err)
+		a.log.Error("loading plugins failed; their Services use the default rules", "err", err)
 	}
 	o := a.engineOptions()
 	source := a.openSource(nil)
@@ -123,7 +127,7 @@ func (a *Agent) programOnce(ctx context.Context) error {
 	return nil
 }
 
-// runLoop runs the engine and everything around it.
+// runLoop runs the engine, its background tasks and servers.
 func (a *Agent) runLoop(ctx context.Context) error {
 	running, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -133,20 +137,20 @@ func (a *Agent) runLoop(ctx context.Context) error {
 		return err
 	}
 	defer stopSocket()
-	defer a.seen.serve(running, fail)()
+	defer a.telemetry.serve(running, fail)()
 	a.startBackground(running)
 	defer func() { fail(nil); a.background.Wait() }()
 	cfg := a.opts.Config
-	a.log.Info("sluice runs", "version", a.opts.Version, "node", cfg.HostnameOverride, "source", a.source.name, "mode", cfg.Mode)
+	a.log.Info("sluice started", "version", a.opts.Version, "node", cfg.HostnameOverride, "source", a.source.name, "mode", cfg.Mode)
 	err = a.engine.Run(running)
-	a.log.Info("sluice ends; the data plane forwards on")
-	if ctx.Err() == nil { // it was not asked to end
+	a.log.Info("sluice stopped; the kernel keeps forwarding")
+	if ctx.Err() == nil { // nobody asked it to stop
 		err = errors.Join(context.Cause(running), err)
 	}
 	return err
 }
 
-// build makes the engine, its source and its observers. It starts none of them.
+// build makes the engine, its source and its observers, and starts none of them.
 func (a *Agent) build(ctx context.Context) {
 	cfg := a.opts.Config
 	var events *kube.Recorder
@@ -154,26 +158,26 @@ func (a *Agent) build(ctx context.Context) {
 		events = kube.NewRecorder(a.opts.Client, cfg.HostnameOverride, a.log, time.Now, time.After)
 		events.NodeEvent(false, kube.ReasonStarting, "sluice "+a.opts.Version+", mode "+cfg.Mode)
 	}
-	a.seen = a.observe(events)
-	a.source = a.openSource(a.seen.metrics.SetSourceProblems)
-	a.seen.attachSource(a.opts.Client, a.source.kube)
-	synced := &onFirstSync{start: a.background.Go, do: []func(){gctuner.ReleaseStartup, a.plane.DrainOthers}}
+	a.telemetry = a.newTelemetry(events)
+	a.source = a.openSource(a.telemetry.metrics.SetSourceProblems)
+	a.telemetry.attachSource(a.opts.Client, a.source.kube)
+	synced := &onFirstSync{start: a.background.Go, tasks: []func(){gctuner.ReleaseStartup, a.plane.DrainOthers}}
 	if a.opts.RemoveKubeProxy {
-		synced.do = append(synced.do, func() { drainLeftovers(ctx, a.log) })
+		synced.tasks = append(synced.tasks, func() { drainLeftovers(ctx, a.log) })
 	}
 	loaded := make(chan struct{})
-	a.pluginsLoaded = sync.OnceFunc(func() { close(loaded) })
+	a.pluginsReady = sync.OnceFunc(func() { close(loaded) })
 	o := a.engineOptions()
-	o.Source, o.Observer, o.PluginsReady = a.source, append(a.seen.observers(), synced), loaded
+	o.Source, o.Observer, o.PluginsReady = a.source, append(a.telemetry.observers(), synced), loaded
 	a.engine = engine.New(o)
 }
 
-// startBackground starts what runs beside the engine until ctx ends.
+// startBackground starts the tasks that run until ctx ends.
 func (a *Agent) startBackground(ctx context.Context) {
-	if events := a.seen.events; events != nil {
+	if events := a.telemetry.events; events != nil {
 		a.background.Go(func() { events.Run(ctx) })
 	}
-	a.background.Go(func() { a.watchFiles(ctx) })
-	a.background.Go(func() { a.followLocalAddrs(ctx) })
+	a.background.Go(func() { a.reloadOnChange(ctx) })
+	a.background.Go(func() { a.watchLocalAddrs(ctx) })
 	a.background.Go(func() { tuneGC(ctx, a.opts.Config.SyncPeriod) })
 }

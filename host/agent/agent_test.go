@@ -31,8 +31,8 @@ func TestRunLeavesNothingBehind(t *testing.T) {
 		err          string // its error
 	}{
 		{"stopped when in sync", noServers, "sock", "synced all services", ""},
-		{"stopped while it starts", noServers, "sock", "sluice runs", ""},
-		{"stopped when plugins are loaded", noServers + "plugins: [{name: p, file: " + plugin + "}]\npolicies: [{name: p, plugins: [{name: p}]}]\n", "sock", "plugin loaded", ""},
+		{"stopped while it starts", noServers, "sock", "sluice started", ""},
+		{"stopped when plugins are loaded", noServers + "plugins: [{name: p, file: " + plugin + "}]\npolicies: [{name: p, plugins: [{name: p}]}]\n", "sock", "loaded plugin", ""},
 		{"without a state socket", noServers, "sluice.yaml/sock", "", "state socket: mkdir"},
 		{"without an address that it must have", "healthzBindAddress: ''\nbindAddressHardFail: true\nmetricsBindAddress: " + squatter.Addr().String() + "\n", "sock", "", "metrics (metricsBindAddress): listen"},
 	} {

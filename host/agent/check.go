@@ -17,7 +17,8 @@ import (
 
 const groupConfiguration = "configuration"
 
-// Check compares this host with what a configuration needs, and changes nothing on it.
+// Check compares this host with what a configuration needs: kernel features, capabilities, sysctls, conntrack, addresses.
+// It changes nothing on the host.
 func Check(ctx context.Context, cfg *config.Config) []probe.Finding {
 	h := thisHost()
 	modes := dataplane.All()
@@ -39,11 +40,11 @@ func Check(ctx context.Context, cfg *config.Config) []probe.Finding {
 	)
 }
 
-// links are what a host has of them: their names, and the addresses on them; err when nobody knows.
+// links are the network interfaces of a host.
 type links struct {
 	names []string
-	addrs []netip.Addr
-	err   error
+	addrs []netip.Addr // on any of them
+	err   error        // why they could not be read
 }
 
 func hostLinks(modes dataplane.Modes, cfg *config.Config) links {
@@ -57,11 +58,11 @@ func hostLinks(modes dataplane.Modes, cfg *config.Config) links {
 	return l
 }
 
-// configFindings holds a configuration against the host's links.
+// configFindings reports what a configuration names and the host does not have.
 func configFindings(cfg *config.Config, l links) []probe.Finding {
 	var out []probe.Finding
-	warn := func(name, found, costs, remedy string) {
-		out = append(out, probe.Finding{Group: groupConfiguration, Name: name, State: probe.Warning, Found: found, Impact: costs, Remedy: remedy})
+	warn := func(name, found, impact, remedy string) {
+		out = append(out, probe.Finding{Group: groupConfiguration, Name: name, State: probe.Warning, Found: found, Impact: impact, Remedy: remedy})
 	}
 	for _, w := range cfg.Warnings() {
 		name, text, _ := strings.Cut(w, ": ")
@@ -77,17 +78,17 @@ func configFindings(cfg *config.Config, l links) []probe.Finding {
 		warn("detectLocal.bridgeInterface", "no link "+b, "no source counts as a Pod until it is there", "")
 	}
 	for _, f := range []model.Family{model.IPv4, model.IPv6} {
-		var of []netip.Prefix
+		var prefixes []netip.Prefix
 		for _, p := range cfg.NodePortAddresses {
 			if model.FamilyOf(p.Addr()) == f {
-				of = append(of, p)
+				prefixes = append(prefixes, p)
 			}
 		}
-		hit := slices.ContainsFunc(l.addrs, func(a netip.Addr) bool {
-			return !a.IsLoopback() && slices.ContainsFunc(of, func(p netip.Prefix) bool { return p.Contains(a) })
+		matched := slices.ContainsFunc(l.addrs, func(a netip.Addr) bool {
+			return !a.IsLoopback() && slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 		})
-		if len(of) > 0 && !hit {
-			warn("nodePortAddresses", fmt.Sprintf("no address of this host is in %v", of), fmt.Sprintf("NodePorts answer on no %s address", f), "")
+		if len(prefixes) > 0 && !matched {
+			warn("nodePortAddresses", fmt.Sprintf("no address of this host is in %v", prefixes), fmt.Sprintf("NodePorts answer on no %s address", f), "")
 		}
 	}
 	return out

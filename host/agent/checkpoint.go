@@ -8,18 +8,19 @@ import (
 	"syscall"
 )
 
-// DefaultCheckpoint is where the agent keeps its checkpoint.
+// DefaultCheckpoint is the path of the checkpoint file if none is configured. A reboot deletes it along with the kernel
+// state that it describes.
 const DefaultCheckpoint = "/run/sluice/checkpoint.json"
 
-// maxCheckpoint bounds what is read of a checkpoint: more than a hundred bytes for each of a million endpoints.
+// maxCheckpoint bounds the size of a checkpoint: more than a hundred bytes for each of a million endpoints.
 const maxCheckpoint = 256 << 20
 
-// checkpointFile keeps the engine's checkpoint. It implements engine.Checkpoint.
+// checkpointFile is the path of a checkpoint. It implements engine.Checkpoint.
 type checkpointFile string
 
 // Load implements engine.Checkpoint.
 func (f checkpointFile) Load() ([]byte, error) {
-	r, err := os.OpenFile(string(f), os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would wait for its writer
+	r, err := os.OpenFile(string(f), os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a FIFO would wait for a writer
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
@@ -45,8 +46,8 @@ func (f checkpointFile) Load() ([]byte, error) {
 	return text, nil
 }
 
-// Store implements engine.Checkpoint. A reader sees the old file or the new one; a lost power supply may cost it. What
-// cannot be written whole is removed again: on a full disk it would take the room of what comes next.
+// Store implements engine.Checkpoint. Readers see the old file or the new one. There is no fsync: a power failure may
+// lose it. A partly written file is removed, so that it does not fill up a full disk.
 func (f checkpointFile) Store(text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(string(f)), 0o755); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)

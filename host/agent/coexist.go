@@ -2,74 +2,81 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"net"
-	"os"
+	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/kubeproxy"
 )
 
-// writerLock is a Unix socket without a file, of which there is one in each network namespace, as there is one data
-// plane. The kernel lets go of it when its process ends, however it ends.
-const writerLock = "@sluice-writer"
-
-// LockDataPlane makes this process the only sluice that writes to this network namespace's data plane: two would undo
-// each other's work for ever.
-func LockDataPlane(log *slog.Logger) (unlock func(), err error) {
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: writerLock})
-	switch {
-	case err == nil:
-		return func() { l.Close() }, nil
-	case !errors.Is(err, unix.EADDRINUSE):
-		return nil, fmt.Errorf("lock the data plane: %w", err)
-	}
-	holder, err := lockHolder()
-	if err != nil {
-		return nil, fmt.Errorf("another sluice runs on this node; it must stop first (asking which: %w)", err)
-	}
-	// Anybody may take the name; only who could write to the data plane counts.
-	if holder.Uid != 0 && int(holder.Uid) != os.Geteuid() {
-		log.Warn("somebody who is no sluice holds its lock; going on without", "lock", writerLock, "pid", holder.Pid, "uid", holder.Uid)
-		return func() {}, nil
-	}
-	return nil, fmt.Errorf("another sluice runs on this node (process %d); it must stop first", holder.Pid)
-}
-
-func lockHolder() (*unix.Ucred, error) {
-	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: writerLock})
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var holder *unix.Ucred
-	var cerr error
-	err = raw.Control(func(fd uintptr) { holder, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	return holder, errors.Join(err, cerr)
-}
-
-// ClaimNode makes this process the only proxy of the node, and brings kernel and process to what is configured. release
-// gives the node up again.
+// ClaimNode makes this process the only Service proxy of the node and configures the host: it locks the data plane, and
+// returns an error while kube-proxy is running. release unlocks the data plane.
 func ClaimNode(ctx context.Context, cfg *config.Config, removeKubeProxy bool, log *slog.Logger) (release func(), err error) {
 	release, err = LockDataPlane(log)
 	if err != nil {
 		return nil, err
 	}
-	if err := kubeproxy.RequireStopped(ctx, "sluice does not run beside it"); err != nil {
+	if err := kubeproxy.RequireStopped(ctx, "only one Service proxy can run on a node"); err != nil {
 		release()
 		return nil, err
 	}
 	if !removeKubeProxy {
 		warnLeftovers(ctx, log)
 	}
-	prepare(cfg, log)
+	configureHost(cfg, log)
 	return release, nil
+}
+
+// warnLeftovers logs what kube-proxy has left in the kernel.
+func warnLeftovers(ctx context.Context, log *slog.Logger) {
+	found, err := kubeproxy.Find(ctx)
+	if err != nil {
+		log.Warn("searching for kube-proxy leftovers failed", "err", err)
+	}
+	for _, l := range found {
+		log.Warn("kube-proxy leftovers may still affect connections; restart with --cleanup-kube-proxy to remove them", "object", l.String())
+	}
+}
+
+// removeLeftovers removes what kube-proxy has left in the kernel.
+func removeLeftovers(ctx context.Context, log *slog.Logger) error {
+	removed, err := kubeproxy.Remove(ctx)
+	logRemoved(removed, log)
+	return err
+}
+
+func logRemoved(removed []kubeproxy.Leftover, log *slog.Logger) {
+	for _, l := range removed {
+		log.Info("removed kube-proxy leftovers", "object", l.String())
+	}
+}
+
+// drainLeftovers is removeLeftovers, except that virtual servers with open connections are removed when those have ended,
+// or after dataplane.DrainTimeout.
+func drainLeftovers(ctx context.Context, log *slog.Logger) {
+	start, logged := time.Now(), false
+	for {
+		removed, busy, err := kubeproxy.Drain(ctx)
+		if busy > 0 && time.Since(start) > dataplane.DrainTimeout {
+			busy = 0
+			removed, err = kubeproxy.Remove(ctx)
+		}
+		logRemoved(removed, log)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			log.Error("removing kube-proxy leftovers failed", "err", err)
+		case busy > 0 && !logged:
+			log.Info("draining virtual servers of kube-proxy", "virtual_servers", busy, "deadline", start.Add(dataplane.DrainTimeout))
+			logged = true
+		}
+		if busy == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(dataplane.DrainInterval):
+		}
+	}
 }

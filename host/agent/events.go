@@ -4,25 +4,26 @@ import (
 	"errors"
 
 	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-// eventRecorder records Events of Services that do not get what they ask for.
+// eventRecorder records Events on Services whose policy failed, or whose address and port belong to another Service.
 type eventRecorder struct {
-	engine.Observers // nobody
-	events           *kube.Recorder
+	engine.Observers // none: the other methods do nothing
+	warn             func(service model.Name, reason, note string)
 }
 
-// Planned implements engine.Observer.
-func (r eventRecorder) Planned(p *engine.PlannedStep) {
+// OnPlan implements engine.Observer.
+func (r eventRecorder) OnPlan(p *engine.PlannedStep) {
 	for _, err := range p.Result.Errors {
-		var of *planner.ServiceError
-		if errors.As(err, &of) {
-			r.events.SampledServiceWarning(of.Service, kube.ReasonFailedToEvaluatePolicy, err.Error())
+		var failed *planner.ServiceError
+		if errors.As(err, &failed) {
+			r.warn(failed.Service, kube.ReasonFailedToEvaluatePolicy, err.Error())
 		}
 	}
 	for _, d := range p.Result.NewConflicts {
-		r.events.SampledServiceWarning(d.Owner.Service, kube.ReasonFrontendConflict, d.String())
+		r.warn(d.Owner.Service, kube.ReasonFrontendConflict, d.String())
 	}
 }

@@ -8,29 +8,29 @@ import (
 	"github.com/sluice-proxy/sluice/host/metrics"
 )
 
-// statsTimeout is how long IPVS may take to be read for metrics.
+// statsTimeout bounds reading IPVS statistics at a scrape.
 const statsTimeout = 5 * time.Second
 
-// ipvs reads what IPVS counts, where the configuration in force wants it among the metrics. What an earlier run in mode
-// ipvs has left counts too.
-func (o *observation) ipvs() (servers []metrics.IPVSVirtualServer, wanted bool, err error) {
-	if !o.config.Load().IPVS.ConnectionMetrics {
+// ipvsStats reads the kernel's statistics of virtual servers if the active configuration enables them. Those that an
+// earlier run in mode ipvs has left are included.
+func (t *telemetry) ipvsStats() (servers []metrics.IPVSVirtualServer, enabled bool, err error) {
+	if !t.config().IPVS.ConnectionMetrics {
 		return nil, false, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), statsTimeout)
 	defer cancel()
-	counts, err := o.modes.Stats(ctx, metrics.MaxIPVSVirtualServers)
+	stats, err := t.modes.Stats(ctx, metrics.MaxIPVSVirtualServers)
 	if err != nil {
-		o.log.Warn("what IPVS counts cannot be read for metrics", "err", err)
+		t.log.Warn("reading IPVS statistics failed", "err", err)
 		return nil, true, err
 	}
-	for i := range counts {
-		servers = append(servers, ipvsServer(&counts[i]))
+	for i := range stats {
+		servers = append(servers, ipvsMetrics(&stats[i]))
 	}
 	return servers, true, nil
 }
 
-func ipvsServer(c *ipvs.ServerStats) metrics.IPVSVirtualServer {
+func ipvsMetrics(c *ipvs.ServerStats) metrics.IPVSVirtualServer {
 	s := metrics.IPVSVirtualServer{
 		Address: c.Server, Pool: string(c.Pool), Scheduler: c.Scheduler, RealServers: len(c.Destinations),
 		Connections: c.Connections, PacketsIn: c.PacketsIn, PacketsOut: c.PacketsOut, BytesIn: c.BytesIn, BytesOut: c.BytesOut,

@@ -25,7 +25,7 @@ func TestIPVSCountersBecomeMetrics(t *testing.T) {
 		Address: "*4:30080/TCP", Pool: "all", Namespace: "shop", Service: "web", Port: "http", Scheduler: "wrr",
 		RealServers: 2, DrainingRealServers: 1, ActiveConnections: 3, InactiveConnections: 7, Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600,
 	}
-	if got := ipvsServer(&c); got != want {
+	if got := ipvsMetrics(&c); got != want {
 		t.Errorf("%+v", got)
 	}
 }

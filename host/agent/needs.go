@@ -6,22 +6,24 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// setNeeds tells a source which inputs the plugins of a configuration need. A directory of manifests provides all of them
-// anyway.
+// setNeeds tells a source which inputs the loaded plugins need. A directory of manifests always provides all of them.
+//
+// Needs travel in this direction only: plugin, plugin set, agent, source. The inputs travel the other way as part of the
+// cluster state: source, model, planner, policy, plugin.
 func (a *Agent) setNeeds(s clusterSource, cfg *config.Config) {
 	if s.kube != nil {
 		s.kube.SetNeedsNodes(servicesThatNeed(abi.NeedNodes, cfg, a.plugins.Needs(cfg)))
 	}
 }
 
-// servicesThatNeed selects the Services whose policy has a plugin that needs an input; nil: no policy has. needs are by
-// the policy's name.
+// servicesThatNeed returns a selector of the Services whose policy needs an input, or nil if no policy does. The keys of
+// needs are names of policies.
 func servicesThatNeed(input uint32, cfg *config.Config, needs map[string]uint32) func(*model.Service) bool {
 	for _, n := range needs {
 		if n&input != 0 {
 			policies := cfg.PolicySet()
 			return func(s *model.Service) bool {
-				p, _ := policies.For(s) // an error leaves the policy that applies without the annotation
+				p, _ := policies.For(s) // on an error p is the policy that applies without the annotation
 				return p != nil && needs[p.Name]&input != 0
 			}
 		}

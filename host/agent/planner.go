@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// NewPlanner returns a planner of a configuration, for run and for the commands that plan once. local are addresses of
-// the node in addition to those of its Node object.
+// NewPlanner returns a planner for run and for the commands that plan once. local are addresses of the node in addition to
+// those of its Node object.
 func NewPlanner(cfg *config.Config, local []netip.Addr, set *plugins.Set) *planner.Planner {
 	return planner.New(PlanSettings(cfg, local), set.Get)
 }
 
-// PlanSettings returns what a configuration says about the plan.
+// PlanSettings returns the settings of a configuration for the planner.
 func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
 	return planner.Settings{
 		Node:             cfg.HostnameOverride,

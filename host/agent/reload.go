@@ -2,57 +2,57 @@ package agent
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// watchFiles loads the plugins, then follows the configuration file and the plugins' files, and takes in what changes.
-// What cannot be is logged, and what was there before stays in force.
-func (a *Agent) watchFiles(ctx context.Context) {
-	err := onFileChange(ctx, a.files, func() { a.reload(ctx) })
+// reloadOnChange loads the plugins, and then reloads configuration and plugins whenever their files change. What cannot be
+// loaded is logged, and the previous version stays active.
+func (a *Agent) reloadOnChange(ctx context.Context) {
+	err := watchFiles(ctx, a.files, func() { a.reload(ctx) })
 	if err != nil && ctx.Err() == nil {
-		a.log.Error("configuration and plugins are not watched: changes need a restart", "err", fmt.Errorf("watch: %w", err))
+		a.log.Error("watching configuration and plugin files failed; changes need a restart", "err", err)
 	}
 }
 
-// files are those of the configuration in force.
+// files returns the configuration file and the plugin files that the active configuration names.
 func (a *Agent) files() []string {
 	out := []string{}
 	if a.opts.ConfigFile != "" {
 		out = append(out, a.opts.ConfigFile)
 	}
-	for _, plugin := range a.seen.config.Load().Plugins {
+	for _, plugin := range a.config.Load().Plugins {
 		out = append(out, plugin.File)
 	}
 	return out
 }
 
 func (a *Agent) reload(ctx context.Context) {
-	was := a.seen.config.Load()
-	next := a.wanted(was)
+	current := a.config.Load()
+	next := a.readConfig(current)
 	swapped, err := a.plugins.Load(ctx, next)
 	if err != nil && ctx.Err() == nil {
-		a.log.Error("not every plugin could be loaded", "err", err)
+		a.log.Error("loading plugins failed", "err", err)
 	}
-	next = a.changeDataPlane(ctx, was, next)
-	a.seen.config.Store(next)
-	a.pluginsLoaded()
+	next = a.switchBackend(ctx, current, next)
+	a.config.Store(next)
+	a.pluginsReady()
 	a.setNeeds(a.source, next)
-	if changed := !next.Equal(was); swapped || changed {
-		a.tellEngine(ctx, next, changed)
+	if changed := !next.Equal(current); swapped || changed {
+		a.applyConfig(ctx, next, changed)
 	}
 }
 
-// wanted reads the configuration; the one in force when it cannot be taken in, which is told once a reason.
-func (a *Agent) wanted(inForce *config.Config) *config.Config {
+// readConfig reads the configuration again. It returns the current one if the new one is invalid or needs a restart, and
+// logs each reason once.
+func (a *Agent) readConfig(current *config.Config) *config.Config {
 	if a.opts.Reload == nil {
-		return inForce
+		return current
 	}
 	next, err := a.opts.Reload()
 	if err == nil {
-		err = next.CheckReload(inForce)
+		err = next.CheckReload(current)
 	}
 	if err == nil {
 		a.lastReloadError = ""
@@ -60,14 +60,14 @@ func (a *Agent) wanted(inForce *config.Config) *config.Config {
 	}
 	if err.Error() != a.lastReloadError {
 		a.lastReloadError = err.Error()
-		a.log.Error("the configuration cannot be taken in; the one before stays in force", "err", err)
+		a.log.Error("configuration rejected; the previous one stays active", "err", err)
 	}
-	return inForce
+	return current
 }
 
-// changeDataPlane goes to the wanted one, and gives the configuration with the one that is in use then.
-func (a *Agent) changeDataPlane(ctx context.Context, was, next *config.Config) *config.Config {
-	if next.SameBackend(was) {
+// switchBackend opens the backend that next asks for, and returns next with the backend that is in use afterwards.
+func (a *Agent) switchBackend(ctx context.Context, current, next *config.Config) *config.Config {
+	if next.SameBackend(current) {
 		return next
 	}
 	err := a.plane.Swap(ctx, a.engine, next)
@@ -75,16 +75,17 @@ func (a *Agent) changeDataPlane(ctx context.Context, was, next *config.Config) *
 		return next
 	}
 	if ctx.Err() == nil {
-		a.log.Error("the data plane stays as it is", "mode", was.Mode, "wanted", next.Mode, "err", err)
+		a.log.Error("switching the backend failed; the current one stays in use", "from", current.Mode, "to", next.Mode, "err", err)
 	}
-	return next.WithBackend(was)
+	return next.WithBackend(current)
 }
 
-// tellEngine has the engine plan anew, and lets go of the plugins that it no longer asks.
-func (a *Agent) tellEngine(ctx context.Context, cfg *config.Config, changed bool) {
+// applyConfig has the engine plan again with the new plugins and, if it has changed, the new configuration. Then it closes
+// the plugins that are no longer in use.
+func (a *Agent) applyConfig(ctx context.Context, cfg *config.Config, changed bool) {
 	local, err := a.opts.Modes.LocalAddrs(cfg)
 	if err != nil {
-		a.log.Error("reading this host's addresses; the configuration is not taken in", "err", err)
+		a.log.Error("reading local addresses failed; the configuration is not applied", "err", err)
 		return
 	}
 	err = a.engine.Do(ctx, func(pl *planner.Planner) {
@@ -94,7 +95,7 @@ func (a *Agent) tellEngine(ctx context.Context, cfg *config.Config, changed bool
 		pl.PluginsReloaded()
 	})
 	if err != nil && ctx.Err() == nil {
-		a.log.Error("taking the new configuration in", "err", err)
+		a.log.Error("applying the configuration failed", "err", err)
 	}
 	a.plugins.CloseRetired()
 }

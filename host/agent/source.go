@@ -9,23 +9,23 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-// clusterSource is where the cluster's state comes from.
+// clusterSource is a source of cluster state.
 type clusterSource struct {
 	engine.Source
-	name string
-	kube *kube.Source // nil for a folder, which has all that it has
+	name string       // URL of the API server, or the directory of manifests
+	kube *kube.Source // nil for a directory
 }
 
-// openSource makes the source; problems, when not nil, is called with how many objects of the cluster are not as they
-// should be.
-func (a *Agent) openSource(problems func(errors, warnings int)) clusterSource {
+// openSource returns the source of the options. onProblems, if not nil, is called with the numbers of problems found in
+// the objects of the cluster.
+func (a *Agent) openSource(onProblems func(errors, warnings int)) clusterSource {
 	if a.opts.Client == nil {
-		return clusterSource{name: a.opts.Manifests, Source: dir.New(a.opts.Manifests, dir.Options{Log: a.log, After: time.After, OnProblems: problems})}
+		return clusterSource{name: a.opts.Manifests, Source: dir.New(a.opts.Manifests, dir.Options{Log: a.log, After: time.After, OnProblems: onProblems})}
 	}
 	cfg := a.opts.Config
 	s := kube.New(kube.Options{
 		Client: a.opts.Client, Node: cfg.HostnameOverride, RequirePodCIDRs: cfg.DetectLocalMode == config.NodeCIDR,
-		Log: a.log, Now: time.Now, After: time.After, OnProblems: problems,
+		Log: a.log, Now: time.Now, After: time.After, OnProblems: onProblems,
 	})
 	return clusterSource{Source: s, name: a.opts.Client.Server(), kube: s}
 }

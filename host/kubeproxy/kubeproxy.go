@@ -59,10 +59,10 @@ func Remove(ctx context.Context) (removed []Leftover, err error) {
 	return removed, err
 }
 
-// Retire is Remove, but for virtual servers that have open connections: those stay until they have none, with their
+// Drain is Remove, but for virtual servers that have open connections: those stay until they have none, with their
 // addresses and the link, and busy says how many there are. They are not for new connections: whoever forwards by now
 // has those first. Call it again from time to time until there are none.
-func Retire(ctx context.Context) (removed []Leftover, busy int, err error) {
+func Drain(ctx context.Context) (removed []Leftover, busy int, err error) {
 	return take(ctx, true)
 }
 

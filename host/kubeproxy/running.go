@@ -45,7 +45,7 @@ func RequireStopped(ctx context.Context, reason string) error {
 		return err
 	}
 	if by != "" {
-		return fmt.Errorf("kube-proxy runs on this node (%s): %s; stop it first", by, reason)
+		return fmt.Errorf("kube-proxy is running on this node (%s): %s; stop it first", by, reason)
 	}
 	return nil
 }

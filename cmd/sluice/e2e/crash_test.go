@@ -218,7 +218,7 @@ func TestKubeProxysLeftoversAreToldAndRemovedOnlyWhenAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.run("--cleanup-kube-proxy")
-	n.logs("removed what kube-proxy had left")
+	n.logs("removed kube-proxy leftovers")
 	n.expect("removed", "p1 p2")
 	listing := n.program("", "nft", "list", "ruleset")
 	if strings.Contains(listing, "kube-proxy") || strings.Contains(listing, "KUBE-") {
@@ -256,7 +256,7 @@ func TestSluiceDoesNotRunBesideALiveKubeProxy(t *testing.T) {
 		n.args("run"), append(n.args("run"), "--once"), append(n.args("run"), "--cleanup-kube-proxy"), {"cleanup", "--kube-proxy"},
 	} {
 		out, err := n.sluice(args...)
-		if want := fmt.Sprintf("kube-proxy runs on this node (process %d)", p.PID()); err == nil || !strings.Contains(out, want) {
+		if want := fmt.Sprintf("kube-proxy is running on this node (process %d)", p.PID()); err == nil || !strings.Contains(out, want) {
 			t.Errorf("%v: %v\n%s", args, err, out)
 		}
 	}
@@ -293,6 +293,6 @@ func TestTheLockOfSomebodyWhoMayNotWriteIsNoLock(t *testing.T) {
 	}
 	defer squatter.Close()
 	n.run()
-	n.logs("somebody who is no sluice holds its lock")
+	n.logs("another program has the data plane lock")
 	n.expect("running", "p1 p2")
 }

@@ -33,7 +33,7 @@ func TestARestartInTheOtherModeFailsNoConnection(t *testing.T) {
 			}
 		}
 		if mode == "nftables" {
-			n.logs("IPVS virtual servers from before stay for their connections")
+			n.logs("draining virtual servers of the previous mode")
 		}
 		if servers := n.program("", "cat", "/proc/net/ip_vs"); strings.Contains(servers, "TCP") != (mode == "ipvs" || held["ipvs"] != nil) {
 			t.Errorf("in mode %s: %s", mode, servers)
@@ -108,7 +108,7 @@ func TestTheModeChangesWhileSluiceRuns(t *testing.T) {
 	alive("in mode ipvs")
 
 	configure("mode: ipvs\nipvs: {scheduler: nosuch}\n")
-	n.logs("the data plane stays as it is")
+	n.logs("switching the backend failed")
 	configure("mode: ipvs\nipvs: {scheduler: wlc}\n")
 	n.logs("from=ipvs to=ipvs")
 	if servers := n.program("", "cat", "/proc/net/ip_vs"); !strings.Contains(servers, " wlc ") {
@@ -120,7 +120,7 @@ func TestTheModeChangesWhileSluiceRuns(t *testing.T) {
 	n.logs("from=ipvs to=nftables")
 	n.endpoints(1)
 	n.expect("in mode nftables again", "p1")
-	n.logs("IPVS virtual servers from before stay for their connections")
+	n.logs("draining virtual servers of the previous mode")
 	alive("in mode nftables again")
 	load.stop(50)
 }

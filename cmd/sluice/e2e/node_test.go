@@ -287,7 +287,7 @@ func TestASecondSluiceIsRefusedWhileOneRuns(t *testing.T) {
 		"what it undoes":   {"cleanup"},
 	} {
 		out, err := n.sluice(args...)
-		if want := fmt.Sprintf("another sluice runs on this node (process %d)", n.now.PID()); err == nil || !strings.Contains(out, want) {
+		if want := fmt.Sprintf("another sluice is running on this node (process %d)", n.now.PID()); err == nil || !strings.Contains(out, want) {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}

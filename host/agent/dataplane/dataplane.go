@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 )
 
-// Plane is the data plane in use: an open backend, and the draining of what other modes have left.
+// Plane is the open backend, and drains the virtual servers of other modes. Its methods may be called concurrently.
 type Plane struct {
 	modes Modes
 	log   *slog.Logger
@@ -18,7 +18,7 @@ type Plane struct {
 	mu        sync.Mutex
 	backend   backend.Backend
 	cfg       *config.Config
-	stopDrain func() // stops draining the other modes and waits until it has ended; nil: not draining
+	stopDrain func() // cancels draining and waits for its end; nil: not draining
 }
 
 // Open opens the backend of the configuration's mode.
@@ -37,16 +37,16 @@ func (p *Plane) Backend() backend.Backend {
 	return p.backend
 }
 
-// Swapper programs the current plan into another backend, and returns the one before.
+// Swapper is the engine.
 type Swapper interface {
+	// Swap programs the current plan with another backend, and returns the previous one.
 	Swap(ctx context.Context, to backend.Backend) (from backend.Backend, err error)
 }
 
-// Swap replaces the backend in use by that of cfg. What the old one has programmed goes once the new one has the plan:
-// its tables forward until their successor does, and virtual servers stay for their connections. After an error the old
-// one is still in use.
+// Swap replaces the backend with that of cfg. The old tables forward until the new backend has programmed the plan; then
+// virtual servers of the old mode are drained. After an error the old backend is still in use.
 func (p *Plane) Swap(ctx context.Context, engine Swapper, cfg *config.Config) error {
-	p.stopDraining() // what is left of the new mode may be in use again
+	p.stopDraining() // the new mode may use what is being drained
 	defer p.DrainOthers()
 	to, err := p.modes.Get(cfg.Mode).Open(cfg, p.log)
 	if err != nil {
@@ -57,7 +57,7 @@ func (p *Plane) Swap(ctx context.Context, engine Swapper, cfg *config.Config) er
 		return errors.Join(err, to.Close())
 	}
 	if err := from.Close(); err != nil {
-		p.log.Warn("closing the data plane before", "err", err)
+		p.log.Warn("closing the previous backend failed", "err", err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,7 +65,7 @@ func (p *Plane) Swap(ctx context.Context, engine Swapper, cfg *config.Config) er
 	return nil
 }
 
-// Close stops draining and closes the backend. The kernel goes on forwarding.
+// Close stops draining and closes the backend. The kernel keeps forwarding.
 func (p *Plane) Close() error {
 	p.stopDraining()
 	return p.backend.Close()

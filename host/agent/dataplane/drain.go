@@ -9,14 +9,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 )
 
-// DrainInterval is how often virtual servers that take no new connections are checked for open ones, DrainTimeout how
-// long they may last.
+// Virtual servers that get no new connections are checked every DrainInterval, and removed when they have none, or after
+// DrainTimeout.
 const (
 	DrainInterval = time.Minute
 	DrainTimeout  = ipvs.DefaultDrainTimeout
 )
 
-// DrainOthers removes in the background what earlier runs in other modes have programmed, as its connections end.
+// DrainOthers starts draining the virtual servers of other modes in the background.
 func (p *Plane) DrainOthers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -34,7 +34,7 @@ func (p *Plane) DrainOthers() {
 	p.stopDrain = func() { cancel(); wg.Wait() }
 }
 
-// DrainOnce removes what earlier runs in other modes have programmed and no connection uses.
+// DrainOnce removes the virtual servers of other modes that have no connections.
 func (p *Plane) DrainOnce(ctx context.Context) error {
 	for i := range p.modes {
 		if m := &p.modes[i]; m.Name != p.cfg.Mode && m.Drain != nil {
@@ -55,21 +55,21 @@ func (p *Plane) stopDraining() {
 	}
 }
 
-// drain removes what mode m has programmed: once its connections have ended, or after DrainTimeout.
+// drain removes the virtual servers of a mode as their connections end, and all of them after DrainTimeout.
 func (p *Plane) drain(ctx context.Context, m *Mode, cfg *config.Config) {
 	start, logged := time.Now(), false
 	for {
 		remaining, err := m.Drain(ctx, cfg, p.log, time.Since(start) > DrainTimeout)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			p.log.Warn("what mode ipvs has left", "err", err)
+			p.log.Warn("draining virtual servers of the previous mode failed", "mode", m.Name, "err", err)
 		case err == nil && remaining == 0:
 			if logged {
-				p.log.Info("the last of the IPVS virtual servers is gone")
+				p.log.Info("drained all virtual servers of the previous mode", "mode", m.Name)
 			}
 			return
 		case !logged:
-			p.log.Info("IPVS virtual servers from before stay for their connections, and get no new ones", "servers", remaining, "until", start.Add(DrainTimeout))
+			p.log.Info("draining virtual servers of the previous mode", "mode", m.Name, "virtual_servers", remaining, "deadline", start.Add(DrainTimeout))
 			logged = true
 		}
 		select {

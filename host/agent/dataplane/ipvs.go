@@ -26,7 +26,7 @@ func ipvsMode() Mode {
 			return ipvs.Prepare(ipvsOptions(cfg, log), log)
 		},
 		Probe: func(ctx context.Context) []probe.Finding {
-			return slices.Concat(probeNFTables(ctx), ipvsFindings(ipvs.Probe(ctx))) // the rules are nftables'
+			return slices.Concat(probeNFTables(ctx), ipvsFindings(ipvs.Probe(ctx))) // its rules are nftables rules
 		},
 		Sysctls: ipvsSysctls,
 		Read: func(ctx context.Context) (*plan.Plan, error) {
@@ -51,11 +51,11 @@ func ipvsMode() Mode {
 		},
 		ServiceAddrs: func(cfg *config.Config) (map[netip.Addr]bool, error) { return ipvs.BoundVIPs(cfg.IPVS.Interface) },
 		Stats: func(ctx context.Context, limit int) ([]ipvs.ServerStats, error) {
-			counts, err := ipvs.ReadStats(ctx, limit)
+			stats, err := ipvs.ReadStats(ctx, limit)
 			if errors.Is(err, ipvs.ErrNoIPVS) {
 				return nil, nil
 			}
-			return counts, err
+			return stats, err
 		},
 	}
 }
@@ -70,7 +70,7 @@ func ipvsOptions(cfg *config.Config, log *slog.Logger) ipvs.Options {
 
 const initRemedy = "sluice run --init-only with full rights on the host"
 
-// ipvsFindings describes the outcome of ipvs.Probe.
+// ipvsFindings describes the result of ipvs.Probe.
 func ipvsFindings(features []ipvs.Feature, err error) []probe.Finding {
 	var out []probe.Finding
 	for _, x := range features {

@@ -1,5 +1,5 @@
-// Package dataplane is the table of modes, and the backend in use. A mode is a name in the configuration, a backend, and
-// what the agent and the commands have to know of it: a third one is an entry here and a folder under host/backend.
+// Package dataplane is the table of proxy modes, and opens, switches and drains their backends. A third mode is an entry in
+// the table and a folder under host/backend.
 package dataplane
 
 import (
@@ -17,57 +17,57 @@ import (
 	"github.com/sluice-proxy/sluice/host/probe"
 )
 
-// Mode is one way to forward. Functions that say so may be nil.
+// Mode is everything that differs between modes. Functions may be nil only where their comment says so.
 type Mode struct {
 	Name string // value of the configuration's field mode
 	// NFTablesMetrics: the metrics of kube-proxy's nftables mode are exported.
 	NFTablesMetrics bool
-	// Caps returns the capabilities of the backend, without a kernel.
+	// Caps returns the capabilities of the backend. It needs no kernel.
 	Caps func() plan.Caps
+	// Open opens the backend.
 	Open func(cfg *config.Config, log *slog.Logger) (backend.Backend, error)
-	// Init loads kernel modules and sets sysctls, which takes more rights than CAP_NET_ADMIN; nil: nothing to do.
+	// Init makes the settings that need more rights than CAP_NET_ADMIN: kernel modules and sysctls. nil: there are none.
 	Init func(cfg *config.Config, log *slog.Logger) error
 	// Probe tries the kernel features that the backend uses.
 	Probe func(ctx context.Context) []probe.Finding
-	// Sysctls compares the sysctls that Init sets with the host's; nil: none.
+	// Sysctls compares the sysctls that Init sets with those of the host. nil: it sets none.
 	Sysctls func(h probe.Host, cfg *config.Config) []probe.Finding
-	// Read decodes what the mode has programmed, with the rights of the caller. The error is errOtherMode where this
-	// mode has programmed nothing.
+	// Read decodes the plan that is programmed in the kernel, with the rights of the caller. The error is an
+	// otherModeError if this mode has programmed nothing.
 	Read func(ctx context.Context) (*plan.Plan, error)
-	// Drain removes what the mode has programmed and no connection uses, after another mode has taken over, and returns
-	// how many virtual servers remain; with force it removes those too. It is called until none remain. nil: the
-	// successor's first write replaces everything.
+	// Drain removes virtual servers without connections after another mode has taken over, and returns how many remain;
+	// with force it removes all. It is called until none remain. nil: the other mode's first sync replaces everything.
 	Drain func(ctx context.Context, cfg *config.Config, log *slog.Logger, force bool) (remaining int, err error)
 	// Cleanup removes everything that the mode has programmed, and describes it.
 	Cleanup func(ctx context.Context) (removed []string, err error)
-	// ServiceAddrs returns the Service addresses that the mode has put on links; nil: it does not.
+	// ServiceAddrs returns the Service addresses that the mode has added to network interfaces. nil: it adds none.
 	ServiceAddrs func(cfg *config.Config) (map[netip.Addr]bool, error)
-	// Stats reads the kernel's counters of up to limit virtual servers; nil: the kernel has none.
+	// Stats reads the kernel's statistics of at most limit virtual servers. nil: the kernel has none.
 	Stats func(ctx context.Context, limit int) ([]ipvs.ServerStats, error)
 }
 
-// Modes is a table of modes, in the order in which they are read and cleaned up.
+// Modes is a table of modes, in the order in which Read and Cleanup go through them.
 type Modes []Mode
 
 // All returns the modes that a configuration may name.
 func All() Modes { return Modes{nftablesMode(), ipvsMode()} }
 
-// Get returns the mode of a checked configuration.
+// Get returns the mode of a valid configuration.
 func (m Modes) Get(name string) *Mode {
 	for i := range m {
 		if m[i].Name == name {
 			return &m[i]
 		}
 	}
-	panic(fmt.Sprintf("mode %q: not in the table", name)) // config accepts the names in the table only
+	panic(fmt.Sprintf("mode %q is not in the table", name)) // config.CheckMode accepts only names in the table
 }
 
-// otherModeError says that a mode has programmed nothing in this kernel.
+// otherModeError is the reason why the kernel's state was not programmed by a mode.
 type otherModeError struct{ error }
 
 func (e otherModeError) Unwrap() error { return e.error }
 
-// Read decodes what sluice has programmed in this kernel in whichever mode, with the rights of the caller.
+// Read decodes the plan that is programmed in the kernel in any mode, with the rights of the caller.
 func (m Modes) Read(ctx context.Context) (*plan.Plan, error) {
 	var first error
 	for i := range m {
@@ -83,17 +83,18 @@ func (m Modes) Read(ctx context.Context) (*plan.Plan, error) {
 	return nil, first
 }
 
-// Stats reads the kernel's counters of up to limit virtual servers, also of a mode that is no longer in use.
+// Stats reads the kernel's statistics of at most limit virtual servers, including those of a mode that is no longer in
+// use.
 func (m Modes) Stats(ctx context.Context, limit int) (all []ipvs.ServerStats, err error) {
 	for i := range m {
 		if m[i].Stats == nil {
 			continue
 		}
-		counts, err := m[i].Stats(ctx, limit)
+		stats, err := m[i].Stats(ctx, limit)
 		if err != nil {
 			return all, err
 		}
-		all = append(all, counts...)
+		all = append(all, stats...)
 	}
 	return all, nil
 }
@@ -109,7 +110,7 @@ func (m Modes) Cleanup(ctx context.Context) (removed []string, err error) {
 	return removed, nil
 }
 
-// LocalAddrs returns the addresses on this host's links, without the Service addresses that a mode has put there.
+// LocalAddrs returns the addresses of this host's network interfaces, without the Service addresses that a mode has added.
 func (m Modes) LocalAddrs(cfg *config.Config) ([]netip.Addr, error) {
 	services := map[netip.Addr]bool{}
 	read := func() error {
@@ -119,7 +120,7 @@ func (m Modes) LocalAddrs(cfg *config.Config) ([]netip.Addr, error) {
 			}
 			addrs, err := m[i].ServiceAddrs(cfg)
 			if err != nil {
-				return fmt.Errorf("this host's addresses: %w", err)
+				return fmt.Errorf("local addresses: %w", err)
 			}
 			for a := range addrs {
 				services[a] = true
@@ -132,9 +133,9 @@ func (m Modes) LocalAddrs(cfg *config.Config) ([]netip.Addr, error) {
 	}
 	all, err := net.InterfaceAddrs()
 	if err != nil {
-		return nil, fmt.Errorf("this host's addresses: %w", err)
+		return nil, fmt.Errorf("local addresses: %w", err)
 	}
-	if err := read(); err != nil { // some may have been added meanwhile
+	if err := read(); err != nil { // some may have been added in the meantime
 		return nil, err
 	}
 	var out []netip.Addr

@@ -48,7 +48,7 @@ const groupKernel = "kernel"
 
 func probeNFTables(ctx context.Context) []probe.Finding { return nftablesFindings(nftables.Probe(ctx)) }
 
-// nftablesFindings describes the outcome of nftables.Probe.
+// nftablesFindings describes the result of nftables.Probe.
 func nftablesFindings(features []nftables.Feature, own bool, err error) []probe.Finding {
 	if err != nil {
 		f := probe.Finding{Group: groupKernel, Name: "nf_tables", Required: true, State: probe.Missing, Found: err.Error(), Impact: "everything"}

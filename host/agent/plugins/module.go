@@ -9,11 +9,11 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 )
 
-// readModule reads a plugin's file and checks its digest.
+// readModule reads the module file of a plugin and verifies its digest.
 func readModule(spec config.Plugin) (module []byte, digest string, err error) {
 	info, err := os.Stat(spec.File)
 	if err == nil && info.Size() > MaxModule {
-		return nil, "", fmt.Errorf("%s: %d bytes: a module may have %d", spec.File, info.Size(), MaxModule)
+		return nil, "", fmt.Errorf("%s: %d bytes exceed the limit of %d", spec.File, info.Size(), MaxModule)
 	}
 	if err == nil {
 		module, err = os.ReadFile(spec.File)
@@ -24,10 +24,10 @@ func readModule(spec config.Plugin) (module []byte, digest string, err error) {
 	sum := sha256.Sum256(module)
 	digest = "sha256:" + hex.EncodeToString(sum[:])
 	if spec.Digest != "" && spec.Digest != digest {
-		return nil, "", fmt.Errorf("%s: its digest is %s, the configuration asks for %s", spec.File, digest, spec.Digest)
+		return nil, "", fmt.Errorf("%s: digest is %s, configured is %s", spec.File, digest, spec.Digest)
 	}
 	return module, digest, nil
 }
 
-// MaxModule bounds what is read of a file before the loader looks at it; the loader has limits of its own.
+// MaxModule bounds the size of a module file, in bytes. The loader has stricter limits of its own.
 const MaxModule = 16 << 20

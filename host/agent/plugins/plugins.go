@@ -1,5 +1,5 @@
-// Package plugins has the WebAssembly plugins of a configuration: it loads them, reloads those that have changed, and says
-// what they need of the cluster and what they did.
+// Package plugins loads the WebAssembly plugins of a configuration, reloads those whose files have changed, and reports the
+// inputs that they need and their statistics.
 package plugins
 
 import (
@@ -19,26 +19,26 @@ import (
 	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
-// Set has the loaded plugins of a configuration: one instance for each plugin and settings in use. A plugin
-// that cannot be loaded anew stays as it was, so that its Services keep their policy.
+// Set is the loaded plugins of a configuration: one instance for each combination of plugin and settings. If a new revision
+// cannot be loaded, the previous one stays, and its Services keep their policy. Its methods may be called concurrently.
 type Set struct {
 	host *wasm.Host
 	log  *slog.Logger
 
 	mu     sync.RWMutex
 	loaded map[policy.Step]*loadedPlugin
-	failed map[policy.Step]error // a step in neither is still to be loaded
-	// retired are out of use, but a decision that began before may still be asking them.
+	failed map[policy.Step]error // a step in neither map is not loaded yet
+	// retired are no longer in use, but a decision that has already started may still call them.
 	retired []*loadedPlugin
-	closed  map[string]metrics.PluginStats // the counts of those that are closed, by plugin
+	closed  map[string]metrics.PluginStats // of closed instances, by plugin
 }
 
 type loadedPlugin struct {
 	*wasm.Plugin
-	source string // digest of the module's bytes
+	source string // digest of the module file
 }
 
-// Open starts the plugin host of a configuration; Load loads its plugins.
+// Open returns an empty set; Load loads the plugins. Compiled modules are cached in pluginCacheDir.
 func Open(ctx context.Context, cfg *config.Config, log *slog.Logger) (*Set, error) {
 	cache := cfg.PluginCacheDir
 	if user, err := os.UserCacheDir(); cache == "" && err == nil {
@@ -54,7 +54,7 @@ func Open(ctx context.Context, cfg *config.Config, log *slog.Logger) (*Set, erro
 	}, nil
 }
 
-// Get is what the policy chains ask; a map look-up.
+// Get returns the plugin for a step of a policy. It is called for every decision, and costs a map lookup.
 func (s *Set) Get(step policy.Step) (policy.Plugin, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -67,11 +67,11 @@ func (s *Set) Get(step policy.Step) (policy.Plugin, error) {
 	return nil, policy.ErrPending
 }
 
-// Load brings the set to a configuration: what is new or has changed on disk is compiled and tried, and swapped in
-// when it is good. It tells whether anything was swapped, and what could not be loaded.
+// Load updates the set to a configuration: plugins that are new or whose files have changed are compiled and tested, and
+// replace the previous revision if that succeeds. changed reports whether any did; err joins those that failed.
 func (s *Set) Load(ctx context.Context, cfg *config.Config) (changed bool, err error) {
 	var errs []error
-	want := map[policy.Step]bool{}
+	wanted := map[policy.Step]bool{}
 	for _, spec := range cfg.Plugins {
 		steps := cfg.Steps(spec.Name)
 		if len(steps) == 0 {
@@ -80,15 +80,15 @@ func (s *Set) Load(ctx context.Context, cfg *config.Config) (changed bool, err e
 		module, digest, readErr := readModule(spec)
 		instances, reloaded := 0, false
 		for _, step := range steps {
-			want[step] = true
+			wanted[step] = true
 			err := readErr
 			if err == nil {
-				var swapped, again bool
-				swapped, again, err = s.loadStep(ctx, spec, step, module, digest)
+				var swapped, replaced bool
+				swapped, replaced, err = s.loadStep(ctx, spec, step, module, digest)
 				if swapped {
 					instances++
 				}
-				reloaded = reloaded || again
+				reloaded = reloaded || replaced
 			}
 			if err == nil {
 				continue
@@ -98,15 +98,15 @@ func (s *Set) Load(ctx context.Context, cfg *config.Config) (changed bool, err e
 				errs = append(errs, err)
 			}
 		}
-		if instances > 0 { // one for each of its settings
+		if instances > 0 { // one for each combination with settings
 			changed = true
-			s.log.Info("plugin loaded", "plugin", spec.Name, "file", spec.File, "digest", digest, "settings", instances, "reloaded", reloaded)
+			s.log.Info("loaded plugin", "plugin", spec.Name, "file", spec.File, "digest", digest, "instances", instances, "reloaded", reloaded)
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for step, p := range s.loaded {
-		if !want[step] {
+		if !wanted[step] {
 			delete(s.loaded, step)
 			s.retired = append(s.retired, p)
 		}
@@ -114,7 +114,7 @@ func (s *Set) Load(ctx context.Context, cfg *config.Config) (changed bool, err e
 	return changed, errors.Join(errs...)
 }
 
-// CloseRetired closes what load took out of use. It is for a time when nobody can be asking them any more.
+// CloseRetired closes the plugins that Load has replaced. Call it when no decision can use them any more.
 func (s *Set) CloseRetired() {
 	s.mu.Lock()
 	retired := s.retired
@@ -125,13 +125,14 @@ func (s *Set) CloseRetired() {
 	s.mu.Unlock()
 	for _, p := range retired {
 		if err := p.Close(); err != nil {
-			s.log.Warn("closing a plugin", "err", err)
+			s.log.Warn("closing a plugin failed", "err", err)
 		}
 	}
 }
 
-// loadStep loads a plugin with one of its settings, and tells whether there was an older revision of it.
-func (s *Set) loadStep(ctx context.Context, spec config.Plugin, step policy.Step, module []byte, digest string) (swapped, again bool, _ error) {
+// loadStep loads a plugin with the settings of a step. swapped reports whether it was loaded, reloaded whether it replaced a
+// previous revision.
+func (s *Set) loadStep(ctx context.Context, spec config.Plugin, step policy.Step, module []byte, digest string) (swapped, reloaded bool, _ error) {
 	s.mu.RLock()
 	old := s.loaded[step]
 	s.mu.RUnlock()
@@ -153,7 +154,7 @@ func (s *Set) loadStep(ctx context.Context, spec config.Plugin, step policy.Step
 	return true, old != nil, nil
 }
 
-// Needs returns the abi.Need bits of a configuration's policies by name: what their loaded plugins need together.
+// Needs returns the abi.Need bits of each policy by name: the inputs that its loaded plugins need.
 func (s *Set) Needs(cfg *config.Config) map[string]uint32 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -168,14 +169,14 @@ func (s *Set) Needs(cfg *config.Config) map[string]uint32 {
 	return out
 }
 
-// fail notes why a step has no (new) plugin.
+// fail records why a step has no plugin, or no new revision of it.
 func (s *Set) fail(step policy.Step, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.loaded[step] != nil {
-		return fmt.Errorf("plugin %s: %w (the revision loaded before stays)", step.Plugin, err)
+		return fmt.Errorf("plugin %s: %w (the previous revision stays in use)", step.Plugin, err)
 	}
-	s.failed[step] = err // whoever asks for it says which plugin it was
+	s.failed[step] = err // without the name of the plugin, which the caller of Get adds
 	return fmt.Errorf("plugin %s: %w", step.Plugin, err)
 }
 
@@ -189,6 +190,6 @@ func (s *Set) Close(ctx context.Context) {
 	s.mu.Unlock()
 	s.CloseRetired()
 	if err := s.host.Close(ctx); err != nil {
-		s.log.Warn("closing the plugin host", "err", err)
+		s.log.Warn("closing the plugin host failed", "err", err)
 	}
 }

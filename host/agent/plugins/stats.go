@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/metrics"
 )
 
-// Stats returns what each plugin did since the start, over all its revisions and settings, sorted by name.
+// Stats returns the statistics of each plugin since startup, over all its revisions and settings, sorted by name.
 func (s *Set) Stats() []metrics.PluginStats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -28,8 +28,8 @@ func (s *Set) Stats() []metrics.PluginStats {
 	return out
 }
 
-// addStats adds the counts of a plugin; how it is now counts as long as it is in use.
-func addStats(by map[string]metrics.PluginStats, p *loadedPlugin, used bool) {
+// addStats adds the statistics of an instance to those of its plugin. The gauges count only while it is open.
+func addStats(by map[string]metrics.PluginStats, p *loadedPlugin, open bool) {
 	name, n := p.Report().Name, p.Stats()
 	sum := by[name]
 	sum.Plugin = name
@@ -37,7 +37,7 @@ func addStats(by map[string]metrics.PluginStats, p *loadedPlugin, used bool) {
 	sum.Failures += n.Failures
 	sum.Fuel += n.Fuel
 	sum.LogDropped += n.LogDropped
-	if used {
+	if open {
 		sum.MemoryBytes += uint64(n.MemoryBytes)
 		sum.Suspended = sum.Suspended || n.Suspended
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// TestCountsOfAPluginOutliveItsReload: a counter that falls looks like a restart to Prometheus.
-func TestCountsOfAPluginOutliveItsReload(t *testing.T) {
+// TestStatsSurviveReload: a counter that falls looks like a restart to Prometheus.
+func TestStatsSurviveReload(t *testing.T) {
 	module, err := os.ReadFile(filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm"))
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// Explain asks the running sluice.
+// Explain asks the agent that runs on this node to explain a Service.
 func Explain(ctx context.Context, socket string, name model.Name) (*Explanation, error) {
 	client := &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -32,7 +32,7 @@ func Explain(ctx context.Context, socket string, name model.Name) (*Explanation,
 	if err != nil {
 		var op *net.OpError
 		if errors.As(err, &op) {
-			return nil, fmt.Errorf("no sluice answers on %s (%w); give --socket, or --kubeconfig or --source to plan without it", socket, op.Err)
+			return nil, fmt.Errorf("no sluice is running on %s (%w); set --socket, or set --kubeconfig or --source to plan without it", socket, op.Err)
 		}
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func Explain(ctx context.Context, socket string, name model.Name) (*Explanation,
 	}
 	x := new(Explanation)
 	if err := json.NewDecoder(resp.Body).Decode(x); err != nil {
-		return nil, fmt.Errorf("the answer of the running sluice: %w", err)
+		return nil, fmt.Errorf("decode the answer of the running sluice: %w", err)
 	}
 	return x, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Explanation is what `sluice explain` shows, and its JSON form.
+// Explanation is the output of `sluice explain -o json`.
 type Explanation struct {
 	Service   string   `json:"service"`
 	Policy    string   `json:"policy,omitempty"`
@@ -17,11 +17,12 @@ type Explanation struct {
 	Mode      string   `json:"mode,omitempty"`
 	Error     string   `json:"error,omitempty"`
 	Frontends []string `json:"frontends"`
-	Contested []string `json:"contested,omitempty"` // wanted, and another Service has it
+	Contested []string `json:"contested,omitempty"` // frontends that another Service has
 	Pools     []Pool   `json:"pools"`
 }
 
-// Pool is one list of a Service port in one family.
+// Pool is the endpoints of a Service port in one family, for traffic from the cluster or for traffic that must stay on the
+// node.
 type Pool struct {
 	Port      string     `json:"port"`
 	Number    uint16     `json:"number"`
@@ -33,7 +34,7 @@ type Pool struct {
 	Endpoints []Endpoint `json:"endpoints"`
 }
 
-// Endpoint is why an endpoint gets what it gets in a pool.
+// Endpoint is an endpoint in a pool, with its weight and the reasons for it.
 type Endpoint struct {
 	Address  string        `json:"address"`
 	Pod      string        `json:"pod,omitempty"`
@@ -43,29 +44,30 @@ type Endpoint struct {
 	Why      string        `json:"why"`
 	Default  uint16        `json:"default"` // weight by the default rules
 	Steps    []Step        `json:"steps,omitempty"`
-	Observed *uint16       `json:"observed,omitempty"` // what a policy in mode Observe would give
+	Observed *uint16       `json:"observed,omitempty"` // weight that a policy in mode Observe would set
 	Weight   uint16        `json:"weight"`
 	Share    float64       `json:"share"` // of new connections, 0 to 1
 	ResetAt  *time.Time    `json:"resetAt,omitempty"`
 	Kernel   []KernelShare `json:"kernel,omitempty"`
 }
 
-// Step is one plugin's word on an endpoint.
+// Step is the decision of one plugin on an endpoint.
 type Step struct {
 	Plugin string `json:"plugin"`
 	Weight uint16 `json:"weight"`
 	Reason string `json:"reason,omitempty"`
 }
 
-// KernelShare is what the data plane really holds for an endpoint behind a frontend.
+// KernelShare is the weight of an endpoint behind a frontend, as it is programmed in the kernel.
 type KernelShare struct {
 	Frontend string `json:"frontend"`
 	Weight   uint16 `json:"weight"`
 	Total    int    `json:"total"`
-	// Connections through the frontend, in mode ipvs.
+	// Connections through the frontend; nil except in mode ipvs.
 	Connections *Connections `json:"connections,omitempty"`
 }
 
+// NewExplanation converts the planner's explanation.
 func NewExplanation(e *planner.Explanation) *Explanation {
 	x := &Explanation{Service: e.Service.Name.String(), Frontends: []string{}, Pools: []Pool{}}
 	if e.Policy != nil {

@@ -25,10 +25,10 @@ func (x *Explanation) AddKernel(programmed *plan.Plan) {
 				pool = f.Outside
 			}
 			for j := range p.Endpoints {
-				at := slices.IndexFunc(pool.Endpoints, func(m plan.Endpoint) bool { return m.Addr.String() == p.Endpoints[j].Address })
+				index := slices.IndexFunc(pool.Endpoints, func(e plan.Endpoint) bool { return e.Addr.String() == p.Endpoints[j].Address })
 				share := KernelShare{Frontend: k.String(), Total: pool.Total()}
-				if at >= 0 {
-					share.Weight = pool.Endpoints[at].Weight
+				if index >= 0 {
+					share.Weight = pool.Endpoints[index].Weight
 				}
 				p.Endpoints[j].Kernel = append(p.Endpoints[j].Kernel, share)
 			}
@@ -36,7 +36,7 @@ func (x *Explanation) AddKernel(programmed *plan.Plan) {
 	}
 }
 
-// Connections are those of a member, as the kernel of mode ipvs has them.
+// Connections are the numbers of connections of an IPVS real server.
 type Connections struct {
 	Active   int `json:"active"`
 	Inactive int `json:"inactive"`
@@ -46,10 +46,10 @@ func (c *Connections) String() string {
 	return fmt.Sprintf("%d active, %d inactive", c.Active, c.Inactive)
 }
 
-// AddCounts fills in the connections of mode ipvs. Where they cannot be read, nothing is lost: the weights are there.
-func (x *Explanation) AddCounts(counts []ipvs.ServerStats) {
-	for i := range counts {
-		c := &counts[i]
+// AddIPVSStats adds the connections of mode ipvs. AddKernel comes first.
+func (x *Explanation) AddIPVSStats(stats []ipvs.ServerStats) {
+	for i := range stats {
+		c := &stats[i]
 		if c.Pool == "" || c.Owner.Service.String() != x.Service {
 			continue
 		}
@@ -59,14 +59,14 @@ func (x *Explanation) AddCounts(counts []ipvs.ServerStats) {
 				continue
 			}
 			for e := range p.Endpoints {
-				x.count(&p.Endpoints[e], c)
+				addConnections(&p.Endpoints[e], c)
 			}
 		}
 	}
 }
 
-// count looks for an endpoint among the members of a virtual server.
-func (*Explanation) count(e *Endpoint, c *ipvs.ServerStats) {
+// addConnections adds the connections of an endpoint through a virtual server, if that has it.
+func addConnections(e *Endpoint, c *ipvs.ServerStats) {
 	for i := range e.Kernel {
 		if e.Kernel[i].Frontend != c.Frontend.String() {
 			continue

@@ -26,7 +26,7 @@ func TestIPVSConnectionsAreAddedToTheirEndpoints(t *testing.T) {
 		}}
 	}
 	x := &Explanation{Service: "shop/web", Pools: []Pool{{Pool: "cluster", Endpoints: []Endpoint{programmed("10.244.0.1:80", 3), programmed("10.244.0.9:80", 0)}}}}
-	x.AddCounts([]ipvs.ServerStats{c})
+	x.AddIPVSStats([]ipvs.ServerStats{c})
 	for i, want := range []*Connections{{2, 7}, nil} {
 		k := x.Pools[0].Endpoints[i].Kernel
 		if k[0].Connections != nil || (k[1].Connections == nil) != (want == nil) || want != nil && *k[1].Connections != *want {
@@ -36,7 +36,7 @@ func TestIPVSConnectionsAreAddedToTheirEndpoints(t *testing.T) {
 	other := *x
 	other.Service = "shop/other"
 	other.Pools = []Pool{{Pool: "cluster", Endpoints: []Endpoint{programmed("10.244.0.1:80", 3)}}}
-	if other.AddCounts([]ipvs.ServerStats{c}); other.Pools[0].Endpoints[0].Kernel[1].Connections != nil {
+	if other.AddIPVSStats([]ipvs.ServerStats{c}); other.Pools[0].Endpoints[0].Kernel[1].Connections != nil {
 		t.Error("another Service has the connections")
 	}
 }

@@ -1,4 +1,4 @@
-// Package state is what a running agent tells other commands: JSON forms, and the Unix socket that serves them.
+// Package state is how other commands read the state of a running agent: a Unix socket, and the JSON that it serves.
 package state
 
 import (
@@ -17,11 +17,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// DefaultSocket is where the agent serves its state.
+// DefaultSocket is the path of the state socket if none is configured.
 const DefaultSocket = "/run/sluice/sluice.sock"
 
-// Serve answers questions about the running engine on a Unix socket that only its owner may open. An empty path
-// serves nothing.
+// Serve serves the state of an engine on a Unix socket that only its owner may open. With an empty path it serves nothing.
 func Serve(path string, e *engine.Engine, log *slog.Logger) (stop func(), err error) {
 	if path == "" {
 		return func() {}, nil
@@ -31,7 +30,7 @@ func Serve(path string, e *engine.Engine, log *slog.Logger) (stop func(), err er
 	}
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		c.Close()
-		return nil, fmt.Errorf("state socket %s: another sluice is answering on it; it must stop first (or give --socket)", path)
+		return nil, fmt.Errorf("state socket %s: in use by another sluice; stop it first, or set --socket", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("state socket: %w", err)
@@ -47,7 +46,7 @@ func Serve(path string, e *engine.Engine, log *slog.Logger) (stop func(), err er
 	server := &http.Server{Handler: handler(e), ReadHeaderTimeout: 5 * time.Second}
 	go func() {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("state socket", "err", err)
+			log.Error("serving the state socket failed", "err", err)
 		}
 	}()
 	return func() { server.Close() }, nil
@@ -73,7 +72,7 @@ func handler(e *engine.Engine) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(x) // the client went away
+		_ = json.NewEncoder(w).Encode(x) // an error means that the client has disconnected
 	})
 	return mux
 }

@@ -11,27 +11,28 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// quietPeriod is how long files must be quiet before they are read: writers and editors touch a file several times.
+// quietPeriod is how long files must be unchanged before they are read, because writers and editors touch a file several
+// times.
 const quietPeriod = 50 * time.Millisecond
 
-// onFileChange calls changed after any of the files changed, appeared or went, until ctx ends. It watches their folders,
-// as files are replaced by renaming (and ConfigMap mounts by a link beside them), and asks for the files anew each
-// time, as a changed configuration may name others.
-func onFileChange(ctx context.Context, files func() []string, changed func()) error {
+// watchFiles calls onChange at once, and after any of the files has changed, appeared or disappeared, until ctx ends. It
+// watches their directories, because files are replaced by renaming, and ConfigMap volumes by swapping a symbolic link. A
+// changed configuration may name other files, so files is called again after each change.
+func watchFiles(ctx context.Context, files func() []string, onChange func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return err
 	}
 	defer w.Close()
 	watched := map[string]bool{}
-	follow := func() {
+	watchDirs := func() {
 		for _, f := range files() {
 			if d := filepath.Dir(f); !watched[d] && w.Add(d) == nil {
 				watched[d] = true
 			}
 		}
 	}
-	follow()
+	watchDirs()
 	quiet := time.NewTimer(0)
 	defer quiet.Stop()
 	for {
@@ -47,20 +48,19 @@ func onFileChange(ctx context.Context, files func() []string, changed func()) er
 			if !ok {
 				return nil
 			}
-			if concerns(e.Name, files()) {
+			if isRelevant(e.Name, files()) {
 				quiet.Reset(quietPeriod)
 			}
 		case <-quiet.C:
-			changed()
-			follow()
+			onChange()
+			watchDirs()
 		}
 	}
 }
 
-// concerns tells whether an event in a watched folder is about one of the files, or about the link that a mounted
-// ConfigMap is swapped by. Other files in the same folder are nobody's business: a log among them would wake us for
-// each of our own lines.
-func concerns(path string, files []string) bool {
+// isRelevant reports whether an event in a watched directory concerns one of the files, or the symbolic link of a
+// ConfigMap volume. Other files are ignored: a log file in the same directory would cause a reload for each log line.
+func isRelevant(path string, files []string) bool {
 	base := filepath.Base(path)
 	return strings.HasPrefix(base, "..") || slices.ContainsFunc(files, func(f string) bool { return filepath.Base(f) == base })
 }

@@ -13,7 +13,7 @@ import (
 
 func thisHost() probe.Host { return probe.Host{CPUs: runtime.NumCPU()} }
 
-// InitHost is `sluice run --init-only`: it sets what takes full rights on the host.
+// InitHost implements `sluice run --init-only`: it makes the settings that need full rights on the host.
 func InitHost(cfg *config.Config, log *slog.Logger) error {
 	err := setConntrack(thisHost(), cfg, log)
 	if mode := dataplane.All().Get(cfg.Mode); mode.Init != nil {
@@ -22,40 +22,40 @@ func InitHost(cfg *config.Config, log *slog.Logger) error {
 	return err
 }
 
-// prepare does at each start what --init-only does, and what is about this process. What it may not do is a warning:
-// sluice forwards without.
-func prepare(cfg *config.Config, log *slog.Logger) {
+// configureHost applies the configured sysctls and this process's OOM score at each start. Failures are warnings, because
+// sluice can forward without them.
+func configureHost(cfg *config.Config, log *slog.Logger) {
 	h := thisHost()
 	if err := h.SetOOMScoreAdj(cfg.OOMScoreAdj); err != nil {
-		log.Warn("oomScoreAdj", "err", err)
+		log.Warn("setting oomScoreAdj failed", "err", err)
 	}
 	if err := setConntrack(h, cfg, log); err != nil {
 		for _, e := range unjoin(err) {
-			log.Warn("a kernel setting is not as configured", "err", e,
-				"do", "sluice run --init-only with full rights on the host, or 0 in the configuration to leave it alone")
+			log.Warn("setting a sysctl failed", "err", e,
+				"remedy", "run sluice run --init-only with full rights on the host, or configure 0 to keep the kernel's value")
 		}
 	}
 }
 
-// setConntrack brings the settings of the connection table to what is configured. The error joins what could not be.
+// setConntrack sets the configured conntrack sysctls. The error joins those that could not be set.
 func setConntrack(h probe.Host, cfg *config.Config, log *slog.Logger) error {
 	settings := h.ConntrackSettings(probe.Conntrack(cfg.Conntrack))
 	if len(settings) == 0 {
 		return nil
 	}
-	if _, err := probe.ConntrackEntries(); err != nil { // asking loads the module that has the settings
-		log.Debug("the connection table cannot be asked", "err", err)
+	if _, err := probe.ConntrackEntries(); err != nil { // the request loads the module that has the sysctls
+		log.Debug("counting conntrack entries failed", "err", err)
 	}
 	var errs []error
 	for _, s := range settings {
-		was, changed, err := h.Set(s)
+		old, changed, err := h.Set(s)
 		switch {
 		case err != nil && s.Optional:
-			log.Debug("a kernel setting that does not matter much is not as configured", "err", err)
+			log.Debug("setting an optional sysctl failed", "err", err)
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%w: %s", err, s.Impact))
 		case changed:
-			log.Info("kernel setting changed", "setting", s.Name, "was", was, "is", s.Want)
+			log.Info("set sysctl", "sysctl", s.Name, "from", old, "to", s.Want)
 		}
 	}
 	return errors.Join(errs...)

@@ -1,0 +1,27 @@
+package agent
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/source/kube"
+)
+
+func TestFailedPoliciesAndConflictsBecomeEvents(t *testing.T) {
+	a, b := model.Name{Namespace: "shop", Name: "a"}, model.Name{Namespace: "shop", Name: "b"}
+	var got []string
+	// Called as the engine calls it: an embedded engine.Observers has all methods.
+	var o engine.Observer = eventRecorder{warn: func(s model.Name, reason, _ string) { got = append(got, s.String()+" "+reason) }}
+	o.OnPlan(&engine.PlannedStep{Result: &planner.Result{
+		Errors:       []error{&planner.ServiceError{Service: a, Err: errors.New("out of fuel")}, errors.New("not about a Service")},
+		NewConflicts: []plan.Degradation{{Owner: model.PortName{Service: b}}},
+	}})
+	if want := []string{"shop/a " + kube.ReasonFailedToEvaluatePolicy, "shop/b " + kube.ReasonFrontendConflict}; !slices.Equal(got, want) {
+		t.Errorf("Events %q, want %q", got, want)
+	}
+}

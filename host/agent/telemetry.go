@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/agent/dataplane"
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/health"
+	"github.com/sluice-proxy/sluice/host/httpserve"
+	"github.com/sluice-proxy/sluice/host/metrics"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/source/kube"
+)
+
+// telemetry reports the state of a running agent to its node and cluster: health checks, metrics and Events.
+type telemetry struct {
+	health  *health.Health
+	metrics *metrics.Metrics
+	log     *slog.Logger
+	modes   dataplane.Modes
+	config  func() *config.Config // the active one
+	source  atomic.Pointer[kube.Source]
+	events  *kube.Recorder // nil: no API server
+}
+
+// newTelemetry makes health checks and metrics for the engine to feed; serve starts their servers. events may be nil.
+func (a *Agent) newTelemetry(events *kube.Recorder) *telemetry {
+	cfg := a.opts.Config
+	t := &telemetry{log: a.log, modes: a.opts.Modes, config: a.config.Load, events: events}
+	t.metrics = metrics.New(metrics.Options{
+		Mode: t.mode(), CurrentMode: t.mode, Version: a.opts.Version, Started: time.Now(),
+		Plugins: a.plugins.Stats, Now: time.Now, IPVS: t.ipvsStats,
+	})
+	t.health = health.New(health.Options{
+		Now: time.Now, After: time.After, Log: a.log, SyncPeriod: cfg.SyncPeriod,
+		OnAnswer: t.metrics.CountHealthCheck, StaleReason: t.staleReason,
+		OnListenError: func(service model.Name, err error) {
+			events.ServiceWarning(service, kube.ReasonFailedToStartServiceHealthcheck, err.Error())
+		},
+	})
+	return t
+}
+
+func (t *telemetry) mode() metrics.Mode {
+	m := t.modes.Get(t.config().Mode)
+	return metrics.Mode{Name: m.Name, NFTables: m.NFTablesMetrics}
+}
+
+// attachSource includes the state of watches in health checks and metrics. client and s are nil without an API server.
+func (t *telemetry) attachSource(client *kube.Client, s *kube.Source) {
+	if client == nil || s == nil {
+		return
+	}
+	t.source.Store(s)
+	t.metrics.SetSource(metrics.Source{
+		Resources: func() (out []metrics.Resource) {
+			for _, w := range s.WatchStatuses() {
+				out = append(out, metrics.Resource{Name: w.Resource, Staleness: w.StaleFor})
+			}
+			return out
+		},
+		Requests: func() (out []metrics.RequestCount) {
+			for _, r := range client.Requests() {
+				out = append(out, metrics.RequestCount(r))
+			}
+			return out
+		},
+	})
+}
+
+// staleReason says why the cluster state may be stale; "" if it is not.
+func (t *telemetry) staleReason() string {
+	if s := t.source.Load(); s != nil {
+		return s.StaleReason()
+	}
+	return ""
+}
+
+// observers are fed by the engine in this order: health first, because load balancers wait for it.
+func (t *telemetry) observers() engine.Observers {
+	return engine.Observers{t.health, t.metrics, eventRecorder{warn: t.events.SampledServiceWarning}}
+}
+
+// serve starts the servers for health checks and metrics; stop closes them. Listening on an address that is in use is
+// retried, or, with bindAddressHardFail, reported to fatal.
+func (t *telemetry) serve(ctx context.Context, fatal func(error)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	cfg := t.config()
+	var wg sync.WaitGroup
+	start := func(s httpserve.Options, reason string) {
+		if s.Address == "" {
+			return
+		}
+		s.Log, s.After = t.log, time.After
+		s.OnError = func(err error) {
+			t.events.NodeEvent(true, reason, err.Error())
+			if cfg.BindAddressHardFail {
+				fatal(err)
+			}
+		}
+		wg.Go(func() { httpserve.ListenAndServeRetry(ctx, s) })
+	}
+	start(httpserve.Options{Name: "health checks (healthzBindAddress)", Address: cfg.HealthzBindAddress, Handler: t.health.Handler()}, kube.ReasonFailedToStartProxierHealthcheck)
+	start(httpserve.Options{
+		Name: "metrics (metricsBindAddress)", Address: cfg.MetricsBindAddress,
+		Handler: t.metrics.Handler(metrics.Pages{
+			Mode: func() string { return t.config().Mode }, Profiling: cfg.EnableProfiling, Log: t.log,
+			Config: func() any { return t.config().Effective() },
+		}),
+	}, kube.ReasonFailedToStartMetricServer)
+	return func() {
+		cancel()
+		wg.Wait()
+		t.health.Close()
+	}
+}
