@@ -19,7 +19,7 @@ var guest struct {
 
 func register(newPlugin func() Plugin) { guest.newPlugin = newPlugin }
 
-func log(level uint32, text string) {
+func writeLog(level uint32, text string) {
 	if len(text) > abi.MaxLogLen {
 		text = text[:abi.MaxLogLen]
 	}
@@ -28,7 +28,7 @@ func log(level uint32, text string) {
 
 // fail logs and gives the code to return.
 func fail(code int64, what any) int64 {
-	log(abi.LogError, fmt.Sprint(what))
+	writeLog(abi.LogError, fmt.Sprint(what))
 	return code
 }
 
@@ -86,7 +86,7 @@ func decide(req unsafe.Pointer, size uint32, resp unsafe.Pointer, room uint32) i
 			return abi.CodeNotConfigured
 		}
 	}
-	n := guest.instance.answer(req, uint64(size), resp, uint64(room))
+	n := guest.instance.decide(req, uint64(size), resp, uint64(room))
 	if n < 0 {
 		return fail(n, guest.instance.err)
 	}

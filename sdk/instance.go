@@ -17,9 +17,9 @@ type instance struct {
 	err    error // why the last answer is a negative code
 }
 
-// decide answers the request in req into resp. It gives the length of the response, or a negative code and an error.
-func (in *instance) decide(req, resp []byte) (int64, error) {
-	n := in.answer(unsafe.Pointer(unsafe.SliceData(req)), uint64(len(req)), unsafe.Pointer(unsafe.SliceData(resp)), uint64(len(resp)))
+// decideBytes answers the request in req into resp. It gives the length of the response, or a negative code and an error.
+func (in *instance) decideBytes(req, resp []byte) (int64, error) {
+	n := in.decide(unsafe.Pointer(unsafe.SliceData(req)), uint64(len(req)), unsafe.Pointer(unsafe.SliceData(resp)), uint64(len(resp)))
 	if n < 0 {
 		return n, in.err
 	}
@@ -28,19 +28,19 @@ func (in *instance) decide(req, resp []byte) (int64, error) {
 
 // The first eight bytes of a request of this very version, and what an answer says of reset and reason at first.
 const (
-	thisVersion = abi.RequestMagic | abi.Major<<32 | abi.Minor<<48
-	noReset     = abi.NeverReset | abi.NoReasonIndex<<32
+	currentVersion = abi.RequestMagic | abi.Major<<32 | abi.Minor<<48
+	resultDefaults = abi.NeverReset | abi.NoReasonIndex<<32
 )
 
-// answer answers the size bytes of a request at req into the room at resp. It gives the length of the response, or a
+// decide answers the size bytes of a request at req into the room at resp. It gives the length of the response, or a
 // negative code: in.err says more.
 //
 // A guest in Go is compiled to a dozen instructions a call, four a comparison, and ten for a pointer that is stored. Half
 // of what a call for few endpoints costs is in here, so it is one function, reads two fields at a time, and looks
 // thoroughly only at requests that are not laid out as abi.Encoder does it: one thing behind the other.
-func (in *instance) answer(req unsafe.Pointer, size uint64, resp unsafe.Pointer, room uint64) int64 {
+func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer, room uint64) int64 {
 	if size < abi.ReqSize {
-		return in.short(size)
+		return in.failShort(size)
 	}
 	// Neighbours are read together: endpoints at 72 (offset, count), stride and zones' offset, zones' count and stride,
 	// texts at 96 (offset, count), their stride and the state's offset. No sum overflows: all terms are below 2⁴⁰.
@@ -50,17 +50,17 @@ func (in *instance) answer(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	behindEndpoints := abi.ReqSize + n*abi.EndpointSize
 	behindZones := behindEndpoints + uint64(uint32(zones))*abi.ZoneSize
 	text, state := uint64(uint32(texts)), strides>>32
-	other := (u64(req, abi.ReqMagic) ^ thisVersion) | (u64(req, abi.ReqTotal) ^ (size | abi.ReqSize<<32)) |
+	other := (u64(req, abi.ReqMagic) ^ currentVersion) | (u64(req, abi.ReqTotal) ^ (size | abi.ReqSize<<32)) |
 		(uint64(uint32(endpoints)) ^ abi.ReqSize) | (u64(req, abi.ReqEndpointsStride) ^ (abi.EndpointSize | behindEndpoints<<32)) |
 		(zones>>32 ^ abi.ZoneSize) | (uint64(uint32(strides)) ^ abi.StringSize) | text%8
 	outside := (text - behindZones) | (size - text - texts>>32*abi.StringSize) |
 		(state - abi.ReqSize) | (size - state - uint64(u32(req, abi.ReqStateLength))) // one is below 0
 	r := &in.req
 	if other|outside>>63 == 0 {
-		if r.head != req {
-			r.head = req
+		if r.base != req {
+			r.base = req
 		}
-		r.offset, r.stride, r.count, r.bad = abi.ReqSize, abi.EndpointSize, uint32(n), false
+		r.offset, r.stride, r.count, r.badText = abi.ReqSize, abi.EndpointSize, uint32(n), false
 	} else {
 		if err := r.view(req, size); err != nil {
 			return in.fail(abi.CodeBadRequest, err)
@@ -71,44 +71,44 @@ func (in *instance) answer(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	a := &in.resp
 	total := abi.RespSize + n*abi.ResultSize
 	if total > room {
-		return in.narrow(n, total, room)
+		return in.failNoRoom(n, total, room)
 	}
 	if a.buf != resp {
 		a.buf = resp
 	}
 	a.count = uint32(n)
-	if a.more {
+	if a.hasTail {
 		a.reset()
 	}
 	at, step, to := r.offset, r.stride, uintptr(abi.RespSize)
 	for ; to+4*abi.ResultSize <= uintptr(total); to += 4 * abi.ResultSize { // four at a time: a turn of a loop is dear
 		f, t := unsafe.Add(req, at), unsafe.Add(resp, to)
 		putU64(t, abi.ResultWeight, uint64(u32(f, abi.EndpointWeight))) // and no flags
-		putU64(t, abi.ResultResetAfter, noReset)
+		putU64(t, abi.ResultResetAfter, resultDefaults)
 		putU64(t, abi.ResultSize+abi.ResultWeight, uint64(u32(unsafe.Add(f, step), abi.EndpointWeight)))
-		putU64(t, abi.ResultSize+abi.ResultResetAfter, noReset)
+		putU64(t, abi.ResultSize+abi.ResultResetAfter, resultDefaults)
 		putU64(t, 2*abi.ResultSize+abi.ResultWeight, uint64(u32(unsafe.Add(f, 2*step), abi.EndpointWeight)))
-		putU64(t, 2*abi.ResultSize+abi.ResultResetAfter, noReset)
+		putU64(t, 2*abi.ResultSize+abi.ResultResetAfter, resultDefaults)
 		putU64(t, 3*abi.ResultSize+abi.ResultWeight, uint64(u32(unsafe.Add(f, 3*step), abi.EndpointWeight)))
-		putU64(t, 3*abi.ResultSize+abi.ResultResetAfter, noReset)
+		putU64(t, 3*abi.ResultSize+abi.ResultResetAfter, resultDefaults)
 		at += 4 * step
 	}
 	for ; to < uintptr(total); to += abi.ResultSize {
 		putU64(unsafe.Add(resp, to), abi.ResultWeight, uint64(u32(unsafe.Add(req, at), abi.EndpointWeight)))
-		putU64(unsafe.Add(resp, to), abi.ResultResetAfter, noReset)
+		putU64(unsafe.Add(resp, to), abi.ResultResetAfter, resultDefaults)
 		at += step
 	}
 
 	if err := in.plugin.Decide(r, a); err != nil {
 		return in.fail(abi.CodeFailed, err)
 	}
-	if r.bad {
-		return in.fail(abi.CodeBadRequest, errText)
+	if r.badText {
+		return in.fail(abi.CodeBadRequest, errTextOutside)
 	}
 
 	var stateArea, reasonsArea uint64 // offset, and length or count
-	if a.more {
-		end, code, err := a.tail(total, room)
+	if a.hasTail {
+		end, code, err := a.writeTail(total, room)
 		if err != nil {
 			return in.fail(code, err)
 		}
@@ -126,12 +126,12 @@ func (in *instance) answer(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 }
 
 //go:noinline
-func (in *instance) short(size uint64) int64 {
+func (in *instance) failShort(size uint64) int64 {
 	return in.fail(abi.CodeBadRequest, fmt.Errorf("request: %d bytes are less than a header of %d", size, abi.ReqSize))
 }
 
 //go:noinline
-func (in *instance) narrow(n, total, room uint64) int64 {
+func (in *instance) failNoRoom(n, total, room uint64) int64 {
 	return in.fail(abi.CodeNoRoom, fmt.Errorf("response: %d endpoints need %d bytes, the buffer has %d", n, total, room))
 }
 
@@ -148,4 +148,4 @@ func needsOf(p Plugin) uint32 {
 	return 0
 }
 
-var errText = errors.New("request: a text of the string table is not within the request")
+var errTextOutside = errors.New("request: a text of the string table is not within the request")

@@ -43,7 +43,7 @@ func (n *NativePlugin) DecideNoRecover(req *abi.Request, resp *abi.Response) err
 	if room := abi.MaxResponse(len(req.Endpoints)); len(n.resp) < room {
 		n.resp = make([]byte, room)
 	}
-	size, err := n.instance.decide(n.req, n.resp)
+	size, err := n.instance.decideBytes(n.req, n.resp)
 	if err != nil {
 		return fmt.Errorf("plugin %T: %s: %w", n.instance.plugin, abi.CodeText(size), err)
 	}

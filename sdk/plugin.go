@@ -43,4 +43,4 @@ func Register(newPlugin func() Plugin) { register(newPlugin) }
 
 // Log writes a line to the host's log at level info; the host limits length and rate. For finding faults: what a
 // person should see of a decision belongs into reasons. Outside of the sandbox it does nothing.
-func Log(text string) { log(levelInfo, text) }
+func Log(text string) { writeLog(levelInfo, text) }

@@ -33,15 +33,15 @@ const (
 // Request is one question: what should the endpoints of this Service port get? It is a view of memory that the next
 // request overwrites.
 type Request struct {
-	head   unsafe.Pointer
-	offset uintptr // of the first endpoint
-	stride uintptr // from one to the next
-	count  uint32  // of endpoints
-	bad    bool    // a text lies outside of the request
+	base    unsafe.Pointer
+	offset  uintptr // of the first endpoint
+	stride  uintptr // from one to the next
+	count   uint32  // of endpoints
+	badText bool    // a text lies outside of the request
 
 	// texts holds copies of texts by ID, since IDs last.
-	texts map[StringID]string
-	bytes int
+	texts     map[StringID]string
+	textBytes int
 }
 
 // maxTextBytes bounds what a Request remembers of texts.
@@ -50,16 +50,16 @@ const maxTextBytes = 2 << 20
 // view makes r a view of the size bytes at p, whose header and tables are checked first: what lies where is read from
 // the header afterwards, without another check.
 func (r *Request) view(p unsafe.Pointer, size uint64) error {
-	if err := check(p, size); err != nil {
+	if err := checkRequest(p, size); err != nil {
 		return err
 	}
-	r.head, r.count, r.bad = p, u32(p, abi.ReqEndpointsCount), false
+	r.base, r.count, r.badText = p, u32(p, abi.ReqEndpointsCount), false
 	r.offset, r.stride = uintptr(u32(p, abi.ReqEndpointsOffset)), uintptr(u32(p, abi.ReqEndpointsStride))
 	return nil
 }
 
-// check looks at a request of size bytes, a header's length at least.
-func check(p unsafe.Pointer, size uint64) error {
+// checkRequest looks at a request of size bytes, a header's length at least.
+func checkRequest(p unsafe.Pointer, size uint64) error {
 	if m := u32(p, abi.ReqMagic); m != abi.RequestMagic {
 		return fmt.Errorf("request: magic is %#x, not %#x", m, uint32(abi.RequestMagic))
 	}
@@ -109,66 +109,66 @@ func checkTable(p unsafe.Pointer, name string, header uint32, at uintptr, least 
 	return nil
 }
 
-// row gives a record of the table whose offset, count and stride are at a place in the header.
-func (r *Request) row(table uintptr, i int) unsafe.Pointer {
-	if uint(i) >= uint(u32(r.head, table+4)) {
+// record gives a record of the table whose offset, count and stride are at a place in the header.
+func (r *Request) record(table uintptr, i int) unsafe.Pointer {
+	if uint(i) >= uint(u32(r.base, table+4)) {
 		panic(outOfRange)
 	}
-	return unsafe.Add(r.head, uintptr(u32(r.head, table))+uintptr(i)*uintptr(u32(r.head, table+8)))
+	return unsafe.Add(r.base, uintptr(u32(r.base, table))+uintptr(i)*uintptr(u32(r.base, table+8)))
 }
 
 const outOfRange = "sdk: index out of range"
 
 // Now is the time of the request, a multiple of a second: the only clock that a plugin has.
-func (r *Request) Now() Time { return Time(u64(r.head, abi.ReqNow)) }
+func (r *Request) Now() Time { return Time(u64(r.base, abi.ReqNow)) }
 
 // Generation rises each time the input of this Service port and pool changes.
-func (r *Request) Generation() uint64 { return u64(r.head, abi.ReqGeneration) }
+func (r *Request) Generation() uint64 { return u64(r.base, abi.ReqGeneration) }
 
 // Namespace, Service and Port name what is decided; the name of a lone port may be None.
-func (r *Request) Namespace() StringID { return StringID(u32(r.head, abi.ReqNamespace)) }
+func (r *Request) Namespace() StringID { return StringID(u32(r.base, abi.ReqNamespace)) }
 
 // Service is the Service's name.
-func (r *Request) Service() StringID { return StringID(u32(r.head, abi.ReqService)) }
+func (r *Request) Service() StringID { return StringID(u32(r.base, abi.ReqService)) }
 
 // Port is the Service port's name, or None.
-func (r *Request) Port() StringID { return StringID(u32(r.head, abi.ReqPortName)) }
+func (r *Request) Port() StringID { return StringID(u32(r.base, abi.ReqPortName)) }
 
 // PortNumber is the Service port's number.
-func (r *Request) PortNumber() uint16 { return u16(r.head, abi.ReqPort) }
+func (r *Request) PortNumber() uint16 { return u16(r.base, abi.ReqPort) }
 
 // Protocol is an IANA number: 6 TCP, 17 UDP, 132 SCTP.
-func (r *Request) Protocol() uint8 { return r.byte(abi.ReqProtocol) }
+func (r *Request) Protocol() uint8 { return r.u8(abi.ReqProtocol) }
 
 // Family of all endpoints: 4 or 6.
-func (r *Request) Family() uint8 { return r.byte(abi.ReqFamily) }
+func (r *Request) Family() uint8 { return r.u8(abi.ReqFamily) }
 
 // Pool says which list of the Service port is being decided.
-func (r *Request) Pool() Pool { return Pool(r.byte(abi.ReqPool)) }
+func (r *Request) Pool() Pool { return Pool(r.u8(abi.ReqPool)) }
 
 // InternalPolicyLocal tells internalTrafficPolicy: Local.
 func (r *Request) InternalPolicyLocal() bool {
-	return r.byte(abi.ReqPolicy)&abi.PolicyInternalLocal != 0
+	return r.u8(abi.ReqPolicy)&abi.PolicyInternalLocal != 0
 }
 
 // ExternalPolicyLocal tells externalTrafficPolicy: Local.
 func (r *Request) ExternalPolicyLocal() bool {
-	return r.byte(abi.ReqPolicy)&abi.PolicyExternalLocal != 0
+	return r.u8(abi.ReqPolicy)&abi.PolicyExternalLocal != 0
 }
 
 // SessionAffinityTimeout is the session affinity's time-out; 0 without one.
 func (r *Request) SessionAffinityTimeout() time.Duration {
-	return time.Duration(u64(r.head, abi.ReqSessionAffinity)) * time.Millisecond
+	return time.Duration(u64(r.base, abi.ReqSessionAffinity)) * time.Millisecond
 }
 
 // Node is the name of this node.
-func (r *Request) Node() StringID { return StringID(u32(r.head, abi.ReqNode)) }
+func (r *Request) Node() StringID { return StringID(u32(r.base, abi.ReqNode)) }
 
 // NodeZone is this node's zone, or None when it is not known.
-func (r *Request) NodeZone() StringID { return StringID(u32(r.head, abi.ReqZone)) }
+func (r *Request) NodeZone() StringID { return StringID(u32(r.base, abi.ReqZone)) }
 
 // NodeZoneIndex is the index of this node's zone for Zone, or -1.
-func (r *Request) NodeZoneIndex() int { return zoneIndex(u16(r.head, abi.ReqZoneIndex)) }
+func (r *Request) NodeZoneIndex() int { return zoneIndex(u16(r.base, abi.ReqZoneIndex)) }
 
 func zoneIndex(i uint16) int {
 	if i == abi.NoZone {
@@ -179,11 +179,11 @@ func zoneIndex(i uint16) int {
 
 // State is what this plugin set last for this Service port and pool, empty at first. Copy what is kept.
 func (r *Request) State() []byte {
-	n := u32(r.head, abi.ReqStateLength)
+	n := u32(r.base, abi.ReqStateLength)
 	if n == 0 {
 		return nil
 	}
-	return unsafe.Slice((*byte)(unsafe.Add(r.head, u32(r.head, abi.ReqStateOffset))), n)
+	return unsafe.Slice((*byte)(unsafe.Add(r.base, u32(r.base, abi.ReqStateOffset))), n)
 }
 
 // NumEndpoints is the number of endpoints.
@@ -194,15 +194,15 @@ func (r *Request) Endpoint(i int) Endpoint {
 	if uint(i) >= uint(r.count) {
 		panic(outOfRange)
 	}
-	return Endpoint{unsafe.Add(r.head, r.offset+uintptr(i)*r.stride)}
+	return Endpoint{unsafe.Add(r.base, r.offset+uintptr(i)*r.stride)}
 }
 
 // NumZones is the number of zones that a Node or an endpoint names.
-func (r *Request) NumZones() int { return int(u32(r.head, abi.ReqZonesCount)) }
+func (r *Request) NumZones() int { return int(u32(r.base, abi.ReqZonesCount)) }
 
 // Zone gives a zone by its index, 0 to Zones()-1. They are sorted by name.
 func (r *Request) Zone(i int) Zone {
-	p := r.row(abi.ReqZonesOffset, i)
+	p := r.record(abi.ReqZonesOffset, i)
 	return Zone{
 		Name:     StringID(u32(p, abi.ZoneName)),
 		Nodes:    u32(p, abi.ZoneNodes),
@@ -219,7 +219,7 @@ type Zone struct {
 	MilliCPU uint64   // allocatable CPU of its Nodes, in thousandths of a core
 }
 
-func (r *Request) byte(at uintptr) uint8 { return *(*uint8)(unsafe.Add(r.head, at)) }
+func (r *Request) u8(at uintptr) uint8 { return *(*uint8)(unsafe.Add(r.base, at)) }
 
 // Text gives the text of an ID of this request, "" for None. The text may be kept.
 func (r *Request) Text(id StringID) string {
@@ -230,23 +230,23 @@ func (r *Request) Text(id StringID) string {
 		return s
 	}
 	// Whoever asks for one new text often asks for all, so all of this request are read in one pass.
-	if r.texts == nil || r.bytes > maxTextBytes {
-		r.texts, r.bytes = map[StringID]string{}, 0
+	if r.texts == nil || r.textBytes > maxTextBytes {
+		r.texts, r.textBytes = map[StringID]string{}, 0
 	}
-	for i := range int(u32(r.head, abi.ReqStringsCount)) {
-		p := r.row(abi.ReqStringsOffset, i)
+	for i := range int(u32(r.base, abi.ReqStringsCount)) {
+		p := r.record(abi.ReqStringsOffset, i)
 		of := StringID(u32(p, abi.StringID))
 		if _, ok := r.texts[of]; ok {
 			continue
 		}
 		at, n := u32(p, abi.StringOffset), u32(p, abi.StringLength)
-		if uint64(at)+uint64(n) > uint64(u32(r.head, abi.ReqTotal)) {
-			r.bad = true
+		if uint64(at)+uint64(n) > uint64(u32(r.base, abi.ReqTotal)) {
+			r.badText = true
 			continue
 		}
-		s := string(unsafe.Slice((*byte)(unsafe.Add(r.head, at)), n))
+		s := string(unsafe.Slice((*byte)(unsafe.Add(r.base, at)), n))
 		r.texts[of] = s
-		r.bytes += len(s) + 64
+		r.textBytes += len(s) + 64
 	}
 	return r.texts[id]
 }

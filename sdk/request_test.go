@@ -91,21 +91,21 @@ func viewOf(r *Request, b []byte) error {
 		err = r.view(unsafe.Pointer(unsafe.SliceData(b)), uint64(len(b)))
 	}
 	var quick *Request
-	in := instance{plugin: does(func(req *Request, _ *Response) error { quick = req; return nil })}
-	_, quickErr := in.decide(b, make([]byte, abi.MaxResponse(len(b)/abi.EndpointSize)))
+	in := instance{plugin: decideFunc(func(req *Request, _ *Response) error { quick = req; return nil })}
+	_, quickErr := in.decideBytes(b, make([]byte, abi.MaxResponse(len(b)/abi.EndpointSize)))
 	switch {
 	case (err == nil) != (quickErr == nil):
 		return fmt.Errorf("a thorough look gives %w, a quick one %w", err, quickErr)
 	case err != nil:
 		return err
 	}
-	if got, want := read(quick), read(r); fmt.Sprint(got) != fmt.Sprint(want) || quick.bad != r.bad {
+	if got, want := read(quick), read(r); fmt.Sprint(got) != fmt.Sprint(want) || quick.badText != r.badText {
 		return fmt.Errorf("a quick look gives %v, a thorough one %v", got, want)
 	}
 	return nil
 }
 
-func TestARequestIsReadAsItWasWritten(t *testing.T) {
+func TestRequestRoundTrip(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	var e abi.Encoder
 	var view Request // for the life of an instance
@@ -116,7 +116,7 @@ func TestARequestIsReadAsItWasWritten(t *testing.T) {
 		if err := viewOf(&view, buf); err != nil {
 			t.Fatal(err)
 		}
-		if got := read(&view); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) || view.bad {
+		if got := read(&view); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) || view.badText {
 			t.Fatalf("round %d:\ngot  %+v\nwant %+v", round, got, want)
 		}
 		if len(buf)%8 != 0 {
@@ -141,7 +141,7 @@ func TestARequestIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestAnEndpointThatDoesNotExistPanics(t *testing.T) {
+func TestEndpointIndexOutOfRangePanics(t *testing.T) {
 	var e abi.Encoder
 	var view Request
 	if err := viewOf(&view, e.AppendRequest(nil, &abi.Request{Endpoints: make([]abi.Endpoint, 2)})); err != nil {
@@ -159,7 +159,7 @@ func TestAnEndpointThatDoesNotExistPanics(t *testing.T) {
 	}
 }
 
-func TestTextsMayBeKept(t *testing.T) {
+func TestTextsOutliveTheirRequest(t *testing.T) {
 	var e abi.Encoder
 	var view Request
 	buf := e.AppendRequest(nil, &abi.Request{Service: "first", Zone: "zone-a"})
@@ -179,7 +179,7 @@ func TestTextsMayBeKept(t *testing.T) {
 	}
 }
 
-func TestWhatIsRememberedOfTextsIsBounded(t *testing.T) {
+func TestTextCacheIsBounded(t *testing.T) {
 	var e abi.Encoder
 	var view Request
 	var buf []byte
@@ -193,13 +193,13 @@ func TestWhatIsRememberedOfTextsIsBounded(t *testing.T) {
 		if view.Text(view.Service()) != name {
 			t.Fatal("wrong text")
 		}
-		if view.bytes > maxTextBytes+200_000 {
-			t.Fatalf("%d bytes of texts are remembered", view.bytes)
+		if view.textBytes > maxTextBytes+200_000 {
+			t.Fatalf("%d bytes of texts are remembered", view.textBytes)
 		}
 	}
 }
 
-func TestGarbledRequestsAreRefusedByField(t *testing.T) {
+func TestMalformedRequestsAreRefusedByField(t *testing.T) {
 	for name, tt := range map[string]struct {
 		at   int
 		v    uint32
@@ -233,7 +233,7 @@ func TestGarbledRequestsAreRefusedByField(t *testing.T) {
 	}
 }
 
-func TestAQuickLookMissesNoBitOfAHeader(t *testing.T) {
+func TestFastPathChecksEveryHeaderBit(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 7))
 	for range 20 {
 		var e abi.Encoder
@@ -251,7 +251,7 @@ func TestAQuickLookMissesNoBitOfAHeader(t *testing.T) {
 	}
 }
 
-func TestANewerMinorIsRead(t *testing.T) {
+func TestNewerMinorVersionIsRead(t *testing.T) {
 	// Every header and record grown by 8 bytes, as a later minor may do.
 	var e abi.Encoder
 	want := random(rand.New(rand.NewPCG(2, 2)))
@@ -287,12 +287,12 @@ func TestANewerMinorIsRead(t *testing.T) {
 	}
 }
 
-// nosy reads everything.
-type nosy struct{}
+// readAll reads everything.
+type readAll struct{}
 
-func (nosy) Configure([]byte) error { return nil }
+func (readAll) Configure([]byte) error { return nil }
 
-func (nosy) Decide(req *Request, resp *Response) error {
+func (readAll) Decide(req *Request, resp *Response) error {
 	read(req)
 	for i := range req.NumEndpoints() {
 		resp.SetWeight(i, resp.Weight(i)+1)
@@ -309,7 +309,7 @@ func FuzzRequest(f *testing.F) {
 		f.Add(e.AppendRequest(nil, random(rnd)))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		in := instance{plugin: nosy{}}
+		in := instance{plugin: readAll{}}
 		resp := make([]byte, abi.MaxResponse(1000))
 		if len(b) >= abi.ReqSize && binary.LittleEndian.Uint32(b[abi.ReqEndpointsCount:]) <= uint32(len(b)) {
 			var view Request
@@ -318,7 +318,7 @@ func FuzzRequest(f *testing.F) {
 			}
 		}
 		// No panic, whatever b holds; and what is answered is well-formed.
-		n, err := in.decide(b, resp)
+		n, err := in.decideBytes(b, resp)
 		if err != nil {
 			if n >= 0 {
 				t.Errorf("error %v with code %d", err, n)
@@ -333,7 +333,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-func TestTimesSubtract(t *testing.T) {
+func TestTimeSub(t *testing.T) {
 	if d := Time(5000).Sub(2000); d != 3*time.Second {
 		t.Error(d)
 	}

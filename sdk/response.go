@@ -33,24 +33,24 @@ const MaxStateLen = abi.MaxStateLen
 // the host asks again only on a change, and the state is empty. Methods that take an index panic when it is not one of
 // an endpoint, like a slice.
 type Response struct {
-	buf     unsafe.Pointer
-	count   uint32
-	more    bool // one of the following is set
-	requeue uint32
-	balance Balance
-	state   []byte
-	reasons []string
-	bytes   int // of all reasons
-	err     error
+	buf         unsafe.Pointer
+	count       uint32
+	hasTail     bool // one of the following is set
+	requeue     uint32
+	balance     Balance
+	state       []byte
+	reasons     []string
+	reasonBytes int // of all reasons
+	err         error
 }
 
 // reset makes everything but the answers as it is at first.
 func (r *Response) reset() {
-	r.more, r.requeue, r.balance, r.state, r.reasons, r.bytes, r.err = false, 0, 0, r.state[:0], r.reasons[:0], 0, nil
+	r.hasTail, r.requeue, r.balance, r.state, r.reasons, r.reasonBytes, r.err = false, 0, 0, r.state[:0], r.reasons[:0], 0, nil
 }
 
-// answer gives the record of endpoint i.
-func (r *Response) answer(i int) unsafe.Pointer {
+// result gives the record of endpoint i.
+func (r *Response) result(i int) unsafe.Pointer {
 	if uint(i) >= uint(r.count) {
 		panic(outOfRange)
 	}
@@ -61,21 +61,21 @@ func (r *Response) answer(i int) unsafe.Pointer {
 // as 0, more than MaxWeight as MaxWeight. Small sums are best: a data plane may hold a sum of no more than 1000, and a
 // change of many weights costs more than a change of few.
 func (r *Response) SetWeight(i, weight int) {
-	putU32(r.answer(i), abi.ResultWeight, uint32(min(max(weight, 0), MaxWeight)))
+	putU32(r.result(i), abi.ResultWeight, uint32(min(max(weight, 0), MaxWeight)))
 }
 
 // Weight gives what SetWeight set for endpoint i, or the weight that it came with.
-func (r *Response) Weight(i int) int { return int(u32(r.answer(i), abi.ResultWeight)) }
+func (r *Response) Weight(i int) int { return int(u32(r.result(i), abi.ResultWeight)) }
 
 // KeepDraining asks to keep endpoint i as a draining member: no new connections at weight 0, established ones go on.
 func (r *Response) KeepDraining(i int) {
-	putU32(r.answer(i), abi.ResultFlags, abi.FlagKeepDraining)
+	putU32(r.result(i), abi.ResultFlags, abi.FlagKeepDraining)
 }
 
 // SetResetAfter has the connections to endpoint i that are still established reset this long from Request.Now, so that
 // clients connect elsewhere.
 func (r *Response) SetResetAfter(i int, d time.Duration) {
-	putU32(r.answer(i), abi.ResultResetAfter, milliseconds(d))
+	putU32(r.result(i), abi.ResultResetAfter, ceilMilliseconds(d))
 }
 
 // SetReason says why endpoint i gets what it gets, in a few words for people: they see it in sluice explain. Nothing in
@@ -95,33 +95,33 @@ func (r *Response) AddReason(text string) ReasonID {
 		}
 	}
 	n := min(len(text), abi.MaxReasonLen)
-	if len(r.reasons) == abi.MaxReasonCount || r.bytes+n > abi.MaxReasonsLen {
+	if len(r.reasons) == abi.MaxReasonCount || r.reasonBytes+n > abi.MaxReasonsLen {
 		return abi.NoReasonIndex
 	}
-	r.more = true
+	r.hasTail = true
 	r.reasons = append(r.reasons, text)
-	r.bytes += n
+	r.reasonBytes += n
 	return ReasonID(len(r.reasons) - 1)
 }
 
 // SetReasonID is SetReason with a text that Reason took in for this answer.
 func (r *Response) SetReasonID(i int, reason ReasonID) {
-	putU32(r.answer(i), abi.ResultReason, uint32(reason))
+	putU32(r.result(i), abi.ResultReason, uint32(reason))
 }
 
 // RequeueAfter asks the host to ask again after d. Of several calls the shortest holds; d of 0 or less is the next
 // millisecond, never "not at all".
 func (r *Response) RequeueAfter(d time.Duration) {
-	ms := max(1, min(milliseconds(d), math.MaxUint32-1))
+	ms := max(1, min(ceilMilliseconds(d), math.MaxUint32-1))
 	if r.requeue == 0 || ms < r.requeue {
-		r.more, r.requeue = true, ms
+		r.hasTail, r.requeue = true, ms
 	}
 }
 
 // SetState keeps a copy of state for the next request about the same Service port and pool. More than 1024 bytes make
 // the decision an error.
 func (r *Response) SetState(state []byte) {
-	r.more = true
+	r.hasTail = true
 	if len(state) > abi.MaxStateLen {
 		r.err = fmt.Errorf("response: state is %d bytes, more than %d", len(state), abi.MaxStateLen)
 		return
@@ -130,10 +130,10 @@ func (r *Response) SetState(state []byte) {
 }
 
 // SetBalance chooses how new connections pick among endpoints.
-func (r *Response) SetBalance(b Balance) { r.more, r.balance = true, b }
+func (r *Response) SetBalance(b Balance) { r.hasTail, r.balance = true, b }
 
-// tail writes reasons and state from an offset on, and gives where they end; or the code to return, and why.
-func (r *Response) tail(table, room uint64) (end uint64, code int64, err error) {
+// writeTail writes reasons and state from an offset on, and gives where they end; or the code to return, and why.
+func (r *Response) writeTail(table, room uint64) (end uint64, code int64, err error) {
 	if r.err != nil {
 		return 0, abi.CodeFailed, r.err
 	}
@@ -141,7 +141,7 @@ func (r *Response) tail(table, room uint64) (end uint64, code int64, err error) 
 		return 0, abi.CodeFailed, fmt.Errorf("response: no balance has the number %d", r.balance)
 	}
 	text := uint64(len(r.reasons)) * abi.ReasonSize // from the table on, as the following
-	state := (text + uint64(r.bytes) + 7) &^ 7
+	state := (text + uint64(r.reasonBytes) + 7) &^ 7
 	last := state + uint64(len(r.state)+7)&^7
 	if end = table + last; end > room {
 		return 0, abi.CodeNoRoom, fmt.Errorf("response: it needs %d bytes, the buffer has %d", end, room)
@@ -149,7 +149,7 @@ func (r *Response) tail(table, room uint64) (end uint64, code int64, err error) 
 	b := unsafe.Slice((*byte)(unsafe.Add(r.buf, table)), last)
 	p := unsafe.Pointer(unsafe.SliceData(b))
 	for i, s := range r.reasons {
-		n := printable(b[text:], s)
+		n := writePrintable(b[text:], s)
 		putU64(p, uintptr(i)*abi.ReasonSize, table+text|uint64(n)<<32)
 		text += uint64(n)
 	}
@@ -158,12 +158,12 @@ func (r *Response) tail(table, room uint64) (end uint64, code int64, err error) 
 	return end, 0, nil
 }
 
-// printable writes s to b in at most MaxReasonLen bytes, "?" for what is not printable UTF-8, and gives how many it wrote:
+// writePrintable writes s to b in at most MaxReasonLen bytes, "?" for what is not printable UTF-8, and gives how many it wrote:
 // never more than s has.
-func printable(b []byte, s string) (n int) {
+func writePrintable(b []byte, s string) (n int) {
 	n = len(s) - len(s)%8
 	for at := 0; at < n; at += 8 {
-		if !ascii(s[at : at+8]) {
+		if !isPrintableASCII(s[at : at+8]) {
 			n = at
 		}
 	}
@@ -186,16 +186,16 @@ func printable(b []byte, s string) (n int) {
 	return n
 }
 
-// ascii tells of eight bytes at once whether all are from space to ~.
-func ascii(s string) bool {
+// isPrintableASCII tells of eight bytes at once whether all are from space to ~.
+func isPrintableASCII(s string) bool {
 	const each, high = 0x0101010101010101, 0x8080808080808080
 	x := u64(unsafe.Pointer(unsafe.StringData(s)), 0)
 	// With no high bit set, x − 0x20 borrows into it below space, and x + 1 carries into it above ~.
 	return (x|(x-0x20*each)|(x+each))&high == 0
 }
 
-// milliseconds rounds up, and keeps clear of the number that means never.
-func milliseconds(d time.Duration) uint32 {
+// ceilMilliseconds rounds up, and keeps clear of the number that means never.
+func ceilMilliseconds(d time.Duration) uint32 {
 	ms := d / time.Millisecond
 	if d%time.Millisecond > 0 {
 		ms++

@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// does is a plugin of one function.
-type does func(req *Request, resp *Response) error
+// decideFunc is a plugin of one function.
+type decideFunc func(req *Request, resp *Response) error
 
-func (does) Configure([]byte) error                      { return nil }
-func (d does) Decide(req *Request, resp *Response) error { return d(req, resp) }
+func (decideFunc) Configure([]byte) error                      { return nil }
+func (d decideFunc) Decide(req *Request, resp *Response) error { return d(req, resp) }
 
 func requestOf(weights ...uint32) *abi.Request {
 	req := &abi.Request{Service: "web"}
@@ -27,7 +27,7 @@ func requestOf(weights ...uint32) *abi.Request {
 	return req
 }
 
-func ask(t *testing.T, req *abi.Request, d does) (*abi.Response, error) {
+func ask(t *testing.T, req *abi.Request, d decideFunc) (*abi.Response, error) {
 	t.Helper()
 	n, err := NewNativePlugin(func() Plugin { return d }, nil)
 	if err != nil {
@@ -37,7 +37,7 @@ func ask(t *testing.T, req *abi.Request, d does) (*abi.Response, error) {
 	return resp, n.Decide(req, resp)
 }
 
-func TestWhatAPluginSaysNothingAboutStaysAsItCame(t *testing.T) {
+func TestUnsetResultsKeepTheInput(t *testing.T) {
 	resp, err := ask(t, requestOf(0, 1, 65535), func(*Request, *Response) error { return nil })
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestWhatAPluginSaysNothingAboutStaysAsItCame(t *testing.T) {
 	}
 }
 
-func TestAResponseArrivesAsItWasWritten(t *testing.T) {
+func TestResponseRoundTrip(t *testing.T) {
 	resp, err := ask(t, requestOf(1, 1, 1, 1), func(_ *Request, resp *Response) error {
 		resp.SetWeight(0, 7)
 		resp.SetWeight(1, -3)
@@ -80,7 +80,7 @@ func TestAResponseArrivesAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestARequeueOfNothingIsSoonNotNever(t *testing.T) {
+func TestRequeueAfterZeroIsOneMillisecond(t *testing.T) {
 	for _, d := range []time.Duration{0, -time.Second, 1} {
 		resp, err := ask(t, requestOf(1), func(_ *Request, resp *Response) error { resp.RequeueAfter(d); return nil })
 		if err != nil || resp.RequeueAfter != time.Millisecond {
@@ -89,7 +89,7 @@ func TestARequeueOfNothingIsSoonNotNever(t *testing.T) {
 	}
 }
 
-func TestAnyTextMakesAReason(t *testing.T) {
+func TestReasonsAreMadePrintable(t *testing.T) {
 	for text, want := range map[string]string{
 		"zone ä, 50 %":                       "zone ä, 50 %",
 		"two\nlines\tand \x1b[31m":           "two?lines?and ?[31m",
@@ -108,7 +108,7 @@ func TestAnyTextMakesAReason(t *testing.T) {
 	}
 }
 
-func TestReasonsBeyondTheLimitAreLeftOut(t *testing.T) {
+func TestReasonsBeyondTheLimitAreDropped(t *testing.T) {
 	for name, text := range map[string]func(i int) string{
 		"many": func(i int) string { return fmt.Sprint(i) },
 		"long": func(i int) string { return fmt.Sprint(i, strings.Repeat("x", 500)) },
@@ -128,9 +128,9 @@ func TestReasonsBeyondTheLimitAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestErrorsOfAPluginAreTold(t *testing.T) {
+func TestPluginErrorsAreReturned(t *testing.T) {
 	for name, tt := range map[string]struct {
-		do   does
+		do   decideFunc
 		want string
 	}{
 		"error":   {func(*Request, *Response) error { return errors.New("no such thing") }, "the plugin failed: no such thing"},
@@ -146,22 +146,22 @@ func TestErrorsOfAPluginAreTold(t *testing.T) {
 	}
 }
 
-func TestAResponseThatDoesNotFitIsAnError(t *testing.T) {
+func TestResponseTooLargeForTheBufferIsAnError(t *testing.T) {
 	var e abi.Encoder
 	req := e.AppendRequest(nil, requestOf(1, 1))
-	in := instance{plugin: does(func(_ *Request, resp *Response) error { resp.SetState([]byte("abc")); return nil })}
-	full, err := in.decide(req, make([]byte, 1000))
+	in := instance{plugin: decideFunc(func(_ *Request, resp *Response) error { resp.SetState([]byte("abc")); return nil })}
+	full, err := in.decideBytes(req, make([]byte, 1000))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for size := range int(full) {
-		if code, err := in.decide(req, make([]byte, size)); code != abi.CodeNoRoom || err == nil {
+		if code, err := in.decideBytes(req, make([]byte, size)); code != abi.CodeNoRoom || err == nil {
 			t.Fatalf("%d bytes of %d: code %d, %v", size, full, code, err)
 		}
 	}
 }
 
-func TestALongestResponseFitsWhatAHostOffers(t *testing.T) {
+func TestLongestResponseFitsMaxResponse(t *testing.T) {
 	resp, err := ask(t, requestOf(make([]uint32, 300)...), func(req *Request, resp *Response) error {
 		for i := range req.NumEndpoints() {
 			resp.SetReason(i, fmt.Sprintf("%015d", i)) // 256 × 15, then 3 more
@@ -186,7 +186,7 @@ func (c *counting) Decide(_ *Request, resp *Response) error {
 	return nil
 }
 
-func TestNativeTellsNeedsAndRevision(t *testing.T) {
+func TestNativePluginNeedsAndRevision(t *testing.T) {
 	native := func(s string) *NativePlugin {
 		n, err := NewNativePlugin(func() Plugin { return &counting{Weight: 3} }, []byte(s))
 		if err != nil {
@@ -209,8 +209,8 @@ func TestNativeTellsNeedsAndRevision(t *testing.T) {
 	}
 }
 
-func TestADecisionAllocatesNothing(t *testing.T) {
-	n, err := NewNativePlugin(func() Plugin { return nosyWeights{} }, nil)
+func TestDecideDoesNotAllocate(t *testing.T) {
+	n, err := NewNativePlugin(func() Plugin { return readWeights{} }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,10 +226,10 @@ func TestADecisionAllocatesNothing(t *testing.T) {
 	}
 }
 
-type nosyWeights struct{}
+type readWeights struct{}
 
-func (nosyWeights) Configure([]byte) error { return nil }
-func (nosyWeights) Decide(req *Request, resp *Response) error {
+func (readWeights) Configure([]byte) error { return nil }
+func (readWeights) Decide(req *Request, resp *Response) error {
 	zone := req.NodeZone()
 	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Zone() == zone {
@@ -243,7 +243,7 @@ func (nosyWeights) Decide(req *Request, resp *Response) error {
 func BenchmarkNative(b *testing.B) {
 	for _, count := range []int{1, 10, 100, 1000} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
-			n, err := NewNativePlugin(func() Plugin { return nosyWeights{} }, nil)
+			n, err := NewNativePlugin(func() Plugin { return readWeights{} }, nil)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -13,7 +13,7 @@ type some struct {
 	} `json:"inner"`
 }
 
-func TestSettingsKeepDefaultsOfWhatTheyDoNotName(t *testing.T) {
+func TestUnmarshalSettingsKeepsDefaultsOfAbsentFields(t *testing.T) {
 	for _, text := range []string{"", "  \n", "{}", "null", `{"name":"n"}`} {
 		s := some{Count: 5, Name: "n"}
 		if err := UnmarshalSettings([]byte(text), &s); err != nil || s.Count != 5 || s.Name != "n" {
@@ -26,7 +26,7 @@ func TestSettingsKeepDefaultsOfWhatTheyDoNotName(t *testing.T) {
 	}
 }
 
-func TestBadSettingsNameTheField(t *testing.T) {
+func TestUnmarshalSettingsErrorsNameTheField(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"cuont":1}`:            `unknown field "cuont"`,
 		`{"inner":{"flog":1}}`:   `unknown field "flog"`,

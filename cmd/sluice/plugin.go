@@ -177,7 +177,7 @@ func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, memory uint
 	line("needs", "%s%s", needsText(r.Needs), unasked)
 	line("imports", "%s", importsText(m.Imports))
 	line("size", "%d bytes, metered %d", m.Size, m.Metered)
-	line("functions", "%d, the largest %d bytes", m.Functions, m.Largest)
+	line("functions", "%d, the largest %d bytes", m.Functions, m.LargestBody)
 	fromCache := "not from the cache"
 	if cached.FromCache {
 		fromCache = "from the cache " + ms(cached.Compile)

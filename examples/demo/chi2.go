@@ -2,9 +2,9 @@ package main
 
 import "math"
 
-// falseAlarm is how seldom a right data plane may be called wrong, a test: every test of every run has to pass, so it
+// significance is how seldom a right data plane may be called wrong, a test: every test of every run has to pass, so it
 // is far below the usual 5 %. A share of 10 % that is really 13 % is still caught with 4000 connections.
-const falseAlarm = 1e-6
+const significance = 1e-6
 
 // chi2 is Pearson's test of counts against wanted shares: how likely counts at least this far off are when connections
 // are spread by these shares. Shares need not sum to 1. A count where the share is 0 is impossible: p is 0.
@@ -31,12 +31,12 @@ func chi2(counts []int, shares []float64) (statistic float64, freedom int, p flo
 	if freedom < 1 || total == 0 {
 		return statistic, freedom, 1
 	}
-	return statistic, freedom, upperGamma(float64(freedom)/2, statistic/2)
+	return statistic, freedom, regularizedGammaQ(float64(freedom)/2, statistic/2)
 }
 
-// upperGamma is the regularised incomplete gamma function Q(a, x): by its series below a+1, where that converges
+// regularizedGammaQ is the regularised incomplete gamma function Q(a, x): by its series below a+1, where that converges
 // quickly, and by its continued fraction (Lentz's method) above.
-func upperGamma(a, x float64) float64 {
+func regularizedGammaQ(a, x float64) float64 {
 	const enough, tiny = 1e-15, 1e-300
 	if x <= 0 {
 		return 1

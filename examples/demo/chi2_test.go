@@ -7,7 +7,7 @@ import (
 )
 
 // Values as tables of the distribution print them.
-func TestChi2GivesTheProbabilitiesOfTheTables(t *testing.T) {
+func TestChi2MatchesDistributionTables(t *testing.T) {
 	for _, c := range []struct {
 		freedom   int
 		statistic float64
@@ -16,14 +16,14 @@ func TestChi2GivesTheProbabilitiesOfTheTables(t *testing.T) {
 		{1, 3.841459, 0.05}, {1, 6.634897, 0.01}, {2, 5.991465, 0.05}, {5, 1.145476, 0.95}, {8, 20.09024, 0.01},
 		{10, 29.58830, 0.001}, {30, 43.77297, 0.05}, {1, 23.92813, 1e-6}, {2, 27.63102, 1e-6},
 	} {
-		got := upperGamma(float64(c.freedom)/2, c.statistic/2)
+		got := regularizedGammaQ(float64(c.freedom)/2, c.statistic/2)
 		if math.Abs(got-c.p) > c.p*1e-5 {
 			t.Errorf("Q(%g; %d) = %g, want %g", c.statistic, c.freedom, got, c.p)
 		}
 	}
 }
 
-func TestChi2WorkedByHand(t *testing.T) {
+func TestChi2Example(t *testing.T) {
 	// Wanted 30, 50, 20 of 100: (35-30)²/30 + (45-50)²/50 + 0 = 1.3333; two degrees of freedom: exp(-x/2).
 	stat, freedom, p := chi2([]int{35, 45, 20}, []float64{3, 5, 2})
 	if math.Abs(stat-4.0/3) > 1e-12 || freedom != 2 || math.Abs(p-math.Exp(-2.0/3)) > 1e-12 {
@@ -31,7 +31,7 @@ func TestChi2WorkedByHand(t *testing.T) {
 	}
 }
 
-func TestChi2OfAShareOfZero(t *testing.T) {
+func TestChi2WithAZeroShare(t *testing.T) {
 	if _, freedom, p := chi2([]int{50, 50, 0}, []float64{.5, .5, 0}); freedom != 1 || p != 1 {
 		t.Errorf("nothing where nothing is wanted: %d degrees, p %g; want 1 and 1", freedom, p)
 	}
@@ -43,7 +43,7 @@ func TestChi2OfAShareOfZero(t *testing.T) {
 	}
 }
 
-func TestChi2PassesRightSharesAndCatchesWrongOnes(t *testing.T) {
+func TestChi2AcceptsRightAndRejectsWrongShares(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	right := []float64{9, 2, 2, 2, 2, 2, 2}
 	draw := func(shares []float64) []int {
@@ -65,7 +65,7 @@ func TestChi2PassesRightSharesAndCatchesWrongOnes(t *testing.T) {
 	low := 0
 	for range 1000 {
 		_, _, p := chi2(draw(right), right)
-		if p < falseAlarm {
+		if p < significance {
 			t.Fatalf("right shares failed: p %g", p)
 		}
 		if p < 0.05 {
@@ -80,7 +80,7 @@ func TestChi2PassesRightSharesAndCatchesWrongOnes(t *testing.T) {
 		"one endpoint + 50 %": {9, 3, 2, 2, 2, 2, 2},
 		"one endpoint missed": {9, 0, 2, 2, 2, 2, 2},
 	} {
-		if _, _, p := chi2(draw(wrong), right); p >= falseAlarm {
+		if _, _, p := chi2(draw(wrong), right); p >= significance {
 			t.Errorf("%s: p %g was not caught", name, p)
 		}
 	}

@@ -44,9 +44,9 @@ func expected(zone string, demand map[string]float64, pods []pod, part float64) 
 // A decision is made of small whole weights: zone-spill is content with 1 % of a zone's share.
 const tolerance = 0.01
 
-// off tells whether a measured share cannot be the expected one: by more than the tolerance and five standard
+// deviates tells whether a measured share cannot be the expected one: by more than the tolerance and five standard
 // deviations of what chance does to n connections. Where nothing is expected, one connection is too many.
-func off(measured, expected float64, n int) bool {
+func deviates(measured, expected float64, n int) bool {
 	if expected == 0 {
 		return measured > 0
 	}

@@ -19,7 +19,7 @@ func podsOf(a, b, c int, states ...condition) []pod {
 	return out
 }
 
-func TestExpectedSharesWorkedByHand(t *testing.T) {
+func TestExpectedShares(t *testing.T) {
 	even := map[string]float64{"a": 8000, "b": 8000, "c": 8000}
 	for _, c := range []struct {
 		name string
@@ -50,7 +50,7 @@ func TestExpectedSharesWorkedByHand(t *testing.T) {
 	}
 }
 
-func TestOff(t *testing.T) {
+func TestDeviates(t *testing.T) {
 	for _, c := range []struct {
 		measured, expected float64
 		want               bool
@@ -58,7 +58,7 @@ func TestOff(t *testing.T) {
 		{.43, .4286, false}, {.45, .4286, false}, {.5, .4286, true}, {.1, .0952, false}, {.14, .0952, true},
 		{0, 0, false}, {.0003, 0, true}, {0, .1, true},
 	} {
-		if got := off(c.measured, c.expected, 4500); got != c.want {
+		if got := deviates(c.measured, c.expected, 4500); got != c.want {
 			t.Errorf("measured %g, expected %g: %v, want %v", c.measured, c.expected, got, c.want)
 		}
 	}

@@ -15,15 +15,15 @@ import (
 type explanation struct {
 	Error string `json:"error"`
 	Pools []struct {
-		Family    string `json:"family"`
-		Pool      string `json:"pool"`
-		DecidedBy string `json:"decidedBy"`
-		Endpoints []told `json:"endpoints"`
+		Family    string                `json:"family"`
+		Pool      string                `json:"pool"`
+		DecidedBy string                `json:"decidedBy"`
+		Endpoints []endpointExplanation `json:"endpoints"`
 	} `json:"pools"`
 }
 
-// told is sluice's word on one endpoint.
-type told struct {
+// endpointExplanation is sluice's word on one endpoint.
+type endpointExplanation struct {
 	Address string  `json:"address"`
 	Pod     string  `json:"pod"`
 	Why     string  `json:"why"`
@@ -48,7 +48,7 @@ const (
 // decision is sluice's word on a Service: what each Pod should get, by whom it was decided, and what the kernel holds.
 type decision struct {
 	by        string
-	endpoints map[string]told // by Pod
+	endpoints map[string]endpointExplanation // by Pod
 }
 
 // explain asks, as a person would: with the program, in the node's namespace.
@@ -70,7 +70,7 @@ func (s *sluice) explain(ctx context.Context, svc model.Name) (*decision, error)
 		if p.Family != model.IPv4.String() || p.Pool != "cluster" {
 			continue
 		}
-		d := &decision{by: p.DecidedBy, endpoints: map[string]told{}}
+		d := &decision{by: p.DecidedBy, endpoints: map[string]endpointExplanation{}}
 		for _, e := range p.Endpoints {
 			d.endpoints[e.Pod] = e
 		}
@@ -110,14 +110,14 @@ func (d *decision) why(pod string) string {
 	return strings.Join(reasons, "; ")
 }
 
-// held tells whether the kernel holds what was decided: for each frontend, weights in the decided proportion.
-func (d *decision) held() error {
+// checkKernel tells whether the kernel holds what was decided: for each frontend, weights in the decided proportion.
+func (d *decision) checkKernel() error {
 	for pod, e := range d.endpoints {
 		if len(e.Kernel) == 0 {
 			return fmt.Errorf("%s: what the kernel holds is not known", pod)
 		}
 		for _, k := range e.Kernel {
-			if k.Total == 0 || off(float64(k.Weight)/float64(k.Total), e.Share, 1<<40) {
+			if k.Total == 0 || deviates(float64(k.Weight)/float64(k.Total), e.Share, 1<<40) {
 				return fmt.Errorf("%s: sluice wants %.1f %%, the kernel's %s holds %d of %d", pod, 100*e.Share, k.Frontend, k.Weight, k.Total)
 			}
 		}

@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-func quiet() *demo {
+func newTestDemo() *demo {
 	return &demo{screen: &screen{w: io.Discard, size: func() (int, int) { return plainWidth, 0 }}}
 }
 
 func TestJudge(t *testing.T) {
-	said := &decision{by: byPolicy, endpoints: map[string]told{
+	said := &decision{by: byPolicy, endpoints: map[string]endpointExplanation{
 		"a": {Pod: "a", Share: .5}, "b": {Pod: "b", Share: .5}, "drained": {Pod: "drained"},
 	}}
 	want := map[string]float64{"a": .5, "b": .5, "drained": 0}
@@ -30,7 +30,7 @@ func TestJudge(t *testing.T) {
 		{"sluice wants and does what the cluster does not ask for", result{counts: map[string]int{"a": 2240, "b": 2260}, total: 4500},
 			map[string]float64{"a": .6, "b": .4, "drained": 0}, "a: the cluster asks for 60.0 %"},
 	} {
-		d := quiet()
+		d := newTestDemo()
 		d.judge(c.result, said, c.want)
 		all := strings.Join(d.problems, "\n")
 		if c.problem == "" && all != "" || !strings.Contains(all, c.problem) {
@@ -39,10 +39,10 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestHeldNoticesAKernelThatDiffers(t *testing.T) {
-	e := told{Pod: "a", Share: .25}
-	d := &decision{endpoints: map[string]told{"a": e}}
-	if d.held() == nil {
+func TestCheckKernelFindsADifferentKernel(t *testing.T) {
+	e := endpointExplanation{Pod: "a", Share: .25}
+	d := &decision{endpoints: map[string]endpointExplanation{"a": e}}
+	if d.checkKernel() == nil {
 		t.Error("a kernel that could not be read passed")
 	}
 	e.Kernel = append(e.Kernel, struct {
@@ -51,16 +51,16 @@ func TestHeldNoticesAKernelThatDiffers(t *testing.T) {
 		Total    int    `json:"total"`
 	}{"10.96.10.2:3550/TCP", 1, 4})
 	d.endpoints["a"] = e
-	if err := d.held(); err != nil {
+	if err := d.checkKernel(); err != nil {
 		t.Errorf("1 of 4 for 25 %%: %v", err)
 	}
 	e.Kernel[0].Total = 3
-	if d.held() == nil {
+	if d.checkKernel() == nil {
 		t.Error("1 of 3 for 25 % passed")
 	}
 }
 
-func TestLoggedFindsLinesAfterAMark(t *testing.T) {
+func TestLogLinesStartAtAMark(t *testing.T) {
 	s := &sluice{}
 	const log = "level=ERROR one\nlevel=INFO two\n"
 	var file strings.Builder
@@ -68,11 +68,11 @@ func TestLoggedFindsLinesAfterAMark(t *testing.T) {
 	if file.String() != log {
 		t.Errorf("the file has %q", file.String())
 	}
-	lines, mark := s.logged(0, "ERROR")
+	lines, mark := s.logLines(0, "ERROR")
 	if len(lines) != 1 || mark != 2 {
 		t.Errorf("got %q and mark %d", lines, mark)
 	}
-	if lines, _ := s.logged(mark, "ERROR"); len(lines) != 0 {
+	if lines, _ := s.logLines(mark, "ERROR"); len(lines) != 0 {
 		t.Errorf("after the mark: %q", lines)
 	}
 }

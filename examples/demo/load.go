@@ -14,9 +14,9 @@ import (
 
 // One measurement.
 const (
-	connections = 4500             // at least 4000 a step
-	workers     = 8                // at once, in the client's namespace
-	patience    = 10 * time.Second // one connection, from its SYN to the server's name
+	connections    = 4500             // at least 4000 a step
+	workers        = 8                // at once, in the client's namespace
+	connectTimeout = 10 * time.Second // one connection, from its SYN to the server's name
 )
 
 // load opens connections, one after another in each of some workers, and counts who answered.
@@ -46,7 +46,7 @@ func start(ctx context.Context, from *testnet.Host, to netip.AddrPort, n int) (l
 	for range workers {
 		wg.Go(func() {
 			for next.Add(1) <= int64(n) && ctx.Err() == nil {
-				a, err := from.Ask("tcp", to, patience)
+				a, err := from.Ask("tcp", to, connectTimeout)
 				l.count(a.Server, err)
 			}
 		})

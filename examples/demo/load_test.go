@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-func TestLoadCountsAnswersAndFailuresAndTalksStay(t *testing.T) {
+func TestLoadCountsConnectionsAndALongOneStaysOpen(t *testing.T) {
 	lab, err := testnet.New(netip.MustParseAddr("192.168.9.1"))
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func TestLoadCountsAnswersAndFailuresAndTalksStay(t *testing.T) {
 	} else {
 		t.Logf("%.0f connections a second", float64(r.total)/r.took.Seconds())
 	}
-	long, err := openTalk(context.Background(), client, at, "catalog-1")
+	long, err := openLongConnection(context.Background(), client, at, "catalog-1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestLoadCountsAnswersAndFailuresAndTalksStay(t *testing.T) {
 	if said, _, err := long.end(); err != nil || said < 1 {
 		t.Errorf("a long connection: %d exchanges, %v", said, err)
 	}
-	if _, err := openTalk(context.Background(), client, at, "catalog-2"); err == nil {
+	if _, err := openLongConnection(context.Background(), client, at, "catalog-2"); err == nil {
 		t.Error("a long connection to a Pod that does not serve")
 	}
 	server.Close()

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// longest is how long the demo may take, if something hangs; it takes less than 60 s.
-const longest = 3 * time.Minute
+// maxDuration is how long the demo may take, if something hangs; it takes less than 60 s.
+const maxDuration = 3 * time.Minute
 
 func main() {
 	exe, err := os.Executable()
@@ -49,25 +49,25 @@ func main() {
 func show(p paths) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	bounded, cancel := context.WithTimeoutCause(ctx, longest, errors.New("the demo takes too long: something hangs"))
+	bounded, cancel := context.WithTimeoutCause(ctx, maxDuration, errors.New("the demo takes too long: something hangs"))
 	defer cancel()
 	s := newScreen(os.Stdout)
 	s.headline("sluice: a Kubernetes Service proxy whose load balancing is decided by WebAssembly plugins")
 	d, err := setUp(s, p)
 	if err != nil {
-		s.verdict(red, "✗", "setting up: %v", err)
+		s.status(red, "✗", "setting up: %v", err)
 		return 1
 	}
-	d.tell("%d Pods with real TCP servers, a client and a visitor from outside run in network namespaces of their own around the node %s. "+
+	d.paragraph("%d Pods with real TCP servers, a client and a visitor from outside run in network namespaces of their own around the node %s. "+
 		"`sluice run` watches a copy of examples/boutique there and programs nftables. Nothing outside of these namespaces is touched.",
 		len(d.net.hosts), node)
-	err = d.tellStory(bounded)
+	err = d.runSteps(bounded)
 	switch {
 	case ctx.Err() != nil:
 		d.problem("stopped before the end")
 	case err != nil:
 		d.problem("%v", err)
-		lines, _ := d.sluice.logged(0)
+		lines, _ := d.sluice.logLines(0)
 		for _, l := range lines[max(0, len(lines)-5):] {
 			d.showLine(l)
 		}
@@ -75,10 +75,10 @@ func show(p paths) int {
 	default:
 		d.summary(time.Since(d.began))
 	}
-	if staysUp() && ctx.Err() == nil {
-		d.lookAround()
+	if keepRunning() && ctx.Err() == nil {
+		d.printHints()
 		<-ctx.Done()
-		d.settle("")
+		d.printLines("")
 	}
 	d.tearDown()
 	if len(d.problems) > 0 {
@@ -89,26 +89,26 @@ func show(p paths) int {
 
 // summary says how it went.
 func (d *demo) summary(took time.Duration) {
-	d.settle("")
+	d.printLines("")
 	if len(d.problems) > 0 {
-		d.verdict(red, "✗", "%d of the things that this demo checks are wrong:", len(d.problems))
+		d.status(red, "✗", "%d of the things that this demo checks are wrong:", len(d.problems))
 		for _, p := range d.problems {
-			d.verdict("", "-", "%s", p)
+			d.status("", "-", "%s", p)
 		}
 		return
 	}
-	d.verdict(green, "✓", "%d connections and %d visits by NodePort in %d measurements, none failed, every share as it should be. %.0f s.",
+	d.status(green, "✓", "%d connections and %d visits by NodePort in %d measurements, none failed, every share as it should be. %.0f s.",
 		d.connections, d.visits, d.measurements, took.Seconds())
-	if !staysUp() {
-		d.tell("Next: `make test` runs every test, and `KEEP=1 make demo` stays up to look around.")
+	if !keepRunning() {
+		d.paragraph("Next: `make test` runs every test, and `KEEP=1 make demo` stays up to look around.")
 	}
 }
 
-// staysUp tells whether the demo was asked to stay up afterwards.
-func staysUp() bool { return os.Getenv("KEEP") == "1" }
+// keepRunning tells whether the demo was asked to stay up afterwards.
+func keepRunning() bool { return os.Getenv("KEEP") == "1" }
 
-// lookAround prints how to see for oneself what is there.
-func (d *demo) lookAround() {
+// printHints prints how to see for oneself what is there.
+func (d *demo) printHints() {
 	enter := "nsenter"
 	if os.Getuid() == 0 && !inInitialUserNamespace() {
 		enter = "nsenter --preserve-credentials -U"
@@ -129,15 +129,15 @@ func (d *demo) lookAround() {
 		"# what sluice says",
 		"tail -f " + d.path(logFile),
 		"# the cluster: a Pod of the catalog is not ready any more (change whatever you like), and look again",
-		d.changeOne(),
+		d.unreadyOne(),
 	} {
-		d.settle("  " + l)
+		d.printLines("  " + l)
 	}
-	d.settle("", "Ctrl-C ends it.")
+	d.printLines("", "Ctrl-C ends it.")
 }
 
-// changeOne is a command that takes the readiness from one of catalog's Pods.
-func (d *demo) changeOne() string {
+// unreadyOne is a command that takes the readiness from one of catalog's Pods.
+func (d *demo) unreadyOne() string {
 	s, err := readShop(d.path("manifests"))
 	if err == nil {
 		for _, p := range s.pods(catalog) {

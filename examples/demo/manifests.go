@@ -65,9 +65,9 @@ func (m *manifests) remove(svc model.Name, pod string) error {
 	return m.edit(svc, pod, func(endpoints []any, i int) []any { return slices.Delete(endpoints, i, i+1) })
 }
 
-// addBeside adds ready endpoints on the node of one that is there. Pods have one address: slices of the other family
+// addEndpoints adds ready endpoints on the node of one that is there. Pods have one address: slices of the other family
 // stay as they are.
-func (m *manifests) addBeside(svc model.Name, beside string, added []pod) error {
+func (m *manifests) addEndpoints(svc model.Name, beside string, added []pod) error {
 	return m.edit(svc, beside, func(endpoints []any, i int) []any {
 		like := endpoints[i].(map[string]any)
 		for _, p := range added {

@@ -38,7 +38,7 @@ func states(s shop) map[string]condition {
 	return out
 }
 
-func TestTheBoutiqueIsWhatTheStoryNeeds(t *testing.T) {
+func TestBoutiqueFitsTheDemo(t *testing.T) {
 	_, read := inBoutique(t)
 	s := read()
 	for _, z := range []string{"zone-a", "zone-b", "zone-c"} {
@@ -57,14 +57,14 @@ func TestTheBoutiqueIsWhatTheStoryNeeds(t *testing.T) {
 	}
 }
 
-func TestManifestsChangeAsAClusterWouldAndComeBack(t *testing.T) {
+func TestManifestsChangeAndAreRestored(t *testing.T) {
 	m, read := inBoutique(t)
 	pods := read().podsIn(catalog, zone)
 	for _, err := range []error{
 		m.set(catalog, pods[0].name, notReady),
 		m.set(catalog, pods[1].name, terminating),
 		m.remove(catalog, pods[2].name),
-		m.addBeside(catalog, pods[0].name, []pod{{name: "new", addr: netip.MustParseAddr("10.244.1.200")}}),
+		m.addEndpoints(catalog, pods[0].name, []pod{{name: "new", addr: netip.MustParseAddr("10.244.1.200")}}),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -97,7 +97,7 @@ func TestManifestsChangeAsAClusterWouldAndComeBack(t *testing.T) {
 }
 
 // The command that KEEP=1 prints works on the boutique's own file, and on what the steps make of it.
-func TestTheCommandThatIsShownMakesOnePodUnready(t *testing.T) {
+func TestPrintedCommandMakesOnePodUnready(t *testing.T) {
 	m, read := inBoutique(t)
 	for _, rewritten := range []bool{false, true} {
 		pods := read().podsIn(catalog, zone)
@@ -145,7 +145,7 @@ func TestManifestsFindSlicesInListsAndJSON(t *testing.T) {
 	}
 }
 
-func TestFreeAddressesAreOfTheNodeAndUnused(t *testing.T) {
+func TestFreeAddressesAreUnusedAndOnTheNode(t *testing.T) {
 	_, read := inBoutique(t)
 	s := read()
 	addrs, err := s.free(node, 3)

@@ -14,31 +14,31 @@ import (
 func (d *demo) problem(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	d.problems = append(d.problems, text)
-	d.verdict(red, "✗", "%s", text)
+	d.status(red, "✗", "%s", text)
 }
 
-// reaction is what sluice may take. It takes milliseconds, but for plugins that are compiled: some seconds of CPU time,
+// reactionTimeout is what sluice may take. It takes milliseconds, but for plugins that are compiled: some seconds of CPU time,
 // on a machine that may have other things to do.
-const reaction = time.Minute
+const reactionTimeout = time.Minute
 
 // await asks sluice until its decision on the catalog is as wanted.
 func (d *demo) await(ctx context.Context, what string, wanted func(*decision) bool) (*decision, error) {
-	deadline := time.Now().Add(reaction)
+	deadline := time.Now().Add(reactionTimeout)
 	var last error
 	for time.Now().Before(deadline) {
 		x, err := d.sluice.explain(ctx, catalog)
-		if err == nil && wanted(x) && x.held() == nil {
+		if err == nil && wanted(x) && x.checkKernel() == nil {
 			return x, nil
 		}
 		last = err
 		if err == nil {
-			last = x.held()
+			last = x.checkKernel()
 		}
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-d.sluice.ended:
-			lines, _ := d.sluice.logged(0)
+			lines, _ := d.sluice.logLines(0)
 			return nil, fmt.Errorf("sluice ended: %w\n%s", errors.Join(d.sluice.err), strings.Join(lines, "\n"))
 		case <-time.After(50 * time.Millisecond):
 		}
@@ -46,7 +46,7 @@ func (d *demo) await(ctx context.Context, what string, wanted func(*decision) bo
 	if last == nil {
 		last = errors.New("it answers otherwise")
 	}
-	return nil, fmt.Errorf("waited %s for sluice to say: %s: %w", reaction, what, last)
+	return nil, fmt.Errorf("waited %s for sluice to say: %s: %w", reactionTimeout, what, last)
 }
 
 // awaitShares waits until sluice says what is expected of the cluster as it is now, and decided by whom.
@@ -70,7 +70,7 @@ func (d *demo) awaitShares(ctx context.Context, part float64, by string) (*decis
 
 // showChange shows sluice's last word on a change, if there was one since.
 func (d *demo) showChange() {
-	lines, mark := d.sluice.logged(d.mark, `msg="synced services"`)
+	lines, mark := d.sluice.logLines(d.mark, `msg="synced services"`)
 	if d.mark = mark; len(lines) > 0 {
 		d.showLine(lines[len(lines)-1])
 	}
@@ -94,7 +94,7 @@ func (d *demo) measure(ctx context.Context, said *decision, want map[string]floa
 	if err != nil {
 		return err
 	}
-	b := newBoard(s.pods(catalog), said)
+	b := newTable(s.pods(catalog), said)
 	l, done := start(ctx, d.net.client, d.vip, connections)
 	visited := make(chan error, 1)
 	go func() { visited <- d.net.visit(ctx, d.nodePort, visits) }()
@@ -118,7 +118,7 @@ func (d *demo) measure(ctx context.Context, said *decision, want map[string]floa
 		return err
 	}
 	width, _ := d.size()
-	d.settle(b.lines(d.paint, width)...)
+	d.printLines(b.lines(d.paint, width)...)
 	d.connections += r.total
 	d.visits += visits
 	d.measurements++
@@ -131,7 +131,7 @@ func (d *demo) measure(ctx context.Context, said *decision, want map[string]floa
 	}
 	statistic, freedom, p := d.judge(r, said, want)
 	if len(d.problems) == before {
-		d.verdict(green, "✓", "%d connections, none failed, in %.1f s; χ² %.1f with %d degrees of freedom, p = %.2g; and %d visits by NodePort",
+		d.status(green, "✓", "%d connections, none failed, in %.1f s; χ² %.1f with %d degrees of freedom, p = %.2g; and %d visits by NodePort",
 			r.total, r.took.Seconds(), statistic, freedom, p, visits)
 	}
 	return nil
@@ -157,21 +157,21 @@ func (d *demo) judge(r result, said *decision, want map[string]float64) (statist
 		}
 	}
 	statistic, freedom, p = chi2(counts, shares)
-	if p < falseAlarm {
+	if p < significance {
 		d.problem("the measured shares are not what sluice wants: χ² %.1f with %d degrees of freedom, p = %.1g", statistic, freedom, p)
 	}
 	for _, pod := range slices.Sorted(maps.Keys(want)) {
 		measured := float64(r.counts[pod]) / float64(max(1, r.total))
-		if off(measured, want[pod], r.total) {
+		if deviates(measured, want[pod], r.total) {
 			d.problem("%s: the cluster asks for %.1f %%, measured is %.1f %%", pod, 100*want[pod], 100*measured)
 		}
 	}
 	return statistic, freedom, p
 }
 
-// newBoard is the table of a Service's endpoints before anything was counted.
-func newBoard(pods []pod, said *decision) *board {
-	b := &board{}
+// newTable is the table of a Service's endpoints before anything was counted.
+func newTable(pods []pod, said *decision) *table {
+	b := &table{}
 	for _, p := range pods {
 		e := said.endpoints[p.name]
 		b.rows = append(b.rows, row{name: p.name, zone: p.zone, state: string(p.state), wanted: e.Share, why: said.why(p.name)})
@@ -179,14 +179,14 @@ func newBoard(pods []pod, said *decision) *board {
 	return b
 }
 
-func (b *board) count(counts map[string]int) {
+func (b *table) count(counts map[string]int) {
 	for i := range b.rows {
 		b.rows[i].counted = counts[b.rows[i].name]
 	}
 }
 
-// breathe gives a person time to read, as long as there is time.
-func (d *demo) breathe(ctx context.Context, seconds float64) {
+// pause gives a person time to read, as long as there is time.
+func (d *demo) pause(ctx context.Context, seconds float64) {
 	if !d.live || time.Since(d.began) > 40*time.Second {
 		return
 	}

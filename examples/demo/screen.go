@@ -38,22 +38,22 @@ func newScreen(f *os.File) *screen {
 }
 
 // headline begins a step.
-func (s *screen) headline(text string) { s.settle("", s.paint.as(bold, text)) }
+func (s *screen) headline(text string) { s.printLines("", s.paint.as(bold, text)) }
 
-// tell prints a paragraph.
-func (s *screen) tell(format string, args ...any) {
+// paragraph prints a paragraph.
+func (s *screen) paragraph(format string, args ...any) {
 	width, _ := s.size()
-	s.settle(wrap(fmt.Sprintf(format, args...), min(width, 110))...)
+	s.printLines(wrap(fmt.Sprintf(format, args...), min(width, 110))...)
 }
 
 // note prints a line as it is.
 func (s *screen) note(colour, format string, args ...any) {
 	width, _ := s.size()
-	s.settle(s.paint.as(colour, cut(fmt.Sprintf(format, args...), width)))
+	s.printLines(s.paint.as(colour, truncate(fmt.Sprintf(format, args...), width)))
 }
 
-// verdict prints a paragraph behind a mark.
-func (s *screen) verdict(colour, mark, format string, args ...any) {
+// status prints a paragraph behind a mark.
+func (s *screen) status(colour, mark, format string, args ...any) {
 	width, _ := s.size()
 	lines := wrap(fmt.Sprintf(format, args...), min(width, plainWidth)-2)
 	for i, l := range lines {
@@ -62,7 +62,7 @@ func (s *screen) verdict(colour, mark, format string, args ...any) {
 	if len(lines) > 0 {
 		lines[0] = strings.Replace(lines[0], "  ", mark+" ", 1)
 	}
-	s.settle(lines...)
+	s.printLines(lines...)
 }
 
 // draw shows lines until the next draw or settle. A table higher than the screen is not drawn live.
@@ -71,7 +71,7 @@ func (s *screen) draw(lines []string) {
 		return
 	}
 	var b strings.Builder
-	s.back(&b)
+	s.rewind(&b)
 	for _, l := range lines {
 		b.WriteString(l + "\x1b[K\n")
 	}
@@ -80,10 +80,10 @@ func (s *screen) draw(lines []string) {
 	s.write(b.String())
 }
 
-// settle puts lines in the place of what was drawn, for good.
-func (s *screen) settle(lines ...string) {
+// printLines puts lines in the place of what was drawn, for good.
+func (s *screen) printLines(lines ...string) {
 	var b strings.Builder
-	s.back(&b)
+	s.rewind(&b)
 	if s.live {
 		b.WriteString("\x1b[J")
 	}
@@ -94,7 +94,7 @@ func (s *screen) settle(lines ...string) {
 	s.write(b.String())
 }
 
-func (s *screen) back(b *strings.Builder) {
+func (s *screen) rewind(b *strings.Builder) {
 	if s.drawn > 0 {
 		fmt.Fprintf(b, "\x1b[%dA\r", s.drawn)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
-func TestTheAdaptedConfigurationIsGoodAndHasTheDemosSettings(t *testing.T) {
+func TestAdaptedConfigurationIsValid(t *testing.T) {
 	text, err := os.ReadFile("../boutique/sluice.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestTheAdaptedConfigurationIsGoodAndHasTheDemosSettings(t *testing.T) {
 	}
 }
 
-func TestStagesAreLongEnoughToMeasureAndShortEnoughToWaitFor(t *testing.T) {
+func TestStageDuration(t *testing.T) {
 	for took, want := range map[time.Duration]int{
 		200 * time.Millisecond: 4, time.Second: 4, 1600 * time.Millisecond: 7, time.Minute: 12,
 	} {

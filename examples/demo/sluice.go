@@ -73,8 +73,8 @@ func (s *sluice) follow(r io.Reader, file io.Writer) {
 	}
 }
 
-// logged gives the lines logged since mark that have all of some words, and a mark of now.
-func (s *sluice) logged(mark int, words ...string) (out []string, now int) {
+// logLines gives the lines logged since mark that have all of some words, and a mark of now.
+func (s *sluice) logLines(mark int, words ...string) (out []string, now int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.log[mark:] {

@@ -12,8 +12,8 @@ import (
 // brokenPlugin is the one that the last step breaks.
 const brokenPlugin = "zone-spill.wasm"
 
-// story is the steps in their order.
-var story = []struct {
+// steps is the steps in their order.
+var steps = []struct {
 	title string
 	tell  func(*demo, context.Context) error
 }{
@@ -24,13 +24,13 @@ var story = []struct {
 	{"A broken plugin is put in", (*demo).breakPlugin},
 }
 
-func (d *demo) tellStory(ctx context.Context) error {
-	for i, s := range story {
+func (d *demo) runSteps(ctx context.Context) error {
+	for i, s := range steps {
 		d.headline(fmt.Sprintf("%d. %s", i+1, s.title))
 		if err := s.tell(d, ctx); err != nil {
 			return fmt.Errorf("step %d, %s: %w", i+1, strings.ToLower(s.title[:1])+s.title[1:], err)
 		}
-		d.breathe(ctx, 2)
+		d.pause(ctx, 2)
 	}
 	return nil
 }
@@ -45,7 +45,7 @@ func (d *demo) check(ctx context.Context, by string) error {
 }
 
 func (d *demo) calm(ctx context.Context) error {
-	d.tell("A client Pod on %s, in %s, connects to %s (%s). kube-proxy would send two thirds of its connections to other zones. "+
+	d.paragraph("A client Pod on %s, in %s, connects to %s (%s). kube-proxy would send two thirds of its connections to other zones. "+
 		"The policy's plugin zone-spill sees that %s can carry its own demand, and keeps them here.", node, zone, catalog, d.vip, zone)
 	return d.check(ctx, byPolicy)
 }
@@ -58,7 +58,7 @@ func (d *demo) loss(ctx context.Context) error {
 	if err := errors.Join(d.manifests.set(catalog, pods[0].name, notReady), d.manifests.remove(catalog, pods[1].name)); err != nil {
 		return err
 	}
-	d.tell("One endpoint in %s fails its readiness probe, another is deleted. One of seven cannot carry a third of the demand: "+
+	d.paragraph("One endpoint in %s fails its readiness probe, another is deleted. One of seven cannot carry a third of the demand: "+
 		"it gets what is fair (3/7), and the rest spills evenly to the zones that have room.", zone)
 	return d.check(ctx, byPolicy)
 }
@@ -67,7 +67,7 @@ func (d *demo) drain(ctx context.Context) error {
 	if err := d.manifests.restore(); err != nil {
 		return err
 	}
-	d.tell("%s has its three endpoints again.", zone)
+	d.paragraph("%s has its three endpoints again.", zone)
 	if _, _, err := d.awaitShares(ctx, 0, byPolicy); err != nil {
 		return err
 	}
@@ -76,18 +76,18 @@ func (d *demo) drain(ctx context.Context) error {
 		return err
 	}
 	leaving := pods[0].name
-	long, err := openTalk(ctx, d.net.client, d.vip, leaving)
+	long, err := openLongConnection(ctx, d.net.client, d.vip, leaving)
 	if err != nil {
 		return err
 	}
-	d.tell("A long connection to %s is opened and kept busy. Then that Pod is deleted: it terminates, and still serves. "+
+	d.paragraph("A long connection to %s is opened and kept busy. Then that Pod is deleted: it terminates, and still serves. "+
 		"kube-proxy would send nobody there from now on; the plugin staged-drain takes its share away in stages of %d s.", leaving, d.stage)
 	err = d.stages(ctx, leaving)
 	said, lasted, broke := long.end()
 	if err = errors.Join(err, broke); err != nil {
 		return err
 	}
-	d.verdict(green, "✓", "the long connection to %s survived all of it: %d exchanges in %.1f s", leaving, said, lasted.Seconds())
+	d.status(green, "✓", "the long connection to %s survived all of it: %d exchanges in %.1f s", leaving, said, lasted.Seconds())
 	return nil
 }
 
@@ -104,7 +104,7 @@ func (d *demo) stages(ctx context.Context, leaving string) error {
 		{.1, "Then 10 %: a trickle."},
 		{0, "Then nothing: no new connection, and what is established goes on."},
 	} {
-		d.tell("%s", s.about)
+		d.paragraph("%s", s.about)
 		said, want, err := d.awaitShares(ctx, s.part, byPolicy)
 		if err != nil {
 			return err
@@ -145,10 +145,10 @@ func (d *demo) grow(ctx context.Context) error {
 			gone = p.name
 		}
 	}
-	if err := errors.Join(d.manifests.remove(catalog, gone), d.manifests.addBeside(catalog, beside.name, added)); err != nil {
+	if err := errors.Join(d.manifests.remove(catalog, gone), d.manifests.addEndpoints(catalog, beside.name, added)); err != nil {
 		return err
 	}
-	d.tell("The drained Pod is gone, and two new ones are ready: four, three and three. Hints for zones would now be given up by the cluster; "+
+	d.paragraph("The drained Pod is gone, and two new ones are ready: four, three and three. Hints for zones would now be given up by the cluster; "+
 		"zone-spill keeps all connections in %s, a quarter for each endpoint.", zone)
 	return d.check(ctx, byPolicy)
 }
@@ -157,8 +157,8 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 	good := filepath.Join(d.paths.plugins, brokenPlugin)
 	target := d.path("plugins/" + brokenPlugin)
 
-	_, mark := d.sluice.logged(0)
-	d.tell("Somebody copies a text file over %s. sluice refuses it before it is in use, and goes on with what it has.", brokenPlugin)
+	_, mark := d.sluice.logLines(0)
+	d.paragraph("Somebody copies a text file over %s. sluice refuses it before it is in use, and goes on with what it has.", brokenPlugin)
 	if err := replaceFile(target, []byte("#!/bin/sh\necho this is not a plugin\n")); err != nil {
 		return err
 	}
@@ -169,8 +169,8 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 		return err
 	}
 
-	_, mark = d.sluice.logged(0)
-	d.tell("Now a module that passes every check and then loops for ever when it is asked about real traffic. The sandbox stops it when its fuel is "+
+	_, mark = d.sluice.logLines(0)
+	d.paragraph("Now a module that passes every check and then loops for ever when it is asked about real traffic. The sandbox stops it when its fuel is "+
 		"used up, and the last good decision stays: a quarter for each endpoint in %s, and not an even spread over all ten.", zone)
 	if err := copyFile(target, d.paths.runaway); err != nil {
 		return err
@@ -186,7 +186,7 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.tell("While the plugin is broken, an endpoint fails its readiness probe. It gets nothing from then on: a last good decision is never " +
+	d.paragraph("While the plugin is broken, an endpoint fails its readiness probe. It gets nothing from then on: a last good decision is never " +
 		"a reason to send somebody to a dead Pod.")
 	if err := d.manifests.set(catalog, pods[0].name, notReady); err != nil {
 		return err
@@ -195,7 +195,7 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 		return err
 	}
 
-	d.tell("The good plugin is put back, and decides again.")
+	d.paragraph("The good plugin is put back, and decides again.")
 	if err := copyFile(target, good); err != nil {
 		return err
 	}
@@ -204,8 +204,8 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 
 // showLog waits for a line of sluice's log and shows it.
 func (d *demo) showLog(ctx context.Context, mark int, words ...string) error {
-	for deadline := time.Now().Add(reaction); time.Now().Before(deadline); {
-		if lines, _ := d.sluice.logged(mark, words...); len(lines) > 0 {
+	for deadline := time.Now().Add(reactionTimeout); time.Now().Before(deadline); {
+		if lines, _ := d.sluice.logLines(mark, words...); len(lines) > 0 {
 			d.showLine(lines[0])
 			return nil
 		}
@@ -215,7 +215,7 @@ func (d *demo) showLog(ctx context.Context, mark int, words ...string) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("waited %s for sluice to log %q", reaction, words)
+	return fmt.Errorf("waited %s for sluice to log %q", reactionTimeout, words)
 }
 
 // inZone are the catalog's Pods in the zone of the client, as they are now.

@@ -16,8 +16,8 @@ type row struct {
 	why        string
 }
 
-// board is the table: endpoints, and of the connections so far the share that each got.
-type board struct {
+// table is the table: endpoints, and of the connections so far the share that each got.
+type table struct {
 	rows []row
 	note string // below the rows
 }
@@ -65,7 +65,7 @@ func bar(measured, wanted float64, cells int) (filled, rest string) {
 }
 
 // lines draws the board for a terminal of this width.
-func (b *board) lines(p paint, width int) []string {
+func (b *table) lines(p paint, width int) []string {
 	total, names, prefix := 0, 8, 0
 	if width < narrow {
 		prefix = b.prefix()
@@ -83,7 +83,7 @@ func (b *board) lines(p paint, width int) []string {
 	cells := max(6, min(24, (width-fixed)/3))
 	head := fmt.Sprintf("  %-*s  %-6s  %-11s  %6s  %8s  %-*s %5s  %s",
 		names, "ENDPOINT", "ZONE", "STATE", "WANTED", "MEASURED", cells, "", "CONNS", "WHY")
-	out := []string{p.as(dim, cut(head, width))}
+	out := []string{p.as(dim, truncate(head, width))}
 	for _, r := range b.rows {
 		share := 0.0
 		if total > 0 {
@@ -94,10 +94,10 @@ func (b *board) lines(p paint, width int) []string {
 		out = append(out, fmt.Sprintf("  %s  %s  %s  %s  %s  %s%s %s  %s",
 			pad(shorten(r.name, prefix), names), p.as(zone, pad(r.zone, 6)), p.as(stateColours[r.state], pad(r.state, 11)),
 			percent(r.wanted, 6), percent(share, 8), p.as(zone, filled), p.as(dim, rest),
-			p.as(bold, fmt.Sprintf("%5d", r.counted)), p.as(dim, cut(r.why, max(0, width-fixed-cells)))))
+			p.as(bold, fmt.Sprintf("%5d", r.counted)), p.as(dim, truncate(r.why, max(0, width-fixed-cells)))))
 	}
 	if b.note != "" {
-		out = append(out, "  "+p.as(dim, cut(b.note, width-2)))
+		out = append(out, "  "+p.as(dim, truncate(b.note, width-2)))
 	}
 	return out
 }
@@ -106,7 +106,7 @@ func (b *board) lines(p paint, width int) []string {
 const narrow = 130
 
 // prefix is the length of what all names begin with, up to a hyphen.
-func (b *board) prefix() int {
+func (b *table) prefix() int {
 	if len(b.rows) < 2 {
 		return 0
 	}
@@ -136,8 +136,8 @@ func percent(share float64, width int) string {
 
 func pad(s string, width int) string { return fmt.Sprintf("%-*s", width, s) }
 
-// cut shortens a text to width cells.
-func cut(s string, width int) string {
+// truncate shortens a text to width cells.
+func truncate(s string, width int) string {
 	if r := []rune(s); len(r) > width {
 		return string(r[:max(0, width-1)]) + "…"[:min(len("…"), width*len("…"))]
 	}

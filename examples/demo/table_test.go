@@ -9,8 +9,8 @@ import (
 
 var colours = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
-func exampleBoard() *board {
-	return &board{rows: []row{
+func exampleTable() *table {
+	return &table{rows: []row{
 		{"catalog-a1", "zone-a", "ready", .4, 1610, "in this zone"},
 		{"catalog-a2", "zone-a", "terminating", .2, 790, "draining: stage 2 of 3, 50 %"},
 		{"catalog-b1", "zone-b", "ready", .4, 1600, "spill"},
@@ -18,7 +18,7 @@ func exampleBoard() *board {
 	}}
 }
 
-func TestBoardShowsWantedBesideMeasured(t *testing.T) {
+func TestTableShowsWantedAndMeasuredShares(t *testing.T) {
 	want := []string{
 		"  ENDPOINT    ZONE    STATE        WANTED  MEASURED                           CONNS  WHY",
 		"  catalog-a1  zone-a  ready        40.0 %    40.2 %  ████████████████████▏     1610  in this zone",
@@ -26,7 +26,7 @@ func TestBoardShowsWantedBesideMeasured(t *testing.T) {
 		"  catalog-b1  zone-b  ready        40.0 %    40.0 %  ████████████████████┊     1600  spill",
 		"  catalog-b2  zone-b  gone              –         –                               0",
 	}
-	got := exampleBoard().lines(false, 160)
+	got := exampleTable().lines(false, 160)
 	for i := range want {
 		if strings.TrimRight(got[i], " ") != want[i] {
 			t.Errorf("line %d:\n got %q\nwant %q", i, got[i], want[i])
@@ -34,8 +34,8 @@ func TestBoardShowsWantedBesideMeasured(t *testing.T) {
 	}
 }
 
-func TestBoardShortensNamesOnNarrowTerminals(t *testing.T) {
-	b := exampleBoard()
+func TestTableShortensNamesOnNarrowTerminals(t *testing.T) {
+	b := exampleTable()
 	want := "  …a1       zone-a  ready        40.0 %    40.2 %  ████████████████▊     1610  in this zone"
 	if got := b.lines(false, 120)[1]; got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
@@ -46,8 +46,8 @@ func TestBoardShortensNamesOnNarrowTerminals(t *testing.T) {
 	}
 }
 
-func TestBoardInColourIsTheSameText(t *testing.T) {
-	b := exampleBoard()
+func TestColouredTableHasTheSameText(t *testing.T) {
+	b := exampleTable()
 	plain, coloured := b.lines(false, 120), b.lines(true, 120)
 	for i := range plain {
 		if coloured[i] == plain[i] {
@@ -59,8 +59,8 @@ func TestBoardInColourIsTheSameText(t *testing.T) {
 	}
 }
 
-func TestBoardFitsTheWidth(t *testing.T) {
-	b := exampleBoard()
+func TestTableFitsTheWidth(t *testing.T) {
+	b := exampleTable()
 	b.note = strings.Repeat("long ", 60)
 	for _, width := range []int{70, 80, 100, 120} {
 		for _, l := range b.lines(false, width) {
@@ -71,7 +71,7 @@ func TestBoardFitsTheWidth(t *testing.T) {
 	}
 }
 
-func TestBarIsCutAtItsEnd(t *testing.T) {
+func TestBarIsClipped(t *testing.T) {
 	for _, share := range []float64{0, .001, .1, .333, barShare, .9, 1} {
 		filled, rest := bar(share, .25, 24)
 		if n := utf8.RuneCountInString(filled + rest); n != 24 {
@@ -83,34 +83,34 @@ func TestBarIsCutAtItsEnd(t *testing.T) {
 	}
 }
 
-func TestWrapAndCut(t *testing.T) {
+func TestWrapAndTruncate(t *testing.T) {
 	if got := strings.Join(wrap("one two  three four", 9), "|"); got != "one two|three|four" {
 		t.Errorf("wrap: %q", got)
 	}
 	for width, want := range map[int]string{0: "", 1: "…", 4: "abc…", 6: "abcdef", 9: "abcdef"} {
-		if got := cut("abcdef", width); got != want {
+		if got := truncate("abcdef", width); got != want {
 			t.Errorf("cut to %d: %q, want %q", width, got, want)
 		}
 	}
 }
 
-func TestScreenReplacesWhatIsLive(t *testing.T) {
+func TestScreenReplacesLiveLines(t *testing.T) {
 	var b strings.Builder
 	s := &screen{w: &b, live: true, size: func() (int, int) { return 80, 24 }}
 	s.draw([]string{"one", "two"})
 	s.draw([]string{"uno", "dos"})
-	s.settle("done")
+	s.printLines("done")
 	want := "one\x1b[K\ntwo\x1b[K\n\x1b[J" + "\x1b[2A\runo\x1b[K\ndos\x1b[K\n\x1b[J" + "\x1b[2A\r\x1b[Jdone\n"
 	if b.String() != want {
 		t.Errorf("got %q\nwant %q", b.String(), want)
 	}
 }
 
-func TestScreenThatIsNoTerminalPrintsOnlyWhatSettles(t *testing.T) {
+func TestScreenWithoutTerminalPrintsFinalLinesOnly(t *testing.T) {
 	var b strings.Builder
 	s := &screen{w: &b, size: func() (int, int) { return plainWidth, 0 }}
 	s.draw([]string{"one"})
-	s.tell("the %s", "end")
+	s.paragraph("the %s", "end")
 	if b.String() != "the end\n" {
 		t.Errorf("got %q", b.String())
 	}

@@ -121,14 +121,14 @@ func (t *topology) addFrontend(p pod) error {
 		return fmt.Errorf("serve %s: %w", p.name, err)
 	}
 	page := func(w http.ResponseWriter, r *http.Request) {
-		a, err := h.Ask("tcp", t.vip, patience)
+		a, err := h.Ask("tcp", t.vip, connectTimeout)
 		if err != nil {
 			http.Error(w, "the catalog does not answer: "+err.Error(), http.StatusBadGateway)
 			return
 		}
 		fmt.Fprintf(w, "the boutique, served by %s in %s; the catalog by %s\n", p.name, p.zone, a.Server)
 	}
-	server := &http.Server{Handler: http.HandlerFunc(page), ReadHeaderTimeout: patience}
+	server := &http.Server{Handler: http.HandlerFunc(page), ReadHeaderTimeout: connectTimeout}
 	go func() { _ = server.Serve(l) }() // ends by Close
 	t.servers = append(t.servers, func() { _ = server.Close() })
 	return nil
@@ -136,7 +136,7 @@ func (t *topology) addFrontend(p pod) error {
 
 // visit gets the shop's page n times, as somebody outside would: each time by a new connection to a NodePort.
 func (t *topology) visit(ctx context.Context, at netip.AddrPort, n int) error {
-	client := &http.Client{Timeout: 2 * patience, Transport: &http.Transport{
+	client := &http.Client{Timeout: 2 * connectTimeout, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return t.outside.Dial(ctx, network, at)

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-func TestEndpointsOnThisNodeGetMore(t *testing.T) {
+func TestLocalEndpointsGetMoreWeight(t *testing.T) {
 	req := sdktest.NewRequest("a", nil, sdktest.Local("a"), sdktest.Ready("a"), sdktest.Unchosen("b"))
 	resp, err := sdktest.Run(newPlugin(), `{"factor":5}`, req)
 	if err != nil {
@@ -22,7 +22,7 @@ func TestEndpointsOnThisNodeGetMore(t *testing.T) {
 	}
 }
 
-func TestAFactorOutOfRangeIsRefused(t *testing.T) {
+func TestFactorOutOfRangeIsRefused(t *testing.T) {
 	if err := newPlugin().Configure([]byte(`{"factor":0}`)); err == nil || !strings.Contains(err.Error(), "factor") {
 		t.Error(err)
 	}

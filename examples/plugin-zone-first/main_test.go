@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-func TestEndpointsInTheZoneOfTheNodeGetFourTimesTheWeight(t *testing.T) {
+func TestSameZoneGetsFourTimesTheWeight(t *testing.T) {
 	req := sdktest.NewRequest("zone-a", nil, sdktest.Ready("zone-a"), sdktest.Ready("zone-b"), sdktest.Unchosen("zone-a"))
 	resp, err := sdktest.Run(zoneFirst{}, "", req)
 	if err != nil {

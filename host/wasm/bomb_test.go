@@ -72,7 +72,7 @@ func bombs() []struct {
 }
 
 // One of them compiles, and as many as would take minutes are refused.
-func TestDearestFunctionsAreLetThroughOnlyInSmallNumbers(t *testing.T) {
+func TestCompileWorkLimitsTheMostExpensiveFunctions(t *testing.T) {
 	limits := meter.DefaultLimits()
 	for _, c := range bombs() {
 		out, info, err := meter.Rewrite(bomb(c.kind, c.locals, c.size, 1), limits)
@@ -95,8 +95,8 @@ func TestDearestFunctionsAreLetThroughOnlyInSmallNumbers(t *testing.T) {
 	}
 }
 
-// BenchmarkDearestCompile compiles, of each kind, the dearest module that is let through.
-func BenchmarkDearestCompile(b *testing.B) {
+// BenchmarkMostExpensiveCompile compiles, of each kind, the dearest module that is let through.
+func BenchmarkMostExpensiveCompile(b *testing.B) {
 	limits := meter.DefaultLimits()
 	for _, c := range bombs() {
 		b.Run(fmt.Sprintf("%s/%d", c.kind, c.locals), func(b *testing.B) {

@@ -19,8 +19,8 @@ import (
 // offsets in its files and checks only the code itself, so a folder without a true seal is thrown away, not read.
 
 const (
-	sealName   = "SEAL"
-	maxEntries = 32 // modules; the oldest go
+	manifestName = "MANIFEST"
+	maxEntries   = 32 // modules; the oldest go
 )
 
 // checkCacheDir makes dir if need be and checks that nobody else can have put code there.
@@ -28,11 +28,11 @@ func checkCacheDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return private(dir)
+	return checkPrivate(dir)
 }
 
-// private checks that path is a plain file or folder of this user's that nobody else can read or write.
-func private(path string) error {
+// checkPrivate checks that path is a plain file or folder of this user's that nobody else can read or write.
+func checkPrivate(path string) error {
 	st, err := os.Lstat(path)
 	if err != nil {
 		return err
@@ -51,8 +51,8 @@ func private(path string) error {
 }
 
 type cacheEntry struct {
-	dir   string
-	sound bool // it was there and its seal is true
+	dir      string
+	verified bool // it was there and its seal is true
 }
 
 // openEntry finds or makes the folder for a module; nil: no cache.
@@ -64,12 +64,12 @@ func openEntry(cacheDir string, metered []byte, log *slog.Logger) *cacheEntry {
 	e := &cacheEntry{dir: filepath.Join(cacheDir, hex.EncodeToString(sum[:]))}
 	switch err := e.verify(); {
 	case err == nil:
-		e.sound = true
+		e.verified = true
 		return e
 	case !errors.Is(err, fs.ErrNotExist):
 		log.Warn("compile cache entry is thrown away", "dir", e.dir, "error", err)
 	}
-	e.drop()
+	e.remove()
 	prune(cacheDir)
 	if err := os.Mkdir(e.dir, 0o700); err != nil {
 		log.Warn("compile cache is not used", "dir", e.dir, "error", err)
@@ -78,16 +78,16 @@ func openEntry(cacheDir string, metered []byte, log *slog.Logger) *cacheEntry {
 	return e
 }
 
-func (e *cacheEntry) drop() {
-	e.sound = false
+func (e *cacheEntry) remove() {
+	e.verified = false
 	_ = os.RemoveAll(e.dir) // what is left is not sealed, so it is not used
 }
 
 func (e *cacheEntry) verify() error {
-	if err := private(e.dir); err != nil {
+	if err := checkPrivate(e.dir); err != nil {
 		return err
 	}
-	want, err := os.ReadFile(filepath.Join(e.dir, sealName))
+	want, err := os.ReadFile(filepath.Join(e.dir, manifestName))
 	if err != nil {
 		return err
 	}
@@ -101,17 +101,17 @@ func (e *cacheEntry) verify() error {
 	return nil
 }
 
-// seal writes the digests of the files in the folder.
-func (e *cacheEntry) seal() error {
+// writeManifest writes the digests of the files in the folder.
+func (e *cacheEntry) writeManifest() error {
 	sums, err := e.digests()
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(e.dir, sealName+".tmp")
+	tmp := filepath.Join(e.dir, manifestName+".tmp")
 	if err := os.WriteFile(tmp, sums, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(tmp, filepath.Join(e.dir, sealName))
+	return os.Rename(tmp, filepath.Join(e.dir, manifestName))
 }
 
 // digests lists path and digest of each file but the seal, in order of path.
@@ -121,11 +121,11 @@ func (e *cacheEntry) digests() ([]byte, error) {
 		if err != nil {
 			return err
 		}
-		if err := private(path); err != nil {
+		if err := checkPrivate(path); err != nil {
 			return err
 		}
 		rel, err := filepath.Rel(e.dir, path)
-		if err != nil || d.IsDir() || rel == sealName || rel == sealName+".tmp" {
+		if err != nil || d.IsDir() || rel == manifestName || rel == manifestName+".tmp" {
 			return err
 		}
 		content, err := os.ReadFile(path)

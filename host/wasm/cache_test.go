@@ -17,7 +17,7 @@ func TestCompileCache(t *testing.T) {
 		t.Helper()
 		log.Reset()
 		p := load(t, newHost(t, Options{CacheDir: dir, Log: textLog(&log)}), module, "")
-		if err := ask(p, 80, sampleNow); err != nil {
+		if err := decide(p, 80, sampleNow); err != nil {
 			t.Fatal(err)
 		}
 		if p.Report().FromCache != want {
@@ -61,7 +61,7 @@ func TestCompileCache(t *testing.T) {
 		return b
 	})
 	try(false, true)
-	if err := os.Remove(filepath.Join(filepath.Dir(filepath.Dir(compiled())), sealName)); err != nil {
+	if err := os.Remove(filepath.Join(filepath.Dir(filepath.Dir(compiled())), manifestName)); err != nil {
 		t.Fatal(err)
 	}
 	try(false, false) // as if it was interrupted
@@ -83,7 +83,7 @@ func TestCompileCache(t *testing.T) {
 	try(false, true)
 }
 
-func TestCacheKeepsTheNewestModules(t *testing.T) {
+func TestCacheEvictsTheOldestModules(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	h := newHost(t, Options{CacheDir: dir})
 	for i := range maxEntries + 5 {

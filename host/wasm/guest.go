@@ -17,41 +17,41 @@ import (
 
 // guest is one instance of a plugin's module. After its first error it is closed and never called again.
 type guest struct {
-	p      *Plugin
-	module api.Module
-	memory api.Memory
-	fuel   api.MutableGlobal
-	stack  api.MutableGlobal
-	decide api.Function
-	alloc  api.Function
-	enc    abi.Encoder
-	req    buffer
-	resp   buffer
-	random *rand.PCG
-	args   [4]uint64
-	used   int64 // fuel, by the call at hand
+	p        *Plugin
+	module   api.Module
+	memory   api.Memory
+	fuel     api.MutableGlobal
+	stack    api.MutableGlobal
+	decide   api.Function
+	alloc    api.Function
+	encoder  abi.Encoder
+	req      buffer
+	resp     buffer
+	random   *rand.PCG
+	args     [4]uint64
+	fuelUsed int64 // fuel, by the call at hand
 
 	lines, bytes int    // logged by the call at hand
-	said         string // the first error that the call at hand logged
-	out          []byte // an unfinished line on standard output or error
-	outLevel     uint32
+	loggedError  string // the first error that the call at hand logged
+	partialLine  []byte // an unfinished line on standard output or error
+	partialLevel uint32
 }
 
 // buffer is memory that sluice_alloc gave.
-type buffer struct{ at, size uint32 }
+type buffer struct{ ptr, size uint32 }
 
 // newGuest instantiates the module, initialises and configures it.
 func (p *Plugin) newGuest() (*guest, error) {
 	g := &guest{p: p, random: rand.NewPCG(1, 2)}
 	p.guest = g
-	if err := g.begin(); err != nil {
+	if err := g.start(); err != nil {
 		p.discard()
 		return nil, err
 	}
 	return g, nil
 }
 
-func (g *guest) begin() (err error) {
+func (g *guest) start() (err error) {
 	p := g.p
 	g.module, err = p.runtime.InstantiateModule(p.ctx, p.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
 	if err != nil {
@@ -79,8 +79,8 @@ func (g *guest) begin() (err error) {
 		if err := g.call(f, what, budget); err != nil {
 			return err
 		}
-		budget -= g.used
-		p.initFuel += g.used
+		budget -= g.fuelUsed
+		p.initFuel += g.fuelUsed
 	}
 	g.decide, g.alloc = g.module.ExportedFunction("sluice_decide"), g.module.ExportedFunction("sluice_alloc")
 	return g.configure()
@@ -90,31 +90,31 @@ func (g *guest) begin() (err error) {
 func (g *guest) configure() error {
 	p := g.p
 	budget := p.limits.ConfigureFuel
-	if !p.hasSettings {
+	if !p.configurable {
 		if s := strings.TrimSpace(string(p.settings)); s != "" && s != "{}" && s != "null" {
 			return errors.New("settings: the plugin takes none (it does not export sluice_configure)")
 		}
 		return nil
 	}
 	var b buffer
-	if err := g.grow(&b, len(p.settings), &budget); err != nil {
+	if err := g.ensureBuffer(&b, len(p.settings), &budget); err != nil {
 		return err
 	}
 	copy(g.view(b), p.settings)
-	g.args[0], g.args[1] = uint64(b.at), uint64(len(p.settings))
+	g.args[0], g.args[1] = uint64(b.ptr), uint64(len(p.settings))
 	err := g.call(g.module.ExportedFunction("sluice_configure"), "sluice_configure", budget)
-	p.initFuel += g.used
+	p.initFuel += g.fuelUsed
 	if err != nil {
 		return err
 	}
 	if code := int32(g.args[0]); code < 0 {
-		return fmt.Errorf("settings refused: %s", g.withSaid(abi.CodeText(int64(code))))
+		return fmt.Errorf("settings refused: %s", g.withLoggedError(abi.CodeText(int64(code))))
 	}
 	return nil
 }
 
-// number calls an export that takes nothing and gives an i32.
-func (g *guest) number(name string) (uint32, error) {
+// callU32 calls an export that takes nothing and gives an i32.
+func (g *guest) callU32(name string) (uint32, error) {
 	if err := g.call(g.module.ExportedFunction(name), name, g.p.limits.ConfigureFuel); err != nil {
 		return 0, err
 	}
@@ -123,34 +123,34 @@ func (g *guest) number(name string) (uint32, error) {
 
 // call runs f with its arguments in g.args, where its result will be. Its fuel is budget.
 func (g *guest) call(f api.Function, what string, budget int64) error {
-	g.lines, g.bytes, g.said = 0, 0, ""
+	g.lines, g.bytes, g.loggedError = 0, 0, ""
 	g.fuel.Set(uint64(budget))
 	err := f.CallWithStack(g.p.ctx, g.args[:])
-	left := g.left()
-	g.used = min(budget-left, budget) // a bulk operation is charged whole before it is refused
+	left := g.fuelLeft()
+	g.fuelUsed = min(budget-left, budget) // a bulk operation is charged whole before it is refused
 	g.flush()
 	if err == nil && left >= 0 {
 		return nil
 	}
-	return g.ended(err, what, budget)
+	return g.callError(err, what, budget)
 }
 
-// ended says why a call gave nothing.
-func (g *guest) ended(err error, what string, budget int64) error {
-	var ex exit
+// callError says why a call gave nothing.
+func (g *guest) callError(err error, what string, budget int64) error {
+	var ex procExit
 	switch {
-	case g.left() < 0:
+	case g.fuelLeft() < 0:
 		return fmt.Errorf("%s: out of fuel: it may use %d", what, budget)
 	case int64(g.stack.Get()) < 0:
 		return fmt.Errorf("%s: its calls nest too deeply", what)
 	case errors.As(err, &ex):
-		return fmt.Errorf("%s: %s", what, g.withSaid(ex.Error()))
+		return fmt.Errorf("%s: %s", what, g.withLoggedError(ex.Error()))
 	}
-	return fmt.Errorf("%s: %s", what, g.withSaid(firstLine(err).Error()))
+	return fmt.Errorf("%s: %s", what, g.withLoggedError(firstLine(err).Error()))
 }
 
-// grow makes b hold at least n bytes; the cost is taken from budget.
-func (g *guest) grow(b *buffer, n int, budget *int64) error {
+// ensureBuffer makes b hold at least n bytes; the cost is taken from budget.
+func (g *guest) ensureBuffer(b *buffer, n int, budget *int64) error {
 	if b.size != 0 && n <= int(b.size) {
 		return nil
 	}
@@ -161,7 +161,7 @@ func (g *guest) grow(b *buffer, n int, budget *int64) error {
 	}
 	g.args[0] = size
 	err := g.call(g.alloc, "sluice_alloc", *budget)
-	*budget -= g.used
+	*budget -= g.fuelUsed
 	if err != nil {
 		return err
 	}
@@ -175,45 +175,45 @@ func (g *guest) grow(b *buffer, n int, budget *int64) error {
 
 // view is the host's view of b. It is void after the next call.
 func (g *guest) view(b buffer) []byte {
-	v, _ := g.memory.Read(b.at, b.size) // memory never shrinks
+	v, _ := g.memory.Read(b.ptr, b.size) // memory never shrinks
 	return v
 }
 
-// answer asks the guest.
-func (g *guest) answer(dec *abi.Decoder, req *abi.Request, resp *abi.Response) (err error) {
+// callDecide asks the guest.
+func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Response) (err error) {
 	n := len(req.Endpoints)
 	budget := g.p.limits.DecideFuel + g.p.limits.EndpointFuel*int64(n)
 	whole := budget
 	defer func() {
-		g.used = whole - budget
+		g.fuelUsed = whole - budget
 		// Nothing that a guest writes should make the host panic; if it does, the guest goes, not the host.
 		if r := recover(); r != nil {
 			err = fmt.Errorf("the host failed over this guest: %v", r)
 		}
 	}()
-	if err := g.grow(&g.resp, abi.MaxResponse(n), &budget); err != nil {
+	if err := g.ensureBuffer(&g.resp, abi.MaxResponse(n), &budget); err != nil {
 		return err
 	}
 	length := -1
 	for length < 0 {
 		v := g.view(g.req)
-		wire := g.enc.AppendRequest(v[:0:len(v)], req)
+		wire := g.encoder.AppendRequest(v[:0:len(v)], req)
 		if len(wire) <= len(v) {
 			length = len(wire)
-		} else if err := g.grow(&g.req, len(wire), &budget); err != nil {
+		} else if err := g.ensureBuffer(&g.req, len(wire), &budget); err != nil {
 			return err
 		}
 	}
-	g.args = [4]uint64{uint64(g.req.at), uint64(length), uint64(g.resp.at), uint64(g.resp.size)}
+	g.args = [4]uint64{uint64(g.req.ptr), uint64(length), uint64(g.resp.ptr), uint64(g.resp.size)}
 	err = g.call(g.decide, "sluice_decide", budget)
-	budget -= g.used
+	budget -= g.fuelUsed
 	if err != nil {
 		return err
 	}
 	got := int64(g.args[0])
 	switch {
 	case got < 0:
-		return fmt.Errorf("sluice_decide: %s", g.withSaid(abi.CodeText(got)))
+		return fmt.Errorf("sluice_decide: %s", g.withLoggedError(abi.CodeText(got)))
 	case got > int64(g.resp.size):
 		return fmt.Errorf("sluice_decide: it says that it wrote %d bytes into a buffer of %d", got, g.resp.size)
 	}
@@ -223,10 +223,10 @@ func (g *guest) answer(dec *abi.Decoder, req *abi.Request, resp *abi.Response) (
 	return nil
 }
 
-func (g *guest) left() int64 { return int64(g.fuel.Get()) }
+func (g *guest) fuelLeft() int64 { return int64(g.fuel.Get()) }
 
 // charge takes fuel for work that the host does for the guest.
-func (g *guest) charge(n int64) { g.fuel.Set(uint64(g.left() - n)) }
+func (g *guest) charge(n int64) { g.fuel.Set(uint64(g.fuelLeft() - n)) }
 
 func (g *guest) close() {
 	if g.module != nil {
@@ -234,12 +234,12 @@ func (g *guest) close() {
 	}
 }
 
-// withSaid adds what the guest logged as an error.
-func (g *guest) withSaid(text string) string {
-	if g.said == "" {
+// withLoggedError adds what the guest logged as an error.
+func (g *guest) withLoggedError(text string) string {
+	if g.loggedError == "" {
 		return text
 	}
-	return text + ": it said " + strconv.Quote(g.said)
+	return text + ": it said " + strconv.Quote(g.loggedError)
 }
 
 // firstLine cuts wazero's stack trace off.

@@ -39,9 +39,9 @@ type Host struct {
 	log      *slog.Logger
 	now      func() time.Time
 
-	mu     sync.Mutex
-	open   map[*Plugin]bool
-	closed bool
+	mu      sync.Mutex
+	plugins map[*Plugin]bool
+	closed  bool
 }
 
 // New makes a Host, or says which limit makes no sense. A cache folder that cannot be trusted is logged and not used.
@@ -51,7 +51,7 @@ func New(_ context.Context, opts Options) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("wasm: %w", err)
 	}
-	h := &Host{ctx: context.Background(), limits: limits, log: opts.Log, now: opts.Now, open: map[*Plugin]bool{}}
+	h := &Host{ctx: context.Background(), limits: limits, log: opts.Log, now: opts.Now, plugins: map[*Plugin]bool{}}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -72,8 +72,8 @@ func New(_ context.Context, opts Options) (*Host, error) {
 func (h *Host) Close(context.Context) error {
 	h.mu.Lock()
 	h.closed = true
-	open := h.open
-	h.open = nil
+	open := h.plugins
+	h.plugins = nil
 	h.mu.Unlock()
 	var errs []error
 	for p := range open {
@@ -82,21 +82,21 @@ func (h *Host) Close(context.Context) error {
 	return errors.Join(errs...)
 }
 
-// keep notes that p has to be closed with h.
-func (h *Host) keep(p *Plugin) bool {
+// register notes that p has to be closed with h.
+func (h *Host) register(p *Plugin) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return false
 	}
-	h.open[p] = true
+	h.plugins[p] = true
 	return true
 }
 
-func (h *Host) forget(p *Plugin) {
+func (h *Host) unregister(p *Plugin) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.open, p)
+	delete(h.plugins, p)
 }
 
 // Report says what loading a plugin found and took.
@@ -138,12 +138,12 @@ func (h *Host) LoadWithMemoryLimit(ctx context.Context, name string, wasm, setti
 	if err != nil {
 		return nil, err
 	}
-	if err := checkModule(info); err != nil {
+	if err := checkABI(info); err != nil {
 		return nil, err
 	}
 	p := &Plugin{
 		host: h, limits: limits, settings: append([]byte(nil), settings...),
-		log: h.log.With("plugin", name), hasSettings: hasExport(info, "sluice_configure"),
+		log: h.log.With("plugin", name), configurable: hasExport(info, "sluice_configure"),
 	}
 	p.report = Report{Name: name, Revision: revision(wasm, settings), Module: *info, Meter: h.now().Sub(begin)}
 	begin = h.now()
@@ -151,10 +151,10 @@ func (h *Host) LoadWithMemoryLimit(ctx context.Context, name string, wasm, setti
 		return nil, err
 	}
 	p.report.Compile = h.now().Sub(begin)
-	if err := p.introduce(ctx, h.now); err != nil {
+	if err := p.handshake(ctx, h.now); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	if !h.keep(p) {
+	if !h.register(p) {
 		return nil, errors.Join(errors.New("the plugin host is closed"), p.Close())
 	}
 	return p, nil
@@ -166,7 +166,7 @@ func (h *Host) compile(ctx context.Context, p *Plugin, metered []byte) error {
 	err := h.compileWith(ctx, p, metered, entry)
 	if err != nil && entry != nil && ctx.Err() == nil {
 		// Damaged, unwritable or full: the cache is never a reason to fail.
-		entry.drop()
+		entry.remove()
 		if err2 := h.compileWith(ctx, p, metered, nil); err2 == nil {
 			p.log.Warn("compile cache failed, compiled without it", "dir", h.cacheDir, "error", err)
 			return nil
@@ -175,11 +175,11 @@ func (h *Host) compile(ctx context.Context, p *Plugin, metered []byte) error {
 	if err != nil {
 		return fmt.Errorf("module refused: compile: %w", firstLine(err))
 	}
-	p.report.FromCache = entry != nil && entry.sound
-	if entry != nil && !entry.sound {
-		if err := entry.seal(); err != nil {
+	p.report.FromCache = entry != nil && entry.verified
+	if entry != nil && !entry.verified {
+		if err := entry.writeManifest(); err != nil {
 			p.log.Warn("compile cache is not written", "dir", h.cacheDir, "error", err)
-			entry.drop()
+			entry.remove()
 		}
 	}
 	return nil
@@ -219,8 +219,8 @@ func (h *Host) compileWith(ctx context.Context, p *Plugin, metered []byte, entry
 	return err
 }
 
-// checkModule checks what the ABI asks of imports and exports, before anything is compiled.
-func checkModule(info *meter.Info) error {
+// checkABI checks what the ABI asks of imports and exports, before anything is compiled.
+func checkABI(info *meter.Info) error {
 	for _, im := range info.Imports {
 		if err := checkImport(im); err != nil {
 			return err

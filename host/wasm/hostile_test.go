@@ -93,7 +93,7 @@ func checkGood(t testing.TB, p *Plugin, now int64) {
 	}
 }
 
-func TestHostileGuestsEndBoundedAndNamed(t *testing.T) {
+func TestHostileModulesFailWithinBoundsAndNameTheReason(t *testing.T) {
 	testenv.Program(t, "wat2wasm", "wabt")
 	ctx := context.Background()
 	var logged bytes.Buffer

@@ -33,24 +33,24 @@ func hostFuncs() map[string]map[string]hostFunc {
 			"log": {"(i32 i32 i32) -> ()", importLog},
 		},
 		wasiModule: {
-			"args_get":            {"(i32 i32) -> (i32)", answer(errnoSuccess)},
-			"args_sizes_get":      {"(i32 i32) -> (i32)", wasiNothing},
-			"environ_get":         {"(i32 i32) -> (i32)", answer(errnoSuccess)},
-			"environ_sizes_get":   {"(i32 i32) -> (i32)", wasiNothing},
+			"args_get":            {"(i32 i32) -> (i32)", returnErrno(errnoSuccess)},
+			"args_sizes_get":      {"(i32 i32) -> (i32)", wasiNoSizes},
+			"environ_get":         {"(i32 i32) -> (i32)", returnErrno(errnoSuccess)},
+			"environ_sizes_get":   {"(i32 i32) -> (i32)", wasiNoSizes},
 			"clock_res_get":       {"(i32 i32) -> (i32)", wasiClockRes},
 			"clock_time_get":      {"(i32 i64 i32) -> (i32)", wasiClock},
-			"fd_close":            {"(i32) -> (i32)", answer(errnoBadf)},
+			"fd_close":            {"(i32) -> (i32)", returnErrno(errnoBadf)},
 			"fd_fdstat_get":       {"(i32 i32) -> (i32)", wasiFdstat},
-			"fd_fdstat_set_flags": {"(i32 i32) -> (i32)", answer(errnoBadf)},
-			"fd_prestat_get":      {"(i32 i32) -> (i32)", answer(errnoBadf)},
-			"fd_prestat_dir_name": {"(i32 i32 i32) -> (i32)", answer(errnoBadf)},
-			"fd_read":             {"(i32 i32 i32 i32) -> (i32)", answer(errnoBadf)},
-			"fd_seek":             {"(i32 i64 i32 i32) -> (i32)", answer(errnoBadf)},
+			"fd_fdstat_set_flags": {"(i32 i32) -> (i32)", returnErrno(errnoBadf)},
+			"fd_prestat_get":      {"(i32 i32) -> (i32)", returnErrno(errnoBadf)},
+			"fd_prestat_dir_name": {"(i32 i32 i32) -> (i32)", returnErrno(errnoBadf)},
+			"fd_read":             {"(i32 i32 i32 i32) -> (i32)", returnErrno(errnoBadf)},
+			"fd_seek":             {"(i32 i64 i32 i32) -> (i32)", returnErrno(errnoBadf)},
 			"fd_write":            {"(i32 i32 i32 i32) -> (i32)", wasiWrite},
 			"poll_oneoff":         {"(i32 i32 i32 i32) -> (i32)", wasiPoll},
 			"proc_exit":           {"(i32) -> ()", wasiExit},
 			"random_get":          {"(i32 i32) -> (i32)", wasiRandom},
-			"sched_yield":         {"() -> (i32)", answer(errnoSuccess)},
+			"sched_yield":         {"() -> (i32)", returnErrno(errnoSuccess)},
 		},
 	}
 }
@@ -118,7 +118,7 @@ func importLog(g *guest, stack []uint64) {
 	if !ok {
 		panic(fmt.Errorf("sluice.log: %d bytes at %d are not in the guest's memory", n, uint32(stack[1])))
 	}
-	g.say(uint32(stack[0]), text)
+	g.log(uint32(stack[0]), text)
 }
 
 // put32 writes to the guest's memory; a place outside of it ends the guest.

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// TestHeaderForCHasTheLayoutOfTheABI has the compiler compare each field of sdk/c/sluice.h with sdk/abi.
-func TestHeaderForCHasTheLayoutOfTheABI(t *testing.T) {
+// TestCHeaderMatchesTheABILayout has the compiler compare each field of sdk/c/sluice.h with sdk/abi.
+func TestCHeaderMatchesTheABILayout(t *testing.T) {
 	testenv.Program(t, "clang", "clang")
 	var b strings.Builder
 	b.WriteString("#include \"sluice.h\"\n#include <stddef.h>\n")

@@ -8,28 +8,28 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// logging is a plugin's allowance of log lines, refilled by the time of requests.
-type logging struct {
+// logLimiter is a plugin's allowance of log lines, refilled by the time of requests.
+type logLimiter struct {
 	tokens  int
 	second  int64
 	dropped uint64
 	started bool
 }
 
-const burst = 10 // seconds of lines that may come at once
+const burstSeconds = 10 // seconds of lines that may come at once
 
-func (l *logging) tick(nowMS int64, perSecond int) {
+func (l *logLimiter) refill(nowMS int64, perSecond int) {
 	now := nowMS / 1000
 	switch {
 	case !l.started:
-		l.started, l.tokens = true, perSecond*burst
-	case now > l.second && l.tokens < perSecond*burst:
-		l.tokens = min(perSecond*burst, l.tokens+perSecond*int(min(now-l.second, burst)))
+		l.started, l.tokens = true, perSecond*burstSeconds
+	case now > l.second && l.tokens < perSecond*burstSeconds:
+		l.tokens = min(perSecond*burstSeconds, l.tokens+perSecond*int(min(now-l.second, burstSeconds)))
 	}
 	l.second = now
 }
 
-func (l *logging) take() bool {
+func (l *logLimiter) allow() bool {
 	if l.started && l.tokens <= 0 {
 		l.dropped++
 		return false
@@ -38,24 +38,24 @@ func (l *logging) take() bool {
 	return true
 }
 
-// say logs a line of the guest, within the limits of the call and of the plugin.
-func (g *guest) say(level uint32, text []byte) {
-	g.flushTo(level)
-	g.line(level, text)
+// log logs a line of the guest, within the limits of the call and of the plugin.
+func (g *guest) log(level uint32, text []byte) {
+	g.flushUnless(level)
+	g.logLine(level, text)
 }
 
-func (g *guest) line(level uint32, text []byte) {
+func (g *guest) logLine(level uint32, text []byte) {
 	l := &g.p.limits
-	if level >= abi.LogError && g.said == "" {
-		g.said = clean(text)
+	if level >= abi.LogError && g.loggedError == "" {
+		g.loggedError = sanitize(text)
 	}
 	if g.lines >= l.LogLines || g.bytes+len(text) > l.LogBytes {
-		g.p.logging.dropped++
+		g.p.logLimit.dropped++
 		return
 	}
 	g.lines++
 	g.bytes += len(text)
-	if !g.p.logging.take() {
+	if !g.p.logLimit.allow() {
 		return
 	}
 	to := slog.LevelDebug
@@ -67,24 +67,24 @@ func (g *guest) line(level uint32, text []byte) {
 	case level == abi.LogInfo:
 		to = slog.LevelInfo
 	}
-	g.p.log.Log(g.p.ctx, to, "plugin says", "text", clean(text))
+	g.p.log.Log(g.p.ctx, to, "plugin says", "text", sanitize(text))
 }
 
-// write collects what is written to a stream into lines: Go's runtime writes a panic in many small pieces.
-func (g *guest) write(level uint32, text []byte) {
-	if level != g.outLevel {
+// writeStream collects what is written to a stream into lines: Go's runtime writes a panic in many small pieces.
+func (g *guest) writeStream(level uint32, text []byte) {
+	if level != g.partialLevel {
 		g.flush()
-		g.outLevel = level
+		g.partialLevel = level
 	}
 	for len(text) > 0 {
 		i := bytes.IndexByte(text, '\n')
 		if i < 0 {
-			room := max(0, abi.MaxLogLen-len(g.out))
-			g.out = append(g.out, text[:min(room, len(text))]...)
+			room := max(0, abi.MaxLogLen-len(g.partialLine))
+			g.partialLine = append(g.partialLine, text[:min(room, len(text))]...)
 			return
 		}
-		room := max(0, abi.MaxLogLen-len(g.out))
-		g.out = append(g.out, text[:min(room, i)]...)
+		room := max(0, abi.MaxLogLen-len(g.partialLine))
+		g.partialLine = append(g.partialLine, text[:min(room, i)]...)
 		text = text[i+1:]
 		g.flush()
 	}
@@ -92,20 +92,20 @@ func (g *guest) write(level uint32, text []byte) {
 
 // flush logs an unfinished line.
 func (g *guest) flush() {
-	if len(g.out) > 0 {
-		g.line(g.outLevel, g.out)
-		g.out = g.out[:0]
+	if len(g.partialLine) > 0 {
+		g.logLine(g.partialLevel, g.partialLine)
+		g.partialLine = g.partialLine[:0]
 	}
 }
 
-func (g *guest) flushTo(level uint32) {
-	if level != g.outLevel {
+func (g *guest) flushUnless(level uint32) {
+	if level != g.partialLevel {
 		g.flush()
 	}
 }
 
-// clean makes text one printable line.
-func clean(text []byte) string {
+// sanitize makes text one printable line.
+func sanitize(text []byte) string {
 	s := strings.ToValidUTF8(string(text), "�")
 	s = strings.TrimRight(s, "\r\n \t")
 	return strings.Map(func(r rune) rune {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// TestGuestsOfABI10AreGivenNodesUnasked: 1.1 gives what zones have of Nodes where it is asked for, 1.0 always did.
-func TestGuestsOfABI10AreGivenNodesUnasked(t *testing.T) {
+// TestABI10GuestsGetNodesWithoutAsking: 1.1 gives what zones have of Nodes where it is asked for, 1.0 always did.
+func TestABI10GuestsGetNodesWithoutAsking(t *testing.T) {
 	base, err := os.ReadFile("testdata/base.wat")
 	if err != nil {
 		t.Fatal(err)

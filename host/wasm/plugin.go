@@ -17,12 +17,12 @@ import (
 // Plugin is one loaded module with its settings: a policy.Plugin. It is safe for use by several goroutines, which it
 // serves one after another.
 type Plugin struct {
-	host        *Host
-	limits      Limits
-	settings    []byte
-	hasSettings bool
-	log         *slog.Logger
-	report      Report
+	host         *Host
+	limits       Limits
+	settings     []byte
+	configurable bool
+	log          *slog.Logger
+	report       Report
 
 	mu       sync.Mutex
 	ctx      context.Context
@@ -30,10 +30,10 @@ type Plugin struct {
 	cache    wazero.CompilationCache
 	compiled wazero.CompiledModule
 	guest    *guest // nil: the next call makes one
-	dec      abi.Decoder
+	decoder  abi.Decoder
 	closed   bool
-	health   health
-	logging  logging
+	breaker  circuitBreaker
+	logLimit logLimiter
 
 	calls, failures, instances uint64
 	fuel, lastFuel, maxFuel    uint64
@@ -76,46 +76,46 @@ func (e *DecideError) Unwrap() error { return e.Err }
 func (p *Plugin) Decide(req *abi.Request, resp *abi.Response) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.ask(req, resp)
+	return p.decide(req, resp)
 }
 
-func (p *Plugin) ask(req *abi.Request, resp *abi.Response) error {
+func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	if p.closed {
 		return &DecideError{Failures: p.failures, Err: errors.New("it is closed")}
 	}
-	if wait := p.health.suspended(req.Now); wait > 0 {
-		return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: p.health.last}
+	if wait := p.breaker.remaining(req.Now); wait > 0 {
+		return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: p.breaker.lastErr}
 	}
-	p.logging.tick(req.Now, p.limits.LogPerSecond)
-	if p.guest != nil && p.guest.enc.Full() {
+	p.logLimit.refill(req.Now, p.limits.LogPerSecond)
+	if p.guest != nil && p.guest.encoder.Full() {
 		p.discard()
 	}
 	p.calls++
 	var used uint64
-	err := p.ensure()
+	err := p.ensureGuest()
 	if err == nil {
 		g := p.guest
-		err = g.answer(&p.dec, req, resp)
-		used = uint64(max(0, g.used))
+		err = g.callDecide(&p.decoder, req, resp)
+		used = uint64(max(0, g.fuelUsed))
 	}
 	p.fuel += used
 	p.lastFuel = used
 	p.maxFuel = max(p.maxFuel, used)
 	if err == nil {
-		p.health.good()
+		p.breaker.success()
 		return nil
 	}
 	p.failures++
 	p.discard()
-	wait := p.health.bad(req.Now, p.limits.Failures, err)
-	if p.health.until != 0 {
+	wait := p.breaker.failure(req.Now, p.limits.Failures, err)
+	if p.breaker.openUntil != 0 {
 		p.log.Warn("plugin is suspended", "for", wait, "failures", p.failures, "error", err)
 	}
 	return &DecideError{Failures: p.failures, RetryAfter: wait, Err: err}
 }
 
-// ensure makes a guest when there is none.
-func (p *Plugin) ensure() error {
+// ensureGuest makes a guest when there is none.
+func (p *Plugin) ensureGuest() error {
 	if p.guest != nil {
 		return nil
 	}
@@ -130,9 +130,9 @@ func (p *Plugin) discard() {
 	}
 }
 
-// introduce makes the first guest, asks it who it is, and tries the plugin on Samples in two guests, which must agree.
+// handshake makes the first guest, asks it who it is, and tries the plugin on Samples in two guests, which must agree.
 // Afterwards there is a fresh one.
-func (p *Plugin) introduce(ctx context.Context, now func() time.Time) error {
+func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 	p.ctx = p.host.ctx
 	begin := now()
 	g, err := p.newGuest()
@@ -142,7 +142,7 @@ func (p *Plugin) introduce(ctx context.Context, now func() time.Time) error {
 	p.report.Instantiate = now().Sub(begin)
 	p.report.InitFuel = p.initFuel
 	p.report.MemoryBytes = g.memory.Size()
-	if p.report.ABI, err = g.number("sluice_abi_version"); err != nil {
+	if p.report.ABI, err = g.callU32("sluice_abi_version"); err != nil {
 		return err
 	}
 	if major := p.report.ABI >> 16; major != abi.Major {
@@ -150,7 +150,7 @@ func (p *Plugin) introduce(ctx context.Context, now func() time.Time) error {
 			major, p.report.ABI&0xffff, abi.Major, abi.Minor)
 	}
 	if g.module.ExportedFunction("sluice_needs") != nil {
-		if p.report.Needs, err = g.number("sluice_needs"); err != nil {
+		if p.report.Needs, err = g.callU32("sluice_needs"); err != nil {
 			return err
 		}
 		if err := checkNeeds(p.report.Needs); err != nil {
@@ -163,9 +163,9 @@ func (p *Plugin) introduce(ctx context.Context, now func() time.Time) error {
 	if err := p.selfTest(ctx); err != nil {
 		return err
 	}
-	*p = Plugin{host: p.host, limits: p.limits, settings: p.settings, hasSettings: p.hasSettings, log: p.log,
+	*p = Plugin{host: p.host, limits: p.limits, settings: p.settings, configurable: p.configurable, log: p.log,
 		report: p.report, ctx: p.ctx, runtime: p.runtime, cache: p.cache, compiled: p.compiled}
-	return p.ensure()
+	return p.ensureGuest()
 }
 
 // checkNeeds refuses the inputs that this host does not provide. A plugin that was loaded all the same would decide on
@@ -196,16 +196,16 @@ func (p *Plugin) selfTest(ctx context.Context) error {
 			if round == 0 {
 				resp = &first[i]
 			}
-			err := p.ensure()
+			err := p.ensureGuest()
 			if err == nil {
 				resp.Reset(len(s.Request.Endpoints))
-				err = p.guest.answer(&p.dec, s.Request.Restricted(p.report.Needs), resp)
+				err = p.guest.callDecide(&p.decoder, s.Request.Restricted(p.report.Needs), resp)
 			}
 			if err != nil {
 				return fmt.Errorf("self-test: sample request %q: %w", s.Name, err)
 			}
 			if round == 1 {
-				if diff := difference(&first[i], &again); diff != "" {
+				if diff := diffResponses(&first[i], &again); diff != "" {
 					return fmt.Errorf("self-test: sample request %q: two instances answer differently (%s): a plugin must be a function of its request", s.Name, diff)
 				}
 			}
@@ -215,8 +215,8 @@ func (p *Plugin) selfTest(ctx context.Context) error {
 	return nil
 }
 
-// difference tells where two answers differ.
-func difference(a, b *abi.Response) string {
+// diffResponses tells where two answers differ.
+func diffResponses(a, b *abi.Response) string {
 	for i := range a.Results {
 		if a.Results[i] != b.Results[i] {
 			return fmt.Sprintf("endpoint %d: %+v and %+v", i, a.Results[i], b.Results[i])
@@ -247,7 +247,7 @@ func (p *Plugin) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := Stats{Calls: p.calls, Failures: p.failures, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
-		MaxFuel: p.maxFuel, LogDropped: p.logging.dropped, Suspended: p.health.until != 0}
+		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breaker.openUntil != 0}
 	if p.guest != nil {
 		s.MemoryBytes = p.guest.memory.Size()
 	}
@@ -256,7 +256,7 @@ func (p *Plugin) Stats() Stats {
 
 // Close frees everything, once a Decide under way has ended. Decide answers an error from now on.
 func (p *Plugin) Close() error {
-	p.host.forget(p)
+	p.host.unregister(p)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.discard()

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-func ask(p *Plugin, port uint16, now int64) error {
+func decide(p *Plugin, port uint16, now int64) error {
 	req := SampleRequest(3)
 	req.PortNumber, req.Now = port, now
 	var resp abi.Response
@@ -20,7 +20,7 @@ func ask(p *Plugin, port uint16, now int64) error {
 	return p.Decide(req, &resp)
 }
 
-func TestGoGuestsThatMisbehaveEndNamedAndAreReplaced(t *testing.T) {
+func TestMisbehavingGoGuestIsReplacedAndTheErrorNamesTheReason(t *testing.T) {
 	var log bytes.Buffer
 	p := load(t, newHost(t, Options{Log: textLog(&log)}), goGuest(t, "testdata/goguest"), `{"Factor": 2}`)
 	if p.Needs() != abi.NeedNodes {
@@ -43,7 +43,7 @@ func TestGoGuestsThatMisbehaveEndNamedAndAreReplaced(t *testing.T) {
 	} {
 		log.Reset()
 		now += 3600_000
-		err := ask(p, c.port, now)
+		err := decide(p, c.port, now)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("port %d: %v, want %q", c.port, err, c.want)
 		}
@@ -52,7 +52,7 @@ func TestGoGuestsThatMisbehaveEndNamedAndAreReplaced(t *testing.T) {
 		}
 		t.Logf("port %d: %v", c.port, err)
 		for i := range 20 { // recovers
-			if err := ask(p, 80, now+int64(i)*1000); err != nil {
+			if err := decide(p, 80, now+int64(i)*1000); err != nil {
 				t.Fatalf("after port %d: %v", c.port, err)
 			}
 		}
@@ -63,25 +63,25 @@ func TestGoGuestsThatMisbehaveEndNamedAndAreReplaced(t *testing.T) {
 	}
 }
 
-func TestLogIsCappedByCallAndByTime(t *testing.T) {
+func TestLogIsLimitedPerCallAndPerSecond(t *testing.T) {
 	var log bytes.Buffer
 	p := load(t, newHost(t, Options{Log: textLog(&log)}), goGuest(t, "testdata/goguest"), "")
 	lines := func() int { n := strings.Count(log.String(), "plugin says"); log.Reset(); return n }
-	if err := ask(p, 60008, sampleNow); err != nil {
+	if err := decide(p, 60008, sampleNow); err != nil {
 		t.Fatal(err)
 	}
 	if n := lines(); n != 16 {
 		t.Errorf("%d lines of one call", n)
 	}
 	for range 100 {
-		if err := ask(p, 60008, sampleNow); err != nil {
+		if err := decide(p, 60008, sampleNow); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n := lines(); n != 84 {
 		t.Errorf("%d lines of a hundred calls in the same second, want what is left of 100", n)
 	}
-	if err := ask(p, 60008, sampleNow+1000); err != nil {
+	if err := decide(p, 60008, sampleNow+1000); err != nil {
 		t.Fatal(err)
 	}
 	if n := lines(); n != 10 {
@@ -92,12 +92,12 @@ func TestLogIsCappedByCallAndByTime(t *testing.T) {
 	}
 }
 
-func TestAPluginThatKeepsFailingIsSuspendedForLongerAndLonger(t *testing.T) {
+func TestRepeatedFailuresDoubleTheSuspension(t *testing.T) {
 	p := load(t, newHost(t, Options{}), wat(t, hostileWAT(t, "testdata/hostile/trap.wat")), "")
 	now := int64(sampleNow)
 	var waits []time.Duration
 	for range 14 {
-		err := ask(p, 666, now)
+		err := decide(p, 666, now)
 		var de *DecideError
 		if !errors.As(err, &de) || de.Suspended {
 			t.Fatalf("at %d: %v", now-sampleNow, err)
@@ -105,7 +105,7 @@ func TestAPluginThatKeepsFailingIsSuspendedForLongerAndLonger(t *testing.T) {
 		waits = append(waits, de.RetryAfter)
 		if p.Stats().Suspended {
 			calls := p.Stats().Calls
-			if err := ask(p, 80, now+de.RetryAfter.Milliseconds()-1); !errors.As(err, &de) || !de.Suspended || !strings.Contains(err.Error(), "unreachable") {
+			if err := decide(p, 80, now+de.RetryAfter.Milliseconds()-1); !errors.As(err, &de) || !de.Suspended || !strings.Contains(err.Error(), "unreachable") {
 				t.Fatalf("while suspended: %v", err)
 			}
 			if p.Stats().Calls != calls {
@@ -123,29 +123,29 @@ func TestAPluginThatKeepsFailingIsSuspendedForLongerAndLonger(t *testing.T) {
 		}
 	}
 	for range 100 {
-		if err := ask(p, 80, now); err != nil {
+		if err := decide(p, 80, now); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := ask(p, 666, now); err == nil || p.Stats().Suspended {
+	if err := decide(p, 666, now); err == nil || p.Stats().Suspended {
 		t.Errorf("one failure after a hundred good answers suspends it: %v", err)
 	}
 }
 
-func TestASuspensionEndsWhenTheClockIsPutBack(t *testing.T) {
+func TestSuspensionEndsWhenTheClockGoesBack(t *testing.T) {
 	p := load(t, newHost(t, Options{}), wat(t, hostileWAT(t, "testdata/hostile/trap.wat")), "")
 	for range 3 {
-		_ = ask(p, 666, sampleNow)
+		_ = decide(p, 666, sampleNow)
 	}
-	if err := ask(p, 80, sampleNow); err == nil {
+	if err := decide(p, 80, sampleNow); err == nil {
 		t.Fatal("it is not suspended")
 	}
-	if err := ask(p, 80, sampleNow-3600_000); err != nil {
+	if err := decide(p, 80, sampleNow-3600_000); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestFailingNowAndThenSuspendsOnlyWhenItIsOften(t *testing.T) {
+func TestOccasionalFailuresSuspendOnlyAboveTheRate(t *testing.T) {
 	for _, c := range []struct {
 		every     int
 		suspended bool
@@ -157,7 +157,7 @@ func TestFailingNowAndThenSuspendsOnlyWhenItIsOften(t *testing.T) {
 			if i%c.every == 0 {
 				port = 666
 			}
-			_ = ask(p, port, sampleNow)
+			_ = decide(p, port, sampleNow)
 			got = got || p.Stats().Suspended
 		}
 		if got != c.suspended {
@@ -194,7 +194,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-func TestRevisionTellsModuleAndSettingsApart(t *testing.T) {
+func TestRevisionDependsOnModuleAndSettings(t *testing.T) {
 	h := newHost(t, Options{})
 	c := cGuest(t, "../../examples/plugin-c/zone_first.c")
 	seen := map[string]bool{}
@@ -209,7 +209,7 @@ func TestRevisionTellsModuleAndSettingsApart(t *testing.T) {
 	}
 }
 
-func TestAModuleWhoseInstancesDisagreeIsRefused(t *testing.T) {
+func TestNondeterministicModuleIsRefused(t *testing.T) {
 	base, err := os.ReadFile("testdata/base.wat")
 	if err != nil {
 		t.Fatal(err)
@@ -232,13 +232,13 @@ func TestAModuleWhoseInstancesDisagreeIsRefused(t *testing.T) {
 	}
 }
 
-func TestClosedPluginsAnswerAnError(t *testing.T) {
+func TestClosedPluginReturnsAnError(t *testing.T) {
 	h := newHost(t, Options{})
 	p := load(t, h, goodWAT(t), "")
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := ask(p, 80, sampleNow); err == nil || !strings.Contains(err.Error(), "closed") {
+	if err := decide(p, 80, sampleNow); err == nil || !strings.Contains(err.Error(), "closed") {
 		t.Error(err)
 	}
 	if err := p.Close(); err != nil {
@@ -248,7 +248,7 @@ func TestClosedPluginsAnswerAnError(t *testing.T) {
 	if err := h.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if err := ask(q, 80, sampleNow); err == nil {
+	if err := decide(q, 80, sampleNow); err == nil {
 		t.Error("a plugin outlives its host")
 	}
 	if _, err := h.Load(context.Background(), "test", goodWAT(t), nil); err == nil {
@@ -256,7 +256,7 @@ func TestClosedPluginsAnswerAnError(t *testing.T) {
 	}
 }
 
-func TestRequestsOfAnySizeFit(t *testing.T) {
+func TestRequestsOfAllSizesFit(t *testing.T) {
 	h := newHost(t, Options{})
 	for _, module := range [][]byte{goodWAT(t), cGuest(t, "../../examples/plugin-c/zone_first.c"), goGuest(t, "testdata/goguest")} {
 		p := load(t, h, module, "")
@@ -271,7 +271,7 @@ func TestRequestsOfAnySizeFit(t *testing.T) {
 	}
 }
 
-func TestALoadCanBeCancelled(t *testing.T) {
+func TestLoadCanBeCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := newHost(t, Options{CacheDir: noCache}).Load(ctx, "test", goGuest(t, "testdata/goguest"), nil); !errors.Is(err, context.Canceled) {
@@ -279,13 +279,13 @@ func TestALoadCanBeCancelled(t *testing.T) {
 	}
 }
 
-func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidLimitsAreRefused(t *testing.T) {
 	if _, err := New(context.Background(), Options{Limits: Limits{DecideFuel: -1}}); err == nil || !strings.Contains(err.Error(), "DecideFuel") {
 		t.Error(err)
 	}
 }
 
-func TestNoAllocationPerCall(t *testing.T) {
+func TestDecideDoesNotAllocate(t *testing.T) {
 	h := newHost(t, Options{})
 	for name, module := range map[string][]byte{"C": cGuest(t, "../../examples/plugin-c/zone_first.c"), "Go": goGuest(t, "../../plugins/zone-spill")} {
 		p := load(t, h, module, "")

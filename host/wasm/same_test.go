@@ -123,8 +123,8 @@ func (p *plain) decide(t testing.TB, req *abi.Request, resp *abi.Response) {
 	}
 }
 
-// everyRequest is Samples and, from their answers, what they lead to: priors, state, later times.
-func everyRequest() []Sample {
+// allRequests is Samples and, from their answers, what they lead to: priors, state, later times.
+func allRequests() []Sample {
 	all := Samples()
 	for _, s := range Samples() {
 		later := s.Request
@@ -139,7 +139,7 @@ func everyRequest() []Sample {
 	return all
 }
 
-func TestEveryGuestAnswersTheSameMeteredPlainAndNatively(t *testing.T) {
+func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 	h := newHost(t, Options{})
 	for _, g := range []struct {
 		name   string
@@ -160,7 +160,7 @@ func TestEveryGuestAnswersTheSameMeteredPlainAndNatively(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for _, s := range everyRequest() {
+			for _, s := range allRequests() {
 				n := len(s.Request.Endpoints)
 				var want, got abi.Response
 				want.Reset(n)
@@ -169,7 +169,7 @@ func TestEveryGuestAnswersTheSameMeteredPlainAndNatively(t *testing.T) {
 				if err := metered.Decide(s.Request, &got); err != nil {
 					t.Fatalf("%s: %v", s.Name, err)
 				}
-				if diff := difference(&want, &got); diff != "" {
+				if diff := diffResponses(&want, &got); diff != "" {
 					t.Errorf("%s: plain and metered: %s", s.Name, diff)
 				}
 				if native == nil {
@@ -179,7 +179,7 @@ func TestEveryGuestAnswersTheSameMeteredPlainAndNatively(t *testing.T) {
 				if err := native.Decide(s.Request, &got); err != nil {
 					t.Fatalf("%s: %v", s.Name, err)
 				}
-				if diff := difference(&want, &got); diff != "" {
+				if diff := diffResponses(&want, &got); diff != "" {
 					t.Errorf("%s: in the sandbox and natively: %s", s.Name, diff)
 				}
 			}
@@ -188,11 +188,11 @@ func TestEveryGuestAnswersTheSameMeteredPlainAndNatively(t *testing.T) {
 }
 
 // What is measured against each other must do the same.
-func TestTheTrivialGuestsAnswerAlike(t *testing.T) {
+func TestGoAndCGuestsDecideTheSame(t *testing.T) {
 	h := newHost(t, Options{})
 	inC := load(t, h, cGuest(t, "../../examples/plugin-c/zone_first.c"), "")
 	inGo := load(t, h, goGuest(t, "../lab/bench/guest"), "")
-	for _, s := range everyRequest() {
+	for _, s := range allRequests() {
 		var want, got abi.Response
 		want.Reset(len(s.Request.Endpoints))
 		got.Reset(len(s.Request.Endpoints))
@@ -202,19 +202,19 @@ func TestTheTrivialGuestsAnswerAlike(t *testing.T) {
 		if err := inGo.Decide(s.Request, &got); err != nil {
 			t.Fatalf("%s: %v", s.Name, err)
 		}
-		if diff := difference(&want, &got); diff != "" {
+		if diff := diffResponses(&want, &got); diff != "" {
 			t.Errorf("%s: in C and in Go: %s", s.Name, diff)
 		}
 	}
 }
 
-func TestFuelIsWhatItWasOnEveryMachine(t *testing.T) {
+func TestFuelIsTheSameOnEveryMachine(t *testing.T) {
 	h := newHost(t, Options{})
 	module := goGuest(t, "../../plugins/zone-spill")
 	var fuel [2][]uint64
 	for i := range fuel {
 		p := load(t, h, module, "")
-		for _, s := range everyRequest() {
+		for _, s := range allRequests() {
 			var resp abi.Response
 			resp.Reset(len(s.Request.Endpoints))
 			if err := p.Decide(s.Request, &resp); err != nil {
@@ -225,7 +225,7 @@ func TestFuelIsWhatItWasOnEveryMachine(t *testing.T) {
 	}
 	for i := range fuel[0] {
 		if fuel[0][i] != fuel[1][i] || fuel[0][i] == 0 {
-			t.Errorf("%s: %d and %d", everyRequest()[i].Name, fuel[0][i], fuel[1][i])
+			t.Errorf("%s: %d and %d", allRequests()[i].Name, fuel[0][i], fuel[1][i])
 		}
 	}
 }

@@ -20,17 +20,17 @@ const (
 	maxPolls   = 64            // subscriptions of one poll_oneoff
 )
 
-// exit is the panic value with which proc_exit leaves the guest.
-type exit struct{ code uint32 }
+// procExit is the panic value with which proc_exit leaves the guest.
+type procExit struct{ code uint32 }
 
-func (e exit) Error() string { return fmt.Sprintf("it called proc_exit(%d)", e.code) }
+func (e procExit) Error() string { return fmt.Sprintf("it called proc_exit(%d)", e.code) }
 
-func answer(errno uint64) func(*guest, []uint64) {
+func returnErrno(errno uint64) func(*guest, []uint64) {
 	return func(_ *guest, stack []uint64) { stack[0] = errno }
 }
 
-// wasiNothing answers 0 of something that take 0 bytes.
-func wasiNothing(g *guest, stack []uint64) {
+// wasiNoSizes answers 0 of something that take 0 bytes.
+func wasiNoSizes(g *guest, stack []uint64) {
 	g.put32(uint32(stack[0]), 0)
 	g.put32(uint32(stack[1]), 0)
 	stack[0] = errnoSuccess
@@ -78,7 +78,7 @@ func wasiWrite(g *guest, stack []uint64) {
 		v := g.read(at+8*i, 8)
 		size := le32(v[4:])
 		total += uint64(size)
-		g.write(level, g.read(le32(v), min(size, abi.MaxLogLen)))
+		g.writeStream(level, g.read(le32(v), min(size, abi.MaxLogLen)))
 	}
 	g.put32(uint32(stack[3]), uint32(total))
 	stack[0] = errnoSuccess
@@ -103,13 +103,13 @@ func wasiPoll(g *guest, stack []uint64) {
 	stack[0] = errnoSuccess
 }
 
-func wasiExit(_ *guest, stack []uint64) { panic(exit{uint32(stack[0])}) }
+func wasiExit(_ *guest, stack []uint64) { panic(procExit{uint32(stack[0])}) }
 
 // wasiRandom gives numbers that are the same in every instance, and costs fuel by their number.
 func wasiRandom(g *guest, stack []uint64) {
 	at, n := uint32(stack[0]), uint32(stack[1])
 	g.charge(int64(n))
-	if g.left() < 0 {
+	if g.fuelLeft() < 0 {
 		stack[0] = errnoInval // the guest traps at its next check
 		return
 	}

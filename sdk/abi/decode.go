@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// maxKnownReasons bounds what a Decoder remembers of the reasons of one plugin.
-const maxKnownReasons = 4096
+// maxCachedReasons bounds what a Decoder remembers of the reasons of one plugin.
+const maxCachedReasons = 4096
 
 // Decoder reads responses. It trusts nothing in them, and remembers reasons so that a reason seen before costs no
 // memory. The zero value is ready. It is used by one goroutine at a time.
 type Decoder struct {
-	known   map[string]string
-	reasons []string // of the response at hand
+	reasonCache map[string]string
+	reasons     []string // of the response at hand
 }
 
 // DecodeResponse reads b, the bytes that a guest said it wrote, into resp: the results to want endpoints. An error
@@ -47,14 +47,14 @@ func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
 	if balance > BalanceLeastConnections {
 		return fmt.Errorf("response: balance is %d, not %d to %d", balance, BalanceDefault, BalanceLeastConnections)
 	}
-	results, err := area(b, "results", header, le.Uint32(h[RespResultsOffset:]), uint64(want)*uint64(stride))
+	results, err := section(b, "results", header, le.Uint32(h[RespResultsOffset:]), uint64(want)*uint64(stride))
 	if err != nil {
 		return err
 	}
 	if n := le.Uint32(h[RespStateLength:]); n > MaxStateLen {
 		return fmt.Errorf("response: state is %d bytes, more than %d", n, MaxStateLen)
 	}
-	state, err := area(b, "state", header, le.Uint32(h[RespStateOffset:]), uint64(le.Uint32(h[RespStateLength:])))
+	state, err := section(b, "state", header, le.Uint32(h[RespStateOffset:]), uint64(le.Uint32(h[RespStateLength:])))
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (d *Decoder) readReasons(b []byte, header uint32, h *[RespSize]byte) error 
 	if count > MaxReasonCount {
 		return fmt.Errorf("response: reason count is %d, more than %d", count, MaxReasonCount)
 	}
-	table, err := area(b, "reasons", header, le.Uint32(h[RespReasonsOffset:]), uint64(count)*ReasonSize)
+	table, err := section(b, "reasons", header, le.Uint32(h[RespReasonsOffset:]), uint64(count)*ReasonSize)
 	if err != nil {
 		return err
 	}
@@ -110,33 +110,33 @@ func (d *Decoder) readReasons(b []byte, header uint32, h *[RespSize]byte) error 
 		if total += n; total > MaxReasonsLen {
 			return fmt.Errorf("response: reasons are more than %d bytes together", MaxReasonsLen)
 		}
-		text, err := area(b, "reason", header, le.Uint32(r[ReasonOffset:]), uint64(n))
+		text, err := section(b, "reason", header, le.Uint32(r[ReasonOffset:]), uint64(n))
 		if err != nil {
 			return fmt.Errorf("%w (reason %d)", err, i)
 		}
-		s, ok := d.known[string(text)]
+		s, ok := d.reasonCache[string(text)]
 		if !ok {
-			if at := unprintable(text); at >= 0 {
+			if at := indexUnprintable(text); at >= 0 {
 				return fmt.Errorf("response: reason %d is not printable UTF-8 at byte %d", i, at)
 			}
-			s = d.remember(string(text))
+			s = d.cacheReason(string(text))
 		}
 		d.reasons = append(d.reasons, s)
 	}
 	return nil
 }
 
-// remember keeps s for next time. A plugin whose reasons never repeat makes it start afresh, not grow.
-func (d *Decoder) remember(s string) string {
-	if d.known == nil || len(d.known) >= maxKnownReasons {
-		d.known = map[string]string{}
+// cacheReason keeps s for next time. A plugin whose reasons never repeat makes it start afresh, not grow.
+func (d *Decoder) cacheReason(s string) string {
+	if d.reasonCache == nil || len(d.reasonCache) >= maxCachedReasons {
+		d.reasonCache = map[string]string{}
 	}
-	d.known[s] = s
+	d.reasonCache[s] = s
 	return s
 }
 
-// area gives the n bytes at offset, which must lie behind the header. Nothing may lie anywhere.
-func area(b []byte, name string, header, offset uint32, n uint64) ([]byte, error) {
+// section gives the n bytes at offset, which must lie behind the header. Nothing may lie anywhere.
+func section(b []byte, name string, header, offset uint32, n uint64) ([]byte, error) {
 	if n == 0 {
 		return nil, nil
 	}
@@ -147,8 +147,8 @@ func area(b []byte, name string, header, offset uint32, n uint64) ([]byte, error
 	return b[offset : uint64(offset)+n], nil
 }
 
-// unprintable gives the place of the first byte that is not printable UTF-8, or -1.
-func unprintable(b []byte) int {
+// indexUnprintable gives the place of the first byte that is not printable UTF-8, or -1.
+func indexUnprintable(b []byte) int {
 	for i := 0; i < len(b); {
 		r, size := utf8.DecodeRune(b[i:])
 		if r == utf8.RuneError && size <= 1 || !unicode.IsPrint(r) {

@@ -52,7 +52,7 @@ func sampleResponse() []byte {
 	}, []string{"in the zone", "draining: stage 2 of 3, 50 %"}, "kept", 7000, BalanceRandom)
 }
 
-func TestResponseIsReadAsItWasWritten(t *testing.T) {
+func TestResponseRoundTrip(t *testing.T) {
 	var d Decoder
 	var resp Response
 	for range 2 { // the second time from memory
@@ -66,7 +66,7 @@ func TestResponseIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestNothingOfAResponseRefersToTheGuestsMemory(t *testing.T) {
+func TestDecodedResponseDoesNotAliasGuestMemory(t *testing.T) {
 	var d Decoder
 	var resp Response
 	b := sampleResponse()
@@ -80,7 +80,7 @@ func TestNothingOfAResponseRefersToTheGuestsMemory(t *testing.T) {
 	}
 }
 
-func TestBadResponsesAreRefusedByField(t *testing.T) {
+func TestMalformedResponsesAreRefusedByField(t *testing.T) {
 	put := func(at int, v uint32) func([]byte) []byte {
 		return func(b []byte) []byte { binary.LittleEndian.PutUint32(b[at:], v); return b }
 	}
@@ -127,7 +127,7 @@ func TestBadResponsesAreRefusedByField(t *testing.T) {
 	}
 }
 
-func TestReasonsTogetherAreLimited(t *testing.T) {
+func TestTotalLengthOfReasonsIsLimited(t *testing.T) {
 	long := strings.Repeat("x", MaxReasonLen)
 	var reasons []string
 	for range MaxReasonsLen/MaxReasonLen + 1 {
@@ -144,7 +144,7 @@ func TestReasonsTogetherAreLimited(t *testing.T) {
 	}
 }
 
-func TestNewerAndOddResponsesAreRead(t *testing.T) {
+func TestNewerAndUnusualResponsesAreRead(t *testing.T) {
 	var d Decoder
 	var resp Response
 	b := wire([]Result{{Weight: 1, ResetAfterMS: 9}}, nil, "", 0, 0)
@@ -167,10 +167,10 @@ func TestNewerAndOddResponsesAreRead(t *testing.T) {
 	}
 }
 
-func TestReasonsThatNeverRepeatDoNotPileUp(t *testing.T) {
+func TestReasonCacheIsBounded(t *testing.T) {
 	var d Decoder
 	var resp Response
-	for i := range 3 * maxKnownReasons {
+	for i := range 3 * maxCachedReasons {
 		text := fmt.Sprint("at ", i)
 		if err := d.DecodeResponse(wire([]Result{{Reason: text}}, []string{text}, "", 0, 0), 1, &resp); err != nil {
 			t.Fatal(err)
@@ -179,8 +179,8 @@ func TestReasonsThatNeverRepeatDoNotPileUp(t *testing.T) {
 			t.Fatalf("reason %q, want %q", resp.Results[0].Reason, text)
 		}
 	}
-	if len(d.known) > maxKnownReasons {
-		t.Errorf("%d reasons remembered, more than %d", len(d.known), maxKnownReasons)
+	if len(d.reasonCache) > maxCachedReasons {
+		t.Errorf("%d reasons remembered, more than %d", len(d.reasonCache), maxCachedReasons)
 	}
 }
 
@@ -211,7 +211,7 @@ func FuzzDecodeResponse(f *testing.F) {
 				len(resp.Results), want, len(resp.State), resp.Balance)
 		}
 		for i, a := range resp.Results {
-			if len(a.Reason) > MaxReasonLen || unprintable([]byte(a.Reason)) >= 0 || a.Flags&^FlagKeepDraining != 0 {
+			if len(a.Reason) > MaxReasonLen || indexUnprintable([]byte(a.Reason)) >= 0 || a.Flags&^FlagKeepDraining != 0 {
 				t.Errorf("accepted result %d: %+v", i, a)
 			}
 		}

@@ -28,7 +28,7 @@ func (e *Encoder) Full() bool {
 // keep their order, so the same requests in the same order give the same bytes.
 func (e *Encoder) AppendRequest(dst []byte, req *Request) []byte {
 	t := &e.interner
-	t.begin()
+	t.beginRequest()
 	start := len(dst)
 	endpoints := ReqSize
 	zones := endpoints + len(req.Endpoints)*EndpointSize

@@ -48,7 +48,7 @@ func BenchmarkAppendRequest(b *testing.B) {
 	}
 }
 
-func TestIDsLastAndAreNeverUsedTwice(t *testing.T) {
+func TestStringIDsAreStableAndUnique(t *testing.T) {
 	var e Encoder
 	id := func(req *Request, at int) uint32 { return binary.LittleEndian.Uint32(e.AppendRequest(nil, req)[at:]) }
 	web, api := &Request{Service: "web"}, &Request{Service: "api"}
@@ -68,7 +68,7 @@ func TestIDsLastAndAreNeverUsedTwice(t *testing.T) {
 	}
 }
 
-func TestTheStringTableHasWhatTheRequestUses(t *testing.T) {
+func TestStringTableContainsTheStringsOfTheRequest(t *testing.T) {
 	var e Encoder
 	for _, n := range []int{300, 10, 300} {
 		b := e.AppendRequest(nil, sample(n))
@@ -88,7 +88,7 @@ func TestTheStringTableHasWhatTheRequestUses(t *testing.T) {
 	}
 }
 
-func TestTheSameRequestsGiveTheSameBytes(t *testing.T) {
+func TestEncodingIsDeterministic(t *testing.T) {
 	var a, b Encoder
 	dirty := bytes.Repeat([]byte{0xFF}, 1<<16)
 	for _, n := range []int{1, 50, 3, 50} {
@@ -100,7 +100,7 @@ func TestTheSameRequestsGiveTheSameBytes(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotFitIsElsewhere(t *testing.T) {
+func TestRequestLargerThanTheBufferIsReallocated(t *testing.T) {
 	var e Encoder
 	memory := make([]byte, 4096)
 	small, large := sample(1), sample(100)
@@ -116,7 +116,7 @@ func TestWhatDoesNotFitIsElsewhere(t *testing.T) {
 	}
 }
 
-func TestAFullEncoderSaysSoAndGoesOn(t *testing.T) {
+func TestFullEncoderKeepsWorking(t *testing.T) {
 	var e Encoder
 	long := strings.Repeat("x", 1<<20)
 	for i := range maxStringBytes>>20 + 1 {
@@ -133,7 +133,7 @@ func TestAFullEncoderSaysSoAndGoesOn(t *testing.T) {
 	}
 }
 
-func TestStringsAreWholeWhenTheRoundsStartAnew(t *testing.T) {
+func TestStringTableIsCompleteAfterRoundOverflow(t *testing.T) {
 	var e Encoder
 	e.AppendRequest(nil, &Request{Service: "web"})
 	e.interner.round = math.MaxUint32 - 1
@@ -144,7 +144,7 @@ func TestStringsAreWholeWhenTheRoundsStartAnew(t *testing.T) {
 	}
 }
 
-func TestEncodingAllocatesNothing(t *testing.T) {
+func TestEncodingDoesNotAllocate(t *testing.T) {
 	var e Encoder
 	req := sample(200)
 	buf := e.AppendRequest(nil, req)

@@ -37,7 +37,7 @@ type recent struct {
 	round  uint32 // the last one that used it; 0: unknown
 }
 
-func (r *recent) is(s string, lo, hi uint64) bool {
+func (r *recent) matches(s string, lo, hi uint64) bool {
 	return r.lo == lo && r.hi == hi && len(r.text) == len(s) && (len(s) <= 16 || r.text == s)
 }
 
@@ -48,8 +48,8 @@ type known struct {
 	round  uint32 // the last one that used it
 }
 
-// begin starts a round: a request.
-func (t *interner) begin() {
+// beginRequest starts a round: a request.
+func (t *interner) beginRequest() {
 	t.used, t.size = t.used[:0], 0
 	t.round++
 	if t.round == 0 { // wrapped: every stamp could be mistaken
@@ -67,9 +67,9 @@ func (t *interner) id(s string) uint32 {
 	var lo, hi uint64
 	switch {
 	case n > 16:
-		lo, hi = load(s[(n-8)/4:]), load(s[n-8:]) // where the names of nodes and zones differ
+		lo, hi = load8(s[(n-8)/4:]), load8(s[n-8:]) // where the names of nodes and zones differ
 	case n >= 8:
-		lo, hi = load(s), load(s[n-8:])
+		lo, hi = load8(s), load8(s[n-8:])
 	case n >= 4:
 		lo = uint64(load4(s)) | uint64(load4(s[n-4:]))<<32
 	case n > 0:
@@ -77,10 +77,10 @@ func (t *interner) id(s string) uint32 {
 	default:
 		return NoString
 	}
-	at := (uint64(n) ^ lo ^ bits.RotateLeft64(hi, 29)) * odd >> (64 - recentBits)
+	at := (uint64(n) ^ lo ^ bits.RotateLeft64(hi, 29)) * goldenRatio64 >> (64 - recentBits)
 	r := &t.recent[at]
-	if !r.is(s, lo, hi) {
-		if r = &t.recent[at^1]; !r.is(s, lo, hi) {
+	if !r.matches(s, lo, hi) {
+		if r = &t.recent[at^1]; !r.matches(s, lo, hi) {
 			r = t.replace(at, s, lo, hi)
 		}
 	}
@@ -136,10 +136,10 @@ func (t *interner) lookup(s string) uint32 {
 	return id
 }
 
-// odd is 2⁶⁴ divided by the golden ratio: a product with it spreads to the upper bits.
-const odd = 0x9E3779B97F4A7C15
+// goldenRatio64 is 2⁶⁴ divided by the golden ratio: a product with it spreads to the upper bits.
+const goldenRatio64 = 0x9E3779B97F4A7C15
 
-func load(s string) uint64 {
+func load8(s string) uint64 {
 	_ = s[7]
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
 		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56

@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// counter notes what it is given of Nodes, connections and metadata.
-type counter struct {
+// inputRecorder notes what it is given of Nodes, connections and metadata.
+type inputRecorder struct {
 	needs       sdk.Need
 	nodes       uint32
 	cpu         uint64
@@ -15,28 +15,28 @@ type counter struct {
 	metadata    string
 }
 
-func (c *counter) Needs() sdk.Need        { return c.needs }
-func (c *counter) Configure([]byte) error { return nil }
+func (c *inputRecorder) Needs() sdk.Need        { return c.needs }
+func (c *inputRecorder) Configure([]byte) error { return nil }
 
-func (c *counter) Decide(req *sdk.Request, _ *sdk.Response) error {
+func (c *inputRecorder) Decide(req *sdk.Request, _ *sdk.Response) error {
 	c.nodes, c.cpu = req.Zone(0).Nodes, req.Zone(0).MilliCPU
 	_, c.connections = req.Endpoint(0).Connections()
 	c.metadata = req.Text(req.Endpoint(0).Metadata())
 	return nil
 }
 
-func TestPluginsAreGivenWhatTheyNeedAndNoMore(t *testing.T) {
+func TestPluginsGetOnlyTheInputsTheyNeed(t *testing.T) {
 	e := Ready("a")
 	e.Connections, e.Metadata = 5, "app=web"
 	req := NewRequest("a", map[string]int{"a": 3}, e)
-	for needs, want := range map[sdk.Need]counter{
+	for needs, want := range map[sdk.Need]inputRecorder{
 		0:                   {},
 		sdk.NeedNodes:       {nodes: 3, cpu: 12000},
 		sdk.NeedConnections: {connections: true},
 		sdk.NeedMetadata:    {metadata: "app=web"},
 		sdk.NeedNodes | sdk.NeedConnections | sdk.NeedMetadata: {nodes: 3, cpu: 12000, connections: true, metadata: "app=web"},
 	} {
-		got := &counter{needs: needs}
+		got := &inputRecorder{needs: needs}
 		if _, err := Run(got, "", req); err != nil {
 			t.Fatal(err)
 		}
@@ -48,7 +48,7 @@ func TestPluginsAreGivenWhatTheyNeedAndNoMore(t *testing.T) {
 		t.Error("the request itself has changed")
 	}
 
-	first, second := &counter{}, &counter{needs: sdk.NeedNodes}
+	first, second := &inputRecorder{}, &inputRecorder{needs: sdk.NeedNodes}
 	native := func(p sdk.Plugin) *sdk.NativePlugin {
 		n, err := sdk.NewNativePlugin(func() sdk.Plugin { return p }, nil)
 		if err != nil {

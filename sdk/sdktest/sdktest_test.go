@@ -27,7 +27,7 @@ func (d *double) Decide(req *sdk.Request, resp *sdk.Response) error {
 	return nil
 }
 
-func TestRunAsksThroughTheWireForm(t *testing.T) {
+func TestRunGoesThroughTheWireForm(t *testing.T) {
 	req := NewRequest("a", nil, Ready("a"), Unchosen("b"), Terminating("b", Now-5000))
 	resp, err := Run(&double{}, "", req)
 	if err != nil {
@@ -44,7 +44,7 @@ func TestRunAsksThroughTheWireForm(t *testing.T) {
 	}
 }
 
-func TestAChainHandsWeightsOn(t *testing.T) {
+func TestRunChainPassesWeightsOn(t *testing.T) {
 	p, err := sdk.NewNativePlugin(func() sdk.Plugin { return &double{} }, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestAChainHandsWeightsOn(t *testing.T) {
 	}
 }
 
-func TestARequestHasZonesAndAddresses(t *testing.T) {
+func TestNewRequestFillsZonesAndAddresses(t *testing.T) {
 	req := NewRequest("a", map[string]int{"c": 2}, append(Repeat(2, Ready("a")), Terminating("b", Now))...)
 	want := []abi.Zone{{Name: "a", Ready: 2}, {Name: "b"}, {Name: "c", Nodes: 2, MilliCPU: 8000}}
 	// A zone that only a terminating endpoint names is in the table too.
@@ -71,12 +71,12 @@ func TestARequestHasZonesAndAddresses(t *testing.T) {
 	}
 }
 
-// tellLocal gives local endpoints weight 7, and fails when their node is another one.
-type tellLocal struct{}
+// favorLocal gives local endpoints weight 7, and fails when their node is another one.
+type favorLocal struct{}
 
-func (tellLocal) Configure([]byte) error { return nil }
+func (favorLocal) Configure([]byte) error { return nil }
 
-func (tellLocal) Decide(req *sdk.Request, resp *sdk.Response) error {
+func (favorLocal) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		if e.Local() {
@@ -89,8 +89,8 @@ func (tellLocal) Decide(req *sdk.Request, resp *sdk.Response) error {
 	return nil
 }
 
-func TestALocalEndpointIsOnTheNodeThatAsks(t *testing.T) {
-	resp, err := Run(tellLocal{}, "", NewRequest("a", nil, Ready("a"), Local("a"), Unchosen("b"), Terminating("b", Now)))
+func TestLocalEndpointIsOnTheNodeOfTheRequest(t *testing.T) {
+	resp, err := Run(favorLocal{}, "", NewRequest("a", nil, Ready("a"), Local("a"), Unchosen("b"), Terminating("b", Now)))
 	if err != nil {
 		t.Fatal(err)
 	}

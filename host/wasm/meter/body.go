@@ -23,7 +23,7 @@ const (
 type frame struct {
 	kind     byte // the opcode; 0 for the function
 	targeted bool // a branch leads to its label
-	elsed    bool
+	hasElse  bool
 }
 
 // body is what one pass over a function found out.
@@ -62,7 +62,7 @@ func (m *module) scan(fn int, raw []byte, b *body, stack []frame) ([]frame, erro
 	s.readLocals()
 	b.code = s.r.pos
 	s.stack = append(s.stack, frame{})
-	s.begin(false)
+	s.beginBlock(false)
 	at := s.r.pos
 	for s.r.err == nil && len(s.stack) > 0 {
 		if s.r.left() == 0 {
@@ -86,7 +86,7 @@ func (m *module) scan(fn int, raw []byte, b *body, stack []frame) ([]frame, erro
 	if s.r.err != nil {
 		return s.stack, &Error{Section: "code", Func: fn, Name: m.names[uint32(fn)], Offset: at, Err: s.r.err}
 	}
-	s.settle()
+	s.placeChecks()
 	return s.stack, nil
 }
 
@@ -116,8 +116,8 @@ func (s *scanner) readLocals() {
 	}
 }
 
-// begin starts a basic block at the current place.
-func (s *scanner) begin(loop bool) {
+// beginBlock starts a basic block at the current place.
+func (s *scanner) beginBlock(loop bool) {
 	s.block = len(s.b.edits)
 	s.b.edits = append(s.b.edits, edit{pos: s.r.pos, check: loop})
 }
@@ -142,8 +142,8 @@ func (s *scanner) target(l uint32) {
 	s.b.joins++
 }
 
-// settle decides which blocks check their fuel, and drops those that cost nothing.
-func (s *scanner) settle() {
+// placeChecks decides which blocks check their fuel, and drops those that cost nothing.
+func (s *scanner) placeChecks() {
 	b := s.b
 	first := &b.edits[0]
 	first.check = b.calls > 0 || b.loops > 0 || b.total > smallLeaf

@@ -40,8 +40,8 @@ func (e *emitter) global(b []byte, op byte, index uint32) []byte {
 	return appendU32(append(b, op), index)
 }
 
-// take appends global -= n.
-func (e *emitter) take(b []byte, global uint32, n int64) []byte {
+// charge appends global -= n.
+func (e *emitter) charge(b []byte, global uint32, n int64) []byte {
 	b = e.global(b, 0x23, global)
 	b = appendS64(append(b, 0x42), n)
 	b = append(b, 0x7d) // i64.sub
@@ -75,10 +75,10 @@ func (e *emitter) body(out []byte, fn int, raw []byte, b *body) []byte {
 		at = ed.pos
 		switch ed.kind {
 		case editBlock:
-			out = e.take(out, e.fuel, ed.cost)
+			out = e.charge(out, e.fuel, ed.cost)
 			switch {
 			case i == 0 && b.calls > 0:
-				out = e.take(out, e.stack, frame)
+				out = e.charge(out, e.stack, frame)
 				out = e.global(out, 0x23, e.fuel)
 				out = e.global(out, 0x23, e.stack)
 				out = trapBelowZero(append(out, 0x84)) // i64.or: negative when one of them is
@@ -95,7 +95,7 @@ func (e *emitter) body(out []byte, fn int, raw []byte, b *body) []byte {
 	out = append(out, raw[at:b.end]...)
 	if b.calls > 0 {
 		out = append(out, 0x0b)
-		out = e.take(out, e.stack, -frame)
+		out = e.charge(out, e.stack, -frame)
 	}
 	return append(out, 0x0b)
 }

@@ -131,9 +131,9 @@ func FuzzRewrite(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) { checkRewrite(t, in) })
 }
 
-// TestMutatedModulesAreRefusedOrRunTheSame is the fuzz test's property on modules with a few bytes changed, always the
+// TestMutatedModulesAreRefusedOrBehaveTheSame is the fuzz test's property on modules with a few bytes changed, always the
 // same ones, as part of every test run.
-func TestMutatedModulesAreRefusedOrRunTheSame(t *testing.T) {
+func TestMutatedModulesAreRefusedOrBehaveTheSame(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	tries, accepted := 3000, 0
 	if testing.Short() {

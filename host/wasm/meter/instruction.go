@@ -12,13 +12,13 @@ func (s *scanner) instruction() {
 	case immNone:
 		s.plain(op, start)
 	case immBlock:
-		s.open(op)
+		s.openBlock(op)
 	case immLabel:
 		s.target(s.r.u32())
 		if op == 0x0c {
 			s.block = -1
 		} else {
-			s.begin(false)
+			s.beginBlock(false)
 		}
 	case immBrTable:
 		for i, n := 0, s.r.count("labels of br_table", s.m.limits.BrTable, 1); i <= n && s.r.err == nil; i++ {
@@ -65,7 +65,7 @@ func (s *scanner) instruction() {
 	case immIndirect:
 		s.m.typeIndex(&s.r)
 		s.table()
-		if s.m.hostElem {
+		if s.m.hostReachable {
 			s.charge(costHost)
 		}
 		s.b.calls++
@@ -87,12 +87,12 @@ func (s *scanner) plain(op byte, start int) {
 		s.block = -1
 	case 0x05: // else
 		top := &s.stack[len(s.stack)-1]
-		if top.kind != 0x04 || top.elsed {
+		if top.kind != 0x04 || top.hasElse {
 			s.r.fail("else outside of an if")
 			return
 		}
-		top.elsed = true
-		s.begin(false)
+		top.hasElse = true
+		s.beginBlock(false)
 	case 0x0b: // end
 		top := s.stack[len(s.stack)-1]
 		s.stack = s.stack[:len(s.stack)-1]
@@ -101,7 +101,7 @@ func (s *scanner) plain(op byte, start int) {
 		}
 		if top.kind == 0x04 || (top.kind == 0x02 && top.targeted) {
 			s.b.joins++
-			s.begin(false)
+			s.beginBlock(false)
 		}
 	case 0x0f: // return
 		s.b.edits = append(s.b.edits, edit{pos: start, kind: editReturn, cost: int64(len(s.stack) - 1)})
@@ -110,8 +110,8 @@ func (s *scanner) plain(op byte, start int) {
 	}
 }
 
-// open reads the type of a block and enters it.
-func (s *scanner) open(op byte) {
+// openBlock reads the type of a block and enters it.
+func (s *scanner) openBlock(op byte) {
 	if t := s.r.sleb(33); s.r.err == nil {
 		switch {
 		case t >= 0:
@@ -147,12 +147,12 @@ func (s *scanner) open(op byte) {
 			s.r.fail("more than %d loops inside one another", s.m.limits.LoopDepth)
 		}
 		if s.block >= 0 {
-			s.begin(true)
+			s.beginBlock(true)
 			s.charge(costPlain)
 		}
 	case 0x04:
 		if s.block >= 0 {
-			s.begin(false)
+			s.beginBlock(false)
 		}
 	}
 }
@@ -202,13 +202,13 @@ func (s *scanner) misc(start int) {
 		}
 	}
 	data := func() {
-		if x := s.r.u32(); s.r.err == nil && (int64(x) >= int64(s.m.datas) || !s.m.hasCount) {
-			s.r.fail("data segment %d does not exist, the data count section says %d", x, s.m.datas)
+		if x := s.r.u32(); s.r.err == nil && (int64(x) >= int64(s.m.dataSegments) || !s.m.hasCount) {
+			s.r.fail("data segment %d does not exist, the data count section says %d", x, s.m.dataSegments)
 		}
 	}
 	elem := func() {
-		if x := s.r.u32(); s.r.err == nil && int64(x) >= int64(s.m.elements) {
-			s.r.fail("element segment %d does not exist, there are %d", x, s.m.elements)
+		if x := s.r.u32(); s.r.err == nil && int64(x) >= int64(s.m.elementSegments) {
+			s.r.fail("element segment %d does not exist, there are %d", x, s.m.elementSegments)
 		}
 	}
 	switch {

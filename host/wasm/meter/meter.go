@@ -2,16 +2,16 @@ package meter
 
 // Info is what a module is, as far as its host needs to know before it is compiled.
 type Info struct {
-	Size      int  // bytes before rewriting
-	Metered   int  // bytes after it
-	Functions int  // defined
-	Largest   int  // bytes of the largest body
-	Work      int  // see Limits.Work
-	Start     bool // it has a start function
-	Imports   []Import
-	Exports   []Export // the guest's own
-	MemoryMin uint32   // pages of 64 KiB; 0 without a memory
-	MemoryMax uint32   // what the module itself says; 0: nothing
+	Size        int  // bytes before rewriting
+	Metered     int  // bytes after it
+	Functions   int  // defined
+	LargestBody int  // bytes of the largest body
+	Work        int  // see Limits.Work
+	Start       bool // it has a start function
+	Imports     []Import
+	Exports     []Export // the guest's own
+	MemoryMin   uint32   // pages of 64 KiB; 0 without a memory
+	MemoryMax   uint32   // what the module itself says; 0: nothing
 }
 
 // Rewrite checks wasm against limits and returns it with fuel and call depth metered. The new module begins with no
@@ -60,7 +60,7 @@ func (e *emitter) code(info *Info) ([]byte, error) {
 		if stack, err = m.scan(fn, raw, &b, stack); err != nil {
 			return nil, err
 		}
-		info.Largest = max(info.Largest, len(raw))
+		info.LargestBody = max(info.LargestBody, len(raw))
 		info.Work += b.work(len(m.types[m.funcs[fn]].Params))
 		if info.Work > m.limits.Work {
 			return nil, refuse("too dear to compile: instructions, locals × joins and loops of the functions up to %d%s make %d, the limit is %d",

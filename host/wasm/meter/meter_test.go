@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
 
-func TestMeteredModuleDoesTheSame(t *testing.T) {
+func TestMeteredModuleBehavesTheSame(t *testing.T) {
 	raw := wat(t, everything)
 	out, info := rewrite(t, raw)
 	if info.Functions != 16 || info.Start {
@@ -39,7 +39,7 @@ func TestMeteredModuleDoesTheSame(t *testing.T) {
 	}
 }
 
-func TestFuelIsTheSameEachTimeAndRisesWithWork(t *testing.T) {
+func TestFuelIsDeterministicAndGrowsWithWork(t *testing.T) {
 	out, _ := rewrite(t, wat(t, everything))
 	again, _ := rewrite(t, wat(t, everything))
 	if !bytes.Equal(out, again) {
@@ -57,7 +57,7 @@ func TestFuelIsTheSameEachTimeAndRisesWithWork(t *testing.T) {
 	}
 }
 
-func TestFuelRunsOutExactlyWhereItEnds(t *testing.T) {
+func TestTrapsExactlyWhenFuelRunsOut(t *testing.T) {
 	out, _ := rewrite(t, wat(t, everything))
 	r := instantiate(t, out, true)
 	_, used, err := r.call(1<<40, "fib", 15)
@@ -75,7 +75,7 @@ func TestFuelRunsOutExactlyWhereItEnds(t *testing.T) {
 	}
 }
 
-func TestAModuleBeginsWithoutFuel(t *testing.T) {
+func TestModuleStartsWithoutFuel(t *testing.T) {
 	out, _ := rewrite(t, wat(t, everything))
 	r := instantiate(t, out, true)
 	if _, err := r.mod.ExportedFunction("fib").Call(context.Background(), 5); err == nil {
@@ -83,7 +83,7 @@ func TestAModuleBeginsWithoutFuel(t *testing.T) {
 	}
 }
 
-func TestStartFunctionIsLeftToTheHost(t *testing.T) {
+func TestStartFunctionIsExportedForTheHost(t *testing.T) {
 	out, info := rewrite(t, wat(t, `(module (global $g (mut i32) (i32.const 1))
 		(func $s (global.set $g (i32.const 2))) (start $s) (func (export "get") (result i32) (global.get $g)))`))
 	if !info.Start {
@@ -101,7 +101,7 @@ func TestStartFunctionIsLeftToTheHost(t *testing.T) {
 	}
 }
 
-func TestSizesAreCharged(t *testing.T) {
+func TestBulkOperationsAreChargedBySize(t *testing.T) {
 	out, _ := rewrite(t, wat(t, `(module (memory (export "memory") 32) (table $t 1000 externref)
 		(data $d "0123456789012345678901234567890123456789012345678901234567890123456789") (table $f 9 funcref) (elem $e funcref (ref.null func) (ref.null func))
 		(func (export "fill") (param i32) (memory.fill (i32.const 0) (i32.const 1) (local.get 0)))
@@ -128,7 +128,7 @@ func TestSizesAreCharged(t *testing.T) {
 	}
 }
 
-func TestStackIsBoundedByTheSizeOfFrames(t *testing.T) {
+func TestStackIsBoundedByFrameSize(t *testing.T) {
 	out, _ := rewrite(t, wat(t, `(module
 		(func $small (export "small") (param i32) (result i32)
 		  (if (result i32) (local.get 0) (then (i32.add (i32.const 1) (call $small (i32.sub (local.get 0) (i32.const 1))))) (else (i32.const 0))))

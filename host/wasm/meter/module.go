@@ -84,25 +84,25 @@ type Export struct {
 
 // module is what the sections of a guest say, checked; slices point into the input.
 type module struct {
-	limits   *Limits
-	ops      *[256]opcode
-	sections [secTag][]byte // content by number; nil: absent
-	types    []FuncType
-	imports  []Import
-	funcs    []uint32 // type of each function, imported ones first
-	tables   []table
-	globals  int
-	exports  []Export
-	elements int // segments
-	datas    int // segments; from data count when that is there
-	hasCount bool
-	memory   *memory
-	start    uint32
-	hasStart bool
-	hostElem bool // an imported function can be reached through a table or a reference
-	names    map[uint32]string
-	modName  string
-	bodies   [][]byte
+	limits          *Limits
+	ops             *[256]opcode
+	sections        [secTag][]byte // content by number; nil: absent
+	types           []FuncType
+	imports         []Import
+	funcs           []uint32 // type of each function, imported ones first
+	tables          []table
+	globals         int
+	exports         []Export
+	elementSegments int // segments
+	dataSegments    int // segments; from data count when that is there
+	hasCount        bool
+	memory          *memory
+	start           uint32
+	hasStart        bool
+	hostReachable   bool // an imported function can be reached through a table or a reference
+	names           map[uint32]string
+	modName         string
+	bodies          [][]byte
 }
 
 type table struct {
@@ -194,8 +194,8 @@ func (m *module) parse() error {
 	if defined := len(m.funcs) - len(m.imports); defined != len(m.bodies) {
 		return refuse("%d functions are declared, %d have a body", defined, len(m.bodies))
 	}
-	if m.hasCount && m.datas > 0 && m.sections[secData] == nil {
-		return refuse("the data count section says %d, there is no data section", m.datas)
+	if m.hasCount && m.dataSegments > 0 && m.sections[secData] == nil {
+		return refuse("the data count section says %d, there is no data section", m.dataSegments)
 	}
 	return nil
 }

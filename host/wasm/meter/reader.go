@@ -90,7 +90,7 @@ func (r *reader) sleb(bits int) int64 {
 
 // count reads the length of a vector whose elements take at least min bytes each, so that a count can be trusted to
 // be no more than the input is long.
-func (r *reader) count(what string, limit, min int) int {
+func (r *reader) count(what string, limit, minSize int) int {
 	n := r.u32()
 	if r.err != nil {
 		return 0
@@ -99,7 +99,7 @@ func (r *reader) count(what string, limit, min int) int {
 		r.fail("%d %s, the limit is %d", n, what, limit)
 		return 0
 	}
-	if int64(n)*int64(min) > int64(r.left()) {
+	if int64(n)*int64(minSize) > int64(r.left()) {
 		r.fail("%d %s announced, but only %d bytes follow", n, what, r.left())
 		return 0
 	}

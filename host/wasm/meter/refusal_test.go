@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
 
-func TestRefusalsNameWhatAndWhere(t *testing.T) {
+func TestRefusalsNameReasonAndLocation(t *testing.T) {
 	mod := func(sections ...string) []byte {
 		b, err := hex.DecodeString("0061736d01000000" + strings.ReplaceAll(strings.Join(sections, ""), " ", ""))
 		if err != nil {
@@ -100,7 +100,7 @@ func TestErrorsNameTheFunction(t *testing.T) {
 	}
 }
 
-func TestNamesSurviveForTraps(t *testing.T) {
+func TestFunctionNamesAreKeptForTraps(t *testing.T) {
 	out, _ := rewrite(t, wat(t, `(module (func $culprit (unreachable)) (func (export "go") (call $culprit)))`))
 	_, _, err := instantiate(t, out, true).call(1000, "go")
 	if err == nil || !strings.Contains(err.Error(), ".culprit()") {

@@ -96,7 +96,7 @@ func (m *module) readFunctions(r *reader) {
 }
 
 // limitsOf reads the limits of a table or a memory.
-func (r *reader) limitsOf(what string) (min, max uint32, hasMax bool) {
+func (r *reader) limitsOf(what string) (minimum, maximum uint32, hasMax bool) {
 	flag := r.byte()
 	switch {
 	case r.err != nil:
@@ -111,11 +111,11 @@ func (r *reader) limitsOf(what string) (min, max uint32, hasMax bool) {
 		r.fail("limits 0x%02x of a %s are not known", flag, what)
 		return
 	}
-	min = r.u32()
+	minimum = r.u32()
 	if flag == 1 {
-		max, hasMax = r.u32(), true
-		if r.err == nil && max < min {
-			r.fail("a %s with a maximum of %d below its minimum of %d", what, max, min)
+		maximum, hasMax = r.u32(), true
+		if r.err == nil && maximum < minimum {
+			r.fail("a %s with a maximum of %d below its minimum of %d", what, maximum, minimum)
 		}
 	}
 	return
@@ -216,7 +216,7 @@ func (m *module) funcIndex(r *reader, reach bool) uint32 {
 		return 0
 	}
 	if reach && int(i) < len(m.imports) {
-		m.hostElem = true
+		m.hostReachable = true
 	}
 	return i
 }
@@ -309,12 +309,12 @@ func (m *module) readElements(r *reader) {
 				m.funcIndex(r, true)
 			}
 		}
-		m.elements++
+		m.elementSegments++
 	}
 }
 
 func (m *module) readDataCount(r *reader) {
-	m.datas, m.hasCount = r.count("data segments", m.limits.Data, 0), true
+	m.dataSegments, m.hasCount = r.count("data segments", m.limits.Data, 0), true
 }
 
 func (m *module) readCode(r *reader) {
@@ -332,8 +332,8 @@ func (m *module) readCode(r *reader) {
 
 func (m *module) readData(r *reader) {
 	n := r.count("data segments", m.limits.Data, 2)
-	if m.hasCount && n != m.datas && r.err == nil {
-		r.fail("%d data segments, the data count section says %d", n, m.datas)
+	if m.hasCount && n != m.dataSegments && r.err == nil {
+		r.fail("%d data segments, the data count section says %d", n, m.dataSegments)
 	}
 	for i := 0; i < n && r.err == nil; i++ {
 		flag := r.u32()

@@ -17,8 +17,8 @@ const (
 
 // plugin is stateless but for its settings: an answer follows from the time since an endpoint began to terminate.
 type plugin struct {
-	steps []step
-	reset int64 // milliseconds from the end of the last stage; negative: never
+	stages []stage
+	reset  int64 // milliseconds from the end of the last stage; negative: never
 
 	groups []group // by place; of the request at hand, kept for its memory
 }
@@ -41,33 +41,33 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		return nil
 	}
 	if !others {
-		keep(req, resp)
+		keepWeights(req, resp)
 		return nil
 	}
-	scale := min(p.gather(req), sdk.MaxWeight/largest)
+	scale := min(p.sumGroups(req), sdk.MaxWeight/largest)
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		if !e.Terminating() {
 			resp.SetWeight(i, e.Weight()*scale)
 			continue
 		}
-		percent, reason, next := p.stage(req, e)
-		resp.SetWeight(i, part(p.peers(e), scale*percent))
+		percent, reason, next := p.currentStage(req, e)
+		resp.SetWeight(i, scaledWeight(p.peers(e), scale*percent))
 		resp.SetReason(i, reason)
 		resp.KeepDraining(i)
 		if next > 0 {
 			resp.RequeueAfter(time.Duration(next) * time.Millisecond)
 		}
 		if p.reset >= 0 && e.TerminatingSince() > 0 {
-			left := p.steps[len(p.steps)-1].end + p.reset - elapsed(req, e)
+			left := p.stages[len(p.stages)-1].end + p.reset - elapsed(req, e)
 			resp.SetResetAfter(i, time.Duration(left)*time.Millisecond)
 		}
 	}
 	return nil
 }
 
-// keep leaves all weights as they came, for a set in which only draining endpoints take new connections.
-func keep(req *sdk.Request, resp *sdk.Response) {
+// keepWeights leaves all weights as they came, for a set in which only draining endpoints take new connections.
+func keepWeights(req *sdk.Request, resp *sdk.Response) {
 	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Terminating() && e.Weight() > 0 {
 			resp.SetReason(i, reasonLast)
@@ -75,14 +75,14 @@ func keep(req *sdk.Request, resp *sdk.Response) {
 	}
 }
 
-// stage tells where e is in its drain, and in how many milliseconds the next stage begins, 0 for never.
-func (p *plugin) stage(req *sdk.Request, e sdk.Endpoint) (percent int, reason string, next int64) {
+// currentStage tells where e is in its drain, and in how many milliseconds the next stage begins, 0 for never.
+func (p *plugin) currentStage(req *sdk.Request, e sdk.Endpoint) (percent int, reason string, next int64) {
 	if e.TerminatingSince() == 0 {
 		return 0, reasonUnknown, 0
 	}
 	gone := elapsed(req, e)
-	for i := range p.steps {
-		if s := &p.steps[i]; gone < s.end {
+	for i := range p.stages {
+		if s := &p.stages[i]; gone < s.end {
 			return s.percent, s.reason, s.end - gone
 		}
 	}
@@ -97,9 +97,9 @@ func elapsed(req *sdk.Request, e sdk.Endpoint) int64 {
 	return max(0, int64(req.Now())-since/1000*1000)
 }
 
-// part is the weight of an endpoint whose peers have a mean of sum ÷ count: percent hundredths of that, to the nearest
+// scaledWeight is the weight of an endpoint whose peers have a mean of sum ÷ count: percent hundredths of that, to the nearest
 // whole weight, and at least 1 of anything.
-func part(g group, percent int) int {
+func scaledWeight(g group, percent int) int {
 	if g.count == 0 || g.sum == 0 || percent == 0 {
 		return 0
 	}

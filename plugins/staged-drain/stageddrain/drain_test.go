@@ -28,7 +28,7 @@ func ago(zone string, d time.Duration) abi.Endpoint {
 	return sdktest.Terminating(zone, sdktest.Now-d.Milliseconds())
 }
 
-func TestADrainGoesThroughItsStages(t *testing.T) {
+func TestDrainGoesThroughItsStages(t *testing.T) {
 	for _, tt := range []struct {
 		gone    time.Duration
 		weights []int // two ready, one draining
@@ -65,7 +65,7 @@ func TestADrainGoesThroughItsStages(t *testing.T) {
 	}
 }
 
-func TestAskedAgainWhenItWishesThePluginIsAtTheNextStage(t *testing.T) {
+func TestRequeueArrivesInTheNextStage(t *testing.T) {
 	// The host rounds times down to whole seconds; whatever the fractions, no call comes a stage early.
 	for fraction := int64(0); fraction < 1000; fraction += 37 {
 		began := int64(sdktest.Now) + fraction
@@ -86,7 +86,7 @@ func TestAskedAgainWhenItWishesThePluginIsAtTheNextStage(t *testing.T) {
 	}
 }
 
-func TestOnlyDrainingEndpointsKeepTheirWeight(t *testing.T) {
+func TestDrainingEndpointsKeepTheirWeightWhenNoOthersHaveAny(t *testing.T) {
 	chosen := ago("a", time.Minute)
 	chosen.Conditions |= abi.Chosen
 	for name, tt := range map[string]struct {
@@ -112,7 +112,7 @@ func TestOnlyDrainingEndpointsKeepTheirWeight(t *testing.T) {
 	}
 }
 
-func TestResetsComeAfterTheEnd(t *testing.T) {
+func TestResetFollowsTheLastStage(t *testing.T) {
 	for gone, want := range map[time.Duration]uint32{
 		0: 90_000, 10 * time.Second: 80_000, 89 * time.Second: 1000, 90 * time.Second: 0, time.Hour: 0,
 	} {
@@ -130,14 +130,14 @@ func TestResetsComeAfterTheEnd(t *testing.T) {
 	}
 }
 
-func TestADrainOfUnknownStartGetsNothing(t *testing.T) {
+func TestDrainWithUnknownStartGetsNoWeight(t *testing.T) {
 	resp := run(t, `{"resetAfterSeconds":60}`, sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Terminating("a", 0)))
 	if a := resp.Results[1]; a.Weight != 0 || a.ResetAfterMS != abi.NeverReset || !strings.Contains(a.Reason, "unknown") {
 		t.Errorf("%+v", a)
 	}
 }
 
-func TestPeersAreThoseThatAreAlike(t *testing.T) {
+func TestPeersShareZoneAndHints(t *testing.T) {
 	weigh := func(e abi.Endpoint, w uint32, conditions uint32) abi.Endpoint {
 		e.Weight, e.Conditions = w, e.Conditions|conditions
 		return e
@@ -174,9 +174,9 @@ func TestPeersAreThoseThatAreAlike(t *testing.T) {
 	}
 }
 
-// slow is a second implementation without scale or groups: the exact share that each endpoint should have of what an
+// reference is a second implementation without scale or groups: the exact share that each endpoint should have of what an
 // endpoint of weight 1 has.
-func slow(steps []step, req *abi.Request) []float64 {
+func reference(steps []stage, req *abi.Request) []float64 {
 	shares := make([]float64, len(req.Endpoints))
 	others := 0.0
 	for _, e := range req.Endpoints {
@@ -218,7 +218,7 @@ func slow(steps []step, req *abi.Request) []float64 {
 	return shares
 }
 
-func TestEveryAnswerAgreesWithTheSlowOne(t *testing.T) {
+func TestWeightsAgreeWithTheReference(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for round := range 3000 {
 		var stages []string
@@ -253,7 +253,7 @@ func TestEveryAnswerAgreesWithTheSlowOne(t *testing.T) {
 		if err := checker.Configure([]byte(settings)); err != nil {
 			t.Fatal(err)
 		}
-		want := slow(checker.steps, req)
+		want := reference(checker.stages, req)
 		scale := scaleOf(resp, req)
 		sum := 0
 		for i, a := range resp.Results {
@@ -287,7 +287,7 @@ func scaleOf(resp abi.Response, req *abi.Request) float64 {
 	return 1
 }
 
-func TestLargeWeightsAreNotCut(t *testing.T) {
+func TestLargeWeightsAreNotClamped(t *testing.T) {
 	heavy := sdktest.Ready("a")
 	heavy.Weight = 60000
 	resp := run(t, "", sdktest.NewRequest("a", nil, heavy, ago("a", 20*time.Second)))

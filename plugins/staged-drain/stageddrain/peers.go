@@ -12,32 +12,32 @@ type group struct {
 	count int
 }
 
-// hints is how many kinds of hints there are: to this node's zone or not, to this node or not.
-const hints = 4
+// hintKinds is how many kinds of hints there are: to this node's zone or not, to this node or not.
+const hintKinds = 4
 
-// place is where the group of endpoints like e is: hints places for each row of the zone table, the first ones being
+// groupIndex is where the group of endpoints like e is: hints places for each row of the zone table, the first ones being
 // for zones that are not in it.
-func (p *plugin) place(e sdk.Endpoint) int {
-	at := (e.ZoneIndex() + 1) * hints
+func (p *plugin) groupIndex(e sdk.Endpoint) int {
+	at := (e.ZoneIndex() + 1) * hintKinds
 	if at >= len(p.groups) {
 		at = 0
 	}
-	return at + int(e.Conditions()/sdk.HintedZone%hints)
+	return at + int(e.Conditions()/sdk.HintedZone%hintKinds)
 }
 
-// gather sums up all groups. It gives by what all weights must be multiplied so that every percentage in use is a whole
+// sumGroups sums up all groups. It gives by what all weights must be multiplied so that every percentage in use is a whole
 // weight: 2 for 50 %, 10 for 10 %, 1 when all drains are over. Larger sums would cost the data plane for nothing.
-func (p *plugin) gather(req *sdk.Request) (scale int) {
-	p.groups = append(p.groups[:0], make([]group, (req.NumZones()+1)*hints)...)
+func (p *plugin) sumGroups(req *sdk.Request) (scale int) {
+	p.groups = append(p.groups[:0], make([]group, (req.NumZones()+1)*hintKinds)...)
 	common := 100
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		if e.Terminating() {
-			percent, _, _ := p.stage(req, e)
+			percent, _, _ := p.currentStage(req, e)
 			common = gcd(common, percent)
 			continue
 		}
-		g := &p.groups[p.place(e)]
+		g := &p.groups[p.groupIndex(e)]
 		g.sum += e.Weight()
 		g.count++
 	}
@@ -47,18 +47,18 @@ func (p *plugin) gather(req *sdk.Request) (scale int) {
 // peers sums up the peers of e: those of its zone that are hinted alike; if there are none, those of its zone; if there
 // are none, all.
 func (p *plugin) peers(e sdk.Endpoint) group {
-	at := p.place(e)
+	at := p.groupIndex(e)
 	if g := p.groups[at]; g.count > 0 {
 		return g
 	}
-	at -= at % hints
-	if g := total(p.groups[at : at+hints]); g.count > 0 {
+	at -= at % hintKinds
+	if g := sum(p.groups[at : at+hintKinds]); g.count > 0 {
 		return g
 	}
-	return total(p.groups)
+	return sum(p.groups)
 }
 
-func total(groups []group) (all group) {
+func sum(groups []group) (all group) {
 	for _, g := range groups {
 		all.sum, all.count = all.sum+g.sum, all.count+g.count
 	}

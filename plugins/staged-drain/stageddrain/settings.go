@@ -16,18 +16,18 @@ const (
 
 // settings is a policy's JSON.
 type settings struct {
-	Stages            []stage `json:"stages"`
-	ResetAfterSeconds *int64  `json:"resetAfterSeconds"`
+	Stages            []stageSettings `json:"stages"`
+	ResetAfterSeconds *int64          `json:"resetAfterSeconds"`
 }
 
-// stage is a part of a drain: for how long an endpoint gets how much of what it would have had.
-type stage struct {
+// stageSettings is a part of a drain: for how long an endpoint gets how much of what it would have had.
+type stageSettings struct {
 	Weight  *int   `json:"weight"`  // percent
 	Seconds *int64 `json:"seconds"` // how long
 }
 
-// step is a checked stage.
-type step struct {
+// stage is a checked stage.
+type stage struct {
 	percent int
 	end     int64 // milliseconds since the drain began
 	reason  string
@@ -47,10 +47,10 @@ func (p *plugin) Configure(text []byte) error {
 	}
 	if s.Stages == nil {
 		for _, d := range defaults {
-			s.Stages = append(s.Stages, stage{&d.percent, &d.seconds})
+			s.Stages = append(s.Stages, stageSettings{&d.percent, &d.seconds})
 		}
 	}
-	steps, err := check(s.Stages)
+	steps, err := checkStages(s.Stages)
 	if err != nil {
 		return err
 	}
@@ -61,15 +61,15 @@ func (p *plugin) Configure(text []byte) error {
 		}
 		reset *= 1000
 	}
-	p.steps, p.reset = steps, reset
+	p.stages, p.reset = steps, reset
 	return nil
 }
 
-func check(stages []stage) ([]step, error) {
+func checkStages(stages []stageSettings) ([]stage, error) {
 	if len(stages) == 0 || len(stages) > maxStages {
 		return nil, fmt.Errorf("stages: %d stages are not 1 to %d", len(stages), maxStages)
 	}
-	var steps []step
+	var steps []stage
 	end, before := int64(0), 100
 	for i, s := range stages {
 		at := "stages[" + strconv.Itoa(i) + "]"
@@ -86,7 +86,7 @@ func check(stages []stage) ([]step, error) {
 			return nil, fmt.Errorf("%s.seconds: %d is not 1 to %d", at, *s.Seconds, maxStage)
 		}
 		end, before = end+*s.Seconds*1000, *s.Weight
-		steps = append(steps, step{
+		steps = append(steps, stage{
 			percent: *s.Weight, end: end,
 			reason: fmt.Sprintf("draining: stage %d of %d, %d %%", i+1, len(stages), *s.Weight),
 		})

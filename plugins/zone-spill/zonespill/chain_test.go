@@ -127,7 +127,7 @@ func sameRatios(a, b *abi.Response, n int) bool {
 
 // With the drain first, zone-spill takes a draining endpoint for the part of an endpoint that it is: the zone has less
 // capacity, and spills more as the drain goes on.
-func TestADrainMakesItsZoneSpill(t *testing.T) {
+func TestDrainMakesItsZoneSpill(t *testing.T) {
 	before := 2.0
 	for _, gone := range []time.Duration{0, 10 * time.Second, 20 * time.Second, 30 * time.Second} {
 		eps := append(sdktest.Repeat(2, sdktest.Ready("a")), sdktest.Repeat(2, sdktest.Terminating("a", sdktest.Now-gone.Milliseconds()))...)

@@ -40,7 +40,7 @@ func load(t *testing.T, settings string, nodes map[string]int, counts []int) []f
 	return sum
 }
 
-func TestWhenEveryNodeAnswersSoTheLoadIsEven(t *testing.T) {
+func TestLoadIsEvenOverAllNodes(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for round := range 300 {
 		nodes, counts := cluster(rnd, 0)
@@ -119,7 +119,7 @@ func TestSharesFollowTheRule(t *testing.T) {
 	}
 }
 
-func TestWeightsStaySmallAndWithinTheirTolerance(t *testing.T) {
+func TestWeightsAreSmallAndWithinTolerance(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(7, 8))
 	for range 1000 {
 		nodes, counts := cluster(rnd, 2)
@@ -137,7 +137,7 @@ func TestWeightsStaySmallAndWithinTheirTolerance(t *testing.T) {
 	}
 }
 
-func TestAThousandEndpointsGetWhatADataPlaneCanHold(t *testing.T) {
+func TestThousandEndpointsStayWithinMaxTotal(t *testing.T) {
 	for _, counts := range [][]int{{300, 350, 350}, {500, 500, 500}, {3000, 1, 1}} {
 		req := sdktest.NewRequest("a", even, perZone(counts...)...)
 		resp := run(t, `{"minEndpointsPerZone":1}`, req)

@@ -13,14 +13,14 @@ import (
 type plugin struct {
 	settings settings
 
-	zones   []zone
-	mine    int    // index of this node's zone
-	unit    uint64 // greatest common divisor of the endpoints' weights
-	largest uint64 // of those weights, in units
-	was, is memory
-	buf     []byte
-	texts   map[textKey]string
-	names   []named
+	zones      []zone
+	nodeZone   int    // index of this node's zone
+	unit       uint64 // greatest common divisor of the endpoints' weights
+	largest    uint64 // of those weights, in units
+	prev, next state
+	buf        []byte
+	texts      map[textKey]string
+	zoneCaches []zoneCache
 }
 
 // New makes an unconfigured plugin.
@@ -36,25 +36,25 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	}
 	ref, why := p.collect(req)
 	if why != "" {
-		keep(req, resp, why)
+		keepDefault(req, resp, why)
 		return nil
 	}
-	p.was.read(req.State())
+	p.prev.read(req.State())
 	acts, wait := p.mode(req)
 	if wait > 0 {
 		resp.RequeueAfter(wait)
 	}
 	if acts {
 		p.shares()
-		if !p.remembered(req) {
-			p.fit()
-			p.memorize(req)
+		if !p.reuseMultipliers(req) {
+			p.chooseMultipliers()
+			p.saveMultipliers(req)
 		}
-		p.weigh(req, resp, ref)
+		p.setWeights(req, resp, ref)
 	} else {
-		keep(req, resp, p.tooFew(req))
+		keepDefault(req, resp, p.defaultReason(req))
 	}
-	p.buf = p.is.append(p.buf[:0])
+	p.buf = p.next.append(p.buf[:0])
 	resp.SetState(p.buf)
 	return nil
 }
@@ -63,45 +63,45 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 // needs to hold for a while, so that a rollout which takes a zone's endpoints away for a moment changes nothing. The
 // first time there is nothing to wait for.
 func (p *plugin) mode(req *sdk.Request) (acts bool, wait time.Duration) {
-	enough := p.few() < 0
+	enough := p.zoneBelowMinimum() < 0
 	now := int64(req.Now())
-	p.is.reset()
+	p.next.reset()
 	switch {
-	case p.was.mode == modeNone:
-		p.is.mode = modeOf(enough)
-	case p.was.mode == modeOf(enough):
-		p.is.mode = p.was.mode
+	case p.prev.mode == modeNone:
+		p.next.mode = modeOf(enough)
+	case p.prev.mode == modeOf(enough):
+		p.next.mode = p.prev.mode
 	default:
-		since := p.was.since
+		since := p.prev.since
 		if since == 0 || since > now {
 			since = now
 		}
 		left := since + p.settings.HoldSeconds*1000 - now
 		if left <= 0 {
-			p.is.mode = modeOf(enough)
+			p.next.mode = modeOf(enough)
 			break
 		}
-		p.is.mode, p.is.since = p.was.mode, since
+		p.next.mode, p.next.since = p.prev.mode, since
 		wait = time.Duration(left) * time.Millisecond
 	}
-	return p.is.mode == modeActs, wait
+	return p.next.mode == modeActive, wait
 }
 
-// keep leaves every weight as it came, and says why.
-func keep(req *sdk.Request, resp *sdk.Response, why string) {
+// keepDefault leaves every weight as it came, and says why.
+func keepDefault(req *sdk.Request, resp *sdk.Response, why string) {
 	reason := resp.AddReason(why)
 	for i := range req.NumEndpoints() {
 		resp.SetReasonID(i, reason)
 	}
 }
 
-// weigh gives each endpoint its own weight times its zone's.
-func (p *plugin) weigh(req *sdk.Request, resp *sdk.Response, ref uint64) {
-	p.explain(req, resp)
+// setWeights gives each endpoint its own weight times its zone's.
+func (p *plugin) setWeights(req *sdk.Request, resp *sdk.Response, ref uint64) {
+	p.setReasons(req, resp)
 	last, units := uint64(0), uint64(0)
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
-		w := natural(e, ref)
+		w := baseWeight(e, ref)
 		if w == 0 {
 			continue // it came with none
 		}
@@ -109,7 +109,7 @@ func (p *plugin) weigh(req *sdk.Request, resp *sdk.Response, ref uint64) {
 			last, units = w, w/p.unit
 		}
 		z := &p.zones[e.ZoneIndex()]
-		resp.SetWeight(i, int(units*z.times))
+		resp.SetWeight(i, int(units*z.multiplier))
 		resp.SetReasonID(i, z.reason)
 	}
 }

@@ -89,7 +89,7 @@ func TestTrafficStaysInItsZoneUpToItsCapacity(t *testing.T) {
 	}
 }
 
-func TestDemandMayBeCPU(t *testing.T) {
+func TestDemandByCPU(t *testing.T) {
 	req := sdktest.NewRequest("a", map[string]int{"a": 1, "b": 1}, perZone(2, 2)...)
 	req.Zones[0].MilliCPU, req.Zones[1].MilliCPU = 30_000, 10_000
 	resp := run(t, `{"demand":"cpu"}`, req)
@@ -101,7 +101,7 @@ func TestDemandMayBeCPU(t *testing.T) {
 	}
 }
 
-func TestTheDefaultIsKeptWhenItIsUnknownWhatIsBest(t *testing.T) {
+func TestDefaultIsKeptWhenInputIsMissing(t *testing.T) {
 	noZone := sdktest.Ready("")
 	leaving := sdktest.Terminating("a", sdktest.Now)
 	leaving.Conditions |= abi.Chosen
@@ -132,7 +132,7 @@ func TestTheDefaultIsKeptWhenItIsUnknownWhatIsBest(t *testing.T) {
 	}
 }
 
-func TestTheLocalPoolStaysAsItIs(t *testing.T) {
+func TestLocalPoolIsUnchanged(t *testing.T) {
 	req := sdktest.NewRequest("a", even, perZone(1, 3, 2)...)
 	req.Pool = abi.PoolLocal
 	for i, a := range run(t, "", req).Results {
@@ -142,7 +142,7 @@ func TestTheLocalPoolStaysAsItIs(t *testing.T) {
 	}
 }
 
-func TestWeightsOfTheChainKeepTheirRatiosInAZone(t *testing.T) {
+func TestWeightRatiosWithinAZoneAreKept(t *testing.T) {
 	weigh := func(e abi.Endpoint, w uint32) abi.Endpoint { e.Weight = w; return e }
 	draining := weigh(sdktest.Terminating("a", sdktest.Now), 50)
 	left := sdktest.Ready("a")

@@ -10,29 +10,29 @@ import (
 // What a plugin was doing. modeNone: it has not been asked yet.
 const (
 	modeNone = iota
-	modeActs
-	modeKeeps
+	modeActive
+	modeDefault
 )
 
 func modeOf(enough bool) uint8 {
 	if enough {
-		return modeActs
+		return modeActive
 	}
-	return modeKeeps
+	return modeDefault
 }
 
-// memory is what a decision hands to the next one: as state, 14 bytes and 6 for each zone that has weight. Zones are
+// state is what a decision hands to the next one: as state, 14 bytes and 6 for each zone that has weight. Zones are
 // known by a hash of their name; were two to clash, their numbers would be found to be off and made anew.
-type memory struct {
-	mode  uint8
-	since int64  // Unix milliseconds since when the endpoints ask for the other mode; 0: they do not
-	mine  uint32 // this node's zone
-	times []zoneTimes
+type state struct {
+	mode        uint8
+	since       int64  // Unix milliseconds since when the endpoints ask for the other mode; 0: they do not
+	nodeZone    uint32 // this node's zone
+	multipliers []zoneMultiplier
 }
 
-type zoneTimes struct {
-	zone  uint32
-	times uint16
+type zoneMultiplier struct {
+	zone       uint32
+	multiplier uint16
 }
 
 const (
@@ -41,88 +41,88 @@ const (
 	stateZone    = 6
 )
 
-func (m *memory) reset() { *m = memory{times: m.times[:0]} }
+func (m *state) reset() { *m = state{multipliers: m.multipliers[:0]} }
 
 // read takes a state in. One that it cannot read, as of a later version, counts as none.
-func (m *memory) read(b []byte) {
+func (m *state) read(b []byte) {
 	m.reset()
-	if len(b) < stateHead || b[0] != stateVersion || b[1] > modeKeeps || (len(b)-stateHead)%stateZone != 0 {
+	if len(b) < stateHead || b[0] != stateVersion || b[1] > modeDefault || (len(b)-stateHead)%stateZone != 0 {
 		return
 	}
 	m.mode = b[1]
 	m.since = int64(binary.LittleEndian.Uint64(b[2:]))
-	m.mine = binary.LittleEndian.Uint32(b[10:])
+	m.nodeZone = binary.LittleEndian.Uint32(b[10:])
 	for b = b[stateHead:]; len(b) > 0; b = b[stateZone:] {
-		m.times = append(m.times, zoneTimes{binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint16(b[4:])})
+		m.multipliers = append(m.multipliers, zoneMultiplier{binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint16(b[4:])})
 	}
 }
 
-func (m *memory) append(b []byte) []byte {
+func (m *state) append(b []byte) []byte {
 	b = append(b, stateVersion, m.mode)
 	b = binary.LittleEndian.AppendUint64(b, uint64(m.since))
-	b = binary.LittleEndian.AppendUint32(b, m.mine)
-	for _, t := range m.times {
+	b = binary.LittleEndian.AppendUint32(b, m.nodeZone)
+	for _, t := range m.multipliers {
 		b = binary.LittleEndian.AppendUint32(b, t.zone)
-		b = binary.LittleEndian.AppendUint16(b, t.times)
+		b = binary.LittleEndian.AppendUint16(b, t.multiplier)
 	}
 	return b
 }
 
-// remembered takes the multipliers of the last decision, and tells whether they will do: every zone has one, and no
+// reuseMultipliers takes the multipliers of the last decision, and tells whether they will do: every zone has one, and no
 // share is off by more than the hysteresis. Endpoints that come and go then change nobody else's weight.
-func (p *plugin) remembered(req *sdk.Request) bool {
-	if len(p.was.times) == 0 || p.was.mine != p.hash(req, p.mine) {
+func (p *plugin) reuseMultipliers(req *sdk.Request) bool {
+	if len(p.prev.multipliers) == 0 || p.prev.nodeZone != p.hash(req, p.nodeZone) {
 		return false
 	}
 	total, most := uint64(0), uint64(0)
 	for i := range p.zones {
 		z := &p.zones[i]
-		z.times = 0
+		z.multiplier = 0
 		if z.capacity == 0 {
 			continue
 		}
-		n, ok := p.was.find(p.hash(req, i))
+		n, ok := p.prev.find(p.hash(req, i))
 		if !ok {
 			return false
 		}
-		z.times = n
+		z.multiplier = n
 		total += n * z.capacity
 		most = max(most, n)
 	}
 	if total == 0 || most*p.largest > maxWeight || total > uint64(p.settings.MaxTotal) {
 		return false
 	}
-	if p.off(total) > uint64(p.settings.HysteresisPercent)*whole/100 {
+	if p.maxError(total) > uint64(p.settings.HysteresisPercent)*million/100 {
 		return false
 	}
-	p.is.mine, p.is.times = p.was.mine, append(p.is.times, p.was.times...)
+	p.next.nodeZone, p.next.multipliers = p.prev.nodeZone, append(p.next.multipliers, p.prev.multipliers...)
 	return true
 }
 
-func (m *memory) find(zone uint32) (uint64, bool) {
-	for _, t := range m.times {
+func (m *state) find(zone uint32) (uint64, bool) {
+	for _, t := range m.multipliers {
 		if t.zone == zone {
-			return uint64(t.times), true
+			return uint64(t.multiplier), true
 		}
 	}
 	return 0, false
 }
 
-// memorize notes the multipliers of this decision, if there is room for all.
-func (p *plugin) memorize(req *sdk.Request) {
-	p.is.mine = p.hash(req, p.mine)
+// saveMultipliers notes the multipliers of this decision, if there is room for all.
+func (p *plugin) saveMultipliers(req *sdk.Request) {
+	p.next.nodeZone = p.hash(req, p.nodeZone)
 	for i := range p.zones {
 		if z := &p.zones[i]; z.capacity > 0 {
-			p.is.times = append(p.is.times, zoneTimes{p.hash(req, i), uint16(z.times)})
+			p.next.multipliers = append(p.next.multipliers, zoneMultiplier{p.hash(req, i), uint16(z.multiplier)})
 		}
 	}
-	if stateHead+len(p.is.times)*stateZone > sdk.MaxStateLen {
-		p.is.times = p.is.times[:0]
+	if stateHead+len(p.next.multipliers)*stateZone > sdk.MaxStateLen {
+		p.next.multipliers = p.next.multipliers[:0]
 	}
 }
 
-// named is what is kept for a row of the zone table, which seldom changes: its name's hash and the text it had last.
-type named struct {
+// zoneCache is what is kept for a row of the zone table, which seldom changes: its name's hash and the text it had last.
+type zoneCache struct {
 	id   sdk.StringID
 	hash uint32
 	key  textKey
@@ -131,7 +131,7 @@ type named struct {
 
 // hash gives the FNV-1a hash of the name of the zone at row i.
 func (p *plugin) hash(req *sdk.Request, i int) uint32 {
-	n := p.name(i)
+	n := p.zoneCache(i)
 	if id := p.zones[i].id; n.id != id {
 		h := fnv.New32a()
 		h.Write([]byte(req.Text(id)))
@@ -140,9 +140,9 @@ func (p *plugin) hash(req *sdk.Request, i int) uint32 {
 	return n.hash
 }
 
-func (p *plugin) name(i int) *named {
-	for len(p.names) <= i {
-		p.names = append(p.names, named{id: sdk.NoString})
+func (p *plugin) zoneCache(i int) *zoneCache {
+	for len(p.zoneCaches) <= i {
+		p.zoneCaches = append(p.zoneCaches, zoneCache{id: sdk.NoString})
 	}
-	return &p.names[i]
+	return &p.zoneCaches[i]
 }

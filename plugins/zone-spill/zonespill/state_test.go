@@ -13,25 +13,25 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-// ask keeps a plugin and its state, as a host does.
-type ask struct {
+// session keeps a plugin and its state, as a host does.
+type session struct {
 	t     *testing.T
 	p     *sdk.NativePlugin
 	state []byte
 	now   int64
 }
 
-func newAsk(t *testing.T, settings string) *ask {
+func newSession(t *testing.T, settings string) *session {
 	t.Helper()
 	p, err := sdk.NewNativePlugin(New, []byte(settings))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &ask{t: t, p: p, now: sdktest.Now}
+	return &session{t: t, p: p, now: sdktest.Now}
 }
 
 // decide asks, and asks again at once: the same question has to get the same answer, however often it is put.
-func (a *ask) decide(req *abi.Request) *abi.Response {
+func (a *session) decide(req *abi.Request) *abi.Response {
 	a.t.Helper()
 	req.Now = a.now
 	var first, again abi.Response
@@ -48,8 +48,8 @@ func (a *ask) decide(req *abi.Request) *abi.Response {
 	return &again
 }
 
-func TestARolloutChangesNobodysWeight(t *testing.T) {
-	a := newAsk(t, "")
+func TestRolloutChangesNoOtherWeight(t *testing.T) {
+	a := newSession(t, "")
 	weights := func(counts ...int) []int {
 		return sdktest.Weights(a.decide(sdktest.NewRequest("a", even, perZone(counts...)...)))
 	}
@@ -68,10 +68,10 @@ func TestARolloutChangesNobodysWeight(t *testing.T) {
 	}
 }
 
-func TestAStateOfAnotherZoneOrVersionIsNotTaken(t *testing.T) {
+func TestStateOfAnotherZoneOrVersionIsIgnored(t *testing.T) {
 	req := sdktest.NewRequest("b", even, perZone(6, 8, 8)...)
 	want := sdktest.Weights(run(t, "", req))
-	a := newAsk(t, "")
+	a := newSession(t, "")
 	a.decide(sdktest.NewRequest("a", even, perZone(6, 8, 8)...))
 	for _, state := range [][]byte{a.state, {2}, {1, 9}, []byte(strings.Repeat("\xff", 1024)), append(slices.Clone(a.state), 0)} {
 		req.State = state
@@ -81,8 +81,8 @@ func TestAStateOfAnotherZoneOrVersionIsNotTaken(t *testing.T) {
 	}
 }
 
-func TestAChangeOfMindHasToHold(t *testing.T) {
-	a := newAsk(t, `{"holdSeconds":30}`)
+func TestModeChangesOnlyAfterHoldSeconds(t *testing.T) {
+	a := newSession(t, `{"holdSeconds":30}`)
 	acts := func(counts ...int) (bool, time.Duration) {
 		resp := a.decide(sdktest.NewRequest("a", even, perZone(counts...)...))
 		return !strings.Contains(resp.Results[0].Reason, "default kept"), resp.RequeueAfter
@@ -112,10 +112,10 @@ func TestAChangeOfMindHasToHold(t *testing.T) {
 	}
 }
 
-func TestTheAnswerDoesNotDependOnHowOftenItIsAsked(t *testing.T) {
+func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(9, 10))
 	for range 200 {
-		often, seldom := newAsk(t, `{"holdSeconds":5}`), newAsk(t, `{"holdSeconds":5}`)
+		often, seldom := newSession(t, `{"holdSeconds":5}`), newSession(t, `{"holdSeconds":5}`)
 		counts := []int{3, 3, 3}
 		var wake int64
 		var changed bool

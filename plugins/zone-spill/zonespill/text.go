@@ -25,25 +25,25 @@ const (
 // maxTexts bounds what is kept of texts.
 const maxTexts = 1000
 
-// explain sets the zones' reasons, from the shares that the whole numbers give.
-func (p *plugin) explain(req *sdk.Request, resp *sdk.Response) {
+// setReasons sets the zones' reasons, from the shares that the whole numbers give.
+func (p *plugin) setReasons(req *sdk.Request, resp *sdk.Response) {
 	total := uint64(0)
 	for i := range p.zones {
-		total += p.zones[i].times * p.zones[i].capacity
+		total += p.zones[i].multiplier * p.zones[i].capacity
 	}
 	for i := range p.zones {
 		z := &p.zones[i]
 		if z.capacity == 0 {
 			continue
 		}
-		key := textKey{textGets, req.NodeZone(), z.id, (z.times*z.capacity*200 + total) / (2 * total)}
+		key := textKey{textGets, req.NodeZone(), z.id, (z.multiplier*z.capacity*200 + total) / (2 * total)}
 		switch {
-		case i == p.mine:
+		case i == p.nodeZone:
 			key.kind = textKeeps
-		case z.times == 0:
+		case z.multiplier == 0:
 			key.kind = textNothing
 		}
-		n := p.name(i)
+		n := p.zoneCache(i)
 		if n.text == "" || n.key != key {
 			n.key, n.text = key, p.text(req, key)
 		}
@@ -51,9 +51,9 @@ func (p *plugin) explain(req *sdk.Request, resp *sdk.Response) {
 	}
 }
 
-// tooFew says which zone keeps this plugin from acting, or that it waits.
-func (p *plugin) tooFew(req *sdk.Request) string {
-	if i := p.few(); i >= 0 {
+// defaultReason says which zone keeps this plugin from acting, or that it waits.
+func (p *plugin) defaultReason(req *sdk.Request) string {
+	if i := p.zoneBelowMinimum(); i >= 0 {
 		return p.text(req, textKey{textTooFew, sdk.NoString, p.zones[i].id, uint64(p.zones[i].ready)})
 	}
 	return "default kept: zones have not had enough endpoints for long enough"

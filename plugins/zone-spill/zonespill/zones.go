@@ -4,15 +4,15 @@ import "github.com/sluice-proxy/sluice/sdk"
 
 // zone is what is known of a zone while a request is decided.
 type zone struct {
-	id       sdk.StringID
-	demand   uint64 // Nodes, or millicores
-	ready    int64  // endpoints that are ready and may have weight
-	capacity uint64 // the sum of its endpoints' weights, in units
-	share    uint64 // of this node's new connections that it should get, in millionths
-	times    uint64 // by what the weights of its endpoints are multiplied
-	reason   sdk.ReasonID
+	id         sdk.StringID
+	demand     uint64 // Nodes, or millicores
+	ready      int64  // endpoints that are ready and may have weight
+	capacity   uint64 // the sum of its endpoints' weights, in units
+	share      uint64 // of this node's new connections that it should get, in millionths
+	multiplier uint64 // by what the weights of its endpoints are multiplied
+	reason     sdk.ReasonID
 
-	passedOver uint64 // ready endpoints that the default rules did not choose
+	unchosen uint64 // ready endpoints that the default rules did not choose
 }
 
 // maxDemand keeps sums within 64 bits.
@@ -37,8 +37,8 @@ func (p *plugin) collect(req *sdk.Request) (ref uint64, why string) {
 		p.zones = append(p.zones, zone{id: z.Name, demand: demand})
 		all += demand
 	}
-	if p.mine = req.NodeZoneIndex(); p.mine < 0 || p.mine >= len(p.zones) {
-		p.mine = len(p.zones)
+	if p.nodeZone = req.NodeZoneIndex(); p.nodeZone < 0 || p.nodeZone >= len(p.zones) {
+		p.nodeZone = len(p.zones)
 		p.zones = append(p.zones, zone{id: req.NodeZone()})
 	}
 	if why := p.count(req); why != "" {
@@ -47,7 +47,7 @@ func (p *plugin) collect(req *sdk.Request) (ref uint64, why string) {
 	if all == 0 {
 		return 0, "default kept: no zone has a Node"
 	}
-	return p.units(), ""
+	return p.normalizeCapacity(), ""
 }
 
 // count adds up each zone's endpoints and weights, and finds the greatest weight and the greatest divisor of all.
@@ -57,7 +57,7 @@ func (p *plugin) count(req *sdk.Request) (why string) {
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		c, w := e.Conditions(), uint64(e.Weight())
-		if w == 0 && !takesIn(c) {
+		if w == 0 && !isReadyUnchosen(c) {
 			continue
 		}
 		at := e.ZoneIndex()
@@ -70,7 +70,7 @@ func (p *plugin) count(req *sdk.Request) (why string) {
 			ready++
 		}
 		if w == 0 {
-			z.passedOver++
+			z.unchosen++
 			continue
 		}
 		z.capacity += w
@@ -84,38 +84,38 @@ func (p *plugin) count(req *sdk.Request) (why string) {
 	return ""
 }
 
-// units gives endpoints that were passed over the largest weight of all, and counts capacity in the common divisor.
-func (p *plugin) units() (ref uint64) {
+// normalizeCapacity gives endpoints that were passed over the largest weight of all, and counts capacity in the common divisor.
+func (p *plugin) normalizeCapacity() (ref uint64) {
 	p.unit, p.largest = max(p.unit, 1), max(p.largest, 1) // 0 when all were passed over
 	ref = p.largest
 	for i := range p.zones {
 		z := &p.zones[i]
-		z.capacity = (z.capacity + z.passedOver*ref) / p.unit
+		z.capacity = (z.capacity + z.unchosen*ref) / p.unit
 	}
 	p.largest /= p.unit
 	return ref
 }
 
-// takesIn tells a ready endpoint that the default rules passed over, as they do with hints to other zones: this plugin
+// isReadyUnchosen tells a ready endpoint that the default rules passed over, as they do with hints to other zones: this plugin
 // weighs zones itself, so it counts. A chosen one that came without weight was left out by a plugin before, and stays
 // so.
-func takesIn(c sdk.Conditions) bool {
+func isReadyUnchosen(c sdk.Conditions) bool {
 	return c&(sdk.Ready|sdk.Terminating|sdk.Chosen) == sdk.Ready
 }
 
-// natural is the weight of an endpoint among those of its own zone.
-func natural(e sdk.Endpoint, ref uint64) uint64 {
+// baseWeight is the weight of an endpoint among those of its own zone.
+func baseWeight(e sdk.Endpoint, ref uint64) uint64 {
 	if w := e.Weight(); w > 0 {
 		return uint64(w)
 	}
-	if takesIn(e.Conditions()) {
+	if isReadyUnchosen(e.Conditions()) {
 		return ref
 	}
 	return 0
 }
 
-// few gives the index of a zone that has ready endpoints, but too few of them to act, or -1.
-func (p *plugin) few() int {
+// zoneBelowMinimum gives the index of a zone that has ready endpoints, but too few of them to act, or -1.
+func (p *plugin) zoneBelowMinimum() int {
 	for i := range p.zones {
 		if n := p.zones[i].ready; n > 0 && n < p.settings.MinEndpointsPerZone {
 			return i
