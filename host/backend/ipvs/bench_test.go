@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cluster is a plan of so many ClusterIPs with so many endpoints each.
+// cluster returns a plan of ClusterIP frontends with the given number of endpoints each.
 func cluster(services, endpoints int) *plan.Plan {
 	p := &plan.Plan{Global: plan.Global{MasqueradeMark: 0x4000}, Frontends: map[plan.Key]*plan.Frontend{}}
 	vip, pod := netip.MustParseAddr("10.96.0.0"), netip.MustParseAddr("10.128.0.0")
@@ -49,7 +49,7 @@ func newOpen(b *testing.B) func() *Backend {
 	}
 }
 
-// resourceUsage is what a process has used, in seconds: of wall time, in user space, and in the kernel for it.
+// resourceUsage is the time that a process has used, in seconds.
 type resourceUsage struct{ wall, user, system float64 }
 
 func currentUsage() resourceUsage {
@@ -58,7 +58,7 @@ func currentUsage() resourceUsage {
 	return resourceUsage{float64(time.Now().UnixNano()) / 1e9, float64(u.Utime.Nano()) / 1e9, float64(u.Stime.Nano()) / 1e9}
 }
 
-// queryCounter counts the questions.
+// queryCounter counts the queries of IPVS.
 type queryCounter struct {
 	ipvsAPI
 	n int
@@ -77,9 +77,8 @@ func (a *queryCounter) listServers() (map[serverKey]serverConfig, error) {
 	return a.ipvsAPI.listServers()
 }
 
-// BenchmarkEverything programs a cluster from nothing, changes one endpoint of it, reads it back by a restart, and counts
-// connections for a scrape of the metrics, beside which endpoints change. Where the kernel has no IPVS, there is a memory
-// in its place.
+// BenchmarkEverything programs a cluster, replaces one endpoint, restarts, and reads the statistics for a scrape while
+// endpoints change. If the kernel has no IPVS, it uses one in memory.
 func BenchmarkEverything(b *testing.B) {
 	for _, services := range []int{1000, 10000} {
 		b.Run(fmt.Sprintf("%dx10", services), func(b *testing.B) {
@@ -117,7 +116,7 @@ func benchCluster(b *testing.B, services int) {
 	}
 	be := open()
 	measure("start", apply(be, p, nil))
-	// One endpoint of a Service is replaced.
+	// Replace one endpoint.
 	k := p.Keys()[0]
 	pod := netip.MustParseAddr("10.127.0.0")
 	change := func() (*plan.Plan, *plan.Delta) {
@@ -131,7 +130,7 @@ func benchCluster(b *testing.B, services int) {
 	}
 	next, delta := change()
 	measure("endpoint", apply(be, next, delta))
-	// The counts have sockets of their own.
+	// As in sluice run, statistics are read over their own sockets.
 	counter := open()
 	asked := &queryCounter{ipvsAPI: counter.ipvs}
 	counter.ipvs = asked
@@ -139,7 +138,7 @@ func benchCluster(b *testing.B, services int) {
 		_, err := counter.readStats(context.Background(), services)
 		return asked.n, err
 	})
-	if _, real := be.ipvs.(kernelIPVS); real { // the memory is for one at a time
+	if _, real := be.ipvs.(kernelIPVS); real { // fakeKernel is not safe for concurrent use
 		benchUnderScrape(b, be, counter, services, change)
 	}
 	counter.Close()
@@ -148,11 +147,11 @@ func benchCluster(b *testing.B, services int) {
 	asked = &queryCounter{ipvsAPI: be.ipvs}
 	be.ipvs = asked
 	measure("restart", apply(be, p, nil))
-	b.ReportMetric(float64(asked.n), "restart-questions")
+	b.ReportMetric(float64(asked.n), "restart-queries")
 	be.Close()
 }
 
-// benchUnderScrape changes an endpoint again and again while connections are counted.
+// benchUnderScrape replaces an endpoint repeatedly while the statistics are read.
 func benchUnderScrape(b *testing.B, be, counter *Backend, services int, change func() (*plan.Plan, *plan.Delta)) {
 	ended := make(chan error)
 	begin := time.Now()
@@ -176,8 +175,8 @@ func benchUnderScrape(b *testing.B, be, counter *Backend, services int, change f
 		case <-time.After(time.Millisecond):
 		}
 	}
-	b.ReportMetric(time.Since(begin).Seconds(), "scrape-beside-changes-s")
+	b.ReportMetric(time.Since(begin).Seconds(), "scrape-under-changes-s")
 	slices.Sort(took)
-	b.ReportMetric(took[len(took)/2].Seconds()*1000, "endpoint-beside-scrape-ms")
-	b.ReportMetric(took[len(took)-1].Seconds()*1000, "endpoint-beside-scrape-max-ms")
+	b.ReportMetric(took[len(took)/2].Seconds()*1000, "endpoint-under-scrape-ms")
+	b.ReportMetric(took[len(took)-1].Seconds()*1000, "endpoint-under-scrape-max-ms")
 }

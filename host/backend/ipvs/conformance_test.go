@@ -3,6 +3,7 @@ package ipvs
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -10,14 +11,9 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/conformance"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
-)
-
-type (
-	netipAddr = netip.Addr
-	planPlan  = plan.Plan
-	planDelta = plan.Delta
 )
 
 func TestConformance(t *testing.T) {
@@ -25,7 +21,60 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, newFixture)
 }
 
-// foreignTable is what is not ours, as much like ours as can be.
+func TestConformanceInMemory(t *testing.T) {
+	conformance.Run(t, func(t *testing.T) conformance.Fixture {
+		d := newMemEnv(t)
+		var f *faultInjector
+		foreignKey := addrKey(netip.MustParseAddr("192.0.2.80"), 80, 6)
+		return conformance.Fixture{
+			Open: func() (backend.Backend, error) {
+				b, err := d.open()
+				if err == nil {
+					f = inject(b)
+				}
+				return b, err
+			},
+			Cleanup: func(ctx context.Context) error {
+				maps.DeleteFunc(d.virtualServers, func(_ serverKey, s *fakeServer) bool { return s.flags&flagOwned != 0 })
+				clear(d.bound)
+				_, err := nftables.Cleanup(ctx, d.Lab.Node.Fd())
+				return err
+			},
+			Advance: func(by time.Duration) { d.now = d.now.Add(by) },
+			InjectFault: func(k int, lost bool) func() bool {
+				now := &fault{after: k, lost: lost}
+				f.fault = now
+				return func() bool { f.fault = nil; return now.fired }
+			},
+			AddForeign: func() (func() error, error) {
+				m := destinationState{destination: destination{addr: netip.MustParseAddrPort("10.9.9.9:80"), weight: 7, modified: true}}
+				d.virtualServers[foreignKey] = &fakeServer{serverConfig: serverConfig{"rr", 0}, destinations: map[netip.AddrPort]destinationState{m.addr: m}}
+				before := fmt.Sprint(*d.virtualServers[foreignKey])
+				return func() error {
+					if now := fmt.Sprint(*d.virtualServers[foreignKey]); now != before {
+						return fmt.Errorf("was %s\nis %s", before, now)
+					}
+					return nil
+				}, nil
+			},
+			Corrupt: func(k plan.Key) error {
+				if k.IsNodePort() {
+					table := map[bool]string{false: "ip", true: "ip6"}[k.Addr.Is6()]
+					_, err := d.run(fmt.Sprintf("delete element %s sluice nodeports { %s . %d }\n", table, strings.ToLower(k.Protocol.String()), k.Port), "nft", "-f", "-")
+					return err
+				}
+				delete(d.bound, k.Addr)
+				return nil
+			},
+			Unsupported: map[string]string{
+				"Traffic":   "fakeKernel forwards no packets; TestConformance does, in make test-vm",
+				"Leftovers": "the test itself clears fakeKernel",
+			},
+		}
+	})
+}
+
+// foreignTable resembles the tables of sluice as closely as possible, but is not one of them.
 const foreignTable = `table inet sluice {
 	comment "not sluice's"
 	map fwmarks {
@@ -103,7 +152,7 @@ func newFixture(t *testing.T) conformance.Fixture {
 			proto := map[model.Protocol]string{model.TCP: "-t", model.UDP: "-u", model.SCTP: "--sctp-service"}[k.Protocol]
 			if !k.IsNodePort() {
 				if _, err := d.run("", "ipvsadm", "-D", proto, netip.AddrPortFrom(k.Addr, k.Port).String()); err == nil {
-					return nil // else it has no member
+					return nil // otherwise the frontend has no virtual server
 				}
 			}
 			table, elem := "ip", fmt.Sprintf("nodeports { %s . %d }", strings.ToLower(k.Protocol.String()), k.Port)
@@ -132,7 +181,7 @@ func newFixture(t *testing.T) conformance.Fixture {
 		},
 	}
 	s.Traffic = d.Traffic(t)
-	s.Traffic.Parallel, s.Traffic.Connections = 8, maxTotal // a round of wrr
+	s.Traffic.Parallel, s.Traffic.Connections = 8, maxTotal // one round of wrr
 	s.Traffic.NodeOwns = func(a netip.Addr) bool {
 		l, err := openLink(d.Lab.Node.Fd(), DefaultLink)
 		if err != nil {

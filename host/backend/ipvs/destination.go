@@ -65,11 +65,11 @@ func (b *Backend) setDestination(k serverKey, s *virtualServer, at int, want des
 	return nil
 }
 
-// acceptsNew reports whether a virtual server has one of these members as a destination for new connections. It is true
+// acceptsNew reports whether a virtual server has one of these endpoints as a destination for new connections. It is true
 // if all of them have weight 0.
-func (s *virtualServer) acceptsNew(members []plan.Endpoint) bool {
+func (s *virtualServer) acceptsNew(endpoints []plan.Endpoint) bool {
 	allQuiesced := true
-	for _, m := range members {
+	for _, m := range endpoints {
 		if m.Weight == 0 {
 			continue
 		}
@@ -81,9 +81,9 @@ func (s *virtualServer) acceptsNew(members []plan.Endpoint) bool {
 	return allQuiesced
 }
 
-// hasAny reports whether a virtual server has one of these members as a destination.
-func (s *virtualServer) hasAny(members []plan.Endpoint) bool {
-	return slices.ContainsFunc(members, func(m plan.Endpoint) bool { _, ok := s.find(m.Addr); return ok })
+// hasAny reports whether a virtual server has one of these endpoints as a destination.
+func (s *virtualServer) hasAny(endpoints []plan.Endpoint) bool {
+	return slices.ContainsFunc(endpoints, func(m plan.Endpoint) bool { _, ok := s.find(m.Addr); return ok })
 }
 
 // setWeights sets schedulers and weights. Weights that grow come first.

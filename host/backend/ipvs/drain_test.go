@@ -1,15 +1,132 @@
 package ipvs
 
 import (
+	"context"
+	"net"
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// TestAConnectionThatOneSideHasClosedIsWaitedFor is about those that IPVS counts as inactive while the other side sends.
-func TestAConnectionThatOneSideHasClosedIsWaitedFor(t *testing.T) {
+func TestARemovedDestinationDrainsUntilTheDrainTimeout(t *testing.T) {
+	d := newEnv(t)
+	b := d.open()
+	prev, next := web(t, 1), web(t, -1, 1)
+	d.apply(b, prev, nil)
+	conn := d.dial("10.96.0.80:80")
+	r := d.apply(b, next, plan.Diff(prev, next))
+	if r.RequeueAfter != drainInterval {
+		t.Errorf("RequeueAfter is %s, want %s", r.RequeueAfter, drainInterval)
+	}
+	if s := d.ipvsadmSave(); !strings.Contains(s, "10.244.0.1:9000 -m -w 0") {
+		t.Errorf("the destination is not kept at weight 0:\n%s", s)
+	}
+	for range 4 {
+		if a := d.ask(d.Client, "tcp", "10.96.0.80:80"); a.Server != "p2" {
+			t.Errorf("a new connection went to %s", a.Server)
+		}
+	}
+	if err := checkAlive(conn); err != nil {
+		t.Errorf("the connection: %v", err)
+	}
+	// After a restart, it is still recognized as draining.
+	b.Close()
+	b = d.open()
+	d.expectRead(b, next)
+	if r := d.apply(b, next, nil); r.Messages != 0 || r.RequeueAfter == 0 {
+		t.Errorf("after a restart: %+v", r)
+	}
+	d.now = d.now.Add(r.RequeueAfter)
+	if r := d.apply(b, next, &plan.Delta{}); r.Messages != 0 || r.RequeueAfter != drainInterval {
+		t.Errorf("a minute later: %+v", r)
+	}
+	// It returns to the plan.
+	if r := d.apply(b, prev, plan.Diff(next, prev)); r.Messages > 6 {
+		t.Errorf("a destination returns: %+v", r)
+	}
+	if s := d.ipvsadmSave(); !strings.Contains(s, "10.244.0.1:9000 -m -w 1") {
+		t.Errorf("its weight is not restored:\n%s", s)
+	}
+	if err := checkAlive(conn); err != nil {
+		t.Errorf("the connection: %v", err)
+	}
+	// It is removed for good.
+	d.apply(b, next, plan.Diff(prev, next))
+	d.now = d.now.Add(DefaultDrainTimeout + drainInterval)
+	if r := d.apply(b, next, &plan.Delta{}); r.Messages == 0 || r.RequeueAfter != 0 {
+		t.Errorf("after the drain timeout: %+v", r)
+	}
+	if s := d.ipvsadmSave(); strings.Contains(s, "10.244.0.1") {
+		t.Errorf("it is still draining:\n%s", s)
+	}
+}
+
+func TestTheVIPOfARemovedFrontendStaysUntilItsLastConnectionEnds(t *testing.T) {
+	d := newEnv(t)
+	b := d.open()
+	prev := web(t, 1)
+	d.apply(b, prev, nil)
+	conn := d.dial("10.96.0.80:80")
+	none := &plan.Plan{Global: prev.Global, Frontends: map[plan.Key]*plan.Frontend{}}
+	r := d.apply(b, none, plan.Diff(prev, none))
+	if err := checkAlive(conn); err != nil || r.RequeueAfter == 0 || !strings.Contains(d.linkAddrs(), "10.96.0.80/32") {
+		t.Fatalf("the connection: %v, %+v, %s", err, r, d.linkAddrs())
+	}
+	_ = conn.(*net.TCPConn).SetLinger(0)
+	conn.Close()
+	time.Sleep(50 * time.Millisecond)
+	d.now = d.now.Add(r.RequeueAfter)
+	if r = d.apply(b, none, &plan.Delta{}); r.RequeueAfter == 0 || !strings.Contains(d.linkAddrs(), "10.96.0.80/32") {
+		t.Errorf("the address is gone before its last packets: %+v, %s", r, d.linkAddrs())
+	}
+	d.settle(b, none)
+	if out := d.linkAddrs() + d.ipvsadmSave(); strings.Contains(out, "10.96.0.80") {
+		t.Fatalf("left: %s", out)
+	}
+}
+
+func TestAUDPFlowIsRescheduledWhenItsDestinationIsRemoved(t *testing.T) {
+	d := newEnv(t)
+	b := d.open()
+	service := func(w ...int) *plan.Plan { return frontend(t, "10.96.0.80:53/UDP  ClusterIP", "", w) }
+	prev, next := service(1), service(-1, 1)
+	d.apply(b, prev, nil)
+	c, err := d.Client.Dial(context.Background(), "udp", netip.MustParseAddrPort("10.96.0.80:53"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ask := func() string {
+		_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
+		if _, err := c.Write([]byte("who?")); err != nil {
+			return err.Error()
+		}
+		a, err := testnet.Greeting(c)
+		if err != nil {
+			return err.Error()
+		}
+		return a.Server
+	}
+	if got := ask(); got != "p1" {
+		t.Fatalf("answered by %s", got)
+	}
+	d.apply(b, next, plan.Diff(prev, next))
+	var got []string
+	for range 5 {
+		if got = append(got, ask()); got[len(got)-1] == "p2" {
+			return
+		}
+	}
+	t.Errorf("answered by %v, want p2 in the end", got)
+}
+
+// TestInactiveConnectionsKeepADestination: half-closed connections, on which one side may still send, are inactive in IPVS.
+func TestInactiveConnectionsKeepADestination(t *testing.T) {
 	d := newMemEnv(t)
 	b, err := d.open()
 	if err != nil {
@@ -28,17 +145,17 @@ func TestAConnectionThatOneSideHasClosedIsWaitedFor(t *testing.T) {
 	}
 	count(1)
 	if busy, err := drainServer(d.fakeKernel, addrKey(vip, 80, model.TCP)); !busy || err != nil {
-		t.Errorf("retired: busy %v, %v", busy, err)
+		t.Errorf("drainServer: busy %v, %v", busy, err)
 	}
 	if m := server.destinations[pod]; m.weight == 0 {
-		t.Error("a member with a connection that is just being made has lost its weight: a SYN that is sent again would end it")
+		t.Error("a destination with a connection being established has lost its weight: a retransmitted SYN would end the connection")
 	}
 	d.apply(b, prev, nil)
 	count(0)
 	d.apply(b, none, plan.Diff(prev, none))
 	server = d.virtualServers[addrKey(vip, 80, model.TCP)]
 	if server != nil {
-		t.Fatalf("without connections it is kept: %+v", server)
+		t.Fatalf("kept without connections: %+v", server)
 	}
 	d.settle(b, none)
 	d.apply(b, prev, nil)

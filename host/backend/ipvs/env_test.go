@@ -4,21 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl/nfnltest"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
+	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-// requireIPVS skips tests on a kernel without IPVS; in one that was made for them it fails.
+// requireIPVS skips the test if the kernel has no IPVS; in the test kernels it fails.
 func requireIPVS(t testing.TB) {
 	t.Helper()
 	err := checkIPVS()
@@ -33,7 +34,9 @@ func requireIPVS(t testing.TB) {
 	}
 }
 
-// env is a lab with a clock that tests move.
+const askTimeout = 3 * time.Second
+
+// env is a test network with a clock that tests advance.
 type env struct {
 	testing.TB
 	*testbed.Bed
@@ -59,11 +62,11 @@ func (d *env) open() *Backend {
 	return b
 }
 
-// run runs a program in the node. Without it the test is skipped, in CI it fails.
+// run runs a program in the node. If it is not installed, the test is skipped; in CI it fails.
 func (d *env) run(stdin, name string, args ...string) (string, error) {
 	d.Helper()
 	if _, err := exec.LookPath(name); err != nil {
-		msg := "a program is missing: apt-get install nftables ipvsadm iproute2: " + err.Error()
+		msg := "a program is not installed: apt-get install nftables ipvsadm iproute2: " + err.Error()
 		if os.Getenv("CI") != "" {
 			d.Fatal(msg)
 		}
@@ -89,109 +92,115 @@ func (d *env) run(stdin, name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// fault makes one message fail, whichever part sends it.
-type fault struct {
-	after int
-	lost  bool
-	dead  bool // and every one after it
-	fired bool
-}
-
-var errInjected = errors.New("injected")
-
-// send counts one message and sends it, or not.
-func (f *fault) send(send func() error) error {
-	switch {
-	case f != nil && f.dead && f.fired:
-		return errInjected
-	case f == nil || f.fired:
-		return send()
+func (d *env) mustRun(words ...string) string {
+	d.Helper()
+	out, err := d.run("", words[0], words[1:]...)
+	if err != nil {
+		d.Fatal(err)
 	}
-	if f.after--; f.after > 0 {
-		return send()
+	return out
+}
+
+// ipvsadmSave returns the virtual servers as ipvsadm lists them, without connections.
+func (d *env) ipvsadmSave() string {
+	d.Helper()
+	out, err := d.run("", "ipvsadm", "-Sn")
+	if err != nil {
+		d.Fatal(err)
 	}
-	f.fired = true
-	if f.lost {
-		_ = send()
+	return out
+}
+
+func (d *env) linkAddrs() string {
+	d.Helper()
+	out, err := d.run("", "ip", "-br", "addr", "show", "dev", DefaultLink)
+	if err != nil {
+		d.Fatal(err)
 	}
-	return errInjected
+	return out
 }
 
-// faultInjector is a backend's way to the kernel with a fault in it.
-type faultInjector struct {
-	fault   *fault
-	netlink nfnltest.Fault // on the way to nf_tables
-}
-
-type faultyIPVS struct {
-	ipvsAPI
-	injector *faultInjector
-}
-
-func (v faultyIPVS) do(o op) error {
-	return v.injector.fault.send(func() error { return v.ipvsAPI.do(o) })
-}
-
-type faultyLinks struct {
-	linkAPI
-	injector *faultInjector
-}
-
-func (l faultyLinks) addAddr(a netipAddr) error {
-	return l.injector.fault.send(func() error { return l.linkAPI.addAddr(a) })
-}
-
-func (l faultyLinks) delAddr(a netipAddr) error {
-	return l.injector.fault.send(func() error { return l.linkAPI.delAddr(a) })
-}
-
-func (l faultyLinks) ensureLink() (bool, error) {
-	made, err := l.linkAPI.ensureLink()
-	if made && err == nil && l.injector.fault != nil && !l.injector.fault.fired {
-		l.injector.fault.after-- // counted, never the one that fails: the next message does
+func (d *env) apply(b *Backend, next *plan.Plan, delta *plan.Delta) backend.Report {
+	d.Helper()
+	r, err := b.Apply(context.Background(), next, delta)
+	if err != nil {
+		d.Fatal(err)
 	}
-	return made, err
+	d.expectRead(b, next)
+	return r
 }
 
-type faultyRules struct {
-	rulesBackend
-	injector *faultInjector
-}
-
-func (c faultyRules) Apply(ctx context.Context, next *planPlan, d *planDelta) (backend.Report, error) {
-	return c.transact(func() (backend.Report, error) { return c.rulesBackend.Apply(ctx, next, d) })
-}
-
-func (c faultyRules) Guard(ctx context.Context, add, del []netipAddr) (backend.Report, error) {
-	return c.transact(func() (backend.Report, error) { return c.rulesBackend.Guard(ctx, add, del) })
-}
-
-func (c faultyRules) transact(do func() (backend.Report, error)) (backend.Report, error) {
-	f := c.injector.fault
-	switch {
-	case f != nil && f.dead && (f.fired || f.after == 1):
-		f.fired = true
-		return backend.Report{}, errInjected
-	case f == nil || f.fired:
-		return do()
+func (d *env) expectRead(b *Backend, want *plan.Plan) {
+	d.Helper()
+	want, _ = plan.Normalize(want, b.Caps())
+	got, err := b.Read(context.Background())
+	if err != nil {
+		d.Fatal(err)
 	}
-	disarm := c.injector.netlink.Arm(max(f.after, 1), f.lost)
-	r, err := do()
-	f.fired = disarm()
-	f.after -= r.Messages
-	return r, err
+	if !want.Equal(got) {
+		d.Fatalf("read a different plan (- want, + got):\n%s", plan.FormatDiff(want, got))
+	}
 }
 
-// inject puts faults between a backend and the kernel.
-func inject(b *Backend) *faultInjector {
-	f := &faultInjector{}
-	_ = b.rules.Close()
-	if err := b.openRules(func(t nfnl.Transport) nfnl.Transport {
-		f.netlink.Transport = t
-		return &f.netlink
-	}); err != nil {
-		panic(err)
+// settle calls Apply, whenever the backend asks for it, until it no longer does.
+func (d *env) settle(b *Backend, p *plan.Plan) {
+	d.Helper()
+	for range 40 {
+		r := d.apply(b, p, &plan.Delta{})
+		if r.RequeueAfter == 0 {
+			return
+		}
+		if r.RequeueAfter == drainInterval && checkIPVS() == nil {
+			time.Sleep(time.Second) // IPVS keeps a reset connection for 10 s
+		}
+		d.now = d.now.Add(r.RequeueAfter)
 	}
-	b.ipvs, b.links, b.rules = faultyIPVS{b.ipvs, f}, faultyLinks{b.links, f}, faultyRules{b.rules, f}
-	return f
+	d.Fatal("the backend keeps asking for another Apply")
+}
+
+// repairDrift calls Apply if the state has drifted, as the engine does.
+func (d *env) repairDrift(b *Backend, p *plan.Plan) bool {
+	d.Helper()
+	drifted, err := b.Drifted(context.Background())
+	if err != nil {
+		d.Fatal(err)
+	}
+	if drifted {
+		d.apply(b, p, nil)
+		d.settle(b, p)
+	}
+	return drifted
+}
+
+func (d *env) ask(h *testnet.Host, network, to string) testnet.Answer {
+	d.Helper()
+	a, err := h.Ask(network, netip.MustParseAddrPort(to), askTimeout)
+	if err != nil {
+		d.Fatalf("%s asks %s: %v", h.Name, to, err)
+	}
+	return a
+}
+
+func (d *env) dial(to string) net.Conn {
+	d.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	c, err := d.Client.Dial(ctx, "tcp", netip.MustParseAddrPort(to))
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { c.Close() })
+	if _, err := testnet.Greeting(c); err != nil {
+		d.Fatal(err)
+	}
+	return c
+}
+
+func checkAlive(c net.Conn) error {
+	_ = c.SetDeadline(time.Now().Add(time.Second))
+	if _, err := c.Write([]byte("still there\n")); err != nil {
+		return err
+	}
+	_, err := c.Read(make([]byte, 12))
+	return err
 }

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"context"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -10,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-func TestAddressesMayBeOnALinkOfSomebodyElse(t *testing.T) {
+func TestVIPsMayBeOnAnExistingLink(t *testing.T) {
 	d := newEnv(t)
 	o := d.options()
 	o.Link = "lo"
@@ -34,16 +35,16 @@ func TestAddressesMayBeOnALinkOfSomebodyElse(t *testing.T) {
 	}
 	o.Link = "no-such"
 	if c, err := Open(o); err == nil || !strings.Contains(err.Error(), "no link no-such (ipvs.interface)") {
-		t.Errorf("a link that is not there: %v, %v", c, err)
+		t.Errorf("a link that does not exist: %v, %v", c, err)
 	}
 }
 
-// TestAddressesOfTheNodeOnALinkForServicesAreItsOwn has them as network managers and clouds put them there.
-func TestAddressesOfTheNodeOnALinkForServicesAreItsOwn(t *testing.T) {
+// TestNodeAddressesOnTheLinkAreNeverDeleted uses addresses as network managers and clouds add them.
+func TestNodeAddressesOnTheLinkAreNeverDeleted(t *testing.T) {
 	d := newEnv(t)
 	for _, args := range []string{"link add up7 type dummy", "link set up7 up", "addr add 192.168.77.1/32 dev up7 noprefixroute",
 		"addr add fd00:77::1/128 dev up7 noprefixroute", "addr add fd00:77::2/128 dev up7 noprefixroute preferred_lft 0 valid_lft 3000",
-		// All that sluice's own are, but for the mark.
+		// Like those of sluice, except for the metric.
 		"addr add 192.168.77.2/32 dev up7 noprefixroute scope host", "addr add fd00:77::3/128 dev up7 noprefixroute nodad preferred_lft 0"} {
 		if _, err := d.run("", "ip", strings.Fields(args)...); err != nil {
 			t.Fatal(err)
@@ -88,7 +89,7 @@ func TestAddressesOfTheNodeOnALinkForServicesAreItsOwn(t *testing.T) {
 		d.apply(b, p, nil)
 		check("in force")
 		if end == nil {
-			d.mustRun("ip", "addr", "replace", "10.96.0.81/32", "dev", "up7") // is somebody else's from now on
+			d.mustRun("ip", "addr", "replace", "10.96.0.81/32", "dev", "up7") // no longer sluice's
 			none := &plan.Plan{Global: p.Global, Frontends: map[plan.Key]*plan.Frontend{}}
 			d.apply(b, none, plan.Diff(p, none))
 			d.settle(b, none)
@@ -105,7 +106,7 @@ func TestAddressesOfTheNodeOnALinkForServicesAreItsOwn(t *testing.T) {
 	}
 }
 
-func TestAnAddressThatTheNodeHasAnywayIsLeftWhereItIs(t *testing.T) {
+func TestAVIPThatIsLocalAnywayIsNotAddedToTheLink(t *testing.T) {
 	d := newEnv(t)
 	b := d.open()
 	d.apply(b, frontend(t, "192.168.7.7:80/TCP  ExternalIP", "", []int{1}), nil)
@@ -118,14 +119,14 @@ func TestAnAddressThatTheNodeHasAnywayIsLeftWhereItIs(t *testing.T) {
 	}
 	defer s.Close()
 	if a, err := d.Client.Ask("tcp", netip.MustParseAddrPort("192.168.7.7:22"), askTimeout); err != nil && !strings.Contains(err.Error(), "unexpected greeting") {
-		t.Errorf("the node's other ports: %v, %v", a, err)
+		t.Errorf("another port of the node's address: %v, %v", a, err)
 	}
 	if out, err := d.run("", "ip", "-br", "link"); err != nil || strings.Contains(out, DefaultLink) {
-		t.Errorf("the link was made for nothing: %s, %v", out, err)
+		t.Errorf("the link was created needlessly: %s, %v", out, err)
 	}
 }
 
-func TestTheNodesServersAreNotMetAtAServicesAddress(t *testing.T) {
+func TestNodeSocketsAreUnreachableAtAVIP(t *testing.T) {
 	d := newEnv(t)
 	b := d.open()
 	d.apply(b, frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", []int{1}), nil)
@@ -135,9 +136,84 @@ func TestTheNodesServersAreNotMetAtAServicesAddress(t *testing.T) {
 	}
 	defer s.Close()
 	if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), askTimeout); !testnet.Refused(err) {
-		t.Errorf("got %v, want a refusal", err)
+		t.Errorf("got %v, want a rejection", err)
 	}
 	if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("192.168.0.1:2222"), askTimeout); err != nil {
 		t.Errorf("at the node's own address: %v", err)
 	}
+}
+
+// TestChangingTheLinkKeepsConnections changes ipvs.interface repeatedly, and then cleans up.
+func TestChangingTheLinkKeepsConnections(t *testing.T) {
+	d := newEnv(t)
+	for _, link := range []string{"up7", "up8"} {
+		d.mustRun("ip", "link", "add", link, "type", "dummy")
+		d.mustRun("ip", "link", "set", link, "up")
+	}
+	p := frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", []int{1})
+	for k, f := range web(t, 1).Frontends {
+		p.Frontends[k] = f
+	}
+	var conns []net.Conn
+	o := d.options()
+	links := []string{DefaultLink, "up7", "up8", DefaultLink}
+	for i, link := range links {
+		o.Link = link
+		b, err := Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.apply(b, p, nil)
+		for _, l := range links {
+			out, _ := d.run("", "ip", "-br", "addr", "show", "dev", l)
+			if on := strings.Contains(out, "10.96.0.80/32") && strings.Contains(out, "203.0.113.5/32"); on != (l == link) {
+				t.Errorf("ipvs.interface %s: on %s: %s", link, l, out)
+			}
+		}
+		if link != DefaultLink && strings.Contains(d.mustRun("ip", "-br", "link"), DefaultLink) {
+			t.Errorf("ipvs.interface %s: %s still exists", link, DefaultLink)
+		}
+		if m, err := b.Drifted(context.Background()); m || err != nil {
+			t.Errorf("drifted %v, %v", m, err)
+		}
+		if i == 2 {
+			d.settle(b, p)
+		}
+		conns = append(conns, d.dial("10.96.0.80:80"))
+		for _, c := range conns {
+			if err := checkAlive(c); err != nil {
+				t.Errorf("ipvs.interface %s: a connection: %v", link, err)
+			}
+		}
+		b.Close()
+	}
+	bound, err := boundVIPsIn(d, "up8")
+	if err != nil || len(bound) != 2 {
+		t.Errorf("bound %v, %v", bound, err)
+	}
+	// Cleanup does not need to know the link.
+	d.mustRun("ip", "addr", "add", "198.51.100.1/32", "dev", DefaultLink)
+	o.Link = "up7"
+	if _, err := Cleanup(context.Background(), o); err != nil {
+		t.Fatal(err)
+	}
+	if out := d.mustRun("ip", "-br", "addr"); strings.Contains(out, "10.96.0.80") || !strings.Contains(out, "198.51.100.1/32") {
+		t.Errorf("left, or another program's address deleted: %s", out)
+	}
+	d.mustRun("ip", "addr", "del", "198.51.100.1/32", "dev", DefaultLink)
+	if _, err := Cleanup(context.Background(), o); err != nil {
+		t.Fatal(err)
+	}
+	if out := d.mustRun("ip", "-br", "link"); strings.Contains(out, DefaultLink) {
+		t.Errorf("left: %s", out)
+	}
+}
+
+// boundVIPsIn calls BoundVIPs in the node.
+func boundVIPsIn(d *env, link string) (bound map[netip.Addr]bool, err error) {
+	err = d.Lab.Node.Do(func() error {
+		bound, err = BoundVIPs(link)
+		return err
+	})
+	return bound, err
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// strayCounters counts packets to Services that leave the node for the network, beside which nothing of them does: 10.96/16 is
-// a range of Services, which are dropped while there is no frontend. Answers to the node are not among them: it has the
-// Service's address as its source, and this test's clock gives it no second to wait for them.
+// strayCounters counts packets to Service addresses that leave the node. There should be none: 10.96/16 is a Service CIDR,
+// and packets to it are dropped if there is no frontend. Replies to the node itself are not counted. They are sent to the
+// Service address, which is its source address, and the clock of this test removes the address without waiting for them.
 const strayCounters = `table ip strays {
 	chain out {
 		type filter hook postrouting priority 300; policy accept;
@@ -26,9 +26,9 @@ const strayCounters = `table ip strays {
 }
 `
 
-// TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode has frontends come and go while clients, Pods and the node send to
-// them, and looks for packets that go out by the default route.
-func TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode(t *testing.T) {
+// TestNoPacketToAVIPLeavesTheNodeUntranslated adds and removes frontends while clients, Pods and the node send packets to
+// them, and counts the packets that leave by the default route.
+func TestNoPacketToAVIPLeavesTheNodeUntranslated(t *testing.T) {
 	d := newEnv(t)
 	text := strings.Replace(globalSection, "global\n", "global\n  service-cidrs        10.96.0.0/16\n", 1)
 	parse := func(body string) *plan.Plan {
@@ -54,7 +54,7 @@ func TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode(t *testing.T) {
     reject 0 endpoints, total 0
 `)
 	o := d.options()
-	o.DrainTimeout = drainInterval // what is closing by then is cut off
+	o.DrainTimeout = drainInterval // cuts off closing connections
 	b, err := Open(o)
 	if err != nil {
 		t.Fatal(err)
@@ -113,18 +113,18 @@ func TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode(t *testing.T) {
 			if step.next == none && len(b.state.bound) == 0 {
 				gone++
 			}
-			d.now = d.now.Add(2 * drainInterval) // after which the address goes too
+			d.now = d.now.Add(2 * drainInterval) // by then the address is removed too
 		}
 	}
 	close(stop)
 	all.Wait()
 	if gone == 0 {
-		t.Error("the addresses never went")
+		t.Error("the addresses were never removed")
 	}
 	out, err := d.run("", "nft", "list", "table", "ip", "strays")
-	// Not those of connections: they would have the time that they need.
+	// Only packets that open a connection: without the short drain timeout, others would still be translated.
 	if err != nil || strings.Count(out, "counter packets 0 ") != 2 {
-		t.Errorf("packets went out to the network: %s %v", out, err)
+		t.Errorf("packets left the node: %s %v", out, err)
 	}
 	t.Logf("%d turns, %d connections, %d answered, %d refused", turns, sent.Load(), answered.Load(), refused.Load())
 	if answered.Load() == 0 || refused.Load() == 0 {
@@ -133,13 +133,13 @@ func TestNoPacketToAFrontendThatComesOrGoesLeavesTheNode(t *testing.T) {
 	d.apply(b, some, nil)
 	for _, h := range []*testnet.Host{d.Client, d.Pods[0], d.Lab.Node} {
 		if a := d.ask(h, "tcp", "10.96.0.80:80"); a.Client.Addr() == netip.MustParseAddr("10.96.0.80") {
-			t.Errorf("%s is seen as the Service itself", h.Name)
+			t.Errorf("%s appears as the Service itself", h.Name)
 		}
 	}
 }
 
-// TestALingeringPoolOfPodsKeepsItsAddress is about a virtual server by mark, which does not tell its address.
-func TestALingeringPoolOfPodsKeepsItsAddress(t *testing.T) {
+// TestADrainingFwmarkServiceKeepsItsVIP: the kernel does not know the VIP of a fwmark service.
+func TestADrainingFwmarkServiceKeepsItsVIP(t *testing.T) {
 	d := newEnv(t)
 	b := d.open()
 	prev := parse(t, `service shop/web
@@ -171,11 +171,11 @@ func TestALingeringPoolOfPodsKeepsItsAddress(t *testing.T) {
 			t.Errorf("%s: the connection: %v, %s", what, err, d.linkAddrs())
 		}
 		if _, err := d.Client.Ask("tcp", netip.MustParseAddrPort("203.0.113.5:2222"), askTimeout); !testnet.Refused(err) {
-			t.Errorf("%s: the node's own server: %v, want a refusal", what, err)
+			t.Errorf("%s: connected to the node's own server: %v, want a rejection", what, err)
 		}
 	}
 	d.apply(b, none, plan.Diff(prev, none))
-	left("the frontend is gone")
+	left("the frontend is removed")
 	b.Close()
 	b = d.open()
 	d.apply(b, none, nil)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestAKernelWithoutIPVSIsNamedAndHasNothingToRemove(t *testing.T) {
+func TestWithoutIPVSOpenFailsAndCleanupDoesNot(t *testing.T) {
 	if checkIPVS() == nil {
 		t.Skip("this kernel has IPVS")
 	}
@@ -24,7 +24,7 @@ func TestAKernelWithoutIPVSIsNamedAndHasNothingToRemove(t *testing.T) {
 		t.Errorf("cleanup: %v, %v", removed, err)
 	}
 	if _, err := DrainAll(context.Background(), d.options(), false); !errors.Is(err, ErrNoIPVS) {
-		t.Errorf("retire: %v", err)
+		t.Errorf("DrainAll: %v", err)
 	}
 	features, err := Probe(context.Background())
 	if err != nil || len(features) != 1 || !errors.Is(features[0].Err, ErrNoIPVS) {
@@ -32,7 +32,7 @@ func TestAKernelWithoutIPVSIsNamedAndHasNothingToRemove(t *testing.T) {
 	}
 }
 
-func TestTheProbeFindsEverythingInAKernelMadeForIt(t *testing.T) {
+func TestProbeFindsAllFeaturesInTheTestKernel(t *testing.T) {
 	requireIPVS(t)
 	features, err := Probe(context.Background())
 	if err != nil || len(features) < 8 {
@@ -45,7 +45,7 @@ func TestTheProbeFindsEverythingInAKernelMadeForIt(t *testing.T) {
 	}
 }
 
-func TestSettingsAndTimeOutsAreThoseAskedFor(t *testing.T) {
+func TestOpenSetsSysctlsAndTimeouts(t *testing.T) {
 	d := newEnv(t)
 	read := func(name string) string {
 		var b []byte
@@ -81,12 +81,12 @@ func TestSettingsAndTimeOutsAreThoseAskedFor(t *testing.T) {
 	}
 }
 
-// userNamespaceIPVS is IPVS as a user namespace of its own sees it.
+// userNamespaceIPVS is IPVS as it responds in a user namespace.
 type userNamespaceIPVS struct{ ipvsAPI }
 
 func (userNamespaceIPVS) listServers() (map[serverKey]serverConfig, error) { return nil, unix.EPERM }
 
-func TestAUserNamespaceWhoseOrdersIPVSDoesNotTakeIsNamed(t *testing.T) {
+func TestOpenExplainsEPERMInAUserNamespace(t *testing.T) {
 	b := newMemEnv(t).mustOpen()
 	b.ipvs = userNamespaceIPVS{b.ipvs}
 	if err := b.initialize(); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "initial user namespace") {

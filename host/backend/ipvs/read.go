@@ -68,23 +68,23 @@ func (s *virtualServer) inService() bool {
 	return slices.ContainsFunc(s.destinations, func(d destination) bool { return !d.draining })
 }
 
-// fillPools sets the members of a frontend's pools to the destinations of its virtual servers.
+// fillPools sets the endpoints of a frontend's pools to the destinations of its virtual servers.
 func (s *state) fillPools(f *plan.Frontend) {
 	main, inside, outside := s.serverKeys(f.Key)
 	switch {
 	case f.Key.IsNodePort():
-		f.Pool.Endpoints = s.poolMembers(inside)
+		f.Pool.Endpoints = s.poolEndpoints(inside)
 		if f.Outside != nil {
-			f.Outside.Endpoints = s.poolMembers(outside)
+			f.Outside.Endpoints = s.poolEndpoints(outside)
 		}
 	case f.Outside == nil:
-		f.Pool.Endpoints = s.poolMembers(main)
+		f.Pool.Endpoints = s.poolEndpoints(main)
 	default:
-		f.Outside.Endpoints, f.Pool.Endpoints = s.poolMembers(main), s.poolMembers(inside)
+		f.Outside.Endpoints, f.Pool.Endpoints = s.poolEndpoints(main), s.poolEndpoints(inside)
 	}
 }
 
-func (s *state) poolMembers(k serverKey) (out []plan.Endpoint) {
+func (s *state) poolEndpoints(k serverKey) (out []plan.Endpoint) {
 	v := s.servers[k]
 	if v == nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 
 // state is what the kernel contains.
 type state struct {
-	plan   *plan.Plan        // as read from the nftables rules: pools have no members. Only load sets it.
+	plan   *plan.Plan        // as read from the nftables rules: pools have no endpoints. Only load sets it.
 	listed map[plan.Key]bool // frontends of the nftables rules
 	marks  rules.Marks
 	// switchingMode: the tables are not those of mode ipvs. They may be those of mode nftables, which forward by

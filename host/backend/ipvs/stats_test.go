@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
+func TestStatsAreByFrontendAndOnlyOfOwnedVirtualServers(t *testing.T) {
 	d := newMemEnv(t)
 	b, err := d.open()
 	if err != nil {
@@ -33,7 +33,7 @@ func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
 	busy := d.virtualServers[main].destinations[first]
 	busy.active, busy.inactive = 2, 7
 	d.virtualServers[main].destinations[first] = busy
-	// Somebody else's, and one of sluice's that no frontend has any more.
+	// One of another program, and one of sluice that no frontend uses any more.
 	left := destinationState{destination: destination{addr: first, draining: true}, active: 1}
 	d.virtualServers[addrKey(netip.MustParseAddr("192.0.2.80"), 80, model.TCP)] = &fakeServer{serverConfig: serverConfig{"rr", 0}}
 	d.virtualServers[addrKey(netip.MustParseAddr("192.0.2.81"), 80, model.TCP)] = &fakeServer{serverConfig: serverConfig{"wrr", flagOwned},
@@ -43,16 +43,16 @@ func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
 		t.Fatal(err)
 	}
 	if few, err := b.readStats(context.Background(), 1); err != nil || len(few) != len(got) || len(few[0].Destinations) == 0 || len(few[1].Destinations) > 0 {
-		t.Errorf("with the members of one: %+v, %v", few, err)
+		t.Errorf("with the destinations of one: %+v, %v", few, err)
 	}
 	type line struct {
 		frontend, owner string
 		pool            Pool
-		members         int
+		destinations    int
 	}
 	var lines []line
 	for _, c := range got {
-		l := line{pool: c.Pool, members: len(c.Destinations)}
+		l := line{pool: c.Pool, destinations: len(c.Destinations)}
 		if c.Pool != "" {
 			l.frontend, l.owner = c.Frontend.String(), c.Owner.String()
 		}
@@ -86,8 +86,7 @@ func TestCountsAreOfSluicesVirtualServersByFrontend(t *testing.T) {
 	}
 }
 
-// TestTheKernelsCountsAreRead holds a connection open, and looks.
-func TestTheKernelsCountsAreRead(t *testing.T) {
+func TestStatsAreReadFromTheKernel(t *testing.T) {
 	d := newEnv(t)
 	b := d.open()
 	d.apply(b, web(t, 3, 1), nil)

@@ -9,17 +9,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// TestOnlyStrictARPKeepsANodeQuietAboutLoadBalancers is what MetalLB's layer 2 mode stands on: one node alone, its
-// speaker, may answer for an address of a load balancer. In mode nftables the kernel never does.
-func TestOnlyStrictARPKeepsANodeQuietAboutLoadBalancers(t *testing.T) {
+// TestOnlyStrictARPKeepsTheNodeFromAnsweringForLoadBalancerIPs: in MetalLB's layer 2 mode only one node, the speaker, may
+// answer ARP requests for a load balancer IP. In mode nftables the kernel never does.
+func TestOnlyStrictARPKeepsTheNodeFromAnsweringForLoadBalancerIPs(t *testing.T) {
 	balancer, gateway := netip.MustParseAddr("198.19.0.10"), netip.MustParseAddr("169.254.1.1")
 	for name, c := range map[string]struct {
 		open  func(d *env) (backend.Backend, error)
@@ -48,7 +47,7 @@ func TestOnlyStrictARPKeepsANodeQuietAboutLoadBalancers(t *testing.T) {
 			}
 			a := d.openARP(d.Client)
 			a.request(balancer)
-			a.request(gateway) // which is on the link that asks: the node answers in any case, and after the other
+			a.request(gateway) // an address of the link: the node answers in any case, after any other answer
 			answered := false
 			for m := a.next(2); m.sender != gateway; m = a.next(2) {
 				answered = answered || m.sender == balancer
@@ -57,7 +56,7 @@ func TestOnlyStrictARPKeepsANodeQuietAboutLoadBalancers(t *testing.T) {
 				t.Errorf("the node answers for %s: %v, want %v", balancer, answered, c.tells)
 			}
 
-			// The answer to a client that the node has to ask for goes out from the load balancer's address.
+			// To reply to a client whose neighbour entry is missing, the node sends an ARP request from the load balancer IP.
 			d.flushNeighbours(d.Client)
 			if _, err := d.Client.Ask("tcp", netip.AddrPortFrom(balancer, 80), 10*time.Second); err != nil {
 				t.Fatal(err)
@@ -67,13 +66,13 @@ func TestOnlyStrictARPKeepsANodeQuietAboutLoadBalancers(t *testing.T) {
 				m = a.next(1)
 			}
 			if told := m.sender == balancer; told != c.tells {
-				t.Errorf("the node asks in the name of %s", m.sender)
+				t.Errorf("the node sends ARP requests from %s", m.sender)
 			}
 		})
 	}
 }
 
-// arpSocket is a socket on a host's link that sees all ARP on it.
+// arpSocket is a socket that receives all ARP messages of a host's link.
 type arpSocket struct {
 	*env
 	fd     int
@@ -82,7 +81,7 @@ type arpSocket struct {
 }
 
 type arpMessage struct {
-	operation      uint16 // 1 asks, 2 answers
+	operation      uint16 // 1 is a request, 2 a reply
 	sender, target netip.Addr
 }
 
@@ -111,7 +110,7 @@ func (d *env) openARP(h *testnet.Host) *arpSocket {
 	return a
 }
 
-// broadcast is everybody on the link.
+// broadcast returns the broadcast address of the link.
 func (a *arpSocket) broadcast() *unix.SockaddrLinklayer {
 	return &unix.SockaddrLinklayer{
 		Protocol: binary.NativeEndian.Uint16([]byte{unix.ETH_P_ARP >> 8, unix.ETH_P_ARP & 0xff}), Ifindex: a.link,
@@ -119,23 +118,23 @@ func (a *arpSocket) broadcast() *unix.SockaddrLinklayer {
 	}
 }
 
-// request asks who has an address: Ethernet and IPv4, and the host's own addresses.
+// request sends a request for an IPv4 address.
 func (a *arpSocket) request(who netip.Addr) {
 	a.Helper()
 	m := append([]byte{0, 1, 8, 0, 6, 4, 0, 1, 0x02, 0, 0, 0, 0, 2}, a.source.AsSlice()...)
 	m = append(append(m, make([]byte, 6)...), who.AsSlice()...)
 	if err := unix.Sendto(a.fd, m, 0, a.broadcast()); err != nil {
-		a.Fatalf("ask by ARP who has %s: %v", who, err)
+		a.Fatalf("send an ARP request for %s: %v", who, err)
 	}
 }
 
-// next waits for the next message of the kind that others have sent.
+// next waits for the next message with this operation from another host.
 func (a *arpSocket) next(operation uint16) arpMessage {
 	a.Helper()
 	for b := make([]byte, 256); ; {
 		n, from, err := unix.Recvfrom(a.fd, b, 0)
 		if err != nil {
-			a.Fatalf("wait for ARP of kind %d: %v", operation, err)
+			a.Fatalf("wait for ARP operation %d: %v", operation, err)
 		}
 		if l, ok := from.(*unix.SockaddrLinklayer); !ok || l.Pkttype == unix.PACKET_OUTGOING || n < 28 {
 			continue
@@ -147,7 +146,7 @@ func (a *arpSocket) next(operation uint16) arpMessage {
 	}
 }
 
-// flushNeighbours has the node not know where a host is.
+// flushNeighbours deletes the node's neighbour entries of a host.
 func (d *env) flushNeighbours(h *testnet.Host) {
 	d.Helper()
 	err := d.Lab.Node.Do(func() error {

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rejecting is IPVS, and a link, that refuse some messages for good.
+// rejecting wraps IPVS and a link that permanently reject some requests.
 type rejecting struct {
 	ipvsAPI
 	linkAPI
 	rejects  func(what string) bool
-	messages []string // all messages, the refused too
+	messages []string // all requests, including rejected ones
 }
 
 func (v *rejecting) do(o op) error {
@@ -47,7 +47,7 @@ func (v *rejecting) changeAddr(what string, a netip.Addr, f func(netip.Addr) err
 
 func (v *rejecting) close() {}
 
-// updateCases change a Service in every way beside another that changes too, and one that comes.
+// updateCases returns plans before and after, which change one frontend in every way.
 func updateCases(t *testing.T) map[string][2]*plan.Plan {
 	lb := func(text string) *plan.Plan {
 		if text == "" {
@@ -63,18 +63,18 @@ func updateCases(t *testing.T) map[string][2]*plan.Plan {
       10.244.0.3:9000  weight 2  66.7 %  active
 `
 	return map[string][2]*plan.Plan{
-		"all members are replaced": {lb(one), lb(two)},
-		"it comes":                 {lb(""), lb(two)},
-		"it goes":                  {lb(two), lb("")},
-		"a local policy":           {lb(two), lb(one + "    outside forward 1 endpoint, total 1\n      10.244.0.2:9000  weight 1  100.0 %  active\n")},
-		"nobody is left":           {lb(two), lb("    reject 0 endpoints, total 0\n")},
-		"weights":                  {lb(strings.Replace(one, "244.0.1", "244.0.2", 1)), lb(two)},
+		"all endpoints replaced": {lb(one), lb(two)},
+		"added":                  {lb(""), lb(two)},
+		"removed":                {lb(two), lb("")},
+		"traffic policy Local":   {lb(two), lb(one + "    outside forward 1 endpoint, total 1\n      10.244.0.2:9000  weight 1  100.0 %  active\n")},
+		"no endpoints":           {lb(two), lb("    reject 0 endpoints, total 0\n")},
+		"weights":                {lb(strings.Replace(one, "244.0.1", "244.0.2", 1)), lb(two)},
 	}
 }
 
-// TestAMessageThatKeepsFailingKeepsOnlyWhatItIsAbout refuses each message of a change for good: no member that has left
-// goes on for longer than nobody else takes connections, other frontends are as planned, and all is once it goes.
-func TestAMessageThatKeepsFailingKeepsOnlyWhatItIsAbout(t *testing.T) {
+// TestARequestThatKeepsFailingAffectsOnlyItsFrontend rejects, in turn, each request of a change: removed destinations drain as
+// soon as another one takes connections, other frontends are as planned, and so are all once the request succeeds.
+func TestARequestThatKeepsFailingAffectsOnlyItsFrontend(t *testing.T) {
 	d := newMemEnv(t)
 	other := plan.Key{Addr: netip.MustParseAddr("10.96.0.80"), Port: 80, Protocol: model.TCP}
 	comes := plan.Key{Addr: netip.MustParseAddr("10.96.0.81"), Port: 80, Protocol: model.TCP}
@@ -90,7 +90,7 @@ func TestAMessageThatKeepsFailingKeepsOnlyWhatItIsAbout(t *testing.T) {
 		for k, f := range frontend(t, "10.96.0.81:80/TCP  ClusterIP", "", []int{1}).Frontends {
 			next.Frontends[k] = f
 		}
-		for _, whole := range []bool{false, true} {
+		for _, full := range []bool{false, true} {
 			var messages []string
 			for n := -1; n < len(messages); n++ {
 				b, err := d.open()
@@ -105,11 +105,11 @@ func TestAMessageThatKeepsFailingKeepsOnlyWhatItIsAbout(t *testing.T) {
 				}
 				b.ipvs, b.links = v, v
 				delta := plan.Diff(prev, next)
-				if whole {
+				if full {
 					delta = nil
 				}
 				_, err = b.Apply(context.Background(), next, delta)
-				where := fmt.Sprintf("%s, whole %v, refused: %s", name, whole, what)
+				where := fmt.Sprintf("%s, full %v, rejected: %s", name, full, what)
 				if n < 0 {
 					if messages = v.messages; err != nil || len(messages) == 0 {
 						t.Fatalf("%s: %v, %v", where, err, messages)
@@ -128,8 +128,8 @@ func TestAMessageThatKeepsFailingKeepsOnlyWhatItIsAbout(t *testing.T) {
 					}
 				}
 				b.ipvs, b.links = d.fakeKernel, d.fakeKernel
-				var stuck *backend.PartialError
-				if errors.As(err, &stuck) {
+				var partial *backend.PartialError
+				if errors.As(err, &partial) {
 					d.apply(b, next, &plan.Delta{})
 				} else {
 					d.apply(b, next, nil)
@@ -144,20 +144,20 @@ func TestAMessageThatKeepsFailingKeepsOnlyWhatItIsAbout(t *testing.T) {
 	}
 }
 
-// checkRejected checks a frontend that something was refused for.
-func (d *memEnv) checkRejected(b *Backend, v *rejecting, where string, err error, what string, was, shall *plan.Frontend) {
+// checkRejected checks a frontend of which a request was rejected.
+func (d *memEnv) checkRejected(b *Backend, v *rejecting, where string, err error, what string, was, want *plan.Frontend) {
 	d.Helper()
 	if err == nil || !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), what) {
 		d.Errorf("%s: error %v", where, err)
 	}
-	var stuck *backend.PartialError
-	if errors.As(err, &stuck) {
-		// Others go on, and nothing is tried for them; then it is tried again, and nothing else.
+	var partial *backend.PartialError
+	if errors.As(err, &partial) {
+		// A change of another frontend does not retry it.
 		before := len(v.messages)
 		r, err := b.Apply(context.Background(), &plan.Plan{Global: b.state.plan.Global, Frontends: map[plan.Key]*plan.Frontend{}},
 			&plan.Delta{Changes: []plan.Change{{Key: plan.Key{Addr: netip.MustParseAddr("10.96.9.9"), Port: 1, Protocol: model.TCP}}}})
-		if !errors.As(err, &stuck) || stuck.Retried || len(v.messages) != before {
-			d.Errorf("%s: beside it: %+v, %v, %v", where, r, err, v.messages[before:])
+		if !errors.As(err, &partial) || partial.Retried || len(v.messages) != before {
+			d.Errorf("%s: a change of another frontend: %+v, %v, %v", where, r, err, v.messages[before:])
 		}
 	}
 	for k, s := range d.virtualServers {
@@ -170,22 +170,22 @@ func (d *memEnv) checkRejected(b *Backend, v *rejecting, where string, err error
 				continue
 			}
 			serving++
-			if shall == nil || !hasAddr(shall, plan.Endpoint{Addr: m.addr}) {
+			if want == nil || !hasAddr(want, plan.Endpoint{Addr: m.addr}) {
 				left = append(left, m.addr.String())
 			}
 		}
-		wanted := shall != nil && shall.Pool.Total() > 0
+		wanted := want != nil && want.Pool.Total() > 0
 		if len(left) > 0 && !strings.Contains(what, left[0]) && (serving > len(left) || !wanted) {
-			d.Errorf("%s: %s: %v have left and take connections; %v", where, k, left, s.destinations)
+			d.Errorf("%s: %s: removed %v still take connections; %v", where, k, left, s.destinations)
 		}
 		if serving == 0 && wanted && was != nil && was.Pool.Total() > 0 && k.mark == 0 {
-			d.Errorf("%s: %s has nobody: %v", where, k, s.destinations)
+			d.Errorf("%s: %s has no destination for new connections: %v", where, k, s.destinations)
 		}
 	}
 	d.checkGuards(b, where)
 }
 
-func TestWhatKeepsTheCompanionFromChangingKeepsNoMemberThatHasLeft(t *testing.T) {
+func TestRemovedDestinationsDrainEvenIfRulesCannotBeProgrammed(t *testing.T) {
 	for name, pair := range updateCases(t) {
 		d := newMemEnv(t)
 		b, err := d.open()
@@ -216,7 +216,7 @@ func TestWhatKeepsTheCompanionFromChangingKeepsNoMemberThatHasLeft(t *testing.T)
 	}
 }
 
-// readOnlyRules reads, and does nothing else.
+// readOnlyRules can only be read.
 type readOnlyRules struct{ rulesBackend }
 
 func (readOnlyRules) Apply(context.Context, *plan.Plan, *plan.Delta) (backend.Report, error) {
@@ -227,7 +227,7 @@ func (readOnlyRules) Guard(context.Context, []netip.Addr, []netip.Addr) (backend
 	return backend.Report{}, unix.EBUSY
 }
 
-func TestOfManyThatAreStuckAFewAreTriedAtATime(t *testing.T) {
+func TestUnprogrammedFrontendsAreRetriedInBatches(t *testing.T) {
 	d := newMemEnv(t)
 	b, err := d.open()
 	if err != nil {
@@ -242,25 +242,25 @@ func TestOfManyThatAreStuckAFewAreTriedAtATime(t *testing.T) {
 		t.Helper()
 		before := len(v.messages)
 		_, err := b.Apply(context.Background(), p, delta)
-		var stuck *backend.PartialError
-		if err != nil && !errors.As(err, &stuck) {
+		var partial *backend.PartialError
+		if err != nil && !errors.As(err, &partial) {
 			t.Fatal(err)
 		}
-		if stuck == nil {
+		if partial == nil {
 			return 0, len(v.messages) - before
 		}
-		return stuck.Frontends, len(v.messages) - before
+		return partial.Frontends, len(v.messages) - before
 	}
 	if n, _ := apply(nil); n != 3*retryBatch {
-		t.Errorf("%d are stuck", n)
+		t.Errorf("%d unprogrammed", n)
 	}
 	if n, sent := apply(&plan.Delta{}); n != 3*retryBatch || sent > 2*retryBatch {
-		t.Errorf("tried again: %d are stuck, %d messages", n, sent)
+		t.Errorf("retry: %d unprogrammed, %d requests", n, sent)
 	}
 	refuse = false
 	for want := 2 * retryBatch; want >= 0; want -= retryBatch {
 		if n, _ := apply(&plan.Delta{}); n != want {
-			t.Errorf("%d are stuck, want %d", n, want)
+			t.Errorf("%d unprogrammed, want %d", n, want)
 		}
 	}
 	d.expectRead(b, p)
