@@ -10,7 +10,7 @@ import (
 // parseAddr reads an IP address as Kubernetes stores them: leading zeros in IPv4 octets are decimal, not octal
 // (older API servers let them in), IPv4-mapped IPv6 addresses are IPv4, and zones are not allowed.
 func parseAddr(s string) (netip.Addr, error) {
-	a, err := netip.ParseAddr(trimZeros(s))
+	a, err := netip.ParseAddr(trimLeadingZeros(s))
 	if err != nil || a.Zone() != "" {
 		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
 	}
@@ -24,7 +24,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	if !ok {
 		return netip.Prefix{}, bad
 	}
-	a, err := netip.ParseAddr(trimZeros(host))
+	a, err := netip.ParseAddr(trimLeadingZeros(host))
 	if err != nil || a.Zone() != "" || a.Is4In6() {
 		return netip.Prefix{}, bad
 	}
@@ -35,8 +35,8 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return netip.PrefixFrom(a, int(n)).Masked(), nil
 }
 
-// trimZeros removes leading zeros from the dotted part of an address.
-func trimZeros(s string) string {
+// trimLeadingZeros removes leading zeros from the dotted part of an address.
+func trimLeadingZeros(s string) string {
 	at := strings.LastIndexByte(s, ':') + 1
 	if !strings.Contains(s[at:], ".") || !strings.Contains(s[at:], "0") {
 		return s

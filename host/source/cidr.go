@@ -21,12 +21,12 @@ func ServiceCIDR(o *networkingv1.ServiceCIDR) (*model.ServiceCIDR, []Problem) {
 		family := func(other netip.Prefix) bool { return model.FamilyOf(other.Addr()) == model.FamilyOf(c.Addr()) }
 		switch {
 		case err != nil:
-			p.bad(field, "%w", err)
+			p.add(field, "%w", err)
 		case c.Bits() == 0:
 			// Every address that no Service has would be dropped.
-			p.bad(field, "%s is every address there is", c)
+			p.add(field, "%s is every address there is", c)
 		case slices.ContainsFunc(out.CIDRs, family):
-			p.bad(field, "%s: a ServiceCIDR has one CIDR of each family", c)
+			p.add(field, "%s: a ServiceCIDR has one CIDR of each family", c)
 		default:
 			out.CIDRs = append(out.CIDRs, c)
 		}

@@ -20,8 +20,8 @@ const MirrorController = "endpointslicemirroring-controller.k8s.io"
 // annotationLeader marks Endpoints that were used as a lock for leader election: they hold no endpoints.
 const annotationLeader = "control-plane.alpha.kubernetes.io/leader"
 
-// mirrorLimit is how many addresses of a subset a cluster mirrors.
-const mirrorLimit = 1000
+// maxMirrored is how many addresses of a subset a cluster mirrors.
+const maxMirrored = 1000
 
 // Mirror converts an Endpoints object into the slices that a cluster's mirroring controller makes of it when its
 // Service has no selector: one for each set of ports and each family. The caller knows about the selector.
@@ -39,7 +39,7 @@ func Mirror(o *corev1.Endpoints) ([]*model.EndpointSlice, []Problem) {
 		n := 0
 		add := func(list []corev1.EndpointAddress, part string, ready bool) {
 			for j := range list {
-				if n++; n > mirrorLimit {
+				if n++; n > maxMirrored {
 					return
 				}
 				addr := p.subsetAddress(&list[j], fmt.Sprintf("%s.%s[%d].ip", field, part, j))
@@ -54,8 +54,8 @@ func Mirror(o *corev1.Endpoints) ([]*model.EndpointSlice, []Problem) {
 		}
 		add(sub.Addresses, "addresses", true)
 		add(sub.NotReadyAddresses, "notReadyAddresses", false)
-		if total := len(sub.Addresses) + len(sub.NotReadyAddresses); total > mirrorLimit {
-			p.bad(field, "%d addresses: the first %d are mirrored, as a cluster does", total, mirrorLimit)
+		if total := len(sub.Addresses) + len(sub.NotReadyAddresses); total > maxMirrored {
+			p.add(field, "%d addresses: the first %d are mirrored, as a cluster does", total, maxMirrored)
 		}
 	}
 	return out, p.list
@@ -102,7 +102,7 @@ func (p *problems) subsetAddress(o *corev1.EndpointAddress, field string) netip.
 		err = checkEndpoint(a)
 	}
 	if err != nil {
-		p.bad(field, "%w", err)
+		p.add(field, "%w", err)
 		return netip.Addr{}
 	}
 	return a

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// taintLeaving is put on a Node that the cluster autoscaler is about to delete (KEP-3836).
-const taintLeaving = "ToBeDeletedByClusterAutoscaler"
+// taintToBeDeleted is put on a Node that the cluster autoscaler is about to delete (KEP-3836).
+const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // Node converts a Node. There is always a value.
 func Node(o *corev1.Node) (*model.Node, []Problem) {
@@ -20,7 +20,7 @@ func Node(o *corev1.Node) (*model.Node, []Problem) {
 		Leaving: o.DeletionTimestamp != nil,
 	}
 	for _, t := range o.Spec.Taints {
-		n.Leaving = n.Leaving || t.Key == taintLeaving
+		n.Leaving = n.Leaving || t.Key == taintToBeDeleted
 	}
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for i, na := range o.Status.Addresses {
@@ -29,7 +29,7 @@ func Node(o *corev1.Node) (*model.Node, []Problem) {
 			}
 			a, err := parseAddr(na.Address)
 			if err != nil {
-				p.bad(fmt.Sprintf("status.addresses[%d].address", i), "%w", err)
+				p.add(fmt.Sprintf("status.addresses[%d].address", i), "%w", err)
 				continue
 			}
 			n.Addresses = append(n.Addresses, a)
@@ -42,14 +42,14 @@ func Node(o *corev1.Node) (*model.Node, []Problem) {
 	for i, s := range cidrs {
 		c, err := parsePrefix(s)
 		if err != nil {
-			p.bad(field(i), "%w", err)
+			p.add(field(i), "%w", err)
 			continue
 		}
 		n.PodCIDRs = append(n.PodCIDRs, c)
 	}
 	if cpu, ok := o.Status.Allocatable[corev1.ResourceCPU]; ok {
 		if cpu.Sign() < 0 {
-			p.bad("status.allocatable.cpu", "%s is negative: taken as unknown", cpu.String())
+			p.add("status.allocatable.cpu", "%s is negative: taken as unknown", cpu.String())
 		} else {
 			n.MilliCPU = cpu.MilliValue()
 		}

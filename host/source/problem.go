@@ -52,7 +52,7 @@ type problems struct {
 	list   []Problem
 }
 
-func (p *problems) bad(field, format string, args ...any) {
+func (p *problems) add(field, format string, args ...any) {
 	p.list = append(p.list, Problem{Object: p.object, Field: field, Err: fmt.Errorf(format, args...)})
 }
 

@@ -30,7 +30,7 @@ func Service(o *corev1.Service) (*model.Service, Skip, []Problem) {
 		Labels:        o.Labels,
 		Policy:        o.Annotations[AnnotationPolicy],
 		ClusterIPs:    p.clusterIPs(o),
-		InternalLocal: p.local("spec.internalTrafficPolicy", (*string)(o.Spec.InternalTrafficPolicy)),
+		InternalLocal: p.isLocalPolicy("spec.internalTrafficPolicy", (*string)(o.Spec.InternalTrafficPolicy)),
 		Affinity:      p.affinity(&o.Spec),
 		Ports:         p.servicePorts(o.Spec.Ports),
 	}
@@ -39,7 +39,7 @@ func Service(o *corev1.Service) (*model.Service, Skip, []Problem) {
 	}
 	etp := string(o.Spec.ExternalTrafficPolicy)
 	// Ignored where nothing external can exist, as everywhere in Kubernetes.
-	s.ExternalLocal = p.local("spec.externalTrafficPolicy", &etp) && (o.Spec.Type == corev1.ServiceTypeNodePort ||
+	s.ExternalLocal = p.isLocalPolicy("spec.externalTrafficPolicy", &etp) && (o.Spec.Type == corev1.ServiceTypeNodePort ||
 		o.Spec.Type == corev1.ServiceTypeLoadBalancer || len(o.Spec.ExternalIPs) > 0)
 	s.ExternalIPs = p.externalIPs(o.Spec.ExternalIPs)
 	s.LoadBalancerIPs = p.loadBalancerIPs(o.Status.LoadBalancer.Ingress)
@@ -90,11 +90,11 @@ func (p *problems) clusterIPs(o *corev1.Service) []netip.Addr {
 			err = checkFrontend(a)
 		}
 		if err != nil {
-			p.bad(field(i), "%w", err)
+			p.add(field(i), "%w", err)
 			continue
 		}
 		if slices.ContainsFunc(out, func(b netip.Addr) bool { return model.FamilyOf(b) == model.FamilyOf(a) }) {
-			p.bad(field(i), "%s: a Service has one cluster IP of each family", a)
+			p.add(field(i), "%s: a Service has one cluster IP of each family", a)
 			continue
 		}
 		out = append(out, a)
@@ -113,7 +113,7 @@ func (p *problems) externalIPs(list []string) []netip.Addr {
 			err = checkEndpoint(a) // the API server's rule for both is the same
 		}
 		if err != nil {
-			p.bad(fmt.Sprintf("spec.externalIPs[%d]", i), "%w", err)
+			p.add(fmt.Sprintf("spec.externalIPs[%d]", i), "%w", err)
 		} else if !slices.Contains(out, a) {
 			out = append(out, a)
 		}
@@ -129,7 +129,7 @@ func (p *problems) loadBalancerIPs(list []corev1.LoadBalancerIngress) []netip.Ad
 		field := fmt.Sprintf("status.loadBalancer.ingress[%d]", i)
 		if in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP {
 			if *in.IPMode != corev1.LoadBalancerIPModeProxy {
-				p.bad(field+".ipMode", "%q is neither VIP nor Proxy: the address is not served", *in.IPMode)
+				p.add(field+".ipMode", "%q is neither VIP nor Proxy: the address is not served", *in.IPMode)
 			}
 			continue
 		}
@@ -141,7 +141,7 @@ func (p *problems) loadBalancerIPs(list []corev1.LoadBalancerIngress) []netip.Ad
 			err = checkFrontend(a)
 		}
 		if err != nil {
-			p.bad(field+".ip", "%w", err)
+			p.add(field+".ip", "%w", err)
 		} else if !slices.Contains(out, a) {
 			out = append(out, a)
 		}
@@ -161,7 +161,7 @@ func (p *problems) sourceRanges(list []string) ([]netip.Prefix, bool) {
 		}
 		r, err := parsePrefix(s)
 		if err != nil {
-			p.bad(fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i), "%w", err)
+			p.add(fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i), "%w", err)
 			bad++
 			continue
 		}
@@ -173,7 +173,7 @@ func (p *problems) sourceRanges(list []string) ([]netip.Prefix, bool) {
 		}
 	}
 	if bad > 0 && read == 0 {
-		p.bad("spec.loadBalancerSourceRanges", "no range can be read: the load-balancer addresses are not served")
+		p.add("spec.loadBalancerSourceRanges", "no range can be read: the load-balancer addresses are not served")
 		return nil, false
 	}
 	out = slices.DeleteFunc(out, func(r netip.Prefix) bool { return anyone[r.Addr().BitLen()] })
@@ -183,7 +183,7 @@ func (p *problems) sourceRanges(list []string) ([]netip.Prefix, bool) {
 	return out, true
 }
 
-func (p *problems) local(field string, policy *string) bool {
+func (p *problems) isLocalPolicy(field string, policy *string) bool {
 	if policy == nil {
 		return false
 	}
@@ -192,7 +192,7 @@ func (p *problems) local(field string, policy *string) bool {
 		return true
 	case "", "Cluster":
 	default:
-		p.bad(field, "%q is neither Cluster nor Local: taken as Cluster", *policy)
+		p.add(field, "%q is neither Cluster nor Local: taken as Cluster", *policy)
 	}
 	return false
 }
@@ -203,7 +203,7 @@ func (p *problems) affinity(s *corev1.ServiceSpec) time.Duration {
 	case "", corev1.ServiceAffinityNone:
 		return 0
 	default:
-		p.bad("spec.sessionAffinity", "%q is neither None nor ClientIP: taken as None", s.SessionAffinity)
+		p.add("spec.sessionAffinity", "%q is neither None nor ClientIP: taken as None", s.SessionAffinity)
 		return 0
 	}
 	c := s.SessionAffinityConfig
@@ -212,7 +212,7 @@ func (p *problems) affinity(s *corev1.ServiceSpec) time.Duration {
 	}
 	d := time.Duration(*c.ClientIP.TimeoutSeconds) * time.Second
 	if d <= 0 || d > maxAffinity {
-		p.bad("spec.sessionAffinityConfig.clientIP.timeoutSeconds", "%d is not between 1 and %d: taken as %d",
+		p.add("spec.sessionAffinityConfig.clientIP.timeoutSeconds", "%d is not between 1 and %d: taken as %d",
 			*c.ClientIP.TimeoutSeconds, maxAffinity/time.Second, defaultAffinity/time.Second)
 		return defaultAffinity
 	}
@@ -221,7 +221,7 @@ func (p *problems) affinity(s *corev1.ServiceSpec) time.Duration {
 
 func (p *problems) servicePorts(list []corev1.ServicePort) []model.ServicePort {
 	if len(list) == 0 {
-		p.bad("spec.ports", "no port: nothing to proxy")
+		p.add("spec.ports", "no port: nothing to proxy")
 	}
 	type number struct {
 		n     uint16
@@ -247,11 +247,11 @@ func (p *problems) servicePorts(list []corev1.ServicePort) []model.ServicePort {
 			continue
 		}
 		if j, dup := names[key{sp.Name, proto}]; dup {
-			p.bad(field+".name", "%q: spec.ports[%d] has the same name and protocol; the first one is used", sp.Name, j)
+			p.add(field+".name", "%q: spec.ports[%d] has the same name and protocol; the first one is used", sp.Name, j)
 			continue
 		}
 		if j, dup := ports[number{port, proto}]; dup {
-			p.bad(field+".port", "%d/%s: spec.ports[%d] has the same; the first one is used", port, proto, j)
+			p.add(field+".port", "%d/%s: spec.ports[%d] has the same; the first one is used", port, proto, j)
 			continue
 		}
 		names[key{sp.Name, proto}], ports[number{port, proto}] = i, i
@@ -260,7 +260,7 @@ func (p *problems) servicePorts(list []corev1.ServicePort) []model.ServicePort {
 			m.NodePort, _ = p.port(field+".nodePort", sp.NodePort)
 		}
 		if j, dup := nodePorts[number{m.NodePort, proto}]; dup && m.NodePort != 0 {
-			p.bad(field+".nodePort", "%d/%s: spec.ports[%d] has the same; the first one is used", m.NodePort, proto, j)
+			p.add(field+".nodePort", "%d/%s: spec.ports[%d] has the same; the first one is used", m.NodePort, proto, j)
 			m.NodePort = 0
 		}
 		nodePorts[number{m.NodePort, proto}] = i
@@ -273,7 +273,7 @@ func (p *problems) servicePorts(list []corev1.ServicePort) []model.ServicePort {
 func (p *problems) portName(field, s string) bool {
 	bad := strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' })
 	if bad || len(s) > 63 {
-		p.bad(field, "%.100q is not a name of at most 63 lower-case letters, digits and '-'", s)
+		p.add(field, "%.100q is not a name of at most 63 lower-case letters, digits and '-'", s)
 		return false
 	}
 	return true
@@ -281,7 +281,7 @@ func (p *problems) portName(field, s string) bool {
 
 func (p *problems) port(field string, n int32) (uint16, bool) {
 	if n < 1 || n > 65535 {
-		p.bad(field, "%d is not between 1 and 65535", n)
+		p.add(field, "%d is not between 1 and 65535", n)
 		return 0, false
 	}
 	return uint16(n), true
@@ -294,7 +294,7 @@ func (p *problems) protocol(field string, proto *corev1.Protocol) (model.Protoco
 	}
 	m, ok := model.ParseProtocol(string(*proto))
 	if !ok {
-		p.bad(field, "%q is not TCP, UDP or SCTP", *proto)
+		p.add(field, "%q is not TCP, UDP or SCTP", *proto)
 	}
 	return m, ok
 }

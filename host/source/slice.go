@@ -33,7 +33,7 @@ func Slice(o *discoveryv1.EndpointSlice) (*model.EndpointSlice, Skip, []Problem)
 	case discoveryv1.AddressTypeFQDN:
 		return nil, SkipFQDN, nil
 	default:
-		p.bad("addressType", "%q is not IPv4, IPv6 or FQDN: the slice is not used", o.AddressType)
+		p.add("addressType", "%q is not IPv4, IPv6 or FQDN: the slice is not used", o.AddressType)
 		return nil, SkipInvalid, p.list
 	}
 	s.Ports = p.slicePorts(o.Ports)
@@ -73,7 +73,7 @@ func (p *problems) slicePorts(list []discoveryv1.EndpointPort) []model.SlicePort
 			continue
 		}
 		if j, dup := seen[key{*ep.Name, proto}]; dup {
-			p.bad(field+".name", "%q: ports[%d] has the same name and protocol; the first one is used", *ep.Name, j)
+			p.add(field+".name", "%q: ports[%d] has the same name and protocol; the first one is used", *ep.Name, j)
 			continue
 		}
 		seen[key{*ep.Name, proto}] = i
@@ -85,7 +85,7 @@ func (p *problems) slicePorts(list []discoveryv1.EndpointPort) []model.SlicePort
 // endpoint takes the first address only: the others were never given a meaning (KEP-4974).
 func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, f model.Family) (model.SliceEndpoint, bool) {
 	if len(o.Addresses) == 0 {
-		p.bad(fmt.Sprintf("endpoints[%d].addresses", i), "no address")
+		p.add(fmt.Sprintf("endpoints[%d].addresses", i), "no address")
 		return model.SliceEndpoint{}, false
 	}
 	field := fmt.Sprintf("endpoints[%d].addresses[0]", i)
@@ -97,7 +97,7 @@ func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, f model.Family) (mod
 		err = fmt.Errorf("%s is not of addressType %s", a, f)
 	}
 	if err != nil {
-		p.bad(field, "%w", err)
+		p.add(field, "%w", err)
 		return model.SliceEndpoint{}, false
 	}
 	e := model.SliceEndpoint{

@@ -94,8 +94,8 @@ func SplitJSON(text string) ([]Document, error) {
 		start := int(dec.InputOffset()) - len(raw)
 		line += strings.Count(text[counted:start], "\n")
 		counted = start
-		if deep := nesting(raw); deep >= 0 {
-			return docs, &SyntaxError{line + bytes.Count(raw[:deep], []byte("\n")), errDeep}
+		if deep := tooDeepOffset(raw); deep >= 0 {
+			return docs, &SyntaxError{line + bytes.Count(raw[:deep], []byte("\n")), errTooDeep}
 		}
 		docs = append(docs, Document{string(raw), line})
 	}
@@ -105,30 +105,30 @@ func SplitJSON(text string) ([]Document, error) {
 // kubectl, and twice names it. The error is a *SyntaxError.
 //
 // What is nested too deeply is refused, and what aliases would make too large.
-func (d Document) ToJSON() (raw []byte, twice, err error) {
+func (d Document) ToJSON() (raw []byte, duplicates, err error) {
 	if hasAlias(d.Text) {
-		if err := d.measure(); err != nil {
+		if err := d.checkSize(); err != nil {
 			return nil, nil, err
 		}
 	}
 	raw, err = yaml.YAMLToJSONStrict([]byte(d.Text))
 	if err != nil {
-		twice = d.syntax(err)
+		duplicates = d.syntaxError(err)
 		if raw, err = yaml.YAMLToJSON([]byte(d.Text)); err != nil {
-			return nil, nil, d.syntax(err)
+			return nil, nil, d.syntaxError(err)
 		}
 	}
-	if nesting(raw) >= 0 {
-		if err := d.measure(); err != nil { // which knows the line
+	if tooDeepOffset(raw) >= 0 {
+		if err := d.checkSize(); err != nil { // which knows the line
 			return nil, nil, err
 		}
-		return nil, nil, &SyntaxError{d.Line, errDeep}
+		return nil, nil, &SyntaxError{d.Line, errTooDeep}
 	}
-	return raw, twice, nil
+	return raw, duplicates, nil
 }
 
-// syntax takes the line out of the YAML library's message, and makes it one of the file.
-func (d Document) syntax(err error) error {
+// syntaxError takes the line out of the YAML library's message, and makes it one of the file.
+func (d Document) syntaxError(err error) error {
 	text, begin := err.Error(), d.Line
 	for _, prefix := range []string{"error converting YAML to JSON: ", "yaml: ", "unmarshal errors:\n  "} {
 		text = strings.TrimPrefix(text, prefix)
@@ -145,7 +145,7 @@ func (d Document) syntax(err error) error {
 		all = all[:MaxReported]
 	}
 	for i := range all {
-		all[i] = clip(all[i])
+		all[i] = truncateKey(all[i])
 	}
 	return &SyntaxError{begin, errors.New(strings.Join(all, "; ") + more)}
 }

@@ -30,10 +30,10 @@ type object struct {
 	mirror   []*model.EndpointSlice // Endpoints: used when the Service of that name has no selector
 	selector bool                   // Service: it has one
 	mirrorOf string                 // EndpointSlice: the Endpoints that a cluster made it from
-	problems bounded                // without file and line
+	problems problemList            // without file and line
 }
 
-func title(kind string, name model.Name) string {
+func objectTitle(kind string, name model.Name) string {
 	switch {
 	case name.Name == "":
 		return kind + " without a name"
@@ -58,11 +58,11 @@ var kinds = []string{kindService, kindSlice, kindNode, kindEndpoints, kindCIDR}
 func (d *document) decode(raw []byte) {
 	tree, twice, more := strictyaml.ParseJSON(raw)
 	for _, path := range twice {
-		d.bad("", path, errors.New("is there twice: the last one is used"))
+		d.addProblem("", path, errors.New("is there twice: the last one is used"))
 	}
 	d.problems.errors += more
-	ignored := map[string]*other{}
-	d.item(tree, "", "", 0, ignored)
+	ignored := map[string]*ignoredKind{}
+	d.decodeItem(tree, "", "", 0, ignored)
 	for _, id := range slices.Sorted(maps.Keys(ignored)) {
 		err := fmt.Errorf("%s is not read: ignored", id)
 		if n := ignored[id].count; n > 1 {
@@ -72,49 +72,49 @@ func (d *document) decode(raw []byte) {
 	}
 }
 
-// other counts the objects of a kind that is not read.
-type other struct {
+// ignoredKind counts the objects of a kind that is not read.
+type ignoredKind struct {
 	first string
 	count int
 }
 
-func (d *document) bad(object, field string, err error) {
+func (d *document) addProblem(object, field string, err error) {
 	d.problems.add(source.Problem{Object: object, Field: field, Err: err})
 }
 
-// item reads one object, or the items of a list. Items of a typed list may leave out the kind that it implies.
-func (d *document) item(tree any, where, implied string, depth int, ignored map[string]*other) {
+// decodeItem reads one object, or the items of a list. Items of a typed list may leave out the kind that it implies.
+func (d *document) decodeItem(tree any, where, implied string, depth int, ignored map[string]*ignoredKind) {
 	if tree == nil {
 		return
 	}
 	m, ok := tree.(map[string]any)
 	if !ok {
 		d.incomplete = true
-		d.bad("", where, fmt.Errorf("%s is not an object", strictyaml.Describe(tree)))
+		d.addProblem("", where, fmt.Errorf("%s is not an object", strictyaml.Describe(tree)))
 		return
 	}
-	version, kind := text(m, "apiVersion"), text(m, "kind")
+	version, kind := stringField(m, "apiVersion"), stringField(m, "kind")
 	if version == "" && kind == "" && implied != "" {
 		version, kind, _ = strings.Cut(implied, " ")
 		m["apiVersion"], m["kind"] = version, kind
 	}
 	id, itemKind := version+" "+kind, strings.TrimSuffix(version+" "+kind, "List")
 	meta, _ := m["metadata"].(map[string]any)
-	name := model.Name{Namespace: text(meta, "namespace"), Name: text(meta, "name")}
+	name := model.Name{Namespace: stringField(meta, "namespace"), Name: stringField(meta, "name")}
 	isList := id == "v1 List" || id != itemKind && slices.Contains(kinds, itemKind)
 	d.incomplete = d.incomplete || kind == "" || name.Name == "" && !isList
 	switch {
 	case kind == "":
-		d.bad("", strictyaml.JoinPath(where, "kind"), errors.New("missing, or no text: nothing is known of this object"))
+		d.addProblem("", strictyaml.JoinPath(where, "kind"), errors.New("missing, or no text: nothing is known of this object"))
 	case isList:
-		d.list(m, where, itemKind, depth, ignored)
+		d.decodeList(m, where, itemKind, depth, ignored)
 	case slices.Contains(kinds, id):
-		d.object(m, id, kind, name)
+		d.decodeObject(m, id, kind, name)
 	case slices.ContainsFunc(kinds, func(k string) bool { return strings.HasSuffix(k, " "+kind) }):
-		d.bad(title(kind, name), "apiVersion", fmt.Errorf("%q is not read, only %q", version, versionOf(kind)))
+		d.addProblem(objectTitle(kind, name), "apiVersion", fmt.Errorf("%q is not read, only %q", version, versionOf(kind)))
 	default:
 		if ignored[id] == nil {
-			ignored[id] = &other{first: title(kind, name)}
+			ignored[id] = &ignoredKind{first: objectTitle(kind, name)}
 		}
 		ignored[id].count++
 	}
@@ -129,7 +129,7 @@ func versionOf(kind string) string {
 	return ""
 }
 
-func (d *document) list(m map[string]any, where, implied string, depth int, ignored map[string]*other) {
+func (d *document) decodeList(m map[string]any, where, implied string, depth int, ignored map[string]*ignoredKind) {
 	if implied == "v1 " {
 		implied = ""
 	}
@@ -137,89 +137,89 @@ func (d *document) list(m map[string]any, where, implied string, depth int, igno
 	switch {
 	case m["items"] == nil:
 	case !ok:
-		d.bad("", strictyaml.JoinPath(where, "items"), fmt.Errorf("%s is not a list", strictyaml.Describe(m["items"])))
+		d.addProblem("", strictyaml.JoinPath(where, "items"), fmt.Errorf("%s is not a list", strictyaml.Describe(m["items"])))
 	case depth == maxLists:
-		d.bad("", strictyaml.JoinPath(where, "items"), fmt.Errorf("more than %d lists in lists", maxLists))
+		d.addProblem("", strictyaml.JoinPath(where, "items"), fmt.Errorf("more than %d lists in lists", maxLists))
 	}
 	if depth == maxLists {
 		return
 	}
 	for i, it := range items {
-		d.item(it, fmt.Sprintf("%s[%d]", strictyaml.JoinPath(where, "items"), i), implied, depth+1, ignored)
+		d.decodeItem(it, fmt.Sprintf("%s[%d]", strictyaml.JoinPath(where, "items"), i), implied, depth+1, ignored)
 	}
 }
 
-// object decodes and converts one object of a known kind.
-func (d *document) object(m map[string]any, id, kind string, name model.Name) {
+// decodeObject decodes and converts one object of a known kind.
+func (d *document) decodeObject(m map[string]any, id, kind string, name model.Name) {
 	if id == kindNode || id == kindCIDR {
 		name.Namespace = ""
 	} else if name.Namespace == "" {
 		name.Namespace = "default"
 	}
 	if err := checkName(name); err != nil {
-		d.bad(title(kind, name), "metadata", err)
+		d.addProblem(objectTitle(kind, name), "metadata", err)
 		return
 	}
 	o := &object{kind: kind, name: name}
-	var misfits *strictyaml.FieldErrors
-	var more []source.Problem
+	var fieldErrors *strictyaml.FieldErrors
+	var problems []source.Problem
 	switch id {
 	case kindService:
 		v, unfit := strictyaml.Decode[corev1.Service](m)
-		misfits = unfit
-		withoutService(v, unfit)
+		fieldErrors = unfit
+		dropUnsafeServiceFields(v, unfit)
 		v.Namespace = name.Namespace
 		o.selector = len(v.Spec.Selector) > 0
 		var skip source.Skip
-		o.service, skip, more = source.Service(v)
+		o.service, skip, problems = source.Service(v)
 		if skip == source.SkipNoClusterIP {
-			more = append(more, source.Problem{Object: title(kind, name), Field: "spec.clusterIP",
+			problems = append(problems, source.Problem{Object: objectTitle(kind, name), Field: "spec.clusterIP",
 				Err: errors.New("none: nothing allocates one in a folder, so the Service is not proxied")})
 		}
 	case kindSlice:
 		v, unfit := strictyaml.Decode[discoveryv1.EndpointSlice](m)
-		misfits = unfit
-		withoutSlice(v, unfit)
+		fieldErrors = unfit
+		dropUnsafeSliceFields(v, unfit)
 		v.Namespace = name.Namespace
 		setSliceDefaults(v)
 		if v.Labels[discoveryv1.LabelManagedBy] == source.MirrorController {
 			o.mirrorOf = v.Labels[discoveryv1.LabelServiceName]
 		}
 		var skip source.Skip
-		o.slice, skip, more = source.Slice(v)
+		o.slice, skip, problems = source.Slice(v)
 		if skip == source.SkipNoService {
-			more = append(more, source.Problem{Object: title(kind, name), Field: "metadata.labels",
+			problems = append(problems, source.Problem{Object: objectTitle(kind, name), Field: "metadata.labels",
 				Err: fmt.Errorf("no label %s: the slice belongs to no Service", discoveryv1.LabelServiceName)})
 		}
 	case kindNode:
 		v, unfit := strictyaml.Decode[corev1.Node](m)
-		misfits = unfit
+		fieldErrors = unfit
 		v.Name = name.Name
-		o.node, more = source.Node(v)
+		o.node, problems = source.Node(v)
 	case kindCIDR:
 		v, unfit := strictyaml.Decode[networkingv1.ServiceCIDR](m)
-		misfits = unfit
+		fieldErrors = unfit
 		v.Name = name.Name
-		o.cidr, more = source.ServiceCIDR(v)
+		o.cidr, problems = source.ServiceCIDR(v)
 	case kindEndpoints:
 		//lint:ignore SA1019 older manifests hold Endpoints, and clusters mirror them
 		v, unfit := strictyaml.Decode[corev1.Endpoints](m)
-		misfits = unfit
-		withoutEndpoints(v, unfit)
+		fieldErrors = unfit
+		dropUnsafeEndpointsFields(v, unfit)
 		v.Namespace = name.Namespace
-		o.mirror, more = source.Mirror(v)
+		o.mirror, problems = source.Mirror(v)
 	}
-	for _, p := range misfits.Reported {
+	for _, p := range fieldErrors.Reported {
 		err := p.Err
 		if p.Unknown {
 			err = fmt.Errorf("%w: ignored", err)
 		}
-		o.problems.add(source.Problem{Object: title(kind, name), Field: p.Path, Err: err, Warning: p.Unknown})
+		o.problems.add(source.Problem{Object: objectTitle(kind, name), Field: p.Path, Err: err, Warning: p.Unknown})
 	}
-	o.problems.errors += misfits.MoreDropped
-	o.problems.warnings += misfits.MoreUnknown
-	for _, p := range more {
-		if !misfits.Covers(p.Field) {
+	o.problems.errors += fieldErrors.MoreDropped
+	o.problems.warnings += fieldErrors.MoreUnknown
+	for _, p := range problems {
+		if !fieldErrors.Covers(p.Field) {
 			o.problems.add(p)
 		}
 	}
@@ -251,7 +251,7 @@ func checkName(n model.Name) error {
 	return nil
 }
 
-func text(m map[string]any, key string) string {
+func stringField(m map[string]any, key string) string {
 	s, _ := m[key].(string)
 	return s
 }

@@ -24,9 +24,9 @@ import (
 // How long the folder must be quiet before it is read, and how long a file that was moved away may take to come
 // back: editors save by renaming. A single change costs quiet, a burst at most patience.
 const (
-	quiet    = 3 * time.Millisecond
-	absence  = 25 * time.Millisecond
-	patience = 100 * time.Millisecond
+	quietPeriod = 3 * time.Millisecond
+	renameGrace = 25 * time.Millisecond
+	maxSettle   = 100 * time.Millisecond
 )
 
 // Options are what a Source needs of the outside. The zero value works: it logs nowhere, coalesces only what has
@@ -58,7 +58,7 @@ func New(root string, opt Options) *Source {
 
 // Load reads a folder once. The error is about the folder itself; everything else is a problem, sorted by file.
 func Load(root string) (*model.Snapshot, []source.Problem, error) {
-	f := newFolder(root)
+	f := newDirectory(root)
 	if err := f.scan(nil, nil); err != nil {
 		return nil, nil, err
 	}
@@ -83,13 +83,13 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 		return fmt.Errorf("source folder %s: watch: %w", s.root, err)
 	}
 	defer w.Close()
-	f := newFolder(root)
+	f := newDirectory(root)
 	if s.opt.After != nil {
-		f.busy = map[string]*writing{}
+		f.writing = map[string]*writeState{}
 	}
 	e := &watcher{fs: w, root: root, after: s.opt.After, log: s.opt.Log, watched: map[string]bool{}}
-	l := &logbook{log: s.opt.Log, count: s.opt.OnProblems, seen: map[string]bool{}}
-	if err := e.follow(filepath.Dir(root)); err != nil {
+	l := &problemLog{log: s.opt.Log, onCount: s.opt.OnProblems, logged: map[string]bool{}}
+	if err := e.add(filepath.Dir(root)); err != nil {
 		s.opt.Log.Warn("parent of the source folder is not watched: its replacement will not be seen", "err", err)
 	}
 	if err := e.scan(f, nil); err != nil {
@@ -98,7 +98,7 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	if !e.watched[root] {
 		return fmt.Errorf("source folder %s: %w", s.root, errors.Join(problemErrors(e.problems)...))
 	}
-	for len(f.busy) > 0 { // what is being written belongs to the first state
+	for len(f.writing) > 0 { // what is being written belongs to the first state
 		dirty, ok := e.wait(ctx, f, s.opt.Poll)
 		if !ok {
 			return nil
@@ -129,14 +129,14 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	}
 }
 
-// logbook logs a problem when it appears, and again only after it was gone.
-type logbook struct {
-	log   *slog.Logger
-	count func(errors, warnings int) // may be nil
-	seen  map[string]bool
+// problemLog logs a problem when it appears, and again only after it was gone.
+type problemLog struct {
+	log     *slog.Logger
+	onCount func(errors, warnings int) // may be nil
+	logged  map[string]bool
 }
 
-func (l *logbook) report(problems []source.Problem) {
+func (l *problemLog) report(problems []source.Problem) {
 	now := make(map[string]bool, len(problems))
 	bad, warnings := 0, 0
 	for _, p := range problems {
@@ -146,7 +146,7 @@ func (l *logbook) report(problems []source.Problem) {
 		} else {
 			bad++
 		}
-		if !l.seen[text] && !now[text] {
+		if !l.logged[text] && !now[text] {
 			level := slog.LevelError
 			if p.Warning {
 				level = slog.LevelWarn
@@ -155,14 +155,14 @@ func (l *logbook) report(problems []source.Problem) {
 		}
 		now[text] = true
 	}
-	for _, text := range slices.Sorted(maps.Keys(l.seen)) {
+	for _, text := range slices.Sorted(maps.Keys(l.logged)) {
 		if !now[text] {
 			l.log.Info("manifest problem is gone", "was", text)
 		}
 	}
-	l.seen = now
-	if l.count != nil {
-		l.count(bad, warnings)
+	l.logged = now
+	if l.onCount != nil {
+		l.onCount(bad, warnings)
 	}
 }
 

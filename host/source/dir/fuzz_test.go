@@ -38,7 +38,7 @@ func FuzzManifest(f *testing.F) {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		one := newFolder(root)
+		one := newDirectory(root)
 		if err := one.scan(nil, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func FuzzManifest(f *testing.F) {
 		for _, c := range changes {
 			check(t, c)
 		}
-		two := newFolder(root)
+		two := newDirectory(root)
 		if err := two.scan(nil, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func FuzzManifest(f *testing.F) {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := one.scan(names{"": true}, nil); err != nil {
+		if err := one.scan(pathSet{"": true}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if lost, _ := one.merge(); len(lost) > 0 {

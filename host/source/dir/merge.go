@@ -19,13 +19,13 @@ type state struct {
 	cidrs    map[model.Name]*model.ServiceCIDR
 }
 
-// place is where an object stands.
-type place struct {
-	o    *object
-	file string
-	line int
-	kept bool // o is the last good version, in place of one that has something wrong
-	told *bounded
+// location is where an object stands.
+type location struct {
+	object       *object
+	file         string
+	line         int
+	keptPrevious bool // o is the last good version, in place of one that has something wrong
+	problems     *problemList
 }
 
 // objectKey identifies an object in a folder.
@@ -34,57 +34,57 @@ type objectKey struct {
 	name model.Name
 }
 
-func (p place) String() string { return fmt.Sprintf("%s:%d", p.file, p.line) }
+func (p location) String() string { return fmt.Sprintf("%s:%d", p.file, p.line) }
 
 // merge gives what has changed since the last merge, sorted by kind and name, and the problems that there are now,
 // sorted by file, of each file the first ones. Of objects that are there twice the first one is used, in the order of files and documents. An object
 // with a bad field is used without that field when it is new; when it was good before, it stays as it was.
-func (f *folder) merge() ([]model.Change, []source.Problem) {
-	problems := slices.Clone(f.walk)
-	more := map[string]rest{}
-	count := func(file string, b *bounded) {
-		r := more[file]
-		r.add(b.missing())
-		more[file] = r
+func (f *directory) merge() ([]model.Change, []source.Problem) {
+	problems := slices.Clone(f.scanProblems)
+	omittedByFile := map[string]omitted{}
+	count := func(file string, b *problemList) {
+		r := omittedByFile[file]
+		r.add(b.omitted())
+		omittedByFile[file] = r
 	}
-	seen := map[objectKey]*place{}
-	var order []*place
-	good := map[objectKey]*object{}
+	seen := map[objectKey]*location{}
+	var order []*location
+	nextGood := map[objectKey]*object{}
 	for _, rel := range slices.Sorted(maps.Keys(f.files)) {
 		m := f.files[rel]
-		if m.broken != nil {
-			problems = append(problems, *m.broken)
+		if m.problem != nil {
+			problems = append(problems, *m.problem)
 		}
 		for _, d := range m.docs {
-			problems = append(problems, at(d.problems.list, rel, d.line)...)
+			problems = append(problems, withLocation(d.problems.list, rel, d.line)...)
 			count(rel, &d.problems)
 			for _, o := range d.objects {
 				k := objectKey{o.kind, o.name}
-				here := &place{o: o, file: rel, line: d.line, told: &o.problems}
+				loc := &location{object: o, file: rel, line: d.line, problems: &o.problems}
 				if first, dup := seen[k]; dup {
 					problems = append(problems, source.Problem{
-						File: rel, Line: d.line, Object: title(o.kind, o.name), Err: fmt.Errorf("also in %s, which is used", first),
+						File: rel, Line: d.line, Object: objectTitle(o.kind, o.name), Err: fmt.Errorf("also in %s, which is used", first),
 					})
 					continue
 				}
-				if !o.faulty() {
-					good[k] = o
-				} else if last := f.good[k]; last != nil {
-					good[k], here.o, here.kept = last, last, true
+				if !o.hasErrors() {
+					nextGood[k] = o
+				} else if last := f.lastGood[k]; last != nil {
+					nextGood[k], loc.object, loc.keptPrevious = last, last, true
 				}
-				seen[k] = here
-				order = append(order, here)
+				seen[k] = loc
+				order = append(order, loc)
 			}
 		}
 	}
-	f.good = good
+	f.lastGood = nextGood
 	next := state{
 		map[model.Name]*model.Service{}, map[model.Name]*model.EndpointSlice{}, map[model.Name]*model.Node{},
 		map[model.Name]*model.ServiceCIDR{},
 	}
 	mirrored := map[model.Name]bool{}
 	for _, p := range order {
-		o := p.o
+		o := p.object
 		switch {
 		case o.service != nil:
 			next.services[o.name] = o.service
@@ -100,19 +100,19 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 		}
 	}
 	for _, p := range order {
-		if p.o.kind == "Endpoints" {
-			svc, has := seen[objectKey{"Service", p.o.name}]
-			if !has || svc.o.selector || mirrored[p.o.name] {
+		if p.object.kind == "Endpoints" {
+			svc, has := seen[objectKey{"Service", p.object.name}]
+			if !has || svc.object.selector || mirrored[p.object.name] {
 				continue // a cluster would not mirror it, or has done so already
 			}
-			for _, s := range p.o.mirror {
+			for _, s := range p.object.mirror {
 				next.slices[s.Name] = s
 			}
 		}
-		told := at(p.told.list, p.file, p.line)
-		count(p.file, p.told)
+		told := withLocation(p.problems.list, p.file, p.line)
+		count(p.file, p.problems)
 		for i := range told {
-			if p.kept && !told[i].Warning {
+			if p.keptPrevious && !told[i].Warning {
 				told[i].Err = fmt.Errorf("%w: the object stays as it was", told[i].Err)
 			}
 		}
@@ -121,7 +121,7 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 	slices.SortStableFunc(problems, func(a, b source.Problem) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
 	})
-	problems = few(problems, more)
+	problems = limitPerFile(problems, omittedByFile)
 
 	changes := diff(f.last.services, next.services, func(n model.Name, v *model.Service) model.Change {
 		return model.Change{Kind: model.ServiceKind, Name: n, Service: v}
@@ -139,8 +139,8 @@ func (f *folder) merge() ([]model.Change, []source.Problem) {
 	return changes, problems
 }
 
-// faulty tells whether something in the object could not be used.
-func (o *object) faulty() bool {
+// hasErrors tells whether something in the object could not be used.
+func (o *object) hasErrors() bool {
 	return o.problems.errors > 0
 }
 
@@ -148,7 +148,7 @@ func (o *object) faulty() bool {
 func diff[T any](prev, next map[model.Name]*T, change func(model.Name, *T) model.Change) []model.Change {
 	var out []model.Change
 	for n, v := range next {
-		if old := prev[n]; old == v || old != nil && unchanged(old, v) {
+		if old := prev[n]; old == v || old != nil && equalValues(old, v) {
 			continue
 		}
 		out = append(out, change(n, v))
@@ -162,15 +162,15 @@ func diff[T any](prev, next map[model.Name]*T, change func(model.Name, *T) model
 	return out
 }
 
-// unchanged tells whether two objects say the same.
-func unchanged[T any](a, b *T) bool {
+// equalValues tells whether two objects say the same.
+func equalValues[T any](a, b *T) bool {
 	if s, ok := any(a).(*model.EndpointSlice); ok {
 		return s.SameContent(any(b).(*model.EndpointSlice))
 	}
 	return reflect.DeepEqual(a, b)
 }
 
-func at(problems []source.Problem, file string, line int) []source.Problem {
+func withLocation(problems []source.Problem, file string, line int) []source.Problem {
 	out := slices.Clone(problems)
 	for i := range out {
 		out[i].File, out[i].Line = file, line

@@ -14,7 +14,7 @@ type document struct {
 	text     string // for recognising it in the file's next version
 	line     int
 	objects  []*object
-	problems bounded // of the document itself, and of what is no object; without file and line
+	problems problemList // of the document itself, and of what is no object; without file and line
 	// incomplete: something in it has no kind or no name, so that it may be cut off.
 	incomplete bool
 }
@@ -52,7 +52,7 @@ func parse(text []byte, isJSON bool, known []*document) ([]*document, *source.Pr
 				continue
 			}
 			if twice != nil {
-				d.bad("", "", fmt.Errorf("%w: the last one is used", errors.Unwrap(twice)))
+				d.addProblem("", "", fmt.Errorf("%w: the last one is used", errors.Unwrap(twice)))
 			}
 		}
 		d.decode(raw)

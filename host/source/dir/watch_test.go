@@ -16,9 +16,9 @@ func TestFirstTheWholeStateThenSyncedOnce(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "b.yaml"), node("n2", "b")+node("n1", "a"))
 	write(t, filepath.Join(root, "a.yaml"), "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}\n")
-	r := start(t, root, timed)
+	r := start(t, root, timedOptions)
 	r.write("c.yaml", node("n3", "c"))
-	r.becomes("n1=a n2=b n3=c")
+	r.waitForZones("n1=a n2=b n3=c")
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var got []string
@@ -36,11 +36,11 @@ func TestFirstTheWholeStateThenSyncedOnce(t *testing.T) {
 func TestAChangedFileEmitsOnlyWhatChangedInIt(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "a")+node("n2", "a")+node("n3", "a"))
-	r := start(t, root, timed)
+	r := start(t, root, timedOptions)
 	r.write("a.yaml", "# a comment\n"+node("n1", "a")+node("n2", "b")+node("n3", "a"))
-	r.becomes("n1=a n2=b n3=a")
+	r.waitForZones("n1=a n2=b n3=a")
 	r.write("a.yaml", node("n1", "a")+node("n3", "a"))
-	r.becomes("n1=a n3=a")
+	r.waitForZones("n1=a n3=a")
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, call := range r.calls[1:] {
@@ -51,24 +51,24 @@ func TestAChangedFileEmitsOnlyWhatChangedInIt(t *testing.T) {
 }
 
 func TestAtomicRenameReplacesAFile(t *testing.T) {
-	r := start(t, t.TempDir(), timed)
+	r := start(t, t.TempDir(), timedOptions)
 	for i := range 10 {
 		r.write(".a.tmp", node("n1", fmt.Sprintf("z%d", i)))
-		r.do(os.Rename(filepath.Join(r.root, ".a.tmp"), filepath.Join(r.root, "a.yaml")))
-		r.becomes(fmt.Sprintf("n1=z%d", i))
+		r.must(os.Rename(filepath.Join(r.root, ".a.tmp"), filepath.Join(r.root, "a.yaml")))
+		r.waitForZones(fmt.Sprintf("n1=z%d", i))
 	}
 }
 
 func TestAnEditorThatMovesTheOldFileAwayFirstLosesNothing(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "a"))
-	opt, end := held(absence)
+	opt, end := heldOptions(renameGrace)
 	r := start(t, root, opt)
-	r.do(os.Rename(filepath.Join(root, "a.yaml"), filepath.Join(root, "a.yaml~")))
-	time.Sleep(5 * quiet)
+	r.must(os.Rename(filepath.Join(root, "a.yaml"), filepath.Join(root, "a.yaml~")))
+	time.Sleep(5 * quietPeriod)
 	r.write("a.yaml", node("n1", "b"))
 	end()
-	r.becomes("n1=b")
+	r.waitForZones("n1=b")
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, call := range r.calls {
@@ -84,44 +84,44 @@ func TestARemovedFileRemovesItsObjects(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "a"))
 	write(t, filepath.Join(root, "b.yaml"), node("n1", "b")+node("n2", "b"))
-	r := start(t, root, timed)
-	r.becomes("n1=a n2=b")
-	r.do(os.Remove(filepath.Join(root, "a.yaml")))
-	r.becomes("n1=b n2=b") // the duplicate takes over
-	r.do(os.Rename(filepath.Join(root, "b.yaml"), filepath.Join(root, "b.off")))
-	r.becomes("")
+	r := start(t, root, timedOptions)
+	r.waitForZones("n1=a n2=b")
+	r.must(os.Remove(filepath.Join(root, "a.yaml")))
+	r.waitForZones("n1=b n2=b") // the duplicate takes over
+	r.must(os.Rename(filepath.Join(root, "b.yaml"), filepath.Join(root, "b.off")))
+	r.waitForZones("")
 }
 
 func TestAProblemIsLoggedOnceUntilItIsGone(t *testing.T) {
-	r := start(t, t.TempDir(), timed)
+	r := start(t, t.TempDir(), timedOptions)
 	count := func() int { return strings.Count(r.log.String(), "ConfigMap x") }
 	other := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"
 	r.write("a.yaml", other)
-	r.logs("ConfigMap x")
+	r.waitForLog("ConfigMap x")
 	for i := range 3 {
 		r.write("b.yaml", node("n1", fmt.Sprint("z", i)))
-		r.becomes(fmt.Sprint("n1=z", i))
+		r.waitForZones(fmt.Sprint("n1=z", i))
 	}
-	r.until("one line", func() bool { return count() == 1 })
+	r.waitFor("one line", func() bool { return count() == 1 })
 	r.write("a.yaml", "# nothing\n")
 	r.write("b.yaml", node("n1", "later"))
-	r.becomes("n1=later")
+	r.waitForZones("n1=later")
 	r.write("a.yaml", other)
-	r.until("another line", func() bool { return count() == 2 })
+	r.waitFor("another line", func() bool { return count() == 2 })
 }
 
 func TestFoldersMadeLaterAreRead(t *testing.T) {
-	r := start(t, t.TempDir(), timed)
+	r := start(t, t.TempDir(), timedOptions)
 	r.write("x/y/z/a.yaml", node("n1", "a"))
-	r.becomes("n1=a")
+	r.waitForZones("n1=a")
 	r.write("x/y/b.yaml", node("n2", "a"))
-	r.becomes("n1=a n2=a")
-	r.do(os.Rename(filepath.Join(r.root, "x"), filepath.Join(r.root, "w")))
-	r.becomes("n1=a n2=a")
+	r.waitForZones("n1=a n2=a")
+	r.must(os.Rename(filepath.Join(r.root, "x"), filepath.Join(r.root, "w")))
+	r.waitForZones("n1=a n2=a")
 	r.write("w/y/z/a.yaml", node("n1", "b"))
-	r.becomes("n1=b n2=a")
-	r.do(os.RemoveAll(filepath.Join(r.root, "w")))
-	r.becomes("")
+	r.waitForZones("n1=b n2=a")
+	r.must(os.RemoveAll(filepath.Join(r.root, "w")))
+	r.waitForZones("")
 }
 
 func TestAMountedConfigMapIsSwapped(t *testing.T) {
@@ -140,16 +140,16 @@ func TestAMountedConfigMapIsSwapped(t *testing.T) {
 	if err := os.Symlink("..data/a.yaml", filepath.Join(root, "a.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	r := start(t, root, timed)
-	r.becomes("n1=a")
+	r := start(t, root, timedOptions)
+	r.waitForZones("n1=a")
 	for i := 2; i < 6; i++ {
 		publish(fmt.Sprintf("..%d", i), node("n1", fmt.Sprintf("z%d", i)))
-		r.becomes(fmt.Sprintf("n1=z%d", i))
-		r.do(os.RemoveAll(filepath.Join(root, fmt.Sprintf("..%d", i-1))))
+		r.waitForZones(fmt.Sprintf("n1=z%d", i))
+		r.must(os.RemoveAll(filepath.Join(root, fmt.Sprintf("..%d", i-1))))
 	}
 	// A write behind the links is seen as well.
 	r.write("..data/a.yaml", node("n1", "behind"))
-	r.becomes("n1=behind")
+	r.waitForZones("n1=behind")
 }
 
 func TestTheFolderItselfMayBeALinkThatIsSwapped(t *testing.T) {
@@ -160,24 +160,24 @@ func TestTheFolderItselfMayBeALinkThatIsSwapped(t *testing.T) {
 	if err := os.Symlink("v1", root); err != nil {
 		t.Fatal(err)
 	}
-	r := start(t, root, timed)
-	r.becomes("n1=a")
-	r.do(os.Symlink("v2", root+".tmp"))
-	r.do(os.Rename(root+".tmp", root))
-	r.becomes("n1=b")
+	r := start(t, root, timedOptions)
+	r.waitForZones("n1=a")
+	r.must(os.Symlink("v2", root+".tmp"))
+	r.must(os.Rename(root+".tmp", root))
+	r.waitForZones("n1=b")
 	r.write("a.yaml", node("n1", "c"))
-	r.becomes("n1=c")
+	r.waitForZones("n1=c")
 }
 
 func TestAFolderThatGoesAwayKeepsItsObjectsUntilItReturns(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "manifests")
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "a"))
-	r := start(t, root, timed)
-	r.do(os.Rename(root, root+".away"))
-	r.logs("its objects are kept")
-	r.becomes("n1=a")
+	r := start(t, root, timedOptions)
+	r.must(os.Rename(root, root+".away"))
+	r.waitForLog("its objects are kept")
+	r.waitForZones("n1=a")
 	r.write("a.yaml", node("n1", "b"))
-	r.becomes("n1=b")
+	r.waitForZones("n1=b")
 }
 
 func TestLinksInCirclesAndToNowhereEnd(t *testing.T) {
@@ -188,19 +188,19 @@ func TestLinksInCirclesAndToNowhereEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := start(t, root, timed)
-	r.becomes("n1=a")
-	r.logs("gone.yaml")
+	r := start(t, root, timedOptions)
+	r.waitForZones("n1=a")
+	r.waitForLog("gone.yaml")
 }
 
 func TestABurstIsOneCall(t *testing.T) {
-	opt, end := held(0)
+	opt, end := heldOptions(0)
 	r := start(t, t.TempDir(), opt)
 	for i := range 50 {
 		r.write(fmt.Sprintf("f%02d.yaml", i), node(fmt.Sprintf("n%02d", i), "a"))
 	}
 	end()
-	r.until("50 nodes", func() bool { return len(r.snap.Nodes) == 50 })
+	r.waitFor("50 nodes", func() bool { return len(r.snap.Nodes) == 50 })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n := len(r.calls); n > 15 {
@@ -213,7 +213,7 @@ func TestWithoutATimerEveryChangeStillArrives(t *testing.T) {
 	for i := range 20 {
 		r.write("a.yaml", node("n1", fmt.Sprintf("z%d", i)))
 	}
-	r.becomes("n1=z19")
+	r.waitForZones("n1=z19")
 }
 
 func TestPollFindsWhatNoEventTold(t *testing.T) {
@@ -233,15 +233,15 @@ func TestPollFindsWhatNoEventTold(t *testing.T) {
 	}
 	tick := make(chan time.Time)
 	r := start(t, root, Options{After: time.After, Poll: tick})
-	r.becomes("n1=a")
-	r.do(os.Symlink("../other/a.yaml", middle+".tmp"))
-	r.do(os.Rename(middle+".tmp", middle))
+	r.waitForZones("n1=a")
+	r.must(os.Symlink("../other/a.yaml", middle+".tmp"))
+	r.must(os.Rename(middle+".tmp", middle))
 	select {
 	case tick <- time.Now():
 	case <-time.After(time.Minute):
 		t.Fatal("nobody polls")
 	}
-	r.becomes("n1=b")
+	r.waitForZones("n1=b")
 }
 
 func TestRunOfAMissingFolderFails(t *testing.T) {
@@ -265,7 +265,7 @@ func BenchmarkChange(b *testing.B) {
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan error, 1)
 			go func() {
-				done <- New(root, timed).Run(ctx, func([]model.Change) { got <- struct{}{} })
+				done <- New(root, timedOptions).Run(ctx, func([]model.Change) { got <- struct{}{} })
 			}()
 			<-got
 			b.ResetTimer()

@@ -11,49 +11,49 @@ import (
 
 func TestAHalfWrittenFileKeepsItsLastGoodObjects(t *testing.T) {
 	root := t.TempDir()
-	r := start(t, root, timed)
+	r := start(t, root, timedOptions)
 	r.write("a.yaml", node("n1", "a")+node("n2", "a"))
-	r.becomes("n1=a n2=a")
+	r.waitForZones("n1=a n2=a")
 	for _, torn := range []string{node("n1", "b") + "apiVersion: v1\nkind: [", "", " \n"} {
 		r.write("a.yaml", torn)
-		r.logs("last good version are kept")
+		r.waitForLog("last good version are kept")
 		r.write("other.yaml", node("n3", "a")) // a later change goes through while the file is broken
-		r.becomes("n1=a n2=a n3=a")
-		r.do(os.Remove(filepath.Join(root, "other.yaml")))
-		r.becomes("n1=a n2=a")
+		r.waitForZones("n1=a n2=a n3=a")
+		r.must(os.Remove(filepath.Join(root, "other.yaml")))
+		r.waitForZones("n1=a n2=a")
 	}
 	r.write("a.yaml", node("n1", "b")+node("n2", "b"))
-	r.becomes("n1=b n2=b")
+	r.waitForZones("n1=b n2=b")
 }
 
 func TestAFileCutOffInTheMiddleOfAWordLosesNothing(t *testing.T) {
 	for _, torn := range []string{"apiVersion: v1\nkind: No", "apiVersion: v", "apiVersion: v1\nkind: Node\nmetadata:", "api"} {
 		root := t.TempDir()
-		r := start(t, root, timed)
+		r := start(t, root, timedOptions)
 		r.write("a.yaml", node("n1", "a")+node("n2", "a"))
-		r.becomes("n1=a n2=a")
+		r.waitForZones("n1=a n2=a")
 		r.write("a.yaml", node("n1", "b")+torn)
-		r.becomes("n1=b n2=a") // what is whole is taken, what is missing stays
-		r.logs("half-written")
+		r.waitForZones("n1=b n2=a") // what is whole is taken, what is missing stays
+		r.waitForLog("half-written")
 		r.write("a.yaml", node("n1", "c"))
-		r.becomes("n1=c") // a whole file without n2 means it
+		r.waitForZones("n1=c") // a whole file without n2 means it
 	}
 }
 
 func TestAnObjectThatBecomesBadStaysAsItWas(t *testing.T) {
 	root := t.TempDir()
-	r := start(t, root, timed)
+	r := start(t, root, timedOptions)
 	bad := strings.Replace(node("n1", "b"), "---", "spec: {podCIDRs: [10.0.0.0/99]}\n---", 1)
 	r.write("a.yaml", bad)
-	r.becomes("n1=b") // new: what is good of it is used
+	r.waitForZones("n1=b") // new: what is good of it is used
 	r.write("a.yaml", node("n1", "a")+node("n2", "a"))
-	r.becomes("n1=a n2=a")
+	r.waitForZones("n1=a n2=a")
 	r.write("a.yaml", bad+node("n2", "b"))
-	r.becomes("n1=a n2=b")
-	r.logs("the object stays as it was")
+	r.waitForZones("n1=a n2=b")
+	r.waitForLog("the object stays as it was")
 	r.write("a.yaml", node("n1", "c"))
-	r.becomes("n1=c")
-	r.logs("manifest problem is gone")
+	r.waitForZones("n1=c")
+	r.waitForLog("manifest problem is gone")
 }
 
 // A writer that takes its time is not seen until it is done, even where what it has written so far is well-formed.
@@ -69,13 +69,13 @@ func TestAFileThatIsBeingWrittenIsReadWhenItsWriterIsDone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := beingWritten(reader)
+	told := isOpenForWriting(reader)
 	reader.Close()
 	probe.Close()
 	if !told {
 		t.Skip("this file system does not tell who writes a file")
 	}
-	opt, end := held(absence)
+	opt, end := heldOptions(renameGrace)
 	r := start(t, root, opt)
 	w, err := os.Create(path)
 	if err != nil {
@@ -85,11 +85,11 @@ func TestAFileThatIsBeingWrittenIsReadWhenItsWriterIsDone(t *testing.T) {
 		if _, err := w.WriteString(node(fmt.Sprintf("n%d", i+1), "b")); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * quiet)
+		time.Sleep(5 * quietPeriod)
 	}
-	r.do(w.Close())
+	r.must(w.Close())
 	end()
-	r.until("ten nodes", func() bool { return len(r.snap.Nodes) == 10 })
+	r.waitFor("ten nodes", func() bool { return len(r.snap.Nodes) == 10 })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.calls) != 2 || len(r.calls[1]) != 10 {
@@ -98,7 +98,7 @@ func TestAFileThatIsBeingWrittenIsReadWhenItsWriterIsDone(t *testing.T) {
 }
 
 func TestAFileThatStaysOpenForWritingIsReadInTheEnd(t *testing.T) {
-	r := start(t, t.TempDir(), timed)
+	r := start(t, t.TempDir(), timedOptions)
 	w, err := os.Create(filepath.Join(r.root, "a.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestAFileThatStaysOpenForWritingIsReadInTheEnd(t *testing.T) {
 	if _, err := w.WriteString(node("n1", "a")); err != nil {
 		t.Fatal(err)
 	}
-	r.becomes("n1=a")
+	r.waitForZones("n1=a")
 }
 
 func TestTheFirstStateWaitsForAFileThatIsBeingWritten(t *testing.T) {
@@ -119,15 +119,15 @@ func TestTheFirstStateWaitsForAFileThatIsBeingWritten(t *testing.T) {
 	if _, err := w.WriteString(node("n1", "a")); err != nil {
 		t.Fatal(err)
 	}
-	opt, end := held(absence)
+	opt, end := heldOptions(renameGrace)
 	go func() {
 		defer end()
-		time.Sleep(5 * quiet)
+		time.Sleep(5 * quietPeriod)
 		_, _ = w.WriteString(node("n2", "a"))
 		_ = w.Close()
 	}()
 	r := start(t, root, opt)
-	r.becomes("n1=a n2=a")
+	r.waitForZones("n1=a n2=a")
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.calls) != 1 {

@@ -24,8 +24,8 @@ func node(name, zone string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: %s, labels: {topology.kubernetes.io/zone: %s}}\n---\n", name, zone)
 }
 
-// run is a source at work on a folder, with what it has emitted.
-type run struct {
+// fixture is a source at work on a folder, with what it has emitted.
+type fixture struct {
 	t     *testing.T
 	root  string
 	mu    sync.Mutex
@@ -36,10 +36,10 @@ type run struct {
 }
 
 // start runs a source until the test ends, and waits for its first state.
-func start(t *testing.T, root string, opt Options) *run {
+func start(t *testing.T, root string, opt Options) *fixture {
 	t.Helper()
-	r := &run{t: t, root: root, snap: model.NewSnapshot(), wake: make(chan struct{}, 1)}
-	opt.Log = slog.New(slog.NewTextHandler(&locked{r: r}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	r := &fixture{t: t, root: root, snap: model.NewSnapshot(), wake: make(chan struct{}, 1)}
+	opt.Log = slog.New(slog.NewTextHandler(&lockedWriter{r: r}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
@@ -50,7 +50,7 @@ func start(t *testing.T, root string, opt Options) *run {
 				r.snap.Apply(c)
 			}
 			r.mu.Unlock()
-			r.poke()
+			r.notify()
 		})
 	}()
 	t.Cleanup(func() {
@@ -62,29 +62,29 @@ func start(t *testing.T, root string, opt Options) *run {
 			t.Logf("log:\n%s", r.log.String())
 		}
 	})
-	r.until("synced", func() bool { return r.snap.Synced })
+	r.waitFor("synced", func() bool { return r.snap.Synced })
 	return r
 }
 
-// locked is the log's writer.
-type locked struct{ r *run }
+// lockedWriter is the log's writer.
+type lockedWriter struct{ r *fixture }
 
-func (l *locked) Write(b []byte) (int, error) {
+func (l *lockedWriter) Write(b []byte) (int, error) {
 	l.r.mu.Lock()
 	defer l.r.mu.Unlock()
-	l.r.poke()
+	l.r.notify()
 	return l.r.log.Write(b)
 }
 
-func (r *run) poke() {
+func (r *fixture) notify() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-// until waits for a condition over what was emitted and logged.
-func (r *run) until(what string, ok func() bool) {
+// waitFor waits for a condition over what was emitted and logged.
+func (r *fixture) waitFor(what string, ok func() bool) {
 	r.t.Helper()
 	late := time.After(time.Minute)
 	for {
@@ -105,7 +105,7 @@ func (r *run) until(what string, ok func() bool) {
 }
 
 // zones writes the Nodes as name=zone.
-func (r *run) zones() string {
+func (r *fixture) zones() string {
 	var out []string
 	for _, n := range r.snap.Nodes {
 		out = append(out, n.Name+"="+n.Zone)
@@ -114,32 +114,32 @@ func (r *run) zones() string {
 	return strings.Join(out, " ")
 }
 
-func (r *run) becomes(want string) {
+func (r *fixture) waitForZones(want string) {
 	r.t.Helper()
-	r.until(want, func() bool { return r.zones() == want })
+	r.waitFor(want, func() bool { return r.zones() == want })
 }
 
-func (r *run) logs(text string) {
+func (r *fixture) waitForLog(text string) {
 	r.t.Helper()
-	r.until("log "+text, func() bool { return strings.Contains(r.log.String(), text) })
+	r.waitFor("log "+text, func() bool { return strings.Contains(r.log.String(), text) })
 }
 
-func (r *run) write(name, text string) {
+func (r *fixture) write(name, text string) {
 	r.t.Helper()
 	write(r.t, filepath.Join(r.root, name), text)
 }
 
-func (r *run) do(err error) {
+func (r *fixture) must(err error) {
 	r.t.Helper()
 	if err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-var timed = Options{After: time.After}
+var timedOptions = Options{After: time.After}
 
-// held is timed, but for waits of from and more: they last until the test lets them end, however slow this machine is.
-func held(from time.Duration) (_ Options, end func()) {
+// heldOptions is timed, but for waits of from and more: they last until the test lets them end, however slow this machine is.
+func heldOptions(from time.Duration) (_ Options, end func()) {
 	over := make(chan time.Time)
 	return Options{After: func(d time.Duration) <-chan time.Time {
 		select {

@@ -23,7 +23,7 @@ func TestSplitYAML(t *testing.T) {
 		"line ends of Windows":    {"a: 1\r\n---\r\nb: 2\r\n", `1:"a: 1\r\n" 2:"---\r\nb: 2\r\n"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := show(SplitYAML(c.text)); got != c.want {
+			if got := formatDocuments(SplitYAML(c.text)); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 		})
@@ -32,7 +32,7 @@ func TestSplitYAML(t *testing.T) {
 
 func TestSplitJSON(t *testing.T) {
 	docs, err := SplitJSON("{}\n\n [1]\n{\n")
-	if got := show(docs); got != `1:"{}" 3:"[1]"` {
+	if got := formatDocuments(docs); got != `1:"{}" 3:"[1]"` {
 		t.Errorf("got %s", got)
 	}
 	var s *SyntaxError
@@ -47,7 +47,7 @@ func TestSplitJSON(t *testing.T) {
 	}
 }
 
-func show(docs []Document) string {
+func formatDocuments(docs []Document) string {
 	var out []string
 	for _, d := range docs {
 		out = append(out, fmt.Sprintf("%d:%q", d.Line, d.Text))

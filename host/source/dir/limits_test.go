@@ -98,13 +98,13 @@ func TestAServiceWhosePortNameIsNoLongerTextStaysAsItWas(t *testing.T) {
 	}
 	root := t.TempDir()
 	path := filepath.Join(root, "a.yaml")
-	f := newFolder(root)
+	f := newDirectory(root)
 	for _, step := range []struct {
 		name          string
 		changes, told int
 	}{{`"y"`, 1, 0}, {"y", 0, 1}, {`"n"`, 1, 0}} {
 		write(t, path, service(step.name))
-		if err := f.scan(names{"": true}, nil); err != nil {
+		if err := f.scan(pathSet{"": true}, nil); err != nil {
 			t.Fatal(err)
 		}
 		changes, problems := f.merge()

@@ -74,14 +74,14 @@ func TestNestingIsBounded(t *testing.T) {
 			switch {
 			case c.line == 0 && err != nil:
 				t.Error(err)
-			case c.line > 0 && (!errors.As(err, &s) || s.Line != c.line || !errors.Is(err, errDeep)):
+			case c.line > 0 && (!errors.As(err, &s) || s.Line != c.line || !errors.Is(err, errTooDeep)):
 				t.Errorf("error %v", err)
 			}
 		})
 	}
 	docs, err := SplitJSON("{}\n[1,\n" + nested(100) + "]{}")
 	var s *SyntaxError
-	if len(docs) != 1 || !errors.As(err, &s) || s.Line != 3 || !errors.Is(err, errDeep) {
+	if len(docs) != 1 || !errors.As(err, &s) || s.Line != 3 || !errors.Is(err, errTooDeep) {
 		t.Errorf("%v, %v", docs, err)
 	}
 	if docs, err := SplitJSON(nested(100) + `"[[\\\"[["`); len(docs) != 2 || err != nil {

@@ -19,36 +19,36 @@ const MaxReported = 20
 
 // ParseJSON decodes JSON that is known to be well-formed into maps, lists, strings, bools and json.Numbers, and gives the
 // paths of keys that stand twice in an object, Most of them and how many more; the last one holds.
-func ParseJSON(raw []byte) (tree any, twice []string, more int) {
-	r := reader{dec: json.NewDecoder(bytes.NewReader(raw))}
+func ParseJSON(raw []byte) (tree any, duplicates []string, more int) {
+	r := treeReader{dec: json.NewDecoder(bytes.NewReader(raw))}
 	r.dec.UseNumber()
-	return r.value(nil), r.twice, r.more
+	return r.readValue(nil), r.duplicates, r.more
 }
 
-type reader struct {
-	dec   *json.Decoder
-	twice []string
-	more  int
+type treeReader struct {
+	dec        *json.Decoder
+	duplicates []string
+	more       int
 }
 
-// step is the last one of a path: most paths are never written.
-type step struct {
-	up    *step
-	key   string
-	index int // when there is no key
+// pathElement is the last one of a path: most paths are never written.
+type pathElement struct {
+	parent *pathElement
+	key    string
+	index  int // when there is no key
 }
 
-func (s *step) String() string {
+func (s *pathElement) String() string {
 	switch {
 	case s == nil:
 		return ""
 	case s.index >= 0:
-		return s.up.String() + "[" + strconv.Itoa(s.index) + "]"
+		return s.parent.String() + "[" + strconv.Itoa(s.index) + "]"
 	}
-	return JoinPath(s.up.String(), clip(s.key))
+	return JoinPath(s.parent.String(), truncateKey(s.key))
 }
 
-func (r *reader) value(path *step) any {
+func (r *treeReader) readValue(path *pathElement) any {
 	token, err := r.dec.Token()
 	if err != nil {
 		return nil
@@ -56,25 +56,25 @@ func (r *reader) value(path *step) any {
 	switch token {
 	case json.Delim('{'):
 		m := map[string]any{}
-		here := step{up: path, index: -1}
+		here := pathElement{parent: path, index: -1}
 		for r.dec.More() {
 			key, _ := r.dec.Token()
 			here.key, _ = key.(string)
 			if _, has := m[here.key]; has {
-				if len(r.twice) < MaxReported {
-					r.twice = append(r.twice, here.String())
+				if len(r.duplicates) < MaxReported {
+					r.duplicates = append(r.duplicates, here.String())
 				} else {
 					r.more++
 				}
 			}
-			m[here.key] = r.value(&here)
+			m[here.key] = r.readValue(&here)
 		}
 		_, _ = r.dec.Token()
 		return m
 	case json.Delim('['):
 		list := []any{}
-		for here := (step{up: path}); r.dec.More(); here.index++ {
-			list = append(list, r.value(&here))
+		for here := (pathElement{parent: path}); r.dec.More(); here.index++ {
+			list = append(list, r.readValue(&here))
 		}
 		_, _ = r.dec.Token()
 		return list
@@ -106,36 +106,36 @@ type FieldErrors struct {
 	// Reported are Most of the places that are lost, and Most of those that are unknown.
 	Reported                 []FieldError
 	MoreDropped, MoreUnknown int // those that are not told
-	lost                     map[string]bool
-	unknown                  int
+	dropped                  map[string]bool
+	unknownCount             int
 }
 
 // Decode decodes a tree into a T. What does not fit is left at its zero value, in lists without moving the others; what
 // T does not have is left out. The tree is used up.
 func Decode[T any](tree any) (*T, *FieldErrors) {
-	v, c := new(T), &checker{types: map[reflect.Type]map[string]reflect.Type{}, misfits: &FieldErrors{lost: map[string]bool{}}}
-	raw, err := json.Marshal(c.fit(tree, reflect.TypeFor[T](), ""))
+	v, c := new(T), &checker{types: map[reflect.Type]map[string]reflect.Type{}, errs: &FieldErrors{dropped: map[string]bool{}}}
+	raw, err := json.Marshal(c.check(tree, reflect.TypeFor[T](), ""))
 	if err == nil {
 		err = json.Unmarshal(raw, v)
 	}
 	if err != nil { // fit has seen to it that this cannot be; if it can, nothing is lost in silence
-		c.bad("", "%w", err)
+		c.drop("", "%w", err)
 	}
-	return v, c.misfits
+	return v, c.errs
 }
 
 // Dropped tells whether what stood at path did not fit.
-func (m *FieldErrors) Dropped(path string) bool { return path != "" && m.lost[path] }
+func (m *FieldErrors) Dropped(path string) bool { return path != "" && m.dropped[path] }
 
 // MarkDropped counts what stood at path as lost, and tells nothing.
-func (m *FieldErrors) MarkDropped(path string) { m.lost[path] = true }
+func (m *FieldErrors) MarkDropped(path string) { m.dropped[path] = true }
 
 // AnyDropped tells whether anything did not fit.
-func (m *FieldErrors) AnyDropped() bool { return len(m.lost) > 0 }
+func (m *FieldErrors) AnyDropped() bool { return len(m.dropped) > 0 }
 
 // Covers tells whether what is wrong at path follows from something that is lost.
 func (m *FieldErrors) Covers(path string) bool {
-	if len(m.lost) == 0 {
+	if len(m.dropped) == 0 {
 		return false
 	}
 	for i := range len(path) {
@@ -147,13 +147,13 @@ func (m *FieldErrors) Covers(path string) bool {
 }
 
 type checker struct {
-	misfits *FieldErrors
-	types   map[reflect.Type]map[string]reflect.Type // fields by JSON name
+	errs  *FieldErrors
+	types map[reflect.Type]map[string]reflect.Type // fields by JSON name
 }
 
-func (c *checker) bad(path, format string, args ...any) any {
-	m := c.misfits
-	if m.lost[path] = true; len(m.lost) > MaxReported {
+func (c *checker) drop(path, format string, args ...any) any {
+	m := c.errs
+	if m.dropped[path] = true; len(m.dropped) > MaxReported {
 		m.MoreDropped++
 		return nil
 	}
@@ -161,81 +161,81 @@ func (c *checker) bad(path, format string, args ...any) any {
 	return nil
 }
 
-func (c *checker) stray(path, key string, types map[string]reflect.Type) {
-	m := c.misfits
-	if m.unknown++; m.unknown > MaxReported {
+func (c *checker) unknownField(path, key string, types map[string]reflect.Type) {
+	m := c.errs
+	if m.unknownCount++; m.unknownCount > MaxReported {
 		m.MoreUnknown++
 		return
 	}
 	err := fmt.Errorf("unknown field%s", DidYouMean(key, slices.Collect(maps.Keys(types))))
-	m.Reported = append(m.Reported, FieldError{Path: JoinPath(path, clip(key)), Err: err, Unknown: true})
+	m.Reported = append(m.Reported, FieldError{Path: JoinPath(path, truncateKey(key)), Err: err, Unknown: true})
 }
 
 var (
-	jsonReader = reflect.TypeFor[json.Unmarshaler]()
-	textReader = reflect.TypeFor[encoding.TextUnmarshaler]()
+	jsonUnmarshaler = reflect.TypeFor[json.Unmarshaler]()
+	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-func (c *checker) fit(tree any, t reflect.Type, path string) any {
+func (c *checker) check(tree any, t reflect.Type, path string) any {
 	if tree == nil {
 		return nil
 	}
-	if p := reflect.PointerTo(t); p.Implements(jsonReader) || p.Implements(textReader) {
-		return c.custom(tree, t, path)
+	if p := reflect.PointerTo(t); p.Implements(jsonUnmarshaler) || p.Implements(textUnmarshaler) {
+		return c.unmarshals(tree, t, path)
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
-		return c.fit(tree, t.Elem(), path)
+		return c.check(tree, t.Elem(), path)
 	case reflect.Struct:
 		if m, ok := tree.(map[string]any); ok {
-			return c.fields(m, t, path)
+			return c.checkFields(m, t, path)
 		}
-		return c.no(tree, "an object", path)
+		return c.wrongType(tree, "an object", path)
 	case reflect.Map:
 		if m, ok := tree.(map[string]any); ok {
 			for _, k := range slices.Sorted(maps.Keys(m)) {
 				had := m[k] != nil
-				if m[k] = c.fit(m[k], t.Elem(), path+"["+k+"]"); had && m[k] == nil {
+				if m[k] = c.check(m[k], t.Elem(), path+"["+k+"]"); had && m[k] == nil {
 					delete(m, k) // a null would become a zero value under the key
 				}
 			}
 			return m
 		}
-		return c.no(tree, "an object", path)
+		return c.wrongType(tree, "an object", path)
 	case reflect.Slice:
 		if list, ok := tree.([]any); ok {
 			for i := range list {
-				list[i] = c.fit(list[i], t.Elem(), path+"["+strconv.Itoa(i)+"]")
+				list[i] = c.check(list[i], t.Elem(), path+"["+strconv.Itoa(i)+"]")
 			}
 			return list
 		}
 		if _, ok := tree.(string); ok && t.Elem().Kind() == reflect.Uint8 {
-			return c.custom(tree, t, path)
+			return c.unmarshals(tree, t, path)
 		}
-		return c.no(tree, "a list", path)
+		return c.wrongType(tree, "a list", path)
 	case reflect.String:
 		if _, ok := tree.(string); ok {
 			return tree
 		}
-		return c.no(tree, "text (quote it)", path)
+		return c.wrongType(tree, "text (quote it)", path)
 	case reflect.Bool:
 		if _, ok := tree.(bool); ok {
 			return tree
 		}
-		return c.no(tree, "true or false", path)
+		return c.wrongType(tree, "true or false", path)
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		if n, ok := tree.(json.Number); ok {
 			if _, err := strconv.ParseInt(string(n), 10, t.Bits()); err == nil {
 				return tree
 			}
 		}
-		return c.no(tree, "a whole number", path)
+		return c.wrongType(tree, "a whole number", path)
 	}
-	return c.custom(tree, t, path)
+	return c.unmarshals(tree, t, path)
 }
 
-// fields fits the fields of a struct by their exact JSON names.
-func (c *checker) fields(m map[string]any, t reflect.Type, path string) any {
+// checkFields fits the fields of a struct by their exact JSON names.
+func (c *checker) checkFields(m map[string]any, t reflect.Type, path string) any {
 	types := c.types[t]
 	if types == nil {
 		types = map[string]reflect.Type{}
@@ -246,10 +246,10 @@ func (c *checker) fields(m map[string]any, t reflect.Type, path string) any {
 		ft, ok := types[k]
 		if !ok {
 			delete(m, k)
-			c.stray(path, k, types)
+			c.unknownField(path, k, types)
 			continue
 		}
-		m[k] = c.fit(m[k], ft, JoinPath(path, k))
+		m[k] = c.check(m[k], ft, JoinPath(path, k))
 	}
 	return m
 }
@@ -266,8 +266,8 @@ func fieldTypes(t reflect.Type, into map[string]reflect.Type) {
 	}
 }
 
-// custom lets a type with a JSON form of its own say what it takes: quantities, times, numbers or strings.
-func (c *checker) custom(tree any, t reflect.Type, path string) any {
+// unmarshals lets a type with a JSON form of its own say what it takes: quantities, times, numbers or strings.
+func (c *checker) unmarshals(tree any, t reflect.Type, path string) any {
 	raw, err := json.Marshal(tree)
 	if err == nil {
 		err = json.Unmarshal(raw, reflect.New(t).Interface())
@@ -275,17 +275,17 @@ func (c *checker) custom(tree any, t reflect.Type, path string) any {
 	if err == nil {
 		return tree
 	}
-	if len(c.misfits.lost) >= MaxReported {
-		return c.bad(path, "")
+	if len(c.errs.dropped) >= MaxReported {
+		return c.drop(path, "")
 	}
-	return c.bad(path, "%s: %w", Describe(tree), err)
+	return c.drop(path, "%s: %w", Describe(tree), err)
 }
 
-func (c *checker) no(tree any, wanted, path string) any {
-	if len(c.misfits.lost) >= MaxReported {
-		return c.bad(path, "")
+func (c *checker) wrongType(tree any, wanted, path string) any {
+	if len(c.errs.dropped) >= MaxReported {
+		return c.drop(path, "")
 	}
-	return c.bad(path, "%s is not %s", Describe(tree), wanted)
+	return c.drop(path, "%s is not %s", Describe(tree), wanted)
 }
 
 // Describe names a value of a tree for people.
@@ -301,8 +301,8 @@ func Describe(tree any) string {
 	return fmt.Sprint(tree)
 }
 
-// clip keeps a key from filling a screen.
-func clip(key string) string {
+// truncateKey keeps a key from filling a screen.
+func truncateKey(key string) string {
 	if len(key) <= 200 {
 		return key
 	}

@@ -29,10 +29,10 @@ endpoints: [{addresses: [10.244.0.1], conditions: {ready: %t}}]
 	r := start(t, root, Options{After: time.After})
 	r.write("a.yaml", slice(true, 2))
 	r.write("z.yaml", node("n1", "z1"))
-	r.becomes("n1=z1")
+	r.waitForZones("n1=z1")
 	r.write("a.yaml", slice(false, 3))
 	at := model.Name{Namespace: "shop", Name: "web-1"}
-	r.until("not ready", func() bool { s := r.snap.Slice(at); return s != nil && !s.Endpoints[0].Ready })
+	r.waitFor("not ready", func() bool { s := r.snap.Slice(at); return s != nil && !s.Endpoints[0].Ready })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	emitted := 0

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// beingWritten tells whether some process has the file open for writing: the kernel grants no read lease on it then
+// isOpenForWriting tells whether some process has the file open for writing: the kernel grants no read lease on it then
 // (fcntl(2), F_SETLEASE). False when the kernel or the file system cannot tell.
-func beingWritten(f *os.File) bool {
+func isOpenForWriting(f *os.File) bool {
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
 		return err == unix.EAGAIN
 	}
@@ -16,12 +16,14 @@ func beingWritten(f *os.File) bool {
 	return false
 }
 
-// open opens a file without waiting for whoever else has to do with it.
-func open(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) }
+// openNonblocking opens a file without waiting for whoever else has to do with it.
+func openNonblocking(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+}
 
-// pseudo names the file system of a file when it is one that the kernel makes up: what calls itself a regular file
+// pseudoFileSystem names the file system of a file when it is one that the kernel makes up: what calls itself a regular file
 // there may block for ever when it is read, have no end, or do something. "" for all others.
-func pseudo(f *os.File) string {
+func pseudoFileSystem(f *os.File) string {
 	var s unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &s); err != nil {
 		return ""

@@ -14,13 +14,13 @@ import (
 // its name or protocol would match others, and without source ranges everybody may come in. The functions below take
 // the meaning away too; what follows from it is told already.
 
-func withoutService(v *corev1.Service, m *strictyaml.FieldErrors) {
+func dropUnsafeServiceFields(v *corev1.Service, m *strictyaml.FieldErrors) {
 	if !m.AnyDropped() {
 		return
 	}
-	v.Labels = withLabels(v.Labels, m)
+	v.Labels = restoreExclusionLabels(v.Labels, m)
 	for i := range v.Spec.Ports {
-		if field := fmt.Sprintf("spec.ports[%d]", i); portLost(field, m) {
+		if field := fmt.Sprintf("spec.ports[%d]", i); portUnsafe(field, m) {
 			v.Spec.Ports[i].Port = 0
 			m.MarkDropped(field + ".port")
 		}
@@ -36,27 +36,27 @@ func withoutService(v *corev1.Service, m *strictyaml.FieldErrors) {
 	}
 }
 
-func withoutSlice(v *discoveryv1.EndpointSlice, m *strictyaml.FieldErrors) {
+func dropUnsafeSliceFields(v *discoveryv1.EndpointSlice, m *strictyaml.FieldErrors) {
 	if !m.AnyDropped() {
 		return
 	}
-	v.Labels = withLabels(v.Labels, m)
+	v.Labels = restoreExclusionLabels(v.Labels, m)
 	for i := range v.Ports {
-		if portLost(fmt.Sprintf("ports[%d]", i), m) {
+		if portUnsafe(fmt.Sprintf("ports[%d]", i), m) {
 			v.Ports[i].Port = nil
 		}
 	}
 }
 
 //lint:ignore SA1019 older manifests hold Endpoints
-func withoutEndpoints(v *corev1.Endpoints, m *strictyaml.FieldErrors) {
+func dropUnsafeEndpointsFields(v *corev1.Endpoints, m *strictyaml.FieldErrors) {
 	if !m.AnyDropped() {
 		return
 	}
-	v.Labels = withLabels(v.Labels, m)
+	v.Labels = restoreExclusionLabels(v.Labels, m)
 	for i := range v.Subsets {
 		for j := range v.Subsets[i].Ports {
-			if field := fmt.Sprintf("subsets[%d].ports[%d]", i, j); portLost(field, m) {
+			if field := fmt.Sprintf("subsets[%d].ports[%d]", i, j); portUnsafe(field, m) {
 				v.Subsets[i].Ports[j].Port = 0
 				m.MarkDropped(field + ".port")
 			}
@@ -64,12 +64,12 @@ func withoutEndpoints(v *corev1.Endpoints, m *strictyaml.FieldErrors) {
 	}
 }
 
-func portLost(field string, m *strictyaml.FieldErrors) bool {
+func portUnsafe(field string, m *strictyaml.FieldErrors) bool {
 	return m.Dropped(field+".name") || m.Dropped(field+".protocol")
 }
 
-// withLabels keeps the labels that say something whatever their value.
-func withLabels(labels map[string]string, m *strictyaml.FieldErrors) map[string]string {
+// restoreExclusionLabels keeps the labels that say something whatever their value.
+func restoreExclusionLabels(labels map[string]string, m *strictyaml.FieldErrors) map[string]string {
 	for _, k := range []string{source.LabelProxyName, source.LabelHeadless} {
 		if m.Dropped("metadata.labels[" + k + "]") {
 			if labels == nil {

@@ -9,7 +9,7 @@ import (
 func DidYouMean(s string, candidates []string) string {
 	best, least := "", (len(s)+1)/3
 	for _, c := range slices.Sorted(slices.Values(candidates)) {
-		if d := distance(s, c); d <= least && c != s && (best == "" || d < least) {
+		if d := editDistance(s, c); d <= least && c != s && (best == "" || d < least) {
 			best, least = c, d
 		}
 	}
@@ -19,9 +19,9 @@ func DidYouMean(s string, candidates []string) string {
 	return fmt.Sprintf(" (did you mean %q?)", best)
 }
 
-// distance is how many letters must be added, removed or replaced to make b of a. Case and '-' count for nothing.
-func distance(a, b string) int {
-	x, y := plain(a), plain(b)
+// editDistance is how many letters must be added, removed or replaced to make b of a. Case and '-' count for nothing.
+func editDistance(a, b string) int {
+	x, y := normalize(a), normalize(b)
 	row := make([]int, len(y)+1)
 	for j := range row {
 		row[j] = j
@@ -41,7 +41,7 @@ func distance(a, b string) int {
 	return row[len(y)]
 }
 
-func plain(s string) string {
+func normalize(s string) string {
 	out := make([]byte, 0, min(len(s), 100))
 	for i := 0; i < len(s) && len(out) < 100; i++ {
 		switch c := s[i]; {

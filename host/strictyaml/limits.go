@@ -18,10 +18,10 @@ const (
 	maxExpanded = 128 << 20
 )
 
-var errDeep = fmt.Errorf("nested more than %d levels deep", maxNesting)
+var errTooDeep = fmt.Errorf("nested more than %d levels deep", maxNesting)
 
-// nesting gives the offset at which well-formed JSON is nested too deeply, -1 when it is not.
-func nesting(raw []byte) int {
+// tooDeepOffset gives the offset at which well-formed JSON is nested too deeply, -1 when it is not.
+func tooDeepOffset(raw []byte) int {
 	depth := 0
 	for i := 0; i < len(raw); i++ {
 		switch raw[i] {
@@ -43,10 +43,10 @@ func nesting(raw []byte) int {
 }
 
 // hasAlias tells whether YAML text may hold anchors and aliases; in most texts it is cheap to see that it does not.
-func hasAlias(text string) bool { return marks(text, '&') && marks(text, '*') }
+func hasAlias(text string) bool { return hasIndicator(text, '&') && hasIndicator(text, '*') }
 
-// marks tells whether a mark stands before what may begin a name. A NUL is half of a letter in UTF-16.
-func marks(text string, mark byte) bool {
+// hasIndicator tells whether a mark stands before what may begin a name. A NUL is half of a letter in UTF-16.
+func hasIndicator(text string, mark byte) bool {
 	for {
 		i := strings.IndexByte(text, mark)
 		if i < 0 || i+1 >= len(text) {
@@ -60,22 +60,22 @@ func marks(text string, mark byte) bool {
 	}
 }
 
-// measure refuses a YAML document that is nested too deeply or becomes too large when aliases are replaced by what
+// checkSize refuses a YAML document that is nested too deeply or becomes too large when aliases are replaced by what
 // they stand for. The converter bounds how many there are, and not what they hold.
-func (d Document) measure() error {
+func (d Document) checkSize() error {
 	var root yaml.Node
 	if err := yaml.Unmarshal([]byte(d.Text), &root); err != nil {
-		return d.syntax(err)
+		return d.syntaxError(err)
 	}
 	text := int64(len(d.Text))
-	m := &measure{known: map[*yaml.Node]extent{}, limit: min(max(minExpanded, maxGrowth*text), maxExpanded+4*text)}
+	m := &sizer{anchored: map[*yaml.Node]extent{}, limit: min(max(minExpanded, maxGrowth*text), maxExpanded+4*text)}
 	size := m.extent(&root, 0).size
 	switch {
-	case m.deep > 0:
-		return &SyntaxError{d.Line + m.deep - 1, errDeep}
+	case m.deepLine > 0:
+		return &SyntaxError{d.Line + m.deepLine - 1, errTooDeep}
 	case size > m.limit:
-		return &SyntaxError{d.Line + m.large - 1, fmt.Errorf("aliases make %s of the document's %s: more than %s is refused",
-			bytesOf(size), bytesOf(text), bytesOf(m.limit))}
+		return &SyntaxError{d.Line + m.largeLine - 1, fmt.Errorf("aliases make %s of the document's %s: more than %s is refused",
+			formatBytes(size), formatBytes(text), formatBytes(m.limit))}
 	}
 	return nil
 }
@@ -85,48 +85,48 @@ type extent struct {
 	depth int
 }
 
-type measure struct {
-	limit       int64
-	known       map[*yaml.Node]extent // of what has an anchor
-	deep, large int                   // the first line that goes too far
+type sizer struct {
+	limit               int64
+	anchored            map[*yaml.Node]extent // of what has an anchor
+	deepLine, largeLine int                   // the first line that goes too far
 }
 
 // extent walks a node that lies so many levels deep.
-func (m *measure) extent(n *yaml.Node, above int) extent {
+func (m *sizer) extent(n *yaml.Node, above int) extent {
 	if n.Kind == yaml.AliasNode {
-		e := m.known[n.Alias] // nothing yet for one that holds itself: the converter refuses it
-		m.nested(n, above+e.depth)
+		e := m.anchored[n.Alias] // nothing yet for one that holds itself: the converter refuses it
+		m.checkDepth(n, above+e.depth)
 		return e
 	}
 	e := extent{size: int64(len(n.Value)) + 3}
 	if n.Kind == yaml.MappingNode || n.Kind == yaml.SequenceNode {
 		above++
-		m.nested(n, above)
+		m.checkDepth(n, above)
 	}
 	for _, c := range n.Content {
 		sub := m.extent(c, above)
 		e.depth = max(e.depth, sub.depth)
-		if e.size = min(e.size+sub.size, math.MaxInt64/4); e.size > m.limit && m.large == 0 {
-			m.large = c.Line
+		if e.size = min(e.size+sub.size, math.MaxInt64/4); e.size > m.limit && m.largeLine == 0 {
+			m.largeLine = c.Line
 		}
 	}
 	if n.Kind == yaml.MappingNode || n.Kind == yaml.SequenceNode {
 		e.depth++
 	}
 	if n.Anchor != "" {
-		m.known[n] = e
+		m.anchored[n] = e
 	}
 	return e
 }
 
-func (m *measure) nested(n *yaml.Node, depth int) {
-	if depth > maxNesting && m.deep == 0 {
-		m.deep = n.Line
+func (m *sizer) checkDepth(n *yaml.Node, depth int) {
+	if depth > maxNesting && m.deepLine == 0 {
+		m.deepLine = n.Line
 	}
 }
 
-// bytesOf writes a number of bytes for people.
-func bytesOf(n int64) string {
+// formatBytes writes a number of bytes for people.
+func formatBytes(n int64) string {
 	switch {
 	case n < 10<<10:
 		return fmt.Sprintf("%d bytes", n)

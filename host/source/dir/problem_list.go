@@ -7,13 +7,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
-// bounded are problems of which some are kept and the others counted: of errors and of warnings the first ones.
-type bounded struct {
+// problemList are problems of which some are kept and the others counted: of errors and of warnings the first ones.
+type problemList struct {
 	list             []source.Problem
 	errors, warnings int // those that are not in the list too
 }
 
-func (b *bounded) add(p source.Problem) {
+func (b *problemList) add(p source.Problem) {
 	n := &b.errors
 	if p.Warning {
 		n = &b.warnings
@@ -23,19 +23,19 @@ func (b *bounded) add(p source.Problem) {
 	}
 }
 
-// missing counts those that are not in the list.
-func (b *bounded) missing() rest {
-	return rest{max(0, b.errors-strictyaml.MaxReported), max(0, b.warnings-strictyaml.MaxReported)}
+// omitted counts those that are not in the list.
+func (b *problemList) omitted() omitted {
+	return omitted{max(0, b.errors-strictyaml.MaxReported), max(0, b.warnings-strictyaml.MaxReported)}
 }
 
-// rest counts problems that are not told.
-type rest struct{ errors, warnings int }
+// omitted counts problems that are not told.
+type omitted struct{ errors, warnings int }
 
-func (r *rest) add(s rest) { r.errors, r.warnings = r.errors+s.errors, r.warnings+s.warnings }
+func (r *omitted) add(s omitted) { r.errors, r.warnings = r.errors+s.errors, r.warnings+s.warnings }
 
-// few leaves strictyaml.Most problems of each file, errors rather than warnings, and says how many more there are. The
+// limitPerFile leaves strictyaml.Most problems of each file, errors rather than warnings, and says how many more there are. The
 // problems are sorted by file; more are those that are not among them.
-func few(problems []source.Problem, more map[string]rest) []source.Problem {
+func limitPerFile(problems []source.Problem, more map[string]omitted) []source.Problem {
 	var out []source.Problem
 	for len(problems) > 0 {
 		file, n, errors := problems[0].File, 0, 0
