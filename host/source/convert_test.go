@@ -34,7 +34,7 @@ func service(edit func(*corev1.Service)) *corev1.Service {
 
 func ptr[T any](v T) *T { return &v }
 
-func TestServicesThatAreNotForThisProxyAreSkipped(t *testing.T) {
+func TestExcludedServicesAreSkipped(t *testing.T) {
 	for want, edit := range map[Skip]func(*corev1.Service){
 		"":               func(*corev1.Service) {},
 		SkipOtherProxy:   func(o *corev1.Service) { o.Labels = map[string]string{LabelProxyName: ""} },
@@ -161,7 +161,7 @@ func TestServiceFields(t *testing.T) {
 	}
 }
 
-func TestABadFieldOfAServiceIsNamedAndDroppedAlone(t *testing.T) {
+func TestInvalidServiceFieldIsReportedAndDroppedAlone(t *testing.T) {
 	for field, edit := range map[string]func(*corev1.Service){
 		"spec.clusterIPs[1]":            func(o *corev1.Service) { o.Spec.ClusterIPs = append(o.Spec.ClusterIPs, "ff02::1") },
 		"spec.externalIPs[1]":           func(o *corev1.Service) { o.Spec.ExternalIPs = []string{"192.0.2.1", "169.254.169.254"} },
@@ -198,7 +198,7 @@ func TestABadFieldOfAServiceIsNamedAndDroppedAlone(t *testing.T) {
 	}
 }
 
-func TestUnreadableSourceRangesCloseTheLoadBalancer(t *testing.T) {
+func TestInvalidSourceRangesCloseTheLoadBalancer(t *testing.T) {
 	s, _, _ := Service(service(func(o *corev1.Service) {
 		o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.1"}}
 		o.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/40"}
@@ -283,7 +283,7 @@ func TestSliceFields(t *testing.T) {
 	}
 }
 
-func TestSlicesThatAreNotForThisProxyAreSkipped(t *testing.T) {
+func TestExcludedSlicesAreSkipped(t *testing.T) {
 	for want, edit := range map[Skip]func(*discoveryv1.EndpointSlice){
 		"":             func(*discoveryv1.EndpointSlice) {},
 		SkipFQDN:       func(o *discoveryv1.EndpointSlice) { o.AddressType = discoveryv1.AddressTypeFQDN },
@@ -298,7 +298,7 @@ func TestSlicesThatAreNotForThisProxyAreSkipped(t *testing.T) {
 	}
 }
 
-func TestEndpointsThatWouldMisdirectTrafficAreRefused(t *testing.T) {
+func TestUnsafeEndpointAddressesAreRejected(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1", "0.0.0.0", "169.254.169.254", "224.0.0.1", "255.255.255.255", "fd00::1", "10.0.0.256", "x", "10.0.0.1%eth0"} {
 		s, _, problems := Slice(slice(func(o *discoveryv1.EndpointSlice) {
 			o.Endpoints = append(o.Endpoints, discoveryv1.Endpoint{Addresses: []string{addr}})
@@ -346,7 +346,7 @@ func TestNodeFields(t *testing.T) {
 	}
 }
 
-func TestMirrorGroupsByPortsAndFamilyAndStopsWhereAClusterDoes(t *testing.T) {
+func TestMirrorGroupsByPortsAndFamilyUpToTheLimit(t *testing.T) {
 	many := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{Port: 1}}}
 	for i := range 1100 {
 		many.Addresses = append(many.Addresses, corev1.EndpointAddress{IP: fmt.Sprintf("10.0.%d.%d", i/250, i%250+1)})

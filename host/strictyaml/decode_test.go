@@ -55,7 +55,7 @@ func formatDocuments(docs []Document) string {
 	return strings.Join(out, " ")
 }
 
-func TestToJSONNamesTheLineOfTheFile(t *testing.T) {
+func TestToJSONReportsLinesOfTheFile(t *testing.T) {
 	_, _, err := Document{Text: "a: 1\nb: [\n", Line: 10}.ToJSON()
 	var s *SyntaxError
 	if !errors.As(err, &s) || s.Line < 10 || s.Line > 13 {
@@ -83,7 +83,7 @@ type outer struct {
 	skip string            //lint:ignore U1000 unexported fields are no part of a form
 }
 
-func TestFitReportsEverythingAndKeepsTheRest(t *testing.T) {
+func TestDecodeReportsAllErrorsAndKeepsTheRest(t *testing.T) {
 	tree, twice, _ := ParseJSON([]byte(`{"s":1,"b":"x","N":1,"n":2147483648,"list":[{"n":1},7,{"n":2,"m":3},null],"map":{"a":"b","c":1},
 		"raw":{"z":1.50,"a":[true]},"free":[1],"skip":"x","s":2}`))
 	if fmt.Sprint(twice) != "[s]" {
@@ -118,7 +118,7 @@ func TestFitReportsEverythingAndKeepsTheRest(t *testing.T) {
 	}
 }
 
-func TestFitOfWhatIsNoObject(t *testing.T) {
+func TestDecodeOfNonObject(t *testing.T) {
 	if _, problems := Decode[outer](any([]any{})); len(problems.Reported) != 1 || problems.Reported[0].Error() != "a list is not an object" {
 		t.Errorf("got %v", problems)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestOnlyARegularFileOfASizeIsRead(t *testing.T) {
+func TestOnlyRegularFilesWithinTheLimitAreRead(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
 	if err := os.WriteFile(in("good"), []byte("text"), 0o600); err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestAliasesThatExpandTooFarAreRefusedByLineAndSize(t *testing.T) {
+func TestExcessiveAliasExpansionIsRejected(t *testing.T) {
 	laughs := "a0: &a0 lol\n"
 	for i := range 40 {
 		laughs += fmt.Sprintf("a%d: &a%d [*a%d, *a%d, *a%d]\n", i+1, i+1, i, i, i)
@@ -31,7 +31,7 @@ func TestAliasesThatExpandTooFarAreRefusedByLineAndSize(t *testing.T) {
 	}
 }
 
-func TestAliasesWithinBoundsArePassed(t *testing.T) {
+func TestAliasesWithinLimitsAreAccepted(t *testing.T) {
 	for name, text := range map[string]string{
 		"a few":           "a: &a {x: 1}\nb: [*a, *a]\n",
 		"much of a small": "a: &a " + strings.Repeat("x", 1000) + "\nb: [" + strings.Repeat("*a, ", 500) + "*a]\n",
@@ -46,7 +46,7 @@ func TestAliasesWithinBoundsArePassed(t *testing.T) {
 	}
 }
 
-func TestNestingIsBounded(t *testing.T) {
+func TestNestingIsLimited(t *testing.T) {
 	nested := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 	block := ""
 	for i := range 101 {

@@ -69,7 +69,7 @@ func TestBothProxiesAreMeasured(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatNobodyAnswersIsGivenUp(t *testing.T) {
+func TestConnectTimesOutWithoutAnswer(t *testing.T) {
 	lab, err := testnet.New()
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func blocks(seed uint64, n int, wobble, factor float64) (out []block) {
 	return out
 }
 
-func TestOnlyWhatIsBeyondNoiseIsADifference(t *testing.T) {
+func TestVerdictIgnoresDifferencesWithinNoise(t *testing.T) {
 	rate := func(b block) float64 { return b.Rate }
 	for _, c := range []struct {
 		name         string

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 )
 
-func TestSpliceReplacesWhatIsBetweenItsOwnMarkersOnly(t *testing.T) {
+func TestSpliceReplacesTextBetweenItsMarkersOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "README.md")
 	before := "a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n<!-- y: begin -->\nstays\n<!-- y: end -->\n"
 	if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
@@ -32,7 +32,7 @@ func TestSpliceReplacesWhatIsBetweenItsOwnMarkersOnly(t *testing.T) {
 	}
 }
 
-func TestSpreads(t *testing.T) {
+func TestSummarize(t *testing.T) {
 	if got := benchutil.Summarize(nil); got != (benchutil.Summary{}) {
 		t.Errorf("of nothing: %+v", got)
 	}
@@ -44,8 +44,8 @@ func TestSpreads(t *testing.T) {
 	}
 }
 
-// TestAnotherProcessIsMeasured has a shell and its child work for a while: the time of both shows, and where.
-func TestAnotherProcessIsMeasured(t *testing.T) {
+// TestMeasureAnotherProcess has a shell and its child work for a while: the time of both shows, and where.
+func TestMeasureAnotherProcess(t *testing.T) {
 	cmd := exec.Command("sh", "-c", `sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done'; i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo; read x`)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -89,7 +89,7 @@ func TestAnotherProcessIsMeasured(t *testing.T) {
 	}
 }
 
-func TestBusyIsAShare(t *testing.T) {
+func TestCPUUtilizationIsAFraction(t *testing.T) {
 	if got, err := benchutil.CPUUtilization(50 * time.Millisecond); err != nil || got < 0 || got > 1 {
 		t.Errorf("%v, %v", got, err)
 	}

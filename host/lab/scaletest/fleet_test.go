@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 	testnet.Main(m)
 }
 
-// TestAFleetIsMeasured runs all of it with a few agents: every figure is there, and they fit each other.
-func TestAFleetIsMeasured(t *testing.T) {
+// TestScaleRun runs all of it with a few agents: every figure is there, and they fit each other.
+func TestScaleRun(t *testing.T) {
 	_, err := binaries.Find(binaries.Cluster()...)
 	testenv.OK(t, err)
 	o := options{agents: 4, services: 50, endpoints: 5, spread: time.Second, rate: 10, lasting: time.Second, single: 3, idling: 200 * time.Millisecond}
@@ -64,7 +64,7 @@ func TestAFleetIsMeasured(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatEndsIsNoticed(t *testing.T) {
+func TestFailedAgentIsReported(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(kubeconfig(dir, 0), []byte("no kubeconfig"), 0o600); err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func startFor(t *testing.T, dir string) (*child, error) {
 	return startAgents(lab.Node, 1, dir, 0, true)
 }
 
-func TestCarryingIsMultiplying(t *testing.T) {
+func TestExtrapolationIsLinear(t *testing.T) {
 	r := &results{
 		options: options{agents: 100}, Before: 1000, Watches: map[string]int{"services": 100, "endpointslices": 100},
 		Starts: []start{{}, {Bytes: 100 << 20, CPU: 50, Resident: 1100}},

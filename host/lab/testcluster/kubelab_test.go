@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	Main(m)
 }
 
-func TestWhatIsStartedEndsWithAStarterThatIsKilled(t *testing.T) {
+func TestProcessesEndWhenTheirParentIsKilled(t *testing.T) {
 	exe, err := os.Executable()
 	must(t, err)
 	cmd := exec.Command(exe)
@@ -142,8 +142,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestAControlPlaneDoesWhatOneDoes takes one cluster through all of it: a start is dear.
-func TestAControlPlaneDoesWhatOneDoes(t *testing.T) {
+// TestControlPlane takes one cluster through all of it: a start is dear.
+func TestControlPlane(t *testing.T) {
 	c, ctx := newCluster(t), t.Context()
 	must(t, c.AddNamespace(ctx, "shop"))
 	must(t, c.AddNode(ctx, Node{Name: "n1", Zone: "a", Addrs: []netip.Addr{netip.MustParseAddr("172.18.0.11")}, Pods: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}))
@@ -281,7 +281,7 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 	}
 }
 
-func TestAStartThatFailsSaysWhatTheProgramSaid(t *testing.T) {
+func TestFailedStartReportsTheProgramsOutput(t *testing.T) {
 	lab, err := testnet.New()
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-func TestOnlyATriggerTimeIsNoChange(t *testing.T) {
+func TestTriggerTimeAloneIsNoChange(t *testing.T) {
 	slice := func(ready bool, second int) string {
 		return fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -48,7 +48,7 @@ endpoints: [{addresses: [10.244.0.1], conditions: {ready: %t}}]
 	}
 }
 
-func TestProblemsAreCountedAsTheyAre(t *testing.T) {
+func TestCurrentProblemsAreCounted(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), "kind: [\n")
 	var now atomic.Value

@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// TestTheExampleIsFreeOfProblemsAndShowsWhatItSays holds examples/boutique to its README.
-func TestTheExampleIsFreeOfProblemsAndShowsWhatItSays(t *testing.T) {
+// TestExampleHasNoProblems holds examples/boutique to its README.
+func TestExampleHasNoProblems(t *testing.T) {
 	snap, problems, err := Load("../../../examples/boutique/manifests")
 	if err != nil {
 		t.Fatal(err)

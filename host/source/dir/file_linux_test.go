@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestPseudoFilesAreRefusedByName(t *testing.T) {
+func TestPseudoFilesAreRejected(t *testing.T) {
 	for target, want := range map[string]string{
 		"/proc/kmsg":             "on a proc file system", // reading it blocks until the kernel says something
 		"/proc/self/status":      "on a proc file system",

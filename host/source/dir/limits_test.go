@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-func TestADocumentThatAliasesMakeTooLargeIsRefusedAlone(t *testing.T) {
+func TestDocumentWithTooLargeAliasesIsRejectedAlone(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "z1")+"---\nkind: Service\nx: &a "+strings.Repeat("x", 1<<20)+"\nips: ["+strings.Repeat("*a, ", 1499)+"*a]\n")
 	snap, problems, err := Load(root)
@@ -20,7 +20,7 @@ func TestADocumentThatAliasesMakeTooLargeIsRefusedAlone(t *testing.T) {
 	}
 }
 
-func TestDeepNestingIsRefusedInBothSyntaxes(t *testing.T) {
+func TestDeepNestingIsRejectedInBothSyntaxes(t *testing.T) {
 	for _, name := range []string{"a.json", "a.yaml"} {
 		root := t.TempDir()
 		write(t, filepath.Join(root, name), `{"kind":"Service","x":`+strings.Repeat("[", 9990)+strings.Repeat("]", 9990)+"}\n")
@@ -31,7 +31,7 @@ func TestDeepNestingIsRefusedInBothSyntaxes(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsTooLargeIsRefusedWithoutReadingIt(t *testing.T) {
+func TestOversizedFileIsRejectedWithoutReadingIt(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, "a.yaml")
 	write(t, path, node("n1", "z1"))
@@ -50,7 +50,7 @@ func TestAFileThatIsTooLargeIsRefusedWithoutReadingIt(t *testing.T) {
 	}
 }
 
-func TestOfManyProblemsInAFileSomeAreToldAndTheRestCounted(t *testing.T) {
+func TestProblemsOfAFileAreLimitedAndCounted(t *testing.T) {
 	const one = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n"
 	keys := func(n int) string {
 		var b strings.Builder
@@ -92,7 +92,7 @@ func TestOfManyProblemsInAFileSomeAreToldAndTheRestCounted(t *testing.T) {
 	}
 }
 
-func TestAServiceWhosePortNameIsNoLongerTextStaysAsItWas(t *testing.T) {
+func TestServiceWithInvalidPortNameKeepsPreviousVersion(t *testing.T) {
 	service := func(name string) string {
 		return "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIP: 10.96.0.1, ports: [{name: " + name + ", port: 80}]}\n"
 	}

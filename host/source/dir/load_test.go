@@ -60,7 +60,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-func TestLoadOfAMissingFolderNamesIt(t *testing.T) {
+func TestLoadOfMissingDirectoryNamesIt(t *testing.T) {
 	if _, _, err := Load(filepath.Join(t.TempDir(), "nowhere")); err == nil || !strings.Contains(err.Error(), "nowhere") {
 		t.Errorf("got %v", err)
 	}

@@ -21,9 +21,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/dir"
 )
 
-// TestManifestsMeanWhatTheirValuesMean writes random clusters as Kubernetes objects, reads them back, and compares what
+// TestManifestsRoundTripRandomClusters writes random clusters as Kubernetes objects, reads them back, and compares what
 // becomes of connections.
-func TestManifestsMeanWhatTheirValuesMean(t *testing.T) {
+func TestManifestsRoundTripRandomClusters(t *testing.T) {
 	folder := t.TempDir()
 	forwarded := 0
 	for seed := range uint64(150) {

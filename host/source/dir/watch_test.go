@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-func TestFirstTheWholeStateThenSyncedOnce(t *testing.T) {
+func TestInitialStateThenSyncedOnce(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "b.yaml"), node("n2", "b")+node("n1", "a"))
 	write(t, filepath.Join(root, "a.yaml"), "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}\n")
@@ -33,7 +33,7 @@ func TestFirstTheWholeStateThenSyncedOnce(t *testing.T) {
 	}
 }
 
-func TestAChangedFileEmitsOnlyWhatChangedInIt(t *testing.T) {
+func TestChangedFileEmitsOnlyDifferences(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "a")+node("n2", "a")+node("n3", "a"))
 	r := start(t, root, timedOptions)
@@ -59,7 +59,7 @@ func TestAtomicRenameReplacesAFile(t *testing.T) {
 	}
 }
 
-func TestAnEditorThatMovesTheOldFileAwayFirstLosesNothing(t *testing.T) {
+func TestEditorRenamingTheOldFileFirstLosesNothing(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "a"))
 	opt, end := heldOptions(renameGrace)
@@ -80,7 +80,7 @@ func TestAnEditorThatMovesTheOldFileAwayFirstLosesNothing(t *testing.T) {
 	}
 }
 
-func TestARemovedFileRemovesItsObjects(t *testing.T) {
+func TestRemovedFileRemovesItsObjects(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "a"))
 	write(t, filepath.Join(root, "b.yaml"), node("n1", "b")+node("n2", "b"))
@@ -92,7 +92,7 @@ func TestARemovedFileRemovesItsObjects(t *testing.T) {
 	r.waitForZones("")
 }
 
-func TestAProblemIsLoggedOnceUntilItIsGone(t *testing.T) {
+func TestProblemIsLoggedOnceUntilResolved(t *testing.T) {
 	r := start(t, t.TempDir(), timedOptions)
 	count := func() int { return strings.Count(r.log.String(), "ConfigMap x") }
 	other := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"
@@ -110,7 +110,7 @@ func TestAProblemIsLoggedOnceUntilItIsGone(t *testing.T) {
 	r.waitFor("another line", func() bool { return count() == 2 })
 }
 
-func TestFoldersMadeLaterAreRead(t *testing.T) {
+func TestNewSubdirectoriesAreRead(t *testing.T) {
 	r := start(t, t.TempDir(), timedOptions)
 	r.write("x/y/z/a.yaml", node("n1", "a"))
 	r.waitForZones("n1=a")
@@ -124,7 +124,7 @@ func TestFoldersMadeLaterAreRead(t *testing.T) {
 	r.waitForZones("")
 }
 
-func TestAMountedConfigMapIsSwapped(t *testing.T) {
+func TestMountedConfigMapUpdate(t *testing.T) {
 	root := t.TempDir()
 	publish := func(version, text string) {
 		write(t, filepath.Join(root, version, "a.yaml"), text)
@@ -152,7 +152,7 @@ func TestAMountedConfigMapIsSwapped(t *testing.T) {
 	r.waitForZones("n1=behind")
 }
 
-func TestTheFolderItselfMayBeALinkThatIsSwapped(t *testing.T) {
+func TestRootSymlinkReplacement(t *testing.T) {
 	base := t.TempDir()
 	write(t, filepath.Join(base, "v1/a.yaml"), node("n1", "a"))
 	write(t, filepath.Join(base, "v2/a.yaml"), node("n1", "b"))
@@ -169,7 +169,7 @@ func TestTheFolderItselfMayBeALinkThatIsSwapped(t *testing.T) {
 	r.waitForZones("n1=c")
 }
 
-func TestAFolderThatGoesAwayKeepsItsObjectsUntilItReturns(t *testing.T) {
+func TestRemovedRootKeepsObjectsUntilItReturns(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "manifests")
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "a"))
 	r := start(t, root, timedOptions)
@@ -180,7 +180,7 @@ func TestAFolderThatGoesAwayKeepsItsObjectsUntilItReturns(t *testing.T) {
 	r.waitForZones("n1=b")
 }
 
-func TestLinksInCirclesAndToNowhereEnd(t *testing.T) {
+func TestSymlinkLoopsAndDanglingLinks(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "sub/a.yaml"), node("n1", "a"))
 	for link, to := range map[string]string{"sub/loop": "..", "gone.yaml": "nowhere.yaml", "gone": "nowhere"} {
@@ -193,7 +193,7 @@ func TestLinksInCirclesAndToNowhereEnd(t *testing.T) {
 	r.waitForLog("gone.yaml")
 }
 
-func TestABurstIsOneCall(t *testing.T) {
+func TestBurstIsCoalesced(t *testing.T) {
 	opt, end := heldOptions(0)
 	r := start(t, t.TempDir(), opt)
 	for i := range 50 {
@@ -208,7 +208,7 @@ func TestABurstIsOneCall(t *testing.T) {
 	}
 }
 
-func TestWithoutATimerEveryChangeStillArrives(t *testing.T) {
+func TestChangesArriveWithoutTimer(t *testing.T) {
 	r := start(t, t.TempDir(), Options{})
 	for i := range 20 {
 		r.write("a.yaml", node("n1", fmt.Sprintf("z%d", i)))
@@ -216,7 +216,7 @@ func TestWithoutATimerEveryChangeStillArrives(t *testing.T) {
 	r.waitForZones("n1=z19")
 }
 
-func TestPollFindsWhatNoEventTold(t *testing.T) {
+func TestPollFindsChangesWithoutEvents(t *testing.T) {
 	far := t.TempDir() // behind two links in two folders: the one in the middle is not watched
 	write(t, filepath.Join(far, "real/a.yaml"), node("n1", "a"))
 	write(t, filepath.Join(far, "other/a.yaml"), node("n1", "b"))
@@ -244,7 +244,7 @@ func TestPollFindsWhatNoEventTold(t *testing.T) {
 	r.waitForZones("n1=b")
 }
 
-func TestRunOfAMissingFolderFails(t *testing.T) {
+func TestRunOfMissingDirectoryFails(t *testing.T) {
 	err := New(filepath.Join(t.TempDir(), "nowhere"), Options{}).Run(t.Context(), func([]model.Change) {})
 	if err == nil || !strings.Contains(err.Error(), "nowhere") {
 		t.Errorf("got %v", err)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestAHalfWrittenFileKeepsItsLastGoodObjects(t *testing.T) {
+func TestIncompleteFileKeepsLastValidObjects(t *testing.T) {
 	root := t.TempDir()
 	r := start(t, root, timedOptions)
 	r.write("a.yaml", node("n1", "a")+node("n2", "a"))
@@ -26,7 +26,7 @@ func TestAHalfWrittenFileKeepsItsLastGoodObjects(t *testing.T) {
 	r.waitForZones("n1=b n2=b")
 }
 
-func TestAFileCutOffInTheMiddleOfAWordLosesNothing(t *testing.T) {
+func TestTruncatedButWellFormedFileLosesNothing(t *testing.T) {
 	for _, torn := range []string{"apiVersion: v1\nkind: No", "apiVersion: v", "apiVersion: v1\nkind: Node\nmetadata:", "api"} {
 		root := t.TempDir()
 		r := start(t, root, timedOptions)
@@ -40,7 +40,7 @@ func TestAFileCutOffInTheMiddleOfAWordLosesNothing(t *testing.T) {
 	}
 }
 
-func TestAnObjectThatBecomesBadStaysAsItWas(t *testing.T) {
+func TestInvalidUpdateKeepsPreviousObject(t *testing.T) {
 	root := t.TempDir()
 	r := start(t, root, timedOptions)
 	bad := strings.Replace(node("n1", "b"), "---", "spec: {podCIDRs: [10.0.0.0/99]}\n---", 1)
@@ -57,7 +57,7 @@ func TestAnObjectThatBecomesBadStaysAsItWas(t *testing.T) {
 }
 
 // A writer that takes its time is not seen until it is done, even where what it has written so far is well-formed.
-func TestAFileThatIsBeingWrittenIsReadWhenItsWriterIsDone(t *testing.T) {
+func TestFileIsReadWhenItsWriterCloses(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, "a.yaml")
 	write(t, path, node("n1", "a")+node("n2", "a"))
@@ -97,7 +97,7 @@ func TestAFileThatIsBeingWrittenIsReadWhenItsWriterIsDone(t *testing.T) {
 	}
 }
 
-func TestAFileThatStaysOpenForWritingIsReadInTheEnd(t *testing.T) {
+func TestFileLeftOpenForWritingIsReadEventually(t *testing.T) {
 	r := start(t, t.TempDir(), timedOptions)
 	w, err := os.Create(filepath.Join(r.root, "a.yaml"))
 	if err != nil {
@@ -110,7 +110,7 @@ func TestAFileThatStaysOpenForWritingIsReadInTheEnd(t *testing.T) {
 	r.waitForZones("n1=a")
 }
 
-func TestTheFirstStateWaitsForAFileThatIsBeingWritten(t *testing.T) {
+func TestInitialStateWaitsForOpenWriter(t *testing.T) {
 	root := t.TempDir()
 	w, err := os.Create(filepath.Join(root, "a.yaml"))
 	if err != nil {

@@ -48,7 +48,7 @@ func tree(t *testing.T) string {
 	return filepath.Join(dir, "host/lab/testcluster")
 }
 
-func TestWhatIsMissingIsNamedWithTheCommandThatBuildsIt(t *testing.T) {
+func TestMissingProgramsAreNamedWithTheBuildCommand(t *testing.T) {
 	tree(t)
 	_, err := Find(Etcd, KubeProxy)
 	var missing *Missing
@@ -62,7 +62,7 @@ func TestWhatIsMissingIsNamedWithTheCommandThatBuildsIt(t *testing.T) {
 	}
 }
 
-func TestProgramsAreBuiltOnceAndAgainWhenTheirModulesChange(t *testing.T) {
+func TestProgramsAreRebuiltWhenTheirModulesChange(t *testing.T) {
 	src := tree(t)
 	var log bytes.Buffer
 	first, err := Build(t.Context(), &log, Etcd, Kubectl)
@@ -100,7 +100,7 @@ func TestProgramsAreBuiltOnceAndAgainWhenTheirModulesChange(t *testing.T) {
 	}
 }
 
-func TestAProgramThatDoesNotBuildIsNotThere(t *testing.T) {
+func TestFailedBuildLeavesNoProgram(t *testing.T) {
 	src := tree(t)
 	if err := os.WriteFile(filepath.Join(src, "etcd/main.go"), []byte("package main\n\nfunc main() { no }\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-func TestTwoBuildersTakeTurns(t *testing.T) {
+func TestConcurrentBuildsAreSerialized(t *testing.T) {
 	tree(t)
 	dir, err := folder()
 	if err != nil {
