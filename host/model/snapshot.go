@@ -37,17 +37,17 @@ type Snapshot struct {
 	// NodesPartial: Nodes has this node's own, and not all others of the cluster.
 	NodesPartial bool
 
-	filed map[Name]*EndpointSlice // by its own name
+	slicesByName map[Name]*EndpointSlice // by its own name
 }
 
 // NewSnapshot makes an empty snapshot.
 func NewSnapshot() *Snapshot {
 	return &Snapshot{
-		Services: map[Name]*Service{},
-		Slices:   map[Name][]*EndpointSlice{},
-		Nodes:    map[string]*Node{},
-		CIDRs:    map[string]*ServiceCIDR{},
-		filed:    map[Name]*EndpointSlice{},
+		Services:     map[Name]*Service{},
+		Slices:       map[Name][]*EndpointSlice{},
+		Nodes:        map[string]*Node{},
+		CIDRs:        map[string]*ServiceCIDR{},
+		slicesByName: map[Name]*EndpointSlice{},
 	}
 }
 
@@ -86,14 +86,14 @@ func (s *Snapshot) Apply(c Change) []Name {
 }
 
 // Slice gives a slice by its own name; nil for none.
-func (s *Snapshot) Slice(name Name) *EndpointSlice { return s.filed[name] }
+func (s *Snapshot) Slice(name Name) *EndpointSlice { return s.slicesByName[name] }
 
 func (s *Snapshot) applySlice(c Change) []Name {
-	old := s.filed[c.Name]
+	old := s.slicesByName[c.Name]
 	var touched []Name
 	if old != nil && (c.Slice == nil || c.Slice.Service != old.Service) {
-		s.unfile(old)
-		delete(s.filed, c.Name)
+		s.detach(old)
+		delete(s.slicesByName, c.Name)
 		touched = append(touched, old.Service)
 	}
 	if c.Slice == nil {
@@ -101,19 +101,19 @@ func (s *Snapshot) applySlice(c Change) []Name {
 	}
 	svc := c.Slice.Service
 	list := s.Slices[svc]
-	if i, found := find(list, c.Name); found {
+	if i, found := findSlice(list, c.Name); found {
 		list[i] = c.Slice
 	} else {
 		s.Slices[svc] = slices.Insert(list, i, c.Slice)
 	}
-	s.filed[c.Name] = c.Slice
+	s.slicesByName[c.Name] = c.Slice
 	return append(touched, svc)
 }
 
-// unfile takes a slice off its Service's.
-func (s *Snapshot) unfile(old *EndpointSlice) {
+// detach takes a slice off its Service's.
+func (s *Snapshot) detach(old *EndpointSlice) {
 	list := s.Slices[old.Service]
-	i, found := find(list, old.Name)
+	i, found := findSlice(list, old.Name)
 	switch {
 	case !found:
 	case len(list) == 1:
@@ -123,7 +123,7 @@ func (s *Snapshot) unfile(old *EndpointSlice) {
 	}
 }
 
-// find looks a slice up in a Service's.
-func find(list []*EndpointSlice, name Name) (int, bool) {
+// findSlice looks a slice up in a Service's.
+func findSlice(list []*EndpointSlice, name Name) (int, bool) {
 	return slices.BinarySearchFunc(list, name, func(s *EndpointSlice, n Name) int { return s.Name.Compare(n) })
 }

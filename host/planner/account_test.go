@@ -301,7 +301,7 @@ func TestDiffersComparesShares(t *testing.T) {
 		{[]uint16{1, 0, 0}, []uint16{0, 5, 0}, 2, 2},
 		{[]uint16{65535, 65535}, []uint16{65535, 60000}, 2, 2},
 	} {
-		if used, differ := differs(c.a, c.b); used != c.used || differ != c.differ {
+		if used, differ := compareShares(c.a, c.b); used != c.used || differ != c.differ {
 			t.Errorf("%v, %v: %d of %d, want %d of %d", c.a, c.b, differ, used, c.differ, c.used)
 		}
 	}

@@ -131,7 +131,7 @@ func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
 		p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 7)}})
 		all = append(all, model.Change{Kind: model.SliceKind, Name: name, Slice: slice(name, 7)})
 		step := p.Plan(now)
-		if step.Planned > firstTurn+1 {
+		if step.Planned > initialBatch+1 {
 			t.Fatalf("step %d planned %d Services", steps, step.Planned)
 		}
 		f := p.Current().Frontends[plan.Key{Addr: p.cluster.Services[name].ClusterIPs[0], Port: 80, Protocol: model.TCP}]
@@ -146,7 +146,7 @@ func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
 		}
 		left = step.Remaining
 	}
-	if steps < services/firstTurn-1 || steps > services/firstTurn+1 {
+	if steps < services/initialBatch-1 || steps > services/initialBatch+1 {
 		t.Errorf("%d steps for %d Services", steps, services)
 	}
 	scratch := New(testSettings(), nativePlugins)
@@ -165,25 +165,25 @@ func TestTurnsFollowHowLongAStepTakes(t *testing.T) {
 	p.Plan(now)
 	move := 0
 	planned := func() int {
-		if move++; len(p.late) == 0 {
+		if move++; len(p.deferredQueue) == 0 {
 			p.Apply([]model.Change{ownNode(fmt.Sprint("z", move%2))})
 		}
 		return p.Plan(now).Planned
 	}
 	for range 20 {
 		p.AdaptBatch(time.Second)
-		if n := planned(); n > firstTurn {
+		if n := planned(); n > initialBatch {
 			t.Fatalf("%d Services while steps take a second", n)
 		}
 	}
-	if n := planned(); n != leastTurn {
-		t.Errorf("%d Services when steps take long, want %d", n, leastTurn)
+	if n := planned(); n != minBatch {
+		t.Errorf("%d Services when steps take long, want %d", n, minBatch)
 	}
 	for range 20 {
 		p.AdaptBatch(time.Millisecond)
 	}
-	if n := planned(); n != mostTurn {
-		t.Errorf("%d Services when steps take a millisecond, want %d", n, mostTurn)
+	if n := planned(); n != maxBatch {
+		t.Errorf("%d Services when steps take a millisecond, want %d", n, maxBatch)
 	}
 }
 

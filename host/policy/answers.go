@@ -9,28 +9,28 @@ import (
 // answers are what a plugin said of each endpoint, as they are kept: there is one for every endpoint of the cluster.
 // They are not changed any more.
 type answers struct {
-	weights []uint16
-	keep    []bool   // draining; nil: none is
-	after   []uint32 // abi.Result.ResetAfterMS; nil: never
-	reasons Reasons
+	weights      []uint16
+	keepDraining []bool   // draining; nil: none is
+	resetAfterMS []uint32 // abi.Result.ResetAfterMS; nil: never
+	reasons      Reasons
 }
 
-func keepAnswers(list []abi.Result) answers {
+func packAnswers(list []abi.Result) answers {
 	out := answers{weights: make([]uint16, len(list))}
 	for i := range list {
 		v := &list[i]
 		out.weights[i] = v.Weight
 		if v.Flags&abi.FlagKeepDraining != 0 {
-			if out.keep == nil {
-				out.keep = make([]bool, len(list))
+			if out.keepDraining == nil {
+				out.keepDraining = make([]bool, len(list))
 			}
-			out.keep[i] = true
+			out.keepDraining[i] = true
 		}
 		if v.ResetAfterMS != abi.NeverReset {
-			if out.after == nil {
-				out.after = slices.Repeat([]uint32{abi.NeverReset}, len(list))
+			if out.resetAfterMS == nil {
+				out.resetAfterMS = slices.Repeat([]uint32{abi.NeverReset}, len(list))
 			}
-			out.after[i] = v.ResetAfterMS
+			out.resetAfterMS[i] = v.ResetAfterMS
 		}
 	}
 	out.reasons = PackReasons(len(list), func(i int) string { return list[i].Reason })
@@ -39,12 +39,12 @@ func keepAnswers(list []abi.Result) answers {
 
 // Reasons are short texts for people, one for each of some endpoints, as they are kept. The zero value has none.
 type Reasons struct {
-	which []uint16 // of said
-	said  []string // different ones, of which there are few; the first is empty
+	indexes []uint16 // of said
+	texts   []string // different ones, of which there are few; the first is empty
 }
 
-// mostReasons is how many different ones are kept; an answer has fewer (abi.MaxReasonCount).
-const mostReasons = 1 << 16
+// maxReasons is how many different ones are kept; an answer has fewer (abi.MaxReasonCount).
+const maxReasons = 1 << 16
 
 // PackReasons makes a list of n.
 func PackReasons(n int, at func(i int) string) (r Reasons) {
@@ -52,20 +52,20 @@ func PackReasons(n int, at func(i int) string) (r Reasons) {
 	for i := range n {
 		if text := at(i); text != last {
 			last = text
-			if which = slices.Index(r.said, text); which < 0 {
-				if r.said == nil {
-					r.said = []string{""}
+			if which = slices.Index(r.texts, text); which < 0 {
+				if r.texts == nil {
+					r.texts = []string{""}
 				}
-				if which = 0; text != "" && len(r.said) < mostReasons {
-					which, r.said = len(r.said), append(r.said, text)
+				if which = 0; text != "" && len(r.texts) < maxReasons {
+					which, r.texts = len(r.texts), append(r.texts, text)
 				}
 			}
 		}
 		if which != 0 {
-			if r.which == nil {
-				r.which = make([]uint16, n)
+			if r.indexes == nil {
+				r.indexes = make([]uint16, n)
 			}
-			r.which[i] = uint16(which)
+			r.indexes[i] = uint16(which)
 		}
 	}
 	return r
@@ -73,8 +73,8 @@ func PackReasons(n int, at func(i int) string) (r Reasons) {
 
 // At gives the reason for endpoint i.
 func (r Reasons) At(i int) string {
-	if r.which == nil {
+	if r.indexes == nil {
 		return ""
 	}
-	return r.said[r.which[i]]
+	return r.texts[r.indexes[i]]
 }

@@ -11,39 +11,39 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// asker holds what a call needs, reused from call to call.
-type asker struct {
-	req     abi.Request
-	resp    abi.Response
-	index   []int // request endpoint → Port.Endpoints
-	zones   []abi.Zone
-	printer printer
-	calls   uint64
+// pluginCall holds what a call needs, reused from call to call.
+type pluginCall struct {
+	req      abi.Request
+	resp     abi.Response
+	index    []int // request endpoint → Port.Endpoints
+	zones    []abi.Zone
+	digester digester
+	calls    uint64
 }
 
-// step is what is remembered of one plugin in a chain.
-type step struct {
-	print   print // of what it was last asked
-	answers answers
-	balance uint8
-	state   []byte
-	asked   int64         // when it last answered, Unix milliseconds, whole seconds
-	wake    int64         // ask again then; 0: only on a change
-	err     error         // why it did not answer
-	retry   time.Duration // the present back-off
+// stepState is what is remembered of one plugin in a chain.
+type stepState struct {
+	digest     requestDigest // of what it was last asked
+	answers    answers
+	balance    uint8
+	state      []byte
+	answeredAt int64         // when it last answered, Unix milliseconds, whole seconds
+	requeueAt  int64         // ask again then; 0: only on a change
+	err        error         // why it did not answer
+	backoff    time.Duration // the present back-off
 }
 
 // due tells whether the plugin has to be asked at nowMS about something with this print.
-func (s *step) due(p print, nowMS int64) bool {
-	return s.print != p || s.wake != 0 && s.wake <= nowMS
+func (s *stepState) due(p requestDigest, nowMS int64) bool {
+	return s.digest != p || s.requeueAt != 0 && s.requeueAt <= nowMS
 }
 
-// run asks the plugins in turn, each only when what it sees has changed or its wake time has passed.
-func (c *Evaluator) run(m *pool, in *Input, now time.Time, d *Decision) (*good, time.Time, error) {
-	a := &c.ask
+// evaluate asks the plugins in turn, each only when what it sees has changed or its wake time has passed.
+func (c *Evaluator) evaluate(m *poolState, in *Input, now time.Time, d *Decision) (*lastGood, time.Time, error) {
+	a := &c.call
 	a.build(m, in, now, c.needs(m.policy))
-	if p := a.printer.input(&a.req); p != m.input {
-		m.input = p
+	if p := a.digester.request(&a.req); p != m.digest {
+		m.digest = p
 		m.generation++
 	}
 	a.req.Generation = m.generation
@@ -55,29 +55,29 @@ func (c *Evaluator) run(m *pool, in *Input, now time.Time, d *Decision) (*good, 
 			err = errNodesUnknown
 		}
 		if err == nil {
-			p := a.printer.step(m.input, plugin.Revision(), a.req.Endpoints)
+			p := a.digester.step(m.digest, plugin.Revision(), a.req.Endpoints)
 			switch due := s.due(p, nowMS); {
 			case due && c.ShouldDefer != nil && c.ShouldDefer():
 				return nil, now, ErrPending
 			case due:
-				s.print = p
-				a.call(plugin, s, in, nowMS)
+				s.digest = p
+				a.invoke(plugin, s, in, nowMS)
 			}
 			err = s.err
 		} else {
-			s.print, s.wake = print{}, 0 // asked as soon as the plugin is there: a reload decides anew
+			s.digest, s.requeueAt = requestDigest{}, 0 // asked as soon as the plugin is there: a reload decides anew
 		}
-		if s.wake != 0 && (wake == 0 || s.wake < wake) {
-			wake = s.wake
+		if s.requeueAt != 0 && (wake == 0 || s.requeueAt < wake) {
+			wake = s.requeueAt
 		}
 		if err != nil {
 			err = fmt.Errorf("plugin %s: %w", name, err)
 			d.Steps = append(d.Steps, StepResult{Plugin: name, Err: err})
 			return nil, unixMilli(wake), err
 		}
-		d.Steps = append(d.Steps, a.take(name, s, in))
+		d.Steps = append(d.Steps, a.applyStep(name, s, in))
 	}
-	return a.answer(m, in), unixMilli(wake), nil
+	return a.combine(m, in), unixMilli(wake), nil
 }
 
 // errNodesUnknown is why a plugin is not asked that wants to know the cluster's Nodes before they are read.
@@ -101,7 +101,7 @@ func unixMilli(ms int64) time.Time {
 }
 
 // build makes the request before the chain: the default rules' weights, the endpoints' history, the zone table.
-func (a *asker) build(m *pool, in *Input, now time.Time, needs uint32) {
+func (a *pluginCall) build(m *poolState, in *Input, now time.Time, needs uint32) {
 	p := in.Port
 	a.index = a.index[:0]
 	eps := a.req.Endpoints[:0]
@@ -110,7 +110,7 @@ func (a *asker) build(m *pool, in *Input, now time.Time, needs uint32) {
 		if in.Pool == abi.PoolLocal && !e.Local {
 			continue
 		}
-		since, is := m.seen.times[i], conditions(in, i)
+		since, is := m.times.times[i], conditions(in, i)
 		eps = append(eps, abi.Endpoint{
 			Addr: e.Addr, Conditions: is, Node: e.Node, Zone: e.Zone,
 			Weight: is / abi.Chosen & 1, PriorWeight: abi.NoWeight,
@@ -118,12 +118,12 @@ func (a *asker) build(m *pool, in *Input, now time.Time, needs uint32) {
 		})
 		a.index = append(a.index, i)
 	}
-	if m.good != nil {
+	if m.lastGood != nil {
 		j := 0
-		m.good.each(in, func(i, r int) {
+		m.lastGood.forEach(in, func(i, r int) {
 			if j < len(a.index) && a.index[j] == i {
 				if r >= 0 {
-					eps[j].PriorWeight = int32(m.good.rows[r].weight)
+					eps[j].PriorWeight = int32(m.lastGood.rows[r].weight)
 				}
 				j++
 			}
@@ -142,7 +142,7 @@ func (a *asker) build(m *pool, in *Input, now time.Time, needs uint32) {
 // zoneTable is in.Zones where that is needed, else this node's zone alone, with the zones that only endpoints name, and
 // the ready endpoints of each counted. What was not asked for is not given either, or else a plugin's answers would
 // depend on what other Services' plugins need.
-func (a *asker) zoneTable(in *Input, needs uint32) []abi.Zone {
+func (a *pluginCall) zoneTable(in *Input, needs uint32) []abi.Zone {
 	a.zones = a.zones[:0]
 	switch {
 	case needs&abi.NeedNodes != 0:
@@ -207,8 +207,8 @@ func conditions(in *Input, i int) uint32 {
 	return c
 }
 
-// call asks one plugin and records its answer, or why there is none and when to try again.
-func (a *asker) call(plugin Plugin, s *step, in *Input, nowMS int64) {
+// invoke asks one plugin and records its answer, or why there is none and when to try again.
+func (a *pluginCall) invoke(plugin Plugin, s *stepState, in *Input, nowMS int64) {
 	a.req.State = s.state
 	a.resp.Reset(len(a.req.Endpoints))
 	a.calls++
@@ -217,24 +217,24 @@ func (a *asker) call(plugin Plugin, s *step, in *Input, nowMS int64) {
 		err = a.check(in)
 	}
 	if err != nil {
-		s.retry = min(max(firstRetry, 2*s.retry), lastRetry)
-		s.err, s.wake = err, nowMS+s.retry.Milliseconds()
+		s.backoff = min(max(minBackoff, 2*s.backoff), maxBackoff)
+		s.err, s.requeueAt = err, nowMS+s.backoff.Milliseconds()
 		return
 	}
-	s.err, s.retry = nil, 0
-	s.asked, s.wake = a.req.Now, 0
+	s.err, s.backoff = nil, 0
+	s.answeredAt, s.requeueAt = a.req.Now, 0
 	if a.resp.RequeueAfter > 0 {
 		// The plugin counts from the time it was given, which is a whole second. It is asked once a second at most:
 		// nothing that it sees of time changes more often.
-		s.wake = a.req.Now + max(a.resp.RequeueAfter, time.Second).Milliseconds()
+		s.requeueAt = a.req.Now + max(a.resp.RequeueAfter, time.Second).Milliseconds()
 	}
-	s.answers = keepAnswers(a.resp.Results)
+	s.answers = packAnswers(a.resp.Results)
 	s.balance = a.resp.Balance
 	s.state = append(s.state[:0], a.resp.State...)
 }
 
 // check clamps an answer to what is eligible, and refuses one that would leave nothing.
-func (a *asker) check(in *Input) error {
+func (a *pluginCall) check(in *Input) error {
 	if len(a.resp.Results) != len(a.req.Endpoints) {
 		return fmt.Errorf("answered for %d endpoints of %d", len(a.resp.Results), len(a.req.Endpoints))
 	}
@@ -254,8 +254,8 @@ func (a *asker) check(in *Input) error {
 	return nil
 }
 
-// take lays a step's answer into the request, for the next plugin, and into a result for people.
-func (a *asker) take(name string, s *step, in *Input) StepResult {
+// applyStep lays a step's answer into the request, for the next plugin, and into a result for people.
+func (a *pluginCall) applyStep(name string, s *stepState, in *Input) StepResult {
 	n := len(in.Port.Endpoints)
 	r := StepResult{Plugin: name, Weights: s.answers.weights, Reasons: make([]string, n)}
 	if len(a.index) < n { // else all endpoints were asked about
@@ -268,15 +268,15 @@ func (a *asker) take(name string, s *step, in *Input) StepResult {
 	return r
 }
 
-// answer puts the chain's answer together: the last plugin's weights, the earliest reset, the last word on balance.
-func (a *asker) answer(m *pool, in *Input) *good {
-	old := m.good
+// combine puts the chain's answer together: the last plugin's weights, the earliest reset, the last word on balance.
+func (a *pluginCall) combine(m *poolState, in *Input) *lastGood {
+	old := m.lastGood
 	if old == nil {
-		old = &good{}
+		old = &lastGood{}
 	}
-	past := old.past(a.req.Now)
+	past := old.expiredResets(a.req.Now)
 	n := len(a.req.Endpoints)
-	g := &good{addrs: m.seen.addrs}
+	g := &lastGood{addrs: m.times.addrs}
 	if past == nil && cap(old.rows) >= n { // nobody else has them
 		g.rows = old.rows[:n]
 	} else {
@@ -287,22 +287,22 @@ func (a *asker) answer(m *pool, in *Input) *good {
 	}
 	for i := range g.rows {
 		e := &a.req.Endpoints[i]
-		g.rows[i] = row{weight: uint16(e.Weight), conditions: uint8(e.Conditions & lifeBits)}
+		g.rows[i] = row{weight: uint16(e.Weight), conditions: uint8(e.Conditions & lifecycleBits)}
 	}
 	for k := range m.steps {
 		s := &m.steps[k]
 		if s.balance != abi.BalanceDefault {
 			g.balance = s.balance
 		}
-		for i, keep := range s.answers.keep {
+		for i, keep := range s.answers.keepDraining {
 			if keep {
-				g.rows[i].keep, g.kept = true, true
+				g.rows[i].keepDraining, g.hasDraining = true, true
 			}
 		}
-		for i, after := range s.answers.after {
+		for i, after := range s.answers.resetAfterMS {
 			if after != abi.NeverReset {
-				if at := s.asked + int64(after); g.resetAt(i) == 0 || at < g.resetAt(i) {
-					g.reset(i, at)
+				if at := s.answeredAt + int64(after); g.resetAt(i) == 0 || at < g.resetAt(i) {
+					g.setReset(i, at)
 				}
 			}
 		}
@@ -312,7 +312,7 @@ func (a *asker) answer(m *pool, in *Input) *good {
 	}
 	for i, at := range g.resetsAt { // what has been reset is not reset again before the endpoint's conditions change
 		if j, had := past[g.addrs.At(i)]; had && at != 0 && old.rows[j].conditions == g.rows[i].conditions {
-			g.reset(i, old.resetAt(j))
+			g.setReset(i, old.resetAt(j))
 		}
 	}
 	return g

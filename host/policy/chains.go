@@ -79,88 +79,88 @@ type Evaluator struct {
 	ShouldDefer func() bool
 
 	plugins func(Step) (Plugin, error)
-	pools   map[PoolKey]*pool
-	ask     asker
+	pools   map[PoolKey]*poolState
+	call    pluginCall
 }
 
 // NewEvaluator makes an empty memory. The function gives the present revision of a step's plugin; it is called at each
 // decision and must be cheap.
 func NewEvaluator(plugins func(Step) (Plugin, error)) *Evaluator {
-	return &Evaluator{plugins: plugins, pools: map[PoolKey]*pool{}}
+	return &Evaluator{plugins: plugins, pools: map[PoolKey]*poolState{}}
 }
 
 // PluginCalls counts the plugin calls so far.
-func (c *Evaluator) PluginCalls() uint64 { return c.ask.calls }
+func (c *Evaluator) PluginCalls() uint64 { return c.call.calls }
 
-// pool is what is remembered of a PoolKey.
-type pool struct {
+// poolState is what is remembered of a PoolKey.
+type poolState struct {
 	policy     *Policy // nil as long as it is only restored
 	name       string  // the policy's
 	saved      []savedStep
-	seen       history
-	steps      []step
-	good       *good // the chain's last answer
-	input      print
+	times      conditionTimes
+	steps      []stepState
+	lastGood   *lastGood // the chain's last answer
+	digest     requestDigest
 	generation uint64
 }
 
 // Back-off between the calls of a plugin that fails on the same input.
 const (
-	firstRetry = time.Second
-	lastRetry  = time.Minute
+	minBackoff = time.Second
+	maxBackoff = time.Minute
 )
 
 // Decide gives the decision for a pool at now, and when to ask again (zero: only on a change). Without a policy, and
 // in a pool where nothing is eligible, the default rules hold and no plugin is called.
 func (c *Evaluator) Decide(p *Policy, in *Input, now time.Time) (Decision, time.Time) {
 	key := PoolKey{in.Port.Name, in.Port.Family, in.Pool}
-	d := Decision{Weights: defaults(in)}
+	d := Decision{Weights: defaultWeights(in)}
 	if p == nil {
 		delete(c.pools, key)
 		return d, time.Time{}
 	}
 	d.Policy = p.Name
-	m := c.remember(key, p)
-	m.seen.observe(in.Port.Endpoints, now)
-	if !positive(d.Weights) {
+	m := c.poolFor(key, p)
+	m.times.update(in.Port.Endpoints, now)
+	if !anyPositive(d.Weights) {
 		return d, time.Time{}
 	}
-	answer, wake, err := c.run(m, in, now, &d)
+	answer, wake, err := c.evaluate(m, in, now, &d)
 	switch {
 	case err != nil:
 		d.Err = fmt.Errorf("policy %s: %s: %w", p.Name, key, err)
 		if p.Mode == Enforce && (p.OnFailure == LastGood || errors.Is(err, ErrPending)) {
-			if w := m.good.onto(in, d.Weights); w != nil {
+			if w := m.lastGood.applyTo(in, d.Weights); w != nil {
 				d.Weights, d.Origin = w, FromLastGood
-				d.ResetAt, d.Balance = m.good.resets(in), m.good.balance
+				d.ResetAt, d.Balance = m.lastGood.resets(in), m.lastGood.balance
 			}
 		}
 	case p.Mode == Observe:
 		d.Observed, d.Origin = answer.weights(in), FromObserve
-		m.good = answer
+		m.lastGood = answer
 	default:
-		d.Weights, d.ResetAt, d.KeepDraining, d.Balance = answer.weights(in), answer.resets(in), answer.keeps(in), answer.balance
+		d.Weights, d.ResetAt, d.KeepDraining, d.Balance = answer.weights(in), answer.resets(in), answer.draining(in), answer.balance
 		d.Origin = FromChain
-		m.good = answer
+		m.lastGood = answer
 	}
 	return d, wake
 }
 
-// remember finds the memory of a pool. Over a change of the policy the endpoints' history stays, and, as long as the
+// poolFor finds the memory of a pool. Over a change of the policy the endpoints' history stays, and, as long as the
 // policy keeps its name, so does the last good decision: it is better than none while the new chain fails.
-func (c *Evaluator) remember(key PoolKey, p *Policy) *pool {
+func (c *Evaluator) poolFor(key PoolKey, p *Policy) *poolState {
 	m := c.pools[key]
 	switch {
 	case m == nil:
-		m = &pool{}
+		m = &poolState{}
 		c.pools[key] = m
 	case m.policy != nil && m.policy.equal(p):
 		m.policy = p
 		return m
 	case m.name != p.Name:
-		m.good = nil
+		m.lastGood = nil
 	}
-	m.policy, m.name, m.steps = p, p.Name, make([]step, len(p.Steps))
+	m.policy, m.name, m.steps = p, p.Name, make([]stepState, len(p.Steps))
 	for i, s := range p.Steps {
 		if i < len(m.saved) && m.saved[i].Plugin == s.Plugin && m.saved[i].Settings == s.Settings {
 			m.steps[i].state = m.saved[i].State
@@ -178,8 +178,8 @@ func (c *Evaluator) Delete(p model.PortName) {
 	}
 }
 
-// defaults are the weights of the default rules: 1 for what they choose.
-func defaults(in *Input) []uint16 {
+// defaultWeights are the weights of the default rules: 1 for what they choose.
+func defaultWeights(in *Input) []uint16 {
 	w := make([]uint16, len(in.Port.Endpoints))
 	for i := range in.Port.Endpoints {
 		if chosen(in, i) {
@@ -196,7 +196,7 @@ func chosen(in *Input, i int) bool {
 	return in.Port.Endpoints[i].InCluster
 }
 
-func positive(weights []uint16) bool {
+func anyPositive(weights []uint16) bool {
 	for _, w := range weights {
 		if w > 0 {
 			return true

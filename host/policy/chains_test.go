@@ -97,7 +97,7 @@ func TestWhileAChainFailsTheLastGoodDecisionHolds(t *testing.T) {
 	b.set(2, 1)
 	b.expect(t, "one that has begun to terminate gets nothing", FromLastGood, 7, 7, 0)
 	p.decide = weigh(9)
-	b.now = b.now.Add(lastRetry)
+	b.now = b.now.Add(maxBackoff)
 	b.expect(t, "it works again", FromChain, 9, 9, 0)
 }
 

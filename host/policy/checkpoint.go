@@ -93,21 +93,21 @@ func (c *Evaluator) Prune(keep func(model.PortName) bool) {
 	}
 }
 
-func (m *pool) save(key PoolKey) savedPool {
+func (m *poolState) save(key PoolKey) savedPool {
 	out := savedPool{
 		Namespace: key.Port.Service.Namespace, Service: key.Port.Service.Name, Port: key.Port.Port,
 		Protocol: key.Port.Protocol, Family: key.Family, Pool: key.Pool,
-		Policy: m.name, Generation: m.generation, HasGood: m.good != nil,
+		Policy: m.name, Generation: m.generation, HasGood: m.lastGood != nil,
 	}
 	rows := map[netip.AddrPort]*savedRow{}
-	if m.good != nil {
-		out.Balance = m.good.balance
-		for j, r := range m.good.rows {
-			rows[m.good.addrs.At(j)] = &savedRow{uint32(r.conditions), r.weight, r.keep, m.good.resetAt(j)}
+	if m.lastGood != nil {
+		out.Balance = m.lastGood.balance
+		for j, r := range m.lastGood.rows {
+			rows[m.lastGood.addrs.At(j)] = &savedRow{uint32(r.conditions), r.weight, r.keepDraining, m.lastGood.resetAt(j)}
 		}
 	}
-	for i, t := range m.seen.times {
-		addr := m.seen.addrs.At(i)
+	for i, t := range m.times.times {
+		addr := m.times.addrs.At(i)
 		out.Endpoints = append(out.Endpoints, savedEndpoint{addr, milliseconds(t.ready), milliseconds(t.terminating), rows[addr]})
 		delete(rows, addr)
 	}
@@ -131,10 +131,10 @@ func (s *savedPool) key() PoolKey {
 	}, s.Family, s.Pool}
 }
 
-func (s *savedPool) restore() *pool {
-	m := &pool{name: s.Policy, generation: s.Generation, saved: s.Steps}
+func (s *savedPool) restore() *poolState {
+	m := &poolState{name: s.Policy, generation: s.Generation, saved: s.Steps}
 	if s.HasGood {
-		m.good = &good{balance: s.Balance}
+		m.lastGood = &lastGood{balance: s.Balance}
 	}
 	slices.SortFunc(s.Endpoints, func(a, b savedEndpoint) int { return a.Addr.Compare(b.Addr) })
 	var seen, known []netip.AddrPort
@@ -142,19 +142,19 @@ func (s *savedPool) restore() *pool {
 	for _, e := range s.Endpoints {
 		if e.ReadySince != 0 || e.TerminatingSince != 0 {
 			seen = append(seen, e.Addr)
-			m.seen.times = append(m.seen.times, times{seconds(e.ReadySince), seconds(e.TerminatingSince)})
+			m.times.times = append(m.times.times, timestamps{seconds(e.ReadySince), seconds(e.TerminatingSince)})
 		}
-		if r := e.Good; r != nil && m.good != nil {
+		if r := e.Good; r != nil && m.lastGood != nil {
 			known, resets = append(known, e.Addr), append(resets, r.ResetAt)
-			m.good.rows = append(m.good.rows, row{r.Weight, uint8(r.Conditions & lifeBits), r.Keep})
-			m.good.kept = m.good.kept || r.Keep
+			m.lastGood.rows = append(m.lastGood.rows, row{r.Weight, uint8(r.Conditions & lifecycleBits), r.Keep})
+			m.lastGood.hasDraining = m.lastGood.hasDraining || r.Keep
 		}
 	}
-	m.seen.addrs = packed(seen)
-	if m.good != nil {
-		m.good.addrs = packed(known)
+	m.times.addrs = packed(seen)
+	if m.lastGood != nil {
+		m.lastGood.addrs = packed(known)
 		for j, at := range resets {
-			m.good.reset(j, at)
+			m.lastGood.setReset(j, at)
 		}
 	}
 	return m

@@ -9,23 +9,23 @@ import (
 	"github.com/sluice-proxy/sluice/host/service"
 )
 
-// history is when the endpoints of a pool were first seen ready and first seen terminating, in whole seconds so that
+// conditionTimes is when the endpoints of a pool were first seen ready and first seen terminating, in whole seconds so that
 // nodes which hear of a change in the same second agree. It is sorted by address, and parallel to the endpoints that
 // it has observed last.
-type history struct {
+type conditionTimes struct {
 	addrs model.AddrList
-	times []times
+	times []timestamps
 }
 
-// times are in Unix seconds; 0: not so.
-type times struct{ ready, terminating uint32 }
+// timestamps are in Unix seconds; 0: not so.
+type timestamps struct{ ready, terminating uint32 }
 
-// observe takes in the endpoints as they are at now, and forgets those that are gone.
-func (h *history) observe(eps []service.Endpoint, now time.Time) {
-	if !parallel(h.addrs, len(eps), func(i int) netip.AddrPort { return eps[i].Addr }) {
+// update takes in the endpoints as they are at now, and forgets those that are gone.
+func (h *conditionTimes) update(eps []service.Endpoint, now time.Time) {
+	if !sameAddrs(h.addrs, len(eps), func(i int) netip.AddrPort { return eps[i].Addr }) {
 		old, j, n := *h, 0, h.addrs.Len()
 		h.addrs = model.PackAddrs(len(eps), func(i int) netip.AddrPort { return eps[i].Addr })
-		h.times = make([]times, len(eps))
+		h.times = make([]timestamps, len(eps))
 		for i := range eps {
 			for j < n && old.addrs.At(j).Compare(eps[i].Addr) < 0 {
 				j++
@@ -38,13 +38,13 @@ func (h *history) observe(eps []service.Endpoint, now time.Time) {
 	s := max(seconds(wholeSecond(now)), 1)
 	for i := range eps {
 		t := &h.times[i]
-		t.ready = sinceWhen(t.ready, eps[i].Ready, s)
-		t.terminating = sinceWhen(t.terminating, eps[i].Terminating, s)
+		t.ready = transitionTime(t.ready, eps[i].Ready, s)
+		t.terminating = transitionTime(t.terminating, eps[i].Terminating, s)
 	}
 }
 
-// parallel tells whether a list is of these addresses, one by one.
-func parallel(l model.AddrList, n int, at func(i int) netip.AddrPort) bool {
+// sameAddrs tells whether a list is of these addresses, one by one.
+func sameAddrs(l model.AddrList, n int, at func(i int) netip.AddrPort) bool {
 	if l.Len() != n {
 		return false
 	}
@@ -56,7 +56,7 @@ func parallel(l model.AddrList, n int, at func(i int) netip.AddrPort) bool {
 	return true
 }
 
-func sinceWhen(since uint32, is bool, now uint32) uint32 {
+func transitionTime(since uint32, is bool, now uint32) uint32 {
 	switch {
 	case !is:
 		return 0

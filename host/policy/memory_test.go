@@ -82,11 +82,11 @@ func TestPackedReasonsAreThoseThatWereGiven(t *testing.T) {
 
 // TestTimesOutOfRangeCountAsTheNearest: a clock may be wrong by any amount.
 func TestTimesOutOfRangeCountAsTheNearest(t *testing.T) {
-	var h history
+	var h conditionTimes
 	eps := []service.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Ready: true}}
 	for _, now := range []time.Time{{}, time.Unix(0, 0), time.Unix(1<<40, 0)} {
-		h = history{}
-		h.observe(eps, now)
+		h = conditionTimes{}
+		h.update(eps, now)
 		if at := milliseconds(h.times[0].ready); at <= 0 || at%1000 != 0 {
 			t.Errorf("%s: ready since %d", now, at)
 		}

@@ -32,7 +32,7 @@ func TestExplainTellsTheEndpointsThatWereDecidedAbout(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, d := range x.Decisions {
-				want := service.SelectEndpoints(x.Service, &d.Port.Spec, d.Port.Family, p.cluster.Slices[name], p.facts)
+				want := service.SelectEndpoints(x.Service, &d.Port.Spec, d.Port.Family, p.cluster.Slices[name], p.nodeInfo)
 				if d.Port.Name != want.Name || d.Port.Topology != want.Topology || len(d.Port.Endpoints) != len(want.Endpoints) {
 					t.Fatalf("seed %d: %+v, want %+v", seed, d.Port, want)
 				}
@@ -41,7 +41,7 @@ func TestExplainTellsTheEndpointsThatWereDecidedAbout(t *testing.T) {
 					if got.Addr != want.Addr || got.Pod != want.Pod {
 						t.Fatalf("seed %d: %+v, want %+v", seed, got, want)
 					}
-					is, shall := flags(got), flags(want)
+					is, shall := endpointFlags(got), endpointFlags(want)
 					for bit := range is {
 						if *is[bit] != *shall[bit] {
 							t.Fatalf("seed %d: %+v, want %+v", seed, got, want)

@@ -11,21 +11,21 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// rules are the settings that every frontend follows.
+// rules are the settings that apply to all frontends.
 type rules struct {
 	MasqueradeAll bool         // masquerade every ClusterIP connection
-	NodeAddrs     []netip.Addr // this node's addresses, for source ranges that name it
-	Global        plan.Global  // tells whether sources can be told to be Pods
+	NodeAddrs     []netip.Addr // this node's addresses
+	Global        plan.Global
 }
 
-// PortDecision is a Service port in one family with the decisions for the lists that it uses.
+// PortDecision is a Service port in one family with the decisions about its pools.
 type PortDecision struct {
 	Port    *service.Port
 	Cluster policy.Decision // when Port.UsesCluster
 	Local   policy.Decision // when Port.UsesLocal
 }
 
-// frontends gives what a Service port in one family wants, in the order of its addresses.
+// frontends returns the frontends of a Service port in one family, in the order of the Service's addresses.
 func (r *rules) frontends(svc *model.Service, d *PortDecision) []*plan.Frontend {
 	p, f := d.Port, d.Port.Family
 	empty := plan.Reject
@@ -34,10 +34,10 @@ func (r *rules) frontends(svc *model.Service, d *PortDecision) []*plan.Frontend 
 	}
 	var cluster, local plan.Pool
 	if p.UsesCluster {
-		cluster = pool(p, &d.Cluster, false, plan.Reject)
+		cluster = buildPool(p, &d.Cluster, false, plan.Reject)
 	}
 	if p.UsesLocal {
-		local = pool(p, &d.Local, true, empty)
+		local = buildPool(p, &d.Local, true, empty)
 	}
 	var out []*plan.Frontend
 	add := func(kind plan.Kind, addr netip.Addr, port uint16) *plan.Frontend {
@@ -49,9 +49,9 @@ func (r *rules) frontends(svc *model.Service, d *PortDecision) []*plan.Frontend 
 		return fe
 	}
 	internal := func(fe *plan.Frontend) {
-		fe.Pool, fe.Balance = cluster, balance(d.Cluster.Balance)
+		fe.Pool, fe.Balance = cluster, balanceOf(d.Cluster.Balance)
 		if svc.InternalLocal {
-			fe.Pool, fe.Balance = local, balance(d.Local.Balance)
+			fe.Pool, fe.Balance = local, balanceOf(d.Local.Balance)
 		}
 		switch {
 		case r.MasqueradeAll:
@@ -61,7 +61,7 @@ func (r *rules) frontends(svc *model.Service, d *PortDecision) []*plan.Frontend 
 		}
 	}
 	external := func(fe *plan.Frontend) {
-		fe.Pool, fe.Balance, fe.Masquerade = cluster, balance(d.Cluster.Balance), plan.MasqueradeAlways
+		fe.Pool, fe.Balance, fe.Masquerade = cluster, balanceOf(d.Cluster.Balance), plan.MasqueradeAlways
 		if svc.ExternalLocal {
 			outside := local
 			fe.Outside, fe.Masquerade = &outside, plan.MasqueradeFromNode
@@ -88,18 +88,18 @@ func (r *rules) frontends(svc *model.Service, d *PortDecision) []*plan.Frontend 
 	return out
 }
 
-// sourceRanges are a Service's ranges of a family, sorted. Where one holds an address of this node, the load balancer
-// addresses may connect too: a packet from the node to such an address has it as its source.
+// sourceRanges returns a Service's source ranges of a family. When one contains an address of this node, the load balancer
+// addresses are added: a packet from the node to such an address has that address as its source.
 func (r *rules) sourceRanges(svc *model.Service, f model.Family) []netip.Prefix {
 	var out []netip.Prefix
-	node := false
+	allowsNode := false
 	for _, p := range svc.SourceRanges {
 		if model.FamilyOf(p.Addr()) == f {
 			out = append(out, p.Masked())
-			node = node || slices.ContainsFunc(r.NodeAddrs, p.Contains)
+			allowsNode = allowsNode || slices.ContainsFunc(r.NodeAddrs, p.Contains)
 		}
 	}
-	if node {
+	if allowsNode {
 		for _, a := range ofFamily(svc.LoadBalancerIPs, f) {
 			out = append(out, netip.PrefixFrom(a, a.BitLen()))
 		}
@@ -107,8 +107,9 @@ func (r *rules) sourceRanges(svc *model.Service, f model.Family) []netip.Prefix 
 	return plan.NormalizePrefixes(out)
 }
 
-// pool makes a pool of a decision: the endpoints with weight, and the leaving ones as draining endpoints.
-func pool(p *service.Port, d *policy.Decision, local bool, empty plan.Verdict) plan.Pool {
+// buildPool builds a pool from a decision: endpoints with weight, and terminating ones as draining. empty is the verdict of a pool
+// without weight.
+func buildPool(p *service.Port, d *policy.Decision, local bool, empty plan.Verdict) plan.Pool {
 	out := plan.Pool{Verdict: empty}
 	n := 0
 	for i := range p.Endpoints {
@@ -155,7 +156,7 @@ func ofFamily(addrs []netip.Addr, f model.Family) []netip.Addr {
 	return out
 }
 
-func balance(b uint8) plan.Balance {
+func balanceOf(b uint8) plan.Balance {
 	switch b {
 	case abi.BalanceRoundRobin:
 		return plan.RoundRobin

@@ -11,48 +11,48 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// refresh works out again what all Services share, and touches those that it concerns.
+// refresh recomputes the state that Services share, and schedules the Services that it affects.
 func (p *Planner) refresh() {
-	p.stale = false
+	p.nodeDirty = false
 	s := &p.settings
 	own, warn := p.ownNode()
-	facts := service.NodeInfo{Node: s.Node, Zone: own.Zone}
-	rules := rules{
+	nodeInfo := service.NodeInfo{Node: s.Node, Zone: own.Zone}
+	r := rules{
 		MasqueradeAll: s.MasqueradeAll,
 		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
 	}
-	rules.Global = p.global(own, rules.NodeAddrs)
-	// What a rule has become for one Service, it has become for all.
-	if facts != p.facts || !slices.Equal(rules.NodeAddrs, p.rules.NodeAddrs) ||
-		!slices.Equal(rules.Global.PodSources, p.rules.Global.PodSources) ||
-		!slices.Equal(rules.Global.PodInterfaces, p.rules.Global.PodInterfaces) {
-		p.touchAll()
+	r.Global = p.global(own, r.NodeAddrs)
+	// These apply to every Service.
+	if nodeInfo != p.nodeInfo || !slices.Equal(r.NodeAddrs, p.rules.NodeAddrs) ||
+		!slices.Equal(r.Global.PodSources, p.rules.Global.PodSources) ||
+		!slices.Equal(r.Global.PodInterfaces, p.rules.Global.PodInterfaces) {
+		p.replanAll()
 	}
-	p.facts, p.rules = facts, rules
-	p.builder.SetGlobal(rules.Global)
+	p.nodeInfo, p.rules = nodeInfo, r
+	p.builder.SetGlobal(r.Global)
 	for _, w := range warn {
 		if !slices.Contains(p.warnings, w) {
-			p.fresh = append(p.fresh, w)
+			p.newWarnings = append(p.newWarnings, w)
 		}
 	}
 	p.warnings = warn
 	var zones []abi.Zone
-	if !p.cluster.NodesPartial { // the own Node alone would be all of the demand
+	if !p.cluster.NodesPartial { // this Node alone would look like all of the demand
 		zones = zoneTable(p.cluster.Nodes)
 	}
-	if partial := p.cluster.NodesPartial; partial != p.partial || !slices.Equal(zones, p.zones) {
-		p.partial, p.zones = partial, zones
-		p.PluginsReloaded() // what a policy sees has changed, for all its Services
+	if partial := p.cluster.NodesPartial; partial != p.nodesPartial || !slices.Equal(zones, p.zones) {
+		p.nodesPartial, p.zones = partial, zones
+		p.PluginsReloaded() // the input of all policies has changed
 	}
 }
 
-// global is the global part of the plan, of a node that has these addresses.
+// global returns the global part of the plan.
 func (p *Planner) global(own *model.Node, nodeAddrs []netip.Addr) plan.Global {
 	s := &p.settings
 	g := plan.Global{
 		NodePortAddrs:  nodePortAddrs(s, own, nodeAddrs),
 		PodSources:     plan.NormalizePrefixes(s.PodSources),
-		PodInterfaces:  sorted(s.PodInterfaces),
+		PodInterfaces:  sortedUnique(s.PodInterfaces),
 		MasqueradeMark: s.MasqueradeMark,
 	}
 	if s.PodsOfNode {
@@ -65,7 +65,7 @@ func (p *Planner) global(own *model.Node, nodeAddrs []netip.Addr) plan.Global {
 	return g
 }
 
-// ownNode is this node as the cluster knows it, its addresses completed by the settings, and what is missing of it.
+// ownNode returns this node's Node, with its addresses completed by the settings, and warnings about what it lacks.
 func (p *Planner) ownNode() (*model.Node, []string) {
 	s := &p.settings
 	var warn []string
@@ -77,22 +77,22 @@ func (p *Planner) ownNode() (*model.Node, []string) {
 	if s.Primary.IsValid() {
 		own.Addresses = append([]netip.Addr{s.Primary}, own.Addresses...)
 	}
-	lacks := func(what, so string) {
+	warnf := func(what, consequence string) {
 		if known == nil {
 			what = "not found"
 		}
-		warn = append(warn, "Node "+s.Node+": "+what+": "+so)
+		warn = append(warn, "Node "+s.Node+": "+what+": "+consequence)
 	}
 	if s.PodsOfNode && len(own.PodCIDRs) == 0 {
-		lacks("no spec.podCIDRs", "no source counts as a Pod")
+		warnf("no spec.podCIDRs", "no source counts as a Pod")
 	}
 	if s.NodePortPrefixes == nil && len(own.Addresses) == 0 {
-		lacks("no address", "NodePorts answer on none")
+		warnf("no address", "NodePorts answer on none")
 	}
 	return own, warn
 }
 
-// nodePortAddrs are the addresses that NodePorts answer on; never loopback.
+// nodePortAddrs returns the addresses that NodePorts listen on; never loopback.
 func nodePortAddrs(s *Settings, own *model.Node, all []netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
@@ -113,7 +113,7 @@ func nodePortAddrs(s *Settings, own *model.Node, all []netip.Addr) []netip.Addr 
 	return slices.DeleteFunc(sortedAddrs(out), netip.Addr.IsLoopback)
 }
 
-// zoneTable counts Nodes and their allocatable CPU by zone, sorted by name. Nodes without a zone do not count.
+// zoneTable counts Nodes and their allocatable CPU by zone, sorted by name. Nodes without a zone are left out.
 func zoneTable(nodes map[string]*model.Node) []abi.Zone {
 	by := map[string]*abi.Zone{}
 	for _, n := range nodes {
@@ -135,10 +135,34 @@ func zoneTable(nodes map[string]*model.Node) []abi.Zone {
 	return out
 }
 
-func sorted(s []string) []string {
+func sortedUnique(s []string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(s)))
 }
 
 func sortedAddrs(a []netip.Addr) []netip.Addr {
 	return slices.Compact(slices.SortedFunc(slices.Values(a), netip.Addr.Compare))
+}
+
+// nodeStatus returns what health checks report of this node.
+func (p *Planner) nodeStatus() NodeStatus {
+	node := p.cluster.Nodes[p.settings.Node]
+	status := NodeStatus{Eligible: node != nil && !node.Leaving}
+	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
+		some, all := false, false
+		for _, r := range p.settings.NodePortPrefixes {
+			if model.FamilyOf(r.Addr()) == f {
+				some, all = true, all || r.Bits() == 0
+			}
+		}
+		switch {
+		case some && !all:
+			status.HealthAddrs = append(status.HealthAddrs, ofFamily(p.builder.plan.Global.NodePortAddrs, f)...)
+		case f == model.IPv4:
+			status.HealthAddrs = append(status.HealthAddrs, netip.IPv4Unspecified())
+		default:
+			status.HealthAddrs = append(status.HealthAddrs, netip.IPv6Unspecified())
+		}
+	}
+	status.HealthAddrs = sortedAddrs(status.HealthAddrs)
+	return status
 }

@@ -14,10 +14,9 @@ type udpPort struct {
 	family model.Family
 }
 
-// stale reports the frontends of a Service whose UDP flows have to be looked at: an endpoint stopped serving, or the
-// first one began to, or the Service port is new to this process. An endpoint that terminates and still serves keeps
-// its flows.
-func (s *planned) stale(decided []PortDecision, frontends []*plan.Frontend, step *Result) {
+// staleUDPFlows adds the frontends of a Service whose UDP flows may be stale: an endpoint stopped serving, the first one started
+// serving, or the Service port is new to this process. An endpoint that terminates and still serves keeps its flows.
+func (s *serviceState) staleUDPFlows(decided []PortDecision, frontends []*plan.Frontend, result *Result) {
 	var serving map[udpPort][]netip.AddrPort
 	for i := range decided {
 		p := decided[i].Port
@@ -36,20 +35,20 @@ func (s *planned) stale(decided []PortDecision, frontends []*plan.Frontend, step
 		at := udpPort{p.Name.Port, p.Family}
 		serving[at] = now
 		old, known := s.serving[at]
-		if known && (len(old) > 0 || len(now) == 0) && !lost(old, now) {
+		if known && (len(old) > 0 || len(now) == 0) && !anyMissing(old, now) {
 			continue
 		}
 		for _, f := range frontends {
 			if f.Owner == p.Name && f.Key.Family() == p.Family {
-				step.StaleUDPFlows = append(step.StaleUDPFlows, plan.StaleUDPFlows{Frontend: f.Key, Serving: now})
+				result.StaleUDPFlows = append(result.StaleUDPFlows, plan.StaleUDPFlows{Frontend: f.Key, Serving: now})
 			}
 		}
 	}
 	s.serving = serving
 }
 
-// lost tells whether an address of old is missing from now; both are sorted.
-func lost(old, now []netip.AddrPort) bool {
+// anyMissing reports whether now lacks an address of old; both are sorted.
+func anyMissing(old, now []netip.AddrPort) bool {
 	return slices.ContainsFunc(old, func(a netip.AddrPort) bool {
 		_, found := slices.BinarySearchFunc(now, a, netip.AddrPort.Compare)
 		return !found

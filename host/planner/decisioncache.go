@@ -1,0 +1,102 @@
+package planner
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/service"
+)
+
+// decisionCache stores the last decisions about a Service with a policy, for Explain. When all Services have a policy there is an
+// entry for every endpoint of the cluster, so entries are packed, and what EndpointSlices say of an endpoint is not stored.
+type decisionCache struct {
+	decisions []PortDecision // without Port.Endpoints and Steps[].Reasons
+	endpoints []packedEndpoints
+	reasons   [][2][]policy.Reasons // of each plugin, for the cluster pool and the local pool
+}
+
+// packedEndpoints are endpoints as of the decision.
+type packedEndpoints struct {
+	addrs model.AddrList
+	flags []uint8 // see endpointFlags
+}
+
+// endpointFlags returns the fields stored in packedEndpoints.flags, by bit.
+func endpointFlags(e *service.Endpoint) [8]*bool {
+	return [...]*bool{&e.Ready, &e.Serving, &e.Terminating, &e.Local, &e.HintedZone, &e.HintedNode, &e.InCluster, &e.InLocal}
+}
+
+func packDecisions(decided []PortDecision) *decisionCache {
+	k := &decisionCache{
+		decisions: make([]PortDecision, len(decided)),
+		endpoints: make([]packedEndpoints, len(decided)),
+		reasons:   make([][2][]policy.Reasons, len(decided)),
+	}
+	for i := range decided {
+		k.decisions[i] = decided[i]
+		port := *decided[i].Port
+		eps := port.Endpoints
+		list := packedEndpoints{
+			addrs: model.PackAddrs(len(eps), func(j int) netip.AddrPort { return eps[j].Addr }),
+			flags: make([]uint8, len(eps)),
+		}
+		for j := range eps {
+			for bit, set := range endpointFlags(&eps[j]) {
+				if *set {
+					list.flags[j] |= 1 << bit
+				}
+			}
+		}
+		port.Endpoints = nil
+		k.decisions[i].Port, k.endpoints[i] = &port, list
+		for pool, d := range []*policy.Decision{&k.decisions[i].Cluster, &k.decisions[i].Local} {
+			d.Steps = slices.Clone(d.Steps)
+			for j := range d.Steps {
+				reasons := d.Steps[j].Reasons
+				k.reasons[i][pool] = append(k.reasons[i][pool], policy.PackReasons(len(reasons), func(n int) string { return reasons[n] }))
+				d.Steps[j].Reasons = nil
+			}
+		}
+	}
+	return k
+}
+
+// unpack returns the decisions, completed by what EndpointSlices say of the endpoints now.
+func (k *decisionCache) unpack(slicesOfService []*model.EndpointSlice) []PortDecision {
+	byAddr := map[netip.Addr]*model.SliceEndpoint{}
+	for _, s := range slicesOfService {
+		for i := range s.Endpoints {
+			byAddr[s.Endpoints[i].Addr] = &s.Endpoints[i]
+		}
+	}
+	out := make([]PortDecision, len(k.decisions))
+	for i := range out {
+		out[i] = k.decisions[i]
+		port := *k.decisions[i].Port
+		port.Endpoints = make([]service.Endpoint, k.endpoints[i].addrs.Len())
+		for j := range port.Endpoints {
+			e := &port.Endpoints[j]
+			e.Addr = k.endpoints[i].addrs.At(j)
+			if s := byAddr[e.Addr.Addr()]; s != nil {
+				e.Node, e.Zone, e.Pod = s.Node, s.Zone, s.Pod
+			}
+			for bit, set := range endpointFlags(e) {
+				*set = k.endpoints[i].flags[j]&(1<<bit) != 0
+			}
+		}
+		out[i].Port = &port
+		for pool, d := range []*policy.Decision{&out[i].Cluster, &out[i].Local} {
+			d.Steps = slices.Clone(d.Steps)
+			for j := range d.Steps {
+				s := &d.Steps[j]
+				s.Reasons = make([]string, len(s.Weights))
+				for n := range s.Reasons {
+					s.Reasons[n] = k.reasons[i][pool][j].At(n)
+				}
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,65 @@
+package planner
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// Result is the result of a Plan.
+type Result struct {
+	Delta         *plan.Delta
+	Resets        []plan.Reset
+	StaleUDPFlows []plan.StaleUDPFlows // to delete once the plan is programmed
+	RequeueAt     time.Time            // call Plan again at this time at the latest; zero: only on a change
+	Errors        []error              // *ServiceError; each is reported once while it lasts
+	// Warnings are about missing input and conflicts; each is reported once while it lasts.
+	Warnings []string
+	// NewConflicts are frontends that a Service wants and another one has; Warnings includes them.
+	NewConflicts []plan.Degradation
+	// Planned is the number of Services that were planned, Remaining of those deferred to the next Plan, see DeferWhen.
+	Planned, Remaining int
+	// HealthChecks are the Services whose health check has changed.
+	HealthChecks []HealthCheck
+	NodeStatus   NodeStatus
+	Totals       Totals
+	Triggers     []Trigger // of the changes since the last Plan
+}
+
+// ServiceError is a failure of a Service's policy.
+type ServiceError struct {
+	Service model.Name
+	Err     error // its text names the Service
+}
+
+// Error implements error.
+func (e *ServiceError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *ServiceError) Unwrap() error { return e.Err }
+
+// HealthCheck is the state that a Service's healthCheckNodePort reports.
+type HealthCheck struct {
+	Service model.Name
+	Port    uint16 // 0: the Service no longer has one
+	// Serves reports whether the Service has the family. Local is the number of its ready endpoint addresses on this node.
+	Serves ByFamily[bool]
+	Local  ByFamily[int]
+}
+
+// NodeStatus is what health checks report of this node.
+type NodeStatus struct {
+	// Eligible reports whether load balancers may use this node: the Node exists and is not being deleted (KEP-3836).
+	Eligible bool
+	// HealthAddrs are the addresses that health check ports listen on, sorted. The unspecified address means all addresses of
+	// its family.
+	HealthAddrs []netip.Addr
+}
+
+// Trigger is the time of the event that caused a change of endpoints, see model.EndpointSlice.Trigger.
+type Trigger struct {
+	At     int64 // Unix milliseconds
+	Family model.Family
+}

@@ -1,0 +1,26 @@
+package planner
+
+import (
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/host/policy"
+)
+
+// Settings is the configuration of a Planner.
+type Settings struct {
+	Node           string         // this node's name
+	MasqueradeAll  bool           // masquerade every ClusterIP connection
+	MasqueradeMark uint32         // see plan.Global
+	PodSources     []netip.Prefix // see plan.Global; need not be sorted
+	PodInterfaces  []string       // see plan.Global; need not be sorted
+	// PodsOfNode uses the Node's spec.podCIDRs instead of PodSources.
+	PodsOfNode bool
+	// Primary overrides the Node's first address in its family.
+	Primary netip.Addr
+	// NodePortPrefixes select the addresses that NodePorts listen on. Nil selects the primary address of each family. Of a
+	// family without a prefix all addresses are selected.
+	NodePortPrefixes []netip.Prefix
+	// LocalAddrs are the addresses of this node's links.
+	LocalAddrs []netip.Addr
+	Policies   *policy.Set
+}

@@ -1,0 +1,136 @@
+package planner
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/service"
+)
+
+// summary is what a Service contributes to the Totals.
+type summary struct {
+	counted   bool // the Service exists
+	failing   bool
+	family    ByFamily[familySummary]
+	policy    PolicyTotals
+	fallbacks []PluginFallback
+	health    HealthCheck
+}
+
+type familySummary struct {
+	endpoints                        [plan.Draining + 1]int
+	noLocalInternal, noLocalExternal bool
+}
+
+// summarize returns the summary of a Service.
+func summarize(svc *model.Service, decided []PortDecision, failing bool) summary {
+	s := summary{counted: true, failing: failing}
+	var local ByFamily[[]netip.Addr]
+	for i := range decided {
+		d := &decided[i]
+		p := d.Port
+		of := s.family.At(p.Family)
+		countEndpoints(&of.endpoints, d)
+		if p.UsesLocal && p.HasEligible && !slices.ContainsFunc(p.Endpoints, func(e service.Endpoint) bool { return e.InLocal }) {
+			of.noLocalInternal = of.noLocalInternal || svc.InternalLocal
+			of.noLocalExternal = of.noLocalExternal || svc.ExternalLocal && service.IsExternal(svc, &p.Spec, p.Family)
+		}
+		if p.UsesCluster {
+			s.countDecision(&d.Cluster)
+		}
+		if p.UsesLocal {
+			s.countDecision(&d.Local)
+		}
+		for j := range p.Endpoints {
+			if e := &p.Endpoints[j]; svc.HealthCheckNodePort != 0 && e.Local && e.Ready {
+				at := local.At(p.Family)
+				*at = append(*at, e.Addr.Addr())
+			}
+		}
+	}
+	if svc.HealthCheckNodePort != 0 {
+		s.health = HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
+		for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
+			*s.health.Serves.At(f) = hasFamily(svc, f)
+			*s.health.Local.At(f) = len(sortedAddrs(*local.At(f)))
+		}
+	}
+	return s
+}
+
+// countEndpoints counts the endpoints that are in a pool of a Service port.
+func countEndpoints(endpoints *[plan.Draining + 1]int, d *PortDecision) {
+	for i := range d.Port.Endpoints {
+		e := &d.Port.Endpoints[i]
+		terminating := e.Terminating && !e.Ready
+		var active, draining bool
+		inPool := func(in bool, got *policy.Decision) {
+			if !in {
+				return
+			}
+			drains := terminating || got.KeepDraining != nil && got.KeepDraining[i]
+			draining = draining || drains
+			active = active || !drains && got.Weights[i] > 0
+		}
+		inPool(d.Port.UsesCluster, &d.Cluster)
+		inPool(d.Port.UsesLocal && e.Local, &d.Local)
+		switch {
+		case active:
+			endpoints[plan.Active]++
+		case draining:
+			endpoints[plan.Draining]++
+		}
+	}
+}
+
+// countDecision adds a decision to the summary.
+func (s *summary) countDecision(d *policy.Decision) {
+	if d.Policy == "" {
+		return
+	}
+	s.policy.Policy = d.Policy
+	s.policy.Decisions[d.Origin]++
+	if d.Observed != nil {
+		observed, differ := compareShares(d.Weights, d.Observed)
+		s.policy.Observed += observed
+		s.policy.Differing += differ
+	}
+	if d.Err == nil || errors.Is(d.Err, policy.ErrPending) || len(d.Steps) == 0 {
+		return
+	}
+	plugin := d.Steps[len(d.Steps)-1].Plugin // a chain stops at the plugin that fails
+	i := slices.IndexFunc(s.fallbacks, func(f PluginFallback) bool { return f.Plugin == plugin })
+	if i < 0 {
+		i = len(s.fallbacks)
+		s.fallbacks = append(s.fallbacks, PluginFallback{Plugin: plugin})
+	}
+	if d.Origin == policy.FromLastGood {
+		s.fallbacks[i].LastGood++
+	} else {
+		s.fallbacks[i].Default++
+	}
+}
+
+// compareShares compares the shares of two weightings. It returns how many endpoints have weight in either, and how many of them
+// have shares that differ by more than 1 % of the larger one.
+func compareShares(a, b []uint16) (used, differ int) {
+	var sumA, sumB uint64
+	for i := range a {
+		sumA, sumB = sumA+uint64(a[i]), sumB+uint64(b[i])
+	}
+	for i := range a {
+		if a[i] == 0 && b[i] == 0 {
+			continue
+		}
+		used++
+		x, y := uint64(a[i])*sumB, uint64(b[i])*sumA // shares, over sumA·sumB
+		if more, less := max(x, y), min(x, y); (more-less)*100 > more {
+			differ++
+		}
+	}
+	return used, differ
+}

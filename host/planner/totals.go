@@ -1,0 +1,51 @@
+package planner
+
+import (
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/policy"
+)
+
+// ByFamily is a value for each IP family.
+type ByFamily[T any] [2]T
+
+// At returns a pointer to the value of a family.
+func (b *ByFamily[T]) At(f model.Family) *T {
+	if f == model.IPv6 {
+		return &b[1]
+	}
+	return &b[0]
+}
+
+// Totals are running counts over the plan. Maintaining them costs as much as the change, not as the plan.
+type Totals struct {
+	Services  int // in the plan
+	Failing   int // Services whose policy does not exist or fails
+	Conflicts int // frontends that a Service wants and another one has
+	Family    ByFamily[FamilyTotals]
+	Policies  []PolicyTotals   // sorted by name; read-only
+	Fallbacks []PluginFallback // sorted by plugin; read-only
+}
+
+// FamilyTotals are the counts of a family.
+type FamilyTotals struct {
+	Frontends [plan.NodePort + 1]int // by Kind
+	Endpoints [plan.Draining + 1]int // by Phase; an endpoint of a Service port counts once, as active if it is active in any pool
+	// Services with traffic policy Local that have endpoints, but none on this node.
+	NoLocalInternal, NoLocalExternal int
+}
+
+// PolicyTotals are the counts of a policy. A decision is about one pool of one Service port in one family.
+type PolicyTotals struct {
+	Policy    string
+	Decisions [policy.FromObserve + 1]int // by policy.Origin
+	// In mode Observe: the endpoints that the policy or the default rules would use, and those of them whose share of new
+	// connections would differ.
+	Observed, Differing int
+}
+
+// PluginFallback counts the decisions in force because a plugin fails. Decisions that wait for a plugin call are not counted.
+type PluginFallback struct {
+	Plugin            string
+	LastGood, Default int
+}
