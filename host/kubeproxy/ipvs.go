@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ipvs is what the IPVS mode makes: virtual servers, and a dummy link with their addresses.
+// ipvs are the virtual servers of its IPVS mode, and the dummy link with their addresses.
 type ipvs struct{}
 
 const ipvsLink = "kube-ipvs0"
 
-// server is a virtual server.
-type server struct {
+// virtualServer is an IPVS virtual server.
+type virtualServer struct {
 	family   uint16 // AF_INET, AF_INET6
 	protocol uint16
 	addr     netip.Addr
@@ -41,12 +41,12 @@ const (
 	ipvsSvcPort     = 4
 	ipvsSvcFwmark   = 5
 	ipvsSvcFlags    = 7
-	ipvsFlagSluice  = 0x20 // on the virtual servers of sluice's mode ipvs, which may have taken kube-proxy's over
+	ipvsFlagSluice  = 0x20 // on virtual servers of sluice, which may have been taken over from kube-proxy
 )
 
-// list gives the link, nil when it is not there, and the virtual servers that are kube-proxy's. Those at addresses of
-// its link are; those at another local address, in the range of NodePorts, are when there is such a link.
-func (ipvs) list() (netlink.Link, []server, error) {
+// list returns kube-proxy's link, or nil if it does not exist, and its virtual servers: those at addresses of the link, and
+// NodePorts at other local addresses.
+func (ipvs) list() (netlink.Link, []virtualServer, error) {
 	link, err := netlink.LinkByName(ipvsLink)
 	var none netlink.LinkNotFoundError
 	switch {
@@ -55,47 +55,48 @@ func (ipvs) list() (netlink.Link, []server, error) {
 	case err != nil:
 		return nil, nil, fmt.Errorf("kube-proxy's leftovers: find link %s: %w", ipvsLink, err)
 	case link.Type() != "dummy":
-		return nil, nil, nil // of somebody who likes the name
+		return nil, nil, nil // of another program
 	}
 	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, nil, fmt.Errorf("kube-proxy's leftovers: list addresses: %w", err)
 	}
-	on := map[netip.Addr]bool{} // local address: on the link
+	onLink := map[netip.Addr]bool{} // has all local addresses
 	for _, a := range all {
 		if addr, ok := netip.AddrFromSlice(a.IP); ok {
 			addr = addr.Unmap()
-			on[addr] = on[addr] || a.LinkIndex == link.Attrs().Index
+			onLink[addr] = onLink[addr] || a.LinkIndex == link.Attrs().Index
 		}
 	}
-	servers, err := virtualServers()
+	servers, err := listVirtualServers()
 	if err != nil {
 		return nil, nil, err
 	}
-	return link, slices.DeleteFunc(servers, func(s server) bool { return !kubeServer(s, on) }), nil
+	return link, slices.DeleteFunc(servers, func(s virtualServer) bool { return !isKubeProxyServer(s, onLink) }), nil
 }
 
-// kubeServer tells whether a virtual server is kube-proxy's; on has all local addresses, true for those on its link.
-func kubeServer(s server, on map[netip.Addr]bool) bool {
-	its, local := on[s.addr]
-	return its || local && s.port >= 30000 && s.port <= 32767
+// isKubeProxyServer reports whether a virtual server is kube-proxy's. onLink has all local addresses, and is true for those on
+// kube-proxy's link.
+func isKubeProxyServer(s virtualServer, onLink map[netip.Addr]bool) bool {
+	linked, local := onLink[s.addr]
+	return linked || local && s.port >= 30000 && s.port <= 32767
 }
 
-// ipvsCommand begins a request; nil when IPVS is not in the kernel. Asking for it would load the module.
+// ipvsCommand returns a request, or nil if the kernel has not loaded IPVS. Looking up the family would load the module.
 func ipvsCommand(command uint8, flags int) (*nl.NetlinkRequest, error) {
 	if _, err := os.Stat("/proc/thread-self/net/ip_vs"); err != nil {
 		return nil, nil
 	}
 	family, err := netlink.GenlFamilyGet("IPVS")
 	if err != nil {
-		return nil, fmt.Errorf("kube-proxy's leftovers: ask for IPVS: %w", err)
+		return nil, fmt.Errorf("kube-proxy's leftovers: look up IPVS's netlink family: %w", err)
 	}
 	req := nl.NewNetlinkRequest(int(family.ID), flags)
 	req.AddData(&nl.Genlmsg{Command: command, Version: 1})
 	return req, nil
 }
 
-func virtualServers() ([]server, error) {
+func listVirtualServers() ([]virtualServer, error) {
 	req, err := ipvsCommand(ipvsGetService, unix.NLM_F_DUMP)
 	if req == nil {
 		return nil, err
@@ -104,29 +105,29 @@ func virtualServers() ([]server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kube-proxy's leftovers: list virtual servers: %w", err)
 	}
-	var out []server
+	var out []virtualServer
 	for _, m := range messages {
 		if len(m) < nl.SizeofGenlmsg {
 			continue
 		}
-		if s, ok := decodeServer(attrs(m[nl.SizeofGenlmsg:])[ipvsAttrService]); ok {
+		if s, ok := decodeServer(attrsByType(m[nl.SizeofGenlmsg:])[ipvsAttrService]); ok {
 			out = append(out, s)
 		}
 	}
 	return out, nil
 }
 
-// decodeServer reads a virtual server; false for those of firewall marks, which kube-proxy has none of.
-func decodeServer(b []byte) (server, bool) {
-	a := attrs(b)
+// decodeServer decodes a virtual server; false for those of sluice and for firewall marks, which kube-proxy does not use.
+func decodeServer(b []byte) (virtualServer, bool) {
+	a := attrsByType(b)
 	family, protocol, addr, port := a[ipvsSvcFamily], a[ipvsSvcProtocol], a[ipvsSvcAddr], a[ipvsSvcPort]
 	if flags := a[ipvsSvcFlags]; len(flags) >= 4 && binary.NativeEndian.Uint32(flags)&ipvsFlagSluice != 0 {
-		return server{}, false
+		return virtualServer{}, false
 	}
 	if _, marked := a[ipvsSvcFwmark]; marked || len(family) < 2 || len(protocol) < 2 || len(addr) < 16 || len(port) < 2 {
-		return server{}, false
+		return virtualServer{}, false
 	}
-	s := server{family: binary.NativeEndian.Uint16(family), protocol: binary.NativeEndian.Uint16(protocol), port: binary.BigEndian.Uint16(port)}
+	s := virtualServer{family: binary.NativeEndian.Uint16(family), protocol: binary.NativeEndian.Uint16(protocol), port: binary.BigEndian.Uint16(port)}
 	if s.family == unix.AF_INET {
 		s.addr = netip.AddrFrom4([4]byte(addr[:4]))
 	} else {
@@ -136,7 +137,7 @@ func decodeServer(b []byte) (server, bool) {
 }
 
 // encode is the inverse of decodeServer.
-func (s server) encode() *nl.RtAttr {
+func (s virtualServer) encode() *nl.RtAttr {
 	addr := make([]byte, 16)
 	copy(addr, s.addr.AsSlice())
 	nest := nl.NewRtAttr(ipvsAttrService|unix.NLA_F_NESTED, nil)
@@ -152,30 +153,31 @@ func (v ipvs) find(context.Context) (out []Leftover, err error) {
 	if err != nil || link == nil {
 		return nil, err
 	}
-	out = append(out, Leftover{Where: "IPVS, link " + ipvsLink})
+	out = append(out, Leftover{Location: "IPVS, link " + ipvsLink})
 	if len(servers) > 0 {
-		out = append(out, Leftover{Where: "IPVS", What: "virtual servers", Count: len(servers)})
+		out = append(out, Leftover{Location: "IPVS", Kind: "virtual servers", Count: len(servers)})
 	}
 	return out, nil
 }
 
 func (v ipvs) remove(ctx context.Context) error {
-	_, err := v.take(ctx, func(server) (bool, error) { return false, nil })
+	_, err := v.removeUnless(ctx, func(virtualServer) (bool, error) { return false, nil })
 	return err
 }
 
-// take removes the virtual servers that are not to stay, the addresses that only those had, and the link with the last.
-func (v ipvs) take(ctx context.Context, stays func(server) (bool, error)) (left int, err error) {
+// removeUnless removes the virtual servers except those to keep, the addresses that no remaining one has, and, if none
+// remains, the link. It returns how many remain.
+func (v ipvs) removeUnless(ctx context.Context, keep func(virtualServer) (bool, error)) (left int, err error) {
 	link, servers, err := v.list()
 	if err != nil || link == nil {
 		return 0, err
 	}
-	keep := map[netip.Addr]bool{}
+	addrs := map[netip.Addr]bool{}
 	for _, s := range servers {
-		stay, err := stays(s)
-		if err == nil && stay {
+		kept, err := keep(s)
+		if err == nil && kept {
 			left++
-			keep[s.addr] = true
+			addrs[s.addr] = true
 			continue
 		}
 		if err == nil {
@@ -191,23 +193,23 @@ func (v ipvs) take(ctx context.Context, stays func(server) (bool, error)) (left 
 		}
 		return 0, nil
 	}
-	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	all, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
 		return left, fmt.Errorf("kube-proxy's leftovers: list addresses of link %s: %w", ipvsLink, err)
 	}
-	for i, a := range addrs {
-		if addr, ok := netip.AddrFromSlice(a.IP); ok && keep[addr.Unmap()] {
+	for i, a := range all {
+		if addr, ok := netip.AddrFromSlice(a.IP); ok && addrs[addr.Unmap()] {
 			continue
 		}
-		if err := netlink.AddrDel(link, &addrs[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		if err := netlink.AddrDel(link, &all[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return left, fmt.Errorf("kube-proxy's leftovers: delete address %s of link %s: %w", a.IP, ipvsLink, err)
 		}
 	}
 	return left, nil
 }
 
-// delete deletes a virtual server, with its members; their connections end.
-func (s server) delete() error {
+// delete deletes a virtual server with its real servers, which ends their connections.
+func (s virtualServer) delete() error {
 	req, err := ipvsCommand(ipvsDelService, unix.NLM_F_ACK)
 	if err == nil && req != nil {
 		req.AddData(s.encode())
@@ -219,8 +221,8 @@ func (s server) delete() error {
 	return err
 }
 
-// busy tells whether a virtual server has connections that are open.
-func (s server) busy() (bool, error) {
+// hasConnections reports whether a virtual server has active connections.
+func (s virtualServer) hasConnections() (bool, error) {
 	req, err := ipvsCommand(ipvsGetDest, unix.NLM_F_DUMP)
 	if err != nil || req == nil {
 		return false, err
@@ -228,71 +230,16 @@ func (s server) busy() (bool, error) {
 	req.AddData(s.encode())
 	messages, err := req.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
-		return false, fmt.Errorf("list its members: %w", err)
+		return false, fmt.Errorf("list its real servers: %w", err)
 	}
 	for _, m := range messages {
 		if len(m) < nl.SizeofGenlmsg {
 			continue
 		}
-		active := attrs(attrs(m[nl.SizeofGenlmsg:])[ipvsAttrDest])[ipvsDestActive]
+		active := attrsByType(attrsByType(m[nl.SizeofGenlmsg:])[ipvsAttrDest])[ipvsDestActive]
 		if len(active) >= 4 && binary.NativeEndian.Uint32(active) > 0 {
 			return true, nil
 		}
 	}
 	return false, nil
-}
-
-// ipsets are what the iptables rules of the IPVS mode look addresses up in.
-type ipsets struct{}
-
-// From linux/netfilter/ipset/ip_set.h.
-const (
-	ipsetList         = 7 // IPSET_CMD_LIST
-	ipsetAttrProtocol = 1
-	ipsetAttrName     = 2
-	ipsetAttrFlags    = 6
-	ipsetNamesOnly    = 1 << 1 // IPSET_FLAG_LIST_SETNAME
-	ipsetProtocol     = 6
-)
-
-// list asks for names: sets can have as many entries as the cluster has endpoints.
-func (ipsets) list() (names []string, err error) {
-	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_IPSET<<8|ipsetList, unix.NLM_F_DUMP)
-	req.AddData(&nl.Nfgenmsg{Version: unix.NFNETLINK_V0})
-	req.AddData(nl.NewRtAttr(ipsetAttrProtocol, []byte{ipsetProtocol}))
-	req.AddData(nl.NewRtAttr(ipsetAttrFlags|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, ipsetNamesOnly)))
-	messages, err := req.Execute(unix.NETLINK_NETFILTER, 0)
-	switch {
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
-		return nil, nil // not in this kernel
-	case err != nil:
-		return nil, fmt.Errorf("kube-proxy's leftovers: list ipsets: %w", err)
-	}
-	for _, m := range messages {
-		if len(m) < nl.SizeofNfgenmsg {
-			continue
-		}
-		if name := text(attrs(m[nl.SizeofNfgenmsg:])[ipsetAttrName]); isSet(name) && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names, nil
-}
-
-func (i ipsets) find(context.Context) ([]Leftover, error) {
-	names, err := i.list()
-	if len(names) == 0 {
-		return nil, err
-	}
-	return []Leftover{{Where: "ipset", What: "sets", Count: len(names)}}, nil
-}
-
-func (i ipsets) remove(context.Context) error {
-	names, err := i.list()
-	for _, name := range names {
-		if derr := netlink.IpsetDestroy(name); derr != nil {
-			err = errors.Join(err, fmt.Errorf("kube-proxy's leftovers: destroy ipset %s: %w", name, derr))
-		}
-	}
-	return err
 }

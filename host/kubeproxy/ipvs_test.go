@@ -1,14 +1,19 @@
 package kubeproxy
 
 import (
+	"errors"
+	"net/netip"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// sets are the ipsets that kube-proxy v1.36.3 makes in mode ipvs, as `ipset list -n` shows them.
+// sets are the ipsets that kube-proxy v1.36.3 creates in mode ipvs, in the input format of ipset restore.
 const sets = `KUBE-LOOP-BACK hash:ip,port,ip
 KUBE-CLUSTER-IP hash:ip,port
 KUBE-EXTERNAL-IP hash:ip,port
@@ -45,8 +50,8 @@ KUBE-6-HEALTH-CHECK-NODE-PORT bitmap:port range 0-65535
 KUBE-6-IPVS-IPS hash:ip family inet6
 `
 
-// needIPVS skips where the kernel lacks what kube-proxy's mode ipvs needs; test kernels have it.
-func needIPVS(t *testing.T, n node) {
+// requireIPVS skips the test if the kernel lacks IPVS or ipsets; the test kernels have them.
+func requireIPVS(t *testing.T, n node) {
 	t.Helper()
 	_, err := os.Stat("/proc/net/ip_vs")
 	if err == nil {
@@ -61,24 +66,24 @@ func needIPVS(t *testing.T, n node) {
 	}
 }
 
-func TestItsVirtualServersAndSetsGoAndOthersStay(t *testing.T) {
+func TestRemoveDeletesOnlyKubeProxysVirtualServersAndSets(t *testing.T) {
 	n := newNode(t, "ipset", "ipvsadm", "ip", "iptables-nft-restore")
-	needIPVS(t, n)
-	look := func() string {
+	requireIPVS(t, n)
+	dump := func() string {
 		out := n.run("", "ipvsadm", "-Sn") + n.run("", "ipset", "save") + n.run("", "ip", "-br", "link", "show", "type", "dummy") +
 			n.run("", "iptables-nft-save")
 		lines := strings.Split(out, "\n")
 		slices.Sort(lines) // IPVS lists in the order of a hash
 		return counters.ReplaceAllString(regexp.MustCompile(`(?m)^#.*\n`).ReplaceAllString(strings.Join(lines, "\n"), ""), "")
 	}
-	// Of others: virtual servers elsewhere, by mark, and sluice's at an address that was kube-proxy's; sets of network
-	// policies; a dummy link.
+	// Objects of others: virtual servers at other addresses, for a firewall mark, and of sluice at an address of kube-proxy's;
+	// sets of network policies; a dummy link.
 	n.run("-A -t 203.0.113.1:80 -s rr\n-a -t 203.0.113.1:80 -r 10.9.9.9:80 -m -w 7\n-A -f 7 -s wlc\n-A -t 192.168.0.1:80 -s rr\n"+
 		"-A -t 10.96.0.11:80 -s wrr -b flag-3\n", "ipvsadm", "-R")
 	n.run("create KUBE-DST-ABCDEF hash:ip\ncreate mine hash:ip\nadd mine 10.1.1.1\n", "ipset", "restore")
 	n.run("", "ip", "link", "add", "nodelocaldns", "type", "dummy")
 	n.run("*filter\n:FORWARD ACCEPT [0:0]\n:MINE - [0:0]\n-A FORWARD -m set --match-set mine dst -j MINE\nCOMMIT\n", "iptables-nft-restore", "--noflush")
-	before := look()
+	before := dump()
 
 	n.run("", "ip", "link", "add", ipvsLink, "type", "dummy")
 	for _, a := range []string{"10.96.0.10/32", "10.96.0.11/32", "fd00:96::10/128"} {
@@ -103,7 +108,7 @@ func TestItsVirtualServersAndSetsGoAndOthersStay(t *testing.T) {
 		t.Errorf("removed:\n%s", got)
 	}
 	n.run("*nat\n-F\nCOMMIT\n", "iptables-nft-restore", "--noflush") // the table itself stays, empty
-	after := look()
+	after := dump()
 	for _, chain := range []string{"*nat", ":PREROUTING ACCEPT ", ":INPUT ACCEPT ", ":OUTPUT ACCEPT ", ":POSTROUTING ACCEPT ", "COMMIT"} {
 		if !strings.Contains(before, "*nat") {
 			after = strings.Replace(after, chain+"\n", "", 1)
@@ -114,5 +119,65 @@ func TestItsVirtualServersAndSetsGoAndOthersStay(t *testing.T) {
 	}
 	if got := n.find() + n.remove(); got != "" {
 		t.Errorf("still there: %s", got)
+	}
+}
+
+func TestRemoveKeepsALinkThatIsNoDummy(t *testing.T) {
+	n := newNode(t)
+	err := n.Do(func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: ipvsLink}, PeerName: "peer"})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := n.find() + n.remove(); got != "" {
+		t.Error(got)
+	}
+	if err := n.Do(func() error { _, err := netlink.LinkByName(ipvsLink); return err }); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRemoveDeletesTheDummyLink(t *testing.T) {
+	n := newNode(t)
+	err := n.Do(func() error { return netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: ipvsLink}}) })
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip("this kernel has no dummy links")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := n.remove(); got != "IPVS, link kube-ipvs0" {
+		t.Errorf("removed %q", got)
+	}
+	if got := n.find(); got != "" {
+		t.Error(got)
+	}
+}
+
+func TestIsKubeProxyServer(t *testing.T) {
+	addr := netip.MustParseAddr
+	onLink := map[netip.Addr]bool{addr("10.96.0.1"): true, addr("192.168.0.1"): false, addr("fd00:96::1"): true}
+	for at, want := range map[string]bool{
+		"10.96.0.1:443": true, "[fd00:96::1]:53": true, // on its link
+		"192.168.0.1:30080": true, "192.168.0.1:80": false, "192.168.0.1:32768": false, // NodePorts
+		"203.0.113.1:30080": false, // of another program
+	} {
+		a := netip.MustParseAddrPort(at)
+		s := virtualServer{family: unix.AF_INET6, protocol: unix.IPPROTO_TCP, addr: a.Addr(), port: a.Port()}
+		if a.Addr().Is4() {
+			s.family = unix.AF_INET
+		}
+		if got := isKubeProxyServer(s, onLink); got != want {
+			t.Errorf("%s: %v", at, got)
+		}
+		if back, ok := decodeServer(attrsByType(s.encode().Serialize())[ipvsAttrService]); !ok || back != s {
+			t.Errorf("%s: encoded and decoded: %+v", at, back)
+		}
+	}
+	for n := range 60 {
+		s := virtualServer{family: unix.AF_INET, addr: addr("10.0.0.1")}
+		b := attrsByType(s.encode().Serialize())[ipvsAttrService]
+		decodeServer(b[:min(n, len(b))]) // must not panic
 	}
 }

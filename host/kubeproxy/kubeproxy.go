@@ -1,9 +1,9 @@
-// Package kubeproxy finds kube-proxy on this node: whether it runs, and what it has left in the kernel. It removes the
-// latter, and nothing else.
+// Package kubeproxy detects a running kube-proxy, and finds and removes what it has left in the kernel. It changes nothing
+// else.
 //
-// Two proxies translate the same packets, and the one whose chains came last has them: the kernel asks it first. So
-// sluice takes over at its first transaction; but what kube-proxy wrote later, or a Service that sluice does not have,
-// goes on as it was when kube-proxy was stopped, until that is removed.
+// If two proxies translate the same packets, the one that registered its hooks last wins. So sluice takes over with its
+// first transaction. But rules that kube-proxy wrote later, and those of Services that sluice does not have, stay in effect
+// until they are removed.
 package kubeproxy
 
 import (
@@ -14,80 +14,80 @@ import (
 	"strings"
 )
 
-// Leftover is something that kube-proxy has left behind.
+// Leftover is a group of kernel objects that kube-proxy has left behind.
 type Leftover struct {
-	Where string // such as "iptables (nf_tables), ip nat"
-	What  string // such as "chains"; "" when Where says it all
-	Count int
+	Location string // for example "iptables (nf_tables), ip nat"
+	Kind     string // for example "chains"; "" if Location is the object
+	Count    int
 }
 
-// String is like "iptables (nf_tables), ip nat: 12 chains".
+// String returns, for example, "iptables (nf_tables), ip nat: 12 chains".
 func (l Leftover) String() string {
-	if l.What == "" {
-		return l.Where
+	if l.Kind == "" {
+		return l.Location
 	}
-	return fmt.Sprintf("%s: %d %s", l.Where, l.Count, l.What)
+	return fmt.Sprintf("%s: %d %s", l.Location, l.Count, l.Kind)
 }
 
-// place is where kube-proxy may have left something.
-type place interface {
+// remnant is one kind of leftovers.
+type remnant interface {
 	find(ctx context.Context) ([]Leftover, error)
-	// remove takes away what find finds; what is not there any more is no error.
+	// remove removes what find finds. Objects that no longer exist are no error.
 	remove(ctx context.Context) error
 }
 
-// places are in the order of removal: what leads to other objects first.
-func places() []place {
-	return []place{nftTables{}, iptablesNFT{}, iptablesLegacy{}, ipvs{}, ipsets{}}
+// remnants are in the order of removal: first those that refer to others.
+func remnants() []remnant {
+	return []remnant{nftablesTables{}, iptablesNFT{}, iptablesLegacy{}, ipvs{}, ipsets{}}
 }
 
-// Find lists what is there, in the network namespace of the calling thread. An error is about places that could not be
-// looked at; what was found in others is returned with it.
+// Find returns the leftovers in the network namespace of the calling thread. The error joins those of the kinds that could
+// not be read; leftovers of the other kinds are returned with it.
 func Find(ctx context.Context) ([]Leftover, error) {
 	var all []Leftover
 	var errs []error
-	for _, p := range places() {
-		found, err := p.find(ctx)
+	for _, r := range remnants() {
+		found, err := r.find(ctx)
 		all, errs = append(all, found...), append(errs, err)
 	}
 	return all, errors.Join(errs...)
 }
 
-// Remove takes away all that Find finds. It does what it can; the error names what stays. It may be called again.
+// Remove removes the leftovers that Find returns. It continues after errors; the error names what remains. It may be called
+// again.
 func Remove(ctx context.Context) (removed []Leftover, err error) {
-	removed, _, err = take(ctx, false)
+	removed, _, err = removeAll(ctx, false)
 	return removed, err
 }
 
-// Drain is Remove, but for virtual servers that have open connections: those stay until they have none, with their
-// addresses and the link, and busy says how many there are. They are not for new connections: whoever forwards by now
-// has those first. Call it again from time to time until there are none.
+// Drain is Remove, except that virtual servers with open connections remain, with their addresses and the link; busy is their
+// number. They get no new connections if another proxy has taken over. Call Drain periodically until busy is 0.
 func Drain(ctx context.Context) (removed []Leftover, busy int, err error) {
-	return take(ctx, true)
+	return removeAll(ctx, true)
 }
 
-func take(ctx context.Context, spareBusy bool) (removed []Leftover, busy int, err error) {
+func removeAll(ctx context.Context, drain bool) (removed []Leftover, busy int, err error) {
 	var errs []error
-	for _, p := range places() {
-		left := 0
-		found, err := p.find(ctx)
+	for _, r := range remnants() {
+		remaining := 0
+		found, err := r.find(ctx)
 		if err == nil && len(found) > 0 {
-			if v, ok := p.(ipvs); ok && spareBusy {
-				left, err = v.take(ctx, server.busy)
+			if v, ok := r.(ipvs); ok && drain {
+				remaining, err = v.removeUnless(ctx, virtualServer.hasConnections)
 			} else {
-				err = p.remove(ctx)
+				err = r.remove(ctx)
 			}
 		}
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		busy += left
+		busy += remaining
 		for _, l := range found {
-			if left > 0 {
-				l.Count -= left // the link, which is one, stays then
+			if remaining > 0 {
+				l.Count -= remaining // the link remains as well
 			}
-			if left == 0 || l.Count > 0 {
+			if remaining == 0 || l.Count > 0 {
 				removed = append(removed, l)
 			}
 		}
@@ -95,9 +95,9 @@ func take(ctx context.Context, spareBusy bool) (removed []Leftover, busy int, er
 	return removed, busy, errors.Join(errs...)
 }
 
-// Of the names that begin with KUBE-, kubelet has some too (KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT, KUBE-FIREWALL in
-// filter), and so have network policy programs (KUBE-NWPLCY-…, KUBE-POD-FW-…, KUBE-ROUTER-…). They are not ours to
-// take, so these are the ones that kube-proxy makes, in any of its modes and versions.
+// Names of kube-proxy's chains and ipsets, in all its modes and versions. Other names that begin with KUBE- belong to
+// kubelet (KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT, KUBE-FIREWALL in filter) and to network policy controllers
+// (KUBE-NWPLCY-…, KUBE-POD-FW-…, KUBE-ROUTER-…), and must stay.
 var (
 	chainNames = []string{
 		"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ", "KUBE-FORWARD",
@@ -114,20 +114,20 @@ var (
 	}
 )
 
-// isChain tells whether kube-proxy makes a chain of this name in an iptables table.
-func isChain(table, name string) bool {
+// isKubeProxyChain reports whether kube-proxy creates a chain of this name in an iptables table.
+func isKubeProxyChain(table, name string) bool {
 	if name == "KUBE-FIREWALL" {
-		return table == "nat" // of the IPVS mode; in filter it is kubelet's
+		return table == "nat" // of its IPVS mode; in filter it is kubelet's
 	}
 	return slices.Contains(chainNames, name) ||
 		slices.ContainsFunc(chainPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// maxSetName is how long the name of an ipset can be.
+// maxSetName is the longest name of an ipset (IPSET_MAXNAMELEN without the terminator).
 const maxSetName = 31
 
-// isSet tells the same of an ipset; those of IPv6 have a 6 after KUBE-, and may be cut off.
-func isSet(name string) bool {
+// isKubeProxySet reports the same for an ipset. The names of IPv6 sets begin with KUBE-6-, and are truncated.
+func isKubeProxySet(name string) bool {
 	return slices.ContainsFunc(setNames, func(own string) bool {
 		six := strings.Replace(own, "KUBE-", "KUBE-6-", 1)
 		return name == own || name == six[:min(len(six), maxSetName)]

@@ -14,31 +14,30 @@ import (
 	"time"
 )
 
-// MetricsAddress is where kube-proxy answers by default.
+// MetricsAddress is kube-proxy's default metricsBindAddress.
 const MetricsAddress = "127.0.0.1:10249"
 
-// askTimeout is for an answer over the loopback link.
-const askTimeout = 500 * time.Millisecond
+// answerTimeout bounds requests to kube-proxy over the loopback interface.
+const answerTimeout = 500 * time.Millisecond
 
-// Running tells by what kube-proxy shows that it runs in the network namespace of the calling thread: a process of its
-// name, or an answer at address. It gives "" when nothing shows it; in a container that does not see the host's
-// processes, only the answer can.
+// Running returns evidence that kube-proxy is running in the network namespace of the calling thread, or "" if there is none:
+// a process of its name under proc, or an answer on address. In a container without the host's processes, only the answer
+// is evidence.
 func Running(ctx context.Context, proc, address string) (string, error) {
-	pid, err := process(proc)
+	pid, err := findProcess(proc)
 	if err != nil {
-		return "", fmt.Errorf("look for kube-proxy: %w", err)
+		return "", fmt.Errorf("find kube-proxy: %w", err)
 	}
 	if pid != 0 {
 		return fmt.Sprintf("process %d", pid), nil
 	}
-	if answers(ctx, address) {
+	if answersAt(ctx, address) {
 		return "it answers on " + address, nil
 	}
 	return "", nil
 }
 
-// RequireStopped returns an error while kube-proxy runs on this node: both would translate the same packets, and it would
-// write back what is removed. reason is part of the error.
+// RequireStopped returns an error with the given reason while kube-proxy is running on this node.
 func RequireStopped(ctx context.Context, reason string) error {
 	by, err := Running(ctx, "/proc", MetricsAddress)
 	if err != nil {
@@ -50,9 +49,9 @@ func RequireStopped(ctx context.Context, reason string) error {
 	return nil
 }
 
-// process finds a process called kube-proxy in this network namespace. Those that may not be looked at are not ours
-// to judge.
-func process(proc string) (pid int, err error) {
+// findProcess returns the ID of a process called kube-proxy in this network namespace, or 0. Processes that may not be
+// inspected are skipped.
+func findProcess(proc string) (pid int, err error) {
 	own, err := os.Readlink(filepath.Join(proc, "thread-self/ns/net"))
 	if err != nil {
 		return 0, err
@@ -68,12 +67,12 @@ func process(proc string) (pid int, err error) {
 		}
 		dir := filepath.Join(proc, d.Name())
 		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if err != nil || len(line) == 0 { // gone, dead, or a thread of the kernel's
+		if err != nil || len(line) == 0 { // exited, a zombie, or a kernel thread
 			continue
 		}
 		arg0, _, _ := bytes.Cut(line, []byte{0})
 		comm, _ := os.ReadFile(filepath.Join(dir, "comm"))
-		if filepath.Base(string(arg0)) != ownTable && string(bytes.TrimSpace(comm)) != ownTable {
+		if filepath.Base(string(arg0)) != kubeProxyName && string(bytes.TrimSpace(comm)) != kubeProxyName {
 			continue
 		}
 		if net, err := os.Readlink(filepath.Join(dir, "ns/net")); err == nil && net == own {
@@ -83,13 +82,13 @@ func process(proc string) (pid int, err error) {
 	return 0, nil
 }
 
-// answers tells whether what answers on kube-proxy's metrics address is kube-proxy. sluice answers the same questions
-// there; its configuration tells.
-func answers(ctx context.Context, address string) bool {
-	ctx, stop := context.WithTimeout(ctx, askTimeout)
+// answersAt reports whether kube-proxy is serving on its metrics address. sluice serves the same paths; its configuration
+// distinguishes it.
+func answersAt(ctx context.Context, address string) bool {
+	ctx, stop := context.WithTimeout(ctx, answerTimeout)
 	defer stop()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	ask := func(path string) string {
+	get := func(path string) string {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 		if err != nil {
 			return ""
@@ -105,8 +104,8 @@ func answers(ctx context.Context, address string) bool {
 		}
 		return strings.TrimSpace(string(body))
 	}
-	if !slices.Contains([]string{"nftables", "iptables", "ipvs", "userspace"}, ask("/proxyMode")) {
+	if !slices.Contains([]string{"nftables", "iptables", "ipvs", "userspace"}, get("/proxyMode")) {
 		return false
 	}
-	return !strings.Contains(ask("/configz"), "sluice.dev/")
+	return !strings.Contains(get("/configz"), "sluice.dev/")
 }

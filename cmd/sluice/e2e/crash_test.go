@@ -168,7 +168,7 @@ func TestWhatSomebodyElseDamagesIsRepairedAtOnce(t *testing.T) {
 			n.expect("repaired", "p1 p2")
 		})
 	}
-	n.logs(`by="nft (pid `)
+	n.logs(`processes="nft (pid `)
 
 	before := repairs()
 	n.program("add table ip other\nadd set ip other s { type ipv4_addr; }\n", "nft", "-f", "-")

@@ -12,36 +12,36 @@ import (
 	"strings"
 )
 
-// iptablesLegacy are the same chains where iptables writes to the kernel's own, older tables. These have no netlink
-// interface; they are changed with the iptables programs, if the host has them.
+// iptablesLegacy are chains in the kernel's legacy tables. These have no netlink interface; the iptables programs of the host
+// read and change them.
 type iptablesLegacy struct{}
 
-// legacyFamilies: where the kernel names the tables that are in use, and the programs for them.
+// legacyFamilies are the files that list the tables in use, and the programs for them.
 var legacyFamilies = []struct{ family, names, program string }{
 	{"ip", "ip_tables_names", "iptables"}, {"ip6", "ip6_tables_names", "ip6tables"},
 }
 
-// errNoPrograms means that there may be leftovers that cannot be seen.
-var errNoPrograms = errors.New("the kernel has legacy iptables tables, and the programs to look at them are missing")
+// errProgramMissing means that there may be leftovers that cannot be read.
+var errProgramMissing = errors.New("the kernel has legacy iptables tables, and the programs to read them are missing")
 
-// tool gives the path of the legacy program whose name ends in what, such as save.
-func tool(ctx context.Context, program, what string) (string, error) {
-	if path, err := exec.LookPath(program + "-legacy-" + what); err == nil {
+// findProgram returns the path of a legacy program with a suffix such as save.
+func findProgram(ctx context.Context, program, suffix string) (string, error) {
+	if path, err := exec.LookPath(program + "-legacy-" + suffix); err == nil {
 		return path, nil
 	}
-	path, err := exec.LookPath(program + "-" + what)
+	path, err := exec.LookPath(program + "-" + suffix)
 	if err != nil {
-		return "", fmt.Errorf("%w: %s-%s (install iptables)", errNoPrograms, program, what)
+		return "", fmt.Errorf("%w: %s-%s (install iptables)", errProgramMissing, program, suffix)
 	}
-	// Before there were two kinds, and in some images still, the plain name is the legacy one.
+	// In old versions and some images, the program without a prefix is the legacy one.
 	if out, err := exec.CommandContext(ctx, path, "--version").Output(); err == nil && bytes.Contains(out, []byte("nf_tables")) {
-		return "", fmt.Errorf("%w: %s-legacy-%s (install iptables)", errNoPrograms, program, what)
+		return "", fmt.Errorf("%w: %s-legacy-%s (install iptables)", errProgramMissing, program, suffix)
 	}
 	return path, nil
 }
 
-// dump gives what a family's legacy save program prints; "" when the kernel has no such tables in use.
-func dump(ctx context.Context, names, program string) (string, error) {
+// saveTables returns the output of a family's iptables-save, or "" if the kernel has no such tables in use.
+func saveTables(ctx context.Context, names, program string) (string, error) {
 	used, err := os.ReadFile("/proc/thread-self/net/" + names)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -52,7 +52,7 @@ func dump(ctx context.Context, names, program string) (string, error) {
 	if !slices.ContainsFunc(strings.Fields(string(used)), func(t string) bool { return slices.Contains(iptablesTables, t) }) {
 		return "", nil
 	}
-	path, err := tool(ctx, program, "save")
+	path, err := findProgram(ctx, program, "save")
 	if err != nil {
 		return "", fmt.Errorf("kube-proxy's leftovers: %w", err)
 	}
@@ -74,10 +74,10 @@ func stderr(err error) string {
 func (iptablesLegacy) find(ctx context.Context) (out []Leftover, err error) {
 	var errs []error
 	for _, f := range legacyFamilies {
-		text, err := dump(ctx, f.names, f.program)
+		text, err := saveTables(ctx, f.names, f.program)
 		errs = append(errs, err)
 		for _, t := range parseSave(text) {
-			out = append(out, Leftover{Where: "iptables (legacy), " + f.family + " " + t.name, What: "chains", Count: len(t.chains)})
+			out = append(out, Leftover{Location: "iptables (legacy), " + f.family + " " + t.name, Kind: "chains", Count: len(t.chains)})
 		}
 	}
 	return out, errors.Join(errs...)
@@ -85,7 +85,7 @@ func (iptablesLegacy) find(ctx context.Context) (out []Leftover, err error) {
 
 func (iptablesLegacy) remove(ctx context.Context) error {
 	for _, f := range legacyFamilies {
-		text, err := dump(ctx, f.names, f.program)
+		text, err := saveTables(ctx, f.names, f.program)
 		if err != nil {
 			return err
 		}
@@ -93,12 +93,12 @@ func (iptablesLegacy) remove(ctx context.Context) error {
 		if len(list) == 0 {
 			continue
 		}
-		path, err := tool(ctx, f.program, "restore")
+		path, err := findProgram(ctx, f.program, "restore")
 		if err != nil {
 			return fmt.Errorf("kube-proxy's leftovers: %w", err)
 		}
 		cmd := exec.CommandContext(ctx, path, "--noflush", "--wait", "5")
-		cmd.Stdin = strings.NewReader(removal(list))
+		cmd.Stdin = strings.NewReader(restoreInput(list))
 		if _, err := cmd.Output(); err != nil {
 			return fmt.Errorf("kube-proxy's leftovers: %s: %w%s", path, err, stderr(err))
 		}
@@ -106,31 +106,31 @@ func (iptablesLegacy) remove(ctx context.Context) error {
 	return nil
 }
 
-// saved is what iptables-save says of a table that has chains of kube-proxy's.
-type saved struct {
+// savedTable is a table with chains of kube-proxy.
+type savedTable struct {
 	name   string
-	chains []string // kube-proxy's
-	jumps  []string // the rules of others that lead there, without their "-A "
+	chains []string // of kube-proxy
+	jumps  []string // rules in other chains that jump to them, without "-A "
 }
 
-// parseSave reads the output of iptables-save; tables without anything of kube-proxy's are left out.
-func parseSave(text string) (out []saved) {
-	var t saved
+// parseSave reads the output of iptables-save. It omits tables without chains of kube-proxy.
+func parseSave(text string) (out []savedTable) {
+	var t savedTable
 	var rules []string
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
 		switch {
 		case strings.HasPrefix(line, "*"):
-			t, rules = saved{name: line[1:]}, nil
+			t, rules = savedTable{name: line[1:]}, nil
 		case strings.HasPrefix(line, ":"):
-			if name, _, _ := strings.Cut(line[1:], " "); slices.Contains(iptablesTables, t.name) && isChain(t.name, name) {
+			if name, _, _ := strings.Cut(line[1:], " "); slices.Contains(iptablesTables, t.name) && isKubeProxyChain(t.name, name) {
 				t.chains = append(t.chains, name)
 			}
 		case strings.HasPrefix(line, "-A "):
 			rules = append(rules, line[3:])
 		case line == "COMMIT" && len(t.chains) > 0:
 			for _, r := range rules {
-				chain, target := endsOf(r)
+				chain, target := chainAndTarget(r)
 				if slices.Contains(t.chains, target) && !slices.Contains(t.chains, chain) {
 					t.jumps = append(t.jumps, r)
 				}
@@ -141,12 +141,11 @@ func parseSave(text string) (out []saved) {
 	return out
 }
 
-// endsOf gives the chain that a rule is in and the one that it leads to. What is quoted, a comment for one, may look
-// like an option.
-func endsOf(rule string) (chain, target string) {
+// chainAndTarget returns the chain of a rule and the chain that it jumps to. Quoted words, such as comments, are not options.
+func chainAndTarget(rule string) (chain, target string) {
 	var words []string
 	var word strings.Builder
-	quoted, escaped, any := false, false, false
+	quoted, escaped, hasWord := false, false, false
 	for _, r := range rule {
 		switch {
 		case escaped:
@@ -155,16 +154,16 @@ func endsOf(rule string) (chain, target string) {
 		case r == '\\' && quoted:
 			escaped = true
 		case r == '"':
-			quoted, any = !quoted, true
+			quoted, hasWord = !quoted, true
 		case r == ' ' && !quoted:
-			if any || word.Len() > 0 {
+			if hasWord || word.Len() > 0 {
 				words = append(words, word.String())
 			}
 			word.Reset()
-			any = false
+			hasWord = false
 		default:
 			if quoted && word.Len() == 0 {
-				word.WriteByte('"') // so that it is no option
+				word.WriteByte('"') // marks it as no option
 			}
 			word.WriteRune(r)
 		}
@@ -178,8 +177,8 @@ func endsOf(rule string) (chain, target string) {
 	return words[0], target
 }
 
-// removal is what to tell iptables-restore --noflush: each table at once.
-func removal(list []saved) string {
+// restoreInput returns the input for iptables-restore --noflush that removes the chains: one transaction for each table.
+func restoreInput(list []savedTable) string {
 	var b strings.Builder
 	for _, t := range list {
 		fmt.Fprintf(&b, "*%s\n", t.name)
