@@ -1,7 +1,7 @@
-// Package config reads the configuration file of sluice run, a SluiceConfiguration of sluice.dev/v1alpha1. Fields that
-// mean what a field of KubeProxyConfiguration means have its name.
+// Package config parses and validates the configuration file of sluice run, a SluiceConfiguration of sluice.dev/v1alpha1.
+// Fields that also exist in KubeProxyConfiguration have the same name and meaning.
 //
-// Reading is strict: every mistake is reported, all at once, each with the path of its field.
+// Parsing is strict: unknown fields are errors, and all errors are reported together, each with the path of its field.
 package config
 
 import (
@@ -18,32 +18,32 @@ import (
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
-// What the file says it is.
+// API version and kind of the file.
 const (
 	APIVersion = "sluice.dev/v1alpha1"
 	Kind       = "SluiceConfiguration"
 )
 
-// Config is a configuration that has been checked: every name in it refers to something.
+// Config is a valid configuration: every name in it refers to an existing plugin or policy.
 type Config struct {
-	HostnameOverride string // name of this node; "" for the host's own
+	HostnameOverride string // name of this node; "" means the host name
 	Mode             string
-	// BindAddress is this node's primary address of its family; not valid: the Node's first one.
+	// BindAddress is this node's primary address of its family; the zero value means the Node's first address.
 	BindAddress netip.Addr
-	// BindAddressHardFail ends sluice when it cannot listen where it is told to.
+	// BindAddressHardFail makes sluice exit if a server cannot listen on its address.
 	BindAddressHardFail bool
-	// DetectLocalMode says how a source is told to be a Pod; the other fields of detection hold in their mode only.
+	// DetectLocalMode selects how Pod sources are detected; the fields of the other modes are ignored.
 	DetectLocalMode string
 	DetectLocal     DetectLocal
-	// ClusterCIDR are the sources that count as Pods, at most one of each family; without one of a family, none does.
+	// ClusterCIDR are the Pod ranges, at most one per family; in a family without one, no source is treated as a Pod.
 	ClusterCIDR []netip.Prefix
-	// NodePortAddresses select this node's addresses that NodePorts answer on; nil is the primary address of each
-	// family. A family without a prefix has all its addresses.
+	// NodePortAddresses select this node's addresses that serve NodePorts; nil means the primary address of each family.
+	// A family without a prefix uses all its addresses.
 	NodePortAddresses  []netip.Prefix
 	MasqueradeAll      bool
 	MasqueradeBit      uint8         // of the packet mark, 0–31
-	MinSyncPeriod      time.Duration // the least time between two writes; 0: at once
-	SyncPeriod         time.Duration // how often what failed is tried again, and drift is looked for
+	MinSyncPeriod      time.Duration // minimum time between two updates; 0: update immediately
+	SyncPeriod         time.Duration // interval of retries and drift detection
 	Conntrack          Conntrack
 	IPVS               IPVS
 	OOMScoreAdj        int // of the process, -1000–1000
@@ -52,33 +52,33 @@ type Config struct {
 	EnableProfiling    bool
 	MetricsBindAddress string
 	HealthzBindAddress string
-	PluginCacheDir     string // for compiled plugins; "": in the user's own cache folder, where there is one
+	PluginCacheDir     string // of compiled plugins; "" means the user's cache directory, if there is one
 	Plugins            []Plugin
 	Policies           []policy.Policy
 	Bindings           []policy.Binding
-	DefaultPolicy      string // "": the default rules
+	DefaultPolicy      string // "" means kube-proxy's rules
 }
 
-// Plugin is a module that policies may use.
+// Plugin is a WebAssembly module that policies can use.
 type Plugin struct {
 	Name   string
 	File   string // absolute, or relative to the working directory
-	Digest string // sha256:… of the file's bytes; "" takes any
+	Digest string // sha256:… of the file; "" accepts any file
 	Limits Limits
 }
 
-// Limits bounds a plugin more tightly than the host does by itself.
+// Limits are limits of a plugin below those of the host.
 type Limits struct {
-	MemoryMiB int // 0: the host's own limit
+	MemoryMiB int // 0 means the host's limit
 }
 
-// ClientConnection says how to reach the API server. Empty fields: as a Pod of the cluster does.
+// ClientConnection is the connection to the API server. Empty fields mean the Pod's in-cluster configuration.
 type ClientConnection struct {
-	Kubeconfig string // a file, absolute or relative to the working directory
-	Server     string // URL, in the place of the kubeconfig's or the Pod's
+	Kubeconfig string // file; absolute or relative to the working directory
+	Server     string // URL that overrides the kubeconfig's or the Pod's
 }
 
-// Default is the configuration of an empty file: kube-proxy's defaults in nftables mode, and no policy.
+// Default returns the configuration of a file without optional fields: kube-proxy's defaults in nftables mode, no policies.
 func Default() *Config {
 	return &Config{
 		Mode:               ModeNFTables,
@@ -97,26 +97,26 @@ func Default() *Config {
 //go:embed defaults.yaml
 var defaults string
 
-// DefaultsYAML is the configuration file that says nothing but the defaults, each with a comment.
+// DefaultsYAML returns a configuration file with every field at its default, with comments.
 func DefaultsYAML() string { return defaults }
 
-// PrefixErrors puts what an error is about before each of the errors that it joins, so that every line can stand alone.
-func PrefixErrors(about string, err error) error {
+// PrefixErrors adds a prefix to err, or to each error that it joins, so that every line is complete.
+func PrefixErrors(prefix string, err error) error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
-		return fmt.Errorf("%s: %w", about, err)
+		return fmt.Errorf("%s: %w", prefix, err)
 	}
 	var errs []error
 	for _, e := range joined.Unwrap() {
-		errs = append(errs, PrefixErrors(about, e))
+		errs = append(errs, PrefixErrors(prefix, e))
 	}
 	return errors.Join(errs...)
 }
 
-// maxFile bounds a configuration file.
+// maxFile is the maximum size of a configuration file in bytes.
 const maxFile = 8 << 20
 
-// Load reads a file. Paths in it are relative to its folder.
+// Load reads a file. Relative paths in it are resolved against its directory.
 func Load(path string) (*Config, error) {
 	b, err := strictyaml.ReadFile(path, maxFile)
 	if err != nil {
@@ -129,13 +129,13 @@ func Load(path string) (*Config, error) {
 	return c, nil
 }
 
-// MasqueradeMark is the packet mark of MasqueradeBit.
+// MasqueradeMark returns the packet mark with MasqueradeBit set.
 func (c *Config) MasqueradeMark() uint32 { return 1 << (c.MasqueradeBit & 31) }
 
-// NodePortPrefixes are NodePortAddresses, as the plan takes them.
+// NodePortPrefixes returns NodePortAddresses in the form of the planner's settings.
 func (c *Config) NodePortPrefixes() []netip.Prefix { return c.NodePortAddresses }
 
-// PolicySet is what decides which policy a Service has. Each call makes a new one.
+// PolicySet returns a new policy set, which selects the policy of each Service.
 func (c *Config) PolicySet() *policy.Set {
 	set := &policy.Set{Policies: map[string]*policy.Policy{}, Bindings: c.Bindings, Default: c.DefaultPolicy}
 	for _, p := range c.Policies {
@@ -144,7 +144,7 @@ func (c *Config) PolicySet() *policy.Set {
 	return set
 }
 
-// Steps are the distinct steps of policies that use a plugin, in their order.
+// Steps returns the distinct policy steps that use a plugin, in the order of the policies.
 func (c *Config) Steps(plugin string) []policy.Step {
 	var out []policy.Step
 	for _, p := range c.Policies {
@@ -157,16 +157,15 @@ func (c *Config) Steps(plugin string) []policy.Step {
 	return out
 }
 
-// Equal tells whether two configurations say the same.
+// Equal reports whether two configurations are equal.
 func (c *Config) Equal(d *Config) bool { return reflect.DeepEqual(c, d) }
 
-// CheckReload tells whether c can take the place of old in a running process: the error names each field that needs a
-// restart.
+// CheckReload returns an error if c cannot replace old without a restart. The error names each field that needs one.
 func (c *Config) CheckReload(old *Config) error {
 	var errs []error
-	fixed := func(field string, is, was any) {
-		if is != was {
-			errs = append(errs, fmt.Errorf("%s: %v instead of %v needs a restart", field, is, was))
+	fixed := func(field string, value, oldValue any) {
+		if value != oldValue {
+			errs = append(errs, fmt.Errorf("%s: change from %v to %v requires a restart", field, oldValue, value))
 		}
 	}
 	fixed("hostnameOverride", c.HostnameOverride, old.HostnameOverride)

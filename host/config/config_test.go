@@ -83,7 +83,7 @@ bindings:
 defaultPolicy: watch
 `
 
-func TestParseTakesEveryField(t *testing.T) {
+func TestParseEveryField(t *testing.T) {
 	got, err := Parse([]byte(full), "/etc/sluice")
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func TestParseTakesEveryField(t *testing.T) {
 	}
 }
 
-func TestAnEmptyConfigurationIsTheDefault(t *testing.T) {
+func TestEmptyConfigurationIsDefault(t *testing.T) {
 	got, err := Parse([]byte(head+"nodePortAddresses: [primary]\nclusterCIDR: ''\n"), "")
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestAnEmptyConfigurationIsTheDefault(t *testing.T) {
 	}
 }
 
-func TestEveryMistakeIsReportedAtOnceWithItsPath(t *testing.T) {
+func TestAllErrorsAreReportedWithPaths(t *testing.T) {
 	text := `
 apiVersion: sluice.dev/v1
 kind: SluiceConfiguraton
@@ -219,57 +219,57 @@ plugins[0].limits.cpu: unknown field
 policies[1].plugins[1].name: 7 is not text (quote it)
 apiVersion: "sluice.dev/v1": must be sluice.dev/v1alpha1
 kind: "SluiceConfiguraton": must be SluiceConfiguration
-hostnameOverride: "Node_1" is not a name of lower-case letters, digits, '-' and '.'
+hostnameOverride: "Node_1" is not a name of lowercase letters, digits, '-' and '.'
 mode: "iptables": must be nftables or ipvs
-ipvs.scheduler: "wrr;" is not the name of a scheduler such as wrr, wlc or mh
-ipvs.tcpTimeout: 1.5s is not whole seconds
-ipvs.udpTimeout: -1s is shorter than 0s
+ipvs.scheduler: "wrr;" is not a scheduler name such as wrr, wlc or mh
+ipvs.tcpTimeout: 1.5s is not a whole number of seconds
+ipvs.udpTimeout: -1s is less than 0s
 ipvs.excludeCIDRs[0]: "10.0.0.1" is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56
-ipvs.interface: "a/b" is not an interface's name
+ipvs.interface: "a/b" is not an interface name
 ipvs.syncPeriod: unknown field
-clusterCIDR: 10.245.0.0/16: a second CIDR of IPv4
+clusterCIDR: 10.245.0.0/16: more than one CIDR of IPv4
 clusterCIDR: "x" is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56
-nodePortAddresses[0]: primary stands alone or not at all
+nodePortAddresses[0]: primary cannot be combined with other values
 nodePortAddresses[1]: "192.168.0.1" is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56
 masqueradeBit: 32 is not between 0 and 31
 minSyncPeriod: 10 is not text (quote it)
-syncPeriod: 1ms is shorter than 1s
+syncPeriod: 1ms is less than 1s
 bindAddress: 224.0.0.1 is not a unicast address
 detectLocalMode: "BridgeInterfaces": must be ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix (did you mean "BridgeInterface"?)
-detectLocal.interfaceNamePrefix: "veth*" is not an interface's name: 1 to 15 letters, digits and signs without '/', '*', '#' and blanks
+detectLocal.interfaceNamePrefix: "veth*" is not an interface name: 1 to 15 printable ASCII characters except '/', '*', '#' and spaces
 detectLocal.bridge: unknown field
-conntrack.maxPerCore: -1 is below 0
-conntrack.min: -2 is below 0
-conntrack.tcpEstablishedTimeout: -1s is shorter than 0s
+conntrack.maxPerCore: -1 is negative
+conntrack.min: -2 is negative
+conntrack.tcpEstablishedTimeout: -1s is less than 0s
 conntrack.tcpCloseWaitTimeout: 3600 is not text (quote it)
-conntrack.udpTimeout: 1.5s is not whole seconds
-conntrack.udpStreamTimeout: 1000000h0m0s is longer than the kernel can hold, 2147483s
+conntrack.udpTimeout: 1.5s is not a whole number of seconds
+conntrack.udpStreamTimeout: 1000000h0m0s exceeds the kernel's maximum of 2147483s
 clientConnection.server: "192.0.2.1:6443" is not a URL such as https://192.0.2.1:6443
 oomScoreAdj: -1001 is not between -1000 and 1000
 logging.format: "yaml": must be text or json
-logging.verbosity: -1 is below 0
+logging.verbosity: -1 is negative
 logging.flushFrequency: unknown field
-metricsBindAddress: "localhost:10249" is not an address with a port, such as 127.0.0.1:10249 or [::]:10249
-plugins[0].digest: "md5:1" is not sha256: and 64 hexadecimal digits in lower case
+metricsBindAddress: "localhost:10249" is not an IP address and port such as 127.0.0.1:10249 or [::]:10249
+plugins[0].digest: "md5:1" is not sha256: followed by 64 lowercase hexadecimal digits
 plugins[0].limits.memoryMiB: 65 is not between 1 and 64
-plugins[1].name: "zone-spill": plugins[0] has the same name
-plugins[2].name: "no file" is not a name of lower-case letters, digits, '-' and '.'
-plugins[2].file: missing: where is the module of "no file"?
-plugins[3].name: missing
+plugins[1].name: "zone-spill": duplicate name of plugins[0]
+plugins[2].name: "no file" is not a name of lowercase letters, digits, '-' and '.'
+plugins[2].file: required
+plugins[3].name: required
 policies[0].mode: "Try": must be Enforce or Observe
 policies[0].failurePolicy: "Never": must be LastGood or Default
-policies[0].plugins: no plugin: the policy would decide nothing
+policies[0].plugins: at least one plugin is required
 policies[1].plugins[0].name: no plugin "zonespil" (did you mean "zone-spill"?)
 policies[1].plugins[0].settings: a list is not an object
-bindings[0].namespaces[0]: "S" is not a name of lower-case letters, digits, '-' and '.'
-bindings[0].selector.matchLabels[a b]: "a b" is not a label's key
-bindings[0].selector.matchLabels[a b]: "-" is not a label's value
+bindings[0].namespaces[0]: "S" is not a name of lowercase letters, digits, '-' and '.'
+bindings[0].selector.matchLabels[a b]: "a b" is not a label key
+bindings[0].selector.matchLabels[a b]: "-" is not a label value
 bindings[0].selector.matchExpressions[0].operator: "in": must be In, NotIn, Exists or DoesNotExist (did you mean "In"?)
-bindings[0].selector.matchExpressions[1].key: "" is not a label's key
-bindings[0].selector.matchExpressions[1].values: In needs values
-bindings[0].selector.matchExpressions[2].values: Exists takes none
+bindings[0].selector.matchExpressions[1].key: "" is not a label key
+bindings[0].selector.matchExpressions[1].values: required with operator In
+bindings[0].selector.matchExpressions[2].values: must be empty with operator Exists
 bindings[0].policy: no policy "c"
-bindings[1].selector: neither labels nor namespaces: say defaultPolicy to mean every Service
+bindings[1].selector: matchLabels, matchExpressions or namespaces required; use defaultPolicy to select all Services
 defaultPolicy: no policy "bb" (did you mean "b"?)`
 	got := lines(err.Error())
 	for line := range lines(want) {
@@ -279,7 +279,7 @@ defaultPolicy: no policy "bb" (did you mean "b"?)`
 		delete(got, line)
 	}
 	for line := range got {
-		t.Errorf("reported beside: %s", line)
+		t.Errorf("unexpected: %s", line)
 	}
 }
 
@@ -291,10 +291,10 @@ func lines(s string) map[string]bool {
 	return out
 }
 
-func TestNotAConfigurationIsSaidPlainly(t *testing.T) {
+func TestParseRejectsOtherDocuments(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"empty":           {"# nothing\n", "empty"},
-		"two documents":   {head + "---\n" + head, "line 3: a second document"},
+		"two documents":   {head + "---\n" + head, "line 3: second document"},
 		"a key twice":     {head + "mode: nftables\nmode: nftables\n", `"mode" already set`},
 		"no YAML":         {head + "plugins: [\n", "line "},
 		"a list":          {"[]\n", "not an object"},
@@ -310,7 +310,7 @@ func TestNotAConfigurationIsSaidPlainly(t *testing.T) {
 	}
 }
 
-func TestLoadNamesTheFile(t *testing.T) {
+func TestLoadErrorsNameTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sluice.yaml")
 	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("missing: %v", err)
@@ -333,25 +333,25 @@ func TestLoadNamesTheFile(t *testing.T) {
 	}
 }
 
-func TestReplacesNamesWhatNeedsARestart(t *testing.T) {
+func TestCheckReloadNamesFieldsThatNeedARestart(t *testing.T) {
 	old, next := Default(), Default()
 	next.DefaultPolicy, next.MasqueradeAll = "x", true
 	if err := next.CheckReload(old); err != nil {
-		t.Errorf("a policy and masqueradeAll can change: %v", err)
+		t.Errorf("policies and masqueradeAll do not need a restart: %v", err)
 	}
 	if next.Equal(old) {
-		t.Error("they are not equal")
+		t.Error("different configurations are equal")
 	}
 	next.IPVS.Scheduler = "wlc"
 	if !next.SameBackend(old) {
-		t.Error("in mode nftables the section of mode ipvs does not matter")
+		t.Error("in mode nftables, ipvs.scheduler changes the backend")
 	}
 	if next.Mode = ModeIPVS; next.SameBackend(old) || next.CheckReload(old) != nil {
-		t.Error("a mode may change, and is another data plane")
+		t.Error("a change of the mode does not change the backend or needs a restart")
 	}
-	counted := *next
-	if counted.IPVS.ConnectionMetrics = true; !counted.SameBackend(next) || counted.Equal(next) {
-		t.Error("metrics change, and the data plane stays")
+	withMetrics := *next
+	if withMetrics.IPVS.ConnectionMetrics = true; !withMetrics.SameBackend(next) || withMetrics.Equal(next) {
+		t.Error("connectionMetrics changes the backend or is not compared")
 	}
 	next.HostnameOverride, next.SyncPeriod = "b", time.Hour
 	err := next.CheckReload(old)
@@ -360,17 +360,17 @@ func TestReplacesNamesWhatNeedsARestart(t *testing.T) {
 	}
 }
 
-func TestTheConfigurationOfTheExampleIsGood(t *testing.T) {
+func TestExampleConfigurationIsValid(t *testing.T) {
 	c, err := Load("../../examples/boutique/sluice.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(c.Policies) == 0 || len(c.Plugins) == 0 || len(c.Bindings) == 0 {
-		t.Errorf("it shows too little: %+v", c)
+		t.Errorf("no policies, plugins or bindings: %+v", c)
 	}
 }
 
-// FuzzParse: no panic, and what is accepted holds together.
+// FuzzParse checks that Parse does not panic and that accepted configurations are consistent.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(full))
 	f.Add([]byte(head))
@@ -425,7 +425,7 @@ func prefixes(list ...string) []netip.Prefix {
 	return out
 }
 
-func TestParseBoundsWhatADocumentCosts(t *testing.T) {
+func TestParseLimitsAliasesAndNesting(t *testing.T) {
 	for text, want := range map[string]string{
 		"a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat("*a, ", 99) + "*a]\n": "aliases make 101 MiB",
 		"a: " + strings.Repeat("[", 200) + strings.Repeat("]", 200):                             "line 1: nested more than 100 levels deep",
@@ -436,7 +436,7 @@ func TestParseBoundsWhatADocumentCosts(t *testing.T) {
 	}
 }
 
-func TestParseTellsOfManyMistakesInFew(t *testing.T) {
+func TestParseLimitsNumberOfErrors(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\nnodePortAddresses: [x")
 	b.WriteString(strings.Repeat(", x", 99_999) + "]\n")
@@ -444,7 +444,7 @@ func TestParseTellsOfManyMistakesInFew(t *testing.T) {
 		fmt.Fprintf(&b, "k%d: 1\n", i)
 	}
 	_, err := Parse([]byte(b.String()), "")
-	if err == nil || len(err.Error()) > 20_000 || !strings.HasSuffix(err.Error(), "\nand 199900 more problems in this file") {
+	if err == nil || len(err.Error()) > 20_000 || !strings.HasSuffix(err.Error(), "\nand 199900 more errors in this file") {
 		t.Errorf("error %.300v", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
-// keptFields are those with the same place in both configurations.
+// keptFields returns the fields with the same path in both configurations.
 func keptFields() []string {
 	return []string{
 		"bindAddress", "bindAddressHardFail", "clientConnection.kubeconfig", "clusterCIDR", "conntrack.maxPerCore", "conntrack.min", "conntrack.tcpBeLiberal",
@@ -21,9 +21,8 @@ func keptFields() []string {
 	}
 }
 
-// droppedFields says why fields have no place in a SluiceConfiguration: by path, or by the start of one and a dot. For each
-// leaf comes what kube-proxy has by default, next to nothing at all, so that a dump of all defaults is told in a few
-// lines.
+// droppedFields returns why fields do not exist in a SluiceConfiguration, by path or by path prefix with a trailing dot, and
+// the defaults of kube-proxy that differ from the zero value, so that a dump of all defaults is reported in a few lines.
 func droppedFields() map[string]struct {
 	why      string
 	defaults []string
@@ -33,30 +32,30 @@ func droppedFields() map[string]struct {
 		defaults []string
 	}
 	return map[string]d{
-		"clientConnection.":           {"sluice watches, always in protobuf, and has no limit to its requests that could be set", []string{"application/vnd.kubernetes.protobuf", "5", "10"}},
-		"configSyncPeriod":            {"sluice watches, and reads nothing again by the clock", []string{"15m0s"}},
-		"featureGates.":               {"sluice has no feature gates: what is generally available is on", nil},
-		"iptables.localhostNodePorts": {"nftables never answers NodePorts on loopback addresses", []string{"true"}},
-		"ipvs.excludeCIDRs":           {"not of the mode in force", nil},
-		"ipvs.scheduler":              {"nftables picks at random, by weight; weights come from policies", nil},
-		"ipvs.strictARP":              {"in mode nftables no address of a Service is on a link", nil},
-		"ipvs.tcpFinTimeout":          {"IPVS has time-outs of its own; nftables has those of conntrack", nil},
-		"ipvs.tcpTimeout":             {"IPVS has time-outs of its own; nftables has conntrack.tcpEstablishedTimeout", nil},
-		"ipvs.udpTimeout":             {"IPVS has time-outs of its own; nftables has conntrack.udpTimeout and conntrack.udpStreamTimeout", nil},
-		"logging.flushFrequency":      {"sluice's log is not buffered", []string{"5s", "5000000000"}},
-		"logging.options.":            {"sluice's log is not buffered", nil},
-		"logging.vmodule":             {"sluice has one verbosity for all", nil},
-		"portRange":                   {"it has had no effect in kube-proxy since its userspace mode went", nil},
+		"clientConnection.":           {"sluice always uses protobuf watches; its request rate is not configurable", []string{"application/vnd.kubernetes.protobuf", "5", "10"}},
+		"configSyncPeriod":            {"sluice watches and does not resync periodically", []string{"15m0s"}},
+		"featureGates.":               {"sluice has no feature gates; generally available features are enabled", nil},
+		"iptables.localhostNodePorts": {"nftables never serves NodePorts on loopback addresses", []string{"true"}},
+		"ipvs.excludeCIDRs":           {"not used in this mode", nil},
+		"ipvs.scheduler":              {"mode nftables selects endpoints at random, by the weights of policies", nil},
+		"ipvs.strictARP":              {"in mode nftables Service addresses are not assigned to an interface", nil},
+		"ipvs.tcpFinTimeout":          {"an IPVS timeout; mode nftables uses conntrack timeouts", nil},
+		"ipvs.tcpTimeout":             {"an IPVS timeout; mode nftables uses conntrack.tcpEstablishedTimeout", nil},
+		"ipvs.udpTimeout":             {"an IPVS timeout; mode nftables uses conntrack.udpTimeout and conntrack.udpStreamTimeout", nil},
+		"logging.flushFrequency":      {"sluice does not buffer its log", []string{"5s", "5000000000"}},
+		"logging.options.":            {"sluice does not buffer its log", nil},
+		"logging.vmodule":             {"sluice has one verbosity for all files", nil},
+		"portRange":                   {"no effect in kube-proxy since the removal of its userspace mode", nil},
 		"showHiddenMetricsForVersion": {"sluice hides no metrics", nil},
 		"windowsRunAsService":         {"sluice runs on Linux", nil},
 		"winkernel.":                  {"sluice runs on Linux", nil},
-		"iptables.":                   {"not of the mode in force", []string{"14", "1s", "30s"}},
-		"ipvs.":                       {"not of the mode in force", []string{"30s"}},
-		"nftables.":                   {"not of the mode in force", []string{"14", "1s", "30s"}},
+		"iptables.":                   {"not used in this mode", []string{"14", "1s", "30s"}},
+		"ipvs.":                       {"not used in this mode", []string{"30s"}},
+		"nftables.":                   {"not used in this mode", []string{"14", "1s", "30s"}},
 	}
 }
 
-// dropRest notes what is left: fields with a value of their own one by one, those with a default by section.
+// dropRest reports the remaining fields: those with a non-default value one by one, the others grouped by reason.
 func (m *migration) dropRest() {
 	all := droppedFields()
 	find := func(path string) string {
@@ -68,7 +67,7 @@ func (m *migration) dropRest() {
 		}
 		return best
 	}
-	quiet := map[string][]string{} // fields with defaults, by why
+	defaults := map[string][]string{} // fields with default values, by reason
 	m.leaves(m.in, "", func(path string, v any) {
 		rule := find(path)
 		d := all[rule]
@@ -76,20 +75,20 @@ func (m *migration) dropRest() {
 		case rule == "" && slices.ContainsFunc(knownFields(), func(f string) bool { return strings.HasPrefix(f, path+".") }):
 			m.errs = append(m.errs, fmt.Errorf("%s: %s is not an object", path, strictyaml.Describe(v)))
 		case rule == "":
-			m.note(path, "dropped: kube-proxy has no such field%s", strictyaml.DidYouMean(path, knownFields()))
+			m.note(path, "dropped: unknown field of kube-proxy's configuration%s", strictyaml.DidYouMean(path, knownFields()))
 		case isDefault(v, d.defaults):
-			quiet[d.why] = append(quiet[d.why], path)
+			defaults[d.why] = append(defaults[d.why], path)
 		default:
 			m.note(path, "dropped: %s", d.why)
 		}
 	})
-	for _, why := range slices.Sorted(maps.Keys(quiet)) {
-		m.note(strings.Join(quiet[why], ", "), "dropped, a default: %s", why)
+	for _, why := range slices.Sorted(maps.Keys(defaults)) {
+		m.note(strings.Join(defaults[why], ", "), "dropped (default value): %s", why)
 	}
 	clear(m.in)
 }
 
-// leaves goes through the fields of a tree that are no objects, sorted.
+// leaves calls f for the fields of a tree that are not objects, sorted.
 func (m *migration) leaves(tree map[string]any, path string, f func(path string, v any)) {
 	for _, k := range slices.Sorted(maps.Keys(tree)) {
 		if sub, ok := tree[k].(map[string]any); ok {
@@ -100,7 +99,7 @@ func (m *migration) leaves(tree map[string]any, path string, f func(path string,
 	}
 }
 
-// isDefault tells whether a value says nothing, or one of the defaults.
+// isDefault reports whether a value is the zero value or one of the defaults.
 func isDefault(v any, defaults []string) bool {
 	switch v := v.(type) {
 	case bool:
@@ -115,7 +114,7 @@ func isDefault(v any, defaults []string) bool {
 	return false
 }
 
-// knownFields are the fields of a KubeProxyConfiguration, for finding what was meant.
+// knownFields returns the fields of a KubeProxyConfiguration, for spelling suggestions.
 func knownFields() []string {
 	out := keptFields()
 	for p := range droppedFields() {

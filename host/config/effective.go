@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
-// Effective is the configuration in the form of its file, with every default written out: for encoding/json. Parsing
-// the result gives c again.
+// Effective returns the configuration in the structure of its file, with all defaults, for encoding/json. Parsing the
+// result returns c.
 func (c *Config) Effective() any {
 	number := func(n int) *int32 { v := int32(n); return &v }
 	f := &configFile{
@@ -61,7 +61,7 @@ func (c *Config) Effective() any {
 	return f
 }
 
-// effectiveBinding writes labels as expressions: they mean the same.
+// effectiveBinding converts matchLabels to equivalent matchExpressions.
 func effectiveBinding(b policy.Binding) bindingEntry {
 	e := bindingEntry{Namespaces: b.Namespaces, Policy: b.Policy}
 	for _, r := range b.Selector {

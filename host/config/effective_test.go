@@ -9,8 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestTheEffectiveConfigurationReadsBackAsItself holds for a file that says everything and for one that says nothing.
-func TestTheEffectiveConfigurationReadsBackAsItself(t *testing.T) {
+func TestEffectiveRoundTrip(t *testing.T) {
 	for name, text := range map[string]string{"every field": full, "defaults": head, "no servers": head + "metricsBindAddress: ''\nhealthzBindAddress: ''\n"} {
 		want, err := Parse([]byte(text), "/etc/sluice")
 		if err != nil {
@@ -31,27 +30,27 @@ func TestTheEffectiveConfigurationReadsBackAsItself(t *testing.T) {
 	}
 }
 
-// TestTheFullFileSetsEveryField keeps the test above honest: a field that the full file leaves at its default could be
-// forgotten in Effective.
-func TestTheFullFileSetsEveryField(t *testing.T) {
+// TestFullFileSetsEveryField guards TestEffectiveRoundTrip: Effective could omit a field that the full file leaves at its
+// default.
+func TestFullFileSetsEveryField(t *testing.T) {
 	c, err := Parse([]byte(full), "/")
 	if err != nil {
 		t.Fatal(err)
 	}
 	v, d := reflect.ValueOf(*c), reflect.ValueOf(*Default())
 	for i := range v.NumField() {
-		// Those of one allowed value, or whose value in the full file is the default's, which Effective writes out.
+		// Fields whose value in the full file is the default, which Effective includes.
 		switch name := v.Type().Field(i).Name; name {
 		case "HealthzBindAddress":
 		default:
 			if reflect.DeepEqual(v.Field(i).Interface(), d.Field(i).Interface()) {
-				t.Errorf("%s is the default: say it in the full file, and write it in Effective", name)
+				t.Errorf("%s has its default: set it in the full file and in Effective", name)
 			}
 		}
 	}
 }
 
-func TestAnEmptyAddressDisablesAServer(t *testing.T) {
+func TestEmptyAddressDisablesServer(t *testing.T) {
 	c, err := Parse([]byte(head+"metricsBindAddress: ''\nhealthzBindAddress: ''\n"), "/")
 	if err != nil {
 		t.Fatal(err)

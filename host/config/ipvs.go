@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// IPVS is what concerns mode ipvs only. Its fields are kube-proxy's, and Interface and ConnectionMetrics.
+// IPVS configures mode ipvs. Interface and ConnectionMetrics are sluice's, the other fields are kube-proxy's.
 type IPVS struct {
-	Scheduler    string         // the kernel's, for Services without a policy that asks for another way to balance
-	StrictARP    bool           // the node answers ARP for the addresses of the link that asks only
-	ExcludeCIDRs []netip.Prefix // where virtual servers of others are never taken over
-	Interface    string         // the link for the addresses of Services
-	// ConnectionMetrics: the kernel's counts of each virtual server are among the metrics. It changes no data plane.
+	Scheduler    string         // scheduler of Services whose policy does not select another
+	StrictARP    bool           // answer ARP requests only on the interface that has the address
+	ExcludeCIDRs []netip.Prefix // existing virtual servers with these addresses are never taken over
+	Interface    string         // interface with the Service addresses
+	// ConnectionMetrics exports the kernel's statistics of each virtual server. It does not change the data plane.
 	ConnectionMetrics bool
-	// Time-outs of IPVS's table of connections; 0 leaves the kernel's.
+	// IPVS connection timeouts; 0 keeps the kernel's value.
 	TCPTimeout    time.Duration
 	TCPFinTimeout time.Duration
 	UDPTimeout    time.Duration
@@ -34,14 +34,14 @@ type ipvsEntry struct {
 	ConnectionMetrics bool     `json:"connectionMetrics"`
 }
 
-// schedulerName is what the name of a kernel module after ip_vs_ may be.
+// schedulerName matches a scheduler name: the name of its kernel module without ip_vs_.
 var schedulerName = regexp.MustCompile(`^[a-z0-9_]{1,15}$`)
 
 func (p *parser) ipvs(f *configFile, c *Config) {
 	e := &f.IPVS
 	if e.Scheduler != "" {
 		if c.IPVS.Scheduler = e.Scheduler; !schedulerName.MatchString(e.Scheduler) {
-			p.errorf("ipvs.scheduler", "%q is not the name of a scheduler such as wrr, wlc or mh", e.Scheduler)
+			p.errorf("ipvs.scheduler", "%q is not a scheduler name such as wrr, wlc or mh", e.Scheduler)
 		}
 	}
 	c.IPVS.StrictARP, c.IPVS.ConnectionMetrics = e.StrictARP, e.ConnectionMetrics
@@ -55,7 +55,7 @@ func (p *parser) ipvs(f *configFile, c *Config) {
 	}
 	if e.Interface != "" {
 		if c.IPVS.Interface = e.Interface; !isInterface(e.Interface) {
-			p.errorf("ipvs.interface", "%q is not an interface's name", e.Interface)
+			p.errorf("ipvs.interface", "%q is not an interface name", e.Interface)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func (c *IPVS) effective() ipvsEntry {
 	}
 }
 
-// ipvs moves the section of kube-proxy's mode of that name.
+// ipvs converts the section ipvs if that is kube-proxy's mode.
 func (m *migration) ipvs() {
 	if m.backend != ModeIPVS {
 		return
@@ -79,7 +79,7 @@ func (m *migration) ipvs() {
 		v := m.take(path)
 		text, isText := v.(string)
 		if weighted := map[string]string{"rr": "wrr", "lc": "wlc"}[text]; name == "scheduler" && weighted != "" {
-			m.note(path, "%s: %s, which is the same with equal weights, and looks at those of policies", v, weighted)
+			m.note(path, "%s: replaced with %s, which is the same with equal weights and honors the weights of policies", v, weighted)
 			v = weighted
 		}
 		switch {

@@ -16,21 +16,21 @@ import (
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
-// Note says what has become of a field of a KubeProxyConfiguration that is not in the SluiceConfiguration as it stood.
+// Note describes how a field of a KubeProxyConfiguration was changed or why it was dropped.
 type Note struct{ Path, Text string }
 
-// String gives "path: what has become of it".
+// String returns "path: text".
 func (n Note) String() string { return n.Path + ": " + n.Text }
 
-// The configuration that Migrate reads.
+// API version and kind of the configuration that Migrate reads.
 const (
 	kubeProxyVersion = "kubeproxy.config.k8s.io/v1alpha1"
 	kubeProxyKind    = "KubeProxyConfiguration"
 )
 
-// Migrate turns a KubeProxyConfiguration into the SluiceConfiguration that means the same, and says field by field
-// what is not in it and why. Fields that kube-proxy itself would have passed over, with a warning, are dropped; what
-// kube-proxy would have refused is refused, all of it at once.
+// Migrate converts a KubeProxyConfiguration to the equivalent SluiceConfiguration. The notes list every field that was changed
+// or dropped, and why. Unknown fields, which kube-proxy ignores with a warning, are dropped. Values that kube-proxy rejects
+// are errors; all are returned together.
 func Migrate(b []byte) (text []byte, notes []Note, err error) {
 	m, err := newMigration(b)
 	if err != nil {
@@ -54,21 +54,21 @@ func Migrate(b []byte) (text []byte, notes []Note, err error) {
 	return text, m.notes, nil
 }
 
-// migration is one under way: what is still to be looked at, and what it has come to.
+// migration is the state of Migrate: the fields not handled yet and the result so far.
 type migration struct {
 	in              map[string]any
 	out             map[string]any
 	backend         string
-	moved           map[string]string // fields of out that had another path
+	moved           map[string]string // fields of out that had another path in the input
 	notes           []Note
-	omittedDefaults []string // fields that say nothing but a default
-	errs            []error  // what does not show when the result is read
+	omittedDefaults []string // fields omitted because they have sluice's default
+	errs            []error  // errors that parsing the result does not find
 }
 
 func newMigration(b []byte) (*migration, error) {
 	docs := strictyaml.SplitYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
 	if len(docs) != 1 {
-		return nil, fmt.Errorf("%d documents: want one %s", len(docs), kubeProxyKind)
+		return nil, fmt.Errorf("%d documents: expected one %s", len(docs), kubeProxyKind)
 	}
 	raw, twice, err := docs[0].ToJSON()
 	if err = errors.Join(err, twice); err != nil {
@@ -80,7 +80,7 @@ func newMigration(b []byte) (*migration, error) {
 		return nil, fmt.Errorf("%s is not an object", strictyaml.Describe(tree))
 	}
 	if in["kind"] == "ConfigMap" {
-		return nil, errors.New("kind: \"ConfigMap\": take out what it holds under data, in kubeadm's clusters as config.conf")
+		return nil, errors.New("kind: \"ConfigMap\": extract the configuration from its data (config.conf in kubeadm clusters)")
 	}
 	var errs []error
 	for _, f := range []struct{ name, want string }{{"apiVersion", kubeProxyVersion}, {"kind", kubeProxyKind}} {
@@ -100,7 +100,7 @@ func newMigration(b []byte) (*migration, error) {
 	}, nil
 }
 
-// removeEmpty takes out what says nothing.
+// removeEmpty removes null fields and empty objects.
 func removeEmpty(m map[string]any) {
 	for k, v := range m {
 		sub, isMap := v.(map[string]any)
@@ -117,7 +117,7 @@ func (m *migration) note(path, format string, args ...any) {
 	m.notes = append(m.notes, Note{path, fmt.Sprintf(format, args...)})
 }
 
-// take gives a field and takes it out of what is to be looked at; nil when it is not there.
+// take removes a field from the input and returns it, or nil if it does not exist.
 func (m *migration) take(path string) any {
 	section, name, in := cutPath(path, m.in)
 	v := in[name]
@@ -134,7 +134,7 @@ func (m *migration) stringAt(path string) string {
 	return s
 }
 
-// cutPath finds the object that a path's last part is a field of; nil when there is none.
+// cutPath splits a path and returns the object that contains its last field, or nil if it does not exist.
 func cutPath(path string, tree map[string]any) (section, name string, in map[string]any) {
 	section, name, nested := strings.Cut(path, ".")
 	if !nested {
@@ -153,55 +153,55 @@ func (m *migration) put(path string, v any) {
 	in[name] = v
 }
 
-// mode finds out which sections of the file are in force.
+// mode determines kube-proxy's mode and thereby which sections of the file apply.
 func (m *migration) mode() {
 	v := m.take("mode")
 	m.backend, _ = v.(string)
 	switch {
 	case v != nil && m.backend == "" && v != "":
-		m.put("mode", v) // no text: refused where the result is read
+		m.put("mode", v) // not a string: parsing the result returns an error
 	case m.backend == ModeNFTables:
 	case m.backend == "", m.backend == "iptables", m.backend == ModeIPVS:
 		was := m.backend
 		if m.backend == "" {
-			m.backend, was = "iptables", "none, which is iptables"
+			m.backend, was = "iptables", "empty, which means iptables"
 		}
-		m.note("mode", "%s: sluice forwards as kube-proxy's nftables mode does%s: NodePorts never answer on loopback addresses", was,
-			map[bool]string{true: ", in its mode ipvs too", false: ""}[m.backend == ModeIPVS])
+		m.note("mode", "%s: %s follows the rules of kube-proxy's nftables mode: NodePorts are never served on loopback addresses", was,
+			map[bool]string{true: "sluice's mode ipvs", false: "sluice"}[m.backend == ModeIPVS])
 		if list, isList := m.in["nodePortAddresses"].([]any); len(list) == 0 && (isList || m.in["nodePortAddresses"] == nil) {
 			m.in["nodePortAddresses"] = []any{"0.0.0.0/0", "::/0"}
-			m.note("nodePortAddresses", "none, which in mode %s is every address of the node: written out", m.backend)
+			m.note("nodePortAddresses", "empty, which in mode %s means all addresses of the node: set explicitly", m.backend)
 		}
 	default:
 		m.put("mode", v)
 	}
 }
 
-// addresses makes the addresses to listen on what kube-proxy makes of them.
+// addresses applies kube-proxy's defaulting of listen addresses.
 func (m *migration) addresses() {
 	if s := m.stringAt("hostnameOverride"); s != "" {
 		m.in["hostnameOverride"] = strings.ToLower(strings.TrimSpace(s))
 	}
 	bind, _ := netip.ParseAddr(m.stringAt("bindAddress"))
-	for _, a := range []struct{ path, port, wide string }{
+	for _, a := range []struct{ path, port, ipv6Default string }{
 		{"metricsBindAddress", "10249", "[::1]:10249"},
 		{"healthzBindAddress", "10256", "[::]:10256"},
 	} {
 		s := m.stringAt(a.path)
 		if ip, err := netip.ParseAddr(s); err == nil {
 			m.in[a.path] = net.JoinHostPort(ip.String(), a.port)
-			m.note(a.path, "%s: kube-proxy takes port %s: written out", s, a.port)
+			m.note(a.path, "%s: kube-proxy uses port %s: set explicitly", s, a.port)
 		} else if m.in[a.path] == nil || m.in[a.path] == "" {
 			delete(m.in, a.path)
 			if bind.Is6() && !bind.Is4In6() {
-				m.in[a.path] = a.wide
-				m.note(a.path, "none, which with a bindAddress of IPv6 is %s: written out", a.wide)
+				m.in[a.path] = a.ipv6Default
+				m.note(a.path, "empty, which with an IPv6 bindAddress means %s: set explicitly", a.ipv6Default)
 			}
 		}
 	}
 }
 
-// detection leaves out what the mode of detection does not use.
+// detection drops the fields that detectLocalMode does not use.
 func (m *migration) detection() {
 	mode := m.stringAt("detectLocalMode")
 	if mode == "" {
@@ -219,7 +219,7 @@ func (m *migration) detection() {
 	}
 }
 
-// moveKept copies what has a place in a SluiceConfiguration.
+// moveKept copies the fields that exist in a SluiceConfiguration.
 func (m *migration) moveKept() {
 	masquerade, sync := "iptables", m.backend
 	if m.backend == ModeNFTables {
@@ -231,7 +231,7 @@ func (m *migration) moveKept() {
 		path := f.section + "." + f.name
 		switch v := m.take(path); v {
 		case nil:
-		case "", "0s": // kube-proxy takes 0s for "the default"
+		case "", "0s": // kube-proxy treats 0s as the default
 			m.omittedDefaults = append(m.omittedDefaults, path)
 		default:
 			m.put(f.name, v)
@@ -239,7 +239,7 @@ func (m *migration) moveKept() {
 		}
 	}
 	if file := m.stringAt("clientConnection.kubeconfig"); file != "" {
-		m.note("clientConnection.kubeconfig", "%s: sluice must find it there too; without it, sluice in a Pod is its service account", file)
+		m.note("clientConnection.kubeconfig", "%s: the file must exist for sluice too; without the field, sluice uses its Pod's service account", file)
 	}
 	for _, path := range keptFields() {
 		switch v := m.take(path).(type) {
@@ -256,7 +256,7 @@ func (m *migration) moveKept() {
 	}
 }
 
-// parse reads the result, and tells its mistakes by the paths that they have in the file.
+// parse parses the result and returns errors with the paths of the input.
 func (m *migration) parse() (*Config, error) {
 	raw, err := json.Marshal(m.out)
 	if err != nil {
@@ -275,13 +275,13 @@ func (m *migration) parse() (*Config, error) {
 			errs[i] = p
 		}
 		if p.Path == "mode" {
-			errs[i] = fmt.Errorf("mode: %s is none of kube-proxy's modes on Linux: iptables, ipvs, nftables", strictyaml.Describe(m.out["mode"]))
+			errs[i] = fmt.Errorf("mode: %s is not a mode of kube-proxy on Linux: iptables, ipvs, nftables", strictyaml.Describe(m.out["mode"]))
 		}
 	}
 	return nil, errors.Join(errs...)
 }
 
-// omitDefaults takes out whatever the result means without it.
+// omitDefaults removes the fields that have sluice's default value.
 func (m *migration) omitDefaults(full *Config) {
 	try := func(tree map[string]any, name, path string) {
 		v := tree[name]
@@ -309,6 +309,6 @@ func (m *migration) omitDefaults(full *Config) {
 	}
 	if len(m.omittedDefaults) > 0 {
 		slices.Sort(m.omittedDefaults)
-		m.note(strings.Join(m.omittedDefaults, ", "), "not repeated: sluice's default is the same")
+		m.note(strings.Join(m.omittedDefaults, ", "), "omitted: same as sluice's default")
 	}
 }

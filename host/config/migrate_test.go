@@ -42,31 +42,31 @@ showHiddenMetricsForVersion: ""
 winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", rootHnsEndpointName: "", sourceVip: ""}
 `
 
-func TestMigrateKubeProxysDefaults(t *testing.T) {
+func TestMigrateKubeProxyDefaults(t *testing.T) {
 	text, notes, err := Migrate([]byte(kubeProxyDefaults))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The mode in force is iptables: what it does otherwise than nftables is written out.
+	// The mode is iptables: defaults that differ from mode nftables are set explicitly.
 	const want = "apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\nminSyncPeriod: 1s\nnodePortAddresses:\n- 0.0.0.0/0\n- ::/0\n"
 	if d := cmp.Diff(want, string(text)); d != "" {
 		t.Errorf("-want +got\n%s", d)
 	}
 	all := notesText(notes)
-	for _, field := range []string{ // each is told of, though it has its default
+	for _, field := range []string{ // reported although they have their default
 		"clientConnection.kubeconfig", "configSyncPeriod", "iptables.localhostNodePorts", "ipvs.scheduler", "logging.flushFrequency",
 		"mode", "portRange", "showHiddenMetricsForVersion", "winkernel.enableDSR", "nftables.masqueradeBit", "conntrack.min", "oomScoreAdj",
 	} {
 		if !strings.Contains(all, field) {
-			t.Errorf("not told of: %s", field)
+			t.Errorf("not reported: %s", field)
 		}
 	}
 	if len(notes) > 20 {
-		t.Errorf("%d lines about nothing but defaults:\n%s", len(notes), all)
+		t.Errorf("%d lines about defaults:\n%s", len(notes), all)
 	}
 }
 
-func TestMigrateInModeNFTablesOfTheDefaultsSaysNothing(t *testing.T) {
+func TestMigrateDefaultsInModeNFTablesIsEmpty(t *testing.T) {
 	text, _, err := Migrate([]byte(strings.Replace(kubeProxyDefaults, `mode: ""`, "mode: nftables", 1)))
 	if err != nil {
 		t.Fatal(err)
@@ -84,10 +84,10 @@ func notesText(notes []Note) string {
 	return b.String()
 }
 
-func TestMigrateField(t *testing.T) {
+func TestMigrateEachField(t *testing.T) {
 	const nft, ipt = "mode: nftables\n", "nodePortAddresses: [10.0.0.0/8]\n"
 	for name, c := range map[string]struct {
-		in, out string // without their heads; out in the order of its fields
+		in, out string // without apiVersion and kind; out sorted by field
 		notes   []string
 	}{
 		"nothing":             {nft, "", nil},
@@ -95,10 +95,10 @@ func TestMigrateField(t *testing.T) {
 		"bindAddress":         {nft + "bindAddress: 192.168.0.1", "bindAddress: 192.168.0.1", nil},
 		"bindAddressHardFail": {nft + "bindAddressHardFail: true", "bindAddressHardFail: true", nil},
 		"bindAddress of IPv6": {nft + "bindAddress: '::'", "healthzBindAddress: '[::]:10256'\nmetricsBindAddress: '[::1]:10249'",
-			[]string{"healthzBindAddress: none, which", "metricsBindAddress: none, which", "bindAddress: not repeated"}},
+			[]string{"healthzBindAddress: empty, which", "metricsBindAddress: empty, which", "bindAddress: omitted"}},
 		"addresses without a port": {nft + "metricsBindAddress: 0.0.0.0\nhealthzBindAddress: '::1'",
 			"healthzBindAddress: '[::1]:10256'\nmetricsBindAddress: 0.0.0.0:10249",
-			[]string{"healthzBindAddress: ::1: kube-proxy takes port 10256", "metricsBindAddress: 0.0.0.0: kube-proxy takes port 10249"}},
+			[]string{"healthzBindAddress: ::1: kube-proxy uses port 10256", "metricsBindAddress: 0.0.0.0: kube-proxy uses port 10249"}},
 		"clusterCIDR":     {nft + "clusterCIDR: '10.244.0.0/16,fd00::/48'", "clusterCIDR: 10.244.0.0/16,fd00::/48", nil},
 		"detectLocalMode": {nft + "detectLocalMode: NodeCIDR", "detectLocalMode: NodeCIDR", nil},
 		"detectLocal": {nft + "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0, interfaceNamePrefix: veth}\nclusterCIDR: 10.0.0.0/8",
@@ -106,32 +106,32 @@ func TestMigrateField(t *testing.T) {
 			[]string{"clusterCIDR: dropped: only detectLocalMode ClusterCIDR", "detectLocal.interfaceNamePrefix: dropped: only detectLocalMode InterfaceNamePrefix"}},
 		"conntrack": {nft + "conntrack: {maxPerCore: 0, min: 5, tcpBeLiberal: true, tcpCloseWaitTimeout: 0s, tcpEstablishedTimeout: 1h0m0s, udpTimeout: 7s, udpStreamTimeout: 0s}",
 			"conntrack:\n  maxPerCore: 0\n  min: 5\n  tcpBeLiberal: true\n  tcpCloseWaitTimeout: 0s\n  tcpEstablishedTimeout: 1h0m0s\n  udpTimeout: 7s",
-			[]string{"conntrack.udpStreamTimeout: not repeated"}},
+			[]string{"conntrack.udpStreamTimeout: omitted"}},
 		"oomScoreAdj":     {nft + "oomScoreAdj: 0", "oomScoreAdj: 0", nil},
 		"enableProfiling": {nft + "enableProfiling: true", "enableProfiling: true", nil},
 		"logging": {nft + "logging: {format: json, verbosity: 4, flushFrequency: 1s, vmodule: [{filePattern: x, verbosity: 1}]}",
 			"logging:\n  format: json\n  verbosity: 4", []string{"logging.flushFrequency: dropped: ", "logging.vmodule: dropped: "}},
 		"nodePortAddresses": {nft + "nodePortAddresses: [10.0.0.0/8]", "nodePortAddresses:\n- 10.0.0.0/8", nil},
-		"primary":           {"nodePortAddresses: [primary]", "", []string{"mode: none", "nodePortAddresses: not repeated"}},
-		"mode iptables":     {"mode: iptables", "nodePortAddresses:\n- 0.0.0.0/0\n- ::/0", []string{"mode: iptables: sluice forwards as", "nodePortAddresses: none"}},
+		"primary":           {"nodePortAddresses: [primary]", "", []string{"mode: empty", "nodePortAddresses: omitted"}},
+		"mode iptables":     {"mode: iptables", "nodePortAddresses:\n- 0.0.0.0/0\n- ::/0", []string{"mode: iptables: sluice follows", "nodePortAddresses: empty"}},
 		"the section of mode nftables": {nft + "nftables: {masqueradeAll: true, masqueradeBit: 3, minSyncPeriod: 2s, syncPeriod: 1m0s}\niptables: {masqueradeAll: true, syncPeriod: 5s}",
 			"masqueradeAll: true\nmasqueradeBit: 3\nminSyncPeriod: 2s\nsyncPeriod: 1m0s",
-			[]string{"iptables.masqueradeAll: dropped: not of the mode", "iptables.syncPeriod: dropped: not of the mode"}},
+			[]string{"iptables.masqueradeAll: dropped: not used in this mode", "iptables.syncPeriod: dropped: not used in this mode"}},
 		"the section of mode iptables": {ipt + "iptables: {masqueradeAll: true, masqueradeBit: 3, minSyncPeriod: 2s, syncPeriod: 1m0s, localhostNodePorts: false}\nnftables: {masqueradeBit: 4}",
 			"masqueradeAll: true\nmasqueradeBit: 3\nminSyncPeriod: 2s\nnodePortAddresses:\n- 10.0.0.0/8\nsyncPeriod: 1m0s",
-			[]string{"mode: none", "nftables.masqueradeBit: dropped: not of the mode", "iptables.localhostNodePorts: dropped, a default"}},
+			[]string{"mode: empty", "nftables.masqueradeBit: dropped: not used in this mode", "iptables.localhostNodePorts: dropped (default value)"}},
 		"the sections of mode ipvs": {ipt + "mode: ipvs\niptables: {masqueradeAll: true, syncPeriod: 5s}\nipvs: {minSyncPeriod: 2s, syncPeriod: 1m0s, scheduler: wrr, strictARP: true, tcpTimeout: 5s, tcpFinTimeout: 5s, udpTimeout: 5s, excludeCIDRs: [10.0.0.0/8]}",
 			"masqueradeAll: true\nminSyncPeriod: 2s\nmode: ipvs\nipvs:\n  excludeCIDRs:\n  - 10.0.0.0/8\n  strictARP: true\n  tcpFinTimeout: 5s\n  tcpTimeout: 5s\n  udpTimeout: 5s\nnodePortAddresses:\n- 10.0.0.0/8\nsyncPeriod: 1m0s",
-			[]string{"mode: ipvs", "iptables.syncPeriod: dropped", "ipvs.scheduler: not repeated"}},
+			[]string{"mode: ipvs", "iptables.syncPeriod: dropped", "ipvs.scheduler: omitted"}},
 		"a scheduler without weights": {ipt + "mode: ipvs\nipvs: {scheduler: lc}", "mode: ipvs\nipvs:\n  scheduler: wlc\nnodePortAddresses:\n- 10.0.0.0/8",
-			[]string{"mode: ipvs", "ipvs.scheduler: lc: wlc"}},
+			[]string{"mode: ipvs", "ipvs.scheduler: lc: replaced with wlc"}},
 		"the section of another mode": {nft + "ipvs: {scheduler: lc, strictARP: true, tcpTimeout: 5s, excludeCIDRs: [10.0.0.0/8]}", "",
 			[]string{"ipvs.scheduler: dropped: ", "ipvs.strictARP: dropped: ", "ipvs.tcpTimeout: dropped: ", "ipvs.excludeCIDRs: dropped: "}},
-		"what has no place": {nft + "featureGates: {X: true, Z: false}\nportRange: 1-2\nconfigSyncPeriod: 1m\nclientConnection: {kubeconfig: /k, qps: 7.5}\nwinkernel: {sourceVip: 10.0.0.1}\nwindowsRunAsService: true\nshowHiddenMetricsForVersion: '1.35'",
-			"clientConnection:\n  kubeconfig: /k", []string{"featureGates.X: dropped: ", "featureGates.Z: dropped, a default", "portRange: dropped: ", "configSyncPeriod: dropped: ",
-				"clientConnection.kubeconfig: /k: sluice must find it", "clientConnection.qps: dropped: ", "winkernel.sourceVip: dropped: ", "windowsRunAsService: dropped: ", "showHiddenMetricsForVersion: dropped: "}},
+		"fields without equivalent": {nft + "featureGates: {X: true, Z: false}\nportRange: 1-2\nconfigSyncPeriod: 1m\nclientConnection: {kubeconfig: /k, qps: 7.5}\nwinkernel: {sourceVip: 10.0.0.1}\nwindowsRunAsService: true\nshowHiddenMetricsForVersion: '1.35'",
+			"clientConnection:\n  kubeconfig: /k", []string{"featureGates.X: dropped: ", "featureGates.Z: dropped (default value)", "portRange: dropped: ", "configSyncPeriod: dropped: ",
+				"clientConnection.kubeconfig: /k: the file must exist", "clientConnection.qps: dropped: ", "winkernel.sourceVip: dropped: ", "windowsRunAsService: dropped: ", "showHiddenMetricsForVersion: dropped: "}},
 		"unknown fields": {nft + "oomScoreAjd: 1\nconntrack: {max: 1, mni: 2}", "",
-			[]string{"oomScoreAjd: dropped: kube-proxy has no such field (did you mean \"oomScoreAdj\"?)", "conntrack.max: dropped: kube-proxy has no such field", "conntrack.mni: dropped: "}},
+			[]string{"oomScoreAjd: dropped: unknown field of kube-proxy's configuration (did you mean \"oomScoreAdj\"?)", "conntrack.max: dropped: unknown field of kube-proxy's configuration", "conntrack.mni: dropped: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text, notes, err := Migrate([]byte(kubeProxyHead + c.in + "\n"))
@@ -146,7 +146,7 @@ func TestMigrateField(t *testing.T) {
 			if !got.Equal(want) {
 				t.Errorf("got %s", text)
 			}
-			for line := range strings.SplitSeq(c.out, "\n") { // it is the shortest file that says so
+			for line := range strings.SplitSeq(c.out, "\n") { // the result contains no other fields
 				if line != "" && !strings.Contains(string(text), line) {
 					t.Errorf("got %s\nwithout %q", text, line)
 				}
@@ -157,7 +157,7 @@ func TestMigrateField(t *testing.T) {
 			lines := notesText(notes)
 			for _, n := range c.notes {
 				if !strings.Contains("\n"+lines, "\n"+n) {
-					t.Errorf("not told of: %s\nbut\n%s", n, lines)
+					t.Errorf("not reported: %s\nin\n%s", n, lines)
 				}
 			}
 			if len(notes) != len(c.notes) && !strings.Contains(name, "mode") {
@@ -167,7 +167,7 @@ func TestMigrateField(t *testing.T) {
 	}
 }
 
-func TestMigrateRefusesWhatKubeProxyRefuses(t *testing.T) {
+func TestMigrateRejectsInvalidConfigurations(t *testing.T) {
 	for name, c := range map[string]struct {
 		in   string
 		want []string
@@ -178,13 +178,13 @@ func TestMigrateRefusesWhatKubeProxyRefuses(t *testing.T) {
 		"two documents": {kubeProxyHead + "---\n" + kubeProxyHead, []string{"2 documents"}},
 		"a list":        {"[]\n", []string{"not an object"}},
 		"a key twice":   {kubeProxyHead + "mode: nftables\nmode: iptables\n", []string{`"mode" already set`}},
-		"bad values, all of them, where they stood": {kubeProxyHead + "mode: kernelspace\nclusterCIDR: x\nnodePortAddresses: primary\nconntrack: 5\nipvs: {}\nlogging: {format: yaml}\n",
-			[]string{`mode: "kernelspace" is none of kube-proxy's modes`, `clusterCIDR: "x"`, `nodePortAddresses: "primary" is not a list`, "conntrack: 5 is not an object", "logging.format"}},
-		"moved ones":         {kubeProxyHead + "iptables: {masqueradeBit: 40, masqueradeAll: 1, syncPeriod: 5}\n", []string{"iptables.masqueradeBit: 40", "iptables.masqueradeAll: 1 is not", "iptables.syncPeriod: 5 is not text"}},
-		"a mode of no text":  {kubeProxyHead + "mode: 5\n", []string{"mode: 5"}},
-		"a missing bridge":   {kubeProxyHead + "detectLocalMode: BridgeInterface\n", []string{"detectLocal.bridgeInterface: missing"}},
-		"min above sync":     {kubeProxyHead + "mode: nftables\nnftables: {minSyncPeriod: 40s}\n", []string{"nftables.minSyncPeriod: 40s is longer"}},
-		"a timeout below 1s": {kubeProxyHead + "conntrack: {udpTimeout: 10ms}\n", []string{"conntrack.udpTimeout: 10ms is not whole seconds"}},
+		"invalid values": {kubeProxyHead + "mode: kernelspace\nclusterCIDR: x\nnodePortAddresses: primary\nconntrack: 5\nipvs: {}\nlogging: {format: yaml}\n",
+			[]string{`mode: "kernelspace" is not a mode of kube-proxy`, `clusterCIDR: "x"`, `nodePortAddresses: "primary" is not a list`, "conntrack: 5 is not an object", "logging.format"}},
+		"invalid moved values": {kubeProxyHead + "iptables: {masqueradeBit: 40, masqueradeAll: 1, syncPeriod: 5}\n", []string{"iptables.masqueradeBit: 40", "iptables.masqueradeAll: 1 is not", "iptables.syncPeriod: 5 is not text"}},
+		"mode not a string":    {kubeProxyHead + "mode: 5\n", []string{"mode: 5"}},
+		"a missing bridge":     {kubeProxyHead + "detectLocalMode: BridgeInterface\n", []string{"detectLocal.bridgeInterface: required"}},
+		"min above sync":       {kubeProxyHead + "mode: nftables\nnftables: {minSyncPeriod: 40s}\n", []string{"nftables.minSyncPeriod: 40s is greater"}},
+		"a timeout below 1s":   {kubeProxyHead + "conntrack: {udpTimeout: 10ms}\n", []string{"conntrack.udpTimeout: 10ms is not a whole number of seconds"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text, _, err := Migrate([]byte(c.in))
@@ -200,8 +200,8 @@ func TestMigrateRefusesWhatKubeProxyRefuses(t *testing.T) {
 	}
 }
 
-// Installers write every field, most of them null or 0: for kube-proxy that is the default.
-func TestMigrateWhatAnInstallerWrites(t *testing.T) {
+// Installers write every field, most of them null or 0, which kube-proxy treats as the default.
+func TestMigrateInstallerConfiguration(t *testing.T) {
 	text, notes, err := Migrate([]byte(kubeProxyHead + `
 bindAddress: 0.0.0.0
 bindAddressHardFail: false
@@ -233,12 +233,12 @@ winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", roo
 		t.Errorf("got %s", got)
 	}
 	all := notesText(notes)
-	if !strings.Contains(all, "clientConnection.kubeconfig: /var/lib/kube-proxy/kubeconfig.conf: sluice must find it") || !strings.Contains(all, "nftables.syncPeriod") {
-		t.Errorf("told:\n%s", all)
+	if !strings.Contains(all, "clientConnection.kubeconfig: /var/lib/kube-proxy/kubeconfig.conf: the file must exist") || !strings.Contains(all, "nftables.syncPeriod") {
+		t.Errorf("reported:\n%s", all)
 	}
 }
 
-// FuzzMigrate: no panic, and what comes out is a configuration.
+// FuzzMigrate checks that Migrate does not panic and returns a valid configuration.
 func FuzzMigrate(f *testing.F) {
 	f.Add([]byte(kubeProxyDefaults))
 	f.Add([]byte(kubeProxyHead + "mode: ipvs\nbindAddress: '::'\nipvs: {scheduler: 1}\nwinkernel: []\n"))

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
-// The ways to tell a Pod from other sources: by the cluster's range, by the ranges of this Node (spec.podCIDRs), by
-// the bridge that Pods are on, by how the names of their interfaces begin.
+// Modes of detecting Pod sources: by the cluster's range, by the Node's ranges (spec.podCIDRs), by the bridge of the Pods, or
+// by the name prefix of their interfaces.
 const (
 	ClusterCIDR         = "ClusterCIDR"
 	NodeCIDR            = "NodeCIDR"
@@ -20,18 +20,18 @@ const (
 	InterfaceNamePrefix = "InterfaceNamePrefix"
 )
 
-// DetectLocal is the interfaces that connections of Pods come in by.
+// DetectLocal identifies the input interfaces of connections from Pods.
 type DetectLocal struct {
-	BridgeInterface     string // of mode BridgeInterface
-	InterfaceNamePrefix string // of mode InterfaceNamePrefix
+	BridgeInterface     string // for BridgeInterface
+	InterfaceNamePrefix string // for InterfaceNamePrefix
 }
 
-// Conntrack is what sluice sets of the kernel's connection table. A 0 leaves the kernel's value as it is.
+// Conntrack contains the conntrack settings made at startup. 0 keeps the kernel's value.
 type Conntrack struct {
-	MaxPerCore            int // entries for each CPU; 0: Min says nothing either
-	Min                   int // entries at least
+	MaxPerCore            int // entries per CPU; 0 also disables Min
+	Min                   int // minimum number of entries
 	TCPBeLiberal          bool
-	TCPEstablishedTimeout time.Duration // whole seconds, like the others
+	TCPEstablishedTimeout time.Duration // whole seconds, like the other timeouts
 	TCPCloseWaitTimeout   time.Duration
 	UDPTimeout            time.Duration
 	UDPStreamTimeout      time.Duration
@@ -42,13 +42,13 @@ func defaultConntrack() Conntrack {
 		MaxPerCore: 32768, Min: 131072, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour}
 }
 
-// Logging is how sluice logs.
+// Logging configures the log.
 type Logging struct {
 	Format    string // LogText or LogJSON
-	Verbosity int    // 1 and more logs at debug level
+	Verbosity int    // 1 or higher: debug level
 }
 
-// The forms of a log line.
+// Log formats.
 const (
 	LogText = "text"
 	LogJSON = "json"
@@ -74,7 +74,7 @@ type loggingEntry struct {
 	Verbosity int32  `json:"verbosity"`
 }
 
-// node reads what is about this node: its address, how its Pods are told, and its kernel.
+// node parses the fields about this node: its address, Pod detection, kernel settings and logging.
 func (p *parser) node(f *configFile, c *Config) {
 	c.BindAddress = p.address("bindAddress", f.BindAddress)
 	c.BindAddressHardFail = f.BindAddressFail
@@ -94,11 +94,11 @@ func (p *parser) node(f *configFile, c *Config) {
 		p.errorf("logging.format", "%q: must be %s or %s", f.Logging.Format, LogText, LogJSON)
 	}
 	if c.Logging.Verbosity = int(f.Logging.Verbosity); c.Logging.Verbosity < 0 {
-		p.errorf("logging.verbosity", "%d is below 0", c.Logging.Verbosity)
+		p.errorf("logging.verbosity", "%d is negative", c.Logging.Verbosity)
 	}
 }
 
-// address reads an address; the unspecified ones say nothing, as in kube-proxy.
+// address parses a unicast address. As in kube-proxy, the unspecified addresses mean the default.
 func (p *parser) address(path, s string) netip.Addr {
 	if s == "" {
 		return netip.Addr{}
@@ -130,25 +130,25 @@ func (p *parser) detectLocal(f *configFile, c *Config) {
 	} {
 		switch {
 		case i.name == "" && c.DetectLocalMode == i.mode:
-			p.errorf(i.path, "missing: detectLocalMode %s needs it", i.mode)
+			p.errorf(i.path, "required with detectLocalMode %s", i.mode)
 		case i.name != "" && !isInterface(i.name):
-			p.errorf(i.path, "%q is not an interface's name: 1 to 15 letters, digits and signs without '/', '*', '#' and blanks", i.name)
+			p.errorf(i.path, "%q is not an interface name: 1 to 15 printable ASCII characters except '/', '*', '#' and spaces", i.name)
 		}
 	}
 }
 
-// seconds reads a time-out as the kernel holds it.
+// seconds parses a timeout in whole seconds, as the kernel stores it.
 func (p *parser) seconds(path, from string, into *time.Duration) {
 	p.duration(path, from, 0, into)
 	switch seconds := *into / time.Second; {
 	case *into%time.Second != 0:
-		p.errorf(path, "%s is not whole seconds", *into)
+		p.errorf(path, "%s is not a whole number of seconds", *into)
 	case seconds > maxSeconds:
-		p.errorf(path, "%s is longer than the kernel can hold, %ds", *into, maxSeconds)
+		p.errorf(path, "%s exceeds the kernel's maximum of %ds", *into, maxSeconds)
 	}
 }
 
-// isInterface accepts what Linux does, without the signs that a pattern is written with.
+// isInterface reports whether s is a valid interface name for Linux and contains no pattern characters.
 func isInterface(s string) bool {
 	return len(s) <= 15 && s != "." && s != ".." &&
 		!slices.ContainsFunc([]byte(s), func(b byte) bool { return b <= ' ' || b >= 0x7f || strings.IndexByte("/*#", b) >= 0 })
@@ -167,7 +167,7 @@ func (p *parser) conntrack(f *conntrackEntry, c *Conntrack) {
 			continue
 		}
 		if *n.into = int(*n.from); *n.from < 0 {
-			p.errorf(n.path, "%d is below 0", *n.from)
+			p.errorf(n.path, "%d is negative", *n.from)
 		}
 	}
 	c.TCPBeLiberal = f.TCPBeLiberal
@@ -184,10 +184,10 @@ func (p *parser) conntrack(f *conntrackEntry, c *Conntrack) {
 	}
 }
 
-// maxSeconds is the kernel's bound: an int of jiffies, at up to 1000 a second.
+// maxSeconds is the kernel's limit: an int of jiffies, up to 1000 per second.
 const maxSeconds = (1<<31 - 1) / 1000
 
-// PodInterfaces are the input interfaces whose sources count as Pods, as the plan takes them.
+// PodInterfaces returns the input interfaces of Pods; a trailing * matches any suffix.
 func (c *Config) PodInterfaces() []string {
 	switch c.DetectLocalMode {
 	case BridgeInterface:
@@ -198,7 +198,7 @@ func (c *Config) PodInterfaces() []string {
 	return nil
 }
 
-// PodSources are the ranges whose addresses count as Pods; those of the Node are not known here.
+// PodSources returns the configured Pod ranges. It does not include the Node's podCIDRs.
 func (c *Config) PodSources() []netip.Prefix {
 	if c.DetectLocalMode == ClusterCIDR {
 		return c.ClusterCIDR
@@ -206,39 +206,39 @@ func (c *Config) PodSources() []netip.Prefix {
 	return nil
 }
 
-// MissingFiles is what the configuration names and this host has not: another one may have it.
+// MissingFiles returns a message for each configured file that does not exist on this host. It may exist on another.
 func (c *Config) MissingFiles() []string {
 	var out []string
 	if file := c.ClientConnection.Kubeconfig; file != "" {
 		if _, err := os.Stat(file); err != nil {
-			out = append(out, fmt.Sprintf("clientConnection.kubeconfig: %v: sluice run does not start without it", err))
+			out = append(out, fmt.Sprintf("clientConnection.kubeconfig: %v: sluice run requires it", err))
 		}
 	}
 	return out
 }
 
-// Warnings are about what is allowed, and mostly not meant.
+// Warnings returns messages about valid settings that are probably mistakes.
 func (c *Config) Warnings() []string {
 	var out []string
 	warn := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	if c.DetectLocalMode == ClusterCIDR && len(c.ClusterCIDR) == 0 {
-		warn("clusterCIDR: empty, so no source counts as a Pod: connections from outside the cluster to a ClusterIP are " +
-			"not masqueraded, and under externalTrafficPolicy Local a Pod gets what the outside gets")
+		warn("clusterCIDR: empty, so no source is treated as a Pod: connections from outside the cluster to ClusterIPs are not " +
+			"masqueraded, and with externalTrafficPolicy Local Pods are limited to local endpoints like external clients")
 	}
 	if c.DetectLocalMode != ClusterCIDR && len(c.ClusterCIDR) > 0 {
-		warn("clusterCIDR: not used with detectLocalMode %s", c.DetectLocalMode)
+		warn("clusterCIDR: ignored with detectLocalMode %s", c.DetectLocalMode)
 	}
 	if c.DetectLocalMode != BridgeInterface && c.DetectLocal.BridgeInterface != "" {
-		warn("detectLocal.bridgeInterface: not used with detectLocalMode %s", c.DetectLocalMode)
+		warn("detectLocal.bridgeInterface: ignored with detectLocalMode %s", c.DetectLocalMode)
 	}
 	if c.DetectLocalMode != InterfaceNamePrefix && c.DetectLocal.InterfaceNamePrefix != "" {
-		warn("detectLocal.interfaceNamePrefix: not used with detectLocalMode %s", c.DetectLocalMode)
+		warn("detectLocal.interfaceNamePrefix: ignored with detectLocalMode %s", c.DetectLocalMode)
 	}
 	if c.Conntrack.MaxPerCore == 0 && c.Conntrack.Min != 0 && c.Conntrack.Min != defaultConntrack().Min {
-		warn("conntrack.min: not used with conntrack.maxPerCore 0, which leaves the kernel's limit as it is")
+		warn("conntrack.min: ignored with conntrack.maxPerCore 0, which keeps the kernel's limit")
 	}
 	if c.BindAddress.IsLoopback() {
-		warn("bindAddress: %s is a loopback address, on which no NodePort answers", c.BindAddress)
+		warn("bindAddress: %s is a loopback address, which never serves NodePorts", c.BindAddress)
 	}
 	return out
 }

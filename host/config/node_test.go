@@ -23,17 +23,17 @@ func TestDetectLocalModes(t *testing.T) {
 		text       string
 		sources    []netip.Prefix
 		interfaces []string
-		warnings   []string // each begins like this
+		warnings   []string // prefixes
 	}{
 		"ClusterCIDR by default": {cidr, prefixes("10.244.0.0/16"), nil, nil},
 		"ClusterCIDR empty":      {"detectLocalMode: ClusterCIDR\n", nil, nil, []string{"clusterCIDR: empty"}},
-		"NodeCIDR":               {"detectLocalMode: NodeCIDR\n" + cidr, nil, nil, []string{"clusterCIDR: not used"}},
+		"NodeCIDR":               {"detectLocalMode: NodeCIDR\n" + cidr, nil, nil, []string{"clusterCIDR: ignored"}},
 		"BridgeInterface": {"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0, interfaceNamePrefix: veth}\n",
-			nil, []string{"cni0"}, []string{"detectLocal.interfaceNamePrefix: not used"}},
+			nil, []string{"cni0"}, []string{"detectLocal.interfaceNamePrefix: ignored"}},
 		"InterfaceNamePrefix": {"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth}\n",
 			nil, []string{"veth*"}, nil},
 		"bridge without its mode": {cidr + "detectLocal: {bridgeInterface: cni0}\n", prefixes("10.244.0.0/16"), nil,
-			[]string{"detectLocal.bridgeInterface: not used"}},
+			[]string{"detectLocal.bridgeInterface: ignored"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := parse(t, c.text)
@@ -53,16 +53,16 @@ func TestDetectLocalModes(t *testing.T) {
 	}
 }
 
-func TestADetectorByInterfaceNeedsItsName(t *testing.T) {
+func TestInterfaceDetectionRequiresName(t *testing.T) {
 	for mode, field := range map[string]string{BridgeInterface: "bridgeInterface", InterfaceNamePrefix: "interfaceNamePrefix"} {
 		_, err := Parse([]byte(head+"detectLocalMode: "+mode+"\n"), "")
-		if err == nil || !strings.Contains(err.Error(), "detectLocal."+field+": missing") {
+		if err == nil || !strings.Contains(err.Error(), "detectLocal."+field+": required") {
 			t.Errorf("%s: %v", mode, err)
 		}
 	}
 }
 
-func TestAnUnspecifiedBindAddressSaysNothing(t *testing.T) {
+func TestUnspecifiedBindAddressIsDefault(t *testing.T) {
 	for _, s := range []string{"0.0.0.0", "'::'", "''"} {
 		if c := parse(t, "bindAddress: "+s+"\n"); c.BindAddress.IsValid() {
 			t.Errorf("%s: %s", s, c.BindAddress)
@@ -74,7 +74,7 @@ func TestAnUnspecifiedBindAddressSaysNothing(t *testing.T) {
 	}
 }
 
-func TestDefaultsSaysEveryFieldAndNothingElse(t *testing.T) {
+func TestDefaultsYAMLContainsEveryFieldAtDefault(t *testing.T) {
 	c, err := Parse([]byte(DefaultsYAML()), "")
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
-// configFile is the file's shape. Pointers tell what is not there from what is empty.
+// configFile is the structure of the file. Pointers distinguish absent from empty fields.
 type configFile struct {
 	APIVersion         string         `json:"apiVersion"`
 	Kind               string         `json:"kind"`
@@ -83,18 +83,18 @@ type bindingEntry struct {
 	Policy string `json:"policy"`
 }
 
-// maxReported is how many mistakes are told; the others are counted.
+// maxReported is the maximum number of errors that are reported; others are counted.
 const maxReported = 100
 
-// Parse reads a configuration from YAML or JSON. Paths in it are relative to dir. The error joins everything that is
-// wrong, up to 100 mistakes, in the order of the fields.
+// Parse parses a configuration in YAML or JSON. Relative paths in it are resolved against dir. The error joins up to 100
+// errors: those of unknown and ill-typed fields, then those of values, each in the order of the fields.
 func Parse(b []byte, dir string) (*Config, error) {
 	docs := strictyaml.SplitYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
 	switch {
 	case len(docs) == 0:
-		return nil, fmt.Errorf("empty: a configuration begins with apiVersion: %s, kind: %s", APIVersion, Kind)
+		return nil, fmt.Errorf("empty file: apiVersion: %s and kind: %s are required", APIVersion, Kind)
 	case len(docs) > 1:
-		return nil, fmt.Errorf("line %d: a second document: a configuration is one", docs[1].Line)
+		return nil, fmt.Errorf("line %d: second document: the file must contain one document", docs[1].Line)
 	}
 	raw, twice, err := docs[0].ToJSON()
 	if err = errors.Join(err, twice); err != nil {
@@ -112,7 +112,7 @@ func Parse(b []byte, dir string) (*Config, error) {
 		p.errs, p.more = p.errs[:maxReported], p.more+over
 	}
 	if p.more > 0 {
-		p.errs = append(p.errs, fmt.Errorf("and %d more problems in this file", p.more))
+		p.errs = append(p.errs, fmt.Errorf("and %d more errors in this file", p.more))
 	}
 	if len(p.errs) > 0 {
 		return nil, errors.Join(p.errs...)
@@ -124,10 +124,10 @@ type parser struct {
 	dir     string
 	misfits *strictyaml.FieldErrors
 	errs    []error
-	more    int // problems beyond those in errs
+	more    int // number of errors not in errs
 }
 
-// errorf reports a mistake, unless it follows from one that is reported.
+// errorf records an error of a field unless the field already has a decoding error.
 func (p *parser) errorf(path, format string, args ...any) {
 	switch {
 	case p.misfits.Covers(path):
@@ -171,7 +171,7 @@ func (p *parser) config(f *configFile) *Config {
 	p.duration("minSyncPeriod", f.MinSyncPeriod, 0, &c.MinSyncPeriod)
 	p.duration("syncPeriod", f.SyncPeriod, time.Second, &c.SyncPeriod)
 	if c.MinSyncPeriod > c.SyncPeriod {
-		p.errorf("minSyncPeriod", "%s is longer than syncPeriod, %s", c.MinSyncPeriod, c.SyncPeriod)
+		p.errorf("minSyncPeriod", "%s is greater than syncPeriod, %s", c.MinSyncPeriod, c.SyncPeriod)
 	}
 	c.EnableProfiling = f.EnableProfiling
 	p.listen("metricsBindAddress", f.MetricsBindAddress, &c.MetricsBindAddress)
@@ -199,14 +199,14 @@ func (p *parser) client(f *configFile, c *Config) {
 	}
 }
 
-// CheckServer tells whether a text is the address of an API server; an empty one is none, and no mistake.
+// CheckServer returns an error if s is neither empty nor the URL of an API server.
 func CheckServer(s string) error {
 	if s == "" {
 		return nil
 	}
 	u, err := url.Parse(s)
-	if err == nil && u.User != nil { // not repeated: it may be a password
-		return errors.New("a URL with a user in it: give credentials in a kubeconfig")
+	if err == nil && u.User != nil { // not included in the error: it may be a password
+		return errors.New("URL must not contain credentials; put them into a kubeconfig")
 	}
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return fmt.Errorf("%q is not a URL such as https://192.0.2.1:6443", s)
@@ -221,7 +221,7 @@ func (p *parser) path(name string) string {
 	return filepath.Join(p.dir, name)
 }
 
-// clusterCIDR reads one CIDR of each family, with a comma between them.
+// clusterCIDR parses at most one CIDR of each family, separated by a comma.
 func (p *parser) clusterCIDR(s string) []netip.Prefix {
 	if strings.TrimSpace(s) == "" {
 		return nil
@@ -234,7 +234,7 @@ func (p *parser) clusterCIDR(s string) []netip.Prefix {
 			continue
 		}
 		if f := model.FamilyOf(c.Addr()); seen[f] {
-			p.errorf("clusterCIDR", "%s: a second CIDR of %s", c, f)
+			p.errorf("clusterCIDR", "%s: more than one CIDR of %s", c, f)
 		} else {
 			seen[f] = true
 			out = append(out, c)
@@ -243,7 +243,7 @@ func (p *parser) clusterCIDR(s string) []netip.Prefix {
 	return out
 }
 
-// nodePortAddresses reads CIDRs, or the one word primary. None at all is primary too.
+// nodePortAddresses parses CIDRs or the single word primary, which is also the meaning of an empty list.
 func (p *parser) nodePortAddresses(list []string) []netip.Prefix {
 	if len(list) == 0 || len(list) == 1 && list[0] == "primary" {
 		return nil
@@ -252,7 +252,7 @@ func (p *parser) nodePortAddresses(list []string) []netip.Prefix {
 	for i, s := range list {
 		path := fmt.Sprintf("nodePortAddresses[%d]", i)
 		if s == "primary" {
-			p.errorf(path, "primary stands alone or not at all")
+			p.errorf(path, "primary cannot be combined with other values")
 		} else if c, ok := p.prefix(path, s); ok {
 			out = append(out, c)
 		}
@@ -269,7 +269,7 @@ func (p *parser) prefix(path, s string) (netip.Prefix, bool) {
 	return c.Masked(), true
 }
 
-func (p *parser) duration(path, s string, least time.Duration, into *time.Duration) {
+func (p *parser) duration(path, s string, minimum time.Duration, into *time.Duration) {
 	if s == "" {
 		return
 	}
@@ -277,14 +277,14 @@ func (p *parser) duration(path, s string, least time.Duration, into *time.Durati
 	switch {
 	case err != nil:
 		p.errorf(path, "%q is not a duration such as 30s or 1m30s", s)
-	case d < least:
-		p.errorf(path, "%s is shorter than %s", s, least)
+	case d < minimum:
+		p.errorf(path, "%s is less than %s", s, minimum)
 	default:
 		*into = d
 	}
 }
 
-// listen reads where to listen; an empty address means not to.
+// listen parses a listen address; an empty one disables the server.
 func (p *parser) listen(path string, s, into *string) {
 	if s == nil {
 		return
@@ -295,7 +295,7 @@ func (p *parser) listen(path string, s, into *string) {
 	}
 	a, err := netip.ParseAddrPort(*s)
 	if err != nil {
-		p.errorf(path, "%q is not an address with a port, such as 127.0.0.1:10249 or [::]:10249", *s)
+		p.errorf(path, "%q is not an IP address and port such as 127.0.0.1:10249 or [::]:10249", *s)
 		return
 	}
 	*into = a.String()

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
-// maxMemoryMiB is what the host lets a guest have at most.
+// maxMemoryMiB is the host's limit of a plugin's memory.
 const maxMemoryMiB = 64
 
 func (p *parser) plugins(list []pluginEntry) []Plugin {
@@ -23,14 +23,14 @@ func (p *parser) plugins(list []pluginEntry) []Plugin {
 		p.unique(path+".name", e.Name, i, seen, "plugins")
 		m := Plugin{Name: e.Name, Digest: e.Digest}
 		if e.File == "" {
-			p.errorf(path+".file", "missing: where is the module of %q?", e.Name)
+			p.errorf(path+".file", "required")
 		} else {
 			m.File = p.path(e.File)
 		}
 		if e.Digest != "" {
 			sum, ok := strings.CutPrefix(e.Digest, "sha256:")
 			if _, err := hex.DecodeString(sum); !ok || err != nil || len(sum) != 64 || sum != strings.ToLower(sum) {
-				p.errorf(path+".digest", "%q is not sha256: and 64 hexadecimal digits in lower case", e.Digest)
+				p.errorf(path+".digest", "%q is not sha256: followed by 64 lowercase hexadecimal digits", e.Digest)
 			}
 		}
 		if mem := e.Limits.MemoryMiB; mem != nil {
@@ -70,7 +70,7 @@ func (p *parser) policies(list []policyEntry, plugins []Plugin) []policy.Policy 
 			p.errorf(path+".failurePolicy", "%q: must be %s or %s", e.FailurePolicy, policy.LastGood, policy.Default)
 		}
 		if len(e.Plugins) == 0 {
-			p.errorf(path+".plugins", "no plugin: the policy would decide nothing")
+			p.errorf(path+".plugins", "at least one plugin is required")
 		}
 		for j, s := range e.Plugins {
 			at := fmt.Sprintf("%s.plugins[%d]", path, j)
@@ -84,7 +84,7 @@ func (p *parser) policies(list []policyEntry, plugins []Plugin) []policy.Policy 
 	return out
 }
 
-// settings gives the one JSON text of equal settings: keys sorted, no blanks.
+// settings returns the canonical JSON text of settings: sorted keys, no whitespace.
 func (p *parser) settings(path string, raw json.RawMessage) string {
 	if len(raw) == 0 || string(raw) == "null" {
 		return ""
@@ -109,7 +109,7 @@ func (p *parser) bindings(list []bindingEntry, policies []policy.Policy) []polic
 			p.name(fmt.Sprintf("%s.namespaces[%d]", path, j), ns)
 		}
 		if len(e.Selector.MatchLabels)+len(e.Selector.MatchExpressions)+len(e.Namespaces) == 0 {
-			p.errorf(path+".selector", "neither labels nor namespaces: say defaultPolicy to mean every Service")
+			p.errorf(path+".selector", "matchLabels, matchExpressions or namespaces required; use defaultPolicy to select all Services")
 		}
 		b := policy.Binding{Namespaces: e.Namespaces, Policy: e.Policy}
 		for _, key := range slices.Sorted(maps.Keys(e.Selector.MatchLabels)) {
@@ -131,9 +131,9 @@ func (p *parser) bindings(list []bindingEntry, policies []policy.Policy) []polic
 				p.errorf(at+".operator", "%q: must be In, NotIn, Exists or DoesNotExist%s", x.Operator,
 					strictyaml.DidYouMean(x.Operator, []string{"In", "NotIn", "Exists", "DoesNotExist"}))
 			case needs && len(x.Values) == 0:
-				p.errorf(at+".values", "%s needs values", x.Operator)
+				p.errorf(at+".values", "required with operator %s", x.Operator)
 			case !needs && len(x.Values) > 0:
-				p.errorf(at+".values", "%s takes none", x.Operator)
+				p.errorf(at+".values", "must be empty with operator %s", x.Operator)
 			}
 			b.Selector = append(b.Selector, policy.Requirement{Key: x.Key, Op: op, Values: x.Values})
 		}
@@ -164,7 +164,7 @@ func (p *parser) policyName(path, name string, policies []policy.Policy) {
 	}
 	switch {
 	case name == "":
-		p.errorf(path, "missing: which policy?")
+		p.errorf(path, "required")
 	case !slices.Contains(known, name):
 		p.errorf(path, "no policy %q%s", name, strictyaml.DidYouMean(name, known))
 	}
@@ -172,18 +172,18 @@ func (p *parser) policyName(path, name string, policies []policy.Policy) {
 
 func (p *parser) unique(path, name string, i int, seen map[string]int, list string) {
 	if j, dup := seen[name]; dup && name != "" {
-		p.errorf(path, "%q: %s[%d] has the same name", name, list, j)
+		p.errorf(path, "%q: duplicate name of %s[%d]", name, list, j)
 	}
 	seen[name] = i
 	p.name(path, name)
 }
 
-// name holds names to those of Kubernetes objects: they stand in annotations, logs and metrics.
+// name requires the syntax of Kubernetes object names, because names appear in annotations, logs and metrics.
 func (p *parser) name(path, s string) {
 	if s == "" {
-		p.errorf(path, "missing")
+		p.errorf(path, "required")
 	} else if len(s) > 253 || !hasLabelSyntax(s, "-.", false) {
-		p.errorf(path, "%.300q is not a name of lower-case letters, digits, '-' and '.'", s)
+		p.errorf(path, "%.300q is not a name of lowercase letters, digits, '-' and '.'", s)
 	}
 }
 
@@ -193,17 +193,17 @@ func (p *parser) labelKey(path, s string) {
 		prefix, name = "x", s
 	}
 	if len(prefix) > 253 || !hasLabelSyntax(prefix, "-.", false) || name == "" || len(name) > 63 || !hasLabelSyntax(name, "-._", true) {
-		p.errorf(path, "%.300q is not a label's key", s)
+		p.errorf(path, "%.300q is not a label key", s)
 	}
 }
 
 func (p *parser) labelValue(path, s string) {
 	if len(s) > 63 || s != "" && !hasLabelSyntax(s, "-._", true) {
-		p.errorf(path, "%.300q is not a label's value", s)
+		p.errorf(path, "%.300q is not a label value", s)
 	}
 }
 
-// hasLabelSyntax tells whether s is made of letters and digits, with marks between them.
+// hasLabelSyntax reports whether s consists of letters and digits, with marks between them.
 func hasLabelSyntax(s, marks string, upper bool) bool {
 	for i, r := range s {
 		switch {
