@@ -130,8 +130,8 @@ func (b *Backend) connect() error {
 
 // openRules connects to nf_tables. A wrapper, unless it is nil, wraps the way to the kernel.
 func (b *Backend) openRules(wrapper func(nfnl.Transport) nfnl.Transport) error {
-	r, err := rules.Open(rules.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Transport: wrapper, Companion: &rules.Companion{
-		Caps: b.caps, Mark: b.poolMark, Guarded: func() map[netip.Addr]bool { return b.state.guarded },
+	r, err := rules.Open(rules.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Transport: wrapper, Balancing: &rules.HandOff{
+		Capabilities: b.caps, PoolMark: b.poolMark, GuardedVIPs: func() map[netip.Addr]bool { return b.state.guarded },
 	}})
 	if err != nil {
 		return fmt.Errorf("ipvs: open nftables: %w", err)

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// poolMark is the Companion.Mark of the nftables backend.
+// poolMark is rules.HandOff.PoolMark.
 func (b *Backend) poolMark(f *plan.Frontend, outside bool) uint32 {
 	m := b.state.marks[f.Key]
 	switch {

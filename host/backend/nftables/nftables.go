@@ -26,7 +26,7 @@ func Open(o Options) (*rules.Backend, error) {
 }
 
 // Caps returns what the tables can represent.
-func Caps() plan.Caps { return new(rules.Backend).Caps() }
+func Caps() plan.Caps { return rules.Slots{}.Caps() }
 
 // Cleanup deletes sluice's tables, of this mode or of mode ipvs, and returns the names of those that existed.
 func Cleanup(ctx context.Context, netns int) (removed []string, err error) {

@@ -18,54 +18,54 @@ import (
 // reads what the kernel has and writes what differs.
 func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	for _, t := range b.tables {
-		t.sent = sent{}
+		t.stats = txStats{}
 	}
 	b.conn.Pacer.Reset()
 	var again time.Duration
 	err := ctx.Err()
 	if err == nil {
-		whole := d == nil || !b.trusted || b.comesUp(d)
+		whole := d == nil || !b.inSync || b.familyNeeded(d)
 		if whole {
-			err = b.adopt(ctx)
+			err = b.load(ctx)
 		}
 		if err == nil {
-			b.trusted = false // until it is through
+			b.inSync = false // until it is through
 			if whole {
-				err = b.handOver(next)
+				err = b.replaceTables(next)
 			}
 			if err == nil {
 				err = b.write(b.tables[:], next, d, whole)
 			}
 		}
 		if errors.Is(err, errNoIPv6) {
-			if err = b.adopt(ctx); err == nil {
+			if err = b.load(ctx); err == nil {
 				err = b.write(b.tables[:], next, nil, true)
 			}
 		}
 		if err == nil {
-			again, err = b.forgetClients()
+			again, err = b.deleteStaleClients()
 		}
-		b.trusted = err == nil
+		b.inSync = err == nil
 	}
 	r := backend.Report{RequeueAfter: again, Transactions: b.conn.Pacer.Transactions, Longest: b.conn.Pacer.Longest}
 	for _, t := range b.tables {
-		r.Messages += t.sent.messages
-		r.Elements += t.sent.elements
+		r.Messages += t.stats.messages
+		r.Elements += t.stats.elements
 	}
 	return r, err
 }
 
-// comesUp tells whether a delta needs a table that the kernel was not able to have.
-func (b *Backend) comesUp(d *plan.Delta) bool {
+// familyNeeded tells whether a delta needs a table that the kernel was not able to have.
+func (b *Backend) familyNeeded(d *plan.Delta) bool {
 	return slices.ContainsFunc(b.tables[:], func(t *table) bool {
 		return t.absent && slices.ContainsFunc(d.Changes, func(c plan.Change) bool { return c.New != nil && c.Key.Family() == t.family })
 	})
 }
 
-// adopt reads the kernel's state into the mirror.
-func (b *Backend) adopt(ctx context.Context) error {
+// load reads the kernel's state into the mirror.
+func (b *Backend) load(ctx context.Context) error {
 	var foreign [2]error
-	err := b.steady(ctx, func() (err error) {
+	err := b.readConsistent(ctx, func() (err error) {
 		for i, t := range b.tables {
 			if foreign[i], err = t.load(); err != nil {
 				return err
@@ -73,8 +73,8 @@ func (b *Backend) adopt(ctx context.Context) error {
 		}
 		return nil
 	})
-	b.clients.adopted = true
-	b.adoptGuards(b.tables[:]...)
+	b.cleanup.loaded = true
+	b.countGuarded(b.tables[:]...)
 	for i, t := range b.tables {
 		if err == nil && foreign[i] != nil {
 			b.log.Warn("replacing a table", "table", t.label(), "reason", foreign[i])
@@ -87,17 +87,17 @@ func (b *Backend) adopt(ctx context.Context) error {
 func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, whole bool) error {
 	txs := map[model.Family]*tx{}
 	for _, t := range tables {
-		t.large = len(next.Frontends) >= many
+		t.large = len(next.Frontends) >= largePlan
 		x := &tx{t: t}
-		x.limit, x.enough = b.bounds()
+		x.limit, x.softLimit = b.bounds()
 		txs[t.family] = x
-		if !whole && d.Global == nil || t.absent && !needs(next, t.family) {
+		if !whole && d.Global == nil || t.absent && !usesFamily(next, t.family) {
 			continue
 		}
 		if !t.present {
 			t.create()
 		}
-		t.changeGlobals(x, lowerGlobal(&next.Global, t.family))
+		t.changeGlobals(x, encodeGlobals(&next.Global, t.family))
 	}
 	if err := b.commitBase(tables, txs, next); err != nil {
 		return err
@@ -111,7 +111,7 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, whole b
 			return nil
 		}
 		err := b.writeFrontend(x, k, f, caps)
-		var e errFrontend
+		var e frontendError
 		if errors.As(err, &e) {
 			bad = append(bad, err)
 			return nil
@@ -121,11 +121,11 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, whole b
 	if !whole {
 		for _, c := range d.Changes {
 			t := txs[c.Key.Family()].t
-			t.release(t.frontends[c.Key])
+			t.detach(t.frontends[c.Key])
 		}
 	}
 	if whole {
-		for _, k := range b.everyKey(next) {
+		for _, k := range b.allKeys(next) {
 			if err := each(k, next.Frontends[k]); err != nil {
 				return err
 			}
@@ -138,9 +138,9 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, whole b
 		}
 	}
 	for _, t := range tables {
-		t.uncounted = false
-		if t.settleOwners(txs[t.family]) {
-			b.clients.check = true
+		t.hairpinsUncounted = false
+		if t.flushGroups(txs[t.family]) {
+			b.cleanup.endpointLeft = true
 		}
 		if err := txs[t.family].commit(); err != nil {
 			return err
@@ -149,15 +149,15 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, whole b
 	return errors.Join(bad...)
 }
 
-// errFrontend is about a frontend that no plan should have.
-type errFrontend struct{ error }
+// frontendError is about a frontend that no plan should have.
+type frontendError struct{ error }
 
-func (e errFrontend) Unwrap() error { return e.error }
+func (e frontendError) Unwrap() error { return e.error }
 
 // bounds are how large a transaction may get, and from when on it is committed.
 func (b *Backend) bounds() (limit, soft int) {
 	limit = max(min(b.conn.MaxTxBytes, nfnl.DefaultSendBuffer)-structureRoom, structureRoom/4)
-	return limit, min(limit, enough)
+	return limit, min(limit, softTxBytes)
 }
 
 // errNoIPv6 is about a kernel without IPv6 and a plan that does not need it.
@@ -172,7 +172,7 @@ func (b *Backend) commitBase(tables []*table, txs map[model.Family]*tx, next *pl
 	}
 	err := commit(b.conn, list...)
 	unsupported := errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
-	if t := b.tables[1]; unsupported && !t.absent && !needs(next, t.family) {
+	if t := b.tables[1]; unsupported && !t.absent && !usesFamily(next, t.family) {
 		b.log.Warn("going without IPv6", "reason", err)
 		t.absent = true
 		return errNoIPv6
@@ -180,23 +180,23 @@ func (b *Backend) commitBase(tables []*table, txs map[model.Family]*tx, next *pl
 	return err
 }
 
-// needs tells whether a plan has anything for a family.
-func needs(p *plan.Plan, f model.Family) bool {
+// usesFamily tells whether a plan has anything for a family.
+func usesFamily(p *plan.Plan, f model.Family) bool {
 	for k := range p.Frontends {
 		if k.Family() == f {
 			return true
 		}
 	}
-	g := lowerGlobal(&p.Global, f)
+	g := encodeGlobals(&p.Global, f)
 	return len(g.nodePortAddrs)+len(g.podSources)+len(g.serviceCIDRs) > 0
 }
 
-// alone is from how many slots on a frontend does not share a transaction with others before it, so that all of its
+// soloSlots is from how many slots on a frontend does not share a transaction with others before it, so that all of its
 // change fits.
-const alone = 1000
+const soloSlots = 1000
 
-// everyKey gives the keys of all frontends that the plan or the kernel has.
-func (b *Backend) everyKey(p *plan.Plan) []plan.Key {
+// allKeys gives the keys of all frontends that the plan or the kernel has.
+func (b *Backend) allKeys(p *plan.Plan) []plan.Key {
 	keys := make([]plan.Key, 0, len(p.Frontends))
 	for k := range p.Frontends {
 		keys = append(keys, k)
@@ -219,24 +219,24 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.C
 	if f != nil {
 		f, _ = plan.NormalizeFrontend(f, caps)
 	}
-	var want *held
+	var want *elements
 	if f != nil {
 		before := now
 		if before == nil {
-			before = nothing
+			before = noElements
 		}
 		var err error
-		if want, err = t.lower(f, before); err != nil {
-			return errFrontend{err}
+		if want, err = t.encode(f, before); err != nil {
+			return frontendError{err}
 		}
 	}
 	if now == nil && want == nil {
 		return nil
 	}
 	if want != nil && f.Affinity > 0 {
-		t.stick(want, now, f)
+		t.attach(want, now, f)
 	}
-	if x.bytes > 0 && max(now.slots(), want.slots()) > alone {
+	if x.bytes > 0 && max(now.slots(), want.slots()) > soloSlots {
 		if err := x.commit(); err != nil {
 			return err
 		}
@@ -244,7 +244,7 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.C
 	if err := t.change(x, k, now, want); err != nil {
 		return err
 	}
-	if x.ripe() {
+	if x.shouldCommit() {
 		return x.commit()
 	}
 	return nil

@@ -26,8 +26,8 @@ type Options struct {
 	Log *slog.Logger
 	// SendBuffer is how many bytes one transaction may have; 0: a good default. What the kernel grants may be less.
 	SendBuffer int
-	// Companion is what it takes to hold all but the members; nil: the members too.
-	Companion *Companion
+	// Balancing is how the tables balance; nil: Slots.
+	Balancing Balancing
 	// Transport wraps the way to the kernel; nil: it is used as it is.
 	Transport func(nfnl.Transport) nfnl.Transport
 }
@@ -38,15 +38,15 @@ type Backend struct {
 	now     func() time.Time
 	log     *slog.Logger
 	tables  [2]*table
-	trusted bool // the mirror is what the kernel has
-	clients clients
+	inSync  bool // the mirror is what the kernel has
+	cleanup affinityCleanup
 
-	companion *Companion // as in Options
+	balancing Balancing
 
-	netns     int           // as in Options, but its own; 0: the current one
-	listener  *listener     // nil: nobody listens
-	heard     atomic.Uint32 // transactions of others that Watch has heard
-	reckoning reckoning
+	netns           int           // as in Options, but its own; 0: the current one
+	listener        *watcher      // nil: nobody listens
+	externalCommits atomic.Uint32 // transactions of others that Watch has heard
+	gen             genTracker
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -54,8 +54,8 @@ var _ backend.Backend = (*Backend)(nil)
 // Bounds of a transaction. The kernel works on one without letting go of its lock, some 4 µs an element; pace makes
 // them smaller where that takes longer.
 const (
-	// enough is when a transaction is committed though there is more to write: some 10 ms. Larger ones are no faster.
-	enough = 256 << 10
+	// softTxBytes is when a transaction is committed though there is more to write: some 10 ms. Larger ones are no faster.
+	softTxBytes = 256 << 10
 	// structureRoom is kept free for the rules, which may have to be written in the same transaction.
 	structureRoom = 160 << 10
 )
@@ -71,6 +71,9 @@ func Open(o Options) (*Backend, error) {
 	if o.SendBuffer == 0 {
 		o.SendBuffer = nfnl.DefaultSendBuffer
 	}
+	if o.Balancing == nil {
+		o.Balancing = Slots{}
+	}
 	conn, err := nfnl.Open(o.Netns, o.SendBuffer)
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", nfnl.Hint(err))
@@ -79,14 +82,14 @@ func Open(o Options) (*Backend, error) {
 	if o.Transport != nil {
 		conn.Transport = o.Transport(conn.Transport)
 	}
-	b := &Backend{conn: conn, now: o.Now, log: o.Log, companion: o.Companion}
+	b := &Backend{conn: conn, now: o.Now, log: o.Log, balancing: o.Balancing}
 	if o.Netns != 0 {
 		if b.netns, err = unix.FcntlInt(uintptr(o.Netns), unix.F_DUPFD_CLOEXEC, 3); err != nil {
 			_ = conn.Close()
 			return nil, fmt.Errorf("nftables: keep the network namespace: %w", err)
 		}
 	}
-	b.tables = [2]*table{b.newTable(model.IPv4), b.newTable(model.IPv6)}
+	b.tables = [2]*table{newTable(model.IPv4, conn, b.balancing), newTable(model.IPv6, conn, b.balancing)}
 	if _, err := conn.Generation(); err != nil {
 		_ = b.Close()
 		if err == unix.EINVAL {
@@ -98,19 +101,8 @@ func Open(o Options) (*Backend, error) {
 	return b, nil
 }
 
-// Caps tells what the ruleset can hold.
-func (b *Backend) Caps() plan.Caps {
-	if b.companion != nil {
-		return b.companion.Caps
-	}
-	return plan.Caps{
-		Name:      "nftables",
-		Ratios:    true,
-		MaxTotal:  1000,
-		Balances:  []plan.Balance{plan.Random, plan.SourceHash},
-		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
-	}
-}
+// Caps implements backend.Backend.
+func (b *Backend) Caps() plan.Caps { return b.balancing.Caps() }
 
 // Close lets go of the socket. The tables stay and go on forwarding.
 func (b *Backend) Close() error {
@@ -138,13 +130,13 @@ func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return raise(tables), nil
+	return decodePlan(tables), nil
 }
 
 func (b *Backend) read(ctx context.Context) (tables [2]*table, err error) {
-	err = b.steady(ctx, func() error {
+	err = b.readConsistent(ctx, func() error {
 		for i, t := range b.tables {
-			tables[i] = b.newTable(t.family)
+			tables[i] = newTable(t.family, b.conn, b.balancing)
 			if foreign, err := tables[i].loadForwarding(); err != nil {
 				return err
 			} else if foreign != nil {
@@ -156,15 +148,15 @@ func (b *Backend) read(ctx context.Context) (tables [2]*table, err error) {
 	return tables, err
 }
 
-// readTries is how often a read is begun again because somebody wrote to nf_tables meanwhile. Mostly that was to other
+// maxReads is how often a read is begun again because somebody wrote to nf_tables meanwhile. Mostly that was to other
 // tables than ours, so after that what was read counts: should it be wrong, a message fails and the next read tells.
-const readTries = 5
+const maxReads = 5
 
-// steady runs f until nothing was written meanwhile, or often enough.
-func (b *Backend) steady(ctx context.Context, f func() error) error {
+// readConsistent runs f until nothing was written meanwhile, or often enough.
+func (b *Backend) readConsistent(ctx context.Context, f func() error) error {
 	defer func() { b.conn.AllowInconsistent = false }()
 	for try := 1; ; try++ {
-		b.conn.AllowInconsistent = try == readTries
+		b.conn.AllowInconsistent = try == maxReads
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("nftables: read: %w", err)
 		}
@@ -183,8 +175,8 @@ func (b *Backend) steady(ctx context.Context, f func() error) error {
 	}
 }
 
-// raise puts the two families together.
-func raise(tables [2]*table) *plan.Plan {
+// decodePlan puts the two families together.
+func decodePlan(tables [2]*table) *plan.Plan {
 	p := &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}}
 	for _, t := range tables {
 		g := &t.globals
@@ -195,11 +187,11 @@ func raise(tables [2]*table) *plan.Plan {
 			p.Global.PodInterfaces = interfaceNames(g.interfaces)
 		}
 		if p.Global.MasqueradeMark == 0 {
-			p.Global.MasqueradeMark = t.mark
+			p.Global.MasqueradeMark = t.masqueradeBit
 		}
 		for k, h := range t.frontends {
 			if h.listed {
-				p.Frontends[k] = h.raise(k)
+				p.Frontends[k] = h.decode(k)
 			}
 		}
 	}

@@ -32,33 +32,33 @@ func appendPort(dst []byte, p uint16) []byte {
 	return append(binary.BigEndian.AppendUint16(dst, p), 0, 0)
 }
 
-func sideOf(k plan.Key) side {
+func lookupOf(k plan.Key) lookup {
 	if k.IsNodePort() {
 		return byNodePort
 	}
 	return byAddress
 }
 
-var nothing = &held{}
+var noElements = &elements{}
 
 // change writes into x what leads from what is held of a frontend to what is wanted; nil is nothing. It commits in
 // between when the transaction is full, in an order in which no connection finds a frontend without slots.
-func (t *table) change(x *tx, k plan.Key, now, want *held) error {
+func (t *table) change(x *tx, k plan.Key, now, want *elements) error {
 	if now == nil {
-		now = nothing
+		now = noElements
 	}
 	gone := want == nil
 	if gone {
-		want = nothing
+		want = noElements
 		x.owner = now.owner()
 	} else {
 		x.owner = want.owner()
 	}
 	key := frontendKey(make([]byte, 0, 64), k)
 	slots := func(has bool) error {
-		for l := range lanes {
-			if has == (want.lanes[l].slots.len() > 0) {
-				if err := t.changeSlots(x, sideOf(k), l, key, now.lanes[l].slots, want.lanes[l].slots); err != nil {
+		for l := range scopes {
+			if has == (want.scopes[l].slots.len() > 0) {
+				if err := t.balancing.changeEndpoints(x, &t.lookups[lookupOf(k)].scopes[l], key, now.scopes[l].slots, want.scopes[l].slots); err != nil {
 					return err
 				}
 			}
@@ -82,32 +82,25 @@ func (t *table) change(x *tx, k plan.Key, now, want *held) error {
 }
 
 // changeEntry is everything but the slots.
-func (t *table) changeEntry(x *tx, k plan.Key, key []byte, now, want *held) {
-	ss := &t.sides[sideOf(k)]
-	for l := range lanes {
-		ls := &ss.lanes[l]
-		had, has := now.lanes[l].sets, want.lanes[l].sets
-		for c := range ls.totals {
-			if c <= usual && had&(1<<c) == 0 && has&(1<<c) != 0 {
-				t.foresee(ls)
-			}
-			x.toggle(ls.totals[c], key, had&(1<<c) != 0, has&(1<<c) != 0)
-		}
-		x.toggle(ls.rejected, key, had&rejectedBit != 0, has&rejectedBit != 0)
-		x.toggle(ls.dropped, key, had&droppedBit != 0, has&droppedBit != 0)
-		x.toggle(ls.balanced, key, had&balancedBit != 0, has&balancedBit != 0)
-		t.changeMark(x, ls, key, now.lanes[l].mark, want.lanes[l].mark)
+func (t *table) changeEntry(x *tx, k plan.Key, key []byte, now, want *elements) {
+	ss := &t.lookups[lookupOf(k)]
+	for l := range scopes {
+		ls := &ss.scopes[l]
+		had, has := &now.scopes[l], &want.scopes[l]
+		t.balancing.changePool(x, ls, key, had, has)
+		x.toggle(ls.rejected, key, had.sets&rejectedBit != 0, has.sets&rejectedBit != 0)
+		x.toggle(ls.dropped, key, had.sets&droppedBit != 0, has.sets&droppedBit != 0)
 	}
 	x.toggle(ss.split, key, now.split, want.split)
 	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
 		x.toggle(ss.masq[m], key, now.masq&(1<<m) != 0, want.masq&(1<<m) != 0)
 	}
-	changeList(x, now.affine, want.affine, func(a affine) (*set, []nfnl.Element) {
-		return t.affineOf(sideOf(k), a.timeout), []nfnl.Element{{Key: key, Data: native(a.id)}}
+	changeList(x, now.learn, want.learn, func(a affinityLearn) (*set, []nfnl.Element) {
+		return t.learnSet(lookupOf(k), a.timeout), []nfnl.Element{{Key: key, Data: native(a.id)}}
 	})
-	for l := range lanes {
-		changeList(x, now.lanes[l].sticky, want.lanes[l].sticky, func(v sticky) (*set, []nfnl.Element) {
-			return t.stickyOf(sideOf(k), l, v.list), []nfnl.Element{{Key: key, Data: native(v.id)}}
+	for l := range scopes {
+		changeList(x, now.scopes[l].find, want.scopes[l].find, func(v affinityFind) (*set, []nfnl.Element) {
+			return t.findSet(lookupOf(k), l, v.list), []nfnl.Element{{Key: key, Data: native(v.id)}}
 		})
 	}
 	t.changeRanges(x, ss, key, now, want)
@@ -131,26 +124,26 @@ func (x *tx) toggle(s *set, key []byte, had, has bool) {
 }
 
 // refer counts a frontend for its address.
-func (t *table) refer(x *tx, k plan.Key, h *held, by int32) {
+func (t *table) refer(x *tx, k plan.Key, h *elements, by int32) {
 	if !h.listed || k.IsNodePort() {
 		return
 	}
 	switch _, kind, _, ok := parseComment(h.comment, k.Protocol); {
 	case ok && kind == plan.ClusterIP:
-		t.clusterAddrs.change(x, k.Addr, by)
+		t.clusterAddrs.add(x, k.Addr, by)
 	case ok:
-		t.otherAddrs.change(x, k.Addr, by)
+		t.otherAddrs.add(x, k.Addr, by)
 	}
 }
 
-func (t *table) changeRanges(x *tx, ss *sideSets, key []byte, now, want *held) {
+func (t *table) changeRanges(x *tx, ss *lookupSets, key []byte, now, want *elements) {
 	changeList(x, now.ranges, want.ranges, func(p netip.Prefix) (*set, []nfnl.Element) {
 		return ss.ranges, []nfnl.Element{rangeElement(key, p)}
 	})
-	if want.guarded {
+	if want.sourceRanged {
 		t.need(ss.ranges)
 	}
-	x.toggle(ss.guarded, key, now.guarded, want.guarded)
+	x.toggle(ss.sourceRanged, key, now.sourceRanged, want.sourceRanged)
 }
 
 func rangeElement(key []byte, p netip.Prefix) nfnl.Element {
@@ -167,35 +160,4 @@ func lastOf(p netip.Prefix) netip.Addr {
 	}
 	a, _ := netip.AddrFromSlice(b)
 	return a
-}
-
-// changeSlots writes the slots that differ; a slot that changes its member goes and comes in one transaction.
-func (t *table) changeSlots(x *tx, i side, lane int, key []byte, now, want packed) error {
-	m := t.sides[i].lanes[lane].slots
-	if t.companion != nil {
-		t.changeMembers(x, now, want)
-		return nil
-	}
-	var data [20]byte
-	for n := range max(now.len(), want.len()) {
-		if now.same(want, n) {
-			continue
-		}
-		had, has := now.at(n), want.at(n)
-		k := binary.NativeEndian.AppendUint32(key, uint32(n))
-		if had.IsValid() {
-			x.del(m, nfnl.Element{Key: k})
-			t.hairpins.change(x, had.Addr(), -1)
-		}
-		if has.IsValid() {
-			x.add(m, nfnl.Element{Key: k, Data: appendPort(appendAddr(data[:0], has.Addr()), has.Port())})
-			t.hairpins.change(x, has.Addr(), 1)
-		}
-		if x.full() {
-			if err := x.commit(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

@@ -100,7 +100,7 @@ func TestTransactionsOfAStartAreBounded(t *testing.T) {
 	d.does(p, nil)
 	large := 0
 	for _, n := range w.sizes {
-		if n > enough+structureRoom {
+		if n > softTxBytes+structureRoom {
 			large++
 		}
 		if n > nfnl.DefaultSendBuffer {
@@ -135,7 +135,7 @@ func TestTransactionsOfAReplacedTableAreBounded(t *testing.T) {
 	d.b.conn.Transport = w
 	r := d.does(p, nil)
 	for _, n := range w.sizes {
-		if n > enough+structureRoom {
+		if n > softTxBytes+structureRoom {
 			t.Errorf("a transaction of %d bytes", n)
 		}
 	}
@@ -150,7 +150,7 @@ func TestTransactionsGetSmallerWhileTheKernelIsSlow(t *testing.T) {
 	slowly := 4 * time.Microsecond // a byte: what is to take 10 ms takes a second
 	w := &weighed{Transport: d.b.conn.Transport, took: func(n int) { d.clock.t = d.clock.t.Add(time.Duration(n) * slowly) }}
 	d.b.conn.Transport = w
-	d.b.trusted = false
+	d.b.inSync = false
 	p := cluster(2000, 20)
 	r := d.does(p, nil)
 	if r.Transactions != len(w.sizes) || r.Longest <= nfnl.MaxTxTime {
@@ -168,7 +168,7 @@ func TestTransactionsGetSmallerWhileTheKernelIsSlow(t *testing.T) {
 	w.took, w.sizes = nil, nil
 	q := cluster(4000, 20)
 	d.does(q, plan.Diff(p, q))
-	if last := w.sizes[len(w.sizes)/2]; last < enough/2 || len(w.sizes) >= slowed {
+	if last := w.sizes[len(w.sizes)/2]; last < softTxBytes/2 || len(w.sizes) >= slowed {
 		t.Errorf("%d transactions of up to %d bytes, %d while it was slow", len(w.sizes), last, slowed)
 	}
 	d.readsAs(q)

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// worthFetching is from how many slots on asking for each is cheaper than a dump, which costs the square.
-const worthFetching = 2000
+// minFetch is from how many slots on asking for each is cheaper than a dump, which costs the square.
+const minFetch = 2000
 
 // loadSlots reads a lane's slots. Which there are is known but for their number: those of a frontend begin at 0, and
 // its total tells the power of two up to which they can go. So they are asked for by name until one is missing. Should
 // their sum not be the number of elements that the kernel has, or should it not tell, the map is dumped.
-func (t *table) loadSlots(i side, lane int) error {
-	s := t.sides[i].lanes[lane].slots
+func (t *table) loadSlots(i lookup, lane int) error {
+	s := t.lookups[i].scopes[lane].slots
 	if s == nil || !s.exists {
 		return nil
 	}
@@ -26,14 +26,14 @@ func (t *table) loadSlots(i side, lane int) error {
 	if err != nil {
 		return err
 	}
-	if ok && n >= worthFetching {
+	if ok && n >= minFetch {
 		found, err := t.fetchSlots(i, lane)
 		if err == nil && found == n {
 			return nil
 		}
 		for k, h := range t.frontends {
-			if sideOf(k) == i {
-				h.lanes[lane].slots = nil
+			if lookupOf(k) == i {
+				h.scopes[lane].slots = nil
 			}
 		}
 	}
@@ -41,11 +41,11 @@ func (t *table) loadSlots(i side, lane int) error {
 }
 
 // fetchSlots asks for every slot that there can be.
-func (t *table) fetchSlots(i side, lane int) (found int, err error) {
-	f := t.fetcher(t.sides[i].lanes[lane].slots)
+func (t *table) fetchSlots(i lookup, lane int) (found int, err error) {
+	f := t.fetcher(t.lookups[i].scopes[lane].slots)
 	for k, h := range t.frontends {
-		totals := h.lanes[lane].sets & (rejectedBit - 1)
-		if sideOf(k) != i || bits.OnesCount32(totals) != 1 {
+		totals := h.scopes[lane].sets & (rejectedBit - 1)
+		if lookupOf(k) != i || bits.OnesCount32(totals) != 1 {
 			continue
 		}
 		take := func(e []byte) bool { return t.takeSlot(h, lane, e) }
@@ -58,7 +58,7 @@ func (t *table) fetchSlots(i side, lane int) (found int, err error) {
 					return f.found, err
 				}
 			}
-			f.ask(binary.NativeEndian.AppendUint32(key, uint32(n)))
+			f.add(binary.NativeEndian.AppendUint32(key, uint32(n)))
 		}
 	}
 	return f.found, f.flush()
@@ -73,11 +73,11 @@ func (t *table) loadHairpins() error {
 	if err != nil {
 		return err
 	}
-	if ok && n >= worthFetching && n == t.hairpins.len() {
+	if ok && n >= minFetch && n == t.hairpins.len() {
 		found, err := t.fetchHairpins()
 		if err == nil && found == n {
 			for a := range t.hairpins.all() {
-				t.hairpins.held(a)
+				t.hairpins.setInKernel(a)
 			}
 			return nil
 		}
@@ -94,7 +94,7 @@ func (t *table) fetchHairpins() (found int, err error) {
 				return f.found, err
 			}
 		}
-		f.ask(append(appendAddr(nil, a), a.AsSlice()...))
+		f.add(append(appendAddr(nil, a), a.AsSlice()...))
 		left--
 	}
 	return f.found, f.flush()
@@ -103,15 +103,15 @@ func (t *table) fetchHairpins() (found int, err error) {
 // fetcher asks for elements of a set by key, in runs that fit the receive buffer: the kernel answers each element by
 // a message of its own.
 type fetcher struct {
-	t     *table
-	s     *set
-	limit int // elements a run
-	m     nfnl.Encoder
-	nest  int
-	first uint32 // sequence of the run's first request
-	takes []func([]byte) bool
-	keys  int
-	found int // elements taken
+	t        *table
+	s        *set
+	limit    int // elements a run
+	m        nfnl.Encoder
+	nest     int
+	first    uint32 // sequence of the run's first request
+	handlers []func([]byte) bool
+	keys     int
+	found    int // elements taken
 }
 
 func (t *table) fetcher(s *set) *fetcher {
@@ -127,10 +127,10 @@ func (f *fetcher) request(n int, take func([]byte) bool) error {
 	}
 	f.close()
 	seq := f.t.conn.NextSeq()
-	if len(f.takes) == 0 {
+	if len(f.handlers) == 0 {
 		f.first = seq
 	}
-	f.takes = append(f.takes, take)
+	f.handlers = append(f.handlers, take)
 	f.m.Begin(unix.NFT_MSG_GETSETELEM, 0, seq, f.t.nfproto)
 	f.m.PutString(unix.NFTA_SET_ELEM_LIST_TABLE, f.t.name)
 	f.m.PutString(unix.NFTA_SET_ELEM_LIST_SET, f.s.name)
@@ -138,7 +138,7 @@ func (f *fetcher) request(n int, take func([]byte) bool) error {
 	return nil
 }
 
-func (f *fetcher) ask(key []byte) {
+func (f *fetcher) add(key []byte) {
 	f.m.Buf = nfnl.AppendElement(f.m.Buf, nfnl.Element{Key: key})
 	f.keys++
 }
@@ -152,7 +152,7 @@ func (f *fetcher) close() {
 
 // flush sends the run and takes the answers in. The first element that is missing ends a request with ENOENT.
 func (f *fetcher) flush() error {
-	if len(f.takes) == 0 {
+	if len(f.handlers) == 0 {
 		return nil
 	}
 	f.close()
@@ -161,7 +161,7 @@ func (f *fetcher) flush() error {
 	if err == nil {
 		err = f.t.conn.Receive(func(typ, _ uint16, seq uint32, body []byte) bool {
 			n := seq - f.first
-			if n >= uint32(len(f.takes)) || len(body) < 4 {
+			if n >= uint32(len(f.handlers)) || len(body) < 4 {
 				return false
 			}
 			if typ == unix.NLMSG_ERROR {
@@ -171,14 +171,14 @@ func (f *fetcher) flush() error {
 				return false
 			}
 			for _, v := range nfnl.Attrs(nfnl.Attr(body[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-				if f.takes[n](v) {
+				if f.handlers[n](v) {
 					f.found++
 				}
 			}
 			return false
 		})
 	}
-	f.m.Buf, f.takes, f.keys = f.m.Buf[:0], f.takes[:0], 0
+	f.m.Buf, f.handlers, f.keys = f.m.Buf[:0], f.handlers[:0], 0
 	if err = errors.Join(err, failed); err != nil {
 		return fmt.Errorf("nftables: read set %s: %w", f.s.name, nfnl.Hint(err))
 	}
@@ -186,11 +186,11 @@ func (f *fetcher) flush() error {
 }
 
 // takeSlot takes one element into the mirror; nothing of b is kept.
-func (t *table) takeSlot(h *held, lane int, b []byte) bool {
+func (t *table) takeSlot(h *elements, lane int, b []byte) bool {
 	key := nfnl.Attr(nfnl.Attr(b, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
 	a, ok := t.addrPort(nfnl.Attr(nfnl.Attr(b, unix.NFTA_SET_ELEM_DATA), unix.NFTA_DATA_VALUE))
 	if !ok || len(key) < 4 {
 		return false
 	}
-	return h.lanes[lane].put(binary.NativeEndian.Uint32(key[len(key)-4:]), a)
+	return h.scopes[lane].putSlot(binary.NativeEndian.Uint32(key[len(key)-4:]), a)
 }

@@ -14,20 +14,20 @@ import (
 
 // globals is the global part of a plan that one table holds.
 type globals struct {
-	nodePortAddrs []netip.Addr
-	podSources    []netip.Prefix
-	unmasqueraded []netip.Prefix
-	serviceCIDRs  []netip.Prefix
-	interfaces    []interfaces
-	marks         []uint32
+	nodePortAddrs  []netip.Addr
+	podSources     []netip.Prefix
+	unmasqueraded  []netip.Prefix
+	serviceCIDRs   []netip.Prefix
+	interfaces     []interfaceRange
+	masqueradeBits []uint32
 }
 
-// interfaces is a name, or the start of one and *, with the names in the list that it covers: an interval set takes
+// interfaceRange is a name, or the start of one and *, with the names in the list that it covers: an interval set takes
 // no overlaps.
-type interfaces struct{ name, covers string }
+type interfaceRange struct{ name, covers string }
 
-// lowerGlobal gives a family's share of the global part.
-func lowerGlobal(g *plan.Global, f model.Family) globals {
+// encodeGlobals gives a family's share of the global part.
+func encodeGlobals(g *plan.Global, f model.Family) globals {
 	var l globals
 	for _, a := range g.NodePortAddrs {
 		if model.FamilyOf(a) == f {
@@ -36,7 +36,7 @@ func lowerGlobal(g *plan.Global, f model.Family) globals {
 	}
 	l.podSources = ofFamily(g.PodSources, f)
 	l.serviceCIDRs = ofFamily(g.ServiceCIDRs, f)
-	l.interfaces = coverInterfaces(g.PodInterfaces)
+	l.interfaces = coverRanges(g.PodInterfaces)
 	l.unmasqueraded = l.podSources
 	if len(l.podSources) == 0 && len(g.PodInterfaces) == 0 {
 		// Nothing tells Pods from others, so nobody counts as outside.
@@ -47,7 +47,7 @@ func lowerGlobal(g *plan.Global, f model.Family) globals {
 		l.unmasqueraded = []netip.Prefix{all}
 	}
 	if g.MasqueradeMark != 0 {
-		l.marks = []uint32{g.MasqueradeMark}
+		l.masqueradeBits = []uint32{g.MasqueradeMark}
 	}
 	return l
 }
@@ -61,7 +61,7 @@ func ofFamily(list []netip.Prefix, f model.Family) (out []netip.Prefix) {
 	return out
 }
 
-func coverInterfaces(names []string) (out []interfaces) {
+func coverRanges(names []string) (out []interfaceRange) {
 	for _, n := range names {
 		if slices.ContainsFunc(names, func(m string) bool { return m != n && covers(m, n) }) {
 			continue
@@ -72,7 +72,7 @@ func coverInterfaces(names []string) (out []interfaces) {
 				covered = append(covered, m)
 			}
 		}
-		out = append(out, interfaces{n, strings.Join(covered, " ")})
+		out = append(out, interfaceRange{n, strings.Join(covered, " ")})
 	}
 	return out
 }
@@ -83,7 +83,7 @@ func covers(pattern, name string) bool {
 	return ok && strings.HasPrefix(strings.TrimSuffix(name, "*"), stem)
 }
 
-func interfaceNames(list []interfaces) (names []string) {
+func interfaceNames(list []interfaceRange) (names []string) {
 	for _, i := range list {
 		names = append(names, i.names()...)
 	}
@@ -91,7 +91,9 @@ func interfaceNames(list []interfaces) (names []string) {
 	return names
 }
 
-func (i interfaces) names() []string { return append([]string{i.name}, strings.Fields(i.covers)...) }
+func (i interfaceRange) names() []string {
+	return append([]string{i.name}, strings.Fields(i.covers)...)
+}
 
 // changeGlobals brings the global sets to what is wanted.
 func (t *table) changeGlobals(x *tx, want globals) {
@@ -103,20 +105,20 @@ func (t *table) changeGlobals(x *tx, want globals) {
 	changeList(x, now.podSources, want.podSources, prefixesIn(t.podSources))
 	changeList(x, now.unmasqueraded, want.unmasqueraded, prefixesIn(t.unmasqueraded))
 	changeList(x, now.serviceCIDRs, want.serviceCIDRs, prefixesIn(t.serviceCIDRs))
-	changeList(x, now.interfaces, want.interfaces, func(i interfaces) (*set, []nfnl.Element) {
+	changeList(x, now.interfaces, want.interfaces, func(i interfaceRange) (*set, []nfnl.Element) {
 		return t.podInterfaces, interfaceElements(i)
 	})
-	changeList(x, now.marks, want.marks, func(m uint32) (*set, []nfnl.Element) {
-		return t.schema.mark, []nfnl.Element{{Key: native(m)}}
+	changeList(x, now.masqueradeBits, want.masqueradeBits, func(m uint32) (*set, []nfnl.Element) {
+		return t.schema.masqueradeBits, []nfnl.Element{{Key: native(m)}}
 	})
 	t.globals = want
 	var bit uint32
-	if len(want.marks) > 0 {
-		bit = want.marks[0]
+	if len(want.masqueradeBits) > 0 {
+		bit = want.masqueradeBits[0]
 	}
-	if bit != t.mark {
-		t.mark = bit
-		t.restructure = true
+	if bit != t.masqueradeBit {
+		t.masqueradeBit = bit
+		t.rulesDirty = true
 	}
 }
 
@@ -153,7 +155,7 @@ func prefixElements(p netip.Prefix) []nfnl.Element {
 	return list
 }
 
-func interfaceElements(i interfaces) []nfnl.Element {
+func interfaceElements(i interfaceRange) []nfnl.Element {
 	stem, wild := strings.CutSuffix(i.name, "*")
 	var from [16]byte
 	copy(from[:], stem)
@@ -176,8 +178,8 @@ type interval struct {
 	comment  string
 }
 
-// pair puts the ends that a dump gives together.
-func pair(list []nfnl.Element) (out []interval) {
+// pairEnds puts the ends that a dump gives together.
+func pairEnds(list []nfnl.Element) (out []interval) {
 	slices.SortFunc(list, func(a, b nfnl.Element) int {
 		if c := bytes.Compare(a.Key, b.Key); c != 0 {
 			return c
@@ -222,11 +224,11 @@ func (v interval) prefix() (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-func (v interval) interfaces() interfaces {
+func (v interval) interfaces() interfaceRange {
 	name := nfnl.Text(v.from)
-	exact := interfaceElements(interfaces{name: name})
+	exact := interfaceElements(interfaceRange{name: name})
 	if !bytes.Equal(exact[1].Key, v.to) {
 		name += "*"
 	}
-	return interfaces{name, v.comment}
+	return interfaceRange{name, v.comment}
 }

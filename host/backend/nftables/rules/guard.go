@@ -15,7 +15,7 @@ import (
 // the Apply that replaces them does it.
 func (b *Backend) Guard(ctx context.Context, add, del []netip.Addr) (backend.Report, error) {
 	for _, t := range b.tables {
-		t.sent = sent{}
+		t.stats = txStats{}
 	}
 	b.conn.Pacer.Reset()
 	err := ctx.Err()
@@ -24,28 +24,28 @@ func (b *Backend) Guard(ctx context.Context, add, del []netip.Addr) (backend.Rep
 	}
 	r := backend.Report{Transactions: b.conn.Pacer.Transactions, Longest: b.conn.Pacer.Longest}
 	for _, t := range b.tables {
-		r.Messages += t.sent.messages
-		r.Elements += t.sent.elements
+		r.Messages += t.stats.messages
+		r.Elements += t.stats.elements
 	}
 	return r, err
 }
 
 func (b *Backend) guard(ctx context.Context, add, del []netip.Addr) error {
-	known := b.trusted
+	known := b.inSync
 	if !known {
-		if err := b.adopt(ctx); err != nil {
+		if err := b.load(ctx); err != nil {
 			return err
 		}
-		if b.tables[0].replace || b.tables[1].replace {
+		if b.tables[0].replacing || b.tables[1].replacing {
 			return nil
 		}
-		countGuards(b.tables[:], add, -1) // again below, as many at a time as fit
+		countVIPs(b.tables[:], add, -1) // again below, as many at a time as fit
 	}
-	b.trusted = false // until it is through; what was just read is not all that Apply reads
+	b.inSync = false // until it is through; what was just read is not all that Apply reads
 	for _, t := range b.tables {
 		x := &tx{t: t}
-		x.limit, x.enough = b.bounds()
-		t.linkRefs.settle(x) // what is left over; the new ones are not counted yet
+		x.limit, x.softLimit = b.bounds()
+		t.vipRefs.flush(x) // what is left over; the new ones are not counted yet
 		change := func(list []netip.Addr, by int32) error {
 			for _, a := range list {
 				if model.FamilyOf(a) != t.family {
@@ -54,7 +54,7 @@ func (b *Backend) guard(ctx context.Context, add, del []netip.Addr) error {
 				if !t.present {
 					t.create()
 				}
-				if t.linkRefs.change(x, a, by); x.ripe() {
+				if t.vipRefs.add(x, a, by); x.shouldCommit() {
 					if err := x.commit(); err != nil {
 						return err
 					}
@@ -70,29 +70,27 @@ func (b *Backend) guard(ctx context.Context, add, del []netip.Addr) error {
 				return err
 			}
 		}
-		if !t.present && !t.restructure {
+		if !t.present && !t.rulesDirty {
 			continue
 		}
 		if err := x.commit(); err != nil {
 			return err
 		}
 	}
-	b.trusted = known
+	b.inSync = known
 	return nil
 }
 
-// adoptGuards counts what Companion.Guarded gives, in tables that have just been read, or are to be made.
-func (b *Backend) adoptGuards(tables ...*table) {
-	if b.companion != nil {
-		countGuards(tables, slices.Collect(maps.Keys(b.companion.Guarded())), 1)
-	}
+// countGuarded counts what Companion.Guarded gives, in tables that have just been read, or are to be made.
+func (b *Backend) countGuarded(tables ...*table) {
+	countVIPs(tables, slices.Collect(maps.Keys(b.balancing.guardedVIPs())), 1)
 }
 
-func countGuards(tables []*table, list []netip.Addr, by int32) {
+func countVIPs(tables []*table, list []netip.Addr, by int32) {
 	for _, t := range tables {
 		for _, a := range list {
 			if model.FamilyOf(a) == t.family {
-				t.linkRefs.change(&tx{t: t}, a, by)
+				t.vipRefs.add(&tx{t: t}, a, by)
 			}
 		}
 	}

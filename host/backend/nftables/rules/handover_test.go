@@ -21,9 +21,9 @@ import (
 )
 
 // small makes a backend with transactions so small that filling a table takes several.
-func (d *bed) small(c *Companion) *Backend {
+func (d *bed) small(c Balancing) *Backend {
 	d.Helper()
-	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now, Companion: c, SendBuffer: 100 << 10})
+	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now, Balancing: c, SendBuffer: 100 << 10})
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -32,16 +32,16 @@ func (d *bed) small(c *Companion) *Backend {
 }
 
 // companion passes everything on. There is nobody to pass it to: what is looked at is the tables.
-func (d *bed) companion() *Companion {
-	return &Companion{
-		Caps: d.b.Caps(),
-		Mark: func(f *plan.Frontend, outside bool) uint32 {
+func (d *bed) handOff() *HandOff {
+	return &HandOff{
+		Capabilities: d.b.Caps(),
+		PoolMark: func(f *plan.Frontend, outside bool) uint32 {
 			if !outside && (f.Outside != nil || f.Key.IsNodePort()) {
 				return MarkBase | uint32(f.Key.Port)
 			}
 			return 0
 		},
-		Guarded: func() map[netip.Addr]bool { return map[netip.Addr]bool{netip.MustParseAddr("10.97.0.10"): true} },
+		GuardedVIPs: func() map[netip.Addr]bool { return map[netip.Addr]bool{netip.MustParseAddr("10.97.0.10"): true} },
 	}
 }
 
@@ -177,11 +177,11 @@ func TestReplacingATableOverAndOverMissesNoConnection(t *testing.T) {
 // TestKilledWhileATableIsReplaced ends the writer after each of its transactions, and its successor too.
 func TestKilledWhileATableIsReplaced(t *testing.T) {
 	d := newBed(t, 4)
-	companion := d.companion()
+	companion := d.handOff()
 	plans := [2]*plan.Plan{big(t, "1 2"), big(t, "2*2 3")}
 	for _, c := range []struct {
 		what     string
-		from, to *Companion
+		from, to Balancing
 		damage   bool
 	}{
 		{what: "a damaged table", damage: true},
@@ -208,12 +208,12 @@ func TestKilledWhileATableIsReplaced(t *testing.T) {
 					d.damage()
 				}
 				dead := d.applyKilled(what, c.to, n, plans[1])
-				d.newOrIsForeignTable(what, c.to, plans[1])
+				d.newOrForeign(what, c.to, plans[1])
 				if dead {
 					again := n * 5 % 23
 					what += fmt.Sprintf(", its successor after %d", again)
 					d.applyKilled(what, c.to, again, plans[1])
-					d.newOrIsForeignTable(what, c.to, plans[1])
+					d.newOrForeign(what, c.to, plans[1])
 				}
 				last := d.small(c.to)
 				if _, err := last.Apply(context.Background(), plans[1], nil); err != nil {
@@ -222,7 +222,7 @@ func TestKilledWhileATableIsReplaced(t *testing.T) {
 				if r, err := last.Apply(context.Background(), plans[1], nil); err != nil || r.Messages > 0 {
 					t.Fatalf("%s: once more: %+v, %v", what, r, err)
 				}
-				d.newOrIsForeignTable(what, c.to, plans[1])
+				d.newOrForeign(what, c.to, plans[1])
 				last.Close()
 				if got := d.tables(); got != ourTables {
 					t.Fatalf("%s: there are %s", what, got)
@@ -247,7 +247,7 @@ func TestKilledWhileATableIsReplaced(t *testing.T) {
 }
 
 // applyKilled applies a plan and is killed after n transactions, if there are as many.
-func (d *bed) applyKilled(what string, c *Companion, n int, p *plan.Plan) (dead bool) {
+func (d *bed) applyKilled(what string, c Balancing, n int, p *plan.Plan) (dead bool) {
 	d.Helper()
 	b := d.small(c)
 	defer b.Close()
@@ -260,7 +260,7 @@ func (d *bed) applyKilled(what string, c *Companion, n int, p *plan.Plan) (dead 
 }
 
 // newOrNotOurs checks that what forwards is either the table that is to be replaced or all of a plan.
-func (d *bed) newOrIsForeignTable(what string, c *Companion, p *plan.Plan) {
+func (d *bed) newOrForeign(what string, c Balancing, p *plan.Plan) {
 	d.Helper()
 	b := d.small(c)
 	defer b.Close()
@@ -350,7 +350,7 @@ func TestEveryErrnoWhileATableIsReplacedConvergesInTwoRetries(t *testing.T) {
 				if !strings.HasPrefix(err.Error(), "nftables: ") {
 					t.Errorf("%s: the error does not say what failed: %v", what, err)
 				}
-				d.newOrIsForeignTable(what, nil, plans[1])
+				d.newOrForeign(what, nil, plans[1])
 			}
 			d.b.conn.Transport = f.Transport
 			d.readsAs(plans[1])

@@ -14,63 +14,70 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errShape is why a table under one of our names is replaced.
-type errShape struct{ why string }
+// errSchemaMismatch is why a table under one of our names is replaced.
+type errSchemaMismatch struct{ reason string }
 
-func (e errShape) Error() string { return e.why }
+func (e errSchemaMismatch) Error() string { return e.reason }
+
+// IsForeignTable reports whether Read failed because a table with one of our names was written by another program, or by
+// another version or mode of sluice. Apply replaces such a table.
+func IsForeignTable(err error) bool {
+	var mismatch errSchemaMismatch
+	return errors.As(err, &mismatch)
+}
 
 // load reads what the kernel has of the table. One that is not of this version's shape leaves it empty, with replace
 // set and the reason returned; so does one that a handover has not got to its end.
 func (t *table) load() (foreign error, err error) {
-	t.reset(t.family)
-	t.replace = false
-	if t.ours, t.other, err = t.survey(); err != nil {
+	t.reset()
+	t.replacing = false
+	if t.atName, t.atHandover, err = t.listTables(); err != nil {
 		return nil, err
 	}
-	if t.ours.there {
-		if foreign, err = t.loadAs(tableName, &t.ours); err != nil {
+	if t.atName.there {
+		if foreign, err = t.loadAs(tableName, &t.atName); err != nil {
 			return nil, err
 		}
 	}
-	if foreign == nil && !t.other.there {
+	if foreign == nil && !t.atHandover.there {
 		return nil, nil
 	}
-	for _, s := range []*standing{&t.ours, &t.other} {
-		if err := t.findHooks(s); err != nil {
+	for _, s := range []*tableState{&t.atName, &t.atHandover} {
+		if err := t.listBaseChains(s); err != nil {
 			return nil, err
 		}
 	}
-	if !t.ours.there && t.other.forwards() {
-		foreign = errShape{"it was about to be replaced"}
+	if !t.atName.there && t.atHandover.forwards() {
+		foreign = errSchemaMismatch{"it was about to be replaced"}
 	}
-	t.replace = foreign != nil
+	t.replacing = foreign != nil
 	return foreign, nil
 }
 
 // loadForwarding reads the table that forwards. While one replaces the other that is the one under handoverName.
 func (t *table) loadForwarding() (foreign error, err error) {
-	if foreign, err = t.load(); err != nil || foreign == nil || !t.other.forwards() {
+	if foreign, err = t.load(); err != nil || foreign == nil || !t.atHandover.forwards() {
 		return foreign, err
 	}
-	return t.loadAs(handoverName, &t.other)
+	return t.loadAs(handoverName, &t.atHandover)
 }
 
 // loadAs reads the table under a name. One that is not of this version's shape leaves the mirror empty.
-func (t *table) loadAs(name string, s *standing) (foreign error, err error) {
+func (t *table) loadAs(name string, s *tableState) (foreign error, err error) {
 	t.name = name
 	if err = t.loadAll(s); err == nil {
 		return nil, nil
 	}
-	var shape errShape
-	if t.reset(t.family); errors.As(err, &shape) {
+	var shape errSchemaMismatch
+	if t.reset(); errors.As(err, &shape) {
 		return shape, nil
 	}
 	return nil, err
 }
 
-func (t *table) loadAll(s *standing) error {
-	if t.present = true; s.comment != t.comment() {
-		return errShape{fmt.Sprintf("its comment is %q, not %q", s.comment, t.comment())}
+func (t *table) loadAll(s *tableState) error {
+	if t.present = true; s.comment != t.balancing.traits().tableComment {
+		return errSchemaMismatch{fmt.Sprintf("its comment is %q, not %q", s.comment, t.balancing.traits().tableComment)}
 	}
 	if err := t.loadSets(); err != nil {
 		return err
@@ -83,18 +90,18 @@ func (t *table) loadAll(s *standing) error {
 			return err
 		}
 	}
-	for i := range sides {
-		for l := range lanes {
+	for i := range lookups {
+		for l := range scopes {
 			if err := t.loadSlots(i, l); err != nil {
 				return err
 			}
 		}
 	}
-	if len(t.globals.marks) > 1 {
-		return errShape{"more than one masquerade bit"}
+	if len(t.globals.masqueradeBits) > 1 {
+		return errSchemaMismatch{"more than one masquerade bit"}
 	}
-	if len(t.globals.marks) == 1 {
-		t.mark = t.globals.marks[0]
+	if len(t.globals.masqueradeBits) == 1 {
+		t.masqueradeBit = t.globals.masqueradeBits[0]
 	}
 	t.countRefs()
 	if err := t.loadHairpins(); err != nil {
@@ -127,8 +134,8 @@ func (t *table) request(kind uint16, typ uint16, more func(*nfnl.Encoder)) []byt
 	return m.Buf
 }
 
-// standing is what there is under one of the two names.
-type standing struct {
+// tableState is what there is under one of the two names.
+type tableState struct {
 	name    string
 	there   bool
 	comment string
@@ -136,13 +143,13 @@ type standing struct {
 }
 
 // forwards tells whether packets pass the table.
-func (s *standing) forwards() bool { return len(s.hooks) > 0 }
+func (s *tableState) forwards() bool { return len(s.hooks) > 0 }
 
-// survey finds out what there is, but for base chains.
-func (t *table) survey() (ours, other standing, err error) {
+// listTables finds out what there is, but for base chains.
+func (t *table) listTables() (ours, other tableState, err error) {
 	ours.name, other.name = tableName, handoverName
 	err = t.conn.Dump(t.request(unix.NFT_MSG_GETTABLE, 0, nil), func(b []byte) {
-		for _, s := range []*standing{&ours, &other} {
+		for _, s := range []*tableState{&ours, &other} {
 			if b[0] == t.nfproto && nfnl.Text(nfnl.Attr(b[4:], unix.NFTA_TABLE_NAME)) == s.name {
 				s.there, s.comment = true, nfnl.Comment(nfnl.Attr(b[4:], nftaTableUserdata))
 			}
@@ -157,7 +164,7 @@ func (t *table) survey() (ours, other standing, err error) {
 	return ours, other, err
 }
 
-func (t *table) findHooks(s *standing) error {
+func (t *table) listBaseChains(s *tableState) error {
 	if s.hooks = nil; !s.there {
 		return nil
 	}
@@ -184,14 +191,14 @@ func (t *table) loadSets() error {
 		name := nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_NAME))
 		s := t.find(name)
 		if s == nil {
-			shape = errShape{"it has a set of another version, " + name}
+			shape = errSchemaMismatch{"it has a set of another version, " + name}
 			return
 		}
 		if nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_KEY_TYPE)) != typeOf(s.key) ||
 			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_KEY_LEN)) != uint32(padded(s.key)) ||
 			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_DATA_TYPE)) != typeOf(s.data) ||
 			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_FLAGS)) != s.flags {
-			shape = errShape{"the type of its set " + name + " is another"}
+			shape = errSchemaMismatch{"the type of its set " + name + " is another"}
 			return
 		}
 		s.exists = true
@@ -201,7 +208,7 @@ func (t *table) loadSets() error {
 	}
 	for _, s := range t.base() {
 		if !s.exists {
-			return errShape{"it lacks the set " + s.name}
+			return errSchemaMismatch{"it lacks the set " + s.name}
 		}
 	}
 	return shape
@@ -229,9 +236,9 @@ func (t *table) loadElements(s *set) error {
 	}
 }
 
-// settleTries is how often a set is read again while the kernel makes its hash table larger. That takes milliseconds,
+// maxSettles is how often a set is read again while the kernel makes its hash table larger. That takes milliseconds,
 // but on a busy machine the kernel may not come to it for long.
-const settleTries = 200
+const maxSettles = 200
 
 // dumpSettled reads a set. A dump can repeat and miss elements when the kernel makes the set's hash table larger
 // meanwhile: each of its parts leaves out as many elements as were read, in whatever order they are by then. So when one
@@ -244,7 +251,7 @@ func (t *table) dumpSettled(s *set) ([]nfnl.Element, error) {
 			return nil, err
 		case !twice || t.conn.AllowInconsistent, s.flags&unix.NFT_SET_INTERVAL != 0: // intervals are in no hash table
 			return list, nil
-		case try == settleTries:
+		case try == maxSettles:
 			return nil, fmt.Errorf("nftables: list set %s: its hash table grew all the while: %w", s.name, nfnl.ErrInterrupted)
 		}
 	}
@@ -299,11 +306,13 @@ func (t *table) count(s *set) (n int, ok bool, err error) {
 	return n, ok, nil
 }
 
-// errElement is about an element that this version cannot have written.
-func errElement(s *set) error { return errShape{"it has a foreign element in set " + s.name} }
+// errForeignElement is about an element that this version cannot have written.
+func errForeignElement(s *set) error {
+	return errSchemaMismatch{"it has a foreign element in set " + s.name}
+}
 
 // frontend decodes the key of a side's sets and gives what follows it.
-func (t *table) frontendOf(i side, key []byte) (*held, []byte, bool) {
+func (t *table) frontendOf(i lookup, key []byte) (*elements, []byte, bool) {
 	addr := netip.IPv4Unspecified()
 	if t.addr.bytes == 16 {
 		addr = netip.IPv6Unspecified()
@@ -321,7 +330,7 @@ func (t *table) frontendOf(i side, key []byte) (*held, []byte, bool) {
 	k := plan.Key{Addr: addr, Port: binary.BigEndian.Uint16(key[4:]), Protocol: protocol(key[0])}
 	h := t.frontends[k]
 	if h == nil {
-		h = &held{}
+		h = &elements{}
 		t.frontends[k] = h
 	}
 	return h, key[8:], true

@@ -6,16 +6,16 @@ import (
 	"net/netip"
 )
 
-// packed is a list of slots as it is kept: one byte for the width of the others, then each slot's address and port, all
+// packedSlots is a list of slots as it is kept: one byte for the width of the others, then each slot's address and port, all
 // zero for a slot that holds nothing. There is one for every endpoint of the cluster: this is a quarter of what
 // netip.AddrPort takes, and nothing in it that garbage collection has to follow.
-type packed []byte
+type packedSlots []byte
 
-func pack(slots []netip.AddrPort) packed {
+func pack(slots []netip.AddrPort) packedSlots {
 	if len(slots) == 0 {
 		return nil
 	}
-	p := make(packed, 1, 1+len(slots)*widthOf(slots))
+	p := make(packedSlots, 1, 1+len(slots)*widthOf(slots))
 	p[0] = byte(widthOf(slots))
 	for _, a := range slots {
 		p = p.append(a)
@@ -33,7 +33,7 @@ func widthOf(slots []netip.AddrPort) int {
 }
 
 // append adds a slot at the end.
-func (p packed) append(a netip.AddrPort) packed {
+func (p packedSlots) append(a netip.AddrPort) packedSlots {
 	switch {
 	case !a.IsValid():
 		var nothing [18]byte
@@ -48,7 +48,7 @@ func (p packed) append(a netip.AddrPort) packed {
 	return binary.BigEndian.AppendUint16(p, a.Port())
 }
 
-func (p packed) len() int {
+func (p packedSlots) len() int {
 	if len(p) == 0 {
 		return 0
 	}
@@ -56,7 +56,7 @@ func (p packed) len() int {
 }
 
 // raw is a slot's bytes; nil beyond the last one.
-func (p packed) raw(i int) []byte {
+func (p packedSlots) raw(i int) []byte {
 	if i >= p.len() {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (p packed) raw(i int) []byte {
 }
 
 // at gives a slot; the zero value for one that holds nothing.
-func (p packed) at(i int) netip.AddrPort {
+func (p packedSlots) at(i int) netip.AddrPort {
 	b := p.raw(i)
 	if empty(b) {
 		return netip.AddrPort{}
@@ -75,7 +75,7 @@ func (p packed) at(i int) netip.AddrPort {
 }
 
 // same tells whether a slot holds the same in both.
-func (p packed) same(q packed, i int) bool {
+func (p packedSlots) same(q packedSlots, i int) bool {
 	a, b := p.raw(i), q.raw(i)
 	return bytes.Equal(a, b) || empty(a) && empty(b)
 }
@@ -90,7 +90,7 @@ func empty(raw []byte) bool {
 }
 
 // unpack appends the slots to a list.
-func (p packed) unpack(into []netip.AddrPort) []netip.AddrPort {
+func (p packedSlots) unpack(into []netip.AddrPort) []netip.AddrPort {
 	for i := range p.len() {
 		into = append(into, p.at(i))
 	}
@@ -98,11 +98,11 @@ func (p packed) unpack(into []netip.AddrPort) []netip.AddrPort {
 }
 
 // set puts a slot, and empty ones before it where there are none yet; false for what cannot be one.
-func (p *packed) set(n int, a netip.AddrPort) bool {
+func (p *packedSlots) set(n int, a netip.AddrPort) bool {
 	w := a.Addr().BitLen()/8 + 2
 	switch {
 	case len(*p) == 0:
-		*p = packed{byte(w)}
+		*p = packedSlots{byte(w)}
 	case int((*p)[0]) != w:
 		return false
 	}
@@ -110,6 +110,6 @@ func (p *packed) set(n int, a netip.AddrPort) bool {
 		*p = p.append(netip.AddrPort{})
 	}
 	raw := p.raw(n)
-	copy(raw, packed{byte(w)}.append(a)[1:])
+	copy(raw, packedSlots{byte(w)}.append(a)[1:])
 	return !empty(raw)
 }

@@ -3,6 +3,7 @@ package rules
 import (
 	"context"
 	"fmt"
+	"net/netip"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -25,34 +26,60 @@ func (b *Backend) ReadPools(ctx context.Context) (map[plan.Key]Pools, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("nftables: read: %w", err)
 		}
-		t := b.newTable(b.tables[i].family)
+		t := newTable(b.tables[i].family, b.conn, b.balancing)
 		if err := t.loadPools(); err != nil {
 			return nil, fmt.Errorf("nftables: read table %s: %w", t.label(), err)
 		}
 		for k, h := range t.frontends {
 			owner, _, _, ok := parseComment(h.comment, k.Protocol)
 			if h.listed && ok {
-				out[k] = Pools{owner, h.split, h.lanes[inside].mark, h.lanes[outside].mark}
+				out[k] = Pools{owner, h.split, h.scopes[inside].mark, h.scopes[outside].mark}
 			}
 		}
 	}
 	return out, nil
 }
 
+// Marks are the marks of frontends' pools: the one for sources outside the cluster, and the other.
+type Marks map[plan.Key]struct{ Inside, Outside uint32 }
+
+// ReadMarks is Read, and also returns the marks of pools and the addresses that are guarded. With HandOff, the pools that
+// are read have no endpoints.
+func (b *Backend) ReadMarks(ctx context.Context) (p *plan.Plan, marks Marks, guarded map[netip.Addr]bool, err error) {
+	tables, err := b.read(ctx)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	marks, guarded = Marks{}, map[netip.Addr]bool{}
+	for _, t := range tables {
+		for a := range t.vipRefs.all() {
+			guarded[a] = true
+		}
+		for k, h := range t.frontends {
+			m := marks[k]
+			m.Inside, m.Outside = h.scopes[inside].mark, h.scopes[outside].mark
+			if m.Inside|m.Outside != 0 {
+				marks[k] = m
+			}
+		}
+	}
+	return decodePlan(tables), marks, guarded, nil
+}
+
 func (t *table) loadPools() error {
-	ours, _, err := t.survey()
+	ours, _, err := t.listTables()
 	if err != nil || !ours.there {
 		return err
 	}
-	if ours.comment != t.comment() {
-		return errShape{fmt.Sprintf("its comment is %q, not %q", ours.comment, t.comment())}
+	if ours.comment != t.balancing.traits().tableComment {
+		return errSchemaMismatch{fmt.Sprintf("its comment is %q, not %q", ours.comment, t.balancing.traits().tableComment)}
 	}
 	if err := t.loadSets(); err != nil {
 		return err
 	}
-	for i := range sides {
-		ss := &t.sides[i]
-		for _, s := range []*set{ss.frontends, ss.split, ss.lanes[inside].fwmarks, ss.lanes[outside].fwmarks} {
+	for i := range lookups {
+		ss := &t.lookups[i]
+		for _, s := range []*set{ss.frontends, ss.split, ss.scopes[inside].fwmarks, ss.scopes[outside].fwmarks} {
 			if !s.exists {
 				continue
 			}

@@ -46,10 +46,10 @@ func Probe(ctx context.Context) (features []Feature, own bool, err error) {
 		}
 		f := t.Feature
 		switch {
-		case t.late && !own:
+		case t.needsCommit && !own:
 			f.Err = ErrNotTried
-		case t.whole:
-			f.Err = applyAll(ctx, conn, features)
+		case t.wholeRuleset:
+			f.Err = applyProbePlan(ctx, conn, features)
 		default:
 			f.Err = t.run(conn, own)
 		}
@@ -61,17 +61,17 @@ func Probe(ctx context.Context) (features []Feature, own bool, err error) {
 // trial is a feature and how to try it.
 type trial struct {
 	Feature
-	family model.Family
-	late   bool // the kernel looks at it when the transaction is committed
-	whole  bool // not a trial of its own, but a whole ruleset
-	build  func(p *prober)
-	look   func(p *prober) error // what the kernel says when it is there; only where it may be committed
+	family       model.Family
+	needsCommit  bool // the kernel looks at it when the transaction is committed
+	wholeRuleset bool // not a trial of its own, but a whole ruleset
+	build        func(p *prober)
+	check        func(p *prober) error // what the kernel says when it is there; only where it may be committed
 }
 
 // prober puts together what a trial tries.
 type prober struct {
 	*table
-	rules ruleWriter
+	rules rulesetBuilder
 	b     *nfnl.Batch
 	sets  uint32
 	err   error
@@ -93,7 +93,7 @@ func (p *prober) add(c chain) {
 }
 
 // prerouting makes a chain that sees packets where Services do.
-func (p *prober) prerouting(rules ...*writer) {
+func (p *prober) prerouting(rules ...*ruleBuilder) {
 	p.add(p.rules.hook("prerouting", unix.NF_INET_PRE_ROUTING, -100, rules...))
 }
 
@@ -119,8 +119,8 @@ func (t *trial) run(conn *nfnl.Conn, commit bool) error {
 		return err
 	}
 	var found error
-	if t.look != nil {
-		found = t.look(p)
+	if t.check != nil {
+		found = t.check(p)
 	}
 	// Not in the same transaction: the kernel would not look at the rules of a table that goes with it.
 	p = newProber(t.family, conn)
@@ -129,13 +129,13 @@ func (t *trial) run(conn *nfnl.Conn, commit bool) error {
 }
 
 func newProber(f model.Family, conn *nfnl.Conn) *prober {
-	t := newTable(f, conn)
+	t := newTable(f, conn, Slots{})
 	t.name = probeName
-	return &prober{table: t, rules: ruleWriter{t.schema, 1 << 14}, b: nfnl.NewBatch(conn)}
+	return &prober{table: t, rules: rulesetBuilder{t.schema, 1 << 14}, b: nfnl.NewBatch(conn)}
 }
 
-// applyAll programs a plan that uses everything into a namespace of the probe's own.
-func applyAll(ctx context.Context, conn *nfnl.Conn, known []Feature) error {
+// applyProbePlan programs a plan that uses everything into a namespace of the probe's own.
+func applyProbePlan(ctx context.Context, conn *nfnl.Conn, known []Feature) error {
 	families := []model.Family{model.IPv4, model.IPv6}
 	for _, f := range known {
 		if f.Name == featureIPv6 && f.Err != nil {
@@ -144,9 +144,10 @@ func applyAll(ctx context.Context, conn *nfnl.Conn, known []Feature) error {
 	}
 	b := &Backend{
 		conn: conn, now: func() time.Time { return time.Time{} }, log: slog.New(slog.DiscardHandler),
-		tables: [2]*table{newTable(model.IPv4, conn), newTable(model.IPv6, conn)},
+		balancing: Slots{},
+		tables:    [2]*table{newTable(model.IPv4, conn, Slots{}), newTable(model.IPv6, conn, Slots{})},
 	}
-	if _, err := b.Apply(ctx, everything(families), nil); err != nil {
+	if _, err := b.Apply(ctx, probePlan(families), nil); err != nil {
 		return err
 	}
 	p, err := b.Read(ctx)
@@ -156,15 +157,15 @@ func applyAll(ctx context.Context, conn *nfnl.Conn, known []Feature) error {
 	return err
 }
 
-// countingTrial is about a start on what is there: what can be counted is asked for by name, the rest is dumped, which
+// countTrial is about a start on what is there: what can be counted is asked for by name, the rest is dumped, which
 // costs the square of its size.
-func countingTrial() trial {
-	frontends := func(p *prober) *set { return p.sides[byAddress].frontends }
+func countTrial() trial {
+	frontends := func(p *prober) *set { return p.lookups[byAddress].frontends }
 	return trial{
 		Feature: Feature{Name: "telling how many elements a set has", Kernel: "6.16", For: "a quick restart with 100,000 endpoints and more"},
 		family:  model.IPv4,
 		build:   func(p *prober) { p.set(frontends(p)) },
-		look: func(p *prober) error {
+		check: func(p *prober) error {
 			n, ok, err := p.count(frontends(p))
 			switch {
 			case err != nil:
@@ -189,7 +190,7 @@ func trials() []trial {
 	optional := func(name, kernel, use string, f model.Family, build func(p *prober)) trial {
 		return trial{Feature: Feature{Name: name, Kernel: kernel, For: use}, family: f, build: build}
 	}
-	late := func(t trial) trial { t.late = true; return t }
+	late := func(t trial) trial { t.needsCommit = true; return t }
 	services := "every Service"
 	return []trial{
 		required("tables", "CONFIG_NF_TABLES_IPV4", services, nil),
@@ -201,54 +202,54 @@ func trials() []trial {
 			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100))
 		}),
 		required("keys of several fields", "4.1", services, func(p *prober) {
-			p.set(p.sides[byAddress].frontends)
-			p.prerouting(p.rules.new().frontend(byAddress).in(p.sides[byAddress].frontends).drop())
+			p.set(p.lookups[byAddress].frontends)
+			p.prerouting(p.rules.rule().frontendKey(byAddress).in(p.lookups[byAddress].frontends).drop())
 		}),
 		required("random numbers and DNAT by a map", "4.9, CONFIG_NFT_NUMGEN", services, func(p *prober) {
-			slots := p.sides[byAddress].lanes[inside].slots
+			slots := p.lookups[byAddress].scopes[inside].slots
 			p.set(slots)
-			p.prerouting(p.rules.new().frontend(byAddress).random(8).dnat(slots))
+			p.prerouting(p.rules.rule().frontendKey(byAddress).random(8).dnat(slots))
 		}),
 		required("hashes", "4.9, CONFIG_NFT_HASH", "policies that balance by the client's address", func(p *prober) {
-			slots := p.sides[byAddress].lanes[inside].slots
+			slots := p.lookups[byAddress].scopes[inside].slots
 			p.set(slots)
-			p.prerouting(p.rules.new().frontend(byAddress).hash(8, 1).dnat(slots))
+			p.prerouting(p.rules.rule().frontendKey(byAddress).hash(8, 1).dnat(slots))
 		}),
 		required("connection tracking", "CONFIG_NFT_CT", services, func(p *prober) {
 			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100,
-				p.rules.new().wasDNATed().originalDst().end(&expr.Counter{})))
+				p.rules.rule().ctDNAT().originalDst().emit(&expr.Counter{})))
 		}),
 		required("masquerading", "CONFIG_NFT_MASQ", "connections from outside the cluster, hairpins", func(p *prober) {
-			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100, p.rules.leave()[1:]...))
+			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100, p.rules.rule().hasMark(p.rules.bit).xorMark(p.rules.bit).masquerade()))
 		}),
 		late(required("reject before routing", "5.9, CONFIG_NFT_REJECT", "Services without endpoints, wrong ports of a ClusterIP", func(p *prober) {
-			p.prerouting(p.rules.new().reject())
+			p.prerouting(p.rules.rule().reject())
 		})),
 		required("look-up of local addresses", "4.10, CONFIG_NFT_FIB_IPV4", "externalTrafficPolicy Local", func(p *prober) {
-			p.prerouting(p.rules.new().fromNode().drop())
+			p.prerouting(p.rules.rule().fromNode().drop())
 		}),
 		required("sets of ranges", "CONFIG_NF_TABLES", "telling Pods from other sources, ServiceCIDRs", func(p *prober) {
 			p.set(p.podSources, p.podInterfaces)
-			p.prerouting(p.rules.new().saddr().in(p.podSources).drop(), p.rules.new().iifname().in(p.podInterfaces).drop())
+			p.prerouting(p.rules.rule().saddr().in(p.podSources).drop(), p.rules.rule().iifname().in(p.podInterfaces).drop())
 		}),
 		required("ranges in keys of several fields", "5.6", "loadBalancerSourceRanges", func(p *prober) {
-			s := &p.sides[byAddress]
+			s := &p.lookups[byAddress]
 			p.set(s.ranges)
-			p.prerouting(p.rules.new().frontend(byAddress).saddr().notIn(s.ranges).drop())
+			p.prerouting(p.rules.rule().frontendKey(byAddress).saddr().notIn(s.ranges).drop())
 		}),
 		required("maps with time-outs that packets fill", "4.9", "session affinity", func(p *prober) {
-			a := p.affinityOf(0)
+			a := p.affinitySet(0)
 			p.set(a)
-			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100, p.rules.new().remember(a, time.Hour)))
+			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100, p.rules.rule().updateAffinity(a, time.Hour)))
 		}),
 		optional("deleting what may have gone", "6.3", "forgetting clients without a second try", model.IPv4, func(p *prober) {
 			x := &tx{t: p.table}
-			s := p.sides[byAddress].frontends
+			s := p.lookups[byAddress].frontends
 			p.set(s)
 			x.del(s, nfnl.Element{Key: make([]byte, padded(s.key))})
 			p.b.PutElements(msgDestroySetElem, p.nfproto, p.name, s.name, &s.dels, "destroy")
 		}),
-		late(countingTrial()),
-		{Feature: Feature{Name: "a whole ruleset", Kernel: "all of the above together", For: services, Required: true}, late: true, whole: true},
+		late(countTrial()),
+		{Feature: Feature{Name: "a whole ruleset", Kernel: "all of the above together", For: services, Required: true}, needsCommit: true, wholeRuleset: true},
 	}
 }

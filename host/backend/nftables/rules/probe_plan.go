@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// everything is a plan with every kind of frontend and rule, at addresses for documentation.
-func everything(families []model.Family) *plan.Plan {
+// probePlan is a plan with every kind of frontend and rule, at addresses for documentation.
+func probePlan(families []model.Family) *plan.Plan {
 	p := &plan.Plan{
 		Global:    plan.Global{MasqueradeMark: 1 << 14, PodInterfaces: []string{"veth*"}},
 		Frontends: map[plan.Key]*plan.Frontend{},

@@ -13,7 +13,7 @@ import (
 )
 
 func TestTheProbesPlanIsAPlan(t *testing.T) {
-	p := everything([]model.Family{model.IPv4, model.IPv6})
+	p := probePlan([]model.Family{model.IPv4, model.IPv6})
 	if err := plan.Validate(p); err != nil {
 		t.Error(err)
 	}
@@ -87,7 +87,7 @@ func TestTransactionsOfTheProbeAreTakenBack(t *testing.T) {
 	before, _ := d.nft("", "list", "ruleset")
 	generation := generationOf(t, d)
 	for _, trial := range trials() {
-		if trial.late {
+		if trial.needsCommit {
 			continue
 		}
 		if err := trial.run(d.b.conn, false); err != nil && trial.Required {
@@ -106,13 +106,13 @@ func TestAFeatureThatIsMissingIsFoundMissing(t *testing.T) {
 	d := newBed(t, 0)
 	for _, commit := range []bool{true, false} {
 		bad := trial{family: model.IPv4, build: func(p *prober) {
-			p.prerouting(p.rules.new().frontend(byAddress).in(p.sides[byAddress].frontends).drop()) // a set that is not there
+			p.prerouting(p.rules.rule().frontendKey(byAddress).in(p.lookups[byAddress].frontends).drop()) // a set that is not there
 		}}
 		if err := bad.run(d.b.conn, commit); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("commit %v: %v", commit, err)
 		}
 		// What only a commit shows: masquerading in a chain where it cannot be.
-		late := trial{family: model.IPv4, build: func(p *prober) { p.prerouting(p.rules.new().masquerade()) }}
+		late := trial{family: model.IPv4, build: func(p *prober) { p.prerouting(p.rules.rule().masquerade()) }}
 		if err := late.run(d.b.conn, commit); commit && err == nil {
 			t.Error("masquerading before routing is possible")
 		}

@@ -112,10 +112,10 @@ func (e *echo) Receive(buf []byte) (int, error) {
 }
 
 func echoBackend(e *echo) *Backend {
-	b := &Backend{now: func() time.Time { return time.Unix(1, 0) }, log: slog.New(slog.DiscardHandler)}
+	b := &Backend{balancing: Slots{}, now: func() time.Time { return time.Unix(1, 0) }, log: slog.New(slog.DiscardHandler)}
 	b.conn = nfnl.New(e)
 	b.conn.MaxTxBytes, b.conn.MaxReplies = 8<<20, 100
-	b.tables = [2]*table{newTable(model.IPv4, b.conn), newTable(model.IPv6, b.conn)}
+	b.tables = [2]*table{newTable(model.IPv4, b.conn, Slots{}), newTable(model.IPv6, b.conn, Slots{})}
 	return b
 }
 
@@ -123,11 +123,11 @@ func echoBackend(e *echo) *Backend {
 func TestElementsOfAnyLengthAreRefusedByName(t *testing.T) {
 	refused := 0
 	for _, family := range []model.Family{model.IPv4, model.IPv6} {
-		table := newTable(family, nfnl.New(&echo{}))
-		table.membersOf(1)
-		for i := range sides {
-			table.affineOf(i, time.Second)
-			table.stickyOf(i, outside, 1)
+		table := newTable(family, nfnl.New(&echo{}), Slots{})
+		table.endpointsSet(1)
+		for i := range lookups {
+			table.learnSet(i, time.Second)
+			table.findSet(i, outside, 1)
 		}
 		for name, s := range table.byName {
 			put := table.loader(s)
@@ -153,8 +153,8 @@ func TestElementsOfAnyLengthAreRefusedByName(t *testing.T) {
 }
 
 func TestMoreSlotsThanAWeightCanCountAreStillAMember(t *testing.T) {
-	slots := slices.Repeat([]netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80")}, 1<<maxClass)
-	if got := lowest(membersOf(slots)); len(got) != 1 || got[0].Weight != 1 {
+	slots := slices.Repeat([]netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80")}, 1<<maxSizeClass)
+	if got := reduceWeights(endpointsOf(slots)); len(got) != 1 || got[0].Weight != 1 {
 		t.Errorf("%v", got)
 	}
 }
@@ -169,11 +169,11 @@ func FuzzReadBack(f *testing.F) {
 		f.Add([]byte{i, 0, 90, 0, i + 7, 0, 40, 0xff})
 	}
 	kernel := &echo{}
-	p := everything([]model.Family{model.IPv4, model.IPv6})
+	p := probePlan([]model.Family{model.IPv4, model.IPv6})
 	if _, err := echoBackend(kernel).Apply(context.Background(), p, nil); err != nil {
 		f.Fatal(err)
 	}
-	want, _ := plan.Normalize(p, (&Backend{}).Caps())
+	want, _ := plan.Normalize(p, Slots{}.Caps())
 	if got, err := echoBackend(kernel).Read(context.Background()); err != nil {
 		f.Fatal(err)
 	} else if !got.Equal(want) {

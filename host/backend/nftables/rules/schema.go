@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"math/bits"
 	"strconv"
 	"strings"
 	"time"
@@ -14,7 +13,7 @@ import (
 )
 
 // version is raised whenever the meaning of the sets or the rules changes; a table of another version is replaced.
-const version = 2
+const version = 3
 
 // tableName is the name of both families' tables. A table that takes the place of another is filled under handoverName
 // first; see handover.
@@ -71,86 +70,67 @@ type set struct {
 	dels, adds nfnl.ElementList
 }
 
-// side tells frontends at an address from NodePorts, which are looked up without one.
-type side uint8
+// lookup tells frontends at an address from NodePorts, which are looked up without one.
+type lookup uint8
 
 const (
-	byAddress side = iota
+	byAddress lookup = iota
 	byNodePort
-	sides
+	lookups
 )
 
 // Lanes: the pool for everyone, and the one for sources from outside.
 const (
 	inside = iota
 	outside
-	lanes
+	scopes
 )
 
-// maxClass: pools of up to 1<<maxClass slots.
-const maxClass = 16
+// scopeSets lead a frontend to its slots or its verdict.
+type scopeSets struct {
+	rejected     *set
+	dropped      *set
+	findAffinity map[int]*set // frontends whose clients are looked up, by list: to their affinity group's id
 
-// A pool's kind is its class when slots are drawn at random, and maxClass+1 and on when they are chosen by hash: those
-// have tables of at least 1<<minHash slots, so that a change of members moves few clients.
-const (
-	minHash = 10
-	kinds   = maxClass + 1 + maxClass - minHash + 1
-)
+	// Of Slots.
+	bySize [slotTables]*set // by slot table: first those for random draws, then those for hashes
+	slots  *set
 
-// classOf is the class of a kind.
-func classOf(kind int) (class int, hashed bool) {
-	if kind <= maxClass {
-		return kind, false
-	}
-	return kind - (maxClass + 1) + minHash, true
+	// Of HandOff.
+	handedOff *set
+	fwmarks   *set // to the mark that identifies the pool
 }
 
-// class of a pool of n > 0 slots: the n with which 1<<n slots hold it.
-func class(n int) int { return bits.Len(uint(n - 1)) }
-
-// laneSets lead a frontend to its slots or its verdict.
-type laneSets struct {
-	totals   [kinds]*set // by kind of pool: first those drawn from at random, then those by hash
-	rejected *set
-	dropped  *set
-	slots    *set
-	sticky   map[int]*set // frontends whose clients stay, by list: to their owner's id
-
-	// Of a companion, in the place of totals and slots.
-	balanced *set
-	fwmarks  *set // to the mark that tells the pool
-}
-
-// sideSets are the sets keyed by frontend.
-type sideSets struct {
-	frontends *set
-	guarded   *set // frontends with source ranges
-	ranges    *set
-	masq      [4]*set // by plan.Masquerade; none for Never
-	split     *set    // frontends with a pool for sources from outside
-	lanes     [lanes]laneSets
-	affine    map[time.Duration]*set // frontends whose clients are noted, by time-out: to their owner's id
+// lookupSets are the sets keyed by frontend.
+type lookupSets struct {
+	frontends     *set
+	sourceRanged  *set // frontends with source ranges
+	ranges        *set
+	masq          [4]*set // by plan.Masquerade; none for Never
+	split         *set    // frontends with a pool for sources from outside
+	scopes        [scopes]scopeSets
+	learnAffinity map[time.Duration]*set // frontends whose clients are noted, by time-out: to their owner's id
 }
 
 // schema is every set of a table. Those marked as lazy are made, with the rules that use them, when first needed.
 type schema struct {
 	family    model.Family
-	companion *Companion // nil: everything is held here
+	balancing Balancing
 	addr      field
-	sides     [sides]sideSets
+	lookups   [lookups]lookupSets
 
-	clusterIPs    *set // addresses with a ClusterIP frontend
-	externalIPs   *set // addresses with other frontends
-	serviceCIDRs  *set
-	podSources    *set
-	podInterfaces *set
-	unmasqueraded *set // sources that MasqueradeOutside spares
-	nodePortAddrs *set
-	mark          *set // only to be read: the mark bit in use
-	hairpin       *set
-	linkAddrs     *set         // of a companion: addresses that are the node's for the sake of IPVS
-	members       map[int]*set // by list: owner's id and member
-	affinity      map[int]*set // by list: client and owner's id, to the member
+	clusterIPs        *set // addresses with a ClusterIP frontend
+	externalIPs       *set // addresses with other frontends
+	serviceCIDRs      *set
+	podSources        *set
+	podInterfaces     *set
+	unmasqueraded     *set // sources that MasqueradeOutside spares
+	nodePortAddrs     *set
+	masqueradeBits    *set // only to be read: the mark bit in use
+	hairpin           *set
+	vipAddrs          *set         // of a companion: addresses that are the node's for the sake of IPVS
+	affinityEndpoints map[int]*set // by list: owner's id and member
+	affinity          map[int]*set // by list: client and owner's id, to the member
 
 	byName map[string]*set
 }
@@ -158,75 +138,63 @@ type schema struct {
 // affinitySize bounds the table of clients; when it is full, new clients go without.
 const affinitySize = 65536
 
-func newSchema(f model.Family, c *Companion) *schema {
-	s := &schema{family: f, companion: c, addr: ipv4Field, byName: map[string]*set{}, members: map[int]*set{}, affinity: map[int]*set{}}
+func newSchema(f model.Family, b Balancing) *schema {
+	s := &schema{family: f, balancing: b, addr: ipv4Field, byName: map[string]*set{}, affinityEndpoints: map[int]*set{}, affinity: map[int]*set{}}
 	if f == model.IPv6 {
 		s.addr = ipv6Field
 	}
-	for i := range sides {
-		s.sides[i] = s.newSide(i)
+	for i := range lookups {
+		s.lookups[i] = s.newLookupSets(i)
 	}
 	interval := uint32(unix.NFT_SET_INTERVAL)
-	s.clusterIPs = s.add("cluster_ips", s.addr)
-	s.externalIPs = s.add("external_ips", s.addr)
-	s.serviceCIDRs = s.add("service_cidrs", s.addr).flag(interval)
-	s.podSources = s.add("pod_sources", s.addr).flag(interval)
-	s.podInterfaces = s.add("pod_interfaces", ifnameField).flag(interval).hostOrder()
-	s.unmasqueraded = s.add("unmasqueraded", s.addr).flag(interval)
-	s.nodePortAddrs = s.add("nodeport_addrs", s.addr)
-	s.mark = s.add("masquerade_bit", markField).hostOrder()
-	s.hairpin = s.add("hairpin", s.addr, s.addr)
-	if s.companion != nil {
-		s.linkAddrs = s.add("link_addrs", s.addr)
-	}
+	s.clusterIPs = s.addSet("cluster_ips", s.addr)
+	s.externalIPs = s.addSet("external_ips", s.addr)
+	s.serviceCIDRs = s.addSet("service_cidrs", s.addr).flag(interval)
+	s.podSources = s.addSet("pod_sources", s.addr).flag(interval)
+	s.podInterfaces = s.addSet("pod_interfaces", ifnameField).flag(interval).hostOrder()
+	s.unmasqueraded = s.addSet("unmasqueraded", s.addr).flag(interval)
+	s.nodePortAddrs = s.addSet("nodeport_addrs", s.addr)
+	s.masqueradeBits = s.addSet("masquerade_bit", markField).hostOrder()
+	s.hairpin = s.addSet("hairpin", s.addr, s.addr)
+	s.vipAddrs = s.addSet("vip_addrs", s.addr)
 	return s
 }
 
-func (s *schema) newSide(i side) sideSets {
-	p, name, key := prefix(i, inside), "frontends", []field{s.addr, protoField, portField}
-	if i == byNodePort {
-		name, key = "nodeports", key[1:]
+// frontendKey is the key of the sets of frontends.
+func (s *schema) frontendKey(l lookup) []field {
+	if l == byNodePort {
+		return []field{protoField, portField}
 	}
-	ss := sideSets{affine: map[time.Duration]*set{}}
-	ss.frontends = s.add(name, key...)
-	ss.guarded = s.add(p+"guarded", key...)
-	ss.ranges = s.add(p+"source_ranges", with(key, s.addr)...).flag(unix.NFT_SET_INTERVAL | nftSetConcat)
-	ss.masq[plan.MasqueradeOutside] = s.add(p+"masq_outside", key...)
-	ss.masq[plan.MasqueradeAlways] = s.add(p+"masq_always", key...)
-	ss.masq[plan.MasqueradeFromNode] = s.add(p+"masq_from_node", key...)
-	ss.split = s.add(p+"split", key...)
-	for l := range lanes {
-		p := prefix(i, l)
-		ls := &ss.lanes[l]
-		ls.sticky = map[int]*set{}
-		for c := range ls.totals {
-			if s.companion == nil {
-				ls.totals[c] = s.add(p+totalName(c), key...)
-			}
-		}
-		ls.rejected = s.add(p+"rejected", key...)
-		ls.dropped = s.add(p+"dropped", key...)
-		if s.companion == nil {
-			ls.slots = s.add(p+"slots", with(key, slotField)...).mapTo(s.addr, portField)
-			ls.slots.userdata = slotsUserdata(s.family, i)
-		}
-	}
-	if s.companion != nil {
-		s.companionSide(i, &ss)
-	}
-	return ss
+	return []field{s.addr, protoField, portField}
 }
 
-func totalName(kind int) string {
-	if c, hashed := classOf(kind); hashed {
-		return "hashed_" + strconv.Itoa(1<<c)
+func (s *schema) newLookupSets(l lookup) lookupSets {
+	p, name, key := prefix(l, inside), "frontends", s.frontendKey(l)
+	if l == byNodePort {
+		name = "nodeports"
 	}
-	return "total_" + strconv.Itoa(1<<kind)
+	ls := lookupSets{learnAffinity: map[time.Duration]*set{}}
+	ls.frontends = s.addSet(name, key...)
+	ls.sourceRanged = s.addSet(p+"source_ranged", key...)
+	ls.ranges = s.addSet(p+"source_ranges", with(key, s.addr)...).flag(unix.NFT_SET_INTERVAL | nftSetConcat)
+	ls.masq[plan.MasqueradeOutside] = s.addSet(p+"masq_outside", key...)
+	ls.masq[plan.MasqueradeAlways] = s.addSet(p+"masq_always", key...)
+	ls.masq[plan.MasqueradeFromNode] = s.addSet(p+"masq_from_node", key...)
+	ls.split = s.addSet(p+"split", key...)
+	for scope := range scopes {
+		p := prefix(l, scope)
+		ss := &ls.scopes[scope]
+		ss.findAffinity = map[int]*set{}
+		ss.rejected = s.addSet(p+"rejected", key...)
+		ss.dropped = s.addSet(p+"dropped", key...)
+		s.balancing.addSets(s, l, scope, ss)
+	}
+	return ls
 }
 
 func with(key []field, more ...field) []field { return append(append([]field(nil), key...), more...) }
 
-func (s *schema) add(name string, key ...field) *set {
+func (s *schema) addSet(name string, key ...field) *set {
 	n := &set{name: name, key: key}
 	s.byName[name] = n
 	return n
@@ -255,41 +223,41 @@ func (n *set) hostData() *set {
 	return n
 }
 
-// affinePrefix begins the names of the maps of one time-out each, in milliseconds: affine_10800000ms.
-const affinePrefix = "affine_"
+// learnPrefix begins the names of the maps of one time-out each, in milliseconds: affine_10800000ms.
+const learnPrefix = "learn_affinity_"
 
-func (s *schema) affineOf(i side, timeout time.Duration) *set {
-	n := s.sides[i].affine[timeout]
+func (s *schema) learnSet(i lookup, timeout time.Duration) *set {
+	n := s.lookups[i].learnAffinity[timeout]
 	if n == nil {
-		name := prefix(i, inside) + affinePrefix + strconv.FormatInt(timeout.Milliseconds(), 10) + "ms"
-		n = s.add(name, s.sides[i].frontends.key...).mapTo(idField).hostData()
-		s.sides[i].affine[timeout] = n
+		name := prefix(i, inside) + learnPrefix + strconv.FormatInt(timeout.Milliseconds(), 10) + "ms"
+		n = s.addSet(name, s.lookups[i].frontends.key...).mapTo(idField).hostData()
+		s.lookups[i].learnAffinity[timeout] = n
 	}
 	return n
 }
 
-func (s *schema) stickyOf(i side, lane, list int) *set {
-	n := s.sides[i].lanes[lane].sticky[list]
+func (s *schema) findSet(i lookup, lane, list int) *set {
+	n := s.lookups[i].scopes[lane].findAffinity[list]
 	if n == nil {
-		n = s.add(prefix(i, lane)+"sticky_"+strconv.Itoa(list), s.sides[i].frontends.key...).mapTo(idField).hostData()
-		s.sides[i].lanes[lane].sticky[list] = n
+		n = s.addSet(prefix(i, lane)+"find_affinity_"+strconv.Itoa(list), s.lookups[i].frontends.key...).mapTo(idField).hostData()
+		s.lookups[i].scopes[lane].findAffinity[list] = n
 	}
 	return n
 }
 
-func (s *schema) membersOf(list int) *set {
-	n := s.members[list]
+func (s *schema) endpointsSet(list int) *set {
+	n := s.affinityEndpoints[list]
 	if n == nil {
-		n = s.add("members_"+strconv.Itoa(list), idField, s.addr, portField)
-		s.members[list] = n
+		n = s.addSet("affinity_endpoints_"+strconv.Itoa(list), idField, s.addr, portField)
+		s.affinityEndpoints[list] = n
 	}
 	return n
 }
 
-func (s *schema) affinityOf(list int) *set {
+func (s *schema) affinitySet(list int) *set {
 	n := s.affinity[list]
 	if n == nil {
-		n = s.add("affinity_"+strconv.Itoa(list), s.addr, idField).
+		n = s.addSet("affinity_"+strconv.Itoa(list), s.addr, idField).
 			mapTo(s.addr, portField).flag(unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT)
 		n.size = affinitySize
 		s.affinity[list] = n
@@ -318,18 +286,18 @@ func (s *schema) find(name string) *set {
 	}
 	var n *set
 	switch base {
-	case "members_":
-		n = s.membersOf(digits)
+	case "affinity_endpoints_":
+		n = s.endpointsSet(digits)
 	case "affinity_":
-		n = s.affinityOf(digits)
+		n = s.affinitySet(digits)
 	}
-	for i := range sides {
-		if base == prefix(i, inside)+affinePrefix && digits > 0 {
-			n = s.affineOf(i, time.Duration(digits)*time.Millisecond)
+	for i := range lookups {
+		if base == prefix(i, inside)+learnPrefix && digits > 0 {
+			n = s.learnSet(i, time.Duration(digits)*time.Millisecond)
 		}
-		for l := range lanes {
-			if base == prefix(i, l)+"sticky_" {
-				n = s.stickyOf(i, l, digits)
+		for l := range scopes {
+			if base == prefix(i, l)+"find_affinity_" {
+				n = s.findSet(i, l, digits)
 			}
 		}
 	}
@@ -348,5 +316,5 @@ func cutNumber(name string) (base string, n int, ok bool) {
 
 // base is what every table has from the start; a rule that names one of them negated could not be left out.
 func (s *schema) base() []*set {
-	return []*set{s.sides[byAddress].frontends, s.externalIPs, s.mark}
+	return []*set{s.lookups[byAddress].frontends, s.externalIPs, s.masqueradeBits}
 }

@@ -1,91 +1,149 @@
 package rules
 
 import (
-	"math"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
 	"net/netip"
-	"slices"
+	"strconv"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// assign shares a pool's slots out: each member gets as many as its weight, in slots 0 to total-1. What a slot held
-// before it keeps while its member is within its quota, so that a change rewrites only what is missing. Where a
-// member's slots lie does not matter, because slots are drawn at random.
-func assign(before []netip.AddrPort, members []plan.Endpoint, total int) []netip.AddrPort {
-	slots := make([]netip.AddrPort, total)
-	quota := make([]int, len(members))
-	for i, m := range members {
-		quota[i] = int(m.Weight)
+// Slots balances by rules: a pool has one slot for each unit of weight, and a connection goes to the endpoint of a slot
+// that is drawn at random or by a hash of the client's address.
+type Slots struct{}
+
+// maxSizeClass: pools of up to 1<<maxClass slots.
+const maxSizeClass = 16
+
+// A pool's kind is its class when slots are drawn at random, and maxClass+1 and on when they are chosen by hash: those
+// have tables of at least 1<<minHash slots, so that a change of members moves few clients.
+const (
+	minHashClass = 10
+	slotTables   = maxSizeClass + 1 + maxSizeClass - minHashClass + 1
+)
+
+// classOf is the class of a kind.
+func classOf(kind int) (class int, hashed bool) {
+	if kind <= maxSizeClass {
+		return kind, false
 	}
-	missing := total
-	for i, held := range before[:min(len(before), total)] {
-		if !held.IsValid() {
-			continue
-		}
-		m, ok := slices.BinarySearchFunc(members, held, func(m plan.Endpoint, a netip.AddrPort) int { return m.Addr.Compare(a) })
-		if ok && quota[m] > 0 {
-			quota[m]--
-			slots[i] = held
-			missing--
-		}
-	}
-	next := 0
-	for i := 0; missing > 0; i++ {
-		if slots[i].IsValid() {
-			continue
-		}
-		for quota[next] == 0 {
-			next++
-		}
-		quota[next]--
-		slots[i] = members[next].Addr
-		missing--
-	}
-	return slots
+	return kind - (maxSizeClass + 1) + minHashClass, true
 }
 
-// fill gives the table of a pool whose slots are chosen by hash: its class, and weights as many times as they fit.
-func fill(members []plan.Endpoint, total int) ([]plan.Endpoint, int) {
-	c := max(class(total), minHash)
-	out := slices.Clone(members)
-	for i := range out {
-		out[i].Weight *= uint16(1 << c / total)
+// sizeClass of a pool of n > 0 slots: the n with which 1<<n slots hold it.
+func sizeClass(n int) int { return bits.Len(uint(n - 1)) }
+
+func sizeSetName(kind int) string {
+	if c, hashed := classOf(kind); hashed {
+		return "hashed_" + strconv.Itoa(1<<c)
 	}
-	return out, c
+	return "total_" + strconv.Itoa(1<<kind)
 }
 
-// lowest is the inverse: weights in lowest terms.
-func lowest(members []plan.Endpoint) []plan.Endpoint {
-	var all uint16
-	for _, m := range members {
-		for a, b := m.Weight, all; ; a, b = b, a%b {
-			if b == 0 {
-				all = a
-				break
+// Caps implements Balancing.
+func (Slots) Caps() plan.Caps {
+	return plan.Caps{
+		Name:      "nftables",
+		Ratios:    true,
+		MaxTotal:  1000,
+		Balances:  []plan.Balance{plan.Random, plan.SourceHash},
+		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
+	}
+}
+
+func (Slots) traits() traits {
+	return traits{tableComment: tableComment, storesEndpoints: true, dispatches: maxDispatches}
+}
+
+func (Slots) guardedVIPs() map[netip.Addr]bool { return nil }
+
+func (Slots) addSets(s *schema, l lookup, scope int, ss *scopeSets) {
+	p, key := prefix(l, scope), s.frontendKey(l)
+	for i := range ss.bySize {
+		ss.bySize[i] = s.addSet(p+sizeSetName(i), key...)
+	}
+	ss.slots = s.addSet(p+"slots", with(key, slotField)...).mapTo(s.addr, portField)
+	ss.slots.userdata = slotsUserdata(s.family, l)
+}
+
+func (Slots) encodePool(f *plan.Frontend, p *plan.Pool, _ int, before packedSlots) (poolElements, error) {
+	for _, e := range p.Endpoints {
+		if e.Addr.Addr().Is4() != (f.Key.Family() == model.IPv4) {
+			return poolElements{}, fmt.Errorf("endpoint %s: not %s", e.Addr, f.Key.Family())
+		}
+	}
+	switch total := p.Total(); {
+	case p.Verdict == plan.Drop:
+		return poolElements{sets: droppedBit}, nil
+	case p.Verdict == plan.Reject || total == 0:
+		return poolElements{sets: rejectedBit}, nil
+	case total > 1<<maxSizeClass:
+		return poolElements{}, fmt.Errorf("the weights sum up to %d, more than the %d slots of a pool", total, 1<<maxSizeClass)
+	case f.Balance == plan.SourceHash:
+		endpoints, c := repeatWeights(p.Endpoints, total)
+		return poolElements{sets: 1 << (maxSizeClass + 1 + c - minHashClass), slots: pack(assignSlots(before.unpack(nil), endpoints, total*(1<<c/total)))}, nil
+	default:
+		return poolElements{sets: 1 << sizeClass(total), slots: pack(assignSlots(before.unpack(nil), p.Endpoints, total))}, nil
+	}
+}
+
+func (Slots) changePool(x *tx, ss *scopeSets, key []byte, now, want *poolElements) {
+	for i := range ss.bySize {
+		had, has := now.sets&(1<<i) != 0, want.sets&(1<<i) != 0
+		if i <= commonClasses && !had && has {
+			x.t.preallocate(ss)
+		}
+		x.toggle(ss.bySize[i], key, had, has)
+	}
+}
+
+// changeEndpoints writes the slots that differ. A slot that changes its endpoint is deleted and added in one transaction.
+func (Slots) changeEndpoints(x *tx, ss *scopeSets, key []byte, now, want packedSlots) error {
+	hairpins := &x.t.hairpins
+	var data [20]byte
+	for n := range max(now.len(), want.len()) {
+		if now.same(want, n) {
+			continue
+		}
+		had, has := now.at(n), want.at(n)
+		k := binary.NativeEndian.AppendUint32(key, uint32(n))
+		if had.IsValid() {
+			x.del(ss.slots, nfnl.Element{Key: k})
+			hairpins.add(x, had.Addr(), -1)
+		}
+		if has.IsValid() {
+			x.add(ss.slots, nfnl.Element{Key: k, Data: appendPort(appendAddr(data[:0], has.Addr()), has.Port())})
+			hairpins.add(x, has.Addr(), 1)
+		}
+		if x.full() {
+			if err := x.commit(); err != nil {
+				return err
 			}
 		}
 	}
-	for i := range members {
-		members[i].Weight /= all
-	}
-	return members
+	return nil
 }
 
-// membersOf is the inverse of assign: whose slots these are, sorted, with their number as weight.
-func membersOf(slots []netip.AddrPort) []plan.Endpoint {
-	sorted := slices.Clone(slots)
-	slices.SortFunc(sorted, netip.AddrPort.Compare)
-	var members []plan.Endpoint
-	for _, a := range sorted {
-		switch n := len(members); {
-		case !a.IsValid():
-		case n > 0 && members[n-1].Addr == a:
-			if members[n-1].Weight < math.MaxUint16 { // none of ours has as many
-				members[n-1].Weight++
-			}
-		default:
-			members = append(members, plan.Endpoint{Addr: a, Weight: 1})
-		}
+// slotsUserdata says: typeof ip daddr . meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport.
+// Without it nft prints every slot number as 0, or does not load its own listing back.
+func slotsUserdata(f model.Family, i lookup) []byte {
+	daddr := typeof{7, []uint32{12, 12}} // payload: ip, daddr
+	if f == model.IPv6 {
+		daddr = typeof{7, []uint32{13, 9}} // ip6, daddr
 	}
-	return members
+	proto := typeof{9, []uint32{16}}                      // meta: l4proto
+	port := typeof{7, []uint32{11, 2}}                    // payload: th, dport
+	slot := typeof{23, []uint32{1, 1 << maxSizeClass, 0}} // numgen: random, modulus, offset
+	key := []typeof{daddr, proto, port, slot}
+	if i == byNodePort {
+		key = key[1:]
+	}
+	b := keyByteOrder(0)
+	b = append(b, tlv32(nil, udDataByteOrder, 0)...)
+	b = append(b, concat(udKeyTypeof, key...)...)
+	return append(b, concat(udDataTypeof, daddr, port)...)
 }

@@ -15,60 +15,56 @@ import (
 // table is one of the two tables: what the kernel holds of it, as far as is known.
 type table struct {
 	*schema
-	name    string // tableName, but while it is filled under handoverName
-	conn    *nfnl.Conn
-	nfproto byte
-	forget  uint16 // the message that deletes clients
-	sent    sent
+	name       string // tableName, but while it is filled under handoverName
+	conn       *nfnl.Conn
+	nfproto    byte
+	deleteKind uint16 // the message that deletes clients
+	stats      txStats
 
-	present     bool // there is a table of this version
-	large       bool // the plan has many frontends
-	hooked      bool // it has its base chains, or is to have them: without them no packet passes
-	replace     bool // there are others under our names; see handover
-	ours, other standing
-	absent      bool // the kernel cannot have one
-	restructure bool // sets are to be made or rules to be written again
-	made        []*set
+	present            bool // there is a table of this version
+	large              bool // the plan has many frontends
+	hooked             bool // it has its base chains, or is to have them: without them no packet passes
+	replacing          bool // there are others under our names; see handover
+	atName, atHandover tableState
+	absent             bool // the kernel cannot have one
+	rulesDirty         bool // sets are to be made or rules to be written again
+	newSets            []*set
 	// oldRulesInUse: rules were written since the last grace period, so packets may still be evaluated with those before.
 	oldRulesInUse bool
 	chains        map[string]string // the rules of each chain as last written
-	mark          uint32
+	masqueradeBit uint32
 
-	frontends map[plan.Key]*held
+	frontends map[plan.Key]*elements
 	globals   globals
 
-	owners owners
+	groups affinityGroups
 
-	hairpins, clusterAddrs, otherAddrs, linkRefs refs
-	uncounted                                    bool // a companion was read, and its hairpins are known when all frontends are written
+	hairpins, clusterAddrs, otherAddrs, vipRefs refCounts
+	hairpinsUncounted                           bool // a companion was read, and its hairpins are known when all frontends are written
 }
 
-// sent counts what went to the kernel.
-type sent struct{ messages, elements int }
+// txStats counts what went to the kernel.
+type txStats struct{ messages, elements int }
 
-func newTable(f model.Family, conn *nfnl.Conn) *table {
-	t := &table{conn: conn, nfproto: nfproto(f), forget: msgDestroySetElem}
-	t.reset(f)
+func newTable(f model.Family, conn *nfnl.Conn, b Balancing) *table {
+	t := &table{schema: &schema{family: f, balancing: b}, conn: conn, nfproto: nfproto(f), deleteKind: msgDestroySetElem}
+	t.reset()
 	return t
 }
 
 // reset forgets everything: there is no table.
-func (t *table) reset(f model.Family) {
-	var c *Companion
-	if t.schema != nil {
-		c = t.companion
-	}
-	t.schema = newSchema(f, c)
+func (t *table) reset() {
+	t.schema = newSchema(t.family, t.balancing)
 	t.name, t.hooked = tableName, true
-	t.present, t.restructure, t.oldRulesInUse, t.made = false, false, false, nil
-	t.chains, t.mark = map[string]string{}, 0
-	t.frontends, t.globals = map[plan.Key]*held{}, globals{}
-	t.owners = owners{byName: map[model.PortName]*owner{}, byID: map[uint32]*owner{}}
-	t.hairpins = newRefs(t.hairpin, true)
-	t.clusterAddrs = newRefs(t.clusterIPs, false)
-	t.otherAddrs = newRefs(t.externalIPs, false)
-	t.linkRefs = newRefs(t.linkAddrs, false)
-	t.uncounted = false
+	t.present, t.rulesDirty, t.oldRulesInUse, t.newSets = false, false, false, nil
+	t.chains, t.masqueradeBit = map[string]string{}, 0
+	t.frontends, t.globals = map[plan.Key]*elements{}, globals{}
+	t.groups = affinityGroups{byName: map[model.PortName]*affinityGroup{}, byID: map[uint32]*affinityGroup{}}
+	t.hairpins = newRefCounts(t.hairpin, true)
+	t.clusterAddrs = newRefCounts(t.clusterIPs, false)
+	t.otherAddrs = newRefCounts(t.externalIPs, false)
+	t.vipRefs = newRefCounts(t.vipAddrs, false)
+	t.hairpinsUncounted = false
 }
 
 // need makes sure that a set exists once the transaction under construction is committed.
@@ -77,24 +73,24 @@ func (t *table) need(s *set) {
 		return
 	}
 	s.exists = true
-	t.made = append(t.made, s)
-	t.restructure = true
+	t.newSets = append(t.newSets, s)
+	t.rulesDirty = true
 }
 
 // Of a plan with at least many frontends, all pools of up to 1<<usual slots are made when the first one is: a rule that
 // is the first of its chain to look into a map has the kernel walk all of the map, which takes 150 ms when it has
 // 100,000 slots, and is nothing while it has none.
 const (
-	many  = 500
-	usual = 10
+	largePlan     = 500
+	commonClasses = 10
 )
 
-// foresee makes sure that a lane has what its pools may come to need.
-func (t *table) foresee(ls *laneSets) {
+// preallocate makes sure that a lane has what its pools may come to need.
+func (t *table) preallocate(ls *scopeSets) {
 	if !t.large {
 		return
 	}
-	for _, s := range ls.totals[:usual+1] {
+	for _, s := range ls.bySize[:commonClasses+1] {
 		t.need(s)
 	}
 }
@@ -107,22 +103,22 @@ func (t *table) create() {
 	for _, s := range t.base() {
 		t.need(s)
 	}
-	t.restructure = true
+	t.rulesDirty = true
 }
 
-// structure writes the messages that make new sets and bring the rules to what belongs to the sets that there are.
-func (t *table) structure(b *nfnl.Batch) error {
+// writeStructure writes the messages that make new sets and bring the rules to what belongs to the sets that there are.
+func (t *table) writeStructure(b *nfnl.Batch) error {
 	if !t.present {
 		b.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.nfproto, "create table", t.label())
 		b.PutString(unix.NFTA_TABLE_NAME, t.name)
 		b.PutUint32(unix.NFTA_TABLE_FLAGS, 0)
-		b.PutBytes(nftaTableUserdata, tlv(nil, udTableComment, append([]byte(t.comment()), 0)))
+		b.PutBytes(nftaTableUserdata, tlv(nil, udTableComment, append([]byte(t.balancing.traits().tableComment), 0)))
 		b.End()
 	}
-	for i, s := range t.made {
+	for i, s := range t.newSets {
 		t.newSet(b, s, uint32(i+1))
 	}
-	chains := t.wanted()
+	chains := t.wantedChains()
 	for _, c := range chains {
 		if _, ok := t.chains[c.name]; !ok {
 			t.newChain(b, c)
@@ -133,13 +129,13 @@ func (t *table) structure(b *nfnl.Batch) error {
 			return err
 		}
 	}
-	t.present, t.made = true, nil
+	t.present, t.newSets = true, nil
 	return nil
 }
 
-// wanted are the chains that the table is to have.
-func (t *table) wanted() []chain {
-	chains := t.ruleset(t.mark)
+// wantedChains are the chains that the table is to have.
+func (t *table) wantedChains() []chain {
+	chains := t.ruleset(t.masqueradeBit)
 	if !t.hooked {
 		chains = slices.DeleteFunc(chains, func(c chain) bool { return c.hook >= 0 })
 	}

@@ -95,10 +95,11 @@ func (d *bed) elements() map[string]int {
 			if err != nil {
 				d.Fatal(err)
 			}
-			if strings.HasPrefix(name, "members_") || strings.Contains(name, "sticky_") {
-				name = strings.TrimRight(name, "0123456789")
+			base := strings.TrimRight(name, "0123456789")
+			if base == "affinity_endpoints_" || strings.HasSuffix(base, "find_affinity_") {
+				name = base
 			}
-			if len(list) > 0 && !strings.HasPrefix(name, "affinity_") {
+			if len(list) > 0 && base != "affinity_" {
 				out[t.label()+" "+name] += len(list)
 			}
 		}

@@ -10,12 +10,12 @@ import (
 
 // tx is a transaction under construction for one table. Elements are kept by set, so that a message holds many.
 type tx struct {
-	t       *table
-	touched []*set
-	bytes   int // about what it will take
-	limit   int // of that
-	enough  int // from when on it is committed between frontends
-	owner   string
+	t         *table
+	touched   []*set
+	bytes     int // about what it will take
+	limit     int // of that
+	softLimit int // from when on it is committed between frontends
+	owner     string
 }
 
 func (x *tx) add(s *set, e nfnl.Element) { x.t.need(s); x.put(s, &s.adds, e) }
@@ -31,8 +31,8 @@ func (x *tx) put(s *set, p *nfnl.ElementList, e nfnl.Element) {
 // full tells whether nothing more fits.
 func (x *tx) full() bool { return x.bytes >= x.limit || x.t.conn.Pacer.Full(x.bytes) }
 
-// ripe tells whether it is time to commit, with a frontend just complete.
-func (x *tx) ripe() bool { return x.bytes >= x.enough || x.full() }
+// shouldCommit tells whether it is time to commit, with a frontend just complete.
+func (x *tx) shouldCommit() bool { return x.bytes >= x.softLimit || x.full() }
 
 // commit sends the transaction and forgets it. After an error the kernel holds the old state or, when it says that
 // the answer was lost, one of the two.
@@ -41,7 +41,7 @@ func (x *tx) commit() error { return commit(x.t.conn, x) }
 // commit sends the transactions of several tables as one, after the rules that they need where rules come first.
 func commit(c *nfnl.Conn, txs ...*tx) error {
 	for _, x := range txs {
-		x.t.settleRefs(x)
+		x.t.flushRefs(x)
 	}
 	if err := commitRules(c, txs); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (x *tx) write(out *nfnl.Batch) error {
 	for _, s := range x.touched {
 		kind := uint16(unix.NFT_MSG_DELSETELEM)
 		if s.flags&unix.NFT_SET_TIMEOUT != 0 {
-			kind = x.t.forget
+			kind = x.t.deleteKind
 		}
 		out.PutElements(kind, x.t.nfproto, x.t.name, s.name, &s.dels, "delete")
 	}
@@ -76,18 +76,18 @@ func (x *tx) write(out *nfnl.Batch) error {
 		s.adds.Reset()
 	}
 	x.touched, x.bytes = x.touched[:0], 0
-	x.t.sent.messages += out.Count - count
-	x.t.sent.elements += out.Elements - elems
+	x.t.stats.messages += out.Count - count
+	x.t.stats.elements += out.Elements - elems
 	return nil
 }
 
 // writeRules moves new sets, chains and rules into a batch.
 func (x *tx) writeRules(out *nfnl.Batch) error {
-	if !x.t.restructure {
+	if !x.t.rulesDirty {
 		return nil
 	}
-	x.t.restructure, x.t.oldRulesInUse = false, x.t.forwards()
-	return x.t.structure(out)
+	x.t.rulesDirty, x.t.oldRulesInUse = false, x.t.forwards()
+	return x.t.writeStructure(out)
 }
 
 // commitRules commits new rules before a transaction that deletes elements, and waits until no packet is evaluated
@@ -105,7 +105,7 @@ func commitRules(c *nfnl.Conn, txs []*tx) error {
 		if err := x.writeRules(out); err != nil {
 			return err
 		}
-		x.t.sent.messages += out.Count - count
+		x.t.stats.messages += out.Count - count
 		wait = wait || x.t.oldRulesInUse
 	}
 	if !wait {
@@ -114,7 +114,7 @@ func commitRules(c *nfnl.Conn, txs []*tx) error {
 	if err := out.Commit(); err != nil {
 		return err
 	}
-	underWay()
+	rcuBarrier()
 	for _, x := range txs {
 		x.t.oldRulesInUse = false
 	}

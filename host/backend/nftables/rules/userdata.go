@@ -2,8 +2,6 @@ package rules
 
 import (
 	"encoding/binary"
-
-	"github.com/sluice-proxy/sluice/host/model"
 )
 
 // nft keeps what only it needs in opaque user data: comments, and how the fields of a set are to be printed. The form
@@ -57,24 +55,4 @@ func concat(typ byte, fields ...typeof) []byte {
 		parts = tlv(parts, byte(i), f.udata())
 	}
 	return tlv(nil, typ, tlv(tlv32(nil, exprTypeof, exprConcat), exprData, parts))
-}
-
-// slotsUserdata says: typeof ip daddr . meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport.
-// Without it nft prints every slot number as 0, or does not load its own listing back.
-func slotsUserdata(f model.Family, i side) []byte {
-	daddr := typeof{7, []uint32{12, 12}} // payload: ip, daddr
-	if f == model.IPv6 {
-		daddr = typeof{7, []uint32{13, 9}} // ip6, daddr
-	}
-	proto := typeof{9, []uint32{16}}                  // meta: l4proto
-	port := typeof{7, []uint32{11, 2}}                // payload: th, dport
-	slot := typeof{23, []uint32{1, 1 << maxClass, 0}} // numgen: random, modulus, offset
-	key := []typeof{daddr, proto, port, slot}
-	if i == byNodePort {
-		key = key[1:]
-	}
-	b := keyByteOrder(0)
-	b = append(b, tlv32(nil, udDataByteOrder, 0)...)
-	b = append(b, concat(udKeyTypeof, key...)...)
-	return append(b, concat(udDataTypeof, daddr, port)...)
 }

@@ -17,14 +17,14 @@ import (
 
 var _ backend.Watcher = (*Backend)(nil)
 
-// listener hears what others write to nf_tables, in this network namespace.
-type listener struct {
-	conn    *nfnl.Listener
-	heard   func(backend.ExternalChange)
-	what    map[string]int // of the transaction under way: what was changed, and how often
-	count   int
-	commits *atomic.Uint32 // of others, heard to their end
-	stopped atomic.Bool
+// watcher hears what others write to nf_tables, in this network namespace.
+type watcher struct {
+	conn     *nfnl.Listener
+	onChange func(backend.ExternalChange)
+	objects  map[string]int // of the transaction under way: what was changed, and how often
+	count    int
+	commits  *atomic.Uint32 // of others, heard to their end
+	stopped  atomic.Bool
 }
 
 // Watch implements backend.Watcher. What others write to other tables is looked at and forgotten.
@@ -33,7 +33,7 @@ func (b *Backend) Watch(heard func(backend.ExternalChange)) (stop func(), err er
 	if err != nil {
 		return nil, fmt.Errorf("nftables: watch: %w", nfnl.Hint(err))
 	}
-	l := &listener{conn: conn, heard: heard, what: map[string]int{}, commits: &b.heard}
+	l := &watcher{conn: conn, onChange: heard, objects: map[string]int{}, commits: &b.externalCommits}
 	b.listener = l
 	ended := make(chan struct{})
 	go func() {
@@ -51,7 +51,7 @@ func (b *Backend) Watch(heard func(backend.ExternalChange)) (stop func(), err er
 }
 
 // datagram looks at what arrived at once.
-func (l *listener) datagram(b []byte) {
+func (l *watcher) datagram(b []byte) {
 	for kind, body := range nfnl.Notifications(b) {
 		if kind == unix.NFT_MSG_NEWGEN { // at the end of each transaction
 			l.commits.Add(1)
@@ -66,32 +66,32 @@ func (l *listener) datagram(b []byte) {
 	}
 }
 
-func (l *listener) overflow() {
+func (l *watcher) overflow() {
 	l.note("more than could be heard")
 	l.end("")
 }
 
-func (l *listener) note(what string) {
+func (l *watcher) note(what string) {
 	l.count++
-	if len(l.what) < maxKinds || l.what[what] > 0 {
-		l.what[what]++
+	if len(l.objects) < maxObjects || l.objects[what] > 0 {
+		l.objects[what]++
 	}
 }
 
 // Of what was changed, so many kinds are counted, and so many named.
 const (
-	maxKinds = 1000
-	maxNamed = 4
+	maxObjects = 1000
+	maxNamed   = 4
 )
 
 // end tells of a transaction, if any of it was about us.
-func (l *listener) end(by string) {
+func (l *watcher) end(by string) {
 	if l.count == 0 {
 		return
 	}
 	var names []string
-	for _, what := range slices.SortedFunc(maps.Keys(l.what), coarseFirst) {
-		if n := l.what[what]; n > 1 {
+	for _, what := range slices.SortedFunc(maps.Keys(l.objects), byRank) {
+		if n := l.objects[what]; n > 1 {
 			what = fmt.Sprintf("%s (%d)", what, n)
 		}
 		names = append(names, what)
@@ -99,13 +99,13 @@ func (l *listener) end(by string) {
 	if more := len(names) - maxNamed; more > 0 {
 		names = append(names[:maxNamed], fmt.Sprintf("and more (%d)", more))
 	}
-	l.heard(backend.ExternalChange{Object: strings.Join(names, ", "), Process: by, Count: l.count})
+	l.onChange(backend.ExternalChange{Object: strings.Join(names, ", "), Process: by, Count: l.count})
 	l.count = 0
-	clear(l.what)
+	clear(l.objects)
 }
 
-// coarseFirst puts tables before chains and sets, and those before what is in them.
-func coarseFirst(a, b string) int {
+// byRank puts tables before chains and sets, and those before what is in them.
+func byRank(a, b string) int {
 	rank := func(s string) int {
 		kind, _, _ := strings.Cut(s, " ")
 		return slices.Index([]string{"set", "chain", "table"}, kind)
@@ -153,31 +153,31 @@ func notification(kind uint16, body []byte) string {
 	return fmt.Sprintf("something in table %s changed (message type %d)", table, kind)
 }
 
-// reckoning is what is known of the generation.
-type reckoning struct {
-	begun    bool
-	distance uint32 // from the transactions that are known to the generation
-	doubt    bool   // it had grown at the last look
+// genTracker is what is known of the generation.
+type genTracker struct {
+	started    bool
+	distance   uint32 // from the transactions that are known to the generation
+	suspicious bool   // it had grown at the last look
 }
 
 // Moved implements backend.Watcher, from the generation: every transaction raises it by one, and each is either one of
 // ours or one that was heard. A transaction that is just being heard looks like one that was not: so twice in a row.
 func (b *Backend) Drifted(ctx context.Context) (bool, error) {
-	known := b.conn.Commits + b.heard.Load()
+	known := b.conn.Commits + b.externalCommits.Load()
 	gen, err := b.Generation(ctx)
 	if err != nil {
 		return false, err
 	}
-	r := &b.reckoning
+	r := &b.gen
 	distance := gen - known
 	switch {
-	case !r.begun || int32(distance-r.distance) <= 0: // less: a transaction of ours that changed nothing does not count
-		*r = reckoning{begun: true, distance: distance}
+	case !r.started || int32(distance-r.distance) <= 0: // less: a transaction of ours that changed nothing does not count
+		*r = genTracker{started: true, distance: distance}
 		return false, nil
-	case !r.doubt:
-		r.doubt = true
+	case !r.suspicious:
+		r.suspicious = true
 		return false, nil
 	}
-	*r = reckoning{begun: true, distance: distance}
+	*r = genTracker{started: true, distance: distance}
 	return true, nil
 }

@@ -136,13 +136,13 @@ func TestOtherTablesOwnChurnAndAffinityAreNotHeard(t *testing.T) {
 	d.quiet(e, "the first apply")
 
 	other := "add table inet sluice\nadd table ip other\nadd set ip other sluice { type ipv4_addr; }\n"
-	before := d.b.heard.Load()
+	before := d.b.externalCommits.Load()
 	noted := func(n int64) {
 		t.Helper()
-		for end := time.Now().Add(soon); int64(d.b.heard.Load()-before) < n && time.Now().Before(end); {
+		for end := time.Now().Add(soon); int64(d.b.externalCommits.Load()-before) < n && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
-		if got := int64(d.b.heard.Load() - before); got != n {
+		if got := int64(d.b.externalCommits.Load() - before); got != n {
 			t.Errorf("%d transactions of others noted, want %d", got, n)
 		}
 	}
@@ -264,7 +264,7 @@ func TestReplacingATableIsNotHeard(t *testing.T) {
 
 func TestNotificationsThatAreCutOffAreHarmless(t *testing.T) {
 	e := &ears{}
-	l := &listener{heard: e.heard, what: map[string]int{}, commits: new(atomic.Uint32)}
+	l := &watcher{onChange: e.heard, objects: map[string]int{}, commits: new(atomic.Uint32)}
 	var m nfnl.Encoder
 	m.Begin(unix.NFT_MSG_DELTABLE, 0, 1, unix.NFPROTO_IPV4)
 	m.PutString(unix.NFTA_TABLE_NAME, tableName)

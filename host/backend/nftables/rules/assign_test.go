@@ -35,8 +35,8 @@ func TestAssignKeepsQuotasAndRewritesNoMoreThanItMust(t *testing.T) {
 			before = slices.Clone(before)
 			before[r.IntN(len(before))] = netip.AddrPort{}
 		}
-		slots = assign(before, members, want)
-		if got := membersOf(slots); !slices.Equal(got, members) {
+		slots = assignSlots(before, members, want)
+		if got := endpointsOf(slots); !slices.Equal(got, members) {
 			t.Fatalf("step %d: members %v, want %v", step, got, members)
 		}
 		if len(slots) != want {
@@ -50,7 +50,7 @@ func TestAssignKeepsQuotasAndRewritesNoMoreThanItMust(t *testing.T) {
 			}
 		}
 		must := want
-		for _, m := range membersOf(held) {
+		for _, m := range endpointsOf(held) {
 			i := slices.IndexFunc(members, func(n plan.Endpoint) bool { return n.Addr == m.Addr })
 			if i >= 0 {
 				must -= int(min(m.Weight, members[i].Weight))
@@ -70,7 +70,7 @@ func TestAssignKeepsQuotasAndRewritesNoMoreThanItMust(t *testing.T) {
 
 func TestClassIsTheNextPowerOfTwo(t *testing.T) {
 	for n, want := range map[int]int{1: 0, 2: 1, 3: 2, 4: 2, 5: 3, 8: 3, 9: 4, 1000: 10, 1024: 10, 1025: 11, 65536: 16} {
-		if got := class(n); got != want {
+		if got := sizeClass(n); got != want {
 			t.Errorf("class(%d) = %d, want %d", n, got, want)
 		}
 	}

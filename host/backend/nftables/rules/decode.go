@@ -22,8 +22,8 @@ func (t *table) loader(s *set) func([]nfnl.Element) error {
 		return t.loadRefs(&t.clusterAddrs)
 	case t.externalIPs:
 		return t.loadRefs(&t.otherAddrs)
-	case t.linkAddrs:
-		return t.loadRefs(&t.linkRefs)
+	case t.vipAddrs:
+		return t.loadRefs(&t.vipRefs)
 	case t.hairpin:
 		return t.loadRefs(&t.hairpins)
 	case t.nodePortAddrs:
@@ -31,20 +31,20 @@ func (t *table) loader(s *set) func([]nfnl.Element) error {
 			for _, e := range list {
 				a, ok := netip.AddrFromSlice(e.Key)
 				if !ok {
-					return errElement(s)
+					return errForeignElement(s)
 				}
 				t.globals.nodePortAddrs = append(t.globals.nodePortAddrs, a)
 			}
 			slices.SortFunc(t.globals.nodePortAddrs, netip.Addr.Compare)
 			return nil
 		}
-	case t.schema.mark:
+	case t.schema.masqueradeBits:
 		return func(list []nfnl.Element) error {
 			for _, e := range list {
 				if len(e.Key) < 4 {
-					return errElement(s)
+					return errForeignElement(s)
 				}
-				t.globals.marks = append(t.globals.marks, binary.NativeEndian.Uint32(e.Key))
+				t.globals.masqueradeBits = append(t.globals.masqueradeBits, binary.NativeEndian.Uint32(e.Key))
 			}
 			return nil
 		}
@@ -56,19 +56,19 @@ func (t *table) loader(s *set) func([]nfnl.Element) error {
 		return loadPrefixes(s, &t.globals.serviceCIDRs)
 	case t.podInterfaces:
 		return func(list []nfnl.Element) error {
-			for _, v := range pair(list) {
+			for _, v := range pairEnds(list) {
 				t.globals.interfaces = append(t.globals.interfaces, v.interfaces())
 			}
 			return nil
 		}
 	}
-	for list, m := range t.members {
+	for list, m := range t.affinityEndpoints {
 		if s == m {
-			return t.loadMembers(s, list)
+			return t.loadEndpoints(s, list)
 		}
 	}
-	for i := range sides {
-		if put := t.sideLoader(i, s); put != nil {
+	for i := range lookups {
+		if put := t.frontendLoader(i, s); put != nil {
 			return put
 		}
 	}
@@ -77,10 +77,10 @@ func (t *table) loader(s *set) func([]nfnl.Element) error {
 
 func loadPrefixes(s *set, into *[]netip.Prefix) func([]nfnl.Element) error {
 	return func(list []nfnl.Element) error {
-		for _, v := range pair(list) {
+		for _, v := range pairEnds(list) {
 			p, ok := v.prefix()
 			if !ok {
-				return errElement(s)
+				return errForeignElement(s)
 			}
 			*into = append(*into, p)
 		}
@@ -89,33 +89,33 @@ func loadPrefixes(s *set, into *[]netip.Prefix) func([]nfnl.Element) error {
 	}
 }
 
-func (t *table) loadRefs(r *refs) func([]nfnl.Element) error {
+func (t *table) loadRefs(r *refCounts) func([]nfnl.Element) error {
 	return func(list []nfnl.Element) error {
 		for _, e := range list {
 			if len(e.Key) < t.addr.bytes || r.double && len(e.Key) < 2*t.addr.bytes {
-				return errElement(r.set)
+				return errForeignElement(r.set)
 			}
 			a, _ := netip.AddrFromSlice(e.Key[:t.addr.bytes])
 			if r.double && string(e.Key[:t.addr.bytes]) != string(e.Key[t.addr.bytes:]) {
-				return errElement(r.set)
+				return errForeignElement(r.set)
 			}
-			r.held(a)
+			r.setInKernel(a)
 		}
 		return nil
 	}
 }
 
-// sideLoader takes the elements that are keyed by frontend.
-func (t *table) sideLoader(i side, s *set) func([]nfnl.Element) error {
-	ss := &t.sides[i]
+// frontendLoader takes the elements that are keyed by frontend.
+func (t *table) frontendLoader(i lookup, s *set) func([]nfnl.Element) error {
+	ss := &t.lookups[i]
 	if s == ss.frontends {
-		return t.each(i, s, func(h *held, _ []byte, e nfnl.Element) bool {
+		return t.each(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
 			h.listed, h.comment = true, e.Comment
 			return true
 		})
 	}
 	if s == ss.ranges {
-		return t.each(i, s, func(h *held, rest []byte, e nfnl.Element) bool {
+		return t.each(i, s, func(h *elements, rest []byte, e nfnl.Element) bool {
 			if e.KeyEnd == nil {
 				// A range of one address may come without its upper end.
 				e.KeyEnd = e.Key
@@ -135,38 +135,38 @@ func (t *table) sideLoader(i side, s *set) func([]nfnl.Element) error {
 			return ok && ok2 && from.IsValid()
 		})
 	}
-	for timeout, a := range ss.affine {
+	for timeout, a := range ss.learnAffinity {
 		if s == a {
-			return t.each(i, s, func(h *held, _ []byte, e nfnl.Element) bool {
-				h.affine = append(h.affine, affine{timeout, idOf(e.Data)})
+			return t.each(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
+				h.learn = append(h.learn, affinityLearn{timeout, groupIDOf(e.Data)})
 				return len(e.Data) >= 4
 			})
 		}
 	}
-	for l := range lanes {
-		for list, a := range ss.lanes[l].sticky {
+	for l := range scopes {
+		for list, a := range ss.scopes[l].findAffinity {
 			if s == a {
-				return t.each(i, s, func(h *held, _ []byte, e nfnl.Element) bool {
-					h.lanes[l].sticky = append(h.lanes[l].sticky, sticky{list, idOf(e.Data)})
+				return t.each(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
+					h.scopes[l].find = append(h.scopes[l].find, affinityFind{list, groupIDOf(e.Data)})
 					return len(e.Data) >= 4
 				})
 			}
 		}
 	}
 	if f := ss.flag(s); f != nil {
-		return t.each(i, s, func(h *held, _ []byte, _ nfnl.Element) bool { f(h); return true })
+		return t.each(i, s, func(h *elements, _ []byte, _ nfnl.Element) bool { f(h); return true })
 	}
-	for l := range lanes {
-		if s == ss.lanes[l].fwmarks {
-			return t.each(i, s, func(h *held, _ []byte, e nfnl.Element) bool {
-				h.lanes[l].mark = idOf(e.Data)
-				return h.lanes[l].mark != 0
+	for l := range scopes {
+		if s == ss.scopes[l].fwmarks {
+			return t.each(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
+				h.scopes[l].mark = groupIDOf(e.Data)
+				return h.scopes[l].mark != 0
 			})
 		}
-		if s == ss.lanes[l].slots {
-			return t.each(i, s, func(h *held, rest []byte, e nfnl.Element) bool {
+		if s == ss.scopes[l].slots {
+			return t.each(i, s, func(h *elements, rest []byte, e nfnl.Element) bool {
 				a, ok := t.addrPort(e.Data)
-				return ok && len(rest) >= 4 && h.lanes[l].put(binary.NativeEndian.Uint32(rest), a)
+				return ok && len(rest) >= 4 && h.scopes[l].putSlot(binary.NativeEndian.Uint32(rest), a)
 			})
 		}
 	}
@@ -174,44 +174,44 @@ func (t *table) sideLoader(i side, s *set) func([]nfnl.Element) error {
 }
 
 // flag gives how membership in one of a side's sets is noted; nil for other sets.
-func (ss *sideSets) flag(s *set) func(*held) {
+func (ss *lookupSets) flag(s *set) func(*elements) {
 	switch s {
-	case ss.guarded:
-		return func(h *held) { h.guarded = true }
+	case ss.sourceRanged:
+		return func(h *elements) { h.sourceRanged = true }
 	case ss.split:
-		return func(h *held) { h.split = true }
+		return func(h *elements) { h.split = true }
 	}
 	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
 		if s == ss.masq[m] {
-			return func(h *held) { h.masq |= 1 << m }
+			return func(h *elements) { h.masq |= 1 << m }
 		}
 	}
-	for l := range ss.lanes {
-		ls := &ss.lanes[l]
+	for l := range ss.scopes {
+		ls := &ss.scopes[l]
 		var bit uint32
-		switch c := slices.Index(ls.totals[:], s); {
+		switch c := slices.Index(ls.bySize[:], s); {
 		case c >= 0:
 			bit = 1 << c
 		case s == ls.rejected:
 			bit = rejectedBit
 		case s == ls.dropped:
 			bit = droppedBit
-		case s == ls.balanced:
-			bit = balancedBit
+		case s == ls.handedOff:
+			bit = handedOffBit
 		default:
 			continue
 		}
-		return func(h *held) { h.lanes[l].sets |= bit }
+		return func(h *elements) { h.scopes[l].sets |= bit }
 	}
 	return nil
 }
 
-func (t *table) each(i side, s *set, put func(h *held, rest []byte, e nfnl.Element) bool) func([]nfnl.Element) error {
+func (t *table) each(i lookup, s *set, put func(h *elements, rest []byte, e nfnl.Element) bool) func([]nfnl.Element) error {
 	return func(list []nfnl.Element) error {
 		for _, e := range list {
 			h, rest, ok := t.frontendOf(i, e.Key)
 			if !ok || !put(h, rest, e) {
-				return errElement(s)
+				return errForeignElement(s)
 			}
 		}
 		return nil
@@ -223,16 +223,16 @@ func (t *table) countRefs() {
 	x := &tx{t: t}
 	for k, h := range t.frontends {
 		t.refer(x, k, h, 1)
-		for l := range lanes {
-			for i := range h.lanes[l].slots.len() {
-				if a := h.lanes[l].slots.at(i); a.IsValid() {
-					t.hairpins.change(x, a.Addr(), 1)
+		for l := range scopes {
+			for i := range h.scopes[l].slots.len() {
+				if a := h.scopes[l].slots.at(i); a.IsValid() {
+					t.hairpins.add(x, a.Addr(), 1)
 				}
 			}
 		}
 	}
-	t.uncounted = t.companion != nil
-	t.adoptOwners()
+	t.hairpinsUncounted = !t.balancing.traits().storesEndpoints
+	t.loadGroups()
 }
 
 // loadRules checks that the chains and rules are those that belong to the sets that there are.
@@ -241,15 +241,15 @@ func (t *table) loadRules() error {
 	if err != nil {
 		return err
 	}
-	want := t.wanted()
+	want := t.wantedChains()
 	for _, c := range want {
 		var all []byte
 		rules, ok := have[c.name]
 		if !ok {
-			return errShape{"it lacks the chain " + c.name}
+			return errSchemaMismatch{"it lacks the chain " + c.name}
 		}
 		if len(rules) != len(c.rules) {
-			return errShape{fmt.Sprintf("its chain %s has %d rules, not %d", c.name, len(rules), len(c.rules))}
+			return errSchemaMismatch{fmt.Sprintf("its chain %s has %d rules, not %d", c.name, len(rules), len(c.rules))}
 		}
 		for i, r := range c.rules {
 			e, err := r.encode()
@@ -257,14 +257,14 @@ func (t *table) loadRules() error {
 				return fmt.Errorf("nftables: chain %s: %w", c.name, err)
 			}
 			if got := fingerprint(e); got != rules[i] {
-				return errShape{fmt.Sprintf("rule %d of its chain %s is %s, not %s", i+1, c.name, rules[i], got)}
+				return errSchemaMismatch{fmt.Sprintf("rule %d of its chain %s is %s, not %s", i+1, c.name, rules[i], got)}
 			}
 			all = append(binary.NativeEndian.AppendUint32(all, uint32(len(e))), e...)
 		}
 		t.chains[c.name] = string(all)
 	}
 	if len(have) != len(want) {
-		return errShape{fmt.Sprintf("it has %d chains, not %d", len(have), len(want))}
+		return errSchemaMismatch{fmt.Sprintf("it has %d chains, not %d", len(have), len(want))}
 	}
 	return nil
 }

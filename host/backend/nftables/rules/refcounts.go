@@ -7,9 +7,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 )
 
-// refs is a set of addresses of which each is there because of some number of others: endpoints that need a hairpin
+// refCounts is a set of addresses of which each is there because of some number of others: endpoints that need a hairpin
 // entry, addresses that have frontends.
-type refs struct {
+type refCounts struct {
 	set     *set
 	double  bool // the key is the address twice
 	v4      map[[4]byte]ref
@@ -17,8 +17,8 @@ type refs struct {
 	touched []netip.Addr
 }
 
-func newRefs(s *set, double bool) refs {
-	return refs{set: s, double: double, v4: map[[4]byte]ref{}, v6: map[[16]byte]ref{}}
+func newRefCounts(s *set, double bool) refCounts {
+	return refCounts{set: s, double: double, v4: map[[4]byte]ref{}, v6: map[[16]byte]ref{}}
 }
 
 // ref is a count, and in the lowest bits what is known of the address: one for each endpoint of the cluster.
@@ -32,7 +32,7 @@ const (
 
 func (v ref) count() int32 { return int32(v >> 2) }
 
-func (r *refs) get(a netip.Addr) ref {
+func (r *refCounts) get(a netip.Addr) ref {
 	if a.Is4() {
 		return r.v4[a.As4()]
 	}
@@ -40,7 +40,7 @@ func (r *refs) get(a netip.Addr) ref {
 }
 
 // put keeps what is known of an address; nothing is not kept.
-func (r *refs) put(a netip.Addr, v ref) {
+func (r *refCounts) put(a netip.Addr, v ref) {
 	switch {
 	case a.Is4() && v == 0:
 		delete(r.v4, a.As4())
@@ -53,9 +53,9 @@ func (r *refs) put(a netip.Addr, v ref) {
 	}
 }
 
-func (r *refs) len() int { return len(r.v4) + len(r.v6) }
+func (r *refCounts) len() int { return len(r.v4) + len(r.v6) }
 
-func (r *refs) all() iter.Seq[netip.Addr] {
+func (r *refCounts) all() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for a := range r.v4 {
 			if !yield(netip.AddrFrom4(a)) {
@@ -71,16 +71,16 @@ func (r *refs) all() iter.Seq[netip.Addr] {
 }
 
 // touch has what follows for the kernel found out when the transaction is complete.
-func (r *refs) touch(a netip.Addr, v ref) ref {
+func (r *refCounts) touch(a netip.Addr, v ref) ref {
 	if v&refTouched == 0 {
 		r.touched = append(r.touched, a)
 	}
 	return v | refTouched
 }
 
-// change adds to an address's count. What follows for the kernel is found out when the transaction is complete,
+// add adds to an address's count. What follows for the kernel is found out when the transaction is complete,
 // because an address may go and come back within one.
-func (r *refs) change(x *tx, a netip.Addr, by int32) {
+func (r *refCounts) add(x *tx, a netip.Addr, by int32) {
 	v := r.get(a) + ref(by)*refOne
 	if v.count() > 0 != (v&refInKernel != 0) && v&refTouched == 0 {
 		v = r.touch(a, v)
@@ -89,10 +89,10 @@ func (r *refs) change(x *tx, a netip.Addr, by int32) {
 	r.put(a, v)
 }
 
-// held notes an address that the kernel has. Whether anything refers to it is known at the first commit.
-func (r *refs) held(a netip.Addr) { r.put(a, r.touch(a, r.get(a)|refInKernel)) }
+// setInKernel notes an address that the kernel has. Whether anything refers to it is known at the first commit.
+func (r *refCounts) setInKernel(a netip.Addr) { r.put(a, r.touch(a, r.get(a)|refInKernel)) }
 
-func (r *refs) settle(x *tx) {
+func (r *refCounts) flush(x *tx) {
 	for _, a := range r.touched {
 		v := r.get(a) &^ refTouched
 		if want := v.count() > 0; want != (v&refInKernel != 0) {
@@ -112,12 +112,12 @@ func (r *refs) settle(x *tx) {
 	r.touched = r.touched[:0]
 }
 
-func (t *table) settleRefs(x *tx) {
+func (t *table) flushRefs(x *tx) {
 	x.owner = ""
-	if !t.uncounted {
-		t.hairpins.settle(x)
+	if !t.hairpinsUncounted {
+		t.hairpins.flush(x)
 	}
-	t.clusterAddrs.settle(x)
-	t.otherAddrs.settle(x)
-	t.linkRefs.settle(x)
+	t.clusterAddrs.flush(x)
+	t.otherAddrs.flush(x)
+	t.vipRefs.flush(x)
 }

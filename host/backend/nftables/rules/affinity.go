@@ -1,0 +1,215 @@
+package rules
+
+import (
+	"cmp"
+	"encoding/binary"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// affinityGroup is a Service port with session affinity. Its clients are noted under its id, for every list of members that
+// its frontends have: mostly there is one, two where some paths lead to local members only.
+type affinityGroup struct {
+	id        uint32
+	frontends int // that have it
+	lists     []*endpointList
+	touched   bool
+}
+
+// endpointList is the members of one or more of an owner's lanes. An owner's lists differ.
+type endpointList struct {
+	refs       int              // lanes that use it
+	wanted     []netip.AddrPort // sorted
+	programmed []netip.AddrPort // sorted
+}
+
+type affinityGroups struct {
+	byName  map[model.PortName]*affinityGroup
+	byID    map[uint32]*affinityGroup
+	last    uint32 // the highest id ever seen; ids do not come back soon, for the sake of old clients
+	touched []*affinityGroup
+}
+
+func (o *affinityGroups) touch(w *affinityGroup) {
+	if !w.touched {
+		w.touched = true
+		o.touched = append(o.touched, w)
+	}
+}
+
+func (o *affinityGroups) add(id uint32) *affinityGroup {
+	w := &affinityGroup{id: id}
+	o.byID[id] = w
+	o.last = max(o.last, id)
+	return w
+}
+
+func (w *affinityGroup) list(n int) *endpointList {
+	for len(w.lists) <= n {
+		w.lists = append(w.lists, &endpointList{})
+	}
+	return w.lists[n]
+}
+
+// detach takes a frontend that is about to change off its lists.
+func (t *table) detach(h *elements) {
+	if h == nil || len(h.learn) == 0 {
+		return
+	}
+	w := t.groups.byID[h.learn[0].id]
+	if w == nil {
+		return
+	}
+	t.groups.touch(w)
+	w.frontends--
+	for l := range scopes {
+		for _, v := range h.scopes[l].find {
+			w.list(v.list).refs--
+		}
+	}
+}
+
+// attach gives a frontend its owner's id and its lanes their lists. All frontends of the owner that change have been
+// released, so that a list whose members change stays the same list, with its clients.
+func (t *table) attach(h, before *elements, f *plan.Frontend) {
+	w := t.groups.byName[f.Owner]
+	if w == nil {
+		w = t.groups.add(t.groups.last + 1)
+		t.groups.byName[f.Owner] = w
+	}
+	t.groups.touch(w)
+	w.frontends++
+	h.learn = []affinityLearn{{(f.Affinity + time.Millisecond - 1).Truncate(time.Millisecond), w.id}}
+	for l := range scopes {
+		members := endpointsOf(h.scopes[l].slots.unpack(nil))
+		if len(members) == 0 {
+			continue
+		}
+		want := make([]netip.AddrPort, len(members))
+		for i, m := range members {
+			want[i] = m.Addr
+		}
+		last := -1
+		if before != nil && len(before.scopes[l].find) > 0 {
+			last = before.scopes[l].find[0].list
+		}
+		n := w.pickList(want, last)
+		t.need(t.schema.endpointsSet(n))
+		t.need(t.affinitySet(n))
+		w.list(n).wanted = want
+		w.list(n).refs++
+		h.scopes[l].find = []affinityFind{{n, w.id}}
+	}
+}
+
+// pickList finds the list for these members: one that is the same, or else a free one: the last one used, one that held
+// the same, one that held nothing.
+func (w *affinityGroup) pickList(want []netip.AddrPort, last int) int {
+	free := func(n int) bool { return n >= len(w.lists) || w.lists[n].refs == 0 }
+	for n, l := range w.lists {
+		if l.refs > 0 && slices.Equal(l.wanted, want) {
+			return n
+		}
+	}
+	if last >= 0 && free(last) {
+		return last
+	}
+	for n, l := range w.lists {
+		if free(n) && slices.Equal(l.programmed, want) {
+			return n
+		}
+	}
+	for n := 0; ; n++ {
+		if free(n) && (n >= len(w.lists) || len(w.lists[n].programmed) == 0) {
+			return n
+		}
+	}
+}
+
+// flushGroups writes the lists that changed. It tells whether one lost a member, so that clients may have to go.
+func (t *table) flushGroups(x *tx) (lost bool) {
+	for _, w := range t.groups.touched {
+		w.touched = false
+		for n, l := range w.lists {
+			if l.refs <= 0 {
+				l.wanted = nil
+			}
+			for _, a := range l.programmed {
+				if _, ok := slices.BinarySearchFunc(l.wanted, a, netip.AddrPort.Compare); !ok {
+					lost = true
+				}
+			}
+			changeList(x, l.programmed, l.wanted, func(a netip.AddrPort) (*set, []nfnl.Element) {
+				key := appendPort(appendAddr(native(w.id), a.Addr()), a.Port())
+				return t.schema.endpointsSet(n), []nfnl.Element{{Key: key}}
+			})
+			l.programmed = l.wanted
+		}
+		if w.frontends <= 0 {
+			delete(t.groups.byID, w.id)
+			maps.DeleteFunc(t.groups.byName, func(_ model.PortName, o *affinityGroup) bool { return o == w })
+		}
+	}
+	t.groups.touched = t.groups.touched[:0]
+	return lost
+}
+
+// loadGroups finds out which ids belong to whom. An id that belongs to nobody loses its members at the next commit.
+func (t *table) loadGroups() {
+	for k, h := range t.frontends {
+		name, _, _, ok := parseComment(h.comment, k.Protocol)
+		if !ok || len(h.learn) == 0 {
+			continue
+		}
+		id := slices.MinFunc(h.learn, func(a, b affinityLearn) int { return cmp.Compare(a.id, b.id) }).id
+		w := t.groups.byID[id]
+		if w == nil {
+			w = t.groups.add(id)
+		}
+		// Should an owner have two ids, the lower one stays.
+		if o := t.groups.byName[name]; o == nil || id < o.id {
+			t.groups.byName[name] = w
+		}
+	}
+	for _, w := range t.groups.byID {
+		t.groups.touch(w)
+		for _, l := range w.lists {
+			slices.SortFunc(l.programmed, netip.AddrPort.Compare)
+		}
+	}
+}
+
+func (t *table) loadEndpoints(s *set, list int) func([]nfnl.Element) error {
+	return func(elements []nfnl.Element) error {
+		for _, e := range elements {
+			if len(e.Key) < 8+t.addr.bytes {
+				return errForeignElement(s)
+			}
+			a, ok := t.addrPort(e.Key[4:])
+			if !ok {
+				return errForeignElement(s)
+			}
+			w := t.groups.byID[groupIDOf(e.Key)]
+			if w == nil {
+				w = t.groups.add(groupIDOf(e.Key))
+			}
+			l := w.list(list)
+			l.programmed = append(l.programmed, a)
+		}
+		return nil
+	}
+}
+
+func groupIDOf(b []byte) uint32 {
+	if len(b) < 4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(b)
+}

@@ -1,0 +1,153 @@
+package rules
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// elements is all elements of one frontend, as the kernel has them or is to have them. Nothing of it is decoded further,
+// so that whatever state the kernel is in can be told, and brought to the one that is wanted.
+type elements struct {
+	listed       bool
+	comment      string // "shop/web:http ClusterIP": its owner and kind
+	masq         uint8  // bits by plan.Masquerade
+	sourceRanged bool
+	split        bool
+	learn        []affinityLearn // one, when the kernel has what was last written
+	ranges       []netip.Prefix  // sorted
+	scopes       [scopes]poolElements
+}
+
+// slots is how many there are; nil has none.
+func (h *elements) slots() (n int) {
+	if h != nil {
+		for l := range h.scopes {
+			n += h.scopes[l].slots.len()
+		}
+	}
+	return n
+}
+
+// poolElements is what a lane has of a frontend.
+type poolElements struct {
+	sets  uint32 // bits: a kind of pool, rejected, dropped
+	mark  uint32 // of a companion: tells the pool; 0: none
+	slots packedSlots
+
+	find []affinityFind // one at most, as above
+}
+
+// affinityLearn is for how long the clients of a frontend are noted, and under which id of its owner.
+type affinityLearn struct {
+	timeout time.Duration
+	id      uint32
+}
+
+// affinityFind is the list of members to which the clients of a lane may stick.
+type affinityFind struct {
+	list int
+	id   uint32
+}
+
+const (
+	rejectedBit  = 1 << slotTables
+	droppedBit   = 1 << (slotTables + 1)
+	handedOffBit = 1 << (slotTables + 2) // of a companion
+)
+
+// encode returns the elements of a frontend. before are its current ones: endpoints keep their slots where possible.
+func (s *schema) encode(f *plan.Frontend, before *elements) (*elements, error) {
+	h := &elements{listed: true, comment: f.Owner.String() + " " + f.Kind.String()}
+	if f.Balance != plan.Random {
+		h.comment += " " + f.Balance.String()
+	}
+	if len(h.comment) > maxComment {
+		return nil, fmt.Errorf("nftables: %s: the name is longer than the %d bytes of a comment", f.Owner, maxComment)
+	}
+	if f.Masquerade != plan.MasqueradeNever {
+		h.masq = 1 << f.Masquerade
+	}
+	h.sourceRanged, h.ranges = f.SourceRanges != nil, f.SourceRanges
+	var err error
+	if h.scopes[inside], err = s.balancing.encodePool(f, &f.Pool, inside, before.scopes[inside].slots); err != nil {
+		return nil, fmt.Errorf("nftables: %s %s: %w", f.Owner, f.Key, err)
+	}
+	if f.Outside != nil {
+		h.split = true
+		if h.scopes[outside], err = s.balancing.encodePool(f, f.Outside, outside, before.scopes[outside].slots); err != nil {
+			return nil, fmt.Errorf("nftables: %s %s: outside: %w", f.Owner, f.Key, err)
+		}
+	}
+	return h, nil
+}
+
+// decode is the inverse of lower, as far as the elements are consistent.
+func (h *elements) decode(k plan.Key) *plan.Frontend {
+	f := &plan.Frontend{Key: k, Pool: h.scopes[inside].decode()}
+	f.Owner, f.Kind, f.Balance, _ = parseComment(h.comment, k.Protocol)
+	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
+		if h.masq&(1<<m) != 0 {
+			f.Masquerade = m
+		}
+	}
+	if h.sourceRanged {
+		f.SourceRanges = append([]netip.Prefix{}, h.ranges...)
+	}
+	if len(h.learn) > 0 {
+		f.Affinity = h.learn[0].timeout
+	}
+	if h.split {
+		o := h.scopes[outside].decode()
+		f.Outside = &o
+	}
+	return f
+}
+
+func (p *poolElements) decode() plan.Pool {
+	switch {
+	case p.sets&(rejectedBit-1) != 0:
+		return plan.Pool{Verdict: plan.Forward, Endpoints: reduceWeights(endpointsOf(p.slots.unpack(nil)))}
+	case p.sets&rejectedBit != 0:
+		return plan.Pool{Verdict: plan.Reject}
+	case p.sets&droppedBit == 0 && (p.sets&handedOffBit != 0 || p.mark != 0):
+		return plan.Pool{Verdict: plan.Forward}
+	default:
+		return plan.Pool{Verdict: plan.Drop}
+	}
+}
+
+// putSlot notes a slot as read; false for what no slot can be.
+func (p *poolElements) putSlot(n uint32, a netip.AddrPort) bool {
+	return n < 1<<maxSizeClass && p.slots.set(int(n), a)
+}
+
+// parseComment reads "namespace/name:port Kind", and "source-hash" after it.
+func parseComment(s string, proto model.Protocol) (owner model.PortName, kind plan.Kind, balance plan.Balance, ok bool) {
+	name, word, ok1 := strings.Cut(s, " ")
+	word, how, _ := strings.Cut(word, " ")
+	for b := plan.Random; b <= plan.LeastConnections; b++ {
+		if how == b.String() {
+			balance = b
+		}
+	}
+	name, port, _ := strings.Cut(name, ":")
+	ns, svc, ok2 := strings.Cut(name, "/")
+	for k := plan.ClusterIP; k <= plan.NodePort; k++ {
+		if k.String() == word {
+			owner = model.PortName{Service: model.Name{Namespace: ns, Name: svc}, Port: port, Protocol: proto}
+			return owner, k, balance, ok1 && ok2
+		}
+	}
+	return model.PortName{}, 0, 0, false
+}
+
+// owner is what error messages name.
+func (h *elements) owner() string {
+	name, _, _ := strings.Cut(h.comment, " ")
+	return name
+}

@@ -1,0 +1,165 @@
+package rules
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
+)
+
+// HandOff leaves balancing to IPVS. The tables do what IPVS cannot: source ranges, rejecting, masquerading, session
+// affinity, and telling sources outside the cluster from others. A connection that is to be balanced is accepted, with or
+// without a packet mark that identifies its pool, and IPVS changes its destination in LOCAL_IN or LOCAL_OUT.
+type HandOff struct {
+	// Capabilities are what the balancer can represent.
+	Capabilities plan.Caps
+	// PoolMark returns the packet mark of a frontend's pool: the one for sources outside the cluster, or the other. It has
+	// the bits of MarkMask as in MarkBase. Zero means none: the packet's destination identifies the pool.
+	PoolMark func(f *plan.Frontend, outside bool) uint32
+	// GuardedVIPs returns the addresses that the node has, or is about to have, only for balancing. Packets to them that
+	// match no frontend are rejected, as the node's own servers would receive them, and packets from them are
+	// masqueraded. It is called when Apply reads the tables; Guard applies changes.
+	GuardedVIPs func() map[netip.Addr]bool
+}
+
+// Marks that identify pools. Another mark that the first packet of a connection to such a pool carries is lost.
+const (
+	MarkBase = 0x5ce00000
+	MarkMask = 0xfff00000
+	// priorityMasquerade in a packet's priority stands in for the masquerade bit while its mark identifies a pool.
+	priorityMasquerade = MarkBase | 0xfffff
+)
+
+// Caps implements Balancing.
+func (h *HandOff) Caps() plan.Caps { return h.Capabilities }
+
+func (h *HandOff) traits() traits {
+	return traits{tableComment: tableComment + ", balanced by IPVS", dispatches: 1, exclusive: true}
+}
+
+func (h *HandOff) guardedVIPs() map[netip.Addr]bool { return h.GuardedVIPs() }
+
+func (h *HandOff) addSets(s *schema, l lookup, scope int, ss *scopeSets) {
+	p, key := prefix(l, scope), s.frontendKey(l)
+	ss.handedOff = s.addSet(p+"handed_off", key...)
+	ss.fwmarks = s.addSet(p+"fwmarks", key...).mapTo(markField).hostData()
+}
+
+// encodePool stores the endpoints that may get connections in place of slots: hairpins and affinity need them.
+func (h *HandOff) encodePool(f *plan.Frontend, p *plan.Pool, scope int, _ packedSlots) (poolElements, error) {
+	// A pool that accepts no connections may have endpoints and so a mark.
+	out := poolElements{mark: h.PoolMark(f, scope == outside)}
+	if m := out.mark; m != 0 && (m&MarkMask != MarkBase || m == priorityMasquerade) {
+		return poolElements{}, fmt.Errorf("the mark %#x is not one of those for pools", m)
+	}
+	switch {
+	case p.Verdict == plan.Drop:
+		out.sets = droppedBit
+		return out, nil
+	case p.Verdict == plan.Reject || p.Total() == 0:
+		out.sets = rejectedBit
+		return out, nil
+	case out.mark == 0:
+		out.sets = handedOffBit
+	}
+	list := make([]netip.AddrPort, 0, len(p.Endpoints))
+	for _, m := range p.Endpoints {
+		if m.Weight > 0 {
+			list = append(list, m.Addr)
+		}
+	}
+	out.slots = pack(list)
+	return out, nil
+}
+
+func (h *HandOff) changePool(x *tx, ss *scopeSets, key []byte, now, want *poolElements) {
+	x.toggle(ss.handedOff, key, now.sets&handedOffBit != 0, want.sets&handedOffBit != 0)
+	if now.mark == want.mark {
+		return
+	}
+	if now.mark != 0 {
+		x.del(ss.fwmarks, nfnl.Element{Key: key})
+	}
+	if want.mark != 0 {
+		x.add(ss.fwmarks, nfnl.Element{Key: key, Data: native(want.mark)})
+	}
+}
+
+// changeEndpoints counts hairpins. The endpoints themselves are in no set.
+func (h *HandOff) changeEndpoints(x *tx, _ *scopeSets, _ []byte, now, want packedSlots) error {
+	for i := range now.len() {
+		x.t.hairpins.add(x, now.at(i).Addr(), -1)
+	}
+	for i := range want.len() {
+		x.t.hairpins.add(x, want.at(i).Addr(), 1)
+	}
+	return nil
+}
+
+// entryRules reset TCP connections that conntrack does not know: their entries were deleted to end them, and IPVS would
+// keep forwarding them.
+func (h *HandOff) entryRules(r rulesetBuilder) []*ruleBuilder {
+	return []*ruleBuilder{r.rule().tcpWithoutSYN().tcpReset()}
+}
+
+// dispatch accepts the connections to be balanced, with the mark of their pool if it has one.
+func (h *HandOff) dispatch(r rulesetBuilder, l lookup, scope int) ([]*ruleBuilder, []chain) {
+	ss := &r.lookups[l].scopes[scope]
+	rules := r.verdicts(l, scope)
+	if r.bit != 0 {
+		hide := r.rule()
+		if l == byAddress {
+			hide.frontendKey(l).in(r.lookups[l].split) // others have no mark
+		}
+		rules = append(rules, hide.ifExists(ss.fwmarks).hasMark(r.bit).setPriority(priorityMasquerade))
+	}
+	return append(rules,
+		r.rule().frontendKey(l).markFrom(ss.fwmarks).accept(),
+		r.rule().frontendKey(l).in(ss.handedOff).accept()), nil
+}
+
+// Names of chains that connections pass once IPVS has chosen their endpoint lead to the chains of the same names
+// without the prefix.
+const ipvsPrefix = "ipvs_"
+
+func (h *HandOff) balanced(r *ruleBuilder, target string) *ruleBuilder {
+	return r.gotoChain(ipvsPrefix + target)
+}
+
+func (h *HandOff) chains(r rulesetBuilder) []chain {
+	ours := func(target string) chain {
+		return r.chain(ipvsPrefix+target,
+			r.rule().originalKey(byAddress).in(r.lookups[byAddress].frontends).gotoChain(target),
+			r.rule().originalDst().in(r.nodePortAddrs).originalKey(byNodePort).in(r.lookups[byNodePort].frontends).gotoChain(target))
+	}
+	chains := []chain{ours(chainPostNAT)}
+	if r.hasAffinity() {
+		chains = append(chains, ours(chainLearnAffinity))
+	}
+	if !r.hasPoolMarks() {
+		return chains
+	}
+	const clearMark = "clear_pool_mark"
+	// IPVS is at -98 in LOCAL_OUT, which packets pass again when they have their endpoint, and at 99 in LOCAL_IN.
+	out := r.hook(clearMark+"_output", unix.NF_INET_LOCAL_OUT, -97, r.rule().hasPoolMark().gotoChain(clearMark))
+	in := r.hook(clearMark+"_input", unix.NF_INET_LOCAL_IN, 101, r.rule().hasPoolMark().gotoChain(clearMark))
+	out.filter, in.filter = true, true
+	rules := []*ruleBuilder{r.rule().setMark(0)}
+	if r.bit != 0 {
+		rules = append([]*ruleBuilder{r.rule().hasPriority(priorityMasquerade).setPriority(0).setMark(r.bit).accept()}, rules...)
+	}
+	return append(chains, out, in, r.chain(clearMark, rules...))
+}
+
+func (s *schema) hasPoolMarks() bool {
+	for l := range lookups {
+		for scope := range scopes {
+			if s.lookups[l].scopes[scope].fwmarks.exists {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,74 @@
+package rules
+
+import "strconv"
+
+// maxDispatches is how often a connection is led through the totals. A frontend that is just moving from one total to
+// another can be missed, because every look-up of a packet sees the newest generation by itself; the next pass, a
+// microsecond later, finds it.
+const maxDispatches = 4
+
+// drawsOf is how often, by class, a pool that fills only a part of it is drawn from before its lower half is, which is
+// full: enough for at most one draw in 256 to end there.
+func drawsOf(class int) int {
+	switch class {
+	case 0, 1:
+		return 1 // always full
+	case 2:
+		return 4 // at least three quarters
+	case 3:
+		return 6 // at least five eighths
+	}
+	return 8
+}
+
+func (Slots) entryRules(rulesetBuilder) []*ruleBuilder { return nil }
+
+func (Slots) balanced(r *ruleBuilder, target string) *ruleBuilder {
+	return r.ctDNAT().gotoChain(target)
+}
+
+func (Slots) chains(rulesetBuilder) []chain { return nil }
+
+func (b Slots) dispatch(r rulesetBuilder, l lookup, scope int) (rules []*ruleBuilder, picks []chain) {
+	ss, p := &r.lookups[l].scopes[scope], prefix(l, scope)
+	for i, pools := range ss.bySize {
+		if !pools.exists {
+			continue
+		}
+		class, hashed := classOf(i)
+		pick := p + "pick_" + strconv.Itoa(1<<class)
+		if hashed {
+			pick = p + "hash_" + strconv.Itoa(1<<class)
+		}
+		rules = append(rules, r.rule().frontendKey(l).in(pools).gotoChain(pick))
+		picks = append(picks, r.chain(pick, b.pick(r, l, class, hashed, ss.slots)...))
+	}
+	return append(rules, r.verdicts(l, scope)...), picks
+}
+
+// pick draws a slot. A pool of n slots has those from 0 to n-1 and is of the class whose size is the next power of
+// two: drawing until a slot is hit is as even as drawing below n, and the rules do not depend on n.
+//
+// A hash of the client's address instead of a random number, another at each try, makes a consistent hash of it: a
+// client moves only when the slot that it hits has changed, or when one that it missed is new.
+func (Slots) pick(r rulesetBuilder, i lookup, class int, hashed bool, slots *set) []*ruleBuilder {
+	size, seed := uint32(1)<<class, uint32(0)
+	draw := func(mod uint32) *ruleBuilder {
+		w := r.rule().frontendKey(i)
+		if seed++; hashed {
+			return w.hash(mod, seed).dnat(slots)
+		}
+		return w.random(mod).dnat(slots)
+	}
+	var rules []*ruleBuilder
+	for range drawsOf(class) {
+		rules = append(rules, draw(size))
+	}
+	if class > 1 {
+		rules = append(rules, draw(size/2))
+	}
+	if class > 0 {
+		rules = append(rules, draw(1)) // slot 0 always exists
+	}
+	return rules
+}
