@@ -9,12 +9,12 @@ import (
 
 const levelInfo = abi.LogInfo
 
-// guest is the module's one plugin. It is a global because exported functions have no receiver.
+// guest is the plugin of this module. It is global because exported functions have no receiver.
 var guest struct {
 	newPlugin func() Plugin
 	instance  instance
 	ready     bool       // configured
-	buffers   [][]uint64 // what sluice_alloc gave: kept, so that it stays valid
+	buffers   [][]uint64 // allocated by sluice_alloc, kept alive
 }
 
 func register(newPlugin func() Plugin) { guest.newPlugin = newPlugin }
@@ -26,7 +26,7 @@ func writeLog(level uint32, text string) {
 	hostLog(level, unsafe.Pointer(unsafe.StringData(text)), uint32(len(text)))
 }
 
-// fail logs and gives the code to return.
+// fail logs an error and returns its code.
 func fail(code int64, what any) int64 {
 	writeLog(abi.LogError, fmt.Sprint(what))
 	return code
@@ -46,7 +46,7 @@ func needs() uint32 {
 	return needsOf(guest.newPlugin())
 }
 
-// alloc gives 8-byte aligned memory that lasts as long as the instance.
+// alloc allocates 8-byte aligned memory for the life of the instance.
 //
 //go:wasmexport sluice_alloc
 func alloc(size uint32) unsafe.Pointer {
@@ -64,9 +64,9 @@ func configure(settings unsafe.Pointer, size uint32) (code int32) {
 	}()
 	guest.ready = false
 	if guest.newPlugin == nil {
-		return int32(fail(abi.CodeNotConfigured, "package main does not call sdk.Register from an init function"))
+		return int32(fail(abi.CodeNotConfigured, "package main does not call sdk.Register in an init function"))
 	}
-	// A copy: the plugin may keep it.
+	// A copy, because the plugin may keep it.
 	text := append([]byte(nil), unsafe.Slice((*byte)(settings), size)...)
 	guest.instance = instance{plugin: guest.newPlugin()}
 	if err := guest.instance.plugin.Configure(text); err != nil {
@@ -76,8 +76,8 @@ func configure(settings unsafe.Pointer, size uint32) (code int32) {
 	return 0
 }
 
-// decide does not recover from a panic: that would cost every call, and Go's runtime says what happened on standard
-// error and ends the module, which the host discards anyway.
+// decide does not recover from panics, which would cost every call. Go's runtime prints the panic to standard error and
+// exits, and the host discards the instance.
 //
 //go:wasmexport sluice_decide
 func decide(req unsafe.Pointer, size uint32, resp unsafe.Pointer, room uint32) int64 {

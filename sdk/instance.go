@@ -8,16 +8,16 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// instance is a configured plugin with the memory that its calls share. It is what runs in the sandbox, and what
-// Native runs outside of it.
+// instance is a configured plugin with the memory that its calls share, in the sandbox and in a NativePlugin.
 type instance struct {
 	plugin Plugin
 	req    Request
 	resp   Response
-	err    error // why the last answer is a negative code
+	err    error // of the last negative code
 }
 
-// decideBytes answers the request in req into resp. It gives the length of the response, or a negative code and an error.
+// decideBytes decides the request in req and writes the response to resp. It returns the length of the response, or a negative
+// code and an error.
 func (in *instance) decideBytes(req, resp []byte) (int64, error) {
 	n := in.decide(unsafe.Pointer(unsafe.SliceData(req)), uint64(len(req)), unsafe.Pointer(unsafe.SliceData(resp)), uint64(len(resp)))
 	if n < 0 {
@@ -26,24 +26,24 @@ func (in *instance) decideBytes(req, resp []byte) (int64, error) {
 	return n, nil
 }
 
-// The first eight bytes of a request of this very version, and what an answer says of reset and reason at first.
+// The first eight bytes of a request of this version, and the initial reset and reason of a result.
 const (
 	currentVersion = abi.RequestMagic | abi.Major<<32 | abi.Minor<<48
 	resultDefaults = abi.NeverReset | abi.NoReasonIndex<<32
 )
 
-// decide answers the size bytes of a request at req into the room at resp. It gives the length of the response, or a
-// negative code: in.err says more.
+// decide decides the request of size bytes at req and writes the response to the room bytes at resp. It returns the
+// length of the response, or a negative code with in.err set.
 //
-// A guest in Go is compiled to a dozen instructions a call, four a comparison, and ten for a pointer that is stored. Half
-// of what a call for few endpoints costs is in here, so it is one function, reads two fields at a time, and looks
-// thoroughly only at requests that are not laid out as abi.Encoder does it: one thing behind the other.
+// In a Go guest a call compiles to a dozen wasm instructions, a comparison to four and storing a pointer to ten. For few
+// endpoints half the cost of a call is here. So this is one function that reads two fields at a time and takes the slow
+// path, Request.view, only for requests that are not laid out without gaps, as abi.Encoder does.
 func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer, room uint64) int64 {
 	if size < abi.ReqSize {
 		return in.failShort(size)
 	}
-	// Neighbours are read together: endpoints at 72 (offset, count), stride and zones' offset, zones' count and stride,
-	// texts at 96 (offset, count), their stride and the state's offset. No sum overflows: all terms are below 2⁴⁰.
+	// Adjacent fields are read together: endpoints at 72 (offset, count), stride and zones' offset, zones' count and
+	// stride, texts at 96 (offset, count), their stride and the state's offset. No sum overflows: all terms are < 2⁴⁰.
 	endpoints, texts := u64(req, abi.ReqEndpointsOffset), u64(req, abi.ReqStringsOffset)
 	zones, strides := u64(req, abi.ReqZonesCount), u64(req, abi.ReqStringsStride)
 	n := endpoints >> 32
@@ -54,7 +54,7 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 		(uint64(uint32(endpoints)) ^ abi.ReqSize) | (u64(req, abi.ReqEndpointsStride) ^ (abi.EndpointSize | behindEndpoints<<32)) |
 		(zones>>32 ^ abi.ZoneSize) | (uint64(uint32(strides)) ^ abi.StringSize) | text%8
 	outside := (text - behindZones) | (size - text - texts>>32*abi.StringSize) |
-		(state - abi.ReqSize) | (size - state - uint64(u32(req, abi.ReqStateLength))) // one is below 0
+		(state - abi.ReqSize) | (size - state - uint64(u32(req, abi.ReqStateLength))) // negative if any of them is
 	r := &in.req
 	if other|outside>>63 == 0 {
 		if r.base != req {
@@ -81,9 +81,9 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 		a.reset()
 	}
 	at, step, to := r.offset, r.stride, uintptr(abi.RespSize)
-	for ; to+4*abi.ResultSize <= uintptr(total); to += 4 * abi.ResultSize { // four at a time: a turn of a loop is dear
+	for ; to+4*abi.ResultSize <= uintptr(total); to += 4 * abi.ResultSize { // unrolled: a loop iteration is expensive in wasm
 		f, t := unsafe.Add(req, at), unsafe.Add(resp, to)
-		putU64(t, abi.ResultWeight, uint64(u32(f, abi.EndpointWeight))) // and no flags
+		putU64(t, abi.ResultWeight, uint64(u32(f, abi.EndpointWeight))) // flags 0
 		putU64(t, abi.ResultResetAfter, resultDefaults)
 		putU64(t, abi.ResultSize+abi.ResultWeight, uint64(u32(unsafe.Add(f, step), abi.EndpointWeight)))
 		putU64(t, abi.ResultSize+abi.ResultResetAfter, resultDefaults)
@@ -117,7 +117,7 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 		total = end
 	}
 	putU64(resp, abi.RespMagic, abi.ResponseMagic|total<<32)
-	putU64(resp, abi.RespHeaderLength, abi.RespSize|abi.RespSize<<32) // the answers follow at once
+	putU64(resp, abi.RespHeaderLength, abi.RespSize|abi.RespSize<<32) // the results follow the header
 	putU64(resp, abi.RespResultsCount, n|abi.ResultSize<<32)
 	putU64(resp, abi.RespRequeueAfter, uint64(a.requeue)|uint64(a.balance)<<32)
 	putU64(resp, abi.RespStateOffset, stateArea)
@@ -127,7 +127,7 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 
 //go:noinline
 func (in *instance) failShort(size uint64) int64 {
-	return in.fail(abi.CodeBadRequest, fmt.Errorf("request: %d bytes are less than a header of %d", size, abi.ReqSize))
+	return in.fail(abi.CodeBadRequest, fmt.Errorf("request: %d bytes, shorter than the header of %d", size, abi.ReqSize))
 }
 
 //go:noinline
@@ -148,4 +148,4 @@ func needsOf(p Plugin) uint32 {
 	return 0
 }
 
-var errTextOutside = errors.New("request: a text of the string table is not within the request")
+var errTextOutside = errors.New("request: a string is outside the request")

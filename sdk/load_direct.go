@@ -4,8 +4,8 @@ package sdk
 
 import "unsafe"
 
-// Loads and stores of the wire form. These architectures are little-endian and take any alignment, and a compiler for
-// wasm makes one instruction of each, where it makes a dozen of encoding/binary's.
+// Loads and stores of the wire form. These architectures are little-endian and allow unaligned access. For wasm each
+// compiles to one instruction, where encoding/binary takes a dozen.
 
 func u16(p unsafe.Pointer, at uintptr) uint16 { return *(*uint16)(unsafe.Add(p, at)) }
 func u32(p unsafe.Pointer, at uintptr) uint32 { return *(*uint32)(unsafe.Add(p, at)) }

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// NativePlugin runs a plugin outside of the sandbox, but through the same wire form: for tests, and to compare with
-// the same plugin in the sandbox. It is used by one goroutine at a time.
+// NativePlugin runs a plugin without a sandbox but through the same wire form: for tests, and as the reference for the
+// same plugin in the sandbox. It is used by one goroutine at a time.
 type NativePlugin struct {
 	instance  instance
 	revision  string
@@ -17,7 +17,7 @@ type NativePlugin struct {
 	req, resp []byte
 }
 
-// NewNativePlugin makes a plugin and configures it.
+// NewNativePlugin creates and configures a plugin.
 func NewNativePlugin(newPlugin func() Plugin, settings []byte) (*NativePlugin, error) {
 	p := newPlugin()
 	if err := p.Configure(settings); err != nil {
@@ -27,7 +27,7 @@ func NewNativePlugin(newPlugin func() Plugin, settings []byte) (*NativePlugin, e
 	return &NativePlugin{instance: instance{plugin: p}, revision: fmt.Sprintf("native:%T:%x", p, sum[:8])}, nil
 }
 
-// Decide asks the plugin. A panic of the plugin is an error, as it is in the sandbox.
+// Decide calls the plugin. As in the sandbox, a panic is returned as an error.
 func (n *NativePlugin) Decide(req *abi.Request, resp *abi.Response) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -37,7 +37,7 @@ func (n *NativePlugin) Decide(req *abi.Request, resp *abi.Response) (err error) 
 	return n.DecideNoRecover(req, resp)
 }
 
-// DecideNoRecover is Decide, but lets a panic of the plugin through, with its stack: for the plugin's own tests.
+// DecideNoRecover is Decide without recovering from panics, so that a test shows their stack trace.
 func (n *NativePlugin) DecideNoRecover(req *abi.Request, resp *abi.Response) error {
 	n.req = n.encoder.AppendRequest(n.req[:0], req)
 	if room := abi.MaxResponse(len(req.Endpoints)); len(n.resp) < room {
@@ -53,8 +53,8 @@ func (n *NativePlugin) DecideNoRecover(req *abi.Request, resp *abi.Response) err
 	return nil
 }
 
-// Needs are the abi.Need bits that the plugin asks for.
+// Needs returns the inputs that the plugin needs, as abi.Need bits.
 func (n *NativePlugin) Needs() uint32 { return needsOf(n.instance.plugin) }
 
-// Revision identifies the plugin's type and its settings.
+// Revision identifies the plugin type and its settings.
 func (n *NativePlugin) Revision() string { return n.revision }

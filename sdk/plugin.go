@@ -1,25 +1,26 @@
-// Package sdk is what the author of a sluice plugin imports: one type with two methods is a plugin. It is tested with
-// go test like any other code, and built for the sandbox with
+// Package sdk is for authors of sluice plugins in Go. A plugin is a type with two methods. It is unit-tested with go
+// test (package sdktest) and built for the sandbox with
 //
 //	GOOS=wasip1 GOARCH=wasm go build -buildmode=c-shared -ldflags='-s -w' -o NAME.wasm
 //
-// A plugin is a pure function: the same request gives the same answer, on every node, however often it is asked. It
-// has no clock but Request.Now, and no memory but the state that it returns.
+// A plugin is a pure function: equal requests get equal responses, on every node and at every call. Its only clock is
+// Request.Now, and its only memory between calls is the state that it returns with Response.SetState.
 package sdk
 
-// Plugin decides which endpoints of a Service port get new connections. One Plugin is used by one goroutine at a
-// time, and a fresh one is made each time settings are given.
+// Plugin decides which endpoints of a Service port get new connections. A Plugin is used by one goroutine at a time. The
+// host creates a new one each time it passes settings.
 type Plugin interface {
-	// Configure takes the policy's settings, JSON text or nothing, before the first Decide. Settings reads them.
+	// Configure receives the policy's settings, a JSON object or nothing, before the first Decide. See
+	// UnmarshalSettings.
 	Configure(settings []byte) error
-	// Decide answers a request. What it says nothing about stays as it came: endpoints keep the weight that they
-	// came with. Neither argument may be kept. After an error or a panic the host discards the plugin's instance
-	// and keeps the last good decision.
+	// Decide fills in the response to a request. Endpoints for which it sets nothing keep their weight. It must not
+	// retain req or resp. After an error or a panic the host discards the plugin instance and keeps the last good
+	// decision.
 	Decide(req *Request, resp *Response) error
 }
 
-// Needer is a Plugin that needs inputs which cost the host something. Needs is asked of a Plugin that is not
-// configured, and is constant.
+// Needer is implemented by a Plugin that needs inputs which the host does not provide by default. Needs is called
+// before Configure and must always return the same value.
 type Needer interface {
 	Needs() Need
 }
@@ -37,10 +38,10 @@ const (
 	NeedNodes Need = 1 << 2
 )
 
-// Register makes newPlugin's plugin the one that this module exports. Call it from an init function of package main, whose
-// main stays empty: the host calls a guest's exports, and never its main. Outside of the sandbox it does nothing.
+// Register sets the constructor of the plugin that this module exports. Call it from an init function of package main and
+// leave main empty: the host calls a module's exports, never its main. Outside the sandbox it does nothing.
 func Register(newPlugin func() Plugin) { register(newPlugin) }
 
-// Log writes a line to the host's log at level info; the host limits length and rate. For finding faults: what a
-// person should see of a decision belongs into reasons. Outside of the sandbox it does nothing.
+// Log writes a line to the host's log at level info, for debugging; the host limits length and rate. To explain a
+// decision to users, set reasons instead. Outside the sandbox it does nothing.
 func Log(text string) { writeLog(levelInfo, text) }

@@ -8,30 +8,30 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Time is a moment in Unix milliseconds; 0 is no moment.
+// Time is a point in time in Unix milliseconds; 0 means none.
 type Time int64
 
-// Sub gives the time from u to t.
+// Sub returns the duration t-u.
 func (t Time) Sub(u Time) time.Duration { return time.Duration(t-u) * time.Millisecond }
 
-// StringID stands for a string, such as the name of a zone: two strings are the same exactly when their IDs are. An ID keeps
-// its meaning for the life of a plugin's instance, but not longer: keep names in a state, not IDs.
+// StringID identifies an interned string, such as the name of a zone: two strings are equal if and only if their IDs are. An
+// ID is valid for the life of a plugin instance. A state must contain names, not IDs.
 type StringID uint32
 
-// NoString is the ID of the empty string, as of a zone that is not known.
+// NoString is the ID of the empty string, for example of an unknown zone.
 const NoString StringID = abi.NoString
 
-// Pool says which list of a Service port is being decided.
+// Pool is one of the two sets of endpoints of a Service port; each is decided separately.
 type Pool uint8
 
 // The pools.
 const (
 	PoolCluster Pool = abi.PoolCluster // every eligible endpoint
-	PoolLocal   Pool = abi.PoolLocal   // those on this node, for traffic policy Local
+	PoolLocal   Pool = abi.PoolLocal   // eligible endpoints on this node, for traffic policy Local
 )
 
-// Request is one question: what should the endpoints of this Service port get? It is a view of memory that the next
-// request overwrites.
+// Request describes a Service port and its eligible endpoints. It is a view of memory that the next request
+// overwrites.
 type Request struct {
 	base    unsafe.Pointer
 	offset  uintptr // of the first endpoint
@@ -39,16 +39,15 @@ type Request struct {
 	count   uint32  // of endpoints
 	badText bool    // a text lies outside of the request
 
-	// texts holds copies of texts by ID, since IDs last.
+	// texts caches copies of texts by ID: IDs outlive a request.
 	texts     map[StringID]string
 	textBytes int
 }
 
-// maxTextBytes bounds what a Request remembers of texts.
+// maxTextBytes bounds the cache of texts.
 const maxTextBytes = 2 << 20
 
-// view makes r a view of the size bytes at p, whose header and tables are checked first: what lies where is read from
-// the header afterwards, without another check.
+// view makes r a view of the size bytes at p. It checks the header and the tables; later reads rely on these checks.
 func (r *Request) view(p unsafe.Pointer, size uint64) error {
 	if err := checkRequest(p, size); err != nil {
 		return err
@@ -58,7 +57,7 @@ func (r *Request) view(p unsafe.Pointer, size uint64) error {
 	return nil
 }
 
-// checkRequest looks at a request of size bytes, a header's length at least.
+// checkRequest validates a request of size bytes, which is at least the length of a header.
 func checkRequest(p unsafe.Pointer, size uint64) error {
 	if m := u32(p, abi.ReqMagic); m != abi.RequestMagic {
 		return fmt.Errorf("request: magic is %#x, not %#x", m, uint32(abi.RequestMagic))
@@ -93,7 +92,8 @@ func checkRequest(p unsafe.Pointer, size uint64) error {
 	return nil
 }
 
-// checkTable checks that the records, whose offset, count and stride are at a place in the header, lie behind it.
+// checkTable checks that a table lies after the header and within the request. Its offset, count and stride are at
+// offset at of the header.
 func checkTable(p unsafe.Pointer, name string, header uint32, at uintptr, least uint32) error {
 	offset, count, stride, total := u32(p, at), u32(p, at+4), u32(p, at+8), u32(p, abi.ReqTotal)
 	if count == 0 {
@@ -109,7 +109,7 @@ func checkTable(p unsafe.Pointer, name string, header uint32, at uintptr, least 
 	return nil
 }
 
-// record gives a record of the table whose offset, count and stride are at a place in the header.
+// record returns record i of the table whose offset, count and stride are at an offset of the header.
 func (r *Request) record(table uintptr, i int) unsafe.Pointer {
 	if uint(i) >= uint(u32(r.base, table+4)) {
 		panic(outOfRange)
@@ -119,55 +119,55 @@ func (r *Request) record(table uintptr, i int) unsafe.Pointer {
 
 const outOfRange = "sdk: index out of range"
 
-// Now is the time of the request, a multiple of a second: the only clock that a plugin has.
+// Now returns the time of the request, rounded to a second. It is the only clock of a plugin.
 func (r *Request) Now() Time { return Time(u64(r.base, abi.ReqNow)) }
 
-// Generation rises each time the input of this Service port and pool changes.
+// Generation returns a number that increases with each change of the input for this Service port and pool.
 func (r *Request) Generation() uint64 { return u64(r.base, abi.ReqGeneration) }
 
-// Namespace, Service and Port name what is decided; the name of a lone port may be None.
+// Namespace returns the namespace of the Service.
 func (r *Request) Namespace() StringID { return StringID(u32(r.base, abi.ReqNamespace)) }
 
-// Service is the Service's name.
+// Service returns the name of the Service.
 func (r *Request) Service() StringID { return StringID(u32(r.base, abi.ReqService)) }
 
-// Port is the Service port's name, or None.
+// Port returns the name of the Service port, NoString if it has none.
 func (r *Request) Port() StringID { return StringID(u32(r.base, abi.ReqPortName)) }
 
-// PortNumber is the Service port's number.
+// PortNumber returns the number of the Service port.
 func (r *Request) PortNumber() uint16 { return u16(r.base, abi.ReqPort) }
 
-// Protocol is an IANA number: 6 TCP, 17 UDP, 132 SCTP.
+// Protocol returns the IANA protocol number: 6 TCP, 17 UDP, 132 SCTP.
 func (r *Request) Protocol() uint8 { return r.u8(abi.ReqProtocol) }
 
-// Family of all endpoints: 4 or 6.
+// Family returns the IP family of all endpoints: 4 or 6.
 func (r *Request) Family() uint8 { return r.u8(abi.ReqFamily) }
 
-// Pool says which list of the Service port is being decided.
+// Pool returns which set of endpoints of the Service port this request is about.
 func (r *Request) Pool() Pool { return Pool(r.u8(abi.ReqPool)) }
 
-// InternalPolicyLocal tells internalTrafficPolicy: Local.
+// InternalPolicyLocal reports whether the Service has internalTrafficPolicy: Local.
 func (r *Request) InternalPolicyLocal() bool {
 	return r.u8(abi.ReqPolicy)&abi.PolicyInternalLocal != 0
 }
 
-// ExternalPolicyLocal tells externalTrafficPolicy: Local.
+// ExternalPolicyLocal reports whether the Service has externalTrafficPolicy: Local.
 func (r *Request) ExternalPolicyLocal() bool {
 	return r.u8(abi.ReqPolicy)&abi.PolicyExternalLocal != 0
 }
 
-// SessionAffinityTimeout is the session affinity's time-out; 0 without one.
+// SessionAffinityTimeout returns the timeout of ClientIP session affinity, 0 if the Service has none.
 func (r *Request) SessionAffinityTimeout() time.Duration {
 	return time.Duration(u64(r.base, abi.ReqSessionAffinity)) * time.Millisecond
 }
 
-// Node is the name of this node.
+// Node returns the name of this node.
 func (r *Request) Node() StringID { return StringID(u32(r.base, abi.ReqNode)) }
 
-// NodeZone is this node's zone, or None when it is not known.
+// NodeZone returns the zone of this node, NoString if it is unknown.
 func (r *Request) NodeZone() StringID { return StringID(u32(r.base, abi.ReqZone)) }
 
-// NodeZoneIndex is the index of this node's zone for Zone, or -1.
+// NodeZoneIndex returns the index of this node's zone for Zone, or -1.
 func (r *Request) NodeZoneIndex() int { return zoneIndex(u16(r.base, abi.ReqZoneIndex)) }
 
 func zoneIndex(i uint16) int {
@@ -177,7 +177,8 @@ func zoneIndex(i uint16) int {
 	return int(i)
 }
 
-// State is what this plugin set last for this Service port and pool, empty at first. Copy what is kept.
+// State returns what this plugin last set for this Service port and pool, nil at first. It is valid until Decide
+// returns.
 func (r *Request) State() []byte {
 	n := u32(r.base, abi.ReqStateLength)
 	if n == 0 {
@@ -186,10 +187,10 @@ func (r *Request) State() []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(r.base, u32(r.base, abi.ReqStateOffset))), n)
 }
 
-// NumEndpoints is the number of endpoints.
+// NumEndpoints returns the number of endpoints.
 func (r *Request) NumEndpoints() int { return int(r.count) }
 
-// Endpoint gives an endpoint by its index, 0 to Len()-1. They are sorted by address.
+// Endpoint returns endpoint i of NumEndpoints, in order of address. It panics if i is out of range.
 func (r *Request) Endpoint(i int) Endpoint {
 	if uint(i) >= uint(r.count) {
 		panic(outOfRange)
@@ -197,10 +198,10 @@ func (r *Request) Endpoint(i int) Endpoint {
 	return Endpoint{unsafe.Add(r.base, r.offset+uintptr(i)*r.stride)}
 }
 
-// NumZones is the number of zones that a Node or an endpoint names.
+// NumZones returns the number of zones in the request: this node's, those of endpoints and, with NeedNodes, those of Nodes.
 func (r *Request) NumZones() int { return int(u32(r.base, abi.ReqZonesCount)) }
 
-// Zone gives a zone by its index, 0 to Zones()-1. They are sorted by name.
+// Zone returns zone i of NumZones, in order of name. It panics if i is out of range.
 func (r *Request) Zone(i int) Zone {
 	p := r.record(abi.ReqZonesOffset, i)
 	return Zone{
@@ -211,17 +212,17 @@ func (r *Request) Zone(i int) Zone {
 	}
 }
 
-// Zone is a row of the zone table.
+// Zone is a zone of the cluster.
 type Zone struct {
 	Name     StringID // its name
-	Nodes    uint32   // in the cluster
-	Ready    uint32   // ready endpoints of this Service port
-	MilliCPU uint64   // allocatable CPU of its Nodes, in thousandths of a core
+	Nodes    uint32   // number of Nodes; 0 without NeedNodes
+	Ready    uint32   // number of ready endpoints of this Service port
+	MilliCPU uint64   // allocatable CPU of its Nodes, in thousandths of a core; 0 without NeedNodes
 }
 
 func (r *Request) u8(at uintptr) uint8 { return *(*uint8)(unsafe.Add(r.base, at)) }
 
-// Text gives the text of an ID of this request, "" for None. The text may be kept.
+// Text returns the string that an ID of this request stands for, "" for NoString. The caller may keep it.
 func (r *Request) Text(id StringID) string {
 	if id == NoString {
 		return ""
@@ -229,7 +230,7 @@ func (r *Request) Text(id StringID) string {
 	if s, ok := r.texts[id]; ok {
 		return s
 	}
-	// Whoever asks for one new text often asks for all, so all of this request are read in one pass.
+	// A plugin that asks for one new text usually asks for all: read the whole table in one pass.
 	if r.texts == nil || r.textBytes > maxTextBytes {
 		r.texts, r.textBytes = map[StringID]string{}, 0
 	}

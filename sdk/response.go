@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Balance is how a new connection picks among endpoints.
+// Balance is the algorithm that picks an endpoint for a new connection.
 type Balance uint8
 
-// The ways to balance. What a data plane cannot do, it says, and does Random.
+// The algorithms. A data plane that does not implement one reports that and uses BalanceRandom.
 const (
 	BalanceDefault          Balance = abi.BalanceDefault
 	BalanceRandom           Balance = abi.BalanceRandom
@@ -26,16 +26,15 @@ const (
 // MaxWeight is the largest weight.
 const MaxWeight = abi.MaxWeight
 
-// MaxStateLen is how many bytes of state a plugin may keep for a Service port and pool.
+// MaxStateLen is the largest state for a Service port and pool, in bytes.
 const MaxStateLen = abi.MaxStateLen
 
-// Response is the answer being written. At first every endpoint keeps the weight that it came with, nothing is reset,
-// the host asks again only on a change, and the state is empty. Methods that take an index panic when it is not one of
-// an endpoint, like a slice.
+// Response is what a plugin decides. Initially every endpoint keeps its weight, no connection is reset, no requeue is
+// requested and the state is empty. Methods that take the index of an endpoint panic if it is out of range.
 type Response struct {
 	buf         unsafe.Pointer
 	count       uint32
-	hasTail     bool // one of the following is set
+	hasTail     bool // any of the following fields is set
 	requeue     uint32
 	balance     Balance
 	state       []byte
@@ -44,12 +43,12 @@ type Response struct {
 	err         error
 }
 
-// reset makes everything but the answers as it is at first.
+// reset restores the initial state of everything but the results.
 func (r *Response) reset() {
 	r.hasTail, r.requeue, r.balance, r.state, r.reasons, r.reasonBytes, r.err = false, 0, 0, r.state[:0], r.reasons[:0], 0, nil
 }
 
-// result gives the record of endpoint i.
+// result returns the record of endpoint i.
 func (r *Response) result(i int) unsafe.Pointer {
 	if uint(i) >= uint(r.count) {
 		panic(outOfRange)
@@ -57,37 +56,37 @@ func (r *Response) result(i int) unsafe.Pointer {
 	return unsafe.Add(r.buf, abi.RespSize+i*abi.ResultSize)
 }
 
-// SetWeight gives endpoint i a share of new connections of weight ÷ the sum of all weights; 0: none. Less than 0 counts
-// as 0, more than MaxWeight as MaxWeight. Small sums are best: a data plane may hold a sum of no more than 1000, and a
-// change of many weights costs more than a change of few.
+// SetWeight sets the weight of endpoint i: its share of new connections is weight ÷ the sum of all weights. The weight is
+// clamped to 0 (no new connections) to MaxWeight. Keep sums small: a data plane may represent sums up to 1000 only, and
+// changing many weights costs more than changing few.
 func (r *Response) SetWeight(i, weight int) {
 	putU32(r.result(i), abi.ResultWeight, uint32(min(max(weight, 0), MaxWeight)))
 }
 
-// Weight gives what SetWeight set for endpoint i, or the weight that it came with.
+// Weight returns the weight that SetWeight set for endpoint i, or its weight in the request.
 func (r *Response) Weight(i int) int { return int(u32(r.result(i), abi.ResultWeight)) }
 
-// KeepDraining asks to keep endpoint i as a draining member: no new connections at weight 0, established ones go on.
+// KeepDraining keeps endpoint i as a draining endpoint: with weight 0 it gets no new connections, and established ones
+// continue.
 func (r *Response) KeepDraining(i int) {
 	putU32(r.result(i), abi.ResultFlags, abi.FlagKeepDraining)
 }
 
-// SetResetAfter has the connections to endpoint i that are still established reset this long from Request.Now, so that
-// clients connect elsewhere.
+// SetResetAfter resets the connections to endpoint i that are still established d after Request.Now. Their clients then
+// reconnect to other endpoints.
 func (r *Response) SetResetAfter(i int, d time.Duration) {
 	putU32(r.result(i), abi.ResultResetAfter, ceilMilliseconds(d))
 }
 
-// SetReason says why endpoint i gets what it gets, in a few words for people: they see it in sluice explain. Nothing in
-// it should change while the answer does not, such as a time that counts down. A text that many endpoints share is
-// sent once. What cannot be printed becomes "?", and texts are cut at 256 bytes; an answer has room for 256 different
-// ones of 4096 bytes in all, and those beyond are left out.
+// SetReason sets a short human-readable reason for endpoint i, which sluice explain shows. It should not change while
+// the weight does not (no countdowns). Equal texts are sent once. Unprintable characters become "?", texts are truncated
+// to 256 bytes, and a response carries at most 256 different texts of 4096 bytes in total; the rest are dropped.
 func (r *Response) SetReason(i int, text string) { r.SetReasonID(i, r.AddReason(text)) }
 
-// ReasonID stands for a text in the answer being written.
+// ReasonID identifies a reason of a Response.
 type ReasonID uint32
 
-// AddReason takes in a text, for SetReasonID: the cheap way to give many endpoints the same reason.
+// AddReason adds a reason for SetReasonID, which is cheaper than SetReason when many endpoints have the same reason.
 func (r *Response) AddReason(text string) ReasonID {
 	for j, s := range r.reasons {
 		if s == text {
@@ -104,13 +103,13 @@ func (r *Response) AddReason(text string) ReasonID {
 	return ReasonID(len(r.reasons) - 1)
 }
 
-// SetReasonID is SetReason with a text that Reason took in for this answer.
+// SetReasonID sets the reason of endpoint i to one that AddReason returned for this response.
 func (r *Response) SetReasonID(i int, reason ReasonID) {
 	putU32(r.result(i), abi.ResultReason, uint32(reason))
 }
 
-// RequeueAfter asks the host to ask again after d. Of several calls the shortest holds; d of 0 or less is the next
-// millisecond, never "not at all".
+// RequeueAfter makes the host call Decide again after d, even if nothing changes. The shortest of several calls wins; d ≤ 0
+// counts as one millisecond.
 func (r *Response) RequeueAfter(d time.Duration) {
 	ms := max(1, min(ceilMilliseconds(d), math.MaxUint32-1))
 	if r.requeue == 0 || ms < r.requeue {
@@ -118,8 +117,8 @@ func (r *Response) RequeueAfter(d time.Duration) {
 	}
 }
 
-// SetState keeps a copy of state for the next request about the same Service port and pool. More than 1024 bytes make
-// the decision an error.
+// SetState stores a copy of state for the next request about the same Service port and pool. A state of more than 1024
+// bytes makes the decision fail.
 func (r *Response) SetState(state []byte) {
 	r.hasTail = true
 	if len(state) > abi.MaxStateLen {
@@ -129,18 +128,18 @@ func (r *Response) SetState(state []byte) {
 	r.state = append(r.state[:0], state...)
 }
 
-// SetBalance chooses how new connections pick among endpoints.
+// SetBalance sets the algorithm that picks endpoints for new connections.
 func (r *Response) SetBalance(b Balance) { r.hasTail, r.balance = true, b }
 
-// writeTail writes reasons and state from an offset on, and gives where they end; or the code to return, and why.
+// writeTail writes reasons and state at offset table and returns their end, or an error and its code.
 func (r *Response) writeTail(table, room uint64) (end uint64, code int64, err error) {
 	if r.err != nil {
 		return 0, abi.CodeFailed, r.err
 	}
 	if r.balance > BalanceLeastConnections {
-		return 0, abi.CodeFailed, fmt.Errorf("response: no balance has the number %d", r.balance)
+		return 0, abi.CodeFailed, fmt.Errorf("response: balance %d is unknown", r.balance)
 	}
-	text := uint64(len(r.reasons)) * abi.ReasonSize // from the table on, as the following
+	text := uint64(len(r.reasons)) * abi.ReasonSize // offsets from table, like the following
 	state := (text + uint64(r.reasonBytes) + 7) &^ 7
 	last := state + uint64(len(r.state)+7)&^7
 	if end = table + last; end > room {
@@ -158,8 +157,8 @@ func (r *Response) writeTail(table, room uint64) (end uint64, code int64, err er
 	return end, 0, nil
 }
 
-// writePrintable writes s to b in at most MaxReasonLen bytes, "?" for what is not printable UTF-8, and gives how many it wrote:
-// never more than s has.
+// writePrintable writes s to b in at most MaxReasonLen bytes, with "?" for each unprintable character, and returns the number of
+// bytes written, which is at most len(s).
 func writePrintable(b []byte, s string) (n int) {
 	n = len(s) - len(s)%8
 	for at := 0; at < n; at += 8 {
@@ -186,7 +185,7 @@ func writePrintable(b []byte, s string) (n int) {
 	return n
 }
 
-// isPrintableASCII tells of eight bytes at once whether all are from space to ~.
+// isPrintableASCII reports whether all of eight bytes are from space to ~.
 func isPrintableASCII(s string) bool {
 	const each, high = 0x0101010101010101, 0x8080808080808080
 	x := u64(unsafe.Pointer(unsafe.StringData(s)), 0)
@@ -194,7 +193,7 @@ func isPrintableASCII(s string) bool {
 	return (x|(x-0x20*each)|(x+each))&high == 0
 }
 
-// ceilMilliseconds rounds up, and keeps clear of the number that means never.
+// ceilMilliseconds rounds up and clamps to values below abi.NeverReset.
 func ceilMilliseconds(d time.Duration) uint32 {
 	ms := d / time.Millisecond
 	if d%time.Millisecond > 0 {

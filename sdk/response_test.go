@@ -133,10 +133,10 @@ func TestPluginErrorsAreReturned(t *testing.T) {
 		do   decideFunc
 		want string
 	}{
-		"error":   {func(*Request, *Response) error { return errors.New("no such thing") }, "the plugin failed: no such thing"},
+		"error":   {func(*Request, *Response) error { return errors.New("no such thing") }, "the plugin returned an error: no such thing"},
 		"panic":   {func(_ *Request, resp *Response) error { resp.SetWeight(9, 1); return nil }, "panic: sdk: index out of range"},
 		"state":   {func(_ *Request, r *Response) error { r.SetState(make([]byte, 1025)); return nil }, "state is 1025 bytes, more than 1024"},
-		"balance": {func(_ *Request, r *Response) error { r.SetBalance(9); return nil }, "no balance has the number 9"},
+		"balance": {func(_ *Request, r *Response) error { r.SetBalance(9); return nil }, "balance 9 is unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := ask(t, requestOf(1), tt.do); err == nil || !strings.Contains(err.Error(), tt.want) {

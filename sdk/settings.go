@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// UnmarshalSettings reads a policy's settings, a JSON object, into the struct that into points to. What the settings do not name
-// keeps its value, so set defaults first. A field that the struct does not have is an error, as is one of another
-// type: both name the field. Empty settings change nothing.
+// UnmarshalSettings parses a policy's settings, a JSON object, into the struct that into points to. Fields that the settings
+// do not name keep their value, so set defaults first. An unknown field or a wrong type is an error that names the field.
+// Empty settings change nothing.
 func UnmarshalSettings(settings []byte, into any) error {
 	if len(bytes.TrimSpace(settings)) == 0 {
 		return nil
@@ -23,18 +23,18 @@ func UnmarshalSettings(settings []byte, into any) error {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &kind) && kind.Field != "":
-		return fmt.Errorf("%s: a JSON %s is not a %s", kind.Field, kind.Value, kind.Type)
+		return fmt.Errorf("%s: want %s, got JSON %s", kind.Field, kind.Type, kind.Value)
 	case errors.As(err, &kind):
-		return fmt.Errorf("a JSON %s is not an object of settings", kind.Value)
+		return fmt.Errorf("settings must be a JSON object, got %s", kind.Value)
 	case errors.As(err, &syntax):
-		return fmt.Errorf("not JSON at byte %d: %s", syntax.Offset, strings.TrimPrefix(syntax.Error(), "json: "))
+		return fmt.Errorf("invalid JSON at byte %d: %s", syntax.Offset, strings.TrimPrefix(syntax.Error(), "json: "))
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("not JSON: it ends too early")
+		return errors.New("invalid JSON: unexpected end")
 	case err != nil:
 		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("more text after the object, at byte %d", d.InputOffset())
+		return fmt.Errorf("unexpected text after the JSON object, at byte %d", d.InputOffset())
 	}
 	return nil
 }

@@ -30,14 +30,14 @@ func TestUnmarshalSettingsErrorsNameTheField(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"cuont":1}`:            `unknown field "cuont"`,
 		`{"inner":{"flog":1}}`:   `unknown field "flog"`,
-		`{"count":"1"}`:          "count: a JSON string is not a int",
-		`{"count":1.5}`:          "count: a JSON number 1.5 is not a int",
-		`{"inner":{"flag":"x"}}`: "inner.flag: a JSON string is not a bool",
-		`[1]`:                    "a JSON array is not an object of settings",
-		`{"count":1`:             "it ends too early",
-		`{"count":}`:             "not JSON at byte 10",
-		`{} {}`:                  "more text after the object",
-		`{}x`:                    "more text after the object",
+		`{"count":"1"}`:          "count: want int, got JSON string",
+		`{"count":1.5}`:          "count: want int, got JSON number 1.5",
+		`{"inner":{"flag":"x"}}`: "inner.flag: want bool, got JSON string",
+		`[1]`:                    "settings must be a JSON object, got array",
+		`{"count":1`:             "unexpected end",
+		`{"count":}`:             "invalid JSON at byte 10",
+		`{} {}`:                  "unexpected text after the JSON object",
+		`{}x`:                    "unexpected text after the JSON object",
 	} {
 		var s some
 		if err := UnmarshalSettings([]byte(text), &s); err == nil || !strings.Contains(err.Error(), want) {

@@ -80,10 +80,10 @@ func TestPluginCheckSaysWhatIsWrong(t *testing.T) {
 		{[]string{"/dev/zero"}, "not a plain file", false},
 		{[]string{text}, "not a WebAssembly module", false},
 		{[]string{text, "--settings", "{"}, "--settings is not JSON", true},
-		{[]string{assemble(t, "loop", keepWeights(t, `(func (export "_initialize") (loop (br 0)))`))}, "_initialize: out of fuel: it may use 200000000", false},
-		{[]string{assemble(t, "import", `(module (import "env" "exec" (func)))`)}, `it imports "exec" of "env"`, false},
-		{[]string{assemble(t, "nothing", `(module)`)}, `it does not export memory "memory": it is no sluice plugin`, false},
-		{[]string{assemble(t, "settings", keepWeights(t, "")), "--settings", `{"a":1}`}, "settings: the plugin takes none", false},
+		{[]string{assemble(t, "loop", keepWeights(t, `(func (export "_initialize") (loop (br 0)))`))}, "_initialize: out of fuel: the budget is 200000000", false},
+		{[]string{assemble(t, "import", `(module (import "env" "exec" (func)))`)}, `import "exec" of "env"`, false},
+		{[]string{assemble(t, "nothing", `(module)`)}, `not a sluice plugin: it does not export memory "memory"`, false},
+		{[]string{assemble(t, "settings", keepWeights(t, "")), "--settings", `{"a":1}`}, "settings: the plugin accepts none", false},
 	} {
 		out, _, err := check(c.args...)
 		var usage usageError

@@ -14,16 +14,16 @@ import (
 	"syscall"
 )
 
-// The compile cache has a folder for each rewritten module, named by its digest. In it lies what wazero writes, named
-// by wazero's version and the CPU's features, and a seal: the digests of those files. wazero trusts the sizes and
-// offsets in its files and checks only the code itself, so a folder without a true seal is thrown away, not read.
+// The compile cache has a folder per rewritten module, named by its digest. It contains the files of wazero, named by
+// wazero's version and the features of the CPU, and a manifest with their digests. wazero trusts the sizes and offsets in
+// its files and checks only the code, so a folder whose manifest does not match is deleted, not read.
 
 const (
 	manifestName = "MANIFEST"
-	maxEntries   = 32 // modules; the oldest go
+	maxEntries   = 32 // modules; the oldest are evicted
 )
 
-// checkCacheDir makes dir if need be and checks that nobody else can have put code there.
+// checkCacheDir creates dir if necessary and checks that no other user can have put code there.
 func checkCacheDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -31,7 +31,8 @@ func checkCacheDir(dir string) error {
 	return checkPrivate(dir)
 }
 
-// checkPrivate checks that path is a plain file or folder of this user's that nobody else can read or write.
+// checkPrivate checks that path is a regular file or folder of this user: a folder that others cannot access, or a file that
+// others cannot write.
 func checkPrivate(path string) error {
 	st, err := os.Lstat(path)
 	if err != nil {
@@ -52,10 +53,10 @@ func checkPrivate(path string) error {
 
 type cacheEntry struct {
 	dir      string
-	verified bool // it was there and its seal is true
+	verified bool // it existed and its manifest matches
 }
 
-// openEntry finds or makes the folder for a module; nil: no cache.
+// openEntry finds or creates the folder for a module; nil: no cache.
 func openEntry(cacheDir string, metered []byte, log *slog.Logger) *cacheEntry {
 	if cacheDir == "" {
 		return nil
@@ -67,12 +68,12 @@ func openEntry(cacheDir string, metered []byte, log *slog.Logger) *cacheEntry {
 		e.verified = true
 		return e
 	case !errors.Is(err, fs.ErrNotExist):
-		log.Warn("compile cache entry is thrown away", "dir", e.dir, "error", err)
+		log.Warn("compile cache entry deleted", "dir", e.dir, "err", err)
 	}
 	e.remove()
 	prune(cacheDir)
 	if err := os.Mkdir(e.dir, 0o700); err != nil {
-		log.Warn("compile cache is not used", "dir", e.dir, "error", err)
+		log.Warn("compile cache not used", "dir", e.dir, "err", err)
 		return nil
 	}
 	return e
@@ -80,7 +81,7 @@ func openEntry(cacheDir string, metered []byte, log *slog.Logger) *cacheEntry {
 
 func (e *cacheEntry) remove() {
 	e.verified = false
-	_ = os.RemoveAll(e.dir) // what is left is not sealed, so it is not used
+	_ = os.RemoveAll(e.dir) // leftovers have no manifest, so they are not used
 }
 
 func (e *cacheEntry) verify() error {
@@ -96,7 +97,7 @@ func (e *cacheEntry) verify() error {
 		return err
 	}
 	if !bytes.Equal(want, have) {
-		return errors.New("its files are not those that were sealed")
+		return errors.New("the files do not match the manifest")
 	}
 	return nil
 }
@@ -114,7 +115,7 @@ func (e *cacheEntry) writeManifest() error {
 	return os.Rename(tmp, filepath.Join(e.dir, manifestName))
 }
 
-// digests lists path and digest of each file but the seal, in order of path.
+// digests lists digest and path of each file except the manifest, in order of path.
 func (e *cacheEntry) digests() ([]byte, error) {
 	var b bytes.Buffer
 	err := filepath.WalkDir(e.dir, func(path string, d fs.DirEntry, err error) error {
@@ -138,25 +139,25 @@ func (e *cacheEntry) digests() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// prune leaves room for one more entry.
+// prune evicts the oldest entries to make room for one.
 func prune(cacheDir string) {
 	list, err := os.ReadDir(cacheDir)
 	if err != nil {
 		return
 	}
-	type old struct {
-		name string
-		age  int64
+	type entry struct {
+		name    string
+		modTime int64
 	}
-	var olds []old
+	var entries []entry
 	for _, d := range list {
 		if info, err := d.Info(); err == nil && d.IsDir() && len(d.Name()) == 2*sha256.Size {
-			olds = append(olds, old{d.Name(), info.ModTime().UnixNano()})
+			entries = append(entries, entry{d.Name(), info.ModTime().UnixNano()})
 		}
 	}
-	sort.Slice(olds, func(i, j int) bool { return olds[i].age < olds[j].age })
-	for len(olds) >= maxEntries {
-		_ = os.RemoveAll(filepath.Join(cacheDir, olds[0].name)) // tried again next time
-		olds = olds[1:]
+	sort.Slice(entries, func(i, j int) bool { return entries[i].modTime < entries[j].modTime })
+	for len(entries) >= maxEntries {
+		_ = os.RemoveAll(filepath.Join(cacheDir, entries[0].name)) // retried next time
+		entries = entries[1:]
 	}
 }

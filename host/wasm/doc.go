@@ -1,6 +1,6 @@
-// Package wasm runs plugins: WebAssembly modules that answer abi.Requests, under limits that nothing a module does
-// can pass. It owns loading (meter, compile, check, self-test), the guest's imports, calls, and what happens to a
-// guest that errs. It knows nothing of policies or Services; Plugin is what host/policy calls.
+// Package wasm runs policy plugins: WebAssembly modules, under limits that no module can exceed. It loads them (meter,
+// compile, check, self-test), provides their imports, calls them, and replaces a guest after any error. It knows neither
+// policies nor Services: host/policy calls Plugin.
 //
-// There is no clock here: time comes from the requests, and for what Report measures from Options.Now.
+// It has no clock: time comes from the requests, and from Options.Now for the durations of Report.
 package wasm

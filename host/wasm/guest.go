@@ -29,18 +29,18 @@ type guest struct {
 	resp     buffer
 	random   *rand.PCG
 	args     [4]uint64
-	fuelUsed int64 // fuel, by the call at hand
+	fuelUsed int64 // by the current call
 
-	lines, bytes int    // logged by the call at hand
-	loggedError  string // the first error that the call at hand logged
-	partialLine  []byte // an unfinished line on standard output or error
+	lines, bytes int    // logged by the current call
+	loggedError  string // the first error that the current call logged
+	partialLine  []byte // without newline yet, on standard output or error
 	partialLevel uint32
 }
 
-// buffer is memory that sluice_alloc gave.
+// buffer is guest memory allocated by sluice_alloc.
 type buffer struct{ ptr, size uint32 }
 
-// newGuest instantiates the module, initialises and configures it.
+// newGuest instantiates, initializes and configures the module.
 func (p *Plugin) newGuest() (*guest, error) {
 	g := &guest{p: p, random: rand.NewPCG(1, 2)}
 	p.guest = g
@@ -61,10 +61,10 @@ func (g *guest) start() (err error) {
 	g.memory = g.module.Memory()
 	var ok bool
 	if g.fuel, ok = g.module.ExportedGlobal(meter.FuelExport).(api.MutableGlobal); !ok {
-		return errors.New("instantiate: no fuel") // cannot be: the meter added it
+		return errors.New("instantiate: no fuel global") // impossible: the meter added it
 	}
 	if g.stack, ok = g.module.ExportedGlobal(meter.StackExport).(api.MutableGlobal); !ok {
-		return errors.New("instantiate: no stack") // nor this
+		return errors.New("instantiate: no stack global") // likewise
 	}
 	budget := p.limits.InitFuel
 	for _, name := range []string{meter.StartExport, "_initialize"} {
@@ -86,13 +86,13 @@ func (g *guest) start() (err error) {
 	return g.configure()
 }
 
-// configure hands the settings over.
+// configure passes the settings to sluice_configure.
 func (g *guest) configure() error {
 	p := g.p
 	budget := p.limits.ConfigureFuel
 	if !p.configurable {
 		if s := strings.TrimSpace(string(p.settings)); s != "" && s != "{}" && s != "null" {
-			return errors.New("settings: the plugin takes none (it does not export sluice_configure)")
+			return errors.New("settings: the plugin accepts none (it does not export sluice_configure)")
 		}
 		return nil
 	}
@@ -113,7 +113,7 @@ func (g *guest) configure() error {
 	return nil
 }
 
-// callU32 calls an export that takes nothing and gives an i32.
+// callU32 calls an export of type () -> (i32).
 func (g *guest) callU32(name string) (uint32, error) {
 	if err := g.call(g.module.ExportedFunction(name), name, g.p.limits.ConfigureFuel); err != nil {
 		return 0, err
@@ -121,13 +121,13 @@ func (g *guest) callU32(name string) (uint32, error) {
 	return uint32(g.args[0]), nil
 }
 
-// call runs f with its arguments in g.args, where its result will be. Its fuel is budget.
+// call calls f with the arguments in g.args, where it leaves the result, and with budget as its fuel.
 func (g *guest) call(f api.Function, what string, budget int64) error {
 	g.lines, g.bytes, g.loggedError = 0, 0, ""
 	g.fuel.Set(uint64(budget))
 	err := f.CallWithStack(g.p.ctx, g.args[:])
 	left := g.fuelLeft()
-	g.fuelUsed = min(budget-left, budget) // a bulk operation is charged whole before it is refused
+	g.fuelUsed = min(budget-left, budget) // a bulk operation is charged in full before it traps
 	g.flush()
 	if err == nil && left >= 0 {
 		return nil
@@ -135,29 +135,29 @@ func (g *guest) call(f api.Function, what string, budget int64) error {
 	return g.callError(err, what, budget)
 }
 
-// callError says why a call gave nothing.
+// callError returns why a call failed.
 func (g *guest) callError(err error, what string, budget int64) error {
 	var ex procExit
 	switch {
 	case g.fuelLeft() < 0:
-		return fmt.Errorf("%s: out of fuel: it may use %d", what, budget)
+		return fmt.Errorf("%s: out of fuel: the budget is %d", what, budget)
 	case int64(g.stack.Get()) < 0:
-		return fmt.Errorf("%s: its calls nest too deeply", what)
+		return fmt.Errorf("%s: call stack exhausted", what)
 	case errors.As(err, &ex):
 		return fmt.Errorf("%s: %s", what, g.withLoggedError(ex.Error()))
 	}
 	return fmt.Errorf("%s: %s", what, g.withLoggedError(firstLine(err).Error()))
 }
 
-// ensureBuffer makes b hold at least n bytes; the cost is taken from budget.
+// ensureBuffer makes b at least n bytes long and subtracts the fuel used from budget.
 func (g *guest) ensureBuffer(b *buffer, n int, budget *int64) error {
 	if b.size != 0 && n <= int(b.size) {
 		return nil
 	}
-	// Room for growth, as what was given before stays allocated.
+	// With room for growth: guests never free the previous buffer.
 	size := uint64(max(n+n/2, 4096)+7) &^ 7
 	if size > uint64(g.p.limits.MemoryPages)<<16 {
-		return fmt.Errorf("sluice_alloc: %d bytes are more than the guest may have", size)
+		return fmt.Errorf("sluice_alloc: %d bytes exceed the memory limit of the guest", size)
 	}
 	g.args[0] = size
 	err := g.call(g.alloc, "sluice_alloc", *budget)
@@ -167,28 +167,28 @@ func (g *guest) ensureBuffer(b *buffer, n int, budget *int64) error {
 	}
 	at := uint32(g.args[0])
 	if _, ok := g.memory.Read(at, uint32(size)); !ok || at == 0 || at%8 != 0 {
-		return fmt.Errorf("sluice_alloc(%d) gave %d: not a place in its %d bytes of memory that is a multiple of 8", size, at, g.memory.Size())
+		return fmt.Errorf("sluice_alloc(%d) returned %d: not an 8-byte aligned address within its %d bytes of memory", size, at, g.memory.Size())
 	}
 	*b = buffer{at, uint32(size)}
 	return nil
 }
 
-// view is the host's view of b. It is void after the next call.
+// view returns the content of b. It is invalid after the next call of the guest.
 func (g *guest) view(b buffer) []byte {
 	v, _ := g.memory.Read(b.ptr, b.size) // memory never shrinks
 	return v
 }
 
-// callDecide asks the guest.
+// callDecide calls sluice_decide.
 func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Response) (err error) {
 	n := len(req.Endpoints)
 	budget := g.p.limits.DecideFuel + g.p.limits.EndpointFuel*int64(n)
 	whole := budget
 	defer func() {
 		g.fuelUsed = whole - budget
-		// Nothing that a guest writes should make the host panic; if it does, the guest goes, not the host.
+		// No guest should be able to make the host panic. If one does, only the guest ends.
 		if r := recover(); r != nil {
-			err = fmt.Errorf("the host failed over this guest: %v", r)
+			err = fmt.Errorf("panic in the host: %v", r)
 		}
 	}()
 	if err := g.ensureBuffer(&g.resp, abi.MaxResponse(n), &budget); err != nil {
@@ -215,7 +215,7 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Respons
 	case got < 0:
 		return fmt.Errorf("sluice_decide: %s", g.withLoggedError(abi.CodeText(got)))
 	case got > int64(g.resp.size):
-		return fmt.Errorf("sluice_decide: it says that it wrote %d bytes into a buffer of %d", got, g.resp.size)
+		return fmt.Errorf("sluice_decide: returned a length of %d bytes for a buffer of %d", got, g.resp.size)
 	}
 	if err := dec.DecodeResponse(g.view(g.resp)[:got], n, resp); err != nil {
 		return fmt.Errorf("sluice_decide: %w", err)
@@ -225,24 +225,24 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Respons
 
 func (g *guest) fuelLeft() int64 { return int64(g.fuel.Get()) }
 
-// charge takes fuel for work that the host does for the guest.
+// charge takes fuel for work of the host on behalf of the guest.
 func (g *guest) charge(n int64) { g.fuel.Set(uint64(g.fuelLeft() - n)) }
 
 func (g *guest) close() {
 	if g.module != nil {
-		_ = g.module.Close(context.Background()) // frees memory, cannot fail in a way that matters
+		_ = g.module.Close(context.Background()) // only frees memory
 	}
 }
 
-// withLoggedError adds what the guest logged as an error.
+// withLoggedError appends the error that the guest logged, if any.
 func (g *guest) withLoggedError(text string) string {
 	if g.loggedError == "" {
 		return text
 	}
-	return text + ": it said " + strconv.Quote(g.loggedError)
+	return text + ": " + strconv.Quote(g.loggedError)
 }
 
-// firstLine cuts wazero's stack trace off.
+// firstLine removes wazero's stack trace.
 func firstLine(err error) error {
 	text, _, more := strings.Cut(err.Error(), "\n")
 	if !more {

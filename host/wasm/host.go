@@ -20,20 +20,20 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Options of a Host. The zero value is fit for use.
+// Options of a Host. The zero value is usable.
 type Options struct {
-	// CacheDir keeps compiled modules between runs. It holds native code that is run, so it must belong to this
-	// user and be open to nobody else (0700); it is made if it does not exist. Empty, or not fit: no cache.
+	// CacheDir is the compile cache. It contains native code that is executed, so it must belong to this user with
+	// mode 0700. It is created if it does not exist. If it is empty or not private, nothing is cached.
 	CacheDir string
-	Limits   Limits       // zero fields have the values of DefaultLimits
-	Log      *slog.Logger // what guests log, and what becomes of them; nil: nowhere
-	// Now is for the durations in Report only; nil leaves them zero. Decisions never depend on it.
+	Limits   Limits       // zero fields default to DefaultLimits
+	Log      *slog.Logger // log lines of guests and of the host; nil: discarded
+	// Now is used for the durations in Report only; with nil they are zero.
 	Now func() time.Time
 }
 
-// Host loads plugins. It is safe for use by several goroutines.
+// Host loads plugins. It is safe for concurrent use.
 type Host struct {
-	ctx      context.Context // of all calls of guests: a plain one, as they end by fuel and not by a deadline
+	ctx      context.Context // of all guest calls; without deadline: fuel ends them
 	cacheDir string
 	limits   Limits
 	log      *slog.Logger
@@ -44,8 +44,8 @@ type Host struct {
 	closed  bool
 }
 
-// New makes a Host, or says which limit makes no sense. A cache folder that cannot be trusted is logged and not used.
-// Neither the values nor the end of the context reach guests: Close is the end.
+// New returns a Host, or an error that names an invalid limit. A cache folder that is not private is logged and not used.
+// The context does not apply to guests: Close ends them.
 func New(_ context.Context, opts Options) (*Host, error) {
 	limits, err := opts.Limits.withDefaults()
 	if err != nil {
@@ -60,7 +60,7 @@ func New(_ context.Context, opts Options) (*Host, error) {
 	}
 	if opts.CacheDir != "" {
 		if err := checkCacheDir(opts.CacheDir); err != nil {
-			h.log.Warn("compile cache is not used", "dir", opts.CacheDir, "error", err)
+			h.log.Warn("compile cache disabled", "dir", opts.CacheDir, "err", err)
 		} else {
 			h.cacheDir = opts.CacheDir
 		}
@@ -68,7 +68,7 @@ func New(_ context.Context, opts Options) (*Host, error) {
 	return h, nil
 }
 
-// Close closes all plugins that were loaded and are not closed yet.
+// Close closes all loaded plugins that are not closed yet.
 func (h *Host) Close(context.Context) error {
 	h.mu.Lock()
 	h.closed = true
@@ -82,7 +82,7 @@ func (h *Host) Close(context.Context) error {
 	return errors.Join(errs...)
 }
 
-// register notes that p has to be closed with h.
+// register adds p to the plugins that Close closes, and reports whether h is still open.
 func (h *Host) register(p *Plugin) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,29 +99,29 @@ func (h *Host) unregister(p *Plugin) {
 	delete(h.plugins, p)
 }
 
-// Report says what loading a plugin found and took.
+// Report describes a loaded plugin and the cost of loading it.
 type Report struct {
 	Name        string
 	Revision    string
 	Module      meter.Info
-	ABI         uint32 // major<<16 | minor, as the guest says
+	ABI         uint32 // major<<16 | minor, from sluice_abi_version
 	Needs       uint32
-	FromCache   bool          // compiled code came from the cache
+	FromCache   bool          // the compiled code was cached
 	Meter       time.Duration // durations are zero without Options.Now
 	Compile     time.Duration
-	Instantiate time.Duration // with _initialize and sluice_configure
-	InitFuel    int64         // what they used
-	MemoryBytes uint32        // of a fresh instance
+	Instantiate time.Duration // including _initialize and sluice_configure
+	InitFuel    int64         // used by them
+	MemoryBytes uint32        // of a new instance
 }
 
-// Load makes a plugin of a module and its settings (JSON text, or nothing), and tries it on Samples. It may take
-// seconds of CPU time for a large module, and never more than Limits allow; ctx can end it between functions. The error
-// says what is wrong with the module, for the person who wrote it; the caller adds which plugin it is.
+// Load loads a module with its settings (JSON or empty) and runs the self-test on Samples. A large module takes seconds
+// of CPU time, bounded by Limits; ctx cancels compilation between functions. The error tells the author what is wrong
+// with the module; the caller adds the name of the plugin.
 func (h *Host) Load(ctx context.Context, name string, wasm, settings []byte) (*Plugin, error) {
 	return h.LoadWithMemoryLimit(ctx, name, wasm, settings, 0)
 }
 
-// LoadWithMemoryLimit is Load with a tighter limit on the guest's memory, in pages of 64 KiB; 0 is the Host's own.
+// LoadWithMemoryLimit is Load with a lower limit on the memory of the guest, in pages of 64 KiB; 0: the limit of the Host.
 func (h *Host) LoadWithMemoryLimit(ctx context.Context, name string, wasm, settings []byte, memoryPages uint32) (*Plugin, error) {
 	limits := h.limits
 	if memoryPages > 0 {
@@ -131,7 +131,7 @@ func (h *Host) LoadWithMemoryLimit(ctx context.Context, name string, wasm, setti
 		return nil, fmt.Errorf("settings: %d bytes, the limit is %d", len(settings), limits.Settings)
 	}
 	if len(settings) > 0 && !json.Valid(settings) {
-		return nil, errors.New("settings: not JSON")
+		return nil, errors.New("settings: invalid JSON")
 	}
 	begin := h.now()
 	metered, info, err := meter.Rewrite(wasm, limits.Module)
@@ -160,15 +160,15 @@ func (h *Host) LoadWithMemoryLimit(ctx context.Context, name string, wasm, setti
 	return p, nil
 }
 
-// compile fills in p.runtime and p.compiled, from the cache when that is possible and sound.
+// compile sets p.runtime and p.compiled, from the cache if it has a verified entry.
 func (h *Host) compile(ctx context.Context, p *Plugin, metered []byte) error {
 	entry := openEntry(h.cacheDir, metered, p.log)
 	err := h.compileWith(ctx, p, metered, entry)
 	if err != nil && entry != nil && ctx.Err() == nil {
-		// Damaged, unwritable or full: the cache is never a reason to fail.
+		// A damaged, unwritable or full cache is no reason to fail.
 		entry.remove()
 		if err2 := h.compileWith(ctx, p, metered, nil); err2 == nil {
-			p.log.Warn("compile cache failed, compiled without it", "dir", h.cacheDir, "error", err)
+			p.log.Warn("compile cache failed; compiled without it", "dir", h.cacheDir, "err", err)
 			return nil
 		}
 	}
@@ -178,7 +178,7 @@ func (h *Host) compile(ctx context.Context, p *Plugin, metered []byte) error {
 	p.report.FromCache = entry != nil && entry.verified
 	if entry != nil && !entry.verified {
 		if err := entry.writeManifest(); err != nil {
-			p.log.Warn("compile cache is not written", "dir", h.cacheDir, "error", err)
+			p.log.Warn("compile cache not written", "dir", h.cacheDir, "err", err)
 			entry.remove()
 		}
 	}
@@ -186,16 +186,16 @@ func (h *Host) compile(ctx context.Context, p *Plugin, metered []byte) error {
 }
 
 func (h *Host) compileWith(ctx context.Context, p *Plugin, metered []byte, entry *cacheEntry) (err error) {
-	// The module was checked before; should the compiler panic all the same, it is the module that is refused.
+	// The module is valid as far as the meter checks. If the compiler panics all the same, refuse the module.
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("the compiler failed: %v", r)
+			err = fmt.Errorf("panic in the compiler: %v", r)
 		}
 		if err != nil {
 			err = errors.Join(err, p.Close())
 		}
 	}()
-	// Not WithCloseOnContextDone: it slows calls down and does not stop all guests. Fuel does.
+	// Not WithCloseOnContextDone: it slows down calls and does not stop all guests. Fuel does.
 	config := wazero.NewRuntimeConfig().
 		WithCoreFeatures(api.CoreFeaturesV2).
 		WithMemoryLimitPages(p.limits.MemoryPages).
@@ -214,12 +214,12 @@ func (h *Host) compileWith(ctx context.Context, p *Plugin, metered []byte, entry
 	if err := p.addImports(ctx); err != nil {
 		return err
 	}
-	// With two workers wazero looks at ctx between functions, with one it does not.
+	// wazero checks ctx between functions with two workers only, not with one.
 	p.compiled, err = p.runtime.CompileModule(experimental.WithCompilationWorkers(ctx, 2), metered)
 	return err
 }
 
-// checkABI checks what the ABI asks of imports and exports, before anything is compiled.
+// checkABI checks imports and exports against the ABI, before compilation.
 func checkABI(info *meter.Info) error {
 	for _, im := range info.Imports {
 		if err := checkImport(im); err != nil {
@@ -241,7 +241,7 @@ func checkABI(info *meter.Info) error {
 			}
 		}
 		if !found && !want.optional {
-			return fmt.Errorf("module refused: it does not export %s %q: it is no sluice plugin", kindName(want.kind), want.name)
+			return fmt.Errorf("module refused: not a sluice plugin: it does not export %s %q", kindName(want.kind), want.name)
 		}
 	}
 	return nil
@@ -282,7 +282,7 @@ func hasExport(info *meter.Info, name string) bool {
 	return false
 }
 
-// revision identifies module, settings and the host's ABI.
+// revision returns a digest of module, settings and the ABI of the host.
 func revision(wasm, settings []byte) string {
 	s := sha256.New()
 	var head [16]byte

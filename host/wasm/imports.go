@@ -16,7 +16,7 @@ import (
 // hostFunc is a function that guests may import.
 type hostFunc struct {
 	sig string
-	run func(g *guest, stack []uint64) // arguments on stack, the result goes to stack[0]
+	run func(g *guest, stack []uint64) // arguments in stack, result in stack[0]
 }
 
 const (
@@ -24,9 +24,9 @@ const (
 	wasiModule   = "wasi_snapshot_preview1"
 )
 
-// hostFuncs is everything that a guest may import, by module and name: ABI.md's one function, and of WASI preview 1
-// what the start-up code of Go, TinyGo and wasi-libc asks for. There are no files, arguments, environment or sockets;
-// time stands still and randomness is the same in every instance.
+// hostFuncs returns all functions that a guest may import, by module and name: sluice.log, and the functions of WASI
+// preview 1 that the startup code of Go, TinyGo and wasi-libc needs. There are no files, arguments, environment or sockets;
+// the clock is fixed and random numbers are the same in every instance.
 func hostFuncs() map[string]map[string]hostFunc {
 	return map[string]map[string]hostFunc{
 		sluiceModule: {
@@ -65,7 +65,7 @@ func checkImport(im meter.Import) error {
 	case ok:
 		return fmt.Errorf("module refused: import %q of %q has type %s, want %s", im.Name, im.Module, im.Type, f.sig)
 	case all[im.Module] == nil:
-		return fmt.Errorf("module refused: it imports %q of %q; plugins can import from %q and %q only",
+		return fmt.Errorf("module refused: import %q of %q: plugins can import from %q and %q only",
 			im.Name, im.Module, sluiceModule, wasiModule)
 	}
 	names := make([]string, 0, len(all[im.Module]))
@@ -73,11 +73,11 @@ func checkImport(im meter.Import) error {
 		names = append(names, n)
 	}
 	sort.Strings(names)
-	return fmt.Errorf("module refused: it imports %q of %q, which plugins do not have; there is %s",
+	return fmt.Errorf("module refused: import %q of %q is not available; available are %s",
 		im.Name, im.Module, strings.Join(names, ", "))
 }
 
-// addImports instantiates in p's runtime the host modules with the functions that p's module imports.
+// addImports instantiates the host modules, with the functions that p's module imports.
 func (p *Plugin) addImports(ctx context.Context) error {
 	all := hostFuncs()
 	for _, module := range []string{sluiceModule, wasiModule} {
@@ -97,7 +97,7 @@ func (p *Plugin) addImports(ctx context.Context) error {
 			continue
 		}
 		if _, err := b.Instantiate(ctx); err != nil {
-			return fmt.Errorf("make imports of %s: %w", module, err)
+			return fmt.Errorf("instantiate host module %s: %w", module, err)
 		}
 	}
 	return nil
@@ -111,33 +111,33 @@ func valueTypes(b []byte) []api.ValueType {
 	return ts
 }
 
-// importLog is sluice.log(level, ptr, len).
+// importLog implements sluice.log(level, ptr, len).
 func importLog(g *guest, stack []uint64) {
 	n := min(uint32(stack[2]), abi.MaxLogLen)
 	text, ok := g.memory.Read(uint32(stack[1]), n)
 	if !ok {
-		panic(fmt.Errorf("sluice.log: %d bytes at %d are not in the guest's memory", n, uint32(stack[1])))
+		panic(fmt.Errorf("sluice.log: %d bytes at address %d are outside the guest's memory", n, uint32(stack[1])))
 	}
 	g.log(uint32(stack[0]), text)
 }
 
-// put32 writes to the guest's memory; a place outside of it ends the guest.
+// put32 writes to the guest's memory; an address outside it ends the guest.
 func (g *guest) put32(at, v uint32) {
 	if !g.memory.WriteUint32Le(at, v) {
-		panic(fmt.Errorf("a result for address %d, which is not in the guest's memory", at))
+		panic(fmt.Errorf("result address %d is outside the guest's memory", at))
 	}
 }
 
 func (g *guest) put64(at uint32, v uint64) {
 	if !g.memory.WriteUint64Le(at, v) {
-		panic(fmt.Errorf("a result for address %d, which is not in the guest's memory", at))
+		panic(fmt.Errorf("result address %d is outside the guest's memory", at))
 	}
 }
 
 func (g *guest) read(at, n uint32) []byte {
 	b, ok := g.memory.Read(at, n)
 	if !ok {
-		panic(fmt.Errorf("%d bytes at address %d, which are not in the guest's memory", n, at))
+		panic(fmt.Errorf("%d bytes at address %d are outside the guest's memory", n, at))
 	}
 	return b
 }

@@ -6,23 +6,22 @@ import (
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
 
-// Limits bounds one plugin. Fuel is in units of wasm/meter: about one instruction.
+// Limits of one plugin. A unit of fuel is about one instruction (see package meter).
 type Limits struct {
 	Module        meter.Limits
-	MemoryPages   uint32 // of 64 KiB, what the guest may grow to
+	MemoryPages   uint32 // of 64 KiB: maximum memory of the guest
 	InitFuel      int64  // start function and _initialize together
-	ConfigureFuel int64  // sluice_alloc and sluice_configure; sluice_abi_version, sluice_needs
-	DecideFuel    int64  // one decision, its sluice_alloc included …
-	EndpointFuel  int64  // … and as much more for each endpoint
-	LogLines      int    // a call
-	LogBytes      int    // a call, all lines together
-	LogPerSecond  int    // lines, over seconds of requests; ten times as many at once
+	ConfigureFuel int64  // sluice_alloc and sluice_configure together; each of sluice_abi_version, sluice_needs
+	DecideFuel    int64  // one decision, including its sluice_alloc, plus …
+	EndpointFuel  int64  // … this for each endpoint
+	LogLines      int    // per call
+	LogBytes      int    // per call, all lines together
+	LogPerSecond  int    // lines, in the time of requests; bursts of ten times as many
 	Settings      int    // bytes
-	Failures      int    // in a row, before the plugin is suspended
+	Failures      int    // consecutive failures that suspend the plugin
 }
 
-// DefaultLimits is for Go guests too, which need 4 MiB of memory to begin with: 64 MiB. A guest that needs less takes
-// less; nothing is reserved.
+// DefaultLimits returns limits for all guests. Go guests start with 4 MiB of memory, hence 64 MiB; memory is not reserved.
 func DefaultLimits() Limits {
 	return Limits{
 		Module:        meter.DefaultLimits(),
@@ -39,7 +38,7 @@ func DefaultLimits() Limits {
 	}
 }
 
-// withDefaults fills in what is zero and refuses what is negative.
+// withDefaults sets zero fields to their defaults and refuses negative ones.
 func (l Limits) withDefaults() (Limits, error) {
 	d := DefaultLimits()
 	def := func(v *int64, d int64) {
@@ -78,7 +77,7 @@ func (l Limits) withDefaults() (Limits, error) {
 		{"Settings", int64(l.Settings)}, {"Failures", int64(l.Failures)},
 	} {
 		if v.value < 0 {
-			return l, fmt.Errorf("limit %s is %d", v.name, v.value)
+			return l, fmt.Errorf("limit %s: %d is negative", v.name, v.value)
 		}
 	}
 	return l, nil

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// logLimiter is a plugin's allowance of log lines, refilled by the time of requests.
+// logLimiter is a token bucket for the log lines of a plugin, refilled by the time of requests.
 type logLimiter struct {
 	tokens  int
 	second  int64
@@ -16,7 +16,7 @@ type logLimiter struct {
 	started bool
 }
 
-const burstSeconds = 10 // seconds of lines that may come at once
+const burstSeconds = 10 // seconds of lines at once
 
 func (l *logLimiter) refill(nowMS int64, perSecond int) {
 	now := nowMS / 1000
@@ -38,7 +38,7 @@ func (l *logLimiter) allow() bool {
 	return true
 }
 
-// log logs a line of the guest, within the limits of the call and of the plugin.
+// log logs a line of the guest, subject to the limits per call and per plugin.
 func (g *guest) log(level uint32, text []byte) {
 	g.flushUnless(level)
 	g.logLine(level, text)
@@ -67,10 +67,10 @@ func (g *guest) logLine(level uint32, text []byte) {
 	case level == abi.LogInfo:
 		to = slog.LevelInfo
 	}
-	g.p.log.Log(g.p.ctx, to, "plugin says", "text", sanitize(text))
+	g.p.log.Log(g.p.ctx, to, "plugin log", "text", sanitize(text))
 }
 
-// writeStream collects what is written to a stream into lines: Go's runtime writes a panic in many small pieces.
+// writeStream joins the writes to a stream into lines: Go's runtime prints a panic in many small pieces.
 func (g *guest) writeStream(level uint32, text []byte) {
 	if level != g.partialLevel {
 		g.flush()
@@ -90,7 +90,7 @@ func (g *guest) writeStream(level uint32, text []byte) {
 	}
 }
 
-// flush logs an unfinished line.
+// flush logs the partial line.
 func (g *guest) flush() {
 	if len(g.partialLine) > 0 {
 		g.logLine(g.partialLevel, g.partialLine)

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Plugin is one loaded module with its settings: a policy.Plugin. It is safe for use by several goroutines, which it
-// serves one after another.
+// Plugin is a loaded module with its settings. It implements policy.Plugin. It is safe for concurrent use; calls are
+// serialized.
 type Plugin struct {
 	host         *Host
 	limits       Limits
@@ -29,7 +29,7 @@ type Plugin struct {
 	runtime  wazero.Runtime
 	cache    wazero.CompilationCache
 	compiled wazero.CompiledModule
-	guest    *guest // nil: the next call makes one
+	guest    *guest // nil: the next call instantiates one
 	decoder  abi.Decoder
 	closed   bool
 	breaker  circuitBreaker
@@ -40,39 +40,39 @@ type Plugin struct {
 	initFuel                   int64
 }
 
-// Stats counts what a plugin did since it was loaded.
+// Stats contains counters of a plugin since it was loaded.
 type Stats struct {
-	Calls       uint64 // of Decide that reached a guest
-	Failures    uint64 // of those
-	Instances   uint64 // guests made, the present one included
+	Calls       uint64 // of Decide, except while suspended
+	Failures    uint64 // failed calls
+	Instances   uint64 // guests instantiated
 	Fuel        uint64 // used by all calls
-	LastFuel    uint64 // by the last one
-	MaxFuel     uint64 // by the dearest one
-	LogDropped  uint64 // lines that went over the limits
-	MemoryBytes uint32 // of the present guest, 0 when there is none
-	Suspended   bool   // since its last failure, until a request of a later time
+	LastFuel    uint64 // used by the last call
+	MaxFuel     uint64 // used by the most expensive call
+	LogDropped  uint64 // lines dropped by the log limits
+	MemoryBytes uint32 // of the current guest, 0 without one
+	Suspended   bool   // calls fail without reaching a guest
 }
 
-// DecideError is why a plugin gave no answer. It does not name the plugin: the caller knows which one it asked.
+// DecideError is the error of Plugin.Decide. It does not name the plugin; the caller does.
 type DecideError struct {
 	Failures   uint64        // so far
-	Suspended  bool          // it was not even asked
-	RetryAfter time.Duration // asking earlier than this is of no use
+	Suspended  bool          // the plugin was not called
+	RetryAfter time.Duration // earlier calls fail too
 	Err        error
 }
 
-// Error gives the reason.
+// Error implements error.
 func (e *DecideError) Error() string {
 	if e.Suspended {
-		return fmt.Sprintf("suspended for another %s after %d failures, the last: %v", e.RetryAfter, e.Failures, e.Err)
+		return fmt.Sprintf("suspended for another %s after %d failures; the last one: %v", e.RetryAfter, e.Failures, e.Err)
 	}
 	return e.Err.Error()
 }
 
-// Unwrap gives the reason alone.
+// Unwrap returns the cause.
 func (e *DecideError) Unwrap() error { return e.Err }
 
-// Decide implements policy.Plugin. An error is a *DecideError.
+// Decide implements policy.Plugin. Its error is a *DecideError.
 func (p *Plugin) Decide(req *abi.Request, resp *abi.Response) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +81,7 @@ func (p *Plugin) Decide(req *abi.Request, resp *abi.Response) error {
 
 func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	if p.closed {
-		return &DecideError{Failures: p.failures, Err: errors.New("it is closed")}
+		return &DecideError{Failures: p.failures, Err: errors.New("the plugin is closed")}
 	}
 	if wait := p.breaker.remaining(req.Now); wait > 0 {
 		return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: p.breaker.lastErr}
@@ -109,12 +109,12 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	p.discard()
 	wait := p.breaker.failure(req.Now, p.limits.Failures, err)
 	if p.breaker.openUntil != 0 {
-		p.log.Warn("plugin is suspended", "for", wait, "failures", p.failures, "error", err)
+		p.log.Warn("plugin suspended", "duration", wait, "failures", p.failures, "err", err)
 	}
 	return &DecideError{Failures: p.failures, RetryAfter: wait, Err: err}
 }
 
-// ensureGuest makes a guest when there is none.
+// ensureGuest instantiates a guest if there is none.
 func (p *Plugin) ensureGuest() error {
 	if p.guest != nil {
 		return nil
@@ -130,8 +130,8 @@ func (p *Plugin) discard() {
 	}
 }
 
-// handshake makes the first guest, asks it who it is, and tries the plugin on Samples in two guests, which must agree.
-// Afterwards there is a fresh one.
+// handshake instantiates the first guest, reads its ABI version and needs, and runs the self-test. Afterwards the plugin
+// has a new guest.
 func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 	p.ctx = p.host.ctx
 	begin := now()
@@ -146,7 +146,7 @@ func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 		return err
 	}
 	if major := p.report.ABI >> 16; major != abi.Major {
-		return fmt.Errorf("module refused: it speaks ABI %d.%d, this host %d.%d: build it anew with the SDK of this host",
+		return fmt.Errorf("module refused: it has ABI version %d.%d, this host %d.%d: rebuild it with the SDK of this host",
 			major, p.report.ABI&0xffff, abi.Major, abi.Minor)
 	}
 	if g.module.ExportedFunction("sluice_needs") != nil {
@@ -157,7 +157,7 @@ func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 			return err
 		}
 	}
-	if p.report.ABI&0xffff == 0 { // ABI 1.0 gave the zones' Nodes unasked
+	if p.report.ABI&0xffff == 0 { // ABI 1.0 provided the Nodes of zones without asking
 		p.report.Needs |= abi.NeedNodes
 	}
 	if err := p.selfTest(ctx); err != nil {
@@ -168,8 +168,7 @@ func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 	return p.ensureGuest()
 }
 
-// checkNeeds refuses the inputs that this host does not provide. A plugin that was loaded all the same would decide on
-// missing data.
+// checkNeeds refuses needs that this host does not serve: without its inputs a plugin would decide on missing data.
 func checkNeeds(needs uint32) error {
 	if unknown := needs &^ abi.AllNeeds; unknown != 0 {
 		return fmt.Errorf("module refused: sluice_needs asks for unknown inputs: bits %#x", unknown)
@@ -183,6 +182,7 @@ func checkNeeds(needs uint32) error {
 	return nil
 }
 
+// selfTest runs the plugin on Samples in two guests, which must decide the same.
 func (p *Plugin) selfTest(ctx context.Context) error {
 	samples := Samples()
 	first := make([]abi.Response, len(samples))
@@ -206,7 +206,7 @@ func (p *Plugin) selfTest(ctx context.Context) error {
 			}
 			if round == 1 {
 				if diff := diffResponses(&first[i], &again); diff != "" {
-					return fmt.Errorf("self-test: sample request %q: two instances answer differently (%s): a plugin must be a function of its request", s.Name, diff)
+					return fmt.Errorf("self-test: sample request %q: two instances decide differently (%s): a decision must depend on the request only", s.Name, diff)
 				}
 			}
 		}
@@ -215,7 +215,7 @@ func (p *Plugin) selfTest(ctx context.Context) error {
 	return nil
 }
 
-// diffResponses tells where two answers differ.
+// diffResponses returns the first difference of two responses, "" if they are equal.
 func diffResponses(a, b *abi.Response) string {
 	for i := range a.Results {
 		if a.Results[i] != b.Results[i] {
@@ -239,10 +239,10 @@ func (p *Plugin) Needs() uint32 { return p.report.Needs }
 // Revision implements policy.Plugin: a digest of module, settings and ABI.
 func (p *Plugin) Revision() string { return p.report.Revision }
 
-// Report says what loading found.
+// Report returns what loading found.
 func (p *Plugin) Report() Report { return p.report }
 
-// Stats gives the counts so far.
+// Stats returns the counters.
 func (p *Plugin) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -254,7 +254,7 @@ func (p *Plugin) Stats() Stats {
 	return s
 }
 
-// Close frees everything, once a Decide under way has ended. Decide answers an error from now on.
+// Close waits for a running Decide and releases all resources. Decide then returns an error.
 func (p *Plugin) Close() error {
 	p.host.unregister(p)
 	p.mu.Lock()

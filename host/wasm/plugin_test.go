@@ -31,15 +31,15 @@ func TestMisbehavingGoGuestIsReplacedAndTheErrorNamesTheReason(t *testing.T) {
 		port uint16
 		want string
 	}{
-		{60001, `sluice_decide: wasm error: unreachable: it said "panic: on purpose"`},
-		{60002, "it called proc_exit(7)"},
+		{60001, `sluice_decide: wasm error: unreachable: "panic: on purpose"`},
+		{60002, "called proc_exit(7)"},
 		{60003, "out of fuel"},
 		{60004, "out of fuel"},
 		{60005, ""},
 		{60006, ""},
-		{60007, `the plugin failed: it said "refused on purpose"`},
+		{60007, `the plugin returned an error: "refused on purpose"`},
 		{60009, `assignment to entry in nil map`},
-		{60010, `it said "panic: an error 10"`},
+		{60010, `"panic: an error 10"`},
 	} {
 		log.Reset()
 		now += 3600_000
@@ -66,7 +66,7 @@ func TestMisbehavingGoGuestIsReplacedAndTheErrorNamesTheReason(t *testing.T) {
 func TestLogIsLimitedPerCallAndPerSecond(t *testing.T) {
 	var log bytes.Buffer
 	p := load(t, newHost(t, Options{Log: textLog(&log)}), goGuest(t, "testdata/goguest"), "")
-	lines := func() int { n := strings.Count(log.String(), "plugin says"); log.Reset(); return n }
+	lines := func() int { n := strings.Count(log.String(), "plugin log"); log.Reset(); return n }
 	if err := decide(p, 60008, sampleNow); err != nil {
 		t.Fatal(err)
 	}
@@ -171,9 +171,9 @@ func TestSettings(t *testing.T) {
 	module := goGuest(t, "testdata/goguest")
 	for _, c := range []struct{ settings, want string }{
 		{`{"Factor": 3}`, ""}, {``, ""}, {`{}`, ""},
-		{`{"Factor": `, "settings: not JSON"},
-		{`{"Facto": 3}`, `settings refused: the plugin failed: it said "unknown field \"Facto\""`},
-		{`{"Factor": "x"}`, `settings refused: the plugin failed: it said "Factor: a JSON string is not a int"`},
+		{`{"Factor": `, "settings: invalid JSON"},
+		{`{"Facto": 3}`, `settings refused: the plugin returned an error: "unknown field \"Facto\""`},
+		{`{"Factor": "x"}`, `settings refused: the plugin returned an error: "Factor: want int, got JSON string"`},
 		{`"` + strings.Repeat("x", 2<<20) + `"`, "settings: 2097154 bytes, the limit is 1048576"},
 	} {
 		p, err := h.Load(context.Background(), "test", module, []byte(c.settings))
@@ -189,7 +189,7 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%.30s: %v, want %s", c.settings, err, c.want)
 		}
 	}
-	if _, err := h.Load(context.Background(), "test", goodWAT(t), []byte(`{"a":1}`)); err == nil || !strings.Contains(err.Error(), "takes none") {
+	if _, err := h.Load(context.Background(), "test", goodWAT(t), []byte(`{"a":1}`)); err == nil || !strings.Contains(err.Error(), "accepts none") {
 		t.Errorf("settings for a plugin without: %v", err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Sample is a request to try plugins on.
+// Sample is a request for the self-test of plugins.
 type Sample struct {
 	Name    string
 	Request *abi.Request
@@ -15,9 +15,9 @@ type Sample struct {
 
 const sampleNow = 1_700_000_000_000 // ms
 
-// Samples are requests of the kinds that plugins meet: sizes, both address families, both pools, zones that are even,
-// lopsided or unknown, endpoints that come, go and are counted, and a plugin's own state coming back. They are the
-// same on every call, and may be changed by the caller.
+// Samples returns typical requests: different sizes, both IP families, both pools, zones that are balanced, unbalanced or
+// unknown, terminating endpoints, connection counts, metadata and state. Each call returns the same requests, which the
+// caller may modify.
 func Samples() []Sample {
 	one := SampleRequest(1)
 	v6 := SampleRequest(6)
@@ -78,7 +78,7 @@ func Samples() []Sample {
 	}
 }
 
-// SampleRequest is an everyday request: n ready endpoints that spread over three zones of four nodes each, all chosen.
+// SampleRequest returns a request with n ready endpoints, all chosen, spread over three zones of four nodes each.
 func SampleRequest(n int) *abi.Request {
 	req := &abi.Request{
 		Now: sampleNow, Namespace: "shop", Service: "cart", Port: "http", PortNumber: 80, Protocol: 6, Family: 4,

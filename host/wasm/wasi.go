@@ -15,21 +15,21 @@ const (
 )
 
 const (
-	fixedTime  = 1_000_000_000 // ns: one second after the epoch, as Go's runtime does not take 0
+	fixedTime  = 1_000_000_000 // ns: one second after the epoch; Go's runtime does not accept 0
 	maxVectors = 64            // of one fd_write
 	maxPolls   = 64            // subscriptions of one poll_oneoff
 )
 
-// procExit is the panic value with which proc_exit leaves the guest.
+// procExit is the panic value by which proc_exit ends the guest.
 type procExit struct{ code uint32 }
 
-func (e procExit) Error() string { return fmt.Sprintf("it called proc_exit(%d)", e.code) }
+func (e procExit) Error() string { return fmt.Sprintf("called proc_exit(%d)", e.code) }
 
 func returnErrno(errno uint64) func(*guest, []uint64) {
 	return func(_ *guest, stack []uint64) { stack[0] = errno }
 }
 
-// wasiNoSizes answers 0 of something that take 0 bytes.
+// wasiNoSizes returns a count of 0 and a size of 0 bytes.
 func wasiNoSizes(g *guest, stack []uint64) {
 	g.put32(uint32(stack[0]), 0)
 	g.put32(uint32(stack[1]), 0)
@@ -46,7 +46,7 @@ func wasiClock(g *guest, stack []uint64) {
 	stack[0] = errnoSuccess
 }
 
-// wasiFdstat says that 0, 1 and 2 are character devices without rights, and that there is nothing else.
+// wasiFdstat reports 0, 1 and 2 as character devices without rights; other descriptors do not exist.
 func wasiFdstat(g *guest, stack []uint64) {
 	if uint32(stack[0]) > 2 {
 		stack[0] = errnoBadf
@@ -58,7 +58,7 @@ func wasiFdstat(g *guest, stack []uint64) {
 	stack[0] = errnoSuccess
 }
 
-// wasiWrite takes what is written to standard output and standard error to the log.
+// wasiWrite sends standard output and standard error to the log.
 func wasiWrite(g *guest, stack []uint64) {
 	fd, at, n := uint32(stack[0]), uint32(stack[1]), uint32(stack[2])
 	level := uint32(abi.LogInfo)
@@ -84,8 +84,7 @@ func wasiWrite(g *guest, stack []uint64) {
 	stack[0] = errnoSuccess
 }
 
-// wasiPoll answers at once that whatever was waited for has happened. No time passes, so a guest that sleeps runs out
-// of fuel.
+// wasiPoll reports at once that all events have happened. No time passes, so a guest that sleeps runs out of fuel.
 func wasiPoll(g *guest, stack []uint64) {
 	in, out, n := uint32(stack[0]), uint32(stack[1]), uint32(stack[2])
 	if n == 0 || n > maxPolls {
@@ -105,12 +104,12 @@ func wasiPoll(g *guest, stack []uint64) {
 
 func wasiExit(_ *guest, stack []uint64) { panic(procExit{uint32(stack[0])}) }
 
-// wasiRandom gives numbers that are the same in every instance, and costs fuel by their number.
+// wasiRandom returns the same pseudo-random numbers in every instance, at one unit of fuel per byte.
 func wasiRandom(g *guest, stack []uint64) {
 	at, n := uint32(stack[0]), uint32(stack[1])
 	g.charge(int64(n))
 	if g.fuelLeft() < 0 {
-		stack[0] = errnoInval // the guest traps at its next check
+		stack[0] = errnoInval // the guest traps at its next fuel check
 		return
 	}
 	b := g.read(at, n)

@@ -1,5 +1,5 @@
-// Package abi is version 1 of the plugin ABI: the values that host and guest exchange, and their wire form. It uses
-// the standard library only, and is the single source of truth for both sides.
+// Package abi defines version 1 of the plugin ABI: the values that host and guest exchange, and their wire form. Both
+// sides use it. It imports the standard library only.
 package abi
 
 import (
@@ -8,28 +8,28 @@ import (
 	"time"
 )
 
-// Version of the ABI: guests of another major are refused at load; minors only append fields, and needs.
+// Version of the ABI. A guest of another major version is refused at load. Minor versions only append fields and needs.
 //
-//	1.0  the first
-//	1.1  NeedNodes: what a zone has of Nodes is given where it is asked for. Guests of 1.0 got it unasked, and still do.
+//	1.0  first version
+//	1.1  NeedNodes: Nodes and CPU of zones on request only. Guests of 1.0 still get them without asking.
 const (
 	Major = 1
 	Minor = 1
 )
 
-// Pool says which list of a Service port is being decided.
+// Pools: the two sets of endpoints of a Service port, each decided separately.
 const (
 	PoolCluster = 0 // every eligible endpoint
-	PoolLocal   = 1 // those on this node, for traffic policy Local
+	PoolLocal   = 1 // eligible endpoints on this node, for traffic policy Local
 )
 
 // AllNeeds: inputs that cost the host something, asked for by sluice_needs.
 const (
-	NeedConnections = 1 << 0 // reserved: Endpoint.Connections; a module that needs them is refused
-	NeedMetadata    = 1 << 1 // reserved: Endpoint.Metadata; the same
+	NeedConnections = 1 << 0 // reserved: Endpoint.Connections; hosts refuse a module that needs them
+	NeedMetadata    = 1 << 1 // reserved: Endpoint.Metadata; likewise
 	NeedNodes       = 1 << 2 // Zone.Nodes and Zone.MilliCPU
 
-	AllNeeds = NeedConnections | NeedMetadata | NeedNodes // all of them
+	AllNeeds = NeedConnections | NeedMetadata | NeedNodes // all that are defined
 )
 
 // Condition bits of an endpoint.
@@ -43,7 +43,7 @@ const (
 	HintedNode  = 1 << 6 // to this node
 )
 
-// Ways to balance, as a guest asks for them; 0 leaves the host's default.
+// Load-balancing algorithms that a guest may request.
 const (
 	BalanceDefault          = 0
 	BalanceRandom           = 1
@@ -52,27 +52,27 @@ const (
 	BalanceLeastConnections = 4
 )
 
-// Flags of an answer.
-const FlagKeepDraining = 1 << 0 // keep the endpoint as a draining member
+// Flags of a result.
+const FlagKeepDraining = 1 << 0 // keep the endpoint as a draining endpoint
 
 // Limits of the wire form.
 const (
 	MaxStateLen   = 1024  // bytes of state a plugin may keep for a Service port and pool
-	MaxWeight     = 65535 // weights are 0 to this; 0 takes no new connections
-	MaxReasonsLen = 4096  // bytes of reasons in an answer
+	MaxWeight     = 65535 // weights are 0 to this; 0: no new connections
+	MaxReasonsLen = 4096  // bytes of all reasons of a response together
 )
 
 // Values that mean "none".
 const (
-	NoWeight           = -1         // PriorWeight: this chain has not answered for the endpoint yet
+	NoWeight           = -1         // PriorWeight: this chain has not decided the endpoint yet
 	ConnectionsUnknown = 0xFFFFFFFF // Connections
 	NeverReset         = 0xFFFFFFFF // ResetAfterMS
-	NoTime             = 0          // ReadySince, TerminatingSince: not (yet) so
-	NoString           = 0xFFFFFFFF // id of no string: metadata of an endpoint that has none
-	NoReasonIndex      = 0xFFFFFFFF // an answer without a reason
+	NoTime             = 0          // ReadySince, TerminatingSince: not ready, not terminating
+	NoString           = 0xFFFFFFFF // string id of the empty string
+	NoReasonIndex      = 0xFFFFFFFF // a result without a reason
 )
 
-// Request is one question: what should the endpoints of this Service port get?
+// Request describes a Service port and its eligible endpoints.
 type Request struct {
 	Now                 int64 // Unix milliseconds, a multiple of 1000
 	Namespace           string
@@ -84,17 +84,17 @@ type Request struct {
 	Pool                uint8 // PoolCluster or PoolLocal
 	InternalPolicyLocal bool
 	ExternalPolicyLocal bool
-	SessionAffinityMS   int64  // session affinity time-out; 0: none
+	SessionAffinityMS   int64  // session affinity timeout; 0: none
 	Node                string // this node
 	Zone                string // this node's zone, "" when unknown
 	Zones               []Zone // sorted by name
 	Endpoints           []Endpoint
-	Generation          uint64 // rises each time the input of this Service port and pool changes
-	State               []byte // what the plugin returned last for this Service port and pool, at most MaxStateLen
+	Generation          uint64 // increases with each change of the input for this Service port and pool
+	State               []byte // what the plugin last returned for this Service port and pool, at most MaxStateLen
 }
 
-// Restricted is the request as a plugin with these needs gets it: without what it does not ask for. It shares with r what
-// is in both.
+// Restricted returns the request that a plugin with these needs sees, without the inputs that it does not ask for. It
+// shares unchanged parts with r.
 func (r *Request) Restricted(needs uint32) *Request {
 	out := *r
 	if needs&NeedNodes == 0 {
@@ -117,8 +117,8 @@ func (r *Request) Restricted(needs uint32) *Request {
 	return &out
 }
 
-// Zone is a row of the zone table: this node's zone, those that endpoints of the Service name and, where a plugin of the
-// chain has NeedNodes, those that Nodes name.
+// Zone is a row of the zone table, which contains the zone of this node, the zones of endpoints and, if a plugin of the
+// chain has NeedNodes, the zones of Nodes.
 type Zone struct {
 	Name     string
 	Nodes    uint32 // 0 unless NeedNodes
@@ -132,31 +132,31 @@ type Endpoint struct {
 	Conditions       uint32 // Ready … HintedNode
 	Node             string
 	Zone             string
-	Weight           uint32 // from the plugin before in the chain, or the default rules
-	PriorWeight      int32  // the chain's last answer, or NoWeight
+	Weight           uint32 // from the previous plugin of the chain, or the default rules
+	PriorWeight      int32  // from the chain's last decision, or NoWeight
 	ReadySince       int64  // Unix milliseconds, or NoTime
 	TerminatingSince int64  // Unix milliseconds, or NoTime
-	Connections      uint32 // established now, or ConnectionsUnknown
-	Metadata         string // labels and annotations of the Pod, one key=value a line; "" for none
+	Connections      uint32 // established connections, or ConnectionsUnknown
+	Metadata         string // labels and annotations of the Pod, one key=value per line
 }
 
-// Response answers a Request. A Response is reused from call to call: Reset keeps its memory.
+// Response is the decision on a Request. It can be reused: Reset keeps its memory.
 type Response struct {
-	RequeueAfter time.Duration // ask again after this long; 0: only on a change
+	RequeueAfter time.Duration // decide again after this long; 0: only on a change
 	Balance      uint8
 	State        []byte
-	Results      []Result // one for each of Request.Endpoints, in the same order
+	Results      []Result // one per Request.Endpoints, in the same order
 }
 
-// Result is what one endpoint gets.
+// Result is the decision on one endpoint.
 type Result struct {
 	Weight       uint16
 	Flags        uint32
 	ResetAfterMS uint32 // established connections are reset this long from now, or NeverReset
-	Reason       string // a short text for people
+	Reason       string // short and human-readable
 }
 
-// Reset makes r ready for n endpoints: no requeue, default balance, no state, every weight 0 and never reset.
+// Reset prepares r for n endpoints: no requeue, default balance, no state, weight 0 and no connection reset.
 func (r *Response) Reset(n int) {
 	r.RequeueAfter, r.Balance, r.State = 0, BalanceDefault, r.State[:0]
 	if cap(r.Results) < n {

@@ -8,21 +8,21 @@ import (
 	"unicode/utf8"
 )
 
-// maxCachedReasons bounds what a Decoder remembers of the reasons of one plugin.
+// maxCachedReasons bounds a Decoder's cache of reasons.
 const maxCachedReasons = 4096
 
-// Decoder reads responses. It trusts nothing in them, and remembers reasons so that a reason seen before costs no
-// memory. The zero value is ready. It is used by one goroutine at a time.
+// Decoder decodes responses. It validates everything, and caches reasons so that a known reason allocates nothing. The
+// zero value is ready to use. A Decoder is used by one goroutine at a time.
 type Decoder struct {
 	reasonCache map[string]string
-	reasons     []string // of the response at hand
+	reasons     []string // of the current response
 }
 
-// DecodeResponse reads b, the bytes that a guest said it wrote, into resp: the results to want endpoints. An error
-// names the field; resp is worthless then. Nothing in resp refers to b.
+// DecodeResponse decodes b, the bytes that a guest reports to have written, into resp, with results for want endpoints. An
+// error names the field, and resp is undefined. resp does not alias b.
 func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
 	if len(b) < RespSize {
-		return fmt.Errorf("response: %d bytes are less than a header of %d", len(b), RespSize)
+		return fmt.Errorf("response: %d bytes, shorter than the header of %d", len(b), RespSize)
 	}
 	h := (*[RespSize]byte)(b)
 	le := binary.LittleEndian
@@ -88,7 +88,7 @@ func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
 	return nil
 }
 
-// readReasons checks and remembers the reasons of a response.
+// readReasons validates the reasons of a response.
 func (d *Decoder) readReasons(b []byte, header uint32, h *[RespSize]byte) error {
 	le := binary.LittleEndian
 	d.reasons = d.reasons[:0]
@@ -126,7 +126,7 @@ func (d *Decoder) readReasons(b []byte, header uint32, h *[RespSize]byte) error 
 	return nil
 }
 
-// cacheReason keeps s for next time. A plugin whose reasons never repeat makes it start afresh, not grow.
+// cacheReason caches s. When the cache is full it is cleared, so a plugin whose reasons never repeat does not grow it.
 func (d *Decoder) cacheReason(s string) string {
 	if d.reasonCache == nil || len(d.reasonCache) >= maxCachedReasons {
 		d.reasonCache = map[string]string{}
@@ -135,7 +135,7 @@ func (d *Decoder) cacheReason(s string) string {
 	return s
 }
 
-// section gives the n bytes at offset, which must lie behind the header. Nothing may lie anywhere.
+// section returns the n bytes at offset, which must be after the header. An empty section may have any offset.
 func section(b []byte, name string, header, offset uint32, n uint64) ([]byte, error) {
 	if n == 0 {
 		return nil, nil
@@ -147,7 +147,7 @@ func section(b []byte, name string, header, offset uint32, n uint64) ([]byte, er
 	return b[offset : uint64(offset)+n], nil
 }
 
-// indexUnprintable gives the place of the first byte that is not printable UTF-8, or -1.
+// indexUnprintable returns the index of the first byte that is not printable UTF-8, or -1.
 func indexUnprintable(b []byte) int {
 	for i := 0; i < len(b); {
 		r, size := utf8.DecodeRune(b[i:])

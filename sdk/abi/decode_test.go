@@ -90,9 +90,9 @@ func TestMalformedResponsesAreRefusedByField(t *testing.T) {
 		spoil func([]byte) []byte
 		want  string
 	}{
-		"empty":                  {func([]byte) []byte { return nil }, "less than a header"},
+		"empty":                  {func([]byte) []byte { return nil }, "shorter than the header"},
 		"cut":                    {func(b []byte) []byte { return b[:len(b)-1] }, "total length"},
-		"cut in the header":      {func(b []byte) []byte { return b[:RespSize-1] }, "less than a header"},
+		"cut in the header":      {func(b []byte) []byte { return b[:RespSize-1] }, "shorter than the header"},
 		"magic":                  {put(RespMagic, 1), "magic"},
 		"total":                  {put(RespTotal, math.MaxUint32), "total length"},
 		"header short":           {put(RespHeaderLength, RespSize-8), "header length"},

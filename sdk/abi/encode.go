@@ -5,27 +5,27 @@ import (
 	"slices"
 )
 
-// Encoder writes requests for one guest instance, whose string ids it holds: a new instance needs a new Encoder, or a
-// Reset one. The zero value is ready. It is used by one goroutine at a time.
+// Encoder encodes requests for one guest instance and owns the string ids of that instance: a new instance needs a new or
+// Reset Encoder. The zero value is ready to use. An Encoder is used by one goroutine at a time.
 type Encoder struct {
 	interner interner
 }
 
-// Reset forgets all string ids, for a new guest instance.
+// Reset clears all string ids, for a new guest instance.
 func (e *Encoder) Reset() { *e = Encoder{} }
 
-// Full tells that the guest has been shown so many strings that it is better replaced by a fresh instance, with a
-// fresh Encoder. Encoding goes on working.
+// Full reports whether the instance has seen so many strings that it should be replaced, with a Reset Encoder. Encoding
+// keeps working.
 func (e *Encoder) Full() bool {
 	return len(e.interner.known) >= maxStrings || e.interner.bytes >= maxStringBytes
 }
 
-// AppendRequest appends the wire form of req to dst, at an offset that must be a multiple of 8 of a buffer that is
-// aligned so. To write into a guest's memory, pass its buffer with length 0 and its capacity clipped: when the result
-// is longer than that capacity, it lies elsewhere, and the guest needs a larger buffer.
+// AppendRequest appends the wire form of req to dst. The length of dst must be a multiple of 8, in a buffer aligned to 8
+// bytes. To encode into a guest's memory, pass its buffer with length 0 and clipped capacity: a result longer than that
+// capacity was reallocated elsewhere, and the guest needs a larger buffer.
 //
-// The string table holds each string that this request uses, so a guest needs no cache; strings, zones and endpoints
-// keep their order, so the same requests in the same order give the same bytes.
+// The string table contains each string that the request uses, so a guest needs no cache. Encoding is deterministic: the
+// same sequence of requests gives the same bytes.
 func (e *Encoder) AppendRequest(dst []byte, req *Request) []byte {
 	t := &e.interner
 	t.beginRequest()
@@ -90,7 +90,7 @@ func putEndpoint(r *[EndpointSize]byte, e *Endpoint, t *interner) {
 	if e.Metadata != "" {
 		metadata = t.id(e.Metadata)
 	}
-	// By eight bytes, also the address: a processor waits when it reads at once what it wrote in halves.
+	// In words of eight bytes, the address too: loading a word that was just stored in halves stalls the CPU.
 	le.PutUint64(r[EndpointAddr:], le.Uint64(addr[:8]))
 	le.PutUint64(r[EndpointAddr+8:], le.Uint64(addr[8:]))
 	le.PutUint64(r[EndpointPort:], uint64(e.Addr.Port())|uint64(t.zone(zone))<<16|uint64(e.Conditions)<<32)
@@ -111,7 +111,7 @@ func putZone(r *[ZoneSize]byte, z *Zone, t *interner) (id uint32) {
 	return id
 }
 
-// appendStrings appends the records of the strings in use, then their texts.
+// appendStrings appends the records of the strings in use, followed by their texts.
 func appendStrings(dst []byte, start int, t *interner) []byte {
 	table := len(dst)
 	text := table + len(t.used)*StringSize
@@ -126,7 +126,7 @@ func appendStrings(dst []byte, start int, t *interner) []byte {
 		le.PutUint64(r[StringID:], uint64(id)|uint64(text-start)<<32)
 		le.PutUint64(r[StringLength:], uint64(n)) // and the 4 zero bytes after it
 		if n <= 16 && text+16 <= end {
-			short := (*[16]byte)(dst[text:]) // what is too much is written over by the next, or zero
+			short := (*[16]byte)(dst[text:]) // excess bytes are zero or overwritten by the next text
 			le.PutUint64(short[:8], k.lo)
 			le.PutUint64(short[8:], k.hi)
 		} else {

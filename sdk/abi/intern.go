@@ -6,53 +6,52 @@ import (
 	"strings"
 )
 
-// Limits of an intern table. A table that reaches one goes on working, and says so by Full.
+// Limits of an interner, reported by Encoder.Full. It keeps working beyond them.
 const (
 	maxStrings     = 1 << 18
 	maxStringBytes = 32 << 20
 	recentBits     = 10
 )
 
-// interner gives strings ids, 0 upwards, for the life of one guest instance.
+// interner assigns ids to strings, from 0 upwards, for the life of one guest instance.
 type interner struct {
 	ids   map[string]uint32
 	known []known  // by id
-	zones []uint16 // by id: its row in the zone table of this round, NoZone
+	zones []uint16 // by id: row in the zone table of this request, or NoZone
 	round uint32
-	used  []uint32 // ids of this round, in the order of first use
+	used  []uint32 // ids of this request, in order of first use
 	size  int      // bytes of their texts
 	bytes int      // of all texts
 
-	// recent is a cache of ids by a cheap mix of the text: most look-ups end here without a real hash of it, and, for
-	// texts of up to 16 bytes, without a look at the text that is kept.
-	// A text has two places.
+	// recent caches ids by a cheap hash of the text: most lookups end here without hashing the whole text and, for texts
+	// of up to 16 bytes, without comparing it. Each text has two possible slots.
 	recent [1 << recentBits]recent
 }
 
-// recent is a text that was looked up lately.
+// recent is a recently used text.
 type recent struct {
-	lo, hi uint64 // parts of text: all of it when it has no more than 16 bytes
+	lo, hi uint64 // parts of text; all of it if it has at most 16 bytes
 	text   string
 	id     uint32
-	round  uint32 // the last one that used it; 0: unknown
+	round  uint32 // that last used it; 0: unknown
 }
 
 func (r *recent) matches(s string, lo, hi uint64) bool {
 	return r.lo == lo && r.hi == hi && len(r.text) == len(s) && (len(s) <= 16 || r.text == s)
 }
 
-// known is a string that has an id.
+// known is a string with an id.
 type known struct {
 	text   string
-	lo, hi uint64 // the first 16 bytes of text, with zeros behind it
-	round  uint32 // the last one that used it
+	lo, hi uint64 // the first 16 bytes of text, padded with zeros
+	round  uint32 // that last used it
 }
 
-// beginRequest starts a round: a request.
+// beginRequest starts a round, that is, a request.
 func (t *interner) beginRequest() {
 	t.used, t.size = t.used[:0], 0
 	t.round++
-	if t.round == 0 { // wrapped: every stamp could be mistaken
+	if t.round == 0 { // overflow: old round numbers would become ambiguous
 		for i := range t.known {
 			t.known[i].round = 0
 		}
@@ -61,13 +60,13 @@ func (t *interner) beginRequest() {
 	}
 }
 
-// id gives the id of s and notes that this round uses it.
+// id returns the id of s and marks it as used by this round.
 func (t *interner) id(s string) uint32 {
 	n := len(s)
 	var lo, hi uint64
 	switch {
 	case n > 16:
-		lo, hi = load8(s[(n-8)/4:]), load8(s[n-8:]) // where the names of nodes and zones differ
+		lo, hi = load8(s[(n-8)/4:]), load8(s[n-8:]) // where names of nodes and zones differ
 	case n >= 8:
 		lo, hi = load8(s), load8(s[n-8:])
 	case n >= 4:
@@ -91,7 +90,7 @@ func (t *interner) id(s string) uint32 {
 	return r.id
 }
 
-// replace puts a text that is at neither of its places to the first, and what is there to the second.
+// replace stores a text in its first slot and moves the previous occupant to the second.
 func (t *interner) replace(at uint64, s string, lo, hi uint64) *recent {
 	id := t.lookup(s)
 	r := &t.recent[at]
@@ -100,7 +99,7 @@ func (t *interner) replace(at uint64, s string, lo, hi uint64) *recent {
 	return r
 }
 
-// use notes that this round uses an id.
+// use marks an id as used by this round.
 func (t *interner) use(id uint32) {
 	if k := &t.known[id]; k.round != t.round {
 		k.round = t.round
@@ -109,7 +108,7 @@ func (t *interner) use(id uint32) {
 	}
 }
 
-// zone gives the row of a zone in this round's zone table.
+// zone returns the row of a zone in the zone table of this round.
 func (t *interner) zone(id uint32) uint16 {
 	if id == NoString {
 		return NoZone
@@ -121,7 +120,7 @@ func (t *interner) lookup(s string) uint32 {
 	id, ok := t.ids[s]
 	if !ok {
 		id = uint32(len(t.known))
-		s = strings.Clone(s) // it may be a piece of something large
+		s = strings.Clone(s) // it may be part of a large string
 		if t.ids == nil {
 			t.ids = map[string]uint32{}
 		}
@@ -136,7 +135,7 @@ func (t *interner) lookup(s string) uint32 {
 	return id
 }
 
-// goldenRatio64 is 2⁶⁴ divided by the golden ratio: a product with it spreads to the upper bits.
+// goldenRatio64 is 2⁶⁴ divided by the golden ratio, the multiplier of Fibonacci hashing.
 const goldenRatio64 = 0x9E3779B97F4A7C15
 
 func load8(s string) uint64 {

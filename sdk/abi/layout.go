@@ -2,9 +2,9 @@ package abi
 
 import "strconv"
 
-// The wire form, version 1.0. Everything is little-endian; headers, records and areas start at multiples of 8, and so
-// must the buffers that sluice_alloc gives. Offsets are in bytes from the start of the message. Minor versions append
-// fields to a header or record and raise the header length or stride: read by those, never by the sizes below.
+// The wire form, version 1.0. Everything is little-endian. Headers, records and sections are 8-byte aligned, and so must
+// be the buffers that sluice_alloc returns. Offsets are in bytes from the start of the message. Minor versions append
+// fields to headers or records and increase the header length or stride: read by those, not by the sizes below.
 //
 //	request header     at  size
 //	  magic             0  4     RequestMagic, "SLRQ"
@@ -60,8 +60,8 @@ import "strconv"
 //	  length            8  4
 //	  (zero)           12  4
 //
-// A string id is NoString for the empty string. The string table of a request holds every id that the request uses,
-// once, in no order that means anything; an id names the same text for the whole life of a guest instance.
+// The id of the empty string is NoString. The string table of a request contains every id that the request uses, once, in
+// unspecified order. An id stands for the same text for the whole life of a guest instance.
 //
 //	response header    at  size
 //	  magic             0  4     ResponseMagic, "SLRP"
@@ -122,7 +122,7 @@ const (
 	ReqSize            = 120
 )
 
-// NoZone is the zone index of a zone that is not in the zone table.
+// NoZone is the index of a zone that is not in the zone table.
 const NoZone = 0xFFFF
 
 // Bits of the request's policy field.
@@ -198,31 +198,32 @@ const (
 	ReasonSize   = 8
 )
 
-// Limits of reasons, in addition to MaxReasonsLen.
+// Limits of reasons. See also MaxReasonsLen.
 const (
 	MaxReasonLen   = 256 // bytes of one reason
 	MaxReasonCount = 256 // reasons in a response
 )
 
-// MaxResponse is the longest response for n endpoints, in bytes: the capacity that a host offers to sluice_decide.
+// MaxResponse returns the size of the longest response for n endpoints, in bytes: the capacity of the buffer that a host
+// passes to sluice_decide.
 func MaxResponse(n int) int {
 	return RespSize + n*ResultSize + MaxStateLen + MaxReasonCount*ReasonSize + MaxReasonsLen
 }
 
-// What sluice_decide and sluice_configure return when they fail; the message went through sluice.log. Other negative
-// numbers are errors too.
+// Error codes of sluice_decide and sluice_configure; the message goes through sluice.log. Other negative numbers are errors
+// too.
 const (
-	CodeFailed        = -1 // the plugin's own code returned an error
+	CodeFailed        = -1 // the plugin returned an error
 	CodeBadRequest    = -2 // the request could not be read
 	CodeNoRoom        = -3 // the response does not fit the buffer
-	CodeNotConfigured = -4 // sluice_decide before a sluice_configure that went well
+	CodeNotConfigured = -4 // sluice_decide before a successful sluice_configure
 )
 
-// CodeText names a negative return value for people.
+// CodeText returns a human-readable text for an error code.
 func CodeText(code int64) string {
 	switch code {
 	case CodeFailed:
-		return "the plugin failed"
+		return "the plugin returned an error"
 	case CodeBadRequest:
 		return "the plugin could not read the request"
 	case CodeNoRoom:
@@ -241,5 +242,5 @@ const (
 	LogError = 3
 )
 
-// MaxLogLen is how many bytes of a message a host takes; it may cut what is longer.
+// MaxLogLen is the longest log message in bytes; hosts may truncate longer ones.
 const MaxLogLen = 1024

@@ -1,5 +1,5 @@
-// Package sdktest tests plugins natively: requests from a few words, and runs that go through the real wire form, both
-// ways, without a sandbox.
+// Package sdktest is for native unit tests of plugins: it builds requests and runs plugins through the real wire form,
+// without a sandbox.
 package sdktest
 
 import (
@@ -12,14 +12,14 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Now is the time of requests that Request makes, in Unix milliseconds.
+// Now is the time of the requests of NewRequest, in Unix milliseconds.
 const Now = 1_750_000_000_000
 
-// node is the node that requests come from.
+// node is the node of the requests.
 const node = "node-1"
 
-// Run configures p with settings, "" for none, and asks it once. As from a host, it gets what it says that it needs, and
-// no more. A panic of p comes through.
+// Run configures p with settings, "" for none, and returns its response to req. As on a host, p sees only the inputs that
+// it needs (sdk.Needer). A panic of p is not recovered.
 func Run(p sdk.Plugin, settings string, req *abi.Request) (*abi.Response, error) {
 	n, err := sdk.NewNativePlugin(func() sdk.Plugin { return p }, []byte(settings))
 	if err != nil {
@@ -28,8 +28,8 @@ func Run(p sdk.Plugin, settings string, req *abi.Request) (*abi.Response, error)
 	return decide(n, req.Restricted(n.Needs()))
 }
 
-// RunChain asks plugins in order, as a host does: each sees the weights of the one before, and what any of them needs. It gives
-// each one's response.
+// RunChain runs plugins in order, as a host does: each sees the weights of the previous one and the inputs that any of them
+// needs. It returns the response of each.
 func RunChain(req *abi.Request, plugins ...*sdk.NativePlugin) ([]*abi.Response, error) {
 	needs := uint32(0)
 	for _, p := range plugins {
@@ -57,7 +57,7 @@ func decide(n *sdk.NativePlugin, req *abi.Request) (*abi.Response, error) {
 	return resp, n.DecideNoRecover(req, resp)
 }
 
-// Weights gives the weights of a response.
+// Weights returns the weights of a response.
 func Weights(resp *abi.Response) []int {
 	var w []int
 	for _, a := range resp.Results {
@@ -66,10 +66,9 @@ func Weights(resp *abi.Response) []int {
 	return w
 }
 
-// NewRequest is a request of the cluster pool from a node in zone, at Now. Endpoints get the addresses 10.0.0.1:8080 and
-// up unless they have one, and those that are Chosen weight 1 unless they have one. The zone table has a row for
-// each zone of nodes and of an endpoint: nodes is the number of Nodes by zone, of 4 cores each, which only a plugin with
-// sdk.NeedNodes gets to see.
+// NewRequest returns a request for the cluster pool, of a node in zone, at Now. Endpoints without an address get 10.0.0.1:8080,
+// 10.0.0.2:8080 and so on; chosen endpoints without a weight get weight 1. nodes is the number of Nodes by zone, with 4
+// cores each, which only plugins with sdk.NeedNodes see. The request has the zones of nodes and of endpoints.
 func NewRequest(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *abi.Request {
 	req := &abi.Request{
 		Now: Now, Namespace: "default", Service: "web", PortNumber: 80, Protocol: 6, Family: 4,
@@ -109,7 +108,7 @@ func NewRequest(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *a
 	return req
 }
 
-// Ready is an endpoint on another node that is ready and chosen by the default rules.
+// Ready returns a ready endpoint on another node, chosen by the default rules.
 func Ready(zone string) abi.Endpoint {
 	return abi.Endpoint{
 		Conditions: abi.Ready | abi.Serving | abi.Chosen, Node: "node-" + zone, Zone: zone,
@@ -117,7 +116,7 @@ func Ready(zone string) abi.Endpoint {
 	}
 }
 
-// Local is an endpoint like Ready's on the node that the request comes from; zone should be the request's.
+// Local returns an endpoint like Ready on the node of the request; zone should be the zone of the request.
 func Local(zone string) abi.Endpoint {
 	e := Ready(zone)
 	e.Node = node
@@ -125,15 +124,15 @@ func Local(zone string) abi.Endpoint {
 	return e
 }
 
-// Unchosen is an endpoint that is ready but not chosen by the default rules, such as one hinted to another zone.
+// Unchosen returns a ready endpoint that the default rules do not choose, such as one hinted to another zone.
 func Unchosen(zone string) abi.Endpoint {
 	e := Ready(zone)
 	e.Conditions &^= abi.Chosen
 	return e
 }
 
-// Terminating is an endpoint that serves but began to terminate at since, Unix milliseconds. The default rules do not
-// choose it, as if others were ready.
+// Terminating returns a serving endpoint that has been terminating since since, in Unix milliseconds. It is not chosen by
+// the default rules, as when others are ready.
 func Terminating(zone string, since int64) abi.Endpoint {
 	e := Ready(zone)
 	e.Conditions = abi.Serving | abi.Terminating
@@ -141,7 +140,7 @@ func Terminating(zone string, since int64) abi.Endpoint {
 	return e
 }
 
-// Repeat gives n endpoints like e.
+// Repeat returns n endpoints like e.
 func Repeat(n int, e abi.Endpoint) []abi.Endpoint {
 	return slices.Repeat([]abi.Endpoint{e}, n)
 }

@@ -2,12 +2,12 @@ package meter
 
 import "fmt"
 
-// edit is something that the rewritten body has and the guest's does not, at a place in the guest's body.
+// edit is an insertion into a function body.
 type edit struct {
 	pos   int // offset in the body
 	kind  editKind
-	cost  int64 // fuel of the block; of the bulk operation before its size
-	unit  int64 // bulk: fuel for each of what is counted, or what is counted for each unit of fuel when negative
+	cost  int64 // fuel of the block; base cost of the bulk operation
+	unit  int64 // bulk: fuel per element if positive, elements per unit of fuel if negative
 	check bool
 }
 
@@ -16,30 +16,30 @@ type editKind uint8
 const (
 	editBlock  editKind = iota // charge for a basic block
 	editBulk                   // charge for an operation by the number on top of the stack
-	editReturn                 // a return in a function with a frame: leave the wrapping block instead
+	editReturn                 // a return in a function with a frame: branch to the end of the wrapping block instead
 )
 
 // frame is an open block, loop, if or the function itself.
 type frame struct {
 	kind     byte // the opcode; 0 for the function
-	targeted bool // a branch leads to its label
+	targeted bool // a branch targets its label
 	hasElse  bool
 }
 
-// body is what one pass over a function found out.
+// body is the result of scanning a function.
 type body struct {
-	locals   int // declared, parameters not counted
-	slots    int // of locals, in units of 8 bytes
+	locals   int // declared, without parameters
+	slots    int // of locals, 8 bytes each
 	groups   int // of the locals vector
 	localsAt int // offset of the first group
 	code     int // offset of the first instruction
 	end      int // offset of the last end
 	count    int // instructions
-	joins    int // places where control flow joins
+	joins    int // where control flow joins
 	calls    int
 	accesses int // loads and stores
 	loops    int
-	total    int64 // fuel of all blocks together
+	total    int64 // fuel of all blocks
 	bulk     bool
 	edits    []edit
 }
@@ -51,11 +51,11 @@ type scanner struct {
 	params int
 	b      *body
 	stack  []frame
-	loops  int // open ones
-	block  int // index of the current block's edit, -1: unreachable code
+	loops  int // currently open
+	block  int // index of the edit of the current block, -1: unreachable code
 }
 
-// scan reads the body of function fn (imports counted), checks all of its indices, and finds where fuel is charged.
+// scan reads the body of function fn (index including imports), checks all indices in it, and finds where to charge fuel.
 func (m *module) scan(fn int, raw []byte, b *body, stack []frame) ([]frame, error) {
 	s := &scanner{m: m, r: reader{b: raw}, fn: fn, params: len(m.types[m.funcs[fn]].Params), b: b, stack: stack[:0]}
 	*b = body{edits: b.edits[:0]}
@@ -66,7 +66,7 @@ func (m *module) scan(fn int, raw []byte, b *body, stack []frame) ([]frame, erro
 	at := s.r.pos
 	for s.r.err == nil && len(s.stack) > 0 {
 		if s.r.left() == 0 {
-			s.r.fail("it ends inside a block")
+			s.r.fail("unexpected end inside a block")
 			break
 		}
 		at = s.r.pos
@@ -74,11 +74,11 @@ func (m *module) scan(fn int, raw []byte, b *body, stack []frame) ([]frame, erro
 	}
 	b.end = at
 	if s.r.err == nil && s.r.left() > 0 {
-		s.r.fail("%d bytes follow its end", s.r.left())
+		s.r.fail("%d bytes after the end", s.r.left())
 	}
 	if s.r.err == nil {
 		if work := b.work(s.params); work > m.limits.FunctionWork {
-			s.r.fail("too dear to compile: %d instructions, %d calls, %d loads and stores, %d locals × %d joins of control flow and %d loops make %d, the limit is %d",
+			s.r.fail("too expensive to compile: %d instructions, %d calls, %d loads and stores, %d locals × %d joins of control flow and %d loops make %d, the limit is %d",
 				b.count, b.calls, b.accesses, s.params+b.locals, b.joins, b.loops, work, m.limits.FunctionWork)
 			at = -1
 		}
@@ -90,7 +90,7 @@ func (m *module) scan(fn int, raw []byte, b *body, stack []frame) ([]frame, erro
 	return s.stack, nil
 }
 
-// work estimates what compiling takes: see Limits.Work. Nothing overflows: a body has at most as many of each as bytes.
+// work estimates the cost of compilation: see Limits.Work. It cannot overflow: each term is bounded by the size of a body.
 func (b *body) work(params int) int {
 	return b.count + (params+b.locals)*b.joins + b.joins*b.joins/64 + 100*b.loops + 8*b.calls + 3*b.accesses
 }
@@ -105,7 +105,7 @@ func (s *scanner) readLocals() {
 			return
 		}
 		if int64(n)+int64(s.b.locals)+int64(s.params) > int64(s.m.limits.Locals) {
-			s.r.fail("%d locals and more, the limit is %d", int64(n)+int64(s.b.locals)+int64(s.params), s.m.limits.Locals)
+			s.r.fail("at least %d locals, the limit is %d", int64(n)+int64(s.b.locals)+int64(s.params), s.m.limits.Locals)
 			return
 		}
 		s.b.locals += int(n)
@@ -129,7 +129,7 @@ func (s *scanner) charge(n int64) {
 	}
 }
 
-// target marks the block that label l leads to.
+// target marks the block of label l as a branch target.
 func (s *scanner) target(l uint32) {
 	if s.r.err != nil {
 		return
@@ -142,7 +142,7 @@ func (s *scanner) target(l uint32) {
 	s.b.joins++
 }
 
-// placeChecks decides which blocks check their fuel, and drops those that cost nothing.
+// placeChecks decides which blocks check fuel, and drops blocks that cost nothing.
 func (s *scanner) placeChecks() {
 	b := s.b
 	first := &b.edits[0]

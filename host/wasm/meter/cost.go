@@ -1,17 +1,16 @@
 package meter
 
-// Fuel of one instruction. An instruction that is not named costs plain; the ones that only structure the code (block,
-// loop, end, else, nop) cost nothing, but a loop header always costs at least plain. 1 unit is between 0.1 and 1 ns on
-// a machine of 2020.
+// Fuel per instruction. Instructions without a constant of their own cost costPlain. Structural ones (block, loop, end,
+// else, nop) cost nothing, but a loop header costs at least costPlain. A unit is 0.1 to 1 ns on a machine of 2020.
 const (
 	costPlain    = 1
 	costVector   = 2
 	costDivide   = 8  // integer and float division, remainder, square root
 	costConvert  = 2  // float to integer, with its range checks
-	costCall     = 4  // the call itself; what is called charges for itself
+	costCall     = 4  // the call itself, without the callee
 	costIndirect = 8  // call_indirect: bounds, null and type check
 	costHost     = 64 // a call that leaves the sandbox
-	costRefFunc  = 64 // leaves the compiled code
+	costRefFunc  = 64 // leaves compiled code
 	costTable    = 2
 	costBulk     = 32   // memory.fill, memory.copy, memory.init, table.fill, table.copy, table.init, plus their size
 	costDrop     = 32   // data.drop, elem.drop
@@ -22,16 +21,16 @@ const (
 	costPage     = 4096 // a page (64 KiB) of memory.grow, cleared
 )
 
-// smallLeaf: a function that calls nothing, has no loop and costs no more than this does not check its fuel on entry.
+// smallLeaf is the largest cost of a function without calls and loops that does not check fuel on entry.
 const smallLeaf = 48
 
-// frameSlots is what a call of a function takes from the stack: registers that are saved, what it gets, its locals, and
-// a spill slot for each value that it makes, which is the most that a compiler can need.
+// frameSlots returns an upper bound of the stack frame of a function: saved registers, parameters, results, locals, and a
+// spill slot for each value that it computes.
 func frameSlots(params, results, locals, instructions int) int64 {
 	return int64(8 + params + results + locals + instructions)
 }
 
-// immediate is what follows an opcode.
+// immediate is the kind of operand that follows an opcode.
 type immediate uint8
 
 const (
@@ -63,7 +62,7 @@ type opcode struct {
 	cost uint8
 }
 
-// opcodes is the one-byte opcodes of WebAssembly 2.0; what is not in it is refused.
+// newOpcodes returns the one-byte opcodes of WebAssembly 2.0; others are refused.
 func newOpcodes() *[256]opcode {
 	var t [256]opcode
 	set := func(from, to int, imm immediate, cost uint8) {
@@ -108,7 +107,7 @@ func newOpcodes() *[256]opcode {
 	return &t
 }
 
-// refusedOpcode names an opcode that newer WebAssembly has and sluice does not run.
+// refusedOpcode returns why an opcode is refused.
 func refusedOpcode(op byte) string {
 	switch op {
 	case 0x06, 0x07, 0x08, 0x09, 0x0a, 0x18, 0x19, 0x1f:
@@ -122,5 +121,5 @@ func refusedOpcode(op byte) string {
 	case 0xfe:
 		return "threads (atomic instructions) are not supported"
 	}
-	return "it is no instruction of WebAssembly 2.0"
+	return "not an instruction of WebAssembly 2.0"
 }

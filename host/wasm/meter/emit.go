@@ -1,6 +1,6 @@
 package meter
 
-// Names of what is added.
+// Names of the added exports.
 const (
 	FuelExport  = reserved + "fuel"
 	StackExport = reserved + "stack"
@@ -10,7 +10,7 @@ const (
 // emitter writes the rewritten module.
 type emitter struct {
 	m     *module
-	types []FuncType // the guest's and those that wrapping blocks need
+	types []FuncType // those of the guest and of the wrapping blocks
 	fuel  uint32     // index of the global
 	stack uint32
 }
@@ -19,7 +19,7 @@ func newEmitter(m *module) *emitter {
 	return &emitter{m: m, types: m.types, fuel: uint32(m.globals), stack: uint32(m.globals + 1)}
 }
 
-// blockType appends the type of a block without parameters that leaves results.
+// blockType appends the type of a block without parameters and with these results.
 func (e *emitter) blockType(b []byte, results []byte) []byte {
 	switch len(results) {
 	case 0:
@@ -48,7 +48,7 @@ func (e *emitter) charge(b []byte, global uint32, n int64) []byte {
 	return e.global(b, 0x24, global)
 }
 
-// trapBelowZero appends: if the i64 on the stack is negative, trap.
+// trapBelowZero appends a trap if the i64 on the stack is negative.
 func trapBelowZero(b []byte) []byte {
 	return append(b, 0x42, 0x00, 0x53, 0x04, 0x40, 0x00, 0x0b) // i64.const 0, i64.lt_s, if, unreachable, end
 }
@@ -81,7 +81,7 @@ func (e *emitter) body(out []byte, fn int, raw []byte, b *body) []byte {
 				out = e.charge(out, e.stack, frame)
 				out = e.global(out, 0x23, e.fuel)
 				out = e.global(out, 0x23, e.stack)
-				out = trapBelowZero(append(out, 0x84)) // i64.or: negative when one of them is
+				out = trapBelowZero(append(out, 0x84)) // i64.or: negative if one of them is
 			case ed.check:
 				out = trapBelowZero(e.global(out, 0x23, e.fuel))
 			}
@@ -100,14 +100,14 @@ func (e *emitter) body(out []byte, fn int, raw []byte, b *body) []byte {
 	return append(out, 0x0b)
 }
 
-// sized appends the charge for an operation on as much as the i32 on the stack says, which stays there.
+// sized appends the charge for an operation whose size is the i32 on the stack, which stays there.
 func (e *emitter) sized(b []byte, scratch uint32, ed edit) []byte {
 	b = appendU32(append(b, 0x22), scratch) // local.tee
 	b = e.global(b, 0x23, e.fuel)
 	b = appendU32(append(b, 0x20), scratch) // local.get
 	b = append(b, 0xad)                     // i64.extend_i32_u
 	if ed.unit < 0 {
-		b = append(appendS64(append(b, 0x42), -ed.unit), 0x80) // i64.div_u: a constant power of two, so a shift
+		b = append(appendS64(append(b, 0x42), -ed.unit), 0x80) // i64.div_u by a constant power of two: a shift
 	} else {
 		b = append(appendS64(append(b, 0x42), ed.unit), 0x7e) // i64.mul
 	}
@@ -123,8 +123,7 @@ func (e *emitter) section(out []byte, id byte, content []byte) []byte {
 	return append(out, content...)
 }
 
-// module writes all sections; code is the content of the code section, which must have been written before so that
-// the types that it needs are known.
+// module returns the whole module. code is the content of the code section; it is written first, as it adds types.
 func (e *emitter) module(code []byte) []byte {
 	m := e.m
 	out := make([]byte, 0, len(code)*5/4+1<<16)
@@ -176,7 +175,7 @@ func (e *emitter) tableSection() []byte {
 	return b
 }
 
-// vector splits the content of a section into the number of its elements and their bytes.
+// vector splits the content of a section into the number of elements and their bytes.
 func vector(content []byte) (uint32, []byte) {
 	r := reader{b: content}
 	if len(content) == 0 {

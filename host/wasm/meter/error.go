@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// Error says why a module is refused and where.
+// Error is the reason why a module is refused, and its location.
 type Error struct {
-	Section string // "code", "import", …; empty when it is the module as a whole
-	Func    int    // index of the function, imports counted; -1: not about one function
+	Section string // "code", "import", …; empty for the module as a whole
+	Func    int    // index of the function, including imports; -1: none
 	Name    string // of the function, from the name section; may be empty
 	Offset  int    // of the byte in the section or, for a function, in its body; -1: unknown
 	Err     error
 }
 
-// Error names section, function, offset and reason.
+// Error implements error, with section, function, offset and reason.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("module refused: ")
@@ -35,7 +35,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap gives the reason alone.
+// Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
 func refuse(format string, args ...any) error {

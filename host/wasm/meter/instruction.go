@@ -80,7 +80,7 @@ func (s *scanner) instruction() {
 	}
 }
 
-// plain handles the opcodes without an immediate of which some change the flow of control.
+// plain handles opcodes without an immediate, some of which change control flow.
 func (s *scanner) plain(op byte, start int) {
 	switch op {
 	case 0x00: // unreachable
@@ -121,7 +121,7 @@ func (s *scanner) openBlock(op byte) {
 		case t == -0x40: // nothing
 		default:
 			if t < -0x40 {
-				s.r.fail("block type %d is not known", t)
+				s.r.fail("unknown block type %d", t)
 				return
 			}
 			one := reader{b: []byte{byte(t & 0x7f)}}
@@ -132,7 +132,7 @@ func (s *scanner) openBlock(op byte) {
 		}
 	}
 	if len(s.stack) >= s.m.limits.Nesting {
-		s.r.fail("more than %d blocks inside one another", s.m.limits.Nesting)
+		s.r.fail("more than %d nested blocks", s.m.limits.Nesting)
 	}
 	s.stack = append(s.stack, frame{kind: op})
 	switch op {
@@ -144,7 +144,7 @@ func (s *scanner) openBlock(op byte) {
 			s.r.fail("more than %d loops", s.m.limits.Loops)
 		}
 		if s.loops > s.m.limits.LoopDepth {
-			s.r.fail("more than %d loops inside one another", s.m.limits.LoopDepth)
+			s.r.fail("more than %d nested loops", s.m.limits.LoopDepth)
 		}
 		if s.block >= 0 {
 			s.beginBlock(true)
@@ -183,14 +183,14 @@ func (s *scanner) sized(start int, cost, unit int64) {
 	s.b.edits = append(s.b.edits, edit{pos: start, kind: editBulk, cost: cost, unit: unit, check: true})
 }
 
-// misc reads the instructions behind prefix 0xfc.
+// misc reads the instructions with prefix 0xfc.
 func (s *scanner) misc(start int) {
 	op := s.r.u32()
 	if s.r.err != nil {
 		return
 	}
 	if s.r.pos-start != 2 {
-		s.r.fail("opcode 0xfc %d is not written in its shortest form", op)
+		s.r.fail("opcode 0xfc %d is not in its shortest encoding", op)
 		return
 	}
 	zero := func() {
@@ -249,12 +249,12 @@ func (s *scanner) misc(start int) {
 		s.table()
 		s.sized(start, costBulk, costElement)
 	default:
-		s.r.fail("opcode 0xfc %d: it is no instruction of WebAssembly 2.0", op)
+		s.r.fail("opcode 0xfc %d: not an instruction of WebAssembly 2.0", op)
 	}
 }
 
-// vector reads the instructions behind prefix 0xfd. Their number is LEB128 by the specification, but engines read it
-// as one byte, so only the shortest form is let through: all see the same instruction.
+// vector reads the instructions with prefix 0xfd. Their number is LEB128 by the specification, but engines read it
+// as one byte, so only the shortest encoding is accepted: all engines then decode the same instruction.
 func (s *scanner) vector() {
 	start := s.r.pos
 	op := s.r.u32()
@@ -270,7 +270,7 @@ func (s *scanner) vector() {
 		s.r.fail("opcode 0xfd %d: relaxed SIMD is not supported", op)
 		return
 	case s.r.pos-start != short:
-		s.r.fail("opcode 0xfd %d is not written in its shortest form", op)
+		s.r.fail("opcode 0xfd %d is not in its shortest encoding", op)
 		return
 	}
 	s.charge(costVector)

@@ -1,9 +1,9 @@
 package meter
 
-// Limits bounds what a module may hold; a module that holds more is refused before anything is compiled.
+// Limits of a module. A module that exceeds one is refused before compilation.
 type Limits struct {
 	Module    int // bytes of the whole module
-	Body      int // bytes of one function body, its locals included
+	Body      int // bytes of one function body, including locals
 	Types     int
 	Params    int // of one function type
 	Results   int // of one function type or block
@@ -16,23 +16,23 @@ type Limits struct {
 	Elements  int    // element segments
 	ElementN  int    // elements of one segment
 	Data      int    // data segments
-	Locals    int    // of one function, parameters included
-	Nesting   int    // blocks inside one another
-	LoopDepth int    // loops inside one another
+	Locals    int    // of one function, including parameters
+	Nesting   int    // depth of nested blocks
+	LoopDepth int    // depth of nested loops
 	Loops     int    // loops of one function
 	BrTable   int    // labels of one br_table
-	// Work bounds compilation, summed over the module: for each function, instructions + locals × joins + joins² / 64
-	// + 100 × loops + 8 × calls + 3 × loads and stores. Joins are the places where control flow meets: an SSA compiler may need a value there
-	// for each local, and some of its passes take time that is square in their number or in that of loops.
+	// Work bounds the cost of compilation, summed over all functions: instructions + locals × joins + joins² / 64 +
+	// 100 × loops + 8 × calls + 3 × loads and stores. Joins are places where control flow joins: an SSA compiler may
+	// need a value per local there, and some of its passes are quadratic in the number of joins or loops.
 	Work int
-	// FunctionWork is the same for a single function, which bounds the memory that compiling takes.
+	// FunctionWork is the same for a single function; it bounds the memory that compilation needs.
 	FunctionWork int
-	MemoryPages  uint32 // of 64 KiB: the least that the module asks for must not be more
-	StackSlots   uint32 // of 8 bytes: what nested calls may take together
+	MemoryPages  uint32 // of 64 KiB: maximum of the initial memory
+	StackSlots   uint32 // of 8 bytes: maximum of the call stack
 }
 
-// DefaultLimits leaves room for what Go, C, Rust and AssemblyScript produce: a Go guest with JSON and fmt takes a third of
-// Work, and less of all else.
+// DefaultLimits returns limits that fit the output of Go, C, Rust and AssemblyScript: a Go guest with JSON and fmt uses a
+// third of Work, and less of everything else.
 func DefaultLimits() Limits {
 	return Limits{
 		Module: 16 << 20, Body: 64 << 10,

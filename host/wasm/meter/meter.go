@@ -1,23 +1,23 @@
 package meter
 
-// Info is what a module is, as far as its host needs to know before it is compiled.
+// Info describes a module before compilation.
 type Info struct {
 	Size        int  // bytes before rewriting
-	Metered     int  // bytes after it
+	Metered     int  // bytes after rewriting
 	Functions   int  // defined
-	LargestBody int  // bytes of the largest body
+	LargestBody int  // bytes of the largest function body
 	Work        int  // see Limits.Work
 	Start       bool // it has a start function
 	Imports     []Import
-	Exports     []Export // the guest's own
+	Exports     []Export // of the guest, without those that are added
 	MemoryMin   uint32   // pages of 64 KiB; 0 without a memory
-	MemoryMax   uint32   // what the module itself says; 0: nothing
+	MemoryMax   uint32   // declared maximum; 0: none
 }
 
-// Rewrite checks wasm against limits and returns it with fuel and call depth metered. The new module begins with no
-// fuel, so it can do nothing until its host sets the global. A start function is not started by the engine, where it
-// would run before the host could give it fuel, but exported as StartExport: the host calls it first. The same input
-// gives the same output. The error is an *Error.
+// Rewrite checks wasm against limits and returns it with fuel and call depth metered. The new module starts without fuel,
+// so it can do nothing until the host sets the global. For the same reason a start function is exported as StartExport
+// instead of being run by the engine at instantiation: the host calls it first. Rewrite is deterministic. Its error is an
+// *Error.
 func Rewrite(wasm []byte, limits Limits) ([]byte, *Info, error) {
 	m := &module{limits: &limits, ops: newOpcodes()}
 	if err := m.split(wasm); err != nil {
@@ -41,7 +41,7 @@ func Rewrite(wasm []byte, limits Limits) ([]byte, *Info, error) {
 	return out, info, nil
 }
 
-// code scans and rewrites all bodies into the content of the code section.
+// code scans and rewrites all bodies and returns the content of the code section.
 func (e *emitter) code(info *Info) ([]byte, error) {
 	m := e.m
 	if m.sections[secCode] == nil {
@@ -63,7 +63,7 @@ func (e *emitter) code(info *Info) ([]byte, error) {
 		info.LargestBody = max(info.LargestBody, len(raw))
 		info.Work += b.work(len(m.types[m.funcs[fn]].Params))
 		if info.Work > m.limits.Work {
-			return nil, refuse("too dear to compile: instructions, locals × joins and loops of the functions up to %d%s make %d, the limit is %d",
+			return nil, refuse("too expensive to compile: instructions, locals × joins and loops of the functions up to %d%s make %d, the limit is %d",
 				fn, m.funcName(fn), info.Work, m.limits.Work)
 		}
 		one = e.body(one[:0], fn, raw, &b)

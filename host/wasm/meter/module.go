@@ -1,6 +1,7 @@
 package meter
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -29,11 +30,11 @@ func sectionNames() []string {
 		"code", "data", "data count", "tag"}
 }
 
-// FuncType is the signature of a function; the bytes are value types of the binary format (0x7f i32, 0x7e i64, 0x7d
+// FuncType is the signature of a function. The bytes are value types of the binary format (0x7f i32, 0x7e i64, 0x7d
 // f32, 0x7c f64, 0x7b v128, 0x70 funcref, 0x6f externref).
 type FuncType struct{ Params, Results []byte }
 
-// String writes t as in text format: (i32 i32) -> (i64).
+// String returns t in the text format: (i32 i32) -> (i64).
 func (t FuncType) String() string {
 	return "(" + valTypes(t.Params) + ") -> (" + valTypes(t.Results) + ")"
 }
@@ -61,7 +62,7 @@ func valTypes(ts []byte) string {
 	return strings.Join(names, " ")
 }
 
-// Import is a function that the module wants from its host.
+// Import is a function that the module imports.
 type Import struct {
 	Module, Name string
 	Type         FuncType
@@ -75,31 +76,31 @@ const (
 	KindGlobal = 3
 )
 
-// Export is something that the module offers.
+// Export is an export of the module.
 type Export struct {
 	Name string
 	Kind byte
 	Type FuncType // of a function
 }
 
-// module is what the sections of a guest say, checked; slices point into the input.
+// module contains the checked sections of a guest. Slices refer to the input.
 type module struct {
 	limits          *Limits
 	ops             *[256]opcode
-	sections        [secTag][]byte // content by number; nil: absent
+	sections        [secTag][]byte // content by section number; nil: absent
 	types           []FuncType
 	imports         []Import
-	funcs           []uint32 // type of each function, imported ones first
+	funcs           []uint32 // type of each function, imports first
 	tables          []table
 	globals         int
 	exports         []Export
 	elementSegments int // segments
-	dataSegments    int // segments; from data count when that is there
+	dataSegments    int // from the data count section if there is one
 	hasCount        bool
 	memory          *memory
 	start           uint32
 	hasStart        bool
-	hostReachable   bool // an imported function can be reached through a table or a reference
+	hostReachable   bool // an imported function is callable through a table or a reference
 	names           map[uint32]string
 	modName         string
 	bodies          [][]byte
@@ -115,13 +116,13 @@ type memory struct {
 	hasMax   bool
 }
 
-// split cuts the input into sections and checks their order.
+// split splits the input into sections and checks their order.
 func (m *module) split(wasm []byte) error {
 	if len(wasm) > m.limits.Module {
 		return refuse("%d bytes, the limit is %d", len(wasm), m.limits.Module)
 	}
 	if len(wasm) < 8 || string(wasm[:4]) != "\x00asm" {
-		return refuse("not a WebAssembly module: it does not begin with \\0asm")
+		return refuse("not a WebAssembly module: no \\0asm magic")
 	}
 	if v := string(wasm[4:8]); v != "\x01\x00\x00\x00" {
 		if v[2] == 1 {
@@ -129,7 +130,7 @@ func (m *module) split(wasm []byte) error {
 		}
 		return refuse("binary format version %x, want 1", wasm[4:8])
 	}
-	// Rank of each section: data count (12) stands between element and code.
+	// Order of sections: data count (12) is between element and code.
 	rank := [secTag]int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 10}
 	names := sectionNames()
 	r := reader{b: wasm, pos: 8}
@@ -150,9 +151,9 @@ func (m *module) split(wasm []byte) error {
 		case id == secTag:
 			return refuse("tag section: exception handling is not supported")
 		case id > secTag:
-			return &Error{Func: -1, Offset: at, Err: fmt.Errorf("there is no section %d in WebAssembly 2.0", id)}
+			return &Error{Func: -1, Offset: at, Err: fmt.Errorf("unknown section %d", id)}
 		case rank[id] <= last:
-			return &Error{Section: names[id], Func: -1, Offset: at, Err: fmt.Errorf("it is out of order or doubled")}
+			return &Error{Section: names[id], Func: -1, Offset: at, Err: errors.New("out of order or duplicate")}
 		}
 		last = rank[id]
 		m.sections[id] = content
@@ -160,7 +161,7 @@ func (m *module) split(wasm []byte) error {
 	return r.err
 }
 
-// section runs f over the content of section id and requires that it reads all of it.
+// section runs f on the content of section id and checks that it reads all of it.
 func (m *module) section(id int, f func(r *reader)) error {
 	if m.sections[id] == nil {
 		return nil
@@ -168,7 +169,7 @@ func (m *module) section(id int, f func(r *reader)) error {
 	r := &reader{b: m.sections[id]}
 	f(r)
 	if r.err == nil && r.left() > 0 {
-		r.fail("%d bytes are left over", r.left())
+		r.fail("%d unread bytes", r.left())
 	}
 	if r.err != nil {
 		return &Error{Section: sectionNames()[id], Func: -1, Offset: r.pos, Err: r.err}
@@ -176,7 +177,7 @@ func (m *module) section(id int, f func(r *reader)) error {
 	return nil
 }
 
-// parse reads all sections but the bodies of functions.
+// parse reads all sections except function bodies.
 func (m *module) parse() error {
 	steps := []struct {
 		id int
@@ -195,7 +196,7 @@ func (m *module) parse() error {
 		return refuse("%d functions are declared, %d have a body", defined, len(m.bodies))
 	}
 	if m.hasCount && m.dataSegments > 0 && m.sections[secData] == nil {
-		return refuse("the data count section says %d, there is no data section", m.dataSegments)
+		return refuse("the data count is %d, but there is no data section", m.dataSegments)
 	}
 	return nil
 }

@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of what is kept of a name section. Its content is never a reason to refuse a module: what is malformed is
-// dropped, as an engine that reads it may trust its counts.
+// Limits of the name section that is kept. A module is never refused for it: a malformed part is dropped, because an
+// engine might trust its counts.
 const (
 	maxNameBytes = 200
 	maxNames     = 1 << 20
 )
 
-// custom looks at a custom section; only names of the module and its functions are kept.
+// custom reads a custom section. Only the names of the module and its functions are kept.
 func (m *module) custom(content []byte) error {
 	r := reader{b: content}
 	if title := r.name(); title != "name" || m.names != nil {
@@ -48,7 +48,7 @@ func (m *module) readNames(r *reader) {
 	}
 }
 
-// shortName makes a name fit for logs: short, one line, printable.
+// shortName returns a name for logs: short, on one line, printable.
 func shortName(s string) string {
 	s = strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f || c >= 0x80 && c < 0xa0 || c == utf8.RuneError {
@@ -62,7 +62,7 @@ func shortName(s string) string {
 	return s
 }
 
-// names appends a name section with what was kept: indices of functions are the guest's own.
+// names appends a name section; function indices are those of the guest.
 func (e *emitter) names(out []byte) []byte {
 	m := e.m
 	indices := make([]uint32, 0, len(m.names))

@@ -2,7 +2,7 @@ package meter
 
 import "fmt"
 
-// reader walks bytes of a module. Its first error sticks: later reads answer zero and do not move.
+// reader reads the bytes of a module. Its first error is sticky: later reads return zero and do not advance.
 type reader struct {
 	b   []byte
 	pos int
@@ -24,7 +24,7 @@ func (r *reader) left() int {
 
 func (r *reader) byte() byte {
 	if r.left() < 1 {
-		r.fail("it ends early")
+		r.fail("unexpected end")
 		return 0
 	}
 	c := r.b[r.pos]
@@ -34,7 +34,7 @@ func (r *reader) byte() byte {
 
 func (r *reader) bytes(n int) []byte {
 	if n < 0 || r.left() < n {
-		r.fail("it ends early: %d bytes wanted, %d left", n, r.left())
+		r.fail("unexpected end: %d bytes wanted, %d left", n, r.left())
 		return nil
 	}
 	s := r.b[r.pos : r.pos+n : r.pos+n]
@@ -58,7 +58,7 @@ func (r *reader) u32() uint32 {
 			return v
 		}
 	}
-	r.fail("a number does not fit 32 bits")
+	r.fail("integer too large for 32 bits")
 	return 0
 }
 
@@ -84,12 +84,11 @@ func (r *reader) sleb(bits int) int64 {
 			return v
 		}
 	}
-	r.fail("a number does not fit %d bits", bits)
+	r.fail("integer too large for %d bits", bits)
 	return 0
 }
 
-// count reads the length of a vector whose elements take at least min bytes each, so that a count can be trusted to
-// be no more than the input is long.
+// count reads the length of a vector with elements of at least minSize bytes, and checks that it fits the input.
 func (r *reader) count(what string, limit, minSize int) int {
 	n := r.u32()
 	if r.err != nil {
@@ -100,7 +99,7 @@ func (r *reader) count(what string, limit, minSize int) int {
 		return 0
 	}
 	if int64(n)*int64(minSize) > int64(r.left()) {
-		r.fail("%d %s announced, but only %d bytes follow", n, what, r.left())
+		r.fail("%d %s, but only %d bytes follow", n, what, r.left())
 		return 0
 	}
 	return int(n)

@@ -2,7 +2,7 @@ package meter
 
 import "strings"
 
-// reserved begins the names that the meter adds; guests cannot import or export such a name.
+// reserved is the prefix of the names that the meter adds. Guests cannot import or export names with it.
 const reserved = "sluice.meter."
 
 func (r *reader) valType() byte {
@@ -14,7 +14,7 @@ func (r *reader) valType() byte {
 	case 0x69:
 		r.fail("value type 0x%02x: exception handling is not supported", t)
 	default:
-		r.fail("value type 0x%02x is not known", t)
+		r.fail("unknown value type 0x%02x", t)
 	}
 	return t
 }
@@ -22,7 +22,7 @@ func (r *reader) valType() byte {
 func (r *reader) refType() byte {
 	t := r.valType()
 	if r.err == nil && t != 0x70 && t != 0x6f {
-		r.fail("type 0x%02x is no reference type", t)
+		r.fail("type 0x%02x is not a reference type", t)
 	}
 	return t
 }
@@ -108,7 +108,7 @@ func (r *reader) limitsOf(what string) (minimum, maximum uint32, hasMax bool) {
 		r.fail("a 64-bit %s is not supported", what)
 		return
 	case flag > 1:
-		r.fail("limits 0x%02x of a %s are not known", flag, what)
+		r.fail("unknown limits 0x%02x of a %s", flag, what)
 		return
 	}
 	minimum = r.u32()
@@ -128,7 +128,7 @@ func (m *module) readTables(r *reader) {
 		var hasMax bool
 		t.min, t.max, hasMax = r.limitsOf("table")
 		if r.err == nil && t.min > m.limits.TableSize {
-			r.fail("table %d asks for %d elements, the limit is %d", i, t.min, m.limits.TableSize)
+			r.fail("table %d has a minimum of %d elements, the limit is %d", i, t.min, m.limits.TableSize)
 		}
 		if !hasMax || t.max > m.limits.TableSize {
 			t.max = m.limits.TableSize
@@ -145,7 +145,7 @@ func (m *module) readMemory(r *reader) {
 	mem := &memory{}
 	mem.min, mem.max, mem.hasMax = r.limitsOf("memory")
 	if r.err == nil && mem.min > m.limits.MemoryPages {
-		r.fail("the memory asks for %d pages of 64 KiB to begin with, the limit is %d", mem.min, m.limits.MemoryPages)
+		r.fail("the memory has a minimum of %d pages of 64 KiB, the limit is %d", mem.min, m.limits.MemoryPages)
 	}
 	if r.err == nil && mem.hasMax && mem.max > 1<<16 {
 		r.fail("the memory's maximum of %d pages is more than 4 GiB", mem.max)
@@ -165,7 +165,7 @@ func (m *module) readGlobals(r *reader) {
 	}
 }
 
-// constExpr reads a constant expression in which the globals below globals may be named.
+// constExpr reads a constant expression that may refer to globals with an index below globals.
 func (m *module) constExpr(r *reader, globals int) {
 	for n := 0; r.err == nil; n++ {
 		if n > 1 {
@@ -205,7 +205,7 @@ func (m *module) constExpr(r *reader, globals int) {
 	}
 }
 
-// funcIndex reads the index of a function; reach: it can be called from now on through a table or a reference.
+// funcIndex reads the index of a function; reach: the function becomes callable through a table or a reference.
 func (m *module) funcIndex(r *reader, reach bool) uint32 {
 	i := r.u32()
 	if r.err != nil {
@@ -234,7 +234,7 @@ func (m *module) readExports(r *reader) {
 			return
 		}
 		if seen[e.Name] {
-			r.fail("export %q is doubled", e.Name)
+			r.fail("duplicate export %q", e.Name)
 			return
 		}
 		seen[e.Name] = true
@@ -261,7 +261,7 @@ func (m *module) readExports(r *reader) {
 			return
 		}
 		if x := r.u32(); r.err == nil && int64(x) >= int64(have) {
-			r.fail("export %q names index %d of %d", e.Name, x, have)
+			r.fail("export %q has index %d of %d", e.Name, x, have)
 		}
 		m.exports = append(m.exports, e)
 	}
@@ -271,7 +271,7 @@ func (m *module) readStart(r *reader) {
 	m.start, m.hasStart = m.funcIndex(r, false), true
 	if r.err == nil {
 		if t := m.types[m.funcs[m.start]]; len(t.Params)+len(t.Results) > 0 {
-			r.fail("the start function has type %s, want none", t)
+			r.fail("the start function has type %s, want () -> ()", t)
 		}
 	}
 }

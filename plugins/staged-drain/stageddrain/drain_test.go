@@ -305,14 +305,14 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"stages":[{"weight":-1,"seconds":5}]}`:                         "stages[0].weight: -1",
 		`{"stages":[{"weight":5,"seconds":0}]}`:                          "stages[0].seconds: 0",
 		`{"stages":[{"weight":5,"seconds":3601}]}`:                       "stages[0].seconds: 3601",
-		`{"stages":[{"weight":5,"seconds":1.5}]}`:                        "stages.seconds: a JSON number 1.5 is not a int64",
+		`{"stages":[{"weight":5,"seconds":1.5}]}`:                        "stages.seconds: want int64, got JSON number 1.5",
 		`{"stages":[{"weight":5,"seconds":1},{"weight":6,"seconds":1}]}`: "stages[1].weight: 6 is more than 5",
-		`{"stages":"fast"}`:                                              "stages: a JSON string",
+		`{"stages":"fast"}`:                                              "stages: want []stageddrain.stageSettings, got JSON string",
 		`{"resetAfterSeconds":-1}`:                                       "resetAfterSeconds: -1",
 		`{"resetAfterSeconds":1e9}`:                                      "resetAfterSeconds: ",
 		`{"stage":[]}`:                                                   `unknown field "stage"`,
-		`{"stages":[`:                                                    "ends too early",
-		`[]`:                                                             "a JSON array is not an object of settings",
+		`{"stages":[`:                                                    "unexpected end",
+		`[]`:                                                             "settings must be a JSON object, got array",
 	} {
 		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", settings, err, want)

@@ -168,11 +168,11 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"holdSeconds":-1}`:        "holdSeconds: -1 is not 0 to 3600",
 		`{"tolerancePercent":21}`:   "tolerancePercent: 21 is not 0 to 20",
 		`{"maxTotal":65536}`:        "maxTotal: 65536 is not 1 to 65535",
-		`{"maxTotal":"many"}`:       "maxTotal: a JSON string is not a int64",
+		`{"maxTotal":"many"}`:       "maxTotal: want int64, got JSON string",
 		`{"minEndpoints":1}`:        `unknown field "minEndpoints"`,
-		`{"demand":"cpu"} {}`:       "more text after the object",
-		`{"demand":`:                "ends too early",
-		`demand`:                    "not JSON at byte 1",
+		`{"demand":"cpu"} {}`:       "unexpected text after the JSON object",
+		`{"demand":`:                "unexpected end",
+		`demand`:                    "invalid JSON at byte 1",
 	} {
 		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", settings, err, want)

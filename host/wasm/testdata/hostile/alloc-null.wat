@@ -1,4 +1,4 @@
-;; load: sluice_alloc\(\d+\) gave 0
+;; load: sluice_alloc\(\d+\) returned 0
 (module (memory (export "memory") 1)
   (func (export "sluice_abi_version") (result i32) (i32.const 0x10000))
   (func (export "sluice_alloc") (param i32) (result i32) (i32.const 0))

@@ -1,4 +1,4 @@
-;; load: gave 12: not a place
+;; load: returned 12: not an 8-byte aligned address
 (module (memory (export "memory") 1)
   (func (export "sluice_abi_version") (result i32) (i32.const 0x10000))
   (func (export "sluice_alloc") (param i32) (result i32) (i32.const 12))

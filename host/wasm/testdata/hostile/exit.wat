@@ -1,4 +1,4 @@
-;; decide: sluice_decide: it called proc_exit\(3\): it said "going"
+;; decide: sluice_decide: called proc_exit\(3\): "going"
 (data (i32.const 16) "going\n")
 (data (i32.const 32) "\10\00\00\00\06\00\00\00")
 (func $evil (param i32 i32 i64) (result i64)

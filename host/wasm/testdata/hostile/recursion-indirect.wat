@@ -1,4 +1,4 @@
-;; decide: its calls nest too deeply
+;; decide: call stack exhausted
 (type $t (func))
 (table 1 funcref)
 (elem (i32.const 0) $f)

@@ -1,4 +1,4 @@
-;; decide: its calls nest too deeply
+;; decide: call stack exhausted
 (func $f (param i64) (result i64)
   (local $a i64) (local $b i64) (local $c i64) (local $d i64) (local $e v128) (local $g v128)
   (local.set $a (i64.add (local.get 0) (i64.const 1))) (local.set $b (i64.mul (local.get $a) (i64.const 3)))

@@ -3,23 +3,23 @@ package wasm
 import "time"
 
 const (
-	penalty       = 16 // what a failure adds to the score; a good answer takes 1 away
+	penalty       = 16 // added to the score by a failure; a success subtracts 1
 	minSuspension = time.Second
 	maxSuspension = 5 * time.Minute
 )
 
-// circuitBreaker decides when a plugin that fails is left alone. Failures in a row suspend it, as do failures among good
-// answers when more than one in 16 fails. Times are those of requests, in Unix milliseconds.
+// circuitBreaker suspends a plugin after consecutive failures, or if more than one call in 16 fails. Times are those of
+// requests, in Unix milliseconds.
 type circuitBreaker struct {
 	score     int
-	trips     int   // suspensions without a full recovery between them
+	trips     int   // suspensions since the score was last 0
 	failedAt  int64 // of the last failure
 	openUntil int64 // 0: not suspended
 	lastErr   error
 }
 
-// remaining gives how long the plugin is still suspended at now. When the clock was put back before the failure the
-// suspension ends: waiting could take for ever.
+// remaining returns how long the plugin is still suspended at now, 0 if it is not. If the clock has gone back to before
+// the failure, the suspension ends, as it might otherwise never do.
 func (h *circuitBreaker) remaining(now int64) time.Duration {
 	if h.openUntil == 0 {
 		return 0
@@ -40,7 +40,7 @@ func (h *circuitBreaker) success() {
 	}
 }
 
-// failure notes a failure and gives how long to wait before asking again.
+// failure records a failure and returns how long to wait before the next call.
 func (h *circuitBreaker) failure(now int64, allowed int, err error) time.Duration {
 	h.failedAt, h.lastErr = now, err
 	h.score += penalty
