@@ -45,7 +45,7 @@ func perAgent(bare, with load, agents int) float64 {
 }
 
 func (r *results) printCarried(w io.Writer, sizes ...int) {
-	fmt.Fprint(w, "\n**Carried to more nodes.** All of this is computed: what an agent takes above, times the number of nodes.\n\n")
+	fmt.Fprint(w, "\n**Extrapolation to more nodes.** All values are computed: the measured cost per agent times the number of nodes.\n\n")
 	row := func(name string, cell func(c carried) string) {
 		fmt.Fprintf(w, "| %s |", name)
 		for _, n := range sizes {
@@ -61,11 +61,11 @@ func (r *results) printCarried(w io.Writer, sizes ...int) {
 	fmt.Fprintln(w)
 	row("connections, watches", func(c carried) string { return fmt.Sprint(c.Nodes, ", ", c.Watches) })
 	row("API servers' memory for them, GiB", func(c carried) string { return fmt.Sprintf("%.2f", c.MemoryGiB) })
-	row("all start: GiB to all", func(c carried) string { return fmt.Sprintf("%.1f", c.StartGiB) })
+	row("start of all nodes: sent to all, GiB", func(c carried) string { return fmt.Sprintf("%.1f", c.StartGiB) })
 	row("… at 10 Gbit/s, s", func(c carried) string { return fmt.Sprintf("%.0f", c.StartGiB*(1<<30)*8/10e9) })
-	row("… API servers' CPU s (on 48 processors, s)", func(c carried) string { return fmt.Sprintf("%.0f (%.1f)", c.StartCPU, c.StartCPU/48) })
-	row(fmt.Sprintf("slices of %d: changes/s that one processor hands on", r.endpoints), func(c carried) string { return fmt.Sprintf("%.1f", c.SmallRate) })
-	row("… Mbit/s for one change/s", func(c carried) string { return fmt.Sprintf("%.0f", c.SmallMbit) })
-	row(fmt.Sprintf("slices of %d: changes/s that one processor hands on", perSlice), func(c carried) string { return fmt.Sprintf("%.1f", c.BigRate) })
-	row("… Mbit/s for one change/s", func(c carried) string { return fmt.Sprintf("%.0f", c.BigMbit) })
+	row("… API servers' CPU, s (on 48 CPUs, s)", func(c carried) string { return fmt.Sprintf("%.0f (%.1f)", c.StartCPU, c.StartCPU/48) })
+	row(fmt.Sprintf("slices of %d: changes/s per API server CPU", r.endpoints), func(c carried) string { return fmt.Sprintf("%.1f", c.SmallRate) })
+	row("… Mbit/s per change/s", func(c carried) string { return fmt.Sprintf("%.0f", c.SmallMbit) })
+	row(fmt.Sprintf("slices of %d: changes/s per API server CPU", perSlice), func(c carried) string { return fmt.Sprintf("%.1f", c.BigRate) })
+	row("… Mbit/s per change/s", func(c carried) string { return fmt.Sprintf("%.0f", c.BigMbit) })
 }
