@@ -9,12 +9,11 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// checkpointVersion changes when an older sluice could misread a checkpoint; it is then refused, and nothing is lost
-// but memory.
+// checkpointVersion changes when an older sluice could misread a checkpoint. A checkpoint of another version is refused.
 const checkpointVersion = 1
 
-// checkpoint is what must survive a restart: since when endpoints are ready or terminate, the last good decisions, and
-// the plugins' own state. Its JSON form is for this program only.
+// checkpoint is the state that must survive a restart: since when endpoints are ready or terminating, the last good decisions, and
+// the plugins' own state. Its JSON form is private to sluice.
 type checkpoint struct {
 	Version int         `json:"version"`
 	Pools   []savedPool `json:"pools"`
@@ -55,40 +54,40 @@ type savedStep struct {
 	State    []byte `json:"state,omitempty"`
 }
 
-// Save gives what must survive a restart, as bytes for Restore. Equal memory gives equal bytes.
-func (c *Evaluator) Save() ([]byte, error) {
+// Save returns the state that must survive a restart, for Restore. Equal state returns equal bytes.
+func (e *Evaluator) Save() ([]byte, error) {
 	out := checkpoint{Version: checkpointVersion, Pools: []savedPool{}}
-	for key, m := range c.pools {
+	for key, m := range e.pools {
 		out.Pools = append(out.Pools, m.save(key))
 	}
 	slices.SortFunc(out.Pools, func(a, b savedPool) int { return a.key().compare(b.key()) })
 	return json.Marshal(out)
 }
 
-// Restore takes in what Save gave, for pools that nothing is remembered of yet. After an error nothing is restored.
-func (c *Evaluator) Restore(text []byte) error {
+// Restore restores the pools in what Save returned that have no state yet. After an error nothing is restored.
+func (e *Evaluator) Restore(text []byte) error {
 	var in checkpoint
 	if err := json.Unmarshal(text, &in); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	if in.Version != checkpointVersion {
-		return fmt.Errorf("checkpoint: version %d, this is version %d", in.Version, checkpointVersion)
+		return fmt.Errorf("checkpoint: version %d, want %d", in.Version, checkpointVersion)
 	}
 	for i := range in.Pools {
 		s := &in.Pools[i]
-		if c.pools[s.key()] == nil {
-			c.pools[s.key()] = s.restore()
+		if e.pools[s.key()] == nil {
+			e.pools[s.key()] = s.restore()
 		}
 	}
 	return nil
 }
 
-// Prune forgets the pools of Service ports that keep does not name: what a checkpoint remembers of Services that were
-// deleted in the meantime.
-func (c *Evaluator) Prune(keep func(model.PortName) bool) {
-	for key := range c.pools {
+// Prune deletes the state of the Service ports for which keep returns false, for instance of Services that were deleted between
+// Save and Restore.
+func (e *Evaluator) Prune(keep func(model.PortName) bool) {
+	for key := range e.pools {
 		if !keep(key.Port) {
-			delete(c.pools, key)
+			delete(e.pools, key)
 		}
 	}
 }

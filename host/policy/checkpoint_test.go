@@ -10,13 +10,13 @@ import (
 )
 
 // restart gives the bench a new memory, restored from the old one's checkpoint.
-func (b *bench) restart(t *testing.T) {
+func (b *fixture) restart(t *testing.T) {
 	t.Helper()
-	saved, err := b.chains.Save()
+	saved, err := b.evaluator.Save()
 	if err != nil {
 		t.Fatal(err)
 	}
-	fresh := NewEvaluator(b.chains.plugins)
+	fresh := NewEvaluator(b.evaluator.plugins)
 	if err := fresh.Restore(saved); err != nil {
 		t.Fatal(err)
 	}
@@ -24,14 +24,14 @@ func (b *bench) restart(t *testing.T) {
 	if err != nil || !bytes.Equal(saved, again) {
 		t.Fatalf("saved again (%v):\n%s\nfirst:\n%s", err, again, saved)
 	}
-	b.chains = fresh
+	b.evaluator = fresh
 	copied := *b.policy // a new process has other pointers
 	b.policy = &copied
 }
 
 func TestTheDrainClockSurvivesARestart(t *testing.T) {
 	var since int64
-	b := newBench(&script{decide: func(req *abi.Request, resp *abi.Response) error {
+	b := newFixture(&script{decide: func(req *abi.Request, resp *abi.Response) error {
 		since = req.Endpoints[2].TerminatingSince
 		return weigh(1)(req, resp)
 	}})
@@ -52,7 +52,7 @@ func TestTheLastGoodDecisionAndThePluginsStateSurviveARestart(t *testing.T) {
 		resp.State = append(resp.State, "mine"...)
 		return weigh(7)(req, resp)
 	}}
-	b := newBench(p)
+	b := newFixture(p)
 	b.expect(t, "good", FromChain, 7, 7, 7)
 	b.restart(t)
 	b.expect(t, "asked again", FromChain, 7, 7, 7)
@@ -66,7 +66,7 @@ func TestTheLastGoodDecisionAndThePluginsStateSurviveARestart(t *testing.T) {
 
 func TestAnotherPolicyDoesNotInheritALastGoodDecision(t *testing.T) {
 	p := &script{decide: weigh(7)}
-	b := newBench(p)
+	b := newFixture(p)
 	b.expect(t, "good", FromChain, 7, 7, 7)
 	b.restart(t)
 	b.policy.Name = "other"
@@ -75,30 +75,30 @@ func TestAnotherPolicyDoesNotInheritALastGoodDecision(t *testing.T) {
 }
 
 func TestPruneForgetsDeletedServices(t *testing.T) {
-	b := newBench(&script{decide: weigh(7)})
+	b := newFixture(&script{decide: weigh(7)})
 	b.decide()
-	b.chains.Prune(func(model.PortName) bool { return false })
-	if len(b.chains.pools) != 0 {
+	b.evaluator.Prune(func(model.PortName) bool { return false })
+	if len(b.evaluator.pools) != 0 {
 		t.Fatal("still remembered")
 	}
 }
 
 func FuzzRestore(f *testing.F) {
-	b := newBench(&script{decide: weigh(7)})
+	b := newFixture(&script{decide: weigh(7)})
 	b.decide()
-	saved, err := b.chains.Save()
+	saved, err := b.evaluator.Save()
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(saved)
 	f.Add([]byte(`{"version":2}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		b := newBench(&script{decide: weigh(7)})
-		if err := b.chains.Restore(text); err != nil && len(b.chains.pools) > 0 {
+		b := newFixture(&script{decide: weigh(7)})
+		if err := b.evaluator.Restore(text); err != nil && len(b.evaluator.pools) > 0 {
 			t.Fatalf("restored in part: %v", err)
 		}
 		b.expect(t, "whatever was restored", FromChain, 7, 7, 7)
-		if _, err := b.chains.Save(); err != nil {
+		if _, err := b.evaluator.Save(); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -1,4 +1,4 @@
-// Package policy decides what the eligible endpoints of a Service port get: it binds policies to Services, runs the
-// chain of plugins, validates and clamps what they answer, and keeps the last good decision. It is pure: plugins come
-// in as an interface, time comes in as a value.
+// Package policy decides the weights of a Service port's eligible endpoints: it binds policies to Services, runs the chain of
+// plugins, validates and clamps their answers, and stores the last good decision. It is pure: plugins are an interface, and time
+// is a parameter.
 package policy

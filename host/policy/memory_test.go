@@ -22,7 +22,7 @@ func TestWhatIsKeptOfAnEndpointIsSmall(t *testing.T) {
 		}
 		return nil
 	}}
-	b := newBench(plugin)
+	b := newFixture(plugin)
 	port := *b.in.Port
 	port.Endpoints = make([]service.Endpoint, endpoints)
 	b.in.Port = &port

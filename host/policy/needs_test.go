@@ -24,9 +24,9 @@ func (n *needy) Decide(req *abi.Request, resp *abi.Response) error {
 
 func newNeedy(needs uint32) *needy { return &needy{script: script{decide: weigh(7)}, needs: needs} }
 
-// needyBench is a chain of such plugins on a node of zone a, with endpoints in the zones a and b, and Nodes in a and c.
-func needyBench(plugins ...*needy) *bench {
-	b := newBench()
+// newNeedyFixture is a chain of such plugins on a node of zone a, with endpoints in the zones a and b, and Nodes in a and c.
+func newNeedyFixture(plugins ...*needy) *fixture {
+	b := newFixture()
 	for i, p := range plugins {
 		name := string(rune('p' + i))
 		b.plugins[name] = p
@@ -56,7 +56,7 @@ func TestOnlyChainsThatNeedNodesSeeThem(t *testing.T) {
 			for _, n := range c.needs {
 				plugins = append(plugins, newNeedy(n))
 			}
-			b := needyBench(plugins...)
+			b := newNeedyFixture(plugins...)
 			b.expect(t, "asked", FromChain, 7, 7, 7)
 			for i, p := range plugins {
 				if !slices.Equal(p.seen, c.want) {
@@ -78,7 +78,7 @@ func TestOnlyChainsThatNeedNodesSeeThem(t *testing.T) {
 
 func TestAPluginThatNeedsNodesWaitsUntilTheyAreKnown(t *testing.T) {
 	p, other := newNeedy(abi.NeedNodes), newNeedy(0)
-	b, without := needyBench(p), needyBench(other)
+	b, without := newNeedyFixture(p), newNeedyFixture(other)
 	b.in.NodesUnknown, without.in.NodesUnknown = true, true
 	without.expect(t, "who does not need them", FromChain, 7, 7, 7)
 	d := b.expect(t, "before anything is known", FromDefault, 1, 1, 1)

@@ -16,21 +16,21 @@ type Policy struct {
 	OnFailure OnFailure
 }
 
-// equal tells whether two policies say the same: a configuration that is read again makes new ones.
+// equal reports whether two policies are equal; reading a configuration again makes new ones.
 func (p *Policy) equal(q *Policy) bool {
 	return p == q || p.Name == q.Name && p.Mode == q.Mode && p.OnFailure == q.OnFailure && slices.Equal(p.Steps, q.Steps)
 }
 
-// Step is one plugin of a chain with its settings.
+// Step is a plugin of a chain with its settings.
 type Step struct {
 	Plugin   string
 	Settings string // canonical JSON, "" for none
 }
 
-// Mode says whether a chain's answer is used.
+// Mode is whether a chain's answer is used.
 type Mode uint8
 
-// The modes. Observe runs the chain and reports how its answer differs from the default rules, and changes nothing.
+// The modes. Observe runs the chain and reports how its answer differs from the default rules, but does not use it.
 const (
 	Enforce Mode = iota
 	Observe
@@ -38,10 +38,10 @@ const (
 
 func (m Mode) String() string { return [...]string{"Enforce", "Observe"}[m] }
 
-// OnFailure says what holds while a chain fails.
+// OnFailure is which decision is in force while a chain fails.
 type OnFailure uint8
 
-// What holds while a chain fails: its last good decision (the default rules when there is none), or the default rules.
+// The decisions in force while a chain fails: its last good decision (or the default rules if there is none), or the default rules.
 const (
 	LastGood OnFailure = iota
 	Default
@@ -56,10 +56,10 @@ type Binding struct {
 	Policy     string
 }
 
-// Selector is a label selector: all requirements hold. An empty one matches everything.
+// Selector is a label selector: all requirements must match. An empty one matches everything.
 type Selector []Requirement
 
-// Requirement is one condition on a label, with the meaning of a Kubernetes label selector's.
+// Requirement is a condition on a label with the semantics of Kubernetes label selectors.
 type Requirement struct {
 	Key    string
 	Op     Op
@@ -77,7 +77,7 @@ const (
 	DoesNotExist
 )
 
-// matches tells whether labels satisfy the selector.
+// matches reports whether labels match the selector.
 func (s Selector) matches(labels map[string]string) bool {
 	for _, r := range s {
 		v, has := labels[r.Key]
@@ -99,15 +99,15 @@ func (s Selector) matches(labels map[string]string) bool {
 	return true
 }
 
-// Set is every policy and what it is bound to.
+// Set is all policies and their bindings.
 type Set struct {
 	Policies map[string]*Policy
 	Bindings []Binding // the first match wins
 	Default  string    // policy of Services that nothing else names; "" for none
 }
 
-// For gives the policy of a Service, nil for none: its annotation, else the first binding that matches, else the
-// default. An annotation that names no policy is an error, and what holds without the annotation is returned with it.
+// For returns the policy of a Service, nil for none: that of its annotation, or else of the first binding that matches, or else the
+// default. When the annotation names no policy, For returns an error and the policy that applies without the annotation.
 func (s *Set) For(svc *model.Service) (*Policy, error) {
 	var err error
 	if svc.Policy != "" {

@@ -43,23 +43,23 @@ func weigh(w uint16) func(*abi.Request, *abi.Response) error {
 
 func broken(*abi.Request, *abi.Response) error { return errors.New("out of fuel") }
 
-// bench is a chain of plugins over a Service port.
-type bench struct {
-	plugins map[string]Plugin
-	chains  *Evaluator
-	policy  *Policy
-	in      Input
-	now     time.Time
+// fixture is a chain of plugins over a Service port.
+type fixture struct {
+	plugins   map[string]Plugin
+	evaluator *Evaluator
+	policy    *Policy
+	in        Input
+	now       time.Time
 }
 
-func newBench(plugins ...*script) *bench {
-	b := &bench{plugins: map[string]Plugin{}, policy: &Policy{Name: "p"}, now: time.Unix(1000, 0)}
+func newFixture(plugins ...*script) *fixture {
+	b := &fixture{plugins: map[string]Plugin{}, policy: &Policy{Name: "p"}, now: time.Unix(1000, 0)}
 	for i, p := range plugins {
 		name := fmt.Sprint("plugin", i)
 		b.plugins[name] = p
 		b.policy.Steps = append(b.policy.Steps, Step{Plugin: name})
 	}
-	b.chains = NewEvaluator(func(s Step) (Plugin, error) {
+	b.evaluator = NewEvaluator(func(s Step) (Plugin, error) {
 		if p := b.plugins[s.Plugin]; p != nil {
 			return p, nil
 		}
@@ -70,7 +70,7 @@ func newBench(plugins ...*script) *bench {
 }
 
 // set gives the Service ready endpoints and terminating ones.
-func (b *bench) set(ready, terminating int) {
+func (b *fixture) set(ready, terminating int) {
 	p := &service.Port{
 		Name:   model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: model.TCP},
 		Family: model.IPv4, UsesCluster: true,
@@ -84,9 +84,9 @@ func (b *bench) set(ready, terminating int) {
 	b.in = Input{Service: &model.Service{}, Port: p}
 }
 
-func (b *bench) decide() (Decision, time.Time) { return b.chains.Decide(b.policy, &b.in, b.now) }
+func (b *fixture) decide() (Decision, time.Time) { return b.evaluator.Decide(b.policy, &b.in, b.now) }
 
-func (b *bench) expect(t *testing.T, what string, from Origin, weights ...uint16) Decision {
+func (b *fixture) expect(t *testing.T, what string, from Origin, weights ...uint16) Decision {
 	t.Helper()
 	d, _ := b.decide()
 	if d.Origin != from || !slices.Equal(d.Weights, weights) {

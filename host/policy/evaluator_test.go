@@ -13,7 +13,7 @@ import (
 
 func TestAPluginIsCalledOnlyWhenItsInputChanges(t *testing.T) {
 	p := &script{decide: weigh(7)}
-	b := newBench(p)
+	b := newFixture(p)
 	b.expect(t, "first", FromChain, 7, 7, 7)
 	b.now = b.now.Add(time.Hour)
 	b.expect(t, "an hour later", FromChain, 7, 7, 7)
@@ -31,7 +31,7 @@ func TestAPluginIsCalledOnlyWhenItsInputChanges(t *testing.T) {
 
 func TestAPolicyThatIsReadAgainUnchangedCallsNoPlugin(t *testing.T) {
 	p := &script{decide: weigh(7)}
-	b := newBench(p)
+	b := newFixture(p)
 	b.expect(t, "first", FromChain, 7, 7, 7)
 	again := *b.policy
 	b.policy = &again
@@ -52,7 +52,7 @@ func TestARequeueAsksAgainAtItsTime(t *testing.T) {
 		resp.RequeueAfter = 5 * time.Second
 		return weigh(uint16(p.calls))(req, resp)
 	}
-	b := newBench(p)
+	b := newFixture(p)
 	_, wake := b.decide()
 	if want := time.Unix(1005, 0); !wake.Equal(want) {
 		t.Fatalf("wake at %v, want %v", wake, want)
@@ -75,7 +75,7 @@ func TestALaterPluginIsNotCalledWhenTheEarlierOneAnswersTheSame(t *testing.T) {
 		}
 		return nil
 	}}
-	b := newBench(first, second)
+	b := newFixture(first, second)
 	b.expect(t, "the second sees the first's weights", FromChain, 10, 10, 10)
 	b.now = b.now.Add(2 * time.Second)
 	b.expect(t, "later", FromChain, 10, 10, 10)
@@ -86,7 +86,7 @@ func TestALaterPluginIsNotCalledWhenTheEarlierOneAnswersTheSame(t *testing.T) {
 
 func TestWhileAChainFailsTheLastGoodDecisionHolds(t *testing.T) {
 	p := &script{decide: weigh(7)}
-	b := newBench(p)
+	b := newFixture(p)
 	b.expect(t, "good", FromChain, 7, 7, 7)
 	p.decide = broken
 	b.set(4, 0)
@@ -102,13 +102,13 @@ func TestWhileAChainFailsTheLastGoodDecisionHolds(t *testing.T) {
 }
 
 func TestAChainThatNeverWorkedGivesTheDefault(t *testing.T) {
-	b := newBench(&script{decide: broken})
+	b := newFixture(&script{decide: broken})
 	b.expect(t, "no last good", FromDefault, 1, 1, 1)
 }
 
 func TestFailurePolicyDefaultForgoesTheLastGood(t *testing.T) {
 	p := &script{decide: weigh(7)}
-	b := newBench(p)
+	b := newFixture(p)
 	b.policy.OnFailure = Default
 	b.expect(t, "good", FromChain, 7, 7, 7)
 	p.decide = broken
@@ -118,7 +118,7 @@ func TestFailurePolicyDefaultForgoesTheLastGood(t *testing.T) {
 
 func TestAMissingPluginKeepsTheLastGoodAndIsAskedWhenItComes(t *testing.T) {
 	p := &script{decide: weigh(7)}
-	b := newBench(p)
+	b := newFixture(p)
 	b.expect(t, "good", FromChain, 7, 7, 7)
 	delete(b.plugins, "plugin0")
 	b.expect(t, "gone", FromLastGood, 7, 7, 7)
@@ -128,7 +128,7 @@ func TestAMissingPluginKeepsTheLastGoodAndIsAskedWhenItComes(t *testing.T) {
 
 func TestAFailingPluginIsAskedAgainWithBackOff(t *testing.T) {
 	p := &script{decide: broken}
-	b := newBench(p)
+	b := newFixture(p)
 	start := b.now
 	for b.now.Sub(start) < time.Hour {
 		_, wake := b.decide()
@@ -144,14 +144,14 @@ func TestAFailingPluginIsAskedAgainWithBackOff(t *testing.T) {
 
 func TestAnAnswerThatLeavesNothingIsRefused(t *testing.T) {
 	p := &script{decide: weigh(0)}
-	b := newBench(p)
+	b := newFixture(p)
 	if d := b.expect(t, "all zero", FromDefault, 1, 1, 1); d.Err == nil {
 		t.Fatal("no error is told")
 	}
 }
 
 func TestObserveChangesNothing(t *testing.T) {
-	b := newBench(&script{decide: weigh(7)})
+	b := newFixture(&script{decide: weigh(7)})
 	b.policy.Mode = Observe
 	d := b.expect(t, "observing", FromObserve, 1, 1, 1)
 	if !slices.Equal(d.Observed, []uint16{7, 7, 7}) {
@@ -166,7 +166,7 @@ func TestATerminatingEndpointKeepsTheTimeItBegan(t *testing.T) {
 		resp.RequeueAfter = time.Second
 		return weigh(1)(req, resp)
 	}}
-	b := newBench(p)
+	b := newFixture(p)
 	b.set(2, 1)
 	b.now = b.now.Add(700 * time.Millisecond)
 	b.decide()
@@ -184,7 +184,7 @@ func TestResetsDoNotSlideWhenThePluginIsAskedAgain(t *testing.T) {
 		resp.RequeueAfter = time.Second
 		return weigh(1)(req, resp)
 	}}
-	b := newBench(p)
+	b := newFixture(p)
 	b.set(2, 1)
 	for range 20 {
 		d, _ := b.decide()
@@ -212,7 +212,7 @@ func TestADecisionNeverWidensEligibility(t *testing.T) {
 			resp.RequeueAfter = time.Duration(r.IntN(3)) * time.Second
 			return nil
 		}
-		b := newBench(&script{decide: wild}, &script{decide: wild})
+		b := newFixture(&script{decide: wild}, &script{decide: wild})
 		b.policy.OnFailure = OnFailure(r.IntN(2))
 		b.policy.Mode = Mode(r.IntN(5) / 4)
 		for range 12 {
@@ -275,10 +275,10 @@ func TestPoliciesBindByAnnotationThenBindingThenDefault(t *testing.T) {
 
 func TestACallThatIsPutOffKeepsTheLastGoodDecisionWhateverThePolicySaysOfFailures(t *testing.T) {
 	p := &script{decide: weigh(7)}
-	b := newBench(p)
+	b := newFixture(p)
 	b.policy.OnFailure = Default
 	later := true
-	b.chains.ShouldDefer = func() bool { return later }
+	b.evaluator.ShouldDefer = func() bool { return later }
 	d := b.expect(t, "nothing to keep yet", FromDefault, 1, 1, 1)
 	if !errors.Is(d.Err, ErrPending) || p.calls != 0 {
 		t.Fatalf("%d calls, %v", p.calls, d.Err)
@@ -304,7 +304,7 @@ func TestAPluginThatAsksForAResetAgainAndAgainGetsOne(t *testing.T) {
 		resp.RequeueAfter = time.Millisecond
 		return weigh(1)(req, resp)
 	}}
-	b := newBench(p)
+	b := newFixture(p)
 	seen := map[int64]bool{}
 	for range 20 {
 		d, wake := b.decide()

@@ -9,18 +9,18 @@ import (
 	"github.com/sluice-proxy/sluice/host/service"
 )
 
-// conditionTimes is when the endpoints of a pool were first seen ready and first seen terminating, in whole seconds so that
-// nodes which hear of a change in the same second agree. It is sorted by address, and parallel to the endpoints that
-// it has observed last.
+// conditionTimes stores since when the endpoints of a pool are ready and since when they are terminating. Times are whole seconds
+// so that nodes that see a change in the same second agree. It is sorted by address, and parallel to the endpoints of the last
+// update.
 type conditionTimes struct {
 	addrs model.AddrList
 	times []timestamps
 }
 
-// timestamps are in Unix seconds; 0: not so.
+// timestamps are in Unix seconds; 0: the condition is false.
 type timestamps struct{ ready, terminating uint32 }
 
-// update takes in the endpoints as they are at now, and forgets those that are gone.
+// update updates the times from the conditions at now, and drops endpoints that are not in eps.
 func (h *conditionTimes) update(eps []service.Endpoint, now time.Time) {
 	if !sameAddrs(h.addrs, len(eps), func(i int) netip.AddrPort { return eps[i].Addr }) {
 		old, j, n := *h, 0, h.addrs.Len()
@@ -43,7 +43,7 @@ func (h *conditionTimes) update(eps []service.Endpoint, now time.Time) {
 	}
 }
 
-// sameAddrs tells whether a list is of these addresses, one by one.
+// sameAddrs reports whether a list contains these n addresses in this order.
 func sameAddrs(l model.AddrList, n int, at func(i int) netip.AddrPort) bool {
 	if l.Len() != n {
 		return false
@@ -56,17 +56,18 @@ func sameAddrs(l model.AddrList, n int, at func(i int) netip.AddrPort) bool {
 	return true
 }
 
-func transitionTime(since uint32, is bool, now uint32) uint32 {
+// transitionTime returns since when a condition holds, given since when it held before.
+func transitionTime(since uint32, holds bool, now uint32) uint32 {
 	switch {
-	case !is:
+	case !holds:
 		return 0
-	case since == 0, since > now: // a clock that was set back, or a checkpoint from the future
+	case since == 0, since > now: // the clock was set back, or the checkpoint is from the future
 		return now
 	}
 	return since
 }
 
-// seconds of Unix milliseconds, as a time; 0 only of 0.
+// seconds converts Unix milliseconds to seconds within the range of uint32. Only 0 becomes 0.
 func seconds(ms int64) uint32 {
 	if ms == 0 {
 		return 0
@@ -76,5 +77,5 @@ func seconds(ms int64) uint32 {
 
 func milliseconds(s uint32) int64 { return int64(s) * 1000 }
 
-// wholeSecond is now in Unix milliseconds, rounded down to 1 s: the time that plugins see.
+// wholeSecond returns now in Unix milliseconds rounded down to 1 s, the time that plugins see.
 func wholeSecond(now time.Time) int64 { return now.Unix() * 1000 }

@@ -7,24 +7,26 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// lastGood is a chain's answer, kept by address so that it can be laid over a later set of endpoints.
+// lastGood is a chain's answer, stored by endpoint address so that it can be applied to a different set of endpoints later.
 type lastGood struct {
 	addrs       model.AddrList // sorted
-	rows        []row          // parallel to it
-	resetsAt    []int64        // parallel to it, Unix milliseconds, 0: never; nil: none is
+	rows        []row          // parallel to addrs
+	resetsAt    []int64        // parallel to addrs, Unix milliseconds, 0: never; nil: no resets
 	balance     uint8
-	hasDraining bool // some row says keep
+	hasDraining bool // a row has keepDraining
 }
 
+// row is the answer for an endpoint.
 type row struct {
 	weight       uint16
-	conditions   uint8 // Ready, Serving and Terminating when it was given
+	conditions   uint8 // lifecycleBits of the endpoint when the plugin answered
 	keepDraining bool
 }
 
+// lifecycleBits are the conditions on which an answer depends.
 const lifecycleBits = abi.Ready | abi.Serving | abi.Terminating
 
-const _ uint8 = lifecycleBits
+const _ uint8 = lifecycleBits // they fit into row.conditions
 
 func (g *lastGood) resetAt(j int) int64 {
 	if g.resetsAt == nil {
@@ -33,7 +35,7 @@ func (g *lastGood) resetAt(j int) int64 {
 	return g.resetsAt[j]
 }
 
-// setReset notes when the connections of a row are reset, 0: never.
+// setReset sets when the connections of a row are reset, 0: never.
 func (g *lastGood) setReset(j int, at int64) {
 	if g.resetsAt == nil {
 		if at == 0 {
@@ -44,7 +46,7 @@ func (g *lastGood) setReset(j int, at int64) {
 	g.resetsAt[j] = at
 }
 
-// expiredResets gives the rows whose reset was due by now, by number; nil when there are none.
+// expiredResets returns the numbers of the rows whose reset time has passed, by address; nil when there are none.
 func (g *lastGood) expiredResets(now int64) map[netip.AddrPort]int {
 	var out map[netip.AddrPort]int
 	for j, at := range g.resetsAt {
@@ -58,7 +60,7 @@ func (g *lastGood) expiredResets(now int64) map[netip.AddrPort]int {
 	return out
 }
 
-// forEach walks the endpoints of in beside the rows: j is the row's number, -1 for an endpoint that the answer does not know.
+// forEach calls visit for each endpoint i of in with the number j of its row, -1 when there is none.
 func (g *lastGood) forEach(in *Input, visit func(i, j int)) {
 	j, n := 0, g.addrs.Len()
 	for i := range in.Port.Endpoints {
@@ -75,7 +77,7 @@ func (g *lastGood) forEach(in *Input, visit func(i, j int)) {
 	}
 }
 
-// weights of an answer to in itself.
+// weights returns the weights by endpoint of in, which the answer is for.
 func (g *lastGood) weights(in *Input) []uint16 {
 	out := make([]uint16, len(in.Port.Endpoints))
 	g.forEach(in, func(i, j int) {
@@ -86,6 +88,7 @@ func (g *lastGood) weights(in *Input) []uint16 {
 	return out
 }
 
+// resets returns the reset times by endpoint of in, nil when there are none.
 func (g *lastGood) resets(in *Input) []int64 {
 	var out []int64
 	if g.resetsAt == nil {
@@ -102,6 +105,7 @@ func (g *lastGood) resets(in *Input) []int64 {
 	return out
 }
 
+// draining returns which endpoints of in stay as draining endpoints, nil when none does.
 func (g *lastGood) draining(in *Input) []bool {
 	var out []bool
 	if !g.hasDraining {
@@ -118,16 +122,16 @@ func (g *lastGood) draining(in *Input) []bool {
 	return out
 }
 
-// applyTo lays an earlier answer over the endpoints of in, where byDefault is what the default rules give. An endpoint
-// that the answer does not know, or whose conditions have changed since, gets the mean weight of those that are known
-// when the default rules choose it, and nothing otherwise. Nil when nothing would be left, and for a nil answer.
-func (g *lastGood) applyTo(in *Input, byDefault []uint16) []uint16 {
+// applyTo applies an earlier answer to the endpoints of in. An endpoint that has no row, or whose conditions have changed since,
+// gets the mean of the applied weights if it has a default weight, and 0 otherwise. It returns nil when no weight is left, and
+// for a nil answer.
+func (g *lastGood) applyTo(in *Input, defaults []uint16) []uint16 {
 	if g == nil {
 		return nil
 	}
-	out := make([]uint16, len(byDefault))
+	out := make([]uint16, len(defaults))
 	known, sum := 0, 0
-	var fresh []int
+	var unknown []int
 	g.forEach(in, func(i, j int) {
 		e := &in.Port.Endpoints[i]
 		switch {
@@ -137,14 +141,14 @@ func (g *lastGood) applyTo(in *Input, byDefault []uint16) []uint16 {
 			if out[i] > 0 {
 				known, sum = known+1, sum+int(out[i])
 			}
-		case byDefault[i] > 0:
-			fresh = append(fresh, i)
+		case defaults[i] > 0:
+			unknown = append(unknown, i)
 		}
 	})
 	if known == 0 {
 		return nil
 	}
-	for _, i := range fresh {
+	for _, i := range unknown {
 		out[i] = uint16(max(1, (sum+known/2)/known))
 	}
 	return out

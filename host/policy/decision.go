@@ -1,0 +1,72 @@
+package policy
+
+import (
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/service"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// PoolKey identifies a pool: the endpoints for cluster or local traffic of a Service port in one family. Each pool has its own
+// decision.
+type PoolKey struct {
+	Port   model.PortName
+	Family model.Family
+	Pool   uint8 // abi.PoolCluster or abi.PoolLocal
+}
+
+// String returns a human-readable name.
+func (k PoolKey) String() string {
+	pool := "cluster pool"
+	if k.Pool == abi.PoolLocal {
+		pool = "local pool"
+	}
+	return fmt.Sprintf("%s/%s %s %s", k.Port, k.Port.Protocol, k.Family, pool)
+}
+
+// Input is the input of a decision.
+type Input struct {
+	Service *model.Service
+	Port    *service.Port
+	Pool    uint8      // abi.PoolCluster or abi.PoolLocal
+	Node    string     // this node
+	Zone    string     // of this node, "" when unknown
+	Zones   []abi.Zone // all zones of Nodes, sorted by name; Ready is ignored
+	// NodesUnknown reports that not all Nodes of the cluster have been read. Plugins that need them are not called.
+	NodesUnknown bool
+}
+
+// Decision is the decision about a pool. All slices are parallel to Input.Port.Endpoints.
+type Decision struct {
+	Weights      []uint16
+	ResetAt      []int64 // when established connections are reset, Unix milliseconds; 0: never. Nil: all 0
+	KeepDraining []bool  // stays in the pool as a draining endpoint. Nil: all false
+	Balance      uint8   // abi.Balance…
+	Origin       Origin
+	Policy       string       // name, "" for none
+	Err          error        // of the chain
+	Steps        []StepResult // answers of the plugins, up to the first that failed
+	Observed     []uint16     // the chain's weights in mode Observe
+}
+
+// Origin is where a decision comes from.
+type Origin uint8
+
+// The origins of a decision.
+const (
+	FromDefault  Origin = iota // default rules: no policy, no eligible endpoint, or a failure without a last good decision
+	FromChain                  // the chain's answer
+	FromLastGood               // the chain's last good answer, because the chain fails
+	FromObserve                // default rules, because the policy only observes
+)
+
+func (o Origin) String() string { return [...]string{"default", "policy", "last good", "observe"}[o] }
+
+// StepResult is one plugin's answer.
+type StepResult struct {
+	Plugin  string
+	Weights []uint16 // parallel to Input.Port.Endpoints; read-only
+	Reasons []string // parallel to Weights
+	Err     error
+}

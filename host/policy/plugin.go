@@ -1,0 +1,23 @@
+package policy
+
+import (
+	"errors"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// ErrPending means that a plugin has not been called yet, because it is being loaded or because the call was deferred. It is not
+// a failure: until the call the last good decision stays in force whatever the policy's OnFailure, or else the default rules.
+var ErrPending = errors.New("the plugin has not been called yet")
+
+// Plugin is a revision of a plugin with its settings: one of host/wasm, or a native one in tests. It is used by one goroutine at a
+// time and must be deterministic.
+type Plugin interface {
+	// Decide fills resp, which the caller has reset and owns. After an error resp is undefined. Decide is bounded in time and
+	// memory whatever the plugin does.
+	Decide(req *abi.Request, resp *abi.Response) error
+	// Needs returns the abi.Need bits of the plugin.
+	Needs() uint32
+	// Revision identifies code and settings. It changes whenever answers may change.
+	Revision() string
+}

@@ -1,0 +1,37 @@
+package policy
+
+import (
+	"slices"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// packedResults stores a plugin's results compactly: there is one for every endpoint of the cluster. It is immutable.
+type packedResults struct {
+	weights      []uint16
+	keepDraining []bool   // nil: all false
+	resetAfterMS []uint32 // abi.Result.ResetAfterMS; nil: all NeverReset
+	reasons      Reasons
+}
+
+func packResults(list []abi.Result) packedResults {
+	out := packedResults{weights: make([]uint16, len(list))}
+	for i := range list {
+		v := &list[i]
+		out.weights[i] = v.Weight
+		if v.Flags&abi.FlagKeepDraining != 0 {
+			if out.keepDraining == nil {
+				out.keepDraining = make([]bool, len(list))
+			}
+			out.keepDraining[i] = true
+		}
+		if v.ResetAfterMS != abi.NeverReset {
+			if out.resetAfterMS == nil {
+				out.resetAfterMS = slices.Repeat([]uint32{abi.NeverReset}, len(list))
+			}
+			out.resetAfterMS[i] = v.ResetAfterMS
+		}
+	}
+	out.reasons = PackReasons(len(list), func(i int) string { return list[i].Reason })
+	return out
+}
