@@ -38,15 +38,7 @@ func newOpen(b *testing.B) func() *Backend {
 	if checkIPVS() == nil {
 		return newEnv(b).open
 	}
-	d := newMemEnv(b)
-	return func() *Backend {
-		be, err := d.open()
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Cleanup(func() { be.Close() })
-		return be
-	}
+	return newMemEnv(b).open
 }
 
 // resourceUsage is the time that a process has used, in seconds.

@@ -128,11 +128,7 @@ func TestAUDPFlowIsRescheduledWhenItsDestinationIsRemoved(t *testing.T) {
 // TestInactiveConnectionsKeepADestination: half-closed connections, on which one side may still send, are inactive in IPVS.
 func TestInactiveConnectionsKeepADestination(t *testing.T) {
 	d := newMemEnv(t)
-	b, err := d.open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := d.open()
 	prev := web(t, 1)
 	none := &plan.Plan{Global: prev.Global, Frontends: map[plan.Key]*plan.Frontend{}}
 	d.apply(b, prev, nil)

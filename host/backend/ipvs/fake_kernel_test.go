@@ -145,7 +145,7 @@ func newMemEnv(t testing.TB) *memEnv {
 	return &memEnv{&env{t, testbed.New(t, 0), time.Unix(1_700_000_000, 0)}, newFakeKernel()}
 }
 
-func (d *memEnv) open() (*Backend, error) {
+func (d *memEnv) tryOpen() (*Backend, error) {
 	o := d.options()
 	o.Link, o.Scheduler, o.DrainTimeout, o.Log = DefaultLink, "wrr", DefaultDrainTimeout, slog.New(slog.DiscardHandler)
 	b := newBackend(o, map[string]bool{"wrr": true, "wlc": true, "mh": true})
@@ -153,9 +153,9 @@ func (d *memEnv) open() (*Backend, error) {
 	return b, b.openRules(nil)
 }
 
-func (d *memEnv) mustOpen() *Backend {
+func (d *memEnv) open() *Backend {
 	d.Helper()
-	b, err := d.open()
+	b, err := d.tryOpen()
 	if err != nil {
 		d.Fatal(err)
 	}

@@ -72,22 +72,17 @@ func TestKillingRandomChangesLeavesOldOrNewDestinations(t *testing.T) {
 		prev := g.Plan()
 		next := g.Next(g.Next(g.Next(prev)))
 		for n := 1; ; n += 1 + rand.IntN(3) {
-			b, err := d.open()
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := d.open()
 			d.apply(b, prev, nil)
 			f := inject(b)
 			f.fault = &fault{after: n, dead: true}
-			_, err = b.Apply(context.Background(), next, plan.Diff(prev, next))
+			_, err := b.Apply(context.Background(), next, plan.Diff(prev, next))
 			fired := f.fault.fired
 			if fired == (err == nil) {
 				t.Fatalf("seed %d message %d: fired %v, error %v", seed, n, fired, err)
 			}
 			b.Close()
-			if b, err = d.open(); err != nil {
-				t.Fatal(err)
-			}
+			b = d.open()
 			d.checkBetween(b, fmt.Sprintf("seed %d message %d", seed, n), prev, next)
 			d.checkGuards(b, fmt.Sprintf("seed %d message %d", seed, n))
 			d.apply(b, next, nil)

@@ -87,7 +87,7 @@ type userNamespaceIPVS struct{ ipvsAPI }
 func (userNamespaceIPVS) listServers() (map[serverKey]serverConfig, error) { return nil, unix.EPERM }
 
 func TestOpenExplainsEPERMInAUserNamespace(t *testing.T) {
-	b := newMemEnv(t).mustOpen()
+	b := newMemEnv(t).open()
 	b.ipvs = userNamespaceIPVS{b.ipvs}
 	if err := b.initialize(); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "initial user namespace") {
 		t.Error(err)

@@ -12,11 +12,7 @@ import (
 
 func TestStatsAreByFrontendAndOnlyOfOwnedVirtualServers(t *testing.T) {
 	d := newMemEnv(t)
-	b, err := d.open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := d.open()
 	p := web(t, 3, 1)
 	for k, f := range frontend(t, "*4:30080/TCP  NodePort", "", []int{1}).Frontends {
 		p.Frontends[k] = f

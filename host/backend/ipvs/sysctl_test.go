@@ -8,28 +8,34 @@ import (
 	"testing"
 )
 
+// captureLog returns what the backend logs from now on.
+func captureLog(b *Backend) *bytes.Buffer {
+	var out bytes.Buffer
+	b.log = slog.New(slog.NewTextHandler(&out, nil))
+	return &out
+}
+
 func TestSysctlsChangedByAnotherProcessAreResetWithAWarning(t *testing.T) {
 	d := newMemEnv(t)
-	b := d.mustOpen()
-	var logged bytes.Buffer
-	b.log = slog.New(slog.NewTextHandler(&logged, nil))
+	b := d.open()
+	logged := captureLog(b)
 	p := web(t, 1)
 	d.apply(b, p, nil)
-	look := map[string]func() error{
+	calls := map[string]func() error{
 		"Drifted": func() error { _, err := b.Drifted(context.Background()); return err },
 		"Apply":   func() error { _, err := b.Apply(context.Background(), p, nil); return err },
 	}
-	for name, do := range look {
+	for name, call := range calls {
 		for _, s := range Sysctls(b.o) {
 			logged.Reset()
 			d.sysctls[s.Name] = 0
-			if err := do(); err != nil {
+			if err := call(); err != nil {
 				t.Fatal(err)
 			}
 			if d.sysctls[s.Name] != s.Want || !strings.Contains(logged.String(), "level=WARN") || !strings.Contains(logged.String(), s.Name) {
 				t.Errorf("%s: %s is %d, logged %q", name, s.Name, d.sysctls[s.Name], logged.String())
 			}
-			if logged.Reset(); do() != nil || logged.Len() > 0 {
+			if logged.Reset(); call() != nil || logged.Len() > 0 {
 				t.Errorf("%s: %s: logged again: %q", name, s.Name, logged.String())
 			}
 		}
@@ -38,9 +44,8 @@ func TestSysctlsChangedByAnotherProcessAreResetWithAWarning(t *testing.T) {
 
 func TestOnlyRequiredSysctlsThatCannotBeSetAreErrors(t *testing.T) {
 	d := newMemEnv(t)
-	b := d.mustOpen()
-	var logged bytes.Buffer
-	b.log = slog.New(slog.NewTextHandler(&logged, nil))
+	b := d.open()
+	logged := captureLog(b)
 	p := web(t, 1)
 	d.apply(b, p, nil)
 	d.sysctls["net.ipv4.vs.expire_nodest_conn"] = -1

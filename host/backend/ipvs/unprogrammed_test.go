@@ -93,10 +93,7 @@ func TestARequestThatKeepsFailingAffectsOnlyItsFrontend(t *testing.T) {
 		for _, full := range []bool{false, true} {
 			var messages []string
 			for n := -1; n < len(messages); n++ {
-				b, err := d.open()
-				if err != nil {
-					t.Fatal(err)
-				}
+				b := d.open()
 				d.apply(b, prev, nil)
 				what := ""
 				v := &rejecting{ipvsAPI: d.fakeKernel, linkAPI: d.fakeKernel, rejects: func(m string) bool { return m == what }}
@@ -108,7 +105,7 @@ func TestARequestThatKeepsFailingAffectsOnlyItsFrontend(t *testing.T) {
 				if full {
 					delta = nil
 				}
-				_, err = b.Apply(context.Background(), next, delta)
+				_, err := b.Apply(context.Background(), next, delta)
 				where := fmt.Sprintf("%s, full %v, rejected: %s", name, full, what)
 				if n < 0 {
 					if messages = v.messages; err != nil || len(messages) == 0 {
@@ -188,10 +185,7 @@ func (d *memEnv) checkRejected(b *Backend, v *rejecting, where string, err error
 func TestRemovedDestinationsDrainEvenIfRulesCannotBeProgrammed(t *testing.T) {
 	for name, pair := range updateCases(t) {
 		d := newMemEnv(t)
-		b, err := d.open()
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := d.open()
 		prev, next := pair[0], pair[1]
 		d.apply(b, prev, nil)
 		real := b.rules
@@ -229,11 +223,7 @@ func (readOnlyRules) Guard(context.Context, []netip.Addr, []netip.Addr) (backend
 
 func TestUnprogrammedFrontendsAreRetriedInBatches(t *testing.T) {
 	d := newMemEnv(t)
-	b, err := d.open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := d.open()
 	refuse := true
 	v := &rejecting{ipvsAPI: d.fakeKernel, linkAPI: d.fakeKernel, rejects: func(m string) bool { return refuse && strings.Contains(m, "add address") }}
 	b.ipvs, b.links = v, v

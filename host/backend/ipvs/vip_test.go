@@ -29,7 +29,7 @@ func TestVIPsThatBecomeOrCeaseToBeTheNodesOwnLeaveOrJoinTheLink(t *testing.T) {
 				}
 			}
 			own[vip] = true
-			b := d.mustOpen()
+			b := d.open()
 			d.apply(b, p, nil)
 			for range 2 { // the second time after a restart
 				drifted(b, false)
@@ -37,7 +37,7 @@ func TestVIPsThatBecomeOrCeaseToBeTheNodesOwnLeaveOrJoinTheLink(t *testing.T) {
 					t.Errorf("bound: %v", d.bound)
 				}
 				b.Close()
-				b = d.mustOpen()
+				b = d.open()
 				d.apply(b, p, nil)
 			}
 			delete(own, vip)
@@ -108,13 +108,13 @@ func TestVIPsMoveFromThePreviousLink(t *testing.T) {
 	gone := frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", []int{1})
 	both := &plan.Plan{Global: p.Global, Frontends: maps.Clone(p.Frontends)}
 	maps.Copy(both.Frontends, gone.Frontends)
-	b := d.mustOpen()
+	b := d.open()
 	d.apply(b, both, nil)
 	b.Close()
 	vip := netip.MustParseAddr("10.96.0.80")
 	d.otherLinks, d.bound = d.bound, map[netip.Addr]bool{}
 	order := &addrRecorder{fakeKernel: d.fakeKernel}
-	b = d.mustOpen()
+	b = d.open()
 	b.links = order
 	d.apply(b, p, nil)
 	if len(d.otherLinks) > 0 || !hasExactly(d.bound, vip) || !slices.Equal(order.calls, []string{"add 10.96.0.80", "leave 10.96.0.80", "leave 203.0.113.5"}) {
@@ -151,7 +151,7 @@ func (o *addrRecorder) delFromOtherLinks(a netip.Addr) error {
 
 func TestAnAddressReplacedByAnotherProgramIsNotDeleted(t *testing.T) {
 	d := newMemEnv(t)
-	b := d.mustOpen()
+	b := d.open()
 	p := web(t, 1)
 	none := &plan.Plan{Global: p.Global, Frontends: map[plan.Key]*plan.Frontend{}}
 	d.apply(b, p, nil)
