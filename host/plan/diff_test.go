@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/lab/plangen"
+	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -15,7 +15,7 @@ func copyPlan(p *plan.Plan) *plan.Plan {
 
 func TestApplyingTheDiffGivesTheNextPlan(t *testing.T) {
 	for seed := range uint64(200) {
-		g := plangen.New(seed, plangen.Options{})
+		g := testgen.NewPlans(seed, testgen.PlanOptions{})
 		prev := g.Plan()
 		for step := range 10 {
 			next := g.Next(prev)
@@ -51,7 +51,7 @@ func TestApplyingTheDiffGivesTheNextPlan(t *testing.T) {
 func TestEqualPlansHaveAnEmptyDiff(t *testing.T) {
 	for seed := range uint64(200) {
 		// Two generators of one seed share no memory, so equality has to look inside.
-		p, q := plangen.New(seed, plangen.Options{}).Plan(), plangen.New(seed, plangen.Options{}).Plan()
+		p, q := testgen.NewPlans(seed, testgen.PlanOptions{}).Plan(), testgen.NewPlans(seed, testgen.PlanOptions{}).Plan()
 		if d := plan.Diff(p, q); !d.Empty() || !p.Equal(q) {
 			t.Fatalf("seed %d:\n%s", seed, plan.FormatDiff(p, q))
 		}

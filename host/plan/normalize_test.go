@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/lab/plangen"
+	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -28,7 +28,7 @@ var someCaps = []plan.Caps{
 
 func TestNormalizeIsIdempotentAndKeepsPlansValid(t *testing.T) {
 	for seed := range uint64(200) {
-		g := plangen.New(seed, plangen.Options{})
+		g := testgen.NewPlans(seed, testgen.PlanOptions{})
 		p := g.Plan()
 		for _, c := range someCaps {
 			before := plan.Format(p)

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/sluice-proxy/sluice/host/lab/plangen"
+	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -138,7 +138,7 @@ func TestEveryFormGivesThePlanBack(t *testing.T) {
 	check(t, &plan.Plan{})
 	check(t, shopPlan(t))
 	for seed := range uint64(300) {
-		g := plangen.New(seed, plangen.Options{})
+		g := testgen.NewPlans(seed, testgen.PlanOptions{})
 		p := g.Plan()
 		for range 5 {
 			if err := plan.Validate(p); err != nil {
@@ -295,7 +295,7 @@ func TestFormatDiffShowsWhatChangedAndNothingElse(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(plan.Format(shopPlan(f)))
 	for seed := range uint64(10) {
-		f.Add(plan.Format(plangen.New(seed, plangen.Options{Ports: 3, Members: 3}).Plan()))
+		f.Add(plan.Format(testgen.NewPlans(seed, testgen.PlanOptions{Ports: 3, Endpoints: 3}).Plan()))
 	}
 	f.Add("global\nmasquerade-mark 1\nservice a/b\nport - *6:1/SCTP NodePort affinity=1h0.5s\ndrop\noutside forward\n[::1]:1 weight 1\n")
 	f.Fuzz(func(t *testing.T, text string) {

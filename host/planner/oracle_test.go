@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/lab/clustergen"
+	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
@@ -31,7 +31,7 @@ type verdict struct {
 	case_     string                  // which path led here, for coverage
 }
 
-func newOracle(c *clustergen.Cluster) *oracle {
+func newOracle(c *testgen.Cluster) *oracle {
 	o := &oracle{set: c.Settings}
 	for _, ch := range c.Changes {
 		switch {
@@ -315,7 +315,7 @@ func TestTracesFollowTheRules(t *testing.T) {
 	}
 	cases := map[string]int{}
 	for seed := range uint64(clusters) {
-		c := clustergen.New(seed, clustergen.Options{})
+		c := testgen.NewCluster(seed, testgen.ClusterOptions{})
 		p := planner.New(c.Settings, nil)
 		p.Replace(c.Snapshot())
 		if step := p.Plan(time.Unix(1_700_000_000, 0)); len(step.Errors) > 0 {

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/lab/plangen"
+	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -251,12 +251,12 @@ func (c config) times(n int) int {
 }
 
 // rounds calls f with generators of consecutive seeds.
-func (s *session) rounds(n int, f func(g *plangen.Gen)) {
+func (s *session) rounds(n int, f func(g *testgen.Plans)) {
 	s.Helper()
 	for i := range s.times(n) {
 		seed := s.seed + uint64(i)
 		s.step = fmt.Sprintf("seed %d", seed)
-		f(plangen.New(seed, plangen.Options{}))
+		f(testgen.NewPlans(seed, testgen.PlanOptions{}))
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/lab/plangen"
+	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -17,7 +17,7 @@ const faultsPerChange = 6
 // without a restart before the next Apply.
 func (s *session) faults() {
 	fired, recovered, n := 0, 0, 0
-	s.rounds(6, func(g *plangen.Gen) {
+	s.rounds(6, func(g *testgen.Plans) {
 		seed := s.step
 		prev := g.Plan()
 		next := g.Next(g.Next(g.Next(prev)))

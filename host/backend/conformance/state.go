@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/sluice-proxy/sluice/host/lab/plangen"
+	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -21,7 +21,7 @@ func (s *session) emptyPlan() {
 
 // readback applies random sequences of plans, with and without deltas, and finally an empty plan.
 func (s *session) readback() {
-	s.rounds(6, func(g *plangen.Gen) {
+	s.rounds(6, func(g *testgen.Plans) {
 		seed := s.step
 		prev := s.read()
 		for step := range 12 {
@@ -45,7 +45,7 @@ func (s *session) readback() {
 }
 
 func (s *session) idempotence() {
-	s.rounds(6, func(g *plangen.Gen) {
+	s.rounds(6, func(g *testgen.Plans) {
 		seed := s.step
 		prev := g.Plan()
 		s.apply(prev, nil)
@@ -66,7 +66,7 @@ func (s *session) idempotence() {
 }
 
 func (s *session) restarts() {
-	s.rounds(6, func(g *plangen.Gen) {
+	s.rounds(6, func(g *testgen.Plans) {
 		seed := s.step
 		prev := g.Plan()
 		s.apply(prev, nil)
@@ -101,7 +101,7 @@ func (s *session) restarts() {
 // need many slots, and several hundred frontends in one Apply.
 func (s *session) largePlans() {
 	s.step = "a big plan"
-	p := plangen.New(s.seed, plangen.Options{}).Plan()
+	p := testgen.NewPlans(s.seed, testgen.PlanOptions{}).Plan()
 	for family, base := range map[model.Family]netip.Addr{model.IPv4: netip.MustParseAddr("10.100.0.0"), model.IPv6: netip.MustParseAddr("fd00:100::")} {
 		addr := base
 		for i := range 200 {
@@ -177,7 +177,7 @@ func (s *session) incremental() {
 }
 
 func (s *session) cleanup() {
-	s.rounds(3, func(g *plangen.Gen) {
+	s.rounds(3, func(g *testgen.Plans) {
 		seed := s.step
 		p := g.Plan()
 		s.apply(p, nil)
@@ -216,7 +216,7 @@ func (s *session) foreign() {
 	}
 	s.step = "before the first apply"
 	verify()
-	s.rounds(3, func(g *plangen.Gen) {
+	s.rounds(3, func(g *testgen.Plans) {
 		p := g.Plan()
 		s.apply(p, nil)
 		verify()
@@ -238,7 +238,7 @@ func (s *session) foreign() {
 }
 
 func (s *session) drift() {
-	s.rounds(4, func(g *plangen.Gen) {
+	s.rounds(4, func(g *testgen.Plans) {
 		seed := s.step
 		p := g.Plan()
 		s.apply(p, nil)

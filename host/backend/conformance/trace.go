@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/lab/clustergen"
+	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
@@ -34,7 +34,7 @@ func (s *session) traceAgreement() {
 	for i := range s.times(clusters) {
 		seed := s.seed + uint64(i)
 		s.step = fmt.Sprintf("seed %d", seed)
-		c := clustergen.New(seed, clustergen.Options{
+		c := testgen.NewCluster(seed, testgen.ClusterOptions{
 			Index: i % 100, Targets: slices.Concat(w.Servers, w.HostNetworkServers), NodeAddrs: s.nodeAddrs(), Clients: s.from(), Interfaces: s.interfaces(), Protocols: w.Protocols,
 		})
 		pl := planner.New(c.Settings, nil)

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/lab/plangen"
+	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -91,8 +91,8 @@ func (s *session) destinations() {
 			clear(refused)
 		}
 		seed := s.seed + uint64(i)
-		g := plangen.New(seed, plangen.Options{
-			Global: &w.Global, Targets: w.Servers, Protocols: w.Protocols, Families: s.families(), Ports: 5, Members: 4})
+		g := testgen.NewPlans(seed, testgen.PlanOptions{
+			Global: &w.Global, Targets: w.Servers, Protocols: w.Protocols, Families: s.families(), Ports: 5, Endpoints: 4})
 		p := g.Plan()
 		s.addFixtures(p)
 		s.step = fmt.Sprintf("seed %d", seed)

@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/lab/plangen"
+	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -68,7 +68,7 @@ func TestKillingRandomChangesLeavesOldOrNewDestinations(t *testing.T) {
 		seeds = 2
 	}
 	for seed := range seeds {
-		g := plangen.New(seed, plangen.Options{Ports: 4, Members: 4})
+		g := testgen.NewPlans(seed, testgen.PlanOptions{Ports: 4, Endpoints: 4})
 		prev := g.Plan()
 		next := g.Next(g.Next(g.Next(prev)))
 		for n := 1; ; n += 1 + rand.IntN(3) {

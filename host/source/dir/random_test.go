@@ -14,7 +14,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/sluice-proxy/sluice/host/lab/clustergen"
+	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
@@ -28,7 +28,7 @@ func TestManifestsRoundTripRandomClusters(t *testing.T) {
 	forwarded := 0
 	for seed := range uint64(150) {
 		// A link-local address is refused as an external address, as by the API server.
-		c := clustergen.New(seed, clustergen.Options{NodeAddrs: parseAddrs("192.168.0.1", "192.168.7.7", "10.244.0.254", "fd00:192::1", "fd00:192::7")})
+		c := testgen.NewCluster(seed, testgen.ClusterOptions{NodeAddrs: parseAddrs("192.168.0.1", "192.168.7.7", "10.244.0.254", "fd00:192::1", "fd00:192::7")})
 		text, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects(c)})
 		if err != nil {
 			t.Fatal(err)
@@ -57,7 +57,7 @@ func TestManifestsRoundTripRandomClusters(t *testing.T) {
 	}
 }
 
-func resolver(c *clustergen.Cluster, s *model.Snapshot) *plan.Tracer {
+func resolver(c *testgen.Cluster, s *model.Snapshot) *plan.Tracer {
 	p := planner.New(c.Settings, nil)
 	p.Replace(s)
 	p.Plan(time.Unix(1_700_000_000, 0))
@@ -72,7 +72,7 @@ func outcome(o plan.Outcome) string {
 	return text
 }
 
-func objects(c *clustergen.Cluster) (out []any) {
+func objects(c *testgen.Cluster) (out []any) {
 	for _, ch := range c.Changes {
 		switch {
 		case ch.Service != nil:

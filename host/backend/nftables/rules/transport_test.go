@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl/nfnltest"
 
-	"github.com/sluice-proxy/sluice/host/lab/plangen"
+	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
@@ -119,7 +119,7 @@ func TestKillingBetweenAnyTwoTransactionsInterruptsNothing(t *testing.T) {
 		seeds = 1
 	}
 	for seed := range seeds {
-		g := plangen.New(seed+1, plangen.Options{Ports: 45, MaxWeight: 90})
+		g := testgen.NewPlans(seed+1, testgen.PlanOptions{Ports: 45, MaxWeight: 90})
 		plans := [2]*plan.Plan{g.Plan()}
 		plans[1] = plans[0]
 		for range 40 {

@@ -1,7 +1,4 @@
-// Package clustergen makes random clusters and flows for tests: Services of all kinds, EndpointSlices with all kinds of
-// conditions and hints, Nodes, settings, and connections from everywhere to everywhere. The same seed and options give
-// the same on every machine.
-package clustergen
+package testgen
 
 import (
 	"fmt"
@@ -15,45 +12,44 @@ import (
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// Options say what there is. The zero value of each means something made up.
-type Options struct {
-	// Index tells clusters apart that are programmed one after the other: of different ones (0 to 99), no two have a
-	// Service address or a NodePort in common.
+// ClusterOptions are the options of a Cluster. A zero field means a generated default.
+type ClusterOptions struct {
+	// Index, 0 to 99, separates clusters that share a kernel: clusters with different indexes have no Service address or NodePort in
+	// common.
 	Index int
-	// Targets are the endpoints' addresses and ports, so that real servers can stand behind them.
+	// Targets are the endpoints' addresses and ports, for tests with real servers.
 	Targets []netip.AddrPort
-	// NodeAddrs are this node's addresses. The first of each family is its Node's, the others are on its links.
+	// NodeAddrs are this node's addresses. The first of each family is in its Node object, the others are on its links only.
 	NodeAddrs []netip.Addr
-	// Clients are the addresses that connections come from: Pods, this node, and others.
+	// Clients are the source addresses of flows: Pods, this node, and others.
 	Clients []netip.Addr
-	// Interfaces are where the packets of Clients come in at the node.
+	// Interfaces are the input interfaces of packets from Clients.
 	Interfaces map[netip.Addr]string
-	// Protocols of Service ports; all three.
+	// Protocols of Service ports; default all three.
 	Protocols []model.Protocol
 }
 
-// The made-up surroundings. Pods are 10.244.0.0/16 and fd00:10:244::/64.
+// The generated network.
 var (
 	podSources = prefixes("10.244.0.0/16", "fd00:10:244::/64")
-	// node is this node's name.
-	node = "n0"
+	nodeName   = "n0" // this node
 )
 
-// Cluster is a random cluster, and what a node that is in it is told.
+// Cluster is a random cluster with the settings of a node in it.
 type Cluster struct {
 	Changes  []model.Change
 	Settings planner.Settings
 
-	rng *rand.Rand
-	o   Options
-	to  []plan.Flow // where a frontend listens, or might
+	rng          *rand.Rand
+	options      ClusterOptions
+	destinations []plan.Flow // where a frontend may listen
 
-	madeUp bool // the clients
-	addrs  []netip.Addr
+	defaultClients bool         // options.Clients was not set
+	addrs          []netip.Addr // of Services and the node
 }
 
-// New makes a cluster.
-func New(seed uint64, o Options) *Cluster {
+// NewCluster returns a random cluster. The same seed and options return the same cluster on every machine.
+func NewCluster(seed uint64, o ClusterOptions) *Cluster {
 	if o.Targets == nil {
 		for _, a := range addrs("10.244.0.1", "10.244.0.2", "10.244.1.1", "10.244.1.2", "10.244.2.1", "192.168.0.1", "192.168.0.2",
 			"fd00:10:244::1", "fd00:10:244::2", "fd00:10:244::1:1", "fd00:10:244::2:1", "fd00:192::1") {
@@ -63,12 +59,10 @@ func New(seed uint64, o Options) *Cluster {
 	if o.NodeAddrs == nil {
 		o.NodeAddrs = addrs("192.168.0.1", "192.168.7.7", "10.244.0.254", "fd00:192::1", "fd00:192::7", "169.254.20.10")
 	}
-	madeUp := o.Clients == nil
-	if madeUp {
+	defaultClients := o.Clients == nil
+	if defaultClients {
 		o.Clients = addrs("10.244.0.1", "10.244.1.1", "10.244.9.9", "192.168.0.1", "192.168.0.2", "192.168.7.7", "10.244.0.254",
 			"127.0.0.1", "198.51.100.9", "198.51.101.9", "fd00:10:244::1", "fd00:10:244::9:9", "fd00:192::1", "fd00:192::2", "::1", "2001:db8:ffff::9")
-	}
-	if madeUp {
 		o.Interfaces = map[netip.Addr]string{}
 		for i, a := range o.Clients {
 			switch {
@@ -83,7 +77,7 @@ func New(seed uint64, o Options) *Cluster {
 	if o.Protocols == nil {
 		o.Protocols = []model.Protocol{model.TCP, model.UDP, model.SCTP}
 	}
-	c := &Cluster{rng: rand.New(rand.NewPCG(seed, 0xc105)), o: o, madeUp: madeUp}
+	c := &Cluster{rng: rand.New(rand.NewPCG(seed, 0xc105)), options: o, defaultClients: defaultClients}
 	c.settings()
 	c.nodes()
 	for n := range 2 + c.rng.IntN(6) {
@@ -93,7 +87,7 @@ func New(seed uint64, o Options) *Cluster {
 	return c
 }
 
-// Snapshot is the cluster's state.
+// Snapshot returns the cluster's state.
 func (c *Cluster) Snapshot() *model.Snapshot {
 	s := model.NewSnapshot()
 	for _, ch := range c.Changes {
@@ -103,36 +97,36 @@ func (c *Cluster) Snapshot() *model.Snapshot {
 }
 
 func (c *Cluster) settings() {
-	s := planner.Settings{Node: node, MasqueradeMark: 0x4000, MasqueradeAll: c.one(6)}
+	s := planner.Settings{Node: nodeName, MasqueradeMark: 0x4000, MasqueradeAll: c.oneIn(6)}
 	switch c.rng.IntN(7) {
-	case 0: // nothing tells Pods from others
+	case 0: // no detection of Pods
 	case 1:
 		s.PodInterfaces = c.podInterfaces()
 	case 2:
-		s.PodSources = []netip.Prefix{pick(c, podSources)}
+		s.PodSources = []netip.Prefix{pick(c.rng, podSources)}
 	default:
 		s.PodSources = podSources
 	}
-	for _, a := range c.o.NodeAddrs {
-		if c.one(4) {
+	for _, a := range c.options.NodeAddrs {
+		if c.oneIn(4) {
 			s.NodePortPrefixes = append(s.NodePortPrefixes, netip.PrefixFrom(a, a.BitLen()-c.rng.IntN(9)).Masked())
 		}
 	}
-	if c.one(6) {
-		s.NodePortPrefixes = append(s.NodePortPrefixes, pick(c, prefixes("0.0.0.0/0", "::/0", "127.0.0.0/8", "::1/128")))
+	if c.oneIn(6) {
+		s.NodePortPrefixes = append(s.NodePortPrefixes, pick(c.rng, prefixes("0.0.0.0/0", "::/0", "127.0.0.0/8", "::1/128")))
 	}
-	s.LocalAddrs = append(addrs("127.0.0.1", "::1"), c.o.NodeAddrs...)
+	s.LocalAddrs = append(addrs("127.0.0.1", "::1"), c.options.NodeAddrs...)
 	c.Settings = s
 }
 
-// podInterfaces are the links of the clients that are Pods by their ranges, each by name or by the start of it.
+// podInterfaces returns the interfaces of the clients in podSources, as names or prefixes of names.
 func (c *Cluster) podInterfaces() (out []string) {
-	for _, a := range c.o.Clients {
-		name := c.o.Interfaces[a]
+	for _, a := range c.options.Clients {
+		name := c.options.Interfaces[a]
 		if name == "" || !slices.ContainsFunc(podSources, func(p netip.Prefix) bool { return p.Contains(a) }) {
 			continue
 		}
-		if c.one(3) {
+		if c.oneIn(3) {
 			name += "*"
 		}
 		out = append(out, name)
@@ -142,19 +136,19 @@ func (c *Cluster) podInterfaces() (out []string) {
 
 func (c *Cluster) nodes() {
 	zones := []string{"a", "a", "b", "b", ""}
-	own := &model.Node{Name: node, Zone: pick(c, zones), Addresses: c.primaries()}
-	for _, n := range []*model.Node{own, {Name: "n1", Zone: pick(c, zones), Addresses: addrs("192.168.0.2")}, {Name: "n2"}} {
+	own := &model.Node{Name: nodeName, Zone: pick(c.rng, zones), Addresses: c.primaries()}
+	for _, n := range []*model.Node{own, {Name: "n1", Zone: pick(c.rng, zones), Addresses: addrs("192.168.0.2")}, {Name: "n2"}} {
 		c.Changes = append(c.Changes, model.Change{Kind: model.NodeKind, Name: model.Name{Name: n.Name}, Node: n})
 	}
-	if !c.one(4) {
+	if !c.oneIn(4) {
 		cidr := &model.ServiceCIDR{Name: "kubernetes", CIDRs: prefixes("10.96.0.0/16", "fd00:10:96::/112")[:1+c.rng.IntN(2)]}
 		c.Changes = append(c.Changes, model.Change{Kind: model.ServiceCIDRKind, Name: model.Name{Name: cidr.Name}, CIDR: cidr})
 	}
 }
 
-// primaries are the first of the node's addresses of each family.
+// primaries returns the node's first address of each family.
 func (c *Cluster) primaries() (out []netip.Addr) {
-	for _, a := range c.o.NodeAddrs {
+	for _, a := range c.options.NodeAddrs {
 		if !slices.ContainsFunc(out, func(b netip.Addr) bool { return a.Is4() == b.Is4() }) {
 			out = append(out, a)
 		}
@@ -162,78 +156,78 @@ func (c *Cluster) primaries() (out []netip.Addr) {
 	return out
 }
 
-// vip is an address of a block of addresses that is this cluster's alone.
-func (c *Cluster) vip(f model.Family, block byte, n int) netip.Addr {
+// serviceIP returns an address of a block that no cluster with another index uses.
+func (c *Cluster) serviceIP(f model.Family, block byte, n int) netip.Addr {
 	if f == model.IPv4 {
 		switch block {
 		case 0:
-			return netip.AddrFrom4([4]byte{10, 96, byte(c.o.Index), byte(n)})
+			return netip.AddrFrom4([4]byte{10, 96, byte(c.options.Index), byte(n)})
 		default:
-			return netip.AddrFrom4([4]byte{198, 17 + block, byte(c.o.Index), byte(n)})
+			return netip.AddrFrom4([4]byte{198, 17 + block, byte(c.options.Index), byte(n)})
 		}
 	}
 	if block == 0 {
-		return netip.AddrFrom16([16]byte{0xfd, 0, 0, 0x10, 0, 0x96, 14: byte(c.o.Index), 15: byte(n)})
+		return netip.AddrFrom16([16]byte{0xfd, 0, 0, 0x10, 0, 0x96, 14: byte(c.options.Index), 15: byte(n)})
 	}
-	return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0, block, 14: byte(c.o.Index), 15: byte(n)})
+	return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0, block, 14: byte(c.options.Index), 15: byte(n)})
 }
 
-// service makes Service n with its slices.
+// service adds Service n with its slices.
 func (c *Cluster) service(n int) {
 	s := &model.Service{
 		Name:          model.Name{Namespace: "shop", Name: fmt.Sprintf("s%d", n)},
-		InternalLocal: c.one(4), ExternalLocal: c.one(2), Created: int64(c.rng.IntN(3)),
+		InternalLocal: c.oneIn(4), ExternalLocal: c.oneIn(2), Created: int64(c.rng.IntN(3)),
 	}
-	if c.one(5) {
+	if c.oneIn(5) {
 		s.Affinity = 3 * time.Hour
 	}
 	families := [][]model.Family{{model.IPv4}, {model.IPv6}, {model.IPv4, model.IPv6}, {model.IPv6, model.IPv4}}[c.rng.IntN(4)]
 	if !slices.ContainsFunc(families, c.reaches) {
-		families = []model.Family{model.FamilyOf(c.o.Clients[0])}
+		families = []model.Family{model.FamilyOf(c.options.Clients[0])}
 	}
 	for _, f := range families {
-		s.ClusterIPs = append(s.ClusterIPs, c.vip(f, 0, 1+n))
+		s.ClusterIPs = append(s.ClusterIPs, c.serviceIP(f, 0, 1+n))
 	}
-	for _, f := range []model.Family{model.IPv4, model.IPv6} { // of a family without ClusterIP: not served
-		if c.one(3) {
-			s.ExternalIPs = append(s.ExternalIPs, c.vip(f, 1, 1+n))
-			if own := c.ofFamily(c.o.NodeAddrs, f); n == 0 && len(own) > 0 && c.one(4) { // no other Service wants it too
-				s.ExternalIPs = append(s.ExternalIPs, pick(c, own))
+	for _, f := range []model.Family{model.IPv4, model.IPv6} { // without a ClusterIP of the family they are not served
+		if c.oneIn(3) {
+			s.ExternalIPs = append(s.ExternalIPs, c.serviceIP(f, 1, 1+n))
+			if own := c.ofFamily(c.options.NodeAddrs, f); n == 0 && len(own) > 0 && c.oneIn(4) { // only the first Service, so that there is no conflict
+				s.ExternalIPs = append(s.ExternalIPs, pick(c.rng, own))
 			}
 		}
 		for i := range c.rng.IntN(3) {
-			s.LoadBalancerIPs = append(s.LoadBalancerIPs, c.vip(f, 2, 10*i+1+n))
+			s.LoadBalancerIPs = append(s.LoadBalancerIPs, c.serviceIP(f, 2, 10*i+1+n))
 		}
 	}
-	if c.one(2) {
-		s.SourceRanges = c.ranges()
+	if c.oneIn(2) {
+		s.SourceRanges = c.sourceRanges()
 	}
 	names, used := []string{"", "http", "metrics"}, map[string]bool{}
 	for i := range 1 + c.rng.IntN(3) {
-		p := model.ServicePort{Name: names[i], Protocol: pick(c, c.o.Protocols), Port: pick(c, []uint16{53, 80, 443})}
+		p := model.ServicePort{Name: names[i], Protocol: pick(c.rng, c.options.Protocols), Port: pick(c.rng, []uint16{53, 80, 443})}
 		if key := fmt.Sprint(p.Port, p.Protocol); used[key] {
 			continue
 		} else {
 			used[key] = true
 		}
-		if c.one(2) {
-			p.NodePort = uint16(30000 + 27*c.o.Index + 3*n + i)
+		if c.oneIn(2) {
+			p.NodePort = uint16(30000 + 27*c.options.Index + 3*n + i)
 		}
 		s.Ports = append(s.Ports, p)
 	}
 	c.Changes = append(c.Changes, model.Change{Kind: model.ServiceKind, Name: s.Name, Service: s})
-	c.remember(s)
+	c.addDestinations(s)
 	for _, f := range []model.Family{model.IPv4, model.IPv6} {
 		c.slices(s, f)
 	}
 }
 
-// ranges let some of the clients in.
-func (c *Cluster) ranges() (out []netip.Prefix) {
+// sourceRanges returns ranges that contain some of the clients.
+func (c *Cluster) sourceRanges() (out []netip.Prefix) {
 	for range 1 + c.rng.IntN(3) {
-		a := pick(c, slices.Concat(c.o.Clients, c.o.NodeAddrs))
-		bits := a.BitLen() - pick(c, []int{0, 4, 8, 16})
-		if c.one(12) {
+		a := pick(c.rng, slices.Concat(c.options.Clients, c.options.NodeAddrs))
+		bits := a.BitLen() - pick(c.rng, []int{0, 4, 8, 16})
+		if c.oneIn(12) {
 			bits = 0
 		}
 		out = append(out, netip.PrefixFrom(a, bits).Masked())
@@ -241,10 +235,10 @@ func (c *Cluster) ranges() (out []netip.Prefix) {
 	return out
 }
 
-// slices makes up to three slices of a Service and family.
+// slices adds up to three slices of a Service and family.
 func (c *Cluster) slices(s *model.Service, f model.Family) {
 	var targets []netip.AddrPort
-	for _, t := range c.o.Targets {
+	for _, t := range c.options.Targets {
 		if model.FamilyOf(t.Addr()) == f {
 			targets = append(targets, t)
 		}
@@ -257,42 +251,42 @@ func (c *Cluster) slices(s *model.Service, f model.Family) {
 		slice := &model.EndpointSlice{
 			Name: model.Name{Namespace: "shop", Name: fmt.Sprintf("%s-v%d-%d", s.Name.Name, f, i)}, Service: s.Name, Family: f,
 		}
-		number := pick(c, targets).Port()
+		number := pick(c.rng, targets).Port()
 		for _, p := range s.Ports {
 			sp := model.SlicePort{Name: p.Name, Protocol: p.Protocol, Port: number}
 			switch c.rng.IntN(12) {
 			case 0:
 				sp.Name = "other"
 			case 1:
-				sp.Protocol = pick(c, []model.Protocol{model.TCP, model.UDP, model.SCTP})
+				sp.Protocol = pick(c.rng, []model.Protocol{model.TCP, model.UDP, model.SCTP})
 			}
 			if !slices.ContainsFunc(slice.Ports, func(q model.SlicePort) bool { return q.Name == sp.Name && q.Protocol == sp.Protocol }) {
 				slice.Ports = append(slice.Ports, sp)
 			}
 		}
 		for range 1 + c.rng.IntN(4) {
-			slice.Endpoints = append(slice.Endpoints, c.endpoint(pick(c, targets).Addr(), style, hints))
+			slice.Endpoints = append(slice.Endpoints, c.endpoint(pick(c.rng, targets).Addr(), style, hints))
 		}
 		c.Changes = append(c.Changes, model.Change{Kind: model.SliceKind, Name: slice.Name, Slice: slice})
 	}
 }
 
-// endpoint makes one at an address. An address is always on the same node, and has the same hints in a Service, as
-// controllers see to; its conditions may be others in another slice.
+// endpoint returns an endpoint. As in a real cluster, an address is always on the same node and has the same hints throughout a
+// Service; its conditions may differ between slices.
 func (c *Cluster) endpoint(a netip.Addr, style, hints int) model.SliceEndpoint {
 	b := a.As16()
-	e := model.SliceEndpoint{Addr: a, Node: []string{node, "n1", "n2"}[(int(b[13])+int(b[15]))%3], Zone: "b"}
-	if slices.Contains(c.o.NodeAddrs, a) {
-		e.Node = node
+	e := model.SliceEndpoint{Addr: a, Node: []string{nodeName, "n1", "n2"}[(int(b[13])+int(b[15]))%3], Zone: "b"}
+	if slices.Contains(c.options.NodeAddrs, a) {
+		e.Node = nodeName
 	}
-	if e.Node == node {
+	if e.Node == nodeName {
 		e.Zone = "a"
 	}
-	terminating := func() { e.Terminating, e.Serving, e.Ready = true, c.one(2), false }
+	terminating := func() { e.Terminating, e.Serving, e.Ready = true, c.oneIn(2), false }
 	ready := func() { e.Ready, e.Serving = true, true }
 	switch style {
 	case 0: // a rolling update
-		if ready(); c.one(3) {
+		if ready(); c.oneIn(3) {
 			terminating()
 		}
 	case 1:
@@ -324,7 +318,7 @@ func (c *Cluster) endpoint(a netip.Addr, style, hints int) model.SliceEndpoint {
 	return e
 }
 
-func (c *Cluster) one(in int) bool { return c.rng.IntN(in) == 0 }
+func (c *Cluster) oneIn(in int) bool { return c.rng.IntN(in) == 0 }
 
 func (c *Cluster) ofFamily(list []netip.Addr, f model.Family) (out []netip.Addr) {
 	for _, a := range list {
@@ -334,8 +328,6 @@ func (c *Cluster) ofFamily(list []netip.Addr, f model.Family) (out []netip.Addr)
 	}
 	return out
 }
-
-func pick[T any](c *Cluster, from []T) T { return from[c.rng.IntN(len(from))] }
 
 func addrs(list ...string) (out []netip.Addr) {
 	for _, s := range list {

@@ -1,6 +1,6 @@
-// Package plangen makes random plans for tests: valid, realistic and small enough to be read when a test fails. The
-// same seed and options give the same plans on every machine.
-package plangen
+// Package testgen generates random plans, clusters and flows for tests. The same seed and options return the same values on
+// every machine.
+package testgen
 
 import (
 	"fmt"
@@ -13,34 +13,33 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// Options bound what a Gen makes. The zero value of each means the default.
-type Options struct {
-	Ports     int              // Service ports in a plan, at most; 8
-	Members   int              // members of a pool, at most; 12
-	MaxWeight uint16           // of a member; 65535
-	Families  []model.Family   // both
-	Protocols []model.Protocol // TCP, UDP and SCTP, TCP the commonest
-	Balances  []plan.Balance   // all four, Random the commonest
-	// Targets are the addresses that members are drawn from, so that real servers can stand behind them; made up
-	// from the Pod ranges when there are none.
+// PlanOptions are the options of Plans. A zero field means the default.
+type PlanOptions struct {
+	Ports     int              // maximum of Service ports in a plan; default 8
+	Endpoints int              // maximum of endpoints in a pool; default 12
+	MaxWeight uint16           // of an endpoint; default 65535
+	Families  []model.Family   // default both
+	Protocols []model.Protocol // default TCP, UDP and SCTP, mostly TCP
+	Balances  []plan.Balance   // default all four, mostly Random
+	// Targets are the endpoints' addresses and ports, for tests with real servers; default from the Pod ranges.
 	Targets []netip.AddrPort
-	// Global is used as it is in every plan when it is set; otherwise it is random and changes now and then.
+	// Global is the global part of every plan; by default it is random and changes sometimes.
 	Global *plan.Global
 }
 
-// Gen makes plans. It is not safe for concurrent use.
-type Gen struct {
-	rng *rand.Rand
-	o   Options
+// Plans generates plans that are valid, realistic and small enough to be read when a test fails. It is not safe for concurrent use.
+type Plans struct {
+	rng     *rand.Rand
+	options PlanOptions
 }
 
-// New makes a generator.
-func New(seed uint64, o Options) *Gen {
+// NewPlans returns a generator.
+func NewPlans(seed uint64, o PlanOptions) *Plans {
 	if o.Ports == 0 {
 		o.Ports = 8
 	}
-	if o.Members == 0 {
-		o.Members = 12
+	if o.Endpoints == 0 {
+		o.Endpoints = 12
 	}
 	if o.MaxWeight == 0 {
 		o.MaxWeight = 65535
@@ -54,21 +53,21 @@ func New(seed uint64, o Options) *Gen {
 	if o.Balances == nil {
 		o.Balances = []plan.Balance{plan.Random, plan.Random, plan.Random, plan.Random, plan.RoundRobin, plan.SourceHash, plan.LeastConnections}
 	}
-	return &Gen{rng: rand.New(rand.NewPCG(seed, 0x5105)), o: o}
+	return &Plans{rng: rand.New(rand.NewPCG(seed, 0x5105)), options: o}
 }
 
-// Plan makes a plan from nothing.
-func (g *Gen) Plan() *plan.Plan {
+// Plan returns a random plan.
+func (g *Plans) Plan() *plan.Plan {
 	p := &plan.Plan{Global: g.global(), Frontends: map[plan.Key]*plan.Frontend{}}
-	for range 1 + g.rng.IntN(g.o.Ports) {
+	for range 1 + g.rng.IntN(g.options.Ports) {
 		g.addPort(p)
 	}
 	return p
 }
 
-// Next makes a plan that may follow p: mostly a few changes, now and then all of it or none. It does not change p, and
-// shares with it what stays.
-func (g *Gen) Next(p *plan.Plan) *plan.Plan {
+// Next returns a plan that may follow p: mostly with a few changes, sometimes with everything or nothing changed. It does not
+// modify p, and shares unchanged frontends with it.
+func (g *Plans) Next(p *plan.Plan) *plan.Plan {
 	switch g.rng.IntN(20) {
 	case 0:
 		return g.Plan()
@@ -79,31 +78,31 @@ func (g *Gen) Next(p *plan.Plan) *plan.Plan {
 	for k, f := range p.Frontends {
 		next.Frontends[k] = f
 	}
-	if g.one(8) {
+	if g.oneIn(8) {
 		next.Global = g.global()
 	}
 	for range 1 + g.rng.IntN(3) {
 		owners := owners(next)
-		if len(owners) == 0 || len(owners) < g.o.Ports && g.one(4) {
+		if len(owners) == 0 || len(owners) < g.options.Ports && g.oneIn(4) {
 			g.addPort(next)
 			continue
 		}
-		g.change(next, owners[g.rng.IntN(len(owners))])
+		g.changePort(next, owners[g.rng.IntN(len(owners))])
 	}
 	return next
 }
 
-// change does one thing to the frontends of a Service port.
-func (g *Gen) change(p *plan.Plan, owner model.PortName) {
+// changePort makes one change to the frontends of a Service port.
+func (g *Plans) changePort(p *plan.Plan, owner model.PortName) {
 	keys := keysOf(p, owner)
 	switch g.rng.IntN(10) {
-	case 0: // the port goes
+	case 0: // delete the port
 		for _, k := range keys {
 			delete(p.Frontends, k)
 		}
-	case 1: // one of its frontends goes
+	case 1: // delete one of its frontends
 		delete(p.Frontends, keys[g.rng.IntN(len(keys))])
-	case 2: // its settings change
+	case 2: // change its settings
 		affinity := g.affinity()
 		for _, k := range keys {
 			f := *p.Frontends[k]
@@ -113,7 +112,7 @@ func (g *Gen) change(p *plan.Plan, owner model.PortName) {
 			}
 			p.Frontends[k] = &f
 		}
-	case 3: // its traffic policy changes
+	case 3: // change its traffic policy
 		for _, k := range keys {
 			f := *p.Frontends[k]
 			if f.Kind != plan.ClusterIP {
@@ -125,13 +124,13 @@ func (g *Gen) change(p *plan.Plan, owner model.PortName) {
 				p.Frontends[k] = &f
 			}
 		}
-	default: // its endpoints or their weights change, alike in all frontends that share them
+	default: // change its endpoints or their weights, in all frontends that share them
 		was, is := []plan.Pool{}, []plan.Pool{}
 		swap := func(q plan.Pool, family model.Family) plan.Pool {
 			if i := slices.IndexFunc(was, func(o plan.Pool) bool { return o.Equal(&q) && len(o.Endpoints) > 0 }); i >= 0 {
 				return is[i]
 			}
-			n := g.mutate(q, family)
+			n := g.changePool(q, family)
 			was, is = append(was, q), append(is, n)
 			return n
 		}
@@ -147,32 +146,32 @@ func (g *Gen) change(p *plan.Plan, owner model.PortName) {
 	}
 }
 
-// addPort puts a Service port into p: a ClusterIP in one or both families, and often more ways in.
-func (g *Gen) addPort(p *plan.Plan) {
+// addPort adds a Service port to p: a ClusterIP in one or both families, and often frontends of other kinds.
+func (g *Plans) addPort(p *plan.Plan) {
 	n := g.rng.IntN(200)
 	names := []string{"", "http", "grpc", "dns-tcp"}
 	owner := model.PortName{
-		Service:  model.Name{Namespace: pick(g, []string{"shop", "kube-system", "team-a"}), Name: fmt.Sprintf("svc-%d", n/2)},
+		Service:  model.Name{Namespace: pick(g.rng, []string{"shop", "kube-system", "team-a"}), Name: fmt.Sprintf("svc-%d", n/2)},
 		Port:     names[g.rng.IntN(len(names))],
-		Protocol: pick(g, g.o.Protocols),
+		Protocol: pick(g.rng, g.options.Protocols),
 	}
 	if len(keysOf(p, owner)) > 0 {
 		return
 	}
-	// The VIP belongs to the Service, so that other ports of it share the address; numbers may meet across protocols.
-	port := uint16(pick(g, []int{53, 80, 443, 8080, 1 + g.rng.IntN(65535)}))
+	// Ports of a Service share its address, and protocols may share a port number.
+	port := uint16(pick(g.rng, []int{53, 80, 443, 8080, 1 + g.rng.IntN(65535)}))
 	nodePort := uint16(30000 + g.rng.IntN(2768))
 	affinity := g.affinity()
-	local := g.one(3)
+	local := g.oneIn(3)
 	kinds := []plan.Kind{plan.ClusterIP}
 	for _, k := range []plan.Kind{plan.ExternalIP, plan.LoadBalancer, plan.NodePort} {
-		if g.one(3) {
+		if g.oneIn(3) {
 			kinds = append(kinds, k)
 		}
 	}
-	families := g.o.Families
-	if g.one(2) {
-		families = []model.Family{pick(g, families)}
+	families := g.options.Families
+	if g.oneIn(2) {
+		families = []model.Family{pick(g.rng, families)}
 	}
 	for _, family := range families {
 		pool := g.pool(family)
@@ -199,24 +198,24 @@ func (g *Gen) addPort(p *plan.Plan) {
 	}
 }
 
-func (g *Gen) affinity() time.Duration {
-	if g.one(3) {
-		return time.Duration(pick(g, []int{1, 30, 10800, 86400})) * time.Second
+func (g *Plans) affinity() time.Duration {
+	if g.oneIn(3) {
+		return time.Duration(pick(g.rng, []int{1, 30, 10800, 86400})) * time.Second
 	}
 	return 0
 }
 
-func (g *Gen) balance() plan.Balance { return pick(g, g.o.Balances) }
+func (g *Plans) balance() plan.Balance { return pick(g.rng, g.options.Balances) }
 
-func (g *Gen) masquerade(kind plan.Kind) plan.Masquerade {
+func (g *Plans) masquerade(kind plan.Kind) plan.Masquerade {
 	if kind == plan.ClusterIP {
-		return pick(g, []plan.Masquerade{plan.MasqueradeOutside, plan.MasqueradeOutside, plan.MasqueradeNever, plan.MasqueradeAlways})
+		return pick(g.rng, []plan.Masquerade{plan.MasqueradeOutside, plan.MasqueradeOutside, plan.MasqueradeNever, plan.MasqueradeAlways})
 	}
-	return pick(g, []plan.Masquerade{plan.MasqueradeAlways, plan.MasqueradeAlways, plan.MasqueradeFromNode, plan.MasqueradeNever})
+	return pick(g.rng, []plan.Masquerade{plan.MasqueradeAlways, plan.MasqueradeAlways, plan.MasqueradeFromNode, plan.MasqueradeNever})
 }
 
-func (g *Gen) sourceRanges(family model.Family) []netip.Prefix {
-	if g.one(2) {
+func (g *Plans) sourceRanges(family model.Family) []netip.Prefix {
+	if g.oneIn(2) {
 		return nil
 	}
 	var list []netip.Prefix
@@ -225,55 +224,55 @@ func (g *Gen) sourceRanges(family model.Family) []netip.Prefix {
 			list = append(list, netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(1 + g.rng.IntN(223)), byte(g.rng.IntN(256)), byte(g.rng.IntN(256)), byte(g.rng.IntN(256))}), 1+g.rng.IntN(32)))
 		} else {
 			a := [16]byte{0x20, 0x01, 0x0d, 0xb8, byte(g.rng.IntN(256)), byte(g.rng.IntN(256)), 15: byte(g.rng.IntN(256))}
-			list = append(list, netip.PrefixFrom(netip.AddrFrom16(a), pick(g, []int{32, 40, 48, 64, 128})))
+			list = append(list, netip.PrefixFrom(netip.AddrFrom16(a), pick(g.rng, []int{32, 40, 48, 64, 128})))
 		}
 	}
 	return plan.NormalizePrefixes(list)
 }
 
-func (g *Gen) global() plan.Global {
-	if g.o.Global != nil {
-		return *g.o.Global
+func (g *Plans) global() plan.Global {
+	if g.options.Global != nil {
+		return *g.options.Global
 	}
-	out := plan.Global{MasqueradeMark: 1 << pick(g, []int{14, 14, 14, 0, 31})}
-	v4 := slices.Contains(g.o.Families, model.IPv4)
+	out := plan.Global{MasqueradeMark: 1 << pick(g.rng, []int{14, 14, 14, 0, 31})}
+	v4 := slices.Contains(g.options.Families, model.IPv4)
 	add := func(family model.Family, add func()) {
-		if (family == model.IPv4) == v4 || len(g.o.Families) == 2 {
+		if (family == model.IPv4) == v4 || len(g.options.Families) == 2 {
 			add()
 		}
 	}
 	add(model.IPv4, func() {
 		out.NodePortAddrs = append(out.NodePortAddrs, netip.AddrFrom4([4]byte{192, 168, 0, byte(1 + g.rng.IntN(9))}))
-		if g.one(3) {
+		if g.oneIn(3) {
 			out.NodePortAddrs = append(out.NodePortAddrs, netip.MustParseAddr("203.0.113.1"))
 		}
-		if !g.one(4) {
+		if !g.oneIn(4) {
 			out.PodSources = append(out.PodSources, netip.MustParsePrefix("10.244.0.0/16"))
 		}
-		if g.one(2) {
+		if g.oneIn(2) {
 			out.ServiceCIDRs = append(out.ServiceCIDRs, netip.MustParsePrefix("10.96.0.0/12"))
 		}
 	})
 	add(model.IPv6, func() {
 		out.NodePortAddrs = append(out.NodePortAddrs, netip.MustParseAddr("fd00:192::1"))
-		if !g.one(4) {
+		if !g.oneIn(4) {
 			out.PodSources = append(out.PodSources, netip.MustParsePrefix("fd00:10:244::/56"))
 		}
-		if g.one(2) {
+		if g.oneIn(2) {
 			out.ServiceCIDRs = append(out.ServiceCIDRs, netip.MustParsePrefix("fd00:10:96::/108"))
 		}
 	})
-	if g.one(4) {
+	if g.oneIn(4) {
 		out.PodInterfaces = []string{"cali*", "cni0"}
 	}
 	return out
 }
 
-func (g *Gen) one(in int) bool { return g.rng.IntN(in) == 0 }
+func (g *Plans) oneIn(in int) bool { return g.rng.IntN(in) == 0 }
 
-func pick[T any](g *Gen, from []T) T { return from[g.rng.IntN(len(from))] }
+func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }
 
-// vip is a Service's address: the same for all ports of it.
+// vip returns a Service's address, the same for all its ports.
 func vip(family model.Family, kind plan.Kind, namespace string, n int) netip.Addr {
 	ns, host := byte(len(namespace)), byte(n+1)
 	switch kind {

@@ -1,18 +1,18 @@
-package plangen_test
+package testgen_test
 
 import (
 	"fmt"
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/lab/plangen"
+	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 func TestTheSameSeedGivesTheSamePlans(t *testing.T) {
 	run := func(seed uint64) string {
-		g := plangen.New(seed, plangen.Options{})
+		g := testgen.NewPlans(seed, testgen.PlanOptions{})
 		p := g.Plan()
 		return plan.Format(p) + plan.Format(g.Next(g.Next(p)))
 	}
@@ -25,7 +25,7 @@ func TestTheSameSeedGivesTheSamePlans(t *testing.T) {
 func TestPlansAreValidAndOfEveryKind(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range uint64(300) {
-		g := plangen.New(seed, plangen.Options{})
+		g := testgen.NewPlans(seed, testgen.PlanOptions{})
 		p := g.Plan()
 		for range 8 {
 			before := plan.Format(p)
@@ -75,7 +75,7 @@ func TestTargetsFamiliesAndGlobalAreKept(t *testing.T) {
 	global := plan.Global{MasqueradeMark: 8}
 	target := netip.MustParseAddrPort("10.9.9.9:99")
 	for seed := range uint64(50) {
-		g := plangen.New(seed, plangen.Options{Global: &global, Targets: []netip.AddrPort{target}, Families: []model.Family{model.IPv4}, Protocols: []model.Protocol{model.UDP}})
+		g := testgen.NewPlans(seed, testgen.PlanOptions{Global: &global, Targets: []netip.AddrPort{target}, Families: []model.Family{model.IPv4}, Protocols: []model.Protocol{model.UDP}})
 		p := g.Plan()
 		for range 5 {
 			p = g.Next(p)
