@@ -26,7 +26,8 @@ type ipvsAPI interface {
 	close()
 }
 
-// serverKey identifies a virtual server: by address, port and protocol, or by packet mark and family (a fwmark service).
+// serverKey identifies a virtual server: by address, port and protocol, or by packet mark and family (a fwmark
+// service).
 type serverKey struct {
 	addr  netip.Addr
 	port  uint16
@@ -81,8 +82,8 @@ type serverCounters struct {
 	Counters
 }
 
-// drainThreshold as the upper threshold of a destination marks it as draining. On a destination of weight 0 the threshold
-// has no other effect.
+// drainThreshold as the upper threshold of a destination marks it as draining. On a destination of weight 0 the
+// threshold has no other effect.
 const drainThreshold = 1
 
 // destination is a real server of a virtual server, under the name that the netlink API has for it.

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// maxDeclines bounds how many Applies keep the tables of another mode in force because a frontend fails that those tables
-// may forward.
+// maxDeclines bounds how many Applies keep the tables of another mode in force because a frontend fails that those
+// tables may forward.
 const maxDeclines = 3
 
 // applyStats is what an Apply has done so far.
@@ -34,8 +34,8 @@ func (s *applyStats) requeueAfter(delay time.Duration) {
 }
 
 // Apply implements backend.Backend. It adds first and removes last, so that no connection finds a frontend incomplete:
-// destinations, addresses, nftables rules, weights, removals. A request that fails twice leaves its frontend as close to
-// the plan as possible; other frontends are not affected.
+// destinations, addresses, nftables rules, weights, removals. A request that fails twice leaves its frontend as close
+// to the plan as possible; other frontends are not affected.
 func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	b.stats = applyStats{}
 	err := ctx.Err()

@@ -57,8 +57,8 @@ var (
 	_ backend.Watcher = (*Backend)(nil)
 )
 
-// Open connects to IPVS and nftables and sets the sysctls that IPVS needs in this network namespace. It programs nothing
-// else.
+// Open connects to IPVS and nftables and sets the sysctls that IPVS needs in this network namespace. It programs
+// nothing else.
 func Open(o Options) (*Backend, error) {
 	if o.Now == nil {
 		return nil, errors.New("ipvs: open: Options.Now is not set")
@@ -128,9 +128,9 @@ func (b *Backend) connect() error {
 	return nil
 }
 
-// openRules connects to nf_tables. A wrapper, unless it is nil, wraps the way to the kernel.
-func (b *Backend) openRules(wrapper func(nfnl.Transport) nfnl.Transport) error {
-	r, err := rules.Open(rules.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Transport: wrapper, Balancing: &rules.HandOff{
+// openRules connects to nftables. If wrap is not nil, it wraps the netlink transport.
+func (b *Backend) openRules(wrap func(nfnl.Transport) nfnl.Transport) error {
+	r, err := rules.Open(rules.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Transport: wrap, Balancing: &rules.HandOff{
 		Capabilities: b.caps, PoolMark: b.poolMark, GuardedVIPs: func() map[netip.Addr]bool { return b.state.guarded },
 	}})
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 )
 
-// Cleanup removes the nftables tables, virtual servers and addresses of sluice, and DefaultLink if sluice created it and
-// nothing else uses it. It returns what it removed, human-readable. A kernel without IPVS is not an error.
+// Cleanup removes the nftables tables, virtual servers and addresses of sluice, and DefaultLink if sluice created it
+// and nothing else uses it. It returns what it removed, human-readable. A kernel without IPVS is not an error.
 func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 	removed, err = rules.Cleanup(ctx, o.Netns)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// addDestinations creates the virtual servers of a frontend and adds destinations. It keeps all that take connections. A
-// destination that cannot be added is an error of the frontend only if none is left to take new connections.
+// addDestinations creates the virtual servers of a frontend and adds destinations. It keeps all that take connections.
+// A destination that cannot be added is an error of the frontend only if none is left to take new connections.
 func (b *Backend) addDestinations(u *frontendUpdate) error {
 	for i := range u.servers {
 		su := &u.servers[i]
@@ -65,8 +65,8 @@ func (b *Backend) setDestination(k serverKey, s *virtualServer, at int, want des
 	return nil
 }
 
-// acceptsNew reports whether a virtual server has one of these endpoints as a destination for new connections. It is true
-// if all of them have weight 0.
+// acceptsNew reports whether a virtual server has one of these endpoints as a destination for new connections. It is
+// true if all of them have weight 0.
 func (s *virtualServer) acceptsNew(endpoints []plan.Endpoint) bool {
 	allQuiesced := true
 	for _, m := range endpoints {
@@ -121,8 +121,9 @@ func (b *Backend) setWeights(u *frontendUpdate) {
 // drainDestinations removes the destinations that a frontend no longer has, and then its unused virtual servers.
 // Destinations with connections are drained, except over UDP.
 //
-// A failed frontend keeps its virtual servers, since its rules still pass connections to them, but loses the destinations
-// that none of its new pools contains: without a destination for new connections, a virtual server rejects them.
+// A failed frontend keeps its virtual servers, since its rules still pass connections to them, but loses the
+// destinations that none of its new pools contains: without a destination for new connections, a virtual server rejects
+// them.
 func (b *Backend) drainDestinations(u *frontendUpdate) {
 	var all []plan.Endpoint
 	if u.failed {

@@ -7,12 +7,12 @@ import (
 )
 
 // DrainAll removes what this backend has programmed, after another backend has replaced it: destinations without
-// connections, then virtual servers without destinations, then unused addresses. It returns how many virtual servers are
-// left; call it periodically until there are none. With force it removes those with connections too.
+// connections, then virtual servers without destinations, then unused addresses. It returns how many virtual servers
+// are left; call it periodically until there are none. With force it removes those with connections too.
 //
-// DrainAll does not touch the nftables rules: the nftables backend replaces them. For addresses that are still local, the
-// reject tables take over the guards.
-func DrainAll(ctx context.Context, o Options, force bool) (left int, err error) {
+// DrainAll does not touch the nftables rules: the nftables backend replaces them. For addresses that are still local,
+// the reject tables take over the guards.
+func DrainAll(ctx context.Context, o Options, force bool) (remaining int, err error) {
 	w := &sweeper{o: o.withDefaults(), operation: "drain"}
 	if err := w.rejectNew(); err != nil {
 		return 0, err
@@ -39,8 +39,8 @@ func DrainAll(ctx context.Context, o Options, force bool) (left int, err error) 
 
 // drainServer deletes the destinations of a virtual server that have no connections, and reports whether any is left.
 //
-// Inactive connections count: those being established, half-closed ones, on which one side may still send, and UDP flows.
-// Without packets they expire within two minutes, UDP within five.
+// Inactive connections count: those being established, half-closed ones, on which one side may still send, and UDP
+// flows. Without packets they expire within two minutes, UDP within five.
 //
 // Destinations keep their weight. The nftables backend translates new connections before IPVS sees them, and with
 // expire_nodest_conn a SYN retransmitted to a destination of weight 0 would end the connection being established.

@@ -125,7 +125,8 @@ func TestAUDPFlowIsRescheduledWhenItsDestinationIsRemoved(t *testing.T) {
 	t.Errorf("answered by %v, want p2 in the end", got)
 }
 
-// TestInactiveConnectionsKeepADestination: half-closed connections, on which one side may still send, are inactive in IPVS.
+// TestInactiveConnectionsKeepADestination: half-closed connections, on which one side may still send, are inactive in
+// IPVS.
 func TestInactiveConnectionsKeepADestination(t *testing.T) {
 	d := newMemEnv(t)
 	b := d.open()

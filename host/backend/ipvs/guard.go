@@ -8,8 +8,8 @@ import (
 )
 
 // addGuards makes the nftables rules reject packets to VIPs that are about to become local, until their frontends are
-// programmed: such packets would reach the node's own sockets, or IPVS without the rules. Addresses for which the tables
-// of another mode or kube-proxy still forward are guarded when these stop.
+// programmed: such packets would reach the node's own sockets, or IPVS without the rules. Addresses for which the
+// tables of another mode or kube-proxy still forward are guarded when these stop.
 func (b *Backend) addGuards(ctx context.Context, updates []*frontendUpdate) error {
 	var add []netip.Addr
 	for _, u := range updates {

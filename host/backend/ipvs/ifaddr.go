@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownedMetric marks the addresses of sluice, on any link. IFA_RT_PRIORITY (Linux 4.18) is the metric of the route to the
-// address's prefix. These addresses have no such route, so the kernel stores and shows the number without using it.
+// ownedMetric marks the addresses of sluice, on any link. IFA_RT_PRIORITY (Linux 4.18) is the metric of the route to
+// the address's prefix. These addresses have no such route, so the kernel stores and shows the number without using it.
 const ownedMetric = 0x5ce00000
 
 // ifAddr is an address of a link.

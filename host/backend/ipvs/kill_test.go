@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// TestKillingBetweenAnyTwoRequestsLeavesOldOrNewDestinations: each endpoint is in the old or the new plan, every frontend of
-// both has endpoints with a weight above 0, and the next start programs the rest.
+// TestKillingBetweenAnyTwoRequestsLeavesOldOrNewDestinations: each endpoint is in the old or the new plan, every
+// frontend of both has endpoints with a weight above 0, and the next start programs the rest.
 func TestKillingBetweenAnyTwoRequestsLeavesOldOrNewDestinations(t *testing.T) {
 	d := newEnv(t)
 	prev := frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", []int{1, 3, 0})
@@ -131,8 +131,8 @@ func (d *memEnv) checkBetween(b *Backend, what string, prev, next *plan.Plan) {
 	}
 }
 
-// checkGuards checks that no packet can be misdirected: each frontend of the nftables rules has a local address, and each
-// address of the link is guarded.
+// checkGuards checks that no packet can be misdirected: each frontend of the nftables rules has a local address, and
+// each address of the link is guarded.
 func (d *memEnv) checkGuards(b *Backend, what string) {
 	d.Helper()
 	s, err := b.load(context.Background())

@@ -44,8 +44,8 @@ const (
 	onKubeProxyLink              // local to the node until kube-proxy is cleaned up
 )
 
-// BoundVIPs returns the addresses that sluice has added to the named link or, under an earlier configuration, to another
-// one, and that are not local to the node otherwise. An empty name is DefaultLink.
+// BoundVIPs returns the addresses that sluice has added to the named link or, under an earlier configuration, to
+// another one, and that are not local to the node otherwise. An empty name is DefaultLink.
 func BoundVIPs(link string) (map[netip.Addr]bool, error) {
 	if link == "" {
 		link = DefaultLink

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
 )
 
-// TestModeSwitchIsDeclinedWhileAFrontendFails: mode nftables keeps forwarding; after maxDeclines the switch happens without
-// the frontend.
+// TestModeSwitchIsDeclinedWhileAFrontendFails: mode nftables keeps forwarding; after maxDeclines the switch happens
+// without the frontend.
 func TestModeSwitchIsDeclinedWhileAFrontendFails(t *testing.T) {
 	d := newEnv(t)
 	p := web(t, 1)

@@ -14,9 +14,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// strayCounters counts packets to Service addresses that leave the node. There should be none: 10.96/16 is a Service CIDR,
-// and packets to it are dropped if there is no frontend. Replies to the node itself are not counted. They are sent to the
-// Service address, which is its source address, and the clock of this test removes the address without waiting for them.
+// strayCounters counts packets to Service addresses that leave the node. There should be none: 10.96/16 is a Service
+// CIDR, and packets to it are dropped if there is no frontend. Replies to the node itself are not counted. They are
+// sent to the Service address, which is its source address, and the clock of this test removes the address without
+// waiting for them.
 const strayCounters = `table ip strays {
 	chain out {
 		type filter hook postrouting priority 300; policy accept;
@@ -26,8 +27,8 @@ const strayCounters = `table ip strays {
 }
 `
 
-// TestNoPacketToAVIPLeavesTheNodeUntranslated adds and removes frontends while clients, Pods and the node send packets to
-// them, and counts the packets that leave by the default route.
+// TestNoPacketToAVIPLeavesTheNodeUntranslated adds and removes frontends while clients, Pods and the node send packets
+// to them, and counts the packets that leave by the default route.
 func TestNoPacketToAVIPLeavesTheNodeUntranslated(t *testing.T) {
 	d := newEnv(t)
 	text := strings.Replace(globalSection, "global\n", "global\n  service-cidrs        10.96.0.0/16\n", 1)

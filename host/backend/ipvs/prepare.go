@@ -10,8 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Prepare does what needs more rights than CAP_NET_ADMIN: it loads missing kernel modules and sets sysctls. It must run in
-// the host's network namespace.
+// Prepare does what needs more rights than CAP_NET_ADMIN: it loads missing kernel modules and sets sysctls. It must run
+// in the host's network namespace.
 func Prepare(o Options, log *slog.Logger) error {
 	var errs []error
 	modules := []string{"nf_conntrack", "ip_vs", "ip_vs_wrr", "ip_vs_wlc", "ip_vs_mh"}

@@ -18,8 +18,8 @@ type Feature struct {
 	Err      error // why it is missing; nil if it is present
 }
 
-// Probe tests, in a temporary network namespace, the kernel features that this backend needs in addition to those of the
-// nftables backend.
+// Probe tests, in a temporary network namespace, the kernel features that this backend needs in addition to those of
+// the nftables backend.
 func Probe(ctx context.Context) ([]Feature, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("ipvs: probe: %w", err)

@@ -60,8 +60,8 @@ func TestSetRejectedUpdatesTheRejectTables(t *testing.T) {
 	}
 }
 
-// TestNodeSocketsAreUnreachableAtAVIPThatDrains: after a switch to mode nftables, VIPs are still local, and the rules that
-// guarded them are gone.
+// TestNodeSocketsAreUnreachableAtAVIPThatDrains: after a switch to mode nftables, VIPs are still local, and the rules
+// that guarded them are gone.
 func TestNodeSocketsAreUnreachableAtAVIPThatDrains(t *testing.T) {
 	d := newEnv(t)
 	b := d.open()

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// send sends one request to IPVS. If it fails, send reads back whether it took effect nevertheless; if not, it tries once
-// more.
+// send sends one request to IPVS. If it fails, send reads back whether it took effect nevertheless; if not, it tries
+// once more.
 func (b *Backend) send(o op) error {
 	var first error
 	for {

@@ -160,8 +160,8 @@ func (s *state) countFrontend(k plan.Key, by int) {
 	}
 }
 
-// serverKeys returns the virtual servers that a frontend may have: the one at its address, and the fwmark services of its
-// pools for inside and outside sources. Those that it cannot have are zero.
+// serverKeys returns the virtual servers that a frontend may have: the one at its address, and the fwmark services of
+// its pools for inside and outside sources. Those that it cannot have are zero.
 func (s *state) serverKeys(k plan.Key) (main, inside, outside serverKey) {
 	m := s.marks[k]
 	return serverKeys(k, m.Inside, m.Outside)

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestOnlyStrictARPKeepsTheNodeFromAnsweringForLoadBalancerIPs: in MetalLB's layer 2 mode only one node, the speaker, may
-// answer ARP requests for a load balancer IP. In mode nftables the kernel never does.
+// TestOnlyStrictARPKeepsTheNodeFromAnsweringForLoadBalancerIPs: in MetalLB's layer 2 mode only one node, the speaker,
+// may answer ARP requests for a load balancer IP. In mode nftables the kernel never does.
 func TestOnlyStrictARPKeepsTheNodeFromAnsweringForLoadBalancerIPs(t *testing.T) {
 	balancer, gateway := netip.MustParseAddr("198.19.0.10"), netip.MustParseAddr("169.254.1.1")
 	for name, c := range map[string]struct {

@@ -62,8 +62,8 @@ func (w *sweeper) sweepServers(ctx context.Context, remove func(ipvsAPI, serverK
 	return nil
 }
 
-// needsAddr reports whether a remaining virtual server needs an address. The VIP of a fwmark service is unknown here: it
-// may be any address of the family.
+// needsAddr reports whether a remaining virtual server needs an address. The VIP of a fwmark service is unknown here:
+// it may be any address of the family.
 func (w *sweeper) needsAddr(a netip.Addr) bool {
 	return slices.ContainsFunc(w.remaining, func(k serverKey) bool {
 		return k.addr == a || k.mark != 0 && k.v6 == a.Is6()

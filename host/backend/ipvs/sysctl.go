@@ -93,8 +93,8 @@ func (s Sysctl) read() (int, error) {
 
 const initOnlyRemedy = "sluice run --init-only with full rights on the host"
 
-// applySysctls sets all sysctls that do not have the wanted value: when opening, and whenever another process has changed
-// them. One that cannot be set is an error if it is required; otherwise a warning is logged once.
+// applySysctls sets all sysctls that do not have the wanted value: when opening, and whenever another process has
+// changed them. One that cannot be set is an error if it is required; otherwise a warning is logged once.
 func (b *Backend) applySysctls(opening bool) error {
 	var errs []error
 	for _, s := range Sysctls(b.o) {

@@ -72,12 +72,13 @@ func updateCases(t *testing.T) map[string][2]*plan.Plan {
 	}
 }
 
-// TestARequestThatKeepsFailingAffectsOnlyItsFrontend rejects, in turn, each request of a change: removed destinations drain as
-// soon as another one takes connections, other frontends are as planned, and so are all once the request succeeds.
+// TestARequestThatKeepsFailingAffectsOnlyItsFrontend rejects, in turn, each request of a change: removed destinations
+// drain as soon as another one takes connections, other frontends are as planned, and so are all once the request
+// succeeds.
 func TestARequestThatKeepsFailingAffectsOnlyItsFrontend(t *testing.T) {
 	d := newMemEnv(t)
 	other := plan.Key{Addr: netip.MustParseAddr("10.96.0.80"), Port: 80, Protocol: model.TCP}
-	comes := plan.Key{Addr: netip.MustParseAddr("10.96.0.81"), Port: 80, Protocol: model.TCP}
+	added := plan.Key{Addr: netip.MustParseAddr("10.96.0.81"), Port: 80, Protocol: model.TCP}
 	key := plan.Key{Addr: netip.MustParseAddr("203.0.113.5"), Port: 80, Protocol: model.TCP}
 	for name, pair := range updateCases(t) {
 		prev, next := pair[0], pair[1]
@@ -118,7 +119,7 @@ func TestARequestThatKeepsFailingAffectsOnlyItsFrontend(t *testing.T) {
 					if rerr != nil {
 						t.Fatal(rerr)
 					}
-					for _, k := range []plan.Key{other, comes} {
+					for _, k := range []plan.Key{other, added} {
 						if f := got.Frontends[k]; !about(k) && (f == nil || !f.Equal(next.Frontends[k])) {
 							t.Errorf("%s: %s is not as planned: %+v", where, k, f)
 						}

@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// frontendUpdate is the work for one frontend. With a zero key it is that for the virtual servers that no frontend uses.
+// frontendUpdate is the work for one frontend. With a zero key it is that for the virtual servers that no frontend
+// uses.
 type frontendUpdate struct {
 	key     plan.Key
 	next    *plan.Frontend // normalized; nil to delete it
