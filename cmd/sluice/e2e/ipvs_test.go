@@ -162,7 +162,7 @@ endpoints: [{addresses: ['fd00:10:244::1'], conditions: {ready: true}}]
 	n.configure("mode: ipvs\nipvs: {excludeCIDRs: [10.96.0.31/32]}\n")
 	n.start("--config", n.file)
 	n.healthy("after the start")
-	for _, why := range []string{"add member 10.245.0.255:8080", "10.96.0.31/32 of ipvs.excludeCIDRs", "IPv6 is disabled"} {
+	for _, why := range []string{"add real server 10.245.0.255:8080", "10.96.0.31/32 of ipvs.excludeCIDRs", "IPv6 is disabled"} {
 		n.logs(why)
 	}
 	ask := func(at, want string) {
