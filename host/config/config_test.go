@@ -211,12 +211,12 @@ defaultPolicy: bb
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	want := `bindings[0].selector.matchLabels[tier]: 5 is not text (quote it)
+	want := `bindings[0].selector.matchLabels[tier]: 5 is not a string (quote it)
 masqueradeAll: "yes" is not true or false
 clientConnection.qps: unknown field
 masqueradebit: unknown field (did you mean "masqueradeBit"?)
 plugins[0].limits.cpu: unknown field
-policies[1].plugins[1].name: 7 is not text (quote it)
+policies[1].plugins[1].name: 7 is not a string (quote it)
 apiVersion: "sluice.dev/v1": must be sluice.dev/v1alpha1
 kind: "SluiceConfiguraton": must be SluiceConfiguration
 hostnameOverride: "Node_1" is not a name of lowercase letters, digits, '-' and '.'
@@ -232,7 +232,7 @@ clusterCIDR: "x" is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56
 nodePortAddresses[0]: primary cannot be combined with other values
 nodePortAddresses[1]: "192.168.0.1" is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56
 masqueradeBit: 32 is not between 0 and 31
-minSyncPeriod: 10 is not text (quote it)
+minSyncPeriod: 10 is not a string (quote it)
 syncPeriod: 1ms is less than 1s
 bindAddress: 224.0.0.1 is not a unicast address
 detectLocalMode: "BridgeInterfaces": must be ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix (did you mean "BridgeInterface"?)
@@ -241,7 +241,7 @@ detectLocal.bridge: unknown field
 conntrack.maxPerCore: -1 is negative
 conntrack.min: -2 is negative
 conntrack.tcpEstablishedTimeout: -1s is less than 0s
-conntrack.tcpCloseWaitTimeout: 3600 is not text (quote it)
+conntrack.tcpCloseWaitTimeout: 3600 is not a string (quote it)
 conntrack.udpTimeout: 1.5s is not a whole number of seconds
 conntrack.udpStreamTimeout: 1000000h0m0s exceeds the kernel's maximum of 2147483s
 clientConnection.server: "192.0.2.1:6443" is not a URL such as https://192.0.2.1:6443
@@ -427,7 +427,7 @@ func prefixes(list ...string) []netip.Prefix {
 
 func TestParseLimitsAliasesAndNesting(t *testing.T) {
 	for text, want := range map[string]string{
-		"a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat("*a, ", 99) + "*a]\n": "aliases make 101 MiB",
+		"a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat("*a, ", 99) + "*a]\n": "aliases expand the document to 101 MiB",
 		"a: " + strings.Repeat("[", 200) + strings.Repeat("]", 200):                             "line 1: nested more than 100 levels deep",
 	} {
 		if _, err := Parse([]byte(text), ""); err == nil || !strings.Contains(err.Error(), want) {

@@ -180,7 +180,7 @@ func TestMigrateRejectsInvalidConfigurations(t *testing.T) {
 		"a key twice":   {kubeProxyHead + "mode: nftables\nmode: iptables\n", []string{`"mode" already set`}},
 		"invalid values": {kubeProxyHead + "mode: kernelspace\nclusterCIDR: x\nnodePortAddresses: primary\nconntrack: 5\nipvs: {}\nlogging: {format: yaml}\n",
 			[]string{`mode: "kernelspace" is not a mode of kube-proxy`, `clusterCIDR: "x"`, `nodePortAddresses: "primary" is not a list`, "conntrack: 5 is not an object", "logging.format"}},
-		"invalid moved values": {kubeProxyHead + "iptables: {masqueradeBit: 40, masqueradeAll: 1, syncPeriod: 5}\n", []string{"iptables.masqueradeBit: 40", "iptables.masqueradeAll: 1 is not", "iptables.syncPeriod: 5 is not text"}},
+		"invalid moved values": {kubeProxyHead + "iptables: {masqueradeBit: 40, masqueradeAll: 1, syncPeriod: 5}\n", []string{"iptables.masqueradeBit: 40", "iptables.masqueradeAll: 1 is not", "iptables.syncPeriod: 5 is not a string"}},
 		"mode not a string":    {kubeProxyHead + "mode: 5\n", []string{"mode: 5"}},
 		"a missing bridge":     {kubeProxyHead + "detectLocalMode: BridgeInterface\n", []string{"detectLocal.bridgeInterface: required"}},
 		"min above sync":       {kubeProxyHead + "mode: nftables\nnftables: {minSyncPeriod: 40s}\n", []string{"nftables.minSyncPeriod: 40s is greater"}},

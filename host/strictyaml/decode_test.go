@@ -61,13 +61,13 @@ func TestToJSONReportsLinesOfTheFile(t *testing.T) {
 	if !errors.As(err, &s) || s.Line < 10 || s.Line > 13 {
 		t.Errorf("error %v", err)
 	}
-	raw, twice, err := Document{Text: "a: 1\na: 2\n", Line: 10}.ToJSON()
-	if err != nil || string(raw) != `{"a":2}` || twice == nil || !strings.Contains(twice.Error(), `"a"`) {
-		t.Errorf("%s, %v, %v", raw, twice, err)
+	raw, duplicates, err := Document{Text: "a: 1\na: 2\n", Line: 10}.ToJSON()
+	if err != nil || string(raw) != `{"a":2}` || duplicates == nil || !strings.Contains(duplicates.Error(), `"a"`) {
+		t.Errorf("%s, %v, %v", raw, duplicates, err)
 	}
 }
 
-// inner and outer have every shape that Fit knows.
+// inner and outer have every shape that Decode supports.
 type inner struct {
 	N int32 `json:"n"`
 }
@@ -84,10 +84,10 @@ type outer struct {
 }
 
 func TestDecodeReportsAllErrorsAndKeepsTheRest(t *testing.T) {
-	tree, twice, _ := ParseJSON([]byte(`{"s":1,"b":"x","N":1,"n":2147483648,"list":[{"n":1},7,{"n":2,"m":3},null],"map":{"a":"b","c":1},
+	tree, duplicates, _ := ParseJSON([]byte(`{"s":1,"b":"x","N":1,"n":2147483648,"list":[{"n":1},7,{"n":2,"m":3},null],"map":{"a":"b","c":1},
 		"raw":{"z":1.50,"a":[true]},"free":[1],"skip":"x","s":2}`))
-	if fmt.Sprint(twice) != "[s]" {
-		t.Errorf("twice: %v", twice)
+	if fmt.Sprint(duplicates) != "[s]" {
+		t.Errorf("duplicates: %v", duplicates)
 	}
 	v, problems := Decode[outer](tree)
 	var got []string
@@ -100,9 +100,9 @@ func TestDecodeReportsAllErrorsAndKeepsTheRest(t *testing.T) {
 		`b: "x" is not true or false`,
 		`list[1]: 7 is not an object`,
 		`list[2].m: unknown field`,
-		`map[c]: 1 is not text (quote it)`,
-		`n: 2147483648 is not a whole number`,
-		`s: 2 is not text (quote it)`,
+		`map[c]: 1 is not a string (quote it)`,
+		`n: 2147483648 is not an integer`,
+		`s: 2 is not a string (quote it)`,
 		`skip: unknown field`,
 	}
 	if !slices.Equal(got, want) {

@@ -17,24 +17,24 @@ type Document struct {
 	Line int // where it starts, from 1
 }
 
-// SyntaxError says why a document is not well-formed.
+// SyntaxError is the reason why a document is not well-formed.
 type SyntaxError struct {
 	Line int // of the file
 	Err  error
 }
 
-// Error gives "line n: what is wrong".
+// Error returns "line n: error".
 func (e *SyntaxError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *SyntaxError) Unwrap() error { return e.Err }
 
-// SplitYAML cuts at the lines that begin with "---" or "...": a scalar cannot hold them at the start of a line.
-// Documents of comments, blanks and directives only are left out.
+// SplitYAML splits text at the lines that begin with "---" or "...", which a scalar cannot contain at the start of a line.
+// Documents of only comments, blanks and directives are omitted.
 func SplitYAML(text string) []Document {
 	var docs []Document
 	start, line, begin := 0, 0, 1
-	some := false // the document has contents
+	some := false // the document has content
 	flush := func(end, next int) {
 		if some {
 			docs = append(docs, Document{text[start:end], begin})
@@ -69,7 +69,7 @@ func SplitYAML(text string) []Document {
 	return docs
 }
 
-// SplitJSON cuts a stream of JSON values. With an error come those before it.
+// SplitJSON splits a stream of JSON values. With an error it returns the values before the error.
 func SplitJSON(text string) ([]Document, error) {
 	var docs []Document
 	dec := json.NewDecoder(strings.NewReader(text))
@@ -87,7 +87,7 @@ func SplitJSON(text string) ([]Document, error) {
 			if s := (*json.SyntaxError)(nil); errors.As(err, &s) {
 				line = 1 + strings.Count(text[:min(int(s.Offset), len(text))], "\n")
 			} else if errors.Is(err, io.ErrUnexpectedEOF) {
-				err = errors.New("the JSON text ends too early")
+				err = errors.New("unexpected end of JSON")
 			}
 			return docs, &SyntaxError{line, err}
 		}
@@ -101,10 +101,9 @@ func SplitJSON(text string) ([]Document, error) {
 	}
 }
 
-// ToJSON converts a YAML document. A key that stands twice is no end to it: the last one holds, as it always did for
-// kubectl, and twice names it. The error is a *SyntaxError.
-//
-// What is nested too deeply is refused, and what aliases would make too large.
+// ToJSON converts a YAML document. Duplicate keys are not fatal: the last one is used, as with kubectl, and the error
+// duplicates names them. err is a *SyntaxError. Documents that are nested too deeply, or too large once aliases are
+// expanded, are rejected.
 func (d Document) ToJSON() (raw []byte, duplicates, err error) {
 	if hasAlias(d.Text) {
 		if err := d.checkSize(); err != nil {
@@ -119,7 +118,7 @@ func (d Document) ToJSON() (raw []byte, duplicates, err error) {
 		}
 	}
 	if tooDeepOffset(raw) >= 0 {
-		if err := d.checkSize(); err != nil { // which knows the line
+		if err := d.checkSize(); err != nil { // reports the line
 			return nil, nil, err
 		}
 		return nil, nil, &SyntaxError{d.Line, errTooDeep}
@@ -127,7 +126,7 @@ func (d Document) ToJSON() (raw []byte, duplicates, err error) {
 	return raw, duplicates, nil
 }
 
-// syntaxError takes the line out of the YAML library's message, and makes it one of the file.
+// syntaxError converts an error of the YAML library: its line becomes a line of the file.
 func (d Document) syntaxError(err error) error {
 	text, begin := err.Error(), d.Line
 	for _, prefix := range []string{"error converting YAML to JSON: ", "yaml: ", "unmarshal errors:\n  "} {

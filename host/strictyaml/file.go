@@ -7,17 +7,16 @@ import (
 	"os"
 )
 
-// ReadFile reads a file of at most so many bytes that people write: a regular one, since opening another kind may
-// wait for ever.
-func ReadFile(path string, most int64) ([]byte, error) {
-	if err := CheckRegularFile(path, most); err != nil {
+// ReadFile reads a regular file of at most limit bytes. Opening another kind of file may block forever.
+func ReadFile(path string, limit int64) ([]byte, error) {
+	if err := CheckRegularFile(path, limit); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(path)
 }
 
-// CheckRegularFile tells what keeps a file from being read: that it is not there, not a regular file, or larger than most.
-func CheckRegularFile(path string, most int64) error {
+// CheckRegularFile returns an error if a file does not exist, is not a regular file, or is larger than limit bytes.
+func CheckRegularFile(path string, limit int64) error {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
@@ -26,8 +25,8 @@ func CheckRegularFile(path string, most int64) error {
 		return &fs.PathError{Op: "read", Path: path, Err: errors.New("is a directory")}
 	case !info.Mode().IsRegular():
 		return &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
-	case info.Size() > most:
-		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("larger than %d MiB", most>>20)}
+	case info.Size() > limit:
+		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("larger than %d MiB", limit>>20)}
 	}
 	return nil
 }

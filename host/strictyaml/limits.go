@@ -8,11 +8,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What a document may cost. A manifest of Kubernetes is nested about 15 deep, a list of lists a few more; the decoders
-// take 10,000 levels, and memory that grows with their square.
+// Limits of a document. A Kubernetes manifest is nested about 15 levels deep, a list of lists a few more. The decoders
+// accept 10,000 levels, and their memory grows with the square.
 const (
 	maxNesting = 100
-	// Aliases may make a document this many times as large, small ones and large ones so many bytes.
+	// Aliases may expand a document by this factor, within these bounds in bytes.
 	maxGrowth   = 16
 	minExpanded = 1 << 20
 	maxExpanded = 128 << 20
@@ -20,7 +20,7 @@ const (
 
 var errTooDeep = fmt.Errorf("nested more than %d levels deep", maxNesting)
 
-// tooDeepOffset gives the offset at which well-formed JSON is nested too deeply, -1 when it is not.
+// tooDeepOffset returns the offset at which well-formed JSON exceeds maxNesting, -1 if it does not.
 func tooDeepOffset(raw []byte) int {
 	depth := 0
 	for i := 0; i < len(raw); i++ {
@@ -42,10 +42,10 @@ func tooDeepOffset(raw []byte) int {
 	return -1
 }
 
-// hasAlias tells whether YAML text may hold anchors and aliases; in most texts it is cheap to see that it does not.
+// hasAlias reports whether YAML text may contain anchors and aliases. It may report true for text without any.
 func hasAlias(text string) bool { return hasIndicator(text, '&') && hasIndicator(text, '*') }
 
-// hasIndicator tells whether a mark stands before what may begin a name. A NUL is half of a letter in UTF-16.
+// hasIndicator reports whether mark precedes a character that may begin a name; NUL because the text may be UTF-16.
 func hasIndicator(text string, mark byte) bool {
 	for {
 		i := strings.IndexByte(text, mark)
@@ -60,8 +60,8 @@ func hasIndicator(text string, mark byte) bool {
 	}
 }
 
-// checkSize refuses a YAML document that is nested too deeply or becomes too large when aliases are replaced by what
-// they stand for. The converter bounds how many there are, and not what they hold.
+// checkSize rejects a YAML document that is nested too deeply or becomes too large when aliases are expanded. The
+// converter limits the number of aliases, not their expanded size.
 func (d Document) checkSize() error {
 	var root yaml.Node
 	if err := yaml.Unmarshal([]byte(d.Text), &root); err != nil {
@@ -74,27 +74,27 @@ func (d Document) checkSize() error {
 	case m.deepLine > 0:
 		return &SyntaxError{d.Line + m.deepLine - 1, errTooDeep}
 	case size > m.limit:
-		return &SyntaxError{d.Line + m.largeLine - 1, fmt.Errorf("aliases make %s of the document's %s: more than %s is refused",
+		return &SyntaxError{d.Line + m.largeLine - 1, fmt.Errorf("aliases expand the document to %s, from %s; the limit is %s",
 			formatBytes(size), formatBytes(text), formatBytes(m.limit))}
 	}
 	return nil
 }
 
 type extent struct {
-	size  int64 // about that of the JSON
+	size  int64 // approximate size as JSON
 	depth int
 }
 
 type sizer struct {
 	limit               int64
-	anchored            map[*yaml.Node]extent // of what has an anchor
-	deepLine, largeLine int                   // the first line that goes too far
+	anchored            map[*yaml.Node]extent // nodes that have an anchor
+	deepLine, largeLine int                   // first line beyond a limit; 0: none
 }
 
-// extent walks a node that lies so many levels deep.
+// extent measures a node at depth above.
 func (m *sizer) extent(n *yaml.Node, above int) extent {
 	if n.Kind == yaml.AliasNode {
-		e := m.anchored[n.Alias] // nothing yet for one that holds itself: the converter refuses it
+		e := m.anchored[n.Alias] // zero for an alias inside its own anchor, which the converter rejects
 		m.checkDepth(n, above+e.depth)
 		return e
 	}
@@ -125,7 +125,7 @@ func (m *sizer) checkDepth(n *yaml.Node, depth int) {
 	}
 }
 
-// formatBytes writes a number of bytes for people.
+// formatBytes formats a number of bytes for an error message.
 func formatBytes(n int64) string {
 	switch {
 	case n < 10<<10:

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// DidYouMean gives ` (did you mean "x"?)` with the candidate that s is most like, or nothing.
+// DidYouMean returns ` (did you mean "x"?)` with the candidate most similar to s, or "".
 func DidYouMean(s string, candidates []string) string {
 	best, least := "", (len(s)+1)/3
 	for _, c := range slices.Sorted(slices.Values(candidates)) {
@@ -19,7 +19,7 @@ func DidYouMean(s string, candidates []string) string {
 	return fmt.Sprintf(" (did you mean %q?)", best)
 }
 
-// editDistance is how many letters must be added, removed or replaced to make b of a. Case and '-' count for nothing.
+// editDistance returns the Levenshtein distance of a and b, ignoring case, '-' and '_'.
 func editDistance(a, b string) int {
 	x, y := normalize(a), normalize(b)
 	row := make([]int, len(y)+1)

@@ -15,7 +15,7 @@ func TestDocumentWithTooLargeAliasesIsRejectedAlone(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "z1")+"---\nkind: Service\nx: &a "+strings.Repeat("x", 1<<20)+"\nips: ["+strings.Repeat("*a, ", 1499)+"*a]\n")
 	snap, problems, err := Load(root)
-	if err != nil || len(snap.Nodes) != 1 || len(problems) != 1 || !strings.Contains(problems[0].Error(), "aliases make 1501 MiB") || problems[0].Line == 0 {
+	if err != nil || len(snap.Nodes) != 1 || len(problems) != 1 || !strings.Contains(problems[0].Error(), "aliases expand the document to 1501 MiB") || problems[0].Line == 0 {
 		t.Errorf("%d nodes, %v, %v", len(snap.Nodes), problems, err)
 	}
 }
@@ -111,7 +111,7 @@ func TestServiceWithInvalidPortNameKeepsPreviousVersion(t *testing.T) {
 		if len(changes) != step.changes || len(problems) != step.told {
 			t.Errorf("%s: %v, %v", step.name, changes, problems)
 		}
-		if step.told > 0 && !strings.HasSuffix(problems[0].Error(), "spec.ports[0].name: true is not text (quote it): the object stays as it was") {
+		if step.told > 0 && !strings.HasSuffix(problems[0].Error(), "spec.ports[0].name: true is not a string (quote it): the object stays as it was") {
 			t.Errorf("%s: %v", step.name, problems)
 		}
 	}

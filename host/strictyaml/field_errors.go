@@ -1,0 +1,71 @@
+package strictyaml
+
+import (
+	"fmt"
+)
+
+// MaxReported is how many errors of a kind are reported individually; further ones are counted.
+const MaxReported = 20
+
+// FieldError is a place where a tree does not match a type. The value there is dropped, unless Unknown is set: then the
+// type has no such field.
+type FieldError struct {
+	Path    string
+	Err     error
+	Unknown bool
+}
+
+// Error returns "path: error".
+func (p FieldError) Error() string {
+	if p.Path == "" {
+		return p.Err.Error()
+	}
+	return p.Path + ": " + p.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (p FieldError) Unwrap() error { return p.Err }
+
+// FieldErrors are the places where a tree does not match a type.
+type FieldErrors struct {
+	// Reported has at most MaxReported dropped values and as many unknown fields.
+	Reported                 []FieldError
+	MoreDropped, MoreUnknown int // those that are not in Reported
+	dropped                  map[string]bool
+	unknownCount             int
+}
+
+// Dropped reports whether the value at path was dropped.
+func (m *FieldErrors) Dropped(path string) bool { return path != "" && m.dropped[path] }
+
+// MarkDropped marks the value at path as dropped without an error.
+func (m *FieldErrors) MarkDropped(path string) { m.dropped[path] = true }
+
+// AnyDropped reports whether any value was dropped.
+func (m *FieldErrors) AnyDropped() bool { return len(m.dropped) > 0 }
+
+// Covers reports whether the value at path or one that contains it was dropped.
+func (m *FieldErrors) Covers(path string) bool {
+	if len(m.dropped) == 0 {
+		return false
+	}
+	for i := range len(path) {
+		if (path[i] == '.' || path[i] == '[') && m.Dropped(path[:i]) {
+			return true
+		}
+	}
+	return m.Dropped(path)
+}
+
+// Describe formats a value of a tree for an error message.
+func Describe(tree any) string {
+	switch v := tree.(type) {
+	case map[string]any:
+		return "an object"
+	case []any:
+		return "a list"
+	case string:
+		return fmt.Sprintf("%.100q", v)
+	}
+	return fmt.Sprint(tree)
+}
