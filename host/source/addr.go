@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// parseAddr reads an IP address as Kubernetes stores them: leading zeros in IPv4 octets are decimal, not octal
-// (older API servers let them in), IPv4-mapped IPv6 addresses are IPv4, and zones are not allowed.
+// parseAddr parses an IP address as Kubernetes does: leading zeros of IPv4 octets are ignored (older API servers accept
+// them), IPv4-mapped IPv6 addresses become IPv4, and zones are invalid.
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(trimLeadingZeros(s))
 	if err != nil || a.Zone() != "" {
@@ -17,25 +17,25 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// parsePrefix reads a CIDR with the same leniency, and with blanks around it. Host bits are cut off.
+// parsePrefix parses a CIDR with the same leniency and ignores surrounding spaces. Host bits are cleared.
 func parsePrefix(s string) (netip.Prefix, error) {
-	bad := fmt.Errorf("%q is not a CIDR such as 10.0.0.0/8", s)
+	errInvalid := fmt.Errorf("%q is not a CIDR such as 10.0.0.0/8", s)
 	host, mask, ok := strings.Cut(strings.TrimSpace(s), "/")
 	if !ok {
-		return netip.Prefix{}, bad
+		return netip.Prefix{}, errInvalid
 	}
 	a, err := netip.ParseAddr(trimLeadingZeros(host))
 	if err != nil || a.Zone() != "" || a.Is4In6() {
-		return netip.Prefix{}, bad
+		return netip.Prefix{}, errInvalid
 	}
 	n, err := strconv.ParseUint(mask, 10, 8)
 	if err != nil || int(n) > a.BitLen() {
-		return netip.Prefix{}, bad
+		return netip.Prefix{}, errInvalid
 	}
 	return netip.PrefixFrom(a, int(n)).Masked(), nil
 }
 
-// trimLeadingZeros removes leading zeros from the dotted part of an address.
+// trimLeadingZeros removes leading zeros from the dotted octets of an address.
 func trimLeadingZeros(s string) string {
 	at := strings.LastIndexByte(s, ':') + 1
 	if !strings.Contains(s[at:], ".") || !strings.Contains(s[at:], "0") {
@@ -52,7 +52,7 @@ func trimLeadingZeros(s string) string {
 	return s[:at] + strings.Join(parts, ".")
 }
 
-// checkFrontend refuses addresses that cannot be a Service's: capturing them would break the node itself.
+// checkFrontend rejects addresses that cannot be a Service's: capturing their traffic would break the node.
 func checkFrontend(a netip.Addr) error {
 	switch {
 	case a.IsUnspecified():
@@ -65,8 +65,8 @@ func checkFrontend(a netip.Addr) error {
 	return nil
 }
 
-// checkEndpoint refuses what the API server refuses in an EndpointSlice: traffic must not be sent to the node's own
-// loopback services or to its cloud's metadata address.
+// checkEndpoint rejects the addresses that the API server rejects in an EndpointSlice: traffic must not reach the node's
+// loopback services or its cloud's metadata address.
 func checkEndpoint(a netip.Addr) error {
 	if a.IsLinkLocalUnicast() {
 		return fmt.Errorf("%s is a link-local address", a)

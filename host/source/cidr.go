@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// ServiceCIDR converts a ServiceCIDR. There is always a value. Its conditions are not read: a range that is about to
-// go is in force until the object has gone.
+// ServiceCIDR converts a ServiceCIDR. The value is never nil. Conditions are ignored: a range that is being deleted is in
+// use until the object is gone.
 func ServiceCIDR(o *networkingv1.ServiceCIDR) (*model.ServiceCIDR, []Problem) {
 	p := problems{object: "ServiceCIDR " + o.Name}
 	out := &model.ServiceCIDR{Name: o.Name}
@@ -23,8 +23,8 @@ func ServiceCIDR(o *networkingv1.ServiceCIDR) (*model.ServiceCIDR, []Problem) {
 		case err != nil:
 			p.add(field, "%w", err)
 		case c.Bits() == 0:
-			// Every address that no Service has would be dropped.
-			p.add(field, "%s is every address there is", c)
+			// It would drop packets to every address that is no cluster IP.
+			p.add(field, "%s contains all addresses", c)
 		case slices.ContainsFunc(out.CIDRs, family):
 			p.add(field, "%s: a ServiceCIDR has one CIDR of each family", c)
 		default:

@@ -1,10 +1,9 @@
-//lint:file-ignore SA1019 Endpoints are deprecated, but older manifests hold them and clusters mirror them.
+//lint:file-ignore SA1019 Endpoints are deprecated, but older manifests contain them and clusters mirror them.
 
 package source
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,18 +12,18 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// MirrorController is the value of the label endpointslice.kubernetes.io/managed-by on slices that a cluster made
+// MirrorController is the value of the label endpointslice.kubernetes.io/managed-by on slices that a cluster has mirrored
 // from an Endpoints object.
 const MirrorController = "endpointslicemirroring-controller.k8s.io"
 
-// annotationLeader marks Endpoints that were used as a lock for leader election: they hold no endpoints.
+// annotationLeader marks Endpoints that serve as a lock for leader election and have no endpoints.
 const annotationLeader = "control-plane.alpha.kubernetes.io/leader"
 
-// maxMirrored is how many addresses of a subset a cluster mirrors.
+// maxMirrored is how many addresses of a subset the mirroring controller copies.
 const maxMirrored = 1000
 
-// Mirror converts an Endpoints object into the slices that a cluster's mirroring controller makes of it when its
-// Service has no selector: one for each set of ports and each family. The caller knows about the selector.
+// Mirror converts an Endpoints object into slices as the mirroring controller does: one for each set of ports and family.
+// The caller must check that the Service has no selector.
 func Mirror(o *corev1.Endpoints) ([]*model.EndpointSlice, []Problem) {
 	_, leader := o.Annotations[annotationLeader]
 	if leader || o.Labels[discoveryv1.LabelSkipMirror] == "true" || skipLabels(o.Labels) != "" {
@@ -42,8 +41,8 @@ func Mirror(o *corev1.Endpoints) ([]*model.EndpointSlice, []Problem) {
 				if n++; n > maxMirrored {
 					return
 				}
-				addr := p.subsetAddress(&list[j], fmt.Sprintf("%s.%s[%d].ip", field, part, j))
-				if !addr.IsValid() {
+				addr, ok := p.address(fmt.Sprintf("%s.%s[%d].ip", field, part, j), list[j].IP, checkEndpoint)
+				if !ok {
 					continue
 				}
 				s := mirrorSlice(&out, o, ports, model.FamilyOf(addr))
@@ -55,13 +54,13 @@ func Mirror(o *corev1.Endpoints) ([]*model.EndpointSlice, []Problem) {
 		add(sub.Addresses, "addresses", true)
 		add(sub.NotReadyAddresses, "notReadyAddresses", false)
 		if total := len(sub.Addresses) + len(sub.NotReadyAddresses); total > maxMirrored {
-			p.add(field, "%d addresses: the first %d are mirrored, as a cluster does", total, maxMirrored)
+			p.add(field, "%d addresses: only the first %d are mirrored", total, maxMirrored)
 		}
 	}
 	return out, p.list
 }
 
-// mirrorSlice finds the slice for ports and family, or begins it.
+// mirrorSlice returns the slice for ports and family, and adds it if there is none.
 func mirrorSlice(all *[]*model.EndpointSlice, o *corev1.Endpoints, ports []model.SlicePort, f model.Family) *model.EndpointSlice {
 	for _, s := range *all {
 		if s.Family == f && slices.Equal(s.Ports, ports) {
@@ -69,7 +68,7 @@ func mirrorSlice(all *[]*model.EndpointSlice, o *corev1.Endpoints, ports []model
 		}
 	}
 	s := &model.EndpointSlice{
-		// A slash cannot be in an object's name, so this never meets a real slice.
+		// Object names cannot contain a slash, so this never collides with a real slice.
 		Name:    model.Name{Namespace: o.Namespace, Name: fmt.Sprintf("%s/mirror-%d", o.Name, len(*all))},
 		Service: model.Name{Namespace: o.Namespace, Name: o.Name},
 		Family:  f,
@@ -94,16 +93,4 @@ func (p *problems) subsetPorts(list []corev1.EndpointPort, field string) []model
 		out = append(out, model.SlicePort{Name: ep.Name, Protocol: proto, Port: port})
 	}
 	return out
-}
-
-func (p *problems) subsetAddress(o *corev1.EndpointAddress, field string) netip.Addr {
-	a, err := parseAddr(o.IP)
-	if err == nil {
-		err = checkEndpoint(a)
-	}
-	if err != nil {
-		p.add(field, "%w", err)
-		return netip.Addr{}
-	}
-	return a
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// taintToBeDeleted is put on a Node that the cluster autoscaler is about to delete (KEP-3836).
+// taintToBeDeleted marks a Node that the cluster autoscaler is about to delete (KEP-3836).
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// Node converts a Node. There is always a value.
+// Node converts a Node. The value is never nil.
 func Node(o *corev1.Node) (*model.Node, []Problem) {
 	p := problems{object: "Node " + o.Name}
 	n := &model.Node{
@@ -49,7 +49,7 @@ func Node(o *corev1.Node) (*model.Node, []Problem) {
 	}
 	if cpu, ok := o.Status.Allocatable[corev1.ResourceCPU]; ok {
 		if cpu.Sign() < 0 {
-			p.add("status.allocatable.cpu", "%s is negative: taken as unknown", cpu.String())
+			p.add("status.allocatable.cpu", "%s is negative: using unknown", cpu.String())
 		} else {
 			n.MilliCPU = cpu.MilliValue()
 		}

@@ -2,6 +2,7 @@ package source
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// Slice converts an EndpointSlice. A nil value comes with the reason to skip it, or with SkipInvalid and problems.
+// Slice converts an EndpointSlice. A nil value comes with the reason to skip it; for SkipInvalid, see the problems.
 func Slice(o *discoveryv1.EndpointSlice) (*model.EndpointSlice, Skip, []Problem) {
 	if skip := skipLabels(o.Labels); skip != "" {
 		return nil, skip, nil
@@ -38,7 +39,7 @@ func Slice(o *discoveryv1.EndpointSlice) (*model.EndpointSlice, Skip, []Problem)
 	}
 	s.Ports = p.slicePorts(o.Ports)
 	if n := len(o.Endpoints); n > 0 {
-		s.Endpoints = make([]model.SliceEndpoint, 0, n) // no more: hundreds of thousands are kept
+		s.Endpoints = make([]model.SliceEndpoint, 0, n) // exact capacity: hundreds of thousands of endpoints are kept
 	}
 	for i := range o.Endpoints {
 		if e, ok := p.endpoint(&o.Endpoints[i], i, s.Family); ok {
@@ -51,7 +52,7 @@ func Slice(o *discoveryv1.EndpointSlice) (*model.EndpointSlice, Skip, []Problem)
 	return s, "", p.list
 }
 
-// slicePorts drops, in silence, ports without a name or a number: they mean "every port", which no proxy serves.
+// slicePorts ignores ports without a name or a number: they mean "all ports", which no proxy serves.
 func (p *problems) slicePorts(list []discoveryv1.EndpointPort) []model.SlicePort {
 	type key struct {
 		name  string
@@ -82,22 +83,23 @@ func (p *problems) slicePorts(list []discoveryv1.EndpointPort) []model.SlicePort
 	return out
 }
 
-// endpoint takes the first address only: the others were never given a meaning (KEP-4974).
+// endpoint uses the first address only: further ones have no defined meaning (KEP-4974).
 func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, f model.Family) (model.SliceEndpoint, bool) {
 	if len(o.Addresses) == 0 {
 		p.add(fmt.Sprintf("endpoints[%d].addresses", i), "no address")
 		return model.SliceEndpoint{}, false
 	}
 	field := fmt.Sprintf("endpoints[%d].addresses[0]", i)
-	a, err := parseAddr(o.Addresses[0])
-	if err == nil {
-		err = checkEndpoint(a)
-	}
-	if err == nil && model.FamilyOf(a) != f {
-		err = fmt.Errorf("%s is not of addressType %s", a, f)
-	}
-	if err != nil {
-		p.add(field, "%w", err)
+	a, ok := p.address(field, o.Addresses[0], func(a netip.Addr) error {
+		if err := checkEndpoint(a); err != nil {
+			return err
+		}
+		if model.FamilyOf(a) != f {
+			return fmt.Errorf("%s is not of addressType %s", a, f)
+		}
+		return nil
+	})
+	if !ok {
 		return model.SliceEndpoint{}, false
 	}
 	e := model.SliceEndpoint{
@@ -121,8 +123,8 @@ func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, f model.Family) (mod
 	return e, true
 }
 
-// trigger reads the time of what led to a change; 0 when there is none, or none that can be read: it is for measuring
-// only, and nobody is to be told of it.
+// trigger parses the trigger time of a change, in Unix milliseconds; 0 if there is none. An invalid one is no problem,
+// because it is used for a metric only.
 func trigger(annotation string) int64 {
 	if annotation == "" {
 		return 0
@@ -132,18 +134,4 @@ func trigger(annotation string) int64 {
 		return 0
 	}
 	return t.UnixMilli()
-}
-
-func podName(ref *corev1.ObjectReference) string {
-	if ref == nil || ref.Kind != "Pod" {
-		return ""
-	}
-	return ref.Name
-}
-
-func deref[T any](p *T, otherwise T) T {
-	if p == nil {
-		return otherwise
-	}
-	return *p
 }

@@ -1,8 +1,8 @@
-// Package dir reads cluster state from a folder of manifests, and watches it: every *.yaml, *.yml and *.json in the
-// folder and below it, in the order of their paths. It understands what kubectl get -o yaml prints.
+// Package dir reads and watches cluster state in a directory of manifests: all *.yaml, *.yml and *.json files in the
+// directory and below it, in the order of their paths, in the form that kubectl get -o yaml prints.
 //
-// Bad input never takes away what was good: a file that cannot be parsed keeps its last good objects, a bad field is
-// dropped alone, and each is reported once as a source.Problem that names file, object and field.
+// Invalid input never removes valid state: a file that cannot be parsed keeps its last valid objects, and an invalid
+// field is dropped alone. Each is reported once as a source.Problem with file, object and field.
 package dir
 
 import (
@@ -10,9 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -21,34 +19,32 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// How long the folder must be quiet before it is read, and how long a file that was moved away may take to come
-// back: editors save by renaming. A single change costs quiet, a burst at most patience.
+// Delays between an event and the scan.
 const (
-	quietPeriod = 3 * time.Millisecond
-	renameGrace = 25 * time.Millisecond
-	maxSettle   = 100 * time.Millisecond
+	quietPeriod = 3 * time.Millisecond   // without further events
+	renameGrace = 25 * time.Millisecond  // for a file that was moved away to come back: editors save by renaming
+	maxSettle   = 100 * time.Millisecond // limit for a burst of events
 )
 
-// Options are what a Source needs of the outside. The zero value works: it logs nowhere, coalesces only what has
-// already happened, and never polls.
+// Options configure a Source. The zero value does not log, coalesces only events that have already arrived, and does not
+// poll.
 type Options struct {
 	Log *slog.Logger
-	// After is time.After, to wait for the end of a burst. Nil: do not wait.
+	// After is time.After, to wait for the end of a burst of events. Nil: do not wait.
 	After func(time.Duration) <-chan time.Time
-	// Poll, when it ticks, has the folder looked at again: for file systems that do not tell of changes, such as NFS.
+	// Poll triggers a scan, for file systems without change events, such as NFS. It may be nil.
 	Poll <-chan time.Time
-	// OnProblems, when set, is told how many problems there are, of those that cost something and of warnings, whenever
-	// the folder has been read.
+	// OnProblems is called with the number of problems after each scan. It may be nil.
 	OnProblems func(errors, warnings int)
 }
 
-// Source is a watched folder. It implements engine.Source.
+// Source watches a directory of manifests. It implements engine.Source.
 type Source struct {
 	root string
 	opt  Options
 }
 
-// New makes a source of the folder at root, which Run opens.
+// New returns a source of the directory root. Run opens it.
 func New(root string, opt Options) *Source {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
@@ -56,7 +52,7 @@ func New(root string, opt Options) *Source {
 	return &Source{root: root, opt: opt}
 }
 
-// Load reads a folder once. The error is about the folder itself; everything else is a problem, sorted by file.
+// Load reads a directory once. The error is about the directory itself; all other problems are returned sorted by file.
 func Load(root string) (*model.Snapshot, []source.Problem, error) {
 	f := newDirectory(root)
 	if err := f.scan(nil, nil); err != nil {
@@ -71,16 +67,16 @@ func Load(root string) (*model.Snapshot, []source.Problem, error) {
 	return snap, problems, nil
 }
 
-// Run emits the folder's objects, then Synced, then what changes, until ctx ends. It fails only when the folder
-// cannot be read or watched at the start; when it goes away later, its objects stay and Run waits for it to return.
+// Run emits the directory's objects, then Synced, then changes, until ctx ends. It fails only if the directory cannot be
+// read or watched at the start. If the directory is removed later, its objects stay and Run waits for it to return.
 func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	root, err := filepath.Abs(s.root)
 	if err != nil {
-		return fmt.Errorf("source folder %s: %w", s.root, err)
+		return fmt.Errorf("source directory %s: %w", s.root, err)
 	}
 	w, err := fsnotify.NewBufferedWatcher(256)
 	if err != nil {
-		return fmt.Errorf("source folder %s: watch: %w", s.root, err)
+		return fmt.Errorf("source directory %s: watch: %w", s.root, err)
 	}
 	defer w.Close()
 	f := newDirectory(root)
@@ -90,15 +86,15 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	e := &watcher{fs: w, root: root, after: s.opt.After, log: s.opt.Log, watched: map[string]bool{}}
 	l := &problemLog{log: s.opt.Log, onCount: s.opt.OnProblems, logged: map[string]bool{}}
 	if err := e.add(filepath.Dir(root)); err != nil {
-		s.opt.Log.Warn("parent of the source folder is not watched: its replacement will not be seen", "err", err)
+		s.opt.Log.Warn("cannot watch the parent of the source directory; its replacement will not be noticed", "err", err)
 	}
 	if err := e.scan(f, nil); err != nil {
 		return err
 	}
 	if !e.watched[root] {
-		return fmt.Errorf("source folder %s: %w", s.root, errors.Join(problemErrors(e.problems)...))
+		return fmt.Errorf("source directory %s: %w", s.root, errors.Join(problemErrors(e.problems)...))
 	}
-	for len(f.writing) > 0 { // what is being written belongs to the first state
+	for len(f.writing) > 0 { // files that are being written belong to the initial state
 		dirty, ok := e.wait(ctx, f, s.opt.Poll)
 		if !ok {
 			return nil
@@ -109,7 +105,7 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	}
 	changes, problems := f.merge()
 	l.report(append(e.problems, problems...))
-	s.opt.Log.Info("source folder read", "folder", s.root, "files", len(f.files), "objects", len(changes))
+	s.opt.Log.Info("read source directory", "path", s.root, "files", len(f.files), "objects", len(changes))
 	emit(append(changes, model.Change{Kind: model.Synced}))
 
 	for {
@@ -118,70 +114,15 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 			return nil
 		}
 		if err := e.scan(f, dirty); err != nil {
-			e.problems = append(e.problems, source.Problem{Err: fmt.Errorf("%w: its objects are kept", err)})
+			e.problems = append(e.problems, source.Problem{Err: fmt.Errorf("%w; keeping its objects", err)})
 		}
 		changes, problems := f.merge()
 		l.report(append(e.problems, problems...))
 		if len(changes) > 0 {
-			s.opt.Log.Debug("source folder changed", "folder", s.root, "objects", len(changes))
+			s.opt.Log.Debug("source directory changed", "path", s.root, "changes", len(changes))
 			emit(changes)
 		}
 	}
-}
-
-// problemLog logs a problem when it appears, and again only after it was gone.
-type problemLog struct {
-	log     *slog.Logger
-	onCount func(errors, warnings int) // may be nil
-	logged  map[string]bool
-}
-
-func (l *problemLog) report(problems []source.Problem) {
-	now := make(map[string]bool, len(problems))
-	bad, warnings := 0, 0
-	for _, p := range problems {
-		text := p.Error()
-		if p.Warning {
-			warnings++
-		} else {
-			bad++
-		}
-		if !l.logged[text] && !now[text] {
-			level := slog.LevelError
-			if p.Warning {
-				level = slog.LevelWarn
-			}
-			l.log.Log(context.Background(), level, "manifest problem", attributes(p)...)
-		}
-		now[text] = true
-	}
-	for _, text := range slices.Sorted(maps.Keys(l.logged)) {
-		if !now[text] {
-			l.log.Info("manifest problem is gone", "was", text)
-		}
-	}
-	l.logged = now
-	if l.onCount != nil {
-		l.onCount(bad, warnings)
-	}
-}
-
-// attributes are what is known of a problem.
-func attributes(p source.Problem) []any {
-	var out []any
-	if p.File != "" {
-		out = append(out, "file", p.File)
-	}
-	if p.Line > 0 {
-		out = append(out, "line", p.Line)
-	}
-	if p.Object != "" {
-		out = append(out, "object", p.Object)
-	}
-	if p.Field != "" {
-		out = append(out, "field", p.Field)
-	}
-	return append(out, "err", p.Err)
 }
 
 func problemErrors(problems []source.Problem) []error {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isOpenForWriting tells whether some process has the file open for writing: the kernel grants no read lease on it then
-// (fcntl(2), F_SETLEASE). False when the kernel or the file system cannot tell.
+// isOpenForWriting reports whether a process has the file open for writing: the kernel then grants no read lease on it
+// (fcntl(2), F_SETLEASE). It reports false if the kernel or the file system does not support leases.
 func isOpenForWriting(f *os.File) bool {
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
 		return err == unix.EAGAIN
@@ -16,13 +16,13 @@ func isOpenForWriting(f *os.File) bool {
 	return false
 }
 
-// openNonblocking opens a file without waiting for whoever else has to do with it.
+// openNonblocking opens a file without waiting for a writer of a FIFO or the holder of a lease.
 func openNonblocking(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 }
 
-// pseudoFileSystem names the file system of a file when it is one that the kernel makes up: what calls itself a regular file
-// there may block for ever when it is read, have no end, or do something. "" for all others.
+// pseudoFileSystem returns the name of the file system of a file if it is a pseudo file system, else "". Its regular files
+// may block forever when read, be endless, or have side effects.
 func pseudoFileSystem(f *os.File) string {
 	var s unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &s); err != nil {
@@ -63,7 +63,7 @@ func pseudoFileSystem(f *os.File) string {
 	return ""
 }
 
-// Magics that x/sys does not have, of fs/configfs, ipc/mqueue.c and fs/fuse/control.c.
+// Magic numbers that x/sys lacks, from fs/configfs, ipc/mqueue.c and fs/fuse/control.c.
 const (
 	configfsMagic = 0x62656570
 	mqueueMagic   = 0x19800202

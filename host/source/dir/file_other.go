@@ -4,10 +4,10 @@ package dir
 
 import "os"
 
-// beingWritten cannot be told here.
-func beingWritten(*os.File) bool { return false }
+// isOpenForWriting is supported on Linux only.
+func isOpenForWriting(*os.File) bool { return false }
 
-func open(path string) (*os.File, error) { return os.Open(path) }
+func openNonblocking(path string) (*os.File, error) { return os.Open(path) }
 
-// pseudo file systems are Linux's.
-func pseudo(*os.File) string { return "" }
+// pseudoFileSystem is supported on Linux only.
+func pseudoFileSystem(*os.File) string { return "" }

@@ -24,7 +24,7 @@ func node(name, zone string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: %s, labels: {topology.kubernetes.io/zone: %s}}\n---\n", name, zone)
 }
 
-// fixture is a source at work on a folder, with what it has emitted.
+// fixture is a running source of a directory and what it has emitted.
 type fixture struct {
 	t     *testing.T
 	root  string
@@ -35,7 +35,7 @@ type fixture struct {
 	wake  chan struct{}
 }
 
-// start runs a source until the test ends, and waits for its first state.
+// start runs a source until the test ends, and waits for its initial state.
 func start(t *testing.T, root string, opt Options) *fixture {
 	t.Helper()
 	r := &fixture{t: t, root: root, snap: model.NewSnapshot(), wake: make(chan struct{}, 1)}
@@ -66,7 +66,7 @@ func start(t *testing.T, root string, opt Options) *fixture {
 	return r
 }
 
-// lockedWriter is the log's writer.
+// lockedWriter writes the log under the fixture's lock.
 type lockedWriter struct{ r *fixture }
 
 func (l *lockedWriter) Write(b []byte) (int, error) {
@@ -104,7 +104,7 @@ func (r *fixture) waitFor(what string, ok func() bool) {
 	}
 }
 
-// zones writes the Nodes as name=zone.
+// zones returns the Nodes as name=zone.
 func (r *fixture) zones() string {
 	var out []string
 	for _, n := range r.snap.Nodes {
@@ -138,7 +138,7 @@ func (r *fixture) must(err error) {
 
 var timedOptions = Options{After: time.After}
 
-// heldOptions is timed, but for waits of from and more: they last until the test lets them end, however slow this machine is.
+// heldOptions is timedOptions, except that waits of at least from last until end is called, however slow the machine is.
 func heldOptions(from time.Duration) (_ Options, end func()) {
 	over := make(chan time.Time)
 	return Options{After: func(d time.Duration) <-chan time.Time {

@@ -46,7 +46,7 @@ func TestOversizedFileIsRejectedWithoutReadingIt(t *testing.T) {
 		t.Errorf("%v, %v", problems, err)
 	}
 	if read := after.TotalAlloc - before.TotalAlloc; read > 8<<20 {
-		t.Errorf("it has cost %d bytes", read)
+		t.Errorf("allocated %d bytes", read)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestServiceWithInvalidPortNameKeepsPreviousVersion(t *testing.T) {
 		if len(changes) != step.changes || len(problems) != step.told {
 			t.Errorf("%s: %v, %v", step.name, changes, problems)
 		}
-		if step.told > 0 && !strings.HasSuffix(problems[0].Error(), "spec.ports[0].name: true is not a string (quote it): the object stays as it was") {
+		if step.told > 0 && !strings.HasSuffix(problems[0].Error(), "spec.ports[0].name: true is not a string (quote it); keeping the previous version of the object") {
 			t.Errorf("%s: %v", step.name, problems)
 		}
 	}

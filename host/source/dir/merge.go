@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// state is what a folder says as a whole.
+// state is the model of a whole directory.
 type state struct {
 	services map[model.Name]*model.Service
 	slices   map[model.Name]*model.EndpointSlice
@@ -19,16 +19,16 @@ type state struct {
 	cidrs    map[model.Name]*model.ServiceCIDR
 }
 
-// location is where an object stands.
+// location is an object with its position.
 type location struct {
 	object       *object
 	file         string
 	line         int
-	keptPrevious bool // o is the last good version, in place of one that has something wrong
+	keptPrevious bool // object is the last valid version instead of the current, invalid one
 	problems     *problemList
 }
 
-// objectKey identifies an object in a folder.
+// objectKey identifies an object in a directory.
 type objectKey struct {
 	kind string
 	name model.Name
@@ -36,9 +36,9 @@ type objectKey struct {
 
 func (p location) String() string { return fmt.Sprintf("%s:%d", p.file, p.line) }
 
-// merge gives what has changed since the last merge, sorted by kind and name, and the problems that there are now,
-// sorted by file, of each file the first ones. Of objects that are there twice the first one is used, in the order of files and documents. An object
-// with a bad field is used without that field when it is new; when it was good before, it stays as it was.
+// merge returns the changes since the last merge, sorted by kind and name, and the current problems, sorted by file and
+// limited per file. Of duplicate objects the first one in the order of files and documents is used. An object with an
+// invalid field is used without that field if it is new; otherwise its last valid version is used.
 func (f *directory) merge() ([]model.Change, []source.Problem) {
 	problems := slices.Clone(f.scanProblems)
 	omittedByFile := map[string]omitted{}
@@ -63,7 +63,7 @@ func (f *directory) merge() ([]model.Change, []source.Problem) {
 				loc := &location{object: o, file: rel, line: d.line, problems: &o.problems}
 				if first, dup := seen[k]; dup {
 					problems = append(problems, source.Problem{
-						File: rel, Line: d.line, Object: objectTitle(o.kind, o.name), Err: fmt.Errorf("also in %s, which is used", first),
+						File: rel, Line: d.line, Object: objectTitle(o.kind, o.name), Err: fmt.Errorf("duplicate of the object in %s, which is used", first),
 					})
 					continue
 				}
@@ -103,20 +103,18 @@ func (f *directory) merge() ([]model.Change, []source.Problem) {
 		if p.object.kind == "Endpoints" {
 			svc, has := seen[objectKey{"Service", p.object.name}]
 			if !has || svc.object.selector || mirrored[p.object.name] {
-				continue // a cluster would not mirror it, or has done so already
+				continue // a cluster would not mirror it, or has already done so
 			}
 			for _, s := range p.object.mirror {
 				next.slices[s.Name] = s
 			}
 		}
-		told := withLocation(p.problems.list, p.file, p.line)
+		objectProblems := withLocation(p.problems.list, p.file, p.line)
 		count(p.file, p.problems)
-		for i := range told {
-			if p.keptPrevious && !told[i].Warning {
-				told[i].Err = fmt.Errorf("%w: the object stays as it was", told[i].Err)
-			}
+		if p.keptPrevious {
+			source.NotePreviousKept(objectProblems)
 		}
-		problems = append(problems, told...)
+		problems = append(problems, objectProblems...)
 	}
 	slices.SortStableFunc(problems, func(a, b source.Problem) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
@@ -139,12 +137,12 @@ func (f *directory) merge() ([]model.Change, []source.Problem) {
 	return changes, problems
 }
 
-// hasErrors tells whether something in the object could not be used.
+// hasErrors reports whether a part of the object could not be used.
 func (o *object) hasErrors() bool {
 	return o.problems.errors > 0
 }
 
-// diff lists what differs, by name. A nil value in a change means that the object is gone.
+// diff returns the differences of two maps, sorted by name. A nil value in a change means that the object was deleted.
 func diff[T any](prev, next map[model.Name]*T, change func(model.Name, *T) model.Change) []model.Change {
 	var out []model.Change
 	for n, v := range next {
@@ -162,7 +160,7 @@ func diff[T any](prev, next map[model.Name]*T, change func(model.Name, *T) model
 	return out
 }
 
-// equalValues tells whether two objects say the same.
+// equalValues reports whether two objects are equal. Trigger times of slices are ignored.
 func equalValues[T any](a, b *T) bool {
 	if s, ok := any(a).(*model.EndpointSlice); ok {
 		return s.SameContent(any(b).(*model.EndpointSlice))

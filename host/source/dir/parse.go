@@ -9,18 +9,18 @@ import (
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
-// document is one document of a file, with the objects in it.
+// document is one document of a file with its objects.
 type document struct {
-	text     string // for recognising it in the file's next version
+	text     string // to recognize an unchanged document
 	line     int
 	objects  []*object
-	problems problemList // of the document itself, and of what is no object; without file and line
-	// incomplete: something in it has no kind or no name, so that it may be cut off.
+	problems problemList // of the document itself and of values that are no objects; without file and line
+	// incomplete: an object in it has no kind or no name, so the file may be truncated.
 	incomplete bool
 }
 
-// parse cuts a file into documents and decodes them. Those whose text is in known are taken from there. A document
-// that is not well-formed ends up in the problem, which belongs to the file; the others are returned.
+// parse splits a file into documents and decodes them. Documents whose text is in known are reused. The problem is about
+// the first document that is not well-formed; the others are returned.
 func parse(text []byte, isJSON bool, known []*document) ([]*document, *source.Problem) {
 	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
 	var parts []strictyaml.Document

@@ -7,10 +7,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
-// problemList are problems of which some are kept and the others counted: of errors and of warnings the first ones.
+// problemList keeps the first errors and warnings, up to strictyaml.MaxReported of each, and counts all of them.
 type problemList struct {
 	list             []source.Problem
-	errors, warnings int // those that are not in the list too
+	errors, warnings int // including those that are not in the list
 }
 
 func (b *problemList) add(p source.Problem) {
@@ -23,18 +23,18 @@ func (b *problemList) add(p source.Problem) {
 	}
 }
 
-// omitted counts those that are not in the list.
+// omitted returns the number of problems that are not in the list.
 func (b *problemList) omitted() omitted {
 	return omitted{max(0, b.errors-strictyaml.MaxReported), max(0, b.warnings-strictyaml.MaxReported)}
 }
 
-// omitted counts problems that are not told.
+// omitted counts problems that are not reported individually.
 type omitted struct{ errors, warnings int }
 
 func (r *omitted) add(s omitted) { r.errors, r.warnings = r.errors+s.errors, r.warnings+s.warnings }
 
-// limitPerFile leaves strictyaml.Most problems of each file, errors rather than warnings, and says how many more there are. The
-// problems are sorted by file; more are those that are not among them.
+// limitPerFile keeps strictyaml.MaxReported problems of each file, errors before warnings, and adds one with the number of
+// the others. problems must be sorted by file; more has those that are not among them.
 func limitPerFile(problems []source.Problem, more map[string]omitted) []source.Problem {
 	var out []source.Problem
 	for len(problems) > 0 {

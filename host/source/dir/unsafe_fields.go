@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
-// Fields that do not fit are left empty. Where empty means something, that is not what was meant: a port that has lost
-// its name or protocol would match others, and without source ranges everybody may come in. The functions below take
-// the meaning away too; what follows from it is told already.
+// Fields of the wrong type are decoded as empty. Where empty has a meaning of its own, that would be unsafe: a port
+// without its name or protocol would match others, and without source ranges every client is allowed. The functions below
+// also drop what depends on such a field; its error has already been reported.
 
 func dropUnsafeServiceFields(v *corev1.Service, m *strictyaml.FieldErrors) {
 	if !m.AnyDropped() {
@@ -48,7 +48,7 @@ func dropUnsafeSliceFields(v *discoveryv1.EndpointSlice, m *strictyaml.FieldErro
 	}
 }
 
-//lint:ignore SA1019 older manifests hold Endpoints
+//lint:ignore SA1019 older manifests contain Endpoints
 func dropUnsafeEndpointsFields(v *corev1.Endpoints, m *strictyaml.FieldErrors) {
 	if !m.AnyDropped() {
 		return
@@ -68,7 +68,7 @@ func portUnsafe(field string, m *strictyaml.FieldErrors) bool {
 	return m.Dropped(field+".name") || m.Dropped(field+".protocol")
 }
 
-// restoreExclusionLabels keeps the labels that say something whatever their value.
+// restoreExclusionLabels restores the labels that have a meaning whatever their value.
 func restoreExclusionLabels(labels map[string]string, m *strictyaml.FieldErrors) map[string]string {
 	for _, k := range []string{source.LabelProxyName, source.LabelHeadless} {
 		if m.Dropped("metadata.labels[" + k + "]") {

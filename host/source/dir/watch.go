@@ -13,18 +13,18 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// watcher knows which folders are watched, and turns their events into reasons to scan.
+// watcher watches directories and coalesces their events into scans.
 type watcher struct {
 	fs       *fsnotify.Watcher
 	root     string
 	after    func(time.Duration) <-chan time.Time
 	log      *slog.Logger
 	watched  map[string]bool
-	scanned  map[string]bool  // of those, what the last scan went through: all but the root's parent, mostly
+	scanned  map[string]bool  // directories that the last scan went through: all watched ones but the root's parent
 	problems []source.Problem // of the last scan
 }
 
-// scan scans f and has exactly its folders watched. A folder is watched before it is listed, so that nothing is
+// scan scans f and watches exactly its directories. A directory is watched before it is listed, so that no change is
 // missed in between.
 func (e *watcher) scan(f *directory, dirty pathSet) error {
 	e.problems = nil
@@ -33,7 +33,7 @@ func (e *watcher) scan(f *directory, dirty pathSet) error {
 		inside[path] = true
 		if err := e.add(path); err != nil {
 			e.problems = append(e.problems, source.Problem{
-				File: path, Err: fmt.Errorf("watch: %w: changes in it are not seen (is fs.inotify.max_user_watches reached?)", err),
+				File: path, Err: fmt.Errorf("watch: %w; changes in it will not be noticed (is fs.inotify.max_user_watches reached?)", err),
 			})
 		}
 	})
@@ -61,18 +61,18 @@ func (e *watcher) add(path string) error {
 }
 
 func (e *watcher) remove(path string) {
-	_ = e.fs.Remove(path) // it may be gone already
+	_ = e.fs.Remove(path) // may already be removed
 	delete(e.watched, path)
 }
 
-// burst is what has happened since the last scan.
+// burst collects the events since the last scan.
 type burst struct {
 	dirty     pathSet
-	missing   map[string]bool // manifests that were moved or removed, and are not back yet
+	missing   map[string]bool // manifests that were moved or removed and have not reappeared
 	triggered bool
 }
 
-// wait blocks until something has happened and the folder is quiet again, and names the files that may differ. It
+// wait blocks until there was an event and the directory is quiet again, and returns the files that may have changed. It
 // reports false when ctx has ended.
 func (e *watcher) wait(ctx context.Context, f *directory, poll <-chan time.Time) (pathSet, bool) {
 	b := &burst{dirty: pathSet{}, missing: map[string]bool{}}
@@ -103,7 +103,7 @@ func (e *watcher) wait(ctx context.Context, f *directory, poll <-chan time.Time)
 	return b.dirty, true
 }
 
-// settle takes in events until none has come for a while.
+// settle handles events until none has arrived for quietPeriod, at most for maxSettle.
 func (e *watcher) settle(ctx context.Context, f *directory, b *burst) bool {
 	if e.after == nil {
 		for {
@@ -136,7 +136,7 @@ func (e *watcher) settle(ctx context.Context, f *directory, b *burst) bool {
 	}
 }
 
-// handleEvent takes an event in. The parent of the root is watched only for what happens to the root itself.
+// handleEvent records an event. Of the root's parent only events of the root itself count.
 func (e *watcher) handleEvent(b *burst, f *directory, ev fsnotify.Event) {
 	if !e.scanned[filepath.Dir(ev.Name)] && !e.watched[ev.Name] && ev.Name != e.root {
 		return
@@ -149,17 +149,17 @@ func (e *watcher) handleEvent(b *burst, f *directory, ev fsnotify.Event) {
 	if ev.Has(fsnotify.Create) || ev.Has(fsnotify.Write) {
 		delete(b.missing, ev.Name)
 	}
-	// Another folder may have taken the name of a watched one; the scan watches it anew.
+	// Another directory may have taken the name of a watched one; the scan watches it again.
 	if e.watched[ev.Name] && (ev.Has(fsnotify.Remove) || ev.Has(fsnotify.Rename) || ev.Has(fsnotify.Create)) {
 		e.remove(ev.Name)
 	}
 }
 
-// handleError has everything read again: events are gone, and nobody knows which.
+// handleError schedules a scan of all files, because events were lost.
 func (e *watcher) handleError(b *burst, err error) {
 	b.triggered = true
 	b.dirty[""] = true
 	if !errors.Is(err, fsnotify.ErrEventOverflow) {
-		e.log.Warn("source folder watch", "err", err)
+		e.log.Warn("error while watching the source directory", "err", err)
 	}
 }

@@ -74,7 +74,7 @@ func TestEditorRenamingTheOldFileFirstLosesNothing(t *testing.T) {
 	for _, call := range r.calls {
 		for _, c := range call {
 			if c.Kind == model.NodeKind && c.Node == nil {
-				t.Error("the Node was gone for a moment")
+				t.Error("the Node was deleted temporarily")
 			}
 		}
 	}
@@ -147,7 +147,7 @@ func TestMountedConfigMapUpdate(t *testing.T) {
 		r.waitForZones(fmt.Sprintf("n1=z%d", i))
 		r.must(os.RemoveAll(filepath.Join(root, fmt.Sprintf("..%d", i-1))))
 	}
-	// A write behind the links is seen as well.
+	// A write to the link's target is noticed too.
 	r.write("..data/a.yaml", node("n1", "behind"))
 	r.waitForZones("n1=behind")
 }
@@ -174,7 +174,7 @@ func TestRemovedRootKeepsObjectsUntilItReturns(t *testing.T) {
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "a"))
 	r := start(t, root, timedOptions)
 	r.must(os.Rename(root, root+".away"))
-	r.waitForLog("its objects are kept")
+	r.waitForLog("keeping its objects")
 	r.waitForZones("n1=a")
 	r.write("a.yaml", node("n1", "b"))
 	r.waitForZones("n1=b")
@@ -217,7 +217,7 @@ func TestChangesArriveWithoutTimer(t *testing.T) {
 }
 
 func TestPollFindsChangesWithoutEvents(t *testing.T) {
-	far := t.TempDir() // behind two links in two folders: the one in the middle is not watched
+	far := t.TempDir() // reached through two links; the directory in the middle is not watched
 	write(t, filepath.Join(far, "real/a.yaml"), node("n1", "a"))
 	write(t, filepath.Join(far, "other/a.yaml"), node("n1", "b"))
 	middle := filepath.Join(far, "middle", "a")
@@ -239,7 +239,7 @@ func TestPollFindsChangesWithoutEvents(t *testing.T) {
 	select {
 	case tick <- time.Now():
 	case <-time.After(time.Minute):
-		t.Fatal("nobody polls")
+		t.Fatal("Poll is not read")
 	}
 	r.waitForZones("n1=b")
 }
@@ -251,7 +251,7 @@ func TestRunOfMissingDirectoryFails(t *testing.T) {
 	}
 }
 
-// BenchmarkChange is from the write of one file among many to the emitted change.
+// BenchmarkChange measures from the write of one file among many to the emitted change.
 func BenchmarkChange(b *testing.B) {
 	for _, files := range []int{10, 1000} {
 		b.Run(fmt.Sprintf("files=%d", files), func(b *testing.B) {

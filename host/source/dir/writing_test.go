@@ -16,8 +16,8 @@ func TestIncompleteFileKeepsLastValidObjects(t *testing.T) {
 	r.waitForZones("n1=a n2=a")
 	for _, torn := range []string{node("n1", "b") + "apiVersion: v1\nkind: [", "", " \n"} {
 		r.write("a.yaml", torn)
-		r.waitForLog("last good version are kept")
-		r.write("other.yaml", node("n3", "a")) // a later change goes through while the file is broken
+		r.waitForLog("keeping the objects of its last valid version")
+		r.write("other.yaml", node("n3", "a")) // other changes are applied while the file is invalid
 		r.waitForZones("n1=a n2=a n3=a")
 		r.must(os.Remove(filepath.Join(root, "other.yaml")))
 		r.waitForZones("n1=a n2=a")
@@ -33,10 +33,10 @@ func TestTruncatedButWellFormedFileLosesNothing(t *testing.T) {
 		r.write("a.yaml", node("n1", "a")+node("n2", "a"))
 		r.waitForZones("n1=a n2=a")
 		r.write("a.yaml", node("n1", "b")+torn)
-		r.waitForZones("n1=b n2=a") // what is whole is taken, what is missing stays
-		r.waitForLog("half-written")
+		r.waitForZones("n1=b n2=a") // complete objects are updated, missing ones stay
+		r.waitForLog("the file may be incomplete")
 		r.write("a.yaml", node("n1", "c"))
-		r.waitForZones("n1=c") // a whole file without n2 means it
+		r.waitForZones("n1=c") // a complete file without n2 removes it
 	}
 }
 
@@ -45,18 +45,18 @@ func TestInvalidUpdateKeepsPreviousObject(t *testing.T) {
 	r := start(t, root, timedOptions)
 	bad := strings.Replace(node("n1", "b"), "---", "spec: {podCIDRs: [10.0.0.0/99]}\n---", 1)
 	r.write("a.yaml", bad)
-	r.waitForZones("n1=b") // new: what is good of it is used
+	r.waitForZones("n1=b") // new: used without the invalid field
 	r.write("a.yaml", node("n1", "a")+node("n2", "a"))
 	r.waitForZones("n1=a n2=a")
 	r.write("a.yaml", bad+node("n2", "b"))
 	r.waitForZones("n1=a n2=b")
-	r.waitForLog("the object stays as it was")
+	r.waitForLog("keeping the previous version of the object")
 	r.write("a.yaml", node("n1", "c"))
 	r.waitForZones("n1=c")
-	r.waitForLog("manifest problem is gone")
+	r.waitForLog("manifest problem resolved")
 }
 
-// A writer that takes its time is not seen until it is done, even where what it has written so far is well-formed.
+// TestFileIsReadWhenItsWriterCloses: a partial file is not read even if it is well-formed so far.
 func TestFileIsReadWhenItsWriterCloses(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, "a.yaml")
@@ -69,11 +69,11 @@ func TestFileIsReadWhenItsWriterCloses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := isOpenForWriting(reader)
+	supported := isOpenForWriting(reader)
 	reader.Close()
 	probe.Close()
-	if !told {
-		t.Skip("this file system does not tell who writes a file")
+	if !supported {
+		t.Skip("this file system does not support leases")
 	}
 	opt, end := heldOptions(renameGrace)
 	r := start(t, root, opt)

@@ -1,0 +1,67 @@
+package source
+
+import (
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// address parses an address and checks it. It reports false, and a problem, if the address is invalid.
+func (p *problems) address(field, s string, check func(netip.Addr) error) (netip.Addr, bool) {
+	a, err := parseAddr(s)
+	if err == nil {
+		err = check(a)
+	}
+	if err != nil {
+		p.add(field, "%w", err)
+		return netip.Addr{}, false
+	}
+	return a, true
+}
+
+// portName accepts the port names that the API server does. They are used in rulesets, logs and metrics.
+func (p *problems) portName(field, s string) bool {
+	invalid := strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' })
+	if invalid || len(s) > 63 {
+		p.add(field, "%.100q is not a name of at most 63 lower-case letters, digits and '-'", s)
+		return false
+	}
+	return true
+}
+
+func (p *problems) port(field string, n int32) (uint16, bool) {
+	if n < 1 || n > 65535 {
+		p.add(field, "%d is not between 1 and 65535", n)
+		return 0, false
+	}
+	return uint16(n), true
+}
+
+// protocol parses a protocol; the API's default is TCP.
+func (p *problems) protocol(field string, proto *corev1.Protocol) (model.Protocol, bool) {
+	if proto == nil || *proto == "" {
+		return model.TCP, true
+	}
+	m, ok := model.ParseProtocol(string(*proto))
+	if !ok {
+		p.add(field, "%q is not TCP, UDP or SCTP", *proto)
+	}
+	return m, ok
+}
+
+func podName(ref *corev1.ObjectReference) string {
+	if ref == nil || ref.Kind != "Pod" {
+		return ""
+	}
+	return ref.Name
+}
+
+func deref[T any](p *T, defaultValue T) T {
+	if p == nil {
+		return defaultValue
+	}
+	return *p
+}

@@ -1,0 +1,35 @@
+package source
+
+// Skip is the reason why an object is not proxied; "" if it is.
+type Skip string
+
+// Reasons to skip an object (host/RULES.md, rules 1, 2 and 4).
+const (
+	SkipOtherProxy   Skip = "label service.kubernetes.io/service-proxy-name assigns it to another proxy"
+	SkipHeadless     Skip = "headless"
+	SkipExternalName Skip = "type ExternalName is DNS only"
+	SkipNoClusterIP  Skip = "no cluster IP"
+	SkipNoService    Skip = "no label kubernetes.io/service-name"
+	SkipFQDN         Skip = "addressType FQDN"
+	SkipInvalid      Skip = "invalid"
+)
+
+// Labels that exclude Services and EndpointSlices, whatever their value. Watches select objects without them, so adding
+// one arrives as a deletion.
+const (
+	LabelProxyName = "service.kubernetes.io/service-proxy-name"
+	LabelHeadless  = "service.kubernetes.io/headless"
+)
+
+// AnnotationPolicy is the annotation of a Service that names its policy.
+const AnnotationPolicy = "sluice.dev/policy"
+
+func skipLabels(labels map[string]string) Skip {
+	if _, ok := labels[LabelProxyName]; ok {
+		return SkipOtherProxy
+	}
+	if _, ok := labels[LabelHeadless]; ok {
+		return SkipHeadless
+	}
+	return ""
+}
