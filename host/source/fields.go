@@ -26,7 +26,7 @@ func (p *problems) address(field, s string, check func(netip.Addr) error) (netip
 func (p *problems) portName(field, s string) bool {
 	invalid := strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' })
 	if invalid || len(s) > 63 {
-		p.add(field, "%.100q is not a name of at most 63 lower-case letters, digits and '-'", s)
+		p.add(field, "%.100q is not a name of at most 63 lowercase letters, digits and '-'", s)
 		return false
 	}
 	return true

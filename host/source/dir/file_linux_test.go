@@ -10,9 +10,9 @@ import (
 
 func TestPseudoFilesAreRejected(t *testing.T) {
 	for target, want := range map[string]string{
-		"/proc/kmsg":             "on a proc file system", // reading it blocks until the kernel says something
-		"/proc/self/status":      "on a proc file system",
-		"/sys/kernel/mm/ksm/run": "on a sysfs file system",
+		"/proc/kmsg":             "proc is a pseudo file system", // reading it blocks until the kernel says something
+		"/proc/self/status":      "proc is a pseudo file system",
+		"/sys/kernel/mm/ksm/run": "sysfs is a pseudo file system",
 	} {
 		f, err := os.Open(target)
 		if err != nil {

@@ -134,7 +134,7 @@ func checkName(n model.Name) error {
 			return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '.'
 		})
 		if bad || len(s) > 253 {
-			return fmt.Errorf("%.300q is not a name of at most 253 lower-case letters, digits, '-' and '.'", s)
+			return fmt.Errorf("%.300q is not a name of at most 253 lowercase letters, digits, '-' and '.'", s)
 		}
 	}
 	return nil
