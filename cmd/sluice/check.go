@@ -17,12 +17,11 @@ func newCheckCommand() *cobra.Command {
 	var path, output string
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Say whether sluice can work on this host, and what is missing",
-		Long: `Tries the kernel features that the ruleset uses, looks at capabilities, kernel settings and the connection table,
-and holds the configuration against this host. For all that is missing it says which feature of sluice that costs.
-Nothing on the host is changed: the features are tried in a network namespace of their own, or, without the right to
-make one, in transactions that the kernel takes back. The exit code is 1 when something is missing that sluice does
-not work without.`,
+		Short: "Check whether this host has everything that sluice needs",
+		Long: `Checks this host's kernel features, capabilities, sysctls and conntrack table, and the addresses and interfaces that
+the configuration names. For each one missing, prints what will not work. Nothing on the host is changed: features are
+tried in a temporary network namespace or, without the right to create one, in transactions that are rolled back. The
+exit code is 1 if something required is missing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOutput(output, "text", "json"); err != nil {
@@ -45,7 +44,7 @@ not work without.`,
 				err = printFindings(cmd.OutOrStdout(), findings)
 			}
 			if err == nil && probe.RequiredMissing(findings) {
-				err = errors.New("something is missing that sluice does not work without")
+				err = errors.New("this host lacks something that sluice requires")
 			}
 			return err
 		},
@@ -55,7 +54,7 @@ not work without.`,
 	return cmd
 }
 
-// printFindings is for people: a line for what is there, more for what is not.
+// printFindings prints findings in human-readable form: one line for each, more for what is missing.
 func printFindings(w io.Writer, findings []probe.Finding) error {
 	var b strings.Builder
 	group := ""

@@ -12,23 +12,23 @@ import (
 )
 
 func newCleanupCommand() *cobra.Command {
-	var kube bool
+	var kubeProxy bool
 	cmd := &cobra.Command{
 		Use:   "cleanup",
-		Short: "Remove everything that sluice owns from this kernel",
-		Long: `Removes sluice's nftables tables, its IPVS virtual servers, its link and its addresses on any other link, and nothing
-else. Established connections go on as long as the kernel tracks them; new ones no longer find a Service. The settings
-of the connection table stay as they are.
+		Short: "Remove everything that sluice has programmed in the kernel",
+		Long: `Removes sluice's nftables tables, IPVS virtual servers, dummy interface and addresses on other interfaces, and nothing
+else. Established connections continue while the kernel tracks them; new ones no longer reach a Service. Sysctls are not
+reset.
 
-With --kube-proxy it removes what kube-proxy has left instead, and nothing of sluice's: its nftables tables, its
-iptables chains with the rules that lead to them, and its IPVS servers, link and sets.
+With --kube-proxy, removes what kube-proxy has left instead: its nftables tables, its iptables chains with the rules that
+jump to them, and its IPVS virtual servers, dummy interface and ipsets.
 
-Neither is done while what would write it back is running.`,
+It fails while sluice, or kube-proxy, is running.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
-			if kube {
-				if err := kubeproxy.RequireStopped(ctx, "it would write back what is removed"); err != nil {
+			if kubeProxy {
+				if err := kubeproxy.RequireStopped(ctx, "it would program again what is removed"); err != nil {
 					return err
 				}
 				removed, err := kubeproxy.Remove(ctx)
@@ -37,14 +37,14 @@ Neither is done while what would write it back is running.`,
 				}
 				return err
 			}
-			unlock, err := agent.LockDataPlane(slog.Default())
+			unlock, err := agent.LockDataPlane(stderrLogger(slog.LevelInfo))
 			if err != nil {
 				return err
 			}
 			defer unlock()
 			removed, err := dataplane.All().Cleanup(ctx)
-			for _, what := range removed {
-				fmt.Fprintln(cmd.OutOrStdout(), "removed", what)
+			for _, object := range removed {
+				fmt.Fprintln(cmd.OutOrStdout(), "removed", object)
 			}
 			if err == nil && len(removed) == 0 {
 				fmt.Fprintln(cmd.OutOrStdout(), "nothing to remove")
@@ -52,6 +52,6 @@ Neither is done while what would write it back is running.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&kube, "kube-proxy", false, "remove what kube-proxy has left, and nothing of sluice's")
+	cmd.Flags().BoolVar(&kubeProxy, "kube-proxy", false, "remove what kube-proxy has left instead of what sluice has programmed")
 	return cmd
 }

@@ -21,7 +21,7 @@ func newConfigCommand() *cobra.Command {
 	cmd.AddCommand(
 		&cobra.Command{
 			Use:   "defaults",
-			Short: "Print every field with its default and what it means",
+			Short: "Print a configuration file with all fields, their defaults and meaning",
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				_, err := io.WriteString(cmd.OutOrStdout(), config.DefaultsYAML())
@@ -30,10 +30,10 @@ func newConfigCommand() *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "check FILE",
-			Short: "Say everything that is wrong with a configuration file",
-			Long: `Reads a configuration file as 'sluice run' does. Every mistake is told, with the path of its field; what is allowed
-and mostly not meant is told as a warning. The plugins are loaded and tried with their settings. The exit code is 1 when
-'sluice run' would refuse the file, or would have to do without a plugin.`,
+			Short: "Report all errors of a configuration file",
+			Long: `Reads a configuration file as 'sluice run' does, and loads its plugins with their settings. Reports every error with
+the path of its field, and warns of values that are valid but probably not intended. The exit code is 1 if 'sluice run'
+would reject the file or one of its plugins.`,
 			Args: oneArg("file"),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				cfg, err := config.Load(args[0])
@@ -51,15 +51,15 @@ and mostly not meant is told as a warning. The plugins are loaded and tried with
 				if _, err := set.Load(cmd.Context(), cfg); err != nil {
 					return config.PrefixErrors("configuration "+args[0], err)
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: good\n", args[0])
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: valid\n", args[0])
 				return err
 			},
 		},
 		&cobra.Command{
 			Use:   "migrate FILE",
-			Short: "Turn a KubeProxyConfiguration into a SluiceConfiguration",
+			Short: "Convert a KubeProxyConfiguration to a SluiceConfiguration",
 			Long: `Reads a KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1; - is standard input) and prints the shortest
-SluiceConfiguration that means the same. Standard error says, field by field, what is not in it and why.`,
+equivalent SluiceConfiguration. Lists on standard error the fields that are not in it, with the reason.`,
 			Example: "  kubectl -n kube-system get configmap kube-proxy -o jsonpath='{.data.config\\.conf}' | sluice config migrate - > sluice.yaml",
 			Args:    oneArg("file"),
 			RunE: func(cmd *cobra.Command, args []string) error {
@@ -81,7 +81,7 @@ SluiceConfiguration that means the same. Standard error says, field by field, wh
 	return cmd
 }
 
-// readInput reads a file, or standard input for -.
+// readInput reads a file, or standard input if the name is -.
 func readInput(stdin io.Reader, name string) ([]byte, error) {
 	if name == "-" {
 		return io.ReadAll(stdin)

@@ -24,12 +24,12 @@ func newExplainCommand() *cobra.Command {
 	var output, socket, namespace string
 	cmd := &cobra.Command{
 		Use:   "explain [-n NAMESPACE] SERVICE",
-		Short: "Say why each endpoint of a Service gets what it gets",
-		Long: `For each endpoint of a Service: whether it is eligible or why not, its weight by the default rules, each plugin's
-weight and reason, its share of new connections, and what the kernel holds.
+		Short: "Show why each endpoint of a Service gets its share of connections",
+		Long: `Prints for each endpoint of a Service whether it is eligible or why not, its weight by the default rules, the weight and
+reason of each plugin, its share of new connections, and the weight that is programmed in the kernel.
 
-The sluice that runs on this node is asked, over its socket. With --kubeconfig, --server or --source a cluster as it is
-now, or a folder of manifests, is planned here instead; that needs neither root nor a kernel. What the kernel holds is shown where it may be read.`,
+It asks the sluice that is running on this node. With --kubeconfig, --server or --source, it reads the cluster state and
+plans by itself, which needs neither root nor a kernel. The kernel's weights are shown if they may be read.`,
 		Example: "  sluice explain -n shop catalog\n  sluice explain --source examples/boutique/manifests --node node-a1 -n shop catalog",
 		Args:    oneArg("Service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -45,7 +45,7 @@ now, or a folder of manifests, is planned here instead; that needs neither root 
 			if err := in.check(); err != nil {
 				return err
 			}
-			if !in.asks() {
+			if !in.hasSource() {
 				x, err = state.Explain(cmd.Context(), socket, name)
 			} else {
 				x, err = in.explain(cmd.Context(), name)
@@ -70,13 +70,13 @@ now, or a folder of manifests, is planned here instead; that needs neither root 
 }
 
 func registerSocket(cmd *cobra.Command, socket *string) {
-	cmd.Flags().StringVar(socket, "socket", state.DefaultSocket, "socket over which the running sluice tells its state")
+	cmd.Flags().StringVar(socket, "socket", state.DefaultSocket, "Unix socket of the running sluice, for explain")
 }
 
-// explain plans the folder and explains one Service of it.
+// explain plans the cluster state of the flags, and explains one Service.
 func (in *inputFlags) explain(ctx context.Context, name model.Name) (*state.Explanation, error) {
 	in.serviceFilter = name.String()
-	pl, closePlugins, err := in.planner(ctx)
+	pl, closePlugins, err := in.planOnce(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (in *inputFlags) explain(ctx context.Context, name model.Name) (*state.Expl
 	return state.NewExplanation(x), nil
 }
 
-// addKernel adds what the kernel has to an explanation; note says why it cannot.
+// addKernel adds the weights in the kernel to an explanation; note says why it does not.
 func addKernel(ctx context.Context, x *state.Explanation) (note string) {
 	modes := dataplane.All()
 	programmed, err := modes.Read(ctx)
@@ -96,7 +96,7 @@ func addKernel(ctx context.Context, x *state.Explanation) (note string) {
 		return "not shown: " + err.Error()
 	}
 	if len(programmed.Frontends) == 0 {
-		return "sluice holds nothing in this kernel"
+		return "nothing is programmed"
 	}
 	x.AddKernel(programmed)
 	if stats, err := modes.Stats(ctx, math.MaxInt); err == nil {
@@ -105,7 +105,7 @@ func addKernel(ctx context.Context, x *state.Explanation) (note string) {
 	return ""
 }
 
-// print writes an explanation for people.
+// printExplanation prints an explanation in human-readable form.
 func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) error {
 	fmt.Fprintf(w, "Service %s\n", x.Service)
 	switch {
@@ -124,7 +124,7 @@ func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) erro
 		fmt.Fprintf(w, "  %-9s  %s\n", []string{"frontends", ""}[min(i, 1)], f)
 	}
 	for _, c := range x.Contested {
-		fmt.Fprintf(w, "  not held   %s\n", c)
+		fmt.Fprintf(w, "  conflict   %s\n", c)
 	}
 	if kernelNote != "" {
 		fmt.Fprintf(w, "  kernel     %s\n", kernelNote)
@@ -191,7 +191,7 @@ func printPool(w io.Writer, p *state.Pool, plugins []string) {
 	tw.Flush()
 }
 
-// kernelText is the kernel's share once where all frontends agree, and by frontend where they do not.
+// kernelText returns the weights in the kernel: once if they are the same for all frontends, otherwise for each.
 func kernelText(e *state.Endpoint) string {
 	if len(e.Kernel) == 0 {
 		return "-"

@@ -21,25 +21,25 @@ import (
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// inputFlags are what a plan is made of, for the commands that plan.
+// inputFlags are the inputs of a plan: cluster state, node and configuration.
 type inputFlags struct {
 	sourceFlags
 	node   string
 	config string
 	mode   string
-	// serviceFilter limits what is printed of problems to one Service, namespace/name; "": all.
+	// serviceFilter limits the problems that are printed to one Service, namespace/name; "": all.
 	serviceFilter string
-	local         []netip.Addr // addresses of the node besides those of its Node object
+	local         []netip.Addr // addresses of the node in addition to those of its Node object
 }
 
 func (in *inputFlags) register(cmd *cobra.Command) {
 	in.sourceFlags.register(cmd)
 	cmd.Flags().StringVar(&in.node, "node", "", "name of this node (default: hostnameOverride of the configuration, else the host's name)")
 	cmd.Flags().StringVar(&in.config, "config", "", "configuration file (SluiceConfiguration)")
-	cmd.Flags().StringVar(&in.mode, "mode", "", "data plane: nftables or ipvs (default: mode of the configuration)")
+	cmd.Flags().StringVar(&in.mode, "mode", "", "proxy mode: nftables or ipvs (default: mode of the configuration)")
 }
 
-// load reads the configuration and lays the flags over it.
+// load reads the configuration. Flags take precedence over it.
 func (in *inputFlags) load() (*config.Config, error) {
 	if err := in.check(); err != nil {
 		return nil, err
@@ -63,14 +63,14 @@ func (in *inputFlags) load() (*config.Config, error) {
 	if cfg.HostnameOverride == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return nil, fmt.Errorf("the name of this node (give --node): %w", err)
+			return nil, fmt.Errorf("name of this node (set --node): %w", err)
 		}
 		cfg.HostnameOverride = strings.ToLower(strings.TrimSpace(host))
 	}
 	return cfg, nil
 }
 
-// caps are those of the data plane that the plan is for, without opening it.
+// caps returns the capabilities of the mode that the plan is for.
 func (in *inputFlags) caps() (plan.Caps, error) {
 	cfg, err := in.load()
 	if err != nil {
@@ -79,8 +79,8 @@ func (in *inputFlags) caps() (plan.Caps, error) {
 	return dataplane.All().Get(cfg.Mode).Caps(), nil
 }
 
-// planner plans the cluster once, as it is now. Problems of objects go to standard error; they do not stop it.
-func (in *inputFlags) planner(ctx context.Context) (_ *planner.Planner, closePlugins func(), err error) {
+// planOnce plans the current cluster state. Problems of objects are printed to standard error.
+func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePlugins func(), err error) {
 	cfg, err := in.load()
 	if err != nil {
 		return nil, nil, err
@@ -95,7 +95,7 @@ func (in *inputFlags) planner(ctx context.Context) (_ *planner.Planner, closePlu
 	for _, p := range problems {
 		fmt.Fprintf(os.Stderr, "sluice: %v\n", p)
 	}
-	set, err := plugins.Open(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	set, err := plugins.Open(ctx, cfg, stderrLogger(slog.LevelWarn))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -104,29 +104,29 @@ func (in *inputFlags) planner(ctx context.Context) (_ *planner.Planner, closePlu
 	}
 	pl := agent.NewPlanner(cfg, in.local, set)
 	pl.Replace(cluster)
-	step := pl.Plan(time.Now())
+	result := pl.Plan(time.Now())
 	if in.serviceFilter != "" {
-		step.Errors = slices.DeleteFunc(step.Errors, func(err error) bool { return !strings.Contains(err.Error(), in.serviceFilter) })
-		step.Warnings = slices.DeleteFunc(step.Warnings, func(w string) bool { return !strings.Contains(w, in.serviceFilter) })
+		result.Errors = slices.DeleteFunc(result.Errors, func(err error) bool { return !strings.Contains(err.Error(), in.serviceFilter) })
+		result.Warnings = slices.DeleteFunc(result.Warnings, func(w string) bool { return !strings.Contains(w, in.serviceFilter) })
 	}
-	const few = 5
-	for i, err := range step.Errors {
-		if i == few {
-			fmt.Fprintf(os.Stderr, "sluice: and %d more Services whose policy failed\n", len(step.Errors)-i)
+	const maxErrors = 5
+	for i, err := range result.Errors {
+		if i == maxErrors {
+			fmt.Fprintf(os.Stderr, "sluice: the policies of %d more Services failed\n", len(result.Errors)-i)
 			break
 		}
 		fmt.Fprintf(os.Stderr, "sluice: %v\n", err)
 	}
-	for _, w := range step.Warnings {
+	for _, w := range result.Warnings {
 		fmt.Fprintf(os.Stderr, "sluice: warning: %s\n", w)
 	}
 	return pl, func() { set.Close(ctx) }, nil
 }
 
-// hint is for who asks an API server from a host that is no node of the cluster.
+// hint returns a warning if this host is no node of the cluster and no Node is named.
 func (in *inputFlags) hint(cfg *config.Config, cluster *model.Snapshot) string {
 	if in.source != "" || in.node != "" || cluster.Nodes[cfg.HostnameOverride] != nil {
 		return ""
 	}
-	return fmt.Sprintf("Node %s: not in the cluster: --node says for which Node, where this host is none of them", cfg.HostnameOverride)
+	return fmt.Sprintf("Node %s: not found in the cluster; set --node to plan for another Node", cfg.HostnameOverride)
 }

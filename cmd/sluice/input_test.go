@@ -23,7 +23,7 @@ func TestWhoAsksFromAHostThatIsNoNodeIsToldOfTheFlag(t *testing.T) {
 		"a Node is named":                     {inputFlags{node: "laptop"}, model.NewSnapshot(), false},
 		"a folder":                            {inputFlags{sourceFlags: sourceFlags{source: "manifests"}}, model.NewSnapshot(), false},
 	} {
-		if got := c.in.hint(cfg, c.cluster); strings.Contains(got, "Node laptop: not in the cluster: --node") != c.hint || (got != "") != c.hint {
+		if got := c.in.hint(cfg, c.cluster); strings.Contains(got, "Node laptop: not found in the cluster; set --node") != c.hint || (got != "") != c.hint {
 			t.Errorf("%s: %q", name, got)
 		}
 	}

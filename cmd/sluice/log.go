@@ -7,14 +7,18 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 )
 
-// newLogger logs to standard error, as the configuration says; verbosity is that of the command line.
+// newLogger returns the logger of run. verbosity is that of the command line.
 func newLogger(cfg *config.Config, verbosity int) *slog.Logger {
-	options := &slog.HandlerOptions{}
+	level := slog.LevelInfo
 	if max(verbosity, cfg.Logging.Verbosity) > 0 {
-		options.Level = slog.LevelDebug
+		level = slog.LevelDebug
 	}
 	if cfg.Logging.Format == config.LogJSON {
-		return slog.New(slog.NewJSONHandler(os.Stderr, options))
+		return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	}
-	return slog.New(slog.NewTextHandler(os.Stderr, options))
+	return stderrLogger(level)
+}
+
+func stderrLogger(level slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 }

@@ -1,5 +1,4 @@
-// Command sluice is a Kubernetes Service proxy whose load balancing is decided by WebAssembly plugins and carried out
-// by the kernel.
+// Command sluice is a Kubernetes Service proxy. WebAssembly plugins decide how to balance load, and the kernel forwards.
 package main
 
 import (
@@ -14,23 +13,23 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit codes: 1 something went wrong, 2 the command line is wrong.
+// Exit codes.
 const (
 	exitFailed = 1
-	exitUsage  = 2
+	exitUsage  = 2 // the command line is wrong
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // the second signal ends at once what the first one could not
+	context.AfterFunc(ctx, stop) // a second signal terminates the process
 	os.Exit(execute(ctx, os.Args[1:]))
 }
 
 func execute(ctx context.Context, args []string) int {
 	root := newRootCommand()
-	understood := false
-	root.PersistentPreRun = func(*cobra.Command, []string) { understood = true }
+	parsed := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { parsed = true }
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
@@ -40,27 +39,27 @@ func execute(ctx context.Context, args []string) int {
 		fmt.Fprintf(os.Stderr, "sluice: %s\n", strings.TrimSuffix(line, "\n"))
 	}
 	var usage usageError
-	if errors.As(err, &usage) || !understood {
+	if errors.As(err, &usage) || !parsed {
 		fmt.Fprintf(os.Stderr, "See '%s --help'.\n", cmd.CommandPath())
 		return exitUsage
 	}
 	return exitFailed
 }
 
-// usageError is a mistake in the command line that cobra cannot see.
+// usageError is an error in the command line that cobra does not detect.
 type usageError struct{ error }
 
-// oneArg wants exactly one argument, and asks for it by what it is: "which Service?".
-func oneArg(what string) cobra.PositionalArgs {
+// oneArg requires one argument, and names it in errors.
+func oneArg(name string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		_, path, _ := strings.Cut(cmd.CommandPath(), " ")
 		switch len(args) {
 		case 0:
-			return usageError{fmt.Errorf("%s: which %s?", path, what)}
+			return usageError{fmt.Errorf("%s: missing argument: %s", path, name)}
 		case 1:
 			return nil
 		}
-		return usageError{fmt.Errorf("%s: one %s, not %d: %q", path, what, len(args), args)}
+		return usageError{fmt.Errorf("%s: accepts one %s, received %d: %q", path, name, len(args), args)}
 	}
 }
 
@@ -69,9 +68,9 @@ func newRootCommand() *cobra.Command {
 		Use:     "sluice",
 		Short:   "A Kubernetes Service proxy with WebAssembly policies",
 		Version: versionText(),
-		Long: `sluice runs on every node in the place of kube-proxy. It watches Services and EndpointSlices, asks WebAssembly
-plugins which endpoints get new connections, with what weight, and how a leaving one is drained, and programs the
-answer into the kernel. No packet passes through a plugin.`,
+		Long: `sluice runs on every node instead of kube-proxy. It watches Services and EndpointSlices, asks WebAssembly plugins which
+endpoints get new connections, with what weight, and how terminating endpoints are drained, and programs the decisions
+into the kernel. No packet passes through a plugin.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},

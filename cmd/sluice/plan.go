@@ -16,17 +16,16 @@ func newPlanCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "plan",
-		Short: "Print the plan for a cluster, or for a folder of manifests",
-		Long: `The plan: every frontend of this node with the pools behind it, each member's weight and share, and what the data
-plane cannot hold of it. Needs neither root nor a kernel, and changes nothing. The cluster, or the folder that --source
-names, is read once.`,
+		Short: "Print the plan of a node",
+		Long: `Reads the cluster state once, and prints every frontend of a node with its endpoints, their weights and shares, and what
+the backend cannot represent. Needs neither root nor a kernel, and changes nothing.`,
 		Example: "  sluice plan --kubeconfig ~/.kube/config --node node-a1\n  sluice plan --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOutput(output, "text", "json"); err != nil {
 				return err
 			}
-			pl, closePlugins, err := in.planner(cmd.Context())
+			pl, closePlugins, err := in.planOnce(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -47,7 +46,7 @@ names, is read once.`,
 			}
 			fmt.Fprint(cmd.OutOrStdout(), plan.Format(pl.Current()))
 			if len(lost) > 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "\n# degradations: what cannot be held as wanted\n")
+				fmt.Fprintf(cmd.OutOrStdout(), "\n# degradations: what the backend cannot represent\n")
 				for _, d := range lost {
 					fmt.Fprintf(cmd.OutOrStdout(), "# %s\n", d)
 				}

@@ -27,14 +27,14 @@ func newPluginCommand() *cobra.Command {
 		Short: "Work with policy plugins",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return usageError{errors.New("plugin: which command? There is check")}
+			return usageError{errors.New("plugin: missing command: check")}
 		},
 	}
 	plugin.AddCommand(newPluginCheckCommand())
 	return plugin
 }
 
-// checkTimeout is generous: the limits of the loader end any module in less.
+// checkTimeout is generous: the limits of the loader stop every module earlier.
 const checkTimeout = 2 * time.Minute
 
 func newPluginCheckCommand() *cobra.Command {
@@ -42,10 +42,10 @@ func newPluginCheckCommand() *cobra.Command {
 	var answers, verbose bool
 	cmd := &cobra.Command{
 		Use:   "check FILE",
-		Short: "Load a plugin, try it on sample requests, and say what it costs",
-		Long: `Loads a WebAssembly module as 'sluice run' would: checks it, limits it, compiles it, gives it its settings, and asks
-it about sample Services of several sizes, with one and many zones, IPv4 and IPv6, ready and leaving endpoints. Prints
-what it costs, or on standard error what is wrong with it. No module can crash or stall the check.`,
+		Short: "Load a plugin, test it, and measure what it costs",
+		Long: `Loads a WebAssembly module as 'sluice run' does: validates, meters and compiles it, passes its settings, and calls it with
+sample requests: Services of several sizes, with one and many zones, IPv4 and IPv6, ready and terminating endpoints.
+Prints what it costs, or on standard error why it is refused. No module can crash or block the check.`,
 		Example: `  sluice plugin check bin/plugins/zone-spill.wasm
   sluice plugin check bin/plugins/staged-drain.wasm --settings '{"stages": [{"weight": 50, "seconds": 10}]}' --answers`,
 		Args: oneArg("WebAssembly module"),
@@ -67,8 +67,8 @@ what it costs, or on standard error what is wrong with it. No module can crash o
 		},
 	}
 	cmd.Flags().StringVar(&settings, "settings", "", "the policy's settings for this plugin, as JSON")
-	cmd.Flags().BoolVar(&answers, "answers", false, "show what it answers to each sample request")
-	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show what the plugin logs, on standard error")
+	cmd.Flags().BoolVar(&answers, "answers", false, "print the response to each sample request")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print what the plugin logs, on standard error")
 	return cmd
 }
 
@@ -80,7 +80,7 @@ type pluginCheck struct {
 	answers  bool
 }
 
-// run loads the module twice, the second time with its compiled code from a cache, and measures calls.
+// run loads the module twice, the second time with compiled code from the cache, and measures calls.
 func (c *pluginCheck) run(ctx context.Context) (err error) {
 	module, err := readRegular(c.file, plugins.MaxModule)
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *pluginCheck) run(ctx context.Context) (err error) {
 	}
 	second, err := host.Load(ctx, c.file, module, c.settings)
 	if err != nil {
-		return fmt.Errorf("the second time: %w", err)
+		return fmt.Errorf("load it again: %w", err)
 	}
 	costs, err := callCosts(second)
 	if err != nil {
@@ -115,14 +115,14 @@ func (c *pluginCheck) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// readRegular reads a file of at most limit bytes; it must be a plain one, so that reading it ends.
+// readRegular reads a regular file of at most limit bytes. Reading others might never end.
 func readRegular(file string, limit int64) (_ []byte, err error) {
 	info, err := os.Stat(file)
 	if err != nil {
-		return nil, errors.Unwrap(err) // the file is named already
+		return nil, errors.Unwrap(err) // the caller names the file
 	}
 	if !info.Mode().IsRegular() {
-		return nil, errors.New("not a plain file")
+		return nil, errors.New("not a regular file")
 	}
 	f, err := os.Open(file)
 	if err != nil {
@@ -136,7 +136,7 @@ func readRegular(file string, limit int64) (_ []byte, err error) {
 	return b, err
 }
 
-// callCost is what one call costs for a number of endpoints.
+// callCost is the cost of one call with a number of endpoints.
 type callCost struct {
 	endpoints int
 	fuel      uint64
@@ -170,11 +170,11 @@ func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, memory uint
 	line("plugin", "%s", c.file)
 	line("revision", "%s (module, settings and ABI)", r.Revision[:16])
 	line("ABI version", "%d.%d", r.ABI>>16, r.ABI&0xffff)
-	unasked := ""
+	implied := ""
 	if r.ABI&0xffff == 0 {
-		unasked = " (whatever is built for ABI 1.0 is given these)"
+		implied = " (implied by ABI 1.0)"
 	}
-	line("needs", "%s%s", needsText(r.Needs), unasked)
+	line("needs", "%s%s", needsText(r.Needs), implied)
 	line("imports", "%s", importsText(m.Imports))
 	line("size", "%d bytes, metered %d", m.Size, m.Metered)
 	line("functions", "%d, the largest %d bytes", m.Functions, m.LargestBody)
@@ -184,12 +184,12 @@ func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, memory uint
 	}
 	line("compile", "%s and %s for metering; %s", ms(r.Compile), ms(r.Meter), fromCache)
 	line("instantiate", "%s, fuel %d", ms(cached.Instantiate), cached.InitFuel)
-	line("memory", "%d KiB at first, %d KiB after calls", r.MemoryBytes>>10, memory>>10)
+	line("memory", "%d KiB initially, %d KiB after calls", r.MemoryBytes>>10, memory>>10)
 	line("deterministic", "yes (%d sample requests, the same answers in two instances)", len(wasm.Samples()))
 	w.Flush()
 	fmt.Fprintln(c.out)
 	w = tabwriter.NewWriter(c.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "endpoints\tfuel\tof its budget\tmedian of a call\t\n")
+	fmt.Fprintf(w, "endpoints\tfuel\tof the budget\tmedian time\t\n")
 	limits := wasm.DefaultLimits()
 	for _, k := range costs {
 		budget := limits.DecideFuel + limits.EndpointFuel*int64(k.endpoints)
@@ -200,16 +200,16 @@ func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, memory uint
 
 func (c *pluginCheck) printAnswers(p *wasm.Plugin) error {
 	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "\nsample request\task again after\tweights\treasons\n")
+	fmt.Fprintf(w, "\nsample request\trequeue after\tweights\treasons\n")
 	for _, s := range wasm.Samples() {
 		var resp abi.Response
 		resp.Reset(len(s.Request.Endpoints))
 		if err := p.Decide(s.Request.Restricted(p.Needs()), &resp); err != nil {
 			return fmt.Errorf("sample request %q: %w", s.Name, err)
 		}
-		again := "a change"
+		requeue := "-"
 		if resp.RequeueAfter > 0 {
-			again = resp.RequeueAfter.String()
+			requeue = resp.RequeueAfter.String()
 		}
 		var weights, reasons []string
 		for i, a := range resp.Results {
@@ -222,7 +222,7 @@ func (c *pluginCheck) printAnswers(p *wasm.Plugin) error {
 				reasons = append(reasons, a.Reason)
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, again, strings.Join(weights, " "), strings.Join(reasons, "; "))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, requeue, strings.Join(weights, " "), strings.Join(reasons, "; "))
 	}
 	return w.Flush()
 }
@@ -239,7 +239,7 @@ func needsText(needs uint32) string {
 		names = append(names, "Nodes and CPU of zones")
 	}
 	if len(names) == 0 {
-		return "nothing beyond the request"
+		return "none"
 	}
 	return strings.Join(names, ", ")
 }

@@ -53,10 +53,10 @@ func TestPluginCheckSaysWhatAPluginCosts(t *testing.T) {
 		t.Fatalf("%v %s", err, stderr)
 	}
 	for _, want := range []string{
-		`ABI version +1\.0\n`, `needs +Nodes and CPU of zones \(whatever is built for ABI 1\.0 is given these\)\n`, `imports +1 of sluice\n`, `size +\d+ bytes, metered \d+\n`,
+		`ABI version +1\.0\n`, `needs +Nodes and CPU of zones \(implied by ABI 1\.0\)\n`, `imports +1 of sluice\n`, `size +\d+ bytes, metered \d+\n`,
 		`compile +\d+\.\d\d ms and \d+\.\d\d ms for metering; from the cache \d+\.\d\d ms\n`, `instantiate +\d+\.\d\d ms, fuel 0\n`,
-		`memory +512 KiB at first, \d+ KiB after calls\n`, `deterministic +yes`, `\n +1 +\d+ `, `\n +10 +\d+ `, `\n +100 +\d+ `, `\n +1000 +\d+ `,
-		`\n3 of 8 leaving +a change +0 0 0 1 1 1 1 1`,
+		`memory +512 KiB initially, \d+ KiB after calls\n`, `deterministic +yes`, `\n +1 +\d+ `, `\n +10 +\d+ `, `\n +100 +\d+ `, `\n +1000 +\d+ `,
+		`\n3 of 8 leaving +- +0 0 0 1 1 1 1 1`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("no %q in\n%s", want, out)
@@ -76,8 +76,8 @@ func TestPluginCheckSaysWhatIsWrong(t *testing.T) {
 		usage bool
 	}{
 		{[]string{filepath.Join(dir, "none.wasm")}, "none.wasm: no such file or directory", false},
-		{[]string{dir}, "not a plain file", false},
-		{[]string{"/dev/zero"}, "not a plain file", false},
+		{[]string{dir}, "not a regular file", false},
+		{[]string{"/dev/zero"}, "not a regular file", false},
 		{[]string{text}, "not a WebAssembly module", false},
 		{[]string{text, "--settings", "{"}, "--settings is not JSON", true},
 		{[]string{assemble(t, "loop", keepWeights(t, `(func (export "_initialize") (loop (br 0)))`))}, "_initialize: out of fuel: the budget is 200000000", false},

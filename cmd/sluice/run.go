@@ -18,7 +18,7 @@ type runFlags struct {
 	checkpoint string
 	once       bool
 	initOnly   bool
-	kubeProxy  bool // remove its leftovers
+	kubeProxy  bool // remove what it has left
 	verbosity  int
 }
 
@@ -27,22 +27,22 @@ func newRunCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the proxy on this node",
-		Long: `Watches the cluster's state, and keeps the kernel at the plan that follows from it. Stopping leaves the data plane
-as it is, forwarding; 'sluice cleanup' removes it.
+		Long: `Watches the cluster state and keeps the kernel's rules at the plan. When it stops, the kernel keeps forwarding; 'sluice
+cleanup' removes the rules.
 
-The state comes from the API server that --kubeconfig or --server names, in a Pod from its own cluster's; or from a
-folder of manifests, with --source. An API server that is away stops nothing: what is programmed forwards on.`,
+The cluster state comes from the API server that --kubeconfig or --server names, in a Pod from that of its own cluster, or
+from a directory of manifests, with --source. While the API server is unavailable, the kernel keeps forwarding.`,
 		Example: "  sluice run --config /etc/sluice/config.yaml\n  sluice run --kubeconfig /etc/sluice/kubeconfig --server https://192.0.2.1:6443\n  sluice run --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
 	}
 	f.register(cmd)
 	registerSocket(cmd, &f.socket)
-	cmd.Flags().StringVar(&f.checkpoint, "checkpoint", agent.DefaultCheckpoint, "file that keeps drains under way and last good decisions over a restart; empty: none")
-	cmd.Flags().BoolVar(&f.once, "once", false, "program the present state and exit")
-	cmd.Flags().BoolVar(&f.initOnly, "init-only", false, "set what needs full rights on the host (the settings of the connection table) and exit; later runs need CAP_NET_ADMIN only")
-	cmd.Flags().BoolVar(&f.kubeProxy, "cleanup-kube-proxy", false, "remove what kube-proxy has left in the kernel (nftables, iptables, IPVS), once sluice forwards")
-	cmd.Flags().IntVarP(&f.verbosity, "v", "v", 0, "log verbosity: 1 and more logs at debug level (default: logging.verbosity of the configuration)")
+	cmd.Flags().StringVar(&f.checkpoint, "checkpoint", agent.DefaultCheckpoint, "file that preserves drains in progress and last good decisions across restarts; empty: none")
+	cmd.Flags().BoolVar(&f.once, "once", false, "program the current state and exit")
+	cmd.Flags().BoolVar(&f.initOnly, "init-only", false, "load kernel modules and set sysctls, which needs full rights on the host, and exit; other runs need CAP_NET_ADMIN only")
+	cmd.Flags().BoolVar(&f.kubeProxy, "cleanup-kube-proxy", false, "after the first sync, remove what kube-proxy has left in the kernel (nftables, iptables, IPVS)")
+	cmd.Flags().IntVarP(&f.verbosity, "v", "v", 0, "log verbosity: debug level if 1 or more (default: logging.verbosity of the configuration)")
 	return cmd
 }
 
@@ -64,14 +64,14 @@ func (f *runFlags) run(ctx context.Context) error {
 		}
 	}
 	for _, w := range cfg.Warnings() {
-		log.Warn("configuration", "warning", w)
+		log.Warn("configuration warning", "reason", w)
 	}
 	release, err := agent.ClaimNode(ctx, cfg, f.kubeProxy, log)
 	if err != nil {
 		return err
 	}
 	defer release()
-	signal.Ignore(syscall.SIGHUP) // files are watched: there is nothing to reload, and nothing to end for
+	signal.Ignore(syscall.SIGHUP) // files are watched, so there is nothing to do
 	return agent.New(agent.Options{
 		Config: cfg, ConfigFile: f.config, Reload: f.load,
 		Client: client, Manifests: f.source,

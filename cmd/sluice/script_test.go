@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -32,6 +33,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
+var update = flag.Bool("update", false, "rewrite the expected output in testdata/script")
+
 // TestScripts runs testdata/script: the specification of what users see, a file a behaviour. Plugins are the real
 // ones, in Wasm; the data plane is the fake one; time passes when a script says so.
 func TestScripts(t *testing.T) {
@@ -57,7 +60,7 @@ func TestScripts(t *testing.T) {
 			"messages": cmdMessages,
 			"replace":  cmdReplace,
 		},
-		UpdateScripts: os.Getenv("UPDATE") != "",
+		UpdateScripts: *update,
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-// sourceFlags say where cluster state comes from: a folder of manifests, or an API server.
+// sourceFlags select the source of cluster state: a directory of manifests, or an API server.
 type sourceFlags struct {
 	source     string
 	kubeconfig string
@@ -25,16 +24,16 @@ type sourceFlags struct {
 }
 
 func (f *sourceFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.source, "source", "", "folder of manifests (YAML and JSON, as kubectl prints them), instead of an API server")
-	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file of the API server (default: clientConnection.kubeconfig of the configuration, else the Pod's service account)")
-	cmd.Flags().StringVar(&f.server, "server", "", "URL of the API server, in the place of the one that the kubeconfig or the Pod has (default: clientConnection.server of the configuration)")
+	cmd.Flags().StringVar(&f.source, "source", "", "directory of manifests (YAML or JSON, as printed by kubectl) to read instead of an API server")
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server (default: clientConnection.kubeconfig of the configuration, else the Pod's service account)")
+	cmd.Flags().StringVar(&f.server, "server", "", "URL of the API server; overrides that of the kubeconfig or the Pod (default: clientConnection.server of the configuration)")
 }
 
-// check refuses what contradicts itself.
+// check rejects contradictory flags.
 func (f *sourceFlags) check() error {
 	for _, other := range []struct{ name, value string }{{"kubeconfig", f.kubeconfig}, {"server", f.server}} {
 		if f.source != "" && other.value != "" {
-			return usageError{fmt.Errorf("--source and --%s: give one of them", other.name)}
+			return usageError{fmt.Errorf("--source and --%s are mutually exclusive", other.name)}
 		}
 	}
 	if err := config.CheckServer(f.server); err != nil {
@@ -43,10 +42,10 @@ func (f *sourceFlags) check() error {
 	return nil
 }
 
-// asks tells whether the command line names a source.
-func (f *sourceFlags) asks() bool { return f.source != "" || f.kubeconfig != "" || f.server != "" }
+// hasSource reports whether the command line selects a source.
+func (f *sourceFlags) hasSource() bool { return f.source != "" || f.kubeconfig != "" || f.server != "" }
 
-// connect makes the client of the API server; flags win over the configuration.
+// connect returns a client for the API server. Flags take precedence over the configuration.
 func (f *sourceFlags) connect(cfg *config.Config) (*kube.Client, error) {
 	c := kube.Connection{Kubeconfig: cfg.ClientConnection.Kubeconfig, Server: cfg.ClientConnection.Server, Version: buildVersion()}
 	if f.kubeconfig != "" {
@@ -57,16 +56,16 @@ func (f *sourceFlags) connect(cfg *config.Config) (*kube.Client, error) {
 	}
 	client, err := kube.Connect(c)
 	if errors.Is(err, kube.ErrNoCluster) {
-		return nil, usageError{errors.New("where is the cluster's state? Give --source DIR for a folder of manifests, or " +
-			"--kubeconfig FILE or --server URL for an API server; in a Pod of the cluster none is needed")}
+		return nil, usageError{errors.New("no source of cluster state: set --kubeconfig FILE or --server URL for an API server, or --source DIR for a " +
+			"directory of manifests; a Pod of the cluster needs none")}
 	}
 	return client, err
 }
 
-// loadTimeout is how long a command that reads the cluster once waits for it.
+// loadTimeout bounds reading the cluster state once.
 const loadTimeout = time.Minute
 
-// read reads the cluster's state once.
+// read reads the cluster state once.
 func (f *sourceFlags) read(ctx context.Context, cfg *config.Config) (*model.Snapshot, []source.Problem, error) {
 	if f.source != "" {
 		return dir.Load(f.source)
@@ -75,7 +74,7 @@ func (f *sourceFlags) read(ctx context.Context, cfg *config.Config) (*model.Snap
 	if err != nil {
 		return nil, nil, err
 	}
-	kube.RedirectKlog(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	kube.RedirectKlog(stderrLogger(slog.LevelWarn))
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	snap, problems, err := kube.Load(ctx, client, cfg.HostnameOverride, len(cfg.Policies) > 0)

@@ -36,26 +36,25 @@ func newTraceCommand() *cobra.Command {
 	var f traceFlags
 	cmd := &cobra.Command{
 		Use:   "trace --from IP --to IP:PORT",
-		Short: "Say what happens to a new connection, and why",
-		Long: `Says what becomes of a new connection under the plan for a cluster as it is now, or for a folder of manifests: DNAT
-with the endpoints that may get it, REJECT, DROP, or NONE when it is none of sluice's. Needs neither root nor a kernel,
-and sends nothing.
+		Short: "Show what happens to a new connection, and why",
+		Long: `Prints what happens to a new connection under the plan: DNAT with the endpoints that it may reach, REJECT, DROP, or NONE
+if it is not to a Service. Needs neither root nor a kernel, and sends nothing.
 
 With --flows, each line of the file is a JSON object, {"from":"10.0.0.2","to":"10.96.0.10:80","protocol":"TCP"}, and
-the answers come in the same order. It stops at the first line that it cannot read.`,
+the results are printed in the same order. It stops at the first invalid line.`,
 		Example: `  sluice trace --source examples/boutique/manifests --node node-a1 --from 10.244.1.2 --to 10.96.10.2:3550
   sluice trace --source manifests --node a1 --flows flows.jsonl -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	f.register(cmd)
-	cmd.Flags().StringArrayVar(&f.locals, "local-address", nil, "an address of this node besides those of its Node object; may be given again")
-	cmd.Flags().StringVar(&f.flow.From, "from", "", "address that the connection comes from")
-	cmd.Flags().StringVar(&f.flow.To, "to", "", "address and port that it goes to; IPv6 as [ADDRESS]:PORT")
+	cmd.Flags().StringArrayVar(&f.locals, "local-address", nil, "address of this node in addition to those of its Node object; may be repeated")
+	cmd.Flags().StringVar(&f.flow.From, "from", "", "source address of the connection")
+	cmd.Flags().StringVar(&f.flow.To, "to", "", "destination address and port; IPv6 as [ADDRESS]:PORT")
 	cmd.Flags().StringVar(&f.flow.Protocol, "protocol", "TCP", "TCP, UDP or SCTP")
-	cmd.Flags().StringVar(&f.flow.Interface, "interface", "", "link of this node that it comes in by, where links tell which sources are Pods")
-	cmd.Flags().StringVar(&f.flows, "flows", "", "file with one flow a line, as JSON; - for standard input")
-	cmd.Flags().StringVarP(&f.output, "output", "o", "text", "text, or json: one object a line")
+	cmd.Flags().StringVar(&f.flow.Interface, "interface", "", "interface of this node that it arrives on, if detectLocalMode detects Pods by interface")
+	cmd.Flags().StringVar(&f.flows, "flows", "", "file with one flow per line, as JSON; - for standard input")
+	cmd.Flags().StringVarP(&f.output, "output", "o", "text", "text, or json: one object per line")
 	return cmd
 }
 
@@ -65,12 +64,12 @@ func (f *traceFlags) run(cmd *cobra.Command) (err error) {
 	}
 	for _, name := range []string{"from", "to", "protocol", "interface"} {
 		if f.flows != "" && cmd.Flags().Changed(name) {
-			return usageError{fmt.Errorf("--flows and --%s: give one of them", name)}
+			return usageError{fmt.Errorf("--flows and --%s are mutually exclusive", name)}
 		}
 	}
-	var one plan.Flow
+	var single plan.Flow
 	if f.flows == "" {
-		if one, err = f.flow.parse("--"); err != nil {
+		if single, err = f.flow.parse("--"); err != nil {
 			return usageError{err}
 		}
 	}
@@ -90,7 +89,7 @@ func (f *traceFlags) run(cmd *cobra.Command) (err error) {
 		defer file.Close()
 		in = file
 	}
-	pl, closePlugins, err := f.planner(cmd.Context())
+	pl, closePlugins, err := f.planOnce(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -99,11 +98,11 @@ func (f *traceFlags) run(cmd *cobra.Command) (err error) {
 	out := bufio.NewWriter(cmd.OutOrStdout())
 	defer func() {
 		if ferr := out.Flush(); err == nil && ferr != nil {
-			err = fmt.Errorf("write answers: %w", ferr)
+			err = fmt.Errorf("write results: %w", ferr)
 		}
 	}()
 	if f.flows == "" {
-		return f.answer(out, t, one)
+		return f.print(out, t, single)
 	}
 	first := true
 	return readFlows(in, f.flows, func(flow plan.Flow) error {
@@ -111,31 +110,30 @@ func (f *traceFlags) run(cmd *cobra.Command) (err error) {
 			fmt.Fprintln(out)
 		}
 		first = false
-		if err := f.answer(out, t, flow); err != nil {
-			return fmt.Errorf("write answers: %w", err)
+		if err := f.print(out, t, flow); err != nil {
+			return fmt.Errorf("write results: %w", err)
 		}
 		if f.flows == "-" {
-			return out.Flush() // who asks may wait for the answer before it asks again
+			return out.Flush() // the writer may wait for the result before it sends the next flow
 		}
 		return nil
 	})
 }
 
-func (f *traceFlags) answer(w io.Writer, t *tracer, flow plan.Flow) error {
+func (f *traceFlags) print(w io.Writer, t *tracer, flow plan.Flow) error {
 	a := t.trace(flow)
 	if f.output == "json" {
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
 		return enc.Encode(a)
 	}
-	return a.print(w, flow)
+	return printTrace(w, &a, flow)
 }
 
 // maxFlowLine bounds a line of a flows file.
 const maxFlowLine = 64 << 10
 
-// readFlows reads flows, one JSON object a line, and skips empty lines. A mistake is told with its file and line, after
-// the flows before it were handed on.
+// readFlows calls each for every flow, one JSON object per line; it skips empty lines. Errors name the file and line.
 func readFlows(r io.Reader, name string, each func(plan.Flow) error) error {
 	if name == "-" {
 		name = "standard input"
@@ -168,12 +166,12 @@ func parseFlowLine(line string) (plan.Flow, error) {
 	f := &traceFlow{Protocol: "TCP"}
 	if err := dec.Decode(&f); err != nil {
 		if errors.Is(err, io.ErrUnexpectedEOF) {
-			err = errors.New("the JSON object does not end on this line")
+			err = errors.New("incomplete JSON object")
 		}
 		return plan.Flow{}, err
 	}
 	if f == nil {
-		return plan.Flow{}, errors.New("null is no flow")
+		return plan.Flow{}, errors.New("null is not a flow")
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return plan.Flow{}, errors.New("more than one JSON object on a line")
@@ -181,50 +179,50 @@ func parseFlowLine(line string) (plan.Flow, error) {
 	return f.parse("")
 }
 
-// parse checks a flow; prefix stands before the names of fields in errors.
+// parse validates a flow; errors name its fields with the prefix.
 func (f *traceFlow) parse(prefix string) (plan.Flow, error) {
-	bad := func(field string, err error) (plan.Flow, error) {
+	invalid := func(field string, err error) (plan.Flow, error) {
 		return plan.Flow{}, fmt.Errorf("%s%s: %w", prefix, field, err)
 	}
 	if f.From == "" {
-		return bad("from", errors.New("missing: an address"))
+		return invalid("from", errors.New("missing: an address"))
 	}
 	if f.To == "" {
-		return bad("to", errors.New("missing: an address and a port"))
+		return invalid("to", errors.New("missing: an address and a port"))
 	}
 	from, err := parseIP(f.From)
 	if err != nil {
-		return bad("from", err)
+		return invalid("from", err)
 	}
 	to, err := netip.ParseAddrPort(f.To)
 	if err != nil {
-		return bad("to", fmt.Errorf("%q is not ADDRESS:PORT, or [ADDRESS]:PORT for IPv6", f.To))
+		return invalid("to", fmt.Errorf("%q is not ADDRESS:PORT, or [ADDRESS]:PORT for IPv6", f.To))
 	}
 	addr, err := parseIP(to.Addr().String())
 	if err == nil && to.Port() == 0 {
 		err = fmt.Errorf("%q: port 0", f.To)
 	}
 	if err == nil && model.FamilyOf(addr) != model.FamilyOf(from) {
-		err = fmt.Errorf("%q is not of the family of %s", f.To, from)
+		err = fmt.Errorf("%q is not of the same IP family as %s", f.To, from)
 	}
 	if err != nil {
-		return bad("to", err)
+		return invalid("to", err)
 	}
 	proto, ok := model.ParseProtocol(strings.ToUpper(f.Protocol))
 	if !ok {
-		return bad("protocol", fmt.Errorf("%q is not TCP, UDP or SCTP", f.Protocol))
+		return invalid("protocol", fmt.Errorf("%q is not TCP, UDP or SCTP", f.Protocol))
 	}
 	return plan.Flow{From: from, Interface: f.Interface, To: netip.AddrPortFrom(addr, to.Port()), Protocol: proto}, nil
 }
 
-// parseIP reads an address that a packet can have.
+// parseIP parses the address of a packet.
 func parseIP(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	switch {
 	case err != nil:
 		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
 	case a.Zone() != "":
-		return netip.Addr{}, fmt.Errorf("%q: an address without a zone, please", s)
+		return netip.Addr{}, fmt.Errorf("%q: must not have a zone", s)
 	case a.IsUnspecified():
 		return netip.Addr{}, fmt.Errorf("%q is the unspecified address", s)
 	}

@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-proxy/sluice/host/service"
 )
 
-// traced is what becomes of a connection, and its JSON form.
+// traced is the result of tracing a flow.
 type traced struct {
 	Verdict string `json:"verdict"` // DNAT, REJECT, DROP or NONE
 	// Service port that took the connection; empty when none did.
 	Service   string           `json:"service"`
-	Endpoints []tracedEndpoint `json:"endpoints"` // those that may get it
+	Endpoints []tracedEndpoint `json:"endpoints"` // that the connection may reach
 	Why       string           `json:"why"`
 }
 
@@ -30,7 +30,7 @@ type tracedEndpoint struct {
 	Masquerade bool    `json:"masquerade"`
 }
 
-// tracer answers flows under one plan.
+// tracer traces flows through one plan.
 type tracer struct {
 	planner  *planner.Planner
 	resolver *plan.Tracer
@@ -63,7 +63,7 @@ func (t *tracer) trace(flow plan.Flow) traced {
 	return a
 }
 
-// unclaimed says why no frontend took a flow.
+// unclaimed explains why no frontend matches a flow.
 func (t *tracer) unclaimed(flow plan.Flow, o *plan.Outcome) string {
 	p := t.planner.Current()
 	if o.Matched && o.Verdict == plan.Reject {
@@ -72,7 +72,7 @@ func (t *tracer) unclaimed(flow plan.Flow, o *plan.Outcome) string {
 	}
 	if o.Matched {
 		i := slices.IndexFunc(p.Global.ServiceCIDRs, func(r netip.Prefix) bool { return r.Contains(flow.To.Addr()) })
-		return fmt.Sprintf("%s is in the Service range %s, and no Service has it", flow.To.Addr(), p.Global.ServiceCIDRs[i])
+		return fmt.Sprintf("%s is in the ServiceCIDR %s, and not allocated to a Service", flow.To.Addr(), p.Global.ServiceCIDRs[i])
 	}
 	star := netip.IPv4Unspecified()
 	if flow.To.Addr().Is6() {
@@ -80,17 +80,17 @@ func (t *tracer) unclaimed(flow plan.Flow, o *plan.Outcome) string {
 	}
 	nodePort := p.Frontends[plan.Key{Addr: star, Port: flow.To.Port(), Protocol: flow.Protocol}]
 	if nodePort != nil && t.planner.NodeAddrs().Contains(flow.To.Addr()) {
-		return fmt.Sprintf("NodePort %d of %s answers on %s only (nodePortAddresses; never on loopback)",
+		return fmt.Sprintf("NodePort %d of %s is available on %s only (nodePortAddresses; never on loopback)",
 			flow.To.Port(), nodePort.Owner, addrList(p.Global.NodePortAddrs, flow.To.Addr()))
 	}
 	return fmt.Sprintf("no Service listens on %s/%s", flow.To, flow.Protocol)
 }
 
-// reasons says what led to an outcome, from the frontend to the endpoints and the source that they see.
+// reasons explains an outcome: the frontend, the endpoints, and the source address that they see.
 func (t *tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {
 	f := o.Frontend
 	if f.SourceRanges != nil && !slices.ContainsFunc(f.SourceRanges, func(r netip.Prefix) bool { return r.Contains(flow.From) }) {
-		return []string{fmt.Sprintf("%s is in none of loadBalancerSourceRanges %v, which hold for Pods and nodes too", flow.From, f.SourceRanges)}
+		return []string{fmt.Sprintf("%s is not in loadBalancerSourceRanges %v, which apply to Pods and nodes too", flow.From, f.SourceRanges)}
 	}
 	x := t.explain(f.Owner.Service)
 	who := "the source is outside the cluster"
@@ -112,11 +112,11 @@ func (t *tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {
 	case local:
 		out = append(out, who+": externalTrafficPolicy Local")
 	default:
-		out = append(out, who+": externalTrafficPolicy Local does not hold for it")
+		out = append(out, who+": externalTrafficPolicy Local does not apply")
 	}
 	if o.Verdict != plan.Forward {
 		if local && o.Verdict == plan.Drop {
-			return append(out, "no endpoint on this node can serve, others can")
+			return append(out, "no endpoint on this node can serve, but others can")
 		}
 		return append(out, "no endpoint anywhere can serve")
 	}
@@ -124,17 +124,17 @@ func (t *tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {
 	if local {
 		scope = "endpoints on this node"
 	}
-	if d := decidedOf(x, f); d != nil {
+	if d := decisionFor(x, f); d != nil {
 		scope += chosenBy(d, x, local)
 	}
 	out = append(out, scope)
 	if f.Affinity > 0 {
-		out = append(out, fmt.Sprintf("session affinity: a client goes where it went in the last %s", f.Affinity))
+		out = append(out, fmt.Sprintf("session affinity: a client keeps its endpoint for %s", f.Affinity))
 	}
 	return append(out, masqueradeReason(who, o))
 }
 
-// chosenBy says which rule narrowed the endpoints, or which policy weighed them.
+// chosenBy says which rule selected the endpoints, or which policy set their weights.
 func chosenBy(d *planner.PortDecision, x *planner.Explanation, local bool) string {
 	decision, ready := &d.Cluster, slices.ContainsFunc(d.Port.Endpoints, func(e service.Endpoint) bool { return e.Ready && (!local || e.Local) })
 	if local {
@@ -143,9 +143,9 @@ func chosenBy(d *planner.PortDecision, x *planner.Explanation, local bool) strin
 	text := ""
 	switch {
 	case !ready:
-		text = " that still serve while they terminate, as none is ready"
+		text = " that still serve while terminating, because none is ready"
 	case !local && d.Port.Topology != service.NoTopology:
-		text = ", by hints those for the " + d.Port.Topology.String()
+		text = ", selected by topology hints for the " + d.Port.Topology.String()
 	}
 	if x.Policy != nil {
 		text += fmt.Sprintf(", decided by %s (%s)", decision.Origin, x.Policy.Name)
@@ -160,16 +160,16 @@ func masqueradeReason(who string, o *plan.Outcome) string {
 	case f.Masquerade == plan.MasqueradeAlways && f.Kind == plan.ClusterIP:
 		return "masqueraded: masqueradeAll"
 	case f.Masquerade == plan.MasqueradeAlways:
-		return "masqueraded, as the answer has to come back through this node"
+		return "masqueraded, because replies must return through this node"
 	case all && f.Masquerade != plan.MasqueradeNever && o.Source != plan.FromPod:
 		return "masqueraded: " + who
 	case some:
-		return "the source is kept, but for the endpoint that it is itself"
+		return "the source address is kept, except for the endpoint that is the source"
 	}
-	return "the source is kept"
+	return "the source address is kept"
 }
 
-// explain gives what was decided for a Service; nil when it is not known (any more).
+// explain returns the explanation of a Service, or nil if there is none.
 func (t *tracer) explain(name model.Name) *planner.Explanation {
 	x, ok := t.known[name]
 	if !ok {
@@ -179,7 +179,7 @@ func (t *tracer) explain(name model.Name) *planner.Explanation {
 	return x
 }
 
-func decidedOf(x *planner.Explanation, f *plan.Frontend) *planner.PortDecision {
+func decisionFor(x *planner.Explanation, f *plan.Frontend) *planner.PortDecision {
 	if x == nil {
 		return nil
 	}
@@ -216,8 +216,8 @@ func addrList(addrs []netip.Addr, like netip.Addr) string {
 	return strings.Join(out, ", ")
 }
 
-// print writes an answer for people.
-func (a *traced) print(w io.Writer, flow plan.Flow) error {
+// printTrace prints a result in human-readable form.
+func printTrace(w io.Writer, a *traced, flow plan.Flow) error {
 	fmt.Fprintf(w, "%s → %s/%s  %s", flow.From, flow.To, flow.Protocol, a.Verdict)
 	if a.Service != "" {
 		fmt.Fprintf(w, "  %s", a.Service)

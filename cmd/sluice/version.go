@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// version is set by the build (-ldflags "-X main.version=…"); a build without it says what the module knows.
+// version is set by the build (-ldflags "-X main.version=…"). Without it, the version of the module is used.
 var version = ""
 
 func newVersionCommand() *cobra.Command {
@@ -24,7 +24,7 @@ func newVersionCommand() *cobra.Command {
 	}
 }
 
-// versionText is what both `sluice version` and `sluice --version` print.
+// versionText is the output of `sluice version` and `sluice --version`.
 func versionText() string {
 	return fmt.Sprintf("sluice %s (plugin ABI %d.%d, %s %s/%s)",
 		buildVersion(), abi.Major, abi.Minor, runtime.Version(), runtime.GOOS, runtime.GOARCH)
