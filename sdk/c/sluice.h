@@ -1,6 +1,6 @@
-/* What a sluice plugin in C needs: the wire form of ABI 1.1, and nothing else. There is no libc in the sandbox.
+/* Header for sluice plugins in C: the wire form of ABI 1.1. There is no libc in the sandbox.
  * Build: clang --target=wasm32 -O2 -nostdlib -ffreestanding -fno-builtin -Wl,--no-entry -I sdk/c plugin.c -o plugin.wasm
- * sdk/abi/layout.go of the project is the reference. */
+ * sdk/abi/layout.go is the specification. */
 #ifndef SLUICE_H
 #define SLUICE_H
 
@@ -91,8 +91,8 @@ static inline sluice_result *sluice_result_at(sluice_response *r, uint32_t i) {
 	return (sluice_result *)((char *)r + r->results.offset) + i;
 }
 
-/* Begins a response: each endpoint keeps the weight that it came with and is never reset. Gives its length, what
- * sluice_decide returns, or a negative code. */
+/* Starts a response in which each endpoint keeps its weight and no connection is reset. Returns its length, which
+ * sluice_decide returns in turn, or a negative error code. */
 static inline int64_t sluice_begin(const sluice_request *restrict req, uint32_t length, sluice_response *restrict resp, uint32_t room) {
 	if (length < sizeof *req || req->magic != 0x51524C53 || req->major != 1 || req->total > length)
 		return SLUICE_BAD_REQUEST;
@@ -109,7 +109,7 @@ static inline int64_t sluice_begin(const sluice_request *restrict req, uint32_t 
 	return (int64_t)total;
 }
 
-/* Memory that the host asks for and never gives back: a bump allocator on what the linker left free. */
+/* Memory for the host, which never frees it: a bump allocator from the end of the linked data. */
 extern char __heap_base;
 static uintptr_t sluice_top;
 
@@ -128,7 +128,7 @@ void *sluice_alloc(uint32_t size) {
 SLUICE_EXPORT("sluice_abi_version")
 uint32_t sluice_abi_version(void) { return SLUICE_ABI; }
 
-/* The plugin: SLUICE_EXPORT("sluice_decide") int64_t decide(...) of this type. */
+/* The plugin defines this function with SLUICE_EXPORT("sluice_decide"). */
 int64_t sluice_decide(const sluice_request *req, uint32_t length, sluice_response *resp, uint32_t room);
 
 #endif

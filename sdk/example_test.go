@@ -1,0 +1,110 @@
+package sdk_test
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/sluice-proxy/sluice/sdk"
+	"github.com/sluice-proxy/sluice/sdk/sdktest"
+)
+
+// slowStart gives an endpoint half its weight for a while after it became ready.
+type slowStart struct {
+	Seconds int `json:"seconds"`
+}
+
+func (p *slowStart) Configure(settings []byte) error {
+	p.Seconds = 30
+	return sdk.UnmarshalSettings(settings, p)
+}
+
+func (p *slowStart) Decide(req *sdk.Request, resp *sdk.Response) error {
+	window := time.Duration(p.Seconds) * time.Second
+	for i := range req.NumEndpoints() {
+		e := req.Endpoint(i)
+		age := req.Now().Sub(e.ReadySince())
+		if e.ReadySince() == 0 || age >= window {
+			resp.SetWeight(i, 2*e.Weight())
+			continue
+		}
+		resp.SetReason(i, "recently ready")
+		resp.RequeueAfter(window - age)
+	}
+	return nil
+}
+
+// A plugin is a type with two methods. Its package main registers it in an init function:
+//
+//	func init() { sdk.Register(func() sdk.Plugin { return &slowStart{} }) }
+//
+//	func main() {}
+func ExamplePlugin() {
+	recent := sdktest.Ready("zone-a")
+	recent.ReadySince = sdktest.Now - 20_000
+	req := sdktest.NewRequest("zone-a", nil, sdktest.Ready("zone-a"), recent)
+	resp, err := sdktest.Run(&slowStart{}, `{"seconds": 60}`, req)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(sdktest.Weights(resp), resp.Results[1].Reason)
+	fmt.Println("again after", resp.RequeueAfter)
+	// Output:
+	// [2 1] recently ready
+	// again after 40s
+}
+
+func ExampleUnmarshalSettings() {
+	settings := struct {
+		Percent int `json:"percent"`
+	}{Percent: 10} // the default
+	fmt.Println(sdk.UnmarshalSettings([]byte(`{"percent": 50}`), &settings), settings.Percent)
+	fmt.Println(sdk.UnmarshalSettings([]byte(`{"percents": 50}`), &settings))
+	fmt.Println(sdk.UnmarshalSettings([]byte(`{"percent": "50"}`), &settings))
+	// Output:
+	// <nil> 50
+	// unknown field "percents"
+	// percent: want int, got JSON string
+}
+
+// warmUp keeps the default weights for a minute after it first saw a Service port. Its state is that time.
+type warmUp struct{}
+
+func (warmUp) Configure([]byte) error { return nil }
+
+func (warmUp) Decide(req *sdk.Request, resp *sdk.Response) error {
+	since := int64(req.Now())
+	if n, err := strconv.ParseInt(string(req.State()), 10, 64); err == nil {
+		since = n
+	}
+	resp.SetState(strconv.AppendInt(nil, since, 10))
+	if age := req.Now().Sub(sdk.Time(since)); age < time.Minute {
+		resp.RequeueAfter(time.Minute - age)
+		return nil
+	}
+	for i := range req.NumEndpoints() {
+		if e := req.Endpoint(i); e.Local() {
+			resp.SetWeight(i, 3*e.Weight())
+		}
+	}
+	return nil
+}
+
+// The state comes back in the next request about the same Service port and pool, also after a restart of sluice.
+func ExampleResponse_SetState() {
+	req := sdktest.NewRequest("zone-a", nil, sdktest.Local("zone-a"), sdktest.Ready("zone-a"))
+	for range 2 {
+		resp, err := sdktest.Run(warmUp{}, "", req)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(sdktest.Weights(resp), resp.RequeueAfter)
+		req.State = resp.State
+		req.Now += time.Minute.Milliseconds()
+	}
+	// Output:
+	// [1 1] 1m0s
+	// [3 1] 0s
+}

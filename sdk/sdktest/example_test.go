@@ -1,0 +1,57 @@
+package sdktest_test
+
+import (
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/sdk"
+	"github.com/sluice-proxy/sluice/sdk/sdktest"
+)
+
+// sameZone multiplies the weight of endpoints in the zone of the node.
+type sameZone struct {
+	Factor int `json:"factor"`
+}
+
+func (p *sameZone) Configure(settings []byte) error { return sdk.UnmarshalSettings(settings, p) }
+
+func (p *sameZone) Decide(req *sdk.Request, resp *sdk.Response) error {
+	for i := range req.NumEndpoints() {
+		if e := req.Endpoint(i); e.Zone() == req.NodeZone() {
+			resp.SetWeight(i, p.Factor*e.Weight())
+		}
+	}
+	return nil
+}
+
+func ExampleRun() {
+	req := sdktest.NewRequest("zone-a", nil,
+		sdktest.Local("zone-a"), sdktest.Ready("zone-a"), sdktest.Ready("zone-b"), sdktest.Unchosen("zone-b"))
+	resp, err := sdktest.Run(&sameZone{}, `{"factor": 4}`, req)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(sdktest.Weights(resp))
+	// Output: [4 4 1 0]
+}
+
+// In a chain each plugin sees the weights of the previous one.
+func ExampleRunChain() {
+	plugin, err := sdk.NewNativePlugin(func() sdk.Plugin { return &sameZone{} }, []byte(`{"factor": 3}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	req := sdktest.NewRequest("zone-a", nil, sdktest.Ready("zone-a"), sdktest.Ready("zone-b"))
+	responses, err := sdktest.RunChain(req, plugin, plugin)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, resp := range responses {
+		fmt.Println(sdktest.Weights(resp))
+	}
+	// Output:
+	// [3 1]
+	// [9 1]
+}
