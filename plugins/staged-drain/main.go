@@ -1,5 +1,5 @@
-// Command staged-drain is a sluice plugin: an endpoint that terminates loses its share of new connections in stages.
-// README.md says what it decides; package stageddrain decides it.
+// Command staged-drain is a sluice plugin that reduces the share of terminating endpoints in stages. See README.md and package
+// stageddrain.
 package main
 
 import (

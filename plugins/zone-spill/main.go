@@ -1,5 +1,5 @@
-// Command zone-spill is a sluice plugin: new connections stay in the zone they come from, up to its capacity.
-// README.md says what it decides; package zonespill decides it.
+// Command zone-spill is a sluice plugin that keeps new connections in their zone, up to its capacity. See README.md and
+// package zonespill.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package stageddrain is the plugin staged-drain: an endpoint that terminates but still serves gets less and less of the
-// new connections, in stages, and then none.
+// Package stageddrain implements the plugin staged-drain: a terminating endpoint that still serves gets fewer and fewer new
+// connections, in stages, and finally none.
 package stageddrain
 
 import (
@@ -8,25 +8,25 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// Reasons beside those of the stages; none counts down, so that the same answer is the same text.
+// Reasons other than those of the stages. None contains a countdown, so equal decisions have equal reasons.
 const (
 	reasonDone    = "draining: no new connections"
-	reasonUnknown = "draining: no new connections, since when is unknown"
-	reasonLast    = "draining, but keeps its weight: nothing else would take new connections"
+	reasonUnknown = "draining: no new connections (start unknown)"
+	reasonLast    = "draining, but keeps its weight: no other endpoint has weight"
 )
 
-// plugin is stateless but for its settings: an answer follows from the time since an endpoint began to terminate.
+// plugin has no state except its settings: a decision follows from the time since an endpoint started to terminate.
 type plugin struct {
 	stages []stage
 	reset  int64 // milliseconds from the end of the last stage; negative: never
 
-	groups []group // by place; of the request at hand, kept for its memory
+	groups []group // by groupIndex; reused between requests
 }
 
-// New makes an unconfigured plugin.
+// New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{} }
 
-// Decide gives each terminating endpoint its stage's part of what its peers have.
+// Decide gives each terminating endpoint the percentage of its stage of the mean weight of its peers.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	draining, largest, others := 0, 1, false
 	for i := range req.NumEndpoints() {
@@ -66,7 +66,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	return nil
 }
 
-// keepWeights leaves all weights as they came, for a set in which only draining endpoints take new connections.
+// keepWeights keeps all weights, for a set in which only draining endpoints have weight.
 func keepWeights(req *sdk.Request, resp *sdk.Response) {
 	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Terminating() && e.Weight() > 0 {
@@ -75,7 +75,7 @@ func keepWeights(req *sdk.Request, resp *sdk.Response) {
 	}
 }
 
-// currentStage tells where e is in its drain, and in how many milliseconds the next stage begins, 0 for never.
+// currentStage returns the percentage and reason for e, and the time to the next stage in milliseconds, 0 if there is none.
 func (p *plugin) currentStage(req *sdk.Request, e sdk.Endpoint) (percent int, reason string, next int64) {
 	if e.TerminatingSince() == 0 {
 		return 0, reasonUnknown, 0
@@ -89,16 +89,15 @@ func (p *plugin) currentStage(req *sdk.Request, e sdk.Endpoint) (percent int, re
 	return 0, reasonDone, 0
 }
 
-// elapsed is how many milliseconds e has been draining. Requests carry whole seconds, rounded down, so the start is
-// rounded down too: a request that comes when it was asked for is then never a stage early. A clock set back counts
-// as no time.
+// elapsed returns how long e has been draining, in milliseconds. Requests have times in whole seconds, rounded down, so the
+// start is rounded down too: a requeued request is then never too early for its stage. If the clock has gone back, it
+// returns 0.
 func elapsed(req *sdk.Request, e sdk.Endpoint) int64 {
 	since := int64(e.TerminatingSince())
 	return max(0, int64(req.Now())-since/1000*1000)
 }
 
-// scaledWeight is the weight of an endpoint whose peers have a mean of sum ÷ count: percent hundredths of that, to the nearest
-// whole weight, and at least 1 of anything.
+// scaledWeight returns percent of the mean weight of the peers, rounded to the nearest integer, and at least 1 if it is not 0.
 func scaledWeight(g group, percent int) int {
 	if g.count == 0 || g.sum == 0 || percent == 0 {
 		return 0

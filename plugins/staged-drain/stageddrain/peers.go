@@ -2,21 +2,21 @@ package stageddrain
 
 import "github.com/sluice-proxy/sluice/sdk"
 
-// What a draining endpoint would have had is what its peers have: the endpoints that do not terminate and are like it.
-// The default rules give it 0 as soon as it terminates, so its own weight does not tell.
+// The reference for the weight of a draining endpoint is its peers: similar endpoints that do not terminate. Its own weight
+// is no reference, as the default rules set it to 0 as soon as it terminates.
 
-// group sums up endpoints that do not terminate and are alike: in one zone, and hinted alike, because with hints other
-// nodes' endpoints have no weight.
+// group is the sum over endpoints that do not terminate, in the same zone and with the same hints: with hints, endpoints
+// hinted elsewhere have no weight.
 type group struct {
 	sum   int // of their weights
 	count int
 }
 
-// hintKinds is how many kinds of hints there are: to this node's zone or not, to this node or not.
+// hintKinds is the number of combinations of hints: to this node's zone or not, to this node or not.
 const hintKinds = 4
 
-// groupIndex is where the group of endpoints like e is: hints places for each row of the zone table, the first ones being
-// for zones that are not in it.
+// groupIndex returns the index of the group of e: hintKinds groups per row of the zone table, after those for endpoints of zones
+// that are not in the table.
 func (p *plugin) groupIndex(e sdk.Endpoint) int {
 	at := (e.ZoneIndex() + 1) * hintKinds
 	if at >= len(p.groups) {
@@ -25,8 +25,8 @@ func (p *plugin) groupIndex(e sdk.Endpoint) int {
 	return at + int(e.Conditions()/sdk.HintedZone%hintKinds)
 }
 
-// sumGroups sums up all groups. It gives by what all weights must be multiplied so that every percentage in use is a whole
-// weight: 2 for 50 %, 10 for 10 %, 1 when all drains are over. Larger sums would cost the data plane for nothing.
+// sumGroups sums up all groups. It returns the smallest factor for all weights that makes every percentage in use an integer:
+// 2 for 50 %, 10 for 10 %, 1 if all drains are over. Larger sums would cost the data plane more.
 func (p *plugin) sumGroups(req *sdk.Request) (scale int) {
 	p.groups = append(p.groups[:0], make([]group, (req.NumZones()+1)*hintKinds)...)
 	common := 100
@@ -44,8 +44,8 @@ func (p *plugin) sumGroups(req *sdk.Request) (scale int) {
 	return 100 / common
 }
 
-// peers sums up the peers of e: those of its zone that are hinted alike; if there are none, those of its zone; if there
-// are none, all.
+// peers returns the sum over the peers of e: those of its zone with the same hints; if there are none, those of its zone; if
+// there are none, all.
 func (p *plugin) peers(e sdk.Endpoint) group {
 	at := p.groupIndex(e)
 	if g := p.groups[at]; g.count > 0 {

@@ -14,26 +14,26 @@ const (
 	maxReset  = 86400 // seconds
 )
 
-// settings is a policy's JSON.
+// settings are the settings of a policy, in JSON.
 type settings struct {
 	Stages            []stageSettings `json:"stages"`
 	ResetAfterSeconds *int64          `json:"resetAfterSeconds"`
 }
 
-// stageSettings is a part of a drain: for how long an endpoint gets how much of what it would have had.
+// stageSettings is one stage of a drain.
 type stageSettings struct {
 	Weight  *int   `json:"weight"`  // percent
-	Seconds *int64 `json:"seconds"` // how long
+	Seconds *int64 `json:"seconds"` // duration
 }
 
-// stage is a checked stage.
+// stage is a validated stage.
 type stage struct {
 	percent int
-	end     int64 // milliseconds since the drain began
+	end     int64 // milliseconds since the start of the drain
 	reason  string
 }
 
-// defaults is 100 → 50 → 10 → 0 percent over 30 s.
+// defaults are 100 → 50 → 10 → 0 percent over 30 s.
 var defaults = [...]struct {
 	percent int
 	seconds int64
@@ -67,7 +67,7 @@ func (p *plugin) Configure(text []byte) error {
 
 func checkStages(stages []stageSettings) ([]stage, error) {
 	if len(stages) == 0 || len(stages) > maxStages {
-		return nil, fmt.Errorf("stages: %d stages are not 1 to %d", len(stages), maxStages)
+		return nil, fmt.Errorf("stages: %d stages, want 1 to %d", len(stages), maxStages)
 	}
 	var steps []stage
 	end, before := int64(0), 100
@@ -79,7 +79,7 @@ func checkStages(stages []stageSettings) ([]stage, error) {
 		case *s.Weight < 0 || *s.Weight > 100:
 			return nil, fmt.Errorf("%s.weight: %d is not 0 to 100 percent", at, *s.Weight)
 		case *s.Weight > before:
-			return nil, fmt.Errorf("%s.weight: %d is more than %d, the stage before it", at, *s.Weight, before)
+			return nil, fmt.Errorf("%s.weight: %d is more than %d of the previous stage", at, *s.Weight, before)
 		case s.Seconds == nil:
 			return nil, fmt.Errorf("%s.seconds: missing", at)
 		case *s.Seconds < 1 || *s.Seconds > maxStage:

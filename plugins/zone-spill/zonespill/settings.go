@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// settings is a policy's JSON.
+// settings are the settings of a policy, in JSON.
 type settings struct {
 	Demand              string `json:"demand"`
 	MinEndpointsPerZone int64  `json:"minEndpointsPerZone"`
@@ -16,7 +16,7 @@ type settings struct {
 	MaxTotal            int64  `json:"maxTotal"`
 }
 
-// The two measures of a zone's demand.
+// Measures of the demand of a zone.
 const (
 	demandNodes = "nodes"
 	demandCPU   = "cpu"

@@ -1,11 +1,11 @@
 package zonespill
 
-// million is all of something, in millionths. Whole numbers, because a plan must be the same on every machine.
+// million is the unit of shares. Integers, because a plan must be the same on every machine.
 const million = 1_000_000
 
-// shares finds how this node's new connections should be split among the zones. With e a zone's part of all capacity and
-// d its part of all demand: this zone keeps min(1, e ÷ d), and the others share the rest by their spare capacity
-// max(0, e − d). Each zone then receives what it lacks to e, so every unit of capacity has the same load.
+// shares computes the share of each zone in this node's new connections. With e a zone's part of the total capacity and d
+// its part of the total demand, this zone keeps min(1, e ÷ d), and the others share the rest in proportion to their spare
+// capacity max(0, e − d). Each zone then receives the difference to e, so every unit of capacity has the same load.
 func (p *plugin) shares() {
 	var capacity, demand uint64
 	for i := range p.zones {
@@ -23,7 +23,7 @@ func (p *plugin) shares() {
 	for i := range p.zones {
 		z := &p.zones[i]
 		e, d := z.capacity*million/capacity, z.demand*million/demand
-		z.share = e - min(e, d) // its spare capacity, for now
+		z.share = e - min(e, d) // spare capacity, for now
 		if i != p.nodeZone {
 			spare += z.share
 		}
@@ -33,22 +33,22 @@ func (p *plugin) shares() {
 		switch {
 		case spare > 0:
 			z.share = z.share * (million - kept) / spare
-		case mine.capacity > 0: // nobody has anything to spare: this zone lacks nothing but what rounding took
+		case mine.capacity > 0: // no spare capacity anywhere: only rounding keeps this zone below 1
 			kept = million
-		default: // a zone without demand or endpoints asks: its part is too small to have been counted
+		default: // this zone has no endpoints, and its demand rounds to 0
 			z.share = z.capacity * million / capacity
 		}
 	}
 	mine.share = kept
 }
 
-// maxMultiplier bounds the search for whole numbers.
+// maxMultiplier bounds the search.
 const maxMultiplier = 1000
 
-// chooseMultipliers finds small whole numbers, one for each zone, that give the zones their shares: the smallest ones that are within
-// the tolerance, or else the closest whose sum over all endpoints a data plane can hold.
+// chooseMultipliers finds small integers, one per zone, that give the zones their shares: the smallest within the tolerance,
+// or else the closest whose sum over all endpoints is at most maxTotal.
 func (p *plugin) chooseMultipliers() {
-	top := 0 // the zone whose endpoints get most each
+	top := 0 // the zone with the largest share per endpoint
 	for i := range p.zones {
 		z, t := &p.zones[i], &p.zones[top]
 		if z.capacity > 0 && (t.capacity == 0 || z.share*t.capacity > t.share*z.capacity) {
@@ -74,7 +74,7 @@ func (p *plugin) chooseMultipliers() {
 // maxWeight is the largest weight of an endpoint.
 const maxWeight = 65535
 
-// setMultipliers multiplies the zone at top by n and the others to match, and gives the sum of all endpoints' weights.
+// setMultipliers sets the multiplier of zone top to n and the others in proportion, and returns the sum of all weights.
 func (p *plugin) setMultipliers(top int, n uint64) (total uint64) {
 	t := p.zones[top]
 	for i := range p.zones {
@@ -89,7 +89,7 @@ func (p *plugin) setMultipliers(top int, n uint64) (total uint64) {
 	return total
 }
 
-// maxError is by how much the share of a zone is off at most, in millionths.
+// maxError returns the largest deviation of a zone from its share, in millionths.
 func (p *plugin) maxError(total uint64) (most uint64) {
 	for i := range p.zones {
 		z := &p.zones[i]

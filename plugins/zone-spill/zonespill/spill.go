@@ -1,6 +1,6 @@
-// Package zonespill is the plugin zone-spill: new connections stay in the zone that they come from as far as its
-// endpoints are its share of the Service, and the rest goes to the zones that have endpoints to spare. When every node
-// answers so, all endpoints have the same load.
+// Package zonespill implements the plugin zone-spill. It keeps new connections in the zone of the client as far as the zone's
+// share of the endpoints covers its share of the demand, and sends the rest to zones with spare endpoints. If all nodes do
+// so, all endpoints have the same load.
 package zonespill
 
 import (
@@ -9,27 +9,27 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// plugin keeps nothing from call to call but memory: what must be known of the past is in the request's state.
+// plugin keeps only caches between calls: history is in the state of the request.
 type plugin struct {
 	settings settings
 
 	zones      []zone
-	nodeZone   int    // index of this node's zone
+	nodeZone   int    // index of the zone of this node
 	unit       uint64 // greatest common divisor of the endpoints' weights
-	largest    uint64 // of those weights, in units
+	largest    uint64 // of these weights, in units
 	prev, next state
 	buf        []byte
 	texts      map[textKey]string
 	zoneCaches []zoneCache
 }
 
-// New makes an unconfigured plugin.
+// New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{settings: defaults()} }
 
-// Needs implements sdk.Needer: demand is measured by Nodes.
+// Needs implements sdk.Needer: Nodes measure the demand of a zone.
 func (p *plugin) Needs() sdk.Need { return sdk.NeedNodes }
 
-// Decide weighs the cluster pool. A pool of local endpoints has no zones to choose among and stays as it is.
+// Decide sets weights in the cluster pool. In the local pool all endpoints are in one zone: nothing changes.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	if req.Pool() != sdk.PoolCluster || req.NumEndpoints() == 0 {
 		return nil
@@ -59,9 +59,8 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	return nil
 }
 
-// mode tells whether to act: as soon and as long as every zone has enough endpoints, except that a change of mind
-// needs to hold for a while, so that a rollout which takes a zone's endpoints away for a moment changes nothing. The
-// first time there is nothing to wait for.
+// mode reports whether to act: if every zone has enough endpoints. A change of mode takes effect after holdSeconds only,
+// so that a rollout which briefly removes the endpoints of a zone changes nothing. The first decision does not wait.
 func (p *plugin) mode(req *sdk.Request) (acts bool, wait time.Duration) {
 	enough := p.zoneBelowMinimum() < 0
 	now := int64(req.Now())
@@ -87,7 +86,7 @@ func (p *plugin) mode(req *sdk.Request) (acts bool, wait time.Duration) {
 	return p.next.mode == modeActive, wait
 }
 
-// keepDefault leaves every weight as it came, and says why.
+// keepDefault keeps all weights and gives the reason.
 func keepDefault(req *sdk.Request, resp *sdk.Response, why string) {
 	reason := resp.AddReason(why)
 	for i := range req.NumEndpoints() {
@@ -95,7 +94,7 @@ func keepDefault(req *sdk.Request, resp *sdk.Response, why string) {
 	}
 }
 
-// setWeights gives each endpoint its own weight times its zone's.
+// setWeights multiplies the weight of each endpoint by the multiplier of its zone.
 func (p *plugin) setWeights(req *sdk.Request, resp *sdk.Response, ref uint64) {
 	p.setReasons(req, resp)
 	last, units := uint64(0), uint64(0)
@@ -103,7 +102,7 @@ func (p *plugin) setWeights(req *sdk.Request, resp *sdk.Response, ref uint64) {
 		e := req.Endpoint(i)
 		w := baseWeight(e, ref)
 		if w == 0 {
-			continue // it came with none
+			continue // it has none
 		}
 		if w != last {
 			last, units = w, w/p.unit

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// What a plugin was doing. modeNone: it has not been asked yet.
+// Modes. modeNone: no decision yet.
 const (
 	modeNone = iota
 	modeActive
@@ -21,11 +21,11 @@ func modeOf(enough bool) uint8 {
 	return modeDefault
 }
 
-// state is what a decision hands to the next one: as state, 14 bytes and 6 for each zone that has weight. Zones are
-// known by a hash of their name; were two to clash, their numbers would be found to be off and made anew.
+// state is passed from one decision to the next, in 14 bytes plus 6 for each zone with weight. Zones are identified by a
+// hash of their name; a collision makes the multipliers wrong, which is detected, and they are computed again.
 type state struct {
 	mode        uint8
-	since       int64  // Unix milliseconds since when the endpoints ask for the other mode; 0: they do not
+	since       int64  // Unix milliseconds since when the endpoints call for the other mode; 0: they do not
 	nodeZone    uint32 // this node's zone
 	multipliers []zoneMultiplier
 }
@@ -43,7 +43,7 @@ const (
 
 func (m *state) reset() { *m = state{multipliers: m.multipliers[:0]} }
 
-// read takes a state in. One that it cannot read, as of a later version, counts as none.
+// read decodes a state. One that it cannot decode, for example of a later version, counts as none.
 func (m *state) read(b []byte) {
 	m.reset()
 	if len(b) < stateHead || b[0] != stateVersion || b[1] > modeDefault || (len(b)-stateHead)%stateZone != 0 {
@@ -68,8 +68,8 @@ func (m *state) append(b []byte) []byte {
 	return b
 }
 
-// reuseMultipliers takes the multipliers of the last decision, and tells whether they will do: every zone has one, and no
-// share is off by more than the hysteresis. Endpoints that come and go then change nobody else's weight.
+// reuseMultipliers uses the multipliers of the last decision and reports whether they are still valid: every zone has one, and
+// no share deviates by more than the hysteresis. Added and removed endpoints then change no other weight.
 func (p *plugin) reuseMultipliers(req *sdk.Request) bool {
 	if len(p.prev.multipliers) == 0 || p.prev.nodeZone != p.hash(req, p.nodeZone) {
 		return false
@@ -108,7 +108,7 @@ func (m *state) find(zone uint32) (uint64, bool) {
 	return 0, false
 }
 
-// saveMultipliers notes the multipliers of this decision, if there is room for all.
+// saveMultipliers saves the multipliers of this decision, if all fit into the state.
 func (p *plugin) saveMultipliers(req *sdk.Request) {
 	p.next.nodeZone = p.hash(req, p.nodeZone)
 	for i := range p.zones {
@@ -121,7 +121,7 @@ func (p *plugin) saveMultipliers(req *sdk.Request) {
 	}
 }
 
-// zoneCache is what is kept for a row of the zone table, which seldom changes: its name's hash and the text it had last.
+// zoneCache caches the hash of the name and the last reason of a row of the zone table, which seldom changes.
 type zoneCache struct {
 	id   sdk.StringID
 	hash uint32
@@ -129,7 +129,7 @@ type zoneCache struct {
 	text string
 }
 
-// hash gives the FNV-1a hash of the name of the zone at row i.
+// hash returns the FNV-1a hash of the name of zone i.
 func (p *plugin) hash(req *sdk.Request, i int) uint32 {
 	n := p.zoneCache(i)
 	if id := p.zones[i].id; n.id != id {

@@ -6,15 +6,14 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// textKey is what the reason for a zone's endpoints depends on. Texts are kept by it: making one costs a guest more than
-// deciding a dozen endpoints.
+// textKey is the cache key of a reason. Formatting one costs a guest more than deciding a dozen endpoints.
 type textKey struct {
 	kind     uint8
 	from, to sdk.StringID
 	number   uint64
 }
 
-// The kinds of text.
+// Kinds of reasons.
 const (
 	textKeeps   = iota // number percent
 	textGets           // number percent
@@ -22,10 +21,10 @@ const (
 	textTooFew         // number endpoints
 )
 
-// maxTexts bounds what is kept of texts.
+// maxTexts bounds the cache.
 const maxTexts = 1000
 
-// setReasons sets the zones' reasons, from the shares that the whole numbers give.
+// setReasons sets the reasons of the zones, from the shares that result from the multipliers.
 func (p *plugin) setReasons(req *sdk.Request, resp *sdk.Response) {
 	total := uint64(0)
 	for i := range p.zones {
@@ -51,7 +50,7 @@ func (p *plugin) setReasons(req *sdk.Request, resp *sdk.Response) {
 	}
 }
 
-// defaultReason says which zone keeps this plugin from acting, or that it waits.
+// defaultReason returns why the plugin does not act.
 func (p *plugin) defaultReason(req *sdk.Request) string {
 	if i := p.zoneBelowMinimum(); i >= 0 {
 		return p.text(req, textKey{textTooFew, sdk.NoString, p.zones[i].id, uint64(p.zones[i].ready)})

@@ -2,24 +2,24 @@ package zonespill
 
 import "github.com/sluice-proxy/sluice/sdk"
 
-// zone is what is known of a zone while a request is decided.
+// zone is the data of a zone during a decision.
 type zone struct {
 	id         sdk.StringID
 	demand     uint64 // Nodes, or millicores
-	ready      int64  // endpoints that are ready and may have weight
-	capacity   uint64 // the sum of its endpoints' weights, in units
-	share      uint64 // of this node's new connections that it should get, in millionths
-	multiplier uint64 // by what the weights of its endpoints are multiplied
+	ready      int64  // ready endpoints that may have weight
+	capacity   uint64 // sum of the weights of its endpoints, in units
+	share      uint64 // target share of this node's new connections, in millionths
+	multiplier uint64 // factor for the weights of its endpoints
 	reason     sdk.ReasonID
 
 	unchosen uint64 // ready endpoints that the default rules did not choose
 }
 
-// maxDemand keeps sums within 64 bits.
+// maxDemand prevents overflow of 64-bit sums.
 const maxDemand = 1 << 40
 
-// collect fills p.zones, row by row like the zone table. It gives the weight of ready endpoints that came with none
-// because the default rules did not choose them, and, when nothing can be decided, why.
+// collect fills p.zones, in the order of the zone table. It returns the weight for ready endpoints that the default rules
+// did not choose or, if no decision is possible, the reason.
 func (p *plugin) collect(req *sdk.Request) (ref uint64, why string) {
 	if req.NodeZone() == sdk.NoString {
 		return 0, "default kept: this node's zone is unknown"
@@ -50,7 +50,7 @@ func (p *plugin) collect(req *sdk.Request) (ref uint64, why string) {
 	return p.normalizeCapacity(), ""
 }
 
-// count adds up each zone's endpoints and weights, and finds the greatest weight and the greatest divisor of all.
+// count sums up the endpoints and weights of each zone, and finds the largest weight and the greatest common divisor.
 func (p *plugin) count(req *sdk.Request) (why string) {
 	ready, last := int64(0), uint64(0)
 	p.unit, p.largest = 0, 0
@@ -84,9 +84,9 @@ func (p *plugin) count(req *sdk.Request) (why string) {
 	return ""
 }
 
-// normalizeCapacity gives endpoints that were passed over the largest weight of all, and counts capacity in the common divisor.
+// normalizeCapacity counts each unchosen endpoint with the largest weight, and divides capacities by the common divisor.
 func (p *plugin) normalizeCapacity() (ref uint64) {
-	p.unit, p.largest = max(p.unit, 1), max(p.largest, 1) // 0 when all were passed over
+	p.unit, p.largest = max(p.unit, 1), max(p.largest, 1) // 0 if no endpoint has weight
 	ref = p.largest
 	for i := range p.zones {
 		z := &p.zones[i]
@@ -96,14 +96,14 @@ func (p *plugin) normalizeCapacity() (ref uint64) {
 	return ref
 }
 
-// isReadyUnchosen tells a ready endpoint that the default rules passed over, as they do with hints to other zones: this plugin
-// weighs zones itself, so it counts. A chosen one that came without weight was left out by a plugin before, and stays
-// so.
+// isReadyUnchosen reports whether an endpoint is ready but not chosen by the default rules, because of hints to other zones.
+// This plugin weighs zones itself, so such endpoints count. A chosen endpoint without weight was excluded by a previous
+// plugin and stays excluded.
 func isReadyUnchosen(c sdk.Conditions) bool {
 	return c&(sdk.Ready|sdk.Terminating|sdk.Chosen) == sdk.Ready
 }
 
-// baseWeight is the weight of an endpoint among those of its own zone.
+// baseWeight returns the weight of an endpoint relative to those of its zone.
 func baseWeight(e sdk.Endpoint, ref uint64) uint64 {
 	if w := e.Weight(); w > 0 {
 		return uint64(w)
@@ -114,7 +114,7 @@ func baseWeight(e sdk.Endpoint, ref uint64) uint64 {
 	return 0
 }
 
-// zoneBelowMinimum gives the index of a zone that has ready endpoints, but too few of them to act, or -1.
+// zoneBelowMinimum returns the index of a zone with at least one but fewer than the minimum of ready endpoints, or -1.
 func (p *plugin) zoneBelowMinimum() int {
 	for i := range p.zones {
 		if n := p.zones[i].ready; n > 0 && n < p.settings.MinEndpointsPerZone {
