@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The second time it is built from another folder, as on another machine.
-func TestTheImageIsTheSameWhereverItIsBuilt(t *testing.T) {
+// TestImageIsReproducible builds the image a second time from another directory, as on another machine.
+func TestImageIsReproducible(t *testing.T) {
 	one := theImage(t)
 	dir := t.TempDir()
 	elsewhere := filepath.Join(dir, "somewhere", "else")
@@ -39,7 +39,7 @@ func TestTheImageIsTheSameWhereverItIsBuilt(t *testing.T) {
 	t.Logf("%s, %d bytes", one.digest, len(a))
 }
 
-func TestTheImageHasOneStaticProgramThePluginsAndTheLicences(t *testing.T) {
+func TestImageContents(t *testing.T) {
 	img := theImage(t)
 	var got []string
 	err := fs.WalkDir(os.DirFS(img.root), ".", func(path string, d fs.DirEntry, err error) error {

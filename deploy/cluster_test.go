@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
-// cluster is a control plane in a node's network namespace, with two Nodes: n1 is that node, where the containers of
-// sluice's Pods really run; on n2, and of all other Pods, nothing does, and they are said to be ready.
+// cluster is a control plane in a node's network namespace, with two Nodes. n1 is that node, on which the containers of
+// sluice's Pods run. Pods on n2 and all other Pods are only marked ready.
 type cluster struct {
 	*node
 	*testcluster.Cluster
@@ -54,7 +54,7 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// volumes makes what the kubelet mounts of a service account. The configuration comes with the ConfigMap.
+// volumes creates the service account volume that the kubelet mounts. The configuration comes from the ConfigMap.
 func (c *cluster) volumes() {
 	c.Helper()
 	c.secret = c.TempDir()
@@ -66,7 +66,7 @@ func (c *cluster) volumes() {
 	c.write(c.secret, "namespace", "sluice-system")
 }
 
-// sh runs commands as somebody with a shell at the root of the checkout would, and plays the kubelets meanwhile.
+// sh runs shell commands in the root of the checkout, and simulates the kubelets meanwhile.
 func (c *cluster) sh(commands string) string {
 	c.Helper()
 	cmd := exec.Command("bash", "-euo", "pipefail", "-c", commands)
@@ -90,10 +90,10 @@ func (c *cluster) sh(commands string) string {
 	}
 }
 
-// until plays the kubelets until something is so.
+// until simulates the kubelets until the condition is true.
 func (c *cluster) until(what string, so func() bool) {
 	c.Helper()
-	for end := time.Now().Add(patience); !so(); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(timeout); !so(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			c.Fatalf("%s: not after a minute\nsluice:\n%s", what, c.last)
 		}
@@ -101,7 +101,7 @@ func (c *cluster) until(what string, so func() bool) {
 	}
 }
 
-// pods are the nodes on which a DaemonSet has Pods, sorted, with the tags of their images.
+// pods returns the nodes on which a DaemonSet has Pods, sorted, with the tags of their images.
 func (c *cluster) pods(namespace, app string) (out []string) {
 	c.Helper()
 	list, err := c.Client.CoreV1().Pods(namespace).List(c.Context(), metav1.ListOptions{LabelSelector: app})

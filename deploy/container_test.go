@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// containerSpec is the environment variable that makes this program a container's first process.
+// containerSpec is the environment variable that makes the test binary the first process of a container.
 const containerSpec = "SLUICE_DEPLOY_CONTAINER"
 
-// container is as much of a runtime as the manifests ask for: a root from the image, read-only if wanted, mounts, the
-// capabilities and nothing else of root's rights, and the most of seccomp's RuntimeDefault that can be said without a runtime.
+// container implements the parts of a container runtime that the manifests use: a root from the image, optionally read-only,
+// mounts, capabilities, and a subset of the seccomp profile RuntimeDefault.
 type container struct {
 	Root     string // the unpacked image
 	ReadOnly bool
@@ -40,7 +40,7 @@ type mount struct {
 	ReadOnly bool
 }
 
-// command is the container's process, not started; it is in the network namespace of the thread that starts it.
+// command returns the container's process, not started. It runs in the network namespace of the thread that starts it.
 func (c container) command() (*exec.Cmd, error) {
 	spec, err := json.Marshal(c)
 	if err != nil {
@@ -56,7 +56,7 @@ func (c container) command() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// enter becomes the container's program. It comes back only with an error.
+// enter sets up the container and executes its program. It returns only on error.
 func enter(spec string) error {
 	runtime.LockOSThread()
 	var c container
@@ -152,7 +152,7 @@ func bind(from, to string, readOnly bool) error {
 	return remountReadOnly(to)
 }
 
-// remountReadOnly keeps the flags that a user namespace may not take away.
+// remountReadOnly keeps the mount flags that a user namespace must not clear.
 func remountReadOnly(path string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -162,8 +162,7 @@ func remountReadOnly(path string) error {
 	return unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|keep, "")
 }
 
-// drop gives up all rights that the container does not have. For root, what is left in the bounding set is what it has
-// after the exec.
+// drop drops all capabilities that the container does not have. After exec, root has those of the bounding set.
 func (c container) drop() error {
 	if !c.Privileged {
 		for bit := 0; ; bit++ {
@@ -214,7 +213,7 @@ func has(bits []int, bit int) bool {
 	return false
 }
 
-// status is a field of /proc/PID/status.
+// status returns a field of /proc/PID/status.
 func status(pid int, field string) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// kubelets does for each Pod of the two namespaces what is to be done next; the scheduler's part too.
+// kubelets performs the next step of the scheduler and the kubelet for each Pod of the two namespaces.
 func (c *cluster) kubelets() {
 	c.Helper()
 	for _, namespace := range []string{"sluice-system", "kube-system"} {
@@ -51,7 +51,7 @@ func (c *cluster) kubelet(ctx context.Context, pod *corev1.Pod) error {
 		}, metav1.CreateOptions{})
 	case pod.DeletionTimestamp != nil:
 		if runs {
-			if err := p.End(syscall.SIGTERM, patience); err != nil && !job {
+			if err := p.End(syscall.SIGTERM, timeout); err != nil && !job {
 				c.Errorf("sluice ended: %v\n%s", err, p)
 			}
 			delete(c.runs, pod.UID)
@@ -92,7 +92,7 @@ func podReady(pod *corev1.Pod) bool {
 	})
 }
 
-// startPod mounts what the Pod wants, runs its init containers, and starts its container.
+// startPod mounts the Pod's volumes, runs its init containers and starts its container.
 func (c *cluster) startPod(ctx context.Context, pod *corev1.Pod) error {
 	for _, v := range pod.Spec.Volumes {
 		switch {

@@ -1,5 +1,5 @@
-// Package deploy tests what is in this folder: the image by running it as a container runtime would, with the rights
-// that the manifests give, and the manifests on a real API server.
+// Package deploy tests the image, by running it as a container runtime would with the rights of the manifests, and the
+// manifests and the README, against a real API server.
 package deploy
 
 import (
@@ -12,16 +12,16 @@ import (
 
 func TestMain(m *testing.M) {
 	if spec := os.Getenv(containerSpec); spec != "" {
-		fmt.Fprintln(os.Stderr, "container:", enter(spec)) // comes back only when it fails
+		fmt.Fprintln(os.Stderr, "container:", enter(spec)) // returns only on error
 		os.Exit(125)
 	}
 	testnet.Main(tests{m})
 }
 
-// tests are those of this package, with what they share.
+// tests runs the tests of this package and removes the image that they share.
 type tests struct{ m *testing.M }
 
-// Run implements what testnet.Main wants.
+// Run implements the interface of testnet.Main.
 func (t tests) Run() int {
 	defer built.remove()
 	return t.m.Run()

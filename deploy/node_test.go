@@ -26,20 +26,20 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// node is a network namespace with Pods around it, in which the containers of the manifests run.
+// node is a network namespace with Pods, in which the containers of the manifests run.
 type node struct {
 	*testing.T
 	lab       *testnet.Lab
 	client    *testnet.Host
 	img       *image
-	config    string // the ConfigMap, mounted
-	state     string // the folder of the host that is mounted at /run/sluice
-	secret    string // the service account's, mounted where there is one
-	manifests string // the cluster
+	config    string // directory with the mounted ConfigMap
+	state     string // host directory mounted at /run/sluice
+	secret    string // directory with the service account's files, if mounted
+	manifests string // directory with the cluster's objects
 }
 
-// patience is how long what should happen at once may take on a machine that does much else.
-const patience = time.Minute
+// timeout is the time limit of operations that are fast on an idle machine.
+const timeout = time.Minute
 
 var vip = netip.MustParseAddrPort("10.96.0.10:80")
 
@@ -106,7 +106,7 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// daemonSet is that of the manifests.
+// daemonSet returns the DaemonSet of the manifests.
 func daemonSet(t *testing.T) *appsv1.DaemonSet {
 	t.Helper()
 	ds := new(appsv1.DaemonSet)
@@ -125,7 +125,7 @@ func cleanupJob(t *testing.T) *batchv1.Job {
 	return job
 }
 
-// container is one of a Pod as a runtime would make it on this node.
+// container returns a Pod's container as a runtime would create it on this node.
 func (n *node) container(c corev1.Container, more ...string) container {
 	n.Helper()
 	out := container{
@@ -139,7 +139,7 @@ func (n *node) container(c corev1.Container, more ...string) container {
 	if s := c.SecurityContext; s != nil {
 		out.ReadOnly = s.ReadOnlyRootFilesystem != nil && *s.ReadOnlyRootFilesystem
 		out.Privileged = s.Privileged != nil && *s.Privileged
-		out.Seccomp = !out.Privileged // of the Pod; a privileged container has none
+		out.Seccomp = !out.Privileged // the Pod's profile; a privileged container has none
 		out.NoNewPrivileges = s.AllowPrivilegeEscalation != nil && !*s.AllowPrivilegeEscalation
 		if caps := s.Capabilities; caps != nil {
 			if fmt.Sprint(caps.Drop) != "[ALL]" || fmt.Sprint(caps.Add) != "[NET_ADMIN]" {
@@ -161,14 +161,14 @@ func (n *node) container(c corev1.Container, more ...string) container {
 	return out
 }
 
-// withManifests gives it a folder as the source of the cluster's state, where it has the API server otherwise.
+// withManifests makes a directory of manifests the source of the cluster state instead of the API server.
 func (n *node) withManifests(c container) container {
 	c.Mounts = append(c.Mounts, mount{From: n.manifests, To: "/manifests", ReadOnly: true})
 	c.Args = append(c.Args, "--source=/manifests")
 	return c
 }
 
-// process is a running container, and what it has printed.
+// process is a running container with its output.
 type process struct {
 	*testnet.Program
 	*testnet.Log
@@ -196,7 +196,7 @@ func (n *node) launch(cmd *exec.Cmd) *process {
 	return &process{p, log}
 }
 
-// run runs a container to its end.
+// run runs a container until it exits and returns its output.
 func (n *node) run(c container) (string, error) {
 	n.Helper()
 	p := n.start(c)
@@ -204,10 +204,10 @@ func (n *node) run(c container) (string, error) {
 	return p.String(), err
 }
 
-// says waits for a text in a log.
+// says waits for a text in a container's log.
 func (n *node) says(p *process, text string) {
 	n.Helper()
-	for end := time.Now().Add(patience); !strings.Contains(p.String(), text); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(timeout); !strings.Contains(p.String(), text); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			n.Fatalf("no %q in the log:\n%s", text, p)
 		}
@@ -219,7 +219,7 @@ func (n *node) loads(p *process) {
 	n.Helper()
 	for plugin, settings := range map[string]int{"staged-drain": 1, "zone-spill": 2} {
 		loaded := regexp.MustCompile(fmt.Sprintf(`"msg":"loaded plugin","plugin":"%s",.*"instances":%d,`, plugin, settings))
-		for end := time.Now().Add(patience); !loaded.MatchString(p.String()); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(timeout); !loaded.MatchString(p.String()); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				n.Fatalf("not all plugins are loaded, no %s:\n%s", loaded, p)
 			}
@@ -227,23 +227,23 @@ func (n *node) loads(p *process) {
 	}
 }
 
-// answers wants both Pods to answer through the Service.
+// answers checks that both Pods respond through the Service.
 func (n *node) answers(when string) {
 	n.Helper()
 	seen := map[string]int{}
 	for range 60 {
-		a, err := n.client.Ask("tcp", vip, patience)
+		a, err := n.client.Ask("tcp", vip, timeout)
 		if err != nil {
 			n.Fatalf("%s: %v", when, err)
 		}
 		seen[a.Server]++
 	}
 	if seen["p1"] == 0 || seen["p2"] == 0 || len(seen) != 2 {
-		n.Fatalf("%s: answers of %v", when, seen)
+		n.Fatalf("%s: responses of %v", when, seen)
 	}
 }
 
-// get asks as a kubelet's probe does.
+// get sends an HTTP probe as the kubelet does.
 func (n *node) get(c corev1.Container, p *corev1.Probe) (int, error) {
 	n.Helper()
 	port := p.HTTPGet.Port.IntValue()
@@ -252,7 +252,7 @@ func (n *node) get(c corev1.Container, p *corev1.Probe) (int, error) {
 			port = int(named.ContainerPort)
 		}
 	}
-	client := http.Client{Timeout: patience, Transport: &http.Transport{
+	client := http.Client{Timeout: timeout, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			to, err := netip.ParseAddrPort(address)
@@ -271,14 +271,14 @@ func (n *node) get(c corev1.Container, p *corev1.Probe) (int, error) {
 	return resp.StatusCode, err
 }
 
-// complaints are the lines of a JSON log that are worse than information. A user namespace's root may not lower an OOM
-// score; a kubelet's has.
+// complaints returns the lines of a JSON log above level INFO, except about oomScoreAdj, which root of a user namespace cannot
+// lower.
 func complaints(t *testing.T, log string) (out []string) {
 	t.Helper()
 	for line := range strings.Lines(log) {
 		var entry struct{ Level, Msg string }
 		if err := json.Unmarshal([]byte(line), &entry); err != nil {
-			t.Errorf("no JSON: %q", line)
+			t.Errorf("not JSON: %q", line)
 		}
 		if (entry.Level == "WARN" || entry.Level == "ERROR") && entry.Msg != "oomScoreAdj" {
 			out = append(out, line)
@@ -287,7 +287,7 @@ func complaints(t *testing.T, log string) (out []string) {
 	return out
 }
 
-// sysctl reads a setting of the node's network namespace.
+// sysctl reads a sysctl of the node's network namespace.
 func (n *node) sysctl(name string) (value string) {
 	n.Helper()
 	err := n.lab.Node.Do(func() error {
@@ -312,13 +312,13 @@ func exitCode(err error) int {
 	return 0
 }
 
-// withoutTableSize is a configuration with the size of the connection table left alone: that is the machine's, and a
-// network namespace may only look at it.
+// withoutTableSize disables setting the conntrack table size, which is read-only in other network namespaces than the initial
+// one.
 func withoutTableSize(config string) string {
 	return config + "\nconntrack: {maxPerCore: 0, min: 0}\n"
 }
 
-// otherUsers skips a test where there is only one user: in the user namespace of somebody who is not root.
+// otherUsers skips a test in a user namespace with one user only.
 func otherUsers(t *testing.T) {
 	t.Helper()
 	if f := strings.Fields(read(t, "/proc/self/uid_map")); len(f) == 3 && f[2] == "1" {

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
-// asKubeadm makes what kubeadm has of kube-proxy.
+// asKubeadm creates kube-proxy's ConfigMap and DaemonSet as kubeadm does.
 func (c *cluster) asKubeadm() {
 	c.Helper()
 	if err := c.Apply(c.Context(), strings.ReplaceAll(`
@@ -58,7 +58,7 @@ spec:
 	}
 }
 
-// blocks are the commands of the README, by heading.
+// blocks returns the sh blocks of the README by heading.
 func blocks(t *testing.T) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
@@ -79,12 +79,13 @@ func blocks(t *testing.T) map[string][]string {
 	return out
 }
 
-// TestTheREADMEInstallsUpgradesRollsBackAndUninstalls runs its commands, in their order, and looks at what came of it.
-func TestTheREADMEInstallsUpgradesRollsBackAndUninstalls(t *testing.T) {
+// TestReadmeCommands runs the commands of the README in order and checks their effects: installation, upgrade, rollback and
+// removal.
+func TestReadmeCommands(t *testing.T) {
 	c := newCluster(t)
 	c.asKubeadm()
 	c.shop()
-	// So that rollouts are quick.
+	// Make rollouts fast.
 	c.sh(`sed -i 's/minReadySeconds: 10/minReadySeconds: 1/; s/maxUnavailable: 10%/maxUnavailable: 100%/' deploy/kustomize/base/daemonset.yaml`)
 	c.until("kube-proxy on both nodes", func() bool { return fmt.Sprint(c.pods("kube-system", kubeProxyPods)) == "[n1 k n2 k]" })
 
@@ -92,7 +93,7 @@ func TestTheREADMEInstallsUpgradesRollsBackAndUninstalls(t *testing.T) {
 	next := func(heading string) string {
 		t.Helper()
 		if len(todo[heading]) == 0 {
-			t.Fatalf("README: no (more) commands under %q", heading)
+			t.Fatalf("README: no more commands under %q", heading)
 		}
 		commands := todo[heading][0]
 		if todo[heading] = todo[heading][1:]; len(todo[heading]) == 0 {
@@ -113,7 +114,7 @@ func TestTheREADMEInstallsUpgradesRollsBackAndUninstalls(t *testing.T) {
 	out := next("Install")
 	for _, want := range []string{"image: registry.example.org/team/sluice:v1", "server: " + c.Config.Host, "clusterCIDR: 10.244.0.0/17", "sluice.dev/proxy: sluice"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("the overlay has no %q:\n%s", want, out)
+			t.Errorf("overlay without %q:\n%s", want, out)
 		}
 	}
 	next("Install")
@@ -125,19 +126,19 @@ func TestTheREADMEInstallsUpgradesRollsBackAndUninstalls(t *testing.T) {
 	c.until("kube-proxy's table gone", func() bool { return !c.leftovers(false) })
 	c.says(c.last, "removed kube-proxy leftovers")
 	if bad := complaints(t, c.last.String()); len(bad) > 0 {
-		t.Errorf("with these rights it lacks something:\n%s", strings.Join(bad, ""))
+		t.Errorf("warnings with these rights:\n%s", strings.Join(bad, ""))
 	}
 	c.overlays()
 	next("Install")
 	expect("all nodes", "[]", "[n1 v1 n2 v1]")
 	c.answers("all nodes")
-	if out := next("Look"); !strings.Contains(out, "Starting") {
-		t.Errorf("no Event of a start:\n%s", out)
+	if out := next("Verify"); !strings.Contains(out, "Starting") {
+		t.Errorf("no Starting Event:\n%s", out)
 	}
 	next("Change the configuration")
 	c.answers("changed")
-	if !strings.Contains(c.last.String(), `"messages":0`) {
-		t.Errorf("the new Pod has written:\n%s", c.last)
+	if !strings.Contains(c.last.String(), `"netlink_messages":0`) {
+		t.Errorf("the new Pod wrote to the kernel:\n%s", c.last)
 	}
 	next("Upgrade")
 	expect("upgraded", "[]", "[n1 v2 n2 v2]")
@@ -147,7 +148,7 @@ func TestTheREADMEInstallsUpgradesRollsBackAndUninstalls(t *testing.T) {
 	next("Roll back to kube-proxy")
 	expect("rolled back", "[n1 k n2 k]", "[]")
 	if _, err := c.client.Ask("tcp", vip, 200*time.Millisecond); err == nil {
-		t.Error("cleaned up, and the Service still answers")
+		t.Error("the Service still responds after cleanup")
 	}
 	next("Uninstall")
 	c.until("nothing left", func() bool {
@@ -156,18 +157,18 @@ func TestTheREADMEInstallsUpgradesRollsBackAndUninstalls(t *testing.T) {
 		return apierrors.IsNotFound(err) && apierrors.IsNotFound(rerr)
 	})
 	if len(todo) > 0 {
-		t.Errorf("README: commands that nobody has tried: %v", todo)
+		t.Errorf("README: commands not tested: %v", todo)
 	}
 }
 
-// leftovers makes a table as kube-proxy leaves one behind, if wanted, and tells whether there is one.
-func (c *cluster) leftovers(make bool) (found bool) {
+// leftovers optionally creates a table as kube-proxy leaves it behind, and reports whether one exists.
+func (c *cluster) leftovers(create bool) (found bool) {
 	c.Helper()
 	k, err := nftables.New(nftables.WithNetNSFd(c.lab.Node.Fd()))
 	if err != nil {
 		c.Fatal(err)
 	}
-	if make {
+	if create {
 		k.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "kube-proxy"})
 		if err := k.Flush(); err != nil {
 			c.Fatal(err)
@@ -180,7 +181,7 @@ func (c *cluster) leftovers(make bool) (found bool) {
 	return slices.ContainsFunc(list, func(t *nftables.Table) bool { return t.Name == "kube-proxy" })
 }
 
-// shop is a Service with two Pods.
+// shop creates a Service with two Pods.
 func (c *cluster) shop() {
 	c.Helper()
 	if err := c.AddNamespace(c.Context(), "shop"); err != nil {
@@ -204,7 +205,7 @@ spec: {clusterIP: 10.96.0.10, selector: {app: web}, ports: [{name: http, port: 8
 	}
 }
 
-// overlays has the API server look at each one, strictly, and at its configuration in the image.
+// overlays validates each overlay with the API server (strict, dry run), and its configuration with sluice in the image.
 func (c *cluster) overlays() {
 	c.Helper()
 	c.sh(`for c in no-init some-nodes; do
@@ -222,7 +223,7 @@ done`)
 			continue
 		}
 		check := c.container(daemonSet(c.T).Spec.Template.Spec.Containers[0])
-		check.Args = []string{"/sluice", "config", "check", "/etc/sluice/sluice.yaml"} // loads the plugins, by their paths
+		check.Args = []string{"/sluice", "config", "check", "/etc/sluice/sluice.yaml"} // also loads the plugins
 		at := slices.IndexFunc(check.Mounts, func(m mount) bool { return m.To == "/etc/sluice" })
 		check.Mounts[at].From = dir
 		if out, err := c.run(check); err != nil || strings.Contains(out, "warning") && !strings.HasSuffix(dir, "base") {

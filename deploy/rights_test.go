@@ -12,29 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The init container's command, with the rights that it has and with less: what it needs is a /proc/sys that can be
-// written, for which the capability is enough; runtimes have no way to give just that.
-func TestTheInitContainerSetsTheConnectionTable(t *testing.T) {
+// TestInitContainerSetsConntrack shows that the init container needs CAP_NET_ADMIN and a writable /proc/sys, which container
+// runtimes provide only to privileged containers.
+func TestInitContainerSetsConntrack(t *testing.T) {
 	init := daemonSet(t).Spec.Template.Spec.InitContainers[0]
 	for name, c := range map[string]struct {
 		change func(*container)
 		code   int
-		says   string
+		log    string
 	}{
-		"as in the manifest":                          {func(*container) {}, 0, "nf_conntrack_tcp_timeout_established"},
-		"CAP_NET_ADMIN and a /proc/sys to write":      {func(c *container) { c.Privileged, c.WritableProc = false, true }, 0, "nf_conntrack_tcp_timeout_established"},
-		"CAP_NET_ADMIN, as an unprivileged container": {func(c *container) { c.Privileged = false }, 1, "mounted read-only, as in an unprivileged container"},
+		"as in the manifest":                         {func(*container) {}, 0, "nf_conntrack_tcp_timeout_established"},
+		"CAP_NET_ADMIN and writable /proc/sys":       {func(c *container) { c.Privileged, c.WritableProc = false, true }, 0, "nf_conntrack_tcp_timeout_established"},
+		"CAP_NET_ADMIN in an unprivileged container": {func(c *container) { c.Privileged = false }, 1, "mounted read-only, as in an unprivileged container"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, withoutTableSize(read(t, "kustomize/base/sluice.yaml")))
 			run := n.container(init)
 			if !run.Privileged || !run.ReadOnly {
-				t.Fatalf("not what the manifest said: %+v", run)
+				t.Fatalf("differs from the manifest: %+v", run)
 			}
 			run.Capabilities = []int{unix.CAP_NET_ADMIN}
 			c.change(&run)
 			out, err := n.run(run)
-			if exitCode(err) != c.code || !strings.Contains(out, c.says) {
+			if exitCode(err) != c.code || !strings.Contains(out, c.log) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			if c.code != 0 {
@@ -46,21 +46,21 @@ func TestTheInitContainerSetsTheConnectionTable(t *testing.T) {
 				}
 			}
 			if out, err := n.run(run); err != nil || out != "" {
-				t.Errorf("again, with nothing left to do: %v\n%s", err, out)
+				t.Errorf("second run: %v\n%s", err, out)
 			}
 		})
 	}
 }
 
-// A node's life: set up, forward, probes, explain, killed, the next version's Pod, uninstalled.
-func TestTheImageForwardsWithTheRightsOfTheManifest(t *testing.T) {
+// TestImageForwardsWithManifestRights covers init, forwarding, probes, explain, a kill, the Pod of the next version and cleanup.
+func TestImageForwardsWithManifestRights(t *testing.T) {
 	pod := daemonSet(t).Spec.Template.Spec
 	main := pod.Containers[0]
 	n := newNode(t, withoutTableSize(read(t, "kustomize/overlays/policies/sluice.yaml")))
 	if out, err := n.run(n.container(pod.InitContainers[0])); err != nil {
 		t.Fatalf("init: %v\n%s", err, out)
 	}
-	if out, err := n.run(n.container(main, "--help")); err != nil { // so that all its arguments are known
+	if out, err := n.run(n.container(main, "--help")); err != nil { // fails on unknown arguments
 		t.Fatalf("%v\n%s", err, out)
 	}
 
@@ -78,7 +78,7 @@ func TestTheImageForwardsWithTheRightsOfTheManifest(t *testing.T) {
 	root := fmt.Sprintf("/proc/%d/root", p.PID())
 	for _, path := range []string{"/x", "/plugins/x", "/etc/sluice/x", "/proc/sys/net/ipv4/ip_forward"} {
 		if err := os.WriteFile(root+path, []byte("1"), 0o644); !errors.Is(err, unix.EROFS) {
-			t.Errorf("%s can be written: %v", path, err)
+			t.Errorf("%s is writable: %v", path, err)
 		}
 	}
 	n.answers("running")
@@ -103,28 +103,28 @@ func TestTheImageForwardsWithTheRightsOfTheManifest(t *testing.T) {
 		t.Errorf("check: %v\n%s", err, out)
 	}
 	if bad := complaints(t, p.String()); len(bad) > 0 {
-		t.Errorf("with these rights it lacks something:\n%s", strings.Join(bad, ""))
+		t.Errorf("warnings with these rights:\n%s", strings.Join(bad, ""))
 	}
 
-	// The container is killed; its Pod makes another. Nothing is compiled or written again.
+	// The container is killed and its Pod starts another. Nothing is compiled or written again.
 	p.Kill()
 	n.answers("killed")
 	compiled, err := filepath.Glob(filepath.Join(n.state, "plugins", "*", "SEAL"))
 	if err != nil || len(compiled) != 2 {
-		t.Errorf("compiled plugins in the host's folder: %v, %v", compiled, err)
+		t.Errorf("compiled plugins on the host: %v, %v", compiled, err)
 	}
 	p = n.start(run)
-	n.says(p, `"messages":0`)
+	n.says(p, `"netlink_messages":0`)
 	n.loads(p)
 	n.answers("another container")
 	t.Logf("resident: %s, with compiled plugins in the cache", status(p.PID(), "VmRSS"))
 
-	// Its Pod ends, and sluice with it.
-	if err := p.End(syscall.SIGTERM, patience); err != nil {
-		t.Errorf("the end: %v\n%s", err, p)
+	// The Pod is deleted.
+	if err := p.End(syscall.SIGTERM, timeout); err != nil {
+		t.Errorf("terminate: %v\n%s", err, p)
 	}
 	if bad := complaints(t, p.String()); len(bad) > 0 {
-		t.Errorf("the second time it lacks something:\n%s", strings.Join(bad, ""))
+		t.Errorf("warnings in the second container:\n%s", strings.Join(bad, ""))
 	}
 	if _, err := os.Stat(filepath.Join(n.state, "checkpoint.json")); err != nil {
 		t.Error(err)
@@ -135,16 +135,16 @@ func TestTheImageForwardsWithTheRightsOfTheManifest(t *testing.T) {
 		t.Errorf("cleanup: %v\n%s", err, out)
 	}
 	if _, err := n.client.Ask("tcp", vip, 200e6); err == nil {
-		t.Error("cleaned up, and the Service still answers")
+		t.Error("the Service still responds after cleanup")
 	}
 }
 
-// What the manifests cannot leave out: each thing less is an error that says what is missing.
-func TestLessThanTheRightsOfTheManifestIsNotEnough(t *testing.T) {
+// TestManifestRightsAreRequired checks that sluice fails with a clear error if a right of the manifest is missing.
+func TestManifestRightsAreRequired(t *testing.T) {
 	main := daemonSet(t).Spec.Template.Spec.Containers[0]
 	for name, change := range map[string]func(*container){
-		"without CAP_NET_ADMIN":                      func(c *container) { c.Capabilities = nil },
-		"a user who is not root, with CAP_NET_ADMIN": func(c *container) { c.UID = 65532 },
+		"without CAP_NET_ADMIN":            func(c *container) { c.Capabilities = nil },
+		"non-root user with CAP_NET_ADMIN": func(c *container) { c.UID = 65532 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, withoutTableSize(read(t, "kustomize/base/sluice.yaml")))

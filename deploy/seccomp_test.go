@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refused are system calls that the default profiles of containerd and CRI-O refuse to a container with CAP_NET_ADMIN
-// alone. Those profiles are lists of what is allowed, and the runtime's; this is the part of what they refuse that
-// somebody might think a proxy wants.
+// refused returns system calls that the default profiles of containerd and CRI-O deny to a container with CAP_NET_ADMIN
+// only. The profiles are allow lists; this is the part of the denied calls that a proxy might plausibly use.
 func refused() []uintptr {
 	return []uintptr{
 		unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL, unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD,
@@ -24,7 +23,7 @@ func refused() []uintptr {
 	}
 }
 
-// refuse has this thread, and whatever it executes, get EPERM for those system calls.
+// refuse installs a filter that makes these system calls fail with EPERM in this thread and the programs that it executes.
 func refuse() error {
 	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}} // seccomp_data.nr
 	for _, nr := range refused() {

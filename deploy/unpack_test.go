@@ -22,7 +22,7 @@ import (
 	"oras.land/oras-go/v2/content/oci"
 )
 
-// image is one that was built with the command in image/, and unpacked.
+// image is an image built with the command in image/ and unpacked.
 type image struct {
 	layout string
 	digest string // as the command told it
@@ -30,7 +30,7 @@ type image struct {
 	config v1.Image
 }
 
-// built is the image that the tests share.
+// built is the image shared by the tests.
 var built shared
 
 type shared struct {
@@ -42,7 +42,7 @@ type shared struct {
 
 const tag = "v0.0.0-test"
 
-// theImage builds it from a copy of the sources, so that nobody changes them meanwhile.
+// theImage builds the image from a copy of the sources, which do not change meanwhile.
 func theImage(t *testing.T) *image {
 	t.Helper()
 	built.once.Do(func() {
@@ -86,7 +86,7 @@ func copySources(from, to string) error {
 	return nil
 }
 
-// buildImage runs the command for this machine's platform: for another one, everything would be compiled once more.
+// buildImage builds the image for this machine's platform only, to reuse the build cache.
 func buildImage(ctx context.Context, sources, out string) (*image, error) {
 	cmd := exec.CommandContext(ctx, "go", "run", "./deploy/image", "-o", out, "-tar", out+".tar", "-version", tag, "-time", "1700000000",
 		"-platforms", "linux/"+runtime.GOARCH)
@@ -103,7 +103,7 @@ func buildImage(ctx context.Context, sources, out string) (*image, error) {
 	return img, img.unpack(ctx)
 }
 
-// unpack does what a runtime does with a layout.
+// unpack unpacks a layout as a container runtime does.
 func (i *image) unpack(ctx context.Context) error {
 	store, err := oci.NewFromFS(ctx, os.DirFS(i.layout))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// archive writes a layout as one file, as tools load it. A file that is there is replaced when all of it is written.
+// archive writes a layout as a tar file. An existing file is replaced after the new one is complete.
 func archive(layout, to string, at time.Time) (err error) {
 	if at.IsZero() {
 		at = time.Unix(0, 0)

@@ -17,7 +17,7 @@ import (
 
 const module = "github.com/sluice-proxy/sluice"
 
-// builder runs the go command in the checkout that this command was started in.
+// builder runs the go command in the current checkout.
 type builder struct {
 	root    string // of the module
 	goroot  string
@@ -53,7 +53,7 @@ func (b *builder) run(ctx context.Context, env []string, args ...string) (string
 	return out.String(), nil
 }
 
-// sluice builds the binary for a platform, and gives it with the licences of all that is in it.
+// sluice builds the binary for a platform and returns it with the licenses of all its modules.
 func (b *builder) sluice(ctx context.Context, p platform) ([]file, error) {
 	out := filepath.Join(b.temp, "sluice-"+p.arch)
 	// No -buildvcs: the binary is that of the sources, wherever they were cloned; version says which they are.
@@ -102,7 +102,7 @@ func (b *builder) plugins(ctx context.Context) ([]file, error) {
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|notice|copying|copyright|patents)([.-].*)?$`)
 
-// licences collects what the licences of the modules in a binary want to be passed on with it, and Go's own.
+// licences collects the license and notice files of the modules in a binary, and Go's license.
 func (b *builder) licences(ctx context.Context, binary string) ([]file, error) {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {

@@ -46,7 +46,7 @@ func write(t *testing.T, o options, images []image) digest.Digest {
 	return sum
 }
 
-// fetch resolves a tag for a platform, and reads what it leads to.
+// fetch resolves a tag for a platform and reads its manifest, configuration and layer.
 func fetch(t *testing.T, from oras.ReadOnlyTarget, tag, arch string) (m v1.Manifest, c v1.Image, layer []byte) {
 	t.Helper()
 	desc, err := oras.Resolve(t.Context(), from, tag, oras.ResolveOptions{TargetPlatform: &v1.Platform{OS: "linux", Architecture: arch}})
@@ -66,7 +66,7 @@ func fetch(t *testing.T, from oras.ReadOnlyTarget, tag, arch string) (m v1.Manif
 	return m, c, read(m.Layers[0])
 }
 
-func TestEachPlatformHasItsImageUnderOneTag(t *testing.T) {
+func TestTagResolvesForEachPlatform(t *testing.T) {
 	o, images := sample(filepath.Join(t.TempDir(), "image"))
 	sum := write(t, o, images)
 	store, err := oci.NewFromFS(t.Context(), os.DirFS(o.out))
@@ -119,7 +119,7 @@ func gunzip(b []byte) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-func TestALayerHasSortedFilesOfRootAndOfOneTimeInFoldersOfTheirOwn(t *testing.T) {
+func TestLayerFilesAreSortedAndOwnedByRoot(t *testing.T) {
 	_, images := sample("")
 	l, err := newLayer(images[0].files, at)
 	if err != nil {
@@ -148,7 +148,7 @@ func TestALayerHasSortedFilesOfRootAndOfOneTimeInFoldersOfTheirOwn(t *testing.T)
 	}
 }
 
-func TestTheSameFilesGiveTheSameDigestInAnyOrder(t *testing.T) {
+func TestDigestDoesNotDependOnFileOrder(t *testing.T) {
 	dir := t.TempDir()
 	o, images := sample(filepath.Join(dir, "one"))
 	first := write(t, o, images)
@@ -174,7 +174,7 @@ func TestTheSameFilesGiveTheSameDigestInAnyOrder(t *testing.T) {
 	}
 }
 
-func TestTheArchiveIsTheLayout(t *testing.T) {
+func TestArchiveContainsLayout(t *testing.T) {
 	dir := t.TempDir()
 	o, images := sample(filepath.Join(dir, "image"))
 	sum := write(t, o, images)
@@ -195,7 +195,7 @@ func TestTheArchiveIsTheLayout(t *testing.T) {
 	}
 }
 
-func TestOnlyALayoutIsReplaced(t *testing.T) {
+func TestOnlyLayoutsAreReplaced(t *testing.T) {
 	dir := t.TempDir()
 	o, images := sample(filepath.Join(dir, "image"))
 	write(t, o, images)
@@ -221,7 +221,7 @@ func TestOnlyALayoutIsReplaced(t *testing.T) {
 	}
 }
 
-func TestBadFileNamesAreRefused(t *testing.T) {
+func TestInvalidFileNamesAreRejected(t *testing.T) {
 	for _, files := range [][]file{{{name: "/sluice"}}, {{name: "../sluice"}}, {{name: "a//b"}}, {{name: "a"}, {name: "a"}}} {
 		if _, err := newLayer(files, at); err == nil {
 			t.Errorf("%v: no error", files)
@@ -229,7 +229,7 @@ func TestBadFileNamesAreRefused(t *testing.T) {
 	}
 }
 
-func TestBadArgumentsAreRefused(t *testing.T) {
+func TestInvalidArgumentsAreRejected(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
 		{"-tag a/b", "-tag"},
 		{"-version v1+2", "-tag"},

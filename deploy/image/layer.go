@@ -15,20 +15,20 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// file is one in the image; all are root's.
+// file is a file in the image, owned by root.
 type file struct {
 	name string // without a slash in front
 	mode int64
 	body []byte
 }
 
-// layer is a compressed archive of files.
+// layer is a compressed tar archive.
 type layer struct {
 	gzip   []byte
 	diffID digest.Digest // of the archive before it was compressed
 }
 
-// newLayer archives files, with the folders that they are in, by name and all of one time.
+// newLayer archives files and their parent directories, sorted by name, all with the same modification time.
 func newLayer(files []file, at time.Time) (layer, error) {
 	if at.IsZero() {
 		at = time.Unix(0, 0)
@@ -67,7 +67,7 @@ func newLayer(files []file, at time.Time) (layer, error) {
 	return layer{gzip: out.Bytes(), diffID: digest.NewDigest(digest.SHA256, plain)}, nil
 }
 
-// addFolders adds a folder and those above it, once each.
+// addFolders adds a directory and its parents, once each.
 func addFolders(w *tar.Writer, done map[string]bool, dir string, at time.Time) error {
 	if done[dir] {
 		return nil

@@ -18,14 +18,14 @@ import (
 	"oras.land/oras-go/v2/content/oci"
 )
 
-// image is that of one platform.
+// image is the image of one platform.
 type image struct {
 	platform platform
 	files    []file
 }
 
-// writeLayout writes the images as an OCI image layout with one index over them, and gives the index' digest. The
-// folder is replaced when all of it is written.
+// writeLayout writes the images as an OCI image layout with one index and returns the digest of the index. An existing
+// directory is replaced after the new one is complete.
 func writeLayout(ctx context.Context, o options, images []image) (digest.Digest, error) {
 	if err := replaceable(o.out); err != nil {
 		return "", err
@@ -54,7 +54,8 @@ func writeLayout(ctx context.Context, o options, images []image) (digest.Digest,
 	return sum, nil
 }
 
-// replaceable keeps a slip of the hand from removing a folder that is something else.
+// replaceable returns an error unless the directory is an image layout, empty or absent, so that a typo does not delete another
+// directory.
 func replaceable(dir string) error {
 	list, err := os.ReadDir(dir)
 	switch {
@@ -71,8 +72,8 @@ func replaceable(dir string) error {
 	return nil
 }
 
-// pushAll fills dir. The list of images is written here and not by oci.Store, which would put the manifest of each
-// platform into it beside the index, and leave whoever loads it with a choice of images.
+// pushAll writes the blobs and index.json. index.json is not written by oci.Store, which would add the manifest of each platform
+// next to the index, so that tools would find several images.
 func pushAll(ctx context.Context, dir string, o options, images []image) (digest.Digest, error) {
 	store, err := oci.NewStorage(dir)
 	if err != nil {
@@ -141,7 +142,7 @@ func pushImage(ctx context.Context, store *oci.Storage, o options, i image) (v1.
 	return m, err
 }
 
-// about are the annotations of the image specification that say what an image is.
+// about returns the descriptive annotations of the OCI image specification.
 func about(o options) map[string]string {
 	all := map[string]string{
 		v1.AnnotationTitle:       "sluice",

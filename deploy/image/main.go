@@ -1,7 +1,7 @@
-// Command image builds sluice's container image, without a container runtime: an OCI image layout with one manifest for
-// each platform. The image has nothing in it but the static binary, the bundled plugins and the licences.
+// Command image builds sluice's container image without a container runtime: an OCI image layout with one manifest per
+// platform. The image contains the static binary, the bundled plugins and the licenses.
 //
-// The same sources, Go version and arguments give the same digest on every machine.
+// The same sources, Go version and arguments produce the same digest on every machine.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() {
 	fmt.Println(sum)
 }
 
-// options are the command line.
+// options are the command line options.
 type options struct {
 	out       string // folder for the layout
 	tar       string // "": no archive
@@ -50,12 +50,12 @@ type options struct {
 	platforms []platform
 }
 
-// platform is what a binary is built for, in Go's words, which are OCI's too.
+// platform is a target platform; Go and OCI use the same names.
 type platform struct{ os, arch string }
 
 func (p platform) String() string { return p.os + "/" + p.arch }
 
-// tagForm is that of the OCI distribution specification.
+// tagForm matches tags of the OCI distribution specification.
 var tagForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 
 func parse(args []string, usage io.Writer) (options, error) {
@@ -99,7 +99,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 	return o, nil
 }
 
-// run builds everything and gives the digest of the image's index.
+// run builds the image and returns the digest of its index.
 func run(ctx context.Context, o options) (digest.Digest, error) {
 	b, err := newBuilder(ctx, o.version)
 	if err != nil {
