@@ -109,7 +109,7 @@ func TestImageForwardsWithManifestRights(t *testing.T) {
 	// The container is killed and its Pod starts another. Nothing is compiled or written again.
 	p.Kill()
 	n.answers("killed")
-	compiled, err := filepath.Glob(filepath.Join(n.state, "plugins", "*", "SEAL"))
+	compiled, err := filepath.Glob(filepath.Join(n.state, "plugins", "*", "MANIFEST"))
 	if err != nil || len(compiled) != 2 {
 		t.Errorf("compiled plugins on the host: %v, %v", compiled, err)
 	}
