@@ -14,18 +14,18 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// affinityGroup is a Service port with session affinity. Its clients are noted under its id, for every list of members that
-// its frontends have: mostly there is one, two where some paths lead to local members only.
+// affinityGroup is a Service port with session affinity. Its clients are recorded under its id, once for each list of
+// endpoints that its frontends have: usually one, two if some frontends lead to local endpoints only.
 type affinityGroup struct {
 	id        uint32
-	frontends int // that have it
+	frontends int
 	lists     []*endpointList
 	touched   bool
 }
 
-// endpointList is the members of one or more of an owner's lanes. An owner's lists differ.
+// endpointList is the endpoints of one or more pools of a group. The lists of a group differ.
 type endpointList struct {
-	refs       int              // lanes that use it
+	refs       int              // pools that use it
 	wanted     []netip.AddrPort // sorted
 	programmed []netip.AddrPort // sorted
 }
@@ -33,7 +33,7 @@ type endpointList struct {
 type affinityGroups struct {
 	byName  map[model.PortName]*affinityGroup
 	byID    map[uint32]*affinityGroup
-	last    uint32 // the highest id ever seen; ids do not come back soon, for the sake of old clients
+	last    uint32 // the highest id ever used; ids are not reused soon because clients may still be recorded under them
 	touched []*affinityGroup
 }
 
@@ -58,7 +58,7 @@ func (w *affinityGroup) list(n int) *endpointList {
 	return w.lists[n]
 }
 
-// detach takes a frontend that is about to change off its lists.
+// detach removes a frontend that is about to change from its lists.
 func (t *table) detach(h *elements) {
 	if h == nil || len(h.learn) == 0 {
 		return
@@ -76,8 +76,8 @@ func (t *table) detach(h *elements) {
 	}
 }
 
-// attach gives a frontend its owner's id and its lanes their lists. All frontends of the owner that change have been
-// released, so that a list whose members change stays the same list, with its clients.
+// attach gives a frontend its group's id and its pools their lists. All frontends of the group that change were
+// detached before, so that a list whose endpoints change stays the same list and keeps its clients.
 func (t *table) attach(h, before *elements, f *plan.Frontend) {
 	w := t.groups.byName[f.Owner]
 	if w == nil {
@@ -109,8 +109,8 @@ func (t *table) attach(h, before *elements, f *plan.Frontend) {
 	}
 }
 
-// pickList finds the list for these members: one that is the same, or else a free one: the last one used, one that held
-// the same, one that held nothing.
+// pickList returns the list for these endpoints: one with the same endpoints, or an unused one, preferably the last one
+// used, one that has the same endpoints in the kernel, or an empty one.
 func (w *affinityGroup) pickList(want []netip.AddrPort, last int) int {
 	free := func(n int) bool { return n >= len(w.lists) || w.lists[n].refs == 0 }
 	for n, l := range w.lists {
@@ -133,7 +133,8 @@ func (w *affinityGroup) pickList(want []netip.AddrPort, last int) int {
 	}
 }
 
-// flushGroups writes the lists that changed. It tells whether one lost a member, so that clients may have to go.
+// flushGroups writes the lists that changed. It reports whether one lost an endpoint, so that clients may have to be
+// deleted.
 func (t *table) flushGroups(x *tx) (lost bool) {
 	for _, w := range t.groups.touched {
 		w.touched = false
@@ -161,7 +162,7 @@ func (t *table) flushGroups(x *tx) (lost bool) {
 	return lost
 }
 
-// loadGroups finds out which ids belong to whom. An id that belongs to nobody loses its members at the next commit.
+// loadGroups finds out which group each id belongs to. The endpoints of an unused id are deleted at the next commit.
 func (t *table) loadGroups() {
 	for k, h := range t.frontends {
 		name, _, _, ok := parseComment(h.comment, k.Protocol)
@@ -173,7 +174,7 @@ func (t *table) loadGroups() {
 		if w == nil {
 			w = t.groups.add(id)
 		}
-		// Should an owner have two ids, the lower one stays.
+		// If a group has two ids, the lower one stays.
 		if o := t.groups.byName[name]; o == nil || id < o.id {
 			t.groups.byName[name] = w
 		}

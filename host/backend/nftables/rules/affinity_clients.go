@@ -12,18 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settleTime is how long a packet that found a member before a change may take to note its client for it.
+// settleTime is how long a packet that was balanced before a change may take to record its client.
 const settleTime = 5 * time.Millisecond
 
-// affinityCleanup says whether the affinity of some clients may be out of date.
+// affinityCleanup is what is known about clients recorded for endpoints that left.
 type affinityCleanup struct {
-	loaded       bool      // what the kernel has was just read, and is from who knows when
-	endpointLeft bool      // a list has lost a member
-	requeueAt    time.Time // look once more then; zero: not
+	loaded       bool      // the tables were just read, so anything may be out of date
+	endpointLeft bool      // a list lost an endpoint
+	requeueAt    time.Time // when to check again; zero: never
 }
 
-// deleteStaleClients deletes the affinity of clients whose member left, and says when to look once more: what was on its
-// way when the change came may be noted only now.
+// deleteStaleClients deletes clients recorded for endpoints that left, and returns when to check again: packets that
+// were on their way during the change may be recorded only now.
 func (b *Backend) deleteStaleClients() (time.Duration, error) {
 	c, now := &b.cleanup, b.now()
 	due := !c.requeueAt.IsZero() && !now.Before(c.requeueAt)
@@ -52,7 +52,7 @@ func (b *Backend) deleteStaleClients() (time.Duration, error) {
 	return max(c.requeueAt.Sub(now), time.Millisecond), nil
 }
 
-// deleteStaleClients deletes every entry whose owner has no such member in the list.
+// deleteStaleClients deletes the clients whose group has no such endpoint in the list.
 func (t *table) deleteStaleClients(n int) (some bool, err error) {
 	s := t.affinity[n]
 	if !s.exists {
@@ -77,7 +77,7 @@ func (t *table) deleteStaleClients(n int) (some bool, err error) {
 	}
 	err = t.commitDeletes(x)
 	if t.deleteKind == msgDestroySetElem && errors.Is(err, unix.EINVAL) {
-		// Before Linux 6.3 there is only a delete that fails when the entry has just expired: one by one then.
+		// Linux before 6.3 has only a delete that fails if the entry just expired, so clients are deleted one by one.
 		t.deleteKind = unix.NFT_MSG_DELSETELEM
 		return t.deleteStaleClients(n)
 	}
@@ -92,7 +92,7 @@ func (t *table) commitDeletes(x *tx) error {
 	return err
 }
 
-// isValidClient tells whether an entry leads to a member of its owner's list.
+// isValidClient reports whether a client is recorded for an endpoint of its group's list.
 func (t *table) isValidClient(list int, e nfnl.Element) bool {
 	a, ok := t.addrPort(e.Data)
 	if !ok || len(e.Key) < t.addr.bytes+4 {

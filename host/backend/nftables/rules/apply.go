@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Apply brings the kernel to next. With a delta it looks at nothing but that; without one, or after an error, it
-// reads what the kernel has and writes what differs.
+// Apply implements backend.Backend. With a delta it writes only what that names. Without one, or after an error, it
+// reads the kernel's state and writes the difference.
 func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	for _, t := range b.tables {
 		t.stats = txStats{}
@@ -29,7 +29,7 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 			err = b.load(ctx)
 		}
 		if err == nil {
-			b.inSync = false // until it is through
+			b.inSync = false // until everything is written
 			if whole {
 				err = b.replaceTables(next)
 			}
@@ -55,14 +55,14 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 	return r, err
 }
 
-// familyNeeded tells whether a delta needs a table that the kernel was not able to have.
+// familyNeeded reports whether a delta needs a table that the kernel was not able to create.
 func (b *Backend) familyNeeded(d *plan.Delta) bool {
 	return slices.ContainsFunc(b.tables[:], func(t *table) bool {
 		return t.absent && slices.ContainsFunc(d.Changes, func(c plan.Change) bool { return c.New != nil && c.Key.Family() == t.family })
 	})
 }
 
-// load reads the kernel's state into the mirror.
+// load reads the kernel's state into the tables.
 func (b *Backend) load(ctx context.Context) error {
 	var foreign [2]error
 	err := b.readConsistent(ctx, func() (err error) {
@@ -83,7 +83,7 @@ func (b *Backend) load(ctx context.Context) error {
 	return err
 }
 
-// write sends what differs between the mirror of some tables and next: everything, or only what d names.
+// write sends the difference between tables and next: all of it, or only what d names.
 func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, whole bool) error {
 	txs := map[model.Family]*tx{}
 	for _, t := range tables {
@@ -103,7 +103,7 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, whole b
 		return err
 	}
 	caps := b.Caps()
-	// A frontend that cannot be written stays as it is, and the others are not kept waiting.
+	// A frontend that cannot be encoded keeps its state and does not delay the others.
 	var bad []error
 	each := func(k plan.Key, f *plan.Frontend) error {
 		x := txs[k.Family()]
@@ -149,22 +149,22 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, whole b
 	return errors.Join(bad...)
 }
 
-// frontendError is about a frontend that no plan should have.
+// frontendError is about a frontend that cannot be encoded.
 type frontendError struct{ error }
 
 func (e frontendError) Unwrap() error { return e.error }
 
-// bounds are how large a transaction may get, and from when on it is committed.
+// bounds returns the maximum size of a transaction, and the size at which it is committed between two frontends.
 func (b *Backend) bounds() (limit, soft int) {
 	limit = max(min(b.conn.MaxTxBytes, nfnl.DefaultSendBuffer)-structureRoom, structureRoom/4)
 	return limit, min(limit, softTxBytes)
 }
 
-// errNoIPv6 is about a kernel without IPv6 and a plan that does not need it.
+// errNoIPv6 means that the kernel lacks IPv6 and the plan does not need it.
 var errNoIPv6 = errors.New("the kernel has no nf_tables for IPv6")
 
-// commitBase commits the global parts, all families' in one transaction, and the rules: so transactions full of
-// elements need not have room for them.
+// commitBase commits the global part of all families in one transaction, with the rules, so that transactions full of
+// elements need no room for them.
 func (b *Backend) commitBase(tables []*table, txs map[model.Family]*tx, next *plan.Plan) error {
 	var list []*tx
 	for _, t := range tables {
@@ -180,7 +180,7 @@ func (b *Backend) commitBase(tables []*table, txs map[model.Family]*tx, next *pl
 	return err
 }
 
-// usesFamily tells whether a plan has anything for a family.
+// usesFamily reports whether a plan has anything for a family.
 func usesFamily(p *plan.Plan, f model.Family) bool {
 	for k := range p.Frontends {
 		if k.Family() == f {
@@ -191,11 +191,10 @@ func usesFamily(p *plan.Plan, f model.Family) bool {
 	return len(g.nodePortAddrs)+len(g.podSources)+len(g.serviceCIDRs) > 0
 }
 
-// soloSlots is from how many slots on a frontend does not share a transaction with others before it, so that all of its
-// change fits.
+// soloSlots is the number of slots from which a frontend gets a transaction of its own, so that its whole change fits.
 const soloSlots = 1000
 
-// allKeys gives the keys of all frontends that the plan or the kernel has.
+// allKeys returns the sorted keys of all frontends in the plan or in the kernel.
 func (b *Backend) allKeys(p *plan.Plan) []plan.Key {
 	keys := make([]plan.Key, 0, len(p.Frontends))
 	for k := range p.Frontends {
@@ -212,7 +211,7 @@ func (b *Backend) allKeys(p *plan.Plan) []plan.Key {
 	return keys
 }
 
-// writeFrontend puts into x what brings a frontend to f; nil removes it.
+// writeFrontend adds to x what brings a frontend to f. Nil deletes it.
 func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.Caps) error {
 	t := x.t
 	now := t.frontends[k]

@@ -8,9 +8,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// assignSlots shares a pool's slots out: each member gets as many as its weight, in slots 0 to total-1. What a slot held
-// before it keeps while its member is within its quota, so that a change rewrites only what is missing. Where a
-// member's slots lie does not matter, because slots are drawn at random.
+// assignSlots gives each endpoint as many of the slots 0 to total-1 as its weight. A slot keeps its endpoint while that
+// is within its quota, so that a change rewrites only the difference. The order of slots does not matter, as they are
+// drawn at random.
 func assignSlots(before []netip.AddrPort, members []plan.Endpoint, total int) []netip.AddrPort {
 	slots := make([]netip.AddrPort, total)
 	quota := make([]int, len(members))
@@ -44,7 +44,8 @@ func assignSlots(before []netip.AddrPort, members []plan.Endpoint, total int) []
 	return slots
 }
 
-// repeatWeights gives the table of a pool whose slots are chosen by hash: its class, and weights as many times as they fit.
+// repeatWeights returns the endpoints for a slot table chosen by hash, with weights as many times as they fit, and its
+// size class.
 func repeatWeights(members []plan.Endpoint, total int) ([]plan.Endpoint, int) {
 	c := max(sizeClass(total), minHashClass)
 	out := slices.Clone(members)
@@ -54,7 +55,7 @@ func repeatWeights(members []plan.Endpoint, total int) ([]plan.Endpoint, int) {
 	return out, c
 }
 
-// reduceWeights is the inverse: weights in lowest terms.
+// reduceWeights is the inverse: it reduces weights to lowest terms.
 func reduceWeights(members []plan.Endpoint) []plan.Endpoint {
 	var all uint16
 	for _, m := range members {
@@ -71,7 +72,7 @@ func reduceWeights(members []plan.Endpoint) []plan.Endpoint {
 	return members
 }
 
-// endpointsOf is the inverse of assign: whose slots these are, sorted, with their number as weight.
+// endpointsOf is the inverse of assignSlots: the sorted endpoints, weighted by their number of slots.
 func endpointsOf(slots []netip.AddrPort) []plan.Endpoint {
 	sorted := slices.Clone(slots)
 	slices.SortFunc(sorted, netip.AddrPort.Compare)

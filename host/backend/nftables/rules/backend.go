@@ -16,51 +16,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options are what Open needs to know.
+// Options configure Open.
 type Options struct {
-	// Netns is a file descriptor of the network namespace to work in; 0: the current one. It may be closed after Open.
+	// Netns is a file descriptor of the network namespace to work in. Zero is the current one. It may be closed after
+	// Open.
 	Netns int
 	// Now is the clock.
 	Now func() time.Time
-	// Log takes what a person should know; nil: nothing is said.
+	// Log receives warnings. Nil discards them.
 	Log *slog.Logger
-	// SendBuffer is how many bytes one transaction may have; 0: a good default. What the kernel grants may be less.
+	// SendBuffer bounds a transaction, in bytes. Zero is nfnl.DefaultSendBuffer. The kernel may grant less.
 	SendBuffer int
-	// Balancing is how the tables balance; nil: Slots.
+	// Balancing is how the tables balance. Nil is Slots.
 	Balancing Balancing
-	// Transport wraps the way to the kernel; nil: it is used as it is.
+	// Transport wraps the transport to the kernel, if it is not nil. It is for tests.
 	Transport func(nfnl.Transport) nfnl.Transport
 }
 
-// Backend holds plans in nf_tables.
+// Backend programs plans into nf_tables.
 type Backend struct {
 	conn    *nfnl.Conn
 	now     func() time.Time
 	log     *slog.Logger
 	tables  [2]*table
-	inSync  bool // the mirror is what the kernel has
+	inSync  bool // the tables represent the kernel's state
 	cleanup affinityCleanup
 
 	balancing Balancing
 
-	netns           int           // as in Options, but its own; 0: the current one
-	listener        *watcher      // nil: nobody listens
-	externalCommits atomic.Uint32 // transactions of others that Watch has heard
+	netns           int           // a duplicate of Options.Netns, or 0
+	listener        *watcher      // nil: not watching
+	externalCommits atomic.Uint32 // commits of other processes that were received
 	gen             genTracker
 }
 
 var _ backend.Backend = (*Backend)(nil)
 
-// Bounds of a transaction. The kernel works on one without letting go of its lock, some 4 µs an element; pace makes
-// them smaller where that takes longer.
+// Bounds of a transaction. The kernel processes one under a lock, in some 4 µs per element. nfnl.Pacer reduces them
+// where that takes longer.
 const (
-	// softTxBytes is when a transaction is committed though there is more to write: some 10 ms. Larger ones are no faster.
+	// softTxBytes is the size at which a transaction is committed even if there is more to write. It takes some 10 ms.
+	// Larger ones are no faster.
 	softTxBytes = 256 << 10
-	// structureRoom is kept free for the rules, which may have to be written in the same transaction.
+	// structureRoom is reserved for rules that may have to be written in the same transaction.
 	structureRoom = 160 << 10
 )
 
-// Open connects to nf_tables. It reads and writes nothing yet.
+// Open connects to nf_tables. It neither reads nor writes any table.
 func Open(o Options) (*Backend, error) {
 	if o.Now == nil {
 		return nil, errors.New("nftables: open: no clock given")
@@ -93,7 +95,7 @@ func Open(o Options) (*Backend, error) {
 	if _, err := conn.Generation(); err != nil {
 		_ = b.Close()
 		if err == unix.EINVAL {
-			// nfnetlink knows of no subsystem of this number.
+			// nfnetlink has no subsystem of this number.
 			err = unix.EOPNOTSUPP
 		}
 		return nil, fmt.Errorf("nftables: read the generation: %w", nfnl.Hint(err))
@@ -104,7 +106,7 @@ func Open(o Options) (*Backend, error) {
 // Caps implements backend.Backend.
 func (b *Backend) Caps() plan.Caps { return b.balancing.Caps() }
 
-// Close lets go of the socket. The tables stay and go on forwarding.
+// Close closes the socket. The tables stay and keep forwarding.
 func (b *Backend) Close() error {
 	err := b.conn.Close()
 	if b.netns != 0 {
@@ -114,8 +116,8 @@ func (b *Backend) Close() error {
 	return err
 }
 
-// Generation is the number of the kernel's ruleset, which every change by anybody raises, except what packets do
-// (client affinity). It costs some 30 µs.
+// Generation returns the number of the kernel's ruleset. Every commit raises it; what packets change (client affinity)
+// does not. It takes some 30 µs.
 func (b *Backend) Generation(context.Context) (uint32, error) {
 	gen, err := b.conn.Generation()
 	if err != nil {
@@ -124,7 +126,7 @@ func (b *Backend) Generation(context.Context) (uint32, error) {
 	return gen, nil
 }
 
-// Read decodes the kernel's state into a plan: that of the tables that forward.
+// Read decodes the tables that forward into a plan.
 func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
 	tables, err := b.read(ctx)
 	if err != nil {
@@ -148,11 +150,11 @@ func (b *Backend) read(ctx context.Context) (tables [2]*table, err error) {
 	return tables, err
 }
 
-// maxReads is how often a read is begun again because somebody wrote to nf_tables meanwhile. Mostly that was to other
-// tables than ours, so after that what was read counts: should it be wrong, a message fails and the next read tells.
+// maxReads is how often a read is tried if the ruleset changes during it. Usually another table changed, so the last
+// result is used. If it is wrong, a message fails and the next read corrects it.
 const maxReads = 5
 
-// readConsistent runs f until nothing was written meanwhile, or often enough.
+// readConsistent calls f until the ruleset does not change during the call, or maxReads times.
 func (b *Backend) readConsistent(ctx context.Context, f func() error) error {
 	defer func() { b.conn.AllowInconsistent = false }()
 	for try := 1; ; try++ {
@@ -175,7 +177,7 @@ func (b *Backend) readConsistent(ctx context.Context, f func() error) error {
 	}
 }
 
-// decodePlan puts the two families together.
+// decodePlan merges the tables of both families.
 func decodePlan(tables [2]*table) *plan.Plan {
 	p := &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}}
 	for _, t := range tables {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// frontendKey is the key of a side's sets.
+// frontendKey encodes the key of a frontend.
 func frontendKey(dst []byte, k plan.Key) []byte {
 	if !k.IsNodePort() {
 		dst = appendAddr(dst, k.Addr)
@@ -41,8 +41,8 @@ func lookupOf(k plan.Key) lookup {
 
 var noElements = &elements{}
 
-// change writes into x what leads from what is held of a frontend to what is wanted; nil is nothing. It commits in
-// between when the transaction is full, in an order in which no connection finds a frontend without slots.
+// change writes into x what leads from a frontend's current elements to the wanted ones; nil is none. It commits when
+// the transaction is full, in an order in which no connection finds a frontend without slots.
 func (t *table) change(x *tx, k plan.Key, now, want *elements) error {
 	if now == nil {
 		now = noElements
@@ -65,7 +65,7 @@ func (t *table) change(x *tx, k plan.Key, now, want *elements) error {
 		}
 		return nil
 	}
-	// What is to forward has its slots before it is said to, and what no longer does keeps them until that is said.
+	// Slots are added before a frontend is forwarded, and deleted after it no longer is.
 	if err := slots(true); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (t *table) change(x *tx, k plan.Key, now, want *elements) error {
 	return nil
 }
 
-// changeEntry is everything but the slots.
+// changeEntry changes everything except slots.
 func (t *table) changeEntry(x *tx, k plan.Key, key []byte, now, want *elements) {
 	ss := &t.lookups[lookupOf(k)]
 	for l := range scopes {
@@ -123,7 +123,7 @@ func (x *tx) toggle(s *set, key []byte, had, has bool) {
 	}
 }
 
-// refer counts a frontend for its address.
+// refer counts the references of a frontend to its address.
 func (t *table) refer(x *tx, k plan.Key, h *elements, by int32) {
 	if !h.listed || k.IsNodePort() {
 		return
@@ -152,7 +152,7 @@ func rangeElement(key []byte, p netip.Prefix) nfnl.Element {
 	return nfnl.Element{Key: from, KeyEnd: to}
 }
 
-// lastOf is the last address of a masked range.
+// lastOf returns the last address of a masked prefix.
 func lastOf(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cleanup removes the tables, and nothing else, and names those that were there.
+// Cleanup deletes the tables of this and other modes, and nothing else. It returns the names of those that existed.
 func Cleanup(ctx context.Context, netns int) (removed []string, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("nftables: clean up: %w", err)

@@ -15,7 +15,7 @@ import (
 
 func protocol(b byte) model.Protocol { return model.Protocol(b) }
 
-// loader gives what takes a set's elements into the mirror; nil for sets that are not part of it.
+// loader returns the function that stores a set's elements, nil for other sets.
 func (t *table) loader(s *set) func([]nfnl.Element) error {
 	switch s {
 	case t.clusterIPs:
@@ -105,7 +105,7 @@ func (t *table) loadRefs(r *refCounts) func([]nfnl.Element) error {
 	}
 }
 
-// frontendLoader takes the elements that are keyed by frontend.
+// frontendLoader returns the function for sets keyed by frontend.
 func (t *table) frontendLoader(i lookup, s *set) func([]nfnl.Element) error {
 	ss := &t.lookups[i]
 	if s == ss.frontends {
@@ -173,7 +173,7 @@ func (t *table) frontendLoader(i lookup, s *set) func([]nfnl.Element) error {
 	return nil
 }
 
-// flag gives how membership in one of a side's sets is noted; nil for other sets.
+// flag returns how membership in a set of frontends is stored, nil for other sets.
 func (ss *lookupSets) flag(s *set) func(*elements) {
 	switch s {
 	case ss.sourceRanged:
@@ -218,7 +218,7 @@ func (t *table) each(i lookup, s *set, put func(h *elements, rest []byte, e nfnl
 	}
 }
 
-// countRefs finds out what refers to what, now that all is known.
+// countRefs counts references once everything is read.
 func (t *table) countRefs() {
 	x := &tx{t: t}
 	for k, h := range t.frontends {
@@ -235,7 +235,7 @@ func (t *table) countRefs() {
 	t.loadGroups()
 }
 
-// loadRules checks that the chains and rules are those that belong to the sets that there are.
+// loadRules checks that the chains and rules are those for the existing sets.
 func (t *table) loadRules() error {
 	have, err := t.dumpRules()
 	if err != nil {
@@ -269,7 +269,7 @@ func (t *table) loadRules() error {
 	return nil
 }
 
-// dumpRules gives a fingerprint of each rule of each chain.
+// dumpRules returns a fingerprint of each rule, by chain.
 func (t *table) dumpRules() (map[string][]string, error) {
 	have := map[string][]string{}
 	err := t.conn.Dump(t.request(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_TABLE, nil), func(b []byte) {
@@ -292,14 +292,14 @@ func (t *table) dumpRules() (map[string][]string, error) {
 	return have, nil
 }
 
-// fingerprint is what a rule's expressions have in common as we write them and as the kernel gives them back: their
-// names, and the sets and chains that they name.
+// fingerprint returns what a rule's expressions have in common as we write them and as the kernel returns them: the
+// names of expressions, sets and chains, and some numbers.
 func fingerprint(exprs []byte) string {
 	s := ""
 	for _, e := range nfnl.Attrs(exprs) {
 		name, data := nfnl.Text(nfnl.Attr(e, unix.NFTA_EXPR_NAME)), nfnl.Attr(e, unix.NFTA_EXPR_DATA)
 		if name == "byteorder" {
-			continue // nft puts one without effect where it loads its own listing
+			continue // nft adds one without effect when it loads its own listing
 		}
 		s += " " + name
 		switch name {

@@ -10,20 +10,20 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// elements is all elements of one frontend, as the kernel has them or is to have them. Nothing of it is decoded further,
-// so that whatever state the kernel is in can be told, and brought to the one that is wanted.
+// elements is all elements of one frontend, current or wanted. They are not decoded further, so that any state of the
+// kernel can be represented and changed into the wanted one.
 type elements struct {
 	listed       bool
-	comment      string // "shop/web:http ClusterIP": its owner and kind
+	comment      string // "shop/web:http ClusterIP": its Service port and kind
 	masq         uint8  // bits by plan.Masquerade
 	sourceRanged bool
 	split        bool
-	learn        []affinityLearn // one, when the kernel has what was last written
+	learn        []affinityLearn // at most one if we wrote them
 	ranges       []netip.Prefix  // sorted
 	scopes       [scopes]poolElements
 }
 
-// slots is how many there are; nil has none.
+// slots returns the number of slots.
 func (h *elements) slots() (n int) {
 	if h != nil {
 		for l := range h.scopes {
@@ -33,22 +33,22 @@ func (h *elements) slots() (n int) {
 	return n
 }
 
-// poolElements is what a lane has of a frontend.
+// poolElements is the elements of one pool of a frontend.
 type poolElements struct {
-	sets  uint32 // bits: a kind of pool, rejected, dropped
-	mark  uint32 // of a companion: tells the pool; 0: none
+	sets  uint32 // bits: by slot table, and rejectedBit, droppedBit, handedOffBit
+	mark  uint32 // of HandOff: identifies the pool; 0: none
 	slots packedSlots
 
-	find []affinityFind // one at most, as above
+	find []affinityFind // at most one if we wrote them
 }
 
-// affinityLearn is for how long the clients of a frontend are noted, and under which id of its owner.
+// affinityLearn is how long the clients of a frontend are remembered, and under which group id.
 type affinityLearn struct {
 	timeout time.Duration
 	id      uint32
 }
 
-// affinityFind is the list of members to which the clients of a lane may stick.
+// affinityFind is the list of endpoints that a pool's clients return to.
 type affinityFind struct {
 	list int
 	id   uint32
@@ -57,7 +57,7 @@ type affinityFind struct {
 const (
 	rejectedBit  = 1 << slotTables
 	droppedBit   = 1 << (slotTables + 1)
-	handedOffBit = 1 << (slotTables + 2) // of a companion
+	handedOffBit = 1 << (slotTables + 2) // of HandOff
 )
 
 // encode returns the elements of a frontend. before are its current ones: endpoints keep their slots where possible.
@@ -86,7 +86,7 @@ func (s *schema) encode(f *plan.Frontend, before *elements) (*elements, error) {
 	return h, nil
 }
 
-// decode is the inverse of lower, as far as the elements are consistent.
+// decode is the inverse of encode, as far as the elements are consistent.
 func (h *elements) decode(k plan.Key) *plan.Frontend {
 	f := &plan.Frontend{Key: k, Pool: h.scopes[inside].decode()}
 	f.Owner, f.Kind, f.Balance, _ = parseComment(h.comment, k.Protocol)
@@ -121,12 +121,12 @@ func (p *poolElements) decode() plan.Pool {
 	}
 }
 
-// putSlot notes a slot as read; false for what no slot can be.
+// putSlot stores a slot that was read. It returns false if there can be no such slot.
 func (p *poolElements) putSlot(n uint32, a netip.AddrPort) bool {
 	return n < 1<<maxSizeClass && p.slots.set(int(n), a)
 }
 
-// parseComment reads "namespace/name:port Kind", and "source-hash" after it.
+// parseComment parses "namespace/name:port Kind", with the balance after it unless that is random.
 func parseComment(s string, proto model.Protocol) (owner model.PortName, kind plan.Kind, balance plan.Balance, ok bool) {
 	name, word, ok1 := strings.Cut(s, " ")
 	word, how, _ := strings.Cut(word, " ")
@@ -146,7 +146,7 @@ func parseComment(s string, proto model.Protocol) (owner model.PortName, kind pl
 	return model.PortName{}, 0, 0, false
 }
 
-// owner is what error messages name.
+// owner returns the Service port, for errors.
 func (h *elements) owner() string {
 	name, _, _ := strings.Cut(h.comment, " ")
 	return name

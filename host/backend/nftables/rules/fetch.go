@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// minFetch is from how many slots on asking for each is cheaper than a dump, which costs the square.
+// minFetch is the number of elements from which fetching by key is cheaper than a dump, whose cost is quadratic.
 const minFetch = 2000
 
-// loadSlots reads a lane's slots. Which there are is known but for their number: those of a frontend begin at 0, and
-// its total tells the power of two up to which they can go. So they are asked for by name until one is missing. Should
-// their sum not be the number of elements that the kernel has, or should it not tell, the map is dumped.
+// loadSlots reads the slots of a scope. Their keys are known except for their number: a frontend's slots begin at 0,
+// and its slot table bounds them. So they are fetched by key until one is missing. The map is dumped if the total is
+// not the number of elements in the kernel, or the kernel does not report that.
 func (t *table) loadSlots(i lookup, lane int) error {
 	s := t.lookups[i].scopes[lane].slots
 	if s == nil || !s.exists {
@@ -40,7 +40,7 @@ func (t *table) loadSlots(i lookup, lane int) error {
 	return t.loadElements(s)
 }
 
-// fetchSlots asks for every slot that there can be.
+// fetchSlots fetches all slots that can exist.
 func (t *table) fetchSlots(i lookup, lane int) (found int, err error) {
 	f := t.fetcher(t.lookups[i].scopes[lane].slots)
 	for k, h := range t.frontends {
@@ -64,7 +64,7 @@ func (t *table) fetchSlots(i lookup, lane int) (found int, err error) {
 	return f.found, f.flush()
 }
 
-// loadHairpins reads the set that follows from the slots, in the same way.
+// loadHairpins reads the set that follows from the slots in the same way.
 func (t *table) loadHairpins() error {
 	if !t.hairpin.exists {
 		return nil
@@ -100,25 +100,25 @@ func (t *table) fetchHairpins() (found int, err error) {
 	return f.found, f.flush()
 }
 
-// fetcher asks for elements of a set by key, in runs that fit the receive buffer: the kernel answers each element by
-// a message of its own.
+// fetcher fetches elements of a set by key, in batches that fit the receive buffer: the kernel answers each element
+// with a message of its own.
 type fetcher struct {
 	t        *table
 	s        *set
-	limit    int // elements a run
+	limit    int // elements per batch
 	m        nfnl.Encoder
 	nest     int
-	first    uint32 // sequence of the run's first request
+	first    uint32 // sequence number of the batch's first request
 	handlers []func([]byte) bool
 	keys     int
-	found    int // elements taken
+	found    int // elements stored
 }
 
 func (t *table) fetcher(s *set) *fetcher {
 	return &fetcher{t: t, s: s, limit: min(t.conn.MaxReplies, nfnl.MaxListElements)}
 }
 
-// request begins a request for n keys; take gets what is found.
+// request begins a request for n keys. take gets each element that exists.
 func (f *fetcher) request(n int, take func([]byte) bool) error {
 	if f.keys+n > f.limit {
 		if err := f.flush(); err != nil {
@@ -150,7 +150,7 @@ func (f *fetcher) close() {
 	}
 }
 
-// flush sends the run and takes the answers in. The first element that is missing ends a request with ENOENT.
+// flush sends the batch and stores the replies. The first missing element ends a request with ENOENT.
 func (f *fetcher) flush() error {
 	if len(f.handlers) == 0 {
 		return nil
@@ -185,7 +185,7 @@ func (f *fetcher) flush() error {
 	return nil
 }
 
-// takeSlot takes one element into the mirror; nothing of b is kept.
+// takeSlot stores one slot. It does not retain b.
 func (t *table) takeSlot(h *elements, lane int, b []byte) bool {
 	key := nfnl.Attr(nfnl.Attr(b, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
 	a, ok := t.addrPort(nfnl.Attr(nfnl.Attr(b, unix.NFTA_SET_ELEM_DATA), unix.NFTA_DATA_VALUE))

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// globals is the global part of a plan that one table holds.
+// globals is one family's share of the global part of a plan.
 type globals struct {
 	nodePortAddrs  []netip.Addr
 	podSources     []netip.Prefix
@@ -22,11 +22,11 @@ type globals struct {
 	masqueradeBits []uint32
 }
 
-// interfaceRange is a name, or the start of one and *, with the names in the list that it covers: an interval set takes
-// no overlaps.
+// interfaceRange is an interface name or prefix*, with the other names in the list that it covers: an interval set
+// cannot have overlaps.
 type interfaceRange struct{ name, covers string }
 
-// encodeGlobals gives a family's share of the global part.
+// encodeGlobals returns a family's share of the global part.
 func encodeGlobals(g *plan.Global, f model.Family) globals {
 	var l globals
 	for _, a := range g.NodePortAddrs {
@@ -39,7 +39,7 @@ func encodeGlobals(g *plan.Global, f model.Family) globals {
 	l.interfaces = coverRanges(g.PodInterfaces)
 	l.unmasqueraded = l.podSources
 	if len(l.podSources) == 0 && len(g.PodInterfaces) == 0 {
-		// Nothing tells Pods from others, so nobody counts as outside.
+		// Nothing distinguishes Pods from others, so no source is outside.
 		all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 		if f == model.IPv6 {
 			all = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
@@ -77,7 +77,7 @@ func coverRanges(names []string) (out []interfaceRange) {
 	return out
 }
 
-// covers tells whether a pattern matches all that another name or pattern does.
+// covers reports whether a pattern matches everything that another name or pattern matches.
 func covers(pattern, name string) bool {
 	stem, ok := strings.CutSuffix(pattern, "*")
 	return ok && strings.HasPrefix(strings.TrimSuffix(name, "*"), stem)
@@ -95,7 +95,7 @@ func (i interfaceRange) names() []string {
 	return append([]string{i.name}, strings.Fields(i.covers)...)
 }
 
-// changeGlobals brings the global sets to what is wanted.
+// changeGlobals changes the global sets.
 func (t *table) changeGlobals(x *tx, want globals) {
 	x.owner = ""
 	now := &t.globals
@@ -122,7 +122,8 @@ func (t *table) changeGlobals(x *tx, want globals) {
 	}
 }
 
-// changeList deletes what is no longer wanted and adds what is new, by the set and elements that each value stands for.
+// changeList deletes values that are no longer wanted and adds new ones. elements returns the set and elements of a
+// value.
 func changeList[T comparable](x *tx, now, want []T, elements func(T) (*set, []nfnl.Element)) {
 	for _, v := range now {
 		if !slices.Contains(want, v) {
@@ -146,7 +147,7 @@ func prefixesIn(s *set) func(netip.Prefix) (*set, []nfnl.Element) {
 	return func(p netip.Prefix) (*set, []nfnl.Element) { return s, prefixElements(p) }
 }
 
-// prefixElements gives the two ends of a range; one that goes up to the last address has no upper end.
+// prefixElements returns the two ends of a range. One that includes the last address has no upper end.
 func prefixElements(p netip.Prefix) []nfnl.Element {
 	list := []nfnl.Element{{Key: p.Addr().AsSlice()}}
 	if end := lastOf(p).Next(); end.IsValid() {
@@ -172,13 +173,13 @@ func interfaceElements(i interfaceRange) []nfnl.Element {
 	return []nfnl.Element{{Key: from[:], Comment: i.covers}, {Key: to[:], IntervalEnd: true}}
 }
 
-// interval is one range of an interval set as read; to is nil when it has no upper end.
+// interval is one range of an interval set. A nil to is no upper end.
 type interval struct {
 	from, to []byte
 	comment  string
 }
 
-// pairEnds puts the ends that a dump gives together.
+// pairEnds joins the ends in a dump.
 func pairEnds(list []nfnl.Element) (out []interval) {
 	slices.SortFunc(list, func(a, b nfnl.Element) int {
 		if c := bytes.Compare(a.Key, b.Key); c != 0 {
@@ -205,7 +206,7 @@ func pairEnds(list []nfnl.Element) (out []interval) {
 	return out
 }
 
-// prefix gives the range as one prefix.
+// prefix returns the range as one prefix.
 func (v interval) prefix() (netip.Prefix, bool) {
 	from, ok := netip.AddrFromSlice(v.from)
 	if !ok {

@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// Guard has a companion refuse what comes to addresses and is for no frontend, and no longer do so with others, in one
-// transaction or a few. Companion.Guarded gives what holds then. Where the tables are another mode's it does nothing:
-// the Apply that replaces them does it.
+// Guard begins and ends guarding addresses: packets to a guarded address that match no frontend are rejected. It takes
+// one or a few transactions. HandOff.GuardedVIPs returns the result of all calls. If the tables have another mode it
+// does nothing: the Apply that replaces them guards.
 func (b *Backend) Guard(ctx context.Context, add, del []netip.Addr) (backend.Report, error) {
 	for _, t := range b.tables {
 		t.stats = txStats{}
@@ -39,9 +39,9 @@ func (b *Backend) guard(ctx context.Context, add, del []netip.Addr) error {
 		if b.tables[0].replacing || b.tables[1].replacing {
 			return nil
 		}
-		countVIPs(b.tables[:], add, -1) // again below, as many at a time as fit
+		countVIPs(b.tables[:], add, -1) // again below, as many per transaction as fit
 	}
-	b.inSync = false // until it is through; what was just read is not all that Apply reads
+	b.inSync = false // until everything is written; not all that Apply reads was read
 	for _, t := range b.tables {
 		x := &tx{t: t}
 		x.limit, x.softLimit = b.bounds()
@@ -65,7 +65,7 @@ func (b *Backend) guard(ctx context.Context, add, del []netip.Addr) error {
 		if err := change(add, 1); err != nil {
 			return err
 		}
-		if known { // else they were not counted
+		if known { // otherwise they were not counted
 			if err := change(del, -1); err != nil {
 				return err
 			}
@@ -81,7 +81,7 @@ func (b *Backend) guard(ctx context.Context, add, del []netip.Addr) error {
 	return nil
 }
 
-// countGuarded counts what Companion.Guarded gives, in tables that have just been read, or are to be made.
+// countGuarded counts the guarded addresses in tables that were just read or are to be created.
 func (b *Backend) countGuarded(tables ...*table) {
 	countVIPs(tables, slices.Collect(maps.Keys(b.balancing.guardedVIPs())), 1)
 }

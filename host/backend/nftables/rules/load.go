@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errSchemaMismatch is why a table under one of our names is replaced.
+// errSchemaMismatch is why a table under one of our names has to be replaced.
 type errSchemaMismatch struct{ reason string }
 
 func (e errSchemaMismatch) Error() string { return e.reason }
@@ -26,8 +26,8 @@ func IsForeignTable(err error) bool {
 	return errors.As(err, &mismatch)
 }
 
-// load reads what the kernel has of the table. One that is not of this version's shape leaves it empty, with replace
-// set and the reason returned; so does one that a handover has not got to its end.
+// load reads the table. If it has another schema, or a replacement was not finished, the table stays empty, replacing
+// is set and the reason returned.
 func (t *table) load() (foreign error, err error) {
 	t.reset()
 	t.replacing = false
@@ -54,7 +54,7 @@ func (t *table) load() (foreign error, err error) {
 	return foreign, nil
 }
 
-// loadForwarding reads the table that forwards. While one replaces the other that is the one under handoverName.
+// loadForwarding reads the table that forwards. During a replacement that is the one under handoverName.
 func (t *table) loadForwarding() (foreign error, err error) {
 	if foreign, err = t.load(); err != nil || foreign == nil || !t.atHandover.forwards() {
 		return foreign, err
@@ -62,7 +62,7 @@ func (t *table) loadForwarding() (foreign error, err error) {
 	return t.loadAs(handoverName, &t.atHandover)
 }
 
-// loadAs reads the table under a name. One that is not of this version's shape leaves the mirror empty.
+// loadAs reads the table with a name. It stays empty if the schema differs.
 func (t *table) loadAs(name string, s *tableState) (foreign error, err error) {
 	t.name = name
 	if err = t.loadAll(s); err == nil {
@@ -84,7 +84,7 @@ func (t *table) loadAll(s *tableState) error {
 	}
 	for _, name := range t.existing() {
 		if strings.HasSuffix(name, "slots") || name == t.hairpin.name {
-			continue // these follow from others, mostly
+			continue // these mostly follow from others
 		}
 		if err := t.loadElements(t.byName[name]); err != nil {
 			return err
@@ -120,7 +120,7 @@ func (t *table) existing() (names []string) {
 	return names
 }
 
-// request writes a dump request about the table, with its name under the attribute typ.
+// request encodes a dump request about the table, with its name in the attribute typ.
 func (t *table) request(kind uint16, typ uint16, more func(*nfnl.Encoder)) []byte {
 	var m nfnl.Encoder
 	m.Begin(kind, unix.NLM_F_DUMP, t.conn.NextSeq(), t.nfproto)
@@ -134,18 +134,18 @@ func (t *table) request(kind uint16, typ uint16, more func(*nfnl.Encoder)) []byt
 	return m.Buf
 }
 
-// tableState is what there is under one of the two names.
+// tableState is what the kernel has under one of the two names.
 type tableState struct {
 	name    string
 	there   bool
 	comment string
-	hooks   []string // its base chains
+	hooks   []string // names of its base chains
 }
 
-// forwards tells whether packets pass the table.
+// forwards reports whether packets pass the table.
 func (s *tableState) forwards() bool { return len(s.hooks) > 0 }
 
-// listTables finds out what there is, but for base chains.
+// listTables reads what exists under both names, without base chains.
 func (t *table) listTables() (ours, other tableState, err error) {
 	ours.name, other.name = tableName, handoverName
 	err = t.conn.Dump(t.request(unix.NFT_MSG_GETTABLE, 0, nil), func(b []byte) {
@@ -214,7 +214,7 @@ func (t *table) loadSets() error {
 	return shape
 }
 
-// loadElements reads a set. Where the kernel tells how many elements there are, that is checked.
+// loadElements reads a set. If the kernel reports the number of elements, that is checked.
 func (t *table) loadElements(s *set) error {
 	put := t.loader(s)
 	if put == nil {
@@ -236,13 +236,12 @@ func (t *table) loadElements(s *set) error {
 	}
 }
 
-// maxSettles is how often a set is read again while the kernel makes its hash table larger. That takes milliseconds,
-// but on a busy machine the kernel may not come to it for long.
+// maxSettles is how often a set is read again while the kernel resizes its hash table. That takes milliseconds, but on
+// a busy machine it may start late.
 const maxSettles = 200
 
-// dumpSettled reads a set. A dump can repeat and miss elements when the kernel makes the set's hash table larger
-// meanwhile: each of its parts leaves out as many elements as were read, in whatever order they are by then. So when one
-// is missed another comes twice, and that shows.
+// dumpSettled reads a set. While the kernel resizes the set's hash table, a dump can repeat and miss elements: each
+// part skips as many elements as were read, in their present order. If one is missed, another one appears twice.
 func (t *table) dumpSettled(s *set) ([]nfnl.Element, error) {
 	for try := 1; ; try++ {
 		list, twice, err := t.dumpElements(s)
@@ -257,7 +256,7 @@ func (t *table) dumpSettled(s *set) ([]nfnl.Element, error) {
 	}
 }
 
-// dumpElements reads a set, each element once, and tells whether some came twice.
+// dumpElements reads a set without duplicates, and reports whether there were any.
 func (t *table) dumpElements(s *set) (list []nfnl.Element, twice bool, err error) {
 	req := t.request(unix.NFT_MSG_GETSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, func(m *nfnl.Encoder) {
 		m.PutString(unix.NFTA_SET_ELEM_LIST_SET, s.name)
@@ -285,10 +284,10 @@ func (t *table) dumpElements(s *set) (list []nfnl.Element, twice bool, err error
 	return once, len(once) < len(list), nil
 }
 
-// count asks for the number of elements; kernels before 6.16 do not tell.
+// count returns the number of elements. Kernels before 6.16 do not report it.
 func (t *table) count(s *set) (n int, ok bool, err error) {
 	if s.flags&unix.NFT_SET_INTERVAL != 0 {
-		return 0, false, nil // counted by ends or by ranges, depending on the kind
+		return 0, false, nil // counts ends or ranges, depending on the set's type
 	}
 	var m nfnl.Encoder
 	m.Begin(unix.NFT_MSG_GETSET, unix.NLM_F_ACK, t.conn.NextSeq(), t.nfproto)
@@ -306,12 +305,12 @@ func (t *table) count(s *set) (n int, ok bool, err error) {
 	return n, ok, nil
 }
 
-// errForeignElement is about an element that this version cannot have written.
+// errForeignElement means that a set has an element that this version does not write.
 func errForeignElement(s *set) error {
 	return errSchemaMismatch{"it has a foreign element in set " + s.name}
 }
 
-// frontend decodes the key of a side's sets and gives what follows it.
+// frontendOf decodes the key of a set of frontends and returns the rest of the key.
 func (t *table) frontendOf(i lookup, key []byte) (*elements, []byte, bool) {
 	addr := netip.IPv4Unspecified()
 	if t.addr.bytes == 16 {
@@ -336,7 +335,7 @@ func (t *table) frontendOf(i lookup, key []byte) (*elements, []byte, bool) {
 	return h, key[8:], true
 }
 
-// addrPort decodes a map's data.
+// addrPort decodes the data of a map.
 func (t *table) addrPort(b []byte) (netip.AddrPort, bool) {
 	n := t.addr.bytes
 	if len(b) < n+2 {

@@ -6,9 +6,9 @@ import (
 	"net/netip"
 )
 
-// packedSlots is a list of slots as it is kept: one byte for the width of the others, then each slot's address and port, all
-// zero for a slot that holds nothing. There is one for every endpoint of the cluster: this is a quarter of what
-// netip.AddrPort takes, and nothing in it that garbage collection has to follow.
+// packedSlots is a list of slots in memory: one byte for the width of a slot, then the address and port of each, zero
+// for an empty slot. It takes a quarter of a []netip.AddrPort, which counts with one per endpoint of the cluster, and
+// has no pointers for the garbage collector to follow.
 type packedSlots []byte
 
 func pack(slots []netip.AddrPort) packedSlots {
@@ -32,7 +32,7 @@ func widthOf(slots []netip.AddrPort) int {
 	return 6
 }
 
-// append adds a slot at the end.
+// append appends a slot.
 func (p packedSlots) append(a netip.AddrPort) packedSlots {
 	switch {
 	case !a.IsValid():
@@ -55,7 +55,7 @@ func (p packedSlots) len() int {
 	return (len(p) - 1) / int(p[0])
 }
 
-// raw is a slot's bytes; nil beyond the last one.
+// raw returns the bytes of a slot, nil beyond the last one.
 func (p packedSlots) raw(i int) []byte {
 	if i >= p.len() {
 		return nil
@@ -64,7 +64,7 @@ func (p packedSlots) raw(i int) []byte {
 	return p[1+i*w : 1+(i+1)*w]
 }
 
-// at gives a slot; the zero value for one that holds nothing.
+// at returns a slot, the zero value for an empty one.
 func (p packedSlots) at(i int) netip.AddrPort {
 	b := p.raw(i)
 	if empty(b) {
@@ -74,7 +74,7 @@ func (p packedSlots) at(i int) netip.AddrPort {
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(b[len(b)-2:]))
 }
 
-// same tells whether a slot holds the same in both.
+// same reports whether a slot is the same in both.
 func (p packedSlots) same(q packedSlots, i int) bool {
 	a, b := p.raw(i), q.raw(i)
 	return bytes.Equal(a, b) || empty(a) && empty(b)
@@ -97,7 +97,7 @@ func (p packedSlots) unpack(into []netip.AddrPort) []netip.AddrPort {
 	return into
 }
 
-// set puts a slot, and empty ones before it where there are none yet; false for what cannot be one.
+// set stores a slot, after empty ones if needed. It returns false if a is not a valid slot.
 func (p *packedSlots) set(n int, a netip.AddrPort) bool {
 	w := a.Addr().BitLen()/8 + 2
 	switch {

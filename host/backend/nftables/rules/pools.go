@@ -9,15 +9,15 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// Pools is whose a frontend of a companion is, and how its pools are told.
+// Pools is the Service port of a frontend and the marks of its pools.
 type Pools struct {
 	Owner           model.PortName
-	Split           bool   // sources from outside have a pool of their own
+	Split           bool   // sources outside the cluster have a pool of their own
 	Inside, Outside uint32 // marks
 }
 
-// ReadPools reads that, and nothing else of a companion: its cost is that of the frontends, not of the endpoints. What
-// changes meanwhile may be there or not, and it is not begun again: it is for counting, often, beside changes.
+// ReadPools reads Pools and nothing else, at a cost per frontend, not per endpoint. What changes meanwhile may be
+// missing, and nothing is read again: it is for statistics, which are read often and next to changes.
 func (b *Backend) ReadPools(ctx context.Context) (map[plan.Key]Pools, error) {
 	b.conn.AllowInconsistent = true
 	defer func() { b.conn.AllowInconsistent = false }()

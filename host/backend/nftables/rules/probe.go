@@ -15,21 +15,21 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// Feature is something of the kernel's nf_tables that the ruleset uses, and what Probe found.
+// Feature is a feature of the kernel's nf_tables that the ruleset uses, with the result of Probe.
 type Feature struct {
 	Name     string
-	Kernel   string // where it comes from: a version, a configuration symbol
-	For      string // what of sluice needs it
-	Required bool   // without it sluice does not run, or not as kube-proxy would
-	Err      error  // nil: it is there; ErrNotTried: nobody knows
+	Kernel   string // where it comes from: a version or a configuration symbol
+	For      string // what sluice needs it for
+	Required bool   // without it, sluice does not run or does not behave like kube-proxy
+	Err      error  // nil: present; ErrNotTried: unknown
 }
 
-// ErrNotTried is about features that show only in a ruleset that is committed.
+// ErrNotTried is the result for features that can only be tested by committing a ruleset.
 var ErrNotTried = errors.New("not tried: that takes a network namespace of its own (CAP_SYS_ADMIN)")
 
-// Probe tries the features in a network namespace of its own, which is gone when it returns. Where the caller may not
-// make one, it tries them in the current one, in transactions that the kernel is made to take back: nothing of them
-// is ever in force.
+// Probe tests features in a new network namespace, which does not outlive the call. If the caller may not create one,
+// it tests in the current one, with transactions that the kernel undoes: they never take effect. own reports which of
+// the two it was.
 func Probe(ctx context.Context) (features []Feature, own bool, err error) {
 	conn, err := nfnl.OpenIsolated()
 	own = err == nil
@@ -58,17 +58,17 @@ func Probe(ctx context.Context) (features []Feature, own bool, err error) {
 	return features, own, nil
 }
 
-// trial is a feature and how to try it.
+// trial is a feature and its test.
 type trial struct {
 	Feature
 	family       model.Family
-	needsCommit  bool // the kernel looks at it when the transaction is committed
-	wholeRuleset bool // not a trial of its own, but a whole ruleset
+	needsCommit  bool // the kernel checks it at commit
+	wholeRuleset bool // the test is a whole ruleset
 	build        func(p *prober)
-	check        func(p *prober) error // what the kernel says when it is there; only where it may be committed
+	check        func(p *prober) error // tests the committed ruleset; may be nil
 }
 
-// prober puts together what a trial tries.
+// prober builds the ruleset of a trial.
 type prober struct {
 	*table
 	rules rulesetBuilder
@@ -92,15 +92,15 @@ func (p *prober) add(c chain) {
 	}
 }
 
-// prerouting makes a chain that sees packets where Services do.
+// prerouting creates a chain that sees packets where Services do.
 func (p *prober) prerouting(rules ...*ruleBuilder) {
 	p.add(p.rules.hook("prerouting", unix.NF_INET_PRE_ROUTING, -100, rules...))
 }
 
-// probeName takes the place of tableName, which may be in use here.
+// probeName replaces tableName, which may be in use.
 const probeName = "sluice-probe"
 
-// run tries one feature; with commit for good, and then takes it away.
+// run tests one feature. With commit, it commits the ruleset and deletes it.
 func (t *trial) run(conn *nfnl.Conn, commit bool) error {
 	p := newProber(t.family, conn)
 	p.b.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p.nfproto, "create table", p.name)
@@ -122,7 +122,7 @@ func (t *trial) run(conn *nfnl.Conn, commit bool) error {
 	if t.check != nil {
 		found = t.check(p)
 	}
-	// Not in the same transaction: the kernel would not look at the rules of a table that goes with it.
+	// Not in the same transaction: the kernel would not check the rules of a table that it also deletes.
 	p = newProber(t.family, conn)
 	p.b.DeleteTable(p.nfproto, p.name)
 	return errors.Join(found, p.b.Commit())
@@ -134,7 +134,7 @@ func newProber(f model.Family, conn *nfnl.Conn) *prober {
 	return &prober{table: t, rules: rulesetBuilder{t.schema, 1 << 14}, b: nfnl.NewBatch(conn)}
 }
 
-// applyProbePlan programs a plan that uses everything into a namespace of the probe's own.
+// applyProbePlan programs a plan that uses everything, in a namespace of its own.
 func applyProbePlan(ctx context.Context, conn *nfnl.Conn, known []Feature) error {
 	families := []model.Family{model.IPv4, model.IPv6}
 	for _, f := range known {
@@ -157,8 +157,8 @@ func applyProbePlan(ctx context.Context, conn *nfnl.Conn, known []Feature) error
 	return err
 }
 
-// countTrial is about a start on what is there: what can be counted is asked for by name, the rest is dumped, which
-// costs the square of its size.
+// countTrial is about the time of a restart: sets whose elements can be counted are fetched by key, others are dumped,
+// which has quadratic cost.
 func countTrial() trial {
 	frontends := func(p *prober) *set { return p.lookups[byAddress].frontends }
 	return trial{
@@ -182,7 +182,7 @@ func countTrial() trial {
 
 const featureIPv6 = "tables of IPv6"
 
-// trials are in the order of what builds on what.
+// trials returns all trials, dependent ones later.
 func trials() []trial {
 	required := func(name, kernel, use string, build func(p *prober)) trial {
 		return trial{Feature: Feature{Name: name, Kernel: kernel, For: use, Required: true}, family: model.IPv4, build: build}

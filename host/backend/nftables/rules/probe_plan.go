@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// probePlan is a plan with every kind of frontend and rule, at addresses for documentation.
+// probePlan returns a plan with every kind of frontend and rule, at addresses for documentation.
 func probePlan(families []model.Family) *plan.Plan {
 	p := &plan.Plan{
 		Global:    plan.Global{MasqueradeMark: 1 << 14, PodInterfaces: []string{"veth*"}},

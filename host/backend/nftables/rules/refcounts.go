@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 )
 
-// refCounts is a set of addresses of which each is there because of some number of others: endpoints that need a hairpin
+// refCounts is a set of addresses in the kernel, each with its number of references: endpoints that need a hairpin
 // entry, addresses that have frontends.
 type refCounts struct {
 	set     *set
@@ -21,13 +21,13 @@ func newRefCounts(s *set, double bool) refCounts {
 	return refCounts{set: s, double: double, v4: map[[4]byte]ref{}, v6: map[[16]byte]ref{}}
 }
 
-// ref is a count, and in the lowest bits what is known of the address: one for each endpoint of the cluster.
+// ref is a count above some bits of state. There is one for each endpoint of the cluster.
 type ref int32
 
 const (
 	refInKernel ref = 1 << iota
 	refTouched
-	refOne // to be counted
+	refOne // unit of the count
 )
 
 func (v ref) count() int32 { return int32(v >> 2) }
@@ -39,7 +39,7 @@ func (r *refCounts) get(a netip.Addr) ref {
 	return r.v6[a.As16()]
 }
 
-// put keeps what is known of an address; nothing is not kept.
+// put stores the state of an address. Zero is not stored.
 func (r *refCounts) put(a netip.Addr, v ref) {
 	switch {
 	case a.Is4() && v == 0:
@@ -70,7 +70,7 @@ func (r *refCounts) all() iter.Seq[netip.Addr] {
 	}
 }
 
-// touch has what follows for the kernel found out when the transaction is complete.
+// touch schedules an address for flush.
 func (r *refCounts) touch(a netip.Addr, v ref) ref {
 	if v&refTouched == 0 {
 		r.touched = append(r.touched, a)
@@ -78,8 +78,8 @@ func (r *refCounts) touch(a netip.Addr, v ref) ref {
 	return v | refTouched
 }
 
-// add adds to an address's count. What follows for the kernel is found out when the transaction is complete,
-// because an address may go and come back within one.
+// add changes the count of an address. Only flush decides what to write, as an address may go and come back within one
+// transaction.
 func (r *refCounts) add(x *tx, a netip.Addr, by int32) {
 	v := r.get(a) + ref(by)*refOne
 	if v.count() > 0 != (v&refInKernel != 0) && v&refTouched == 0 {
@@ -89,7 +89,7 @@ func (r *refCounts) add(x *tx, a netip.Addr, by int32) {
 	r.put(a, v)
 }
 
-// setInKernel notes an address that the kernel has. Whether anything refers to it is known at the first commit.
+// setInKernel records that the kernel has an address. The next commit deletes it if nothing refers to it.
 func (r *refCounts) setInKernel(a netip.Addr) { r.put(a, r.touch(a, r.get(a)|refInKernel)) }
 
 func (r *refCounts) flush(x *tx) {

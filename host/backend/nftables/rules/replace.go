@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// replaceTables leads every table through its handover.
+// replaceTables replaces the tables that need it.
 func (b *Backend) replaceTables(next *plan.Plan) error {
 	for _, t := range b.tables {
 		if err := b.replaceTable(t, next); err != nil {
@@ -21,20 +21,20 @@ func (b *Backend) replaceTables(next *plan.Plan) error {
 	return nil
 }
 
-// replaceTable has our table take the place of another under its name: one of another version or mode, or one that somebody
-// has changed. It is filled beside what forwards, in transactions as small as those of any start:
+// replaceTable replaces a table under our name that has another version or mode, or that another process changed. Its
+// successor is filled next to the table that forwards, in transactions as small as at a first start:
 //
 //	tableName     other  other        other    –     filling  filled  ours
 //	handoverName  –      filling      filled   ours  ours     ours    –
 //	forwards      other  other        both     ours  ours     both    ours
 //
-// Where both forward, the one that came last is asked first, and what it does not know is asked of the other. A table
-// gets its base chains, without which no packet passes it, when it is whole. So in any of these states, whoever was
-// killed in it, what has base chains is left to forward, and the other is filled anew.
+// Where both forward, the newer one is evaluated first, and packets that it does not know pass on to the other. A table
+// gets its base chains, without which no packet passes it, when it is complete. So in any of these states, after a crash,
+// a table with base chains stays, and the other one is filled again.
 func (b *Backend) replaceTable(t *table, next *plan.Plan) error {
 	switch {
 	case !t.replacing:
-		return b.removeTable(t, &t.atHandover) // a handover was ended just before its last step
+		return b.removeTable(t, &t.atHandover) // the last replacement was stopped before its last step
 	case t.atHandover.forwards():
 	case t.atName.forwards():
 		if err := b.fill(t, &t.atHandover, &t.atName, next); err != nil {
@@ -57,7 +57,7 @@ func (b *Backend) replaceTable(t *table, next *plan.Plan) error {
 	return nil
 }
 
-// fill makes the table under a name, lets it forward when it is whole, and takes the other one away.
+// fill fills the table with a name, adds its base chains when it is complete, and removes the other one.
 func (b *Backend) fill(t *table, at, from *tableState, next *plan.Plan) error {
 	if err := b.removeTable(t, at); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (b *Backend) fill(t *table, at, from *tableState, next *plan.Plan) error {
 	t.reset()
 	b.countGuarded(t)
 	t.name, t.hooked = at.name, false
-	var bad frontendError // what cannot be written is told of at the end
+	var bad frontendError // reported at the end
 	if err := b.write([]*table{t}, next, nil, true); err != nil && !errors.As(err, &bad) {
 		return err
 	}
@@ -77,7 +77,7 @@ func (b *Backend) fill(t *table, at, from *tableState, next *plan.Plan) error {
 	}
 	left := *from
 	if t.balancing.traits().exclusive {
-		// It passes connections on, and the other would take those for its own, with the marks that they have got.
+		// It hands connections off, and the other table would process them too, with their pool marks.
 		t.deleteBaseChains(out, &left)
 	}
 	t.stats.messages += out.Count
@@ -93,16 +93,16 @@ func (b *Backend) fill(t *table, at, from *tableState, next *plan.Plan) error {
 	return b.removeTable(t, from)
 }
 
-// rcuBarrier waits until no packet is looked at any more that began to be before. A packet has the list of base chains and
-// their rules from when it came to a hook, but reads sets and maps as they are.
+// rcuBarrier waits until all packets that are being evaluated now are done. A packet keeps the base chains and rules
+// that it found when it came to a hook, but reads the current sets and maps.
 func rcuBarrier() {
-	const global = 1 // MEMBARRIER_CMD_GLOBAL: a grace period of RCU, some 20 ms
+	const global = 1 // MEMBARRIER_CMD_GLOBAL: an RCU grace period, some 20 ms
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
 		time.Sleep(50 * time.Millisecond) // with nohz_full or a seccomp filter; a packet takes microseconds
 	}
 }
 
-// removeTable deletes a table. First it stops to forward, so that packets on their way through it find all of it.
+// removeTable deletes a table, its base chains first, so that packets on their way through it find all of it.
 func (b *Backend) removeTable(t *table, s *tableState) error {
 	if !s.there {
 		return nil

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rule is a line of a chain, and the sets that it needs: without them it is left out.
+// rule is the expressions of a rule and the sets that it uses. It is left out unless they exist.
 type rule struct {
 	exprs []expr.Any
 	needs []*set
 }
 
-// ruleBuilder builds the expressions of one rule. Registers are the 16 of 4 bytes each; the kernel reports them under
-// the older names where one of 16 bytes starts.
+// ruleBuilder builds a rule. There are 16 registers of 4 bytes; the kernel lists them by their older names where one of
+// 16 bytes begins.
 type ruleBuilder struct {
 	rule
 	family model.Family
@@ -29,7 +29,7 @@ func newRule(f model.Family) *ruleBuilder {
 	return &ruleBuilder{family: f, reg: unix.NFT_REG32_00, key: unix.NFT_REG32_00}
 }
 
-// emit closes a match, so that the next one starts over with all registers.
+// emit ends a statement: the next one starts with all registers free.
 func (w *ruleBuilder) emit(e ...expr.Any) *ruleBuilder {
 	w.exprs = append(w.exprs, e...)
 	w.reg = unix.NFT_REG32_00
@@ -63,7 +63,7 @@ func (w *ruleBuilder) dport() *ruleBuilder {
 	}, 2)
 }
 
-// frontendKey loads the key of a side's sets from the packet.
+// frontendKey loads the key of the sets of frontends.
 func (w *ruleBuilder) frontendKey(i lookup) *ruleBuilder {
 	if i == byAddress {
 		w.daddr()
@@ -71,7 +71,7 @@ func (w *ruleBuilder) frontendKey(i lookup) *ruleBuilder {
 	return w.proto().dport()
 }
 
-// originalKey loads the same key as the packet had it before DNAT.
+// originalKey loads the same key as it was before DNAT.
 func (w *ruleBuilder) originalKey(i lookup) *ruleBuilder {
 	if i == byAddress {
 		w.originalDst()
@@ -97,7 +97,7 @@ func (w *ruleBuilder) random(mod uint32) *ruleBuilder {
 	return w.load(&expr.Numgen{Register: w.reg, Modulus: mod, Type: unix.NFT_NG_RANDOM}, 4)
 }
 
-// hash loads a hash of the client's address. The address goes to registers of its own first, as nft has it.
+// hash loads a hash of the client's address. The address gets registers of its own, as nft does it.
 func (w *ruleBuilder) hash(mod, seed uint32) *ruleBuilder {
 	slot := w.reg
 	w.reg = unix.NFT_REG32_00 + 4
@@ -123,7 +123,7 @@ func (w *ruleBuilder) member(s *set, not bool) *ruleBuilder {
 	return w.emit(&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: s.name, Invert: not})
 }
 
-// dnat looks the loaded key up in a map and goes to what it finds; when it finds nothing, the next rule is tried.
+// dnat looks the loaded key up in a map and translates to the result. Without one, the next rule is tried.
 func (w *ruleBuilder) dnat(m *set) *ruleBuilder {
 	w.needs = append(w.needs, m)
 	fam, port := uint32(unix.NFPROTO_IPV4), uint32(unix.NFT_REG32_00+1)
@@ -147,7 +147,7 @@ func (w *ruleBuilder) drop() *ruleBuilder                  { return w.verdict(ex
 func (w *ruleBuilder) accept() *ruleBuilder                { return w.verdict(expr.VerdictAccept, "") }
 func (w *ruleBuilder) counter() *ruleBuilder               { return w.emit(&expr.Counter{}) }
 
-// reject answers with ICMP port unreachable.
+// reject replies with ICMP port unreachable.
 func (w *ruleBuilder) reject() *ruleBuilder {
 	code := uint8(3)
 	if w.family == model.IPv6 {
@@ -182,7 +182,7 @@ func (w *ruleBuilder) hasMark(bit uint32) *ruleBuilder {
 	)
 }
 
-// orMark sets the bit; flipMark flips it.
+// orMark sets the bit; xorMark flips it.
 func (w *ruleBuilder) orMark(bit uint32) *ruleBuilder  { return w.changeMark(^bit, bit) }
 func (w *ruleBuilder) xorMark(bit uint32) *ruleBuilder { return w.changeMark(^uint32(0), bit) }
 
@@ -196,9 +196,9 @@ func (w *ruleBuilder) changeMark(mask, xor uint32) *ruleBuilder {
 
 func (w *ruleBuilder) masquerade() *ruleBuilder { return w.emit(&expr.Masq{FullyRandom: true}) }
 
-// setGroupID looks a frontend's owner up and puts its id in the packet's priority, the one place of a packet where it does
-// no harm for a moment: forwarding sets it anew, and dropID leaves it as it is at first. (A look-up for which the
-// result of another is the key would need no place, but nft 1.0.6 aborts when it lists one.)
+// setGroupID looks up a frontend's group id and puts it in the packet's priority, where it does no harm for a moment:
+// forwarding sets the priority again, and clearGroupID restores the initial one. A lookup keyed by another lookup's
+// result would need no such place, but nft 1.0.6 aborts when it lists one.
 func (w *ruleBuilder) setGroupID(owners *set) *ruleBuilder {
 	w.needs = append(w.needs, owners)
 	return w.emit(
@@ -218,7 +218,7 @@ func (w *ruleBuilder) groupID() *ruleBuilder {
 	return w.load(&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: w.reg}, 4)
 }
 
-// updateAffinity notes, or keeps on noting, which member a client got: client . owner's id → member.
+// updateAffinity records or refreshes a client's endpoint: client . group id : endpoint.
 func (w *ruleBuilder) updateAffinity(affinity *set, timeout time.Duration) *ruleBuilder {
 	w.needs = append(w.needs, affinity)
 	w.originalSrc().groupID()

@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chain is a chain of a table. hook is -1 for one that others jump to.
+// chain is a chain of a table. hook is -1 unless it is a base chain.
 type chain struct {
 	name     string
 	hook     int
 	priority int
 	rules    []*ruleBuilder
-	filter   bool // of type filter; else, of those with a hook, nat
+	filter   bool // a base chain of type filter, not nat
 }
 
 // Chains that balanced connections pass.
@@ -30,8 +30,7 @@ const (
 	chainLearnAffinity = "learn_affinity"
 )
 
-// ruleset gives the chains of a table as it is to be with the sets that exist. mark is the masquerade bit; 0 only in a
-// table without frontends.
+// ruleset returns the chains for the existing sets. mark is the masquerade bit, zero only in a table without frontends.
 func (s *schema) ruleset(mark uint32) []chain {
 	r := rulesetBuilder{s, mark}
 	chains := []chain{
@@ -44,7 +43,7 @@ func (s *schema) ruleset(mark uint32) []chain {
 	}
 	chains = append(chains, s.balancing.chains(r)...)
 	if s.hasAffinity() {
-		// A connection to a member on this node itself does not pass postrouting.
+		// Connections to an endpoint on this node do not pass postrouting.
 		chains = append(chains, r.hook("input", unix.NF_INET_LOCAL_IN, 100, s.balancing.balanced(r.rule(), chainLearnAffinity)))
 		chains = append(chains, r.chain(chainLearnAffinity, r.learnAffinity()...))
 		chains = append(chains, r.learnChains()...)
@@ -75,7 +74,7 @@ func (r rulesetBuilder) hook(name string, hook, priority int, rules ...*ruleBuil
 	return chain{name: name, hook: hook, priority: priority, rules: rules}
 }
 
-// chain leaves out the rules whose sets do not exist.
+// chain leaves out rules whose sets do not exist.
 func (r rulesetBuilder) chain(name string, rules ...*ruleBuilder) chain {
 	rules = slices.DeleteFunc(rules, func(w *ruleBuilder) bool {
 		return slices.ContainsFunc(w.needs, func(n *set) bool { return !n.exists })
@@ -93,7 +92,8 @@ func (r rulesetBuilder) services() []*ruleBuilder {
 	}
 }
 
-// learnAffinity finds out, when a connection has its member, whether that is to be noted: for whom, and for how long.
+// learnAffinity finds out whether the client of a balanced connection is to be recorded, and for which group and how
+// long.
 func (r rulesetBuilder) learnAffinity() []*ruleBuilder {
 	var rules []*ruleBuilder
 	for i := range lookups {
@@ -113,8 +113,9 @@ func learnChainName(timeout time.Duration) string {
 	return chainLearnAffinity + "_" + strconv.FormatInt(timeout.Milliseconds(), 10) + "ms"
 }
 
-// learnChains gives a chain a time-out: it notes the member in every list of the owner that has it, so that a client finds
-// its member again whichever frontend of the Service port it uses, and never one that this frontend does not have.
+// learnChains returns a chain per timeout. It records the endpoint in each list of the group that has it, so that a
+// client returns to its endpoint through any frontend of the Service port, and never to one that the frontend does not
+// have.
 func (r rulesetBuilder) learnChains() []chain {
 	timeouts := map[time.Duration]bool{}
 	for i := range lookups {
@@ -137,7 +138,7 @@ func (r rulesetBuilder) learnChains() []chain {
 	return chains
 }
 
-// findChains gives a chain a list: a client that is known goes where it went before.
+// findChains returns a chain per list. It sends known clients to their endpoint.
 func (r rulesetBuilder) findChains() []chain {
 	var chains []chain
 	for _, list := range slices.Sorted(maps.Keys(r.affinity)) {
@@ -169,8 +170,8 @@ func (r rulesetBuilder) markOutside() []*ruleBuilder {
 	}
 }
 
-// markNode: what counts as a Pod comes first, as in the choice of a lane; an address of this node may be in the Pods'
-// range, that of a bridge to them for one.
+// markNode excludes Pods first, as the choice of a scope does: an address of this node may be in the Pods' range, such
+// as that of a bridge.
 func (r rulesetBuilder) markNode() []*ruleBuilder {
 	return []*ruleBuilder{
 		r.rule().saddr().in(r.podSources).ret(),
@@ -179,7 +180,7 @@ func (r rulesetBuilder) markNode() []*ruleBuilder {
 	}
 }
 
-// prefix of the names of a side's and a lane's chains, like those of its sets.
+// prefix returns the prefix of names of sets and chains.
 func prefix(i lookup, lane int) string {
 	p := ""
 	if i == byNodePort {
@@ -191,8 +192,8 @@ func prefix(i lookup, lane int) string {
 	return p
 }
 
-// frontendChains gives the chains that a side's frontends pass: what is done before the choice, the choice of a lane, the
-// dispatch by total, and the picks.
+// frontendChains returns the chains that packets to frontends pass: source ranges and masquerading, the choice of a
+// scope, and those of poolChains.
 func (r rulesetBuilder) frontendChains(i lookup) []chain {
 	ss, in, out := &r.lookups[i], prefix(i, inside), prefix(i, outside)
 	chains := []chain{r.chain(in+"service", append(r.balancing.entryRules(r),
@@ -214,7 +215,7 @@ func (r rulesetBuilder) frontendChains(i lookup) []chain {
 	return append(chains, r.poolChains(i, outside)...)
 }
 
-// poolChains are the chains of the frontends' pools for one scope.
+// poolChains returns the chains of one scope's pools.
 func (r rulesetBuilder) poolChains(l lookup, scope int) []chain {
 	ss, p := &r.lookups[l].scopes[scope], prefix(l, scope)
 	var enter []*ruleBuilder
@@ -229,7 +230,7 @@ func (r rulesetBuilder) poolChains(l lookup, scope int) []chain {
 	return append([]chain{r.chain(p+"pools", enter...), r.chain(p+"dispatch", dispatch...)}, more...)
 }
 
-// verdicts are the rules for pools without endpoints.
+// verdicts returns the rules for pools without endpoints.
 func (r rulesetBuilder) verdicts(l lookup, scope int) []*ruleBuilder {
 	ss := &r.lookups[l].scopes[scope]
 	return []*ruleBuilder{
@@ -238,7 +239,7 @@ func (r rulesetBuilder) verdicts(l lookup, scope int) []*ruleBuilder {
 	}
 }
 
-// nfproto is the kernel's number of a family.
+// nfproto returns the kernel's number of a family.
 func nfproto(f model.Family) byte {
 	if f == model.IPv6 {
 		return unix.NFPROTO_IPV6
@@ -246,7 +247,7 @@ func nfproto(f model.Family) byte {
 	return unix.NFPROTO_IPV4
 }
 
-// encode gives the expressions of a rule as attributes.
+// encode returns the expressions of a rule as attributes.
 func (w *ruleBuilder) encode() ([]byte, error) {
 	var b []byte
 	for _, e := range w.exprs {

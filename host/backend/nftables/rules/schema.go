@@ -12,20 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// version is raised whenever the meaning of the sets or the rules changes; a table of another version is replaced.
+// version changes with the meaning of sets or rules. A table of another version is replaced.
 const version = 3
 
-// tableName is the name of both families' tables. A table that takes the place of another is filled under handoverName
-// first; see handover.
+// tableName is the name of both families' tables. A table that replaces another is filled under handoverName first: see
+// replaceTable.
 const (
 	tableName    = "sluice"
 	handoverName = "sluice-handover"
 )
 
-// tableComment is what tells our own tables; nft prints it.
+// tableComment identifies our tables.
 var tableComment = "managed by sluice, ruleset version " + strconv.Itoa(version)
 
-// field is a part of a set's key or data: nft's number of its type and its length. In a key each is padded to 4 bytes.
+// field is a part of a set's key or data: the number that nft gives its type, and its length. In a key each is padded
+// to 4 bytes.
 type field struct {
 	typ   uint32
 	bytes int
@@ -36,7 +37,7 @@ var (
 	ipv6Field   = field{8, 16}
 	protoField  = field{12, 1}
 	portField   = field{13, 2}
-	slotField   = field{4, 4} // an integer in host order, as numgen makes it
+	slotField   = field{4, 4} // an integer in host byte order, as numgen returns it
 	markField   = field{19, 4}
 	idField     = field{23, 4} // the type of meta priority
 	ifnameField = field{41, 16}
@@ -49,7 +50,7 @@ func padded(f []field) (n int) {
 	return n
 }
 
-// typeOf is the number that nft gives a concatenation: 6 bits a part.
+// typeOf returns the number that nft gives a concatenation: 6 bits per field.
 func typeOf(f []field) (t uint32) {
 	for _, f := range f {
 		t = t<<6 | f.typ
@@ -57,7 +58,7 @@ func typeOf(f []field) (t uint32) {
 	return t
 }
 
-// set is a named set or map of one table, and what is about to change in it.
+// set is a named set or map of one table, with the pending changes.
 type set struct {
 	name     string
 	key      []field
@@ -70,7 +71,7 @@ type set struct {
 	dels, adds nfnl.ElementList
 }
 
-// lookup tells frontends at an address from NodePorts, which are looked up without one.
+// lookup distinguishes frontends that are looked up by address from NodePorts, which are looked up without one.
 type lookup uint8
 
 const (
@@ -79,14 +80,14 @@ const (
 	lookups
 )
 
-// Lanes: the pool for everyone, and the one for sources from outside.
+// Scopes of a pool: inside is for all sources, or, if there is a pool for sources outside the cluster, for the others.
 const (
 	inside = iota
 	outside
 	scopes
 )
 
-// scopeSets lead a frontend to its slots or its verdict.
+// scopeSets map frontends to slots or a verdict.
 type scopeSets struct {
 	rejected     *set
 	dropped      *set
@@ -107,12 +108,12 @@ type lookupSets struct {
 	sourceRanged  *set // frontends with source ranges
 	ranges        *set
 	masq          [4]*set // by plan.Masquerade; none for Never
-	split         *set    // frontends with a pool for sources from outside
+	split         *set    // frontends with a pool for sources outside the cluster
 	scopes        [scopes]scopeSets
-	learnAffinity map[time.Duration]*set // frontends whose clients are noted, by time-out: to their owner's id
+	learnAffinity map[time.Duration]*set // frontends whose clients are recorded, by timeout: to their affinity group's id
 }
 
-// schema is every set of a table. Those marked as lazy are made, with the rules that use them, when first needed.
+// schema is all sets of a table. A set is created, with the rules that use it, when it is first needed.
 type schema struct {
 	family    model.Family
 	balancing Balancing
@@ -124,18 +125,18 @@ type schema struct {
 	serviceCIDRs      *set
 	podSources        *set
 	podInterfaces     *set
-	unmasqueraded     *set // sources that MasqueradeOutside spares
+	unmasqueraded     *set // sources that MasqueradeOutside excludes
 	nodePortAddrs     *set
-	masqueradeBits    *set // only to be read: the mark bit in use
+	masqueradeBits    *set // the masquerade bit in use, for readers
 	hairpin           *set
-	vipAddrs          *set         // of a companion: addresses that are the node's for the sake of IPVS
-	affinityEndpoints map[int]*set // by list: owner's id and member
-	affinity          map[int]*set // by list: client and owner's id, to the member
+	vipAddrs          *set         // of HandOff: addresses that the node has only for balancing
+	affinityEndpoints map[int]*set // by list: group id and endpoint
+	affinity          map[int]*set // by list: client and group id, to the endpoint
 
 	byName map[string]*set
 }
 
-// affinitySize bounds the table of clients; when it is full, new clients go without.
+// affinitySize bounds the number of clients. When the map is full, new clients are balanced without being recorded.
 const affinitySize = 65536
 
 func newSchema(f model.Family, b Balancing) *schema {
@@ -160,7 +161,7 @@ func newSchema(f model.Family, b Balancing) *schema {
 	return s
 }
 
-// frontendKey is the key of the sets of frontends.
+// frontendKey returns the key of the sets of frontends.
 func (s *schema) frontendKey(l lookup) []field {
 	if l == byNodePort {
 		return []field{protoField, portField}
@@ -211,19 +212,19 @@ func (n *set) flag(f uint32) *set {
 	return n
 }
 
-// hostOrder tells nft that keys are numbers of this machine's byte order.
+// hostOrder declares to nft that keys are in host byte order.
 func (n *set) hostOrder() *set {
 	n.userdata = keyByteOrder(1)
 	return n
 }
 
-// hostData tells the same of a map's data.
+// hostData declares to nft that a map's data is in host byte order.
 func (n *set) hostData() *set {
 	n.userdata = append(keyByteOrder(0), tlv32(nil, udDataByteOrder, 1)...)
 	return n
 }
 
-// learnPrefix begins the names of the maps of one time-out each, in milliseconds: affine_10800000ms.
+// learnPrefix begins the names of maps by timeout, such as learn_affinity_10800000ms.
 const learnPrefix = "learn_affinity_"
 
 func (s *schema) learnSet(i lookup, timeout time.Duration) *set {
@@ -265,7 +266,7 @@ func (s *schema) affinitySet(list int) *set {
 	return n
 }
 
-// hasAffinity tells whether anything of it was ever needed.
+// hasAffinity reports whether affinity was ever needed.
 func (s *schema) hasAffinity() bool {
 	for _, n := range s.affinity {
 		if n.exists {
@@ -275,7 +276,7 @@ func (s *schema) hasAffinity() bool {
 	return false
 }
 
-// find gives the set of a name that the kernel has, nil when this version has none such.
+// find returns the set with a name, nil if this version has none.
 func (s *schema) find(name string) *set {
 	if n := s.byName[name]; n != nil {
 		return n
@@ -307,14 +308,14 @@ func (s *schema) find(name string) *set {
 	return n
 }
 
-// cutNumber takes the number off the end of a name.
+// cutNumber cuts the number off the end of a name.
 func cutNumber(name string) (base string, n int, ok bool) {
 	base = strings.TrimRight(name, "0123456789")
 	n, err := strconv.Atoi(name[len(base):])
 	return base, n, err == nil
 }
 
-// base is what every table has from the start; a rule that names one of them negated could not be left out.
+// base returns the sets that a table always has. Rules negate a lookup in one of them, so they could not be left out.
 func (s *schema) base() []*set {
 	return []*set{s.lookups[byAddress].frontends, s.externalIPs, s.masqueradeBits}
 }

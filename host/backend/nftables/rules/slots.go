@@ -16,17 +16,17 @@ import (
 // that is drawn at random or by a hash of the client's address.
 type Slots struct{}
 
-// maxSizeClass: pools of up to 1<<maxClass slots.
+// maxSizeClass is the largest size class: pools of up to 1<<maxSizeClass slots.
 const maxSizeClass = 16
 
-// A pool's kind is its class when slots are drawn at random, and maxClass+1 and on when they are chosen by hash: those
-// have tables of at least 1<<minHash slots, so that a change of members moves few clients.
+// A slot table is the size class of a pool when slots are drawn at random, and maxSizeClass+1 and up when they are
+// chosen by hash. The latter have at least 1<<minHashClass slots, so that a change of endpoints moves few clients.
 const (
 	minHashClass = 10
 	slotTables   = maxSizeClass + 1 + maxSizeClass - minHashClass + 1
 )
 
-// classOf is the class of a kind.
+// classOf returns the size class of a slot table.
 func classOf(kind int) (class int, hashed bool) {
 	if kind <= maxSizeClass {
 		return kind, false
@@ -34,7 +34,7 @@ func classOf(kind int) (class int, hashed bool) {
 	return kind - (maxSizeClass + 1) + minHashClass, true
 }
 
-// sizeClass of a pool of n > 0 slots: the n with which 1<<n slots hold it.
+// sizeClass returns the smallest c with n ≤ 1<<c, for n > 0.
 func sizeClass(n int) int { return bits.Len(uint(n - 1)) }
 
 func sizeSetName(kind int) string {
@@ -128,8 +128,8 @@ func (Slots) changeEndpoints(x *tx, ss *scopeSets, key []byte, now, want packedS
 	return nil
 }
 
-// slotsUserdata says: typeof ip daddr . meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport.
-// Without it nft prints every slot number as 0, or does not load its own listing back.
+// slotsUserdata encodes: typeof ip daddr . meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport.
+// Without it nft prints every slot number as 0, or does not load its own listing.
 func slotsUserdata(f model.Family, i lookup) []byte {
 	daddr := typeof{7, []uint32{12, 12}} // payload: ip, daddr
 	if f == model.IPv6 {

@@ -2,13 +2,12 @@ package rules
 
 import "strconv"
 
-// maxDispatches is how often a connection is led through the totals. A frontend that is just moving from one total to
-// another can be missed, because every look-up of a packet sees the newest generation by itself; the next pass, a
-// microsecond later, finds it.
+// maxDispatches is how often a connection passes the dispatch chain. A frontend that is moving to another slot table
+// can be missed, as each lookup of a packet sees the newest generation; the next pass, a microsecond later, finds it.
 const maxDispatches = 4
 
-// drawsOf is how often, by class, a pool that fills only a part of it is drawn from before its lower half is, which is
-// full: enough for at most one draw in 256 to end there.
+// drawsOf returns how often a slot is drawn, by size class, before only the lower half is drawn from, which is full. At
+// most one packet in 256 gets there.
 func drawsOf(class int) int {
 	switch class {
 	case 0, 1:
@@ -46,11 +45,11 @@ func (b Slots) dispatch(r rulesetBuilder, l lookup, scope int) (rules []*ruleBui
 	return append(rules, r.verdicts(l, scope)...), picks
 }
 
-// pick draws a slot. A pool of n slots has those from 0 to n-1 and is of the class whose size is the next power of
-// two: drawing until a slot is hit is as even as drawing below n, and the rules do not depend on n.
+// pick draws a slot. A pool of n slots has those from 0 to n-1 and the size class of the next power of two. Drawing
+// until a slot is hit is as even as drawing below n, and the rules do not depend on n.
 //
-// A hash of the client's address instead of a random number, another at each try, makes a consistent hash of it: a
-// client moves only when the slot that it hits has changed, or when one that it missed is new.
+// With a hash of the client's address instead of a random number, a different one at each try, this is a consistent
+// hash: a client moves only if the slot that it hits changed, or one that it missed is new.
 func (Slots) pick(r rulesetBuilder, i lookup, class int, hashed bool, slots *set) []*ruleBuilder {
 	size, seed := uint32(1)<<class, uint32(0)
 	draw := func(mod uint32) *ruleBuilder {

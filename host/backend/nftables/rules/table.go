@@ -12,22 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// table is one of the two tables: what the kernel holds of it, as far as is known.
+// table is one family's table: what the kernel is known to have of it.
 type table struct {
 	*schema
-	name       string // tableName, but while it is filled under handoverName
+	name       string // tableName, or handoverName while it is filled under that name
 	conn       *nfnl.Conn
 	nfproto    byte
-	deleteKind uint16 // the message that deletes clients
+	deleteKind uint16 // the kind of message that deletes clients
 	stats      txStats
 
-	present            bool // there is a table of this version
+	present            bool // the kernel has a table of this version
 	large              bool // the plan has many frontends
-	hooked             bool // it has its base chains, or is to have them: without them no packet passes
-	replacing          bool // there are others under our names; see handover
+	hooked             bool // it has, or is to have, its base chains: without them no packet passes it
+	replacing          bool // another table has our name: see replaceTable
 	atName, atHandover tableState
-	absent             bool // the kernel cannot have one
-	rulesDirty         bool // sets are to be made or rules to be written again
+	absent             bool // the kernel cannot create it
+	rulesDirty         bool // sets have to be created or rules rewritten
 	newSets            []*set
 	// oldRulesInUse: rules were written since the last grace period, so packets may still be evaluated with those before.
 	oldRulesInUse bool
@@ -40,10 +40,10 @@ type table struct {
 	groups affinityGroups
 
 	hairpins, clusterAddrs, otherAddrs, vipRefs refCounts
-	hairpinsUncounted                           bool // a companion was read, and its hairpins are known when all frontends are written
+	hairpinsUncounted                           bool // the tables were read, and Balancing does not store endpoints: hairpins are known once all frontends are written
 }
 
-// txStats counts what went to the kernel.
+// txStats counts what was sent to the kernel.
 type txStats struct{ messages, elements int }
 
 func newTable(f model.Family, conn *nfnl.Conn, b Balancing) *table {
@@ -52,7 +52,7 @@ func newTable(f model.Family, conn *nfnl.Conn, b Balancing) *table {
 	return t
 }
 
-// reset forgets everything: there is no table.
+// reset returns to the state without a table.
 func (t *table) reset() {
 	t.schema = newSchema(t.family, t.balancing)
 	t.name, t.hooked = tableName, true
@@ -77,15 +77,15 @@ func (t *table) need(s *set) {
 	t.rulesDirty = true
 }
 
-// Of a plan with at least many frontends, all pools of up to 1<<usual slots are made when the first one is: a rule that
-// is the first of its chain to look into a map has the kernel walk all of the map, which takes 150 ms when it has
-// 100,000 slots, and is nothing while it has none.
+// In a plan of at least largePlan frontends, the sets for all pools of up to 1<<commonClasses slots are created with
+// the first pool. The kernel walks a whole map when a chain gets its first rule that looks it up. With 100,000 slots
+// that takes 150 ms, with none nothing.
 const (
 	largePlan     = 500
 	commonClasses = 10
 )
 
-// preallocate makes sure that a lane has what its pools may come to need.
+// preallocate creates the sets that pools of a scope are likely to need.
 func (t *table) preallocate(ls *scopeSets) {
 	if !t.large {
 		return
@@ -98,7 +98,7 @@ func (t *table) preallocate(ls *scopeSets) {
 // forwards reports whether the kernel has the table and packets pass it.
 func (t *table) forwards() bool { return t.present && t.hooked }
 
-// create asks for the table with all that it always has.
+// create requests the table with the sets that it always has.
 func (t *table) create() {
 	for _, s := range t.base() {
 		t.need(s)
@@ -106,7 +106,7 @@ func (t *table) create() {
 	t.rulesDirty = true
 }
 
-// writeStructure writes the messages that make new sets and bring the rules to what belongs to the sets that there are.
+// writeStructure writes the messages that create new sets and bring the rules up to date with the existing sets.
 func (t *table) writeStructure(b *nfnl.Batch) error {
 	if !t.present {
 		b.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.nfproto, "create table", t.label())
@@ -133,7 +133,7 @@ func (t *table) writeStructure(b *nfnl.Batch) error {
 	return nil
 }
 
-// wantedChains are the chains that the table is to have.
+// wantedChains returns the chains that the table is to have.
 func (t *table) wantedChains() []chain {
 	chains := t.ruleset(t.masqueradeBit)
 	if !t.hooked {
@@ -202,7 +202,7 @@ func (t *table) newChain(b *nfnl.Batch, c chain) {
 	b.End()
 }
 
-// writeRules replaces the rules of a chain when they differ from the last ones written.
+// writeRules replaces the rules of a chain if they differ from those last written.
 func (t *table) writeRules(b *nfnl.Batch, c chain) error {
 	var rules [][]byte
 	var all []byte

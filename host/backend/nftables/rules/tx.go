@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tx is a transaction under construction for one table. Elements are kept by set, so that a message holds many.
+// tx is a transaction under construction for one table. Elements are grouped by set, so that a message has many.
 type tx struct {
 	t         *table
 	touched   []*set
-	bytes     int // about what it will take
-	limit     int // of that
-	softLimit int // from when on it is committed between frontends
+	bytes     int // estimated size
+	limit     int // of bytes
+	softLimit int // of bytes, between frontends
 	owner     string
 }
 
@@ -28,14 +28,14 @@ func (x *tx) put(s *set, p *nfnl.ElementList, e nfnl.Element) {
 	x.bytes += p.Add(e, x.owner)
 }
 
-// full tells whether nothing more fits.
+// full reports whether nothing more fits.
 func (x *tx) full() bool { return x.bytes >= x.limit || x.t.conn.Pacer.Full(x.bytes) }
 
-// shouldCommit tells whether it is time to commit, with a frontend just complete.
+// shouldCommit reports whether to commit after a complete frontend.
 func (x *tx) shouldCommit() bool { return x.bytes >= x.softLimit || x.full() }
 
-// commit sends the transaction and forgets it. After an error the kernel holds the old state or, when it says that
-// the answer was lost, one of the two.
+// commit sends the transaction and clears it. After an error the kernel has the old state, or, after nfnl.ErrReplyLost,
+// one of the two.
 func (x *tx) commit() error { return commit(x.t.conn, x) }
 
 // commit sends the transactions of several tables as one, after the rules that they need where rules come first.
@@ -55,7 +55,7 @@ func commit(c *nfnl.Conn, txs ...*tx) error {
 	return out.Commit()
 }
 
-// write moves the transaction's messages into a batch.
+// write moves the transaction's messages to a batch.
 func (x *tx) write(out *nfnl.Batch) error {
 	count, elems := out.Count, out.Elements
 	if err := x.writeRules(out); err != nil {
@@ -81,7 +81,7 @@ func (x *tx) write(out *nfnl.Batch) error {
 	return nil
 }
 
-// writeRules moves new sets, chains and rules into a batch.
+// writeRules moves new sets, chains and rules to a batch.
 func (x *tx) writeRules(out *nfnl.Batch) error {
 	if !x.t.rulesDirty {
 		return nil
@@ -90,10 +90,10 @@ func (x *tx) writeRules(out *nfnl.Batch) error {
 	return x.t.writeStructure(out)
 }
 
-// commitRules commits new rules before a transaction that deletes elements, and waits until no packet is evaluated
-// with the rules before them. A packet keeps the rules that it began with, but each of its lookups sees the elements
-// of the newest generation: one that is on its way while a frontend moves to a set that its rules do not know would
-// find the frontend in no set, and be dropped. Elements that are only added take nothing from such a packet.
+// commitRules commits new rules before a transaction that deletes elements, and waits until no packet is evaluated with
+// the old ones. A packet keeps the rules that it began with, but each of its lookups sees the newest elements: during a
+// frontend's move to a set that its rules do not use, it would find the frontend in no set and be dropped. Elements
+// that are only added do not affect such a packet.
 func commitRules(c *nfnl.Conn, txs []*tx) error {
 	out := nfnl.NewBatch(c)
 	wait := false

@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 )
 
-// nft keeps what only it needs in opaque user data: comments, and how the fields of a set are to be printed. The form
-// is libnftnl's: type, length, value, in bytes; numbers are in this machine's order. What is here is what nft 1.0.6
-// itself writes for the same definitions.
+// nft stores what only it needs as opaque user data: comments, and how to print the fields of a set. The format is
+// libnftnl's: type, length and value, in bytes, with numbers in host byte order. This is what nft 1.0.6 writes for the
+// same definitions.
 
 const (
 	udTableComment  = 0
@@ -21,7 +21,7 @@ const (
 	exprConcat = 13
 )
 
-// maxComment is the longest comment that fits the length byte with its closing NUL.
+// maxComment is the longest comment whose length, with its NUL, fits a byte.
 const maxComment = 254
 
 func tlv(b []byte, typ byte, v []byte) []byte {
@@ -35,7 +35,7 @@ func tlv32(b []byte, typ byte, v uint32) []byte {
 
 func keyByteOrder(order uint32) []byte { return tlv32(nil, udKeyByteOrder, order) }
 
-// typeof is one field as nft's typeof spells it: an expression number and its parameters.
+// typeof is a field in terms of nft's typeof: an expression number and its parameters.
 type typeof struct {
 	expr   uint32
 	params []uint32

@@ -17,17 +17,17 @@ import (
 
 var _ backend.Watcher = (*Backend)(nil)
 
-// watcher hears what others write to nf_tables, in this network namespace.
+// watcher receives what other processes write to nf_tables in this network namespace.
 type watcher struct {
 	conn     *nfnl.Listener
 	onChange func(backend.ExternalChange)
-	objects  map[string]int // of the transaction under way: what was changed, and how often
+	objects  map[string]int // of the current transaction: what changed, and how often
 	count    int
-	commits  *atomic.Uint32 // of others, heard to their end
+	commits  *atomic.Uint32 // by other processes, completely received
 	stopped  atomic.Bool
 }
 
-// Watch implements backend.Watcher. What others write to other tables is looked at and forgotten.
+// Watch implements backend.Watcher. Changes of other tables are ignored.
 func (b *Backend) Watch(heard func(backend.ExternalChange)) (stop func(), err error) {
 	conn, err := nfnl.Listen(b.netns, b.conn)
 	if err != nil {
@@ -50,7 +50,7 @@ func (b *Backend) Watch(heard func(backend.ExternalChange)) (stop func(), err er
 	}, nil
 }
 
-// datagram looks at what arrived at once.
+// datagram parses one datagram.
 func (l *watcher) datagram(b []byte) {
 	for kind, body := range nfnl.Notifications(b) {
 		if kind == unix.NFT_MSG_NEWGEN { // at the end of each transaction
@@ -78,13 +78,13 @@ func (l *watcher) note(what string) {
 	}
 }
 
-// Of what was changed, so many kinds are counted, and so many named.
+// maxObjects bounds the objects that are counted, maxNamed those that are named.
 const (
 	maxObjects = 1000
 	maxNamed   = 4
 )
 
-// end tells of a transaction, if any of it was about us.
+// end reports a transaction that changed our tables.
 func (l *watcher) end(by string) {
 	if l.count == 0 {
 		return
@@ -104,7 +104,7 @@ func (l *watcher) end(by string) {
 	clear(l.objects)
 }
 
-// byRank puts tables before chains and sets, and those before what is in them.
+// byRank orders tables before chains and sets, and those before their contents.
 func byRank(a, b string) int {
 	rank := func(s string) int {
 		kind, _, _ := strings.Cut(s, " ")
@@ -113,7 +113,7 @@ func byRank(a, b string) int {
 	return cmp.Or(rank(b)-rank(a), strings.Compare(a, b))
 }
 
-// notification says what a message is about, "" when that is not ours.
+// notification describes a message, or returns "" if it is about another table.
 func notification(kind uint16, body []byte) string {
 	var table string
 	switch body[0] {
@@ -125,7 +125,7 @@ func notification(kind uint16, body []byte) string {
 		return ""
 	}
 	b := body[4:]
-	if nfnl.Text(nfnl.Attr(b, unix.NFTA_TABLE_NAME)) != tableName { // the same number for all kinds of objects
+	if nfnl.Text(nfnl.Attr(b, unix.NFTA_TABLE_NAME)) != tableName { // this attribute has the same number for all kinds of objects
 		return ""
 	}
 	switch kind {
@@ -153,15 +153,15 @@ func notification(kind uint16, body []byte) string {
 	return fmt.Sprintf("something in table %s changed (message type %d)", table, kind)
 }
 
-// genTracker is what is known of the generation.
+// genTracker compares the ruleset's generation with the known commits.
 type genTracker struct {
 	started    bool
-	distance   uint32 // from the transactions that are known to the generation
-	suspicious bool   // it had grown at the last look
+	distance   uint32 // from the known commits to the generation
+	suspicious bool   // it had grown at the last check
 }
 
-// Moved implements backend.Watcher, from the generation: every transaction raises it by one, and each is either one of
-// ours or one that was heard. A transaction that is just being heard looks like one that was not: so twice in a row.
+// Drifted implements backend.Watcher. Each commit raises the generation by one, and is either one of ours or one that
+// was received. One that is just being received looks like an unknown one, so it takes two checks in a row.
 func (b *Backend) Drifted(ctx context.Context) (bool, error) {
 	known := b.conn.Commits + b.externalCommits.Load()
 	gen, err := b.Generation(ctx)
