@@ -210,7 +210,7 @@ func TestAModeThatCannotHoldAllThatForwardsIsNotTaken(t *testing.T) {
 	n.logs("no link no-such")
 	n.endpoints(2, 3)
 	n.expect("still in mode nftables", "p2 p3")
-	if log := n.log.String(); strings.Contains(log, "replacing a table") {
+	if log := n.log.String(); strings.Contains(log, "replacing nftables table") {
 		t.Errorf("the tables that forward were replaced meanwhile:\n%s", log)
 	}
 	n.configure("mode: ipvs\n") // now it may be taken over

@@ -77,7 +77,7 @@ func (b *Backend) load(ctx context.Context) error {
 	b.countGuarded(b.tables[:]...)
 	for i, t := range b.tables {
 		if err == nil && foreign[i] != nil {
-			b.log.Warn("replacing a table", "table", t.label(), "reason", foreign[i])
+			b.log.Warn("replacing nftables table", "table", t.label(), "reason", foreign[i])
 		}
 	}
 	return err
@@ -173,7 +173,7 @@ func (b *Backend) commitBase(tables []*table, txs map[model.Family]*tx, next *pl
 	err := commit(b.conn, list...)
 	unsupported := errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
 	if t := b.tables[1]; unsupported && !t.absent && !usesFamily(next, t.family) {
-		b.log.Warn("going without IPv6", "reason", err)
+		b.log.Warn("IPv6 is not available, programming IPv4 only", "err", err)
 		t.absent = true
 		return errNoIPv6
 	}

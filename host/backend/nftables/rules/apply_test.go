@@ -294,7 +294,7 @@ func TestABadFrontendKeepsNobodyElseWaiting(t *testing.T) {
 		}
 	}
 	_, err := d.b.Apply(context.Background(), p, nil)
-	if err == nil || !strings.Contains(err.Error(), "shop/web:http 10.96.0.9:80/TCP: member [fd00::1]:80: not IPv4") {
+	if err == nil || !strings.Contains(err.Error(), "shop/web:http 10.96.0.9:80/TCP: endpoint [fd00::1]:80: not IPv4") {
 		t.Errorf("got %v", err)
 	}
 	d.readsAs(good)

@@ -65,7 +65,7 @@ const (
 // Open connects to nf_tables. It neither reads nor writes any table.
 func Open(o Options) (*Backend, error) {
 	if o.Now == nil {
-		return nil, errors.New("nftables: open: no clock given")
+		return nil, errors.New("nftables: open: no clock: Options.Now is nil")
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -88,7 +88,7 @@ func Open(o Options) (*Backend, error) {
 	if o.Netns != 0 {
 		if b.netns, err = unix.FcntlInt(uintptr(o.Netns), unix.F_DUPFD_CLOEXEC, 3); err != nil {
 			_ = conn.Close()
-			return nil, fmt.Errorf("nftables: keep the network namespace: %w", err)
+			return nil, fmt.Errorf("nftables: duplicate the network namespace: %w", err)
 		}
 	}
 	b.tables = [2]*table{newTable(model.IPv4, conn, b.balancing), newTable(model.IPv6, conn, b.balancing)}
@@ -142,7 +142,7 @@ func (b *Backend) read(ctx context.Context) (tables [2]*table, err error) {
 			if foreign, err := tables[i].loadForwarding(); err != nil {
 				return err
 			} else if foreign != nil {
-				return fmt.Errorf("nftables: read table %s: not one of this version: %w", t.label(), foreign)
+				return fmt.Errorf("nftables: read table %s: it is another version's or another program's: %w", t.label(), foreign)
 			}
 		}
 		return nil

@@ -67,7 +67,7 @@ func (s *schema) encode(f *plan.Frontend, before *elements) (*elements, error) {
 		h.comment += " " + f.Balance.String()
 	}
 	if len(h.comment) > maxComment {
-		return nil, fmt.Errorf("nftables: %s: the name is longer than the %d bytes of a comment", f.Owner, maxComment)
+		return nil, fmt.Errorf("nftables: %s: the name exceeds the %d bytes of a comment", f.Owner, maxComment)
 	}
 	if f.Masquerade != plan.MasqueradeNever {
 		h.masq = 1 << f.Masquerade

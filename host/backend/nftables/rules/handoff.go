@@ -52,7 +52,7 @@ func (h *HandOff) encodePool(f *plan.Frontend, p *plan.Pool, scope int, _ packed
 	// A pool that accepts no connections may have endpoints and so a mark.
 	out := poolElements{mark: h.PoolMark(f, scope == outside)}
 	if m := out.mark; m != 0 && (m&MarkMask != MarkBase || m == priorityMasquerade) {
-		return poolElements{}, fmt.Errorf("the mark %#x is not one of those for pools", m)
+		return poolElements{}, fmt.Errorf("%#x is not a pool mark", m)
 	}
 	switch {
 	case p.Verdict == plan.Drop:

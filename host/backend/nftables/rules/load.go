@@ -48,7 +48,7 @@ func (t *table) load() (foreign error, err error) {
 		}
 	}
 	if !t.atName.there && t.atHandover.forwards() {
-		foreign = errSchemaMismatch{"it was about to be replaced"}
+		foreign = errSchemaMismatch{"its replacement was not finished"}
 	}
 	t.replacing = foreign != nil
 	return foreign, nil
@@ -98,7 +98,7 @@ func (t *table) loadAll(s *tableState) error {
 		}
 	}
 	if len(t.globals.masqueradeBits) > 1 {
-		return errSchemaMismatch{"more than one masquerade bit"}
+		return errSchemaMismatch{"it has more than one masquerade bit"}
 	}
 	if len(t.globals.masqueradeBits) == 1 {
 		t.masqueradeBit = t.globals.masqueradeBits[0]
@@ -191,14 +191,14 @@ func (t *table) loadSets() error {
 		name := nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_NAME))
 		s := t.find(name)
 		if s == nil {
-			shape = errSchemaMismatch{"it has a set of another version, " + name}
+			shape = errSchemaMismatch{"its set " + name + " is unknown"}
 			return
 		}
 		if nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_KEY_TYPE)) != typeOf(s.key) ||
 			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_KEY_LEN)) != uint32(padded(s.key)) ||
 			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_DATA_TYPE)) != typeOf(s.data) ||
 			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_FLAGS)) != s.flags {
-			shape = errSchemaMismatch{"the type of its set " + name + " is another"}
+			shape = errSchemaMismatch{"its set " + name + " has another type"}
 			return
 		}
 		s.exists = true
@@ -251,7 +251,7 @@ func (t *table) dumpSettled(s *set) ([]nfnl.Element, error) {
 		case !twice || t.conn.AllowInconsistent, s.flags&unix.NFT_SET_INTERVAL != 0: // intervals are in no hash table
 			return list, nil
 		case try == maxSettles:
-			return nil, fmt.Errorf("nftables: list set %s: its hash table grew all the while: %w", s.name, nfnl.ErrInterrupted)
+			return nil, fmt.Errorf("nftables: list set %s: the kernel kept resizing its hash table: %w", s.name, nfnl.ErrInterrupted)
 		}
 	}
 }
@@ -307,7 +307,7 @@ func (t *table) count(s *set) (n int, ok bool, err error) {
 
 // errForeignElement means that a set has an element that this version does not write.
 func errForeignElement(s *set) error {
-	return errSchemaMismatch{"it has a foreign element in set " + s.name}
+	return errSchemaMismatch{"its set " + s.name + " has an unknown element"}
 }
 
 // frontendOf decodes the key of a set of frontends and returns the rest of the key.

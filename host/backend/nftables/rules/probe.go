@@ -25,7 +25,7 @@ type Feature struct {
 }
 
 // ErrNotTried is the result for features that can only be tested by committing a ruleset.
-var ErrNotTried = errors.New("not tried: that takes a network namespace of its own (CAP_SYS_ADMIN)")
+var ErrNotTried = errors.New("not tried: needs a network namespace of its own (CAP_SYS_ADMIN)")
 
 // Probe tests features in a new network namespace, which does not outlive the call. If the caller may not create one,
 // it tests in the current one, with transactions that the kernel undoes: they never take effect. own reports which of
@@ -152,7 +152,7 @@ func applyProbePlan(ctx context.Context, conn *nfnl.Conn, known []Feature) error
 	}
 	p, err := b.Read(ctx)
 	if err == nil && len(p.Frontends) == 0 {
-		err = errors.New("nftables: nothing of it can be read back")
+		err = errors.New("nftables: probe: the ruleset reads back empty")
 	}
 	return err
 }
@@ -162,7 +162,7 @@ func applyProbePlan(ctx context.Context, conn *nfnl.Conn, known []Feature) error
 func countTrial() trial {
 	frontends := func(p *prober) *set { return p.lookups[byAddress].frontends }
 	return trial{
-		Feature: Feature{Name: "telling how many elements a set has", Kernel: "6.16", For: "a quick restart with 100,000 endpoints and more"},
+		Feature: Feature{Name: "element counts of sets", Kernel: "6.16", For: "a fast restart with 100,000 endpoints and more"},
 		family:  model.IPv4,
 		build:   func(p *prober) { p.set(frontends(p)) },
 		check: func(p *prober) error {
@@ -171,9 +171,9 @@ func countTrial() trial {
 			case err != nil:
 				return err
 			case !ok:
-				return errors.New("it does not")
+				return errors.New("the kernel does not report it")
 			case n != 0:
-				return fmt.Errorf("it has %d in an empty one", n)
+				return fmt.Errorf("the kernel reports %d elements in an empty set", n)
 			}
 			return nil
 		},
@@ -201,11 +201,11 @@ func trials() []trial {
 			p.add(p.rules.hook("input", unix.NF_INET_LOCAL_IN, 100))
 			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100))
 		}),
-		required("keys of several fields", "4.1", services, func(p *prober) {
+		required("concatenated keys", "4.1", services, func(p *prober) {
 			p.set(p.lookups[byAddress].frontends)
 			p.prerouting(p.rules.rule().frontendKey(byAddress).in(p.lookups[byAddress].frontends).drop())
 		}),
-		required("random numbers and DNAT by a map", "4.9, CONFIG_NFT_NUMGEN", services, func(p *prober) {
+		required("random numbers and DNAT to a map", "4.9, CONFIG_NFT_NUMGEN", services, func(p *prober) {
 			slots := p.lookups[byAddress].scopes[inside].slots
 			p.set(slots)
 			p.prerouting(p.rules.rule().frontendKey(byAddress).random(8).dnat(slots))
@@ -222,27 +222,27 @@ func trials() []trial {
 		required("masquerading", "CONFIG_NFT_MASQ", "connections from outside the cluster, hairpins", func(p *prober) {
 			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100, p.rules.rule().hasMark(p.rules.bit).xorMark(p.rules.bit).masquerade()))
 		}),
-		late(required("reject before routing", "5.9, CONFIG_NFT_REJECT", "Services without endpoints, wrong ports of a ClusterIP", func(p *prober) {
+		late(required("reject in prerouting", "5.9, CONFIG_NFT_REJECT", "Services without endpoints, other ports of a ClusterIP", func(p *prober) {
 			p.prerouting(p.rules.rule().reject())
 		})),
-		required("look-up of local addresses", "4.10, CONFIG_NFT_FIB_IPV4", "externalTrafficPolicy Local", func(p *prober) {
+		required("lookup of local addresses", "4.10, CONFIG_NFT_FIB_IPV4", "externalTrafficPolicy Local", func(p *prober) {
 			p.prerouting(p.rules.rule().fromNode().drop())
 		}),
-		required("sets of ranges", "CONFIG_NF_TABLES", "telling Pods from other sources, ServiceCIDRs", func(p *prober) {
+		required("interval sets", "CONFIG_NF_TABLES", "distinguishing Pods from other sources, ServiceCIDRs", func(p *prober) {
 			p.set(p.podSources, p.podInterfaces)
 			p.prerouting(p.rules.rule().saddr().in(p.podSources).drop(), p.rules.rule().iifname().in(p.podInterfaces).drop())
 		}),
-		required("ranges in keys of several fields", "5.6", "loadBalancerSourceRanges", func(p *prober) {
+		required("ranges in concatenated keys", "5.6", "loadBalancerSourceRanges", func(p *prober) {
 			s := &p.lookups[byAddress]
 			p.set(s.ranges)
 			p.prerouting(p.rules.rule().frontendKey(byAddress).saddr().notIn(s.ranges).drop())
 		}),
-		required("maps with time-outs that packets fill", "4.9", "session affinity", func(p *prober) {
+		required("dynamic maps with timeouts", "4.9", "session affinity", func(p *prober) {
 			a := p.affinitySet(0)
 			p.set(a)
 			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100, p.rules.rule().updateAffinity(a, time.Hour)))
 		}),
-		optional("deleting what may have gone", "6.3", "forgetting clients without a second try", model.IPv4, func(p *prober) {
+		optional("deleting elements that may not exist", "6.3", "deleting affinity clients in one transaction", model.IPv4, func(p *prober) {
 			x := &tx{t: p.table}
 			s := p.lookups[byAddress].frontends
 			p.set(s)

@@ -35,8 +35,8 @@ func lacks(t *testing.T) map[string]bool {
 	}
 	before := func(a, b int) bool { return major < a || major == a && minor < b }
 	return map[string]bool{
-		"deleting what may have gone":         before(6, 3),
-		"telling how many elements a set has": before(6, 16),
+		"deleting elements that may not exist":         before(6, 3),
+		"element counts of sets": before(6, 16),
 	}
 }
 

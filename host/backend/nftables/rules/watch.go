@@ -39,7 +39,7 @@ func (b *Backend) Watch(heard func(backend.ExternalChange)) (stop func(), err er
 	go func() {
 		defer close(ended)
 		if err := conn.Run(l.datagram, l.overflow); !l.stopped.Load() {
-			b.log.Warn("what others write to nf_tables is no longer heard", "err", err)
+			b.log.Warn("stopped watching nf_tables for external changes", "err", err)
 		}
 	}()
 	return func() {
@@ -67,7 +67,7 @@ func (l *watcher) datagram(b []byte) {
 }
 
 func (l *watcher) overflow() {
-	l.note("more than could be heard")
+	l.note("more than could be received")
 	l.end("")
 }
 

@@ -208,7 +208,7 @@ func TestALostNotificationCountsAsAWriteByOthers(t *testing.T) {
 	goOn <- true
 	select {
 	case f := <-heard:
-		if !strings.Contains(f.Object, "more than could be heard") {
+		if !strings.Contains(f.Object, "more than could be received") {
 			t.Errorf("heard %+v", f)
 		}
 		goOn <- true
