@@ -88,12 +88,12 @@ func (t *table) attach(h, before *elements, f *plan.Frontend) {
 	w.frontends++
 	h.learn = []affinityLearn{{(f.Affinity + time.Millisecond - 1).Truncate(time.Millisecond), w.id}}
 	for l := range scopes {
-		members := endpointsOf(h.scopes[l].slots.unpack(nil))
-		if len(members) == 0 {
+		endpoints := endpointsOf(h.scopes[l].slots.unpack(nil))
+		if len(endpoints) == 0 {
 			continue
 		}
-		want := make([]netip.AddrPort, len(members))
-		for i, m := range members {
+		want := make([]netip.AddrPort, len(endpoints))
+		for i, m := range endpoints {
 			want[i] = m.Addr
 		}
 		last := -1

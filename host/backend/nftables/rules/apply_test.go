@@ -22,8 +22,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// shop has something of everything.
-func shop() string {
+// shopPlan has something of everything.
+func shopPlan() string {
 	lb, np := "203.0.113.2:80/TCP LoadBalancer masquerade=from-node affinity=3h", "*4:30080/TCP NodePort masquerade=always affinity=3h"
 	return service(
 		frontend("10.96.0.10:80/TCP ClusterIP masquerade=outside affinity=3h", "1 2*3"),
@@ -34,9 +34,9 @@ func shop() string {
 	)
 }
 
-func TestTheListingIsReadableAndLoadsBack(t *testing.T) {
-	d := newBed(t, 2)
-	d.apply(shop())
+func TestListingIsReadableAndLoadsBack(t *testing.T) {
+	d := newTestEnv(t, 2)
+	d.apply(shopPlan())
 	got, err := d.nft("", "list", "ruleset")
 	if err != nil {
 		t.Fatalf("nft list ruleset: %v\n%s", err, got)
@@ -73,7 +73,7 @@ func TestTheListingIsReadableAndLoadsBack(t *testing.T) {
 	if _, err := Cleanup(context.Background(), d.lab.Node.Fd()); err != nil {
 		t.Fatal(err)
 	}
-	p := d.apply(strings.NewReplacer(" affinity=3h", "", "    source-ranges 198.51.100.0/24\n", "").Replace(shop()))
+	p := d.apply(strings.NewReplacer(" affinity=3h", "", "    source-ranges 198.51.100.0/24\n", "").Replace(shopPlan()))
 	if got, err = d.nft("", "list", "ruleset"); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestTheListingIsReadableAndLoadsBack(t *testing.T) {
 	if out, err := d.nft(got, "-f", "-"); err != nil {
 		t.Fatalf("the listing does not load back: %s", out)
 	}
-	d.readsAs(p)
+	d.expectPlan(p)
 	d.ask(d.client, "tcp", "10.96.0.10:80")
 }
 
@@ -99,9 +99,9 @@ func sortElements(listing string) string {
 	})
 }
 
-func TestRestartWithoutChangeSendsNothing(t *testing.T) {
-	d := newBed(t, 2)
-	p := d.apply(shop())
+func TestRestartSendsNothing(t *testing.T) {
+	d := newTestEnv(t, 2)
+	p := d.apply(shopPlan())
 	d.ask(d.client, "tcp", "10.96.0.10:80") // leaves an affinity entry
 	d.clock.t = d.clock.t.Add(time.Hour)
 	for range 2 {
@@ -121,8 +121,8 @@ func TestRestartWithoutChangeSendsNothing(t *testing.T) {
 	}
 }
 
-// TestATableOfAnotherVersionIsReplacedWithoutAGap checks that a client that connects all the while never fails.
-func TestATableOfAnotherVersionIsReplacedWithoutAGap(t *testing.T) {
+// TestForeignTableIsReplacedWithoutLosingConnections checks that a client that connects all the while never fails.
+func TestForeignTableIsReplacedWithoutLosingConnections(t *testing.T) {
 	for name, damage := range map[string]string{
 		"a rule is gone":       "flush chain ip sluice refuse",
 		"a rule is new":        "add rule ip sluice service counter",
@@ -134,8 +134,8 @@ func TestATableOfAnotherVersionIsReplacedWithoutAGap(t *testing.T) {
 		"a table without sets": "delete table ip sluice; add table ip sluice",
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newBed(t, 2)
-			p := d.apply(shop())
+			d := newTestEnv(t, 2)
+			p := d.apply(shopPlan())
 			if out, err := d.nft(strings.ReplaceAll(damage, "; ", "\n")+"\n", "-f", "-"); err != nil {
 				t.Fatalf("%s: %v", out, err)
 			}
@@ -148,7 +148,7 @@ func TestATableOfAnotherVersionIsReplacedWithoutAGap(t *testing.T) {
 					case <-stop:
 						return
 					default:
-						if _, err := d.client.Ask("tcp", netip.MustParseAddrPort("10.96.0.10:80"), soon); err != nil && !gap {
+						if _, err := d.client.Ask("tcp", netip.MustParseAddrPort("10.96.0.10:80"), timeout); err != nil && !gap {
 							failed <- err
 							return
 						}
@@ -165,7 +165,7 @@ func TestATableOfAnotherVersionIsReplacedWithoutAGap(t *testing.T) {
 			if err := <-failed; err != nil {
 				t.Errorf("a connection failed: %v", err)
 			}
-			d.readsAs(p)
+			d.expectPlan(p)
 			if r, err := d.b.Apply(context.Background(), p, nil); err != nil || r.Messages != 0 {
 				t.Errorf("not settled: %+v, %v", r, err)
 			}
@@ -173,8 +173,8 @@ func TestATableOfAnotherVersionIsReplacedWithoutAGap(t *testing.T) {
 	}
 }
 
-func TestErrorsNameOperationObjectAndErrno(t *testing.T) {
-	d := newBed(t, 0)
+func TestErrorsNameOperationAndObject(t *testing.T) {
+	d := newTestEnv(t, 0)
 	prev := d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1 2 3")))
 	next := parse(t, service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1 2 4")))
 	// Someone takes the slot away that is about to be replaced.
@@ -187,14 +187,14 @@ func TestErrorsNameOperationObjectAndErrno(t *testing.T) {
 	}
 	// The next Apply looks at what there is.
 	d.mustApply(next, nil)
-	d.readsAs(next)
+	d.expectPlan(next)
 }
 
-func TestWithoutCapabilityTheErrorSaysWhatIsNeeded(t *testing.T) {
+func TestPermissionErrorNamesTheCapability(t *testing.T) {
 	if err := nfnl.Hint(unix.EPERM); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
 		t.Errorf("got %v", err)
 	}
-	d := newBed(t, 0)
+	d := newTestEnv(t, 0)
 	b := d.open()
 	// A socket's rights are those of its owner at the time of sending.
 	type result struct{ err error }
@@ -210,9 +210,9 @@ func TestWithoutCapabilityTheErrorSaysWhatIsNeeded(t *testing.T) {
 	}
 }
 
-func TestABigPlanFitsASmallSocketBuffer(t *testing.T) {
-	d := newBed(t, 0)
-	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now, SendBuffer: 200 << 10})
+func TestLargePlanFitsSmallSocketBuffer(t *testing.T) {
+	d := newTestEnv(t, 0)
+	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.Now, SendBuffer: 200 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,14 +223,14 @@ func TestABigPlanFitsASmallSocketBuffer(t *testing.T) {
 	f := clusterFrontend(9999, 6000, 0)
 	p.Frontends[f.Key] = f
 	d.mustApply(p, nil)
-	d.readsAs(p)
+	d.expectPlan(p)
 	none := &plan.Plan{Global: p.Global}
 	d.mustApply(none, plan.Diff(p, none))
-	d.readsAs(none)
+	d.expectPlan(none)
 }
 
-func TestTheGlobalPartChangesInPlace(t *testing.T) {
-	d := newBed(t, 2)
+func TestGlobalSettingsChangeInPlace(t *testing.T) {
+	d := newTestEnv(t, 2)
 	rest := "service shop/web\n" + frontend("10.96.0.10:80/TCP ClusterIP masquerade=always", "1") + frontend("*4:30080/TCP NodePort masquerade=never", "2")
 	for _, g := range []string{
 		"global\n  masquerade-mark 0x4000\n",
@@ -243,7 +243,7 @@ func TestTheGlobalPartChangesInPlace(t *testing.T) {
 			t.Errorf("%s: not masqueraded", g)
 		}
 		for _, to := range []string{"192.168.0.1", "192.168.7.7"} {
-			_, err := d.client.Ask("tcp", netip.MustParseAddrPort(to+":30080"), soon)
+			_, err := d.client.Ask("tcp", netip.MustParseAddrPort(to+":30080"), timeout)
 			if want := strings.Contains(g, to); (err == nil) != want {
 				t.Errorf("%s: NodePort on %s: %v", g, to, err)
 			}
@@ -251,19 +251,19 @@ func TestTheGlobalPartChangesInPlace(t *testing.T) {
 	}
 }
 
-// TestReadingABigMapFindsWhatIsAmiss is about maps that are read by asking for the slots that should be there.
-func TestReadingABigMapFindsWhatIsAmiss(t *testing.T) {
-	d := newBed(t, 0)
+// TestLoadDetectsChangedElementsOfLargeMaps is about maps that are read by asking for the slots that should be there.
+func TestLoadDetectsChangedElementsOfLargeMaps(t *testing.T) {
+	d := newTestEnv(t, 0)
 	p := cluster(300, 9)
 	d.mustApply(p, nil)
-	d.readsAs(p)
+	d.expectPlan(p)
 	for name, damage := range map[string]string{
 		"a slot is gone":             "delete element ip sluice slots { 10.96.0.7 . tcp . 80 . 3 }",
 		"the last slot is gone":      "delete element ip sluice slots { 10.96.0.7 . tcp . 80 . 8 }",
 		"a slot too many":            "add element ip sluice slots { 10.96.0.7 . tcp . 80 . 9 : 10.9.9.9 . 80 }",
 		"a slot far off":             "add element ip sluice slots { 10.96.0.7 . tcp . 80 . 65535 : 10.9.9.9 . 80 }",
 		"a slot of nobody":           "add element ip sluice slots { 10.99.0.7 . tcp . 80 . 0 : 10.9.9.9 . 80 }",
-		"another member in a slot":   "delete element ip sluice slots { 10.96.0.7 . tcp . 80 . 3 }\nadd element ip sluice slots { 10.96.0.7 . tcp . 80 . 3 : 10.9.9.9 . 80 }",
+		"another endpoint in a slot":   "delete element ip sluice slots { 10.96.0.7 . tcp . 80 . 3 }\nadd element ip sluice slots { 10.96.0.7 . tcp . 80 . 3 : 10.9.9.9 . 80 }",
 		"a frontend without a total": "delete element ip sluice total_16 { 10.96.0.7 . tcp . 80 }",
 		"a frontend in two totals":   "add set ip sluice total_4 { type ipv4_addr . inet_proto . inet_service; }\nadd element ip sluice total_16 { 10.96.9.7 . tcp . 80 }",
 		"a frontend is gone":         "delete element ip sluice frontends { 10.96.0.7 . tcp . 80 }",
@@ -277,15 +277,15 @@ func TestReadingABigMapFindsWhatIsAmiss(t *testing.T) {
 		if err != nil || r.Messages == 0 {
 			t.Fatalf("%s: %+v, %v", name, r, err)
 		}
-		d.readsAs(p)
+		d.expectPlan(p)
 		if r, err := d.b.Apply(context.Background(), p, nil); err != nil || r != (backend.Report{}) {
 			t.Fatalf("%s: not settled: %+v, %v", name, r, err)
 		}
 	}
 }
 
-func TestABadFrontendKeepsNobodyElseWaiting(t *testing.T) {
-	d := newBed(t, 0)
+func TestInvalidFrontendDoesNotBlockOthers(t *testing.T) {
+	d := newTestEnv(t, 0)
 	good := parse(t, service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
 	p := parse(t, service(frontend("10.96.0.9:80/TCP ClusterIP masquerade=never", "1"), frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
 	for k, f := range p.Frontends {
@@ -297,15 +297,15 @@ func TestABadFrontendKeepsNobodyElseWaiting(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "shop/web:http 10.96.0.9:80/TCP: endpoint [fd00::1]:80: not IPv4") {
 		t.Errorf("got %v", err)
 	}
-	d.readsAs(good)
+	d.expectPlan(good)
 }
 
-// TestReadingGoesOnWhileOthersWrite: another program writes to its own table without a pause.
-func TestReadingGoesOnWhileOthersWrite(t *testing.T) {
-	d := newBed(t, 0)
+// TestReadSucceedsDuringWritesToOtherTables: another program writes to its own table without a pause.
+func TestReadSucceedsDuringWritesToOtherTables(t *testing.T) {
+	d := newTestEnv(t, 0)
 	p := cluster(400, 10)
 	d.mustApply(p, nil)
-	other, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now})
+	other, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.Now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +334,7 @@ func TestReadingGoesOnWhileOthersWrite(t *testing.T) {
 		}
 	}()
 	for range 3 {
-		d.readsAs(p)
+		d.expectPlan(p)
 		if r, err := d.b.Apply(context.Background(), p, nil); err != nil || r.Messages != 0 {
 			t.Errorf("got %+v, %v", r, err)
 		}

@@ -11,10 +11,10 @@ import (
 // assignSlots gives each endpoint as many of the slots 0 to total-1 as its weight. A slot keeps its endpoint while that
 // is within its quota, so that a change rewrites only the difference. The order of slots does not matter, as they are
 // drawn at random.
-func assignSlots(before []netip.AddrPort, members []plan.Endpoint, total int) []netip.AddrPort {
+func assignSlots(before []netip.AddrPort, endpoints []plan.Endpoint, total int) []netip.AddrPort {
 	slots := make([]netip.AddrPort, total)
-	quota := make([]int, len(members))
-	for i, m := range members {
+	quota := make([]int, len(endpoints))
+	for i, m := range endpoints {
 		quota[i] = int(m.Weight)
 	}
 	missing := total
@@ -22,7 +22,7 @@ func assignSlots(before []netip.AddrPort, members []plan.Endpoint, total int) []
 		if !held.IsValid() {
 			continue
 		}
-		m, ok := slices.BinarySearchFunc(members, held, func(m plan.Endpoint, a netip.AddrPort) int { return m.Addr.Compare(a) })
+		m, ok := slices.BinarySearchFunc(endpoints, held, func(m plan.Endpoint, a netip.AddrPort) int { return m.Addr.Compare(a) })
 		if ok && quota[m] > 0 {
 			quota[m]--
 			slots[i] = held
@@ -38,7 +38,7 @@ func assignSlots(before []netip.AddrPort, members []plan.Endpoint, total int) []
 			next++
 		}
 		quota[next]--
-		slots[i] = members[next].Addr
+		slots[i] = endpoints[next].Addr
 		missing--
 	}
 	return slots
@@ -46,9 +46,9 @@ func assignSlots(before []netip.AddrPort, members []plan.Endpoint, total int) []
 
 // repeatWeights returns the endpoints for a slot table chosen by hash, with weights as many times as they fit, and its
 // size class.
-func repeatWeights(members []plan.Endpoint, total int) ([]plan.Endpoint, int) {
+func repeatWeights(endpoints []plan.Endpoint, total int) ([]plan.Endpoint, int) {
 	c := max(sizeClass(total), minHashClass)
-	out := slices.Clone(members)
+	out := slices.Clone(endpoints)
 	for i := range out {
 		out[i].Weight *= uint16(1 << c / total)
 	}
@@ -56,9 +56,9 @@ func repeatWeights(members []plan.Endpoint, total int) ([]plan.Endpoint, int) {
 }
 
 // reduceWeights is the inverse: it reduces weights to lowest terms.
-func reduceWeights(members []plan.Endpoint) []plan.Endpoint {
+func reduceWeights(endpoints []plan.Endpoint) []plan.Endpoint {
 	var all uint16
-	for _, m := range members {
+	for _, m := range endpoints {
 		for a, b := m.Weight, all; ; a, b = b, a%b {
 			if b == 0 {
 				all = a
@@ -66,27 +66,27 @@ func reduceWeights(members []plan.Endpoint) []plan.Endpoint {
 			}
 		}
 	}
-	for i := range members {
-		members[i].Weight /= all
+	for i := range endpoints {
+		endpoints[i].Weight /= all
 	}
-	return members
+	return endpoints
 }
 
 // endpointsOf is the inverse of assignSlots: the sorted endpoints, weighted by their number of slots.
 func endpointsOf(slots []netip.AddrPort) []plan.Endpoint {
 	sorted := slices.Clone(slots)
 	slices.SortFunc(sorted, netip.AddrPort.Compare)
-	var members []plan.Endpoint
+	var endpoints []plan.Endpoint
 	for _, a := range sorted {
-		switch n := len(members); {
+		switch n := len(endpoints); {
 		case !a.IsValid():
-		case n > 0 && members[n-1].Addr == a:
-			if members[n-1].Weight < math.MaxUint16 { // none of ours has as many
-				members[n-1].Weight++
+		case n > 0 && endpoints[n-1].Addr == a:
+			if endpoints[n-1].Weight < math.MaxUint16 { // none of ours has as many
+				endpoints[n-1].Weight++
 			}
 		default:
-			members = append(members, plan.Endpoint{Addr: a, Weight: 1})
+			endpoints = append(endpoints, plan.Endpoint{Addr: a, Weight: 1})
 		}
 	}
-	return members
+	return endpoints
 }

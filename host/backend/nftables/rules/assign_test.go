@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-func randomMembers(r *rand.Rand) []plan.Endpoint {
+func randomEndpoints(r *rand.Rand) []plan.Endpoint {
 	var list []plan.Endpoint
 	for i := range 12 {
 		if r.IntN(2) == 0 {
@@ -22,27 +22,27 @@ func randomMembers(r *rand.Rand) []plan.Endpoint {
 	return list
 }
 
-func total(list []plan.Endpoint) int { p := plan.Pool{Endpoints: list}; return p.Total() }
+func totalWeight(list []plan.Endpoint) int { p := plan.Pool{Endpoints: list}; return p.Total() }
 
-func TestAssignKeepsQuotasAndRewritesNoMoreThanItMust(t *testing.T) {
+func TestAssignSlotsRewritesOnlyTheDifference(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var slots []netip.AddrPort
 	for step := range 3000 {
-		members := randomMembers(r)
-		want := total(members)
+		endpoints := randomEndpoints(r)
+		want := totalWeight(endpoints)
 		before := slots
 		if r.IntN(10) == 0 && len(before) > 0 { // a slot lost
 			before = slices.Clone(before)
 			before[r.IntN(len(before))] = netip.AddrPort{}
 		}
-		slots = assignSlots(before, members, want)
-		if got := endpointsOf(slots); !slices.Equal(got, members) {
-			t.Fatalf("step %d: members %v, want %v", step, got, members)
+		slots = assignSlots(before, endpoints, want)
+		if got := endpointsOf(slots); !slices.Equal(got, endpoints) {
+			t.Fatalf("step %d: endpoints %v, want %v", step, got, endpoints)
 		}
 		if len(slots) != want {
 			t.Fatalf("step %d: %d slots, want %d", step, len(slots), want)
 		}
-		// What must be written: all that is not held within [0, want) by a member within its quota.
+		// What must be written: all that is not held within [0, want) by a endpoint within its quota.
 		var held []netip.AddrPort
 		for i := range min(len(before), want) {
 			if before[i].IsValid() {
@@ -51,9 +51,9 @@ func TestAssignKeepsQuotasAndRewritesNoMoreThanItMust(t *testing.T) {
 		}
 		must := want
 		for _, m := range endpointsOf(held) {
-			i := slices.IndexFunc(members, func(n plan.Endpoint) bool { return n.Addr == m.Addr })
+			i := slices.IndexFunc(endpoints, func(n plan.Endpoint) bool { return n.Addr == m.Addr })
 			if i >= 0 {
-				must -= int(min(m.Weight, members[i].Weight))
+				must -= int(min(m.Weight, endpoints[i].Weight))
 			}
 		}
 		written := 0
@@ -68,7 +68,7 @@ func TestAssignKeepsQuotasAndRewritesNoMoreThanItMust(t *testing.T) {
 	}
 }
 
-func TestClassIsTheNextPowerOfTwo(t *testing.T) {
+func TestSizeClassIsTheNextPowerOfTwo(t *testing.T) {
 	for n, want := range map[int]int{1: 0, 2: 1, 3: 2, 4: 2, 5: 3, 8: 3, 9: 4, 1000: 10, 1024: 10, 1025: 11, 65536: 16} {
 		if got := sizeClass(n); got != want {
 			t.Errorf("class(%d) = %d, want %d", n, got, want)

@@ -73,7 +73,7 @@ func BenchmarkAll(b *testing.B) {
 		var used time.Duration
 		for b.Loop() {
 			b.StopTimer()
-			d := newBed(b, 0)
+			d := newTestEnv(b, 0)
 			b.StartTimer()
 			begin := cpu(b)
 			d.mustApply(p, nil)
@@ -91,7 +91,7 @@ func BenchmarkAll(b *testing.B) {
 // BenchmarkReplaceEndpoint replaces one endpoint of one Service.
 func BenchmarkReplaceEndpoint(b *testing.B) {
 	eachSize(b, func(b *testing.B, n, m int) {
-		d := newBed(b, 0)
+		d := newTestEnv(b, 0)
 		p := cluster(n, m)
 		d.mustApply(p, nil)
 		i := 0
@@ -110,7 +110,7 @@ func BenchmarkReplaceEndpoint(b *testing.B) {
 // BenchmarkReplaceService deletes one Service and adds it again.
 func BenchmarkReplaceService(b *testing.B) {
 	eachSize(b, func(b *testing.B, n, m int) {
-		d := newBed(b, 0)
+		d := newTestEnv(b, 0)
 		p := cluster(n, m)
 		d.mustApply(p, nil)
 		i := 0
@@ -132,7 +132,7 @@ func BenchmarkReplaceService(b *testing.B) {
 // BenchmarkRestart reads everything back and finds that nothing is to be done.
 func BenchmarkRestart(b *testing.B) {
 	eachSize(b, func(b *testing.B, n, m int) {
-		d := newBed(b, 0)
+		d := newTestEnv(b, 0)
 		p := cluster(n, m)
 		d.mustApply(p, nil)
 		for b.Loop() {
@@ -141,7 +141,7 @@ func BenchmarkRestart(b *testing.B) {
 	})
 }
 
-func (d *bed) mustApply(p *plan.Plan, delta *plan.Delta) {
+func (d *testEnv) mustApply(p *plan.Plan, delta *plan.Delta) {
 	d.Helper()
 	if _, err := d.b.Apply(context.Background(), p, delta); err != nil {
 		d.Fatal(err)

@@ -11,25 +11,25 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// weighed notes how large transactions are, and may take a while over each.
-type weighed struct {
+// sizeRecorder notes how large transactions are, and may take a while over each.
+type sizeRecorder struct {
 	nfnl.Transport
-	sizes []int
-	took  func(bytes int)
+	sizes  []int
+	onSend func(bytes int)
 }
 
-func (w *weighed) Send(b []byte) error {
+func (w *sizeRecorder) Send(b []byte) error {
 	if isTransaction(b) {
 		w.sizes = append(w.sizes, len(b))
-		if w.took != nil {
-			w.took(len(b))
+		if w.onSend != nil {
+			w.onSend(len(b))
 		}
 	}
 	return w.Transport.Send(b)
 }
 
-// does applies a plan and gives the report.
-func (d *bed) does(p *plan.Plan, delta *plan.Delta) backend.Report {
+// report applies a plan and gives the report.
+func (d *testEnv) report(p *plan.Plan, delta *plan.Delta) backend.Report {
 	d.Helper()
 	r, err := d.b.Apply(context.Background(), p, delta)
 	if err != nil {
@@ -38,37 +38,37 @@ func (d *bed) does(p *plan.Plan, delta *plan.Delta) backend.Report {
 	return r
 }
 
-// swap is a change of one frontend in the plan, with its delta.
-func swap(p *plan.Plan, f *plan.Frontend) *plan.Delta {
+// replaceFrontend is a change of one frontend in the plan, with its delta.
+func replaceFrontend(p *plan.Plan, f *plan.Frontend) *plan.Delta {
 	d := &plan.Delta{Changes: []plan.Change{{Key: f.Key, Old: p.Frontends[f.Key], New: f}}}
 	p.Frontends[f.Key] = f
 	return d
 }
 
-// TestAChangeCostsTheKernelTheSameInAClusterOfAnySize counts instead of measuring time: messages, elements,
+// TestUpdateCostDoesNotDependOnClusterSize counts instead of measuring time: messages, elements,
 // transactions, and our own allocations.
-func TestAChangeCostsTheKernelTheSameInAClusterOfAnySize(t *testing.T) {
+func TestUpdateCostDoesNotDependOnClusterSize(t *testing.T) {
 	type cost struct{ replaced, shrunk, halved, removed, added backend.Report }
 	measure := func(services int) (c cost, allocations float64) {
-		d := newBed(t, 0)
+		d := newTestEnv(t, 0)
 		p := cluster(services, 10)
-		d.does(p, nil)
+		d.report(p, nil)
 		strip := func(r backend.Report) backend.Report { r.Longest = 0; return r }
 		i := services / 2
-		c.replaced = strip(d.does(p, swap(p, clusterFrontend(i, 10, 1))))
+		c.replaced = strip(d.report(p, replaceFrontend(p, clusterFrontend(i, 10, 1))))
 		nine := clusterFrontend(i, 10, 1)
 		nine.Pool.Endpoints = nine.Pool.Endpoints[:9]
-		c.shrunk = strip(d.does(p, swap(p, nine)))
+		c.shrunk = strip(d.report(p, replaceFrontend(p, nine)))
 		five := clusterFrontend(i, 10, 1)
 		five.Pool.Endpoints = five.Pool.Endpoints[:5]
-		c.halved = strip(d.does(p, swap(p, five))) // another kind of pool, which none had before
+		c.halved = strip(d.report(p, replaceFrontend(p, five))) // another kind of pool, which none had before
 		old := p.Frontends[nine.Key]
 		delete(p.Frontends, nine.Key)
-		c.removed = strip(d.does(p, &plan.Delta{Changes: []plan.Change{{Key: nine.Key, Old: old}}}))
-		c.added = strip(d.does(p, swap(p, clusterFrontend(i, 10, 0))))
+		c.removed = strip(d.report(p, &plan.Delta{Changes: []plan.Change{{Key: nine.Key, Old: old}}}))
+		c.added = strip(d.report(p, replaceFrontend(p, clusterFrontend(i, 10, 0))))
 		states, n := [2]*plan.Frontend{clusterFrontend(i, 10, 1), clusterFrontend(i, 10, 0)}, 0
 		allocations = testing.AllocsPerRun(200, func() {
-			d.does(p, swap(p, states[n%2]))
+			d.report(p, replaceFrontend(p, states[n%2]))
 			n++
 		})
 		return c, allocations
@@ -78,7 +78,7 @@ func TestAChangeCostsTheKernelTheSameInAClusterOfAnySize(t *testing.T) {
 	if small != large {
 		t.Errorf("with 1000 Services\n%+v\nwith 44125\n%+v", small, large)
 	}
-	// A slot changes its member, and the endpoint that hairpins go to.
+	// A slot changes its endpoint, and the endpoint that hairpins go to.
 	if r := small.replaced; r.Elements > 4 || r.Messages > 4 || r.Transactions != 1 {
 		t.Errorf("an endpoint replaced: %+v", r)
 	}
@@ -90,14 +90,14 @@ func TestAChangeCostsTheKernelTheSameInAClusterOfAnySize(t *testing.T) {
 	}
 }
 
-func TestTransactionsOfAStartAreBounded(t *testing.T) {
-	d := newBed(t, 0)
-	w := &weighed{Transport: d.b.conn.Transport}
+func TestTransactionSizeIsBoundedAtStart(t *testing.T) {
+	d := newTestEnv(t, 0)
+	w := &sizeRecorder{Transport: d.b.conn.Transport}
 	d.b.conn.Transport = w
 	p := cluster(3000, 20)
 	giant := clusterFrontend(3000, 30_000, 0)
 	p.Frontends[giant.Key] = giant
-	d.does(p, nil)
+	d.report(p, nil)
 	large := 0
 	for _, n := range w.sizes {
 		if n > softTxBytes+structureRoom {
@@ -111,14 +111,14 @@ func TestTransactionsOfAStartAreBounded(t *testing.T) {
 	if large == 0 || large > 4 {
 		t.Errorf("%d transactions larger than is usual: %v", large, w.sizes)
 	}
-	d.readsAs(p)
+	d.expectPlan(p)
 
 	// Going down to three others is bounded too.
 	w.sizes = nil
 	other := clusterFrontend(3000, 30_000, 0)
 	other.Pool.Endpoints = other.Pool.Endpoints[len(other.Pool.Endpoints)-3:]
-	d.does(p, swap(p, other))
-	d.readsAs(p)
+	d.report(p, replaceFrontend(p, other))
+	d.expectPlan(p)
 	for _, n := range w.sizes {
 		if n > nfnl.DefaultSendBuffer {
 			t.Errorf("a transaction of %d bytes", n)
@@ -126,14 +126,14 @@ func TestTransactionsOfAStartAreBounded(t *testing.T) {
 	}
 }
 
-func TestTransactionsOfAReplacedTableAreBounded(t *testing.T) {
-	d := newBed(t, 0)
+func TestTransactionSizeIsBoundedDuringReplacement(t *testing.T) {
+	d := newTestEnv(t, 0)
 	p := cluster(3000, 20)
-	d.does(p, nil)
-	d.damage()
-	w := &weighed{Transport: d.b.conn.Transport}
+	d.report(p, nil)
+	d.addForeignChain()
+	w := &sizeRecorder{Transport: d.b.conn.Transport}
 	d.b.conn.Transport = w
-	r := d.does(p, nil)
+	r := d.report(p, nil)
 	for _, n := range w.sizes {
 		if n > softTxBytes+structureRoom {
 			t.Errorf("a transaction of %d bytes", n)
@@ -142,17 +142,17 @@ func TestTransactionsOfAReplacedTableAreBounded(t *testing.T) {
 	if r.Elements < 2*3000*20 || r.Transactions != len(w.sizes) {
 		t.Errorf("%+v in %d transactions", r, len(w.sizes))
 	}
-	d.readsAs(p)
+	d.expectPlan(p)
 }
 
-func TestTransactionsGetSmallerWhileTheKernelIsSlow(t *testing.T) {
-	d := newBed(t, 0)
+func TestTransactionsShrinkWhileTheKernelIsSlow(t *testing.T) {
+	d := newTestEnv(t, 0)
 	slowly := 4 * time.Microsecond // a byte: what is to take 10 ms takes a second
-	w := &weighed{Transport: d.b.conn.Transport, took: func(n int) { d.clock.t = d.clock.t.Add(time.Duration(n) * slowly) }}
+	w := &sizeRecorder{Transport: d.b.conn.Transport, onSend: func(n int) { d.clock.t = d.clock.t.Add(time.Duration(n) * slowly) }}
 	d.b.conn.Transport = w
 	d.b.inSync = false
 	p := cluster(2000, 20)
-	r := d.does(p, nil)
+	r := d.report(p, nil)
 	if r.Transactions != len(w.sizes) || r.Longest <= nfnl.MaxTxTime {
 		t.Fatalf("%+v for %d transactions", r, len(w.sizes))
 	}
@@ -162,14 +162,14 @@ func TestTransactionsGetSmallerWhileTheKernelIsSlow(t *testing.T) {
 		}
 	}
 	slowed := len(w.sizes)
-	d.readsAs(p)
+	d.expectPlan(p)
 
 	// When it is fast again, so are we.
-	w.took, w.sizes = nil, nil
+	w.onSend, w.sizes = nil, nil
 	q := cluster(4000, 20)
-	d.does(q, plan.Diff(p, q))
+	d.report(q, plan.Diff(p, q))
 	if last := w.sizes[len(w.sizes)/2]; last < softTxBytes/2 || len(w.sizes) >= slowed {
 		t.Errorf("%d transactions of up to %d bytes, %d while it was slow", len(w.sizes), last, slowed)
 	}
-	d.readsAs(q)
+	d.expectPlan(q)
 }

@@ -26,8 +26,8 @@ func probePlan(families []model.Family) *plan.Plan {
 		p.Global.NodePortAddrs = append(p.Global.NodePortAddrs, at(1))
 		p.Global.PodSources = append(p.Global.PodSources, half)
 		p.Global.ServiceCIDRs = append(p.Global.ServiceCIDRs, half)
-		members := []plan.Endpoint{{Addr: netip.AddrPortFrom(at(201), 1), Weight: 2}, {Addr: netip.AddrPortFrom(at(202), 1), Weight: 1}}
-		pool, reject, drop := plan.Pool{Endpoints: members}, plan.Pool{Verdict: plan.Reject}, plan.Pool{Verdict: plan.Drop}
+		endpoints := []plan.Endpoint{{Addr: netip.AddrPortFrom(at(201), 1), Weight: 2}, {Addr: netip.AddrPortFrom(at(202), 1), Weight: 1}}
+		pool, reject, drop := plan.Pool{Endpoints: endpoints}, plan.Pool{Verdict: plan.Reject}, plan.Pool{Verdict: plan.Drop}
 		any := netip.IPv4Unspecified()
 		if f == model.IPv6 {
 			any = netip.IPv6Unspecified()

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-func TestTheProbesPlanIsAPlan(t *testing.T) {
+func TestProbePlanIsValid(t *testing.T) {
 	p := probePlan([]model.Family{model.IPv4, model.IPv6})
 	if err := plan.Validate(p); err != nil {
 		t.Error(err)
@@ -22,8 +22,8 @@ func TestTheProbesPlanIsAPlan(t *testing.T) {
 	}
 }
 
-// lacks is what kernels before a version do not have; others have everything.
-func lacks(t *testing.T) map[string]bool {
+// missingFeatures is what kernels before a version do not have; others have everything.
+func missingFeatures(t *testing.T) map[string]bool {
 	t.Helper()
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
@@ -35,13 +35,13 @@ func lacks(t *testing.T) map[string]bool {
 	}
 	before := func(a, b int) bool { return major < a || major == a && minor < b }
 	return map[string]bool{
-		"deleting elements that may not exist":         before(6, 3),
-		"element counts of sets": before(6, 16),
+		"deleting elements that may not exist": before(6, 3),
+		"element counts of sets":               before(6, 16),
 	}
 }
 
-func TestTheProbeFindsAllFeaturesAndLeavesNothing(t *testing.T) {
-	d := newBed(t, 0)
+func TestProbeFindsAllFeaturesAndLeavesNothing(t *testing.T) {
+	d := newTestEnv(t, 0)
 	d.mustApply(cluster(3, 2), nil)
 	var features []Feature
 	generation := generationOf(t, d)
@@ -60,7 +60,7 @@ func TestTheProbeFindsAllFeaturesAndLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lacking := lacks(t)
+	lacking := missingFeatures(t)
 	for _, f := range features {
 		if (f.Err != nil) != lacking[f.Name] {
 			t.Errorf("%s (from Linux %s): %v", f.Name, f.Kernel, f.Err)
@@ -81,8 +81,8 @@ func TestTheProbeFindsAllFeaturesAndLeavesNothing(t *testing.T) {
 }
 
 // Beside a table of sluice's that is in use, in the same namespace.
-func TestTransactionsOfTheProbeAreTakenBack(t *testing.T) {
-	d := newBed(t, 0)
+func TestProbeTransactionsAreUndone(t *testing.T) {
+	d := newTestEnv(t, 0)
 	d.mustApply(cluster(3, 2), nil)
 	before, _ := d.nft("", "list", "ruleset")
 	generation := generationOf(t, d)
@@ -102,8 +102,8 @@ func TestTransactionsOfTheProbeAreTakenBack(t *testing.T) {
 	}
 }
 
-func TestAFeatureThatIsMissingIsFoundMissing(t *testing.T) {
-	d := newBed(t, 0)
+func TestProbeReportsMissingFeatures(t *testing.T) {
+	d := newTestEnv(t, 0)
 	for _, commit := range []bool{true, false} {
 		bad := trial{family: model.IPv4, build: func(p *prober) {
 			p.prerouting(p.rules.rule().frontendKey(byAddress).in(p.lookups[byAddress].frontends).drop()) // a set that is not there
@@ -122,7 +122,7 @@ func TestAFeatureThatIsMissingIsFoundMissing(t *testing.T) {
 	}
 }
 
-func generationOf(t *testing.T, d *bed) uint32 {
+func generationOf(t *testing.T, d *testEnv) uint32 {
 	t.Helper()
 	g, err := d.b.Generation(context.Background())
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// echo keeps the messages of transactions, and answers requests with them: enough of a kernel to read back what was
+// fakeKernel keeps the messages of transactions, and answers requests with them: enough of a kernel to read back what was
 // written into an empty one, and to garble it on the way.
-type echo struct {
+type fakeKernel struct {
 	written []message
 	queue   [][]byte
 	answers int
@@ -32,14 +32,14 @@ type message struct {
 	body   []byte // without the generic header
 }
 
-// made is the kind of message that an answer to a request has, and what was written.
-var made = map[uint16]uint16{
+// replyKinds is the kind of message that an answer to a request has, and what was written.
+var replyKinds = map[uint16]uint16{
 	unix.NFT_MSG_GETTABLE: unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_GETSET: unix.NFT_MSG_NEWSET,
 	unix.NFT_MSG_GETSETELEM: unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_GETCHAIN: unix.NFT_MSG_NEWCHAIN,
 	unix.NFT_MSG_GETRULE: unix.NFT_MSG_NEWRULE,
 }
 
-func (e *echo) Send(b []byte) error {
+func (e *fakeKernel) Send(b []byte) error {
 	e.queue = nil
 	for len(b) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(b))
@@ -53,8 +53,8 @@ func (e *echo) Send(b []byte) error {
 	return nil
 }
 
-func (e *echo) take(m message, flags uint16, seq uint32) {
-	kind, asked := made[m.kind]
+func (e *fakeKernel) take(m message, flags uint16, seq uint32) {
+	kind, asked := replyKinds[m.kind]
 	switch {
 	case m.kind == unix.NFT_MSG_GETGEN:
 		e.answer(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN, seq, 0, nfnl.AppendAttr(nil, unix.NFTA_GEN_ID, []byte{0, 0, 0, 7}))
@@ -79,12 +79,12 @@ func (e *echo) take(m message, flags uint16, seq uint32) {
 }
 
 // about tells whether a message is of the set or chain that is asked for.
-func (e *echo) about(asked, w message) bool {
+func (e *fakeKernel) about(asked, w message) bool {
 	name := nfnl.Attr(asked.body, 2) // NFTA_SET_NAME, NFTA_SET_ELEM_LIST_SET, NFTA_RULE_CHAIN
 	return name == nil || nfnl.Text(name) == nfnl.Text(nfnl.Attr(w.body, 2))
 }
 
-func (e *echo) answer(typ uint16, seq uint32, family byte, body []byte) {
+func (e *fakeKernel) answer(typ uint16, seq uint32, family byte, body []byte) {
 	b := netlinkMessage(typ, seq, append([]byte{family, 0, 0, 0}, body...))
 	if e.garble != nil {
 		b = e.garble(e.answers, b)
@@ -102,7 +102,7 @@ func netlinkMessage(typ uint16, seq uint32, body []byte) []byte {
 	return append(b, body...)
 }
 
-func (e *echo) Receive(buf []byte) (int, error) {
+func (e *fakeKernel) Receive(buf []byte) (int, error) {
 	if len(e.queue) == 0 {
 		return 0, unix.EAGAIN
 	}
@@ -111,7 +111,7 @@ func (e *echo) Receive(buf []byte) (int, error) {
 	return n, nil
 }
 
-func echoBackend(e *echo) *Backend {
+func openFake(e *fakeKernel) *Backend {
 	b := &Backend{balancing: Slots{}, now: func() time.Time { return time.Unix(1, 0) }, log: slog.New(slog.DiscardHandler)}
 	b.conn = nfnl.New(e)
 	b.conn.MaxTxBytes, b.conn.MaxReplies = 8<<20, 100
@@ -119,11 +119,11 @@ func echoBackend(e *echo) *Backend {
 	return b
 }
 
-// TestElementsOfAnyLengthAreRefusedByName: the lengths are the kernel's to check, but nobody shall fall over them.
-func TestElementsOfAnyLengthAreRefusedByName(t *testing.T) {
+// TestLoadersRejectElementsOfAnyLength: the lengths are the kernel's to check, but nobody shall fall over them.
+func TestLoadersRejectElementsOfAnyLength(t *testing.T) {
 	refused := 0
 	for _, family := range []model.Family{model.IPv4, model.IPv6} {
-		table := newTable(family, nfnl.New(&echo{}), Slots{})
+		table := newTable(family, nfnl.New(&fakeKernel{}), Slots{})
 		table.endpointsSet(1)
 		for i := range lookups {
 			table.learnSet(i, time.Second)
@@ -152,7 +152,7 @@ func TestElementsOfAnyLengthAreRefusedByName(t *testing.T) {
 	}
 }
 
-func TestMoreSlotsThanAWeightCanCountAreStillAMember(t *testing.T) {
+func TestWeightsSaturate(t *testing.T) {
 	slots := slices.Repeat([]netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80")}, 1<<maxSizeClass)
 	if got := reduceWeights(endpointsOf(slots)); len(got) != 1 || got[0].Weight != 1 {
 		t.Errorf("%v", got)
@@ -168,19 +168,19 @@ func FuzzReadBack(f *testing.F) {
 		f.Add([]byte{i, 0, 60, 0x55, i, 0, 61, 1, i + 1, 1, 0, 0})
 		f.Add([]byte{i, 0, 90, 0, i + 7, 0, 40, 0xff})
 	}
-	kernel := &echo{}
+	kernel := &fakeKernel{}
 	p := probePlan([]model.Family{model.IPv4, model.IPv6})
-	if _, err := echoBackend(kernel).Apply(context.Background(), p, nil); err != nil {
+	if _, err := openFake(kernel).Apply(context.Background(), p, nil); err != nil {
 		f.Fatal(err)
 	}
 	want, _ := plan.Normalize(p, Slots{}.Caps())
-	if got, err := echoBackend(kernel).Read(context.Background()); err != nil {
+	if got, err := openFake(kernel).Read(context.Background()); err != nil {
 		f.Fatal(err)
 	} else if !got.Equal(want) {
 		f.Fatalf("not even without garbling: %v\n%s", err, plan.FormatDiff(want, got))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		e := &echo{written: slices.Clone(kernel.written)}
+		e := &fakeKernel{written: slices.Clone(kernel.written)}
 		e.garble = func(n int, b []byte) []byte {
 			for op := range slices.Chunk(data, 4) {
 				if len(op) < 4 || int(op[0]) != n&255 || len(b) == 0 {
@@ -193,10 +193,10 @@ func FuzzReadBack(f *testing.F) {
 			}
 			return b
 		}
-		if _, err := echoBackend(e).Read(context.Background()); err != nil && !strings.HasPrefix(err.Error(), "nftables: ") {
+		if _, err := openFake(e).Read(context.Background()); err != nil && !strings.HasPrefix(err.Error(), "nftables: ") {
 			t.Errorf("the error does not say what was read: %v", err)
 		}
-		if _, err := echoBackend(e).Apply(context.Background(), p, nil); err != nil && !strings.HasPrefix(err.Error(), "nftables: ") {
+		if _, err := openFake(e).Apply(context.Background(), p, nil); err != nil && !strings.HasPrefix(err.Error(), "nftables: ") {
 			t.Errorf("the error does not say what was done: %v", err)
 		}
 	})

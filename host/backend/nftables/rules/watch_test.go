@@ -16,19 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ears keeps what Watch tells.
-type ears struct {
+// changeRecorder keeps what Watch tells.
+type changeRecorder struct {
 	mu   sync.Mutex
 	list []backend.ExternalChange
 }
 
-func (e *ears) heard(f backend.ExternalChange) {
+func (e *changeRecorder) record(f backend.ExternalChange) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.list = append(e.list, f)
 }
 
-func (e *ears) take() []backend.ExternalChange {
+func (e *changeRecorder) drain() []backend.ExternalChange {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := e.list
@@ -37,10 +37,10 @@ func (e *ears) take() []backend.ExternalChange {
 }
 
 // watch listens until the test ends.
-func (d *bed) watch() *ears {
+func (d *testEnv) watch() *changeRecorder {
 	d.Helper()
-	e := &ears{}
-	stop, err := d.b.Watch(e.heard)
+	e := &changeRecorder{}
+	stop, err := d.b.Watch(e.record)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -48,11 +48,11 @@ func (d *bed) watch() *ears {
 	return e
 }
 
-// hears waits for news.
-func (d *bed) hears(e *ears) backend.ExternalChange {
+// expectChange waits for news.
+func (d *testEnv) expectChange(e *changeRecorder) backend.ExternalChange {
 	d.Helper()
-	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if l := e.take(); len(l) > 0 {
+	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if l := e.drain(); len(l) > 0 {
 			return l[0]
 		}
 	}
@@ -60,11 +60,11 @@ func (d *bed) hears(e *ears) backend.ExternalChange {
 	return backend.ExternalChange{}
 }
 
-// quiet checks that nothing was heard and that nothing was missed.
-func (d *bed) quiet(e *ears, what string) {
+// expectNoChange checks that nothing was heard and that nothing was missed.
+func (d *testEnv) expectNoChange(e *changeRecorder, what string) {
 	d.Helper()
 	time.Sleep(50 * time.Millisecond)
-	if l := e.take(); len(l) > 0 {
+	if l := e.drain(); len(l) > 0 {
 		d.Errorf("%s: heard %+v", what, l)
 	}
 	for range 3 {
@@ -74,7 +74,7 @@ func (d *bed) quiet(e *ears, what string) {
 	}
 }
 
-func (d *bed) mustNFT(script string) {
+func (d *testEnv) mustNFT(script string) {
 	d.Helper()
 	if out, err := d.nft(script, "-f", "-"); err != nil {
 		d.Fatalf("nft: %v\n%s\n%s", err, out, script)
@@ -83,12 +83,12 @@ func (d *bed) mustNFT(script string) {
 
 const watchedPlan = "1 2 3"
 
-func TestWhatOthersWriteToOurTablesIsHeardNamedAndRepaired(t *testing.T) {
-	d := newBed(t, 4)
+func TestExternalChangesAreReportedAndRepaired(t *testing.T) {
+	d := newTestEnv(t, 4)
 	e := d.watch()
 	p := d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", watchedPlan),
 		frontend("[fd00:10:96::10]:80/TCP ClusterIP masquerade=never", "reject")))
-	d.quiet(e, "our own writes")
+	d.expectNoChange(e, "our own writes")
 	for name, c := range map[string]struct{ script, want string }{
 		"table deleted":   {"delete table ip sluice", "table ip sluice deleted"},
 		"IPv6 deleted":    {"delete table ip6 sluice", "table ip6 sluice deleted"},
@@ -108,38 +108,38 @@ func TestWhatOthersWriteToOurTablesIsHeardNamedAndRepaired(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d.mustNFT(c.script)
-			f := d.hears(e)
+			f := d.expectChange(e)
 			if !strings.Contains(f.Object, c.want) || !strings.HasPrefix(f.Process, "nft (pid ") || f.Count < 1 {
 				t.Errorf("heard %+v, want %q by nft", f, c.want)
 			}
 			d.mustApply(p, nil)
-			d.readsAs(p)
+			d.expectPlan(p)
 			if r, err := d.b.Apply(context.Background(), p, nil); err != nil || r.Messages != 0 {
 				t.Errorf("the second repair: %+v, %v", r, err)
 			}
 			if a := d.ask(d.client, "tcp", "10.96.0.10:80"); a.Server == "p4" {
 				t.Errorf("%s answers", a.Server)
 			}
-			d.quiet(e, "the repair")
+			d.expectNoChange(e, "the repair")
 		})
 	}
 }
 
-func TestOtherTablesOwnChurnAndAffinityAreNotHeard(t *testing.T) {
-	d := newBed(t, 3)
+func TestOtherTablesOwnWritesAndAffinityAreNotReported(t *testing.T) {
+	d := newTestEnv(t, 3)
 	e := d.watch()
 	plans := []*plan.Plan{
 		parse(t, service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never affinity=1h", "1 2 3"))),
 		parse(t, service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never affinity=1h", "2*3 3"))),
 	}
 	d.mustApply(plans[0], nil)
-	d.quiet(e, "the first apply")
+	d.expectNoChange(e, "the first apply")
 
 	other := "add table inet sluice\nadd table ip other\nadd set ip other sluice { type ipv4_addr; }\n"
 	before := d.b.externalCommits.Load()
 	noted := func(n int64) {
 		t.Helper()
-		for end := time.Now().Add(soon); int64(d.b.externalCommits.Load()-before) < n && time.Now().Before(end); {
+		for end := time.Now().Add(timeout); int64(d.b.externalCommits.Load()-before) < n && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		if got := int64(d.b.externalCommits.Load() - before); got != n {
@@ -157,12 +157,12 @@ func TestOtherTablesOwnChurnAndAffinityAreNotHeard(t *testing.T) {
 		d.mustNFT(b.String())
 	}
 	noted(11)
-	d.quiet(e, "other tables")
+	d.expectNoChange(e, "other tables")
 
 	for i := range 200 {
 		d.mustApply(plans[(i+1)%2], plan.Diff(plans[i%2], plans[(i+1)%2]))
 	}
-	d.quiet(e, "own churn")
+	d.expectNoChange(e, "own churn")
 
 	gen, err := d.b.Generation(context.Background())
 	if err != nil {
@@ -174,14 +174,14 @@ func TestOtherTablesOwnChurnAndAffinityAreNotHeard(t *testing.T) {
 	if out, err := d.nft("", "list", "map", "ip", "sluice", "affinity_0"); err != nil || !strings.Contains(out, "198.51.100.9") {
 		t.Fatalf("no client was noted, so the test proves nothing: %v %s", err, out)
 	}
-	d.quiet(e, "affinity")
+	d.expectNoChange(e, "affinity")
 	if now, err := d.b.Generation(context.Background()); err != nil || now != gen {
 		t.Errorf("clients raise the generation from %d to %d (%v)", gen, now, err)
 	}
 }
 
-func TestALostNotificationCountsAsAWriteByOthers(t *testing.T) {
-	d := newBed(t, 0)
+func TestLostNotificationIsReportedAsExternalChange(t *testing.T) {
+	d := newTestEnv(t, 0)
 	d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
 	heard, goOn := make(chan backend.ExternalChange), make(chan bool)
 	stop, err := d.b.Watch(func(f backend.ExternalChange) { heard <- f; <-goOn })
@@ -212,16 +212,16 @@ func TestALostNotificationCountsAsAWriteByOthers(t *testing.T) {
 			t.Errorf("heard %+v", f)
 		}
 		goOn <- true
-	case <-time.After(soon):
+	case <-time.After(timeout):
 		t.Error("nothing was heard")
 	}
 }
 
-func TestWhatWasNotHeardShowsInTheGeneration(t *testing.T) {
-	d := newBed(t, 0)
+func TestDriftedDetectsUnreportedCommits(t *testing.T) {
+	d := newTestEnv(t, 0)
 	e := d.watch()
 	p := d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
-	d.quiet(e, "to begin with")
+	d.expectNoChange(e, "to begin with")
 	raw, err := d.b.listener.conn.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
@@ -245,26 +245,26 @@ func TestWhatWasNotHeardShowsInTheGeneration(t *testing.T) {
 		t.Errorf("Moved says %s", got)
 	}
 	d.mustApply(p, nil)
-	d.quiet(e, "repaired")
+	d.expectNoChange(e, "repaired")
 }
 
-func TestReplacingATableIsNotHeard(t *testing.T) {
-	d := newBed(t, 0)
+func TestReplacementIsNotReported(t *testing.T) {
+	d := newTestEnv(t, 0)
 	e := d.watch()
 	p := d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
 	for range 2 {
 		d.mustNFT("insert rule ip sluice services drop")
-		if f := d.hears(e); !strings.Contains(f.Object, "rule written") {
+		if f := d.expectChange(e); !strings.Contains(f.Object, "rule written") {
 			t.Errorf("heard %+v", f)
 		}
 		d.mustApply(p, nil)
-		d.quiet(e, "replacing")
+		d.expectNoChange(e, "replacing")
 	}
 }
 
-func TestNotificationsThatAreCutOffAreHarmless(t *testing.T) {
-	e := &ears{}
-	l := &watcher{onChange: e.heard, objects: map[string]int{}, commits: new(atomic.Uint32)}
+func TestTruncatedNotificationsAreIgnored(t *testing.T) {
+	e := &changeRecorder{}
+	l := &watcher{onChange: e.record, objects: map[string]int{}, commits: new(atomic.Uint32)}
 	var m nfnl.Encoder
 	m.Begin(unix.NFT_MSG_DELTABLE, 0, 1, unix.NFPROTO_IPV4)
 	m.PutString(unix.NFTA_TABLE_NAME, tableName)
@@ -280,9 +280,9 @@ func TestNotificationsThatAreCutOffAreHarmless(t *testing.T) {
 			l.datagram(b)
 		}
 	}
-	e.take()
+	e.drain()
 	l.datagram(m.Buf)
-	if got := e.take(); len(got) != 1 || !strings.Contains(got[0].Object, "table ip sluice deleted") {
+	if got := e.drain(); len(got) != 1 || !strings.Contains(got[0].Object, "table ip sluice deleted") {
 		t.Errorf("heard %+v", got)
 	}
 }
@@ -293,7 +293,7 @@ func BenchmarkAllWatched(b *testing.B) {
 		p := cluster(n, m)
 		for b.Loop() {
 			b.StopTimer()
-			d := newBed(b, 0)
+			d := newTestEnv(b, 0)
 			stop, err := d.b.Watch(func(f backend.ExternalChange) { b.Errorf("heard %+v", f) })
 			if err != nil {
 				b.Fatal(err)

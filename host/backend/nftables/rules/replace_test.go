@@ -20,10 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// small makes a backend with transactions so small that filling a table takes several.
-func (d *bed) small(c Balancing) *Backend {
+// openSmall makes a backend with transactions so small that filling a table takes several.
+func (d *testEnv) openSmall(c Balancing) *Backend {
 	d.Helper()
-	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now, Balancing: c, SendBuffer: 100 << 10})
+	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.Now, Balancing: c, SendBuffer: 100 << 10})
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -31,8 +31,8 @@ func (d *bed) small(c Balancing) *Backend {
 	return b
 }
 
-// companion passes everything on. There is nobody to pass it to: what is looked at is the tables.
-func (d *bed) handOff() *HandOff {
+// handOff hands everything off. There is no IPVS: the tests look at the tables.
+func (d *testEnv) handOff() *HandOff {
 	return &HandOff{
 		Capabilities: d.b.Caps(),
 		PoolMark: func(f *plan.Frontend, outside bool) uint32 {
@@ -45,9 +45,9 @@ func (d *bed) handOff() *HandOff {
 	}
 }
 
-// connecting connects to a frontend from two hosts, with pauses, until stop is called and at least so many connections
+// connectRepeatedly connects to a frontend from two hosts, with pauses, until stop is called and at least so many connections
 // have been made; stop returns their number. None may fail, and no SYN may go unanswered.
-func (d *bed) connecting(to string, pause time.Duration) (stop func(atLeast int64) int64) {
+func (d *testEnv) connectRepeatedly(to string, pause time.Duration) (stop func(atLeast int64) int64) {
 	d.Helper()
 	var done atomic.Bool
 	var n atomic.Int64
@@ -55,7 +55,7 @@ func (d *bed) connecting(to string, pause time.Duration) (stop func(atLeast int6
 	hosts := []*testnet.Host{d.client, d.pods[0]}
 	before := make([]int, len(hosts))
 	for i, h := range hosts {
-		before[i] = d.knockedTwice(h)
+		before[i] = d.synRetransmits(h)
 		all.Go(func() {
 			for !done.Load() && !d.Failed() {
 				if a, err := h.Ask("tcp", netip.MustParseAddrPort(to), 10*time.Second); err != nil || a.Server == "p4" {
@@ -77,7 +77,7 @@ func (d *bed) connecting(to string, pause time.Duration) (stop func(atLeast int6
 		done.Store(true)
 		all.Wait()
 		for i, h := range hosts {
-			if more := d.knockedTwice(h) - before[i]; more > 0 {
+			if more := d.synRetransmits(h) - before[i]; more > 0 {
 				d.Errorf("%s: %d SYNs got no answer, of those of %d connections", h.Name, more, n.Load())
 			}
 		}
@@ -85,8 +85,8 @@ func (d *bed) connecting(to string, pause time.Duration) (stop func(atLeast int6
 	}
 }
 
-// knockedTwice is how many SYNs a host had to send again.
-func (d *bed) knockedTwice(h *testnet.Host) (n int) {
+// synRetransmits returns how many SYNs a host has retransmitted.
+func (d *testEnv) synRetransmits(h *testnet.Host) (n int) {
 	d.Helper()
 	if err := h.Do(func() error {
 		text, err := os.ReadFile("/proc/thread-self/net/netstat")
@@ -110,8 +110,8 @@ func (d *bed) knockedTwice(h *testnet.Host) (n int) {
 	return n
 }
 
-// damage has our tables be of another shape, and change nothing for connections.
-func (d *bed) damage() {
+// addForeignChain has our tables be of another shape, and change nothing for connections.
+func (d *testEnv) addForeignChain() {
 	d.Helper()
 	if out, err := d.nft("add chain ip sluice extra\nadd chain ip6 sluice extra\n", "-f", "-"); err != nil {
 		d.Fatalf("%s: %v", out, err)
@@ -119,7 +119,7 @@ func (d *bed) damage() {
 }
 
 // tables are all that there are in the node.
-func (d *bed) tables() string {
+func (d *testEnv) tables() string {
 	d.Helper()
 	out, err := d.nft("", "list", "tables")
 	if err != nil {
@@ -130,8 +130,8 @@ func (d *bed) tables() string {
 
 const ourTables = "table ip sluice, table ip6 sluice"
 
-// big is a plan of some transactions of small's, in both families, with a frontend that is served.
-func big(t testing.TB, pool string) *plan.Plan {
+// largeTestPlan is a plan of some transactions of small's, in both families, with a frontend that is served.
+func largeTestPlan(t testing.TB, pool string) *plan.Plan {
 	text := service(
 		frontend("10.97.0.10:80/TCP ClusterIP masquerade=never", pool),
 		frontend("[fd00:10:97::a]:80/TCP ClusterIP masquerade=never", pool))
@@ -142,10 +142,10 @@ func big(t testing.TB, pool string) *plan.Plan {
 	return p
 }
 
-func TestReplacingATableOverAndOverMissesNoConnection(t *testing.T) {
-	d := newBed(t, 4)
-	b := d.small(nil)
-	plans := [2]*plan.Plan{big(t, "1 2"), big(t, "2*2 3")}
+func TestRepeatedReplacementLosesNoConnection(t *testing.T) {
+	d := newTestEnv(t, 4)
+	b := d.openSmall(nil)
+	plans := [2]*plan.Plan{largeTestPlan(t, "1 2"), largeTestPlan(t, "2*2 3")}
 	if _, err := b.Apply(context.Background(), plans[0], nil); err != nil {
 		t.Fatal(err)
 	}
@@ -156,9 +156,9 @@ func TestReplacingATableOverAndOverMissesNoConnection(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("SLUICE_HANDOVERS")); err == nil {
 		rounds = n
 	}
-	stop := d.connecting("10.97.0.10:80", 0)
+	stop := d.connectRepeatedly("10.97.0.10:80", 0)
 	for i := range rounds {
-		d.damage()
+		d.addForeignChain()
 		r, err := b.Apply(context.Background(), plans[(i+1)%2], nil)
 		if err != nil || r.Transactions < 12 {
 			t.Fatalf("%+v, %v", r, err)
@@ -168,61 +168,61 @@ func TestReplacingATableOverAndOverMissesNoConnection(t *testing.T) {
 		}
 	}
 	t.Logf("%d replacements of two tables, %d connections meanwhile", rounds, stop(int64(rounds)))
-	d.readsAs(plans[rounds%2])
+	d.expectPlan(plans[rounds%2])
 	if got := d.tables(); got != ourTables {
 		t.Errorf("there are %s", got)
 	}
 }
 
-// TestKilledWhileATableIsReplaced ends the writer after each of its transactions, and its successor too.
-func TestKilledWhileATableIsReplaced(t *testing.T) {
-	d := newBed(t, 4)
-	companion := d.handOff()
-	plans := [2]*plan.Plan{big(t, "1 2"), big(t, "2*2 3")}
+// TestCrashDuringReplacement ends the writer after each of its transactions, and its successor too.
+func TestCrashDuringReplacement(t *testing.T) {
+	d := newTestEnv(t, 4)
+	handOff := d.handOff()
+	plans := [2]*plan.Plan{largeTestPlan(t, "1 2"), largeTestPlan(t, "2*2 3")}
 	for _, c := range []struct {
 		what     string
 		from, to Balancing
 		damage   bool
 	}{
-		{what: "a damaged table", damage: true},
-		{what: "a companion's table, damaged", from: companion, to: companion, damage: true},
-		{what: "from mode nftables to mode ipvs", to: companion},
-		{what: "from mode ipvs to mode nftables", from: companion},
+		{what: "a changed table", damage: true},
+		{what: "a table of mode ipvs, changed", from: handOff, to: handOff, damage: true},
+		{what: "from mode nftables to mode ipvs", to: handOff},
+		{what: "from mode ipvs to mode nftables", from: handOff},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			d := &bed{TB: t, lab: d.lab, pods: d.pods, client: d.client, clock: d.clock}
+			d := &testEnv{TB: t, lab: d.lab, pods: d.pods, client: d.client, clock: d.clock}
 			first, states := true, 0
 			stop := func(int64) int64 { return 0 }
 			for n := 0; ; n++ {
 				what := fmt.Sprintf("killed after %d transactions", n)
-				before := d.small(c.from)
+				before := d.openSmall(c.from)
 				if _, err := before.Apply(context.Background(), plans[0], nil); err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
 				before.Close()
 				if first && c.from == nil && c.to == nil {
-					stop = d.connecting("10.97.0.10:80", time.Millisecond)
+					stop = d.connectRepeatedly("10.97.0.10:80", time.Millisecond)
 				}
 				first = false
 				if c.damage {
-					d.damage()
+					d.addForeignChain()
 				}
 				dead := d.applyKilled(what, c.to, n, plans[1])
-				d.newOrForeign(what, c.to, plans[1])
+				d.expectNewOrForeign(what, c.to, plans[1])
 				if dead {
 					again := n * 5 % 23
 					what += fmt.Sprintf(", its successor after %d", again)
 					d.applyKilled(what, c.to, again, plans[1])
-					d.newOrForeign(what, c.to, plans[1])
+					d.expectNewOrForeign(what, c.to, plans[1])
 				}
-				last := d.small(c.to)
+				last := d.openSmall(c.to)
 				if _, err := last.Apply(context.Background(), plans[1], nil); err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
 				if r, err := last.Apply(context.Background(), plans[1], nil); err != nil || r.Messages > 0 {
 					t.Fatalf("%s: once more: %+v, %v", what, r, err)
 				}
-				d.newOrForeign(what, c.to, plans[1])
+				d.expectNewOrForeign(what, c.to, plans[1])
 				last.Close()
 				if got := d.tables(); got != ourTables {
 					t.Fatalf("%s: there are %s", what, got)
@@ -247,11 +247,11 @@ func TestKilledWhileATableIsReplaced(t *testing.T) {
 }
 
 // applyKilled applies a plan and is killed after n transactions, if there are as many.
-func (d *bed) applyKilled(what string, c Balancing, n int, p *plan.Plan) (dead bool) {
+func (d *testEnv) applyKilled(what string, c Balancing, n int, p *plan.Plan) (dead bool) {
 	d.Helper()
-	b := d.small(c)
+	b := d.openSmall(c)
 	defer b.Close()
-	k := &killed{Transport: b.conn.Transport, left: n}
+	k := &crashing{Transport: b.conn.Transport, transactions: n}
 	b.conn.Transport = k
 	if _, err := b.Apply(context.Background(), p, nil); k.dead != errors.Is(err, errKilled) || !k.dead && err != nil {
 		d.Fatalf("%s: %v", what, err)
@@ -260,9 +260,9 @@ func (d *bed) applyKilled(what string, c Balancing, n int, p *plan.Plan) (dead b
 }
 
 // newOrNotOurs checks that what forwards is either the table that is to be replaced or all of a plan.
-func (d *bed) newOrForeign(what string, c Balancing, p *plan.Plan) {
+func (d *testEnv) expectNewOrForeign(what string, c Balancing, p *plan.Plan) {
 	d.Helper()
-	b := d.small(c)
+	b := d.openSmall(c)
 	defer b.Close()
 	got, _, guarded, err := b.ReadMarks(context.Background())
 	if IsForeignTable(err) {
@@ -275,7 +275,7 @@ func (d *bed) newOrForeign(what string, c Balancing, p *plan.Plan) {
 		d.Fatalf("%s: %v", what, err)
 	}
 	want, _ := plan.Normalize(p, b.Caps())
-	if c != nil { // it has no members
+	if c != nil { // it has no endpoints
 		for _, q := range []*plan.Plan{want, got} {
 			for k, f := range q.Frontends {
 				g := *f
@@ -290,16 +290,16 @@ func (d *bed) newOrForeign(what string, c Balancing, p *plan.Plan) {
 	}
 }
 
-func TestCleanupInTheMiddleOfAReplacementLeavesNothing(t *testing.T) {
-	d := newBed(t, 0)
-	p := big(t, "1 2")
+func TestCleanupDuringReplacementLeavesNothing(t *testing.T) {
+	d := newTestEnv(t, 0)
+	p := largeTestPlan(t, "1 2")
 	for n := 0; ; n += 3 {
-		b := d.small(nil)
+		b := d.openSmall(nil)
 		if _, err := b.Apply(context.Background(), p, nil); err != nil {
 			t.Fatal(err)
 		}
 		b.Close()
-		d.damage()
+		d.addForeignChain()
 		dead := d.applyKilled("cleanup", nil, n, p)
 		there := strings.Count(d.tables(), "table")
 		removed, err := Cleanup(context.Background(), d.lab.Node.Fd())
@@ -315,19 +315,19 @@ func TestCleanupInTheMiddleOfAReplacementLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestEveryErrnoWhileATableIsReplacedConvergesInTwoRetries: see the test of the same name without "while".
-func TestEveryErrnoWhileATableIsReplacedConvergesInTwoRetries(t *testing.T) {
-	d := newBed(t, 4)
+// TestReplacementConvergesAfterEveryErrno: see the test of the same name without "while".
+func TestReplacementConvergesAfterEveryErrno(t *testing.T) {
+	d := newTestEnv(t, 4)
 	plans := [2]*plan.Plan{
 		parse(t, service(frontend("10.97.0.10:80/TCP ClusterIP masquerade=never", "1 2"))),
 		parse(t, service(frontend("10.97.0.10:80/TCP ClusterIP masquerade=never", "2*2 3"))),
 	}
 	d.mustApply(plans[0], nil)
-	stop := d.connecting("10.97.0.10:80", time.Millisecond)
+	stop := d.connectRepeatedly("10.97.0.10:80", time.Millisecond)
 	tried := 0
-	for _, how := range []string{refused, unsent, answered, silent} {
+	for _, how := range []string{refusedByKernel, sendFails, receiveFails, replyLost} {
 		step := 3
-		if how == refused { // messages are many
+		if how == refusedByKernel { // messages are many
 			step = 7
 		}
 		if testing.Short() {
@@ -335,8 +335,8 @@ func TestEveryErrnoWhileATableIsReplacedConvergesInTwoRetries(t *testing.T) {
 		}
 		for i := 0; ; i += step {
 			d.mustApply(plans[0], nil)
-			d.damage()
-			f := &faulty{Transport: d.b.conn.Transport, how: how, errno: faultErrnos[tried%len(faultErrnos)], at: i}
+			d.addForeignChain()
+			f := &faultyTransport{Transport: d.b.conn.Transport, how: how, errno: faultErrnos[tried%len(faultErrnos)], at: i}
 			what := fmt.Sprintf("%s: %v at %d", how, f.errno, i)
 			d.b.conn.Transport = f
 			for retries := 0; ; retries++ {
@@ -350,10 +350,10 @@ func TestEveryErrnoWhileATableIsReplacedConvergesInTwoRetries(t *testing.T) {
 				if !strings.HasPrefix(err.Error(), "nftables: ") {
 					t.Errorf("%s: the error does not say what failed: %v", what, err)
 				}
-				d.newOrForeign(what, nil, plans[1])
+				d.expectNewOrForeign(what, nil, plans[1])
 			}
 			d.b.conn.Transport = f.Transport
-			d.readsAs(plans[1])
+			d.expectPlan(plans[1])
 			if !f.fired || t.Failed() {
 				break
 			}
@@ -366,17 +366,17 @@ func TestEveryErrnoWhileATableIsReplacedConvergesInTwoRetries(t *testing.T) {
 	}
 }
 
-// TestTheRulesetIsFlushedWhileATableIsReplaced: what forwards goes away in the middle of it.
-func TestTheRulesetIsFlushedWhileATableIsReplaced(t *testing.T) {
-	d := newBed(t, 2)
-	p := big(t, "1 2")
+// TestReplacementSurvivesRulesetFlush: what forwards goes away in the middle of it.
+func TestReplacementSurvivesRulesetFlush(t *testing.T) {
+	d := newTestEnv(t, 2)
+	p := largeTestPlan(t, "1 2")
 	for n := 1; ; n += 4 {
-		b := d.small(nil)
+		b := d.openSmall(nil)
 		if _, err := b.Apply(context.Background(), p, nil); err != nil {
 			t.Fatal(err)
 		}
-		d.damage()
-		f := &flushing{Transport: b.conn.Transport, left: n, flush: func() {
+		d.addForeignChain()
+		f := &flushAfter{Transport: b.conn.Transport, left: n, flush: func() {
 			if out, err := d.nft("flush ruleset\n", "-f", "-"); err != nil {
 				t.Fatalf("%s: %v", out, err)
 			}
@@ -395,7 +395,7 @@ func TestTheRulesetIsFlushedWhileATableIsReplaced(t *testing.T) {
 		if err != nil {
 			t.Fatalf("flushed after %d transactions: %v", n, err)
 		}
-		d.readsAs(p)
+		d.expectPlan(p)
 		d.ask(d.client, "tcp", "10.97.0.10:80")
 		b.Close()
 		if f.left >= 0 {
@@ -404,14 +404,14 @@ func TestTheRulesetIsFlushedWhileATableIsReplaced(t *testing.T) {
 	}
 }
 
-// flushing calls flush after some transactions.
-type flushing struct {
+// flushAfter calls flush after some transactions.
+type flushAfter struct {
 	nfnl.Transport
 	left  int
 	flush func()
 }
 
-func (f *flushing) Send(b []byte) error {
+func (f *flushAfter) Send(b []byte) error {
 	err := f.Transport.Send(b)
 	if isTransaction(b) {
 		if f.left--; f.left == 0 {

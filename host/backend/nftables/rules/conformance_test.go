@@ -15,10 +15,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-func TestConformance(t *testing.T) { conformance.Run(t, subject) }
+func TestConformance(t *testing.T) { conformance.Run(t, fixture) }
 
-// elsewhere is a table that is not ours, as much like ours as can be.
-const elsewhere = `table inet sluice {
+// foreignTables is a table that is not ours, as much like ours as can be.
+const foreignTables = `table inet sluice {
 	comment "not sluice's"
 	map slots {
 		type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service
@@ -34,13 +34,13 @@ table ip sluice2 {
 }
 `
 
-func subject(t *testing.T) conformance.Fixture {
-	d := newBed(t, 5)
+func fixture(t *testing.T) conformance.Fixture {
+	d := newTestEnv(t, 5)
 	var open *Backend
 	s := conformance.Fixture{
 		Open: func() (backend.Backend, error) {
 			var err error
-			open, err = Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now})
+			open, err = Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.Now})
 			return open, err
 		},
 		Cleanup: func(ctx context.Context) error {
@@ -58,7 +58,7 @@ func subject(t *testing.T) conformance.Fixture {
 			}
 		},
 		AddForeign: func() (func() error, error) {
-			if out, err := d.nft(elsewhere, "-f", "-"); err != nil {
+			if out, err := d.nft(foreignTables, "-f", "-"); err != nil {
 				return nil, fmt.Errorf("%s: %w", out, err)
 			}
 			list := func() string {

@@ -38,11 +38,11 @@ func (r *rulesFirst) Send(b []byte) error {
 	return r.Transport.Send(b)
 }
 
-// TestFirstPoolOfAClassLosesNoPacket moves a frontend to classes of pools that its table has no rules for yet, in many
+// TestFirstPoolOfASizeClassLosesNoPacket moves a frontend to classes of pools that its table has no rules for yet, in many
 // fresh tables. Each packet of the flood is evaluated as the first of a connection: a filter drops all of them before
 // conntrack confirms an entry.
-func TestFirstPoolOfAClassLosesNoPacket(t *testing.T) {
-	d := newBed(t, 4)
+func TestFirstPoolOfASizeClassLosesNoPacket(t *testing.T) {
+	d := newTestEnv(t, 4)
 	if out, err := d.nft("table ip block { chain forward { type filter hook forward priority 0; meta l4proto udp drop; }; }", "-f", "-"); err != nil {
 		t.Fatalf("%s: %v", out, err)
 	}

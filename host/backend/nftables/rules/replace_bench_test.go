@@ -8,14 +8,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 )
 
-// timed notes how long the kernel is at each transaction.
-type timed struct {
+// timeRecorder notes how long the kernel is at each transaction.
+type timeRecorder struct {
 	nfnl.Transport
 	n       int
 	longest time.Duration
 }
 
-func (t *timed) Send(b []byte) error {
+func (t *timeRecorder) Send(b []byte) error {
 	transaction := isTransaction(b)
 	begin := time.Now()
 	err := t.Transport.Send(b)
@@ -29,7 +29,7 @@ func (t *timed) Send(b []byte) error {
 func BenchmarkReplaceTable(b *testing.B) {
 	eachSize(b, func(b *testing.B, n, m int) {
 		p := cluster(n, m)
-		d := newBed(b, 0)
+		d := newTestEnv(b, 0)
 		d.mustApply(p, nil)
 		var used, longest time.Duration
 		transactions := 0
@@ -38,7 +38,7 @@ func BenchmarkReplaceTable(b *testing.B) {
 			if out, err := d.nft("", "add", "chain", "ip", "sluice", "extra"); err != nil {
 				b.Fatalf("%s: %v", out, err)
 			}
-			w := &timed{Transport: d.b.conn.Transport}
+			w := &timeRecorder{Transport: d.b.conn.Transport}
 			d.b.conn.Transport = w
 			b.StartTimer()
 			begin := cpu(b)

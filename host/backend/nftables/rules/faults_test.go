@@ -29,17 +29,17 @@ func isTransaction(b []byte) bool {
 
 var errKilled = errors.New("the process is gone")
 
-// killed lets some transactions through, then nothing more: as SIGKILL does.
-type killed struct {
+// crashing lets some transactions through, then nothing more: as SIGKILL does.
+type crashing struct {
 	nfnl.Transport
-	left int
-	dead bool
+	transactions int
+	dead         bool
 }
 
-func (k *killed) Send(b []byte) error {
+func (k *crashing) Send(b []byte) error {
 	if isTransaction(b) {
-		k.dead = k.dead || k.left == 0
-		k.left--
+		k.dead = k.dead || k.transactions == 0
+		k.transactions--
 	}
 	if k.dead {
 		return errKilled
@@ -47,8 +47,8 @@ func (k *killed) Send(b []byte) error {
 	return k.Transport.Send(b)
 }
 
-// oldOrNew checks that every frontend is as in one of two plans.
-func (d *bed) oldOrNew(what string, was, shall *plan.Plan) {
+// expectOldOrNew checks that every frontend is as in one of two plans.
+func (d *testEnv) expectOldOrNew(what string, was, shall *plan.Plan) {
 	d.Helper()
 	b := d.open()
 	defer b.Close()
@@ -68,12 +68,12 @@ func (d *bed) oldOrNew(what string, was, shall *plan.Plan) {
 	for _, k := range slices.SortedFunc(maps.Keys(keys), plan.Key.Compare) {
 		if g := got.Frontends[k]; !same(g, was.Frontends[k]) && !same(g, shall.Frontends[k]) {
 			d.Fatalf("%s: %s is neither old nor new:\n%s\nold:\n%s\nnew:\n%s", what, k,
-				formatOr(g), formatOr(was.Frontends[k]), formatOr(shall.Frontends[k]))
+				formatFrontend(g), formatFrontend(was.Frontends[k]), formatFrontend(shall.Frontends[k]))
 		}
 	}
 }
 
-func formatOr(f *plan.Frontend) string {
+func formatFrontend(f *plan.Frontend) string {
 	if f == nil {
 		return "not there"
 	}
@@ -81,7 +81,7 @@ func formatOr(f *plan.Frontend) string {
 }
 
 // elements counts the kernel's elements by set; numbered sets together, as the numbers are a matter of history.
-func (d *bed) elements() map[string]int {
+func (d *testEnv) elements() map[string]int {
 	d.Helper()
 	b := d.open()
 	defer b.Close()
@@ -107,10 +107,10 @@ func (d *bed) elements() map[string]int {
 	return out
 }
 
-// TestKillingBetweenAnyTwoTransactionsInterruptsNothing ends the writer after each of its transactions. The kernel
+// TestCrashBetweenTransactionsInterruptsNothing ends the writer after each of its transactions. The kernel
 // takes a transaction whole or not at all, so these are all the states that a killed process can leave.
-func TestKillingBetweenAnyTwoTransactionsInterruptsNothing(t *testing.T) {
-	d, fresh := newBed(t, 4), newBed(t, 0)
+func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
+	d, fresh := newTestEnv(t, 4), newTestEnv(t, 0)
 	var done atomic.Bool
 	var connections atomic.Int64
 	loaded := make(chan struct{})
@@ -141,7 +141,7 @@ func TestKillingBetweenAnyTwoTransactionsInterruptsNothing(t *testing.T) {
 			go func() {
 				defer close(loaded)
 				for !done.Load() {
-					a, err := d.client.Ask("tcp", netip.MustParseAddrPort("10.97.0.10:80"), soon)
+					a, err := d.client.Ask("tcp", netip.MustParseAddrPort("10.97.0.10:80"), timeout)
 					if err != nil || a.Server == "p4" {
 						t.Errorf("connection: %q, %v", a.Server, err)
 						return
@@ -158,7 +158,7 @@ func TestKillingBetweenAnyTwoTransactionsInterruptsNothing(t *testing.T) {
 				if _, err := b.Apply(context.Background(), plans[0], nil); err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
-				k := &killed{Transport: b.conn.Transport, left: n}
+				k := &crashing{Transport: b.conn.Transport, transactions: n}
 				b.conn.Transport = k
 				delta := plan.Diff(plans[0], plans[1])
 				if whole {
@@ -169,10 +169,10 @@ func TestKillingBetweenAnyTwoTransactionsInterruptsNothing(t *testing.T) {
 				if k.dead != errors.Is(err, errKilled) || !k.dead && err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
-				d.oldOrNew(what, plans[0], plans[1])
+				d.expectOldOrNew(what, plans[0], plans[1])
 				d.b = d.open()
 				d.mustApply(plans[1], nil)
-				d.readsAs(plans[1])
+				d.expectPlan(plans[1])
 				if r, err := d.b.Apply(context.Background(), plans[1], nil); err != nil || r.Messages > 0 {
 					t.Fatalf("%s: once more: %+v, %v", what, r, err)
 				}
@@ -208,14 +208,14 @@ func TestKillingBetweenAnyTwoTransactionsInterruptsNothing(t *testing.T) {
 
 // How a fault shows.
 const (
-	refused  = "refused by the kernel"
-	unsent   = "sending fails"
-	answered = "committed, and receiving the answer fails"
-	silent   = "committed, and no answer comes"
+	refusedByKernel = "refused by the kernel"
+	sendFails       = "sending fails"
+	receiveFails    = "committed, and receiving the answer fails"
+	replyLost       = "committed, and no answer comes"
 )
 
-// faulty fails once: at the message, counted over all datagrams, when it is refused, at the datagram otherwise.
-type faulty struct {
+// faultyTransport fails once: at the message, counted over all datagrams, when it is refused, at the datagram otherwise.
+type faultyTransport struct {
 	nfnl.Transport
 	how      string
 	errno    unix.Errno
@@ -228,13 +228,13 @@ type faulty struct {
 	mute     bool   // until the next send
 }
 
-func (f *faulty) Send(b []byte) error {
+func (f *faultyTransport) Send(b []byte) error {
 	messages, _ := nfnltest.Messages(b)
 	f.mute, f.reply = false, nil
 	first := f.messages
 	f.messages += len(messages)
 	f.sends++
-	if f.how == refused {
+	if f.how == refusedByKernel {
 		if f.fired || f.at < first || f.at >= f.messages {
 			return f.Transport.Send(b)
 		}
@@ -248,14 +248,14 @@ func (f *faulty) Send(b []byte) error {
 		return f.Transport.Send(b)
 	}
 	f.fired = true
-	if f.how == unsent {
+	if f.how == sendFails {
 		return f.errno
 	}
-	f.failing, f.mute = f.how == answered, f.how == silent
+	f.failing, f.mute = f.how == receiveFails, f.how == replyLost
 	return f.Transport.Send(b)
 }
 
-func (f *faulty) Receive(buf []byte) (int, error) {
+func (f *faultyTransport) Receive(buf []byte) (int, error) {
 	switch {
 	case f.reply != nil:
 		n := copy(buf, f.reply)
@@ -272,9 +272,9 @@ func (f *faulty) Receive(buf []byte) (int, error) {
 
 var faultErrnos = []unix.Errno{unix.EINTR, unix.EAGAIN, unix.ENOBUFS, unix.EBUSY, unix.ENOENT, unix.EEXIST, unix.EPERM, unix.ENOMEM}
 
-// TestEveryErrnoAtEveryMessageConvergesInTwoRetries goes through all messages of a change, reading included.
-func TestEveryErrnoAtEveryMessageConvergesInTwoRetries(t *testing.T) {
-	d := newBed(t, 0)
+// TestApplyConvergesAfterEveryErrno goes through all messages of a change, reading included.
+func TestApplyConvergesAfterEveryErrno(t *testing.T) {
+	d := newTestEnv(t, 0)
 	old := parse(t, service(
 		frontend("10.96.0.10:80/TCP ClusterIP masquerade=never affinity=1h", "1 2"),
 		"service shop/api\n", frontend("10.96.0.11:80/TCP ClusterIP masquerade=outside", "1*2 2*3"),
@@ -285,7 +285,7 @@ func TestEveryErrnoAtEveryMessageConvergesInTwoRetries(t *testing.T) {
 		frontend("10.96.0.12:80/TCP ClusterIP masquerade=always", "1*5 3"),
 		frontend("10.96.0.13:80/UDP ClusterIP masquerade=outside", "4")))
 	tried, retried := 0, map[int]int{}
-	one := func(whole bool, f *faulty) {
+	one := func(whole bool, f *faultyTransport) {
 		d.mustApply(old, nil)
 		delta := plan.Diff(old, next)
 		if whole {
@@ -304,7 +304,7 @@ func TestEveryErrnoAtEveryMessageConvergesInTwoRetries(t *testing.T) {
 				}
 				break
 			}
-			d.oldOrNew(what, old, next)
+			d.expectOldOrNew(what, old, next)
 			if retries == 2 {
 				t.Fatalf("%s: still failing: %v", what, err)
 			}
@@ -313,7 +313,7 @@ func TestEveryErrnoAtEveryMessageConvergesInTwoRetries(t *testing.T) {
 			}
 			delta = nil // as the engine does
 		}
-		d.readsAs(next)
+		d.expectPlan(next)
 	}
 	for _, whole := range []bool{false, true} {
 		for i := 0; ; i++ { // messages
@@ -323,7 +323,7 @@ func TestEveryErrnoAtEveryMessageConvergesInTwoRetries(t *testing.T) {
 			}
 			fired := false
 			for _, errno := range errnos {
-				f := &faulty{how: refused, errno: errno, at: i}
+				f := &faultyTransport{how: refusedByKernel, errno: errno, at: i}
 				one(whole, f)
 				fired = f.fired
 			}
@@ -331,15 +331,15 @@ func TestEveryErrnoAtEveryMessageConvergesInTwoRetries(t *testing.T) {
 				break
 			}
 		}
-		for _, how := range []string{unsent, answered, silent} {
+		for _, how := range []string{sendFails, receiveFails, replyLost} {
 			for i := 0; ; i++ { // datagrams
 				errnos := faultErrnos
-				if whole || how == silent {
+				if whole || how == replyLost {
 					errnos = faultErrnos[i%len(faultErrnos):][:1]
 				}
 				fired := false
 				for _, errno := range errnos {
-					f := &faulty{how: how, errno: errno, at: i}
+					f := &faultyTransport{how: how, errno: errno, at: i}
 					one(whole, f)
 					fired = f.fired
 				}

@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-// bed is a lab with a backend in its node: four Pods p1 to p4, and a client that is no Pod.
-type bed struct {
+// testEnv is a lab with a backend in its node: four Pods p1 to p4, and a client that is no Pod.
+type testEnv struct {
 	testing.TB
 	lab    *testnet.Lab
 	pods   []*testnet.Host
@@ -32,25 +32,25 @@ type bed struct {
 // clock is a clock that tests move.
 type clock struct{ t time.Time }
 
-func (c *clock) now() time.Time { return c.t }
+func (c *clock) Now() time.Time { return c.t }
 
 var (
 	node4, node6   = netip.MustParseAddr("192.168.0.1"), netip.MustParseAddr("fd00:192::1")
 	other4, other6 = netip.MustParseAddr("192.168.7.7"), netip.MustParseAddr("fd00:192::7")
 )
 
-const soon = 30 * time.Second // on a machine that does much else
+const timeout = 30 * time.Second // on a machine that does much else
 
-// newBed makes a lab with pods Pods that serve on port 9000 in both families whatever protocol the kernel has. Pod n
+// newTestEnv makes a lab with pods Pods that serve on port 9000 in both families whatever protocol the kernel has. Pod n
 // has the addresses 10.244.0.n and fd00:10:244::n.
-func newBed(t testing.TB, pods int) *bed {
+func newTestEnv(t testing.TB, pods int) *testEnv {
 	t.Helper()
 	lab, err := testnet.New(node4, node6, other4, other6)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(lab.Close)
-	d := &bed{TB: t, lab: lab, clock: &clock{time.Unix(1_700_000_000, 0)}}
+	d := &testEnv{TB: t, lab: lab, clock: &clock{time.Unix(1_700_000_000, 0)}}
 	protocols := testbed.Protocols(t)
 	host := func(name, v4, v6 string) *testnet.Host {
 		h, err := lab.AddHost(name, netip.MustParseAddr(v4), netip.MustParseAddr(v6))
@@ -79,9 +79,9 @@ func newBed(t testing.TB, pods int) *bed {
 	return d
 }
 
-func (d *bed) open() *Backend {
+func (d *testEnv) open() *Backend {
 	d.Helper()
-	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.now})
+	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.Now})
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -102,17 +102,17 @@ func parse(t testing.TB, text string) *plan.Plan {
 }
 
 // apply applies a whole plan and checks that reading it back gives its normal form.
-func (d *bed) apply(text string) *plan.Plan {
+func (d *testEnv) apply(text string) *plan.Plan {
 	d.Helper()
 	p := parse(d, text)
 	if _, err := d.b.Apply(context.Background(), p, nil); err != nil {
 		d.Fatal(err)
 	}
-	d.readsAs(p)
+	d.expectPlan(p)
 	return p
 }
 
-func (d *bed) readsAs(p *plan.Plan) {
+func (d *testEnv) expectPlan(p *plan.Plan) {
 	d.Helper()
 	want, _ := plan.Normalize(p, d.b.Caps())
 	got, err := d.b.Read(context.Background())
@@ -135,33 +135,33 @@ func planDiff(want, got *plan.Plan) string {
 }
 
 // ask asks once, from a host.
-func (d *bed) ask(from *testnet.Host, network, to string) testnet.Answer {
+func (d *testEnv) ask(from *testnet.Host, network, to string) testnet.Answer {
 	d.Helper()
-	a, err := from.Ask(network, netip.MustParseAddrPort(to), soon)
+	a, err := from.Ask(network, netip.MustParseAddrPort(to), timeout)
 	if err != nil {
 		d.Fatalf("%s asks %s %s: %v", from.Name, network, to, err)
 	}
 	return a
 }
 
-func (d *bed) refused(from *testnet.Host, network, to string) {
+func (d *testEnv) expectRefused(from *testnet.Host, network, to string) {
 	d.Helper()
 	begin := time.Now()
-	_, err := from.Ask(network, netip.MustParseAddrPort(to), soon)
-	if !testnet.Refused(err) || time.Since(begin) > soon/2 {
+	_, err := from.Ask(network, netip.MustParseAddrPort(to), timeout)
+	if !testnet.Refused(err) || time.Since(begin) > timeout/2 {
 		d.Errorf("%s asks %s %s: got %v after %s, want a quick refusal", from.Name, network, to, err, time.Since(begin))
 	}
 }
 
-func (d *bed) dropped(from *testnet.Host, network, to string) {
+func (d *testEnv) expectDropped(from *testnet.Host, network, to string) {
 	d.Helper()
 	if _, err := from.Ask(network, netip.MustParseAddrPort(to), 150*time.Millisecond); !testnet.TimedOut(err) {
-		d.Errorf("%s asks %s %s: got %v, want a time-out", from.Name, network, to, err)
+		d.Errorf("%s asks %s %s: got %v, want a timeout", from.Name, network, to, err)
 	}
 }
 
 // nft runs the nft program in the node. Without it the test is skipped, in CI it fails.
-func (d *bed) nft(stdin string, args ...string) (string, error) {
+func (d *testEnv) nft(stdin string, args ...string) (string, error) {
 	d.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
 		msg := "the nft program is missing: apt-get install nftables"
