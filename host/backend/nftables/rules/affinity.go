@@ -20,7 +20,7 @@ type affinityGroup struct {
 	id        uint32
 	frontends int
 	lists     []*endpointList
-	touched   bool
+	changed   bool
 }
 
 // endpointList is the endpoints of one or more pools of a group. The lists of a group differ.
@@ -34,28 +34,28 @@ type affinityGroups struct {
 	byName  map[model.PortName]*affinityGroup
 	byID    map[uint32]*affinityGroup
 	last    uint32 // the highest id ever used; ids are not reused soon because clients may still be recorded under them
-	touched []*affinityGroup
+	changed []*affinityGroup
 }
 
-func (o *affinityGroups) touch(w *affinityGroup) {
-	if !w.touched {
-		w.touched = true
-		o.touched = append(o.touched, w)
+func (o *affinityGroups) markChanged(g *affinityGroup) {
+	if !g.changed {
+		g.changed = true
+		o.changed = append(o.changed, g)
 	}
 }
 
 func (o *affinityGroups) add(id uint32) *affinityGroup {
-	w := &affinityGroup{id: id}
-	o.byID[id] = w
+	g := &affinityGroup{id: id}
+	o.byID[id] = g
 	o.last = max(o.last, id)
-	return w
+	return g
 }
 
-func (w *affinityGroup) list(n int) *endpointList {
-	for len(w.lists) <= n {
-		w.lists = append(w.lists, &endpointList{})
+func (g *affinityGroup) list(n int) *endpointList {
+	for len(g.lists) <= n {
+		g.lists = append(g.lists, &endpointList{})
 	}
-	return w.lists[n]
+	return g.lists[n]
 }
 
 // detach removes a frontend that is about to change from its lists.
@@ -63,15 +63,15 @@ func (t *table) detach(h *elements) {
 	if h == nil || len(h.learn) == 0 {
 		return
 	}
-	w := t.groups.byID[h.learn[0].id]
-	if w == nil {
+	g := t.groups.byID[h.learn[0].id]
+	if g == nil {
 		return
 	}
-	t.groups.touch(w)
-	w.frontends--
+	t.groups.markChanged(g)
+	g.frontends--
 	for l := range scopes {
 		for _, v := range h.scopes[l].find {
-			w.list(v.list).refs--
+			g.list(v.list).refs--
 		}
 	}
 }
@@ -79,14 +79,14 @@ func (t *table) detach(h *elements) {
 // attach gives a frontend its group's id and its pools their lists. All frontends of the group that change were
 // detached before, so that a list whose endpoints change stays the same list and keeps its clients.
 func (t *table) attach(h, before *elements, f *plan.Frontend) {
-	w := t.groups.byName[f.Owner]
-	if w == nil {
-		w = t.groups.add(t.groups.last + 1)
-		t.groups.byName[f.Owner] = w
+	g := t.groups.byName[f.Owner]
+	if g == nil {
+		g = t.groups.add(t.groups.last + 1)
+		t.groups.byName[f.Owner] = g
 	}
-	t.groups.touch(w)
-	w.frontends++
-	h.learn = []affinityLearn{{(f.Affinity + time.Millisecond - 1).Truncate(time.Millisecond), w.id}}
+	t.groups.markChanged(g)
+	g.frontends++
+	h.learn = []affinityLearn{{(f.Affinity + time.Millisecond - 1).Truncate(time.Millisecond), g.id}}
 	for l := range scopes {
 		endpoints := endpointsOf(h.scopes[l].slots.unpack(nil))
 		if len(endpoints) == 0 {
@@ -100,20 +100,20 @@ func (t *table) attach(h, before *elements, f *plan.Frontend) {
 		if before != nil && len(before.scopes[l].find) > 0 {
 			last = before.scopes[l].find[0].list
 		}
-		n := w.pickList(want, last)
+		n := g.pickList(want, last)
 		t.need(t.schema.endpointsSet(n))
 		t.need(t.affinitySet(n))
-		w.list(n).wanted = want
-		w.list(n).refs++
-		h.scopes[l].find = []affinityFind{{n, w.id}}
+		g.list(n).wanted = want
+		g.list(n).refs++
+		h.scopes[l].find = []affinityFind{{n, g.id}}
 	}
 }
 
 // pickList returns the list for these endpoints: one with the same endpoints, or an unused one, preferably the last one
 // used, one that has the same endpoints in the kernel, or an empty one.
-func (w *affinityGroup) pickList(want []netip.AddrPort, last int) int {
-	free := func(n int) bool { return n >= len(w.lists) || w.lists[n].refs == 0 }
-	for n, l := range w.lists {
+func (g *affinityGroup) pickList(want []netip.AddrPort, last int) int {
+	free := func(n int) bool { return n >= len(g.lists) || g.lists[n].refs == 0 }
+	for n, l := range g.lists {
 		if l.refs > 0 && slices.Equal(l.wanted, want) {
 			return n
 		}
@@ -121,13 +121,13 @@ func (w *affinityGroup) pickList(want []netip.AddrPort, last int) int {
 	if last >= 0 && free(last) {
 		return last
 	}
-	for n, l := range w.lists {
+	for n, l := range g.lists {
 		if free(n) && slices.Equal(l.programmed, want) {
 			return n
 		}
 	}
 	for n := 0; ; n++ {
-		if free(n) && (n >= len(w.lists) || len(w.lists[n].programmed) == 0) {
+		if free(n) && (n >= len(g.lists) || len(g.lists[n].programmed) == 0) {
 			return n
 		}
 	}
@@ -136,9 +136,9 @@ func (w *affinityGroup) pickList(want []netip.AddrPort, last int) int {
 // flushGroups writes the lists that changed. It reports whether one lost an endpoint, so that clients may have to be
 // deleted.
 func (t *table) flushGroups(x *tx) (lost bool) {
-	for _, w := range t.groups.touched {
-		w.touched = false
-		for n, l := range w.lists {
+	for _, g := range t.groups.changed {
+		g.changed = false
+		for n, l := range g.lists {
 			if l.refs <= 0 {
 				l.wanted = nil
 			}
@@ -148,17 +148,17 @@ func (t *table) flushGroups(x *tx) (lost bool) {
 				}
 			}
 			changeList(x, l.programmed, l.wanted, func(a netip.AddrPort) (*set, []nfnl.Element) {
-				key := appendPort(appendAddr(native(w.id), a.Addr()), a.Port())
+				key := appendPort(appendAddr(native(g.id), a.Addr()), a.Port())
 				return t.schema.endpointsSet(n), []nfnl.Element{{Key: key}}
 			})
 			l.programmed = l.wanted
 		}
-		if w.frontends <= 0 {
-			delete(t.groups.byID, w.id)
-			maps.DeleteFunc(t.groups.byName, func(_ model.PortName, o *affinityGroup) bool { return o == w })
+		if g.frontends <= 0 {
+			delete(t.groups.byID, g.id)
+			maps.DeleteFunc(t.groups.byName, func(_ model.PortName, o *affinityGroup) bool { return o == g })
 		}
 	}
-	t.groups.touched = t.groups.touched[:0]
+	t.groups.changed = t.groups.changed[:0]
 	return lost
 }
 
@@ -170,18 +170,18 @@ func (t *table) loadGroups() {
 			continue
 		}
 		id := slices.MinFunc(h.learn, func(a, b affinityLearn) int { return cmp.Compare(a.id, b.id) }).id
-		w := t.groups.byID[id]
-		if w == nil {
-			w = t.groups.add(id)
+		g := t.groups.byID[id]
+		if g == nil {
+			g = t.groups.add(id)
 		}
 		// If a group has two ids, the lower one stays.
 		if o := t.groups.byName[name]; o == nil || id < o.id {
-			t.groups.byName[name] = w
+			t.groups.byName[name] = g
 		}
 	}
-	for _, w := range t.groups.byID {
-		t.groups.touch(w)
-		for _, l := range w.lists {
+	for _, g := range t.groups.byID {
+		t.groups.markChanged(g)
+		for _, l := range g.lists {
 			slices.SortFunc(l.programmed, netip.AddrPort.Compare)
 		}
 	}
@@ -197,11 +197,11 @@ func (t *table) loadEndpoints(s *set, list int) func([]nfnl.Element) error {
 			if !ok {
 				return errForeignElement(s)
 			}
-			w := t.groups.byID[groupIDOf(e.Key)]
-			if w == nil {
-				w = t.groups.add(groupIDOf(e.Key))
+			g := t.groups.byID[groupIDOf(e.Key)]
+			if g == nil {
+				g = t.groups.add(groupIDOf(e.Key))
 			}
-			l := w.list(list)
+			l := g.list(list)
 			l.programmed = append(l.programmed, a)
 		}
 		return nil

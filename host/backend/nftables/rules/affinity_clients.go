@@ -98,10 +98,10 @@ func (t *table) isValidClient(list int, e nfnl.Element) bool {
 	if !ok || len(e.Key) < t.addr.bytes+4 {
 		return false
 	}
-	w := t.groups.byID[groupIDOf(e.Key[t.addr.bytes:])]
-	if w == nil || list >= len(w.lists) {
+	g := t.groups.byID[groupIDOf(e.Key[t.addr.bytes:])]
+	if g == nil || list >= len(g.lists) {
 		return false
 	}
-	_, ok = slices.BinarySearchFunc(w.lists[list].programmed, a, netip.AddrPort.Compare)
+	_, ok = slices.BinarySearchFunc(g.lists[list].programmed, a, netip.AddrPort.Compare)
 	return ok
 }

@@ -21,20 +21,20 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 		t.stats = txStats{}
 	}
 	b.conn.Pacer.Reset()
-	var again time.Duration
+	var requeueAfter time.Duration
 	err := ctx.Err()
 	if err == nil {
-		whole := d == nil || !b.inSync || b.familyNeeded(d)
-		if whole {
+		full := d == nil || !b.inSync || b.familyNeeded(d)
+		if full {
 			err = b.load(ctx)
 		}
 		if err == nil {
 			b.inSync = false // until everything is written
-			if whole {
+			if full {
 				err = b.replaceTables(next)
 			}
 			if err == nil {
-				err = b.write(b.tables[:], next, d, whole)
+				err = b.write(b.tables[:], next, d, full)
 			}
 		}
 		if errors.Is(err, errNoIPv6) {
@@ -43,11 +43,11 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 			}
 		}
 		if err == nil {
-			again, err = b.deleteStaleClients()
+			requeueAfter, err = b.deleteStaleClients()
 		}
 		b.inSync = err == nil
 	}
-	r := backend.Report{RequeueAfter: again, Transactions: b.conn.Pacer.Transactions, Longest: b.conn.Pacer.Longest}
+	r := backend.Report{RequeueAfter: requeueAfter, Transactions: b.conn.Pacer.Transactions, Longest: b.conn.Pacer.Longest}
 	for _, t := range b.tables {
 		r.Messages += t.stats.messages
 		r.Elements += t.stats.elements
@@ -58,16 +58,16 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 // familyNeeded reports whether a delta needs a table that the kernel was not able to create.
 func (b *Backend) familyNeeded(d *plan.Delta) bool {
 	return slices.ContainsFunc(b.tables[:], func(t *table) bool {
-		return t.absent && slices.ContainsFunc(d.Changes, func(c plan.Change) bool { return c.New != nil && c.Key.Family() == t.family })
+		return t.unsupported && slices.ContainsFunc(d.Changes, func(c plan.Change) bool { return c.New != nil && c.Key.Family() == t.family })
 	})
 }
 
 // load reads the kernel's state into the tables.
 func (b *Backend) load(ctx context.Context) error {
-	var foreign [2]error
+	var mismatch [2]error
 	err := b.readConsistent(ctx, func() (err error) {
 		for i, t := range b.tables {
-			if foreign[i], err = t.load(); err != nil {
+			if mismatch[i], err = t.load(); err != nil {
 				return err
 			}
 		}
@@ -76,22 +76,22 @@ func (b *Backend) load(ctx context.Context) error {
 	b.cleanup.loaded = true
 	b.countGuarded(b.tables[:]...)
 	for i, t := range b.tables {
-		if err == nil && foreign[i] != nil {
-			b.log.Warn("replacing nftables table", "table", t.label(), "reason", foreign[i])
+		if err == nil && mismatch[i] != nil {
+			b.log.Warn("replacing nftables table", "table", t.label(), "reason", mismatch[i])
 		}
 	}
 	return err
 }
 
 // write sends the difference between tables and next: all of it, or only what d names.
-func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, whole bool) error {
+func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, full bool) error {
 	txs := map[model.Family]*tx{}
 	for _, t := range tables {
 		t.large = len(next.Frontends) >= largePlan
 		x := &tx{t: t}
 		x.limit, x.softLimit = b.bounds()
 		txs[t.family] = x
-		if !whole && d.Global == nil || t.absent && !usesFamily(next, t.family) {
+		if !full && d.Global == nil || t.unsupported && !usesFamily(next, t.family) {
 			continue
 		}
 		if !t.present {
@@ -105,7 +105,7 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, whole b
 	caps := b.Caps()
 	// A frontend that cannot be encoded keeps its state and does not delay the others.
 	var bad []error
-	each := func(k plan.Key, f *plan.Frontend) error {
+	writeOne := func(k plan.Key, f *plan.Frontend) error {
 		x := txs[k.Family()]
 		if x == nil {
 			return nil
@@ -118,21 +118,21 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, whole b
 		}
 		return err
 	}
-	if !whole {
+	if !full {
 		for _, c := range d.Changes {
 			t := txs[c.Key.Family()].t
 			t.detach(t.frontends[c.Key])
 		}
 	}
-	if whole {
+	if full {
 		for _, k := range b.allKeys(next) {
-			if err := each(k, next.Frontends[k]); err != nil {
+			if err := writeOne(k, next.Frontends[k]); err != nil {
 				return err
 			}
 		}
 	} else {
 		for _, c := range d.Changes {
-			if err := each(c.Key, c.New); err != nil {
+			if err := writeOne(c.Key, c.New); err != nil {
 				return err
 			}
 		}
@@ -172,9 +172,9 @@ func (b *Backend) commitBase(tables []*table, txs map[model.Family]*tx, next *pl
 	}
 	err := commit(b.conn, list...)
 	unsupported := errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
-	if t := b.tables[1]; unsupported && !t.absent && !usesFamily(next, t.family) {
+	if t := b.tables[1]; unsupported && !t.unsupported && !usesFamily(next, t.family) {
 		b.log.Warn("IPv6 is not available, programming IPv4 only", "err", err)
-		t.absent = true
+		t.unsupported = true
 		return errNoIPv6
 	}
 	return err

@@ -18,14 +18,14 @@ func assignSlots(before []netip.AddrPort, endpoints []plan.Endpoint, total int) 
 		quota[i] = int(m.Weight)
 	}
 	missing := total
-	for i, held := range before[:min(len(before), total)] {
-		if !held.IsValid() {
+	for i, endpoint := range before[:min(len(before), total)] {
+		if !endpoint.IsValid() {
 			continue
 		}
-		m, ok := slices.BinarySearchFunc(endpoints, held, func(m plan.Endpoint, a netip.AddrPort) int { return m.Addr.Compare(a) })
+		m, ok := slices.BinarySearchFunc(endpoints, endpoint, func(m plan.Endpoint, a netip.AddrPort) int { return m.Addr.Compare(a) })
 		if ok && quota[m] > 0 {
 			quota[m]--
-			slots[i] = held
+			slots[i] = endpoint
 			missing--
 		}
 	}

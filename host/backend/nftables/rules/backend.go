@@ -45,7 +45,7 @@ type Backend struct {
 	balancing Balancing
 
 	netns           int           // a duplicate of Options.Netns, or 0
-	listener        *watcher      // nil: not watching
+	watcher        *watcher      // nil: not watching
 	externalCommits atomic.Uint32 // commits of other processes that were received
 	gen             genTracker
 }
@@ -139,10 +139,10 @@ func (b *Backend) read(ctx context.Context) (tables [2]*table, err error) {
 	err = b.readConsistent(ctx, func() error {
 		for i, t := range b.tables {
 			tables[i] = newTable(t.family, b.conn, b.balancing)
-			if foreign, err := tables[i].loadForwarding(); err != nil {
+			if mismatch, err := tables[i].loadForwarding(); err != nil {
 				return err
-			} else if foreign != nil {
-				return fmt.Errorf("nftables: read table %s: it is another version's or another program's: %w", t.label(), foreign)
+			} else if mismatch != nil {
+				return fmt.Errorf("nftables: read table %s: it is another version's or another program's: %w", t.label(), mismatch)
 			}
 		}
 		return nil

@@ -47,8 +47,8 @@ func (t *table) change(x *tx, k plan.Key, now, want *elements) error {
 	if now == nil {
 		now = noElements
 	}
-	gone := want == nil
-	if gone {
+	deleted := want == nil
+	if deleted {
 		want = noElements
 		x.owner = now.owner()
 	} else {
@@ -73,7 +73,7 @@ func (t *table) change(x *tx, k plan.Key, now, want *elements) error {
 	if err := slots(false); err != nil {
 		return err
 	}
-	if gone {
+	if deleted {
 		delete(t.frontends, k)
 	} else {
 		t.frontends[k] = want

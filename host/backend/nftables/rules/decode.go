@@ -92,11 +92,11 @@ func loadPrefixes(s *set, into *[]netip.Prefix) func([]nfnl.Element) error {
 func (t *table) loadRefs(r *refCounts) func([]nfnl.Element) error {
 	return func(list []nfnl.Element) error {
 		for _, e := range list {
-			if len(e.Key) < t.addr.bytes || r.double && len(e.Key) < 2*t.addr.bytes {
+			if len(e.Key) < t.addr.bytes || r.twice && len(e.Key) < 2*t.addr.bytes {
 				return errForeignElement(r.set)
 			}
 			a, _ := netip.AddrFromSlice(e.Key[:t.addr.bytes])
-			if r.double && string(e.Key[:t.addr.bytes]) != string(e.Key[t.addr.bytes:]) {
+			if r.twice && string(e.Key[:t.addr.bytes]) != string(e.Key[t.addr.bytes:]) {
 				return errForeignElement(r.set)
 			}
 			r.setInKernel(a)
@@ -109,13 +109,13 @@ func (t *table) loadRefs(r *refCounts) func([]nfnl.Element) error {
 func (t *table) frontendLoader(i lookup, s *set) func([]nfnl.Element) error {
 	ss := &t.lookups[i]
 	if s == ss.frontends {
-		return t.each(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
+		return t.loadEach(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
 			h.listed, h.comment = true, e.Comment
 			return true
 		})
 	}
 	if s == ss.ranges {
-		return t.each(i, s, func(h *elements, rest []byte, e nfnl.Element) bool {
+		return t.loadEach(i, s, func(h *elements, rest []byte, e nfnl.Element) bool {
 			if e.KeyEnd == nil {
 				// A range of one address may come without its upper end.
 				e.KeyEnd = e.Key
@@ -137,7 +137,7 @@ func (t *table) frontendLoader(i lookup, s *set) func([]nfnl.Element) error {
 	}
 	for timeout, a := range ss.learnAffinity {
 		if s == a {
-			return t.each(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
+			return t.loadEach(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
 				h.learn = append(h.learn, affinityLearn{timeout, groupIDOf(e.Data)})
 				return len(e.Data) >= 4
 			})
@@ -146,7 +146,7 @@ func (t *table) frontendLoader(i lookup, s *set) func([]nfnl.Element) error {
 	for l := range scopes {
 		for list, a := range ss.scopes[l].findAffinity {
 			if s == a {
-				return t.each(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
+				return t.loadEach(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
 					h.scopes[l].find = append(h.scopes[l].find, affinityFind{list, groupIDOf(e.Data)})
 					return len(e.Data) >= 4
 				})
@@ -154,17 +154,17 @@ func (t *table) frontendLoader(i lookup, s *set) func([]nfnl.Element) error {
 		}
 	}
 	if f := ss.flag(s); f != nil {
-		return t.each(i, s, func(h *elements, _ []byte, _ nfnl.Element) bool { f(h); return true })
+		return t.loadEach(i, s, func(h *elements, _ []byte, _ nfnl.Element) bool { f(h); return true })
 	}
 	for l := range scopes {
 		if s == ss.scopes[l].fwmarks {
-			return t.each(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
+			return t.loadEach(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
 				h.scopes[l].mark = groupIDOf(e.Data)
 				return h.scopes[l].mark != 0
 			})
 		}
 		if s == ss.scopes[l].slots {
-			return t.each(i, s, func(h *elements, rest []byte, e nfnl.Element) bool {
+			return t.loadEach(i, s, func(h *elements, rest []byte, e nfnl.Element) bool {
 				a, ok := t.addrPort(e.Data)
 				return ok && len(rest) >= 4 && h.scopes[l].putSlot(binary.NativeEndian.Uint32(rest), a)
 			})
@@ -206,7 +206,7 @@ func (ss *lookupSets) flag(s *set) func(*elements) {
 	return nil
 }
 
-func (t *table) each(i lookup, s *set, put func(h *elements, rest []byte, e nfnl.Element) bool) func([]nfnl.Element) error {
+func (t *table) loadEach(i lookup, s *set, put func(h *elements, rest []byte, e nfnl.Element) bool) func([]nfnl.Element) error {
 	return func(list []nfnl.Element) error {
 		for _, e := range list {
 			h, rest, ok := t.frontendOf(i, e.Key)

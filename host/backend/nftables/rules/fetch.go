@@ -17,8 +17,8 @@ const minFetch = 2000
 // loadSlots reads the slots of a scope. Their keys are known except for their number: a frontend's slots begin at 0,
 // and its slot table bounds them. So they are fetched by key until one is missing. The map is dumped if the total is
 // not the number of elements in the kernel, or the kernel does not report that.
-func (t *table) loadSlots(i lookup, lane int) error {
-	s := t.lookups[i].scopes[lane].slots
+func (t *table) loadSlots(i lookup, scope int) error {
+	s := t.lookups[i].scopes[scope].slots
 	if s == nil || !s.exists {
 		return nil
 	}
@@ -27,13 +27,13 @@ func (t *table) loadSlots(i lookup, lane int) error {
 		return err
 	}
 	if ok && n >= minFetch {
-		found, err := t.fetchSlots(i, lane)
+		found, err := t.fetchSlots(i, scope)
 		if err == nil && found == n {
 			return nil
 		}
 		for k, h := range t.frontends {
 			if lookupOf(k) == i {
-				h.scopes[lane].slots = nil
+				h.scopes[scope].slots = nil
 			}
 		}
 	}
@@ -41,14 +41,14 @@ func (t *table) loadSlots(i lookup, lane int) error {
 }
 
 // fetchSlots fetches all slots that can exist.
-func (t *table) fetchSlots(i lookup, lane int) (found int, err error) {
-	f := t.fetcher(t.lookups[i].scopes[lane].slots)
+func (t *table) fetchSlots(i lookup, scope int) (found int, err error) {
+	f := t.fetcher(t.lookups[i].scopes[scope].slots)
 	for k, h := range t.frontends {
-		totals := h.scopes[lane].sets & (rejectedBit - 1)
+		totals := h.scopes[scope].sets & (rejectedBit - 1)
 		if lookupOf(k) != i || bits.OnesCount32(totals) != 1 {
 			continue
 		}
-		take := func(e []byte) bool { return t.takeSlot(h, lane, e) }
+		take := func(e []byte) bool { return t.takeSlot(h, scope, e) }
 		key := frontendKey(make([]byte, 0, 64), k)
 		c, _ := classOf(bits.TrailingZeros32(totals))
 		size := 1 << c
@@ -186,11 +186,11 @@ func (f *fetcher) flush() error {
 }
 
 // takeSlot stores one slot. It does not retain b.
-func (t *table) takeSlot(h *elements, lane int, b []byte) bool {
+func (t *table) takeSlot(h *elements, scope int, b []byte) bool {
 	key := nfnl.Attr(nfnl.Attr(b, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
 	a, ok := t.addrPort(nfnl.Attr(nfnl.Attr(b, unix.NFTA_SET_ELEM_DATA), unix.NFTA_DATA_VALUE))
 	if !ok || len(key) < 4 {
 		return false
 	}
-	return h.scopes[lane].putSlot(binary.NativeEndian.Uint32(key[len(key)-4:]), a)
+	return h.scopes[scope].putSlot(binary.NativeEndian.Uint32(key[len(key)-4:]), a)
 }

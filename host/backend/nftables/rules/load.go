@@ -28,18 +28,18 @@ func IsForeignTable(err error) bool {
 
 // load reads the table. If it has another schema, or a replacement was not finished, the table stays empty, replacing
 // is set and the reason returned.
-func (t *table) load() (foreign error, err error) {
+func (t *table) load() (mismatch error, err error) {
 	t.reset()
 	t.replacing = false
 	if t.atName, t.atHandover, err = t.listTables(); err != nil {
 		return nil, err
 	}
-	if t.atName.there {
-		if foreign, err = t.loadAs(tableName, &t.atName); err != nil {
+	if t.atName.exists {
+		if mismatch, err = t.loadAs(tableName, &t.atName); err != nil {
 			return nil, err
 		}
 	}
-	if foreign == nil && !t.atHandover.there {
+	if mismatch == nil && !t.atHandover.exists {
 		return nil, nil
 	}
 	for _, s := range []*tableState{&t.atName, &t.atHandover} {
@@ -47,30 +47,30 @@ func (t *table) load() (foreign error, err error) {
 			return nil, err
 		}
 	}
-	if !t.atName.there && t.atHandover.forwards() {
-		foreign = errSchemaMismatch{"its replacement was not finished"}
+	if !t.atName.exists && t.atHandover.forwards() {
+		mismatch = errSchemaMismatch{"its replacement was not finished"}
 	}
-	t.replacing = foreign != nil
-	return foreign, nil
+	t.replacing = mismatch != nil
+	return mismatch, nil
 }
 
 // loadForwarding reads the table that forwards. During a replacement that is the one under handoverName.
-func (t *table) loadForwarding() (foreign error, err error) {
-	if foreign, err = t.load(); err != nil || foreign == nil || !t.atHandover.forwards() {
-		return foreign, err
+func (t *table) loadForwarding() (mismatch error, err error) {
+	if mismatch, err = t.load(); err != nil || mismatch == nil || !t.atHandover.forwards() {
+		return mismatch, err
 	}
 	return t.loadAs(handoverName, &t.atHandover)
 }
 
 // loadAs reads the table with a name. It stays empty if the schema differs.
-func (t *table) loadAs(name string, s *tableState) (foreign error, err error) {
+func (t *table) loadAs(name string, s *tableState) (mismatch error, err error) {
 	t.name = name
 	if err = t.loadAll(s); err == nil {
 		return nil, nil
 	}
-	var shape errSchemaMismatch
-	if t.reset(); errors.As(err, &shape) {
-		return shape, nil
+	var mismatched errSchemaMismatch
+	if t.reset(); errors.As(err, &mismatched) {
+		return mismatched, nil
 	}
 	return nil, err
 }
@@ -137,7 +137,7 @@ func (t *table) request(kind uint16, typ uint16, more func(*nfnl.Encoder)) []byt
 // tableState is what the kernel has under one of the two names.
 type tableState struct {
 	name    string
-	there   bool
+	exists   bool
 	comment string
 	hooks   []string // names of its base chains
 }
@@ -151,7 +151,7 @@ func (t *table) listTables() (ours, other tableState, err error) {
 	err = t.conn.Dump(t.request(unix.NFT_MSG_GETTABLE, 0, nil), func(b []byte) {
 		for _, s := range []*tableState{&ours, &other} {
 			if b[0] == t.nfproto && nfnl.Text(nfnl.Attr(b[4:], unix.NFTA_TABLE_NAME)) == s.name {
-				s.there, s.comment = true, nfnl.Comment(nfnl.Attr(b[4:], nftaTableUserdata))
+				s.exists, s.comment = true, nfnl.Comment(nfnl.Attr(b[4:], nftaTableUserdata))
 			}
 		}
 	})
@@ -165,7 +165,7 @@ func (t *table) listTables() (ours, other tableState, err error) {
 }
 
 func (t *table) listBaseChains(s *tableState) error {
-	if s.hooks = nil; !s.there {
+	if s.hooks = nil; !s.exists {
 		return nil
 	}
 	t.name = s.name
@@ -182,7 +182,7 @@ func (t *table) listBaseChains(s *tableState) error {
 }
 
 func (t *table) loadSets() error {
-	var shape error
+	var mismatch error
 	err := t.conn.Dump(t.request(unix.NFT_MSG_GETSET, unix.NFTA_SET_TABLE, nil), func(b []byte) {
 		b = b[4:]
 		if nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_TABLE)) != t.name {
@@ -191,14 +191,14 @@ func (t *table) loadSets() error {
 		name := nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_NAME))
 		s := t.find(name)
 		if s == nil {
-			shape = errSchemaMismatch{"its set " + name + " is unknown"}
+			mismatch = errSchemaMismatch{"its set " + name + " is unknown"}
 			return
 		}
 		if nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_KEY_TYPE)) != typeOf(s.key) ||
 			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_KEY_LEN)) != uint32(padded(s.key)) ||
 			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_DATA_TYPE)) != typeOf(s.data) ||
 			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_FLAGS)) != s.flags {
-			shape = errSchemaMismatch{"its set " + name + " has another type"}
+			mismatch = errSchemaMismatch{"its set " + name + " has another type"}
 			return
 		}
 		s.exists = true
@@ -211,7 +211,7 @@ func (t *table) loadSets() error {
 			return errSchemaMismatch{"it lacks the set " + s.name}
 		}
 	}
-	return shape
+	return mismatch
 }
 
 // loadElements reads a set. If the kernel reports the number of elements, that is checked.

@@ -68,7 +68,7 @@ func (b *Backend) ReadMarks(ctx context.Context) (p *plan.Plan, marks Marks, gua
 
 func (t *table) loadPools() error {
 	ours, _, err := t.listTables()
-	if err != nil || !ours.there {
+	if err != nil || !ours.exists {
 		return err
 	}
 	if ours.comment != t.balancing.traits().tableComment {

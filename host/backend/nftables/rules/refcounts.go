@@ -11,14 +11,14 @@ import (
 // entry, addresses that have frontends.
 type refCounts struct {
 	set     *set
-	double  bool // the key is the address twice
+	twice  bool // the key is the address twice
 	v4      map[[4]byte]ref
 	v6      map[[16]byte]ref
 	touched []netip.Addr
 }
 
 func newRefCounts(s *set, double bool) refCounts {
-	return refCounts{set: s, double: double, v4: map[[4]byte]ref{}, v6: map[[16]byte]ref{}}
+	return refCounts{set: s, twice: double, v4: map[[4]byte]ref{}, v6: map[[16]byte]ref{}}
 }
 
 // ref is a count above some bits of state. There is one for each endpoint of the cluster.
@@ -97,7 +97,7 @@ func (r *refCounts) flush(x *tx) {
 		v := r.get(a) &^ refTouched
 		if want := v.count() > 0; want != (v&refInKernel != 0) {
 			key := a.AsSlice()
-			if r.double {
+			if r.twice {
 				key = append(key, key...)
 			}
 			if want {

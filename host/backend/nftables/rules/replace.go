@@ -69,7 +69,7 @@ func (b *Backend) fill(t *table, at, from *tableState, next *plan.Plan) error {
 	if err := b.write([]*table{t}, next, nil, true); err != nil && !errors.As(err, &bad) {
 		return err
 	}
-	at.there = true
+	at.exists = true
 	out := nfnl.NewBatch(t.conn)
 	t.hooked = true
 	if err := t.writeStructure(out); err != nil {
@@ -104,7 +104,7 @@ func rcuBarrier() {
 
 // removeTable deletes a table, its base chains first, so that packets on their way through it find all of it.
 func (b *Backend) removeTable(t *table, s *tableState) error {
-	if !s.there {
+	if !s.exists {
 		return nil
 	}
 	if s.forwards() {
@@ -123,7 +123,7 @@ func (b *Backend) removeTable(t *table, s *tableState) error {
 	if err := out.Commit(); err != nil {
 		return err
 	}
-	s.there = false
+	s.exists = false
 	return nil
 }
 

@@ -30,258 +30,258 @@ func newRule(f model.Family) *ruleBuilder {
 }
 
 // emit ends a statement: the next one starts with all registers free.
-func (w *ruleBuilder) emit(e ...expr.Any) *ruleBuilder {
-	w.exprs = append(w.exprs, e...)
-	w.reg = unix.NFT_REG32_00
-	return w
+func (r *ruleBuilder) emit(e ...expr.Any) *ruleBuilder {
+	r.exprs = append(r.exprs, e...)
+	r.reg = unix.NFT_REG32_00
+	return r
 }
 
-func (w *ruleBuilder) load(e expr.Any, bytes int) *ruleBuilder {
-	w.exprs = append(w.exprs, e)
-	w.reg += uint32(nfnl.Align(bytes) / 4)
-	return w
+func (r *ruleBuilder) load(e expr.Any, bytes int) *ruleBuilder {
+	r.exprs = append(r.exprs, e)
+	r.reg += uint32(nfnl.Align(bytes) / 4)
+	return r
 }
 
-func (w *ruleBuilder) header(offset4, offset6 uint32) *ruleBuilder {
+func (r *ruleBuilder) header(offset4, offset6 uint32) *ruleBuilder {
 	off, n := offset4, uint32(4)
-	if w.family == model.IPv6 {
+	if r.family == model.IPv6 {
 		off, n = offset6, 16
 	}
-	return w.load(&expr.Payload{
-		OperationType: expr.PayloadLoad, DestRegister: w.reg, Base: expr.PayloadBaseNetworkHeader, Offset: off, Len: n,
+	return r.load(&expr.Payload{
+		OperationType: expr.PayloadLoad, DestRegister: r.reg, Base: expr.PayloadBaseNetworkHeader, Offset: off, Len: n,
 	}, int(n))
 }
 
-func (w *ruleBuilder) saddr() *ruleBuilder { return w.header(12, 8) }
-func (w *ruleBuilder) daddr() *ruleBuilder { return w.header(16, 24) }
-func (w *ruleBuilder) proto() *ruleBuilder {
-	return w.load(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: w.reg}, 4)
+func (r *ruleBuilder) saddr() *ruleBuilder { return r.header(12, 8) }
+func (r *ruleBuilder) daddr() *ruleBuilder { return r.header(16, 24) }
+func (r *ruleBuilder) proto() *ruleBuilder {
+	return r.load(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: r.reg}, 4)
 }
-func (w *ruleBuilder) dport() *ruleBuilder {
-	return w.load(&expr.Payload{
-		OperationType: expr.PayloadLoad, DestRegister: w.reg, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2,
+func (r *ruleBuilder) dport() *ruleBuilder {
+	return r.load(&expr.Payload{
+		OperationType: expr.PayloadLoad, DestRegister: r.reg, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2,
 	}, 2)
 }
 
 // frontendKey loads the key of the sets of frontends.
-func (w *ruleBuilder) frontendKey(i lookup) *ruleBuilder {
+func (r *ruleBuilder) frontendKey(i lookup) *ruleBuilder {
 	if i == byAddress {
-		w.daddr()
+		r.daddr()
 	}
-	return w.proto().dport()
+	return r.proto().dport()
 }
 
 // originalKey loads the same key as it was before DNAT.
-func (w *ruleBuilder) originalKey(i lookup) *ruleBuilder {
+func (r *ruleBuilder) originalKey(i lookup) *ruleBuilder {
 	if i == byAddress {
-		w.originalDst()
+		r.originalDst()
 	}
-	return w.proto().load(&expr.Ct{Key: expr.CtKeyPROTODST, Register: w.reg}, 2)
+	return r.proto().load(&expr.Ct{Key: expr.CtKeyPROTODST, Register: r.reg}, 2)
 }
 
-func (w *ruleBuilder) originalDst() *ruleBuilder { return w.ctAddr(expr.CtKeyDSTIP, expr.CtKeyDSTIP6) }
-func (w *ruleBuilder) originalSrc() *ruleBuilder { return w.ctAddr(expr.CtKeySRCIP, expr.CtKeySRCIP6) }
+func (r *ruleBuilder) originalDst() *ruleBuilder { return r.ctAddr(expr.CtKeyDSTIP, expr.CtKeyDSTIP6) }
+func (r *ruleBuilder) originalSrc() *ruleBuilder { return r.ctAddr(expr.CtKeySRCIP, expr.CtKeySRCIP6) }
 
-func (w *ruleBuilder) ctAddr(key4, key6 expr.CtKey) *ruleBuilder {
-	if w.family == model.IPv6 {
-		return w.load(&expr.Ct{Key: key6, Register: w.reg}, 16)
+func (r *ruleBuilder) ctAddr(key4, key6 expr.CtKey) *ruleBuilder {
+	if r.family == model.IPv6 {
+		return r.load(&expr.Ct{Key: key6, Register: r.reg}, 16)
 	}
-	return w.load(&expr.Ct{Key: key4, Register: w.reg}, 4)
+	return r.load(&expr.Ct{Key: key4, Register: r.reg}, 4)
 }
 
-func (w *ruleBuilder) iifname() *ruleBuilder {
-	return w.load(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: w.reg}, 16)
+func (r *ruleBuilder) iifname() *ruleBuilder {
+	return r.load(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: r.reg}, 16)
 }
 
-func (w *ruleBuilder) random(mod uint32) *ruleBuilder {
-	return w.load(&expr.Numgen{Register: w.reg, Modulus: mod, Type: unix.NFT_NG_RANDOM}, 4)
+func (r *ruleBuilder) random(mod uint32) *ruleBuilder {
+	return r.load(&expr.Numgen{Register: r.reg, Modulus: mod, Type: unix.NFT_NG_RANDOM}, 4)
 }
 
 // hash loads a hash of the client's address. The address gets registers of its own, as nft does it.
-func (w *ruleBuilder) hash(mod, seed uint32) *ruleBuilder {
-	slot := w.reg
-	w.reg = unix.NFT_REG32_00 + 4
-	if w.family == model.IPv6 {
-		w.reg = unix.NFT_REG32_00 + 8
+func (r *ruleBuilder) hash(mod, seed uint32) *ruleBuilder {
+	slot := r.reg
+	r.reg = unix.NFT_REG32_00 + 4
+	if r.family == model.IPv6 {
+		r.reg = unix.NFT_REG32_00 + 8
 	}
-	src, n := w.reg, uint32(4)
-	if w.family == model.IPv6 {
+	src, n := r.reg, uint32(4)
+	if r.family == model.IPv6 {
 		n = 16
 	}
-	w.saddr()
-	w.reg = slot
-	return w.load(&expr.Hash{
+	r.saddr()
+	r.reg = slot
+	return r.load(&expr.Hash{
 		SourceRegister: src, DestRegister: slot, Length: n, Modulus: mod, Seed: seed, Type: expr.HashTypeJenkins,
 	}, 4)
 }
 
-func (w *ruleBuilder) in(s *set) *ruleBuilder    { return w.member(s, false) }
-func (w *ruleBuilder) notIn(s *set) *ruleBuilder { return w.member(s, true) }
+func (r *ruleBuilder) in(s *set) *ruleBuilder    { return r.member(s, false) }
+func (r *ruleBuilder) notIn(s *set) *ruleBuilder { return r.member(s, true) }
 
-func (w *ruleBuilder) member(s *set, not bool) *ruleBuilder {
-	w.needs = append(w.needs, s)
-	return w.emit(&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: s.name, Invert: not})
+func (r *ruleBuilder) member(s *set, not bool) *ruleBuilder {
+	r.needs = append(r.needs, s)
+	return r.emit(&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: s.name, Invert: not})
 }
 
 // dnat looks the loaded key up in a map and translates to the result. Without one, the next rule is tried.
-func (w *ruleBuilder) dnat(m *set) *ruleBuilder {
-	w.needs = append(w.needs, m)
+func (r *ruleBuilder) dnat(m *set) *ruleBuilder {
+	r.needs = append(r.needs, m)
 	fam, port := uint32(unix.NFPROTO_IPV4), uint32(unix.NFT_REG32_00+1)
-	if w.family == model.IPv6 {
+	if r.family == model.IPv6 {
 		fam, port = unix.NFPROTO_IPV6, unix.NFT_REG32_00+4
 	}
-	return w.emit(
+	return r.emit(
 		&expr.Lookup{SourceRegister: unix.NFT_REG32_00, DestRegister: unix.NFT_REG32_00, IsDestRegSet: true, SetName: m.name},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: fam, RegAddrMin: unix.NFT_REG32_00, RegProtoMin: port, Specified: true},
 	)
 }
 
-func (w *ruleBuilder) verdict(kind expr.VerdictKind, chain string) *ruleBuilder {
-	return w.emit(&expr.Verdict{Kind: kind, Chain: chain})
+func (r *ruleBuilder) verdict(kind expr.VerdictKind, chain string) *ruleBuilder {
+	return r.emit(&expr.Verdict{Kind: kind, Chain: chain})
 }
 
-func (w *ruleBuilder) jump(chain string) *ruleBuilder      { return w.verdict(expr.VerdictJump, chain) }
-func (w *ruleBuilder) gotoChain(chain string) *ruleBuilder { return w.verdict(expr.VerdictGoto, chain) }
-func (w *ruleBuilder) ret() *ruleBuilder                   { return w.verdict(expr.VerdictReturn, "") }
-func (w *ruleBuilder) drop() *ruleBuilder                  { return w.verdict(expr.VerdictDrop, "") }
-func (w *ruleBuilder) accept() *ruleBuilder                { return w.verdict(expr.VerdictAccept, "") }
-func (w *ruleBuilder) counter() *ruleBuilder               { return w.emit(&expr.Counter{}) }
+func (r *ruleBuilder) jump(chain string) *ruleBuilder      { return r.verdict(expr.VerdictJump, chain) }
+func (r *ruleBuilder) gotoChain(chain string) *ruleBuilder { return r.verdict(expr.VerdictGoto, chain) }
+func (r *ruleBuilder) ret() *ruleBuilder                   { return r.verdict(expr.VerdictReturn, "") }
+func (r *ruleBuilder) drop() *ruleBuilder                  { return r.verdict(expr.VerdictDrop, "") }
+func (r *ruleBuilder) accept() *ruleBuilder                { return r.verdict(expr.VerdictAccept, "") }
+func (r *ruleBuilder) counter() *ruleBuilder               { return r.emit(&expr.Counter{}) }
 
 // reject replies with ICMP port unreachable.
-func (w *ruleBuilder) reject() *ruleBuilder {
+func (r *ruleBuilder) reject() *ruleBuilder {
 	code := uint8(3)
-	if w.family == model.IPv6 {
+	if r.family == model.IPv6 {
 		code = 4
 	}
-	return w.emit(&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: code})
+	return r.emit(&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: code})
 }
 
 // fromNode matches sources that are addresses of this node.
-func (w *ruleBuilder) fromNode() *ruleBuilder {
-	return w.emit(
-		&expr.Fib{Register: w.reg, FlagSADDR: true, ResultADDRTYPE: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: w.reg, Data: native(unix.RTN_LOCAL)},
+func (r *ruleBuilder) fromNode() *ruleBuilder {
+	return r.emit(
+		&expr.Fib{Register: r.reg, FlagSADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: r.reg, Data: native(unix.RTN_LOCAL)},
 	)
 }
 
 const ctStatusDNAT = 1 << 5 // IPS_DST_NAT
 
-func (w *ruleBuilder) ctDNAT() *ruleBuilder {
-	return w.emit(
-		&expr.Ct{Key: expr.CtKeySTATUS, Register: w.reg},
-		&expr.Bitwise{SourceRegister: w.reg, DestRegister: w.reg, Len: 4, Mask: native(ctStatusDNAT), Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: w.reg, Data: native(0)},
+func (r *ruleBuilder) ctDNAT() *ruleBuilder {
+	return r.emit(
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: r.reg},
+		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(ctStatusDNAT), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: r.reg, Data: native(0)},
 	)
 }
 
-func (w *ruleBuilder) hasMark(bit uint32) *ruleBuilder {
-	return w.emit(
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: w.reg},
-		&expr.Bitwise{SourceRegister: w.reg, DestRegister: w.reg, Len: 4, Mask: native(bit), Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: w.reg, Data: native(0)},
+func (r *ruleBuilder) hasMark(bit uint32) *ruleBuilder {
+	return r.emit(
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: r.reg},
+		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(bit), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: r.reg, Data: native(0)},
 	)
 }
 
 // orMark sets the bit; xorMark flips it.
-func (w *ruleBuilder) orMark(bit uint32) *ruleBuilder  { return w.changeMark(^bit, bit) }
-func (w *ruleBuilder) xorMark(bit uint32) *ruleBuilder { return w.changeMark(^uint32(0), bit) }
+func (r *ruleBuilder) orMark(bit uint32) *ruleBuilder  { return r.changeMark(^bit, bit) }
+func (r *ruleBuilder) xorMark(bit uint32) *ruleBuilder { return r.changeMark(^uint32(0), bit) }
 
-func (w *ruleBuilder) changeMark(mask, xor uint32) *ruleBuilder {
-	return w.emit(
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: w.reg},
-		&expr.Bitwise{SourceRegister: w.reg, DestRegister: w.reg, Len: 4, Mask: native(mask), Xor: native(xor)},
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: w.reg, SourceRegister: true},
+func (r *ruleBuilder) changeMark(mask, xor uint32) *ruleBuilder {
+	return r.emit(
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: r.reg},
+		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(mask), Xor: native(xor)},
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: r.reg, SourceRegister: true},
 	)
 }
 
-func (w *ruleBuilder) masquerade() *ruleBuilder { return w.emit(&expr.Masq{FullyRandom: true}) }
+func (r *ruleBuilder) masquerade() *ruleBuilder { return r.emit(&expr.Masq{FullyRandom: true}) }
 
 // setGroupID looks up a frontend's group id and puts it in the packet's priority, where it does no harm for a moment:
 // forwarding sets the priority again, and clearGroupID restores the initial one. A lookup keyed by another lookup's
 // result would need no such place, but nft 1.0.6 aborts when it lists one.
-func (w *ruleBuilder) setGroupID(owners *set) *ruleBuilder {
-	w.needs = append(w.needs, owners)
-	return w.emit(
+func (r *ruleBuilder) setGroupID(owners *set) *ruleBuilder {
+	r.needs = append(r.needs, owners)
+	return r.emit(
 		&expr.Lookup{SourceRegister: unix.NFT_REG32_00, DestRegister: unix.NFT_REG32_00, IsDestRegSet: true, SetName: owners.name},
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: unix.NFT_REG32_00, SourceRegister: true},
 	)
 }
 
-func (w *ruleBuilder) clearGroupID() *ruleBuilder {
-	return w.emit(
+func (r *ruleBuilder) clearGroupID() *ruleBuilder {
+	return r.emit(
 		&expr.Immediate{Register: unix.NFT_REG32_00, Data: native(0)},
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: unix.NFT_REG32_00, SourceRegister: true},
 	)
 }
 
-func (w *ruleBuilder) groupID() *ruleBuilder {
-	return w.load(&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: w.reg}, 4)
+func (r *ruleBuilder) groupID() *ruleBuilder {
+	return r.load(&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: r.reg}, 4)
 }
 
 // updateAffinity records or refreshes a client's endpoint: client . group id : endpoint.
-func (w *ruleBuilder) updateAffinity(affinity *set, timeout time.Duration) *ruleBuilder {
-	w.needs = append(w.needs, affinity)
-	w.originalSrc().groupID()
-	data := w.reg
-	w.daddr().dport()
-	return w.emit(&expr.Dynset{
+func (r *ruleBuilder) updateAffinity(affinity *set, timeout time.Duration) *ruleBuilder {
+	r.needs = append(r.needs, affinity)
+	r.originalSrc().groupID()
+	data := r.reg
+	r.daddr().dport()
+	return r.emit(&expr.Dynset{
 		SrcRegKey: unix.NFT_REG32_00, SrcRegData: data, SetName: affinity.name,
 		Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout,
 	})
 }
 
 // tcpWithoutSYN matches a TCP packet that begins no connection.
-func (w *ruleBuilder) tcpWithoutSYN() *ruleBuilder {
+func (r *ruleBuilder) tcpWithoutSYN() *ruleBuilder {
 	const syn = 0x02
-	return w.emit(
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: w.reg},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: w.reg, Data: []byte{unix.IPPROTO_TCP}},
-		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: w.reg, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
-		&expr.Bitwise{SourceRegister: w.reg, DestRegister: w.reg, Len: 1, Mask: []byte{syn}, Xor: []byte{0}},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: w.reg, Data: []byte{0}},
+	return r.emit(
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: r.reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: r.reg, Data: []byte{unix.IPPROTO_TCP}},
+		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: r.reg, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
+		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 1, Mask: []byte{syn}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: r.reg, Data: []byte{0}},
 	)
 }
 
-func (w *ruleBuilder) tcpReset() *ruleBuilder {
-	return w.emit(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
+func (r *ruleBuilder) tcpReset() *ruleBuilder {
+	return r.emit(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
 }
 
 // ifExists leaves the rule out unless the set exists.
-func (w *ruleBuilder) ifExists(s *set) *ruleBuilder {
-	w.needs = append(w.needs, s)
-	return w
+func (r *ruleBuilder) ifExists(s *set) *ruleBuilder {
+	r.needs = append(r.needs, s)
+	return r
 }
 
 // markFrom looks the loaded key up and marks the packet with the result.
-func (w *ruleBuilder) markFrom(m *set) *ruleBuilder {
-	return w.ifExists(m).emit(
+func (r *ruleBuilder) markFrom(m *set) *ruleBuilder {
+	return r.ifExists(m).emit(
 		&expr.Lookup{SourceRegister: unix.NFT_REG32_00, DestRegister: unix.NFT_REG32_00, IsDestRegSet: true, SetName: m.name},
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: unix.NFT_REG32_00, SourceRegister: true},
 	)
 }
 
-func (w *ruleBuilder) hasPoolMark() *ruleBuilder {
-	return w.emit(
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: w.reg},
-		&expr.Bitwise{SourceRegister: w.reg, DestRegister: w.reg, Len: 4, Mask: native(MarkMask), Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: w.reg, Data: native(MarkBase)},
+func (r *ruleBuilder) hasPoolMark() *ruleBuilder {
+	return r.emit(
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: r.reg},
+		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(MarkMask), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: r.reg, Data: native(MarkBase)},
 	)
 }
 
-func (w *ruleBuilder) setMark(v uint32) *ruleBuilder     { return w.setMeta(expr.MetaKeyMARK, v) }
-func (w *ruleBuilder) setPriority(v uint32) *ruleBuilder { return w.setMeta(expr.MetaKeyPRIORITY, v) }
+func (r *ruleBuilder) setMark(v uint32) *ruleBuilder     { return r.setMeta(expr.MetaKeyMARK, v) }
+func (r *ruleBuilder) setPriority(v uint32) *ruleBuilder { return r.setMeta(expr.MetaKeyPRIORITY, v) }
 
-func (w *ruleBuilder) setMeta(k expr.MetaKey, v uint32) *ruleBuilder {
-	return w.emit(
+func (r *ruleBuilder) setMeta(k expr.MetaKey, v uint32) *ruleBuilder {
+	return r.emit(
 		&expr.Immediate{Register: unix.NFT_REG32_00, Data: native(v)},
 		&expr.Meta{Key: k, Register: unix.NFT_REG32_00, SourceRegister: true},
 	)
 }
 
-func (w *ruleBuilder) hasPriority(v uint32) *ruleBuilder {
-	return w.emit(
-		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: w.reg},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: w.reg, Data: native(v)},
+func (r *ruleBuilder) hasPriority(v uint32) *ruleBuilder {
+	return r.emit(
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: r.reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: r.reg, Data: native(v)},
 	)
 }
 

@@ -181,12 +181,12 @@ func (r rulesetBuilder) markNode() []*ruleBuilder {
 }
 
 // prefix returns the prefix of names of sets and chains.
-func prefix(i lookup, lane int) string {
+func prefix(i lookup, scope int) string {
 	p := ""
 	if i == byNodePort {
 		p = "nodeport_"
 	}
-	if lane == outside {
+	if scope == outside {
 		p += "outside_"
 	}
 	return p

@@ -237,11 +237,11 @@ func (s *schema) learnSet(i lookup, timeout time.Duration) *set {
 	return n
 }
 
-func (s *schema) findSet(i lookup, lane, list int) *set {
-	n := s.lookups[i].scopes[lane].findAffinity[list]
+func (s *schema) findSet(i lookup, scope, list int) *set {
+	n := s.lookups[i].scopes[scope].findAffinity[list]
 	if n == nil {
-		n = s.addSet(prefix(i, lane)+"find_affinity_"+strconv.Itoa(list), s.lookups[i].frontends.key...).mapTo(idField).hostData()
-		s.lookups[i].scopes[lane].findAffinity[list] = n
+		n = s.addSet(prefix(i, scope)+"find_affinity_"+strconv.Itoa(list), s.lookups[i].frontends.key...).mapTo(idField).hostData()
+		s.lookups[i].scopes[scope].findAffinity[list] = n
 	}
 	return n
 }

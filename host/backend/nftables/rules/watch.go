@@ -28,16 +28,16 @@ type watcher struct {
 }
 
 // Watch implements backend.Watcher. Changes of other tables are ignored.
-func (b *Backend) Watch(heard func(backend.ExternalChange)) (stop func(), err error) {
+func (b *Backend) Watch(onChange func(backend.ExternalChange)) (stop func(), err error) {
 	conn, err := nfnl.Listen(b.netns, b.conn)
 	if err != nil {
 		return nil, fmt.Errorf("nftables: watch: %w", nfnl.Hint(err))
 	}
-	l := &watcher{conn: conn, onChange: heard, objects: map[string]int{}, commits: &b.externalCommits}
-	b.listener = l
-	ended := make(chan struct{})
+	l := &watcher{conn: conn, onChange: onChange, objects: map[string]int{}, commits: &b.externalCommits}
+	b.watcher = l
+	done := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(done)
 		if err := conn.Run(l.datagram, l.overflow); !l.stopped.Load() {
 			b.log.Warn("stopped watching nf_tables for external changes", "err", err)
 		}
@@ -45,8 +45,8 @@ func (b *Backend) Watch(heard func(backend.ExternalChange)) (stop func(), err er
 	return func() {
 		l.stopped.Store(true)
 		conn.Close()
-		<-ended
-		b.listener = nil
+		<-done
+		b.watcher = nil
 	}, nil
 }
 
@@ -59,7 +59,7 @@ func (l *watcher) datagram(b []byte) {
 			if pid := nfnl.Attr(body[4:], unix.NFTA_GEN_PROC_PID); pid != nil {
 				process = fmt.Sprintf("%s (pid %d)", nfnl.Text(nfnl.Attr(body[4:], unix.NFTA_GEN_PROC_NAME)), nfnl.Uint32(pid))
 			}
-			l.end(process)
+			l.commit(process)
 		} else if what := notification(kind, body); what != "" {
 			l.note(what)
 		}
@@ -68,7 +68,7 @@ func (l *watcher) datagram(b []byte) {
 
 func (l *watcher) overflow() {
 	l.note("more than could be received")
-	l.end("")
+	l.commit("")
 }
 
 func (l *watcher) note(what string) {
@@ -84,8 +84,8 @@ const (
 	maxNamed   = 4
 )
 
-// end reports a transaction that changed our tables.
-func (l *watcher) end(by string) {
+// commit reports a transaction that changed our tables.
+func (l *watcher) commit(process string) {
 	if l.count == 0 {
 		return
 	}
@@ -99,7 +99,7 @@ func (l *watcher) end(by string) {
 	if more := len(names) - maxNamed; more > 0 {
 		names = append(names[:maxNamed], fmt.Sprintf("and more (%d)", more))
 	}
-	l.onChange(backend.ExternalChange{Object: strings.Join(names, ", "), Process: by, Count: l.count})
+	l.onChange(backend.ExternalChange{Object: strings.Join(names, ", "), Process: process, Count: l.count})
 	l.count = 0
 	clear(l.objects)
 }

@@ -189,7 +189,7 @@ func TestLostNotificationIsReportedAsExternalChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	raw, err := d.b.listener.conn.SyscallConn()
+	raw, err := d.b.watcher.conn.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestDriftedDetectsUnreportedCommits(t *testing.T) {
 	e := d.watch()
 	p := d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
 	d.expectNoChange(e, "to begin with")
-	raw, err := d.b.listener.conn.SyscallConn()
+	raw, err := d.b.watcher.conn.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
