@@ -22,7 +22,7 @@ func TestAffinity(t *testing.T) {
 	}
 	d.apply(lines("1 2 3 4", "1 2 3 4"))
 	const cluster, node = "10.96.0.10:80", "192.168.0.1:30080"
-	// stays asks again. Where this process was not run for so long that the time was out, anybody may answer.
+	// stays connects again. If this process was paused for longer than the timeout, any endpoint may answer.
 	asked := time.Now()
 	stays := func(what, to string, before *string) {
 		t.Helper()
@@ -35,7 +35,8 @@ func TestAffinity(t *testing.T) {
 			*before = got
 		}
 	}
-	// Sticks, across the frontends of the Service port, and slides: two seconds in all with a second's timeout.
+	// Clients return to their endpoint through all frontends of the Service port, and each connection extends the
+	// timeout: two seconds in all, with a timeout of one.
 	first := d.ask(d.client, "tcp", cluster).Server
 	for range 8 {
 		time.Sleep(250 * time.Millisecond)
@@ -48,12 +49,12 @@ func TestAffinity(t *testing.T) {
 	for range 8 {
 		stays("IPv6", "[fd00:192::1]:30080", &six)
 	}
-	// Weights change, endpoints come: it stays.
+	// With new weights and endpoints, the client stays.
 	asked = time.Now()
 	first = d.ask(d.client, "tcp", cluster).Server
 	d.apply(lines("1*5 2*7 3*11 4*13", "1 2 3 4"))
 	stays("after new weights", cluster, &first)
-	// Expires.
+	// The client expires.
 	seen := map[string]bool{}
 	for range 12 {
 		time.Sleep(1200 * time.Millisecond)
@@ -64,14 +65,14 @@ func TestAffinity(t *testing.T) {
 	if len(seen) == 1 {
 		t.Errorf("never expires: always %v", seen)
 	}
-	// The endpoint leaves one path only: there another one is found, and elsewhere the client stays.
+	// The endpoint leaves one path only: there the client gets another one, elsewhere it stays.
 	first = d.ask(d.client, "tcp", cluster).Server
 	others := strings.TrimSpace(strings.Replace("1 2 3 4", strings.TrimPrefix(first, "p"), "", 1))
 	d.apply(lines("1 2 3 4", others))
 	if got := d.ask(d.client, "tcp", "203.0.113.2:80").Server; got == first {
 		t.Errorf("outside: still goes to %s, which is not in that pool", got)
 	}
-	// The endpoint leaves: the client moves, and when it is back, the client does not go back.
+	// The endpoint leaves: the client moves, and stays there when the endpoint is back.
 	second := d.ask(d.client, "tcp", cluster).Server
 	others = strings.TrimSpace(strings.Replace("1 2 3 4", strings.TrimPrefix(second, "p"), "", 1))
 	d.apply(lines(others, others))
@@ -99,7 +100,7 @@ func TestStaleClientsAreDeletedTwice(t *testing.T) {
 	if err != nil || r.RequeueAfter <= 0 {
 		t.Fatalf("report %+v, %v: want to be called again", r, err)
 	}
-	// Someone was on the way to the old endpoint all the while, and is noted only now.
+	// A client that was on its way to the old endpoint is recorded only now.
 	late := fmt.Sprintf("add element ip sluice affinity_0 { 198.51.100.9 . 0:1 timeout 1h : 10.244.0.%s . 9000 }", strings.TrimPrefix(first, "p"))
 	if out, err := d.nft(late, "-f", "-"); err != nil {
 		t.Fatalf("%s: %v", out, err)

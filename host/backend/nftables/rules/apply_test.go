@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// shopPlan has something of everything.
+// shopPlan has one of everything.
 func shopPlan() string {
 	lb, np := "203.0.113.2:80/TCP LoadBalancer masquerade=from-node affinity=3h", "*4:30080/TCP NodePort masquerade=always affinity=3h"
 	return service(
@@ -67,9 +67,9 @@ func TestListingIsReadableAndLoadsBack(t *testing.T) {
 	if diff := cmp.Diff(string(want), got); diff != "" && strings.Contains(version, "v1.0.6") {
 		t.Errorf("the listing changed; look, and run with -update (-want +got):\n%s", diff)
 	}
-	// What nft lists is what nft loads, and what it loads we take for our own. But for affinity, whose rules nft prints
-	// and does not parse (ct original proto-dst in a concatenation), and for source ranges: nft 1.0.6 swaps the
-	// protocol's one byte as if it were two, which newer kernels refuse (6.12.117 does, 6.18.44 does not).
+	// nft loads what it lists, and we accept what it loads, with two exceptions: nft prints the rules of affinity but
+	// cannot parse them (ct original proto-dst in a concatenation), and nft 1.0.6 byte-swaps the protocol of source
+	// ranges as if it had two bytes, which newer kernels refuse (6.12.117 does, 6.18.44 does not).
 	if _, err := Cleanup(context.Background(), d.lab.Node.Fd()); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestListingIsReadableAndLoadsBack(t *testing.T) {
 	d.ask(d.client, "tcp", "10.96.0.10:80")
 }
 
-// sortElements puts the elements of each set in order: the kernel's is random.
+// sortElements sorts the elements of each set. The kernel returns them in random order.
 func sortElements(listing string) string {
 	return regexp.MustCompile(`elements = \{ ([^}]*) \}`).ReplaceAllStringFunc(listing, func(s string) string {
 		list := strings.Split(strings.TrimSuffix(strings.TrimPrefix(s, "elements = { "), " }"), ",")
@@ -102,7 +102,7 @@ func sortElements(listing string) string {
 func TestRestartSendsNothing(t *testing.T) {
 	d := newTestEnv(t, 2)
 	p := d.apply(shopPlan())
-	d.ask(d.client, "tcp", "10.96.0.10:80") // leaves an affinity entry
+	d.ask(d.client, "tcp", "10.96.0.10:80") // adds a client to affinity_0
 	d.clock.t = d.clock.t.Add(time.Hour)
 	for range 2 {
 		d.b = d.open()
@@ -121,7 +121,7 @@ func TestRestartSendsNothing(t *testing.T) {
 	}
 }
 
-// TestForeignTableIsReplacedWithoutLosingConnections checks that a client that connects all the while never fails.
+// TestForeignTableIsReplacedWithoutLosingConnections checks that no connection fails during the replacement.
 func TestForeignTableIsReplacedWithoutLosingConnections(t *testing.T) {
 	for name, damage := range map[string]string{
 		"a rule is gone":       "flush chain ip sluice refuse",
@@ -167,7 +167,7 @@ func TestForeignTableIsReplacedWithoutLosingConnections(t *testing.T) {
 			}
 			d.expectPlan(p)
 			if r, err := d.b.Apply(context.Background(), p, nil); err != nil || r.Messages != 0 {
-				t.Errorf("not settled: %+v, %v", r, err)
+				t.Errorf("second Apply: %+v, %v", r, err)
 			}
 		})
 	}
@@ -177,7 +177,7 @@ func TestErrorsNameOperationAndObject(t *testing.T) {
 	d := newTestEnv(t, 0)
 	prev := d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1 2 3")))
 	next := parse(t, service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1 2 4")))
-	// Someone takes the slot away that is about to be replaced.
+	// Another process deletes the slot that is about to be replaced.
 	if out, err := d.nft("delete element ip sluice slots { 10.96.0.10 . tcp . 80 . 2 }\n", "-f", "-"); err != nil {
 		t.Fatalf("%s: %v", out, err)
 	}
@@ -185,7 +185,7 @@ func TestErrorsNameOperationAndObject(t *testing.T) {
 	if !errors.Is(err, unix.ENOENT) || !strings.HasPrefix(err.Error(), "nftables: delete 1 slots of shop/web:http: no such file") {
 		t.Errorf("got %v", err)
 	}
-	// The next Apply looks at what there is.
+	// The next Apply reads the state.
 	d.mustApply(next, nil)
 	d.expectPlan(next)
 }
@@ -196,7 +196,7 @@ func TestPermissionErrorNamesTheCapability(t *testing.T) {
 	}
 	d := newTestEnv(t, 0)
 	b := d.open()
-	// A socket's rights are those of its owner at the time of sending.
+	// The kernel checks the capabilities of the sending thread.
 	type result struct{ err error }
 	done := make(chan result)
 	go func() {
@@ -219,7 +219,7 @@ func TestLargePlanFitsSmallSocketBuffer(t *testing.T) {
 	defer b.Close()
 	d.b = b
 	p := cluster(300, 40)
-	// Members beyond what one transaction holds, too.
+	// Also more endpoints than fit one transaction.
 	f := clusterFrontend(9999, 6000, 0)
 	p.Frontends[f.Key] = f
 	d.mustApply(p, nil)
@@ -251,7 +251,7 @@ func TestGlobalSettingsChangeInPlace(t *testing.T) {
 	}
 }
 
-// TestLoadDetectsChangedElementsOfLargeMaps is about maps that are read by asking for the slots that should be there.
+// TestLoadDetectsChangedElementsOfLargeMaps is about maps that are read by fetching the expected slots.
 func TestLoadDetectsChangedElementsOfLargeMaps(t *testing.T) {
 	d := newTestEnv(t, 0)
 	p := cluster(300, 9)
@@ -279,7 +279,7 @@ func TestLoadDetectsChangedElementsOfLargeMaps(t *testing.T) {
 		}
 		d.expectPlan(p)
 		if r, err := d.b.Apply(context.Background(), p, nil); err != nil || r != (backend.Report{}) {
-			t.Fatalf("%s: not settled: %+v, %v", name, r, err)
+			t.Fatalf("%s: second Apply: %+v, %v", name, r, err)
 		}
 	}
 }
@@ -300,7 +300,7 @@ func TestInvalidFrontendDoesNotBlockOthers(t *testing.T) {
 	d.expectPlan(good)
 }
 
-// TestReadSucceedsDuringWritesToOtherTables: another program writes to its own table without a pause.
+// TestReadSucceedsDuringWritesToOtherTables reads while another program writes to its own table without a pause.
 func TestReadSucceedsDuringWritesToOtherTables(t *testing.T) {
 	d := newTestEnv(t, 0)
 	p := cluster(400, 10)

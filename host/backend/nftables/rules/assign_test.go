@@ -31,7 +31,7 @@ func TestAssignSlotsRewritesOnlyTheDifference(t *testing.T) {
 		endpoints := randomEndpoints(r)
 		want := totalWeight(endpoints)
 		before := slots
-		if r.IntN(10) == 0 && len(before) > 0 { // a slot lost
+		if r.IntN(10) == 0 && len(before) > 0 { // a slot is lost
 			before = slices.Clone(before)
 			before[r.IntN(len(before))] = netip.AddrPort{}
 		}
@@ -42,7 +42,7 @@ func TestAssignSlotsRewritesOnlyTheDifference(t *testing.T) {
 		if len(slots) != want {
 			t.Fatalf("step %d: %d slots, want %d", step, len(slots), want)
 		}
-		// What must be written: all that is not held within [0, want) by a endpoint within its quota.
+		// All slots in [0, want) have to be written except those of an endpoint within its quota.
 		var held []netip.AddrPort
 		for i := range min(len(before), want) {
 			if before[i].IsValid() {

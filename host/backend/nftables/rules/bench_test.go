@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cluster is a plan of n Services with one ClusterIP each and m endpoints of their own.
+// cluster returns a plan of n Services with one ClusterIP and m endpoints each.
 func cluster(n, m int) *plan.Plan {
 	p := &plan.Plan{
 		Global: plan.Global{
@@ -29,7 +29,7 @@ func cluster(n, m int) *plan.Plan {
 	return p
 }
 
-// clusterFrontend is Service i; the last endpoint is of a given generation.
+// clusterFrontend returns the frontend of Service i. The port of its last endpoint depends on the generation.
 func clusterFrontend(i, m, generation int) *plan.Frontend {
 	f := &plan.Frontend{
 		Key: plan.Key{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Port: 80, Protocol: model.TCP},
@@ -57,7 +57,7 @@ func eachSize(b *testing.B, f func(b *testing.B, n, m int)) {
 	}
 }
 
-// cpu is what this process has used in user and kernel mode.
+// cpu returns this process's user and system time.
 func cpu(b *testing.B) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -66,7 +66,7 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(unix.TimevalToNsec(u.Utime) + unix.TimevalToNsec(u.Stime))
 }
 
-// BenchmarkAll writes everything into an empty kernel.
+// BenchmarkAll writes a plan into an empty kernel.
 func BenchmarkAll(b *testing.B) {
 	eachSize(b, func(b *testing.B, n, m int) {
 		p := cluster(n, m)
@@ -129,7 +129,7 @@ func BenchmarkReplaceService(b *testing.B) {
 	})
 }
 
-// BenchmarkRestart reads everything back and finds that nothing is to be done.
+// BenchmarkRestart reads a plan back and finds no difference.
 func BenchmarkRestart(b *testing.B) {
 	eachSize(b, func(b *testing.B, n, m int) {
 		d := newTestEnv(b, 0)

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockedWithoutCapabilities runs f on a thread that has given its capabilities up for good, and ends with f.
+// lockedWithoutCapabilities runs f on a thread that has dropped its capabilities for good, and ends with f.
 func lockedWithoutCapabilities(t *testing.T, f func()) {
 	runtime.LockOSThread()
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

@@ -17,7 +17,7 @@ import (
 
 func TestConformance(t *testing.T) { conformance.Run(t, fixture) }
 
-// foreignTables is a table that is not ours, as much like ours as can be.
+// foreignTables are tables of another program that resemble ours.
 const foreignTables = `table inet sluice {
 	comment "not sluice's"
 	map slots {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// sizeRecorder notes how large transactions are, and may take a while over each.
+// sizeRecorder records the sizes of transactions. onSend is called for each.
 type sizeRecorder struct {
 	nfnl.Transport
 	sizes  []int
@@ -28,7 +28,7 @@ func (w *sizeRecorder) Send(b []byte) error {
 	return w.Transport.Send(b)
 }
 
-// report applies a plan and gives the report.
+// report applies a plan and returns the report.
 func (d *testEnv) report(p *plan.Plan, delta *plan.Delta) backend.Report {
 	d.Helper()
 	r, err := d.b.Apply(context.Background(), p, delta)
@@ -38,15 +38,15 @@ func (d *testEnv) report(p *plan.Plan, delta *plan.Delta) backend.Report {
 	return r
 }
 
-// replaceFrontend is a change of one frontend in the plan, with its delta.
+// replaceFrontend changes a frontend in the plan and returns the delta.
 func replaceFrontend(p *plan.Plan, f *plan.Frontend) *plan.Delta {
 	d := &plan.Delta{Changes: []plan.Change{{Key: f.Key, Old: p.Frontends[f.Key], New: f}}}
 	p.Frontends[f.Key] = f
 	return d
 }
 
-// TestUpdateCostDoesNotDependOnClusterSize counts instead of measuring time: messages, elements,
-// transactions, and our own allocations.
+// TestUpdateCostDoesNotDependOnClusterSize counts messages, elements, transactions and allocations, instead of
+// measuring time.
 func TestUpdateCostDoesNotDependOnClusterSize(t *testing.T) {
 	type cost struct{ replaced, shrunk, halved, removed, added backend.Report }
 	measure := func(services int) (c cost, allocations float64) {
@@ -61,7 +61,7 @@ func TestUpdateCostDoesNotDependOnClusterSize(t *testing.T) {
 		c.shrunk = strip(d.report(p, replaceFrontend(p, nine)))
 		five := clusterFrontend(i, 10, 1)
 		five.Pool.Endpoints = five.Pool.Endpoints[:5]
-		c.halved = strip(d.report(p, replaceFrontend(p, five))) // another kind of pool, which none had before
+		c.halved = strip(d.report(p, replaceFrontend(p, five))) // another slot table, which no pool used before
 		old := p.Frontends[nine.Key]
 		delete(p.Frontends, nine.Key)
 		c.removed = strip(d.report(p, &plan.Delta{Changes: []plan.Change{{Key: nine.Key, Old: old}}}))
@@ -78,7 +78,7 @@ func TestUpdateCostDoesNotDependOnClusterSize(t *testing.T) {
 	if small != large {
 		t.Errorf("with 1000 Services\n%+v\nwith 44125\n%+v", small, large)
 	}
-	// A slot changes its endpoint, and the endpoint that hairpins go to.
+	// A slot changes its endpoint, and so does a hairpin entry.
 	if r := small.replaced; r.Elements > 4 || r.Messages > 4 || r.Transactions != 1 {
 		t.Errorf("an endpoint replaced: %+v", r)
 	}
@@ -113,7 +113,7 @@ func TestTransactionSizeIsBoundedAtStart(t *testing.T) {
 	}
 	d.expectPlan(p)
 
-	// Going down to three others is bounded too.
+	// Shrinking to three other endpoints is bounded too.
 	w.sizes = nil
 	other := clusterFrontend(3000, 30_000, 0)
 	other.Pool.Endpoints = other.Pool.Endpoints[len(other.Pool.Endpoints)-3:]
@@ -147,7 +147,7 @@ func TestTransactionSizeIsBoundedDuringReplacement(t *testing.T) {
 
 func TestTransactionsShrinkWhileTheKernelIsSlow(t *testing.T) {
 	d := newTestEnv(t, 0)
-	slowly := 4 * time.Microsecond // a byte: what is to take 10 ms takes a second
+	slowly := 4 * time.Microsecond // per byte: what should take 10 ms takes a second
 	w := &sizeRecorder{Transport: d.b.conn.Transport, onSend: func(n int) { d.clock.t = d.clock.t.Add(time.Duration(n) * slowly) }}
 	d.b.conn.Transport = w
 	d.b.inSync = false
@@ -164,7 +164,7 @@ func TestTransactionsShrinkWhileTheKernelIsSlow(t *testing.T) {
 	slowed := len(w.sizes)
 	d.expectPlan(p)
 
-	// When it is fast again, so are we.
+	// When the kernel is fast again, transactions grow again.
 	w.onSend, w.sizes = nil, nil
 	q := cluster(4000, 20)
 	d.report(q, plan.Diff(p, q))

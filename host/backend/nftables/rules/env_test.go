@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-// testEnv is a lab with a backend in its node: four Pods p1 to p4, and a client that is no Pod.
+// testEnv is a lab with a backend on its node, Pods p1 to p4 and a client that is not a Pod.
 type testEnv struct {
 	testing.TB
 	lab    *testnet.Lab
@@ -29,7 +29,7 @@ type testEnv struct {
 	clock  *clock
 }
 
-// clock is a clock that tests move.
+// clock is set by tests.
 type clock struct{ t time.Time }
 
 func (c *clock) Now() time.Time { return c.t }
@@ -39,10 +39,10 @@ var (
 	other4, other6 = netip.MustParseAddr("192.168.7.7"), netip.MustParseAddr("fd00:192::7")
 )
 
-const timeout = 30 * time.Second // on a machine that does much else
+const timeout = 30 * time.Second // for busy machines
 
-// newTestEnv makes a lab with pods Pods that serve on port 9000 in both families whatever protocol the kernel has. Pod n
-// has the addresses 10.244.0.n and fd00:10:244::n.
+// newTestEnv creates a lab with a number of Pods that serve port 9000 in both families, over all protocols of the
+// kernel. Pod n has the addresses 10.244.0.n and fd00:10:244::n.
 func newTestEnv(t testing.TB, pods int) *testEnv {
 	t.Helper()
 	lab, err := testnet.New(node4, node6, other4, other6)
@@ -101,7 +101,7 @@ func parse(t testing.TB, text string) *plan.Plan {
 	return p
 }
 
-// apply applies a whole plan and checks that reading it back gives its normal form.
+// apply applies a plan without a delta and checks that it reads back normalized.
 func (d *testEnv) apply(text string) *plan.Plan {
 	d.Helper()
 	p := parse(d, text)
@@ -120,7 +120,7 @@ func (d *testEnv) expectPlan(p *plan.Plan) {
 		d.Fatal(err)
 	}
 	if diff := planDiff(want, got); diff != "" {
-		d.Fatalf("the kernel does not hold the plan (-want +got):\n%s", diff)
+		d.Fatalf("the kernel does not have the plan (-want +got):\n%s", diff)
 	}
 }
 
@@ -134,7 +134,7 @@ func planDiff(want, got *plan.Plan) string {
 	return cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}), cmpopts.EquateEmpty())
 }
 
-// ask asks once, from a host.
+// ask connects once and returns the answer.
 func (d *testEnv) ask(from *testnet.Host, network, to string) testnet.Answer {
 	d.Helper()
 	a, err := from.Ask(network, netip.MustParseAddrPort(to), timeout)
@@ -160,7 +160,7 @@ func (d *testEnv) expectDropped(from *testnet.Host, network, to string) {
 	}
 }
 
-// nft runs the nft program in the node. Without it the test is skipped, in CI it fails.
+// nft runs nft on the node. If there is none, the test is skipped, or fails in CI.
 func (d *testEnv) nft(stdin string, args ...string) (string, error) {
 	d.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {

@@ -29,7 +29,7 @@ func isTransaction(b []byte) bool {
 
 var errKilled = errors.New("the process is gone")
 
-// crashing lets some transactions through, then nothing more: as SIGKILL does.
+// crashing forwards some transactions, then nothing more, like a process after SIGKILL.
 type crashing struct {
 	nfnl.Transport
 	transactions int
@@ -67,7 +67,7 @@ func (d *testEnv) expectOldOrNew(what string, was, shall *plan.Plan) {
 	same := func(a, b *plan.Frontend) bool { return a == b || a != nil && b != nil && a.Equal(b) }
 	for _, k := range slices.SortedFunc(maps.Keys(keys), plan.Key.Compare) {
 		if g := got.Frontends[k]; !same(g, was.Frontends[k]) && !same(g, shall.Frontends[k]) {
-			d.Fatalf("%s: %s is neither old nor new:\n%s\nold:\n%s\nnew:\n%s", what, k,
+			d.Fatalf("%s: %s is neither the old nor the new one:\n%s\nold:\n%s\nnew:\n%s", what, k,
 				formatFrontend(g), formatFrontend(was.Frontends[k]), formatFrontend(shall.Frontends[k]))
 		}
 	}
@@ -80,7 +80,7 @@ func formatFrontend(f *plan.Frontend) string {
 	return plan.FormatFrontend(f)
 }
 
-// elements counts the kernel's elements by set; numbered sets together, as the numbers are a matter of history.
+// elements counts the kernel's elements by set. Numbered sets count as one, as the numbers depend on history.
 func (d *testEnv) elements() map[string]int {
 	d.Helper()
 	b := d.open()
@@ -107,8 +107,8 @@ func (d *testEnv) elements() map[string]int {
 	return out
 }
 
-// TestCrashBetweenTransactionsInterruptsNothing ends the writer after each of its transactions. The kernel
-// takes a transaction whole or not at all, so these are all the states that a killed process can leave.
+// TestCrashBetweenTransactionsInterruptsNothing stops the writer after each of its transactions. The kernel commits a
+// transaction completely or not at all, so these are all the states that a crash can leave.
 func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 	d, fresh := newTestEnv(t, 4), newTestEnv(t, 0)
 	var done atomic.Bool
@@ -126,7 +126,7 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 			plans[1] = g.Next(plans[1])
 		}
 		if seed == 1 {
-			plans[1] = g.Plan() // almost nothing in common
+			plans[1] = g.Plan() // little in common
 		}
 		for i, pool := range []string{"1 2", "1*3 3"} {
 			served := parse(t, service(frontend("10.97.0.10:80/TCP ClusterIP masquerade=never", pool)))
@@ -174,7 +174,7 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 				d.mustApply(plans[1], nil)
 				d.expectPlan(plans[1])
 				if r, err := d.b.Apply(context.Background(), plans[1], nil); err != nil || r.Messages > 0 {
-					t.Fatalf("%s: once more: %+v, %v", what, r, err)
+					t.Fatalf("%s: second Apply: %+v, %v", what, r, err)
 				}
 				d.b.Close()
 				states++
@@ -206,7 +206,7 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 	}
 }
 
-// How a fault shows.
+// Kinds of faults.
 const (
 	refusedByKernel = "refused by the kernel"
 	sendFails       = "sending fails"
@@ -214,7 +214,7 @@ const (
 	replyLost       = "committed, and no answer comes"
 )
 
-// faultyTransport fails once: at the message, counted over all datagrams, when it is refused, at the datagram otherwise.
+// faultyTransport fails once: at a message, counted over all datagrams, for refusedByKernel, otherwise at a datagram.
 type faultyTransport struct {
 	nfnl.Transport
 	how      string
@@ -223,9 +223,9 @@ type faultyTransport struct {
 	messages int
 	sends    int
 	fired    bool
-	reply    []byte // instead of the kernel's
-	failing  bool   // the next receive
-	mute     bool   // until the next send
+	reply    []byte // replaces the kernel's
+	failing  bool   // the next Receive fails
+	mute     bool   // until the next Send
 }
 
 func (f *faultyTransport) Send(b []byte) error {
@@ -272,7 +272,7 @@ func (f *faultyTransport) Receive(buf []byte) (int, error) {
 
 var faultErrnos = []unix.Errno{unix.EINTR, unix.EAGAIN, unix.ENOBUFS, unix.EBUSY, unix.ENOENT, unix.EEXIST, unix.EPERM, unix.ENOMEM}
 
-// TestApplyConvergesAfterEveryErrno goes through all messages of a change, reading included.
+// TestApplyConvergesAfterEveryErrno fails each message of a change, including reads.
 func TestApplyConvergesAfterEveryErrno(t *testing.T) {
 	d := newTestEnv(t, 0)
 	old := parse(t, service(
@@ -311,14 +311,14 @@ func TestApplyConvergesAfterEveryErrno(t *testing.T) {
 			if !strings.HasPrefix(err.Error(), "nftables: ") {
 				t.Errorf("%s: the error does not say what failed: %v", what, err)
 			}
-			delta = nil // as the engine does
+			delta = nil // like the engine
 		}
 		d.expectPlan(next)
 	}
 	for _, whole := range []bool{false, true} {
 		for i := 0; ; i++ { // messages
 			errnos := faultErrnos
-			if whole { // there are many: each one errno, each errno at many
+			if whole { // there are many: one errno for each
 				errnos = faultErrnos[i%len(faultErrnos):][:1]
 			}
 			fired := false

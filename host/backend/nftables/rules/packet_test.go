@@ -35,7 +35,7 @@ func TestEveryKindOfFrontendForwards(t *testing.T) {
 			}
 		}
 		for _, to := range []string{"192.168.7.7:30080", "[fd00:192::7]:30080"} {
-			d.expectRefused(d.client, network, to) // an address of the node without NodePorts, and nothing listens there
+			d.expectRefused(d.client, network, to) // an address of the node without NodePorts or listeners
 		}
 	}
 }
@@ -96,13 +96,13 @@ func TestMasquerade(t *testing.T) {
 				t.Errorf("%s: a client outside asks %s: masqueraded %v, want %v", test.name, to, got, test.client)
 			}
 			d.ask(d.lab.Node, "tcp", to)
-			// The endpoint itself could not take its own address for an answer.
+			// The endpoint itself could not accept its own address for an answer.
 			if !seen(d.pods[0], to) {
 				t.Errorf("%s: p1 asks %s and gets to itself without masquerade", test.name, to)
 			}
 		}
 	}
-	// What a source on the node itself looks like shows with an address that is not what the kernel would choose.
+	// Use a source address on the node that the kernel would not choose.
 	for masquerade, want := range map[string]bool{"never": false, "from-node": true, "always": true} {
 		d.apply(service(frontend(key4+" ClusterIP masquerade="+masquerade, "1")))
 		a, err := d.lab.Node.AskFrom("tcp", other4, netip.MustParseAddrPort("10.96.0.10:80"), timeout)
@@ -139,13 +139,13 @@ func TestRejectAndDrop(t *testing.T) {
 		d.expectRefused(from, "udp", "[fd00:10:96::a]:80")
 		for _, to := range []string{
 			"10.96.0.11:80", "192.168.0.1:30081", "[fd00:10:96::b]:80",
-			"10.96.9.9:80", "[fd00:10:96::99]:80", // addresses that no Service has
+			"10.96.9.9:80", "[fd00:10:96::99]:80", // addresses without a Service
 		} {
 			d.expectDropped(from, "tcp", to)
 		}
 	}
-	// An external address in the range is a frontend's, so its other ports are not ours to drop: the node has no such
-	// address and sends them on.
+	// An external address in the ServiceCIDR has a frontend, so packets to its other ports are not dropped: the node
+	// does not have the address and forwards them.
 	if got := d.ask(d.client, "tcp", "10.97.0.1:80"); got.Server != "p1" {
 		t.Errorf("got %+v", got)
 	}

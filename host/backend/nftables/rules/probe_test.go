@@ -22,7 +22,7 @@ func TestProbePlanIsValid(t *testing.T) {
 	}
 }
 
-// missingFeatures is what kernels before a version do not have; others have everything.
+// missingFeatures returns what this kernel's version lacks.
 func missingFeatures(t *testing.T) map[string]bool {
 	t.Helper()
 	var uts unix.Utsname
@@ -80,7 +80,7 @@ func TestProbeFindsAllFeaturesAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// Beside a table of sluice's that is in use, in the same namespace.
+// TestProbeTransactionsAreUndone probes in the network namespace of a table that is in use.
 func TestProbeTransactionsAreUndone(t *testing.T) {
 	d := newTestEnv(t, 0)
 	d.mustApply(cluster(3, 2), nil)
@@ -106,12 +106,12 @@ func TestProbeReportsMissingFeatures(t *testing.T) {
 	d := newTestEnv(t, 0)
 	for _, commit := range []bool{true, false} {
 		bad := trial{family: model.IPv4, build: func(p *prober) {
-			p.prerouting(p.rules.rule().frontendKey(byAddress).in(p.lookups[byAddress].frontends).drop()) // a set that is not there
+			p.prerouting(p.rules.rule().frontendKey(byAddress).in(p.lookups[byAddress].frontends).drop()) // the set does not exist
 		}}
 		if err := bad.run(d.b.conn, commit); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("commit %v: %v", commit, err)
 		}
-		// What only a commit shows: masquerading in a chain where it cannot be.
+		// Only a commit shows that masquerading is not possible in this chain.
 		late := trial{family: model.IPv4, build: func(p *prober) { p.prerouting(p.rules.rule().masquerade()) }}
 		if err := late.run(d.b.conn, commit); commit && err == nil {
 			t.Error("masquerading before routing is possible")

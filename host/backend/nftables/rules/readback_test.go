@@ -17,22 +17,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeKernel keeps the messages of transactions, and answers requests with them: enough of a kernel to read back what was
-// written into an empty one, and to garble it on the way.
+// fakeKernel stores the messages of transactions and answers requests with them. That is enough of a kernel to read
+// back what was written into an empty one, and to garble it.
 type fakeKernel struct {
 	written []message
 	queue   [][]byte
 	answers int
-	garble  func(n int, answer []byte) []byte // nil: not
+	garble  func(n int, answer []byte) []byte // may be nil
 }
 
 type message struct {
 	kind   uint16
 	family byte
-	body   []byte // without the generic header
+	body   []byte // without the struct nfgenmsg
 }
 
-// replyKinds is the kind of message that an answer to a request has, and what was written.
+// replyKinds maps the kind of a request to that of its replies, which is the kind that was written.
 var replyKinds = map[uint16]uint16{
 	unix.NFT_MSG_GETTABLE: unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_GETSET: unix.NFT_MSG_NEWSET,
 	unix.NFT_MSG_GETSETELEM: unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_GETCHAIN: unix.NFT_MSG_NEWCHAIN,
@@ -64,7 +64,7 @@ func (e *fakeKernel) take(m message, flags uint16, seq uint32) {
 				e.answer(unix.NFNL_SUBSYS_NFTABLES<<8|kind, seq, w.family, w.body)
 			}
 		}
-	case m.kind == unix.NFT_MSG_DELRULE: // of a whole chain
+	case m.kind == unix.NFT_MSG_DELRULE: // all rules of a chain
 		e.written = slices.DeleteFunc(e.written, func(w message) bool {
 			return w.kind == unix.NFT_MSG_NEWRULE && w.family == m.family && e.about(m, w)
 		})
@@ -78,7 +78,7 @@ func (e *fakeKernel) take(m message, flags uint16, seq uint32) {
 	}
 }
 
-// about tells whether a message is of the set or chain that is asked for.
+// about reports whether a message is about the set or chain of a request.
 func (e *fakeKernel) about(asked, w message) bool {
 	name := nfnl.Attr(asked.body, 2) // NFTA_SET_NAME, NFTA_SET_ELEM_LIST_SET, NFTA_RULE_CHAIN
 	return name == nil || nfnl.Text(name) == nfnl.Text(nfnl.Attr(w.body, 2))
@@ -119,7 +119,7 @@ func openFake(e *fakeKernel) *Backend {
 	return b
 }
 
-// TestLoadersRejectElementsOfAnyLength: the lengths are the kernel's to check, but nobody shall fall over them.
+// TestLoadersRejectElementsOfAnyLength passes elements of any length to the loaders: they may reject them, not panic.
 func TestLoadersRejectElementsOfAnyLength(t *testing.T) {
 	refused := 0
 	for _, family := range []model.Family{model.IPv4, model.IPv6} {
@@ -159,8 +159,8 @@ func TestWeightsSaturate(t *testing.T) {
 	}
 }
 
-// FuzzReadBack changes, cuts off and drops bits of what the kernel says of a plan with everything in it. Each four
-// bytes of the input are about one answer: its number, where, and what is to change there (0: cut off).
+// FuzzReadBack changes, truncates and flips bits of the kernel's replies about a plan with everything in it. Each four
+// bytes of the input are about one reply: its number, an offset, and the bits to flip there (0: truncate).
 func FuzzReadBack(f *testing.F) {
 	f.Add([]byte{})
 	for i := range byte(80) {

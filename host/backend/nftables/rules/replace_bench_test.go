@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 )
 
-// timeRecorder notes how long the kernel is at each transaction.
+// timeRecorder records how long the kernel takes for transactions.
 type timeRecorder struct {
 	nfnl.Transport
 	n       int
@@ -25,7 +25,7 @@ func (t *timeRecorder) Send(b []byte) error {
 	return err
 }
 
-// BenchmarkReplaceTable replaces a table that somebody has added a chain to.
+// BenchmarkReplaceTable replaces a table that another process added a chain to.
 func BenchmarkReplaceTable(b *testing.B) {
 	eachSize(b, func(b *testing.B, n, m int) {
 		p := cluster(n, m)

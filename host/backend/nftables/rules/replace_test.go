@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openSmall makes a backend with transactions so small that filling a table takes several.
+// openSmall opens a backend with transactions so small that filling a table takes several.
 func (d *testEnv) openSmall(c Balancing) *Backend {
 	d.Helper()
 	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.Now, Balancing: c, SendBuffer: 100 << 10})
@@ -31,7 +31,7 @@ func (d *testEnv) openSmall(c Balancing) *Backend {
 	return b
 }
 
-// handOff hands everything off. There is no IPVS: the tests look at the tables.
+// handOff returns a HandOff without IPVS: the tests look only at the tables.
 func (d *testEnv) handOff() *HandOff {
 	return &HandOff{
 		Capabilities: d.b.Caps(),
@@ -45,8 +45,8 @@ func (d *testEnv) handOff() *HandOff {
 	}
 }
 
-// connectRepeatedly connects to a frontend from two hosts, with pauses, until stop is called and at least so many connections
-// have been made; stop returns their number. None may fail, and no SYN may go unanswered.
+// connectRepeatedly connects to a frontend from two hosts, with pauses, until stop is called and there were at least
+// that many connections. stop returns their number. None may fail, and no SYN may stay unanswered.
 func (d *testEnv) connectRepeatedly(to string, pause time.Duration) (stop func(atLeast int64) int64) {
 	d.Helper()
 	var done atomic.Bool
@@ -110,7 +110,7 @@ func (d *testEnv) synRetransmits(h *testnet.Host) (n int) {
 	return n
 }
 
-// addForeignChain has our tables be of another shape, and change nothing for connections.
+// addForeignChain changes our tables in a way that does not affect connections.
 func (d *testEnv) addForeignChain() {
 	d.Helper()
 	if out, err := d.nft("add chain ip sluice extra\nadd chain ip6 sluice extra\n", "-f", "-"); err != nil {
@@ -118,7 +118,7 @@ func (d *testEnv) addForeignChain() {
 	}
 }
 
-// tables are all that there are in the node.
+// tables lists all tables on the node.
 func (d *testEnv) tables() string {
 	d.Helper()
 	out, err := d.nft("", "list", "tables")
@@ -130,7 +130,8 @@ func (d *testEnv) tables() string {
 
 const ourTables = "table ip sluice, table ip6 sluice"
 
-// largeTestPlan is a plan of some transactions of small's, in both families, with a frontend that is served.
+// largeTestPlan returns a plan that takes openSmall's backend several transactions in both families, with one frontend
+// that has real endpoints.
 func largeTestPlan(t testing.TB, pool string) *plan.Plan {
 	text := service(
 		frontend("10.97.0.10:80/TCP ClusterIP masquerade=never", pool),
@@ -174,7 +175,7 @@ func TestRepeatedReplacementLosesNoConnection(t *testing.T) {
 	}
 }
 
-// TestCrashDuringReplacement ends the writer after each of its transactions, and its successor too.
+// TestCrashDuringReplacement stops the writer after each of its transactions, and its successor too.
 func TestCrashDuringReplacement(t *testing.T) {
 	d := newTestEnv(t, 4)
 	handOff := d.handOff()
@@ -220,7 +221,7 @@ func TestCrashDuringReplacement(t *testing.T) {
 					t.Fatalf("%s: %v", what, err)
 				}
 				if r, err := last.Apply(context.Background(), plans[1], nil); err != nil || r.Messages > 0 {
-					t.Fatalf("%s: once more: %+v, %v", what, r, err)
+					t.Fatalf("%s: second Apply: %+v, %v", what, r, err)
 				}
 				d.expectNewOrForeign(what, c.to, plans[1])
 				last.Close()
@@ -232,7 +233,7 @@ func TestCrashDuringReplacement(t *testing.T) {
 					break
 				}
 				if c.from != nil || c.to != nil {
-					n++ // the others are much alike
+					n++ // the other states are much alike
 				}
 				if testing.Short() {
 					n += 2
@@ -246,7 +247,7 @@ func TestCrashDuringReplacement(t *testing.T) {
 	}
 }
 
-// applyKilled applies a plan and is killed after n transactions, if there are as many.
+// applyKilled applies a plan and crashes after n transactions. It reports whether there were as many.
 func (d *testEnv) applyKilled(what string, c Balancing, n int, p *plan.Plan) (dead bool) {
 	d.Helper()
 	b := d.openSmall(c)
@@ -259,7 +260,7 @@ func (d *testEnv) applyKilled(what string, c Balancing, n int, p *plan.Plan) (de
 	return k.dead
 }
 
-// newOrNotOurs checks that what forwards is either the table that is to be replaced or all of a plan.
+// expectNewOrForeign checks that the forwarding table is either the one to be replaced or has the whole plan.
 func (d *testEnv) expectNewOrForeign(what string, c Balancing, p *plan.Plan) {
 	d.Helper()
 	b := d.openSmall(c)
@@ -275,7 +276,7 @@ func (d *testEnv) expectNewOrForeign(what string, c Balancing, p *plan.Plan) {
 		d.Fatalf("%s: %v", what, err)
 	}
 	want, _ := plan.Normalize(p, b.Caps())
-	if c != nil { // it has no endpoints
+	if c != nil { // without endpoints
 		for _, q := range []*plan.Plan{want, got} {
 			for k, f := range q.Frontends {
 				g := *f
@@ -284,7 +285,7 @@ func (d *testEnv) expectNewOrForeign(what string, c Balancing, p *plan.Plan) {
 			}
 		}
 	}
-	// A table of each family, and each is replaced for itself.
+	// Each family's table is replaced on its own.
 	if diff := planDiff(want, got); diff != "" {
 		d.Fatalf("%s: what forwards is not the plan (-want +got):\n%s", what, diff)
 	}
@@ -315,7 +316,7 @@ func TestCleanupDuringReplacementLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestReplacementConvergesAfterEveryErrno: see the test of the same name without "while".
+// TestReplacementConvergesAfterEveryErrno is TestApplyConvergesAfterEveryErrno for the replacement of a table.
 func TestReplacementConvergesAfterEveryErrno(t *testing.T) {
 	d := newTestEnv(t, 4)
 	plans := [2]*plan.Plan{
@@ -327,7 +328,7 @@ func TestReplacementConvergesAfterEveryErrno(t *testing.T) {
 	tried := 0
 	for _, how := range []string{refusedByKernel, sendFails, receiveFails, replyLost} {
 		step := 3
-		if how == refusedByKernel { // messages are many
+		if how == refusedByKernel { // there are many messages
 			step = 7
 		}
 		if testing.Short() {
@@ -366,7 +367,7 @@ func TestReplacementConvergesAfterEveryErrno(t *testing.T) {
 	}
 }
 
-// TestReplacementSurvivesRulesetFlush: what forwards goes away in the middle of it.
+// TestReplacementSurvivesRulesetFlush deletes all tables during a replacement.
 func TestReplacementSurvivesRulesetFlush(t *testing.T) {
 	d := newTestEnv(t, 2)
 	p := largeTestPlan(t, "1 2")
@@ -389,7 +390,7 @@ func TestReplacementSurvivesRulesetFlush(t *testing.T) {
 				t.Errorf("flushed after %d transactions: %v", n, err)
 			}
 			_, err = b.Apply(context.Background(), p, nil)
-		} else if f.left < 0 { // after the last one, which nobody has heard here
+		} else if f.left < 0 { // after the last one, and nothing watches here
 			_, err = b.Apply(context.Background(), p, nil)
 		}
 		if err != nil {
@@ -404,7 +405,7 @@ func TestReplacementSurvivesRulesetFlush(t *testing.T) {
 	}
 }
 
-// flushAfter calls flush after some transactions.
+// flushAfter calls flush after a number of transactions.
 type flushAfter struct {
 	nfnl.Transport
 	left  int

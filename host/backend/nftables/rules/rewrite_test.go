@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// TestRewritesUnderLoadLoseNoConnection rewrites one Service 10,000 times back to back, its endpoints,
-// weights and total class, while clients connect through it all the time. p1 is always a endpoint, p4 never, and the
-// frontend of UDP goes from endpoints to none and back. SLUICE_REWRITES=N does more.
+// TestRewritesUnderLoadLoseNoConnection rewrites one Service 10,000 times back to back, with other endpoints, weights
+// and size classes, under load. p1 is always an endpoint, p4 never, and the UDP frontend switches between endpoints and
+// none. SLUICE_REWRITES=N does more.
 func TestRewritesUnderLoadLoseNoConnection(t *testing.T) {
 	rewrites := 10_000
 	if testing.Short() {
@@ -53,7 +53,7 @@ func TestRewritesUnderLoadLoseNoConnection(t *testing.T) {
 					t.Errorf("%s over %s: connection failed: %v", from.Name, network, err)
 					return
 				case a.Server == "p4" || !strings.HasPrefix(a.Server, "p"):
-					t.Errorf("%s over %s: misled to %q", from.Name, network, a.Server)
+					t.Errorf("%s over %s: answered by %q", from.Name, network, a.Server)
 					return
 				}
 				connections[i/2].Add(1)
@@ -79,7 +79,7 @@ func TestRewritesUnderLoadLoseNoConnection(t *testing.T) {
 	took := time.Since(begin)
 	done.Store(true)
 	load.Wait()
-	// A kernel under test has one CPU, which may be away for so long that it sends again what was not lost.
+	// A kernel under test has one CPU. It may be away for so long that SYNs are retransmitted without being lost.
 	if n := d.synRetransmits(d.client) + d.synRetransmits(d.pods[3]) - before; n > 0 && os.Getenv("SLUICE_VM") == "" {
 		t.Errorf("%d SYNs were lost", n)
 	}
@@ -88,7 +88,7 @@ func TestRewritesUnderLoadLoseNoConnection(t *testing.T) {
 	if connections[0].Load() < enough {
 		t.Errorf("only %d connections in %s", connections[0].Load(), took)
 	}
-	// The rule at the end of the pools, which drops what no total had, must not have had to.
+	// The last rule of the pools chain, which drops what no slot table had, must not have matched.
 	out, err := d.nft("", "list", "chain", "ip", "sluice", "pools")
 	if err != nil || !strings.Contains(out, "counter packets 0 bytes 0 drop") {
 		t.Errorf("packets fell through all passes: %s %v", out, err)

@@ -33,7 +33,7 @@ func TestConnectionsAreBalancedByWeight(t *testing.T) {
 			due := n * float64(w) / float64(sum)
 			chi += math.Pow(got[fmt.Sprintf("p%d", j+1)]-due, 2) / due
 		}
-		// 4.75 standard deviations out, by Wilson and Hilferty: once in a million runs of a fair one.
+		// 4.75 standard deviations, by Wilson and Hilferty: a fair one fails once in a million runs.
 		df := float64(len(weights) - 1)
 		if limit := df * math.Pow(1-2/(9*df)+4.75*math.Sqrt(2/(9*df)), 3); chi > limit {
 			t.Errorf("weights %v: χ² is %.1f, over %.1f: %v", weights, chi, limit, got)
@@ -88,7 +88,7 @@ func TestSourceHashIsConsistent(t *testing.T) {
 			t.Errorf("%s has %d of 200 clients, due %d", server, n, due)
 		}
 	}
-	// p2 leaves: its clients move, of the others only those whose slots the shares of the others took.
+	// p2 leaves: its clients move, and of the others only those whose slots went to other endpoints.
 	d.apply(service(frontend(line, "1 3*2"), frontend(line6, "1 3*2")))
 	after := where()
 	moved := 0

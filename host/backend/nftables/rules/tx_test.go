@@ -38,8 +38,8 @@ func (r *rulesFirst) Send(b []byte) error {
 	return r.Transport.Send(b)
 }
 
-// TestFirstPoolOfASizeClassLosesNoPacket moves a frontend to classes of pools that its table has no rules for yet, in many
-// fresh tables. Each packet of the flood is evaluated as the first of a connection: a filter drops all of them before
+// TestFirstPoolOfASizeClassLosesNoPacket moves a frontend to size classes that its table has no rules for yet, in many
+// new tables. Each packet of the flood is evaluated as the first of a connection: a filter drops all of them before
 // conntrack confirms an entry.
 func TestFirstPoolOfASizeClassLosesNoPacket(t *testing.T) {
 	d := newTestEnv(t, 4)

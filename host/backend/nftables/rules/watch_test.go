@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// changeRecorder keeps what Watch tells.
+// changeRecorder records what Watch reports.
 type changeRecorder struct {
 	mu   sync.Mutex
 	list []backend.ExternalChange
@@ -36,7 +36,7 @@ func (e *changeRecorder) drain() []backend.ExternalChange {
 	return l
 }
 
-// watch listens until the test ends.
+// watch watches until the test ends.
 func (d *testEnv) watch() *changeRecorder {
 	d.Helper()
 	e := &changeRecorder{}
@@ -48,7 +48,7 @@ func (d *testEnv) watch() *changeRecorder {
 	return e
 }
 
-// expectChange waits for news.
+// expectChange waits for an external change.
 func (d *testEnv) expectChange(e *changeRecorder) backend.ExternalChange {
 	d.Helper()
 	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -56,20 +56,20 @@ func (d *testEnv) expectChange(e *changeRecorder) backend.ExternalChange {
 			return l[0]
 		}
 	}
-	d.Fatal("nothing was heard")
+	d.Fatal("no change was reported")
 	return backend.ExternalChange{}
 }
 
-// expectNoChange checks that nothing was heard and that nothing was missed.
+// expectNoChange checks that no change was reported and none was missed.
 func (d *testEnv) expectNoChange(e *changeRecorder, what string) {
 	d.Helper()
 	time.Sleep(50 * time.Millisecond)
 	if l := e.drain(); len(l) > 0 {
-		d.Errorf("%s: heard %+v", what, l)
+		d.Errorf("%s: reported %+v", what, l)
 	}
 	for range 3 {
 		if moved, err := d.b.Drifted(context.Background()); moved || err != nil {
-			d.Errorf("%s: something was missed (%v, %v)", what, moved, err)
+			d.Errorf("%s: Drifted returned %v, %v", what, moved, err)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func TestExternalChangesAreReportedAndRepaired(t *testing.T) {
 			d.mustNFT(c.script)
 			f := d.expectChange(e)
 			if !strings.Contains(f.Object, c.want) || !strings.HasPrefix(f.Process, "nft (pid ") || f.Count < 1 {
-				t.Errorf("heard %+v, want %q by nft", f, c.want)
+				t.Errorf("got %+v, want %q by nft", f, c.want)
 			}
 			d.mustApply(p, nil)
 			d.expectPlan(p)
@@ -198,7 +198,7 @@ func TestLostNotificationIsReportedAsExternalChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.mustNFT("add chain ip sluice mine")
-	<-heard // and it does not listen until goOn
+	<-heard // and it is not called again until goOn
 	var b strings.Builder
 	b.WriteString("add table ip other\nadd set ip other s { type ipv4_addr; }\n")
 	for i := range 2000 {
@@ -209,11 +209,11 @@ func TestLostNotificationIsReportedAsExternalChange(t *testing.T) {
 	select {
 	case f := <-heard:
 		if !strings.Contains(f.Object, "more than could be received") {
-			t.Errorf("heard %+v", f)
+			t.Errorf("got %+v", f)
 		}
 		goOn <- true
 	case <-time.After(timeout):
-		t.Error("nothing was heard")
+		t.Error("no change was reported")
 	}
 }
 
@@ -242,7 +242,7 @@ func TestDriftedDetectsUnreportedCommits(t *testing.T) {
 		found = append(found, moved)
 	}
 	if got := fmt.Sprint(found); got != "[false true false false]" {
-		t.Errorf("Moved says %s", got)
+		t.Errorf("Drifted returned %s", got)
 	}
 	d.mustApply(p, nil)
 	d.expectNoChange(e, "repaired")
@@ -255,7 +255,7 @@ func TestReplacementIsNotReported(t *testing.T) {
 	for range 2 {
 		d.mustNFT("insert rule ip sluice services drop")
 		if f := d.expectChange(e); !strings.Contains(f.Object, "rule written") {
-			t.Errorf("heard %+v", f)
+			t.Errorf("got %+v", f)
 		}
 		d.mustApply(p, nil)
 		d.expectNoChange(e, "replacing")
@@ -283,18 +283,18 @@ func TestTruncatedNotificationsAreIgnored(t *testing.T) {
 	e.drain()
 	l.datagram(m.Buf)
 	if got := e.drain(); len(got) != 1 || !strings.Contains(got[0].Object, "table ip sluice deleted") {
-		t.Errorf("heard %+v", got)
+		t.Errorf("got %+v", got)
 	}
 }
 
-// BenchmarkAllWatched is BenchmarkAll while listening: the kernel then makes a notification for each element.
+// BenchmarkAllWatched is BenchmarkAll while watching: the kernel then creates a notification for each element.
 func BenchmarkAllWatched(b *testing.B) {
 	eachSize(b, func(b *testing.B, n, m int) {
 		p := cluster(n, m)
 		for b.Loop() {
 			b.StopTimer()
 			d := newTestEnv(b, 0)
-			stop, err := d.b.Watch(func(f backend.ExternalChange) { b.Errorf("heard %+v", f) })
+			stop, err := d.b.Watch(func(f backend.ExternalChange) { b.Errorf("got %+v", f) })
 			if err != nil {
 				b.Fatal(err)
 			}
