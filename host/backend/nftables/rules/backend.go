@@ -45,7 +45,7 @@ type Backend struct {
 	balancing Balancing
 
 	netns           int           // a duplicate of Options.Netns, or 0
-	watcher        *watcher      // nil: not watching
+	watcher         *watcher      // nil: not watching
 	externalCommits atomic.Uint32 // commits of other processes that were received
 	gen             genTracker
 }

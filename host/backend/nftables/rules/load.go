@@ -137,7 +137,7 @@ func (t *table) request(kind uint16, typ uint16, more func(*nfnl.Encoder)) []byt
 // tableState is what the kernel has under one of the two names.
 type tableState struct {
 	name    string
-	exists   bool
+	exists  bool
 	comment string
 	hooks   []string // names of its base chains
 }

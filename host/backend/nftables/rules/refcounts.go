@@ -11,7 +11,7 @@ import (
 // entry, addresses that have frontends.
 type refCounts struct {
 	set     *set
-	twice  bool // the key is the address twice
+	twice   bool // the key is the address twice
 	v4      map[[4]byte]ref
 	v6      map[[16]byte]ref
 	touched []netip.Addr

@@ -26,7 +26,7 @@ type table struct {
 	hooked             bool // it has, or is to have, its base chains: without them no packet passes it
 	replacing          bool // another table has our name: see replaceTable
 	atName, atHandover tableState
-	unsupported             bool // the kernel cannot create it
+	unsupported        bool // the kernel cannot create it
 	rulesDirty         bool // sets have to be created or rules rewritten
 	newSets            []*set
 	// oldRulesInUse: rules were written since the last grace period, so packets may still be evaluated with those before.
