@@ -84,7 +84,7 @@ test-guide-%: deps build vm-kernels cluster-programs
 
 test-vm-%: deps build vm-kernels
 	SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 15m $(SHORT) -exec "'$(CURDIR)/bin/vm' exec -kernel $*" $(VM_PACKAGES)
-	SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 5m -run 'TestKilled|TestAStopped|TestBadInput|TestOnce' \
+	SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 5m -run 'TestKill|TestForwardingContinues|TestInvalidInput|TestOnce' \
 	  -exec "'$(CURDIR)/bin/vm' exec -kernel $*" ./cmd/sluice/e2e
 
 test: deps build cluster-programs $(if $(filter x86_64,$(shell uname -m)),vm-kernels)

@@ -140,7 +140,7 @@ func TestCheckWithoutRightsFails(t *testing.T) {
 	}
 }
 
-func TestInitOnlySetsTheKernelAndExits(t *testing.T) {
+func TestInitOnlySetsSysctlsAndExits(t *testing.T) {
 	const line = `cat > c.yaml <<EOF
 apiVersion: sluice.dev/v1alpha1
 kind: SluiceConfiguration
@@ -159,7 +159,7 @@ cat nf_conntrack_tcp_timeout_established nf_conntrack_udp_timeout nf_conntrack_u
 }
 
 // The size of the table is the machine's, not this namespace's.
-func TestInitOnlyFailsByNameWhereARunOnlyWarns(t *testing.T) {
+func TestInitOnlyFailsWhereRunWarns(t *testing.T) {
 	const line = `printf 'apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\nlogging: {format: json}\nconntrack: {maxPerCore: 1, min: 2000000000}\n' > c.yaml
 mkdir m; sluice run --once --source m --node n0 --checkpoint '' --config c.yaml && echo forwards; sluice run --init-only --config c.yaml`
 	out, stderr, err := apart(t, line)
@@ -172,7 +172,7 @@ mkdir m; sluice run --once --source m --node n0 --checkpoint '' --config c.yaml 
 }
 
 // NodePorts on all addresses: one that a link gets while sluice runs too, at the next syncPeriod.
-func TestARunFollowsTheAddressesOfTheHost(t *testing.T) {
+func TestRunFollowsLocalAddresses(t *testing.T) {
 	const line = `ip link set lo up && ip addr add 192.0.2.1/32 dev lo
 cat > c.yaml <<EOF
 apiVersion: sluice.dev/v1alpha1

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-func TestWhoAsksFromAHostThatIsNoNodeIsToldOfTheFlag(t *testing.T) {
+func TestHintIfThisHostIsNoNode(t *testing.T) {
 	cfg := config.Default()
 	cfg.HostnameOverride = "laptop"
 	with := model.NewSnapshot()

@@ -47,7 +47,7 @@ func keepWeights(t *testing.T, evil string) string {
 	return strings.Replace(string(base), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))"+evil, 1)
 }
 
-func TestPluginCheckSaysWhatAPluginCosts(t *testing.T) {
+func TestPluginCheckPrintsCosts(t *testing.T) {
 	out, stderr, err := check(assemble(t, "good", keepWeights(t, "")), "--answers")
 	if err != nil || stderr != "" {
 		t.Fatalf("%v %s", err, stderr)
@@ -64,7 +64,7 @@ func TestPluginCheckSaysWhatAPluginCosts(t *testing.T) {
 	}
 }
 
-func TestPluginCheckSaysWhatIsWrong(t *testing.T) {
+func TestPluginCheckRefusesInvalidModules(t *testing.T) {
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text.wasm")
 	if err := os.WriteFile(text, []byte("hello"), 0o600); err != nil {

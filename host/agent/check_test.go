@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/probe"
 )
 
-func TestInModeIPVSItsSettingsAreSluicesToMake(t *testing.T) {
+func TestCheckListsIPVSSysctlsOnce(t *testing.T) {
 	names := func(cfg *config.Config) map[string]string {
 		out := map[string]string{}
 		for _, f := range Check(t.Context(), cfg) {
@@ -34,7 +34,7 @@ func TestInModeIPVSItsSettingsAreSluicesToMake(t *testing.T) {
 	}
 }
 
-func TestTheConfigurationIsHeldAgainstTheHost(t *testing.T) {
+func TestConfigFindings(t *testing.T) {
 	host := links{names: []string{"lo", "eth0"}, addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1")}}
 	const pods = "clusterCIDR: 10.244.0.0/16\n"
 	for name, c := range map[string]struct {

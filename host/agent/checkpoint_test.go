@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestACheckpointThatIsTooLargeIsNotRead(t *testing.T) {
+func TestLoadRefusesOversizedCheckpoint(t *testing.T) {
 	f := checkpointFile(filepath.Join(t.TempDir(), "checkpoint.json"))
 	if _, err := f.Load(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("none: %v", err)
@@ -32,7 +32,7 @@ func TestACheckpointThatIsTooLargeIsNotRead(t *testing.T) {
 	}
 }
 
-func TestAFullDiskLeavesTheOldCheckpointAndNoRest(t *testing.T) {
+func TestFullDiskKeepsTheOldCheckpoint(t *testing.T) {
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Skipf("needs /dev/full, where every write finds the disk full: %v", err)
 	}

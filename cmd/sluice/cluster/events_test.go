@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestEventsTellOperators: of the start, and of a Service whose policy there is not.
-func TestEventsTellOperators(t *testing.T) {
+// TestEventsReachTheAPIServer: of the start, and of a Service whose policy there is not.
+func TestEventsReachTheAPIServer(t *testing.T) {
 	s := newScene(t, "events")
 	s.apply(strings.Replace(web, "name: web}", "name: web, annotations: {sluice.dev/policy: none-such}}", 1))
 	s.run("n1", s.policies(1, ""))
@@ -53,9 +53,9 @@ func TestPlanReadsTheCluster(t *testing.T) {
 
 var latency = regexp.MustCompile(`(?m)^kubeproxy_network_programming_duration_seconds_(count|sum)(?:\{[^}]*\})? (\S+)$`)
 
-// TestTheProgrammingLatencyIsMeasured: from the time that the controller writes into the slice to the kernel's answer.
+// TestProgrammingLatencyIsMeasured: from the time that the controller writes into the slice to the kernel's answer.
 // What was there at the start does not count.
-func TestTheProgrammingLatencyIsMeasured(t *testing.T) {
+func TestProgrammingLatencyIsMeasured(t *testing.T) {
 	s := newScene(t, "latency")
 	n1 := s.nodes["n1"]
 	s.apply(web)
@@ -89,7 +89,7 @@ func TestTheProgrammingLatencyIsMeasured(t *testing.T) {
 	s.pod("b", "web", n1, "")
 	s.expect(n1.client, vip, "a b")
 	s.eventually("measured", func() error {
-		if count, sum := measured(); count == 0 || sum < 0 || sum > count*patience.Seconds() {
+		if count, sum := measured(); count == 0 || sum < 0 || sum > count*timeout.Seconds() {
 			return fmt.Errorf("%v changes in %v s", count, sum)
 		}
 		return nil

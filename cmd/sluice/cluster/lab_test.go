@@ -79,7 +79,7 @@ func (t tests) Run() int {
 		return 1
 	}
 	code := t.m.Run()
-	if code == 0 && whole() {
+	if code == 0 && runsAllTests() {
 		if err := shared.checkRules(); err != nil {
 			fmt.Fprintln(os.Stderr, "--- FAIL: what the whole run has requested:", err)
 			return 1
@@ -239,14 +239,14 @@ func (s *scene) afterwards(args ...string) {
 	}
 }
 
-// patience is how long what should happen at once may take on a machine that does much else.
-const patience = time.Minute
+// timeout is how long what should happen at once may take on a machine that does much else.
+const timeout = time.Minute
 
 // eventually waits until f finds nothing to complain about.
 func (s *scene) eventually(what string, f func() error) {
 	s.Helper()
 	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if err = f(); err == nil {
 			return
 		}

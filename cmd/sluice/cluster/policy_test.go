@@ -74,8 +74,8 @@ func TestPoliciesAreAttachedChangedAndRemoved(t *testing.T) {
 	}
 }
 
-// TestAZoneChangesUnderAPolicy: zone-spill sees this Node's zone and the others', as they are now.
-func TestAZoneChangesUnderAPolicy(t *testing.T) {
+// TestZoneChangesWithAPolicy: zone-spill sees this Node's zone and the others', as they are now.
+func TestZoneChangesWithAPolicy(t *testing.T) {
 	s := newScene(t, "spill")
 	n1 := s.nodes["n1"]
 	inA, inB := s.others() // with n1 and n2: two nodes a zone
@@ -104,8 +104,8 @@ func TestAZoneChangesUnderAPolicy(t *testing.T) {
 	s.expectShare(n1.client, vip, 1.0/3, "a")
 }
 
-// TestAnEndpointDrainsInStagesOverARestart: what a terminating Pod still gets is not forgotten when sluice is killed.
-func TestAnEndpointDrainsInStagesOverARestart(t *testing.T) {
+// TestStagedDrainContinuesAfterRestart: what a terminating Pod still gets is not forgotten when sluice is killed.
+func TestStagedDrainContinuesAfterRestart(t *testing.T) {
 	s := newScene(t, "drain")
 	n1 := s.nodes["n1"]
 	s.apply(strings.Replace(web, "name: web}", "name: web, annotations: {sluice.dev/policy: gentle}}", 1))

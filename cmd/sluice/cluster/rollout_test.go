@@ -22,9 +22,9 @@ spec:
       containers: [{name: main, image: lab.invalid/main, env: [{name: VERSION, value: "1"}]}]
 ` + "---" + web
 
-// TestADeploymentIsRolledOut: by the controllers of a real cluster, with connections all the time and sluice killed
+// TestRollingUpdate: by the controllers of a real cluster, with connections all the time and sluice killed
 // again and again. Not one connection fails: Pods that terminate still serve for a while, as those with a preStop do.
-func TestADeploymentIsRolledOut(t *testing.T) {
+func TestRollingUpdate(t *testing.T) {
 	s := newScene(t, "rollout")
 	n1 := s.nodes["n1"]
 	s.kubelets(2 * time.Second)

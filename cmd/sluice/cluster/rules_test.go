@@ -94,9 +94,9 @@ func audited() []string {
 	return out
 }
 
-// TestEachRightThatIsGrantedIsNeeded takes each right away, one at a time: the API server refuses sluice something, and
+// TestEveryGrantedPermissionIsNeeded takes each right away, one at a time: the API server refuses sluice something, and
 // sluice says what.
-func TestEachRightThatIsGrantedIsNeeded(t *testing.T) {
+func TestEveryGrantedPermissionIsNeeded(t *testing.T) {
 	s := newScene(t, "rights")
 	role, err := s.clusterRole(s.ctx, accountName)
 	s.must(err)
@@ -191,8 +191,8 @@ func (s *scene) refused(name, missing string) bool {
 	})
 }
 
-// whole tells whether all tests of the package run.
-func whole() bool {
+// runsAllTests tells whether all tests of the package run.
+func runsAllTests() bool {
 	for _, name := range []string{"test.run", "test.skip", "test.list"} {
 		if f := flag.Lookup(name); f != nil && f.Value.String() != "" {
 			return false

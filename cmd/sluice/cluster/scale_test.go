@@ -17,9 +17,9 @@ metadata: {name: web}
 spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}
 `
 
-// TestPodsComeAndGo takes a Service through its Pods' lives. In every phase sluice is killed and started again: it finds
+// TestPodsAreAddedAndRemoved takes a Service through its Pods' lives. In every phase sluice is killed and started again: it finds
 // nothing to write, and the connections that are open go on. No new connection ever fails.
-func TestPodsComeAndGo(t *testing.T) {
+func TestPodsAreAddedAndRemoved(t *testing.T) {
 	s := newScene(t, "scale")
 	n1, n2 := s.nodes["n1"], s.nodes["n2"]
 	s.apply(web)
@@ -83,8 +83,8 @@ func TestPodsComeAndGo(t *testing.T) {
 	first.goesOn()
 }
 
-// TestTheAPIServersOwnServiceIsProxied: what every Pod that asks the API server relies on.
-func TestTheAPIServersOwnServiceIsProxied(t *testing.T) {
+// TestKubernetesServiceIsProxied: what every Pod that asks the API server relies on.
+func TestKubernetesServiceIsProxied(t *testing.T) {
 	s := newScene(t, "own")
 	s.run("n1", "")
 	ca, err := os.ReadFile(s.CAFile())
@@ -102,8 +102,8 @@ func TestTheAPIServersOwnServiceIsProxied(t *testing.T) {
 	})
 }
 
-// TestAServiceThatIsGivenToAnotherProxyIsLetGo: the label comes later, and goes again.
-func TestAServiceThatIsGivenToAnotherProxyIsLetGo(t *testing.T) {
+// TestServiceProxyNameLabelHandsServiceOver: the label comes later, and goes again.
+func TestServiceProxyNameLabelHandsServiceOver(t *testing.T) {
 	s := newScene(t, "given")
 	n1 := s.nodes["n1"]
 	s.apply(web)

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// TestTheAPIServerGoesAndComesBack: forwarding goes on, nothing is written while it is away, and after that only what
+// TestAPIServerOutageAndRestart: forwarding goes on, nothing is written while it is away, and after that only what
 // has changed.
-func TestTheAPIServerGoesAndComesBack(t *testing.T) {
+func TestAPIServerOutageAndRestart(t *testing.T) {
 	s := newScene(t, "server")
 	n1, n2 := s.nodes["n1"], s.nodes["n2"]
 	s.apply(web)
@@ -56,7 +56,7 @@ func TestTheAPIServerGoesAndComesBack(t *testing.T) {
 
 		s.must(s.StartAPIServer(s.ctx))
 		s.must(s.WaitReady(s.ctx))
-		r.holds()
+		r.synced()
 	}); wrote != "" {
 		t.Errorf("written while the API server was away and when it came back, with nothing changed:\n%s", wrote)
 	}

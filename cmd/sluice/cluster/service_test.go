@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestAServiceChangesItsType: each type has what it must and lets go of what it must not have.
-func TestAServiceChangesItsType(t *testing.T) {
+// TestServiceTypeChanges: each type has what it must and lets go of what it must not have.
+func TestServiceTypeChanges(t *testing.T) {
 	s := newScene(t, "types")
 	n1, n2 := s.nodes["n1"], s.nodes["n2"]
 	s.apply(web)
@@ -68,8 +68,8 @@ func TestAServiceChangesItsType(t *testing.T) {
 	s.expectRefused(s.outside, port)
 }
 
-// TestAServiceGetsAndLosesItsSecondFamily: each family by itself.
-func TestAServiceGetsAndLosesItsSecondFamily(t *testing.T) {
+// TestServiceGainsAndLosesSecondIPFamily: each family by itself.
+func TestServiceGainsAndLosesSecondIPFamily(t *testing.T) {
 	s := newScene(t, "families")
 	n1, n2 := s.nodes["n1"], s.nodes["n2"]
 	s.apply(web)

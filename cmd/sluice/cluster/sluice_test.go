@@ -31,9 +31,9 @@ type run struct {
 	config string
 	as     string // kubeconfig
 
-	now  *testnet.Program // of this life
-	log  *testnet.Log
-	seen *testnet.Log // what nft monitor has printed
+	process *testnet.Program // of this life
+	log     *testnet.Log
+	seen    *testnet.Log // what nft monitor has printed
 }
 
 // configuration of a node: more is put at its end.
@@ -48,7 +48,7 @@ func (s *scene) run(node, config string) *run {
 	r := s.prepare(node, config)
 	r.monitor()
 	r.start()
-	r.holds()
+	r.synced()
 	return r
 }
 
@@ -78,7 +78,7 @@ func (r *run) start(more ...string) {
 		"run", "--node", r.place.name, "--kubeconfig", r.as, "--config", r.config,
 		"--checkpoint", filepath.Join(r.dir, "checkpoint"), "--socket", filepath.Join(r.dir, "sock"),
 	}
-	r.now, r.log = r.startLogged(r.sluice, append(args, more...)...)
+	r.process, r.log = r.startLogged(r.sluice, append(args, more...)...)
 }
 
 // startLogged starts a program on the node.
@@ -95,7 +95,7 @@ func (r *run) startLogged(name string, args ...string) (*testnet.Program, *testn
 // end ends a life by a signal.
 func (r *run) end(by os.Signal) {
 	r.Helper()
-	if err := r.now.End(by, patience); by == syscall.SIGTERM && err != nil {
+	if err := r.process.End(by, timeout); by == syscall.SIGTERM && err != nil {
 		r.Errorf("%s: ended by SIGTERM: %v\n%s", r.place.name, err, r.log)
 	}
 }
@@ -112,8 +112,8 @@ func (r *run) command(args ...string) (string, error) {
 	return r.place.Node.Run("", append([]string{r.sluice}, args...)...)
 }
 
-// holds waits until this life's first plan is in the kernel.
-func (r *run) holds() { r.Helper(); r.logged("synced all services") }
+// synced waits until this life's first plan is in the kernel.
+func (r *run) synced() { r.Helper(); r.logged("synced all services") }
 
 // logged waits for a line of this life's log.
 func (r *run) logged(text string) {
@@ -136,7 +136,7 @@ func (r *run) restartedByKill(meanwhile func()) string {
 		meanwhile()
 	}
 	r.start()
-	r.holds()
+	r.synced()
 	m := messages.FindStringSubmatch(r.log.String())
 	if m == nil {
 		r.Fatalf("%s: no number of messages in its log:\n%s", r.place.name, r.log)
@@ -175,7 +175,7 @@ func (r *run) saved() {
 // metrics asks sluice for its metrics, on the node's loopback link; "" when it does not answer.
 func (r *run) metrics() string {
 	r.Helper()
-	client := &http.Client{Timeout: patience, Transport: &http.Transport{
+	client := &http.Client{Timeout: timeout, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return r.place.Node.Dial(ctx, network, netip.MustParseAddrPort("127.0.0.1:10249"))

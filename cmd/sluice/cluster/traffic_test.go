@@ -72,7 +72,7 @@ const tries = 100
 func answers(from *testnet.Host, to netip.AddrPort) (string, error) {
 	seen := map[string]bool{}
 	for range tries {
-		a, err := from.Ask("tcp", to, patience)
+		a, err := from.Ask("tcp", to, timeout)
 		if err != nil {
 			return "", err
 		}
@@ -127,7 +127,7 @@ func (s *scene) share(from *testnet.Host, to netip.AddrPort, of ...string) float
 	const n = 500
 	hits := 0
 	for range n {
-		a, err := from.Ask("tcp", to, patience)
+		a, err := from.Ask("tcp", to, timeout)
 		s.must(err)
 		if slices.Contains(of, a.Server) {
 			hits++
@@ -160,13 +160,13 @@ type conversation struct {
 // converse opens one; it is over with the test.
 func (s *scene) converse(from *testnet.Host, to netip.AddrPort) *conversation {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	ctx, cancel := context.WithTimeout(s.ctx, timeout)
 	defer cancel()
 	conn, err := from.Dial(ctx, "tcp", to)
 	s.must(err)
 	s.Cleanup(func() { conn.Close() })
 	c := &conversation{scene: s, what: fmt.Sprintf("%s to %s", hostName(from), to), conn: conn, in: bufio.NewReader(conn)}
-	s.must(conn.SetDeadline(time.Now().Add(patience)))
+	s.must(conn.SetDeadline(time.Now().Add(timeout)))
 	line, err := c.in.ReadString('\n')
 	s.must(err)
 	c.with, _, _ = strings.Cut(line, " ")
@@ -178,7 +178,7 @@ func (c *conversation) goesOn() {
 	c.Helper()
 	c.said++
 	word := fmt.Sprintf("still there? %d\n", c.said)
-	c.must(c.conn.SetDeadline(time.Now().Add(patience)))
+	c.must(c.conn.SetDeadline(time.Now().Add(timeout)))
 	_, err := c.conn.Write([]byte(word))
 	if err == nil {
 		var heard string
@@ -200,7 +200,7 @@ func (s *scene) load(from *testnet.Host, to netip.AddrPort) (stop func()) {
 		all.Go(func() {
 			for !done.Load() {
 				begin := time.Now()
-				if _, err := from.Ask("tcp", to, patience); err != nil {
+				if _, err := from.Ask("tcp", to, timeout); err != nil {
 					s.Errorf("connection %d of %s to %s failed: %v", count.Load(), hostName(from), to, err)
 					return
 				}
@@ -216,7 +216,7 @@ func (s *scene) load(from *testnet.Host, to netip.AddrPort) (stop func()) {
 	stop = func() {
 		s.Helper()
 		once.Do(func() {
-			for end := time.Now().Add(patience); count.Load() < 100 && !s.Failed(); time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(timeout); count.Load() < 100 && !s.Failed(); time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
 					s.Errorf("only %d connections", count.Load())
 					break

@@ -28,8 +28,8 @@ func (s *scene) zone(node, zone string) {
 	s.kubectl("label", "--overwrite", "node", node, "topology.kubernetes.io/zone="+zone)
 }
 
-// TestANodeChangesItsZone: hints are for zones, and the node's is what its Node says now.
-func TestANodeChangesItsZone(t *testing.T) {
+// TestNodeZoneChanges: hints are for zones, and the node's is what its Node says now.
+func TestNodeZoneChanges(t *testing.T) {
 	s := newScene(t, "zone")
 	n1 := s.nodes["n1"]
 	inA, inB := s.others()
@@ -58,8 +58,8 @@ func TestANodeChangesItsZone(t *testing.T) {
 	open.goesOn()
 }
 
-// TestTwoNodesOfDifferentZones: each of them keeps its own connections at home, and both follow the same cluster.
-func TestTwoNodesOfDifferentZones(t *testing.T) {
+// TestTwoNodesInDifferentZones: each of them keeps its own connections at home, and both follow the same cluster.
+func TestTwoNodesInDifferentZones(t *testing.T) {
 	s := newScene(t, "two")
 	n1, n2 := s.nodes["n1"], s.nodes["n2"]
 	s.apply(closest)

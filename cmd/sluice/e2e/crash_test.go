@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
-// program runs a program in the node's namespace.
-func (n *node) program(stdin string, args ...string) string {
+// command runs a program in the node's namespace.
+func (n *node) command(stdin string, args ...string) string {
 	n.Helper()
 	testenv.Program(n, args[0], "nftables iptables")
 	out, err := n.lab.Node.Run(stdin, args...)
@@ -32,10 +32,10 @@ func (n *node) program(stdin string, args ...string) string {
 
 // load is clients that connect all the time. Not one connection may fail.
 type load struct {
-	n    *node
-	made atomic.Int64
-	done atomic.Bool
-	all  sync.WaitGroup
+	n           *node
+	connections atomic.Int64
+	done        atomic.Bool
+	all         sync.WaitGroup
 }
 
 // load starts clients, one goroutine each.
@@ -44,11 +44,11 @@ func (n *node) load(clients int) *load {
 	for range clients {
 		l.all.Go(func() {
 			for !l.done.Load() {
-				if a, err := n.client.Ask("tcp", vip, patience); err != nil {
-					n.Errorf("connection %d failed: %v (%+v)", l.made.Load(), err, a)
+				if a, err := n.client.Ask("tcp", vip, timeout); err != nil {
+					n.Errorf("connection %d failed: %v (%+v)", l.connections.Load(), err, a)
 					return
 				}
-				l.made.Add(1)
+				l.connections.Add(1)
 				time.Sleep(500 * time.Microsecond)
 			}
 		})
@@ -60,20 +60,20 @@ func (n *node) load(clients int) *load {
 // stop ends the clients when they have made at least so many connections, and returns how many they have made.
 func (l *load) stop(atLeast int64) int64 {
 	l.n.Helper()
-	for end := time.Now().Add(patience); l.made.Load() < atLeast && !l.n.Failed(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); l.connections.Load() < atLeast && !l.n.Failed(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			l.n.Errorf("only %d connections, want %d", l.made.Load(), atLeast)
+			l.n.Errorf("only %d connections, want %d", l.connections.Load(), atLeast)
 			break
 		}
 	}
 	l.done.Store(true)
 	l.all.Wait()
-	return l.made.Load()
+	return l.connections.Load()
 }
 
-// TestKilledAtRandomTimesUnderChangeNoConnectionFails starts and kills sluice while its Service changes all the time.
+// TestKillAtRandomTimesFailsNoConnection starts and kills sluice while its Service changes all the time.
 // p2 is always a member.
-func TestKilledAtRandomTimesUnderChangeNoConnectionFails(t *testing.T) {
+func TestKillAtRandomTimesFailsNoConnection(t *testing.T) {
 	n := newNode(t)
 	for i := range 60 { // so that a start takes some transactions
 		n.write(fmt.Sprintf("more%d.yaml", i), fmt.Sprintf(`
@@ -99,20 +99,20 @@ endpoints: [{addresses: [10.244.0.1], conditions: {ready: true}}, {addresses: [1
 	pods := [][]int{{2}, {1, 2}, {2, 3}, {1, 2, 3}}
 	const kills = 30
 	begin := time.Now()
-	for i := 0; i < kills || load.made.Load() < kills && time.Since(begin) < patience; i++ {
+	for i := 0; i < kills || load.connections.Load() < kills && time.Since(begin) < timeout; i++ {
 		life := time.Duration(rng.IntN(120)) * time.Millisecond
 		for end := time.Now().Add(life); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 			n.endpoints(pods[rng.IntN(len(pods))]...)
 			n.write("more1.yaml", fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: more1, namespace: shop}\n"+
 				"spec: {clusterIP: 10.96.1.1, clusterIPs: [10.96.1.1], ports: [{name: http, port: %d}]}\n", 80+rng.IntN(4)))
 		}
-		n.end(syscall.SIGKILL)
+		n.stop(syscall.SIGKILL)
 		n.start()
 	}
 	t.Logf("%d connections", load.stop(kills))
 	n.endpoints(2, 3)
 	n.expect("after it all", "p2 p3")
-	n.end(syscall.SIGTERM)
+	n.stop(syscall.SIGTERM)
 	n.run()
 	n.logs("netlink_messages=0")
 }
@@ -120,7 +120,7 @@ endpoints: [{addresses: [10.244.0.1], conditions: {ready: true}}, {addresses: [1
 // listing is sluice's tables as nft shows them, without what may differ: counters, order, and which member a slot has.
 func (n *node) listing() string {
 	n.Helper()
-	text := n.program("", "nft", "list", "ruleset")
+	text := n.command("", "nft", "list", "ruleset")
 	text = regexp.MustCompile(`packets \d+ bytes \d+`).ReplaceAllString(text, "")
 	text = regexp.MustCompile(` : 10\.244\.0\.\d`).ReplaceAllString(text, " : a member")
 	lines := strings.Split(text, "\n")
@@ -128,7 +128,7 @@ func (n *node) listing() string {
 	return strings.Join(lines, "\n")
 }
 
-func TestWhatSomebodyElseDamagesIsRepairedAtOnce(t *testing.T) {
+func TestExternalChangesAreRepairedImmediately(t *testing.T) {
 	n := newNode(t)
 	n.run("--config", n.configured("metricsBindAddress: ''\nhealthzBindAddress: ''\nsyncPeriod: 1h\n")) // it hears of it, or it does not
 	n.expect("running", "p1 p2")
@@ -156,10 +156,10 @@ func TestWhatSomebodyElseDamagesIsRepairedAtOnce(t *testing.T) {
 				stop = func() { load.stop(1) }
 				defer stop()
 			}
-			n.program(c.script+"\n", "nft", "-f", "-")
+			n.command(c.script+"\n", "nft", "-f", "-")
 			begin := time.Now()
 			for repairs() == before || n.listing() != whole {
-				if time.Since(begin) > patience {
+				if time.Since(begin) > timeout {
 					t.Fatalf("not repaired in time\n%s\nwas\n%s\n%s", n.listing(), whole, n.log)
 				}
 			}
@@ -171,13 +171,13 @@ func TestWhatSomebodyElseDamagesIsRepairedAtOnce(t *testing.T) {
 	n.logs(`processes="nft (pid `)
 
 	before := repairs()
-	n.program("add table ip other\nadd set ip other s { type ipv4_addr; }\n", "nft", "-f", "-")
+	n.command("add table ip other\nadd set ip other s { type ipv4_addr; }\n", "nft", "-f", "-")
 	for i := range 40 {
 		var b strings.Builder
 		for j := range 25 {
 			fmt.Fprintf(&b, "add element ip other s { 10.1.%d.%d }\n", i, j)
 		}
-		n.program(b.String(), "nft", "-f", "-")
+		n.command(b.String(), "nft", "-f", "-")
 	}
 	n.endpoints(3)
 	n.expect("changed", "p3")
@@ -196,7 +196,7 @@ const leftBehind = `table ip kube-proxy {
 }
 `
 
-func TestKubeProxysLeftoversAreToldAndRemovedOnlyWhenAsked(t *testing.T) {
+func TestKubeProxyLeftoversAreRemovedOnlyOnRequest(t *testing.T) {
 	if os.Getenv("SLUICE_VM") != "" {
 		t.Skip("the kernels under test have no iptables")
 	}
@@ -205,8 +205,8 @@ func TestKubeProxysLeftoversAreToldAndRemovedOnlyWhenAsked(t *testing.T) {
 	if out, err := n.sluice(append(n.args("run"), "--once")...); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	n.program(leftBehind, "nft", "-f", "-")
-	n.program("*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.244.0.77:8080\nCOMMIT\n", "iptables-nft-restore", "--noflush")
+	n.command(leftBehind, "nft", "-f", "-")
+	n.command("*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.244.0.77:8080\nCOMMIT\n", "iptables-nft-restore", "--noflush")
 	n.run()
 	for _, want := range []string{"nftables, table ip kube-proxy", "iptables (nf_tables), ip nat: 1 chains", "--cleanup-kube-proxy"} {
 		n.logs(want)
@@ -214,33 +214,33 @@ func TestKubeProxysLeftoversAreToldAndRemovedOnlyWhenAsked(t *testing.T) {
 	if got, err := n.client.Ask("tcp", vip, 200*time.Millisecond); err == nil {
 		t.Fatalf("%+v answers: kube-proxy's rules do not decide, and the test shows nothing", got)
 	}
-	if err := n.end(syscall.SIGTERM); err != nil {
+	if err := n.stop(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	n.run("--cleanup-kube-proxy")
 	n.logs("removed kube-proxy leftovers")
 	n.expect("removed", "p1 p2")
-	listing := n.program("", "nft", "list", "ruleset")
+	listing := n.command("", "nft", "list", "ruleset")
 	if strings.Contains(listing, "kube-proxy") || strings.Contains(listing, "KUBE-") {
 		t.Errorf("left:\n%s", listing)
 	}
-	if err := n.end(syscall.SIGTERM); err != nil {
+	if err := n.stop(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 
-	n.program(leftBehind, "nft", "-f", "-")
+	n.command(leftBehind, "nft", "-f", "-")
 	if out, err := n.sluice("cleanup", "--kube-proxy"); err != nil || !strings.Contains(out, "removed nftables, table ip kube-proxy") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	n.expect("sluice's own stays", "p1 p2")
-	n.program(leftBehind, "nft", "-f", "-")
+	n.command(leftBehind, "nft", "-f", "-")
 	if out, err := n.sluice(append(n.args("run"), "--once", "--cleanup-kube-proxy")...); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 	n.expect("once", "p1 p2")
 }
 
-func TestSluiceDoesNotRunBesideALiveKubeProxy(t *testing.T) {
+func TestRunRefusesWhileKubeProxyIsRunning(t *testing.T) {
 	n := newNode(t)
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {
@@ -265,8 +265,8 @@ func TestSluiceDoesNotRunBesideALiveKubeProxy(t *testing.T) {
 	n.expect("it has stopped", "p1 p2")
 }
 
-// TestTheLockOfSomebodyWhoMayNotWriteIsNoLock: any user can take the name, and must not keep sluice from starting.
-func TestTheLockOfSomebodyWhoMayNotWriteIsNoLock(t *testing.T) {
+// TestLockOfAnUnprivilegedProcessIsIgnored: any user can take the name, and must not keep sluice from starting.
+func TestLockOfAnUnprivilegedProcessIsIgnored(t *testing.T) {
 	n := newNode(t)
 	const keep, nobody = ^uintptr(0), 65534
 	setUID := func(uid uintptr) error {

@@ -48,7 +48,7 @@ func (n *ipvsNode) configure(more string) {
 // until waits for what is to become true; it gives what is not as it should be.
 func (n *ipvsNode) until(what string, wrong func() string) {
 	n.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(50 * time.Millisecond) {
 		why := wrong()
 		if why == "" {
 			return
@@ -67,7 +67,7 @@ func (n *ipvsNode) healthy(what string) {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return n.lab.Node.Dial(ctx, "tcp", netip.MustParseAddrPort("127.0.0.1:10256"))
 		},
-	}, Timeout: patience}
+	}, Timeout: timeout}
 	n.until(what, func() string {
 		for _, path := range []string{"/healthz", "/livez"} {
 			resp, err := client.Get("http://node" + path)
@@ -101,13 +101,13 @@ endpoints: [{addresses: [%[3]s], conditions: {ready: true}}]
 `, name, spec, strings.Join(endpoints, "], conditions: {ready: true}}, {addresses: [")))
 }
 
-func TestInModeIPVSWhatOthersDoIsRepairedAndTheirsStays(t *testing.T) {
+func TestIPVSModeRepairsExternalChangesAndKeepsOthersObjects(t *testing.T) {
 	n := newIPVSNode(t)
 	state := func() string {
-		return n.program("", "sh", "-c", "ipvsadm -Sn | sort; ipvsadm -Ln --thresholds | awk '/->/ {print $2, $3, $4}' | sort; "+
+		return n.command("", "sh", "-c", "ipvsadm -Sn | sort; ipvsadm -Ln --thresholds | awk '/->/ {print $2, $3, $4}' | sort; "+
 			"ip -o addr show | awk '!/fe80/ {print $2, $4}' | sort; cat /proc/sys/net/ipv4/vs/conntrack /proc/sys/net/ipv4/vs/expire_nodest_conn")
 	}
-	n.program("", "sh", "-c", "ipvsadm -A -f 1558183936 -s rr; ipvsadm -a -f 1558183936 -r 10.244.0.3:9090 -m; ipvsadm -A -u 10.96.0.10:80 -s rr; "+
+	n.command("", "sh", "-c", "ipvsadm -A -f 1558183936 -s rr; ipvsadm -a -f 1558183936 -r 10.244.0.3:9090 -m; ipvsadm -A -u 10.96.0.10:80 -s rr; "+
 		"ipvsadm -A -t 172.16.0.1:80 -s rr; ip link add theirs type dummy; ip addr add 172.16.0.1/32 dev theirs noprefixroute")
 	theirs := state()
 	n.another("outside", "clusterIP: 10.96.0.30, clusterIPs: [10.96.0.30]", "10.244.0.1")
@@ -122,7 +122,7 @@ func TestInModeIPVSWhatOthersDoIsRepairedAndTheirsStays(t *testing.T) {
 		"nft delete table ip sluice; echo 0 > /proc/sys/net/ipv4/vs/conntrack; ipvsadm -E -t 10.96.0.10:80 -s rr",
 	} {
 		begin := time.Now()
-		n.program("", "sh", "-c", script)
+		n.command("", "sh", "-c", script)
 		n.until(script, func() string {
 			if now := state(); now != whole {
 				return "it is\n" + now + "and was\n" + whole
@@ -132,7 +132,7 @@ func TestInModeIPVSWhatOthersDoIsRepairedAndTheirsStays(t *testing.T) {
 		t.Logf("repaired after %s: %s", time.Since(begin).Round(time.Millisecond), script)
 		n.expect(script, "p1 p2")
 	}
-	n.end(syscall.SIGTERM)
+	n.stop(syscall.SIGTERM)
 	if out, err := n.sluice("cleanup"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -141,12 +141,12 @@ func TestInModeIPVSWhatOthersDoIsRepairedAndTheirsStays(t *testing.T) {
 	}
 }
 
-// TestInModeIPVSWhatTheKernelRefusesCostsNobodyElse: an endpoint that cannot be one, IPv6 that is turned off, and a
+// TestIPVSModeIsolatesWhatTheKernelRejects: an endpoint that cannot be one, IPv6 that is turned off, and a
 // virtual server that is not to be touched. Whoever writes an EndpointSlice must not be able to have every node restart
 // its proxy.
-func TestInModeIPVSWhatTheKernelRefusesCostsNobodyElse(t *testing.T) {
+func TestIPVSModeIsolatesWhatTheKernelRejects(t *testing.T) {
 	n := newIPVSNode(t)
-	n.program("", "sh", "-c", "ip link add pods type dummy; ip link set pods up; ip addr add 10.245.0.1/24 brd + dev pods; "+
+	n.command("", "sh", "-c", "ip link add pods type dummy; ip link set pods up; ip addr add 10.245.0.1/24 brd + dev pods; "+
 		"echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ipvsadm -A -t 10.96.0.31:80 -s rr")
 	n.another("broadcast", "clusterIP: 10.96.0.30, clusterIPs: [10.96.0.30]", "10.245.0.255", "10.244.0.1")
 	n.another("excluded", "clusterIP: 10.96.0.31, clusterIPs: [10.96.0.31]", "10.244.0.1")
@@ -182,24 +182,24 @@ endpoints: [{addresses: ['fd00:10:244::1'], conditions: {ready: true}}]
 	n.endpoints(3)
 	n.expect("another Service changes", "p3")
 	n.healthy("after a while")
-	if servers := n.program("", "ipvsadm", "-Sn"); !strings.Contains(servers, "-A -t 10.96.0.31:80 -s rr\n") {
+	if servers := n.command("", "ipvsadm", "-Sn"); !strings.Contains(servers, "-A -t 10.96.0.31:80 -s rr\n") {
 		t.Errorf("what is excluded was touched:\n%s", servers)
 	}
 	// They become possible.
-	n.program("", "sh", "-c", "echo 0 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ipvsadm -D -t 10.96.0.31:80")
+	n.command("", "sh", "-c", "echo 0 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ipvsadm -D -t 10.96.0.31:80")
 	ask("10.96.0.31:80", "p1")
 	n.until("IPv6", func() string {
-		if addrs := n.program("", "ip", "-o", "addr", "show", "sluice-ipvs0"); !strings.Contains(addrs, "fd00:10:96::32/128") {
+		if addrs := n.command("", "ip", "-o", "addr", "show", "sluice-ipvs0"); !strings.Contains(addrs, "fd00:10:96::32/128") {
 			return addrs
 		}
 		return ""
 	})
 }
 
-// TestAModeThatCannotHoldAllThatForwardsIsNotTaken changes the mode where one virtual server cannot be had.
-func TestAModeThatCannotHoldAllThatForwardsIsNotTaken(t *testing.T) {
+// TestFailedModeSwitchKeepsTheCurrentMode changes the mode where one virtual server cannot be had.
+func TestFailedModeSwitchKeepsTheCurrentMode(t *testing.T) {
 	n := newIPVSNode(t)
-	n.program("", "ipvsadm", "-A", "-t", vip.String(), "-s", "rr")
+	n.command("", "ipvsadm", "-A", "-t", vip.String(), "-s", "rr")
 	n.configure("mode: nftables\n")
 	n.run("--config", n.file)
 	n.expect("in mode nftables", "p1 p2")
@@ -221,9 +221,9 @@ func TestAModeThatCannotHoldAllThatForwardsIsNotTaken(t *testing.T) {
 	n.healthy("in mode ipvs")
 }
 
-// TestAnAnswerUnderWayOutlivesAChangeOfMode: IPVS does not count a connection as active whose client has nothing more to
+// TestReplyInProgressSurvivesModeSwitch: IPVS does not count a connection as active whose client has nothing more to
 // say, however long the answer is.
-func TestAnAnswerUnderWayOutlivesAChangeOfMode(t *testing.T) {
+func TestReplyInProgressSurvivesModeSwitch(t *testing.T) {
 	n := newIPVSNode(t)
 	n.configure("mode: ipvs\n")
 	n.run("--config", n.file)
@@ -233,7 +233,7 @@ func TestAnAnswerUnderWayOutlivesAChangeOfMode(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(2 * patience))
+	_ = c.SetDeadline(time.Now().Add(2 * timeout))
 	_ = c.(*net.TCPConn).SetReadBuffer(4096) // most of the answer waits at the server
 	question := bytes.Repeat([]byte("?"), 128<<10)
 	if _, err := c.Write(question); err != nil {
@@ -243,7 +243,7 @@ func TestAnAnswerUnderWayOutlivesAChangeOfMode(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.until("half-closed", func() string {
-		if conns := n.program("", "ipvsadm", "-Lnc"); !strings.Contains(conns, "CLOSE_WAIT") && !strings.Contains(conns, "FIN_WAIT") {
+		if conns := n.command("", "ipvsadm", "-Lnc"); !strings.Contains(conns, "CLOSE_WAIT") && !strings.Contains(conns, "FIN_WAIT") {
 			return conns
 		}
 		return ""
@@ -259,8 +259,8 @@ func TestAnAnswerUnderWayOutlivesAChangeOfMode(t *testing.T) {
 	}
 }
 
-// TestKilledInTheMidstOfAChangeOfModeNothingIsLostOrLeft: p2 is always a member.
-func TestKilledInTheMidstOfAChangeOfModeNothingIsLostOrLeft(t *testing.T) {
+// TestKillDuringModeSwitchLosesAndLeavesNothing: p2 is always a member.
+func TestKillDuringModeSwitchLosesAndLeavesNothing(t *testing.T) {
 	n := newIPVSNode(t)
 	for i := range 20 {
 		n.another(fmt.Sprint("more", i), fmt.Sprintf("clusterIP: 10.96.1.%[1]d, clusterIPs: [10.96.1.%[1]d]", i+1), "10.244.0.1", "10.244.0.3")
@@ -273,7 +273,7 @@ func TestKilledInTheMidstOfAChangeOfModeNothingIsLostOrLeft(t *testing.T) {
 	n.configure("mode: ipvs\n")
 	n.run("--config", n.file)
 	n.expect("running", "p1 p2")
-	held := n.hold()
+	held := n.holdOpen()
 	load := n.load(1)
 	rounds := 6
 	if testing.Short() {
@@ -284,7 +284,7 @@ func TestKilledInTheMidstOfAChangeOfModeNothingIsLostOrLeft(t *testing.T) {
 		n.configure("mode: " + now + "\n")
 		n.endpoints(2, 1+2*rng.IntN(2))
 		time.Sleep(time.Duration(50+rng.IntN(250)) * time.Millisecond)
-		n.end(syscall.SIGKILL)
+		n.stop(syscall.SIGKILL)
 		if rng.IntN(2) == 0 {
 			now = mode[now]
 			n.configure("mode: " + now + "\n")
@@ -299,11 +299,11 @@ func TestKilledInTheMidstOfAChangeOfModeNothingIsLostOrLeft(t *testing.T) {
 	n.expect("after it all", "p2 p3")
 	n.configure("mode: " + mode[now] + "\n")
 	time.Sleep(time.Duration(50+rng.IntN(250)) * time.Millisecond)
-	n.end(syscall.SIGKILL)
+	n.stop(syscall.SIGKILL)
 	if out, err := n.sluice("cleanup"); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if left := n.program("", "sh", "-c", "nft list ruleset; ipvsadm -Sn; ip -o addr | grep 10.96 || true; ip -o link | grep sluice || true"); left != "" {
+	if left := n.command("", "sh", "-c", "nft list ruleset; ipvsadm -Sn; ip -o addr | grep 10.96 || true; ip -o link | grep sluice || true"); left != "" {
 		t.Errorf("left:\n%s", left)
 	}
 }

@@ -12,19 +12,19 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// TestARestartInTheOtherModeFailsNoConnection goes from nftables to IPVS and back, killed each time, under load and with
+// TestRestartInTheOtherModeKeepsConnections goes from nftables to IPVS and back, killed each time, under load and with
 // connections of each mode held over the change.
-func TestARestartInTheOtherModeFailsNoConnection(t *testing.T) {
+func TestRestartInTheOtherModeKeepsConnections(t *testing.T) {
 	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
 		t.Skip("this kernel has no IPVS; make test-vm runs this on one that has")
 	}
 	n := newNode(t)
 	n.run("--mode", "nftables")
 	n.expect("in mode nftables", "p1 p2")
-	held := map[string]func() error{"nftables": n.hold()}
+	held := map[string]func() error{"nftables": n.holdOpen()}
 	load := n.load(2)
 	for _, mode := range []string{"ipvs", "nftables", "ipvs"} {
-		n.end(syscall.SIGKILL)
+		n.stop(syscall.SIGKILL)
 		n.run("--mode", mode)
 		n.expect("in mode "+mode, "p1 p2")
 		for from, alive := range held {
@@ -35,22 +35,22 @@ func TestARestartInTheOtherModeFailsNoConnection(t *testing.T) {
 		if mode == "nftables" {
 			n.logs("draining virtual servers of the previous mode")
 		}
-		if servers := n.program("", "cat", "/proc/net/ip_vs"); strings.Contains(servers, "TCP") != (mode == "ipvs" || held["ipvs"] != nil) {
+		if servers := n.command("", "cat", "/proc/net/ip_vs"); strings.Contains(servers, "TCP") != (mode == "ipvs" || held["ipvs"] != nil) {
 			t.Errorf("in mode %s: %s", mode, servers)
 		}
 		if held[mode] == nil {
-			held[mode] = n.hold()
+			held[mode] = n.holdOpen()
 		}
 	}
 	load.stop(50)
-	n.end(syscall.SIGTERM)
+	n.stop(syscall.SIGTERM)
 	if out, err := n.sluice("cleanup"); err != nil || !strings.Contains(out, "removed link sluice-ipvs0") {
 		t.Errorf("%v: %s", err, out)
 	}
 }
 
-// hold opens a connection and tells how to ask whether it is alive.
-func (n *node) hold() func() error {
+// holdOpen opens a connection and tells how to ask whether it is alive.
+func (n *node) holdOpen() func() error {
 	n.Helper()
 	c, err := n.client.Dial(context.Background(), "tcp", vip)
 	if err == nil {
@@ -61,7 +61,7 @@ func (n *node) hold() func() error {
 	}
 	n.Cleanup(func() { c.Close() })
 	return func() error {
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(timeout))
 		if _, err := c.Write([]byte("still there\n")); err != nil {
 			return err
 		}
@@ -70,8 +70,8 @@ func (n *node) hold() func() error {
 	}
 }
 
-// TestTheModeChangesWhileSluiceRuns does the same by the configuration file.
-func TestTheModeChangesWhileSluiceRuns(t *testing.T) {
+// TestModeSwitchWhileRunning does the same by the configuration file.
+func TestModeSwitchWhileRunning(t *testing.T) {
 	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
 		t.Skip("this kernel has no IPVS; make test-vm runs this on one that has")
 	}
@@ -90,7 +90,7 @@ func TestTheModeChangesWhileSluiceRuns(t *testing.T) {
 	configure("mode: nftables\n")
 	n.run("--config", file)
 	n.expect("in mode nftables", "p1 p2")
-	held := []func() error{n.hold()}
+	held := []func() error{n.holdOpen()}
 	load := n.load(2)
 	alive := func(what string) {
 		t.Helper()
@@ -104,14 +104,14 @@ func TestTheModeChangesWhileSluiceRuns(t *testing.T) {
 	n.logs("from=nftables to=ipvs")
 	n.endpoints(2, 3)
 	n.expect("in mode ipvs", "p2 p3")
-	held = append(held, n.hold())
+	held = append(held, n.holdOpen())
 	alive("in mode ipvs")
 
 	configure("mode: ipvs\nipvs: {scheduler: nosuch}\n")
 	n.logs("switching the backend failed")
 	configure("mode: ipvs\nipvs: {scheduler: wlc}\n")
 	n.logs("from=ipvs to=ipvs")
-	if servers := n.program("", "cat", "/proc/net/ip_vs"); !strings.Contains(servers, " wlc ") {
+	if servers := n.command("", "cat", "/proc/net/ip_vs"); !strings.Contains(servers, " wlc ") {
 		t.Errorf("the scheduler: %s", servers)
 	}
 	alive("with another scheduler")

@@ -46,16 +46,16 @@ func (t tests) Run() int {
 // node is a node with three Pods that serve, a client Pod, a folder of manifests, and sluice.
 type node struct {
 	*testing.T
-	lab    *testnet.Lab
-	client *testnet.Host
-	dir    string           // the cluster
-	state  string           // checkpoint and socket
-	now    *testnet.Program // sluice run
-	log    *testnet.Log     // its
+	lab     *testnet.Lab
+	client  *testnet.Host
+	dir     string           // the cluster
+	state   string           // checkpoint and socket
+	process *testnet.Program // sluice run
+	log     *testnet.Log     // its
 }
 
-// patience is how long what should happen at once may take: on a machine that does much else, in a kernel under test.
-const patience = time.Minute
+// timeout is how long what should happen at once may take: on a machine that does much else, in a kernel under test.
+const timeout = time.Minute
 
 var vip = netip.MustParseAddrPort("10.96.0.10:80")
 
@@ -143,10 +143,10 @@ func (n *node) start(more ...string) {
 	cmd := exec.Command(program, append(n.args("run"), more...)...)
 	cmd.Stdout, cmd.Stderr = n.log, n.log
 	var err error
-	if n.now, err = n.lab.Node.Start(cmd); err != nil {
+	if n.process, err = n.lab.Node.Start(cmd); err != nil {
 		n.Fatal(err)
 	}
-	n.Cleanup(n.now.Kill)
+	n.Cleanup(n.process.Kill)
 }
 
 func (n *node) socket() string { return filepath.Join(n.state, "sock") }
@@ -162,15 +162,15 @@ func (n *node) args(command string) []string {
 	return out
 }
 
-// end sends a signal and waits for the end.
-func (n *node) end(s os.Signal) error {
-	return n.now.End(s, patience)
+// stop sends a signal and waits for the end.
+func (n *node) stop(s os.Signal) error {
+	return n.process.End(s, timeout)
 }
 
 // logs waits for a line of the log.
 func (n *node) logs(text string) {
 	n.Helper()
-	for end := time.Now().Add(patience); !strings.Contains(n.log.String(), text); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(timeout); !strings.Contains(n.log.String(), text); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			n.Fatalf("no %q in the log:\n%s", text, n.log)
 		}
@@ -200,7 +200,7 @@ func (n *node) expect(what, want string) {
 	n.Helper()
 	var got string
 	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if got, err = n.answers(); err == nil && got == want {
 			return
 		}
@@ -208,20 +208,20 @@ func (n *node) expect(what, want string) {
 	n.Fatalf("%s: %q answer (%v), want %q\n%s", what, got, err, want, n.log)
 }
 
-func TestAStoppedOrKilledSluiceLeavesTheDataPlaneForwarding(t *testing.T) {
+func TestForwardingContinuesAfterStopAndKill(t *testing.T) {
 	n := newNode(t)
 	n.run()
 	n.expect("running", "p1 p2")
 	n.endpoints(2, 3)
 	n.expect("changed", "p2 p3")
 
-	if err := n.end(syscall.SIGTERM); err != nil {
+	if err := n.stop(syscall.SIGTERM); err != nil {
 		t.Fatalf("a clean stop: %v\n%s", err, n.log)
 	}
 	n.expect("stopped", "p2 p3")
 	n.run()
 	n.logs("netlink_messages=0")
-	if err := n.end(syscall.SIGKILL); err == nil {
+	if err := n.stop(syscall.SIGKILL); err == nil {
 		t.Fatal("killed, and no error")
 	}
 	n.expect("killed", "p2 p3")
@@ -230,7 +230,7 @@ func TestAStoppedOrKilledSluiceLeavesTheDataPlaneForwarding(t *testing.T) {
 	n.expect("what changed in the meantime", "p1")
 }
 
-func TestBadInputIsReportedAndForwardingGoesOn(t *testing.T) {
+func TestInvalidInputIsReportedAndForwardingContinues(t *testing.T) {
 	n := newNode(t)
 	n.run()
 	n.expect("running", "p1 p2")
@@ -250,17 +250,17 @@ func TestBadInputIsReportedAndForwardingGoesOn(t *testing.T) {
 	}
 }
 
-func TestOnceProgramsAndEndsAndCleanupRemovesOnlyWhatIsOurs(t *testing.T) {
+func TestOnceProgramsAndCleanupRemovesOnlyOwnObjects(t *testing.T) {
 	n := newNode(t)
-	n.program("add table inet mine; add chain inet mine c { type filter hook input priority 0 ; }", "nft", "-f", "-")
-	before := n.program("", "nft", "list", "ruleset")
+	n.command("add table inet mine; add chain inet mine c { type filter hook input priority 0 ; }", "nft", "-f", "-")
+	before := n.command("", "nft", "list", "ruleset")
 
 	if out, err := n.sluice(append(n.args("run"), "--once")...); err != nil || strings.Contains(out, "no longer heard") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	n.log = &testnet.Log{}
 	n.expect("programmed once", "p1 p2")
-	if listing := n.program("", "nft", "list", "ruleset"); !strings.Contains(listing, `comment "shop/web:http ClusterIP"`) || !strings.Contains(listing, "table inet mine") {
+	if listing := n.command("", "nft", "list", "ruleset"); !strings.Contains(listing, `comment "shop/web:http ClusterIP"`) || !strings.Contains(listing, "table inet mine") {
 		t.Fatalf("the listing:\n%s", listing)
 	}
 	if out, err := n.sluice("cleanup"); err != nil || !strings.Contains(out, "removed nftables table ip sluice") {
@@ -269,7 +269,7 @@ func TestOnceProgramsAndEndsAndCleanupRemovesOnlyWhatIsOurs(t *testing.T) {
 	if out, err := n.sluice("cleanup"); err != nil || !strings.Contains(out, "nothing to remove") {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if after := n.program("", "nft", "list", "ruleset"); after != before {
+	if after := n.command("", "nft", "list", "ruleset"); after != before {
 		t.Fatalf("after the clean-up:\n%s\nbefore:\n%s", after, before)
 	}
 	if got, err := n.answers(); err == nil {
@@ -277,7 +277,7 @@ func TestOnceProgramsAndEndsAndCleanupRemovesOnlyWhatIsOurs(t *testing.T) {
 	}
 }
 
-func TestASecondSluiceIsRefusedWhileOneRuns(t *testing.T) {
+func TestSecondSluiceIsRefused(t *testing.T) {
 	n := newNode(t)
 	n.run()
 	for name, args := range map[string][]string{
@@ -287,7 +287,7 @@ func TestASecondSluiceIsRefusedWhileOneRuns(t *testing.T) {
 		"what it undoes":   {"cleanup"},
 	} {
 		out, err := n.sluice(args...)
-		if want := fmt.Sprintf("another sluice is running on this node (process %d)", n.now.PID()); err == nil || !strings.Contains(out, want) {
+		if want := fmt.Sprintf("another sluice is running on this node (process %d)", n.process.PID()); err == nil || !strings.Contains(out, want) {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}

@@ -25,7 +25,7 @@ func (n *node) configured(text string) string {
 	return file
 }
 
-func TestAStartThatFailsUndoesWhatItBegan(t *testing.T) {
+func TestFailedStartLeavesNothingBehind(t *testing.T) {
 	n := newNode(t)
 	if out, err := n.sluice(append(n.args("run"), "--once")...); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -70,8 +70,8 @@ func TestAStartThatFailsUndoesWhatItBegan(t *testing.T) {
 	n.expect("after it all", "p1 p2")
 }
 
-// TestAStopWaitsForNobody: clients that ask slowly, or for what takes long, are left alone.
-func TestAStopWaitsForNobody(t *testing.T) {
+// TestStopDoesNotWait: clients that ask slowly, or for what takes long, are left alone.
+func TestStopDoesNotWait(t *testing.T) {
 	n := newNode(t)
 	n.run("--config", n.configured("metricsBindAddress: 127.0.0.1:10249\nhealthzBindAddress: 127.0.0.1:10256\nenableProfiling: true\n"))
 	dial := func(port uint16) (net.Conn, error) {
@@ -100,7 +100,7 @@ func TestAStopWaitsForNobody(t *testing.T) {
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(10249) },
 	}, Timeout: time.Second}
-	for end := time.Now().Add(patience); ; { // while one profile is taken, another one is refused
+	for end := time.Now().Add(timeout); ; { // while one profile is taken, another one is refused
 		resp, err := client.Get("http://node" + profile)
 		if err == nil {
 			resp.Body.Close()
@@ -114,7 +114,7 @@ func TestAStopWaitsForNobody(t *testing.T) {
 		}
 	}
 	n.endpoints(3)
-	if err := n.end(syscall.SIGTERM); err != nil {
+	if err := n.stop(syscall.SIGTERM); err != nil {
 		t.Errorf("the end: %v\n%s", err, n.log)
 	}
 }

@@ -18,32 +18,32 @@ import (
 
 const where = "../../../host/backend/ipvs/FROM-KUBE-PROXY.md"
 
-// TestTheGuideLeadsFromKubeProxyToSluice is the whole way: kube-proxy works in mode ipvs, each step is taken, and mode
+// TestMigrationGuide is the whole way: kube-proxy works in mode ipvs, each step is taken, and mode
 // nftables follows.
-func TestTheGuideLeadsFromKubeProxyToSluice(t *testing.T) {
+func TestMigrationGuide(t *testing.T) {
 	n := newNode(t)
 	g := read(t, where)
 	kubeProxy := n.kubeProxy()
 	kubeProxy.holds()
 
-	config := n.translate(g)
+	config := n.migrateConfig(g)
 	n.plan(g)
-	n.initialise(g)
+	n.initHost(g)
 
-	alive, closeHeld := n.hold("kube-proxy's time")
+	alive, closeHeld := n.holdOpen("kube-proxy's time")
 	before := n.do(g.command("ipvsadm -Ln"))
 	stop := n.load()
 	kubeProxy.stop()
 	sluice := n.start("sluice", g.command("sluice run --config sluice.yaml --cleanup-kube-proxy"))
 	sluice.logs("synced all services")
-	n.kubeProxyIsGone("KUBE-|kube-ipvs0 .*[0-9a-f]/|:30081 lc") // what holds no connection
+	n.kubeProxyIsRemoved("KUBE-|kube-ipvs0 .*[0-9a-f]/|:30081 lc") // what holds no connection
 	t.Logf("%d new connections during the change, none refused or lost", stop(30))
 	alive("under sluice")
 	n.answered("under sluice")
-	n.sluiceHolds(g, before)
+	n.sluiceForwards(g, before)
 	n.seen(g)
 
-	n.toNftables(g, sluice, config, alive, closeHeld)
+	n.switchToNFTables(g, sluice, config, alive, closeHeld)
 	g.all()
 }
 
@@ -105,8 +105,8 @@ func (d *daemon) holds() {
 // state shows what kube-proxy has in the kernel.
 const state = "ipvsadm -Ln; ip -br addr show dev kube-ipvs0; ipset list -n; iptables-save; ip6tables-save"
 
-// translate is step 1.
-func (n *node) translate(g *text) (config string) {
+// migrateConfig is step 1.
+func (n *node) migrateConfig(g *text) (config string) {
 	n.Helper()
 	out := n.do(g.command(`kubectl -n kube-system get configmap kube-proxy -o jsonpath='{.data.config\.conf}' | sluice config migrate - > sluice.yaml`))
 	if !strings.Contains(out, "ipvs.scheduler: lc: wlc") {
@@ -137,8 +137,8 @@ func (n *node) plan(g *text) {
 	}
 }
 
-// initialise is steps 3 and 4, on a machine that has lost after a boot what --init-only makes.
-func (n *node) initialise(g *text) {
+// initHost is steps 3 and 4, on a machine that has lost after a boot what --init-only makes.
+func (n *node) initHost(g *text) {
 	n.Helper()
 	n.do("sysctl -q -w net.netfilter.nf_conntrack_max=100000 net.ipv4.vs.expire_nodest_conn=0 net.ipv4.vs.expire_quiescent_template=0 " +
 		"net.ipv4.conf.all.arp_ignore=0 net.ipv4.conf.all.arp_announce=0")
@@ -167,8 +167,8 @@ func (n *node) settings() {
 	}
 }
 
-// kubeProxyIsGone waits until nothing that matches is left in the kernel.
-func (n *node) kubeProxyIsGone(what string) {
+// kubeProxyIsRemoved waits until nothing that matches is left in the kernel.
+func (n *node) kubeProxyIsRemoved(what string) {
 	n.Helper()
 	n.eventually("what kube-proxy has left is removed", func() error {
 		out, err := n.look("iptables-nft-save; iptables-legacy-save; ip6tables-nft-save; ip6tables-legacy-save; ipset list -n; ip -br addr; ipvsadm -Ln")
@@ -182,8 +182,8 @@ func (n *node) kubeProxyIsGone(what string) {
 	})
 }
 
-// sluiceHolds compares what is in IPVS with what was, and with what the guide says of it.
-func (n *node) sluiceHolds(g *text, before string) {
+// sluiceForwards compares what is in IPVS with what was, and with what the guide says of it.
+func (n *node) sluiceForwards(g *text, before string) {
 	n.Helper()
 	now := n.do(g.command("ipvsadm -Ln"))
 	// The addresses of Services have one virtual server each, as they had; NodePorts have one by mark instead.
@@ -234,10 +234,10 @@ func (n *node) seen(g *text) {
 	}
 }
 
-// toNftables changes the mode of the sluice that runs, under load, with connections from both times before.
-func (n *node) toNftables(g *text, sluice *daemon, config string, alive func(string), closeHeld func()) {
+// switchToNFTables changes the mode of the sluice that runs, under load, with connections from both times before.
+func (n *node) switchToNFTables(g *text, sluice *daemon, config string, alive func(string), closeHeld func()) {
 	n.Helper()
-	under, closeUnder := n.hold("mode ipvs")
+	under, closeUnder := n.holdOpen("mode ipvs")
 	stop := n.load()
 	file := filepath.Join(n.home, "sluice.yaml")
 	next := strings.Replace(config, "mode: ipvs", "mode: nftables", 1)
@@ -262,7 +262,7 @@ func (n *node) toNftables(g *text, sluice *daemon, config string, alive func(str
 		n.Log("not waited for: what has no connection any more goes at the next look, a minute later")
 		return
 	}
-	n.kubeProxyIsGone("kube-ipvs0|:30080 lc")
+	n.kubeProxyIsRemoved("kube-ipvs0|:30080 lc")
 	n.eventually("the virtual servers run out", func() error {
 		out, err := n.look("ipvsadm -Ln; ip -br link")
 		if err == nil && (strings.Contains(out, "->") && regexp.MustCompile(`(?m)^(TCP|UDP|SCTP|FWM) `).MatchString(out) || strings.Contains(out, "sluice-ipvs0")) {

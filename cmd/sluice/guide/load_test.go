@@ -56,7 +56,7 @@ func (n *node) load() (stop func(atLeast int64) int64) {
 	stop = func(atLeast int64) int64 {
 		n.Helper()
 		once.Do(func() {
-			for end := time.Now().Add(patience); made.Load() < atLeast && !n.Failed(); time.Sleep(10 * time.Millisecond) {
+			for end := time.Now().Add(timeout); made.Load() < atLeast && !n.Failed(); time.Sleep(10 * time.Millisecond) {
 				if time.Now().After(end) {
 					n.Errorf("only %d connections, want %d", made.Load(), atLeast)
 					break
@@ -82,8 +82,8 @@ func (n *node) answered(what string) {
 	}
 }
 
-// hold opens a connection by every way and keeps it: alive complains of those that are not, close ends them.
-func (n *node) hold(since string) (alive func(now string), close func()) {
+// holdOpen opens a connection by every way and keeps it: alive complains of those that are not, close ends them.
+func (n *node) holdOpen(since string) (alive func(now string), close func()) {
 	n.Helper()
 	var closers []func() error
 	var checks []func() error

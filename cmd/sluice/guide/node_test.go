@@ -232,8 +232,8 @@ func (d *daemon) stop() {
 	<-d.ended
 }
 
-// patience is how long anything may take on one slow CPU that much else runs on.
-const patience = 3 * time.Minute
+// timeout is how long anything may take on one slow CPU that much else runs on.
+const timeout = 3 * time.Minute
 
 // eventually waits until f finds nothing to complain about.
 func (n *node) eventually(what string, f func() error) {
@@ -245,7 +245,7 @@ func (n *node) eventually(what string, f func() error) {
 
 // until is that while over is not closed.
 func until(over <-chan struct{}, f func() error) (err error) {
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(timeout); time.Now().Before(end); {
 		if err = f(); err == nil {
 			return nil
 		}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestAMissingFeatureIsToldWithWhatItCosts(t *testing.T) {
+func TestMissingFeaturesAreFindingsWithTheirImpact(t *testing.T) {
 	features := []nftables.Feature{
 		{Name: "tables", Required: true},
 		{Name: "reject", Kernel: "5.9", For: "wrong ports", Required: true, Err: unix.EOPNOTSUPP},
@@ -37,7 +37,7 @@ func TestAMissingFeatureIsToldWithWhatItCosts(t *testing.T) {
 	}
 }
 
-func TestWithoutRightsTheKernelIsUnknown(t *testing.T) {
+func TestKernelFeaturesAreUnknownWithoutPermission(t *testing.T) {
 	denied := fmt.Errorf("nftables: %w", unix.EPERM)
 	for name, found := range map[string][]probe.Finding{
 		"no socket":      nftablesFindings(nil, false, denied),
