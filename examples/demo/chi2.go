@@ -2,12 +2,12 @@ package main
 
 import "math"
 
-// significance is how seldom a right data plane may be called wrong, a test: every test of every run has to pass, so it
-// is far below the usual 5 %. A share of 10 % that is really 13 % is still caught with 4000 connections.
+// significance is the significance level of each test. Every test of every run has to pass, so it is far below the usual 5 %.
+// With 4000 connections it still detects a share of 13 % in place of 10 %.
 const significance = 1e-6
 
-// chi2 is Pearson's test of counts against wanted shares: how likely counts at least this far off are when connections
-// are spread by these shares. Shares need not sum to 1. A count where the share is 0 is impossible: p is 0.
+// chi2 is Pearson's test of counts against shares: p is the probability of counts that deviate at least this much. Shares
+// need not sum to 1. A count for a share of 0 is impossible: p is 0.
 func chi2(counts []int, shares []float64) (statistic float64, freedom int, p float64) {
 	total, sum := 0, 0.0
 	for i := range counts {
@@ -34,8 +34,8 @@ func chi2(counts []int, shares []float64) (statistic float64, freedom int, p flo
 	return statistic, freedom, regularizedGammaQ(float64(freedom)/2, statistic/2)
 }
 
-// regularizedGammaQ is the regularised incomplete gamma function Q(a, x): by its series below a+1, where that converges
-// quickly, and by its continued fraction (Lentz's method) above.
+// regularizedGammaQ is the regularized incomplete gamma function Q(a, x), by its series for x < a+1, where that converges
+// quickly, else by its continued fraction (Lentz's method).
 func regularizedGammaQ(a, x float64) float64 {
 	const enough, tiny = 1e-15, 1e-300
 	if x <= 0 {

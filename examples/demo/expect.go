@@ -2,12 +2,12 @@ package main
 
 import "math"
 
-// expected is what each Pod's share of new connections should be, worked out from the cluster alone and without asking
-// sluice: so that sluice's word is checked, and not only whether the kernel follows it.
+// expected returns the share of each Pod in new connections, computed from the cluster alone: an independent check of
+// sluice's decision, in addition to whether the kernel follows it.
 //
-// These are the rules of the boutique's policy. staged-drain: an endpoint that terminates counts as a part of one. Then
-// zone-spill: with e a zone's part of the endpoints and d its part of the demand (the nodes' CPU), the zone of the
-// client keeps min(1, e ÷ d), and the others share the rest by their spare capacity max(0, e − d).
+// It implements the boutique's policy. staged-drain: a terminating endpoint counts as the fraction part of one. Then
+// zone-spill: with e a zone's share of the endpoints and d its share of the demand (CPU of its nodes), the zone of the client
+// keeps min(1, e ÷ d), and the others share the rest in proportion to their spare capacity max(0, e − d).
 func expected(zone string, demand map[string]float64, pods []pod, part float64) map[string]float64 {
 	weight := map[condition]float64{ready: 1, terminating: part}
 	capacity, allCapacity, allDemand := map[string]float64{}, 0.0, 0.0

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// explanation is what the demo reads of `sluice explain -o json`.
+// explanation is the part of `sluice explain -o json` that the demo uses.
 type explanation struct {
 	Error string `json:"error"`
 	Pools []struct {
@@ -22,7 +22,7 @@ type explanation struct {
 	} `json:"pools"`
 }
 
-// endpointExplanation is sluice's word on one endpoint.
+// endpointExplanation is the explanation of one endpoint.
 type endpointExplanation struct {
 	Address string  `json:"address"`
 	Pod     string  `json:"pod"`
@@ -39,19 +39,19 @@ type endpointExplanation struct {
 	} `json:"kernel"`
 }
 
-// Who decides: the policy, or its last good decision while it fails.
+// Values of decidedBy: the policy, or its last good decision while it fails.
 const (
 	byPolicy = "policy"
 	lastGood = "last good"
 )
 
-// decision is sluice's word on a Service: what each Pod should get, by whom it was decided, and what the kernel holds.
+// decision is sluice's decision on a Service: the share of each Pod, who decided it, and what is programmed in the kernel.
 type decision struct {
 	by        string
 	endpoints map[string]endpointExplanation // by Pod
 }
 
-// explain asks, as a person would: with the program, in the node's namespace.
+// explain runs `sluice explain` in the namespace of the node.
 func (s *sluice) explain(ctx context.Context, svc model.Name) (*decision, error) {
 	cmd := exec.CommandContext(ctx, s.program, "explain", "--socket", s.socket, "-o", "json", "-n", svc.Namespace, svc.Name)
 	var out, stderr bytes.Buffer
@@ -79,7 +79,7 @@ func (s *sluice) explain(ctx context.Context, svc model.Name) (*decision, error)
 	return nil, fmt.Errorf("sluice explain: Service %s has no IPv4 pool", svc)
 }
 
-// same tells whether two decisions give the same shares.
+// same reports whether two decisions have the same shares.
 func (d *decision) same(e *decision) bool {
 	if len(d.endpoints) != len(e.endpoints) {
 		return false
@@ -92,12 +92,12 @@ func (d *decision) same(e *decision) bool {
 	return true
 }
 
-// why joins what the plugins said of a Pod, or the default rules when none did.
+// why joins the reasons of the plugins for a Pod, or returns that of the default rules if there are none.
 func (d *decision) why(pod string) string {
 	t := d.endpoints[pod]
 	var reasons []string
 	if d.by == lastGood {
-		return t.Why + "; as in the last good decision"
+		return t.Why + "; last good decision"
 	}
 	for _, s := range t.Steps {
 		if s.Reason != "" {
@@ -110,15 +110,15 @@ func (d *decision) why(pod string) string {
 	return strings.Join(reasons, "; ")
 }
 
-// checkKernel tells whether the kernel holds what was decided: for each frontend, weights in the decided proportion.
+// checkKernel checks that the weights of each frontend in the kernel have the decided proportions.
 func (d *decision) checkKernel() error {
 	for pod, e := range d.endpoints {
 		if len(e.Kernel) == 0 {
-			return fmt.Errorf("%s: what the kernel holds is not known", pod)
+			return fmt.Errorf("%s: its weight in the kernel is unknown", pod)
 		}
 		for _, k := range e.Kernel {
 			if k.Total == 0 || deviates(float64(k.Weight)/float64(k.Total), e.Share, 1<<40) {
-				return fmt.Errorf("%s: sluice wants %.1f %%, the kernel's %s holds %d of %d", pod, 100*e.Share, k.Frontend, k.Weight, k.Total)
+				return fmt.Errorf("%s: sluice decided %.1f %%, the kernel has %[4]d of %[5]d for %[3]s", pod, 100*e.Share, k.Frontend, k.Weight, k.Total)
 			}
 		}
 	}

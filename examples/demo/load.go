@@ -14,22 +14,22 @@ import (
 
 // One measurement.
 const (
-	connections    = 4500             // at least 4000 a step
-	workers        = 8                // at once, in the client's namespace
+	connections    = 4500             // at least 4000 per step
+	workers        = 8                // concurrent, in the client's namespace
 	connectTimeout = 10 * time.Second // one connection, from its SYN to the server's name
 )
 
-// load opens connections, one after another in each of some workers, and counts who answered.
+// load opens connections with concurrent workers and counts them by server.
 type load struct {
 	began time.Time
 
 	mu     sync.Mutex
-	counts map[string]int // by the name that the server gave
+	counts map[string]int // by name of the server
 	failed int
-	first  error // of those that failed
+	first  error // of the failures
 }
 
-// result is what became of a load.
+// result is the result of a load.
 type result struct {
 	counts map[string]int
 	total  int // answered
@@ -38,7 +38,7 @@ type result struct {
 	took   time.Duration
 }
 
-// start opens n connections from a host to an address. Wait for done; look at it with snapshot meanwhile.
+// start opens n connections from a host to an address and closes done afterwards. Use snapshot meanwhile.
 func start(ctx context.Context, from *testnet.Host, to netip.AddrPort, n int) (l *load, done <-chan struct{}) {
 	l = &load{began: time.Now(), counts: map[string]int{}}
 	var next atomic.Int64
@@ -72,7 +72,7 @@ func (l *load) count(server string, err error) {
 	l.failed++
 }
 
-// snapshot is the result so far.
+// snapshot returns the result so far.
 func (l *load) snapshot() result {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// manifests is the folder that sluice watches. It is changed as a cluster would change: the EndpointSlices of a
-// Service, written at once and whole, each file in the place of the one before.
+// manifests is the folder that sluice watches. Changes are like those of a cluster: EndpointSlices are replaced as a whole,
+// file by file, atomically.
 type manifests struct {
 	dir      string
 	original map[string][]byte // by path
 }
 
-// openManifests takes in the folder as it is, to come back to it.
+// openManifests reads the folder, for restore.
 func openManifests(dir string) (*manifests, error) {
 	m := &manifests{dir: dir, original: map[string][]byte{}}
 	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
@@ -39,20 +39,20 @@ func openManifests(dir string) (*manifests, error) {
 	return m, nil
 }
 
-// condition is how an endpoint is.
+// condition is the condition of an endpoint.
 type condition string
 
 const (
 	ready       condition = "ready"
 	notReady    condition = "not ready"
-	terminating condition = "terminating" // and still serving
+	terminating condition = "terminating" // but serving
 )
 
 func (c condition) conditions() map[string]any {
 	return map[string]any{"ready": c == ready, "serving": c != notReady, "terminating": c == terminating}
 }
 
-// set gives an endpoint of a Service a condition.
+// set sets the condition of an endpoint of a Service.
 func (m *manifests) set(svc model.Name, pod string, c condition) error {
 	return m.edit(svc, pod, func(endpoints []any, i int) []any {
 		endpoints[i].(map[string]any)["conditions"] = c.conditions()
@@ -60,15 +60,15 @@ func (m *manifests) set(svc model.Name, pod string, c condition) error {
 	})
 }
 
-// remove takes an endpoint away, as when its Pod is gone.
+// remove removes an endpoint of a Service.
 func (m *manifests) remove(svc model.Name, pod string) error {
 	return m.edit(svc, pod, func(endpoints []any, i int) []any { return slices.Delete(endpoints, i, i+1) })
 }
 
-// addEndpoints adds ready endpoints on the node of one that is there. Pods have one address: slices of the other family
-// stay as they are.
-func (m *manifests) addEndpoints(svc model.Name, beside string, added []pod) error {
-	return m.edit(svc, beside, func(endpoints []any, i int) []any {
+// addEndpoints adds ready endpoints on the node of an existing one. Pods have one address: slices of the other IP family
+// do not change.
+func (m *manifests) addEndpoints(svc model.Name, sibling string, added []pod) error {
+	return m.edit(svc, sibling, func(endpoints []any, i int) []any {
 		like := endpoints[i].(map[string]any)
 		for _, p := range added {
 			if strings.Contains(fmt.Sprint(like["addresses"]), ":") != p.addr.Is6() {
@@ -87,7 +87,7 @@ func (m *manifests) addEndpoints(svc model.Name, beside string, added []pod) err
 	})
 }
 
-// edit changes every list of endpoints of a Service that has one of this Pod.
+// edit changes every list of endpoints of a Service that contains a Pod.
 func (m *manifests) edit(svc model.Name, pod string, change func(endpoints []any, i int) []any) error {
 	found := false
 	for path := range m.original {
@@ -111,12 +111,12 @@ func (m *manifests) edit(svc model.Name, pod string, change func(endpoints []any
 		}
 	}
 	if !found {
-		return fmt.Errorf("manifests: no endpoint of Service %s has the Pod %s", svc, pod)
+		return fmt.Errorf("manifests: Service %s has no endpoint with Pod %s", svc, pod)
 	}
 	return nil
 }
 
-// restore brings the whole folder back to what it was at first.
+// restore restores the original content of the folder.
 func (m *manifests) restore() error {
 	for path, text := range m.original {
 		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, text) {
@@ -128,7 +128,7 @@ func (m *manifests) restore() error {
 	return nil
 }
 
-// slicesOf finds the EndpointSlices of a Service, in Lists too.
+// slicesOf returns the EndpointSlices of a Service, also from Lists.
 func slicesOf(objects []any, svc model.Name) (out []map[string]any) {
 	for _, o := range objects {
 		object, _ := o.(map[string]any)
@@ -199,7 +199,7 @@ func writeDocuments(path string, docs []any) error {
 	return replaceFile(path, b.Bytes())
 }
 
-// replaceFile writes beside a file and renames: whoever reads it sees all of the old or all of the new.
+// replaceFile replaces a file atomically: readers see either the old or the new content.
 func replaceFile(path string, text []byte) error {
 	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
 	if err := os.WriteFile(tmp, text, 0o644); err != nil {

@@ -17,11 +17,11 @@ func (d *demo) problem(format string, args ...any) {
 	d.status(red, "✗", "%s", text)
 }
 
-// reactionTimeout is what sluice may take. It takes milliseconds, but for plugins that are compiled: some seconds of CPU time,
-// on a machine that may have other things to do.
+// reactionTimeout bounds the reaction of sluice. It takes milliseconds, except for compiling plugins: some seconds of CPU time,
+// on a machine that may be busy.
 const reactionTimeout = time.Minute
 
-// await asks sluice until its decision on the catalog is as wanted.
+// await polls sluice until its decision on the catalog is as wanted and programmed.
 func (d *demo) await(ctx context.Context, what string, wanted func(*decision) bool) (*decision, error) {
 	deadline := time.Now().Add(reactionTimeout)
 	var last error
@@ -44,19 +44,19 @@ func (d *demo) await(ctx context.Context, what string, wanted func(*decision) bo
 		}
 	}
 	if last == nil {
-		last = errors.New("it answers otherwise")
+		last = errors.New("its decision is different")
 	}
-	return nil, fmt.Errorf("waited %s for sluice to say: %s: %w", reactionTimeout, what, last)
+	return nil, fmt.Errorf("sluice did not decide on %[2]s within %[1]s: %[3]w", reactionTimeout, what, last)
 }
 
-// awaitShares waits until sluice says what is expected of the cluster as it is now, and decided by whom.
+// awaitShares waits until sluice decides the expected shares for the current cluster, and returns both.
 func (d *demo) awaitShares(ctx context.Context, part float64, by string) (*decision, map[string]float64, error) {
 	s, err := readShop(d.path("manifests"))
 	if err != nil {
 		return nil, nil, err
 	}
 	want := expected(zone, s.demand(), s.pods(catalog), part)
-	x, err := d.await(ctx, "the shares that follow from the cluster, decided by "+by, func(x *decision) bool {
+	x, err := d.await(ctx, "the expected shares by "+by, func(x *decision) bool {
 		for pod, share := range want {
 			if math.Abs(x.endpoints[pod].Share-share) > tolerance {
 				return false
@@ -68,7 +68,7 @@ func (d *demo) awaitShares(ctx context.Context, part float64, by string) (*decis
 	return x, want, err
 }
 
-// showChange shows sluice's last word on a change, if there was one since.
+// showChange prints the last line about a change that sluice has logged since the previous call, if any.
 func (d *demo) showChange() {
 	lines, mark := d.sluice.logLines(d.mark, `msg="synced services"`)
 	if d.mark = mark; len(lines) > 0 {
@@ -76,7 +76,7 @@ func (d *demo) showChange() {
 	}
 }
 
-// showLine shows a line of sluice's log, without its time.
+// showLine prints a line of sluice's log, without its time.
 func (d *demo) showLine(line string) {
 	if i := strings.Index(line, "level="); i > 0 {
 		line = line[i:]
@@ -87,14 +87,14 @@ func (d *demo) showLine(line string) {
 	}
 }
 
-// measure makes connections, shows the table live, and compares what came out with what sluice says and with what the
-// cluster asks for. What does not fit is a problem, not an error: the story goes on.
-func (d *demo) measure(ctx context.Context, said *decision, want map[string]float64) error {
+// measure opens connections, shows the table live, and compares the result with the decision of sluice and with the shares
+// that are expected from the cluster. A difference is a problem, not an error: the demo continues.
+func (d *demo) measure(ctx context.Context, decided *decision, want map[string]float64) error {
 	s, err := readShop(d.path("manifests"))
 	if err != nil {
 		return err
 	}
-	b := newTable(s.pods(catalog), said)
+	b := newTable(s.pods(catalog), decided)
 	l, done := start(ctx, d.net.client, d.vip, connections)
 	visited := make(chan error, 1)
 	go func() { visited <- d.net.visit(ctx, d.nodePort, visits) }()
@@ -123,58 +123,58 @@ func (d *demo) measure(ctx context.Context, said *decision, want map[string]floa
 	d.visits += visits
 	d.measurements++
 	before := len(d.problems)
-	if !said.same(after) {
-		d.problem("sluice decided anew while this was measured: on this machine %d connections take too long (%.1f s)", connections, r.took.Seconds())
+	if !decided.same(after) {
+		d.problem("the decision changed during the measurement: %d connections took too long on this machine (%.1f s)", connections, r.took.Seconds())
 	}
 	if visitErr != nil {
-		d.problem("from outside: %v", visitErr)
+		d.problem("NodePort: %v", visitErr)
 	}
-	statistic, freedom, p := d.judge(r, said, want)
+	statistic, freedom, p := d.judge(r, decided, want)
 	if len(d.problems) == before {
-		d.status(green, "✓", "%d connections, none failed, in %.1f s; χ² %.1f with %d degrees of freedom, p = %.2g; and %d visits by NodePort",
+		d.status(green, "✓", "%d connections in %.1f s, none failed; χ² %.1f with %d degrees of freedom, p = %.2g; %d NodePort requests",
 			r.total, r.took.Seconds(), statistic, freedom, p, visits)
 	}
 	return nil
 }
 
-// visits by NodePort are made beside each measurement.
+// visits is the number of NodePort requests during each measurement.
 const visits = 100
 
-// judge compares counts with sluice's word, and both with what is expected.
-func (d *demo) judge(r result, said *decision, want map[string]float64) (statistic float64, freedom int, p float64) {
+// judge compares the counts with the decision of sluice, and both with the expected shares.
+func (d *demo) judge(r result, decided *decision, want map[string]float64) (statistic float64, freedom int, p float64) {
 	if r.failed > 0 {
-		d.problem("%d of %d connections failed; the first %v", r.failed, r.total+r.failed, r.first)
+		d.problem("%d of %d connections failed; the first one %v", r.failed, r.total+r.failed, r.first)
 	}
 	var counts []int
 	var shares []float64
-	for _, pod := range slices.Sorted(maps.Keys(said.endpoints)) {
+	for _, pod := range slices.Sorted(maps.Keys(decided.endpoints)) {
 		counts = append(counts, r.counts[pod])
-		shares = append(shares, said.endpoints[pod].Share)
+		shares = append(shares, decided.endpoints[pod].Share)
 	}
 	for _, server := range slices.Sorted(maps.Keys(r.counts)) {
-		if _, ok := said.endpoints[server]; !ok {
-			d.problem("%d connections went to %s, which is no endpoint", r.counts[server], server)
+		if _, ok := decided.endpoints[server]; !ok {
+			d.problem("%d connections went to %s, which is not an endpoint", r.counts[server], server)
 		}
 	}
 	statistic, freedom, p = chi2(counts, shares)
 	if p < significance {
-		d.problem("the measured shares are not what sluice wants: χ² %.1f with %d degrees of freedom, p = %.1g", statistic, freedom, p)
+		d.problem("the measured shares differ from the decision: χ² %.1f with %d degrees of freedom, p = %.1g", statistic, freedom, p)
 	}
 	for _, pod := range slices.Sorted(maps.Keys(want)) {
 		measured := float64(r.counts[pod]) / float64(max(1, r.total))
 		if deviates(measured, want[pod], r.total) {
-			d.problem("%s: the cluster asks for %.1f %%, measured is %.1f %%", pod, 100*want[pod], 100*measured)
+			d.problem("%s: expected %.1f %%, measured %.1f %%", pod, 100*want[pod], 100*measured)
 		}
 	}
 	return statistic, freedom, p
 }
 
-// newTable is the table of a Service's endpoints before anything was counted.
-func newTable(pods []pod, said *decision) *table {
+// newTable returns the table of endpoints before the first connection.
+func newTable(pods []pod, decided *decision) *table {
 	b := &table{}
 	for _, p := range pods {
-		e := said.endpoints[p.name]
-		b.rows = append(b.rows, row{name: p.name, zone: p.zone, state: string(p.state), wanted: e.Share, why: said.why(p.name)})
+		e := decided.endpoints[p.name]
+		b.rows = append(b.rows, row{name: p.name, zone: p.zone, state: string(p.state), wanted: e.Share, why: decided.why(p.name)})
 	}
 	return b
 }
@@ -185,7 +185,7 @@ func (b *table) count(counts map[string]int) {
 	}
 }
 
-// pause gives a person time to read, as long as there is time.
+// pause leaves time to read, if the demo is not late.
 func (d *demo) pause(ctx context.Context, seconds float64) {
 	if !d.live || time.Since(d.began) > 40*time.Second {
 		return

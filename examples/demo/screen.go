@@ -9,17 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// screen tells the story. On a terminal the last lines are live: draw replaces them. Elsewhere only what settles is
-// printed, once.
+// screen prints the demo. On a terminal the last lines are live: draw replaces them. Otherwise only final lines are printed.
 type screen struct {
 	w     io.Writer
 	paint paint
 	live  bool
 	size  func() (width, height int)
-	drawn int // live lines on show
+	drawn int // number of live lines
 }
 
-// plainWidth is for what is not a terminal: a log, a file.
+// plainWidth is the width without a terminal, for example in a log file.
 const plainWidth = 160
 
 func newScreen(f *os.File) *screen {
@@ -37,7 +36,7 @@ func newScreen(f *os.File) *screen {
 	return s
 }
 
-// headline begins a step.
+// headline prints the title of a step.
 func (s *screen) headline(text string) { s.printLines("", s.paint.as(bold, text)) }
 
 // paragraph prints a paragraph.
@@ -46,13 +45,13 @@ func (s *screen) paragraph(format string, args ...any) {
 	s.printLines(wrap(fmt.Sprintf(format, args...), min(width, 110))...)
 }
 
-// note prints a line as it is.
+// note prints a line, truncated to the width.
 func (s *screen) note(colour, format string, args ...any) {
 	width, _ := s.size()
 	s.printLines(s.paint.as(colour, truncate(fmt.Sprintf(format, args...), width)))
 }
 
-// status prints a paragraph behind a mark.
+// status prints a paragraph with a mark.
 func (s *screen) status(colour, mark, format string, args ...any) {
 	width, _ := s.size()
 	lines := wrap(fmt.Sprintf(format, args...), min(width, plainWidth)-2)
@@ -65,7 +64,7 @@ func (s *screen) status(colour, mark, format string, args ...any) {
 	s.printLines(lines...)
 }
 
-// draw shows lines until the next draw or settle. A table higher than the screen is not drawn live.
+// draw shows live lines until the next draw or printLines. A table higher than the screen is not drawn.
 func (s *screen) draw(lines []string) {
 	if _, height := s.size(); !s.live || len(lines) >= height {
 		return
@@ -80,7 +79,7 @@ func (s *screen) draw(lines []string) {
 	s.write(b.String())
 }
 
-// printLines puts lines in the place of what was drawn, for good.
+// printLines replaces the live lines by final ones.
 func (s *screen) printLines(lines ...string) {
 	var b strings.Builder
 	s.rewind(&b)
@@ -100,5 +99,5 @@ func (s *screen) rewind(b *strings.Builder) {
 	}
 }
 
-// write ignores errors: a reader that went away ends the demo by its signal.
+// write ignores errors: a closed pipe ends the demo by SIGPIPE.
 func (s *screen) write(text string) { _, _ = io.WriteString(s.w, text) }

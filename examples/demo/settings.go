@@ -9,9 +9,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// settings are what the demo asks of the bundled plugins in the place of the boutique's own settings: a drain that one
-// can watch, with stages of so many seconds, zones that count down to their last endpoint, and no hysteresis, so that
-// shares are exact at each step.
+// settings returns the settings that override those of the boutique: drain stages of a duration in seconds, a minimum of
+// one endpoint per zone, and no hysteresis, so that the shares of each step are exact.
 func settings(plugin string, stage int) map[string]any {
 	switch plugin {
 	case "staged-drain":
@@ -26,8 +25,8 @@ func settings(plugin string, stage int) map[string]any {
 	return nil
 }
 
-// adapt makes the boutique's configuration the demo's: plugins from a folder where they can be broken, a cache so that
-// each is compiled once, and the demo's settings laid over the boutique's.
+// adapt changes the boutique's configuration for the demo: a copy of the plugins, which can be broken, a compile cache, and
+// the demo's settings.
 func adapt(text []byte, plugins, cache string, stage int) ([]byte, error) {
 	var config map[string]any
 	if err := yaml.Unmarshal(text, &config); err != nil {
@@ -41,7 +40,7 @@ func adapt(text []byte, plugins, cache string, stage int) ([]byte, error) {
 	}
 	for _, policy := range list(config["policies"]) {
 		if policy["mode"] == "Observe" {
-			continue // it has no say in what the demo measures
+			continue // does not affect what the demo measures
 		}
 		for _, step := range list(policy["plugins"]) {
 			name, _ := step["name"].(string)
@@ -71,7 +70,7 @@ func list(v any) (out []map[string]any) {
 	return out
 }
 
-// copyTree copies a folder of plain files.
+// copyTree copies a folder of regular files.
 func copyTree(to, from string) error {
 	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
 		return fmt.Errorf("copy %s: %w", from, err)

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// node is the one that sluice runs on, and zone where it is.
+// node is the node of sluice, and zone its zone.
 const (
 	node = "node-a1"
 	zone = "zone-a"
 )
 
-// demo is everything at work.
+// demo is a running demo.
 type demo struct {
 	*screen
 	paths     paths
@@ -28,14 +28,14 @@ type demo struct {
 	vip       netip.AddrPort // of catalog
 	nodePort  netip.AddrPort // of frontend
 	began     time.Time
-	stage     int // seconds of each stage of a drain
-	mark      int // in sluice's log, up to where its changes were shown
+	stage     int // duration of a drain stage in seconds
+	mark      int // position in sluice's log after the last change shown
 
 	connections, visits, measurements int
 	problems                          []string
 }
 
-// paths are what the demo is made of.
+// paths of the files that the demo uses.
 type paths struct{ sluice, plugins, runaway, boutique string }
 
 func (p paths) check() error {
@@ -49,12 +49,12 @@ func (p paths) check() error {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(p.boutique, "sluice.yaml")); err != nil {
-		errs = append(errs, fmt.Errorf("%s is not the boutique: run this where the repository is", p.boutique))
+		errs = append(errs, fmt.Errorf("%s is not the boutique: run this in the root of the repository", p.boutique))
 	}
 	return errors.Join(errs...)
 }
 
-// setUp copies the boutique, builds its network, and starts sluice on it.
+// setUp copies the boutique, builds its network and starts sluice.
 func setUp(s *screen, p paths) (_ *demo, err error) {
 	d := &demo{screen: s, paths: p, began: time.Now()}
 	if d.dir, err = os.MkdirTemp("", "sluice-demo-"); err != nil {
@@ -108,8 +108,8 @@ func (d *demo) build() error {
 	return err
 }
 
-// configure writes the demo's configuration. How long a stage of a drain has to be follows from how fast this machine
-// makes connections, tried here straight to a Pod.
+// configure writes the demo's configuration. The duration of a drain stage depends on the rate of connections on this
+// machine, which it measures directly to a Pod.
 func (d *demo) configure() error {
 	s, err := readShop(d.path("manifests"))
 	if err != nil {
@@ -118,11 +118,11 @@ func (d *demo) configure() error {
 	p := s.pods(catalog)[0]
 	var r result
 	const tries = 1500
-	for range 2 { // the first time is to warm up
+	for range 2 { // the first round warms up
 		l, done := start(context.Background(), d.net.client, netip.AddrPortFrom(p.addr, p.port), tries)
 		<-done
 		if r = l.snapshot(); r.failed > 0 {
-			return fmt.Errorf("%d of %d connections to the Pod %s failed, without any Service: %w", r.failed, tries, p.name, r.first)
+			return fmt.Errorf("%d of %d direct connections to Pod %s failed: %w", r.failed, tries, p.name, r.first)
 		}
 	}
 	d.stage = stageFor(r.took * connections / tries)
@@ -136,13 +136,12 @@ func (d *demo) configure() error {
 	return replaceFile(d.path("sluice.yaml"), text)
 }
 
-// stageFor is how many seconds a stage needs for a measurement that takes so long: four times that, as other programs may want
-// the machine too.
+// stageFor returns the duration of a stage in seconds: four times that of a measurement, as the machine may be busy.
 func stageFor(measurement time.Duration) int {
 	return min(max(4, int(math.Ceil(4*measurement.Seconds()))), 12)
 }
 
-// logFile is where sluice's log goes, in the demo's folder.
+// logFile is the name of sluice's log in the demo's folder.
 const logFile = "sluice.log"
 
 func (d *demo) run() (err error) {
@@ -151,7 +150,7 @@ func (d *demo) run() (err error) {
 	return err
 }
 
-// tearDown stops and removes everything. What went wrong doing so is a problem too.
+// tearDown stops and removes everything. An error is recorded as a problem.
 func (d *demo) tearDown() {
 	if d.sluice != nil {
 		if err := d.sluice.stop(); err != nil {
@@ -166,7 +165,7 @@ func (d *demo) tearDown() {
 	}
 }
 
-// isProgram tells whether a file can be run.
+// isProgram reports whether a file is executable.
 func isProgram(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/dir"
 )
 
-// The Services that have running servers.
+// Services with running servers.
 var (
 	catalog  = model.Name{Namespace: "shop", Name: "catalog"}
 	frontend = model.Name{Namespace: "shop", Name: "frontend"}
@@ -26,7 +26,7 @@ type pod struct {
 	state            condition
 }
 
-// shop is what the demo knows of the boutique: read from its manifests by the same reader that sluice has.
+// shop is the boutique, read from its manifests with the reader that sluice uses.
 type shop struct{ *model.Snapshot }
 
 func readShop(folder string) (shop, error) {
@@ -42,7 +42,7 @@ func readShop(folder string) (shop, error) {
 	return shop{cluster}, nil
 }
 
-// pods are the IPv4 endpoints of a Service, by zone and name.
+// pods returns the IPv4 endpoints of a Service, sorted by zone and name.
 func (s shop) pods(svc model.Name) []pod {
 	var out []pod
 	for _, slice := range s.Slices[svc] {
@@ -64,12 +64,12 @@ func (s shop) pods(svc model.Name) []pod {
 	return out
 }
 
-// podsIn are those of one zone.
+// podsIn returns the endpoints of a Service in a zone.
 func (s shop) podsIn(svc model.Name, zone string) []pod {
 	return slices.DeleteFunc(s.pods(svc), func(p pod) bool { return p.zone != zone })
 }
 
-// address is a Service's ClusterIP and first port.
+// address returns the IPv4 ClusterIP and first port of a Service.
 func (s shop) address(svc model.Name) (netip.AddrPort, error) {
 	o := s.Services[svc]
 	if o == nil || len(o.Ports) == 0 {
@@ -83,7 +83,7 @@ func (s shop) address(svc model.Name) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("the boutique's Service %s has no IPv4 address", svc)
 }
 
-// nodePort is where a node answers for a Service.
+// nodePort returns the address of a node and the NodePort of a Service.
 func (s shop) nodePort(svc model.Name, node string) (netip.AddrPort, error) {
 	o, n := s.Services[svc], s.Nodes[node]
 	if o == nil || n == nil || len(n.Addresses) == 0 {
@@ -97,7 +97,7 @@ func (s shop) nodePort(svc model.Name, node string) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("the boutique's Service %s has no NodePort", svc)
 }
 
-// demand is each zone's, in millicores of its nodes.
+// demand returns the demand of each zone: the CPU of its nodes in millicores.
 func (s shop) demand() map[string]float64 {
 	out := map[string]float64{}
 	for n := range maps.Values(s.Nodes) {
@@ -106,7 +106,7 @@ func (s shop) demand() map[string]float64 {
 	return out
 }
 
-// free gives n addresses for new Pods on a node that no endpoint has.
+// free returns n unused Pod addresses of a node.
 func (s shop) free(node string, n int) ([]netip.Addr, error) {
 	used := map[netip.Addr]bool{}
 	for _, all := range s.Slices {
@@ -119,7 +119,7 @@ func (s shop) free(node string, n int) ([]netip.Addr, error) {
 	var out []netip.Addr
 	if o := s.Nodes[node]; o != nil {
 		for _, cidr := range o.PodCIDRs {
-			// From the upper half, away from what the boutique gives out.
+			// Start at 200, above the addresses of the boutique.
 			a := cidr.Masked().Addr()
 			for range 200 {
 				a = a.Next()

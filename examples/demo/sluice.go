@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// sluice is the running program, and the way to ask it.
+// sluice is the running `sluice run` with its socket and log.
 type sluice struct {
 	program, socket string
 	node            *testnet.Host
@@ -28,11 +28,11 @@ type sluice struct {
 	log []string
 }
 
-// startSluice runs `sluice run` in the node's namespace, with its log in a file too. It ends with this process.
+// startSluice starts `sluice run` in the namespace of the node, and copies its log to a file. It ends with this process.
 func startSluice(node *testnet.Host, program, socket, logFile string, args ...string) (*sluice, error) {
 	s := &sluice{program: program, socket: socket, node: node, ended: make(chan struct{})}
 	s.cmd = exec.Command(program, append([]string{"run", "--socket", socket}, args...)...)
-	// A process group of its own: Ctrl-C is for the demo, which then stops sluice.
+	// Its own process group: Ctrl-C is for the demo, which then stops sluice.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	stderr, err := s.cmd.StderrPipe()
 	if err != nil {
@@ -44,7 +44,7 @@ func startSluice(node *testnet.Host, program, socket, logFile string, args ...st
 	}
 	started := make(chan error, 1)
 	go func() {
-		// Pdeathsig is about the thread that starts the child, so that thread has to stay.
+		// Pdeathsig applies to the thread that starts the child, so the thread must live as long.
 		runtime.LockOSThread()
 		defer file.Close()
 		if err := node.Do(s.cmd.Start); err != nil {
@@ -69,11 +69,11 @@ func (s *sluice) follow(r io.Reader, file io.Writer) {
 		s.mu.Lock()
 		s.log = append(s.log, lines.Text())
 		s.mu.Unlock()
-		fmt.Fprintln(file, lines.Text()) // for people: that it cannot be written stops nothing
+		fmt.Fprintln(file, lines.Text()) // for the user; an error is harmless
 	}
 }
 
-// logLines gives the lines logged since mark that have all of some words, and a mark of now.
+// logLines returns the lines logged since mark that contain all words, and the new mark.
 func (s *sluice) logLines(mark int, words ...string) (out []string, now int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *sluice) logLines(mark int, words ...string) (out []string, now int) {
 	return out, len(s.log)
 }
 
-// stop asks it to end, and tells how it did.
+// stop terminates sluice and returns an error if it did not exit cleanly.
 func (s *sluice) stop() error {
 	select {
 	case <-s.ended:
@@ -100,11 +100,11 @@ func (s *sluice) stop() error {
 		case <-time.After(5 * time.Second):
 			_ = s.cmd.Process.Kill()
 			<-s.ended
-			return errors.New("sluice did not end within 5 s of SIGTERM")
+			return errors.New("sluice did not exit within 5 s of SIGTERM")
 		}
 	}
 	if s.err != nil {
-		return fmt.Errorf("sluice ended by itself or badly: %w", s.err)
+		return fmt.Errorf("sluice exited: %w", s.err)
 	}
 	return nil
 }

@@ -16,13 +16,13 @@ type row struct {
 	why        string
 }
 
-// table is the table: endpoints, and of the connections so far the share that each got.
+// table shows endpoints with their decided and measured shares.
 type table struct {
 	rows []row
 	note string // below the rows
 }
 
-// paint colours a text, or leaves it when there are no colours.
+// paint colours texts, if true.
 type paint bool
 
 const (
@@ -45,11 +45,10 @@ func (p paint) as(colour, text string) string {
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
-// A whole bar is barShare of all connections; what is more is cut.
+// barShare is the share of a full bar; larger shares are clipped.
 const barShare = 0.48
 
-// bar draws a measured share in eighths of so many cells, and a mark in the cell of the wanted share when the bar
-// does not reach it.
+// bar draws a measured share in eighths of cells, and a mark in the cell of the wanted share if the bar does not reach it.
 func bar(measured, wanted float64, cells int) (filled, rest string) {
 	eighths := int(min(measured/barShare, 1)*float64(cells*8) + .5)
 	filled = strings.Repeat("█", eighths/8)
@@ -64,7 +63,7 @@ func bar(measured, wanted float64, cells int) (filled, rest string) {
 	return filled, string(left)
 }
 
-// lines draws the board for a terminal of this width.
+// lines draws the table for a terminal of a width.
 func (b *table) lines(p paint, width int) []string {
 	total, names, prefix := 0, 8, 0
 	if width < narrow {
@@ -102,10 +101,10 @@ func (b *table) lines(p paint, width int) []string {
 	return out
 }
 
-// narrow terminals have no room for whole names of Pods: they get the part that tells them apart.
+// narrow is the width below which the common prefix of Pod names is omitted.
 const narrow = 130
 
-// prefix is the length of what all names begin with, up to a hyphen.
+// prefix returns the length of the common prefix of all names, up to a hyphen.
 func (b *table) prefix() int {
 	if len(b.rows) < 2 {
 		return 0
@@ -136,7 +135,7 @@ func percent(share float64, width int) string {
 
 func pad(s string, width int) string { return fmt.Sprintf("%-*s", width, s) }
 
-// truncate shortens a text to width cells.
+// truncate truncates a text to width cells.
 func truncate(s string, width int) string {
 	if r := []rune(s); len(r) > width {
 		return string(r[:max(0, width-1)]) + "…"[:min(len("…"), width*len("…"))]
@@ -144,7 +143,7 @@ func truncate(s string, width int) string {
 	return s
 }
 
-// wrap breaks a text into lines of at most width cells.
+// wrap wraps a text into lines of at most width cells.
 func wrap(s string, width int) []string {
 	var out []string
 	line, used := "", 0

@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// topology is the network: the node that sluice runs on, and around it, each in a namespace of its own behind a veth
-// pair, the Pods with their servers, a client Pod on that node, and somebody outside the cluster. Pods of other nodes
-// are as far away as those of this one; what tells them apart is what the manifests say.
+// topology is the network: the node of sluice and, each in a namespace behind a veth pair, the Pods with their servers, a
+// client Pod on the node, and a client outside the cluster. Pods of other nodes are attached in the same way; they differ
+// only in the manifests.
 type topology struct {
 	*testnet.Lab
 	client  *testnet.Host // a Pod on the node
@@ -72,8 +72,8 @@ func (t *topology) fill(s shop, node string) error {
 	return t.tune()
 }
 
-// tune keeps short-lived connections from piling up in the node's connection table. Not every kernel lets a user
-// namespace do this, and it works without.
+// tune shortens conntrack timeouts on the node, so that short connections do not accumulate. Some kernels do not allow this
+// in a user namespace; the demo works without.
 func (t *topology) tune() error {
 	return t.Node.Do(func() error {
 		_ = os.WriteFile("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close", []byte("1"), 0)
@@ -91,7 +91,7 @@ func (t *topology) addPod(p pod) (*testnet.Host, error) {
 	return h, nil
 }
 
-// addCatalog starts a Pod whose server says its name and then repeats what it hears.
+// addCatalog starts a Pod whose server sends its name and then echoes its input.
 func (t *topology) addCatalog(p pod) error {
 	h, err := t.addPod(p)
 	if err != nil {
@@ -105,8 +105,8 @@ func (t *topology) addCatalog(p pod) error {
 	return nil
 }
 
-// addFrontend starts a Pod that serves the shop's page over HTTP. To make it, it asks the catalog: a Service that
-// calls another through sluice.
+// addFrontend starts a Pod that serves the shop's page over HTTP. For each page it calls the catalog: one Service calls
+// another through sluice.
 func (t *topology) addFrontend(p pod) error {
 	h, err := t.addPod(p)
 	if err != nil {
@@ -123,7 +123,7 @@ func (t *topology) addFrontend(p pod) error {
 	page := func(w http.ResponseWriter, r *http.Request) {
 		a, err := h.Ask("tcp", t.vip, connectTimeout)
 		if err != nil {
-			http.Error(w, "the catalog does not answer: "+err.Error(), http.StatusBadGateway)
+			http.Error(w, "catalog unavailable: "+err.Error(), http.StatusBadGateway)
 			return
 		}
 		fmt.Fprintf(w, "the boutique, served by %s in %s; the catalog by %s\n", p.name, p.zone, a.Server)
@@ -134,7 +134,7 @@ func (t *topology) addFrontend(p pod) error {
 	return nil
 }
 
-// visit gets the shop's page n times, as somebody outside would: each time by a new connection to a NodePort.
+// visit requests the shop's page n times from outside the cluster, each time with a new connection to a NodePort.
 func (t *topology) visit(ctx context.Context, at netip.AddrPort, n int) error {
 	client := &http.Client{Timeout: 2 * connectTimeout, Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -154,9 +154,9 @@ func (t *topology) visit(ctx context.Context, at netip.AddrPort, n int) error {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("visit %d to %s: %w", i+1, at, err)
+			return fmt.Errorf("request %d to %s: %w", i+1, at, err)
 		}
-		// Spread over the time that a measurement takes.
+		// Spread over the duration of a measurement.
 		time.Sleep(2 * time.Millisecond)
 	}
 	return nil

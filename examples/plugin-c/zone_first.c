@@ -1,4 +1,4 @@
-/* A plugin in C, whole: endpoints in this node's zone get three times the weight of the others. */
+/* A complete plugin in C: endpoints in this node's zone get three times the weight of the others. */
 #include "sluice.h"
 
 SLUICE_EXPORT("sluice_decide")
@@ -8,7 +8,7 @@ int64_t sluice_decide(const sluice_request *restrict req, uint32_t length, sluic
 		return n;
 	for (uint32_t i = 0; i < req->endpoints.count; i++) {
 		const sluice_endpoint *e = sluice_endpoint_at(req, i);
-		/* Zones are compared by id: the same name has the same id for as long as this instance lives. */
+		/* Zones are compared by id: equal names have equal ids for the life of the instance. */
 		if (e->zone_id == req->zone_id && req->zone_id != SLUICE_NO_STRING)
 			sluice_result_at(resp, i)->weight = e->weight * 3;
 	}

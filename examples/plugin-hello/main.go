@@ -1,5 +1,5 @@
-// Command plugin-hello is the smallest plugin worth having: endpoints on this node get a multiple of the weight that
-// they came with. It is the example of sdk/README.md.
+// Command plugin-hello is a minimal plugin with settings: it multiplies the weight of endpoints on this node. See
+// sdk/README.md.
 package main
 
 import (
@@ -14,7 +14,7 @@ func main() {}
 
 func newPlugin() sdk.Plugin { return &plugin{Factor: 3} }
 
-// plugin is its settings: {"factor": 5}.
+// plugin is also its settings: {"factor": 5}.
 type plugin struct {
 	Factor int `json:"factor"`
 }
@@ -24,7 +24,7 @@ func (p *plugin) Configure(settings []byte) error {
 		return err
 	}
 	if p.Factor < 1 || p.Factor > 100 {
-		return fmt.Errorf("factor: %d is not 1 to 100", p.Factor)
+		return fmt.Errorf("factor: %d is not in 1 to 100", p.Factor)
 	}
 	return nil
 }

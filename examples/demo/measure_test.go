@@ -25,10 +25,10 @@ func TestJudge(t *testing.T) {
 		{"as wanted", result{counts: map[string]int{"a": 2240, "b": 2260}, total: 4500}, want, ""},
 		{"a connection failed", result{counts: map[string]int{"a": 2240, "b": 2259}, total: 4499, failed: 1, first: errors.New("refused")}, want, "1 of 4500 connections failed"},
 		{"a share is off", result{counts: map[string]int{"a": 1900, "b": 2600}, total: 4500}, want, "χ²"},
-		{"a drained endpoint was reached", result{counts: map[string]int{"a": 2240, "b": 2259, "drained": 1}, total: 4500}, want, "drained: the cluster asks for 0.0 %"},
-		{"a stranger answered", result{counts: map[string]int{"a": 2240, "b": 2259, "x": 1}, total: 4500}, want, "x, which is no endpoint"},
+		{"a drained endpoint was reached", result{counts: map[string]int{"a": 2240, "b": 2259, "drained": 1}, total: 4500}, want, "drained: expected 0.0 %"},
+		{"a stranger answered", result{counts: map[string]int{"a": 2240, "b": 2259, "x": 1}, total: 4500}, want, "x, which is not an endpoint"},
 		{"sluice wants and does what the cluster does not ask for", result{counts: map[string]int{"a": 2240, "b": 2260}, total: 4500},
-			map[string]float64{"a": .6, "b": .4, "drained": 0}, "a: the cluster asks for 60.0 %"},
+			map[string]float64{"a": .6, "b": .4, "drained": 0}, "a: expected 60.0 %"},
 	} {
 		d := newTestDemo()
 		d.judge(c.result, said, c.want)

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// longConnection is one long connection to one Pod: it says something every 20 ms and hears it again.
+// longConnection is a connection to a Pod that sends a line every 20 ms and expects its echo.
 type longConnection struct {
 	conn      net.Conn
 	stop      chan struct{}
@@ -22,19 +22,19 @@ type longConnection struct {
 	began     time.Time
 }
 
-// openLongConnection connects to a Service until it gets through to a Pod of this name.
+// openLongConnection connects to a Service until it reaches a given Pod.
 func openLongConnection(ctx context.Context, from *testnet.Host, to netip.AddrPort, pod string) (*longConnection, error) {
 	for range 500 {
 		conn, err := from.Dial(ctx, "tcp", to)
 		if err != nil {
-			return nil, fmt.Errorf("open a long connection: %w", err)
+			return nil, fmt.Errorf("open a long-lived connection: %w", err)
 		}
 		r := bufio.NewReader(conn)
 		_ = conn.SetDeadline(time.Now().Add(connectTimeout))
 		greeting, err := r.ReadString('\n')
 		if err != nil {
 			conn.Close()
-			return nil, fmt.Errorf("open a long connection: %w", err)
+			return nil, fmt.Errorf("open a long-lived connection: %w", err)
 		}
 		if name, _, _ := strings.Cut(greeting, " "); name != pod {
 			conn.Close()
@@ -44,7 +44,7 @@ func openLongConnection(ctx context.Context, from *testnet.Host, to netip.AddrPo
 		go func() { t.result <- t.run(r) }()
 		return t, nil
 	}
-	return nil, errors.New("open a long connection: 500 tries and none reached " + pod)
+	return nil, errors.New("open a long-lived connection: 500 attempts did not reach " + pod)
 }
 
 func (t *longConnection) run(r *bufio.Reader) error {
@@ -57,23 +57,23 @@ func (t *longConnection) run(r *bufio.Reader) error {
 			return nil
 		case <-tick.C:
 		}
-		line := fmt.Sprintf("are you still there? %d\n", t.exchanges)
+		line := fmt.Sprintf("ping %d\n", t.exchanges)
 		_ = t.conn.SetDeadline(time.Now().Add(connectTimeout))
 		if _, err := t.conn.Write([]byte(line)); err != nil {
-			return fmt.Errorf("the long connection broke after %d exchanges: %w", t.exchanges, err)
+			return fmt.Errorf("the long-lived connection broke after %d exchanges: %w", t.exchanges, err)
 		}
-		heard, err := r.ReadString('\n')
+		echo, err := r.ReadString('\n')
 		if err != nil {
-			return fmt.Errorf("the long connection broke after %d exchanges: %w", t.exchanges, err)
+			return fmt.Errorf("the long-lived connection broke after %d exchanges: %w", t.exchanges, err)
 		}
-		if heard != line {
-			return fmt.Errorf("the long connection: said %q and heard %q", line, heard)
+		if echo != line {
+			return fmt.Errorf("the long-lived connection: sent %q, received %q", line, echo)
 		}
 		t.exchanges++
 	}
 }
 
-// end closes the connection and tells how many times it was used, or what broke it.
+// end closes the connection and returns the number of exchanges, its duration, and what broke it, if anything did.
 func (t *longConnection) end() (int, time.Duration, error) {
 	close(t.stop)
 	err := <-t.result

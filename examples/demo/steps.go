@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// brokenPlugin is the one that the last step breaks.
+// brokenPlugin is the plugin that the last step breaks.
 const brokenPlugin = "zone-spill.wasm"
 
-// steps is the steps in their order.
+// steps are the steps of the demo, in order.
 var steps = []struct {
 	title string
-	tell  func(*demo, context.Context) error
+	run   func(*demo, context.Context) error
 }{
 	{"Every zone has three endpoints", (*demo).calm},
 	{"A zone loses capacity", (*demo).loss},
 	{"Capacity returns, and one endpoint shuts down", (*demo).drain},
 	{"New endpoints appear", (*demo).grow},
-	{"A broken plugin is put in", (*demo).breakPlugin},
+	{"A plugin breaks", (*demo).breakPlugin},
 }
 
 func (d *demo) runSteps(ctx context.Context) error {
 	for i, s := range steps {
 		d.headline(fmt.Sprintf("%d. %s", i+1, s.title))
-		if err := s.tell(d, ctx); err != nil {
+		if err := s.run(d, ctx); err != nil {
 			return fmt.Errorf("step %d, %s: %w", i+1, strings.ToLower(s.title[:1])+s.title[1:], err)
 		}
 		d.pause(ctx, 2)
@@ -35,18 +35,18 @@ func (d *demo) runSteps(ctx context.Context) error {
 	return nil
 }
 
-// check waits for what is expected of the cluster as it is, and measures it.
+// check waits for the decision that the cluster calls for, and measures it.
 func (d *demo) check(ctx context.Context, by string) error {
-	said, want, err := d.awaitShares(ctx, 0, by)
+	decided, want, err := d.awaitShares(ctx, 0, by)
 	if err != nil {
 		return err
 	}
-	return d.measure(ctx, said, want)
+	return d.measure(ctx, decided, want)
 }
 
 func (d *demo) calm(ctx context.Context) error {
-	d.paragraph("A client Pod on %s, in %s, connects to %s (%s). kube-proxy would send two thirds of its connections to other zones. "+
-		"The policy's plugin zone-spill sees that %s can carry its own demand, and keeps them here.", node, zone, catalog, d.vip, zone)
+	d.paragraph("A client Pod on %s in %s connects to %s (%s). kube-proxy would send two thirds of its connections to other zones. "+
+		"The plugin zone-spill sees that %s can carry its own demand and keeps all connections there.", node, zone, catalog, d.vip, zone)
 	return d.check(ctx, byPolicy)
 }
 
@@ -58,8 +58,8 @@ func (d *demo) loss(ctx context.Context) error {
 	if err := errors.Join(d.manifests.set(catalog, pods[0].name, notReady), d.manifests.remove(catalog, pods[1].name)); err != nil {
 		return err
 	}
-	d.paragraph("One endpoint in %s fails its readiness probe, another is deleted. One of seven cannot carry a third of the demand: "+
-		"it gets what is fair (3/7), and the rest spills evenly to the zones that have room.", zone)
+	d.paragraph("One endpoint in %s fails its readiness probe, another is deleted. One endpoint of seven cannot carry a third of the demand: "+
+		"it gets its fair share (3/7), and the rest spills evenly to the zones with spare capacity.", zone)
 	return d.check(ctx, byPolicy)
 }
 
@@ -75,41 +75,41 @@ func (d *demo) drain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	leaving := pods[0].name
-	long, err := openLongConnection(ctx, d.net.client, d.vip, leaving)
+	draining := pods[0].name
+	long, err := openLongConnection(ctx, d.net.client, d.vip, draining)
 	if err != nil {
 		return err
 	}
-	d.paragraph("A long connection to %s is opened and kept busy. Then that Pod is deleted: it terminates, and still serves. "+
-		"kube-proxy would send nobody there from now on; the plugin staged-drain takes its share away in stages of %d s.", leaving, d.stage)
-	err = d.stages(ctx, leaving)
-	said, lasted, broke := long.end()
+	d.paragraph("A client opens a long-lived connection to %s and keeps using it. Then that Pod is deleted: it terminates but still serves. "+
+		"kube-proxy would stop sending it new connections at once; the plugin staged-drain reduces its share in stages of %d s.", draining, d.stage)
+	err = d.stages(ctx, draining)
+	exchanges, lasted, broke := long.end()
 	if err = errors.Join(err, broke); err != nil {
 		return err
 	}
-	d.status(green, "✓", "the long connection to %s survived all of it: %d exchanges in %.1f s", leaving, said, lasted.Seconds())
+	d.status(green, "✓", "the long-lived connection to %s survived: %d exchanges in %.1f s", draining, exchanges, lasted.Seconds())
 	return nil
 }
 
-func (d *demo) stages(ctx context.Context, leaving string) error {
-	if err := d.manifests.set(catalog, leaving, terminating); err != nil {
+func (d *demo) stages(ctx context.Context, draining string) error {
+	if err := d.manifests.set(catalog, draining, terminating); err != nil {
 		return err
 	}
 	for _, s := range []struct {
-		part  float64
-		about string
+		part float64
+		text string
 	}{
-		{1, "First 100 %: as if nothing had happened."},
-		{.5, "Then 50 %: half of what its peers get. The zone's capacity shrinks with it, so a little spills."},
-		{.1, "Then 10 %: a trickle."},
-		{0, "Then nothing: no new connection, and what is established goes on."},
+		{1, "Stage 1, 100 %: no change yet."},
+		{.5, "Stage 2, 50 %: half the share of its peers. The capacity of the zone shrinks accordingly, so some connections spill."},
+		{.1, "Stage 3, 10 %."},
+		{0, "After the last stage: no new connections; established ones continue."},
 	} {
-		d.paragraph("%s", s.about)
-		said, want, err := d.awaitShares(ctx, s.part, byPolicy)
+		d.paragraph("%s", s.text)
+		decided, want, err := d.awaitShares(ctx, s.part, byPolicy)
 		if err != nil {
 			return err
 		}
-		if err := d.measure(ctx, said, want); err != nil {
+		if err := d.measure(ctx, decided, want); err != nil {
 			return err
 		}
 	}
@@ -125,15 +125,15 @@ func (d *demo) grow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	beside := pods[len(pods)-1]
-	addrs, err := s.free(beside.node, 3) // on the client's node, the first is the client's
+	sibling := pods[len(pods)-1]
+	addrs, err := s.free(sibling.node, 3) // the first is the address of the client
 	if err != nil {
 		return err
 	}
 	base := pods[0].name[:strings.LastIndex(pods[0].name, "-")]
 	var added []pod
 	for i, name := range []string{base + "-new1", base + "-new2"} {
-		p := pod{name: name, node: beside.node, zone: zone, addr: addrs[i+1], port: beside.port}
+		p := pod{name: name, node: sibling.node, zone: zone, addr: addrs[i+1], port: sibling.port}
 		if err := d.net.addCatalog(p); err != nil {
 			return err
 		}
@@ -145,10 +145,10 @@ func (d *demo) grow(ctx context.Context) error {
 			gone = p.name
 		}
 	}
-	if err := errors.Join(d.manifests.remove(catalog, gone), d.manifests.addEndpoints(catalog, beside.name, added)); err != nil {
+	if err := errors.Join(d.manifests.remove(catalog, gone), d.manifests.addEndpoints(catalog, sibling.name, added)); err != nil {
 		return err
 	}
-	d.paragraph("The drained Pod is gone, and two new ones are ready: four, three and three. Hints for zones would now be given up by the cluster; "+
+	d.paragraph("The drained Pod is gone and two new ones are ready: the zones now have four, three and three. Kubernetes would withdraw topology hints; "+
 		"zone-spill keeps all connections in %s, a quarter for each endpoint.", zone)
 	return d.check(ctx, byPolicy)
 }
@@ -158,7 +158,7 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 	target := d.path("plugins/" + brokenPlugin)
 
 	_, mark := d.sluice.logLines(0)
-	d.paragraph("Somebody copies a text file over %s. sluice refuses it before it is in use, and goes on with what it has.", brokenPlugin)
+	d.paragraph("A text file replaces %s. sluice refuses to load it and continues with the previous plugin.", brokenPlugin)
 	if err := replaceFile(target, []byte("#!/bin/sh\necho this is not a plugin\n")); err != nil {
 		return err
 	}
@@ -170,8 +170,8 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 	}
 
 	_, mark = d.sluice.logLines(0)
-	d.paragraph("Now a module that passes every check and then loops for ever when it is asked about real traffic. The sandbox stops it when its fuel is "+
-		"used up, and the last good decision stays: a quarter for each endpoint in %s, and not an even spread over all ten.", zone)
+	d.paragraph("Next, a module that passes every check at load and then loops forever on real requests. The sandbox stops it when it runs out of fuel, "+
+		"and the last good decision stays in force: a quarter for each endpoint in %s, not an even spread over all ten.", zone)
 	if err := copyFile(target, d.paths.runaway); err != nil {
 		return err
 	}
@@ -186,8 +186,8 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.paragraph("While the plugin is broken, an endpoint fails its readiness probe. It gets nothing from then on: a last good decision is never " +
-		"a reason to send somebody to a dead Pod.")
+	d.paragraph("While the plugin is broken, an endpoint fails its readiness probe. It gets no new connections: a last good decision never " +
+		"overrides readiness.")
 	if err := d.manifests.set(catalog, pods[0].name, notReady); err != nil {
 		return err
 	}
@@ -195,14 +195,14 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 		return err
 	}
 
-	d.paragraph("The good plugin is put back, and decides again.")
+	d.paragraph("The good plugin is restored and decides again.")
 	if err := copyFile(target, good); err != nil {
 		return err
 	}
 	return d.check(ctx, byPolicy)
 }
 
-// showLog waits for a line of sluice's log and shows it.
+// showLog waits for a line of sluice's log and prints it.
 func (d *demo) showLog(ctx context.Context, mark int, words ...string) error {
 	for deadline := time.Now().Add(reactionTimeout); time.Now().Before(deadline); {
 		if lines, _ := d.sluice.logLines(mark, words...); len(lines) > 0 {
@@ -215,10 +215,10 @@ func (d *demo) showLog(ctx context.Context, mark int, words ...string) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("waited %s for sluice to log %q", reactionTimeout, words)
+	return fmt.Errorf("sluice did not log %[2]q within %[1]s", reactionTimeout, words)
 }
 
-// inZone are the catalog's Pods in the zone of the client, as they are now.
+// inZone returns the current Pods of the catalog in the zone of the client.
 func (d *demo) inZone() ([]pod, error) {
 	s, err := readShop(d.path("manifests"))
 	if err != nil {
@@ -226,7 +226,7 @@ func (d *demo) inZone() ([]pod, error) {
 	}
 	pods := s.podsIn(catalog, zone)
 	if len(pods) < 3 {
-		return nil, fmt.Errorf("the boutique's %s has %d endpoints in %s: the story needs 3", catalog, len(pods), zone)
+		return nil, fmt.Errorf("%s has %d endpoints in %s, the demo needs 3", catalog, len(pods), zone)
 	}
 	return pods, nil
 }
