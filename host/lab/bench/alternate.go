@@ -208,7 +208,7 @@ func itself(a []block, of func(block) float64) interval {
 }
 
 func printAlternating(w io.Writer, list []*alternating) {
-	fmt.Fprintf(w, "\n**One endpoint replaced, by size**, all sizes at once, %d blocks of %d changes each in turn\n\n", 2*rounds, perBlock)
+	fmt.Fprintf(w, "\n**Endpoint update by cluster size**, all sizes at once, %d alternating blocks of %d updates each\n\n", 2*rounds, perBlock)
 	fmt.Fprint(w, "| Services × endpoints |")
 	for _, a := range list {
 		fmt.Fprintf(w, " %s |", a.size)
@@ -223,9 +223,9 @@ func printAlternating(w io.Writer, list []*alternating) {
 		of   func(block) float64
 	}{
 		{"event → kernel, ms", func(b block) float64 { return b.Median }},
-		{"CPU of what plans and programs, ms", func(b block) float64 { return b.CPU }},
+		{"CPU of the engine thread, ms", func(b block) float64 { return b.CPU }},
 	} {
-		fmt.Fprintf(w, "| %s, median of the blocks |", f.name)
+		fmt.Fprintf(w, "| %s, median of blocks |", f.name)
 		for _, a := range list {
 			v := make([]float64, len(a.blocks))
 			for i, b := range a.blocks {
@@ -234,17 +234,17 @@ func printAlternating(w io.Writer, list []*alternating) {
 			slices.Sort(v)
 			fmt.Fprintf(w, " %.3f |", benchutil.Quantile(v, 0.5))
 		}
-		fmt.Fprintf(w, "\n| … as a multiple of the first (95 %%) |")
+		fmt.Fprintf(w, "\n| … relative to the first size (95 %% CI) |")
 		for i, a := range list {
 			if i == 0 {
-				fmt.Fprintf(w, " against itself: %s |", itself(a.blocks, f.of))
+				fmt.Fprintf(w, " itself: %s |", itself(a.blocks, f.of))
 				continue
 			}
 			fmt.Fprintf(w, " %s |", beside(list[0].blocks, a.blocks, f.of))
 		}
 		fmt.Fprintln(w)
 	}
-	fmt.Fprint(w, "| CPU of the process, garbage collection included, ms, mean of the blocks |")
+	fmt.Fprint(w, "| CPU of the process including garbage collection, ms, mean of blocks |")
 	for _, a := range list {
 		sum := 0.0
 		for _, b := range a.blocks {

@@ -135,7 +135,7 @@ func request(n int, leaving bool) *abi.Request {
 }
 
 func printCalls(w io.Writer, all []calls) {
-	fmt.Fprint(w, "\n**Plugin call** (encode, call, decide, decode), µs: median (least of 280 batches); fuel\n\n| endpoints |")
+	fmt.Fprint(w, "\n**Plugin call** (encode, call, decide, decode), µs: median (minimum of 280 batches); fuel\n\n| endpoints |")
 	for _, n := range callSizes {
 		fmt.Fprintf(w, " %d |", n)
 	}

@@ -91,9 +91,9 @@ func (r *policyRun) print(w io.Writer) {
 
 | | |
 |---|---|
-| plan all, no policy | %.0f ms |
-| plan all, with the policy (%d plugin calls) | %.0f ms |
-| look at all again, nothing changed (%d plugin calls) | %.0f ms |
-| one slice changed | %.3f ms |
+| full plan, no policy | %.0f ms |
+| full plan, with the policy (%d plugin calls) | %.0f ms |
+| full replan, nothing changed (%d plugin calls) | %.0f ms |
+| one slice updated | %.3f ms |
 `, r.size, "`zone-spill`", r.without*1000, r.calls, r.with*1000, r.callsMore, r.unchanged*1000, r.changed)
 }

@@ -56,10 +56,10 @@ func worst(ctx context.Context, s size, how effort) (out []hard, err error) {
 		what    string
 		changes []model.Change
 	}{
-		{"a Service with 10,000 endpoints comes", append(slicesOf(giant, many), service(giant))},
+		{"a Service with 10,000 endpoints is created", append(slicesOf(giant, many), service(giant))},
 		{"one of its endpoints becomes unready", []model.Change{slice(giant, 0, flipped[:perSlice])}},
-		{"it goes", append(gone(slicesOf(giant, many)), gone([]model.Change{service(giant)})...)},
-		{"this node's zone changes, and with it every Service's endpoints", []model.Change{node(0, zoneName(1))}},
+		{"it is deleted", append(gone(slicesOf(giant, many)), gone([]model.Change{service(giant)})...)},
+		{"this node's zone changes, and with it the endpoints of every Service", []model.Change{node(0, zoneName(1))}},
 		{fmt.Sprintf("%d slices change at once", len(burst)), burst},
 		{"a namespace with 2,000 Services is deleted", namespaceGone},
 	} {
@@ -107,8 +107,8 @@ func (l *lab) hard(w *world, what string, c []model.Change) (hard, error) {
 }
 
 func printWorst(w io.Writer, s string, all []hard) {
-	fmt.Fprintf(w, "\n**Much at once**, %s, zone hints on every endpoint; meanwhile an endpoint of another Service changes every 5 ms\n\n", s)
-	fmt.Fprint(w, "| | all of it, s | transactions | the longest, ms | the other Service waits, ms: median, max |\n|---|---|---|---|---|\n")
+	fmt.Fprintf(w, "\n**Large updates**, %s, zone hints on every endpoint; meanwhile an endpoint of another Service is updated every 5 ms\n\n", s)
+	fmt.Fprint(w, "| | total, s | transactions | longest, ms | latency of the other Service, ms: median, max |\n|---|---|---|---|---|\n")
 	for _, h := range all {
 		fmt.Fprintf(w, "| %s | %.3f | %d | %.0f | %.1f, %.1f |\n", h.What, h.Seconds, h.Transactions, h.Longest, h.Other.Median, h.Other.Max)
 	}

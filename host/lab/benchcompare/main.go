@@ -83,7 +83,7 @@ func (o *options) main() error {
 	}
 	var text bytes.Buffer
 	got.print(&text)
-	return benchutil.Publish(o.write, "peer", text.Bytes())
+	return benchutil.Publish(o.write, "benchcompare", text.Bytes())
 }
 
 // bench is a run.

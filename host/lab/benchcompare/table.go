@@ -65,7 +65,7 @@ func against(a, b float64) string {
 func (r *results) print(w io.Writer) {
 	fmt.Fprintf(w, "Machine: %s. %s.\n", r.Machine, strings.Join(r.Versions, "; "))
 	if r.Quick {
-		fmt.Fprint(w, "A quick run: whether it works, no figures.\n")
+		fmt.Fprint(w, "Quick run: a smoke test, not a measurement.\n")
 	}
 	fmt.Fprintf(w, "\n**kube-proxy (nftables) / sluice = ratio**, Services of %d endpoints each\n\n", r.Endpoints)
 	line := func(name string, cell func(*row) string) {
@@ -80,25 +80,25 @@ func (r *results) print(w io.Writer) {
 	both := func(name string, of func(*cell) float64) {
 		line(name, func(r *row) string { return against(of(&r.Cells[0]), of(&r.Cells[1])) })
 	}
-	both("process start → a connection through the last Service, s", func(c *cell) float64 { return median(c.Start) })
-	both(fmt.Sprintf("… through each of %d Services, all over the list, s", probes), func(c *cell) float64 { return median(c.Spread) })
-	both("API write → first connection on the new endpoint, ms: median", func(c *cell) float64 { return median(c.Changes) })
+	both("process start → first connection through the last Service, s", func(c *cell) float64 { return median(c.Start) })
+	both(fmt.Sprintf("… through each of %d Services spread over the list, s", probes), func(c *cell) float64 { return median(c.Spread) })
+	both("API write → first connection to the new endpoint, ms: median", func(c *cell) float64 { return median(c.Changes) })
 	both("… p99", func(c *cell) float64 { return benchutil.Summarize(slices.Clone(c.Changes)).P99 })
-	both("… slowest", func(c *cell) float64 { return most(c.Changes) })
+	both("… maximum", func(c *cell) float64 { return most(c.Changes) })
 	line("changes measured", func(r *row) string { return fmt.Sprint(len(r.Cells[0].Changes), ", ", len(r.Cells[1].Changes)) })
-	both("CPU at the start, children included, s", func(c *cell) float64 { return median(c.StartCPU) })
-	both("CPU a change, children included, ms", func(c *cell) float64 { return median(c.ChangeCPU) })
-	both("resident after the start, MiB", func(c *cell) float64 { return median(c.Resident) })
-	both("resident at most, MiB", func(c *cell) float64 { return most(c.Peak) })
-	line("the most that a child had, MiB", func(r *row) string {
+	both("CPU for the start, including child processes, s", func(c *cell) float64 { return median(c.StartCPU) })
+	both("CPU per change, including child processes, ms", func(c *cell) float64 { return median(c.ChangeCPU) })
+	both("resident after start, MiB", func(c *cell) float64 { return median(c.Resident) })
+	both("peak resident, MiB", func(c *cell) float64 { return most(c.Peak) })
+	line("peak resident of a child process, MiB", func(r *row) string {
 		return short(most(r.Cells[0].Children)) + " / " + short(most(r.Cells[1].Children))
 	})
-	both("from the API server at the start, MiB", func(c *cell) float64 { return median(c.StartMiB) })
+	both("received from the API server at start, MiB", func(c *cell) float64 { return median(c.StartMiB) })
 	line("watches at the API server", func(r *row) string {
 		return fmt.Sprint(sum(r.Cells[0].Watches), " / ", sum(r.Cells[1].Watches))
 	})
-	line("the floor: API write → acknowledged, ms: median, p99", func(r *row) string { return two(r.Acked) })
-	line("the floor: API write → event on a bare watch, ms: median, p99", func(r *row) string { return two(r.Heard) })
+	line("lower bound: API write → acknowledgement, ms: median, p99", func(r *row) string { return two(r.Acked) })
+	line("lower bound: API write → event on a plain watch, ms: median, p99", func(r *row) string { return two(r.Heard) })
 	for i := range r.Planes {
 		r.Planes[i].print(w)
 	}
@@ -118,8 +118,8 @@ func two(v []float64) string {
 
 func (p *plane) print(w io.Writer) {
 	k, s, d := p.Blocks["kube-proxy"], p.Blocks["sluice"], p.Blocks["direct"]
-	fmt.Fprintf(w, "\n**Data plane**, new connections through the last of %d Services, %d blocks a column\n\n", p.Services, len(k))
-	fmt.Fprintln(w, "| median of the blocks | no proxy | kube-proxy | sluice | sluice / kube-proxy (95 %) | kube-proxy / itself (95 %) | sluice is |")
+	fmt.Fprintf(w, "\n**Data plane**, new connections through the last of %d Services, %d blocks per column\n\n", p.Services, len(k))
+	fmt.Fprintln(w, "| median of blocks | no proxy | kube-proxy | sluice | sluice / kube-proxy (95 % CI) | kube-proxy / itself (95 % CI) | sluice is |")
 	fmt.Fprintln(w, "|---|---|---|---|---|---|---|")
 	for _, q := range []struct {
 		name string

@@ -69,5 +69,5 @@ func (o *options) main() error {
 	}
 	var text bytes.Buffer
 	got.print(&text)
-	return benchutil.Publish(o.write, "fleet", text.Bytes())
+	return benchutil.Publish(o.write, "scaletest", text.Bytes())
 }
