@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// alternated are the sizes whose changes are compared with those of the first, in turn in one run.
-var alternated = []string{"1000x1", "10000x1", "44125x1"}
+// alternatedSizes are the sizes whose changes are compared with those of the first, in turn in one run.
+var alternatedSizes = []string{"1000x1", "10000x1", "44125x1"}
 
 const (
 	rounds = 40
@@ -35,15 +35,15 @@ type block struct {
 	All    float64 // the same of the whole process, with what makes the change and collects garbage
 }
 
-// blocks holds one size in the present network namespace and does a block whenever it reads a line, until the end.
-func blocks(ctx context.Context, s size, in io.Reader, out io.Writer) error {
-	l, err := newLab(ctx, "", false, true)
+// runBlocks holds one size in the present network namespace and does a block whenever it reads a line, until the end.
+func runBlocks(ctx context.Context, s size, in io.Reader, out io.Writer) error {
+	l, err := newHarness(ctx, "", false, true)
 	if err != nil {
 		return err
 	}
 	defer l.stop()
-	w := newWorld(s)
-	if _, err := l.one(w.all()); err != nil {
+	w := newClusterState(s)
+	if _, err := l.apply(w.all()); err != nil {
 		return err
 	}
 	measureMemory() // as sluice run settles after its start
@@ -57,7 +57,7 @@ func blocks(ctx context.Context, s size, in io.Reader, out io.Writer) error {
 		}
 		cpu := cpuSeconds()
 		for range perBlock {
-			done, err := l.one([]model.Change{w.change(rng.IntN(s.services), replaced)})
+			done, err := l.apply([]model.Change{w.change(rng.IntN(s.services), replaced)})
 			if err != nil {
 				return err
 			}
@@ -77,7 +77,7 @@ func blocks(ctx context.Context, s size, in io.Reader, out io.Writer) error {
 }
 
 // threadCPU is what the engine's thread has used, in seconds.
-func (l *lab) threadCPU(ctx context.Context) (seconds float64, err error) {
+func (l *harness) threadCPU(ctx context.Context) (seconds float64, err error) {
 	derr := l.engine.Do(ctx, func(*planner.Planner) {
 		var u syscall.Rusage
 		err = syscall.Getrusage(syscall.RUSAGE_THREAD, &u)
@@ -86,8 +86,8 @@ func (l *lab) threadCPU(ctx context.Context) (seconds float64, err error) {
 	return seconds, errors.Join(derr, err)
 }
 
-// alternating is a size whose blocks are asked for.
-type alternating struct {
+// sizeProcess is a size whose blocks are asked for.
+type sizeProcess struct {
 	size   string
 	ask    io.WriteCloser
 	answer *json.Decoder
@@ -95,12 +95,12 @@ type alternating struct {
 	blocks []block
 }
 
-func startAlternating(size string) (*alternating, error) {
+func startSizeProcess(size string) (*sizeProcess, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	a := &alternating{size: size, cmd: exec.Command(exe, "-size", size, "-blocks")}
+	a := &sizeProcess{size: size, cmd: exec.Command(exe, "-size", size, "-blocks")}
 	a.cmd.Stderr = os.Stderr
 	if a.ask, err = a.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func startAlternating(size string) (*alternating, error) {
 	return a, a.cmd.Start()
 }
 
-func (a *alternating) block() error {
+func (a *sizeProcess) block() error {
 	if _, err := io.WriteString(a.ask, "go\n"); err != nil {
 		return fmt.Errorf("measuring %s: %w", a.size, err)
 	}
@@ -125,9 +125,9 @@ func (a *alternating) block() error {
 	return nil
 }
 
-// alternate holds all sizes at once, each in a process and a network namespace of its own, and does blocks in turn: A B C
+// measureAlternating holds all sizes at once, each in a process and a network namespace of its own, and does blocks in turn: A B C
 // C B A. So what else the machine does meets all alike.
-func alternate() (list []*alternating, err error) {
+func measureAlternating() (list []*sizeProcess, err error) {
 	defer func() {
 		for _, a := range list {
 			a.ask.Close()
@@ -136,8 +136,8 @@ func alternate() (list []*alternating, err error) {
 			}
 		}
 	}()
-	for _, s := range alternated {
-		a, err := startAlternating(s)
+	for _, s := range alternatedSizes {
+		a, err := startSizeProcess(s)
 		if err != nil {
 			return list, err
 		}
@@ -164,8 +164,8 @@ type interval struct{ ratio, low, high float64 }
 
 func (i interval) String() string { return fmt.Sprintf("%.2f (%.2f–%.2f)", i.ratio, i.low, i.high) }
 
-// intervalOf is the median of some ratios, and its percentile bootstrap. The same ratios give the same answer.
-func intervalOf(ratios []float64) interval {
+// bootstrap is the median of some ratios, and its percentile bootstrap. The same ratios give the same answer.
+func bootstrap(ratios []float64) interval {
 	const resamples = 4000
 	median := func(v []float64) float64 {
 		v = slices.Clone(v)
@@ -184,18 +184,18 @@ func intervalOf(ratios []float64) interval {
 	return interval{median(ratios), benchutil.Quantile(medians, 0.025), benchutil.Quantile(medians, 0.975)}
 }
 
-// beside compares a size's two blocks of each round with another's.
-func beside(a, b []block, of func(block) float64) interval {
+// relativeTo compares a size's two blocks of each round with another's.
+func relativeTo(a, b []block, of func(block) float64) interval {
 	var ratios []float64
 	for i := 0; i+1 < min(len(a), len(b)); i += 2 {
 		ratios = append(ratios, math.Sqrt(of(b[i])*of(b[i+1])/(of(a[i])*of(a[i+1]))))
 	}
-	return intervalOf(ratios)
+	return bootstrap(ratios)
 }
 
-// itself compares the second block of each round with the first, every other round the first with the second: what comes
+// selfRatio compares the second block of each round with the first, every other round the first with the second: what comes
 // out is noise.
-func itself(a []block, of func(block) float64) interval {
+func selfRatio(a []block, of func(block) float64) interval {
 	var ratios []float64
 	for i := 0; i+1 < len(a); i += 2 {
 		r := of(a[i+1]) / of(a[i])
@@ -204,10 +204,10 @@ func itself(a []block, of func(block) float64) interval {
 		}
 		ratios = append(ratios, r)
 	}
-	return intervalOf(ratios)
+	return bootstrap(ratios)
 }
 
-func printAlternating(w io.Writer, list []*alternating) {
+func printAlternating(w io.Writer, list []*sizeProcess) {
 	fmt.Fprintf(w, "\n**Endpoint update by cluster size**, all sizes at once, %d alternating blocks of %d updates each\n\n", 2*rounds, perBlock)
 	fmt.Fprint(w, "| Services × endpoints |")
 	for _, a := range list {
@@ -237,10 +237,10 @@ func printAlternating(w io.Writer, list []*alternating) {
 		fmt.Fprintf(w, "\n| … relative to the first size (95 %% CI) |")
 		for i, a := range list {
 			if i == 0 {
-				fmt.Fprintf(w, " itself: %s |", itself(a.blocks, f.of))
+				fmt.Fprintf(w, " itself: %s |", selfRatio(a.blocks, f.of))
 				continue
 			}
-			fmt.Fprintf(w, " %s |", beside(list[0].blocks, a.blocks, f.of))
+			fmt.Fprintf(w, " %s |", relativeTo(list[0].blocks, a.blocks, f.of))
 		}
 		fmt.Fprintln(w)
 	}

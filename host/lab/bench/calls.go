@@ -52,7 +52,7 @@ func callCosts(ctx context.Context, bin string) ([]calls, error) {
 	loaded := make([]*wasm.Plugin, len(guests))
 	for i, g := range guests {
 		all[i].guest = g
-		p, done, err := load(ctx, filepath.Join(bin, g.file))
+		p, done, err := loadPlugin(ctx, filepath.Join(bin, g.file))
 		if errors.Is(err, fs.ErrNotExist) && g.missing != "" {
 			continue
 		}

@@ -40,8 +40,8 @@ func (s size) String() string {
 	return fmt.Sprintf("%d:%d", s.services, s.endpoints)
 }
 
-// of is how many endpoints Service i has.
-func (s size) of(i int) int {
+// endpointsOf is how many endpoints Service i has.
+func (s size) endpointsOf(i int) int {
 	per := (s.endpoints + s.services - 1) / s.services
 	if per == 1 {
 		return 1
@@ -97,21 +97,21 @@ var names = func() (t struct {
 func nodeName(j int) string { return names.node[j%nodes] }
 func zoneName(j int) string { return names.zone[j%zones] }
 
-// world is the cluster as it is told, so that one endpoint of it can be changed.
-type world struct {
+// clusterState is the cluster as it is told, so that one endpoint of it can be changed.
+type clusterState struct {
 	size
-	hints bool // each endpoint is for its own zone
-	rng   *rand.Rand
-	last  int                           // the number of the last Pod made
-	told  map[int][]model.SliceEndpoint // of the Services that have changed
+	hints   bool // each endpoint is for its own zone
+	rng     *rand.Rand
+	last    int                           // the number of the last Pod made
+	updated map[int][]model.SliceEndpoint // of the Services that have changed
 }
 
-func newWorld(s size) *world {
-	return &world{size: s, rng: rand.New(rand.NewPCG(1, 2)), told: map[int][]model.SliceEndpoint{}, last: s.endpoints}
+func newClusterState(s size) *clusterState {
+	return &clusterState{size: s, rng: rand.New(rand.NewPCG(1, 2)), updated: map[int][]model.SliceEndpoint{}, last: s.endpoints}
 }
 
 // endpoint is Pod number id, one of Service i.
-func (w *world) endpoint(i, id int) model.SliceEndpoint {
+func (w *clusterState) endpoint(i, id int) model.SliceEndpoint {
 	e := model.SliceEndpoint{
 		Addr: netip.AddrFrom4([4]byte{byte(11 + id>>24), byte(id >> 16), byte(id >> 8), byte(id)}),
 		Node: nodeName(id), Zone: zoneName(id), Ready: true, Serving: true,
@@ -123,12 +123,12 @@ func (w *world) endpoint(i, id int) model.SliceEndpoint {
 	return e
 }
 
-// endpointsOf Service i, as they are.
-func (w *world) endpointsOf(i int) []model.SliceEndpoint {
-	if list, ok := w.told[i]; ok {
+// endpointsOfService Service i, as they are.
+func (w *clusterState) endpointsOfService(i int) []model.SliceEndpoint {
+	if list, ok := w.updated[i]; ok {
 		return list
 	}
-	list := make([]model.SliceEndpoint, w.of(i))
+	list := make([]model.SliceEndpoint, w.endpointsOf(i))
 	per := (w.size.endpoints + w.services - 1) / w.services
 	for j := range list {
 		list[j] = w.endpoint(i, i*per+j)
@@ -164,8 +164,8 @@ const (
 )
 
 // change does something to one endpoint of Service i, among its first slice's.
-func (w *world) change(i, kind int) model.Change {
-	list := append([]model.SliceEndpoint(nil), w.endpointsOf(i)...)
+func (w *clusterState) change(i, kind int) model.Change {
+	list := append([]model.SliceEndpoint(nil), w.endpointsOfService(i)...)
 	at := 0
 	if n := min(len(list), perSlice); n > 1 {
 		at = w.rng.IntN(n)
@@ -185,18 +185,18 @@ func (w *world) change(i, kind int) model.Change {
 	default:
 		list[at] = fresh()
 	}
-	w.told[i] = list
+	w.updated[i] = list
 	return slice(i, 0, list[:min(len(list), perSlice)])
 }
 
 // all is the whole state, Synced at its end.
-func (w *world) all() []model.Change {
+func (w *clusterState) all() []model.Change {
 	out := make([]model.Change, 0, 2*w.services+nodes+1)
 	for j := range nodes {
 		out = append(out, node(j, zoneName(j)))
 	}
 	for i := range w.services {
-		out = append(append(out, service(i)), slicesOf(i, w.endpointsOf(i))...)
+		out = append(append(out, service(i)), slicesOf(i, w.endpointsOfService(i))...)
 	}
 	return append(out, model.Change{Kind: model.Synced})
 }
@@ -208,11 +208,11 @@ func node(j int, zone string) model.Change {
 	}}
 }
 
-// feed is a source that emits what it is sent.
-type feed chan []model.Change
+// channelSource is a source that emits what it is sent.
+type channelSource chan []model.Change
 
 // Run implements engine.Source.
-func (f feed) Run(ctx context.Context, emit func([]model.Change)) error {
+func (f channelSource) Run(ctx context.Context, emit func([]model.Change)) error {
 	for {
 		select {
 		case <-ctx.Done():

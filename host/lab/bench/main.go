@@ -27,7 +27,7 @@ func main() {
 	flag.IntVar(&o.changes, "changes", 100, "single changes of each kind to measure")
 	flag.DurationVar(&o.churn, "churn", 10*time.Second, "how long to make 1,000 changes a second")
 	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long to do nothing")
-	flag.BoolVar(&o.bound, "policy", false, "with -size: every Service has a policy")
+	flag.BoolVar(&o.withPolicy, "policy", false, "with -size: every Service has a policy")
 	flag.StringVar(&o.profiles, "profiles", "", "with -size: folder to put CPU and heap profiles into")
 	flag.StringVar(&o.bin, "bin", "bin", "folder of the modules that `make bench` builds")
 	flag.BoolVar(&o.worst, "worst", false, "with -size: measure what is hardest instead")
@@ -43,7 +43,7 @@ func main() {
 }
 
 type options struct {
-	effort
+	settings
 	child, write string
 	calls, worst bool
 	alternate    bool
@@ -58,7 +58,7 @@ func (o *options) run() error {
 	out := &bytes.Buffer{}
 	fmt.Fprintf(out, "Machine: %s.\n", benchutil.DescribeMachine())
 	if o.alternate {
-		list, err := alternate()
+		list, err := measureAlternating()
 		if err == nil {
 			printAlternating(out, list)
 			_, err = fmt.Print(out)
@@ -79,25 +79,25 @@ func (o *options) run() error {
 		return err
 	}
 	cost.print(out)
-	var all []figures
+	var all []programmingResult
 	for _, s := range sizes {
-		f, err := inChild[figures](o, s)
+		f, err := inChild[programmingResult](o, s)
 		if err != nil {
 			return err
 		}
 		all = append(all, f)
 	}
 	printProgramming(out, all)
-	list, err := alternate()
+	list, err := measureAlternating()
 	if err != nil {
 		return err
 	}
 	printAlternating(out, list)
-	hardest, err := inChild[[]hard](o, worstSize, "-worst")
+	hardest, err := inChild[[]largeUpdate](o, worstSize, "-worst")
 	if err != nil {
 		return err
 	}
-	printWorst(out, worstSize, hardest)
+	printLargeUpdates(out, worstSize, hardest)
 	return benchutil.Publish(o.write, "bench", out.Bytes())
 }
 
@@ -111,13 +111,13 @@ func (o *options) inNamespace(ctx context.Context) error {
 		return err
 	}
 	if o.blocks {
-		return blocks(ctx, s, os.Stdin, os.Stdout)
+		return runBlocks(ctx, s, os.Stdin, os.Stdout)
 	}
 	var f any
 	if o.worst {
-		f, err = worst(ctx, s, o.effort)
+		f, err = measureLargeUpdates(ctx, s, o.settings)
 	} else {
-		f, err = program(ctx, s, o.effort)
+		f, err = measureProgramming(ctx, s, o.settings)
 	}
 	if err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
-// load loads a module without settings.
-func load(ctx context.Context, file string) (*wasm.Plugin, func(), error) {
+// loadPlugin loads a module without settings.
+func loadPlugin(ctx context.Context, file string) (*wasm.Plugin, func(), error) {
 	module, err := os.ReadFile(file)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (make plugins)", err)
@@ -41,13 +41,13 @@ type policyRun struct {
 }
 
 func policyCost(ctx context.Context, file string, s size) (*policyRun, error) {
-	p, done, err := load(ctx, file)
+	p, done, err := loadPlugin(ctx, file)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	plugins := func(policy.Step) (policy.Plugin, error) { return p, nil }
-	w := newWorld(s)
+	w := newClusterState(s)
 	all := w.all()
 	timeIt := func(f func()) float64 {
 		start := time.Now()

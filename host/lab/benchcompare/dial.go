@@ -57,13 +57,13 @@ func serve(h *testnet.Host, port uint16, name byte) (stop func(), err error) {
 
 // connect opens a connection from the calling thread's namespace, reads who answers and resets it. Took is until the
 // connection stands; patience bounds each step.
-func connect(to netip.AddrPort, patience time.Duration) (who byte, took time.Duration, err error) {
+func connect(to netip.AddrPort, timeout time.Duration) (who byte, took time.Duration, err error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, 0, os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
-	limit := unix.NsecToTimeval(patience.Nanoseconds())
+	limit := unix.NsecToTimeval(timeout.Nanoseconds())
 	err = errors.Join(
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
@@ -98,23 +98,23 @@ func connect(to netip.AddrPort, patience time.Duration) (who byte, took time.Dur
 // await waits, for an answer (an address that is not programmed gives none) and between its tries, a hundredth of the
 // time that has passed, within bounds: the time measured is that exact, and the proxy has the processor.
 const (
-	share         = 100
-	shortestPause = 50 * time.Microsecond
-	longestPause  = 20 * time.Millisecond
-	shortestTry   = 5 * time.Millisecond
-	longestTry    = 100 * time.Millisecond
+	retryFraction     = 100
+	minPause          = 50 * time.Microsecond
+	maxPause          = 20 * time.Millisecond
+	minConnectTimeout = 5 * time.Millisecond
+	maxConnectTimeout = 100 * time.Millisecond
 )
 
-// anybody may answer: what is not programmed has nobody who does.
-const anybody = 0
+// anyServer may answer: what is not programmed has nobody who does.
+const anyServer = 0
 
-// await connects again and again, from a thread that is in the client's namespace, until the right one answers, and
+// awaitServer connects again and again, from a thread that is in the client's namespace, until the right one answers, and
 // gives the time of that.
-func await(to netip.AddrPort, want byte, begin, until time.Time) (time.Time, error) {
+func awaitServer(to netip.AddrPort, want byte, begin, until time.Time) (time.Time, error) {
 	for {
-		who, _, err := connect(to, min(max(time.Since(begin)/share, shortestTry), longestTry))
+		who, _, err := connect(to, min(max(time.Since(begin)/retryFraction, minConnectTimeout), maxConnectTimeout))
 		now := time.Now()
-		if err == nil && (who == want || want == anybody) {
+		if err == nil && (who == want || want == anyServer) {
 			return now, nil
 		}
 		if now.After(until) {
@@ -123,7 +123,7 @@ func await(to netip.AddrPort, want byte, begin, until time.Time) (time.Time, err
 			}
 			return now, fmt.Errorf("%s does not lead to %q after %s: %w", to, want, now.Sub(begin).Round(time.Millisecond), err)
 		}
-		if pause := min(now.Sub(begin)/share, longestPause); pause >= shortestPause {
+		if pause := min(now.Sub(begin)/retryFraction, maxPause); pause >= minPause {
 			time.Sleep(pause)
 		}
 	}

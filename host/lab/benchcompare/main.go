@@ -26,18 +26,18 @@ import (
 )
 
 type options struct {
-	sizes     string
-	endpoints int
-	reps      int
-	changes   [2]int // of kube-proxy and of sluice, a repetition
-	rounds    int
-	minSync   time.Duration
-	bin       string
-	only      string
-	write     string
-	quick     bool
-	block     time.Duration // of each half of a block
-	patience  time.Duration // for a start
+	sizes        string
+	endpoints    int
+	reps         int
+	changes      [2]int // of kube-proxy and of sluice, a repetition
+	rounds       int
+	minSync      time.Duration
+	bin          string
+	only         string
+	write        string
+	quick        bool
+	block        time.Duration // of each half of a block
+	startTimeout time.Duration // for a start
 }
 
 func main() {
@@ -54,24 +54,24 @@ func main() {
 	flag.BoolVar(&o.quick, "quick", false, "a small cluster and few rounds: whether it works, no figures")
 	flag.StringVar(&o.write, "write", "", "file to put the tables into, between the markers")
 	flag.DurationVar(&o.block, "block", 400*time.Millisecond, "the data plane's blocks: at most so long with one connection at a time, and then so long with some")
-	flag.DurationVar(&o.patience, "patience", 5*time.Minute, "how long a start may take")
+	flag.DurationVar(&o.startTimeout, "patience", 5*time.Minute, "how long a start may take")
 	flag.Parse()
 	if o.quick {
-		o.quicken()
+		o.setQuick()
 	}
-	if err := o.main(); err != nil {
+	if err := o.run(); err != nil {
 		fmt.Fprintln(os.Stderr, "peer:", err)
 		os.Exit(1)
 	}
 }
 
-// quicken makes it a run of less than a minute, on a busy machine too.
-func (o *options) quicken() {
+// setQuick makes it a run of less than a minute, on a busy machine too.
+func (o *options) setQuick() {
 	o.quick, o.sizes, o.endpoints, o.reps, o.changes = true, "200", 5, 1, [2]int{3, 10}
-	o.rounds, o.block, o.patience, o.minSync = 1, 50*time.Millisecond, 2*time.Minute, time.Second
+	o.rounds, o.block, o.startTimeout, o.minSync = 1, 50*time.Millisecond, 2*time.Minute, time.Second
 }
 
-func (o *options) main() error {
+func (o *options) run() error {
 	if err := testnet.Enter(); err != nil {
 		return err
 	}
@@ -89,11 +89,11 @@ func (o *options) main() error {
 // bench is a run.
 type bench struct {
 	options
-	site    *site
-	proxies [2]*proxy // kube-proxy, sluice
-	moving  *loadgen.SliceUpdater
-	made    int // Services
-	table   results
+	env      *environment
+	proxies  [2]*proxy // kube-proxy, sluice
+	updater  *loadgen.SliceUpdater
+	services int // Services
+	results  results
 }
 
 // measureAll is a run.
@@ -101,13 +101,13 @@ func (o *options) measureAll(ctx context.Context) (*results, error) {
 	var sizes []int
 	for _, f := range strings.Split(o.sizes, ",") {
 		n, err := strconv.Atoi(f)
-		if err != nil || n < few || !slices.IsSorted(append(sizes, n)) {
-			return nil, fmt.Errorf("-sizes %q: rising numbers, %d at least", o.sizes, few)
+		if err != nil || n < minServices || !slices.IsSorted(append(sizes, n)) {
+			return nil, fmt.Errorf("-sizes %q: rising numbers, %d at least", o.sizes, minServices)
 		}
 		sizes = append(sizes, n)
 	}
 	b := &bench{options: *o}
-	if err := b.programs(ctx); err != nil {
+	if err := b.findPrograms(ctx); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "peer-")
@@ -115,25 +115,25 @@ func (o *options) measureAll(ctx context.Context) (*results, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	if b.site, err = openSite(ctx, dir); err != nil {
+	if b.env, err = newEnvironment(ctx, dir); err != nil {
 		return nil, err
 	}
-	defer b.site.close()
+	defer b.env.close()
 	if b.rounds > 0 && b.only == "" {
-		if err := b.forward(ctx, few, nil); err != nil {
-			return nil, fmt.Errorf("data plane, %d Services: %w", few, err)
+		if err := b.measureDataPlane(ctx, minServices, nil); err != nil {
+			return nil, fmt.Errorf("data plane, %d Services: %w", minServices, err)
 		}
 	}
 	for _, n := range sizes {
-		if err := b.size(ctx, n, n == sizes[len(sizes)-1]); err != nil {
+		if err := b.measureSize(ctx, n, n == sizes[len(sizes)-1]); err != nil {
 			return nil, fmt.Errorf("%d Services: %w", n, err)
 		}
 	}
-	return &b.table, nil
+	return &b.results, nil
 }
 
-// programs finds what is measured, and says what it is.
-func (b *bench) programs(ctx context.Context) error {
+// findPrograms finds what is measured, and says what it is.
+func (b *bench) findPrograms(ctx context.Context) error {
 	dir, err := binaries.Find(append(binaries.Cluster(), binaries.KubeProxy)...)
 	if err != nil {
 		return err
@@ -156,33 +156,33 @@ func (b *bench) programs(ctx context.Context) error {
 		}
 		said = append(said, c[0]+" "+f[1]) // each begins with a name
 	}
-	b.table = results{Machine: benchutil.DescribeMachine(), Versions: said, Endpoints: b.endpoints, MinSync: b.minSync, Quick: b.quick}
+	b.results = results{Machine: benchutil.DescribeMachine(), Versions: said, Endpoints: b.endpoints, MinSync: b.minSync, Quick: b.quick}
 	return nil
 }
 
-// few is how many Services the data plane is first measured with.
-const few = 10
+// minServices is how many Services the data plane is first measured with.
+const minServices = 10
 
-// fill brings the cluster to a size.
-func (b *bench) fill(ctx context.Context, services int) error {
+// createServices brings the cluster to a size.
+func (b *bench) createServices(ctx context.Context, services int) error {
 	b.progress("%d Services of %d endpoints", services, b.endpoints)
-	if err := loadgen.CreateServices(ctx, b.site.cluster, b.made, services, b.endpoints); err != nil {
+	if err := loadgen.CreateServices(ctx, b.env.cluster, b.services, services, b.endpoints); err != nil {
 		return err
 	}
-	b.made = services
+	b.services = services
 	var err error
-	b.moving, err = loadgen.NewSliceUpdater(ctx, b.site.cluster, loadgen.ServiceName(movingService))
+	b.updater, err = loadgen.NewSliceUpdater(ctx, b.env.cluster, loadgen.ServiceName(movingService))
 	return err
 }
 
-// size measures all at one size, and the data plane at the last one.
-func (b *bench) size(ctx context.Context, services int, last bool) error {
-	if err := b.fill(ctx, services); err != nil {
+// measureSize measures all at one size, and the data plane at the last one.
+func (b *bench) measureSize(ctx context.Context, services int, last bool) error {
+	if err := b.createServices(ctx, services); err != nil {
 		return err
 	}
-	row := row{Services: services}
+	row := sizeResult{Services: services}
 	var err error
-	if row.Acked, row.Heard, err = b.floor(ctx, b.changes[1]); err != nil {
+	if row.AckLatency, row.WatchLatency, err = b.measureLowerBounds(ctx, b.changes[1]); err != nil {
 		return err
 	}
 	var nodes [2]*node // as they were programmed last
@@ -193,37 +193,37 @@ func (b *bench) size(ctx context.Context, services int, last bool) error {
 				continue
 			}
 			b.progress("%s, %d of %d", b.proxies[which].name, rep+1, b.reps)
-			if nodes[which], err = b.measure(ctx, b.proxies[which], services, &row.Cells[which]); err != nil {
+			if nodes[which], err = b.measureProxy(ctx, b.proxies[which], services, &row.Proxies[which]); err != nil {
 				return err
 			}
 		}
 	}
-	b.table.Rows = append(b.table.Rows, row)
+	b.results.Rows = append(b.results.Rows, row)
 	if b.rounds == 0 || b.only != "" || !last {
 		return nil
 	}
-	return b.forward(ctx, services, &nodes)
+	return b.measureDataPlane(ctx, services, &nodes)
 }
 
-// forward measures the data plane through the last Service with so many Services programmed: on the nodes given, or on
+// measureDataPlane measures the data plane through the last Service with so many Services programmed: on the nodes given, or on
 // new ones.
-func (b *bench) forward(ctx context.Context, services int, nodes *[2]*node) error {
+func (b *bench) measureDataPlane(ctx context.Context, services int, nodes *[2]*node) error {
 	if nodes == nil {
-		if err := b.fill(ctx, services); err != nil {
+		if err := b.createServices(ctx, services); err != nil {
 			return err
 		}
 		nodes = new([2]*node)
 		for i, p := range b.proxies {
 			quiet := *p
 			quiet.changes = 0
-			var ignored cell
+			var ignored proxyResult
 			var err error
-			if nodes[i], err = b.measure(ctx, &quiet, services, &ignored); err != nil {
+			if nodes[i], err = b.measureProxy(ctx, &quiet, services, &ignored); err != nil {
 				return err
 			}
 		}
 	}
-	bare, err := b.site.addNode(ctx)
+	bare, err := b.env.addNode(ctx)
 	if err != nil {
 		return err
 	}
@@ -234,13 +234,13 @@ func (b *bench) forward(ctx context.Context, services int, nodes *[2]*node) erro
 	if err != nil {
 		return err
 	}
-	blocks, err := b.compare([]path{
+	blocks, err := b.measureTargets([]target{
 		{b.proxies[0].name, nodes[0], loadgen.ServiceAddr(last)}, {b.proxies[1].name, nodes[1], loadgen.ServiceAddr(last)}, {"direct", bare, direct},
 	})
 	if err != nil {
 		return err
 	}
-	b.table.Planes = append(b.table.Planes, plane{Services: services, Blocks: blocks})
+	b.results.Planes = append(b.results.Planes, dataPlaneResult{Services: services, Blocks: blocks})
 	return nil
 }
 

@@ -22,9 +22,9 @@ func ratio(a, b []block, of func(block) float64) interval {
 	return bootstrap(logs)
 }
 
-// itself compares the first block of a path in each round with the second, in the order that the rounds alternate in:
+// selfRatio compares the first block of a path in each round with the second, in the order that the rounds alternate in:
 // what comes out is noise.
-func itself(a []block, of func(block) float64) interval {
+func selfRatio(a []block, of func(block) float64) interval {
 	var logs []float64
 	for i := 0; i+1 < len(a); i += 2 {
 		logs = append(logs, math.Log(of(a[i+1])/of(a[i])))

@@ -19,28 +19,28 @@ type results struct {
 	Endpoints int
 	MinSync   time.Duration
 	Quick     bool
-	Rows      []row
-	Planes    []plane
+	Rows      []sizeResult
+	Planes    []dataPlaneResult
 }
 
-// row is one size.
-type row struct {
-	Services     int
-	Acked, Heard []float64 // ms: what no proxy can undercut
-	Cells        [2]cell   // kube-proxy, sluice
+// sizeResult is one size.
+type sizeResult struct {
+	Services                 int
+	AckLatency, WatchLatency []float64      // ms: what no proxy can undercut
+	Proxies                  [2]proxyResult // kube-proxy, sluice
 }
 
-// plane is the data plane at one size, by the path's name.
-type plane struct {
+// dataPlaneResult is the data plane at one size, by the path's name.
+type dataPlaneResult struct {
 	Services int
 	Blocks   map[string][]block
 }
 
 func median(v []float64) float64 { return benchutil.Summarize(slices.Clone(v)).Median }
-func most(v []float64) float64   { return benchutil.Summarize(slices.Clone(v)).Max }
+func maxOf(v []float64) float64  { return benchutil.Summarize(slices.Clone(v)).Max }
 
-// short is a number with three digits that matter.
-func short(v float64) string {
+// formatNumber is a number with three digits that matter.
+func formatNumber(v float64) string {
 	switch {
 	case v == 0:
 		return "–"
@@ -54,12 +54,12 @@ func short(v float64) string {
 	return fmt.Sprintf("%.3f", v)
 }
 
-// against is "a / b = ratio ×", without a ratio where one of them was not measured.
-func against(a, b float64) string {
+// formatRatio is "a / b = ratio ×", without a ratio where one of them was not measured.
+func formatRatio(a, b float64) string {
 	if a == 0 || b == 0 {
-		return short(a) + " / " + short(b)
+		return formatNumber(a) + " / " + formatNumber(b)
 	}
-	return fmt.Sprintf("%s / %s = **%s×**", short(a), short(b), short(a/b))
+	return fmt.Sprintf("%s / %s = **%s×**", formatNumber(a), formatNumber(b), formatNumber(a/b))
 }
 
 func (r *results) print(w io.Writer) {
@@ -68,37 +68,39 @@ func (r *results) print(w io.Writer) {
 		fmt.Fprint(w, "Quick run: a smoke test, not a measurement.\n")
 	}
 	fmt.Fprintf(w, "\n**kube-proxy (nftables) / sluice = ratio**, Services of %d endpoints each\n\n", r.Endpoints)
-	line := func(name string, cell func(*row) string) {
+	line := func(name string, cell func(*sizeResult) string) {
 		fmt.Fprintf(w, "| %s |", name)
 		for i := range r.Rows {
 			fmt.Fprintf(w, " %s |", cell(&r.Rows[i]))
 		}
 		fmt.Fprintln(w)
 	}
-	line("Services", func(r *row) string { return fmt.Sprint(r.Services) })
+	line("Services", func(r *sizeResult) string { return fmt.Sprint(r.Services) })
 	fmt.Fprintln(w, "|---|"+strings.Repeat("---|", len(r.Rows)))
-	both := func(name string, of func(*cell) float64) {
-		line(name, func(r *row) string { return against(of(&r.Cells[0]), of(&r.Cells[1])) })
+	both := func(name string, of func(*proxyResult) float64) {
+		line(name, func(r *sizeResult) string { return formatRatio(of(&r.Proxies[0]), of(&r.Proxies[1])) })
 	}
-	both("process start → first connection through the last Service, s", func(c *cell) float64 { return median(c.Start) })
-	both(fmt.Sprintf("… through each of %d Services spread over the list, s", probes), func(c *cell) float64 { return median(c.Spread) })
-	both("API write → first connection to the new endpoint, ms: median", func(c *cell) float64 { return median(c.Changes) })
-	both("… p99", func(c *cell) float64 { return benchutil.Summarize(slices.Clone(c.Changes)).P99 })
-	both("… maximum", func(c *cell) float64 { return most(c.Changes) })
-	line("changes measured", func(r *row) string { return fmt.Sprint(len(r.Cells[0].Changes), ", ", len(r.Cells[1].Changes)) })
-	both("CPU for the start, including child processes, s", func(c *cell) float64 { return median(c.StartCPU) })
-	both("CPU per change, including child processes, ms", func(c *cell) float64 { return median(c.ChangeCPU) })
-	both("resident after start, MiB", func(c *cell) float64 { return median(c.Resident) })
-	both("peak resident, MiB", func(c *cell) float64 { return most(c.Peak) })
-	line("peak resident of a child process, MiB", func(r *row) string {
-		return short(most(r.Cells[0].Children)) + " / " + short(most(r.Cells[1].Children))
+	both("process start → first connection through the last Service, s", func(c *proxyResult) float64 { return median(c.Start) })
+	both(fmt.Sprintf("… through each of %d Services spread over the list, s", probedServices), func(c *proxyResult) float64 { return median(c.StartAll) })
+	both("API write → first connection to the new endpoint, ms: median", func(c *proxyResult) float64 { return median(c.Changes) })
+	both("… p99", func(c *proxyResult) float64 { return benchutil.Summarize(slices.Clone(c.Changes)).P99 })
+	both("… maximum", func(c *proxyResult) float64 { return maxOf(c.Changes) })
+	line("changes measured", func(r *sizeResult) string {
+		return fmt.Sprint(len(r.Proxies[0].Changes), ", ", len(r.Proxies[1].Changes))
 	})
-	both("received from the API server at start, MiB", func(c *cell) float64 { return median(c.StartMiB) })
-	line("watches at the API server", func(r *row) string {
-		return fmt.Sprint(sum(r.Cells[0].Watches), " / ", sum(r.Cells[1].Watches))
+	both("CPU for the start, including child processes, s", func(c *proxyResult) float64 { return median(c.StartCPU) })
+	both("CPU per change, including child processes, ms", func(c *proxyResult) float64 { return median(c.ChangeCPU) })
+	both("resident after start, MiB", func(c *proxyResult) float64 { return median(c.RSS) })
+	both("peak resident, MiB", func(c *proxyResult) float64 { return maxOf(c.PeakRSS) })
+	line("peak resident of a child process, MiB", func(r *sizeResult) string {
+		return formatNumber(maxOf(r.Proxies[0].ChildPeakRSS)) + " / " + formatNumber(maxOf(r.Proxies[1].ChildPeakRSS))
 	})
-	line("lower bound: API write → acknowledgement, ms: median, p99", func(r *row) string { return two(r.Acked) })
-	line("lower bound: API write → event on a plain watch, ms: median, p99", func(r *row) string { return two(r.Heard) })
+	both("received from the API server at start, MiB", func(c *proxyResult) float64 { return median(c.StartMiB) })
+	line("watches at the API server", func(r *sizeResult) string {
+		return fmt.Sprint(sum(r.Proxies[0].Watches), " / ", sum(r.Proxies[1].Watches))
+	})
+	line("lower bound: API write → acknowledgement, ms: median, p99", func(r *sizeResult) string { return medianAndP99(r.AckLatency) })
+	line("lower bound: API write → event on a plain watch, ms: median, p99", func(r *sizeResult) string { return medianAndP99(r.WatchLatency) })
 	for i := range r.Planes {
 		r.Planes[i].print(w)
 	}
@@ -111,12 +113,12 @@ func sum(watches map[string]int) (n int) {
 	return n
 }
 
-func two(v []float64) string {
+func medianAndP99(v []float64) string {
 	s := benchutil.Summarize(slices.Clone(v))
-	return short(s.Median) + ", " + short(s.P99)
+	return formatNumber(s.Median) + ", " + formatNumber(s.P99)
 }
 
-func (p *plane) print(w io.Writer) {
+func (p *dataPlaneResult) print(w io.Writer) {
 	k, s, d := p.Blocks["kube-proxy"], p.Blocks["sluice"], p.Blocks["direct"]
 	fmt.Fprintf(w, "\n**Data plane**, new connections through the last of %d Services, %d blocks per column\n\n", p.Services, len(k))
 	fmt.Fprintln(w, "| median of blocks | no proxy | kube-proxy | sluice | sluice / kube-proxy (95 % CI) | kube-proxy / itself (95 % CI) | sluice is |")
@@ -135,9 +137,9 @@ func (p *plane) print(w io.Writer) {
 			for _, b := range blocks {
 				v = append(v, q.of(b))
 			}
-			return short(median(v))
+			return formatNumber(median(v))
 		}
-		got, noise := ratio(k, s, q.of), itself(k, q.of)
+		got, noise := ratio(k, s, q.of), selfRatio(k, q.of)
 		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s | %s |\n", q.name, middle(d), middle(k), middle(s), got, noise, verdict(got, noise, q.more))
 	}
 }

@@ -17,8 +17,8 @@ import (
 // Process is another process, looked at from outside.
 type Process int
 
-// tick is the unit of /proc/PID/stat, USER_HZ, on every Linux that Go runs on.
-const tick = 10 * time.Millisecond
+// clockTick is the unit of /proc/PID/stat, USER_HZ, on every Linux that Go runs on.
+const clockTick = 10 * time.Millisecond
 
 // CPU is the time, user and system, that the process has used, its threads that have ended included.
 func (p Process) CPU() (time.Duration, error) {
@@ -44,7 +44,7 @@ func (p Process) ChildrenCPU() (time.Duration, error) {
 	}
 	user, err1 := strconv.ParseInt(string(f[13]), 10, 64)
 	system, err2 := strconv.ParseInt(string(f[14]), 10, 64)
-	return time.Duration(user+system) * tick, errors.Join(err1, err2)
+	return time.Duration(user+system) * clockTick, errors.Join(err1, err2)
 }
 
 // TotalCPU is CPU and ChildrenCPU.
@@ -102,14 +102,14 @@ type ChildMonitor struct {
 	peak float64
 }
 
-// lookEvery is often enough for programs that run for a tenth of a second, and costs a hundredth of a processor.
-const lookEvery = 20 * time.Millisecond
+// pollInterval is often enough for programs that run for a tenth of a second, and costs a hundredth of a processor.
+const pollInterval = 20 * time.Millisecond
 
 // MonitorChildren begins to look.
 func (p Process) MonitorChildren() *ChildMonitor {
 	c := &ChildMonitor{stop: make(chan struct{})}
 	c.wg.Go(func() {
-		tick := time.NewTicker(lookEvery)
+		tick := time.NewTicker(pollInterval)
 		defer tick.Stop()
 		for {
 			for _, child := range p.Children() {

@@ -36,15 +36,15 @@ func kubeconfig(dir string, i int) string {
 	return filepath.Join(dir, fmt.Sprintf("agent-%04d.kubeconfig", i))
 }
 
-// agents runs what n nodes would run, but for the kernel: each has its own connection, source, planner and engine. They
+// runAgents runs what n nodes would run, but for the kernel: each has its own connection, source, planner and engine. They
 // start one after the other over a time. Every line that comes in is answered with their status; the end of the input
 // ends them.
-func agents(n int, dir string, over time.Duration, in io.Reader, out io.Writer) error {
+func runAgents(n int, dir string, over time.Duration, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	kube.RedirectKlog(log)
-	var tally tally
+	var tally totals
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
@@ -53,7 +53,7 @@ func agents(n int, dir string, over time.Duration, in io.Reader, out io.Writer) 
 				return
 			case <-time.After(over * time.Duration(i) / time.Duration(n)):
 			}
-			if err := agent(ctx, i, dir, log, &tally); err != nil && ctx.Err() == nil {
+			if err := runAgent(ctx, i, dir, log, &tally); err != nil && ctx.Err() == nil {
 				tally.fail(fmt.Errorf("agent %d: %w", i, err))
 			}
 		})
@@ -68,7 +68,7 @@ func agents(n int, dir string, over time.Duration, in io.Reader, out io.Writer) 
 	return errors.Join(err, lines.Err())
 }
 
-func agent(ctx context.Context, i int, dir string, log *slog.Logger, t *tally) error {
+func runAgent(ctx context.Context, i int, dir string, log *slog.Logger, t *totals) error {
 	client, err := kube.Connect(kube.Connection{Kubeconfig: kubeconfig(dir, i), Version: "fleet"})
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func agent(ctx context.Context, i int, dir string, log *slog.Logger, t *tally) e
 	e := engine.New(engine.Options{
 		Source:   kube.New(kube.Options{Client: client, Node: nodeName(i), Log: log, Now: time.Now, After: time.After}),
 		Backend:  fake.Open(fake.NewKernel(fake.Options{})),
-		Observer: &watched{tally: t},
+		Observer: &agentObserver{totals: t},
 		Log:      log, SyncPeriod: 30 * time.Second,
 		Planner: planner.New(planner.Settings{
 			Node: nodeName(i), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
@@ -85,33 +85,33 @@ func agent(ctx context.Context, i int, dir string, log *slog.Logger, t *tally) e
 	return e.Run(ctx)
 }
 
-// tally is what all agents have done.
-type tally struct {
+// totals is what all agents have done.
+type totals struct {
 	mu sync.Mutex
 	s  status
 }
 
-func (t *tally) status() status {
+func (t *totals) status() status {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.s
 }
 
-func (t *tally) fail(err error) {
+func (t *totals) fail(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.s.Failed = err.Error()
 }
 
-// watched observes one agent.
-type watched struct {
+// agentObserver observes one agent.
+type agentObserver struct {
 	engine.Observers // nobody
-	*tally
+	*totals
 	synced bool // read and written under the tally's lock
 }
 
 // OnEnqueue implements engine.Observer.
-func (w *watched) OnEnqueue(changes []model.Change, _ time.Time) {
+func (w *agentObserver) OnEnqueue(changes []model.Change, _ time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.synced {
@@ -120,7 +120,7 @@ func (w *watched) OnEnqueue(changes []model.Change, _ time.Time) {
 }
 
 // OnApply implements engine.Observer.
-func (w *watched) OnApply(p *engine.ApplyResult) {
+func (w *agentObserver) OnApply(p *engine.ApplyResult) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.synced && p.Synced {

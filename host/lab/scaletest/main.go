@@ -18,15 +18,15 @@ import (
 )
 
 type options struct {
-	agents    int
-	services  int
-	endpoints int
-	spread    time.Duration
-	rate      int // changes a second
-	lasting   time.Duration
-	single    int
-	idling    time.Duration
-	write     string
+	agents         int
+	services       int
+	endpoints      int
+	spread         time.Duration
+	rate           int // changes a second
+	updateDuration time.Duration
+	singleUpdates  int
+	idleDuration   time.Duration
+	write          string
 }
 
 func main() {
@@ -38,16 +38,16 @@ func main() {
 	flag.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service")
 	flag.DurationVar(&o.spread, "spread", time.Minute, "over how long agents start when they do not start at once")
 	flag.IntVar(&o.rate, "rate", 20, "changes a second")
-	flag.DurationVar(&o.lasting, "lasting", 15*time.Second, "how long changes are made")
-	flag.DurationVar(&o.idling, "idle", 5*time.Second, "how long to look at an API server that has nothing to do")
-	flag.IntVar(&o.single, "changes", 30, "changes one at a time")
+	flag.DurationVar(&o.updateDuration, "lasting", 15*time.Second, "how long changes are made")
+	flag.DurationVar(&o.idleDuration, "idle", 5*time.Second, "how long to look at an API server that has nothing to do")
+	flag.IntVar(&o.singleUpdates, "changes", 30, "changes one at a time")
 	flag.StringVar(&o.write, "write", "", "file to put the tables into, between the markers")
 	flag.StringVar(&dir, "child", "", "run agents with the kubeconfigs of this folder (this program starts itself so)")
 	flag.DurationVar(&over, "over", 0, "with -child: over how long they start")
 	flag.Parse()
 	err := func() error {
 		if dir != "" {
-			return agents(o.agents, dir, over, os.Stdin, os.Stdout)
+			return runAgents(o.agents, dir, over, os.Stdin, os.Stdout)
 		}
 		return o.main()
 	}()

@@ -17,23 +17,23 @@ import (
 // results is what a run measured.
 type results struct {
 	options
-	Machine string
-	Idle    float64 // processors that the API server takes with nobody there
-	Before  float64 // MiB that it has then
-	Bare    [2]load // changes with no agent there: small slices, big ones
-	Starts  []start
-	Small   load // changes of a slice of so many endpoints as all have
-	Big     load // changes of a slice of perSlice endpoints
-	Single  benchutil.Summary
-	Settled float64        // processors that the API server takes with all agents there and no change
-	before  map[string]int // watches with no agent there
-	Watches map[string]int // the agents'
-	Conns   int
-	Restart restart
+	Machine        string
+	IdleCPU        float64         // processors that the API server takes with nobody there
+	MemoryBefore   float64         // MiB that it has then
+	WithoutAgents  [2]updateResult // changes with no agent there: small slices, big ones
+	Starts         []startResult
+	SmallSlice     updateResult // changes of a slice of so many endpoints as all have
+	BigSlice       updateResult // changes of a slice of perSlice endpoints
+	Single         benchutil.Summary
+	IdleWithAgents float64        // processors that the API server takes with all agents there and no change
+	watchesBefore  map[string]int // watches with no agent there
+	Watches        map[string]int // the agents'
+	Connections    int
+	Restart        restartResult
 }
 
-// start is one way to start all agents.
-type start struct {
+// startResult is one way to start all agents.
+type startResult struct {
 	Name            string
 	Took            float64 // s, until the last agent has synced
 	CPU             float64 // s of the API server's, without what it takes anyway
@@ -42,29 +42,29 @@ type start struct {
 	AgentCPU, Agent float64 // s and MiB an agent
 }
 
-// load is what changes cost.
-type load struct {
-	Changes int
+// updateResult is what changes cost.
+type updateResult struct {
+	Updates int
 	Rate    float64 // a second
 	CPU     float64 // s of the API server's, without what it takes anyway
 	Bytes   float64
 }
 
-// restart is what follows when the API server ends and begins anew.
-type restart struct {
+// restartResult is what follows when the API server ends and begins anew.
+type restartResult struct {
 	Took  float64 // s, from its readiness until all watches are there again
 	CPU   float64 // s, of its own start
 	Bytes float64
 	Peak  float64
 }
 
-// startPatience is generous: the agents share this machine's processors.
-const startPatience = 10 * time.Minute
+// startTimeout is generous: the agents share this machine's processors.
+const startTimeout = 10 * time.Minute
 
 func (o *options) measure(ctx context.Context) (*results, error) {
 	r := &results{options: *o, Machine: benchutil.DescribeMachine()}
 	r.progress("%d Services of %d endpoints, %d Nodes", o.services, o.endpoints, o.agents)
-	s, err := openSite(ctx, o.agents)
+	s, err := newEnvironment(ctx, o.agents)
 	if err != nil {
 		return nil, err
 	}
@@ -72,16 +72,16 @@ func (o *options) measure(ctx context.Context) (*results, error) {
 	if err := s.fill(ctx, o.services, o.endpoints); err != nil {
 		return nil, err
 	}
-	time.Sleep(o.idling) // what making them has left to do
-	if r.Idle, err = r.unused(s); err != nil {
+	time.Sleep(o.idleDuration) // what making them has left to do
+	if r.IdleCPU, err = r.idleCPU(s); err != nil {
 		return nil, err
 	}
-	r.Before = s.server().RSS()
-	if r.before, err = loadgen.CountWatches(ctx, s.cluster); err != nil {
+	r.MemoryBefore = s.server().RSS()
+	if r.watchesBefore, err = loadgen.CountWatches(ctx, s.cluster); err != nil {
 		return nil, err
 	}
-	for i, slice := range r.slices() {
-		if r.Bare[i], err = r.churn(ctx, s, nil, slice); err != nil {
+	for i, slice := range r.updatedSlices() {
+		if r.WithoutAgents[i], err = r.measureUpdates(ctx, s, nil, slice); err != nil {
 			return nil, err
 		}
 	}
@@ -95,9 +95,9 @@ func (o *options) measure(ctx context.Context) (*results, error) {
 		{"WatchList, all at once", 0, true},
 	} {
 		r.progress("%s", how.name)
-		c, err := r.start(ctx, s, how.name, how.over, how.watchList)
+		c, err := r.measureStart(ctx, s, how.name, how.over, how.watchList)
 		if err == nil && len(r.Starts) == 3 {
-			err = r.living(ctx, s, c)
+			err = r.measureRunning(ctx, s, c)
 		}
 		if c != nil {
 			if serr := c.stop(); err == nil {
@@ -115,22 +115,22 @@ func (r *results) progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
 }
 
-// unused is how many processors the API server takes while nothing happens.
-func (r *results) unused(s *site) (float64, error) {
-	u, err := s.during(func() error { time.Sleep(r.idling); return nil })
+// idleCPU is how many processors the API server takes while nothing happens.
+func (r *results) idleCPU(s *environment) (float64, error) {
+	u, err := s.measureDuring(func() error { time.Sleep(r.idleDuration); return nil })
 	return u.CPU.Seconds() / u.Took.Seconds(), err
 }
 
-// start starts all agents and measures until the last one has synced.
-func (r *results) start(ctx context.Context, s *site, name string, over time.Duration, watchList bool) (c *child, err error) {
+// measureStart starts all agents and measures until the last one has synced.
+func (r *results) measureStart(ctx context.Context, s *environment, name string, over time.Duration, watchList bool) (c *agentProcess, err error) {
 	s.server().ResetPeakRSS()
-	one := start{Name: name}
-	u, err := s.during(func() (err error) {
+	one := startResult{Name: name}
+	u, err := s.measureDuring(func() (err error) {
 		if c, err = startAgents(s.nodes, r.agents, s.dir, over, watchList); err != nil {
 			return err
 		}
-		st, err := c.await(ctx, startPatience, 200*time.Millisecond, "all agents are synced", func(s status) bool { return s.Synced == r.agents })
-		one.Took = st.LastSynced.Sub(c.begin).Seconds()
+		st, err := c.waitFor(ctx, startTimeout, 200*time.Millisecond, "all agents are synced", func(s status) bool { return s.Synced == r.agents })
+		one.Took = st.LastSynced.Sub(c.started).Seconds()
 		return err
 	})
 	if err != nil {
@@ -140,31 +140,31 @@ func (r *results) start(ctx context.Context, s *site, name string, over time.Dur
 	if err != nil {
 		return c, err
 	}
-	one.CPU, one.Bytes = u.CPU.Seconds()-r.Idle*u.Took.Seconds(), u.Bytes
+	one.CPU, one.Bytes = u.CPU.Seconds()-r.IdleCPU*u.Took.Seconds(), u.Bytes
 	one.Peak, one.Resident = s.server().PeakRSS(), s.server().RSS()
 	one.AgentCPU, one.Agent = cpu.Seconds()/float64(r.agents), c.RSS()/float64(r.agents)
 	r.Starts = append(r.Starts, one)
 	return c, nil
 }
 
-// living measures what happens while all agents are there.
-func (r *results) living(ctx context.Context, s *site, c *child) (err error) {
-	if _, r.Conns, err = s.received(); err != nil {
+// measureRunning measures what happens while all agents are there.
+func (r *results) measureRunning(ctx context.Context, s *environment, c *agentProcess) (err error) {
+	if _, r.Connections, err = s.received(); err != nil {
 		return err
 	}
-	time.Sleep(r.idling)
-	if r.Settled, err = r.unused(s); err != nil {
+	time.Sleep(r.idleDuration)
+	if r.IdleWithAgents, err = r.idleCPU(s); err != nil {
 		return err
 	}
 	r.progress("changes")
-	slices := r.slices()
-	if r.Small, err = r.churn(ctx, s, c, slices[0]); err != nil {
+	slices := r.updatedSlices()
+	if r.SmallSlice, err = r.measureUpdates(ctx, s, c, slices[0]); err != nil {
 		return err
 	}
-	if r.Big, err = r.churn(ctx, s, c, slices[1]); err != nil {
+	if r.BigSlice, err = r.measureUpdates(ctx, s, c, slices[1]); err != nil {
 		return err
 	}
-	if err := r.singles(ctx, s, c, slices[0]); err != nil {
+	if err := r.measureSingleUpdates(ctx, s, c, slices[0]); err != nil {
 		return err
 	}
 	// By now every agent has them all: one that nothing waits for, such as that of its Node, may come late.
@@ -172,94 +172,94 @@ func (r *results) living(ctx context.Context, s *site, c *child) (err error) {
 	if err != nil {
 		return err
 	}
-	r.Watches = loadgen.AddedWatches(r.before, now)
+	r.Watches = loadgen.AddedWatches(r.watchesBefore, now)
 	r.progress("the API server begins anew")
 	// The last, and the hardest on the machine: what was measured before is not lost with it.
-	if err := r.restart(ctx, s, c); err != nil {
+	if err := r.measureRestart(ctx, s, c); err != nil {
 		r.progress("what follows from a restart is not known: %v", err)
-		r.Restart = restart{}
+		r.Restart = restartResult{}
 	}
 	return nil
 }
 
-// slice is one that is changed.
-type slice struct {
+// updatedSlice is one that is changed.
+type updatedSlice struct {
 	service string
 	n       int
 }
 
-func (r *results) slices() [2]slice {
-	return [2]slice{{loadgen.ServiceName(0), r.endpoints}, {big, perSlice}}
+func (r *results) updatedSlices() [2]updatedSlice {
+	return [2]updatedSlice{{loadgen.ServiceName(0), r.endpoints}, {bigService, perSlice}}
 }
 
-// next are the endpoints of a slice after change i: one of them is another one. Never those that are there.
-func (r *results) next(what slice, i int) []testcluster.Endpoint {
+// nextEndpoints are the endpoints of a slice after change i: one of them is another one. Never those that are there.
+func (r *results) nextEndpoints(what updatedSlice, i int) []testcluster.Endpoint {
 	first := r.services*r.endpoints + perSlice + 1000*what.n
 	e := loadgen.Endpoints(first, what.n)
 	e[i%what.n] = loadgen.Endpoints(first+what.n+i, 1)[0]
 	return e
 }
 
-// churn changes a slice again and again, at the rate wanted, and waits until all agents have heard of it; without
+// measureUpdates changes a slice again and again, at the rate wanted, and waits until all agents have heard of it; without
 // agents, it is the writes alone.
-func (r *results) churn(ctx context.Context, s *site, c *child, what slice) (l load, err error) {
+func (r *results) measureUpdates(ctx context.Context, s *environment, c *agentProcess, what updatedSlice) (l updateResult, err error) {
 	changing, err := loadgen.NewSliceUpdater(ctx, s.cluster, what.service)
 	if err != nil {
 		return l, err
 	}
 	var before status
 	if c != nil {
-		if before, err = c.ask(); err != nil {
+		if before, err = c.queryStatus(); err != nil {
 			return l, err
 		}
 	}
-	u, err := s.during(func() error {
+	u, err := s.measureDuring(func() error {
 		begin := time.Now()
-		for ; time.Since(begin) < r.lasting; l.Changes++ {
-			time.Sleep(time.Until(begin.Add(time.Duration(l.Changes) * time.Second / time.Duration(r.rate))))
-			if _, _, err := changing.Update(ctx, r.next(what, l.Changes)...); err != nil {
+		for ; time.Since(begin) < r.updateDuration; l.Updates++ {
+			time.Sleep(time.Until(begin.Add(time.Duration(l.Updates) * time.Second / time.Duration(r.rate))))
+			if _, _, err := changing.Update(ctx, r.nextEndpoints(what, l.Updates)...); err != nil {
 				return err
 			}
 		}
-		l.Rate = float64(l.Changes) / time.Since(begin).Seconds()
+		l.Rate = float64(l.Updates) / time.Since(begin).Seconds()
 		if c == nil {
 			return nil
 		}
-		want := before.Changes + l.Changes*r.agents
-		_, err := c.await(ctx, time.Minute, 50*time.Millisecond, fmt.Sprintf("%d changes are there", want), func(s status) bool { return s.Changes >= want })
+		want := before.Changes + l.Updates*r.agents
+		_, err := c.waitFor(ctx, time.Minute, 50*time.Millisecond, fmt.Sprintf("%d changes are there", want), func(s status) bool { return s.Changes >= want })
 		return err
 	})
-	idle := r.Idle
+	idle := r.IdleCPU
 	if c != nil {
-		idle = r.Settled
+		idle = r.IdleWithAgents
 	}
 	l.CPU, l.Bytes = u.CPU.Seconds()-idle*u.Took.Seconds(), u.Bytes
 	return l, err
 }
 
-// singles makes changes one at a time, and measures until the last agent has programmed each.
-func (r *results) singles(ctx context.Context, s *site, c *child, what slice) error {
+// measureSingleUpdates makes changes one at a time, and measures until the last agent has programmed each.
+func (r *results) measureSingleUpdates(ctx context.Context, s *environment, c *agentProcess, what updatedSlice) error {
 	changing, err := loadgen.NewSliceUpdater(ctx, s.cluster, what.service)
 	if err != nil {
 		return err
 	}
 	var all []float64
-	for i := range r.single {
-		before, err := c.ask()
+	for i := range r.singleUpdates {
+		before, err := c.queryStatus()
 		if err != nil {
 			return err
 		}
-		begin, _, err := changing.Update(ctx, r.next(what, i)...)
+		begin, _, err := changing.Update(ctx, r.nextEndpoints(what, i)...)
 		if err != nil {
 			return err
 		}
-		if _, err := c.await(ctx, time.Minute, 20*time.Millisecond, "a change is there", func(s status) bool {
+		if _, err := c.waitFor(ctx, time.Minute, 20*time.Millisecond, "a change is there", func(s status) bool {
 			return s.Changes >= before.Changes+r.agents
 		}); err != nil {
 			return err
 		}
 		time.Sleep(100 * time.Millisecond) // from there it is a step of the engine's
-		done, err := c.ask()
+		done, err := c.queryStatus()
 		if err != nil {
 			return err
 		}
@@ -269,10 +269,10 @@ func (r *results) singles(ctx context.Context, s *site, c *child, what slice) er
 	return nil
 }
 
-// restart ends the API server and starts it again, with all agents there. Something else has changed before, as it always
+// measureRestart ends the API server and starts it again, with all agents there. Something else has changed before, as it always
 // has in a cluster: a server that has just started knows no versions before its own first list, and the agents' last
 // ones are such.
-func (r *results) restart(ctx context.Context, s *site, c *child) error {
+func (r *results) measureRestart(ctx context.Context, s *environment, c *agentProcess) error {
 	want := 0
 	for _, n := range r.Watches {
 		want += n
@@ -303,26 +303,26 @@ func (r *results) restart(ctx context.Context, s *site, c *child) error {
 		if have >= want {
 			break
 		}
-		if time.Since(ready) > startPatience {
-			return fmt.Errorf("%d of %d watches are there after %s", have, want, startPatience)
+		if time.Since(ready) > startTimeout {
+			return fmt.Errorf("%d of %d watches are there after %s", have, want, startTimeout)
 		}
 		time.Sleep(500 * time.Millisecond)
 	}
 	r.Restart.Took = time.Since(ready).Seconds()
 	// A change that reaches all agents shows that they are all back.
-	slice := r.slices()[0]
+	slice := r.updatedSlices()[0]
 	changing, err := loadgen.NewSliceUpdater(ctx, s.cluster, slice.service)
 	if err != nil {
 		return err
 	}
-	before, err := c.ask()
+	before, err := c.queryStatus()
 	if err != nil {
 		return err
 	}
-	if _, _, err := changing.Update(ctx, r.next(slice, r.single)...); err != nil {
+	if _, _, err := changing.Update(ctx, r.nextEndpoints(slice, r.singleUpdates)...); err != nil {
 		return err
 	}
-	if _, err := c.await(ctx, startPatience, 50*time.Millisecond, "a change is there after the restart", func(s status) bool {
+	if _, err := c.waitFor(ctx, startTimeout, 50*time.Millisecond, "a change is there after the restart", func(s status) bool {
 		return s.Changes >= before.Changes+r.agents
 	}); err != nil {
 		return err

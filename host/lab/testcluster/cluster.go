@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// patience is how long anything of the control plane may take on a slow machine.
-const patience = 3 * time.Minute
+// startTimeout is how long anything of the control plane may take on a slow machine.
+const startTimeout = 3 * time.Minute
 
 // Options of a cluster; the zero value is one on this process's own loopback.
 type Options struct {
@@ -141,7 +141,7 @@ func (c *Cluster) start(ctx context.Context) error {
 
 // freePorts finds ports that nobody listens on in the cluster's namespace.
 func (c *Cluster) freePorts(n int) (ports []uint16, err error) {
-	err = in(c.options.Host, func() error {
+	err = inNamespace(c.options.Host, func() error {
 		for range n {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
@@ -198,7 +198,7 @@ func (c *Cluster) AddNamespace(ctx context.Context, name string) error {
 
 // await asks every few milliseconds until it is so, for as long as the process runs that must make it so.
 func (c *Cluster) await(ctx context.Context, p *process, what string, done func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for {
 		ok, err := done(ctx)

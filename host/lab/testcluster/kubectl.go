@@ -22,7 +22,7 @@ func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (st
 	cmd.WaitDelay = time.Second
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := in(c.options.Host, cmd.Start)
+	err := inNamespace(c.options.Host, cmd.Start)
 	if err == nil {
 		err = cmd.Wait()
 	}

@@ -43,7 +43,7 @@ type TB interface {
 func (c *Cluster) LogOnFailure(t TB) {
 	from := map[string]int64{}
 	for _, p := range c.programs() {
-		from[p.name] = p.size()
+		from[p.name] = p.logSize()
 	}
 	t.Cleanup(func() {
 		t.Helper()

@@ -62,8 +62,8 @@ func (p *process) kill() {
 	}
 }
 
-// size is how long its log is.
-func (p *process) size() int64 {
+// logSize is how long its log is.
+func (p *process) logSize() int64 {
 	info, err := os.Stat(p.log)
 	if err != nil {
 		return 0
@@ -79,7 +79,7 @@ func (p *process) tail(from int64) string {
 	}
 	defer f.Close()
 	skipped := false
-	if least := p.size() - 16<<10; from < least {
+	if least := p.logSize() - 16<<10; from < least {
 		from, skipped = least, true
 	}
 	if _, err := f.Seek(from, io.SeekStart); err != nil {
@@ -94,8 +94,8 @@ func (p *process) tail(from int64) string {
 	return strings.TrimSpace(string(text))
 }
 
-// in runs f in the namespace of a host, or where it is when there is none.
-func in(h *testnet.Host, f func() error) error {
+// inNamespace runs f in the namespace of a host, or where it is when there is none.
+func inNamespace(h *testnet.Host, f func() error) error {
 	if h == nil {
 		return f()
 	}

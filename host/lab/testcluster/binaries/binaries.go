@@ -75,7 +75,7 @@ func (m *Missing) Error() string {
 
 // Find gives the folder with all of the named programs, or a *Missing error.
 func Find(names ...string) (string, error) {
-	dir, err := folder()
+	dir, err := cacheDir()
 	if err != nil {
 		return "", err
 	}
@@ -91,8 +91,8 @@ func Find(names ...string) (string, error) {
 	return dir, nil
 }
 
-// root is the folder of all keys.
-func root() (string, error) {
+// cacheRoot is the folder of all keys.
+func cacheRoot() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("find the user's cache folder: %w", err)
@@ -100,13 +100,13 @@ func root() (string, error) {
 	return filepath.Join(cache, "sluice", "testcluster"), nil
 }
 
-// folder is where what the modules say now belongs.
-func folder() (string, error) {
-	top, err := root()
+// cacheDir is where what the modules say now belongs.
+func cacheDir() (string, error) {
+	top, err := cacheRoot()
 	if err != nil {
 		return "", err
 	}
-	src, err := sources()
+	src, err := moduleDir()
 	if err != nil {
 		return "", err
 	}
@@ -124,8 +124,8 @@ func folder() (string, error) {
 	return filepath.Join(top, hex.EncodeToString(h.Sum(nil))[:16]), nil
 }
 
-// sources finds host/lab/testcluster from the working folder upwards: programs and tests run inside the work tree.
-func sources() (string, error) {
+// moduleDir finds host/lab/testcluster from the working folder upwards: programs and tests run inside the work tree.
+func moduleDir() (string, error) {
 	at, err := os.Getwd()
 	if err != nil {
 		return "", err

@@ -87,7 +87,7 @@ func TestProgramsAreRebuiltWhenTheirModulesChange(t *testing.T) {
 	if _, err := Find(Kubectl); err == nil {
 		t.Error("found after a module changed")
 	}
-	old := time.Now().Add(-2 * keep)
+	old := time.Now().Add(-2 * unusedTTL)
 	if err := os.Chtimes(first, old, old); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 func TestConcurrentBuildsAreSerialized(t *testing.T) {
 	tree(t)
-	dir, err := folder()
+	dir, err := cacheDir()
 	if err != nil {
 		t.Fatal(err)
 	}

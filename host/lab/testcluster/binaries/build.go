@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// keep is how long a folder that nobody has asked for stays.
-const keep = 30 * 24 * time.Hour
+// unusedTTL is how long a folder that nobody has asked for stays.
+const unusedTTL = 30 * 24 * time.Hour
 
 // Build makes what is missing of the named programs, tells what it does on w, and gives the folder they are in. Several
 // can run at once: one builds, the others wait. A program appears when it is whole, so that an end half-way leaves
@@ -26,7 +26,7 @@ func Build(ctx context.Context, w io.Writer, names ...string) (string, error) {
 			return "", fmt.Errorf("build %s: no such program", n)
 		}
 	}
-	dir, err := folder()
+	dir, err := cacheDir()
 	if err != nil {
 		return "", err
 	}
@@ -38,7 +38,7 @@ func Build(ctx context.Context, w io.Writer, names ...string) (string, error) {
 		return "", err
 	}
 	defer unlock()
-	src, err := sources()
+	src, err := moduleDir()
 	if err != nil {
 		return "", err
 	}
@@ -107,7 +107,7 @@ func prune(dir string, now time.Time) {
 	entries, _ := os.ReadDir(top)
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil || !e.IsDir() || e.Name() == filepath.Base(dir) || now.Sub(info.ModTime()) < keep {
+		if err != nil || !e.IsDir() || e.Name() == filepath.Base(dir) || now.Sub(info.ModTime()) < unusedTTL {
 			continue
 		}
 		_ = os.RemoveAll(filepath.Join(top, e.Name()))

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// site is a control plane on a host of its own, and a host that all agents are on.
-type site struct {
+// environment is a control plane on a host of its own, and a host that all agents are on.
+type environment struct {
 	net     *testnet.Lab
 	nodes   *testnet.Host
 	cluster *testcluster.Cluster
@@ -31,8 +31,8 @@ type site struct {
 // All agents are one user, as those of a DaemonSet are: the API server's fairness counts by user.
 const user = "system:serviceaccount:kube-system:sluice"
 
-func openSite(ctx context.Context, agents int) (s *site, err error) {
-	s = &site{}
+func newEnvironment(ctx context.Context, agents int) (s *environment, err error) {
+	s = &environment{}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -78,7 +78,7 @@ func openSite(ctx context.Context, agents int) (s *site, err error) {
 	})
 }
 
-func (s *site) close() {
+func (s *environment) close() {
 	if s.cluster != nil {
 		s.cluster.Close()
 	}
@@ -89,13 +89,13 @@ func (s *site) close() {
 }
 
 // server is the API server's process. It is another one after a restart.
-func (s *site) server() benchutil.Process {
+func (s *environment) server() benchutil.Process {
 	return benchutil.Process(s.cluster.PID(binaries.APIServer))
 }
 
 // received is how many bytes have come to the agents' host, and connections how many it has. Packets that the kernel
 // hands over in one piece count one header.
-func (s *site) received() (bytes float64, connections int, err error) {
+func (s *environment) received() (bytes float64, connections int, err error) {
 	var dev, tcp []byte
 	err = s.nodes.Do(func() (err error) {
 		if dev, err = os.ReadFile("/proc/thread-self/net/dev"); err == nil {
@@ -120,15 +120,15 @@ func (s *site) received() (bytes float64, connections int, err error) {
 	return 0, 0, errors.New("the agents' host has no link eth0")
 }
 
-// usage is what something took.
-type usage struct {
+// resourceUsage is what something took.
+type resourceUsage struct {
 	CPU   time.Duration // of the API server
 	Bytes float64       // to the agents
 	Took  time.Duration
 }
 
-// during measures what happens while f runs.
-func (s *site) during(f func() error) (u usage, err error) {
+// measureDuring measures what happens while f runs.
+func (s *environment) measureDuring(f func() error) (u resourceUsage, err error) {
 	bytes, _, err := s.received()
 	if err != nil {
 		return u, err
@@ -152,14 +152,14 @@ func (s *site) during(f func() error) (u usage, err error) {
 	return u, err
 }
 
-// big is a Service whose one slice has as many endpoints as the controller puts into one.
-const big = "big"
+// bigService is a Service whose one slice has as many endpoints as the controller puts into one.
+const bigService = "big"
 
 const perSlice = 100
 
-func (s *site) fill(ctx context.Context, services, endpoints int) error {
+func (s *environment) fill(ctx context.Context, services, endpoints int) error {
 	if err := loadgen.CreateServices(ctx, s.cluster, 0, services, endpoints); err != nil {
 		return err
 	}
-	return loadgen.CreateService(ctx, s.cluster, big, loadgen.ClusterIP(services), loadgen.Endpoints(services*endpoints, perSlice))
+	return loadgen.CreateService(ctx, s.cluster, bigService, loadgen.ClusterIP(services), loadgen.Endpoints(services*endpoints, perSlice))
 }

@@ -20,71 +20,71 @@ import (
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// figures are what programming one size came to. Times of single changes are in milliseconds, from the event's
+// programmingResult are what programming one size came to. Times of single changes are in milliseconds, from the event's
 // emission to the kernel's acknowledgement; memory is in MiB, of this process.
-type figures struct {
-	Size                string
-	All, AllCPU         float64 // seconds: the whole cluster, from emission to the last acknowledgement
-	Messages, Steps     int     // Steps: transactions
-	Longest             float64 // milliseconds: the longest transaction
-	Start               memory
-	Endpoint, Service   spread
-	EndpointCPU         float64 // milliseconds a change, user and system
-	EndpointMessages    int     // the most of one change
-	Churn               spread
-	ChurnCPU, ChurnRate float64 // processors; changes a second
-	Churned             memory
-	IdleCPU             float64 // processors
-	WholePlanAgain      float64 // seconds: restart on what is there
-	WholePlanAgainMsgs  int
-	Others              float64 // processors that other programs kept busy meanwhile
+type programmingResult struct {
+	Size                    string
+	ColdStart, ColdStartCPU float64 // seconds: the whole cluster, from emission to the last acknowledgement
+	Messages, Steps         int     // Steps: transactions
+	Longest                 float64 // milliseconds: the longest transaction
+	Start                   memory
+	Endpoint, Service       percentiles
+	EndpointCPU             float64 // milliseconds a change, user and system
+	EndpointMessages        int     // the most of one change
+	Churn                   percentiles
+	ChurnCPU, ChurnRate     float64 // processors; changes a second
+	AfterChurn              memory
+	IdleCPU                 float64 // processors
+	Restart                 float64 // seconds: restart on what is there
+	RestartMessages         int
+	OtherCPU                float64 // processors that other programs kept busy meanwhile
 }
 
 // memory is what the process has: live heap, resident after giving back what it can, and the most it ever had.
 type memory struct{ Live, Resident, Peak float64 }
 
-// spread is the median, the 99th percentile and the largest of some times.
-type spread struct{ Median, P99, Max float64 }
+// percentiles is the median, the 99th percentile and the largest of some times.
+type percentiles struct{ Median, P99, Max float64 }
 
-func spreadOf(ms []float64) spread {
+func percentilesOf(ms []float64) percentiles {
 	if len(ms) == 0 {
-		return spread{}
+		return percentiles{}
 	}
 	slices.Sort(ms)
 	at := func(q float64) float64 { return ms[min(len(ms)-1, int(q*float64(len(ms))))] }
-	return spread{at(0.5), at(0.99), ms[len(ms)-1]}
+	return percentiles{at(0.5), at(0.99), ms[len(ms)-1]}
 }
 
-// effort is how much is measured.
-type effort struct {
+// settings is how much is measured.
+type settings struct {
 	changes     int
 	churn, idle time.Duration
 	bin         string // folder of the modules
-	bound       bool   // every Service has a policy
+	withPolicy  bool   // every Service has a policy
 	profiles    string // folder to put profiles into; "": none
 }
 
 // churnRate is in changes a second.
 const churnRate = 1000
 
-// program measures one size in the present network namespace.
-func program(ctx context.Context, s size, how effort) (figures, error) {
-	f, noise := figures{Size: s.String()}, watchOthers()
-	l, err := newLab(ctx, modulePath(how.bin), how.bound, false)
+// measureProgramming measures one size in the present network namespace.
+func measureProgramming(ctx context.Context, s size, how settings) (programmingResult, error) {
+	f, noise := programmingResult{Size: s.String()}, startOtherCPU()
+	l, err := newHarness(ctx, modulePath(how.bin), how.withPolicy, false)
 	if err != nil {
 		return f, err
 	}
 	defer l.stop()
-	w := newWorld(s)
+	w := newClusterState(s)
 	all := w.all()
 	profiled := how.profile("start")
 	cpu, begin := cpuSeconds(), time.Now()
-	done, err := l.one(all)
+	done, err := l.apply(all)
 	if err != nil {
 		return f, err
 	}
 	all = nil
-	f.All, f.AllCPU = time.Since(begin).Seconds(), cpuSeconds()-cpu
+	f.ColdStart, f.ColdStartCPU = time.Since(begin).Seconds(), cpuSeconds()-cpu
 	profiled()
 	f.Messages, f.Steps, f.Longest = done.messages, done.transactions, milliseconds(done.longest)
 	f.Start = measureMemory()
@@ -94,7 +94,7 @@ func program(ctx context.Context, s size, how effort) (figures, error) {
 	cpu = cpuSeconds()
 	for n := range how.changes {
 		for kind := range kindsOfChange {
-			done, err := l.one([]model.Change{w.change(n*7%s.services, kind)})
+			done, err := l.apply([]model.Change{w.change(n*7%s.services, kind)})
 			if err != nil {
 				return f, err
 			}
@@ -105,19 +105,19 @@ func program(ctx context.Context, s size, how effort) (figures, error) {
 	profiled()
 	for n := range how.changes {
 		i := n * 11 % s.services
-		here, gone := append([]model.Change{service(i)}, slicesOf(i, w.endpointsOf(i))...), []model.Change{}
+		here, gone := append([]model.Change{service(i)}, slicesOf(i, w.endpointsOfService(i))...), []model.Change{}
 		for _, c := range here {
 			gone = append(gone, model.Change{Kind: c.Kind, Name: c.Name})
 		}
 		start := time.Now()
 		for _, c := range [][]model.Change{gone, here} {
-			if _, err := l.one(c); err != nil {
+			if _, err := l.apply(c); err != nil {
 				return f, err
 			}
 		}
 		replacing = append(replacing, time.Since(start).Seconds()*1000)
 	}
-	f.Endpoint, f.Service = spreadOf(endpoint), spreadOf(replacing)
+	f.Endpoint, f.Service = percentilesOf(endpoint), percentilesOf(replacing)
 
 	resetPeak()
 	profiled = how.profile("churn")
@@ -127,25 +127,25 @@ func program(ctx context.Context, s size, how effort) (figures, error) {
 		return f, err
 	}
 	took := time.Since(begin).Seconds()
-	f.Churn, f.ChurnCPU, f.ChurnRate = spreadOf(sum.latencies), (cpuSeconds()-cpu)/took, float64(n)/took
+	f.Churn, f.ChurnCPU, f.ChurnRate = percentilesOf(sum.latencies), (cpuSeconds()-cpu)/took, float64(n)/took
 	profiled()
-	f.Churned = memory{Peak: processMemory("VmHWM")}
+	f.AfterChurn = memory{Peak: processMemory("VmHWM")}
 	cpu, begin = cpuSeconds(), time.Now()
 	time.Sleep(how.idle)
 	f.IdleCPU = (cpuSeconds() - cpu) / time.Since(begin).Seconds()
-	f.Churned.Resident = processMemory("VmRSS")
+	f.AfterChurn.Resident = processMemory("VmRSS")
 	profiled = how.profile("restart")
 	r, seconds, err := restart(ctx, l)
 	profiled()
-	f.WholePlanAgain, f.WholePlanAgainMsgs = seconds, r.Messages
-	f.Others = noise.processors()
+	f.Restart, f.RestartMessages = seconds, r.Messages
+	f.OtherCPU = noise.average()
 	return f, err
 }
 
 // churn changes one endpoint after another, of Services taken at random, at churnRate.
-func churn(l *lab, w *world, lasting time.Duration) (work, int, error) {
+func churn(l *harness, w *clusterState, lasting time.Duration) (work, int, error) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	l.seen.reset()
+	l.latencies.reset()
 	begin, n := time.Now(), 0
 	for ; ; n++ {
 		due := begin.Add(time.Duration(n) * time.Second / churnRate)
@@ -156,16 +156,16 @@ func churn(l *lab, w *world, lasting time.Duration) (work, int, error) {
 		time.Sleep(time.Until(due))
 		l.send(due, []model.Change{c})
 	}
-	if err := l.settled(); err != nil {
+	if err := l.waitProgrammed(); err != nil {
 		return work{}, n, err
 	}
-	return l.seen.reset(), n, nil
+	return l.latencies.reset(), n, nil
 }
 
 type report struct{ Messages int }
 
 // restart opens a second backend on what is in the kernel and applies the same plan: what an upgrade does.
-func restart(ctx context.Context, l *lab) (r report, seconds float64, err error) {
+func restart(ctx context.Context, l *harness) (r report, seconds float64, err error) {
 	doErr := l.engine.Do(ctx, func(p *planner.Planner) {
 		b, oerr := nftables.Open(nftables.Options{Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 		if err = oerr; err != nil {
@@ -218,7 +218,7 @@ func resetPeak() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }
 
 // profile measures where processor time goes until the function that it gives is called, and then what memory is
 // held.
-func (e *effort) profile(name string) (end func()) {
+func (e *settings) profile(name string) (end func()) {
 	if e.profiles == "" {
 		return func() {}
 	}

@@ -9,29 +9,29 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// hard is one thing that changes much at once: how long until the kernel holds it, in how many transactions, the
+// largeUpdate is one thing that changes much at once: how long until the kernel holds it, in how many transactions, the
 // longest of them, and what another Service's change waited meanwhile.
-type hard struct {
+type largeUpdate struct {
 	What         string
 	Seconds      float64
 	Transactions int
-	Longest      float64 // milliseconds
-	Other        spread  // milliseconds
+	Longest      float64     // milliseconds
+	Other        percentiles // milliseconds
 }
 
-// probeEvery is how often another Service changes meanwhile.
-const probeEvery = 5 * time.Millisecond
+// probeInterval is how often another Service changes meanwhile.
+const probeInterval = 5 * time.Millisecond
 
-// worst does to a cluster what is hardest, with hints for zones on every endpoint.
-func worst(ctx context.Context, s size, how effort) (out []hard, err error) {
-	l, err := newLab(ctx, modulePath(how.bin), false, false)
+// measureLargeUpdates does to a cluster what is hardest, with hints for zones on every endpoint.
+func measureLargeUpdates(ctx context.Context, s size, how settings) (out []largeUpdate, err error) {
+	l, err := newHarness(ctx, modulePath(how.bin), false, false)
 	if err != nil {
 		return nil, err
 	}
 	defer l.stop()
-	w := newWorld(s)
+	w := newClusterState(s)
 	w.hints = true
-	if _, err := l.one(w.all()); err != nil {
+	if _, err := l.apply(w.all()); err != nil {
 		return nil, err
 	}
 	giant, many := s.services, make([]model.SliceEndpoint, 10_000)
@@ -48,7 +48,7 @@ func worst(ctx context.Context, s size, how effort) (out []hard, err error) {
 	}
 	var namespaceGone []model.Change
 	for i := range min(2000, s.services-1) {
-		for _, c := range append(slicesOf(1+i, w.endpointsOf(1+i)), service(1+i)) {
+		for _, c := range append(slicesOf(1+i, w.endpointsOfService(1+i)), service(1+i)) {
 			namespaceGone = append(namespaceGone, model.Change{Kind: c.Kind, Name: c.Name})
 		}
 	}
@@ -58,12 +58,12 @@ func worst(ctx context.Context, s size, how effort) (out []hard, err error) {
 	}{
 		{"a Service with 10,000 endpoints is created", append(slicesOf(giant, many), service(giant))},
 		{"one of its endpoints becomes unready", []model.Change{slice(giant, 0, flipped[:perSlice])}},
-		{"it is deleted", append(gone(slicesOf(giant, many)), gone([]model.Change{service(giant)})...)},
+		{"it is deleted", append(deletions(slicesOf(giant, many)), deletions([]model.Change{service(giant)})...)},
 		{"this node's zone changes, and with it the endpoints of every Service", []model.Change{node(0, zoneName(1))}},
 		{fmt.Sprintf("%d slices change at once", len(burst)), burst},
 		{"a namespace with 2,000 Services is deleted", namespaceGone},
 	} {
-		h, err := l.hard(w, step.what, step.changes)
+		h, err := l.measureLargeUpdate(w, step.what, step.changes)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", step.what, err)
 		}
@@ -72,41 +72,41 @@ func worst(ctx context.Context, s size, how effort) (out []hard, err error) {
 	return out, nil
 }
 
-func gone(list []model.Change) (out []model.Change) {
+func deletions(list []model.Change) (out []model.Change) {
 	for _, c := range list {
 		out = append(out, model.Change{Kind: c.Kind, Name: c.Name})
 	}
 	return out
 }
 
-// hard sends changes, and changes Service 0 every few milliseconds until all is done.
-func (l *lab) hard(w *world, what string, c []model.Change) (hard, error) {
-	h := hard{What: what}
-	l.seen.reset()
+// measureLargeUpdate sends changes, and changes Service 0 every few milliseconds until all is done.
+func (l *harness) measureLargeUpdate(w *clusterState, what string, c []model.Change) (largeUpdate, error) {
+	h := largeUpdate{What: what}
+	l.latencies.reset()
 	begin := time.Now()
 	l.send(begin, c)
 	var other []float64
 	for n := 1; ; n++ {
-		due := begin.Add(time.Duration(n) * probeEvery)
+		due := begin.Add(time.Duration(n) * probeInterval)
 		time.Sleep(time.Until(due))
-		left := l.seen.left()
-		if l.seen.idle() && left == 0 {
+		left := l.latencies.left()
+		if l.latencies.idle() && left == 0 {
 			break
 		}
-		l.seen.mark()
+		l.latencies.mark()
 		l.send(due, []model.Change{w.change(0, replaced)})
 	}
-	if err := l.settled(); err != nil {
+	if err := l.waitProgrammed(); err != nil {
 		return h, err
 	}
-	sum := l.seen.reset()
+	sum := l.latencies.reset()
 	other = sum.marked
 	h.Seconds = max(sum.last.Sub(begin).Seconds(), 0)
-	h.Transactions, h.Longest, h.Other = sum.transactions, milliseconds(sum.longest), spreadOf(other)
+	h.Transactions, h.Longest, h.Other = sum.transactions, milliseconds(sum.longest), percentilesOf(other)
 	return h, nil
 }
 
-func printWorst(w io.Writer, s string, all []hard) {
+func printLargeUpdates(w io.Writer, s string, all []largeUpdate) {
 	fmt.Fprintf(w, "\n**Large updates**, %s, zone hints on every endpoint; meanwhile an endpoint of another Service is updated every 5 ms\n\n", s)
 	fmt.Fprint(w, "| | total, s | transactions | longest, ms | latency of the other Service, ms: median, max |\n|---|---|---|---|---|\n")
 	for _, h := range all {

@@ -53,7 +53,7 @@ func CreateServices(ctx context.Context, c *testcluster.Cluster, from, to, endpo
 		i := from + n
 		s := testcluster.Service(Namespace, ServiceName(i), ClusterIP(i), port)
 		s.Labels = map[string]string{"app": s.Name}
-		return patiently(ctx, func() error {
+		return retryServerErrors(ctx, func() error {
 			err := c.CreateInBulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return s, nil })
 			if err != nil && !apierrors.IsAlreadyExists(err) {
 				return err
@@ -67,8 +67,8 @@ func CreateServices(ctx context.Context, c *testcluster.Cluster, from, to, endpo
 	})
 }
 
-// patiently tries again what an API server on a busy machine has not got done in its time.
-func patiently(ctx context.Context, f func() error) error {
+// retryServerErrors tries again what an API server on a busy machine has not got done in its time.
+func retryServerErrors(ctx context.Context, f func() error) error {
 	const tries, pause = 5, 2 * time.Second
 	for i := 1; ; i++ {
 		err := f()
@@ -87,13 +87,13 @@ func patiently(ctx context.Context, f func() error) error {
 // CreateService makes one more Service, with a slice of these endpoints.
 func CreateService(ctx context.Context, c *testcluster.Cluster, name string, clusterIP netip.Addr, endpoints []testcluster.Endpoint) error {
 	return c.CreateInBulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) {
-		return testcluster.Service(Namespace, name, clusterIP, port), dress(testcluster.Slice(Namespace, name, TargetPort, endpoints...))
+		return testcluster.Service(Namespace, name, clusterIP, port), addControllerMetadata(testcluster.Slice(Namespace, name, TargetPort, endpoints...))
 	})
 }
 
 // Slice of Service i, with the Pods of these numbers; they have to differ between Services.
 func Slice(i, first, n int) *discoveryv1.EndpointSlice {
-	return dress(testcluster.Slice(Namespace, ServiceName(i), TargetPort, Endpoints(first, n)...))
+	return addControllerMetadata(testcluster.Slice(Namespace, ServiceName(i), TargetPort, Endpoints(first, n)...))
 }
 
 // Endpoints are the Pods of these numbers.
@@ -107,8 +107,8 @@ func Endpoints(first, n int) (list []testcluster.Endpoint) {
 	return list
 }
 
-// dress gives a slice what the controller writes besides.
-func dress(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+// addControllerMetadata gives a slice what the controller writes besides.
+func addControllerMetadata(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	s.Labels[discoveryv1.LabelManagedBy] = "endpointslice-controller.k8s.io"
 	s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().UTC().Format(time.RFC3339Nano)}
 	for j := range s.Endpoints {
@@ -142,7 +142,7 @@ func (c *SliceUpdater) Name() string { return c.slice.Name }
 // Update writes that these are its endpoints from now on, and gives the times just before the write and when the API
 // server has acknowledged it.
 func (c *SliceUpdater) Update(ctx context.Context, endpoints ...testcluster.Endpoint) (begin, acked time.Time, err error) {
-	next := dress(testcluster.Slice(Namespace, c.slice.Labels[discoveryv1.LabelServiceName], TargetPort, endpoints...))
+	next := addControllerMetadata(testcluster.Slice(Namespace, c.slice.Labels[discoveryv1.LabelServiceName], TargetPort, endpoints...))
 	next.ResourceVersion = c.slice.ResourceVersion
 	begin = time.Now()
 	got, err := c.cluster.Client.DiscoveryV1().EndpointSlices(Namespace).Update(ctx, next, metav1.UpdateOptions{})

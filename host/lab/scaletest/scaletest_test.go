@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 func TestScaleRun(t *testing.T) {
 	_, err := binaries.Find(binaries.Cluster()...)
 	testenv.OK(t, err)
-	o := options{agents: 4, services: 50, endpoints: 5, spread: time.Second, rate: 10, lasting: time.Second, single: 3, idling: 200 * time.Millisecond}
+	o := options{agents: 4, services: 50, endpoints: 5, spread: time.Second, rate: 10, updateDuration: time.Second, singleUpdates: 3, idleDuration: 200 * time.Millisecond}
 	r, err := o.measure(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -38,8 +38,8 @@ func TestScaleRun(t *testing.T) {
 			t.Errorf("%d watches of %s by %d agents", r.Watches[resource], resource, o.agents)
 		}
 	}
-	if len(r.Watches) != 4 || r.Conns != o.agents {
-		t.Errorf("watches %v, %d connections of %d agents", r.Watches, r.Conns, o.agents)
+	if len(r.Watches) != 4 || r.Connections != o.agents {
+		t.Errorf("watches %v, %d connections of %d agents", r.Watches, r.Connections, o.agents)
 	}
 	for _, s := range r.Starts {
 		if s.Took <= 0 || s.Bytes <= 0 || s.Agent <= 0 || s.AgentCPU <= 0 || s.Peak < s.Resident {
@@ -50,10 +50,10 @@ func TestScaleRun(t *testing.T) {
 		t.Errorf("agents that start over %s have all synced after %v s", o.spread, got)
 	}
 	// A slice of 100 endpoints is some ten times that of 5.
-	if small, large := r.Small.Bytes/float64(r.Small.Changes), r.Big.Bytes/float64(r.Big.Changes); small <= 0 || large < 3*small {
+	if small, large := r.SmallSlice.Bytes/float64(r.SmallSlice.Updates), r.BigSlice.Bytes/float64(r.BigSlice.Updates); small <= 0 || large < 3*small {
 		t.Errorf("a change of a small slice takes %.0f bytes to all agents, of a big one %.0f", small, large)
 	}
-	if r.Single.N != o.single || r.Single.Median <= 0 {
+	if r.Single.N != o.singleUpdates || r.Single.Median <= 0 {
 		t.Errorf("changes one at a time: %+v", r.Single)
 	}
 	if r.Restart.CPU <= 0 || r.Restart.Peak <= 0 {
@@ -70,14 +70,14 @@ func TestFailedAgentIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	var in, out = strings.NewReader(""), bytes.Buffer{}
-	if err := agents(1, dir, 0, in, &out); err != nil {
+	if err := runAgents(1, dir, 0, in, &out); err != nil {
 		t.Fatal(err)
 	}
-	c, err := startFor(t, dir)
+	c, err := startAgentsForTest(t, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.await(t.Context(), time.Minute, 10*time.Millisecond, "an agent is synced", func(s status) bool { return s.Synced == 1 })
+	_, err = c.waitFor(t.Context(), time.Minute, 10*time.Millisecond, "an agent is synced", func(s status) bool { return s.Synced == 1 })
 	if err == nil || !strings.Contains(err.Error(), "agent 0") {
 		t.Errorf("an agent with a bad kubeconfig: %v", err)
 	}
@@ -86,7 +86,7 @@ func TestFailedAgentIsReported(t *testing.T) {
 	}
 }
 
-func startFor(t *testing.T, dir string) (*child, error) {
+func startAgentsForTest(t *testing.T, dir string) (*agentProcess, error) {
 	t.Helper()
 	lab, err := testnet.New()
 	if err != nil {
@@ -98,14 +98,14 @@ func startFor(t *testing.T, dir string) (*child, error) {
 
 func TestExtrapolationIsLinear(t *testing.T) {
 	r := &results{
-		options: options{agents: 100}, Before: 1000, Watches: map[string]int{"services": 100, "endpointslices": 100},
-		Starts: []start{{}, {Bytes: 100 << 20, CPU: 50, Resident: 1100}},
-		Bare:   [2]load{{Changes: 100, CPU: 1}, {Changes: 10, CPU: 1}},
-		Small:  load{Changes: 100, CPU: 2, Bytes: 100 * 100 * 1000},
-		Big:    load{Changes: 100, CPU: 5, Bytes: 100 * 100 * 10000}, // less than the writes alone: noise
+		options: options{agents: 100}, MemoryBefore: 1000, Watches: map[string]int{"services": 100, "endpointslices": 100},
+		Starts:        []startResult{{}, {Bytes: 100 << 20, CPU: 50, Resident: 1100}},
+		WithoutAgents: [2]updateResult{{Updates: 100, CPU: 1}, {Updates: 10, CPU: 1}},
+		SmallSlice:    updateResult{Updates: 100, CPU: 2, Bytes: 100 * 100 * 1000},
+		BigSlice:      updateResult{Updates: 100, CPU: 5, Bytes: 100 * 100 * 10000}, // less than the writes alone: noise
 	}
-	got := r.carry(1024)
-	want := carried{
+	got := r.extrapolate(1024)
+	want := extrapolation{
 		Nodes: 1024, Watches: 2048, StartGiB: 1, StartCPU: 512, MemoryGiB: 1, SmallMbit: 1024 * 1000 * 8 / 1e6, BigMbit: 1024 * 10000 * 8 / 1e6,
 		SmallRate: 1 / (0.01 / 100 * 1024), BigRate: got.BigRate,
 	}

@@ -24,21 +24,21 @@ import (
 	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
-// lab is what `sluice run` holds, but for the source: engine, planner, nftables, plugins, health checks, metrics.
-type lab struct {
-	engine *engine.Engine
-	in     feed
-	seen   *seen
-	log    *slog.Logger
-	stop   func()
-	ran    chan error
+// harness is what `sluice run` holds, but for the source: engine, planner, nftables, plugins, health checks, metrics.
+type harness struct {
+	engine    *engine.Engine
+	in        channelSource
+	latencies *latencyObserver
+	log       *slog.Logger
+	stop      func()
+	ran       chan error
 }
 
-// newLab starts an engine in the present network namespace, its loop on a thread of its own when that is measured. With
+// newHarness starts an engine in the present network namespace, its loop on a thread of its own when that is measured. With
 // a module, every Service may have it for its policy.
-func newLab(ctx context.Context, module string, bound, locked bool) (*lab, error) {
+func newHarness(ctx context.Context, module string, bound, locked bool) (*harness, error) {
 	gctuner.SetStartup()
-	l := &lab{in: make(feed), seen: newSeen(), ran: make(chan error, 1)}
+	l := &harness{in: make(channelSource), latencies: newLatencyObserver(), ran: make(chan error, 1)}
 	l.log = slog.New(slog.NewTextHandler(io.Discard, nil)) // written, as it is in production, but not kept
 	failed := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	backend, err := nftables.Open(nftables.Options{Now: time.Now, Log: failed})
@@ -50,7 +50,7 @@ func newLab(ctx context.Context, module string, bound, locked bool) (*lab, error
 	done := func() {}
 	if module != "" {
 		var p *wasm.Plugin
-		if p, done, err = load(ctx, module); err != nil {
+		if p, done, err = loadPlugin(ctx, module); err != nil {
 			return nil, errors.Join(err, backend.Close())
 		}
 		plugins = func(policy.Step) (policy.Plugin, error) { return p, nil }
@@ -63,7 +63,7 @@ func newLab(ctx context.Context, module string, bound, locked bool) (*lab, error
 	m := metrics.New(metrics.Options{Mode: metrics.Mode{Name: "nftables", NFTables: true}, Version: "bench", Started: time.Now()})
 	l.engine = engine.New(engine.Options{
 		Source: l.in, Backend: backend, Log: l.log, SyncPeriod: 30 * time.Second,
-		Observer: engine.Observers{h, m, l.seen},
+		Observer: engine.Observers{h, m, l.latencies},
 		Planner: planner.New(planner.Settings{
 			Node: nodeName(0), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/8")}, Policies: policies,
 		}, plugins),
@@ -88,17 +88,17 @@ func newLab(ctx context.Context, module string, bound, locked bool) (*lab, error
 }
 
 // send emits changes that were due at a time.
-func (l *lab) send(due time.Time, c []model.Change) {
-	l.seen.expect(due, len(c))
+func (l *harness) send(due time.Time, c []model.Change) {
+	l.latencies.expect(due, len(c))
 	l.in <- c
 }
 
-// settled waits until the kernel holds what was sent.
-func (l *lab) settled() error {
+// waitProgrammed waits until the kernel holds what was sent.
+func (l *harness) waitProgrammed() error {
 	for {
 		select {
-		case <-l.seen.held:
-			if l.seen.idle() {
+		case <-l.latencies.acknowledged:
+			if l.latencies.idle() {
 				return nil
 			}
 		case err := <-l.ran:
@@ -110,27 +110,27 @@ func (l *lab) settled() error {
 	}
 }
 
-// one sends changes and waits for the kernel; it gives what was done, and the milliseconds.
-func (l *lab) one(c []model.Change) (work, error) {
-	l.seen.reset()
+// apply sends changes and waits for the kernel; it gives what was done, and the milliseconds.
+func (l *harness) apply(c []model.Change) (work, error) {
+	l.latencies.reset()
 	l.send(time.Now(), c)
-	err := l.settled()
-	return l.seen.reset(), err
+	err := l.waitProgrammed()
+	return l.latencies.reset(), err
 }
 
 // modulePath is the policy that plugins are measured with.
 func modulePath(bin string) string { return filepath.Join(bin, "plugins/zone-spill.wasm") }
 
-// seen is an observer that measures: from when a change was due to when the kernel acknowledged it.
-type seen struct {
+// latencyObserver is an observer that measures: from when a change was due to when the kernel acknowledged it.
+type latencyObserver struct {
 	engine.Observers // nobody
 
-	mu             sync.Mutex
-	due            []event // sent, not queued yet
-	waiting, taken []event
-	marking        bool // what is sent next
-	sum            work
-	held           chan struct{}
+	mu               sync.Mutex
+	due              []event // sent, not queued yet
+	queued, dequeued []event
+	marking          bool // what is sent next
+	sum              work
+	acknowledged     chan struct{}
 }
 
 // event is a change that was due at a time.
@@ -152,9 +152,11 @@ type work struct {
 	left         int       // Services for the next
 }
 
-func newSeen() *seen { return &seen{held: make(chan struct{}, 1)} }
+func newLatencyObserver() *latencyObserver {
+	return &latencyObserver{acknowledged: make(chan struct{}, 1)}
+}
 
-func (s *seen) expect(due time.Time, n int) {
+func (s *latencyObserver) expect(due time.Time, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for range n {
@@ -164,19 +166,19 @@ func (s *seen) expect(due time.Time, n int) {
 }
 
 // mark has what is sent next counted by itself.
-func (s *seen) mark() {
+func (s *latencyObserver) mark() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.marking = true
 }
 
-func (s *seen) left() int {
+func (s *latencyObserver) left() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sum.left
 }
 
-func (s *seen) reset() work {
+func (s *latencyObserver) reset() work {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.sum
@@ -185,30 +187,30 @@ func (s *seen) reset() work {
 }
 
 // idle tells whether all that was sent has been acknowledged.
-func (s *seen) idle() bool {
+func (s *latencyObserver) idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.due)+len(s.waiting)+len(s.taken) == 0
+	return len(s.due)+len(s.queued)+len(s.dequeued) == 0
 }
 
 // OnEnqueue implements engine.Observer.
-func (s *seen) OnEnqueue(changes []model.Change, _ time.Time) {
+func (s *latencyObserver) OnEnqueue(changes []model.Change, _ time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waiting = append(s.waiting, s.due[:len(changes)]...)
+	s.queued = append(s.queued, s.due[:len(changes)]...)
 	s.due = append(s.due[:0], s.due[len(changes):]...)
 }
 
 // OnDequeue implements engine.Observer.
-func (s *seen) OnDequeue() {
+func (s *latencyObserver) OnDequeue() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taken = append(s.taken, s.waiting...)
-	s.waiting = s.waiting[:0]
+	s.dequeued = append(s.dequeued, s.queued...)
+	s.queued = s.queued[:0]
 }
 
 // OnPlan implements engine.Observer.
-func (s *seen) OnPlan(p *engine.PlannedStep) {
+func (s *latencyObserver) OnPlan(p *engine.PlannedStep) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sum.planned += p.Result.Planned
@@ -216,7 +218,7 @@ func (s *seen) OnPlan(p *engine.PlannedStep) {
 }
 
 // OnApply implements engine.Observer.
-func (s *seen) OnApply(p *engine.ApplyResult) {
+func (s *latencyObserver) OnApply(p *engine.ApplyResult) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sum.messages += p.Report.Messages
@@ -228,16 +230,16 @@ func (s *seen) OnApply(p *engine.ApplyResult) {
 	if !p.Synced {
 		return
 	}
-	for _, e := range s.taken {
+	for _, e := range s.dequeued {
 		ms := p.At.Sub(e.at).Seconds() * 1000
 		s.sum.latencies = append(s.sum.latencies, ms)
 		if e.marked {
 			s.sum.marked = append(s.sum.marked, ms)
 		}
 	}
-	s.taken = s.taken[:0]
+	s.dequeued = s.dequeued[:0]
 	select {
-	case s.held <- struct{}{}:
+	case s.acknowledged <- struct{}{}:
 	default:
 	}
 }

@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// others measures how many processors other programs keep busy: figures that were taken meanwhile are noisy.
-type others struct {
+// otherCPU measures how many processors other programs keep busy: figures that were taken meanwhile are noisy.
+type otherCPU struct {
 	begin     time.Time
 	all, ours float64 // seconds of processors
 }
 
-func watchOthers() others { return others{time.Now(), machineSeconds(), cpuSeconds()} }
+func startOtherCPU() otherCPU { return otherCPU{time.Now(), machineCPUSeconds(), cpuSeconds()} }
 
-// processors gives how many on average, since the beginning.
-func (o others) processors() float64 {
-	now := watchOthers()
+// average gives how many on average, since the beginning.
+func (o otherCPU) average() float64 {
+	now := startOtherCPU()
 	return max(0, (now.all-o.all)-(now.ours-o.ours)) / now.begin.Sub(o.begin).Seconds()
 }
 
-// machineSeconds is the time of processors that all of the machine has used, in seconds since it came up.
-func machineSeconds() float64 {
+// machineCPUSeconds is the time of processors that all of the machine has used, in seconds since it came up.
+func machineCPUSeconds() float64 {
 	const perSecond = 100 // USER_HZ, on all of Linux's architectures that Go runs on
 	text, _ := os.ReadFile("/proc/stat")
 	line, _, _ := strings.Cut(string(text), "\n")

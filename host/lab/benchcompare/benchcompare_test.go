@@ -30,7 +30,7 @@ func TestBothProxiesAreMeasured(t *testing.T) {
 		t.Fatalf("build sluice: %v\n%s", err, out)
 	}
 	o := options{bin: dir}
-	o.quicken()
+	o.setQuick()
 	b, err := o.measureAll(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -42,10 +42,10 @@ func TestBothProxiesAreMeasured(t *testing.T) {
 		t.Fatalf("%d sizes and %d data planes", len(b.Rows), len(b.Planes))
 	}
 	for i, name := range []string{"kube-proxy", "sluice"} {
-		c := &b.Rows[0].Cells[i]
+		c := &b.Rows[0].Proxies[i]
 		for what, v := range map[string][]float64{
-			"start": c.Start, "spread": c.Spread, "CPU at the start": c.StartCPU, "bytes at the start": c.StartMiB, "changes": c.Changes,
-			"CPU of changes": c.ChangeCPU, "resident": c.Resident, "peak": c.Peak,
+			"start": c.Start, "spread": c.StartAll, "CPU at the start": c.StartCPU, "bytes at the start": c.StartMiB, "changes": c.Changes,
+			"CPU of changes": c.ChangeCPU, "resident": c.RSS, "peak": c.PeakRSS,
 		} {
 			if len(v) == 0 || median(v) <= 0 {
 				t.Errorf("%s: %s: %v", name, what, v)
@@ -54,14 +54,14 @@ func TestBothProxiesAreMeasured(t *testing.T) {
 		if len(c.Changes) != o.changes[i] {
 			t.Errorf("%s: %d changes, want %d", name, len(c.Changes), o.changes[i])
 		}
-		if median(c.Spread) < median(c.Start) || median(c.Peak) < median(c.Resident) {
-			t.Errorf("%s: the last Service at %v, all at %v; resident %v, peak %v", name, c.Start, c.Spread, c.Resident, c.Peak)
+		if median(c.StartAll) < median(c.Start) || median(c.PeakRSS) < median(c.RSS) {
+			t.Errorf("%s: the last Service at %v, all at %v; resident %v, peak %v", name, c.Start, c.StartAll, c.RSS, c.PeakRSS)
 		}
 	}
-	if k, s := b.Rows[0].Cells[0].Watches, b.Rows[0].Cells[1].Watches; s["services"] != 1 || s["endpointslices"] != 1 || !maps.Equal(k, s) {
+	if k, s := b.Rows[0].Proxies[0].Watches, b.Rows[0].Proxies[1].Watches; s["services"] != 1 || s["endpointslices"] != 1 || !maps.Equal(k, s) {
 		t.Errorf("kube-proxy watches %v, sluice %v", k, s)
 	}
-	if k, s := most(b.Rows[0].Cells[0].Children), most(b.Rows[0].Cells[1].Children); k == 0 || s != 0 {
+	if k, s := maxOf(b.Rows[0].Proxies[0].ChildPeakRSS), maxOf(b.Rows[0].Proxies[1].ChildPeakRSS); k == 0 || s != 0 {
 		t.Errorf("children: kube-proxy's %v MiB, sluice's %v; the one runs nft, the other nothing", k, s)
 	}
 	if strings.Contains(text.String(), "NaN") {
@@ -76,7 +76,7 @@ func TestConnectTimesOutWithoutAnswer(t *testing.T) {
 	}
 	defer lab.Close()
 	site := node{lab: lab, name: "node"}
-	if err := site.furnish(); err != nil {
+	if err := site.addHosts(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -90,13 +90,13 @@ func TestConnectTimesOutWithoutAnswer(t *testing.T) {
 			return err
 		}
 		begin := time.Now()
-		at, err := await(endpoint, 'p', begin, begin.Add(time.Minute))
+		at, err := awaitServer(endpoint, 'p', begin, begin.Add(time.Minute))
 		if err != nil || at.Before(begin) {
 			t.Errorf("an endpoint that is there: %v, %v", at, err)
 		}
 		told := false
 		for try := 0; try < 50 && !told; try++ { // the last answer may come too late to be read
-			_, err = await(endpoint, '0', begin, time.Now())
+			_, err = awaitServer(endpoint, '0', begin, time.Now())
 			told = err != nil && strings.Contains(err.Error(), `'p' answers`)
 		}
 		if !told {
@@ -106,7 +106,7 @@ func TestConnectTimesOutWithoutAnswer(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if _, err := await(nobody, anybody, begin, begin.Add(50*time.Millisecond)); err == nil {
+		if _, err := awaitServer(nobody, anyServer, begin, begin.Add(50*time.Millisecond)); err == nil {
 			t.Error("an address of nobody's answers")
 		}
 		return nil
@@ -142,7 +142,7 @@ func TestVerdictIgnoresDifferencesWithinNoise(t *testing.T) {
 		{"a tenth less in much noise", 0.5, 0.9, true, "no difference beyond noise"},
 	} {
 		a, b := blocks(1, 30, c.wobble, 1), blocks(2, 30, c.wobble, c.factor)
-		got, noise := ratio(a, b, rate), itself(a, rate)
+		got, noise := ratio(a, b, rate), selfRatio(a, rate)
 		if v := verdict(got, noise, c.moreIsBetter); v != c.want {
 			t.Errorf("%s: %s beside noise of %s: %q, want %q", c.name, got, noise, v, c.want)
 		}

@@ -18,11 +18,11 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// site is a control plane on a host of its own, and the nodes that hang on the same network.
+// environment is a control plane on a host of its own, and the nodes that hang on the same network.
 //
 //	api ── net ──┬── node 0: kube-proxy ── client, pods, left, right
 //	             └── node 1: sluice     ── client, pods, left, right
-type site struct {
+type environment struct {
 	net     *testnet.Lab
 	cluster *testcluster.Cluster
 	dir     string
@@ -38,11 +38,11 @@ const (
 	sluiceUser    = "system:serviceaccount:kube-system:sluice"
 )
 
-// podRange has the Pods that are on the nodes here: the client and the two backends that a Service moves between.
-var podRange = netip.MustParsePrefix("10.244.0.0/16")
+// podCIDR has the Pods that are on the nodes here: the client and the two backends that a Service moves between.
+var podCIDR = netip.MustParsePrefix("10.244.0.0/16")
 
-func openSite(ctx context.Context, dir string) (*site, error) {
-	s := &site{dir: dir, users: map[string]string{}}
+func newEnvironment(ctx context.Context, dir string) (*environment, error) {
+	s := &environment{dir: dir, users: map[string]string{}}
 	err := s.open(ctx)
 	if err != nil {
 		s.close()
@@ -51,7 +51,7 @@ func openSite(ctx context.Context, dir string) (*site, error) {
 	return s, nil
 }
 
-func (s *site) open(ctx context.Context) (err error) {
+func (s *environment) open(ctx context.Context) (err error) {
 	if s.net, err = testnet.New(); err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (s *site) open(ctx context.Context) (err error) {
 
 // close takes everything away. Namespaces with many rules go in the kernel's own time, which is why no node is closed
 // before.
-func (s *site) close() {
+func (s *environment) close() {
 	for _, n := range s.nodes {
 		n.lab.Close()
 	}
@@ -109,7 +109,7 @@ type node struct {
 }
 
 // addNode makes a node that nobody has used before.
-func (s *site) addNode(ctx context.Context) (*node, error) {
+func (s *environment) addNode(ctx context.Context) (*node, error) {
 	i := len(s.nodes)
 	addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)})
 	n := &node{name: fmt.Sprint("node-", i), dir: filepath.Join(s.dir, fmt.Sprint("node-", i))}
@@ -124,10 +124,10 @@ func (s *site) addNode(ctx context.Context) (*node, error) {
 		return nil, err
 	}
 	s.nodes = append(s.nodes, n)
-	return n, n.furnish()
+	return n, n.addHosts()
 }
 
-func (n *node) furnish() (err error) {
+func (n *node) addHosts() (err error) {
 	host := func(name, addr string) (h *testnet.Host) {
 		if err == nil {
 			h, err = n.lab.AddHost(name, netip.MustParseAddr(addr))
@@ -153,8 +153,8 @@ func (n *node) furnish() (err error) {
 	return nil
 }
 
-// side is a Service's single endpoint on the left (0) or the right (1).
-func (n *node) side(i int) testcluster.Endpoint {
+// endpoint is a Service's single endpoint on the left (0) or the right (1).
+func (n *node) endpoint(i int) testcluster.Endpoint {
 	return testcluster.Endpoint{Addr: n.sides[i].Addrs[0], Node: n.name, Zone: "zone-0"}
 }
 

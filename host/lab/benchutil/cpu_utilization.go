@@ -9,19 +9,19 @@ import (
 
 // CPUUtilization is the share of this machine's processor time that anybody uses during a time, 0 to 1.
 func CPUUtilization(during time.Duration) (float64, error) {
-	idle, all, err := processors()
+	idle, all, err := cpuTimes()
 	if err != nil {
 		return 0, err
 	}
 	time.Sleep(during)
-	idle2, all2, err := processors()
+	idle2, all2, err := cpuTimes()
 	if err != nil || all2 == all {
 		return 0, err
 	}
 	return 1 - float64(idle2-idle)/float64(all2-all), nil
 }
 
-func processors() (idle, all uint64, err error) {
+func cpuTimes() (idle, all uint64, err error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0, 0, err

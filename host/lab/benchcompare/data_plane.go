@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// path is a way from a client to a server.
-type path struct {
+// target is a way from a client to a server.
+type target struct {
 	name string
 	node *node
 	to   netip.AddrPort
@@ -30,14 +30,14 @@ type block struct {
 
 // Bounds of a block.
 const (
-	connections = 2000 // one at a time
-	workers     = 4
-	blockWait   = 3 * time.Second // for one connection: a lost packet is sent again after one
+	connections    = 2000 // one at a time
+	workers        = 4
+	connectTimeout = 3 * time.Second // for one connection: a lost packet is sent again after one
 )
 
-// compare measures paths in blocks that alternate: A B … B A in one round, B A … A B in the next. Each path has two
+// measureTargets measures paths in blocks that alternate: A B … B A in one round, B A … A B in the next. Each path has two
 // blocks a round, so that each can be compared with itself. The blocks of a path are in the order of time.
-func (b *bench) compare(paths []path) (map[string][]block, error) {
+func (b *bench) measureTargets(paths []target) (map[string][]block, error) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + 2*workers)) // threads that are in a system call need no processor
 	out := map[string][]block{}
 	for i := range b.rounds + 1 {
@@ -48,7 +48,7 @@ func (b *bench) compare(paths []path) (map[string][]block, error) {
 		back := slices.Clone(order)
 		slices.Reverse(back)
 		for _, p := range append(order, back...) {
-			got, err := p.block(b.block)
+			got, err := p.measureBlock(b.block)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", p.name, err)
 			}
@@ -60,14 +60,14 @@ func (b *bench) compare(paths []path) (map[string][]block, error) {
 	return out, nil
 }
 
-func (p *path) block(lasting time.Duration) (b block, err error) {
-	if err := forget(p.node.lab.Node); err != nil {
+func (p *target) measureBlock(lasting time.Duration) (b block, err error) {
+	if err := flushConntrack(p.node.lab.Node); err != nil {
 		return b, err
 	}
 	var times []float64
 	err = p.node.client.Do(func() error {
 		for until := time.Now().Add(lasting); len(times) < connections && time.Now().Before(until); {
-			_, took, err := connect(p.to, blockWait)
+			_, took, err := connect(p.to, connectTimeout)
 			if err != nil {
 				return err
 			}
@@ -80,12 +80,12 @@ func (p *path) block(lasting time.Duration) (b block, err error) {
 	}
 	s := benchutil.Summarize(times)
 	b.P50, b.P99 = s.Median, s.P99
-	b.Rate, err = p.rate(lasting)
+	b.Rate, err = p.measureRate(lasting)
 	return b, err
 }
 
-// rate is how many connections a second some threads make.
-func (p *path) rate(lasting time.Duration) (float64, error) {
+// measureRate is how many connections a second some threads make.
+func (p *target) measureRate(lasting time.Duration) (float64, error) {
 	var wg sync.WaitGroup
 	var counts [workers]int
 	var errs [workers]error
@@ -94,7 +94,7 @@ func (p *path) rate(lasting time.Duration) (float64, error) {
 		wg.Go(func() {
 			errs[w] = p.node.client.Do(func() error {
 				for until := begin.Add(lasting); time.Now().Before(until); counts[w]++ {
-					if _, _, err := connect(p.to, blockWait); err != nil {
+					if _, _, err := connect(p.to, connectTimeout); err != nil {
 						return err
 					}
 				}
@@ -113,8 +113,8 @@ func (p *path) rate(lasting time.Duration) (float64, error) {
 	return float64(sum) / took.Seconds(), nil
 }
 
-// forget empties a node's connection table, so that each block finds the same.
-func forget(h *testnet.Host) error {
+// flushConntrack empties a node's connection table, so that each block finds the same.
+func flushConntrack(h *testnet.Host) error {
 	return h.Do(func() error {
 		nl, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
 		if err != nil {

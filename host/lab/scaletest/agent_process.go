@@ -15,18 +15,18 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// child is the process that the agents are in.
-type child struct {
+// agentProcess is the process that the agents are in.
+type agentProcess struct {
 	benchutil.Process
-	begin time.Time
-	in    io.WriteCloser
-	out   *json.Decoder
-	life  *testnet.Program
+	started time.Time
+	in      io.WriteCloser
+	out     *json.Decoder
+	program *testnet.Program
 }
 
 // startAgents starts them in a host's namespace. Without watchList they list and then watch, as clients did before
 // Kubernetes 1.35.
-func startAgents(h *testnet.Host, n int, dir string, over time.Duration, watchList bool) (*child, error) {
+func startAgents(h *testnet.Host, n int, dir string, over time.Duration, watchList bool) (*agentProcess, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func startAgents(h *testnet.Host, n int, dir string, over time.Duration, watchLi
 	// Many agents in one process share its garbage collector: less is left lying about than in processes of their own.
 	cmd.Env = append(os.Environ(), "GOGC=40", "KUBE_FEATURE_WatchListClient="+strconv.FormatBool(watchList))
 	cmd.Stderr = os.Stderr
-	c := &child{}
+	c := &agentProcess{}
 	if c.in, err = cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -44,16 +44,16 @@ func startAgents(h *testnet.Host, n int, dir string, over time.Duration, watchLi
 		return nil, err
 	}
 	c.out = json.NewDecoder(bufio.NewReader(out))
-	c.begin = time.Now()
-	if c.life, err = h.Start(cmd); err != nil {
+	c.started = time.Now()
+	if c.program, err = h.Start(cmd); err != nil {
 		return nil, fmt.Errorf("the agents: %w", err)
 	}
-	c.Process = benchutil.Process(c.life.PID())
+	c.Process = benchutil.Process(c.program.PID())
 	return c, nil
 }
 
-// ask gives the agents' status.
-func (c *child) ask() (s status, err error) {
+// queryStatus gives the agents' status.
+func (c *agentProcess) queryStatus() (s status, err error) {
 	if _, err := io.WriteString(c.in, "?\n"); err != nil {
 		return s, fmt.Errorf("ask the agents: %w", err)
 	}
@@ -66,10 +66,10 @@ func (c *child) ask() (s status, err error) {
 	return s, nil
 }
 
-// await asks until it is so.
-func (c *child) await(ctx context.Context, within, every time.Duration, what string, so func(status) bool) (status, error) {
+// waitFor asks until it is so.
+func (c *agentProcess) waitFor(ctx context.Context, within, every time.Duration, what string, so func(status) bool) (status, error) {
 	for deadline := time.Now().Add(within); ; time.Sleep(every) {
-		s, err := c.ask()
+		s, err := c.queryStatus()
 		if err != nil || so(s) {
 			return s, err
 		}
@@ -83,13 +83,13 @@ func (c *child) await(ctx context.Context, within, every time.Duration, what str
 }
 
 // stop ends the agents and waits for that.
-func (c *child) stop() error {
+func (c *agentProcess) stop() error {
 	_ = c.in.Close()
 	select {
-	case <-c.life.Ended():
-		return c.life.Wait()
+	case <-c.program.Ended():
+		return c.program.Wait()
 	case <-time.After(30 * time.Second):
-		c.life.Kill()
-		return fmt.Errorf("the agents did not end: %w", c.life.Wait())
+		c.program.Kill()
+		return fmt.Errorf("the agents did not end: %w", c.program.Wait())
 	}
 }

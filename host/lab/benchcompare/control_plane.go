@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/lab/loadgen"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
+)
+
+// proxyResult is one proxy at one size. Times are of all repetitions.
+type proxyResult struct {
+	Start        []float64 // s: process start → a connection through the last Service
+	StartAll     []float64 // s: … through each of probes Services, all over the list
+	StartCPU     []float64 // s, until quiet
+	StartMiB     []float64 // from the API server
+	Changes      []float64 // ms: API write → first connection on the new endpoint
+	ChangeCPU    []float64 // ms a change, the mean of a repetition
+	RSS          []float64 // MiB, after the start
+	PeakRSS      []float64
+	ChildPeakRSS []float64 // MiB: the most that a child had
+	Watches      map[string]int
+}
+
+// probedServices is how many Services, evenly spread over all and the last one among them, have to answer before a node counts
+// as programmed: nobody promises an order.
+const probedServices = 20
+
+// updateTimeout is for what follows a change.
+const updateTimeout = time.Minute
+
+// measureProxy starts a proxy on a node of its own, with services Services there, changes endpoints, and stops it. The node
+// stays as it was programmed.
+func (b *bench) measureProxy(ctx context.Context, p *proxy, services int, into *proxyResult) (n *node, err error) {
+	if n, err = b.env.addNode(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.waitUntilIdle(); err != nil {
+		return nil, err
+	}
+	r, err := p.start(b.env, n)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { into.ChildPeakRSS = append(into.ChildPeakRSS, r.stop()) }()
+	if err := r.measureStart(services, b.startTimeout, into); err != nil {
+		return nil, r.withLog(err)
+	}
+	if err := r.measureUpdates(ctx, b, into); err != nil {
+		return nil, r.withLog(err)
+	}
+	// By now it has them all, and those of one that was here before are gone.
+	watches, err := loadgen.CountWatches(ctx, b.env.cluster)
+	if err != nil {
+		return nil, err
+	}
+	into.Watches = loadgen.AddedWatches(b.env.watches, watches)
+	into.PeakRSS = append(into.PeakRSS, r.PeakRSS())
+	return n, nil
+}
+
+// waitUntilIdle waits, for a while, until nobody does much: what was before, such as freeing rules, shall not meet a start.
+func (b *bench) waitUntilIdle() error {
+	if b.quick {
+		return nil
+	}
+	const enough, patience = 0.2, 20 * time.Second
+	for until := time.Now().Add(patience); ; {
+		busy, err := benchutil.CPUUtilization(500 * time.Millisecond)
+		if err != nil || busy < enough {
+			return err
+		}
+		if time.Now().After(until) {
+			b.progress("this machine is not quiet: %.0f %% busy, with nothing running here", 100*busy)
+			return nil
+		}
+	}
+}
+
+// measureStart measures the start.
+func (r *runningProxy) measureStart(services int, patience time.Duration, into *proxyResult) error {
+	until := r.started.Add(patience)
+	var last, all time.Time
+	err := r.node.client.Do(func() (err error) {
+		if last, err = awaitServer(loadgen.ServiceAddr(services-1), anyServer, r.started, until); err != nil {
+			return err
+		}
+		for i := range min(probedServices, services) {
+			if all, err = awaitServer(loadgen.ServiceAddr(i*services/min(probedServices, services)), anyServer, r.started, until); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.waitUntilIdle(patience); err != nil {
+		return err
+	}
+	cpu, err := r.TotalCPU()
+	if err != nil {
+		return err
+	}
+	received, err := r.node.received()
+	if err != nil {
+		return err
+	}
+	into.Start = append(into.Start, last.Sub(r.started).Seconds())
+	into.StartAll = append(into.StartAll, all.Sub(r.started).Seconds())
+	into.StartCPU = append(into.StartCPU, cpu.Seconds())
+	into.StartMiB = append(into.StartMiB, received/(1<<20))
+	into.RSS = append(into.RSS, r.RSS())
+	return nil
+}
+
+// measureUpdates moves a Service from one endpoint to another and back.
+func (r *runningProxy) measureUpdates(ctx context.Context, b *bench, into *proxyResult) error {
+	if _, _, err := b.updater.Update(ctx, r.node.endpoint(0)); err != nil {
+		return err
+	}
+	if err := r.waitForUpdate(0); err != nil {
+		return err
+	}
+	before, err := r.TotalCPU()
+	if err != nil {
+		return err
+	}
+	for i := range r.changes {
+		took, err := r.measureUpdate(ctx, b, i+1)
+		if err != nil {
+			return err
+		}
+		into.Changes = append(into.Changes, took)
+		if err := r.waitForUpdate(i + 1); err != nil {
+			return err
+		}
+	}
+	after, err := r.TotalCPU()
+	into.ChangeCPU = append(into.ChangeCPU, milliseconds(after-before)/float64(max(r.changes, 1)))
+	return err
+}
+
+// waitForUpdate waits until a change is all over, and a little longer: proxies have timers, and the next change shall meet
+// them at any moment of theirs.
+func (r *runningProxy) waitForUpdate(i int) error {
+	err := r.node.client.Do(func() error {
+		now := time.Now()
+		_, err := awaitServer(loadgen.ServiceAddr(movingService), '0'+byte(i%2), now, now.Add(updateTimeout))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	time.Sleep(r.pause + rand.N(20*time.Millisecond))
+	return r.waitUntilIdle(updateTimeout)
+}
+
+// movingService is the one whose endpoints are changed.
+const movingService = 0
+
+// measureUpdate makes one change and gives the milliseconds from the write to the first connection on the new endpoint.
+func (r *runningProxy) measureUpdate(ctx context.Context, b *bench, i int) (float64, error) {
+	write := make(chan time.Time, 1)
+	type result struct {
+		at  time.Time
+		err error
+	}
+	done, ready := make(chan result, 1), make(chan struct{})
+	go func() {
+		var res result
+		err := r.node.client.Do(func() error {
+			close(ready)
+			begin := <-write
+			res.at, res.err = awaitServer(loadgen.ServiceAddr(movingService), '0'+byte(i%2), begin, begin.Add(updateTimeout))
+			return nil
+		})
+		if err != nil {
+			res.err = err
+		}
+		done <- res
+	}()
+	select {
+	case <-ready:
+	case res := <-done:
+		return 0, res.err
+	}
+	write <- time.Now()
+	begin, _, err := b.updater.Update(ctx, r.node.endpoint(i%2))
+	res := <-done
+	if err != nil {
+		return 0, err
+	}
+	return milliseconds(res.at.Sub(begin)), res.err
+}
+
+// measureLowerBounds measures what no proxy can undercut: from the write to the API server's acknowledgement, and to the event on a
+// bare watch.
+func (b *bench) measureLowerBounds(ctx context.Context, n int) (acked, heard []float64, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, err := b.updater.Watch(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range n {
+		begin, done, err := b.updater.Update(ctx, testcluster.Endpoint{Addr: loadgen.PodCIDR().Addr().Next(), Node: fmt.Sprint("node-", i)})
+		if err != nil {
+			return nil, nil, err
+		}
+		select {
+		case at, ok := <-events:
+			if !ok {
+				return nil, nil, fmt.Errorf("the watch of %s ended", b.updater.Name())
+			}
+			heard = append(heard, milliseconds(at.Sub(begin)))
+		case <-time.After(updateTimeout):
+			return nil, nil, fmt.Errorf("no event of %s", b.updater.Name())
+		}
+		acked = append(acked, milliseconds(done.Sub(begin)))
+		time.Sleep(20*time.Millisecond + rand.N(20*time.Millisecond))
+	}
+	return acked, heard, nil
+}
+
+func milliseconds(d time.Duration) float64 { return d.Seconds() * 1000 }
