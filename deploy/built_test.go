@@ -80,11 +80,11 @@ func TestImageContents(t *testing.T) {
 	defer binary.Close()
 	libraries, err := binary.ImportedLibraries()
 	if err != nil || len(libraries) > 0 {
-		t.Errorf("it wants libraries: %v, %v", libraries, err)
+		t.Errorf("dynamic libraries: %v, %v", libraries, err)
 	}
 	for _, p := range binary.Progs {
 		if p.Type == elf.PT_INTERP {
-			t.Error("it wants a loader")
+			t.Error("binary needs a dynamic loader")
 		}
 	}
 }

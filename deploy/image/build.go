@@ -45,10 +45,10 @@ func (b *builder) close() { _ = os.RemoveAll(b.temp) }
 func (b *builder) run(ctx context.Context, env []string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Env = b.root, append(os.Environ(), env...)
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, said.Bytes())
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, stderr.Bytes())
 	}
 	return out.String(), nil
 }
@@ -56,7 +56,7 @@ func (b *builder) run(ctx context.Context, env []string, args ...string) (string
 // sluice builds the binary for a platform and returns it with the licenses of all its modules.
 func (b *builder) sluice(ctx context.Context, p platform) ([]file, error) {
 	out := filepath.Join(b.temp, "sluice-"+p.arch)
-	// No -buildvcs: the binary is that of the sources, wherever they were cloned; version says which they are.
+	// -buildvcs=false makes the binary independent of the clone; the version identifies the sources.
 	_, err := b.run(ctx, []string{"CGO_ENABLED=0", "GOOS=" + p.os, "GOARCH=" + p.arch},
 		"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+b.version, "-o", out, "./cmd/sluice")
 	if err != nil {
@@ -68,7 +68,7 @@ func (b *builder) sluice(ctx context.Context, p platform) ([]file, error) {
 	}
 	files, err := b.licences(ctx, out)
 	if err != nil {
-		return nil, fmt.Errorf("%s: licences: %w", p, err)
+		return nil, fmt.Errorf("%s: licenses: %w", p, err)
 	}
 	return append(files, file{name: "sluice", mode: 0o755, body: body}), nil
 }
@@ -77,7 +77,7 @@ func (b *builder) sluice(ctx context.Context, p platform) ([]file, error) {
 func (b *builder) plugins(ctx context.Context) ([]file, error) {
 	mains, err := filepath.Glob(filepath.Join(b.root, "plugins", "*", "main.go"))
 	if err == nil && len(mains) == 0 {
-		err = errors.New("there are none")
+		err = errors.New("no plugins found")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("plugins: %w", err)
@@ -148,7 +148,7 @@ func licencesIn(dir, to string) ([]file, error) {
 		files = append(files, file{name: path.Join(to, d.Name()), mode: 0o644, body: body})
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("no licence in %s", dir)
+		return nil, fmt.Errorf("no license file in %s", dir)
 	}
 	return files, nil
 }

@@ -74,7 +74,7 @@ func TestTagResolvesForEachPlatform(t *testing.T) {
 		t.Fatal(err)
 	}
 	if index, err := store.Resolve(t.Context(), o.tag); err != nil || index.Digest != sum || index.MediaType != v1.MediaTypeImageIndex {
-		t.Errorf("the tag is %+v, %v; told was %s", index, err, sum)
+		t.Errorf("tag resolves to %+v, %v; reported digest %s", index, err, sum)
 	}
 	for _, arch := range []string{"amd64", "arm64"} {
 		m, c, layer := fetch(t, store, o.tag, arch)
@@ -230,7 +230,7 @@ func TestInvalidFileNamesAreRejected(t *testing.T) {
 }
 
 func TestInvalidArgumentsAreRejected(t *testing.T) {
-	for _, c := range []struct{ args, says string }{
+	for _, c := range []struct{ args, text string }{
 		{"-tag a/b", "-tag"},
 		{"-version v1+2", "-tag"},
 		{"-time yesterday", "-time"},
@@ -238,7 +238,7 @@ func TestInvalidArgumentsAreRejected(t *testing.T) {
 		{"-platforms windows/amd64", "-platforms"},
 		{"more", "unexpected"},
 	} {
-		if _, err := parse(strings.Fields(c.args), io.Discard); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := parse(strings.Fields(c.args), io.Discard); err == nil || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v", c.args, err)
 		}
 	}

@@ -42,10 +42,10 @@ func newLayer(files []file, at time.Time) (layer, error) {
 	folders := map[string]bool{".": true}
 	for i, f := range files {
 		if f.name != path.Clean(f.name) || path.IsAbs(f.name) || strings.HasPrefix(f.name, "..") {
-			return layer{}, fmt.Errorf("layer: file name %q", f.name)
+			return layer{}, fmt.Errorf("layer: invalid file name %q", f.name)
 		}
 		if i > 0 && files[i-1].name == f.name {
-			return layer{}, fmt.Errorf("layer: %s: twice", f.name)
+			return layer{}, fmt.Errorf("layer: %s: duplicate file name", f.name)
 		}
 		if err := addFolders(w, folders, path.Dir(f.name), at); err != nil {
 			return layer{}, fmt.Errorf("layer: %s: %w", f.name, err)

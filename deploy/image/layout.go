@@ -67,7 +67,7 @@ func replaceable(dir string) error {
 		return nil
 	}
 	if _, err := os.Stat(filepath.Join(dir, v1.ImageLayoutFile)); err != nil {
-		return fmt.Errorf("layout: %s is no OCI image layout, and not empty: it is not replaced", dir)
+		return fmt.Errorf("layout: %s is neither empty nor an OCI image layout; not replaced", dir)
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func pushImage(ctx context.Context, store *oci.Storage, o options, i image) (v1.
 	history := v1.History{CreatedBy: module + "/deploy/image"}
 	config := v1.Image{
 		Platform: p,
-		// uid 0 with the capabilities that the Pod leaves it; its rights are told in deploy/README.md.
+		// uid 0 with the capabilities of the Pod's security context; deploy/README.md explains why.
 		Config: v1.ImageConfig{User: "0:0", Entrypoint: []string{"/sluice"}, WorkingDir: "/", Labels: about(o)},
 		RootFS: v1.RootFS{Type: "layers", DiffIDs: []digest.Digest{l.diffID}},
 	}

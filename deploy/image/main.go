@@ -63,13 +63,13 @@ func parse(args []string, usage io.Writer) (options, error) {
 	var created, platforms string
 	f := flag.NewFlagSet("image", flag.ContinueOnError)
 	f.SetOutput(usage)
-	f.StringVar(&o.out, "o", "bin/image", "folder for the OCI image layout; one that is there is replaced")
-	f.StringVar(&o.tar, "tar", "", "file for the same as an archive, for ctr images import and podman load")
+	f.StringVar(&o.out, "o", "bin/image", "directory for the OCI image layout; an existing layout is replaced")
+	f.StringVar(&o.tar, "tar", "", "also write the layout as a tar file, for ctr images import and podman load")
 	f.StringVar(&o.version, "version", "unknown", "version of sluice")
 	f.StringVar(&o.tag, "tag", "", "tag of the image (default: the version)")
-	f.StringVar(&o.revision, "revision", "", "commit that is built")
-	f.StringVar(&created, "time", os.Getenv("SOURCE_DATE_EPOCH"), "time of that commit in seconds since 1970, which is the time of everything in the image (default: $SOURCE_DATE_EPOCH)")
-	f.StringVar(&platforms, "platforms", "linux/amd64,linux/arm64", "what to build for")
+	f.StringVar(&o.revision, "revision", "", "commit that the image is built from")
+	f.StringVar(&created, "time", os.Getenv("SOURCE_DATE_EPOCH"), "timestamp of everything in the image in seconds since 1970 (default: $SOURCE_DATE_EPOCH)")
+	f.StringVar(&platforms, "platforms", "linux/amd64,linux/arm64", "comma-separated target platforms")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -92,7 +92,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 	for _, text := range strings.Split(platforms, ",") {
 		os, arch, ok := strings.Cut(text, "/")
 		if !ok || os != "linux" || arch == "" {
-			return o, fmt.Errorf("-platforms %q: want linux/ARCHITECTURE, such as linux/amd64", text)
+			return o, fmt.Errorf("-platforms %q: must be linux/ARCHITECTURE, such as linux/amd64", text)
 		}
 		o.platforms = append(o.platforms, platform{os, arch})
 	}

@@ -45,10 +45,10 @@ type PluginStats struct {
 
 // Metrics is a registry with all metrics. It is safe for concurrent use.
 type Metrics struct {
-	opt      Options
-	registry *prometheus.Registry
-	kube     *kubeProxyMetrics
-	own      *sluiceMetrics
+	opt       Options
+	registry  *prometheus.Registry
+	kubeProxy *kubeProxyMetrics
+	sluice    *sluiceMetrics
 
 	mu              sync.Mutex
 	source          Source
@@ -72,7 +72,7 @@ func New(o Options) *Metrics {
 	}
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m := &Metrics{opt: o, registry: r, kube: newKubeProxyMetrics(r), own: newSluiceMetrics(r, o)}
+	m := &Metrics{opt: o, registry: r, kubeProxy: newKubeProxyMetrics(r), sluice: newSluiceMetrics(r, o)}
 	r.MustRegister(&stateCollector{m: m}, &modeCollector{m: m})
 	if o.IPVS != nil {
 		r.MustRegister(&ipvsCollector{now: o.Now, read: o.IPVS})
@@ -87,9 +87,9 @@ func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 func (m *Metrics) CountHealthCheck(path string, code int) {
 	switch path {
 	case "/healthz":
-		m.kube.healthz.WithLabelValues(formatCode(code)).Inc()
+		m.kubeProxy.healthz.WithLabelValues(formatCode(code)).Inc()
 	case "/livez":
-		m.kube.livez.WithLabelValues(formatCode(code)).Inc()
+		m.kubeProxy.livez.WithLabelValues(formatCode(code)).Inc()
 	}
 }
 
@@ -129,12 +129,12 @@ func (m *Metrics) OnEnqueue(changes []model.Change, at time.Time) {
 	defer m.mu.Unlock()
 	m.queued.services += n.services
 	m.queued.slices += n.slices
-	m.kube.servicesTotal.Add(float64(n.services))
-	m.kube.endpointsTotal.Add(float64(n.slices))
+	m.kubeProxy.servicesTotal.Add(float64(n.services))
+	m.kubeProxy.endpointsTotal.Add(float64(n.slices))
 	m.setPending()
 	for _, f := range families {
 		if seen[familyIndex(f)] {
-			m.kube.lastQueued.WithLabelValues(f.String()).Set(seconds(at))
+			m.kubeProxy.lastQueued.WithLabelValues(f.String()).Set(seconds(at))
 		}
 	}
 }
@@ -167,13 +167,13 @@ func (m *Metrics) OnPlan(p *engine.PlannedStep) {
 		}
 	}
 	if s.Planned > 0 || !s.Delta.Empty() {
-		m.own.phaseDuration.WithLabelValues("plan").Observe(p.Duration.Seconds())
+		m.sluice.phaseDuration.WithLabelValues("plan").Observe(p.Duration.Seconds())
 	}
-	m.own.failures.WithLabelValues("policy").Add(float64(len(s.Errors)))
+	m.sluice.failures.WithLabelValues("policy").Add(float64(len(s.Errors)))
 	for _, f := range families {
 		t := s.Totals.Family.At(f)
-		m.kube.noLocal.WithLabelValues("internal", f.String()).Set(float64(t.NoLocalInternal))
-		m.kube.noLocal.WithLabelValues("external", f.String()).Set(float64(t.NoLocalExternal))
+		m.kubeProxy.noLocal.WithLabelValues("internal", f.String()).Set(float64(t.NoLocalInternal))
+		m.kubeProxy.noLocal.WithLabelValues("external", f.String()).Set(float64(t.NoLocalExternal))
 	}
 }
 
@@ -206,29 +206,29 @@ func (m *Metrics) OnApply(p *engine.ApplyResult) {
 	m.dequeued = changeCounts{}
 	m.setPending()
 	for _, f := range families {
-		m.kube.last.WithLabelValues(f.String()).Set(seconds(p.At))
+		m.kubeProxy.last.WithLabelValues(f.String()).Set(seconds(p.At))
 	}
 	for _, t := range m.triggers {
 		took := p.At.Sub(time.UnixMilli(t.At))
-		m.kube.programming.WithLabelValues(t.Family.String()).Observe(max(0, took.Seconds()))
+		m.kubeProxy.programming.WithLabelValues(t.Family.String()).Observe(max(0, took.Seconds()))
 	}
 	m.triggers = m.triggers[:0]
 }
 
 func (m *Metrics) observeProgrammed(p *engine.ApplyResult) {
-	m.own.messages.Add(float64(p.Report.Messages))
-	m.own.elements.Add(float64(p.Report.Elements))
-	phase, failures := "program", m.kube.syncFailures
+	m.sluice.messages.Add(float64(p.Report.Messages))
+	m.sluice.elements.Add(float64(p.Report.Elements))
+	phase, failures := "program", m.kubeProxy.syncFailures
 	if p.FullSync || p.Cleanup {
 		m.markProgrammedFamilies()
 	}
 	if p.Cleanup {
-		phase, failures = "cleanup", m.kube.cleanupFailures
+		phase, failures = "cleanup", m.kubeProxy.cleanupFailures
 	}
-	m.own.phaseDuration.WithLabelValues(phase).Observe(p.Duration.Seconds())
+	m.sluice.phaseDuration.WithLabelValues(phase).Observe(p.Duration.Seconds())
 	if p.Err != nil {
-		m.own.failures.WithLabelValues(phase).Inc()
-		m.own.failuresByErrno.WithLabelValues(errno(p.Err)).Inc()
+		m.sluice.failures.WithLabelValues(phase).Inc()
+		m.sluice.failuresByErrno.WithLabelValues(errno(p.Err)).Inc()
 	}
 	for _, f := range families {
 		if !m.changedFamilies[familyIndex(f)] {
@@ -241,11 +241,11 @@ func (m *Metrics) observeProgrammed(p *engine.ApplyResult) {
 			continue
 		}
 		took := (m.planTook + p.Duration).Seconds()
-		m.kube.sync.WithLabelValues(f.String()).Observe(took)
+		m.kubeProxy.sync.WithLabelValues(f.String()).Observe(took)
 		if p.FullSync {
-			m.kube.full.WithLabelValues(f.String()).Observe(took)
+			m.kubeProxy.full.WithLabelValues(f.String()).Observe(took)
 		} else {
-			m.kube.partial.WithLabelValues(f.String()).Observe(took)
+			m.kubeProxy.partial.WithLabelValues(f.String()).Observe(took)
 		}
 	}
 }
@@ -263,23 +263,23 @@ func (m *Metrics) OnEvent(n engine.Event) {
 		}
 	case engine.ConnectionsReset:
 		operation = "reset"
-		m.own.connectionsReset.Add(float64(n.Count))
+		m.sluice.connectionsReset.Add(float64(n.Count))
 	case engine.DriftDetected:
-		m.own.externalChanges.Add(float64(n.Count))
+		m.sluice.externalChanges.Add(float64(n.Count))
 	case engine.StaleFlowsDeleted:
 		operation = "conntrack"
 		f := n.Family.String()
-		m.kube.staleDuration.WithLabelValues(f).Observe(n.Duration.Seconds())
-		m.kube.staleDeleted.WithLabelValues(f).Add(float64(n.Count))
+		m.kubeProxy.staleDuration.WithLabelValues(f).Observe(n.Duration.Seconds())
+		m.kubeProxy.staleDeleted.WithLabelValues(f).Add(float64(n.Count))
 	}
 	if n.Err != nil && operation != "" {
-		m.own.failures.WithLabelValues(operation).Inc()
+		m.sluice.failures.WithLabelValues(operation).Inc()
 	}
 }
 
 func (m *Metrics) setPending() {
-	m.kube.servicesPending.Set(float64(m.queued.services + m.dequeued.services))
-	m.kube.endpointsPending.Set(float64(m.queued.slices + m.dequeued.slices))
+	m.kubeProxy.servicesPending.Set(float64(m.queued.services + m.dequeued.services))
+	m.kubeProxy.endpointsPending.Set(float64(m.queued.slices + m.dequeued.slices))
 }
 
 // errno returns the name of the error's errno for use as a label value, or other.

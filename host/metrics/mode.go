@@ -21,8 +21,8 @@ type modeCollector struct{ m *Metrics }
 // Describe implements prometheus.Collector.
 func (c *modeCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- descInfo
-	c.m.kube.syncFailures.Describe(out)
-	c.m.kube.cleanupFailures.Describe(out)
+	c.m.kubeProxy.syncFailures.Describe(out)
+	c.m.kubeProxy.cleanupFailures.Describe(out)
 }
 
 // Collect implements prometheus.Collector.
@@ -30,7 +30,7 @@ func (c *modeCollector) Collect(out chan<- prometheus.Metric) {
 	mode := c.m.opt.CurrentMode()
 	out <- prometheus.MustNewConstMetric(descInfo, prometheus.GaugeValue, 1, c.m.opt.Version, runtime.Version(), mode.Name)
 	if mode.NFTables {
-		c.m.kube.syncFailures.Collect(out)
-		c.m.kube.cleanupFailures.Collect(out)
+		c.m.kubeProxy.syncFailures.Collect(out)
+		c.m.kubeProxy.cleanupFailures.Collect(out)
 	}
 }
