@@ -7,19 +7,11 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image demo test test-cluster cluster-programs test-vm test-ipvs vm-kernels bench bench-peer bench-fleet check fmt lint deps clean
+.PHONY: help build plugins image demo quick race test test-cluster cluster-programs test-vm test-ipvs test-guide vm-kernels \
+  bench bench-peer bench-fleet check fmt lint format-check vet deps clean
 
 help:
-	@printf '%s\n' 'build    bin/sluice and bin/plugins/*.wasm' 'plugins  bin/plugins/*.wasm alone' \
-	  'image    bin/image, an OCI layout, and bin/sluice-image.tar, for amd64 and arm64' \
-	  'demo     the main job, live, in namespaces of its own; KEEP=1 stays up afterwards' \
-	  'test     everything: packages, real packets, hostile plugins, a real API server, the demo' \
-	  'test-cluster  the tests against a real API server alone' \
-	  'test-vm  what meets the kernel, on Linux $(KERNELS) (User-Mode Linux); SHORT=-short does a third; test-ipvs: IPVS alone' \
-	  'test-guide  from kube-proxy in mode ipvs, the real one, to sluice, as its guide says; part of test-vm' 'bench    the figures of host/README.md' \
-  'bench-peer   beside kube-proxy: the same file; 15 minutes, nothing else running' 'bench-fleet  100 agents on one API server: host/FLEET.md' \
-	  'check    lint, go mod tidy, and the tree is still clean' 'lint     format, vet, staticcheck' 'fmt      format what is not' \
-	  'deps     what the tests need beside Go: installs it as root on Debian, else says what is missing' 'clean    remove bin/'
+	@cat .ci/help.txt
 
 build: plugins
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice ./cmd/sluice
@@ -62,6 +54,11 @@ test-cluster: deps build cluster-programs
 # the user's cache. It exists for x86 only.
 KERNELS     := 6.1 6.12
 VM_PACKAGES := ./host/backend/nftables/... ./host/backend/ipvs ./host/conntrack ./host/kubeproxy ./host/lab/testnet ./host/probe ./cmd/sluice/e2e
+# VM_FLAGS are for go test: -p 1 keeps to one machine at a time for each kernel.
+VM_FLAGS    :=
+# Guests see the user's cache even where it is in /tmp. Quoted for go test -exec, which knows quotes.
+CACHE       := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)
+VM          := '$(CURDIR)/bin/vm' exec -share '$(CACHE)'
 
 vm-kernels:
 	@$(GO) build -o bin/vm ./host/lab/vm/run
@@ -79,20 +76,32 @@ test-ipvs-%:
 test-guide: test-guide-$(lastword $(KERNELS))
 
 test-guide-%: deps build vm-kernels cluster-programs
-	XDG_CACHE_HOME="$${XDG_CACHE_HOME:-$$HOME/.cache}" SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 20m $(SHORT) \
-	  -exec "'$(CURDIR)/bin/vm' exec -memory 3072 -kernel $*" ./cmd/sluice/guide
+	XDG_CACHE_HOME='$(CACHE)' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 20m $(SHORT) \
+	  -exec "$(VM) -memory 3072 -kernel $*" ./cmd/sluice/guide
 
 test-vm-%: deps build vm-kernels
-	SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 15m $(SHORT) -exec "'$(CURDIR)/bin/vm' exec -kernel $*" $(VM_PACKAGES)
+	SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 15m $(VM_FLAGS) $(SHORT) -exec "$(VM) -kernel $*" $(VM_PACKAGES)
 	SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 5m -run 'TestKill|TestForwardingContinues|TestInvalidInput|TestOnce' \
-	  -exec "'$(CURDIR)/bin/vm' exec -kernel $*" ./cmd/sluice/e2e
+	  -exec "$(VM) -kernel $*" ./cmd/sluice/e2e
 
-test: deps build cluster-programs $(if $(filter x86_64,$(shell uname -m)),vm-kernels)
+# Packages whose tests need neither namespaces nor programs that are built or installed: those that do not import the lab's
+# networks and clusters.
+LAB         := github.com/sluice-proxy/sluice/host/lab/
+IMPORTS     := {{join .TestImports " "}} {{join .XTestImports " "}} {{.ImportPath}}
+PLAIN       = $(shell $(GO) list -f '{{.ImportPath}}: $(IMPORTS)' ./... | grep -vE ' $(LAB)(testnet|testcluster|testbed|vm)( |$$)' | cut -d: -f1)
+
+quick: format-check
 	$(GO) vet ./...
-	$(GO) test -timeout 20m ./...
-	@if [ "$$(uname -m)" = x86_64 ]; then $(MAKE) --no-print-directory test-vm SHORT=-short; \
-	  else echo 'SKIPPED: test-vm, since User-Mode Linux exists for x86 only'; fi
-	$(MAKE) --no-print-directory demo
+	$(GO) run $(STATICCHECK) ./...
+	$(GO) test -short $(PLAIN)
+
+# The packages with goroutines of their own. The race detector needs cgo.
+race:
+	CGO_ENABLED=1 $(GO) test -race -short -timeout 20m ./host/engine/... ./host/agent/... ./host/policy/... ./host/planner/... \
+	  ./host/wasm/... ./host/source ./host/source/dir ./host/source/kube
+
+test:
+	+@MAKE='$(MAKE)' GO='$(GO)' KERNELS='$(KERNELS)' .ci/test
 
 # Beside the bundled plugins, two trivial ones: in Go, and in C where there is a clang that knows wasm32.
 bench: build
@@ -116,10 +125,14 @@ bench-fleet: cluster-programs
 fmt:
 	gofmt -s -w cmd host plugins sdk deploy examples
 
-lint:
+format-check:
 	@unformatted=$$(gofmt -s -l cmd host plugins sdk deploy examples); \
 	  if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; fi
+
+vet:
 	$(GO) vet ./...
+
+lint: format-check vet
 	$(GO) run $(STATICCHECK) ./...
 
 check: lint

@@ -1,6 +1,7 @@
 // Command run builds the test kernels and runs programs on them; see the package vm.
 //
 //	run build [-newest] [6.1 6.12]                      build what is not cached, print paths
+//	run build -missing [6.1 6.12]                       print what is not cached, build nothing
 //	run exec [-kernel 6.12] [-timeout 20m] program ...  run a program; the exit code is the program's
 //
 // As `go test -exec 'run exec -kernel 6.1' ./...` it runs tests there. Of /tmp and /run, the guest sees the program's
@@ -42,6 +43,7 @@ func run(ctx context.Context, args []string) (int, error) {
 	switch args[0] {
 	case "build":
 		newest := flags.Bool("newest", false, "build the version that apt offers now, though another is cached")
+		missing := flags.Bool("missing", false, "print the series that are not cached, and build nothing")
 		if err := flags.Parse(args[1:]); err != nil {
 			return 2, nil
 		}
@@ -50,6 +52,16 @@ func run(ctx context.Context, args []string) (int, error) {
 			series = vm.Series()
 		}
 		for _, s := range series {
+			if *missing {
+				path, err := vm.Cached(s)
+				if err != nil {
+					return 1, err
+				}
+				if path == "" {
+					fmt.Println(s)
+				}
+				continue
+			}
 			path, err := vm.Build(ctx, s, *newest, os.Stderr)
 			if err != nil {
 				return 1, err
