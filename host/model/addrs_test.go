@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestPackedAddressesAreThoseThatWerePacked(t *testing.T) {
+func TestAddrListRoundTrip(t *testing.T) {
 	for name, list := range map[string][]string{
 		"none":  {},
 		"IPv4":  {"10.0.0.1:80", "255.255.255.255:65535", "0.0.0.0:0"},

@@ -5,22 +5,22 @@ import (
 	"slices"
 )
 
-// Delta leads from one plan to another. Changes are sorted by key, one a key.
+// Delta is the difference between two plans. Changes are sorted by key, with at most one for each key.
 type Delta struct {
-	Global  *Global // the new value when it differs
+	Global  *Global // the new value; nil: unchanged
 	Changes []Change
 }
 
-// Change is one frontend's change. Old nil: it is added; New nil: it is removed.
+// Change is the change of a frontend. Old is nil if it is added, New if it is deleted.
 type Change struct {
 	Key      Key
 	Old, New *Frontend
 }
 
-// Empty tells whether there is nothing to do.
+// Empty reports whether there is no change.
 func (d *Delta) Empty() bool { return d.Global == nil && len(d.Changes) == 0 }
 
-// Diff compares two whole plans. It is the slow way, for start-up, repair and tests: a Builder reports what it changed.
+// Diff compares two plans. Its cost is that of the plans; host/planner reports a Delta at the cost of the change instead.
 func Diff(prev, next *Plan) *Delta {
 	d := &Delta{}
 	if !prev.Global.Equal(&next.Global) {
@@ -41,7 +41,7 @@ func Diff(prev, next *Plan) *Delta {
 	return d
 }
 
-// Apply brings p to the state that d leads to, in place, at the cost of d.
+// Apply applies d to p in place.
 func (p *Plan) Apply(d *Delta) {
 	if d.Global != nil {
 		p.Global = *d.Global
@@ -58,7 +58,7 @@ func (p *Plan) Apply(d *Delta) {
 	}
 }
 
-// Equal compares two plans.
+// Equal reports whether two plans are equal.
 func (p *Plan) Equal(q *Plan) bool {
 	if !p.Global.Equal(&q.Global) || len(p.Frontends) != len(q.Frontends) {
 		return false
@@ -71,7 +71,7 @@ func (p *Plan) Equal(q *Plan) bool {
 	return true
 }
 
-// Equal compares two global parts.
+// Equal reports whether two global parts are equal.
 func (g *Global) Equal(h *Global) bool {
 	return g.MasqueradeMark == h.MasqueradeMark &&
 		slices.Equal(g.NodePortAddrs, h.NodePortAddrs) &&
@@ -80,7 +80,7 @@ func (g *Global) Equal(h *Global) bool {
 		slices.Equal(g.ServiceCIDRs, h.ServiceCIDRs)
 }
 
-// Equal compares two frontends. Sharing makes the common case a pointer comparison.
+// Equal reports whether two frontends are equal. Plans share frontends, so mostly it compares two pointers.
 func (f *Frontend) Equal(g *Frontend) bool {
 	if f == g {
 		return true
@@ -93,7 +93,7 @@ func (f *Frontend) Equal(g *Frontend) bool {
 		(f.Outside == nil) == (g.Outside == nil) && (f.Outside == nil || f.Outside.Equal(g.Outside))
 }
 
-// Equal compares two pools.
+// Equal reports whether two pools are equal.
 func (p *Pool) Equal(q *Pool) bool {
 	return p.Verdict == q.Verdict && slices.Equal(p.Endpoints, q.Endpoints)
 }

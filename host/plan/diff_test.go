@@ -13,7 +13,7 @@ func copyPlan(p *plan.Plan) *plan.Plan {
 	return &plan.Plan{Global: p.Global, Frontends: maps.Clone(p.Frontends)}
 }
 
-func TestApplyingTheDiffGivesTheNextPlan(t *testing.T) {
+func TestApplyOfDiffResultsInNextPlan(t *testing.T) {
 	for seed := range uint64(200) {
 		g := testgen.NewPlans(seed, testgen.PlanOptions{})
 		prev := g.Plan()
@@ -48,7 +48,7 @@ func TestApplyingTheDiffGivesTheNextPlan(t *testing.T) {
 	}
 }
 
-func TestEqualPlansHaveAnEmptyDiff(t *testing.T) {
+func TestDiffOfEqualPlansIsEmpty(t *testing.T) {
 	for seed := range uint64(200) {
 		// Two generators of one seed share no memory, so equality has to look inside.
 		p, q := testgen.NewPlans(seed, testgen.PlanOptions{}).Plan(), testgen.NewPlans(seed, testgen.PlanOptions{}).Plan()
@@ -58,7 +58,7 @@ func TestEqualPlansHaveAnEmptyDiff(t *testing.T) {
 	}
 }
 
-func TestADiffSeesEveryField(t *testing.T) {
+func TestDiffDetectsChangeOfEveryField(t *testing.T) {
 	for name, break_ := range map[string]func(p *plan.Plan, f *plan.Frontend){
 		"mark":          func(p *plan.Plan, _ *plan.Frontend) { p.Global.MasqueradeMark <<= 1 },
 		"node ports":    func(p *plan.Plan, _ *plan.Frontend) { p.Global.NodePortAddrs = nil },

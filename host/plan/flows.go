@@ -2,15 +2,14 @@ package plan
 
 import "net/netip"
 
-// Reset asks that the established connections of a frontend to an endpoint end now.
+// Reset requests that the established connections through a frontend to an endpoint are reset now.
 type Reset struct {
 	Frontend Key
 	Endpoint netip.AddrPort
 }
 
-// StaleUDPFlows says which UDP flows through a frontend may live on: those to Serving. Others are to be forgotten by the
-// kernel, because a client that keeps its socket would stay with an endpoint that is gone, or with none, for as long
-// as it sends.
+// StaleUDPFlows requests the deletion of the UDP flows through a frontend that do not go to Serving. Otherwise a client that keeps
+// its socket would keep sending to an endpoint that is gone, or to none, because each packet extends the conntrack entry.
 type StaleUDPFlows struct {
 	Frontend Key
 	Serving  []netip.AddrPort // sorted

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// The JSON form, as `sluice plan -o json` prints it. Its names are stable: fields may be added, never renamed.
+// The JSON form, as printed by `sluice plan -o json`. Its field names are stable.
 
 type planJSON struct {
 	Global    globalJSON     `json:"global"`
@@ -30,7 +30,7 @@ type frontendJSON struct {
 	Namespace    string         `json:"namespace"`
 	Service      string         `json:"service"`
 	PortName     string         `json:"portName,omitempty"`
-	Kind         *Kind          `json:"kind"` // a pointer to tell a missing one from ClusterIP
+	Kind         *Kind          `json:"kind"` // a pointer to distinguish a missing kind from ClusterIP
 	Family       string         `json:"family"`
 	Address      *netip.Addr    `json:"address,omitempty"` // none for a NodePort
 	Port         uint16         `json:"port"`
@@ -57,7 +57,7 @@ type endpointJSON struct {
 	Deadline *time.Time     `json:"deadline,omitempty"`
 }
 
-// MarshalJSON gives the JSON form, frontends sorted by Service port and key.
+// MarshalJSON returns the JSON form, with frontends sorted by Service port and key.
 func (p *Plan) MarshalJSON() ([]byte, error) {
 	g := p.Global
 	out := planJSON{
@@ -101,8 +101,8 @@ func poolToJSON(p *Pool) poolJSON {
 	return out
 }
 
-// UnmarshalJSON reads the JSON form back, strictly: unknown fields, frontends said twice and what Validate refuses
-// are errors. p is unchanged after one.
+// UnmarshalJSON parses the JSON form. Unknown fields, duplicate frontends and plans that Validate rejects are errors. After an error
+// p is unchanged.
 func (p *Plan) UnmarshalJSON(data []byte) error {
 	var in planJSON
 	if err := strictJSON(data, &in); err != nil {
@@ -119,7 +119,7 @@ func (p *Plan) UnmarshalJSON(data []byte) error {
 			return fmt.Errorf("plan: frontends[%d]: %w", i, err)
 		}
 		if out.Frontends[f.Key] != nil {
-			return fmt.Errorf("plan: frontends[%d]: %s: said twice", i, f.Key)
+			return fmt.Errorf("plan: frontends[%d]: %s: duplicate", i, f.Key)
 		}
 		out.Frontends[f.Key] = f
 	}
@@ -194,93 +194,8 @@ func (j *poolJSON) pool() (Pool, error) {
 	return p, nil
 }
 
-type degradationJSON struct {
-	Frontend  string `json:"frontend"`
-	Namespace string `json:"namespace"`
-	Service   string `json:"service"`
-	PortName  string `json:"portName,omitempty"`
-	Wanted    string `json:"wanted"`
-	Got       string `json:"got"`
-	Why       string `json:"why"`
-}
-
-// MarshalJSON gives the JSON form; the frontend is written as Key.String does.
-func (d Degradation) MarshalJSON() ([]byte, error) {
-	svc := d.Owner.Service
-	return json.Marshal(degradationJSON{d.Frontend.String(), svc.Namespace, svc.Name, d.Owner.Port, d.Wanted, d.Got, d.Why})
-}
-
-// UnmarshalJSON reads the JSON form back, strictly.
-func (d *Degradation) UnmarshalJSON(data []byte) error {
-	var in degradationJSON
-	if err := strictJSON(data, &in); err != nil {
-		return fmt.Errorf("degradation: %w", err)
-	}
-	k, err := ParseKey(in.Frontend)
-	if err != nil {
-		return fmt.Errorf("degradation: frontend: %w", err)
-	}
-	owner := model.PortName{Service: model.Name{Namespace: in.Namespace, Name: in.Service}, Port: in.PortName, Protocol: k.Protocol}
-	*d = Degradation{Frontend: k, Owner: owner, Wanted: in.Wanted, Got: in.Got, Why: in.Why}
-	return nil
-}
-
 func strictJSON(data []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	return dec.Decode(into)
-}
-
-// MarshalText gives the value's name.
-func (k Kind) MarshalText() ([]byte, error) { return marshalWord(kindNames, k, "kind") }
-
-// MarshalText gives the value's name.
-func (v Verdict) MarshalText() ([]byte, error) { return marshalWord(verdictNames, v, "verdict") }
-
-// MarshalText gives the value's name.
-func (p Phase) MarshalText() ([]byte, error) { return marshalWord(phaseNames, p, "phase") }
-
-// MarshalText gives the value's name.
-func (m Masquerade) MarshalText() ([]byte, error) {
-	return marshalWord(masqueradeNames, m, "masquerade")
-}
-
-// MarshalText gives the value's name.
-func (b Balance) MarshalText() ([]byte, error) { return marshalWord(balanceNames, b, "balance") }
-
-// UnmarshalText reads a name.
-func (k *Kind) UnmarshalText(s []byte) (err error) {
-	*k, err = value[Kind](kindNames, string(s), "kind")
-	return err
-}
-
-// UnmarshalText reads a name.
-func (v *Verdict) UnmarshalText(s []byte) (err error) {
-	*v, err = value[Verdict](verdictNames, string(s), "verdict")
-	return err
-}
-
-// UnmarshalText reads a name.
-func (p *Phase) UnmarshalText(s []byte) (err error) {
-	*p, err = value[Phase](phaseNames, string(s), "phase")
-	return err
-}
-
-// UnmarshalText reads a name.
-func (m *Masquerade) UnmarshalText(s []byte) (err error) {
-	*m, err = value[Masquerade](masqueradeNames, string(s), "masquerade")
-	return err
-}
-
-// UnmarshalText reads a name.
-func (b *Balance) UnmarshalText(s []byte) (err error) {
-	*b, err = value[Balance](balanceNames, string(s), "balance")
-	return err
-}
-
-func marshalWord[T ~uint8](names []string, v T, what string) ([]byte, error) {
-	if int(v) >= len(names) {
-		return nil, fmt.Errorf("%s %d has no name", what, v)
-	}
-	return []byte(names[v]), nil
 }

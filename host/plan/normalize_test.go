@@ -48,13 +48,13 @@ func TestNormalizeIsIdempotentAndKeepsPlansValid(t *testing.T) {
 			if plan.Format(p) != before {
 				t.Fatalf("seed %d caps %s: the argument changed", seed, c.Name)
 			}
-			silent(t, seed, p, once, c, lost)
+			checkDegradations(t, seed, p, once, c, lost)
 		}
 	}
 }
 
-// silent: nothing that matters to packets is lost without a Degradation.
-func silent(t *testing.T, seed uint64, p, q *plan.Plan, c plan.Caps, lost []plan.Degradation) {
+// checkDegradations: nothing that matters to packets is lost without a Degradation.
+func checkDegradations(t *testing.T, seed uint64, p, q *plan.Plan, c plan.Caps, lost []plan.Degradation) {
 	t.Helper()
 	for k, f := range p.Frontends {
 		g := q.Frontends[k]
@@ -90,9 +90,9 @@ func sameShares(p, q *plan.Pool) bool {
 	return true
 }
 
-// TestRoundingIsTheDumbRounding compares with a second implementation, which gives one slot to whoever is due less
+// TestRoundingMatchesReferenceImplementation compares with a second implementation, which gives one slot to whoever is due less
 // than one, forgets about it and begins anew, and then hands single slots to whoever misses most.
-func TestRoundingIsTheDumbRounding(t *testing.T) {
+func TestRoundingMatchesReferenceImplementation(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for round := range 5000 {
 		n := 1 + rng.IntN(20)
@@ -114,7 +114,7 @@ func TestRoundingIsTheDumbRounding(t *testing.T) {
 			}
 		}
 		got, rounded := normalizeWeights(weights, limit)
-		want := dumbWeights(weights, limit)
+		want := referenceWeights(weights, limit)
 		if !slices.Equal(got, want) {
 			t.Fatalf("round %d: %v in %d slots: got %v, want %v", round, weights, limit, got, want)
 		}
@@ -122,7 +122,7 @@ func TestRoundingIsTheDumbRounding(t *testing.T) {
 	}
 }
 
-func TestRoundingTheBiggestWeightsDoesNotOverflow(t *testing.T) {
+func TestRoundingMaximumWeightsDoesNotOverflow(t *testing.T) {
 	weights := make([]uint64, 5000)
 	for i := range weights {
 		weights[i] = 65535 - uint64(i%2)
@@ -159,7 +159,7 @@ func checkBounds(t *testing.T, weights, got []uint64, limit int, rounded bool) {
 	}
 }
 
-func TestRoundingErrorIsBelowASlotWhereNobodyNeedsTheFloor(t *testing.T) {
+func TestRoundingErrorIsBelowOneSlotWithoutMinimumWeights(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 2000 {
 		weights := make([]uint64, 2+rng.IntN(10))
@@ -210,7 +210,7 @@ func normalizeWeights(weights []uint64, limit int) (out []uint64, rounded bool) 
 	return out, len(lost) > 0
 }
 
-func dumbWeights(weights []uint64, limit int) []uint64 {
+func referenceWeights(weights []uint64, limit int) []uint64 {
 	out := slices.Clone(weights)
 	var sum uint64
 	n := 0
@@ -221,7 +221,7 @@ func dumbWeights(weights []uint64, limit int) []uint64 {
 		}
 	}
 	limit = max(limit, n)
-	if n > 0 && sum/dumbGCD(weights) > uint64(limit) {
+	if n > 0 && sum/referenceGCD(weights) > uint64(limit) {
 		floor := make([]bool, len(weights))
 		left := uint64(limit)
 		for {
@@ -268,7 +268,7 @@ func dumbWeights(weights []uint64, limit int) []uint64 {
 		}
 	}
 	if n > 0 {
-		g := dumbGCD(out)
+		g := referenceGCD(out)
 		for i := range out {
 			out[i] /= g
 		}
@@ -276,8 +276,8 @@ func dumbWeights(weights []uint64, limit int) []uint64 {
 	return out
 }
 
-// dumbGCD is the largest number that divides all of them, by trying.
-func dumbGCD(list []uint64) uint64 {
+// referenceGCD is the largest number that divides all of them, by trying.
+func referenceGCD(list []uint64) uint64 {
 	for g := slices.Max(list); g > 1; g-- {
 		if !slices.ContainsFunc(list, func(w uint64) bool { return w%g != 0 }) {
 			return g
@@ -286,7 +286,7 @@ func dumbGCD(list []uint64) uint64 {
 	return 1
 }
 
-func TestNormalizeSaysWhatItTakesAway(t *testing.T) {
+func TestNormalizeReportsDegradations(t *testing.T) {
 	few := someCaps[2]
 	p := shopPlan(t)
 	f := *p.Frontends[key(t, "10.96.0.10:80/TCP")]
@@ -305,8 +305,8 @@ func TestNormalizeSaysWhatItTakesAway(t *testing.T) {
 		text.WriteString(d.String() + "\n")
 	}
 	for _, want := range []string{
-		"shop/web:http 10.96.0.10:80/TCP: wanted balance random, got balance round-robin: few: the data plane cannot balance this way\n",
-		"shop/web:http 10.96.0.10:80/TCP: wanted affinity 3h0m0s, got affinity 1h0m0s: few: the time-out is too long\n",
+		"shop/web:http 10.96.0.10:80/TCP: wanted balance random, got balance round-robin: few: the data plane does not support it\n",
+		"shop/web:http 10.96.0.10:80/TCP: wanted affinity 3h0m0s, got affinity 1h0m0s: few: the timeout is too long\n",
 		"shop/web:http 10.96.0.10:80/TCP: wanted exact weights, got weights rounded to a sum of 16: few: a pool has that many slots\n",
 		"shop/sig 10.96.0.12:80/SCTP: wanted SCTP, got no frontend: few: the protocol is not supported\n",
 	} {

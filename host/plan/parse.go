@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// Parse reads the text form back: Parse(Format(p)) equals p for every valid p. It is strict: unknown words, things
-// said twice and what Validate refuses are errors, with their line. Indentation, blank lines and comments from # to
-// the end of the line mean nothing. Counts, totals and shares may be left out, and must be right where they stand.
+// Parse parses the text form: Parse(Format(p)) equals p for every valid p. Unknown words, duplicates and plans that Validate rejects
+// are errors; they name the line. Indentation, blank lines and comments from # to the end of the line are ignored. Counts, totals
+// and shares may be omitted, and are checked otherwise.
 func Parse(text string) (*Plan, error) {
-	r := &reader{plan: &Plan{Frontends: map[Key]*Frontend{}}, lines: map[Key]int{}}
+	r := &parser{plan: &Plan{Frontends: map[Key]*Frontend{}}, lines: map[Key]int{}}
 	for line := range strings.Lines(text) {
 		r.line++
 		line, _, _ = strings.Cut(line, "#")
@@ -38,39 +38,40 @@ func Parse(text string) (*Plan, error) {
 	return r.plan, nil
 }
 
-// reader holds where in the text Parse is.
-type reader struct {
+// parser is the state of Parse.
+type parser struct {
 	plan    *Plan
 	line    int
-	lines   map[Key]int // where each frontend begins
-	global  int         // line of "global", 0 before it
-	seen    []string    // fields of global so far
+	lines   map[Key]int // first line of each frontend
+	global  int         // line of "global"; 0: not yet
+	seen    []string    // fields of global
 	service model.Name
 	f       *Frontend
-	pool    *statedPool // the pool that endpoints belong to
+	pool    *parsedPool // the pool of the next endpoint line
 	pooled  bool        // f has its pool
-	pools   []*statedPool
+	pools   []*parsedPool
 }
 
-// statedPool is a pool with what the text says about it, to be checked when its endpoints are known.
-type statedPool struct {
+// parsedPool is a pool with its derived values in the text, which are checked at the end of the frontend.
+type parsedPool struct {
 	pool    *Pool
 	line    int
-	summary string // "2 endpoints, total 7", "" when left out
-	shares  []stated
+	summary string // "2 endpoints, total 7", "" when omitted
+	shares  []derivedFields
 }
 
-type stated struct {
+// derivedFields are the derived values of an endpoint in the text.
+type derivedFields struct {
 	line  int
-	share string
+	share string // "" when omitted
 }
 
-func (r *reader) read(words []string) error {
+func (r *parser) read(words []string) error {
 	first, rest := words[0], words[1:]
 	switch first {
 	case "global":
 		if r.global != 0 || r.service != (model.Name{}) {
-			return errors.New("global: it comes once, before every service")
+			return errors.New("global: must occur once, before all services")
 		}
 		r.global = r.line
 		return noMore(first, rest)
@@ -87,21 +88,21 @@ func (r *reader) read(words []string) error {
 	switch first {
 	case "source-ranges":
 		if r.f.SourceRanges != nil || r.pooled {
-			return errors.New("source-ranges: they come once, before the pool")
+			return errors.New("source-ranges: must occur once, before the pool")
 		}
 		var err error
 		r.f.SourceRanges, err = parseAll(first, rest, netip.ParsePrefix)
 		return err
 	case "outside":
 		if r.f.Outside != nil || !r.pooled {
-			return errors.New("outside: it comes once, after the pool of the frontend")
+			return errors.New("outside: must occur once, after the frontend's pool")
 		}
 		r.f.Outside = &Pool{}
 		return r.readPool(r.f.Outside, rest)
 	}
 	if slices.Contains(verdictNames, first) {
 		if r.pooled {
-			return fmt.Errorf("%s: %s has its pool already", first, r.f.Key)
+			return fmt.Errorf("%s: %s already has a pool", first, r.f.Key)
 		}
 		r.pooled = true
 		return r.readPool(&r.f.Pool, words)
@@ -109,12 +110,12 @@ func (r *reader) read(words []string) error {
 	return r.readEndpoint(words)
 }
 
-func (r *reader) readGlobal(field string, values []string) (err error) {
+func (r *parser) readGlobal(field string, values []string) (err error) {
 	if r.global == 0 || r.service != (model.Name{}) {
-		return fmt.Errorf("%s: it belongs below global", field)
+		return fmt.Errorf("%s: must follow global", field)
 	}
 	if slices.Contains(r.seen, field) {
-		return fmt.Errorf("%s: said twice", field)
+		return fmt.Errorf("%s: duplicate", field)
 	}
 	r.seen = append(r.seen, field)
 	g := &r.plan.Global
@@ -140,7 +141,7 @@ func (r *reader) readGlobal(field string, values []string) (err error) {
 	return err
 }
 
-func (r *reader) readService(rest []string) error {
+func (r *parser) readService(rest []string) error {
 	if err := r.endFrontend(); err != nil {
 		return err
 	}
@@ -155,13 +156,13 @@ func (r *reader) readService(rest []string) error {
 	return nil
 }
 
-// readPort reads "port NAME KEY KIND" and its settings, each a name=value.
-func (r *reader) readPort(rest []string) error {
+// readPort reads "port NAME KEY KIND [SETTING=VALUE…]".
+func (r *parser) readPort(rest []string) error {
 	if err := r.endFrontend(); err != nil {
 		return err
 	}
 	if r.service == (model.Name{}) {
-		return errors.New("port: it belongs below a service")
+		return errors.New("port: must follow a service")
 	}
 	if len(rest) < 3 {
 		return errors.New("port: want a name, address:port/protocol and a kind")
@@ -171,27 +172,27 @@ func (r *reader) readPort(rest []string) error {
 		return err
 	}
 	if at := r.lines[k]; at != 0 {
-		return fmt.Errorf("%s: a frontend already, on line %d", k, at)
+		return fmt.Errorf("%s: duplicate of line %d", k, at)
 	}
 	f := &Frontend{Key: k, Owner: model.PortName{Service: r.service, Protocol: k.Protocol}}
 	if rest[0] != "-" {
 		f.Owner.Port = rest[0]
 	}
-	if f.Kind, err = value[Kind](kindNames, rest[2], "kind"); err != nil {
+	if f.Kind, err = parseName[Kind](kindNames, rest[2], "kind"); err != nil {
 		return fmt.Errorf("%s: %w", k, err)
 	}
 	seen := map[string]bool{}
 	for _, w := range rest[3:] {
 		name, text, _ := strings.Cut(w, "=")
 		if seen[name] {
-			return fmt.Errorf("%s: %s: said twice", k, name)
+			return fmt.Errorf("%s: %s: duplicate", k, name)
 		}
 		seen[name] = true
 		switch name {
 		case "masquerade":
-			f.Masquerade, err = value[Masquerade](masqueradeNames, text, name)
+			f.Masquerade, err = parseName[Masquerade](masqueradeNames, text, name)
 		case "balance":
-			f.Balance, err = value[Balance](balanceNames, text, name)
+			f.Balance, err = parseName[Balance](balanceNames, text, name)
 		case "affinity":
 			f.Affinity, err = time.ParseDuration(text)
 		default:
@@ -206,26 +207,26 @@ func (r *reader) readPort(rest []string) error {
 }
 
 // readPool reads "VERDICT" or "VERDICT N endpoints, total T".
-func (r *reader) readPool(p *Pool, words []string) (err error) {
+func (r *parser) readPool(p *Pool, words []string) (err error) {
 	if len(words) == 0 {
 		return fmt.Errorf("%s: outside: want a verdict", r.f.Key)
 	}
-	if p.Verdict, err = value[Verdict](verdictNames, words[0], "verdict"); err != nil {
+	if p.Verdict, err = parseName[Verdict](verdictNames, words[0], "verdict"); err != nil {
 		return fmt.Errorf("%s: %w", r.f.Key, err)
 	}
-	r.pool = &statedPool{pool: p, line: r.line, summary: strings.Join(words[1:], " ")}
+	r.pool = &parsedPool{pool: p, line: r.line, summary: strings.Join(words[1:], " ")}
 	r.pools = append(r.pools, r.pool)
 	return nil
 }
 
 // readEndpoint reads "ADDRESS:PORT weight N [SHARE %] [PHASE [until TIME]]".
-func (r *reader) readEndpoint(words []string) error {
+func (r *parser) readEndpoint(words []string) error {
 	addr, err := netip.ParseAddrPort(words[0])
 	if err != nil {
 		return fmt.Errorf("%q: want a verdict, an endpoint's address:port, or a word of a frontend", words[0])
 	}
 	if r.pool == nil {
-		return fmt.Errorf("endpoint %s: it belongs below a verdict", addr)
+		return fmt.Errorf("endpoint %s: must follow a verdict", addr)
 	}
 	if len(words) < 3 || words[1] != "weight" {
 		return fmt.Errorf("endpoint %s: want weight and a number", addr)
@@ -234,13 +235,13 @@ func (r *reader) readEndpoint(words []string) error {
 	if err != nil {
 		return fmt.Errorf("endpoint %s: weight %q: want 0 to 65535", addr, words[2])
 	}
-	m, c := Endpoint{Addr: addr, Weight: uint16(n)}, stated{line: r.line}
+	m, c := Endpoint{Addr: addr, Weight: uint16(n)}, derivedFields{line: r.line}
 	rest := words[3:]
 	if len(rest) >= 2 && rest[1] == "%" {
 		c.share, rest = rest[0], rest[2:]
 	}
 	if len(rest) > 0 {
-		if m.Phase, err = value[Phase](phaseNames, rest[0], "phase"); err != nil {
+		if m.Phase, err = parseName[Phase](phaseNames, rest[0], "phase"); err != nil {
 			return fmt.Errorf("endpoint %s: %w", addr, err)
 		}
 		rest = rest[1:]
@@ -257,24 +258,24 @@ func (r *reader) readEndpoint(words []string) error {
 	return noMore("endpoint "+addr.String(), rest)
 }
 
-// endFrontend puts the frontend that is being read into the plan and checks what the text says of its pools.
-func (r *reader) endFrontend() error {
+// endFrontend checks the derived values of the current frontend and adds it to the plan.
+func (r *parser) endFrontend() error {
 	f := r.f
 	if f == nil {
 		return nil
 	}
 	if !r.pooled {
-		return fmt.Errorf("%s on line %d: it has no verdict", f.Key, r.lines[f.Key])
+		return fmt.Errorf("%s on line %d: no verdict", f.Key, r.lines[f.Key])
 	}
 	for _, c := range r.pools {
 		total := c.pool.Total()
 		want := poolSummary(len(c.pool.Endpoints), total)
 		if c.summary != "" && c.summary != want {
-			return fmt.Errorf("%s on line %d: %q, but it is %q", f.Key, c.line, c.summary, want)
+			return fmt.Errorf("%s on line %d: %q, want %q", f.Key, c.line, c.summary, want)
 		}
 		for i, s := range c.shares {
 			if want := percent(c.pool.Endpoints[i].Weight, total); s.share != "" && s.share != want {
-				return fmt.Errorf("%s on line %d: a share of %q, but it is %s %%", f.Key, s.line, s.share, want)
+				return fmt.Errorf("%s on line %d: share %q, want %s %%", f.Key, s.line, s.share, want)
 			}
 		}
 	}
@@ -283,8 +284,8 @@ func (r *reader) endFrontend() error {
 	return nil
 }
 
-// validate is Validate with lines.
-func (r *reader) validate() error {
+// validate is Validate with line numbers.
+func (r *parser) validate() error {
 	var errs []error
 	for _, err := range r.plan.Global.check(len(r.plan.Frontends) == 0) {
 		errs = append(errs, fmt.Errorf("line %d: %w", max(r.global, 1), err))
@@ -314,7 +315,7 @@ func parseAll[T any](field string, words []string, parse func(string) (T, error)
 
 func noMore(what string, rest []string) error {
 	if len(rest) > 0 {
-		return fmt.Errorf("%s: %q is too much", what, strings.Join(rest, " "))
+		return fmt.Errorf("%s: unexpected %q", what, strings.Join(rest, " "))
 	}
 	return nil
 }

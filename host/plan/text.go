@@ -2,20 +2,17 @@ package plan
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// deadlineLayout is RFC 3339 to the millisecond, which is as fine as a deadline is.
+// deadlineLayout is RFC 3339 with milliseconds, the unit of deadlines.
 const deadlineLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// Format gives the text form of a plan: for people, the same for equal plans, sorted by Service port and key. Parse
-// reads it back. Counts, totals and shares follow from the weights and are there to be read.
+// Format returns the text form of a plan. It is human-readable, sorted by Service port and key, and equal for equal plans. Parse
+// parses it. Counts, totals and shares are derived from the weights.
 func Format(p *Plan) string {
 	var b strings.Builder
 	p.Global.format(&b)
@@ -33,7 +30,7 @@ func Format(p *Plan) string {
 	return b.String()
 }
 
-// FormatFrontend gives the part of the text form that is about one frontend.
+// FormatFrontend returns the text form of a frontend.
 func FormatFrontend(f *Frontend) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "service %s\n", f.Owner.Service)
@@ -41,7 +38,7 @@ func FormatFrontend(f *Frontend) string {
 	return b.String()
 }
 
-// byOwner gives all frontends sorted by Service port, then key.
+// byOwner returns all frontends, sorted by Service port, then key.
 func (p *Plan) byOwner() []*Frontend {
 	list := make([]*Frontend, 0, len(p.Frontends))
 	for _, f := range p.Frontends {
@@ -63,31 +60,31 @@ func (g *Global) format(b *strings.Builder) {
 			fmt.Fprintf(b, "  %-19s  %s\n", name, strings.Join(values, " "))
 		}
 	}
-	line("node-port-addresses", texts(g.NodePortAddrs))
-	line("pod-sources", texts(g.PodSources))
+	line("node-port-addresses", stringsOf(g.NodePortAddrs))
+	line("pod-sources", stringsOf(g.PodSources))
 	line("pod-interfaces", g.PodInterfaces)
-	line("service-cidrs", texts(g.ServiceCIDRs))
+	line("service-cidrs", stringsOf(g.ServiceCIDRs))
 	if g.MasqueradeMark != 0 {
 		line("masquerade-mark", []string{fmt.Sprintf("%#x", g.MasqueradeMark)})
 	}
 }
 
-// formatService writes the frontends of one Service, their first columns aligned.
+// formatService writes the frontends of a Service with aligned columns.
 func formatService(b *strings.Builder, list []*Frontend) {
 	var port, key, kind int
 	for _, f := range list {
-		port = max(port, len(portWord(f.Owner.Port)))
+		port = max(port, len(portText(f.Owner.Port)))
 		key = max(key, len(f.Key.String()))
 		kind = max(kind, len(f.Kind.String()))
 	}
 	for _, f := range list {
-		fmt.Fprintf(b, "  port %-*s  %-*s  %-*s  masquerade=%s", port, portWord(f.Owner.Port), key, f.Key, kind, f.Kind, f.Masquerade)
+		fmt.Fprintf(b, "  port %-*s  %-*s  %-*s  masquerade=%s", port, portText(f.Owner.Port), key, f.Key, kind, f.Kind, f.Masquerade)
 		if f.Affinity != 0 {
 			fmt.Fprintf(b, " affinity=%s", f.Affinity)
 		}
 		fmt.Fprintf(b, " balance=%s\n", f.Balance)
 		if len(f.SourceRanges) > 0 {
-			fmt.Fprintf(b, "    source-ranges %s\n", strings.Join(texts(f.SourceRanges), " "))
+			fmt.Fprintf(b, "    source-ranges %s\n", strings.Join(stringsOf(f.SourceRanges), " "))
 		}
 		formatPool(b, "", &f.Pool)
 		if f.Outside != nil {
@@ -126,7 +123,7 @@ func poolSummary(endpoints, total int) string {
 	return fmt.Sprintf("%d %s, total %d", endpoints, noun, total)
 }
 
-// percent is an endpoint's share to one decimal.
+// percent returns an endpoint's share with one decimal.
 func percent(weight uint16, total int) string {
 	if total == 0 {
 		return "0.0"
@@ -134,49 +131,18 @@ func percent(weight uint16, total int) string {
 	return strconv.FormatFloat(100*float64(weight)/float64(total), 'f', 1, 64)
 }
 
-// portWord writes the unnamed port as a dash, which no port can be called.
-func portWord(name string) string {
+// portText returns the name of a port, or a dash, which is no valid name, for an unnamed port.
+func portText(name string) string {
 	if name == "" {
 		return "-"
 	}
 	return name
 }
 
-func texts[T fmt.Stringer](list []T) []string {
+func stringsOf[T fmt.Stringer](list []T) []string {
 	out := make([]string, len(list))
 	for i, v := range list {
 		out[i] = v.String()
 	}
 	return out
-}
-
-// ParseKey reads what Key.String writes.
-func ParseKey(s string) (Key, error) {
-	where, proto, ok := strings.Cut(s, "/")
-	if !ok {
-		return Key{}, fmt.Errorf("key %q: want address:port/protocol", s)
-	}
-	k := Key{}
-	if k.Protocol, ok = model.ParseProtocol(proto); !ok {
-		return Key{}, fmt.Errorf("key %q: protocol %q: want TCP, UDP or SCTP", s, proto)
-	}
-	for family, addr := range map[model.Family]netip.Addr{model.IPv4: netip.IPv4Unspecified(), model.IPv6: netip.IPv6Unspecified()} {
-		if port, found := strings.CutPrefix(where, nodePortStar[family]+":"); found {
-			n, err := strconv.ParseUint(port, 10, 16)
-			if err != nil || n == 0 {
-				return Key{}, fmt.Errorf("key %q: port %q: want 1 to 65535", s, port)
-			}
-			k.Addr, k.Port = addr, uint16(n)
-			return k, nil
-		}
-	}
-	ap, err := netip.ParseAddrPort(where)
-	if err != nil {
-		return Key{}, fmt.Errorf("key %q: %w", s, err)
-	}
-	if ap.Addr().IsUnspecified() {
-		return Key{}, fmt.Errorf("key %q: a NodePort is written %s:port or %s:port", s, nodePortStar[model.IPv4], nodePortStar[model.IPv6])
-	}
-	k.Addr, k.Port = ap.Addr(), ap.Port()
-	return k, nil
 }

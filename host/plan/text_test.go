@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"encoding/json"
+	"flag"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -72,10 +73,24 @@ func shopPlan(t testing.TB) *plan.Plan {
 	return p
 }
 
-func TestFormatReadsAsTheGoldenText(t *testing.T) {
-	got := plan.Format(shopPlan(t))
-	golden := filepath.Join("testdata", "shop.txt")
-	if os.Getenv("UPDATE_GOLDEN") != "" {
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func TestFormatMatchesGolden(t *testing.T) {
+	matchGolden(t, "shop.txt", plan.Format(shopPlan(t)))
+}
+
+func TestJSONMatchesGolden(t *testing.T) {
+	got, err := json.MarshalIndent(shopPlan(t), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	matchGolden(t, "shop.json", string(got)+"\n")
+}
+
+func matchGolden(t *testing.T, name, got string) {
+	t.Helper()
+	golden := filepath.Join("testdata", name)
+	if *update {
 		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -85,31 +100,11 @@ func TestFormatReadsAsTheGoldenText(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(string(want), got); d != "" {
-		t.Errorf("UPDATE_GOLDEN=1 rewrites it:\n%s", d)
+		t.Errorf("-update rewrites %s:\n%s", golden, d)
 	}
 }
 
-func TestJSONReadsAsTheGoldenFile(t *testing.T) {
-	got, err := json.MarshalIndent(shopPlan(t), "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden := filepath.Join("testdata", "shop.json")
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(golden, append(got, '\n'), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(strings.TrimSpace(string(want)), string(got)); d != "" {
-		t.Errorf("UPDATE_GOLDEN=1 rewrites it:\n%s", d)
-	}
-}
-
-func TestEveryFormGivesThePlanBack(t *testing.T) {
+func TestPlansRoundTripInAllForms(t *testing.T) {
 	check := func(t *testing.T, p *plan.Plan) {
 		t.Helper()
 		text := plan.Format(p)
@@ -153,7 +148,7 @@ func TestEveryFormGivesThePlanBack(t *testing.T) {
 	}
 }
 
-func TestParseTakesWhatAPersonWrites(t *testing.T) {
+func TestParseAcceptsHandwrittenPlans(t *testing.T) {
 	p, err := plan.Parse(`
 # comments, no shares, no totals, any indentation
 global
@@ -176,38 +171,38 @@ forward
 	}
 }
 
-func TestParseNamesLineAndFieldOfWhatIsWrong(t *testing.T) {
+func TestParseErrorsNameLineAndField(t *testing.T) {
 	const head = "global\n  masquerade-mark 0x4000\nservice shop/web\n" // 3 lines
 	const port = "  port http 10.96.0.10:80/TCP ClusterIP masquerade=outside balance=random\n"
 	const endpoint = "      10.244.1.5:8080 weight 2 100.0 % active\n"
 	for _, c := range []struct{ name, text, want string }{
 		{"unknown word", "hello\n", `line 1: "hello"`},
-		{"global twice", "global\nglobal\n", "line 2: global: it comes once"},
-		{"field outside global", "masquerade-mark 1\n", "line 1: masquerade-mark: it belongs below global"},
-		{"field twice", "global\nmasquerade-mark 1\nmasquerade-mark 1\n", "line 3: masquerade-mark: said twice"},
+		{"global twice", "global\nglobal\n", "line 2: global: must occur once"},
+		{"field outside global", "masquerade-mark 1\n", "line 1: masquerade-mark: must follow global"},
+		{"field twice", "global\nmasquerade-mark 1\nmasquerade-mark 1\n", "line 3: masquerade-mark: duplicate"},
 		{"bad address", "global\nnode-port-addresses 1.2.3\n", "line 2: node-port-addresses:"},
 		{"empty list", "global\npod-sources\n", "line 2: pod-sources: want at least one"},
 		{"two bits", "global\nmasquerade-mark 3\n", "line 1: global: masquerade-mark: 0x3"},
 		{"host bits", "global\nmasquerade-mark 1\npod-sources 10.0.0.1/8\n", "line 1: global: pod-sources: 10.0.0.1/8: host bits"},
 		{"bad service", "service web\n", `line 1: service "web"`},
-		{"port without service", port, "line 1: port: it belongs below a service"},
+		{"port without service", port, "line 1: port: must follow a service"},
 		{"bad key", head + "port http 10.96.0.10/TCP ClusterIP\n", `line 4: key "10.96.0.10/TCP"`},
 		{"bad protocol", head + "port http 10.96.0.10:80/ICMP ClusterIP\n", `line 4: key "10.96.0.10:80/ICMP": protocol "ICMP"`},
 		{"spelled-out NodePort", head + "port http 0.0.0.0:80/TCP NodePort\n", "line 4: key \"0.0.0.0:80/TCP\": a NodePort is written *4:port"},
 		{"bad kind", head + "port http 10.96.0.10:80/TCP Headless\n", `line 4: 10.96.0.10:80/TCP: kind "Headless"`},
 		{"bad setting", head + "port http 10.96.0.10:80/TCP ClusterIP colour=red\n", `line 4: 10.96.0.10:80/TCP: "colour=red"`},
-		{"setting twice", head + "port http 10.96.0.10:80/TCP ClusterIP balance=random balance=random\n", "balance: said twice"},
-		{"no verdict", head + port, "10.96.0.10:80/TCP on line 4: it has no verdict"},
-		{"key twice", head + port + "reject\n" + port, "line 6: 10.96.0.10:80/TCP: a frontend already, on line 4"},
-		{"two pools", head + port + "reject\ndrop\n", "line 6: drop: 10.96.0.10:80/TCP has its pool already"},
-		{"endpoint before verdict", head + port + endpoint, "line 5: endpoint 10.244.1.5:8080: it belongs below a verdict"},
+		{"setting twice", head + "port http 10.96.0.10:80/TCP ClusterIP balance=random balance=random\n", "balance: duplicate"},
+		{"no verdict", head + port, "10.96.0.10:80/TCP on line 4: no verdict"},
+		{"key twice", head + port + "reject\n" + port, "line 6: 10.96.0.10:80/TCP: duplicate of line 4"},
+		{"two pools", head + port + "reject\ndrop\n", "line 6: drop: 10.96.0.10:80/TCP already has a pool"},
+		{"endpoint before verdict", head + port + endpoint, "line 5: endpoint 10.244.1.5:8080: must follow a verdict"},
 		{"weight too big", head + port + "forward\n10.244.1.5:8080 weight 65536\n", `line 6: endpoint 10.244.1.5:8080: weight "65536"`},
 		{"bad phase", head + port + "forward\n10.244.1.5:8080 weight 1 gone\n", `line 6: endpoint 10.244.1.5:8080: phase "gone"`},
 		{"bad deadline", head + port + "forward\n10.244.1.5:8080 weight 1 active until noon\n", `line 6: endpoint 10.244.1.5:8080: until "noon"`},
 		{"deadline too fine", head + port + "forward\n10.244.1.5:8080 weight 1 active until 2026-01-31T10:00:00.0001Z\n", "line 6: endpoint 10.244.1.5:8080: until"},
-		{"more words", head + port + "forward\n10.244.1.5:8080 weight 1 active today\n", `line 6: endpoint 10.244.1.5:8080: "today" is too much`},
-		{"wrong share", head + port + "forward\n10.244.1.5:8080 weight 2 50.0 % active\n", `on line 6: a share of "50.0", but it is 100.0 %`},
-		{"wrong total", head + port + "forward 1 endpoint, total 3\n" + endpoint, `on line 5: "1 endpoint, total 3", but it is "1 endpoint, total 2"`},
+		{"more words", head + port + "forward\n10.244.1.5:8080 weight 1 active today\n", `line 6: endpoint 10.244.1.5:8080: unexpected "today"`},
+		{"wrong share", head + port + "forward\n10.244.1.5:8080 weight 2 50.0 % active\n", `on line 6: share "50.0", want 100.0 %`},
+		{"wrong total", head + port + "forward 1 endpoint, total 3\n" + endpoint, `on line 5: "1 endpoint, total 3", want "1 endpoint, total 2"`},
 		{"endpoints not sorted", head + port + "forward\n10.244.1.6:80 weight 1\n10.244.1.5:80 weight 1\n", "line 4: shop/web:http 10.96.0.10:80/TCP: pool: endpoint 10.244.1.5:80 after 10.244.1.6:80"},
 		{"wrong family", head + port + "forward\n[fd00::1]:80 weight 1\n", "line 4: shop/web:http 10.96.0.10:80/TCP: pool: endpoint [fd00::1]:80: address: not IPv4"},
 		{"forward to nobody", head + port + "forward\n", "line 4: shop/web:http 10.96.0.10:80/TCP: pool: verdict: forward with a total weight of 0"},
@@ -223,14 +218,14 @@ func TestParseNamesLineAndFieldOfWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestJSONIsReadStrictly(t *testing.T) {
+func TestUnmarshalJSONRejectsInvalidPlans(t *testing.T) {
 	const frontend = `"namespace":"shop","service":"web","family":"IPv4","address":"10.96.0.10","port":80,"protocol":"TCP","pool":{"verdict":"reject"}`
 	for _, c := range []struct{ name, text, want string }{
 		{"unknown field", `{"global":{"colour":1}}`, `"colour"`},
 		{"kind missing", `{"global":{"masqueradeMark":1},"frontends":[{` + frontend + `}]}`, "frontends[0]: kind: missing"},
 		{"kind unknown", `{"global":{"masqueradeMark":1},"frontends":[{"kind":"Headless",` + frontend + `}]}`, `kind "Headless"`},
 		{"address on a NodePort", `{"global":{"masqueradeMark":1},"frontends":[{"kind":"NodePort",` + frontend + `}]}`, "frontends[0]: address"},
-		{"twice", `{"global":{"masqueradeMark":1},"frontends":[{"kind":"ClusterIP",` + frontend + `},{"kind":"ClusterIP",` + frontend + `}]}`, "frontends[1]: 10.96.0.10:80/TCP: said twice"},
+		{"twice", `{"global":{"masqueradeMark":1},"frontends":[{"kind":"ClusterIP",` + frontend + `},{"kind":"ClusterIP",` + frontend + `}]}`, "frontends[1]: 10.96.0.10:80/TCP: duplicate"},
 		{"invalid", `{"frontends":[{"kind":"ClusterIP",` + frontend + `}]}`, "masquerade-mark: 0x0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -263,7 +258,7 @@ func TestDegradationJSONRoundTrip(t *testing.T) {
 	}
 }
 
-func TestFormatDiffShowsWhatChangedAndNothingElse(t *testing.T) {
+func TestFormatDiffContainsChangesOnly(t *testing.T) {
 	p := shopPlan(t)
 	if d := plan.FormatDiff(p, shopPlan(t)); d != "" {
 		t.Errorf("equal plans differ:\n%s", d)

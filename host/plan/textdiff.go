@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// FormatDiff shows for people what differs between two plans, "" when nothing does: the lines of the global part and
-// of each frontend that changed, - for what only prev has, + for what only next has.
+// FormatDiff returns a human-readable line diff of the global part and the frontends that differ between two plans, "" when none
+// does. Lines of prev start with -, lines of next with +.
 func FormatDiff(prev, next *Plan) string {
 	var b strings.Builder
 	d := Diff(prev, next)
@@ -35,7 +35,7 @@ func FormatDiff(prev, next *Plan) string {
 	return b.String()
 }
 
-// frontend is what to sort a change by.
+// frontend returns the frontend to sort a change by.
 func (c Change) frontend() *Frontend {
 	if c.New != nil {
 		return c.New
@@ -43,7 +43,7 @@ func (c Change) frontend() *Frontend {
 	return c.Old
 }
 
-// diffLines writes a line diff by longest common subsequence; its cost is the product of the lengths that differ.
+// diffLines writes a line diff by longest common subsequence. Its cost is quadratic after the common prefix.
 func diffLines(b *strings.Builder, old, now string) {
 	x, y := slices.Collect(strings.Lines(old)), slices.Collect(strings.Lines(now))
 	start := 0

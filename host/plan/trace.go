@@ -8,81 +8,80 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// Flow is a new connection as the data plane sees its first packet.
+// Flow describes the first packet of a new connection.
 type Flow struct {
 	From netip.Addr
-	// Interface is where the packet came in; "" for one that this node sends itself.
+	// Interface is the input interface; "" for packets that this node sends.
 	Interface string
 	To        netip.AddrPort
 	Protocol  model.Protocol
 }
 
-// NodeAddrs are the node's own addresses. Loopback addresses count as its own without being listed.
+// NodeAddrs are the node's own addresses, without loopback addresses.
 type NodeAddrs []netip.Addr
 
-// Contains tells whether an address is the node's own.
+// Contains reports whether an address is the node's own; loopback addresses are.
 func (n NodeAddrs) Contains(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(n, a) }
 
-// Outcome is what becomes of a new connection.
+// Outcome is what happens to a new connection.
 type Outcome struct {
-	// Matched is false when the plan has nothing to say: the packet goes where it would go without sluice.
+	// Matched reports whether the plan applies. Otherwise the packet is forwarded as if there were no proxy.
 	Matched bool
-	Verdict Verdict // when Ours
-	// Frontend is what took the connection; nil when none did, and then Verdict is for the address as a whole.
+	Verdict Verdict // if Matched
+	// Frontend is the frontend of the connection; nil when none listens there and Verdict is that of the address.
 	Frontend *Frontend
-	Source   SourceClass // who the connection comes from, as far as the rules care
-	Outside  bool        // the Outside pool was used, not Pool
-	// Candidates are the endpoints that may get it, sorted by address; none unless Verdict is Forward. Affinity may
-	// narrow them to one.
+	Source   SourceClass // class of the source
+	Outside  bool        // Frontend.Outside was used instead of Frontend.Pool
+	// Candidates are the endpoints that may get the connection, sorted by address; none unless Verdict is Forward. Affinity may
+	// restrict them to one.
 	Candidates []Candidate
-	Why        string // for people: what decided
+	Why        string // human-readable reason
 }
 
-// Candidate is an endpoint that may get a connection.
+// Candidate is an endpoint that may get the connection.
 type Candidate struct {
 	Addr       netip.AddrPort
 	Weight     uint16
-	Share      float64 // the probability of being picked by Random, 0 to 1
-	Masquerade bool    // the connection gets this node's address as its source
+	Share      float64 // probability with balance Random, 0 to 1
+	Masquerade bool    // whether the connection is masqueraded
 }
 
-// Trace says what becomes of a new connection under p on a node that has the given addresses: the meaning of a
-// plan, which every backend has to bring about. It looks at p alone; established connections and affinity are the
-// data plane's memory.
+// Trace returns what happens to a new connection under p on a node with the given addresses. It defines the meaning of a plan, which
+// every backend must implement. It does not consider state of the data plane: established connections and affinity.
 func (p *Plan) Trace(flow Flow, node NodeAddrs) Outcome {
 	return p.resolve(flow, node, func(a netip.Addr) (at addrUse) {
 		for k, f := range p.Frontends {
 			if k.Addr == a {
-				at = max(at, useOf(k, f))
+				at = max(at, useBy(k, f))
 			}
 		}
 		return at
 	})
 }
 
-// Tracer is Plan.Trace for many flows under a plan that does not change meanwhile: a flow that no frontend takes does
-// not cost a look at all of them.
+// Tracer traces many flows under a plan that does not change. Unlike Plan.Trace it does not search all frontends for a flow that none
+// matches.
 type Tracer struct {
 	plan *Plan
 	node NodeAddrs
 	used map[netip.Addr]addrUse
 }
 
-// Tracer returns a Tracer.
+// Tracer returns a Tracer of p, which must not change as long as it is in use.
 func (p *Plan) Tracer(node NodeAddrs) *Tracer {
 	r := &Tracer{plan: p, node: node, used: map[netip.Addr]addrUse{}}
 	for k, f := range p.Frontends {
-		r.used[k.Addr] = max(r.used[k.Addr], useOf(k, f))
+		r.used[k.Addr] = max(r.used[k.Addr], useBy(k, f))
 	}
 	return r
 }
 
-// Trace is Plan.Trace.
+// Trace is like Plan.Trace.
 func (r *Tracer) Trace(flow Flow) Outcome {
 	return r.plan.resolve(flow, r.node, func(a netip.Addr) addrUse { return r.used[a] })
 }
 
-// addrUse is what an address is to a plan; a greater one goes before a lesser one.
+// addrUse is how frontends use an address; the greatest value applies.
 type addrUse uint8
 
 const (
@@ -91,7 +90,7 @@ const (
 	clusterIPUse                // a ClusterIP
 )
 
-func useOf(k Key, f *Frontend) addrUse {
+func useBy(k Key, f *Frontend) addrUse {
 	switch {
 	case k.IsNodePort():
 		return noUse
@@ -110,8 +109,8 @@ func (p *Plan) resolve(flow Flow, node NodeAddrs, used func(netip.Addr) addrUse)
 		return out
 	}
 	out := Outcome{Matched: true, Frontend: f, Source: source}
-	if f.SourceRanges != nil && !contain(f.SourceRanges, flow.From) {
-		// Before anything else, even a reject; Pods and this node are no exception.
+	if f.SourceRanges != nil && !anyContains(f.SourceRanges, flow.From) {
+		// Applies before everything else, even a reject, and to Pods and this node too.
 		out.Verdict, out.Why = Drop, "the source is in none of the source ranges"
 		return out
 	}
@@ -131,7 +130,7 @@ func (p *Plan) resolve(flow Flow, node NodeAddrs, used func(netip.Addr) addrUse)
 		if m.Weight == 0 {
 			continue
 		}
-		hairpin := m.Addr.Addr() == flow.From // the answer would not come back through this node
+		hairpin := m.Addr.Addr() == flow.From // the reply would bypass this node
 		out.Candidates = append(out.Candidates, Candidate{
 			Addr: m.Addr, Weight: m.Weight, Share: float64(m.Weight) / total, Masquerade: masquerade || hairpin,
 		})
@@ -140,7 +139,7 @@ func (p *Plan) resolve(flow Flow, node NodeAddrs, used func(netip.Addr) addrUse)
 	return out
 }
 
-// frontendOf finds what listens where the flow goes: the exact address first, then NodePorts.
+// frontendOf returns the frontend of a flow: of the exact address, otherwise of a NodePort.
 func (p *Plan) frontendOf(flow Flow) *Frontend {
 	k := Key{Addr: flow.To.Addr(), Port: flow.To.Port(), Protocol: flow.Protocol}
 	if f := p.Frontends[k]; f != nil && !k.Addr.IsUnspecified() {
@@ -157,36 +156,36 @@ func (p *Plan) frontendOf(flow Flow) *Frontend {
 	return p.Frontends[k]
 }
 
-// withoutFrontend: the wrong port of an active ClusterIP is rejected, an address of a Service range that no frontend
-// has is dropped, anything else is not ours.
+// withoutFrontend returns the outcome of a flow without a frontend: reject for other ports of a ClusterIP, drop for an unused address
+// in a Service range, otherwise no match.
 func (p *Plan) withoutFrontend(flow Flow, used addrUse) Outcome {
 	switch {
 	case used == clusterIPUse:
 		return Outcome{Matched: true, Verdict: Reject, Why: "the ClusterIP has no such port"}
-	case used == noUse && contain(p.Global.ServiceCIDRs, flow.To.Addr()):
+	case used == noUse && anyContains(p.Global.ServiceCIDRs, flow.To.Addr()):
 		return Outcome{Matched: true, Verdict: Drop, Why: "no Service has this address of the Service range"}
 	}
 	return Outcome{Why: "no frontend listens here"}
 }
 
-// SourceClass is who a connection comes from, as far as Service rules care.
+// SourceClass classifies the source of a connection.
 type SourceClass uint8
 
-// The sources.
+// The classes of sources.
 const (
-	FromOutside SourceClass = iota // of the cluster, or of this node when nothing tells Pods from others
+	FromOutside SourceClass = iota // any other source; also Pods if they are not detected
 	FromPod
-	FromNode // this node itself
+	FromNode // this node
 )
 
 func (s SourceClass) String() string {
 	return [...]string{"outside the cluster", "that is a Pod", "that is this node"}[s]
 }
 
-// classify: a Pod by either list, before the node itself, whose addresses on the Pod network may lie in a Pod range.
+// classify checks for Pods before this node, because an address of the node on the Pod network may be in a Pod range.
 func (g *Global) classify(flow Flow, node NodeAddrs) SourceClass {
 	switch {
-	case contain(g.PodSources, flow.From) || g.isPodInterface(flow.Interface):
+	case anyContains(g.PodSources, flow.From) || g.isPodInterface(flow.Interface):
 		return FromPod
 	case node.Contains(flow.From):
 		return FromNode
@@ -203,14 +202,14 @@ func (g *Global) isPodInterface(name string) bool {
 	})
 }
 
-// DetectsPods reports whether the plan distinguishes Pods from other sources in a family.
+// DetectsPods reports whether Pods are distinguished from other sources of a family.
 func (g *Global) DetectsPods(family model.Family) bool {
 	return len(g.PodInterfaces) > 0 || slices.ContainsFunc(g.PodSources, func(r netip.Prefix) bool {
 		return model.FamilyOf(r.Addr()) == family
 	})
 }
 
-// masquerades applies the frontend's rule; hairpin aside, which depends on the endpoint.
+// masquerades reports whether the frontend masquerades a flow, apart from hairpin, which depends on the endpoint.
 func (g *Global) masquerades(f *Frontend, flow Flow, source SourceClass) bool {
 	switch f.Masquerade {
 	case MasqueradeAlways:
@@ -223,6 +222,6 @@ func (g *Global) masquerades(f *Frontend, flow Flow, source SourceClass) bool {
 	return false
 }
 
-func contain(ranges []netip.Prefix, a netip.Addr) bool {
+func anyContains(ranges []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
 }

@@ -61,7 +61,7 @@ service shop/six
       [fd00:10:244::1]:80 weight 1
 `
 
-func TestResolveFollowsTheServiceRules(t *testing.T) {
+func TestTraceFollowsServiceRules(t *testing.T) {
 	p, err := plan.Parse(resolveText)
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func outcome(o plan.Outcome) string {
 	return s
 }
 
-func TestPodsAreToldByInterfaceToo(t *testing.T) {
+func TestTraceDetectsPodsByInterface(t *testing.T) {
 	p, err := plan.Parse(strings.Replace(resolveText, "pod-sources          10.244.0.0/16", "pod-interfaces cali* cni0", 1))
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestPodsAreToldByInterfaceToo(t *testing.T) {
 	}
 }
 
-func TestAnExactAddressGoesBeforeANodePort(t *testing.T) {
+func TestTracePrefersExactAddressToNodePort(t *testing.T) {
 	p, err := plan.Parse(`
 global
   node-port-addresses 192.168.0.1

@@ -11,11 +11,11 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// maxDeadline is the last millisecond of the year 9999, the end of what RFC 3339 can write.
+// maxDeadline is the last millisecond of the year 9999, the latest that RFC 3339 can represent.
 const maxDeadline = 253402300799999
 
-// Validate checks everything that the types of this package promise in words, and gives all that is wrong, joined,
-// each with its frontend and field. A plan without frontends may leave MasqueradeMark 0: it is the empty plan.
+// Validate checks the constraints documented on the types of this package. It returns all violations, joined; each names frontend
+// and field. In a plan without frontends MasqueradeMark may be 0.
 func Validate(p *Plan) error {
 	errs := p.Global.check(len(p.Frontends) == 0)
 	for _, k := range p.Keys() {
@@ -48,7 +48,7 @@ func (g *Global) check(empty bool) []error {
 	}
 	for i, name := range g.PodInterfaces {
 		if !isInterface(name) {
-			fail("pod-interfaces", "%q: not an interface name, or the start of one and *", name)
+			fail("pod-interfaces", "%q: want an interface name, or a prefix of one and *", name)
 		}
 		if i > 0 && g.PodInterfaces[i-1] >= name {
 			fail("pod-interfaces", "%s after %s: not sorted and unique", name, g.PodInterfaces[i-1])
@@ -69,7 +69,7 @@ func checkFrontend(k Key, f *Frontend) []error {
 		errs = append(errs, fmt.Errorf("%s %s: "+field+": "+format, append([]any{f.Owner, keyName(k)}, args...)...))
 	}
 	if f.Key != k {
-		fail("key", "filed under %s", keyName(f.Key))
+		fail("key", "%s in the frontend", keyName(f.Key))
 	}
 	if why := badAddr(k.Addr); why != "" && !(k.Addr == netip.IPv4Unspecified() || k.Addr == netip.IPv6Unspecified()) {
 		fail("address", "%s", why)
@@ -104,7 +104,7 @@ func checkFrontend(k Key, f *Frontend) []error {
 		fail("affinity", "%s", f.Affinity)
 	}
 	if f.SourceRanges != nil && len(f.SourceRanges) == 0 {
-		fail("source-ranges", "none, which nobody could pass; nil means everyone")
+		fail("source-ranges", "empty, which allows no source; nil allows all")
 	}
 	for _, why := range badPrefixes(f.SourceRanges) {
 		fail("source-ranges", "%s", why)
@@ -158,7 +158,7 @@ func badPool(p *Pool, family model.Family) []string {
 	return bad
 }
 
-// checkAffinity: one time-out for all frontends of a Service port, because they share the clients' entries.
+// checkAffinity checks that all frontends of a Service port have the same timeout: they share affinity entries.
 func (p *Plan) checkAffinity() []error {
 	var errs []error
 	first := map[model.PortName]*Frontend{}
@@ -178,7 +178,7 @@ func (p *Plan) checkAffinity() []error {
 	return errs
 }
 
-// badAddr says what is wrong with an address that packets are to carry, "" when nothing is.
+// badAddr returns why an address is not valid in packets, "" if it is.
 func badAddr(a netip.Addr) string {
 	switch {
 	case !a.IsValid():
@@ -210,11 +210,11 @@ func badPrefixes(list []netip.Prefix) []string {
 	if len(bad) > 0 {
 		return bad
 	}
-	// Sorted: what lies inside another range comes after it, with nothing but its other parts between.
+	// The list is sorted: between a range and the ranges it contains there are only other ranges it contains.
 	last := 0
 	for i := 1; i < len(list); i++ {
-		if holds(list[last], list[i]) {
-			bad = append(bad, fmt.Sprintf("%s lies inside %s", list[i], list[last]))
+		if prefixContains(list[last], list[i]) {
+			bad = append(bad, fmt.Sprintf("%s is contained in %s", list[i], list[last]))
 			continue
 		}
 		last = i
@@ -226,7 +226,7 @@ func knownProtocol(p model.Protocol) bool {
 	return p == model.TCP || p == model.UDP || p == model.SCTP
 }
 
-// isName is wider than Kubernetes' names, and narrow enough for every form to be unambiguous.
+// isName accepts more than Kubernetes names, but nothing that makes the text form ambiguous.
 func isName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -238,17 +238,9 @@ func isName(s string) bool {
 	return s != ""
 }
 
-// isInterface accepts what Linux does (1 to 15 bytes, no slash, no space), printable, with * as the last byte only.
+// isInterface accepts printable interface names of Linux (1 to 15 bytes, no slash, no space), optionally followed by *.
 func isInterface(s string) bool {
 	stem := strings.TrimSuffix(s, "*")
 	return stem != "" && len(stem) <= 15 && stem != "." && stem != ".." &&
 		!slices.ContainsFunc([]byte(stem), func(c byte) bool { return c <= ' ' || c >= 0x7f || c == '/' || c == '*' || c == '#' })
-}
-
-// keyName is Key.String for keys that may be invalid.
-func keyName(k Key) string {
-	if !k.Addr.IsValid() {
-		return fmt.Sprintf("(no address):%d/%s", k.Port, k.Protocol)
-	}
-	return k.String()
 }

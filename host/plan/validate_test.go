@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-func TestValidateNamesFrontendAndFieldOfEachBrokenPromise(t *testing.T) {
+func TestValidateErrorsNameFrontendAndField(t *testing.T) {
 	prefixes := func(list ...string) (out []netip.Prefix) {
 		for _, s := range list {
 			out = append(out, netip.MustParsePrefix(s))
@@ -39,14 +39,14 @@ func TestValidateNamesFrontendAndFieldOfEachBrokenPromise(t *testing.T) {
 		{"address order", func(p *P, _ *F) { p.Global.NodePortAddrs = addrs("1.0.0.2", "1.0.0.1") }, "node-port-addresses: 1.0.0.1 after 1.0.0.2"},
 		{"address twice", func(p *P, _ *F) { p.Global.NodePortAddrs = addrs("1.0.0.1", "1.0.0.1") }, "node-port-addresses: 1.0.0.1 after 1.0.0.1"},
 		{"host bits", func(p *P, _ *F) { p.Global.PodSources = prefixes("10.0.0.1/8") }, "pod-sources: 10.0.0.1/8: host bits"},
-		{"nested", func(p *P, _ *F) { p.Global.ServiceCIDRs = prefixes("10.0.0.0/8", "10.1.0.0/16") }, "service-cidrs: 10.1.0.0/16 lies inside 10.0.0.0/8"},
+		{"nested", func(p *P, _ *F) { p.Global.ServiceCIDRs = prefixes("10.0.0.0/8", "10.1.0.0/16") }, "service-cidrs: 10.1.0.0/16 is contained in 10.0.0.0/8"},
 		{"interface", func(p *P, _ *F) { p.Global.PodInterfaces = []string{"a*b"} }, `pod-interfaces: "a*b"`},
 		{"interface long", func(p *P, _ *F) { p.Global.PodInterfaces = []string{"abcdefghijklmnop"} }, "pod-interfaces:"},
 		{"interface order", func(p *P, _ *F) { p.Global.PodInterfaces = []string{"b", "a"} }, "pod-interfaces: a after b"},
 		{"mark", func(p *P, _ *F) { p.Global.MasqueradeMark = 3 }, "masquerade-mark: 0x3"},
 		{"no mark", func(p *P, _ *F) { p.Global.MasqueradeMark = 0 }, "masquerade-mark: 0x0"},
 		{"nil", func(p *P, f *F) { p.Frontends[f.Key] = nil }, "203.0.113.7:80/TCP: nil"},
-		{"wrong key", func(_ *P, f *F) { f.Key.Port = 81 }, "key: filed under 203.0.113.7:81/TCP"},
+		{"wrong key", func(_ *P, f *F) { f.Key.Port = 81 }, "key: 203.0.113.7:81/TCP in the frontend"},
 		{"no address", func(p *P, f *F) { f.Key.Addr = netip.Addr{}; p.Frontends[f.Key] = f }, "address: no address"},
 		{"mapped", func(p *P, f *F) { f.Key.Addr = netip.MustParseAddr("::ffff:1.2.3.4"); p.Frontends[f.Key] = f }, "address: an IPv4 address in IPv6 form"},
 		{"port", func(p *P, f *F) { f.Key.Port = 0; p.Frontends[f.Key] = f }, "port: 0"},
@@ -60,7 +60,7 @@ func TestValidateNamesFrontendAndFieldOfEachBrokenPromise(t *testing.T) {
 		{"balance", func(_ *P, f *F) { f.Balance = 9 }, "balance: balance(9)"},
 		{"affinity", func(_ *P, f *F) { f.Affinity = -1 }, "affinity: -1ns"},
 		{"affinities", func(_ *P, f *F) { f.Affinity = 1 }, "affinity: 1ns, but 3h0m0s at "},
-		{"empty ranges", func(_ *P, f *F) { f.SourceRanges = []netip.Prefix{} }, "source-ranges: none"},
+		{"empty ranges", func(_ *P, f *F) { f.SourceRanges = []netip.Prefix{} }, "source-ranges: empty"},
 		{"range order", func(_ *P, f *F) { f.SourceRanges = prefixes("2.0.0.0/8", "1.0.0.0/8") }, "source-ranges: 1.0.0.0/8 after 2.0.0.0/8"},
 		{"range family", func(_ *P, f *F) { f.SourceRanges = prefixes("fd00::/8") }, "source-ranges: fd00::/8 is not IPv4"},
 		{"verdict", func(_ *P, f *F) { f.Pool.Verdict = 9 }, "pool: verdict: verdict(9)"},
@@ -90,7 +90,7 @@ func TestValidateNamesFrontendAndFieldOfEachBrokenPromise(t *testing.T) {
 	}
 }
 
-func TestPrefixesGivesTheOneForm(t *testing.T) {
+func TestNormalizePrefixes(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
 		{"", ""},
 		{"10.1.0.0/16 10.0.0.0/8 10.1.2.0/24", "10.0.0.0/8"},
@@ -118,7 +118,7 @@ func TestPrefixesGivesTheOneForm(t *testing.T) {
 	}
 }
 
-func TestKeysReadBackAsTheyAreWritten(t *testing.T) {
+func TestKeysRoundTrip(t *testing.T) {
 	for _, s := range []string{"10.96.0.1:80/TCP", "[fd00::1]:53/UDP", "*4:30080/SCTP", "*6:65535/TCP"} {
 		if got := key(t, s).String(); got != s {
 			t.Errorf("%s came back as %s", s, got)
@@ -131,7 +131,7 @@ func TestKeysReadBackAsTheyAreWritten(t *testing.T) {
 	}
 }
 
-func TestValuesWithoutANameCanBePrinted(t *testing.T) {
+func TestInvalidEnumValuesHaveAString(t *testing.T) {
 	for want, got := range map[string]string{
 		"kind(4)": plan.Kind(4).String(), "verdict(3)": plan.Verdict(3).String(), "phase(255)": plan.Phase(255).String(),
 		"masquerade(4)": plan.Masquerade(4).String(), "balance(4)": plan.Balance(4).String(),

@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// TestRunningTotalsEqualThoseFromScratch also counts the plan's frontends one by one, and keeps what the steps said of
+// TestTotalsEqualRecount also counts the plan's frontends one by one, and keeps what the steps said of
 // health checks, as a health server does.
-func TestRunningTotalsEqualThoseFromScratch(t *testing.T) {
+func TestTotalsEqualRecount(t *testing.T) {
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		settings := testSettings()
@@ -142,7 +142,7 @@ func TestHealthChecksCountReadyLocalAddressesOnce(t *testing.T) {
 	}
 }
 
-func TestOwnSaysWhetherTheNodeMayBeSentTo(t *testing.T) {
+func TestNodeStatusReportsEligibility(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
 	n0 := model.Name{Name: "n0"}
 	for _, c := range []struct {
@@ -164,7 +164,7 @@ func TestOwnSaysWhetherTheNodeMayBeSentTo(t *testing.T) {
 	}
 }
 
-func TestHealthCheckPortsListenWhereNodePortsAreConfigured(t *testing.T) {
+func TestHealthCheckAddressesFollowNodePortPrefixes(t *testing.T) {
 	node := &model.Node{Name: "n0", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")}}
 	for prefixes, want := range map[string]string{
 		"":                       "[0.0.0.0 ::]", // as without nodePortAddresses in kube-proxy
@@ -185,7 +185,7 @@ func TestHealthCheckPortsListenWhereNodePortsAreConfigured(t *testing.T) {
 	}
 }
 
-func TestATriggerIsToldOnceAndIsNoChange(t *testing.T) {
+func TestTriggersAreReportedOnceAndAreNoChange(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
 	step := func(at int64, nodes ...string) Result {
 		c := lbSlice(model.IPv4, nodes...)
@@ -212,7 +212,7 @@ func TestATriggerIsToldOnceAndIsNoChange(t *testing.T) {
 	}
 }
 
-func TestServicesWithoutLocalEndpointsCountOnceByPolicyAndFamily(t *testing.T) {
+func TestServicesWithoutLocalEndpointsAreCountedByPolicyAndFamily(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
 	p.Apply([]model.Change{lb(func(s *model.Service) { s.InternalLocal = true }), {Kind: model.Synced}})
 	for _, c := range []struct {
@@ -239,20 +239,20 @@ func TestServicesWithoutLocalEndpointsCountOnceByPolicyAndFamily(t *testing.T) {
 	}
 }
 
-// moody answers until it is told to fail.
-type moody struct{ fail bool }
+// flakyPlugin answers until it is told to fail.
+type flakyPlugin struct{ fail bool }
 
-func (m *moody) Decide(req *abi.Request, resp *abi.Response) error {
+func (m *flakyPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	if m.fail {
 		return errors.New("in a mood")
 	}
-	return byZone{}.Decide(req, resp)
+	return zonePlugin{}.Decide(req, resp)
 }
-func (*moody) Needs() uint32    { return 0 }
-func (*moody) Revision() string { return "1" }
+func (*flakyPlugin) Needs() uint32    { return 0 }
+func (*flakyPlugin) Revision() string { return "1" }
 
-func TestFallbacksCountByPluginAndWhatHoldsInstead(t *testing.T) {
-	plugin := &moody{}
+func TestFallbacksAreCountedByPluginAndDecision(t *testing.T) {
+	plugin := &flakyPlugin{}
 	s := testSettings()
 	s.Policies.Default = "zone"
 	p := New(s, func(policy.Step) (policy.Plugin, error) { return plugin, nil })
@@ -290,7 +290,7 @@ func TestFallbacksCountByPluginAndWhatHoldsInstead(t *testing.T) {
 	}
 }
 
-func TestDiffersComparesShares(t *testing.T) {
+func TestCompareShares(t *testing.T) {
 	for _, c := range []struct {
 		a, b         []uint16
 		used, differ int

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// many is a cluster of n Services with as many endpoints each, in two zones that they are hinted for.
-func many(n, endpoints int) []model.Change {
+// manyServices is a cluster of n Services with as many endpoints each, in two zones that they are hinted for.
+func manyServices(n, endpoints int) []model.Change {
 	hints := []*model.Hints{{Zones: []string{"z0"}}, {Zones: []string{"z1"}}}
 	var out []model.Change
 	for i := range n {
@@ -34,13 +34,13 @@ func ownNode(zone string) model.Change {
 	return model.Change{Kind: model.NodeKind, Name: model.Name{Name: "n0"}, Node: &model.Node{Name: "n0", Zone: zone}}
 }
 
-// TestAChangeCostsTheSameInAClusterOfAnySize counts instead of measuring time: Services planned, frontends changed,
+// TestCostOfChangeIsIndependentOfClusterSize counts instead of measuring time: Services planned, frontends changed,
 // and allocations.
-func TestAChangeCostsTheSameInAClusterOfAnySize(t *testing.T) {
+func TestCostOfChangeIsIndependentOfClusterSize(t *testing.T) {
 	cost := func(services int) float64 {
 		p := New(testSettings(), nativePlugins)
 		p.DeferWhen(func() bool { return false })
-		p.Apply(many(services, 10))
+		p.Apply(manyServices(services, 10))
 		now := time.Unix(1000, 0)
 		if step := p.Plan(now); step.Planned != services || step.Remaining != 0 || len(step.Delta.Changes) != services {
 			t.Fatalf("%d Services: %d planned at first, %d left, %d frontends", services, step.Planned, step.Remaining, len(step.Delta.Changes))
@@ -68,11 +68,11 @@ func TestAChangeCostsTheSameInAClusterOfAnySize(t *testing.T) {
 	}
 }
 
-// TestAllocationsGrowWithTheServiceOnly: more endpoints take larger pieces of memory, not more of them.
-func TestAllocationsGrowWithTheServiceOnly(t *testing.T) {
+// TestAllocationsGrowWithServiceOnly: more endpoints take larger pieces of memory, not more of them.
+func TestAllocationsGrowWithServiceOnly(t *testing.T) {
 	cost := func(endpoints int) float64 {
 		p := New(testSettings(), nativePlugins)
-		p.Apply(many(10, endpoints))
+		p.Apply(manyServices(10, endpoints))
 		p.Plan(time.Unix(1000, 0))
 		name, n := model.Name{Namespace: "shop", Name: "s5"}, 0
 		states := [2]model.Change{}
@@ -90,7 +90,7 @@ func TestAllocationsGrowWithTheServiceOnly(t *testing.T) {
 	}
 }
 
-func TestWhatIsHeldAsItIsIsNotCopied(t *testing.T) {
+func TestUnchangedFrontendsAreNotCopied(t *testing.T) {
 	caps := plan.Caps{Ratios: true, MaxTotal: 1000, Balances: []plan.Balance{plan.Random}, Protocols: []model.Protocol{model.TCP}}
 	f := &plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}}
 	for i := range 50 {
@@ -105,8 +105,8 @@ func TestWhatIsHeldAsItIsIsNotCopied(t *testing.T) {
 	}
 }
 
-// TestThereIsLittleOfWhatThereIsMostOf: there is one of each for every endpoint of the cluster.
-func TestThereIsLittleOfWhatThereIsMostOf(t *testing.T) {
+// TestEndpointSizeIsSmall: there is one of each for every endpoint of the cluster.
+func TestEndpointSizeIsSmall(t *testing.T) {
 	if n := unsafe.Sizeof(model.SliceEndpoint{}); n > 88 {
 		t.Errorf("%d bytes an endpoint of a slice", n)
 	}
@@ -115,12 +115,12 @@ func TestThereIsLittleOfWhatThereIsMostOf(t *testing.T) {
 	}
 }
 
-// TestWhatAllShareComesInTurnsAndAChangeGoesFirst: this node moves to another zone, and every Service with it.
-func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
+// TestSharedChangesAreBatchedAndServiceChangesComeFirst: this node moves to another zone, and every Service with it.
+func TestSharedChangesAreBatchedAndServiceChangesComeFirst(t *testing.T) {
 	const services = 1000
 	p := New(testSettings(), nativePlugins)
 	p.DeferWhen(func() bool { return false })
-	all := many(services, 4)
+	all := manyServices(services, 4)
 	p.Apply(all)
 	now := time.Unix(1000, 0)
 	p.Plan(now)
@@ -157,10 +157,10 @@ func TestWhatAllShareComesInTurnsAndAChangeGoesFirst(t *testing.T) {
 	}
 }
 
-func TestTurnsFollowHowLongAStepTakes(t *testing.T) {
+func TestBatchSizeFollowsStepDuration(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
 	p.DeferWhen(func() bool { return false })
-	p.Apply(many(3000, 1))
+	p.Apply(manyServices(3000, 1))
 	now := time.Unix(1000, 0)
 	p.Plan(now)
 	move := 0
@@ -187,8 +187,8 @@ func TestTurnsFollowHowLongAStepTakes(t *testing.T) {
 	}
 }
 
-// TestLimitedStepsLeadToThePlanOfOneStep: whatever is put off comes, whatever changes meanwhile.
-func TestLimitedStepsLeadToThePlanOfOneStep(t *testing.T) {
+// TestBatchedPlanEqualsUnboundedPlan: whatever is put off comes, whatever changes meanwhile.
+func TestBatchedPlanEqualsUnboundedPlan(t *testing.T) {
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 77))
 		asked := 0

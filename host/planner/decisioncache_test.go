@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/service"
 )
 
-// TestExplainTellsTheEndpointsThatWereDecidedAbout: they are kept packed, without what the cluster says of them.
-func TestExplainTellsTheEndpointsThatWereDecidedAbout(t *testing.T) {
+// TestExplainReturnsEndpointsOfLastDecision: they are kept packed, without what the cluster says of them.
+func TestExplainReturnsEndpointsOfLastDecision(t *testing.T) {
 	told := 0
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 5))

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// nodeBed is a planner of a cluster with one Service with a ClusterIP, and a Node n0 when node gives one.
-func nodeBed(s Settings, node *model.Node) *Planner {
+// plannerWithNode is a planner of a cluster with one Service with a ClusterIP, and a Node n0 when node gives one.
+func plannerWithNode(s Settings, node *model.Node) *Planner {
 	name := model.Name{Namespace: "shop", Name: "web"}
 	p := New(s, nativePlugins)
 	p.Apply([]model.Change{
@@ -51,8 +51,8 @@ func clusterIP(p *Planner) *plan.Frontend {
 	return p.Current().Frontends[plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}]
 }
 
-func TestNodeCIDRFollowsTheNode(t *testing.T) {
-	p := nodeBed(Settings{Node: "n0", PodsOfNode: true, PodSources: prefixes("10.9.0.0/16")}, nil)
+func TestPodSourcesFollowNodePodCIDRs(t *testing.T) {
+	p := plannerWithNode(Settings{Node: "n0", PodsOfNode: true, PodSources: prefixes("10.9.0.0/16")}, nil)
 	now := time.Unix(1000, 0)
 	step := func(sources []netip.Prefix, masq plan.Masquerade, warnings ...string) {
 		t.Helper()
@@ -81,9 +81,9 @@ func TestNodeCIDRFollowsTheNode(t *testing.T) {
 	step(nil, plan.MasqueradeNever, "Node n0: not found: no source counts as a Pod", "Node n0: not found: NodePorts answer on none")
 }
 
-func TestADetectorThatComesLaterReachesEveryService(t *testing.T) {
+func TestLateDetectorAppliesToAllServices(t *testing.T) {
 	s := Settings{Node: "n0"}
-	p := nodeBed(s, nil)
+	p := plannerWithNode(s, nil)
 	p.Plan(time.Unix(1000, 0))
 	if clusterIP(p).Masquerade != plan.MasqueradeNever {
 		t.Fatal("masqueraded without a detector")
@@ -115,7 +115,7 @@ func TestPrimaryNodePortAddresses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.settings.Node = "n0"
-			p := nodeBed(c.settings, c.node)
+			p := plannerWithNode(c.settings, c.node)
 			step := p.Plan(time.Unix(1000, 0))
 			if got := p.Current().Global.NodePortAddrs; !slices.Equal(got, c.want) {
 				t.Errorf("got %v, want %v", got, c.want)
@@ -127,8 +127,8 @@ func TestPrimaryNodePortAddresses(t *testing.T) {
 	}
 }
 
-func TestNodePortAddressesFollowTheLinks(t *testing.T) {
-	p := nodeBed(Settings{Node: "n0", NodePortPrefixes: prefixes("0.0.0.0/0"), LocalAddrs: addrs("192.0.2.1")}, nil)
+func TestNodePortAddressesFollowLinkAddresses(t *testing.T) {
+	p := plannerWithNode(Settings{Node: "n0", NodePortPrefixes: prefixes("0.0.0.0/0"), LocalAddrs: addrs("192.0.2.1")}, nil)
 	p.Plan(time.Unix(1000, 0))
 	p.SetLocalAddrs(addrs("192.0.2.1", "192.0.2.5"))
 	step := p.Plan(time.Unix(1001, 0))
@@ -138,7 +138,7 @@ func TestNodePortAddressesFollowTheLinks(t *testing.T) {
 }
 
 func TestServiceCIDRsBecomeRangesOfThePlan(t *testing.T) {
-	p := nodeBed(Settings{Node: "n0"}, &model.Node{Name: "n0"})
+	p := plannerWithNode(Settings{Node: "n0"}, &model.Node{Name: "n0"})
 	cidr := func(name string, list ...string) model.Change {
 		c := model.Change{Kind: model.ServiceCIDRKind, Name: model.Name{Name: name}}
 		if len(list) > 0 {
@@ -171,7 +171,7 @@ func TestServiceCIDRsBecomeRangesOfThePlan(t *testing.T) {
 	want()
 }
 
-func TestNodePortsAnswerOnSelectedLinkLocalAddressesNeverOnLoopback(t *testing.T) {
+func TestNodePortsUseSelectedLinkLocalAddressesButNotLoopback(t *testing.T) {
 	s := testSettings()
 	s.NodePortPrefixes = []netip.Prefix{netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::/0")}
 	for _, a := range []string{"169.254.20.10", "192.168.0.1", "127.0.0.1", "::1", "fe80::5"} {

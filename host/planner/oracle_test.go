@@ -308,7 +308,7 @@ func traced(o plan.Outcome) verdict {
 	return v
 }
 
-func TestTracesFollowTheRules(t *testing.T) {
+func TestTracesMatchOracle(t *testing.T) {
 	clusters, flows := 6000, 60
 	if testing.Short() {
 		clusters = 150

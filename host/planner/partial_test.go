@@ -9,10 +9,10 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// counts is a plugin that gives each endpoint as much weight as there are Nodes in all zones, and one more.
-type counts struct{}
+// nodeCountPlugin is a plugin that gives each endpoint as much weight as there are Nodes in all zones, and one more.
+type nodeCountPlugin struct{}
 
-func (counts) Decide(req *abi.Request, resp *abi.Response) error {
+func (nodeCountPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	nodes := uint16(1)
 	for _, z := range req.Zones {
 		nodes += uint16(z.Nodes)
@@ -22,11 +22,11 @@ func (counts) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (counts) Needs() uint32    { return abi.NeedNodes }
-func (counts) Revision() string { return "1" }
+func (nodeCountPlugin) Needs() uint32    { return abi.NeedNodes }
+func (nodeCountPlugin) Revision() string { return "1" }
 
-// TestPoliciesThatNeedNodesWaitForAllOfThem: this node's own would be all of the demand otherwise.
-func TestPoliciesThatNeedNodesWaitForAllOfThem(t *testing.T) {
+// TestPoliciesThatNeedNodesWaitForAllNodes: this node's own would be all of the demand otherwise.
+func TestPoliciesThatNeedNodesWaitForAllNodes(t *testing.T) {
 	for name, c := range map[string]struct {
 		zone string
 		want uint16
@@ -36,7 +36,7 @@ func TestPoliciesThatNeedNodesWaitForAllOfThem(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := testSettings()
-			p := New(s, func(policy.Step) (policy.Plugin, error) { return counts{}, nil })
+			p := New(s, func(policy.Step) (policy.Plugin, error) { return nodeCountPlugin{}, nil })
 			at := func(name string) model.Change {
 				return model.Change{Kind: model.NodeKind, Name: model.Name{Name: name}, Node: &model.Node{Name: name, Zone: c.zone}}
 			}

@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// byZone is a plugin: three times the weight for this node's zone, half of it (rounded down) for what terminates.
-type byZone struct{}
+// zonePlugin is a plugin: three times the weight for this node's zone, half of it (rounded down) for what terminates.
+type zonePlugin struct{}
 
-func (byZone) Decide(req *abi.Request, resp *abi.Response) error {
+func (zonePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	for i := range req.Endpoints {
 		e := &req.Endpoints[i]
 		w := uint16(2)
@@ -31,10 +31,10 @@ func (byZone) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (byZone) Needs() uint32    { return 0 }
-func (byZone) Revision() string { return "1" }
+func (zonePlugin) Needs() uint32    { return 0 }
+func (zonePlugin) Revision() string { return "1" }
 
-func nativePlugins(policy.Step) (policy.Plugin, error) { return byZone{}, nil }
+func nativePlugins(policy.Step) (policy.Plugin, error) { return zonePlugin{}, nil }
 
 func testSettings() Settings {
 	return Settings{
@@ -117,8 +117,8 @@ func randomChange(r *rand.Rand) model.Change {
 	return model.Change{Kind: model.SliceKind, Name: name, Slice: s}
 }
 
-// TestIncrementalPlanningEqualsPlanningFromScratch also replays every delta onto a copy, as a backend would.
-func TestIncrementalPlanningEqualsPlanningFromScratch(t *testing.T) {
+// TestIncrementalPlanEqualsFullPlan also replays every delta onto a copy, as a backend would.
+func TestIncrementalPlanEqualsFullPlan(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		settings := testSettings()
@@ -153,7 +153,7 @@ func TestIncrementalPlanningEqualsPlanningFromScratch(t *testing.T) {
 	}
 }
 
-func TestAChangeCallsNoPluginOfAnotherService(t *testing.T) {
+func TestChangeCallsNoPluginOfOtherServices(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
 	var changes []model.Change
 	for i := range 50 {
@@ -192,7 +192,7 @@ func slice(svc model.Name, endpoints int) *model.EndpointSlice {
 	return s
 }
 
-func TestNothingIsPlannedBeforeTheClusterIsSynced(t *testing.T) {
+func TestNoPlanBeforeInitialSync(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
 	name := model.Name{Namespace: "shop", Name: "web"}
 	p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 1)}})
@@ -201,7 +201,7 @@ func TestNothingIsPlannedBeforeTheClusterIsSynced(t *testing.T) {
 	}
 }
 
-func TestTheOlderServiceHasAContestedFrontend(t *testing.T) {
+func TestOlderServiceGetsContestedFrontend(t *testing.T) {
 	ip := netip.MustParseAddr("192.0.2.1")
 	svc := func(name string, created int64) model.Change {
 		n := model.Name{Namespace: "shop", Name: name}
@@ -234,7 +234,7 @@ func TestTheOlderServiceHasAContestedFrontend(t *testing.T) {
 	}
 }
 
-func TestAnExternalAddressTakesNobodysClusterIP(t *testing.T) {
+func TestExternalAddressDoesNotTakeClusterIP(t *testing.T) {
 	ip := netip.MustParseAddr("10.96.0.1")
 	svc := func(name string, created int64, external bool) model.Change {
 		n := model.Name{Namespace: "shop", Name: name}
@@ -260,18 +260,18 @@ func TestAnExternalAddressTakesNobodysClusterIP(t *testing.T) {
 	}
 }
 
-// again asks to be asked again at once, always.
-type again struct{ byZone }
+// requeuePlugin asks to be asked again at once, always.
+type requeuePlugin struct{ zonePlugin }
 
-func (again) Decide(req *abi.Request, resp *abi.Response) error {
+func (requeuePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	resp.RequeueAfter = time.Second
-	return byZone{}.Decide(req, resp)
+	return zonePlugin{}.Decide(req, resp)
 }
 
-func TestEveryServiceGetsItsTurnWhileTheLimitStrikes(t *testing.T) {
+func TestNoServiceStarvesWhileCallsAreDeferred(t *testing.T) {
 	const services = 40
 	asked := 0
-	p := New(testSettings(), func(policy.Step) (policy.Plugin, error) { return again{}, nil })
+	p := New(testSettings(), func(policy.Step) (policy.Plugin, error) { return requeuePlugin{}, nil })
 	p.DeferWhen(func() bool { asked++; return asked > 3 })
 	var changes []model.Change
 	for i := range services {
@@ -304,7 +304,7 @@ func TestEveryServiceGetsItsTurnWhileTheLimitStrikes(t *testing.T) {
 	}
 }
 
-func TestExplainCallsNoPluginOfAPolicyThatIsNewToAService(t *testing.T) {
+func TestExplainCallsNoPluginAfterPolicyChange(t *testing.T) {
 	settings := testSettings()
 	settings.Policies = nil
 	p := New(settings, nativePlugins)

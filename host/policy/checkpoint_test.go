@@ -29,11 +29,11 @@ func (b *fixture) restart(t *testing.T) {
 	b.policy = &copied
 }
 
-func TestTheDrainClockSurvivesARestart(t *testing.T) {
+func TestTerminatingSinceSurvivesRestart(t *testing.T) {
 	var since int64
-	b := newFixture(&script{decide: func(req *abi.Request, resp *abi.Response) error {
+	b := newFixture(&fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		since = req.Endpoints[2].TerminatingSince
-		return weigh(1)(req, resp)
+		return setWeights(1)(req, resp)
 	}})
 	b.set(2, 1)
 	b.decide()
@@ -45,12 +45,12 @@ func TestTheDrainClockSurvivesARestart(t *testing.T) {
 	}
 }
 
-func TestTheLastGoodDecisionAndThePluginsStateSurviveARestart(t *testing.T) {
+func TestLastGoodDecisionAndPluginStateSurviveRestart(t *testing.T) {
 	var state string
-	p := &script{decide: func(req *abi.Request, resp *abi.Response) error {
+	p := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		state = string(req.State)
 		resp.State = append(resp.State, "mine"...)
-		return weigh(7)(req, resp)
+		return setWeights(7)(req, resp)
 	}}
 	b := newFixture(p)
 	b.expect(t, "good", FromChain, 7, 7, 7)
@@ -60,22 +60,22 @@ func TestTheLastGoodDecisionAndThePluginsStateSurviveARestart(t *testing.T) {
 		t.Fatalf("state %q", state)
 	}
 	b.restart(t)
-	p.decide = broken
+	p.decide = failDecide
 	b.expect(t, "failing", FromLastGood, 7, 7, 7)
 }
 
-func TestAnotherPolicyDoesNotInheritALastGoodDecision(t *testing.T) {
-	p := &script{decide: weigh(7)}
+func TestLastGoodDecisionIsNotInheritedByAnotherPolicy(t *testing.T) {
+	p := &fakePlugin{decide: setWeights(7)}
 	b := newFixture(p)
 	b.expect(t, "good", FromChain, 7, 7, 7)
 	b.restart(t)
 	b.policy.Name = "other"
-	p.decide = broken
+	p.decide = failDecide
 	b.expect(t, "failing", FromDefault, 1, 1, 1)
 }
 
-func TestPruneForgetsDeletedServices(t *testing.T) {
-	b := newFixture(&script{decide: weigh(7)})
+func TestPruneDeletesStateOfDeletedServices(t *testing.T) {
+	b := newFixture(&fakePlugin{decide: setWeights(7)})
 	b.decide()
 	b.evaluator.Prune(func(model.PortName) bool { return false })
 	if len(b.evaluator.pools) != 0 {
@@ -84,7 +84,7 @@ func TestPruneForgetsDeletedServices(t *testing.T) {
 }
 
 func FuzzRestore(f *testing.F) {
-	b := newFixture(&script{decide: weigh(7)})
+	b := newFixture(&fakePlugin{decide: setWeights(7)})
 	b.decide()
 	saved, err := b.evaluator.Save()
 	if err != nil {
@@ -93,7 +93,7 @@ func FuzzRestore(f *testing.F) {
 	f.Add(saved)
 	f.Add([]byte(`{"version":2}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		b := newFixture(&script{decide: weigh(7)})
+		b := newFixture(&fakePlugin{decide: setWeights(7)})
 		if err := b.evaluator.Restore(text); err != nil && len(b.evaluator.pools) > 0 {
 			t.Fatalf("restored in part: %v", err)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-func TestAPluginIsCalledOnlyWhenItsInputChanges(t *testing.T) {
-	p := &script{decide: weigh(7)}
+func TestPluginIsCalledOnlyOnInputChange(t *testing.T) {
+	p := &fakePlugin{decide: setWeights(7)}
 	b := newFixture(p)
 	b.expect(t, "first", FromChain, 7, 7, 7)
 	b.now = b.now.Add(time.Hour)
@@ -29,8 +29,8 @@ func TestAPluginIsCalledOnlyWhenItsInputChanges(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatIsReadAgainUnchangedCallsNoPlugin(t *testing.T) {
-	p := &script{decide: weigh(7)}
+func TestReloadOfUnchangedPolicyCallsNoPlugin(t *testing.T) {
+	p := &fakePlugin{decide: setWeights(7)}
 	b := newFixture(p)
 	b.expect(t, "first", FromChain, 7, 7, 7)
 	again := *b.policy
@@ -46,11 +46,11 @@ func TestAPolicyThatIsReadAgainUnchangedCallsNoPlugin(t *testing.T) {
 	}
 }
 
-func TestARequeueAsksAgainAtItsTime(t *testing.T) {
-	p := &script{}
+func TestRequeueCallsPluginAgain(t *testing.T) {
+	p := &fakePlugin{}
 	p.decide = func(req *abi.Request, resp *abi.Response) error {
 		resp.RequeueAfter = 5 * time.Second
-		return weigh(uint16(p.calls))(req, resp)
+		return setWeights(uint16(p.calls))(req, resp)
 	}
 	b := newFixture(p)
 	_, wake := b.decide()
@@ -63,13 +63,13 @@ func TestARequeueAsksAgainAtItsTime(t *testing.T) {
 	b.expect(t, "at the time", FromChain, 2, 2, 2)
 }
 
-func TestALaterPluginIsNotCalledWhenTheEarlierOneAnswersTheSame(t *testing.T) {
-	first := &script{}
+func TestPluginIsNotCalledWhenPreviousAnswerIsUnchanged(t *testing.T) {
+	first := &fakePlugin{}
 	first.decide = func(req *abi.Request, resp *abi.Response) error {
 		resp.RequeueAfter = time.Second
-		return weigh(5)(req, resp)
+		return setWeights(5)(req, resp)
 	}
-	second := &script{decide: func(req *abi.Request, resp *abi.Response) error {
+	second := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		for i := range req.Endpoints {
 			resp.Results[i].Weight = uint16(req.Endpoints[i].Weight) * 2
 		}
@@ -84,11 +84,11 @@ func TestALaterPluginIsNotCalledWhenTheEarlierOneAnswersTheSame(t *testing.T) {
 	}
 }
 
-func TestWhileAChainFailsTheLastGoodDecisionHolds(t *testing.T) {
-	p := &script{decide: weigh(7)}
+func TestFailingChainKeepsLastGoodDecision(t *testing.T) {
+	p := &fakePlugin{decide: setWeights(7)}
 	b := newFixture(p)
 	b.expect(t, "good", FromChain, 7, 7, 7)
-	p.decide = broken
+	p.decide = failDecide
 	b.set(4, 0)
 	d := b.expect(t, "a new endpoint gets the mean", FromLastGood, 7, 7, 7, 7)
 	if d.Err == nil {
@@ -96,28 +96,28 @@ func TestWhileAChainFailsTheLastGoodDecisionHolds(t *testing.T) {
 	}
 	b.set(2, 1)
 	b.expect(t, "one that has begun to terminate gets nothing", FromLastGood, 7, 7, 0)
-	p.decide = weigh(9)
+	p.decide = setWeights(9)
 	b.now = b.now.Add(maxBackoff)
 	b.expect(t, "it works again", FromChain, 9, 9, 0)
 }
 
-func TestAChainThatNeverWorkedGivesTheDefault(t *testing.T) {
-	b := newFixture(&script{decide: broken})
+func TestFailingChainWithoutLastGoodDecisionUsesDefault(t *testing.T) {
+	b := newFixture(&fakePlugin{decide: failDecide})
 	b.expect(t, "no last good", FromDefault, 1, 1, 1)
 }
 
-func TestFailurePolicyDefaultForgoesTheLastGood(t *testing.T) {
-	p := &script{decide: weigh(7)}
+func TestFailurePolicyDefaultIgnoresLastGoodDecision(t *testing.T) {
+	p := &fakePlugin{decide: setWeights(7)}
 	b := newFixture(p)
 	b.policy.OnFailure = Default
 	b.expect(t, "good", FromChain, 7, 7, 7)
-	p.decide = broken
+	p.decide = failDecide
 	b.set(2, 0)
 	b.expect(t, "failing", FromDefault, 1, 1)
 }
 
-func TestAMissingPluginKeepsTheLastGoodAndIsAskedWhenItComes(t *testing.T) {
-	p := &script{decide: weigh(7)}
+func TestMissingPluginKeepsLastGoodDecisionUntilLoaded(t *testing.T) {
+	p := &fakePlugin{decide: setWeights(7)}
 	b := newFixture(p)
 	b.expect(t, "good", FromChain, 7, 7, 7)
 	delete(b.plugins, "plugin0")
@@ -126,8 +126,8 @@ func TestAMissingPluginKeepsTheLastGoodAndIsAskedWhenItComes(t *testing.T) {
 	b.expect(t, "back", FromChain, 7, 7, 7)
 }
 
-func TestAFailingPluginIsAskedAgainWithBackOff(t *testing.T) {
-	p := &script{decide: broken}
+func TestFailingPluginIsRetriedWithBackoff(t *testing.T) {
+	p := &fakePlugin{decide: failDecide}
 	b := newFixture(p)
 	start := b.now
 	for b.now.Sub(start) < time.Hour {
@@ -142,16 +142,16 @@ func TestAFailingPluginIsAskedAgainWithBackOff(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatLeavesNothingIsRefused(t *testing.T) {
-	p := &script{decide: weigh(0)}
+func TestAnswerWithoutWeightIsRejected(t *testing.T) {
+	p := &fakePlugin{decide: setWeights(0)}
 	b := newFixture(p)
 	if d := b.expect(t, "all zero", FromDefault, 1, 1, 1); d.Err == nil {
 		t.Fatal("no error is told")
 	}
 }
 
-func TestObserveChangesNothing(t *testing.T) {
-	b := newFixture(&script{decide: weigh(7)})
+func TestObserveUsesDefaultDecision(t *testing.T) {
+	b := newFixture(&fakePlugin{decide: setWeights(7)})
 	b.policy.Mode = Observe
 	d := b.expect(t, "observing", FromObserve, 1, 1, 1)
 	if !slices.Equal(d.Observed, []uint16{7, 7, 7}) {
@@ -159,12 +159,12 @@ func TestObserveChangesNothing(t *testing.T) {
 	}
 }
 
-func TestATerminatingEndpointKeepsTheTimeItBegan(t *testing.T) {
+func TestTerminatingSinceStaysTheSame(t *testing.T) {
 	var seen []int64
-	p := &script{decide: func(req *abi.Request, resp *abi.Response) error {
+	p := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		seen = append(seen, req.Endpoints[len(req.Endpoints)-1].TerminatingSince)
 		resp.RequeueAfter = time.Second
-		return weigh(1)(req, resp)
+		return setWeights(1)(req, resp)
 	}}
 	b := newFixture(p)
 	b.set(2, 1)
@@ -177,12 +177,12 @@ func TestATerminatingEndpointKeepsTheTimeItBegan(t *testing.T) {
 	}
 }
 
-func TestResetsDoNotSlideWhenThePluginIsAskedAgain(t *testing.T) {
-	p := &script{decide: func(req *abi.Request, resp *abi.Response) error {
+func TestResetTimeDoesNotSlideOnRequeue(t *testing.T) {
+	p := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		last := len(req.Endpoints) - 1
 		resp.Results[last].ResetAfterMS = uint32(30_000 - (req.Now - req.Endpoints[last].TerminatingSince))
 		resp.RequeueAfter = time.Second
-		return weigh(1)(req, resp)
+		return setWeights(1)(req, resp)
 	}}
 	b := newFixture(p)
 	b.set(2, 1)
@@ -195,8 +195,8 @@ func TestResetsDoNotSlideWhenThePluginIsAskedAgain(t *testing.T) {
 	}
 }
 
-// TestADecisionNeverWidensEligibility lets a plugin answer anything at all, fail at will, and checks the promise.
-func TestADecisionNeverWidensEligibility(t *testing.T) {
+// TestDecisionNeverWidensEligibility lets a plugin answer anything at all, fail at will, and checks the promise.
+func TestDecisionNeverWidensEligibility(t *testing.T) {
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		wild := func(req *abi.Request, resp *abi.Response) error {
@@ -212,7 +212,7 @@ func TestADecisionNeverWidensEligibility(t *testing.T) {
 			resp.RequeueAfter = time.Duration(r.IntN(3)) * time.Second
 			return nil
 		}
-		b := newFixture(&script{decide: wild}, &script{decide: wild})
+		b := newFixture(&fakePlugin{decide: wild}, &fakePlugin{decide: wild})
 		b.policy.OnFailure = OnFailure(r.IntN(2))
 		b.policy.Mode = Mode(r.IntN(5) / 4)
 		for range 12 {
@@ -245,7 +245,7 @@ func TestADecisionNeverWidensEligibility(t *testing.T) {
 	}
 }
 
-func TestPoliciesBindByAnnotationThenBindingThenDefault(t *testing.T) {
+func TestPolicyPrecedenceIsAnnotationBindingDefault(t *testing.T) {
 	a, b, c := &Policy{Name: "a"}, &Policy{Name: "b"}, &Policy{Name: "c"}
 	set := &Set{
 		Policies: map[string]*Policy{"a": a, "b": b, "c": c},
@@ -273,8 +273,8 @@ func TestPoliciesBindByAnnotationThenBindingThenDefault(t *testing.T) {
 	}
 }
 
-func TestACallThatIsPutOffKeepsTheLastGoodDecisionWhateverThePolicySaysOfFailures(t *testing.T) {
-	p := &script{decide: weigh(7)}
+func TestDeferredCallKeepsLastGoodDecision(t *testing.T) {
+	p := &fakePlugin{decide: setWeights(7)}
 	b := newFixture(p)
 	b.policy.OnFailure = Default
 	later := true
@@ -296,13 +296,13 @@ func TestACallThatIsPutOffKeepsTheLastGoodDecisionWhateverThePolicySaysOfFailure
 	b.expect(t, "asked again", FromChain, 7, 7)
 }
 
-func TestAPluginThatAsksForAResetAgainAndAgainGetsOne(t *testing.T) {
-	p := &script{decide: func(req *abi.Request, resp *abi.Response) error {
+func TestRepeatedResetRequestsResetOnce(t *testing.T) {
+	p := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		for i := range resp.Results {
 			resp.Results[i].ResetAfterMS = 1
 		}
 		resp.RequeueAfter = time.Millisecond
-		return weigh(1)(req, resp)
+		return setWeights(1)(req, resp)
 	}}
 	b := newFixture(p)
 	seen := map[int64]bool{}

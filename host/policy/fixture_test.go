@@ -13,24 +13,24 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// script is a plugin whose answer is a function, and which counts its calls.
-type script struct {
+// fakePlugin is a plugin whose answer is a function, and which counts its calls.
+type fakePlugin struct {
 	decide   func(*abi.Request, *abi.Response) error
 	revision string
 	calls    int
 }
 
-func (s *script) Decide(req *abi.Request, resp *abi.Response) error {
+func (s *fakePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	s.calls++
 	return s.decide(req, resp)
 }
 
-func (s *script) Needs() uint32 { return 0 }
+func (s *fakePlugin) Needs() uint32 { return 0 }
 
-func (s *script) Revision() string { return s.revision }
+func (s *fakePlugin) Revision() string { return s.revision }
 
-// weigh answers every endpoint that has a weight with w.
-func weigh(w uint16) func(*abi.Request, *abi.Response) error {
+// setWeights answers every endpoint that has a weight with w.
+func setWeights(w uint16) func(*abi.Request, *abi.Response) error {
 	return func(req *abi.Request, resp *abi.Response) error {
 		for i := range req.Endpoints {
 			if req.Endpoints[i].Weight > 0 {
@@ -41,7 +41,7 @@ func weigh(w uint16) func(*abi.Request, *abi.Response) error {
 	}
 }
 
-func broken(*abi.Request, *abi.Response) error { return errors.New("out of fuel") }
+func failDecide(*abi.Request, *abi.Response) error { return errors.New("out of fuel") }
 
 // fixture is a chain of plugins over a Service port.
 type fixture struct {
@@ -52,7 +52,7 @@ type fixture struct {
 	now       time.Time
 }
 
-func newFixture(plugins ...*script) *fixture {
+func newFixture(plugins ...*fakePlugin) *fixture {
 	b := &fixture{plugins: map[string]Plugin{}, policy: &Policy{Name: "p"}, now: time.Unix(1000, 0)}
 	for i, p := range plugins {
 		name := fmt.Sprint("plugin", i)

@@ -11,11 +11,11 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// TestWhatIsKeptOfAnEndpointIsSmall: where every Service has a policy, all of it is there for each endpoint of the
+// TestMemoryPerEndpointIsBounded: where every Service has a policy, all of it is there for each endpoint of the
 // cluster, its history, what each plugin said, and what came of it.
-func TestWhatIsKeptOfAnEndpointIsSmall(t *testing.T) {
+func TestMemoryPerEndpointIsBounded(t *testing.T) {
 	const pools, endpoints, most = 1000, 100, 40
-	plugin := &script{decide: func(req *abi.Request, resp *abi.Response) error {
+	plugin := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		for i := range req.Endpoints {
 			resp.Results[i].Weight = uint16(1 + i)
 			resp.Results[i].Reason = fmt.Sprint("of kind ", i%3)
@@ -69,7 +69,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-func TestPackedReasonsAreThoseThatWereGiven(t *testing.T) {
+func TestReasonsRoundTrip(t *testing.T) {
 	for _, want := range [][]string{{}, {"", ""}, {"a", "a", "", "b", "a"}, {"", "x"}} {
 		r := PackReasons(len(want), func(i int) string { return want[i] })
 		for i := range want {
@@ -80,8 +80,8 @@ func TestPackedReasonsAreThoseThatWereGiven(t *testing.T) {
 	}
 }
 
-// TestTimesOutOfRangeCountAsTheNearest: a clock may be wrong by any amount.
-func TestTimesOutOfRangeCountAsTheNearest(t *testing.T) {
+// TestTimesOutOfRangeAreClamped: a clock may be wrong by any amount.
+func TestTimesOutOfRangeAreClamped(t *testing.T) {
 	var h conditionTimes
 	eps := []service.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Ready: true}}
 	for _, now := range []time.Time{{}, time.Unix(0, 0), time.Unix(1<<40, 0)} {

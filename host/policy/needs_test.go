@@ -8,24 +8,26 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// needy is a plugin that needs something, and notes the zone table that it sees.
-type needy struct {
-	script
+// needsPlugin is a plugin that needs something, and notes the zone table that it sees.
+type needsPlugin struct {
+	fakePlugin
 	needs uint32
 	seen  []abi.Zone
 }
 
-func (n *needy) Needs() uint32 { return n.needs }
+func (n *needsPlugin) Needs() uint32 { return n.needs }
 
-func (n *needy) Decide(req *abi.Request, resp *abi.Response) error {
+func (n *needsPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	n.seen = slices.Clone(req.Zones)
-	return n.script.Decide(req, resp)
+	return n.fakePlugin.Decide(req, resp)
 }
 
-func newNeedy(needs uint32) *needy { return &needy{script: script{decide: weigh(7)}, needs: needs} }
+func newNeedy(needs uint32) *needsPlugin {
+	return &needsPlugin{fakePlugin: fakePlugin{decide: setWeights(7)}, needs: needs}
+}
 
 // newNeedyFixture is a chain of such plugins on a node of zone a, with endpoints in the zones a and b, and Nodes in a and c.
-func newNeedyFixture(plugins ...*needy) *fixture {
+func newNeedyFixture(plugins ...*needsPlugin) *fixture {
 	b := newFixture()
 	for i, p := range plugins {
 		name := string(rune('p' + i))
@@ -38,7 +40,7 @@ func newNeedyFixture(plugins ...*needy) *fixture {
 	return b
 }
 
-func TestOnlyChainsThatNeedNodesSeeThem(t *testing.T) {
+func TestOnlyChainsThatNeedNodesGetThem(t *testing.T) {
 	without := []abi.Zone{{Name: "a", Ready: 1}, {Name: "b", Ready: 2}}
 	with := []abi.Zone{{Name: "a", Nodes: 2, Ready: 1, MilliCPU: 4000}, {Name: "b", Ready: 2}, {Name: "c", Nodes: 1, MilliCPU: 2000}}
 	for name, c := range map[string]struct {
@@ -52,7 +54,7 @@ func TestOnlyChainsThatNeedNodesSeeThem(t *testing.T) {
 		"the first of a chain only": {[]uint32{abi.NeedNodes, 0}, with},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var plugins []*needy
+			var plugins []*needsPlugin
 			for _, n := range c.needs {
 				plugins = append(plugins, newNeedy(n))
 			}
@@ -76,7 +78,7 @@ func TestOnlyChainsThatNeedNodesSeeThem(t *testing.T) {
 	}
 }
 
-func TestAPluginThatNeedsNodesWaitsUntilTheyAreKnown(t *testing.T) {
+func TestPluginThatNeedsNodesWaitsForThem(t *testing.T) {
 	p, other := newNeedy(abi.NeedNodes), newNeedy(0)
 	b, without := newNeedyFixture(p), newNeedyFixture(other)
 	b.in.NodesUnknown, without.in.NodesUnknown = true, true

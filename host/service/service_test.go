@@ -104,7 +104,7 @@ func oracle(p *Port, svc *model.Service) (cluster, local []netip.AddrPort) {
 	return cluster, local
 }
 
-func TestListsFollowTheRulesForRandomServices(t *testing.T) {
+func TestSelectEndpointsMatchesReferenceImplementation(t *testing.T) {
 	for seed := range uint64(20000) {
 		svc, all, facts := random(rand.New(rand.NewPCG(seed, 1)))
 		p := SelectEndpoints(svc, &svc.Ports[0], model.IPv4, all, facts)
@@ -151,7 +151,7 @@ func ep(addr, node string, ready, serving, terminating bool) model.SliceEndpoint
 	return model.SliceEndpoint{Addr: netip.MustParseAddr(addr), Node: node, Ready: ready, Serving: serving, Terminating: terminating}
 }
 
-func TestANewPodWithTheAddressOfATerminatingOneWins(t *testing.T) {
+func TestNewPodTakesPrecedenceOverTerminatingPodWithSameAddress(t *testing.T) {
 	p := port(t, model.Service{}, NodeInfo{Node: "n1"},
 		ep("10.0.0.1", "n1", false, true, true), ep("10.0.0.1", "n2", true, true, false))
 	if len(p.Endpoints) != 1 || !p.Endpoints[0].Ready || p.Endpoints[0].Local {
@@ -164,7 +164,7 @@ func TestANewPodWithTheAddressOfATerminatingOneWins(t *testing.T) {
 	}
 }
 
-func TestFallBacksToTerminatingEndpointsAreIndependent(t *testing.T) {
+func TestFallbacksToTerminatingEndpointsAreIndependent(t *testing.T) {
 	p := port(t, model.Service{ExternalLocal: true}, NodeInfo{Node: "n1"},
 		ep("10.0.0.1", "n1", false, true, true), ep("10.0.0.2", "n2", true, true, false))
 	if e := p.Endpoints[0]; e.InCluster || !e.InLocal {
@@ -175,7 +175,7 @@ func TestFallBacksToTerminatingEndpointsAreIndependent(t *testing.T) {
 	}
 }
 
-func TestOneReadyEndpointWithoutAHintDisablesTopology(t *testing.T) {
+func TestReadyEndpointWithoutHintDisablesTopology(t *testing.T) {
 	hinted := ep("10.0.0.1", "n1", true, true, false)
 	hinted.Hints = &model.Hints{Zones: []string{"a"}}
 	other := ep("10.0.0.2", "n2", true, true, false)
@@ -190,7 +190,7 @@ func TestOneReadyEndpointWithoutAHintDisablesTopology(t *testing.T) {
 	}
 }
 
-func TestExternalTrafficPolicyMeansNothingWithoutAnExternalAddress(t *testing.T) {
+func TestExternalTrafficPolicyRequiresExternalAddress(t *testing.T) {
 	svc := &model.Service{Name: name, ExternalLocal: true, Ports: []model.ServicePort{{Name: "http", Protocol: model.TCP, Port: 80}}}
 	p := SelectEndpoints(svc, &svc.Ports[0], model.IPv4, nil, NodeInfo{Node: "n1"})
 	if p.UsesLocal || !p.UsesCluster {

@@ -1,0 +1,41 @@
+package plan
+
+import (
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+// Caps are the capabilities of a backend. They are constant once the backend is open.
+type Caps struct {
+	Name string // nftables, ipvs, fake
+	// Ratios means that the backend represents the ratio of weights only: in lowest terms, with a sum of at most max(MaxTotal,
+	// number of endpoints). Otherwise it represents the weights themselves.
+	Ratios   bool
+	MaxTotal int
+	// ZeroWeight means that the backend represents endpoints of weight 0. Their phase is Draining.
+	ZeroWeight bool
+	// Balances and Protocols that the backend supports. The first Balance replaces unsupported ones.
+	Balances  []Balance
+	Protocols []model.Protocol
+	// MaxAffinity is the maximum affinity timeout; 0: no limit.
+	MaxAffinity time.Duration
+}
+
+// holdsExactly reports whether the backend represents a pool without a change. That is so for nearly all pools, so it must not
+// allocate.
+func (c *Caps) holdsExactly(p *Pool) bool {
+	sum, g, n := sumGCD(p.Endpoints)
+	for i := range p.Endpoints {
+		m := &p.Endpoints[i]
+		switch {
+		case m.Deadline != 0:
+			return false
+		case m.Weight > 0 && m.Phase != Active:
+			return false
+		case m.Weight == 0 && (!c.ZeroWeight || m.Phase != Draining):
+			return false
+		}
+	}
+	return !c.Ratios || g <= 1 && sum <= max(c.MaxTotal, n)
+}
