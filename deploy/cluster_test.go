@@ -32,7 +32,7 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	tools, err := binaries.Find(binaries.Cluster()...)
-	testenv.OK(t, err)
+	testenv.Require(t, err)
 	c := &cluster{node: newNode(t, ""), tools: tools, work: t.TempDir(), runs: map[types.UID]*process{}}
 	c.Cluster, err = testcluster.Start(t.Context(), testcluster.Options{Host: c.lab.Node, Controllers: []string{"daemonset-controller", "job-controller"}})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // assemble makes a module of text format.
 func assemble(t *testing.T, name, text string) string {
 	t.Helper()
-	testenv.Program(t, "wat2wasm", "wabt")
+	testenv.RequireProgram(t, "wat2wasm", "wabt")
 	out := filepath.Join(t.TempDir(), name+".wasm")
 	cmd := exec.Command("wat2wasm", "-", "-o", out)
 	cmd.Stdin = strings.NewReader(text)

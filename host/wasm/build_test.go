@@ -69,8 +69,8 @@ func goGuest(t testing.TB, folder string) []byte {
 // cGuest builds a guest in C from its file.
 func cGuest(t testing.TB, file string) []byte {
 	t.Helper()
-	testenv.Program(t, "clang", "clang")
-	testenv.Program(t, "wasm-ld", "lld")
+	testenv.RequireProgram(t, "clang", "clang")
+	testenv.RequireProgram(t, "wasm-ld", "lld")
 	return guests.get(t, filepath.Base(file), func(out string) *exec.Cmd {
 		return exec.Command("clang", "--target=wasm32", "-O2", "-nostdlib", "-ffreestanding", "-fno-builtin", "-Wl,--no-entry",
 			"-Wall", "-Wextra", "-Werror", "-I", "../../sdk/c", file, "-o", out)

@@ -19,7 +19,7 @@ import (
 // wat assembles text format.
 func wat(t testing.TB, text string) []byte {
 	t.Helper()
-	testenv.Program(t, "wat2wasm", "wabt")
+	testenv.RequireProgram(t, "wat2wasm", "wabt")
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "in.wat"), filepath.Join(dir, "out.wasm")
 	if err := os.WriteFile(in, []byte(text), 0o600); err != nil {
@@ -94,7 +94,7 @@ func checkGood(t testing.TB, p *Plugin, now int64) {
 }
 
 func TestHostileModulesFailWithinBoundsAndNameTheReason(t *testing.T) {
-	testenv.Program(t, "wat2wasm", "wabt")
+	testenv.RequireProgram(t, "wat2wasm", "wabt")
 	ctx := context.Background()
 	var logged bytes.Buffer
 	h, err := New(ctx, Options{Log: slog.New(slog.NewTextHandler(&logged, nil))})

@@ -14,7 +14,7 @@ import (
 
 // TestCHeaderMatchesTheABILayout has the compiler compare each field of sdk/c/sluice.h with sdk/abi.
 func TestCHeaderMatchesTheABILayout(t *testing.T) {
-	testenv.Program(t, "clang", "clang")
+	testenv.RequireProgram(t, "clang", "clang")
 	var b strings.Builder
 	b.WriteString("#include \"sluice.h\"\n#include <stddef.h>\n")
 	is := func(record, field string, at int) {

@@ -191,7 +191,7 @@ type scene struct {
 // newScene makes one. What it makes of objects is gone when the test ends.
 func newScene(t *testing.T, ns string) *scene {
 	t.Helper()
-	shared.sources.Do(func() { testenv.Sources(t) })
+	shared.sources.Do(func() { testenv.DependOnSources(t) })
 	s := &scene{T: t, lab: shared, ctx: t.Context(), ns: ns, runs: map[string]*run{}}
 	s.LogOnFailure(t)
 	s.must(s.AddNamespace(s.ctx, ns))

@@ -193,7 +193,7 @@ func (r *run) metrics() string {
 // monitor follows what anybody writes to the node's nftables.
 func (r *run) monitor() {
 	r.Helper()
-	testenv.Program(r, "nft", "nftables")
+	testenv.RequireProgram(r, "nft", "nftables")
 	_, r.seen = r.startLogged("nft", "monitor")
 	r.eventually("nft monitor listens", func() error {
 		r.nft("add table ip heard", "delete table ip heard")

@@ -22,7 +22,7 @@ import (
 // command runs a program in the node's namespace.
 func (n *node) command(stdin string, args ...string) string {
 	n.Helper()
-	testenv.Program(n, args[0], "nftables iptables")
+	testenv.RequireProgram(n, args[0], "nftables iptables")
 	out, err := n.lab.Node.Run(stdin, args...)
 	if err != nil {
 		n.Fatalf("%v: %v\n%s", args, err, out)

@@ -62,7 +62,7 @@ var vip = netip.MustParseAddrPort("10.96.0.10:80")
 func newNode(t *testing.T) *node {
 	t.Helper()
 	if os.Getenv("SLUICE_BINARY") == "" {
-		testenv.Sources(t)
+		testenv.DependOnSources(t)
 	}
 	n := &node{T: t, dir: t.TempDir(), state: t.TempDir()}
 	var err error

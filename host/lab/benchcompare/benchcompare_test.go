@@ -21,9 +21,9 @@ func TestMain(m *testing.M) { testnet.Main(m) }
 // TestBothProxiesAreMeasured runs all of it with a small cluster: every figure is there, and none of them is absurd.
 func TestBothProxiesAreMeasured(t *testing.T) {
 	_, err := binaries.Find(append(binaries.Cluster(), binaries.KubeProxy)...)
-	testenv.OK(t, err)
-	testenv.Program(t, "nft", "nftables") // kube-proxy runs it
-	testenv.Sources(t)
+	testenv.Require(t, err)
+	testenv.RequireProgram(t, "nft", "nftables") // kube-proxy runs it
+	testenv.DependOnSources(t)
 	dir := t.TempDir()
 	build := exec.Command("go", "build", "-o", filepath.Join(dir, "sluice"), "github.com/sluice-proxy/sluice/cmd/sluice")
 	if out, err := build.CombinedOutput(); err != nil {

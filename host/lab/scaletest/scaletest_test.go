@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 // TestScaleRun runs all of it with a few agents: every figure is there, and they fit each other.
 func TestScaleRun(t *testing.T) {
 	_, err := binaries.Find(binaries.Cluster()...)
-	testenv.OK(t, err)
+	testenv.Require(t, err)
 	o := options{agents: 4, services: 50, endpoints: 5, spread: time.Second, rate: 10, updateDuration: time.Second, singleUpdates: 3, idleDuration: 200 * time.Millisecond}
 	r, err := o.measure(t.Context())
 	if err != nil {

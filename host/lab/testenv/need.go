@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// OK goes on when there is no error; else that says what is missing.
-func OK(t testing.TB, err error) {
+// Require goes on when there is no error; else that says what is missing.
+func Require(t testing.TB, err error) {
 	t.Helper()
 	switch {
 	case err == nil:
@@ -23,17 +23,17 @@ func OK(t testing.TB, err error) {
 	}
 }
 
-// Program goes on when there is such a program; a package of Debian has it.
-func Program(t testing.TB, name, debian string) {
+// RequireProgram goes on when there is such a program; a package of Debian has it.
+func RequireProgram(t testing.TB, name, debian string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
-		OK(t, fmt.Errorf("%s is missing: apt-get install %s", name, debian))
+		Require(t, fmt.Errorf("%s is missing: apt-get install %s", name, debian))
 	}
 }
 
-// Sources looks at all folders that programs of this module are built from. Tests that run such a program call it: go
+// DependOnSources looks at all folders that programs of this module are built from. Tests that run such a program call it: go
 // test would take the result of an older program for this one's.
-func Sources(t testing.TB) {
+func DependOnSources(t testing.TB) {
 	t.Helper()
 	root, err := os.Getwd()
 	if err != nil {

@@ -23,11 +23,11 @@ func TestWhatIsMissingSkipsAndFailsInCI(t *testing.T) {
 		ci, want string
 		ask      func(testing.TB)
 	}{
-		{"", "", func(t testing.TB) { testenv.OK(t, nil) }},
-		{"1", "", func(t testing.TB) { testenv.Program(t, "go", "golang") }},
-		{"", "skip: no cluster", func(t testing.TB) { testenv.OK(t, errors.New("no cluster")) }},
-		{"1", "fatal: no cluster", func(t testing.TB) { testenv.OK(t, errors.New("no cluster")) }},
-		{"", "skip: nosuchprogram is missing: apt-get install nosuch", func(t testing.TB) { testenv.Program(t, "nosuchprogram", "nosuch") }},
+		{"", "", func(t testing.TB) { testenv.Require(t, nil) }},
+		{"1", "", func(t testing.TB) { testenv.RequireProgram(t, "go", "golang") }},
+		{"", "skip: no cluster", func(t testing.TB) { testenv.Require(t, errors.New("no cluster")) }},
+		{"1", "fatal: no cluster", func(t testing.TB) { testenv.Require(t, errors.New("no cluster")) }},
+		{"", "skip: nosuchprogram is missing: apt-get install nosuch", func(t testing.TB) { testenv.RequireProgram(t, "nosuchprogram", "nosuch") }},
 	} {
 		t.Setenv("CI", c.ci)
 		got := &told{}

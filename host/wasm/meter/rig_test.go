@@ -17,7 +17,7 @@ import (
 
 func wat(t testing.TB, text string) []byte {
 	t.Helper()
-	testenv.Program(t, "wat2wasm", "wabt")
+	testenv.RequireProgram(t, "wat2wasm", "wabt")
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "in.wat"), filepath.Join(dir, "out.wasm")
 	if err := os.WriteFile(in, []byte(text), 0o600); err != nil {
