@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestEventsReachTheAPIServer: of the start, and of a Service whose policy there is not.
+// TestEventsReachTheAPIServer: for the start, and for a Service whose policy does not exist.
 func TestEventsReachTheAPIServer(t *testing.T) {
 	s := newScene(t, "events")
 	s.apply(strings.Replace(web, "name: web}", "name: web, annotations: {sluice.dev/policy: none-such}}", 1))
@@ -30,7 +30,7 @@ func TestEventsReachTheAPIServer(t *testing.T) {
 	told("a policy that is not there", s.ns, "service/web", "none-such")
 }
 
-// TestPlanReadsTheCluster: what `sluice plan` says of a cluster that it reads once is what the node's sluice does.
+// TestPlanReadsTheCluster: `sluice plan` prints what the sluice of the node has programmed.
 func TestPlanReadsTheCluster(t *testing.T) {
 	s := newScene(t, "plan")
 	s.apply(web)
@@ -53,8 +53,8 @@ func TestPlanReadsTheCluster(t *testing.T) {
 
 var latency = regexp.MustCompile(`(?m)^kubeproxy_network_programming_duration_seconds_(count|sum)(?:\{[^}]*\})? (\S+)$`)
 
-// TestProgrammingLatencyIsMeasured: from the time that the controller writes into the slice to the kernel's answer.
-// What was there at the start does not count.
+// TestProgrammingLatencyIsMeasured: from the controller's timestamp in the slice to the kernel's acknowledgement. Slices
+// from before the start do not count.
 func TestProgrammingLatencyIsMeasured(t *testing.T) {
 	s := newScene(t, "latency")
 	n1 := s.nodes["n1"]
@@ -85,7 +85,7 @@ func TestProgrammingLatencyIsMeasured(t *testing.T) {
 		}
 		return nil
 	})
-	time.Sleep(1100 * time.Millisecond) // Pods are ready since a whole second: this one's has to be after the start
+	time.Sleep(1100 * time.Millisecond) // readiness has a resolution of one second: this Pod must become ready after the start
 	s.pod("b", "web", n1, "")
 	s.expect(n1.client, vip, "a b")
 	s.eventually("measured", func() error {

@@ -15,14 +15,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// kubelets are scheduler and kubelets for the scene's Pods that controllers make: each gets a node in turn, a namespace
-// with a server, an address and readiness; when it is deleted it serves on for its grace, and is then gone.
+// kubelets replace the scheduler and kubelets for the Pods that controllers create: each gets a node in turn, a network
+// namespace with a server, an address, and readiness. A deleted Pod serves until its grace period ends.
 type kubelets struct {
 	*scene
 	grace time.Duration
 	wg    sync.WaitGroup
 
-	mu   sync.Mutex // of the lab too: hosts are made one at a time
+	mu   sync.Mutex // also protects the lab: hosts are created one at a time
 	next int
 }
 
@@ -107,7 +107,7 @@ func (k *kubelets) life(ctx context.Context, name string) error {
 	return k.RemovePod(ctx, k.ns, name)
 }
 
-// host makes a namespace behind one of the nodes, in turn.
+// host creates a network namespace behind one of the nodes, in turn.
 func (k *kubelets) host() (*testnet.Host, string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -118,7 +118,7 @@ func (k *kubelets) host() (*testnet.Host, string, error) {
 	return host, p.name, err
 }
 
-// live are the names of the scene's Pods that do not terminate, sorted.
+// live returns the sorted names of the Pods that are not terminating.
 func (s *scene) live() (out []string) {
 	s.Helper()
 	list, err := s.Client.CoreV1().Pods(s.ns).List(s.ctx, metav1.ListOptions{})

@@ -1,6 +1,5 @@
-// Package cluster runs the built program on the nodes of a real cluster: kubectl and controllers write the API server's
-// state, sluice watches it as the service account that deploy/ grants, and connections of Pods and of others show what
-// has come of it.
+// Package cluster runs the built binary on the nodes of a real cluster: kubectl and controllers write to the API server,
+// sluice watches it with the service account of deploy/, and connections from Pods and from outside test the result.
 package cluster
 
 import (
@@ -25,13 +24,13 @@ import (
 
 func TestMain(m *testing.M) { testcluster.Main(tests{m}) }
 
-// tests are those of this package; they share one cluster, since a control plane takes seconds to come up.
+// tests share one cluster, because a control plane takes seconds to start.
 type tests struct{ m *testing.M }
 
 // shared is that cluster.
 var shared *lab
 
-// lab is a cluster of two nodes in two zones, and somebody outside.
+// lab is a cluster of two nodes in two zones, and a client outside.
 //
 //	outside ── network (API server, etcd, controllers) ─┬─ n1, zone a ── its Pods
 //	                                                    └─ n2, zone b ── its Pods
@@ -41,9 +40,9 @@ type lab struct {
 	outside *testnet.Host
 	nodes   map[string]*place
 	sluice  string            // the program
-	plugins map[string]string // files, by name
+	plugins map[string]string // module files by name
 	service string            // kubeconfig of sluice's service account
-	pods    int               // made until now
+	pods    int               // created so far
 	sources sync.Once
 }
 
@@ -63,7 +62,7 @@ const (
 	pods6   = "fd00:10:244::/56"
 )
 
-// Run implements what testcluster.Main wants.
+// Run is called by testcluster.Main.
 func (t tests) Run() int {
 	dir, err := os.MkdirTemp("", "sluice-cluster-")
 	if err != nil {
@@ -88,7 +87,7 @@ func (t tests) Run() int {
 	return code
 }
 
-// build makes the program and its plugins.
+// build builds the binary and its plugins.
 func (l *lab) build(dir string) error {
 	run := func(env []string, args ...string) error {
 		cmd := exec.Command("go", args...)
@@ -138,7 +137,7 @@ func (l *lab) start(ctx context.Context) (err error) {
 	return err
 }
 
-// addPlace makes a node: its namespace, with a client, and its Node.
+// addPlace creates a node: its network namespace with a client, and its Node object.
 func (l *lab) addPlace(ctx context.Context, i int, zone string) error {
 	p := &place{
 		name: fmt.Sprint("n", i), number: i,
@@ -159,7 +158,7 @@ func (l *lab) addPlace(ctx context.Context, i int, zone string) error {
 	return l.AddNode(ctx, testcluster.Node{Name: p.name, Zone: zone, Addrs: []netip.Addr{p.addr, p.addr6}, Pods: ranges})
 }
 
-// podAddrs are the addresses of the node's i-th Pod.
+// podAddrs returns the addresses of the node's i-th Pod.
 func (p *place) podAddrs(i int) []netip.Addr {
 	return []netip.Addr{
 		netip.AddrFrom4([4]byte{10, 244, byte(p.number), byte(i)}),
@@ -179,7 +178,7 @@ func (l *lab) close() {
 	}
 }
 
-// scene is a test's part of the cluster: a namespace of its own, and the sluices that it runs.
+// scene is one test's part of the cluster: a namespace, and the sluices that it runs.
 type scene struct {
 	*testing.T
 	*lab
@@ -188,7 +187,7 @@ type scene struct {
 	runs map[string]*run // by node
 }
 
-// newScene makes one. What it makes of objects is gone when the test ends.
+// newScene creates a scene, and deletes its objects when the test ends.
 func newScene(t *testing.T, ns string) *scene {
 	t.Helper()
 	shared.sources.Do(func() { testenv.DependOnSources(t) })
@@ -196,7 +195,7 @@ func newScene(t *testing.T, ns string) *scene {
 	s.LogOnFailure(t)
 	s.must(s.AddNamespace(s.ctx, ns))
 	t.Cleanup(func() {
-		// Nothing of it is there when the next test begins.
+		// All objects must be deleted before the next test starts.
 		s.afterwards("-n", ns, "delete", "deployment,service,endpointslice", "--all")
 		ctx, now := context.Background(), int64(0) // the test's own context has ended
 		options := metav1.DeleteOptions{GracePeriodSeconds: &now}
@@ -217,14 +216,14 @@ func (s *scene) must(err error) {
 	}
 }
 
-// apply is kubectl apply, in the scene's namespace.
+// apply runs kubectl apply in the namespace.
 func (s *scene) apply(manifests string) {
 	s.Helper()
 	_, err := s.Kubectl(s.ctx, manifests, "apply", "-n", s.ns, "-f", "-")
 	s.must(err)
 }
 
-// kubectl runs it in the scene's namespace, and gives what it printed.
+// kubectl runs kubectl in the namespace, and returns its output.
 func (s *scene) kubectl(args ...string) string {
 	s.Helper()
 	out, err := s.Kubectl(s.ctx, "", append([]string{"-n", s.ns}, args...)...)
@@ -232,17 +231,17 @@ func (s *scene) kubectl(args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// afterwards is kubectl in a Cleanup, when the test's own context has ended.
+// afterwards runs kubectl in a Cleanup, when the test's context has ended.
 func (s *scene) afterwards(args ...string) {
 	if _, err := s.Kubectl(context.Background(), "", args...); err != nil {
 		s.Error(err)
 	}
 }
 
-// timeout is how long what should happen at once may take on a machine that does much else.
+// timeout is generous, because the machine may be busy.
 const timeout = time.Minute
 
-// eventually waits until f finds nothing to complain about.
+// eventually waits until f returns no error.
 func (s *scene) eventually(what string, f func() error) {
 	s.Helper()
 	var err error

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// policies is a configuration whose zone-spill wants so many endpoints a zone; more is put at its end.
+// policies returns a configuration with zone-spill and a minimum of endpoints per zone; more is appended.
 func (s *scene) policies(least int, more string) string {
 	return fmt.Sprintf(`
 plugins:
@@ -20,7 +20,7 @@ policies:
 %s`, s.plugins["zone-spill"], s.plugins["staged-drain"], least, more)
 }
 
-// TestPoliciesAreAttachedChangedAndRemoved: by annotation and by the configuration's bindings, while connections come.
+// TestPoliciesAreAttachedChangedAndRemoved: by annotation and by the configuration's bindings, under load.
 // Of four endpoints one is in this node's zone, and of the cluster's two nodes one: it keeps half of its connections.
 func TestPoliciesAreAttachedChangedAndRemoved(t *testing.T) {
 	s := newScene(t, "policy")
@@ -74,11 +74,11 @@ func TestPoliciesAreAttachedChangedAndRemoved(t *testing.T) {
 	}
 }
 
-// TestZoneChangesWithAPolicy: zone-spill sees this Node's zone and the others', as they are now.
+// TestZoneChangesWithAPolicy: zone-spill sees the current zones of this Node and of the others.
 func TestZoneChangesWithAPolicy(t *testing.T) {
 	s := newScene(t, "spill")
 	n1 := s.nodes["n1"]
-	inA, inB := s.others() // with n1 and n2: two nodes a zone
+	inA, inB := s.others() // with n1 and n2: two nodes per zone
 	s.apply(strings.Replace(web, "name: web}", "name: web, annotations: {sluice.dev/policy: in-zone}}", 1))
 	s.pod("a", "web", n1, inA)
 	for _, name := range []string{"b", "c", "d"} {
@@ -104,7 +104,7 @@ func TestZoneChangesWithAPolicy(t *testing.T) {
 	s.expectShare(n1.client, vip, 1.0/3, "a")
 }
 
-// TestStagedDrainContinuesAfterRestart: what a terminating Pod still gets is not forgotten when sluice is killed.
+// TestStagedDrainContinuesAfterRestart: a terminating Pod keeps its stage when sluice is killed.
 func TestStagedDrainContinuesAfterRestart(t *testing.T) {
 	s := newScene(t, "drain")
 	n1 := s.nodes["n1"]

@@ -22,8 +22,8 @@ spec:
       containers: [{name: main, image: lab.invalid/main, env: [{name: VERSION, value: "1"}]}]
 ` + "---" + web
 
-// TestRollingUpdate: by the controllers of a real cluster, with connections all the time and sluice killed
-// again and again. Not one connection fails: Pods that terminate still serve for a while, as those with a preStop do.
+// TestRollingUpdate uses the controllers of a real cluster, under load, and kills sluice repeatedly. No connection may fail:
+// terminating Pods still serve for a while, like Pods with a preStop hook.
 func TestRollingUpdate(t *testing.T) {
 	s := newScene(t, "rollout")
 	n1 := s.nodes["n1"]

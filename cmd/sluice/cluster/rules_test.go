@@ -26,7 +26,7 @@ const (
 	accountName      = "sluice"
 )
 
-// deployed are the files that make the account and grant its rights.
+// deployed are the manifests of the account and its permissions.
 func deployed() ([]string, error) {
 	dir, err := filepath.Abs("../../../deploy/kustomize/base")
 	if err != nil {
@@ -35,7 +35,7 @@ func deployed() ([]string, error) {
 	return []string{filepath.Join(dir, "namespace.yaml"), filepath.Join(dir, "serviceaccount.yaml"), filepath.Join(dir, "rbac.yaml")}, nil
 }
 
-// deploy applies them.
+// deploy applies the manifests.
 func (l *lab) deploy(ctx context.Context) error {
 	files, err := deployed()
 	if err != nil {
@@ -49,7 +49,7 @@ func (l *lab) deploy(ctx context.Context) error {
 	return nil
 }
 
-// right is one verb of a rule: "list services", "create events.k8s.io/events".
+// right is one permission: "list services", "create events.k8s.io/events".
 func right(verb, group, resource string) string {
 	if group != "" {
 		resource = group + "/" + resource
@@ -57,7 +57,7 @@ func right(verb, group, resource string) string {
 	return verb + " " + resource
 }
 
-// granted are the rights of sluice's ClusterRole.
+// granted returns the permissions of sluice's ClusterRole.
 func (l *lab) granted(ctx context.Context) ([]string, error) {
 	role, err := l.clusterRole(ctx, accountName)
 	if err != nil {
@@ -80,7 +80,7 @@ func rightsOf(role *rbacv1.ClusterRole) (out []string) {
 	return out
 }
 
-// lacking are the service accounts that lack one right each.
+// lacking are service accounts that lack one permission each.
 const lacking = 16
 
 func lacks(i int) string { return fmt.Sprintf("lacks-%d", i) }
@@ -94,8 +94,8 @@ func audited() []string {
 	return out
 }
 
-// TestEveryGrantedPermissionIsNeeded takes each right away, one at a time: the API server refuses sluice something, and
-// sluice says what.
+// TestEveryGrantedPermissionIsNeeded removes one permission at a time: the API server must deny a request, and sluice must
+// log which.
 func TestEveryGrantedPermissionIsNeeded(t *testing.T) {
 	s := newScene(t, "rights")
 	role, err := s.clusterRole(s.ctx, accountName)
@@ -112,7 +112,7 @@ func TestEveryGrantedPermissionIsNeeded(t *testing.T) {
 			s.without(lacks(i), role, missing)
 			kubeconfig, err := s.ServiceAccountKubeconfig(s.ctx, accountNamespace, lacks(i))
 			s.must(err)
-			// The node's own view, asked for once; then the proxy, until it misses something.
+			// First a command that reads the cluster once, then the proxy, until a request is denied.
 			r := s.prepare("n1", s.policies(1, ""))
 			r.as = kubeconfig
 			once, _ := r.command("plan", "--kubeconfig", kubeconfig, "--node", "n1", "--config", r.config)
@@ -136,7 +136,7 @@ func TestEveryGrantedPermissionIsNeeded(t *testing.T) {
 	}
 }
 
-// without makes a service account that has all of a role but one right.
+// without creates a service account with all permissions of a role except one.
 func (s *scene) without(name string, role *rbacv1.ClusterRole, missing string) {
 	s.Helper()
 	few := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -160,7 +160,7 @@ func (s *scene) without(name string, role *rbacv1.ClusterRole, missing string) {
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: accountNamespace, Name: name}},
 	}, metav1.CreateOptions{})
 	s.must(err)
-	s.eventually(name+" has its rights", func() error { // the authorizer learns of them by a watch
+	s.eventually(name+" has its rights", func() error { // the authorizer receives them through a watch
 		for _, has := range rightsOf(few) {
 			verb, resource, _ := strings.Cut(has, " ")
 			group, plural, grouped := strings.Cut(resource, "/")
@@ -181,7 +181,7 @@ func (s *scene) without(name string, role *rbacv1.ClusterRole, missing string) {
 	})
 }
 
-// refused tells whether the API server has refused an account something for want of one right.
+// refused reports whether the API server has denied a request of an account for lack of one permission.
 func (s *scene) refused(name, missing string) bool {
 	s.Helper()
 	requests, err := s.Requests()
@@ -191,7 +191,7 @@ func (s *scene) refused(name, missing string) bool {
 	})
 }
 
-// runsAllTests tells whether all tests of the package run.
+// runsAllTests reports whether all tests of the package run.
 func runsAllTests() bool {
 	for _, name := range []string{"test.run", "test.skip", "test.list"} {
 		if f := flag.Lookup(name); f != nil && f.Value.String() != "" {
@@ -201,8 +201,8 @@ func runsAllTests() bool {
 	return true
 }
 
-// checkRules compares what sluice has requested over all tests with what it may: nothing that it may not, and nothing
-// granted that it never does.
+// checkRules compares all requests of sluice with its permissions: no request without permission, and no permission
+// without a request.
 func (l *lab) checkRules() error {
 	granted, err := l.granted(context.Background())
 	if err != nil {

@@ -17,8 +17,8 @@ metadata: {name: web}
 spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}
 `
 
-// TestPodsAreAddedAndRemoved takes a Service through its Pods' lives. In every phase sluice is killed and started again: it finds
-// nothing to write, and the connections that are open go on. No new connection ever fails.
+// TestPodsAreAddedAndRemoved takes a Service through the lifecycle of its Pods. In every phase sluice is killed and restarted: it
+// must write nothing, and open connections must continue. No new connection may fail.
 func TestPodsAreAddedAndRemoved(t *testing.T) {
 	s := newScene(t, "scale")
 	n1, n2 := s.nodes["n1"], s.nodes["n2"]
@@ -59,7 +59,7 @@ func TestPodsAreAddedAndRemoved(t *testing.T) {
 	}
 	stop()
 
-	// What happens while sluice is dead it makes up for, and no more than that.
+	// After a restart, only what has changed in the meantime is written.
 	if wrote := r.restartedByKill(func() {
 		s.pod("f", "web", n2, "")
 		s.eventually("the slice has f", func() error { return s.inSlice("web", "f") })
@@ -69,21 +69,21 @@ func TestPodsAreAddedAndRemoved(t *testing.T) {
 	}
 	s.expect(n1.client, vip, "d f")
 
-	// The last one terminates: it still serves, so it gets what comes. Without any, connections are refused.
+	// The last Pod terminates and still serves, so it gets all connections. Without any Pod, connections are rejected.
 	s.must(s.RemovePod(s.ctx, s.ns, "f"))
 	s.must(s.TerminatePod(s.ctx, s.ns, "d"))
 	s.eventually("the slice has d, terminating", func() error { return s.terminatingInSlice("web", "d") })
 	s.expect(n1.client, vip, "d")
 	s.must(s.RemovePod(s.ctx, s.ns, "d"))
 	s.expectRefused(n1.client, vip)
-	s.expectRefused(n2.client, netip.MustParseAddrPort("172.18.0.11:81")) // that the network itself refuses: a check of the check
+	s.expectRefused(n2.client, netip.MustParseAddrPort("172.18.0.11:81")) // rejected by the network itself: validates the check
 
 	s.kubectl("delete", "service", "web")
-	s.expectSilent(n1.client, vip) // an address of no Service within the range of Services
+	s.expectSilent(n1.client, vip) // unallocated address in the ServiceCIDR
 	first.goesOn()
 }
 
-// TestKubernetesServiceIsProxied: what every Pod that asks the API server relies on.
+// TestKubernetesServiceIsProxied: Pods reach the API server through it.
 func TestKubernetesServiceIsProxied(t *testing.T) {
 	s := newScene(t, "own")
 	s.run("n1", "")
@@ -102,7 +102,7 @@ func TestKubernetesServiceIsProxied(t *testing.T) {
 	})
 }
 
-// TestServiceProxyNameLabelHandsServiceOver: the label comes later, and goes again.
+// TestServiceProxyNameLabelHandsServiceOver adds the label to an existing Service, and removes it again.
 func TestServiceProxyNameLabelHandsServiceOver(t *testing.T) {
 	s := newScene(t, "given")
 	n1 := s.nodes["n1"]

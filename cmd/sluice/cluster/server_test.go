@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestAPIServerOutageAndRestart: forwarding goes on, nothing is written while it is away, and after that only what
-// has changed.
+// TestAPIServerOutageAndRestart: forwarding continues; nothing is written during the outage, and afterwards only what has
+// changed.
 func TestAPIServerOutageAndRestart(t *testing.T) {
 	s := newScene(t, "server")
 	n1, n2 := s.nodes["n1"], s.nodes["n2"]
@@ -46,7 +46,7 @@ func TestAPIServerOutageAndRestart(t *testing.T) {
 		s.expect(n1.client, vip, "a")
 		open.goesOn()
 
-		// Killed meanwhile: nobody tells it anything, so it leaves alone what is there.
+		// Killed during the outage: without cluster state, it leaves the rules alone.
 		r.end(syscall.SIGKILL)
 		r.start()
 		r.logged("the API server does not answer")

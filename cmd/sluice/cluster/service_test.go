@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestServiceTypeChanges: each type has what it must and lets go of what it must not have.
+// TestServiceTypeChanges: each type has its frontends and no others.
 func TestServiceTypeChanges(t *testing.T) {
 	s := newScene(t, "types")
 	n1, n2 := s.nodes["n1"], s.nodes["n2"]
@@ -42,7 +42,7 @@ func TestServiceTypeChanges(t *testing.T) {
 	s.expect(s.outside, balancer, "a b")
 	s.kubectl("patch", "service", "web", "-p", `{"spec":{"externalTrafficPolicy":"Local"}}`)
 	s.expect(s.outside, balancer, "a")
-	s.expect(n1.client, balancer, "a b") // a Pod is inside, whichever address it takes
+	s.expect(n1.client, balancer, "a b") // a Pod counts as internal, whichever address it connects to
 	restart("LoadBalancer")
 	s.expect(s.outside, balancer, "a")
 	s.kubectl("patch", "service", "web", "--subresource=status", "-p", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.10","ipMode":"Proxy"}]}}}`)
@@ -68,7 +68,7 @@ func TestServiceTypeChanges(t *testing.T) {
 	s.expectRefused(s.outside, port)
 }
 
-// TestServiceGainsAndLosesSecondIPFamily: each family by itself.
+// TestServiceGainsAndLosesSecondIPFamily: the families are independent.
 func TestServiceGainsAndLosesSecondIPFamily(t *testing.T) {
 	s := newScene(t, "families")
 	n1, n2 := s.nodes["n1"], s.nodes["n2"]

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// endpoint finds a Pod among a Service's endpoints.
+// endpoint returns the endpoint of a Pod.
 func (s *scene) endpoint(service, pod string) (*discoveryv1.Endpoint, error) {
 	list, err := s.Client.DiscoveryV1().EndpointSlices(s.ns).List(s.ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service})
 	if err != nil {
@@ -38,7 +38,7 @@ func (s *scene) terminatingInSlice(service, pod string) error {
 	return err
 }
 
-// hinted tells whether an endpoint has a hint for a zone.
+// hinted reports whether an endpoint has a hint for a zone.
 func (s *scene) hinted(service, pod, zone string) error {
 	e, err := s.endpoint(service, pod)
 	if err != nil {

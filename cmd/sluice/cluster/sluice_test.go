@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// run is sluice on a node, over several lives.
+// run is sluice on a node, across restarts.
 type run struct {
 	*scene
 	place  *place
@@ -31,18 +31,18 @@ type run struct {
 	config string
 	as     string // kubeconfig
 
-	process *testnet.Program // of this life
+	process *testnet.Program // since the last start
 	log     *testnet.Log
-	seen    *testnet.Log // what nft monitor has printed
+	seen    *testnet.Log // output of nft monitor
 }
 
-// configuration of a node: more is put at its end.
+// configuration returns the configuration of a node; more is appended.
 func (l *lab) configuration(more string) string {
 	return "apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\nclusterCIDR: " + pods4 + "," + pods6 + "\n" + more
 }
 
-// run starts sluice on a node, as its service account, and waits until it has programmed the node. It is cleaned up
-// with the test.
+// run starts sluice on a node with its service account, and waits until it has programmed the node. The test's Cleanup
+// stops it.
 func (s *scene) run(node, config string) *run {
 	s.Helper()
 	r := s.prepare(node, config)
@@ -52,7 +52,7 @@ func (s *scene) run(node, config string) *run {
 	return r
 }
 
-// prepare makes what run needs, and does not start it.
+// prepare returns a run that is not started.
 func (s *scene) prepare(node, config string) *run {
 	s.Helper()
 	r := &run{scene: s, place: s.nodes[node], dir: s.TempDir(), as: s.service}
@@ -63,7 +63,7 @@ func (s *scene) prepare(node, config string) *run {
 	return r
 }
 
-// configure replaces the configuration as a careful writer does.
+// configure replaces the configuration file atomically.
 func (r *run) configure(more string) {
 	r.Helper()
 	temp := filepath.Join(r.dir, ".new")
@@ -71,7 +71,7 @@ func (r *run) configure(more string) {
 	r.must(os.Rename(temp, r.config))
 }
 
-// start begins a life; it does not wait.
+// start starts sluice and does not wait.
 func (r *run) start(more ...string) {
 	r.Helper()
 	args := []string{
@@ -92,7 +92,7 @@ func (r *run) startLogged(name string, args ...string) (*testnet.Program, *testn
 	return p, log
 }
 
-// end ends a life by a signal.
+// end sends a signal and waits for the exit.
 func (r *run) end(by os.Signal) {
 	r.Helper()
 	if err := r.process.End(by, timeout); by == syscall.SIGTERM && err != nil {
@@ -100,22 +100,22 @@ func (r *run) end(by os.Signal) {
 	}
 }
 
-// cleanup takes away what sluice has made.
+// cleanup runs sluice cleanup.
 func (r *run) cleanup() {
 	if out, err := r.command("cleanup"); err != nil {
 		r.Errorf("%s: cleanup: %v\n%s", r.place.name, err, out)
 	}
 }
 
-// command runs sluice on the node to its end.
+// command runs a command of sluice on the node.
 func (r *run) command(args ...string) (string, error) {
 	return r.place.Node.Run("", append([]string{r.sluice}, args...)...)
 }
 
-// synced waits until this life's first plan is in the kernel.
+// synced waits until the first plan since the last start is programmed.
 func (r *run) synced() { r.Helper(); r.logged("synced all services") }
 
-// logged waits for a line of this life's log.
+// logged waits for a log line since the last start.
 func (r *run) logged(text string) {
 	r.Helper()
 	r.eventually(r.place.name+" logs "+text, func() error {
@@ -128,7 +128,7 @@ func (r *run) logged(text string) {
 
 var messages = regexp.MustCompile(`synced all services.* netlink_messages=(\d+)`)
 
-// restartedByKill kills sluice, runs meanwhile, starts it again and tells how many messages the start wrote.
+// restartedByKill kills sluice, runs meanwhile, starts sluice again, and returns how many netlink messages the start wrote.
 func (r *run) restartedByKill(meanwhile func()) string {
 	r.Helper()
 	r.end(syscall.SIGKILL)
@@ -145,12 +145,11 @@ func (r *run) restartedByKill(meanwhile func()) string {
 }
 
 var (
-	programmed = regexp.MustCompile(`(?m)^time=(\S+) level=INFO msg=(?:changed|"synced all services")`)
+	programmed = regexp.MustCompile(`(?m)^time=(\S+) level=INFO msg="synced (?:all )?services"`)
 	saves      = regexp.MustCompile(`(?m)^sluice_checkpoint_last_success_timestamp_seconds (\S+)$`)
 )
 
-// saved waits until the checkpoint has what the last change has made: it follows within a second, or a few where the
-// disk is slow.
+// saved waits until the checkpoint has the last change. It is written within a second, or a few on a slow disk.
 func (r *run) saved() {
 	r.Helper()
 	lines := programmed.FindAllStringSubmatch(r.log.String(), -1)
@@ -172,7 +171,7 @@ func (r *run) saved() {
 	})
 }
 
-// metrics asks sluice for its metrics, on the node's loopback link; "" when it does not answer.
+// metrics returns sluice's metrics, or "" if it does not answer.
 func (r *run) metrics() string {
 	r.Helper()
 	client := &http.Client{Timeout: timeout, Transport: &http.Transport{
@@ -190,7 +189,7 @@ func (r *run) metrics() string {
 	return string(text)
 }
 
-// monitor follows what anybody writes to the node's nftables.
+// monitor runs nft monitor on the node.
 func (r *run) monitor() {
 	r.Helper()
 	testenv.RequireProgram(r, "nft", "nftables")
@@ -204,7 +203,7 @@ func (r *run) monitor() {
 	})
 }
 
-// nft runs commands in the node.
+// nft runs nft commands on the node.
 func (r *run) nft(commands ...string) string {
 	r.Helper()
 	out, err := r.place.Node.Run("", "nft", strings.Join(commands, "; "))
@@ -214,7 +213,7 @@ func (r *run) nft(commands ...string) string {
 	return out
 }
 
-// written is what sluice writes to the node's nftables while f runs, as nft monitor shows it.
+// written returns what sluice writes to the node's nftables while f runs, as nft monitor prints it.
 func (r *run) written(f func()) string {
 	r.Helper()
 	before := r.mark()
@@ -230,7 +229,7 @@ func (r *run) written(f func()) string {
 	return strings.Join(out, "\n")
 }
 
-// mark writes something of its own and waits until the monitor has shown it, so that it has shown all that came before.
+// mark writes a set element and waits until the monitor has printed it, and so everything before it.
 func (r *run) mark() int {
 	r.Helper()
 	name := fmt.Sprintf("mark%d", time.Now().UnixNano())
@@ -247,7 +246,7 @@ func (r *run) mark() int {
 	return at
 }
 
-// explain is sluice's word on a Service of the scene.
+// explain returns the output of sluice explain.
 func (r *run) explain(service string) string {
 	r.Helper()
 	out, err := r.command("explain", "--socket", filepath.Join(r.dir, "sock"), "-n", r.ns, service)
@@ -257,7 +256,7 @@ func (r *run) explain(service string) string {
 	return out
 }
 
-// logs is what every sluice of the scene has logged in this life.
+// logs returns the logs of all sluices since their last start.
 func (s *scene) logs() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(s.runs)) {
@@ -272,7 +271,7 @@ func (s *scene) logs() string {
 	return b.String()
 }
 
-// hostName names a host in failures.
+// hostName returns the name of a host for error messages.
 func hostName(h *testnet.Host) string {
 	if len(h.Addrs) == 0 {
 		return h.Name

@@ -19,14 +19,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// pod is a Pod of the cluster with a server that says its name, on port 8080 of both families.
+// pod is a Pod with a server that answers with its name, on port 8080 of both families.
 type pod struct {
 	*scene
 	name string
 	host *testnet.Host
 }
 
-// pod makes one behind a node; on is the Node that its object names, "" for the same.
+// pod creates a Pod behind a node; on is the Node of its object, "" for the same.
 func (s *scene) pod(name, app string, behind *place, on string) *pod {
 	s.Helper()
 	if on == "" {
@@ -51,7 +51,7 @@ func (p *pod) ready(yes bool) { p.Helper(); p.must(p.SetPodReady(p.ctx, p.ns, p.
 func (p *pod) terminate()     { p.Helper(); p.must(p.TerminatePod(p.ctx, p.ns, p.name)) }
 func (p *pod) remove()        { p.Helper(); p.must(p.RemovePod(p.ctx, p.ns, p.name)) }
 
-// vip is a Service's cluster IP of a family with its first port.
+// vip returns a Service's ClusterIP of a family with its first port.
 func (s *scene) vip(service string, six bool) netip.AddrPort {
 	s.Helper()
 	o, err := s.Client.CoreV1().Services(s.ns).Get(s.ctx, service, metav1.GetOptions{})
@@ -65,10 +65,10 @@ func (s *scene) vip(service string, six bool) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// tries is how many connections show who answers: with six Pods, one of them is missed once in 10⁷.
+// tries is how many connections determine which Pods answer: of six Pods, one is missed once in 10⁷.
 const tries = 100
 
-// answers tells who answers, sorted; a connection that fails is an error.
+// answers returns the sorted names of the Pods that answer. A failed connection is an error.
 func answers(from *testnet.Host, to netip.AddrPort) (string, error) {
 	seen := map[string]bool{}
 	for range tries {
@@ -93,7 +93,7 @@ func (s *scene) expect(from *testnet.Host, to netip.AddrPort, want string) {
 	})
 }
 
-// expectRefused and expectSilent wait until connections are refused, or not answered.
+// expectRefused and expectSilent wait until connections are rejected, or time out.
 func (s *scene) expectRefused(from *testnet.Host, to netip.AddrPort) {
 	s.Helper()
 	s.expectFailure("refused", from, to, testnet.Refused)
@@ -104,7 +104,7 @@ func (s *scene) expectSilent(from *testnet.Host, to netip.AddrPort) {
 	s.expectFailure("not answered", from, to, testnet.TimedOut)
 }
 
-// expectNobody waits until an address is nobody's here: the node sends packets to it on, to where they came from.
+// expectNobody waits until an address has no frontend: the node routes its packets back to the network.
 func (s *scene) expectNobody(from *testnet.Host, to netip.AddrPort) {
 	s.Helper()
 	s.expectFailure("not reached", from, to, func(err error) bool { return err != nil && !testnet.Refused(err) })
@@ -121,7 +121,7 @@ func (s *scene) expectFailure(what string, from *testnet.Host, to netip.AddrPort
 	})
 }
 
-// share measures which part of the connections some Pods get.
+// share measures the share of connections that Pods get.
 func (s *scene) share(from *testnet.Host, to netip.AddrPort, of ...string) float64 {
 	s.Helper()
 	const n = 500
@@ -136,7 +136,7 @@ func (s *scene) share(from *testnet.Host, to netip.AddrPort, of ...string) float
 	return float64(hits) / n
 }
 
-// expectShare waits until some Pods get their part: within 0.1, more than four standard deviations of such a measurement.
+// expectShare waits until Pods get a share within 0.1, which is more than four standard deviations of a measurement.
 func (s *scene) expectShare(from *testnet.Host, to netip.AddrPort, want float64, of ...string) {
 	s.Helper()
 	s.eventually(fmt.Sprintf("%s to %s: %.2f for %v", hostName(from), to, want, of), func() error {
@@ -147,7 +147,7 @@ func (s *scene) expectShare(from *testnet.Host, to netip.AddrPort, want float64,
 	})
 }
 
-// conversation is one long connection.
+// conversation is a long-lived connection.
 type conversation struct {
 	*scene
 	what string
@@ -157,7 +157,7 @@ type conversation struct {
 	said int
 }
 
-// converse opens one; it is over with the test.
+// converse opens a connection that lasts until the test ends.
 func (s *scene) converse(from *testnet.Host, to netip.AddrPort) *conversation {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.ctx, timeout)
@@ -173,7 +173,7 @@ func (s *scene) converse(from *testnet.Host, to netip.AddrPort) *conversation {
 	return c
 }
 
-// goesOn says something and wants to hear it back.
+// goesOn checks that the server echoes a message.
 func (c *conversation) goesOn() {
 	c.Helper()
 	c.said++
@@ -191,7 +191,7 @@ func (c *conversation) goesOn() {
 	}
 }
 
-// load connects all the time until it is stopped; not one connection may fail.
+// load makes connections until it is stopped. None may fail.
 func (s *scene) load(from *testnet.Host, to netip.AddrPort) (stop func()) {
 	var done atomic.Bool
 	var count, slow atomic.Int64

@@ -13,7 +13,7 @@ metadata: {name: web}
 spec: {selector: {app: web}, trafficDistribution: PreferSameZone, ports: [{name: http, port: 80, targetPort: 8080}]}
 `
 
-// others are Nodes of both zones whose Pods are behind n1: a zone that changes is that of n1 alone.
+// others creates Nodes in both zones whose Pods are behind n1, so that a test can change the zone of n1 alone.
 func (s *scene) others() (a, b string) {
 	s.Helper()
 	for name, zone := range map[string]string{s.ns + "-a": "a", s.ns + "-b": "b"} {
@@ -28,7 +28,7 @@ func (s *scene) zone(node, zone string) {
 	s.kubectl("label", "--overwrite", "node", node, "topology.kubernetes.io/zone="+zone)
 }
 
-// TestNodeZoneChanges: hints are for zones, and the node's is what its Node says now.
+// TestNodeZoneChanges: hints are followed for the current zone of the Node.
 func TestNodeZoneChanges(t *testing.T) {
 	s := newScene(t, "zone")
 	n1 := s.nodes["n1"]
@@ -52,13 +52,13 @@ func TestNodeZoneChanges(t *testing.T) {
 	if wrote := r.restartedByKill(func() { s.zone("n1", "c") }); wrote == "0" {
 		t.Errorf("the restart wrote nothing:\n%s", r.log)
 	}
-	s.expect(n1.client, vip, "a b") // a zone without endpoints: hints mean nothing there
+	s.expect(n1.client, vip, "a b") // a zone without endpoints: hints are ignored
 	s.zone("n1", "a")
 	s.expect(n1.client, vip, "a")
 	open.goesOn()
 }
 
-// TestTwoNodesInDifferentZones: each of them keeps its own connections at home, and both follow the same cluster.
+// TestTwoNodesInDifferentZones: each node keeps its connections in its zone.
 func TestTwoNodesInDifferentZones(t *testing.T) {
 	s := newScene(t, "two")
 	n1, n2 := s.nodes["n1"], s.nodes["n2"]
@@ -89,7 +89,7 @@ func TestTwoNodesInDifferentZones(t *testing.T) {
 	stopA()
 	stopB()
 
-	// Internal traffic policy Local: the own node's endpoints and no others.
+	// internalTrafficPolicy Local: endpoints on the own node only.
 	s.kubectl("patch", "service", "web", "-p", `{"spec":{"internalTrafficPolicy":"Local"}}`)
 	b2.remove()
 	s.must(s.RemovePod(s.ctx, s.ns, "b1"))

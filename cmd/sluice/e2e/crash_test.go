@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
-// command runs a program in the node's namespace.
+// command runs a program in the node's network namespace.
 func (n *node) command(stdin string, args ...string) string {
 	n.Helper()
 	testenv.RequireProgram(n, args[0], "nftables iptables")
@@ -30,7 +30,7 @@ func (n *node) command(stdin string, args ...string) string {
 	return out
 }
 
-// load is clients that connect all the time. Not one connection may fail.
+// load is clients that make connections. None may fail.
 type load struct {
 	n           *node
 	connections atomic.Int64
@@ -38,7 +38,7 @@ type load struct {
 	all         sync.WaitGroup
 }
 
-// load starts clients, one goroutine each.
+// load starts clients, each in a goroutine.
 func (n *node) load(clients int) *load {
 	l := &load{n: n}
 	for range clients {
@@ -57,7 +57,7 @@ func (n *node) load(clients int) *load {
 	return l
 }
 
-// stop ends the clients when they have made at least so many connections, and returns how many they have made.
+// stop stops the clients after at least atLeast connections, and returns their number.
 func (l *load) stop(atLeast int64) int64 {
 	l.n.Helper()
 	for end := time.Now().Add(timeout); l.connections.Load() < atLeast && !l.n.Failed(); time.Sleep(time.Millisecond) {
@@ -71,11 +71,11 @@ func (l *load) stop(atLeast int64) int64 {
 	return l.connections.Load()
 }
 
-// TestKillAtRandomTimesFailsNoConnection starts and kills sluice while its Service changes all the time.
-// p2 is always a member.
+// TestKillAtRandomTimesFailsNoConnection starts and kills sluice while its Service changes. p2 is always
+// an endpoint.
 func TestKillAtRandomTimesFailsNoConnection(t *testing.T) {
 	n := newNode(t)
-	for i := range 60 { // so that a start takes some transactions
+	for i := range 60 { // makes a start take several transactions
 		n.write(fmt.Sprintf("more%d.yaml", i), fmt.Sprintf(`
 apiVersion: v1
 kind: Service
@@ -117,26 +117,26 @@ endpoints: [{addresses: [10.244.0.1], conditions: {ready: true}}, {addresses: [1
 	n.logs("netlink_messages=0")
 }
 
-// listing is sluice's tables as nft shows them, without what may differ: counters, order, and which member a slot has.
+// listing returns sluice's tables as nft prints them, without counters, order, and the endpoint of each slot.
 func (n *node) listing() string {
 	n.Helper()
 	text := n.command("", "nft", "list", "ruleset")
 	text = regexp.MustCompile(`packets \d+ bytes \d+`).ReplaceAllString(text, "")
 	text = regexp.MustCompile(` : 10\.244\.0\.\d`).ReplaceAllString(text, " : a member")
 	lines := strings.Split(text, "\n")
-	slices.Sort(lines) // tables, sets and chains come in the order in which they were made
+	slices.Sort(lines) // tables, sets and chains are listed in order of creation
 	return strings.Join(lines, "\n")
 }
 
 func TestExternalChangesAreRepairedImmediately(t *testing.T) {
 	n := newNode(t)
-	n.run("--config", n.configured("metricsBindAddress: ''\nhealthzBindAddress: ''\nsyncPeriod: 1h\n")) // it hears of it, or it does not
+	n.run("--config", n.configured("metricsBindAddress: ''\nhealthzBindAddress: ''\nsyncPeriod: 1h\n")) // repairs are triggered by notifications only
 	n.expect("running", "p1 p2")
 	whole := n.listing()
 	repairs := func() int { return strings.Count(n.log.String(), "data plane changed by another process") }
 	for _, c := range []struct {
 		name, script string
-		harmless     bool // connections do not notice
+		harmless     bool // connections are not affected
 	}{
 		{"table deleted", "delete table ip sluice", false},
 		{"everything flushed", "flush ruleset", false},
@@ -187,7 +187,7 @@ func TestExternalChangesAreRepairedImmediately(t *testing.T) {
 	}
 }
 
-// leftBehind is what kube-proxy leaves for the Service: all of it goes to a Pod that is long gone.
+// leftBehind are rules of kube-proxy that forward the Service to a Pod that no longer exists.
 const leftBehind = `table ip kube-proxy {
 	map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 10.96.0.10 . tcp . 80 : goto service-gone }; }
 	chain service-gone { meta l4proto tcp dnat to 10.244.0.77:8080; }
@@ -201,7 +201,7 @@ func TestKubeProxyLeftoversAreRemovedOnlyOnRequest(t *testing.T) {
 		t.Skip("the kernels under test have no iptables")
 	}
 	n := newNode(t)
-	// Of two that translate at the same priority, the kernel asks the one first that came last: here kube-proxy.
+	// Of two base chains with the same priority, the kernel runs the last one registered first: here kube-proxy's.
 	if out, err := n.sluice(append(n.args("run"), "--once")...); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -265,7 +265,7 @@ func TestRunRefusesWhileKubeProxyIsRunning(t *testing.T) {
 	n.expect("it has stopped", "p1 p2")
 }
 
-// TestLockOfAnUnprivilegedProcessIsIgnored: any user can take the name, and must not keep sluice from starting.
+// TestLockOfAnUnprivilegedProcessIsIgnored: any user can take the name, which must not prevent a start.
 func TestLockOfAnUnprivilegedProcessIsIgnored(t *testing.T) {
 	n := newNode(t)
 	const keep, nobody = ^uintptr(0), 65534

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// ipvsNode is a node whose configuration can be changed, on a kernel with IPVS.
+// ipvsNode is a node with a configuration file, on a kernel with IPVS.
 type ipvsNode struct {
 	*node
 	file string
@@ -45,7 +45,7 @@ func (n *ipvsNode) configure(more string) {
 	}
 }
 
-// until waits for what is to become true; it gives what is not as it should be.
+// until waits until f returns ""; otherwise f describes what is wrong.
 func (n *ipvsNode) until(what string, wrong func() string) {
 	n.Helper()
 	for end := time.Now().Add(timeout); ; time.Sleep(50 * time.Millisecond) {
@@ -59,7 +59,7 @@ func (n *ipvsNode) until(what string, wrong func() string) {
 	}
 }
 
-// healthy waits for a good answer of both checks.
+// healthy waits until both health checks succeed.
 func (n *ipvsNode) healthy(what string) {
 	n.Helper()
 	client := http.Client{Transport: &http.Transport{
@@ -83,7 +83,7 @@ func (n *ipvsNode) healthy(what string) {
 	})
 }
 
-// another writes another Service with endpoints.
+// another writes a Service with endpoints.
 func (n *ipvsNode) another(name, spec string, endpoints ...string) {
 	n.Helper()
 	n.write(name+".yaml", fmt.Sprintf(`
@@ -141,9 +141,8 @@ func TestIPVSModeRepairsExternalChangesAndKeepsOthersObjects(t *testing.T) {
 	}
 }
 
-// TestIPVSModeIsolatesWhatTheKernelRejects: an endpoint that cannot be one, IPv6 that is turned off, and a
-// virtual server that is not to be touched. Whoever writes an EndpointSlice must not be able to have every node restart
-// its proxy.
+// TestIPVSModeIsolatesWhatTheKernelRejects: an invalid endpoint, disabled IPv6, and a virtual server that is excluded. The
+// author of an EndpointSlice must not be able to make the proxy of every node restart.
 func TestIPVSModeIsolatesWhatTheKernelRejects(t *testing.T) {
 	n := newIPVSNode(t)
 	n.command("", "sh", "-c", "ip link add pods type dummy; ip link set pods up; ip addr add 10.245.0.1/24 brd + dev pods; "+
@@ -178,14 +177,14 @@ endpoints: [{addresses: ['fd00:10:244::1'], conditions: {ready: true}}]
 	ask("10.96.0.30:80", "p1")
 	ask("10.96.0.32:80", "p1")
 	n.another("broadcast", "clusterIP: 10.96.0.30, clusterIPs: [10.96.0.30]", "10.245.0.255", "10.244.0.3")
-	ask("10.96.0.30:80", "p3") // its other members change
+	ask("10.96.0.30:80", "p3") // its other endpoints can change
 	n.endpoints(3)
 	n.expect("another Service changes", "p3")
 	n.healthy("after a while")
 	if servers := n.command("", "ipvsadm", "-Sn"); !strings.Contains(servers, "-A -t 10.96.0.31:80 -s rr\n") {
 		t.Errorf("what is excluded was touched:\n%s", servers)
 	}
-	// They become possible.
+	// The obstacles disappear.
 	n.command("", "sh", "-c", "echo 0 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ipvsadm -D -t 10.96.0.31:80")
 	ask("10.96.0.31:80", "p1")
 	n.until("IPv6", func() string {
@@ -196,7 +195,7 @@ endpoints: [{addresses: ['fd00:10:244::1'], conditions: {ready: true}}]
 	})
 }
 
-// TestFailedModeSwitchKeepsTheCurrentMode changes the mode where one virtual server cannot be had.
+// TestFailedModeSwitchKeepsTheCurrentMode switches the mode while one virtual server cannot be created.
 func TestFailedModeSwitchKeepsTheCurrentMode(t *testing.T) {
 	n := newIPVSNode(t)
 	n.command("", "ipvsadm", "-A", "-t", vip.String(), "-s", "rr")
@@ -213,7 +212,7 @@ func TestFailedModeSwitchKeepsTheCurrentMode(t *testing.T) {
 	if log := n.log.String(); strings.Contains(log, "replacing nftables table") {
 		t.Errorf("the tables that forward were replaced meanwhile:\n%s", log)
 	}
-	n.configure("mode: ipvs\n") // now it may be taken over
+	n.configure("mode: ipvs\n") // now the virtual server may be taken over
 	n.logs("from=nftables to=ipvs")
 	n.endpoints(1, 2)
 	n.expect("in mode ipvs", "p1 p2")
@@ -221,8 +220,8 @@ func TestFailedModeSwitchKeepsTheCurrentMode(t *testing.T) {
 	n.healthy("in mode ipvs")
 }
 
-// TestReplyInProgressSurvivesModeSwitch: IPVS does not count a connection as active whose client has nothing more to
-// say, however long the answer is.
+// TestReplyInProgressSurvivesModeSwitch: IPVS does not count a half-closed connection as active, however long the
+// reply is.
 func TestReplyInProgressSurvivesModeSwitch(t *testing.T) {
 	n := newIPVSNode(t)
 	n.configure("mode: ipvs\n")
@@ -234,7 +233,7 @@ func TestReplyInProgressSurvivesModeSwitch(t *testing.T) {
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(2 * timeout))
-	_ = c.(*net.TCPConn).SetReadBuffer(4096) // most of the answer waits at the server
+	_ = c.(*net.TCPConn).SetReadBuffer(4096) // most of the reply stays at the server
 	question := bytes.Repeat([]byte("?"), 128<<10)
 	if _, err := c.Write(question); err != nil {
 		t.Fatal(err)
@@ -259,7 +258,7 @@ func TestReplyInProgressSurvivesModeSwitch(t *testing.T) {
 	}
 }
 
-// TestKillDuringModeSwitchLosesAndLeavesNothing: p2 is always a member.
+// TestKillDuringModeSwitchLosesAndLeavesNothing: p2 is always an endpoint.
 func TestKillDuringModeSwitchLosesAndLeavesNothing(t *testing.T) {
 	n := newIPVSNode(t)
 	for i := range 20 {

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// TestRestartInTheOtherModeKeepsConnections goes from nftables to IPVS and back, killed each time, under load and with
-// connections of each mode held over the change.
+// TestRestartInTheOtherModeKeepsConnections goes from nftables to IPVS and back, killed each time, under load, with
+// open connections from each mode.
 func TestRestartInTheOtherModeKeepsConnections(t *testing.T) {
 	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
 		t.Skip("this kernel has no IPVS; make test-vm runs this on one that has")
@@ -49,7 +49,7 @@ func TestRestartInTheOtherModeKeepsConnections(t *testing.T) {
 	}
 }
 
-// holdOpen opens a connection and tells how to ask whether it is alive.
+// holdOpen opens a connection and returns a check that it is alive.
 func (n *node) holdOpen() func() error {
 	n.Helper()
 	c, err := n.client.Dial(context.Background(), "tcp", vip)
@@ -70,7 +70,7 @@ func (n *node) holdOpen() func() error {
 	}
 }
 
-// TestModeSwitchWhileRunning does the same by the configuration file.
+// TestModeSwitchWhileRunning does the same with the configuration file.
 func TestModeSwitchWhileRunning(t *testing.T) {
 	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
 		t.Skip("this kernel has no IPVS; make test-vm runs this on one that has")

@@ -1,4 +1,4 @@
-// Package e2e runs the built program as a user does, on a node that is a network namespace with real Pods around it.
+// Package e2e runs the built binary on a node that is a network namespace with Pods around it.
 package e2e
 
 import (
@@ -24,9 +24,9 @@ type tests struct{ m *testing.M }
 // program is what they run.
 var program string
 
-// Run implements what testnet.Main wants.
+// Run is called by testnet.Main.
 func (t tests) Run() int {
-	if program = os.Getenv("SLUICE_BINARY"); program != "" { // where nothing can be built: a kernel under test
+	if program = os.Getenv("SLUICE_BINARY"); program != "" { // in a test kernel, where nothing can be built
 		return t.m.Run()
 	}
 	dir, err := os.MkdirTemp("", "sluice-e2e-")
@@ -43,7 +43,7 @@ func (t tests) Run() int {
 	return t.m.Run()
 }
 
-// node is a node with three Pods that serve, a client Pod, a folder of manifests, and sluice.
+// node is a node with three serving Pods, a client Pod, a directory of manifests, and sluice.
 type node struct {
 	*testing.T
 	lab     *testnet.Lab
@@ -54,7 +54,7 @@ type node struct {
 	log     *testnet.Log     // its
 }
 
-// timeout is how long what should happen at once may take: on a machine that does much else, in a kernel under test.
+// timeout is generous, because the machine may be busy, or a test kernel.
 const timeout = time.Minute
 
 var vip = netip.MustParseAddrPort("10.96.0.10:80")
@@ -96,7 +96,7 @@ spec: {clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], ports: [{name: http, por
 	return n
 }
 
-// write replaces a manifest as a careful writer does.
+// write replaces a manifest atomically.
 func (n *node) write(name, text string) {
 	n.Helper()
 	temp := filepath.Join(n.dir, "."+name+".tmp")
@@ -124,7 +124,7 @@ endpoints:
 	n.write("slice.yaml", text)
 }
 
-// sluice runs a command of the program in the node to its end.
+// sluice runs a command of sluice on the node.
 func (n *node) sluice(args ...string) (string, error) {
 	return n.lab.Node.Run("", append([]string{program}, args...)...)
 }
@@ -136,7 +136,7 @@ func (n *node) run(more ...string) {
 	n.logs("synced all services")
 }
 
-// start starts it and does not wait.
+// start starts `sluice run` and does not wait.
 func (n *node) start(more ...string) {
 	n.Helper()
 	n.log = &testnet.Log{}
@@ -162,12 +162,12 @@ func (n *node) args(command string) []string {
 	return out
 }
 
-// stop sends a signal and waits for the end.
+// stop sends a signal and waits for the exit.
 func (n *node) stop(s os.Signal) error {
 	return n.process.End(s, timeout)
 }
 
-// logs waits for a line of the log.
+// logs waits for a text in the log.
 func (n *node) logs(text string) {
 	n.Helper()
 	for end := time.Now().Add(timeout); !strings.Contains(n.log.String(), text); time.Sleep(5 * time.Millisecond) {
@@ -177,7 +177,7 @@ func (n *node) logs(text string) {
 	}
 }
 
-// answers tells which Pods answer over forty connections; a failed one is an error.
+// answers returns the Pods that answer forty connections. A failed one is an error.
 func (n *node) answers() (string, error) {
 	seen := map[string]bool{}
 	for range 40 {

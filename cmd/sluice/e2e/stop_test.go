@@ -70,7 +70,7 @@ func TestFailedStartLeavesNothingBehind(t *testing.T) {
 	n.expect("after it all", "p1 p2")
 }
 
-// TestStopDoesNotWait: clients that ask slowly, or for what takes long, are left alone.
+// TestStopDoesNotWait for clients with slow requests, or for slow responses.
 func TestStopDoesNotWait(t *testing.T) {
 	n := newNode(t)
 	n.run("--config", n.configured("metricsBindAddress: 127.0.0.1:10249\nhealthzBindAddress: 127.0.0.1:10256\nenableProfiling: true\n"))
@@ -100,7 +100,7 @@ func TestStopDoesNotWait(t *testing.T) {
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(10249) },
 	}, Timeout: time.Second}
-	for end := time.Now().Add(timeout); ; { // while one profile is taken, another one is refused
+	for end := time.Now().Add(timeout); ; { // the server takes one profile at a time
 		resp, err := client.Get("http://node" + profile)
 		if err == nil {
 			resp.Body.Close()

@@ -18,8 +18,7 @@ import (
 
 const where = "../../../host/backend/ipvs/FROM-KUBE-PROXY.md"
 
-// TestMigrationGuide is the whole way: kube-proxy works in mode ipvs, each step is taken, and mode
-// nftables follows.
+// TestMigrationGuide starts with kube-proxy in mode ipvs, follows each step, and then switches to mode nftables.
 func TestMigrationGuide(t *testing.T) {
 	n := newNode(t)
 	g := read(t, where)
@@ -36,7 +35,7 @@ func TestMigrationGuide(t *testing.T) {
 	kubeProxy.stop()
 	sluice := n.start("sluice", g.command("sluice run --config sluice.yaml --cleanup-kube-proxy"))
 	sluice.logs("synced all services")
-	n.kubeProxyIsRemoved("KUBE-|kube-ipvs0 .*[0-9a-f]/|:30081 lc") // what holds no connection
+	n.kubeProxyIsRemoved("KUBE-|kube-ipvs0 .*[0-9a-f]/|:30081 lc") // objects without connections
 	t.Logf("%d new connections during the change, none refused or lost", stop(30))
 	alive("under sluice")
 	n.answered("under sluice")
@@ -47,7 +46,7 @@ func TestMigrationGuide(t *testing.T) {
 	g.all()
 }
 
-// kubeProxy puts everything into the API server and starts kube-proxy with its ConfigMap.
+// kubeProxy creates all objects and starts kube-proxy with its ConfigMap.
 func (n *node) kubeProxy() *daemon {
 	n.Helper()
 	user, err := n.UserKubeconfig("system:kube-proxy")
@@ -79,7 +78,7 @@ func (n *node) kubeProxy() *daemon {
 	return n.start("kube-proxy", filepath.Join(bin, binaries.KubeProxy)+" --config=config.conf -v=2")
 }
 
-// holds waits until all of kube-proxy's work shows, so that there is something to take over.
+// holds waits until kube-proxy has programmed everything that will be taken over.
 func (d *daemon) holds() {
 	d.Helper()
 	d.eventually("has programmed IPVS", func() error {
@@ -102,7 +101,7 @@ func (d *daemon) holds() {
 	d.answered("under kube-proxy")
 }
 
-// state shows what kube-proxy has in the kernel.
+// state lists what kube-proxy has programmed.
 const state = "ipvsadm -Ln; ip -br addr show dev kube-ipvs0; ipset list -n; iptables-save; ip6tables-save"
 
 // migrateConfig is step 1.
@@ -137,7 +136,7 @@ func (n *node) plan(g *text) {
 	}
 }
 
-// initHost is steps 3 and 4, on a machine that has lost after a boot what --init-only makes.
+// initHost is steps 3 and 4, after a reboot has reset what --init-only configures.
 func (n *node) initHost(g *text) {
 	n.Helper()
 	n.do("sysctl -q -w net.netfilter.nf_conntrack_max=100000 net.ipv4.vs.expire_nodest_conn=0 net.ipv4.vs.expire_quiescent_template=0 " +
@@ -153,7 +152,7 @@ func (n *node) initHost(g *text) {
 	}
 }
 
-// settings are those of the guide's table, and what its text says of the connection table.
+// settings checks the sysctls of the guide's table, and what it says about conntrack.
 func (n *node) settings() {
 	n.Helper()
 	for name, want := range map[string]string{
@@ -167,7 +166,7 @@ func (n *node) settings() {
 	}
 }
 
-// kubeProxyIsRemoved waits until nothing that matches is left in the kernel.
+// kubeProxyIsRemoved waits until no object in the kernel matches.
 func (n *node) kubeProxyIsRemoved(what string) {
 	n.Helper()
 	n.eventually("what kube-proxy has left is removed", func() error {
@@ -182,11 +181,11 @@ func (n *node) kubeProxyIsRemoved(what string) {
 	})
 }
 
-// sluiceForwards compares what is in IPVS with what was, and with what the guide says of it.
+// sluiceForwards compares the virtual servers with those of kube-proxy, and with what the guide says.
 func (n *node) sluiceForwards(g *text, before string) {
 	n.Helper()
 	now := n.do(g.command("ipvsadm -Ln"))
-	// The addresses of Services have one virtual server each, as they had; NodePorts have one by mark instead.
+	// Service addresses have one virtual server each, as before; NodePorts have one for a firewall mark instead.
 	for _, line := range regexp.MustCompile(`(?m)^(TCP|UDP|SCTP) +(\S+) `).FindAllStringSubmatch(before, -1) {
 		at, err := netip.ParseAddrPort(line[2])
 		if err != nil {
@@ -195,8 +194,8 @@ func (n *node) sluiceForwards(g *text, before string) {
 		nodePort := at.Port() >= 30000 && at.Port() < 32768
 		has := regexp.MustCompile(`(?m)^` + line[1] + ` +` + regexp.QuoteMeta(line[2]) + ` `).MatchString(now)
 		switch {
-		case at.Addr().String() == "10.96.0.14": // has no endpoints, and so no member to choose
-		case at.Port() == 30080 && at.Addr() == n.here.Node.Addr(at.Addr()): // has a connection from before
+		case at.Addr().String() == "10.96.0.14": // has no endpoints
+		case at.Port() == 30080 && at.Addr() == n.here.Node.Addr(at.Addr()): // has a connection from kube-proxy's time
 			if !has {
 				n.Errorf("%s is gone under its connections", line[2])
 			}
@@ -234,7 +233,7 @@ func (n *node) seen(g *text) {
 	}
 }
 
-// switchToNFTables changes the mode of the sluice that runs, under load, with connections from both times before.
+// switchToNFTables switches the mode under load, with connections from both previous phases.
 func (n *node) switchToNFTables(g *text, sluice *daemon, config string, alive func(string), closeHeld func()) {
 	n.Helper()
 	under, closeUnder := n.holdOpen("mode ipvs")

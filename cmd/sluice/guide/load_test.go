@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// way is a way into a Service.
+// way is a path into a Service.
 type way struct {
 	from *testnet.Host
 	to   netip.AddrPort
@@ -20,7 +20,7 @@ type way struct {
 
 func (w way) String() string { return w.from.Name + " to " + w.to.String() }
 
-// ways are all those to Service web, from a Pod, from outside and from the node.
+// ways returns all paths to Service web: from a Pod, from outside and from the node.
 func (n *node) ways() (out []way) {
 	for _, cluster := range []string{"10.96.0.10:80", "[fd00:96::10]:80"} {
 		for _, from := range []*testnet.Host{n.client, n.here.Node} {
@@ -33,8 +33,8 @@ func (n *node) ways() (out []way) {
 	return out
 }
 
-// load opens new connections by every way, one after the other on each, until it is stopped. Any that fails is told, as
-// a failure of the test; what is given is the number of those that did not.
+// load makes connections on every path, one at a time, until it is stopped. A failed one fails the test; stop returns the
+// number of the others.
 func (n *node) load() (stop func(atLeast int64) int64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var made atomic.Int64
@@ -48,7 +48,7 @@ func (n *node) load() (stop func(atLeast int64) int64) {
 					return
 				}
 				made.Add(1)
-				time.Sleep(20 * time.Millisecond) // there is one CPU, and others need it
+				time.Sleep(20 * time.Millisecond) // there is only one CPU
 			}
 		})
 	}
@@ -71,7 +71,7 @@ func (n *node) load() (stop func(atLeast int64) int64) {
 	return stop
 }
 
-// answered waits until every way is answered.
+// answered waits until every path works.
 func (n *node) answered(what string) {
 	n.Helper()
 	for _, w := range n.ways() {
@@ -82,7 +82,7 @@ func (n *node) answered(what string) {
 	}
 }
 
-// holdOpen opens a connection by every way and keeps it: alive complains of those that are not, close ends them.
+// holdOpen opens a connection on every path. alive reports those that are dead, close closes them.
 func (n *node) holdOpen(since string) (alive func(now string), close func()) {
 	n.Helper()
 	var closers []func() error
@@ -98,7 +98,7 @@ func (n *node) holdOpen(since string) (alive func(now string), close func()) {
 			n.Fatalf("%s, %s: %v", since, w, err)
 		}
 		if t, ok := c.(*net.TCPConn); ok {
-			_ = t.SetLinger(0) // its end is one packet, and nothing of it stays
+			_ = t.SetLinger(0) // closes with a RST, so that no connection state remains
 		}
 		closers = append(closers, c.Close)
 		checks = append(checks, func() error {

@@ -1,8 +1,7 @@
-// Package guide does what host/backend/ipvs/FROM-KUBE-PROXY.md says, word for word, on a node that the real kube-proxy
-// has in mode ipvs, with a real API server, under load, and looks whether what the guide promises is so.
+// Package guide follows host/backend/ipvs/FROM-KUBE-PROXY.md literally on a node with the real kube-proxy in mode ipvs and a
+// real API server, under load, and checks what the guide states.
 //
-// The node is a test kernel's own machine (host/lab/vm): no other has IPVS for certain, and settings that belong to
-// the whole machine are a part of it.
+// The node is a virtual machine with a test kernel (host/lab/vm), which has IPVS, and because some sysctls are global.
 package guide
 
 import (

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// services is what a node of a real cluster has to hold: every kind of way in, for all that kube-proxy has an ipset for.
+// services covers every kind of frontend that kube-proxy has an ipset for.
 const services = `
 apiVersion: v1
 kind: Service
@@ -55,13 +55,13 @@ spec:
   ports: [{name: http, port: 80}]
 `
 
-// addresses are what a cloud's controller, or MetalLB, writes into the status of Services.
+// addresses are written to the status of Services, as by a cloud controller or MetalLB.
 var addresses = map[string]string{
 	"web":   `{"status":{"loadBalancer":{"ingress":[{"ip":"198.18.0.10"},{"ip":"fd00:1:198::10"}]}}}`,
 	"local": `{"status":{"loadBalancer":{"ingress":[{"ip":"198.18.0.11"}]}}}`,
 }
 
-// slices are the EndpointSlices of all Services but idle: every Pod, on port 8080.
+// slices returns the EndpointSlices of all Services except idle: every Pod, on port 8080.
 func (n *node) slices() string {
 	var b strings.Builder
 	for service, ports := range map[string]string{
@@ -88,8 +88,8 @@ endpoints:
 	return b.String()
 }
 
-// configMap is kube-proxy's, as kubeadm makes it, and what kube-proxy reads. The time-outs and the bound of the connection
-// table are none that the kernel has by itself.
+// configMap returns kube-proxy's ConfigMap as kubeadm creates it, and the configuration in it. Its conntrack timeouts and
+// limit differ from the kernel's defaults.
 func (n *node) configMap(kubeconfig string) (manifest, config string) {
 	config = fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration

@@ -24,7 +24,7 @@ import (
 
 const nodeName = "n1"
 
-// node is the machine as a node of a cluster: Pods on it, a client outside, and who has its shell.
+// node is the machine as a node of a cluster: Pods on it, a client outside, and an administrator's shell.
 type node struct {
 	*testing.T
 	*testcluster.Cluster
@@ -33,7 +33,7 @@ type node struct {
 	client  *testnet.Host
 	outside *testnet.Host
 	pods    []*testnet.Host
-	home    string // of the administrator, with .kube/config; commands are run in it
+	home    string // of the administrator, with .kube/config; the working directory of commands
 	path    string
 }
 
@@ -58,7 +58,7 @@ func newNode(t *testing.T) *node {
 	n.here, err = n.network.AddMachine(nodeName, ranges, addr("172.18.0.11"), addr("fd00:18::11"))
 	must(err)
 	t.Cleanup(n.here.Close)
-	// The network leads to the node what is for load balancers: that is MetalLB's work, or a router's.
+	// The network routes load balancer addresses to the node, as MetalLB or a router does.
 	for _, p := range []string{"198.18.0.0/24", "fd00:1:198::/64"} {
 		must(n.network.Route(prefix(p), n.here.Node))
 	}
@@ -86,7 +86,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// shell makes the administrator's home and search path: sluice and kubectl are in it, and the system's programs.
+// shell creates the administrator's home and PATH with sluice, kubectl and the system's programs.
 func (n *node) shell() {
 	n.Helper()
 	bin := filepath.Join(n.home, "bin")
@@ -116,7 +116,7 @@ func (n *node) shell() {
 			n.Fatalf("%v: apt-get install ipvsadm ipset nftables iproute2 procps", err)
 		}
 	}
-	// Both kinds of iptables are met: the older with the older kernel.
+	// Both variants of iptables are tested: legacy on the older kernel.
 	kind := "nft"
 	if strings.HasPrefix(os.Getenv("SLUICE_VM"), "linux-6.1_") {
 		kind = "legacy"
@@ -134,7 +134,7 @@ func (n *node) shell() {
 	}
 }
 
-// command is a command line of the administrator's, on the node.
+// command returns a command line of the administrator on the node.
 func (n *node) command(ctx context.Context, line string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "sh", "-c", line)
 	cmd.Dir = n.home
@@ -143,7 +143,7 @@ func (n *node) command(ctx context.Context, line string) *exec.Cmd {
 	return cmd
 }
 
-// run runs one to its end, gives all that it printed, and shows it in the test's log.
+// run runs a command line, logs it, and returns its output.
 func (n *node) run(line string) (string, error) {
 	n.Logf("# %s", line)
 	out, err := n.look(line)
@@ -153,7 +153,7 @@ func (n *node) run(line string) (string, error) {
 	return out, err
 }
 
-// look is run without a word, for what is done again and again.
+// look is run without logging, for polling.
 func (n *node) look(line string) (string, error) {
 	ctx, cancel := context.WithTimeout(n.Context(), 3*time.Minute)
 	defer cancel()
@@ -167,7 +167,7 @@ func (n *node) look(line string) (string, error) {
 	return out.String(), err
 }
 
-// do is run of what must not fail.
+// do is run, and fails the test on an error.
 func (n *node) do(line string) string {
 	n.Helper()
 	out, err := n.run(line)
@@ -177,7 +177,7 @@ func (n *node) do(line string) string {
 	return out
 }
 
-// daemon is a program that goes on.
+// daemon is a program in the background.
 type daemon struct {
 	*node
 	name  string
@@ -203,7 +203,7 @@ func (l *buffer) String() string {
 	return l.b.String()
 }
 
-// start starts one; it ends with the test, which shows what it has logged if it fails.
+// start starts a daemon until the end of the test, which prints its log on failure.
 func (n *node) start(name, line string) *daemon {
 	n.Helper()
 	n.Logf("# %s &", line)
@@ -223,7 +223,7 @@ func (n *node) start(name, line string) *daemon {
 	return d
 }
 
-// stop ends it as a container's runtime does.
+// stop stops it as a container runtime does.
 func (d *daemon) stop() {
 	d.Helper()
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -232,10 +232,10 @@ func (d *daemon) stop() {
 	<-d.ended
 }
 
-// timeout is how long anything may take on one slow CPU that much else runs on.
+// timeout is for one slow, busy CPU.
 const timeout = 3 * time.Minute
 
-// eventually waits until f finds nothing to complain about.
+// eventually waits until f returns no error.
 func (n *node) eventually(what string, f func() error) {
 	n.Helper()
 	if err := until(nil, f); err != nil {
@@ -243,7 +243,7 @@ func (n *node) eventually(what string, f func() error) {
 	}
 }
 
-// until is that while over is not closed.
+// until is eventually, but ends when over is closed.
 func until(over <-chan struct{}, f func() error) (err error) {
 	for end := time.Now().Add(timeout); time.Now().Before(end); {
 		if err = f(); err == nil {
@@ -258,7 +258,7 @@ func until(over <-chan struct{}, f func() error) (err error) {
 	return err
 }
 
-// eventually waits for something that the daemon has to do.
+// eventually waits until f returns no error, or the daemon exits.
 func (d *daemon) eventually(what string, f func() error) {
 	d.Helper()
 	if err := until(d.ended, f); err != nil {
@@ -266,7 +266,7 @@ func (d *daemon) eventually(what string, f func() error) {
 	}
 }
 
-// logs waits for a word in its log.
+// logs waits for a text in its log.
 func (d *daemon) logs(text string) {
 	d.Helper()
 	d.eventually("logs "+text, func() error {

@@ -8,22 +8,22 @@ import (
 	"testing"
 )
 
-// text is the guide as its readers have it: the commands in it, and which of them have been run.
+// text is the guide: its commands, and which of them have been run.
 type text struct {
 	*testing.T
 	commands []string
 	ran      map[string]bool
 }
 
-// programs are those whose command lines a reader may run.
+// programs are the programs in the guide's commands.
 var programs = []string{"sluice", "kubectl", "ipvsadm", "nft", "ip", "sysctl", "ipset", "cat"}
 
 var (
 	inline = regexp.MustCompile("`([^`]+)`")
 )
 
-// read reads the guide. A command is a line of its own, indented by four more than what is around it, or stands between
-// backticks and begins with a program's name and a space.
+// read parses the guide. A command is a line of a code block, or text between backticks that begins with the name of a
+// program and a space.
 func read(t *testing.T, path string) *text {
 	t.Helper()
 	raw, err := os.ReadFile(path)
@@ -33,7 +33,7 @@ func read(t *testing.T, path string) *text {
 	g := &text{T: t, ran: map[string]bool{}}
 	for line := range strings.Lines(string(raw)) {
 		line = strings.TrimRight(line, "\n")
-		if rest, ok := strings.CutPrefix(line, "       "); ok { // below a step, whose own lines are indented by three
+		if rest, ok := strings.CutPrefix(line, "       "); ok { // in a step, whose lines are indented by three
 			g.add(rest)
 			continue
 		}
@@ -55,7 +55,7 @@ func (g *text) add(line string) {
 	}
 }
 
-// command gives a command that has to be in the guide, as it is there, with its placeholders filled in.
+// command returns a command of the guide with its placeholders replaced; it must exist.
 func (g *text) command(line string, placeholders ...string) string {
 	g.Helper()
 	if !slices.Contains(g.commands, line) {
@@ -65,7 +65,7 @@ func (g *text) command(line string, placeholders ...string) string {
 	return strings.NewReplacer(placeholders...).Replace(line)
 }
 
-// all complains of commands that nobody has run.
+// all fails the test for commands that have not been run.
 func (g *text) all() {
 	g.Helper()
 	for _, c := range g.commands {
