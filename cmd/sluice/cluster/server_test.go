@@ -41,7 +41,7 @@ func TestAPIServerOutageAndRestart(t *testing.T) {
 
 	if wrote := r.written(func() {
 		s.StopAPIServer()
-		r.logged("the API server does not answer")
+		r.logged("API server is not responding")
 		time.Sleep(time.Second)
 		s.expect(n1.client, vip, "a")
 		open.goesOn()
@@ -49,7 +49,7 @@ func TestAPIServerOutageAndRestart(t *testing.T) {
 		// Killed during the outage: without cluster state, it leaves the rules alone.
 		r.end(syscall.SIGKILL)
 		r.start()
-		r.logged("the API server does not answer")
+		r.logged("API server is not responding")
 		s.expect(n1.client, vip, "a")
 		time.Sleep(500 * time.Millisecond)
 		open.goesOn()

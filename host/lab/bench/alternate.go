@@ -164,24 +164,10 @@ type interval struct{ ratio, low, high float64 }
 
 func (i interval) String() string { return fmt.Sprintf("%.2f (%.2f–%.2f)", i.ratio, i.low, i.high) }
 
-// bootstrap is the median of some ratios, and its percentile bootstrap. The same ratios give the same answer.
+// bootstrap returns the median of ratios with its interval.
 func bootstrap(ratios []float64) interval {
-	const resamples = 4000
-	median := func(v []float64) float64 {
-		v = slices.Clone(v)
-		slices.Sort(v)
-		return benchutil.Quantile(v, 0.5)
-	}
-	rng := rand.New(rand.NewPCG(1, 2))
-	medians, sample := make([]float64, resamples), make([]float64, len(ratios))
-	for i := range medians {
-		for j := range sample {
-			sample[j] = ratios[rng.IntN(len(ratios))]
-		}
-		medians[i] = median(sample)
-	}
-	slices.Sort(medians)
-	return interval{median(ratios), benchutil.Quantile(medians, 0.025), benchutil.Quantile(medians, 0.975)}
+	median, low, high := benchutil.Bootstrap(ratios)
+	return interval{median, low, high}
 }
 
 // relativeTo compares a size's two blocks of each round with another's.

@@ -9,13 +9,12 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/gctuner"
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/planner"
 )
@@ -119,7 +118,7 @@ func measureProgramming(ctx context.Context, s size, how settings) (programmingR
 	}
 	f.Endpoint, f.Service = percentilesOf(endpoint), percentilesOf(replacing)
 
-	resetPeak()
+	self().ResetPeakRSS()
 	profiled = how.profile("churn")
 	cpu, begin = cpuSeconds(), time.Now()
 	sum, n, err := churn(l, w, how.churn)
@@ -129,11 +128,11 @@ func measureProgramming(ctx context.Context, s size, how settings) (programmingR
 	took := time.Since(begin).Seconds()
 	f.Churn, f.ChurnCPU, f.ChurnRate = percentilesOf(sum.latencies), (cpuSeconds()-cpu)/took, float64(n)/took
 	profiled()
-	f.AfterChurn = memory{Peak: processMemory("VmHWM")}
+	f.AfterChurn = memory{Peak: self().PeakRSS()}
 	cpu, begin = cpuSeconds(), time.Now()
 	time.Sleep(how.idle)
 	f.IdleCPU = (cpuSeconds() - cpu) / time.Since(begin).Seconds()
-	f.AfterChurn.Resident = processMemory("VmRSS")
+	f.AfterChurn.Resident = self().RSS()
 	profiled = how.profile("restart")
 	r, seconds, err := restart(ctx, l)
 	profiled()
@@ -193,31 +192,18 @@ func cpuSeconds() float64 {
 }
 
 func measureMemory() memory {
-	m := memory{Peak: processMemory("VmHWM")}
+	m := memory{Peak: self().PeakRSS()}
 	gctuner.ReleaseStartup()
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
-	m.Live, m.Resident = float64(stats.HeapAlloc)/(1<<20), processMemory("VmRSS")
+	m.Live, m.Resident = float64(stats.HeapAlloc)/(1<<20), self().RSS()
 	return m
 }
 
-// processMemory is a line of /proc/self/status in MiB.
-func processMemory(line string) float64 {
-	text, _ := os.ReadFile("/proc/self/status")
-	for l := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(l, line+":"); ok {
-			kib, _ := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-			return kib / 1024
-		}
-	}
-	return 0
-}
+// self is this process.
+func self() benchutil.Process { return benchutil.Process(os.Getpid()) }
 
-// resetPeak makes VmHWM begin anew.
-func resetPeak() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }
-
-// profile measures where processor time goes until the function that it gives is called, and then what memory is
-// held.
+// profile records a CPU profile until the returned function is called, which also writes a heap profile.
 func (e *settings) profile(name string) (end func()) {
 	if e.profiles == "" {
 		return func() {}

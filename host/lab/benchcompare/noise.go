@@ -2,8 +2,6 @@ package main
 
 import (
 	"math"
-	"math/rand/v2"
-	"slices"
 
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 )
@@ -32,27 +30,9 @@ func selfRatio(a []block, of func(block) float64) interval {
 	return bootstrap(logs)
 }
 
-const resamples = 4000
-
 func bootstrap(logs []float64) interval {
-	if len(logs) == 0 {
-		return interval{math.NaN(), math.NaN(), math.NaN()}
-	}
-	rng := rand.New(rand.NewPCG(1, 2))
-	median := func(v []float64) float64 {
-		v = slices.Clone(v)
-		slices.Sort(v)
-		return benchutil.Quantile(v, 0.5)
-	}
-	medians, sample := make([]float64, resamples), make([]float64, len(logs))
-	for i := range medians {
-		for j := range sample {
-			sample[j] = logs[rng.IntN(len(logs))]
-		}
-		medians[i] = median(sample)
-	}
-	slices.Sort(medians)
-	return interval{math.Exp(median(logs)), math.Exp(benchutil.Quantile(medians, 0.025)), math.Exp(benchutil.Quantile(medians, 0.975))}
+	median, low, high := benchutil.Bootstrap(logs)
+	return interval{math.Exp(median), math.Exp(low), math.Exp(high)}
 }
 
 // verdict says what a ratio of b's to a's means, beside what a's to its own was. Only what is clear of 1 and further

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// CPUUtilization is the share of this machine's processor time that anybody uses during a time, 0 to 1.
+// CPUUtilization measures the fraction of this machine's CPU time that is in use, 0 to 1.
 func CPUUtilization(during time.Duration) (float64, error) {
 	idle, all, err := cpuTimes()
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is another process, looked at from outside.
+// Process is the PID of a process to measure.
 type Process int
 
-// clockTick is the unit of /proc/PID/stat, USER_HZ, on every Linux that Go runs on.
+// clockTick is the unit of /proc/PID/stat (USER_HZ) on every Linux architecture that Go supports.
 const clockTick = 10 * time.Millisecond
 
-// CPU is the time, user and system, that the process has used, its threads that have ended included.
+// CPU returns the process's user and system time, including finished threads.
 func (p Process) CPU() (time.Duration, error) {
 	var t unix.Timespec
 	// clock_getcpuclockid(3): the process's CPU clock, CPUCLOCK_SCHED.
@@ -31,7 +31,7 @@ func (p Process) CPU() (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// ChildrenCPU is that of the children that have ended and been waited for, and theirs, in steps of 10 ms.
+// ChildrenCPU returns the CPU time of reaped children and their descendants, in units of 10 ms.
 func (p Process) ChildrenCPU() (time.Duration, error) {
 	text, err := os.ReadFile(p.file("stat"))
 	if err != nil {
@@ -47,7 +47,7 @@ func (p Process) ChildrenCPU() (time.Duration, error) {
 	return time.Duration(user+system) * clockTick, errors.Join(err1, err2)
 }
 
-// TotalCPU is CPU and ChildrenCPU.
+// TotalCPU returns the sum of CPU and ChildrenCPU.
 func (p Process) TotalCPU() (time.Duration, error) {
 	own, err := p.CPU()
 	if err != nil {
@@ -57,13 +57,13 @@ func (p Process) TotalCPU() (time.Duration, error) {
 	return own + children, err
 }
 
-// RSS is what the process has in memory, in MiB, and Peak the most it ever had; 0 when it is gone.
+// RSS returns the resident memory in MiB; 0 if the process has ended.
 func (p Process) RSS() float64 { return p.memory("VmRSS") }
 
-// PeakRSS is the most that the process has had in memory, in MiB.
+// PeakRSS returns the peak resident memory in MiB; 0 if the process has ended.
 func (p Process) PeakRSS() float64 { return p.memory("VmHWM") }
 
-// ResetPeakRSS makes Peak begin anew.
+// ResetPeakRSS resets PeakRSS to the present RSS.
 func (p Process) ResetPeakRSS() { _ = os.WriteFile(p.file("clear_refs"), []byte("5"), 0) }
 
 func (p Process) memory(line string) float64 {
@@ -81,7 +81,7 @@ func (p Process) memory(line string) float64 {
 
 func (p Process) file(name string) string { return filepath.Join("/proc", strconv.Itoa(int(p)), name) }
 
-// Children are those that it has now.
+// Children returns the present child processes.
 func (p Process) Children() (out []Process) {
 	lists, _ := filepath.Glob(p.file("task/*/children"))
 	for _, l := range lists {
@@ -95,17 +95,17 @@ func (p Process) Children() (out []Process) {
 	return out
 }
 
-// ChildMonitor looks at a process's children, again and again, as what a child has used at most is gone with it.
+// ChildMonitor samples the memory of a process's children, because a child's peak is lost when it ends.
 type ChildMonitor struct {
 	stop chan struct{}
 	wg   sync.WaitGroup
 	peak float64
 }
 
-// pollInterval is often enough for programs that run for a tenth of a second, and costs a hundredth of a processor.
+// pollInterval is short enough for programs that run for 100 ms, and costs 1 % of a CPU.
 const pollInterval = 20 * time.Millisecond
 
-// MonitorChildren begins to look.
+// MonitorChildren starts a ChildMonitor.
 func (p Process) MonitorChildren() *ChildMonitor {
 	c := &ChildMonitor{stop: make(chan struct{})}
 	c.wg.Go(func() {
@@ -125,7 +125,7 @@ func (p Process) MonitorChildren() *ChildMonitor {
 	return c
 }
 
-// Stop ends it and gives the most that a child had in memory, in MiB.
+// Stop stops the monitor and returns the peak resident memory of any child, in MiB.
 func (c *ChildMonitor) Stop() float64 {
 	close(c.stop)
 	c.wg.Wait()

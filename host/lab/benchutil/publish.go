@@ -1,5 +1,5 @@
-// Package benchutil is what the programs that measure have in common: naming the machine, a process's use of it, spreads
-// of times, and tables in a README.
+// Package benchutil is shared by the benchmark programs: a description of the machine, CPU and memory of processes,
+// summaries of measured values, and tables in a README.
 package benchutil
 
 import (
@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// DescribeMachine names what figures were measured on.
+// DescribeMachine returns CPUs, kernel and Go version of this machine.
 func DescribeMachine() string {
 	model := "unknown CPU"
 	text, _ := os.ReadFile("/proc/cpuinfo")
@@ -28,7 +27,7 @@ func DescribeMachine() string {
 	return fmt.Sprintf("%d × %s, Linux %s, %s", runtime.NumCPU(), model, unix.ByteSliceToString(u.Release[:]), runtime.Version())
 }
 
-// Publish prints tables, and puts them into a file between the markers of a name; with file "" it prints only.
+// Publish prints tables and, unless file is "", writes them to the file between the markers of name.
 func Publish(file, name string, tables []byte) error {
 	if _, err := os.Stdout.Write(tables); err != nil || file == "" {
 		return err
@@ -36,7 +35,7 @@ func Publish(file, name string, tables []byte) error {
 	return Splice(file, name, tables)
 }
 
-// Splice replaces what a file has between <!-- name: begin --> and <!-- name: end -->.
+// Splice replaces the text of a file between <!-- name: begin --> and <!-- name: end -->.
 func Splice(path, name string, text []byte) error {
 	begin, end := "<!-- "+name+": begin -->", "<!-- "+name+": end -->"
 	old, err := os.ReadFile(path)
@@ -50,29 +49,4 @@ func Splice(path, name string, text []byte) error {
 	}
 	all := bytes.Join([][]byte{head, []byte(begin + "\n"), text, []byte(end), tail}, nil)
 	return os.WriteFile(path, all, 0o644)
-}
-
-// Summary is the median, the 99th percentile and the largest of some values; all 0 of none.
-type Summary struct {
-	N                int
-	Median, P99, Max float64
-}
-
-// Summarize works out a spread. It sorts the values.
-func Summarize(values []float64) Summary {
-	if len(values) == 0 {
-		return Summary{}
-	}
-	slices.Sort(values)
-	return Summary{len(values), Quantile(values, 0.5), Quantile(values, 0.99), values[len(values)-1]}
-}
-
-// Quantile of values that are sorted, at least one: the mean of the two in the middle where q is between them.
-func Quantile(sorted []float64, q float64) float64 {
-	at := q * float64(len(sorted)-1)
-	low := int(at)
-	if low+1 >= len(sorted) {
-		return sorted[len(sorted)-1]
-	}
-	return sorted[low] + (at-float64(low))*(sorted[low+1]-sorted[low])
 }

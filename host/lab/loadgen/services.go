@@ -1,5 +1,5 @@
-// Package loadgen fills a real API server with Services and EndpointSlices like those of a big cluster, for measuring.
-// They say as much as the endpointslice controller's do: nodes, zones, Pods. There is no controller.
+// Package loadgen fills a real API server with Services and EndpointSlices like those of a large cluster, for benchmarks.
+// Slices have the fields that the EndpointSlice controller writes: nodes, zones, Pods. There is no controller.
 package loadgen
 
 import (
@@ -17,34 +17,34 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
-// Namespace is where all of them are.
-const Namespace = "crowd"
+// Namespace of all Services.
+const Namespace = "loadgen"
 
-// Ports of all Services and of all their endpoints.
+// Ports of all Services and endpoints.
 const (
 	port       = 80
 	TargetPort = 8080
 )
 
-// nodes and zones that the endpoints are said to be in.
+// Number of nodes and zones of the endpoints.
 const nodes, zones = 30, 3
 
-// PodCIDR is where the endpoints' addresses are.
+// PodCIDR contains the endpoints' addresses.
 func PodCIDR() netip.Prefix { return netip.MustParsePrefix("11.0.0.0/8") }
 
-// ServiceName of Service i.
+// ServiceName returns the name of Service i.
 func ServiceName(i int) string { return fmt.Sprintf("svc-%05d", i) }
 
-// ClusterIP of Service i, in 10.96.0.0/16.
+// ClusterIP returns the cluster IP of Service i, in 10.96.0.0/16.
 func ClusterIP(i int) netip.Addr {
-	i += 256 // the first are the API server's to give
+	i += 256 // the API server allocates from the first ones
 	return netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
 }
 
-// ServiceAddr is where Service i is reached.
+// ServiceAddr returns the cluster IP and port of Service i.
 func ServiceAddr(i int) netip.AddrPort { return netip.AddrPortFrom(ClusterIP(i), port) }
 
-// CreateServices makes the Services from one number to below another, each with so many endpoints of its own.
+// CreateServices creates the Services from ≤ i < to, each with its own endpoints.
 func CreateServices(ctx context.Context, c *testcluster.Cluster, from, to, endpoints int) error {
 	if err := c.AddNamespace(ctx, Namespace); err != nil {
 		return err
@@ -67,7 +67,7 @@ func CreateServices(ctx context.Context, c *testcluster.Cluster, from, to, endpo
 	})
 }
 
-// retryServerErrors tries again what an API server on a busy machine has not got done in its time.
+// retryServerErrors retries requests that time out in the API server of a busy machine.
 func retryServerErrors(ctx context.Context, f func() error) error {
 	const tries, pause = 5, 2 * time.Second
 	for i := 1; ; i++ {
@@ -84,19 +84,19 @@ func retryServerErrors(ctx context.Context, f func() error) error {
 	}
 }
 
-// CreateService makes one more Service, with a slice of these endpoints.
+// CreateService creates another Service with one slice of endpoints.
 func CreateService(ctx context.Context, c *testcluster.Cluster, name string, clusterIP netip.Addr, endpoints []testcluster.Endpoint) error {
 	return c.CreateInBulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) {
 		return testcluster.Service(Namespace, name, clusterIP, port), addControllerMetadata(testcluster.Slice(Namespace, name, TargetPort, endpoints...))
 	})
 }
 
-// Slice of Service i, with the Pods of these numbers; they have to differ between Services.
+// Slice returns a slice of Service i with n endpoints, numbered from first. Numbers must differ between Services.
 func Slice(i, first, n int) *discoveryv1.EndpointSlice {
 	return addControllerMetadata(testcluster.Slice(Namespace, ServiceName(i), TargetPort, Endpoints(first, n)...))
 }
 
-// Endpoints are the Pods of these numbers.
+// Endpoints returns n endpoints, numbered from first.
 func Endpoints(first, n int) (list []testcluster.Endpoint) {
 	for id := first; id < first+n; id++ {
 		list = append(list, testcluster.Endpoint{
@@ -107,7 +107,7 @@ func Endpoints(first, n int) (list []testcluster.Endpoint) {
 	return list
 }
 
-// addControllerMetadata gives a slice what the controller writes besides.
+// addControllerMetadata adds the metadata that the controller writes.
 func addControllerMetadata(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	s.Labels[discoveryv1.LabelManagedBy] = "endpointslice-controller.k8s.io"
 	s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().UTC().Format(time.RFC3339Nano)}
@@ -121,13 +121,13 @@ func addControllerMetadata(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSl
 	return s
 }
 
-// SliceUpdater is a Service whose endpoints are changed, one write after the other.
+// SliceUpdater updates the slice of one Service repeatedly.
 type SliceUpdater struct {
 	cluster *testcluster.Cluster
 	slice   *discoveryv1.EndpointSlice
 }
 
-// NewSliceUpdater begins to change the endpoints of a Service that is there.
+// NewSliceUpdater returns an updater of an existing Service.
 func NewSliceUpdater(ctx context.Context, c *testcluster.Cluster, service string) (*SliceUpdater, error) {
 	s, err := c.Client.DiscoveryV1().EndpointSlices(Namespace).Get(ctx, service+"-1", metav1.GetOptions{})
 	if err != nil {
@@ -136,11 +136,10 @@ func NewSliceUpdater(ctx context.Context, c *testcluster.Cluster, service string
 	return &SliceUpdater{c, s}, nil
 }
 
-// Name of the slice.
+// Name returns the slice's name.
 func (c *SliceUpdater) Name() string { return c.slice.Name }
 
-// Update writes that these are its endpoints from now on, and gives the times just before the write and when the API
-// server has acknowledged it.
+// Update replaces the endpoints. It returns the times just before the write and at the API server's acknowledgement.
 func (c *SliceUpdater) Update(ctx context.Context, endpoints ...testcluster.Endpoint) (begin, acked time.Time, err error) {
 	next := addControllerMetadata(testcluster.Slice(Namespace, c.slice.Labels[discoveryv1.LabelServiceName], TargetPort, endpoints...))
 	next.ResourceVersion = c.slice.ResourceVersion
@@ -154,7 +153,7 @@ func (c *SliceUpdater) Update(ctx context.Context, endpoints ...testcluster.Endp
 	return begin, acked, nil
 }
 
-// Watch is a bare watch of the slice: it gives when each event arrived, until ctx ends.
+// Watch opens a plain watch of the slice and returns the arrival time of each event, until ctx ends.
 func (c *SliceUpdater) Watch(ctx context.Context) (<-chan time.Time, error) {
 	w, err := c.cluster.Client.DiscoveryV1().EndpointSlices(Namespace).Watch(ctx, metav1.ListOptions{
 		FieldSelector: "metadata.name=" + c.slice.Name, ResourceVersion: c.slice.ResourceVersion,

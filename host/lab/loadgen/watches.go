@@ -10,11 +10,11 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
-// CountWatches counts the watches that the API server serves, its own included, by resource.
+// CountWatches returns the number of the API server's watches by resource, including its own.
 func CountWatches(ctx context.Context, c *testcluster.Cluster) (map[string]int, error) {
 	text, err := c.Client.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("the API server's metrics: %w", err)
+		return nil, fmt.Errorf("get API server metrics: %w", err)
 	}
 	out := map[string]int{}
 	for line := range bytes.Lines(text) {
@@ -34,7 +34,7 @@ func CountWatches(ctx context.Context, c *testcluster.Cluster) (map[string]int, 
 	return out, nil
 }
 
-// AddedWatches is by how much there are more watches than before, of the resources where there are.
+// AddedWatches returns the increase of watches by resource, for resources where there is one.
 func AddedWatches(before, after map[string]int) map[string]int {
 	out := map[string]int{}
 	for resource, n := range after {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// agentProcess is the process that the agents are in.
+// agentProcess is the process that runs the agents.
 type agentProcess struct {
 	benchutil.Process
 	started time.Time
@@ -24,7 +24,7 @@ type agentProcess struct {
 	program *testnet.Program
 }
 
-// startAgents starts them in a host's namespace. Without watchList they list and then watch, as clients did before
+// startAgents starts the agents in a host's namespace. Without watchList they list and then watch, as clients did before
 // Kubernetes 1.35.
 func startAgents(h *testnet.Host, n int, dir string, over time.Duration, watchList bool) (*agentProcess, error) {
 	exe, err := os.Executable()
@@ -32,7 +32,7 @@ func startAgents(h *testnet.Host, n int, dir string, over time.Duration, watchLi
 		return nil, err
 	}
 	cmd := exec.Command(exe, "-child", dir, "-agents", strconv.Itoa(n), "-over", over.String())
-	// Many agents in one process share its garbage collector: less is left lying about than in processes of their own.
+	// Many agents share one garbage collector: run it more often than separate processes would need.
 	cmd.Env = append(os.Environ(), "GOGC=40", "KUBE_FEATURE_WatchListClient="+strconv.FormatBool(watchList))
 	cmd.Stderr = os.Stderr
 	c := &agentProcess{}
@@ -46,27 +46,27 @@ func startAgents(h *testnet.Host, n int, dir string, over time.Duration, watchLi
 	c.out = json.NewDecoder(bufio.NewReader(out))
 	c.started = time.Now()
 	if c.program, err = h.Start(cmd); err != nil {
-		return nil, fmt.Errorf("the agents: %w", err)
+		return nil, fmt.Errorf("start the agents: %w", err)
 	}
 	c.Process = benchutil.Process(c.program.PID())
 	return c, nil
 }
 
-// queryStatus gives the agents' status.
+// queryStatus returns the agents' status.
 func (c *agentProcess) queryStatus() (s status, err error) {
 	if _, err := io.WriteString(c.in, "?\n"); err != nil {
-		return s, fmt.Errorf("ask the agents: %w", err)
+		return s, fmt.Errorf("query the agents: %w", err)
 	}
 	if err := c.out.Decode(&s); err != nil {
-		return s, fmt.Errorf("ask the agents: %w", err)
+		return s, fmt.Errorf("query the agents: %w", err)
 	}
 	if s.Failed != "" {
-		return s, fmt.Errorf("an agent has ended: %s", s.Failed)
+		return s, fmt.Errorf("agent failed: %s", s.Failed)
 	}
 	return s, nil
 }
 
-// waitFor asks until it is so.
+// waitFor polls the status until so reports true.
 func (c *agentProcess) waitFor(ctx context.Context, within, every time.Duration, what string, so func(status) bool) (status, error) {
 	for deadline := time.Now().Add(within); ; time.Sleep(every) {
 		s, err := c.queryStatus()
@@ -77,12 +77,12 @@ func (c *agentProcess) waitFor(ctx context.Context, within, every time.Duration,
 			return s, ctx.Err()
 		}
 		if time.Now().After(deadline) {
-			return s, fmt.Errorf("not within %s: %s; the agents: %+v", within, what, s)
+			return s, fmt.Errorf("timed out after %s: %s; agents: %+v", within, what, s)
 		}
 	}
 }
 
-// stop ends the agents and waits for that.
+// stop stops the agents and waits for their end.
 func (c *agentProcess) stop() error {
 	_ = c.in.Close()
 	select {
@@ -90,6 +90,6 @@ func (c *agentProcess) stop() error {
 		return c.program.Wait()
 	case <-time.After(30 * time.Second):
 		c.program.Kill()
-		return fmt.Errorf("the agents did not end: %w", c.program.Wait())
+		return fmt.Errorf("agents did not stop: %w", c.program.Wait())
 	}
 }

@@ -21,24 +21,23 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-// status is what the agents' process answers when it is asked.
+// status is the agents' response to a query.
 type status struct {
-	Synced         int       // agents whose data plane holds the cluster
-	LastSynced     time.Time // the last of them
-	Changes        int       // that have arrived, after the first state, at all agents together
+	Synced         int       // agents that have programmed the cluster
+	LastSynced     time.Time // when the last of them had
+	Changes        int       // that all agents together have received after their initial sync
 	LastProgrammed time.Time // the last step of any agent
-	Failed         string    // why an agent ended, "" when all run
+	Failed         string    // why an agent failed; "": all are running
 }
 
-func nodeName(i int) string { return fmt.Sprintf("fleet-%04d", i) }
+func nodeName(i int) string { return fmt.Sprintf("scaletest-%04d", i) }
 
 func kubeconfig(dir string, i int) string {
 	return filepath.Join(dir, fmt.Sprintf("agent-%04d.kubeconfig", i))
 }
 
-// runAgents runs what n nodes would run, but for the kernel: each has its own connection, source, planner and engine. They
-// start one after the other over a time. Every line that comes in is answered with their status; the end of the input
-// ends them.
+// runAgents runs n agents, each with its own connection, source, planner and engine, but without a kernel. Their starts
+// are spread over a duration. Each line of in is answered with their status; the end of in stops them.
 func runAgents(n int, dir string, over time.Duration, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -69,7 +68,7 @@ func runAgents(n int, dir string, over time.Duration, in io.Reader, out io.Write
 }
 
 func runAgent(ctx context.Context, i int, dir string, log *slog.Logger, t *totals) error {
-	client, err := kube.Connect(kube.Connection{Kubeconfig: kubeconfig(dir, i), Version: "fleet"})
+	client, err := kube.Connect(kube.Connection{Kubeconfig: kubeconfig(dir, i), Version: "scaletest"})
 	if err != nil {
 		return err
 	}
@@ -85,7 +84,7 @@ func runAgent(ctx context.Context, i int, dir string, log *slog.Logger, t *total
 	return e.Run(ctx)
 }
 
-// totals is what all agents have done.
+// totals accumulates the status of all agents.
 type totals struct {
 	mu sync.Mutex
 	s  status

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// environment is a control plane on a host of its own, and a host that all agents are on.
+// environment is a control plane on its own host and a host for all agents.
 type environment struct {
 	net     *testnet.Lab
 	nodes   *testnet.Host
@@ -28,7 +28,7 @@ type environment struct {
 	dir     string // of the agents' kubeconfigs
 }
 
-// All agents are one user, as those of a DaemonSet are: the API server's fairness counts by user.
+// All agents are one user, like the Pods of a DaemonSet: API priority and fairness classifies by user.
 const user = "system:serviceaccount:kube-system:sluice"
 
 func newEnvironment(ctx context.Context, agents int) (s *environment, err error) {
@@ -38,7 +38,7 @@ func newEnvironment(ctx context.Context, agents int) (s *environment, err error)
 			s.close()
 		}
 	}()
-	if s.dir, err = os.MkdirTemp("", "fleet-"); err != nil {
+	if s.dir, err = os.MkdirTemp("", "scaletest-"); err != nil {
 		return s, err
 	}
 	if s.net, err = testnet.New(); err != nil {
@@ -88,13 +88,13 @@ func (s *environment) close() {
 	_ = os.RemoveAll(s.dir)
 }
 
-// server is the API server's process. It is another one after a restart.
+// server returns the API server's process, which changes with a restart.
 func (s *environment) server() benchutil.Process {
 	return benchutil.Process(s.cluster.PID(binaries.APIServer))
 }
 
-// received is how many bytes have come to the agents' host, and connections how many it has. Packets that the kernel
-// hands over in one piece count one header.
+// received returns the bytes received by the agents' host and its number of connections. Segments that the kernel
+// delivers as one packet count one header.
 func (s *environment) received() (bytes float64, connections int, err error) {
 	var dev, tcp []byte
 	err = s.nodes.Do(func() (err error) {
@@ -117,17 +117,17 @@ func (s *environment) received() (bytes float64, connections int, err error) {
 			return bytes, connections, err
 		}
 	}
-	return 0, 0, errors.New("the agents' host has no link eth0")
+	return 0, 0, errors.New("agents' host has no link eth0")
 }
 
-// resourceUsage is what something took.
+// resourceUsage is the cost of an operation.
 type resourceUsage struct {
 	CPU   time.Duration // of the API server
 	Bytes float64       // to the agents
 	Took  time.Duration
 }
 
-// measureDuring measures what happens while f runs.
+// measureDuring measures the cost while f runs.
 func (s *environment) measureDuring(f func() error) (u resourceUsage, err error) {
 	bytes, _, err := s.received()
 	if err != nil {
@@ -152,7 +152,7 @@ func (s *environment) measureDuring(f func() error) (u resourceUsage, err error)
 	return u, err
 }
 
-// bigService is a Service whose one slice has as many endpoints as the controller puts into one.
+// bigService is a Service whose slice has the controller's maximum number of endpoints.
 const bigService = "big"
 
 const perSlice = 100

@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// extrapolation is what so many nodes come to, from what one agent was measured to take. Everything in it is computed.
+// extrapolation has values for a number of nodes, computed from the measured cost per agent.
 type extrapolation struct {
 	Nodes            int
 	Watches          int
@@ -39,7 +39,7 @@ func (r *results) extrapolate(nodes int) extrapolation {
 	return c
 }
 
-// cpuPerAgent is the API server's CPU seconds for one change to reach one agent; not less than 0 where noise says so.
+// cpuPerAgent returns the API server's CPU seconds per update and agent. Noise does not make it negative.
 func cpuPerAgent(bare, with updateResult, agents int) float64 {
 	return max(with.CPU/float64(with.Updates)-bare.CPU/float64(bare.Updates), 0) / float64(agents)
 }

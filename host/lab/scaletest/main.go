@@ -1,6 +1,6 @@
-// Command fleet measures what sluice on many nodes costs one real API server: so many agents, each with its own
-// connection, source, planner and engine, and a data plane in memory. It prints Markdown tables; -write puts them into a
-// file between its markers.
+// Command scaletest measures the load that sluice on many nodes puts on one real API server, with agents that have their
+// own connection, source, planner and engine, and an in-memory data plane. It prints Markdown tables; -write writes them
+// to a file between its markers.
 package main
 
 import (

@@ -14,51 +14,51 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
-// results is what a run measured.
+// results of a run.
 type results struct {
 	options
 	Machine        string
-	IdleCPU        float64         // processors that the API server takes with nobody there
-	MemoryBefore   float64         // MiB that it has then
-	WithoutAgents  [2]updateResult // changes with no agent there: small slices, big ones
+	IdleCPU        float64         // CPUs used by the API server without agents
+	MemoryBefore   float64         // MiB used by it then
+	WithoutAgents  [2]updateResult // updates without agents: of a small slice, of a big one
 	Starts         []startResult
-	SmallSlice     updateResult // changes of a slice of so many endpoints as all have
-	BigSlice       updateResult // changes of a slice of perSlice endpoints
+	SmallSlice     updateResult // updates of a slice of normal size
+	BigSlice       updateResult // updates of a slice of perSlice endpoints
 	Single         benchutil.Summary
-	IdleWithAgents float64        // processors that the API server takes with all agents there and no change
-	watchesBefore  map[string]int // watches with no agent there
+	IdleWithAgents float64        // CPUs used by the API server with all agents and no updates
+	watchesBefore  map[string]int // watches without agents
 	Watches        map[string]int // the agents'
 	Connections    int
 	Restart        restartResult
 }
 
-// startResult is one way to start all agents.
+// startResult is the cost of one way to start all agents.
 type startResult struct {
 	Name            string
 	Took            float64 // s, until the last agent has synced
-	CPU             float64 // s of the API server's, without what it takes anyway
-	Peak, Resident  float64 // MiB of the API server's
+	CPU             float64 // s of the API server, minus its idle load
+	Peak, Resident  float64 // MiB of the API server
 	Bytes           float64
-	AgentCPU, Agent float64 // s and MiB an agent
+	AgentCPU, Agent float64 // s and MiB per agent
 }
 
-// updateResult is what changes cost.
+// updateResult is the cost of updates.
 type updateResult struct {
 	Updates int
-	Rate    float64 // a second
-	CPU     float64 // s of the API server's, without what it takes anyway
+	Rate    float64 // per second
+	CPU     float64 // s of the API server, minus its idle load
 	Bytes   float64
 }
 
-// restartResult is what follows when the API server ends and begins anew.
+// restartResult is the cost of a restart of the API server.
 type restartResult struct {
-	Took  float64 // s, from its readiness until all watches are there again
-	CPU   float64 // s, of its own start
+	Took  float64 // s, from its readiness until all watches are re-established
+	CPU   float64 // s, including its own start
 	Bytes float64
 	Peak  float64
 }
 
-// startTimeout is generous: the agents share this machine's processors.
+// startTimeout is generous because the agents share this machine's CPUs.
 const startTimeout = 10 * time.Minute
 
 func (o *options) measure(ctx context.Context) (*results, error) {
@@ -72,7 +72,7 @@ func (o *options) measure(ctx context.Context) (*results, error) {
 	if err := s.fill(ctx, o.services, o.endpoints); err != nil {
 		return nil, err
 	}
-	time.Sleep(o.idleDuration) // what making them has left to do
+	time.Sleep(o.idleDuration) // let the API server finish background work
 	if r.IdleCPU, err = r.idleCPU(s); err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (r *results) progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
 }
 
-// idleCPU is how many processors the API server takes while nothing happens.
+// idleCPU returns the number of CPUs that the API server uses without updates.
 func (r *results) idleCPU(s *environment) (float64, error) {
 	u, err := s.measureDuring(func() error { time.Sleep(r.idleDuration); return nil })
 	return u.CPU.Seconds() / u.Took.Seconds(), err
@@ -147,7 +147,7 @@ func (r *results) measureStart(ctx context.Context, s *environment, name string,
 	return c, nil
 }
 
-// measureRunning measures what happens while all agents are there.
+// measureRunning measures updates and a restart while all agents are running.
 func (r *results) measureRunning(ctx context.Context, s *environment, c *agentProcess) (err error) {
 	if _, r.Connections, err = s.received(); err != nil {
 		return err
@@ -167,14 +167,14 @@ func (r *results) measureRunning(ctx context.Context, s *environment, c *agentPr
 	if err := r.measureSingleUpdates(ctx, s, c, slices[0]); err != nil {
 		return err
 	}
-	// By now every agent has them all: one that nothing waits for, such as that of its Node, may come late.
+	// Count watches only now: some, such as that of the Node, may start late because nothing waits for them.
 	now, err := loadgen.CountWatches(ctx, s.cluster)
 	if err != nil {
 		return err
 	}
 	r.Watches = loadgen.AddedWatches(r.watchesBefore, now)
 	r.progress("the API server begins anew")
-	// The last, and the hardest on the machine: what was measured before is not lost with it.
+	// Last, because it may fail on a small machine: the other results are kept.
 	if err := r.measureRestart(ctx, s, c); err != nil {
 		r.progress("what follows from a restart is not known: %v", err)
 		r.Restart = restartResult{}
@@ -182,7 +182,7 @@ func (r *results) measureRunning(ctx context.Context, s *environment, c *agentPr
 	return nil
 }
 
-// updatedSlice is one that is changed.
+// updatedSlice is a slice that is updated.
 type updatedSlice struct {
 	service string
 	n       int
@@ -192,7 +192,7 @@ func (r *results) updatedSlices() [2]updatedSlice {
 	return [2]updatedSlice{{loadgen.ServiceName(0), r.endpoints}, {bigService, perSlice}}
 }
 
-// nextEndpoints are the endpoints of a slice after change i: one of them is another one. Never those that are there.
+// nextEndpoints returns the endpoints of a slice after update i, which differ from the previous ones in one endpoint.
 func (r *results) nextEndpoints(what updatedSlice, i int) []testcluster.Endpoint {
 	first := r.services*r.endpoints + perSlice + 1000*what.n
 	e := loadgen.Endpoints(first, what.n)
@@ -200,8 +200,8 @@ func (r *results) nextEndpoints(what updatedSlice, i int) []testcluster.Endpoint
 	return e
 }
 
-// measureUpdates changes a slice again and again, at the rate wanted, and waits until all agents have heard of it; without
-// agents, it is the writes alone.
+// measureUpdates updates a slice at the configured rate and waits until all agents have received all updates. Without
+// agents it measures the writes alone.
 func (r *results) measureUpdates(ctx context.Context, s *environment, c *agentProcess, what updatedSlice) (l updateResult, err error) {
 	changing, err := loadgen.NewSliceUpdater(ctx, s.cluster, what.service)
 	if err != nil {
@@ -237,7 +237,7 @@ func (r *results) measureUpdates(ctx context.Context, s *environment, c *agentPr
 	return l, err
 }
 
-// measureSingleUpdates makes changes one at a time, and measures until the last agent has programmed each.
+// measureSingleUpdates makes single updates and measures until the last agent has programmed each.
 func (r *results) measureSingleUpdates(ctx context.Context, s *environment, c *agentProcess, what updatedSlice) error {
 	changing, err := loadgen.NewSliceUpdater(ctx, s.cluster, what.service)
 	if err != nil {
@@ -258,7 +258,7 @@ func (r *results) measureSingleUpdates(ctx context.Context, s *environment, c *a
 		}); err != nil {
 			return err
 		}
-		time.Sleep(100 * time.Millisecond) // from there it is a step of the engine's
+		time.Sleep(100 * time.Millisecond) // then the engines program it
 		done, err := c.queryStatus()
 		if err != nil {
 			return err
@@ -269,9 +269,9 @@ func (r *results) measureSingleUpdates(ctx context.Context, s *environment, c *a
 	return nil
 }
 
-// measureRestart ends the API server and starts it again, with all agents there. Something else has changed before, as it always
-// has in a cluster: a server that has just started knows no versions before its own first list, and the agents' last
-// ones are such.
+// measureRestart restarts the API server with all agents connected. It changes another object first, as happens in every
+// cluster: a server that has just started does not know resource versions older than its own first list, and the agents'
+// last ones are older.
 func (r *results) measureRestart(ctx context.Context, s *environment, c *agentProcess) error {
 	want := 0
 	for _, n := range r.Watches {
@@ -309,7 +309,7 @@ func (r *results) measureRestart(ctx context.Context, s *environment, c *agentPr
 		time.Sleep(500 * time.Millisecond)
 	}
 	r.Restart.Took = time.Since(ready).Seconds()
-	// A change that reaches all agents shows that they are all back.
+	// An update that reaches all agents shows that all are connected.
 	slice := r.updatedSlices()[0]
 	changing, err := loadgen.NewSliceUpdater(ctx, s.cluster, slice.service)
 	if err != nil {

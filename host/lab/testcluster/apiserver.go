@@ -52,8 +52,8 @@ func (c *Cluster) apiServerArgs(etcd string) ([]string, error) {
 	return args, nil
 }
 
-// StartAPIServer starts it again after StopAPIServer, at the same address and with the same state, and waits until it
-// is ready.
+// StartAPIServer restarts the API server after StopAPIServer, at the same address and with the same state, and waits
+// until it is ready.
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	if c.apiserver.running() {
 		return nil
@@ -64,16 +64,16 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	return c.waitAPIServer(ctx)
 }
 
-// StopAPIServer ends it from one moment to the next: its connections are reset, new ones refused.
+// StopAPIServer kills the API server: connections are reset, new ones are refused.
 func (c *Cluster) StopAPIServer() { c.apiserver.kill() }
 
-// RestartAPIServer is StopAPIServer and StartAPIServer.
+// RestartAPIServer calls StopAPIServer and StartAPIServer.
 func (c *Cluster) RestartAPIServer(ctx context.Context) error {
 	c.StopAPIServer()
 	return c.StartAPIServer(ctx)
 }
 
-// waitAPIServer waits for /readyz. Without connections from before: one to a server that is gone takes its time.
+// waitAPIServer waits for /readyz on a new connection: an old one to a killed server would have to time out.
 func (c *Cluster) waitAPIServer(ctx context.Context) error {
 	transport, err := rest.TransportFor(c.Config)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// Request is one that the API server has answered, or, of a watch, has begun to.
+// Request is a request that the API server has completed or, for a watch, started.
 type Request struct {
 	User                         string
 	Verb                         string // get, list, watch, create, …
@@ -20,7 +20,7 @@ type Request struct {
 	Code                         int // of HTTP
 }
 
-// Requests are those of the users in Options.Audit, the oldest first.
+// Requests returns the requests of the users in Options.Audit, oldest first.
 func (c *Cluster) Requests() ([]Request, error) {
 	f, err := os.Open(filepath.Join(c.dir, "audit.log"))
 	if errors.Is(err, fs.ErrNotExist) {

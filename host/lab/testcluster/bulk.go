@@ -15,8 +15,8 @@ import (
 // at once: what keeps the API server busy, and no more.
 const parallel = 32
 
-// CreateInBulk makes n Services with their EndpointSlices, as object gives them; either may be nil. object is called from
-// several goroutines. The first error ends it.
+// CreateInBulk creates n Services with EndpointSlices; object(i) returns them, and either may be nil. object is called
+// concurrently. The first error stops it.
 func (c *Cluster) CreateInBulk(ctx context.Context, n int, object func(i int) (*corev1.Service, *discoveryv1.EndpointSlice)) error {
 	return c.Parallel(ctx, n, func(ctx context.Context, i int) error {
 		service, slice := object(i)
@@ -34,7 +34,7 @@ func (c *Cluster) CreateInBulk(ctx context.Context, n int, object func(i int) (*
 	})
 }
 
-// Parallel calls f for 0 … n-1, some at a time. The first error ends it.
+// Parallel calls f for 0 … n-1, several at a time. The first error stops it.
 func (c *Cluster) Parallel(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -53,8 +53,8 @@ func (c *Cluster) Parallel(ctx context.Context, n int, f func(ctx context.Contex
 	return context.Cause(ctx)
 }
 
-// Service is a ClusterIP Service of one port and without a selector, for Bulk: its slices are the test's business. A
-// cluster IP that is not valid is left to the API server.
+// Service returns a ClusterIP Service with one port and no selector, for CreateInBulk. The API server allocates the
+// cluster IP if clusterIP is not valid.
 func Service(namespace, name string, clusterIP netip.Addr, port uint16) *corev1.Service {
 	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -66,14 +66,14 @@ func Service(namespace, name string, clusterIP netip.Addr, port uint16) *corev1.
 	return s
 }
 
-// Endpoint is one of Slice.
+// Endpoint is an endpoint for Slice.
 type Endpoint struct {
 	Addr netip.Addr
 	Node string
 	Zone string
 }
 
-// Slice is the slice "SERVICE-1" of a Service, for Bulk: ready endpoints, all of the first one's family.
+// Slice returns the slice "SERVICE-1" of a Service, for CreateInBulk: ready endpoints, all of the first one's family.
 func Slice(namespace, service string, port uint16, endpoints ...Endpoint) *discoveryv1.EndpointSlice {
 	yes, no, name, number, tcp := true, false, "http", int32(port), corev1.ProtocolTCP
 	s := &discoveryv1.EndpointSlice{

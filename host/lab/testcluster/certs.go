@@ -42,7 +42,7 @@ func newAuthority() (*authority, error) {
 	return &authority{key, cert, encode("CERTIFICATE", der)}, nil
 }
 
-// server makes a certificate for these addresses and names.
+// server issues a server certificate for addresses and names.
 func (a *authority) server(addrs []netip.Addr, names ...string) (cert, key []byte, err error) {
 	tmpl := template("kube-apiserver")
 	tmpl.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
@@ -53,7 +53,7 @@ func (a *authority) server(addrs []netip.Addr, names ...string) (cert, key []byt
 	return a.sign(tmpl)
 }
 
-// user makes a certificate that the API server takes for this user.
+// user issues a client certificate for a user.
 func (a *authority) user(name string, groups ...string) (cert, key []byte, err error) {
 	tmpl := template(name)
 	tmpl.Subject.Organization = groups
@@ -95,7 +95,7 @@ func encodeKey(k *ecdsa.PrivateKey) ([]byte, error) {
 	return encode("EC PRIVATE KEY", der), nil
 }
 
-// credentials writes what the API server needs of files.
+// credentials writes the files that the API server needs.
 func (c *Cluster) credentials() error {
 	var err error
 	if c.ca, err = newAuthority(); err != nil {

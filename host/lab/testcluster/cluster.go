@@ -21,10 +21,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// startTimeout is how long anything of the control plane may take on a slow machine.
+// startTimeout limits each step of the start; it is generous for slow machines.
 const startTimeout = 3 * time.Minute
 
-// Options of a cluster; the zero value is one on this process's own loopback.
+// Options of a cluster. The zero value runs it on this process's own loopback interface.
 type Options struct {
 	// Host is the namespace that the control plane runs in; nil: this process's own.
 	Host *testnet.Host
@@ -41,7 +41,7 @@ type Options struct {
 	Audit []string
 }
 
-// controllers is what makes EndpointSlices appear and namespaces and their Pods come and go.
+// controllers returns the controllers that tests need: for EndpointSlices, namespaces and Pods.
 func controllers() []string {
 	return []string{
 		"endpointslice-controller", "endpointslice-mirroring-controller", "namespace-controller", "serviceaccount-controller",
@@ -64,8 +64,8 @@ type Cluster struct {
 	etcd, apiserver, manager *process
 }
 
-// Start starts a control plane and waits until it works: 3 to 5 s. The error is a *binaries.Missing where the programs
-// have not been built. Close it.
+// Start starts a control plane and waits until it is ready, 3 to 5 s. The error is a *binaries.Missing if the programs
+// have not been built. The caller must call Close.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	bin, err := binaries.Find(binaries.Cluster()...)
 	if err != nil {
@@ -139,7 +139,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.WaitReady(ctx)
 }
 
-// freePorts finds ports that nobody listens on in the cluster's namespace.
+// freePorts returns unused ports of the cluster's network namespace.
 func (c *Cluster) freePorts(n int) (ports []uint16, err error) {
 	err = inNamespace(c.options.Host, func() error {
 		for range n {
@@ -162,10 +162,10 @@ func (c *Cluster) process(name string, args ...string) *process {
 	}
 }
 
-// Dir is the cluster's own folder, gone after Close.
+// Dir returns the cluster's own directory, which Close removes.
 func (c *Cluster) Dir() string { return c.dir }
 
-// WaitReady waits until the API server answers and the controllers do their work.
+// WaitReady waits until the API server is ready and the controllers are working.
 func (c *Cluster) WaitReady(ctx context.Context) error {
 	if err := c.waitAPIServer(ctx); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (c *Cluster) WaitReady(ctx context.Context) error {
 	return c.awaitNamespace(ctx, metav1.NamespaceDefault)
 }
 
-// awaitNamespace waits until Pods can be made in a namespace: their service account appears a moment after it.
+// awaitNamespace waits for a namespace's default service account, without which Pods cannot be created.
 func (c *Cluster) awaitNamespace(ctx context.Context, name string) error {
 	return c.await(ctx, c.manager, "service account of namespace "+name, func(ctx context.Context) (bool, error) {
 		_, err := c.Client.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
@@ -184,7 +184,7 @@ func (c *Cluster) awaitNamespace(ctx context.Context, name string) error {
 	})
 }
 
-// AddNamespace makes a namespace, or takes the one there is, and waits until Pods can be made in it.
+// AddNamespace creates a namespace unless it exists, and waits until Pods can be created in it.
 func (c *Cluster) AddNamespace(ctx context.Context, name string) error {
 	_, err := c.Client.CoreV1().Namespaces().Create(ctx, namespace(name), metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -196,7 +196,7 @@ func (c *Cluster) AddNamespace(ctx context.Context, name string) error {
 	return c.awaitNamespace(ctx, name)
 }
 
-// await asks every few milliseconds until it is so, for as long as the process runs that must make it so.
+// await polls until done reports true, as long as process p is running.
 func (c *Cluster) await(ctx context.Context, p *process, what string, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -219,7 +219,7 @@ func (c *Cluster) await(ctx context.Context, p *process, what string, done func(
 	}
 }
 
-// Close ends everything and removes the cluster's folder. With SLUICE_TESTCLUSTER_KEEP set the folder stays, with the logs.
+// Close stops all programs and removes the cluster's directory, unless SLUICE_TESTCLUSTER_KEEP is set.
 func (c *Cluster) Close() {
 	for _, p := range []*process{c.manager, c.apiserver, c.etcd} {
 		p.kill()

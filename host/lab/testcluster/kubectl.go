@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testcluster/binaries"
 )
 
-// Kubectl runs kubectl as the administrator, or as whom a --kubeconfig among the arguments says, and gives what it
-// printed. The error has what it said on standard error.
+// Kubectl runs kubectl as the administrator, unless the arguments have a --kubeconfig, and returns its output. The error
+// contains its standard error.
 func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, binaries.Kubectl), args...)
 	cmd.Env = []string{"HOME=" + c.dir, "PATH=" + os.Getenv("PATH"), "KUBECONFIG=" + filepath.Join(c.dir, "admin.kubeconfig")}
@@ -32,7 +32,7 @@ func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (st
 	return out.String(), err
 }
 
-// Apply is kubectl apply of some manifests.
+// Apply runs kubectl apply with manifests.
 func (c *Cluster) Apply(ctx context.Context, manifests string) error {
 	_, err := c.Kubectl(ctx, manifests, "apply", "-f", "-")
 	return err

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Logs is the end of what each program has logged.
+// Logs returns the end of each program's log.
 func (c *Cluster) Logs() string { return c.logs(nil) }
 
 func (c *Cluster) programs() []*process {
@@ -31,7 +31,7 @@ func (c *Cluster) logs(from map[string]int64) string {
 	return b.String()
 }
 
-// TB is what Show needs of a test.
+// TB is the part of testing.TB that LogOnFailure needs.
 type TB interface {
 	Helper()
 	Failed() bool
@@ -39,7 +39,7 @@ type TB interface {
 	Logf(format string, args ...any)
 }
 
-// LogOnFailure shows what the programs log from here to the end of a test, if that fails.
+// LogOnFailure prints what the programs log until the end of a test if the test fails.
 func (c *Cluster) LogOnFailure(t TB) {
 	from := map[string]int64{}
 	for _, p := range c.programs() {

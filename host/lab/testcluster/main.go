@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// Main is for TestMain of a package whose tests need a cluster: like testnet.Main, it runs them in namespaces of their
-// own. Where the programs have not been built it says what to run and runs none; with CI set it fails.
+// Main is for TestMain of a package whose tests need a cluster. Like testnet.Main, it runs them in their own namespaces.
+// If the programs have not been built it prints how to build them and skips the tests, or fails if CI is set.
 func Main(m interface{ Run() int }, more ...string) {
 	if !testnet.Inside() {
 		if _, err := binaries.Find(append(binaries.Cluster(), more...)...); err != nil {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// Node is what AddNode makes.
+// Node describes a Node for AddNode.
 type Node struct {
 	Name  string
 	Zone  string            // "": none
@@ -22,7 +22,7 @@ type Node struct {
 	More  map[string]string // labels beside the usual ones
 }
 
-// AddNode makes a Node that is Ready, as a kubelet would.
+// AddNode creates a Node that is Ready, as a kubelet would.
 func (c *Cluster) AddNode(ctx context.Context, n Node) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux"}}}
 	for k, v := range n.More {
@@ -66,7 +66,7 @@ func (c *Cluster) AddNode(ctx context.Context, n Node) error {
 	return nil
 }
 
-// UpdateNode changes a Node's metadata and spec; conflicts are tried again.
+// UpdateNode updates a Node's metadata and spec, and retries on conflicts.
 func (c *Cluster) UpdateNode(ctx context.Context, name string, change func(*corev1.Node)) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		n, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
@@ -79,7 +79,7 @@ func (c *Cluster) UpdateNode(ctx context.Context, name string, change func(*core
 	})
 }
 
-// Pod is what AddPod makes.
+// Pod describes a Pod for AddPod.
 type Pod struct {
 	Namespace, Name string
 	Labels          map[string]string
@@ -89,7 +89,7 @@ type Pod struct {
 	Ready           bool
 }
 
-// AddPod makes a Pod that runs on a node, as scheduler and kubelet would. Its namespace has to be there.
+// AddPod creates a Pod that runs on a node, as scheduler and kubelet would. Its namespace must exist.
 func (c *Cluster) AddPod(ctx context.Context, p Pod) error {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels},
@@ -113,7 +113,7 @@ func (c *Cluster) AddPod(ctx context.Context, p Pod) error {
 	})
 }
 
-// SetPodStatus changes a Pod's status, as its kubelet would.
+// SetPodStatus updates a Pod's status, as its kubelet would.
 func (c *Cluster) SetPodStatus(ctx context.Context, namespace, name string, change func(*corev1.PodStatus)) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		p, err := c.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -130,7 +130,7 @@ func (c *Cluster) SetPodStatus(ctx context.Context, namespace, name string, chan
 	return nil
 }
 
-// SetPodReady makes a Pod ready or not.
+// SetPodReady sets whether a Pod is ready.
 func (c *Cluster) SetPodReady(ctx context.Context, namespace, name string, ready bool) error {
 	return c.SetPodStatus(ctx, namespace, name, func(s *corev1.PodStatus) { setReady(s, ready) })
 }
@@ -146,12 +146,12 @@ func setReady(s *corev1.PodStatus, ready bool) {
 	}
 }
 
-// TerminatePod begins a Pod's end: it is terminating until RemovePod, and serves as long as it is ready.
+// TerminatePod deletes a Pod gracefully: it is terminating until RemovePod, and serving while it is ready.
 func (c *Cluster) TerminatePod(ctx context.Context, namespace, name string) error {
 	return c.deletePod(ctx, namespace, name, time.Hour)
 }
 
-// RemovePod ends a Pod, as its kubelet does when the containers have.
+// RemovePod removes a Pod, as its kubelet does when its containers have ended.
 func (c *Cluster) RemovePod(ctx context.Context, namespace, name string) error {
 	return c.deletePod(ctx, namespace, name, 0)
 }

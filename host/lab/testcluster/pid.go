@@ -1,6 +1,6 @@
 package testcluster
 
-// PID is the process of one of the programs, by its name in package binaries; 0 when it does not run.
+// PID returns the process ID of a program, by its name in package binaries; 0 if it is not running.
 func (c *Cluster) PID(name string) int {
 	for _, p := range c.programs() {
 		if p.name == name && p.running() {

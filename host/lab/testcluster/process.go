@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// process is one of the programs; it can be ended and started again with the same arguments.
+// process is one of the programs. It can be restarted with the same arguments.
 type process struct {
 	name string
 	path string
@@ -23,7 +23,7 @@ type process struct {
 	life *testnet.Program // the present one, or the last; nil: not started yet
 }
 
-// start runs it in its namespace.
+// start starts the program in its namespace.
 func (p *process) start() error {
 	file, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -55,14 +55,14 @@ func (p *process) running() bool {
 	}
 }
 
-// kill ends it from one moment to the next, and waits for that.
+// kill kills the program and waits for its end.
 func (p *process) kill() {
 	if p.running() {
 		p.life.Kill()
 	}
 }
 
-// logSize is how long its log is.
+// logSize returns the size of the log.
 func (p *process) logSize() int64 {
 	info, err := os.Stat(p.log)
 	if err != nil {
@@ -71,7 +71,7 @@ func (p *process) logSize() int64 {
 	return info.Size()
 }
 
-// tail gives the last lines of the log after an offset, at most 16 KiB.
+// tail returns the last lines of the log after an offset, at most 16 KiB.
 func (p *process) tail(from int64) string {
 	f, err := os.Open(p.log)
 	if err != nil {
@@ -94,7 +94,7 @@ func (p *process) tail(from int64) string {
 	return strings.TrimSpace(string(text))
 }
 
-// inNamespace runs f in the namespace of a host, or where it is when there is none.
+// inNamespace runs f in the namespace of a host, or in the present one if h is nil.
 func inNamespace(h *testnet.Host, f func() error) error {
 	if h == nil {
 		return f()

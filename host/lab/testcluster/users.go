@@ -17,10 +17,10 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// protobuf is what Kubernetes' own components speak.
+// protobuf is the encoding that Kubernetes' own components use.
 const protobuf = "application/vnd.kubernetes.protobuf"
 
-// admin makes the administrator's configuration, client and kubeconfig.
+// admin creates the administrator's configuration, client and kubeconfig.
 func (c *Cluster) admin() error {
 	cert, key, err := c.ca.user("admin", "system:masters")
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *Cluster) admin() error {
 	return err
 }
 
-// dial connects in the cluster's namespace.
+// dial connects from the cluster's namespace.
 func (c *Cluster) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if c.options.Host == nil {
 		return new(net.Dialer).DialContext(ctx, network, address)
@@ -52,7 +52,7 @@ func (c *Cluster) dial(ctx context.Context, network, address string) (net.Conn, 
 	return c.options.Host.Dial(ctx, network, to)
 }
 
-// UserKubeconfig writes a kubeconfig that makes its bearer this user, a member of these groups, and gives its path.
+// UserKubeconfig writes a kubeconfig for a user in groups and returns its path.
 func (c *Cluster) UserKubeconfig(user string, groups ...string) (string, error) {
 	cert, key, err := c.ca.user(user, groups...)
 	if err != nil {
@@ -61,8 +61,7 @@ func (c *Cluster) UserKubeconfig(user string, groups ...string) (string, error) 
 	return c.kubeconfig(user, &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key})
 }
 
-// ServiceAccountKubeconfig writes a kubeconfig with a token of a service account, as a Pod of it would get one, and
-// gives its path.
+// ServiceAccountKubeconfig writes a kubeconfig with a token of a service account and returns its path.
 func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) (string, error) {
 	token, err := c.Token(ctx, namespace, name)
 	if err != nil {
@@ -71,7 +70,7 @@ func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name 
 	return c.kubeconfig(namespace+"-"+name, &clientcmdapi.AuthInfo{Token: token})
 }
 
-// Token gets a token of a service account.
+// Token requests a token of a service account.
 func (c *Cluster) Token(ctx context.Context, namespace, name string) (string, error) {
 	hours := int64(24 * 3600)
 	req := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{ExpirationSeconds: &hours}}
@@ -82,7 +81,7 @@ func (c *Cluster) Token(ctx context.Context, namespace, name string) (string, er
 	return got.Status.Token, nil
 }
 
-// CAFile is the certificate that the API server's is signed with.
+// CAFile returns the path of the CA certificate of the API server.
 func (c *Cluster) CAFile() string { return filepath.Join(c.dir, "ca.crt") }
 
 func (c *Cluster) kubeconfig(name string, auth *clientcmdapi.AuthInfo) (string, error) {

@@ -1,6 +1,5 @@
-// Package binaries builds the programs of a Kubernetes control plane from the two modules beside it, and finds them
-// again. They are kept outside the work tree, in a folder of the user's cache that is named after whatever they are
-// made from: other versions, another compiler or other flags give another folder.
+// Package binaries builds the programs of a Kubernetes control plane from the modules etcd and kubernetes next to it. They
+// are kept in a directory of the user's cache whose name is a hash of the modules, the compiler and its flags.
 package binaries
 
 import (
@@ -23,13 +22,13 @@ const (
 	KubeProxy         = "kube-proxy"
 )
 
-// Cluster lists what a cluster needs.
+// Cluster returns the programs that a cluster needs.
 func Cluster() []string { return []string{Etcd, APIServer, ControllerManager, Kubectl} }
 
-// kubernetes is what the programs built from its module say their version is.
+// kubernetes is the version that the programs of that module report.
 const kubernetes = "v1.36.3"
 
-// program says where one comes from.
+// program is the module and package of a program.
 type program struct {
 	module string // folder of a module, beside this package's
 	pkg    string
@@ -46,7 +45,7 @@ func programs() map[string]program {
 	}
 }
 
-// flags are the arguments of go build, for both modules.
+// flags returns the arguments of go build for both modules.
 func flags() []string {
 	ld := []string{"-s", "-w"}
 	minor := strings.Split(strings.TrimPrefix(kubernetes, "v"), ".")
@@ -56,7 +55,7 @@ func flags() []string {
 	return []string{"-trimpath", "-buildvcs=false", "-ldflags", strings.Join(ld, " ")}
 }
 
-// Missing is the error of Find.
+// Missing is the error of Find: programs that have not been built.
 type Missing struct {
 	Names []string
 	Dir   string // where they would be
@@ -73,7 +72,7 @@ func (m *Missing) Error() string {
 		strings.Join(m.Names, ", "), m.Dir, more)
 }
 
-// Find gives the folder with all of the named programs, or a *Missing error.
+// Find returns the directory that has all named programs, or a *Missing error.
 func Find(names ...string) (string, error) {
 	dir, err := cacheDir()
 	if err != nil {
@@ -91,7 +90,7 @@ func Find(names ...string) (string, error) {
 	return dir, nil
 }
 
-// cacheRoot is the folder of all keys.
+// cacheRoot returns the directory of all keys.
 func cacheRoot() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -100,7 +99,7 @@ func cacheRoot() (string, error) {
 	return filepath.Join(cache, "sluice", "testcluster"), nil
 }
 
-// cacheDir is where what the modules say now belongs.
+// cacheDir returns the directory for the present state of the modules.
 func cacheDir() (string, error) {
 	top, err := cacheRoot()
 	if err != nil {
@@ -124,7 +123,7 @@ func cacheDir() (string, error) {
 	return filepath.Join(top, hex.EncodeToString(h.Sum(nil))[:16]), nil
 }
 
-// moduleDir finds host/lab/testcluster from the working folder upwards: programs and tests run inside the work tree.
+// moduleDir finds host/lab/testcluster from the working directory upwards.
 func moduleDir() (string, error) {
 	at, err := os.Getwd()
 	if err != nil {
@@ -137,7 +136,7 @@ func moduleDir() (string, error) {
 		}
 		up := filepath.Dir(at)
 		if up == at {
-			return "", errors.New("host/lab/testcluster is not here or above: run it inside sluice's work tree")
+			return "", errors.New("host/lab/testcluster not found in the working directory or above: run this in sluice's work tree")
 		}
 		at = up
 	}

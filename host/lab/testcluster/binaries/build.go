@@ -13,12 +13,11 @@ import (
 	"time"
 )
 
-// unusedTTL is how long a folder that nobody has asked for stays.
+// unusedTTL is how long an unused directory is kept.
 const unusedTTL = 30 * 24 * time.Hour
 
-// Build makes what is missing of the named programs, tells what it does on w, and gives the folder they are in. Several
-// can run at once: one builds, the others wait. A program appears when it is whole, so that an end half-way leaves
-// nothing that looks like one.
+// Build builds the named programs that are missing, reports progress on w, and returns their directory. Concurrent builds
+// are serialized. A program is renamed into place when it is complete, so an interrupted build leaves none.
 func Build(ctx context.Context, w io.Writer, names ...string) (string, error) {
 	all := programs()
 	for _, n := range names {
@@ -72,7 +71,7 @@ func build(ctx context.Context, w io.Writer, module, pkg, to string) error {
 	return os.Rename(part, to)
 }
 
-// lock waits until nobody else builds there. The kernel lets go of it when the process ends, however that is.
+// lock waits until no other process builds in dir. The kernel releases the lock when the process ends.
 func lock(ctx context.Context, w io.Writer, dir string) (func(), error) {
 	name := dir + ".lock"
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
@@ -101,7 +100,7 @@ func lock(ctx context.Context, w io.Writer, dir string) (func(), error) {
 	}
 }
 
-// prune removes folders of other keys that have not been asked for in a long time. What it cannot remove stays.
+// prune removes directories of other keys that have not been used for unusedTTL. It ignores errors.
 func prune(dir string, now time.Time) {
 	top := filepath.Dir(dir)
 	entries, _ := os.ReadDir(top)
