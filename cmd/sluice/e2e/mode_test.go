@@ -110,7 +110,7 @@ func TestModeSwitchWhileRunning(t *testing.T) {
 	configure("mode: ipvs\nipvs: {scheduler: nosuch}\n")
 	n.logs("switching the backend failed")
 	configure("mode: ipvs\nipvs: {scheduler: wlc}\n")
-	n.logs("from=ipvs to=ipvs")
+	n.logs(`"switched backend" from=ipvs to=ipvs`) // not the failed one
 	if servers := n.command("", "cat", "/proc/net/ip_vs"); !strings.Contains(servers, " wlc ") {
 		t.Errorf("the scheduler: %s", servers)
 	}
