@@ -1,19 +1,26 @@
-// Package host_test checks what holds for all of the module's packages.
+// Package host_test checks rules that concern all packages and documents of the module.
 package host_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
 const module = "github.com/sluice-proxy/sluice/"
 
-// pkg is what `go list` says of a package: direct imports, those of its tests left out.
+// pkg is a package as `go list` prints it. Imports are direct and without those of its tests.
 type pkg struct {
 	ImportPath string
 	Imports    []string
@@ -21,43 +28,51 @@ type pkg struct {
 	Standard   bool
 }
 
-func packages(t *testing.T) map[string]pkg {
-	t.Helper()
-	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Imports,Deps,Standard", module+"...")
-	out, err := cmd.Output()
+// listPackages lists the module's packages and all of their dependencies, once.
+var listPackages = sync.OnceValues(func() (map[string]pkg, error) {
+	out, err := exec.Command("go", "list", "-deps", "-json=ImportPath,Imports,Deps,Standard", module+"...").Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
-			t.Fatalf("go list: %s", exit.Stderr)
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
 		}
-		t.Fatal(err)
+		return nil, fmt.Errorf("go list: %w", err)
 	}
 	all := map[string]pkg{}
-	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p pkg
 		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
-			return all
+			return all, nil
 		} else if err != nil {
-			t.Fatal(err)
+			return nil, fmt.Errorf("go list: %w", err)
 		}
 		all[p.ImportPath] = p
 	}
+})
+
+func packages(t *testing.T) map[string]pkg {
+	t.Helper()
+	all, err := listPackages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
-// TestThePureCoreImportsOnlyItself keeps I/O out of the core: the standard library and the core, nothing else.
-func TestThePureCoreImportsOnlyItself(t *testing.T) {
+// TestCoreImportsOnlyItself checks that the core depends on the standard library and on itself only, in this order.
+func TestCoreImportsOnlyItself(t *testing.T) {
 	all := packages(t)
 	core := []string{"host/model", "host/plan", "sdk/abi", "host/service", "host/policy", "host/planner"}
 	for i, name := range core {
 		p, ok := all[module+name]
 		if !ok {
-			t.Fatalf("no package %s: mend this list", name)
+			t.Fatalf("no package %s: update this list", name)
 		}
 		for _, dep := range p.Deps {
 			own, isOwn := strings.CutPrefix(dep, module)
 			switch {
 			case isOwn && !slices.Contains(core[:i], own):
-				t.Errorf("%s depends on %s, which comes after it or is no part of the core", name, own)
+				t.Errorf("%s depends on %s, which is above it or not part of the core", name, own)
 			case !isOwn && !all[dep].Standard:
 				t.Errorf("%s depends on %s: the core uses the standard library only", name, dep)
 			}
@@ -70,7 +85,7 @@ func TestThePureCoreImportsOnlyItself(t *testing.T) {
 	}
 }
 
-// TestBackendsDoNotDependOnThePlanner keeps policies, Service rules and the plugin ABI out of what programs a plan.
+// TestBackendsDoNotDependOnThePlanner checks that policies, Service rules and the plugin ABI are unknown to backends.
 func TestBackendsDoNotDependOnThePlanner(t *testing.T) {
 	all := packages(t)
 	for _, name := range []string{"host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/conntrack"} {
@@ -82,8 +97,8 @@ func TestBackendsDoNotDependOnThePlanner(t *testing.T) {
 	}
 }
 
-// TestLibrariesStayBehindOnePackage keeps each big library in its room.
-func TestLibrariesStayBehindOnePackage(t *testing.T) {
+// TestLibrariesAreConfined checks that each large library is used by a few packages only.
+func TestLibrariesAreConfined(t *testing.T) {
 	rooms := map[string][]string{
 		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/loadgen", "host/lab/benchcompare", "host/lab/scaletest"},
 		"k8s.io/client-go":               {"host/source/kube", "host/lab/testcluster", "host/lab/testcluster/binaries", "host/lab/benchcompare", "host/lab/scaletest"},
@@ -111,10 +126,10 @@ func TestLibrariesStayBehindOnePackage(t *testing.T) {
 	}
 }
 
-// TestEdgesDoNotImportEachOther keeps the edges apart: they meet in host/agent and cmd.
+// TestEdgesDoNotImportEachOther checks that only host/agent and cmd combine edges.
 func TestEdgesDoNotImportEachOther(t *testing.T) {
 	edges := []string{"host/source", "host/wasm", "host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/conntrack", "host/config", "host/metrics", "host/health", "host/probe", "host/kubeproxy"}
-	const shared = "host/backend/nftables/" // what the backends for nftables and IPVS have in common
+	const shared = "host/backend/nftables/" // shared by the nftables and IPVS backends
 	room := func(path string) string {
 		if strings.HasPrefix(path, shared) {
 			return shared
@@ -143,8 +158,8 @@ func TestEdgesDoNotImportEachOther(t *testing.T) {
 	}
 }
 
-// TestTheSDKUsesTheStandardLibraryOnly keeps plugin authors free of our dependencies.
-func TestTheSDKUsesTheStandardLibraryOnly(t *testing.T) {
+// TestSDKUsesTheStandardLibraryOnly checks that plugins do not inherit dependencies.
+func TestSDKUsesTheStandardLibraryOnly(t *testing.T) {
 	all := packages(t)
 	for path, p := range all {
 		own, _ := strings.CutPrefix(path, module)
@@ -156,5 +171,62 @@ func TestTheSDKUsesTheStandardLibraryOnly(t *testing.T) {
 				t.Errorf("%s depends on %s", own, dep)
 			}
 		}
+	}
+}
+
+// TestProductDoesNotImportLab checks that nothing that ships depends on test beds or benchmarks.
+func TestProductDoesNotImportLab(t *testing.T) {
+	for path, p := range packages(t) {
+		own, isOwn := strings.CutPrefix(path, module)
+		ships := own == "sdk" || slices.ContainsFunc([]string{"cmd/", "deploy/", "plugins/", "sdk/"}, func(dir string) bool { return strings.HasPrefix(own, dir) })
+		if !isOwn || !ships {
+			continue
+		}
+		for _, dep := range p.Deps {
+			if strings.HasPrefix(dep, module+"host/lab") || dep == module+"host/backend/conformance" {
+				t.Errorf("%s depends on %s, which is for tests only", own, strings.TrimPrefix(dep, module))
+			}
+		}
+	}
+}
+
+var clockUse = regexp.MustCompile(`\btime\.(Now|Since|Until|Sleep|After|AfterFunc|Tick|NewTimer|NewTicker)\(`)
+
+// TestOnlyTheEngineHasAClock checks that the other product packages get the time from their caller, so that tests can use
+// virtual time.
+func TestOnlyTheEngineHasAClock(t *testing.T) {
+	allowed := map[string]string{
+		"agent":                  "watches files and runs periodic jobs",
+		"engine":                 "owns time",
+		"backend/nftables/rules": "replace.go waits for packets in flight where membarrier(2) is not available",
+	}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (path == "lab" || path == filepath.Join("backend", "conformance") || d.Name() == "testdata"):
+			return filepath.SkipDir
+		case d.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		for dir := filepath.Dir(path); dir != "."; dir = filepath.Dir(dir) {
+			if allowed[filepath.ToSlash(dir)] != "" {
+				return nil
+			}
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for i, line := range strings.Split(string(text), "\n") {
+			code, _, _ := strings.Cut(line, "//")
+			if use := clockUse.FindString(code); use != "" {
+				t.Errorf("host/%s:%d: %s): only the engine and the agent have a clock", path, i+1, use)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
