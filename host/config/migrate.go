@@ -1,19 +1,14 @@
 package config
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
-
-	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // Note describes how a field of a KubeProxyConfiguration was changed or why it was dropped.
@@ -52,105 +47,6 @@ func Migrate(b []byte) (text []byte, notes []Note, err error) {
 		return nil, nil, fmt.Errorf("write the configuration: %w", err)
 	}
 	return text, m.notes, nil
-}
-
-// migration is the state of Migrate: the fields not handled yet and the result so far.
-type migration struct {
-	in              map[string]any
-	out             map[string]any
-	backend         string
-	moved           map[string]string // fields of out that had another path in the input
-	notes           []Note
-	omittedDefaults []string // fields omitted because they have sluice's default
-	errs            []error  // errors that parsing the result does not find
-}
-
-func newMigration(b []byte) (*migration, error) {
-	docs := strictyaml.SplitYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
-	if len(docs) != 1 {
-		return nil, fmt.Errorf("%d documents: expected one %s", len(docs), kubeProxyKind)
-	}
-	raw, twice, err := docs[0].ToJSON()
-	if err = errors.Join(err, twice); err != nil {
-		return nil, err
-	}
-	tree, _, _ := strictyaml.ParseJSON(raw)
-	in, ok := tree.(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("%s is not an object", strictyaml.Describe(tree))
-	}
-	if in["kind"] == "ConfigMap" {
-		return nil, errors.New("kind: \"ConfigMap\": extract the configuration from its data (config.conf in kubeadm clusters)")
-	}
-	var errs []error
-	for _, f := range []struct{ name, want string }{{"apiVersion", kubeProxyVersion}, {"kind", kubeProxyKind}} {
-		if in[f.name] != f.want {
-			errs = append(errs, fmt.Errorf("%s: %s: must be %s", f.name, strictyaml.Describe(in[f.name]), f.want))
-		}
-		delete(in, f.name)
-	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-	removeEmpty(in)
-	return &migration{
-		in:    in,
-		out:   map[string]any{"apiVersion": APIVersion, "kind": Kind},
-		moved: map[string]string{},
-	}, nil
-}
-
-// removeEmpty removes null fields and empty objects.
-func removeEmpty(m map[string]any) {
-	for k, v := range m {
-		sub, isMap := v.(map[string]any)
-		if isMap {
-			removeEmpty(sub)
-		}
-		if v == nil || isMap && len(sub) == 0 {
-			delete(m, k)
-		}
-	}
-}
-
-func (m *migration) note(path, format string, args ...any) {
-	m.notes = append(m.notes, Note{path, fmt.Sprintf(format, args...)})
-}
-
-// take removes a field from the input and returns it, or nil if it does not exist.
-func (m *migration) take(path string) any {
-	section, name, in := cutPath(path, m.in)
-	v := in[name]
-	delete(in, name)
-	if section != "" && in != nil && len(in) == 0 {
-		delete(m.in, section)
-	}
-	return v
-}
-
-func (m *migration) stringAt(path string) string {
-	_, name, in := cutPath(path, m.in)
-	s, _ := in[name].(string)
-	return s
-}
-
-// cutPath splits a path and returns the object that contains its last field, or nil if it does not exist.
-func cutPath(path string, tree map[string]any) (section, name string, in map[string]any) {
-	section, name, nested := strings.Cut(path, ".")
-	if !nested {
-		return "", path, tree
-	}
-	in, _ = tree[section].(map[string]any)
-	return section, name, in
-}
-
-func (m *migration) put(path string, v any) {
-	section, name, in := cutPath(path, m.out)
-	if in == nil {
-		in = map[string]any{}
-		m.out[section] = in
-	}
-	in[name] = v
 }
 
 // mode determines kube-proxy's mode and thereby which sections of the file apply.
@@ -253,62 +149,5 @@ func (m *migration) moveKept() {
 		default:
 			m.put(path, v)
 		}
-	}
-}
-
-// parse parses the result and returns errors with the paths of the input.
-func (m *migration) parse() (*Config, error) {
-	raw, err := json.Marshal(m.out)
-	if err != nil {
-		return nil, fmt.Errorf("write the configuration: %w", err)
-	}
-	c, err := Parse(raw, "")
-	list, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return c, err
-	}
-	errs := slices.Clone(list.Unwrap())
-	for i, e := range errs {
-		var p strictyaml.FieldError
-		if errors.As(e, &p) && m.moved[p.Path] != "" {
-			p.Path = m.moved[p.Path]
-			errs[i] = p
-		}
-		if p.Path == "mode" {
-			errs[i] = fmt.Errorf("mode: %s is not a mode of kube-proxy on Linux: iptables, ipvs, nftables", strictyaml.Describe(m.out["mode"]))
-		}
-	}
-	return nil, errors.Join(errs...)
-}
-
-// omitDefaults removes the fields that have sluice's default value.
-func (m *migration) omitDefaults(full *Config) {
-	try := func(tree map[string]any, name, path string) {
-		v := tree[name]
-		delete(tree, name)
-		if c, err := m.parse(); err == nil && c.Equal(full) {
-			if was := m.moved[path]; was != "" {
-				path = was
-			}
-			m.omittedDefaults = append(m.omittedDefaults, path)
-			return
-		}
-		tree[name] = v
-	}
-	for _, k := range slices.Sorted(maps.Keys(m.out)) {
-		if sub, ok := m.out[k].(map[string]any); ok {
-			for _, name := range slices.Sorted(maps.Keys(sub)) {
-				try(sub, name, k+"."+name)
-			}
-			if len(sub) == 0 {
-				delete(m.out, k)
-			}
-		} else if k != "apiVersion" && k != "kind" {
-			try(m.out, k, k)
-		}
-	}
-	if len(m.omittedDefaults) > 0 {
-		slices.Sort(m.omittedDefaults)
-		m.note(strings.Join(m.omittedDefaults, ", "), "omitted: same as sluice's default")
 	}
 }
