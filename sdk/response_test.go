@@ -174,7 +174,7 @@ func TestLongestResponseFitsMaxResponse(t *testing.T) {
 	}
 }
 
-// counting needs connections, and tells its settings by its weights.
+// counting needs connections, and copies its settings to the weights.
 type counting struct {
 	Weight int `json:"weight"`
 }

@@ -41,11 +41,11 @@ func expected(zone string, demand map[string]float64, pods []pod, part float64) 
 	return out
 }
 
-// A decision is made of small whole weights: zone-spill is content with 1 % of a zone's share.
+// tolerance allows for small integer weights: zone-spill accepts a deviation of 1 % of the connections.
 const tolerance = 0.01
 
-// deviates tells whether a measured share cannot be the expected one: by more than the tolerance and five standard
-// deviations of what chance does to n connections. Where nothing is expected, one connection is too many.
+// deviates reports whether a measured share deviates from the expected one by more than the tolerance and five standard
+// deviations of a sample of n connections. If the expected share is 0, a single connection deviates.
 func deviates(measured, expected float64, n int) bool {
 	if expected == 0 {
 		return measured > 0

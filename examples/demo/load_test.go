@@ -42,8 +42,8 @@ func TestLoadCountsConnectionsAndALongOneStaysOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(100 * time.Millisecond)
-	if said, _, err := long.end(); err != nil || said < 1 {
-		t.Errorf("a long connection: %d exchanges, %v", said, err)
+	if exchanges, _, err := long.end(); err != nil || exchanges < 1 {
+		t.Errorf("long-lived connection: %d exchanges, %v", exchanges, err)
 	}
 	if _, err := openLongConnection(context.Background(), client, at, "catalog-2"); err == nil {
 		t.Error("a long connection to a Pod that does not serve")

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// inBoutique gives a copy of the boutique's manifests.
+// inBoutique returns a copy of the boutique's manifests.
 func inBoutique(t *testing.T) (*manifests, func() shop) {
 	t.Helper()
 	dir := t.TempDir()
@@ -91,7 +91,7 @@ func TestManifestsChangeAndAreRestored(t *testing.T) {
 			t.Errorf("%s is not what it was: %v", path, err)
 		}
 	}
-	if err := m.set(catalog, "nobody", ready); err == nil {
+	if err := m.set(catalog, "missing", ready); err == nil {
 		t.Error("a Pod that is not there was changed")
 	}
 }

@@ -12,7 +12,7 @@ func newTestDemo() *demo {
 }
 
 func TestJudge(t *testing.T) {
-	said := &decision{by: byPolicy, endpoints: map[string]endpointExplanation{
+	decided := &decision{by: byPolicy, endpoints: map[string]endpointExplanation{
 		"a": {Pod: "a", Share: .5}, "b": {Pod: "b", Share: .5}, "drained": {Pod: "drained"},
 	}}
 	want := map[string]float64{"a": .5, "b": .5, "drained": 0}
@@ -22,16 +22,16 @@ func TestJudge(t *testing.T) {
 		want    map[string]float64
 		problem string // "" for none
 	}{
-		{"as wanted", result{counts: map[string]int{"a": 2240, "b": 2260}, total: 4500}, want, ""},
+		{"as expected", result{counts: map[string]int{"a": 2240, "b": 2260}, total: 4500}, want, ""},
 		{"a connection failed", result{counts: map[string]int{"a": 2240, "b": 2259}, total: 4499, failed: 1, first: errors.New("refused")}, want, "1 of 4500 connections failed"},
-		{"a share is off", result{counts: map[string]int{"a": 1900, "b": 2600}, total: 4500}, want, "χ²"},
+		{"a share deviates", result{counts: map[string]int{"a": 1900, "b": 2600}, total: 4500}, want, "χ²"},
 		{"a drained endpoint was reached", result{counts: map[string]int{"a": 2240, "b": 2259, "drained": 1}, total: 4500}, want, "drained: expected 0.0 %"},
-		{"a stranger answered", result{counts: map[string]int{"a": 2240, "b": 2259, "x": 1}, total: 4500}, want, "x, which is not an endpoint"},
-		{"sluice wants and does what the cluster does not ask for", result{counts: map[string]int{"a": 2240, "b": 2260}, total: 4500},
+		{"an unknown server was reached", result{counts: map[string]int{"a": 2240, "b": 2259, "x": 1}, total: 4500}, want, "x, which is not an endpoint"},
+		{"the decision is not what the cluster calls for", result{counts: map[string]int{"a": 2240, "b": 2260}, total: 4500},
 			map[string]float64{"a": .6, "b": .4, "drained": 0}, "a: expected 60.0 %"},
 	} {
 		d := newTestDemo()
-		d.judge(c.result, said, c.want)
+		d.judge(c.result, decided, c.want)
 		all := strings.Join(d.problems, "\n")
 		if c.problem == "" && all != "" || !strings.Contains(all, c.problem) {
 			t.Errorf("%s: problems %q, want %q", c.name, all, c.problem)

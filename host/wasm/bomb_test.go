@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
 
-// bomb makes modules of n functions whose bodies, of about size bytes, are dear to compile in one way.
+// bomb returns a module of n functions with bodies of about size bytes that are expensive to compile in one way.
 func bomb(kind string, locals, size, n int) []byte {
 	uleb := func(b []byte, v int) []byte { return binary.AppendUvarint(b, uint64(v)) }
 	section := func(out []byte, id byte, c []byte) []byte { return append(uleb(append(out, id), len(c)), c...) }
@@ -95,7 +95,7 @@ func TestCompileWorkLimitsTheMostExpensiveFunctions(t *testing.T) {
 	}
 }
 
-// BenchmarkMostExpensiveCompile compiles, of each kind, the dearest module that is let through.
+// BenchmarkMostExpensiveCompile compiles the most expensive accepted module of each kind.
 func BenchmarkMostExpensiveCompile(b *testing.B) {
 	limits := meter.DefaultLimits()
 	for _, c := range bombs() {

@@ -64,7 +64,7 @@ func TestCompileCache(t *testing.T) {
 	if err := os.Remove(filepath.Join(filepath.Dir(filepath.Dir(compiled())), manifestName)); err != nil {
 		t.Fatal(err)
 	}
-	try(false, false) // as if it was interrupted
+	try(false, false) // like an interrupted write
 	if err := os.Chmod(compiled(), 0o666); err != nil {
 		t.Fatal(err)
 	}

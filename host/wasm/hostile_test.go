@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -19,24 +18,11 @@ import (
 // wat assembles text format.
 func wat(t testing.TB, text string) []byte {
 	t.Helper()
-	testenv.RequireProgram(t, "wat2wasm", "wabt")
-	dir := t.TempDir()
-	in, out := filepath.Join(dir, "in.wat"), filepath.Join(dir, "out.wasm")
-	if err := os.WriteFile(in, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if msg, err := exec.Command("wat2wasm", "--no-check", in, "-o", out).CombinedOutput(); err != nil {
-		t.Fatalf("wat2wasm: %v\n%s", err, msg)
-	}
-	b, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return testenv.WAT(t, text, "--no-check")
 }
 
-// hostileWAT reads a file of testdata/hostile. "@N text@" stands for text, N times. A file that is no whole module is
-// put into base.wat: lines that begin with ";; IMPORT" after the imports, the rest at ";; EVIL".
+// hostileWAT reads a file of testdata/hostile. "@N text@" is text, repeated N times. A file that is not a complete module is
+// inserted into base.wat: lines that begin with ";; IMPORT" after the imports, the rest at ";; EVIL".
 func hostileWAT(t testing.TB, file string) string {
 	t.Helper()
 	raw, err := os.ReadFile(file)
@@ -63,7 +49,7 @@ func hostileWAT(t testing.TB, file string) string {
 	return strings.Replace(out, "(module", "(module\n"+imports.String(), 1)
 }
 
-// goodWAT is base.wat with an $evil that is harmless.
+// goodWAT returns base.wat with a harmless $evil.
 func goodWAT(t testing.TB) []byte {
 	base, err := os.ReadFile("testdata/base.wat")
 	if err != nil {
@@ -73,7 +59,7 @@ func goodWAT(t testing.TB) []byte {
 		"(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1))
 }
 
-// checkGood asks p an ordinary question and checks the answer.
+// checkGood calls p with an ordinary request and checks the response.
 func checkGood(t testing.TB, p *Plugin, now int64) {
 	t.Helper()
 	req := SampleRequest(7)
@@ -117,7 +103,7 @@ func TestHostileModulesFailWithinBoundsAndNameTheReason(t *testing.T) {
 			text := hostileWAT(t, file)
 			m := regexp.MustCompile(`(?m)^ *;; (load|decide): (.*)$`).FindStringSubmatch(text)
 			if m == nil {
-				t.Fatal("no line that says what is expected")
+				t.Fatal("no line with the expected error")
 			}
 			when, want := m[1], m[2]
 			expect := regexp.MustCompile(want)
@@ -125,7 +111,7 @@ func TestHostileModulesFailWithinBoundsAndNameTheReason(t *testing.T) {
 			if when == "load" {
 				if err == nil {
 					p.Close()
-					t.Fatal("it was loaded")
+					t.Fatal("loaded, want an error")
 				}
 				if !expect.MatchString(err.Error()) {
 					t.Fatalf("error %q does not match %q", err, want)

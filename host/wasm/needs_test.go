@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// TestABI10GuestsGetNodesWithoutAsking: 1.1 gives what zones have of Nodes where it is asked for, 1.0 always did.
+// ABI 1.1 provides the Nodes of zones on request only; ABI 1.0 always did.
 func TestABI10GuestsGetNodesWithoutAsking(t *testing.T) {
 	base, err := os.ReadFile("testdata/base.wat")
 	if err != nil {
@@ -27,11 +27,11 @@ func TestABI10GuestsGetNodesWithoutAsking(t *testing.T) {
 		version, export string
 		want            uint32
 	}{
-		"1.0":               {"0x10000", "", abi.NeedNodes},
-		"1.0, and it asks":  {"0x10000", asks, abi.NeedNodes},
-		"1.1":               {"0x10001", "", 0},
-		"1.1, and it asks":  {"0x10001", asks, abi.NeedNodes},
-		"1.2, not yet made": {"0x10002", "", 0},
+		"1.0":                   {"0x10000", "", abi.NeedNodes},
+		"1.0 with needs":        {"0x10000", asks, abi.NeedNodes},
+		"1.1":                   {"0x10001", "", 0},
+		"1.1 with needs":        {"0x10001", asks, abi.NeedNodes},
+		"1.2, a future version": {"0x10002", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := strings.Replace(string(base), "(i32.const 0x10000)", "(i32.const "+c.version+")", 1)

@@ -87,7 +87,7 @@ func parseSig(sig string) (params, results []api.ValueType) {
 	return params, results
 }
 
-// prepare puts req into the guest's memory and gives the arguments of sluice_decide.
+// prepare writes req to the guest's memory and returns the arguments of sluice_decide.
 func (p *plain) prepare(t testing.TB, req *abi.Request) (f api.Function, args, stack []uint64) {
 	t.Helper()
 	alloc := func(n int) uint64 {

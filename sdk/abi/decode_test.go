@@ -87,8 +87,8 @@ func TestMalformedResponsesAreRefusedByField(t *testing.T) {
 	reasons := RespSize + 3*ResultSize
 	text := reasons + 2*ReasonSize
 	for name, tt := range map[string]struct {
-		spoil func([]byte) []byte
-		want  string
+		mutate func([]byte) []byte
+		want   string
 	}{
 		"empty":                  {func([]byte) []byte { return nil }, "shorter than the header"},
 		"cut":                    {func(b []byte) []byte { return b[:len(b)-1] }, "total length"},
@@ -119,7 +119,7 @@ func TestMalformedResponsesAreRefusedByField(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var d Decoder
 			var resp Response
-			err := d.DecodeResponse(tt.spoil(sampleResponse()), 3, &resp)
+			err := d.DecodeResponse(tt.mutate(sampleResponse()), 3, &resp)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want an error with %q", err, tt.want)
 			}

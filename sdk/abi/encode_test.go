@@ -93,7 +93,7 @@ func TestEncodingIsDeterministic(t *testing.T) {
 	dirty := bytes.Repeat([]byte{0xFF}, 1<<16)
 	for _, n := range []int{1, 50, 3, 50} {
 		fresh := a.AppendRequest(nil, sample(n))
-		reused := b.AppendRequest(dirty[:0], sample(n)) // whatever the buffer held
+		reused := b.AppendRequest(dirty[:0], sample(n)) // in a buffer with old content
 		if !bytes.Equal(fresh, reused) {
 			t.Errorf("%d endpoints: bytes differ", n)
 		}

@@ -19,7 +19,7 @@ func (d *double) Configure(s []byte) error { return sdk.UnmarshalSettings(s, d) 
 
 func (d *double) Decide(req *sdk.Request, resp *sdk.Response) error {
 	if d.Fail {
-		return errors.New("as told")
+		return errors.New("failed on request")
 	}
 	for i := range req.NumEndpoints() {
 		resp.SetWeight(i, 2*req.Endpoint(i).Weight())
@@ -36,7 +36,7 @@ func TestRunGoesThroughTheWireForm(t *testing.T) {
 	if got := Weights(resp); !slices.Equal(got, []int{2, 0, 0}) {
 		t.Errorf("weights %v", got)
 	}
-	if _, err := Run(&double{}, `{"fail":true}`, req); err == nil || !strings.Contains(err.Error(), "as told") {
+	if _, err := Run(&double{}, `{"fail":true}`, req); err == nil || !strings.Contains(err.Error(), "failed on request") {
 		t.Errorf("a plugin that fails: %v", err)
 	}
 	if _, err := Run(&double{}, `{"fails":true}`, req); err == nil || !strings.Contains(err.Error(), `"fails"`) {
@@ -71,7 +71,7 @@ func TestNewRequestFillsZonesAndAddresses(t *testing.T) {
 	}
 }
 
-// favorLocal gives local endpoints weight 7, and fails when their node is another one.
+// favorLocal sets the weight of local endpoints to 7, and fails if their node is not the node of the request.
 type favorLocal struct{}
 
 func (favorLocal) Configure([]byte) error { return nil }

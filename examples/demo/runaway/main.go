@@ -1,5 +1,5 @@
-// Command runaway is a broken plugin, for the demo: it is well-behaved when it is tried on the host's sample requests,
-// whose clock stands in the past, and never comes back when it is asked about anything that is so today.
+// Command runaway is a broken plugin for the demo: it passes the self-test, whose requests have a time in the past, and loops
+// forever on current requests.
 package main
 
 import "github.com/sluice-proxy/sluice/sdk"
@@ -13,7 +13,7 @@ const new2024 = 1_704_067_200_000
 
 type runaway struct{}
 
-// Configure takes any settings: it stands in for other plugins.
+// Configure accepts any settings, because runaway replaces other plugins.
 func (runaway) Configure([]byte) error { return nil }
 
 // Decide leaves everything as it came, or never ends.

@@ -2,9 +2,6 @@ package meter_test
 
 import (
 	"context"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,20 +14,7 @@ import (
 
 func wat(t testing.TB, text string) []byte {
 	t.Helper()
-	testenv.RequireProgram(t, "wat2wasm", "wabt")
-	dir := t.TempDir()
-	in, out := filepath.Join(dir, "in.wat"), filepath.Join(dir, "out.wasm")
-	if err := os.WriteFile(in, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if msg, err := exec.Command("wat2wasm", "--debug-names", in, "-o", out).CombinedOutput(); err != nil {
-		t.Fatalf("wat2wasm: %v\n%s", err, msg)
-	}
-	b, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return testenv.WAT(t, text, "--debug-names")
 }
 
 func rewrite(t testing.TB, wasm []byte) ([]byte, *meter.Info) {
@@ -67,7 +51,7 @@ func instantiate(t testing.TB, wasm []byte, metered bool) *run {
 	return r
 }
 
-// call gives the results of function name and the fuel that it used.
+// call returns the results of function name and the fuel that it used.
 func (r *run) call(budget int64, name string, args ...uint64) ([]uint64, int64, error) {
 	if r.fuel == nil {
 		res, err := r.mod.ExportedFunction(name).Call(context.Background(), args...)

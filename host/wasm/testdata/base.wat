@@ -1,4 +1,4 @@
-;; A plugin that gives each endpoint the weight it came with; for port 666 it does what $evil does.
+;; A plugin that keeps the weight of each endpoint; for port 666 it calls $evil.
 (module
   (import "sluice" "log" (func $log (param i32 i32 i32)))
   (memory (export "memory") 8)
@@ -15,7 +15,7 @@
       (drop (memory.grow (i32.add (i32.div_u (local.get $n) (i32.const 65536)) (i32.const 1)))))
     (local.get $at))
 
-  ;; Writes a whole response with the weights of the request; gives its length.
+  ;; Writes a response with the weights of the request; returns its length.
   (func $answer (param $req i32) (param $resp i32) (result i64)
     (local $n i32) (local $i i32) (local $from i32) (local $to i32)
     (local.set $n (i32.load offset=76 (local.get $req)))
@@ -48,6 +48,6 @@
       (then (return (call $evil (local.get $req) (local.get $resp) (local.get $size)))))
     (local.get $size))
 
-  ;; $evil gets the request, a response that is right, and its length, and returns what sluice_decide returns.
+  ;; $evil gets the request, a valid response and its length, and returns the result of sluice_decide.
   ;; EVIL
 )

@@ -56,7 +56,7 @@ func TestDrainGoesThroughItsStages(t *testing.T) {
 				t.Errorf("reason %q, want %q", got, tt.reason)
 			}
 			if resp.RequeueAfter != tt.requeue {
-				t.Errorf("asks again after %v, want %v", resp.RequeueAfter, tt.requeue)
+				t.Errorf("requeue after %v, want %v", resp.RequeueAfter, tt.requeue)
 			}
 			if resp.Results[2].Flags&abi.FlagKeepDraining == 0 || resp.Results[0].Flags != 0 {
 				t.Error("not exactly the draining endpoint is kept as draining")

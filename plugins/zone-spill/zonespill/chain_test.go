@@ -104,7 +104,7 @@ func share(req *abi.Request, resp *abi.Response, zone string) float64 {
 	return in / all
 }
 
-// sameRatios tells whether the first n weights of b are those of a, scaled.
+// sameRatios reports whether the first n weights of b are those of a, scaled.
 func sameRatios(a, b *abi.Response, n int) bool {
 	scale := 0.0
 	for i := range n {

@@ -86,7 +86,7 @@ func (p *plugin) mode(req *sdk.Request) (acts bool, wait time.Duration) {
 	return p.next.mode == modeActive, wait
 }
 
-// keepDefault keeps all weights and gives the reason.
+// keepDefault keeps all weights and sets the reason.
 func keepDefault(req *sdk.Request, resp *sdk.Response, why string) {
 	reason := resp.AddReason(why)
 	for i := range req.NumEndpoints() {

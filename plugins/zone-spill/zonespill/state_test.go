@@ -30,7 +30,7 @@ func newSession(t *testing.T, settings string) *session {
 	return &session{t: t, p: p, now: sdktest.Now}
 }
 
-// decide asks, and asks again at once: the same question has to get the same answer, however often it is put.
+// decide calls the plugin twice: equal requests must get equal responses.
 func (a *session) decide(req *abi.Request) *abi.Response {
 	a.t.Helper()
 	req.Now = a.now
@@ -98,7 +98,7 @@ func TestModeChangesOnlyAfterHoldSeconds(t *testing.T) {
 		{10 * time.Second, 1, true, 20 * time.Second},
 		{10 * time.Second, 4, true, 0}, // over before it counted
 		{5 * time.Second, 1, true, 30 * time.Second},
-		{30 * time.Second, 1, false, 0},               // it holds
+		{30 * time.Second, 1, false, 0},               // for long enough
 		{time.Second, 4, false, 30 * time.Second},     // enough again: wait too
 		{29 * time.Second, 4, false, 1 * time.Second}, //
 		{time.Second, 4, true, 0},
@@ -107,7 +107,7 @@ func TestModeChangesOnlyAfterHoldSeconds(t *testing.T) {
 		a.now += s.after.Milliseconds()
 		got, wait := acts(4, s.zoneB, 4)
 		if got != s.acts || wait != s.asks {
-			t.Errorf("step %d: acts %v and asks again after %v, want %v and %v", i, got, wait, s.acts, s.asks)
+			t.Errorf("step %d: acts %v, requeue after %v, want %v, %v", i, got, wait, s.acts, s.asks)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Command goguest is a plugin for tests: it keeps every weight, and for ports above 60000 misbehaves as Go code can.
+// Command goguest is a plugin for tests. It keeps all weights; each port above 60000 triggers a kind of misbehaviour.
 package main
 
 import (
