@@ -1,5 +1,5 @@
-// Package testbed is a wire for the conformance kit: a node with Pods and a client around it, in network namespaces, and
-// connections through whatever is programmed in the node.
+// Package testbed provides a network for the conformance kit: a node with Pods and a client in network namespaces, and
+// connections through what is programmed in the node.
 package testbed
 
 import (
@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bed is a lab: Pods p1, p2 and so on, with servers, and a client that is no Pod.
+// Bed is a lab with Pods p1, p2, …, each with servers, and a client that is not a Pod.
 type Bed struct {
 	Lab    *testnet.Lab
 	Pods   []*testnet.Host
@@ -32,17 +32,18 @@ var (
 	other4, other6 = netip.MustParseAddr("192.168.7.7"), netip.MustParseAddr("fd00:192::7")
 )
 
-// Protocols are what servers can speak on this kernel: TCP, UDP, and SCTP where it has that, which it says if not.
+// Protocols returns the protocols that servers can use on this kernel: TCP, UDP, and SCTP if the kernel has it; the test
+// log says so if not.
 func Protocols(t testing.TB) []model.Protocol {
 	out := []model.Protocol{model.TCP, model.UDP}
 	if err := testnet.SCTP(); err != nil {
-		t.Logf("no connections over SCTP are made: %v", err)
+		t.Logf("SCTP is not tested: %v", err)
 		return out
 	}
 	return append(out, model.SCTP)
 }
 
-// New makes a lab with so many Pods that serve all of Protocols on port 9000 in both families. Pod n has the addresses
+// New creates a lab with Pods that serve all of Protocols on port 9000 in both families. Pod n has the addresses
 // 10.244.0.n and fd00:10:244::n.
 func New(t testing.TB, pods int) *Bed {
 	t.Helper()
@@ -152,7 +153,7 @@ func (d *Bed) Traffic(t *testing.T) *conformance.Traffic {
 	return w
 }
 
-// elsewhereServer is the name of servers that only what sluice leaves alone can reach.
+// elsewhereServer is the name of servers that only connections which sluice does not handle can reach.
 const elsewhereServer = "elsewhere"
 
 func serve(t testing.TB, h *testnet.Host, at netip.AddrPort, p model.Protocol, name string) {

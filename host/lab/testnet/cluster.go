@@ -10,9 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// AddNode makes a lab of its own whose node is a host of l, for clusters of several nodes: what the node does not know
-// goes to l's node, and that knows the way to the node's addresses and to the ranges of its Pods. Its World is l's.
-// Close it before l.
+// AddNode returns a lab whose node is a host of l, for clusters of several nodes. The node's default route leads to l's
+// node, which has routes to the node's addresses and to its Pods' ranges. Both share a World. Close it before l.
 func (l *Lab) AddNode(name string, pods []netip.Prefix, addrs ...netip.Addr) (*Lab, error) {
 	h, err := newHost(name)
 	if err != nil {
@@ -21,11 +20,11 @@ func (l *Lab) AddNode(name string, pods []netip.Prefix, addrs ...netip.Addr) (*L
 	return l.addNode(h, pods, addrs)
 }
 
-// AddMachine is AddNode with the machine itself for the node: its first namespace, where the settings of the whole
-// kernel can be changed. It takes a test kernel, whose machine nobody else uses.
+// AddMachine is AddNode with the machine's initial network namespace as the node, where sysctls of the whole kernel can be
+// changed. It works on test kernels only, whose machine nothing else uses.
 func (l *Lab) AddMachine(name string, pods []netip.Prefix, addrs ...netip.Addr) (*Lab, error) {
 	if os.Getenv("SLUICE_VM") == "" {
-		return nil, fmt.Errorf("testnet: node %s: this machine is not a test kernel's", name)
+		return nil, fmt.Errorf("testnet: node %s: this is not a test kernel (host/lab/vm)", name)
 	}
 	ns, err := os.Open("/proc/1/ns/net")
 	if err != nil {

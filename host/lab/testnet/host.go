@@ -17,14 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Do runs f on a thread in the host's namespace; sockets and netlink handles that f makes stay there. f must not
-// start goroutines that expect to be there too.
+// Do runs f on a thread in the host's namespace. Sockets and netlink handles that f opens stay in that namespace;
+// goroutines that f starts do not.
 func (h *Host) Do(f func() error) error { return within(h.ns, f) }
 
-// Fd is the host's namespace, valid until the lab is closed.
+// Fd returns the file descriptor of the host's namespace, valid until the lab is closed.
 func (h *Host) Fd() int { return int(h.ns.Fd()) }
 
-// Addr is the host's first address of the family of like.
+// Addr returns the host's first address of like's family.
 func (h *Host) Addr(like netip.Addr) netip.Addr {
 	for _, a := range h.Addrs {
 		if a.Is4() == like.Is4() {
@@ -69,16 +69,17 @@ func (h *Host) DialFrom(ctx context.Context, network string, from netip.Addr, to
 	return c, err
 }
 
-// portAtConnect has the kernel choose a port in connect(2), which goes through all of them, and not in bind(2), which
-// draws them and soon meets one again. conntrack keeps a connection that was reset for 10 s, with its member, and a new
-// one from the same port gets that member when the reset overtook the client's last ACK (nf_conntrack_proto_tcp.c: it
-// begins anew only if a reset was the last packet).
+// portAtConnect makes the kernel choose the source port in connect(2), which uses all ports in turn, instead of bind(2),
+// which draws one at random and soon repeats it. conntrack keeps a reset connection for 10 s with its NAT mapping, and a
+// new one from the same port gets that endpoint if the reset overtook the client's last ACK (nf_conntrack_proto_tcp.c
+// starts over only if a reset was the last packet).
 func portAtConnect(c syscall.RawConn) (err error) {
 	cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) })
 	return errors.Join(cerr, err)
 }
 
-// bindUDP goes through the ports likewise: the kernel draws them, and conntrack keeps a flow for 30 s or more.
+// bindUDP uses the ports in turn for the same reason: the kernel would draw them, and conntrack keeps a flow for 30 s or
+// more.
 func (h *Host) bindUDP(c syscall.RawConn, from netip.Addr, to netip.AddrPort) (err error) {
 	const first, many = 10000, 55000
 	if !from.IsValid() && to.Addr().Is4() {
@@ -97,9 +98,9 @@ func (h *Host) bindUDP(c syscall.RawConn, from netip.Addr, to netip.AddrPort) (e
 	return errors.Join(cerr, os.NewSyscallError("bind", err))
 }
 
-// watcher looks for refusals that came too early. On veth pairs the answer to a SYN can arrive before connect(2) has
-// let go of the socket; ICMP errors are then only noted, and Linux tells of them when it has sent the SYN again, a
-// second later. SO_ERROR tells at once.
+// watcher polls SO_ERROR for an early refusal. On veth pairs the answer to a SYN can arrive while connect(2) still owns
+// the socket. Linux then keeps an ICMP error to itself and reports it after it has sent the SYN again, a second later;
+// SO_ERROR has it at once.
 type watcher struct {
 	errno  syscall.Errno
 	cancel context.CancelFunc
@@ -136,7 +137,7 @@ func (w *watcher) watch(c syscall.RawConn) {
 	}
 }
 
-// stop ends the watch and gives what it found.
+// stop ends the watch and returns the error it found, 0 if none.
 func (w *watcher) stop() syscall.Errno {
 	if w.over == nil {
 		return 0
@@ -147,8 +148,8 @@ func (w *watcher) stop() syscall.Errno {
 	return w.errno
 }
 
-// Server answers with its name. Over TCP and SCTP it greets every connection with one line, "name client-address", and then
-// echoes until the client closes; over UDP it answers every datagram with such a line.
+// Server answers with its name. Over TCP and SCTP it sends one line, "name client-address", to every connection and then
+// echoes until the client closes. Over UDP it answers every datagram with that line.
 type Server struct {
 	Name  string
 	close []io.Closer
@@ -187,7 +188,7 @@ func (h *Host) Serve(network string, at netip.AddrPort, name string) (*Server, e
 	return s, nil
 }
 
-// Close ends the server; connections that are open end when their clients close them.
+// Close stops the server. Open connections last until their clients close them.
 func (s *Server) Close() {
 	for _, c := range s.close {
 		_ = c.Close()
@@ -221,7 +222,7 @@ func (s *Server) answer(pc net.PacketConn) {
 	}
 }
 
-// Answer is what a Server said.
+// Answer is the line that a Server sent.
 type Answer struct {
 	Server string         // its name
 	Client netip.AddrPort // the client as the server saw it
@@ -250,8 +251,7 @@ func (h *Host) AskFrom(network string, from netip.Addr, to netip.AddrPort, timeo
 		return Answer{}, err
 	}
 	if network == "udp" {
-		// A packet that is rejected or dropped on its way out of its own host is EPERM at once; which of the two shows
-		// only when an answer is waited for.
+		// A packet that is rejected or dropped on output fails with EPERM; only reading the answer tells the two apart.
 		if _, err := c.Write([]byte("who?")); err != nil && !errors.Is(err, syscall.EPERM) {
 			return Answer{}, err
 		}
@@ -259,7 +259,7 @@ func (h *Host) AskFrom(network string, from netip.Addr, to netip.AddrPort, timeo
 	return Greeting(c)
 }
 
-// Greeting reads the line with which a Server greets, from a connection that was just opened.
+// Greeting reads the line that a Server sends first from a new connection.
 func Greeting(c net.Conn) (Answer, error) {
 	line, err := bufio.NewReaderSize(c, 256).ReadString('\n')
 	if err != nil {
@@ -273,10 +273,10 @@ func Greeting(c net.Conn) (Answer, error) {
 	return Answer{Server: name, Client: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())}, nil
 }
 
-// Refused tells whether an error of Ask or Dial is a refusal, as opposed to a time-out.
+// Refused reports whether an error of Ask or Dial is a refusal.
 func Refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// TimedOut tells whether an error of Ask or Dial is a time-out.
+// TimedOut reports whether an error of Ask or Dial is a timeout.
 func TimedOut(err error) bool {
 	var ne net.Error
 	return errors.As(err, &ne) && ne.Timeout()

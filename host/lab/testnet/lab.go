@@ -16,8 +16,7 @@ import (
 // Lab is a node and the hosts around it. The node forwards between its hosts.
 type Lab struct {
 	Node *Host
-	// World is beyond the node's default route: whatever nobody else has goes there. Nothing answers in it but what is
-	// put there, an address on its link lo and a server.
+	// World is beyond the node's default route. It has no addresses and servers but those that a test adds.
 	World *Host
 	hosts []*Host
 }
@@ -30,7 +29,7 @@ type Host struct {
 	ns *os.File
 	nl *netlink.Handle
 
-	udpPorts, sctpPorts atomic.Uint32 // taken so far
+	udpPorts, sctpPorts atomic.Uint32 // number of ports used so far
 }
 
 // The node's addresses towards its hosts, the same on every veth: a host's default gateways.
@@ -43,11 +42,11 @@ var (
 	hostMAC  = net.HardwareAddr{0x02, 0, 0, 0, 0, 2}
 )
 
-// New makes a lab whose node has the given addresses (on its loopback link, like a node with routed addresses).
-// Close it.
+// New creates a lab whose node has the given addresses, on its loopback link as a node with routed addresses has them.
+// The caller closes it.
 func New(node ...netip.Addr) (*Lab, error) {
 	if !Inside() {
-		return nil, errors.New("testnet: not in namespaces of its own; call testnet.Main or testnet.Reexec first")
+		return nil, errors.New("testnet: the process is not in namespaces of its own: call testnet.Main or testnet.Enter first")
 	}
 	h, err := newHost("node")
 	if err != nil {
@@ -70,14 +69,14 @@ func New(node ...netip.Addr) (*Lab, error) {
 	return l, nil
 }
 
-// forward makes a host a router.
+// forward enables IP forwarding on the host.
 func (h *Host) forward() error {
 	return h.Do(func() error {
 		for path, v := range map[string]string{
 			"/proc/sys/net/ipv4/ip_forward":          "1",
 			"/proc/sys/net/ipv4/conf/all/rp_filter":  "0",
 			"/proc/sys/net/ipv6/conf/all/forwarding": "1",
-			// No limit on refusals: without this the seventh to one host within a second stays away.
+			// No rate limit on ICMP errors; the default is six a second for each host.
 			"/proc/sys/net/ipv4/icmp_ratemask": "0",
 			"/proc/sys/net/ipv6/icmp/ratemask": "255",
 		} {
@@ -89,8 +88,7 @@ func (h *Host) forward() error {
 	})
 }
 
-// uplink gives the node a default route, as every node has one: without it the kernel would not even look at a packet
-// to a ClusterIP.
+// uplink adds a default route to the node. Without one the kernel has no route for a packet to a ClusterIP and drops it.
 func (l *Lab) uplink() error {
 	h, err := newHost("uplink")
 	if err != nil {
@@ -111,8 +109,8 @@ func (l *Lab) uplink() error {
 	return nil
 }
 
-// AddHost makes a namespace with these addresses on a veth pair to the node, as the point-to-point network plug-in of
-// Kubernetes does: a route a host, no bridge. The node's end is called "v-" and the name, at most 15 bytes together.
+// AddHost creates a host with these addresses on a veth pair to the node, with one route per host and no bridge, as
+// Kubernetes' ptp CNI plugin does. The node's link is "v-" and the name, at most 15 bytes together.
 func (l *Lab) AddHost(name string, addrs ...netip.Addr) (*Host, error) {
 	h, err := newHost(name)
 	if err != nil {
@@ -125,7 +123,7 @@ func (l *Lab) AddHost(name string, addrs ...netip.Addr) (*Host, error) {
 	return h, nil
 }
 
-// Close takes everything away.
+// Close removes all hosts.
 func (l *Lab) Close() {
 	for _, h := range append(l.hosts, l.Node) {
 		h.nl.Close()
@@ -141,7 +139,7 @@ func newHost(name string) (*Host, error) {
 	return hostIn(name, ns)
 }
 
-// hostIn makes a host of a namespace, which it closes if it cannot.
+// hostIn returns a host for a namespace. It closes the namespace on error.
 func hostIn(name string, ns *os.File) (*Host, error) {
 	h := &Host{Name: name, ns: ns}
 	err := h.Do(func() (err error) {
@@ -169,7 +167,7 @@ func (h *Host) up(link string) error {
 	return nil
 }
 
-// AddAddr puts an address on a link of the host, usable at once.
+// AddAddr adds an address to a link of the host and waits until it can be used.
 func (h *Host) AddAddr(link string, a netip.Addr) error {
 	l, err := h.nl.LinkByName(link)
 	if err != nil {
@@ -188,8 +186,8 @@ func (h *Host) AddAddr(link string, a netip.Addr) error {
 	return h.awaitLocal(a)
 }
 
-// awaitLocal waits for the kernel to take packets to an address: of IPv6, it puts the route in some time after the
-// address, when one can be bound to it already.
+// awaitLocal waits until the kernel accepts packets to an address. The local route of an IPv6 address appears some time
+// after the address, when sockets can already be bound to it.
 func (h *Host) awaitLocal(a netip.Addr) error {
 	for range 1000 {
 		routes, err := h.nl.RouteGet(a.AsSlice())
@@ -201,7 +199,7 @@ func (h *Host) awaitLocal(a netip.Addr) error {
 	return fmt.Errorf("add %s: no route to it after a second", a)
 }
 
-// connect makes the veth pair to a host, and the node's routes to its addresses.
+// connect creates the veth pair to a host and the node's routes to its addresses.
 func (l *Lab) connect(h *Host, addrs []netip.Addr) error {
 	end := "v-" + h.Name
 	if len(end) > 15 {
@@ -249,8 +247,8 @@ func (h *Host) addLinkAddr(link string, a netip.Addr) error {
 	return nil
 }
 
-// route leads to one host address, with a permanent neighbour entry so that no first packet waits. From is what
-// connections from here come from; when it is not valid, that is the link's own address.
+// route adds a route to one address, with a permanent neighbour entry so that no first packet waits. from is the source
+// of connections from here; if it is invalid, the link's own address is.
 func (h *Host) route(link string, to, from netip.Addr, mac net.HardwareAddr) error {
 	l, err := h.nl.LinkByName(link)
 	if err != nil {
@@ -276,7 +274,7 @@ func (h *Host) neighbour(l netlink.Link, a netip.Addr, mac net.HardwareAddr) err
 	return nil
 }
 
-// defaultRoutes lead from a host to the node that it hangs on.
+// defaultRoutes adds the routes from a host to its node.
 func (h *Host) defaultRoutes(via4, via6 netip.Addr) error {
 	return errors.Join(h.defaultRoute("eth0", via4, nodeMAC), h.defaultRoute("eth0", via6, nodeMAC))
 }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Own has a host take every address of a range for its own: a server on all its addresses then answers for thousands
-// of Pods. Lab.Route leads there.
+// Own makes every address of a range local to the host, so that one server on all addresses answers for thousands of
+// Pods. Lab.Route adds the route to them.
 func (h *Host) Own(p netip.Prefix) error {
 	lo, err := h.nl.LinkByName("lo")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Run runs a program on the host to its end, and gives all that it has printed.
+// Run runs a program on the host and returns its standard output and error.
 func (h *Host) Run(stdin string, args ...string) (string, error) {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdin = strings.NewReader(stdin)
@@ -24,14 +24,14 @@ func (h *Host) Run(stdin string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Program is one that was started. Its methods may be called at any time, by several goroutines.
+// Program is a running program. Its methods may be called at any time, concurrently.
 type Program struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
-	err   error // valid when it has ended
+	err   error // valid after ended is closed
 }
 
-// Start starts a program on the host; on nil, where this process is. It is killed when this process ends.
+// Start starts a program on the host, or in this process's namespace if h is nil. It is killed when this process ends.
 func (h *Host) Start(cmd *exec.Cmd) (*Program, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -39,7 +39,7 @@ func (h *Host) Start(cmd *exec.Cmd) (*Program, error) {
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	p, started := &Program{cmd: cmd, ended: make(chan struct{})}, make(chan error, 1)
 	go func() {
-		// Pdeathsig is about the thread that starts the child, so that thread has to stay.
+		// Pdeathsig refers to the thread that started the child, so that thread has to stay.
 		runtime.LockOSThread()
 		var err error
 		if h == nil {
@@ -59,22 +59,22 @@ func (h *Host) Start(cmd *exec.Cmd) (*Program, error) {
 	return p, nil
 }
 
-// PID is its number.
+// PID returns the process ID.
 func (p *Program) PID() int { return p.cmd.Process.Pid }
 
-// signal sends one, unless it has ended.
+// signal sends a signal unless the program has ended.
 func (p *Program) signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// Ended is closed when it has.
+// Ended returns a channel that is closed when the program has ended.
 func (p *Program) Ended() <-chan struct{} { return p.ended }
 
-// Wait waits for the end, and gives what exec.Cmd's Wait does.
+// Wait waits for the program to end and returns the error of exec.Cmd.Wait.
 func (p *Program) Wait() error {
 	<-p.ended
 	return p.err
 }
 
-// End has it end by a signal, and gives what Wait does. One that goes on for longer than that is killed: an error.
+// End sends a signal and returns the error of Wait. A program that has not ended in time is killed, which is an error.
 func (p *Program) End(by os.Signal, within time.Duration) error {
 	p.signal(by)
 	select {
@@ -82,17 +82,17 @@ func (p *Program) End(by os.Signal, within time.Duration) error {
 		return p.err
 	case <-time.After(within):
 		p.Kill()
-		return fmt.Errorf("%s goes on %s after the signal: %s", p.cmd.Path, within, by)
+		return fmt.Errorf("%s still runs %s after signal %s", p.cmd.Path, within, by)
 	}
 }
 
-// Kill ends it from one moment to the next, and waits for that.
+// Kill sends SIGKILL and waits for the end.
 func (p *Program) Kill() {
 	p.signal(syscall.SIGKILL)
 	<-p.ended
 }
 
-// Log is what a program prints, to be read while it runs: its Stdout and Stderr.
+// Log collects a program's output, as its Stdout and Stderr, and can be read while the program runs.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestProgramsRunOnTheirHost(t *testing.T) {
+func TestProgramsRunInTheirHostsNamespace(t *testing.T) {
 	lab, err := New()
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestProgramsRunOnTheirHost(t *testing.T) {
 	}
 }
 
-func TestAProgramEndsByASignalOrIsKilledInTheEnd(t *testing.T) {
+func TestEndSignalsThenKills(t *testing.T) {
 	start := func(script string) *Program {
 		t.Helper()
 		var log Log
@@ -72,7 +72,7 @@ func TestAProgramEndsByASignalOrIsKilledInTheEnd(t *testing.T) {
 		}
 	}
 	stubborn := start("trap '' TERM")
-	if err := stubborn.End(syscall.SIGTERM, 50*time.Millisecond); err == nil || !strings.Contains(err.Error(), "goes on") {
+	if err := stubborn.End(syscall.SIGTERM, 50*time.Millisecond); err == nil || !strings.Contains(err.Error(), "still runs") {
 		t.Errorf("a stubborn program: %v", err)
 	}
 	if err := stubborn.Wait(); err == nil {

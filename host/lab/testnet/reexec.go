@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside marks the process that runs in namespaces of its own.
-const inside = "SLUICE_NETLAB"
+// inside is set in the environment of a process that runs in namespaces of its own.
+const inside = "SLUICE_TESTNET"
 
-// Inside tells whether this process runs in namespaces that Reexec made.
+// Inside reports whether this process runs in namespaces that Reexec created.
 func Inside() bool { return os.Getenv(inside) == "1" }
 
-// Main is for TestMain: it runs the tests in a fresh network namespace. Where the kernel does not allow that, it says
-// so and runs none; with CI set it fails.
+// Main runs a package's tests in a new network namespace, for use in TestMain. Where the kernel does not allow one it runs
+// none and says so; with CI set it fails.
 func Main(m interface{ Run() int }) {
 	err := Enter()
 	if err == nil {
@@ -31,8 +31,8 @@ func Main(m interface{ Run() int }) {
 	os.Exit(0)
 }
 
-// Enter is for programs: it returns in namespaces of its own. Outside of them this process only waits for the one that
-// Reexec starts, and ends as that does.
+// Enter is Main for programs: it returns in a process with namespaces of its own. The calling process waits for that one
+// and exits with its code.
 func Enter() error {
 	if Inside() {
 		return nil
@@ -44,12 +44,12 @@ func Enter() error {
 	return err
 }
 
-// Reexec runs this program again, with the same arguments and standard streams, in a network and mount namespace of
-// its own (and a user namespace when not root), passes SIGINT and SIGTERM on, and gives its exit code. The child ends
-// with its parent.
+// Reexec runs this program again in a network and mount namespace of its own, and a user namespace if not root, with the
+// same arguments and standard streams. It forwards SIGINT and SIGTERM and returns the exit code. The child is killed with
+// its parent.
 func Reexec() (int, error) {
 	if Inside() {
-		return 0, errors.New("already in namespaces of its own")
+		return 0, errors.New("the process is already in namespaces of its own")
 	}
 	exe, err := os.Executable()
 	if err != nil {
@@ -59,7 +59,7 @@ func Reexec() (int, error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), inside+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
-	if os.Geteuid() != 0 || os.Getenv("SLUICE_NETLAB_USERNS") != "" {
+	if os.Geteuid() != 0 || os.Getenv("SLUICE_TESTNET_USERNS") != "" {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}

@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Build makes sure that a kernel of the series is in the cache and gives its path. It is built from Debian's source
-// package, which takes some 8 CPU minutes and, for that time, 2 GB; any number of processes may want it at once. What
-// is done is written to out. A cached kernel is good whatever version apt offers by now, unless newest is set.
+// Build returns the path of a cached kernel of the series, after building it if necessary. A build from Debian's source
+// package takes some 8 CPU minutes and temporarily 2 GB; concurrent callers wait for one build. Progress is written to
+// out. A cached kernel is used whatever version apt offers, unless newest is set.
 func Build(ctx context.Context, series string, newest bool, out io.Writer) (string, error) {
 	if path, err := Cached(series); err != nil || path != "" && !newest {
 		return path, err
@@ -30,7 +30,7 @@ func Build(ctx context.Context, series string, newest bool, out io.Writer) (stri
 		return "", err
 	}
 	b := &builder{out: out, env: os.Environ()}
-	if err := b.needs("apt-get", "apt-cache", "dpkg", "gcc", "ld", "make", "bc", "perl", "tar", "xz"); err != nil {
+	if err := b.requireTools("apt-get", "apt-cache", "dpkg", "gcc", "ld", "make", "bc", "perl", "tar", "xz"); err != nil {
 		return "", fmt.Errorf("vm: build kernel %s: %w", series, err)
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
@@ -44,7 +44,7 @@ func Build(ctx context.Context, series string, newest bool, out io.Writer) (stri
 	if path, err := Cached(series); err != nil || path != "" && !newest {
 		return path, err // by another process, meanwhile
 	}
-	version, err := b.candidate(ctx, "linux-source-"+series)
+	version, err := b.candidateVersion(ctx, "linux-source-"+series)
 	if err != nil {
 		return "", fmt.Errorf("vm: build kernel %s: %w", series, err)
 	}
@@ -80,8 +80,8 @@ type builder struct {
 	done string // where the result is put together, in the cache
 }
 
-// needs says which of Debian's packages are missing.
-func (b *builder) needs(tools ...string) error {
+// requireTools returns an error that lists Debian's packages of the tools that are missing.
+func (b *builder) requireTools(tools ...string) error {
 	packages := map[string]string{"apt-cache": "apt", "apt-get": "apt", "ld": "binutils", "xz": "xz-utils"}
 	var missing []string
 	for _, tool := range tools {
@@ -98,8 +98,7 @@ func (b *builder) needs(tools ...string) error {
 	return nil
 }
 
-// lock waits until this is the only process that builds the series. The kernel gives the lock back when the process
-// ends, however that is.
+// lock waits until no other process builds the series. The lock ends with the process.
 func (b *builder) lock(ctx context.Context, path string) (func(), error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
 	if err != nil {
@@ -107,7 +106,7 @@ func (b *builder) lock(ctx context.Context, path string) (func(), error) {
 	}
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		fmt.Fprintf(b.out, "vm: another process builds it: waiting for %s\n", path)
+		fmt.Fprintf(b.out, "vm: another process is building it: waiting for %s\n", path)
 		for errors.Is(err, unix.EWOULDBLOCK) {
 			select {
 			case <-ctx.Done():
@@ -124,8 +123,8 @@ func (b *builder) lock(ctx context.Context, path string) (func(), error) {
 	return func() { f.Close() }, nil
 }
 
-// candidate is the version of a package that apt would install.
-func (b *builder) candidate(ctx context.Context, name string) (string, error) {
+// candidateVersion returns the version of a package that apt would install.
+func (b *builder) candidateVersion(ctx context.Context, name string) (string, error) {
 	out, err := exec.CommandContext(ctx, "apt-cache", "policy", name).Output()
 	if err != nil {
 		return "", fmt.Errorf("apt-cache policy %s: %w", name, err)
@@ -148,7 +147,7 @@ func (b *builder) build(ctx context.Context, series, version string) error {
 			wanted = append(wanted, tool)
 		}
 	}
-	// Downloaded and unpacked here, not installed: that needs no root, and leaves the machine as it was.
+	// Downloaded and unpacked here, not installed, which needs no root.
 	if err := b.run(ctx, append([]string{"apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download"}, wanted...)...); err != nil {
 		return err
 	}
@@ -193,7 +192,7 @@ func (b *builder) build(ctx context.Context, series, version string) error {
 	if err != nil {
 		return err
 	}
-	if err := taken(made); err != nil {
+	if err := checkOptions(made); err != nil {
 		return err
 	}
 	jobs := fmt.Sprintf("-j%d", runtime.NumCPU())
@@ -209,12 +208,12 @@ func (b *builder) build(ctx context.Context, series, version string) error {
 	return nil
 }
 
-// run runs a step in the builder's folder. What the step says is shown when it fails.
+// run runs a step in the builder's folder. The error of a failed step contains its output.
 func (b *builder) run(ctx context.Context, args ...string) error {
 	fmt.Fprintf(b.out, "vm: %s\n", strings.ReplaceAll(strings.Join(args, " "), b.dir+"/", ""))
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env = b.dir, b.env
-	// A group of its own, so that nothing of make stays when it is told to stop.
+	// A process group of its own, so that cancelling also kills make's children.
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	var said bytes.Buffer
@@ -228,9 +227,9 @@ func (b *builder) run(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// taken checks that the kernel's configuration has every line of ours: kconfig drops what it does not know or cannot
-// have, without a word.
-func taken(made []byte) error {
+// checkOptions returns an error unless the kernel's configuration has every line of ours. kconfig silently drops options
+// that it does not know or whose dependencies are missing.
+func checkOptions(made []byte) error {
 	has := map[string]bool{}
 	for s := bufio.NewScanner(bytes.NewReader(made)); s.Scan(); {
 		has[s.Text()] = true
@@ -242,7 +241,7 @@ func taken(made []byte) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("the kernel's configuration did not take %s", strings.Join(missing, ", "))
+		return fmt.Errorf("the kernel's configuration dropped %s", strings.Join(missing, ", "))
 	}
 	return nil
 }

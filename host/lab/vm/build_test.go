@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func TestACachedKernelIsTakenAndNothingIsBuilt(t *testing.T) {
+func TestBuildUsesCachedKernel(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)
 	t.Setenv("PATH", "") // nothing could be built
@@ -42,7 +42,7 @@ func TestACachedKernelIsTakenAndNothingIsBuilt(t *testing.T) {
 	}
 }
 
-func TestOneProcessBuildsAtATime(t *testing.T) {
+func TestBuildLockIsExclusive(t *testing.T) {
 	var out bytes.Buffer
 	b := &builder{out: &out}
 	path := filepath.Join(t.TempDir(), "lock")
@@ -63,21 +63,21 @@ func TestOneProcessBuildsAtATime(t *testing.T) {
 	again()
 }
 
-func TestAnOptionThatTheKernelDoesNotTakeIsAnError(t *testing.T) {
+func TestRejectedOptionIsAnError(t *testing.T) {
 	all := options()
 	if !slices.Contains(all, "CONFIG_IP_VS=y") || slices.ContainsFunc(all, func(o string) bool { return !strings.HasPrefix(o, "CONFIG_") }) {
 		t.Fatalf("options: %v", all)
 	}
-	if err := taken([]byte("# more\n" + strings.Join(all, "\n") + "\nCONFIG_MORE=y\n")); err != nil {
+	if err := checkOptions([]byte("# more\n" + strings.Join(all, "\n") + "\nCONFIG_MORE=y\n")); err != nil {
 		t.Error(err)
 	}
 	without := slices.DeleteFunc(slices.Clone(all), func(o string) bool { return o == "CONFIG_IP_VS=y" })
-	if err := taken([]byte(strings.Join(without, "\n"))); err == nil || !strings.HasSuffix(err.Error(), "did not take CONFIG_IP_VS=y") {
+	if err := checkOptions([]byte(strings.Join(without, "\n"))); err == nil || !strings.HasSuffix(err.Error(), "dropped CONFIG_IP_VS=y") {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestAStepThatFailsSaysWhatItSaid(t *testing.T) {
+func TestFailedStepReportsItsOutput(t *testing.T) {
 	var out bytes.Buffer
 	b := &builder{out: &out, dir: t.TempDir()}
 	err := b.run(t.Context(), "sh", "-c", "echo reason; exit 3")

@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// orderVar is on the kernel's command line; what the kernel does not know there is its init's environment.
-const orderVar = "sluice_vm_order"
+// specVar is on the kernel's command line; the kernel puts parameters that it does not know into init's environment.
+const specVar = "sluice_vm_spec"
 
-// Main makes this process the guest's init, if it is: then it does not return. It has to come first in programs that
-// call Run, in TestMain for tests.
+// Main runs the guest's init and does not return if this process is that; otherwise it returns at once. Programs that call
+// Run call it first; tests do in TestMain.
 func Main() {
-	path := os.Getenv(orderVar)
+	path := os.Getenv(specVar)
 	if os.Getpid() != 1 || path == "" {
 		return
 	}
-	var o order
+	var o spec
 	text, err := os.ReadFile(path)
 	if err == nil {
 		err = json.Unmarshal(text, &o)
@@ -37,7 +37,7 @@ func Main() {
 	} else {
 		fmt.Fprint(console, beginLine(o.Nonce))
 		code := supervise(o, console)
-		complaints(console)
+		printKernelWarnings(console)
 		fmt.Fprint(console, endLine(o.Nonce, code))
 		drain(console)
 	}
@@ -45,8 +45,8 @@ func Main() {
 	os.Exit(1) // the kernel panics, and that is an end too
 }
 
-// prepare makes the guest's file systems and network, and opens its console.
-func prepare(o order) (*os.File, error) {
+// prepare mounts the guest's file systems, configures its network and opens its console.
+func prepare(o spec) (*os.File, error) {
 	for _, m := range []struct{ kind, at, data string }{
 		{"proc", "/proc", ""}, {"sysfs", "/sys", ""}, {"devtmpfs", "/dev", ""}, {"tmpfs", "/run", "mode=755"},
 	} {
@@ -58,7 +58,7 @@ func prepare(o order) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The machine's own /tmp and /run are covered; what the program needs of them is led through.
+	// The host's /tmp and /run are hidden; shared folders are bound from here.
 	const host = "/run/host"
 	if err := bind("/", host); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func prepare(o order) (*os.File, error) {
 	if err := linkUp("lo"); err != nil {
 		return nil, err
 	}
-	// By the guest's little memory these would be 4096: tests lose connections then.
+	// With the guest's little memory the defaults are 4096, too few for the tests.
 	for file, value := range map[string]string{
 		"/sys/module/nf_conntrack/parameters/hashsize": "65536",
 		"/proc/sys/net/netfilter/nf_conntrack_max":     "262144",
@@ -93,7 +93,7 @@ func prepare(o order) (*os.File, error) {
 	return console, nil
 }
 
-// bind shows what is at from at to, read-only as it is.
+// bind bind-mounts from at to. It stays read-only.
 func bind(from, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
@@ -104,7 +104,7 @@ func bind(from, to string) error {
 	return nil
 }
 
-// openConsole opens the console and turns off all that a terminal does to what is written.
+// openConsole opens the console in raw mode.
 func openConsole() (*os.File, error) {
 	console, err := os.OpenFile("/dev/console", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -112,17 +112,17 @@ func openConsole() (*os.File, error) {
 	}
 	t, err := unix.IoctlGetTermios(int(console.Fd()), unix.TCGETS)
 	if err != nil {
-		return nil, fmt.Errorf("console: get its settings: %w", err)
+		return nil, fmt.Errorf("get the console's terminal attributes: %w", err)
 	}
 	t.Oflag &^= unix.OPOST
 	t.Lflag &^= unix.ECHO | unix.ICANON | unix.ISIG
 	if err := unix.IoctlSetTermios(int(console.Fd()), unix.TCSETS, t); err != nil {
-		return nil, fmt.Errorf("console: set it to raw: %w", err)
+		return nil, fmt.Errorf("set the console to raw mode: %w", err)
 	}
 	return console, nil
 }
 
-// drain waits until everything written has left the guest.
+// drain waits until all output has left the guest.
 func drain(console *os.File) { _ = unix.IoctlSetInt(int(console.Fd()), unix.TCSBRK, 1) }
 
 func linkUp(name string) error {
@@ -142,8 +142,8 @@ func linkUp(name string) error {
 	return nil
 }
 
-// supervise runs the program, reaps what others leave, and gives the program's exit code.
-func supervise(o order, console io.Writer) int {
+// supervise runs the program, reaps orphaned processes, and returns the program's exit code.
+func supervise(o spec, console io.Writer) int {
 	cmd := exec.Command(o.Args[0], o.Args[1:]...)
 	cmd.Dir, cmd.Env = o.Dir, o.Env
 	cmd.Stdout, cmd.Stderr = console, console
@@ -170,11 +170,11 @@ func supervise(o order, console io.Writer) int {
 	}
 }
 
-// complaints shows what the kernel warned of, which no test sees.
-func complaints(console io.Writer) {
+// printKernelWarnings prints the kernel log's warnings, which no test sees.
+func printKernelWarnings(console io.Writer) {
 	f, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		fmt.Fprintf(console, "vm: read what the kernel said: %v\n", err)
+		fmt.Fprintf(console, "vm: read the kernel log: %v\n", err)
 		return
 	}
 	defer unix.Close(f)
@@ -190,7 +190,7 @@ func complaints(console io.Writer) {
 		text, _, _ = strings.Cut(text, "\n")
 		for _, bad := range []string{"WARNING:", "BUG:", "Oops", "Call Trace", "table full"} {
 			if strings.Contains(text, bad) {
-				fmt.Fprintf(console, "vm: the kernel says: %s\n", text)
+				fmt.Fprintf(console, "vm: kernel: %s\n", text)
 				break
 			}
 		}

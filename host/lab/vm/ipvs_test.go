@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// TestIPVSSharesOutRealConnectionsByWeight runs TestGuestIPVS on every kernel.
-func TestIPVSSharesOutRealConnectionsByWeight(t *testing.T) {
+// TestIPVSBalancesConnectionsByWeight runs TestGuestIPVS on every kernel.
+func TestIPVSBalancesConnectionsByWeight(t *testing.T) {
 	eachKernel(t, func(t *testing.T, kernel string) {
 		code, out := run(t, Job{Kernel: kernel, Args: []string{self(t), "-test.v", "-test.run", "^TestGuestIPVS$"}})
 		if code != 0 || !strings.Contains(out, "--- PASS: TestGuestIPVS/") {
@@ -133,14 +133,14 @@ func TestGuestIPVS(t *testing.T) {
 	}
 }
 
-// TestTheKernelHasWhatTheConfigurationAsksFor reads what the kernel says it was built with.
-func TestTheKernelHasWhatTheConfigurationAsksFor(t *testing.T) {
+// TestKernelHasConfiguredOptions reads what the kernel says it was built with.
+func TestKernelHasConfiguredOptions(t *testing.T) {
 	eachKernel(t, func(t *testing.T, kernel string) {
 		code, out := run(t, sh(kernel, "zcat /proc/config.gz"))
 		if code != 0 {
 			t.Fatalf("%d\n%s", code, out)
 		}
-		if err := taken([]byte(out)); err != nil {
+		if err := checkOptions([]byte(out)); err != nil {
 			t.Error(err)
 		}
 		kept, err := os.ReadFile(filepath.Join(filepath.Dir(kernel), "config"))

@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// Series are the kernels that there are recipes for, oldest first: Debian 12's own, and that of Debian 13.
+// Series returns the kernel series that can be built, oldest first: those of Debian 12 and 13.
 func Series() []string { return []string{"6.1", "6.12"} }
 
 //go:embed linux.config
 var config []byte
 
-// recipe changes when build.go makes another kernel from the same source and configuration.
+// recipe is part of the cache key. It changes when build.go builds another kernel from the same source and configuration.
 const recipe = "1"
 
-// CacheDir is where kernels are kept: $XDG_CACHE_HOME/sluice/vm, or ~/.cache/sluice/vm.
+// CacheDir returns the folder of the kernels: $XDG_CACHE_HOME/sluice/vm, or ~/.cache/sluice/vm.
 func CacheDir() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -29,13 +29,13 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "sluice", "vm"), nil
 }
 
-// configHash is of all that makes a kernel, but the version of its source.
+// configHash covers everything that determines a kernel but the version of its source.
 func configHash() string {
 	sum := sha256.Sum256([]byte("recipe " + recipe + "\n" + strings.Join(options(), "\n")))
 	return hex.EncodeToString(sum[:6])
 }
 
-// options are the lines of the configuration, without comments.
+// options returns the lines of the configuration, without comments.
 func options() (out []string) {
 	for line := range strings.Lines(string(config)) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
@@ -45,13 +45,12 @@ func options() (out []string) {
 	return out
 }
 
-// keyOf names a kernel built from a version of Debian's source package.
+// keyOf returns the cache key of a kernel built from a version of Debian's source package.
 func keyOf(series, version string) string {
 	return fmt.Sprintf("linux-%s_%s_%s", series, version, configHash())
 }
 
-// Cached finds the newest kernel of a series that has been built with today's configuration. "" means that there is
-// none.
+// Cached returns the path of the newest kernel of a series that was built with the current configuration, "" if none.
 func Cached(series string) (string, error) {
 	if !slices.Contains(Series(), series) {
 		return "", fmt.Errorf("vm: kernel %q: there are %v", series, Series())

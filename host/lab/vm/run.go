@@ -16,19 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Job is a program to run in a machine of its own.
+// Job is a program to run in a guest.
 type Job struct {
 	Kernel string    // path of a kernel, from Cached or Build
 	Memory int       // MiB; 0 means 512
-	Args   []string  // the program, a path or a name to look up in PATH, and its arguments
-	Dir    string    // where it runs; "" is here
+	Args   []string  // the program, a path or a name in PATH, and its arguments
+	Dir    string    // its working folder; "" is this process's
 	Env    []string  // its environment; nil is this process's. HOME and TMPDIR are /tmp, SLUICE_VM is the kernel's name
-	Share  []string  // folders that the guest sees although they are in /tmp or /run; Dir and the program's are shared anyway
-	Out    io.Writer // what the program writes, standard output and error; nil is nowhere
+	Share  []string  // folders in /tmp or /run that the guest is to see, in addition to Dir and the program's
+	Out    io.Writer // the program's standard output and error; nil discards them
 }
 
-// order is what the guest is told to do.
-type order struct {
+// spec is the guest's task, passed as JSON.
+type spec struct {
 	Args  []string
 	Dir   string
 	Env   []string
@@ -36,19 +36,19 @@ type order struct {
 	Nonce string
 }
 
-// inside is the environment variable that a program in a guest finds.
+// inside is an environment variable of programs in a guest.
 const inside = "SLUICE_VM"
 
-// Inside gives the name of the test kernel that this process runs on; "" is the machine's own.
+// Inside returns the name of the test kernel that this process runs on, "" if none.
 func Inside() string { return os.Getenv(inside) }
 
-// ErrDied is about a machine that ended without saying how its program did.
-var ErrDied = errors.New("the machine ended before its program did")
+// ErrDied means that the guest ended without reporting its program's exit code.
+var ErrDied = errors.New("the guest ended before its program did")
 
-// Run boots a kernel, runs the job in it and gives the program's exit code, 128 and the signal's number when one ended
-// it. Any error means that the code is not known: no kernel, a crash, ctx done. Nothing of the machine is left then.
+// Run boots a kernel, runs the job in it and returns the program's exit code, 128 + n if signal n ended it. An error means
+// that the code is unknown: no kernel, a crash, ctx done. All of the guest's processes have ended when Run returns.
 //
-// The program that calls Run is the guest's init too, so Main has to be the first thing that it does.
+// The calling program is the guest's init too, so it has to call Main before anything else.
 func Run(ctx context.Context, job Job) (code int, err error) {
 	defer func() {
 		if err != nil {
@@ -78,28 +78,28 @@ func Run(ctx context.Context, job Job) (code int, err error) {
 	if err := cmd.Start(); err != nil {
 		return 0, fmt.Errorf("start the kernel: %w", err)
 	}
-	_ = unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil) // a panic would dump all of its memory
+	_ = unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil) // a kernel panic would dump all of its memory
 	werr := cmd.Wait()
-	_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // a kernel that crashes can leave its processes behind
+	_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // a crashed kernel can leave processes behind
 	out.flush()
 	switch {
 	case ctx.Err() != nil:
 		return 0, context.Cause(ctx)
 	case out.err != nil:
-		return 0, fmt.Errorf("pass on what it writes: %w", out.err)
+		return 0, fmt.Errorf("forward its output: %w", out.err)
 	case !out.ended:
-		return 0, fmt.Errorf("%w (%v)%s", ErrDied, werr, out.boot())
+		return 0, fmt.Errorf("%w (%v)%s", ErrDied, werr, out.bootLog())
 	}
 	return out.code, nil
 }
 
-// command is the kernel's process: a group of its own, so that its guests' processes end with it.
+// command returns the kernel's command, with a process group of its own so that all of the guest's processes can be killed.
 func command(ctx context.Context, job Job, work, nonce string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	o := order{Args: job.Args, Dir: job.Dir, Env: job.Env, Nonce: nonce}
+	o := spec{Args: job.Args, Dir: job.Dir, Env: job.Env, Nonce: nonce}
 	if o.Env == nil {
 		o.Env = os.Environ()
 	}
@@ -123,7 +123,7 @@ func command(ctx context.Context, job Job, work, nonce string) (*exec.Cmd, error
 		}
 		o.Share = append(o.Share, path)
 	}
-	file := filepath.Join(work, "order")
+	file := filepath.Join(work, "spec")
 	text, err := json.Marshal(o)
 	if err == nil {
 		err = os.WriteFile(file, text, 0o600)
@@ -141,7 +141,7 @@ func command(ctx context.Context, job Job, work, nonce string) (*exec.Cmd, error
 		memory = 512
 	}
 	cmd := exec.CommandContext(ctx, job.Kernel, fmt.Sprintf("mem=%dM", memory),
-		"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "init="+initLink, orderVar+"="+file,
+		"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "init="+initLink, specVar+"="+file,
 		"con=null", "con0=null,fd:1", "ssl=null", "console=tty0", "dummy.numdummies=0", "quiet", "loglevel=2",
 		"umid=vm", "uml_dir="+work)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + memoryDir(memory)}
@@ -163,8 +163,8 @@ func workDir() (string, error) {
 // plainPath reports whether a path has none of the characters that make and kernel command lines give a meaning.
 func plainPath(path string) bool { return !strings.ContainsAny(path, " \t\n\"'\\:$#%") }
 
-// memoryDir is where the guest's memory is, a file without a name: in memory where there is room (containers have
-// 64 MiB there, and the kernel is killed when it needs more), else on the disk.
+// memoryDir returns the folder of the unlinked file that is the guest's memory: /dev/shm if it has room (containers have
+// 64 MiB there, and a kernel that needs more is killed), otherwise the temporary folder.
 func memoryDir(mib int) string {
 	const shm = "/dev/shm"
 	var fs unix.Statfs_t

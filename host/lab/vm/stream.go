@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// stream is the guest's console. It passes on what the program writes: all between a line that says that it begins
-// and one that says how it ended. The latter is the last thing in the stream, so nothing before it was lost.
+// stream is the guest's console. It forwards the program's output, which is between a begin line and an end line with the
+// exit code. The end line is the last of the stream, so that its presence shows that no output was lost.
 type stream struct {
 	to    io.Writer
 	nonce string
 
-	buf   []byte // not passed on yet
+	buf   []byte // not forwarded yet
 	begun bool
 	ended bool
 	code  int
@@ -25,7 +25,7 @@ func beginLine(nonce string) string         { return "\n[vm " + nonce + " begins
 func endLine(nonce string, code int) string { return fmt.Sprintf("%s%d]\n", endMark(nonce), code) }
 func endMark(nonce string) string           { return "\n[vm " + nonce + " ends with " }
 
-// Write never fails: the kernel must be able to say everything, or it never ends.
+// Write never fails: the guest would block on its console.
 func (s *stream) Write(p []byte) (int, error) {
 	if s.ended {
 		return len(p), nil
@@ -42,7 +42,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	if before, after, ok := bytes.Cut(s.buf, []byte(mark)); ok {
 		text, _, whole := strings.Cut(string(after), "]\n")
 		if code, err := strconv.Atoi(text); whole && err == nil {
-			s.pass(before)
+			s.forward(before)
 			s.buf, s.ended, s.code = nil, true, code
 		}
 		return len(p), nil
@@ -54,27 +54,27 @@ func (s *stream) Write(p []byte) (int, error) {
 			break
 		}
 	}
-	s.pass(s.buf[:len(s.buf)-keep])
+	s.forward(s.buf[:len(s.buf)-keep])
 	s.buf = append([]byte(nil), s.buf[len(s.buf)-keep:]...)
 	return len(p), nil
 }
 
-func (s *stream) pass(p []byte) {
+func (s *stream) forward(p []byte) {
 	if len(p) > 0 && s.err == nil {
 		_, s.err = s.to.Write(p)
 	}
 }
 
-// flush passes on what was kept back, when no more comes.
+// flush forwards the rest when no more output comes.
 func (s *stream) flush() {
 	if s.begun && !s.ended {
-		s.pass(s.buf)
+		s.forward(s.buf)
 		s.buf = nil
 	}
 }
 
-// boot is what the kernel said before the program began, when it never did.
-func (s *stream) boot() string {
+// bootLog returns the kernel's output if the program never started.
+func (s *stream) bootLog() string {
 	text := strings.TrimSpace(string(s.buf))
 	if s.begun || text == "" {
 		return ""

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestTheConsoleIsPassedOnBetweenItsTwoMarks feeds each text whole, and in pieces of every size.
-func TestTheConsoleIsPassedOnBetweenItsTwoMarks(t *testing.T) {
+// TestStreamForwardsOutputBetweenMarks feeds each text whole, and in pieces of every size.
+func TestStreamForwardsOutputBetweenMarks(t *testing.T) {
 	const nonce = "N"
 	for name, c := range map[string]struct {
 		in, out string
@@ -43,7 +43,7 @@ func TestTheConsoleIsPassedOnBetweenItsTwoMarks(t *testing.T) {
 	}
 }
 
-func TestWhatTheProgramWritesComesAtOnce(t *testing.T) {
+func TestStreamForwardsWithoutDelay(t *testing.T) {
 	var out strings.Builder
 	s := &stream{to: &out, nonce: "N"}
 	_, _ = s.Write([]byte(beginLine("N") + "ok\n"))
@@ -60,7 +60,7 @@ type broken struct{ error }
 
 func (b broken) Write([]byte) (int, error) { return 0, b.error }
 
-func TestAFullDiskDoesNotStopTheGuest(t *testing.T) {
+func TestWriteErrorDoesNotBlockGuest(t *testing.T) {
 	full := errors.New("full")
 	s := &stream{to: broken{full}, nonce: "N"}
 	if _, err := s.Write([]byte(beginLine("N") + "a" + endLine("N", 0))); err != nil || s.err != full || !s.ended {

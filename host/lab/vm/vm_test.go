@@ -59,7 +59,7 @@ func run(t *testing.T, job Job) (int, string) {
 
 func sh(kernel, script string) Job { return Job{Kernel: kernel, Args: []string{"sh", "-c", script}} }
 
-func TestAProgramRunsOnTheKernelAskedForAndItsExitCodeComesBack(t *testing.T) {
+func TestRunReturnsExitCodeFromRequestedKernel(t *testing.T) {
 	eachKernel(t, func(t *testing.T, kernel string) {
 		here, err := os.Getwd()
 		if err != nil {
@@ -76,7 +76,7 @@ func TestAProgramRunsOnTheKernelAskedForAndItsExitCodeComesBack(t *testing.T) {
 	})
 }
 
-func TestASignalIsTold(t *testing.T) {
+func TestRunReportsSignal(t *testing.T) {
 	eachKernel(t, func(t *testing.T, kernel string) {
 		if code, out := run(t, sh(kernel, `kill -KILL $$`)); code != 128+9 || !strings.Contains(out, "was ended by killed") {
 			t.Errorf("%d, %q", code, out)
@@ -84,8 +84,8 @@ func TestASignalIsTold(t *testing.T) {
 	})
 }
 
-// TestAllThatWasWrittenArrives writes more than any buffer between the program and here has room for.
-func TestAllThatWasWrittenArrives(t *testing.T) {
+// TestRunLosesNoOutput writes more than any buffer between the program and here has room for.
+func TestRunLosesNoOutput(t *testing.T) {
 	eachKernel(t, func(t *testing.T, kernel string) {
 		code, out := run(t, sh(kernel, `i=0; while [ $i -lt 20000 ]; do echo "line $i of many"; i=$((i+1)); done`))
 		lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
@@ -95,8 +95,8 @@ func TestAllThatWasWrittenArrives(t *testing.T) {
 	})
 }
 
-// TestTheMachineCannotBeHurt: its files cannot be written, deleted or mounted over for writing.
-func TestTheMachineCannotBeHurt(t *testing.T) {
+// TestGuestCannotWriteHostFiles: its files cannot be written, deleted or mounted over for writing.
+func TestGuestCannotWriteHostFiles(t *testing.T) {
 	eachKernel(t, func(t *testing.T, kernel string) {
 		dir := t.TempDir()
 		file := filepath.Join(dir, "file")
@@ -114,7 +114,7 @@ func TestTheMachineCannotBeHurt(t *testing.T) {
 	})
 }
 
-func TestAMachineThatDiesIsAFailure(t *testing.T) {
+func TestPowerOffIsAnError(t *testing.T) {
 	eachKernel(t, func(t *testing.T, kernel string) {
 		var out bytes.Buffer
 		job := Job{Kernel: kernel, Args: []string{self(t), "-test.run", "^TestGuestPowersOff$"}, Env: append(os.Environ(), "POWEROFF=1"), Out: &out}
@@ -134,7 +134,7 @@ func TestGuestPowersOff(t *testing.T) {
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
-func TestAMachineWithoutMemoryIsAFailure(t *testing.T) {
+func TestTooLittleMemoryIsAnError(t *testing.T) {
 	eachKernel(t, func(t *testing.T, kernel string) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -147,7 +147,7 @@ func TestAMachineWithoutMemoryIsAFailure(t *testing.T) {
 	})
 }
 
-func TestATimeoutEndsEverything(t *testing.T) {
+func TestTimeoutKillsAllProcesses(t *testing.T) {
 	eachKernel(t, func(t *testing.T, kernel string) {
 		for name, script := range map[string]string{"idle": "sleep 1000", "busy": "while :; do :; done & while :; do :; done"} {
 			t.Run(name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func processes(t *testing.T, kernel string) int {
 	return n
 }
 
-func TestTwoRunAtATime(t *testing.T) {
+func TestTwoGuestsRunConcurrently(t *testing.T) {
 	eachKernel(t, func(t *testing.T, kernel string) {
 		var all sync.WaitGroup
 		for i := range 2 {
@@ -203,7 +203,7 @@ func TestTwoRunAtATime(t *testing.T) {
 	})
 }
 
-func TestWhatCannotRunIsAnError(t *testing.T) {
+func TestInvalidJobIsAnError(t *testing.T) {
 	for name, job := range map[string]Job{
 		"no kernel":  {Args: []string{"true"}},
 		"a bad path": {Kernel: "/no/such/kernel", Args: []string{"true"}},
@@ -228,9 +228,9 @@ func self(t *testing.T) string {
 	return path
 }
 
-// TestGoTestRunsItsTestsThere is the way that the Makefile goes, with a test that fails and one that passes, from a
+// TestGoTestExecRunsInGuest is the way that the Makefile goes, with a test that fails and one that passes, from a
 // module whose path has a space, in /tmp, which the guest has one of its own of.
-func TestGoTestRunsItsTestsThere(t *testing.T) {
+func TestGoTestExecRunsInGuest(t *testing.T) {
 	eachKernel(t, func(t *testing.T, kernel string) {
 		dir := filepath.Join(t.TempDir(), "a clone")
 		runner := filepath.Join(dir, "run")

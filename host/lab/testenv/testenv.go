@@ -1,5 +1,5 @@
-// Package testenv is for tests that cannot do without something: where it is missing they are skipped, and with CI set
-// they fail.
+// Package testenv states what a test requires of the machine. A test whose requirement is missing is skipped; with CI set
+// in the environment it fails.
 package testenv
 
 import (
@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Require goes on when there is no error; else that says what is missing.
+// Require returns if err is nil. Otherwise it skips the test, or fails it in CI; err says what is missing.
 func Require(t testing.TB, err error) {
 	t.Helper()
 	switch {
@@ -23,7 +23,7 @@ func Require(t testing.TB, err error) {
 	}
 }
 
-// RequireProgram goes on when there is such a program; a package of Debian has it.
+// RequireProgram requires a program in PATH. debian names the packages that contain it.
 func RequireProgram(t testing.TB, name, debian string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
@@ -31,8 +31,8 @@ func RequireProgram(t testing.TB, name, debian string) {
 	}
 }
 
-// DependOnSources looks at all folders that programs of this module are built from. Tests that run such a program call it: go
-// test would take the result of an older program for this one's.
+// DependOnSources makes go test's cached result of the calling test depend on all folders that this module's programs are
+// built from. Tests that run such a program call it; otherwise go test would reuse the result of an older program.
 func DependOnSources(t testing.TB) {
 	t.Helper()
 	root, err := os.Getwd()

@@ -8,17 +8,17 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
-// told is a test that only notes what it is told.
-type told struct {
+// recorder is a test that records how it ended.
+type recorder struct {
 	testing.TB
 	what string
 }
 
-func (t *told) Helper()           {}
-func (t *told) Skip(args ...any)  { t.what = "skip: " + fmt.Sprint(args...) }
-func (t *told) Fatal(args ...any) { t.what = "fatal: " + fmt.Sprint(args...) }
+func (t *recorder) Helper()           {}
+func (t *recorder) Skip(args ...any)  { t.what = "skip: " + fmt.Sprint(args...) }
+func (t *recorder) Fatal(args ...any) { t.what = "fatal: " + fmt.Sprint(args...) }
 
-func TestWhatIsMissingSkipsAndFailsInCI(t *testing.T) {
+func TestMissingRequirementSkipsAndFailsInCI(t *testing.T) {
 	for _, c := range []struct {
 		ci, want string
 		ask      func(testing.TB)
@@ -30,7 +30,7 @@ func TestWhatIsMissingSkipsAndFailsInCI(t *testing.T) {
 		{"", "skip: nosuchprogram is missing: apt-get install nosuch", func(t testing.TB) { testenv.RequireProgram(t, "nosuchprogram", "nosuch") }},
 	} {
 		t.Setenv("CI", c.ci)
-		got := &told{}
+		got := &recorder{}
 		if c.ask(got); got.what != c.want {
 			t.Errorf("CI=%s: %q, want %q", c.ci, got.what, c.want)
 		}

@@ -9,7 +9,7 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-func TestHostsReachEachOtherAndTheNodeInBothFamilies(t *testing.T) {
+func TestHostsReachEachOtherAndTheNode(t *testing.T) {
 	addr := netip.MustParseAddr
 	lab, err := New(addr("192.168.9.1"), addr("fd00:9::1"))
 	if err != nil {
