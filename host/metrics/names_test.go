@@ -1,6 +1,8 @@
 package metrics_test
 
 import (
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -97,11 +99,8 @@ func checkProgrammingBuckets(t *testing.T, bounds []float64) {
 	}
 }
 
-// TestMetricNamesPassPromlint exempts the names that kube-proxy chose against the conventions.
-func TestMetricNamesPassPromlint(t *testing.T) {
-	fixed := map[string]string{
-		"kubeproxy_sync_proxy_rules_no_local_endpoints_total": `non-counter metrics should not have "_total" suffix`,
-	}
+// TestMetricNames exempts the names that kube-proxy chose against the conventions.
+func TestMetricNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.plugins = []metrics.PluginStats{{Plugin: "uneven"}}
@@ -109,28 +108,59 @@ func TestMetricNamesPassPromlint(t *testing.T) {
 		r.emit(service("a", 1, withPolicy("watch")), endpoints("a", time.Now().Add(time.Millisecond), "n1"), synced)
 		r.advance(3 * time.Second)
 		r.metrics.CountHealthCheck("/healthz", 200)
-		families, err := r.metrics.Registry().Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		own := families[:0]
-		for _, f := range families { // not those of the client library
-			if strings.HasPrefix(f.GetName(), "sluice_") || strings.HasPrefix(f.GetName(), "kubeproxy_") {
-				own = append(own, f)
-			}
-		}
-		problems, err := promlint.NewWithMetricFamilies(own).Lint()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range problems {
-			if fixed[p.Metric] != p.Text {
-				t.Errorf("%s: %s", p.Metric, p.Text)
-			}
-			delete(fixed, p.Metric)
-		}
-		if len(fixed) > 0 {
-			t.Errorf("no longer a problem, remove it from the list: %v", fixed)
-		}
+		checkNames(t, r.metrics, map[string]string{
+			"kubeproxy_sync_proxy_rules_no_local_endpoints_total": `non-counter metrics should not have "_total" suffix`,
+		})
 	})
+}
+
+var (
+	readmeHeader = regexp.MustCompile("^\\| name: (\\w+_)… ")
+	readmeRow    = regexp.MustCompile("^\\| ([\\w, ]+) \\| (counter|gauge|histogram) \\|")
+)
+
+// checkNames checks that promlint accepts all metrics of sluice and kube-proxy, with the given exceptions, and that the
+// README documents them with their type.
+func checkNames(t *testing.T, m *metrics.Metrics, exceptions map[string]string) {
+	t.Helper()
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented, prefix := map[string]string{}, ""
+	for line := range strings.Lines(string(readme)) {
+		if m := readmeHeader.FindStringSubmatch(line); m != nil {
+			prefix = m[1]
+		} else if m := readmeRow.FindStringSubmatch(line); m != nil {
+			for name := range strings.SplitSeq(m[1], ", ") {
+				documented[prefix+name] = strings.ToUpper(m[2])
+			}
+		}
+	}
+	families, err := m.Registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := families[:0]
+	for _, f := range families { // not those of the client library
+		if name := f.GetName(); strings.HasPrefix(name, "sluice_") || strings.HasPrefix(name, "kubeproxy_") {
+			own = append(own, f)
+			if got := documented[name]; got != f.GetType().String() {
+				t.Errorf("%s: type %s, in the README %q", name, f.GetType(), got)
+			}
+		}
+	}
+	problems, err := promlint.NewWithMetricFamilies(own).Lint()
+	if err != nil || len(own) == 0 {
+		t.Fatalf("%d metrics, %v", len(own), err)
+	}
+	for _, p := range problems {
+		if exceptions[p.Metric] != p.Text {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+		delete(exceptions, p.Metric)
+	}
+	if len(exceptions) > 0 {
+		t.Errorf("no longer a problem, remove it from the list: %v", exceptions)
+	}
 }
