@@ -5,12 +5,12 @@ import (
 	"net/netip"
 )
 
-// AddrList is a list of addresses with ports as it is kept where there is one for every endpoint of the cluster: 6
-// bytes each when all are IPv4, else 18, where netip.AddrPort has 32, and nothing in it that garbage collection has to
-// follow. The first byte is the width. Addresses are unmapped and have no zone.
+// AddrList is a compact list of addresses with ports, for lists with an entry for every endpoint of the cluster. An entry takes 6 bytes
+// if all are IPv4, otherwise 18, compared to 32 of netip.AddrPort, and contains no pointers for the garbage collector to follow. The
+// first byte is the size of an entry. Addresses are unmapped and have no zone.
 type AddrList string
 
-// PackAddrs makes a list of n.
+// PackAddrs returns a list of n addresses.
 func PackAddrs(n int, at func(i int) netip.AddrPort) AddrList {
 	if n == 0 {
 		return ""
@@ -37,7 +37,7 @@ func PackAddrs(n int, at func(i int) netip.AddrPort) AddrList {
 	return AddrList(b)
 }
 
-// Len is how many there are.
+// Len returns the number of addresses.
 func (l AddrList) Len() int {
 	if l == "" {
 		return 0
@@ -45,7 +45,7 @@ func (l AddrList) Len() int {
 	return (len(l) - 1) / int(l[0])
 }
 
-// At gives the address with its port at i.
+// At returns address i.
 func (l AddrList) At(i int) netip.AddrPort {
 	w := int(l[0])
 	b := l[1+i*w : 1+(i+1)*w]

@@ -1,7 +1,7 @@
-// Package model holds cluster state as parsed values: what a Service proxy needs of Services, EndpointSlices and
-// Nodes, and nothing else. Values are immutable once handed over; an update is a new value.
+// Package model defines cluster state as parsed values: what a Service proxy needs of Services, EndpointSlices and Nodes. Values are
+// immutable once handed over; an update is a new value.
 //
-// It imports no Kubernetes package, so that the core can be read, tested and fuzzed without one.
+// It imports no Kubernetes package, so the core can be read, tested and fuzzed without them.
 package model
 
 import (
@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-// Family is an IP family. Each family of a Service is proxied on its own (KEP-563).
+// Family is an IP family. Each family of a Service is proxied independently (KEP-563).
 type Family uint8
 
-// The two families, numbered as people call them.
+// The IP families.
 const (
 	IPv4 Family = 4
 	IPv6 Family = 6
 )
 
-// String gives IPv4 or IPv6, as EndpointSlice.addressType spells it.
+// String returns IPv4 or IPv6, as in EndpointSlice.addressType.
 func (f Family) String() string { return "IPv" + strconv.Itoa(int(f)) }
 
-// FamilyOf tells the family of an address. IPv4-mapped IPv6 addresses count as IPv4.
+// FamilyOf returns the family of an address. IPv4-mapped IPv6 addresses are IPv4.
 func FamilyOf(a netip.Addr) Family {
 	if a.Unmap().Is4() {
 		return IPv4
@@ -33,7 +33,7 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
-// Protocol is an IANA protocol number, of the three that a Service can have.
+// Protocol is the IANA number of a protocol that a Service can have.
 type Protocol uint8
 
 // The protocols of Service ports.
@@ -43,7 +43,7 @@ const (
 	SCTP Protocol = 132
 )
 
-// String gives the Kubernetes name: TCP, UDP or SCTP.
+// String returns the Kubernetes name: TCP, UDP or SCTP.
 func (p Protocol) String() string {
 	switch p {
 	case TCP:
@@ -56,7 +56,7 @@ func (p Protocol) String() string {
 	return "protocol(" + strconv.Itoa(int(p)) + ")"
 }
 
-// ParseProtocol reads the Kubernetes name of a protocol.
+// ParseProtocol parses the Kubernetes name of a protocol.
 func ParseProtocol(s string) (Protocol, bool) {
 	switch s {
 	case "TCP":
@@ -69,10 +69,10 @@ func ParseProtocol(s string) (Protocol, bool) {
 	return 0, false
 }
 
-// Name is a namespaced object's name.
+// Name is the name of a namespaced object.
 type Name struct{ Namespace, Name string }
 
-// String gives namespace/name.
+// String returns namespace/name.
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
 // Compare orders by namespace, then name.
@@ -83,14 +83,14 @@ func (n Name) Compare(m Name) int {
 	return strings.Compare(n.Name, m.Name)
 }
 
-// PortName identifies a Service port: the key of the proxy. The same number on TCP and UDP are two ports.
+// PortName identifies a Service port. The same number on TCP and UDP are two ports.
 type PortName struct {
 	Service  Name
 	Port     string // the port's name, "" for a single unnamed port
 	Protocol Protocol
 }
 
-// String gives namespace/name:port, without the colon for an unnamed port.
+// String returns namespace/name:port, or namespace/name for an unnamed port.
 func (p PortName) String() string {
 	if p.Port == "" {
 		return p.Service.String()
@@ -109,12 +109,12 @@ func (p PortName) Compare(q PortName) int {
 	return cmp.Compare(p.Protocol, q.Protocol)
 }
 
-// Service is a Service that is to be proxied: never headless, never ExternalName.
+// Service is a Service to proxy: not headless, not ExternalName.
 type Service struct {
 	Name                Name
 	Labels              map[string]string // for policy bindings
 	Policy              string            // annotation sluice.dev/policy, "" for none
-	Created             int64             // creation, Unix seconds; 0 when unknown
+	Created             int64             // creation time, Unix seconds; 0 when unknown
 	ClusterIPs          []netip.Addr      // at most one a family
 	ExternalIPs         []netip.Addr
 	LoadBalancerIPs     []netip.Addr   // status ingress addresses with ipMode VIP or none
@@ -122,11 +122,11 @@ type Service struct {
 	InternalLocal       bool           // internalTrafficPolicy: Local
 	ExternalLocal       bool           // externalTrafficPolicy: Local
 	HealthCheckNodePort uint16         // 0: none
-	Affinity            time.Duration  // sessionAffinity ClientIP time-out; 0: none
+	Affinity            time.Duration  // timeout of sessionAffinity ClientIP; 0: none
 	Ports               []ServicePort
 }
 
-// ServicePort is one port of a Service. There is no target port: a proxy takes the number from EndpointSlices.
+// ServicePort is a port of a Service. There is no target port: EndpointSlices have the number.
 type ServicePort struct {
 	Name     string
 	Protocol Protocol
@@ -141,12 +141,12 @@ type EndpointSlice struct {
 	Family    Family
 	Ports     []SlicePort
 	Endpoints []SliceEndpoint
-	// Trigger is when what led to the slice's last change happened, Unix milliseconds, as the controller that wrote it
-	// says; 0: it does not. It is for measuring only: see Same.
+	// Trigger is the annotation endpoints.kubernetes.io/last-change-trigger-time, the time of the event that caused the slice's last
+	// change, Unix milliseconds; 0: none. It is used for metrics only, see SameContent.
 	Trigger int64
 }
 
-// SameContent tells whether two slices say the same: Trigger is no part of that.
+// SameContent reports whether two slices are equal except for Trigger.
 func (s *EndpointSlice) SameContent(t *EndpointSlice) bool {
 	if s == t {
 		return true
@@ -166,7 +166,7 @@ type SlicePort struct {
 	Port     uint16
 }
 
-// SliceEndpoint is one endpoint address with its conditions; nil conditions are resolved already (KEP-1672).
+// SliceEndpoint is an endpoint address with its conditions; nil conditions are resolved (KEP-1672).
 type SliceEndpoint struct {
 	Addr        netip.Addr
 	Node        string // "" when unknown
@@ -175,16 +175,16 @@ type SliceEndpoint struct {
 	Serving     bool
 	Terminating bool
 	Hints       *Hints // nil: none; endpoints may share them
-	Pod         string // targetRef name when it is a Pod, for people to read
+	Pod         string // name in targetRef if that is a Pod; informational
 }
 
-// Hints say for whom an endpoint is meant. There are few different ones, and many endpoints.
+// Hints are the topology hints of an endpoint. Many endpoints share few distinct values.
 type Hints struct {
 	Zones []string // KEP-2433
 	Nodes []string // KEP-3015, PreferSameNode
 }
 
-// ForZones are the zones that the endpoint is meant for.
+// ForZones returns the zone hints.
 func (e *SliceEndpoint) ForZones() []string {
 	if e.Hints == nil {
 		return nil
@@ -192,7 +192,7 @@ func (e *SliceEndpoint) ForZones() []string {
 	return e.Hints.Zones
 }
 
-// ForNodes are the nodes that the endpoint is meant for.
+// ForNodes returns the node hints.
 func (e *SliceEndpoint) ForNodes() []string {
 	if e.Hints == nil {
 		return nil
@@ -200,18 +200,18 @@ func (e *SliceEndpoint) ForNodes() []string {
 	return e.Hints.Nodes
 }
 
-// ServiceCIDR is a range that the cluster takes ClusterIPs from.
+// ServiceCIDR is a range from which ClusterIPs are allocated.
 type ServiceCIDR struct {
 	Name  string
 	CIDRs []netip.Prefix // at most one a family
 }
 
-// Node is what a proxy reads of a Node.
+// Node is what a proxy needs of a Node.
 type Node struct {
 	Name      string
 	Zone      string         // label topology.kubernetes.io/zone
 	Addresses []netip.Addr   // InternalIP first, then ExternalIP, in the Node's order
 	PodCIDRs  []netip.Prefix // spec.podCIDRs
 	MilliCPU  int64          // status.allocatable cpu in millicores; 0 when unknown
-	Leaving   bool           // deletionTimestamp, or the taint ToBeDeletedByClusterAutoscaler (KEP-3836)
+	Leaving   bool           // has a deletionTimestamp, or the taint ToBeDeletedByClusterAutoscaler (KEP-3836)
 }

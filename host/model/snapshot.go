@@ -2,19 +2,19 @@ package model
 
 import "slices"
 
-// Change is the new value of one object. Exactly one of the kinds is named by Kind; a nil value of it means that the
-// object is gone. Synced changes carry no object: they say that the initial state is complete.
+// Change is the new value of an object of the given Kind; nil means that the object is deleted. A change of kind Synced has no object:
+// it marks the end of the initial state.
 type Change struct {
 	Kind    Kind
-	Name    Name // Node and ServiceCIDR: Name only
+	Name    Name // Nodes and ServiceCIDRs have no namespace
 	Service *Service
 	Slice   *EndpointSlice
 	Node    *Node
 	CIDR    *ServiceCIDR
-	Partial bool // NodesKind: Snapshot.NodesPartial from now on
+	Partial bool // with NodesKind: the new Snapshot.NodesPartial
 }
 
-// Kind says what a Change is about.
+// Kind is the kind of a Change.
 type Kind uint8
 
 // The kinds of Change.
@@ -24,23 +24,23 @@ const (
 	SliceKind
 	NodeKind
 	ServiceCIDRKind
-	NodesKind // whether the Nodes are all of the cluster's
+	NodesKind // sets Snapshot.NodesPartial
 )
 
-// Snapshot is cluster state. Apply changes it in place; the objects in it are immutable and may be shared.
+// Snapshot is cluster state. Apply modifies it in place; the objects in it are immutable and may be shared.
 type Snapshot struct {
 	Services map[Name]*Service
 	Slices   map[Name][]*EndpointSlice // by Service, sorted by name
 	Nodes    map[string]*Node
 	CIDRs    map[string]*ServiceCIDR
 	Synced   bool
-	// NodesPartial: Nodes has this node's own, and not all others of the cluster.
+	// NodesPartial reports that Nodes contains this node's Node, but not all others.
 	NodesPartial bool
 
-	slicesByName map[Name]*EndpointSlice // by its own name
+	slicesByName map[Name]*EndpointSlice // by name of the slice
 }
 
-// NewSnapshot makes an empty snapshot.
+// NewSnapshot returns an empty snapshot.
 func NewSnapshot() *Snapshot {
 	return &Snapshot{
 		Services:     map[Name]*Service{},
@@ -51,8 +51,8 @@ func NewSnapshot() *Snapshot {
 	}
 }
 
-// Apply takes a change in and names the Services that it touches, at most two (a slice that moves). A change of a
-// Node or a ServiceCIDR touches none by name: the caller decides what follows from it.
+// Apply applies a change and returns the names of the Services that it affects, at most two (for a slice that moves). For a Node or
+// ServiceCIDR it returns none: the caller decides which Services these affect.
 func (s *Snapshot) Apply(c Change) []Name {
 	switch c.Kind {
 	case Synced:
@@ -85,19 +85,19 @@ func (s *Snapshot) Apply(c Change) []Name {
 	return nil
 }
 
-// Slice gives a slice by its own name; nil for none.
+// Slice returns a slice by its name, nil if there is none.
 func (s *Snapshot) Slice(name Name) *EndpointSlice { return s.slicesByName[name] }
 
 func (s *Snapshot) applySlice(c Change) []Name {
 	old := s.slicesByName[c.Name]
-	var touched []Name
+	var affected []Name
 	if old != nil && (c.Slice == nil || c.Slice.Service != old.Service) {
 		s.detach(old)
 		delete(s.slicesByName, c.Name)
-		touched = append(touched, old.Service)
+		affected = append(affected, old.Service)
 	}
 	if c.Slice == nil {
-		return touched
+		return affected
 	}
 	svc := c.Slice.Service
 	list := s.Slices[svc]
@@ -107,10 +107,10 @@ func (s *Snapshot) applySlice(c Change) []Name {
 		s.Slices[svc] = slices.Insert(list, i, c.Slice)
 	}
 	s.slicesByName[c.Name] = c.Slice
-	return append(touched, svc)
+	return append(affected, svc)
 }
 
-// detach takes a slice off its Service's.
+// detach removes a slice from the list of its Service.
 func (s *Snapshot) detach(old *EndpointSlice) {
 	list := s.Slices[old.Service]
 	i, found := findSlice(list, old.Name)
@@ -123,7 +123,7 @@ func (s *Snapshot) detach(old *EndpointSlice) {
 	}
 }
 
-// findSlice looks a slice up in a Service's.
+// findSlice returns the position of a slice in a list sorted by name.
 func findSlice(list []*EndpointSlice, name Name) (int, bool) {
 	return slices.BinarySearchFunc(list, name, func(s *EndpointSlice, n Name) int { return s.Name.Compare(n) })
 }

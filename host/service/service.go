@@ -1,5 +1,5 @@
-// Package service holds the rules of a Service proxy: which endpoints of a Service port may serve which path on this
-// node, and why. It follows kube-proxy's rules (KEP-1669, KEP-2086, KEP-2433, KEP-3015), and is pure.
+// Package service implements the endpoint selection rules of kube-proxy (KEP-1669, KEP-2086, KEP-2433, KEP-3015): which endpoints of a
+// Service port may get cluster and local traffic on this node. It is pure.
 package service
 
 import (
@@ -11,27 +11,28 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// NodeInfo is what the rules read of this node.
+// NodeInfo is the input of the rules about this node.
 type NodeInfo struct {
-	Node string // its name
-	Zone string // its zone, "" when unknown
+	Node string // name
+	Zone string // "" when unknown
 }
 
-// Port is one Service port in one family with all its endpoints.
+// Port is a Service port in one family with all its endpoints.
 type Port struct {
 	Name        model.PortName
 	Spec        model.ServicePort
 	Family      model.Family
 	Endpoints   []Endpoint // sorted by address, unique
-	UsesCluster bool       // some path uses the cluster list
-	UsesLocal   bool       // some path uses the local list
-	// HasEligible: some endpoint anywhere can serve, so that a path without one drops rather than rejects.
+	UsesCluster bool       // the cluster pool is used
+	UsesLocal   bool       // the local pool is used
+	// HasEligible reports whether there is an eligible endpoint on any node. If so, an empty local pool drops connections instead of
+	// rejecting them.
 	HasEligible bool
-	// Topology is the hint mode in force for the cluster list.
+	// Topology is which hints apply to the cluster pool.
 	Topology Topology
 }
 
-// Endpoint is an endpoint of a Service port, merged over its EndpointSlices.
+// Endpoint is an endpoint of a Service port, merged from its EndpointSlices.
 type Endpoint struct {
 	Addr        netip.AddrPort
 	Node        string
@@ -41,21 +42,21 @@ type Endpoint struct {
 	Serving     bool
 	Terminating bool
 	Local       bool // on this node
-	HintedZone  bool // to this node's zone
-	HintedNode  bool // to this node
-	InCluster   bool // chosen for the cluster list
-	InLocal     bool // chosen for the local list
-	forZones    bool
-	forNodes    bool
+	HintedZone  bool // hinted for this node's zone
+	HintedNode  bool // hinted for this node
+	InCluster   bool // chosen for the cluster pool
+	InLocal     bool // chosen for the local pool
+	forZones    bool // has zone hints
+	forNodes    bool // has node hints
 }
 
-// Eligible tells whether a policy may give the endpoint new connections: it is ready, or serving while it terminates.
+// Eligible reports whether a policy may assign new connections to the endpoint: it is ready, or serving while terminating.
 func (e *Endpoint) Eligible() bool { return e.Ready || e.Serving && e.Terminating }
 
-// Topology says which hints are followed.
+// Topology is which topology hints apply.
 type Topology uint8
 
-// The topology modes. Hints are followed only when every ready endpoint has one and one of them matches this node.
+// The topology modes. Hints apply only if all ready endpoints have one and one of them matches this node.
 const (
 	NoTopology Topology = iota
 	SameNode
@@ -64,20 +65,20 @@ const (
 
 func (t Topology) String() string { return [...]string{"none", "same node", "same zone"}[t] }
 
-// IsExternal tells whether a Service port can be reached other than by its ClusterIP, in a family. The external traffic
-// policy means nothing otherwise.
+// IsExternal reports whether a Service port has a NodePort or an external address in a family. Otherwise the external traffic policy
+// does not apply.
 func IsExternal(svc *model.Service, p *model.ServicePort, f model.Family) bool {
 	of := func(a netip.Addr) bool { return model.FamilyOf(a) == f }
 	return p.NodePort != 0 || slices.ContainsFunc(svc.ExternalIPs, of) || slices.ContainsFunc(svc.LoadBalancerIPs, of)
 }
 
-// SelectEndpoints applies the rules to one Service port in one family.
-func SelectEndpoints(svc *model.Service, p *model.ServicePort, f model.Family, slices []*model.EndpointSlice, facts NodeInfo) *Port {
-	return SelectEndpointsInto(&Port{}, svc, p, f, slices, facts)
+// SelectEndpoints applies the rules to a Service port in one family.
+func SelectEndpoints(svc *model.Service, p *model.ServicePort, f model.Family, endpointSlices []*model.EndpointSlice, node NodeInfo) *Port {
+	return SelectEndpointsInto(&Port{}, svc, p, f, endpointSlices, node)
 }
 
-// SelectEndpointsInto is Resolve into a Port that nobody looks at any more, whose memory is used again.
-func SelectEndpointsInto(out *Port, svc *model.Service, p *model.ServicePort, f model.Family, slices []*model.EndpointSlice, facts NodeInfo) *Port {
+// SelectEndpointsInto is like SelectEndpoints, but overwrites out and reuses its memory.
+func SelectEndpointsInto(out *Port, svc *model.Service, p *model.ServicePort, f model.Family, endpointSlices []*model.EndpointSlice, node NodeInfo) *Port {
 	*out = Port{
 		Name:      model.PortName{Service: svc.Name, Port: p.Name, Protocol: p.Protocol},
 		Spec:      *p,
@@ -87,28 +88,27 @@ func SelectEndpointsInto(out *Port, svc *model.Service, p *model.ServicePort, f 
 	external := IsExternal(svc, p, f)
 	out.UsesCluster = !svc.InternalLocal || external
 	out.UsesLocal = svc.InternalLocal || svc.ExternalLocal && external
-	out.Endpoints = merge(out.Endpoints, slices, p, f, facts)
-	out.choose()
+	out.Endpoints = merge(out.Endpoints, endpointSlices, p, f, node)
+	out.markChosen()
 	return out
 }
 
-// merge collects the endpoints of all slices. Where two give the same address and port, one that does not terminate
-// wins (a new Pod may have the address of one that is still there, and is who answers now), then a ready one, then one
-// on this node.
-func merge(eps []Endpoint, all []*model.EndpointSlice, p *model.ServicePort, f model.Family, facts NodeInfo) []Endpoint {
+// merge merges the endpoints of all slices. Of several with the same address and port, one that is not terminating takes precedence
+// (it is a new Pod with the address of the old one), then a ready one, then one on this node.
+func merge(eps []Endpoint, endpointSlices []*model.EndpointSlice, p *model.ServicePort, f model.Family, node NodeInfo) []Endpoint {
 	n := 0
-	for _, s := range all {
+	for _, s := range endpointSlices {
 		n += len(s.Endpoints)
 	}
 	eps = slices.Grow(eps, n)
-	for _, s := range all {
+	for _, s := range endpointSlices {
 		if s.Family != f {
 			continue
 		}
 		for i := range s.Ports {
 			if s.Ports[i].Name == p.Name && s.Ports[i].Protocol == p.Protocol && s.Ports[i].Port != 0 {
 				for j := range s.Endpoints {
-					eps = append(eps, endpoint(&s.Endpoints[j], s.Ports[i].Port, facts))
+					eps = append(eps, newEndpoint(&s.Endpoints[j], s.Ports[i].Port, node))
 				}
 			}
 		}
@@ -123,7 +123,7 @@ func merge(eps []Endpoint, all []*model.EndpointSlice, p *model.ServicePort, f m
 	return slices.CompactFunc(eps, func(a, b Endpoint) bool { return a.Addr == b.Addr })
 }
 
-// preference orders duplicates totally, so that the order of slices does not matter where they differ in conditions.
+// preference is a total order of duplicates that differ in conditions, so that the order of slices does not matter.
 func preference(e *Endpoint) (score int) {
 	for _, b := range []bool{!e.Terminating, e.Ready, e.Local, e.Serving,
 		e.HintedZone, e.HintedNode, e.forZones, e.forNodes} {
@@ -135,7 +135,7 @@ func preference(e *Endpoint) (score int) {
 	return score
 }
 
-func endpoint(e *model.SliceEndpoint, port uint16, facts NodeInfo) Endpoint {
+func newEndpoint(e *model.SliceEndpoint, port uint16, node NodeInfo) Endpoint {
 	return Endpoint{
 		Addr:        netip.AddrPortFrom(e.Addr, port),
 		Node:        e.Node,
@@ -144,18 +144,18 @@ func endpoint(e *model.SliceEndpoint, port uint16, facts NodeInfo) Endpoint {
 		Ready:       e.Ready,
 		Serving:     e.Serving,
 		Terminating: e.Terminating,
-		Local:       e.Node != "" && e.Node == facts.Node,
-		HintedZone:  facts.Zone != "" && slices.Contains(e.ForZones(), facts.Zone),
-		HintedNode:  slices.Contains(e.ForNodes(), facts.Node),
+		Local:       e.Node != "" && e.Node == node.Node,
+		HintedZone:  node.Zone != "" && slices.Contains(e.ForZones(), node.Zone),
+		HintedNode:  slices.Contains(e.ForNodes(), node.Node),
 		forZones:    len(e.ForZones()) > 0,
 		forNodes:    len(e.ForNodes()) > 0,
 	}
 }
 
-// choose marks the cluster and local lists. Their fall-backs to endpoints that terminate but still serve are
-// independent of each other, and topology applies to the cluster list's ready endpoints only.
-func (p *Port) choose() {
-	p.Topology = topology(p.Endpoints)
+// markChosen chooses the endpoints of the cluster and local pools. Each falls back to terminating endpoints that still serve,
+// independently of the other. Topology applies only to ready endpoints of the cluster pool.
+func (p *Port) markChosen() {
+	p.Topology = topologyFor(p.Endpoints)
 	var ready, localReady bool
 	for i := range p.Endpoints {
 		e := &p.Endpoints[i]
@@ -185,9 +185,9 @@ func (t Topology) allows(e *Endpoint) bool {
 	return true
 }
 
-func topology(eps []Endpoint) Topology {
-	ready, nodes, zones := 0, 0, 0
-	node, zone := false, false
+func topologyFor(eps []Endpoint) Topology {
+	ready, withNodeHint, withZoneHint := 0, 0, 0
+	nodeHinted, zoneHinted := false, false
 	for i := range eps {
 		e := &eps[i]
 		if !e.Ready {
@@ -195,24 +195,24 @@ func topology(eps []Endpoint) Topology {
 		}
 		ready++
 		if e.forNodes {
-			nodes++
-			node = node || e.HintedNode
+			withNodeHint++
+			nodeHinted = nodeHinted || e.HintedNode
 		}
 		if e.forZones {
-			zones++
-			zone = zone || e.HintedZone
+			withZoneHint++
+			zoneHinted = zoneHinted || e.HintedZone
 		}
 	}
 	switch {
-	case ready > 0 && nodes == ready && node:
+	case ready > 0 && withNodeHint == ready && nodeHinted:
 		return SameNode
-	case ready > 0 && zones == ready && zone:
+	case ready > 0 && withZoneHint == ready && zoneHinted:
 		return SameZone
 	}
 	return NoTopology
 }
 
-// Explain says in a few words why an endpoint is or is not in the lists, for people.
+// Explain returns a human-readable reason why an endpoint is or is not in the pools.
 func (p *Port) Explain(e *Endpoint) string {
 	switch {
 	case !e.Ready && !e.Serving:

@@ -12,8 +12,8 @@ import (
 
 var name = model.Name{Namespace: "shop", Name: "web"}
 
-// random makes a Service port with random policies and endpoints; few addresses, so that slices collide.
-func random(r *rand.Rand) (*model.Service, []*model.EndpointSlice, NodeInfo) {
+// randomPort makes a Service port with random policies and endpoints; few addresses, so that slices collide.
+func randomPort(r *rand.Rand) (*model.Service, []*model.EndpointSlice, NodeInfo) {
 	flip := func() bool { return r.IntN(2) == 0 }
 	facts := NodeInfo{Node: "n1", Zone: []string{"", "a", "b"}[r.IntN(3)]}
 	svc := &model.Service{
@@ -106,7 +106,7 @@ func oracle(p *Port, svc *model.Service) (cluster, local []netip.AddrPort) {
 
 func TestSelectEndpointsMatchesReferenceImplementation(t *testing.T) {
 	for seed := range uint64(20000) {
-		svc, all, facts := random(rand.New(rand.NewPCG(seed, 1)))
+		svc, all, facts := randomPort(rand.New(rand.NewPCG(seed, 1)))
 		p := SelectEndpoints(svc, &svc.Ports[0], model.IPv4, all, facts)
 		var cluster, local []netip.AddrPort
 		for i := range p.Endpoints {
