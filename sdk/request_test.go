@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// random is a request with anything in it that a request can hold.
+// random returns a request with random content.
 func random(rnd *rand.Rand) *abi.Request {
 	word := func() string {
 		return []string{"", "a", "zone-a", "zone-b", "ip-10-0-0-1.internal", "ip-10-0-0-2.internal", "zürich", "x\x00y"}[rnd.IntN(8)]
@@ -53,7 +53,7 @@ func random(rnd *rand.Rand) *abi.Request {
 	return req
 }
 
-// read makes an abi.Request of a view, by its accessors alone.
+// read converts a view to an abi.Request, using its accessors only.
 func read(r *Request) *abi.Request {
 	req := &abi.Request{
 		Now: int64(r.Now()), Namespace: r.Text(r.Namespace()), Service: r.Text(r.Service()), Port: r.Text(r.Port()),
@@ -83,8 +83,7 @@ func read(r *Request) *abi.Request {
 	return req
 }
 
-// viewOf makes r a view of b as a thorough check does, and sees that an instance, which looks at most requests in a
-// quicker way, finds the same.
+// viewOf makes r a view of b by the slow path, and checks that the fast path of an instance gives the same.
 func viewOf(r *Request, b []byte) error {
 	err := errors.New("shorter than a header")
 	if len(b) >= abi.ReqSize {
@@ -194,7 +193,7 @@ func TestTextCacheIsBounded(t *testing.T) {
 			t.Fatal("wrong text")
 		}
 		if view.textBytes > maxTextBytes+200_000 {
-			t.Fatalf("%d bytes of texts are remembered", view.textBytes)
+			t.Fatalf("%d bytes of texts are cached", view.textBytes)
 		}
 	}
 }
@@ -252,7 +251,7 @@ func TestFastPathChecksEveryHeaderBit(t *testing.T) {
 }
 
 func TestNewerMinorVersionIsRead(t *testing.T) {
-	// Every header and record grown by 8 bytes, as a later minor may do.
+	// Each header and record is 8 bytes longer, as in a later minor version.
 	var e abi.Encoder
 	want := random(rand.New(rand.NewPCG(2, 2)))
 	b := e.AppendRequest(nil, want)
@@ -267,7 +266,7 @@ func TestNewerMinorVersionIsRead(t *testing.T) {
 			grown = append(append(grown, b[offset+i*stride:][:stride]...), 1, 2, 3, 4, 5, 6, 7, 8)
 		}
 	}
-	// Texts and state last, wherever they were.
+	// Texts and state at the end.
 	base := uint32(len(grown))
 	grown = append(grown, b...)
 	le.PutUint32(grown[abi.ReqStateOffset:], base+le.Uint32(b[abi.ReqStateOffset:]))

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// decideFunc is a plugin of one function.
+// decideFunc is a plugin that consists of a function.
 type decideFunc func(req *Request, resp *Response) error
 
 func (decideFunc) Configure([]byte) error                      { return nil }

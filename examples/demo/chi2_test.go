@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Values as tables of the distribution print them.
+// Values from tables of the distribution.
 func TestChi2MatchesDistributionTables(t *testing.T) {
 	for _, c := range []struct {
 		freedom   int

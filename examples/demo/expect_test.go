@@ -27,9 +27,9 @@ func TestExpectedShares(t *testing.T) {
 		part float64
 		want map[string]float64
 	}{
-		{"an even zone keeps all", podsOf(3, 3, 3), 0, map[string]float64{"a1": 1. / 3, "b1": 0}},
+		{"a balanced zone keeps all", podsOf(3, 3, 3), 0, map[string]float64{"a1": 1. / 3, "b1": 0}},
 		{"a third of the endpoints' share is missing", podsOf(1, 3, 3), 0, map[string]float64{"a1": 3. / 7, "b1": 2. / 21, "c3": 2. / 21}},
-		{"what is not ready does not count", podsOf(2, 3, 3, notReady), 0, map[string]float64{"a1": 0, "a2": 3. / 7, "b1": 2. / 21}},
+		{"endpoints that are not ready do not count", podsOf(2, 3, 3, notReady), 0, map[string]float64{"a1": 0, "a2": 3. / 7, "b1": 2. / 21}},
 		{"more than its share", podsOf(4, 3, 3), 0, map[string]float64{"a4": .25, "c1": 0}},
 		{"one drains at half", podsOf(3, 3, 3, terminating), .5, map[string]float64{"a1": 3. / 17, "a2": 6. / 17, "b1": 1. / 51}},
 		{"one has drained", podsOf(3, 3, 3, terminating), 0, map[string]float64{"a1": 0, "a2": .375, "b1": .25 / 6}},

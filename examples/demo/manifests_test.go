@@ -96,7 +96,7 @@ func TestManifestsChangeAndAreRestored(t *testing.T) {
 	}
 }
 
-// The command that KEEP=1 prints works on the boutique's own file, and on what the steps make of it.
+// The command that KEEP=1 prints works on the file of the boutique and on the files that the steps write.
 func TestPrintedCommandMakesOnePodUnready(t *testing.T) {
 	m, read := inBoutique(t)
 	for _, rewritten := range []bool{false, true} {

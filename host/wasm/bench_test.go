@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// BenchmarkDecide is a whole call: encode, call, decide, decode.
+// BenchmarkDecide measures a whole call: encode, call, decide, decode.
 func BenchmarkDecide(b *testing.B) {
 	h := newHost(b, Options{})
 	for _, g := range []struct {
@@ -61,7 +61,7 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// cpuTime reports, when its result is called, the CPU time of the process per turn: on a busy machine the figure to go by.
+// cpuTime returns a function that reports the CPU time of the process per iteration, the relevant figure on a busy machine.
 func cpuTime(b *testing.B) func() {
 	used := func() int64 {
 		var r syscall.Rusage
@@ -74,7 +74,7 @@ func cpuTime(b *testing.B) func() {
 	return func() { b.ReportMetric(float64(used()-start)/float64(b.N), "cpu-ns/op") }
 }
 
-// BenchmarkMeter is the guest's part of a call alone, with its module metered and not.
+// BenchmarkMeter measures only the guest's part of a call, metered and unmetered.
 func BenchmarkMeter(b *testing.B) {
 	for _, g := range []struct {
 		name   string

@@ -22,7 +22,7 @@ func bomb(kind string, locals, size, n int) []byte {
 	set := func(i int) { body = uleb(append(body, 0x21), i%locals) }
 	for i := 0; len(body) < size; i++ {
 		switch kind {
-		case "ifs": // each joins what it set with what was there
+		case "ifs": // each joins the value that it set with the previous one
 			get(i)
 			body = append(body, 0xa7, 0x04, 0x40)
 			get(i + 3)
@@ -71,7 +71,7 @@ func bombs() []struct {
 	}
 }
 
-// One of them compiles, and as many as would take minutes are refused.
+// A single one compiles; a number that would take minutes is refused.
 func TestCompileWorkLimitsTheMostExpensiveFunctions(t *testing.T) {
 	limits := meter.DefaultLimits()
 	for _, c := range bombs() {
@@ -90,7 +90,7 @@ func TestCompileWorkLimitsTheMostExpensiveFunctions(t *testing.T) {
 		_, _, err = meter.Rewrite(bomb(c.kind, c.locals, c.size, many), limits)
 		var refused *meter.Error
 		if !errors.As(err, &refused) {
-			t.Errorf("%s: %d functions are let through", c.kind, many)
+			t.Errorf("%s: %d functions are accepted", c.kind, many)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 var _ policy.Plugin = (*Plugin)(nil)
 
-// built is the folder of guests that the tests of this process build, each once.
+// built caches the guests that the tests of this process build.
 type built struct {
 	mu   sync.Mutex
 	dir  string
@@ -66,7 +66,7 @@ func goGuest(t testing.TB, folder string) []byte {
 	})
 }
 
-// cGuest builds a guest in C from its file.
+// cGuest builds a C guest from its file.
 func cGuest(t testing.TB, file string) []byte {
 	t.Helper()
 	testenv.RequireProgram(t, "clang", "clang")
@@ -77,7 +77,7 @@ func cGuest(t testing.TB, file string) []byte {
 	})
 }
 
-// noCache in Options.CacheDir: the tests of this process share a cache otherwise, as compiling a Go guest takes a second.
+// noCache in Options.CacheDir disables the cache that the tests of this process share, as compiling a Go guest takes a second.
 const noCache = "none"
 
 func newHost(t testing.TB, opts Options) *Host {

@@ -56,7 +56,7 @@ func TestCompileCache(t *testing.T) {
 	try(false, true)
 	damage(func([]byte) []byte { return nil })
 	try(false, true)
-	damage(func(b []byte) []byte { // a count that would take 32 GB
+	damage(func(b []byte) []byte { // a count that would allocate 32 GB
 		copy(b[len("WAZEVO")+1+len("v1.12.0"):], "\xff\xff\xff\xff")
 		return b
 	})
@@ -73,7 +73,7 @@ func TestCompileCache(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	try(false, true) // others could have put code there: not used at all
+	try(false, true) // others could have put code there: not used
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}

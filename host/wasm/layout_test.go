@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// TestCHeaderMatchesTheABILayout has the compiler compare each field of sdk/c/sluice.h with sdk/abi.
+// The C compiler compares each field of sdk/c/sluice.h with sdk/abi.
 func TestCHeaderMatchesTheABILayout(t *testing.T) {
 	testenv.RequireProgram(t, "clang", "clang")
 	var b strings.Builder

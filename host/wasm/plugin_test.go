@@ -79,7 +79,7 @@ func TestLogIsLimitedPerCallAndPerSecond(t *testing.T) {
 		}
 	}
 	if n := lines(); n != 84 {
-		t.Errorf("%d lines of a hundred calls in the same second, want what is left of 100", n)
+		t.Errorf("%d lines of a hundred calls in the same second, want the rest of 100", n)
 	}
 	if err := decide(p, 60008, sampleNow+1000); err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func TestNondeterministicModuleIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It counts its calls: the fifth sample gets another weight in an instance that was asked once more.
+	// It counts its calls, so the fifth sample gets a different weight in the second instance.
 	text := strings.Replace(string(base), "(local.set $size (call $answer (local.get $req) (local.get $resp)))",
 		`(local.set $size (call $answer (local.get $req) (local.get $resp)))
 		 (i32.store offset=48 (local.get $resp) (i32.sub (local.get $resp) (memory.size)))

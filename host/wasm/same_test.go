@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// plain runs a guest as wazero does by itself: not metered, and with none of this package's call path.
+// plain runs a guest with wazero alone: unmetered, and without the call path of this package.
 type plain struct {
 	mod api.Module
 	enc abi.Encoder
@@ -65,7 +65,7 @@ func newPlain(t testing.TB, module []byte) *plain {
 	return p
 }
 
-// refuel keeps a metered module going; others have no such global.
+// refuel sets the fuel of a metered module; other modules have no such global.
 func (p *plain) refuel() {
 	if g, ok := p.mod.ExportedGlobal(meter.FuelExport).(api.MutableGlobal); ok {
 		g.Set(1 << 60)
@@ -123,7 +123,7 @@ func (p *plain) decide(t testing.TB, req *abi.Request, resp *abi.Response) {
 	}
 }
 
-// allRequests is Samples and, from their answers, what they lead to: priors, state, later times.
+// allRequests returns Samples and the requests that follow from their responses, with prior weights, state and later times.
 func allRequests() []Sample {
 	all := Samples()
 	for _, s := range Samples() {
@@ -187,7 +187,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 	}
 }
 
-// What is measured against each other must do the same.
+// Guests that are compared in benchmarks must decide the same.
 func TestGoAndCGuestsDecideTheSame(t *testing.T) {
 	h := newHost(t, Options{})
 	inC := load(t, h, cGuest(t, "../../examples/plugin-c/zone_first.c"), "")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// wire builds a response by hand, in the plainest way: header, results, reasons, texts, state.
+// wire builds a response: header, results, reasons, texts, state.
 func wire(results []Result, reasons []string, state string, requeueMS uint32, balance uint32) []byte {
 	le := binary.LittleEndian
 	table := RespSize + len(results)*ResultSize
@@ -55,7 +55,7 @@ func sampleResponse() []byte {
 func TestResponseRoundTrip(t *testing.T) {
 	var d Decoder
 	var resp Response
-	for range 2 { // the second time from memory
+	for range 2 { // the second time from the cache
 		if err := d.DecodeResponse(sampleResponse(), 3, &resp); err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +150,7 @@ func TestNewerAndUnusualResponsesAreRead(t *testing.T) {
 	b := wire([]Result{{Weight: 1, ResetAfterMS: 9}}, nil, "", 0, 0)
 	binary.LittleEndian.PutUint32(b[RespSize+ResultWeight:], 70000)
 	binary.LittleEndian.PutUint32(b[RespSize+ResultFlags:], math.MaxUint32)
-	// A later minor: longer header, longer records.
+	// A later minor version: longer header and records.
 	newer := append(append(append([]byte(nil), b[:RespSize]...), make([]byte, 8)...), b[RespSize:]...)
 	newer = append(newer, make([]byte, 8)...)
 	binary.LittleEndian.PutUint32(newer[RespTotal:], uint32(len(newer)))
@@ -180,7 +180,7 @@ func TestReasonCacheIsBounded(t *testing.T) {
 		}
 	}
 	if len(d.reasonCache) > maxCachedReasons {
-		t.Errorf("%d reasons remembered, more than %d", len(d.reasonCache), maxCachedReasons)
+		t.Errorf("%d cached reasons, more than %d", len(d.reasonCache), maxCachedReasons)
 	}
 }
 

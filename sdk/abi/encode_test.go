@@ -11,8 +11,7 @@ import (
 	"testing"
 )
 
-// sample is a request of n endpoints on n/3 nodes in 3 zones, as the host of a large cluster sees it: each with strings
-// of its own.
+// sample returns a request with n endpoints on n/3 nodes in 3 zones, as in a large cluster, with distinct strings for each.
 func sample(n int) *Request {
 	req := &Request{
 		Now: 1_750_000_000_000, Namespace: "shop", Service: "web", Port: "http", PortNumber: 80, Protocol: 6, Family: 4,

@@ -87,7 +87,7 @@ func TestStartFunctionIsExportedForTheHost(t *testing.T) {
 	out, info := rewrite(t, wat(t, `(module (global $g (mut i32) (i32.const 1))
 		(func $s (global.set $g (i32.const 2))) (start $s) (func (export "get") (result i32) (global.get $g)))`))
 	if !info.Start {
-		t.Error("info does not tell of the start function")
+		t.Error("Info.Start is false")
 	}
 	r := instantiate(t, out, true)
 	if v, _, _ := r.call(100, "get"); v[0] != 1 {

@@ -82,7 +82,7 @@ func TestRefusalsNameReasonAndLocation(t *testing.T) {
 				return
 			}
 			if err == nil {
-				t.Fatal("it is let through")
+				t.Fatal("accepted, want an error")
 			}
 			var named *meter.Error
 			if !errors.As(err, &named) || !regexp.MustCompile(c.want).MatchString(err.Error()) {

@@ -23,7 +23,7 @@ func run(t *testing.T, settings string, req *abi.Request) *abi.Response {
 	return resp
 }
 
-// ago is an endpoint that began to terminate so long ago.
+// ago returns an endpoint that has been terminating for d.
 func ago(zone string, d time.Duration) abi.Endpoint {
 	return sdktest.Terminating(zone, sdktest.Now-d.Milliseconds())
 }
@@ -43,7 +43,7 @@ func TestDrainGoesThroughItsStages(t *testing.T) {
 		{29 * time.Second, []int{10, 10, 1}, "draining: stage 3 of 3, 10 %", time.Second},
 		{30 * time.Second, []int{1, 1, 0}, "draining: no new connections", 0},
 		{time.Hour, []int{1, 1, 0}, "draining: no new connections", 0},
-		{-time.Minute, []int{1, 1, 1}, "draining: stage 1 of 3, 100 %", 10 * time.Second}, // the clock was set back
+		{-time.Minute, []int{1, 1, 1}, "draining: stage 1 of 3, 100 %", 10 * time.Second}, // the clock went back
 		{9*time.Second + 400*time.Millisecond, []int{2, 2, 1}, "draining: stage 2 of 3, 50 %", 10 * time.Second},
 	} {
 		t.Run(tt.gone.String(), func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestDrainGoesThroughItsStages(t *testing.T) {
 }
 
 func TestRequeueArrivesInTheNextStage(t *testing.T) {
-	// The host rounds times down to whole seconds; whatever the fractions, no call comes a stage early.
+	// The host rounds times down to whole seconds. With any fractions, no call is too early for its stage.
 	for fraction := int64(0); fraction < 1000; fraction += 37 {
 		began := int64(sdktest.Now) + fraction
 		now, calls := began, 0
@@ -174,8 +174,8 @@ func TestPeersShareZoneAndHints(t *testing.T) {
 	}
 }
 
-// reference is a second implementation without scale or groups: the exact share that each endpoint should have of what an
-// endpoint of weight 1 has.
+// reference is a second implementation without scale and groups. It returns the exact weight of each endpoint before
+// scaling.
 func reference(steps []stage, req *abi.Request) []float64 {
 	shares := make([]float64, len(req.Endpoints))
 	others := 0.0
@@ -259,7 +259,7 @@ func TestWeightsAgreeWithTheReference(t *testing.T) {
 		for i, a := range resp.Results {
 			sum += int(a.Weight)
 			exact := want[i] * scale
-			// Rounded to the nearest, and up to 1 from anything above 0.
+			// Rounded to the nearest integer, and at least 1 if above 0.
 			if diff := math.Abs(float64(a.Weight) - exact); diff > .5001 && !(a.Weight == 1 && exact > 0) {
 				t.Fatalf("round %d: endpoint %d has weight %d, want %.2f\n%s\n%+v", round, i, a.Weight, exact, settings, req.Endpoints)
 			}
@@ -277,7 +277,7 @@ func TestWeightsAgreeWithTheReference(t *testing.T) {
 	}
 }
 
-// scaleOf is by what the plugin multiplied the weights of those that do not drain.
+// scaleOf returns the factor of the weights of endpoints that do not drain.
 func scaleOf(resp abi.Response, req *abi.Request) float64 {
 	for i, e := range req.Endpoints {
 		if e.Conditions&abi.Terminating == 0 && e.Weight > 0 {

@@ -21,9 +21,9 @@ func native(t *testing.T, newPlugin func() sdk.Plugin, settings string) *sdk.Nat
 	return p
 }
 
-// In both orders of a chain a draining endpoint has its stage's part of what the ready ones of its zone have. With the
-// drain first, zones have the shares of the rule, a draining endpoint counted as the part of one that it is; with the
-// drain last, the ready ones keep the ratios that zone-spill gave them.
+// In both orders, a draining endpoint has the percentage of its stage of the weight of the ready endpoints in its zone. With
+// the drain first, zones have the shares of the rule, with a draining endpoint counted as a fraction. With the drain last,
+// ready endpoints keep the ratios of zone-spill.
 func TestZoneSpillAndStagedDrainCompose(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(11, 12))
 	for round := range 500 {
@@ -125,8 +125,8 @@ func sameRatios(a, b *abi.Response, n int) bool {
 	return true
 }
 
-// With the drain first, zone-spill takes a draining endpoint for the part of an endpoint that it is: the zone has less
-// capacity, and spills more as the drain goes on.
+// With the drain first, zone-spill counts a draining endpoint as a fraction: the zone has less capacity and spills more from
+// stage to stage.
 func TestDrainMakesItsZoneSpill(t *testing.T) {
 	before := 2.0
 	for _, gone := range []time.Duration{0, 10 * time.Second, 20 * time.Second, 30 * time.Second} {

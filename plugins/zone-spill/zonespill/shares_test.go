@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-// cluster is a random cluster of up to 6 zones.
+// cluster returns a random cluster of up to 6 zones.
 func cluster(rnd *rand.Rand, least int) (map[string]int, []int) {
 	nodes, counts := map[string]int{}, []int{}
 	for i := range 1 + rnd.IntN(6) {
@@ -22,7 +22,7 @@ func cluster(rnd *rand.Rand, least int) (map[string]int, []int) {
 	return nodes, counts
 }
 
-// load adds up what reaches each endpoint when every zone's nodes follow their answers, each node sending 1.
+// load returns the load of each endpoint if the nodes of all zones follow their decisions and each node sends 1.
 func load(t *testing.T, settings string, nodes map[string]int, counts []int) []float64 {
 	t.Helper()
 	var sum []float64
@@ -55,7 +55,7 @@ func TestLoadIsEvenOverAllNodes(t *testing.T) {
 			exact: .004, `{"minEndpointsPerZone":1,"hysteresisPercent":0}`: .0101,
 		} {
 			got := load(t, settings, nodes, counts)
-			// slack is of one zone's demand; what all zones' rounding can add up to is that of all demand.
+			// slack is relative to the demand of one zone; the rounding of all zones adds up to that of the total demand.
 			at := 0
 			for z, n := range counts {
 				for range n {
@@ -78,7 +78,7 @@ func floats(counts []int) (f []float64) {
 	return f
 }
 
-// shareOf is a second implementation of the rule, in floating point and straight from its sentence.
+// shareOf is a second implementation of the rule, in floating point.
 func shareOf(from string, nodes map[string]int, counts []float64, zone int) float64 {
 	demand, capacity := 0.0, 0.0
 	for _, n := range nodes {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-// exact are settings without any slack, to compare with exact shares.
+// exact are settings without tolerance or hysteresis, for comparison with exact shares.
 const exact = `{"minEndpointsPerZone":1,"tolerancePercent":0,"hysteresisPercent":0,"maxTotal":65535}`
 
 func run(t *testing.T, settings string, req *abi.Request) *abi.Response {
@@ -22,7 +22,7 @@ func run(t *testing.T, settings string, req *abi.Request) *abi.Response {
 	return resp
 }
 
-// perZone is so many ready endpoints in zones a, b, c ….
+// perZone returns ready endpoints in zones a, b, c …, with a count for each zone.
 func perZone(counts ...int) (eps []abi.Endpoint) {
 	for i, n := range counts {
 		eps = append(eps, sdktest.Repeat(n, sdktest.Ready(string(rune('a'+i))))...)
@@ -30,7 +30,7 @@ func perZone(counts ...int) (eps []abi.Endpoint) {
 	return eps
 }
 
-// byZone adds up weights by zone, in percent of all.
+// byZone returns the share of each zone in percent.
 func byZone(req *abi.Request, resp *abi.Response) map[string]float64 {
 	sum, total := map[string]float64{}, 0.0
 	for i, a := range resp.Results {
@@ -149,8 +149,8 @@ func TestWeightRatiosWithinAZoneAreKept(t *testing.T) {
 	req := sdktest.NewRequest("a", even,
 		weigh(sdktest.Ready("a"), 100), weigh(sdktest.Ready("a"), 100), draining,
 		sdktest.Terminating("a", sdktest.Now), // no weight left
-		sdktest.Unchosen("a"),                 // passed over by the default rules: as the largest
-		left,                                  // chosen, but a plugin before took its weight
+		sdktest.Unchosen("a"),                 // not chosen by the default rules: counts as the largest
+		left,                                  // chosen, but a previous plugin set its weight to 0
 		weigh(sdktest.Ready("b"), 100), weigh(sdktest.Ready("b"), 100), sdktest.Unchosen("c"), sdktest.Unchosen("c"),
 	)
 	req.Endpoints[5].Weight = 0

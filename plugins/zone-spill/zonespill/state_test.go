@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-// session keeps a plugin and its state, as a host does.
+// session is a plugin with its state, as in a host.
 type session struct {
 	t     *testing.T
 	p     *sdk.NativePlugin
@@ -96,13 +96,13 @@ func TestModeChangesOnlyAfterHoldSeconds(t *testing.T) {
 		{0, 4, true, 0},
 		{5 * time.Second, 1, true, 30 * time.Second}, // too few: wait
 		{10 * time.Second, 1, true, 20 * time.Second},
-		{10 * time.Second, 4, true, 0}, // over before it counted
+		{10 * time.Second, 4, true, 0}, // over before holdSeconds
 		{5 * time.Second, 1, true, 30 * time.Second},
 		{30 * time.Second, 1, false, 0},               // for long enough
 		{time.Second, 4, false, 30 * time.Second},     // enough again: wait too
 		{29 * time.Second, 4, false, 1 * time.Second}, //
 		{time.Second, 4, true, 0},
-		{time.Second, 0, true, 0}, // a zone without endpoints is no zone with too few
+		{time.Second, 0, true, 0}, // a zone without endpoints does not have too few
 	} {
 		a.now += s.after.Milliseconds()
 		got, wait := acts(4, s.zoneB, 4)
@@ -128,7 +128,7 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 			}
 			often.now += 1000
 			want := sdktest.Weights(often.decide(sdktest.NewRequest("a", even, perZone(counts...)...)))
-			// The other one is asked as a host asks: on a change, and when the plugin wished it.
+			// Call the other one as a host does: on a change, and after RequeueAfter.
 			if seldom.now = often.now; changed || wake != 0 && wake <= seldom.now {
 				resp := seldom.decide(sdktest.NewRequest("a", even, perZone(counts...)...))
 				last, changed, wake = sdktest.Weights(resp), false, 0
