@@ -19,23 +19,23 @@ import (
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// alternatedSizes are the sizes whose changes are compared with those of the first, in turn in one run.
+// alternatedSizes are the cluster sizes that are compared with the first one.
 var alternatedSizes = []string{"1000x1", "10000x1", "44125x1"}
 
 const (
 	rounds = 40
-	// perBlock is how many changes a block has: the same one everywhere, an endpoint replaced by another.
+	// perBlock is the number of updates per block; each replaces an endpoint.
 	perBlock = 250
 )
 
-// block is what some changes took, each from the event to the kernel's acknowledgement.
+// block has the cost of perBlock updates, each from the event to the kernel's acknowledgement.
 type block struct {
 	Median float64 // milliseconds
-	CPU    float64 // milliseconds a change, user and system, of the thread that plans and programs
-	All    float64 // the same of the whole process, with what makes the change and collects garbage
+	CPU    float64 // milliseconds per update, user and system, of the engine's thread
+	All    float64 // the same for the whole process, including garbage collection and this benchmark
 }
 
-// runBlocks holds one size in the present network namespace and does a block whenever it reads a line, until the end.
+// runBlocks programs a cluster in the present network namespace and runs a block for each line of in.
 func runBlocks(ctx context.Context, s size, in io.Reader, out io.Writer) error {
 	l, err := newHarness(ctx, "", false, true)
 	if err != nil {
@@ -46,7 +46,7 @@ func runBlocks(ctx context.Context, s size, in io.Reader, out io.Writer) error {
 	if _, err := l.apply(w.all()); err != nil {
 		return err
 	}
-	measureMemory() // as sluice run settles after its start
+	measureMemory() // releases memory as sluice run does after its start
 	rng := rand.New(rand.NewPCG(5, 6))
 	lines, answer := bufio.NewScanner(in), json.NewEncoder(out)
 	for lines.Scan() {
@@ -76,7 +76,7 @@ func runBlocks(ctx context.Context, s size, in io.Reader, out io.Writer) error {
 	return lines.Err()
 }
 
-// threadCPU is what the engine's thread has used, in seconds.
+// threadCPU returns the CPU time of the engine's thread in seconds.
 func (l *harness) threadCPU(ctx context.Context) (seconds float64, err error) {
 	derr := l.engine.Do(ctx, func(*planner.Planner) {
 		var u syscall.Rusage
@@ -86,7 +86,7 @@ func (l *harness) threadCPU(ctx context.Context) (seconds float64, err error) {
 	return seconds, errors.Join(derr, err)
 }
 
-// sizeProcess is a size whose blocks are asked for.
+// sizeProcess is a process that runs blocks at one size.
 type sizeProcess struct {
 	size   string
 	ask    io.WriteCloser
@@ -125,8 +125,8 @@ func (a *sizeProcess) block() error {
 	return nil
 }
 
-// measureAlternating holds all sizes at once, each in a process and a network namespace of its own, and does blocks in turn: A B C
-// C B A. So what else the machine does meets all alike.
+// measureAlternating programs all sizes at once, each in its own process and network namespace, and runs blocks in the order
+// A B C C B A, so that other load on the machine affects all sizes alike.
 func measureAlternating() (list []*sizeProcess, err error) {
 	defer func() {
 		for _, a := range list {
@@ -142,7 +142,7 @@ func measureAlternating() (list []*sizeProcess, err error) {
 			return list, err
 		}
 		list = append(list, a)
-		if err := a.block(); err != nil { // when it holds all: that is not measured
+		if err := a.block(); err != nil { // warm-up
 			return list, err
 		}
 		a.blocks = nil
@@ -159,7 +159,7 @@ func measureAlternating() (list []*sizeProcess, err error) {
 	return list, nil
 }
 
-// interval is a ratio, and where it lies with 95 % confidence.
+// interval is a ratio with its 95 % confidence interval.
 type interval struct{ ratio, low, high float64 }
 
 func (i interval) String() string { return fmt.Sprintf("%.2f (%.2f–%.2f)", i.ratio, i.low, i.high) }
@@ -170,7 +170,7 @@ func bootstrap(ratios []float64) interval {
 	return interval{median, low, high}
 }
 
-// relativeTo compares a size's two blocks of each round with another's.
+// relativeTo compares the two blocks of b in each round with those of a.
 func relativeTo(a, b []block, of func(block) float64) interval {
 	var ratios []float64
 	for i := 0; i+1 < min(len(a), len(b)); i += 2 {
@@ -179,8 +179,7 @@ func relativeTo(a, b []block, of func(block) float64) interval {
 	return bootstrap(ratios)
 }
 
-// selfRatio compares the second block of each round with the first, every other round the first with the second: what comes
-// out is noise.
+// selfRatio compares the two blocks of each round, in alternating order: the result is noise.
 func selfRatio(a []block, of func(block) float64) interval {
 	var ratios []float64
 	for i := 0; i+1 < len(a); i += 2 {

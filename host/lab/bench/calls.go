@@ -15,16 +15,16 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// guest is a module whose calls are measured.
+// guest is a module to measure.
 type guest struct {
 	name    string
-	file    string // under the folder of modules
+	file    string // in the directory of modules
 	leaving bool   // a fifth of its endpoints terminate
-	missing string // why it may be missing; "": it may not
+	missing string // why it may be missing; "": it is required
 }
 
-// guests are two that do as little as a policy can (compare zones, set weights), one for each language, for what the call
-// itself costs; and the bundled ones, with their default settings.
+// guests are two minimal plugins (compare zones, set weights), one per language, to measure the call itself, and the
+// bundled plugins with their default settings.
 var guests = []guest{
 	{name: "trivial, in C (`examples/plugin-c`)", file: "bench-guests/c.wasm", missing: "not measured: built without clang and lld"},
 	{name: "trivial, in Go (`host/lab/bench/guest`)", file: "bench-guests/go.wasm"},
@@ -34,7 +34,7 @@ var guests = []guest{
 
 var callSizes = []int{1, 10, 100, 1000} // endpoints
 
-// calls is the cost of a call of one guest, by number of endpoints: encode, call, decide, decode.
+// calls has the cost of one guest's calls by number of endpoints: encode, call, decide, decode.
 type calls struct {
 	guest  guest
 	loaded bool
@@ -46,7 +46,7 @@ type callCost struct {
 	fuel          uint64
 }
 
-// callCosts measures all guests in turns, so that what else the machine does meets all of them.
+// callCosts measures the guests in turn, so that other load on the machine affects all of them.
 func callCosts(ctx context.Context, bin string) ([]calls, error) {
 	all := make([]calls, len(guests))
 	loaded := make([]*wasm.Plugin, len(guests))
@@ -94,10 +94,10 @@ func callCosts(ctx context.Context, bin string) ([]calls, error) {
 	return all, nil
 }
 
-// batch gives the microseconds of a call. It makes some, for a tenth of a millisecond to one: long enough for the
-// clock, and too short to be interrupted often.
+// batch returns the microseconds per call of a batch that takes 0.1 to 1 ms: long enough for the clock's resolution, and
+// short enough to be rarely interrupted.
 func batch(p *wasm.Plugin, req *abi.Request, resp *abi.Response) (float64, error) {
-	for range 3 { // what the turns of the others have driven out of the caches
+	for range 3 { // refill the caches
 		if err := p.Decide(req, resp); err != nil {
 			return 0, err
 		}
@@ -112,7 +112,7 @@ func batch(p *wasm.Plugin, req *abi.Request, resp *abi.Response) (float64, error
 	return float64(time.Since(start).Nanoseconds()) / 1000 / float64(count), nil
 }
 
-// request is a Service port of n endpoints in three zones, of which every fifth may be leaving.
+// request has a Service port with n endpoints in three zones; with leaving, every fifth is terminating.
 func request(n int, leaving bool) *abi.Request {
 	req := &abi.Request{
 		Now: 1_700_000_000_000, Namespace: "bench", Service: "svc", Port: "http", PortNumber: 80, Protocol: 6, Family: 4,

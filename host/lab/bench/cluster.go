@@ -11,11 +11,11 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// size is a cluster: Services, and endpoints altogether. Where these are no multiple of those, as many Services as can
-// be have the same number, and the last few share what is left.
+// size is the number of Services and the total number of endpoints. If it does not divide evenly, as many Services as
+// possible have the same number of endpoints and the last few share the rest.
 type size struct{ services, endpoints int }
 
-// parseSize reads 1000x10 (Services × endpoints each) or 5006:250011 (Services : endpoints altogether).
+// parseSize parses 1000x10 (Services × endpoints of each) or 5006:250011 (Services : total endpoints).
 func parseSize(text string) (s size, err error) {
 	a, b, each := strings.Cut(text, "x")
 	if !each {
@@ -40,13 +40,13 @@ func (s size) String() string {
 	return fmt.Sprintf("%d:%d", s.services, s.endpoints)
 }
 
-// endpointsOf is how many endpoints Service i has.
+// endpointsOf returns the number of endpoints of Service i.
 func (s size) endpointsOf(i int) int {
 	per := (s.endpoints + s.services - 1) / s.services
 	if per == 1 {
 		return 1
 	}
-	full := (s.endpoints - s.services) / (per - 1) // the others have one at least
+	full := (s.endpoints - s.services) / (per - 1) // the others have at least one
 	if i < full {
 		return per
 	}
@@ -64,7 +64,7 @@ func serviceName(i int) model.Name {
 	return model.Name{Namespace: namespace, Name: "svc-" + strconv.Itoa(i)}
 }
 
-// service has one TCP port. A label binds it to the policy where there is one.
+// service returns a Service with one TCP port and one label.
 func service(i int) model.Change {
 	n := serviceName(i)
 	return model.Change{Kind: model.ServiceKind, Name: n, Service: &model.Service{
@@ -74,12 +74,12 @@ func service(i int) model.Change {
 	}}
 }
 
-// perSlice is what the EndpointSlice controller puts into one.
+// perSlice is the EndpointSlice controller's default maximum.
 const perSlice = 100
 
 const nodes, zones = 30, 3
 
-// names are made once: a source keeps one copy of what many endpoints say.
+// names are shared by all endpoints, as a source interns them.
 var names = func() (t struct {
 	node, zone []string
 	hints      []*model.Hints
@@ -97,20 +97,20 @@ var names = func() (t struct {
 func nodeName(j int) string { return names.node[j%nodes] }
 func zoneName(j int) string { return names.zone[j%zones] }
 
-// clusterState is the cluster as it is told, so that one endpoint of it can be changed.
+// clusterState is the emitted state of the cluster, from which updates are derived.
 type clusterState struct {
 	size
-	hints   bool // each endpoint is for its own zone
+	hints   bool // each endpoint has a hint for its own zone
 	rng     *rand.Rand
-	last    int                           // the number of the last Pod made
-	updated map[int][]model.SliceEndpoint // of the Services that have changed
+	last    int                           // number of the last Pod
+	updated map[int][]model.SliceEndpoint // endpoints of Services that have been updated
 }
 
 func newClusterState(s size) *clusterState {
 	return &clusterState{size: s, rng: rand.New(rand.NewPCG(1, 2)), updated: map[int][]model.SliceEndpoint{}, last: s.endpoints}
 }
 
-// endpoint is Pod number id, one of Service i.
+// endpoint returns Pod number id of Service i.
 func (w *clusterState) endpoint(i, id int) model.SliceEndpoint {
 	e := model.SliceEndpoint{
 		Addr: netip.AddrFrom4([4]byte{byte(11 + id>>24), byte(id >> 16), byte(id >> 8), byte(id)}),
@@ -123,7 +123,7 @@ func (w *clusterState) endpoint(i, id int) model.SliceEndpoint {
 	return e
 }
 
-// endpointsOfService Service i, as they are.
+// endpointsOfService returns the present endpoints of Service i.
 func (w *clusterState) endpointsOfService(i int) []model.SliceEndpoint {
 	if list, ok := w.updated[i]; ok {
 		return list
@@ -136,7 +136,7 @@ func (w *clusterState) endpointsOfService(i int) []model.SliceEndpoint {
 	return list
 }
 
-// slicesOf Service i, for a list of endpoints.
+// slicesOf returns the slices of Service i with a list of endpoints.
 func slicesOf(i int, list []model.SliceEndpoint) (out []model.Change) {
 	for n := 0; n == 0 || n*perSlice < len(list); n++ {
 		out = append(out, slice(i, n, list[n*perSlice:min(len(list), (n+1)*perSlice)]))
@@ -153,7 +153,7 @@ func slice(i, n int, list []model.SliceEndpoint) model.Change {
 	}}
 }
 
-// What can happen to one endpoint.
+// Kinds of updates of an endpoint.
 const (
 	unready = iota
 	readyAgain
@@ -163,7 +163,7 @@ const (
 	kindsOfChange
 )
 
-// change does something to one endpoint of Service i, among its first slice's.
+// change updates one endpoint in the first slice of Service i.
 func (w *clusterState) change(i, kind int) model.Change {
 	list := append([]model.SliceEndpoint(nil), w.endpointsOfService(i)...)
 	at := 0
@@ -189,7 +189,7 @@ func (w *clusterState) change(i, kind int) model.Change {
 	return slice(i, 0, list[:min(len(list), perSlice)])
 }
 
-// all is the whole state, Synced at its end.
+// all returns the whole state, followed by Synced.
 func (w *clusterState) all() []model.Change {
 	out := make([]model.Change, 0, 2*w.services+nodes+1)
 	for j := range nodes {
@@ -208,7 +208,7 @@ func node(j int, zone string) model.Change {
 	}}
 }
 
-// channelSource is a source that emits what it is sent.
+// channelSource is a source that emits the changes sent to it.
 type channelSource chan []model.Change
 
 // Run implements engine.Source.

@@ -24,7 +24,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
-// harness is what `sluice run` holds, but for the source: engine, planner, nftables, plugins, health checks, metrics.
+// harness is what `sluice run` consists of, except for the source: engine, planner, nftables, plugins, health checks and
+// metrics.
 type harness struct {
 	engine    *engine.Engine
 	in        channelSource
@@ -34,12 +35,12 @@ type harness struct {
 	ran       chan error
 }
 
-// newHarness starts an engine in the present network namespace, its loop on a thread of its own when that is measured. With
-// a module, every Service may have it for its policy.
+// newHarness starts an engine in the present network namespace, with locked on its own thread. module is loaded as a
+// plugin; with bound it is the policy of every Service.
 func newHarness(ctx context.Context, module string, bound, locked bool) (*harness, error) {
 	gctuner.SetStartup()
 	l := &harness{in: make(channelSource), latencies: newLatencyObserver(), ran: make(chan error, 1)}
-	l.log = slog.New(slog.NewTextHandler(io.Discard, nil)) // written, as it is in production, but not kept
+	l.log = slog.New(slog.NewTextHandler(io.Discard, nil)) // formatted as in production, then discarded
 	failed := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	backend, err := nftables.Open(nftables.Options{Now: time.Now, Log: failed})
 	if err != nil {
@@ -87,13 +88,13 @@ func newHarness(ctx context.Context, module string, bound, locked bool) (*harnes
 	return l, nil
 }
 
-// send emits changes that were due at a time.
+// send emits changes with the time at which they were due.
 func (l *harness) send(due time.Time, c []model.Change) {
 	l.latencies.expect(due, len(c))
 	l.in <- c
 }
 
-// waitProgrammed waits until the kernel holds what was sent.
+// waitProgrammed waits until the kernel has acknowledged all changes.
 func (l *harness) waitProgrammed() error {
 	for {
 		select {
@@ -103,14 +104,14 @@ func (l *harness) waitProgrammed() error {
 			}
 		case err := <-l.ran:
 			l.ran <- err
-			return fmt.Errorf("the engine ended: %w", err)
+			return fmt.Errorf("engine stopped: %w", err)
 		case <-time.After(2 * time.Minute):
-			return errors.New("the kernel does not hold what was sent two minutes ago")
+			return errors.New("changes not programmed within two minutes")
 		}
 	}
 }
 
-// apply sends changes and waits for the kernel; it gives what was done, and the milliseconds.
+// apply sends changes and waits until they are programmed.
 func (l *harness) apply(c []model.Change) (work, error) {
 	l.latencies.reset()
 	l.send(time.Now(), c)
@@ -118,37 +119,37 @@ func (l *harness) apply(c []model.Change) (work, error) {
 	return l.latencies.reset(), err
 }
 
-// modulePath is the policy that plugins are measured with.
+// modulePath returns the path of the plugin that policies are measured with.
 func modulePath(bin string) string { return filepath.Join(bin, "plugins/zone-spill.wasm") }
 
-// latencyObserver is an observer that measures: from when a change was due to when the kernel acknowledged it.
+// latencyObserver measures from the time at which a change was due to the kernel's acknowledgement.
 type latencyObserver struct {
 	engine.Observers // nobody
 
 	mu               sync.Mutex
-	due              []event // sent, not queued yet
+	due              []event // sent, not enqueued yet
 	queued, dequeued []event
-	marking          bool // what is sent next
+	marking          bool // mark the next changes
 	sum              work
 	acknowledged     chan struct{}
 }
 
-// event is a change that was due at a time.
+// event is a change with the time at which it was due.
 type event struct {
 	at     time.Time
 	marked bool
 }
 
-// work is what was done since the last reset.
+// work is the work done since the last reset.
 type work struct {
 	latencies    []float64 // milliseconds
-	marked       []float64 // of the marked ones
+	marked       []float64 // of marked changes
 	planned      int       // Services
 	messages     int
 	transactions int
 	longest      time.Duration
 	last         time.Time // when more than one Service was last planned and acknowledged
-	pending      int       // Services of the step under way
+	pending      int       // Services of the present step
 	left         int       // Services for the next
 }
 
@@ -165,7 +166,7 @@ func (s *latencyObserver) expect(due time.Time, n int) {
 	s.marking = false
 }
 
-// mark has what is sent next counted by itself.
+// mark measures the next changes separately.
 func (s *latencyObserver) mark() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +187,7 @@ func (s *latencyObserver) reset() work {
 	return w
 }
 
-// idle tells whether all that was sent has been acknowledged.
+// idle reports whether all changes have been acknowledged.
 func (s *latencyObserver) idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// largeUpdate is one thing that changes much at once: how long until the kernel holds it, in how many transactions, the
-// longest of them, and what another Service's change waited meanwhile.
+// largeUpdate has the cost of a large update: its duration, number of transactions, the longest of them, and the latency of
+// another Service's updates meanwhile.
 type largeUpdate struct {
 	What         string
 	Seconds      float64
@@ -19,10 +19,10 @@ type largeUpdate struct {
 	Other        percentiles // milliseconds
 }
 
-// probeInterval is how often another Service changes meanwhile.
+// probeInterval is the interval of the other Service's updates.
 const probeInterval = 5 * time.Millisecond
 
-// measureLargeUpdates does to a cluster what is hardest, with hints for zones on every endpoint.
+// measureLargeUpdates measures large updates of a cluster with zone hints on every endpoint.
 func measureLargeUpdates(ctx context.Context, s size, how settings) (out []largeUpdate, err error) {
 	l, err := newHarness(ctx, modulePath(how.bin), false, false)
 	if err != nil {
@@ -79,7 +79,7 @@ func deletions(list []model.Change) (out []model.Change) {
 	return out
 }
 
-// measureLargeUpdate sends changes, and changes Service 0 every few milliseconds until all is done.
+// measureLargeUpdate sends changes, and updates Service 0 at probeInterval until all are programmed.
 func (l *harness) measureLargeUpdate(w *clusterState, what string, c []model.Change) (largeUpdate, error) {
 	h := largeUpdate{What: what}
 	l.latencies.reset()

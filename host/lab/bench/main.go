@@ -1,6 +1,6 @@
-// Command bench measures sluice on this machine: what programming costs, from the event to the kernel's
-// acknowledgement, in a network namespace of its own; what a policy costs for a whole cluster; what a plugin call
-// costs. It prints Markdown tables; -write puts them into a file between its two markers.
+// Command bench measures sluice on this machine: plugin calls, the policies of a whole cluster, and programming from the
+// event to the kernel's acknowledgement in its own network namespace. It prints Markdown tables; -write writes them to a
+// file between its markers.
 package main
 
 import (
@@ -24,17 +24,17 @@ const worstSize = "10000x10"
 func main() {
 	var o options
 	flag.StringVar(&o.child, "size", "", "measure this size, such as 1000x10 or 5006:250011, in a network namespace, and print JSON")
-	flag.IntVar(&o.changes, "changes", 100, "single changes of each kind to measure")
-	flag.DurationVar(&o.churn, "churn", 10*time.Second, "how long to make 1,000 changes a second")
-	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long to do nothing")
+	flag.IntVar(&o.changes, "changes", 100, "updates of each kind to measure")
+	flag.DurationVar(&o.churn, "churn", 10*time.Second, "how long to make 1,000 updates per second")
+	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long to measure idle CPU use")
 	flag.BoolVar(&o.withPolicy, "policy", false, "with -size: every Service has a policy")
-	flag.StringVar(&o.profiles, "profiles", "", "with -size: folder to put CPU and heap profiles into")
-	flag.StringVar(&o.bin, "bin", "bin", "folder of the modules that `make bench` builds")
-	flag.BoolVar(&o.worst, "worst", false, "with -size: measure what is hardest instead")
+	flag.StringVar(&o.profiles, "profiles", "", "with -size: directory for CPU and heap profiles")
+	flag.StringVar(&o.bin, "bin", "bin", "directory of the modules that make bench builds")
+	flag.BoolVar(&o.worst, "worst", false, "with -size: measure large updates instead")
 	flag.BoolVar(&o.calls, "calls", false, "measure plugin calls only")
-	flag.BoolVar(&o.alternate, "alternate", false, "compare one change between sizes only, in turn")
-	flag.BoolVar(&o.blocks, "blocks", false, "with -size: measure a block of changes for each line of the input")
-	flag.StringVar(&o.write, "write", "", "file to put the tables into, between the markers")
+	flag.BoolVar(&o.alternate, "alternate", false, "only compare an endpoint update between cluster sizes")
+	flag.BoolVar(&o.blocks, "blocks", false, "with -size: measure a block of updates for each line of standard input")
+	flag.StringVar(&o.write, "write", "", "file to write the tables to, between the markers")
 	flag.Parse()
 	if err := o.run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -101,7 +101,7 @@ func (o *options) run() error {
 	return benchutil.Publish(o.write, "bench", out.Bytes())
 }
 
-// inNamespace measures what -size says and prints JSON.
+// inNamespace measures the size of -size and prints JSON.
 func (o *options) inNamespace(ctx context.Context) error {
 	if err := testnet.Enter(); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (o *options) inNamespace(ctx context.Context) error {
 	return json.NewEncoder(os.Stdout).Encode(f)
 }
 
-// inChild measures a size in a process of its own, so that its memory is its own.
+// inChild measures a size in a child process, so that memory figures are independent.
 func inChild[T any](o *options, s string, more ...string) (f T, err error) {
 	exe, err := os.Executable()
 	if err != nil {

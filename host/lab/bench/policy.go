@@ -31,12 +31,12 @@ func loadPlugin(ctx context.Context, file string) (*wasm.Plugin, func(), error) 
 	return p, func() { p.Close(); host.Close(ctx) }, nil
 }
 
-// policyRun is what planning a cluster with a policy on every Service costs, no kernel involved.
+// policyRun has the cost of planning a cluster with a policy on every Service, without a kernel.
 type policyRun struct {
 	size             size
-	without, with    float64 // seconds to plan all: no policy, and one call a Service
-	unchanged        float64 // seconds to look at all of them again with nothing changed
-	changed          float64 // milliseconds to plan one changed slice
+	without, with    float64 // seconds of a full plan: without policy, and with one call per Service
+	unchanged        float64 // seconds of a full replan without changes
+	changed          float64 // milliseconds to plan an updated slice
 	calls, callsMore uint64
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// programmingResult are what programming one size came to. Times of single changes are in milliseconds, from the event's
-// emission to the kernel's acknowledgement; memory is in MiB, of this process.
+// programmingResult has the cost of programming one size. Latencies are in milliseconds, from the emission of the event to
+// the kernel's acknowledgement; memory is that of this process, in MiB.
 type programmingResult struct {
 	Size                    string
 	ColdStart, ColdStartCPU float64 // seconds: the whole cluster, from emission to the last acknowledgement
@@ -28,21 +28,21 @@ type programmingResult struct {
 	Longest                 float64 // milliseconds: the longest transaction
 	Start                   memory
 	Endpoint, Service       percentiles
-	EndpointCPU             float64 // milliseconds a change, user and system
-	EndpointMessages        int     // the most of one change
+	EndpointCPU             float64 // milliseconds per update, user and system
+	EndpointMessages        int     // maximum of one update
 	Churn                   percentiles
-	ChurnCPU, ChurnRate     float64 // processors; changes a second
+	ChurnCPU, ChurnRate     float64 // CPUs; updates per second
 	AfterChurn              memory
-	IdleCPU                 float64 // processors
-	Restart                 float64 // seconds: restart on what is there
+	IdleCPU                 float64 // CPUs
+	Restart                 float64 // seconds: restart with existing rules
 	RestartMessages         int
-	OtherCPU                float64 // processors that other programs kept busy meanwhile
+	OtherCPU                float64 // CPUs used by other processes meanwhile
 }
 
-// memory is what the process has: live heap, resident after giving back what it can, and the most it ever had.
+// memory has the live heap, the resident memory after freed memory was returned, and the peak.
 type memory struct{ Live, Resident, Peak float64 }
 
-// percentiles is the median, the 99th percentile and the largest of some times.
+// percentiles has the median, 99th percentile and maximum of latencies.
 type percentiles struct{ Median, P99, Max float64 }
 
 func percentilesOf(ms []float64) percentiles {
@@ -54,16 +54,16 @@ func percentilesOf(ms []float64) percentiles {
 	return percentiles{at(0.5), at(0.99), ms[len(ms)-1]}
 }
 
-// settings is how much is measured.
+// settings is the extent of a measurement.
 type settings struct {
 	changes     int
 	churn, idle time.Duration
-	bin         string // folder of the modules
+	bin         string // directory of the modules
 	withPolicy  bool   // every Service has a policy
-	profiles    string // folder to put profiles into; "": none
+	profiles    string // directory for profiles; "": none
 }
 
-// churnRate is in changes a second.
+// churnRate is in updates per second.
 const churnRate = 1000
 
 // measureProgramming measures one size in the present network namespace.
@@ -141,7 +141,7 @@ func measureProgramming(ctx context.Context, s size, how settings) (programmingR
 	return f, err
 }
 
-// churn changes one endpoint after another, of Services taken at random, at churnRate.
+// churn updates endpoints of random Services at churnRate.
 func churn(l *harness, w *clusterState, lasting time.Duration) (work, int, error) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	l.latencies.reset()
@@ -163,7 +163,7 @@ func churn(l *harness, w *clusterState, lasting time.Duration) (work, int, error
 
 type report struct{ Messages int }
 
-// restart opens a second backend on what is in the kernel and applies the same plan: what an upgrade does.
+// restart opens a second backend and applies the present plan, as after an upgrade.
 func restart(ctx context.Context, l *harness) (r report, seconds float64, err error) {
 	doErr := l.engine.Do(ctx, func(p *planner.Planner) {
 		b, oerr := nftables.Open(nftables.Options{Now: time.Now, Log: slog.New(slog.DiscardHandler)})
@@ -200,7 +200,7 @@ func measureMemory() memory {
 	return m
 }
 
-// self is this process.
+// self returns this process.
 func self() benchutil.Process { return benchutil.Process(os.Getpid()) }
 
 // profile records a CPU profile until the returned function is called, which also writes a heap profile.

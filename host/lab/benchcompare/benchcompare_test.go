@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-// TestBothProxiesAreMeasured runs all of it with a small cluster: every figure is there, and none of them is absurd.
+// TestBothProxiesAreMeasured makes a quick run and checks that all values are present and plausible.
 func TestBothProxiesAreMeasured(t *testing.T) {
 	_, err := binaries.Find(append(binaries.Cluster(), binaries.KubeProxy)...)
 	testenv.Require(t, err)
@@ -95,7 +95,7 @@ func TestConnectTimesOutWithoutAnswer(t *testing.T) {
 			t.Errorf("an endpoint that is there: %v, %v", at, err)
 		}
 		told := false
-		for try := 0; try < 50 && !told; try++ { // the last answer may come too late to be read
+		for try := 0; try < 50 && !told; try++ { // the last connection may time out
 			_, err = awaitServer(endpoint, '0', begin, time.Now())
 			told = err != nil && strings.Contains(err.Error(), `'p' answers`)
 		}
@@ -116,7 +116,7 @@ func TestConnectTimesOutWithoutAnswer(t *testing.T) {
 	}
 }
 
-// blocks of a rate that wobbles by a share, times a factor.
+// blocks returns blocks with a noisy rate.
 func blocks(seed uint64, n int, wobble, factor float64) (out []block) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range n {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
-// proxyResult is one proxy at one size. Times are of all repetitions.
+// proxyResult has the results of one proxy at one size, one value per repetition or update.
 type proxyResult struct {
 	Start        []float64 // s: process start → a connection through the last Service
 	StartAll     []float64 // s: … through each of probes Services, all over the list
@@ -25,15 +25,15 @@ type proxyResult struct {
 	Watches      map[string]int
 }
 
-// probedServices is how many Services, evenly spread over all and the last one among them, have to answer before a node counts
-// as programmed: nobody promises an order.
+// probedServices is how many Services, evenly spread and including the last one, must answer before a node counts as
+// programmed, because no proxy guarantees an order.
 const probedServices = 20
 
-// updateTimeout is for what follows a change.
+// updateTimeout limits the wait for an update to take effect.
 const updateTimeout = time.Minute
 
-// measureProxy starts a proxy on a node of its own, with services Services there, changes endpoints, and stops it. The node
-// stays as it was programmed.
+// measureProxy starts a proxy on a new node in a cluster of services Services, updates endpoints, and stops it. The rules
+// of the node stay.
 func (b *bench) measureProxy(ctx context.Context, p *proxy, services int, into *proxyResult) (n *node, err error) {
 	if n, err = b.env.addNode(ctx); err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (b *bench) measureProxy(ctx context.Context, p *proxy, services int, into *
 	if err := r.measureUpdates(ctx, b, into); err != nil {
 		return nil, r.withLog(err)
 	}
-	// By now it has them all, and those of one that was here before are gone.
+	// By now the proxy has opened all watches, and those of its predecessor have ended.
 	watches, err := loadgen.CountWatches(ctx, b.env.cluster)
 	if err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func (b *bench) measureProxy(ctx context.Context, p *proxy, services int, into *
 	return n, nil
 }
 
-// waitUntilIdle waits, for a while, until nobody does much: what was before, such as freeing rules, shall not meet a start.
+// waitUntilIdle waits up to 20 s for an idle machine, so that earlier work such as freeing rules does not affect a start.
 func (b *bench) waitUntilIdle() error {
 	if b.quick {
 		return nil
@@ -74,13 +74,13 @@ func (b *bench) waitUntilIdle() error {
 			return err
 		}
 		if time.Now().After(until) {
-			b.progress("this machine is not quiet: %.0f %% busy, with nothing running here", 100*busy)
+			b.progress("machine is not idle: %.0f %% CPU utilization with no proxy running", 100*busy)
 			return nil
 		}
 	}
 }
 
-// measureStart measures the start.
+// measureStart measures the start of a proxy.
 func (r *runningProxy) measureStart(services int, patience time.Duration, into *proxyResult) error {
 	until := r.started.Add(patience)
 	var last, all time.Time
@@ -117,7 +117,7 @@ func (r *runningProxy) measureStart(services int, patience time.Duration, into *
 	return nil
 }
 
-// measureUpdates moves a Service from one endpoint to another and back.
+// measureUpdates moves a Service from one endpoint to another and back, repeatedly.
 func (r *runningProxy) measureUpdates(ctx context.Context, b *bench, into *proxyResult) error {
 	if _, _, err := b.updater.Update(ctx, r.node.endpoint(0)); err != nil {
 		return err
@@ -144,8 +144,8 @@ func (r *runningProxy) measureUpdates(ctx context.Context, b *bench, into *proxy
 	return err
 }
 
-// waitForUpdate waits until a change is all over, and a little longer: proxies have timers, and the next change shall meet
-// them at any moment of theirs.
+// waitForUpdate waits until an update is complete, and a random time longer, so that the next update is not synchronized
+// with the proxy's timers.
 func (r *runningProxy) waitForUpdate(i int) error {
 	err := r.node.client.Do(func() error {
 		now := time.Now()
@@ -159,10 +159,10 @@ func (r *runningProxy) waitForUpdate(i int) error {
 	return r.waitUntilIdle(updateTimeout)
 }
 
-// movingService is the one whose endpoints are changed.
+// movingService is the Service whose endpoint is updated.
 const movingService = 0
 
-// measureUpdate makes one change and gives the milliseconds from the write to the first connection on the new endpoint.
+// measureUpdate makes one update and returns the milliseconds from the write to the first connection to the new endpoint.
 func (r *runningProxy) measureUpdate(ctx context.Context, b *bench, i int) (float64, error) {
 	write := make(chan time.Time, 1)
 	type result struct {
@@ -197,8 +197,8 @@ func (r *runningProxy) measureUpdate(ctx context.Context, b *bench, i int) (floa
 	return milliseconds(res.at.Sub(begin)), res.err
 }
 
-// measureLowerBounds measures what no proxy can undercut: from the write to the API server's acknowledgement, and to the event on a
-// bare watch.
+// measureLowerBounds measures, in milliseconds, from a write to the API server's acknowledgement and to the event on a
+// plain watch.
 func (b *bench) measureLowerBounds(ctx context.Context, n int) (acked, heard []float64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -15,30 +15,30 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// target is a way from a client to a server.
+// target is an address to connect to from a node's client.
 type target struct {
 	name string
 	node *node
 	to   netip.AddrPort
 }
 
-// block is what was measured in one go: connections one at a time, and then some at a time.
+// block has the results of one block: connections one at a time, then concurrent ones.
 type block struct {
 	P50, P99 float64 // µs for a connection to stand, one at a time
 	Rate     float64 // connections a second, workers at a time
 }
 
-// Bounds of a block.
+// Limits of a block.
 const (
 	connections    = 2000 // one at a time
 	workers        = 4
 	connectTimeout = 3 * time.Second // for one connection: a lost packet is sent again after one
 )
 
-// measureTargets measures paths in blocks that alternate: A B … B A in one round, B A … A B in the next. Each path has two
-// blocks a round, so that each can be compared with itself. The blocks of a path are in the order of time.
+// measureTargets measures targets in alternating blocks: A B … B A in one round, B A … A B in the next. Each target has two
+// blocks per round, so that it can be compared with itself. Its blocks are in chronological order.
 func (b *bench) measureTargets(paths []target) (map[string][]block, error) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + 2*workers)) // threads that are in a system call need no processor
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + 2*workers)) // threads block in system calls
 	out := map[string][]block{}
 	for i := range b.rounds + 1 {
 		order := slices.Clone(paths)
@@ -52,7 +52,7 @@ func (b *bench) measureTargets(paths []target) (map[string][]block, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", p.name, err)
 			}
-			if i > 0 { // the first round is to warm up
+			if i > 0 { // the first round is a warm-up
 				out[p.name] = append(out[p.name], got)
 			}
 		}
@@ -84,7 +84,7 @@ func (p *target) measureBlock(lasting time.Duration) (b block, err error) {
 	return b, err
 }
 
-// measureRate is how many connections a second some threads make.
+// measureRate returns the connections per second of several threads.
 func (p *target) measureRate(lasting time.Duration) (float64, error) {
 	var wg sync.WaitGroup
 	var counts [workers]int
@@ -113,7 +113,7 @@ func (p *target) measureRate(lasting time.Duration) (float64, error) {
 	return float64(sum) / took.Seconds(), nil
 }
 
-// flushConntrack empties a node's connection table, so that each block finds the same.
+// flushConntrack flushes a node's conntrack table, so that all blocks start with the same state.
 func flushConntrack(h *testnet.Host) error {
 	return h.Do(func() error {
 		nl, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
@@ -122,7 +122,7 @@ func flushConntrack(h *testnet.Host) error {
 		}
 		defer nl.Close()
 		if err := nl.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
-			return fmt.Errorf("empty the connection table: %w", err)
+			return fmt.Errorf("flush the conntrack table: %w", err)
 		}
 		return nil
 	})

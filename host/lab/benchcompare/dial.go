@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// Connections here are made by bare system calls on threads that stay in their namespace: what is measured is the
-// kernel, and little else.
+// Connections are made with plain system calls on threads that stay in their namespace, so that little more than the
+// kernel is measured.
 
 // serve answers each connection on a port, at every address of the host, with one byte.
 func serve(h *testnet.Host, port uint16, name byte) (stop func(), err error) {
@@ -42,10 +42,10 @@ func serve(h *testnet.Host, port uint16, name byte) (stop func(), err error) {
 			case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EBADF):
 				return
 			case err != nil:
-				continue // the client's trouble
+				continue // an error of the client
 			}
 			_, _ = unix.Write(c, []byte{name})
-			_ = unix.Close(c) // the client resets it: nothing stays
+			_ = unix.Close(c) // the client resets it, so there is no TIME_WAIT
 		}
 	})
 	return func() {
@@ -55,8 +55,8 @@ func serve(h *testnet.Host, port uint16, name byte) (stop func(), err error) {
 	}, nil
 }
 
-// connect opens a connection from the calling thread's namespace, reads who answers and resets it. Took is until the
-// connection stands; patience bounds each step.
+// connect opens a connection from the calling thread's namespace, reads the server's byte and resets the connection. took
+// is the time until it is established; timeout limits each step.
 func connect(to netip.AddrPort, timeout time.Duration) (who byte, took time.Duration, err error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -73,7 +73,7 @@ func connect(to netip.AddrPort, timeout time.Duration) (who byte, took time.Dura
 	}
 	begin := time.Now()
 	at := &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // again: it goes on waiting
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // interrupted: continue to wait
 		err = unix.Connect(fd, at)
 	}
 	if err != nil {
@@ -89,14 +89,14 @@ func connect(to netip.AddrPort, timeout time.Duration) (who byte, took time.Dura
 		case err != nil:
 			return 0, took, os.NewSyscallError("read", err)
 		case n == 0:
-			return 0, took, errors.New("closed without an answer")
+			return 0, took, errors.New("connection closed without data")
 		}
 		return b[0], took, nil
 	}
 }
 
-// await waits, for an answer (an address that is not programmed gives none) and between its tries, a hundredth of the
-// time that has passed, within bounds: the time measured is that exact, and the proxy has the processor.
+// awaitServer waits 1/retryFraction of the elapsed time, within limits, for a connection (an address that is not programmed
+// does not answer) and between attempts. That is the resolution of the result, and leaves the CPU to the proxy.
 const (
 	retryFraction     = 100
 	minPause          = 50 * time.Microsecond
@@ -105,11 +105,11 @@ const (
 	maxConnectTimeout = 100 * time.Millisecond
 )
 
-// anyServer may answer: what is not programmed has nobody who does.
+// anyServer accepts an answer from every server.
 const anyServer = 0
 
-// awaitServer connects again and again, from a thread that is in the client's namespace, until the right one answers, and
-// gives the time of that.
+// awaitServer connects repeatedly from the calling thread's namespace until the wanted server answers, and returns the
+// time of that.
 func awaitServer(to netip.AddrPort, want byte, begin, until time.Time) (time.Time, error) {
 	for {
 		who, _, err := connect(to, min(max(time.Since(begin)/retryFraction, minConnectTimeout), maxConnectTimeout))
@@ -121,7 +121,7 @@ func awaitServer(to netip.AddrPort, want byte, begin, until time.Time) (time.Tim
 			if err == nil {
 				err = fmt.Errorf("%q answers", who)
 			}
-			return now, fmt.Errorf("%s does not lead to %q after %s: %w", to, want, now.Sub(begin).Round(time.Millisecond), err)
+			return now, fmt.Errorf("%s: no connection to server %q after %s: %w", to, want, now.Sub(begin).Round(time.Millisecond), err)
 		}
 		if pause := min(now.Sub(begin)/retryFraction, maxPause); pause >= minPause {
 			time.Sleep(pause)

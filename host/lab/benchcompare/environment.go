@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// environment is a control plane on a host of its own, and the nodes that hang on the same network.
+// environment is a control plane on its own host, with nodes on the same network.
 //
 //	api ── net ──┬── node 0: kube-proxy ── client, pods, left, right
 //	             └── node 1: sluice     ── client, pods, left, right
@@ -31,14 +31,13 @@ type environment struct {
 	watches map[string]int    // at the API server, before any proxy comes
 }
 
-// Users that the API server knows. sluice's own rights are tested elsewhere; what matters here is that both proxies are
-// authorised in the same way.
+// Users of the API server. Both proxies get the same permissions; sluice's own ClusterRole is tested elsewhere.
 const (
 	kubeProxyUser = "system:kube-proxy"
 	sluiceUser    = "system:serviceaccount:kube-system:sluice"
 )
 
-// podCIDR has the Pods that are on the nodes here: the client and the two backends that a Service moves between.
+// podCIDR contains the Pods on the nodes: the client and the two endpoints that a Service moves between.
 var podCIDR = netip.MustParsePrefix("10.244.0.0/16")
 
 func newEnvironment(ctx context.Context, dir string) (*environment, error) {
@@ -69,7 +68,7 @@ func (s *environment) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	// kube-proxy has its ClusterRole by nature; it is all that sluice needs to forward.
+	// kube-proxy's built-in ClusterRole has all permissions that sluice needs to forward.
 	_, err = s.cluster.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "sluice"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-proxier"},
@@ -82,8 +81,8 @@ func (s *environment) open(ctx context.Context) (err error) {
 	return err
 }
 
-// close takes everything away. Namespaces with many rules go in the kernel's own time, which is why no node is closed
-// before.
+// close removes everything. Nodes are closed only here, because the kernel frees namespaces with many rules
+// asynchronously, which would disturb measurements.
 func (s *environment) close() {
 	for _, n := range s.nodes {
 		n.lab.Close()
@@ -96,19 +95,19 @@ func (s *environment) close() {
 	}
 }
 
-// node is one node, with nothing programmed.
+// node is a node, initially without rules.
 type node struct {
 	lab  *testnet.Lab
 	name string
 	dir  string
 
-	client *testnet.Host // a Pod that connects
-	pods   *testnet.Host // has all of the crowd's endpoints
+	client *testnet.Host // a Pod that opens connections
+	pods   *testnet.Host // has the addresses of all of loadgen's endpoints
 	sides  [2]*testnet.Host
 	stop   []func()
 }
 
-// addNode makes a node that nobody has used before.
+// addNode adds a new node.
 func (s *environment) addNode(ctx context.Context) (*node, error) {
 	i := len(s.nodes)
 	addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)})
@@ -153,13 +152,13 @@ func (n *node) addHosts() (err error) {
 	return nil
 }
 
-// endpoint is a Service's single endpoint on the left (0) or the right (1).
+// endpoint returns the endpoint on the left (0) or the right (1).
 func (n *node) endpoint(i int) testcluster.Endpoint {
 	return testcluster.Endpoint{Addr: n.sides[i].Addrs[0], Node: n.name, Zone: "zone-0"}
 }
 
-// received is how many bytes have come to the node by its uplink: the API server's, as nobody else sends any. Packets
-// that the kernel hands over in one piece count one header.
+// received returns the bytes received on the node's uplink, all of them from the API server. Segments that the kernel
+// delivers as one packet count one header.
 func (n *node) received() (bytes float64, err error) {
 	var text []byte
 	err = n.lab.Node.Do(func() error {

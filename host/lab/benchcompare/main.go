@@ -1,7 +1,6 @@
-// Command peer measures kube-proxy and sluice side by side: both get the same cluster from the same real API server,
-// each on a node (a network namespace) that nobody has used before, in alternation, and are looked at by what needs
-// nothing of them: whether connections arrive, and what their processes take. It prints Markdown tables; -write puts
-// them into a file between its markers.
+// Command benchcompare measures kube-proxy and sluice alternately, with the same cluster at the same real API server, each
+// time on a new node (a network namespace). It observes them from outside: connections, and CPU time and memory of their
+// processes. It prints Markdown tables; -write writes them to a file between its markers.
 package main
 
 import (
@@ -42,30 +41,30 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.sizes, "sizes", "1000,5000,10000", "numbers of Services, rising")
+	flag.StringVar(&o.sizes, "sizes", "1000,5000,10000", "numbers of Services, ascending")
 	flag.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service")
-	flag.IntVar(&o.reps, "reps", 2, "how often each proxy is started at each size; the order alternates")
-	flag.IntVar(&o.changes[0], "kube-proxy-changes", 20, "changes to measure with kube-proxy, each time that it is started")
-	flag.IntVar(&o.changes[1], "changes", 100, "changes to measure with sluice, each time that it is started")
-	flag.IntVar(&o.rounds, "rounds", 15, "rounds of connections, for the data plane; 0: none")
+	flag.IntVar(&o.reps, "reps", 2, "starts of each proxy at each size; the order alternates")
+	flag.IntVar(&o.changes[0], "kube-proxy-changes", 20, "updates to measure per start of kube-proxy")
+	flag.IntVar(&o.changes[1], "changes", 100, "updates to measure per start of sluice")
+	flag.IntVar(&o.rounds, "rounds", 15, "rounds of data plane measurements; 0: none")
 	flag.DurationVar(&o.minSync, "kube-proxy-min-sync", time.Second, "kube-proxy's nftables.minSyncPeriod; 1s is its default")
-	flag.StringVar(&o.only, "only", "", "measure this proxy alone, and no data plane: the tables lack the other one's figures")
-	flag.StringVar(&o.bin, "bin", "bin", "folder of sluice")
-	flag.BoolVar(&o.quick, "quick", false, "a small cluster and few rounds: whether it works, no figures")
-	flag.StringVar(&o.write, "write", "", "file to put the tables into, between the markers")
-	flag.DurationVar(&o.block, "block", 400*time.Millisecond, "the data plane's blocks: at most so long with one connection at a time, and then so long with some")
-	flag.DurationVar(&o.startTimeout, "patience", 5*time.Minute, "how long a start may take")
+	flag.StringVar(&o.only, "only", "", "measure only this proxy, without data plane; the tables lack the other one's values")
+	flag.StringVar(&o.bin, "bin", "bin", "directory of the sluice binary")
+	flag.BoolVar(&o.quick, "quick", false, "smoke test with a small cluster and few rounds")
+	flag.StringVar(&o.write, "write", "", "file to write the tables to, between the markers")
+	flag.DurationVar(&o.block, "block", 400*time.Millisecond, "duration of each half of a data plane block")
+	flag.DurationVar(&o.startTimeout, "patience", 5*time.Minute, "timeout of a start")
 	flag.Parse()
 	if o.quick {
 		o.setQuick()
 	}
 	if err := o.run(); err != nil {
-		fmt.Fprintln(os.Stderr, "peer:", err)
+		fmt.Fprintln(os.Stderr, "benchcompare:", err)
 		os.Exit(1)
 	}
 }
 
-// setQuick makes it a run of less than a minute, on a busy machine too.
+// setQuick configures a run of less than a minute, even on a busy machine.
 func (o *options) setQuick() {
 	o.quick, o.sizes, o.endpoints, o.reps, o.changes = true, "200", 5, 1, [2]int{3, 10}
 	o.rounds, o.block, o.startTimeout, o.minSync = 1, 50*time.Millisecond, 2*time.Minute, time.Second
@@ -86,7 +85,7 @@ func (o *options) run() error {
 	return benchutil.Publish(o.write, "benchcompare", text.Bytes())
 }
 
-// bench is a run.
+// bench is the state of a run.
 type bench struct {
 	options
 	env      *environment
@@ -96,13 +95,13 @@ type bench struct {
 	results  results
 }
 
-// measureAll is a run.
+// measureAll runs all measurements.
 func (o *options) measureAll(ctx context.Context) (*results, error) {
 	var sizes []int
 	for _, f := range strings.Split(o.sizes, ",") {
 		n, err := strconv.Atoi(f)
 		if err != nil || n < minServices || !slices.IsSorted(append(sizes, n)) {
-			return nil, fmt.Errorf("-sizes %q: rising numbers, %d at least", o.sizes, minServices)
+			return nil, fmt.Errorf("-sizes %q: must be ascending numbers of at least %d", o.sizes, minServices)
 		}
 		sizes = append(sizes, n)
 	}
@@ -110,7 +109,7 @@ func (o *options) measureAll(ctx context.Context) (*results, error) {
 	if err := b.findPrograms(ctx); err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "peer-")
+	dir, err := os.MkdirTemp("", "benchcompare-")
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +131,7 @@ func (o *options) measureAll(ctx context.Context) (*results, error) {
 	return &b.results, nil
 }
 
-// findPrograms finds what is measured, and says what it is.
+// findPrograms finds the measured programs and their versions.
 func (b *bench) findPrograms(ctx context.Context) error {
 	dir, err := binaries.Find(append(binaries.Cluster(), binaries.KubeProxy)...)
 	if err != nil {
@@ -160,10 +159,10 @@ func (b *bench) findPrograms(ctx context.Context) error {
 	return nil
 }
 
-// minServices is how many Services the data plane is first measured with.
+// minServices is the number of Services of the first data plane measurement.
 const minServices = 10
 
-// createServices brings the cluster to a size.
+// createServices adds Services up to a total.
 func (b *bench) createServices(ctx context.Context, services int) error {
 	b.progress("%d Services of %d endpoints", services, b.endpoints)
 	if err := loadgen.CreateServices(ctx, b.env.cluster, b.services, services, b.endpoints); err != nil {
@@ -175,7 +174,7 @@ func (b *bench) createServices(ctx context.Context, services int) error {
 	return err
 }
 
-// measureSize measures all at one size, and the data plane at the last one.
+// measureSize measures both proxies at one size, and the data plane at the last size.
 func (b *bench) measureSize(ctx context.Context, services int, last bool) error {
 	if err := b.createServices(ctx, services); err != nil {
 		return err
@@ -185,7 +184,7 @@ func (b *bench) measureSize(ctx context.Context, services int, last bool) error 
 	if row.AckLatency, row.WatchLatency, err = b.measureLowerBounds(ctx, b.changes[1]); err != nil {
 		return err
 	}
-	var nodes [2]*node // as they were programmed last
+	var nodes [2]*node // with the rules of their last proxy
 	for rep := range b.reps {
 		for i := range b.proxies {
 			which := (i + rep) % len(b.proxies)
@@ -205,8 +204,7 @@ func (b *bench) measureSize(ctx context.Context, services int, last bool) error 
 	return b.measureDataPlane(ctx, services, &nodes)
 }
 
-// measureDataPlane measures the data plane through the last Service with so many Services programmed: on the nodes given, or on
-// new ones.
+// measureDataPlane measures the data plane through the last of services Services, on the given nodes or on new ones.
 func (b *bench) measureDataPlane(ctx context.Context, services int, nodes *[2]*node) error {
 	if nodes == nil {
 		if err := b.createServices(ctx, services); err != nil {
@@ -244,7 +242,7 @@ func (b *bench) measureDataPlane(ctx context.Context, services int, nodes *[2]*n
 	return nil
 }
 
-// progress says what is going on, on standard error.
+// progress prints progress to standard error.
 func (b *bench) progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
 }

@@ -6,11 +6,11 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 )
 
-// interval is a ratio, and where it lies with 95 % confidence.
+// interval is a ratio with its 95 % confidence interval.
 type interval struct{ Ratio, Low, High float64 }
 
-// ratio gives the ratio of b's to a's of some figure, over pairs of blocks that are neighbours in time: the median
-// of the pairs, and its percentile bootstrap. The same figures give the same answer.
+// ratio returns the median ratio of b to a over pairs of neighbouring blocks, with its bootstrap interval. It is
+// deterministic.
 func ratio(a, b []block, of func(block) float64) interval {
 	n := min(len(a), len(b))
 	logs := make([]float64, n)
@@ -20,8 +20,7 @@ func ratio(a, b []block, of func(block) float64) interval {
 	return bootstrap(logs)
 }
 
-// selfRatio compares the first block of a path in each round with the second, in the order that the rounds alternate in:
-// what comes out is noise.
+// selfRatio compares the two blocks of a target in each round: the result is noise.
 func selfRatio(a []block, of func(block) float64) interval {
 	var logs []float64
 	for i := 0; i+1 < len(a); i += 2 {
@@ -35,8 +34,8 @@ func bootstrap(logs []float64) interval {
 	return interval{math.Exp(median), math.Exp(low), math.Exp(high)}
 }
 
-// verdict says what a ratio of b's to a's means, beside what a's to its own was. Only what is clear of 1 and further
-// from it than noise got is a difference.
+// verdict classifies a ratio. It is a difference only if its interval excludes 1 and the ratio is further from 1 than the
+// interval of the noise.
 func verdict(got, noise interval, moreIsBetter bool) string {
 	most := math.Max(math.Abs(math.Log(noise.Low)), math.Abs(math.Log(noise.High)))
 	better, worse := got.Low > 1 && math.Log(got.Ratio) > most, got.High < 1 && -math.Log(got.Ratio) > most

@@ -13,16 +13,16 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// proxy is a program that is measured.
+// proxy is a program to measure.
 type proxy struct {
 	name    string
 	changes int           // how many a repetition
 	pause   time.Duration // at least, between two changes
-	// command writes what it needs of files for a node and gives its arguments.
+	// command writes the proxy's files for a node and returns its arguments.
 	command func(s *environment, n *node) (path string, args []string, err error)
 }
 
-// kubeProxy in nftables mode. A minSync of 0 would be its default of 1 s.
+// kubeProxy is kube-proxy in nftables mode. minSync 0 means its default of 1 s.
 func kubeProxy(path string, minSync time.Duration, changes int) *proxy {
 	return &proxy{name: "kube-proxy", changes: changes, pause: max(minSync, 50*time.Millisecond), command: func(s *environment, n *node) (string, []string, error) {
 		config := filepath.Join(n.dir, "kube-proxy.yaml")
@@ -56,7 +56,7 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 	}}
 }
 
-// runningProxy is a proxy on a node.
+// runningProxy is a proxy that runs on a node.
 type runningProxy struct {
 	*proxy
 	benchutil.Process
@@ -90,40 +90,40 @@ func (p *proxy) start(s *environment, n *node) (*runningProxy, error) {
 	return r, nil
 }
 
-// stop ends it; what it has programmed stays. It gives the peak of its children, in MiB.
+// stop stops the proxy; its rules stay. It returns the peak memory of its children in MiB.
 func (r *runningProxy) stop() (childrenPeak float64) {
 	childrenPeak = r.children.Stop()
 	_ = r.program.End(syscall.SIGTERM, 10*time.Second)
 	return childrenPeak
 }
 
-// logTail is the end of what it has logged.
+// logTail returns the end of the proxy's log.
 func (r *runningProxy) logTail() string {
 	text, _ := os.ReadFile(filepath.Join(r.node.dir, "log"))
 	return string(text[max(0, len(text)-4096):])
 }
 
-// withLog adds what it has logged to an error.
+// withLog adds the end of the proxy's log to an error.
 func (r *runningProxy) withLog(err error) error {
 	if err == nil {
 		return nil
 	}
 	select {
 	case <-r.program.Ended():
-		err = errors.Join(err, fmt.Errorf("it has ended: %v", r.program.Wait()))
+		err = errors.Join(err, fmt.Errorf("process ended: %v", r.program.Wait()))
 	default:
 	}
 	return fmt.Errorf("%s: %w\n%s", r.name, err, r.logTail())
 }
 
-// What counts as quiet: so little CPU time in each of some spans, one after the other.
+// A proxy is idle after idleWindows consecutive windows with at most maxIdleCPU of CPU time each.
 const (
 	idleWindow  = 50 * time.Millisecond
 	idleWindows = 4
 	maxIdleCPU  = idleWindow / 10
 )
 
-// waitUntilIdle waits until the proxy does nothing: whatever followed the last change is over, and counted.
+// waitUntilIdle waits until the proxy is idle, so that all work of the last update is counted.
 func (r *runningProxy) waitUntilIdle(within time.Duration) error {
 	last, err := r.TotalCPU()
 	if err != nil {
@@ -145,5 +145,5 @@ func (r *runningProxy) waitUntilIdle(within time.Duration) error {
 		}
 		last = now
 	}
-	return fmt.Errorf("not quiet after %s", within)
+	return fmt.Errorf("not idle after %s", within)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/loadgen"
 )
 
-// results is all that a run measured.
+// results of a run.
 type results struct {
 	Machine   string
 	Versions  []string
@@ -23,14 +23,14 @@ type results struct {
 	Planes    []dataPlaneResult
 }
 
-// sizeResult is one size.
+// sizeResult has the results at one size.
 type sizeResult struct {
 	Services                 int
-	AckLatency, WatchLatency []float64      // ms: what no proxy can undercut
+	AckLatency, WatchLatency []float64      // ms: lower bounds for every proxy
 	Proxies                  [2]proxyResult // kube-proxy, sluice
 }
 
-// dataPlaneResult is the data plane at one size, by the path's name.
+// dataPlaneResult has the data plane's blocks at one size, by target.
 type dataPlaneResult struct {
 	Services int
 	Blocks   map[string][]block
@@ -39,7 +39,7 @@ type dataPlaneResult struct {
 func median(v []float64) float64 { return benchutil.Summarize(slices.Clone(v)).Median }
 func maxOf(v []float64) float64  { return benchutil.Summarize(slices.Clone(v)).Max }
 
-// formatNumber is a number with three digits that matter.
+// formatNumber formats a number with three significant digits.
 func formatNumber(v float64) string {
 	switch {
 	case v == 0:
@@ -54,7 +54,7 @@ func formatNumber(v float64) string {
 	return fmt.Sprintf("%.3f", v)
 }
 
-// formatRatio is "a / b = ratio ×", without a ratio where one of them was not measured.
+// formatRatio returns "a / b = ratio ×", without the ratio if a value is missing.
 func formatRatio(a, b float64) string {
 	if a == 0 || b == 0 {
 		return formatNumber(a) + " / " + formatNumber(b)
