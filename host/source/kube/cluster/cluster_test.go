@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { testcluster.Main(m) }
 
-// role is all that the source and its Events need.
+// role has all permissions that the source and its Events need.
 const role = `
 apiVersion: v1
 kind: ServiceAccount
@@ -49,43 +49,43 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: sluice}
 subjects: [{kind: ServiceAccount, name: sluice, namespace: kube-system}]
 `
 
-// rig is a source of a real cluster, with what it has emitted.
-type rig struct {
+// fixture is a source of a real cluster and what it has emitted.
+type fixture struct {
 	t       *testing.T
 	cluster *testcluster.Cluster
 	client  *kube.Client
 
-	mu   sync.Mutex
-	snap *model.Snapshot
-	news []string // since the last take
-	log  bytes.Buffer
+	mu      sync.Mutex
+	snap    *model.Snapshot
+	changes []string // since the last take
+	log     bytes.Buffer
 }
 
-func (r *rig) Write(b []byte) (int, error) {
+func (r *fixture) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.log.Write(b)
 }
 
-func (r *rig) emit(changes []model.Change) {
+func (r *fixture) emit(changes []model.Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range changes {
 		r.snap.Apply(c)
 		gone := c.Service == nil && c.Slice == nil && c.Node == nil && c.CIDR == nil
-		r.news = append(r.news, fmt.Sprintf("%d %s gone=%t", c.Kind, c.Name, gone))
+		r.changes = append(r.changes, fmt.Sprintf("%d %s gone=%t", c.Kind, c.Name, gone))
 	}
 }
 
-func (r *rig) take() []string {
+func (r *fixture) takeChanges() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := r.news
-	r.news = nil
+	out := r.changes
+	r.changes = nil
 	return out
 }
 
-func (r *rig) eventually(what string, is func() bool) {
+func (r *fixture) eventually(what string, is func() bool) {
 	r.t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		r.mu.Lock()
@@ -95,13 +95,13 @@ func (r *rig) eventually(what string, is func() bool) {
 			return
 		}
 		if time.Now().After(end) {
-			r.t.Fatalf("not in 30 s: %s\n%s", what, r.log.String())
+			r.t.Fatalf("timed out: %s\n%s", what, r.log.String())
 		}
 	}
 }
 
-// settled waits until the source has what a list says.
-func (r *rig) settled() {
+// waitInSync waits until the emitted state matches a fresh list.
+func (r *fixture) waitInSync() {
 	r.t.Helper()
 	var diff string
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -125,9 +125,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestRealAPIServer takes one cluster through all of it: a start is dear.
+// TestRealAPIServer uses one cluster for all subtests, because a start is slow.
 func TestRealAPIServer(t *testing.T) {
-	lo, err := netlink.LinkByName("lo") // of the namespace that TestMain has made
+	lo, err := netlink.LinkByName("lo") // in the namespace that TestMain created
 	must(t, err)
 	must(t, netlink.LinkSetUp(lo))
 	const user = "system:serviceaccount:kube-system:sluice"
@@ -149,7 +149,7 @@ func TestRealAPIServer(t *testing.T) {
 	config, err := c.ServiceAccountKubeconfig(ctx, "kube-system", "sluice")
 	must(t, err)
 
-	r := &rig{t: t, cluster: c, snap: model.NewSnapshot()}
+	r := &fixture{t: t, cluster: c, snap: model.NewSnapshot()}
 	log := slog.New(slog.NewTextHandler(r, nil))
 	r.client, err = kube.Connect(kube.Connection{Kubeconfig: config, Version: "test"})
 	must(t, err)
@@ -164,15 +164,15 @@ func TestRealAPIServer(t *testing.T) {
 		must(t, <-ended)
 	}()
 	r.eventually("synced", func() bool { return r.snap.Synced })
-	r.settled()
-	if n := len(r.snap.Services); n != many+1 { // and the API server's own
+	r.waitInSync()
+	if n := len(r.snap.Services); n != many+1 { // including the API server's own
 		t.Errorf("%d Services", n)
 	}
-	r.take()
+	r.takeChanges()
 
-	tapped := newTapped(t, c)
-	t.Run("everything is in protobuf", tapped.inProtobuf)
-	t.Run("streams", func(t *testing.T) {
+	tapped := newProxiedSource(t, c)
+	t.Run("all requests use protobuf", tapped.checkProtobuf)
+	t.Run("lists are streamed", func(t *testing.T) {
 		requests, err := c.Requests()
 		must(t, err)
 		for _, q := range requests {
@@ -180,51 +180,51 @@ func TestRealAPIServer(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("no stream of EndpointSlices in %d requests", len(requests))
+		t.Errorf("no streamed list of EndpointSlices in %d requests", len(requests))
 	})
 
 	patch := func(name, body string) {
 		_, err := c.Client.CoreV1().Services("shop").Patch(ctx, name, types.MergePatchType, []byte(body), metav1.PatchOptions{})
 		must(t, err)
 	}
-	t.Run("a label hands a Service to another proxy", func(t *testing.T) {
+	t.Run("a label excludes a Service", func(t *testing.T) {
 		patch("s0", `{"metadata":{"labels":{"service.kubernetes.io/service-proxy-name":"x"}}}`)
 		r.eventually("it is gone", func() bool { return r.snap.Services[model.Name{Namespace: "shop", Name: "s0"}] == nil })
 		patch("s0", `{"metadata":{"labels":null}}`)
 		r.eventually("it is back", func() bool { return r.snap.Services[model.Name{Namespace: "shop", Name: "s0"}] != nil })
-		r.settled()
+		r.waitInSync()
 	})
-	t.Run("annotations and heartbeats are no changes", func(t *testing.T) {
-		r.take()
+	t.Run("annotations and heartbeats are not emitted", func(t *testing.T) {
+		r.takeChanges()
 		patch("s1", `{"metadata":{"annotations":{"a":"b"}}}`)
 		must(t, c.UpdateNode(ctx, "n1", func(n *corev1.Node) { n.Annotations = map[string]string{"beat": "1"} }))
 		patch("s2", `{"spec":{"sessionAffinity":"ClientIP"}}`)
-		r.eventually("the change behind them", func() bool { return len(r.news) > 0 })
-		if got := r.take(); len(got) != 1 || got[0] != "1 shop/s2 gone=false" {
+		r.eventually("the change behind them", func() bool { return len(r.changes) > 0 })
+		if got := r.takeChanges(); len(got) != 1 || got[0] != "1 shop/s2 gone=false" {
 			t.Errorf("emitted %q", got)
 		}
 	})
-	t.Run("a restart of the server costs only differences", func(t *testing.T) {
-		r.take()
+	t.Run("a restart of the server emits only differences", func(t *testing.T) {
+		r.takeChanges()
 		must(t, c.RestartAPIServer(ctx))
 		must(t, c.Client.CoreV1().Services("shop").Delete(ctx, "s3", metav1.DeleteOptions{}))
 		must(t, c.Client.DiscoveryV1().EndpointSlices("shop").Delete(ctx, "s4-1", metav1.DeleteOptions{}))
 		r.eventually("both are gone", func() bool {
 			return r.snap.Services[model.Name{Namespace: "shop", Name: "s3"}] == nil && r.snap.Slice(model.Name{Namespace: "shop", Name: "s4-1"}) == nil
 		})
-		r.settled()
-		for _, line := range r.take() {
-			// The server takes its own endpoint out and in again; without s3, the garbage collector takes its slice.
+		r.waitInSync()
+		for _, line := range r.takeChanges() {
+			// The server removes and adds its own endpoint; the garbage collector deletes the slice of s3.
 			if !strings.Contains(line, "shop/s3") && !strings.Contains(line, "shop/s4-1") && !strings.Contains(line, "default/kubernetes") {
 				t.Errorf("emitted %s", line)
 			}
 		}
 	})
-	t.Run("an API server that is away is seen", func(t *testing.T) {
+	t.Run("an outage is reported", func(t *testing.T) {
 		c.StopAPIServer()
-		r.eventually("away", func() bool { return strings.Contains(s.StaleReason(), "not watched for ") })
+		r.eventually("stale", func() bool { return strings.Contains(s.StaleReason(), "not watched for ") })
 		must(t, c.StartAPIServer(ctx))
-		r.eventually("not away", func() bool {
+		r.eventually("not stale", func() bool {
 			return s.StaleReason() == "" && !slices.ContainsFunc(s.WatchStatuses(), func(c kube.WatchStatus) bool { return c.StaleFor > 0 })
 		})
 		if n := strings.Count(r.log.String(), "level=WARN"); n < 1 || n > 4 || strings.Contains(r.log.String(), "resourceVersion=") {
@@ -247,7 +247,7 @@ func TestRealAPIServer(t *testing.T) {
 			}
 		}
 		if lists == 0 {
-			t.Error("they are not listed")
+			t.Error("other Nodes are not listed")
 		}
 		must(t, c.UpdateNode(ctx, "n2", func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "c" }))
 		r.eventually("its zone", func() bool { return r.snap.Nodes["n2"].Zone == "c" })
@@ -259,13 +259,13 @@ func TestRealAPIServer(t *testing.T) {
 		must(t, c.Client.CoreV1().Nodes().Delete(ctx, "n3", metav1.DeleteOptions{}))
 		r.eventually("it is gone", func() bool { return r.snap.Nodes["n3"] == nil })
 	})
-	t.Run("other Nodes while they are wanted", func(t *testing.T) {
+	t.Run("other Nodes are read while needed", func(t *testing.T) {
 		s.SetNeedsNodes(nil)
 		r.eventually("gone", func() bool { return len(r.snap.Nodes) == 1 })
 		s.SetNeedsNodes(every)
 		r.eventually("back", func() bool { return len(r.snap.Nodes) == 2 && r.snap.Nodes["n2"].Zone == "b" })
 	})
-	t.Run("a token that is renewed is used", tapped.takesTheNewToken)
+	t.Run("a renewed token is used", tapped.checkTokenRenewal)
 	t.Run("Events", func(t *testing.T) {
 		rec := kube.NewRecorder(r.client, "n1", log, time.Now, time.After)
 		running, stop := context.WithCancel(ctx)

@@ -57,7 +57,7 @@ func BenchmarkReadingNodes(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			client.Transport = uncompressed{client.Transport}
+			client.Transport = uncompressedTransport{client.Transport}
 			var onWire, whole int64
 			ask := func() {
 				req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Config.Host+"/api/v1/nodes?"+way.query, nil)
@@ -85,21 +85,21 @@ func BenchmarkReadingNodes(b *testing.B) {
 	}
 }
 
-// uncompressed leaves answers as they are on the wire.
-type uncompressed struct{ http.RoundTripper }
+// uncompressedTransport leaves answers as they are on the wire.
+type uncompressedTransport struct{ http.RoundTripper }
 
-func (u uncompressed) RoundTrip(r *http.Request) (*http.Response, error) {
+func (u uncompressedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r.Header.Set("Accept-Encoding", "gzip")
 	return u.RoundTripper.RoundTrip(r)
 }
 
-// counting counts what is read.
-type counting struct {
+// countingReader counts what is read.
+type countingReader struct {
 	io.Reader
 	n int64
 }
 
-func (c *counting) Read(p []byte) (int, error) {
+func (c *countingReader) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
 	c.n += int64(n)
 	return n, err
@@ -114,7 +114,7 @@ func fetch(client *http.Client, req *http.Request) (wire, whole int64, err error
 	if resp.StatusCode != http.StatusOK {
 		return 0, 0, fmt.Errorf("%s: %s", req.URL, resp.Status)
 	}
-	from := &counting{Reader: resp.Body}
+	from := &countingReader{Reader: resp.Body}
 	body := io.Reader(from)
 	if resp.Header.Get("Content-Encoding") == "gzip" {
 		if body, err = gzip.NewReader(from); err != nil {

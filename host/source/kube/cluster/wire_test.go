@@ -29,8 +29,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-// tap is a way to the API server on which one can see what goes through.
-type tap struct {
+// recordingProxy is a reverse proxy to the API server that records exchanges.
+type recordingProxy struct {
 	*httptest.Server
 	mu   sync.Mutex
 	seen []exchange
@@ -43,7 +43,7 @@ type exchange struct {
 	sent, given string // types of content
 }
 
-func newTap(t *testing.T, c *testcluster.Cluster) *tap {
+func newRecordingProxy(t *testing.T, c *testcluster.Cluster) *recordingProxy {
 	t.Helper()
 	ca, err := os.ReadFile(c.CAFile())
 	must(t, err)
@@ -51,7 +51,7 @@ func newTap(t *testing.T, c *testcluster.Cluster) *tap {
 	roots.AppendCertsFromPEM(ca)
 	to, err := url.Parse(c.Config.Host)
 	must(t, err)
-	tap := &tap{}
+	tap := &recordingProxy{}
 	proxy := &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
 		Transport:     &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true},
@@ -73,7 +73,7 @@ func newTap(t *testing.T, c *testcluster.Cluster) *tap {
 			return nil
 		},
 	}
-	tap.Server = httptest.NewTLSServer(proxy) // tokens are not sent in the clear
+	tap.Server = httptest.NewTLSServer(proxy) // client-go does not send tokens over plain HTTP
 	t.Cleanup(func() {
 		tap.CloseClientConnections()
 		tap.Close()
@@ -81,8 +81,8 @@ func newTap(t *testing.T, c *testcluster.Cluster) *tap {
 	return tap
 }
 
-// exchanges are those that there were since the last call.
-func (p *tap) exchanges() []exchange {
+// exchanges returns the exchanges since the last call.
+func (p *recordingProxy) exchanges() []exchange {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	out := p.seen
@@ -90,17 +90,17 @@ func (p *tap) exchanges() []exchange {
 	return out
 }
 
-// tapped is a source that reaches the API server through a tap, with a token in a file.
-type tapped struct {
-	*rig
-	*tap
+// proxiedSource is a source that reaches the API server through a recordingProxy, with a token in a file.
+type proxiedSource struct {
+	*fixture
+	*recordingProxy
 	file, old, renewed string // the token's file, what was in it, what is
 	secret             string // that the old one is bound to
 	rotated            time.Time
 }
 
-// newTapped starts it, and gives it another token as soon as it has read the cluster.
-func newTapped(t *testing.T, c *testcluster.Cluster) *tapped {
+// newProxiedSource starts the source and replaces its token after the initial sync.
+func newProxiedSource(t *testing.T, c *testcluster.Cluster) *proxiedSource {
 	t.Helper()
 	ctx := t.Context()
 	secret, err := c.Client.CoreV1().Secrets("kube-system").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "of-a-token"}}, metav1.CreateOptions{})
@@ -109,7 +109,7 @@ func newTapped(t *testing.T, c *testcluster.Cluster) *tapped {
 		BoundObjectRef: &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: secret.Name, UID: secret.UID},
 	}}, metav1.CreateOptions{})
 	must(t, err)
-	p := &tapped{rig: &rig{t: t, cluster: c, snap: model.NewSnapshot()}, tap: newTap(t, c), file: filepath.Join(t.TempDir(), "token"),
+	p := &proxiedSource{fixture: &fixture{t: t, cluster: c, snap: model.NewSnapshot()}, recordingProxy: newRecordingProxy(t, c), file: filepath.Join(t.TempDir(), "token"),
 		old: bound.Status.Token, secret: secret.Name}
 	p.renewed, err = c.Token(ctx, "kube-system", "sluice")
 	must(t, err)
@@ -124,7 +124,7 @@ func newTapped(t *testing.T, c *testcluster.Cluster) *tapped {
 	must(t, clientcmd.WriteToFile(config, kubeconfig))
 	p.client, err = kube.Connect(kube.Connection{Kubeconfig: kubeconfig, Version: "test"})
 	must(t, err)
-	s := kube.New(kube.Options{Client: p.client, Node: "n1", Log: slog.New(slog.NewTextHandler(p.rig, nil)), Now: time.Now, After: time.After})
+	s := kube.New(kube.Options{Client: p.client, Node: "n1", Log: slog.New(slog.NewTextHandler(p.fixture, nil)), Now: time.Now, After: time.After})
 	s.SetNeedsNodes(func(*model.Service) bool { return true })
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -134,19 +134,19 @@ func newTapped(t *testing.T, c *testcluster.Cluster) *tapped {
 		must(t, <-ended)
 	})
 	p.eventually("synced", func() bool { return p.snap.Synced && !p.snap.NodesPartial })
-	next := p.file + ".new" // as the kubelet does it: by renaming, while the old one is still good
+	next := p.file + ".new" // as the kubelet does: by renaming, while the old token is still valid
 	must(t, os.WriteFile(next, []byte(p.renewed), 0o600))
 	must(t, os.Rename(next, p.file))
 	p.rotated = time.Now()
 	return p
 }
 
-// inProtobuf tells what went over the wire until now that was not.
-func (p *tapped) inProtobuf(t *testing.T) {
+// checkProtobuf checks the encoding of all exchanges so far.
+func (p *proxiedSource) checkProtobuf(t *testing.T) {
 	const protobuf = "application/vnd.kubernetes.protobuf"
 	_, _, err := kube.Load(t.Context(), p.client, "n1", true)
 	must(t, err)
-	rec := kube.NewRecorder(p.client, "n1", slog.New(slog.NewTextHandler(p.rig, nil)), time.Now, time.After)
+	rec := kube.NewRecorder(p.client, "n1", slog.New(slog.NewTextHandler(p.fixture, nil)), time.Now, time.After)
 	rec.NodeEvent(true, kube.ReasonFailedToStartMetricServer, "port 10249: taken")
 	running, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -176,23 +176,23 @@ func (p *tapped) inProtobuf(t *testing.T) {
 	}
 }
 
-// takesTheNewToken is for the end: a client reads a token's file once in a minute.
-func (p *tapped) takesTheNewToken(t *testing.T) {
+// checkTokenRenewal runs last: a client reads its token file once a minute.
+func (p *proxiedSource) checkTokenRenewal(t *testing.T) {
 	time.Sleep(time.Until(p.rotated.Add(time.Minute)))
 	p.exchanges()
 	p.CloseClientConnections()
-	p.watches(t, p.renewed)
+	p.waitForWatches(t, p.renewed)
 	must(t, p.cluster.Client.CoreV1().Secrets("kube-system").Delete(t.Context(), p.secret, metav1.DeleteOptions{}))
 	p.CloseClientConnections()
-	p.watches(t, p.renewed)
+	p.waitForWatches(t, p.renewed)
 	_, err := p.cluster.Client.CoreV1().Services("shop").Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "with-another-token"},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
 	must(t, err)
 	p.eventually("a change", func() bool { return p.snap.Services[model.Name{Namespace: "shop", Name: "with-another-token"}] != nil })
 }
 
-// watches waits until there are watches anew, all with one token.
-func (p *tapped) watches(t *testing.T, token string) {
+// waitForWatches waits until the watches are re-established, all with the given token.
+func (p *proxiedSource) waitForWatches(t *testing.T, token string) {
 	t.Helper()
 	open := map[string]bool{}
 	p.eventually("watches", func() bool {
