@@ -39,8 +39,8 @@ sysctls
 	}
 }
 
-// apart runs a shell line with sluice in its path, in namespaces of its own, with the capabilities given, or all.
-func apart(t *testing.T, line string, caps ...uintptr) (stdout, stderr string, err error) {
+// inNamespace runs a shell command with sluice in its PATH in new user and network namespaces, with some or all capabilities.
+func inNamespace(t *testing.T, line string, caps ...uintptr) (stdout, stderr string, err error) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -58,7 +58,7 @@ func apart(t *testing.T, line string, caps ...uintptr) (stdout, stderr string, e
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 	}
-	if caps != nil { // not root in there: nothing but what is given
+	if caps != nil { // not root: only the given capabilities
 		cmd.SysProcAttr.UidMappings[0].ContainerID, cmd.SysProcAttr.GidMappings[0].ContainerID = 1000, 1000
 		cmd.SysProcAttr.AmbientCaps = caps
 	}
@@ -68,9 +68,9 @@ func apart(t *testing.T, line string, caps ...uintptr) (stdout, stderr string, e
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		if os.Getenv("CI") != "" {
-			t.Fatalf("namespaces of its own: %v", err)
+			t.Fatalf("create namespaces: %v", err)
 		}
-		t.Skipf("namespaces of its own: %v", err)
+		t.Skipf("create namespaces: %v", err)
 	}
 	return out.String(), errs.String(), err
 }
@@ -80,9 +80,9 @@ type report struct {
 	Findings []probe.Finding
 }
 
-func checkApart(t *testing.T, line string, caps ...uintptr) (report, error) {
+func checkInNamespace(t *testing.T, line string, caps ...uintptr) (report, error) {
 	t.Helper()
-	out, stderr, err := apart(t, line, caps...)
+	out, stderr, err := inNamespace(t, line, caps...)
 	var r report
 	if jerr := json.Unmarshal([]byte(out), &r); jerr != nil {
 		t.Fatalf("%v in %q\n%s", jerr, out, stderr)
@@ -103,7 +103,7 @@ func (r report) find(name string) probe.Finding {
 }
 
 func TestCheckOnThisKernel(t *testing.T) {
-	r, err := checkApart(t, "sluice check -o json")
+	r, err := checkInNamespace(t, "sluice check -o json")
 	if err != nil {
 		t.Errorf("something is missing: %+v", r.Findings)
 	}
@@ -112,13 +112,13 @@ func TestCheckOnThisKernel(t *testing.T) {
 			t.Errorf("%s: %+v", name, f)
 		}
 	}
-	if f := r.find("net.ipv4.ip_forward"); f.State != probe.Warning { // a new namespace forwards nothing
+	if f := r.find("net.ipv4.ip_forward"); f.State != probe.Warning { // disabled in a new namespace
 		t.Errorf("ip_forward: %+v", f)
 	}
 }
 
 func TestCheckWithCapNetAdminOnly(t *testing.T) {
-	r, err := checkApart(t, "sluice check -o json", unix.CAP_NET_ADMIN)
+	r, err := checkInNamespace(t, "sluice check -o json", unix.CAP_NET_ADMIN)
 	if err != nil {
 		t.Errorf("something is missing: %+v", r.Findings)
 	}
@@ -131,9 +131,9 @@ func TestCheckWithCapNetAdminOnly(t *testing.T) {
 }
 
 func TestCheckWithoutRightsFails(t *testing.T) {
-	r, err := checkApart(t, "sluice check -o json", unix.CAP_CHOWN)
+	r, err := checkInNamespace(t, "sluice check -o json", unix.CAP_CHOWN)
 	if err == nil {
-		t.Error("it ends well")
+		t.Error("it succeeds")
 	}
 	if f := r.find("CAP_NET_ADMIN"); f.State != probe.Missing || !f.Required {
 		t.Errorf("%+v", f)
@@ -149,29 +149,29 @@ EOF
 cd /proc/sys/net/netfilter && before=$(cat nf_conntrack_tcp_timeout_close_wait) && sluice run --init-only --config $OLDPWD/c.yaml &&
 cat nf_conntrack_tcp_timeout_established nf_conntrack_udp_timeout nf_conntrack_udp_timeout_stream nf_conntrack_tcp_be_liberal &&
 [ $before = $(cat nf_conntrack_tcp_timeout_close_wait) ] && echo left && sluice run --init-only --config $OLDPWD/c.yaml 2>&1 && echo quiet`
-	out, stderr, err := apart(t, line)
+	out, stderr, err := inNamespace(t, line)
 	if want := "123\n7\n9\n1\nleft\nquiet\n"; err != nil || out != want {
 		t.Errorf("got %q, %v\n%s", out, err, stderr)
 	}
 	if !strings.Contains(stderr, "nf_conntrack_udp_timeout from=") {
-		t.Errorf("said %s", stderr)
+		t.Errorf("standard error: %s", stderr)
 	}
 }
 
-// The size of the table is the machine's, not this namespace's.
+// The size of the conntrack table is global and cannot be set in a network namespace.
 func TestInitOnlyFailsWhereRunWarns(t *testing.T) {
 	const line = `printf 'apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\nlogging: {format: json}\nconntrack: {maxPerCore: 1, min: 2000000000}\n' > c.yaml
 mkdir m; sluice run --once --source m --node n0 --checkpoint '' --config c.yaml && echo forwards; sluice run --init-only --config c.yaml`
-	out, stderr, err := apart(t, line)
+	out, stderr, err := inNamespace(t, line)
 	if err == nil || out != "forwards\n" {
 		t.Errorf("got %q, %v", out, err)
 	}
 	if n := strings.Count(stderr, "set net.netfilter.nf_conntrack_max from "); n != 2 || !strings.Contains(stderr, `"level":"WARN"`) {
-		t.Errorf("said %s", stderr)
+		t.Errorf("standard error: %s", stderr)
 	}
 }
 
-// NodePorts on all addresses: one that a link gets while sluice runs too, at the next syncPeriod.
+// NodePorts on all addresses include addresses that are added while sluice is running, after a syncPeriod.
 func TestRunFollowsLocalAddresses(t *testing.T) {
 	const line = `ip link set lo up && ip addr add 192.0.2.1/32 dev lo
 cat > c.yaml <<EOF
@@ -198,7 +198,7 @@ has 192.0.2.5 && echo followed; kill $pid; wait $pid`
 			t.Skipf("%v: install iproute2 and nftables", err)
 		}
 	}
-	out, stderr, err := apart(t, line)
+	out, stderr, err := inNamespace(t, line)
 	if !strings.HasPrefix(out, "followed\n") {
 		t.Errorf("got %q, %v\n%s", out, err, stderr)
 	}

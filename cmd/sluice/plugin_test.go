@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
-// assemble makes a module of text format.
+// assemble compiles a module from the text format.
 func assemble(t *testing.T, name, text string) string {
 	t.Helper()
 	testenv.RequireProgram(t, "wat2wasm", "wabt")
@@ -37,7 +37,7 @@ func check(args ...string) (stdout, stderr string, err error) {
 	return out.String(), errs.String(), err
 }
 
-// A module of host/wasm's tests that gives each endpoint the weight it came with.
+// keepWeights returns a module of host/wasm's tests that keeps the weight of each endpoint, with more code inserted.
 func keepWeights(t *testing.T, evil string) string {
 	t.Helper()
 	base, err := os.ReadFile("../../host/wasm/testdata/base.wat")

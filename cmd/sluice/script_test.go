@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 
 var update = flag.Bool("update", false, "rewrite the expected output in testdata/script")
 
-// TestScripts runs testdata/script: the specification of what users see, a file a behaviour. Plugins are the real
-// ones, in Wasm; the data plane is the fake one; time passes when a script says so.
+// TestScripts runs testdata/script: the specification of what users see, one behaviour per file. Plugins are the real
+// ones, in Wasm; the backend is the fake one; the clock advances by command.
 func TestScripts(t *testing.T) {
 	plugins, cache := buildPlugins(t), t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache) // for the nodes that run in this process
@@ -69,8 +69,8 @@ func buildPlugins(t *testing.T) string {
 	return testenv.Plugins(t, "plugins/zone-spill", "plugins/staged-drain", "cmd/sluice/testdata/plugins/demanding")
 }
 
-// scriptNode is a node in a script: the program's parts as `sluice run` puts them together, on a fake kernel and with
-// a clock that a script moves.
+// scriptNode is a node in a script: planner and plugins as `sluice run` has them, a kernel in memory, and a clock that the
+// script advances.
 type scriptNode struct {
 	in      inputFlags
 	now     time.Time
@@ -80,11 +80,11 @@ type scriptNode struct {
 	planner *planner.Planner
 	stop    func()
 	log     strings.Builder
-	whole   bool // the kernel holds the plan: a delta is enough
-	seen    int  // messages that were counted before
+	synced  bool // the kernel has the plan: a delta is enough
+	counted int  // messages up to the last command messages
 }
 
-// nodeKey is where a script's node is kept.
+// nodeKey is the key of the script's node.
 type nodeKey struct{}
 
 func nodeOf(ts *testscript.TestScript) *scriptNode {
@@ -95,7 +95,7 @@ func nodeOf(ts *testscript.TestScript) *scriptNode {
 	return n
 }
 
-// node NAME: starts a node of the manifests in ./manifests and the configuration in ./sluice.yaml, at 2026-01-01.
+// node NAME: starts a node with the manifests in ./manifests and the configuration in ./sluice.yaml, at 2026-01-01.
 func cmdNode(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: node NAME")
@@ -108,14 +108,14 @@ func cmdNode(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Defer(func() { n.stop() })
 }
 
-// start does what a process does at its start, with the checkpoint of the one before.
+// start starts the node with a checkpoint of the previous process.
 func (n *scriptNode) start(ts *testscript.TestScript, checkpoint []byte) {
 	cfg, err := n.in.load()
 	ts.Check(err)
 	n.plugins, err = plugins.Open(context.Background(), cfg, slog.New(slog.NewTextHandler(&n.log, nil)))
 	ts.Check(err)
 	n.stop = func() { n.plugins.Close(context.Background()) }
-	n.backend, n.whole = fake.Open(n.kernel), false
+	n.backend, n.synced = fake.Open(n.kernel), false
 	n.planner = agent.NewPlanner(cfg, nil, n.plugins)
 	if checkpoint != nil {
 		ts.Check(n.planner.Restore(checkpoint))
@@ -137,7 +137,7 @@ func (n *scriptNode) load(ts *testscript.TestScript, cfg *config.Config) {
 	n.step(ts)
 }
 
-// step plans and programs at the present time, and gives the next wake.
+// step plans and programs at the current time, and returns the next wake-up time.
 func (n *scriptNode) step(ts *testscript.TestScript) time.Time {
 	s := n.planner.Plan(n.now)
 	for _, err := range s.Errors {
@@ -146,18 +146,18 @@ func (n *scriptNode) step(ts *testscript.TestScript) time.Time {
 	for _, w := range s.Warnings {
 		fmt.Fprintln(&n.log, w)
 	}
-	if !n.whole {
+	if !n.synced {
 		s.Delta = nil
 	}
 	_, err := n.backend.Apply(context.Background(), n.planner.Current(), s.Delta)
-	n.whole = err == nil
+	n.synced = err == nil
 	ts.Check(err)
 	fmt.Fprint(ts.Stdout(), n.log.String())
 	n.log.Reset()
 	return s.RequeueAt
 }
 
-// reload: reads manifests, configuration and plugins again, as after a change of the files.
+// reload: reloads manifests, configuration and plugins.
 func cmdReload(ts *testscript.TestScript, _ bool, _ []string) {
 	n := nodeOf(ts)
 	cfg, err := n.in.load()
@@ -166,7 +166,7 @@ func cmdReload(ts *testscript.TestScript, _ bool, _ []string) {
 	n.load(ts, cfg)
 }
 
-// advance DURATION: lets time pass, planning at each wake.
+// advance DURATION: advances the clock, and plans at each wake-up time.
 func cmdAdvance(ts *testscript.TestScript, _ bool, args []string) {
 	n := nodeOf(ts)
 	d, err := time.ParseDuration(args[0])
@@ -179,7 +179,7 @@ func cmdAdvance(ts *testscript.TestScript, _ bool, args []string) {
 	n.step(ts)
 }
 
-// restart: ends the process and starts it again on the same kernel, with its checkpoint.
+// restart: restarts the process on the same kernel, with its checkpoint.
 func cmdRestart(ts *testscript.TestScript, _ bool, _ []string) {
 	n := nodeOf(ts)
 	saved, err := n.planner.Save()
@@ -188,7 +188,7 @@ func cmdRestart(ts *testscript.TestScript, _ bool, _ []string) {
 	n.start(ts, saved)
 }
 
-// kernel [TEXT]: prints what the kernel holds, only the frontends whose text has TEXT in it when given.
+// kernel [TEXT]: prints the plan in the kernel; with TEXT, the frontends that contain it.
 func cmdKernel(ts *testscript.TestScript, _ bool, args []string) {
 	p, _ := nodeOf(ts).kernel.Table(fake.Name)
 	if len(args) == 0 {
@@ -210,8 +210,8 @@ func cmdExplain(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(printExplanation(ts.Stdout(), state.NewExplanation(x), ""))
 }
 
-// shares ADDRESS:PORT [FROM]: makes 10,000 connections in the fake kernel and prints each member's share in percent;
-// none is what sluice leaves alone.
+// shares ADDRESS:PORT [FROM]: makes 10,000 connections in the kernel and prints the share of each endpoint in percent; none
+// stands for connections that have no frontend.
 func cmdShares(ts *testscript.TestScript, _ bool, args []string) {
 	n := nodeOf(ts)
 	to, err := netip.ParseAddrPort(args[0])
@@ -245,18 +245,18 @@ func cmdShares(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// messages [N]: prints how many messages the kernel has got since the last time; with N it must be that many.
+// messages [N]: prints how many messages the kernel has received since the last call; with N, checks the number.
 func cmdMessages(ts *testscript.TestScript, _ bool, args []string) {
 	n := nodeOf(ts)
-	got := n.kernel.Stats().Messages - n.seen
-	n.seen += got
+	got := n.kernel.Stats().Messages - n.counted
+	n.counted += got
 	fmt.Fprintln(ts.Stdout(), got)
 	if len(args) == 1 && args[0] != strconv.Itoa(got) {
 		ts.Fatalf("%d messages", got)
 	}
 }
 
-// replace FILE OLD NEW: replaces every OLD in a file, which must have it.
+// replace FILE OLD NEW: replaces every OLD in a file, which must contain it.
 func cmdReplace(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) != 3 {
 		ts.Fatalf("usage: replace FILE OLD NEW")

@@ -50,7 +50,7 @@ type Agent struct {
 	plugins      *plugins.Set
 	telemetry    *telemetry
 	source       clusterSource
-	pluginsReady func() // tells the engine that the plugins are loaded
+	pluginsReady func() // signals the engine that the plugins are loaded
 	engine       *engine.Engine
 	background   sync.WaitGroup
 	// lastReloadError is the reason that was last logged for rejecting the configuration file.
@@ -144,7 +144,7 @@ func (a *Agent) runLoop(ctx context.Context) error {
 	a.log.Info("sluice started", "version", a.opts.Version, "node", cfg.HostnameOverride, "source", a.source.name, "mode", cfg.Mode)
 	err = a.engine.Run(running)
 	a.log.Info("sluice stopped; the kernel keeps forwarding")
-	if ctx.Err() == nil { // nobody asked it to stop
+	if ctx.Err() == nil { // not asked to stop
 		err = errors.Join(context.Cause(running), err)
 	}
 	return err

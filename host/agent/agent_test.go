@@ -27,7 +27,7 @@ func TestRunLeavesNothingBehind(t *testing.T) {
 	for _, c := range []struct {
 		name, config string
 		socket       string
-		until        string // the log line at which it is stopped; "": it ends by itself
+		until        string // the log line at which it is stopped; "": it returns an error
 		err          string // its error
 	}{
 		{"stopped when in sync", noServers, "sock", "synced all services", ""},
@@ -57,7 +57,7 @@ func TestRunLeavesNothingBehind(t *testing.T) {
 				t.Errorf("it ends with %v, want %q\n%s", err, c.err, r.log)
 			}
 			if c.until == "" && ctx.Err() != nil {
-				t.Errorf("it does not end by itself:\n%s", r.log)
+				t.Errorf("it does not return:\n%s", r.log)
 			}
 			if _, err := os.Lstat(r.opts.Socket); err == nil {
 				t.Error("the state socket still exists")

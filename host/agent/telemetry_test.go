@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// page fetches a page of a server that may just be opening.
+// page fetches a page of a server that may still be starting.
 func page(t *testing.T, url string, code int) string {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
@@ -32,7 +32,7 @@ func page(t *testing.T, url string, code int) string {
 	return ""
 }
 
-// freeAddress gives one on loopback that only this process knows, so that nobody else takes its port meanwhile.
+// freeAddress returns an unused loopback address that no other process uses, so that its port stays free.
 func freeAddress(t *testing.T, last byte) string {
 	t.Helper()
 	pid := os.Getpid()
