@@ -230,3 +230,25 @@ func TestOnlyTheEngineHasAClock(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestOnlyTheAgentAssembles keeps imports one way: cmd → host/agent → backends. host/lab is not part of the product.
+func TestOnlyTheAgentAssembles(t *testing.T) {
+	isIn := func(path string, rooms ...string) bool {
+		return slices.ContainsFunc(rooms, func(r string) bool { return path == r || strings.HasPrefix(path, r+"/") })
+	}
+	for path, p := range packages(t) {
+		own, isOwn := strings.CutPrefix(path, module)
+		if !isOwn || isIn(own, "host/lab") {
+			continue
+		}
+		for _, dep := range p.Imports {
+			other, _ := strings.CutPrefix(dep, module)
+			switch {
+			case isIn(other, "host/agent") && !isIn(own, "host/agent", "cmd"):
+				t.Errorf("%s imports %s: only commands may", own, other)
+			case isIn(other, "host/backend/nftables", "host/backend/ipvs") && !isIn(own, "host/agent", "host/backend"):
+				t.Errorf("%s imports %s: only host/agent may open a backend", own, other)
+			}
+		}
+	}
+}
