@@ -62,12 +62,12 @@ func checkDegradations(t *testing.T, seed uint64, p, q *plan.Plan, c plan.Caps, 
 		same := g != nil && g.Balance == f.Balance && g.Affinity == f.Affinity && sameShares(&f.Pool, &g.Pool) &&
 			(f.Outside == nil || sameShares(f.Outside, g.Outside))
 		if same == said {
-			t.Fatalf("seed %d caps %s: %s: same behaviour %v, told of a loss %v", seed, c.Name, k, same, said)
+			t.Fatalf("seed %d caps %s: %s: same behavior %v, degradation reported %v", seed, c.Name, k, same, said)
 		}
 	}
 }
 
-// sameShares tells whether two pools give each address the same probability, by cross-multiplication.
+// sameShares reports whether each address has the same probability in two pools, by cross-multiplication.
 func sameShares(p, q *plan.Pool) bool {
 	of := func(p *plan.Pool) map[netip.AddrPort]uint64 {
 		m := map[netip.AddrPort]uint64{}
@@ -90,8 +90,8 @@ func sameShares(p, q *plan.Pool) bool {
 	return true
 }
 
-// TestRoundingMatchesReferenceImplementation compares with a second implementation, which gives one slot to whoever is due less
-// than one, forgets about it and begins anew, and then hands single slots to whoever misses most.
+// TestRoundingMatchesReferenceImplementation compares with a second implementation. It assigns one slot to an endpoint whose share is
+// less than one, removes it and starts again, and then assigns single slots to the endpoint with the largest deficit.
 func TestRoundingMatchesReferenceImplementation(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for round := range 5000 {
@@ -154,7 +154,7 @@ func checkBounds(t *testing.T, weights, got []uint64, limit int, rounded bool) {
 	}
 	for i, w := range weights {
 		if w*gotSum != got[i]*sum {
-			t.Fatalf("%v in %d slots: %v is not the same ratio, and is not told", weights, limit, got)
+			t.Fatalf("%v in %d slots: %v is not the same ratio, and no rounding is reported", weights, limit, got)
 		}
 	}
 }
@@ -298,7 +298,7 @@ func TestNormalizeReportsDegradations(t *testing.T) {
 	p.Frontends[sctp.Key] = &sctp
 	q, lost := plan.Normalize(p, few)
 	if q.Frontends[sctp.Key] != nil {
-		t.Error("SCTP is held")
+		t.Error("SCTP is not removed")
 	}
 	var text strings.Builder
 	for _, d := range lost {

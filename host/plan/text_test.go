@@ -205,7 +205,7 @@ func TestParseErrorsNameLineAndField(t *testing.T) {
 		{"wrong total", head + port + "forward 1 endpoint, total 3\n" + endpoint, `on line 5: "1 endpoint, total 3", want "1 endpoint, total 2"`},
 		{"endpoints not sorted", head + port + "forward\n10.244.1.6:80 weight 1\n10.244.1.5:80 weight 1\n", "line 4: shop/web:http 10.96.0.10:80/TCP: pool: endpoint 10.244.1.5:80 after 10.244.1.6:80"},
 		{"wrong family", head + port + "forward\n[fd00::1]:80 weight 1\n", "line 4: shop/web:http 10.96.0.10:80/TCP: pool: endpoint [fd00::1]:80: address: not IPv4"},
-		{"forward to nobody", head + port + "forward\n", "line 4: shop/web:http 10.96.0.10:80/TCP: pool: verdict: forward with a total weight of 0"},
+		{"forward without weight", head + port + "forward\n", "line 4: shop/web:http 10.96.0.10:80/TCP: pool: verdict: forward with a total weight of 0"},
 		{"kind and key disagree", head + "port http *4:80/TCP ClusterIP\nreject\n", "line 4: shop/web:http *4:80/TCP: kind: ClusterIP"},
 		{"no mark", "service shop/web\n" + port + "reject\n", "line 1: global: masquerade-mark: 0x0"},
 	} {

@@ -191,9 +191,9 @@ func TestBatchSizeFollowsStepDuration(t *testing.T) {
 func TestBatchedPlanEqualsUnboundedPlan(t *testing.T) {
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 77))
-		asked := 0
+		calls := 0
 		p := New(testSettings(), nativePlugins)
-		p.DeferWhen(func() bool { asked++; return asked > 2 })
+		p.DeferWhen(func() bool { calls++; return calls > 2 })
 		scratch := New(testSettings(), nativePlugins)
 		now := time.Unix(1000, 0)
 		synced := []model.Change{{Kind: model.Synced}}
@@ -203,13 +203,13 @@ func TestBatchedPlanEqualsUnboundedPlan(t *testing.T) {
 			c := []model.Change{randomChange(r)}
 			p.Apply(c)
 			scratch.Apply(c)
-			asked = 0
+			calls = 0
 			p.Plan(now)
 			if r.IntN(5) > 0 {
 				continue
 			}
 			for n := 0; ; n++ {
-				asked = 0
+				calls = 0
 				if step := p.Plan(now); step.Remaining == 0 && (step.RequeueAt.IsZero() || step.RequeueAt.After(now)) {
 					break
 				} else if n == 1000 {

@@ -11,7 +11,7 @@ import (
 
 // TestExplainReturnsEndpointsOfLastDecision: they are kept packed, without what the cluster says of them.
 func TestExplainReturnsEndpointsOfLastDecision(t *testing.T) {
-	told := 0
+	checked := 0
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		p := New(testSettings(), nativePlugins)
@@ -48,13 +48,13 @@ func TestExplainReturnsEndpointsOfLastDecision(t *testing.T) {
 						}
 					}
 					if x.Policy != nil {
-						told++
+						checked++
 					}
 				}
 			}
 		}
 	}
-	if told < 100 {
-		t.Fatalf("only %d endpoints of Services with a policy", told)
+	if checked < 100 {
+		t.Fatalf("only %d endpoints of Services with a policy", checked)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// plannerWithNode is a planner of a cluster with one Service with a ClusterIP, and a Node n0 when node gives one.
+// plannerWithNode returns a planner of a cluster with one ClusterIP Service and, unless it is nil, the Node n0.
 func plannerWithNode(s Settings, node *model.Node) *Planner {
 	name := model.Name{Namespace: "shop", Name: "web"}
 	p := New(s, nativePlugins)

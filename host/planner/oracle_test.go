@@ -157,7 +157,7 @@ func (o *oracle) guarded(s *model.Service, f plan.Flow) bool {
 	return !(nodeMay && slices.Contains(s.LoadBalancerIPs, f.From))
 }
 
-// isPod: by range, or by the interface that a packet comes in by, given by name or by the start of it.
+// isPod checks the source range and the input interface.
 func (o *oracle) isPod(f plan.Flow) bool {
 	for _, name := range o.set.PodInterfaces {
 		stem, wild := strings.CutSuffix(name, "*")
@@ -221,7 +221,7 @@ func portName(s *model.Service, p model.ServicePort) string {
 	return s.Name.Namespace + "/" + s.Name.Name + ":" + p.Name
 }
 
-// lists gives the cluster list and the local list of a Service port, and whether anything anywhere can serve.
+// lists returns the endpoints of the cluster pool and of the local pool of a Service port, and whether any node has an eligible one.
 func (o *oracle) lists(s *model.Service, p model.ServicePort, family model.Family) (cluster, local []netip.AddrPort, anywhere bool) {
 	type endpoint struct {
 		addr netip.AddrPort

@@ -214,7 +214,7 @@ func TestOlderServiceGetsContestedFrontend(t *testing.T) {
 	p.Apply([]model.Change{svc("young", 9), svc("old", 5), {Kind: model.Synced}})
 	step := p.Plan(time.Unix(1000, 0))
 	if text := strings.Join(step.Warnings, "\n"); !strings.Contains(text, "Service shop/young 192.0.2.1:80/TCP") || !strings.Contains(text, "the older Service shop/old has it") {
-		t.Fatalf("nobody is told: %q", text)
+		t.Fatalf("conflict is not reported: %q", text)
 	}
 	x, err := p.Explain(model.Name{Namespace: "shop", Name: "young"})
 	if err != nil || len(x.Conflicts) != 1 || len(x.Frontends) != 1 {
@@ -260,7 +260,7 @@ func TestExternalAddressDoesNotTakeClusterIP(t *testing.T) {
 	}
 }
 
-// requeuePlugin asks to be asked again at once, always.
+// requeuePlugin always requests to be called again as soon as possible.
 type requeuePlugin struct{ zonePlugin }
 
 func (requeuePlugin) Decide(req *abi.Request, resp *abi.Response) error {
@@ -270,9 +270,9 @@ func (requeuePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 
 func TestNoServiceStarvesWhileCallsAreDeferred(t *testing.T) {
 	const services = 40
-	asked := 0
+	calls := 0
 	p := New(testSettings(), func(policy.Step) (policy.Plugin, error) { return requeuePlugin{}, nil })
-	p.DeferWhen(func() bool { asked++; return asked > 3 })
+	p.DeferWhen(func() bool { calls++; return calls > 3 })
 	var changes []model.Change
 	for i := range services {
 		name := model.Name{Namespace: "shop", Name: fmt.Sprintf("s%02d", i)}
@@ -286,10 +286,10 @@ func TestNoServiceStarvesWhileCallsAreDeferred(t *testing.T) {
 	p.Apply(append(changes, model.Change{Kind: model.Synced}))
 	now := time.Unix(1000, 0)
 	for range 3 * services { // far more asking than a second allows: all come due again and again
-		asked = 0
+		calls = 0
 		step := p.Plan(now)
 		if step.RequeueAt.IsZero() {
-			t.Fatal("nobody waits any more, though everybody asks to be asked again")
+			t.Fatal("no Service waits, though all plugins request another call")
 		}
 		now = now.Add(300 * time.Millisecond)
 	}
@@ -300,7 +300,7 @@ func TestNoServiceStarvesWhileCallsAreDeferred(t *testing.T) {
 		}
 	}
 	if decided != services {
-		t.Fatalf("%d of %d Services were asked about", decided, services)
+		t.Fatalf("%d of %d Services have a decision", decided, services)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// restart gives the bench a new memory, restored from the old one's checkpoint.
+// restart replaces the Evaluator by a new one that is restored from the old one's checkpoint.
 func (b *fixture) restart(t *testing.T) {
 	t.Helper()
 	saved, err := b.evaluator.Save()
@@ -55,7 +55,7 @@ func TestLastGoodDecisionAndPluginStateSurviveRestart(t *testing.T) {
 	b := newFixture(p)
 	b.expect(t, "good", FromChain, 7, 7, 7)
 	b.restart(t)
-	b.expect(t, "asked again", FromChain, 7, 7, 7)
+	b.expect(t, "second call", FromChain, 7, 7, 7)
 	if state != "mine" {
 		t.Fatalf("state %q", state)
 	}

@@ -92,7 +92,7 @@ func TestFailingChainKeepsLastGoodDecision(t *testing.T) {
 	b.set(4, 0)
 	d := b.expect(t, "a new endpoint gets the mean", FromLastGood, 7, 7, 7, 7)
 	if d.Err == nil {
-		t.Fatal("no error is told")
+		t.Fatal("no error is reported")
 	}
 	b.set(2, 1)
 	b.expect(t, "one that has begun to terminate gets nothing", FromLastGood, 7, 7, 0)
@@ -146,7 +146,7 @@ func TestAnswerWithoutWeightIsRejected(t *testing.T) {
 	p := &fakePlugin{decide: setWeights(0)}
 	b := newFixture(p)
 	if d := b.expect(t, "all zero", FromDefault, 1, 1, 1); d.Err == nil {
-		t.Fatal("no error is told")
+		t.Fatal("no error is reported")
 	}
 }
 
@@ -287,13 +287,13 @@ func TestDeferredCallKeepsLastGoodDecision(t *testing.T) {
 		t.Fatalf("wake at %v, want at once", wake)
 	}
 	later = false
-	b.expect(t, "asked", FromChain, 7, 7, 7)
+	b.expect(t, "first call", FromChain, 7, 7, 7)
 	later = true
 	b.expect(t, "nothing is due", FromChain, 7, 7, 7)
 	b.set(2, 0)
 	b.expect(t, "put off", FromLastGood, 7, 7)
 	later = false
-	b.expect(t, "asked again", FromChain, 7, 7)
+	b.expect(t, "second call", FromChain, 7, 7)
 }
 
 func TestRepeatedResetRequestsResetOnce(t *testing.T) {

@@ -69,7 +69,7 @@ func newFixture(plugins ...*fakePlugin) *fixture {
 	return b
 }
 
-// set gives the Service ready endpoints and terminating ones.
+// set sets the numbers of ready and terminating endpoints.
 func (b *fixture) set(ready, terminating int) {
 	p := &service.Port{
 		Name:   model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: model.TCP},

@@ -47,7 +47,7 @@ func TestOnlyChainsThatNeedNodesGetThem(t *testing.T) {
 		needs []uint32
 		want  []abi.Zone
 	}{
-		"nobody needs them":         {[]uint32{0, abi.NeedConnections}, without},
+		"no plugin needs them":      {[]uint32{0, abi.NeedConnections}, without},
 		"the only one":              {[]uint32{abi.NeedNodes}, with},
 		"one of a chain, for all":   {[]uint32{0, abi.NeedNodes}, with},
 		"beside what is not there":  {[]uint32{abi.NeedNodes | abi.NeedMetadata}, with},
@@ -59,7 +59,7 @@ func TestOnlyChainsThatNeedNodesGetThem(t *testing.T) {
 				plugins = append(plugins, newNeedy(n))
 			}
 			b := newNeedyFixture(plugins...)
-			b.expect(t, "asked", FromChain, 7, 7, 7)
+			b.expect(t, "first call", FromChain, 7, 7, 7)
 			for i, p := range plugins {
 				if !slices.Equal(p.seen, c.want) {
 					t.Errorf("plugin %d saw %+v, want %+v", i, p.seen, c.want)
@@ -72,7 +72,7 @@ func TestOnlyChainsThatNeedNodesGetThem(t *testing.T) {
 			b.in.Zones = []abi.Zone{{Name: "c", Nodes: 5}}
 			b.expect(t, "Nodes come and go", FromChain, 7, 7, 7)
 			if plugins[0].calls != calls {
-				t.Error("asked again because of Nodes that it does not see")
+				t.Error("called again because of Nodes that it does not get")
 			}
 		})
 	}
@@ -92,7 +92,7 @@ func TestPluginThatNeedsNodesWaitsForThem(t *testing.T) {
 	b.in.NodesUnknown = true
 	b.in.Zones = nil
 	b.policy.OnFailure = Default // which waiting is not
-	b.expect(t, "not known any more: the last good decision holds", FromLastGood, 7, 7, 7)
+	b.expect(t, "no longer known: the last good decision", FromLastGood, 7, 7, 7)
 	b.in.NodesUnknown = false
 	b.expect(t, "known again", FromChain, 7, 7, 7)
 	if p.calls != 2 {

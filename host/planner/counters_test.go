@@ -25,7 +25,7 @@ func TestTotalsEqualRecount(t *testing.T) {
 		settings.Policies.Default = "watch"
 		p := New(settings, nativePlugins)
 		p.Apply([]model.Change{{Kind: model.Synced}})
-		now, told := time.Unix(1_000_000, 0), map[model.Name]HealthCheck{}
+		now, reported := time.Unix(1_000_000, 0), map[model.Name]HealthCheck{}
 		for range 60 {
 			c := randomChange(r)
 			if c.Service != nil && c.Service.ExternalLocal {
@@ -35,11 +35,11 @@ func TestTotalsEqualRecount(t *testing.T) {
 			now = now.Add(time.Second)
 			step := p.Plan(now)
 			for _, h := range step.HealthChecks {
-				if told[h.Service] == h {
+				if reported[h.Service] == h {
 					t.Fatalf("seed %d: said twice: %+v", seed, h)
 				}
-				if told[h.Service] = h; h.Port == 0 {
-					delete(told, h.Service)
+				if reported[h.Service] = h; h.Port == 0 {
+					delete(reported, h.Service)
 				}
 			}
 			scratch := New(settings, nativePlugins)
@@ -52,8 +52,8 @@ func TestTotalsEqualRecount(t *testing.T) {
 			for _, h := range want.HealthChecks {
 				all[h.Service] = h
 			}
-			if !reflect.DeepEqual(told, all) {
-				t.Fatalf("seed %d: told %v, from scratch %v", seed, told, all)
+			if !reflect.DeepEqual(reported, all) {
+				t.Fatalf("seed %d: reported %v, from scratch %v", seed, reported, all)
 			}
 			var counted ByFamily[FamilyTotals]
 			for k, f := range p.Current().Frontends {
@@ -86,7 +86,7 @@ func lb(change func(*model.Service)) model.Change {
 	return model.Change{Kind: model.ServiceKind, Name: n, Service: s}
 }
 
-// lbSlice gives lb endpoints of a family: each a node, with "!" for not ready, "~" for terminating and serving.
+// lbSlice returns a slice of lb with an endpoint on each node; a node with "!" has an unready one, with "~" a terminating one that serves.
 func lbSlice(f model.Family, nodes ...string) model.Change {
 	s := &model.EndpointSlice{
 		Name: model.Name{Namespace: "shop", Name: "lb-" + f.String()}, Service: model.Name{Namespace: "shop", Name: "lb"}, Family: f,
@@ -239,7 +239,7 @@ func TestServicesWithoutLocalEndpointsAreCountedByPolicyAndFamily(t *testing.T) 
 	}
 }
 
-// flakyPlugin answers until it is told to fail.
+// flakyPlugin fails if fail is set.
 type flakyPlugin struct{ fail bool }
 
 func (m *flakyPlugin) Decide(req *abi.Request, resp *abi.Response) error {
@@ -281,7 +281,7 @@ func TestFallbacksAreCountedByPluginAndDecision(t *testing.T) {
 	got = p.Plan(time.Unix(1001, 0)).Totals
 	want := []PluginFallback{{Plugin: "by-zone", LastGood: 1, Default: 1}}
 	if !reflect.DeepEqual(got.Fallbacks, want) || got.Failing != 2 {
-		t.Fatalf("failing %d, fall-backs %+v, want %+v", got.Failing, got.Fallbacks, want)
+		t.Fatalf("failing %d, fallbacks %+v, want %+v", got.Failing, got.Fallbacks, want)
 	}
 	plugin.fail = false
 	got = p.Plan(time.Unix(1100, 0)).Totals

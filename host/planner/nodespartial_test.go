@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// nodeCountPlugin is a plugin that gives each endpoint as much weight as there are Nodes in all zones, and one more.
+// nodeCountPlugin is a plugin whose weights are the number of Nodes in all zones plus one.
 type nodeCountPlugin struct{}
 
 func (nodeCountPlugin) Decide(req *abi.Request, resp *abi.Response) error {
