@@ -17,42 +17,55 @@ import (
 // Apply implements backend.Backend. With a delta it writes only what that names. Without one, or after an error, it
 // reads the kernel's state and writes the difference.
 func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
+	b.resetStats()
+	if err := ctx.Err(); err != nil {
+		return b.report(0), err
+	}
+	requeueAfter, err := b.apply(ctx, next, d)
+	b.inSync = err == nil
+	return b.report(requeueAfter), err
+}
+
+func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (requeueAfter time.Duration, err error) {
+	if d != nil && (!b.inSync || b.familyNeeded(d)) {
+		d = nil
+	}
+	if d == nil {
+		if err := b.load(ctx); err != nil {
+			return 0, err
+		}
+		if err = b.replaceTables(next); err == nil {
+			err = b.write(b.tables[:], next, nil)
+		}
+	} else {
+		err = b.write(b.tables[:], next, d)
+	}
+	if errors.Is(err, errNoIPv6) {
+		if err = b.load(ctx); err == nil {
+			err = b.write(b.tables[:], next, nil)
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	return b.deleteStaleClients()
+}
+
+func (b *Backend) resetStats() {
 	for _, t := range b.tables {
 		t.stats = txStats{}
 	}
 	b.conn.Pacer.Reset()
-	var requeueAfter time.Duration
-	err := ctx.Err()
-	if err == nil {
-		full := d == nil || !b.inSync || b.familyNeeded(d)
-		if full {
-			err = b.load(ctx)
-		}
-		if err == nil {
-			b.inSync = false // until everything is written
-			if full {
-				err = b.replaceTables(next)
-			}
-			if err == nil {
-				err = b.write(b.tables[:], next, d, full)
-			}
-		}
-		if errors.Is(err, errNoIPv6) {
-			if err = b.load(ctx); err == nil {
-				err = b.write(b.tables[:], next, nil, true)
-			}
-		}
-		if err == nil {
-			requeueAfter, err = b.deleteStaleClients()
-		}
-		b.inSync = err == nil
-	}
+}
+
+// report returns what was sent since resetStats.
+func (b *Backend) report(requeueAfter time.Duration) backend.Report {
 	r := backend.Report{RequeueAfter: requeueAfter, Transactions: b.conn.Pacer.Transactions, Longest: b.conn.Pacer.Longest}
 	for _, t := range b.tables {
 		r.Messages += t.stats.messages
 		r.Elements += t.stats.elements
 	}
-	return r, err
+	return r
 }
 
 // familyNeeded reports whether a delta needs a table that the kernel was not able to create.
@@ -83,15 +96,15 @@ func (b *Backend) load(ctx context.Context) error {
 	return err
 }
 
-// write sends the difference between tables and next: all of it, or only what d names.
-func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, full bool) error {
+// write sends the difference between tables and next: only what d names, or all of it if d is nil.
+func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta) error {
 	txs := map[model.Family]*tx{}
 	for _, t := range tables {
 		t.large = len(next.Frontends) >= largePlan
 		x := &tx{t: t}
 		x.limit, x.softLimit = b.bounds()
 		txs[t.family] = x
-		if !full && d.Global == nil || t.unsupported && !usesFamily(next, t.family) {
+		if d != nil && d.Global == nil || t.unsupported && !usesFamily(next, t.family) {
 			continue
 		}
 		if !t.present {
@@ -118,19 +131,17 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta, full bo
 		}
 		return err
 	}
-	if !full {
-		for _, c := range d.Changes {
-			t := txs[c.Key.Family()].t
-			t.detach(t.frontends[c.Key])
-		}
-	}
-	if full {
+	if d == nil {
 		for _, k := range b.allKeys(next) {
 			if err := writeOne(k, next.Frontends[k]); err != nil {
 				return err
 			}
 		}
 	} else {
+		for _, c := range d.Changes {
+			t := txs[c.Key.Family()].t
+			t.detach(t.frontends[c.Key])
+		}
 		for _, c := range d.Changes {
 			if err := writeOne(c.Key, c.New); err != nil {
 				return err

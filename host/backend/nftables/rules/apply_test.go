@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // shopPlan has one of everything.
 func shopPlan() string {
@@ -106,7 +106,7 @@ func TestRestartSendsNothing(t *testing.T) {
 	d.clock.t = d.clock.t.Add(time.Hour)
 	for range 2 {
 		d.b = d.open()
-		before, _ := d.b.Generation(context.Background())
+		before, _ := d.b.generation(context.Background())
 		r, err := d.b.Apply(context.Background(), p, nil)
 		if err != nil || r != (backend.Report{}) {
 			t.Fatalf("got %+v, %v", r, err)
@@ -115,7 +115,7 @@ func TestRestartSendsNothing(t *testing.T) {
 		if err != nil || r != (backend.Report{}) {
 			t.Fatalf("got %+v, %v", r, err)
 		}
-		if after, _ := d.b.Generation(context.Background()); after != before {
+		if after, _ := d.b.generation(context.Background()); after != before {
 			t.Errorf("the ruleset's generation went from %d to %d", before, after)
 		}
 	}

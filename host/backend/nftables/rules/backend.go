@@ -116,9 +116,9 @@ func (b *Backend) Close() error {
 	return err
 }
 
-// Generation returns the number of the kernel's ruleset. Every commit raises it; what packets change (client affinity)
+// generation returns the number of the kernel's ruleset. Every commit raises it; what packets change (client affinity)
 // does not. It takes some 30 µs.
-func (b *Backend) Generation(context.Context) (uint32, error) {
+func (b *Backend) generation(context.Context) (uint32, error) {
 	gen, err := b.conn.Generation()
 	if err != nil {
 		return 0, fmt.Errorf("nftables: read the generation: %w", nfnl.Hint(err))
@@ -162,12 +162,12 @@ func (b *Backend) readConsistent(ctx context.Context, f func() error) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("nftables: read: %w", err)
 		}
-		before, err := b.Generation(ctx)
+		before, err := b.generation(ctx)
 		if err != nil {
 			return err
 		}
 		ferr := f()
-		after, err := b.Generation(ctx)
+		after, err := b.generation(ctx)
 		if err != nil {
 			return err
 		}

@@ -14,20 +14,12 @@ import (
 // one or a few transactions. HandOff.GuardedVIPs returns the result of all calls. If the tables have another mode it
 // does nothing: the Apply that replaces them guards.
 func (b *Backend) Guard(ctx context.Context, add, del []netip.Addr) (backend.Report, error) {
-	for _, t := range b.tables {
-		t.stats = txStats{}
-	}
-	b.conn.Pacer.Reset()
+	b.resetStats()
 	err := ctx.Err()
 	if err == nil {
 		err = b.guard(ctx, add, del)
 	}
-	r := backend.Report{Transactions: b.conn.Pacer.Transactions, Longest: b.conn.Pacer.Longest}
-	for _, t := range b.tables {
-		r.Messages += t.stats.messages
-		r.Elements += t.stats.elements
-	}
-	return r, err
+	return b.report(0), err
 }
 
 func (b *Backend) guard(ctx context.Context, add, del []netip.Addr) error {

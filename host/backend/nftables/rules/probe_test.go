@@ -124,7 +124,7 @@ func TestProbeReportsMissingFeatures(t *testing.T) {
 
 func generationOf(t *testing.T, d *testEnv) uint32 {
 	t.Helper()
-	g, err := d.b.Generation(context.Background())
+	g, err := d.b.generation(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

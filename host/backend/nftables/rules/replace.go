@@ -66,7 +66,7 @@ func (b *Backend) fill(t *table, at, from *tableState, next *plan.Plan) error {
 	b.countGuarded(t)
 	t.name, t.hooked = at.name, false
 	var bad frontendError // reported at the end
-	if err := b.write([]*table{t}, next, nil, true); err != nil && !errors.As(err, &bad) {
+	if err := b.write([]*table{t}, next, nil); err != nil && !errors.As(err, &bad) {
 		return err
 	}
 	at.exists = true

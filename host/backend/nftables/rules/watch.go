@@ -164,7 +164,7 @@ type genTracker struct {
 // was received. One that is just being received looks like an unknown one, so it takes two checks in a row.
 func (b *Backend) Drifted(ctx context.Context) (bool, error) {
 	known := b.conn.Commits + b.externalCommits.Load()
-	gen, err := b.Generation(ctx)
+	gen, err := b.generation(ctx)
 	if err != nil {
 		return false, err
 	}

@@ -164,7 +164,7 @@ func TestOtherTablesOwnWritesAndAffinityAreNotReported(t *testing.T) {
 	}
 	d.expectNoChange(e, "own churn")
 
-	gen, err := d.b.Generation(context.Background())
+	gen, err := d.b.generation(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestOtherTablesOwnWritesAndAffinityAreNotReported(t *testing.T) {
 		t.Fatalf("no client was noted, so the test proves nothing: %v %s", err, out)
 	}
 	d.expectNoChange(e, "affinity")
-	if now, err := d.b.Generation(context.Background()); err != nil || now != gen {
+	if now, err := d.b.generation(context.Background()); err != nil || now != gen {
 		t.Errorf("clients raise the generation from %d to %d (%v)", gen, now, err)
 	}
 }
