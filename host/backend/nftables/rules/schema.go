@@ -5,8 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -24,52 +22,6 @@ const (
 
 // tableComment identifies our tables.
 var tableComment = "managed by sluice, ruleset version " + strconv.Itoa(version)
-
-// field is a part of a set's key or data: the number that nft gives its type, and its length. In a key each is padded
-// to 4 bytes.
-type field struct {
-	typ   uint32
-	bytes int
-}
-
-var (
-	ipv4Field   = field{7, 4}
-	ipv6Field   = field{8, 16}
-	protoField  = field{12, 1}
-	portField   = field{13, 2}
-	slotField   = field{4, 4} // an integer in host byte order, as numgen returns it
-	markField   = field{19, 4}
-	idField     = field{23, 4} // the type of meta priority
-	ifnameField = field{41, 16}
-)
-
-func padded(f []field) (n int) {
-	for _, f := range f {
-		n += nfnl.Align(f.bytes)
-	}
-	return n
-}
-
-// typeOf returns the number that nft gives a concatenation: 6 bits per field.
-func typeOf(f []field) (t uint32) {
-	for _, f := range f {
-		t = t<<6 | f.typ
-	}
-	return t
-}
-
-// set is a named set or map of one table, with the pending changes.
-type set struct {
-	name     string
-	key      []field
-	data     []field // of a map
-	flags    uint32
-	size     uint32
-	userdata []byte
-
-	exists     bool
-	dels, adds nfnl.ElementList
-}
 
 // lookup distinguishes frontends that are looked up by address from NodePorts, which are looked up without one.
 type lookup uint8
@@ -193,34 +145,9 @@ func (s *schema) newLookupSets(l lookup) lookupSets {
 	return ls
 }
 
-func with(key []field, more ...field) []field { return append(append([]field(nil), key...), more...) }
-
 func (s *schema) addSet(name string, key ...field) *set {
 	n := &set{name: name, key: key}
 	s.byName[name] = n
-	return n
-}
-
-func (n *set) mapTo(data ...field) *set {
-	n.data = data
-	n.flags |= unix.NFT_SET_MAP
-	return n
-}
-
-func (n *set) flag(f uint32) *set {
-	n.flags |= f
-	return n
-}
-
-// hostOrder declares to nft that keys are in host byte order.
-func (n *set) hostOrder() *set {
-	n.userdata = keyByteOrder(1)
-	return n
-}
-
-// hostData declares to nft that a map's data is in host byte order.
-func (n *set) hostData() *set {
-	n.userdata = append(keyByteOrder(0), tlv32(nil, udDataByteOrder, 1)...)
 	return n
 }
 

@@ -1,0 +1,92 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"golang.org/x/sys/unix"
+)
+
+// request encodes a dump request about the table, with its name in the attribute typ.
+func (t *table) request(kind uint16, typ uint16, more func(*nfnl.Encoder)) []byte {
+	var m nfnl.Encoder
+	m.Begin(kind, unix.NLM_F_DUMP, t.conn.NextSeq(), t.nfproto)
+	if typ != 0 {
+		m.PutString(typ, t.name)
+	}
+	if more != nil {
+		more(&m)
+	}
+	m.End()
+	return m.Buf
+}
+
+// maxSettles is how often a set is read again while the kernel resizes its hash table. That takes milliseconds, but on
+// a busy machine it may start late.
+const maxSettles = 200
+
+// dumpSettled reads a set. While the kernel resizes the set's hash table, a dump can repeat and miss elements: each
+// part skips as many elements as were read, in their present order. If one is missed, another one appears twice.
+func (t *table) dumpSettled(s *set) ([]nfnl.Element, error) {
+	for try := 1; ; try++ {
+		list, twice, err := t.dumpElements(s)
+		switch {
+		case err != nil:
+			return nil, err
+		case !twice || t.conn.AllowInconsistent, s.flags&unix.NFT_SET_INTERVAL != 0: // intervals are in no hash table
+			return list, nil
+		case try == maxSettles:
+			return nil, fmt.Errorf("nftables: list set %s: the kernel kept resizing its hash table: %w", s.name, nfnl.ErrInterrupted)
+		}
+	}
+}
+
+// dumpElements reads a set without duplicates, and reports whether there were any.
+func (t *table) dumpElements(s *set) (list []nfnl.Element, twice bool, err error) {
+	req := t.request(unix.NFT_MSG_GETSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, func(m *nfnl.Encoder) {
+		m.PutString(unix.NFTA_SET_ELEM_LIST_SET, s.name)
+	})
+	err = t.conn.Dump(req, func(b []byte) {
+		for typ, v := range nfnl.Attrs(nfnl.Attr(b[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			if typ == unix.NFTA_LIST_ELEM {
+				list = append(list, nfnl.DecodeElement(v))
+			}
+		}
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("nftables: list set %s: %w", s.name, nfnl.Hint(err))
+	}
+	seen := make(map[string]struct{}, len(list))
+	once := slices.DeleteFunc(list, func(e nfnl.Element) bool {
+		k := string(e.Key)
+		if e.IntervalEnd {
+			k += "]"
+		}
+		_, again := seen[k]
+		seen[k] = struct{}{}
+		return again
+	})
+	return once, len(once) < len(list), nil
+}
+
+// count returns the number of elements. Kernels before 6.16 do not report it.
+func (t *table) count(s *set) (n int, ok bool, err error) {
+	if s.flags&unix.NFT_SET_INTERVAL != 0 {
+		return 0, false, nil // counts ends or ranges, depending on the set's type
+	}
+	var m nfnl.Encoder
+	m.Begin(unix.NFT_MSG_GETSET, unix.NLM_F_ACK, t.conn.NextSeq(), t.nfproto)
+	m.PutString(unix.NFTA_SET_TABLE, t.name)
+	m.PutString(unix.NFTA_SET_NAME, s.name)
+	m.End()
+	err = t.conn.Dump(m.Buf, func(b []byte) {
+		if v := nfnl.Attr(b[4:], nftaSetCount); v != nil {
+			n, ok = int(nfnl.Uint32(v)), true
+		}
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("nftables: read set %s: %w", s.name, nfnl.Hint(err))
+	}
+	return n, ok, nil
+}

@@ -1,0 +1,95 @@
+package rules
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"golang.org/x/sys/unix"
+)
+
+// loadRules checks that the chains and rules are those for the existing sets.
+func (t *table) loadRules() error {
+	have, err := t.dumpRules()
+	if err != nil {
+		return err
+	}
+	want := t.wantedChains()
+	for _, c := range want {
+		var all []byte
+		rules, ok := have[c.name]
+		if !ok {
+			return errSchemaMismatch{"it lacks the chain " + c.name}
+		}
+		if len(rules) != len(c.rules) {
+			return errSchemaMismatch{fmt.Sprintf("its chain %s has %d rules, not %d", c.name, len(rules), len(c.rules))}
+		}
+		for i, r := range c.rules {
+			e, err := r.encode()
+			if err != nil {
+				return fmt.Errorf("nftables: chain %s: %w", c.name, err)
+			}
+			if got := fingerprint(e); got != rules[i] {
+				return errSchemaMismatch{fmt.Sprintf("rule %d of its chain %s is %s, not %s", i+1, c.name, rules[i], got)}
+			}
+			all = append(binary.NativeEndian.AppendUint32(all, uint32(len(e))), e...)
+		}
+		t.chains[c.name] = string(all)
+	}
+	if len(have) != len(want) {
+		return errSchemaMismatch{fmt.Sprintf("it has %d chains, not %d", len(have), len(want))}
+	}
+	return nil
+}
+
+// dumpRules returns a fingerprint of each rule, by chain.
+func (t *table) dumpRules() (map[string][]string, error) {
+	have := map[string][]string{}
+	err := t.conn.Dump(t.request(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_TABLE, nil), func(b []byte) {
+		if nfnl.Text(nfnl.Attr(b[4:], unix.NFTA_CHAIN_TABLE)) == t.name {
+			have[nfnl.Text(nfnl.Attr(b[4:], unix.NFTA_CHAIN_NAME))] = nil
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("nftables: list chains: %w", nfnl.Hint(err))
+	}
+	err = t.conn.Dump(t.request(unix.NFT_MSG_GETRULE, unix.NFTA_RULE_TABLE, nil), func(b []byte) {
+		if b = b[4:]; nfnl.Text(nfnl.Attr(b, unix.NFTA_RULE_TABLE)) == t.name {
+			c := nfnl.Text(nfnl.Attr(b, unix.NFTA_RULE_CHAIN))
+			have[c] = append(have[c], fingerprint(nfnl.Attr(b, unix.NFTA_RULE_EXPRESSIONS)))
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("nftables: list rules: %w", nfnl.Hint(err))
+	}
+	return have, nil
+}
+
+// fingerprint returns what a rule's expressions have in common as we write them and as the kernel returns them: the
+// names of expressions, sets and chains, and some numbers.
+func fingerprint(exprs []byte) string {
+	s := ""
+	for _, e := range nfnl.Attrs(exprs) {
+		name, data := nfnl.Text(nfnl.Attr(e, unix.NFTA_EXPR_NAME)), nfnl.Attr(e, unix.NFTA_EXPR_DATA)
+		if name == "byteorder" {
+			continue // nft adds one without effect when it loads its own listing
+		}
+		s += " " + name
+		switch name {
+		case "lookup":
+			s += "@" + nfnl.Text(nfnl.Attr(data, unix.NFTA_LOOKUP_SET))
+		case "dynset":
+			s += "@" + nfnl.Text(nfnl.Attr(data, unix.NFTA_DYNSET_SET_NAME))
+		case "immediate":
+			v := nfnl.Attr(nfnl.Attr(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
+			s += fmt.Sprintf(" %d %s", int32(nfnl.Uint32(nfnl.Attr(v, unix.NFTA_VERDICT_CODE))), nfnl.Text(nfnl.Attr(v, unix.NFTA_VERDICT_CHAIN)))
+		case "hash":
+			s += fmt.Sprintf(" %d %d", nfnl.Uint32(nfnl.Attr(data, unix.NFTA_HASH_MODULUS)), nfnl.Uint32(nfnl.Attr(data, unix.NFTA_HASH_SEED)))
+		case "numgen":
+			s += fmt.Sprintf(" %d", nfnl.Uint32(nfnl.Attr(data, unix.NFTA_NG_MODULUS)))
+		case "bitwise":
+			s += fmt.Sprintf(" %x", nfnl.Attr(nfnl.Attr(data, unix.NFTA_BITWISE_XOR), unix.NFTA_DATA_VALUE))
+		}
+	}
+	return s
+}
