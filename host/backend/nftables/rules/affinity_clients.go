@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"golang.org/x/sys/unix"
 )
 

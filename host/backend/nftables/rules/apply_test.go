@@ -12,10 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"github.com/google/go-cmp/cmp"
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )

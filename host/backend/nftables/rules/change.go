@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 

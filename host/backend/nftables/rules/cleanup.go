@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"github.com/sluice-proxy/sluice/host/model"
 	"golang.org/x/sys/unix"
 )

@@ -5,9 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 

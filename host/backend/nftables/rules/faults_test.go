@@ -15,7 +15,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl/nfnltest"
-
 	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"

@@ -7,7 +7,6 @@ import (
 	"math/bits"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"golang.org/x/sys/unix"
 )
 

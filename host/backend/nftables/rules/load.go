@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )

@@ -7,9 +7,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"github.com/google/nftables/expr"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/model"

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"

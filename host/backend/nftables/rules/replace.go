@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )

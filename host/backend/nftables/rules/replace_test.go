@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"

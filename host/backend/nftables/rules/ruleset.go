@@ -7,9 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"github.com/google/nftables/expr"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"golang.org/x/sys/unix"
 )
 

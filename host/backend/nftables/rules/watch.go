@@ -9,9 +9,8 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"golang.org/x/sys/unix"
 )
 

@@ -9,9 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
