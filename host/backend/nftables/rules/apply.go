@@ -180,7 +180,7 @@ func (b *Backend) commitBase(tables []*table, txs map[model.Family]*tx, next *pl
 	for _, t := range tables {
 		list = append(list, txs[t.family])
 	}
-	err := commit(b.conn, list...)
+	err := commitTogether(b.conn, list...)
 	unsupported := errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
 	if t := b.tables[1]; unsupported && !t.unsupported && !usesFamily(next, t.family) {
 		b.log.Warn("IPv6 is not available, programming IPv4 only", "err", err)

@@ -205,6 +205,30 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 	}
 }
 
+// TestCrashDuringChangeOfTheMasqueradeBit: the bit is in the rules and in a set, which have to agree in every state.
+func TestCrashDuringChangeOfTheMasqueradeBit(t *testing.T) {
+	d := newTestEnv(t, 0)
+	text := service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=always", "1 2"))
+	plans := [2]*plan.Plan{parse(t, text), parse(t, strings.Replace(text, "0x4000", "0x8000", 1))}
+	for n := 0; ; n++ {
+		b := d.open()
+		if _, err := b.Apply(context.Background(), plans[0], nil); err != nil {
+			t.Fatal(err)
+		}
+		c := &crashing{Transport: b.conn.Transport, transactions: n}
+		b.conn.Transport = c
+		_, err := b.Apply(context.Background(), plans[1], plan.Diff(plans[0], plans[1]))
+		b.Close()
+		if c.dead != errors.Is(err, errKilled) || !c.dead && err != nil {
+			t.Fatal(err)
+		}
+		d.expectOldOrNew(fmt.Sprintf("after %d transactions", n), plans[0], plans[1])
+		if !c.dead {
+			break
+		}
+	}
+}
+
 // Kinds of faults.
 const (
 	refusedByKernel = "refused by the kernel"

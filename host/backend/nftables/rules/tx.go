@@ -33,17 +33,21 @@ func (x *tx) full() bool { return x.bytes >= x.limit || x.t.conn.Pacer.Full(x.by
 // shouldCommit reports whether to commit after a complete frontend.
 func (x *tx) shouldCommit() bool { return x.bytes >= x.softLimit || x.full() }
 
-// commit sends the transaction and clears it. After an error the kernel has the old state, or, after nfnl.ErrReplyLost,
-// one of the two.
-func (x *tx) commit() error { return commit(x.t.conn, x) }
+// commit sends the transaction and clears it, after the rules that it needs where those come first. After an error the
+// kernel has the old state, or, after nfnl.ErrReplyLost, one of the two.
+func (x *tx) commit() error {
+	x.t.flushRefs(x)
+	if err := x.commitRules(); err != nil {
+		return err
+	}
+	return commitTogether(x.t.conn, x)
+}
 
-// commit sends the transactions of several tables as one, after the rules that they need where rules come first.
-func commit(c *nfnl.Conn, txs ...*tx) error {
+// commitTogether sends the transactions of several tables as one, with their rules. The masquerade bit needs that: it is
+// in the rules and in a set.
+func commitTogether(c *nfnl.Conn, txs ...*tx) error {
 	for _, x := range txs {
 		x.t.flushRefs(x)
-	}
-	if err := commitRules(c, txs); err != nil {
-		return err
 	}
 	out := nfnl.NewBatch(c)
 	for _, x := range txs {
@@ -93,30 +97,20 @@ func (x *tx) writeRules(out *nfnl.Batch) error {
 // the old ones. A packet keeps the rules that it began with, but each of its lookups sees the newest elements: during a
 // frontend's move to a set that its rules do not use, it would find the frontend in no set and be dropped. Elements
 // that are only added do not affect such a packet.
-func commitRules(c *nfnl.Conn, txs []*tx) error {
-	out := nfnl.NewBatch(c)
-	wait := false
-	for _, x := range txs {
-		if !x.t.forwards() || !x.deletes() {
-			continue
-		}
-		count := out.Count
-		if err := x.writeRules(out); err != nil {
-			return err
-		}
-		x.t.stats.messages += out.Count - count
-		wait = wait || x.t.oldRulesInUse
-	}
-	if !wait {
+func (x *tx) commitRules() error {
+	if !x.t.rulesDirty && !x.t.oldRulesInUse || !x.t.forwards() || !x.deletes() {
 		return nil
 	}
+	out := nfnl.NewBatch(x.t.conn)
+	if err := x.writeRules(out); err != nil {
+		return err
+	}
+	x.t.stats.messages += out.Count
 	if err := out.Commit(); err != nil {
 		return err
 	}
 	rcuBarrier()
-	for _, x := range txs {
-		x.t.oldRulesInUse = false
-	}
+	x.t.oldRulesInUse = false
 	return nil
 }
 
