@@ -79,7 +79,7 @@ func TestServiceFields(t *testing.T) {
 			func(o *corev1.Service) { o.Spec.SessionAffinity = "ClientIP" },
 			func(s *model.Service) any { return s.Affinity }, 3 * time.Hour,
 		},
-		"affinity None with a time-out is none": {
+		"affinity None with a timeout is none": {
 			func(o *corev1.Service) {
 				o.Spec.SessionAffinity = "None"
 				o.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr(int32(5))}}
@@ -94,7 +94,7 @@ func TestServiceFields(t *testing.T) {
 			func(o *corev1.Service) { o.Spec.ExternalTrafficPolicy = "Local" },
 			func(s *model.Service) any { return s.ExternalLocal }, false,
 		},
-		"externalTrafficPolicy holds for external IPs": {
+		"externalTrafficPolicy applies to external IPs": {
 			func(o *corev1.Service) {
 				o.Spec.ExternalTrafficPolicy, o.Spec.ExternalIPs = "Local", []string{"192.0.2.1"}
 			},
@@ -365,7 +365,7 @@ func TestMirrorGroupsByPortsAndFamilyUpToTheLimit(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"control-plane.alpha.kubernetes.io/leader": "{}"}},
 		Subsets:    []corev1.EndpointSubset{many},
 	}); len(list) != 0 {
-		t.Error("a leader's lock holds no endpoints")
+		t.Error("a leader election lock was mirrored")
 	}
 }
 

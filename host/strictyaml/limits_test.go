@@ -42,7 +42,7 @@ func TestAliasesWithinLimitsAreAccepted(t *testing.T) {
 		}
 	}
 	if _, _, err := (Document{Text: "a: &a [*a]\n", Line: 1}).ToJSON(); err == nil {
-		t.Error("one that holds itself is taken")
+		t.Error("an alias inside its own anchor is accepted")
 	}
 }
 

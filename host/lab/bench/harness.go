@@ -124,7 +124,7 @@ func modulePath(bin string) string { return filepath.Join(bin, "plugins/zone-spi
 
 // latencyObserver measures from the time at which a change was due to the kernel's acknowledgement.
 type latencyObserver struct {
-	engine.Observers // nobody
+	engine.Observers // no-op for the other methods
 
 	mu               sync.Mutex
 	due              []event // sent, not enqueued yet

@@ -94,20 +94,20 @@ func TestConnectTimesOutWithoutAnswer(t *testing.T) {
 		if err != nil || at.Before(begin) {
 			t.Errorf("an endpoint that is there: %v, %v", at, err)
 		}
-		told := false
-		for try := 0; try < 50 && !told; try++ { // the last connection may time out
+		seen := false
+		for try := 0; try < 50 && !seen; try++ { // the last connection may time out
 			_, err = awaitServer(endpoint, '0', begin, time.Now())
-			told = err != nil && strings.Contains(err.Error(), `'p' answers`)
+			seen = err != nil && strings.Contains(err.Error(), `'p' answers`)
 		}
-		if !told {
+		if !seen {
 			t.Errorf("another one answers: %v", err)
 		}
-		nobody, err := parseTarget("10.96.0.1")
+		unused, err := parseTarget("10.96.0.1")
 		if err != nil {
 			return err
 		}
-		if _, err := awaitServer(nobody, anyServer, begin, begin.Add(50*time.Millisecond)); err == nil {
-			t.Error("an address of nobody's answers")
+		if _, err := awaitServer(unused, anyServer, begin, begin.Add(50*time.Millisecond)); err == nil {
+			t.Error("an unused address answers")
 		}
 		return nil
 	})

@@ -104,7 +104,7 @@ func (t *totals) fail(err error) {
 
 // agentObserver observes one agent.
 type agentObserver struct {
-	engine.Observers // nobody
+	engine.Observers // no-op for the other methods
 	*totals
 	synced bool // read and written under the tally's lock
 }

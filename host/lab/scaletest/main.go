@@ -52,7 +52,7 @@ func main() {
 		return o.main()
 	}()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "fleet:", err)
+		fmt.Fprintln(os.Stderr, "scaletest:", err)
 		os.Exit(1)
 	}
 }

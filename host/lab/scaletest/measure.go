@@ -173,7 +173,7 @@ func (r *results) measureRunning(ctx context.Context, s *environment, c *agentPr
 		return err
 	}
 	r.Watches = loadgen.AddedWatches(r.watchesBefore, now)
-	r.progress("the API server begins anew")
+	r.progress("restart of the API server")
 	// Last, because it may fail on a small machine: the other results are kept.
 	if err := r.measureRestart(ctx, s, c); err != nil {
 		r.progress("what follows from a restart is not known: %v", err)

@@ -117,6 +117,6 @@ func TestExtrapolationIsLinear(t *testing.T) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 	if got.BigRate <= 0 || math.IsInf(got.BigRate, 0) {
-		t.Errorf("a cost below nothing gives %v changes a second", got.BigRate)
+		t.Errorf("a negative cost yields %v changes a second", got.BigRate)
 	}
 }

@@ -26,7 +26,7 @@ import (
 )
 
 // starter is set where this program is to start a process, say its number, and wait to be killed.
-const starter = "KUBELAB_TEST_STARTER"
+const starter = "TESTCLUSTER_TEST_STARTER"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(starter); dir != "" {

@@ -48,7 +48,7 @@ func (c *Cluster) LogOnFailure(t TB) {
 	t.Cleanup(func() {
 		t.Helper()
 		if t.Failed() {
-			t.Logf("the control plane meanwhile:\n%s", c.logs(from))
+			t.Logf("log of the control plane:\n%s", c.logs(from))
 		}
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// TestExampleHasNoProblems holds examples/boutique to its README.
+// TestExampleHasNoProblems compares examples/boutique with its README.
 func TestExampleHasNoProblems(t *testing.T) {
 	snap, problems, err := Load("../../../examples/boutique/manifests")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// FuzzManifest holds whatever a file may say to the promises of the model: no panic, values in range, the same
+// FuzzManifest checks the guarantees of the model for any file: no panic, values in range, the same
 // twice, and nothing lost when the file is torn afterwards.
 func FuzzManifest(f *testing.F) {
 	archives, err := filepath.Glob("testdata/*.txtar")

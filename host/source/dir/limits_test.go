@@ -63,7 +63,7 @@ func TestProblemsOfAFileAreLimitedAndCounted(t *testing.T) {
 		text string
 		want string // the last one
 	}{
-		"20, all told":      {one + keys(20), `warning a.yaml:1: Node n1: k9: unknown field: ignored`},
+		"20, all reported":  {one + keys(20), `warning a.yaml:1: Node n1: k9: unknown field: ignored`},
 		"21":                {one + keys(21), `warning a.yaml: and 1 more problem in this file`},
 		"unknown keys":      {one + keys(100_000), `warning a.yaml: and 99980 more problems in this file`},
 		"errors come first": {one + keys(100) + "status: {addresses: [1" + strings.Repeat(",1", 29) + "]}\n", `error a.yaml: and 110 more problems in this file`},
@@ -100,18 +100,18 @@ func TestServiceWithInvalidPortNameKeepsPreviousVersion(t *testing.T) {
 	path := filepath.Join(root, "a.yaml")
 	f := newDirectory(root)
 	for _, step := range []struct {
-		name          string
-		changes, told int
+		name              string
+		changes, problems int
 	}{{`"y"`, 1, 0}, {"y", 0, 1}, {`"n"`, 1, 0}} {
 		write(t, path, service(step.name))
 		if err := f.scan(pathSet{"": true}, nil); err != nil {
 			t.Fatal(err)
 		}
 		changes, problems := f.merge()
-		if len(changes) != step.changes || len(problems) != step.told {
+		if len(changes) != step.changes || len(problems) != step.problems {
 			t.Errorf("%s: %v, %v", step.name, changes, problems)
 		}
-		if step.told > 0 && !strings.HasSuffix(problems[0].Error(), "spec.ports[0].name: true is not a string (quote it); keeping the previous version of the object") {
+		if step.problems > 0 && !strings.HasSuffix(problems[0].Error(), "spec.ports[0].name: true is not a string (quote it); keeping the previous version of the object") {
 			t.Errorf("%s: %v", step.name, problems)
 		}
 	}

@@ -228,17 +228,17 @@ func TestEventQueueAndMemoryAreBounded(t *testing.T) {
 
 func TestSampledWarningIsSentByAFewNodes(t *testing.T) {
 	const nodes, services = 2000, 60
-	told := make([]int, services)
+	reporters := make([]int, services)
 	for i := range nodes {
 		r := Recorder{node: fmt.Sprintf("ip-10-0-%d-%d.eu-central-1.compute.internal", i>>8, i&255)}
 		for s := range services {
 			if r.isReporter(eventKey{model.Name{Namespace: "shop", Name: fmt.Sprint("s", s)}, ReasonFailedToEvaluatePolicy}, nodes) {
-				told[s]++
+				reporters[s]++
 			}
 		}
 	}
 	sum, none := 0, 0
-	for _, c := range told {
+	for _, c := range reporters {
 		sum += c
 		if c == 0 {
 			none++

@@ -137,9 +137,9 @@ func TestOutageEmitsNothingAndIsLoggedOnce(t *testing.T) {
 			r.server.endWatches()
 			eventually(t, "many requests", func() bool { return r.server.requestCount() > asked+40 })
 			r.wantEmitted("during the outage")
-			told := r.logCount("level=WARN") + r.logCount("level=ERROR")
-			if told != 1 || r.logCount("resourceVersion=") > 0 || r.logCount(" resource=") != 1 {
-				t.Errorf("%d warnings and errors:\n%s", told, r.log.String())
+			lines := r.logCount("level=WARN") + r.logCount("level=ERROR")
+			if lines != 1 || r.logCount("resourceVersion=") > 0 || r.logCount(" resource=") != 1 {
+				t.Errorf("%d warnings and errors:\n%s", lines, r.log.String())
 			}
 			r.server.put(slice("web", "10.0.0.1", "10.0.0.2"))
 			r.server.remove("services", "shop/old")

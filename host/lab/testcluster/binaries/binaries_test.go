@@ -96,7 +96,7 @@ func TestProgramsAreRebuiltWhenTheirModulesChange(t *testing.T) {
 		t.Errorf("rebuilt in %s, %v", second, err)
 	}
 	if _, err := os.Stat(first); err == nil {
-		t.Errorf("%s is still there, and nobody has asked for it in two months", first)
+		t.Errorf("%s is still there, and it was not used for two months", first)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestConcurrentBuildsAreSerialized(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var log bytes.Buffer
 	said := writer(func(p []byte) (int, error) { cancel(); return log.Write(p) }) // told that it waits, it is not to any longer
-	if _, err := Build(ctx, said, Etcd); !errors.Is(err, context.Canceled) || !strings.Contains(log.String(), "somebody else builds") {
+	if _, err := Build(ctx, said, Etcd); !errors.Is(err, context.Canceled) || !strings.Contains(log.String(), "waiting for another build") {
 		t.Errorf("while another builds: %v, said %q", err, &log)
 	}
 	unlock()

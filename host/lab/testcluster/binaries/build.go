@@ -88,7 +88,7 @@ func lock(ctx context.Context, w io.Writer, dir string) (func(), error) {
 			return nil, fmt.Errorf("lock %s: %w", name, err)
 		}
 		if !said {
-			fmt.Fprintf(w, "somebody else builds in %s: waiting\n", dir)
+			fmt.Fprintf(w, "waiting for another build in %s\n", dir)
 			said = true
 		}
 		select {
