@@ -2,6 +2,7 @@
 
 GO          ?= go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
@@ -134,6 +135,7 @@ vet:
 
 lint: format-check vet
 	$(GO) run $(STATICCHECK) ./...
+	$(GO) run $(GOLANGCI) run ./...
 
 check: lint
 	$(GO) mod tidy

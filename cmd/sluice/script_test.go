@@ -38,12 +38,12 @@ var update = flag.Bool("update", false, "rewrite the expected output in testdata
 // TestScripts runs testdata/script: the specification of what users see, one behaviour per file. Plugins are the real
 // ones, in Wasm; the backend is the fake one; the clock advances by command.
 func TestScripts(t *testing.T) {
-	plugins, cache := buildPlugins(t), t.TempDir()
+	wasmDir, cache := buildPlugins(t), t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache) // for the nodes that run in this process
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
-			env.Setenv("PLUGINS", plugins)
+			env.Setenv("PLUGINS", wasmDir)
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("XDG_CACHE_HOME", cache)
 			env.Values[nodeKey{}] = &scriptNode{}

@@ -90,11 +90,11 @@ func parse(args []string, usage io.Writer) (options, error) {
 		o.created = time.Unix(s, 0).UTC()
 	}
 	for _, text := range strings.Split(platforms, ",") {
-		os, arch, ok := strings.Cut(text, "/")
-		if !ok || os != "linux" || arch == "" {
+		system, arch, ok := strings.Cut(text, "/")
+		if !ok || system != "linux" || arch == "" {
 			return o, fmt.Errorf("-platforms %q: must be linux/ARCHITECTURE, such as linux/amd64", text)
 		}
-		o.platforms = append(o.platforms, platform{os, arch})
+		o.platforms = append(o.platforms, platform{system, arch})
 	}
 	return o, nil
 }

@@ -61,21 +61,21 @@ func hostLinks(modes dataplane.Modes, cfg *config.Config) links {
 // configFindings reports what a configuration names and the host does not have.
 func configFindings(cfg *config.Config, l links) []probe.Finding {
 	var out []probe.Finding
-	warn := func(name, found, impact, remedy string) {
-		out = append(out, probe.Finding{Group: groupConfiguration, Name: name, State: probe.Warning, Found: found, Impact: impact, Remedy: remedy})
+	warn := func(name, found, impact string) {
+		out = append(out, probe.Finding{Group: groupConfiguration, Name: name, State: probe.Warning, Found: found, Impact: impact})
 	}
 	for _, w := range cfg.Warnings() {
 		name, text, _ := strings.Cut(w, ": ")
-		warn(name, "", text, "")
+		warn(name, "", text)
 	}
 	if l.err != nil {
 		return append(out, probe.Finding{Group: groupConfiguration, Name: "links", State: probe.Unknown, Found: l.err.Error()})
 	}
 	if a := cfg.BindAddress; a.IsValid() && !slices.Contains(l.addrs, a) {
-		warn("bindAddress", a.String()+" is on no link of this host", "NodePorts answer on it only once it is there", "")
+		warn("bindAddress", a.String()+" is on no link of this host", "NodePorts answer on it only once it is there")
 	}
 	if b := cfg.DetectLocal.BridgeInterface; cfg.DetectLocalMode == config.BridgeInterface && !slices.Contains(l.names, b) {
-		warn("detectLocal.bridgeInterface", "no link "+b, "no source counts as a Pod until it is there", "")
+		warn("detectLocal.bridgeInterface", "no link "+b, "no source counts as a Pod until it is there")
 	}
 	for _, f := range []model.Family{model.IPv4, model.IPv6} {
 		var prefixes []netip.Prefix
@@ -88,7 +88,7 @@ func configFindings(cfg *config.Config, l links) []probe.Finding {
 			return !a.IsLoopback() && slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 		})
 		if len(prefixes) > 0 && !matched {
-			warn("nodePortAddresses", fmt.Sprintf("no address of this host is in %v", prefixes), fmt.Sprintf("NodePorts answer on no %s address", f), "")
+			warn("nodePortAddresses", fmt.Sprintf("no address of this host is in %v", prefixes), fmt.Sprintf("NodePorts answer on no %s address", f))
 		}
 	}
 	return out

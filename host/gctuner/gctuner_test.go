@@ -40,7 +40,6 @@ func TestGOGCFollowsLiveHeapUnlessSetByOperator(t *testing.T) {
 		t.Fatalf("GOGC %d with 96 MiB live", got)
 	}
 	runtime.KeepAlive(live)
-	live = nil
 	ReleaseStartup()
 	if got := current(); got != maxPercent {
 		t.Fatalf("GOGC %d with almost nothing live", got)

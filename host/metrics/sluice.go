@@ -20,7 +20,7 @@ type sluiceMetrics struct {
 	connectionsReset, externalChanges prometheus.Counter
 }
 
-func newSluiceMetrics(r prometheus.Registerer, o Options) *sluiceMetrics {
+func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sluice", Name: name, Help: help})
 		r.MustRegister(c)

@@ -82,7 +82,7 @@ func (c *pluginCall) applyStep(name string, s *stepState, in *Input) StepResult 
 }
 
 // combine combines the answers of the chain: the last plugin's weights, the earliest reset, the last balance that is set.
-func (c *pluginCall) combine(m *poolState, in *Input) *lastGood {
+func (c *pluginCall) combine(m *poolState) *lastGood {
 	old := m.lastGood
 	if old == nil {
 		old = &lastGood{}

@@ -51,7 +51,7 @@ func (e *Evaluator) evaluate(m *poolState, in *Input, now time.Time, d *Decision
 		}
 		d.Steps = append(d.Steps, c.applyStep(step.Plugin, s, in))
 	}
-	return c.combine(m, in), unixMilli(requeueAt), nil
+	return c.combine(m), unixMilli(requeueAt), nil
 }
 
 var (

@@ -106,7 +106,7 @@ func (p *Plugin) addImports(ctx context.Context) error {
 func valueTypes(b []byte) []api.ValueType {
 	ts := make([]api.ValueType, len(b))
 	for i, t := range b {
-		ts[i] = api.ValueType(t)
+		ts[i] = t
 	}
 	return ts
 }

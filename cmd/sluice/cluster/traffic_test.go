@@ -117,7 +117,7 @@ func (s *scene) expectFailure(what string, from *testnet.Host, to netip.AddrPort
 		if is(err) {
 			return nil
 		}
-		return fmt.Errorf("%+v, %v", a, err)
+		return fmt.Errorf("%+v, %w", a, err)
 	})
 }
 

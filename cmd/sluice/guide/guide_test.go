@@ -143,17 +143,17 @@ func (n *node) initHost(g *text) {
 		"net.ipv4.conf.all.arp_ignore=0 net.ipv4.conf.all.arp_announce=0")
 	check := g.command("sluice check --config sluice.yaml")
 	if out := n.do(check); !strings.Contains(out, "net.ipv4.vs.expire_nodest_conn: 0; sluice run sets it to 1") || !strings.Contains(out, "net.ipv4.conf.all.arp_announce: 0; sluice run sets it to 2") {
-		n.Error("sluice check does not name the settings that are missing")
+		n.Error("sluice check does not name the missing sysctls")
 	}
 	n.do(g.command("sluice run --init-only --config sluice.yaml"))
-	n.settings()
+	n.checkSysctls()
 	if out := n.do(check); strings.Contains(out, "sluice run sets it to") {
-		n.Error("after --init-only, sluice check still finds settings to make")
+		n.Error("after --init-only, sluice check still finds sysctls to set")
 	}
 }
 
-// settings checks the sysctls of the guide's table, and what it says about conntrack.
-func (n *node) settings() {
+// checkSysctls checks the sysctls of the guide's table, and what it says about conntrack.
+func (n *node) checkSysctls() {
 	n.Helper()
 	for name, want := range map[string]string{
 		"net.netfilter.nf_conntrack_max": "300000", "net.ipv4.ip_forward": "1",
@@ -212,16 +212,16 @@ func (n *node) sluiceForwards(g *text, before string) {
 		n.Error("session affinity is IPVS's")
 	}
 	if out := n.do("ipvsadm -L --timeout"); !strings.Contains(out, "1320 33 300") {
-		n.Errorf("time-outs: %s", out)
+		n.Errorf("timeouts: %s", out)
 	}
 	if out := n.do("ip -br addr show dev sluice-ipvs0"); !strings.Contains(out, "198.18.0.10/32") || !strings.Contains(out, "fd00:1:198::10/128") {
 		n.Errorf("sluice-ipvs0: %s", out)
 	}
 	if out := n.do(g.command("nft list table ip sluice")); !strings.Contains(out, "fwmarks") {
-		n.Errorf("the companion:\n%s", out)
+		n.Errorf("rules of mode ipvs:\n%s", out)
 	}
 	n.do(g.command("ipvsadm -Ln --thresholds"))
-	n.settings()
+	n.checkSysctls()
 }
 
 // seen is step 6.

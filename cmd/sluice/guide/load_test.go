@@ -82,8 +82,8 @@ func (n *node) answered(what string) {
 	}
 }
 
-// holdOpen opens a connection on every path. alive reports those that are dead, close closes them.
-func (n *node) holdOpen(since string) (alive func(now string), close func()) {
+// holdOpen opens a connection on every path. alive reports those that are dead, closeAll closes them.
+func (n *node) holdOpen(since string) (alive func(now string), closeAll func()) {
 	n.Helper()
 	var closers []func() error
 	var checks []func() error
@@ -120,11 +120,11 @@ func (n *node) holdOpen(since string) (alive func(now string), close func()) {
 			}
 		}
 	}
-	close = func() {
+	closeAll = func() {
 		for _, c := range closers {
 			_ = c()
 		}
 	}
-	n.Cleanup(close)
-	return alive, close
+	n.Cleanup(closeAll)
+	return alive, closeAll
 }

@@ -130,7 +130,7 @@ func benchCluster(b *testing.B, services int) {
 		_, err := counter.readStats(context.Background(), services)
 		return asked.n, err
 	})
-	if _, real := be.ipvs.(kernelIPVS); real { // fakeKernel is not safe for concurrent use
+	if _, ok := be.ipvs.(kernelIPVS); ok { // fakeKernel is not safe for concurrent use
 		benchUnderScrape(b, be, counter, services, change)
 	}
 	counter.Close()

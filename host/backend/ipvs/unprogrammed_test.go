@@ -189,8 +189,8 @@ func TestRemovedDestinationsDrainEvenIfRulesCannotBeProgrammed(t *testing.T) {
 		b := d.open()
 		prev, next := pair[0], pair[1]
 		d.apply(b, prev, nil)
-		real := b.rules
-		b.rules = readOnlyRules{real}
+		writable := b.rules
+		b.rules = readOnlyRules{writable}
 		for _, delta := range []*plan.Delta{plan.Diff(prev, next), nil} {
 			if _, err := b.Apply(context.Background(), next, delta); !errors.Is(err, unix.EBUSY) {
 				t.Errorf("%s: %v", name, err)
@@ -205,7 +205,7 @@ func TestRemovedDestinationsDrainEvenIfRulesCannotBeProgrammed(t *testing.T) {
 				}
 			}
 		}
-		b.rules = real
+		b.rules = writable
 		d.apply(b, next, nil)
 		b.Close()
 	}

@@ -40,7 +40,7 @@ type harness struct {
 func newHarness(ctx context.Context, module string, bound, locked bool) (*harness, error) {
 	gctuner.SetStartup()
 	l := &harness{in: make(channelSource), latencies: newLatencyObserver(), ran: make(chan error, 1)}
-	l.log = slog.New(slog.NewTextHandler(io.Discard, nil)) // formatted as in production, then discarded
+	l.log = slog.New(slog.NewTextHandler(io.Discard, nil)) //nolint:sloglint // formatted as in production, then discarded
 	failed := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	backend, err := nftables.Open(nftables.Options{Now: time.Now, Log: failed})
 	if err != nil {

@@ -82,7 +82,6 @@ func measureProgramming(ctx context.Context, s size, how settings) (programmingR
 	if err != nil {
 		return f, err
 	}
-	all = nil
 	f.ColdStart, f.ColdStartCPU = time.Since(begin).Seconds(), cpuSeconds()-cpu
 	profiled()
 	f.Messages, f.Steps, f.Longest = done.messages, done.transactions, milliseconds(done.longest)

@@ -110,7 +110,7 @@ func (r *runningProxy) withLog(err error) error {
 	}
 	select {
 	case <-r.program.Ended():
-		err = errors.Join(err, fmt.Errorf("process ended: %v", r.program.Wait()))
+		err = errors.Join(err, fmt.Errorf("process ended: %w", r.program.Wait()))
 	default:
 	}
 	return fmt.Errorf("%s: %w\n%s", r.name, err, r.logTail())

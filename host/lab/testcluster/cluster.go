@@ -206,7 +206,7 @@ func (c *Cluster) await(ctx context.Context, p *process, what string, done func(
 			return nil
 		}
 		if !p.running() {
-			err = errors.Join(err, fmt.Errorf("%s has ended: %v", p.name, p.life.Wait()))
+			err = errors.Join(err, fmt.Errorf("%s has ended: %w", p.name, p.life.Wait()))
 		} else {
 			select {
 			case <-ctx.Done():

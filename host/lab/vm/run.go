@@ -88,7 +88,7 @@ func Run(ctx context.Context, job Job) (code int, err error) {
 	case out.err != nil:
 		return 0, fmt.Errorf("forward its output: %w", out.err)
 	case !out.ended:
-		return 0, fmt.Errorf("%w (%v)%s", ErrDied, werr, out.bootLog())
+		return 0, fmt.Errorf("%w (%w)%s", ErrDied, werr, out.bootLog())
 	}
 	return out.code, nil
 }

@@ -25,15 +25,15 @@ type walker struct {
 // ConfigMap.
 func (t *walker) list(path, rel string) error {
 	t.onDir(path)
-	real, err := filepath.EvalSymlinks(path)
+	realPath, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return err
 	}
-	if t.ancestors[real] {
+	if t.ancestors[realPath] {
 		return nil
 	}
-	t.ancestors[real] = true
-	defer delete(t.ancestors, real)
+	t.ancestors[realPath] = true
+	defer delete(t.ancestors, realPath)
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		return err

@@ -157,12 +157,11 @@ func (s *scanner) openBlock(op byte) {
 	}
 }
 
-func (s *scanner) table() uint32 {
+func (s *scanner) table() {
 	t := s.r.u32()
 	if s.r.err == nil && int64(t) >= int64(len(s.m.tables)) {
 		s.r.fail("table %d does not exist, there are %d", t, len(s.m.tables))
 	}
-	return t
 }
 
 func (s *scanner) memArg() {

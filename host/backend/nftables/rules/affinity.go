@@ -87,7 +87,7 @@ func (t *table) attach(h, before *elements, f *plan.Frontend) {
 	g.frontends++
 	h.learn = []affinityLearn{{(f.Affinity + time.Millisecond - 1).Truncate(time.Millisecond), g.id}}
 	for l := range scopes {
-		endpoints := endpointsOf(h.scopes[l].slots.unpack(nil))
+		endpoints := endpointsOf(h.scopes[l].slots.unpack())
 		if len(endpoints) == 0 {
 			continue
 		}

@@ -75,12 +75,13 @@ func fixture(t *testing.T) conformance.Fixture {
 			}, nil
 		},
 		Corrupt: func(k plan.Key) error {
-			table, elem := "ip", ""
+			table := "ip"
 			if k.Family() == model.IPv6 {
 				table = "ip6"
 			}
 			proto := strings.ToLower(k.Protocol.String())
-			if elem = fmt.Sprintf("nodeports { %s . %d }", proto, k.Port); !k.IsNodePort() {
+			elem := fmt.Sprintf("nodeports { %s . %d }", proto, k.Port)
+			if !k.IsNodePort() {
 				elem = fmt.Sprintf("frontends { %s . %s . %d }", k.Addr, proto, k.Port)
 			}
 			out, err := d.nft(fmt.Sprintf("delete element %s sluice %s\n", table, elem), "-f", "-")

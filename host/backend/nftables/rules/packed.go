@@ -89,12 +89,12 @@ func empty(raw []byte) bool {
 	return true
 }
 
-// unpack appends the slots to a list.
-func (p packedSlots) unpack(into []netip.AddrPort) []netip.AddrPort {
+// unpack returns the slots as a list, nil if there are none.
+func (p packedSlots) unpack() (out []netip.AddrPort) {
 	for i := range p.len() {
-		into = append(into, p.at(i))
+		out = append(out, p.at(i))
 	}
-	return into
+	return out
 }
 
 // set stores a slot, after empty ones if needed. It returns false if a is not a valid slot.

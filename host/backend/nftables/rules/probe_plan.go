@@ -28,16 +28,16 @@ func probePlan(families []model.Family) *plan.Plan {
 		p.Global.ServiceCIDRs = append(p.Global.ServiceCIDRs, half)
 		endpoints := []plan.Endpoint{{Addr: netip.AddrPortFrom(at(201), 1), Weight: 2}, {Addr: netip.AddrPortFrom(at(202), 1), Weight: 1}}
 		pool, reject, drop := plan.Pool{Endpoints: endpoints}, plan.Pool{Verdict: plan.Reject}, plan.Pool{Verdict: plan.Drop}
-		any := netip.IPv4Unspecified()
+		unspecified := netip.IPv4Unspecified()
 		if f == model.IPv6 {
-			any = netip.IPv6Unspecified()
+			unspecified = netip.IPv6Unspecified()
 		}
 		for i, fe := range []plan.Frontend{
 			{Kind: plan.ClusterIP, Key: plan.Key{Addr: at(2)}, Pool: pool, Masquerade: plan.MasqueradeOutside, Affinity: time.Hour},
 			{Kind: plan.ClusterIP, Key: plan.Key{Addr: at(3)}, Pool: reject, Masquerade: plan.MasqueradeOutside},
 			{Kind: plan.ClusterIP, Key: plan.Key{Addr: at(4)}, Pool: pool, Masquerade: plan.MasqueradeAlways, Balance: plan.SourceHash},
 			{Kind: plan.LoadBalancer, Key: plan.Key{Addr: at(5)}, Pool: pool, Outside: &drop, Masquerade: plan.MasqueradeFromNode, SourceRanges: []netip.Prefix{half}},
-			{Kind: plan.NodePort, Key: plan.Key{Addr: any}, Pool: pool, Outside: &pool, Masquerade: plan.MasqueradeFromNode, Affinity: time.Minute},
+			{Kind: plan.NodePort, Key: plan.Key{Addr: unspecified}, Pool: pool, Outside: &pool, Masquerade: plan.MasqueradeFromNode, Affinity: time.Minute},
 		} {
 			fe.Key.Port, fe.Key.Protocol = 80, model.TCP
 			fe.Owner = model.PortName{Service: model.Name{Namespace: "probe", Name: fmt.Sprintf("service%d-%d", f, i)}, Protocol: model.TCP}

@@ -85,9 +85,9 @@ func (Slots) encodePool(f *plan.Frontend, p *plan.Pool, _ int, before packedSlot
 		return poolElements{}, fmt.Errorf("the weights sum up to %d, more than the %d slots of a pool", total, 1<<maxSizeClass)
 	case f.Balance == plan.SourceHash:
 		endpoints, c := repeatWeights(p.Endpoints, total)
-		return poolElements{sets: 1 << (maxSizeClass + 1 + c - minHashClass), slots: pack(assignSlots(before.unpack(nil), endpoints, total*(1<<c/total)))}, nil
+		return poolElements{sets: 1 << (maxSizeClass + 1 + c - minHashClass), slots: pack(assignSlots(before.unpack(), endpoints, total*(1<<c/total)))}, nil
 	default:
-		return poolElements{sets: 1 << sizeClass(total), slots: pack(assignSlots(before.unpack(nil), p.Endpoints, total))}, nil
+		return poolElements{sets: 1 << sizeClass(total), slots: pack(assignSlots(before.unpack(), p.Endpoints, total))}, nil
 	}
 }
 
