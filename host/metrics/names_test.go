@@ -115,8 +115,8 @@ func TestMetricNames(t *testing.T) {
 }
 
 var (
-	readmeHeader = regexp.MustCompile("^\\| name: (\\w+_)… ")
-	readmeRow    = regexp.MustCompile("^\\| ([\\w, ]+) \\| (counter|gauge|histogram) \\|")
+	readmeHeader = regexp.MustCompile(`^\| name: (\w+_)… `)
+	readmeRow    = regexp.MustCompile(`^\| ([\w, ]+) \| (counter|gauge|histogram) \|`)
 )
 
 // checkNames checks that promlint accepts all metrics of sluice and kube-proxy, with the given exceptions, and that the

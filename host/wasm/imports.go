@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 
@@ -103,13 +104,7 @@ func (p *Plugin) addImports(ctx context.Context) error {
 	return nil
 }
 
-func valueTypes(b []byte) []api.ValueType {
-	ts := make([]api.ValueType, len(b))
-	for i, t := range b {
-		ts[i] = t
-	}
-	return ts
-}
+func valueTypes(b []byte) []api.ValueType { return slices.Clone(b) }
 
 // importLog implements sluice.log(level, ptr, len).
 func importLog(g *guest, stack []uint64) {
