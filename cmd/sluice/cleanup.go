@@ -28,7 +28,7 @@ It fails while sluice, or kube-proxy, is running.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			if kubeProxy {
-				if err := kubeproxy.RequireStopped(ctx, "it would program again what is removed"); err != nil {
+				if err := kubeproxy.RequireStopped(ctx, "it would restore what is removed"); err != nil {
 					return err
 				}
 				removed, err := kubeproxy.Remove(ctx)

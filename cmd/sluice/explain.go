@@ -88,7 +88,7 @@ func (in *inputFlags) explain(ctx context.Context, name model.Name) (*state.Expl
 	return state.NewExplanation(x), nil
 }
 
-// addKernel adds the weights in the kernel to an explanation; note says why it does not.
+// addKernel adds the weights in the kernel to an explanation. If it cannot, note is the reason.
 func addKernel(ctx context.Context, x *state.Explanation) (note string) {
 	modes := dataplane.All()
 	programmed, err := modes.Read(ctx)

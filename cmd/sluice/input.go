@@ -123,7 +123,7 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 	return pl, func() { set.Close(ctx) }, nil
 }
 
-// hint returns a warning if this host is no node of the cluster and no Node is named.
+// hint returns a warning if this host is not a node of the cluster and no Node is named.
 func (in *inputFlags) hint(cfg *config.Config, cluster *model.Snapshot) string {
 	if in.source != "" || in.node != "" || cluster.Nodes[cfg.HostnameOverride] != nil {
 		return ""

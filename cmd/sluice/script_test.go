@@ -230,8 +230,8 @@ func cmdShares(ts *testscript.TestScript, _ bool, args []string) {
 		if !r.Ours {
 			what = "none"
 		}
-		if r.Member.IsValid() {
-			what = r.Member.String()
+		if r.Endpoint.IsValid() {
+			what = r.Endpoint.String()
 		}
 		got[what]++
 	}

@@ -134,7 +134,7 @@ func (t *tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {
 	return append(out, masqueradeReason(who, o))
 }
 
-// chosenBy says which rule selected the endpoints, or which policy set their weights.
+// chosenBy describes the rule that selected the endpoints, or the policy that set their weights.
 func chosenBy(d *planner.PortDecision, x *planner.Explanation, local bool) string {
 	decision, ready := &d.Cluster, slices.ContainsFunc(d.Port.Endpoints, func(e service.Endpoint) bool { return e.Ready && (!local || e.Local) })
 	if local {

@@ -66,7 +66,7 @@ func (b *builder) sluice(ctx context.Context, p platform) ([]file, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := b.licences(ctx, out)
+	files, err := b.licenses(ctx, out)
 	if err != nil {
 		return nil, fmt.Errorf("%s: licenses: %w", p, err)
 	}
@@ -102,8 +102,8 @@ func (b *builder) plugins(ctx context.Context) ([]file, error) {
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|notice|copying|copyright|patents)([.-].*)?$`)
 
-// licences collects the license and notice files of the modules in a binary, and Go's license.
-func (b *builder) licences(ctx context.Context, binary string) ([]file, error) {
+// licenses collects the license and notice files of the modules in a binary, and Go's license.
+func (b *builder) licenses(ctx context.Context, binary string) ([]file, error) {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
 		return nil, err
@@ -116,13 +116,13 @@ func (b *builder) licences(ctx context.Context, binary string) ([]file, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := licencesIn(b.goroot, "licenses/go")
+	files, err := licensesIn(b.goroot, "licenses/go")
 	if err != nil {
 		return nil, err
 	}
 	for line := range strings.Lines(out) {
 		name, dir, _ := strings.Cut(strings.TrimSpace(line), "\t")
-		found, err := licencesIn(dir, path.Join("licenses", name))
+		found, err := licensesIn(dir, path.Join("licenses", name))
 		if err != nil {
 			return nil, fmt.Errorf("module %s: %w", name, err)
 		}
@@ -131,7 +131,7 @@ func (b *builder) licences(ctx context.Context, binary string) ([]file, error) {
 	return files, nil
 }
 
-func licencesIn(dir, to string) ([]file, error) {
+func licensesIn(dir, to string) ([]file, error) {
 	list, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err

@@ -46,17 +46,17 @@ func (s *screen) paragraph(format string, args ...any) {
 }
 
 // note prints a line, truncated to the width.
-func (s *screen) note(colour, format string, args ...any) {
+func (s *screen) note(color, format string, args ...any) {
 	width, _ := s.size()
-	s.printLines(s.paint.as(colour, truncate(fmt.Sprintf(format, args...), width)))
+	s.printLines(s.paint.as(color, truncate(fmt.Sprintf(format, args...), width)))
 }
 
 // status prints a paragraph with a mark.
-func (s *screen) status(colour, mark, format string, args ...any) {
+func (s *screen) status(color, mark, format string, args ...any) {
 	width, _ := s.size()
 	lines := wrap(fmt.Sprintf(format, args...), min(width, plainWidth)-2)
 	for i, l := range lines {
-		lines[i] = s.paint.as(colour, "  "+l)
+		lines[i] = s.paint.as(color, "  "+l)
 	}
 	if len(lines) > 0 {
 		lines[0] = strings.Replace(lines[0], "  ", mark+" ", 1)

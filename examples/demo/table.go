@@ -38,11 +38,11 @@ var (
 	stateColours = map[string]string{"ready": green, "terminating": yellow, "not ready": red, "gone": dim}
 )
 
-func (p paint) as(colour, text string) string {
-	if !p || text == "" || colour == "" {
+func (p paint) as(color, text string) string {
+	if !p || text == "" || color == "" {
 		return text
 	}
-	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+	return "\x1b[" + color + "m" + text + "\x1b[0m"
 }
 
 // barShare is the share of a full bar; larger shares are clipped.

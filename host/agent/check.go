@@ -72,10 +72,10 @@ func configFindings(cfg *config.Config, l links) []probe.Finding {
 		return append(out, probe.Finding{Group: groupConfiguration, Name: "links", State: probe.Unknown, Found: l.err.Error()})
 	}
 	if a := cfg.BindAddress; a.IsValid() && !slices.Contains(l.addrs, a) {
-		warn("bindAddress", a.String()+" is on no link of this host", "NodePorts answer on it only once it is there")
+		warn("bindAddress", a.String()+" is not assigned to any link of this host", "NodePorts do not answer on it until it is")
 	}
 	if b := cfg.DetectLocal.BridgeInterface; cfg.DetectLocalMode == config.BridgeInterface && !slices.Contains(l.names, b) {
-		warn("detectLocal.bridgeInterface", "no link "+b, "no source counts as a Pod until it is there")
+		warn("detectLocal.bridgeInterface", "link "+b+" does not exist", "no source counts as a Pod until it does")
 	}
 	for _, f := range []model.Family{model.IPv4, model.IPv6} {
 		var prefixes []netip.Prefix
@@ -88,7 +88,7 @@ func configFindings(cfg *config.Config, l links) []probe.Finding {
 			return !a.IsLoopback() && slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 		})
 		if len(prefixes) > 0 && !matched {
-			warn("nodePortAddresses", fmt.Sprintf("no address of this host is in %v", prefixes), fmt.Sprintf("NodePorts answer on no %s address", f))
+			warn("nodePortAddresses", fmt.Sprintf("no address of this host is in %v", prefixes), fmt.Sprintf("NodePorts do not answer on any %s address", f))
 		}
 	}
 	return out

@@ -43,8 +43,8 @@ func TestConfigFindings(t *testing.T) {
 	}{
 		"the defaults":                 {"", "clusterCIDR "},
 		"nothing amiss":                {pods + "bindAddress: 192.0.2.1\nnodePortAddresses: [192.0.2.0/24]\n", ""},
-		"an address of another host":   {pods + "bindAddress: 192.0.2.9\n", "bindAddress 192.0.2.9 is on no link of this host"},
-		"a bridge that is not there":   {"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n", "detectLocal.bridgeInterface no link cni0"},
+		"an address of another host":   {pods + "bindAddress: 192.0.2.9\n", "bindAddress 192.0.2.9 is not assigned to any link of this host"},
+		"a bridge that is not there":   {"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n", "detectLocal.bridgeInterface link cni0 does not exist"},
 		"a bridge that is there":       {"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: eth0}\n", ""},
 		"NodePorts on nothing":         {pods + "nodePortAddresses: [10.0.0.0/8, '::/0']\n", "nodePortAddresses no address of this host is in [10.0.0.0/8]; nodePortAddresses no address of this host is in [::/0]"},
 		"NodePorts on loopback":        {pods + "nodePortAddresses: [127.0.0.0/8]\n", "nodePortAddresses no address of this host is in [127.0.0.0/8]"},

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// setNeeds tells a source which inputs the loaded plugins need. A directory of manifests always provides all of them.
+// setNeeds passes the inputs that the loaded plugins need to a source. A directory of manifests always provides all of them.
 //
 // Needs travel in this direction only: plugin, plugin set, agent, source. The inputs travel the other way as part of the
 // cluster state: source, model, planner, policy, plugin.

@@ -73,7 +73,7 @@ func (t *telemetry) attachSource(client *kube.Client, s *kube.Source) {
 	})
 }
 
-// staleReason says why the cluster state may be stale; "" if it is not.
+// staleReason returns why the cluster state may be stale, or "" if it is not.
 func (t *telemetry) staleReason() string {
 	if s := t.source.Load(); s != nil {
 		return s.StaleReason()

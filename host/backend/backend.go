@@ -14,7 +14,7 @@ import (
 //
 // For every plan p, Read(Apply(p)) == Normalize(p, Caps()), and a second Apply(p) sends nothing. If any message fails,
 // every frontend is in its old or its new state, never without endpoints, and the next Apply converges. Connections to
-// members that stay are never reset. State that sluice does not own is not modified.
+// endpoints that stay are never reset. State that sluice does not own is not modified.
 type Backend interface {
 	// Caps returns what the data plane can represent. It is constant for the lifetime of the Backend.
 	Caps() plan.Caps

@@ -43,7 +43,7 @@ func TestDrainRunsItsStagesAndResetsConnections(t *testing.T) {
 		established := 0
 		for port := range uint16(40) {
 			from := netip.AddrPortFrom(netip.MustParseAddr("10.244.9.9"), 1000+port)
-			if c := r.kernel.Connect(fake.Packet{From: from, To: netip.AddrPortFrom(key.Addr, key.Port), Protocol: model.TCP}); c.Member.Addr().As4()[3] == 1 {
+			if c := r.kernel.Connect(fake.Packet{From: from, To: netip.AddrPortFrom(key.Addr, key.Port), Protocol: model.TCP}); c.Endpoint.Addr().As4()[3] == 1 {
 				established++
 			}
 		}
@@ -52,7 +52,7 @@ func TestDrainRunsItsStagesAndResetsConnections(t *testing.T) {
 		}
 		to1 := func() (n int) {
 			for _, c := range r.kernel.Conns() {
-				if c.Member.Addr().As4()[3] == 1 {
+				if c.Endpoint.Addr().As4()[3] == 1 {
 					n++
 				}
 			}
@@ -96,7 +96,7 @@ func TestStaleUDPFlowsAreDeleted(t *testing.T) {
 		}
 		to := func(last byte) (n int) {
 			for _, c := range r.kernel.Conns() {
-				if c.Member.Addr().As4()[3] == last {
+				if c.Endpoint.Addr().As4()[3] == last {
 					n++
 				}
 			}

@@ -20,7 +20,7 @@ type Source interface {
 
 // ConnTable modifies the kernel's connection tracking table.
 type ConnTable interface {
-	// Reset ends the connections through the given frontends to the given members and returns their number. The next
+	// Reset ends the connections through the given frontends to the given endpoints and returns their number. The next
 	// packet of such a connection is answered by a TCP reset or starts a new connection.
 	Reset(ctx context.Context, resets []plan.Reset) (int, error)
 	// DeleteStaleUDP deletes the UDP flows through the given frontends whose destination no longer serves, and returns their

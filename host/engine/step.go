@@ -70,7 +70,7 @@ func (e *Engine) logProblems(step *planner.Result) {
 	}
 }
 
-// applyKind says why the backend is called.
+// applyKind is the reason for calling the backend.
 type applyKind uint8
 
 const (

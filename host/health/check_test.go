@@ -50,7 +50,7 @@ func TestDrainingNodeIsUnhealthyWhileForwarding(t *testing.T) {
 	n.waitFor("draining", at(port), 503)
 	outside := fake.Packet{From: netip.MustParseAddrPort("198.51.100.9:4000"), To: netip.MustParseAddrPort("192.0.2.1:80"), Protocol: model.TCP}
 	got := n.kernel.Connect(outside)
-	if got.Member != netip.MustParseAddrPort("10.244.0.1:8080") {
+	if got.Endpoint != netip.MustParseAddrPort("10.244.0.1:8080") {
 		t.Errorf("a connection while draining: %+v, want it at the draining endpoint", got)
 	}
 	n.always("draining", at(port), 503)

@@ -163,7 +163,7 @@ func chainAndTarget(rule string) (chain, target string) {
 			hasWord = false
 		default:
 			if quoted && word.Len() == 0 {
-				word.WriteByte('"') // marks it as no option
+				word.WriteByte('"') // a quoted word is not an option
 			}
 			word.WriteRune(r)
 		}

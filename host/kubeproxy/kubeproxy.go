@@ -32,7 +32,7 @@ func (l Leftover) String() string {
 // remnant is one kind of leftovers.
 type remnant interface {
 	find(ctx context.Context) ([]Leftover, error)
-	// remove removes what find finds. Objects that no longer exist are no error.
+	// remove removes what find finds. Objects that no longer exist are not an error.
 	remove(ctx context.Context) error
 }
 

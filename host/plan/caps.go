@@ -22,9 +22,9 @@ type Caps struct {
 	MaxAffinity time.Duration
 }
 
-// holdsExactly reports whether the backend represents a pool without a change. That is so for nearly all pools, so it must not
+// representsExactly reports whether the backend represents a pool without a change. That is so for nearly all pools, so it must not
 // allocate.
-func (c *Caps) holdsExactly(p *Pool) bool {
+func (c *Caps) representsExactly(p *Pool) bool {
 	sum, g, n := sumGCD(p.Endpoints)
 	for i := range p.Endpoints {
 		m := &p.Endpoints[i]

@@ -32,7 +32,7 @@ func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
 		return nil, lost
 	}
 	if slices.Contains(c.Balances, f.Balance) && (c.MaxAffinity == 0 || f.Affinity <= c.MaxAffinity) &&
-		c.holdsExactly(&f.Pool) && (f.Outside == nil || c.holdsExactly(f.Outside)) {
+		c.representsExactly(&f.Pool) && (f.Outside == nil || c.representsExactly(f.Outside)) {
 		return f, nil
 	}
 	out := *f
@@ -61,7 +61,7 @@ func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
 }
 
 func normalizePool(p Pool, c Caps) (_ Pool, rounded bool) {
-	if len(p.Endpoints) > 0 && c.holdsExactly(&p) {
+	if len(p.Endpoints) > 0 && c.representsExactly(&p) {
 		return p, false
 	}
 	if len(p.Endpoints) == 0 {

@@ -131,7 +131,7 @@ func percent(weight uint16, total int) string {
 	return strconv.FormatFloat(100*float64(weight)/float64(total), 'f', 1, 64)
 }
 
-// portText returns the name of a port, or a dash, which is no valid name, for an unnamed port.
+// portText returns the name of a port, or a dash, which is not a valid name, for an unnamed port.
 func portText(name string) string {
 	if name == "" {
 		return "-"

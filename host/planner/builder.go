@@ -9,7 +9,7 @@ import (
 )
 
 // builder maintains a plan and records its changes. Where several Services want the same frontend, kind decides first: the API
-// server assigns a ClusterIP to one Service only, and an external address, which anybody may write into a Service, must not
+// server assigns a ClusterIP to one Service only, and an external address, which anyone may write into a Service, must not
 // take it away. Within a kind the older Service gets it, by creation time, then by name.
 type builder struct {
 	plan           *plan.Plan

@@ -10,7 +10,7 @@ import (
 )
 
 // decisionCache stores the last decisions about a Service with a policy, for Explain. When all Services have a policy there is an
-// entry for every endpoint of the cluster, so entries are packed, and what EndpointSlices say of an endpoint is not stored.
+// entry for every endpoint of the cluster, so entries are packed, without the properties that EndpointSlices contain.
 type decisionCache struct {
 	decisions []PortDecision // without Port.Endpoints and Steps[].Reasons
 	endpoints []packedEndpoints
@@ -63,7 +63,7 @@ func packDecisions(decided []PortDecision) *decisionCache {
 	return k
 }
 
-// unpack returns the decisions, completed by what EndpointSlices say of the endpoints now.
+// unpack returns the decisions, completed with the current properties of the endpoints from the EndpointSlices.
 func (k *decisionCache) unpack(slicesOfService []*model.EndpointSlice) []PortDecision {
 	byAddr := map[netip.Addr]*model.SliceEndpoint{}
 	for _, s := range slicesOfService {

@@ -87,7 +87,7 @@ func (p *Planner) ownNode() (*model.Node, []string) {
 		warnf("no spec.podCIDRs", "no source counts as a Pod")
 	}
 	if s.NodePortPrefixes == nil && len(own.Addresses) == 0 {
-		warnf("no address", "NodePorts answer on none")
+		warnf("no address", "NodePorts are not served")
 	}
 	return own, warn
 }

@@ -68,7 +68,7 @@ func TestPodSourcesFollowNodePodCIDRs(t *testing.T) {
 			t.Errorf("warnings %q, want %q", s.Warnings, warnings)
 		}
 	}
-	step(nil, plan.MasqueradeNever, "Node n0: not found: no source counts as a Pod", "Node n0: not found: NodePorts answer on none")
+	step(nil, plan.MasqueradeNever, "Node n0: not found: no source counts as a Pod", "Node n0: not found: NodePorts are not served")
 	step(nil, plan.MasqueradeNever) // said once
 	at := addrs("192.0.2.1")
 	p.Apply([]model.Change{nodeChange(&model.Node{Name: "n0", Addresses: at})})
@@ -78,7 +78,7 @@ func TestPodSourcesFollowNodePodCIDRs(t *testing.T) {
 	p.Apply([]model.Change{nodeChange(&model.Node{Name: "n0", Addresses: at, PodCIDRs: prefixes("10.244.2.0/24")})})
 	step(prefixes("10.244.2.0/24"), plan.MasqueradeOutside)
 	p.Apply([]model.Change{nodeChange(nil)})
-	step(nil, plan.MasqueradeNever, "Node n0: not found: no source counts as a Pod", "Node n0: not found: NodePorts answer on none")
+	step(nil, plan.MasqueradeNever, "Node n0: not found: no source counts as a Pod", "Node n0: not found: NodePorts are not served")
 }
 
 func TestLateDetectorAppliesToAllServices(t *testing.T) {

@@ -62,7 +62,7 @@ func (c *pluginCall) check(in *Input) error {
 		hasWeight = hasWeight || c.resp.Results[i].Weight > 0
 	}
 	if !hasWeight {
-		return errors.New("answer gives no eligible endpoint a weight")
+		return errors.New("answer has no eligible endpoint with a weight above 0")
 	}
 	return nil
 }

@@ -56,10 +56,10 @@ func sameAddrs(l model.AddrList, n int, at func(i int) netip.AddrPort) bool {
 	return true
 }
 
-// transitionTime returns since when a condition holds, given since when it held before.
-func transitionTime(since uint32, holds bool, now uint32) uint32 {
+// transitionTime returns since when a condition is true, 0 if it is not, given the time at the last update.
+func transitionTime(since uint32, isTrue bool, now uint32) uint32 {
 	switch {
-	case !holds:
+	case !isTrue:
 		return 0
 	case since == 0, since > now: // the clock was set back, or the checkpoint is from the future
 		return now

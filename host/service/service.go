@@ -53,7 +53,7 @@ type Endpoint struct {
 // Eligible reports whether a policy may assign new connections to the endpoint: it is ready, or serving while terminating.
 func (e *Endpoint) Eligible() bool { return e.Ready || e.Serving && e.Terminating }
 
-// Topology is which topology hints apply.
+// Topology selects the topology hints that apply.
 type Topology uint8
 
 // The topology modes. Hints apply only if all ready endpoints have one and one of them matches this node.

@@ -23,7 +23,7 @@ func ServiceCIDR(o *networkingv1.ServiceCIDR) (*model.ServiceCIDR, []Problem) {
 		case err != nil:
 			p.add(field, "%w", err)
 		case c.Bits() == 0:
-			// It would drop packets to every address that is no cluster IP.
+			// It would drop packets to every address that is not a cluster IP.
 			p.add(field, "%s contains all addresses", c)
 		case slices.ContainsFunc(out.CIDRs, family):
 			p.add(field, "%s: a ServiceCIDR has one CIDR of each family", c)

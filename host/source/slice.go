@@ -123,7 +123,7 @@ func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, f model.Family) (mod
 	return e, true
 }
 
-// trigger parses the trigger time of a change, in Unix milliseconds; 0 if there is none. An invalid one is no problem,
+// trigger parses the trigger time of a change, in Unix milliseconds; 0 if there is none. An invalid one is not reported,
 // because it is used for a metric only.
 func trigger(annotation string) int64 {
 	if annotation == "" {

@@ -115,8 +115,8 @@ type Report struct {
 }
 
 // Load loads a module with its settings (JSON or empty) and runs the self-test on Samples. A large module takes seconds
-// of CPU time, bounded by Limits; ctx cancels compilation between functions. The error tells the author what is wrong
-// with the module; the caller adds the name of the plugin.
+// of CPU time, bounded by Limits; ctx cancels compilation between functions. The error is written for the author of
+// the module; the caller adds the name of the plugin.
 func (h *Host) Load(ctx context.Context, name string, wasm, settings []byte) (*Plugin, error) {
 	return h.LoadWithMemoryLimit(ctx, name, wasm, settings, 0)
 }
@@ -165,7 +165,7 @@ func (h *Host) compile(ctx context.Context, p *Plugin, metered []byte) error {
 	entry := openEntry(h.cacheDir, metered, p.log)
 	err := h.compileWith(ctx, p, metered, entry)
 	if err != nil && entry != nil && ctx.Err() == nil {
-		// A damaged, unwritable or full cache is no reason to fail.
+		// A damaged, unwritable or full cache is not a reason to fail.
 		entry.remove()
 		if err2 := h.compileWith(ctx, p, metered, nil); err2 == nil {
 			p.log.Warn("compile cache failed; compiled without it", "dir", h.cacheDir, "err", err)

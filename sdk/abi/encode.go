@@ -25,7 +25,7 @@ func (e *Encoder) Full() bool {
 // capacity was reallocated elsewhere, and the guest needs a larger buffer.
 //
 // The string table contains each string that the request uses, so a guest needs no cache. Encoding is deterministic: the
-// same sequence of requests gives the same bytes.
+// same sequence of requests has the same bytes.
 func (e *Encoder) AppendRequest(dst []byte, req *Request) []byte {
 	t := &e.interner
 	t.beginRequest()

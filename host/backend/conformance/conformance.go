@@ -28,7 +28,7 @@ type Fixture struct {
 	// Advance lets time pass for the data plane, by its clock or by sleeping.
 	Advance func(d time.Duration)
 
-	// The fields below are optional. Unsupported gives the reason for each nil one, by field name.
+	// The fields below are optional. Unsupported has the reason for each nil one, by field name.
 
 	// InjectFault makes the k-th message from now fail, counted as in Report.Messages. If lost, the message takes effect
 	// and only its reply is lost. disarm removes the fault and reports whether it fired.
@@ -110,7 +110,7 @@ func (s *Fixture) missing(t *testing.T) map[string]string {
 		case ok && why != "":
 			t.Errorf("conformance: the Fixture has %s but lists it as unsupported: %s", name, why)
 		case !ok && why == "":
-			t.Errorf("conformance: the Fixture has no %s and gives no reason in Unsupported", name)
+			t.Errorf("conformance: the Fixture has no %s and no reason in Unsupported", name)
 		}
 		if !ok {
 			out[name] = why

@@ -201,8 +201,8 @@ var mutants = map[string]struct {
 	"a connection goes to another Service's endpoint": {"connections_follow_the_plan", func(l *testbed) {
 		n := 0
 		l.send = func(_ fake.Packet, r fake.Result) fake.Result {
-			if n++; n%40 == 0 && r.Member.IsValid() {
-				r.Member = netip.AddrPortFrom(r.Member.Addr(), r.Member.Port()+1)
+			if n++; n%40 == 0 && r.Endpoint.IsValid() {
+				r.Endpoint = netip.AddrPortFrom(r.Endpoint.Addr(), r.Endpoint.Port()+1)
 			}
 			return r
 		}
@@ -224,7 +224,7 @@ var mutants = map[string]struct {
 		first := netip.MustParseAddrPort("10.244.1.1:8080")
 		l.send = func(_ fake.Packet, r fake.Result) fake.Result {
 			if n++; n%10 == 0 && r.Verdict == plan.Forward && !r.Established {
-				r.Member = first
+				r.Endpoint = first
 			}
 			return r
 		}
@@ -302,13 +302,13 @@ func newFixture(mutate func(*testbed)) conformance.Fixture {
 				if l.send != nil {
 					r = l.send(p, r)
 				}
-				seen := conformance.Outcome{NotProxied: !r.Ours, Verdict: r.Verdict, Server: r.Member, Source: c.From, Close: func() { k.Disconnect(p) }}
+				seen := conformance.Outcome{NotProxied: !r.Ours, Verdict: r.Verdict, Server: r.Endpoint, Source: c.From, Close: func() { k.Disconnect(p) }}
 				if r.Masqueraded {
 					seen.Source = node[0]
 				}
 				seen.Reuse = func() (netip.AddrPort, error) {
 					if again := k.Connect(p); again.Established {
-						return again.Member, nil
+						return again.Endpoint, nil
 					}
 					return netip.AddrPort{}, errors.New("reset")
 				}
@@ -375,7 +375,7 @@ func TestUnsupportedFieldsNeedAReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"unexplained": "conformance: the Fixture has no Traffic and gives no reason in Unsupported",
+		"unexplained": "conformance: the Fixture has no Traffic and no reason in Unsupported",
 		"explained":   "new connections are distributed by weight: the fixture has no Traffic: there is no network here",
 	} {
 		cmd := exec.Command(self, "-test.run=^TestUnsupportedFieldsNeedAReason$", "-test.v")

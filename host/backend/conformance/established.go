@@ -21,9 +21,9 @@ func (s *session) established() {
 
 func (s *session) keepsConnections(family model.Family, proto model.Protocol) {
 	w := s.fixture.Traffic
-	to, c, members := s.oneService(family)
+	to, c, endpoints := s.oneService(family)
 	key := plan.Key{Addr: to.Addr(), Port: to.Port(), Protocol: proto}
-	prev := service(w.Global, key, members, []uint16{1, 1, 1, 1})
+	prev := service(w.Global, key, endpoints, []uint16{1, 1, 1, 1})
 	s.step = fmt.Sprintf("%s %s", family, proto)
 	s.apply(prev, nil)
 	var open []Outcome
@@ -57,7 +57,7 @@ func (s *session) keepsConnections(family model.Family, proto model.Protocol) {
 	} {
 		next := &plan.Plan{Global: w.Global, Frontends: map[plan.Key]*plan.Frontend{}}
 		if !step.gone {
-			next = service(w.Global, key, members, step.weights)
+			next = service(w.Global, key, endpoints, step.weights)
 		}
 		s.apply(next, plan.Diff(prev, next))
 		prev = next
@@ -66,13 +66,13 @@ func (s *session) keepsConnections(family model.Family, proto model.Protocol) {
 			continue
 		}
 		tries := 20
-		if held := next.Frontends[key]; held.Pool.Verdict != plan.Forward {
+		if frontend := next.Frontends[key]; frontend.Pool.Verdict != plan.Forward {
 			tries = 1
 		}
 		for range tries {
 			seen := s.connect(c, to, proto)
 			seen.Close()
-			if seen.Verdict == plan.Forward && (seen.Server == members[0] || seen.Server == members[1]) {
+			if seen.Verdict == plan.Forward && (seen.Server == endpoints[0] || seen.Server == endpoints[1]) {
 				s.Fatalf("%s: with %s, a new connection went to %s", s.step, step.what, seen.Server)
 			}
 		}

@@ -115,17 +115,17 @@ func (s *session) largePlans() {
 				Owner: model.PortName{Service: model.Name{Namespace: "big", Name: fmt.Sprintf("svc-%d", i)},
 					Port: "http", Protocol: model.TCP},
 			}
-			member := netip.MustParseAddr("10.200.0.0")
+			addr := netip.MustParseAddr("10.200.0.0")
 			if family == model.IPv6 {
-				member = netip.MustParseAddr("fd00:200::")
+				addr = netip.MustParseAddr("fd00:200::")
 			}
 			for j := range size {
-				member = member.Next()
+				addr = addr.Next()
 				weight := uint16(1)
 				if i == 1 {
 					weight = uint16(1 + 97*j) // many slots
 				}
-				f.Pool.Endpoints = append(f.Pool.Endpoints, plan.Endpoint{Addr: netip.AddrPortFrom(member, 8080), Weight: weight})
+				f.Pool.Endpoints = append(f.Pool.Endpoints, plan.Endpoint{Addr: netip.AddrPortFrom(addr, 8080), Weight: weight})
 			}
 			p.Frontends[f.Key] = f
 		}

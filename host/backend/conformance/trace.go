@@ -189,7 +189,7 @@ func (s *session) agree(c Client, f plan.Flow, want *plan.Outcome) string {
 	if onNode && !node {
 		masquerade = false
 	}
-	if tells := !node || c.ExplicitSource && !onNode; tells && (seen.Source != f.From) != masquerade {
+	if sourceVisible := !node || c.ExplicitSource && !onNode; sourceVisible && (seen.Source != f.From) != masquerade {
 		return bad()
 	}
 	if masquerade {

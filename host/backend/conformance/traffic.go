@@ -97,16 +97,16 @@ func (s *session) destinations() {
 		s.addFixtures(p)
 		s.step = fmt.Sprintf("seed %d", seed)
 		s.apply(p, nil)
-		held, _ := plan.Normalize(p, s.backend.Caps())
-		stuck := map[string]netip.AddrPort{}
-		for _, k := range held.Keys() {
+		normalized, _ := plan.Normalize(p, s.backend.Caps())
+		sticky := map[string]netip.AddrPort{}
+		for _, k := range normalized.Keys() {
 			for _, to := range w.destinations(k) {
 				for _, c := range w.Clients {
 					if model.FamilyOf(c.From) != k.Family() {
 						continue
 					}
-					s.step = fmt.Sprintf("seed %d: %s → %s (%s)", seed, c.Name, k, held.Frontends[k].Owner)
-					counts[s.checkFlow(held, c, to, k.Protocol, stuck, refused)]++
+					s.step = fmt.Sprintf("seed %d: %s → %s (%s)", seed, c.Name, k, normalized.Frontends[k].Owner)
+					counts[s.checkFlow(normalized, c, to, k.Protocol, sticky, refused)]++
 				}
 			}
 		}
@@ -123,9 +123,9 @@ func (s *session) destinations() {
 // client, and one with session affinity across two frontends.
 func (s *session) addFixtures(p *plan.Plan) {
 	for _, family := range s.families() {
-		to, c, members := s.oneService(family)
+		to, c, endpoints := s.oneService(family)
 		all := plan.Pool{}
-		for _, m := range members {
+		for _, m := range endpoints {
 			all.Endpoints = append(all.Endpoints, plan.Endpoint{Addr: m, Weight: 1})
 		}
 		nodePort := netip.IPv4Unspecified()
@@ -147,9 +147,9 @@ func (s *session) addFixtures(p *plan.Plan) {
 }
 
 // checkFlow makes three connections from a client to a frontend, or one if it is expected to be rejected.
-func (s *session) checkFlow(held *plan.Plan, c Client, to netip.AddrPort, proto model.Protocol, stuck map[string]netip.AddrPort, refused map[string]bool) string {
+func (s *session) checkFlow(p *plan.Plan, c Client, to netip.AddrPort, proto model.Protocol, sticky map[string]netip.AddrPort, refused map[string]bool) string {
 	w := s.fixture.Traffic
-	want := held.Trace(plan.Flow{From: c.From, Interface: c.Interface, To: to, Protocol: proto}, w.Node)
+	want := p.Trace(plan.Flow{From: c.From, Interface: c.Interface, To: to, Protocol: proto}, w.Node)
 	tries := 3
 	if want.Verdict != plan.Drop {
 		c.Timeout = answerTimeout
@@ -174,22 +174,22 @@ func (s *session) checkFlow(held *plan.Plan, c Client, to netip.AddrPort, proto 
 		if i < 0 {
 			s.Fatalf("%s: went to %s: %s\n%s", s.step, seen.Server, want.Why, plan.FormatFrontend(want.Frontend))
 		}
-		// The node's own address stays what it is when it is masqueraded.
+		// Masquerading does not change the node's own address.
 		if masqueraded := seen.Source != c.From; !w.Node.Contains(c.From) && masqueraded != want.Candidates[i].Masquerade {
 			s.Fatalf("%s: %s sees %s, masquerade wanted: %v: %s\n%s", s.step, seen.Server, seen.Source,
 				want.Candidates[i].Masquerade, want.Why, plan.FormatFrontend(want.Frontend))
 		}
-		// Time-outs of a second may pass between two connections; the long ones do not.
+		// Short affinity timeouts may expire between two connections; long ones do not.
 		if want.Frontend.Affinity < 30*time.Second {
 			continue
 		}
 		id := c.From.String() + " " + want.Frontend.Owner.String() + "/" + proto.String()
-		last, known := stuck[id]
+		last, known := sticky[id]
 		mayStay := slices.ContainsFunc(want.Candidates, func(c plan.Candidate) bool { return c.Addr == last })
 		if known && mayStay && last != seen.Server {
 			s.Fatalf("%s: session affinity: went to %s, before to %s\n%s", s.step, seen.Server, last, plan.FormatFrontend(want.Frontend))
 		}
-		stuck[id] = seen.Server
+		sticky[id] = seen.Server
 	}
 	if want.Verdict == plan.Forward && want.Candidates[0].Masquerade {
 		return "masquerade"
@@ -214,7 +214,7 @@ func (w *Traffic) destinations(k plan.Key) []netip.AddrPort {
 	return out
 }
 
-// weights measures shares by χ²: first of few members, then after weights changed.
+// weights measures shares by χ²: first of few endpoints, then after weights changed.
 func (s *session) weights() {
 	w := s.fixture.Traffic
 	n := w.Connections
@@ -223,14 +223,14 @@ func (s *session) weights() {
 	}
 	prev := empty()
 	for _, family := range s.families() {
-		to, c, members := s.oneService(family)
+		to, c, endpoints := s.oneService(family)
 		key := plan.Key{Addr: to.Addr(), Port: to.Port(), Protocol: model.TCP}
 		for _, weights := range [][]uint16{{1, 1, 1, 1}, {1, 2, 5, 0}, {65535, 65535, 21845, 1}, {0, 0, 3, 1}} {
 			s.step = fmt.Sprintf("%s weights %v", family, weights)
-			next := service(w.Global, key, members, weights)
+			next := service(w.Global, key, endpoints, weights)
 			s.apply(next, plan.Diff(prev, next))
 			prev = next
-			held := s.read()
+			programmed := s.read()
 			got := map[netip.AddrPort]int{}
 			c.Timeout = answerTimeout
 			for range n {
@@ -238,7 +238,7 @@ func (s *session) weights() {
 				seen.Close()
 				got[seen.Server]++
 			}
-			s.chiSquare(&held.Frontends[key].Pool, got, n)
+			s.chiSquare(&programmed.Frontends[key].Pool, got, n)
 		}
 	}
 }
@@ -298,30 +298,30 @@ func (s *session) oneService(family model.Family) (netip.AddrPort, Client, []net
 	if family == model.IPv6 {
 		to = netip.MustParseAddrPort("[fd00:10:96::80]:80")
 	}
-	var members []netip.AddrPort
+	var endpoints []netip.AddrPort
 	for _, m := range s.fixture.Traffic.Servers {
 		if model.FamilyOf(m.Addr()) == family {
-			members = append(members, m)
+			endpoints = append(endpoints, m)
 		}
 	}
-	slices.SortFunc(members, netip.AddrPort.Compare)
+	slices.SortFunc(endpoints, netip.AddrPort.Compare)
 	i := slices.IndexFunc(s.fixture.Traffic.Clients, func(c Client) bool {
 		return model.FamilyOf(c.From) == family && !s.fixture.Traffic.Node.Contains(c.From) &&
-			!slices.ContainsFunc(members, func(m netip.AddrPort) bool { return m.Addr() == c.From })
+			!slices.ContainsFunc(endpoints, func(m netip.AddrPort) bool { return m.Addr() == c.From })
 	})
-	if len(members) < 4 || i < 0 {
-		s.Fatalf("there are %d servers and no other client of %s; want four and one", len(members), family)
+	if len(endpoints) < 4 || i < 0 {
+		s.Fatalf("there are %d servers and no other client of %s; want four and one", len(endpoints), family)
 	}
-	return to, s.fixture.Traffic.Clients[i], members[:4]
+	return to, s.fixture.Traffic.Clients[i], endpoints[:4]
 }
 
 // service returns a plan with one ClusterIP.
-func service(g plan.Global, key plan.Key, members []netip.AddrPort, weights []uint16) *plan.Plan {
+func service(g plan.Global, key plan.Key, endpoints []netip.AddrPort, weights []uint16) *plan.Plan {
 	f := &plan.Frontend{
 		Key:   key,
 		Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: key.Protocol},
 	}
-	for i, m := range members {
+	for i, m := range endpoints {
 		f.Pool.Endpoints = append(f.Pool.Endpoints, plan.Endpoint{Addr: m, Weight: weights[i]})
 	}
 	if f.Pool.Total() == 0 {

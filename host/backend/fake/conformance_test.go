@@ -73,16 +73,16 @@ func subject(o fake.Options) conformance.Fixture {
 		}
 		p := fake.Packet{From: netip.AddrPortFrom(c.From, port), Interface: c.Interface, To: to, Protocol: proto}
 		r := k.Connect(p)
-		seen := conformance.Outcome{NotProxied: !r.Ours, Verdict: r.Verdict, Server: r.Member, Source: c.From}
+		seen := conformance.Outcome{NotProxied: !r.Ours, Verdict: r.Verdict, Server: r.Endpoint, Source: c.From}
 		if r.Masqueraded {
 			seen.Source = o.NodeAddrs[0]
 		}
 		seen.Reuse = func() (netip.AddrPort, error) {
 			again := k.Connect(p)
 			if !again.Established {
-				return again.Member, errors.New("the connection was gone")
+				return again.Endpoint, errors.New("the connection was gone")
 			}
-			return again.Member, nil
+			return again.Endpoint, nil
 		}
 		seen.Close = func() { k.Disconnect(p) }
 		return seen, nil

@@ -33,7 +33,7 @@ service shop/web
 	r := kernel.Connect(fake.Packet{
 		From: netip.MustParseAddrPort("10.244.9.9:40000"), To: netip.MustParseAddrPort("10.96.0.10:80"), Protocol: model.TCP,
 	})
-	fmt.Println(r.Verdict, r.Member)
+	fmt.Println(r.Verdict, r.Endpoint)
 
 	kernel.Inject(fake.Fault{At: 1, Err: syscall.ENOBUFS})
 	_, err = backend.Apply(context.Background(), &plan.Plan{}, nil)

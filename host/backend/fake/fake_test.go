@@ -84,8 +84,8 @@ func TestAffinityTimeoutRestartsAndExpires(t *testing.T) {
 	}
 	for range 30 { // 270 s in all: each connection restarts the timeout
 		k.Advance(9 * time.Second)
-		if r := k.Connect(web); r.Member != first.Member || !r.Sticky {
-			t.Fatalf("went to %v, sticky %v; before to %v", r.Member, r.Sticky, first.Member)
+		if r := k.Connect(web); r.Endpoint != first.Endpoint || !r.Sticky {
+			t.Fatalf("went to %v, sticky %v; before to %v", r.Endpoint, r.Sticky, first.Endpoint)
 		}
 	}
 	k.Advance(10 * time.Second)
@@ -102,13 +102,13 @@ func TestAffinityIsPerServicePortAndClient(t *testing.T) {
 	for i := range 30 {
 		from := fmt.Sprintf("10.244.9.%d:0", i+1)
 		r := k.Connect(packet(from, "10.96.0.10:80"))
-		others[r.Member.Addr()] = true
-		if n := k.Connect(packet(from, "192.168.0.1:30080")); n.Member != r.Member || !n.Sticky {
-			t.Errorf("the NodePort of the same port went to %v, not %v", n.Member, r.Member)
+		others[r.Endpoint.Addr()] = true
+		if n := k.Connect(packet(from, "192.168.0.1:30080")); n.Endpoint != r.Endpoint || !n.Sticky {
+			t.Errorf("the NodePort of the same port went to %v, not %v", n.Endpoint, r.Endpoint)
 		}
 		if n := k.Connect(packet(from, "10.96.0.10:81")); n.Sticky {
 			t.Error("another port shares the entry")
-		} else if n.Member.Addr() != r.Member.Addr() {
+		} else if n.Endpoint.Addr() != r.Endpoint.Addr() {
 			ports++
 		}
 	}
@@ -129,7 +129,7 @@ func TestAffinityEndsWithItsEndpoint(t *testing.T) {
 	apply(t, k, one(settings, 0, 1, 0))
 	apply(t, k, one(settings, 1, 1, 1))
 	if r := k.Connect(web); r.Sticky {
-		t.Errorf("sticky to %v, which had been removed", r.Member)
+		t.Errorf("sticky to %v, which had been removed", r.Endpoint)
 	}
 }
 
@@ -138,11 +138,11 @@ func TestEstablishedConnectionsSurviveChanges(t *testing.T) {
 	apply(t, k, one("", 1))
 	web := packet("10.244.9.9:4000", "10.96.0.10:80")
 	first := k.Connect(web)
-	if first.Established || first.Member.String() != "10.244.1.1:8080" {
+	if first.Established || first.Endpoint.String() != "10.244.1.1:8080" {
 		t.Fatalf("%+v", first)
 	}
 	apply(t, k, one("", 0, 1))
-	if r := k.Connect(web); !r.Established || r.Member != first.Member {
+	if r := k.Connect(web); !r.Established || r.Endpoint != first.Endpoint {
 		t.Errorf("%+v", r)
 	}
 	if err := fake.Cleanup(context.Background(), k); err != nil {
@@ -153,16 +153,16 @@ func TestEstablishedConnectionsSurviveChanges(t *testing.T) {
 	}
 	apply(t, k, one("", 0, 1))
 	conns := k.Conns()
-	if len(conns) != 1 || conns[0].Member != first.Member {
+	if len(conns) != 1 || conns[0].Endpoint != first.Endpoint {
 		t.Fatalf("%+v", conns)
 	}
 	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: first.Frontend, Endpoint: netip.MustParseAddrPort("10.244.1.2:8080")}}); n != 0 || err != nil {
 		t.Errorf("reset of another member: %d, %v", n, err)
 	}
-	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: first.Frontend, Endpoint: first.Member}}); n != 1 || err != nil {
+	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: first.Frontend, Endpoint: first.Endpoint}}); n != 1 || err != nil {
 		t.Errorf("reset: %d, %v", n, err)
 	}
-	if r := k.Connect(web); r.Established || r.Member.String() != "10.244.1.2:8080" {
+	if r := k.Connect(web); r.Established || r.Endpoint.String() != "10.244.1.2:8080" {
 		t.Errorf("after the reset: %+v", r)
 	}
 	if !k.Disconnect(web) || k.Disconnect(web) || len(k.Conns()) != 0 {
@@ -175,7 +175,7 @@ func TestRoundRobinIsSmooth(t *testing.T) {
 	apply(t, k, one("balance=round-robin", 4, 1, 2))
 	var got []string
 	for range 14 {
-		got = append(got, k.Connect(packet("10.244.9.9:0", "10.96.0.10:80")).Member.Addr().String()[len("10.244.1."):])
+		got = append(got, k.Connect(packet("10.244.9.9:0", "10.96.0.10:80")).Endpoint.Addr().String()[len("10.244.1."):])
 	}
 	if s := strings.Join(got, ""); s != "13121311312131" {
 		t.Errorf("turns: %s", s)
@@ -187,7 +187,7 @@ func TestLeastConnectionsFollowsWeights(t *testing.T) {
 	apply(t, k, one("balance=least-connections", 1, 3))
 	count := map[string]int{}
 	for i := range 40 {
-		count[k.Connect(packet(fmt.Sprintf("10.244.9.9:%d", 1000+i), "10.96.0.10:80")).Member.String()]++
+		count[k.Connect(packet(fmt.Sprintf("10.244.9.9:%d", 1000+i), "10.96.0.10:80")).Endpoint.String()]++
 	}
 	if count["10.244.1.1:8080"] != 10 {
 		t.Errorf("%v, want 10 and 30", count)
@@ -198,8 +198,8 @@ func TestLeastConnectionsFollowsWeights(t *testing.T) {
 		t.Fatalf("reset: %d, %v", n, err)
 	}
 	for i := range 10 {
-		if r := k.Connect(packet(fmt.Sprintf("10.244.9.9:%d", 2000+i), "10.96.0.10:80")); r.Member != first {
-			t.Errorf("connection %d went to %v", i, r.Member)
+		if r := k.Connect(packet(fmt.Sprintf("10.244.9.9:%d", 2000+i), "10.96.0.10:80")); r.Endpoint != first {
+			t.Errorf("connection %d went to %v", i, r.Endpoint)
 		}
 	}
 }
@@ -212,10 +212,10 @@ func TestSourceHashIsStableAndWeighted(t *testing.T) {
 		for i := range n {
 			p := packet(fmt.Sprintf("10.1.%d.%d:0", i/250, i%250), "10.96.0.10:80")
 			r := k.Connect(p)
-			if k.Connect(p).Member != r.Member {
+			if k.Connect(p).Endpoint != r.Endpoint {
 				t.Fatal("a client moved with nothing changed")
 			}
-			out = append(out, r.Member)
+			out = append(out, r.Endpoint)
 		}
 		return out
 	}
@@ -240,7 +240,7 @@ func TestSameSeedSameResults(t *testing.T) {
 		k := fake.NewKernel(fake.Options{Seed: seed})
 		apply(t, k, one("", 1, 1, 1))
 		for range 50 {
-			out = append(out, k.Connect(packet("10.244.9.9:0", "10.96.0.10:80")).Member)
+			out = append(out, k.Connect(packet("10.244.9.9:0", "10.96.0.10:80")).Endpoint)
 		}
 		return out
 	}
@@ -318,7 +318,7 @@ func TestClosedBackendReturnsErrClosed(t *testing.T) {
 	if _, err := b.Read(context.Background()); !errors.Is(err, fake.ErrClosed) {
 		t.Error(err)
 	}
-	if r := k.Connect(packet("10.244.9.9:0", "10.96.0.10:80")); r.Verdict != plan.Forward || !r.Member.IsValid() {
+	if r := k.Connect(packet("10.244.9.9:0", "10.96.0.10:80")); r.Verdict != plan.Forward || !r.Endpoint.IsValid() {
 		t.Errorf("%+v", r)
 	}
 }

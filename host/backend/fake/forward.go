@@ -32,7 +32,7 @@ type Result struct {
 	Verdict     plan.Verdict
 	Frontend    plan.Key // zero if none matches
 	Outside     bool     // the pool for outside sources was used
-	Member      netip.AddrPort
+	Endpoint    netip.AddrPort
 	Masqueraded bool
 	Established bool   // part of an established connection
 	Sticky      bool   // chosen by session affinity
@@ -43,17 +43,17 @@ type Result struct {
 type Conn struct {
 	Packet      Packet
 	Frontend    plan.Key
-	Member      netip.AddrPort
+	Endpoint    netip.AddrPort
 	Masqueraded bool
 }
 
-// forwarding is the state of a data plane besides its tables.
+// forwarding is the state of a data plane that is not in its tables.
 type forwarding struct {
 	rng    *rand.Rand
 	flows  map[tuple]*Conn
-	load   map[netip.AddrPort]int // established connections by member
-	sticky map[client]stick
-	turns  map[turn]int64 // of round robin
+	load   map[netip.AddrPort]int // established connections by endpoint
+	sticky map[affinityKey]affinityEntry
+	turns  map[turn]int64 // of weighted round robin
 }
 
 type tuple struct {
@@ -61,8 +61,8 @@ type tuple struct {
 	protocol model.Protocol
 }
 
-// client and stick are key and value of a session affinity entry. All frontends of a Service port share them.
-type client struct {
+// affinityKey and affinityEntry are key and value of a session affinity entry. All frontends of a Service port share them.
+type affinityKey struct {
 	addr netip.Addr
 	port model.PortName
 }
@@ -70,12 +70,12 @@ type client struct {
 // turn identifies an endpoint's counter in the smooth weighted round robin of a frontend.
 type turn struct {
 	frontend plan.Key
-	member   netip.AddrPort
+	endpoint netip.AddrPort
 }
 
-type stick struct {
-	member  netip.AddrPort
-	expires time.Time
+type affinityEntry struct {
+	endpoint netip.AddrPort
+	expires  time.Time
 }
 
 // Connect sends a packet. A packet of an established connection goes to that connection's endpoint, regardless of the
@@ -85,14 +85,14 @@ func (k *Kernel) Connect(p Packet) Result {
 	defer k.mu.Unlock()
 	t := tuple{p.From, p.To, p.Protocol}
 	if c := k.flows[t]; c != nil {
-		return Result{Ours: true, Frontend: c.Frontend, Member: c.Member, Masqueraded: c.Masqueraded, Established: true, Why: "an established connection"}
+		return Result{Ours: true, Frontend: c.Frontend, Endpoint: c.Endpoint, Masqueraded: c.Masqueraded, Established: true, Why: "an established connection"}
 	}
-	held := k.tables[Name]
-	if held == nil {
+	programmed := k.tables[Name]
+	if programmed == nil {
 		return Result{Why: "nothing is programmed"}
 	}
 	flow := plan.Flow{From: p.From.Addr(), Interface: p.Interface, To: p.To, Protocol: p.Protocol}
-	o := held.Trace(flow, k.o.NodeAddrs)
+	o := programmed.Trace(flow, k.o.NodeAddrs)
 	r := Result{Ours: o.Matched, Verdict: o.Verdict, Outside: o.Outside, Why: o.Why}
 	if o.Frontend != nil {
 		r.Frontend = o.Frontend.Key
@@ -101,20 +101,20 @@ func (k *Kernel) Connect(p Packet) Result {
 		return r
 	}
 	c, sticky := k.choose(o.Frontend, p.From.Addr(), o.Candidates)
-	r.Member, r.Masqueraded, r.Sticky = c.Addr, c.Masquerade, sticky
+	r.Endpoint, r.Masqueraded, r.Sticky = c.Addr, c.Masquerade, sticky
 	if p.From.Port() != 0 {
-		k.flows[t] = &Conn{Packet: p, Frontend: r.Frontend, Member: r.Member, Masqueraded: r.Masqueraded}
-		k.load[r.Member]++
+		k.flows[t] = &Conn{Packet: p, Frontend: r.Frontend, Endpoint: r.Endpoint, Masqueraded: r.Masqueraded}
+		k.load[r.Endpoint]++
 	}
 	return r
 }
 
 // choose selects a candidate by session affinity, whose timeout restarts, or by the frontend's Balance.
 func (k *Kernel) choose(f *plan.Frontend, from netip.Addr, list []plan.Candidate) (c plan.Candidate, sticky bool) {
-	id := client{from, f.Owner}
+	id := affinityKey{from, f.Owner}
 	if f.Affinity > 0 {
 		if s, ok := k.sticky[id]; ok && k.clock().Before(s.expires) {
-			if i := slices.IndexFunc(list, func(c plan.Candidate) bool { return c.Addr == s.member }); i >= 0 {
+			if i := slices.IndexFunc(list, func(c plan.Candidate) bool { return c.Addr == s.endpoint }); i >= 0 {
 				c, sticky = list[i], true
 			}
 		}
@@ -123,7 +123,7 @@ func (k *Kernel) choose(f *plan.Frontend, from netip.Addr, list []plan.Candidate
 		c = k.balance(f, from, list)
 	}
 	if f.Affinity > 0 {
-		k.sticky[id] = stick{c.Addr, k.clock().Add(f.Affinity)}
+		k.sticky[id] = affinityEntry{c.Addr, k.clock().Add(f.Affinity)}
 	}
 	return c, sticky
 }
@@ -200,10 +200,10 @@ func compare(a, b float64) int {
 	return 0
 }
 
-// unstick deletes the affinity entries of a Service port for endpoints that none of its frontends forwards to any more.
+// deleteStaleAffinity deletes the affinity entries of a Service port for endpoints that none of its frontends forwards to any more.
 // If such an endpoint returns, it starts without clients.
-func (k *Kernel) unstick(t *plan.Plan, owner model.PortName) {
-	if !slices.ContainsFunc(slices.Collect(maps.Keys(k.sticky)), func(c client) bool { return c.port == owner }) {
+func (k *Kernel) deleteStaleAffinity(t *plan.Plan, owner model.PortName) {
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(k.sticky)), func(c affinityKey) bool { return c.port == owner }) {
 		return
 	}
 	alive := map[netip.AddrPort]bool{}
@@ -222,7 +222,7 @@ func (k *Kernel) unstick(t *plan.Plan, owner model.PortName) {
 			}
 		}
 	}
-	maps.DeleteFunc(k.sticky, func(c client, s stick) bool { return c.port == owner && !alive[s.member] })
+	maps.DeleteFunc(k.sticky, func(c affinityKey, s affinityEntry) bool { return c.port == owner && !alive[s.endpoint] })
 }
 
 // Conns returns the established connections, sorted by frontend, client and destination.
@@ -262,14 +262,14 @@ func (k *Kernel) Reset(ctx context.Context, resets []plan.Reset) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.end(func(c *Conn) bool {
-		return slices.Contains(resets, plan.Reset{Frontend: c.Frontend, Endpoint: c.Member})
+		return slices.Contains(resets, plan.Reset{Frontend: c.Frontend, Endpoint: c.Endpoint})
 	}), nil
 }
 
 // DeleteStaleUDP implements engine.ConnTable.
 func (k *Kernel) DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows, _ []netip.Addr) (int, error) {
 	if err := ctx.Err(); err != nil {
-		return 0, fmt.Errorf("fake: forget stale flows: %w", err)
+		return 0, fmt.Errorf("fake: delete stale flows: %w", err)
 	}
 	serving := map[plan.Key][]netip.AddrPort{}
 	for _, s := range stale {
@@ -279,7 +279,7 @@ func (k *Kernel) DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows,
 	defer k.mu.Unlock()
 	return k.end(func(c *Conn) bool {
 		may, is := serving[c.Frontend]
-		return is && c.Frontend.Protocol == model.UDP && !slices.Contains(may, c.Member)
+		return is && c.Frontend.Protocol == model.UDP && !slices.Contains(may, c.Endpoint)
 	}), nil
 }
 
@@ -288,7 +288,7 @@ func (k *Kernel) end(which func(*Conn) bool) int {
 	for t, c := range k.flows {
 		if which(c) {
 			delete(k.flows, t)
-			k.load[c.Member]--
+			k.load[c.Endpoint]--
 			n++
 		}
 	}

@@ -52,7 +52,7 @@ func NewKernel(o Options) *Kernel {
 	}
 	k.forwarding = forwarding{
 		rng: rand.New(rand.NewPCG(o.Seed, 0xfa4e)), flows: map[tuple]*Conn{}, load: map[netip.AddrPort]int{},
-		sticky: map[client]stick{}, turns: map[turn]int64{},
+		sticky: map[affinityKey]affinityEntry{}, turns: map[turn]int64{},
 	}
 	return k
 }
@@ -135,16 +135,16 @@ func (k *Kernel) table(name string) *plan.Plan {
 func (k *Kernel) normalize(d *plan.Delta) *plan.Delta {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	held := &plan.Plan{}
+	current := &plan.Plan{}
 	if p := k.tables[Name]; p != nil {
-		held = p
+		current = p
 	}
 	out := &plan.Delta{}
-	if d.Global != nil && !held.Global.Equal(d.Global) {
+	if d.Global != nil && !current.Global.Equal(d.Global) {
 		out.Global = d.Global
 	}
 	for _, c := range d.Changes {
-		c.Old = held.Frontends[c.Key]
+		c.Old = current.Frontends[c.Key]
 		if c.New != nil {
 			c.New, _ = plan.NormalizeFrontend(c.New, k.caps)
 		}
@@ -194,7 +194,7 @@ func (k *Kernel) do(m message) {
 			if k.o.Linger > 0 {
 				k.leftovers = append(k.leftovers, leftover{m.change.Key, k.clock().Add(k.o.Linger)})
 			}
-			k.unstick(t, m.change.Old.Owner)
+			k.deleteStaleAffinity(t, m.change.Old.Owner)
 		}
 	}
 }

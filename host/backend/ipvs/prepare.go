@@ -22,7 +22,7 @@ func Prepare(o Options, log *slog.Logger) error {
 		modules = append(modules, "dummy")
 	}
 	for _, m := range modules {
-		// Not an error: what is built into the kernel is no module. checkIPVS and probeSchedulers find what is missing.
+		// Not an error: the feature may be built into the kernel. checkIPVS and probeSchedulers find what is missing.
 		if out, err := exec.Command("modprobe", m).CombinedOutput(); err != nil {
 			log.Debug("modprobe failed", "module", m, "err", err, "output", strings.TrimSpace(string(out)))
 		}

@@ -35,7 +35,7 @@ type Options struct {
 	// Poll triggers a scan, for file systems without change events, such as NFS. It may be nil.
 	Poll <-chan time.Time
 	// OnProblems is called with the number of problems after each scan. It may be nil.
-	OnProblems func(errors, warnings int)
+	OnProblems func(errorCount, warningCount int)
 }
 
 // Source watches a directory of manifests. It implements engine.Source.

@@ -17,7 +17,7 @@ type directory struct {
 	last         state                 // result of the last merge
 	lastGood     map[objectKey]*object // last valid version of each object
 	scanProblems []source.Problem      // files that the last scan could not read
-	// writing holds the files that were open for writing at the last scan, by path. Nil: files are read as they are,
+	// writing contains the files that were open for writing at the last scan, by path. Nil: files are read as they are,
 	// because there is no later scan.
 	writing map[string]*writeState
 }

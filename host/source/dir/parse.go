@@ -14,7 +14,7 @@ type document struct {
 	text     string // to recognize an unchanged document
 	line     int
 	objects  []*object
-	problems problemList // of the document itself and of values that are no objects; without file and line
+	problems problemList // of the document itself and of values that are not objects; without file and line
 	// incomplete: an object in it has no kind or no name, so the file may be truncated.
 	incomplete bool
 }

@@ -28,7 +28,7 @@ type klogHandler struct {
 	limiter *lineLimiter
 }
 
-// lineLimiter holds when each line was last logged. There are few different ones: they are constants of client-go.
+// lineLimiter records when each line was last logged. There are few different lines: they are constants of client-go.
 type lineLimiter struct {
 	mu         sync.Mutex
 	lastLogged map[string]time.Time

@@ -46,7 +46,7 @@ func (r *nodePoller) observeSlice(v *model.EndpointSlice) {
 			continue
 		}
 		if claimed, lookedUp := r.claimedZone[e.Node]; lookedUp && claimed == e.Zone || !lookedUp && len(r.claimedZone) >= maxClaimedZones {
-			continue // the API server has no such Node, or says otherwise
+			continue // the API server has no such Node, or has it in another zone
 		}
 		r.claimedZone[e.Node] = e.Zone
 		r.lookups[e.Node] = true

@@ -13,7 +13,7 @@ import (
 // maxLogged is how many invalid objects are logged individually; the metric counts all of them.
 const maxLogged = 200
 
-// problemTracker holds the problems of all objects. It logs each when it appears and when it is resolved.
+// problemTracker tracks the problems of all objects. It logs each when it appears and when it is resolved.
 type problemTracker struct {
 	log     *slog.Logger
 	onCount func(errors, warnings int) // may be nil
@@ -21,7 +21,7 @@ type problemTracker struct {
 	mu               sync.Mutex
 	current          map[objectKey][]source.Problem
 	logged           map[objectKey]bool // of current
-	limitLogged      bool               // the log says that maxLogged is reached
+	limitLogged      bool               // it has been logged that maxLogged is reached
 	errors, warnings int
 }
 

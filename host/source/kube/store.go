@@ -64,7 +64,7 @@ func (s *store[T]) setSynced() {
 	s.source.wake()
 }
 
-// Transformer converts objects as they are streamed, so that a streamed list is held as values and not as API objects.
+// Transformer converts objects as they are streamed, so that a streamed list is kept in memory as values, not as API objects.
 func (s *store[T]) Transformer() cache.TransformFunc {
 	return func(object any) (any, error) {
 		p, err := s.asConverted(object)

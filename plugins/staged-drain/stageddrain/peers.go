@@ -3,7 +3,7 @@ package stageddrain
 import "github.com/sluice-proxy/sluice/sdk"
 
 // The reference for the weight of a draining endpoint is its peers: similar endpoints that do not terminate. Its own weight
-// is no reference, as the default rules set it to 0 as soon as it terminates.
+// is not usable, as the default rules set it to 0 as soon as it terminates.
 
 // group is the sum over endpoints that do not terminate, in the same zone and with the same hints: with hints, endpoints
 // hinted elsewhere have no weight.

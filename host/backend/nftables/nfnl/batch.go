@@ -18,7 +18,7 @@ type Batch struct {
 	operations []operation
 }
 
-// operation is what a message does, such as "add 3 slots of shop/web:http".
+// operation describes a message, such as "add 3 slots of shop/web:http".
 type operation struct {
 	seq          uint32
 	verb, object string

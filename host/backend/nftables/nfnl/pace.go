@@ -39,7 +39,7 @@ func (p *Pacer) observe(bytes int, d time.Duration) {
 	switch {
 	case d > MaxTxTime && bytes > MinTxBytes:
 		p.maxBytes = min(max(bytes/2, MinTxBytes), DefaultSendBuffer)
-	case d < fastTxTime && p.maxBytes > 0 && bytes >= p.maxBytes/2: // a small one says nothing about larger ones
+	case d < fastTxTime && p.maxBytes > 0 && bytes >= p.maxBytes/2: // a small one does not predict larger ones
 		if p.maxBytes *= 2; p.maxBytes >= DefaultSendBuffer {
 			p.maxBytes = 0
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // HandOff leaves balancing to IPVS. The tables do what IPVS cannot: source ranges, rejecting, masquerading, session
-// affinity, and telling sources outside the cluster from others. A connection that is to be balanced is accepted, with or
+// affinity, and distinguishing sources outside the cluster. A connection that is to be balanced is accepted, with or
 // without a packet mark that identifies its pool, and IPVS changes its destination in LOCAL_IN or LOCAL_OUT.
 type HandOff struct {
 	// Capabilities are what the balancer can represent.

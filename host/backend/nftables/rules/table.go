@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// table is one family's table: what the kernel is known to have of it.
+// table is the known kernel state of one family's table.
 type table struct {
 	*schema
 	name       string // tableName, or handoverName while it is filled under that name

@@ -1,4 +1,4 @@
-// Command demanding is a plugin that asks for more than a data plane may hold: least connections, and weights of 1000
+// Command demanding is a plugin that asks for more than a data plane may support: least connections, and weights of 1000
 // to 1.
 package main
 
