@@ -19,8 +19,8 @@ build: plugins
 
 plugins: $(PLUGINS:%=bin/plugins/%.wasm)
 
-# A Go guest. Go decides itself whether anything has to be built again. No -buildvcs: a module's digest must not depend
-# on the clone it was built in.
+# Builds a Go guest; the build cache makes this fast if nothing has changed. No -buildvcs: a module's digest must not depend
+# on the clone in which it is built.
 GUEST := GOOS=wasip1 GOARCH=wasm $(GO) build -trimpath -buildvcs=false -buildmode=c-shared -ldflags='-s -w'
 
 bin/plugins/%.wasm: FORCE
@@ -29,7 +29,7 @@ bin/plugins/%.wasm: FORCE
 
 FORCE:
 
-# Builds everything itself, so that what is in it depends on the sources alone; prints its digest.
+# Builds everything itself, so that the image depends on the sources only; prints its digest.
 image:
 	$(GO) run ./deploy/image -o bin/image -tar bin/sluice-image.tar -version $(VERSION) \
 	  -revision "$$(git rev-parse HEAD 2>/dev/null)" -time "$$(git log -1 --format=%ct 2>/dev/null)"
@@ -39,8 +39,8 @@ demo: build
 	$(GO) build -trimpath -o bin/demo ./examples/demo
 	bin/demo
 
-# What the tests need beside Go: nft (reads the ruleset back), iproute2 (links and addresses), wabt (hostile modules),
-# clang and lld (a guest in C).
+# Programs that the tests need in addition to Go: nft (reads the ruleset back), iproute2 (links and addresses), wabt (hostile
+# modules), clang and lld (a guest in C), and others.
 deps:
 	@.ci/deps
 
@@ -51,13 +51,13 @@ cluster-programs:
 test-cluster: deps build cluster-programs
 	$(GO) test -timeout 10m ./host/lab/testcluster/... ./host/source/kube/... ./cmd/sluice/cluster/... ./deploy/...
 
-# Other kernels than this machine's: User-Mode Linux from Debian's sources, each 8 CPU minutes the first time, kept in
-# the user's cache. It exists for x86 only.
+# Kernels other than this machine's: User-Mode Linux from Debian's sources, each 8 CPU minutes the first time, kept in
+# the user's cache. x86 only.
 KERNELS     := 6.1 6.12
 VM_PACKAGES := ./host/backend/nftables/... ./host/backend/ipvs ./host/conntrack ./host/kubeproxy ./host/lab/testnet ./host/probe ./cmd/sluice/e2e
-# VM_FLAGS are for go test: -p 1 keeps to one machine at a time for each kernel.
+# VM_FLAGS are flags of go test: -p 1 runs one virtual machine at a time for each kernel.
 VM_FLAGS    :=
-# Guests see the user's cache even where it is in /tmp. Quoted for go test -exec, which knows quotes.
+# Guests see the user's cache even if it is in /tmp. Quoted for go test -exec, which parses quotes.
 CACHE       := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)
 VM          := '$(CURDIR)/bin/vm' exec -share '$(CACHE)'
 
@@ -72,8 +72,8 @@ test-ipvs: $(KERNELS:%=test-ipvs-%)
 test-ipvs-%:
 	$(MAKE) --no-print-directory test-vm-$* VM_PACKAGES=./host/backend/ipvs
 
-# etcd, kube-apiserver, kubectl and kube-proxy run in the guest: 3 GB. HOME is another there. On the newest kernel, 2 to 5
-# minutes: on 6.1 a control plane was not ready in three.
+# etcd, kube-apiserver, kubectl and kube-proxy run in the guest, which needs 3 GB and has another HOME. 2 to 5 minutes on the
+# newest kernel; on 6.1 a control plane was not ready within three.
 test-guide: test-guide-$(lastword $(KERNELS))
 
 test-guide-%: deps build vm-kernels cluster-programs
@@ -85,8 +85,8 @@ test-vm-%: deps build vm-kernels
 	SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 5m -run 'TestKill|TestForwardingContinues|TestInvalidInput|TestOnce' \
 	  -exec "$(VM) -kernel $*" ./cmd/sluice/e2e
 
-# Packages whose tests need neither namespaces nor programs that are built or installed: those that do not import the lab's
-# networks and clusters.
+# Packages whose tests need neither namespaces nor programs that are built or installed: those that do not import testnet,
+# testcluster, testbed or vm.
 LAB         := github.com/sluice-proxy/sluice/host/lab/
 IMPORTS     := {{join .TestImports " "}} {{join .XTestImports " "}} {{.ImportPath}}
 PLAIN       = $(shell $(GO) list -f '{{.ImportPath}}: $(IMPORTS)' ./... | grep -vE ' $(LAB)(testnet|testcluster|testbed|vm)( |$$)' | cut -d: -f1)
@@ -96,7 +96,7 @@ quick: format-check
 	$(GO) run $(STATICCHECK) ./...
 	$(GO) test -short $(PLAIN)
 
-# The packages with goroutines of their own. The race detector needs cgo.
+# The packages that start goroutines. The race detector needs cgo.
 race:
 	CGO_ENABLED=1 $(GO) test -race -short -timeout 20m ./host/engine/... ./host/agent/... ./host/policy/... ./host/planner/... \
 	  ./host/wasm/... ./host/source ./host/source/dir ./host/source/kube
@@ -104,7 +104,7 @@ race:
 test:
 	+@MAKE='$(MAKE)' GO='$(GO)' KERNELS='$(KERNELS)' .ci/test
 
-# Beside the bundled plugins, two trivial ones: in Go, and in C where there is a clang that knows wasm32.
+# Measures the bundled plugins and two trivial ones, in Go and, if clang and lld are installed, in C.
 bench: build
 	@mkdir -p bin/bench-guests
 	$(GUEST) -o bin/bench-guests/go.wasm ./host/lab/bench/guest
@@ -114,7 +114,7 @@ bench: build
 	$(GO) build -o bin/bench ./host/lab/bench
 	bin/bench -write host/README.md
 
-# Needs root, nft, and 2 processors that nobody else uses.
+# Needs root, nft, and 2 CPUs without other load.
 bench-peer: build cluster-programs
 	$(GO) build -o bin/peer ./host/lab/benchcompare
 	bin/peer -write host/README.md
