@@ -43,7 +43,7 @@ type Config struct {
 	MasqueradeAll      bool
 	MasqueradeBit      uint8         // of the packet mark, 0–31
 	MinSyncPeriod      time.Duration // minimum time between two updates; 0: update immediately
-	SyncPeriod         time.Duration // interval of retries and drift detection
+	SyncPeriod         time.Duration // interval of checks for external changes; an update pending for twice as long is unhealthy
 	Conntrack          Conntrack
 	IPVS               IPVS
 	OOMScoreAdj        int // of the process, -1000–1000
