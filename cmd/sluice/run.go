@@ -27,7 +27,7 @@ func newRunCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the proxy on this node",
-		Long: `Watches the cluster state and keeps the kernel's rules at the plan. When it stops, the kernel keeps forwarding; 'sluice
+		Long: `Watches the cluster and keeps the kernel's rules in sync with it. When it stops, the kernel keeps forwarding; 'sluice
 cleanup' removes the rules.
 
 The cluster state comes from the API server that --kubeconfig or --server names, in a Pod from that of its own cluster, or
