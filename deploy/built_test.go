@@ -12,7 +12,7 @@ import (
 
 // TestImageIsReproducible builds the image a second time from another directory, as on another machine.
 func TestImageIsReproducible(t *testing.T) {
-	one := theImage(t)
+	one := sharedImage(t)
 	dir := t.TempDir()
 	elsewhere := filepath.Join(dir, "somewhere", "else")
 	if err := copySources(built.sources(), elsewhere); err != nil {
@@ -40,7 +40,7 @@ func TestImageIsReproducible(t *testing.T) {
 }
 
 func TestImageContents(t *testing.T) {
-	img := theImage(t)
+	img := sharedImage(t)
 	var got []string
 	err := fs.WalkDir(os.DirFS(img.root), ".", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && !strings.HasPrefix(path, "licenses/") {

@@ -63,7 +63,7 @@ func enter(spec string) error {
 	if err := json.Unmarshal([]byte(spec), &c); err != nil {
 		return err
 	}
-	// What the kubelet gives a Pod of system-node-critical. Without rights on the machine it stays as it is.
+	// The kubelet's value for a Pod of system-node-critical. Without the right to change it, it stays as it is.
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("-997"), 0); err != nil && !errors.Is(err, os.ErrPermission) {
 		return err
 	}

@@ -45,7 +45,7 @@ var vip = netip.MustParseAddrPort("10.96.0.10:80")
 
 func newNode(t *testing.T, config string) *node {
 	t.Helper()
-	n := &node{T: t, img: theImage(t), config: t.TempDir(), state: t.TempDir(), manifests: t.TempDir()}
+	n := &node{T: t, img: sharedImage(t), config: t.TempDir(), state: t.TempDir(), manifests: t.TempDir()}
 	var err error
 	if n.lab, err = testnet.New(netip.MustParseAddr("192.168.0.1")); err != nil {
 		t.Fatal(err)
@@ -204,8 +204,8 @@ func (n *node) run(c container) (string, error) {
 	return p.String(), err
 }
 
-// says waits for a text in a container's log.
-func (n *node) says(p *process, text string) {
+// waitForLog waits for a text in a container's log.
+func (n *node) waitForLog(p *process, text string) {
 	n.Helper()
 	for end := time.Now().Add(timeout); !strings.Contains(p.String(), text); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -214,8 +214,8 @@ func (n *node) says(p *process, text string) {
 	}
 }
 
-// loads waits until all plugins of overlays/policies are loaded: zone-spill with two settings, staged-drain with one.
-func (n *node) loads(p *process) {
+// waitForPlugins waits until all plugins of overlays/policies are loaded: zone-spill with two settings, staged-drain with one.
+func (n *node) waitForPlugins(p *process) {
 	n.Helper()
 	for plugin, settings := range map[string]int{"staged-drain": 1, "zone-spill": 2} {
 		loaded := regexp.MustCompile(fmt.Sprintf(`"msg":"loaded plugin","plugin":"%s",.*"instances":%d,`, plugin, settings))

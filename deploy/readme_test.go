@@ -124,7 +124,7 @@ func TestReadmeCommands(t *testing.T) {
 	expect("one node", "[n2 k]", "[n1 v1]")
 	c.answers("one node")
 	c.until("kube-proxy's table gone", func() bool { return !c.leftovers(false) })
-	c.says(c.last, "removed kube-proxy leftovers")
+	c.waitForLog(c.last, "removed kube-proxy leftovers")
 	if bad := complaints(t, c.last.String()); len(bad) > 0 {
 		t.Errorf("warnings with these rights:\n%s", strings.Join(bad, ""))
 	}

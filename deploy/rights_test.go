@@ -66,7 +66,7 @@ func TestImageForwardsWithManifestRights(t *testing.T) {
 
 	run := n.withManifests(n.container(main))
 	p := n.start(run)
-	n.says(p, "synced all services")
+	n.waitForLog(p, "synced all services")
 	for field, want := range map[string]string{
 		"CapEff": "0000000000001000", "CapPrm": "0000000000001000", "CapBnd": "0000000000001000", "CapInh": "0000000000000000",
 		"CapAmb": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2",
@@ -82,7 +82,7 @@ func TestImageForwardsWithManifestRights(t *testing.T) {
 		}
 	}
 	n.answers("running")
-	n.loads(p)
+	n.waitForPlugins(p)
 	n.answers("with its policy")
 	for name, probe := range map[string]func() (int, error){
 		"liveness":  func() (int, error) { return n.get(main, main.LivenessProbe) },
@@ -114,8 +114,8 @@ func TestImageForwardsWithManifestRights(t *testing.T) {
 		t.Errorf("compiled plugins on the host: %v, %v", compiled, err)
 	}
 	p = n.start(run)
-	n.says(p, `"netlink_messages":0`)
-	n.loads(p)
+	n.waitForLog(p, `"netlink_messages":0`)
+	n.waitForPlugins(p)
 	n.answers("another container")
 	t.Logf("resident: %s, with compiled plugins in the cache", status(p.PID(), "VmRSS"))
 

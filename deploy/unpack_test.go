@@ -25,7 +25,7 @@ import (
 // image is an image built with the command in image/ and unpacked.
 type image struct {
 	layout string
-	digest string // as the command told it
+	digest string // as printed by the command
 	root   string // its files
 	config v1.Image
 }
@@ -42,8 +42,8 @@ type shared struct {
 
 const tag = "v0.0.0-test"
 
-// theImage builds the image from a copy of the sources, which do not change meanwhile.
-func theImage(t *testing.T) *image {
+// sharedImage builds the image from a copy of the sources, which do not change meanwhile.
+func sharedImage(t *testing.T) *image {
 	t.Helper()
 	built.once.Do(func() {
 		if built.dir, built.err = os.MkdirTemp("", "sluice-deploy-"); built.err != nil {
@@ -91,7 +91,7 @@ func buildImage(ctx context.Context, sources, out string) (*image, error) {
 	cmd := exec.CommandContext(ctx, "go", "run", "./deploy/image", "-o", out, "-tar", out+".tar", "-version", tag, "-time", "1700000000",
 		"-platforms", "linux/"+runtime.GOARCH)
 	cmd.Dir = sources
-	said, err := cmd.Output()
+	output, err := cmd.Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
@@ -99,7 +99,7 @@ func buildImage(ctx context.Context, sources, out string) (*image, error) {
 		}
 		return nil, fmt.Errorf("%s: %w", strings.Join(cmd.Args, " "), err)
 	}
-	img := &image{layout: out, digest: strings.TrimSpace(string(said)), root: out + ".root"}
+	img := &image{layout: out, digest: strings.TrimSpace(string(output)), root: out + ".root"}
 	return img, img.unpack(ctx)
 }
 

@@ -83,7 +83,7 @@ func read(r *Request) *abi.Request {
 	return req
 }
 
-// viewOf makes r a view of b by the slow path, and checks that the fast path of an instance gives the same.
+// viewOf makes r a view of b by the slow path, and checks that the fast path of an instance has the same result.
 func viewOf(r *Request, b []byte) error {
 	err := errors.New("shorter than a header")
 	if len(b) >= abi.ReqSize {
@@ -171,7 +171,7 @@ func TestTextsOutliveTheirRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if kept != "first" || view.Text(id) != "first" || view.Text(view.Service()) != "second" || view.Text(NoString) != "" {
-		t.Errorf("kept %q, asked again %q, new %q", kept, view.Text(id), view.Text(view.Service()))
+		t.Errorf("kept %q, read again %q, new %q", kept, view.Text(id), view.Text(view.Service()))
 	}
 	if got := view.Text(12345); got != "" {
 		t.Errorf("an unknown ID has the text %q", got)

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-func TestHintIfThisHostIsNoNode(t *testing.T) {
+func TestHintIfThisHostIsNotANode(t *testing.T) {
 	cfg := config.Default()
 	cfg.HostnameOverride = "laptop"
 	with := model.NewSnapshot()

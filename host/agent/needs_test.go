@@ -21,6 +21,6 @@ func TestOnlyServicesOfPoliciesThatNeedNodesAskForThem(t *testing.T) {
 		}
 	}
 	if servicesThatNeed(abi.NeedNodes, cfg, map[string]uint32{"plain": abi.NeedMetadata}) != nil {
-		t.Error("no policy needs Nodes, and they are asked for")
+		t.Error("no policy needs Nodes, but the source is to read them")
 	}
 }

@@ -48,7 +48,7 @@ func TestDrainRunsItsStagesAndResetsConnections(t *testing.T) {
 			}
 		}
 		if established == 0 {
-			t.Fatal("no connection to the member that leaves")
+			t.Fatal("no connection to the endpoint that leaves")
 		}
 		to1 := func() (n int) {
 			for _, c := range r.kernel.Conns() {

@@ -20,17 +20,17 @@ import (
 // watchedBackend is a fake backend that reports external changes.
 type watchedBackend struct {
 	backend.Backend
-	onChange func(backend.ExternalChange)
-	err      error // of Watch
-	moved    atomic.Bool
-	took     time.Duration // of a look at everything
-	wholes   []time.Time
-	stopped  bool
+	onChange  func(backend.ExternalChange)
+	err       error // of Watch
+	drifted   atomic.Bool
+	took      time.Duration // of a full sync
+	fullSyncs []time.Time
+	stopped   bool
 }
 
 func (w *watchedBackend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	if d == nil {
-		w.wholes = append(w.wholes, time.Now())
+		w.fullSyncs = append(w.fullSyncs, time.Now())
 		time.Sleep(w.took)
 	}
 	return w.Backend.Apply(ctx, next, d)
@@ -42,7 +42,7 @@ func (w *watchedBackend) Watch(onChange func(backend.ExternalChange)) (func(), e
 }
 
 func (w *watchedBackend) Drifted(context.Context) (bool, error) {
-	return w.moved.Swap(false), nil
+	return w.drifted.Swap(false), nil
 }
 
 // watch starts an engine with a watchedBackend.
@@ -59,8 +59,8 @@ func watch(t *testing.T, w *watchedBackend, minSync time.Duration) *rig {
 	go func() { r.ended <- r.engine.Run(ctx) }()
 	r.emit(svc(), eps(1, 2), synced)
 	r.advance(time.Minute)
-	if len(w.wholes) != 1 {
-		t.Fatalf("%d looks at everything to begin with", len(w.wholes))
+	if len(w.fullSyncs) != 1 {
+		t.Fatalf("%d full syncs at the start, want 1", len(w.fullSyncs))
 	}
 	return r
 }
@@ -89,7 +89,7 @@ func TestExternalChangeIsRepairedAndLogged(t *testing.T) {
 		}
 		r.end()
 		if !w.stopped {
-			t.Error("Watch goes on")
+			t.Error("Watch was not stopped")
 		}
 	})
 }
@@ -123,13 +123,13 @@ func TestRepairsAreRateLimited(t *testing.T) {
 					w.onChange(backend.ExternalChange{Object: "x", Count: 1})
 					r.advance(10 * time.Millisecond)
 				}
-				if n := len(w.wholes) - 1; n < c.least || n > c.most {
-					t.Errorf("%d looks at everything in 10 s, want %d to %d", n, c.least, c.most)
+				if n := len(w.fullSyncs) - 1; n < c.least || n > c.most {
+					t.Errorf("%d full syncs in 10 s, want %d to %d", n, c.least, c.most)
 				}
 				r.damage()
 				w.onChange(backend.ExternalChange{Object: "y", Count: 1})
 				r.advance(12 * time.Second)
-				r.expect("the last word is ours", "1:1 2:1 forward")
+				r.expect("the last change is repaired", "1:1 2:1 forward")
 			})
 		})
 	}
@@ -144,12 +144,12 @@ func TestMissedExternalChangeIsFoundWithinTheSyncPeriod(t *testing.T) {
 			t.Errorf("not logged:\n%s", r.log)
 		}
 		r.damage()
-		w.moved.Store(true)
+		w.drifted.Store(true)
 		r.advance(30 * time.Second)
 		r.expect("repaired", "1:1 2:1 forward")
 		r.advance(time.Hour)
-		if len(w.wholes) != 2 {
-			t.Errorf("%d looks at everything, want 2", len(w.wholes))
+		if len(w.fullSyncs) != 2 {
+			t.Errorf("%d full syncs, want 2", len(w.fullSyncs))
 		}
 	})
 }

@@ -37,7 +37,7 @@ func (b *partialBackend) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta)
 	b.calls = append(b.calls, kind)
 	r, err := b.Backend.Apply(ctx, p, d)
 	if err == nil && !b.repaired {
-		err = &backend.PartialError{Frontends: 1, Retried: d == nil || d.Empty(), Err: fmt.Errorf("add member: %w", syscall.EINVAL)}
+		err = &backend.PartialError{Frontends: 1, Retried: d == nil || d.Empty(), Err: fmt.Errorf("add real server: %w", syscall.EINVAL)}
 	}
 	return r, err
 }
@@ -137,13 +137,13 @@ func TestExternalChangeIsRepairedDespiteUnprogrammedFrontend(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.advance(63 * time.Second) // until it is tried each ten seconds, and was just now
-		looks := len(w.wholes)
+		looks := len(w.fullSyncs)
 		r.damage()
 		w.onChange(backend.ExternalChange{Object: "a table", Count: 1})
 		r.advance(600 * time.Millisecond)
 		r.expect("after the damage", "1:1 2:1 forward")
-		if len(w.wholes) != looks+1 {
-			t.Errorf("%d looks at everything", len(w.wholes)-looks)
+		if len(w.fullSyncs) != looks+1 {
+			t.Errorf("%d full syncs", len(w.fullSyncs)-looks)
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func TestRestartWaitsForPlugins(t *testing.T) {
-	const told = "synced all services"
+	const syncMessage = "synced all services"
 	for name, c := range map[string]struct {
 		restart bool
 		loaded  time.Duration // when the plugins are there; 0: never
@@ -30,7 +30,7 @@ func TestRestartWaitsForPlugins(t *testing.T) {
 					r.advance(2 * time.Second)
 					r.end()
 				}
-				before := strings.Count(r.log.String(), told)
+				before := strings.Count(r.log.String(), syncMessage)
 				r.pluginsReady = make(chan struct{})
 				r.run(fake.Open(r.kernel), stagedDrain{}, false)
 				t.Cleanup(r.end)
@@ -40,12 +40,12 @@ func TestRestartWaitsForPlugins(t *testing.T) {
 				r.emit(svc(), eps(1, 2), synced)
 				if c.planned > 0 {
 					r.advance(c.planned - time.Millisecond)
-					if strings.Count(r.log.String(), told) != before {
+					if strings.Count(r.log.String(), syncMessage) != before {
 						t.Fatalf("planned early:\n%s", r.log)
 					}
 					r.advance(2 * time.Millisecond)
 				}
-				if strings.Count(r.log.String(), told) != before+1 {
+				if strings.Count(r.log.String(), syncMessage) != before+1 {
 					t.Fatalf("not planned:\n%s", r.log)
 				}
 				r.emit(eps(1))

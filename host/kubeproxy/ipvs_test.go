@@ -122,7 +122,7 @@ func TestRemoveDeletesOnlyKubeProxysVirtualServersAndSets(t *testing.T) {
 	}
 }
 
-func TestRemoveKeepsALinkThatIsNoDummy(t *testing.T) {
+func TestRemoveKeepsALinkThatIsNotADummy(t *testing.T) {
 	n := newNode(t)
 	err := n.Do(func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: ipvsLink}, PeerName: "peer"})

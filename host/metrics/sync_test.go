@@ -59,7 +59,7 @@ func TestSyncMetricsOfAScriptedSequence(t *testing.T) {
 			"sluice_endpoints{ip_family=IPv4,phase=active}":                  2,
 		})
 
-		// Linger is 1 s: the backend asked for another Apply, which does not count as a sync.
+		// Linger is 1 s: the backend returned RequeueAfter, and that Apply does not count as a sync.
 		r.advance(2 * time.Second)
 		r.want("cleanup", map[string]float64{
 			"sluice_sync_phase_duration_seconds_count{phase=cleanup}": 1,

@@ -34,7 +34,7 @@ func TestApplyOfDiffResultsInNextPlan(t *testing.T) {
 			}
 			for _, c := range d.Changes {
 				if c.Old != prev.Frontends[c.Key] || c.New != next.Frontends[c.Key] {
-					t.Fatalf("seed %d step %d: %s: not what the plans hold", seed, step, c.Key)
+					t.Fatalf("seed %d step %d: %s: not the frontends of the plans", seed, step, c.Key)
 				}
 				if c.Old != nil && c.New != nil && plan.FormatFrontend(c.Old) == plan.FormatFrontend(c.New) {
 					t.Fatalf("seed %d step %d: %s: a change that changes nothing", seed, step, c.Key)

@@ -58,11 +58,11 @@ func checkDegradations(t *testing.T, seed uint64, p, q *plan.Plan, c plan.Caps, 
 	t.Helper()
 	for k, f := range p.Frontends {
 		g := q.Frontends[k]
-		said := slices.ContainsFunc(lost, func(d plan.Degradation) bool { return d.Frontend == k && d.Owner == f.Owner })
+		reported := slices.ContainsFunc(lost, func(d plan.Degradation) bool { return d.Frontend == k && d.Owner == f.Owner })
 		same := g != nil && g.Balance == f.Balance && g.Affinity == f.Affinity && sameShares(&f.Pool, &g.Pool) &&
 			(f.Outside == nil || sameShares(f.Outside, g.Outside))
-		if same == said {
-			t.Fatalf("seed %d caps %s: %s: same behavior %v, degradation reported %v", seed, c.Name, k, same, said)
+		if same == reported {
+			t.Fatalf("seed %d caps %s: %s: same behavior %v, degradation reported %v", seed, c.Name, k, same, reported)
 		}
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// TestTotalsEqualRecount also counts the plan's frontends one by one, and keeps what the steps said of
-// health checks, as a health server does.
+// TestTotalsEqualRecount also counts the plan's frontends one by one, and keeps the health checks that the steps
+// reported, as a health server does.
 func TestTotalsEqualRecount(t *testing.T) {
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -36,7 +36,7 @@ func TestTotalsEqualRecount(t *testing.T) {
 			step := p.Plan(now)
 			for _, h := range step.HealthChecks {
 				if reported[h.Service] == h {
-					t.Fatalf("seed %d: said twice: %+v", seed, h)
+					t.Fatalf("seed %d: reported twice: %+v", seed, h)
 				}
 				if reported[h.Service] = h; h.Port == 0 {
 					delete(reported, h.Service)
@@ -128,7 +128,7 @@ func TestHealthChecksCountReadyLocalAddressesOnce(t *testing.T) {
 	want("each family by itself", step(lbSlice(model.IPv6, "n0")), 2, 1)
 	want("neither not ready nor draining", step(lbSlice(model.IPv4, "n0", "!n0", "~n0")), 1, 1)
 	if got := step(lbSlice(model.IPv4, "n0", "n1")); got != nil {
-		t.Fatalf("said although nothing changed: %+v", got)
+		t.Fatalf("reported although nothing changed: %+v", got)
 	}
 	want("only draining", step(lbSlice(model.IPv4, "~n0")), 0, 1)
 	got := step(lb(func(s *model.Service) { s.HealthCheckNodePort = 0 }))

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/service"
 )
 
-// TestExplainReturnsEndpointsOfLastDecision: they are kept packed, without what the cluster says of them.
+// TestExplainReturnsEndpointsOfLastDecision: they are stored packed, without the properties in EndpointSlices.
 func TestExplainReturnsEndpointsOfLastDecision(t *testing.T) {
 	checked := 0
 	for seed := range uint64(100) {

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// oracle says what a Service proxy has to do with a connection, straight from the objects: a second implementation of
-// the rules, one sentence after the other, that shares nothing with host/service and host/plan.
+// oracle determines what a Service proxy must do with a connection directly from the objects. It is a second
+// implementation of the rules, one sentence after the other, that shares no code with host/service and host/plan.
 type oracle struct {
 	services []*model.Service
 	slices   []*model.EndpointSlice
@@ -293,7 +293,7 @@ func (o *oracle) lists(s *model.Service, p model.ServicePort, family model.Famil
 	return cluster, local, len(found) > 0 && len(ready)+len(leaving) > 0
 }
 
-// traced is what plan says, in the same words.
+// traced converts the outcome of plan to a verdict of the oracle.
 func traced(o plan.Outcome) verdict {
 	v := verdict{what: "NONE", endpoints: map[netip.AddrPort]bool{}}
 	if o.Matched {
@@ -338,7 +338,7 @@ func TestTracesMatchOracle(t *testing.T) {
 				}
 			}
 			if o := p.Current().Trace(f, p.NodeAddrs()); o.Why != g.Why || o.Verdict != g.Verdict || o.Matched != g.Matched {
-				t.Fatalf("seed %d: Plan.Trace says %+v, the Tracer %+v", seed, o, g)
+				t.Fatalf("seed %d: Plan.Trace returned %+v, the Tracer %+v", seed, o, g)
 			}
 		}
 	}

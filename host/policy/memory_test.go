@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// TestMemoryPerEndpointIsBounded: where every Service has a policy, all of it is there for each endpoint of the
-// cluster, its history, what each plugin said, and what came of it.
+// TestMemoryPerEndpointIsBounded: if every Service has a policy, condition times, the answers of all plugins and the
+// decision are stored for each endpoint of the cluster.
 func TestMemoryPerEndpointIsBounded(t *testing.T) {
 	const pools, endpoints, most = 1000, 100, 40
 	plugin := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {

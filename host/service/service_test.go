@@ -62,7 +62,7 @@ func randomPort(r *rand.Rand) (*model.Service, []*model.EndpointSlice, NodeInfo)
 	return svc, all, facts
 }
 
-// oracle says who is in the lists, by the sentences of the rules and without regard to cost: sets of addresses.
+// oracle determines the endpoints in the lists by the sentences of the rules, without regard to cost: sets of addresses.
 func oracle(p *Port, svc *model.Service) (cluster, local []netip.AddrPort) {
 	where := func(keep func(Endpoint) bool) (out []Endpoint) {
 		for _, e := range p.Endpoints {

@@ -16,7 +16,7 @@ func TestEventsReachTheAPIServer(t *testing.T) {
 	s := newScene(t, "events")
 	s.apply(strings.Replace(web, "name: web}", "name: web, annotations: {sluice.dev/policy: none-such}}", 1))
 	s.run("n1", s.policies(1, ""))
-	told := func(what, namespace, about, want string) {
+	expectEvent := func(what, namespace, about, want string) {
 		t.Helper()
 		s.eventually(what, func() error {
 			out, err := s.Kubectl(s.ctx, "", "events", "-n", namespace, "--for", about)
@@ -26,8 +26,8 @@ func TestEventsReachTheAPIServer(t *testing.T) {
 			return err
 		})
 	}
-	told("the start", "default", "node/n1", "Starting")
-	told("a policy that is not there", s.ns, "service/web", "none-such")
+	expectEvent("the start", "default", "node/n1", "Starting")
+	expectEvent("a policy that does not exist", s.ns, "service/web", "none-such")
 }
 
 // TestPlanReadsTheCluster: `sluice plan` prints what the sluice of the node has programmed.

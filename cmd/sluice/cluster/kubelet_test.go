@@ -42,7 +42,7 @@ func (s *scene) kubelets(grace time.Duration) {
 				if !seen[p.UID] {
 					seen[p.UID] = true
 					k.wg.Go(func() {
-						if err := k.life(ctx, p.Name); err != nil && ctx.Err() == nil {
+						if err := k.runPod(ctx, p.Name); err != nil && ctx.Err() == nil {
 							s.Errorf("kubelets: Pod %s: %v", p.Name, err)
 						}
 					})
@@ -57,8 +57,8 @@ func (s *scene) kubelets(grace time.Duration) {
 	s.Cleanup(func() { stop(); k.wg.Wait() })
 }
 
-// life is a Pod's.
-func (k *kubelets) life(ctx context.Context, name string) error {
+// runPod is a Pod's.
+func (k *kubelets) runPod(ctx context.Context, name string) error {
 	host, node, err := k.host()
 	if err != nil {
 		return err

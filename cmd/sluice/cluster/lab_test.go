@@ -38,7 +38,7 @@ type lab struct {
 	*testcluster.Cluster
 	network *testnet.Lab
 	outside *testnet.Host
-	nodes   map[string]*place
+	nodes   map[string]*labNode
 	sluice  string            // the program
 	plugins map[string]string // module files by name
 	service string            // kubeconfig of sluice's service account
@@ -46,8 +46,8 @@ type lab struct {
 	sources sync.Once
 }
 
-// place is a node of the lab.
-type place struct {
+// labNode is a node of the lab.
+type labNode struct {
 	*testnet.Lab
 	name   string
 	number int // its Pods are in 10.244.number.0/24
@@ -71,7 +71,7 @@ func (t tests) Run() int {
 	}
 	defer os.RemoveAll(dir)
 	ctx := context.Background()
-	shared = &lab{nodes: map[string]*place{}, plugins: map[string]string{}}
+	shared = &lab{nodes: map[string]*labNode{}, plugins: map[string]string{}}
 	defer shared.close()
 	if err := errors.Join(shared.build(dir), shared.start(ctx)); err != nil {
 		fmt.Fprintln(os.Stderr, "cluster tests:", err)
@@ -139,7 +139,7 @@ func (l *lab) start(ctx context.Context) (err error) {
 
 // addPlace creates a node: its network namespace with a client, and its Node object.
 func (l *lab) addPlace(ctx context.Context, i int, zone string) error {
-	p := &place{
+	p := &labNode{
 		name: fmt.Sprint("n", i), number: i,
 		addr: netip.AddrFrom4([4]byte{172, 18, 0, byte(10 + i)}), addr6: netip.MustParseAddr(fmt.Sprintf("fd00:18::%d", 10+i)),
 	}
@@ -159,7 +159,7 @@ func (l *lab) addPlace(ctx context.Context, i int, zone string) error {
 }
 
 // podAddrs returns the addresses of the node's i-th Pod.
-func (p *place) podAddrs(i int) []netip.Addr {
+func (p *labNode) podAddrs(i int) []netip.Addr {
 	return []netip.Addr{
 		netip.AddrFrom4([4]byte{10, 244, byte(p.number), byte(i)}),
 		netip.MustParseAddr(fmt.Sprintf("fd00:10:244:%d::%x", p.number, i)),

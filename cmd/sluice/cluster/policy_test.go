@@ -43,13 +43,13 @@ func TestPoliciesAreAttachedChangedAndRemoved(t *testing.T) {
 			t.Errorf("%s: the restart wrote %s messages:\n%s\n%s", phase, wrote, r.log, r.explain("web"))
 		}
 		s.expectShare(n1.client, vip, want, "a")
-		open.goesOn()
+		open.expectAlive()
 	}
 	kept("none", 0.25)
 	s.kubectl("annotate", "service", "web", "sluice.dev/policy=in-zone")
 	kept("attached by annotation", 0.5)
-	if told := r.explain("web"); !strings.Contains(told, "zone-spill") {
-		t.Errorf("explain does not name the plugin:\n%s", told)
+	if explanation := r.explain("web"); !strings.Contains(explanation, "zone-spill") {
+		t.Errorf("explain does not name the plugin:\n%s", explanation)
 	}
 	r.configure(s.policies(2, ""))
 	kept("changed: a zone wants two", 0.25)
@@ -122,13 +122,13 @@ func TestStagedDrainContinuesAfterRestart(t *testing.T) {
 		t.Errorf("the restart wrote %s messages:\n%s", wrote, r.log)
 	}
 	s.expectShare(n1.client, vip, 1.0/3, "b")
-	s.eventually("explain tells of the stage", func() error {
-		if told := r.explain("web"); !strings.Contains(told, "stage 1 of 1, 50 %") {
-			return fmt.Errorf("explain:\n%s", told)
+	s.eventually("explain names the stage", func() error {
+		if explanation := r.explain("web"); !strings.Contains(explanation, "stage 1 of 1, 50 %") {
+			return fmt.Errorf("explain:\n%s", explanation)
 		}
 		return nil
 	})
 	b.remove()
 	s.expect(n1.client, vip, "a")
-	open.goesOn()
+	open.expectAlive()
 }

@@ -122,13 +122,13 @@ func TestEveryGrantedPermissionIsNeeded(t *testing.T) {
 			if !grouped {
 				name = resource
 			}
-			says := fmt.Sprintf("cannot %s resource %q", verb, name)
+			denial := fmt.Sprintf("cannot %s resource %q", verb, name)
 			s.eventually("missing "+missing, func() error {
 				if !s.refused(lacks(i), missing) {
 					return errors.New("the API server has refused nothing")
 				}
-				if text := strings.ReplaceAll(once+r.log.String(), `\"`, `"`); !strings.Contains(text, says) {
-					return fmt.Errorf("no %q in the output; once:\n%s", says, once)
+				if text := strings.ReplaceAll(once+r.log.String(), `\"`, `"`); !strings.Contains(text, denial) {
+					return fmt.Errorf("no %q in the output; once:\n%s", denial, once)
 				}
 				return nil
 			})

@@ -54,8 +54,8 @@ func TestPodsAreAddedAndRemoved(t *testing.T) {
 			t.Errorf("%s: the restart wrote %s messages:\n%s", phase.name, wrote, r.log)
 		}
 		s.expect(n1.client, vip, phase.want)
-		before.goesOn()
-		first.goesOn()
+		before.expectAlive()
+		first.expectAlive()
 	}
 	stop()
 
@@ -80,7 +80,7 @@ func TestPodsAreAddedAndRemoved(t *testing.T) {
 
 	s.kubectl("delete", "service", "web")
 	s.expectSilent(n1.client, vip) // unallocated address in the ServiceCIDR
-	first.goesOn()
+	first.expectAlive()
 }
 
 // TestKubernetesServiceIsProxied: Pods reach the API server through it.
@@ -121,7 +121,7 @@ func TestServiceProxyNameLabelHandsServiceOver(t *testing.T) {
 		s.expectSilent(n1.client, vip)
 		s.kubectl("label", "service", "web", label+"-")
 		s.expect(n1.client, vip, "a")
-		open.goesOn()
+		open.expectAlive()
 	}
 	r.end(syscall.SIGTERM)
 }

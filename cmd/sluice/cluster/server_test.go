@@ -44,7 +44,7 @@ func TestAPIServerOutageAndRestart(t *testing.T) {
 		r.logged("API server is not responding")
 		time.Sleep(time.Second)
 		s.expect(n1.client, vip, "a")
-		open.goesOn()
+		open.expectAlive()
 
 		// Killed during the outage: without cluster state, it leaves the rules alone.
 		r.end(syscall.SIGKILL)
@@ -52,7 +52,7 @@ func TestAPIServerOutageAndRestart(t *testing.T) {
 		r.logged("API server is not responding")
 		s.expect(n1.client, vip, "a")
 		time.Sleep(500 * time.Millisecond)
-		open.goesOn()
+		open.expectAlive()
 
 		s.must(s.StartAPIServer(s.ctx))
 		s.must(s.WaitReady(s.ctx))
@@ -69,5 +69,5 @@ func TestAPIServerOutageAndRestart(t *testing.T) {
 		t.Errorf("written for one endpoint of two Services:\n%s", wrote)
 	}
 	stop()
-	open.goesOn()
+	open.expectAlive()
 }

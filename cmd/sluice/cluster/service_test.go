@@ -46,19 +46,19 @@ func TestServiceTypeChanges(t *testing.T) {
 	restart("LoadBalancer")
 	s.expect(s.outside, balancer, "a")
 	s.kubectl("patch", "service", "web", "--subresource=status", "-p", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.10","ipMode":"Proxy"}]}}}`)
-	s.expectNobody(s.outside, balancer)
+	s.expectNoFrontend(s.outside, balancer)
 	s.kubectl("patch", "service", "web", "--subresource=status", "-p", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.10","ipMode":"VIP"}]}}}`)
 	s.expect(s.outside, balancer, "a")
 
 	s.kubectl("patch", "service", "web", "--type=merge", "-p",
 		`{"spec":{"type":"ExternalName","externalName":"example.com","clusterIP":null,"clusterIPs":null,"externalTrafficPolicy":null}}`)
 	s.expectSilent(n1.client, vip)
-	s.expectNobody(s.outside, balancer)
+	s.expectNoFrontend(s.outside, balancer)
 	s.expectRefused(s.outside, port)
 	restart("ExternalName")
 	s.expectRefused(s.outside, port)
-	open.goesOn()
-	fromOutside.goesOn()
+	open.expectAlive()
+	fromOutside.expectAlive()
 
 	s.kubectl("patch", "service", "web", "--type=merge", "-p", `{"spec":{"type":"ClusterIP","externalName":null}}`)
 	again := s.vip("web", false)
@@ -105,6 +105,6 @@ func TestServiceGainsAndLosesSecondIPFamily(t *testing.T) {
 	s.expectSilent(n1.client, six)
 	s.expectRefused(s.outside, netip.AddrPortFrom(n1.addr6, uint16(number)))
 	s.expect(n1.client, four, "a b")
-	open.goesOn()
-	open6.goesOn()
+	open.expectAlive()
+	open6.expectAlive()
 }

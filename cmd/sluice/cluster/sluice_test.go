@@ -26,7 +26,7 @@ import (
 // run is sluice on a node, across restarts.
 type run struct {
 	*scene
-	place  *place
+	place  *labNode
 	dir    string // configuration, checkpoint, socket
 	config string
 	as     string // kubeconfig
@@ -235,7 +235,7 @@ func (r *run) mark() int {
 	name := fmt.Sprintf("mark%d", time.Now().UnixNano())
 	r.nft("add table ip "+name, "delete table ip "+name)
 	at := -1
-	r.eventually("nft monitor goes on", func() error {
+	r.eventually("nft monitor prints "+name, func() error {
 		text := r.seen.String()
 		if i := strings.LastIndex(text, name); i >= 0 {
 			at = len(text)

@@ -27,7 +27,7 @@ type pod struct {
 }
 
 // pod creates a Pod behind a node; on is the Node of its object, "" for the same.
-func (s *scene) pod(name, app string, behind *place, on string) *pod {
+func (s *scene) pod(name, app string, behind *labNode, on string) *pod {
 	s.Helper()
 	if on == "" {
 		on = behind.name
@@ -104,8 +104,8 @@ func (s *scene) expectSilent(from *testnet.Host, to netip.AddrPort) {
 	s.expectFailure("not answered", from, to, testnet.TimedOut)
 }
 
-// expectNobody waits until an address has no frontend: the node routes its packets back to the network.
-func (s *scene) expectNobody(from *testnet.Host, to netip.AddrPort) {
+// expectNoFrontend waits until an address has no frontend, so that the node routes its packets back to the network.
+func (s *scene) expectNoFrontend(from *testnet.Host, to netip.AddrPort) {
 	s.Helper()
 	s.expectFailure("not reached", from, to, func(err error) bool { return err != nil && !testnet.Refused(err) })
 }
@@ -154,7 +154,7 @@ type conversation struct {
 	conn net.Conn
 	in   *bufio.Reader
 	with string // the Pod
-	said int
+	sent int
 }
 
 // converse opens a connection that lasts until the test ends.
@@ -173,21 +173,21 @@ func (s *scene) converse(from *testnet.Host, to netip.AddrPort) *conversation {
 	return c
 }
 
-// goesOn checks that the server echoes a message.
-func (c *conversation) goesOn() {
+// expectAlive checks that the server echoes a message.
+func (c *conversation) expectAlive() {
 	c.Helper()
-	c.said++
-	word := fmt.Sprintf("still there? %d\n", c.said)
+	c.sent++
+	word := fmt.Sprintf("still there? %d\n", c.sent)
 	c.must(c.conn.SetDeadline(time.Now().Add(timeout)))
 	_, err := c.conn.Write([]byte(word))
 	if err == nil {
-		var heard string
-		if heard, err = c.in.ReadString('\n'); err == nil && heard != word {
-			err = fmt.Errorf("heard %q", heard)
+		var echo string
+		if echo, err = c.in.ReadString('\n'); err == nil && echo != word {
+			err = fmt.Errorf("received %q, sent %q", echo, word)
 		}
 	}
 	if err != nil {
-		c.Fatalf("the connection %s, with %s, does not go on: %v\n%s", c.what, c.with, err, c.logs())
+		c.Fatalf("the connection %s, with %s, is broken: %v\n%s", c.what, c.with, err, c.logs())
 	}
 }
 

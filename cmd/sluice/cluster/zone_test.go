@@ -55,7 +55,7 @@ func TestNodeZoneChanges(t *testing.T) {
 	s.expect(n1.client, vip, "a b") // a zone without endpoints: hints are ignored
 	s.zone("n1", "a")
 	s.expect(n1.client, vip, "a")
-	open.goesOn()
+	open.expectAlive()
 }
 
 // TestTwoNodesInDifferentZones: each node keeps its connections in its zone.
@@ -95,6 +95,6 @@ func TestTwoNodesInDifferentZones(t *testing.T) {
 	s.must(s.RemovePod(s.ctx, s.ns, "b1"))
 	s.expect(n1.client, vip, "a1 a2")
 	s.expectSilent(n2.client, vip)
-	openA.goesOn()
-	openB.goesOn()
+	openA.expectAlive()
+	openB.expectAlive()
 }

@@ -185,7 +185,7 @@ func TestExternalChangesAreRepairedImmediately(t *testing.T) {
 	n.expect("changed", "p3")
 	time.Sleep(600 * time.Millisecond)
 	if got := repairs(); got != before {
-		t.Errorf("%d looks at everything for a table of somebody else's, or own changes:\n%s", got-before, n.log)
+		t.Errorf("%d repairs after changes of another table or own changes:\n%s", got-before, n.log)
 	}
 }
 

@@ -83,8 +83,8 @@ func (n *ipvsNode) healthy(what string) {
 	})
 }
 
-// another writes a Service with endpoints.
-func (n *ipvsNode) another(name, spec string, endpoints ...string) {
+// addService writes a Service with endpoints.
+func (n *ipvsNode) addService(name, spec string, endpoints ...string) {
 	n.Helper()
 	n.write(name+".yaml", fmt.Sprintf(`
 apiVersion: v1
@@ -110,7 +110,7 @@ func TestIPVSModeRepairsExternalChangesAndKeepsOthersObjects(t *testing.T) {
 	n.command("", "sh", "-c", "ipvsadm -A -f 1558183936 -s rr; ipvsadm -a -f 1558183936 -r 10.244.0.3:9090 -m; ipvsadm -A -u 10.96.0.10:80 -s rr; "+
 		"ipvsadm -A -t 172.16.0.1:80 -s rr; ip link add theirs type dummy; ip addr add 172.16.0.1/32 dev theirs noprefixroute")
 	theirs := state()
-	n.another("outside", "clusterIP: 10.96.0.30, clusterIPs: [10.96.0.30]", "10.244.0.1")
+	n.addService("outside", "clusterIP: 10.96.0.30, clusterIPs: [10.96.0.30]", "10.244.0.1")
 	n.configure("mode: ipvs\n")
 	n.run("--config", n.file)
 	n.expect("running", "p1 p2")
@@ -125,7 +125,7 @@ func TestIPVSModeRepairsExternalChangesAndKeepsOthersObjects(t *testing.T) {
 		n.command("", "sh", "-c", script)
 		n.until(script, func() string {
 			if now := state(); now != whole {
-				return "it is\n" + now + "and was\n" + whole
+				return "the state is\n" + now + "and was\n" + whole
 			}
 			return ""
 		})
@@ -137,7 +137,7 @@ func TestIPVSModeRepairsExternalChangesAndKeepsOthersObjects(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if now := strings.Replace(state(), "1\n1\n", "0\n0\n", 1); now != theirs {
-		t.Errorf("after the clean-up it is\n%sbefore sluice it was\n%s", now, theirs)
+		t.Errorf("after the cleanup the state is\n%sbefore sluice it was\n%s", now, theirs)
 	}
 }
 
@@ -147,9 +147,9 @@ func TestIPVSModeIsolatesWhatTheKernelRejects(t *testing.T) {
 	n := newIPVSNode(t)
 	n.command("", "sh", "-c", "ip link add pods type dummy; ip link set pods up; ip addr add 10.245.0.1/24 brd + dev pods; "+
 		"echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ipvsadm -A -t 10.96.0.31:80 -s rr")
-	n.another("broadcast", "clusterIP: 10.96.0.30, clusterIPs: [10.96.0.30]", "10.245.0.255", "10.244.0.1")
-	n.another("excluded", "clusterIP: 10.96.0.31, clusterIPs: [10.96.0.31]", "10.244.0.1")
-	n.another("dual", "clusterIP: 10.96.0.32, clusterIPs: [10.96.0.32, 'fd00:10:96::32']", "10.244.0.1")
+	n.addService("broadcast", "clusterIP: 10.96.0.30, clusterIPs: [10.96.0.30]", "10.245.0.255", "10.244.0.1")
+	n.addService("excluded", "clusterIP: 10.96.0.31, clusterIPs: [10.96.0.31]", "10.244.0.1")
+	n.addService("dual", "clusterIP: 10.96.0.32, clusterIPs: [10.96.0.32, 'fd00:10:96::32']", "10.244.0.1")
 	n.write("dual6.yaml", `
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -176,7 +176,7 @@ endpoints: [{addresses: ['fd00:10:244::1'], conditions: {ready: true}}]
 	n.expect("another Service", "p1 p2")
 	ask("10.96.0.30:80", "p1")
 	ask("10.96.0.32:80", "p1")
-	n.another("broadcast", "clusterIP: 10.96.0.30, clusterIPs: [10.96.0.30]", "10.245.0.255", "10.244.0.3")
+	n.addService("broadcast", "clusterIP: 10.96.0.30, clusterIPs: [10.96.0.30]", "10.245.0.255", "10.244.0.3")
 	ask("10.96.0.30:80", "p3") // its other endpoints can change
 	n.endpoints(3)
 	n.expect("another Service changes", "p3")
@@ -262,7 +262,7 @@ func TestReplyInProgressSurvivesModeSwitch(t *testing.T) {
 func TestKillDuringModeSwitchLosesAndLeavesNothing(t *testing.T) {
 	n := newIPVSNode(t)
 	for i := range 20 {
-		n.another(fmt.Sprint("more", i), fmt.Sprintf("clusterIP: 10.96.1.%[1]d, clusterIPs: [10.96.1.%[1]d]", i+1), "10.244.0.1", "10.244.0.3")
+		n.addService(fmt.Sprint("more", i), fmt.Sprintf("clusterIP: 10.96.1.%[1]d, clusterIPs: [10.96.1.%[1]d]", i+1), "10.244.0.1", "10.244.0.3")
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -272,7 +272,7 @@ func TestKillDuringModeSwitchLosesAndLeavesNothing(t *testing.T) {
 	n.configure("mode: ipvs\n")
 	n.run("--config", n.file)
 	n.expect("running", "p1 p2")
-	held := n.holdOpen()
+	alive := n.holdOpen()
 	load := n.load(1)
 	rounds := 6
 	if testing.Short() {
@@ -290,7 +290,7 @@ func TestKillDuringModeSwitchLosesAndLeavesNothing(t *testing.T) {
 		}
 		n.run("--config", n.file)
 	}
-	if err := held(); err != nil {
+	if err := alive(); err != nil {
 		t.Errorf("a connection from before: %v", err)
 	}
 	load.stop(20)

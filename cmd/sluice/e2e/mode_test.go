@@ -21,13 +21,13 @@ func TestRestartInTheOtherModeKeepsConnections(t *testing.T) {
 	n := newNode(t)
 	n.run("--mode", "nftables")
 	n.expect("in mode nftables", "p1 p2")
-	held := map[string]func() error{"nftables": n.holdOpen()}
+	connections := map[string]func() error{"nftables": n.holdOpen()}
 	load := n.load(2)
 	for _, mode := range []string{"ipvs", "nftables", "ipvs"} {
 		n.stop(syscall.SIGKILL)
 		n.run("--mode", mode)
 		n.expect("in mode "+mode, "p1 p2")
-		for from, alive := range held {
+		for from, alive := range connections {
 			if err := alive(); err != nil {
 				t.Errorf("in mode %s, a connection from mode %s: %v", mode, from, err)
 			}
@@ -35,11 +35,11 @@ func TestRestartInTheOtherModeKeepsConnections(t *testing.T) {
 		if mode == "nftables" {
 			n.logs("draining virtual servers of the previous mode")
 		}
-		if servers := n.command("", "cat", "/proc/net/ip_vs"); strings.Contains(servers, "TCP") != (mode == "ipvs" || held["ipvs"] != nil) {
+		if servers := n.command("", "cat", "/proc/net/ip_vs"); strings.Contains(servers, "TCP") != (mode == "ipvs" || connections["ipvs"] != nil) {
 			t.Errorf("in mode %s: %s", mode, servers)
 		}
-		if held[mode] == nil {
-			held[mode] = n.holdOpen()
+		if connections[mode] == nil {
+			connections[mode] = n.holdOpen()
 		}
 	}
 	load.stop(50)
@@ -90,11 +90,11 @@ func TestModeSwitchWhileRunning(t *testing.T) {
 	configure("mode: nftables\n")
 	n.run("--config", file)
 	n.expect("in mode nftables", "p1 p2")
-	held := []func() error{n.holdOpen()}
+	connections := []func() error{n.holdOpen()}
 	load := n.load(2)
 	alive := func(what string) {
 		t.Helper()
-		for i, alive := range held {
+		for i, alive := range connections {
 			if err := alive(); err != nil {
 				t.Errorf("%s: connection %d: %v", what, i, err)
 			}
@@ -104,7 +104,7 @@ func TestModeSwitchWhileRunning(t *testing.T) {
 	n.logs("from=nftables to=ipvs")
 	n.endpoints(2, 3)
 	n.expect("in mode ipvs", "p2 p3")
-	held = append(held, n.holdOpen())
+	connections = append(connections, n.holdOpen())
 	alive("in mode ipvs")
 
 	configure("mode: ipvs\nipvs: {scheduler: nosuch}\n")

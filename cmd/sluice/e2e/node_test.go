@@ -255,7 +255,7 @@ func TestOnceProgramsAndCleanupRemovesOnlyOwnObjects(t *testing.T) {
 	n.command("add table inet mine; add chain inet mine c { type filter hook input priority 0 ; }", "nft", "-f", "-")
 	before := n.command("", "nft", "list", "ruleset")
 
-	if out, err := n.sluice(append(n.args("run"), "--once")...); err != nil || strings.Contains(out, "no longer heard") {
+	if out, err := n.sluice(append(n.args("run"), "--once")...); err != nil || strings.Contains(out, "stopped watching nf_tables") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	n.log = &testnet.Log{}
@@ -270,10 +270,10 @@ func TestOnceProgramsAndCleanupRemovesOnlyOwnObjects(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if after := n.command("", "nft", "list", "ruleset"); after != before {
-		t.Fatalf("after the clean-up:\n%s\nbefore:\n%s", after, before)
+		t.Fatalf("after the cleanup:\n%s\nbefore:\n%s", after, before)
 	}
 	if got, err := n.answers(); err == nil {
-		t.Fatalf("%s answer after the clean-up", got)
+		t.Fatalf("%s answer after the cleanup", got)
 	}
 }
 
@@ -284,12 +284,12 @@ func TestSecondSluiceIsRefused(t *testing.T) {
 		"run":              n.args("run"),
 		"run --once":       append(n.args("run"), "--once"),
 		"with other files": {"run", "--node", "n1", "--source", n.dir, "--socket", filepath.Join(t.TempDir(), "sock"), "--checkpoint", ""},
-		"what it undoes":   {"cleanup"},
+		"cleanup":          {"cleanup"},
 	} {
 		out, err := n.sluice(args...)
 		if want := fmt.Sprintf("another sluice is running on this node (process %d)", n.process.PID()); err == nil || !strings.Contains(out, want) {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}
-	n.expect("the first goes on", "p1 p2")
+	n.expect("the first one keeps forwarding", "p1 p2")
 }

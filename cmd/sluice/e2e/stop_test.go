@@ -48,15 +48,15 @@ func TestFailedStartLeavesNothingBehind(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		args []string
-		says string
+		want string
 	}{
 		{"no such configuration", []string{"--config", file + ".none", "--socket", socket}, "sluice: configuration: stat " + file + ".none: "},
 		{"no folder for the socket", []string{"--socket", filepath.Join(file, "sock")}, "state socket: mkdir " + file},
 		{"an address that it must have is taken", []string{"--config", taken, "--socket", socket}, "sluice: metrics (metricsBindAddress): listen tcp 127.0.0.1:7777"},
 	} {
 		out, err := n.sluice(append(n.args("run"), c.args...)...)
-		if err == nil || !strings.Contains(out, c.says) {
-			t.Errorf("%s: %v, want %q\n%s", c.name, err, c.says, out)
+		if err == nil || !strings.Contains(out, c.want) {
+			t.Errorf("%s: %v, want %q\n%s", c.name, err, c.want, out)
 		}
 		if after := n.listing(); after != before {
 			t.Errorf("%s: the ruleset is\n%s\nwas\n%s", c.name, after, before)

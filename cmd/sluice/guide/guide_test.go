@@ -23,14 +23,14 @@ func TestMigrationGuide(t *testing.T) {
 	n := newNode(t)
 	g := read(t, where)
 	kubeProxy := n.kubeProxy()
-	kubeProxy.holds()
+	kubeProxy.waitProgrammed()
 
 	config := n.migrateConfig(g)
 	n.plan(g)
 	n.initHost(g)
 
 	alive, closeHeld := n.holdOpen("kube-proxy's time")
-	before := n.do(g.command("ipvsadm -Ln"))
+	before := n.mustRun(g.command("ipvsadm -Ln"))
 	stop := n.load()
 	kubeProxy.stop()
 	sluice := n.start("sluice", g.command("sluice run --config sluice.yaml --cleanup-kube-proxy"))
@@ -78,11 +78,11 @@ func (n *node) kubeProxy() *daemon {
 	return n.start("kube-proxy", filepath.Join(bin, binaries.KubeProxy)+" --config=config.conf -v=2")
 }
 
-// holds waits until kube-proxy has programmed everything that will be taken over.
-func (d *daemon) holds() {
+// waitProgrammed waits until kube-proxy has programmed everything that will be taken over.
+func (d *daemon) waitProgrammed() {
 	d.Helper()
 	d.eventually("has programmed IPVS", func() error {
-		out, err := d.look(state)
+		out, err := d.poll(state)
 		if err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ const state = "ipvsadm -Ln; ip -br addr show dev kube-ipvs0; ipset list -n; ipta
 // migrateConfig is step 1.
 func (n *node) migrateConfig(g *text) (config string) {
 	n.Helper()
-	out := n.do(g.command(`kubectl -n kube-system get configmap kube-proxy -o jsonpath='{.data.config\.conf}' | sluice config migrate - > sluice.yaml`))
+	out := n.mustRun(g.command(`kubectl -n kube-system get configmap kube-proxy -o jsonpath='{.data.config\.conf}' | sluice config migrate - > sluice.yaml`))
 	if !strings.Contains(out, "ipvs.scheduler: lc: wlc") {
 		n.Errorf("standard error does not say what became of the scheduler:\n%s", out)
 	}
@@ -128,7 +128,7 @@ func (n *node) migrateConfig(g *text) (config string) {
 // plan is step 2.
 func (n *node) plan(g *text) {
 	n.Helper()
-	out := n.do(g.command("sluice plan --kubeconfig ~/.kube/config --node NODE --config sluice.yaml --mode ipvs", "NODE", nodeName))
+	out := n.mustRun(g.command("sluice plan --kubeconfig ~/.kube/config --node NODE --config sluice.yaml --mode ipvs", "NODE", nodeName))
 	for _, want := range []string{"10.96.0.10:80/TCP", "[fd00:96::10]:80/TCP", "10.244.1.1:8080", "30080"} {
 		if !strings.Contains(out, want) {
 			n.Errorf("the plan has no %q", want)
@@ -139,20 +139,20 @@ func (n *node) plan(g *text) {
 // initHost is steps 3 and 4, after a reboot has reset what --init-only configures.
 func (n *node) initHost(g *text) {
 	n.Helper()
-	n.do("sysctl -q -w net.netfilter.nf_conntrack_max=100000 net.ipv4.vs.expire_nodest_conn=0 net.ipv4.vs.expire_quiescent_template=0 " +
+	n.mustRun("sysctl -q -w net.netfilter.nf_conntrack_max=100000 net.ipv4.vs.expire_nodest_conn=0 net.ipv4.vs.expire_quiescent_template=0 " +
 		"net.ipv4.conf.all.arp_ignore=0 net.ipv4.conf.all.arp_announce=0")
 	check := g.command("sluice check --config sluice.yaml")
-	if out := n.do(check); !strings.Contains(out, "net.ipv4.vs.expire_nodest_conn: 0; sluice run sets it to 1") || !strings.Contains(out, "net.ipv4.conf.all.arp_announce: 0; sluice run sets it to 2") {
+	if out := n.mustRun(check); !strings.Contains(out, "net.ipv4.vs.expire_nodest_conn: 0; sluice run sets it to 1") || !strings.Contains(out, "net.ipv4.conf.all.arp_announce: 0; sluice run sets it to 2") {
 		n.Error("sluice check does not name the missing sysctls")
 	}
-	n.do(g.command("sluice run --init-only --config sluice.yaml"))
+	n.mustRun(g.command("sluice run --init-only --config sluice.yaml"))
 	n.checkSysctls()
-	if out := n.do(check); strings.Contains(out, "sluice run sets it to") {
+	if out := n.mustRun(check); strings.Contains(out, "sluice run sets it to") {
 		n.Error("after --init-only, sluice check still finds sysctls to set")
 	}
 }
 
-// checkSysctls checks the sysctls of the guide's table, and what it says about conntrack.
+// checkSysctls checks the sysctls of the guide's table, and its statements about conntrack.
 func (n *node) checkSysctls() {
 	n.Helper()
 	for name, want := range map[string]string{
@@ -160,7 +160,7 @@ func (n *node) checkSysctls() {
 		"net.ipv4.vs.conntrack": "1", "net.ipv4.vs.expire_nodest_conn": "1", "net.ipv4.vs.expire_quiescent_template": "1",
 		"net.ipv4.vs.conn_reuse_mode": "1", "net.ipv4.conf.all.arp_ignore": "1", "net.ipv4.conf.all.arp_announce": "2",
 	} {
-		if got := strings.TrimSpace(n.do("sysctl -n " + name)); got != want {
+		if got := strings.TrimSpace(n.mustRun("sysctl -n " + name)); got != want {
 			n.Errorf("%s is %s, want %s", name, got, want)
 		}
 	}
@@ -170,7 +170,7 @@ func (n *node) checkSysctls() {
 func (n *node) kubeProxyIsRemoved(what string) {
 	n.Helper()
 	n.eventually("what kube-proxy has left is removed", func() error {
-		out, err := n.look("iptables-nft-save; iptables-legacy-save; ip6tables-nft-save; ip6tables-legacy-save; ipset list -n; ip -br addr; ipvsadm -Ln")
+		out, err := n.poll("iptables-nft-save; iptables-legacy-save; ip6tables-nft-save; ip6tables-legacy-save; ipset list -n; ip -br addr; ipvsadm -Ln")
 		if err != nil {
 			return err
 		}
@@ -181,10 +181,10 @@ func (n *node) kubeProxyIsRemoved(what string) {
 	})
 }
 
-// sluiceForwards compares the virtual servers with those of kube-proxy, and with what the guide says.
+// sluiceForwards compares the virtual servers with those of kube-proxy and with the guide.
 func (n *node) sluiceForwards(g *text, before string) {
 	n.Helper()
-	now := n.do(g.command("ipvsadm -Ln"))
+	now := n.mustRun(g.command("ipvsadm -Ln"))
 	// Service addresses have one virtual server each, as before; NodePorts have one for a firewall mark instead.
 	for _, line := range regexp.MustCompile(`(?m)^(TCP|UDP|SCTP) +(\S+) `).FindAllStringSubmatch(before, -1) {
 		at, err := netip.ParseAddrPort(line[2])
@@ -211,23 +211,23 @@ func (n *node) sluiceForwards(g *text, before string) {
 	if strings.Contains(now, "persistent") {
 		n.Error("session affinity is IPVS's")
 	}
-	if out := n.do("ipvsadm -L --timeout"); !strings.Contains(out, "1320 33 300") {
+	if out := n.mustRun("ipvsadm -L --timeout"); !strings.Contains(out, "1320 33 300") {
 		n.Errorf("timeouts: %s", out)
 	}
-	if out := n.do("ip -br addr show dev sluice-ipvs0"); !strings.Contains(out, "198.18.0.10/32") || !strings.Contains(out, "fd00:1:198::10/128") {
+	if out := n.mustRun("ip -br addr show dev sluice-ipvs0"); !strings.Contains(out, "198.18.0.10/32") || !strings.Contains(out, "fd00:1:198::10/128") {
 		n.Errorf("sluice-ipvs0: %s", out)
 	}
-	if out := n.do(g.command("nft list table ip sluice")); !strings.Contains(out, "fwmarks") {
+	if out := n.mustRun(g.command("nft list table ip sluice")); !strings.Contains(out, "fwmarks") {
 		n.Errorf("rules of mode ipvs:\n%s", out)
 	}
-	n.do(g.command("ipvsadm -Ln --thresholds"))
+	n.mustRun(g.command("ipvsadm -Ln --thresholds"))
 	n.checkSysctls()
 }
 
 // seen is step 6.
 func (n *node) seen(g *text) {
 	n.Helper()
-	out := n.do(g.command("sluice explain -n NAMESPACE SERVICE", "NAMESPACE", "shop", "SERVICE", "web"))
+	out := n.mustRun(g.command("sluice explain -n NAMESPACE SERVICE", "NAMESPACE", "shop", "SERVICE", "web"))
 	if !strings.Contains(out, "KERNEL") || !strings.Contains(out, "10.244.1.1:8080") {
 		n.Errorf("explain:\n%s", out)
 	}
@@ -258,12 +258,12 @@ func (n *node) switchToNFTables(g *text, sluice *daemon, config string, alive fu
 	closeHeld()
 	closeUnder()
 	if testing.Short() {
-		n.Log("not waited for: what has no connection any more goes at the next look, a minute later")
+		n.Log("not waited for: virtual servers without connections are removed at the next check, a minute later")
 		return
 	}
 	n.kubeProxyIsRemoved("kube-ipvs0|:30080 lc")
-	n.eventually("the virtual servers run out", func() error {
-		out, err := n.look("ipvsadm -Ln; ip -br link")
+	n.eventually("the virtual servers are removed", func() error {
+		out, err := n.poll("ipvsadm -Ln; ip -br link")
 		if err == nil && (strings.Contains(out, "->") && regexp.MustCompile(`(?m)^(TCP|UDP|SCTP|FWM) `).MatchString(out) || strings.Contains(out, "sluice-ipvs0")) {
 			err = errors.New(out)
 		}

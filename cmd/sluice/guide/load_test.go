@@ -12,23 +12,23 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// way is a path into a Service.
-type way struct {
+// accessPath is a path into a Service.
+type accessPath struct {
 	from *testnet.Host
 	to   netip.AddrPort
 }
 
-func (w way) String() string { return w.from.Name + " to " + w.to.String() }
+func (w accessPath) String() string { return w.from.Name + " to " + w.to.String() }
 
-// ways returns all paths to Service web: from a Pod, from outside and from the node.
-func (n *node) ways() (out []way) {
+// accessPaths returns all paths to Service web: from a Pod, from outside and from the node.
+func (n *node) accessPaths() (out []accessPath) {
 	for _, cluster := range []string{"10.96.0.10:80", "[fd00:96::10]:80"} {
 		for _, from := range []*testnet.Host{n.client, n.here.Node} {
-			out = append(out, way{from, netip.MustParseAddrPort(cluster)})
+			out = append(out, accessPath{from, netip.MustParseAddrPort(cluster)})
 		}
 	}
 	for _, external := range []string{"172.18.0.11:30080", "[fd00:18::11]:30080", "198.18.0.10:80", "[fd00:1:198::10]:80"} {
-		out = append(out, way{n.outside, netip.MustParseAddrPort(external)})
+		out = append(out, accessPath{n.outside, netip.MustParseAddrPort(external)})
 	}
 	return out
 }
@@ -39,7 +39,7 @@ func (n *node) load() (stop func(atLeast int64) int64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var made atomic.Int64
 	var wg sync.WaitGroup
-	for _, w := range n.ways() {
+	for _, w := range n.accessPaths() {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				begin := time.Now()
@@ -74,7 +74,7 @@ func (n *node) load() (stop func(atLeast int64) int64) {
 // answered waits until every path works.
 func (n *node) answered(what string) {
 	n.Helper()
-	for _, w := range n.ways() {
+	for _, w := range n.accessPaths() {
 		n.eventually(fmt.Sprintf("%s, %s", what, w), func() error {
 			_, err := w.from.Ask("tcp", w.to, 10*time.Second)
 			return err
@@ -87,7 +87,7 @@ func (n *node) holdOpen(since string) (alive func(now string), closeAll func()) 
 	n.Helper()
 	var closers []func() error
 	var checks []func() error
-	for _, w := range n.ways() {
+	for _, w := range n.accessPaths() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		c, err := w.from.Dial(ctx, "tcp", w.to)
 		cancel()

@@ -146,15 +146,15 @@ func (n *node) command(ctx context.Context, line string) *exec.Cmd {
 // run runs a command line, logs it, and returns its output.
 func (n *node) run(line string) (string, error) {
 	n.Logf("# %s", line)
-	out, err := n.look(line)
+	out, err := n.poll(line)
 	if n.Logf("%s", out); err != nil {
 		n.Logf("%v", err)
 	}
 	return out, err
 }
 
-// look is run without logging, for polling.
-func (n *node) look(line string) (string, error) {
+// poll is run without logging, for polling.
+func (n *node) poll(line string) (string, error) {
 	ctx, cancel := context.WithTimeout(n.Context(), 3*time.Minute)
 	defer cancel()
 	var out bytes.Buffer
@@ -167,8 +167,8 @@ func (n *node) look(line string) (string, error) {
 	return out.String(), err
 }
 
-// do is run, and fails the test on an error.
-func (n *node) do(line string) string {
+// mustRun is run, and fails the test on an error.
+func (n *node) mustRun(line string) string {
 	n.Helper()
 	out, err := n.run(line)
 	if err != nil {

@@ -124,11 +124,11 @@ func benchCluster(b *testing.B, services int) {
 	measure("endpoint", apply(be, next, delta))
 	// As in sluice run, statistics are read over their own sockets.
 	counter := open()
-	asked := &queryCounter{ipvsAPI: counter.ipvs}
-	counter.ipvs = asked
+	queries := &queryCounter{ipvsAPI: counter.ipvs}
+	counter.ipvs = queries
 	measure("scrape", func() (int, error) {
 		_, err := counter.readStats(context.Background(), services)
-		return asked.n, err
+		return queries.n, err
 	})
 	if _, ok := be.ipvs.(kernelIPVS); ok { // fakeKernel is not safe for concurrent use
 		benchUnderScrape(b, be, counter, services, change)
@@ -136,10 +136,10 @@ func benchCluster(b *testing.B, services int) {
 	counter.Close()
 	be.Close()
 	be = open()
-	asked = &queryCounter{ipvsAPI: be.ipvs}
-	be.ipvs = asked
+	queries = &queryCounter{ipvsAPI: be.ipvs}
+	be.ipvs = queries
 	measure("restart", apply(be, p, nil))
-	b.ReportMetric(float64(asked.n), "restart-queries")
+	b.ReportMetric(float64(queries.n), "restart-queries")
 	be.Close()
 }
 

@@ -67,7 +67,7 @@ func TestNodeSocketsAreUnreachableAtAVIPThatDrains(t *testing.T) {
 	b := d.open()
 	p := frontend(t, "203.0.113.5:80/TCP  LoadBalancer", "", []int{1})
 	d.apply(b, p, nil)
-	held := map[string]net.Conn{"a client's": d.dial("203.0.113.5:80")}
+	conns := map[string]net.Conn{"a client's": d.dial("203.0.113.5:80")}
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	c, err := d.Lab.Node.Dial(ctx, "tcp", netip.MustParseAddrPort("203.0.113.5:80"))
@@ -78,7 +78,7 @@ func TestNodeSocketsAreUnreachableAtAVIPThatDrains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	held["the node's"] = c
+	conns["the node's"] = c
 	b.Close()
 	n, err := nftables.Open(nftables.Options{Netns: d.Lab.Node.Fd(), Now: d.options().Now})
 	if err != nil {
@@ -102,7 +102,7 @@ func TestNodeSocketsAreUnreachableAtAVIPThatDrains(t *testing.T) {
 	}
 	for range 2 {
 		retire(false, 1)
-		for whose, c := range held {
+		for whose, c := range conns {
 			if err := checkAlive(c); err != nil {
 				t.Errorf("%s connection: %v", whose, err)
 			}

@@ -21,8 +21,8 @@ import (
 func TestOnlyStrictARPKeepsTheNodeFromAnsweringForLoadBalancerIPs(t *testing.T) {
 	balancer, gateway := netip.MustParseAddr("198.19.0.10"), netip.MustParseAddr("169.254.1.1")
 	for name, c := range map[string]struct {
-		open  func(d *env) (backend.Backend, error)
-		tells bool
+		open      func(d *env) (backend.Backend, error)
+		announces bool // the node announces the address by ARP
 	}{
 		"mode ipvs": {func(d *env) (backend.Backend, error) { return Open(d.options()) }, true},
 		"mode ipvs with strictARP": {func(d *env) (backend.Backend, error) {
@@ -52,8 +52,8 @@ func TestOnlyStrictARPKeepsTheNodeFromAnsweringForLoadBalancerIPs(t *testing.T) 
 			for m := a.next(2); m.sender != gateway; m = a.next(2) {
 				answered = answered || m.sender == balancer
 			}
-			if answered != c.tells {
-				t.Errorf("the node answers for %s: %v, want %v", balancer, answered, c.tells)
+			if answered != c.announces {
+				t.Errorf("the node answers for %s: %v, want %v", balancer, answered, c.announces)
 			}
 
 			// To reply to a client whose neighbour entry is missing, the node sends an ARP request from the load balancer IP.
@@ -65,7 +65,7 @@ func TestOnlyStrictARPKeepsTheNodeFromAnsweringForLoadBalancerIPs(t *testing.T) 
 			for m.target != d.Client.Addr(balancer) {
 				m = a.next(1)
 			}
-			if told := m.sender == balancer; told != c.tells {
+			if announced := m.sender == balancer; announced != c.announces {
 				t.Errorf("the node sends ARP requests from %s", m.sender)
 			}
 		})

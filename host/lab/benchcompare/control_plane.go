@@ -67,8 +67,8 @@ func (b *bench) waitUntilIdle() error {
 	if b.quick {
 		return nil
 	}
-	const enough, patience = 0.2, 20 * time.Second
-	for until := time.Now().Add(patience); ; {
+	const enough, timeout = 0.2, 20 * time.Second
+	for until := time.Now().Add(timeout); ; {
 		busy, err := benchutil.CPUUtilization(500 * time.Millisecond)
 		if err != nil || busy < enough {
 			return err
@@ -81,8 +81,8 @@ func (b *bench) waitUntilIdle() error {
 }
 
 // measureStart measures the start of a proxy.
-func (r *runningProxy) measureStart(services int, patience time.Duration, into *proxyResult) error {
-	until := r.started.Add(patience)
+func (r *runningProxy) measureStart(services int, timeout time.Duration, into *proxyResult) error {
+	until := r.started.Add(timeout)
 	var last, all time.Time
 	err := r.node.client.Do(func() (err error) {
 		if last, err = awaitServer(loadgen.ServiceAddr(services-1), anyServer, r.started, until); err != nil {
@@ -98,7 +98,7 @@ func (r *runningProxy) measureStart(services int, patience time.Duration, into *
 	if err != nil {
 		return err
 	}
-	if err := r.waitUntilIdle(patience); err != nil {
+	if err := r.waitUntilIdle(timeout); err != nil {
 		return err
 	}
 	cpu, err := r.TotalCPU()
@@ -199,7 +199,7 @@ func (r *runningProxy) measureUpdate(ctx context.Context, b *bench, i int) (floa
 
 // measureLowerBounds measures, in milliseconds, from a write to the API server's acknowledgement and to the event on a
 // plain watch.
-func (b *bench) measureLowerBounds(ctx context.Context, n int) (acked, heard []float64, err error) {
+func (b *bench) measureLowerBounds(ctx context.Context, n int) (acked, observed []float64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events, err := b.updater.Watch(ctx)
@@ -216,14 +216,14 @@ func (b *bench) measureLowerBounds(ctx context.Context, n int) (acked, heard []f
 			if !ok {
 				return nil, nil, fmt.Errorf("the watch of %s ended", b.updater.Name())
 			}
-			heard = append(heard, milliseconds(at.Sub(begin)))
+			observed = append(observed, milliseconds(at.Sub(begin)))
 		case <-time.After(updateTimeout):
 			return nil, nil, fmt.Errorf("no event of %s", b.updater.Name())
 		}
 		acked = append(acked, milliseconds(done.Sub(begin)))
 		time.Sleep(20*time.Millisecond + rand.N(20*time.Millisecond))
 	}
-	return acked, heard, nil
+	return acked, observed, nil
 }
 
 func milliseconds(d time.Duration) float64 { return d.Seconds() * 1000 }

@@ -24,7 +24,7 @@ type target struct {
 
 // block has the results of one block: connections one at a time, then concurrent ones.
 type block struct {
-	P50, P99 float64 // µs for a connection to stand, one at a time
+	P50, P99 float64 // µs until a connection is established, one at a time
 	Rate     float64 // connections a second, workers at a time
 }
 

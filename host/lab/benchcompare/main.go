@@ -53,7 +53,7 @@ func main() {
 	flag.BoolVar(&o.quick, "quick", false, "smoke test with a small cluster and few rounds")
 	flag.StringVar(&o.write, "write", "", "file to write the tables to, between the markers")
 	flag.DurationVar(&o.block, "block", 400*time.Millisecond, "duration of each half of a data plane block")
-	flag.DurationVar(&o.startTimeout, "patience", 5*time.Minute, "timeout of a start")
+	flag.DurationVar(&o.startTimeout, "start-timeout", 5*time.Minute, "timeout for the start of a proxy")
 	flag.Parse()
 	if o.quick {
 		o.setQuick()
@@ -143,7 +143,7 @@ func (b *bench) findPrograms(ctx context.Context) error {
 	}
 	kube := filepath.Join(dir, binaries.KubeProxy)
 	b.proxies = [2]*proxy{kubeProxy(kube, b.minSync, b.changes[0]), sluice(own, b.changes[1])}
-	var said []string
+	var versions []string
 	for _, c := range [][]string{{"kube-proxy", kube, "--version"}, {"nft", "nft", "--version"}, {"sluice", own, "version"}} {
 		out, err := exec.CommandContext(ctx, c[1], c[2:]...).Output()
 		if err != nil {
@@ -153,9 +153,9 @@ func (b *bench) findPrograms(ctx context.Context) error {
 		if len(f) < 2 {
 			return fmt.Errorf("%s: no version in %q", strings.Join(c[1:], " "), out)
 		}
-		said = append(said, c[0]+" "+f[1]) // each begins with a name
+		versions = append(versions, c[0]+" "+f[1]) // each begins with a name
 	}
-	b.results = results{Machine: benchutil.DescribeMachine(), Versions: said, Endpoints: b.endpoints, MinSync: b.minSync, Quick: b.quick}
+	b.results = results{Machine: benchutil.DescribeMachine(), Versions: versions, Endpoints: b.endpoints, MinSync: b.minSync, Quick: b.quick}
 	return nil
 }
 

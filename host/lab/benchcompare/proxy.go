@@ -124,13 +124,13 @@ const (
 )
 
 // waitUntilIdle waits until the proxy is idle, so that all work of the last update is counted.
-func (r *runningProxy) waitUntilIdle(within time.Duration) error {
+func (r *runningProxy) waitUntilIdle(timeout time.Duration) error {
 	last, err := r.TotalCPU()
 	if err != nil {
 		return err
 	}
 	still := 0
-	for deadline := time.Now().Add(within); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); {
 		time.Sleep(idleWindow)
 		now, err := r.TotalCPU()
 		if err != nil {
@@ -145,5 +145,5 @@ func (r *runningProxy) waitUntilIdle(within time.Duration) error {
 		}
 		last = now
 	}
-	return fmt.Errorf("not idle after %s", within)
+	return fmt.Errorf("not idle after %s", timeout)
 }

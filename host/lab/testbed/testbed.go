@@ -73,7 +73,7 @@ func New(t testing.TB, pods int) *Bed {
 	return d
 }
 
-// Traffic connects from a Pod that is no member, from one that is, from the node and from outside. One of the node's
+// Traffic connects from a Pod that is not an endpoint, from one that is, from the node and from outside. One of the node's
 // addresses is in the Pods' range, as that of a bridge to them is.
 func (d *Bed) Traffic(t *testing.T) *conformance.Traffic {
 	bridge4, bridge6 := netip.MustParseAddr("10.244.0.254"), netip.MustParseAddr("fd00:10:244::fe")
@@ -144,11 +144,11 @@ func (d *Bed) Traffic(t *testing.T) *conformance.Traffic {
 		hosts[c.Name] = d.Lab.Node
 	}
 	w.Connect = func(c conformance.Client, to netip.AddrPort, p model.Protocol) (conformance.Outcome, error) {
-		patience := 250 * time.Millisecond
+		timeout := 250 * time.Millisecond
 		if c.Timeout > 0 {
-			patience = c.Timeout
+			timeout = c.Timeout
 		}
-		return connect(hosts[c.Name], c.From, to, p, patience)
+		return connect(hosts[c.Name], c.From, to, p, timeout)
 	}
 	return w
 }
@@ -165,8 +165,8 @@ func serve(t testing.TB, h *testnet.Host, at netip.AddrPort, p model.Protocol, n
 	t.Cleanup(s.Close)
 }
 
-func connect(h *testnet.Host, from netip.Addr, to netip.AddrPort, p model.Protocol, patience time.Duration) (conformance.Outcome, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func connect(h *testnet.Host, from netip.Addr, to netip.AddrPort, p model.Protocol, timeout time.Duration) (conformance.Outcome, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	conn, err := h.DialFrom(ctx, strings.ToLower(p.String()), from, to)
 	switch {
@@ -181,7 +181,7 @@ func connect(h *testnet.Host, from netip.Addr, to netip.AddrPort, p model.Protoc
 		_ = t.SetLinger(0)
 	}
 	ask := func() (testnet.Answer, error) {
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(timeout))
 		if p == model.UDP {
 			// EPERM is what this node itself gets at once, rejected or dropped; which of the two shows only below.
 			if _, err := conn.Write([]byte("who?")); err != nil && !errors.Is(err, unix.EPERM) {

@@ -33,7 +33,7 @@ type Options struct {
 	Addr netip.Addr
 	// Services are the ranges of cluster IPs, at most one a family. Default: 10.96.0.0/16 and fd00:96::/108.
 	Services []netip.Prefix
-	// Controllers to run beside the least that a proxy needs, by kube-controller-manager's names.
+	// Controllers to run in addition to those that a proxy needs, by kube-controller-manager's names.
 	Controllers []string
 	// NoControllers leaves the controller manager out, where the test makes every EndpointSlice itself.
 	NoControllers bool

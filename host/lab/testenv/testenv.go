@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Require returns if err is nil. Otherwise it skips the test, or fails it in CI; err says what is missing.
+// Require returns if err is nil. Otherwise it skips the test, or fails it in CI; err names the missing feature or program.
 func Require(t testing.TB, err error) {
 	t.Helper()
 	switch {

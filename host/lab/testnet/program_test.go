@@ -66,7 +66,7 @@ func TestEndSignalsThenKills(t *testing.T) {
 		t.Fatal("it has ended")
 	default:
 	}
-	for range 2 { // the second time there is nobody to hear it
+	for range 2 { // the second time it has exited
 		if err := obedient.End(syscall.SIGTERM, time.Minute); err != nil {
 			t.Errorf("an obedient program: %v", err)
 		}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SCTP says why the kernel has no sockets of SCTP; nil when it has.
+// SCTP returns why the kernel does not support SCTP sockets, or nil if it does.
 func SCTP() error {
 	s, err := sctpSocket(netip.IPv4Unspecified())
 	if err != nil {
@@ -38,7 +38,7 @@ func sctpSocket(like netip.Addr) (int, error) {
 		}
 	}
 	set(unix.SOL_SOCKET, unix.SO_REUSEADDR)
-	// Without these a refusal by ICMP is noted, and told only when all INITs have had no answer.
+	// Without these a rejection by ICMP is reported only after all INITs have timed out.
 	if set(unix.SOL_IP, unix.IP_RECVERR); family == unix.AF_INET6 {
 		set(unix.SOL_IPV6, unix.IPV6_RECVERR)
 		set(unix.SOL_IPV6, unix.IPV6_V6ONLY)

@@ -54,12 +54,12 @@ func TestHostsReachEachOtherAndTheNode(t *testing.T) {
 			if _, err := a.Ask(network, netip.AddrPortFrom(at, 81), time.Minute); !Refused(err) {
 				t.Errorf("closed port %s %s: got %v, want a refusal", network, at, err)
 			}
-			nobody := addr("10.1.0.77")
+			unused := addr("10.1.0.77")
 			if at.Is6() {
-				nobody = addr("fd00:1::77")
+				unused = addr("fd00:1::77")
 			}
-			if _, err := a.Ask(network, netip.AddrPortFrom(nobody, 80), 700*time.Millisecond); err == nil || Refused(err) {
-				t.Errorf("nobody's address %s %s: got %v", network, nobody, err)
+			if _, err := a.Ask(network, netip.AddrPortFrom(unused, 80), 700*time.Millisecond); err == nil || Refused(err) {
+				t.Errorf("unused address %s %s: got %v", network, unused, err)
 			}
 		}
 	}

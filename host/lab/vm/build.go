@@ -216,13 +216,13 @@ func (b *builder) run(ctx context.Context, args ...string) error {
 	// A process group of its own, so that cancelling also kills make's children.
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, said.Bytes())
+		return fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, output.Bytes())
 	}
 	return nil
 }

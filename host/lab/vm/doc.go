@@ -3,5 +3,5 @@
 //
 // The machine's own root is the guest's, read-only (hostfs), so that a program finds its libraries, its tools and its
 // test data where they are; /tmp, /run and /dev are the guest's own. The guest has one CPU and no network but what the
-// program makes. Nothing measured in it says anything about speed.
+// program makes. Do not measure speed in it.
 package vm

@@ -118,11 +118,11 @@ func TestGuestIPVS(t *testing.T) {
 				if !near(count["p1"], 3*each) || !near(count["p2"], each) {
 					t.Errorf("connections %v, weights 3 and 1", count)
 				}
-				held, err := handle.GetDestinations(service)
-				if err != nil || len(held) != 2 {
-					t.Fatalf("%v, %v", held, err)
+				destinations, err := handle.GetDestinations(service)
+				if err != nil || len(destinations) != 2 {
+					t.Fatalf("%v, %v", destinations, err)
 				}
-				for _, d := range held {
+				for _, d := range destinations {
 					// Stats are no use here: the kernel sums them up every two seconds.
 					if got := d.ActiveConnections + d.InactiveConnections; !near(got, each*d.Weight) || d.Port != 9000 {
 						t.Errorf("the kernel knows %d connections of %+v, want %d", got, d, each*d.Weight)
@@ -133,7 +133,7 @@ func TestGuestIPVS(t *testing.T) {
 	}
 }
 
-// TestKernelHasConfiguredOptions reads what the kernel says it was built with.
+// TestKernelHasConfiguredOptions reads the configuration that the kernel was built with.
 func TestKernelHasConfiguredOptions(t *testing.T) {
 	eachKernel(t, func(t *testing.T, kernel string) {
 		code, out := run(t, sh(kernel, "zcat /proc/config.gz"))

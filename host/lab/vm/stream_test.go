@@ -14,14 +14,14 @@ func TestStreamForwardsOutputBetweenMarks(t *testing.T) {
 		ended   bool
 		code    int
 	}{
-		"a whole run":                {"boot" + beginLine(nonce) + "a\nb" + endLine(nonce, 3), "a\nb", true, 3},
-		"nothing written":            {beginLine(nonce) + endLine(nonce, 0), "", true, 0},
-		"what comes after the end":   {beginLine(nonce) + "a" + endLine(nonce, 0) + "reboot: power down", "a", true, 0},
-		"another machine's marks":    {beginLine(nonce) + endLine("M", 0) + "a" + endLine(nonce, 1), endLine("M", 0) + "a", true, 1},
-		"died while it ran":          {beginLine(nonce) + "a\npanic\n[v", "a\npanic\n[v", false, 0},
-		"died while it said the end": {beginLine(nonce) + "a" + endMark(nonce) + "1", "a" + endMark(nonce) + "1", false, 0},
-		"the end is garbled":         {beginLine(nonce) + "a" + endMark(nonce) + "x]\n", "a" + endMark(nonce) + "x]\n", false, 0},
-		"died at boot":               {"boot\npanic", "", false, 0},
+		"a whole run":                 {"boot" + beginLine(nonce) + "a\nb" + endLine(nonce, 3), "a\nb", true, 3},
+		"nothing written":             {beginLine(nonce) + endLine(nonce, 0), "", true, 0},
+		"what comes after the end":    {beginLine(nonce) + "a" + endLine(nonce, 0) + "reboot: power down", "a", true, 0},
+		"another machine's marks":     {beginLine(nonce) + endLine("M", 0) + "a" + endLine(nonce, 1), endLine("M", 0) + "a", true, 1},
+		"died while it ran":           {beginLine(nonce) + "a\npanic\n[v", "a\npanic\n[v", false, 0},
+		"died while printing the end": {beginLine(nonce) + "a" + endMark(nonce) + "1", "a" + endMark(nonce) + "1", false, 0},
+		"the end is garbled":          {beginLine(nonce) + "a" + endMark(nonce) + "x]\n", "a" + endMark(nonce) + "x]\n", false, 0},
+		"died at boot":                {"boot\npanic", "", false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for size := 1; size <= len(c.in); size++ {

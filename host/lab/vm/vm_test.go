@@ -266,13 +266,13 @@ func TestBad(t *testing.T) { t.Error("bad on " + os.Getenv("SLUICE_VM")) }
 		key := filepath.Base(filepath.Dir(kernel))
 		series := strings.Split(strings.TrimPrefix(key, "linux-"), "_")[0]
 		for _, c := range []struct {
-			test, says string
+			test, want string
 			good       bool
 		}{{"TestGood", "ok  \texample.com/m/p", true}, {"Test", "bad on " + key, false}} {
 			cmd := exec.Command("go", "test", "-count=1", "-exec", fmt.Sprintf("'%s' exec -share '%s' -kernel %s", runner, shared, series), "-run", c.test, "./p")
 			cmd.Dir, cmd.Env = mod, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=mod", "GOWORK=off", "SHARED="+shared)
 			out, err := cmd.CombinedOutput()
-			if (err == nil) != c.good || !strings.Contains(string(out), c.says) {
+			if (err == nil) != c.good || !strings.Contains(string(out), c.want) {
 				t.Errorf("%s: %v\n%s", c.test, err, out)
 			}
 		}

@@ -10,7 +10,7 @@ import (
 
 func TestPseudoFilesAreRejected(t *testing.T) {
 	for target, want := range map[string]string{
-		"/proc/kmsg":             "proc is a pseudo file system", // reading it blocks until the kernel says something
+		"/proc/kmsg":             "proc is a pseudo file system", // reading it blocks until the kernel logs something
 		"/proc/self/status":      "proc is a pseudo file system",
 		"/sys/kernel/mm/ksm/run": "sysfs is a pseudo file system",
 	} {

@@ -140,7 +140,7 @@ func sliceObject(s *model.EndpointSlice) *discoveryv1.EndpointSlice {
 		oe := discoveryv1.Endpoint{Addresses: []string{e.Addr.String()}, NodeName: &e.Node, Zone: &e.Zone,
 			Conditions: discoveryv1.EndpointConditions{Ready: &e.Ready, Serving: &e.Serving, Terminating: &e.Terminating}}
 		if e.Ready && e.Serving && !e.Terminating {
-			oe.Conditions = discoveryv1.EndpointConditions{} // what is not said is that
+			oe.Conditions = discoveryv1.EndpointConditions{} // absent conditions have this meaning
 		}
 		if len(e.ForZones())+len(e.ForNodes()) > 0 {
 			oe.Hints = &discoveryv1.EndpointHints{}

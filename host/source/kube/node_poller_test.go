@@ -106,14 +106,14 @@ func TestNodesNamedBySlicesAreLookedUp(t *testing.T) {
 	eventually(t, "its new zone", func() bool { return r.node("new").Zone == "z3" })
 
 	// A claim that the API server does not confirm is looked up once.
-	asked := func(name string) int { return r.server.requestCount("GET /api/v1/nodes?", "metadata.name%3D"+name+"&") }
+	lookups := func(name string) int { return r.server.requestCount("GET /api/v1/nodes?", "metadata.name%3D"+name+"&") }
 	for i := range 3 {
 		on("ghost", "z1")
-		eventually(t, "the lookup", func() bool { return asked("ghost") > 0 })
+		eventually(t, "the lookup", func() bool { return lookups("ghost") > 0 })
 		on("new", fmt.Sprint("z", i))
 	}
 	r.waitForMarker()
-	if n := asked("ghost"); n != 1 {
+	if n := lookups("ghost"); n != 1 {
 		t.Errorf("looked up a missing Node %d times", n)
 	}
 	if r.node("ghost") != nil || r.node("new").Zone != "z3" {

@@ -39,7 +39,7 @@ func TestForEachItemDecodesEveryItemOrFails(t *testing.T) {
 	if got, err := read(bytes.NewReader(protobufList(t, nil, 7, false))); err != nil || len(got) > 0 {
 		t.Errorf("an empty list: %q, %v", got, err)
 	}
-	end := len(raw) - len(raw)/8 // what follows the list says nothing more of it
+	end := len(raw) - len(raw)/8 // the rest of the message does not belong to the list
 	for n := range end {
 		if got, err := read(bytes.NewReader(raw[:n])); err == nil {
 			t.Fatalf("cut at %d of %d: %q and no error", n, len(raw), got)

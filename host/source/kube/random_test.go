@@ -13,7 +13,7 @@ import (
 )
 
 // TestSnapshotMatchesFreshListAfterRandomFaults changes objects at random, among faults of server and network, and
-// compares what has come of the changes with what a list says.
+// compares the resulting state with a new list.
 func TestSnapshotMatchesFreshListAfterRandomFaults(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

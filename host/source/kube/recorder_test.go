@@ -288,8 +288,8 @@ func TestSampledWarningsAreRateLimitedForTheCluster(t *testing.T) {
 	if took := n.clock().Sub(begun); took < time.Duration(len(services)-1)*each {
 		t.Errorf("%d Events in %s", len(services), took)
 	}
-	if asked := n.server.requestCount("GET", "nodes?limit=1"); asked != 1 {
-		t.Errorf("Nodes were counted %d times", asked)
+	if lists := n.server.requestCount("GET", "nodes?limit=1"); lists != 1 {
+		t.Errorf("Nodes were counted %d times", lists)
 	}
 	<-n.advance(nodeCountTTL)
 	if _, err := n.countNodes(t.Context()); err != nil || n.server.requestCount("GET", "nodes?limit=1") != 2 || n.nodeCount != nodes {

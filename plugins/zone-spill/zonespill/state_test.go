@@ -43,7 +43,7 @@ func (a *session) decide(req *abi.Request) *abi.Response {
 		a.state = slices.Clone(resp.State)
 	}
 	if fmt.Sprint(first) != fmt.Sprint(again) {
-		a.t.Fatalf("asked twice, answered\n%+v\n%+v", first, again)
+		a.t.Fatalf("two calls, two answers:\n%+v\n%+v", first, again)
 	}
 	return &again
 }
@@ -137,7 +137,7 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 				}
 			}
 			if !slices.Equal(last, want) {
-				t.Fatalf("step %d, endpoints %v: asked every second %v, asked when needed %v", step, counts, want, last)
+				t.Fatalf("step %d, endpoints %v: called every second %v, called when needed %v", step, counts, want, last)
 			}
 		}
 	}

@@ -23,11 +23,11 @@ func TestAffinity(t *testing.T) {
 	d.apply(lines("1 2 3 4", "1 2 3 4"))
 	const cluster, node = "10.96.0.10:80", "192.168.0.1:30080"
 	// stays connects again. If this process was paused for longer than the timeout, any endpoint may answer.
-	asked := time.Now()
+	requestedAt := time.Now()
 	stays := func(what, to string, before *string) {
 		t.Helper()
-		last := asked
-		asked = time.Now()
+		last := requestedAt
+		requestedAt = time.Now()
 		if got := d.ask(d.client, "tcp", to).Server; got != *before {
 			if time.Since(last) < time.Second {
 				t.Fatalf("%s: went to %s, before to %s", what, got, *before)
@@ -44,13 +44,13 @@ func TestAffinity(t *testing.T) {
 			stays(to, to, &first)
 		}
 	}
-	asked = time.Now()
+	requestedAt = time.Now()
 	six := d.ask(d.client, "tcp", "[fd00:10:96::a]:80").Server
 	for range 8 {
 		stays("IPv6", "[fd00:192::1]:30080", &six)
 	}
 	// With new weights and endpoints, the client stays.
-	asked = time.Now()
+	requestedAt = time.Now()
 	first = d.ask(d.client, "tcp", cluster).Server
 	d.apply(lines("1*5 2*7 3*11 4*13", "1 2 3 4"))
 	stays("after new weights", cluster, &first)
@@ -80,7 +80,7 @@ func TestAffinity(t *testing.T) {
 	if third == second {
 		t.Errorf("still goes to %s, which has left", second)
 	}
-	asked = time.Now()
+	requestedAt = time.Now()
 	third = d.ask(d.client, "tcp", cluster).Server
 	d.apply(lines("1 2 3 4", "1 2 3 4"))
 	for range 5 {

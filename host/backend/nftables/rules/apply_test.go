@@ -261,7 +261,7 @@ func TestLoadDetectsChangedElementsOfLargeMaps(t *testing.T) {
 		"the last slot is gone":      "delete element ip sluice slots { 10.96.0.7 . tcp . 80 . 8 }",
 		"a slot too many":            "add element ip sluice slots { 10.96.0.7 . tcp . 80 . 9 : 10.9.9.9 . 80 }",
 		"a slot far off":             "add element ip sluice slots { 10.96.0.7 . tcp . 80 . 65535 : 10.9.9.9 . 80 }",
-		"a slot of nobody":           "add element ip sluice slots { 10.99.0.7 . tcp . 80 . 0 : 10.9.9.9 . 80 }",
+		"a slot without a frontend":  "add element ip sluice slots { 10.99.0.7 . tcp . 80 . 0 : 10.9.9.9 . 80 }",
 		"another endpoint in a slot": "delete element ip sluice slots { 10.96.0.7 . tcp . 80 . 3 }\nadd element ip sluice slots { 10.96.0.7 . tcp . 80 . 3 : 10.9.9.9 . 80 }",
 		"a frontend without a total": "delete element ip sluice total_16 { 10.96.0.7 . tcp . 80 }",
 		"a frontend in two totals":   "add set ip sluice total_4 { type ipv4_addr . inet_proto . inet_service; }\nadd element ip sluice total_16 { 10.96.9.7 . tcp . 80 }",

@@ -43,14 +43,14 @@ func TestAssignSlotsRewritesOnlyTheDifference(t *testing.T) {
 			t.Fatalf("step %d: %d slots, want %d", step, len(slots), want)
 		}
 		// All slots in [0, want) have to be written except those of an endpoint within its quota.
-		var held []netip.AddrPort
+		var current []netip.AddrPort
 		for i := range min(len(before), want) {
 			if before[i].IsValid() {
-				held = append(held, before[i])
+				current = append(current, before[i])
 			}
 		}
 		must := want
-		for _, m := range endpointsOf(held) {
+		for _, m := range endpointsOf(current) {
 			i := slices.IndexFunc(endpoints, func(n plan.Endpoint) bool { return n.Addr == m.Addr })
 			if i >= 0 {
 				must -= int(min(m.Weight, endpoints[i].Weight))

@@ -53,11 +53,11 @@ func (e *fakeKernel) Send(b []byte) error {
 }
 
 func (e *fakeKernel) take(m message, flags uint16, seq uint32) {
-	kind, asked := replyKinds[m.kind]
+	kind, isRequest := replyKinds[m.kind]
 	switch {
 	case m.kind == unix.NFT_MSG_GETGEN:
 		e.answer(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN, seq, 0, nfnl.AppendAttr(nil, unix.NFTA_GEN_ID, []byte{0, 0, 0, 7}))
-	case asked:
+	case isRequest:
 		for _, w := range e.written {
 			if w.kind == kind && (m.family == w.family || kind == unix.NFT_MSG_NEWTABLE) && e.about(m, w) {
 				e.answer(unix.NFNL_SUBSYS_NFTABLES<<8|kind, seq, w.family, w.body)
@@ -78,8 +78,8 @@ func (e *fakeKernel) take(m message, flags uint16, seq uint32) {
 }
 
 // about reports whether a message is about the set or chain of a request.
-func (e *fakeKernel) about(asked, w message) bool {
-	name := nfnl.Attr(asked.body, 2) // NFTA_SET_NAME, NFTA_SET_ELEM_LIST_SET, NFTA_RULE_CHAIN
+func (e *fakeKernel) about(request, w message) bool {
+	name := nfnl.Attr(request.body, 2) // NFTA_SET_NAME, NFTA_SET_ELEM_LIST_SET, NFTA_RULE_CHAIN
 	return name == nil || nfnl.Text(name) == nfnl.Text(nfnl.Attr(w.body, 2))
 }
 

@@ -111,7 +111,7 @@ func TestRemovedEndpointGetsNoNewConnections(t *testing.T) {
 		prev = next
 		for range 3 {
 			if a := d.ask(d.client, "tcp", "10.96.0.10:80"); a.Server == fmt.Sprintf("p%d", gone) {
-				t.Fatalf("change %d: p%d has left and was asked", i, gone)
+				t.Fatalf("change %d: p%d was removed and got a new connection", i, gone)
 			}
 		}
 	}

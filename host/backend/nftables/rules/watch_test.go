@@ -142,7 +142,7 @@ func TestOtherTablesOwnWritesAndAffinityAreNotReported(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		if got := int64(d.b.externalCommits.Load() - before); got != n {
-			t.Errorf("%d transactions of others noted, want %d", got, n)
+			t.Errorf("counted %d transactions of other processes, want %d", got, n)
 		}
 	}
 	d.mustNFT(other)
@@ -171,7 +171,7 @@ func TestOtherTablesOwnWritesAndAffinityAreNotReported(t *testing.T) {
 		d.ask(d.client, "tcp", "10.96.0.10:80")
 	}
 	if out, err := d.nft("", "list", "map", "ip", "sluice", "affinity_0"); err != nil || !strings.Contains(out, "198.51.100.9") {
-		t.Fatalf("no client was noted, so the test proves nothing: %v %s", err, out)
+		t.Fatalf("no client was recorded, so the test proves nothing: %v %s", err, out)
 	}
 	d.expectNoChange(e, "affinity")
 	if now, err := d.b.generation(context.Background()); err != nil || now != gen {

@@ -136,8 +136,8 @@ func TestConcurrentBuildsAreSerialized(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var log bytes.Buffer
-	said := writer(func(p []byte) (int, error) { cancel(); return log.Write(p) }) // told that it waits, it is not to any longer
-	if _, err := Build(ctx, said, Etcd); !errors.Is(err, context.Canceled) || !strings.Contains(log.String(), "waiting for another build") {
+	progress := writer(func(p []byte) (int, error) { cancel(); return log.Write(p) }) // told that it waits, it is not to any longer
+	if _, err := Build(ctx, progress, Etcd); !errors.Is(err, context.Canceled) || !strings.Contains(log.String(), "waiting for another build") {
 		t.Errorf("while another builds: %v, said %q", err, &log)
 	}
 	unlock()

@@ -78,7 +78,7 @@ func lock(ctx context.Context, w io.Writer, dir string) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	for said := false; ; {
+	for logged := false; ; {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return func() { f.Close() }, nil
@@ -87,9 +87,9 @@ func lock(ctx context.Context, w io.Writer, dir string) (func(), error) {
 			f.Close()
 			return nil, fmt.Errorf("lock %s: %w", name, err)
 		}
-		if !said {
+		if !logged {
 			fmt.Fprintf(w, "waiting for another build in %s\n", dir)
-			said = true
+			logged = true
 		}
 		select {
 		case <-ctx.Done():
