@@ -20,7 +20,7 @@ func newCheckCommand() *cobra.Command {
 		Short: "Check whether this host has everything that sluice needs",
 		Long: `Checks this host's kernel features, capabilities, sysctls and conntrack table, and the addresses and interfaces that
 the configuration names. For each one missing, prints what will not work. Nothing on the host is changed: features are
-tried in a temporary network namespace or, without the right to create one, in transactions that are rolled back. The
+tried in a temporary network namespace or, without permission to create one, in transactions that are rolled back. The
 exit code is 1 if something required is missing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

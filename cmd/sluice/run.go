@@ -40,7 +40,7 @@ from a directory of manifests, with --source. While the API server is unavailabl
 	registerSocket(cmd, &f.socket)
 	cmd.Flags().StringVar(&f.checkpoint, "checkpoint", agent.DefaultCheckpoint, "file that preserves drains in progress and last good decisions across restarts; empty: none")
 	cmd.Flags().BoolVar(&f.once, "once", false, "program the current state and exit")
-	cmd.Flags().BoolVar(&f.initOnly, "init-only", false, "load kernel modules and set sysctls, which needs full rights on the host, and exit; other runs need CAP_NET_ADMIN only")
+	cmd.Flags().BoolVar(&f.initOnly, "init-only", false, "load kernel modules and set sysctls, which needs full privileges on the host, and exit; other runs need CAP_NET_ADMIN only")
 	cmd.Flags().BoolVar(&f.kubeProxy, "cleanup-kube-proxy", false, "after the first sync, remove what kube-proxy has left in the kernel (nftables, iptables, IPVS)")
 	cmd.Flags().IntVarP(&f.verbosity, "v", "v", 0, "log verbosity: debug level if 1 or more (default: logging.verbosity of the configuration)")
 	return cmd
