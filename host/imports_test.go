@@ -99,7 +99,7 @@ func TestBackendsDoNotDependOnThePlanner(t *testing.T) {
 
 // TestLibrariesAreConfined checks that each large library is used by a few packages only.
 func TestLibrariesAreConfined(t *testing.T) {
-	rooms := map[string][]string{
+	importers := map[string][]string{
 		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/loadgen", "host/lab/benchcompare", "host/lab/scaletest"},
 		"k8s.io/client-go":               {"host/source/kube", "host/lab/testcluster", "host/lab/testcluster/binaries", "host/lab/benchcompare", "host/lab/scaletest"},
 		"github.com/tetratelabs/wazero":  {"host/wasm"},
@@ -117,7 +117,7 @@ func TestLibrariesAreConfined(t *testing.T) {
 			continue
 		}
 		for _, dep := range p.Imports {
-			for library, allowed := range rooms {
+			for library, allowed := range importers {
 				if strings.HasPrefix(dep, library) && !slices.Contains(allowed, own) {
 					t.Errorf("%s imports %s: only %v may", own, dep, allowed)
 				}
@@ -130,7 +130,7 @@ func TestLibrariesAreConfined(t *testing.T) {
 func TestEdgesDoNotImportEachOther(t *testing.T) {
 	edges := []string{"host/source", "host/wasm", "host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/conntrack", "host/config", "host/metrics", "host/health", "host/probe", "host/kubeproxy"}
 	const shared = "host/backend/nftables/" // shared by the nftables and IPVS backends
-	room := func(path string) string {
+	edgeOf := func(path string) string {
 		if strings.HasPrefix(path, shared) {
 			return shared
 		}
@@ -143,13 +143,13 @@ func TestEdgesDoNotImportEachOther(t *testing.T) {
 	}
 	for path, p := range packages(t) {
 		own, _ := strings.CutPrefix(path, module)
-		from := room(own)
+		from := edgeOf(own)
 		if from == "" {
 			continue
 		}
 		for _, dep := range p.Imports {
 			other, isOwn := strings.CutPrefix(dep, module)
-			to := room(other)
+			to := edgeOf(other)
 			if !isOwn || to == "" || to == from || to == shared && strings.HasPrefix(from, "host/backend/") {
 				continue
 			}
@@ -233,8 +233,8 @@ func TestOnlyTheEngineHasAClock(t *testing.T) {
 
 // TestOnlyTheAgentAssembles keeps imports one way: cmd → host/agent → backends. host/lab is not part of the product.
 func TestOnlyTheAgentAssembles(t *testing.T) {
-	isIn := func(path string, rooms ...string) bool {
-		return slices.ContainsFunc(rooms, func(r string) bool { return path == r || strings.HasPrefix(path, r+"/") })
+	isIn := func(path string, dirs ...string) bool {
+		return slices.ContainsFunc(dirs, func(dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") })
 	}
 	for path, p := range packages(t) {
 		own, isOwn := strings.CutPrefix(path, module)
