@@ -150,7 +150,7 @@ func TestEndpointIndexOutOfRangePanics(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("Endpoint(%d) of 2 gave something", i)
+					t.Errorf("Endpoint(%d) of 2 did not panic", i)
 				}
 			}()
 			view.Endpoint(i)

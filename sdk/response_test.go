@@ -54,7 +54,7 @@ func TestResponseRoundTrip(t *testing.T) {
 		resp.SetWeight(1, -3)
 		resp.SetWeight(2, 1<<20)
 		if resp.Weight(0) != 7 || resp.Weight(3) != 1 {
-			return errors.New("Weight does not give what was set")
+			return errors.New("Weight does not return the value that was set")
 		}
 		resp.SetReason(0, "same")
 		resp.SetReason(1, "other")

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 var update = flag.Bool("update", false, "rewrite the expected output in testdata/script")
 
-// TestScripts runs testdata/script: the specification of what users see, one behaviour per file. Plugins are the real
+// TestScripts runs testdata/script: the specification of what users see, one behavior per file. Plugins are the real
 // ones, in Wasm; the backend is the fake one; the clock advances by command.
 func TestScripts(t *testing.T) {
 	wasmDir, cache := buildPlugins(t), t.TempDir()

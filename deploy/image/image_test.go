@@ -31,7 +31,7 @@ func sample(out string) (options, []image) {
 		return []file{
 			{"sluice", 0o755, []byte("binary of " + arch)},
 			{"plugins/zone-spill.wasm", 0o644, []byte("\x00asm")},
-			{"licenses/go/LICENSE", 0o644, bytes.Repeat([]byte("licence "), 1000)},
+			{"licenses/go/LICENSE", 0o644, bytes.Repeat([]byte("license "), 1000)},
 		}
 	}
 	return o, []image{{platform{"linux", "amd64"}, files("amd64")}, {platform{"linux", "arm64"}, files("arm64")}}

@@ -22,7 +22,7 @@ type table struct {
 	note string // below the rows
 }
 
-// paint colours texts, if true.
+// paint colors texts, if true.
 type paint bool
 
 const (

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-var colours = regexp.MustCompile("\x1b\\[[0-9;]*m")
+var colors = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 func exampleTable() *table {
 	return &table{rows: []row{
@@ -46,14 +46,14 @@ func TestTableShortensNamesOnNarrowTerminals(t *testing.T) {
 	}
 }
 
-func TestColouredTableHasTheSameText(t *testing.T) {
+func TestColoredTableHasTheSameText(t *testing.T) {
 	b := exampleTable()
-	plain, coloured := b.lines(false, 120), b.lines(true, 120)
+	plain, colored := b.lines(false, 120), b.lines(true, 120)
 	for i := range plain {
-		if coloured[i] == plain[i] {
-			t.Errorf("line %d has no colours", i)
+		if colored[i] == plain[i] {
+			t.Errorf("line %d has no colors", i)
 		}
-		if got := colours.ReplaceAllString(coloured[i], ""); got != plain[i] {
+		if got := colors.ReplaceAllString(colored[i], ""); got != plain[i] {
 			t.Errorf("line %d:\n got %q\nwant %q", i, got, plain[i])
 		}
 	}

@@ -74,13 +74,13 @@ func TestTraceFollowsServiceRules(t *testing.T) {
 		five, fiveM     = "10.244.1.5:8080 100%", "10.244.1.5:8080 100% masq"
 	)
 	for _, c := range []struct {
-		rule           string // of SERVICES.md
+		rule           string // number in host/RULES.md, and the case
 		from, to, want string
 	}{
 		{"19 ClusterIP from a Pod, weighted, without the draining endpoint", pod, "10.96.0.10:80/TCP", all},
 		{"31 hairpin masquerades towards itself only", hairpinPod, "10.96.0.10:80/TCP", "10.244.1.5:8080 25% masq, 10.244.2.6:8080 75%"},
 		{"32 off-cluster source to a ClusterIP", outside, "10.96.0.10:80/TCP", allM},
-		{"32 this node is no Pod", node, "10.96.0.10:80/TCP", allM},
+		{"32 this node is not a Pod", node, "10.96.0.10:80/TCP", allM},
 		{"32 no detector in the family, no masquerade", "fd00:99::1", "[fd00:10:96::1]:80/SCTP", "[fd00:10:244::1]:80 100%"},
 		{"31 hairpin needs no detector", "fd00:10:244::1", "[fd00:10:96::1]:80/SCTP", "[fd00:10:244::1]:80 100% masq"},
 		{"20 external address", outside, "198.51.100.1:80/TCP", fiveM},

@@ -136,7 +136,7 @@ func TestSharedChangesAreBatchedAndServiceChangesComeFirst(t *testing.T) {
 		}
 		f := p.Current().Frontends[plan.Key{Addr: p.cluster.Services[name].ClusterIPs[0], Port: 80, Protocol: model.TCP}]
 		if len(f.Pool.Endpoints) != 7 {
-			t.Fatalf("step %d: what has changed was not planned", steps)
+			t.Fatalf("step %d: the changed Service was not planned", steps)
 		}
 		if step.Remaining == 0 {
 			break
@@ -153,7 +153,7 @@ func TestSharedChangesAreBatchedAndServiceChangesComeFirst(t *testing.T) {
 	scratch.Apply(append(all, ownNode("z1")))
 	scratch.Plan(now)
 	if !scratch.Current().Equal(p.Current()) {
-		t.Error("in turns it is another plan than at once")
+		t.Error("the plan of batches differs from the plan of one step")
 	}
 }
 
@@ -187,7 +187,7 @@ func TestBatchSizeFollowsStepDuration(t *testing.T) {
 	}
 }
 
-// TestBatchedPlanEqualsUnboundedPlan: whatever is put off comes, whatever changes meanwhile.
+// TestBatchedPlanEqualsUnboundedPlan: deferred Services are planned eventually, whatever changes meanwhile.
 func TestBatchedPlanEqualsUnboundedPlan(t *testing.T) {
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 77))

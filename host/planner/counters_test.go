@@ -244,7 +244,7 @@ type flakyPlugin struct{ fail bool }
 
 func (m *flakyPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	if m.fail {
-		return errors.New("in a mood")
+		return errors.New("flaky")
 	}
 	return zonePlugin{}.Decide(req, resp)
 }
@@ -267,12 +267,12 @@ func TestFallbacksAreCountedByPluginAndDecision(t *testing.T) {
 	p.Apply([]model.Change{svc(old, 1), eps(old, 2), {Kind: model.Synced}})
 	got := p.Plan(time.Unix(1000, 0)).Totals
 	if got.Fallbacks != nil || got.Failing != 0 || len(got.Policies) != 1 || got.Policies[0].Decisions[policy.FromChain] != 1 {
-		t.Fatalf("all well: %+v", got)
+		t.Fatalf("without failures: %+v", got)
 	}
 	p.DeferWhen(func() bool { return true })
 	p.Apply([]model.Change{eps(old, 4)})
 	if got := p.Plan(time.Unix(1000, 0)).Totals; got.Fallbacks != nil || got.Failing != 0 || got.Policies[0].Decisions[policy.FromLastGood] != 1 {
-		t.Fatalf("put off: %+v", got)
+		t.Fatalf("deferred: %+v", got)
 	}
 	p.DeferWhen(nil)
 	plugin.fail = true
@@ -286,7 +286,7 @@ func TestFallbacksAreCountedByPluginAndDecision(t *testing.T) {
 	plugin.fail = false
 	got = p.Plan(time.Unix(1100, 0)).Totals
 	if got.Fallbacks != nil || got.Failing != 0 {
-		t.Fatalf("well again: failing %d, %+v", got.Failing, got.Fallbacks)
+		t.Fatalf("after recovery: failing %d, %+v", got.Failing, got.Fallbacks)
 	}
 }
 

@@ -195,7 +195,8 @@ func TestResetTimeDoesNotSlideOnRequeue(t *testing.T) {
 	}
 }
 
-// TestDecisionNeverWidensEligibility lets a plugin answer anything at all, fail at will, and checks the promise.
+// TestDecisionNeverWidensEligibility uses a plugin with random answers and failures, and checks that no ineligible
+// endpoint gets weight.
 func TestDecisionNeverWidensEligibility(t *testing.T) {
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 2))

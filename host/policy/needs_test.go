@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// needsPlugin is a plugin that needs something, and notes the zone table that it sees.
+// needsPlugin is a plugin with needs. It records the zone table that it sees.
 type needsPlugin struct {
 	fakePlugin
 	needs uint32
@@ -50,7 +50,7 @@ func TestOnlyChainsThatNeedNodesGetThem(t *testing.T) {
 		"no plugin needs them":      {[]uint32{0, abi.NeedConnections}, without},
 		"the only one":              {[]uint32{abi.NeedNodes}, with},
 		"one of a chain, for all":   {[]uint32{0, abi.NeedNodes}, with},
-		"beside what is not there":  {[]uint32{abi.NeedNodes | abi.NeedMetadata}, with},
+		"with an unavailable input": {[]uint32{abi.NeedNodes | abi.NeedMetadata}, with},
 		"the first of a chain only": {[]uint32{abi.NeedNodes, 0}, with},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,9 +70,9 @@ func TestOnlyChainsThatNeedNodesGetThem(t *testing.T) {
 			}
 			calls := plugins[0].calls
 			b.in.Zones = []abi.Zone{{Name: "c", Nodes: 5}}
-			b.expect(t, "Nodes come and go", FromChain, 7, 7, 7)
+			b.expect(t, "Nodes change", FromChain, 7, 7, 7)
 			if plugins[0].calls != calls {
-				t.Error("called again because of Nodes that it does not get")
+				t.Error("called again for a change of Nodes, which it does not need")
 			}
 		})
 	}
@@ -82,7 +82,7 @@ func TestPluginThatNeedsNodesWaitsForThem(t *testing.T) {
 	p, other := newNeedy(abi.NeedNodes), newNeedy(0)
 	b, without := newNeedyFixture(p), newNeedyFixture(other)
 	b.in.NodesUnknown, without.in.NodesUnknown = true, true
-	without.expect(t, "who does not need them", FromChain, 7, 7, 7)
+	without.expect(t, "does not need them", FromChain, 7, 7, 7)
 	d := b.expect(t, "before anything is known", FromDefault, 1, 1, 1)
 	if !errors.Is(d.Err, ErrPending) || p.calls != 0 {
 		t.Errorf("%v after %d calls", d.Err, p.calls)
@@ -91,7 +91,7 @@ func TestPluginThatNeedsNodesWaitsForThem(t *testing.T) {
 	b.expect(t, "known", FromChain, 7, 7, 7)
 	b.in.NodesUnknown = true
 	b.in.Zones = nil
-	b.policy.OnFailure = Default // which waiting is not
+	b.policy.OnFailure = Default // waiting is not a failure
 	b.expect(t, "no longer known: the last good decision", FromLastGood, 7, 7, 7)
 	b.in.NodesUnknown = false
 	b.expect(t, "known again", FromChain, 7, 7, 7)

@@ -15,7 +15,7 @@ var name = model.Name{Namespace: "shop", Name: "web"}
 // randomPort makes a Service port with random policies and endpoints; few addresses, so that slices collide.
 func randomPort(r *rand.Rand) (*model.Service, []*model.EndpointSlice, NodeInfo) {
 	flip := func() bool { return r.IntN(2) == 0 }
-	facts := NodeInfo{Node: "n1", Zone: []string{"", "a", "b"}[r.IntN(3)]}
+	nodeInfo := NodeInfo{Node: "n1", Zone: []string{"", "a", "b"}[r.IntN(3)]}
 	svc := &model.Service{
 		Name:          name,
 		ClusterIPs:    []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00::1")},
@@ -59,7 +59,7 @@ func randomPort(r *rand.Rand) (*model.Service, []*model.EndpointSlice, NodeInfo)
 		}
 		all = append(all, s)
 	}
-	return svc, all, facts
+	return svc, all, nodeInfo
 }
 
 // oracle determines the endpoints in the lists by the sentences of the rules, without regard to cost: sets of addresses.
@@ -106,8 +106,8 @@ func oracle(p *Port, svc *model.Service) (cluster, local []netip.AddrPort) {
 
 func TestSelectEndpointsMatchesReferenceImplementation(t *testing.T) {
 	for seed := range uint64(20000) {
-		svc, all, facts := randomPort(rand.New(rand.NewPCG(seed, 1)))
-		p := SelectEndpoints(svc, &svc.Ports[0], model.IPv4, all, facts)
+		svc, all, nodeInfo := randomPort(rand.New(rand.NewPCG(seed, 1)))
+		p := SelectEndpoints(svc, &svc.Ports[0], model.IPv4, all, nodeInfo)
 		var cluster, local []netip.AddrPort
 		for i := range p.Endpoints {
 			e := &p.Endpoints[i]
@@ -129,14 +129,14 @@ func TestSelectEndpointsMatchesReferenceImplementation(t *testing.T) {
 			t.Fatalf("seed %d:\ncluster %v, want %v\nlocal %v, want %v", seed, cluster, wantCluster, local, wantLocal)
 		}
 		rand.New(rand.NewPCG(seed, 2)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		again := SelectEndpoints(svc, &svc.Ports[0], model.IPv4, all, facts)
+		again := SelectEndpoints(svc, &svc.Ports[0], model.IPv4, all, nodeInfo)
 		if !slices.Equal(p.Endpoints, again.Endpoints) {
 			t.Fatalf("seed %d: the order of slices matters", seed)
 		}
 	}
 }
 
-func port(t *testing.T, svc model.Service, facts NodeInfo, eps ...model.SliceEndpoint) *Port {
+func port(t *testing.T, svc model.Service, nodeInfo NodeInfo, eps ...model.SliceEndpoint) *Port {
 	t.Helper()
 	svc.Name = name
 	svc.Ports = []model.ServicePort{{Name: "http", Protocol: model.TCP, Port: 80, NodePort: 30080}}
@@ -144,7 +144,7 @@ func port(t *testing.T, svc model.Service, facts NodeInfo, eps ...model.SliceEnd
 		Name: model.Name{Namespace: "shop", Name: "s"}, Service: name, Family: model.IPv4, Endpoints: eps,
 		Ports: []model.SlicePort{{Name: "http", Protocol: model.TCP, Port: 8080}},
 	}
-	return SelectEndpoints(&svc, &svc.Ports[0], model.IPv4, []*model.EndpointSlice{s}, facts)
+	return SelectEndpoints(&svc, &svc.Ports[0], model.IPv4, []*model.EndpointSlice{s}, nodeInfo)
 }
 
 func ep(addr, node string, ready, serving, terminating bool) model.SliceEndpoint {
@@ -160,7 +160,7 @@ func TestNewPodTakesPrecedenceOverTerminatingPodWithSameAddress(t *testing.T) {
 	p = port(t, model.Service{}, NodeInfo{Node: "n1"},
 		ep("10.0.0.1", "n1", false, true, true), ep("10.0.0.1", "n1", false, false, false))
 	if len(p.Endpoints) != 1 || p.Endpoints[0].Terminating || p.Endpoints[0].InCluster {
-		t.Fatalf("who answers at the address is a Pod that is not ready: %+v", p.Endpoints)
+		t.Fatalf("the Pod at the address is not ready: %+v", p.Endpoints)
 	}
 }
 

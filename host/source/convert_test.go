@@ -204,7 +204,7 @@ func TestInvalidSourceRangesCloseTheLoadBalancer(t *testing.T) {
 		o.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/40"}
 	}))
 	if len(s.LoadBalancerIPs) != 0 || len(s.ClusterIPs) != 1 {
-		t.Errorf("open to everybody: %+v", s)
+		t.Errorf("open to all clients: %+v", s)
 	}
 }
 
@@ -257,7 +257,7 @@ func TestSliceFields(t *testing.T) {
 				Hints: &model.Hints{Zones: []string{"a", "b"}, Nodes: []string{"n1"}},
 			}}, "[{http TCP 8080}]",
 		},
-		"a target that is no Pod": {
+		"a target that is not a Pod": {
 			func(o *discoveryv1.EndpointSlice) {
 				o.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: "Node", Name: "n1"}
 			},

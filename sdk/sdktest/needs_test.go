@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// inputRecorder notes what it is given of Nodes, connections and metadata.
+// inputRecorder records the Nodes, connections and metadata that it receives.
 type inputRecorder struct {
 	needs       sdk.Need
 	nodes       uint32

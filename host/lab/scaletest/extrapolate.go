@@ -12,7 +12,7 @@ type extrapolation struct {
 	StartGiB         float64 // to all nodes, when all start
 	StartCPU         float64 // s of the API servers'
 	MemoryGiB        float64 // of the API servers', for connections and watches
-	SmallRate        float64 // changes a second that one processor of the API servers' hands on to all nodes
+	SmallRate        float64 // changes per second that one API server CPU distributes to all nodes
 	SmallMbit        float64 // to all nodes, at one change a second
 	BigRate, BigMbit float64
 }

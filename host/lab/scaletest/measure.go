@@ -176,7 +176,7 @@ func (r *results) measureRunning(ctx context.Context, s *environment, c *agentPr
 	r.progress("restart of the API server")
 	// Last, because it may fail on a small machine: the other results are kept.
 	if err := r.measureRestart(ctx, s, c); err != nil {
-		r.progress("what follows from a restart is not known: %v", err)
+		r.progress("restart not measured: %v", err)
 		r.Restart = restartResult{}
 	}
 	return nil
@@ -226,7 +226,7 @@ func (r *results) measureUpdates(ctx context.Context, s *environment, c *agentPr
 			return nil
 		}
 		want := before.Changes + l.Updates*r.agents
-		_, err := c.waitFor(ctx, time.Minute, 50*time.Millisecond, fmt.Sprintf("%d changes are there", want), func(s status) bool { return s.Changes >= want })
+		_, err := c.waitFor(ctx, time.Minute, 50*time.Millisecond, fmt.Sprintf("%d changes have arrived", want), func(s status) bool { return s.Changes >= want })
 		return err
 	})
 	idle := r.IdleCPU

@@ -29,7 +29,7 @@ func (c *Cluster) apiServerArgs(etcd string) ([]string, error) {
 		"--service-cluster-ip-range=" + strings.Join(ranges, ","),
 	}
 	if c.addr.Addr().IsLoopback() {
-		// It cannot be advertised: no endpoint may have it.
+		// A loopback address cannot be advertised, because endpoints must not have one.
 		args = append(args, "--endpoint-reconciler-type=none", "--advertise-address=192.0.2.1")
 	}
 	if len(c.options.Audit) > 0 {

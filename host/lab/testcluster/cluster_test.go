@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// starter is set where this program is to start a process, say its number, and wait to be killed.
+// starter is the environment variable that makes this program start a process, print its ID and wait to be killed.
 const starter = "TESTCLUSTER_TEST_STARTER"
 
 func TestMain(m *testing.M) {
@@ -142,14 +142,14 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestControlPlane takes one cluster through all of it: a start is dear.
+// TestControlPlane uses one cluster for all subtests, because a start is slow.
 func TestControlPlane(t *testing.T) {
 	c, ctx := newCluster(t), t.Context()
 	must(t, c.AddNamespace(ctx, "shop"))
 	must(t, c.AddNode(ctx, Node{Name: "n1", Zone: "a", Addrs: []netip.Addr{netip.MustParseAddr("172.18.0.11")}, Pods: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}))
 	must(t, c.AddNode(ctx, Node{Name: "n2", Zone: "b"}))
 
-	t.Run("kubectl applies, and refuses what is wrong", func(t *testing.T) {
+	t.Run("kubectl applies valid objects and rejects invalid ones", func(t *testing.T) {
 		must(t, c.Apply(ctx, `
 apiVersion: v1
 kind: Service
@@ -185,7 +185,7 @@ spec: {selector: {app: web}, ipFamilyPolicy: RequireDualStack, ports: [{name: ht
 		expect(t, c, "web", "10.244.1.2 not-ready a", "fd00:1::2 not-ready a")
 	})
 
-	t.Run("a service account may what its roles say, and is recorded", func(t *testing.T) {
+	t.Run("a service account has the permissions of its roles, and its requests are recorded", func(t *testing.T) {
 		must(t, c.Apply(ctx, `
 apiVersion: v1
 kind: ServiceAccount
@@ -211,7 +211,7 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 		must(t, err)
 		_, err = client.CoreV1().Services("shop").List(ctx, metav1.ListOptions{})
 		for end := time.Now().Add(time.Minute); apierrors.IsForbidden(err) && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-			_, err = client.CoreV1().Services("shop").List(ctx, metav1.ListOptions{}) // the authorizer learns of roles by a watch
+			_, err = client.CoreV1().Services("shop").List(ctx, metav1.ListOptions{}) // the authorizer receives roles through a watch
 		}
 		must(t, err)
 		if _, err = client.CoreV1().Pods("shop").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
@@ -228,7 +228,7 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 		}
 	})
 
-	t.Run("the API server goes and comes back with its state", func(t *testing.T) {
+	t.Run("the API server keeps its state across a restart", func(t *testing.T) {
 		c.StopAPIServer()
 		if _, err := c.Client.CoreV1().Services("shop").Get(ctx, "web", metav1.GetOptions{}); err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
 			t.Errorf("stopped: %v, want a refused connection", err)
@@ -238,7 +238,7 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 		t.Logf("back after %s", time.Since(begin).Round(time.Millisecond))
 		expect(t, c, "web", "10.244.1.2 not-ready a", "fd00:1::2 not-ready a")
 		must(t, c.SetPodReady(ctx, "shop", "web-0", true))
-		expect(t, c, "web", "10.244.1.2 ready a", "fd00:1::2 ready a") // the controllers have found it again
+		expect(t, c, "web", "10.244.1.2 ready a", "fd00:1::2 ready a") // the controllers have reconnected
 	})
 
 	t.Run("many Services at once", func(t *testing.T) {
@@ -263,7 +263,7 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 		}
 	})
 
-	t.Run("what it logs is kept", func(t *testing.T) {
+	t.Run("logs are kept", func(t *testing.T) {
 		if logs := c.Logs(); !strings.Contains(logs, "--- kube-apiserver\n") {
 			t.Errorf("no log of the API server in\n%s", logs)
 		}

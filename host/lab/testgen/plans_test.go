@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-func TestTheSameSeedGivesTheSamePlans(t *testing.T) {
+func TestSameSeedReturnsSamePlans(t *testing.T) {
 	run := func(seed uint64) string {
 		g := testgen.NewPlans(seed, testgen.PlanOptions{})
 		p := g.Plan()
@@ -18,7 +18,7 @@ func TestTheSameSeedGivesTheSamePlans(t *testing.T) {
 	}
 	first, again, other := run(1), run(1), run(2)
 	if first != again || first == other {
-		t.Error("plans do not follow the seed")
+		t.Error("plans do not depend on the seed only")
 	}
 }
 

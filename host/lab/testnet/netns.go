@@ -18,7 +18,7 @@ func newNetns() (*os.File, error) {
 	}
 	done := make(chan result)
 	go func() {
-		// Not unlocked: the thread ends with this goroutine, and with it the stay in the new namespace.
+		// Not unlocked: the thread, which is in the new namespace, ends with this goroutine.
 		runtime.LockOSThread()
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			done <- result{nil, fmt.Errorf("make a network namespace: %w", err)}
@@ -31,7 +31,7 @@ func newNetns() (*os.File, error) {
 	return r.f, r.err
 }
 
-// within runs f on a thread that is in the namespace ns, and comes back. Sockets that f makes stay in ns.
+// within runs f on a thread in the namespace ns, and then returns to the previous one. Sockets that f opens stay in ns.
 func within(ns *os.File, f func() error) error {
 	runtime.LockOSThread()
 	back, err := os.Open(threadNetns)

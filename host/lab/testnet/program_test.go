@@ -38,7 +38,7 @@ func TestProgramsRunInTheirHostsNamespace(t *testing.T) {
 		}
 	}
 	if _, err := lab.Node.Start(exec.Command("/no/such/program")); err == nil || !strings.Contains(err.Error(), "/no/such/program") {
-		t.Errorf("a program that there is not: %v", err)
+		t.Errorf("a missing program: %v", err)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestEndSignalsThenKills(t *testing.T) {
 		t.Cleanup(p.Kill)
 		for end := time.Now().Add(time.Minute); log.String() != "ready\n"; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatal("it does not begin")
+				t.Fatal("the program does not start")
 			}
 		}
 		return p
@@ -76,6 +76,6 @@ func TestEndSignalsThenKills(t *testing.T) {
 		t.Errorf("a stubborn program: %v", err)
 	}
 	if err := stubborn.Wait(); err == nil {
-		t.Error("killed, and that is no error")
+		t.Error("Wait returned no error for a killed program")
 	}
 }

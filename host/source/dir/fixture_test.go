@@ -138,8 +138,8 @@ func (r *fixture) must(err error) {
 
 var timedOptions = Options{After: time.After}
 
-// heldOptions is timedOptions, except that waits of at least from last until end is called, however slow the machine is.
-func heldOptions(from time.Duration) (_ Options, end func()) {
+// pausedOptions is timedOptions, except that waits of at least from last until end is called, however slow the machine is.
+func pausedOptions(from time.Duration) (_ Options, end func()) {
 	over := make(chan time.Time)
 	return Options{After: func(d time.Duration) <-chan time.Time {
 		select {

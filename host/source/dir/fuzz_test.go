@@ -66,7 +66,7 @@ func FuzzManifest(f *testing.F) {
 			t.Fatal(err)
 		}
 		if lost, _ := one.merge(); len(lost) > 0 {
-			t.Errorf("a truncated file took away %v", lost)
+			t.Errorf("a truncated file removed %v", lost)
 		}
 	})
 }

@@ -63,12 +63,12 @@ func TestProblemsOfAFileAreLimitedAndCounted(t *testing.T) {
 		text string
 		want string // the last one
 	}{
-		"20, all reported":  {one + keys(20), `warning a.yaml:1: Node n1: k9: unknown field: ignored`},
-		"21":                {one + keys(21), `warning a.yaml: and 1 more problem in this file`},
-		"unknown keys":      {one + keys(100_000), `warning a.yaml: and 99980 more problems in this file`},
-		"errors come first": {one + keys(100) + "status: {addresses: [1" + strings.Repeat(",1", 29) + "]}\n", `error a.yaml: and 110 more problems in this file`},
-		"what is no object": {"[]\n" + strings.Repeat("---\n[]\n", 99), `error a.yaml: and 80 more problems in this file`},
-		"keys twice":        {`{"kind":"Node"` + strings.Repeat(`,"a":1`, 100) + "}", `error a.json: and 80 more problems in this file`},
+		"20, all reported":            {one + keys(20), `warning a.yaml:1: Node n1: k9: unknown field: ignored`},
+		"21":                          {one + keys(21), `warning a.yaml: and 1 more problem in this file`},
+		"unknown keys":                {one + keys(100_000), `warning a.yaml: and 99980 more problems in this file`},
+		"errors come first":           {one + keys(100) + "status: {addresses: [1" + strings.Repeat(",1", 29) + "]}\n", `error a.yaml: and 110 more problems in this file`},
+		"values that are not objects": {"[]\n" + strings.Repeat("---\n[]\n", 99), `error a.yaml: and 80 more problems in this file`},
+		"keys twice":                  {`{"kind":"Node"` + strings.Repeat(`,"a":1`, 100) + "}", `error a.json: and 80 more problems in this file`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()

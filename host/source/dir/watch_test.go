@@ -62,7 +62,7 @@ func TestAtomicRenameReplacesAFile(t *testing.T) {
 func TestEditorRenamingTheOldFileFirstLosesNothing(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "a"))
-	opt, end := heldOptions(renameGrace)
+	opt, end := pausedOptions(renameGrace)
 	r := start(t, root, opt)
 	r.must(os.Rename(filepath.Join(root, "a.yaml"), filepath.Join(root, "a.yaml~")))
 	time.Sleep(5 * quietPeriod)
@@ -194,7 +194,7 @@ func TestSymlinkLoopsAndDanglingLinks(t *testing.T) {
 }
 
 func TestBurstIsCoalesced(t *testing.T) {
-	opt, end := heldOptions(0)
+	opt, end := pausedOptions(0)
 	r := start(t, t.TempDir(), opt)
 	for i := range 50 {
 		r.write(fmt.Sprintf("f%02d.yaml", i), node(fmt.Sprintf("n%02d", i), "a"))

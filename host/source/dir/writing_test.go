@@ -75,7 +75,7 @@ func TestFileIsReadWhenItsWriterCloses(t *testing.T) {
 	if !supported {
 		t.Skip("this file system does not support leases")
 	}
-	opt, end := heldOptions(renameGrace)
+	opt, end := pausedOptions(renameGrace)
 	r := start(t, root, opt)
 	w, err := os.Create(path)
 	if err != nil {
@@ -119,7 +119,7 @@ func TestInitialStateWaitsForOpenWriter(t *testing.T) {
 	if _, err := w.WriteString(node("n1", "a")); err != nil {
 		t.Fatal(err)
 	}
-	opt, end := heldOptions(renameGrace)
+	opt, end := pausedOptions(renameGrace)
 	go func() {
 		defer end()
 		time.Sleep(5 * quietPeriod)

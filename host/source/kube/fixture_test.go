@@ -65,7 +65,7 @@ func (r *fixture) logCount(text string) int {
 	return strings.Count(r.log.String(), text)
 }
 
-// fixtures holds the tests that have a fixture.
+// fixtures contains the tests that have a fixture.
 var fixtures sync.Map
 
 // newFixture returns a server with this node's Node, and a source of it that is not running yet.

@@ -208,7 +208,7 @@ func TestEventQueueAndMemoryAreBounded(t *testing.T) {
 		return count
 	}
 	drain()
-	say(queueLength) // was dropped, so it is no repetition
+	say(queueLength) // was dropped, so it is not a repetition
 	if drain() != 1 {
 		t.Error("a dropped Event counts as sent")
 	}
@@ -255,7 +255,7 @@ func TestSampledWarningIsSentByAFewNodes(t *testing.T) {
 	for i := range 3 {
 		r := Recorder{node: fmt.Sprint("node-", i)}
 		if !r.isReporter(eventKey{model.Name{Namespace: "shop", Name: "web"}, ReasonFailedToEvaluatePolicy}, 3) {
-			t.Errorf("node %d of 3 is no reporter", i)
+			t.Errorf("node %d of 3 is not a reporter", i)
 		}
 	}
 }

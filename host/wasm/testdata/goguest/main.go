@@ -1,4 +1,4 @@
-// Command goguest is a plugin for tests. It keeps all weights; each port above 60000 triggers a kind of misbehaviour.
+// Command goguest is a plugin for tests. It keeps all weights; each port above 60000 triggers a kind of misbehavior.
 package main
 
 import (
