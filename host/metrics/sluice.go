@@ -78,7 +78,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	descServices     = desc("services", "Number of Services in the plan.")
 	descFailing      = desc("policy_failing_services", "Number of Services whose policy is missing or fails.")
-	descConflicts    = desc("conflicting_frontends", "Number of frontends claimed by more than one Service. The oldest Service has the frontend.")
+	descConflicts    = desc("conflicting_frontends", "Number of frontends claimed by more than one Service. They belong to the Service that takes precedence by kind of address, then age, then name.")
 	descDegraded     = desc("degraded_frontends", "Number of frontends that the data plane can represent only approximately.")
 	descUnprogrammed = desc("unprogrammed_frontends", "Number of frontends that are not programmed as planned because the kernel rejected "+
 		"one of their updates. They are retried; other frontends are not affected.")
