@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 
 	"github.com/spf13/cobra"
@@ -32,9 +33,7 @@ It fails while sluice, or kube-proxy, is running.`,
 					return err
 				}
 				removed, err := kubeproxy.Remove(ctx)
-				for _, l := range removed {
-					fmt.Fprintln(cmd.OutOrStdout(), "removed", l)
-				}
+				printRemoved(cmd.OutOrStdout(), removed, err)
 				return err
 			}
 			unlock, err := agent.LockDataPlane(stderrLogger(slog.LevelInfo))
@@ -43,15 +42,19 @@ It fails while sluice, or kube-proxy, is running.`,
 			}
 			defer unlock()
 			removed, err := dataplane.All().Cleanup(ctx)
-			for _, object := range removed {
-				fmt.Fprintln(cmd.OutOrStdout(), "removed", object)
-			}
-			if err == nil && len(removed) == 0 {
-				fmt.Fprintln(cmd.OutOrStdout(), "nothing to remove")
-			}
+			printRemoved(cmd.OutOrStdout(), removed, err)
 			return err
 		},
 	}
 	cmd.Flags().BoolVar(&kubeProxy, "kube-proxy", false, "remove what kube-proxy has left instead of what sluice has programmed")
 	return cmd
+}
+
+func printRemoved[T any](w io.Writer, removed []T, err error) {
+	for _, object := range removed {
+		fmt.Fprintln(w, "removed", object)
+	}
+	if err == nil && len(removed) == 0 {
+		fmt.Fprintln(w, "nothing to remove")
+	}
 }

@@ -13,12 +13,7 @@ import (
 )
 
 func newConfigCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "config",
-		Short: "Write, check and migrate configuration files",
-		Args:  cobra.NoArgs,
-	}
-	cmd.AddCommand(
+	return newGroup("config", "Write, check and migrate configuration files",
 		&cobra.Command{
 			Use:   "defaults",
 			Short: "Print a configuration file with all fields, their defaults and meaning",
@@ -65,7 +60,7 @@ equivalent SluiceConfiguration. Lists on standard error the fields that are not 
 			RunE: func(cmd *cobra.Command, args []string) error {
 				text, err := readInput(cmd.InOrStdin(), args[0])
 				if err != nil {
-					return err
+					return fmt.Errorf("config migrate: %w", err)
 				}
 				out, notes, err := config.Migrate(text)
 				if err != nil {
@@ -78,7 +73,6 @@ equivalent SluiceConfiguration. Lists on standard error the fields that are not 
 				return err
 			},
 		})
-	return cmd
 }
 
 // readInput reads a file, or standard input if the name is -.

@@ -93,7 +93,11 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 		fmt.Fprintf(os.Stderr, "sluice: warning: %s\n", hint)
 	}
 	for _, p := range problems {
-		fmt.Fprintf(os.Stderr, "sluice: %v\n", p)
+		severity := ""
+		if p.Warning {
+			severity = "warning: "
+		}
+		fmt.Fprintf(os.Stderr, "sluice: %s%v\n", severity, p)
 	}
 	set, err := plugins.Open(ctx, cfg, stderrLogger(slog.LevelWarn))
 	if err != nil {

@@ -63,6 +63,20 @@ func oneArg(name string) cobra.PositionalArgs {
 	}
 }
 
+// newGroup returns a command that only has subcommands: without one, or with an unknown one, the command line is wrong.
+func newGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
+	group := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, DisableFlagsInUseLine: true}
+	names := make([]string, len(commands))
+	for i, c := range commands {
+		names[i] = c.Name()
+	}
+	group.RunE = func(*cobra.Command, []string) error {
+		return usageError{fmt.Errorf("%s: missing command: %s", use, strings.Join(names, ", "))}
+	}
+	group.AddCommand(commands...)
+	return group
+}
+
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "sluice",

@@ -22,16 +22,7 @@ import (
 )
 
 func newPluginCommand() *cobra.Command {
-	plugin := &cobra.Command{
-		Use:   "plugin",
-		Short: "Work with policy plugins",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return usageError{errors.New("plugin: missing command: check")}
-		},
-	}
-	plugin.AddCommand(newPluginCheckCommand())
-	return plugin
+	return newGroup("plugin", "Work with policy plugins", newPluginCheckCommand())
 }
 
 // checkTimeout is generous: the limits of the loader stop every module earlier.

@@ -84,7 +84,7 @@ func (f *traceFlags) run(cmd *cobra.Command) (err error) {
 	if f.flows != "" && f.flows != "-" {
 		file, err := os.Open(f.flows)
 		if err != nil {
-			return fmt.Errorf("flows: %w", err)
+			return fmt.Errorf("--flows: %w", err)
 		}
 		defer file.Close()
 		in = file
@@ -165,8 +165,14 @@ func parseFlowLine(line string) (plan.Flow, error) {
 	dec.DisallowUnknownFields()
 	f := &traceFlow{Protocol: "TCP"}
 	if err := dec.Decode(&f); err != nil {
-		if errors.Is(err, io.ErrUnexpectedEOF) {
+		var mismatch *json.UnmarshalTypeError
+		switch {
+		case errors.Is(err, io.ErrUnexpectedEOF):
 			err = errors.New("incomplete JSON object")
+		case errors.As(err, &mismatch) && mismatch.Field != "":
+			err = fmt.Errorf("%s: must be a %s, not a %s", mismatch.Field, mismatch.Type, mismatch.Value)
+		case errors.As(err, &mismatch):
+			err = fmt.Errorf("must be a JSON object, not a %s", mismatch.Value)
 		}
 		return plan.Flow{}, err
 	}
@@ -185,10 +191,10 @@ func (f *traceFlow) parse(prefix string) (plan.Flow, error) {
 		return plan.Flow{}, fmt.Errorf("%s%s: %w", prefix, field, err)
 	}
 	if f.From == "" {
-		return invalid("from", errors.New("missing: an address"))
+		return invalid("from", errors.New("required: an IP address"))
 	}
 	if f.To == "" {
-		return invalid("to", errors.New("missing: an address and a port"))
+		return invalid("to", errors.New("required: an IP address and a port"))
 	}
 	from, err := parseIP(f.From)
 	if err != nil {

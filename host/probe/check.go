@@ -161,9 +161,9 @@ func (h Host) SettingFindings(group, remedy string, settings []Setting) []Findin
 		case unix.Faccessat(unix.AT_FDCWD, h.file(s), unix.W_OK, unix.AT_EACCESS) == nil:
 			f.Found = fmt.Sprintf("%d; sluice run sets it to %d", is, s.Want)
 		case s.Optional:
-			f.Found = fmt.Sprintf("%d; %d is recommended but cannot be set by this process", is, s.Want)
+			f.Found = fmt.Sprintf("%d; %d is recommended, but this process cannot set it", is, s.Want)
 		default:
-			f.State, f.Found, f.Impact = Warning, fmt.Sprintf("%d; %d is required but cannot be set by this process", is, s.Want), s.Impact
+			f.State, f.Found, f.Impact = Warning, fmt.Sprintf("%d; %d is configured, but this process cannot set it", is, s.Want), s.Impact
 			f.Remedy = remedy
 		}
 		out = append(out, f)

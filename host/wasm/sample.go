@@ -71,8 +71,8 @@ func Samples() []Sample {
 		e.Metadata = fmt.Sprintf("app=shop\nweight=%d", i+1)
 	}
 	return []Sample{
-		{"1 endpoint", one}, {"no endpoint", none}, {"6 endpoints, IPv6", v6}, {"3 of 8 leaving", leaving},
-		{"all 3 leaving", allLeaving}, {"local pool", local}, {"no zones known", unzoned},
+		{"1 endpoint", one}, {"no endpoint", none}, {"6 endpoints, IPv6", v6}, {"3 of 8 terminating", leaving},
+		{"all 3 terminating", allLeaving}, {"local pool", local}, {"no zones known", unzoned},
 		{"all in another zone", lopsided}, {"connections, metadata, state", counted},
 		{"100 endpoints", SampleRequest(100)}, {"1000 endpoints", SampleRequest(1000)},
 	}

@@ -53,7 +53,7 @@ func nftablesFindings(features []nftables.Feature, own bool, err error) []probe.
 	if err != nil {
 		f := probe.Finding{Group: groupKernel, Name: "nf_tables", Required: true, State: probe.Missing, Found: err.Error(), Impact: "everything"}
 		if errors.Is(err, unix.EPERM) {
-			f.State, f.Impact, f.Remedy = probe.Unknown, "", "run it with CAP_NET_ADMIN"
+			f.State, f.Impact, f.Remedy = probe.Unknown, "", "run sluice check with CAP_NET_ADMIN"
 		}
 		return []probe.Finding{f}
 	}

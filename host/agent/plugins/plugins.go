@@ -19,6 +19,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
+var errLoading = fmt.Errorf("%w: it is being loaded", policy.ErrPending)
+
 // Set is the loaded plugins of a configuration: one instance for each combination of plugin and settings. If a new revision
 // cannot be loaded, the previous one stays, and its Services keep their policy. Its methods may be called concurrently.
 type Set struct {
@@ -64,7 +66,7 @@ func (s *Set) Get(step policy.Step) (policy.Plugin, error) {
 	if err := s.failed[step]; err != nil {
 		return nil, err
 	}
-	return nil, policy.ErrPending
+	return nil, errLoading
 }
 
 // Load updates the set to a configuration: plugins that are new or whose files have changed are compiled and tested, and

@@ -36,7 +36,7 @@ func (d *document) decode(raw []byte) {
 	ignored := map[string]*ignoredKind{}
 	d.decodeItem(tree, "", "", 0, ignored)
 	for _, id := range slices.Sorted(maps.Keys(ignored)) {
-		err := fmt.Errorf("%s is not supported: ignored", id)
+		err := fmt.Errorf("%s is not supported: ignored", strings.TrimSpace(id))
 		if n := ignored[id].count; n > 1 {
 			err = fmt.Errorf("%w, and %d more", err, n-1)
 		}

@@ -122,7 +122,7 @@ func (m *module) split(wasm []byte) error {
 		return refuse("%d bytes, the limit is %d", len(wasm), m.limits.Module)
 	}
 	if len(wasm) < 8 || string(wasm[:4]) != "\x00asm" {
-		return refuse("not a WebAssembly module: no \\0asm magic")
+		return refuse("not a WebAssembly module: it does not start with the magic number 00 61 73 6d")
 	}
 	if v := string(wasm[4:8]); v != "\x01\x00\x00\x00" {
 		if v[2] == 1 {

@@ -31,7 +31,7 @@ func TestRefusalsNameReasonAndLocation(t *testing.T) {
 		want string
 	}{
 		{"empty", nil, `not a WebAssembly module`},
-		{"text", []byte("(module (func))"), `not a WebAssembly module: no \\0asm magic`},
+		{"text", []byte("(module (func))"), `not a WebAssembly module: it does not start with the magic number 00 61 73 6d`},
 		{"component", []byte("\x00asm\x0d\x00\x01\x00"), `a component, not a core module`},
 		{"future version", []byte("\x00asm\x02\x00\x00\x00"), `binary format version 02000000, want 1`},
 		{"cut section", mod("01 05 01 60"), `at byte 8: section 1: unexpected end: 5 bytes wanted, 2 left`},
