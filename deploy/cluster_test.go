@@ -91,9 +91,9 @@ func (c *cluster) sh(commands string) string {
 }
 
 // until simulates the kubelets until the condition is true.
-func (c *cluster) until(what string, so func() bool) {
+func (c *cluster) until(what string, condition func() bool) {
 	c.Helper()
-	for end := time.Now().Add(timeout); !so(); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(timeout); !condition(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			c.Fatalf("%s: not after a minute\nsluice:\n%s", what, c.last)
 		}

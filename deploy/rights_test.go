@@ -71,8 +71,8 @@ func TestImageForwardsWithManifestRights(t *testing.T) {
 		"CapEff": "0000000000001000", "CapPrm": "0000000000001000", "CapBnd": "0000000000001000", "CapInh": "0000000000000000",
 		"CapAmb": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2",
 	} {
-		if is := status(p.PID(), field); is != want {
-			t.Errorf("%s is %s, want %s", field, is, want)
+		if got := status(p.PID(), field); got != want {
+			t.Errorf("%s is %s, want %s", field, got, want)
 		}
 	}
 	root := fmt.Sprintf("/proc/%d/root", p.PID())

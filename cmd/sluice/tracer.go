@@ -203,10 +203,10 @@ func ownersOf(p *plan.Plan, a netip.Addr) []string {
 	return slices.Compact(out)
 }
 
-func addrList(addrs []netip.Addr, like netip.Addr) string {
+func addrList(addrs []netip.Addr, family netip.Addr) string {
 	var out []string
 	for _, a := range addrs {
-		if a.Is4() == like.Is4() {
+		if a.Is4() == family.Is4() {
 			out = append(out, a.String())
 		}
 	}

@@ -19,7 +19,7 @@ func archive(layout, to string, at time.Time) (err error) {
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
-	defer os.Remove(f.Name()) // not there any more when all is well
+	defer os.Remove(f.Name()) // fails after the rename, when nothing is left to remove
 	w := tar.NewWriter(f)
 	err = filepath.WalkDir(layout, func(path string, d fs.DirEntry, err error) error { // by name
 		if err != nil {

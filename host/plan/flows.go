@@ -9,7 +9,7 @@ type Reset struct {
 }
 
 // StaleUDPFlows requests the deletion of the UDP flows through a frontend that do not go to Serving. Otherwise a client that keeps
-// its socket would keep sending to an endpoint that is gone, or to none, because each packet extends the conntrack entry.
+// its socket would keep sending to an endpoint that no longer exists, or to none, because each packet extends the conntrack entry.
 type StaleUDPFlows struct {
 	Frontend Key
 	Serving  []netip.AddrPort // sorted

@@ -185,7 +185,7 @@ func TestHealthCheckAddressesFollowNodePortPrefixes(t *testing.T) {
 	}
 }
 
-func TestTriggersAreReportedOnceAndAreNoChange(t *testing.T) {
+func TestTriggersAreReportedOnceWithoutAChange(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
 	step := func(at int64, nodes ...string) Result {
 		c := lbSlice(model.IPv4, nodes...)

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-func TestTriggerTimeIsParsedAndIsNoChange(t *testing.T) {
+func TestTriggerTimeIsParsedAndNotCompared(t *testing.T) {
 	with := func(annotation string) *model.EndpointSlice {
 		s, _, problems := Slice(slice(func(o *discoveryv1.EndpointSlice) {
 			o.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: annotation}

@@ -17,7 +17,7 @@ func TestCHeaderMatchesTheABILayout(t *testing.T) {
 	testenv.RequireProgram(t, "clang", "clang")
 	var b strings.Builder
 	b.WriteString("#include \"sluice.h\"\n#include <stddef.h>\n")
-	is := func(record, field string, at int) {
+	assertOffset := func(record, field string, at int) {
 		fmt.Fprintf(&b, "_Static_assert(offsetof(%s, %s) == %d, \"%s.%s\");\n", record, field, at, record, field)
 	}
 	size := func(record string, n int) {
@@ -31,7 +31,7 @@ func TestCHeaderMatchesTheABILayout(t *testing.T) {
 		"endpoints": abi.ReqEndpointsOffset, "zones": abi.ReqZonesOffset, "strings": abi.ReqStringsOffset,
 		"state_offset": abi.ReqStateOffset, "state_length": abi.ReqStateLength,
 	} {
-		is("sluice_request", field, at)
+		assertOffset("sluice_request", field, at)
 	}
 	for field, at := range map[string]int{
 		"address": abi.EndpointAddr, "port": abi.EndpointPort, "zone_index": abi.EndpointZoneIndex, "conditions": abi.EndpointConditions,
@@ -39,23 +39,23 @@ func TestCHeaderMatchesTheABILayout(t *testing.T) {
 		"ready_since_ms": abi.EndpointReadySince, "terminating_since_ms": abi.EndpointTerminatingSince,
 		"connections": abi.EndpointConnections, "metadata_id": abi.EndpointMetadata,
 	} {
-		is("sluice_endpoint", field, at)
+		assertOffset("sluice_endpoint", field, at)
 	}
 	for field, at := range map[string]int{"zone_id": abi.ZoneName, "nodes": abi.ZoneNodes, "ready": abi.ZoneReady, "millicores": abi.ZoneMilliCPU} {
-		is("sluice_zone", field, at)
+		assertOffset("sluice_zone", field, at)
 	}
 	for field, at := range map[string]int{"id": abi.StringID, "offset": abi.StringOffset, "length": abi.StringLength} {
-		is("sluice_string", field, at)
+		assertOffset("sluice_string", field, at)
 	}
 	for field, at := range map[string]int{
 		"magic": abi.RespMagic, "total": abi.RespTotal, "header_length": abi.RespHeaderLength, "results": abi.RespResultsOffset,
 		"requeue_ms": abi.RespRequeueAfter, "balance": abi.RespBalance, "state_offset": abi.RespStateOffset, "state_length": abi.RespStateLength,
 		"reasons_offset": abi.RespReasonsOffset, "reasons_count": abi.RespReasonsCount,
 	} {
-		is("sluice_response", field, at)
+		assertOffset("sluice_response", field, at)
 	}
 	for field, at := range map[string]int{"weight": abi.ResultWeight, "flags": abi.ResultFlags, "reset_after_ms": abi.ResultResetAfter, "reason": abi.ResultReason} {
-		is("sluice_result", field, at)
+		assertOffset("sluice_result", field, at)
 	}
 	size("sluice_request", abi.ReqSize)
 	size("sluice_endpoint", abi.EndpointSize)

@@ -110,11 +110,11 @@ func (s *scene) expectNoFrontend(from *testnet.Host, to netip.AddrPort) {
 	s.expectFailure("not reached", from, to, func(err error) bool { return err != nil && !testnet.Refused(err) })
 }
 
-func (s *scene) expectFailure(what string, from *testnet.Host, to netip.AddrPort, is func(error) bool) {
+func (s *scene) expectFailure(what string, from *testnet.Host, to netip.AddrPort, matches func(error) bool) {
 	s.Helper()
 	s.eventually(fmt.Sprintf("%s to %s: %s", hostName(from), to, what), func() error {
 		a, err := from.Ask("tcp", to, 300*time.Millisecond)
-		if is(err) {
+		if matches(err) {
 			return nil
 		}
 		return fmt.Errorf("%+v, %w", a, err)

@@ -16,7 +16,7 @@ import (
 // Traffic makes connections through a fixture's data plane. Packets of its clients to 10.96.0.0/16, 198.51.100.0/24,
 // 203.0.113.0/24, fd00:10:96::/112 and 2001:db8::/32 must be routed there.
 type Traffic struct {
-	Global  plan.Global    // node port addresses, Pod sources and so on, as they are there
+	Global  plan.Global    // node port addresses, Pod sources and so on of the fixture
 	Node    plan.NodeAddrs // the node's own addresses
 	Clients []Client       // Pods, the node and external clients, of each family; also Pods that are among Servers
 	// Servers report their own address and the client address that they see. At least four of each family.

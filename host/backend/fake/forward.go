@@ -278,8 +278,8 @@ func (k *Kernel) DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows,
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.end(func(c *Conn) bool {
-		may, is := serving[c.Frontend]
-		return is && c.Frontend.Protocol == model.UDP && !slices.Contains(may, c.Endpoint)
+		endpoints, listed := serving[c.Frontend]
+		return listed && c.Frontend.Protocol == model.UDP && !slices.Contains(endpoints, c.Endpoint)
 	}), nil
 }
 

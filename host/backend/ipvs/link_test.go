@@ -106,7 +106,7 @@ func TestNodeAddressesOnTheLinkAreNeverDeleted(t *testing.T) {
 	}
 }
 
-func TestAVIPThatIsLocalAnywayIsNotAddedToTheLink(t *testing.T) {
+func TestLocalVIPIsNotAddedToTheLink(t *testing.T) {
 	d := newEnv(t)
 	b := d.open()
 	d.apply(b, frontend(t, "192.168.7.7:80/TCP  ExternalIP", "", []int{1}), nil)

@@ -171,19 +171,19 @@ func bootstrap(ratios []float64) interval {
 }
 
 // relativeTo compares the two blocks of b in each round with those of a.
-func relativeTo(a, b []block, of func(block) float64) interval {
+func relativeTo(a, b []block, value func(block) float64) interval {
 	var ratios []float64
 	for i := 0; i+1 < min(len(a), len(b)); i += 2 {
-		ratios = append(ratios, math.Sqrt(of(b[i])*of(b[i+1])/(of(a[i])*of(a[i+1]))))
+		ratios = append(ratios, math.Sqrt(value(b[i])*value(b[i+1])/(value(a[i])*value(a[i+1]))))
 	}
 	return bootstrap(ratios)
 }
 
 // selfRatio compares the two blocks of each round, in alternating order: the result is noise.
-func selfRatio(a []block, of func(block) float64) interval {
+func selfRatio(a []block, value func(block) float64) interval {
 	var ratios []float64
 	for i := 0; i+1 < len(a); i += 2 {
-		r := of(a[i+1]) / of(a[i])
+		r := value(a[i+1]) / value(a[i])
 		if i%4 == 0 {
 			r = 1 / r
 		}

@@ -11,20 +11,20 @@ type interval struct{ Ratio, Low, High float64 }
 
 // ratio returns the median ratio of b to a over pairs of neighbouring blocks, with its bootstrap interval. It is
 // deterministic.
-func ratio(a, b []block, of func(block) float64) interval {
+func ratio(a, b []block, value func(block) float64) interval {
 	n := min(len(a), len(b))
 	logs := make([]float64, n)
 	for i := range n {
-		logs[i] = math.Log(of(b[i]) / of(a[i]))
+		logs[i] = math.Log(value(b[i]) / value(a[i]))
 	}
 	return bootstrap(logs)
 }
 
 // selfRatio compares the two blocks of a target in each round: the result is noise.
-func selfRatio(a []block, of func(block) float64) interval {
+func selfRatio(a []block, value func(block) float64) interval {
 	var logs []float64
 	for i := 0; i+1 < len(a); i += 2 {
-		logs = append(logs, math.Log(of(a[i+1])/of(a[i])))
+		logs = append(logs, math.Log(value(a[i+1])/value(a[i])))
 	}
 	return bootstrap(logs)
 }

@@ -67,10 +67,10 @@ func (c *agentProcess) queryStatus() (s status, err error) {
 }
 
 // waitFor polls the status until so reports true.
-func (c *agentProcess) waitFor(ctx context.Context, within, every time.Duration, what string, so func(status) bool) (status, error) {
+func (c *agentProcess) waitFor(ctx context.Context, within, every time.Duration, what string, condition func(status) bool) (status, error) {
 	for deadline := time.Now().Add(within); ; time.Sleep(every) {
 		s, err := c.queryStatus()
-		if err != nil || so(s) {
+		if err != nil || condition(s) {
 			return s, err
 		}
 		if ctx.Err() != nil {

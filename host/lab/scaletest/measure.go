@@ -304,7 +304,7 @@ func (r *results) measureRestart(ctx context.Context, s *environment, c *agentPr
 			break
 		}
 		if time.Since(ready) > startTimeout {
-			return fmt.Errorf("%d of %d watches are there after %s", have, want, startTimeout)
+			return fmt.Errorf("%d of %d watches re-established after %s", have, want, startTimeout)
 		}
 		time.Sleep(500 * time.Millisecond)
 	}

@@ -245,11 +245,11 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 		begin := time.Now()
 		must(t, c.CreateInBulk(ctx, 300, func(i int) (*corev1.Service, *discoveryv1.EndpointSlice) {
 			name := fmt.Sprint("s", i)
-			var of []Endpoint
+			var eps []Endpoint
 			for j := range 10 {
-				of = append(of, Endpoint{Addr: netip.AddrFrom4([4]byte{10, 200, byte(i), byte(j)}), Node: "n1", Zone: "a"})
+				eps = append(eps, Endpoint{Addr: netip.AddrFrom4([4]byte{10, 200, byte(i), byte(j)}), Node: "n1", Zone: "a"})
 			}
-			return Service("shop", name, netip.AddrFrom4([4]byte{10, 96, 100 + byte(i/250), byte(i%250 + 1)}), 80), Slice("shop", name, 8080, of...)
+			return Service("shop", name, netip.AddrFrom4([4]byte{10, 96, 100 + byte(i/250), byte(i%250 + 1)}), 80), Slice("shop", name, 8080, eps...)
 		}))
 		t.Logf("300 Services with 10 endpoints after %s", time.Since(begin).Round(time.Millisecond))
 		if got, err := endpoints(ctx, c, "shop", "s299"); err != nil || len(got) != 10 {

@@ -125,13 +125,13 @@ func (g *Plans) changePort(p *plan.Plan, owner model.PortName) {
 			}
 		}
 	default: // change its endpoints or their weights, in all frontends that share them
-		was, is := []plan.Pool{}, []plan.Pool{}
+		was, next := []plan.Pool{}, []plan.Pool{}
 		swap := func(q plan.Pool, family model.Family) plan.Pool {
 			if i := slices.IndexFunc(was, func(o plan.Pool) bool { return o.Equal(&q) && len(o.Endpoints) > 0 }); i >= 0 {
-				return is[i]
+				return next[i]
 			}
 			n := g.changePool(q, family)
-			was, is = append(was, q), append(is, n)
+			was, next = append(was, q), append(next, n)
 			return n
 		}
 		for _, k := range keys {

@@ -39,16 +39,16 @@ func (g *Plans) weight(style int) uint16 {
 
 func (g *Plans) endpoint(family model.Family) (netip.AddrPort, bool) {
 	if len(g.options.Targets) > 0 {
-		var of []netip.AddrPort
+		var targets []netip.AddrPort
 		for _, t := range g.options.Targets {
 			if model.FamilyOf(t.Addr()) == family {
-				of = append(of, t)
+				targets = append(targets, t)
 			}
 		}
-		if len(of) == 0 {
+		if len(targets) == 0 {
 			return netip.AddrPort{}, false
 		}
-		return pick(g.rng, of), true
+		return pick(g.rng, targets), true
 	}
 	a, b := byte(g.rng.IntN(3)), byte(1+g.rng.IntN(20))
 	addr := netip.AddrFrom4([4]byte{10, 244, a, b})

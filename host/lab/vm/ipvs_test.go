@@ -123,7 +123,7 @@ func TestGuestIPVS(t *testing.T) {
 					t.Fatalf("%v, %v", destinations, err)
 				}
 				for _, d := range destinations {
-					// Stats are no use here: the kernel sums them up every two seconds.
+					// Not the statistics, which the kernel updates only every two seconds.
 					if got := d.ActiveConnections + d.InactiveConnections; !near(got, each*d.Weight) || d.Port != 9000 {
 						t.Errorf("the kernel knows %d connections of %+v, want %d", got, d, each*d.Weight)
 					}

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-func TestTriggerTimeAloneIsNoChange(t *testing.T) {
+func TestTriggerTimeAloneEmitsNothing(t *testing.T) {
 	slice := func(ready bool, second int) string {
 		return fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice

@@ -42,9 +42,9 @@ func (c *Client) node(name string) resource {
 	return resource{name: "this Node", label: "node", client: c.core, path: "nodes", fields: fields.OneTermEqualSelector("metadata.name", name).String()}
 }
 
-func (c *Client) otherNodes(than string) resource {
+func (c *Client) otherNodes(exceptNode string) resource {
 	return resource{name: "other Nodes", label: "nodes", client: c.core, path: "nodes", optional: true,
-		fields: fields.OneTermNotEqualSelector("metadata.name", than).String(), consequence: "policies that need them are not evaluated"}
+		fields: fields.OneTermNotEqualSelector("metadata.name", exceptNode).String(), consequence: "policies that need them are not evaluated"}
 }
 
 func (c *Client) serviceCIDRs() resource {

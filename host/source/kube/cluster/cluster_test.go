@@ -85,11 +85,11 @@ func (r *fixture) takeChanges() []string {
 	return out
 }
 
-func (r *fixture) eventually(what string, is func() bool) {
+func (r *fixture) eventually(what string, condition func() bool) {
 	r.t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		r.mu.Lock()
-		ok := is()
+		ok := condition()
 		r.mu.Unlock()
 		if ok {
 			return
