@@ -153,7 +153,7 @@ func chosenBy(d *planner.PortDecision, x *planner.Explanation, local bool) strin
 	return text
 }
 
-func masqueradeReason(who string, o *plan.Outcome) string {
+func masqueradeReason(source string, o *plan.Outcome) string {
 	all := !slices.ContainsFunc(o.Candidates, func(c plan.Candidate) bool { return !c.Masquerade })
 	some := slices.ContainsFunc(o.Candidates, func(c plan.Candidate) bool { return c.Masquerade })
 	switch f := o.Frontend; {
@@ -162,7 +162,7 @@ func masqueradeReason(who string, o *plan.Outcome) string {
 	case f.Masquerade == plan.MasqueradeAlways:
 		return "masqueraded, because replies must return through this node"
 	case all && f.Masquerade != plan.MasqueradeNever && o.Source != plan.FromPod:
-		return "masqueraded: " + who
+		return "masqueraded: " + source
 	case some:
 		return "the source address is kept, except for the endpoint that is the source"
 	}

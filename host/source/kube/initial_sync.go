@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// How long the initial sync waits, once Services and EndpointSlices are there, for what forwarding does not need: the
+// How long the initial sync waits, once Services and EndpointSlices have arrived, for objects that forwarding does not need: the
 // Node with its addresses, and the Node's podCIDRs where they identify Pods (host/RULES.md, rule 46).
 const (
 	nodeWait     = 30 * time.Second

@@ -76,7 +76,7 @@ func TestProgramsAreRebuiltWhenTheirModulesChange(t *testing.T) {
 	}
 	log.Reset()
 	if again, err := Build(t.Context(), &log, Kubectl, Etcd); err != nil || again != first || log.Len() > 0 {
-		t.Errorf("again: %s, %v, said %q", again, err, &log)
+		t.Errorf("again: %s, %v, printed %q", again, err, &log)
 	}
 	if found, err := Find(Etcd); err != nil || found != first {
 		t.Errorf("found %s, %v", found, err)
@@ -136,9 +136,9 @@ func TestConcurrentBuildsAreSerialized(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var log bytes.Buffer
-	progress := writer(func(p []byte) (int, error) { cancel(); return log.Write(p) }) // told that it waits, it is not to any longer
+	progress := writer(func(p []byte) (int, error) { cancel(); return log.Write(p) }) // cancel as soon as the build reports that it waits
 	if _, err := Build(ctx, progress, Etcd); !errors.Is(err, context.Canceled) || !strings.Contains(log.String(), "waiting for another build") {
-		t.Errorf("while another builds: %v, said %q", err, &log)
+		t.Errorf("while another builds: %v, printed %q", err, &log)
 	}
 	unlock()
 	var all sync.WaitGroup

@@ -53,7 +53,7 @@ func Build(ctx context.Context, w io.Writer, names ...string) (string, error) {
 		return "", err
 	}
 	now := time.Now()
-	_ = os.Chtimes(dir, now, now) // in use: only prune looks at it
+	_ = os.Chtimes(dir, now, now) // marks it as used, for prune
 	prune(dir, now)
 	return dir, nil
 }

@@ -1,4 +1,4 @@
-// Command build builds the programs that the cluster tests need, unless they are there already, and prints the folder
+// Command build builds the programs that the cluster tests need, unless they have been built already, and prints the folder
 // they are in. Without arguments: what a cluster needs. kube-proxy, which only benchmarks need, has to be named. With
 // -missing it prints the names of those that are not there, and builds nothing.
 package main
