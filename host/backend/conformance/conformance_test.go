@@ -209,11 +209,11 @@ var mutants = map[string]struct {
 	}},
 	"affinity is lost": {"connections_follow_the_plan", func(l *testbed) {
 		l.send = func(p fake.Packet, r fake.Result) fake.Result {
-			l.kernel.Edit(fake.Name, func(p *plan.Plan) {
-				for k, f := range p.Frontends {
+			l.kernel.Edit(fake.Name, func(programmed *plan.Plan) {
+				for k, f := range programmed.Frontends {
 					g := *f
 					g.Affinity = 0
-					p.Frontends[k] = &g
+					programmed.Frontends[k] = &g
 				}
 			})
 			return l.kernel.Connect(fake.Packet{From: netip.AddrPortFrom(p.From.Addr(), 0), Interface: p.Interface, To: p.To, Protocol: p.Protocol})
