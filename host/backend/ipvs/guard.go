@@ -51,6 +51,7 @@ func (b *Backend) releaseGuards(ctx context.Context) error {
 	slices.SortFunc(del, netip.Addr.Compare)
 	for _, a := range del {
 		delete(b.state.guarded, a)
+		delete(b.state.guardsRead, a) // a frontend that comes back must add it again
 	}
 	if err := b.updateGuards(ctx, nil, del); err != nil {
 		return fmt.Errorf("ipvs: %w", err)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 func TestGuardsMayExceedOneTransaction(t *testing.T) {
@@ -47,5 +49,50 @@ func TestGuardsMayExceedOneTransaction(t *testing.T) {
 	check("half", r, err, many+2, many-2)
 	if r, err = b.rules.Apply(context.Background(), p, nil); err != nil || r.Messages > 0 {
 		t.Errorf("sent something to the same state: %+v, %v", r, err)
+	}
+}
+
+// TestReturningFrontendIsGuardedAgain removes a frontend until its address and guard are released, and adds it again, all
+// as deltas: its address must be guarded before it is local.
+func TestReturningFrontendIsGuardedAgain(t *testing.T) {
+	d := newMemEnv(t)
+	p, none := web(t, 1), &plan.Plan{}
+	none.Global = p.Global
+	d.apply(d.open(), p, nil)
+	b := d.open() // a restart reads the guard from the kernel
+	d.apply(b, p, nil)
+	d.apply(b, none, plan.Diff(p, none))
+	for i := 0; len(b.state.guarded) > 0; i++ {
+		if i == 10 {
+			t.Fatalf("still guarded: %v", b.state.guarded)
+		}
+		d.now = d.now.Add(unbindDelay)
+		d.apply(b, none, &plan.Delta{})
+	}
+	d.apply(b, p, plan.Diff(none, p))
+	d.checkGuards(b, "the frontend is back")
+}
+
+// TestPoolWithoutEndpointsHasNoMark applies a delta twice that leaves one pool of a frontend without endpoints: the rules
+// must not keep its mark, which is free for another pool then.
+func TestPoolWithoutEndpointsHasNoMark(t *testing.T) {
+	d := newMemEnv(t)
+	b := d.open()
+	key := plan.Key{Addr: netip.MustParseAddr("198.51.100.7"), Port: 443, Protocol: model.TCP}
+	pool := plan.Pool{Endpoints: []plan.Endpoint{{Addr: netip.MustParseAddrPort("10.244.0.1:8443"), Weight: 1}}}
+	frontend := func(inside plan.Pool) *plan.Plan {
+		f := &plan.Frontend{Key: key, Kind: plan.ExternalIP, Pool: inside, Outside: &pool,
+			Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "https", Protocol: model.TCP}}
+		return &plan.Plan{Global: plan.Global{MasqueradeMark: 0x4000}, Frontends: map[plan.Key]*plan.Frontend{key: f}}
+	}
+	prev, next := frontend(pool), frontend(plan.Pool{Verdict: plan.Drop})
+	d.apply(b, prev, nil)
+	delta := plan.Diff(prev, next)
+	d.apply(b, next, delta)
+	if _, marks, _, err := b.rules.ReadMarks(context.Background()); err != nil || marks[key].Inside != 0 {
+		t.Errorf("the rules have mark %#x for a pool without endpoints, %v", marks[key].Inside, err)
+	}
+	if r := d.apply(b, next, delta); r.Messages > 0 {
+		t.Errorf("the second apply writes %d messages", r.Messages)
 	}
 }

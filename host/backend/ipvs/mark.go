@@ -7,10 +7,16 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// poolMark is rules.HandOff.PoolMark.
+// poolMark is rules.HandOff.PoolMark. A pool without endpoints has no mark: freeMarks releases it after the rules are
+// written, so the rules must not refer to it any more.
 func (b *Backend) poolMark(f *plan.Frontend, outside bool) uint32 {
-	m := b.state.marks[f.Key]
+	m, pool := b.state.marks[f.Key], &f.Pool
+	if outside {
+		pool = f.Outside
+	}
 	switch {
+	case pool == nil || len(pool.Endpoints) == 0:
+		return 0
 	case outside:
 		return m.Outside
 	case f.Outside == nil && !f.Key.IsNodePort():
