@@ -96,7 +96,7 @@ func (x *tx) writeRules(out *nfnl.Batch) error {
 // commitRules commits new rules before a transaction that deletes elements, and waits until no packet is evaluated with
 // the old ones. A packet keeps the rules that it began with, but each of its lookups sees the newest elements: during a
 // frontend's move to a set that its rules do not use, it would find the frontend in no set and be dropped. Elements
-// that are only added do not affect such a packet.
+// that are only added affect no frontend that exists: a packet to a new frontend may be dropped, as before it existed.
 func (x *tx) commitRules() error {
 	if !x.t.rulesDirty && !x.t.oldRulesInUse || !x.t.forwards() || !x.deletes() {
 		return nil
