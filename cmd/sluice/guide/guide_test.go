@@ -108,7 +108,7 @@ const state = "ipvsadm -Ln; ip -br addr show dev kube-ipvs0; ipset list -n; ipta
 func (n *node) migrateConfig(g *text) (config string) {
 	n.Helper()
 	out := n.mustRun(g.command(`kubectl -n kube-system get configmap kube-proxy -o jsonpath='{.data.config\.conf}' | sluice config migrate - > sluice.yaml`))
-	if !strings.Contains(out, "ipvs.scheduler: lc: wlc") {
+	if !strings.Contains(out, "ipvs.scheduler: lc: replaced with wlc") {
 		n.Errorf("standard error does not say what became of the scheduler:\n%s", out)
 	}
 	raw, err := os.ReadFile(filepath.Join(n.home, "sluice.yaml"))
