@@ -95,7 +95,7 @@ func (b *Backend) fill(t *table, at, from *tableState, next *plan.Plan) error {
 // rcuBarrier waits until all packets that are being evaluated now are done. A packet keeps the base chains and rules
 // that it found when it came to a hook, but reads the current sets and maps.
 func rcuBarrier() {
-	const global = 1 // MEMBARRIER_CMD_GLOBAL: an RCU grace period, some 20 ms
+	const global = 1 // MEMBARRIER_CMD_GLOBAL: an RCU grace period, some 10 ms
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
 		time.Sleep(50 * time.Millisecond) // with nohz_full or a seccomp filter; a packet takes microseconds
 	}
