@@ -1,13 +1,11 @@
 package engine_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
@@ -32,7 +31,7 @@ type rig struct {
 	engine     *engine.Engine
 	feed       chan []model.Change
 	fail       chan error
-	log        *lockedBuffer
+	log        *testenv.Buffer
 	stop       context.CancelFunc
 	ended      chan error
 	checkpoint *memoryCheckpoint
@@ -41,23 +40,6 @@ type rig struct {
 	pluginsReady  chan struct{}
 	observer      engine.Observer
 	selector      policy.Selector // what the plugin's policy is for; nil: everything
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // Run implements engine.Source.
@@ -75,7 +57,7 @@ func (r *rig) Run(ctx context.Context, emit func([]model.Change)) error {
 }
 
 func newRig(t *testing.T, k *fake.Kernel) *rig {
-	return &rig{t: t, kernel: k, feed: make(chan []model.Change), fail: make(chan error), log: &lockedBuffer{}, ended: make(chan error, 1)}
+	return &rig{t: t, kernel: k, feed: make(chan []model.Change), fail: make(chan error), log: &testenv.Buffer{}, ended: make(chan error, 1)}
 }
 
 func start(t *testing.T, o fake.Options, plugin policy.Plugin) *rig {

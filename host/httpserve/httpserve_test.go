@@ -1,44 +1,26 @@
 package httpserve_test
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/sluice-proxy/sluice/host/httpserve"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // retryingServer is a running ListenAndServeRetry; a tick lets it retry.
 type retryingServer struct {
-	log    *lockedBuffer
+	log    *testenv.Buffer
 	ticks  chan time.Time
 	waits  chan time.Duration
 	ready  chan net.Addr
@@ -48,7 +30,7 @@ type retryingServer struct {
 
 func start(t *testing.T, address string) *retryingServer {
 	r := &retryingServer{
-		log: &lockedBuffer{}, ticks: make(chan time.Time), waits: make(chan time.Duration, 100),
+		log: &testenv.Buffer{}, ticks: make(chan time.Time), waits: make(chan time.Duration, 100),
 		ready: make(chan net.Addr, 1), failed: make(chan error, 10),
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -7,12 +7,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -65,31 +65,12 @@ func (d *env) open() *Backend {
 // run runs a program in the node. If it is not installed, the test is skipped; in CI it fails.
 func (d *env) run(stdin, name string, args ...string) (string, error) {
 	d.Helper()
-	if _, err := exec.LookPath(name); err != nil {
-		msg := "a program is not installed: apt-get install nftables ipvsadm iproute2: " + err.Error()
-		if os.Getenv("CI") != "" {
-			d.Fatal(msg)
-		}
-		d.Skip(msg)
-	}
-	var out []byte
-	err := d.Lab.Node.Do(func() (err error) {
-		cmd := exec.Command(name, args...)
-		if stdin != "" {
-			r, w, perr := os.Pipe()
-			if perr != nil {
-				return perr
-			}
-			go func() { w.WriteString(stdin); w.Close() }()
-			cmd.Stdin = r
-		}
-		out, err = cmd.CombinedOutput()
-		return err
-	})
+	testenv.RequireProgram(d, name, "nftables ipvsadm iproute2")
+	out, err := d.Lab.Node.Run(stdin, append([]string{name}, args...)...)
 	if err != nil {
 		err = fmt.Errorf("%s %v: %s: %w", name, args, out, err)
 	}
-	return string(out), err
+	return out, err
 }
 
 func (d *env) mustRun(words ...string) string {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -163,26 +162,6 @@ func (d *testEnv) expectDropped(from *testnet.Host, network, to string) {
 // nft runs nft on the node. If there is none, the test is skipped, or fails in CI.
 func (d *testEnv) nft(stdin string, args ...string) (string, error) {
 	d.Helper()
-	if _, err := exec.LookPath("nft"); err != nil {
-		msg := "the nft program is missing: apt-get install nftables"
-		if os.Getenv("CI") != "" {
-			d.Fatal(msg)
-		}
-		d.Skip(msg)
-	}
-	var out []byte
-	err := d.lab.Node.Do(func() (err error) {
-		cmd := exec.Command("nft", args...)
-		if stdin != "" {
-			r, w, perr := os.Pipe()
-			if perr != nil {
-				return perr
-			}
-			go func() { w.WriteString(stdin); w.Close() }()
-			cmd.Stdin = r
-		}
-		out, err = cmd.CombinedOutput()
-		return err
-	})
-	return string(out), err
+	testenv.RequireProgram(d, "nft", "nftables")
+	return d.lab.Node.Run(stdin, append([]string{"nft"}, args...)...)
 }
