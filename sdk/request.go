@@ -119,7 +119,9 @@ func (r *Request) record(table uintptr, i int) unsafe.Pointer {
 
 const outOfRange = "sdk: index out of range"
 
-// Now returns the time of the request, rounded to a second. It is the only clock of a plugin.
+// Now returns the time of the request, rounded down to a second. It is the only clock of a plugin. Nobody can set it: the
+// difference between two times is the time that has passed. It differs from the wall clock if that has been set since sluice was
+// started; a restart corrects it.
 func (r *Request) Now() Time { return Time(u64(r.base, abi.ReqNow)) }
 
 // Generation returns a number that increases with each change of the input for this Service port and pool.

@@ -85,7 +85,7 @@ func (in *inputFlags) explain(ctx context.Context, name model.Name) (*state.Expl
 	if err != nil {
 		return nil, err
 	}
-	return state.NewExplanation(x), nil
+	return state.NewExplanation(x, time.UnixMilli), nil
 }
 
 // addKernel adds the weights in the kernel to an explanation. If it cannot, note is the reason.

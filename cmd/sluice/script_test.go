@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/source/dir"
 )
 
@@ -108,6 +109,9 @@ func cmdNode(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Defer(func() { n.stop() })
 }
 
+// scriptEpoch is the epoch of a clock that a restart does not change.
+var scriptEpoch = policy.Epoch{Boot: "boot"}
+
 // start starts the node with a checkpoint of the previous process.
 func (n *scriptNode) start(ts *testscript.TestScript, checkpoint []byte) {
 	cfg, err := n.in.load()
@@ -118,7 +122,8 @@ func (n *scriptNode) start(ts *testscript.TestScript, checkpoint []byte) {
 	n.backend, n.synced = fake.Open(n.kernel), false
 	n.planner = agent.NewPlanner(cfg, nil, n.plugins)
 	if checkpoint != nil {
-		ts.Check(n.planner.Restore(checkpoint))
+		_, _, err := n.planner.Restore(checkpoint, scriptEpoch)
+		ts.Check(err)
 	}
 	n.load(ts, cfg)
 }
@@ -182,7 +187,7 @@ func cmdAdvance(ts *testscript.TestScript, _ bool, args []string) {
 // restart: restarts the process on the same kernel, with its checkpoint.
 func cmdRestart(ts *testscript.TestScript, _ bool, _ []string) {
 	n := nodeOf(ts)
-	saved, err := n.planner.Save()
+	saved, err := n.planner.Save(scriptEpoch)
 	ts.Check(err)
 	n.stop()
 	n.start(ts, saved)
@@ -207,7 +212,7 @@ func cmdExplain(ts *testscript.TestScript, _ bool, args []string) {
 	ns, svc, _ := strings.Cut(args[0], "/")
 	x, err := nodeOf(ts).planner.Explain(model.Name{Namespace: ns, Name: svc})
 	ts.Check(err)
-	ts.Check(printExplanation(ts.Stdout(), state.NewExplanation(x), ""))
+	ts.Check(printExplanation(ts.Stdout(), state.NewExplanation(x, time.UnixMilli), ""))
 }
 
 // shares ADDRESS:PORT [FROM]: makes 10,000 connections in the kernel and prints the share of each endpoint in percent; none

@@ -96,6 +96,7 @@ func (a *Agent) engineOptions() engine.Options {
 		Planner:       NewPlanner(cfg, a.local, a.plugins),
 		ConnTable:     conntrack.Table{},
 		Log:           a.log,
+		Clock:         clock(a.log),
 		MinSyncPeriod: cfg.MinSyncPeriod, SyncPeriod: cfg.SyncPeriod,
 		Once: a.opts.Once,
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io/fs"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 // checkpointState is what the engine knows about the stored checkpoint.
@@ -31,12 +33,17 @@ func (e *Engine) restore() bool {
 		e.Log.Info("no checkpoint: first start, or drains in progress start over", "err", err)
 		return false
 	}
+	var epoch policy.Epoch
+	var sameBoot bool
 	if err == nil {
-		err = e.Planner.Restore(data)
+		epoch, sameBoot, err = e.Planner.Restore(data, newEpoch(e.clock.read()))
 	}
 	if err != nil {
 		e.Log.Warn("checkpoint is unusable: drains in progress start over", "err", err)
 		return false
+	}
+	if e.clock.epoch, e.clock.started = epoch, sameBoot; !sameBoot {
+		e.Log.Info("the checkpoint was written before the machine was booted: drains in progress start over")
 	}
 	e.checkpoint.stored = data
 	return true
@@ -59,7 +66,7 @@ func (e *Engine) save(now time.Time) time.Time {
 	}
 	c.dirty, c.nextSave = false, time.Time{}
 	start := time.Now()
-	data, err := e.Planner.Save()
+	data, err := e.Planner.Save(e.clock.epoch)
 	defer func() {
 		e.Observer.OnEvent(Event{Kind: CheckpointSaved, At: start, Duration: time.Since(start), Err: err})
 	}()

@@ -19,6 +19,9 @@ type Options struct {
 	Planner   *planner.Planner
 	ConnTable ConnTable // nil: connections are never reset
 	Log       *slog.Logger
+	// Clock reads the node's clocks. If nil, the plan's clock stops while the machine is suspended, and drains in progress start
+	// over after a restart.
+	Clock func() Reading
 	// Checkpoint stores what must survive a restart. If nil, nothing does.
 	Checkpoint Checkpoint
 	Observer   Observer // may be nil
@@ -42,6 +45,8 @@ type Engine struct {
 	done  chan struct{} // closed when Run returns
 
 	sync            syncState
+	clock           planClock
+	planAt          time.Time // when the planner asks for the next step, by its clock; zero: only on a change
 	degraded        map[plan.Key][]plan.Degradation
 	checkpoint      checkpointState
 	stale           staleFlows
@@ -87,6 +92,9 @@ func New(o Options) *Engine {
 	if o.Observer == nil {
 		o.Observer = Observers{}
 	}
+	if o.Clock == nil {
+		o.Clock = runtimeClock()
+	}
 	e := &Engine{
 		Options:  o,
 		queue:    newChangeQueue(o.Observer),
@@ -94,6 +102,7 @@ func New(o Options) *Engine {
 		swaps:    make(chan *swapRequest),
 		done:     make(chan struct{}),
 		sync:     syncState{full: true},
+		clock:    planClock{read: o.Clock},
 		degraded: map[plan.Key][]plan.Degradation{},
 		stale:    staleFlows{flows: map[plan.Key]plan.StaleUDPFlows{}},
 		drift:    drift{ready: make(chan struct{}, 1)},
@@ -129,6 +138,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer e.save(time.Time{})
 	check, unwatch := e.watch()
 	defer func() { unwatch() }()
+	wake := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -155,15 +165,20 @@ func (e *Engine) Run(ctx context.Context) error {
 		case <-check:
 			e.checkDrift(ctx)
 		case <-timer.C:
+			if sleep := e.untilDue(wake); sleep > 0 {
+				timer.Reset(sleep)
+				continue
+			}
 		}
-		wake := e.step(ctx)
+		wake = e.step(ctx)
 		settled := e.sync.requeueAt.IsZero() || time.Until(e.sync.requeueAt) >= maintenanceInterval
-		if e.Once && e.sync.done && e.sync.backoff == 0 && settled && !due(wake) {
+		sleep := e.untilDue(wake)
+		if e.Once && e.sync.done && e.sync.backoff == 0 && settled && sleep != 0 {
 			return nil
 		}
 		timer.Stop()
-		if !wake.IsZero() {
-			timer.Reset(max(0, time.Until(wake)))
+		if sleep >= 0 {
+			timer.Reset(sleep)
 		}
 	}
 }
@@ -188,9 +203,6 @@ func (e *Engine) Do(ctx context.Context, f func(*planner.Planner)) error {
 }
 
 var errStopped = errors.New("the engine has stopped")
-
-// due reports whether t has passed. A zero t never has.
-func due(t time.Time) bool { return !t.IsZero() && time.Until(t) <= 0 }
 
 // earliest returns the earliest of the times that are not zero, or zero.
 func earliest(times ...time.Time) time.Time {

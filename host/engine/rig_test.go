@@ -35,6 +35,7 @@ type rig struct {
 	stop       context.CancelFunc
 	ended      chan error
 	checkpoint *memoryCheckpoint
+	clock      *nodeClock
 
 	minSyncPeriod time.Duration
 	pluginsReady  chan struct{}
@@ -57,7 +58,7 @@ func (r *rig) Run(ctx context.Context, emit func([]model.Change)) error {
 }
 
 func newRig(t *testing.T, k *fake.Kernel) *rig {
-	return &rig{t: t, kernel: k, feed: make(chan []model.Change), fail: make(chan error), log: &testenv.Buffer{}, ended: make(chan error, 1)}
+	return &rig{t: t, kernel: k, feed: make(chan []model.Change), fail: make(chan error), log: &testenv.Buffer{}, ended: make(chan error, 1), clock: newNodeClock()}
 }
 
 func start(t *testing.T, o fake.Options, plugin policy.Plugin) *rig {
@@ -78,7 +79,7 @@ func (r *rig) run(b backend.Backend, plugin policy.Plugin, once bool) {
 		}
 	}
 	o := engine.Options{
-		Source: r, Backend: b, ConnTable: r.kernel, Once: once, MinSyncPeriod: r.minSyncPeriod, Log: slog.New(slog.NewTextHandler(r.log, nil)), Observer: r.observer,
+		Source: r, Backend: b, ConnTable: r.kernel, Once: once, MinSyncPeriod: r.minSyncPeriod, Log: slog.New(slog.NewTextHandler(r.log, nil)), Observer: r.observer, Clock: r.clock.read,
 		Planner: planner.New(settings, func(policy.Step) (policy.Plugin, error) { return plugin, nil }),
 	}
 	if r.checkpoint != nil {

@@ -18,9 +18,11 @@ import (
 // maxLoggedErrors bounds the policy errors that one step logs one by one: a failing plugin fails for all its Services.
 const maxLoggedErrors = 5
 
-// step brings plan and data plane up to date. It returns when the next step is due, zero if only on a change.
+// step brings plan and data plane up to date. It sets planAt, and returns when the next step is due for other reasons, zero if
+// only on a change.
 func (e *Engine) step(ctx context.Context) time.Time {
 	now := time.Now()
+	e.planAt = time.Time{}
 	if until := e.startupDelay(now); !until.IsZero() {
 		return until
 	}
@@ -30,14 +32,15 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	}
 	e.nextStep, e.pluginDeadline = now.Add(e.MinSyncPeriod), time.Time{}
 	e.Planner.Apply(e.queue.take())
-	step := e.Planner.Plan(now)
+	if !e.Planner.Synced() {
+		return repairAt // the planner's clock starts with the first plan
+	}
+	step := e.Planner.Plan(e.planTime())
+	e.planAt = step.RequeueAt
 	if step.Remaining > 0 {
 		e.nextStep = time.Time{} // continue at once
 	}
 	e.logProblems(&step)
-	if !e.Planner.Synced() {
-		return repairAt
-	}
 	took := time.Since(now)
 	e.updateDegraded(step.Delta)
 	e.Observer.OnPlan(&PlannedStep{At: now, Duration: took, Result: &step, Degraded: len(e.degraded)})
@@ -54,7 +57,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	e.reset(ctx, step.Resets)
 	e.deleteStale(ctx, step.StaleUDPFlows)
 	e.checkpoint.dirty = e.checkpoint.dirty || step.Planned > 0
-	return earliest(step.RequeueAt, e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, repairAt, e.save(now))
+	return earliest(e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, repairAt, e.save(now))
 }
 
 func (e *Engine) logProblems(step *planner.Result) {

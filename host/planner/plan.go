@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// Plan brings the plan up to date. While a policy fails, the last good or the default decision stays in force.
+// Plan brings the plan up to date. While a policy fails, the last good or the default decision stays in force. now must not be the
+// wall clock, which can be set: the times of all decisions, requeues and resets are by this clock.
 func (p *Planner) Plan(now time.Time) Result {
 	if !p.cluster.Synced {
 		return Result{Delta: &plan.Delta{}}

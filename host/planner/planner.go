@@ -116,12 +116,14 @@ func (p *Planner) Conflicts() []plan.Degradation { return p.builder.Conflicts() 
 // PluginCalls returns the number of plugin calls so far.
 func (p *Planner) PluginCalls() uint64 { return p.evaluator.PluginCalls() }
 
-// Save returns the state that must survive a restart, for Restore.
-func (p *Planner) Save() ([]byte, error) { return p.evaluator.Save() }
+// Save returns the state that must survive a restart, for Restore. epoch is that of the clock of Plan.
+func (p *Planner) Save(epoch policy.Epoch) ([]byte, error) { return p.evaluator.Save(epoch) }
 
-// Restore restores what Save returned; call it before the first Plan. After an error nothing is restored, and every
-// endpoint counts as first seen at the first Plan.
-func (p *Planner) Restore(text []byte) error { return p.evaluator.Restore(text) }
+// Restore restores what Save returned; call it before the first Plan. The clock of Plan must have the epoch that it returns, see
+// policy.Evaluator.Restore. After an error nothing is restored, and every endpoint counts as first seen at the first Plan.
+func (p *Planner) Restore(text []byte, fresh policy.Epoch) (epoch policy.Epoch, sameBoot bool, err error) {
+	return p.evaluator.Restore(text, fresh)
+}
 
 // DeferWhen bounds the duration of a Plan. Once shouldDefer returns true, Plan calls no more plugins: the Services concerned keep
 // their last good decision, or the default rules. Plan also recomputes deferred Services in batches, see AdaptBatch. Services

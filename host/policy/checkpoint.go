@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -16,8 +17,18 @@ const checkpointVersion = 1
 // the plugins' own state. Its JSON form is private to sluice.
 type checkpoint struct {
 	Version int         `json:"version"`
+	Epoch   Epoch       `json:"epoch"`
 	Pools   []savedPool `json:"pools"`
 }
+
+// Epoch relates the times of a clock to the machine's. The clock advances with the time since the boot.
+type Epoch struct {
+	Boot string `json:"boot"` // differs between boots; "" if unknown
+	At   int64  `json:"at"`   // the clock's time at the boot, Unix milliseconds
+}
+
+// maxTime is the last millisecond of the year 9999.
+const maxTime = 253402300799999
 
 type savedPool struct {
 	Namespace  string          `json:"namespace"`
@@ -54,9 +65,10 @@ type savedStep struct {
 	State    []byte `json:"state,omitempty"`
 }
 
-// Save returns the state that must survive a restart, for Restore. Equal state returns equal bytes.
-func (e *Evaluator) Save() ([]byte, error) {
-	out := checkpoint{Version: checkpointVersion, Pools: []savedPool{}}
+// Save returns the state that must survive a restart, for Restore. epoch is that of the clock of Decide. Equal state returns equal
+// bytes.
+func (e *Evaluator) Save(epoch Epoch) ([]byte, error) {
+	out := checkpoint{Version: checkpointVersion, Epoch: epoch, Pools: []savedPool{}}
 	for key, m := range e.pools {
 		out.Pools = append(out.Pools, m.save(key))
 	}
@@ -65,21 +77,52 @@ func (e *Evaluator) Save() ([]byte, error) {
 }
 
 // Restore restores the pools in what Save returned that have no state yet. After an error nothing is restored.
-func (e *Evaluator) Restore(text []byte) error {
+//
+// fresh is the epoch of a clock that starts now, with the wall time. If the checkpoint was written since the same boot, its times
+// are moved to that clock by whole seconds, and Decide continues with the epoch that Restore returns, so that the time since a
+// restored time is exact even if the wall clock was set meanwhile. Otherwise times are dropped: nothing but the wall clock
+// knows for how long the machine was off, and a wrong one would end drains early.
+func (e *Evaluator) Restore(text []byte, fresh Epoch) (epoch Epoch, sameBoot bool, err error) {
 	var in checkpoint
 	if err := json.Unmarshal(text, &in); err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
+		return fresh, false, fmt.Errorf("checkpoint: %w", err)
 	}
 	if in.Version != checkpointVersion {
-		return fmt.Errorf("checkpoint: version %d, want %d", in.Version, checkpointVersion)
+		return fresh, false, fmt.Errorf("checkpoint: version %d, want %d", in.Version, checkpointVersion)
+	}
+	if in.Epoch.At < -maxTime || in.Epoch.At > maxTime {
+		return fresh, false, fmt.Errorf("checkpoint: epoch: %d ms since 1970: not a time until the year 9999", in.Epoch.At)
+	}
+	move := func(int64) int64 { return 0 }
+	if epoch = fresh; fresh.Boot != "" && in.Epoch.Boot == fresh.Boot {
+		by := int64(math.Round(float64(fresh.At-in.Epoch.At)/1000)) * 1000
+		epoch.At, sameBoot = in.Epoch.At+by, true
+		move = func(ms int64) int64 {
+			if ms == 0 {
+				return 0
+			}
+			return max(1, min(ms, maxTime)+by)
+		}
 	}
 	for i := range in.Pools {
 		s := &in.Pools[i]
 		if e.pools[s.key()] == nil {
+			s.moveTimes(move)
 			e.pools[s.key()] = s.restore()
 		}
 	}
-	return nil
+	return epoch, sameBoot, nil
+}
+
+// moveTimes replaces all times; 0 is none.
+func (s *savedPool) moveTimes(move func(ms int64) int64) {
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		e.ReadySince, e.TerminatingSince = move(e.ReadySince), move(e.TerminatingSince)
+		if e.Good != nil {
+			e.Good.ResetAt = move(e.Good.ResetAt)
+		}
+	}
 }
 
 // Prune deletes the state of the Service ports for which keep returns false, for instance of Services that were deleted between

@@ -61,7 +61,7 @@ func transitionTime(since uint32, isTrue bool, now uint32) uint32 {
 	switch {
 	case !isTrue:
 		return 0
-	case since == 0, since > now: // the clock was set back, or the checkpoint is from the future
+	case since == 0, since > now: // the checkpoint was changed
 		return now
 	}
 	return since

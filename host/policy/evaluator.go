@@ -49,7 +49,8 @@ const (
 )
 
 // Decide returns the decision for a pool, and when to call Decide again (zero: only on a change). Without a policy or without
-// eligible endpoints the default rules decide and no plugin is called.
+// eligible endpoints the default rules decide and no plugin is called. now must be by a clock that nobody can set: requests have
+// its times, and decisions.
 func (e *Evaluator) Decide(p *Policy, in *Input, now time.Time) (Decision, time.Time) {
 	key := PoolKey{in.Port.Name, in.Port.Family, in.Pool}
 	d := Decision{Weights: defaultWeights(in)}

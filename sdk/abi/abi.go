@@ -74,7 +74,7 @@ const (
 
 // Request describes a Service port and its eligible endpoints.
 type Request struct {
-	Now                 int64 // Unix milliseconds, a multiple of 1000
+	Now                 int64 // Unix milliseconds, a multiple of 1000; does not change if the wall clock is set
 	Namespace           string
 	Service             string
 	Port                string // the port's name, "" when unnamed

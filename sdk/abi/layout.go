@@ -12,7 +12,7 @@ import "strconv"
 //	  minor             6  2
 //	  total             8  4     length of the whole request
 //	  header length    12  4
-//	  now              16  8     Unix milliseconds, a multiple of 1000
+//	  now              16  8     Unix milliseconds, a multiple of 1000; setting the wall clock does not change it
 //	  generation       24  8
 //	  namespace        32  4     string id
 //	  service          36  4     string id

@@ -34,7 +34,7 @@ typedef struct {
 	uint32_t magic;
 	uint16_t major, minor;
 	uint32_t total, header_length;
-	int64_t now_ms; /* Unix, a multiple of 1000 */
+	int64_t now_ms; /* Unix, a multiple of 1000; setting the wall clock does not change it */
 	uint64_t generation;
 	uint32_t namespace_id, service_id, port_name_id, node_id, zone_id; /* string ids */
 	uint16_t port;

@@ -67,8 +67,8 @@ type KernelShare struct {
 	Connections *Connections `json:"connections,omitempty"`
 }
 
-// NewExplanation converts the planner's explanation.
-func NewExplanation(e *planner.Explanation) *Explanation {
+// NewExplanation converts the planner's explanation. wallTime converts a time of the planner, in Unix milliseconds, to wall time.
+func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Explanation {
 	x := &Explanation{Service: e.Service.Name.String(), Frontends: []string{}, Pools: []Pool{}}
 	if e.Policy != nil {
 		x.Policy, x.Mode = e.Policy.Name, e.Policy.Mode.String()
@@ -88,16 +88,16 @@ func NewExplanation(e *planner.Explanation) *Explanation {
 	for i := range e.Decisions {
 		d := &e.Decisions[i]
 		if d.Port.UsesCluster {
-			x.Pools = append(x.Pools, newPool(d.Port, &d.Cluster, abi.PoolCluster))
+			x.Pools = append(x.Pools, newPool(d.Port, &d.Cluster, abi.PoolCluster, wallTime))
 		}
 		if d.Port.UsesLocal {
-			x.Pools = append(x.Pools, newPool(d.Port, &d.Local, abi.PoolLocal))
+			x.Pools = append(x.Pools, newPool(d.Port, &d.Local, abi.PoolLocal, wallTime))
 		}
 	}
 	return x
 }
 
-func newPool(p *service.Port, d *policy.Decision, pool uint8) Pool {
+func newPool(p *service.Port, d *policy.Decision, pool uint8, wallTime func(int64) time.Time) Pool {
 	out := Pool{
 		Port: p.Name.Port, Number: p.Spec.Port, Protocol: p.Name.Protocol.String(), Family: p.Family.String(),
 		Pool: "cluster", Topology: p.Topology.String(), DecidedBy: d.Origin.String(), Endpoints: []Endpoint{},
@@ -133,7 +133,7 @@ func newPool(p *service.Port, d *policy.Decision, pool uint8) Pool {
 			row.Share = float64(row.Weight) / float64(total)
 		}
 		if d.ResetAt != nil && d.ResetAt[i] != 0 {
-			at := time.UnixMilli(d.ResetAt[i]).UTC()
+			at := wallTime(d.ResetAt[i]).UTC()
 			row.ResetAt = &at
 		}
 		out.Endpoints = append(out.Endpoints, row)

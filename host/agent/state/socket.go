@@ -61,7 +61,7 @@ func handler(e *engine.Engine) http.Handler {
 		if doErr := e.Do(r.Context(), func(p *planner.Planner) {
 			var found *planner.Explanation
 			if found, err = p.Explain(name); err == nil {
-				x = NewExplanation(found)
+				x = NewExplanation(found, e.WallTime)
 			}
 		}); doErr != nil {
 			http.Error(w, doErr.Error(), http.StatusServiceUnavailable)
