@@ -9,7 +9,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 export CGO_ENABLED := 0
 
 .PHONY: help build plugins image demo quick race test test-cluster cluster-programs test-vm test-ipvs test-guide vm-kernels \
-  bench bench-peer bench-fleet check fmt lint format-check vet deps clean
+  bench bench-peer bench-fleet soak check fmt lint format-check vet deps clean
 
 help:
 	@cat .ci/help.txt
@@ -122,6 +122,14 @@ bench-peer: build cluster-programs
 bench-fleet: cluster-programs
 	$(GO) build -o bin/fleet ./host/lab/scaletest
 	bin/fleet -write host/FLEET.md
+
+# Runs sluice beside hostile plugins and tenants for DURATION, at least 1m, and fails if anything grows or a connection fails.
+DURATION    ?= 30m
+soak: deps build
+	@mkdir -p bin/soak-guests
+	$(GUEST) -o bin/soak-guests/hostile.wasm ./host/lab/soak/guest
+	$(GO) build -o bin/soak ./host/lab/soak
+	bin/soak -duration $(DURATION)
 
 fmt:
 	gofmt -s -w cmd host plugins sdk deploy examples

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+)
+
+const (
+	metricsURL = "http://127.0.0.1:10249/metrics"
+	livezURL   = "http://127.0.0.1:10256/livez"
+	// startTimeout bounds the time to the first connection.
+	startTimeout = 30 * time.Second
+	// Pace of the changes.
+	toggleEvery  = 200 * time.Millisecond
+	changeEvery  = 50 * time.Millisecond
+	pokeEvery    = 200 * time.Millisecond
+	connectEvery = 5 * time.Millisecond
+	// recovery is the time after a change by which its endpoint must have new connections.
+	recovery = 30 * time.Second
+)
+
+// sample is the state of the process at one time, and what happened since the sample before.
+type sample struct {
+	at                  time.Duration // since the start
+	hostile             bool
+	rss                 float64 // MiB
+	descriptors         int
+	goroutines          int
+	processors          float64           // used
+	update              benchutil.Summary // from the change of a manifest to the first connection to its endpoint, ms
+	connections, failed int64
+	livez               int // status
+	pluginFailures      int
+}
+
+// observe changes the cluster, connects and takes samples until the duration is over or ctx ends.
+func (n *node) observe(ctx context.Context, o options) ([]sample, error) {
+	if err := n.awaitStart(ctx); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	begin := time.Now()
+	hostileFrom := begin.Add(calm(o.duration))
+	updates := make(chan float64, 1<<16)
+	var wg sync.WaitGroup
+	do := func(every time.Duration, from time.Time, f func(i int) error) {
+		wg.Go(func() {
+			if err := repeat(ctx, every, from, f); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	var pending pendingUpdate
+	do(toggleEvery, begin, func(i int) error { return n.measureUpdate(ctx, 1+i%2, &pending, updates) })
+	do(connectEvery, begin, func(int) error { n.connect(steadyAddr); return nil }) // counted there
+	do(changeEvery, begin, n.cluster.change)
+	do(pokeEvery, hostileFrom, n.cluster.poke)
+	// Some ten revisions of the configuration and some twenty abuses in a run.
+	do(o.duration/10, hostileFrom, func(int) error { return n.config.write(true) })
+	do(o.duration/20, hostileFrom, func(int) error { return n.cluster.disturb() })
+
+	var samples []sample
+	previous := sample{}
+	cpu, _ := n.process.TotalCPU()
+	tick := time.NewTicker(o.interval)
+	defer tick.Stop()
+	fmt.Println(header)
+	for last := begin; time.Since(begin) < o.duration; {
+		select {
+		case <-ctx.Done():
+			wg.Wait()
+			return samples, context.Cause(ctx)
+		case <-n.sluice.Ended():
+			cancel(nil)
+			wg.Wait()
+			return samples, errors.New("sluice ended")
+		case now := <-tick.C:
+			s, err := n.sample(ctx, &pending, updates)
+			used, cpuErr := n.process.TotalCPU()
+			if err = errors.Join(err, cpuErr); err != nil {
+				cancel(nil)
+				wg.Wait()
+				return samples, err
+			}
+			s.at, s.hostile = now.Sub(begin), last.After(hostileFrom)
+			s.processors = (used - cpu).Seconds() / now.Sub(last).Seconds()
+			total := s
+			s.connections, s.failed = s.connections-previous.connections, s.failed-previous.failed
+			previous, cpu, last = total, used, now
+			samples = append(samples, s)
+			fmt.Println(s)
+		}
+	}
+	cancel(nil)
+	wg.Wait()
+	if err, _ := n.firstError.Load().(error); err != nil {
+		fmt.Println("first failed connection:", err)
+	}
+	return samples, nil
+}
+
+// repeat calls f at an interval from a time on, until ctx ends or f fails.
+func repeat(ctx context.Context, every time.Duration, from time.Time, f func(i int) error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(time.Until(from)):
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		if err := f(i); err != nil && ctx.Err() == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (n *node) awaitStart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for ctx.Err() == nil {
+		if _, err := n.client.Ask("tcp", steadyAddr, time.Second); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("no connection through sluice within %s of its start; see its log", startTimeout)
+}
+
+// pendingUpdate is when the update under way began, nil between two updates.
+type pendingUpdate struct{ atomic.Pointer[time.Time] }
+
+// measureUpdate moves the toggled Service to a Pod and measures the time to the first connection there, in ms.
+func (n *node) measureUpdate(ctx context.Context, pod int, pending *pendingUpdate, updates chan<- float64) error {
+	begin := time.Now()
+	pending.Store(&begin)
+	defer pending.Store(nil)
+	if err := n.cluster.toggle(pod); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		server, err := n.connect(toggleAddr)
+		if err == nil && server == fmt.Sprint("p", pod) {
+			updates <- milliseconds(time.Since(begin))
+			return nil
+		}
+		if time.Since(begin) > recovery {
+			return fmt.Errorf("an endpoint update was not in force within %s", recovery)
+		}
+	}
+	return nil
+}
+
+// sample returns the state of the process, with totals for the connections.
+func (n *node) sample(ctx context.Context, pending *pendingUpdate, updates <-chan float64) (sample, error) {
+	s := sample{rss: n.process.RSS(), connections: n.connections.Load(), failed: n.failed.Load()}
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", n.process))
+	if err != nil {
+		return s, err
+	}
+	s.descriptors = len(open)
+	var times []float64
+	for range len(updates) {
+		times = append(times, <-updates)
+	}
+	if begin := pending.Load(); begin != nil && len(times) == 0 {
+		times = append(times, milliseconds(time.Since(*begin))) // so far
+	}
+	s.update = benchutil.Summarize(times)
+	if s.livez, _, err = n.get(ctx, livezURL); err != nil {
+		s.livez = 0 // counts as a failure
+	}
+	status, text, err := n.get(ctx, metricsURL)
+	if err != nil || status != http.StatusOK {
+		return s, fmt.Errorf("metrics: status %d: %w", status, err)
+	}
+	s.goroutines = int(metric(text, "go_goroutines"))
+	s.pluginFailures = int(metric(text, "sluice_plugin_failures_total"))
+	return s, nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// metric returns the sum of a metric's series in the Prometheus text format.
+func metric(text, name string) (sum float64) {
+	for line := range strings.Lines(text) {
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || rest[0] != ' ' && rest[0] != '{' {
+			continue
+		}
+		fields := strings.Fields(rest)
+		if v, err := strconv.ParseFloat(fields[len(fields)-1], 64); err == nil {
+			sum += v
+		}
+	}
+	return sum
+}
