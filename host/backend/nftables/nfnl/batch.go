@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -65,6 +66,18 @@ func (b *Batch) PutElements(kind uint16, family byte, table, set string, l *Elem
 	}
 }
 
+// PutNewElement appends a message that adds one element, and that the kernel refuses with EEXIST if the set has its key.
+func (b *Batch) PutNewElement(family byte, table, set string, e Element) {
+	b.Message(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, family, "add an element to", set)
+	b.PutString(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+	b.PutString(unix.NFTA_SET_ELEM_LIST_SET, set)
+	at := b.BeginNest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	b.Buf = AppendElement(b.Buf, e)
+	b.EndNest(at)
+	b.End()
+	b.Elements++
+}
+
 // DeleteTable appends the message that deletes a table.
 func (b *Batch) DeleteTable(family byte, name string) {
 	b.Message(unix.NFT_MSG_DELTABLE, 0, family, "delete table", name)
@@ -83,6 +96,26 @@ func (b *Batch) Commit() error {
 		return b.explain(failed, err)
 	}
 	return nil
+}
+
+// CommitUnless is Commit, except that it returns the messages, counted from zero, that the kernel refused with one of
+// these errors, if there are no others. Then nothing is committed. The kernel names all of them at once.
+func (b *Batch) CommitUnless(errnos ...unix.Errno) (refused []int, err error) {
+	if b.Count == 0 {
+		return nil, nil
+	}
+	first := b.operations[0].seq
+	failed, err := b.send()
+	for i, f := range failed {
+		if !slices.Contains(errnos, f.errno) || f.seq-first >= uint32(b.Count) {
+			return nil, b.explain(failed[i:], nil)
+		}
+		refused = append(refused, int(f.seq-first))
+	}
+	if err != nil {
+		return nil, b.explain(nil, err)
+	}
+	return refused, nil
 }
 
 // DryRun sends the batch with one more message, which fails, so that the kernel undoes all of it. It returns the error of

@@ -82,6 +82,21 @@ func TestCommitCountsAcknowledgedTransactions(t *testing.T) {
 	}
 }
 
+func TestCommitUnlessReturnsTheRefusedMessages(t *testing.T) {
+	for n, errno := range []unix.Errno{unix.EEXIST, unix.ENFILE} {
+		refused, err := testBatch(New(&reply{n: n, errno: errno})).CommitUnless(unix.EEXIST, unix.ENFILE)
+		if err != nil || len(refused) != 1 || refused[0] != n {
+			t.Errorf("%v: got %v, %v, want message %d", errno, refused, err, n)
+		}
+	}
+	if refused, err := testBatch(New(&reply{n: 1, errno: unix.ENOENT})).CommitUnless(unix.EEXIST); !errors.Is(err, unix.ENOENT) || refused != nil {
+		t.Errorf("another error: got %v, %v", refused, err)
+	}
+	if refused, err := testBatch(New(&reply{n: -1})).CommitUnless(unix.EEXIST); err != nil || refused != nil {
+		t.Errorf("committed: got %v, %v", refused, err)
+	}
+}
+
 func TestDryRunReturnsOnlyOtherErrors(t *testing.T) {
 	if err := testBatch(New(&reply{n: 2, errno: unix.ENOENT})).DryRun(unix.NFPROTO_IPV4); err != nil {
 		t.Errorf("the message that has to fail failed: got %v", err)

@@ -2,7 +2,9 @@ package nfnl
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,6 +26,9 @@ type Element struct {
 	Key, KeyEnd, Data []byte
 	Comment           string
 	IntervalEnd       bool
+	// Timeout is how long the element lives after it was added or refreshed, and Expires how much of that remains, in
+	// milliseconds. Zero is none; an element that is added without Expires gets the whole timeout.
+	Timeout, Expires time.Duration
 }
 
 // AppendElement appends the encoded element to b.
@@ -39,6 +44,12 @@ func AppendElement(b []byte, e Element) []byte {
 	}
 	if e.IntervalEnd {
 		b = AppendAttr(b, unix.NFTA_SET_ELEM_FLAGS, []byte{0, 0, 0, unix.NFT_SET_ELEM_INTERVAL_END})
+	}
+	if e.Timeout > 0 {
+		b = AppendAttr(b, unix.NFTA_SET_ELEM_TIMEOUT, milliseconds(e.Timeout))
+	}
+	if e.Expires > 0 {
+		b = AppendAttr(b, unix.NFTA_SET_ELEM_EXPIRATION, milliseconds(e.Expires))
 	}
 	if e.Comment != "" {
 		c := e.Comment
@@ -60,6 +71,17 @@ func appendValue(b []byte, typ uint16, v []byte) []byte {
 	return b
 }
 
+func milliseconds(d time.Duration) []byte {
+	return binary.BigEndian.AppendUint64(nil, uint64(max(d.Milliseconds(), 1)))
+}
+
+func decodeMilliseconds(b []byte) time.Duration {
+	if len(b) < 8 {
+		return 0
+	}
+	return time.Duration(min(binary.BigEndian.Uint64(b), math.MaxInt64/uint64(time.Millisecond))) * time.Millisecond
+}
+
 // DecodeElement decodes an element into memory of its own.
 func DecodeElement(b []byte) (e Element) {
 	b = slices.Clone(b) // one allocation for all fields
@@ -73,6 +95,10 @@ func DecodeElement(b []byte) (e Element) {
 			e.Data = Attr(v, unix.NFTA_DATA_VALUE)
 		case unix.NFTA_SET_ELEM_FLAGS:
 			e.IntervalEnd = Uint32(v)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+		case unix.NFTA_SET_ELEM_TIMEOUT:
+			e.Timeout = decodeMilliseconds(v)
+		case unix.NFTA_SET_ELEM_EXPIRATION:
+			e.Expires = decodeMilliseconds(v)
 		case unix.NFTA_SET_ELEM_USERDATA:
 			e.Comment = Comment(v)
 		}

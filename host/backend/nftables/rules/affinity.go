@@ -57,6 +57,16 @@ func (g *affinityGroup) list(n int) *endpointList {
 	return g.lists[n]
 }
 
+// has reports whether a list of a group has an endpoint in the kernel.
+func (o *affinityGroups) has(f affinityFind, a netip.AddrPort) bool {
+	g := o.byID[f.id]
+	if g == nil || f.list >= len(g.lists) {
+		return false
+	}
+	_, ok := slices.BinarySearchFunc(g.lists[f.list].programmed, a, netip.AddrPort.Compare)
+	return ok
+}
+
 // detach removes a frontend that is about to change from its lists.
 func (t *table) detach(h *elements) {
 	if h == nil || len(h.learn) == 0 {

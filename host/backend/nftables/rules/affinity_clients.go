@@ -3,7 +3,6 @@ package rules
 import (
 	"errors"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -97,10 +96,5 @@ func (t *table) isValidClient(list int, e nfnl.Element) bool {
 	if !ok || len(e.Key) < t.addr.bytes+4 {
 		return false
 	}
-	g := t.groups.byID[groupIDOf(e.Key[t.addr.bytes:])]
-	if g == nil || list >= len(g.lists) {
-		return false
-	}
-	_, ok = slices.BinarySearchFunc(g.lists[list].programmed, a, netip.AddrPort.Compare)
-	return ok
+	return t.groups.has(affinityFind{list, groupIDOf(e.Key[t.addr.bytes:])}, a)
 }

@@ -33,7 +33,7 @@ func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (re
 		if err := b.load(ctx); err != nil {
 			return 0, err
 		}
-		if err = b.replaceTables(next); err == nil {
+		if err = b.replaceTables(ctx, next); err == nil {
 			err = b.write(b.tables[:], next, nil)
 		}
 	} else {

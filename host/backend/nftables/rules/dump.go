@@ -44,18 +44,8 @@ func (t *table) dumpSettled(s *set) ([]nfnl.Element, error) {
 
 // dumpElements reads a set without duplicates, and reports whether there were any.
 func (t *table) dumpElements(s *set) (list []nfnl.Element, twice bool, err error) {
-	req := t.request(unix.NFT_MSG_GETSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, func(m *nfnl.Encoder) {
-		m.PutString(unix.NFTA_SET_ELEM_LIST_SET, s.name)
-	})
-	err = t.conn.Dump(req, func(b []byte) {
-		for typ, v := range nfnl.Attrs(nfnl.Attr(b[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-			if typ == unix.NFTA_LIST_ELEM {
-				list = append(list, nfnl.DecodeElement(v))
-			}
-		}
-	})
-	if err != nil {
-		return nil, false, fmt.Errorf("nftables: list set %s: %w", s.name, nfnl.Hint(err))
+	if err := t.eachElement(s, func(b []byte) { list = append(list, nfnl.DecodeElement(b)) }); err != nil {
+		return nil, false, err
 	}
 	seen := make(map[string]struct{}, len(list))
 	once := slices.DeleteFunc(list, func(e nfnl.Element) bool {
@@ -68,6 +58,24 @@ func (t *table) dumpElements(s *set) (list []nfnl.Element, twice bool, err error
 		return again
 	})
 	return once, len(once) < len(list), nil
+}
+
+// eachElement calls f with each encoded element of a set.
+func (t *table) eachElement(s *set, f func(b []byte)) error {
+	req := t.request(unix.NFT_MSG_GETSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, func(m *nfnl.Encoder) {
+		m.PutString(unix.NFTA_SET_ELEM_LIST_SET, s.name)
+	})
+	err := t.conn.Dump(req, func(b []byte) {
+		for typ, v := range nfnl.Attrs(nfnl.Attr(b[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			if typ == unix.NFTA_LIST_ELEM {
+				f(v)
+			}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("nftables: list set %s: %w", s.name, nfnl.Hint(err))
+	}
+	return nil
 }
 
 // count returns the number of elements. Kernels before 6.16 do not report it.

@@ -127,8 +127,8 @@ type tableState struct {
 	hooks   []string // names of its base chains
 }
 
-// forwards reports whether packets pass the table.
-func (s *tableState) forwards() bool { return len(s.hooks) > 0 }
+// forwards reports whether new connections pass the table.
+func (s *tableState) forwards() bool { return slices.Contains(s.hooks, chainPrerouting) }
 
 // listTables reads what exists under both names, without base chains.
 func (t *table) listTables() (ours, other tableState, err error) {
@@ -167,8 +167,21 @@ func (t *table) listBaseChains(s *tableState) error {
 }
 
 func (t *table) loadSets() error {
-	var mismatch error
-	err := t.conn.Dump(t.request(unix.NFT_MSG_GETSET, unix.NFTA_SET_TABLE, nil), func(b []byte) {
+	mismatch, err := t.listSets()
+	if err != nil {
+		return err
+	}
+	for _, s := range t.base() {
+		if !s.exists {
+			return errSchemaMismatch{"it lacks the set " + s.name}
+		}
+	}
+	return mismatch
+}
+
+// listSets finds out which sets exist, and why others are not those of this version.
+func (t *table) listSets() (mismatch, err error) {
+	err = t.conn.Dump(t.request(unix.NFT_MSG_GETSET, unix.NFTA_SET_TABLE, nil), func(b []byte) {
 		b = b[4:]
 		if nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_TABLE)) != t.name {
 			return
@@ -189,14 +202,9 @@ func (t *table) loadSets() error {
 		s.exists = true
 	})
 	if err != nil {
-		return fmt.Errorf("nftables: list sets: %w", nfnl.Hint(err))
+		return nil, fmt.Errorf("nftables: list sets: %w", nfnl.Hint(err))
 	}
-	for _, s := range t.base() {
-		if !s.exists {
-			return errSchemaMismatch{"it lacks the set " + s.name}
-		}
-	}
-	return mismatch
+	return mismatch, nil
 }
 
 // loadElements reads a set. If the kernel reports the number of elements, that is checked.

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -11,9 +12,9 @@ import (
 )
 
 // replaceTables replaces the tables that need it.
-func (b *Backend) replaceTables(next *plan.Plan) error {
+func (b *Backend) replaceTables(ctx context.Context, next *plan.Plan) error {
 	for _, t := range b.tables {
-		if err := b.replaceTable(t, next); err != nil {
+		if err := b.replaceTable(ctx, t, next); err != nil {
 			return err
 		}
 	}
@@ -28,15 +29,19 @@ func (b *Backend) replaceTables(next *plan.Plan) error {
 //	forwards      other  other        both     ours  ours     both    ours
 //
 // Where both forward, the newer one is evaluated first, and packets that it does not know pass on to the other. A table
-// gets its base chains, without which no packet passes it, when it is complete. So in any of these states, after a crash,
-// a table with base chains stays, and the other one is filled again.
-func (b *Backend) replaceTable(t *table, next *plan.Plan) error {
+// gets the base chains for new connections when it is complete. So in any of these states, after a crash, a table that
+// forwards stays, and the other one is filled again.
+//
+// With session affinity, a filled table first gets the base chains that balanced connections pass, so that both tables
+// record the clients of all connections from then on. Then it gets the clients that the other one has recorded before,
+// and forwards: no client loses its endpoint.
+func (b *Backend) replaceTable(ctx context.Context, t *table, next *plan.Plan) error {
 	switch {
 	case !t.replacing:
 		return b.removeTable(t, &t.atHandover) // the last replacement was stopped before its last step
 	case t.atHandover.forwards():
 	case t.atName.forwards():
-		if err := b.fill(t, &t.atHandover, &t.atName, next); err != nil {
+		if err := b.fill(ctx, t, &t.atHandover, &t.atName, next); err != nil {
 			return err
 		}
 	default:
@@ -49,47 +54,65 @@ func (b *Backend) replaceTable(t *table, next *plan.Plan) error {
 		t.replacing = false
 		return nil
 	}
-	if err := b.fill(t, &t.atName, &t.atHandover, next); err != nil {
+	if err := b.fill(ctx, t, &t.atName, &t.atHandover, next); err != nil {
 		return err
 	}
 	t.replacing = false
 	return nil
 }
 
-// fill fills the table with a name, adds its base chains when it is complete, and removes the other one.
-func (b *Backend) fill(t *table, at, from *tableState, next *plan.Plan) error {
+// fill fills the table with a name, lets it forward when it is complete, and removes the other one.
+func (b *Backend) fill(ctx context.Context, t *table, at, from *tableState, next *plan.Plan) error {
 	if err := b.removeTable(t, at); err != nil {
 		return err
 	}
 	t.reset()
 	b.countGuarded(t)
-	t.name, t.hooked = at.name, false
+	t.name, t.hooks = at.name, unhooked
 	var bad frontendError // reported at the end
 	if err := b.write([]*table{t}, next, nil); err != nil && !errors.As(err, &bad) {
 		return err
 	}
 	at.exists = true
+	if t.hasAffinity() {
+		if err := t.hook(at, learning, nil); err != nil {
+			return err
+		}
+		rcuBarrier() // packets keep the base chains that they found
+		if err := b.carryClients(ctx, t, from); err != nil {
+			return err
+		}
+	}
+	left := *from
+	if err := t.hook(at, forwarding, &left); err != nil {
+		return err
+	}
+	*from = left
+	return b.removeTable(t, from)
+}
+
+// hook commits the base chains of a stage.
+func (t *table) hook(at *tableState, stage hookStage, other *tableState) error {
 	out := nfnl.NewBatch(t.conn)
-	t.hooked = true
+	t.hooks = stage
 	if err := t.writeStructure(out); err != nil {
 		return err
 	}
-	left := *from
-	if t.balancing.traits().exclusive {
+	if other != nil && t.balancing.traits().exclusive {
 		// It hands connections off, and the other table would process them too, with their pool marks.
-		t.deleteBaseChains(out, &left)
+		t.deleteBaseChains(out, other)
 	}
 	t.stats.messages += out.Count
 	if err := out.Commit(); err != nil {
 		return err
 	}
+	at.hooks = nil
 	for _, c := range t.wantedChains() {
 		if c.hook >= 0 {
 			at.hooks = append(at.hooks, c.name)
 		}
 	}
-	*from = left
-	return b.removeTable(t, from)
+	return nil
 }
 
 // rcuBarrier waits until all packets that are being evaluated now are done. A packet keeps the base chains and rules
@@ -106,7 +129,7 @@ func (b *Backend) removeTable(t *table, s *tableState) error {
 	if !s.exists {
 		return nil
 	}
-	if s.forwards() {
+	if len(s.hooks) > 0 {
 		rcuBarrier()
 		out := nfnl.NewBatch(t.conn)
 		t.deleteBaseChains(out, s)

@@ -23,6 +23,14 @@ type chain struct {
 	filter   bool // a base chain of type filter, not nat
 }
 
+// learns reports whether it is a base chain that balanced connections pass.
+func (c *chain) learns() bool {
+	return !c.filter && (c.hook == unix.NF_INET_POST_ROUTING || c.hook == unix.NF_INET_LOCAL_IN)
+}
+
+// chainPrerouting is the base chain of a table that forwards, in all versions.
+const chainPrerouting = "prerouting"
+
 // Chains that balanced connections pass.
 const (
 	chainPostNAT       = "postnat"
@@ -33,7 +41,7 @@ const (
 func (s *schema) ruleset(mark uint32) []chain {
 	r := rulesetBuilder{s, mark}
 	chains := []chain{
-		r.hook("prerouting", unix.NF_INET_PRE_ROUTING, -100, r.rule().jump("services")),
+		r.hook(chainPrerouting, unix.NF_INET_PRE_ROUTING, -100, r.rule().jump("services")),
 		r.hook("output", unix.NF_INET_LOCAL_OUT, -100, r.rule().jump("services")),
 		r.hook("postrouting", unix.NF_INET_POST_ROUTING, 100, s.balancing.balanced(r.rule(), chainPostNAT)),
 		r.chain("services", r.services()...),

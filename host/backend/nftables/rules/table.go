@@ -20,10 +20,10 @@ type table struct {
 	deleteKind uint16 // the kind of message that deletes clients
 	stats      txStats
 
-	present            bool // the kernel has a table of this version
-	large              bool // the plan has many frontends
-	hooked             bool // it has, or is to have, its base chains: without them no packet passes it
-	replacing          bool // another table has our name: see replaceTable
+	present            bool      // the kernel has a table of this version
+	large              bool      // the plan has many frontends
+	hooks              hookStage // the base chains that it has or is to have
+	replacing          bool      // another table has our name: see replaceTable
 	atName, atHandover tableState
 	unsupported        bool // the kernel cannot create it
 	rulesDirty         bool // sets have to be created or rules rewritten
@@ -42,6 +42,15 @@ type table struct {
 	hairpinsUncounted                           bool // the tables were read, and Balancing does not store endpoints: hairpins are known once all frontends are written
 }
 
+// hookStage is which base chains a table has.
+type hookStage uint8
+
+const (
+	unhooked   hookStage = iota // none: no packet passes it
+	learning                    // those that connections pass which are balanced already: it records their clients
+	forwarding                  // all
+)
+
 // txStats counts what was sent to the kernel.
 type txStats struct{ messages, elements int }
 
@@ -54,7 +63,7 @@ func newTable(f model.Family, conn *nfnl.Conn, b Balancing) *table {
 // reset returns to the state without a table.
 func (t *table) reset() {
 	t.schema = newSchema(t.family, t.balancing)
-	t.name, t.hooked = tableName, true
+	t.name, t.hooks = tableName, forwarding
 	t.present, t.rulesDirty, t.oldRulesInUse, t.newSets = false, false, false, nil
 	t.chains, t.masqueradeBit = map[string]string{}, 0
 	t.frontends, t.globals = map[plan.Key]*elements{}, globals{}
@@ -94,8 +103,8 @@ func (t *table) preallocate(ls *scopeSets) {
 	}
 }
 
-// forwards reports whether the kernel has the table and packets pass it.
-func (t *table) forwards() bool { return t.present && t.hooked }
+// forwards reports whether the kernel has the table and new connections pass it.
+func (t *table) forwards() bool { return t.present && t.hooks == forwarding }
 
 // create requests the table with the sets that it always has.
 func (t *table) create() {
@@ -134,11 +143,9 @@ func (t *table) writeStructure(b *nfnl.Batch) error {
 
 // wantedChains returns the chains that the table is to have.
 func (t *table) wantedChains() []chain {
-	chains := t.ruleset(t.masqueradeBit)
-	if !t.hooked {
-		chains = slices.DeleteFunc(chains, func(c chain) bool { return c.hook >= 0 })
-	}
-	return chains
+	return slices.DeleteFunc(t.ruleset(t.masqueradeBit), func(c chain) bool {
+		return c.hook >= 0 && (t.hooks == unhooked || t.hooks == learning && !c.learns())
+	})
 }
 
 func (t *table) label() string {

@@ -1,0 +1,303 @@
+package rules
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// crowd is clients with session affinity, and the endpoint of each.
+type crowd struct {
+	*testEnv
+	next     [2]netip.Addr // by family: of the next new client
+	to       [2]netip.AddrPort
+	endpoint map[netip.Addr]string
+	moved    int
+}
+
+const clientsPerFamily = 20
+
+// newCrowd leads the addresses of many clients to the client host.
+func (d *testEnv) newCrowd(to ...string) *crowd {
+	d.Helper()
+	c := &crowd{testEnv: d, endpoint: map[netip.Addr]string{}}
+	for i, p := range []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16"), netip.MustParsePrefix("2001:db8:18::/64")} {
+		if err := d.lab.Route(p, d.client); err != nil {
+			d.Fatal(err)
+		}
+		c.next[i], c.to[i] = p.Addr().Next(), netip.MustParseAddrPort(to[i])
+	}
+	return c
+}
+
+// arrive connects once from n new addresses of each family.
+func (c *crowd) arrive(n int) {
+	c.Helper()
+	for range n {
+		for i := range c.next {
+			if err := c.client.AddAddr("lo", c.next[i]); err != nil {
+				c.Fatal(err)
+			}
+			c.endpoint[c.next[i]] = c.askFrom(c.next[i])
+			c.next[i] = c.next[i].Next()
+		}
+	}
+}
+
+func (c *crowd) askFrom(client netip.Addr) string {
+	c.Helper()
+	to := c.to[0]
+	if client.Is6() {
+		to = c.to[1]
+	}
+	a, err := c.client.AskFrom("tcp", client, to, timeout)
+	if err != nil {
+		c.Errorf("%s asks %s: %v", client, to, err)
+	}
+	return a.Server
+}
+
+// expectNoMoves connects once from each client.
+func (c *crowd) expectNoMoves(what string) {
+	c.Helper()
+	for _, client := range slices.SortedFunc(maps.Keys(c.endpoint), netip.Addr.Compare) {
+		if got := c.askFrom(client); got != c.endpoint[client] {
+			c.moved++
+			c.Errorf("%s: client %s moved from %s to %s", what, client, c.endpoint[client], got)
+			c.endpoint[client] = got
+		}
+		if c.moved > 10 {
+			c.FailNow()
+		}
+	}
+}
+
+// affinityPlan is a plan that takes openSmall's backend several transactions, with affinity to three endpoints.
+func affinityPlan(t testing.TB) *plan.Plan {
+	p := parse(t, service(
+		frontend("10.97.0.10:80/TCP ClusterIP masquerade=never affinity=3h", "1 2 3"),
+		frontend("203.0.113.2:80/TCP LoadBalancer masquerade=never affinity=3h", "1 2 3"), outsidePool("203.0.113.2:80/TCP", "1 2"),
+		frontend("[fd00:10:97::a]:80/TCP ClusterIP masquerade=never affinity=3h", "1 2 3")))
+	for _, f := range cluster(50, 25).Frontends {
+		p.Frontends[f.Key] = f
+	}
+	return p
+}
+
+// withVersion calls f while tables are written as of another version.
+func withVersion(v string, f func()) {
+	last := tableComment
+	tableComment = "managed by sluice, ruleset version " + v
+	f()
+	tableComment = last
+}
+
+func TestReplacementKeepsEveryClient(t *testing.T) {
+	d := newTestEnv(t, 4)
+	p, handOff := affinityPlan(t), d.handOff()
+	apply := func(b Balancing) {
+		t.Helper()
+		next := d.openSmall(b)
+		defer next.Close()
+		if _, err := next.Apply(context.Background(), p, nil); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := next.Apply(context.Background(), p, nil); err != nil || r.Messages > 0 {
+			t.Fatalf("a second Apply: %+v, %v", r, err)
+		}
+	}
+	withVersion("0", func() { apply(nil) })
+	c := d.newCrowd("10.97.0.10:80", "[fd00:10:97::a]:80")
+	c.arrive(clientsPerFamily)
+	for _, step := range []struct {
+		what   string
+		damage string
+		to     Balancing
+	}{
+		{what: "another version"},
+		{what: "a foreign chain", damage: "add chain ip sluice extra\nadd chain ip6 sluice extra"},
+		{what: "a foreign rule", damage: "insert rule ip sluice services accept\ninsert rule ip6 sluice services accept"},
+		{what: "a foreign set", damage: "add set ip sluice extra { type ipv4_addr; }\nadd set ip6 sluice extra { type ipv4_addr; }"},
+		{what: "a lost rule", damage: "flush chain ip sluice refuse\nflush chain ip6 sluice refuse"},
+		{what: "to mode ipvs", to: handOff},
+		{what: "a foreign chain in mode ipvs", damage: "add chain ip sluice extra\nadd chain ip6 sluice extra", to: handOff},
+		{what: "to mode nftables"},
+	} {
+		if step.damage != "" {
+			d.mustNFT(step.damage)
+		}
+		apply(step.to)
+		c.expectNoMoves(step.what)
+		if step.to == nil { // without IPVS nobody balances new clients
+			c.arrive(1)
+		}
+	}
+	if got := d.tables(); got != ourTables {
+		t.Errorf("there are %s", got)
+	}
+}
+
+// TestReplacementKeepsClientsThatComeMeanwhile connects all the time, from known and from new clients.
+func TestReplacementKeepsClientsThatComeMeanwhile(t *testing.T) {
+	d := newTestEnv(t, 4)
+	b, p := d.openSmall(nil), affinityPlan(t)
+	if _, err := b.Apply(context.Background(), p, nil); err != nil {
+		t.Fatal(err)
+	}
+	c := d.newCrowd("10.97.0.10:80", "[fd00:10:97::a]:80")
+	c.arrive(clientsPerFamily)
+	var done atomic.Bool
+	var rounds atomic.Int64
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for !done.Load() && !t.Failed() {
+			c.arrive(2)
+			c.expectNoMoves("during replacements")
+			rounds.Add(1)
+		}
+	}()
+	replacements := 12
+	if testing.Short() {
+		replacements = 4
+	}
+	for range replacements {
+		for last := rounds.Load(); rounds.Load() == last && !t.Failed(); time.Sleep(time.Millisecond) {
+		}
+		d.addForeignChain()
+		if _, err := b.Apply(context.Background(), p, nil); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	done.Store(true)
+	<-ended
+	c.expectNoMoves("after replacements")
+	t.Logf("%d clients, %d replacements of two tables", len(c.endpoint), replacements)
+}
+
+// TestCrashDuringReplacementKeepsEveryClient stops the writer after each of its transactions.
+func TestCrashDuringReplacementKeepsEveryClient(t *testing.T) {
+	d := newTestEnv(t, 4)
+	p := affinityPlan(t)
+	d.mustApply(p, nil)
+	c := d.newCrowd("10.97.0.10:80", "[fd00:10:97::a]:80")
+	c.arrive(clientsPerFamily / 4)
+	step := 1
+	if testing.Short() {
+		step = 5
+	}
+	for n := 0; ; n += step {
+		d.addForeignChain()
+		what := fmt.Sprintf("killed after %d transactions", n)
+		dead := d.applyKilled(what, nil, n, p)
+		c.expectNoMoves(what)
+		b := d.openSmall(nil)
+		if _, err := b.Apply(context.Background(), p, nil); err != nil {
+			t.Fatal(err)
+		}
+		b.Close()
+		c.expectNoMoves(what + ", then replaced")
+		if !dead {
+			break
+		}
+	}
+	if got := d.tables(); got != ourTables {
+		t.Errorf("there are %s", got)
+	}
+}
+
+// clients returns the recorded clients of IPv4.
+func (d *testEnv) clients() map[string]nfnl.Element {
+	d.Helper()
+	b := d.open()
+	defer b.Close()
+	out, t := map[string]nfnl.Element{}, b.tables[0]
+	if mismatch, err := t.load(); mismatch != nil || err != nil {
+		d.Fatal(mismatch, err)
+	}
+	for n, s := range t.affinity {
+		list, err := t.dumpSettled(s)
+		if err != nil {
+			d.Fatal(err)
+		}
+		for _, e := range list {
+			a, _ := netip.AddrFromSlice(e.Key[:4])
+			out[fmt.Sprintf("%d %s", n, a)] = e
+		}
+	}
+	return out
+}
+
+func TestReplacementPreservesExpiryAndIgnoresForeignClients(t *testing.T) {
+	d := newTestEnv(t, 0)
+	p := affinityPlan(t)
+	d.mustApply(p, nil)
+	begin := time.Now()
+	d.mustNFT(`add element ip sluice affinity_0 {
+		198.18.1.1 . 0:1 timeout 3h expires 1h : 10.244.0.1 . 9000,
+		198.18.1.2 . 0:1 timeout 3h expires 2s : 10.244.0.2 . 9000,
+		198.18.1.3 . 0:1 timeout 9h expires 8h : 10.244.0.3 . 9000,
+		198.18.1.4 . 0:1 timeout 3h expires 1h : 10.244.0.4 . 9000,
+		198.18.1.5 . 0:1 timeout 3h expires 1h : 10.244.0.1 . 9001,
+		198.18.1.6 . 0:99 timeout 3h expires 1h : 10.244.0.1 . 9000,
+		198.18.1.7 . 0:1 : 10.244.0.1 . 9000
+	}
+	add element ip sluice affinity_1 { 198.18.1.1 . 0:1 timeout 3h expires 30m : 10.244.0.2 . 9000 }`)
+	d.addForeignChain()
+	d.mustApply(p, nil)
+	got := d.clients()
+	for client, want := range map[string]time.Duration{
+		"0 198.18.1.1": time.Hour, "0 198.18.1.3": 3 * time.Hour, "1 198.18.1.1": 30 * time.Minute,
+	} {
+		e, ok := got[client]
+		if since := time.Since(begin); !ok || e.Timeout != 3*time.Hour || e.Expires > want || e.Expires < want-since-time.Second {
+			t.Errorf("client %s: timeout %s, expires in %s, want %s less than %s", client, e.Timeout, e.Expires, want, since)
+		}
+		delete(got, client)
+	}
+	if e, ok := got["0 198.18.1.2"]; ok && e.Expires > 2*time.Second {
+		t.Errorf("client 0 198.18.1.2 expires in %s", e.Expires)
+	}
+	delete(got, "0 198.18.1.2")
+	if len(got) > 0 {
+		t.Errorf("clients of foreign elements: %v", got)
+	}
+}
+
+// TestNewerRecordsWin carries a client over that the new table has recorded already.
+func TestNewerRecordsWin(t *testing.T) {
+	d := newTestEnv(t, 0)
+	p := affinityPlan(t)
+	d.mustApply(p, nil)
+	tb := d.b.tables[0]
+	d.mustNFT("add element ip sluice affinity_0 { 198.18.1.1 . 0:1 timeout 3h : 10.244.0.1 . 9000 }")
+	c := &carrier{from: tb, to: tb, now: d.clock.Now, timeouts: map[uint32]time.Duration{1: 3 * time.Hour},
+		endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.2:9000")}}
+	var list []carriedClient
+	for _, last := range []byte{1, 2, 3} {
+		e := carriedClient{expires: time.Hour}
+		copy(e.key[:], append([]byte{198, 18, 1, last}, native(1)...))
+		list = append(list, e)
+	}
+	if err := c.write(tb.affinity[0], list, d.clock.t); err != nil {
+		t.Fatal(err)
+	}
+	got := d.clients()
+	if e := got["0 198.18.1.1"]; e.Expires < 2*time.Hour || e.Data[3] != 1 {
+		t.Errorf("the newer record was changed to %+v", e)
+	}
+	for _, client := range []string{"0 198.18.1.2", "0 198.18.1.3"} {
+		if e := got[client]; e.Expires > time.Hour || len(e.Data) < 4 || e.Data[3] != 2 {
+			t.Errorf("client %s: got %+v", client, e)
+		}
+	}
+}
