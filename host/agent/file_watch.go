@@ -9,16 +9,26 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/sluice-proxy/sluice/host/safefile"
 )
 
 // quietPeriod is how long files must be unchanged before they are read, because writers and editors touch a file several
 // times.
 const quietPeriod = 50 * time.Millisecond
 
+// Delay before files are read again that could not be read because the process or the system had no file descriptor or
+// memory. No event announces that it has some again. The delay doubles from the minimum to the maximum.
+const (
+	minReadRetry = 100 * time.Millisecond
+	maxReadRetry = 30 * time.Second
+)
+
 // watchFiles calls onChange at once, and after any of the files has changed, appeared or disappeared, until ctx ends. It
 // watches their directories, because files are replaced by renaming, and ConfigMap volumes by swapping a symbolic link. A
-// changed configuration may name other files, so files is called again after each change.
-func watchFiles(ctx context.Context, files func() []string, onChange func()) error {
+// changed configuration may name other files, so files is called again after each change. After a temporary error of
+// onChange it is called again.
+func watchFiles(ctx context.Context, files func() []string, onChange func() error) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return err
@@ -33,8 +43,8 @@ func watchFiles(ctx context.Context, files func() []string, onChange func()) err
 		}
 	}
 	watchDirs()
-	quiet := time.NewTimer(0)
-	defer quiet.Stop()
+	read, retry := time.NewTimer(0), minReadRetry
+	defer read.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -43,16 +53,21 @@ func watchFiles(ctx context.Context, files func() []string, onChange func()) err
 			if !errors.Is(err, fsnotify.ErrEventOverflow) {
 				return err
 			}
-			quiet.Reset(quietPeriod) // events were lost: any file may have changed
+			read.Reset(quietPeriod) // events were lost: any file may have changed
 		case e, ok := <-w.Events:
 			if !ok {
 				return nil
 			}
 			if isRelevant(e.Name, files()) {
-				quiet.Reset(quietPeriod)
+				read.Reset(quietPeriod)
 			}
-		case <-quiet.C:
-			onChange()
+		case <-read.C:
+			if safefile.IsTemporary(onChange()) {
+				read.Reset(retry)
+				retry = min(2*retry, maxReadRetry)
+			} else {
+				retry = minReadRetry
+			}
 			watchDirs()
 		}
 	}

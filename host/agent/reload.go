@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/planner"
@@ -10,9 +12,19 @@ import (
 // reloadOnChange loads the plugins, and then reloads configuration and plugins whenever their files change. What cannot be
 // loaded is logged, and the previous version stays active.
 func (a *Agent) reloadOnChange(ctx context.Context) {
-	err := watchFiles(ctx, a.files, func() { a.reload(ctx) })
-	if err != nil && ctx.Err() == nil {
-		a.log.Error("watching configuration and plugin files failed; changes need a restart", "err", err)
+	for delay := minReadRetry; ctx.Err() == nil; delay = min(2*delay, maxReadRetry) {
+		err := watchFiles(ctx, a.files, func() error { return a.reload(ctx) })
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		a.log.Error("watching configuration and plugin files failed; retrying", "err", err)
+		if delay == minReadRetry {
+			_ = a.reload(ctx) // the engine waits for the plugins
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(delay):
+		}
 	}
 }
 
@@ -28,9 +40,10 @@ func (a *Agent) files() []string {
 	return out
 }
 
-func (a *Agent) reload(ctx context.Context) {
+// reload returns what could not be read, after logging it.
+func (a *Agent) reload(ctx context.Context) error {
 	current := a.config.Load()
-	next := a.readConfig(current)
+	next, configErr := a.readConfig(current)
 	swapped, err := a.plugins.Load(ctx, next)
 	if err != nil && ctx.Err() == nil {
 		a.log.Error("loading plugins failed", "err", err)
@@ -42,13 +55,14 @@ func (a *Agent) reload(ctx context.Context) {
 	if changed := !next.Equal(current); swapped || changed {
 		a.applyConfig(ctx, next, changed)
 	}
+	return errors.Join(configErr, err)
 }
 
 // readConfig reads the configuration again. It returns the current one if the new one is invalid or needs a restart, and
 // logs each reason once.
-func (a *Agent) readConfig(current *config.Config) *config.Config {
+func (a *Agent) readConfig(current *config.Config) (*config.Config, error) {
 	if a.opts.Reload == nil {
-		return current
+		return current, nil
 	}
 	next, err := a.opts.Reload()
 	if err == nil {
@@ -56,13 +70,13 @@ func (a *Agent) readConfig(current *config.Config) *config.Config {
 	}
 	if err == nil {
 		a.lastReloadError = ""
-		return next
+		return next, nil
 	}
 	if err.Error() != a.lastReloadError {
 		a.lastReloadError = err.Error()
 		a.log.Error("configuration rejected; the previous one stays active", "err", err)
 	}
-	return current
+	return current, err
 }
 
 // switchBackend opens the backend that next asks for, and returns next with the backend that is in use afterwards.

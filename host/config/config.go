@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/policy"
-	"github.com/sluice-proxy/sluice/host/strictyaml"
+	"github.com/sluice-proxy/sluice/host/safefile"
 )
 
 // API version and kind of the file.
@@ -118,7 +118,7 @@ const maxFile = 8 << 20
 
 // Load reads a file. Relative paths in it are resolved against its directory.
 func Load(path string) (*Config, error) {
-	b, err := strictyaml.ReadFile(path, maxFile)
+	b, err := safefile.Read(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}

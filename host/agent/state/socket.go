@@ -2,6 +2,7 @@
 package state
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,11 +11,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/safefile"
 )
 
 // DefaultSocket is the path of the state socket if none is configured.
@@ -25,22 +28,8 @@ func Serve(path string, e *engine.Engine, log *slog.Logger) (stop func(), err er
 	if path == "" {
 		return func() {}, nil
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("state socket: %w", err)
-	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		c.Close()
-		return nil, fmt.Errorf("state socket %s: in use by another sluice; stop it first, or set --socket", path)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("state socket: %w", err)
-	}
-	l, err := net.Listen("unix", path)
+	l, err := listen(path)
 	if err != nil {
-		return nil, fmt.Errorf("state socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
 		return nil, fmt.Errorf("state socket: %w", err)
 	}
 	server := &http.Server{Handler: handler(e), ReadHeaderTimeout: 5 * time.Second}
@@ -50,6 +39,50 @@ func Serve(path string, e *engine.Engine, log *slog.Logger) (stop func(), err er
 		}
 	}()
 	return func() { server.Close() }, nil
+}
+
+// listen listens on a Unix socket that only this process's user and root may connect to. It replaces the socket of a
+// process that has ended, and nothing else.
+func listen(path string) (net.Listener, error) {
+	folder, err := safefile.OpenFolder(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer folder.Close()
+	if err := removeStale(folder, path); err != nil {
+		return nil, err
+	}
+	var cerr error
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		// bind(2) gives the file the mode of the socket, so that at no time other users can connect.
+		if err := c.Control(func(fd uintptr) { cerr = syscall.Fchmod(int(fd), 0o600) }); err != nil {
+			return err
+		}
+		return os.NewSyscallError("fchmod", cerr)
+	}}
+	return config.Listen(context.Background(), "unix", path)
+}
+
+// removeStale removes a socket that nobody listens on.
+func removeStale(folder *os.Root, path string) error {
+	info, err := folder.Lstat(filepath.Base(path))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() != os.ModeSocket:
+		return fmt.Errorf("%s exists and is not a socket; remove it, or set --socket", path)
+	}
+	c, err := net.DialTimeout("unix", path, time.Second)
+	switch {
+	case err == nil:
+		c.Close()
+		return fmt.Errorf("%s: in use by another sluice; stop it first, or set --socket", path)
+	case !errors.Is(err, syscall.ECONNREFUSED): // such as EPROTOTYPE: a program receives datagrams on it
+		return fmt.Errorf("%s: in use by another program; set --socket (%w)", path, err)
+	}
+	return folder.Remove(filepath.Base(path))
 }
 
 func handler(e *engine.Engine) http.Handler {

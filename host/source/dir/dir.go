@@ -26,6 +26,13 @@ const (
 	maxSettle   = 100 * time.Millisecond // limit for a burst of events
 )
 
+// Delay of a scan after one that could not read or watch something for a temporary reason, such as too many open files. It
+// doubles from the minimum to the maximum.
+const (
+	minRetry = 100 * time.Millisecond
+	maxRetry = 30 * time.Second
+)
+
 // Options configure a Source. The zero value does not log, coalesces only events that have already arrived, and does not
 // poll.
 type Options struct {
@@ -83,7 +90,7 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	if s.opt.After != nil {
 		f.writing = map[string]*writeState{}
 	}
-	e := &watcher{fs: w, root: root, after: s.opt.After, log: s.opt.Log, watched: map[string]bool{}}
+	e := &watcher{fs: w, root: root, after: s.opt.After, log: s.opt.Log, watched: map[string]bool{}, retryDelay: minRetry}
 	l := &problemLog{log: s.opt.Log, onCount: s.opt.OnProblems, logged: map[string]bool{}}
 	if err := e.add(filepath.Dir(root)); err != nil {
 		s.opt.Log.Warn("cannot watch the parent of the source directory; its replacement will not be noticed", "err", err)
@@ -94,7 +101,8 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	if !e.watched[root] {
 		return fmt.Errorf("source directory %s: %w", s.root, errors.Join(problemErrors(e.problems)...))
 	}
-	for len(f.writing) > 0 { // files that are being written belong to the initial state
+	// Files that are being written, or could not be opened, belong to the initial state.
+	for len(f.writing) > 0 || f.retry != nil && s.opt.After != nil {
 		dirty, ok := e.wait(ctx, f, s.opt.Poll)
 		if !ok {
 			return nil

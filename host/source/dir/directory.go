@@ -4,9 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
-	"strings"
 
+	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
@@ -20,6 +21,9 @@ type directory struct {
 	// writing contains the files that were open for writing at the last scan, by path. Nil: files are read as they are,
 	// because there is no later scan.
 	writing map[string]*writeState
+	// retry contains the files that may have changed before a scan that could not read something for a temporary reason,
+	// such as too many open files. Nil: the last scan had no such error.
+	retry pathSet
 }
 
 // writeState is the state of a file that is open for writing.
@@ -40,15 +44,22 @@ func newDirectory(root string) *directory {
 // too coarse to distinguish two quick writes. onDir is called with each directory before it is listed, and with the
 // directories that symbolic links lead to. After an error nothing has changed.
 func (f *directory) scan(dirty pathSet, onDir func(string)) error {
-	t := &walker{onDir: onDir, ancestors: map[string]bool{}}
+	t := &walker{onDir: onDir}
 	if t.onDir == nil {
 		t.onDir = func(string) {}
 	}
-	if err := t.list(f.root, ""); err != nil {
+	f.retry = nil
+	if err := t.walk(f.root); err != nil {
+		if safefile.IsTemporary(err) {
+			f.addRetry(dirty)
+		}
 		return fmt.Errorf("source directory %s: %w", f.root, err)
 	}
 	next := make(map[string]*file, len(t.found))
 	problems := t.problems
+	if t.retry {
+		f.addRetry(dirty)
+	}
 	for path := range f.writing {
 		if !slices.ContainsFunc(t.found, func(m listedFile) bool { return m.path == path }) {
 			delete(f.writing, path)
@@ -73,18 +84,30 @@ func (f *directory) scan(dirty pathSet, onDir func(string)) error {
 		case errors.Is(err, fs.ErrNotExist): // gone since it was listed
 		default:
 			problems = append(problems, source.Problem{File: found.rel, Err: withKeptNote(err, old)})
+			if safefile.IsTemporary(err) {
+				f.addRetry(dirty)
+				f.retry[found.path] = true
+			}
 			if old != nil {
 				next[found.rel] = old
 			}
 		}
 	}
 	for rel, old := range f.files { // unreadable files are not deleted ones
-		if next[rel] == nil && slices.ContainsFunc(t.unreadable, func(h string) bool { return rel == h || strings.HasPrefix(rel, h+"/") }) {
+		if next[rel] == nil && t.isUnreadable(rel) {
 			next[rel] = old
 		}
 	}
 	f.files, f.scanProblems = next, problems
 	return nil
+}
+
+// addRetry adds files to those to read again.
+func (f *directory) addRetry(paths pathSet) {
+	if f.retry == nil {
+		f.retry = pathSet{}
+	}
+	maps.Copy(f.retry, paths)
 }
 
 // unfinished reports whether a file that was just read is still being written and is to be read later.

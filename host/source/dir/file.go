@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
@@ -36,7 +36,7 @@ type listedFile struct {
 // read reads and parses a manifest. Documents that have not changed since old are not parsed again.
 func (m listedFile) read(old *file) (*file, error) {
 	f := &file{path: m.path, realPath: m.realPath, info: m.info}
-	r, err := openNonblocking(m.path)
+	r, err := safefile.Open(m.path)
 	if err != nil {
 		return nil, err
 	}
@@ -44,24 +44,12 @@ func (m listedFile) read(old *file) (*file, error) {
 	if f.info, err = r.Stat(); err != nil {
 		return nil, err
 	}
-	if !f.info.Mode().IsRegular() {
-		return nil, fmt.Errorf("open %s: not a regular file", m.rel)
-	}
-	if name := pseudoFileSystem(r); name != "" {
-		return nil, fmt.Errorf("open %s: %s is a pseudo file system", m.rel, name)
-	}
-	if size := f.info.Size(); size > maxFile {
-		return nil, fmt.Errorf("read %s: %d MiB, larger than %d MiB", m.rel, size>>20, maxFile>>20)
-	}
-	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	text, err := safefile.ReadAll(r, maxFile)
 	if err != nil {
 		return nil, err
 	}
 	if now, err := r.Stat(); err == nil {
 		f.openForWriting = !sameFile(f.info, now) || isOpenForWriting(r)
-	}
-	if len(text) > maxFile {
-		return nil, fmt.Errorf("read %s: larger than %d MiB", m.rel, maxFile>>20)
 	}
 	var known []*document
 	if old != nil {

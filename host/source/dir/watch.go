@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"time"
 
@@ -22,18 +24,22 @@ type watcher struct {
 	watched  map[string]bool
 	scanned  map[string]bool  // directories that the last scan went through: all watched ones but the root's parent
 	problems []source.Problem // of the last scan
+	// unwatched: some directories could not be watched in the last scan.
+	unwatched  bool
+	retryDelay time.Duration
 }
 
 // scan scans f and watches exactly its directories. A directory is watched before it is listed, so that no change is
 // missed in between.
 func (e *watcher) scan(f *directory, dirty pathSet) error {
-	e.problems = nil
+	e.problems, e.unwatched = nil, false
 	inside := map[string]bool{}
 	err := f.scan(dirty, func(path string) {
 		inside[path] = true
-		if err := e.add(path); err != nil {
+		if err := e.add(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			e.unwatched = true
 			e.problems = append(e.problems, source.Problem{
-				File: path, Err: fmt.Errorf("watch: %w; changes in it will not be noticed (is fs.inotify.max_user_watches reached?)", err),
+				File: path, Err: fmt.Errorf("watch: %w; changes in it are noticed late (is fs.inotify.max_user_watches reached?)", err),
 			})
 		}
 	})
@@ -76,13 +82,7 @@ type burst struct {
 // reports false when ctx has ended.
 func (e *watcher) wait(ctx context.Context, f *directory, poll <-chan time.Time) (pathSet, bool) {
 	b := &burst{dirty: pathSet{}, missing: map[string]bool{}}
-	var again <-chan time.Time
-	if len(f.writing) > 0 {
-		again = e.after(renameGrace)
-		for path := range f.writing {
-			b.dirty[path] = true
-		}
-	}
+	again := e.scanAgain(f, b)
 	for !b.triggered {
 		select {
 		case <-again:
@@ -101,6 +101,31 @@ func (e *watcher) wait(ctx context.Context, f *directory, poll <-chan time.Time)
 		return nil, false
 	}
 	return b.dirty, true
+}
+
+// scanAgain returns when the directory is to be scanned without an event: soon if files were being written, and with an
+// increasing delay if something could not be read or watched for a temporary reason.
+func (e *watcher) scanAgain(f *directory, b *burst) <-chan time.Time {
+	failed := e.unwatched || f.retry != nil
+	if !failed {
+		e.retryDelay = minRetry
+	}
+	if e.after == nil {
+		return nil
+	}
+	for path := range f.writing {
+		b.dirty[path] = true
+	}
+	maps.Copy(b.dirty, f.retry)
+	switch {
+	case len(f.writing) > 0:
+		return e.after(renameGrace)
+	case failed:
+		delay := e.retryDelay
+		e.retryDelay = min(2*delay, maxRetry)
+		return e.after(delay)
+	}
+	return nil
 }
 
 // settle handles events until none has arrived for quietPeriod, at most for maxSettle.

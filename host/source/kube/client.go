@@ -3,6 +3,7 @@ package kube
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 
@@ -18,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/sluice-proxy/sluice/host/strictyaml"
+	"github.com/sluice-proxy/sluice/host/safefile"
 )
 
 // ErrNoCluster is returned when no API server is configured and the process is not in a Pod.
@@ -46,7 +47,7 @@ type Client struct {
 	core, discovery, networking, events rest.Interface
 }
 
-// maxKubeconfig is well above the size of a kubeconfig with embedded certificates.
+// maxKubeconfig is well above the size of a kubeconfig with embedded certificates, and of each file that it names.
 const maxKubeconfig = 8 << 20
 
 // Connect returns a client. It sends no request.
@@ -66,12 +67,7 @@ func Connect(c Connection) (*Client, error) {
 func (c Connection) config() (*rest.Config, error) {
 	switch {
 	case c.Kubeconfig != "":
-		if err := strictyaml.CheckRegularFile(c.Kubeconfig, maxKubeconfig); err != nil {
-			return nil, fmt.Errorf("kubeconfig: %w", err)
-		}
-		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-			&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.Kubeconfig},
-			&clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: c.Server}}).ClientConfig()
+		config, err := c.readKubeconfig()
 		if err != nil {
 			return nil, fmt.Errorf("kubeconfig %s: %w", c.Kubeconfig, err)
 		}
@@ -89,6 +85,56 @@ func (c Connection) config() (*rest.Config, error) {
 		return &rest.Config{Host: c.Server}, nil
 	}
 	return nil, ErrNoCluster
+}
+
+// readKubeconfig reads the kubeconfig file, and checks the files that it names: client-go reads them whole, again and again,
+// and would wait for the writer of a FIFO.
+func (c Connection) readKubeconfig() (*rest.Config, error) {
+	text, err := safefile.Read(c.Kubeconfig, maxKubeconfig)
+	if err != nil {
+		return nil, pathError(err)
+	}
+	file, err := clientcmd.Load(text)
+	if err != nil {
+		return nil, err
+	}
+	for _, cluster := range file.Clusters {
+		cluster.LocationOfOrigin = c.Kubeconfig
+	}
+	for _, user := range file.AuthInfos {
+		user.LocationOfOrigin = c.Kubeconfig
+	}
+	if err := clientcmd.ResolveLocalPaths(file); err != nil {
+		return nil, err
+	}
+	var paths []string
+	if context := file.Contexts[file.CurrentContext]; context != nil {
+		if cluster := file.Clusters[context.Cluster]; cluster != nil {
+			paths = append(paths, cluster.CertificateAuthority)
+		}
+		if user := file.AuthInfos[context.AuthInfo]; user != nil {
+			paths = append(paths, user.TokenFile, user.ClientCertificate, user.ClientKey)
+		}
+	}
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		if err := safefile.Check(path, maxKubeconfig); err != nil {
+			return nil, err
+		}
+	}
+	overrides := clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: c.Server}}
+	return clientcmd.NewNonInteractiveClientConfig(*file, "", &overrides, nil).ClientConfig()
+}
+
+// pathError removes the file's name from an error whose prefix names it.
+func pathError(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
 }
 
 func newClient(config *rest.Config) (*Client, error) {

@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/safefile"
+)
+
+// withoutDescriptors runs f while this process can open no file.
+func withoutDescriptors(t *testing.T, f func()) {
+	t.Helper()
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	f()
+}
+
+func TestFileThatCouldNotBeOpenedIsReadLater(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sluice.yaml")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	read := make(chan error)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- watchFiles(ctx, func() []string { return []string{path} }, func() error {
+			_, err := safefile.Read(path, 100)
+			read <- err
+			return err
+		})
+	}()
+	next := func(want func(error) bool) {
+		t.Helper()
+		for {
+			select {
+			case err := <-read:
+				if want(err) {
+					return
+				}
+			case <-ctx.Done():
+				t.Fatal("not read")
+			}
+		}
+	}
+	next(func(err error) bool { return errors.Is(err, syscall.ENOENT) })
+	if err := safefile.Replace(path+"0", nil); err != nil {
+		t.Fatal(err)
+	}
+	withoutDescriptors(t, func() {
+		if err := syscall.Rename(path+"0", path); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // of which the event caused at most two: it is retried
+			next(func(err error) bool { return errors.Is(err, syscall.EMFILE) })
+		}
+	})
+	next(func(err error) bool { return err == nil })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,82 @@
+package safefile
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// OpenFolder opens a folder, creating it if it does not exist. It refuses a folder that users other than this process's
+// and root may write to, such as /tmp: they could put a link, a file or a socket of their own in the place of ours. Files
+// are named relative to the folder, which stays the same if its path leads elsewhere later.
+func OpenFolder(path string) (*os.Root, error) {
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return nil, err
+	}
+	return openFolder(path)
+}
+
+func openFolder(path string) (*os.Root, error) {
+	folder, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := folder.Stat(".")
+	if err == nil {
+		err = checkFolder(path, info)
+	}
+	if err != nil {
+		folder.Close()
+		return nil, err
+	}
+	return folder, nil
+}
+
+func checkFolder(path string, info os.FileInfo) error {
+	if info.Mode().Perm()&0o002 != 0 {
+		return fmt.Errorf("folder %s: every user may write to it (mode %s)", path, info.Mode())
+	}
+	if uid, ok := owner(info); ok && uid != 0 && uid != os.Geteuid() {
+		return fmt.Errorf("folder %s: it belongs to another user (uid %d)", path, uid)
+	}
+	return nil
+}
+
+// ReadPrivate is Read of a file that only this process's user and root can have written: it checks the folder.
+func ReadPrivate(path string, limit int64) ([]byte, error) {
+	folder, err := openFolder(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	folder.Close()
+	return Read(path, limit)
+}
+
+// Replace writes a file that only its owner can read, in a folder that OpenFolder accepts. Readers see the old content or
+// the new one. There is no fsync: a power failure may lose it. After an error the old file is unchanged, and no partly
+// written one remains.
+func Replace(path string, content []byte) (err error) {
+	folder, err := OpenFolder(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	name := filepath.Base(path)
+	temp := name + ".new"
+	_ = folder.Remove(temp)                                                   // of a process that was killed
+	f, err := folder.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // follows no link
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = folder.Rename(temp, name)
+	}
+	if err != nil {
+		_ = folder.Remove(temp)
+	}
+	return err
+}

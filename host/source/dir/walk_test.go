@@ -1,0 +1,169 @@
+package dir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// problemTexts returns the problems of a directory that still has the Node n1.
+func problemTexts(t *testing.T, root string) string {
+	t.Helper()
+	snap, problems, err := Load(root)
+	if err != nil || snap.Nodes["n1"] == nil {
+		t.Fatalf("%v, %d Nodes, %v", err, len(snap.Nodes), problems)
+	}
+	var out []string
+	for _, p := range problems {
+		out = append(out, p.Error())
+	}
+	return strings.Join(out, "\n")
+}
+
+func TestLinkToADirectoryAboveTheSourceIsIgnored(t *testing.T) {
+	base := t.TempDir()
+	root := filepath.Join(base, "manifests")
+	write(t, filepath.Join(root, "sub/z.yaml"), node("n1", "z1"))
+	write(t, filepath.Join(base, "other.yaml"), node("n2", "z1"))
+	for link, to := range map[string]string{"a": "/", "b": "..", "sub/c": "../..", "sub/d": "../sub", "e": "a", "f": "b/manifests/sub"} {
+		if err := os.Symlink(to, filepath.Join(root, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &walker{onDir: func(string) {}}
+	if err := w.walk(root); err != nil || w.folders > 4 || len(w.found) != 2 { // sub, and again through f
+		t.Errorf("%v, %d folders, %v", err, w.folders, w.found)
+	}
+	texts := problemTexts(t, root)
+	for _, link := range []string{"a", "b", "sub/c", "e"} {
+		if !strings.Contains(texts, link+": leads to a directory that contains the source directory: ignored") {
+			t.Errorf("%s is not reported:\n%s", link, texts)
+		}
+	}
+}
+
+// TestLinksThatMultiplyAreBounded: each folder has two links to the next, so there are 2^40 paths.
+func TestLinksThatMultiplyAreBounded(t *testing.T) {
+	base := t.TempDir()
+	root := filepath.Join(base, "manifests")
+	write(t, filepath.Join(root, "n.yaml"), node("n1", "z1"))
+	for i := range 40 {
+		here := filepath.Join(base, fmt.Sprint(i))
+		err := os.Mkdir(here, 0o700)
+		for _, link := range []string{"x", "y"} {
+			err = errors.Join(err, os.Symlink(fmt.Sprintf("../%d", i+1), filepath.Join(here, link)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("../0", filepath.Join(root, "a")); err != nil {
+		t.Fatal(err)
+	}
+	w := &walker{onDir: func(string) {}}
+	if err := w.walk(root); err != nil || w.folders != maxFolders {
+		t.Errorf("%v, %d folders", err, w.folders)
+	}
+	if got := problemTexts(t, root); strings.Count(got, "\n") != 0 || !strings.Contains(got, "more than 4096 folders: it and ") {
+		t.Error(got)
+	}
+}
+
+func TestDeepFoldersAreBounded(t *testing.T) {
+	root := t.TempDir()
+	deep := strings.Repeat("d/", maxDepth)
+	write(t, filepath.Join(root, deep, "n.yaml"), node("n1", "z1"))
+	write(t, filepath.Join(root, deep, "d/n.yaml"), node("n2", "z1"))
+	if got := problemTexts(t, root); strings.Count(got, "\n") != 0 || !strings.Contains(got, "nested more than 32 levels deep") {
+		t.Error(got)
+	}
+}
+
+func TestPseudoFileSystemsAreNotWalked(t *testing.T) {
+	root := t.TempDir()
+	write(t, filepath.Join(root, "z.yaml"), node("n1", "z1"))
+	for _, target := range []string{"/proc", "/proc/self/root/proc", "/sys"} {
+		if err := os.Symlink(target, filepath.Join(root, strings.ReplaceAll(target, "/", "_"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &walker{onDir: func(string) {}}
+	if err := w.walk(root); err != nil || w.folders != 1 {
+		t.Errorf("%v, %d folders", err, w.folders)
+	}
+	if got := problemTexts(t, root); strings.Count(got, "is a pseudo file system") != 3 {
+		t.Error(got)
+	}
+}
+
+func TestManifestsTogetherAreBounded(t *testing.T) {
+	root := t.TempDir()
+	write(t, filepath.Join(root, "a.yaml"), node("n1", "z1"))
+	for i := range maxTotal/maxFile + 1 {
+		path := filepath.Join(root, fmt.Sprintf("b%02d.yaml", i))
+		write(t, path, "")
+		if err := os.Truncate(path, maxFile); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &walker{onDir: func(string) {}}
+	if err := w.walk(root); err != nil || len(w.unreadable) != 2 || w.size > maxTotal {
+		t.Errorf("%v, %v, %d bytes", err, w.unreadable, w.size)
+	}
+}
+
+// withoutDescriptors runs f while this process can open no file.
+func withoutDescriptors(t *testing.T, f func()) {
+	t.Helper()
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	f()
+}
+
+func TestChangeWithoutFreeDescriptorsIsReadLater(t *testing.T) {
+	for _, name := range []string{"a.yaml", "sub/a.yaml"} {
+		root := t.TempDir()
+		write(t, filepath.Join(root, name), node("n1", "a"))
+		r := start(t, root, timedOptions)
+		r.write(name+".new", node("n1", "b"))
+		withoutDescriptors(t, func() {
+			// Without an event later: neither name nor size of the file tells that it has changed.
+			r.must(os.Rename(filepath.Join(root, name+".new"), filepath.Join(root, name)))
+			r.waitForLog("too many open files")
+			r.waitForZones("n1=a")
+		})
+		r.waitForZones("n1=b")
+	}
+}
+
+func TestScanWithoutFreeDescriptorsAsksForAnother(t *testing.T) {
+	root := t.TempDir()
+	write(t, filepath.Join(root, "a.yaml"), node("n1", "a"))
+	f := newDirectory(root)
+	if err := f.scan(nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	f.files = map[string]*file{}
+	var err error
+	withoutDescriptors(t, func() { err = f.scan(nil, nil) })
+	if !errors.Is(err, syscall.EMFILE) || f.retry == nil {
+		t.Errorf("%v, retry %v", err, f.retry)
+	}
+	if err := f.scan(f.retry, nil); err != nil || f.retry != nil || len(f.files) != 1 {
+		t.Errorf("%v, retry %v, %d files", err, f.retry, len(f.files))
+	}
+}
