@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -36,7 +35,7 @@ It fails while sluice, or kube-proxy, is running.`,
 				printRemoved(cmd.OutOrStdout(), removed, err)
 				return err
 			}
-			unlock, err := agent.LockDataPlane(stderrLogger(slog.LevelInfo))
+			unlock, err := agent.LockDataPlane()
 			if err != nil {
 				return err
 			}

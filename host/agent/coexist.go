@@ -13,7 +13,7 @@ import (
 // ClaimNode makes this process the only Service proxy of the node and configures the host: it locks the data plane, and
 // returns an error while kube-proxy is running. release unlocks the data plane.
 func ClaimNode(ctx context.Context, cfg *config.Config, removeKubeProxy bool, log *slog.Logger) (release func(), err error) {
-	release, err = LockDataPlane(log)
+	release, err = LockDataPlane()
 	if err != nil {
 		return nil, err
 	}

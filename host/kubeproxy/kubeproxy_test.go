@@ -12,8 +12,6 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-func TestMain(m *testing.M) { testnet.Main(m) }
-
 // node is a network namespace.
 type node struct {
 	testing.TB

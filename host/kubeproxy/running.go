@@ -1,7 +1,6 @@
 package kubeproxy
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -14,32 +13,15 @@ import (
 	"time"
 )
 
-// MetricsAddress is kube-proxy's default metricsBindAddress.
-const MetricsAddress = "127.0.0.1:10249"
+// MetricsPort is the port of kube-proxy's default metricsBindAddress, 127.0.0.1:10249.
+const MetricsPort = 10249
 
 // answerTimeout bounds requests to kube-proxy over the loopback interface.
 const answerTimeout = 500 * time.Millisecond
 
-// Running returns evidence that kube-proxy is running in the network namespace of the calling thread, or "" if there is none:
-// a process of its name under proc, or an answer on address. In a container without the host's processes, only the answer
-// is evidence.
-func Running(ctx context.Context, proc, address string) (string, error) {
-	pid, err := findProcess(proc)
-	if err != nil {
-		return "", fmt.Errorf("find kube-proxy: %w", err)
-	}
-	if pid != 0 {
-		return fmt.Sprintf("process %d", pid), nil
-	}
-	if answersAt(ctx, address) {
-		return "it answers on " + address, nil
-	}
-	return "", nil
-}
-
 // RequireStopped returns an error with the given reason while kube-proxy is running on this node.
 func RequireStopped(ctx context.Context, reason string) error {
-	by, err := Running(ctx, "/proc", MetricsAddress)
+	by, err := Running(ctx, "/proc", MetricsPort)
 	if err != nil {
 		return err
 	}
@@ -49,10 +31,45 @@ func RequireStopped(ctx context.Context, reason string) error {
 	return nil
 }
 
-// findProcess returns the ID of a process called kube-proxy in this network namespace, or 0. Processes that may not be
-// inspected are skipped.
+// Running returns evidence that kube-proxy is running in the network namespace of the calling thread, or "" if there is
+// none. A process without CAP_NET_ADMIN in the namespace cannot produce any:
+//
+//   - a process whose executable is called kube-proxy and that has this capability. Name and arguments of a process do not
+//     count, because every user can choose them, also for a program that runs as root.
+//   - an answer on port, from a socket of root's or of this process's user, while the kernel has objects of kube-proxy's. In
+//     a container without the host's processes, this is the only evidence; so it is if kube-proxy is part of another
+//     program, such as k3s.
+func Running(ctx context.Context, proc string, port uint16) (string, error) {
+	pid, err := findProcess(proc)
+	if err != nil {
+		return "", fmt.Errorf("find kube-proxy: %w", err)
+	}
+	if pid != 0 {
+		return fmt.Sprintf("process %d", pid), nil
+	}
+	trusted, err := hasTrustedListener(proc, port)
+	if err != nil {
+		return "", fmt.Errorf("find kube-proxy: %w", err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	if !trusted || !answersAt(ctx, address) {
+		return "", nil
+	}
+	found, err := Find(ctx)
+	if len(found) == 0 && err == nil {
+		return "", nil
+	}
+	return "it answers on " + address, nil
+}
+
+// findProcess returns the ID of a kube-proxy in this network namespace, or 0. Processes that may not be inspected are
+// skipped.
 func findProcess(proc string) (pid int, err error) {
 	own, err := os.Readlink(filepath.Join(proc, "thread-self/ns/net"))
+	if err != nil {
+		return 0, err
+	}
+	user, err := os.Readlink(filepath.Join(proc, "thread-self/ns/user"))
 	if err != nil {
 		return 0, err
 	}
@@ -66,20 +83,36 @@ func findProcess(proc string) (pid int, err error) {
 			continue
 		}
 		dir := filepath.Join(proc, d.Name())
-		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if err != nil || len(line) == 0 { // exited, a zombie, or a kernel thread
+		linksTo := func(name, want string) bool {
+			got, err := os.Readlink(filepath.Join(dir, name))
+			return err == nil && got == want
+		}
+		exe, err := os.Readlink(filepath.Join(dir, "exe"))
+		if err != nil || filepath.Base(strings.TrimSuffix(exe, " (deleted)")) != kubeProxyName {
 			continue
 		}
-		arg0, _, _ := bytes.Cut(line, []byte{0})
-		comm, _ := os.ReadFile(filepath.Join(dir, "comm"))
-		if filepath.Base(string(arg0)) != kubeProxyName && string(bytes.TrimSpace(comm)) != kubeProxyName {
-			continue
-		}
-		if net, err := os.Readlink(filepath.Join(dir, "ns/net")); err == nil && net == own {
+		// The capability counts in the user namespace that the process is in.
+		if linksTo("ns/net", own) && linksTo("ns/user", user) && isNetAdmin(dir) {
 			return n, nil
 		}
 	}
 	return 0, nil
+}
+
+// isNetAdmin reports whether a process, by its folder in /proc, has CAP_NET_ADMIN.
+func isNetAdmin(dir string) bool {
+	const capNetAdmin = 12
+	status, err := os.ReadFile(filepath.Join(dir, "status"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(status)) {
+		if value, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			caps, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+			return err == nil && caps&(1<<capNetAdmin) != 0
+		}
+	}
+	return false
 }
 
 // answersAt reports whether kube-proxy is serving on its metrics address. sluice serves the same paths; its configuration
@@ -87,7 +120,10 @@ func findProcess(proc string) (pid int, err error) {
 func answersAt(ctx context.Context, address string) bool {
 	ctx, stop := context.WithTimeout(ctx, answerTimeout)
 	defer stop()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	get := func(path string) string {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 		if err != nil {

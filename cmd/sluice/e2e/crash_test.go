@@ -3,10 +3,13 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -248,7 +251,15 @@ func TestRunRefusesWhileKubeProxyIsRunning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := &exec.Cmd{Path: sleep, Args: []string{"kube-proxy", "3600"}}
+	program, err := os.ReadFile(sleep)
+	path := filepath.Join(t.TempDir(), "kube-proxy")
+	if err == nil {
+		err = os.WriteFile(path, program, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := &exec.Cmd{Path: path, Args: []string{"sleep", "3600"}}
 	p, err := n.lab.Node.Start(other)
 	if err != nil {
 		t.Fatal(err)
@@ -267,8 +278,9 @@ func TestRunRefusesWhileKubeProxyIsRunning(t *testing.T) {
 	n.expect("it has stopped", "p1 p2")
 }
 
-// TestLockOfAnUnprivilegedProcessIsIgnored: any user can take the name, which must not prevent a start.
-func TestLockOfAnUnprivilegedProcessIsIgnored(t *testing.T) {
+// TestAnotherUserCannotPreventAStart has a process without capabilities do what might look like a sluice or a kube-proxy
+// that is running.
+func TestAnotherUserCannotPreventAStart(t *testing.T) {
 	n := newNode(t)
 	const keep, nobody = ^uintptr(0), 65534
 	setUID := func(uid uintptr) error {
@@ -277,14 +289,21 @@ func TestLockOfAnUnprivilegedProcessIsIgnored(t *testing.T) {
 		}
 		return nil
 	}
-	var squatter net.Listener
+	var proxyMode net.Listener
 	root := uintptr(os.Geteuid())
 	err := n.lab.Node.Do(func() (err error) {
 		if err := setUID(nobody); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, setUID(root)) }()
-		squatter, err = net.Listen("unix", "@sluice-writer")
+		for _, name := range []string{"@sluice-writer", "@sluice-lock", "@sluice"} {
+			l, err := net.Listen("unix", name)
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { l.Close() })
+		}
+		proxyMode, err = net.Listen("tcp", "127.0.0.1:10249")
 		return err
 	})
 	if errors.Is(err, syscall.EINVAL) {
@@ -293,8 +312,18 @@ func TestLockOfAnUnprivilegedProcessIsIgnored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer squatter.Close()
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "iptables") })}
+	go server.Serve(proxyMode)
+	defer server.Close()
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, err := n.lab.Node.Start(&exec.Cmd{Path: sleep, Args: []string{"kube-proxy", "3600"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer named.Kill()
 	n.run()
-	n.logs("another program has the data plane lock")
 	n.expect("running", "p1 p2")
 }
