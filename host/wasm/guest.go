@@ -7,11 +7,14 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental"
 
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
+	"github.com/sluice-proxy/sluice/host/wasm/watchdog"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -22,6 +25,9 @@ type guest struct {
 	memory   api.Memory
 	fuel     api.MutableGlobal
 	stack    api.MutableGlobal
+	floor    api.MutableGlobal // fuel below which the guest ends: 0, or MaxFloor once the call is late
+	timer    *watchdog.Timer   // of the current call
+	late     bool              // the last call was
 	decide   api.Function
 	alloc    api.Function
 	encoder  abi.Encoder
@@ -53,8 +59,7 @@ func (p *Plugin) newGuest() (*guest, error) {
 
 func (g *guest) start() (err error) {
 	p := g.p
-	g.module, err = p.runtime.InstantiateModule(p.ctx, p.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
-	if err != nil {
+	if err := g.instantiate(); err != nil {
 		return fmt.Errorf("instantiate: %w", firstLine(err))
 	}
 	p.instances++
@@ -66,6 +71,16 @@ func (g *guest) start() (err error) {
 	if g.stack, ok = g.module.ExportedGlobal(meter.StackExport).(api.MutableGlobal); !ok {
 		return errors.New("instantiate: no stack global") // likewise
 	}
+	if g.floor, ok = g.module.ExportedGlobal(meter.FloorExport).(api.MutableGlobal); !ok {
+		return errors.New("instantiate: no floor global") // likewise
+	}
+	floor, err := globalAddress(g.floor)
+	if err != nil {
+		return fmt.Errorf("instantiate: %w", err)
+	}
+	if g.timer, err = p.host.watchdog.Add(floor, meter.MaxFloor); err != nil {
+		return fmt.Errorf("instantiate: %w", err)
+	}
 	budget := p.limits.InitFuel
 	for _, name := range []string{meter.StartExport, "_initialize"} {
 		f := g.module.ExportedFunction(name)
@@ -76,7 +91,7 @@ func (g *guest) start() (err error) {
 		if name == meter.StartExport {
 			what = "start function"
 		}
-		if err := g.call(f, what, budget); err != nil {
+		if err := g.call(f, what, budget, p.limits.InitTime); err != nil {
 			return err
 		}
 		budget -= g.fuelUsed
@@ -84,6 +99,18 @@ func (g *guest) start() (err error) {
 	}
 	g.decide, g.alloc = g.module.ExportedFunction("sluice_decide"), g.module.ExportedFunction("sluice_alloc")
 	return g.configure()
+}
+
+func (g *guest) instantiate() (err error) {
+	defer func() {
+		if r := recover(); r != nil { // the memory could not be allocated
+			err = fmt.Errorf("%v", r)
+		}
+	}()
+	p := g.p
+	ctx := experimental.WithMemoryAllocator(p.ctx, experimental.MemoryAllocatorFunc(allocateMemory))
+	g.module, err = p.runtime.InstantiateModule(ctx, p.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	return err
 }
 
 // configure passes the settings to sluice_configure.
@@ -97,12 +124,12 @@ func (g *guest) configure() error {
 		return nil
 	}
 	var b buffer
-	if err := g.ensureBuffer(&b, len(p.settings), &budget); err != nil {
+	if err := g.ensureBuffer(&b, len(p.settings), &budget, p.limits.ConfigureTime); err != nil {
 		return err
 	}
 	copy(g.view(b), p.settings)
 	g.args[0], g.args[1] = uint64(b.ptr), uint64(len(p.settings))
-	err := g.call(g.module.ExportedFunction("sluice_configure"), "sluice_configure", budget)
+	err := g.call(g.module.ExportedFunction("sluice_configure"), "sluice_configure", budget, p.limits.ConfigureTime)
 	p.initFuel += g.fuelUsed
 	if err != nil {
 		return err
@@ -115,32 +142,48 @@ func (g *guest) configure() error {
 
 // callU32 calls an export of type () -> (i32).
 func (g *guest) callU32(name string) (uint32, error) {
-	if err := g.call(g.module.ExportedFunction(name), name, g.p.limits.ConfigureFuel); err != nil {
+	if err := g.call(g.module.ExportedFunction(name), name, g.p.limits.ConfigureFuel, g.p.limits.ConfigureTime); err != nil {
 		return 0, err
 	}
 	return uint32(g.args[0]), nil
 }
 
-// call calls f with the arguments in g.args, where it leaves the result, and with budget as its fuel.
-func (g *guest) call(f api.Function, what string, budget int64) error {
+// call calls f with the arguments in g.args, where it leaves the result, with budget as its fuel and limit as its CPU time.
+func (g *guest) call(f api.Function, what string, budget int64, limit time.Duration) error {
 	g.lines, g.bytes, g.loggedError = 0, 0, ""
 	g.fuel.Set(uint64(budget))
-	err := f.CallWithStack(g.p.ctx, g.args[:])
+	g.floor.Set(0)
+	err := g.timed(f, limit)
 	left := g.fuelLeft()
 	g.fuelUsed = min(budget-left, budget) // a bulk operation is charged in full before it traps
 	g.flush()
 	if err == nil && left >= 0 {
 		return nil
 	}
-	return g.callError(err, what, budget)
+	return g.callError(err, what, budget, limit)
 }
 
+// timed calls f and has the watchdog end it after limit.
+func (g *guest) timed(f api.Function, limit time.Duration) error {
+	g.timer.Start(limit)
+	defer func() { g.late = g.timer.Stop() }()
+	return f.CallWithStack(g.p.ctx, g.args[:])
+}
+
+// Causes of a failed call that Stats counts.
+var (
+	errNoFuel = errors.New("out of fuel")
+	errLate   = errors.New("deadline exceeded")
+)
+
 // callError returns why a call failed.
-func (g *guest) callError(err error, what string, budget int64) error {
+func (g *guest) callError(err error, what string, budget int64, limit time.Duration) error {
 	var ex procExit
 	switch {
 	case g.fuelLeft() < 0:
-		return fmt.Errorf("%s: out of fuel: the budget is %d", what, budget)
+		return fmt.Errorf("%s: %w: the budget is %d", what, errNoFuel, budget)
+	case g.late:
+		return fmt.Errorf("%s: %w: %d ms of CPU time", what, errLate, limit.Milliseconds())
 	case int64(g.stack.Get()) < 0:
 		return fmt.Errorf("%s: call stack exhausted", what)
 	case errors.As(err, &ex):
@@ -150,7 +193,7 @@ func (g *guest) callError(err error, what string, budget int64) error {
 }
 
 // ensureBuffer makes b at least n bytes long and subtracts the fuel used from budget.
-func (g *guest) ensureBuffer(b *buffer, n int, budget *int64) error {
+func (g *guest) ensureBuffer(b *buffer, n int, budget *int64, limit time.Duration) error {
 	if b.size != 0 && n <= int(b.size) {
 		return nil
 	}
@@ -160,7 +203,7 @@ func (g *guest) ensureBuffer(b *buffer, n int, budget *int64) error {
 		return fmt.Errorf("sluice_alloc: %d bytes exceed the memory limit of the guest", size)
 	}
 	g.args[0] = size
-	err := g.call(g.alloc, "sluice_alloc", *budget)
+	err := g.call(g.alloc, "sluice_alloc", *budget, limit)
 	*budget -= g.fuelUsed
 	if err != nil {
 		return err
@@ -191,7 +234,8 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Respons
 			err = fmt.Errorf("panic in the host: %v", r)
 		}
 	}()
-	if err := g.ensureBuffer(&g.resp, abi.MaxResponse(n), &budget); err != nil {
+	limit := g.p.limits.DecideTime
+	if err := g.ensureBuffer(&g.resp, abi.MaxResponse(n), &budget, limit); err != nil {
 		return err
 	}
 	length := -1
@@ -200,12 +244,12 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Respons
 		wire := g.encoder.AppendRequest(v[:0:len(v)], req)
 		if len(wire) <= len(v) {
 			length = len(wire)
-		} else if err := g.ensureBuffer(&g.req, len(wire), &budget); err != nil {
+		} else if err := g.ensureBuffer(&g.req, len(wire), &budget, limit); err != nil {
 			return err
 		}
 	}
 	g.args = [4]uint64{uint64(g.req.ptr), uint64(length), uint64(g.resp.ptr), uint64(g.resp.size)}
-	err = g.call(g.decide, "sluice_decide", budget)
+	err = g.call(g.decide, "sluice_decide", budget, limit)
 	budget -= g.fuelUsed
 	if err != nil {
 		return err
@@ -225,10 +269,22 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Respons
 
 func (g *guest) fuelLeft() int64 { return int64(g.fuel.Get()) }
 
-// charge takes fuel for work of the host on behalf of the guest.
-func (g *guest) charge(n int64) { g.fuel.Set(uint64(g.fuelLeft() - n)) }
+// charge takes fuel for work of the host on behalf of the guest, before that work. It ends a guest that has no fuel left or is late.
+func (g *guest) charge(n int64) {
+	left := g.fuelLeft() - n
+	g.fuel.Set(uint64(left))
+	switch {
+	case left < 0:
+		panic(errNoFuel)
+	case g.timer.Late():
+		panic(errLate)
+	}
+}
 
 func (g *guest) close() {
+	if g.timer != nil {
+		g.p.host.watchdog.Remove(g.timer)
+	}
 	if g.module != nil {
 		_ = g.module.Close(context.Background()) // only frees memory
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
+	"github.com/sluice-proxy/sluice/host/wasm/watchdog"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -38,6 +39,7 @@ type Host struct {
 	limits   Limits
 	log      *slog.Logger
 	now      func() time.Time
+	watchdog *watchdog.Watchdog
 
 	mu      sync.Mutex
 	plugins map[*Plugin]bool
@@ -51,7 +53,8 @@ func New(_ context.Context, opts Options) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("wasm: %w", err)
 	}
-	h := &Host{ctx: context.Background(), limits: limits, log: opts.Log, now: opts.Now, plugins: map[*Plugin]bool{}}
+	h := &Host{ctx: context.Background(), limits: limits, log: opts.Log, now: opts.Now, plugins: map[*Plugin]bool{},
+		watchdog: new(watchdog.Watchdog)}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -79,6 +82,7 @@ func (h *Host) Close(context.Context) error {
 	for p := range open {
 		errs = append(errs, p.Close())
 	}
+	h.watchdog.Close()
 	return errors.Join(errs...)
 }
 

@@ -20,6 +20,14 @@ type hostFunc struct {
 	run func(g *guest, stack []uint64) // arguments in stack, result in stack[0]
 }
 
+// Fuel for what a host call does, in addition to the fuel that package meter charges for leaving the sandbox. It depends on
+// the arguments and the guest's memory only, so that a call uses the same fuel on every node.
+const (
+	fuelItem = 16   // a vector of fd_write, an end of line, a subscription of poll_oneoff
+	fuelByte = 1    // a byte that is logged, written or random
+	fuelLine = 1024 // a line for the log, dropped or not
+)
+
 const (
 	sluiceModule = "sluice"
 	wasiModule   = "wasi_snapshot_preview1"
@@ -91,6 +99,7 @@ func (p *Plugin) addImports(ctx context.Context) error {
 			seen[im.Name] = true
 			run := all[module][im.Name].run
 			b.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(_ context.Context, stack []uint64) {
+				p.guest.charge(0) // code without loops does not check its fuel between host calls
 				run(p.guest, stack)
 			}), valueTypes(im.Type.Params), valueTypes(im.Type.Results)).Export(im.Name)
 		}
@@ -109,6 +118,7 @@ func valueTypes(b []byte) []api.ValueType { return slices.Clone(b) }
 // importLog implements sluice.log(level, ptr, len).
 func importLog(g *guest, stack []uint64) {
 	n := min(uint32(stack[2]), abi.MaxLogLen)
+	g.charge(fuelLine + int64(n)*fuelByte)
 	text, ok := g.memory.Read(uint32(stack[1]), n)
 	if !ok {
 		panic(fmt.Errorf("sluice.log: %d bytes at address %d are outside the guest's memory", n, uint32(stack[1])))

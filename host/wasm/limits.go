@@ -2,6 +2,7 @@ package wasm
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
@@ -14,11 +15,15 @@ type Limits struct {
 	ConfigureFuel int64  // sluice_alloc and sluice_configure together; each of sluice_abi_version, sluice_needs
 	DecideFuel    int64  // one decision, including its sluice_alloc, plus …
 	EndpointFuel  int64  // … this for each endpoint
-	LogLines      int    // per call
-	LogBytes      int    // per call, all lines together
-	LogPerSecond  int    // lines, in the time of requests; bursts of ten times as many
-	Settings      int    // bytes
-	Failures      int    // consecutive failures that suspend the plugin
+	// CPU time of a call, in whole milliseconds up to 1 s. A call that exceeds it ends up to 8 ms later.
+	InitTime      time.Duration // the start function; _initialize
+	ConfigureTime time.Duration // sluice_configure and its sluice_alloc; sluice_abi_version; sluice_needs
+	DecideTime    time.Duration // sluice_decide; its sluice_alloc
+	LogLines      int           // per call
+	LogBytes      int           // per call, all lines together
+	LogPerSecond  int           // lines, in the time of requests; bursts of ten times as many
+	Settings      int           // bytes
+	Failures      int           // consecutive failures that suspend the plugin
 }
 
 // DefaultLimits returns limits for all guests. Go guests start with 4 MiB of memory, hence 64 MiB; memory is not reserved.
@@ -30,6 +35,9 @@ func DefaultLimits() Limits {
 		ConfigureFuel: 50_000_000,
 		DecideFuel:    10_000_000,
 		EndpointFuel:  20_000,
+		InitTime:      200 * time.Millisecond,
+		ConfigureTime: 100 * time.Millisecond,
+		DecideTime:    20 * time.Millisecond,
 		LogLines:      16,
 		LogBytes:      8 << 10,
 		LogPerSecond:  10,
@@ -42,6 +50,11 @@ func DefaultLimits() Limits {
 func (l Limits) withDefaults() (Limits, error) {
 	d := DefaultLimits()
 	def := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	dur := func(v *time.Duration, d time.Duration) {
 		if *v == 0 {
 			*v = d
 		}
@@ -63,6 +76,9 @@ func (l Limits) withDefaults() (Limits, error) {
 	def(&l.ConfigureFuel, d.ConfigureFuel)
 	def(&l.DecideFuel, d.DecideFuel)
 	def(&l.EndpointFuel, d.EndpointFuel)
+	dur(&l.InitTime, d.InitTime)
+	dur(&l.ConfigureTime, d.ConfigureTime)
+	dur(&l.DecideTime, d.DecideTime)
 	num(&l.LogLines, d.LogLines)
 	num(&l.LogBytes, d.LogBytes)
 	num(&l.LogPerSecond, d.LogPerSecond)
@@ -73,6 +89,7 @@ func (l Limits) withDefaults() (Limits, error) {
 		value int64
 	}{
 		{"InitFuel", l.InitFuel}, {"ConfigureFuel", l.ConfigureFuel}, {"DecideFuel", l.DecideFuel}, {"EndpointFuel", l.EndpointFuel},
+		{"InitTime", int64(l.InitTime)}, {"ConfigureTime", int64(l.ConfigureTime)}, {"DecideTime", int64(l.DecideTime)},
 		{"LogLines", int64(l.LogLines)}, {"LogBytes", int64(l.LogBytes)}, {"LogPerSecond", int64(l.LogPerSecond)},
 		{"Settings", int64(l.Settings)}, {"Failures", int64(l.Failures)},
 	} {

@@ -40,13 +40,15 @@ func (l *logLimiter) allow() bool {
 
 // log logs a line of the guest, subject to the limits per call and per plugin.
 func (g *guest) log(level uint32, text []byte) {
-	g.flushUnless(level)
+	if level != g.partialLevel {
+		g.endLine()
+	}
 	g.logLine(level, text)
 }
 
 func (g *guest) logLine(level uint32, text []byte) {
 	l := &g.p.limits
-	if level >= abi.LogError && g.loggedError == "" {
+	if level >= abi.LogError && g.loggedError == "" && len(bytes.TrimSpace(text)) > 0 {
 		g.loggedError = sanitize(text)
 	}
 	if g.lines >= l.LogLines || g.bytes+len(text) > l.LogBytes {
@@ -73,19 +75,25 @@ func (g *guest) logLine(level uint32, text []byte) {
 // writeStream joins the writes to a stream into lines: Go's runtime prints a panic in many small pieces.
 func (g *guest) writeStream(level uint32, text []byte) {
 	if level != g.partialLevel {
-		g.flush()
+		g.endLine()
 		g.partialLevel = level
 	}
 	for len(text) > 0 {
-		i := bytes.IndexByte(text, '\n')
-		if i < 0 {
-			room := max(0, abi.MaxLogLen-len(g.partialLine))
-			g.partialLine = append(g.partialLine, text[:min(room, len(text))]...)
-			return
-		}
+		line, rest, ended := bytes.Cut(text, []byte{'\n'})
 		room := max(0, abi.MaxLogLen-len(g.partialLine))
-		g.partialLine = append(g.partialLine, text[:min(room, i)]...)
-		text = text[i+1:]
+		g.partialLine = append(g.partialLine, line[:min(room, len(line))]...)
+		if ended {
+			g.endLine()
+		}
+		text = rest
+	}
+}
+
+// endLine charges for the end of a line and logs the line unless it is empty.
+func (g *guest) endLine() {
+	g.charge(fuelItem)
+	if len(g.partialLine) > 0 {
+		g.charge(fuelLine)
 		g.flush()
 	}
 }
@@ -95,12 +103,6 @@ func (g *guest) flush() {
 	if len(g.partialLine) > 0 {
 		g.logLine(g.partialLevel, g.partialLine)
 		g.partialLine = g.partialLine[:0]
-	}
-}
-
-func (g *guest) flushUnless(level uint32) {
-	if level != g.partialLevel {
-		g.flush()
 	}
 }
 

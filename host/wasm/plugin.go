@@ -36,6 +36,7 @@ type Plugin struct {
 	logLimit logLimiter
 
 	calls, failures, instances uint64
+	outOfFuel, late            uint64
 	fuel, lastFuel, maxFuel    uint64
 	initFuel                   int64
 }
@@ -43,7 +44,9 @@ type Plugin struct {
 // Stats contains counters of a plugin since it was loaded.
 type Stats struct {
 	Calls       uint64 // of Decide, except while suspended
-	Failures    uint64 // failed calls
+	Failures    uint64 // failed calls, of which …
+	OutOfFuel   uint64 // … used up their fuel
+	Late        uint64 // … used up their CPU time
 	Instances   uint64 // guests instantiated
 	Fuel        uint64 // used by all calls
 	LastFuel    uint64 // used by the last call
@@ -106,6 +109,12 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 		return nil
 	}
 	p.failures++
+	switch {
+	case errors.Is(err, errNoFuel):
+		p.outOfFuel++
+	case errors.Is(err, errLate):
+		p.late++
+	}
 	p.discard()
 	wait := p.breaker.failure(req.Now, p.limits.Failures, err)
 	if p.breaker.openUntil != 0 {
@@ -246,7 +255,7 @@ func (p *Plugin) Report() Report { return p.report }
 func (p *Plugin) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Stats{Calls: p.calls, Failures: p.failures, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
+	s := Stats{Calls: p.calls, Failures: p.failures, OutOfFuel: p.outOfFuel, Late: p.late, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
 		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breaker.openUntil != 0}
 	if p.guest != nil {
 		s.MemoryBytes = p.guest.memory.Size()

@@ -78,7 +78,9 @@ func wasiWrite(g *guest, stack []uint64) {
 		v := g.read(at+8*i, 8)
 		size := le32(v[4:])
 		total += uint64(size)
-		g.writeStream(level, g.read(le32(v), min(size, abi.MaxLogLen)))
+		used := min(size, abi.MaxLogLen)
+		g.charge(fuelItem + int64(used)*fuelByte)
+		g.writeStream(level, g.read(le32(v), used))
 	}
 	g.put32(uint32(stack[3]), uint32(total))
 	stack[0] = errnoSuccess
@@ -91,6 +93,7 @@ func wasiPoll(g *guest, stack []uint64) {
 		stack[0] = errnoInval
 		return
 	}
+	g.charge(int64(n) * fuelItem)
 	for i := range n {
 		sub := g.read(in+48*i, 48)
 		var event [32]byte
@@ -104,14 +107,10 @@ func wasiPoll(g *guest, stack []uint64) {
 
 func wasiExit(_ *guest, stack []uint64) { panic(procExit{uint32(stack[0])}) }
 
-// wasiRandom returns the same pseudo-random numbers in every instance, at one unit of fuel per byte.
+// wasiRandom returns the same pseudo-random numbers in every instance.
 func wasiRandom(g *guest, stack []uint64) {
 	at, n := uint32(stack[0]), uint32(stack[1])
-	g.charge(int64(n))
-	if g.fuelLeft() < 0 {
-		stack[0] = errnoInval // the guest traps at its next fuel check
-		return
-	}
+	g.charge(int64(n) * fuelByte)
 	b := g.read(at, n)
 	for len(b) >= 8 {
 		binary.LittleEndian.PutUint64(b, g.random.Uint64())

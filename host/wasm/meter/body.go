@@ -1,6 +1,9 @@
 package meter
 
-import "fmt"
+import (
+	"bytes"
+	"fmt"
+)
 
 // edit is an insertion into a function body.
 type edit struct {
@@ -24,12 +27,18 @@ type frame struct {
 	kind     byte // the opcode; 0 for the function
 	targeted bool // a branch targets its label
 	hasElse  bool
+	header   int   // index of the edit of a loop's header, -1: unreachable code
+	arity    int   // parameters of a loop, results of other blocks
+	sets     int   // assignments to locals before it
+	passed   int64 // scanner.passed at its start
+	since    int64 // scanner.since at its start
 }
 
 // body is the result of scanning a function.
 type body struct {
 	locals   int // declared, without parameters
 	slots    int // of locals, 8 bytes each
+	width    int // slots of the widest local or parameter
 	groups   int // of the locals vector
 	localsAt int // offset of the first group
 	code     int // offset of the first instruction
@@ -53,6 +62,10 @@ type scanner struct {
 	stack  []frame
 	loops  int // currently open
 	block  int // index of the edit of the current block, -1: unreachable code
+	sets   int // assignments to locals so far
+	// passed is the fuel of all instructions so far, including functions that do not check. since is the most of it that can
+	// be used on a path to this place after the last check.
+	passed, since int64
 }
 
 // scan reads the body of function fn (index including imports), checks all indices in it, and finds where to charge fuel.
@@ -61,8 +74,9 @@ func (m *module) scan(fn int, raw []byte, b *body, stack []frame) ([]frame, erro
 	*b = body{edits: b.edits[:0]}
 	s.readLocals()
 	b.code = s.r.pos
-	s.stack = append(s.stack, frame{})
+	s.stack = append(s.stack, frame{header: -1})
 	s.beginBlock(false)
+	s.charge(copies(b.slots))
 	at := s.r.pos
 	for s.r.err == nil && len(s.stack) > 0 {
 		if s.r.left() == 0 {
@@ -98,6 +112,10 @@ func (b *body) work(params int) int {
 func (s *scanner) readLocals() {
 	s.b.groups = s.r.count("groups of locals", s.m.limits.Locals, 2)
 	s.b.localsAt = s.r.pos
+	s.b.width = 1
+	if bytes.IndexByte(s.m.types[s.m.funcs[s.fn]].Params, 0x7b) >= 0 {
+		s.b.width = 2
+	}
 	for i := 0; i < s.b.groups && s.r.err == nil; i++ {
 		n := s.r.u32()
 		t := s.r.valType()
@@ -112,6 +130,7 @@ func (s *scanner) readLocals() {
 		s.b.slots += int(n)
 		if t == 0x7b {
 			s.b.slots += int(n)
+			s.b.width = 2
 		}
 	}
 }
@@ -120,10 +139,27 @@ func (s *scanner) readLocals() {
 func (s *scanner) beginBlock(loop bool) {
 	s.block = len(s.b.edits)
 	s.b.edits = append(s.b.edits, edit{pos: s.r.pos, check: loop})
+	if loop {
+		s.since = 0
+	}
+}
+
+// join starts the block in which the paths through the block f meet, and charges for the copies that meeting takes: an SSA
+// compiler may need one for each local that is assigned in f.
+func (s *scanner) join(f frame) {
+	s.beginBlock(false)
+	s.since = f.since + s.passed - f.passed // a path may have branched around the checks in f
+	s.charge(s.copiesOf(f))
+}
+
+func (s *scanner) copiesOf(f frame) int64 {
+	return copies(min((s.sets-f.sets)*s.b.width, s.params*s.b.width+s.b.slots) + f.arity)
 }
 
 func (s *scanner) charge(n int64) {
 	s.b.total += n
+	s.passed += n
+	s.since += n
 	if s.block >= 0 {
 		s.b.edits[s.block].cost += n
 	}
@@ -155,7 +191,7 @@ func (s *scanner) placeChecks() {
 		if e.kind == editReturn && b.calls == 0 {
 			continue
 		}
-		if e.kind == editBlock && e.cost == 0 && i > 0 {
+		if e.kind == editBlock && e.cost == 0 && !e.check && i > 0 {
 			continue
 		}
 		kept = append(kept, e)

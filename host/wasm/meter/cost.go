@@ -10,7 +10,6 @@ const (
 	costCall     = 4  // the call itself, without the callee
 	costIndirect = 8  // call_indirect: bounds, null and type check
 	costHost     = 64 // a call that leaves the sandbox
-	costRefFunc  = 64 // leaves compiled code
 	costTable    = 2
 	costBulk     = 32   // memory.fill, memory.copy, memory.init, table.fill, table.copy, table.init, plus their size
 	costDrop     = 32   // data.drop, elem.drop
@@ -24,10 +23,19 @@ const (
 // smallLeaf is the largest cost of a function without calls and loops that does not check fuel on entry.
 const smallLeaf = 48
 
+// checkEvery is the fuel that a path through a function can use between two checks, except for a single instruction.
+const checkEvery = 8192
+
+// slotsPerFuel is the number of 8-byte slots copied for a unit of fuel where control flow joins.
+const slotsPerFuel = 4
+
+// copies returns the fuel for copying a number of 8-byte slots.
+func copies(slots int) int64 { return int64(slots / slotsPerFuel) }
+
 // frameSlots returns an upper bound of the stack frame of a function: saved registers, parameters, results, locals, and a
-// spill slot for each value that it computes.
+// spill slot for each value that it computes. The constant also bounds the number of frames that a trap unwinds.
 func frameSlots(params, results, locals, instructions int) int64 {
-	return int64(8 + params + results + locals + instructions)
+	return int64(32 + params + results + locals + instructions)
 }
 
 // immediate is the kind of operand that follows an opcode.
@@ -101,7 +109,7 @@ func newOpcodes() *[256]opcode {
 	set(0xae, 0xb1, immNone, costConvert)
 	set(0xd0, 0xd0, immRefNull, costPlain)
 	set(0xd1, 0xd1, immNone, costPlain)
-	set(0xd2, 0xd2, immRefFunc, costRefFunc)
+	set(0xd2, 0xd2, immRefFunc, 0)
 	set(0xfc, 0xfc, immMisc, 0)
 	set(0xfd, 0xfd, immVector, 0)
 	return &t

@@ -4,8 +4,13 @@ package meter
 const (
 	FuelExport  = reserved + "fuel"
 	StackExport = reserved + "stack"
+	FloorExport = reserved + "floor" // only the host writes it
 	StartExport = reserved + "start" // the guest's start function, if it has one
 )
+
+// MaxFloor is the floor that ends a guest at its next check. It has one byte that is not zero, so that no store of a part
+// of it has another effect.
+const MaxFloor = 1 << 62
 
 // emitter writes the rewritten module.
 type emitter struct {
@@ -13,10 +18,11 @@ type emitter struct {
 	types []FuncType // those of the guest and of the wrapping blocks
 	fuel  uint32     // index of the global
 	stack uint32
+	floor uint32
 }
 
 func newEmitter(m *module) *emitter {
-	return &emitter{m: m, types: m.types, fuel: uint32(m.globals), stack: uint32(m.globals + 1)}
+	return &emitter{m: m, types: m.types, fuel: uint32(m.globals), stack: uint32(m.globals + 1), floor: uint32(m.globals + 2)}
 }
 
 // blockType appends the type of a block without parameters and with these results.
@@ -48,9 +54,18 @@ func (e *emitter) charge(b []byte, global uint32, n int64) []byte {
 	return e.global(b, 0x24, global)
 }
 
-// trapBelowZero appends a trap if the i64 on the stack is negative.
-func trapBelowZero(b []byte) []byte {
-	return append(b, 0x42, 0x00, 0x53, 0x04, 0x40, 0x00, 0x0b) // i64.const 0, i64.lt_s, if, unreachable, end
+// check appends a trap if the fuel is below the floor.
+func (e *emitter) check(b []byte) []byte {
+	b = e.global(e.global(b, 0x23, e.fuel), 0x23, e.floor)
+	return append(b, 0x53, 0x04, 0x40, 0x00, 0x0b) // i64.lt_s, if, unreachable, end
+}
+
+// checkBoth appends a trap if the fuel is below the floor or the stack below zero. fuel - floor does not overflow, as the
+// host sets both to values from 0 to MaxFloor, and no charge between two checks is near 2^62.
+func (e *emitter) checkBoth(b []byte) []byte {
+	b = e.global(e.global(b, 0x23, e.fuel), 0x23, e.floor)
+	b = e.global(append(b, 0x7d), 0x23, e.stack)                     // i64.sub
+	return append(b, 0x84, 0x42, 0x00, 0x53, 0x04, 0x40, 0x00, 0x0b) // i64.or, i64.const 0, i64.lt_s, if, unreachable, end
 }
 
 // body appends the rewritten body of function fn.
@@ -78,12 +93,9 @@ func (e *emitter) body(out []byte, fn int, raw []byte, b *body) []byte {
 			out = e.charge(out, e.fuel, ed.cost)
 			switch {
 			case i == 0 && b.calls > 0:
-				out = e.charge(out, e.stack, frame)
-				out = e.global(out, 0x23, e.fuel)
-				out = e.global(out, 0x23, e.stack)
-				out = trapBelowZero(append(out, 0x84)) // i64.or: negative if one of them is
+				out = e.checkBoth(e.charge(out, e.stack, frame))
 			case ed.check:
-				out = trapBelowZero(e.global(out, 0x23, e.fuel))
+				out = e.check(out)
 			}
 		case editBulk:
 			out = e.sized(out, scratch, ed)
@@ -95,7 +107,7 @@ func (e *emitter) body(out []byte, fn int, raw []byte, b *body) []byte {
 	out = append(out, raw[at:b.end]...)
 	if b.calls > 0 {
 		out = append(out, 0x0b)
-		out = e.charge(out, e.stack, -frame)
+		out = e.check(e.charge(out, e.stack, -frame)) // or a deep recursion could return without a check
 	}
 	return append(out, 0x0b)
 }
@@ -113,8 +125,7 @@ func (e *emitter) sized(b []byte, scratch uint32, ed edit) []byte {
 	}
 	b = append(b, 0x7d) // i64.sub
 	b = append(appendS64(append(b, 0x42), ed.cost), 0x7d)
-	b = e.global(b, 0x24, e.fuel)
-	return trapBelowZero(e.global(b, 0x23, e.fuel))
+	return e.check(e.global(b, 0x24, e.fuel))
 }
 
 func (e *emitter) section(out []byte, id byte, content []byte) []byte {
@@ -187,8 +198,8 @@ func vector(content []byte) (uint32, []byte) {
 
 func (e *emitter) globalSection() []byte {
 	n, rest := vector(e.m.sections[secGlobal])
-	b := append(appendU32(nil, n+2), rest...)
-	for _, v := range []int64{0, int64(e.m.limits.StackSlots)} {
+	b := append(appendU32(nil, n+3), rest...)
+	for _, v := range []int64{0, int64(e.m.limits.StackSlots), 0} {
 		b = append(b, 0x7e, 1, 0x42) // a mutable i64, i64.const
 		b = append(appendS64(b, v), 0x0b)
 	}
@@ -200,13 +211,14 @@ func (e *emitter) exportSection() []byte {
 	if e.m.hasStart {
 		n++
 	}
-	b := append(appendU32(nil, n+2), rest...)
+	b := append(appendU32(nil, n+3), rest...)
 	export := func(name string, kind byte, index uint32) {
 		b = append(appendU32(b, uint32(len(name))), name...)
 		b = appendU32(append(b, kind), index)
 	}
 	export(FuelExport, KindGlobal, e.fuel)
 	export(StackExport, KindGlobal, e.stack)
+	export(FloorExport, KindGlobal, e.floor)
 	if e.m.hasStart {
 		export(StartExport, KindFunc, e.m.start)
 	}

@@ -1,6 +1,9 @@
 package meter
 
 func (s *scanner) instruction() {
+	if s.since > checkEvery && s.block >= 0 {
+		s.beginBlock(true)
+	}
 	start := s.r.pos
 	op := s.r.byte()
 	info := s.m.ops[op]
@@ -28,6 +31,9 @@ func (s *scanner) instruction() {
 	case immLocal:
 		if i := s.r.u32(); s.r.err == nil && int64(i) >= int64(s.params+s.b.locals) {
 			s.r.fail("local %d does not exist, there are %d", i, s.params+s.b.locals)
+		}
+		if op != 0x20 {
+			s.sets++
 		}
 	case immGlobal:
 		if i := s.r.u32(); s.r.err == nil && int64(i) >= int64(s.m.globals) {
@@ -58,21 +64,22 @@ func (s *scanner) instruction() {
 		}
 		s.r.valType()
 	case immCall:
-		if f := s.m.funcIndex(&s.r, false); int(f) < len(s.m.imports) {
-			s.charge(costHost)
+		f := s.m.funcIndex(&s.r, false)
+		if s.r.err != nil {
+			return
 		}
-		s.b.calls++
+		s.call(s.m.funcs[f], int(f) < len(s.m.imports))
 	case immIndirect:
-		s.m.typeIndex(&s.r)
+		t := s.m.typeIndex(&s.r)
 		s.table()
-		if s.m.hostReachable {
-			s.charge(costHost)
+		if s.r.err != nil {
+			return
 		}
-		s.b.calls++
+		s.call(t, s.m.hostReachable)
 	case immRefNull:
 		s.r.refType()
 	case immRefFunc:
-		s.m.funcIndex(&s.r, false)
+		s.r.fail("ref.func in code is not supported: the engine allocates a reference each time that it never frees; use a table")
 	case immMisc:
 		s.misc(start)
 	case immVector:
@@ -93,15 +100,22 @@ func (s *scanner) plain(op byte, start int) {
 		}
 		top.hasElse = true
 		s.beginBlock(false)
+		s.since = top.since
 	case 0x0b: // end
 		top := s.stack[len(s.stack)-1]
 		s.stack = s.stack[:len(s.stack)-1]
-		if top.kind == 0x03 {
+		switch {
+		case top.kind == 0x03:
 			s.loops--
-		}
-		if top.kind == 0x04 || (top.kind == 0x02 && top.targeted) {
+			if top.header >= 0 {
+				n := s.copiesOf(top)
+				s.b.edits[top.header].cost += n
+				s.b.total += n
+				s.passed += n
+			}
+		case top.kind == 0x04 || top.kind == 0x02 && top.targeted:
 			s.b.joins++
-			s.beginBlock(false)
+			s.join(top)
 		}
 	case 0x0f: // return
 		s.b.edits = append(s.b.edits, edit{pos: start, kind: editReturn, cost: int64(len(s.stack) - 1)})
@@ -112,11 +126,18 @@ func (s *scanner) plain(op byte, start int) {
 
 // openBlock reads the type of a block and enters it.
 func (s *scanner) openBlock(op byte) {
+	f := frame{kind: op, header: -1, sets: s.sets, passed: s.passed, since: s.since}
 	if t := s.r.sleb(33); s.r.err == nil {
 		switch {
 		case t >= 0:
 			if t >= int64(len(s.m.types)) {
 				s.r.fail("a block of type %d, there are %d", t, len(s.m.types))
+				return
+			}
+			if op == 0x03 {
+				f.arity = len(s.m.types[t].Params)
+			} else {
+				f.arity = len(s.m.types[t].Results)
 			}
 		case t == -0x40: // nothing
 		default:
@@ -134,7 +155,6 @@ func (s *scanner) openBlock(op byte) {
 	if len(s.stack) >= s.m.limits.Nesting {
 		s.r.fail("more than %d nested blocks", s.m.limits.Nesting)
 	}
-	s.stack = append(s.stack, frame{kind: op})
 	switch op {
 	case 0x03:
 		s.loops++
@@ -149,12 +169,25 @@ func (s *scanner) openBlock(op byte) {
 		if s.block >= 0 {
 			s.beginBlock(true)
 			s.charge(costPlain)
+			f.header = s.block
 		}
 	case 0x04:
 		if s.block >= 0 {
 			s.beginBlock(false)
 		}
 	}
+	s.stack = append(s.stack, f)
+}
+
+// call charges for a call of a function of type t, without what it does.
+func (s *scanner) call(t uint32, host bool) {
+	s.b.calls++
+	s.charge(copies(len(s.m.types[t].Params) + len(s.m.types[t].Results)))
+	if host {
+		s.charge(costHost)
+	}
+	s.passed += smallLeaf // the function may be one that does not check
+	s.since += smallLeaf
 }
 
 func (s *scanner) table() {
@@ -180,6 +213,7 @@ func (s *scanner) sized(start int, cost, unit int64) {
 	s.b.bulk = true
 	s.b.total += cost
 	s.b.edits = append(s.b.edits, edit{pos: start, kind: editBulk, cost: cost, unit: unit, check: true})
+	s.since = 0
 }
 
 // misc reads the instructions with prefix 0xfc.
