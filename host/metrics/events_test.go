@@ -15,7 +15,7 @@ import (
 func TestPolicyAndPluginMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.plugins = []metrics.PluginStats{{Plugin: "uneven", Calls: 7, Failures: 2, Fuel: 900, LogDropped: 3, MemoryBytes: 65536, Suspended: true}}
+		r.plugins = []metrics.PluginStats{{Plugin: "uneven", Calls: 7, Failures: 2, OutOfFuel: 1, Late: 1, Fuel: 900, LogDropped: 3, MemoryBytes: 65536, Suspended: true}}
 		r.start()
 		r.emit(service("a", 1, withPolicy("enforce")), endpoints("a", never, "n1", "n2"),
 			service("b", 2, withPolicy("watch")), endpoints("b", never, "n1", "n2", "n3", "n1"),
@@ -31,6 +31,8 @@ func TestPolicyAndPluginMetrics(t *testing.T) {
 			"sluice_plugin_fallback_decisions{plugin=uneven,source=last_good}": -1,
 			"sluice_plugin_calls_total{plugin=uneven}":                         7,
 			"sluice_plugin_failures_total{plugin=uneven}":                      2,
+			"sluice_plugin_limit_exceeded_total{limit=fuel,plugin=uneven}":     1,
+			"sluice_plugin_limit_exceeded_total{limit=time,plugin=uneven}":     1,
 			"sluice_plugin_fuel_total{plugin=uneven}":                          900,
 			"sluice_plugin_dropped_log_lines_total{plugin=uneven}":             3,
 			"sluice_plugin_memory_bytes{plugin=uneven}":                        65536,

@@ -32,6 +32,8 @@ type PluginStats struct {
 	Plugin      string
 	Calls       uint64 // that reached the module
 	Failures    uint64 // of Calls
+	OutOfFuel   uint64 // of Failures
+	Late        uint64 // of Failures: more CPU time than a call may take
 	Fuel        uint64 // consumed by Calls
 	LogDropped  uint64 // log lines dropped by the limits
 	MemoryBytes uint64 // of its current instances

@@ -93,6 +93,7 @@ var (
 		"last_good or default.", "plugin", "source")
 	descCalls      = desc("plugin_calls_total", "Number of plugin calls.", "plugin")
 	descFailures   = desc("plugin_failures_total", "Number of failed plugin calls.", "plugin")
+	descExceeded   = desc("plugin_limit_exceeded_total", "Number of plugin calls that a limit ended: fuel or time (CPU time of the call).", "plugin", "limit")
 	descFuel       = desc("plugin_fuel_total", "Fuel consumed by a plugin: WebAssembly instructions by cost.", "plugin")
 	descLogDropped = desc("plugin_dropped_log_lines_total", "Number of log lines of a plugin dropped by the rate and size limits.", "plugin")
 	descMemory     = desc("plugin_memory_bytes", "Memory of all instances of a plugin.", "plugin")
@@ -105,7 +106,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServices, descFailing, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
-		descDecisions, descObserved, descDifference, descFallbacks, descCalls, descFailures, descFuel, descLogDropped, descMemory,
+		descDecisions, descObserved, descDifference, descFallbacks, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory,
 		descSuspended, descCheckpoint, descProblems, descStale, descRequests} {
 		out <- d
 	}
@@ -170,6 +171,8 @@ func (c *stateCollector) plugins(out chan<- prometheus.Metric) {
 		}
 		counter(descCalls, p.Calls)
 		counter(descFailures, p.Failures)
+		out <- prometheus.MustNewConstMetric(descExceeded, prometheus.CounterValue, float64(p.OutOfFuel), p.Plugin, "fuel")
+		out <- prometheus.MustNewConstMetric(descExceeded, prometheus.CounterValue, float64(p.Late), p.Plugin, "time")
 		counter(descFuel, p.Fuel)
 		counter(descLogDropped, p.LogDropped)
 		suspended := 0.0

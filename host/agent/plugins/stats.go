@@ -35,6 +35,8 @@ func addStats(by map[string]metrics.PluginStats, p *loadedPlugin, open bool) {
 	sum.Plugin = name
 	sum.Calls += n.Calls
 	sum.Failures += n.Failures
+	sum.OutOfFuel += n.OutOfFuel
+	sum.Late += n.Late
 	sum.Fuel += n.Fuel
 	sum.LogDropped += n.LogDropped
 	if open {

@@ -31,6 +31,7 @@ func TestRefusalsNameReasonAndLocation(t *testing.T) {
 		want string
 	}{
 		{"empty", nil, `not a WebAssembly module`},
+		{"ref.func in code", mod(one, code("00 d2 00 1a 0b")), `ref.func in code is not supported`},
 		{"text", []byte("(module (func))"), `not a WebAssembly module: it does not start with the magic number 00 61 73 6d`},
 		{"component", []byte("\x00asm\x0d\x00\x01\x00"), `a component, not a core module`},
 		{"future version", []byte("\x00asm\x02\x00\x00\x00"), `binary format version 02000000, want 1`},
