@@ -118,6 +118,7 @@ type Service struct {
 	ClusterIPs          []netip.Addr      // at most one a family
 	ExternalIPs         []netip.Addr
 	LoadBalancerIPs     []netip.Addr   // status ingress addresses with ipMode VIP or none
+	ReservedIPs         []netip.Addr   // status ingress addresses that are not served, and belong to the Service nevertheless
 	SourceRanges        []netip.Prefix // loadBalancerSourceRanges; empty: no restriction
 	InternalLocal       bool           // internalTrafficPolicy: Local
 	ExternalLocal       bool           // externalTrafficPolicy: Local
@@ -139,7 +140,7 @@ type EndpointSlice struct {
 	Name      Name
 	Service   Name // label kubernetes.io/service-name; same namespace
 	Family    Family
-	Ports     []SlicePort
+	Ports     []SlicePort // in a Snapshot sorted by name, then protocol
 	Endpoints []SliceEndpoint
 	// Trigger is the annotation endpoints.kubernetes.io/last-change-trigger-time, the time of the event that caused the slice's last
 	// change, Unix milliseconds; 0: none. It is used for metrics only, see SameContent.
@@ -164,6 +165,14 @@ type SlicePort struct {
 	Name     string
 	Protocol Protocol
 	Port     uint16
+}
+
+// Compare orders by name, then protocol.
+func (p SlicePort) Compare(q SlicePort) int {
+	if c := strings.Compare(p.Name, q.Name); c != 0 {
+		return c
+	}
+	return cmp.Compare(p.Protocol, q.Protocol)
 }
 
 // SliceEndpoint is an endpoint address with its conditions; nil conditions are resolved (KEP-1672).

@@ -99,6 +99,11 @@ func (s *Snapshot) applySlice(c Change) []Name {
 	if c.Slice == nil {
 		return affected
 	}
+	if !slices.IsSortedFunc(c.Slice.Ports, SlicePort.Compare) {
+		sorted := *c.Slice
+		sorted.Ports = slices.SortedStableFunc(slices.Values(sorted.Ports), SlicePort.Compare)
+		c.Slice = &sorted
+	}
 	svc := c.Slice.Service
 	list := s.Slices[svc]
 	if i, found := findSlice(list, c.Name); found {

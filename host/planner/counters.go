@@ -36,6 +36,7 @@ func (c *counters) add(s *summary, sign int) {
 	}
 	count(&t.Services, s.counted)
 	count(&t.Failing, s.failing)
+	count(&t.Limited, s.limited)
 	for i := range s.family {
 		of, all := &s.family[i], &t.Family[i]
 		for phase, n := range of.endpoints {

@@ -28,39 +28,33 @@ func endpointFlags(e *service.Endpoint) [8]*bool {
 	return [...]*bool{&e.Ready, &e.Serving, &e.Terminating, &e.Local, &e.HintedZone, &e.HintedNode, &e.InCluster, &e.InLocal}
 }
 
-func packDecisions(decided []PortDecision) *decisionCache {
-	k := &decisionCache{
-		decisions: make([]PortDecision, len(decided)),
-		endpoints: make([]packedEndpoints, len(decided)),
-		reasons:   make([][2][]policy.Reasons, len(decided)),
+// add adds the decision about a port.
+func (k *decisionCache) add(decided *PortDecision) {
+	d, port := *decided, *decided.Port
+	eps := port.Endpoints
+	list := packedEndpoints{
+		addrs: model.PackAddrs(len(eps), func(j int) netip.AddrPort { return eps[j].Addr }),
+		flags: make([]uint8, len(eps)),
 	}
-	for i := range decided {
-		k.decisions[i] = decided[i]
-		port := *decided[i].Port
-		eps := port.Endpoints
-		list := packedEndpoints{
-			addrs: model.PackAddrs(len(eps), func(j int) netip.AddrPort { return eps[j].Addr }),
-			flags: make([]uint8, len(eps)),
-		}
-		for j := range eps {
-			for bit, set := range endpointFlags(&eps[j]) {
-				if *set {
-					list.flags[j] |= 1 << bit
-				}
-			}
-		}
-		port.Endpoints = nil
-		k.decisions[i].Port, k.endpoints[i] = &port, list
-		for pool, d := range []*policy.Decision{&k.decisions[i].Cluster, &k.decisions[i].Local} {
-			d.Steps = slices.Clone(d.Steps)
-			for j := range d.Steps {
-				reasons := d.Steps[j].Reasons
-				k.reasons[i][pool] = append(k.reasons[i][pool], policy.PackReasons(len(reasons), func(n int) string { return reasons[n] }))
-				d.Steps[j].Reasons = nil
+	for j := range eps {
+		for bit, set := range endpointFlags(&eps[j]) {
+			if *set {
+				list.flags[j] |= 1 << bit
 			}
 		}
 	}
-	return k
+	port.Endpoints = nil
+	d.Port = &port
+	var reasons [2][]policy.Reasons
+	for pool, of := range []*policy.Decision{&d.Cluster, &d.Local} {
+		of.Steps = slices.Clone(of.Steps)
+		for j := range of.Steps {
+			all := of.Steps[j].Reasons
+			reasons[pool] = append(reasons[pool], policy.PackReasons(len(all), func(n int) string { return all[n] }))
+			of.Steps[j].Reasons = nil
+		}
+	}
+	k.decisions, k.endpoints, k.reasons = append(k.decisions, d), append(k.endpoints, list), append(k.reasons, reasons)
 }
 
 // unpack returns the decisions, completed with the current properties of the endpoints from the EndpointSlices.

@@ -1,13 +1,16 @@
 package planner
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/service"
 )
 
 // Explanation explains the weights of a Service's endpoints.
@@ -17,8 +20,14 @@ type Explanation struct {
 	Err       error          // of binding the policy or of its chain
 	Decisions []PortDecision
 	Frontends []*plan.Frontend   // in the plan
-	Conflicts []plan.Degradation // frontends that the Service wants and another one has
+	Conflicts []plan.Degradation // the first frontends that the Service wants and does not get, at most maxExplained
+	// Contested is the number of all such frontends.
+	Contested int
+	Omitted   []plan.Degradation // what Settings.Limits leave out
 }
+
+// maxExplained bounds how many conflicts an Explanation lists.
+const maxExplained = 100
 
 // Explain returns the last decisions about a Service. It calls no plugin.
 func (p *Planner) Explain(name model.Name) (*Explanation, error) {
@@ -34,22 +43,35 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	if s.decisions != nil {
 		e.Decisions = s.decisions.unpack(p.cluster.Slices[name])
 	} else if e.Policy == nil { // decisions of the default rules are not cached: they follow from the cluster state
-		scratch := p.scratch
-		p.scratch = nil // the result outlives this call
-		e.Decisions, _, _ = p.decide(svc, s, time.Time{})
-		p.scratch = scratch
+		e.Decisions = p.decideAll(svc)
 	}
-	for _, f := range p.builder.wanted[name].frontends {
-		if p.builder.plan.Frontends[f.Key] == f {
-			e.Frontends = append(e.Frontends, f)
+	if c := p.builder.services[name]; c != nil {
+		for _, f := range c.frontends {
+			if p.builder.plan.Frontends[f.Key] == f {
+				e.Frontends = append(e.Frontends, f)
+			}
 		}
+		slices.SortStableFunc(e.Frontends, func(f, g *plan.Frontend) int {
+			return cmp.Or(f.Owner.Compare(g.Owner), cmp.Compare(f.Key.Family(), g.Key.Family()), cmp.Compare(f.Kind, g.Kind))
+		})
 	}
-	for _, d := range p.builder.Conflicts() {
-		if d.Owner.Service == name {
-			e.Conflicts = append(e.Conflicts, d)
-		}
-	}
+	e.Conflicts, e.Contested = p.builder.ConflictsOf(name, maxExplained)
+	e.Omitted = s.omitted
 	return e, nil
+}
+
+// decideAll returns the decisions of the default rules about a Service.
+func (p *Planner) decideAll(svc *model.Service) (out []PortDecision) {
+	r := p.begin(svc)
+	for i := range svc.Ports {
+		for _, f := range families {
+			if hasFamily(svc, f) {
+				port := service.SelectEndpoints(svc, &svc.Ports[i], f, p.cluster.Slices[svc.Name], p.nodeInfo)
+				out = append(out, p.decide(r, port, time.Time{}))
+			}
+		}
+	}
+	return out
 }
 
 // otherNamespaces returns a hint that lists Services of the same name in other namespaces.

@@ -25,9 +25,9 @@ type PortDecision struct {
 	Local   policy.Decision // when Port.UsesLocal
 }
 
-// frontends returns the frontends of a Service port in one family, in the order of the Service's addresses.
-func (r *rules) frontends(svc *model.Service, d *PortDecision) []*plan.Frontend {
-	p, f := d.Port, d.Port.Family
+// frontends returns the frontends of a Service port in one family that the Service's quota has room for.
+func (r *rules) frontends(round *round, d *PortDecision) []*plan.Frontend {
+	svc, p, f := round.svc, d.Port, d.Port.Family
 	empty := plan.Reject
 	if p.HasEligible {
 		empty = plan.Drop
@@ -40,71 +40,91 @@ func (r *rules) frontends(svc *model.Service, d *PortDecision) []*plan.Frontend 
 		local = buildPool(p, &d.Local, true, empty)
 	}
 	var out []*plan.Frontend
-	add := func(kind plan.Kind, addr netip.Addr, port uint16) *plan.Frontend {
+	add := func(kind plan.Kind, addr netip.Addr, port uint16) {
+		if round.quota.frontends[kind] == 0 && round.quota.first != nil {
+			return
+		}
 		fe := &plan.Frontend{
 			Key:  plan.Key{Addr: addr, Port: port, Protocol: p.Name.Protocol},
 			Kind: kind, Owner: p.Name, Affinity: svc.Affinity,
 		}
-		out = append(out, fe)
-		return fe
-	}
-	internal := func(fe *plan.Frontend) {
-		fe.Pool, fe.Balance = cluster, balanceOf(d.Cluster.Balance)
-		if svc.InternalLocal {
-			fe.Pool, fe.Balance = local, balanceOf(d.Local.Balance)
-		}
 		switch {
-		case r.MasqueradeAll:
-			fe.Masquerade = plan.MasqueradeAlways
-		case r.Global.DetectsPods(f):
-			fe.Masquerade = plan.MasqueradeOutside
+		case kind == plan.ClusterIP:
+			fe.Pool, fe.Balance, fe.Masquerade = cluster, balanceOf(d.Cluster.Balance), r.masqueradeInternal(f)
+			if svc.InternalLocal {
+				fe.Pool, fe.Balance = local, balanceOf(d.Local.Balance)
+			}
+		default:
+			fe.Pool, fe.Balance, fe.Masquerade = cluster, balanceOf(d.Cluster.Balance), plan.MasqueradeAlways
+			if svc.ExternalLocal {
+				outside := local
+				fe.Outside, fe.Masquerade = &outside, plan.MasqueradeFromNode
+			}
+		}
+		if kind == plan.LoadBalancer {
+			fe.SourceRanges = round.ranges[familyIndex(f)].list
+		}
+		if round.quota.take(fe) {
+			out = append(out, fe)
 		}
 	}
-	external := func(fe *plan.Frontend) {
-		fe.Pool, fe.Balance, fe.Masquerade = cluster, balanceOf(d.Cluster.Balance), plan.MasqueradeAlways
-		if svc.ExternalLocal {
-			outside := local
-			fe.Outside, fe.Masquerade = &outside, plan.MasqueradeFromNode
+	for _, a := range round.addrs {
+		if a.served && model.FamilyOf(a.addr) == f {
+			add(a.kind, a.addr, p.Spec.Port)
 		}
-	}
-	for _, a := range ofFamily(svc.ClusterIPs, f) {
-		internal(add(plan.ClusterIP, a, p.Spec.Port))
-	}
-	for _, a := range ofFamily(svc.ExternalIPs, f) {
-		external(add(plan.ExternalIP, a, p.Spec.Port))
-	}
-	for _, a := range ofFamily(svc.LoadBalancerIPs, f) {
-		fe := add(plan.LoadBalancer, a, p.Spec.Port)
-		external(fe)
-		fe.SourceRanges = r.sourceRanges(svc, f)
 	}
 	if p.Spec.NodePort != 0 {
 		addr := netip.IPv4Unspecified()
 		if f == model.IPv6 {
 			addr = netip.IPv6Unspecified()
 		}
-		external(add(plan.NodePort, addr, p.Spec.NodePort))
+		add(plan.NodePort, addr, p.Spec.NodePort)
 	}
 	return out
 }
 
-// sourceRanges returns a Service's source ranges of a family. When one contains an address of this node, the load balancer
-// addresses are added: a packet from the node to such an address has that address as its source.
-func (r *rules) sourceRanges(svc *model.Service, f model.Family) []netip.Prefix {
-	var out []netip.Prefix
-	allowsNode := false
+func (r *rules) masqueradeInternal(f model.Family) plan.Masquerade {
+	switch {
+	case r.MasqueradeAll:
+		return plan.MasqueradeAlways
+	case r.Global.DetectsPods(f):
+		return plan.MasqueradeOutside
+	}
+	return plan.MasqueradeNever
+}
+
+func familyIndex(f model.Family) int {
+	if f == model.IPv6 {
+		return 1
+	}
+	return 0
+}
+
+// sourceRanges returns the first ranges of a Service in a family, at most limit. When one contains an address of this node,
+// the load balancer addresses are added: a packet from the node to such an address has that address as its source.
+func (r *rules) sourceRanges(svc *model.Service, f model.Family, limit int) ranges {
+	var out ranges
+	if len(svc.LoadBalancerIPs) == 0 {
+		return out
+	}
 	for _, p := range svc.SourceRanges {
 		if model.FamilyOf(p.Addr()) == f {
-			out = append(out, p.Masked())
-			allowsNode = allowsNode || slices.ContainsFunc(r.NodeAddrs, p.Contains)
+			out.list = append(out.list, p)
 		}
 	}
+	out.list = plan.NormalizePrefixes(out.list)
+	if limit > 0 && len(out.list) > limit {
+		out.omitted = len(out.list) - limit
+		out.list = out.list[:limit]
+	}
+	allowsNode := slices.ContainsFunc(out.list, func(p netip.Prefix) bool { return slices.ContainsFunc(r.NodeAddrs, p.Contains) })
 	if allowsNode {
 		for _, a := range ofFamily(svc.LoadBalancerIPs, f) {
-			out = append(out, netip.PrefixFrom(a, a.BitLen()))
+			out.list = append(out.list, netip.PrefixFrom(a, a.BitLen()))
 		}
+		out.list = plan.NormalizePrefixes(out.list)
 	}
-	return plan.NormalizePrefixes(out)
+	return out
 }
 
 // buildPool builds a pool from a decision: endpoints with weight, and terminating ones as draining. empty is the verdict of a pool

@@ -16,7 +16,7 @@ func (p *Planner) refresh() {
 	p.nodeDirty = false
 	s := &p.settings
 	own, warn := p.ownNode()
-	nodeInfo := service.NodeInfo{Node: s.Node, Zone: own.Zone}
+	nodeInfo := service.NodeInfo{Node: s.Node, Zone: own.Zone, MaxEndpoints: s.Limits.Endpoints}
 	r := rules{
 		MasqueradeAll: s.MasqueradeAll,
 		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
@@ -27,6 +27,9 @@ func (p *Planner) refresh() {
 		!slices.Equal(r.Global.PodSources, p.rules.Global.PodSources) ||
 		!slices.Equal(r.Global.PodInterfaces, p.rules.Global.PodInterfaces) {
 		p.replanAll()
+	}
+	if !slices.Equal(r.NodeAddrs, p.rules.NodeAddrs) {
+		p.builder.SetShared(r.NodeAddrs)
 	}
 	p.nodeInfo, p.rules = nodeInfo, r
 	p.builder.SetGlobal(r.Global)

@@ -1,7 +1,6 @@
 package planner
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -19,28 +18,23 @@ func (p *Planner) Plan(now time.Time) Result {
 		p.refresh()
 		p.counters.nodeStatus = p.nodeStatus()
 	}
+	if p.apiServer {
+		p.apiServer = false
+		p.builder.SetReserved(apiServerKeys(p.cluster.Slices[apiServerService]))
+	}
 	p.deferExpired(now.UnixMilli())
-	if !p.hasPlanned {
+	first := !p.hasPlanned
+	if first {
 		p.hasPlanned = true
 		p.evaluator.Prune(func(port model.PortName) bool { return p.cluster.Services[port.Service] != nil })
 	}
 	result := Result{Warnings: p.newWarnings}
 	p.newWarnings = nil
-	changed := p.sortedDirty()
-	for _, name := range changed {
-		p.planService(name, now, &result)
-	}
-	result.Planned = len(changed)
-	for _, name := range changed {
-		delete(p.deferred, name)
-	}
+	p.planChanged(now, &result, first)
 	p.planDeferred(now, &result)
-	if len(p.dirty) > 0 {
-		p.dirty = map[model.Name]bool{} // clear would cost as much as the map's largest size ever
-	}
 	result.Delta = p.builder.Take()
 	result.NewConflicts = p.builder.NewConflicts()
-	for _, d := range result.NewConflicts {
+	for _, d := range slices.Concat(result.NewConflicts, result.NewlyLimited) {
 		result.Warnings = append(result.Warnings, "Service "+d.String())
 	}
 	p.count(&result)
@@ -51,18 +45,32 @@ func (p *Planner) Plan(now time.Time) Result {
 	return result
 }
 
-// sortedDirty returns the Services that have changed, by name. Those without a policy come first so that they do not wait for
-// plugins.
-func (p *Planner) sortedDirty() []model.Name {
-	var plain, decided []model.Name
-	for _, name := range slices.SortedFunc(maps.Keys(p.dirty), model.Name.Compare) {
-		if svc := p.cluster.Services[name]; svc != nil {
-			if pol, _ := p.settings.Policies.For(svc); pol != nil {
-				decided = append(decided, name)
-				continue
-			}
-		}
-		plain = append(plain, name)
+// planChanged plans the Services that have changed, of which it does as much as fits the budget of a Plan. A Service that takes
+// more than its turn continues when the others have had theirs; a quarter of the budget is for such Services.
+func (p *Planner) planChanged(now time.Time, result *Result, all bool) {
+	var limit *budget
+	if !all && p.evaluator.ShouldDefer != nil {
+		limit = &budget{}
 	}
-	return append(plain, decided...)
+	p.takeTurns(&p.changed, limit.add(p.stepCost*3/4), now, result)
+	p.takeTurns(&p.unfinished, limit.add(p.stepCost/4), now, result)
+	if !p.builder.Reassess(limit.add(p.stepCost / 4)) {
+		result.Remaining++
+	}
+	result.Remaining += p.changed.len() + p.unfinished.len()
+}
+
+// takeTurns gives each Service in a queue a turn, until the budget is spent.
+func (p *Planner) takeTurns(q *fairQueue, limit *budget, now time.Time, result *Result) {
+	for n := q.len(); n > 0 && !limit.spent(); n-- {
+		name := q.pop()
+		turn := limit.turn()
+		if p.planService(name, now, result, turn) {
+			result.Planned++
+		} else {
+			p.unfinished.push(name)
+		}
+		limit.end(turn)
+		delete(p.deferred, name)
+	}
 }

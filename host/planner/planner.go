@@ -28,31 +28,36 @@ type Planner struct {
 	zones         []abi.Zone
 	nodesPartial  bool // zones is empty because not all Nodes of the cluster have been read
 	services      map[model.Name]*serviceState
-	dirty         map[model.Name]bool // Services that have changed; the next Plan recomputes all of them
+	changed       fairQueue           // Services that have changed
+	unfinished    fairQueue           // Services that take more than one turn, see planChanged
 	deferred      map[model.Name]bool // other Services to recompute: their requeue time has passed, or shared state changed
 	deferredQueue []model.Name        // deferred, oldest first; may contain names that are no longer in deferred
 	batchSize     int                 // how many deferred Services one Plan recomputes, see DeferWhen
+	stepCost      int                 // how much of the changed Services one Plan does, see DeferWhen
 	nodeDirty     bool                // nodeInfo, rules and zones are out of date
 	requeues      requeueHeap
 	warnings      []string // of the last refresh
 	newWarnings   []string // those of warnings that no Result has reported
 	hasPlanned    bool
 	counters      counters
-	scratch       []*service.Port // reused by planService
+	scratch       service.Port // reused by evaluate
+	apiServer     bool         // the API server's endpoints have changed
 }
 
 // New returns a planner of an empty cluster. plugins returns the current revision of a policy step's plugin, see
 // policy.NewEvaluator.
 func New(s Settings, plugins func(policy.Step) (policy.Plugin, error)) *Planner {
 	p := &Planner{
-		cluster:   model.NewSnapshot(),
-		evaluator: policy.NewEvaluator(plugins),
-		builder:   newBuilder(),
-		services:  map[model.Name]*serviceState{},
-		dirty:     map[model.Name]bool{},
-		deferred:  map[model.Name]bool{},
-		batchSize: initialBatch,
-		counters:  counters{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
+		cluster:    model.NewSnapshot(),
+		evaluator:  policy.NewEvaluator(plugins),
+		builder:    newBuilder(),
+		services:   map[model.Name]*serviceState{},
+		changed:    newFairQueue(),
+		unfinished: newFairQueue(),
+		deferred:   map[model.Name]bool{},
+		batchSize:  initialBatch,
+		stepCost:   stepCost,
+		counters:   counters{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
 	}
 	p.Configure(s)
 	return p
@@ -75,7 +80,7 @@ func (p *Planner) Apply(changes []model.Change) {
 	for _, c := range changes {
 		p.trigger(&c)
 		for _, name := range p.cluster.Apply(c) {
-			p.dirty[name] = true
+			p.markChanged(name)
 		}
 		p.nodeDirty = p.nodeDirty || c.Kind == model.NodeKind || c.Kind == model.NodesKind || c.Kind == model.ServiceCIDRKind
 	}
@@ -83,13 +88,26 @@ func (p *Planner) Apply(changes []model.Change) {
 
 // Replace replaces the cluster state. The planner takes ownership of it.
 func (p *Planner) Replace(cluster *model.Snapshot) {
-	for name := range p.cluster.Services {
-		p.dirty[name] = true
-	}
+	old := p.cluster
 	p.cluster, p.nodeDirty = cluster, true
-	for name := range p.cluster.Services {
-		p.dirty[name] = true
+	for _, all := range []*model.Snapshot{old, cluster} {
+		for _, name := range slices.SortedFunc(maps.Keys(all.Services), model.Name.Compare) {
+			p.markChanged(name)
+		}
 	}
+}
+
+// apiServerService is the Service whose endpoints are the API servers.
+var apiServerService = model.Name{Namespace: "default", Name: "kubernetes"}
+
+// markChanged schedules a Service that has changed.
+func (p *Planner) markChanged(name model.Name) {
+	p.apiServer = p.apiServer || name == apiServerService
+	if s := p.services[name]; s != nil && s.round != nil {
+		s.round.again = true
+		return // it is unfinished
+	}
+	p.changed.push(name)
 }
 
 // PluginsReloaded requeues every Service that has a policy. Only plugins whose revision has changed are called.
@@ -126,8 +144,9 @@ func (p *Planner) Restore(text []byte, fresh policy.Epoch) (epoch policy.Epoch, 
 }
 
 // DeferWhen bounds the duration of a Plan. Once shouldDefer returns true, Plan calls no more plugins: the Services concerned keep
-// their last good decision, or the default rules. Plan also recomputes deferred Services in batches, see AdaptBatch. Services
-// that have changed themselves are always recomputed. When Services remain, Result.RequeueAt is now. Nil: no bound.
+// their last good decision, or the default rules. Plan also recomputes deferred Services in batches, see AdaptBatch, and of the
+// Services that have changed as much as it does in some milliseconds, in turns. The first Plan does everything. When Services
+// remain, Result.RequeueAt is now. Nil: no bound.
 func (p *Planner) DeferWhen(shouldDefer func() bool) { p.evaluator.ShouldDefer = shouldDefer }
 
 // ServiceNames returns the names of all planned Services, sorted.

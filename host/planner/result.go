@@ -17,9 +17,11 @@ type Result struct {
 	Errors        []error              // *ServiceError; each is reported once while it lasts
 	// Warnings are about missing input and conflicts; each is reported once while it lasts.
 	Warnings []string
-	// NewConflicts are frontends that a Service wants and another one has; Warnings includes them.
-	NewConflicts []plan.Degradation
-	// Planned is the number of Services that were planned, Remaining of those deferred to the next Plan, see DeferWhen.
+	// NewConflicts are frontends that a Service wants and does not get, one of each Service with new ones. NewlyLimited is what
+	// Settings.Limits leave out of Services that were within them. Warnings includes both.
+	NewConflicts, NewlyLimited []plan.Degradation
+	// Planned is the number of Services that were planned. Remaining is the number of those left to the next Plan: they are
+	// deferred, see DeferWhen, or the changes are more than one Plan does.
 	Planned, Remaining int
 	// HealthChecks are the Services whose health check has changed.
 	HealthChecks []HealthCheck

@@ -9,8 +9,6 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/policy"
-	"github.com/sluice-proxy/sluice/host/service"
-	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // serviceState is the state of a planned Service.
@@ -23,42 +21,35 @@ type serviceState struct {
 	serving      map[udpPort][]netip.AddrPort // sorted
 	ports        []model.PortName
 	summary      summary
+	omitted      []plan.Degradation // what the limits left out
+	round        *round             // nil: none has begun
 }
 
-// planService plans a Service and adds the consequences to result.
-func (p *Planner) planService(name model.Name, now time.Time, result *Result) {
+// planService plans a Service and adds the consequences to result. It reports whether it is done; if not, the next call
+// continues.
+func (p *Planner) planService(name model.Name, now time.Time, result *Result, budget *budget) (done bool) {
 	svc, s := p.cluster.Services[name], p.services[name]
 	if svc == nil {
 		if s != nil {
 			p.deleteService(name, s, result)
 		}
-		p.builder.Set(name, 0, nil)
-		return
+		return p.builder.Set(name, nil, nil, budget)
 	}
 	if s == nil {
 		s = &serviceState{}
 		p.services[name] = s
 	}
-	decided, requeueAt, err := p.decide(svc, s, now)
-	pol, bindErr := p.settings.Policies.For(svc)
-	s.report(name, bindErr, err, result)
-	s.err, s.decisions = err, nil
-	if pol != nil {
-		s.decisions = packDecisions(decided)
+	r := s.round
+	if r == nil {
+		r = p.begin(svc)
 	}
-	sum := summarize(svc, decided, err != nil && !errors.Is(err, policy.ErrPending))
-	if sum.health.Port == 0 {
-		sum.health.Service = s.summary.health.Service // of the port that the Service had
+	s.round = r
+	if !p.evaluate(r, s, now, budget) || !p.builder.Set(name, r.svc, r.frontends, budget) {
+		return false
 	}
-	p.counters.replace(&s.summary, &sum, result)
-	s.summary = sum
-	var want []*plan.Frontend
-	for i := range decided {
-		want = append(want, p.rules.frontends(svc, &decided[i])...)
-	}
-	p.builder.Set(name, svc.Created, want)
-	s.staleUDPFlows(decided, want, result)
-	p.setRequeue(name, s, earlier(requeueAt, s.dueResets(want, now.UnixMilli(), result)))
+	s.round = nil
+	p.finish(r, s, now, result)
+	return !r.again
 }
 
 func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result) {
@@ -82,61 +73,6 @@ func (s *serviceState) report(name model.Name, bindErr, err error, result *Resul
 	case s.lastReported != id && !errors.Is(err, policy.ErrPending):
 		s.lastReported, result.Errors = id, append(result.Errors, &ServiceError{name, err})
 	}
-}
-
-// decide evaluates all ports of a Service in all its families. It returns the earliest requeue time (Unix milliseconds or 0)
-// and the first error.
-func (p *Planner) decide(svc *model.Service, s *serviceState, now time.Time) ([]PortDecision, int64, error) {
-	pol, err := p.settings.Policies.For(svc)
-	var out []PortDecision
-	used := 0
-	nextPort := func() *service.Port {
-		if used++; used > len(p.scratch) {
-			p.scratch = append(p.scratch, &service.Port{})
-		}
-		return p.scratch[used-1]
-	}
-	var requeueAt int64
-	var ports []model.PortName
-	for i := range svc.Ports {
-		for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
-			if !hasFamily(svc, f) {
-				continue
-			}
-			port := service.SelectEndpointsInto(nextPort(), svc, &svc.Ports[i], f, p.cluster.Slices[svc.Name], p.nodeInfo)
-			d := PortDecision{Port: port}
-			in := policy.Input{Service: svc, Port: port, Node: p.nodeInfo.Node, Zone: p.nodeInfo.Zone, Zones: p.zones,
-				NodesUnknown: p.nodesPartial}
-			evaluate := func(pool uint8) policy.Decision {
-				in.Pool = pool
-				got, at := p.evaluator.Decide(pol, &in, now)
-				if !at.IsZero() {
-					requeueAt = earlier(requeueAt, at.UnixMilli())
-				}
-				if got.Err != nil && err == nil {
-					err = got.Err
-				}
-				return got
-			}
-			if port.UsesCluster {
-				d.Cluster = evaluate(abi.PoolCluster)
-			}
-			if port.UsesLocal {
-				d.Local = evaluate(abi.PoolLocal)
-			}
-			out = append(out, d)
-			if len(ports) == 0 || ports[len(ports)-1] != port.Name {
-				ports = append(ports, port.Name)
-			}
-		}
-	}
-	for _, old := range s.ports {
-		if !slices.Contains(ports, old) {
-			p.evaluator.Delete(old)
-		}
-	}
-	s.ports = ports
-	return out, requeueAt, err
 }
 
 // dueResets adds the endpoints whose deadline has passed to the result, each once, and returns the next deadline.

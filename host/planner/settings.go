@@ -23,4 +23,5 @@ type Settings struct {
 	// LocalAddrs are the addresses of this node's links.
 	LocalAddrs []netip.Addr
 	Policies   *policy.Set
+	Limits     Limits
 }

@@ -15,6 +15,7 @@ import (
 type summary struct {
 	counted   bool // the Service exists
 	failing   bool
+	limited   bool
 	family    ByFamily[familySummary]
 	policy    PolicyTotals
 	fallbacks []PluginFallback
@@ -26,37 +27,47 @@ type familySummary struct {
 	noLocalInternal, noLocalExternal bool
 }
 
-// summarize returns the summary of a Service.
-func summarize(svc *model.Service, decided []PortDecision, failing bool) summary {
-	s := summary{counted: true, failing: failing}
-	var local ByFamily[[]netip.Addr]
-	for i := range decided {
-		d := &decided[i]
-		p := d.Port
-		of := s.family.At(p.Family)
-		countEndpoints(&of.endpoints, d)
-		if p.UsesLocal && p.HasEligible && !slices.ContainsFunc(p.Endpoints, func(e service.Endpoint) bool { return e.InLocal }) {
-			of.noLocalInternal = of.noLocalInternal || svc.InternalLocal
-			of.noLocalExternal = of.noLocalExternal || svc.ExternalLocal && service.IsExternal(svc, &p.Spec, p.Family)
-		}
-		if p.UsesCluster {
-			s.countDecision(&d.Cluster)
-		}
-		if p.UsesLocal {
-			s.countDecision(&d.Local)
-		}
-		for j := range p.Endpoints {
-			if e := &p.Endpoints[j]; svc.HealthCheckNodePort != 0 && e.Local && e.Ready {
-				at := local.At(p.Family)
-				*at = append(*at, e.Addr.Addr())
-			}
+// summaryBuilder adds up the ports of a Service.
+type summaryBuilder struct {
+	summary summary
+	local   ByFamily[[]netip.Addr] // ready addresses on this node
+}
+
+// add adds a port.
+func (b *summaryBuilder) add(svc *model.Service, d *PortDecision) {
+	s, p := &b.summary, d.Port
+	of := s.family.At(p.Family)
+	countEndpoints(&of.endpoints, d)
+	if p.UsesLocal && p.HasEligible && !slices.ContainsFunc(p.Endpoints, func(e service.Endpoint) bool { return e.InLocal }) {
+		of.noLocalInternal = of.noLocalInternal || svc.InternalLocal
+		of.noLocalExternal = of.noLocalExternal || svc.ExternalLocal && service.IsExternal(svc, &p.Spec, p.Family)
+	}
+	if p.UsesCluster {
+		s.countDecision(&d.Cluster)
+	}
+	if p.UsesLocal {
+		s.countDecision(&d.Local)
+	}
+	if svc.HealthCheckNodePort == 0 {
+		return
+	}
+	at := b.local.At(p.Family)
+	for j := range p.Endpoints {
+		if e := &p.Endpoints[j]; e.Local && e.Ready {
+			*at = append(*at, e.Addr.Addr())
 		}
 	}
+}
+
+// summarize returns the summary.
+func (b *summaryBuilder) summarize(svc *model.Service, failing bool) summary {
+	s := b.summary
+	s.counted, s.failing = true, failing
 	if svc.HealthCheckNodePort != 0 {
 		s.health = HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
-		for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
+		for _, f := range families {
 			*s.health.Serves.At(f) = hasFamily(svc, f)
-			*s.health.Local.At(f) = len(sortedAddrs(*local.At(f)))
+			*s.health.Local.At(f) = len(sortedAddrs(*b.local.At(f)))
 		}
 	}
 	return s

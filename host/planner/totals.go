@@ -21,6 +21,7 @@ func (b *ByFamily[T]) At(f model.Family) *T {
 type Totals struct {
 	Services  int // in the plan
 	Failing   int // Services whose policy does not exist or fails
+	Limited   int // Services of which Settings.Limits leave something out
 	Conflicts int // frontends that a Service wants and another one has
 	Family    ByFamily[FamilyTotals]
 	Policies  []PolicyTotals   // sorted by name; read-only

@@ -11,10 +11,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// NodeInfo is the input of the rules about this node.
+// NodeInfo is the input of the rules about this node and its configuration.
 type NodeInfo struct {
 	Node string // name
 	Zone string // "" when unknown
+	// MaxEndpoints of a Service port in one family; 0: no limit. The first ones are used, in the order of the slices, which is
+	// that of their names.
+	MaxEndpoints int
 }
 
 // Port is a Service port in one family with all its endpoints.
@@ -23,6 +26,7 @@ type Port struct {
 	Spec        model.ServicePort
 	Family      model.Family
 	Endpoints   []Endpoint // sorted by address, unique
+	Omitted     int        // endpoints beyond NodeInfo.MaxEndpoints
 	UsesCluster bool       // the cluster pool is used
 	UsesLocal   bool       // the local pool is used
 	// HasEligible reports whether there is an eligible endpoint on any node. If so, an empty local pool drops connections instead of
@@ -88,31 +92,39 @@ func SelectEndpointsInto(out *Port, svc *model.Service, p *model.ServicePort, f 
 	external := IsExternal(svc, p, f)
 	out.UsesCluster = !svc.InternalLocal || external
 	out.UsesLocal = svc.InternalLocal || svc.ExternalLocal && external
-	out.Endpoints = merge(out.Endpoints, endpointSlices, p, f, node)
+	out.merge(endpointSlices, node)
 	out.markChosen()
 	return out
 }
 
 // merge merges the endpoints of all slices. Of several with the same address and port, one that is not terminating takes precedence
 // (it is a new Pod with the address of the old one), then a ready one, then one on this node.
-func merge(eps []Endpoint, endpointSlices []*model.EndpointSlice, p *model.ServicePort, f model.Family, node NodeInfo) []Endpoint {
+func (out *Port) merge(endpointSlices []*model.EndpointSlice, node NodeInfo) {
 	n := 0
-	for _, s := range endpointSlices {
-		n += len(s.Endpoints)
-	}
-	eps = slices.Grow(eps, n)
-	for _, s := range endpointSlices {
-		if s.Family != f {
-			continue
-		}
-		for i := range s.Ports {
-			if s.Ports[i].Name == p.Name && s.Ports[i].Protocol == p.Protocol && s.Ports[i].Port != 0 {
-				for j := range s.Endpoints {
-					eps = append(eps, newEndpoint(&s.Endpoints[j], s.Ports[i].Port, node))
+	each := func(f func(endpoints []model.SliceEndpoint, port uint16)) {
+		for _, s := range endpointSlices {
+			if s.Family != out.Family || len(s.Endpoints) == 0 {
+				continue
+			}
+			want := model.SlicePort{Name: out.Spec.Name, Protocol: out.Spec.Protocol}
+			at, _ := slices.BinarySearchFunc(s.Ports, want, model.SlicePort.Compare)
+			for ; at < len(s.Ports) && s.Ports[at].Compare(want) == 0; at++ {
+				if port := s.Ports[at].Port; port != 0 {
+					f(s.Endpoints, port)
 				}
 			}
 		}
 	}
+	each(func(endpoints []model.SliceEndpoint, _ uint16) { n += len(endpoints) })
+	if node.MaxEndpoints > 0 && n > node.MaxEndpoints {
+		out.Omitted, n = n-node.MaxEndpoints, node.MaxEndpoints
+	}
+	eps := slices.Grow(out.Endpoints, n)
+	each(func(endpoints []model.SliceEndpoint, port uint16) {
+		for i := range endpoints[:min(len(endpoints), n-len(eps))] {
+			eps = append(eps, newEndpoint(&endpoints[i], port, node))
+		}
+	})
 	slices.SortFunc(eps, func(a, b Endpoint) int {
 		if c := a.Addr.Compare(b.Addr); c != 0 {
 			return c
@@ -120,7 +132,7 @@ func merge(eps []Endpoint, endpointSlices []*model.EndpointSlice, p *model.Servi
 		return cmp.Or(preference(&b)-preference(&a),
 			strings.Compare(a.Node, b.Node), strings.Compare(a.Zone, b.Zone), strings.Compare(a.Pod, b.Pod))
 	})
-	return slices.CompactFunc(eps, func(a, b Endpoint) bool { return a.Addr == b.Addr })
+	out.Endpoints = slices.CompactFunc(eps, func(a, b Endpoint) bool { return a.Addr == b.Addr })
 }
 
 // preference is a total order of duplicates that differ in conditions, so that the order of slices does not matter.

@@ -38,10 +38,10 @@ func Service(o *corev1.Service) (*model.Service, Skip, []Problem) {
 	s.ExternalLocal = p.isLocalPolicy("spec.externalTrafficPolicy", &etp) && (o.Spec.Type == corev1.ServiceTypeNodePort ||
 		o.Spec.Type == corev1.ServiceTypeLoadBalancer || len(o.Spec.ExternalIPs) > 0)
 	s.ExternalIPs = p.externalIPs(o.Spec.ExternalIPs)
-	s.LoadBalancerIPs = p.loadBalancerIPs(o.Status.LoadBalancer.Ingress)
+	s.LoadBalancerIPs, s.ReservedIPs = p.loadBalancerIPs(o.Status.LoadBalancer.Ingress)
 	var valid bool
 	if s.SourceRanges, valid = p.sourceRanges(o.Spec.LoadBalancerSourceRanges); !valid {
-		s.LoadBalancerIPs = nil
+		s.LoadBalancerIPs, s.ReservedIPs = nil, append(s.ReservedIPs, s.LoadBalancerIPs...)
 	}
 	if o.Spec.Type == corev1.ServiceTypeLoadBalancer && s.ExternalLocal && o.Spec.HealthCheckNodePort != 0 {
 		s.HealthCheckNodePort, _ = p.port("spec.healthCheckNodePort", o.Spec.HealthCheckNodePort)

@@ -36,38 +36,44 @@ func (p *problems) clusterIPs(o *corev1.Service) []netip.Addr {
 
 func (p *problems) externalIPs(list []string) []netip.Addr {
 	var out []netip.Addr
+	seen := map[netip.Addr]bool{}
 	for i, s := range list {
 		if strings.TrimSpace(s) == "" {
 			continue // older API servers accept empty strings
 		}
 		// The API server's rule for external IPs is that for endpoints.
-		if a, ok := p.address(fmt.Sprintf("spec.externalIPs[%d]", i), s, checkEndpoint); ok && !slices.Contains(out, a) {
+		if a, ok := p.address(fmt.Sprintf("spec.externalIPs[%d]", i), s, checkEndpoint); ok && !seen[a] {
+			seen[a] = true
 			out = append(out, a)
 		}
 	}
 	return out
 }
 
-// loadBalancerIPs parses the ingress addresses of mode VIP, whose packets arrive with the load balancer's address as
-// destination (KEP-1860). Host names are ignored.
-func (p *problems) loadBalancerIPs(list []corev1.LoadBalancerIngress) []netip.Addr {
-	var out []netip.Addr
+// loadBalancerIPs parses the ingress addresses. Those of mode VIP, whose packets arrive with the load balancer's address as
+// destination (KEP-1860), are served; those of mode Proxy are reserved. Host names are ignored.
+func (p *problems) loadBalancerIPs(list []corev1.LoadBalancerIngress) (served, reserved []netip.Addr) {
+	seen := map[netip.Addr]bool{} // those served
 	for i, in := range list {
 		field := fmt.Sprintf("status.loadBalancer.ingress[%d]", i)
-		if in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP {
-			if *in.IPMode != corev1.LoadBalancerIPModeProxy {
-				p.add(field+".ipMode", "%q is neither VIP nor Proxy: the address is not served", *in.IPMode)
-			}
-			continue
+		vip := in.IPMode == nil || *in.IPMode == corev1.LoadBalancerIPModeVIP
+		if !vip && *in.IPMode != corev1.LoadBalancerIPModeProxy {
+			p.add(field+".ipMode", "%q is neither VIP nor Proxy: the address is not served", *in.IPMode)
 		}
 		if in.IP == "" {
 			continue
 		}
-		if a, ok := p.address(field+".ip", in.IP, checkFrontend); ok && !slices.Contains(out, a) {
-			out = append(out, a)
+		a, ok := p.address(field+".ip", in.IP, checkFrontend)
+		switch {
+		case !ok || seen[a]:
+		case vip:
+			seen[a] = true
+			served = append(served, a)
+		default:
+			reserved = append(reserved, a)
 		}
 	}
-	return out
+	return served, reserved
 }
 
 // sourceRanges parses the ranges that may use the load-balancer addresses. A /0 allows all clients of its family. It
@@ -76,6 +82,7 @@ func (p *problems) sourceRanges(list []string) ([]netip.Prefix, bool) {
 	var out []netip.Prefix
 	var valid, invalid int
 	unrestricted := map[int]bool{} // by address length in bits
+	seen := map[netip.Prefix]bool{}
 	for i, s := range list {
 		if strings.TrimSpace(s) == "" {
 			continue
@@ -89,7 +96,8 @@ func (p *problems) sourceRanges(list []string) ([]netip.Prefix, bool) {
 		valid++
 		if r.Bits() == 0 {
 			unrestricted[r.Addr().BitLen()] = true
-		} else if !slices.Contains(out, r) {
+		} else if !seen[r] {
+			seen[r] = true
 			out = append(out, r)
 		}
 	}

@@ -1,0 +1,50 @@
+package planner
+
+import "github.com/sluice-proxy/sluice/host/model"
+
+// fairQueue is a queue of Services in which namespaces take turns, so that the changes of one namespace, however many, do not
+// delay those of another. Within a namespace the oldest comes first.
+type fairQueue struct {
+	turns   []string                // namespaces with Services, the next one first
+	waiting map[string][]model.Name // by namespace
+	queued  map[model.Name]bool
+}
+
+func newFairQueue() fairQueue {
+	return fairQueue{waiting: map[string][]model.Name{}, queued: map[model.Name]bool{}}
+}
+
+func (q *fairQueue) len() int { return len(q.queued) }
+
+func (q *fairQueue) has(name model.Name) bool { return q.queued[name] }
+
+// push adds a Service, unless it is queued.
+func (q *fairQueue) push(name model.Name) {
+	if q.queued[name] {
+		return
+	}
+	q.queued[name] = true
+	list := q.waiting[name.Namespace]
+	if len(list) == 0 {
+		q.turns = append(q.turns, name.Namespace)
+	}
+	q.waiting[name.Namespace] = append(list, name)
+}
+
+// pop removes the next Service. The queue must not be empty.
+func (q *fairQueue) pop() model.Name {
+	ns := q.turns[0]
+	q.turns = q.turns[1:]
+	list := q.waiting[ns]
+	name := list[0]
+	if len(list) > 1 {
+		q.waiting[ns] = list[1:]
+		q.turns = append(q.turns, ns)
+	} else {
+		delete(q.waiting, ns)
+	}
+	if delete(q.queued, name); len(q.queued) == 0 {
+		*q = newFairQueue() // emptied maps would keep their largest size ever
+	}
+	return name
+}

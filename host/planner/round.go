@@ -1,0 +1,174 @@
+package planner
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/service"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// round is the planning of one Service: each port in each family is evaluated, then the frontends are set. That of a large
+// Service takes several Plans. It keeps to the Service as it was at its beginning; a change meanwhile leads to another round.
+type round struct {
+	svc       *model.Service
+	policy    *policy.Policy
+	bindErr   error // of the policy
+	err       error // bindErr, or that of the policy's chain
+	addrs     []serviceAddr
+	ranges    [2]ranges // of IPv4 and IPv6
+	quota     quota
+	next      int  // what to evaluate next: twice the index of the port, plus one for IPv6
+	evaluated bool // all ports
+	again     bool // the Service has changed since the beginning
+
+	frontends []*plan.Frontend
+	summary   summaryBuilder
+	decisions *decisionCache // nil without a policy
+	stale     staleBuilder
+	ports     []model.PortName
+	requeueAt int64 // Unix milliseconds, 0: only on a change
+	// The first frontend of the port with the most endpoints, if that is more than the limit.
+	crowded   *plan.Frontend
+	endpoints int
+}
+
+// begin begins a round.
+func (p *Planner) begin(svc *model.Service) *round {
+	r := &round{svc: svc, addrs: addrsOf(svc)}
+	r.policy, r.bindErr = p.settings.Policies.For(svc)
+	r.err = r.bindErr
+	if r.policy != nil {
+		r.decisions = &decisionCache{}
+	}
+	r.quota = p.settings.Limits.newQuota(svc, r.addrs)
+	for i, f := range families {
+		r.ranges[i] = p.rules.sourceRanges(svc, f, p.settings.Limits.SourceRanges)
+	}
+	return r
+}
+
+var families = [...]model.Family{model.IPv4, model.IPv6}
+
+// evaluate evaluates the remaining ports as far as the budget allows, and reports whether that is all of them.
+func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *budget) (done bool) {
+	if r.evaluated {
+		return true
+	}
+	endpointSlices := p.cluster.Slices[r.svc.Name]
+	for ; r.next < len(families)*len(r.svc.Ports) && !r.quota.exhausted(); r.next++ {
+		f := families[r.next%len(families)]
+		if !hasFamily(r.svc, f) {
+			continue
+		}
+		if budget.spent() {
+			return false
+		}
+		port := service.SelectEndpointsInto(&p.scratch, r.svc, &r.svc.Ports[r.next/len(families)], f, endpointSlices, p.nodeInfo)
+		d := p.decide(r, port, now)
+		frontends := p.rules.frontends(r, &d)
+		budget.spend(lookCost*(len(endpointSlices)+len(port.Endpoints)) + frontendCost*(1+len(frontends)))
+		r.add(s, &d, frontends)
+	}
+	if r.quota.first == nil && r.next < len(families)*len(r.svc.Ports) && r.quota.wanted > len(r.frontends) {
+		next := &r.svc.Ports[r.next/len(families)]
+		r.quota.first = &plan.Frontend{
+			Key:   plan.Key{Addr: r.svc.ClusterIPs[0], Port: next.Port, Protocol: next.Protocol},
+			Owner: model.PortName{Service: r.svc.Name, Port: next.Name, Protocol: next.Protocol},
+		}
+	}
+	r.frontends = sortFrontends(r.frontends)
+	r.evaluated = true
+	return true
+}
+
+// decide evaluates the policy of a Service port in one family.
+func (p *Planner) decide(r *round, port *service.Port, now time.Time) PortDecision {
+	d := PortDecision{Port: port}
+	in := policy.Input{Service: r.svc, Port: port, Node: p.nodeInfo.Node, Zone: p.nodeInfo.Zone, Zones: p.zones,
+		NodesUnknown: p.nodesPartial}
+	evaluate := func(pool uint8) policy.Decision {
+		in.Pool = pool
+		got, at := p.evaluator.Decide(r.policy, &in, now)
+		if !at.IsZero() {
+			r.requeueAt = earlier(r.requeueAt, at.UnixMilli())
+		}
+		if r.err == nil {
+			r.err = got.Err
+		}
+		return got
+	}
+	if port.UsesCluster {
+		d.Cluster = evaluate(abi.PoolCluster)
+	}
+	if port.UsesLocal {
+		d.Local = evaluate(abi.PoolLocal)
+	}
+	return d
+}
+
+// add adds the decision about a port and its frontends.
+func (r *round) add(s *serviceState, d *PortDecision, frontends []*plan.Frontend) {
+	r.frontends = append(r.frontends, frontends...)
+	r.summary.add(r.svc, d)
+	if r.decisions != nil {
+		r.decisions.add(d)
+	}
+	r.stale.add(s.serving, d.Port, frontends)
+	if n := len(r.ports); n == 0 || r.ports[n-1] != d.Port.Name {
+		r.ports = append(r.ports, d.Port.Name)
+	}
+	if d.Port.Omitted > 0 && d.Port.Omitted+len(d.Port.Endpoints) > r.endpoints && len(frontends) > 0 {
+		r.crowded, r.endpoints = frontends[0], d.Port.Omitted+len(d.Port.Endpoints)
+	}
+}
+
+// finish records a round whose frontends are set, and adds the consequences to result.
+func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Result) {
+	name := r.svc.Name
+	s.report(name, r.bindErr, r.err, result)
+	s.err, s.decisions = r.err, r.decisions
+	sum := r.summary.summarize(r.svc, r.err != nil && !errors.Is(r.err, policy.ErrPending))
+	if sum.health.Port == 0 {
+		sum.health.Service = s.summary.health.Service // of the port that the Service had
+	}
+	omitted := r.omitted(&p.settings.Limits)
+	if sum.limited = len(omitted) > 0; sum.limited && !s.summary.limited {
+		result.NewlyLimited = append(result.NewlyLimited, omitted...)
+	}
+	s.omitted = omitted
+	p.counters.replace(&s.summary, &sum, result)
+	s.summary = sum
+	s.serving = r.stale.serving
+	result.StaleUDPFlows = append(result.StaleUDPFlows, r.stale.flows...)
+	p.forget(s.ports, r.ports)
+	s.ports = r.ports
+	p.setRequeue(name, s, earlier(r.requeueAt, s.dueResets(r.frontends, now.UnixMilli(), result)))
+}
+
+// forget deletes the decisions about ports that a Service no longer has.
+func (p *Planner) forget(old, ports []model.PortName) {
+	if slices.Equal(old, ports) {
+		return
+	}
+	kept := make(map[model.PortName]bool, len(ports))
+	for _, port := range ports {
+		kept[port] = true
+	}
+	for _, port := range old {
+		if !kept[port] {
+			p.evaluator.Delete(port)
+		}
+	}
+}
+
+// ranges are the source ranges of a Service in one family; nil if every source may connect.
+type ranges struct {
+	list    []netip.Prefix
+	omitted int
+}
