@@ -96,6 +96,7 @@ func (o *oracle) answersNodePorts(to netip.Addr) bool {
 
 func (o *oracle) answer(f plan.Flow) verdict {
 	family := model.FamilyOf(f.To.Addr())
+	foreign := ""
 	for _, s := range o.services {
 		if !served(s, family) {
 			continue
@@ -107,13 +108,15 @@ func (o *oracle) answer(f plan.Flow) verdict {
 			switch {
 			case slices.Contains(s.ClusterIPs, f.To.Addr()):
 				return o.clusterIP(s, p, f)
-			case slices.Contains(s.ExternalIPs, f.To.Addr()):
-				return o.external("external IP", s, p, f)
 			case slices.Contains(s.LoadBalancerIPs, f.To.Addr()):
 				if o.guarded(s, f) {
 					return verdict{what: "DROP", owner: portName(s, p), case_: "source ranges"}
 				}
 				return o.external("load balancer", s, p, f)
+			case slices.Contains(s.ExternalIPs, f.To.Addr()) && o.isForeign(s, f.To.Addr()):
+				foreign = ", external IP of another"
+			case slices.Contains(s.ExternalIPs, f.To.Addr()):
+				return o.external("external IP", s, p, f)
 			}
 		}
 	}
@@ -128,13 +131,21 @@ func (o *oracle) answer(f plan.Flow) verdict {
 	}
 	for _, s := range o.services {
 		if slices.Contains(s.ClusterIPs, f.To.Addr()) && len(s.Ports) > 0 {
-			return verdict{what: "REJECT", case_: "wrong port of a ClusterIP"}
+			return verdict{what: "REJECT", case_: "wrong port of a ClusterIP" + foreign}
 		}
 	}
 	if inAny(o.cidrs, f.To.Addr()) {
 		return verdict{what: "DROP", case_: "unallocated"}
 	}
-	return verdict{what: "NONE", case_: "none"}
+	return verdict{what: "NONE", case_: "none" + foreign}
+}
+
+// isForeign: an address that was allocated to another Service as its ClusterIP or load balancer address is not an external IP,
+// at any port, unless it is this node's.
+func (o *oracle) isForeign(s *model.Service, a netip.Addr) bool {
+	return slices.ContainsFunc(o.services, func(other *model.Service) bool {
+		return other != s && (slices.Contains(other.ClusterIPs, a) || slices.Contains(other.LoadBalancerIPs, a) && !slices.Contains(o.ownAddresses(), a))
+	})
 }
 
 // guarded: not in a range is dropped, Pods too. When a range has an address of this node, the load balancer's addresses
@@ -351,7 +362,8 @@ func TestTracesMatchOracle(t *testing.T) {
 		wantCase(t, cases, kind+", Local, from outside DROP")
 	}
 	for _, name := range []string{"ClusterIP DNAT", "ClusterIP REJECT", "ClusterIP, internal Local DNAT", "ClusterIP, internal Local REJECT",
-		"ClusterIP, internal Local DROP", "source ranges", "wrong port of a ClusterIP", "unallocated", "none"} {
+		"ClusterIP, internal Local DROP", "source ranges", "wrong port of a ClusterIP", "unallocated", "none",
+		"wrong port of a ClusterIP, external IP of another", "none, external IP of another"} {
 		wantCase(t, cases, name)
 	}
 	t.Logf("flows by what became of them: %v", cases)

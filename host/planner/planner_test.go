@@ -330,3 +330,100 @@ func TestExplainCallsNoPluginAfterPolicyChange(t *testing.T) {
 		t.Fatalf("decided %d, %d calls", len(x.Decisions), p.PluginCalls())
 	}
 }
+
+// TestAllocatedAddressIsNotAnExternalIP: an older Service takes no port of another's address, not even a free one.
+func TestAllocatedAddressIsNotAnExternalIP(t *testing.T) {
+	addr := func(s string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(s)} }
+	service := func(namespace string, created int64, port uint16, edit func(*model.Service)) model.Change {
+		s := &model.Service{
+			Name: model.Name{Namespace: namespace, Name: "web"}, Created: created,
+			ClusterIPs: addr("10.96.0." + fmt.Sprint(created)), Ports: []model.ServicePort{{Protocol: model.TCP, Port: port}},
+		}
+		edit(s)
+		return model.Change{Kind: model.ServiceKind, Name: s.Name, Service: s}
+	}
+	external := func(a string) func(*model.Service) {
+		return func(s *model.Service) { s.ExternalIPs = addr(a) }
+	}
+	loadBalancer := func(a string) func(*model.Service) {
+		return func(s *model.Service) { s.LoadBalancerIPs = addr(a) }
+	}
+	const vip, node = "203.0.113.7", "192.0.2.10"
+	for name, c := range map[string]struct {
+		tenant, victim func(*model.Service)
+		at             string
+		served         bool // the tenant's frontend, at another port than the victim's
+	}{
+		"ClusterIP":                         {external("10.96.0.9"), func(*model.Service) {}, "10.96.0.9", false},
+		"load balancer IP":                  {external(vip), loadBalancer(vip), vip, false},
+		"load balancer IP of mode Proxy":    {external(vip), func(s *model.Service) { s.ReservedIPs = addr(vip) }, vip, false},
+		"ClusterIP as load balancer IP":     {loadBalancer("10.96.0.9"), func(*model.Service) {}, "10.96.0.9", false},
+		"shared load balancer IP":           {loadBalancer(vip), loadBalancer(vip), vip, true},
+		"shared external IP":                {external(vip), external(vip), vip, true},
+		"external IP before load balancer":  {loadBalancer(vip), external(vip), vip, true},
+		"node address as load balancer IP":  {external(node), loadBalancer(node), node, true},
+		"node address as external IP":       {external(node), external(node), node, true},
+		"own load balancer IP, not shared":  {func(s *model.Service) { s.ExternalIPs, s.LoadBalancerIPs = addr(vip), addr(vip) }, loadBalancer("203.0.113.8"), vip, true},
+		"own, and another's, load balancer": {func(s *model.Service) { s.ExternalIPs, s.LoadBalancerIPs = addr(vip), addr(vip) }, loadBalancer(vip), vip, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			settings := testSettings()
+			settings.LocalAddrs = addr(node)
+			tenant, victim := service("tenant", 1, 8443, c.tenant), service("victim", 9, 443, c.victim)
+			for _, order := range [][]model.Change{{tenant, victim}, {victim, tenant}} {
+				p := New(settings, nativePlugins)
+				p.Apply(append(order[:1:1], model.Change{Kind: model.Synced}))
+				p.Plan(time.Unix(1000, 0))
+				p.Apply(order[1:])
+				p.Plan(time.Unix(1000, 0))
+				f := p.Current().Frontends[plan.Key{Addr: addr(c.at)[0], Port: 8443, Protocol: model.TCP}]
+				if (f != nil) != c.served {
+					t.Fatalf("the tenant has frontend %v at %s\n%s", f, c.at, plan.Format(p.Current()))
+				}
+				x, err := p.Explain(tenant.Name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if c.served != (len(x.Conflicts) == 0) || !c.served && !strings.Contains(x.Conflicts[0].Why, "the address belongs to Service victim/web as its") {
+					t.Errorf("conflicts %v", x.Conflicts)
+				}
+				p.Apply([]model.Change{{Kind: model.ServiceKind, Name: victim.Name}})
+				p.Plan(time.Unix(1000, 0))
+				if p.Current().Frontends[plan.Key{Addr: addr(c.at)[0], Port: 8443, Protocol: model.TCP}] == nil {
+					t.Error("the address is free, but the tenant does not get it")
+				}
+			}
+		})
+	}
+}
+
+func TestExternalIPDoesNotTakeTheAPIServersAddress(t *testing.T) {
+	at := netip.MustParseAddr("192.0.2.5")
+	apiServer := &model.EndpointSlice{
+		Name: apiServerService, Service: apiServerService, Family: model.IPv4,
+		Ports:     []model.SlicePort{{Name: "https", Protocol: model.TCP, Port: 6443}},
+		Endpoints: []model.SliceEndpoint{{Addr: at, Ready: true, Serving: true}},
+	}
+	tenant := &model.Service{
+		Name: model.Name{Namespace: "tenant", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.7")}, ExternalIPs: []netip.Addr{at},
+		Ports: []model.ServicePort{{Name: "a", Protocol: model.TCP, Port: 6443}, {Name: "b", Protocol: model.TCP, Port: 443}},
+	}
+	p := New(testSettings(), nativePlugins)
+	p.Apply([]model.Change{
+		{Kind: model.ServiceKind, Name: tenant.Name, Service: tenant},
+		{Kind: model.SliceKind, Name: apiServer.Name, Slice: apiServer}, {Kind: model.Synced},
+	})
+	step := p.Plan(time.Unix(1000, 0))
+	key := func(port uint16) plan.Key { return plan.Key{Addr: at, Port: port, Protocol: model.TCP} }
+	if p.Current().Frontends[key(6443)] != nil || p.Current().Frontends[key(443)] == nil {
+		t.Fatal(plan.Format(p.Current()))
+	}
+	if text := fmt.Sprint(step.NewConflicts); !strings.Contains(text, "the API server listens there") {
+		t.Errorf("conflicts %s", text)
+	}
+	p.Apply([]model.Change{{Kind: model.SliceKind, Name: apiServer.Name}})
+	p.Plan(time.Unix(1001, 0))
+	if p.Current().Frontends[key(6443)] == nil {
+		t.Error("the API server has moved, but the external IP is not served")
+	}
+}

@@ -46,6 +46,7 @@ type Cluster struct {
 
 	defaultClients bool         // options.Clients was not set
 	addrs          []netip.Addr // of Services and the node
+	allocated      []netip.Addr // ClusterIPs and load balancer addresses
 }
 
 // NewCluster returns a random cluster. The same seed and options return the same cluster on every machine.
@@ -195,6 +196,9 @@ func (c *Cluster) service(n int) {
 				s.ExternalIPs = append(s.ExternalIPs, pick(c.rng, own))
 			}
 		}
+		if foreign := c.ofFamily(c.allocated, f); len(foreign) > 0 && c.oneIn(4) {
+			s.ExternalIPs = append(s.ExternalIPs, pick(c.rng, foreign))
+		}
 		for i := range c.rng.IntN(3) {
 			s.LoadBalancerIPs = append(s.LoadBalancerIPs, c.serviceIP(f, 2, 10*i+1+n))
 		}
@@ -216,6 +220,7 @@ func (c *Cluster) service(n int) {
 		s.Ports = append(s.Ports, p)
 	}
 	c.Changes = append(c.Changes, model.Change{Kind: model.ServiceKind, Name: s.Name, Service: s})
+	c.allocated = slices.Concat(c.allocated, s.ClusterIPs, s.LoadBalancerIPs)
 	c.addDestinations(s)
 	for _, f := range []model.Family{model.IPv4, model.IPv6} {
 		c.slices(s, f)
