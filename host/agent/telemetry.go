@@ -17,6 +17,12 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
+// maxConns is the maximum number of connections to the health server, and to the metrics server.
+const maxConns = 128
+
+// healthCheckPorts is the metric label of the servers on health check ports, which share a limit.
+const healthCheckPorts = "health_check_node_port"
+
 // telemetry reports the state of a running agent to its node and cluster: health checks, metrics and Events.
 type telemetry struct {
 	health  *health.Health
@@ -39,6 +45,7 @@ func (a *Agent) newTelemetry(events *kube.Recorder) *telemetry {
 	t.health = health.New(health.Options{
 		Now: time.Now, After: time.After, Log: a.log, SyncPeriod: cfg.SyncPeriod,
 		OnAnswer: t.metrics.CountHealthCheck, StaleReason: t.staleReason,
+		OnEvict: func() { t.metrics.CountEvictedConnection(healthCheckPorts) },
 		OnListenError: func(service model.Name, err error) {
 			events.ServiceWarning(service, kube.ReasonFailedToStartServiceHealthcheck, err.Error())
 		},
@@ -105,9 +112,14 @@ func (t *telemetry) serve(ctx context.Context, fatal func(error)) (stop func()) 
 		}
 		wg.Go(func() { httpserve.ListenAndServeRetry(ctx, s) })
 	}
-	start(httpserve.Options{Name: "health checks (healthzBindAddress)", Address: cfg.HealthzBindAddress, Handler: t.health.Handler()}, kube.ReasonFailedToStartProxierHealthcheck)
+	limiter := func(server string) *httpserve.Limiter {
+		return httpserve.NewLimiter(maxConns, func() { t.metrics.CountEvictedConnection(server) })
+	}
 	start(httpserve.Options{
-		Name: "metrics (metricsBindAddress)", Address: cfg.MetricsBindAddress,
+		Name: "health checks (healthzBindAddress)", Address: cfg.HealthzBindAddress, Handler: t.health.Handler(), Limiter: limiter("healthz"),
+	}, kube.ReasonFailedToStartProxierHealthcheck)
+	start(httpserve.Options{
+		Name: "metrics (metricsBindAddress)", Address: cfg.MetricsBindAddress, Limiter: limiter("metrics"),
 		Handler: t.metrics.Handler(metrics.Pages{
 			Mode: func() string { return t.config().Mode }, Profiling: cfg.EnableProfiling, Log: t.log,
 			Config: func() any { return t.config().Effective() },

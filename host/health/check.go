@@ -75,7 +75,7 @@ func (h *Health) start(c *check, at netip.AddrPort) *server {
 		Name:    "Service " + name.String() + ": spec.healthCheckNodePort",
 		Network: "tcp4", Address: at.String(),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.serveCheck(w, c, family) }),
-		Log:     h.opt.Log, After: h.opt.After,
+		Limiter: h.limiter, Log: h.opt.Log, After: h.opt.After,
 	}
 	if family == model.IPv6 {
 		o.Network = "tcp6"

@@ -3,6 +3,7 @@ package health_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
@@ -193,4 +194,24 @@ func TestDualStackServiceCountsEndpointsPerFamily(t *testing.T) {
 	if a4.header.Get(weight) != "2" || a6.header.Get(weight) != "1" {
 		t.Errorf("IPv4 %s, IPv6 %s", a4.header.Get(weight), a6.header.Get(weight))
 	}
+}
+
+func TestConnectionsToHealthCheckPortsAreLimited(t *testing.T) {
+	n, port := start(t), freePort(t)
+	n.emit(service(port), endpoints("n0"), present, synced)
+	n.waitFor("programmed", at(port), 200)
+	const limit, clients = 512, 600
+	for range clients { // that send nothing
+		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	for end := time.Now().Add(time.Minute); n.evicted.Load() < clients-limit; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d of %d connections were closed", n.evicted.Load(), clients)
+		}
+	}
+	n.waitFor("a new client", at(port), 200)
 }

@@ -14,11 +14,15 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/httpserve"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// Options of Health. OnAnswer, StaleReason and OnListenError may be nil.
+// maxConns is the maximum number of connections to all health check ports together.
+const maxConns = 512
+
+// Options of Health. OnAnswer, StaleReason, OnEvict and OnListenError may be nil.
 type Options struct {
 	Now   func() time.Time
 	After func(time.Duration) <-chan time.Time // time.After
@@ -30,6 +34,8 @@ type Options struct {
 	// StaleReason returns why the cluster state may be out of date, or "". It is appended to the reason of a 503; stale
 	// state alone does not make the proxy unhealthy.
 	StaleReason func() string
+	// OnEvict is called for each connection to a health check port that is closed because too many are open.
+	OnEvict func()
 	// OnListenError is called when listening on a Service's health check port fails, once per distinct error.
 	OnListenError func(service model.Name, err error)
 }
@@ -40,6 +46,8 @@ type Health struct {
 	ctx  context.Context // of the listeners
 	stop context.CancelFunc
 	wg   sync.WaitGroup
+	// limiter bounds the connections to health check ports.
+	limiter *httpserve.Limiter
 
 	mu             sync.Mutex
 	synced         bool      // the initial state is complete; until then no update counts as pending
@@ -60,7 +68,7 @@ type phased[T any] struct{ planned, programmed T }
 func New(o Options) *Health {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Health{opt: o, ctx: ctx, stop: stop, checks: map[model.Name]*check{}, pending: map[model.Name]*check{},
-		closing: map[netip.AddrPort]chan struct{}{}}
+		closing: map[netip.AddrPort]chan struct{}{}, limiter: httpserve.NewLimiter(maxConns, o.OnEvict)}
 }
 
 // Close stops listening on all health check ports.

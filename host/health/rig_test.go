@@ -41,6 +41,7 @@ type node struct {
 	clockOffset  atomic.Int64           // added to the clock of the health checks, in ns
 	codes        chan string            // responses, as path and code
 	listenErrors chan error
+	evicted      atomic.Int32 // connections to health check ports
 }
 
 // Run implements engine.Source.
@@ -83,6 +84,7 @@ func start(t *testing.T, prefixes ...netip.Prefix) *node {
 			return ""
 		},
 		OnAnswer:      func(path string, code int) { n.codes <- path + " " + strconv.Itoa(code) },
+		OnEvict:       func() { n.evicted.Add(1) },
 		OnListenError: func(_ model.Name, err error) { n.listenErrors <- err },
 	})
 	server := httptest.NewServer(n.health.Handler())

@@ -18,6 +18,8 @@ type Options struct {
 	Network string // tcp, tcp4 or tcp6; "" means tcp
 	Address string // host:port
 	Handler http.Handler
+	// Limiter bounds the connections. Servers may share one.
+	Limiter *Limiter
 	Log     *slog.Logger
 	// After is time.After or a fake; it times the retries.
 	After func(time.Duration) <-chan time.Time
@@ -33,12 +35,23 @@ const (
 	maxRetryDelay = 30 * time.Second
 )
 
-// Limits on clients. Responses have no time limit: a profile takes as long as requested.
+// Limits on clients. Together with those of a Limiter they bound the memory that clients take: some 40 KiB for each
+// connection.
 const (
-	readTimeout = 10 * time.Second
-	idleTimeout = time.Minute
-	maxHeader   = 16 << 10
+	headerTimeout = 5 * time.Second  // from the first byte of a request to the end of its header
+	readTimeout   = 10 * time.Second // to the end of its body, which no handler reads
+	writeTimeout  = 30 * time.Second // from the end of the header to that of the response; a profile takes as long as requested
+	idleTimeout   = time.Minute      // between requests
+	maxHeader     = 16 << 10         // bytes; net/http adds 4 KiB
 )
+
+// NewServer returns an HTTP server with limits on slow clients and large requests. Its listener needs a Limiter.
+func NewServer(name string, h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(log.With("server", name).Handler(), slog.LevelDebug),
+	}
+}
 
 // ListenAndServeRetry serves until ctx ends, and closes the listener and all connections before it returns. An error is
 // logged if it differs from the previous one, and so is recovery.
@@ -85,12 +98,9 @@ func (o *Options) serve(ctx context.Context, ready func()) (listened bool, err e
 	if o.OnListen != nil {
 		o.OnListen(l.Addr())
 	}
-	server := &http.Server{
-		Handler: o.Handler, ReadTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(o.Log.With("server", o.Name).Handler(), slog.LevelDebug),
-	}
+	server := NewServer(o.Name, o.Handler, o.Log)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	err = server.Serve(l)
+	err = server.Serve(o.Limiter.Listener(l))
 	return true, errors.Join(err, server.Close())
 }

@@ -40,6 +40,7 @@ func start(t *testing.T, address string) *retryingServer {
 		httpserve.ListenAndServeRetry(ctx, httpserve.Options{
 			Name: "test server", Network: "tcp4", Address: address,
 			Handler:  http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }),
+			Limiter:  httpserve.NewLimiter(10, nil),
 			Log:      slog.New(slog.NewTextHandler(r.log, nil)),
 			After:    func(d time.Duration) <-chan time.Time { r.waits <- d; return r.ticks },
 			OnListen: func(a net.Addr) { r.ready <- a },

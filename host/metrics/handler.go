@@ -18,17 +18,13 @@ type Pages struct {
 	Log       *slog.Logger
 }
 
-// maxScrapes is the maximum number of concurrent scrapes.
-const maxScrapes = 4
-
 // Handler serves the paths of kube-proxy's metrics server: /metrics, /proxyMode, /healthz (always ok), /configz, and, if
 // enabled, /debug/pprof.
 func (m *Metrics) Handler(p Pages) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
-		ErrorLog:            slog.NewLogLogger(p.Log.Handler(), slog.LevelError),
-		MaxRequestsInFlight: maxScrapes,
-	}))
+	mux.Handle("GET /metrics", newScrapes(promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(p.Log.Handler(), slog.LevelError),
+	})))
 	text := func(s func() string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")

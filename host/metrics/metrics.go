@@ -85,6 +85,11 @@ func (m *Metrics) CountHealthCheck(path string, code int) {
 	}
 }
 
+// CountEvictedConnection counts a connection that a server closed because it had too many.
+func (m *Metrics) CountEvictedConnection(server string) {
+	m.sluice.evictedConnections.WithLabelValues(server).Inc()
+}
+
 // SetSourceProblems sets the number of problems in the current cluster state.
 func (m *Metrics) SetSourceProblems(errors, warnings int) {
 	m.mu.Lock()

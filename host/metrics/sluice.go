@@ -16,6 +16,7 @@ type sluiceMetrics struct {
 	phaseDuration                     *prometheus.HistogramVec // phase
 	failures                          *prometheus.CounterVec   // operation
 	failuresByErrno                   *prometheus.CounterVec   // errno
+	evictedConnections                *prometheus.CounterVec   // server
 	messages, elements                prometheus.Counter
 	connectionsReset, externalChanges prometheus.Counter
 }
@@ -43,12 +44,20 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 			Help: "Number of failed program and cleanup operations by the errno that the kernel returned, such as EBUSY; " +
 				"other if it returned none.",
 		}, []string{"errno"}),
+		evictedConnections: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "sluice", Name: "http_evicted_connections_total",
+			Help: "Number of connections that a server closed because it had the maximum number: the oldest one of the client with the " +
+				"most. The servers are healthz, metrics, and health_check_node_port for the health check ports of all Services.",
+		}, []string{"server"}),
 		messages:         counter("backend_messages_total", "Number of netlink messages sent to the kernel to program the data plane."),
 		elements:         counter("backend_elements_total", "Number of elements added to and deleted from the data plane."),
 		connectionsReset: counter("connections_reset_total", "Number of connections reset because the drain deadline of their endpoint had passed."),
 		externalChanges:  counter("external_changes_total", "Number of changes to sluice's data plane objects by other processes. Each is reverted."),
 	}
-	r.MustRegister(m.phaseDuration, m.failures, m.failuresByErrno)
+	r.MustRegister(m.phaseDuration, m.failures, m.failuresByErrno, m.evictedConnections)
+	for _, server := range []string{"healthz", "metrics", "health_check_node_port"} {
+		m.evictedConnections.WithLabelValues(server)
+	}
 	for _, phase := range []string{"plan", "program", "cleanup"} {
 		m.phaseDuration.WithLabelValues(phase)
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/httpserve"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/safefile"
@@ -22,6 +23,9 @@ import (
 
 // DefaultSocket is the path of the state socket if none is configured.
 const DefaultSocket = "/run/sluice/sluice.sock"
+
+// maxConns is the maximum number of connections: each is one `sluice explain`.
+const maxConns = 16
 
 // Serve serves the state of an engine on a Unix socket that only its owner may open. With an empty path it serves nothing.
 func Serve(path string, e *engine.Engine, log *slog.Logger) (stop func(), err error) {
@@ -32,9 +36,10 @@ func Serve(path string, e *engine.Engine, log *slog.Logger) (stop func(), err er
 	if err != nil {
 		return nil, fmt.Errorf("state socket: %w", err)
 	}
-	server := &http.Server{Handler: handler(e), ReadHeaderTimeout: 5 * time.Second}
+	server := httpserve.NewServer("state socket", handler(e), log)
+	limiter := httpserve.NewLimiter(maxConns, nil) // only root and this process's user can connect
 	go func() {
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(limiter.Listener(l)); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("serving the state socket failed", "err", err)
 		}
 	}()
