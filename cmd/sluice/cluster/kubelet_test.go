@@ -16,7 +16,8 @@ import (
 )
 
 // kubelets replace the scheduler and kubelets for the Pods that controllers create: each gets a node in turn, a network
-// namespace with a server, an address, and readiness. A deleted Pod serves until its grace period ends.
+// namespace with a server, an address, and readiness. A deleted Pod serves until nobody has connected for its grace period, which is
+// therefore long enough on a machine of any speed.
 type kubelets struct {
 	*scene
 	grace time.Duration
@@ -63,12 +64,14 @@ func (k *kubelets) runPod(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	var servers []*testnet.Server
 	for _, a := range host.Addrs {
 		server, err := host.Serve("tcp", netip.AddrPortFrom(a, 8080), name)
 		if err != nil {
 			return err
 		}
 		defer server.Close()
+		servers = append(servers, server)
 	}
 	pods := k.Client.CoreV1().Pods(k.ns)
 	if err := pods.Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: name}, Target: corev1.ObjectReference{Kind: "Node", Name: node}}, metav1.CreateOptions{}); err != nil {
@@ -99,12 +102,23 @@ func (k *kubelets) runPod(ctx context.Context, name string) error {
 			break
 		}
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(k.grace):
+	for before := int64(-1); before != accepted(servers); {
+		before = accepted(servers)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(k.grace):
+		}
 	}
 	return k.RemovePod(ctx, k.ns, name)
+}
+
+// accepted returns the number of connections that servers have accepted.
+func accepted(servers []*testnet.Server) (n int64) {
+	for _, s := range servers {
+		n += s.Accepted()
+	}
+	return n
 }
 
 // host creates a network namespace behind one of the nodes, in turn.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -151,10 +152,14 @@ func (w *watcher) stop() syscall.Errno {
 // Server answers with its name. Over TCP and SCTP it sends one line, "name client-address", to every connection and then
 // echoes until the client closes. Over UDP it answers every datagram with that line.
 type Server struct {
-	Name  string
-	close []io.Closer
-	wg    sync.WaitGroup
+	Name     string
+	close    []io.Closer
+	wg       sync.WaitGroup
+	accepted atomic.Int64
 }
+
+// Accepted returns the number of connections accepted so far; a server over UDP accepts none.
+func (s *Server) Accepted() int64 { return s.accepted.Load() }
 
 // Serve starts a server on the host; network is tcp, udp or sctp.
 func (h *Host) Serve(network string, at netip.AddrPort, name string) (*Server, error) {
@@ -202,6 +207,7 @@ func (s *Server) accept(l net.Listener) {
 		if err != nil {
 			return
 		}
+		s.accepted.Add(1)
 		go func() {
 			defer c.Close()
 			if _, err := fmt.Fprintf(c, "%s %s\n", s.Name, c.RemoteAddr()); err == nil {

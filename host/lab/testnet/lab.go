@@ -189,14 +189,14 @@ func (h *Host) AddAddr(link string, a netip.Addr) error {
 // awaitLocal waits until the kernel accepts packets to an address. The local route of an IPv6 address appears some time
 // after the address, when sockets can already be bound to it.
 func (h *Host) awaitLocal(a netip.Addr) error {
-	for range 1000 {
+	const timeout = 30 * time.Second // on a busy machine; usually some milliseconds
+	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		routes, err := h.nl.RouteGet(a.AsSlice())
 		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
 			return nil
 		}
-		time.Sleep(time.Millisecond)
 	}
-	return fmt.Errorf("add %s: no route to it after a second", a)
+	return fmt.Errorf("add %s: no route to it after %s", a, timeout)
 }
 
 // connect creates the veth pair to a host and the node's routes to its addresses.
