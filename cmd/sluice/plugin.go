@@ -176,7 +176,9 @@ func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, memory uint
 	line("compile", "%s and %s for metering; %s", ms(r.Compile), ms(r.Meter), fromCache)
 	line("instantiate", "%s, fuel %d", ms(cached.Instantiate), cached.InitFuel)
 	line("memory", "%d KiB initially, %d KiB after calls", r.MemoryBytes>>10, memory>>10)
-	line("deterministic", "yes (%d sample requests, the same answers in two instances)", len(wasm.Samples()))
+	t := cached.SelfTest
+	line("deterministic", "yes: %d sample requests in %d orders have equal answers (%d calls of %d instances, new and used; %s, fuel %d)",
+		t.Samples, t.Orders, t.Calls, t.Instances, ms(t.Duration), t.Fuel)
 	w.Flush()
 	fmt.Fprintln(c.out)
 	w = tabwriter.NewWriter(c.out, 0, 0, 2, ' ', tabwriter.AlignRight)

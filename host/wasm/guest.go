@@ -32,6 +32,7 @@ type guest struct {
 	alloc    api.Function
 	encoder  abi.Encoder
 	req      buffer
+	reqUsed  int // bytes of req that are not zero
 	resp     buffer
 	random   *rand.PCG
 	args     [4]uint64
@@ -46,9 +47,12 @@ type guest struct {
 // buffer is guest memory allocated by sluice_alloc.
 type buffer struct{ ptr, size uint32 }
 
+// randomSeed returns the seed of a guest's random numbers: the same in each instance, and again at the beginning of each decision.
+func randomSeed() (uint64, uint64) { return 1, 2 }
+
 // newGuest instantiates, initializes and configures the module.
 func (p *Plugin) newGuest() (*guest, error) {
-	g := &guest{p: p, random: rand.NewPCG(1, 2)}
+	g := &guest{p: p, random: rand.NewPCG(randomSeed())}
 	p.guest = g
 	if err := g.start(); err != nil {
 		p.discard()
@@ -235,20 +239,29 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Respons
 		}
 	}()
 	limit := g.p.limits.DecideTime
-	if err := g.ensureBuffer(&g.resp, abi.MaxResponse(n), &budget, limit); err != nil {
+	g.random.Seed(randomSeed())
+	capacity := abi.MaxResponse(n) // not that of the buffer, which the largest request so far determines
+	if err := g.ensureBuffer(&g.resp, capacity, &budget, limit); err != nil {
 		return err
 	}
-	length := -1
-	for length < 0 {
+	var length int
+	for {
 		v := g.view(g.req)
 		wire := g.encoder.AppendRequest(v[:0:len(v)], req)
-		if len(wire) <= len(v) {
-			length = len(wire)
-		} else if err := g.ensureBuffer(&g.req, len(wire), &budget, limit); err != nil {
+		if length = len(wire); length <= len(v) {
+			break
+		}
+		clear(v)
+		g.reqUsed = 0
+		if err := g.ensureBuffer(&g.req, length, &budget, limit); err != nil {
 			return err
 		}
 	}
-	g.args = [4]uint64{uint64(g.req.ptr), uint64(length), uint64(g.resp.ptr), uint64(g.resp.size)}
+	if length < g.reqUsed { // the guest must not see the rest of an earlier request
+		clear(g.view(g.req)[length:g.reqUsed])
+	}
+	g.reqUsed = length
+	g.args = [4]uint64{uint64(g.req.ptr), uint64(length), uint64(g.resp.ptr), uint64(capacity)}
 	err = g.call(g.decide, "sluice_decide", budget, limit)
 	budget -= g.fuelUsed
 	if err != nil {
@@ -258,12 +271,14 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Respons
 	switch {
 	case got < 0:
 		return fmt.Errorf("sluice_decide: %s", g.withLoggedError(abi.CodeText(got)))
-	case got > int64(g.resp.size):
-		return fmt.Errorf("sluice_decide: returned a length of %d bytes for a buffer of %d", got, g.resp.size)
+	case got > int64(capacity):
+		return fmt.Errorf("sluice_decide: returned a length of %d bytes for a buffer of %d", got, capacity)
 	}
-	if err := dec.DecodeResponse(g.view(g.resp)[:got], n, resp); err != nil {
+	answer := g.view(g.resp)[:got]
+	if err := dec.DecodeResponse(answer, n, resp); err != nil {
 		return fmt.Errorf("sluice_decide: %w", err)
 	}
+	clear(answer) // the next call must not see it
 	return nil
 }
 

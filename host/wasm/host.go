@@ -116,6 +116,7 @@ type Report struct {
 	Instantiate time.Duration // including _initialize and sluice_configure
 	InitFuel    int64         // used by them
 	MemoryBytes uint32        // of a new instance
+	SelfTest    SelfTest
 }
 
 // Load loads a module with its settings (JSON or empty) and runs the self-test on Samples. A large module takes seconds

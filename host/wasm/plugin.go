@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"sync"
 	"time"
 
@@ -169,9 +168,11 @@ func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 	if p.report.ABI&0xffff == 0 { // ABI 1.0 provided the Nodes of zones without asking
 		p.report.Needs |= abi.NeedNodes
 	}
+	begin = now()
 	if err := p.selfTest(ctx); err != nil {
 		return err
 	}
+	p.report.SelfTest.Duration = now().Sub(begin)
 	*p = Plugin{host: p.host, limits: p.limits, settings: p.settings, configurable: p.configurable, log: p.log,
 		report: p.report, ctx: p.ctx, runtime: p.runtime, cache: p.cache, compiled: p.compiled}
 	return p.ensureGuest()
@@ -189,57 +190,6 @@ func checkNeeds(needs uint32) error {
 		return fmt.Errorf("module refused: sluice_needs asks for Pod labels and annotations (bit %#x): reserved, this host does not provide them", abi.NeedMetadata)
 	}
 	return nil
-}
-
-// selfTest runs the plugin on Samples in two guests, which must decide the same.
-func (p *Plugin) selfTest(ctx context.Context) error {
-	samples := Samples()
-	first := make([]abi.Response, len(samples))
-	for round := range 2 {
-		for i, s := range samples {
-			if err := ctx.Err(); err != nil {
-				return fmt.Errorf("self-test: %w", err)
-			}
-			var again abi.Response
-			resp := &again
-			if round == 0 {
-				resp = &first[i]
-			}
-			err := p.ensureGuest()
-			if err == nil {
-				resp.Reset(len(s.Request.Endpoints))
-				err = p.guest.callDecide(&p.decoder, s.Request.Restricted(p.report.Needs), resp)
-			}
-			if err != nil {
-				return fmt.Errorf("self-test: sample request %q: %w", s.Name, err)
-			}
-			if round == 1 {
-				if diff := diffResponses(&first[i], &again); diff != "" {
-					return fmt.Errorf("self-test: sample request %q: two instances decide differently (%s): a decision must depend on the request only", s.Name, diff)
-				}
-			}
-		}
-		p.discard()
-	}
-	return nil
-}
-
-// diffResponses returns the first difference of two responses, "" if they are equal.
-func diffResponses(a, b *abi.Response) string {
-	for i := range a.Results {
-		if a.Results[i] != b.Results[i] {
-			return fmt.Sprintf("endpoint %d: %+v and %+v", i, a.Results[i], b.Results[i])
-		}
-	}
-	switch {
-	case a.RequeueAfter != b.RequeueAfter:
-		return fmt.Sprintf("requeue %s and %s", a.RequeueAfter, b.RequeueAfter)
-	case a.Balance != b.Balance:
-		return fmt.Sprintf("balance %d and %d", a.Balance, b.Balance)
-	case !reflect.DeepEqual(append([]byte{}, a.State...), append([]byte{}, b.State...)):
-		return "state"
-	}
-	return ""
 }
 
 // Needs implements policy.Plugin.

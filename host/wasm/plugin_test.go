@@ -209,29 +209,6 @@ func TestRevisionDependsOnModuleAndSettings(t *testing.T) {
 	}
 }
 
-func TestNondeterministicModuleIsRefused(t *testing.T) {
-	base, err := os.ReadFile("testdata/base.wat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	// It counts its calls, so the fifth sample gets a different weight in the second instance.
-	text := strings.Replace(string(base), "(local.set $size (call $answer (local.get $req) (local.get $resp)))",
-		`(local.set $size (call $answer (local.get $req) (local.get $resp)))
-		 (i32.store offset=48 (local.get $resp) (i32.sub (local.get $resp) (memory.size)))
-		 (if (i32.eq (i32.load offset=76 (local.get $req)) (i32.const 1000)) (then (drop (memory.grow (i32.const 1)))))`, 1)
-	text = strings.Replace(text, ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1)
-	if _, err := newHost(t, Options{}).Load(context.Background(), "test", wat(t, text), nil); err != nil {
-		t.Errorf("an odd but constant answer: %v", err)
-	}
-	random := strings.Replace(string(base), ";; EVIL", `(func $evil (param i32 i32 i64) (result i64) (local.get 2))`, 1)
-	random = strings.Replace(random, "(module", `(module (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))`, 1)
-	random = strings.Replace(random, "(local.set $size (call $answer (local.get $req) (local.get $resp)))",
-		`(local.set $size (call $answer (local.get $req) (local.get $resp))) (drop (call $random (i32.add (local.get $resp) (i32.const 48)) (i32.const 1)))`, 1)
-	if _, err := newHost(t, Options{}).Load(context.Background(), "test", wat(t, random), nil); err != nil {
-		t.Errorf("random numbers are the same in each instance, so they are no reason to refuse it: %v", err)
-	}
-}
-
 func TestClosedPluginReturnsAnError(t *testing.T) {
 	h := newHost(t, Options{})
 	p := load(t, h, goodWAT(t), "")

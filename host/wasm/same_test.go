@@ -169,7 +169,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 				if err := metered.Decide(s.Request, &got); err != nil {
 					t.Fatalf("%s: %v", s.Name, err)
 				}
-				if diff := diffResponses(&want, &got); diff != "" {
+				if diff := diffResponses(s.Request, &want, &got); diff != "" {
 					t.Errorf("%s: plain and metered: %s", s.Name, diff)
 				}
 				if native == nil {
@@ -179,7 +179,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 				if err := native.Decide(s.Request, &got); err != nil {
 					t.Fatalf("%s: %v", s.Name, err)
 				}
-				if diff := diffResponses(&want, &got); diff != "" {
+				if diff := diffResponses(s.Request, &want, &got); diff != "" {
 					t.Errorf("%s: in the sandbox and natively: %s", s.Name, diff)
 				}
 			}
@@ -202,7 +202,7 @@ func TestGoAndCGuestsDecideTheSame(t *testing.T) {
 		if err := inGo.Decide(s.Request, &got); err != nil {
 			t.Fatalf("%s: %v", s.Name, err)
 		}
-		if diff := diffResponses(&want, &got); diff != "" {
+		if diff := diffResponses(s.Request, &want, &got); diff != "" {
 			t.Errorf("%s: in C and in Go: %s", s.Name, diff)
 		}
 	}

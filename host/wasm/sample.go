@@ -15,9 +15,9 @@ type Sample struct {
 
 const sampleNow = 1_700_000_000_000 // ms
 
-// Samples returns typical requests: different sizes, both IP families, both pools, zones that are balanced, unbalanced or
-// unknown, terminating endpoints, connection counts, metadata and state. Each call returns the same requests, which the
-// caller may modify.
+// Samples returns typical requests: different sizes, Services of several namespaces, both IP families, both pools, zones that are
+// balanced, unbalanced or unknown, terminating endpoints, a later time, connection counts, metadata and state. Each call returns
+// the same requests, which the caller may modify.
 func Samples() []Sample {
 	one := SampleRequest(1)
 	v6 := SampleRequest(6)
@@ -27,6 +27,13 @@ func Samples() []Sample {
 		v6.Endpoints[i].Addr = netip.AddrPortFrom(a, 8080)
 	}
 	none := SampleRequest(0)
+	other := SampleRequest(6)
+	other.Namespace, other.Service, other.Port, other.PortNumber, other.Protocol = "bank", "ledger", "grpc", 9000, 17
+	later := SampleRequest(10)
+	later.Now, later.Generation = sampleNow+30_000, 7
+	for i := range later.Endpoints {
+		later.Endpoints[i].PriorWeight = 1
+	}
 
 	leaving := SampleRequest(8)
 	for i := range 3 {
@@ -50,6 +57,7 @@ func Samples() []Sample {
 	}
 	unzoned := SampleRequest(5)
 	unzoned.Zone, unzoned.Zones, unzoned.Port = "", nil, ""
+	unzoned.Namespace, unzoned.Service, unzoned.PortNumber = "bank", "vault", 443
 	for i := range unzoned.Endpoints {
 		unzoned.Endpoints[i].Zone = ""
 	}
@@ -72,6 +80,7 @@ func Samples() []Sample {
 	}
 	return []Sample{
 		{"1 endpoint", one}, {"no endpoint", none}, {"6 endpoints, IPv6", v6}, {"3 of 8 terminating", leaving},
+		{"another namespace", other}, {"10 endpoints", SampleRequest(10)}, {"10 endpoints, 30 s later", later},
 		{"all 3 terminating", allLeaving}, {"local pool", local}, {"no zones known", unzoned},
 		{"all in another zone", lopsided}, {"connections, metadata, state", counted},
 		{"100 endpoints", SampleRequest(100)}, {"1000 endpoints", SampleRequest(1000)},

@@ -3,6 +3,7 @@
   (import "sluice" "log" (func $log (param i32 i32 i32)))
   (memory (export "memory") 8)
   (global $brk (mut i32) (i32.const 4096))
+  (global $cap (mut i32) (i32.const 0)) ;; of the response buffer
 
   (func (export "sluice_abi_version") (result i32) (i32.const 0x10000))
 
@@ -43,6 +44,7 @@
 
   (func (export "sluice_decide") (param $req i32) (param $len i32) (param $resp i32) (param $cap i32) (result i64)
     (local $size i64)
+    (global.set $cap (local.get $cap))
     (local.set $size (call $answer (local.get $req) (local.get $resp)))
     (if (i32.eq (i32.load16_u offset=52 (local.get $req)) (i32.const 666))
       (then (return (call $evil (local.get $req) (local.get $resp) (local.get $size)))))

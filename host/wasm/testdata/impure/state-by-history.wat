@@ -1,0 +1,10 @@
+;; load: has two answers: states of 8 and 8 bytes
+(global $n (mut i64) (i64.const 0))
+(func $evil (param $req i32) (param $resp i32) (param $size i64) (result i64)
+  (global.set $n (i64.add (global.get $n) (i64.const 1)))
+  (i64.store (i32.add (local.get $resp) (i32.wrap_i64 (local.get $size))) (global.get $n))
+  (i32.store offset=32 (local.get $resp) (i32.wrap_i64 (local.get $size)))
+  (i32.store offset=36 (local.get $resp) (i32.const 8))
+  (local.set $size (i64.add (local.get $size) (i64.const 8)))
+  (i32.store offset=4 (local.get $resp) (i32.wrap_i64 (local.get $size)))
+  (local.get $size))
