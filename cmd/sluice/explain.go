@@ -144,6 +144,12 @@ func printPool(w io.Writer, p *state.Pool, plugins []string) {
 	if p.Topology != "none" && p.Pool == "cluster" {
 		fmt.Fprintf(w, ", hints followed: %s", p.Topology)
 	}
+	if q := p.Pending; q != nil {
+		fmt.Fprintf(w, "\n  waiting for plugin %s since %s", q.Plugin, q.Since.Format(time.RFC3339))
+		if q.ThrottledSince != nil {
+			fmt.Fprintf(w, "; throttled since %s: it has used up its share of CPU time", q.ThrottledSince.Format(time.RFC3339))
+		}
+	}
 	fmt.Fprintln(w)
 	if len(p.Endpoints) == 0 {
 		fmt.Fprintln(w, "  no endpoints")

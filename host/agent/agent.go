@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
+	"github.com/sluice-proxy/sluice/host/agent/dispatch"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/config"
@@ -48,6 +49,7 @@ type Agent struct {
 	local        []netip.Addr                  // of this host, at startup
 	plane        *dataplane.Plane
 	plugins      *plugins.Set
+	calls        *dispatch.Dispatcher
 	telemetry    *telemetry
 	source       clusterSource
 	pluginsReady func() // signals the engine that the plugins are loaded
@@ -81,7 +83,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.plugins, err = plugins.Open(ctx, cfg, a.log); err != nil {
 		return err
 	}
-	defer a.plugins.Close(ctx)
+	reserveCPU()
+	a.calls = dispatch.New(dispatch.Options{CPUPercent: a.cpuPercent(cfg), Log: a.log})
+	defer a.closePlugins(ctx)
 	if a.opts.Once {
 		return a.programOnce(ctx)
 	}
@@ -95,6 +99,7 @@ func (a *Agent) engineOptions() engine.Options {
 		Backend:       a.plane.Backend(),
 		Planner:       NewPlanner(cfg, a.local, a.plugins),
 		ConnTable:     conntrack.Table{},
+		Plugins:       a.calls,
 		Log:           a.log,
 		Clock:         clock(a.log),
 		MinSyncPeriod: cfg.MinSyncPeriod, SyncPeriod: cfg.SyncPeriod,

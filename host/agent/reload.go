@@ -44,6 +44,7 @@ func (a *Agent) files() []string {
 func (a *Agent) reload(ctx context.Context) error {
 	current := a.config.Load()
 	next, configErr := a.readConfig(current)
+	a.limitPlugins(next)
 	swapped, err := a.plugins.Load(ctx, next)
 	if err != nil && ctx.Err() == nil {
 		a.log.Error("loading plugins failed", "err", err)

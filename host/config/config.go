@@ -53,6 +53,7 @@ type Config struct {
 	MetricsBindAddress string
 	HealthzBindAddress string
 	PluginCacheDir     string // of compiled plugins; "" means the user's cache directory, if there is one
+	PluginLimits       PluginLimits
 	Plugins            []Plugin
 	Policies           []policy.Policy
 	Bindings           []policy.Binding
@@ -70,6 +71,11 @@ type Plugin struct {
 // Limits are limits of a plugin below those of the host.
 type Limits struct {
 	MemoryMiB int // 0 means the host's limit
+}
+
+// PluginLimits are limits of all plugins together.
+type PluginLimits struct {
+	CPUPercent int // of one core in any minute, 0–1000; 0 means no limit
 }
 
 // ClientConnection is the connection to the API server. Empty fields mean the Pod's in-cluster configuration.
@@ -91,6 +97,7 @@ func Default() *Config {
 		Logging:            Logging{Format: LogText},
 		MetricsBindAddress: "127.0.0.1:10249",
 		HealthzBindAddress: "0.0.0.0:10256",
+		PluginLimits:       PluginLimits{CPUPercent: 10},
 	}
 }
 

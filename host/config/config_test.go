@@ -53,6 +53,7 @@ enableProfiling: true
 metricsBindAddress: "[::1]:9999"
 healthzBindAddress: 0.0.0.0:10256
 pluginCacheDir: /var/cache/sluice
+pluginLimits: {cpuPercent: 25}
 plugins:
 - name: zone-spill
   file: plugins/zone-spill.wasm
@@ -113,6 +114,7 @@ func TestParseEveryField(t *testing.T) {
 		MetricsBindAddress: "[::1]:9999",
 		HealthzBindAddress: "0.0.0.0:10256",
 		PluginCacheDir:     "/var/cache/sluice",
+		PluginLimits:       PluginLimits{CPUPercent: 25},
 		Plugins: []Plugin{
 			{
 				Name: "zone-spill", File: "/etc/sluice/plugins/zone-spill.wasm", Limits: Limits{MemoryMiB: 16},
@@ -191,6 +193,7 @@ ipvs: {scheduler: "wrr;", tcpTimeout: 1500ms, udpTimeout: -1s, excludeCIDRs: [10
 clientConnection: {server: "192.0.2.1:6443", qps: 5}
 oomScoreAdj: -1001
 logging: {format: yaml, verbosity: -1, flushFrequency: 5s}
+pluginLimits: {cpuPercent: 1001, memory: 1}
 plugins:
 - {name: zone-spill, file: a.wasm, digest: "md5:1", limits: {memoryMiB: 65, cpu: 1}}
 - {name: zone-spill, file: b.wasm}
@@ -249,7 +252,9 @@ oomScoreAdj: -1001 is not between -1000 and 1000
 logging.format: "yaml": must be text or json
 logging.verbosity: -1 is negative
 logging.flushFrequency: unknown field
+pluginLimits.memory: unknown field
 metricsBindAddress: "localhost:10249" is not an IP address and port such as 127.0.0.1:10249 or [::]:10249
+pluginLimits.cpuPercent: 1001 is not between 0 and 1000
 plugins[0].digest: "md5:1" is not sha256: followed by 64 lowercase hexadecimal digits
 plugins[0].limits.memoryMiB: 65 is not between 1 and 64
 plugins[1].name: "zone-spill": duplicate name of plugins[0]

@@ -35,6 +35,7 @@ type configFile struct {
 	MetricsBindAddress *string        `json:"metricsBindAddress"`
 	HealthzBindAddress *string        `json:"healthzBindAddress"`
 	PluginCacheDir     string         `json:"pluginCacheDir"`
+	PluginLimits       limitsEntry    `json:"pluginLimits"`
 	Plugins            []pluginEntry  `json:"plugins"`
 	Policies           []policyEntry  `json:"policies"`
 	Bindings           []bindingEntry `json:"bindings"`
@@ -44,6 +45,10 @@ type configFile struct {
 type clientEntry struct {
 	Kubeconfig string `json:"kubeconfig"`
 	Server     string `json:"server"`
+}
+
+type limitsEntry struct {
+	CPUPercent *int32 `json:"cpuPercent"`
 }
 
 type pluginEntry struct {
@@ -173,6 +178,12 @@ func (p *parser) config(f *configFile) *Config {
 	p.listen("healthzBindAddress", f.HealthzBindAddress, &c.HealthzBindAddress)
 	if f.PluginCacheDir != "" {
 		c.PluginCacheDir = p.path(f.PluginCacheDir)
+	}
+	if cpu := f.PluginLimits.CPUPercent; cpu != nil {
+		if *cpu < 0 || *cpu > maxCPUPercent {
+			p.errorf("pluginLimits.cpuPercent", "%d is not between 0 and %d", *cpu, maxCPUPercent)
+		}
+		c.PluginLimits.CPUPercent = int(*cpu)
 	}
 	c.Plugins = p.plugins(f.Plugins)
 	c.Policies = p.policies(f.Policies, c.Plugins)

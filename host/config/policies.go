@@ -12,6 +12,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
+// maxCPUPercent is the largest limit of the plugins' CPU time: ten cores.
+const maxCPUPercent = 1000
+
 // maxMemoryMiB is the host's limit of a plugin's memory.
 const maxMemoryMiB = 64
 

@@ -18,7 +18,9 @@ type Options struct {
 	Backend   backend.Backend
 	Planner   *planner.Planner
 	ConnTable ConnTable // nil: connections are never reset
-	Log       *slog.Logger
+	// Plugins calls the plugins; nil: the planner calls them in the loop.
+	Plugins Plugins
+	Log     *slog.Logger
 	// Clock reads the node's clocks. If nil, the plan's clock stops while the machine is suspended, and drains in progress start
 	// over after a restart.
 	Clock func() Reading
@@ -32,7 +34,7 @@ type Options struct {
 	MinSyncPeriod time.Duration
 	// SyncPeriod is the interval of checks for external changes that the backend's Watch missed. Zero disables them.
 	SyncPeriod time.Duration
-	// Once makes Run return when the initial state is programmed.
+	// Once makes Run return when the initial state is programmed and all plugins have answered.
 	Once bool
 }
 
@@ -53,7 +55,7 @@ type Engine struct {
 	drift           drift
 	nextStep        time.Time // no step before this time (MinSyncPeriod)
 	startupDeadline time.Time // end of the wait for PluginsReady
-	pluginDeadline  time.Time // no plugin call in this step after this time; zero: none has been made
+	answers         <-chan struct{}
 }
 
 // syncState is the relation of the data plane to the plan.
@@ -73,9 +75,13 @@ func (s *syncState) succeeded() {
 	s.unprogrammed, s.backoff, s.retryAt, s.lastLoggedError = 0, 0, time.Time{}, ""
 }
 
-// pluginBudget is the time for plugin calls in one step. Then the step is programmed, and the Services that are left are
-// evaluated in the next one: another Service never waits longer than this and one call.
-const pluginBudget = 50 * time.Millisecond
+// How long a step waits for the answers of plugins. A call takes some microseconds; its Service is then programmed once
+// instead of twice. An answer that comes later has a step of its own. Nothing waits for the first step, except for what it
+// programs.
+const (
+	answerWait      = 2 * time.Millisecond
+	firstAnswerWait = 50 * time.Millisecond
+)
 
 // Back-off after a failed Apply.
 const (
@@ -107,13 +113,11 @@ func New(o Options) *Engine {
 		stale:    staleFlows{flows: map[plan.Key]plan.StaleUDPFlows{}},
 		drift:    drift{ready: make(chan struct{}, 1)},
 	}
-	o.Planner.DeferWhen(func() bool {
-		now := time.Now()
-		if e.pluginDeadline.IsZero() { // the first call of a step is always made
-			e.pluginDeadline = now.Add(pluginBudget)
-		}
-		return now.After(e.pluginDeadline)
-	})
+	o.Planner.PlanInBatches()
+	if o.Plugins != nil {
+		o.Planner.CallThrough(o.Plugins)
+		e.answers = o.Plugins.Ready()
+	}
 	return e
 }
 
@@ -154,6 +158,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			return fmt.Errorf("the source of cluster state ended: %w", err)
 		case <-e.queue.ready: // step takes the changes
 		case <-e.PluginsReady:
+		case <-e.answers: // step takes them
 		case call := <-e.calls:
 			call(e.Planner)
 		case s := <-e.swaps:
@@ -173,7 +178,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		wake = e.step(ctx)
 		settled := e.sync.requeueAt.IsZero() || time.Until(e.sync.requeueAt) >= maintenanceInterval
 		sleep := e.untilDue(wake)
-		if e.Once && e.sync.done && e.sync.backoff == 0 && settled && sleep != 0 {
+		if e.Once && e.sync.done && e.sync.backoff == 0 && settled && sleep != 0 && e.Planner.Awaited() == 0 {
 			return nil
 		}
 		timer.Stop()

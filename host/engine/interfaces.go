@@ -5,9 +5,11 @@ package engine
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 // Source provides the cluster state.
@@ -26,6 +28,16 @@ type ConnTable interface {
 	// DeleteStaleUDP deletes the UDP flows through the given frontends whose destination no longer serves, and returns their
 	// number. nodePorts are the node's addresses on which NodePorts are served.
 	DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows, nodePorts []netip.Addr) (int, error)
+}
+
+// Plugins calls plugins outside of the loop.
+type Plugins interface {
+	policy.Caller
+	// StartStep returns the calls that have been answered since the last step. The calls that follow may wait for their answer
+	// for this long in total before they are queued.
+	StartStep(wait time.Duration) []*policy.Call
+	// Ready receives a value when there are answers for StartStep.
+	Ready() <-chan struct{}
 }
 
 // Checkpoint persists a few bytes across restarts.

@@ -41,6 +41,7 @@ type rig struct {
 	pluginsReady  chan struct{}
 	observer      engine.Observer
 	selector      policy.Selector // what the plugin's policy is for; nil: everything
+	plugins       engine.Plugins  // nil: the planner calls them
 }
 
 // Run implements engine.Source.
@@ -82,6 +83,7 @@ func (r *rig) run(b backend.Backend, plugin policy.Plugin, once bool) {
 		Source: r, Backend: b, ConnTable: r.kernel, Once: once, MinSyncPeriod: r.minSyncPeriod, Log: slog.New(slog.NewTextHandler(r.log, nil)), Observer: r.observer, Clock: r.clock.read,
 		Planner: planner.New(settings, func(policy.Step) (policy.Plugin, error) { return plugin, nil }),
 	}
+	o.Plugins = r.plugins
 	if r.checkpoint != nil {
 		o.Checkpoint = r.checkpoint
 	}

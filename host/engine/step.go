@@ -30,12 +30,14 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	if now.Before(e.nextStep) && !repair {
 		return earliest(e.nextStep, repairAt)
 	}
-	e.nextStep, e.pluginDeadline = now.Add(e.MinSyncPeriod), time.Time{}
+	e.nextStep = now.Add(e.MinSyncPeriod)
 	e.Planner.Apply(e.queue.take())
 	if !e.Planner.Synced() {
 		return repairAt // the planner's clock starts with the first plan
 	}
-	step := e.Planner.Plan(e.planTime())
+	planTime := e.planTime()
+	e.deliver(planTime)
+	step := e.Planner.Plan(planTime)
 	e.planAt = step.RequeueAt
 	if step.Remaining > 0 {
 		e.nextStep = time.Time{} // continue at once
@@ -58,6 +60,18 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	e.deleteStale(ctx, step.StaleUDPFlows)
 	e.checkpoint.dirty = e.checkpoint.dirty || step.Planned > 0
 	return earliest(e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, repairAt, e.save(now))
+}
+
+// deliver passes the answers of plugins to the planner.
+func (e *Engine) deliver(now time.Time) {
+	if e.Plugins == nil {
+		return
+	}
+	wait := answerWait
+	if !e.sync.done {
+		wait = firstAnswerWait
+	}
+	e.Planner.Deliver(e.Plugins.StartStep(wait), now)
 }
 
 func (e *Engine) logProblems(step *planner.Result) {

@@ -30,14 +30,17 @@ type Options struct {
 // PluginStats contains the statistics of one plugin since the process started, across all its revisions and settings.
 type PluginStats struct {
 	Plugin      string
-	Calls       uint64 // that reached the module
-	Failures    uint64 // of Calls
-	OutOfFuel   uint64 // of Failures
-	Late        uint64 // of Failures: more CPU time than a call may take
-	Fuel        uint64 // consumed by Calls
-	LogDropped  uint64 // log lines dropped by the limits
-	MemoryBytes uint64 // of its current instances
-	Suspended   bool   // whether any of its instances is
+	Calls       uint64        // that reached the module
+	Failures    uint64        // of Calls
+	OutOfFuel   uint64        // of Failures
+	Late        uint64        // of Failures: more CPU time than a call may take
+	Fuel        uint64        // consumed by Calls
+	LogDropped  uint64        // log lines dropped by the limits
+	MemoryBytes uint64        // of its current instances
+	Suspended   bool          // whether any of its instances is
+	Queued      int           // calls that have not begun
+	CPU         time.Duration // used by Calls
+	Throttled   time.Duration // for which calls have waited because the plugin had used up its share of CPU time
 }
 
 // Metrics is a registry with all metrics. It is safe for concurrent use.

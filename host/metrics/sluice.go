@@ -107,6 +107,9 @@ var (
 	descLogDropped = desc("plugin_dropped_log_lines_total", "Number of log lines of a plugin dropped by the rate and size limits.", "plugin")
 	descMemory     = desc("plugin_memory_bytes", "Memory of all instances of a plugin.", "plugin")
 	descSuspended  = desc("plugin_suspended", "Whether an instance of a plugin is suspended after repeated failures (1) or not (0).", "plugin")
+	descQueued     = desc("plugin_queued_calls", "Number of plugin calls that have not begun.", "plugin")
+	descCPU        = desc("plugin_cpu_seconds_total", "CPU time used by plugin calls.", "plugin")
+	descThrottled  = desc("plugin_throttled_seconds_total", "Time for which calls of a plugin have waited because it had used up its share of CPU time.", "plugin")
 	descCheckpoint = desc("checkpoint_last_success_timestamp_seconds", "Unix timestamp of the last time the checkpoint was written "+
 		"or found to be up to date.")
 	descProblems = desc("source_problems", "Number of problems in the current cluster state by severity: error (an object or field is ignored), warning.", "severity")
@@ -116,7 +119,7 @@ var (
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServices, descFailing, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
 		descDecisions, descObserved, descDifference, descFallbacks, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory,
-		descSuspended, descCheckpoint, descProblems, descStale, descRequests} {
+		descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems, descStale, descRequests} {
 		out <- d
 	}
 }
@@ -190,6 +193,9 @@ func (c *stateCollector) plugins(out chan<- prometheus.Metric) {
 		}
 		out <- prometheus.MustNewConstMetric(descMemory, prometheus.GaugeValue, float64(p.MemoryBytes), p.Plugin)
 		out <- prometheus.MustNewConstMetric(descSuspended, prometheus.GaugeValue, suspended, p.Plugin)
+		out <- prometheus.MustNewConstMetric(descQueued, prometheus.GaugeValue, float64(p.Queued), p.Plugin)
+		out <- prometheus.MustNewConstMetric(descCPU, prometheus.CounterValue, p.CPU.Seconds(), p.Plugin)
+		out <- prometheus.MustNewConstMetric(descThrottled, prometheus.CounterValue, p.Throttled.Seconds(), p.Plugin)
 	}
 }
 

@@ -34,45 +34,83 @@ func (p *Planner) AdaptBatch(took time.Duration) {
 	}
 }
 
-// enqueueDeferred schedules a Service that has not changed itself.
-func (p *Planner) enqueueDeferred(name model.Name) {
-	if s := p.services[name]; s != nil && s.round != nil {
-		s.round.again = true
-		return // it is unfinished
-	}
-	if !p.deferred[name] && !p.changed.has(name) {
-		p.deferred[name], p.deferredQueue = true, append(p.deferredQueue, name)
+// PlanInBatches bounds the duration of a Plan. It recomputes deferred Services in batches, see AdaptBatch, and of the Services that
+// have changed as much as it does in some milliseconds, in turns. The first Plan does everything. When Services remain,
+// Result.RequeueAt is now.
+func (p *Planner) PlanInBatches() { p.inBatches = true }
+
+// nameQueue lists Services, oldest first.
+type nameQueue struct {
+	queue  []model.Name // may contain names that are no longer in queued
+	queued map[model.Name]bool
+}
+
+func (q *nameQueue) push(name model.Name) {
+	if !q.queued[name] {
+		if q.queued == nil {
+			q.queued = map[model.Name]bool{}
+		}
+		q.queued[name], q.queue = true, append(q.queue, name)
 	}
 }
 
-// planDeferred plans deferred Services, oldest first, until the batch is full or plugin calls have to be deferred.
-func (p *Planner) planDeferred(now time.Time, result *Result) {
-	planned, shouldDefer := 0, p.evaluator.ShouldDefer
-	for i, name := range p.deferredQueue {
-		if !p.deferred[name] {
-			continue // it has changed since and is planned already
+// enqueueDue schedules a Service whose requeue time has passed or whose plugin has answered.
+func (p *Planner) enqueueDue(name model.Name) {
+	if !p.planAgain(name) && !p.changed.has(name) {
+		p.due.push(name)
+	}
+}
+
+// enqueueDeferred schedules a Service that shared state affects.
+func (p *Planner) enqueueDeferred(name model.Name) {
+	if !p.planAgain(name) && !p.changed.has(name) && !p.due.queued[name] {
+		p.deferred.push(name)
+	}
+}
+
+// planAgain makes another round follow if one of the Service is unfinished, and reports whether one is.
+func (p *Planner) planAgain(name model.Name) bool {
+	s := p.services[name]
+	if s == nil || s.round == nil {
+		return false
+	}
+	s.round.again = true
+	return true
+}
+
+// planDeferred plans the Services of a queue until the batch is full, and returns how many have been planned in all.
+func (p *Planner) planDeferred(q *nameQueue, now time.Time, result *Result, planned int) int {
+	for i, name := range q.queue {
+		if !q.queued[name] {
+			continue // it is planned already
 		}
-		if shouldDefer != nil && (planned == p.batchSize || shouldDefer()) {
-			p.deferredQueue = p.deferredQueue[i:]
-			result.Remaining += len(p.deferred)
-			return
+		if p.batchFull(planned) {
+			q.queue = q.queue[i:]
+			result.Remaining += len(q.queued)
+			return planned
 		}
-		var turn *budget
-		if shouldDefer != nil {
-			turn = &budget{left: turnCost}
-		}
-		if p.planService(name, now, result, turn) {
-			result.Planned++
-		} else {
-			p.unfinished.push(name)
-			result.Remaining++
-		}
-		delete(p.deferred, name)
+		p.planTurn(name, now, result)
 		planned++
 	}
-	if p.deferredQueue != nil {
-		p.deferredQueue, p.deferred = nil, map[model.Name]bool{}
+	*q = nameQueue{} // clear would cost as much as the map's largest size ever
+	return planned
+}
+
+// batchFull reports whether a Plan that has planned so many Services leaves the others to the next one.
+func (p *Planner) batchFull(planned int) bool { return p.inBatches && planned >= p.batchSize }
+
+// planTurn gives a Service a turn.
+func (p *Planner) planTurn(name model.Name, now time.Time, result *Result) {
+	var turn *budget
+	if p.inBatches {
+		turn = &budget{left: turnCost}
 	}
+	if p.planService(name, now, result, turn) {
+		result.Planned++
+		return
+	}
+	p.unfinished.push(name)
+	result.Remaining++
 }
 
 // replanAll schedules all Services: before the first plan as changed, later in batches.

@@ -126,7 +126,7 @@ func TestClaimsMatchReferenceImplementation(t *testing.T) {
 		settings := testSettings()
 		p := New(settings, nativePlugins)
 		if seed%2 == 1 {
-			p.DeferWhen(func() bool { return false })
+			p.PlanInBatches()
 		}
 		p.Apply([]model.Change{{Kind: model.Synced}})
 		p.Plan(time.Unix(1000, 0))

@@ -39,7 +39,7 @@ func ownNode(zone string) model.Change {
 func TestCostOfChangeIsIndependentOfClusterSize(t *testing.T) {
 	cost := func(services int) float64 {
 		p := New(testSettings(), nativePlugins)
-		p.DeferWhen(func() bool { return false })
+		p.PlanInBatches()
 		p.Apply(manyServices(services, 10))
 		now := time.Unix(1000, 0)
 		if step := p.Plan(now); step.Planned != services || step.Remaining != 0 || len(step.Delta.Changes) != services {
@@ -119,7 +119,7 @@ func TestEndpointSizeIsSmall(t *testing.T) {
 func TestSharedChangesAreBatchedAndServiceChangesComeFirst(t *testing.T) {
 	const services = 1000
 	p := New(testSettings(), nativePlugins)
-	p.DeferWhen(func() bool { return false })
+	p.PlanInBatches()
 	all := manyServices(services, 4)
 	p.Apply(all)
 	now := time.Unix(1000, 0)
@@ -159,13 +159,13 @@ func TestSharedChangesAreBatchedAndServiceChangesComeFirst(t *testing.T) {
 
 func TestBatchSizeFollowsStepDuration(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
-	p.DeferWhen(func() bool { return false })
+	p.PlanInBatches()
 	p.Apply(manyServices(3000, 1))
 	now := time.Unix(1000, 0)
 	p.Plan(now)
 	move := 0
 	planned := func() int {
-		if move++; len(p.deferredQueue) == 0 {
+		if move++; len(p.deferred.queue) == 0 {
 			p.Apply([]model.Change{ownNode(fmt.Sprint("z", move%2))})
 		}
 		return p.Plan(now).Planned
@@ -191,9 +191,10 @@ func TestBatchSizeFollowsStepDuration(t *testing.T) {
 func TestBatchedPlanEqualsUnboundedPlan(t *testing.T) {
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 77))
-		calls := 0
 		p := New(testSettings(), nativePlugins)
-		p.DeferWhen(func() bool { calls++; return calls > 2 })
+		p.PlanInBatches()
+		l := &lateCaller{limit: 2}
+		p.CallThrough(l)
 		scratch := New(testSettings(), nativePlugins)
 		now := time.Unix(1000, 0)
 		synced := []model.Change{{Kind: model.Synced}}
@@ -203,14 +204,13 @@ func TestBatchedPlanEqualsUnboundedPlan(t *testing.T) {
 			c := []model.Change{randomChange(r)}
 			p.Apply(c)
 			scratch.Apply(c)
-			calls = 0
 			p.Plan(now)
 			if r.IntN(5) > 0 {
 				continue
 			}
 			for n := 0; ; n++ {
-				calls = 0
-				if step := p.Plan(now); step.Remaining == 0 && (step.RequeueAt.IsZero() || step.RequeueAt.After(now)) {
+				l.answer(p, 2, now)
+				if step := p.Plan(now); step.Remaining == 0 && p.Awaited() == 0 && (step.RequeueAt.IsZero() || step.RequeueAt.After(now)) {
 					break
 				} else if n == 1000 {
 					t.Fatalf("seed %d: no end, %d left", seed, step.Remaining)

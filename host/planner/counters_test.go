@@ -269,12 +269,15 @@ func TestFallbacksAreCountedByPluginAndDecision(t *testing.T) {
 	if got.Fallbacks != nil || got.Failing != 0 || len(got.Policies) != 1 || got.Policies[0].Decisions[policy.FromChain] != 1 {
 		t.Fatalf("without failures: %+v", got)
 	}
-	p.DeferWhen(func() bool { return true })
+	late := &lateCaller{limit: 1}
+	p.CallThrough(late)
 	p.Apply([]model.Change{eps(old, 4)})
 	if got := p.Plan(time.Unix(1000, 0)).Totals; got.Fallbacks != nil || got.Failing != 0 || got.Policies[0].Decisions[policy.FromLastGood] != 1 {
-		t.Fatalf("deferred: %+v", got)
+		t.Fatalf("waiting: %+v", got)
 	}
-	p.DeferWhen(nil)
+	late.answer(p, 1, time.Unix(1000, 0))
+	p.Plan(time.Unix(1000, 0))
+	p.CallThrough(&immediateCaller{})
 	plugin.fail = true
 	young := model.Name{Namespace: "shop", Name: "young"}
 	p.Apply([]model.Change{eps(old, 3), svc(young, 2), eps(young, 2)})

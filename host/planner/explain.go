@@ -42,6 +42,10 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	e.Policy, _ = p.settings.Policies.For(svc)
 	if s.decisions != nil {
 		e.Decisions = s.decisions.unpack(p.cluster.Slices[name])
+		for i := range e.Decisions {
+			p.explainPending(&e.Decisions[i].Cluster)
+			p.explainPending(&e.Decisions[i].Local)
+		}
 	} else if e.Policy == nil { // decisions of the default rules are not cached: they follow from the cluster state
 		e.Decisions = p.decideAll(svc)
 	}
@@ -72,6 +76,15 @@ func (p *Planner) decideAll(svc *model.Service) (out []PortDecision) {
 		}
 	}
 	return out
+}
+
+// explainPending completes what a decision waits for.
+func (p *Planner) explainPending(d *policy.Decision) {
+	if d.Pending != nil {
+		pending := *d.Pending
+		pending.ThrottledSince = p.evaluator.ThrottledSince(pending.Step)
+		d.Pending = &pending
+	}
 }
 
 // otherNamespaces returns a hint that lists Services of the same name in other namespaces.

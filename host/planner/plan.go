@@ -22,7 +22,7 @@ func (p *Planner) Plan(now time.Time) Result {
 		p.apiServer = false
 		p.builder.SetReserved(apiServerKeys(p.cluster.Slices[apiServerService]))
 	}
-	p.deferExpired(now.UnixMilli())
+	p.enqueueExpired(now.UnixMilli())
 	first := !p.hasPlanned
 	if first {
 		p.hasPlanned = true
@@ -31,7 +31,9 @@ func (p *Planner) Plan(now time.Time) Result {
 	result := Result{Warnings: p.newWarnings}
 	p.newWarnings = nil
 	p.planChanged(now, &result, first)
-	p.planDeferred(now, &result)
+	planned := p.planDeferred(&p.due, now, &result, 0)
+	planned = p.planDeferred(&p.deferred, now, &result, planned)
+	p.planWaiting(now, &result, planned)
 	result.Delta = p.builder.Take()
 	result.NewConflicts = p.builder.NewConflicts()
 	for _, d := range slices.Concat(result.NewConflicts, result.NewlyLimited) {
@@ -49,7 +51,7 @@ func (p *Planner) Plan(now time.Time) Result {
 // more than its turn continues when the others have had theirs; a quarter of the budget is for such Services.
 func (p *Planner) planChanged(now time.Time, result *Result, all bool) {
 	var limit *budget
-	if !all && p.evaluator.ShouldDefer != nil {
+	if !all && p.inBatches {
 		limit = &budget{}
 	}
 	p.takeTurns(&p.changed, limit.add(p.stepCost*3/4), now, result)
@@ -71,6 +73,5 @@ func (p *Planner) takeTurns(q *fairQueue, limit *budget, now time.Time, result *
 			p.unfinished.push(name)
 		}
 		limit.end(turn)
-		delete(p.deferred, name)
 	}
 }

@@ -19,29 +19,31 @@ import (
 // Planner maintains the plan of a changing cluster. Plan recomputes only the Services that a change affects or whose requeue
 // time has passed. A Planner is not safe for concurrent use.
 type Planner struct {
-	settings      Settings
-	rules         rules
-	nodeInfo      service.NodeInfo
-	cluster       *model.Snapshot
-	evaluator     *policy.Evaluator
-	builder       *builder
-	zones         []abi.Zone
-	nodesPartial  bool // zones is empty because not all Nodes of the cluster have been read
-	services      map[model.Name]*serviceState
-	changed       fairQueue           // Services that have changed
-	unfinished    fairQueue           // Services that take more than one turn, see planChanged
-	deferred      map[model.Name]bool // other Services to recompute: their requeue time has passed, or shared state changed
-	deferredQueue []model.Name        // deferred, oldest first; may contain names that are no longer in deferred
-	batchSize     int                 // how many deferred Services one Plan recomputes, see DeferWhen
-	stepCost      int                 // how much of the changed Services one Plan does, see DeferWhen
-	nodeDirty     bool                // nodeInfo, rules and zones are out of date
-	requeues      requeueHeap
-	warnings      []string // of the last refresh
-	newWarnings   []string // those of warnings that no Result has reported
-	hasPlanned    bool
-	counters      counters
-	scratch       service.Port // reused by evaluate
-	apiServer     bool         // the API server's endpoints have changed
+	settings     Settings
+	rules        rules
+	nodeInfo     service.NodeInfo
+	cluster      *model.Snapshot
+	evaluator    *policy.Evaluator
+	builder      *builder
+	zones        []abi.Zone
+	nodesPartial bool // zones is empty because not all Nodes of the cluster have been read
+	services     map[model.Name]*serviceState
+	changed      fairQueue // Services that have changed
+	unfinished   fairQueue // Services that take more than one turn, see planChanged
+	due          nameQueue // Services to recompute because of the time or the answer of a plugin
+	deferred     nameQueue // Services to recompute after those because shared state has changed
+	waiting      map[policy.Step]*waitQueue
+	inBatches    bool
+	batchSize    int  // how many Services that have not changed one Plan recomputes, see PlanInBatches
+	stepCost     int  // how much of the changed Services one Plan does, see PlanInBatches
+	nodeDirty    bool // nodeInfo, rules and zones are out of date
+	requeues     requeueHeap
+	warnings     []string // of the last refresh
+	newWarnings  []string // those of warnings that no Result has reported
+	hasPlanned   bool
+	counters     counters
+	scratch      service.Port // reused by evaluate
+	apiServer    bool         // the API server's endpoints have changed
 }
 
 // New returns a planner of an empty cluster. plugins returns the current revision of a policy step's plugin, see
@@ -54,11 +56,12 @@ func New(s Settings, plugins func(policy.Step) (policy.Plugin, error)) *Planner 
 		services:   map[model.Name]*serviceState{},
 		changed:    newFairQueue(),
 		unfinished: newFairQueue(),
-		deferred:   map[model.Name]bool{},
+		waiting:    map[policy.Step]*waitQueue{},
 		batchSize:  initialBatch,
 		stepCost:   stepCost,
 		counters:   counters{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
 	}
+	p.evaluator.Admit = p.admits
 	p.Configure(s)
 	return p
 }
@@ -103,11 +106,9 @@ var apiServerService = model.Name{Namespace: "default", Name: "kubernetes"}
 // markChanged schedules a Service that has changed.
 func (p *Planner) markChanged(name model.Name) {
 	p.apiServer = p.apiServer || name == apiServerService
-	if s := p.services[name]; s != nil && s.round != nil {
-		s.round.again = true
-		return // it is unfinished
+	if !p.planAgain(name) {
+		p.changed.push(name)
 	}
-	p.changed.push(name)
 }
 
 // PluginsReloaded requeues every Service that has a policy. Only plugins whose revision has changed are called.
@@ -131,7 +132,10 @@ func (p *Planner) NodeAddrs() plan.NodeAddrs { return p.rules.NodeAddrs }
 // Conflicts returns the frontends that a Service wants and another one has, sorted.
 func (p *Planner) Conflicts() []plan.Degradation { return p.builder.Conflicts() }
 
-// PluginCalls returns the number of plugin calls so far.
+// CallThrough makes c call the plugins from now on. Without it, Plan calls them itself.
+func (p *Planner) CallThrough(c policy.Caller) { p.evaluator.CallThrough(c) }
+
+// PluginCalls returns the number of plugin calls that have been answered so far.
 func (p *Planner) PluginCalls() uint64 { return p.evaluator.PluginCalls() }
 
 // Save returns the state that must survive a restart, for Restore. epoch is that of the clock of Plan.
@@ -142,12 +146,6 @@ func (p *Planner) Save(epoch policy.Epoch) ([]byte, error) { return p.evaluator.
 func (p *Planner) Restore(text []byte, fresh policy.Epoch) (epoch policy.Epoch, sameBoot bool, err error) {
 	return p.evaluator.Restore(text, fresh)
 }
-
-// DeferWhen bounds the duration of a Plan. Once shouldDefer returns true, Plan calls no more plugins: the Services concerned keep
-// their last good decision, or the default rules. Plan also recomputes deferred Services in batches, see AdaptBatch, and of the
-// Services that have changed as much as it does in some milliseconds, in turns. The first Plan does everything. When Services
-// remain, Result.RequeueAt is now. Nil: no bound.
-func (p *Planner) DeferWhen(shouldDefer func() bool) { p.evaluator.ShouldDefer = shouldDefer }
 
 // ServiceNames returns the names of all planned Services, sorted.
 func (p *Planner) ServiceNames() []model.Name {

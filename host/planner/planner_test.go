@@ -268,42 +268,6 @@ func (requeuePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	return zonePlugin{}.Decide(req, resp)
 }
 
-func TestNoServiceStarvesWhileCallsAreDeferred(t *testing.T) {
-	const services = 40
-	calls := 0
-	p := New(testSettings(), func(policy.Step) (policy.Plugin, error) { return requeuePlugin{}, nil })
-	p.DeferWhen(func() bool { calls++; return calls > 3 })
-	var changes []model.Change
-	for i := range services {
-		name := model.Name{Namespace: "shop", Name: fmt.Sprintf("s%02d", i)}
-		changes = append(changes,
-			model.Change{Kind: model.ServiceKind, Name: name, Service: &model.Service{
-				Name: name, Labels: map[string]string{"zoned": ""}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i)})},
-				Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: 80}},
-			}},
-			model.Change{Kind: model.SliceKind, Name: name, Slice: slice(name, 2)})
-	}
-	p.Apply(append(changes, model.Change{Kind: model.Synced}))
-	now := time.Unix(1000, 0)
-	for range 3 * services { // far more asking than a second allows: all come due again and again
-		calls = 0
-		step := p.Plan(now)
-		if step.RequeueAt.IsZero() {
-			t.Fatal("no Service waits, though all plugins request another call")
-		}
-		now = now.Add(300 * time.Millisecond)
-	}
-	decided := 0
-	for _, f := range p.Current().Frontends {
-		if f.Pool.Endpoints[0].Weight > 1 {
-			decided++
-		}
-	}
-	if decided != services {
-		t.Fatalf("%d of %d Services have a decision", decided, services)
-	}
-}
-
 func TestExplainCallsNoPluginAfterPolicyChange(t *testing.T) {
 	settings := testSettings()
 	settings.Policies = nil

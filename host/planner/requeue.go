@@ -48,13 +48,13 @@ func (p *Planner) setRequeue(name model.Name, s *serviceState, at int64) {
 	}
 }
 
-// deferExpired defers the Services whose requeue time has passed.
-func (p *Planner) deferExpired(nowMS int64) {
+// enqueueExpired schedules the Services whose requeue time has passed.
+func (p *Planner) enqueueExpired(nowMS int64) {
 	for len(p.requeues) > 0 && p.requeues[0].at <= nowMS {
 		r := heap.Pop(&p.requeues).(requeue)
 		if p.valid(r) {
 			p.services[r.name].requeueAt = 0
-			p.enqueueDeferred(r.name)
+			p.enqueueDue(r.name)
 		}
 	}
 }

@@ -21,7 +21,7 @@ type Result struct {
 	// Settings.Limits leave out of Services that were within them. Warnings includes both.
 	NewConflicts, NewlyLimited []plan.Degradation
 	// Planned is the number of Services that were planned. Remaining is the number of those left to the next Plan: they are
-	// deferred, see DeferWhen, or the changes are more than one Plan does.
+	// deferred, see PlanInBatches, or the changes are more than one Plan does.
 	Planned, Remaining int
 	// HealthChecks are the Services whose health check has changed.
 	HealthChecks []HealthCheck

@@ -33,6 +33,8 @@ type round struct {
 	stale     staleBuilder
 	ports     []model.PortName
 	requeueAt int64 // Unix milliseconds, 0: only on a change
+	awaited   int   // see serviceState
+	refused   []policy.Step
 	// The first frontend of the port with the most endpoints, if that is more than the limit.
 	crowded   *plan.Frontend
 	endpoints int
@@ -64,6 +66,7 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 	for ; r.next < len(families)*len(r.svc.Ports) && !r.quota.exhausted(); r.next++ {
 		f := families[r.next%len(families)]
 		if !hasFamily(r.svc, f) {
+			p.deletePools(r.svc, &r.svc.Ports[r.next/len(families)], f)
 			continue
 		}
 		if budget.spent() {
@@ -101,15 +104,31 @@ func (p *Planner) decide(r *round, port *service.Port, now time.Time) PortDecisi
 		if r.err == nil {
 			r.err = got.Err
 		}
+		r.countPending(&got)
 		return got
 	}
 	if port.UsesCluster {
 		d.Cluster = evaluate(abi.PoolCluster)
+	} else {
+		p.evaluator.DeletePool(policy.PoolKey{Port: port.Name, Family: port.Family, Pool: abi.PoolCluster})
 	}
 	if port.UsesLocal {
 		d.Local = evaluate(abi.PoolLocal)
+	} else {
+		p.evaluator.DeletePool(policy.PoolKey{Port: port.Name, Family: port.Family, Pool: abi.PoolLocal})
 	}
 	return d
+}
+
+// countPending counts what a decision waits for.
+func (r *round) countPending(d *policy.Decision) {
+	switch {
+	case d.Pending == nil:
+	case !d.Refused:
+		r.awaited++
+	case !slices.Contains(r.refused, d.Pending.Step):
+		r.refused = append(r.refused, d.Pending.Step)
+	}
 }
 
 // add adds the decision about a port and its frontends.
@@ -148,7 +167,16 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	result.StaleUDPFlows = append(result.StaleUDPFlows, r.stale.flows...)
 	p.forget(s.ports, r.ports)
 	s.ports = r.ports
+	s.awaited, s.turn = r.awaited, nil
+	p.setRefused(name, s, r.refused)
 	p.setRequeue(name, s, earlier(r.requeueAt, s.dueResets(r.frontends, now.UnixMilli(), result)))
+}
+
+// deletePools deletes the decisions about a port in a family that its Service does not have.
+func (p *Planner) deletePools(svc *model.Service, port *model.ServicePort, f model.Family) {
+	name := model.PortName{Service: svc.Name, Port: port.Name, Protocol: port.Protocol}
+	p.evaluator.DeletePool(policy.PoolKey{Port: name, Family: f, Pool: abi.PoolCluster})
+	p.evaluator.DeletePool(policy.PoolKey{Port: name, Family: f, Pool: abi.PoolLocal})
 }
 
 // forget deletes the decisions about ports that a Service no longer has.

@@ -17,6 +17,9 @@ type serviceState struct {
 	err          error                        // of binding the policy or of its chain
 	lastReported string                       // identifies the error that a Result has reported; "" for none
 	requeueAt    int64                        // Unix milliseconds, 0: only on a change
+	awaited      int                          // plugin calls that are queued or running
+	refused      []policy.Step                // that have refused a call, see waitQueue
+	turn         *policy.Step                 // for which it is its turn, see waitQueue
 	resetDone    map[netip.AddrPort]int64     // deadlines that a Result has reported in Resets
 	serving      map[udpPort][]netip.AddrPort // sorted
 	ports        []model.PortName
@@ -28,6 +31,8 @@ type serviceState struct {
 // planService plans a Service and adds the consequences to result. It reports whether it is done; if not, the next call
 // continues.
 func (p *Planner) planService(name model.Name, now time.Time, result *Result, budget *budget) (done bool) {
+	delete(p.due.queued, name)
+	delete(p.deferred.queued, name)
 	svc, s := p.cluster.Services[name], p.services[name]
 	if svc == nil {
 		if s != nil {
@@ -56,6 +61,7 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	for _, port := range s.ports {
 		p.evaluator.Delete(port)
 	}
+	p.setRefused(name, s, nil)
 	p.counters.replace(&s.summary, &summary{health: HealthCheck{Service: s.summary.health.Service}}, result)
 	delete(p.services, name)
 }

@@ -3,63 +3,81 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// pluginCall holds the buffers of a plugin call; they are reused.
-type pluginCall struct {
-	req       abi.Request
-	resp      abi.Response
-	portIndex []int // from req.Endpoints to Port.Endpoints
-	zones     []abi.Zone
-	digester  digester
-	calls     uint64 // so far
+// Call is one call of a plugin for a pool. It shares no memory with the Evaluator.
+type Call struct {
+	Key      PoolKey
+	Step     Step
+	Plugin   Plugin
+	Request  abi.Request
+	Response abi.Response
+	// Err is the error of Plugin.Decide. An error that wraps ErrPending means that the plugin could not be called, for instance
+	// because a new revision has replaced it: the pool is then decided again.
+	Err error
+
+	zones []abi.Zone // reused for Request.Zones
+	state []byte     // reused for Request.State
+	chain chain
 }
 
-// invoke calls a plugin and records its answer, or the error and when to retry.
-func (c *pluginCall) invoke(plugin Plugin, s *stepState, in *Input, nowMS int64) {
-	c.req.State = s.state
-	c.resp.Reset(len(c.req.Endpoints))
-	c.calls++
-	err := plugin.Decide(&c.req, &c.resp)
-	if err == nil {
-		err = c.check(in)
-	}
-	if err != nil {
-		s.backoff = min(max(minBackoff, 2*s.backoff), maxBackoff)
-		s.err, s.requeueAt = err, nowMS+s.backoff.Milliseconds()
-		return
-	}
-	s.err, s.backoff = nil, 0
-	s.answeredAt, s.requeueAt = c.req.Now, 0
-	if c.resp.RequeueAfter > 0 {
-		// RequeueAfter counts from Request.Now, a whole second. More than one call a second would be useless: a plugin sees no
-		// smaller unit of time.
-		s.requeueAt = c.req.Now + max(c.resp.RequeueAfter, time.Second).Milliseconds()
-	}
-	s.results = packResults(c.resp.Results)
-	s.balance = c.resp.Balance
-	s.state = append(s.state[:0], c.resp.State...)
+// Do calls the plugin.
+func (c *Call) Do() { c.Err = c.Plugin.Decide(&c.Request, &c.Response) }
+
+// Status is what a Caller has done with a Call.
+type Status uint8
+
+// The statuses. While a call is Queued it belongs to the Caller. Otherwise the Caller has no reference to it.
+const (
+	// Answered means that Response and Err are set.
+	Answered Status = iota
+	// Queued means that the answer is passed to Evaluator.Deliver later. The call has replaced one of the same pool and step
+	// that had not begun, which is not delivered.
+	Queued
+	// Busy means that the call was not accepted because an earlier one of the same pool and step is running. Deliver of
+	// that one follows.
+	Busy
+	// Refused means that the call was not accepted because too many calls of the step are queued. The pool has to be decided
+	// again once Room returns true.
+	Refused
+)
+
+// Caller calls plugins: at once, or concurrently with the Evaluator.
+type Caller interface {
+	Call(*Call) Status
+	// Room reports whether several calls of a step for Services of a namespace would be accepted.
+	Room(step Step, namespace string) bool
+	// ThrottledSince returns since when, by the wall clock, the calls of a step wait because its plugin has used up its share of
+	// CPU time, zero if they do not.
+	ThrottledSince(Step) time.Time
 }
+
+// direct is the Caller that answers at once.
+type direct struct{}
+
+func (direct) Call(c *Call) Status { c.Do(); return Answered }
+
+func (direct) Room(Step, string) bool { return true }
+
+func (direct) ThrottledSince(Step) time.Time { return time.Time{} }
 
 // check sets the weights of ineligible endpoints to 0, and returns an error if no weight is left.
-func (c *pluginCall) check(in *Input) error {
-	if len(c.resp.Results) != len(c.req.Endpoints) {
-		return fmt.Errorf("answer has %d endpoints, the request %d", len(c.resp.Results), len(c.req.Endpoints))
+func (c *Call) check() error {
+	if len(c.Response.Results) != len(c.Request.Endpoints) {
+		return fmt.Errorf("answer has %d endpoints, the request %d", len(c.Response.Results), len(c.Request.Endpoints))
 	}
-	if len(c.resp.State) > abi.MaxStateLen {
-		return fmt.Errorf("answer has %d bytes of state, the limit is %d", len(c.resp.State), abi.MaxStateLen)
+	if len(c.Response.State) > abi.MaxStateLen {
+		return fmt.Errorf("answer has %d bytes of state, the limit is %d", len(c.Response.State), abi.MaxStateLen)
 	}
 	hasWeight := false
-	for i := range c.resp.Results {
-		if !in.Port.Endpoints[c.portIndex[i]].Eligible() {
-			c.resp.Results[i].Weight = 0
+	for i := range c.Response.Results {
+		if !eligible(c.Request.Endpoints[i].Conditions) {
+			c.Response.Results[i].Weight = 0
 		}
-		hasWeight = hasWeight || c.resp.Results[i].Weight > 0
+		hasWeight = hasWeight || c.Response.Results[i].Weight > 0
 	}
 	if !hasWeight {
 		return errors.New("answer has no eligible endpoint with a weight above 0")
@@ -67,66 +85,32 @@ func (c *pluginCall) check(in *Input) error {
 	return nil
 }
 
-// applyStep applies a plugin's answer to the request of the next plugin, and returns it.
-func (c *pluginCall) applyStep(name string, s *stepState, in *Input) StepResult {
-	n := len(in.Port.Endpoints)
-	r := StepResult{Plugin: name, Weights: s.results.weights, Reasons: make([]string, n)}
-	if len(c.portIndex) < n { // otherwise the request has all endpoints
-		r.Weights = make([]uint16, n)
-	}
-	for i, w := range s.results.weights {
-		c.req.Endpoints[i].Weight = uint32(w)
-		r.Weights[c.portIndex[i]], r.Reasons[c.portIndex[i]] = w, s.results.reasons.At(i)
-	}
-	return r
+// eligible is service.Endpoint.Eligible for the conditions of a request.
+func eligible(conditions uint32) bool {
+	const draining = abi.Serving | abi.Terminating
+	return conditions&abi.Ready != 0 || conditions&draining == draining
 }
 
-// combine combines the answers of the chain: the last plugin's weights, the earliest reset, the last balance that is set.
-func (c *pluginCall) combine(m *poolState) *lastGood {
-	old := m.lastGood
-	if old == nil {
-		old = &lastGood{}
+// maxFreeCalls and maxFreeEndpoints bound the memory of calls that are kept for reuse.
+const (
+	maxFreeCalls     = 64
+	maxFreeEndpoints = 4096
+)
+
+// newCall returns a call to build a request in.
+func (e *Evaluator) newCall() *Call {
+	if n := len(e.free); n > 0 {
+		c := e.free[n-1]
+		e.free = e.free[:n-1]
+		return c
 	}
-	expired := old.expiredResets(c.req.Now)
-	n := len(c.req.Endpoints)
-	g := &lastGood{addrs: m.times.addrs}
-	if expired == nil && cap(old.rows) >= n { // old.rows is not used any more
-		g.rows = old.rows[:n]
-	} else {
-		g.rows = make([]row, n)
+	return &Call{}
+}
+
+// release keeps a call that nothing refers to any more for reuse.
+func (e *Evaluator) release(c *Call) {
+	if len(e.free) < maxFreeCalls && cap(c.Request.Endpoints) <= maxFreeEndpoints {
+		c.Plugin, c.Err, c.chain = nil, nil, chain{}
+		e.free = append(e.free, c)
 	}
-	if n < g.addrs.Len() { // a local pool
-		g.addrs = model.PackAddrs(n, func(i int) netip.AddrPort { return c.req.Endpoints[i].Addr })
-	}
-	for i := range g.rows {
-		e := &c.req.Endpoints[i]
-		g.rows[i] = row{weight: uint16(e.Weight), conditions: uint8(e.Conditions & lifecycleBits)}
-	}
-	for k := range m.steps {
-		s := &m.steps[k]
-		if s.balance != abi.BalanceDefault {
-			g.balance = s.balance
-		}
-		for i, keep := range s.results.keepDraining {
-			if keep {
-				g.rows[i].keepDraining, g.hasDraining = true, true
-			}
-		}
-		for i, after := range s.results.resetAfterMS {
-			if after != abi.NeverReset {
-				if at := s.answeredAt + int64(after); g.resetAt(i) == 0 || at < g.resetAt(i) {
-					g.setReset(i, at)
-				}
-			}
-		}
-	}
-	if expired == nil {
-		return g
-	}
-	for i, at := range g.resetsAt { // no second reset until the endpoint's conditions change
-		if j, ok := expired[g.addrs.At(i)]; ok && at != 0 && old.rows[j].conditions == g.rows[i].conditions {
-			g.setReset(i, old.resetAt(j))
-		}
-	}
-	return g
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/service"
@@ -48,6 +49,16 @@ type Decision struct {
 	Err          error        // of the chain
 	Steps        []StepResult // answers of the plugins, up to the first that failed
 	Observed     []uint16     // the chain's weights in mode Observe
+	Pending      *Pending     // the chain is waiting for a plugin; nil: it is not
+	// Refused reports that the call it waits for is not queued, see Caller.Room.
+	Refused bool
+}
+
+// Pending is the call that a decision waits for. Until its answer the previous decision stays in force.
+type Pending struct {
+	Step           Step
+	Since          int64     // Unix milliseconds
+	ThrottledSince time.Time // see Caller.ThrottledSince; set by the planner's Explain
 }
 
 // Origin is where a decision comes from.

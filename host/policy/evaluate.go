@@ -1,91 +1,127 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// stepState is the state of one plugin in a chain.
-type stepState struct {
-	digest     requestDigest // of the last request
-	results    packedResults
-	balance    uint8
-	state      []byte
-	answeredAt int64         // Request.Now of the last answer, Unix milliseconds
-	requeueAt  int64         // call again then, Unix milliseconds; 0: only on a change
-	err        error         // of the last call
-	backoff    time.Duration // current one, 0 without an error
-}
-
-// due reports whether the plugin has to be called at nowMS for a request with this digest.
-func (s *stepState) due(digest requestDigest, nowMS int64) bool {
-	return s.digest != digest || s.requeueAt != 0 && s.requeueAt <= nowMS
-}
-
-// evaluate runs the chain of plugins. A plugin is called only when its input has changed or its requeue time has passed.
+// evaluate returns the answer of a pool's chain for an input and when to call Decide again (zero: only on a change, or when
+// Deliver reports it), or an error that wraps ErrPending while the answer is not available.
+//
+// A pool awaits one chain at a time. The chain of a newer input supersedes it only as long as none of its calls has begun. A pool
+// that changes faster than its plugins answer gets every answer that way, applied by address, instead of none.
 func (e *Evaluator) evaluate(m *poolState, in *Input, now time.Time, d *Decision) (*lastGood, time.Time, error) {
-	c := &e.call
-	c.build(m, in, now, e.needs(m.policy))
-	if digest := c.digester.request(&c.req); digest != m.digest {
+	nowMS := now.UnixMilli()
+	if c := m.awaited; c != nil && (c.chain.answered || c.chain.unsent != nil) {
+		e.resume(m, c, nowMS)
+	}
+	c := e.newCall()
+	e.build(c, m, in, now)
+	digest := e.digester.request(&c.Request)
+	if digest != m.digest {
 		m.digest = digest
 		m.generation++
 	}
-	c.req.Generation = m.generation
-	requeueAt := int64(0)
-	for i := range m.steps {
-		s, step := &m.steps[i], m.policy.Steps[i]
-		err := e.evaluateStep(m, s, step, in, now)
-		if err == errDeferred {
-			return nil, now, ErrPending
-		}
-		if s.requeueAt != 0 && (requeueAt == 0 || s.requeueAt < requeueAt) {
-			requeueAt = s.requeueAt
-		}
-		if err != nil {
-			err = fmt.Errorf("plugin %s: %w", step.Plugin, err)
-			d.Steps = append(d.Steps, StepResult{Plugin: step.Plugin, Err: err})
-			return nil, unixMilli(requeueAt), err
-		}
-		d.Steps = append(d.Steps, c.applyStep(step.Plugin, s, in))
+	c.Request.Generation = m.generation
+	if a := m.awaited; a != nil && (a.chain.index > 0 || a.chain.digest == digest) {
+		e.release(c)
+		d.Refused = errors.Is(a.chain.unsent, errRefused)
+		return nil, time.Time{}, m.pending(d, a.chain.index, now, cmp.Or(a.chain.unsent, errQueued))
 	}
-	return c.combine(m), unixMilli(requeueAt), nil
-}
-
-var (
-	// errNodesUnknown is the error of a plugin that needs the cluster's Nodes before they are read.
-	errNodesUnknown = fmt.Errorf("%w: the cluster's Nodes are not known yet", ErrPending)
-	// errDeferred means that a call is due and ShouldDefer has deferred it.
-	errDeferred = errors.New("deferred")
-)
-
-// evaluateStep calls the plugin of a step if that is due, and returns the error of its last call.
-func (e *Evaluator) evaluateStep(m *poolState, s *stepState, step Step, in *Input, now time.Time) error {
-	plugin, err := e.plugins(step)
-	if err == nil && in.NodesUnknown && plugin.Needs()&abi.NeedNodes != 0 {
-		err = errNodesUnknown
+	c.chain = chain{digest: digest, nodesUnknown: in.NodesUnknown}
+	err := e.run(m, c, nowMS, func(s *stepState) {
+		d.Steps = append(d.Steps, e.stepResult(m.policy.Steps[c.chain.index].Plugin, s, in))
+	})
+	switch {
+	case errors.Is(err, errQueued):
+		m.awaited = c
+		return nil, time.Time{}, m.pending(d, c.chain.index, now, err)
+	case errors.Is(err, errBusy), errors.Is(err, errRefused):
+		d.Refused = errors.Is(err, errRefused)
+		defer e.release(c)
+		return nil, time.Time{}, m.pending(d, c.chain.index, now, err)
 	}
+	m.awaited, m.pendingSince = nil, 0 // an older chain is obsolete
+	defer e.release(c)
+	requeueAt := m.requeueAt(c.chain.index)
 	if err != nil {
-		s.digest, s.requeueAt = requestDigest{}, 0 // call the plugin as soon as it is available
-		return err
+		failed := m.failed(c.chain.index, err)
+		d.Steps = append(d.Steps, failed)
+		return nil, requeueAt, failed.Err
 	}
-	digest := e.call.digester.step(m.digest, plugin.Revision(), e.call.req.Endpoints)
-	nowMS := now.UnixMilli()
-	if s.due(digest, nowMS) {
-		if e.ShouldDefer != nil && e.ShouldDefer() {
-			return errDeferred
-		}
-		s.digest = digest
-		e.call.invoke(plugin, s, in, nowMS)
-	}
-	return s.err
+	m.failure = nil
+	return m.combine(&c.Request), requeueAt, nil
 }
 
-func unixMilli(ms int64) time.Time {
-	if ms == 0 {
+// resume continues the awaited chain after an answer. If that completes the chain, its answer becomes the last good decision:
+// the chain of the current input may have to wait.
+func (e *Evaluator) resume(m *poolState, c *Call, nowMS int64) {
+	c.chain.unsent = nil
+	err := e.run(m, c, nowMS, func(*stepState) {})
+	switch {
+	case errors.Is(err, errQueued):
+		return
+	case errors.Is(err, errBusy), errors.Is(err, errRefused):
+		c.chain.unsent = err
+		return
+	case err == nil:
+		m.lastGood, m.failure = m.combine(&c.Request), nil
+	default:
+		m.failed(c.chain.index, err)
+	}
+	m.awaited, m.pendingSince = nil, 0
+	e.release(c)
+}
+
+// failed returns the result of plugin number index that has failed, and records it unless the plugin is only not available yet.
+func (m *poolState) failed(index int, err error) StepResult {
+	name := m.policy.Steps[index].Plugin
+	r := StepResult{Plugin: name, Err: fmt.Errorf("plugin %s: %w", name, err)}
+	if !errors.Is(err, ErrPending) {
+		m.failure = &r
+	}
+	return r
+}
+
+// pending completes a decision that waits for plugin number index. While the chain was failing before, it still counts as failing.
+func (m *poolState) pending(d *Decision, index int, now time.Time, err error) error {
+	if m.pendingSince == 0 {
+		m.pendingSince = now.UnixMilli()
+	}
+	d.Pending = &Pending{Step: m.policy.Steps[index], Since: m.pendingSince}
+	d.Steps = nil
+	if m.failure != nil {
+		d.Steps = []StepResult{*m.failure}
+		return m.failure.Err
+	}
+	return fmt.Errorf("plugin %s: %w", d.Pending.Step.Plugin, err)
+}
+
+// requeueAt returns the earliest requeue time of the plugins up to number last.
+func (m *poolState) requeueAt(last int) time.Time {
+	at := int64(0)
+	for i := range m.steps[:min(last+1, len(m.steps))] {
+		if s := &m.steps[i]; s.requeueAt != 0 && (at == 0 || s.requeueAt < at) {
+			at = s.requeueAt
+		}
+	}
+	if at == 0 {
 		return time.Time{}
 	}
-	return time.UnixMilli(ms)
+	return time.UnixMilli(at)
+}
+
+// stepResult returns a plugin's last answer for the endpoints of in.
+func (e *Evaluator) stepResult(name string, s *stepState, in *Input) StepResult {
+	n := len(in.Port.Endpoints)
+	r := StepResult{Plugin: name, Weights: s.results.weights, Reasons: make([]string, n)}
+	if len(e.portIndex) < n { // otherwise the request has all endpoints
+		r.Weights = make([]uint16, n)
+	}
+	for i, w := range s.results.weights {
+		r.Weights[e.portIndex[i]], r.Reasons[e.portIndex[i]] = w, s.results.reasons.At(i)
+	}
+	return r
 }

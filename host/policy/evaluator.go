@@ -13,22 +13,57 @@ import (
 // Evaluator evaluates policies. It stores the plugins' answers for each pool and calls a plugin again only when its input has
 // changed or its requeue time has passed. It is not safe for concurrent use.
 type Evaluator struct {
-	// ShouldDefer reports whether a plugin call that is due is deferred until the next Decide for the pool. Nil: never.
-	ShouldDefer func() bool
+	// Admit reports whether a new call of a step for a Service may be passed to the Caller; otherwise it is refused. Nil: always.
+	Admit func(Step, model.Name) bool
 
-	plugins func(Step) (Plugin, error)
-	pools   map[PoolKey]*poolState
-	call    pluginCall
+	plugins   func(Step) (Plugin, error)
+	caller    Caller
+	pools     map[PoolKey]*poolState
+	digester  digester
+	portIndex []int   // from the endpoints of the last request that was built to Port.Endpoints
+	free      []*Call // for reuse
+	calls     uint64  // answered so far
 }
 
 // NewEvaluator returns an Evaluator without state. plugins returns the current revision of a step's plugin; every decision calls
-// it, so it must be cheap.
+// it, so it must be cheap. They are called at once; CallThrough changes that.
 func NewEvaluator(plugins func(Step) (Plugin, error)) *Evaluator {
-	return &Evaluator{plugins: plugins, pools: map[PoolKey]*poolState{}}
+	return &Evaluator{plugins: plugins, caller: direct{}, pools: map[PoolKey]*poolState{}}
 }
 
-// PluginCalls returns the number of plugin calls so far.
-func (e *Evaluator) PluginCalls() uint64 { return e.call.calls }
+// CallThrough makes c call the plugins from now on.
+func (e *Evaluator) CallThrough(c Caller) { e.caller = c }
+
+// PluginCalls returns the number of plugin calls that have been answered so far.
+func (e *Evaluator) PluginCalls() uint64 { return e.calls }
+
+// Deliver passes the answer of a call that was Queued. It reports whether its pool has to be decided again.
+func (e *Evaluator) Deliver(c *Call) bool {
+	m := e.pools[c.Key]
+	if m == nil {
+		return false
+	}
+	if m.awaited == c {
+		c.chain.answered = true
+	}
+	return true
+}
+
+// Awaited returns the number of pools that wait for a plugin. It looks at all pools.
+func (e *Evaluator) Awaited() (n int) {
+	for _, m := range e.pools {
+		if m.pendingSince != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// ThrottledSince returns since when the calls of a step wait for CPU time, see Caller.
+func (e *Evaluator) ThrottledSince(s Step) time.Time { return e.caller.ThrottledSince(s) }
+
+// Room reports whether calls of a step for a namespace would be accepted, see Caller.
+func (e *Evaluator) Room(s Step, namespace string) bool { return e.caller.Room(s, namespace) }
 
 // poolState is the state of a PoolKey.
 type poolState struct {
@@ -40,6 +75,10 @@ type poolState struct {
 	lastGood   *lastGood     // the chain's last answer; nil: none
 	digest     requestDigest // of the last request
 	generation uint64
+	awaited    *Call       // that the evaluation waits for; nil: none
+	failure    *StepResult // of the last chain that has ended; nil: it succeeded
+	// pendingSince is since when the current input waits for a plugin, Unix milliseconds; 0: it does not.
+	pendingSince int64
 }
 
 // Backoff between calls of a plugin that fails on the same input.
@@ -62,17 +101,15 @@ func (e *Evaluator) Decide(p *Policy, in *Input, now time.Time) (Decision, time.
 	m := e.poolFor(key, p)
 	m.times.update(in.Port.Endpoints, now)
 	if !anyPositive(d.Weights) {
+		m.awaited, m.pendingSince = nil, 0
 		return d, time.Time{}
 	}
 	answer, requeueAt, err := e.evaluate(m, in, now, &d)
 	switch {
 	case err != nil:
 		d.Err = fmt.Errorf("policy %s: %s: %w", p.Name, key, err)
-		if p.Mode == Enforce && (p.OnFailure == LastGood || errors.Is(err, ErrPending)) {
-			if w := m.lastGood.applyTo(in, d.Weights); w != nil {
-				d.Weights, d.Origin = w, FromLastGood
-				d.ResetAt, d.Balance = m.lastGood.resets(in), m.lastGood.balance
-			}
+		if p.OnFailure == LastGood || errors.Is(err, ErrPending) {
+			m.keepLastGood(in, &d)
 		}
 	case p.Mode == Observe:
 		d.Observed, d.Origin = answer.weights(in), FromObserve
@@ -83,6 +120,21 @@ func (e *Evaluator) Decide(p *Policy, in *Input, now time.Time) (Decision, time.
 		m.lastGood = answer
 	}
 	return d, requeueAt
+}
+
+// keepLastGood applies the last good decision, if there is one, to the current endpoints.
+func (m *poolState) keepLastGood(in *Input, d *Decision) {
+	w := m.lastGood.applyTo(in, d.Weights)
+	switch {
+	case w == nil:
+	case m.policy.Mode == Observe:
+		if d.Pending != nil {
+			d.Observed, d.Origin = w, FromObserve
+		}
+	default:
+		d.Weights, d.Origin = w, FromLastGood
+		d.ResetAt, d.KeepDraining, d.Balance = m.lastGood.resets(in), m.lastGood.draining(in), m.lastGood.balance
+	}
 }
 
 // poolFor returns the state of a pool. When the policy changes, condition times are kept. The last good decision is kept as long as
@@ -100,6 +152,7 @@ func (e *Evaluator) poolFor(key PoolKey, p *Policy) *poolState {
 		m.lastGood = nil
 	}
 	m.policy, m.name, m.steps = p, p.Name, make([]stepState, len(p.Steps))
+	m.awaited, m.failure, m.pendingSince = nil, nil, 0
 	for i, s := range p.Steps {
 		if i < len(m.saved) && m.saved[i].Plugin == s.Plugin && m.saved[i].Settings == s.Settings {
 			m.steps[i].state = m.saved[i].State
@@ -112,10 +165,13 @@ func (e *Evaluator) poolFor(key PoolKey, p *Policy) *poolState {
 // Delete deletes the state of a Service port.
 func (e *Evaluator) Delete(p model.PortName) {
 	for _, f := range []model.Family{model.IPv4, model.IPv6} {
-		delete(e.pools, PoolKey{p, f, abi.PoolCluster})
-		delete(e.pools, PoolKey{p, f, abi.PoolLocal})
+		e.DeletePool(PoolKey{p, f, abi.PoolCluster})
+		e.DeletePool(PoolKey{p, f, abi.PoolLocal})
 	}
 }
+
+// DeletePool deletes the state of a pool.
+func (e *Evaluator) DeletePool(k PoolKey) { delete(e.pools, k) }
 
 // defaultWeights returns the weights of the default rules: 1 for each chosen endpoint.
 func defaultWeights(in *Input) []uint16 {

@@ -274,29 +274,6 @@ func TestPolicyPrecedenceIsAnnotationBindingDefault(t *testing.T) {
 	}
 }
 
-func TestDeferredCallKeepsLastGoodDecision(t *testing.T) {
-	p := &fakePlugin{decide: setWeights(7)}
-	b := newFixture(p)
-	b.policy.OnFailure = Default
-	later := true
-	b.evaluator.ShouldDefer = func() bool { return later }
-	d := b.expect(t, "nothing to keep yet", FromDefault, 1, 1, 1)
-	if !errors.Is(d.Err, ErrPending) || p.calls != 0 {
-		t.Fatalf("%d calls, %v", p.calls, d.Err)
-	}
-	if _, wake := b.decide(); !wake.Equal(b.now) {
-		t.Fatalf("wake at %v, want at once", wake)
-	}
-	later = false
-	b.expect(t, "first call", FromChain, 7, 7, 7)
-	later = true
-	b.expect(t, "nothing is due", FromChain, 7, 7, 7)
-	b.set(2, 0)
-	b.expect(t, "put off", FromLastGood, 7, 7)
-	later = false
-	b.expect(t, "second call", FromChain, 7, 7)
-}
-
 func TestRepeatedResetRequestsResetOnce(t *testing.T) {
 	p := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		for i := range resp.Results {

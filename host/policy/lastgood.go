@@ -105,14 +105,15 @@ func (g *lastGood) resets(in *Input) []int64 {
 	return out
 }
 
-// draining returns which endpoints of in stay as draining endpoints, nil when none does.
+// draining returns which endpoints of in stay as draining endpoints, nil when none does. One whose conditions have changed since
+// the answer does not.
 func (g *lastGood) draining(in *Input) []bool {
 	var out []bool
 	if !g.hasDraining {
 		return nil
 	}
 	g.forEach(in, func(i, j int) {
-		if j >= 0 && g.rows[j].keepDraining {
+		if j >= 0 && g.rows[j].keepDraining && uint32(g.rows[j].conditions) == conditions(in, i)&lifecycleBits {
 			if out == nil {
 				out = make([]bool, len(in.Port.Endpoints))
 			}

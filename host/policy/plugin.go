@@ -6,9 +6,9 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// ErrPending means that a plugin has not been called yet, because it is being loaded or because the call was deferred. It is not
-// a failure: until the call the last good decision stays in force whatever the policy's OnFailure, or else the default rules.
-var ErrPending = errors.New("the plugin has not been called yet")
+// ErrPending means that a plugin has not answered yet, because it is being loaded or because the call is queued or running. It is
+// not a failure: until the answer the last good decision stays in force whatever the policy's OnFailure, or else the default rules.
+var ErrPending = errors.New("the plugin has not answered yet")
 
 // Plugin is a revision of a plugin with its settings: one of host/wasm, or a native one in tests. It is used by one goroutine at a
 // time and must be deterministic.

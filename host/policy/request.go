@@ -8,28 +8,28 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// build builds the request for the first plugin of the chain, with the weights of the default rules.
-func (c *pluginCall) build(m *poolState, in *Input, now time.Time, needs uint32) {
+// build builds the request for the first plugin of the chain, with the weights of the default rules, and e.portIndex.
+func (e *Evaluator) build(c *Call, m *poolState, in *Input, now time.Time) {
 	p := in.Port
-	c.portIndex = c.portIndex[:0]
-	eps := c.req.Endpoints[:0]
+	e.portIndex = e.portIndex[:0]
+	eps := c.Request.Endpoints[:0]
 	for i := range p.Endpoints {
-		e := &p.Endpoints[i]
-		if in.Pool == abi.PoolLocal && !e.Local {
+		ep := &p.Endpoints[i]
+		if in.Pool == abi.PoolLocal && !ep.Local {
 			continue
 		}
 		since, bits := m.times.times[i], conditions(in, i)
 		eps = append(eps, abi.Endpoint{
-			Addr: e.Addr, Conditions: bits, Node: e.Node, Zone: e.Zone,
+			Addr: ep.Addr, Conditions: bits, Node: ep.Node, Zone: ep.Zone,
 			Weight: bits / abi.Chosen & 1, PriorWeight: abi.NoWeight,
 			ReadySince: milliseconds(since.ready), TerminatingSince: milliseconds(since.terminating), Connections: abi.ConnectionsUnknown,
 		})
-		c.portIndex = append(c.portIndex, i)
+		e.portIndex = append(e.portIndex, i)
 	}
 	if m.lastGood != nil {
 		j := 0
 		m.lastGood.forEach(in, func(i, r int) {
-			if j < len(c.portIndex) && c.portIndex[j] == i {
+			if j < len(e.portIndex) && e.portIndex[j] == i {
 				if r >= 0 {
 					eps[j].PriorWeight = int32(m.lastGood.rows[r].weight)
 				}
@@ -37,44 +37,45 @@ func (c *pluginCall) build(m *poolState, in *Input, now time.Time, needs uint32)
 			}
 		})
 	}
-	c.req = abi.Request{
+	c.Key = PoolKey{p.Name, p.Family, in.Pool}
+	c.zones = appendZones(c.zones[:0], in, e.needs(m.policy))
+	c.Request = abi.Request{
 		Now:       wholeSecond(now),
 		Namespace: p.Name.Service.Namespace, Service: p.Name.Service.Name, Port: p.Name.Port,
 		PortNumber: p.Spec.Port, Protocol: uint8(p.Name.Protocol), Family: uint8(p.Family), Pool: in.Pool,
 		InternalPolicyLocal: in.Service.InternalLocal, ExternalPolicyLocal: in.Service.ExternalLocal,
 		SessionAffinityMS: in.Service.Affinity.Milliseconds(),
-		Node:              in.Node, Zone: in.Zone, Zones: c.zoneTable(in, needs), Endpoints: eps,
+		Node:              in.Node, Zone: in.Zone, Zones: c.zones, Endpoints: eps,
 	}
 }
 
-// zoneTable returns in.Zones if a plugin needs Nodes, otherwise this node's zone only; both with the zones that only endpoints
-// name, and with the number of ready endpoints. Input that no plugin of the chain needs is left out, so that answers do not
-// depend on the needs of other Services' plugins.
-func (c *pluginCall) zoneTable(in *Input, needs uint32) []abi.Zone {
-	c.zones = c.zones[:0]
+// appendZones appends in.Zones to zones, which is empty, if a plugin needs Nodes, otherwise this node's zone only; both with the
+// zones that only endpoints name, and with the number of ready endpoints. Input that no plugin of the chain needs is left out, so
+// that answers do not depend on the needs of other Services' plugins.
+func appendZones(zones []abi.Zone, in *Input, needs uint32) []abi.Zone {
 	switch {
 	case needs&abi.NeedNodes != 0:
-		c.zones = append(c.zones, in.Zones...)
+		zones = append(zones, in.Zones...)
 	case in.Zone != "":
-		c.zones = append(c.zones, abi.Zone{Name: in.Zone})
+		zones = append(zones, abi.Zone{Name: in.Zone})
 	}
-	for i := range c.zones {
-		c.zones[i].Ready = 0
+	for i := range zones {
+		zones[i].Ready = 0
 	}
 	for i := range in.Port.Endpoints {
 		e := &in.Port.Endpoints[i]
 		if e.Zone == "" {
 			continue
 		}
-		at, ok := slices.BinarySearchFunc(c.zones, e.Zone, func(z abi.Zone, name string) int { return strings.Compare(z.Name, name) })
+		at, ok := slices.BinarySearchFunc(zones, e.Zone, func(z abi.Zone, name string) int { return strings.Compare(z.Name, name) })
 		if !ok {
-			c.zones = slices.Insert(c.zones, at, abi.Zone{Name: e.Zone})
+			zones = slices.Insert(zones, at, abi.Zone{Name: e.Zone})
 		}
 		if e.Ready {
-			c.zones[at].Ready++
+			zones[at].Ready++
 		}
 	}
-	return c.zones
+	return zones
 }
 
 // conditions returns the condition bits of an endpoint, abi.Ready to abi.HintedNode.

@@ -74,6 +74,9 @@ func (e *DecideError) Error() string {
 // Unwrap returns the cause.
 func (e *DecideError) Unwrap() error { return e.Err }
 
+// ErrClosed is the error of Decide after Close.
+var ErrClosed = errors.New("the plugin is closed")
+
 // Decide implements policy.Plugin. Its error is a *DecideError.
 func (p *Plugin) Decide(req *abi.Request, resp *abi.Response) error {
 	p.mu.Lock()
@@ -83,7 +86,7 @@ func (p *Plugin) Decide(req *abi.Request, resp *abi.Response) error {
 
 func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	if p.closed {
-		return &DecideError{Failures: p.failures, Err: errors.New("the plugin is closed")}
+		return &DecideError{Failures: p.failures, Err: ErrClosed}
 	}
 	if wait := p.breaker.remaining(req.Now); wait > 0 {
 		return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: p.breaker.lastErr}

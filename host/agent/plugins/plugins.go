@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 var errLoading = fmt.Errorf("%w: it is being loaded", policy.ErrPending)
@@ -38,6 +39,15 @@ type Set struct {
 type loadedPlugin struct {
 	*wasm.Plugin
 	source string // digest of the module file
+}
+
+// Decide implements policy.Plugin. A call that was queued when a new revision replaced the plugin has to be repeated.
+func (p *loadedPlugin) Decide(req *abi.Request, resp *abi.Response) error {
+	err := p.Plugin.Decide(req, resp)
+	if errors.Is(err, wasm.ErrClosed) {
+		return fmt.Errorf("%w: a new revision has replaced it", policy.ErrPending)
+	}
+	return err
 }
 
 // Open returns an empty set; Load loads the plugins. Compiled modules are cached in pluginCacheDir.

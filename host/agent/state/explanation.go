@@ -31,7 +31,15 @@ type Pool struct {
 	Pool      string     `json:"pool"` // cluster or local
 	Topology  string     `json:"topology"`
 	DecidedBy string     `json:"decidedBy"`
+	Pending   *Pending   `json:"pending,omitempty"`
 	Endpoints []Endpoint `json:"endpoints"`
+}
+
+// Pending is the plugin call that a decision waits for.
+type Pending struct {
+	Plugin         string     `json:"plugin"`
+	Since          time.Time  `json:"since"`
+	ThrottledSince *time.Time `json:"throttledSince,omitempty"` // the plugin has used up its share of CPU time
 }
 
 // Endpoint is an endpoint in a pool, with its weight and the reasons for it.
@@ -104,6 +112,12 @@ func newPool(p *service.Port, d *policy.Decision, pool uint8, wallTime func(int6
 	}
 	if pool == abi.PoolLocal {
 		out.Pool = "local"
+	}
+	if p := d.Pending; p != nil {
+		out.Pending = &Pending{Plugin: p.Step.Plugin, Since: wallTime(p.Since).UTC()}
+		if at := p.ThrottledSince.UTC(); !p.ThrottledSince.IsZero() {
+			out.Pending.ThrottledSince = &at
+		}
 	}
 	total := 0
 	for _, w := range d.Weights {

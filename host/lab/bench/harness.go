@@ -13,7 +13,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/agent/dispatch"
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/gctuner"
 	"github.com/sluice-proxy/sluice/host/health"
@@ -60,10 +62,11 @@ func newHarness(ctx context.Context, module string, bound, locked bool) (*harnes
 			policies.Default = "zoned"
 		}
 	}
+	calls := dispatch.New(dispatch.Options{CPUPercent: config.Default().PluginLimits.CPUPercent, Log: failed})
 	h := health.New(health.Options{Now: time.Now, After: time.After, Log: failed, SyncPeriod: 30 * time.Second})
 	m := metrics.New(metrics.Options{Mode: metrics.Mode{Name: "nftables", NFTables: true}, Version: "bench", Started: time.Now()})
 	l.engine = engine.New(engine.Options{
-		Source: l.in, Backend: backend, Log: l.log, SyncPeriod: 30 * time.Second,
+		Source: l.in, Backend: backend, Plugins: calls, Log: l.log, SyncPeriod: 30 * time.Second,
 		Observer: engine.Observers{h, m, l.latencies},
 		Planner: planner.New(planner.Settings{
 			Node: nodeName(0), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/8")}, Policies: policies,
@@ -81,6 +84,7 @@ func newHarness(ctx context.Context, module string, bound, locked bool) (*harnes
 		adjust.Stop()
 		stop()
 		<-l.ran
+		calls.Stop(time.Minute)
 		h.Close()
 		done()
 		_ = backend.Close()

@@ -1,0 +1,58 @@
+package agent
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/metrics"
+)
+
+// stopWait bounds how long the agent waits at its end for plugin calls that are running. The process ends within 2 s.
+const stopWait = time.Second
+
+// reserveCPU lets the engine run while a plugin does, also on a single CPU: the Go scheduler cannot preempt a guest.
+func reserveCPU() {
+	if runtime.GOMAXPROCS(0) < 2 {
+		runtime.GOMAXPROCS(2)
+	}
+}
+
+// cpuPercent returns the limit of the plugins' CPU time. Programming once does not wait for CPU time.
+func (a *Agent) cpuPercent(cfg *config.Config) int {
+	if a.opts.Once {
+		return 0
+	}
+	return cfg.PluginLimits.CPUPercent
+}
+
+// limitPlugins divides the CPU time among the plugins of a configuration that policies use.
+func (a *Agent) limitPlugins(cfg *config.Config) {
+	var names []string
+	for _, p := range cfg.Plugins {
+		if len(cfg.Steps(p.Name)) > 0 {
+			names = append(names, p.Name)
+		}
+	}
+	a.calls.Limit(a.cpuPercent(cfg), names)
+}
+
+// closePlugins ends all plugin calls and closes the plugins. A call that does not end in time ends with the process.
+func (a *Agent) closePlugins(ctx context.Context) {
+	if !a.calls.Stop(stopWait) {
+		a.log.Warn("a plugin call did not end; its plugin is not closed")
+		return
+	}
+	a.plugins.Close(ctx)
+}
+
+// pluginStats returns the statistics of all plugins and of their calls.
+func (a *Agent) pluginStats() []metrics.PluginStats {
+	all, calls := a.plugins.Stats(), a.calls.Stats()
+	for i := range all {
+		s := calls[all[i].Plugin]
+		all[i].Queued, all[i].CPU, all[i].Throttled = s.Queued, s.CPU, s.Throttled
+	}
+	return all
+}

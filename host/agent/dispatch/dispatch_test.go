@@ -1,0 +1,285 @@
+package dispatch
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// sleeper is a plugin that takes a time, which the tests count as CPU time.
+type sleeper struct {
+	took  time.Duration
+	err   error
+	calls []string // names of Services
+}
+
+func (p *sleeper) Decide(req *abi.Request, _ *abi.Response) error {
+	p.calls = append(p.calls, req.Service)
+	time.Sleep(p.took)
+	return p.err
+}
+func (*sleeper) Needs() uint32    { return 0 }
+func (*sleeper) Revision() string { return "1" }
+
+// bed is a Dispatcher in a synctest bubble with the clock as CPU time.
+type bed struct {
+	*Dispatcher
+	testing.TB
+	log testenv.Buffer
+}
+
+func newBed(t testing.TB, cpuPercent, workers int) *bed {
+	b := &bed{TB: t}
+	start := time.Now()
+	b.Dispatcher = New(Options{CPUPercent: cpuPercent, Log: slog.New(slog.NewTextHandler(&b.log, nil)), workers: workers,
+		threadCPU: func() time.Duration { return time.Since(start) }})
+	t.Cleanup(func() {
+		if !b.Stop(time.Hour) {
+			t.Error("not stopped")
+		}
+	})
+	return b
+}
+
+func call(p policy.Plugin, plugin, namespace, service string, port int) *policy.Call {
+	return &policy.Call{
+		Step: policy.Step{Plugin: plugin}, Plugin: p,
+		Key:     policy.PoolKey{Port: model.PortName{Service: model.Name{Namespace: namespace, Name: service}, Port: fmt.Sprint(port)}},
+		Request: abi.Request{Service: service, Endpoints: make([]abi.Endpoint, 1)},
+	}
+}
+
+func TestCallWaitsForFastAnswerOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 0, 1)
+		fast, slow := &sleeper{took: 10 * time.Microsecond}, &sleeper{took: time.Second}
+		b.StartStep(2 * time.Millisecond)
+		if got := b.Call(call(fast, "fast", "a", "x", 1)); got != policy.Answered {
+			t.Fatalf("status %d", got)
+		}
+		start := time.Now()
+		late := call(slow, "slow", "a", "x", 1)
+		if got, took := b.Call(late), time.Since(start); got != policy.Queued || took > 2*time.Millisecond {
+			t.Fatalf("status %d after %s", got, took)
+		}
+		if got := b.Call(call(slow, "slow", "a", "x", 1)); got != policy.Busy {
+			t.Fatalf("status %d", got)
+		}
+		b.StartStep(2 * time.Millisecond)
+		start = time.Now()
+		if got, took := b.Call(call(slow, "slow", "a", "y", 1)), time.Since(start); got != policy.Queued || took > 0 {
+			t.Fatalf("status %d after %s: the plugin is known to be slow", got, took)
+		}
+		<-b.Ready()
+		if got := b.StartStep(0); len(got) != 1 || got[0] != late {
+			t.Fatalf("answers %v", got)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		slow.took = time.Microsecond
+		b.StartStep(2 * time.Millisecond)
+		if got := b.Call(call(slow, "slow", "a", "x", 1)); got != policy.Queued {
+			t.Fatalf("status %d: its last call was slow", got)
+		}
+		synctest.Wait()
+		time.Sleep(time.Millisecond)
+		if got := b.Call(call(slow, "slow", "a", "x", 1)); got != policy.Answered {
+			t.Fatalf("status %d: its last call was fast", got)
+		}
+	})
+}
+
+func TestNewestCallKeepsThePlaceOfTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 0, 1)
+		p := &sleeper{took: time.Second}
+		for _, name := range []string{"running", "x", "y"} {
+			b.Call(call(p, "p", "a", name, 1))
+			synctest.Wait()
+		}
+		newest := call(p, "p", "a", "x", 1)
+		newest.Request.Endpoints = make([]abi.Endpoint, 7)
+		if got := b.Call(newest); got != policy.Queued {
+			t.Fatalf("status %d", got)
+		}
+		time.Sleep(4 * time.Second)
+		if got := b.StartStep(0); len(got) != 3 || got[1] != newest || !slices.Equal(p.calls, []string{"running", "x", "y"}) {
+			t.Fatalf("%v, calls %v", got, p.calls)
+		}
+		if q := b.queues[0]; q.endpoints != 0 || len(q.queued) != 0 || len(q.calls) != 0 {
+			t.Fatalf("%+v", q)
+		}
+	})
+}
+
+// TestNamespacesTakeTurns: a Service with many ports does not fill the queue, and does not delay the Service of another namespace.
+func TestNamespacesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 0, 1)
+		p := &sleeper{took: time.Second}
+		refused := 0
+		for port := range 1000 {
+			if b.Call(call(p, "p", "crowd", "x", port)) == policy.Refused {
+				refused++
+			}
+		}
+		if want := 1000 - maxNamespaceCalls - 1; refused < want || b.Room(policy.Step{Plugin: "p"}, "crowd") {
+			t.Fatalf("%d calls refused, want %d", refused, want)
+		}
+		if !b.Room(policy.Step{Plugin: "p"}, "quiet") || b.Call(call(p, "p", "quiet", "y", 1)) != policy.Queued {
+			t.Fatal("another namespace is refused")
+		}
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		if !slices.Contains(p.calls[:min(4, len(p.calls))], "y") {
+			t.Fatalf("calls %v", p.calls)
+		}
+		p.took = 0
+	})
+}
+
+func TestLargeRequestIsAccepted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 0, 1)
+		p := &sleeper{took: time.Second}
+		b.Call(call(p, "p", "a", "running", 1))
+		synctest.Wait()
+		large := call(p, "p", "a", "large", 1)
+		large.Request.Endpoints = make([]abi.Endpoint, 100_000)
+		if got := b.Call(large); got != policy.Queued {
+			t.Fatalf("status %d", got)
+		}
+		if got := b.Call(call(p, "p", "a", "next", 1)); got != policy.Refused {
+			t.Fatalf("status %d", got)
+		}
+		time.Sleep(3 * time.Second)
+		if n := len(b.StartStep(0)); n != 2 {
+			t.Fatalf("%d answers", n)
+		}
+	})
+}
+
+// TestSlowPluginsDelayOnlyThemselves: 5 plugins that take 20 ms of CPU time and want to be called all the time, and one that is
+// called every second.
+func TestSlowPluginsDelayOnlyThemselves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 10, 1)
+		names := []string{"good"}
+		hostile := map[string]*sleeper{}
+		for i := range 5 {
+			names = append(names, fmt.Sprint("hostile", i))
+			hostile[names[i+1]] = &sleeper{took: 20 * time.Millisecond}
+		}
+		b.Limit(10, names)
+		good := &sleeper{took: 50 * time.Microsecond}
+		cpu, calls := time.Duration(0), 0
+		for range 120 {
+			second := time.Now().Add(time.Second)
+			for name, p := range hostile {
+				for port := range 3 * maxNamespaceCalls {
+					b.Call(call(p, name, "a", "x", port))
+				}
+			}
+			start := time.Now()
+			b.Call(call(good, "good", "a", "drain", 1))
+			for len(good.calls) == calls {
+				time.Sleep(time.Millisecond)
+				synctest.Wait()
+			}
+			calls++
+			most := 25 * time.Millisecond
+			if calls == 1 {
+				most = 5 * 25 * time.Millisecond // none has used any CPU time yet
+			}
+			if took := time.Since(start); took > most {
+				t.Fatalf("a call of another plugin began after %s", took)
+			}
+			b.StartStep(0)
+			time.Sleep(time.Until(second))
+		}
+		for name, p := range hostile {
+			used := b.Stats()[name].CPU
+			if used < 900*time.Millisecond { // a sixth of 5 % of a core for 2 min
+				t.Errorf("%s used only %s", name, used)
+			}
+			if s := b.Stats()[name]; s.Throttled < 100*time.Second || s.Queued == 0 || b.ThrottledSince(policy.Step{Plugin: name}).IsZero() {
+				t.Errorf("%s: %+v", name, s)
+			}
+			if n := strings.Count(b.log.String(), "plugin="+name); n != 1 {
+				t.Errorf("%s: logged %d times", name, n)
+			}
+			cpu += used
+			p.took = 0
+		}
+		if most := 12 * time.Second; cpu > most {
+			t.Errorf("%s of CPU time in 2 min, want at most %s", cpu, most)
+		}
+		if s := b.Stats()["good"]; s.Throttled != 0 {
+			t.Errorf("the other plugin was throttled for %s", s.Throttled)
+		}
+		b.Limit(0, names) // the queues end with the bubble
+	})
+}
+
+func TestPluginThatFailsIsNotInstantiatedAllTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 0, 1)
+		p := &sleeper{err: &wasm.DecideError{Err: errors.New("trap")}}
+		for port := range 100 {
+			b.Call(call(p, "p", "a", "x", port))
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := len(p.calls); n < 10 || n > 11 {
+			t.Errorf("%d calls in a second", n)
+		}
+		p.err = &wasm.DecideError{Err: errors.New("trap"), Suspended: true} // does not reach the module
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := len(p.calls); n != 100 {
+			t.Errorf("%d calls", n)
+		}
+	})
+}
+
+func TestStopDoesNotWaitForever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(Options{workers: 2})
+		d.Call(call(&sleeper{took: time.Minute}, "p", "a", "x", 1))
+		synctest.Wait()
+		start := time.Now()
+		if d.Stop(time.Second) || time.Since(start) != time.Second {
+			t.Fatalf("stopped after %s", time.Since(start))
+		}
+		if !d.Stop(time.Hour) {
+			t.Fatal("not stopped")
+		}
+	})
+}
+
+func TestStatsOutliveQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 10, 1)
+		b.StartStep(time.Second)
+		b.Call(call(&sleeper{took: time.Millisecond}, "p", "a", "x", 1))
+		b.Limit(10, nil)
+		if s := b.Stats()["p"]; s.CPU != time.Millisecond || len(b.queues) != 0 {
+			t.Errorf("%+v, %d queues", s, len(b.queues))
+		}
+	})
+}

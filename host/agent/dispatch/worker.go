@@ -1,0 +1,133 @@
+package dispatch
+
+import (
+	"errors"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/wasm"
+)
+
+const (
+	// fast is the duration of a call for which Call waits the next time.
+	fast = time.Millisecond
+	// instantiateInterval separates calls that need a new instance, because the one before has failed.
+	instantiateInterval = 100 * time.Millisecond
+	// warnInterval is how long a plugin has not been throttled before the next time is logged.
+	warnInterval = time.Minute
+)
+
+// work makes calls until Stop.
+func (d *Dispatcher) work() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for !d.closing {
+		q := d.pick(time.Now())
+		if q == nil {
+			d.wake.Wait()
+			continue
+		}
+		e := q.pop()
+		q.running = e
+		d.mu.Unlock()
+		start := time.Now()
+		cpu := d.do(e.call)
+		end := time.Now()
+		d.mu.Lock()
+		q.running, q.lastRun = nil, end
+		q.cpu += cpu
+		q.late = q.late && end.Sub(start) > fast
+		if needsInstance(e.call.Err) {
+			q.notBefore = end.Add(instantiateInterval)
+		}
+		d.shares.charge(q.step.Plugin, cpu+perCall+time.Duration(len(e.call.Request.Endpoints))*perEndpoint, end)
+		d.answer(e)
+	}
+}
+
+// do makes a call and returns the CPU time that it has used.
+func (d *Dispatcher) do(c *policy.Call) time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := d.opts.threadCPU()
+	c.Do()
+	return d.opts.threadCPU() - before
+}
+
+func threadCPU() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) // cannot fail
+	return time.Duration(t.Nano())
+}
+
+// needsInstance reports whether the next call has to instantiate the plugin.
+func needsInstance(err error) bool {
+	var e *wasm.DecideError
+	return errors.As(err, &e) && !e.Suspended
+}
+
+// answer passes a call that has been made to Call, if it still waits, or to StartStep.
+func (d *Dispatcher) answer(e *entry) {
+	e.answered = true
+	if e.awaited {
+		d.done <- struct{}{}
+		return
+	}
+	d.answers = append(d.answers, e.call)
+	select {
+	case d.ready <- struct{}{}:
+	default:
+	}
+}
+
+// pick returns the queue with the next call, nil if there is none at this time.
+func (d *Dispatcher) pick(now time.Time) *queue {
+	var best *queue
+	wait := time.Duration(0)
+	for _, q := range d.queues {
+		if len(q.namespaces) == 0 || q.running != nil {
+			continue
+		}
+		delay := d.shares.available(q.step.Plugin, now)
+		d.setThrottled(q, delay > 0, now)
+		if delay = max(delay, q.notBefore.Sub(now)); delay > 0 {
+			if wait == 0 || delay < wait {
+				wait = delay
+			}
+			continue
+		}
+		if best == nil || d.before(q, best) {
+			best = q
+		}
+	}
+	if wait > 0 {
+		d.timer.Reset(wait)
+	}
+	return best
+}
+
+// before reports whether a call of q is made before one of r.
+func (d *Dispatcher) before(q, r *queue) bool {
+	if a, b := d.shares.own[q.step.Plugin], d.shares.own[r.step.Plugin]; a != b {
+		return a > b
+	}
+	return q.lastRun.Before(r.lastRun)
+}
+
+// setThrottled records whether the calls of a queue wait for CPU time.
+func (d *Dispatcher) setThrottled(q *queue, throttled bool, now time.Time) {
+	switch {
+	case throttled && q.throttledSince.IsZero():
+		if q.warned.IsZero() || now.Sub(q.warned) > warnInterval {
+			d.opts.Log.Warn("plugin has used up its share of CPU time: its calls wait, and the last good decisions stay in force",
+				"plugin", q.step.Plugin, "cpu_percent", d.opts.CPUPercent, "queued", len(q.queued))
+		}
+		q.throttledSince, q.warned = now, now
+	case !throttled && !q.throttledSince.IsZero():
+		q.throttled += now.Sub(q.throttledSince)
+		q.throttledSince, q.warned = time.Time{}, now
+	}
+}

@@ -1,0 +1,124 @@
+package engine_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/agent/dispatch"
+	"github.com/sluice-proxy/sluice/host/backend/fake"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// slowPlugin answers every endpoint with weight 3 after a time.
+type slowPlugin time.Duration
+
+func (p slowPlugin) Decide(_ *abi.Request, resp *abi.Response) error {
+	time.Sleep(time.Duration(p))
+	for i := range resp.Results {
+		resp.Results[i].Weight = 3
+	}
+	return nil
+}
+func (slowPlugin) Needs() uint32    { return 0 }
+func (slowPlugin) Revision() string { return "1" }
+
+// dispatched is an engine whose plugins are called by a dispatcher. plugin is bound to the Services with the label slow.
+func dispatched(t *testing.T, plugin policy.Plugin) *rig {
+	r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
+	d := dispatch.New(dispatch.Options{})
+	r.plugins, r.selector = d, policy.Selector{{Key: "slow", Op: policy.Exists}}
+	r.run(fake.Open(r.kernel), plugin, false)
+	t.Cleanup(func() {
+		r.end()
+		if !d.Stop(time.Minute) {
+			t.Error("a call does not end")
+		}
+	})
+	return r
+}
+
+// slowServices are Services with the label slow and one endpoint each.
+func slowServices(n int) (changes []model.Change) {
+	for i := range n {
+		name := model.Name{Namespace: "slow", Name: fmt.Sprint("s", i)}
+		s, e := *svc().Service, *eps(1).Slice
+		s.Name, s.Labels, s.ClusterIPs = name, map[string]string{"slow": ""}, []netip.Addr{netip.AddrFrom4([4]byte{10, 97, 0, byte(i)})}
+		e.Name, e.Service = name, name
+		changes = append(changes, model.Change{Kind: model.ServiceKind, Name: name, Service: &s}, model.Change{Kind: model.SliceKind, Name: name, Slice: &e})
+	}
+	return changes
+}
+
+// decided returns how many frontends have the weights of slowPlugin.
+func (r *rig) decided() (n int) {
+	p, _ := r.kernel.Table(fake.Name)
+	for _, f := range p.Frontends {
+		if f.Pool.Endpoints[0].Weight == 3 {
+			n++
+		}
+	}
+	return n
+}
+
+func TestSlowPluginsDoNotDelayOtherServices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := dispatched(t, slowPlugin(20*time.Millisecond))
+		const many = 200 // 4 s of plugin time
+		r.feed <- append(append([]model.Change{svc(), eps(1, 2)}, slowServices(many)...), synced)
+		r.advance(60 * time.Millisecond)
+		r.expect("the other Service", "1:1 2:1 forward")
+		if p, _ := r.kernel.Table(fake.Name); len(p.Frontends) != many+1 {
+			t.Fatalf("%d frontends: those that wait for their plugin have the default rules", len(p.Frontends))
+		}
+		for n := range 40 {
+			r.feed <- []model.Change{eps(1, 2, 3+n)}
+			start := time.Now()
+			synctest.Wait()
+			r.expect("a change while plugins are called", fmt.Sprintf("1:1 2:1 %d:1 forward", 3+n))
+			if took := time.Since(start); took > 0 {
+				t.Fatalf("it waits for %s", took)
+			}
+			r.advance(31 * time.Millisecond)
+		}
+		r.advance(5 * time.Second)
+		if n := r.decided(); n != many {
+			t.Fatalf("%d of %d Services have their plugin's answer", n, many)
+		}
+	})
+}
+
+// TestFastAnswerIsProgrammedWithTheChange: there is no step in between with other weights.
+func TestFastAnswerIsProgrammedWithTheChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := dispatched(t, slowPlugin(100*time.Microsecond))
+		r.emit(append(slowServices(5), synced)...)
+		r.advance(time.Second)
+		if n := r.decided(); n != 5 {
+			t.Fatalf("%d Services have their plugin's answer", n)
+		}
+		if n := strings.Count(r.log.String(), "synced services"); n != 0 {
+			t.Fatalf("programmed %d times more than once\n%s", n, r.log)
+		}
+	})
+}
+
+func TestEngineStopsWhilePluginRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := dispatched(t, slowPlugin(30*time.Second))
+		r.emit(append([]model.Change{svc(), eps(1)}, append(slowServices(3), synced)...)...)
+		r.advance(time.Second)
+		r.expect("the other Service", "1:1 forward")
+		start := time.Now()
+		r.stop()
+		r.ended <- <-r.ended
+		if took := time.Since(start); took > 0 {
+			t.Errorf("it took %s to stop", took)
+		}
+	})
+}

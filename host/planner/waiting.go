@@ -1,0 +1,108 @@
+package planner
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/policy"
+)
+
+// waitQueue lists Services with a plugin call that was refused because too many calls of the plugin are queued. Namespaces take
+// turns; within a namespace the oldest comes first.
+type waitQueue struct {
+	namespaces []string
+	names      map[string][]model.Name // by namespace; may contain names that are no longer in waiting
+	waiting    map[model.Name]bool
+}
+
+// admits reports whether a call of a step is accepted for a Service: while Services wait, only that whose turn it is. Otherwise a
+// Service with many ports, or one that changes all the time, would take all the room.
+func (p *Planner) admits(step policy.Step, name model.Name) bool {
+	q := p.waiting[step]
+	if q == nil || len(q.waiting) == 0 {
+		return true
+	}
+	s := p.services[name]
+	return s != nil && s.turn != nil && *s.turn == step
+}
+
+// setRefused records the policy steps that have refused calls for a Service.
+func (p *Planner) setRefused(name model.Name, s *serviceState, steps []policy.Step) {
+	for _, step := range s.refused {
+		if !slices.Contains(steps, step) {
+			delete(p.waiting[step].waiting, name)
+		}
+	}
+	for _, step := range steps {
+		q := p.waiting[step]
+		if q == nil {
+			q = &waitQueue{names: map[string][]model.Name{}, waiting: map[model.Name]bool{}}
+			p.waiting[step] = q
+		}
+		if q.waiting[name] {
+			continue // keeps its place
+		}
+		q.waiting[name] = true
+		if q.names[name.Namespace] == nil {
+			q.namespaces = append(q.namespaces, name.Namespace)
+		}
+		q.names[name.Namespace] = append(q.names[name.Namespace], name)
+	}
+	s.refused = steps
+}
+
+// pop removes the first Service of a namespace and returns it. It returns false, and forgets the namespace, when there is none.
+func (q *waitQueue) pop(namespace string) (model.Name, bool) {
+	names := q.names[namespace]
+	for i, name := range names {
+		if q.waiting[name] {
+			delete(q.waiting, name)
+			q.names[namespace] = names[i+1:]
+			return name, true
+		}
+	}
+	delete(q.names, namespace)
+	return model.Name{}, false
+}
+
+// planWaiting plans Services whose plugin accepts calls again, until the batch is full.
+func (p *Planner) planWaiting(now time.Time, result *Result, planned int) {
+	for _, step := range slices.SortedFunc(maps.Keys(p.waiting), compareSteps) {
+		q := p.waiting[step]
+		hasRoom := func(namespace string) bool { return p.evaluator.Room(step, namespace) }
+		for {
+			i := slices.IndexFunc(q.namespaces, hasRoom)
+			if i < 0 {
+				break
+			}
+			if p.batchFull(planned) {
+				result.Remaining += len(q.waiting)
+				return
+			}
+			namespace := q.namespaces[i]
+			q.namespaces = slices.Delete(q.namespaces, i, i+1)
+			name, ok := q.pop(namespace)
+			if !ok {
+				continue
+			}
+			q.namespaces = append(q.namespaces, namespace)
+			s := p.services[name]
+			s.refused = slices.DeleteFunc(s.refused, func(r policy.Step) bool { return r == step })
+			s.turn = &step
+			planned++
+			if !p.planAgain(name) {
+				p.planTurn(name, now, result)
+			}
+		}
+		if len(q.waiting) == 0 {
+			delete(p.waiting, step)
+		}
+	}
+}
+
+func compareSteps(a, b policy.Step) int {
+	return cmp.Or(cmp.Compare(a.Plugin, b.Plugin), cmp.Compare(a.Settings, b.Settings))
+}

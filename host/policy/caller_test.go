@@ -1,0 +1,337 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// lateCaller is a Caller whose calls are answered when the test says so.
+type lateCaller struct {
+	direct
+	immediate bool // answers at once
+	full      bool // refuses calls
+	queued    []*Call
+	running   []*Call
+	accepted  int
+}
+
+func (l *lateCaller) Call(c *Call) Status {
+	if l.immediate {
+		return l.direct.Call(c)
+	}
+	same := func(o *Call) bool { return o.Key == c.Key && o.Step == c.Step }
+	if i := slices.IndexFunc(l.queued, same); i >= 0 {
+		l.queued[i] = c
+		return Queued
+	}
+	if slices.ContainsFunc(l.running, same) {
+		return Busy
+	}
+	if l.full {
+		return Refused
+	}
+	l.accepted++
+	l.queued = append(l.queued, c)
+	return Queued
+}
+
+// begin starts the first queued call.
+func (l *lateCaller) begin() {
+	l.running = append(l.running, l.queued[0])
+	l.queued = l.queued[1:]
+}
+
+// end ends the first running call and delivers it.
+func (l *lateCaller) end(e *Evaluator) {
+	c := l.running[0]
+	l.running = l.running[1:]
+	c.Do()
+	e.Deliver(c)
+}
+
+func newLateFixture(plugins ...*fakePlugin) (*fixture, *lateCaller) {
+	b, l := newFixture(plugins...), &lateCaller{}
+	b.evaluator.CallThrough(l)
+	return b, l
+}
+
+func (b *fixture) expectPending(t *testing.T, what string, from Origin, weights ...uint16) {
+	t.Helper()
+	d := b.expect(t, what, from, weights...)
+	if d.Pending == nil || d.Pending.Step.Plugin == "" || d.Pending.Since == 0 {
+		t.Fatalf("%s: pending is %+v", what, d.Pending)
+	}
+}
+
+func TestLateAnswerKeepsLastGoodDecision(t *testing.T) {
+	p := &fakePlugin{decide: setWeights(7)}
+	b, l := newLateFixture(p)
+	b.policy.OnFailure = Default // waiting is not a failure
+	b.expectPending(t, "nothing to keep yet", FromDefault, 1, 1, 1)
+	d, wake := b.decide()
+	if !errors.Is(d.Err, ErrPending) || !wake.IsZero() || p.calls != 0 {
+		t.Fatalf("%v, wake %v, %d calls", d.Err, wake, p.calls)
+	}
+	l.begin()
+	b.expectPending(t, "running", FromDefault, 1, 1, 1)
+	l.end(b.evaluator)
+	if d := b.expect(t, "answered", FromChain, 7, 7, 7); d.Pending != nil {
+		t.Fatalf("pending %+v", d.Pending)
+	}
+	b.set(2, 0)
+	b.expectPending(t, "a change", FromLastGood, 7, 7)
+	l.begin()
+	l.end(b.evaluator)
+	b.expect(t, "answered", FromChain, 7, 7)
+	if p.calls != 2 || l.accepted != 2 {
+		t.Fatalf("%d calls, %d accepted", p.calls, l.accepted)
+	}
+}
+
+func TestNewInputSupersedesCallThatHasNotBegun(t *testing.T) {
+	p := &fakePlugin{decide: setWeights(7)}
+	b, l := newLateFixture(p)
+	for n := range 10 {
+		b.set(1+n, 0)
+		b.decide()
+	}
+	if l.accepted != 1 {
+		t.Fatalf("%d calls queued", l.accepted)
+	}
+	l.begin()
+	l.end(b.evaluator)
+	b.expect(t, "answered", FromChain, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7)
+	if p.calls != 1 {
+		t.Fatalf("%d calls", p.calls)
+	}
+	b.set(2, 0)
+	b.decide()
+	b.set(10, 0)
+	if d := b.expect(t, "as before", FromChain, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7); d.Pending != nil {
+		t.Fatal("it waits although the last answer is for this input")
+	}
+	l.begin()
+	l.end(b.evaluator)
+	b.expect(t, "the obsolete answer", FromChain, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7)
+}
+
+// TestAnswersReachPoolThatChangesFaster: every answer is for endpoints that have changed meanwhile, in a chain of two plugins.
+func TestAnswersReachPoolThatChangesFaster(t *testing.T) {
+	answer := uint16(0)
+	first := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
+		answer++
+		return setWeights(answer)(req, resp)
+	}}
+	second := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
+		for i := range req.Endpoints {
+			resp.Results[i].Weight = uint16(req.Endpoints[i].Weight) * 10
+		}
+		return nil
+	}}
+	b, l := newLateFixture(first, second)
+	for n := range 50 {
+		b.set(3+n, 0)
+		b.decide()
+		if n%3 == 2 {
+			l.begin()
+			b.set(3+n, 1)
+			b.decide()
+			l.end(b.evaluator)
+		}
+	}
+	if first.calls < 7 || second.calls < 7 {
+		t.Fatalf("%d and %d calls", first.calls, second.calls)
+	}
+	d, _ := b.decide()
+	if d.Origin != FromLastGood || d.Weights[0] < 10*(answer-1) {
+		t.Fatalf("weights %v from %v after answer %d", d.Weights, d.Origin, answer)
+	}
+}
+
+// TestFailingPoolFailsWhileItWaits: with failurePolicy Default, weights must not change back and forth with each call.
+func TestFailingPoolFailsWhileItWaits(t *testing.T) {
+	p := &fakePlugin{decide: setWeights(7)}
+	b, l := newLateFixture(p)
+	b.policy.OnFailure = Default
+	answered := func() {
+		l.begin()
+		l.end(b.evaluator)
+	}
+	b.decide()
+	answered()
+	b.expect(t, "good", FromChain, 7, 7, 7)
+	p.decide = failDecide
+	b.set(2, 0)
+	b.expectPending(t, "not known to fail", FromLastGood, 7, 7)
+	answered()
+	b.expect(t, "failed", FromDefault, 1, 1)
+	b.set(3, 0)
+	b.expectPending(t, "waits, and has failed", FromDefault, 1, 1, 1)
+	if d, _ := b.decide(); d.Err == nil || errors.Is(d.Err, ErrPending) || len(d.Steps) != 1 {
+		t.Fatalf("%v, %+v", d.Err, d.Steps)
+	}
+	p.decide = setWeights(9)
+	answered()
+	b.expect(t, "good again", FromChain, 9, 9, 9)
+}
+
+func TestRefusedCallIsMadeLater(t *testing.T) {
+	first, second := &fakePlugin{decide: setWeights(7)}, &fakePlugin{decide: setWeights(8)}
+	b, l := newLateFixture(first, second)
+	l.full = true
+	b.expectPending(t, "full", FromDefault, 1, 1, 1)
+	if d, _ := b.decide(); !d.Refused {
+		t.Fatal("not refused")
+	}
+	l.full = false
+	if d, _ := b.decide(); d.Refused {
+		t.Fatal("refused although there is room")
+	}
+	l.begin()
+	l.end(b.evaluator)
+	l.full = true
+	b.set(2, 0) // the chain for three endpoints is not lost
+	if d, _ := b.decide(); !d.Refused {
+		t.Fatal("the second call is not refused")
+	}
+	l.full = false
+	b.decide()
+	l.begin()
+	l.end(b.evaluator)
+	b.expectPending(t, "the answer for three endpoints", FromLastGood, 8, 8)
+	if first.calls != 1 || second.calls != 1 {
+		t.Fatalf("%d and %d calls", first.calls, second.calls)
+	}
+}
+
+// TestCallOfReplacedRevisionIsRepeated: an error that wraps ErrPending is not a failure.
+func TestCallOfReplacedRevisionIsRepeated(t *testing.T) {
+	p := &fakePlugin{decide: func(*abi.Request, *abi.Response) error { return fmt.Errorf("%w: replaced", ErrPending) }}
+	b, l := newLateFixture(p)
+	b.decide()
+	l.begin()
+	l.end(b.evaluator)
+	p.decide = setWeights(7)
+	b.expectPending(t, "once more", FromDefault, 1, 1, 1)
+	l.begin()
+	l.end(b.evaluator)
+	b.expect(t, "answered", FromChain, 7, 7, 7)
+}
+
+func TestObserveWhileWaiting(t *testing.T) {
+	b, l := newLateFixture(&fakePlugin{decide: setWeights(7)})
+	b.policy.Mode = Observe
+	b.decide()
+	l.begin()
+	l.end(b.evaluator)
+	b.expect(t, "observed", FromObserve, 1, 1, 1)
+	b.set(2, 0)
+	if d := b.expect(t, "waits", FromObserve, 1, 1); !slices.Equal(d.Observed, []uint16{7, 7}) {
+		t.Fatalf("observed %v", d.Observed)
+	}
+}
+
+// hashPlugin answers with weights that are a function of the endpoints, and keeps endpoints draining.
+func hashPlugin() *fakePlugin {
+	return &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
+		for i := range req.Endpoints {
+			h := fnv.New32a()
+			fmt.Fprint(h, req.Endpoints[i].Addr, req.Endpoints[i].Conditions, req.Endpoints[i].Weight, len(req.Endpoints))
+			resp.Results[i].Weight = uint16(1 + h.Sum32()%100)
+			resp.Results[i].Flags = h.Sum32() >> 8 % 2 * abi.FlagKeepDraining
+		}
+		resp.RequeueAfter = time.Minute
+		return nil
+	}}
+}
+
+// TestLateAnswersEqualImmediateAnswers applies random changes while calls are refused, superseded, delayed and fail, and compares
+// the decision after the last answer with that of an Evaluator whose calls are answered at once.
+func TestLateAnswersEqualImmediateAnswers(t *testing.T) {
+	for seed := range uint64(600) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		late, l := newLateFixture(hashPlugin(), hashPlugin())
+		sync := newFixture(hashPlugin(), hashPlugin())
+		mode, onFailure := Mode(r.IntN(5)/4), OnFailure(r.IntN(2))
+		for _, b := range []*fixture{late, sync} {
+			b.policy.Mode, b.policy.OnFailure = mode, onFailure
+		}
+		pool := uint8(r.IntN(2))
+		late.in.Pool = pool
+		check := func(d Decision) {
+			t.Helper()
+			anyDefault, some := false, false
+			for i, w := range d.Weights {
+				e := &late.in.Port.Endpoints[i]
+				if w > 0 && (!e.Eligible() || late.in.Pool == abi.PoolLocal && !e.Local) {
+					t.Fatalf("seed %d: weight %d for %+v (%v)", seed, w, e, d.Origin)
+				}
+				anyDefault, some = anyDefault || chosen(&late.in, i), some || w > 0
+			}
+			if anyDefault && !some {
+				t.Fatalf("seed %d: nothing left (%v, %v)", seed, d.Origin, d.Err)
+			}
+		}
+		change := func() {
+			late.set(r.IntN(6), 0)
+			late.in.Pool = pool
+			for i := range late.in.Port.Endpoints {
+				e := &late.in.Port.Endpoints[i]
+				e.Ready, e.Serving, e.Terminating, e.Local = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(3) == 0, r.IntN(2) == 0
+				e.InCluster, e.InLocal = e.Eligible() && r.IntN(2) == 0, e.Eligible() && e.Local && r.IntN(2) == 0
+			}
+			late.now = late.now.Add(time.Duration(r.IntN(3000)) * time.Millisecond)
+		}
+		decide := func() Decision {
+			sync.in, sync.now = late.in, late.now
+			sync.decide()
+			d, _ := late.decide()
+			check(d)
+			return d
+		}
+		for range 25 {
+			l.full, l.immediate = r.IntN(4) == 0, r.IntN(6) == 0 && len(l.queued)+len(l.running) == 0
+			switch n := r.IntN(6); {
+			case n < 3:
+				change()
+			case n == 3 && len(l.queued) > 0:
+				l.begin()
+			case n > 3 && len(l.running) > 0:
+				c := l.running[0]
+				l.running = l.running[1:]
+				if c.Do(); r.IntN(4) == 0 {
+					c.Err = errors.New("at will")
+				}
+				late.evaluator.Deliver(c)
+			}
+			decide()
+		}
+		l.full, l.immediate = false, false
+		late.now = late.now.Add(2 * maxBackoff)
+		for range 20 {
+			decide()
+			for len(l.queued) > 0 {
+				l.begin()
+			}
+			for len(l.running) > 0 {
+				l.end(late.evaluator)
+			}
+		}
+		got, _ := late.decide()
+		want, _ := sync.decide()
+		if got.Pending != nil || got.Origin != want.Origin || !slices.Equal(got.Weights, want.Weights) || !slices.Equal(got.Observed, want.Observed) ||
+			!slices.Equal(got.KeepDraining, want.KeepDraining) || len(got.Steps) != len(want.Steps) {
+			t.Fatalf("seed %d: late %+v, %v\nimmediate %+v, %v", seed, got, got.Err, want, want.Err)
+		}
+		if late.evaluator.Awaited() != 0 {
+			t.Fatalf("seed %d: %d pools wait", seed, late.evaluator.Awaited())
+		}
+	}
+}
