@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/agent"
+	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/probe"
 )
 
@@ -58,7 +59,7 @@ exit code is 1 if something required is missing.`,
 func printFindings(w io.Writer, findings []probe.Finding) error {
 	var b strings.Builder
 	group := ""
-	for _, f := range findings {
+	for _, f := range printable.Strings(findings) {
 		if f.Group != group {
 			group = f.Group
 			fmt.Fprintf(&b, "%s\n", group)

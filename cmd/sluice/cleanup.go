@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/kubeproxy"
+	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 func newCleanupCommand() *cobra.Command {
@@ -51,7 +52,7 @@ It fails while sluice, or kube-proxy, is running.`,
 
 func printRemoved[T any](w io.Writer, removed []T, err error) {
 	for _, object := range removed {
-		fmt.Fprintln(w, "removed", object)
+		fmt.Fprintln(w, "removed", printable.Escape(fmt.Sprint(object)))
 	}
 	if err == nil && len(removed) == 0 {
 		fmt.Fprintln(w, "nothing to remove")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 func newConfigCommand() *cobra.Command {
@@ -36,7 +37,7 @@ would reject the file or one of its plugins.`,
 					return err
 				}
 				for _, w := range append(cfg.Warnings(), cfg.MissingFiles()...) {
-					fmt.Fprintf(cmd.ErrOrStderr(), "sluice: warning: %s: %s\n", args[0], w)
+					warn(args[0] + ": " + w)
 				}
 				set, err := plugins.Open(cmd.Context(), cfg, slog.New(slog.DiscardHandler))
 				if err != nil {
@@ -46,7 +47,7 @@ would reject the file or one of its plugins.`,
 				if _, err := set.Load(cmd.Context(), cfg); err != nil {
 					return config.PrefixErrors("configuration "+args[0], err)
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: valid\n", args[0])
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: valid\n", printable.Escape(args[0]))
 				return err
 			},
 		},
@@ -67,7 +68,7 @@ equivalent SluiceConfiguration. Lists on standard error the fields that are not 
 					return config.PrefixErrors(args[0], err)
 				}
 				for _, n := range notes {
-					fmt.Fprintln(cmd.ErrOrStderr(), n)
+					fmt.Fprintln(cmd.ErrOrStderr(), printable.Escape(fmt.Sprint(n)))
 				}
 				_, err = cmd.OutOrStdout().Write(out)
 				return err

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 func newExplainCommand() *cobra.Command {
@@ -107,6 +108,7 @@ func addKernel(ctx context.Context, x *state.Explanation) (note string) {
 
 // printExplanation prints an explanation in human-readable form.
 func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) error {
+	x, kernelNote = printable.Strings(x), printable.Escape(kernelNote)
 	fmt.Fprintf(w, "Service %s\n", x.Service)
 	switch {
 	case x.Policy == "":

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 // inputFlags are the inputs of a plan: cluster state, node and configuration.
@@ -90,21 +91,21 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 		return nil, nil, err
 	}
 	if hint := in.hint(cfg, cluster); hint != "" {
-		fmt.Fprintf(os.Stderr, "sluice: warning: %s\n", hint)
+		warn(hint)
 	}
 	for _, p := range problems {
-		severity := ""
 		if p.Warning {
-			severity = "warning: "
+			warn(p.Error())
+		} else {
+			printError(p)
 		}
-		fmt.Fprintf(os.Stderr, "sluice: %s%v\n", severity, p)
 	}
 	set, err := plugins.Open(ctx, cfg, stderrLogger(slog.LevelWarn))
 	if err != nil {
 		return nil, nil, err
 	}
 	if _, err := set.Load(ctx, cfg); err != nil {
-		fmt.Fprintf(os.Stderr, "sluice: %v\n", err)
+		printError(err)
 	}
 	pl := agent.NewPlanner(cfg, in.local, set)
 	pl.Replace(cluster)
@@ -116,16 +117,25 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 	const maxErrors = 5
 	for i, err := range result.Errors {
 		if i == maxErrors {
-			fmt.Fprintf(os.Stderr, "sluice: the policies of %d more Services failed\n", len(result.Errors)-i)
+			fmt.Fprintf(stderr, "sluice: the policies of %d more Services failed\n", len(result.Errors)-i)
 			break
 		}
-		fmt.Fprintf(os.Stderr, "sluice: %v\n", err)
+		printError(err)
 	}
 	for _, w := range result.Warnings {
-		fmt.Fprintf(os.Stderr, "sluice: warning: %s\n", w)
+		warn(w)
 	}
 	return pl, func() { set.Close(ctx) }, nil
 }
+
+// printError prints an error that does not end the command.
+func printError(err error) {
+	for _, line := range printable.Lines(err) {
+		fmt.Fprintf(stderr, "sluice: %s\n", line)
+	}
+}
+
+func warn(text string) { fmt.Fprintf(stderr, "sluice: warning: %s\n", printable.Escape(text)) }
 
 // hint returns a warning if this host is not a node of the cluster and no Node is named.
 func (in *inputFlags) hint(cfg *config.Config, cluster *model.Snapshot) string {

@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 // Exit codes.
@@ -19,28 +22,45 @@ const (
 	exitUsage  = 2 // the command line is wrong
 )
 
+// The output of all commands. What is printed of objects, modules and plugins passes printable.Escape or printable.Strings
+// before, so that it stays within its line and column.
+var (
+	stdout = printable.NewWriter(os.Stdout)
+	stderr = printable.NewWriter(os.Stderr)
+)
+
 func main() {
+	log.SetOutput(stderr) // of libraries
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal terminates the process
 	os.Exit(execute(ctx, os.Args[1:]))
 }
 
+// cobraSuggestion is what cobra puts between the error of an unknown command and similar names, one per line.
+const cobraSuggestion = "\n\nDid you mean this?\n"
+
 func execute(ctx context.Context, args []string) int {
 	root := newRootCommand()
 	parsed := false
 	root.PersistentPreRun = func(*cobra.Command, []string) { parsed = true }
 	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
-	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintf(os.Stderr, "sluice: %s\n", strings.TrimSuffix(line, "\n"))
+	lines := printable.Lines(err)
+	if text, commands, ok := strings.Cut(err.Error(), cobraSuggestion); ok {
+		lines = append([]string{printable.Escape(text), "Did you mean this?"}, strings.Split(strings.TrimSpace(commands), "\n\t")...)
+	}
+	for _, line := range lines {
+		fmt.Fprintf(stderr, "sluice: %s\n", line)
 	}
 	var usage usageError
 	if errors.As(err, &usage) || !parsed {
-		fmt.Fprintf(os.Stderr, "See '%s --help'.\n", cmd.CommandPath())
+		fmt.Fprintf(stderr, "See '%s --help'.\n", cmd.CommandPath())
 		return exitUsage
 	}
 	return exitFailed

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 func newPlanCommand() *cobra.Command {
@@ -48,7 +49,7 @@ the backend cannot represent. Needs neither root nor a kernel, and changes nothi
 			if len(lost) > 0 {
 				fmt.Fprintf(cmd.OutOrStdout(), "\n# degradations: what the backend cannot represent\n")
 				for _, d := range lost {
-					fmt.Fprintf(cmd.OutOrStdout(), "# %s\n", d)
+					fmt.Fprintf(cmd.OutOrStdout(), "# %s\n", printable.Escape(d.String()))
 				}
 			}
 			return nil

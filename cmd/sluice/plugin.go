@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/wasm"
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -155,7 +156,9 @@ func callCosts(p *wasm.Plugin) ([]callCost, error) {
 
 func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, memory uint32) {
 	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
-	line := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%s\t%s\n", name, printable.Escape(fmt.Sprintf(format, args...)))
+	}
 	ms := func(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/1000) }
 	m := r.Module
 	line("plugin", "%s", c.file)
@@ -215,7 +218,7 @@ func (c *pluginCheck) printAnswers(p *wasm.Plugin) error {
 				reasons = append(reasons, a.Reason)
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, requeue, strings.Join(weights, " "), strings.Join(reasons, "; "))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, requeue, strings.Join(weights, " "), printable.Escape(strings.Join(reasons, "; ")))
 	}
 	return w.Flush()
 }

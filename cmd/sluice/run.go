@@ -52,7 +52,7 @@ func (f *runFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	log := newLogger(cfg, f.verbosity)
+	log := newLogger(stderr, cfg, f.verbosity)
 	if f.initOnly {
 		return agent.InitHost(cfg, log)
 	}

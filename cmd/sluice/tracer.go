@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/service"
 )
 
@@ -220,9 +221,9 @@ func addrList(addrs []netip.Addr, family netip.Addr) string {
 func printTrace(w io.Writer, a *traced, flow plan.Flow) error {
 	fmt.Fprintf(w, "%s → %s/%s  %s", flow.From, flow.To, flow.Protocol, a.Verdict)
 	if a.Service != "" {
-		fmt.Fprintf(w, "  %s", a.Service)
+		fmt.Fprintf(w, "  %s", printable.Escape(a.Service))
 	}
-	fmt.Fprintf(w, "\n  %s\n", a.Why)
+	fmt.Fprintf(w, "\n  %s\n", printable.Escape(a.Why))
 	if len(a.Endpoints) == 0 {
 		return nil
 	}

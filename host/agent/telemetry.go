@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/httpserve"
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
@@ -83,7 +84,7 @@ func (t *telemetry) attachSource(client *kube.Client, s *kube.Source) {
 // staleReason returns why the cluster state may be stale, or "" if it is not.
 func (t *telemetry) staleReason() string {
 	if s := t.source.Load(); s != nil {
-		return s.StaleReason()
+		return printable.Escape(s.StaleReason())
 	}
 	return ""
 }

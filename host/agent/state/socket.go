@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/httpserve"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/safefile"
 )
 
@@ -102,11 +103,11 @@ func handler(e *engine.Engine) http.Handler {
 				x = NewExplanation(found, e.WallTime)
 			}
 		}); doErr != nil {
-			http.Error(w, doErr.Error(), http.StatusServiceUnavailable)
+			http.Error(w, printable.Escape(doErr.Error()), http.StatusServiceUnavailable)
 			return
 		}
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusNotFound)
+			http.Error(w, printable.Escape(err.Error()), http.StatusNotFound)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 // Limits of the recorder.
@@ -108,7 +109,7 @@ func (r *Recorder) enqueue(e event) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e.at = r.now()
+	e.at, e.note = r.now(), printable.Escape(e.note)
 	if e.sampled && r.nodeCount > 0 && !r.isReporter(e.eventKey, r.nodeCount) {
 		return
 	}
