@@ -34,6 +34,8 @@ type PartialError struct {
 	Frontends int   // number of frontends that are not programmed as planned
 	Retried   bool  // whether this Apply tried to program them; if false, Err is that of an earlier Apply
 	Err       error // the reasons, joined
+	// Failed are the frontends with their reasons, for the caller to read.
+	Failed map[plan.Key]error
 }
 
 // Error implements error.

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -18,13 +20,34 @@ type Caps struct {
 	// Balances and Protocols that the backend supports. The first Balance replaces unsupported ones.
 	Balances  []Balance
 	Protocols []model.Protocol
+	// MaxEndpoints of a pool, and MaxName of the names of a Service, of its namespace and of its ports, in bytes; 0: no limit.
+	MaxEndpoints, MaxName int
 	// MaxAffinity is the maximum affinity timeout; 0: no limit.
 	MaxAffinity time.Duration
+}
+
+// fits reports whether the backend represents the names of an owner.
+func (c *Caps) fits(o *model.PortName) bool {
+	return c.MaxName == 0 || max(len(o.Service.Namespace), len(o.Service.Name), len(o.Port)) <= c.MaxName
+}
+
+// shorten returns an owner whose names fit. A name that is too long ends in a hash.
+func (c *Caps) shorten(o model.PortName) model.PortName {
+	for _, s := range []*string{&o.Service.Namespace, &o.Service.Name, &o.Port} {
+		if len(*s) > c.MaxName {
+			sum := sha256.Sum256([]byte(*s))
+			*s = (*s)[:c.MaxName-17] + "-" + hex.EncodeToString(sum[:8])
+		}
+	}
+	return o
 }
 
 // representsExactly reports whether the backend represents a pool without a change. That is so for nearly all pools, so it must not
 // allocate.
 func (c *Caps) representsExactly(p *Pool) bool {
+	if c.MaxEndpoints > 0 && len(p.Endpoints) > c.MaxEndpoints {
+		return false
+	}
 	sum, g, n := sumGCD(p.Endpoints)
 	for i := range p.Endpoints {
 		m := &p.Endpoints[i]

@@ -32,7 +32,7 @@ func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
 		return nil, lost
 	}
 	if slices.Contains(c.Balances, f.Balance) && (c.MaxAffinity == 0 || f.Affinity <= c.MaxAffinity) &&
-		c.representsExactly(&f.Pool) && (f.Outside == nil || c.representsExactly(f.Outside)) {
+		c.fits(&f.Owner) && c.representsExactly(&f.Pool) && (f.Outside == nil || c.representsExactly(f.Outside)) {
 		return f, nil
 	}
 	out := *f
@@ -43,6 +43,13 @@ func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
 	if c.MaxAffinity > 0 && f.Affinity > c.MaxAffinity {
 		lose("affinity "+f.Affinity.String(), "affinity "+c.MaxAffinity.String(), "the timeout is too long")
 		out.Affinity = c.MaxAffinity
+	}
+	if !c.fits(&f.Owner) {
+		out.Owner = c.shorten(f.Owner)
+		lose("owner "+f.Owner.String(), "owner "+out.Owner.String(), fmt.Sprintf("names have at most %d bytes", c.MaxName))
+	}
+	if n := max(len(f.Pool.Endpoints), outsideLen(f)); c.MaxEndpoints > 0 && n > c.MaxEndpoints {
+		lose(fmt.Sprintf("%d endpoints", n), fmt.Sprintf("%d endpoints", c.MaxEndpoints), "a pool has at most that many")
 	}
 	var rounded bool
 	out.Pool, rounded = normalizePool(f.Pool, c)
@@ -60,12 +67,43 @@ func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
 	return &out, lost
 }
 
+func outsideLen(f *Frontend) int {
+	if f.Outside == nil {
+		return 0
+	}
+	return len(f.Outside.Endpoints)
+}
+
+// firstEndpoints returns the first n endpoints of a pool, those with weight if there are as many.
+func firstEndpoints(list []Endpoint, n int) []Endpoint {
+	weighted := 0
+	for i := range list {
+		weighted += min(1, int(list[i].Weight))
+	}
+	out := make([]Endpoint, 0, n)
+	for _, m := range list {
+		switch {
+		case len(out) == n:
+			return out
+		case m.Weight == 0 && n-len(out) <= weighted:
+			continue
+		case m.Weight > 0:
+			weighted--
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
 func normalizePool(p Pool, c Caps) (_ Pool, rounded bool) {
 	if len(p.Endpoints) > 0 && c.representsExactly(&p) {
 		return p, false
 	}
 	if len(p.Endpoints) == 0 {
 		return Pool{Verdict: p.Verdict}, false
+	}
+	if c.MaxEndpoints > 0 && len(p.Endpoints) > c.MaxEndpoints {
+		p.Endpoints = firstEndpoints(p.Endpoints, c.MaxEndpoints)
 	}
 	endpoints := make([]Endpoint, 0, len(p.Endpoints))
 	for _, m := range p.Endpoints {

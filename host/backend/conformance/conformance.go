@@ -33,6 +33,8 @@ type Fixture struct {
 	// InjectFault makes the k-th message from now fail, counted as in Report.Messages. If lost, the message takes effect
 	// and only its reply is lost. disarm removes the fault and reports whether it fired.
 	InjectFault func(k int, lost bool) (disarm func() (fired bool))
+	// Reject makes the data plane refuse everything about a frontend until undo is called.
+	Reject func(k plan.Key) (undo func())
 	// AddForeign adds state that sluice does not own, as similar to its own as possible. check verifies that it is
 	// unchanged.
 	AddForeign func() (check func() error, err error)
@@ -63,6 +65,8 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"update cost depends on the change only", "", (*session).incremental},
 		{"cleanup removes all state", "", (*session).cleanup},
 		{"a failed message leaves each frontend old or new, and the next apply converges", "InjectFault", (*session).faults},
+		{"what exceeds the limits of a data plane is cut, and nothing else", "", (*session).oversize},
+		{"a frontend that the data plane rejects affects no other", "Reject", (*session).rejected},
 		{"foreign state is not modified", "AddForeign", (*session).foreign},
 		{"drift is repaired", "Corrupt", (*session).drift},
 		{"connections follow the plan", "Traffic", (*session).destinations},
@@ -100,7 +104,7 @@ func (s *Fixture) missing(t *testing.T) map[string]string {
 		t.Fatal("conformance: a Fixture needs Open, Cleanup and Advance")
 	}
 	has := map[string]bool{
-		"InjectFault": s.InjectFault != nil, "AddForeign": s.AddForeign != nil, "Corrupt": s.Corrupt != nil, "Leftovers": s.Leftovers != nil,
+		"InjectFault": s.InjectFault != nil, "Reject": s.Reject != nil, "AddForeign": s.AddForeign != nil, "Corrupt": s.Corrupt != nil, "Leftovers": s.Leftovers != nil,
 		"Traffic": s.Traffic != nil,
 	}
 	out := map[string]string{}

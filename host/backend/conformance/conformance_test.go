@@ -267,6 +267,10 @@ func newFixture(mutate func(*testbed)) conformance.Fixture {
 		InjectFault: func(n int, lost bool) func() bool {
 			return k.Inject(fake.Fault{At: n, Err: errors.New("injected"), Lost: lost})
 		},
+		Reject: func(key plan.Key) func() {
+			k.Reject(key, errors.New("injected"))
+			return func() { k.Reject(key, nil) }
+		},
 		AddForeign: func() (func() error, error) {
 			f := &plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("10.96.4.1"), Port: 80, Protocol: model.TCP}}
 			k.Edit("other", func(p *plan.Plan) { p.Frontends[f.Key] = f })

@@ -94,6 +94,10 @@ func subject(o fake.Options) conformance.Fixture {
 		InjectFault: func(n int, lost bool) func() bool {
 			return k.Inject(fake.Fault{At: n, Err: errInjected, Lost: lost})
 		},
+		Reject: func(key plan.Key) func() {
+			k.Reject(key, errors.New("injected"))
+			return func() { k.Reject(key, nil) }
+		},
 		AddForeign: func() (func() error, error) {
 			other := &plan.Frontend{
 				Key:   plan.Key{Addr: netip.MustParseAddr("10.96.4.1"), Port: 80, Protocol: model.TCP},

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -38,40 +39,72 @@ func Everything() plan.Caps {
 
 // Backend is a handle on a Kernel. It implements backend.Backend.
 type Backend struct {
-	kernel *Kernel
-	closed bool
+	kernel   *Kernel
+	closed   bool
+	rejected map[plan.Key]error // frontends that the Kernel did not take, see Kernel.Reject
 }
 
 var _ backend.Backend = (*Backend)(nil)
 
 // Open returns a handle on a data plane.
-func Open(k *Kernel) *Backend { return &Backend{kernel: k} }
+func Open(k *Kernel) *Backend { return &Backend{kernel: k, rejected: map[plan.Key]error{}} }
 
 // Caps returns those of the Kernel.
 func (b *Backend) Caps() plan.Caps { return b.kernel.caps }
 
 // Apply sends one message for each frontend that differs. A message replaces a whole frontend, so after a failure each
-// frontend has its old or its new state. Frontends are added first and deleted last.
+// frontend has its old or its new state. Frontends are added first and deleted last. Those that the Kernel rejects are
+// reported in a backend.PartialError, and tried again by an empty delta.
 func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	if b.closed {
 		return backend.Report{}, ErrClosed
 	}
 	k := b.kernel
 	k.count(func(s *Stats) { s.Applies++ })
+	if d != nil && d.Empty() && len(b.rejected) > 0 {
+		d = &plan.Delta{}
+		for key := range b.rejected {
+			d.Changes = append(d.Changes, plan.Change{Key: key, New: next.Frontends[key]})
+		}
+	}
 	var want *plan.Delta
 	if d == nil {
+		clear(b.rejected)
 		whole, _ := plan.Normalize(next, k.caps)
 		want = plan.Diff(k.plan(), whole)
 	} else {
 		want = k.normalize(d)
 	}
 	var r backend.Report
+	retried := false
 	for _, m := range order(want) {
+		if f := m.change.New; f != nil {
+			if err := k.rejection(f.Key); err != nil {
+				b.rejected[f.Key], retried = fmt.Errorf("fake: %s %s: %w", m.verb, m.what, err), true
+				continue
+			}
+		}
+		delete(b.rejected, m.change.Key)
 		if err := k.send(ctx, m, &r); err != nil {
 			return r, err
 		}
 	}
-	return r, k.sweep(ctx, &r)
+	if err := k.sweep(ctx, &r); err != nil {
+		return r, err
+	}
+	return r, b.partialError(retried)
+}
+
+// partialError returns a backend.PartialError if frontends were rejected.
+func (b *Backend) partialError(retried bool) error {
+	if len(b.rejected) == 0 {
+		return nil
+	}
+	var errs []error
+	for _, k := range slices.SortedFunc(maps.Keys(b.rejected), plan.Key.Compare) {
+		errs = append(errs, b.rejected[k])
+	}
+	return &backend.PartialError{Frontends: len(errs), Retried: retried, Err: errors.Join(errs...), Failed: maps.Clone(b.rejected)}
 }
 
 // Read returns the plan that the Kernel is programmed with.

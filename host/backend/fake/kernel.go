@@ -38,6 +38,7 @@ type Kernel struct {
 	tables    map[string]*plan.Plan // sluice's table and foreign ones
 	leftovers []leftover
 	fault     *Fault
+	rejects   map[plan.Key]error
 	sent      int // messages since Inject
 	fired     bool
 	stats     Stats
@@ -46,7 +47,7 @@ type Kernel struct {
 
 // NewKernel returns an empty data plane.
 func NewKernel(o Options) *Kernel {
-	k := &Kernel{caps: o.Caps, o: o, now: time.Unix(0, 0), tables: map[string]*plan.Plan{}}
+	k := &Kernel{caps: o.Caps, o: o, now: time.Unix(0, 0), tables: map[string]*plan.Plan{}, rejects: map[plan.Key]error{}}
 	if k.caps.Name == "" {
 		k.caps = Everything()
 	}
@@ -83,6 +84,21 @@ func (k *Kernel) Inject(f Fault) (disarm func() bool) {
 		k.fault = nil
 		return k.fired
 	}
+}
+
+// Reject makes the Kernel refuse a frontend with an error, until it is called with nil.
+func (k *Kernel) Reject(key plan.Key, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.rejects[key] = err; err == nil {
+		delete(k.rejects, key)
+	}
+}
+
+func (k *Kernel) rejection(key plan.Key) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.rejects[key]
 }
 
 // Stats returns the counts since NewKernel.

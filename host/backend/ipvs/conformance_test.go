@@ -46,6 +46,7 @@ func TestConformanceInMemory(t *testing.T) {
 				f.fault = now
 				return func() bool { f.fault = nil; return now.fired }
 			},
+			Reject: func(k plan.Key) func() { return f.netlink.Reject(k.Addr, uint8(k.Protocol), k.Port) },
 			AddForeign: func() (func() error, error) {
 				m := destinationState{destination: destination{addr: netip.MustParseAddrPort("10.9.9.9:80"), weight: 7, modified: true}}
 				d.virtualServers[foreignKey] = &fakeServer{serverConfig: serverConfig{"rr", 0}, destinations: map[netip.AddrPort]destinationState{m.addr: m}}
@@ -115,6 +116,7 @@ func newFixture(t *testing.T) conformance.Fixture {
 			f.fault = now
 			return func() bool { f.fault = nil; return now.fired }
 		},
+		Reject: func(k plan.Key) func() { return f.netlink.Reject(k.Addr, uint8(k.Protocol), k.Port) },
 		AddForeign: func() (func() error, error) {
 			if _, err := d.run(foreignTable, "nft", "-f", "-"); err != nil {
 				return nil, err

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -27,6 +28,8 @@ func capsOf(have map[string]bool) plan.Caps {
 		Name: "ipvs", Ratios: true, MaxTotal: maxTotal, ZeroWeight: true,
 		Balances:  []plan.Balance{plan.Random},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
+
+		MaxEndpoints: rules.Slots{}.Caps().MaxEndpoints, MaxName: rules.MaxName,
 	}
 	if have["wrr"] {
 		c.Balances = append(c.Balances, plan.RoundRobin)

@@ -45,7 +45,11 @@ func (p unprogrammed) record(updates []*frontendUpdate) error {
 	if len(p) == 0 {
 		return nil
 	}
-	return &backend.PartialError{Frontends: len(p), Retried: retried, Err: p.err()}
+	failed := make(map[plan.Key]error, len(p))
+	for k, errs := range p {
+		failed[k] = errs[0]
+	}
+	return &backend.PartialError{Frontends: len(p), Retried: retried, Err: p.err(), Failed: failed}
 }
 
 // maxReported bounds how many frontends an error names.

@@ -3,7 +3,6 @@ package rules
 import (
 	"cmp"
 	"encoding/binary"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -17,6 +16,7 @@ import (
 // endpoints that its frontends have: usually one, two if some frontends lead to local endpoints only.
 type affinityGroup struct {
 	id        uint32
+	name      model.PortName // "" if it is not known which Service port had the id
 	frontends int
 	lists     []*endpointList
 	changed   bool
@@ -91,6 +91,7 @@ func (t *table) attach(h, before *elements, f *plan.Frontend) {
 	g := t.groups.byName[f.Owner]
 	if g == nil {
 		g = t.groups.add(t.groups.last + 1)
+		g.name = f.Owner
 		t.groups.byName[f.Owner] = g
 	}
 	t.groups.markChanged(g)
@@ -144,7 +145,7 @@ func (g *affinityGroup) pickList(want []netip.AddrPort, last int) int {
 
 // flushGroups writes the lists that changed. It reports whether one lost an endpoint, so that clients may have to be
 // deleted.
-func (t *table) flushGroups(x *tx) (lost bool) {
+func (t *table) flushGroups(x *tx) (lost bool, err error) {
 	for _, g := range t.groups.changed {
 		g.changed = false
 		for n, l := range g.lists {
@@ -156,19 +157,66 @@ func (t *table) flushGroups(x *tx) (lost bool) {
 					lost = true
 				}
 			}
-			changeList(x, l.programmed, l.wanted, func(a netip.AddrPort) (*set, []nfnl.Element) {
-				key := appendPort(appendAddr(native(g.id), a.Addr()), a.Port())
-				return t.schema.endpointsSet(n), []nfnl.Element{{Key: key}}
+			err = changeSorted(l.programmed, l.wanted, func(a netip.AddrPort, add bool) error {
+				e := nfnl.Element{Key: appendPort(appendAddr(native(g.id), a.Addr()), a.Port())}
+				if add {
+					x.add(t.schema.endpointsSet(n), e)
+				} else {
+					x.del(t.schema.endpointsSet(n), e)
+				}
+				if x.full() {
+					return x.commit()
+				}
+				return nil
 			})
+			if err != nil {
+				return lost, err
+			}
 			l.programmed = l.wanted
 		}
 		if g.frontends <= 0 {
 			delete(t.groups.byID, g.id)
-			maps.DeleteFunc(t.groups.byName, func(_ model.PortName, o *affinityGroup) bool { return o == g })
+			if t.groups.byName[g.name] == g {
+				delete(t.groups.byName, g.name)
+			}
+		}
+		if x.shouldCommit() {
+			if err := x.commit(); err != nil {
+				return lost, err
+			}
 		}
 	}
 	t.groups.changed = t.groups.changed[:0]
-	return lost
+	return lost, nil
+}
+
+// changeSorted calls change for the endpoints that only one of two sorted lists has.
+func changeSorted(now, want []netip.AddrPort, change func(a netip.AddrPort, add bool) error) error {
+	for len(now) > 0 || len(want) > 0 {
+		order := -1
+		switch {
+		case len(now) == 0:
+			order = 1
+		case len(want) > 0:
+			order = now[0].Compare(want[0])
+		}
+		switch {
+		case order == 0:
+			now, want = now[1:], want[1:]
+			continue
+		case order < 0:
+			if err := change(now[0], false); err != nil {
+				return err
+			}
+			now = now[1:]
+		default:
+			if err := change(want[0], true); err != nil {
+				return err
+			}
+			want = want[1:]
+		}
+	}
+	return nil
 }
 
 // loadGroups finds out which group each id belongs to. The endpoints of an unused id are deleted at the next commit.
@@ -186,6 +234,7 @@ func (t *table) loadGroups() {
 		// If a group has two ids, the lower one stays.
 		if o := t.groups.byName[name]; o == nil || id < o.id {
 			t.groups.byName[name] = g
+			g.name = name
 		}
 	}
 	for _, g := range t.groups.byID {

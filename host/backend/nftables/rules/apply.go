@@ -22,32 +22,48 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 	}
 	requeueAfter, err := b.apply(ctx, next, d)
 	b.inSync = err == nil
+	if err == nil {
+		err = b.unprogrammed.err()
+	}
 	return b.report(requeueAfter), err
 }
 
 func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (requeueAfter time.Duration, err error) {
-	if d != nil && (!b.inSync || b.familyNeeded(d)) {
+	b.unprogrammed.retried = false
+	retry := b.unprogrammed.due(b.now())
+	if d != nil && (!b.inSync || b.familyNeeded(d) || retry) {
 		d = nil
 	}
-	if d == nil {
-		if err := b.load(ctx); err != nil {
-			return 0, err
-		}
-		if err = b.replaceTables(ctx, next); err == nil {
-			err = b.write(b.tables[:], next, nil)
-		}
-	} else {
+	if d != nil {
 		err = b.write(b.tables[:], next, d)
+	} else {
+		err = b.writeAll(ctx, next)
 	}
 	if errors.Is(err, errNoIPv6) {
 		if err = b.load(ctx); err == nil {
 			err = b.write(b.tables[:], next, nil)
 		}
 	}
+	again := b.failed
+	if b.failed = err != nil; b.failed && (again || retry) && isRejection(err) {
+		err = b.isolate(ctx, next)
+		b.failed = err != nil
+	}
 	if err != nil {
 		return 0, err
 	}
 	return b.deleteStaleClients()
+}
+
+// writeAll reads the kernel's state and writes the difference to next.
+func (b *Backend) writeAll(ctx context.Context, next *plan.Plan) error {
+	if err := b.load(ctx); err != nil {
+		return err
+	}
+	if err := b.replaceTables(ctx, next); err != nil {
+		return err
+	}
+	return b.write(b.tables[:], next, nil)
 }
 
 func (b *Backend) resetStats() {
@@ -115,22 +131,24 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta) error {
 		return err
 	}
 	caps := b.Caps()
-	// A frontend that cannot be encoded keeps its state and does not delay the others.
-	var bad []error
 	writeOne := func(k plan.Key, f *plan.Frontend) error {
 		x := txs[k.Family()]
-		if x == nil {
+		if x == nil || f != nil && b.unprogrammed.waits(k) {
 			return nil
 		}
 		err := b.writeFrontend(x, k, f, caps)
-		var e frontendError
-		if errors.As(err, &e) {
-			bad = append(bad, err)
+		if e := new(frontendError); errors.As(err, e) {
+			// One that cannot be encoded keeps its state and does not delay the others.
+			b.unprogrammed.add(k, err, time.Time{})
 			return nil
+		}
+		if err == nil {
+			b.unprogrammed.remove(k)
 		}
 		return err
 	}
 	if d == nil {
+		b.unprogrammed.retain(next)
 		for _, k := range b.allKeys(next) {
 			if err := writeOne(k, next.Frontends[k]); err != nil {
 				return err
@@ -138,8 +156,9 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta) error {
 		}
 	} else {
 		for _, c := range d.Changes {
-			t := txs[c.Key.Family()].t
-			t.detach(t.frontends[c.Key])
+			if t := txs[c.Key.Family()].t; c.New == nil || !b.unprogrammed.waits(c.Key) {
+				t.detach(t.frontends[c.Key])
+			}
 		}
 		for _, c := range d.Changes {
 			if err := writeOne(c.Key, c.New); err != nil {
@@ -149,14 +168,16 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta) error {
 	}
 	for _, t := range tables {
 		t.hairpinsUncounted = false
-		if t.flushGroups(txs[t.family]) {
-			b.cleanup.endpointLeft = true
+		lost, err := t.flushGroups(txs[t.family])
+		b.cleanup.endpointLeft = b.cleanup.endpointLeft || lost
+		if err != nil {
+			return err
 		}
 		if err := txs[t.family].commit(); err != nil {
 			return err
 		}
 	}
-	return errors.Join(bad...)
+	return nil
 }
 
 // frontendError is about a frontend that cannot be encoded.
@@ -245,16 +266,17 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.C
 	if want != nil && f.Affinity > 0 {
 		t.attach(want, now, f)
 	}
-	if x.bytes > 0 && max(now.slots(), want.slots()) > soloSlots {
+	if x.bytes > 0 && (b.isolating || max(now.slots(), want.slots()) > soloSlots) {
 		if err := x.commit(); err != nil {
 			return err
 		}
 	}
-	if err := t.change(x, k, now, want); err != nil {
-		return err
+	err := t.change(x, k, now, want)
+	if err == nil && (b.isolating || x.shouldCommit()) {
+		err = x.commit()
 	}
-	if x.shouldCommit() {
-		return x.commit()
+	if err != nil && b.isolating && isRejection(err) {
+		return &rejection{k, err}
 	}
-	return nil
+	return err
 }

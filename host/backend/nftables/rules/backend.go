@@ -39,9 +39,13 @@ type Backend struct {
 	log     *slog.Logger
 	tables  [2]*table
 	inSync  bool // the tables represent the kernel's state
+	failed  bool // the last Apply failed
 	cleanup affinityCleanup
 
 	balancing Balancing
+
+	unprogrammed unprogrammed
+	isolating    bool // each frontend gets its own transaction: see isolate
 
 	netns           int           // a duplicate of Options.Netns, or 0
 	watcher         *watcher      // nil: not watching

@@ -57,6 +57,15 @@ func fixture(t *testing.T) conformance.Fixture {
 				return disarm()
 			}
 		},
+		Reject: func(k plan.Key) func() {
+			f := &nfnltest.Fault{Transport: open.conn.Transport}
+			open.conn.Transport = f
+			undo := f.Reject(k.Addr, uint8(k.Protocol), k.Port)
+			return func() {
+				open.conn.Transport = f.Transport
+				undo()
+			}
+		},
 		AddForeign: func() (func() error, error) {
 			if out, err := d.nft(foreignTables, "-f", "-"); err != nil {
 				return nil, fmt.Errorf("%s: %w", out, err)

@@ -60,6 +60,9 @@ const (
 	handedOffBit = 1 << (slotTables + 2) // of HandOff
 )
 
+// maxRanges bounds the source ranges of a frontend, which are written in one transaction.
+const maxRanges = 5000
+
 // encode returns the elements of a frontend. before are its current ones: endpoints keep their slots where possible.
 func (s *schema) encode(f *plan.Frontend, before *elements) (*elements, error) {
 	h := &elements{listed: true, comment: f.Owner.String() + " " + f.Kind.String()}
@@ -71,6 +74,9 @@ func (s *schema) encode(f *plan.Frontend, before *elements) (*elements, error) {
 	}
 	if f.Masquerade != plan.MasqueradeNever {
 		h.masq = 1 << f.Masquerade
+	}
+	if len(f.SourceRanges) > maxRanges {
+		return nil, fmt.Errorf("nftables: %s %s: %d source ranges, more than the %d of a frontend", f.Owner, f.Key, len(f.SourceRanges), maxRanges)
 	}
 	h.sourceRanged, h.ranges = f.SourceRanges != nil, f.SourceRanges
 	var err error

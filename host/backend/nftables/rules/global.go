@@ -124,22 +124,36 @@ func (t *table) changeGlobals(x *tx, want globals) {
 // changeList deletes values that are no longer wanted and adds new ones. elements returns the set and elements of a
 // value.
 func changeList[T comparable](x *tx, now, want []T, elements func(T) (*set, []nfnl.Element)) {
-	for _, v := range now {
-		if !slices.Contains(want, v) {
-			s, list := elements(v)
-			for _, e := range list {
-				x.del(s, e)
-			}
+	for _, v := range without(now, want) {
+		s, list := elements(v)
+		for _, e := range list {
+			x.del(s, e)
 		}
 	}
-	for _, v := range want {
-		if !slices.Contains(now, v) {
-			s, list := elements(v)
-			for _, e := range list {
-				x.add(s, e)
-			}
+	for _, v := range without(want, now) {
+		s, list := elements(v)
+		for _, e := range list {
+			x.add(s, e)
 		}
 	}
+}
+
+// without returns the elements of a list that another one does not have.
+func without[T comparable](list, other []T) (out []T) {
+	has := func(v T) bool { return slices.Contains(other, v) }
+	if len(list)*len(other) > 100 {
+		all := make(map[T]bool, len(other))
+		for _, v := range other {
+			all[v] = true
+		}
+		has = func(v T) bool { return all[v] }
+	}
+	for _, v := range list {
+		if !has(v) {
+			out = append(out, v)
+		}
+	}
+	return out
 }
 
 func prefixesIn(s *set) func(netip.Prefix) (*set, []nfnl.Element) {

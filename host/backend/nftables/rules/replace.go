@@ -69,8 +69,7 @@ func (b *Backend) fill(ctx context.Context, t *table, at, from *tableState, next
 	t.reset()
 	b.countGuarded(t)
 	t.name, t.hooks = at.name, unhooked
-	var bad frontendError // reported at the end
-	if err := b.write([]*table{t}, next, nil); err != nil && !errors.As(err, &bad) {
+	if err := b.write([]*table{t}, next, nil); err != nil {
 		return err
 	}
 	at.exists = true

@@ -19,6 +19,9 @@ type Slots struct{}
 // maxSizeClass is the largest size class: pools of up to 1<<maxSizeClass slots.
 const maxSizeClass = 16
 
+// MaxName is the longest name of a Service, namespace or port in the comment of a frontend: all that Kubernetes allows.
+const MaxName = 63
+
 // A slot table is the size class of a pool when slots are drawn at random, and maxSizeClass+1 and up when they are
 // chosen by hash. The latter have at least 1<<minHashClass slots, so that a change of endpoints moves few clients.
 const (
@@ -52,6 +55,8 @@ func (Slots) Caps() plan.Caps {
 		MaxTotal:  1000,
 		Balances:  []plan.Balance{plan.Random, plan.SourceHash},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
+
+		MaxEndpoints: 1 << maxSizeClass, MaxName: MaxName,
 	}
 }
 

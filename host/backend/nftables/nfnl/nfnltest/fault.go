@@ -2,7 +2,9 @@
 package nfnltest
 
 import (
+	"bytes"
 	"encoding/binary"
+	"net/netip"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"golang.org/x/sys/unix"
@@ -15,6 +17,14 @@ type Fault struct {
 	lost  bool
 	fired bool
 	mute  bool // until the next Send
+
+	reject []byte
+}
+
+// Reject makes every message that adds elements of a frontend fail, until undo is called.
+func (f *Fault) Reject(addr netip.Addr, proto uint8, port uint16) (undo func()) {
+	f.reject = append(append(addr.AsSlice(), proto, 0, 0, 0), byte(port>>8), byte(port), 0, 0)
+	return func() { f.reject = nil }
 }
 
 // Arm makes the k-th message of transactions from now on fail, or, if lost, the reply to its transaction. It returns a
@@ -31,6 +41,13 @@ func (f *Fault) Arm(k int, lost bool) (disarm func() (fired bool)) {
 func (f *Fault) Send(b []byte) error {
 	f.mute = false
 	messages, transaction := Messages(b)
+	if transaction && f.reject != nil {
+		for _, at := range messages {
+			if m := b[at : at+int(binary.NativeEndian.Uint32(b[at:]))]; m[4] == unix.NFT_MSG_NEWSETELEM && bytes.Contains(m, f.reject) {
+				m[4] = 0xff // no such message type
+			}
+		}
+	}
 	if transaction {
 		for _, at := range messages {
 			if f.after == 0 {
