@@ -154,7 +154,7 @@ func callCosts(p *wasm.Plugin) ([]callCost, error) {
 	return costs, nil
 }
 
-func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, memory uint32) {
+func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, memory uint64) {
 	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%s\t%s\n", name, printable.Escape(fmt.Sprintf(format, args...)))

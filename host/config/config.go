@@ -66,11 +66,22 @@ type Plugin struct {
 	File   string // absolute, or relative to the working directory
 	Digest string // sha256:… of the file; "" accepts any file
 	Limits Limits
+	// Isolation selects which Services share an instance.
+	Isolation string
+	// RepeatOneIn of so many decisions is repeated in a second instance, to find out whether they depend on the request only; 0: none.
+	RepeatOneIn int
 }
+
+// Values of Plugin.Isolation.
+const (
+	IsolateNone      = "Shared"    // all Services share an instance
+	IsolateNamespace = "Namespace" // those of each namespace
+)
 
 // Limits are limits of a plugin below those of the host.
 type Limits struct {
-	MemoryMiB int // 0 means the host's limit
+	MemoryMiB int // of an instance; 0 means the host's limit
+	Instances int // at the same time; 0 means the host's limit
 }
 
 // PluginLimits are limits of all plugins together.

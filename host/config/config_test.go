@@ -58,7 +58,9 @@ plugins:
 - name: zone-spill
   file: plugins/zone-spill.wasm
   digest: sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
-  limits: {memoryMiB: 16}
+  limits: {memoryMiB: 16, instances: 40}
+  isolation: Namespace
+  repeatOneIn: 8
 - name: staged-drain
   file: /opt/staged-drain.wasm
 policies:
@@ -117,10 +119,11 @@ func TestParseEveryField(t *testing.T) {
 		PluginLimits:       PluginLimits{CPUPercent: 25},
 		Plugins: []Plugin{
 			{
-				Name: "zone-spill", File: "/etc/sluice/plugins/zone-spill.wasm", Limits: Limits{MemoryMiB: 16},
-				Digest: "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+				Name: "zone-spill", File: "/etc/sluice/plugins/zone-spill.wasm", Limits: Limits{MemoryMiB: 16, Instances: 40},
+				Digest:    "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+				Isolation: IsolateNamespace, RepeatOneIn: 8,
 			},
-			{Name: "staged-drain", File: "/opt/staged-drain.wasm"},
+			{Name: "staged-drain", File: "/opt/staged-drain.wasm", Isolation: IsolateNone, RepeatOneIn: 64},
 		},
 		Policies: []policy.Policy{
 			{Name: "zone-aware", Steps: []policy.Step{drain, {Plugin: "zone-spill"}}},
@@ -195,7 +198,7 @@ oomScoreAdj: -1001
 logging: {format: yaml, verbosity: -1, flushFrequency: 5s}
 pluginLimits: {cpuPercent: 1001, memory: 1}
 plugins:
-- {name: zone-spill, file: a.wasm, digest: "md5:1", limits: {memoryMiB: 65, cpu: 1}}
+- {name: zone-spill, file: a.wasm, digest: "md5:1", limits: {memoryMiB: 65, instances: 1, cpu: 1}, isolation: namespace, repeatOneIn: -1}
 - {name: zone-spill, file: b.wasm}
 - {name: no file}
 - {file: c.wasm}
@@ -257,6 +260,9 @@ metricsBindAddress: "localhost:10249" is not an IP address and port such as 127.
 pluginLimits.cpuPercent: 1001 is not between 0 and 1000
 plugins[0].digest: "md5:1" is not sha256: followed by 64 lowercase hexadecimal digits
 plugins[0].limits.memoryMiB: 65 is not between 1 and 64
+plugins[0].limits.instances: 1 is not between 2 and 256
+plugins[0].isolation: "namespace": must be Shared or Namespace
+plugins[0].repeatOneIn: -1 is not between 0 and 1000000
 plugins[1].name: "zone-spill": duplicate name of plugins[0]
 plugins[2].name: "no file" is not a name of lowercase letters, digits, '-' and '.'
 plugins[2].file: required

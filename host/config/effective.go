@@ -39,9 +39,12 @@ func (c *Config) Effective() any {
 		f.NodePortAddresses = []string{"primary"}
 	}
 	for _, p := range c.Plugins {
-		e := pluginEntry{Name: p.Name, File: p.File, Digest: p.Digest}
+		e := pluginEntry{Name: p.Name, File: p.File, Digest: p.Digest, Isolation: p.Isolation, RepeatOneIn: number(p.RepeatOneIn)}
 		if p.Limits.MemoryMiB != 0 {
 			e.Limits.MemoryMiB = number(p.Limits.MemoryMiB)
+		}
+		if p.Limits.Instances != 0 {
+			e.Limits.Instances = number(p.Limits.Instances)
 		}
 		f.Plugins = append(f.Plugins, e)
 	}

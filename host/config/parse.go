@@ -57,7 +57,10 @@ type pluginEntry struct {
 	Digest string `json:"digest"`
 	Limits struct {
 		MemoryMiB *int32 `json:"memoryMiB"`
+		Instances *int32 `json:"instances"`
 	} `json:"limits"`
+	Isolation   string `json:"isolation"`
+	RepeatOneIn *int32 `json:"repeatOneIn"`
 }
 
 type policyEntry struct {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -12,11 +13,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
-// maxCPUPercent is the largest limit of the plugins' CPU time: ten cores.
-const maxCPUPercent = 1000
-
-// maxMemoryMiB is the host's limit of a plugin's memory.
-const maxMemoryMiB = 64
+const (
+	maxCPUPercent = 1000 // of the plugins: ten cores
+	maxMemoryMiB  = 64   // the host's limit of an instance's memory
+	maxInstances  = 256
+	// defaultRepeatOneIn costs 2 to 6 percent of a plugin's CPU time.
+	defaultRepeatOneIn = 64
+	maxRepeatOneIn     = 1_000_000
+)
 
 func (p *parser) plugins(list []pluginEntry) []Plugin {
 	var out []Plugin
@@ -41,6 +45,24 @@ func (p *parser) plugins(list []pluginEntry) []Plugin {
 				p.errorf(path+".limits.memoryMiB", "%d is not between 1 and %d", *mem, maxMemoryMiB)
 			}
 			m.Limits.MemoryMiB = int(*mem)
+		}
+		if n := e.Limits.Instances; n != nil {
+			if *n < 2 || *n > maxInstances {
+				p.errorf(path+".limits.instances", "%d is not between 2 and %d", *n, maxInstances)
+			}
+			m.Limits.Instances = int(*n)
+		}
+		switch m.Isolation = cmp.Or(e.Isolation, IsolateNone); m.Isolation {
+		case IsolateNone, IsolateNamespace:
+		default:
+			p.errorf(path+".isolation", "%q: must be %s or %s", e.Isolation, IsolateNone, IsolateNamespace)
+		}
+		m.RepeatOneIn = defaultRepeatOneIn
+		if n := e.RepeatOneIn; n != nil {
+			if *n < 0 || *n > maxRepeatOneIn {
+				p.errorf(path+".repeatOneIn", "%d is not between 0 and %d", *n, maxRepeatOneIn)
+			}
+			m.RepeatOneIn = int(*n)
 		}
 		out = append(out, m)
 	}

@@ -30,17 +30,28 @@ type Options struct {
 // PluginStats contains the statistics of one plugin since the process started, across all its revisions and settings.
 type PluginStats struct {
 	Plugin      string
-	Calls       uint64        // that reached the module
-	Failures    uint64        // of Calls
-	OutOfFuel   uint64        // of Failures
-	Late        uint64        // of Failures: more CPU time than a call may take
-	Fuel        uint64        // consumed by Calls
-	LogDropped  uint64        // log lines dropped by the limits
-	MemoryBytes uint64        // of its current instances
+	Calls       uint64 // that reached the module
+	Failures    uint64 // of Calls
+	OutOfFuel   uint64 // of Failures
+	Late        uint64 // of Failures: more CPU time than a call may take
+	Fuel        uint64 // consumed by Calls
+	LogDropped  uint64 // log lines dropped by the limits
+	MemoryBytes uint64 // of its current instances
+	Instances   int    // current ones
+	Evicted     uint64 // instances closed to make room for those of other namespaces
+	Repeats     PluginRepeats
+	RepeatFuel  uint64        // consumed by repeats, in addition to Fuel
 	Suspended   bool          // whether any of its instances is
 	Queued      int           // calls that have not begun
 	CPU         time.Duration // used by Calls
 	Throttled   time.Duration // for which calls have waited because the plugin had used up its share of CPU time
+}
+
+// PluginRepeats counts decisions that were to be repeated in a second instance, by result.
+type PluginRepeats struct {
+	Equal, Different uint64
+	Failed           uint64 // the second instance gave no answer
+	Skipped          uint64 // repeats had used up their share of fuel
 }
 
 // Metrics is a registry with all metrics. It is safe for concurrent use.

@@ -105,11 +105,16 @@ var (
 	descExceeded   = desc("plugin_limit_exceeded_total", "Number of plugin calls that a limit ended: fuel or time (CPU time of the call).", "plugin", "limit")
 	descFuel       = desc("plugin_fuel_total", "Fuel consumed by a plugin: WebAssembly instructions by cost.", "plugin")
 	descLogDropped = desc("plugin_dropped_log_lines_total", "Number of log lines of a plugin dropped by the rate and size limits.", "plugin")
+	descRepeats    = desc("plugin_repeated_calls_total", "Number of plugin calls chosen to be repeated in a second instance, by result: equal, "+
+		"different (the plugin is suspended), failed (the second instance gave no answer), skipped (repeats had used up their fuel).", "plugin", "result")
+	descRepeatFuel = desc("plugin_repeat_fuel_total", "Fuel consumed by repeated calls of a plugin.", "plugin")
+	descInstances  = desc("plugin_instances", "Number of instances of a plugin.", "plugin")
+	descEvicted    = desc("plugin_evicted_instances_total", "Number of instances of a plugin closed to make room for those of other namespaces.", "plugin")
 	descMemory     = desc("plugin_memory_bytes", "Memory of all instances of a plugin.", "plugin")
-	descSuspended  = desc("plugin_suspended", "Whether an instance of a plugin is suspended after repeated failures (1) or not (0).", "plugin")
 	descQueued     = desc("plugin_queued_calls", "Number of plugin calls that have not begun.", "plugin")
 	descCPU        = desc("plugin_cpu_seconds_total", "CPU time used by plugin calls.", "plugin")
 	descThrottled  = desc("plugin_throttled_seconds_total", "Time for which calls of a plugin have waited because it had used up its share of CPU time.", "plugin")
+	descSuspended  = desc("plugin_suspended", "Whether an instance of a plugin is suspended, after repeated failures or different answers to the same request (1), or not (0).", "plugin")
 	descCheckpoint = desc("checkpoint_last_success_timestamp_seconds", "Unix timestamp of the last time the checkpoint was written "+
 		"or found to be up to date.")
 	descProblems = desc("source_problems", "Number of problems in the current cluster state by severity: error (an object or field is ignored), warning.", "severity")
@@ -119,7 +124,7 @@ var (
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServices, descFailing, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
 		descDecisions, descObserved, descDifference, descFallbacks, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory,
-		descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems, descStale, descRequests} {
+		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems, descStale, descRequests} {
 		out <- d
 	}
 }
@@ -178,8 +183,8 @@ func (c *stateCollector) plugins(out chan<- prometheus.Metric) {
 		return
 	}
 	for _, p := range c.m.opt.Plugins() {
-		counter := func(d *prometheus.Desc, n uint64) {
-			out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), p.Plugin)
+		counter := func(d *prometheus.Desc, n uint64, labels ...string) {
+			out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), append([]string{p.Plugin}, labels...)...)
 		}
 		counter(descCalls, p.Calls)
 		counter(descFailures, p.Failures)
@@ -187,6 +192,13 @@ func (c *stateCollector) plugins(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(descExceeded, prometheus.CounterValue, float64(p.Late), p.Plugin, "time")
 		counter(descFuel, p.Fuel)
 		counter(descLogDropped, p.LogDropped)
+		counter(descRepeats, p.Repeats.Equal, "equal")
+		counter(descRepeats, p.Repeats.Different, "different")
+		counter(descRepeats, p.Repeats.Failed, "failed")
+		counter(descRepeats, p.Repeats.Skipped, "skipped")
+		counter(descRepeatFuel, p.RepeatFuel)
+		counter(descEvicted, p.Evicted)
+		out <- prometheus.MustNewConstMetric(descInstances, prometheus.GaugeValue, float64(p.Instances), p.Plugin)
 		suspended := 0.0
 		if p.Suspended {
 			suspended = 1

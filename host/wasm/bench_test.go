@@ -111,3 +111,36 @@ func BenchmarkMeter(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkRepeats measures calls of which one in so many is repeated, with instances that are replaced from time to time.
+func BenchmarkRepeats(b *testing.B) {
+	h := newHost(b, Options{})
+	for _, g := range []struct {
+		name   string
+		module []byte
+	}{
+		{"C", cGuest(b, "../../examples/plugin-c/zone_first.c")},
+		{"Go", goGuest(b, "../../plugins/zone-spill")},
+	} {
+		for _, oneIn := range []int{0, 64, 1} {
+			for _, n := range []int{10, 1000} {
+				b.Run(fmt.Sprintf("%s/%d/%d", g.name, n, oneIn), func(b *testing.B) {
+					p := loadWith(b, h, g.module, LoadOptions{RepeatOneIn: oneIn})
+					req := SampleRequest(n)
+					var resp abi.Response
+					cpu := cpuTime(b)
+					for b.Loop() {
+						req.Generation++
+						resp.Reset(n)
+						if err := p.Decide(req, &resp); err != nil {
+							b.Fatal(err)
+						}
+					}
+					cpu()
+					s := p.Stats()
+					b.ReportMetric(100*float64(s.Repeats.Fuel)/float64(s.Fuel), "%fuel")
+				})
+			}
+		}
+	}
+}

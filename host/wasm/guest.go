@@ -21,6 +21,10 @@ import (
 // guest is one instance of a plugin's module. After its first error it is closed and never called again.
 type guest struct {
 	p        *Plugin
+	key      instanceKey
+	lastUse  uint64 // see pool.uses
+	repeated uint64 // decisions
+	maxFuel  int64  // of a decision that is repeated
 	module   api.Module
 	memory   api.Memory
 	fuel     api.MutableGlobal
@@ -50,9 +54,9 @@ type buffer struct{ ptr, size uint32 }
 // randomSeed returns the seed of a guest's random numbers: the same in each instance, and again at the beginning of each decision.
 func randomSeed() (uint64, uint64) { return 1, 2 }
 
-// newGuest instantiates, initializes and configures the module.
-func (p *Plugin) newGuest() (*guest, error) {
-	g := &guest{p: p, random: rand.NewPCG(randomSeed())}
+// newGuest makes a new instance the current guest: instantiated, initialized and configured.
+func (p *Plugin) newGuest(key instanceKey) (*guest, error) {
+	g := &guest{p: p, key: key, random: rand.NewPCG(randomSeed())}
 	p.guest = g
 	if err := g.start(); err != nil {
 		p.discard()
@@ -230,6 +234,9 @@ func (g *guest) view(b buffer) []byte {
 func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Response) (err error) {
 	n := len(req.Endpoints)
 	budget := g.p.limits.DecideFuel + g.p.limits.EndpointFuel*int64(n)
+	if g.maxFuel > 0 {
+		budget = min(budget, g.maxFuel)
+	}
 	whole := budget
 	defer func() {
 		g.fuelUsed = whole - budget
@@ -239,6 +246,9 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Respons
 		}
 	}()
 	limit := g.p.limits.DecideTime
+	if g.key.second { // within what is left of the bound of one call
+		limit /= 2
+	}
 	g.random.Seed(randomSeed())
 	capacity := abi.MaxResponse(n) // not that of the buffer, which the largest request so far determines
 	if err := g.ensureBuffer(&g.resp, capacity, &budget, limit); err != nil {

@@ -1,6 +1,7 @@
 package wasm
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -8,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"sync"
 	"time"
@@ -40,6 +42,7 @@ type Host struct {
 	log      *slog.Logger
 	now      func() time.Time
 	watchdog *watchdog.Watchdog
+	seed     maphash.Seed // of the choice of decisions that are repeated
 
 	mu      sync.Mutex
 	plugins map[*Plugin]bool
@@ -54,7 +57,7 @@ func New(_ context.Context, opts Options) (*Host, error) {
 		return nil, fmt.Errorf("wasm: %w", err)
 	}
 	h := &Host{ctx: context.Background(), limits: limits, log: opts.Log, now: opts.Now, plugins: map[*Plugin]bool{},
-		watchdog: new(watchdog.Watchdog)}
+		watchdog: new(watchdog.Watchdog), seed: maphash.MakeSeed()}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -123,14 +126,15 @@ type Report struct {
 // of CPU time, bounded by Limits; ctx cancels compilation between functions. The error is written for the author of
 // the module; the caller adds the name of the plugin.
 func (h *Host) Load(ctx context.Context, name string, wasm, settings []byte) (*Plugin, error) {
-	return h.LoadWithMemoryLimit(ctx, name, wasm, settings, 0)
+	return h.LoadWith(ctx, name, wasm, settings, LoadOptions{})
 }
 
-// LoadWithMemoryLimit is Load with a lower limit on the memory of the guest, in pages of 64 KiB; 0: the limit of the Host.
-func (h *Host) LoadWithMemoryLimit(ctx context.Context, name string, wasm, settings []byte, memoryPages uint32) (*Plugin, error) {
+// LoadWith is Load with options.
+func (h *Host) LoadWith(ctx context.Context, name string, wasm, settings []byte, options LoadOptions) (*Plugin, error) {
+	options.Instances = max(2, cmp.Or(options.Instances, DefaultInstances))
 	limits := h.limits
-	if memoryPages > 0 {
-		limits.MemoryPages = min(limits.MemoryPages, memoryPages)
+	if options.MemoryPages > 0 {
+		limits.MemoryPages = min(limits.MemoryPages, options.MemoryPages)
 	}
 	if len(settings) > limits.Settings {
 		return nil, fmt.Errorf("settings: %d bytes, the limit is %d", len(settings), limits.Settings)
@@ -147,7 +151,7 @@ func (h *Host) LoadWithMemoryLimit(ctx context.Context, name string, wasm, setti
 		return nil, err
 	}
 	p := &Plugin{
-		host: h, limits: limits, settings: append([]byte(nil), settings...),
+		host: h, limits: limits, options: options, settings: append([]byte(nil), settings...),
 		log: h.log.With("plugin", name), configurable: hasExport(info, "sluice_configure"),
 	}
 	p.report = Report{Name: name, Revision: revision(wasm, settings), Module: *info, Meter: h.now().Sub(begin)}

@@ -51,6 +51,9 @@ func (g *guest) logLine(level uint32, text []byte) {
 	if level >= abi.LogError && g.loggedError == "" && len(bytes.TrimSpace(text)) > 0 {
 		g.loggedError = sanitize(text)
 	}
+	if g.key.second { // the first instance has logged it
+		return
+	}
 	if g.lines >= l.LogLines || g.bytes+len(text) > l.LogBytes {
 		g.p.logLimit.dropped++
 		return

@@ -18,6 +18,7 @@ import (
 type Plugin struct {
 	host         *Host
 	limits       Limits
+	options      LoadOptions
 	settings     []byte
 	configurable bool
 	log          *slog.Logger
@@ -28,7 +29,10 @@ type Plugin struct {
 	runtime  wazero.Runtime
 	cache    wazero.CompilationCache
 	compiled wazero.CompiledModule
-	guest    *guest // nil: the next call instantiates one
+	guest    *guest // of the current or last call; nil: none
+	pool     pool
+	repeats  repeats
+	impure   *ImpureError // has suspended the plugin
 	decoder  abi.Decoder
 	closed   bool
 	breaker  circuitBreaker
@@ -51,20 +55,26 @@ type Stats struct {
 	LastFuel    uint64 // used by the last call
 	MaxFuel     uint64 // used by the most expensive call
 	LogDropped  uint64 // lines dropped by the log limits
-	MemoryBytes uint32 // of the current guest, 0 without one
+	MemoryBytes uint64 // of all current instances
+	Open        int    // current instances
+	Evicted     uint64 // instances that were closed to make room for others
 	Suspended   bool   // calls fail without reaching a guest
+	Repeats     Repeats
 }
 
 // DecideError is the error of Plugin.Decide. It does not name the plugin; the caller does.
 type DecideError struct {
 	Failures   uint64        // so far
 	Suspended  bool          // the plugin was not called
-	RetryAfter time.Duration // earlier calls fail too
+	RetryAfter time.Duration // earlier calls fail too; 0 while suspended: all calls do
 	Err        error
 }
 
 // Error implements error.
 func (e *DecideError) Error() string {
+	if e.Suspended && e.RetryAfter == 0 {
+		return fmt.Sprintf("suspended until another revision is loaded: %v", e.Err)
+	}
 	if e.Suspended {
 		return fmt.Sprintf("suspended for another %s after %d failures; the last one: %v", e.RetryAfter, e.Failures, e.Err)
 	}
@@ -88,18 +98,18 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	if p.closed {
 		return &DecideError{Failures: p.failures, Err: ErrClosed}
 	}
+	if p.impure != nil {
+		return p.impureError(req)
+	}
 	if wait := p.breaker.remaining(req.Now); wait > 0 {
 		return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: p.breaker.lastErr}
 	}
 	p.logLimit.refill(req.Now, p.limits.LogPerSecond)
-	if p.guest != nil && p.guest.encoder.Full() {
-		p.discard()
-	}
 	p.calls++
+	key := p.options.key(req)
 	var used uint64
-	err := p.ensureGuest()
+	g, err := p.instance(key)
 	if err == nil {
-		g := p.guest
 		err = g.callDecide(&p.decoder, req, resp)
 		used = uint64(max(0, g.fuelUsed))
 	}
@@ -107,6 +117,12 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	p.lastFuel = used
 	p.maxFuel = max(p.maxFuel, used)
 	if err == nil {
+		if p.impure = p.repeat(key.namespace, req, resp, int64(used)); p.impure != nil {
+			p.failures++
+			p.dropAll()
+			p.log.Error("plugin suspended until another revision is loaded: it is not a function of its request", "err", p.impure)
+			return p.impureError(req)
+		}
 		p.breaker.success()
 		return nil
 	}
@@ -117,7 +133,9 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	case errors.Is(err, errLate):
 		p.late++
 	}
-	p.discard()
+	if g != nil {
+		p.drop(g)
+	}
 	wait := p.breaker.failure(req.Now, p.limits.Failures, err)
 	if p.breaker.openUntil != 0 {
 		p.log.Warn("plugin suspended", "duration", wait, "failures", p.failures, "err", err)
@@ -125,15 +143,16 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	return &DecideError{Failures: p.failures, RetryAfter: wait, Err: err}
 }
 
-// ensureGuest instantiates a guest if there is none.
+// ensureGuest instantiates a guest for the self-test if there is none.
 func (p *Plugin) ensureGuest() error {
 	if p.guest != nil {
 		return nil
 	}
-	_, err := p.newGuest()
+	_, err := p.newGuest(instanceKey{})
 	return err
 }
 
+// discard closes the current guest, which is not in the pool.
 func (p *Plugin) discard() {
 	if p.guest != nil {
 		p.guest.close()
@@ -142,11 +161,11 @@ func (p *Plugin) discard() {
 }
 
 // handshake instantiates the first guest, reads its ABI version and needs, and runs the self-test. Afterwards the plugin
-// has a new guest.
+// has a new guest, unless each namespace has its own.
 func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 	p.ctx = p.host.ctx
 	begin := now()
-	g, err := p.newGuest()
+	g, err := p.newGuest(instanceKey{})
 	if err != nil {
 		return err
 	}
@@ -177,8 +196,13 @@ func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 	}
 	p.report.SelfTest.Duration = now().Sub(begin)
 	*p = Plugin{host: p.host, limits: p.limits, settings: p.settings, configurable: p.configurable, log: p.log,
-		report: p.report, ctx: p.ctx, runtime: p.runtime, cache: p.cache, compiled: p.compiled}
-	return p.ensureGuest()
+		report: p.report, ctx: p.ctx, runtime: p.runtime, cache: p.cache, compiled: p.compiled, options: p.options,
+		pool: pool{limit: p.options.Instances}, repeats: p.newRepeats()}
+	if p.options.PerNamespace {
+		return nil
+	}
+	_, err = p.instance(instanceKey{})
+	return err
 }
 
 // checkNeeds refuses needs that this host does not serve: without its inputs a plugin would decide on missing data.
@@ -209,10 +233,8 @@ func (p *Plugin) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := Stats{Calls: p.calls, Failures: p.failures, OutOfFuel: p.outOfFuel, Late: p.late, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
-		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breaker.openUntil != 0}
-	if p.guest != nil {
-		s.MemoryBytes = p.guest.memory.Size()
-	}
+		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breaker.openUntil != 0 || p.impure != nil,
+		Open: len(p.pool.guests), Evicted: p.pool.evicted, MemoryBytes: p.pool.memoryBytes(), Repeats: p.repeats.stats}
 	return s
 }
 
@@ -221,7 +243,7 @@ func (p *Plugin) Close() error {
 	p.host.unregister(p)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.discard()
+	p.dropAll()
 	p.closed = true
 	ctx := context.Background()
 	var errs []error

@@ -38,7 +38,8 @@ type Set struct {
 
 type loadedPlugin struct {
 	*wasm.Plugin
-	source string // digest of the module file
+	source  string // digest of the module file
+	options wasm.LoadOptions
 }
 
 // Decide implements policy.Plugin. A call that was queued when a new revision replaced the plugin has to be repeated.
@@ -148,22 +149,30 @@ func (s *Set) loadStep(ctx context.Context, spec config.Plugin, step policy.Step
 	s.mu.RLock()
 	old := s.loaded[step]
 	s.mu.RUnlock()
-	if old != nil && old.source == digest {
+	options := loadOptions(spec)
+	if old != nil && old.source == digest && old.options == options {
 		return false, false, nil
 	}
-	const pagesPerMiB = 16
-	p, err := s.host.LoadWithMemoryLimit(ctx, spec.Name, module, []byte(step.Settings), uint32(spec.Limits.MemoryMiB*pagesPerMiB))
+	p, err := s.host.LoadWith(ctx, spec.Name, module, []byte(step.Settings), options)
 	if err != nil {
 		return false, false, err
 	}
 	s.mu.Lock()
-	s.loaded[step] = &loadedPlugin{p, digest}
+	s.loaded[step] = &loadedPlugin{p, digest, options}
 	delete(s.failed, step)
 	if old != nil {
 		s.retired = append(s.retired, old)
 	}
 	s.mu.Unlock()
 	return true, old != nil, nil
+}
+
+func loadOptions(spec config.Plugin) wasm.LoadOptions {
+	const pagesPerMiB = 16
+	return wasm.LoadOptions{
+		MemoryPages: uint32(spec.Limits.MemoryMiB * pagesPerMiB), PerNamespace: spec.Isolation == config.IsolateNamespace,
+		Instances: spec.Limits.Instances, RepeatOneIn: spec.RepeatOneIn,
+	}
 }
 
 // Needs returns the abi.Need bits of each policy by name: the inputs that its loaded plugins need.

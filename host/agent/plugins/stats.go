@@ -39,8 +39,15 @@ func addStats(by map[string]metrics.PluginStats, p *loadedPlugin, open bool) {
 	sum.Late += n.Late
 	sum.Fuel += n.Fuel
 	sum.LogDropped += n.LogDropped
+	sum.Evicted += n.Evicted
+	sum.RepeatFuel += n.Repeats.Fuel
+	sum.Repeats.Equal += n.Repeats.Equal
+	sum.Repeats.Different += n.Repeats.Different
+	sum.Repeats.Failed += n.Repeats.Failed
+	sum.Repeats.Skipped += n.Repeats.Skipped
 	if open {
-		sum.MemoryBytes += uint64(n.MemoryBytes)
+		sum.MemoryBytes += n.MemoryBytes
+		sum.Instances += n.Open
 		sum.Suspended = sum.Suspended || n.Suspended
 	}
 	by[name] = sum

@@ -1,0 +1,94 @@
+package wasm
+
+import "strings"
+
+// instanceKey identifies an instance of a plugin.
+type instanceKey struct {
+	namespace string // of the Services that it decides about; "" for all
+	second    bool   // it only repeats decisions
+}
+
+// pool contains the guests of a plugin that answer or repeat decisions. When there is no room for another one, the least recently used
+// one is closed.
+type pool struct {
+	limit   int
+	guests  map[instanceKey]*guest
+	uses    uint64
+	evicted uint64
+}
+
+// instance makes the guest with a key the current one, and instantiates it if necessary.
+func (p *Plugin) instance(key instanceKey) (*guest, error) {
+	in := &p.pool
+	in.uses++
+	g := p.guest
+	if g == nil || g.key != key {
+		g = in.guests[key]
+	}
+	if g != nil && g.encoder.Full() {
+		p.drop(g)
+		g = nil
+	}
+	if g != nil {
+		p.guest, g.lastUse = g, in.uses
+		return g, nil
+	}
+	for len(in.guests) >= in.limit {
+		p.evict()
+	}
+	key.namespace = strings.Clone(key.namespace) // it may be part of a large string
+	g, err := p.newGuest(key)
+	if err != nil {
+		return nil, err
+	}
+	if in.guests == nil {
+		in.guests = map[instanceKey]*guest{}
+	}
+	g.lastUse = in.uses
+	in.guests[key] = g
+	return g, nil
+}
+
+// evict closes the least recently used instance, and reports whether there was one. Those that only repeat decisions come first.
+func (p *Plugin) evict() bool {
+	var last *guest
+	for _, g := range p.pool.guests {
+		if last == nil || g.key.second != last.key.second && g.key.second || g.key.second == last.key.second && g.lastUse < last.lastUse {
+			last = g
+		}
+	}
+	if last == nil {
+		return false
+	}
+	p.drop(last)
+	p.pool.evicted++
+	return true
+}
+
+// drop closes a guest.
+func (p *Plugin) drop(g *guest) {
+	if p.pool.guests[g.key] == g {
+		delete(p.pool.guests, g.key)
+	}
+	if p.guest == g {
+		p.guest = nil
+	}
+	g.close()
+}
+
+// dropAll closes all guests.
+func (p *Plugin) dropAll() {
+	for _, g := range p.pool.guests {
+		p.drop(g)
+	}
+	p.discard()
+}
+
+// memoryBytes returns the linear memory of all instances.
+func (in *pool) memoryBytes() uint64 {
+	total := uint64(0)
+	for _, g := range in.guests {
+		total += uint64(g.memory.Size())
+	}
+	return total
+}
