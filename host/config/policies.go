@@ -17,7 +17,7 @@ const (
 	maxCPUPercent = 1000 // of the plugins: ten cores
 	maxMemoryMiB  = 64   // the host's limit of an instance's memory
 	maxInstances  = 256
-	// defaultRepeatOneIn costs 2 to 6 percent of a plugin's CPU time.
+	// defaultRepeatOneIn costs 2 to 3 percent of a plugin's fuel.
 	defaultRepeatOneIn = 64
 	maxRepeatOneIn     = 1_000_000
 )
