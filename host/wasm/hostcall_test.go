@@ -115,7 +115,7 @@ func TestHostCallsEndAGuestWithoutFuel(t *testing.T) {
 	if err := decide(p, 666, sampleNow); err == nil || !strings.Contains(err.Error(), "out of fuel") {
 		t.Errorf("%v, want out of fuel", err)
 	}
-	if used := p.Stats().LastFuel; used > 10_060_000 {
+	if used := p.Stats().LastFuel; used > 20_060_000 {
 		t.Errorf("it used %d", used)
 	}
 }
@@ -125,7 +125,7 @@ func TestHostCallsAllocateLittle(t *testing.T) {
 	h := newHost(t, Options{CacheDir: noCache})
 	for _, c := range hostCalls() {
 		per := c.fuel(t, h, 2) - c.fuel(t, h, 1)
-		p := load(t, h, c.module(t, int(9_000_000/per)), "")
+		p := load(t, h, c.module(t, int(15_000_000/per)), "")
 		if err := decide(p, 666, sampleNow); err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}

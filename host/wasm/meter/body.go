@@ -76,7 +76,6 @@ func (m *module) scan(fn int, raw []byte, b *body, stack []frame) ([]frame, erro
 	b.code = s.r.pos
 	s.stack = append(s.stack, frame{header: -1})
 	s.beginBlock(false)
-	s.charge(copies(b.slots))
 	at := s.r.pos
 	for s.r.err == nil && len(s.stack) > 0 {
 		if s.r.left() == 0 {

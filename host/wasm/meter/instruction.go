@@ -206,6 +206,9 @@ func (s *scanner) memArg() {
 		s.r.fail("alignment 2^%d: several memories or bad alignment", align)
 	}
 	s.r.u32()
+	if s.m.memory != nil && s.m.memory.isFar() {
+		s.charge(costFar)
+	}
 }
 
 // sized charges an operation that began at start by the number on top of the stack.

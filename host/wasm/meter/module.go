@@ -116,6 +116,8 @@ type memory struct {
 	hasMax   bool
 }
 
+func (m *memory) isFar() bool { return !m.hasMax || m.max > nearPages }
+
 // split splits the input into sections and checks their order.
 func (m *module) split(wasm []byte) error {
 	if len(wasm) > m.limits.Module {

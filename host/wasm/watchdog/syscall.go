@@ -7,8 +7,8 @@ import (
 	_ "unsafe" // for go:linkname
 )
 
-// needsP reports whether the watchdog waits for the Go scheduler.
-const needsP = false
+// Independent reports whether the watchdog works while the Go scheduler does not. With the race detector it does not.
+const Independent = true
 
 // enter lets the thread run without a P until exit. The runtime exports both functions for such users.
 //

@@ -6,7 +6,7 @@ import "syscall"
 
 // The race detector needs a P for each atomic operation, so with it the watchdog is an ordinary goroutine.
 
-const needsP = true
+const Independent = false
 
 func enter() {}
 

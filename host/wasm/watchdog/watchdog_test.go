@@ -36,19 +36,26 @@ func newTimer(t testing.TB, w *Watchdog) (*Timer, *uint64) {
 	return timer, number
 }
 
-// checkLate makes a call that only the watchdog ends.
+// checkLate makes a call that only the watchdog ends, up to three times: a virtual machine may be stalled meanwhile.
 func checkLate(t *testing.T, timer *Timer, number *uint64) {
 	t.Helper()
-	atomic.StoreUint64(number, 0)
-	timer.Start(limit)
-	used := spin(number)
-	isLate := timer.Late()
-	if !timer.Stop() || !isLate || *number != 7 {
-		t.Errorf("a call that used %s is not late; the number is %d", used, *number)
+	var used time.Duration
+	for range 3 {
+		atomic.StoreUint64(number, 0)
+		timer.Start(limit)
+		used = spin(number)
+		isLate := timer.Late()
+		if !timer.Stop() || !isLate || *number != 7 {
+			t.Errorf("a call that used %s is not late; the number is %d", used, *number)
+		}
+		if used < limit {
+			t.Errorf("ended after %s of CPU time, want 20 ms at least", used)
+		}
+		if used <= 50*time.Millisecond {
+			return
+		}
 	}
-	if used < limit || used > 50*time.Millisecond {
-		t.Errorf("ended after %s of CPU time, want 20 to 50 ms", used)
-	}
+	t.Errorf("ended after %s of CPU time, want 50 ms at most", used)
 }
 
 func TestLateCallsEnd(t *testing.T) {
@@ -62,7 +69,7 @@ func TestLateCallsEnd(t *testing.T) {
 
 // Each collection stops the world twice, which waits for the call; the watchdog does not wait for the world.
 func TestLateCallsEndDuringGarbageCollection(t *testing.T) {
-	if needsP {
+	if !Independent {
 		t.Skip("with the race detector the watchdog is an ordinary goroutine")
 	}
 	w := &Watchdog{}
@@ -83,7 +90,7 @@ func TestLateCallsEndDuringGarbageCollection(t *testing.T) {
 }
 
 func TestLateCallsEndOnAllProcessorsAtOnce(t *testing.T) {
-	if needsP {
+	if !Independent {
 		t.Skip("with the race detector the watchdog is an ordinary goroutine")
 	}
 	for _, procs := range []int{1, 2} {
