@@ -198,7 +198,7 @@ oomScoreAdj: -1001
 logging: {format: yaml, verbosity: -1, flushFrequency: 5s}
 pluginLimits: {cpuPercent: 1001, memory: 1}
 plugins:
-- {name: zone-spill, file: a.wasm, digest: "md5:1", limits: {memoryMiB: 65, instances: 1, cpu: 1}, isolation: namespace, repeatOneIn: -1}
+- {name: zone-spill, file: a.wasm, digest: "md5:1", limits: {memoryMiB: 65, instances: 1, cpu: 1}, isolation: namespace, repeatOneIn: 1}
 - {name: zone-spill, file: b.wasm}
 - {name: no file}
 - {file: c.wasm}
@@ -262,7 +262,7 @@ plugins[0].digest: "md5:1" is not sha256: followed by 64 lowercase hexadecimal d
 plugins[0].limits.memoryMiB: 65 is not between 1 and 64
 plugins[0].limits.instances: 1 is not between 2 and 256
 plugins[0].isolation: "namespace": must be Shared or Namespace
-plugins[0].repeatOneIn: -1 is not between 0 and 1000000
+plugins[0].repeatOneIn: 1 is neither 0 nor between 2 and 1000000
 plugins[1].name: "zone-spill": duplicate name of plugins[0]
 plugins[2].name: "no file" is not a name of lowercase letters, digits, '-' and '.'
 plugins[2].file: required

@@ -59,8 +59,8 @@ func (p *parser) plugins(list []pluginEntry) []Plugin {
 		}
 		m.RepeatOneIn = defaultRepeatOneIn
 		if n := e.RepeatOneIn; n != nil {
-			if *n < 0 || *n > maxRepeatOneIn {
-				p.errorf(path+".repeatOneIn", "%d is not between 0 and %d", *n, maxRepeatOneIn)
+			if *n != 0 && *n < 2 || *n > maxRepeatOneIn {
+				p.errorf(path+".repeatOneIn", "%d is neither 0 nor between 2 and %d", *n, maxRepeatOneIn)
 			}
 			m.RepeatOneIn = int(*n)
 		}

@@ -10,7 +10,8 @@ type LoadOptions struct {
 	// Instances is how many there may be at the same time, at least 2, with those that repeat decisions; 0: DefaultInstances. The
 	// least recently used one makes room for another.
 	Instances int
-	// RepeatOneIn of so many decisions is repeated in a second instance; 0: none.
+	// RepeatOneIn of so many decisions is repeated in a second instance; 0: none. With 1, both instances have the same history, but for
+	// the first calls of the second one.
 	RepeatOneIn int
 }
 

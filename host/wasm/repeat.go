@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// firstRepeats is how many first decisions of a plugin are all repeated.
-	firstRepeats = 64
+	// firstDecisions of a plugin are repeated more often: one in two. If all were, both instances would have the same history.
+	firstDecisions = 128
 	// repeatsPerInstance is how many decisions an instance repeats before a new one replaces it.
 	repeatsPerInstance = 256
 	// repeatBurst is the fuel for repeats that a plugin starts with and can save up, in addition to that of starting an instance. Its
@@ -48,7 +48,7 @@ type Repeats struct {
 // newRepeats returns the state for a new revision.
 func (p *Plugin) newRepeats() repeats {
 	burst := repeatBurst + p.report.InitFuel
-	return repeats{oneIn: p.options.RepeatOneIn, seed: p.host.seed, first: firstRepeats, tokens: burst, burst: burst}
+	return repeats{oneIn: p.options.RepeatOneIn, seed: p.host.seed, first: firstDecisions, tokens: burst, burst: burst}
 }
 
 // due reports whether a decision is to be repeated. It is a function of the request, with a key that guests do not know.
@@ -56,12 +56,13 @@ func (r *repeats) due(req *abi.Request) bool {
 	if r.oneIn == 0 {
 		return false
 	}
+	oneIn := uint64(r.oneIn)
 	if r.first > 0 {
 		r.first--
-		return true
+		oneIn = min(oneIn, 2)
 	}
 	h := maphash.Comparable(r.seed, sampleKey{req.Namespace, req.Service, req.Port, req.Now, req.Generation, req.Family, req.Pool})
-	return h%uint64(r.oneIn) == 0
+	return h%oneIn == 0
 }
 
 // sampleKey identifies a request: its generation increases with each change of the other fields.

@@ -1,0 +1,28 @@
+// Command counting is a plugin whose weights depend on the number of its calls. The self-test has no port with the
+// name that makes it count.
+package main
+
+import (
+	"time"
+
+	"github.com/sluice-proxy/sluice/sdk"
+)
+
+func init() { sdk.Register(func() sdk.Plugin { return &counting{} }) }
+
+func main() {}
+
+type counting struct{ calls int }
+
+func (*counting) Configure([]byte) error { return nil }
+
+func (c *counting) Decide(req *sdk.Request, resp *sdk.Response) error {
+	if req.Text(req.Port()) == "counted" {
+		c.calls++
+	}
+	for i := range req.NumEndpoints() {
+		resp.SetWeight(i, 1+c.calls)
+	}
+	resp.RequeueAfter(time.Second)
+	return nil
+}
