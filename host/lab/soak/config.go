@@ -13,6 +13,7 @@ var misbehaviors = []string{"loop", "log", "grow", "allocate", "trap", "lie", "f
 // configFile is the configuration of the node.
 type configFile struct {
 	path, cache, plugins, guests string
+	profiling                    bool
 	revision                     int
 }
 
@@ -25,7 +26,7 @@ func newConfigFile(path, cache string, o options) (*configFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &configFile{path: path, cache: cache, plugins: plugins, guests: guests}
+	c := &configFile{path: path, cache: cache, plugins: plugins, guests: guests, profiling: o.profile != ""}
 	return c, c.write(false)
 }
 
@@ -39,10 +40,11 @@ kind: SluiceConfiguration
 clusterCIDR: 10.244.0.0/16
 pluginCacheDir: %q
 syncPeriod: 10s
+enableProfiling: %t
 plugins:
 - {name: staged-drain, file: %q}
 - {name: zone-spill, file: %q}
-`, c.cache, filepath.Join(c.plugins, "staged-drain.wasm"), filepath.Join(c.plugins, "zone-spill.wasm"))
+`, c.cache, c.profiling, filepath.Join(c.plugins, "staged-drain.wasm"), filepath.Join(c.plugins, "zone-spill.wasm"))
 	if hostile {
 		fmt.Fprintf(&b, "- {name: hostile, file: %q}\n", filepath.Join(c.guests, "hostile.wasm"))
 	}

@@ -22,7 +22,7 @@ import (
 type options struct {
 	duration, interval      time.Duration
 	sluice, plugins, guests string
-	log                     string
+	log, profile            string
 }
 
 func main() {
@@ -33,6 +33,7 @@ func main() {
 	flag.StringVar(&o.plugins, "plugins", "bin/plugins", "folder with the bundled plugins")
 	flag.StringVar(&o.guests, "guests", "bin/soak-guests", "folder with the hostile modules")
 	flag.StringVar(&o.log, "log", "bin/soak.log", "file for sluice's log")
+	flag.StringVar(&o.profile, "profile", "", "file for a CPU profile of sluice, of the middle third of the time")
 	flag.Parse()
 	if o.duration < time.Minute {
 		fmt.Fprintln(os.Stderr, "soak: -duration must be at least 1m")

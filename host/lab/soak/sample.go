@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 const (
 	metricsURL = "http://127.0.0.1:10249/metrics"
 	livezURL   = "http://127.0.0.1:10256/livez"
+	profileURL = "http://127.0.0.1:10249/debug/pprof/profile"
 	// startTimeout bounds the time to the first connection.
 	startTimeout = 30 * time.Second
 	// Pace of the changes.
@@ -69,6 +71,13 @@ func (n *node) observe(ctx context.Context, o options) ([]sample, error) {
 	// Some ten revisions of the configuration and some twenty abuses in a run.
 	do(o.duration/10, hostileFrom, func(int) error { return n.config.write(true) })
 	do(o.duration/20, hostileFrom, func(int) error { return n.cluster.disturb() })
+	if o.profile != "" {
+		wg.Go(func() {
+			if err := n.writeProfile(ctx, o); err != nil {
+				cancel(err)
+			}
+		})
+	}
 
 	var samples []sample
 	previous := sample{}
@@ -192,6 +201,27 @@ func (n *node) sample(ctx context.Context, pending *pendingUpdate, updates <-cha
 	s.goroutines = int(metric(text, "go_goroutines"))
 	s.pluginFailures = int(metric(text, "sluice_plugin_failures_total"))
 	return s, nil
+}
+
+// writeProfile waits for the middle third of the time and profiles it.
+func (n *node) writeProfile(ctx context.Context, o options) error {
+	third := o.duration / 3
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(third):
+	}
+	client := http.Client{Transport: n.http.Transport, Timeout: third + askTimeout}
+	resp, err := client.Get(fmt.Sprintf("%s?seconds=%d", profileURL, int(third.Seconds())))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("profile: status %d: %w", resp.StatusCode, err)
+	}
+	return os.WriteFile(o.profile, text, 0o644)
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
