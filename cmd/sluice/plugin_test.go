@@ -55,7 +55,7 @@ func TestPluginCheckPrintsCosts(t *testing.T) {
 	for _, want := range []string{
 		`ABI version +1\.0\n`, `needs +Nodes and CPU of zones \(implied by ABI 1\.0\)\n`, `imports +1 of sluice\n`, `size +\d+ bytes, metered \d+\n`,
 		`compile +\d+\.\d\d ms and \d+\.\d\d ms for metering; from the cache \d+\.\d\d ms\n`, `instantiate +\d+\.\d\d ms, fuel 0\n`,
-		`memory +512 KiB initially, \d+ KiB after calls\n`, `deterministic +yes`, `\n +1 +\d+ `, `\n +10 +\d+ `, `\n +100 +\d+ `, `\n +1000 +\d+ `,
+		`memory +5\d\d KiB initially, \d+ KiB after calls\n`, `deterministic +yes`, `\n +1 +\d+ `, `\n +10 +\d+ `, `\n +100 +\d+ `, `\n +1000 +\d+ `,
 		`\n3 of 8 terminating +- +0 0 0 1 1 1 1 1`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {

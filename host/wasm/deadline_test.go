@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/wasm/watchdog"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // slow is a plugin that uses CPU time in one way, for ever or until fuel ends.
@@ -140,6 +141,54 @@ func TestCallsEndByTheirDeadlineDuringGarbageCollection(t *testing.T) {
 	defer stop.Store(true)
 	for range 5 {
 		checkDeadline(t, h, slows()[0].module(t))
+	}
+}
+
+func TestEveryExportHasADeadline(t *testing.T) {
+	h := newHost(t, Options{CacheDir: noCache, Limits: Limits{InitFuel: 1 << 60, ConfigureFuel: 1 << 60, DecideFuel: 1 << 60,
+		InitTime: 5 * time.Millisecond, ConfigureTime: 6 * time.Millisecond, DecideTime: 7 * time.Millisecond}})
+	const forever = "(loop $l (br $l)) (unreachable)"
+	base := mustRead(t, "testdata/base.wat")
+	base = strings.Replace(base, ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2)) ;; EVIL", 1)
+	for _, c := range []struct{ name, old, text, settings, want string }{
+		{"start function", ";; EVIL", "(func $s " + forever + ") (start $s)", "", "start function: deadline exceeded: 5 ms"},
+		{"_initialize", ";; EVIL", `(func (export "_initialize") ` + forever + ")", "", "_initialize: deadline exceeded: 5 ms"},
+		{"sluice_configure", ";; EVIL", `(func (export "sluice_configure") (param i32 i32) (result i32) ` + forever + ")", "{}", "sluice_configure: deadline exceeded: 6 ms"},
+		{"sluice_needs", ";; EVIL", `(func (export "sluice_needs") (result i32) ` + forever + ")", "", "sluice_needs: deadline exceeded: 6 ms"},
+		{"sluice_abi_version", "(i32.const 0x10000)", forever, "", "sluice_abi_version: deadline exceeded: 6 ms"},
+		{"sluice_alloc", "(local $at i32)", "(local $at i32) (loop $l (br $l))", "", "sluice_alloc: deadline exceeded: 7 ms"},
+		{"sluice_decide", "(local $size i64)", "(local $size i64) (loop $l (br $l))", "", "sluice_decide: deadline exceeded: 7 ms"},
+	} {
+		if strings.Count(base, c.old) != 1 {
+			t.Fatalf("%s: %q is not in base.wat once", c.name, c.old)
+		}
+		_, err := h.Load(t.Context(), "test", wat(t, strings.Replace(base, c.old, c.text, 1)), []byte(c.settings))
+		if err == nil || !strings.Contains(err.Error(), c.want+" of CPU time") {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// All calls for one decision have one deadline: here sluice_alloc uses most of it.
+func TestBuffersAreAllocatedWithinTheDeadlineOfTheDecision(t *testing.T) {
+	h := newHost(t, Options{CacheDir: noCache, Limits: Limits{DecideFuel: 1 << 60}})
+	text := strings.Replace(mustRead(t, "testdata/base.wat"), ";; EVIL", `(global $slow (mut i32) (i32.const 0))
+		(func $evil (param i32 i32 i64) (result i64) (global.set $slow (i32.const 1)) (local.get 2))`, 1)
+	text = strings.Replace(text, "(local $at i32)", `(local $at i32) (local $i i32)
+		(if (global.get $slow) (then (loop $l (br_if $l (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const 30000000))))))`, 1)
+	p := load(t, h, wat(t, text), "")
+	if err := decide(p, 666, sampleNow); err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	req := SampleRequest(3000) // both buffers have to grow
+	var resp abi.Response
+	resp.Reset(3000)
+	begin := threadTime(t)
+	err := p.Decide(req, &resp)
+	if used := threadTime(t) - begin; err != nil && !strings.Contains(err.Error(), "deadline exceeded") || err == nil && used > 40*time.Millisecond {
+		t.Errorf("%v after %s of CPU time", err, used)
 	}
 }
 

@@ -30,8 +30,9 @@ type guest struct {
 	fuel     api.MutableGlobal
 	stack    api.MutableGlobal
 	floor    api.MutableGlobal // fuel below which the guest ends: 0, or MaxFloor once the call is late
-	timer    *watchdog.Timer   // of the current call
-	late     bool              // the last call was
+	timer    *watchdog.Timer
+	timeMS   int64  // CPU time that the current call may take
+	calls    uint64 // that went well
 	decide   api.Function
 	alloc    api.Function
 	encoder  abi.Encoder
@@ -89,6 +90,19 @@ func (g *guest) start() (err error) {
 	if g.timer, err = p.host.watchdog.Add(floor, meter.MaxFloor); err != nil {
 		return fmt.Errorf("instantiate: %w", err)
 	}
+	g.begin(p.limits.InitTime)
+	err = g.initialize()
+	g.timer.Stop()
+	if err != nil {
+		return err
+	}
+	g.bind()
+	return g.configure()
+}
+
+// initialize runs the start function and _initialize.
+func (g *guest) initialize() error {
+	p := g.p
 	budget := p.limits.InitFuel
 	for _, name := range []string{meter.StartExport, "_initialize"} {
 		f := g.module.ExportedFunction(name)
@@ -99,14 +113,13 @@ func (g *guest) start() (err error) {
 		if name == meter.StartExport {
 			what = "start function"
 		}
-		if err := g.call(f, what, budget, p.limits.InitTime); err != nil {
+		if err := g.call(f, what, budget); err != nil {
 			return err
 		}
 		budget -= g.fuelUsed
 		p.initFuel += g.fuelUsed
 	}
-	g.decide, g.alloc = g.module.ExportedFunction("sluice_decide"), g.module.ExportedFunction("sluice_alloc")
-	return g.configure()
+	return nil
 }
 
 func (g *guest) instantiate() (err error) {
@@ -131,13 +144,15 @@ func (g *guest) configure() error {
 		}
 		return nil
 	}
+	g.begin(p.limits.ConfigureTime)
+	defer g.timer.Stop()
 	var b buffer
-	if err := g.ensureBuffer(&b, len(p.settings), &budget, p.limits.ConfigureTime); err != nil {
+	if err := g.ensureBuffer(&b, len(p.settings), &budget); err != nil {
 		return err
 	}
 	copy(g.view(b), p.settings)
 	g.args[0], g.args[1] = uint64(b.ptr), uint64(len(p.settings))
-	err := g.call(g.module.ExportedFunction("sluice_configure"), "sluice_configure", budget, p.limits.ConfigureTime)
+	err := g.call(g.module.ExportedFunction("sluice_configure"), "sluice_configure", budget)
 	p.initFuel += g.fuelUsed
 	if err != nil {
 		return err
@@ -150,32 +165,33 @@ func (g *guest) configure() error {
 
 // callU32 calls an export of type () -> (i32).
 func (g *guest) callU32(name string) (uint32, error) {
-	if err := g.call(g.module.ExportedFunction(name), name, g.p.limits.ConfigureFuel, g.p.limits.ConfigureTime); err != nil {
+	g.begin(g.p.limits.ConfigureTime)
+	defer g.timer.Stop()
+	if err := g.call(g.module.ExportedFunction(name), name, g.p.limits.ConfigureFuel); err != nil {
 		return 0, err
 	}
 	return uint32(g.args[0]), nil
 }
 
-// call calls f with the arguments in g.args, where it leaves the result, with budget as its fuel and limit as its CPU time.
-func (g *guest) call(f api.Function, what string, budget int64, limit time.Duration) error {
+// begin limits the CPU time of the calls from here to g.timer.Stop, all together.
+func (g *guest) begin(limit time.Duration) {
+	g.timeMS = limit.Milliseconds()
+	g.floor.Set(0)
+	g.timer.Start(limit)
+}
+
+// call calls f with the arguments in g.args, where it leaves the result, and with budget as its fuel.
+func (g *guest) call(f api.Function, what string, budget int64) error {
 	g.lines, g.bytes, g.loggedError = 0, 0, ""
 	g.fuel.Set(uint64(budget))
-	g.floor.Set(0)
-	err := g.timed(f, limit)
+	err := f.CallWithStack(g.p.ctx, g.args[:])
 	left := g.fuelLeft()
 	g.fuelUsed = min(budget-left, budget) // a bulk operation is charged in full before it traps
 	g.flush()
 	if err == nil && left >= 0 {
 		return nil
 	}
-	return g.callError(err, what, budget, limit)
-}
-
-// timed calls f and has the watchdog end it after limit.
-func (g *guest) timed(f api.Function, limit time.Duration) error {
-	g.timer.Start(limit)
-	defer func() { g.late = g.timer.Stop() }()
-	return f.CallWithStack(g.p.ctx, g.args[:])
+	return g.callError(err, what, budget)
 }
 
 // Causes of a failed call that Stats counts.
@@ -185,13 +201,13 @@ var (
 )
 
 // callError returns why a call failed.
-func (g *guest) callError(err error, what string, budget int64, limit time.Duration) error {
+func (g *guest) callError(err error, what string, budget int64) error {
 	var ex procExit
 	switch {
 	case g.fuelLeft() < 0:
 		return fmt.Errorf("%s: %w: the budget is %d", what, errNoFuel, budget)
-	case g.late:
-		return fmt.Errorf("%s: %w: %d ms of CPU time", what, errLate, limit.Milliseconds())
+	case g.timer.Late():
+		return fmt.Errorf("%s: %w: %d ms of CPU time", what, errLate, g.timeMS)
 	case int64(g.stack.Get()) < 0:
 		return fmt.Errorf("%s: call stack exhausted", what)
 	case errors.As(err, &ex):
@@ -201,7 +217,7 @@ func (g *guest) callError(err error, what string, budget int64, limit time.Durat
 }
 
 // ensureBuffer makes b at least n bytes long and subtracts the fuel used from budget.
-func (g *guest) ensureBuffer(b *buffer, n int, budget *int64, limit time.Duration) error {
+func (g *guest) ensureBuffer(b *buffer, n int, budget *int64) error {
 	if b.size != 0 && n <= int(b.size) {
 		return nil
 	}
@@ -211,7 +227,7 @@ func (g *guest) ensureBuffer(b *buffer, n int, budget *int64, limit time.Duratio
 		return fmt.Errorf("sluice_alloc: %d bytes exceed the memory limit of the guest", size)
 	}
 	g.args[0] = size
-	err := g.call(g.alloc, "sluice_alloc", *budget, limit)
+	err := g.call(g.alloc, "sluice_alloc", *budget)
 	*budget -= g.fuelUsed
 	if err != nil {
 		return err
@@ -249,9 +265,11 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Respons
 	if g.key.second { // within what is left of the bound of one call
 		limit /= 2
 	}
+	g.begin(limit)
+	defer g.timer.Stop()
 	g.random.Seed(randomSeed())
 	capacity := abi.MaxResponse(n) // not that of the buffer, which the largest request so far determines
-	if err := g.ensureBuffer(&g.resp, capacity, &budget, limit); err != nil {
+	if err := g.ensureBuffer(&g.resp, capacity, &budget); err != nil {
 		return err
 	}
 	var length int
@@ -263,7 +281,7 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Respons
 		}
 		clear(v)
 		g.reqUsed = 0
-		if err := g.ensureBuffer(&g.req, length, &budget, limit); err != nil {
+		if err := g.ensureBuffer(&g.req, length, &budget); err != nil {
 			return err
 		}
 	}
@@ -272,7 +290,7 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Respons
 	}
 	g.reqUsed = length
 	g.args = [4]uint64{uint64(g.req.ptr), uint64(length), uint64(g.resp.ptr), uint64(capacity)}
-	err = g.call(g.decide, "sluice_decide", budget, limit)
+	err = g.call(g.decide, "sluice_decide", budget)
 	budget -= g.fuelUsed
 	if err != nil {
 		return err
@@ -309,9 +327,11 @@ func (g *guest) charge(n int64) {
 func (g *guest) close() {
 	if g.timer != nil {
 		g.p.host.watchdog.Remove(g.timer)
+		g.timer = nil
 	}
 	if g.module != nil {
 		_ = g.module.Close(context.Background()) // only frees memory
+		g.module = nil
 	}
 }
 

@@ -118,7 +118,7 @@ type Report struct {
 	Compile     time.Duration
 	Instantiate time.Duration // including _initialize and sluice_configure
 	InitFuel    int64         // used by them
-	MemoryBytes uint32        // of a new instance
+	MemoryBytes uint64        // host memory of a new instance
 	SelfTest    SelfTest
 }
 

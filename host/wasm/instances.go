@@ -84,11 +84,11 @@ func (p *Plugin) dropAll() {
 	p.discard()
 }
 
-// memoryBytes returns the linear memory of all instances.
+// memoryBytes returns the host memory of all instances.
 func (in *pool) memoryBytes() uint64 {
 	total := uint64(0)
 	for _, g := range in.guests {
-		total += uint64(g.memory.Size())
+		total += g.measure().total()
 	}
 	return total
 }

@@ -11,14 +11,15 @@ import (
 type Limits struct {
 	Module        meter.Limits
 	MemoryPages   uint32 // of 64 KiB: maximum memory of the guest
+	OverheadBytes int    // host memory of an instance besides: tables, references, call stacks; an instance with more is replaced
 	InitFuel      int64  // start function and _initialize together
 	ConfigureFuel int64  // sluice_alloc and sluice_configure together; each of sluice_abi_version, sluice_needs
 	DecideFuel    int64  // one decision, including its sluice_alloc, plus …
 	EndpointFuel  int64  // … this for each endpoint
-	// CPU time of a call, in whole milliseconds up to 1 s. A call that exceeds it ends up to 8 ms later.
-	InitTime      time.Duration // the start function; _initialize
-	ConfigureTime time.Duration // sluice_configure and its sluice_alloc; sluice_abi_version; sluice_needs
-	DecideTime    time.Duration // sluice_decide; its sluice_alloc
+	// CPU time, in whole milliseconds up to 1 s. Calls that exceed it end up to 8 ms later.
+	InitTime      time.Duration // start function and _initialize together
+	ConfigureTime time.Duration // sluice_alloc and sluice_configure together; each of sluice_abi_version, sluice_needs
+	DecideTime    time.Duration // one decision, including its sluice_alloc
 	LogLines      int           // per call
 	LogBytes      int           // per call, all lines together
 	LogPerSecond  int           // lines, in the time of requests; bursts of ten times as many
@@ -31,6 +32,7 @@ func DefaultLimits() Limits {
 	return Limits{
 		Module:        meter.DefaultLimits(),
 		MemoryPages:   1024,
+		OverheadBytes: 32 << 20,
 		InitFuel:      200_000_000,
 		ConfigureFuel: 100_000_000,
 		DecideFuel:    20_000_000,
@@ -79,6 +81,7 @@ func (l Limits) withDefaults() (Limits, error) {
 	dur(&l.InitTime, d.InitTime)
 	dur(&l.ConfigureTime, d.ConfigureTime)
 	dur(&l.DecideTime, d.DecideTime)
+	num(&l.OverheadBytes, d.OverheadBytes)
 	num(&l.LogLines, d.LogLines)
 	num(&l.LogBytes, d.LogBytes)
 	num(&l.LogPerSecond, d.LogPerSecond)
@@ -90,7 +93,7 @@ func (l Limits) withDefaults() (Limits, error) {
 	}{
 		{"InitFuel", l.InitFuel}, {"ConfigureFuel", l.ConfigureFuel}, {"DecideFuel", l.DecideFuel}, {"EndpointFuel", l.EndpointFuel},
 		{"InitTime", int64(l.InitTime)}, {"ConfigureTime", int64(l.ConfigureTime)}, {"DecideTime", int64(l.DecideTime)},
-		{"LogLines", int64(l.LogLines)}, {"LogBytes", int64(l.LogBytes)}, {"LogPerSecond", int64(l.LogPerSecond)},
+		{"OverheadBytes", int64(l.OverheadBytes)}, {"LogLines", int64(l.LogLines)}, {"LogBytes", int64(l.LogBytes)}, {"LogPerSecond", int64(l.LogPerSecond)},
 		{"Settings", int64(l.Settings)}, {"Failures", int64(l.Failures)},
 	} {
 		if v.value < 0 {

@@ -55,7 +55,7 @@ type Stats struct {
 	LastFuel    uint64 // used by the last call
 	MaxFuel     uint64 // used by the most expensive call
 	LogDropped  uint64 // lines dropped by the log limits
-	MemoryBytes uint64 // of all current instances
+	MemoryBytes uint64 // host memory of all current instances
 	Open        int    // current instances
 	Evicted     uint64 // instances that were closed to make room for others
 	Suspended   bool   // calls fail without reaching a guest
@@ -124,6 +124,7 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 			return p.impureError(req)
 		}
 		p.breaker.success()
+		p.trim(g)
 		return nil
 	}
 	p.failures++
@@ -171,7 +172,7 @@ func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 	}
 	p.report.Instantiate = now().Sub(begin)
 	p.report.InitFuel = p.initFuel
-	p.report.MemoryBytes = g.memory.Size()
+	p.report.MemoryBytes = g.measure().total()
 	if p.report.ABI, err = g.callU32("sluice_abi_version"); err != nil {
 		return err
 	}

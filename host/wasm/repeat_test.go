@@ -201,7 +201,7 @@ func TestNothingIsCarriedBetweenNamespacesWithInstancesOfTheirOwn(t *testing.T) 
 			t.Errorf("isolated %t: %d answers contain the port of another namespace", isolated, leaks)
 		}
 		s := p.Stats()
-		if want := map[bool]int{false: 1, true: 4}[isolated]; s.Open != want || s.MemoryBytes != uint64(want)*512<<10 {
+		if want := map[bool]int{false: 1, true: 4}[isolated]; s.Open != want || s.MemoryBytes < uint64(want)*512<<10 || s.MemoryBytes > uint64(want)*600<<10 {
 			t.Errorf("isolated %t: %+v", isolated, s)
 		}
 		if isolated != (s.Evicted > 0) || s.Instances != uint64(s.Open)+s.Evicted {
