@@ -128,6 +128,9 @@ func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) erro
 	for _, c := range x.Contested {
 		fmt.Fprintf(w, "  conflict   %s\n", c)
 	}
+	for _, o := range x.Omitted {
+		fmt.Fprintf(w, "  limit      %s\n", o)
+	}
 	if kernelNote != "" {
 		fmt.Fprintf(w, "  kernel     %s\n", kernelNote)
 	}

@@ -36,7 +36,7 @@ the backend cannot represent. Needs neither root nor a kernel, and changes nothi
 				return err
 			}
 			_, lost := plan.Normalize(pl.Current(), caps)
-			lost = append(pl.Conflicts(), lost...)
+			lost = slices.Concat(pl.Omitted(), pl.Conflicts(), lost)
 			if output == "json" {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")

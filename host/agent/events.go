@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-// eventRecorder records Events on Services whose policy failed, or whose address and port belong to another Service.
+// eventRecorder records Events on Services whose policy failed, whose address and port belong to another Service, of which
+// something is left out, or that cannot be programmed.
 type eventRecorder struct {
 	engine.Observers // none: the other methods do nothing
 	warn             func(service model.Name, reason, note string)
@@ -25,5 +26,8 @@ func (r eventRecorder) OnPlan(p *engine.PlannedStep) {
 	}
 	for _, d := range p.Result.NewConflicts {
 		r.warn(d.Owner.Service, kube.ReasonFrontendConflict, d.String())
+	}
+	for _, d := range p.Result.NewlyLimited {
+		r.warn(d.Owner.Service, kube.ReasonServiceLimited, d.String())
 	}
 }

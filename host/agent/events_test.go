@@ -20,8 +20,9 @@ func TestFailedPoliciesAndConflictsBecomeEvents(t *testing.T) {
 	o.OnPlan(&engine.PlannedStep{Result: &planner.Result{
 		Errors:       []error{&planner.ServiceError{Service: a, Err: errors.New("out of fuel")}, errors.New("not about a Service")},
 		NewConflicts: []plan.Degradation{{Owner: model.PortName{Service: b}}},
+		NewlyLimited: []plan.Degradation{{Owner: model.PortName{Service: a}}},
 	}})
-	if want := []string{"shop/a " + kube.ReasonFailedToEvaluatePolicy, "shop/b " + kube.ReasonFrontendConflict}; !slices.Equal(got, want) {
+	if want := []string{"shop/a " + kube.ReasonFailedToEvaluatePolicy, "shop/b " + kube.ReasonFrontendConflict, "shop/a " + kube.ReasonServiceLimited}; !slices.Equal(got, want) {
 		t.Errorf("Events %q, want %q", got, want)
 	}
 }

@@ -27,5 +27,7 @@ func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
 		NodePortPrefixes: cfg.NodePortPrefixes(),
 		LocalAddrs:       local,
 		Policies:         cfg.PolicySet(),
+		Limits:           planner.Limits(cfg.ServiceLimits),
+		EndpointCIDRs:    cfg.EndpointCIDRs,
 	}
 }

@@ -39,9 +39,12 @@ type Config struct {
 	ClusterCIDR []netip.Prefix
 	// NodePortAddresses select this node's addresses that serve NodePorts; nil means the primary address of each family.
 	// A family without a prefix uses all its addresses.
-	NodePortAddresses  []netip.Prefix
-	MasqueradeAll      bool
-	MasqueradeBit      uint8         // of the packet mark, 0–31
+	NodePortAddresses []netip.Prefix
+	MasqueradeAll     bool
+	MasqueradeBit     uint8 // of the packet mark, 0–31
+	ServiceLimits     ServiceLimits
+	// EndpointCIDRs are accepted as endpoints although they contain addresses that are refused otherwise.
+	EndpointCIDRs      []netip.Prefix
 	MinSyncPeriod      time.Duration // minimum time between two updates; 0: update immediately
 	SyncPeriod         time.Duration // interval of checks for external changes; an update pending for twice as long is unhealthy
 	Conntrack          Conntrack
@@ -102,6 +105,7 @@ func Default() *Config {
 		DetectLocalMode:    ClusterCIDR,
 		MasqueradeBit:      14,
 		SyncPeriod:         30 * time.Second,
+		ServiceLimits:      defaultServiceLimits(),
 		Conntrack:          defaultConntrack(),
 		IPVS:               defaultIPVS(),
 		OOMScoreAdj:        -999,

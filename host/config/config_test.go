@@ -29,6 +29,8 @@ bindAddress: 192.168.0.1
 bindAddressHardFail: true
 detectLocalMode: InterfaceNamePrefix
 detectLocal: {interfaceNamePrefix: veth, bridgeInterface: cni0}
+serviceLimits: {frontends: 100, endpoints: 200, sourceRanges: 300, elements: 400}
+endpointCIDRs: [240.0.0.0/4]
 conntrack:
   maxPerCore: 0
   min: 7
@@ -103,6 +105,8 @@ func TestParseEveryField(t *testing.T) {
 		BindAddress:       netip.MustParseAddr("192.168.0.1"), BindAddressHardFail: true,
 		DetectLocalMode: InterfaceNamePrefix,
 		DetectLocal:     DetectLocal{BridgeInterface: "cni0", InterfaceNamePrefix: "veth"},
+		ServiceLimits:   ServiceLimits{Frontends: 100, Endpoints: 200, SourceRanges: 300, Elements: 400},
+		EndpointCIDRs:   []netip.Prefix{netip.MustParsePrefix("240.0.0.0/4")},
 		Conntrack: Conntrack{
 			Min: 7, TCPBeLiberal: true, TCPEstablishedTimeout: 2 * time.Hour, UDPTimeout: 10 * time.Second, UDPStreamTimeout: time.Minute,
 		},
@@ -191,6 +195,8 @@ metricsBindAddress: localhost:10249
 bindAddress: 224.0.0.1
 detectLocalMode: BridgeInterfaces
 detectLocal: {interfaceNamePrefix: "veth*", bridge: x}
+serviceLimits: {frontends: 0, endpoints: 65537, sourceRanges: 5001, elements: -1}
+endpointCIDRs: [240.0.0.0]
 conntrack: {maxPerCore: -1, min: -2, tcpEstablishedTimeout: -1s, udpTimeout: 1500ms, udpStreamTimeout: 1000000h, tcpCloseWaitTimeout: 3600}
 ipvs: {scheduler: "wrr;", tcpTimeout: 1500ms, udpTimeout: -1s, excludeCIDRs: [10.0.0.1], interface: a/b, syncPeriod: 1s}
 clientConnection: {server: "192.0.2.1:6443", qps: 5}
@@ -244,6 +250,11 @@ bindAddress: 224.0.0.1 is not a unicast address
 detectLocalMode: "BridgeInterfaces": must be ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix (did you mean "BridgeInterface"?)
 detectLocal.interfaceNamePrefix: "veth*" is not an interface name: 1 to 15 printable ASCII characters except '/', '*', '#' and spaces
 detectLocal.bridge: unknown field
+serviceLimits.frontends: 0 is not between 1 and 200000
+serviceLimits.endpoints: 65537 is not between 1 and 65536
+serviceLimits.sourceRanges: 5001 is not between 1 and 5000
+serviceLimits.elements: -1 is not between 1 and 10000000
+endpointCIDRs[0]: "240.0.0.0" is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56
 conntrack.maxPerCore: -1 is negative
 conntrack.min: -2 is negative
 conntrack.tcpEstablishedTimeout: -1s is less than 0s

@@ -19,6 +19,7 @@ func (c *Config) Effective() any {
 		DetectLocalMode: c.DetectLocalMode, DetectLocal: detectEntry(c.DetectLocal),
 		NodePortAddresses: prefixStrings(c.NodePortAddresses), MasqueradeAll: c.MasqueradeAll, MasqueradeBit: number(int(c.MasqueradeBit)),
 		MinSyncPeriod: c.MinSyncPeriod.String(), SyncPeriod: c.SyncPeriod.String(),
+		ServiceLimits: c.ServiceLimits.effective(), EndpointCIDRs: append([]string{}, prefixStrings(c.EndpointCIDRs)...),
 		Conntrack: conntrackEntry{
 			MaxPerCore: number(c.Conntrack.MaxPerCore), Min: number(c.Conntrack.Min), TCPBeLiberal: c.Conntrack.TCPBeLiberal,
 			TCPEstablishedTimeout: c.Conntrack.TCPEstablishedTimeout.String(),

@@ -87,6 +87,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	descServices     = desc("services", "Number of Services in the plan.")
 	descFailing      = desc("policy_failing_services", "Number of Services whose policy is missing or fails.")
+	descLimited      = desc("limited_services", "Number of Services of which something is left out: what exceeds serviceLimits, and addresses that may not be endpoints.")
 	descConflicts    = desc("conflicting_frontends", "Number of frontends claimed by more than one Service. They belong to the Service that takes precedence by kind of address, then age, then name.")
 	descDegraded     = desc("degraded_frontends", "Number of frontends that the data plane can represent only approximately.")
 	descUnprogrammed = desc("unprogrammed_frontends", "Number of frontends that are not programmed as planned because the kernel rejected "+
@@ -122,7 +123,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descServices, descFailing, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
+	for _, d := range []*prometheus.Desc{descServices, descFailing, descLimited, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
 		descDecisions, descObserved, descDifference, descFallbacks, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory,
 		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems, descStale, descRequests} {
 		out <- d
@@ -151,6 +152,7 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	t := &s.totals
 	gauge(descServices, t.Services)
 	gauge(descFailing, t.Failing)
+	gauge(descLimited, t.Limited)
 	gauge(descConflicts, t.Conflicts)
 	gauge(descDegraded, s.degraded)
 	gauge(descUnprogrammed, s.unprogrammed)

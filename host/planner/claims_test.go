@@ -282,3 +282,158 @@ func largeService(ports, externalIPs int) *model.Service {
 	}
 	return s
 }
+
+// TestLimitsKeepTheSameOnEveryNode: what is left out depends neither on the order of changes nor on the budget of a Plan.
+func TestLimitsKeepTheSameOnEveryNode(t *testing.T) {
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 21))
+		settings := testSettings()
+		settings.Limits = Limits{Frontends: 1 + r.IntN(12), Endpoints: 1 + r.IntN(6), SourceRanges: 1 + r.IntN(2), Elements: 1 + r.IntN(60)}
+		svc := randomClaims(r, model.Name{Namespace: "shop", Name: "s"})
+		svc.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.2.0.0/16"), netip.MustParsePrefix("10.3.0.0/16")}
+		svc.ExternalLocal = r.IntN(2) == 0
+		changes := []model.Change{{Kind: model.ServiceKind, Name: svc.Name, Service: svc}}
+		for i := range 3 {
+			s := slice(svc.Name, r.IntN(5))
+			s.Name.Name = fmt.Sprint("slice", i)
+			s.Ports = nil
+			for _, p := range svc.Ports {
+				s.Ports = append(s.Ports, model.SlicePort{Name: p.Name, Protocol: p.Protocol, Port: uint16(8000 + i)})
+			}
+			changes = append(changes, model.Change{Kind: model.SliceKind, Name: s.Name, Slice: s})
+		}
+		var first *plan.Plan
+		for node := range 4 {
+			r.Shuffle(len(changes), func(i, j int) { changes[i], changes[j] = changes[j], changes[i] })
+			p := New(settings, nativePlugins)
+			limited := 0
+			count := func(step Result) Result { limited += len(step.NewlyLimited); return step }
+			if node%2 == 0 {
+				p.Apply(append(slices.Clone(changes), model.Change{Kind: model.Synced}))
+				count(p.Plan(time.Unix(1000, 0)))
+			} else {
+				p.PlanInBatches()
+				p.Apply([]model.Change{{Kind: model.Synced}})
+				p.Plan(time.Unix(1000, 0))
+				p.stepCost = 16
+				p.Apply(changes)
+				for n := 0; count(p.Plan(time.Unix(1000, 0))).Remaining > 0; n++ {
+					if n == 1000 {
+						t.Fatalf("seed %d: no end", seed)
+					}
+				}
+			}
+			if first == nil {
+				first = p.Current()
+			}
+			if !first.Equal(p.Current()) {
+				t.Fatalf("seed %d:\n%s\n%s", seed, plan.Format(first), plan.Format(p.Current()))
+			}
+			if err := plan.Validate(p.Current()); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			elements, pools := 0, 0
+			for _, f := range p.Current().Frontends {
+				elements += len(f.Pool.Endpoints) + len(f.SourceRanges)
+				if f.Outside != nil {
+					elements += len(f.Outside.Endpoints)
+				}
+				pools = max(pools, len(f.Pool.Endpoints))
+				if len(f.SourceRanges) > settings.Limits.SourceRanges {
+					t.Fatalf("seed %d: %d source ranges", seed, len(f.SourceRanges))
+				}
+			}
+			if n := len(p.Current().Frontends); n > settings.Limits.Frontends || pools > settings.Limits.Endpoints || elements > settings.Limits.Elements {
+				t.Fatalf("seed %d: %d frontends, %d endpoints, %d elements, limits %+v", seed, n, pools, elements, settings.Limits)
+			}
+			all := New(testSettings(), nativePlugins)
+			all.Apply(append(slices.Clone(changes), model.Change{Kind: model.Synced}))
+			all.Plan(time.Unix(1000, 0))
+			whole := all.Current().Equal(p.Current())
+			x, err := p.Explain(svc.Name)
+			if err != nil || whole != (len(x.Omitted) == 0) || len(x.Omitted) != len(p.Omitted()) || (limited > 0) == whole {
+				t.Fatalf("seed %d: nothing is left out: %v, explained: %v, reported: %d", seed, whole, x.Omitted, limited)
+			}
+			if got := p.counters.totals.Limited; (got == 1) == whole {
+				t.Fatalf("seed %d: %d limited Services", seed, got)
+			}
+		}
+	}
+}
+
+// TestChangesOfOneNamespaceDoNotDelayAnother: while a namespace has thousands of changed Services and a large one, a Service of
+// another namespace is planned in the next step, and each step does a bounded amount of work.
+func TestChangesOfOneNamespaceDoNotDelayAnother(t *testing.T) {
+	settings := testSettings()
+	settings.Limits = Limits{Frontends: 5000, Endpoints: 20_000, Elements: 500_000}
+	p := New(settings, nativePlugins)
+	p.PlanInBatches()
+	p.Apply([]model.Change{{Kind: model.Synced}})
+	p.Plan(time.Unix(1000, 0))
+	large := largeService(2000, 60)
+	large.Name.Namespace = "tenant"
+	hostile := append(contestants(2000, 5), model.Change{Kind: model.ServiceKind, Name: large.Name, Service: large})
+	p.Apply(hostile)
+	const most = 2 * stepCost / elementCost // a step ends with the Service that spends the rest of its budget
+	steps := 0
+	for ; ; steps++ {
+		name := model.Name{Namespace: "victim", Name: "web"}
+		svc := &model.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.99.0.1")},
+			Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: uint16(1 + steps)}}}
+		p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name, Service: svc}})
+		p.builder.work = workCount{}
+		step := p.Plan(time.Unix(1000, 0))
+		if p.Current().Frontends[plan.Key{Addr: svc.ClusterIPs[0], Port: svc.Ports[0].Port, Protocol: model.TCP}] == nil {
+			t.Fatalf("step %d: the other namespace's Service was not planned", steps)
+		}
+		if p.builder.work.puts > most || len(step.Delta.Changes) > most {
+			t.Fatalf("step %d: %d frontends, %d changes", steps, p.builder.work.puts, len(step.Delta.Changes))
+		}
+		if step.Remaining == 0 {
+			break
+		} else if steps == 10_000 {
+			t.Fatal("no end")
+		}
+	}
+	if n := len(p.builder.services[large.Name].frontends); n != 5000 {
+		t.Errorf("%d frontends of the large Service", n)
+	}
+	t.Logf("%d steps", steps)
+}
+
+func BenchmarkLargeService(b *testing.B) {
+	large := largeService(2000, 60)
+	for b.Loop() {
+		p := New(testSettings(), nativePlugins)
+		p.Apply([]model.Change{{Kind: model.ServiceKind, Name: large.Name, Service: large}, {Kind: model.Synced}})
+		p.Plan(time.Unix(1000, 0))
+	}
+}
+
+func BenchmarkContestants(b *testing.B) {
+	changes := append(contestants(4000, 5), model.Change{Kind: model.Synced})
+	for b.Loop() {
+		p := New(testSettings(), nativePlugins)
+		p.Apply(changes)
+		p.Plan(time.Unix(1000, 0))
+	}
+}
+
+func BenchmarkEndpointUpdate(b *testing.B) {
+	p := New(testSettings(), nativePlugins)
+	p.Apply(manyServices(10_000, 10))
+	p.Plan(time.Unix(1000, 0))
+	states := [2][]model.Change{}
+	for i := range states {
+		for j := range 1000 {
+			name := model.Name{Namespace: "shop", Name: fmt.Sprint("s", j*10)}
+			states[i] = append(states[i], model.Change{Kind: model.SliceKind, Name: name, Slice: slice(name, 10+i)})
+		}
+	}
+	n := 0
+	for b.Loop() {
+		p.Apply(states[n/1000%2][n%1000 : n%1000+1])
+		p.Plan(time.Unix(1000, 0))
+		n++
+	}
+}

@@ -23,7 +23,7 @@ type Explanation struct {
 	Conflicts []plan.Degradation // the first frontends that the Service wants and does not get, at most maxExplained
 	// Contested is the number of all such frontends.
 	Contested int
-	Omitted   []plan.Degradation // what Settings.Limits leave out
+	Omitted   []plan.Degradation // what is left out because of Settings.Limits or the endpoints' addresses
 }
 
 // maxExplained bounds how many conflicts an Explanation lists.

@@ -3,6 +3,7 @@ package planner
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -84,7 +85,7 @@ func (q *quota) take(f *plan.Frontend) bool {
 	return false
 }
 
-// omitted returns what the limits have left out of a Service.
+// omitted returns what is left out of a Service: what exceeds the limits, and addresses that may not be endpoints.
 func (r *round) omitted(l *Limits) (out []plan.Degradation) {
 	add := func(f *plan.Frontend, what string, wanted, got int, limit string, n int) {
 		out = append(out, plan.Degradation{Frontend: f.Key, Owner: f.Owner, Wanted: fmt.Sprintf("%d %s", wanted, what),
@@ -103,10 +104,23 @@ func (r *round) omitted(l *Limits) (out []plan.Degradation) {
 	if f := r.crowded; f != nil {
 		add(f, "endpoints", r.endpoints, l.Endpoints, "endpoints", l.Endpoints)
 	}
-	for _, ranges := range r.ranges {
-		if ranges.omitted > 0 {
-			add(r.frontends[0], "source ranges", l.SourceRanges+ranges.omitted, l.SourceRanges, "sourceRanges", l.SourceRanges)
+	if f := r.unsafeAt; f != nil {
+		out = append(out, plan.Degradation{Frontend: f.Key, Owner: f.Owner, Wanted: fmt.Sprintf("%d more endpoints", r.unsafe),
+			Got: "none of these", Why: r.unsafeWhy.Error()})
+	}
+	for i, family := range families {
+		at := slices.IndexFunc(r.frontends, func(f *plan.Frontend) bool { return f.SourceRanges != nil && f.Key.Family() == family })
+		if n := r.ranges[i].omitted; n > 0 && at >= 0 {
+			add(r.frontends[at], "source ranges", l.SourceRanges+n, l.SourceRanges, "sourceRanges", l.SourceRanges)
 		}
+	}
+	return out
+}
+
+// Omitted returns what is left out of Services because of limits and addresses, sorted by Service.
+func (p *Planner) Omitted() (out []plan.Degradation) {
+	for _, name := range p.ServiceNames() {
+		out = append(out, p.services[name].omitted...)
 	}
 	return out
 }

@@ -16,12 +16,15 @@ func (p *Planner) refresh() {
 	p.nodeDirty = false
 	s := &p.settings
 	own, warn := p.ownNode()
-	nodeInfo := service.NodeInfo{Node: s.Node, Zone: own.Zone, MaxEndpoints: s.Limits.Endpoints}
+	nodeInfo := service.NodeInfo{Node: s.Node, Zone: own.Zone, MaxEndpoints: s.Limits.Endpoints, Endpoints: p.nodeInfo.Endpoints}
 	r := rules{
 		MasqueradeAll: s.MasqueradeAll,
 		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
 	}
 	r.Global = p.global(own, r.NodeAddrs)
+	if e := nodeInfo.Endpoints; e == nil || !slices.Equal(e.ServiceCIDRs, r.Global.ServiceCIDRs) || !slices.Equal(e.Allowed, s.EndpointCIDRs) {
+		nodeInfo.Endpoints = &service.EndpointRules{ServiceCIDRs: r.Global.ServiceCIDRs, Allowed: s.EndpointCIDRs}
+	}
 	// These apply to every Service.
 	if nodeInfo != p.nodeInfo || !slices.Equal(r.NodeAddrs, p.rules.NodeAddrs) ||
 		!slices.Equal(r.Global.PodSources, p.rules.Global.PodSources) ||

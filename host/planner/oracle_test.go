@@ -248,6 +248,9 @@ func (o *oracle) lists(s *model.Service, p model.ServicePort, family model.Famil
 				continue
 			}
 			for _, e := range sl.Endpoints {
+				if e.Addr == netip.MustParseAddr("240.0.0.9") || inAny(o.cidrs, e.Addr) { // reserved, or of a Service
+					continue
+				}
 				at := netip.AddrPortFrom(e.Addr, sp.Port)
 				// The same endpoint twice: one that does not terminate wins, of two such a ready one, then one here.
 				old, twice := found[at]

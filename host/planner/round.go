@@ -38,6 +38,10 @@ type round struct {
 	// The first frontend of the port with the most endpoints, if that is more than the limit.
 	crowded   *plan.Frontend
 	endpoints int
+	// Endpoints of all ports that may not be, and the first frontend and reason.
+	unsafe    int
+	unsafeAt  *plan.Frontend
+	unsafeWhy error
 }
 
 // begin begins a round.
@@ -76,7 +80,7 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 		d := p.decide(r, port, now)
 		frontends := p.rules.frontends(r, &d)
 		budget.spend(lookCost*(len(endpointSlices)+len(port.Endpoints)) + frontendCost*(1+len(frontends)))
-		r.add(s, &d, frontends)
+		r.add(&p.settings.Limits, s, &d, frontends)
 	}
 	if r.quota.first == nil && r.next < len(families)*len(r.svc.Ports) && r.quota.wanted > len(r.frontends) {
 		next := &r.svc.Ports[r.next/len(families)]
@@ -132,7 +136,7 @@ func (r *round) countPending(d *policy.Decision) {
 }
 
 // add adds the decision about a port and its frontends.
-func (r *round) add(s *serviceState, d *PortDecision, frontends []*plan.Frontend) {
+func (r *round) add(l *Limits, s *serviceState, d *PortDecision, frontends []*plan.Frontend) {
 	r.frontends = append(r.frontends, frontends...)
 	r.summary.add(r.svc, d)
 	if r.decisions != nil {
@@ -142,8 +146,13 @@ func (r *round) add(s *serviceState, d *PortDecision, frontends []*plan.Frontend
 	if n := len(r.ports); n == 0 || r.ports[n-1] != d.Port.Name {
 		r.ports = append(r.ports, d.Port.Name)
 	}
-	if d.Port.Omitted > 0 && d.Port.Omitted+len(d.Port.Endpoints) > r.endpoints && len(frontends) > 0 {
-		r.crowded, r.endpoints = frontends[0], d.Port.Omitted+len(d.Port.Endpoints)
+	if d.Port.Refused > 0 && len(frontends) > 0 {
+		if r.unsafe += d.Port.Refused; r.unsafeAt == nil {
+			r.unsafeAt, r.unsafeWhy = frontends[0], d.Port.FirstRefusal
+		}
+	}
+	if d.Port.Omitted > 0 && d.Port.Omitted+l.Endpoints > r.endpoints && len(frontends) > 0 {
+		r.crowded, r.endpoints = frontends[0], d.Port.Omitted+l.Endpoints
 	}
 }
 

@@ -24,4 +24,6 @@ type Settings struct {
 	LocalAddrs []netip.Addr
 	Policies   *policy.Set
 	Limits     Limits
+	// EndpointCIDRs are exceptions from the addresses that may not be endpoints, see service.EndpointRules.
+	EndpointCIDRs []netip.Prefix
 }

@@ -18,17 +18,20 @@ type NodeInfo struct {
 	// MaxEndpoints of a Service port in one family; 0: no limit. The first ones are used, in the order of the slices, which is
 	// that of their names.
 	MaxEndpoints int
+	Endpoints    *EndpointRules // nil: every address may be an endpoint
 }
 
 // Port is a Service port in one family with all its endpoints.
 type Port struct {
-	Name        model.PortName
-	Spec        model.ServicePort
-	Family      model.Family
-	Endpoints   []Endpoint // sorted by address, unique
-	Omitted     int        // endpoints beyond NodeInfo.MaxEndpoints
-	UsesCluster bool       // the cluster pool is used
-	UsesLocal   bool       // the local pool is used
+	Name         model.PortName
+	Spec         model.ServicePort
+	Family       model.Family
+	Endpoints    []Endpoint // sorted by address, unique
+	Omitted      int        // endpoints beyond NodeInfo.MaxEndpoints
+	Refused      int        // endpoints that NodeInfo.Endpoints refuses
+	FirstRefusal error      // why, for the first one
+	UsesCluster  bool       // the cluster pool is used
+	UsesLocal    bool       // the local pool is used
 	// HasEligible reports whether there is an eligible endpoint on any node. If so, an empty local pool drops connections instead of
 	// rejecting them.
 	HasEligible bool
@@ -121,7 +124,14 @@ func (out *Port) merge(endpointSlices []*model.EndpointSlice, node NodeInfo) {
 	}
 	eps := slices.Grow(out.Endpoints, n)
 	each(func(endpoints []model.SliceEndpoint, port uint16) {
-		for i := range endpoints[:min(len(endpoints), n-len(eps))] {
+		for i := range endpoints[:min(len(endpoints), n)] {
+			n--
+			if err := node.Endpoints.Check(endpoints[i].Addr); err != nil {
+				if out.Refused++; out.Refused == 1 {
+					out.FirstRefusal = err
+				}
+				continue
+			}
 			eps = append(eps, newEndpoint(&endpoints[i], port, node))
 		}
 	})

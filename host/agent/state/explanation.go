@@ -1,6 +1,7 @@
 package state
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/planner"
@@ -18,6 +19,7 @@ type Explanation struct {
 	Error     string   `json:"error,omitempty"`
 	Frontends []string `json:"frontends"`
 	Contested []string `json:"contested,omitempty"` // frontends that another Service has
+	Omitted   []string `json:"omitted,omitempty"`   // what is left out because of limits or addresses
 	Pools     []Pool   `json:"pools"`
 }
 
@@ -92,6 +94,12 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 	}
 	for _, d := range e.Conflicts {
 		x.Contested = append(x.Contested, d.Wanted+" "+d.Frontend.String()+": "+d.Why)
+	}
+	if n := e.Contested - len(e.Conflicts); n > 0 {
+		x.Contested = append(x.Contested, fmt.Sprintf("%d more frontends", n))
+	}
+	for _, d := range e.Omitted {
+		x.Omitted = append(x.Omitted, fmt.Sprintf("wanted %s, got %s: %s", d.Wanted, d.Got, d.Why))
 	}
 	for i := range e.Decisions {
 		d := &e.Decisions[i]

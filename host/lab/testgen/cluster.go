@@ -272,8 +272,29 @@ func (c *Cluster) slices(s *model.Service, f model.Family) {
 		for range 1 + c.rng.IntN(4) {
 			slice.Endpoints = append(slice.Endpoints, c.endpoint(pick(c.rng, targets).Addr(), style, hints))
 		}
+		if f == model.IPv4 && c.oneIn(5) { // addresses that may not be endpoints
+			slice.Endpoints = append(slice.Endpoints, c.endpoint(netip.MustParseAddr("240.0.0.9"), style, hints))
+		}
+		if cidr := c.cidr(f); cidr.IsValid() && c.oneIn(5) {
+			slice.Endpoints = append(slice.Endpoints, c.endpoint(cidr.Addr().Next(), style, hints))
+		}
 		c.Changes = append(c.Changes, model.Change{Kind: model.SliceKind, Name: slice.Name, Slice: slice})
 	}
+}
+
+// cidr returns the ServiceCIDR of a family, if there is one.
+func (c *Cluster) cidr(f model.Family) netip.Prefix {
+	for _, ch := range c.Changes {
+		if ch.CIDR == nil {
+			continue
+		}
+		for _, p := range ch.CIDR.CIDRs {
+			if model.FamilyOf(p.Addr()) == f {
+				return p
+			}
+		}
+	}
+	return netip.Prefix{}
 }
 
 // endpoint returns an endpoint. As in a real cluster, an address is always on the same node and has the same hints throughout a

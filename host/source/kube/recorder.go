@@ -28,6 +28,7 @@ const (
 	ReasonFailedToStartMetricServer       = "FailedToStartMetricServer"
 	ReasonFailedToEvaluatePolicy          = "FailedToEvaluatePolicy"
 	ReasonFrontendConflict                = "FrontendConflict"
+	ReasonServiceLimited                  = "ServiceLimited"
 )
 
 // Recorder sends Events about this node and about Services. Its methods never block: an Event that cannot be sent is

@@ -1,0 +1,78 @@
+package service
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// EndpointRules say which addresses may be endpoints. Whoever may write EndpointSlices in one namespace makes the nodes connect
+// to them, past what would refuse the connection of a Pod. The API server refuses unspecified, loopback and link-local
+// addresses; these are others that lead there, or nowhere.
+type EndpointRules struct {
+	ServiceCIDRs []netip.Prefix // of the cluster: a cluster IP is translated once, so it is no endpoint
+	Allowed      []netip.Prefix // exceptions from the other rules
+}
+
+var (
+	thisNetwork = netip.MustParsePrefix("0.0.0.0/8")   // RFC 1122
+	reserved    = netip.MustParsePrefix("240.0.0.0/4") // RFC 1112
+	// Ranges of IPv6 that contain an IPv4 address, by its offset in bytes.
+	embedding = map[netip.Prefix]int{
+		netip.MustParsePrefix("::/96"):           12, // IPv4-compatible, RFC 4291
+		netip.MustParsePrefix("::ffff:0:0:0/96"): 12, // IPv4-translated, RFC 2765
+		netip.MustParsePrefix("64:ff9b::/96"):    12, // NAT64, RFC 6052
+		netip.MustParsePrefix("64:ff9b:1::/48"):  12, // local NAT64 with a /96, RFC 8215
+		netip.MustParsePrefix("2002::/16"):       2,  // 6to4, RFC 3056
+	}
+)
+
+// Check returns why an address may not be an endpoint, nil if it may.
+func (r *EndpointRules) Check(a netip.Addr) error {
+	if r == nil {
+		return nil
+	}
+	contains := func(p netip.Prefix) bool { return p.Contains(a) }
+	if slices.ContainsFunc(r.ServiceCIDRs, contains) {
+		return fmt.Errorf("%s is an address of a ServiceCIDR", a)
+	}
+	if why := unsafe(a); why != "" && !slices.ContainsFunc(r.Allowed, contains) {
+		return fmt.Errorf("%s is %s", a, why)
+	}
+	return nil
+}
+
+// unsafe returns what kind of address must not be an endpoint, "" for others.
+func unsafe(a netip.Addr) string {
+	switch {
+	case a.IsUnspecified():
+		return "the unspecified address"
+	case a.IsLoopback():
+		return "a loopback address"
+	case a.IsLinkLocalUnicast():
+		return "a link-local address"
+	case a.IsMulticast():
+		return "a multicast address"
+	case thisNetwork.Contains(a):
+		return "in 0.0.0.0/8 (this network)"
+	case reserved.Contains(a):
+		return "in 240.0.0.0/4 (reserved)"
+	case a.Is4():
+		return ""
+	}
+	if a.Is4In6() {
+		return unsafe(a.Unmap())
+	}
+	b := a.As16()
+	if b[0] != 0 && b[0] != 0x20 {
+		return ""
+	}
+	for p, at := range embedding {
+		if p.Contains(a) {
+			if v4 := netip.AddrFrom4([4]byte(b[at : at+4])); unsafe(v4) != "" {
+				return "an IPv6 form of " + v4.String() + ", " + unsafe(v4)
+			}
+		}
+	}
+	return ""
+}

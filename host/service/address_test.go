@@ -1,0 +1,77 @@
+package service
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
+
+func TestUnsafeAddressesAreNoEndpoints(t *testing.T) {
+	rules := &EndpointRules{ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10:96::/112")}}
+	for _, s := range []string{
+		"0.0.0.0", "0.0.0.1", "0.255.255.255", "127.0.0.1", "127.255.0.9", "169.254.169.254", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255",
+		"::", "::1", "fe80::1", "ff02::1", "ff05::2", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "::169.254.169.254", "::0.0.0.9",
+		"64:ff9b::127.0.0.1", "64:ff9b::169.254.169.254", "64:ff9b::a9fe:a9fe", "64:ff9b::240.0.0.1", "64:ff9b:1::127.0.0.1",
+		"64:ff9b:1:ffff::169.254.169.254", "2002:7f00:1::1", "2002:a9fe:a9fe::", "::ffff:0:127.0.0.1",
+		"10.96.0.1", "10.96.255.255", "fd00:10:96::a",
+	} {
+		if rules.Check(netip.MustParseAddr(s)) == nil {
+			t.Errorf("%s may be an endpoint", s)
+		}
+	}
+	for _, s := range []string{
+		"1.0.0.1", "10.244.0.7", "10.97.0.1", "100.64.0.1", "192.168.0.1", "198.18.0.1", "203.0.113.1", "223.255.255.254", "2001:db8::1", "fd00:10:97::1",
+		"64:ff9b::8.8.8.8", "64:ff9b::10.0.0.1", "2002:808:808::1", "64:ff9c::127.0.0.1", "2003:7f00:1::1", "::8.8.8.8", "2001::1",
+	} {
+		if err := rules.Check(netip.MustParseAddr(s)); err != nil {
+			t.Error(err)
+		}
+	}
+	rules.Allowed = []netip.Prefix{netip.MustParsePrefix("240.0.0.0/8"), netip.MustParsePrefix("10.96.0.0/24")}
+	if err := rules.Check(netip.MustParseAddr("240.1.2.3")); err != nil {
+		t.Error(err)
+	}
+	for _, s := range []string{"241.0.0.1", "10.96.0.1"} {
+		if rules.Check(netip.MustParseAddr(s)) == nil {
+			t.Errorf("%s may be an endpoint", s)
+		}
+	}
+}
+
+// TestEmbeddedAddressesAreCheckedLikeThemselves: an IPv6 form of any IPv4 address.
+func TestEmbeddedAddressesAreCheckedLikeThemselves(t *testing.T) {
+	rules := &EndpointRules{}
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 20_000 {
+		v4 := [4]byte{byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())}
+		for p, at := range embedding {
+			b := p.Addr().As16()
+			copy(b[at:], v4[:])
+			plain, embedded := netip.AddrFrom4(v4), netip.AddrFrom16(b)
+			if (rules.Check(plain) == nil) != (rules.Check(embedded) == nil) {
+				t.Fatalf("%s: %v, %s: %v", plain, rules.Check(plain), embedded, rules.Check(embedded))
+			}
+		}
+	}
+}
+
+// TestFirstEndpointsAreKept: the limit is the same whatever the order in which slices came, and counts before anything else.
+func TestFirstEndpointsAreKept(t *testing.T) {
+	svc := &model.Service{Name: model.Name{Namespace: "shop", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+		Ports: []model.ServicePort{{Protocol: model.TCP, Port: 80}}}
+	s := model.NewSnapshot()
+	for _, i := range rand.New(rand.NewPCG(2, 2)).Perm(50) {
+		name := model.Name{Namespace: "shop", Name: string(rune('A' + i))}
+		slice := &model.EndpointSlice{Name: name, Service: svc.Name, Family: model.IPv4, Ports: []model.SlicePort{{Protocol: model.TCP, Port: 8080}}}
+		for j := range 10 {
+			slice.Endpoints = append(slice.Endpoints, model.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 244, byte(i), byte(j)}), Ready: true})
+		}
+		s.Apply(model.Change{Kind: model.SliceKind, Name: name, Slice: slice})
+	}
+	p := SelectEndpoints(svc, &svc.Ports[0], model.IPv4, s.Slices[svc.Name], NodeInfo{MaxEndpoints: 123})
+	if len(p.Endpoints) != 123 || p.Omitted != 500-123 || p.Endpoints[122].Addr.String() != "10.244.12.2:8080" {
+		t.Fatalf("%d endpoints, %d left out, the last %v", len(p.Endpoints), p.Omitted, p.Endpoints[len(p.Endpoints)-1].Addr)
+	}
+}
