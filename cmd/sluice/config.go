@@ -76,10 +76,22 @@ equivalent SluiceConfiguration. Lists on standard error the fields that are not 
 		})
 }
 
-// readInput reads a file, or standard input if the name is -.
+// maxInput is the maximum size of a KubeProxyConfiguration in bytes; a ConfigMap has at most 1 MiB.
+const maxInput = 8 << 20
+
+// readInput reads a file, which may be a pipe, or standard input if the name is -.
 func readInput(stdin io.Reader, name string) ([]byte, error) {
-	if name == "-" {
-		return io.ReadAll(stdin)
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		stdin = f
 	}
-	return os.ReadFile(name)
+	text, err := io.ReadAll(io.LimitReader(stdin, maxInput+1))
+	if err == nil && len(text) > maxInput {
+		err = fmt.Errorf("%s: larger than %d MiB", name, maxInput>>20)
+	}
+	return text, err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -25,6 +26,19 @@ func TestHintIfThisHostIsNotANode(t *testing.T) {
 	} {
 		if got := c.in.hint(cfg, c.cluster); strings.Contains(got, "Node laptop: not found in the cluster; set --node") != c.hint || (got != "") != c.hint {
 			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+func TestEndlessInputIsRefused(t *testing.T) {
+	endless, err := os.Open("/dev/zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer endless.Close()
+	for _, name := range []string{"-", "/dev/zero"} {
+		if _, err := readInput(endless, name); err == nil || !strings.Contains(err.Error(), name+": larger than 8 MiB") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
