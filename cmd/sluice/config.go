@@ -39,7 +39,7 @@ would reject the file or one of its plugins.`,
 				for _, w := range append(cfg.Warnings(), cfg.MissingFiles()...) {
 					warn(args[0] + ": " + w)
 				}
-				set, err := plugins.Open(cmd.Context(), cfg, slog.New(slog.DiscardHandler))
+				set, err := plugins.Open(cmd.Context(), cfg, compileCommand, slog.New(slog.DiscardHandler))
 				if err != nil {
 					return err
 				}

@@ -100,7 +100,7 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 			printError(p)
 		}
 	}
-	set, err := plugins.Open(ctx, cfg, stderrLogger(slog.LevelWarn))
+	set, err := plugins.Open(ctx, cfg, compileCommand, stderrLogger(slog.LevelWarn))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
 // Exit codes.
@@ -40,7 +41,14 @@ func main() {
 // cobraSuggestion is what cobra puts between the error of an unknown command and similar names, one per line.
 const cobraSuggestion = "\n\nDid you mean this?\n"
 
+// compileCommand is the command line of the processes in which sluice compiles plugins. It is not for users, so it is not
+// one of the commands below.
+var compileCommand = []string{"sluice", "compile-plugin"}
+
 func execute(ctx context.Context, args []string) int {
+	if len(args) > 0 && args[0] == compileCommand[1] {
+		return wasm.CompileMain(args[1:], os.Stdin, os.Stderr)
+	}
 	root := newRootCommand()
 	parsed := false
 	root.PersistentPreRun = func(*cobra.Command, []string) { parsed = true }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/wasm"
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -74,7 +75,7 @@ type pluginCheck struct {
 
 // run loads the module twice, the second time with compiled code from the cache, and measures calls.
 func (c *pluginCheck) run(ctx context.Context) (err error) {
-	module, err := readRegular(c.file, plugins.MaxModule)
+	module, err := safefile.Read(c.file, plugins.MaxModule)
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (c *pluginCheck) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(cache)) }()
-	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Log: c.log, Now: time.Now})
+	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Compiler: compileCommand, Log: c.log, Now: time.Now})
 	if err != nil {
 		return err
 	}
@@ -105,27 +106,6 @@ func (c *pluginCheck) run(ctx context.Context) (err error) {
 		return c.printAnswers(second)
 	}
 	return nil
-}
-
-// readRegular reads a regular file of at most limit bytes. Reading others might never end.
-func readRegular(file string, limit int64) (_ []byte, err error) {
-	info, err := os.Stat(file)
-	if err != nil {
-		return nil, errors.Unwrap(err) // the caller names the file
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("not a regular file")
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, errors.Unwrap(err)
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(b)) > limit {
-		err = fmt.Errorf("module refused: more than %d bytes", limit)
-	}
-	return b, err
 }
 
 // callCost is the cost of one call with a number of endpoints.

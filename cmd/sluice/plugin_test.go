@@ -76,7 +76,7 @@ func TestPluginCheckRefusesInvalidModules(t *testing.T) {
 		usage bool
 	}{
 		{[]string{filepath.Join(dir, "none.wasm")}, "none.wasm: no such file or directory", false},
-		{[]string{dir}, "not a regular file", false},
+		{[]string{dir}, "is a directory", false},
 		{[]string{"/dev/zero"}, "not a regular file", false},
 		{[]string{text}, "not a WebAssembly module", false},
 		{[]string{text, "--settings", "{"}, "--settings is not JSON", true},

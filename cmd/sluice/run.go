@@ -76,6 +76,6 @@ func (f *runFlags) run(ctx context.Context) error {
 		Config: cfg, ConfigFile: f.config, Reload: f.load,
 		Client: client, Manifests: f.source,
 		Socket: f.socket, Checkpoint: f.checkpoint,
-		Once: f.once, RemoveKubeProxy: f.kubeProxy, Version: buildVersion(), Log: log,
+		Once: f.once, RemoveKubeProxy: f.kubeProxy, Version: buildVersion(), PluginCompiler: compileCommand, Log: log,
 	}).Run(ctx)
 }

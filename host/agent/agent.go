@@ -38,6 +38,7 @@ type Options struct {
 	Once            bool            // Run programs the current state and returns
 	RemoveKubeProxy bool            // remove what kube-proxy has left in the kernel, after the first sync
 	Version         string          // of sluice
+	PluginCompiler  []string        // see wasm.Options.Compiler
 	Log             *slog.Logger
 }
 
@@ -80,7 +81,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.plane.Close()) }()
-	if a.plugins, err = plugins.Open(ctx, cfg, a.log); err != nil {
+	if a.plugins, err = plugins.Open(ctx, cfg, a.opts.PluginCompiler, a.log); err != nil {
 		return err
 	}
 	reserveCPU()

@@ -26,6 +26,11 @@ type built struct {
 var guests built
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		if child := childCommands()[os.Args[1]]; child != nil {
+			os.Exit(child(os.Args[2:]))
+		}
+	}
 	dir, err := os.MkdirTemp("", "sluice-wasm-test-")
 	if err != nil {
 		panic(err)

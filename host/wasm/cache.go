@@ -6,22 +6,49 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"sort"
+	"strings"
 	"syscall"
 )
 
 // The compile cache has a folder per rewritten module, named by its digest. It contains the files of wazero, named by
 // wazero's version and the features of the CPU, and a manifest with their digests. wazero trusts the sizes and offsets in
 // its files and checks only the code, so a folder whose manifest does not match is deleted, not read.
+//
+// Several processes may use a cache. An entry is written in a folder of its own and renamed when it is complete. Who
+// reads or writes an entry has a shared lock on its folder (flock); it is deleted under an exclusive lock only.
 
 const (
 	manifestName = "MANIFEST"
-	maxEntries   = 32 // modules; the oldest are evicted
+	tempPrefix   = "sluice-compile-"
+	maxEntries   = 32       // modules; the oldest are evicted
+	maxManifest  = 64 << 10 // bytes
 )
+
+// compileCache is the folder of compiled code; dir "" means that nothing is cached.
+type compileCache struct{ dir string }
+
+// digest names the entry of a rewritten module.
+func digest(metered []byte) string {
+	sum := sha256.Sum256(metered)
+	return hex.EncodeToString(sum[:])
+}
+
+// folders returns where compiled code can be written, the best first. A child process always needs a folder.
+func (c compileCache) folders(needed bool) []string {
+	var list []string
+	if c.dir != "" {
+		list = append(list, c.dir)
+	}
+	if needed {
+		list = append(list, os.TempDir(), "/dev/shm") // containers with a read-only root file system have the latter
+	}
+	return list
+}
 
 // checkCacheDir creates dir if necessary and checks that no other user can have put code there.
 func checkCacheDir(dir string) error {
@@ -51,44 +78,109 @@ func checkPrivate(path string) error {
 	return nil
 }
 
+// cacheEntry is a folder with the code of one module. As long as it is open, no process deletes it.
 type cacheEntry struct {
-	dir      string
-	verified bool // it existed and its manifest matches
+	dir  string
+	lock *os.File
 }
 
-// openEntry finds or creates the folder for a module; nil: no cache.
-func openEntry(cacheDir string, metered []byte, log *slog.Logger) *cacheEntry {
-	if cacheDir == "" {
-		return nil
+// open returns the entry of a module after verifying it. The error is fs.ErrNotExist if there is none. A damaged one is
+// deleted.
+func (c compileCache) open(name string) (*cacheEntry, error) {
+	if c.dir == "" {
+		return nil, fs.ErrNotExist
 	}
-	sum := sha256.Sum256(metered)
-	e := &cacheEntry{dir: filepath.Join(cacheDir, hex.EncodeToString(sum[:]))}
-	switch err := e.verify(); {
-	case err == nil:
-		e.verified = true
-		return e
-	case !errors.Is(err, fs.ErrNotExist):
-		log.Warn("compile cache entry deleted", "dir", e.dir, "err", err)
+	e, err := lockEntry(filepath.Join(c.dir, name), syscall.LOCK_SH|syscall.LOCK_NB)
+	if err != nil {
+		return nil, err
 	}
-	e.remove()
-	prune(cacheDir)
-	if err := os.Mkdir(e.dir, 0o700); err != nil {
-		log.Warn("compile cache not used", "dir", e.dir, "err", err)
-		return nil
+	if err := e.verify(); err != nil {
+		e.close()
+		e.remove()
+		return nil, err
 	}
-	return e
+	return e, nil
 }
 
+// newEntry creates an empty folder in dir, which is the cache or a folder of temporary files.
+func (c compileCache) newEntry(dir string) (*cacheEntry, error) {
+	if dir == c.dir {
+		unlock, err := c.lock()
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+	}
+	path, err := os.MkdirTemp(dir, tempPrefix)
+	if err != nil {
+		return nil, err
+	}
+	return lockEntry(path, syscall.LOCK_SH)
+}
+
+// lock excludes other processes for the moment in which a new folder has no lock of its own yet.
+func (c compileCache) lock() (unlock func(), _ error) {
+	e, err := lockEntry(c.dir, syscall.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	return e.close, nil
+}
+
+func lockEntry(dir string, how int) (*cacheEntry, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), how); err != nil {
+		_ = f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) { // it is being deleted
+			err = fs.ErrNotExist
+		}
+		return nil, err
+	}
+	return &cacheEntry{dir, f}, nil
+}
+
+func (e *cacheEntry) close() { _ = e.lock.Close() }
+
+// discard deletes an entry that has not been published.
+func (e *cacheEntry) discard() {
+	_ = os.RemoveAll(e.dir)
+	e.close()
+}
+
+// remove deletes the folder if no process uses it.
 func (e *cacheEntry) remove() {
-	e.verified = false
-	_ = os.RemoveAll(e.dir) // leftovers have no manifest, so they are not used
+	locked, err := lockEntry(e.dir, syscall.LOCK_EX|syscall.LOCK_NB)
+	if err != nil {
+		return
+	}
+	locked.discard()
+}
+
+// publish completes an entry and renames it, so that other processes find it. If they already do, theirs stays.
+func (c compileCache) publish(e *cacheEntry, name string) error {
+	if err := e.writeManifest(); err != nil {
+		return err
+	}
+	c.prune()
+	path := filepath.Join(c.dir, name)
+	err := os.Rename(e.dir, path)
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTEMPTY) {
+		return nil
+	}
+	if err == nil {
+		e.dir = "" // discard deletes nothing
+	}
+	return err
 }
 
 func (e *cacheEntry) verify() error {
 	if err := checkPrivate(e.dir); err != nil {
 		return err
 	}
-	want, err := os.ReadFile(filepath.Join(e.dir, manifestName))
+	want, err := readManifest(filepath.Join(e.dir, manifestName))
 	if err != nil {
 		return err
 	}
@@ -102,17 +194,26 @@ func (e *cacheEntry) verify() error {
 	return nil
 }
 
+func readManifest(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxManifest+1))
+	if err == nil && len(b) > maxManifest {
+		err = fmt.Errorf("the manifest is larger than %d bytes", maxManifest)
+	}
+	return b, err
+}
+
 // writeManifest writes the digests of the files in the folder.
 func (e *cacheEntry) writeManifest() error {
 	sums, err := e.digests()
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(e.dir, manifestName+".tmp")
-	if err := os.WriteFile(tmp, sums, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, filepath.Join(e.dir, manifestName))
+	return os.WriteFile(filepath.Join(e.dir, manifestName), sums, 0o600)
 }
 
 // digests lists digest and path of each file except the manifest, in order of path.
@@ -126,38 +227,67 @@ func (e *cacheEntry) digests() ([]byte, error) {
 			return err
 		}
 		rel, err := filepath.Rel(e.dir, path)
-		if err != nil || d.IsDir() || rel == manifestName || rel == manifestName+".tmp" {
+		if err != nil || d.IsDir() || rel == manifestName {
 			return err
 		}
-		content, err := os.ReadFile(path)
+		sum, err := fileDigest(path)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(&b, "%x %s\n", sha256.Sum256(content), rel)
+		fmt.Fprintf(&b, "%x %s\n", sum, rel)
+		if b.Len() > maxManifest {
+			return errors.New("too many files")
+		}
 		return nil
 	})
 	return b.Bytes(), err
 }
 
-// prune evicts the oldest entries to make room for one.
-func prune(cacheDir string) {
-	list, err := os.ReadDir(cacheDir)
+func fileDigest(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return nil, err
+	}
+	return h.Sum(nil), nil
+}
+
+// prune evicts the oldest entries to make room for one, and deletes what processes that were killed have left.
+func (c compileCache) prune() {
+	unlock, err := c.lock()
+	if err != nil {
+		return
+	}
+	defer unlock()
+	list, err := os.ReadDir(c.dir)
 	if err != nil {
 		return
 	}
 	type entry struct {
-		name    string
+		cacheEntry
 		modTime int64
 	}
 	var entries []entry
 	for _, d := range list {
-		if info, err := d.Info(); err == nil && d.IsDir() && len(d.Name()) == 2*sha256.Size {
-			entries = append(entries, entry{d.Name(), info.ModTime().UnixNano()})
+		info, err := d.Info()
+		if err != nil || !d.IsDir() {
+			continue
+		}
+		e := entry{cacheEntry{dir: filepath.Join(c.dir, d.Name())}, info.ModTime().UnixNano()}
+		switch {
+		case strings.HasPrefix(d.Name(), tempPrefix):
+			e.remove()
+		case len(d.Name()) == 2*sha256.Size:
+			entries = append(entries, e)
 		}
 	}
 	sort.Slice(entries, func(i, j int) bool { return entries[i].modTime < entries[j].modTime })
 	for len(entries) >= maxEntries {
-		_ = os.RemoveAll(filepath.Join(cacheDir, entries[0].name)) // retried next time
+		entries[0].remove() // one in use is retried next time
 		entries = entries[1:]
 	}
 }

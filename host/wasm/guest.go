@@ -9,9 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
-	"github.com/tetratelabs/wazero/experimental"
 
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 	"github.com/sluice-proxy/sluice/host/wasm/watchdog"
@@ -26,6 +24,7 @@ type guest struct {
 	repeated uint64 // decisions
 	maxFuel  int64  // of a decision that is repeated
 	module   api.Module
+	linear   *linearMemory // behind memory
 	memory   api.Memory
 	fuel     api.MutableGlobal
 	stack    api.MutableGlobal
@@ -68,8 +67,8 @@ func (p *Plugin) newGuest(key instanceKey) (*guest, error) {
 
 func (g *guest) start() (err error) {
 	p := g.p
-	if err := g.instantiate(); err != nil {
-		return fmt.Errorf("instantiate: %w", firstLine(err))
+	if g.module, g.linear, err = p.instantiate(); err != nil {
+		return err
 	}
 	p.instances++
 	g.memory = g.module.Memory()
@@ -103,7 +102,11 @@ func (g *guest) start() (err error) {
 // initialize runs the start function and _initialize.
 func (g *guest) initialize() error {
 	p := g.p
-	budget := p.limits.InitFuel
+	p.initFuel = p.report.Module.InstantiateFuel()
+	budget := p.limits.InitFuel - p.initFuel
+	if budget < 0 {
+		return fmt.Errorf("instantiate: tables, data and globals cost %d fuel, the budget is %d", p.initFuel, p.limits.InitFuel)
+	}
 	for _, name := range []string{meter.StartExport, "_initialize"} {
 		f := g.module.ExportedFunction(name)
 		if f == nil {
@@ -120,18 +123,6 @@ func (g *guest) initialize() error {
 		p.initFuel += g.fuelUsed
 	}
 	return nil
-}
-
-func (g *guest) instantiate() (err error) {
-	defer func() {
-		if r := recover(); r != nil { // the memory could not be allocated
-			err = fmt.Errorf("%v", r)
-		}
-	}()
-	p := g.p
-	ctx := experimental.WithMemoryAllocator(p.ctx, experimental.MemoryAllocatorFunc(allocateMemory))
-	g.module, err = p.runtime.InstantiateModule(ctx, p.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
-	return err
 }
 
 // configure passes the settings to sluice_configure.
@@ -333,6 +324,9 @@ func (g *guest) close() {
 		_ = g.module.Close(context.Background()) // only frees memory
 		g.module = nil
 	}
+	if g.linear != nil {
+		g.linear.Free()
+	}
 }
 
 // withLoggedError appends the error that the guest logged, if any.
@@ -343,12 +337,17 @@ func (g *guest) withLoggedError(text string) string {
 	return text + ": " + strconv.Quote(g.loggedError)
 }
 
-// firstLine removes wazero's stack trace.
+// firstLine returns the text of an error without wazero's stack trace. It may contain names from the module.
 func firstLine(err error) error {
 	text, _, more := strings.Cut(err.Error(), "\n")
-	if !more {
-		return err
+	if more {
+		text = strings.TrimSuffix(text, " (recovered by wazero)")
 	}
-	text = strings.TrimSuffix(text, " (recovered by wazero)")
-	return errors.New(text)
+	if short := meter.Printable(text, maxErrorText); short != err.Error() {
+		return errors.New(short)
+	}
+	return err
 }
+
+// maxErrorText is the length in bytes at which the text of an error of wazero is cut.
+const maxErrorText = 500

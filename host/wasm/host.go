@@ -14,10 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tetratelabs/wazero"
-	"github.com/tetratelabs/wazero/api"
-	"github.com/tetratelabs/wazero/experimental"
-
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 	"github.com/sluice-proxy/sluice/host/wasm/watchdog"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -28,8 +24,15 @@ type Options struct {
 	// CacheDir is the compile cache. It contains native code that is executed, so it must belong to this user with
 	// mode 0700. It is created if it does not exist. If it is empty or not private, nothing is cached.
 	CacheDir string
-	Limits   Limits       // zero fields default to DefaultLimits
-	Log      *slog.Logger // log lines of guests and of the host; nil: discarded
+	// Compiler is the command line of a child process that compiles modules under CompileLimits: this program again, which
+	// must then call CompileMain with the arguments that follow those given. nil compiles in this process, where only
+	// Limits.Module bounds what it costs; that is for tests and for modules that are trusted.
+	Compiler []string
+	// Memory bounds the host memory of all plugins together, in bytes: compiled code, tables, linear memories and, while a
+	// Compiler runs, Limits.Compile.Memory. 0 means DefaultMemory.
+	Memory int64
+	Limits Limits       // zero fields default to DefaultLimits
+	Log    *slog.Logger // log lines of guests and of the host; nil: discarded
 	// Now is used for the durations in Report only; with nil they are zero.
 	Now func() time.Time
 }
@@ -37,8 +40,10 @@ type Options struct {
 // Host loads plugins. It is safe for concurrent use.
 type Host struct {
 	ctx      context.Context // of all guest calls; without deadline: fuel ends them
-	cacheDir string
+	cache    compileCache
+	compiler *compiler // nil: compile in this process
 	limits   Limits
+	memory   budget
 	log      *slog.Logger
 	now      func() time.Time
 	watchdog *watchdog.Watchdog
@@ -68,8 +73,12 @@ func New(_ context.Context, opts Options) (*Host, error) {
 		if err := checkCacheDir(opts.CacheDir); err != nil {
 			h.log.Warn("compile cache disabled", "dir", opts.CacheDir, "err", err)
 		} else {
-			h.cacheDir = opts.CacheDir
+			h.cache.dir = opts.CacheDir
 		}
+	}
+	h.memory.limit = cmp.Or(opts.Memory, DefaultMemory)
+	if opts.Compiler != nil {
+		h.compiler = newCompiler(opts.Compiler, limits.Compile, limits.MemoryPages)
 	}
 	return h, nil
 }
@@ -167,65 +176,6 @@ func (h *Host) LoadWith(ctx context.Context, name string, wasm, settings []byte,
 		return nil, errors.Join(errors.New("the plugin host is closed"), p.Close())
 	}
 	return p, nil
-}
-
-// compile sets p.runtime and p.compiled, from the cache if it has a verified entry.
-func (h *Host) compile(ctx context.Context, p *Plugin, metered []byte) error {
-	entry := openEntry(h.cacheDir, metered, p.log)
-	err := h.compileWith(ctx, p, metered, entry)
-	if err != nil && entry != nil && ctx.Err() == nil {
-		// A damaged, unwritable or full cache is not a reason to fail.
-		entry.remove()
-		if err2 := h.compileWith(ctx, p, metered, nil); err2 == nil {
-			p.log.Warn("compile cache failed; compiled without it", "dir", h.cacheDir, "err", err)
-			return nil
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("module refused: compile: %w", firstLine(err))
-	}
-	p.report.FromCache = entry != nil && entry.verified
-	if entry != nil && !entry.verified {
-		if err := entry.writeManifest(); err != nil {
-			p.log.Warn("compile cache not written", "dir", h.cacheDir, "err", err)
-			entry.remove()
-		}
-	}
-	return nil
-}
-
-func (h *Host) compileWith(ctx context.Context, p *Plugin, metered []byte, entry *cacheEntry) (err error) {
-	// The module is valid as far as the meter checks. If the compiler panics all the same, refuse the module.
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic in the compiler: %v", r)
-		}
-		if err != nil {
-			err = errors.Join(err, p.Close())
-		}
-	}()
-	// Not WithCloseOnContextDone: it slows down calls and does not stop all guests. Fuel does.
-	config := wazero.NewRuntimeConfig().
-		WithCoreFeatures(api.CoreFeaturesV2).
-		WithMemoryLimitPages(p.limits.MemoryPages).
-		WithDebugInfoEnabled(false)
-	p.closed = false
-	p.cache = nil
-	if entry != nil {
-		cache, err := wazero.NewCompilationCacheWithDir(entry.dir)
-		if err != nil {
-			return err
-		}
-		p.cache = cache
-		config = config.WithCompilationCache(cache)
-	}
-	p.runtime = wazero.NewRuntimeWithConfig(ctx, config)
-	if err := p.addImports(ctx); err != nil {
-		return err
-	}
-	// wazero checks ctx between functions with two workers only, not with one.
-	p.compiled, err = p.runtime.CompileModule(experimental.WithCompilationWorkers(ctx, 2), metered)
-	return err
 }
 
 // checkABI checks imports and exports against the ABI, before compilation.

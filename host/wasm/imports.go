@@ -72,18 +72,18 @@ func checkImport(im meter.Import) error {
 	case ok && f.sig == im.Type.String():
 		return nil
 	case ok:
-		return fmt.Errorf("module refused: import %q of %q has type %s, want %s", im.Name, im.Module, im.Type, f.sig)
+		return fmt.Errorf("module refused: import %s of %s has type %s, want %s", meter.Quote(im.Name), meter.Quote(im.Module), im.Type, f.sig)
 	case all[im.Module] == nil:
-		return fmt.Errorf("module refused: import %q of %q: plugins can import from %q and %q only",
-			im.Name, im.Module, sluiceModule, wasiModule)
+		return fmt.Errorf("module refused: import %s of %s: plugins can import from %q and %q only",
+			meter.Quote(im.Name), meter.Quote(im.Module), sluiceModule, wasiModule)
 	}
 	names := make([]string, 0, len(all[im.Module]))
 	for n := range all[im.Module] {
 		names = append(names, n)
 	}
 	sort.Strings(names)
-	return fmt.Errorf("module refused: import %q of %q is not available; available are %s",
-		im.Name, im.Module, strings.Join(names, ", "))
+	return fmt.Errorf("module refused: import %s of %s is not available; available are %s",
+		meter.Quote(im.Name), meter.Quote(im.Module), strings.Join(names, ", "))
 }
 
 // addImports instantiates the host modules, with the functions that p's module imports.

@@ -10,6 +10,7 @@ import (
 // Limits of one plugin. A unit of fuel is about one instruction (see package meter).
 type Limits struct {
 	Module        meter.Limits
+	Compile       CompileLimits
 	MemoryPages   uint32 // of 64 KiB: maximum memory of the guest
 	OverheadBytes int    // host memory of an instance besides: tables, references, call stacks; an instance with more is replaced
 	InitFuel      int64  // start function and _initialize together
@@ -31,6 +32,7 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		Module:        meter.DefaultLimits(),
+		Compile:       DefaultCompileLimits(),
 		MemoryPages:   1024,
 		OverheadBytes: 32 << 20,
 		InitFuel:      200_000_000,
@@ -69,6 +71,9 @@ func (l Limits) withDefaults() (Limits, error) {
 	if l.Module == (meter.Limits{}) {
 		l.Module = d.Module
 	}
+	if l.Compile == (CompileLimits{}) {
+		l.Compile = d.Compile
+	}
 	if l.MemoryPages == 0 {
 		l.MemoryPages = d.MemoryPages
 	}
@@ -95,6 +100,7 @@ func (l Limits) withDefaults() (Limits, error) {
 		{"InitTime", int64(l.InitTime)}, {"ConfigureTime", int64(l.ConfigureTime)}, {"DecideTime", int64(l.DecideTime)},
 		{"OverheadBytes", int64(l.OverheadBytes)}, {"LogLines", int64(l.LogLines)}, {"LogBytes", int64(l.LogBytes)}, {"LogPerSecond", int64(l.LogPerSecond)},
 		{"Settings", int64(l.Settings)}, {"Failures", int64(l.Failures)},
+		{"Compile.CPU", int64(l.Compile.CPU)}, {"Compile.Memory", l.Compile.Memory},
 	} {
 		if v.value < 0 {
 			return l, fmt.Errorf("limit %s: %d is negative", v.name, v.value)

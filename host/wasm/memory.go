@@ -1,39 +1,162 @@
 package wasm
 
 import (
-	"golang.org/x/sys/unix"
+	"fmt"
+	"sync"
+	"syscall"
 
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/experimental"
 )
 
-// linearMemory is the memory of one instance, outside of Go's heap: growing it copies nothing, and closing the instance
-// returns it to the kernel at once. Only what has been grown is accessible, and only what the guest touches takes memory.
-type linearMemory struct{ reserved []byte }
+// DefaultMemory is the host memory of all plugins together, in bytes.
+const DefaultMemory = 256 << 20
 
-func allocateMemory(_, limit uint64) experimental.LinearMemory {
-	m := &linearMemory{}
+// budget is the host memory of all plugins: compiled code, tables, linear memories, and that of a compiling process.
+type budget struct {
+	limit int64 // bytes
+
+	mu   sync.Mutex
+	used int64
+}
+
+// MemoryError is the error of a plugin that needs more memory than is left for all plugins.
+type MemoryError struct {
+	What   string // what it is for
+	Bytes  int64  // that are missing for it
+	Others int64  // in use
+	Limit  int64
+}
+
+// Error implements error.
+func (e *MemoryError) Error() string {
+	return fmt.Sprintf("%s: %s, with the %s in use, exceed the limit of %s for all plugins (pluginMemoryMiB)",
+		e.What, mebibytes(e.Bytes), mebibytes(e.Others), mebibytes(e.Limit))
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+
+// reserve takes n bytes, or returns a *MemoryError.
+func (b *budget) reserve(what string, n int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.used+n > b.limit {
+		return &MemoryError{what, n, b.used, b.limit}
+	}
+	b.used += n
+	return nil
+}
+
+func (b *budget) release(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used -= n
+}
+
+func (b *budget) inUse() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used
+}
+
+// linearMemory is the memory of one guest: a range of addresses of which a part is accessible. It grows in place, within
+// the budget of all plugins, and leaves nothing to the garbage collector. It is also the allocator of its guest.
+type linearMemory struct {
+	budget *budget
+	region []byte // as large as the memory may become
+	size   int64  // accessible and reserved, in bytes
+}
+
+// Allocate implements experimental.MemoryAllocator.
+func (m *linearMemory) Allocate(_, limit uint64) experimental.LinearMemory {
 	if limit > 0 {
-		// On failure Reallocate returns nil, and the instance fails.
-		m.reserved, _ = unix.Mmap(-1, 0, int(limit), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+		region, err := syscall.Mmap(-1, 0, int(limit), syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
+		if err != nil {
+			panic(fmt.Errorf("memory of the guest: %w", err))
+		}
+		m.region = region
 	}
 	return m
 }
 
-// Reallocate implements experimental.LinearMemory.
+// Reallocate implements experimental.LinearMemory. For a guest that grows beyond the budget it returns nil, and memory.grow
+// returns -1. For one that starts, wazero expects no failure.
 func (m *linearMemory) Reallocate(size uint64) []byte {
-	if size == 0 {
-		return []byte{}
+	err := m.grow(int64(size))
+	if err != nil && m.size == 0 {
+		panic(err)
 	}
-	if size > uint64(len(m.reserved)) || unix.Mprotect(m.reserved[:size], unix.PROT_READ|unix.PROT_WRITE) != nil {
+	if err != nil {
 		return nil
 	}
-	return m.reserved[:size:size]
+	return m.region[:size:size]
 }
 
-// Free implements experimental.LinearMemory.
-func (m *linearMemory) Free() {
-	if m.reserved != nil {
-		_ = unix.Munmap(m.reserved) // cannot fail for a whole mapping
-		m.reserved = nil
+func (m *linearMemory) grow(size int64) error {
+	more := size - m.size
+	if more <= 0 {
+		return nil
 	}
+	if err := m.budget.reserve("memory of the guest", more); err != nil {
+		return err
+	}
+	if err := syscall.Mprotect(m.region[:size], syscall.PROT_READ|syscall.PROT_WRITE); err != nil {
+		m.budget.release(more)
+		return fmt.Errorf("memory of the guest: %w", err)
+	}
+	m.size = size
+	return nil
 }
+
+// Free implements experimental.LinearMemory. It may be called again.
+func (m *linearMemory) Free() {
+	if m.region == nil {
+		return
+	}
+	_ = syscall.Munmap(m.region)
+	m.budget.release(m.size)
+	m.region, m.size = nil, 0
+}
+
+// instantiate returns a new instance and its memory, which the caller frees after it has closed the instance.
+func (p *Plugin) instantiate() (module api.Module, memory *linearMemory, err error) {
+	memory = &linearMemory{budget: &p.host.memory}
+	defer func() {
+		if r := recover(); r != nil {
+			cause, ok := r.(error)
+			if !ok {
+				cause = fmt.Errorf("panic: %v", r)
+			}
+			err = cause
+		}
+		if err != nil {
+			memory.Free() // wazero does not, if it fails later
+			module, memory, err = nil, nil, fmt.Errorf("instantiate: %w", firstLine(err))
+		}
+	}()
+	ctx := experimental.WithMemoryAllocator(p.ctx, memory)
+	module, err = p.runtime.InstantiateModule(ctx, p.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	return module, memory, err
+}
+
+// reserveCode reserves the memory that a loaded plugin takes without its linear memory: the code, the module, which the
+// runtime keeps, what it decodes from it, and tables.
+func (p *Plugin) reserveCode(codeBytes int64) error {
+	m := &p.report.Module
+	n := codeBytes + int64(m.Metered)*2 + int64(m.Elements)*elementBytes + int64(m.TableMax)*8
+	if err := p.host.memory.reserve("compiled code", n); err != nil {
+		return err
+	}
+	p.reserved = n
+	return nil
+}
+
+// elementBytes is what wazero stores for an element of a segment: an expression with its bytes.
+const elementBytes = 64
+
+var _ experimental.MemoryAllocator = (*linearMemory)(nil)
+
+// MemoryInUse returns the host memory of all plugins, in bytes: what is in use, with that of a compiling child process,
+// and the limit.
+func (h *Host) MemoryInUse() (used, limit int64) { return h.memory.inUse(), h.memory.limit }

@@ -29,6 +29,7 @@ type Plugin struct {
 	runtime  wazero.Runtime
 	cache    wazero.CompilationCache
 	compiled wazero.CompiledModule
+	reserved int64  // bytes of the host's budget, without the guests' memory
 	guest    *guest // of the current or last call; nil: none
 	pool     pool
 	repeats  repeats
@@ -197,7 +198,7 @@ func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 	}
 	p.report.SelfTest.Duration = now().Sub(begin)
 	*p = Plugin{host: p.host, limits: p.limits, settings: p.settings, configurable: p.configurable, log: p.log,
-		report: p.report, ctx: p.ctx, runtime: p.runtime, cache: p.cache, compiled: p.compiled, options: p.options,
+		report: p.report, ctx: p.ctx, runtime: p.runtime, cache: p.cache, compiled: p.compiled, options: p.options, reserved: p.reserved,
 		pool: pool{limit: p.options.Instances}, repeats: p.newRepeats()}
 	if p.options.PerNamespace {
 		return nil
@@ -255,5 +256,7 @@ func (p *Plugin) Close() error {
 		errs = append(errs, p.cache.Close(ctx))
 	}
 	p.runtime, p.cache, p.compiled = nil, nil, nil
+	p.host.memory.release(p.reserved)
+	p.reserved = 0
 	return errors.Join(errs...)
 }

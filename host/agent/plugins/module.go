@@ -4,21 +4,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"os"
 
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/safefile"
 )
 
 // readModule reads the module file of a plugin and verifies its digest.
 func readModule(spec config.Plugin) (module []byte, digest string, err error) {
-	info, err := os.Stat(spec.File)
-	if err == nil && info.Size() > MaxModule {
-		return nil, "", fmt.Errorf("%s: %d bytes exceed the limit of %d", spec.File, info.Size(), MaxModule)
-	}
-	if err == nil {
-		module, err = os.ReadFile(spec.File)
-	}
-	if err != nil {
+	if module, err = safefile.Read(spec.File, MaxModule); err != nil {
 		return nil, "", err
 	}
 	sum := sha256.Sum256(module)

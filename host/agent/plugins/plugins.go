@@ -51,13 +51,14 @@ func (p *loadedPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	return err
 }
 
-// Open returns an empty set; Load loads the plugins. Compiled modules are cached in pluginCacheDir.
-func Open(ctx context.Context, cfg *config.Config, log *slog.Logger) (*Set, error) {
+// Open returns an empty set; Load loads the plugins. Compiled modules are cached in pluginCacheDir. compiler is the command
+// line of the processes that compile them; nil: this process does.
+func Open(ctx context.Context, cfg *config.Config, compiler []string, log *slog.Logger) (*Set, error) {
 	cache := cfg.PluginCacheDir
 	if user, err := os.UserCacheDir(); cache == "" && err == nil {
 		cache = filepath.Join(user, "sluice", "plugins")
 	}
-	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Log: log, Now: time.Now})
+	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Compiler: compiler, Log: log, Now: time.Now})
 	if err != nil {
 		return nil, err
 	}

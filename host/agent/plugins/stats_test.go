@@ -30,7 +30,7 @@ func TestStatsSurviveReload(t *testing.T) {
 	cfg := config.Default()
 	cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
 	cfg.Policies = []policy.Policy{{Name: "q", Steps: []policy.Step{step}}}
-	set, err := Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	set, err := Open(t.Context(), cfg, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,6 +32,11 @@ type frame struct {
 	sets     int   // assignments to locals before it
 	passed   int64 // scanner.passed at its start
 	since    int64 // scanner.since at its start
+
+	params, results int
+	start           flow  // without the parameters
+	following       edges // to the block after its end
+	loopEdges       int   // to the header
 }
 
 // body is the result of scanning a function.
@@ -44,10 +49,9 @@ type body struct {
 	code     int // offset of the first instruction
 	end      int // offset of the last end
 	count    int // instructions
-	joins    int // where control flow joins
 	calls    int
-	accesses int // loads and stores
 	loops    int
+	work     work
 	total    int64 // fuel of all blocks
 	bulk     bool
 	edits    []edit
@@ -66,6 +70,7 @@ type scanner struct {
 	// passed is the fuel of all instructions so far, including functions that do not check. since is the most of it that can
 	// be used on a path to this place after the last check.
 	passed, since int64
+	flow          flow
 }
 
 // scan reads the body of function fn (index including imports), checks all indices in it, and finds where to charge fuel.
@@ -74,8 +79,12 @@ func (m *module) scan(fn int, raw []byte, b *body, stack []frame) ([]frame, erro
 	*b = body{edits: b.edits[:0]}
 	s.readLocals()
 	b.code = s.r.pos
-	s.stack = append(s.stack, frame{header: -1})
+	b.work.values = s.params + b.locals + 2
+	s.flow.live = true
+	s.newBlock()
+	s.stack = append(s.stack, frame{header: -1, start: s.flow, results: len(m.types[m.funcs[fn]].Results)})
 	s.beginBlock(false)
+	s.fuelCheck()
 	at := s.r.pos
 	for s.r.err == nil && len(s.stack) > 0 {
 		if s.r.left() == 0 {
@@ -89,23 +98,17 @@ func (m *module) scan(fn int, raw []byte, b *body, stack []frame) ([]frame, erro
 	if s.r.err == nil && s.r.left() > 0 {
 		s.r.fail("%d bytes after the end", s.r.left())
 	}
-	if s.r.err == nil {
-		if work := b.work(s.params); work > m.limits.FunctionWork {
-			s.r.fail("too expensive to compile: %d instructions, %d calls, %d loads and stores, %d locals × %d joins of control flow and %d loops make %d, the limit is %d",
-				b.count, b.calls, b.accesses, s.params+b.locals, b.joins, b.loops, work, m.limits.FunctionWork)
-			at = -1
-		}
+	if space := b.work.space(); s.r.err == nil && space > int64(m.limits.FunctionWork) {
+		w := &b.work
+		s.r.fail("too expensive to compile: %d instructions with %d calls, %d locals, %d blocks and %d edges between them make %d, the limit is %d",
+			b.count, b.calls, s.params+b.locals, w.blocks, w.edges, space, m.limits.FunctionWork)
+		at = -1
 	}
 	if s.r.err != nil {
 		return s.stack, &Error{Section: "code", Func: fn, Name: m.names[uint32(fn)], Offset: at, Err: s.r.err}
 	}
 	s.placeChecks()
 	return s.stack, nil
-}
-
-// work estimates the cost of compilation: see Limits.Work. It cannot overflow: each term is bounded by the size of a body.
-func (b *body) work(params int) int {
-	return b.count + (params+b.locals)*b.joins + b.joins*b.joins/64 + 100*b.loops + 8*b.calls + 3*b.accesses
 }
 
 func (s *scanner) readLocals() {
@@ -138,8 +141,11 @@ func (s *scanner) readLocals() {
 func (s *scanner) beginBlock(loop bool) {
 	s.block = len(s.b.edits)
 	s.b.edits = append(s.b.edits, edit{pos: s.r.pos, check: loop})
+	s.b.work.moves += 4 // the charge
+	s.find()
 	if loop {
 		s.since = 0
+		s.fuelCheck()
 	}
 }
 
@@ -173,8 +179,11 @@ func (s *scanner) target(l uint32) {
 		s.r.fail("a branch to label %d, only %d blocks are open", l, len(s.stack))
 		return
 	}
-	s.stack[len(s.stack)-1-int(l)].targeted = true
-	s.b.joins++
+	f := &s.stack[len(s.stack)-1-int(l)]
+	f.targeted = true
+	if s.flow.live {
+		s.edge(f)
+	}
 }
 
 // placeChecks decides which blocks check fuel, and drops blocks that cost nothing.

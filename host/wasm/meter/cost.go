@@ -19,6 +19,8 @@ const (
 	costElement  = 1    // an element of table.fill, table.copy, table.init
 	costNewElem  = 16   // an element of table.grow
 	costPage     = 4096 // a page (64 KiB) of memory.grow, cleared
+	costInstance = 10_000
+	costInitial  = 256 // an element, a data segment or a global of a new instance
 )
 
 // nearPages is the size of a memory, in pages of 64 KiB, that stays in the caches of a core. A load or store in a memory that may
@@ -76,6 +78,9 @@ const (
 type opcode struct {
 	imm  immediate
 	cost uint8
+	// traps is set for division and conversion; instructions with an immediate are known to trap.
+	traps bool
+	push  int8 // by how much it changes the height of the operand stack; calls, blocks and the like: 0
 }
 
 // newOpcodes returns the one-byte opcodes of WebAssembly 2.0; others are refused.
@@ -83,7 +88,7 @@ func newOpcodes() *[256]opcode {
 	var t [256]opcode
 	set := func(from, to int, imm immediate, cost uint8) {
 		for i := from; i <= to; i++ {
-			t[i] = opcode{imm, cost}
+			t[i] = opcode{imm: imm, cost: cost}
 		}
 	}
 	set(0x00, 0x00, immNone, costPlain) // unreachable
@@ -115,11 +120,15 @@ func newOpcodes() *[256]opcode {
 	}
 	set(0xa8, 0xab, immNone, costConvert)
 	set(0xae, 0xb1, immNone, costConvert)
+	for _, i := range []int{0x6d, 0x6e, 0x6f, 0x70, 0x7f, 0x80, 0x81, 0x82, 0xa8, 0xa9, 0xaa, 0xab, 0xae, 0xaf, 0xb0, 0xb1} {
+		t[i].traps = true
+	}
 	set(0xd0, 0xd0, immRefNull, costPlain)
 	set(0xd1, 0xd1, immNone, costPlain)
 	set(0xd2, 0xd2, immRefFunc, 0)
 	set(0xfc, 0xfc, immMisc, 0)
 	set(0xfd, 0xfd, immVector, 0)
+	setPushes(&t)
 	return &t
 }
 

@@ -8,6 +8,8 @@ func (s *scanner) instruction() {
 	op := s.r.byte()
 	info := s.m.ops[op]
 	s.b.count++
+	s.b.work.moves++
+	s.push(int(info.push))
 	s.charge(int64(info.cost))
 	switch info.imm {
 	case immInvalid:
@@ -19,16 +21,23 @@ func (s *scanner) instruction() {
 	case immLabel:
 		s.target(s.r.u32())
 		if op == 0x0c {
-			s.block = -1
+			s.leaveUnreachable()
 		} else {
+			s.newBlock()
 			s.beginBlock(false)
 		}
 	case immBrTable:
 		for i, n := 0, s.r.count("labels of br_table", s.m.limits.BrTable, 1); i <= n && s.r.err == nil; i++ {
+			before := s.flow
+			s.newBlock() // for the arguments of each label
 			s.target(s.r.u32())
+			s.flow = before
 		}
-		s.block = -1
+		s.leaveUnreachable()
 	case immLocal:
+		if op == 0x20 {
+			s.find()
+		}
 		if i := s.r.u32(); s.r.err == nil && int64(i) >= int64(s.params+s.b.locals) {
 			s.r.fail("local %d does not exist, there are %d", i, s.params+s.b.locals)
 		}
@@ -36,11 +45,13 @@ func (s *scanner) instruction() {
 			s.sets++
 		}
 	case immGlobal:
+		s.find()
 		if i := s.r.u32(); s.r.err == nil && int64(i) >= int64(s.m.globals) {
 			s.r.fail("global %d does not exist, there are %d", i, s.m.globals)
 		}
 	case immTable:
 		s.table()
+		s.trap(16)
 	case immMemArg:
 		s.memArg()
 	case immZero:
@@ -76,6 +87,7 @@ func (s *scanner) instruction() {
 			return
 		}
 		s.call(t, s.m.hostReachable)
+		s.trap(48)
 	case immRefNull:
 		s.r.refType()
 	case immRefFunc:
@@ -89,9 +101,12 @@ func (s *scanner) instruction() {
 
 // plain handles opcodes without an immediate, some of which change control flow.
 func (s *scanner) plain(op byte, start int) {
+	if s.m.ops[op].traps {
+		s.trap(6)
+	}
 	switch op {
 	case 0x00: // unreachable
-		s.block = -1
+		s.leaveUnreachable()
 	case 0x05: // else
 		top := &s.stack[len(s.stack)-1]
 		if top.kind != 0x04 || top.hasElse {
@@ -99,13 +114,15 @@ func (s *scanner) plain(op byte, start int) {
 			return
 		}
 		top.hasElse = true
+		s.otherwise(top)
 		s.beginBlock(false)
 		s.since = top.since
 	case 0x0b: // end
 		top := s.stack[len(s.stack)-1]
 		s.stack = s.stack[:len(s.stack)-1]
+		s.leave(&top)
 		switch {
-		case top.kind == 0x03:
+		case top.kind == opLoop:
 			s.loops--
 			if top.header >= 0 {
 				n := s.copiesOf(top)
@@ -113,20 +130,28 @@ func (s *scanner) plain(op byte, start int) {
 				s.b.total += n
 				s.passed += n
 			}
-		case top.kind == 0x04 || top.kind == 0x02 && top.targeted:
-			s.b.joins++
+		case top.kind == opIf || top.kind == opBlock && top.targeted:
 			s.join(top)
 		}
 	case 0x0f: // return
 		s.b.edits = append(s.b.edits, edit{pos: start, kind: editReturn, cost: int64(len(s.stack) - 1)})
-		s.b.joins++
-		s.block = -1
+		if s.flow.live {
+			s.edge(&s.stack[0])
+		}
+		s.leaveUnreachable()
 	}
+}
+
+// leaveUnreachable is called after an instruction that does not continue with the next one.
+func (s *scanner) leaveUnreachable() {
+	s.block = -1
+	s.flow.live = false
 }
 
 // openBlock reads the type of a block and enters it.
 func (s *scanner) openBlock(op byte) {
 	f := frame{kind: op, header: -1, sets: s.sets, passed: s.passed, since: s.since}
+	params, results := 0, 0
 	if t := s.r.sleb(33); s.r.err == nil {
 		switch {
 		case t >= 0:
@@ -134,17 +159,19 @@ func (s *scanner) openBlock(op byte) {
 				s.r.fail("a block of type %d, there are %d", t, len(s.m.types))
 				return
 			}
-			if op == 0x03 {
+			if op == opLoop {
 				f.arity = len(s.m.types[t].Params)
 			} else {
 				f.arity = len(s.m.types[t].Results)
 			}
+			params, results = len(s.m.types[t].Params), len(s.m.types[t].Results)
 		case t == -0x40: // nothing
 		default:
 			if t < -0x40 {
 				s.r.fail("unknown block type %d", t)
 				return
 			}
+			results = 1
 			one := reader{b: []byte{byte(t & 0x7f)}}
 			one.valType()
 			if one.err != nil {
@@ -155,11 +182,12 @@ func (s *scanner) openBlock(op byte) {
 	if len(s.stack) >= s.m.limits.Nesting {
 		s.r.fail("more than %d nested blocks", s.m.limits.Nesting)
 	}
+	s.enter(&f, params, results)
 	switch op {
-	case 0x03:
+	case opLoop:
 		s.loops++
-		s.b.joins++
 		s.b.loops++
+		s.b.work.depth = max(s.b.work.depth, s.loops)
 		if s.b.loops > s.m.limits.Loops {
 			s.r.fail("more than %d loops", s.m.limits.Loops)
 		}
@@ -171,7 +199,7 @@ func (s *scanner) openBlock(op byte) {
 			s.charge(costPlain)
 			f.header = s.block
 		}
-	case 0x04:
+	case opIf:
 		if s.block >= 0 {
 			s.beginBlock(false)
 		}
@@ -182,7 +210,13 @@ func (s *scanner) openBlock(op byte) {
 // call charges for a call of a function of type t, without what it does.
 func (s *scanner) call(t uint32, host bool) {
 	s.b.calls++
-	s.charge(copies(len(s.m.types[t].Params) + len(s.m.types[t].Results)))
+	params, results := len(s.m.types[t].Params), len(s.m.types[t].Results)
+	s.push(results - params)
+	w := &s.b.work
+	w.moves += int64(8 + 2*(params+results))
+	w.reloads += int64(s.m.mutableGlobals + 3) // and fuel, floor and stack
+	w.bounds += int64(s.flow.bounds)
+	s.charge(copies(params + results))
 	if host {
 		s.charge(costHost)
 	}
@@ -198,7 +232,12 @@ func (s *scanner) table() {
 }
 
 func (s *scanner) memArg() {
-	s.b.accesses++
+	s.trap(3)
+	s.find()
+	s.find()
+	if s.flow.live {
+		s.flow.bounds++
+	}
 	if s.m.memory == nil {
 		s.r.fail("a memory instruction without a memory")
 	}
@@ -215,6 +254,7 @@ func (s *scanner) memArg() {
 func (s *scanner) sized(start int, cost, unit int64) {
 	s.b.bulk = true
 	s.b.total += cost
+	s.loop()
 	s.b.edits = append(s.b.edits, edit{pos: start, kind: editBulk, cost: cost, unit: unit, check: true})
 	s.since = 0
 }
@@ -246,6 +286,14 @@ func (s *scanner) misc(start int) {
 		if x := s.r.u32(); s.r.err == nil && int64(x) >= int64(s.m.elementSegments) {
 			s.r.fail("element segment %d does not exist, there are %d", x, s.m.elementSegments)
 		}
+	}
+	switch op {
+	case 8, 10, 11, 12, 14, 17:
+		s.push(-3)
+	case 15:
+		s.push(-1)
+	case 16:
+		s.push(1)
 	}
 	switch {
 	case op <= 7: // saturating truncation
@@ -310,6 +358,7 @@ func (s *scanner) vector() {
 		return
 	}
 	s.charge(costVector)
+	s.push(int(s.m.vectors[op]))
 	lane := func() { s.r.byte() }
 	switch {
 	case op <= 0x0b, op == 0x5c, op == 0x5d:

@@ -12,6 +12,19 @@ type Info struct {
 	Exports     []Export // of the guest, without those that are added
 	MemoryMin   uint32   // pages of 64 KiB; 0 without a memory
 	MemoryMax   uint32   // declared maximum; 0: none
+	Elements    int      // of all element segments
+	Data        int      // segments
+	DataBytes   int      // of all data segments
+	Globals     int      // of the guest
+	TableMin    int      // elements of all tables of a new instance
+	TableMax    int      // elements to which all tables can grow together
+}
+
+// InstantiateFuel is the price of an instance: the engine evaluates an expression for each element, data segment and
+// global, and clears and fills the memory.
+func (i *Info) InstantiateFuel() int64 {
+	return costInstance + costInitial*int64(i.Elements+i.Data+i.Globals) + int64(i.DataBytes)/bytesPerFuel +
+		costElement*int64(i.TableMin) + costPage*int64(i.MemoryMin)
 }
 
 // Rewrite checks wasm against limits and returns it with fuel and call depth metered. The new module starts without fuel,
@@ -19,7 +32,7 @@ type Info struct {
 // instead of being run by the engine at instantiation: the host calls it first. Rewrite is deterministic. Its error is an
 // *Error.
 func Rewrite(wasm []byte, limits Limits) ([]byte, *Info, error) {
-	m := &module{limits: &limits, ops: newOpcodes()}
+	m := &module{limits: &limits, ops: newOpcodes(), vectors: newVectorPushes()}
 	if err := m.split(wasm); err != nil {
 		return nil, nil, err
 	}
@@ -27,7 +40,11 @@ func Rewrite(wasm []byte, limits Limits) ([]byte, *Info, error) {
 		return nil, nil, err
 	}
 	info := &Info{Size: len(wasm), Functions: len(m.bodies), Imports: m.imports, Exports: m.exports,
-		Start: m.hasStart}
+		Start: m.hasStart, Elements: m.elements, Data: m.dataSegments, DataBytes: m.dataBytes, Globals: m.globals}
+	for _, t := range m.tables {
+		info.TableMin += int(t.min)
+		info.TableMax += int(t.max)
+	}
 	if m.memory != nil {
 		info.MemoryMin, info.MemoryMax = m.memory.min, m.memory.max
 	}
@@ -48,11 +65,13 @@ func (e *emitter) code(info *Info) ([]byte, error) {
 		return nil, nil
 	}
 	var (
-		b     body
-		stack []frame
-		one   []byte
-		err   error
+		b      body
+		stack  []frame
+		one    []byte
+		err    error
+		blocks int
 	)
+	total := m.sectionWork()
 	out := make([]byte, 0, len(m.sections[secCode])*3/2)
 	out = appendU32(out, uint32(len(m.bodies)))
 	for i, raw := range m.bodies {
@@ -61,13 +80,16 @@ func (e *emitter) code(info *Info) ([]byte, error) {
 			return nil, err
 		}
 		info.LargestBody = max(info.LargestBody, len(raw))
-		info.Work += b.work(len(m.types[m.funcs[fn]].Params))
-		if info.Work > m.limits.Work {
-			return nil, refuse("too expensive to compile: instructions, locals × joins and loops of the functions up to %d%s make %d, the limit is %d",
-				fn, m.funcName(fn), info.Work, m.limits.Work)
+		// Tables that grow with the largest function are cleared for all that follow.
+		blocks = max(blocks, b.work.blocks)
+		total += b.work.total() + m.functionWork() + int64(blocks/clearedPerUnit)
+		if total > int64(m.limits.Work) {
+			return nil, refuse("too expensive to compile: instructions, locals, loops and blocks of the functions up to %d%s make %d, the limit is %d",
+				fn, m.funcName(fn), total, m.limits.Work)
 		}
 		one = e.body(one[:0], fn, raw, &b)
 		out = append(appendU32(out, uint32(len(one))), one...)
 	}
+	info.Work = int(total)
 	return out, nil
 }

@@ -87,16 +87,20 @@ type Export struct {
 type module struct {
 	limits          *Limits
 	ops             *[256]opcode
+	vectors         *[256]int8     // see newVectorPushes
 	sections        [secTag][]byte // content by section number; nil: absent
 	types           []FuncType
 	imports         []Import
 	funcs           []uint32 // type of each function, imports first
 	tables          []table
 	globals         int
+	mutableGlobals  int
 	exports         []Export
-	elementSegments int // segments
+	elementSegments int
+	elements        int // of all segments
 	dataSegments    int // from the data count section if there is one
 	hasCount        bool
+	dataBytes       int // of all segments
 	memory          *memory
 	start           uint32
 	hasStart        bool

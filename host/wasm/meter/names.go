@@ -1,8 +1,11 @@
 package meter
 
 import (
+	"fmt"
 	"sort"
+	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -49,17 +52,27 @@ func (m *module) readNames(r *reader) {
 }
 
 // shortName returns a name for logs: short, on one line, printable.
-func shortName(s string) string {
-	s = strings.Map(func(c rune) rune {
-		if c < ' ' || c == 0x7f || c >= 0x80 && c < 0xa0 || c == utf8.RuneError {
+func shortName(s string) string { return Printable(s, maxNameBytes) }
+
+// Printable returns a text from a module for errors and logs: at most limit bytes, with ? for what is not printable.
+func Printable(s string, limit int) string {
+	if len(s) > limit {
+		s = strings.ToValidUTF8(s[:limit], "")
+	}
+	return strings.Map(func(c rune) rune {
+		if c == utf8.RuneError || !unicode.IsPrint(c) {
 			return '?'
 		}
 		return c
 	}, s)
-	if len(s) > maxNameBytes {
-		s = strings.ToValidUTF8(s[:maxNameBytes], "")
+}
+
+// Quote returns a name from a module in quotes, with its length if it is too long to be shown.
+func Quote(s string) string {
+	if len(s) <= maxNameBytes {
+		return strconv.Quote(s)
 	}
-	return s
+	return fmt.Sprintf("%q… (%d bytes)", strings.ToValidUTF8(s[:maxNameBytes], ""), len(s))
 }
 
 // names appends a name section; function indices are those of the guest.

@@ -2,6 +2,7 @@ package meter_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -127,6 +128,42 @@ func TestHostileNameSectionsAreDropped(t *testing.T) {
 		}
 		if len(out) > 100 || bytes.Contains(out, []byte("name")) {
 			t.Errorf("%q is kept: %q", content, out)
+		}
+	}
+}
+
+// TestNamesInErrorsAreBounded: names come from the module, and errors reach logs and terminals.
+func TestNamesInErrorsAreBounded(t *testing.T) {
+	long := strings.Repeat("\x1b[2Jä", 1<<20)
+	section := func(id byte, content []byte) []byte {
+		return append(binary.AppendUvarint([]byte{id}, uint64(len(content))), content...)
+	}
+	name := func(s string) []byte { return append(binary.AppendUvarint(nil, uint64(len(s))), s...) }
+	module := func(sections ...[]byte) []byte {
+		return append([]byte("\x00asm\x01\x00\x00\x00"), bytes.Join(sections, nil)...)
+	}
+	types := section(1, []byte{1, 0x60, 0, 0})
+	imported := func(mod, field string, kind ...byte) []byte {
+		return section(2, bytes.Join([][]byte{{1}, name(mod), name(field), kind}, nil))
+	}
+	export := func(field string, kind ...byte) []byte {
+		one := append(name(field), kind...)
+		return section(7, bytes.Join([][]byte{{2}, one, one}, nil))
+	}
+	function := [][]byte{section(3, []byte{1, 0}), section(10, []byte{1, 2, 0, 0x0b})}
+	for i, wasm := range [][]byte{
+		module(types, imported(long, long, 1, 0x70, 0, 0)),
+		module(types, imported(long, "x", 4, 0, 0)),
+		module(types, imported("x", long, 9)),
+		module(types, imported("sluice.meter."+long, long, 0, 0)),
+		module(types, function[0], export(long, 0, 0), function[1]), // twice the same
+		module(types, function[0], export("sluice.meter."+long, 0, 0), function[1]),
+		module(types, function[0], export(long, 9, 0), function[1]),
+		module(types, function[0], export(long, 3, 0), function[1]),
+	} {
+		_, _, err := meter.Rewrite(wasm, meter.DefaultLimits())
+		if err == nil || len(err.Error()) > 4000 || strings.ContainsAny(err.Error(), "\x1b\n") {
+			t.Errorf("module %d: %.300q", i, fmt.Sprint(err))
 		}
 	}
 }

@@ -66,17 +66,17 @@ func (m *module) readImports(r *reader) {
 		case KindFunc:
 		case KindTable, KindMemory, KindGlobal:
 			what := []string{"", "table", "memory", "global"}[kind]
-			r.fail("import %q of %q is a %s: only functions can be imported", name, mod, what)
+			r.fail("import %s of %s is a %s: only functions can be imported", Quote(name), Quote(mod), what)
 			return
 		case 4:
-			r.fail("import %q of %q is a tag: exception handling is not supported", name, mod)
+			r.fail("import %s of %s is a tag: exception handling is not supported", Quote(name), Quote(mod))
 			return
 		default:
-			r.fail("import %q of %q is of unknown kind %d", name, mod, kind)
+			r.fail("import %s of %s is of unknown kind %d", Quote(name), Quote(mod), kind)
 			return
 		}
 		if strings.HasPrefix(mod, reserved) || strings.HasPrefix(name, reserved) {
-			r.fail("import %q of %q: names that begin with %q are reserved", name, mod, reserved)
+			r.fail("import %s of %s: names that begin with %q are reserved", Quote(name), Quote(mod), reserved)
 			return
 		}
 		t := m.typeIndex(r)
@@ -157,9 +157,11 @@ func (m *module) readGlobals(r *reader) {
 	n := r.count("globals", m.limits.Globals, 4)
 	for i := 0; i < n && r.err == nil; i++ {
 		r.valType()
-		if mut := r.byte(); r.err == nil && mut > 1 {
+		mut := r.byte()
+		if r.err == nil && mut > 1 {
 			r.fail("global %d has mutability %d", i, mut)
 		}
+		m.mutableGlobals += int(mut)
 		m.constExpr(r, i)
 		m.globals++
 	}
@@ -230,11 +232,11 @@ func (m *module) readExports(r *reader) {
 			return
 		}
 		if strings.HasPrefix(e.Name, reserved) {
-			r.fail("export %q: names that begin with %q are reserved", e.Name, reserved)
+			r.fail("export %s: names that begin with %q are reserved", Quote(e.Name), reserved)
 			return
 		}
 		if seen[e.Name] {
-			r.fail("duplicate export %q", e.Name)
+			r.fail("duplicate export %s", Quote(e.Name))
 			return
 		}
 		seen[e.Name] = true
@@ -257,11 +259,11 @@ func (m *module) readExports(r *reader) {
 		case KindGlobal:
 			have = m.globals
 		default:
-			r.fail("export %q is of unknown kind %d", e.Name, e.Kind)
+			r.fail("export %s is of unknown kind %d", Quote(e.Name), e.Kind)
 			return
 		}
 		if x := r.u32(); r.err == nil && int64(x) >= int64(have) {
-			r.fail("export %q has index %d of %d", e.Name, x, have)
+			r.fail("export %s has index %d of %d", Quote(e.Name), x, have)
 		}
 		m.exports = append(m.exports, e)
 	}
@@ -302,7 +304,11 @@ func (m *module) readElements(r *reader) {
 				r.fail("element segment %d is of kind %d", i, k)
 			}
 		}
-		for j, c := 0, r.count("elements of a segment", m.limits.ElementN, 1); j < c && r.err == nil; j++ {
+		c := r.count("elements of a segment", m.limits.ElementN, 1)
+		if m.elements += c; m.elements > m.limits.ElementN {
+			r.fail("%d elements in the segments up to %d, the limit is %d", m.elements, i, m.limits.ElementN)
+		}
+		for j := 0; j < c && r.err == nil; j++ {
 			if flag&4 != 0 {
 				m.constExpr(r, m.globals)
 			} else {
@@ -349,6 +355,9 @@ func (m *module) readData(r *reader) {
 		if flag != 1 {
 			m.constExpr(r, m.globals)
 		}
-		r.bytes(int(r.u32()))
+		m.dataBytes += len(r.bytes(int(r.u32())))
+	}
+	if m.dataSegments = n; r.err == nil && m.dataBytes > m.limits.DataBytes {
+		r.fail("%d bytes of data, the limit is %d", m.dataBytes, m.limits.DataBytes)
 	}
 }

@@ -1,0 +1,130 @@
+package wasm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/wasm/meter"
+)
+
+// CompileLimits bound the process that compiles a module. A module that needs more is refused.
+type CompileLimits struct {
+	CPU    time.Duration // of all its threads, rounded up to seconds
+	Memory int64         // bytes of writable memory
+}
+
+// DefaultCompileLimits returns limits for the modules that the limits of package meter accept. A Go module of 3.7 MB, the
+// largest in this repository, takes 1.2 s and 84 MiB of resident memory, and succeeds with a limit of 144 MiB: the Go
+// runtime maps its first 64 MiB as a whole.
+func DefaultCompileLimits() CompileLimits {
+	return CompileLimits{CPU: 10 * time.Second, Memory: 160 << 20}
+}
+
+// compileTimeout ends a child process that gets no CPU time. It is far above CompileLimits.CPU, as the child has the lowest
+// priority.
+const compileTimeout = 5 * time.Minute
+
+// compiler compiles modules in child processes, one at a time, in the order of the calls.
+type compiler struct {
+	argv        []string
+	limits      CompileLimits
+	memoryPages uint32
+	turn        chan struct{} // one element: a child is running
+}
+
+func newCompiler(argv []string, limits CompileLimits, memoryPages uint32) *compiler {
+	return &compiler{argv: argv, limits: limits, memoryPages: memoryPages, turn: make(chan struct{}, 1)}
+}
+
+// errStorage is an error of the child that concerns the folder for the code, not the module.
+var errStorage = errors.New("the compiler cannot write the compiled code")
+
+// Exit codes of CompileMain.
+const (
+	exitRefused = 3 // the module is not valid; the reason is on standard error
+	exitStorage = 4 // the code cannot be written
+)
+
+// wait waits until no child is running and the earlier callers have had their turn.
+func (c *compiler) wait(ctx context.Context) (done func(), _ error) {
+	select {
+	case c.turn <- struct{}{}:
+		return func() { <-c.turn }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("compile: %w", ctx.Err())
+	}
+}
+
+// compile runs a child process that compiles a rewritten module into dir, a folder for wazero's compilation cache.
+func (c *compiler) compile(ctx context.Context, dir string, metered []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, compileTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args = append(append([]string{}, c.argv...), dir, strconv.FormatInt(int64((c.limits.CPU+time.Second-1)/time.Second), 10),
+		strconv.FormatInt(c.limits.Memory, 10), strconv.FormatUint(uint64(c.memoryPages), 10))
+	cmd.Env = []string{} // nil would be that of this process
+	cmd.Dir = "/"
+	cmd.Stdin = bytes.NewReader(metered)
+	stderr := &headBuffer{limit: 4 << 10}
+	cmd.Stderr = stderr
+	err := runConfined(cmd)
+	if err == nil {
+		return nil
+	}
+	return c.explain(ctx, err, cmd.ProcessState, strings.TrimSpace(stderr.String()))
+}
+
+// explain returns why a child process failed.
+func (c *compiler) explain(ctx context.Context, err error, state *os.ProcessState, stderr string) error {
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("module refused: compile: not finished after %s", compileTimeout)
+	case ctx.Err() != nil:
+		return fmt.Errorf("compile: %w", ctx.Err())
+	case state == nil:
+		return fmt.Errorf("compile: start the compiler: %w", err)
+	case state.ExitCode() == exitRefused && !outOfMemory(stderr):
+		return fmt.Errorf("module refused: compile: %s", meter.Quote(stderr))
+	case state.ExitCode() == exitStorage:
+		return fmt.Errorf("%w: %s", errStorage, meter.Quote(stderr))
+	case state.UserTime()+state.SystemTime() >= c.limits.CPU*9/10: // the kernel counts in other units than it reports
+		return fmt.Errorf("module refused: compile: more than the limit of %s of CPU time", c.limits.CPU)
+	case outOfMemory(stderr):
+		return fmt.Errorf("module refused: compile: more than the limit of %d MiB of memory", c.limits.Memory>>20)
+	}
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() == syscall.SIGKILL {
+		return errors.New("module refused: compile: the compiler was killed, probably because the node has no memory left")
+	}
+	line, _, _ := strings.Cut(stderr, "\n")
+	return fmt.Errorf("module refused: compile: the compiler failed (%s): %s", state, meter.Quote(line))
+}
+
+// outOfMemory reports whether a Go program that wrote this has failed to get memory, for itself or for a thread.
+func outOfMemory(stderr string) bool {
+	for _, text := range []string{"out of memory", "cannot allocate memory", "failed to create new OS thread", "failed to reserve"} {
+		if strings.Contains(stderr, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// headBuffer stores the first bytes that are written to it.
+type headBuffer struct {
+	bytes.Buffer
+	limit int
+}
+
+// Write implements io.Writer. It accepts everything.
+func (b *headBuffer) Write(p []byte) (int, error) {
+	b.Buffer.Write(p[:min(len(p), b.limit-b.Len())])
+	return len(p), nil
+}

@@ -1,0 +1,299 @@
+package wasm
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/wasm/meter"
+)
+
+// childCommands are what the test binary does as a child process, by its first argument.
+func childCommands() map[string]func(args []string) int {
+	return map[string]func(args []string) int{
+		"compile": func(args []string) int { return CompileMain(args, os.Stdin, os.Stderr) },
+		"inspect": inspectChild,
+		"crash":   func([]string) int { panic("a bug of the compiler") },
+		"none":    func([]string) int { return 0 },
+		"load":    loadChild,
+	}
+}
+
+func childCommand(name string) []string { return []string{"wasm.test", name} }
+
+// requireChildren skips a test of child processes where their limits do not work.
+func requireChildren(t testing.TB) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("compiling in a child process needs Linux")
+	}
+}
+
+func TestCompileInAChildProcess(t *testing.T) {
+	requireChildren(t)
+	dir := filepath.Join(t.TempDir(), "cache")
+	module := goodWAT(t)
+	p := load(t, newHost(t, Options{CacheDir: dir, Compiler: childCommand("compile")}), module, "")
+	checkGood(t, p, sampleNow)
+	if p.Report().FromCache {
+		t.Error("from the cache")
+	}
+	// A child would fail.
+	p = load(t, newHost(t, Options{CacheDir: dir, Compiler: childCommand("crash")}), module, "")
+	checkGood(t, p, sampleNow)
+	if !p.Report().FromCache {
+		t.Error("compiled twice")
+	}
+}
+
+// TestCompileWithoutCacheFolder: the code passes through a temporary folder that does not remain.
+func TestCompileWithoutCacheFolder(t *testing.T) {
+	requireChildren(t)
+	for _, tmp := range []string{t.TempDir(), "/nonexistent"} { // without the latter: /dev/shm
+		t.Setenv("TMPDIR", tmp)
+		checkGood(t, load(t, newHost(t, Options{CacheDir: noCache, Compiler: childCommand("compile")}), goodWAT(t), ""), sampleNow)
+		for _, dir := range []string{tmp, "/dev/shm"} {
+			if left, _ := filepath.Glob(filepath.Join(dir, tempPrefix+"*")); len(left) > 0 && dir == tmp {
+				t.Errorf("left: %v", left)
+			}
+		}
+	}
+}
+
+// TestChildProcessIsConfined: lowest priority, no environment, no network, no programs, no files of the parent.
+func TestChildProcessIsConfined(t *testing.T) {
+	requireChildren(t)
+	t.Setenv("SECRET", "x")
+	secret, err := os.Open("compiler_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer secret.Close()
+	_, err = newHost(t, Options{CacheDir: noCache, Compiler: childCommand("inspect")}).Load(t.Context(), "test", goodWAT(t), nil)
+	want := "env 0, nice 19, new privileges 1, socket operation not permitted, exec operation not permitted, files 0 1 2, cpu 10, data 134217728, oom 1000, cwd /"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v\nwant  %s", err, want)
+	}
+}
+
+func inspectChild([]string) int {
+	if err := confineSelf(10, 128<<20); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return exitRefused
+	}
+	last := func(err error) string {
+		if err == nil {
+			return "allowed"
+		}
+		parts := strings.Split(err.Error(), ": ")
+		return parts[len(parts)-1]
+	}
+	nice, _ := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 - nice
+	status, _ := os.ReadFile("/proc/self/status")
+	_, dial := net.Listen("unix", "@sluice-test")
+	run := exec.Command("/proc/self/exe", "none").Run()
+	var files []string
+	for fd := range 32 {
+		// The runtime opens an epoll descriptor and files of its own.
+		if path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil && !strings.HasPrefix(path, "anon_inode") && (fd < 3 || strings.HasSuffix(path, ".go")) {
+			files = append(files, fmt.Sprint(fd))
+		}
+	}
+	var cpu, data unix.Rlimit
+	_ = unix.Getrlimit(unix.RLIMIT_CPU, &cpu)
+	_ = unix.Getrlimit(unix.RLIMIT_DATA, &data)
+	oom, _ := os.ReadFile("/proc/self/oom_score_adj")
+	cwd, _ := os.Getwd()
+	fmt.Fprintf(os.Stderr, "env %d, nice %d, new privileges %s, socket %s, exec %s, files %s, cpu %d, data %d, oom %s, cwd %s",
+		len(os.Environ()), 20-nice, regexp.MustCompile(`NoNewPrivs:\s*(\d)`).FindSubmatch(status)[1], last(dial), last(run),
+		strings.Join(files, " "), cpu.Max, data.Max, bytes.TrimSpace(oom), cwd)
+	return exitRefused
+}
+
+// TestChildProcessLimits: a module that the limits of package meter do not catch costs a bounded amount of CPU time and
+// memory, and other modules load.
+func TestChildProcessLimits(t *testing.T) {
+	requireChildren(t)
+	unlimited := meter.DefaultLimits()
+	unlimited.Work, unlimited.FunctionWork = 1<<60, 1<<60
+	var slow, large []byte
+	for _, b := range bombs() {
+		switch b.name {
+		case "nested loops/1700":
+			slow = abiModule(t, b.module(15_000, 1))
+		case "calls with globals":
+			large = abiModule(t, b.module(60_000, 1))
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		module []byte
+		limits CompileLimits
+		want   string
+	}{
+		{"CPU time", slow, CompileLimits{CPU: time.Second, Memory: 256 << 20}, "module refused: compile: more than the limit of 1s of CPU time"},
+		{"memory", large, CompileLimits{CPU: 20 * time.Second, Memory: 96 << 20}, "module refused: compile: more than the limit of 96 MiB of memory"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "cache")
+			h := newHost(t, Options{CacheDir: dir, Compiler: childCommand("compile"), Memory: 512 << 20, Limits: Limits{Module: unlimited, Compile: c.limits}})
+			_, err := h.Load(t.Context(), "test", c.module, nil)
+			if err == nil || err.Error() != c.want {
+				t.Errorf("%v, want %s", err, c.want)
+			}
+			if left, _ := os.ReadDir(dir); len(left) != 0 {
+				t.Errorf("left in the cache: %v", left)
+			}
+			checkGood(t, load(t, h, goodWAT(t), ""), sampleNow)
+		})
+	}
+	// The limits of package meter do catch them.
+	for _, module := range [][]byte{slow, large} {
+		if _, err := newHost(t, Options{}).Load(t.Context(), "test", module, nil); err == nil || !strings.Contains(err.Error(), "too expensive to compile") {
+			t.Error(err)
+		}
+	}
+}
+
+// abiModule adds the exports of the plugin ABI to a module of bombs: only imports and exports are checked before it is
+// compiled.
+func abiModule(t *testing.T, module []byte) []byte {
+	t.Helper()
+	const at = 9 // the export section comes before the element section
+	pos := 8
+	for module[pos] != at {
+		size, n := binary.Uvarint(module[pos+1:])
+		pos += 1 + n + int(size)
+	}
+	exports := []byte{byte(len(bombExports()))}
+	for _, e := range bombExports() {
+		exports = append(append(append(exports, byte(len(e.name))), e.name...), e.kind, byte(e.index))
+	}
+	out := append([]byte{}, module[:pos]...)
+	out = binary.AppendUvarint(append(out, 7), uint64(len(exports)))
+	return append(append(out, exports...), module[pos:]...)
+}
+
+func TestChildProcessThatFails(t *testing.T) {
+	requireChildren(t)
+	for _, c := range []struct{ command, want string }{
+		{"crash", `module refused: compile: the compiler failed \(exit status 2\): "panic: a bug of the compiler"`},
+		{"none", `module refused: compile: the code is missing`},
+	} {
+		_, err := newHost(t, Options{CacheDir: noCache, Compiler: childCommand(c.command)}).Load(t.Context(), "test", goodWAT(t), nil)
+		if err == nil || !regexp.MustCompile(c.want).MatchString(err.Error()) {
+			t.Errorf("%s: %v, want %s", c.command, err, c.want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := newHost(t, Options{CacheDir: noCache, Compiler: childCommand("compile")}).Load(ctx, "test", goodWAT(t), nil)
+	if err == nil || strings.Contains(err.Error(), "refused") {
+		t.Errorf("the module is blamed for the end of the process: %v", err)
+	}
+}
+
+// TestCacheOfManyProcesses: each finds no entry or a complete one.
+func TestCacheOfManyProcesses(t *testing.T) {
+	testenv.RequireProgram(t, "wat2wasm", "wabt")
+	dir := t.TempDir()
+	cache := filepath.Join(dir, "cache")
+	var files []string
+	for i := range 3 {
+		text := strings.Replace(mustRead(t, "testdata/base.wat"), ";; EVIL",
+			fmt.Sprintf("(func $evil (param i32 i32 i64) (result i64) (i64.const %d))", i), 1)
+		files = append(files, filepath.Join(dir, fmt.Sprint(i, ".wasm")))
+		if err := os.WriteFile(files[i], wat(t, text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			cmd := exec.Command(os.Args[0], append([]string{"load", cache}, files...)...)
+			if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+	wg.Wait()
+	if list, err := os.ReadDir(cache); err != nil || len(list) != len(files) {
+		t.Errorf("entries: %v, %v", list, err)
+	}
+}
+
+// loadChild loads files with several hosts at once, and prints what they log.
+func loadChild(args []string) int {
+	var wg sync.WaitGroup
+	var out lockedBuffer
+	for range 2 {
+		wg.Go(func() {
+			h, err := New(context.Background(), Options{CacheDir: args[0], Log: textLog(&out)})
+			if err != nil {
+				fmt.Fprintln(&out, err)
+				return
+			}
+			defer h.Close(context.Background())
+			for _, file := range args[1:] {
+				module, err := os.ReadFile(file)
+				if err == nil {
+					_, err = h.Load(context.Background(), file, module, nil)
+				}
+				if err != nil {
+					fmt.Fprintln(&out, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	_, _ = io.Copy(os.Stdout, &out.Buffer)
+	return 0
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+// TestCacheDeletesWhatProcessesLeft: folders of processes that were killed, but none in use.
+func TestCacheDeletesWhatProcessesLeft(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cache")
+	h := newHost(t, Options{CacheDir: dir})
+	used, err := h.cache.newEntry(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := h.cache.newEntry(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left.close()
+	load(t, h, goodWAT(t), "")
+	if _, err := os.Stat(left.dir); err == nil {
+		t.Error("it is still there")
+	}
+	if _, err := os.Stat(used.dir); err != nil {
+		t.Error(err)
+	}
+}
