@@ -101,7 +101,7 @@ func (c *pluginCheck) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	c.print(first.Report(), second.Report(), costs, second.Stats().MemoryBytes)
+	c.print(first.Report(), second.Report(), costs, second.Stats())
 	if c.answers {
 		return c.printAnswers(second)
 	}
@@ -134,7 +134,7 @@ func callCosts(p *wasm.Plugin) ([]callCost, error) {
 	return costs, nil
 }
 
-func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, memory uint64) {
+func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, stats wasm.Stats) {
 	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%s\t%s\n", name, printable.Escape(fmt.Sprintf(format, args...)))
@@ -158,7 +158,8 @@ func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, memory uint
 	}
 	line("compile", "%s and %s for metering; %s", ms(r.Compile), ms(r.Meter), fromCache)
 	line("instantiate", "%s, fuel %d", ms(cached.Instantiate), cached.InitFuel)
-	line("memory", "%d KiB initially, %d KiB after calls", r.MemoryBytes>>10, memory>>10)
+	line("memory", "%d KiB initially, %d KiB after calls", r.MemoryBytes>>10, stats.MemoryBytes>>10)
+	line("host memory", "%d KiB, with compiled code and tables", stats.HostBytes>>10)
 	t := cached.SelfTest
 	line("deterministic", "yes: %d sample requests in %d orders have equal answers (%d calls of %d instances, new and used; %s, fuel %d)",
 		t.Samples, t.Orders, t.Calls, t.Instances, ms(t.Duration), t.Fuel)

@@ -41,7 +41,7 @@ func (a *Agent) newTelemetry(events *kube.Recorder) *telemetry {
 	t := &telemetry{log: a.log, modes: a.opts.Modes, config: a.config.Load, events: events}
 	t.metrics = metrics.New(metrics.Options{
 		Mode: t.mode(), CurrentMode: t.mode, Version: a.opts.Version, Started: time.Now(),
-		Plugins: a.pluginStats, Now: time.Now, IPVS: t.ipvsStats,
+		Plugins: a.pluginStats, PluginMemory: a.plugins.Memory, Now: time.Now, IPVS: t.ipvsStats,
 	})
 	t.health = health.New(health.Options{
 		Now: time.Now, After: time.After, Log: a.log, SyncPeriod: cfg.SyncPeriod,

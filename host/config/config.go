@@ -90,6 +90,7 @@ type Limits struct {
 // PluginLimits are limits of all plugins together.
 type PluginLimits struct {
 	CPUPercent int // of one core in any minute, 0–1000; 0 means no limit
+	MemoryMiB  int // host memory: compiled code, tables, guest memory, and that of a compiling process
 }
 
 // ClientConnection is the connection to the API server. Empty fields mean the Pod's in-cluster configuration.
@@ -112,7 +113,7 @@ func Default() *Config {
 		Logging:            Logging{Format: LogText},
 		MetricsBindAddress: "127.0.0.1:10249",
 		HealthzBindAddress: "0.0.0.0:10256",
-		PluginLimits:       PluginLimits{CPUPercent: 10},
+		PluginLimits:       PluginLimits{CPUPercent: 10, MemoryMiB: 256},
 	}
 }
 
@@ -200,6 +201,7 @@ func (c *Config) CheckReload(old *Config) error {
 	fixed("metricsBindAddress", c.MetricsBindAddress, old.MetricsBindAddress)
 	fixed("healthzBindAddress", c.HealthzBindAddress, old.HealthzBindAddress)
 	fixed("pluginCacheDir", c.PluginCacheDir, old.PluginCacheDir)
+	fixed("pluginLimits.memoryMiB", c.PluginLimits.MemoryMiB, old.PluginLimits.MemoryMiB)
 	fixed("minSyncPeriod", c.MinSyncPeriod, old.MinSyncPeriod)
 	fixed("syncPeriod", c.SyncPeriod, old.SyncPeriod)
 	return errors.Join(errs...)

@@ -55,7 +55,7 @@ enableProfiling: true
 metricsBindAddress: "[::1]:9999"
 healthzBindAddress: 0.0.0.0:10256
 pluginCacheDir: /var/cache/sluice
-pluginLimits: {cpuPercent: 25}
+pluginLimits: {cpuPercent: 25, memoryMiB: 512}
 plugins:
 - name: zone-spill
   file: plugins/zone-spill.wasm
@@ -120,7 +120,7 @@ func TestParseEveryField(t *testing.T) {
 		MetricsBindAddress: "[::1]:9999",
 		HealthzBindAddress: "0.0.0.0:10256",
 		PluginCacheDir:     "/var/cache/sluice",
-		PluginLimits:       PluginLimits{CPUPercent: 25},
+		PluginLimits:       PluginLimits{CPUPercent: 25, MemoryMiB: 512},
 		Plugins: []Plugin{
 			{
 				Name: "zone-spill", File: "/etc/sluice/plugins/zone-spill.wasm", Limits: Limits{MemoryMiB: 16, Instances: 40},

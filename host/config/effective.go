@@ -30,7 +30,8 @@ func (c *Config) Effective() any {
 		ClientConnection: clientEntry(c.ClientConnection),
 		OOMScoreAdj:      number(c.OOMScoreAdj), Logging: loggingEntry{c.Logging.Format, int32(c.Logging.Verbosity)},
 		EnableProfiling: c.EnableProfiling, MetricsBindAddress: &c.MetricsBindAddress, HealthzBindAddress: &c.HealthzBindAddress,
-		PluginCacheDir: c.PluginCacheDir, PluginLimits: limitsEntry{CPUPercent: number(c.PluginLimits.CPUPercent)}, Plugins: []pluginEntry{}, Policies: []policyEntry{}, Bindings: []bindingEntry{},
+		PluginCacheDir: c.PluginCacheDir, PluginLimits: limitsEntry{CPUPercent: number(c.PluginLimits.CPUPercent), MemoryMiB: number(c.PluginLimits.MemoryMiB)},
+		Plugins: []pluginEntry{}, Policies: []policyEntry{}, Bindings: []bindingEntry{},
 		DefaultPolicy: c.DefaultPolicy,
 	}
 	if c.BindAddress.IsValid() {

@@ -51,6 +51,7 @@ type clientEntry struct {
 
 type limitsEntry struct {
 	CPUPercent *int32 `json:"cpuPercent"`
+	MemoryMiB  *int32 `json:"memoryMiB"`
 }
 
 type pluginEntry struct {
@@ -189,6 +190,12 @@ func (p *parser) config(f *configFile) *Config {
 			p.errorf("pluginLimits.cpuPercent", "%d is not between 0 and %d", *cpu, maxCPUPercent)
 		}
 		c.PluginLimits.CPUPercent = int(*cpu)
+	}
+	if memory := f.PluginLimits.MemoryMiB; memory != nil {
+		if *memory < minPluginMemoryMiB || *memory > maxPluginMemoryMiB {
+			p.errorf("pluginLimits.memoryMiB", "%d is not between %d and %d", *memory, minPluginMemoryMiB, maxPluginMemoryMiB)
+		}
+		c.PluginLimits.MemoryMiB = int(*memory)
 	}
 	c.Plugins = p.plugins(f.Plugins)
 	c.Policies = p.policies(f.Policies, c.Plugins)

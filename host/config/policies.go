@@ -22,6 +22,9 @@ const (
 	maxRepeatOneIn     = 1_000_000
 )
 
+// Bounds of pluginLimits.memoryMiB. Compiling alone may take 160 MiB.
+const minPluginMemoryMiB, maxPluginMemoryMiB = 192, 65536
+
 func (p *parser) plugins(list []pluginEntry) []Plugin {
 	var out []Plugin
 	seen := map[string]int{}

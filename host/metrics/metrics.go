@@ -21,6 +21,8 @@ type Options struct {
 	Started     time.Time // of this process; earlier triggers are not counted as programming latency
 	// Plugins returns the statistics of all plugins, sorted by name, at each scrape; nil means there are none.
 	Plugins func() []PluginStats
+	// PluginMemory returns the host memory of all plugins and its limit in bytes, at each scrape; nil means there are none.
+	PluginMemory func() (used, limit int64)
 	// IPVS reads the kernel's statistics of virtual servers, sorted, if they are enabled; nil means they never are. Calls
 	// are made at scrapes, one at a time, and at least some seconds of Now apart.
 	IPVS func() (servers []IPVSVirtualServer, enabled bool, err error)
@@ -36,7 +38,7 @@ type PluginStats struct {
 	Late        uint64 // of Failures: more CPU time than a call may take
 	Fuel        uint64 // consumed by Calls
 	LogDropped  uint64 // log lines dropped by the limits
-	MemoryBytes uint64 // of its current instances
+	MemoryBytes uint64 // host memory of its current instances
 	Instances   int    // current ones
 	Evicted     uint64 // instances closed to make room for those of other namespaces
 	Repeats     PluginRepeats

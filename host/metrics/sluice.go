@@ -111,7 +111,9 @@ var (
 	descRepeatFuel = desc("plugin_repeat_fuel_total", "Fuel consumed by repeated calls of a plugin.", "plugin")
 	descInstances  = desc("plugin_instances", "Number of instances of a plugin.", "plugin")
 	descEvicted    = desc("plugin_evicted_instances_total", "Number of instances of a plugin closed to make room for those of other namespaces.", "plugin")
-	descMemory     = desc("plugin_memory_bytes", "Memory of all instances of a plugin.", "plugin")
+	descMemory     = desc("plugin_memory_bytes", "Host memory of all instances of a plugin: compiled code, tables, guest memory.", "plugin")
+	descAllMemory  = desc("plugins_memory_bytes", "Host memory of all plugins, with that of a compiling process.")
+	descMemLimit   = desc("plugins_memory_limit_bytes", "Limit of plugins_memory_bytes (pluginLimits.memoryMiB).")
 	descQueued     = desc("plugin_queued_calls", "Number of plugin calls that have not begun.", "plugin")
 	descCPU        = desc("plugin_cpu_seconds_total", "CPU time used by plugin calls.", "plugin")
 	descThrottled  = desc("plugin_throttled_seconds_total", "Time for which calls of a plugin have waited because it had used up its share of CPU time.", "plugin")
@@ -124,7 +126,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServices, descFailing, descLimited, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
-		descDecisions, descObserved, descDifference, descFallbacks, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory,
+		descDecisions, descObserved, descDifference, descFallbacks, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
 		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems, descStale, descRequests} {
 		out <- d
 	}
@@ -181,6 +183,11 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 }
 
 func (c *stateCollector) plugins(out chan<- prometheus.Metric) {
+	if c.m.opt.PluginMemory != nil {
+		used, limit := c.m.opt.PluginMemory()
+		out <- prometheus.MustNewConstMetric(descAllMemory, prometheus.GaugeValue, float64(used))
+		out <- prometheus.MustNewConstMetric(descMemLimit, prometheus.GaugeValue, float64(limit))
+	}
 	if c.m.opt.Plugins == nil {
 		return
 	}

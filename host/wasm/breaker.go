@@ -1,6 +1,9 @@
 package wasm
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 const (
 	penalty       = 16 // added to the score by a failure; a success subtracts 1
@@ -52,4 +55,33 @@ func (h *circuitBreaker) failure(now int64, allowed int, err error) time.Duratio
 	h.score = penalty * (allowed - 1) // one more failure suspends it again
 	h.openUntil = now + delay.Milliseconds()
 	return delay
+}
+
+var errInstances = errors.New("it has needed too many new instances")
+
+// instanceRate limits how often a plugin gets a new instance, which costs more than most calls. Times are those of requests.
+type instanceRate struct {
+	started bool
+	credit  int64 // milliseconds
+	at      int64
+}
+
+// instanceBurst is the number of instances that may be created at once after a time without any.
+const instanceBurst = 64
+
+// wait takes an instance and returns 0, or returns how long to wait for it.
+func (r *instanceRate) wait(now int64, perSecond int) time.Duration {
+	price := int64(1000 / perSecond)
+	switch {
+	case !r.started:
+		r.started, r.credit = true, price*instanceBurst
+	case now > r.at: // a clock that has gone back adds nothing
+		r.credit = min(r.credit+now-r.at, price*instanceBurst)
+	}
+	r.at = now
+	if r.credit < price {
+		return time.Duration(price-r.credit) * time.Millisecond
+	}
+	r.credit -= price
+	return 0
 }

@@ -326,6 +326,7 @@ func (g *guest) close() {
 	}
 	if g.linear != nil {
 		g.linear.Free()
+		g.linear = nil
 	}
 }
 

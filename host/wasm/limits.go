@@ -26,6 +26,8 @@ type Limits struct {
 	LogPerSecond  int           // lines, in the time of requests; bursts of ten times as many
 	Settings      int           // bytes
 	Failures      int           // consecutive failures that suspend the plugin
+	// InstancesPerSecond limits new instances for decisions, in the time of requests; 1 to 1000, bursts of 64.
+	InstancesPerSecond int
 }
 
 // DefaultLimits returns limits for all guests. Go guests start with 4 MiB of memory, hence 64 MiB; memory is not reserved.
@@ -47,6 +49,8 @@ func DefaultLimits() Limits {
 		LogPerSecond:  10,
 		Settings:      1 << 20,
 		Failures:      3,
+
+		InstancesPerSecond: 20,
 	}
 }
 
@@ -92,6 +96,8 @@ func (l Limits) withDefaults() (Limits, error) {
 	num(&l.LogPerSecond, d.LogPerSecond)
 	num(&l.Settings, d.Settings)
 	num(&l.Failures, d.Failures)
+	num(&l.InstancesPerSecond, d.InstancesPerSecond)
+	l.InstancesPerSecond = min(l.InstancesPerSecond, 1000)
 	for _, v := range []struct {
 		name  string
 		value int64
@@ -100,6 +106,7 @@ func (l Limits) withDefaults() (Limits, error) {
 		{"InitTime", int64(l.InitTime)}, {"ConfigureTime", int64(l.ConfigureTime)}, {"DecideTime", int64(l.DecideTime)},
 		{"OverheadBytes", int64(l.OverheadBytes)}, {"LogLines", int64(l.LogLines)}, {"LogBytes", int64(l.LogBytes)}, {"LogPerSecond", int64(l.LogPerSecond)},
 		{"Settings", int64(l.Settings)}, {"Failures", int64(l.Failures)},
+		{"InstancesPerSecond", int64(l.InstancesPerSecond)},
 		{"Compile.CPU", int64(l.Compile.CPU)}, {"Compile.Memory", l.Compile.Memory},
 	} {
 		if v.value < 0 {

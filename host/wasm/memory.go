@@ -31,7 +31,7 @@ type MemoryError struct {
 
 // Error implements error.
 func (e *MemoryError) Error() string {
-	return fmt.Sprintf("%s: %s, with the %s in use, exceed the limit of %s for all plugins (pluginMemoryMiB)",
+	return fmt.Sprintf("%s: %s, with the %s in use, exceed the limit of %s for all plugins (pluginLimits.memoryMiB)",
 		e.What, mebibytes(e.Bytes), mebibytes(e.Others), mebibytes(e.Limit))
 }
 

@@ -39,6 +39,8 @@ type Plugin struct {
 	breaker  circuitBreaker
 	logLimit logLimiter
 
+	newInstances instanceRate
+
 	calls, failures, instances uint64
 	outOfFuel, late            uint64
 	fuel, lastFuel, maxFuel    uint64
@@ -59,6 +61,7 @@ type Stats struct {
 	MemoryBytes uint64 // host memory of all current instances
 	Open        int    // current instances
 	Evicted     uint64 // instances that were closed to make room for others
+	HostBytes   uint64 // what the plugin takes of Options.Memory: compiled code, tables, memory of the instances
 	Suspended   bool   // calls fail without reaching a guest
 	Repeats     Repeats
 }
@@ -106,8 +109,13 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 		return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: p.breaker.lastErr}
 	}
 	p.logLimit.refill(req.Now, p.limits.LogPerSecond)
-	p.calls++
 	key := p.options.key(req)
+	if (p.guest == nil || p.guest.key != key) && p.pool.guests[key] == nil {
+		if wait := p.newInstances.wait(req.Now, p.limits.InstancesPerSecond); wait > 0 {
+			return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: errInstances}
+		}
+	}
+	p.calls++
 	var used uint64
 	g, err := p.instance(key)
 	if err == nil {
@@ -236,7 +244,8 @@ func (p *Plugin) Stats() Stats {
 	defer p.mu.Unlock()
 	s := Stats{Calls: p.calls, Failures: p.failures, OutOfFuel: p.outOfFuel, Late: p.late, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
 		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breaker.openUntil != 0 || p.impure != nil,
-		Open: len(p.pool.guests), Evicted: p.pool.evicted, MemoryBytes: p.pool.memoryBytes(), Repeats: p.repeats.stats}
+		Open: len(p.pool.guests), Evicted: p.pool.evicted, MemoryBytes: p.pool.memoryBytes(), Repeats: p.repeats.stats,
+		HostBytes: uint64(p.reserved) + p.pool.memoryBytes()}
 	return s
 }
 

@@ -58,7 +58,7 @@ func Open(ctx context.Context, cfg *config.Config, compiler []string, log *slog.
 	if user, err := os.UserCacheDir(); cache == "" && err == nil {
 		cache = filepath.Join(user, "sluice", "plugins")
 	}
-	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Compiler: compiler, Log: log, Now: time.Now})
+	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Compiler: compiler, Memory: int64(cfg.PluginLimits.MemoryMiB) << 20, Log: log, Now: time.Now})
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,9 @@ func (s *Set) Stats() []metrics.PluginStats {
 	return out
 }
 
+// Memory returns the host memory of all plugins and its limit, in bytes.
+func (s *Set) Memory() (used, limit int64) { return s.host.MemoryInUse() }
+
 // addStats adds the statistics of an instance to those of its plugin. The gauges count only while it is open.
 func addStats(by map[string]metrics.PluginStats, p *loadedPlugin, open bool) {
 	name, n := p.Report().Name, p.Stats()
@@ -46,7 +49,7 @@ func addStats(by map[string]metrics.PluginStats, p *loadedPlugin, open bool) {
 	sum.Repeats.Failed += n.Repeats.Failed
 	sum.Repeats.Skipped += n.Repeats.Skipped
 	if open {
-		sum.MemoryBytes += n.MemoryBytes
+		sum.MemoryBytes += n.HostBytes
 		sum.Instances += n.Open
 		sum.Suspended = sum.Suspended || n.Suspended
 	}
