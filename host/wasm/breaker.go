@@ -67,7 +67,7 @@ type instanceRate struct {
 }
 
 // instanceBurst is the number of instances that may be created at once after a time without any.
-const instanceBurst = 64
+const instanceBurst = 512
 
 // wait takes an instance and returns 0, or returns how long to wait for it.
 func (r *instanceRate) wait(now int64, perSecond int) time.Duration {

@@ -99,3 +99,51 @@ func TestCacheEvictsTheOldestModules(t *testing.T) {
 		t.Errorf("%d entries: %v", len(list), err)
 	}
 }
+
+// FuzzCacheEntry: whatever is in the folder of an entry, it is used only if it is what was written.
+func FuzzCacheEntry(f *testing.F) {
+	const code = "compiled code"
+	f.Add([]byte(nil), []byte(code), "wazero-1/code")
+	f.Add([]byte("00 wazero-1/code\n"), []byte(code), "wazero-1/code")
+	f.Add(bytes.Repeat([]byte("x"), 1<<17), []byte(code), "other")
+	c := compileCache{dir: f.TempDir()}
+	if err := os.Chmod(c.dir, 0o700); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, manifest, content []byte, name string) {
+		e, err := c.newEntry(c.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.discard()
+		if !filepath.IsLocal(name) || name == "." || strings.ContainsRune(name, 0) {
+			t.Skip("not a name")
+		}
+		path := filepath.Join(e.dir, name)
+		if os.MkdirAll(filepath.Dir(path), 0o700) != nil || os.WriteFile(path, content, 0o600) != nil {
+			t.Skip("not a name")
+		}
+		if err := e.writeManifest(); err != nil {
+			t.Skip(err)
+		}
+		if err := e.verify(); err != nil {
+			t.Fatalf("a complete entry: %v", err)
+		}
+		want, err := os.ReadFile(filepath.Join(e.dir, manifestName))
+		if err != nil {
+			t.Skip("the code has the name of the manifest")
+		}
+		if err := os.WriteFile(filepath.Join(e.dir, manifestName), manifest, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.verify(); (err == nil) != bytes.Equal(manifest, want) {
+			t.Errorf("manifest %q instead of %q: %v", manifest, want, err)
+		}
+		if err := os.WriteFile(path, append(content, 'x'), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if name != manifestName && e.verify() == nil {
+			t.Error("changed code is accepted")
+		}
+	})
+}

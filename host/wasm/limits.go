@@ -26,7 +26,7 @@ type Limits struct {
 	LogPerSecond  int           // lines, in the time of requests; bursts of ten times as many
 	Settings      int           // bytes
 	Failures      int           // consecutive failures that suspend the plugin
-	// InstancesPerSecond limits new instances for decisions, in the time of requests; 1 to 1000, bursts of 64.
+	// InstancesPerSecond limits new instances for decisions, in the time of requests; 1 to 1000, bursts of 512.
 	InstancesPerSecond int
 }
 
@@ -50,7 +50,7 @@ func DefaultLimits() Limits {
 		Settings:      1 << 20,
 		Failures:      3,
 
-		InstancesPerSecond: 20,
+		InstancesPerSecond: 50,
 	}
 }
 

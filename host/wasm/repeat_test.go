@@ -169,7 +169,7 @@ func TestFailedRepeatsInARowSuspend(t *testing.T) {
 			if calls != maxFailedRepeats || !strings.Contains(err.Error(), c.reason) || !s.Suspended || s.Repeats.Failed != maxFailedRepeats || s.Repeats.Different != 0 || s.Open != 0 {
 				t.Errorf("after %d calls: %v, %+v", calls, err, s)
 			}
-			if s.Repeats.Fuel > maxFailedRepeats*(s.MaxFuel*(2+warmUps)+repeatSlack) {
+			if s.Repeats.Fuel > maxFailedRepeats*(s.MaxFuel*(2+warmUps)+2*uint64(p.Report().InitFuel)+repeatSlack) {
 				t.Errorf("repeats used %d of fuel, calls %d", s.Repeats.Fuel, s.Fuel)
 			}
 		})

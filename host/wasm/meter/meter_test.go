@@ -166,3 +166,44 @@ func TestOverdraftIsBounded(t *testing.T) {
 		t.Errorf("fuel ends at %d: %v", left, err)
 	}
 }
+
+// TestInstanceHasAPrice: what the engine does for each new instance is paid from the budget to start.
+func TestInstanceHasAPrice(t *testing.T) {
+	price := func(text string) int64 {
+		_, info := rewrite(t, wat(t, text))
+		return info.InstantiateFuel()
+	}
+	empty := price(`(module)`)
+	elements := `(func $f) (table 1000 funcref) (elem (i32.const 0) func ` + strings.Repeat("$f ", 1000) + `)`
+	for _, c := range []struct {
+		name, text string
+		atLeast    int64
+	}{
+		{"memory", `(module (memory 1000))`, 1000 * 1000},
+		{"elements", `(module ` + elements + `)`, 1000 * 100},
+		{"data", `(module (memory 1) (data (i32.const 0) "` + strings.Repeat("x", 8000) + `"))`, 1000},
+		{"data segments", `(module (memory 1) ` + strings.Repeat(`(data (i32.const 0) "x")`, 1000) + `)`, 1000 * 100},
+		{"globals", `(module ` + strings.Repeat(`(global i32 (i32.const 0))`, 1000) + `)`, 1000 * 100},
+	} {
+		if got := price(c.text) - empty; got < c.atLeast {
+			t.Errorf("%s: %d, want at least %d", c.name, got, c.atLeast)
+		}
+	}
+}
+
+// TestSizesOfSectionsAreBounded: each element, type and data segment takes more memory in the engine than in the module.
+func TestSizesOfSectionsAreBounded(t *testing.T) {
+	many := `(elem func ` + strings.Repeat("$f ", 60_000) + `)`
+	for text, want := range map[string]string{
+		`(module (func $f) ` + many + many + `)`:                              "120000 elements in the segments up to 1, the limit is 100000",
+		`(module (table 100001 funcref))`:                                     "a minimum of 100001 elements, the limit is 100000",
+		`(module (memory 1025))`:                                              "a minimum of 1025 pages of 64 KiB, the limit is 1024",
+		`(module ` + strings.Repeat(`(global i32 (i32.const 0))`, 1025) + `)`: "1025 globals, the limit is 1024",
+		`(module ` + strings.Repeat(`(table 1 funcref)`, 9) + `)`:             "9 tables, the limit is 8",
+	} {
+		_, _, err := meter.Rewrite(wat(t, text), meter.DefaultLimits())
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60s: %v, want %s", text, err, want)
+		}
+	}
+}
