@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/agent/dispatch"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
+	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -119,6 +120,50 @@ func TestEngineStopsWhilePluginRuns(t *testing.T) {
 		r.ended <- <-r.ended
 		if took := time.Since(start); took > 0 {
 			t.Errorf("it took %s to stop", took)
+		}
+	})
+}
+
+// plans counts the steps and the Services that they plan.
+type plans struct {
+	engine.Observers
+	steps, services int
+}
+
+func (p *plans) OnPlan(s *engine.PlannedStep) {
+	p.steps++
+	p.services += s.Result.Planned
+}
+
+// TestLargeServiceIsDecided: building the request takes longer than a step waits for answers. There must be an answer all the
+// same, and no step without work.
+func TestLargeServiceIsDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const endpoints = 100_000
+		counted := &plans{}
+		r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
+		d := dispatch.New(dispatch.Options{CPUPercent: 10})
+		r.plugins, r.observer = d, counted
+		r.run(fake.Open(r.kernel), slowPlugin(100*time.Millisecond), false)
+		t.Cleanup(func() { r.end(); d.Stop(time.Minute) })
+		s := eps(1)
+		for n := range endpoints - 1 {
+			s.Slice.Endpoints = append(s.Slice.Endpoints, model.SliceEndpoint{
+				Addr: netip.AddrFrom4([4]byte{10, 1 + byte(n>>16), byte(n >> 8), byte(n)}), Ready: true, Serving: true,
+			})
+		}
+		r.emit(svc(), s, synced)
+		r.advance(time.Second)
+		if n := r.decided(); n != 1 {
+			t.Fatal("no answer of the plugin is in force")
+		}
+		if counted.services > 3 {
+			t.Errorf("the Service was planned %d times", counted.services)
+		}
+		before := counted.steps
+		r.advance(time.Minute)
+		if more := counted.steps - before; more > 1 {
+			t.Errorf("%d steps without a change", more)
 		}
 	})
 }

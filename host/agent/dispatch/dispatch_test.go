@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,16 +24,36 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // sleeper is a plugin that takes a time, which the tests count as CPU time.
 type sleeper struct {
-	took  time.Duration
-	err   error
+	took time.Duration
+	err  error
+
+	mu    sync.Mutex
 	calls []string // names of Services
 }
 
 func (p *sleeper) Decide(req *abi.Request, _ *abi.Response) error {
+	p.mu.Lock()
 	p.calls = append(p.calls, req.Service)
-	time.Sleep(p.took)
-	return p.err
+	took, err := p.took, p.err
+	p.mu.Unlock()
+	time.Sleep(took)
+	return err
 }
+
+// set changes the plugin for the calls that follow.
+func (p *sleeper) set(took time.Duration, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.took, p.err = took, err
+}
+
+// called returns the names of the Services for which the plugin was called.
+func (p *sleeper) called() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.calls)
+}
+
 func (*sleeper) Needs() uint32    { return 0 }
 func (*sleeper) Revision() string { return "1" }
 
@@ -91,7 +112,7 @@ func TestCallWaitsForFastAnswerOnly(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		slow.took = time.Microsecond
+		slow.set(time.Microsecond, nil)
 		b.StartStep(2 * time.Millisecond)
 		if got := b.Call(call(slow, "slow", "a", "x", 1)); got != policy.Queued {
 			t.Fatalf("status %d: its last call was slow", got)
@@ -118,8 +139,8 @@ func TestNewestCallKeepsThePlaceOfTheFirst(t *testing.T) {
 			t.Fatalf("status %d", got)
 		}
 		time.Sleep(4 * time.Second)
-		if got := b.StartStep(0); len(got) != 3 || got[1] != newest || !slices.Equal(p.calls, []string{"running", "x", "y"}) {
-			t.Fatalf("%v, calls %v", got, p.calls)
+		if got := b.StartStep(0); len(got) != 3 || got[1] != newest || !slices.Equal(p.called(), []string{"running", "x", "y"}) {
+			t.Fatalf("%v, calls %v", got, p.called())
 		}
 		if q := b.queues[0]; q.endpoints != 0 || len(q.queued) != 0 || len(q.calls) != 0 {
 			t.Fatalf("%+v", q)
@@ -146,10 +167,10 @@ func TestNamespacesTakeTurns(t *testing.T) {
 		}
 		time.Sleep(4 * time.Second)
 		synctest.Wait()
-		if !slices.Contains(p.calls[:min(4, len(p.calls))], "y") {
-			t.Fatalf("calls %v", p.calls)
+		if !slices.Contains(p.called()[:min(4, len(p.called()))], "y") {
+			t.Fatalf("calls %v", p.called())
 		}
-		p.took = 0
+		p.set(0, nil)
 	})
 }
 
@@ -197,7 +218,7 @@ func TestSlowPluginsDelayOnlyThemselves(t *testing.T) {
 			}
 			start := time.Now()
 			b.Call(call(good, "good", "a", "drain", 1))
-			for len(good.calls) == calls {
+			for len(good.called()) == calls {
 				time.Sleep(time.Millisecond)
 				synctest.Wait()
 			}
@@ -224,7 +245,7 @@ func TestSlowPluginsDelayOnlyThemselves(t *testing.T) {
 				t.Errorf("%s: logged %d times", name, n)
 			}
 			cpu += used
-			p.took = 0
+			p.set(0, nil)
 		}
 		if most := 12 * time.Second; cpu > most {
 			t.Errorf("%s of CPU time in 2 min, want at most %s", cpu, most)
@@ -245,13 +266,13 @@ func TestPluginThatFailsIsNotInstantiatedAllTheTime(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if n := len(p.calls); n < 10 || n > 11 {
+		if n := len(p.called()); n < 10 || n > 11 {
 			t.Errorf("%d calls in a second", n)
 		}
-		p.err = &wasm.DecideError{Err: errors.New("trap"), Suspended: true} // does not reach the module
+		p.set(0, &wasm.DecideError{Err: errors.New("trap"), Suspended: true}) // does not reach the module
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if n := len(p.calls); n != 100 {
+		if n := len(p.called()); n != 100 {
 			t.Errorf("%d calls", n)
 		}
 	})
