@@ -44,7 +44,7 @@ would reject the file or one of its plugins.`,
 					return err
 				}
 				defer set.Close(cmd.Context())
-				if _, err := set.Load(cmd.Context(), cfg); err != nil {
+				if _, err := set.Load(cmd.Context(), cfg, nil); err != nil {
 					return config.PrefixErrors("configuration "+args[0], err)
 				}
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: valid\n", printable.Escape(args[0]))

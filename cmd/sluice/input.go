@@ -104,7 +104,7 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := set.Load(ctx, cfg); err != nil {
+	if _, err := set.Load(ctx, cfg, nil); err != nil {
 		printError(err)
 	}
 	pl := agent.NewPlanner(cfg, in.local, set)

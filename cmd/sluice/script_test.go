@@ -129,7 +129,7 @@ func (n *scriptNode) start(ts *testscript.TestScript, checkpoint []byte) {
 }
 
 func (n *scriptNode) load(ts *testscript.TestScript, cfg *config.Config) {
-	if _, err := n.plugins.Load(context.Background(), cfg); err != nil {
+	if _, err := n.plugins.Load(context.Background(), cfg, nil); err != nil {
 		fmt.Fprintln(&n.log, err)
 	}
 	cluster, problems, err := dir.Load(n.in.source)

@@ -115,7 +115,7 @@ func (a *Agent) engineOptions() engine.Options {
 // programOnce programs the current state, and removes what other modes and kube-proxy have left.
 func (a *Agent) programOnce(ctx context.Context) error {
 	cfg := a.opts.Config
-	if _, err := a.plugins.Load(ctx, cfg); err != nil {
+	if _, err := a.plugins.Load(ctx, cfg, nil); err != nil {
 		a.log.Error("loading plugins failed; their Services use the default rules", "err", err)
 	}
 	o := a.engineOptions()

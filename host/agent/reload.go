@@ -45,7 +45,7 @@ func (a *Agent) reload(ctx context.Context) error {
 	current := a.config.Load()
 	next, configErr := a.readConfig(current)
 	a.limitPlugins(next)
-	swapped, err := a.plugins.Load(ctx, next)
+	_, err := a.plugins.Load(ctx, next, func() { a.pluginLoaded(ctx, next) })
 	if err != nil && ctx.Err() == nil {
 		a.log.Error("loading plugins failed", "err", err)
 	}
@@ -53,9 +53,10 @@ func (a *Agent) reload(ctx context.Context) error {
 	a.config.Store(next)
 	a.pluginsReady()
 	a.setNeeds(a.source, next)
-	if changed := !next.Equal(current); swapped || changed {
-		a.applyConfig(ctx, next, changed)
+	if !next.Equal(current) {
+		a.applyConfig(ctx, next)
 	}
+	a.plugins.CloseRetired()
 	return errors.Join(configErr, err)
 }
 
@@ -95,22 +96,24 @@ func (a *Agent) switchBackend(ctx context.Context, current, next *config.Config)
 	return next.WithBackend(current)
 }
 
-// applyConfig has the engine plan again with the new plugins and, if it has changed, the new configuration. Then it closes
-// the plugins that are no longer in use.
-func (a *Agent) applyConfig(ctx context.Context, cfg *config.Config, changed bool) {
+// pluginLoaded has the engine call a plugin that has been loaded. Others may still be compiled.
+func (a *Agent) pluginLoaded(ctx context.Context, cfg *config.Config) {
+	a.setNeeds(a.source, cfg)
+	_ = a.engine.Do(ctx, (*planner.Planner).PluginsReloaded) // an error means that sluice stops
+}
+
+// applyConfig has the engine plan again with a new configuration.
+func (a *Agent) applyConfig(ctx context.Context, cfg *config.Config) {
 	local, err := a.opts.Modes.LocalAddrs(cfg)
 	if err != nil {
 		a.log.Error("reading local addresses failed; the configuration is not applied", "err", err)
 		return
 	}
 	err = a.engine.Do(ctx, func(pl *planner.Planner) {
-		if changed {
-			pl.Configure(PlanSettings(cfg, local))
-		}
+		pl.Configure(PlanSettings(cfg, local))
 		pl.PluginsReloaded()
 	})
 	if err != nil && ctx.Err() == nil {
 		a.log.Error("applying the configuration failed", "err", err)
 	}
-	a.plugins.CloseRetired()
 }

@@ -81,42 +81,35 @@ func (s *Set) Get(step policy.Step) (policy.Plugin, error) {
 	return nil, errLoading
 }
 
+// maxLoads is the maximum number of plugins that are loaded at the same time.
+const maxLoads = 4
+
 // Load updates the set to a configuration: plugins that are new or whose files have changed are compiled and tested, and
-// replace the previous revision if that succeeds. changed reports whether any did; err joins those that failed.
-func (s *Set) Load(ctx context.Context, cfg *config.Config) (changed bool, err error) {
-	var errs []error
+// replace the previous revision if that succeeds. loaded, if not nil, is called as soon as that is done for a plugin, by several
+// goroutines: a module that takes long to compile delays no other one. changed reports whether any plugin was replaced; err joins
+// the errors of those that failed.
+func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (changed bool, err error) {
 	wanted := map[policy.Step]bool{}
-	for _, spec := range cfg.Plugins {
+	errs, swapped := make([]error, len(cfg.Plugins)), make([]bool, len(cfg.Plugins))
+	slots := make(chan struct{}, maxLoads)
+	var wg sync.WaitGroup
+	for i, spec := range cfg.Plugins {
 		steps := cfg.Steps(spec.Name)
+		for _, step := range steps {
+			wanted[step] = true
+		}
 		if len(steps) == 0 {
 			continue
 		}
-		module, digest, readErr := readModule(spec)
-		instances, reloaded := 0, false
-		for _, step := range steps {
-			wanted[step] = true
-			err := readErr
-			if err == nil {
-				var swapped, replaced bool
-				swapped, replaced, err = s.loadStep(ctx, spec, step, module, digest)
-				if swapped {
-					instances++
-				}
-				reloaded = reloaded || replaced
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			if swapped[i], errs[i] = s.loadPlugin(ctx, spec, steps); swapped[i] && loaded != nil {
+				loaded()
 			}
-			if err == nil {
-				continue
-			}
-			err = s.fail(step, err)
-			if !slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }) {
-				errs = append(errs, err)
-			}
-		}
-		if instances > 0 { // one for each combination with settings
-			changed = true
-			s.log.Info("loaded plugin", "plugin", spec.Name, "file", spec.File, "digest", digest, "instances", instances, "reloaded", reloaded)
-		}
+		})
 	}
+	wg.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for step, p := range s.loaded {
@@ -125,7 +118,36 @@ func (s *Set) Load(ctx context.Context, cfg *config.Config) (changed bool, err e
 			s.retired = append(s.retired, p)
 		}
 	}
-	return changed, errors.Join(errs...)
+	return slices.Contains(swapped, true), errors.Join(errs...)
+}
+
+// loadPlugin loads the instances of a plugin, one for each combination with settings, unless its file has not changed.
+func (s *Set) loadPlugin(ctx context.Context, spec config.Plugin, steps []policy.Step) (changed bool, err error) {
+	var errs []error
+	module, digest, readErr := readModule(spec)
+	instances, reloaded := 0, false
+	for _, step := range steps {
+		err := readErr
+		if err == nil {
+			var swapped, replaced bool
+			swapped, replaced, err = s.loadStep(ctx, spec, step, module, digest)
+			if swapped {
+				instances++
+			}
+			reloaded = reloaded || replaced
+		}
+		if err == nil {
+			continue
+		}
+		err = s.fail(step, err)
+		if !slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }) {
+			errs = append(errs, err)
+		}
+	}
+	if instances > 0 {
+		s.log.Info("loaded plugin", "plugin", spec.Name, "file", spec.File, "digest", digest, "instances", instances, "reloaded", reloaded)
+	}
+	return instances > 0, errors.Join(errs...)
 }
 
 // CloseRetired closes the plugins that Load has replaced. Call it when no decision can use them any more.

@@ -37,7 +37,7 @@ func TestStatsSurviveReload(t *testing.T) {
 	defer set.Close(t.Context())
 	load := func() {
 		t.Helper()
-		if swapped, err := set.Load(t.Context(), cfg); err != nil || !swapped {
+		if swapped, err := set.Load(t.Context(), cfg, nil); err != nil || !swapped {
 			t.Fatalf("swapped %t, %v", swapped, err)
 		}
 	}
@@ -76,7 +76,7 @@ func TestStatsSurviveReload(t *testing.T) {
 		t.Errorf("fuel %d after one call, %d after two", one, two)
 	}
 	cfg.Policies = nil
-	if _, err := set.Load(t.Context(), cfg); err != nil {
+	if _, err := set.Load(t.Context(), cfg, nil); err != nil {
 		t.Fatal(err)
 	}
 	set.CloseRetired()
