@@ -37,7 +37,7 @@ func TestNamespacesHaveInstancesOfTheirOwn(t *testing.T) {
 		{"both", config.IsolateNamespace, 1, true, 4, 6},
 	} {
 		cfg.Plugins[0].Isolation, cfg.Plugins[0].RepeatOneIn, cfg.Plugins[0].Limits.Instances = c.isolation, c.oneIn, 4
-		if loaded, err := set.Load(t.Context(), cfg); err != nil || loaded != c.loaded {
+		if loaded, err := set.Load(t.Context(), cfg, nil); err != nil || loaded != c.loaded {
 			t.Fatalf("%s: loaded %t, %v", c.what, loaded, err)
 		}
 		set.CloseRetired()
