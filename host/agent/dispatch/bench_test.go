@@ -1,0 +1,29 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// idlePlugin does nothing.
+type idlePlugin struct{}
+
+func (idlePlugin) Decide(*abi.Request, *abi.Response) error { return nil }
+func (idlePlugin) Needs() uint32                            { return 0 }
+func (idlePlugin) Revision() string                         { return "1" }
+
+// BenchmarkCall measures what a call costs beyond the plugin.
+func BenchmarkCall(b *testing.B) {
+	d := New(Options{})
+	defer d.Stop(time.Minute)
+	c := call(idlePlugin{}, "p", "a", "x", 1)
+	for b.Loop() {
+		d.StartStep(time.Second)
+		if got := d.Call(c); got != policy.Answered {
+			b.Fatalf("status %d", got)
+		}
+	}
+}
