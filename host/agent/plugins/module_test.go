@@ -49,7 +49,7 @@ func TestOnlyRegularFilesAreModules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := set.Load(t.Context(), cfg); err == nil || !strings.HasPrefix(err.Error(), "plugin p: ") || !strings.Contains(err.Error(), want) {
+		if _, err := set.Load(t.Context(), cfg, nil); err == nil || !strings.HasPrefix(err.Error(), "plugin p: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", file, err, want)
 		}
 		set.Close(t.Context())
