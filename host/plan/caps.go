@@ -22,6 +22,9 @@ type Caps struct {
 	Protocols []model.Protocol
 	// MaxEndpoints of a pool, and MaxName of the names of a Service, of its namespace and of its ports, in bytes; 0: no limit.
 	MaxEndpoints, MaxName int
+	// CoarseAffinity means that the backend represents affinity timeouts from a second in steps of up to a tenth, rounded up:
+	// the number of different ones is bounded.
+	CoarseAffinity bool
 	// MaxAffinity is the maximum affinity timeout; 0: no limit.
 	MaxAffinity time.Duration
 }
@@ -40,6 +43,21 @@ func (c *Caps) shorten(o model.PortName) model.PortName {
 		}
 	}
 	return o
+}
+
+// affinity returns an affinity timeout as the backend represents it, except for MaxAffinity.
+func (c *Caps) affinity(d time.Duration) time.Duration {
+	if !c.CoarseAffinity || d < time.Second {
+		return d
+	}
+	for _, s := range [...]struct{ until, step time.Duration }{
+		{10 * time.Second, time.Second}, {time.Minute, 5 * time.Second}, {10 * time.Minute, 30 * time.Second}, {time.Hour, 5 * time.Minute},
+	} {
+		if d <= s.until {
+			return (d + s.step - 1).Truncate(s.step)
+		}
+	}
+	return (d + 30*time.Minute - 1).Truncate(30 * time.Minute)
 }
 
 // representsExactly reports whether the backend represents a pool without a change. That is so for nearly all pools, so it must not

@@ -31,7 +31,7 @@ func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
 		lose(f.Key.Protocol.String(), "no frontend", "the protocol is not supported")
 		return nil, lost
 	}
-	if slices.Contains(c.Balances, f.Balance) && (c.MaxAffinity == 0 || f.Affinity <= c.MaxAffinity) &&
+	if slices.Contains(c.Balances, f.Balance) && (c.MaxAffinity == 0 || f.Affinity <= c.MaxAffinity) && c.affinity(f.Affinity) == f.Affinity &&
 		c.fits(&f.Owner) && c.representsExactly(&f.Pool) && (f.Outside == nil || c.representsExactly(f.Outside)) {
 		return f, nil
 	}
@@ -39,6 +39,10 @@ func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
 	if !slices.Contains(c.Balances, f.Balance) {
 		lose("balance "+f.Balance.String(), "balance "+c.Balances[0].String(), "the data plane does not support it")
 		out.Balance = c.Balances[0]
+	}
+	if d := c.affinity(f.Affinity); d != f.Affinity {
+		lose("affinity "+f.Affinity.String(), "affinity "+d.String(), "the timeout is rounded up, to bound the number of different ones")
+		out.Affinity = d
 	}
 	if c.MaxAffinity > 0 && f.Affinity > c.MaxAffinity {
 		lose("affinity "+f.Affinity.String(), "affinity "+c.MaxAffinity.String(), "the timeout is too long")

@@ -43,6 +43,7 @@ type Planner struct {
 	hasPlanned   bool
 	counters     counters
 	scratch      service.Port // reused by evaluate
+	spare        *round       // a zero value for begin, or nil
 	apiServer    bool         // the API server's endpoints have changed
 }
 

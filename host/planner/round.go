@@ -46,7 +46,11 @@ type round struct {
 
 // begin begins a round.
 func (p *Planner) begin(svc *model.Service) *round {
-	r := &round{svc: svc, addrs: addrsOf(svc)}
+	r := p.spare
+	if p.spare = nil; r == nil {
+		r = &round{}
+	}
+	r.svc, r.addrs = svc, addrsOf(svc)
 	r.policy, r.bindErr = p.settings.Policies.For(svc)
 	r.err = r.bindErr
 	if r.policy != nil {

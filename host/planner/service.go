@@ -54,7 +54,10 @@ func (p *Planner) planService(name model.Name, now time.Time, result *Result, bu
 	}
 	s.round = nil
 	p.finish(r, s, now, result)
-	return !r.again
+	again := r.again
+	*r = round{}
+	p.spare = r
+	return !again
 }
 
 func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result) {

@@ -31,5 +31,5 @@ func ServiceCIDR(o *networkingv1.ServiceCIDR) (*model.ServiceCIDR, []Problem) {
 			out.CIDRs = append(out.CIDRs, c)
 		}
 	}
-	return out, p.list
+	return out, p.all()
 }

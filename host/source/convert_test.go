@@ -391,3 +391,18 @@ func FuzzAddresses(f *testing.F) {
 		}
 	})
 }
+
+// TestProblemsOfAnObjectAreBounded: they are kept, compared and logged, and a tenant may write thousands.
+func TestProblemsOfAnObjectAreBounded(t *testing.T) {
+	var bad []string
+	for range 5000 {
+		bad = append(bad, "127.0.0.1")
+	}
+	s, _, problems := Service(service(func(o *corev1.Service) { o.Spec.ExternalIPs = append(bad, "192.0.2.1") }))
+	if len(problems) != maxProblems+1 || !strings.Contains(problems[maxProblems].Error(), "4980 more problems") {
+		t.Fatalf("%d problems, the last one %v", len(problems), problems[len(problems)-1])
+	}
+	if len(s.ExternalIPs) != 1 {
+		t.Errorf("external IPs %v", s.ExternalIPs)
+	}
+}

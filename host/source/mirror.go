@@ -57,7 +57,7 @@ func Mirror(o *corev1.Endpoints) ([]*model.EndpointSlice, []Problem) {
 			p.add(field, "%d addresses: only the first %d are mirrored", total, maxMirrored)
 		}
 	}
-	return out, p.list
+	return out, p.all()
 }
 
 // mirrorSlice returns the slice for ports and family, and adds it if there is none.

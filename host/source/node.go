@@ -54,5 +54,5 @@ func Node(o *corev1.Node) (*model.Node, []Problem) {
 			n.MilliCPU = cpu.MilliValue()
 		}
 	}
-	return n, p.list
+	return n, p.all()
 }

@@ -44,10 +44,26 @@ func (p Problem) Unwrap() error { return p.Err }
 type problems struct {
 	object string
 	list   []Problem
+	more   int // problems beyond maxProblems
 }
 
+// maxProblems bounds the problems of an object: each is kept and logged, and a list of addresses may have thousands.
+const maxProblems = 20
+
 func (p *problems) add(field, format string, args ...any) {
+	if len(p.list) == maxProblems {
+		p.more++
+		return
+	}
 	p.list = append(p.list, Problem{Object: p.object, Field: field, Err: fmt.Errorf(format, args...)})
+}
+
+// all returns the problems, the last one about those that are not listed.
+func (p *problems) all() []Problem {
+	if p.more > 0 {
+		return append(p.list, Problem{Object: p.object, Err: fmt.Errorf("%d more problems", p.more)})
+	}
+	return p.list
 }
 
 // NotePreviousKept adds to each error that the previous version of the object stays in use.

@@ -47,9 +47,9 @@ func Service(o *corev1.Service) (*model.Service, Skip, []Problem) {
 		s.HealthCheckNodePort, _ = p.port("spec.healthCheckNodePort", o.Spec.HealthCheckNodePort)
 	}
 	if len(s.ClusterIPs) == 0 {
-		return nil, SkipInvalid, p.list
+		return nil, SkipInvalid, p.all()
 	}
-	return s, "", p.list
+	return s, "", p.all()
 }
 
 func skipService(o *corev1.Service) Skip {

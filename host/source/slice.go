@@ -35,7 +35,7 @@ func Slice(o *discoveryv1.EndpointSlice) (*model.EndpointSlice, Skip, []Problem)
 		return nil, SkipFQDN, nil
 	default:
 		p.add("addressType", "%q is not IPv4, IPv6 or FQDN: the slice is not used", o.AddressType)
-		return nil, SkipInvalid, p.list
+		return nil, SkipInvalid, p.all()
 	}
 	s.Ports = p.slicePorts(o.Ports)
 	if n := len(o.Endpoints); n > 0 {
@@ -49,7 +49,7 @@ func Slice(o *discoveryv1.EndpointSlice) (*model.EndpointSlice, Skip, []Problem)
 	if len(s.Endpoints) == 0 {
 		s.Endpoints = nil
 	}
-	return s, "", p.list
+	return s, "", p.all()
 }
 
 // slicePorts ignores ports without a name or a number: they mean "all ports", which no proxy serves.

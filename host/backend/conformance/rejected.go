@@ -51,6 +51,14 @@ func (s *session) oversize() {
 			edit(f)
 			next.Frontends[f.Key] = f
 		}
+		for i := range 3000 { // as many timeouts of session affinity
+			f := &plan.Frontend{
+				Key:   plan.Key{Addr: netip.MustParseAddr("198.51.101.1"), Port: uint16(1 + i), Protocol: model.TCP},
+				Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: fmt.Sprint("affine", i)}, Protocol: model.TCP},
+				Pool:  pool(1), Affinity: time.Duration(1+29*i) * time.Second,
+			}
+			next.Frontends[f.Key] = f
+		}
 		s.apply(next, plan.Diff(p, next))
 		s.expectNoWrites(next, nil)
 		s.restart()
