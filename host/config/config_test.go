@@ -202,7 +202,7 @@ ipvs: {scheduler: "wrr;", tcpTimeout: 1500ms, udpTimeout: -1s, excludeCIDRs: [10
 clientConnection: {server: "192.0.2.1:6443", qps: 5}
 oomScoreAdj: -1001
 logging: {format: yaml, verbosity: -1, flushFrequency: 5s}
-pluginLimits: {cpuPercent: 1001, memory: 1}
+pluginLimits: {cpuPercent: 1001, memoryMiB: 100, memory: 1}
 plugins:
 - {name: zone-spill, file: a.wasm, digest: "md5:1", limits: {memoryMiB: 65, instances: 1, cpu: 1}, isolation: namespace, repeatOneIn: 1}
 - {name: zone-spill, file: b.wasm}
@@ -269,6 +269,7 @@ logging.flushFrequency: unknown field
 pluginLimits.memory: unknown field
 metricsBindAddress: "localhost:10249" is not an IP address and port such as 127.0.0.1:10249 or [::]:10249
 pluginLimits.cpuPercent: 1001 is not between 0 and 1000
+pluginLimits.memoryMiB: 100 is not between 192 and 65536
 plugins[0].digest: "md5:1" is not sha256: followed by 64 lowercase hexadecimal digits
 plugins[0].limits.memoryMiB: 65 is not between 1 and 64
 plugins[0].limits.instances: 1 is not between 2 and 256
