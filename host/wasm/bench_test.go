@@ -144,3 +144,29 @@ func BenchmarkRepeats(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkSelfTest measures the self-test of a plugin that is already compiled.
+func BenchmarkSelfTest(b *testing.B) {
+	h := newHost(b, Options{})
+	for _, g := range []struct {
+		name   string
+		module []byte
+	}{
+		{"C", cGuest(b, "../../examples/plugin-c/zone_first.c")},
+		{"Go", goGuest(b, "../../plugins/zone-spill")},
+		{"expensive", burner(b, 1_100_000, "")}, // nearly 10 M of fuel for each call
+	} {
+		b.Run(g.name, func(b *testing.B) {
+			p := load(b, h, g.module, "")
+			p.dropAll()
+			cpu := cpuTime(b)
+			for b.Loop() {
+				if err := p.selfTest(context.Background()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			cpu()
+			b.ReportMetric(float64(p.report.SelfTest.Fuel)/float64(b.N), "fuel/op")
+		})
+	}
+}
