@@ -24,7 +24,7 @@ type circuitBreaker struct {
 // remaining returns how long the plugin is still suspended at now, 0 if it is not. If the clock has gone back to before
 // the failure, the suspension ends, as it might otherwise never do.
 func (h *circuitBreaker) remaining(now int64) time.Duration {
-	if h.openUntil == 0 {
+	if h == nil || h.openUntil == 0 {
 		return 0
 	}
 	if now >= h.openUntil || now < h.failedAt {

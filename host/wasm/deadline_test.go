@@ -202,7 +202,7 @@ func checkDeadline(t *testing.T, h *Host, module []byte) {
 	defer runtime.UnlockOSThread()
 	var used time.Duration
 	for range 3 {
-		p.breaker, p.late = circuitBreaker{}, 0
+		p.breakers, p.late = nil, 0
 		if err := decide(p, 80, sampleNow); err != nil { // an instance
 			t.Fatal(err)
 		}
@@ -235,7 +235,7 @@ func BenchmarkFuel(b *testing.B) {
 			var used, fuel int64
 			for b.Loop() {
 				b.StopTimer()
-				p.breaker = circuitBreaker{}
+				p.breakers = nil
 				if err := decide(p, 80, sampleNow); err != nil {
 					b.Fatal(err)
 				}

@@ -36,7 +36,7 @@ type Plugin struct {
 	impure   *ImpureError // has suspended the plugin
 	decoder  abi.Decoder
 	closed   bool
-	breaker  circuitBreaker
+	breakers circuitBreakers
 	logLimit logLimiter
 
 	newInstances instanceRate
@@ -105,11 +105,12 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	if p.impure != nil {
 		return p.impureError(req)
 	}
-	if wait := p.breaker.remaining(req.Now); wait > 0 {
-		return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: p.breaker.lastErr}
+	key := p.options.key(req)
+	breaker := p.breakers[key.namespace]
+	if wait := breaker.remaining(req.Now); wait > 0 {
+		return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: breaker.lastErr}
 	}
 	p.logLimit.refill(req.Now, p.limits.LogPerSecond)
-	key := p.options.key(req)
 	if (p.guest == nil || p.guest.key != key) && p.pool.guests[key] == nil {
 		if wait := p.newInstances.wait(req.Now, p.limits.InstancesPerSecond); wait > 0 {
 			return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: errInstances}
@@ -132,7 +133,7 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 			p.log.Error("plugin suspended until another revision is loaded: it is not a function of its request", "err", p.impure)
 			return p.impureError(req)
 		}
-		p.breaker.success()
+		p.breakers.success(key.namespace)
 		p.trim(g)
 		return nil
 	}
@@ -146,8 +147,9 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	if g != nil {
 		p.drop(g)
 	}
-	wait := p.breaker.failure(req.Now, p.limits.Failures, err)
-	if p.breaker.openUntil != 0 {
+	breaker = p.breakers.of(key.namespace)
+	wait := breaker.failure(req.Now, p.limits.Failures, err)
+	if breaker.openUntil != 0 {
 		p.log.Warn("plugin suspended", "duration", wait, "failures", p.failures, "err", err)
 	}
 	return &DecideError{Failures: p.failures, RetryAfter: wait, Err: err}
@@ -243,7 +245,7 @@ func (p *Plugin) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := Stats{Calls: p.calls, Failures: p.failures, OutOfFuel: p.outOfFuel, Late: p.late, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
-		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breaker.openUntil != 0 || p.impure != nil,
+		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breakers.open() || p.impure != nil,
 		Open: len(p.pool.guests), Evicted: p.pool.evicted, MemoryBytes: p.pool.memoryBytes(), Repeats: p.repeats.stats,
 		HostBytes: uint64(p.reserved) + p.pool.memoryBytes()}
 	return s

@@ -254,3 +254,29 @@ func TestRepeatsDoNotAllocate(t *testing.T) {
 		t.Errorf("%+v", s.Repeats)
 	}
 }
+
+// One tenant's Service that makes the plugin fail suspends it for that namespace only.
+func TestFailuresSuspendTheNamespaceOnly(t *testing.T) {
+	h := newHost(t, Options{})
+	for _, isolated := range []bool{false, true} {
+		p := loadWith(t, h, wat(t, hostileWAT(t, "testdata/hostile/trap.wat")), LoadOptions{PerNamespace: isolated})
+		for i := range 3 {
+			if _, err := ask(p, "bad", 666, later+int64(i)); err == nil {
+				t.Fatal("no failure")
+			}
+		}
+		_, bad := ask(p, "bad", 80, later+3)
+		_, good := ask(p, "good", 80, later+3)
+		if bad == nil || (good == nil) != isolated || !p.Stats().Suspended {
+			t.Errorf("isolated %t: %v, %v", isolated, bad, good)
+		}
+		for i := range int64(100) {
+			if _, err := ask(p, "bad", 80, later+3600_000+i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if p.Stats().Suspended || len(p.breakers) != 0 {
+			t.Errorf("isolated %t: after it recovered: %d breakers, %+v", isolated, len(p.breakers), p.Stats())
+		}
+	}
+}
