@@ -106,33 +106,50 @@ func (b *builder) update(c *claimant, want []*plan.Frontend, budget *budget) (do
 		case j < len(want):
 			order = old[i].Key.Compare(want[j].Key)
 		}
-		switch {
-		case order < 0:
-			budget.change(old[i], nil)
-			b.release(c, old[i])
-			i++
-		case order > 0:
-			budget.change(nil, want[j])
-			b.claim(c, want[j])
-			j++
-		default:
-			switch o, f := old[i], want[j]; {
-			case o == f:
-			case budget.equal(o, f):
-				want[j] = o
-			case o.Kind == f.Kind:
-				budget.change(o, f)
-				b.replace(c, o, f)
-			default:
-				budget.change(o, f)
-				b.release(c, o)
-				b.claim(c, f)
+		var o, f *plan.Frontend
+		if order <= 0 {
+			o = old[i]
+		}
+		if order >= 0 {
+			f = want[j]
+		}
+		if o != nil && f != nil && (o == f || budget.equal(o, f)) {
+			want[j] = o
+		} else if g := part(o, f, budget); g != f {
+			budget.change(o, g)
+			b.set(c, o, g)
+			if order <= 0 {
+				i++
 			}
-			i, j = i+1, j+1
+			c.frontends = slices.Concat(want[:j], []*plan.Frontend{g}, old[i:])
+			return false
+		} else {
+			budget.change(o, f)
+			b.set(c, o, f)
+		}
+		if order <= 0 {
+			i++
+		}
+		if order >= 0 {
+			j++
 		}
 	}
 	c.frontends = want
 	return true
+}
+
+// set replaces a frontend that a Service wants; nil is none.
+func (b *builder) set(c *claimant, old, f *plan.Frontend) {
+	if old != nil && f != nil && old.Kind == f.Kind {
+		b.replace(c, old, f)
+		return
+	}
+	if old != nil {
+		b.release(c, old)
+	}
+	if f != nil {
+		b.claim(c, f)
+	}
 }
 
 // Take returns what has changed since the last Take.

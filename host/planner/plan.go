@@ -55,7 +55,10 @@ func (p *Planner) planChanged(now time.Time, result *Result, all bool) {
 		limit = &budget{}
 	}
 	p.takeTurns(&p.changed, limit.add(p.stepCost*3/4), now, result)
-	p.takeTurns(&p.unfinished, limit.add(p.stepCost/4), now, result)
+	limit.add(p.stepCost / 4)
+	for p.unfinished.len() > 0 && !limit.spent() { // without a limit, until all are done
+		p.takeTurns(&p.unfinished, limit, now, result)
+	}
 	if !p.builder.Reassess(limit.add(p.stepCost / 4)) {
 		result.Remaining++
 	}

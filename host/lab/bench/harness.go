@@ -70,6 +70,7 @@ func newHarness(ctx context.Context, module string, bound, locked bool) (*harnes
 		Observer: engine.Observers{h, m, l.latencies},
 		Planner: planner.New(planner.Settings{
 			Node: nodeName(0), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/8")}, Policies: policies,
+			Limits: planner.Limits(config.Default().ServiceLimits),
 		}, plugins),
 	})
 	ctx, stop := context.WithCancel(ctx)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/netip"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -52,6 +53,7 @@ func measureLargeUpdates(ctx context.Context, s size, how settings) (out []large
 			namespaceGone = append(namespaceGone, model.Change{Kind: c.Kind, Name: c.Name})
 		}
 	}
+	manyPorts, contestants := tenantServices(1, 2000, 60), tenantServices(4000, 5, 0)
 	for _, step := range []struct {
 		what    string
 		changes []model.Change
@@ -62,6 +64,10 @@ func measureLargeUpdates(ctx context.Context, s size, how settings) (out []large
 		{"this node's zone changes, and with it the endpoints of every Service", []model.Change{node(0, zoneName(1))}},
 		{fmt.Sprintf("%d slices change at once", len(burst)), burst},
 		{"a namespace with 2,000 Services is deleted", namespaceGone},
+		{"a Service with 2,000 ports and 60 external IPs is created", manyPorts},
+		{"it is deleted", deletions(manyPorts)},
+		{"4,000 Services that contest 5 NodePorts are created", contestants},
+		{"they are deleted", deletions(contestants)},
 	} {
 		h, err := l.measureLargeUpdate(w, step.what, step.changes)
 		if err != nil {
@@ -70,6 +76,24 @@ func measureLargeUpdates(ctx context.Context, s size, how settings) (out []large
 		out = append(out, h)
 	}
 	return out, nil
+}
+
+// tenantServices returns Services in a namespace of their own, with ports, the same NodePorts and external IPs.
+func tenantServices(services, ports, externalIPs int) (out []model.Change) {
+	for i := range services {
+		s := &model.Service{
+			Name:       model.Name{Namespace: "tenant", Name: fmt.Sprintf("svc-%d-%d", ports, i)},
+			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)})},
+		}
+		for j := range externalIPs {
+			s.ExternalIPs = append(s.ExternalIPs, netip.AddrFrom4([4]byte{198, 51, 100, byte(j)}))
+		}
+		for j := range ports {
+			s.Ports = append(s.Ports, model.ServicePort{Name: fmt.Sprint("p", j), Protocol: model.TCP, Port: uint16(1 + j), NodePort: uint16(30000 + j)})
+		}
+		out = append(out, model.Change{Kind: model.ServiceKind, Name: s.Name, Service: s})
+	}
+	return out
 }
 
 func deletions(list []model.Change) (out []model.Change) {
