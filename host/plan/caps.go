@@ -22,7 +22,7 @@ type Caps struct {
 	Protocols []model.Protocol
 	// MaxEndpoints of a pool, and MaxName of the names of a Service, of its namespace and of its ports, in bytes; 0: no limit.
 	MaxEndpoints, MaxName int
-	// CoarseAffinity means that the backend represents affinity timeouts from a second in steps of up to a tenth, rounded up:
+	// CoarseAffinity means that the backend represents affinity timeouts from a second rounded up, by less than a quarter:
 	// the number of different ones is bounded.
 	CoarseAffinity bool
 	// MaxAffinity is the maximum affinity timeout; 0: no limit.
@@ -50,14 +50,17 @@ func (c *Caps) affinity(d time.Duration) time.Duration {
 	if !c.CoarseAffinity || d < time.Second {
 		return d
 	}
+	step := 30 * time.Minute
 	for _, s := range [...]struct{ until, step time.Duration }{
-		{10 * time.Second, time.Second}, {time.Minute, 5 * time.Second}, {10 * time.Minute, 30 * time.Second}, {time.Hour, 5 * time.Minute},
+		{30 * time.Second, time.Second}, {time.Minute, 5 * time.Second}, {5 * time.Minute, 15 * time.Second},
+		{30 * time.Minute, time.Minute}, {2 * time.Hour, 5 * time.Minute},
 	} {
 		if d <= s.until {
-			return (d + s.step - 1).Truncate(s.step)
+			step = s.step
+			break
 		}
 	}
-	return (d + 30*time.Minute - 1).Truncate(30 * time.Minute)
+	return (d + step - 1).Truncate(step)
 }
 
 // representsExactly reports whether the backend represents a pool without a change. That is so for nearly all pools, so it must not

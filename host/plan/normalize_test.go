@@ -315,3 +315,24 @@ func TestNormalizeReportsDegradations(t *testing.T) {
 		}
 	}
 }
+
+// TestNumberOfAffinityTimeoutsIsBounded: every whole second up to Kubernetes' maximum of a day.
+func TestNumberOfAffinityTimeoutsIsBounded(t *testing.T) {
+	c := plan.Caps{CoarseAffinity: true, Protocols: []model.Protocol{model.TCP}, Balances: []plan.Balance{plan.Random}}
+	different := map[time.Duration]bool{}
+	for s := range 86_400 {
+		f := &plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}, Affinity: time.Duration(1+s) * time.Second,
+			Pool: plan.Pool{Verdict: plan.Reject}}
+		got, lost := plan.NormalizeFrontend(f, c)
+		if got.Affinity < f.Affinity || got.Affinity > 86_400*time.Second || got.Affinity-f.Affinity >= f.Affinity/4 && f.Affinity > 30*time.Second {
+			t.Fatalf("%s becomes %s", f.Affinity, got.Affinity)
+		}
+		if again, _ := plan.NormalizeFrontend(got, c); again != got || (len(lost) > 0) != (got.Affinity != f.Affinity) {
+			t.Fatalf("%s becomes %s, then %s, reported: %v", f.Affinity, got.Affinity, again.Affinity, lost)
+		}
+		different[got.Affinity] = true
+	}
+	if len(different) > 150 {
+		t.Errorf("%d timeouts", len(different))
+	}
+}
