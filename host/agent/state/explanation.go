@@ -1,7 +1,9 @@
 package state
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/planner"
@@ -86,7 +88,7 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 			x.Plugins = append(x.Plugins, s.Plugin)
 		}
 	}
-	if e.Err != nil {
+	if e.Err != nil && !waits(e) {
 		x.Error = e.Err.Error()
 	}
 	for _, f := range e.Frontends {
@@ -111,6 +113,13 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 		}
 	}
 	return x
+}
+
+// waits reports whether the error only means that a plugin has not answered yet: the pools say which one.
+func waits(e *planner.Explanation) bool {
+	return errors.Is(e.Err, policy.ErrPending) && slices.ContainsFunc(e.Decisions, func(d planner.PortDecision) bool {
+		return d.Cluster.Pending != nil || d.Local.Pending != nil
+	})
 }
 
 func newPool(p *service.Port, d *policy.Decision, pool uint8, wallTime func(int64) time.Time) Pool {
