@@ -92,8 +92,12 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	}
 	e := &watcher{fs: w, root: root, after: s.opt.After, log: s.opt.Log, watched: map[string]bool{}, retryDelay: minRetry}
 	l := &problemLog{log: s.opt.Log, onCount: s.opt.OnProblems, logged: map[string]bool{}}
-	if err := e.add(filepath.Dir(root)); err != nil {
+	parent, stop, err := watchParent(root)
+	if err != nil {
 		s.opt.Log.Warn("cannot watch the parent of the source directory; its replacement will not be noticed", "err", err)
+	} else {
+		defer stop()
+		e.parent = parent
 	}
 	if err := e.scan(f, nil); err != nil {
 		return err

@@ -18,11 +18,12 @@ import (
 // watcher watches directories and coalesces their events into scans.
 type watcher struct {
 	fs       *fsnotify.Watcher
+	parent   <-chan fsnotify.Event // of the root, in its parent directory
 	root     string
 	after    func(time.Duration) <-chan time.Time
 	log      *slog.Logger
 	watched  map[string]bool
-	scanned  map[string]bool  // directories that the last scan went through: all watched ones but the root's parent
+	scanned  map[string]bool  // directories that the last scan went through
 	problems []source.Problem // of the last scan
 	// unwatched: some directories could not be watched in the last scan.
 	unwatched  bool
@@ -47,7 +48,7 @@ func (e *watcher) scan(f *directory, dirty pathSet) error {
 		return err
 	}
 	for path := range e.watched {
-		if !inside[path] && path != filepath.Dir(e.root) {
+		if !inside[path] {
 			e.remove(path)
 		}
 	}
@@ -90,6 +91,8 @@ func (e *watcher) wait(ctx context.Context, f *directory, poll <-chan time.Time)
 		case <-ctx.Done():
 			return nil, false
 		case ev := <-e.fs.Events:
+			e.handleEvent(b, f, ev)
+		case ev := <-e.parent:
 			e.handleEvent(b, f, ev)
 		case err := <-e.fs.Errors:
 			e.handleError(b, err)
@@ -135,6 +138,8 @@ func (e *watcher) settle(ctx context.Context, f *directory, b *burst) bool {
 			select {
 			case ev := <-e.fs.Events:
 				e.handleEvent(b, f, ev)
+			case ev := <-e.parent:
+				e.handleEvent(b, f, ev)
 			default:
 				return true
 			}
@@ -150,6 +155,8 @@ func (e *watcher) settle(ctx context.Context, f *directory, b *burst) bool {
 		case <-ctx.Done():
 			return false
 		case ev := <-e.fs.Events:
+			e.handleEvent(b, f, ev)
+		case ev := <-e.parent:
 			e.handleEvent(b, f, ev)
 		case err := <-e.fs.Errors:
 			e.handleError(b, err)
