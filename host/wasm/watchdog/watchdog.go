@@ -141,7 +141,7 @@ func (t *Timer) Stop() (late bool) {
 }
 
 // Late reports whether the running call has used its time.
-func (t *Timer) Late() bool { return t.state.Load()&phaseMask == ended }
+func (t *Timer) Late() bool { return t.state.Load()&phaseMask >= ending }
 
 func (w *Watchdog) wake() {
 	if w.asleep.Swap(0) != 0 {
