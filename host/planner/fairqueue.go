@@ -8,7 +8,11 @@ type fairQueue struct {
 	turns   []string                // namespaces with Services, the next one first
 	waiting map[string][]model.Name // by namespace
 	queued  map[model.Name]bool
+	peak    int // largest size since the maps were made
 }
+
+// maxReused is up to which size emptied maps are reused: they keep their largest size ever.
+const maxReused = 64
 
 func newFairQueue() fairQueue {
 	return fairQueue{waiting: map[string][]model.Name{}, queued: map[model.Name]bool{}}
@@ -24,6 +28,7 @@ func (q *fairQueue) push(name model.Name) {
 		return
 	}
 	q.queued[name] = true
+	q.peak = max(q.peak, len(q.queued))
 	list := q.waiting[name.Namespace]
 	if len(list) == 0 {
 		q.turns = append(q.turns, name.Namespace)
@@ -43,8 +48,8 @@ func (q *fairQueue) pop() model.Name {
 	} else {
 		delete(q.waiting, ns)
 	}
-	if delete(q.queued, name); len(q.queued) == 0 {
-		*q = newFairQueue() // emptied maps would keep their largest size ever
+	if delete(q.queued, name); len(q.queued) == 0 && q.peak > maxReused {
+		*q = newFairQueue()
 	}
 	return name
 }
