@@ -135,21 +135,36 @@ func (h *Host) loadCompiled(ctx context.Context, p *Plugin, metered []byte, dir 
 	if err := p.addImports(ctx); err != nil {
 		return err
 	}
+	compileCtx := ctx
 	if mode == cacheOnly {
 		// wazero compiles what its cache does not contain, unless ctx has ended.
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		ctx = ended
+		compileCtx = ended
 	}
 	// wazero checks ctx between functions with two workers only, not with one.
-	p.compiled, err = p.runtime.CompileModule(experimental.WithCompilationWorkers(ctx, 2), metered)
+	p.compiled, err = p.runtime.CompileModule(experimental.WithCompilationWorkers(compileCtx, 2), metered)
 	if mode == cacheOnly && errors.Is(err, context.Canceled) {
 		return errors.New("the code is missing")
 	}
 	if err != nil {
 		return err
 	}
-	return p.reserveCode(codeSize(dir, metered))
+	return h.retryAfterCompile(ctx, func() error { return p.reserveCode(codeSize(dir, metered)) })
+}
+
+// retryAfterCompile calls f again if it has failed for want of memory, which a child process may have taken for a moment.
+func (h *Host) retryAfterCompile(ctx context.Context, f func() error) error {
+	err := f()
+	if h.compiler == nil || !isMemoryError(err) {
+		return err
+	}
+	done, waitErr := h.compiler.wait(ctx)
+	if waitErr != nil {
+		return err
+	}
+	defer done()
+	return f()
 }
 
 // codeSize returns the size of the compiled code in dir in bytes, or an estimate.

@@ -169,7 +169,11 @@ func (h *Host) LoadWith(ctx context.Context, name string, wasm, settings []byte,
 		return nil, err
 	}
 	p.report.Compile = h.now().Sub(begin)
-	if err := p.handshake(ctx, h.now); err != nil {
+	err = h.retryAfterCompile(ctx, func() error {
+		p.dropAll()
+		return p.handshake(ctx, h.now)
+	})
+	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	if !h.register(p) {

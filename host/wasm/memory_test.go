@@ -85,3 +85,35 @@ func TestInstancesHaveARate(t *testing.T) {
 		t.Errorf("a clock that has gone back: wait %s", wait)
 	}
 }
+
+// TestLoadWaitsForMemoryOfTheCompiler: a plugin that has no room while another one is compiled is loaded afterwards.
+func TestLoadWaitsForMemoryOfTheCompiler(t *testing.T) {
+	requireChildren(t)
+	module := goodWAT(t)
+	h := newHost(t, Options{Compiler: childCommand("crash"), Memory: 1 << 20})
+	load(t, newHost(t, Options{}), module, "") // fills the cache
+	compiled, err := h.compiler.wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.memory.reserve("compiler", 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	loaded := make(chan error)
+	go func() {
+		_, err := h.Load(t.Context(), "test", module, nil)
+		loaded <- err
+	}()
+	h.memory.release(1 << 20)
+	compiled()
+	if err := <-loaded; err != nil {
+		t.Error(err)
+	}
+	// Without a child, it is the plugins that have the memory.
+	if err := h.memory.reserve("others", h.memory.limit-h.memory.inUse()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Load(t.Context(), "test", module, nil); !isMemoryError(err) {
+		t.Errorf("%v, want a MemoryError", err)
+	}
+}
