@@ -53,7 +53,7 @@ type PluginStats struct {
 type PluginRepeats struct {
 	Equal, Different uint64
 	Failed           uint64 // the second instance gave no answer
-	Skipped          uint64 // repeats had used up their share of fuel
+	Skipped          uint64 // repeats had used up their share of fuel, or plugins the memory for more instances
 }
 
 // Metrics is a registry with all metrics. It is safe for concurrent use.

@@ -107,7 +107,7 @@ var (
 	descFuel       = desc("plugin_fuel_total", "Fuel consumed by a plugin: WebAssembly instructions by cost.", "plugin")
 	descLogDropped = desc("plugin_dropped_log_lines_total", "Number of log lines of a plugin dropped by the rate and size limits.", "plugin")
 	descRepeats    = desc("plugin_repeated_calls_total", "Number of plugin calls chosen to be repeated in a second instance, by result: equal, "+
-		"different (the plugin is suspended), failed (the second instance gave no answer), skipped (repeats had used up their fuel).", "plugin", "result")
+		"different (the plugin is suspended), failed (the second instance gave no answer), skipped (repeats had used up their fuel, or plugins the memory for more instances).", "plugin", "result")
 	descRepeatFuel = desc("plugin_repeat_fuel_total", "Fuel consumed by repeated calls of a plugin.", "plugin")
 	descInstances  = desc("plugin_instances", "Number of instances of a plugin.", "plugin")
 	descEvicted    = desc("plugin_evicted_instances_total", "Number of instances of a plugin closed to make room for those of other namespaces.", "plugin")

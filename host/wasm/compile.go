@@ -88,6 +88,8 @@ func (h *Host) compileInChild(ctx context.Context, dir string, metered []byte) e
 		return err
 	}
 	defer h.memory.release(h.limits.Compile.Memory)
+	h.compiling.Add(h.limits.Compile.Memory)
+	defer h.compiling.Add(-h.limits.Compile.Memory)
 	return h.compiler.compile(ctx, dir, metered)
 }
 

@@ -258,6 +258,7 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Respons
 	}
 	g.begin(limit)
 	defer g.timer.Stop()
+	g.linear.refused = false
 	g.random.Seed(randomSeed())
 	capacity := abi.MaxResponse(n) // not that of the buffer, which the largest request so far determines
 	if err := g.ensureBuffer(&g.resp, capacity, &budget); err != nil {

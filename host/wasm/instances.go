@@ -36,6 +36,9 @@ func (p *Plugin) instance(key instanceKey) (*guest, error) {
 	for len(in.guests) >= in.limit {
 		p.evict()
 	}
+	for !key.second && len(in.guests) > 0 && p.memoryIsScarce() {
+		p.evict()
+	}
 	key.namespace = strings.Clone(key.namespace) // it may be part of a large string
 	g, err := p.newGuest(key)
 	if err != nil {
@@ -47,6 +50,19 @@ func (p *Plugin) instance(key instanceKey) (*guest, error) {
 	g.lastUse = in.uses
 	in.guests[key] = g
 	return g, nil
+}
+
+// memoryIsScarce reports whether another instance would take memory that has to remain for the first instance of each plugin and for
+// compiling new revisions.
+func (p *Plugin) memoryIsScarce() bool {
+	h := p.host
+	remain := h.memory.limit / 4
+	used := h.memory.inUse()
+	if h.compiler != nil {
+		remain = max(remain, h.limits.Compile.Memory)
+		used -= h.compiling.Load()
+	}
+	return used+int64(p.report.MemoryBytes) > h.memory.limit-remain
 }
 
 // evict closes the least recently used instance, and reports whether there was one. Those that only repeat decisions come first.

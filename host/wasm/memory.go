@@ -66,6 +66,8 @@ type linearMemory struct {
 	budget *budget
 	region []byte // as large as the memory may become
 	size   int64  // accessible and reserved, in bytes
+	// refused reports that the memory has not grown because other plugins take up the budget.
+	refused bool
 }
 
 // Allocate implements experimental.MemoryAllocator.
@@ -88,6 +90,7 @@ func (m *linearMemory) Reallocate(size uint64) []byte {
 		panic(err)
 	}
 	if err != nil {
+		m.refused = true
 		return nil
 	}
 	return m.region[:size:size]

@@ -40,8 +40,8 @@ type repeats struct {
 type Repeats struct {
 	Equal     uint64
 	Different uint64
-	Failed    uint64 // without an answer to compare: the second instance ended with an error or at its deadline
-	Skipped   uint64 // because the fuel for repeats was used up
+	Failed    uint64 // without answers to compare: the second instance ended with an error or at its deadline, or one lacked memory
+	Skipped   uint64 // because the fuel for repeats was used up, or the memory of all plugins
 	Fuel      uint64 // used by all of them
 }
 
@@ -88,13 +88,16 @@ func (p *Plugin) repeat(namespace string, req *abi.Request, resp *abi.Response, 
 	}
 	key := instanceKey{namespace, true}
 	price := fuel
+	scarce := false
 	if p.pool.guests[key] == nil {
 		price += p.report.InitFuel
+		scarce = p.memoryIsScarce()
 	}
-	if r.tokens < min(price, r.burst) {
+	if scarce || r.tokens < min(price, r.burst) {
 		r.stats.Skipped++
 		return nil
 	}
+	first := p.guest
 	g, used, err := p.second(key)
 	if err == nil {
 		g.maxFuel = 2*fuel + p.report.InitFuel + repeatSlack
@@ -107,7 +110,7 @@ func (p *Plugin) repeat(namespace string, req *abi.Request, resp *abi.Response, 
 	if err != nil {
 		r.stats.Failed++
 		p.log.Debug("decision not repeated", "err", err)
-		if g == nil || errors.Is(err, errLate) {
+		if g == nil || g.linear.refused || errors.Is(err, errLate) {
 			r.failed = 0
 		} else if r.failed++; r.failed >= maxFailedRepeats {
 			return impure(req, fmt.Sprintf("%d calls in a row were answered by one instance, and failed when they were repeated in another: %v", r.failed, err))
@@ -118,6 +121,10 @@ func (p *Plugin) repeat(namespace string, req *abi.Request, resp *abi.Response, 
 		return nil
 	}
 	r.failed = 0
+	if first.linear.refused || g.linear.refused { // a function of the request, and of memory
+		r.stats.Failed++
+		return nil
+	}
 	if diff := diffResponses(req, resp, &r.answer); diff != "" {
 		r.stats.Different++
 		return impure(req, "two instances answer the same request differently: "+diff)

@@ -280,3 +280,57 @@ func TestFailuresSuspendTheNamespaceOnly(t *testing.T) {
 		}
 	}
 }
+
+func TestInstancesLeaveMemoryForOtherPlugins(t *testing.T) {
+	const limit = 16 << 20
+	h := newHost(t, Options{Memory: limit})
+	p := loadWith(t, h, goodWAT(t), LoadOptions{PerNamespace: true, Instances: 200, RepeatOneIn: 2})
+	for i := range 300 {
+		if _, err := ask(p, fmt.Sprintf("ns-%d", i%60), 80, later+int64(i)*1000); err != nil {
+			t.Fatal(err)
+		}
+		if used, _ := h.MemoryInUse(); used > limit*3/4 {
+			t.Fatalf("after %d calls: %d bytes are in use of %d", i, used, limit)
+		}
+	}
+	s := p.Stats()
+	if s.Evicted == 0 || s.Open < 5 || s.Repeats.Different+s.Repeats.Failed > 0 || s.Failures > 0 {
+		t.Errorf("%+v", s)
+	}
+	q := load(t, h, goodWAT(t), "")
+	checkGood(t, q, later)
+}
+
+// What an instance answers while other plugins take up the memory is no proof against it.
+func TestRepeatsNeedMemory(t *testing.T) {
+	h := newHost(t, Options{})
+	p := loadWith(t, h, goodWAT(t), LoadOptions{RepeatOneIn: 1})
+	h.memory.limit = h.memory.inUse() + 1
+	if _, err := ask(p, "shop", 80, later); err != nil {
+		t.Fatal(err)
+	}
+	if s := p.Stats(); s.Repeats.Skipped != 1 || s.Open != 1 {
+		t.Errorf("without memory for a second instance: %+v", s)
+	}
+	h.memory.limit = DefaultMemory
+	grows := loadWith(t, h, burner(t, 1, `
+		(if (i64.gt_u (i64.load offset=16 (local.get $req)) (i64.const 1700000030000)) (then
+			(if (i32.eq (memory.grow (i32.const 1)) (i32.const -1)) (then (return (i64.const -1))))))`), LoadOptions{RepeatOneIn: 1})
+	for i := range int64(3) {
+		if _, err := ask(grows, "shop", 80, later+i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range int64(3 * maxFailedRepeats) {
+		h.memory.limit = DefaultMemory // a second instance starts
+		if i%2 > 0 {
+			h.memory.limit = h.memory.inUse() + 64<<10 // enough for the first one to grow
+		}
+		if _, err := ask(grows, "shop", 80, later+10+i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := grows.Stats(); s.Suspended || s.Repeats.Failed+s.Repeats.Skipped < maxFailedRepeats || s.Repeats.Different > 0 {
+		t.Errorf("%+v", s)
+	}
+}
