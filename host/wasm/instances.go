@@ -65,20 +65,18 @@ func (p *Plugin) memoryIsScarce() bool {
 	return used+int64(p.report.MemoryBytes) > h.memory.limit-remain
 }
 
-// evict closes the least recently used instance, and reports whether there was one. Those that only repeat decisions come first.
-func (p *Plugin) evict() bool {
+// evict closes the least recently used instance, if there is one. Those that only repeat decisions come first.
+func (p *Plugin) evict() {
 	var last *guest
 	for _, g := range p.pool.guests {
 		if last == nil || g.key.second != last.key.second && g.key.second || g.key.second == last.key.second && g.lastUse < last.lastUse {
 			last = g
 		}
 	}
-	if last == nil {
-		return false
+	if last != nil {
+		p.drop(last)
+		p.pool.evicted++
 	}
-	p.drop(last)
-	p.pool.evicted++
-	return true
 }
 
 // drop closes a guest.

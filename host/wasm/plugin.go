@@ -37,6 +37,7 @@ type Plugin struct {
 	decoder  abi.Decoder
 	closed   bool
 	breakers circuitBreakers
+	now      int64 // of the last request
 	logLimit logLimiter
 
 	newInstances instanceRate
@@ -105,6 +106,7 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	if p.impure != nil {
 		return p.impureError(req)
 	}
+	p.now = req.Now
 	key := p.options.key(req)
 	breaker := p.breakers[key.namespace]
 	if wait := breaker.remaining(req.Now); wait > 0 {
@@ -147,7 +149,7 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	if g != nil {
 		p.drop(g)
 	}
-	breaker = p.breakers.of(key.namespace)
+	breaker = p.breakers.of(key.namespace, req.Now)
 	wait := breaker.failure(req.Now, p.limits.Failures, err)
 	if breaker.openUntil != 0 {
 		p.log.Warn("plugin suspended", "duration", wait, "failures", p.failures, "err", err)
@@ -245,7 +247,7 @@ func (p *Plugin) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := Stats{Calls: p.calls, Failures: p.failures, OutOfFuel: p.outOfFuel, Late: p.late, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
-		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breakers.open() || p.impure != nil,
+		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breakers.open(p.now) || p.impure != nil,
 		Open: len(p.pool.guests), Evicted: p.pool.evicted, MemoryBytes: p.pool.memoryBytes(), Repeats: p.repeats.stats,
 		HostBytes: uint64(p.reserved) + p.pool.memoryBytes()}
 	return s

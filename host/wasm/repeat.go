@@ -28,7 +28,7 @@ const (
 type repeats struct {
 	oneIn  int          // 0: none
 	seed   maphash.Seed // unknown to guests
-	first  int          // decisions that are still all repeated
+	first  int          // of the first decisions, those that are left
 	tokens int64        // fuel that repeats may use
 	burst  int64        // most tokens
 	failed int          // repeats in a row that ended with an error

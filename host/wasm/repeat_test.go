@@ -270,8 +270,15 @@ func TestFailuresSuspendTheNamespaceOnly(t *testing.T) {
 		if bad == nil || (good == nil) != isolated || !p.Stats().Suspended {
 			t.Errorf("isolated %t: %v, %v", isolated, bad, good)
 		}
+		if _, err := ask(p, "good", 80, later+60_000); err != nil || p.Stats().Suspended {
+			t.Errorf("isolated %t: the time has passed: %v, %+v", isolated, err, p.Stats())
+		}
+		_, _ = ask(p, "other", 666, later+7200_000)
+		if _, old := p.breakers["bad"]; old || len(p.breakers) != 1 {
+			t.Errorf("isolated %t: breakers %v", isolated, p.breakers)
+		}
 		for i := range int64(100) {
-			if _, err := ask(p, "bad", 80, later+3600_000+i); err != nil {
+			if _, err := ask(p, "other", 80, later+7300_000+i); err != nil {
 				t.Fatal(err)
 			}
 		}
