@@ -34,7 +34,7 @@ type Options struct {
 	MinSyncPeriod time.Duration
 	// SyncPeriod is the interval of checks for external changes that the backend's Watch missed. Zero disables them.
 	SyncPeriod time.Duration
-	// Once makes Run return when the initial state is programmed and all plugins have answered.
+	// Once makes Run return when the initial state is programmed and all plugins have answered, or a minute later.
 	Once bool
 }
 
@@ -56,6 +56,7 @@ type Engine struct {
 	nextStep        time.Time // no step before this time (MinSyncPeriod)
 	startupDeadline time.Time // end of the wait for PluginsReady
 	answers         <-chan struct{}
+	decideBefore    time.Time // end of the wait for plugins with Options.Once
 }
 
 // syncState is the relation of the data plane to the plan.
@@ -82,6 +83,9 @@ const (
 	answerWait      = 2 * time.Millisecond
 	firstAnswerWait = 50 * time.Millisecond
 )
+
+// decideWait bounds how long Options.Once waits for plugins that never stop asking to be called again.
+const decideWait = time.Minute
 
 // Back-off after a failed Apply.
 const (
@@ -178,7 +182,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		wake = e.step(ctx)
 		settled := e.sync.requeueAt.IsZero() || time.Until(e.sync.requeueAt) >= maintenanceInterval
 		sleep := e.untilDue(wake)
-		if e.Once && e.sync.done && e.sync.backoff == 0 && settled && sleep != 0 && e.Planner.Awaited() == 0 {
+		if e.Once && e.sync.done && e.sync.backoff == 0 && settled && e.decided(sleep) {
 			return nil
 		}
 		timer.Stop()
@@ -186,6 +190,22 @@ func (e *Engine) Run(ctx context.Context) error {
 			timer.Reset(sleep)
 		}
 	}
+}
+
+// decided reports whether Options.Once need not wait for plugins, given how long the loop would sleep.
+func (e *Engine) decided(sleep time.Duration) bool {
+	waiting := e.Planner.Awaited()
+	if waiting == 0 {
+		return sleep != 0
+	}
+	if e.decideBefore.IsZero() {
+		e.decideBefore = time.Now().Add(decideWait)
+	}
+	if time.Now().Before(e.decideBefore) {
+		return false
+	}
+	e.Log.Warn("plugins have not answered in time; the last good or the default decisions stay in force", "decisions", waiting)
+	return true
 }
 
 // Do runs f between two steps with exclusive access to the planner, then plans again. It returns early when ctx is done

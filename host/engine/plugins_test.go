@@ -124,6 +124,35 @@ func TestEngineStopsWhilePluginRuns(t *testing.T) {
 	})
 }
 
+// TestOnceWaitsForPlugins, but not forever.
+func TestOnceWaitsForPlugins(t *testing.T) {
+	for _, c := range []struct {
+		plugin  slowPlugin
+		decided int
+		took    time.Duration
+	}{
+		{slowPlugin(20 * time.Millisecond), 200, 5 * time.Second},
+		{slowPlugin(time.Second), 61, 63 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
+			d := dispatch.New(dispatch.Options{})
+			r.plugins = d
+			r.run(fake.Open(r.kernel), c.plugin, true)
+			start := time.Now()
+			r.feed <- append(slowServices(200), synced)
+			if err := <-r.ended; err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(start); took > c.took || r.decided() < c.decided-2 {
+				t.Errorf("%s: %d decisions after %s, want %d within %s", time.Duration(c.plugin), r.decided(), took, c.decided, c.took)
+			}
+			r.stop()
+			d.Stop(time.Minute)
+		})
+	}
+}
+
 // plans counts the steps and the Services that they plan.
 type plans struct {
 	engine.Observers
