@@ -31,3 +31,10 @@ func (r eventRecorder) OnPlan(p *engine.PlannedStep) {
 		r.warn(d.Owner.Service, kube.ReasonServiceLimited, d.String())
 	}
 }
+
+// OnApply implements engine.Observer.
+func (r eventRecorder) OnApply(a *engine.ApplyResult) {
+	for _, failed := range a.NewlyFailed {
+		r.warn(failed.Service, kube.ReasonFrontendNotProgrammed, failed.Error())
+	}
+}

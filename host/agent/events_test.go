@@ -22,7 +22,9 @@ func TestFailedPoliciesAndConflictsBecomeEvents(t *testing.T) {
 		NewConflicts: []plan.Degradation{{Owner: model.PortName{Service: b}}},
 		NewlyLimited: []plan.Degradation{{Owner: model.PortName{Service: a}}},
 	}})
-	if want := []string{"shop/a " + kube.ReasonFailedToEvaluatePolicy, "shop/b " + kube.ReasonFrontendConflict, "shop/a " + kube.ReasonServiceLimited}; !slices.Equal(got, want) {
+	o.OnApply(&engine.ApplyResult{NewlyFailed: []*planner.ServiceError{{Service: b, Err: errors.New("no space")}}})
+	if want := []string{"shop/a " + kube.ReasonFailedToEvaluatePolicy, "shop/b " + kube.ReasonFrontendConflict, "shop/a " + kube.ReasonServiceLimited,
+		"shop/b " + kube.ReasonFrontendNotProgrammed}; !slices.Equal(got, want) {
 		t.Errorf("Events %q, want %q", got, want)
 	}
 }

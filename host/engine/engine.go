@@ -61,9 +61,10 @@ type Engine struct {
 
 // syncState is the relation of the data plane to the plan.
 type syncState struct {
-	full         bool // the next Apply compares the whole plan with the data plane
-	done         bool // the whole plan has been programmed at least once
-	unprogrammed int  // frontends that could not be programmed (backend.PartialError)
+	full         bool               // the next Apply compares the whole plan with the data plane
+	done         bool               // the whole plan has been programmed at least once
+	unprogrammed int                // frontends that could not be programmed (backend.PartialError)
+	failed       map[plan.Key]error // those of unprogrammed that have been reported
 	requeueAt    time.Time
 	// backoff is the delay before retryAt, zero if the last Apply succeeded.
 	backoff time.Duration
@@ -73,7 +74,7 @@ type syncState struct {
 }
 
 func (s *syncState) succeeded() {
-	s.unprogrammed, s.backoff, s.retryAt, s.lastLoggedError = 0, 0, time.Time{}, ""
+	s.unprogrammed, s.failed, s.backoff, s.retryAt, s.lastLoggedError = 0, nil, 0, time.Time{}, ""
 }
 
 // How long a step waits for the answers of plugins. A call takes some microseconds; its Service is then programmed once

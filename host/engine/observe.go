@@ -45,6 +45,8 @@ type ApplyResult struct {
 	// Synced reports whether the data plane matches the plan, except for Unprogrammed frontends (backend.PartialError).
 	Synced       bool
 	Unprogrammed int
+	// NewlyFailed are frontends that cannot be programmed and have not been reported while that lasts, at most 20.
+	NewlyFailed []*planner.ServiceError
 }
 
 // Event is something that the engine did outside of planning and programming.

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -166,6 +167,48 @@ func TestPartialErrorWithoutRetryKeepsTheBackoff(t *testing.T) {
 		r.advance(time.Minute)
 		if n := len(b.calls); n < 5 || n > 20 {
 			t.Errorf("%d calls in a minute", n)
+		}
+	})
+}
+
+// rejectionObserver collects the Services of frontends that could not be programmed.
+type rejectionObserver struct {
+	engine.Observers
+	mu     sync.Mutex
+	failed []string
+}
+
+func (o *rejectionObserver) OnApply(r *engine.ApplyResult) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, f := range r.NewlyFailed {
+		o.failed = append(o.failed, f.Service.String())
+	}
+}
+
+// TestOwnerOfRejectedFrontendIsReportedOnce: not with each retry, and again when it fails again.
+func TestOwnerOfRejectedFrontendIsReportedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fake.NewKernel(fake.Options{}))
+		o := &rejectionObserver{}
+		r.observer = o
+		s := svc()
+		r.kernel.Reject(key, syscall.ENOSPC)
+		r.run(fake.Open(r.kernel), nil, false)
+		t.Cleanup(r.end)
+		r.emit(s, eps(1), synced)
+		r.advance(time.Minute)
+		if want := []string{s.Name.String()}; !slices.Equal(o.failed, want) {
+			t.Errorf("reported %q, want %q", o.failed, want)
+		}
+		r.kernel.Reject(key, nil)
+		r.advance(time.Minute)
+		r.expect("no longer rejected", "1:1 forward")
+		r.kernel.Reject(key, syscall.ENOSPC)
+		r.emit(eps(2))
+		r.advance(time.Minute)
+		if len(o.failed) != 2 {
+			t.Errorf("reported %q", o.failed)
 		}
 	})
 }

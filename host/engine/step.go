@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,9 @@ import (
 
 // maxLoggedErrors bounds the policy errors that one step logs one by one: a failing plugin fails for all its Services.
 const maxLoggedErrors = 5
+
+// maxReportedFailures bounds the frontends that one step reports as not programmed.
+const maxReportedFailures = 20
 
 // step brings plan and data plane up to date. It sets planAt, and returns when the next step is due for other reasons, zero if
 // only on a change.
@@ -142,6 +146,7 @@ func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) ApplyR
 			s.backoff = 0 // progress: retry the others soon
 		}
 		s.unprogrammed = partial.Frontends
+		r.NewlyFailed = e.newlyFailed(partial)
 		e.applyFailed(ctx, "some frontends cannot be programmed; all others are", err)
 	default: // the backend repeats an error that has been logged
 		s.unprogrammed, r.Err = partial.Frontends, nil
@@ -149,6 +154,22 @@ func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) ApplyR
 	s.full, s.done = false, true
 	e.logApply(kind, d, &r, time.Since(now))
 	return r
+}
+
+// newlyFailed returns the first frontends that cannot be programmed and could be before, with their Services.
+func (e *Engine) newlyFailed(p *backend.PartialError) (out []*planner.ServiceError) {
+	before := e.sync.failed
+	e.sync.failed = p.Failed
+	for _, k := range slices.SortedFunc(maps.Keys(p.Failed), plan.Key.Compare) {
+		f := e.Planner.Current().Frontends[k]
+		if f == nil || before[k] != nil {
+			continue
+		}
+		if out = append(out, &planner.ServiceError{Service: f.Owner.Service, Err: p.Failed[k]}); len(out) == maxReportedFailures {
+			break
+		}
+	}
+	return out
 }
 
 func (e *Engine) logApply(kind applyKind, d *plan.Delta, r *ApplyResult, took time.Duration) {

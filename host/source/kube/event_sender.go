@@ -110,7 +110,7 @@ func action(reason string) string {
 		return "StartSluice"
 	case ReasonFailedToEvaluatePolicy:
 		return "EvaluatePolicy"
-	case ReasonFrontendConflict, ReasonServiceLimited:
+	case ReasonFrontendConflict, ReasonServiceLimited, ReasonFrontendNotProgrammed:
 		return "ProgramService"
 	}
 	return "Listen"

@@ -29,6 +29,7 @@ const (
 	ReasonFailedToEvaluatePolicy          = "FailedToEvaluatePolicy"
 	ReasonFrontendConflict                = "FrontendConflict"
 	ReasonServiceLimited                  = "ServiceLimited"
+	ReasonFrontendNotProgrammed           = "FrontendNotProgrammed"
 )
 
 // Recorder sends Events about this node and about Services. Its methods never block: an Event that cannot be sent is
