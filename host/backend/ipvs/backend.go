@@ -130,7 +130,7 @@ func (b *Backend) connect() error {
 
 // openRules connects to nftables. If wrap is not nil, it wraps the netlink transport.
 func (b *Backend) openRules(wrap func(nfnl.Transport) nfnl.Transport) error {
-	r, err := rules.Open(rules.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Transport: wrap, Balancing: &rules.HandOff{
+	r, err := rules.Open(rules.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Affinity: b.o.Affinity, Transport: wrap, Balancing: &rules.HandOff{
 		Capabilities: b.caps, PoolMark: b.poolMark, GuardedVIPs: func() map[netip.Addr]bool { return b.state.guarded },
 	}})
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 )
 
 // DefaultLink is the dummy link to which VIPs are added by default. It is created if missing.
@@ -29,6 +31,8 @@ type Options struct {
 	StrictARP bool
 	// ExcludeCIDRs are ranges in which virtual servers of other programs are never taken over.
 	ExcludeCIDRs []netip.Prefix
+	// Affinity bounds the clients with session affinity; zero means the defaults.
+	Affinity rules.AffinityLimits
 	// Timeouts of the IPVS connection table; 0 keeps the kernel's.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
 	// DrainTimeout bounds how long a destination that is no longer in the plan is kept for its connections; 0 is

@@ -18,11 +18,13 @@ type Options struct {
 	Now func() time.Time
 	// Log receives warnings. Nil discards them.
 	Log *slog.Logger
+	// Affinity bounds the clients with session affinity; zero means the defaults.
+	Affinity rules.AffinityLimits
 }
 
 // Open connects to nf_tables. It neither reads nor writes any table.
 func Open(o Options) (*rules.Backend, error) {
-	return rules.Open(rules.Options{Netns: o.Netns, Now: o.Now, Log: o.Log})
+	return rules.Open(rules.Options{Netns: o.Netns, Now: o.Now, Log: o.Log, Affinity: o.Affinity})
 }
 
 // Caps returns what the tables can represent.
@@ -36,6 +38,14 @@ func Cleanup(ctx context.Context, netns int) (removed []string, err error) {
 // IsForeignTable reports whether Read failed because a table with sluice's name was not written by this version and
 // mode. Apply replaces such a table.
 func IsForeignTable(err error) bool { return rules.IsForeignTable(err) }
+
+// AffinityUsage is how many clients with session affinity are recorded.
+type AffinityUsage = rules.AffinityUsage
+
+// ReadAffinityUsage reads it from the tables of either mode.
+func ReadAffinityUsage(ctx context.Context, netns int) (AffinityUsage, error) {
+	return rules.ReadAffinityUsage(ctx, netns)
+}
 
 // Feature is a kernel feature that the ruleset uses, with the result of Probe.
 type Feature = rules.Feature

@@ -100,20 +100,23 @@ func (b *Batch) Commit() error {
 
 // CommitUnless is Commit, except that it returns the messages, counted from zero, that the kernel refused with one of
 // these errors, if there are no others. Then nothing is committed. The kernel names all of them at once.
-func (b *Batch) CommitUnless(errnos ...unix.Errno) (refused []int, err error) {
+func (b *Batch) CommitUnless(errnos ...unix.Errno) (refused map[int]unix.Errno, err error) {
 	if b.Count == 0 {
 		return nil, nil
 	}
 	first := b.operations[0].seq
 	failed, err := b.send()
+	if err != nil {
+		return nil, b.explain(nil, err)
+	}
 	for i, f := range failed {
 		if !slices.Contains(errnos, f.errno) || f.seq-first >= uint32(b.Count) {
 			return nil, b.explain(failed[i:], nil)
 		}
-		refused = append(refused, int(f.seq-first))
-	}
-	if err != nil {
-		return nil, b.explain(nil, err)
+		if refused == nil {
+			refused = map[int]unix.Errno{}
+		}
+		refused[int(f.seq-first)] = f.errno
 	}
 	return refused, nil
 }

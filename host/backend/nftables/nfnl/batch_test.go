@@ -85,7 +85,7 @@ func TestCommitCountsAcknowledgedTransactions(t *testing.T) {
 func TestCommitUnlessReturnsTheRefusedMessages(t *testing.T) {
 	for n, errno := range []unix.Errno{unix.EEXIST, unix.ENFILE} {
 		refused, err := testBatch(New(&reply{n: n, errno: errno})).CommitUnless(unix.EEXIST, unix.ENFILE)
-		if err != nil || len(refused) != 1 || refused[0] != n {
+		if err != nil || len(refused) != 1 || refused[n] != errno {
 			t.Errorf("%v: got %v, %v, want message %d", errno, refused, err, n)
 		}
 	}

@@ -19,6 +19,7 @@ const (
 const (
 	nftaSetElemKeyEnd = 10
 	udElemComment     = 0
+	jump              = 1<<32 + unix.NFT_JUMP
 )
 
 // Element is one element of a set or map.
@@ -26,6 +27,7 @@ type Element struct {
 	Key, KeyEnd, Data []byte
 	Comment           string
 	IntervalEnd       bool
+	Jump              string // the chain that an element of a map of verdicts leads to
 	// Timeout is how long the element lives after it was added or refreshed, and Expires how much of that remains, in
 	// milliseconds. Zero is none; an element that is added without Expires gets the whole timeout.
 	Timeout, Expires time.Duration
@@ -41,6 +43,16 @@ func AppendElement(b []byte, e Element) []byte {
 	}
 	if e.Data != nil {
 		b = appendValue(b, unix.NFTA_SET_ELEM_DATA, e.Data)
+	}
+	if e.Jump != "" {
+		data := len(b)
+		b = openAttr(b, unix.NFTA_SET_ELEM_DATA)
+		verdict := len(b)
+		b = openAttr(b, unix.NFTA_DATA_VERDICT)
+		b = AppendAttr(b, unix.NFTA_VERDICT_CODE, binary.BigEndian.AppendUint32(nil, jump))
+		b = AppendAttr(b, unix.NFTA_VERDICT_CHAIN, append([]byte(e.Jump), 0))
+		closeAttr(b, verdict)
+		closeAttr(b, data)
 	}
 	if e.IntervalEnd {
 		b = AppendAttr(b, unix.NFTA_SET_ELEM_FLAGS, []byte{0, 0, 0, unix.NFT_SET_ELEM_INTERVAL_END})
@@ -93,6 +105,9 @@ func DecodeElement(b []byte) (e Element) {
 			e.KeyEnd = Attr(v, unix.NFTA_DATA_VALUE)
 		case unix.NFTA_SET_ELEM_DATA:
 			e.Data = Attr(v, unix.NFTA_DATA_VALUE)
+			if verdict := Attr(v, unix.NFTA_DATA_VERDICT); Uint32(Attr(verdict, unix.NFTA_VERDICT_CODE)) == jump {
+				e.Jump = Text(Attr(verdict, unix.NFTA_VERDICT_CHAIN))
+			}
 		case unix.NFTA_SET_ELEM_FLAGS:
 			e.IntervalEnd = Uint32(v)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 		case unix.NFTA_SET_ELEM_TIMEOUT:

@@ -2,12 +2,15 @@ package rules
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"golang.org/x/sys/unix"
 )
 
 func TestAffinity(t *testing.T) {
@@ -88,31 +91,76 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-func TestStaleClientsAreDeletedTwice(t *testing.T) {
-	d := newTestEnv(t, 2)
+// TestClientsOfEndpointsThatLeft records a client for an endpoint that has left, as a packet does that was on its way.
+func TestClientsOfEndpointsThatLeft(t *testing.T) {
+	d := newTestEnv(t, 3)
 	const key = "10.96.0.10:80/TCP ClusterIP masquerade=never affinity=3h"
-	all := parse(t, service(frontend(key, "1 2")))
+	all := parse(t, service(frontend(key, "1 2 3")))
+	one := parse(t, service(frontend(key, "2 3")))
 	d.mustApply(all, nil)
-	first := d.ask(d.client, "tcp", "10.96.0.10:80").Server
-	other := map[string]string{"p1": "2", "p2": "1"}[first]
-	one := parse(t, service(frontend(key, other)))
-	r, err := d.b.Apply(context.Background(), one, plan.Diff(all, one))
-	if err != nil || r.RequeueAfter <= 0 {
-		t.Fatalf("report %+v, %v: want to be called again", r, err)
+	mayMove := func() string {
+		t.Helper()
+		first := d.ask(d.client, "tcp", "10.96.0.10:80").Server
+		if first == "p1" {
+			t.Fatal("went to p1, which has left")
+		}
+		for range 5 {
+			if got := d.ask(d.client, "tcp", "10.96.0.10:80").Server; got != first {
+				t.Fatalf("went to %s, then to %s", first, got)
+			}
+		}
+		return first
 	}
-	// A client that was on its way to the old endpoint is recorded only now.
-	late := fmt.Sprintf("add element ip sluice affinity_0 { 198.51.100.9 . 0:1 timeout 1h : 10.244.0.%s . 9000 }", strings.TrimPrefix(first, "p"))
-	if out, err := d.nft(late, "-f", "-"); err != nil {
-		t.Fatalf("%s: %v", out, err)
+	for _, room := range []string{"1", "shared"} {
+		d.mustApply(all, plan.Diff(one, all))
+		d.mustNFT("flush map ip sluice affinity_0_1; flush map ip sluice affinity_0_shared")
+		elements, _ := d.clients()
+		if len(elements) > 0 {
+			t.Fatalf("%d clients", len(elements))
+		}
+		id := ""
+		for _, e := range d.listedEndpoints() {
+			if e.addr.Addr().String() == "10.244.0.1" {
+				id = fmt.Sprintf("1:%x", e.id)
+			}
+		}
+		dumps := &dumpCounter{Transport: d.b.conn.Transport}
+		d.b.conn.Transport = dumps
+		if r, err := d.b.Apply(context.Background(), one, plan.Diff(all, one)); err != nil || r.RequeueAfter != 0 || dumps.n != 0 {
+			t.Fatalf("%+v with %d dumps, %v", r, dumps.n, err)
+		}
+		d.b.conn.Transport = dumps.Transport
+		d.mustNFT("add element ip sluice affinity_0_" + room + " { 198.51.100.9 . 1:0 timeout 1h : " + id + " }")
+		second := mayMove()
+		// It comes back: the client stays where it is.
+		d.mustApply(all, plan.Diff(one, all))
+		if got := d.ask(d.client, "tcp", "10.96.0.10:80").Server; got != second {
+			t.Errorf("when p1 came back, the client moved from %s to %s", second, got)
+		}
+		d.mustApply(one, plan.Diff(all, one))
 	}
-	if r, err = d.b.Apply(context.Background(), one, &plan.Delta{}); err != nil || r.RequeueAfter <= 0 || r.Messages > 0 {
-		t.Fatalf("too early: %+v, %v", r, err)
+}
+
+// dumpCounter counts the requests that list something.
+type dumpCounter struct {
+	nfnl.Transport
+	n int
+}
+
+func (c *dumpCounter) Send(b []byte) error {
+	if binary.NativeEndian.Uint16(b[6:])&unix.NLM_F_DUMP == unix.NLM_F_DUMP {
+		c.n++
 	}
-	d.clock.t = d.clock.t.Add(r.RequeueAfter)
-	if r, err = d.b.Apply(context.Background(), one, &plan.Delta{}); err != nil || r.RequeueAfter != 0 || r.Elements != 1 {
-		t.Fatalf("when due: %+v, %v", r, err)
+	return c.Transport.Send(b)
+}
+
+// listedEndpoints returns the endpoints of the only group.
+func (d *testEnv) listedEndpoints() []listedEndpoint {
+	d.Helper()
+	b := d.open()
+	defer b.Close()
+	if mismatch, err := b.tables[0].load(); mismatch != nil || err != nil {
+		d.Fatal(mismatch, err)
 	}
-	if got := d.ask(d.client, "tcp", "10.96.0.10:80").Server; got == first {
-		t.Errorf("went to %s, which has left", got)
-	}
+	return b.tables[0].groups.byID[groupID(1)].lists[0].programmed
 }

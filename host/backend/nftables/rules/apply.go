@@ -3,6 +3,7 @@ package rules
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -18,17 +19,17 @@ import (
 func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	b.resetStats()
 	if err := ctx.Err(); err != nil {
-		return b.report(0), err
+		return b.report(), err
 	}
-	requeueAfter, err := b.apply(ctx, next, d)
+	err := b.apply(ctx, next, d)
 	b.inSync = err == nil
 	if err == nil {
 		err = b.unprogrammed.err()
 	}
-	return b.report(requeueAfter), err
+	return b.report(), err
 }
 
-func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (requeueAfter time.Duration, err error) {
+func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (err error) {
 	b.unprogrammed.retried = false
 	retry := b.unprogrammed.due(b.now())
 	if d != nil && (!b.inSync || b.familyNeeded(d) || retry) {
@@ -49,10 +50,7 @@ func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (re
 		err = b.isolate(ctx, next)
 		b.failed = err != nil
 	}
-	if err != nil {
-		return 0, err
-	}
-	return b.deleteStaleClients()
+	return err
 }
 
 // writeAll reads the kernel's state and writes the difference to next.
@@ -74,8 +72,8 @@ func (b *Backend) resetStats() {
 }
 
 // report returns what was sent since resetStats.
-func (b *Backend) report(requeueAfter time.Duration) backend.Report {
-	r := backend.Report{RequeueAfter: requeueAfter, Transactions: b.conn.Pacer.Transactions, Longest: b.conn.Pacer.Longest}
+func (b *Backend) report() backend.Report {
+	r := backend.Report{Transactions: b.conn.Pacer.Transactions, Longest: b.conn.Pacer.Longest}
 	for _, t := range b.tables {
 		r.Messages += t.stats.messages
 		r.Elements += t.stats.elements
@@ -101,7 +99,6 @@ func (b *Backend) load(ctx context.Context) error {
 		}
 		return nil
 	})
-	b.cleanup.loaded = true
 	b.countGuarded(b.tables[:]...)
 	for i, t := range b.tables {
 		if err == nil && mismatch[i] != nil {
@@ -168,9 +165,7 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta) error {
 	}
 	for _, t := range tables {
 		t.hairpinsUncounted = false
-		lost, err := t.flushGroups(txs[t.family])
-		b.cleanup.endpointLeft = b.cleanup.endpointLeft || lost
-		if err != nil {
+		if err := t.flushGroups(txs[t.family]); err != nil {
 			return err
 		}
 		if err := txs[t.family].commit(); err != nil {
@@ -264,7 +259,9 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.C
 		return nil
 	}
 	if want != nil && f.Affinity > 0 {
-		t.attach(want, now, f)
+		if err := t.attach(want, now, f); err != nil {
+			return frontendError{fmt.Errorf("nftables: %s: %w", f.Owner, err)}
+		}
 	}
 	if x.bytes > 0 && (b.isolating || max(now.slots(), want.slots()) > soloSlots) {
 		if err := x.commit(); err != nil {

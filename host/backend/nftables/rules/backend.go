@@ -28,21 +28,23 @@ type Options struct {
 	SendBuffer int
 	// Balancing is how the tables balance. Nil is Slots.
 	Balancing Balancing
+	// Affinity bounds the clients with session affinity. If it is not zero, tables with other bounds are replaced.
+	Affinity AffinityLimits
 	// Transport wraps the transport to the kernel, if it is not nil. It is for tests.
 	Transport func(nfnl.Transport) nfnl.Transport
 }
 
 // Backend programs plans into nf_tables.
 type Backend struct {
-	conn    *nfnl.Conn
-	now     func() time.Time
-	log     *slog.Logger
-	tables  [2]*table
-	inSync  bool // the tables represent the kernel's state
-	failed  bool // the last Apply failed
-	cleanup affinityCleanup
+	conn   *nfnl.Conn
+	now    func() time.Time
+	log    *slog.Logger
+	tables [2]*table
+	inSync bool // the tables represent the kernel's state
+	failed bool // the last Apply failed
 
 	balancing Balancing
+	limits    AffinityLimits
 
 	unprogrammed unprogrammed
 	isolating    bool // each frontend gets its own transaction: see isolate
@@ -87,14 +89,17 @@ func Open(o Options) (*Backend, error) {
 	if o.Transport != nil {
 		conn.Transport = o.Transport(conn.Transport)
 	}
-	b := &Backend{conn: conn, now: o.Now, log: o.Log, balancing: o.Balancing}
+	b := &Backend{conn: conn, now: o.Now, log: o.Log, balancing: o.Balancing, limits: o.Affinity}
 	if o.Netns != 0 {
 		if b.netns, err = unix.FcntlInt(uintptr(o.Netns), unix.F_DUPFD_CLOEXEC, 3); err != nil {
 			_ = conn.Close()
 			return nil, fmt.Errorf("nftables: duplicate the network namespace: %w", err)
 		}
 	}
-	b.tables = [2]*table{newTable(model.IPv4, conn, b.balancing), newTable(model.IPv6, conn, b.balancing)}
+	b.tables = [2]*table{newTable(model.IPv4, conn, b.balancing, b.limits), newTable(model.IPv6, conn, b.balancing, b.limits)}
+	for _, t := range b.tables {
+		t.fixedSizes = o.Affinity != AffinityLimits{}
+	}
 	if _, err := conn.Generation(); err != nil {
 		_ = b.Close()
 		if err == unix.EINVAL {
@@ -141,7 +146,7 @@ func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
 func (b *Backend) read(ctx context.Context) (tables [2]*table, err error) {
 	err = b.readConsistent(ctx, func() error {
 		for i, t := range b.tables {
-			tables[i] = newTable(t.family, b.conn, b.balancing)
+			tables[i] = newTable(t.family, b.conn, b.balancing, b.limits)
 			if mismatch, err := tables[i].loadForwarding(); err != nil {
 				return err
 			} else if mismatch != nil {

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"maps"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,30 +24,50 @@ const (
 	minPasses, maxPasses = 2, 5
 )
 
-// carriedClient is a client of the table that is being replaced, as its successor is to record it.
+// recordedClients is a set of clients in the table that is being replaced.
+type recordedClients struct {
+	set  *set
+	list int
+	// group and endpoint decode an element: what identifies the group, and the endpoint of its data.
+	group    func(key []byte) uint32
+	endpoint func(data []byte) (netip.AddrPort, bool)
+}
+
+// oldRoute is a list of an affinity group in the table that is being replaced.
+type oldRoute struct {
+	group uint32
+	list  int
+}
+
+// route is one in its successor.
+type route struct {
+	group affinityID
+	find  findChain
+}
+
+// carriedClient is a client as the successor is to record it.
 type carriedClient struct {
 	key      [20]byte // client and group id
-	endpoint int32    // in carrier.endpoints
+	endpoint affinityID
 	expires  time.Duration
 }
 
 // carrier copies recorded clients from one table to another.
 type carrier struct {
-	from, to  *table
-	now       func() time.Time
-	routes    map[affinityFind][]affinityFind // lists of the one table, to the lists of the other that the same pools use
-	timeouts  map[uint32]time.Duration        // by group id of the other
-	endpoints []netip.AddrPort
-	indexes   map[netip.AddrPort]int32
-	found     map[int][]carriedClient // by list of the other
+	from, to *table
+	now      func() time.Time
+	v3       *schemaV3
+	routes   map[oldRoute][]route // of the pools that use the old list
+	timeouts map[affinityID]time.Duration
+	found    map[findChain][]carriedClient
 }
 
 // carryClients copies the clients that the table at from has recorded to t, with what remains of their timeouts. t has to
 // record the clients of new connections already: then no client is missed, and a newer record wins.
 func (b *Backend) carryClients(ctx context.Context, t *table, from *tableState) error {
 	c := &carrier{
-		from: newTable(t.family, t.conn, t.balancing), to: t, now: b.now,
-		routes: map[affinityFind][]affinityFind{}, timeouts: map[uint32]time.Duration{}, indexes: map[netip.AddrPort]int32{},
+		from: newTable(t.family, t.conn, t.balancing, b.limits), to: t, now: b.now,
+		routes: map[oldRoute][]route{}, timeouts: map[affinityID]time.Duration{},
 	}
 	if err := b.readConsistent(ctx, func() error { return c.readRoutes(from.name) }); err != nil {
 		return err
@@ -53,55 +75,92 @@ func (b *Backend) carryClients(ctx context.Context, t *table, from *tableState) 
 	if len(c.routes) == 0 {
 		return nil
 	}
-	for _, list := range slices.Sorted(maps.Keys(c.from.affinity)) {
-		if !c.from.affinity[list].exists {
-			continue
-		}
+	for _, old := range c.sets() {
 		readAt := b.now()
-		if err := c.read(list); err != nil {
+		if err := c.read(&old); err != nil {
 			return err
 		}
-		for _, n := range slices.Sorted(maps.Keys(c.found)) {
-			if err := c.write(t.affinity[n], c.found[n], readAt); err != nil {
-				return err
+		for _, find := range slices.SortedFunc(maps.Keys(c.found), func(a, b findChain) int { return cmp.Or(a.list-b.list, a.room-b.room) }) {
+			for _, s := range []*set{t.clientsSet(find), t.clientsSet(clientSet{find.list, sharedRoom})} {
+				var err error
+				if c.found[find], err = c.write(s, c.found[find], readAt); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	return nil
 }
 
-// readRoutes reads which lists the pools of the old table use. Sets and elements that this version does not write are
-// ignored.
+// sets returns the sets of clients that exist, those that all share last.
+func (c *carrier) sets() (out []recordedClients) {
+	if c.v3.exists() {
+		return c.v3.clientSets(c.from)
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(c.from.affinity.clients), func(a, b clientSet) int { return cmp.Or(a.room-b.room, a.list-b.list) }) {
+		s := c.from.affinity.clients[at]
+		if !s.exists {
+			continue
+		}
+		addrs := map[affinityID]netip.AddrPort{}
+		for _, g := range c.from.groups.byID {
+			if at.list < len(g.lists) {
+				for _, e := range g.lists[at.list].programmed {
+					addrs[g.id.endpoint(e.id)] = e.addr
+				}
+			}
+		}
+		out = append(out, recordedClients{
+			set: s, list: at.list, group: uint32Of,
+			endpoint: func(data []byte) (netip.AddrPort, bool) {
+				a, ok := addrs[affinityID(uint32Of(data))]
+				return a, ok
+			},
+		})
+	}
+	return out
+}
+
+// readRoutes reads which lists the pools of the old table use. Sets and elements that no version writes are ignored.
 func (c *carrier) readRoutes(name string) error {
 	c.from.reset()
 	c.from.name = name
-	if _, err := c.from.listSets(); err != nil {
+	c.v3 = newSchemaV3(c.from.schema)
+	if _, err := c.from.listSets(func(name string) *set { return cmp.Or(c.from.find(name), c.v3.find(name)) }); err != nil {
 		return err
+	}
+	for list, s := range c.from.affinity.endpoints {
+		if err := c.readSet(s, func(e nfnl.Element) { c.from.loadEndpoint(list, e) }); err != nil {
+			return err
+		}
 	}
 	for i := range lookups {
 		ls := &c.from.lookups[i]
-		sets := []*set{ls.frontends}
-		for scope := range scopes {
-			sets = slices.AppendSeq(sets, maps.Values(ls.scopes[scope].findAffinity))
-		}
-		for _, s := range sets {
-			if err := c.readSet(s); err != nil {
+		for _, s := range []*set{ls.frontends, ls.groups, ls.scopes[inside].find, ls.scopes[outside].find} {
+			put := c.from.loader(s)
+			if err := c.readSet(s, func(e nfnl.Element) { _ = put([]nfnl.Element{e}) }); err != nil {
 				return err
 			}
+		}
+	}
+	for _, f := range c.v3.finds {
+		if err := c.readSet(f.set, func(e nfnl.Element) { c.v3.load(c.from, f, e) }); err != nil {
+			return err
 		}
 	}
 	clear(c.routes)
 	for k, was := range c.from.frontends {
 		shall := c.to.frontends[k]
-		if shall == nil || len(shall.learn) == 0 || was.owner() != shall.owner() {
+		if shall == nil || len(shall.groups) == 0 || len(shall.learn) == 0 || was.owner() != shall.owner() {
 			continue
 		}
-		c.timeouts[shall.learn[0].id] = shall.learn[0].timeout
+		group := shall.groups[0]
+		c.timeouts[group] = shall.learn[0].timeout
 		for scope := range scopes {
-			for _, old := range was.scopes[scope].find {
-				for _, now := range shall.scopes[scope].find {
-					if !slices.Contains(c.routes[old], now) {
-						c.routes[old] = append(c.routes[old], now)
+			for _, now := range shall.scopes[scope].find {
+				for _, old := range c.oldRoutes(k, was, scope) {
+					if r := (route{group, now}); !slices.Contains(c.routes[old], r) {
+						c.routes[old] = append(c.routes[old], r)
 					}
 				}
 			}
@@ -110,7 +169,17 @@ func (c *carrier) readRoutes(name string) error {
 	return nil
 }
 
-func (c *carrier) readSet(s *set) error {
+func (c *carrier) oldRoutes(k plan.Key, was *elements, scope int) []oldRoute {
+	routes := c.v3.routes[frontendScope{k, scope}]
+	for _, group := range was.groups {
+		for _, f := range was.scopes[scope].find {
+			routes = append(routes, oldRoute{uint32(group), f.list})
+		}
+	}
+	return routes
+}
+
+func (c *carrier) readSet(s *set, put func(nfnl.Element)) error {
 	if !s.exists {
 		return nil
 	}
@@ -118,34 +187,33 @@ func (c *carrier) readSet(s *set) error {
 	if err != nil {
 		return err
 	}
-	put := c.from.loader(s)
 	for _, e := range list {
-		_ = put([]nfnl.Element{e})
+		put(e)
 	}
 	return nil
 }
 
-// read reads the clients of one list. Those whose endpoint is gone are left out.
-func (c *carrier) read(list int) error {
-	c.found = map[int][]carriedClient{}
+// read reads a set of clients. Those whose endpoint is gone are left out.
+func (c *carrier) read(old *recordedClients) error {
+	c.found = map[findChain][]carriedClient{}
 	c.from.conn.AllowInconsistent = true // other tables may change
 	defer func() { c.from.conn.AllowInconsistent = false }()
 	for pass := 1; pass <= maxPasses; pass++ {
 		last := c.found
-		c.found = map[int][]carriedClient{}
-		if err := c.from.eachElement(c.from.affinity[list], func(b []byte) { c.put(list, nfnl.DecodeElement(b)) }); err != nil {
+		c.found = map[findChain][]carriedClient{}
+		if err := c.from.eachElement(old.set, func(b []byte) { c.put(old, nfnl.DecodeElement(b)) }); err != nil {
 			return err
 		}
 		twice := false
-		for n, clients := range c.found {
+		for find, clients := range c.found {
 			all := len(clients)
 			clients = unique(clients)
 			twice = twice || len(clients) < all
-			c.found[n] = unique(append(clients, last[n]...))
+			c.found[find] = unique(append(clients, last[find]...))
 		}
-		for n, clients := range last {
-			if c.found[n] == nil {
-				c.found[n] = clients
+		for find, clients := range last {
+			if c.found[find] == nil {
+				c.found[find] = clients
 			}
 		}
 		if pass >= minPasses && !twice {
@@ -161,30 +229,30 @@ func unique(list []carriedClient) []carriedClient {
 	return slices.CompactFunc(list, func(a, b carriedClient) bool { return a.key == b.key })
 }
 
-// put stores a client of a list for all lists that it belongs to now.
-func (c *carrier) put(list int, e nfnl.Element) {
+// put stores a client for all lists that it belongs to now.
+func (c *carrier) put(old *recordedClients, e nfnl.Element) {
 	n := c.to.addr.bytes
-	endpoint, ok := c.to.addrPort(e.Data)
-	if !ok || len(e.Key) < n+4 || e.Expires <= 0 {
+	if len(e.Key) < n+4 || e.Expires <= 0 {
 		return
 	}
-	for _, to := range c.routes[affinityFind{list, groupIDOf(e.Key[n:])}] {
-		if !c.to.groups.has(to, endpoint) {
+	addr, ok := old.endpoint(e.Data)
+	if !ok {
+		return
+	}
+	for _, to := range c.routes[oldRoute{old.group(e.Key[n:]), old.list}] {
+		id, ok := c.to.groups.endpointID(to.group, to.find.list, addr)
+		if !ok {
 			continue
 		}
-		i, ok := c.indexes[endpoint]
-		if !ok {
-			i = int32(len(c.endpoints))
-			c.indexes[endpoint], c.endpoints = i, append(c.endpoints, endpoint)
-		}
-		client := carriedClient{endpoint: i, expires: min(e.Expires, c.timeouts[to.id])}
-		copy(client.key[copy(client.key[:], e.Key[:n]):], native(to.id))
-		c.found[to.list] = append(c.found[to.list], client)
+		client := carriedClient{endpoint: id, expires: min(e.Expires, c.timeouts[to.group])}
+		copy(client.key[copy(client.key[:], e.Key[:n]):], to.group.bytes())
+		c.found[to.find] = append(c.found[to.find], client)
 	}
 }
 
-// write adds clients to a set of the new table. Those that it has recorded itself, or has no room for, are left out.
-func (c *carrier) write(s *set, list []carriedClient, readAt time.Time) error {
+// write adds clients to a set of the new table, and returns those that it has no room for. Those that it has recorded
+// itself are left out.
+func (c *carrier) write(s *set, list []carriedClient, readAt time.Time) (left []carriedClient, err error) {
 	t := c.to
 	for chunk := range slices.Chunk(list, clientsPerTx) {
 		for len(chunk) > 0 {
@@ -192,25 +260,30 @@ func (c *carrier) write(s *set, list []carriedClient, readAt time.Time) error {
 			chunk = slices.DeleteFunc(chunk, func(e carriedClient) bool { return e.expires <= age })
 			out := nfnl.NewBatch(t.conn)
 			for _, e := range chunk {
-				key, endpoint := e.key[:t.addr.bytes+4], c.endpoints[e.endpoint]
 				out.PutNewElement(t.nfproto, t.name, s.name, nfnl.Element{
-					Key: key, Data: appendPort(appendAddr(nil, endpoint.Addr()), endpoint.Port()),
-					Timeout: c.timeouts[groupIDOf(key[t.addr.bytes:])], Expires: e.expires - age,
+					Key: e.key[:t.addr.bytes+4], Data: e.endpoint.bytes(), Timeout: c.timeouts[e.endpoint.group()], Expires: e.expires - age,
 				})
 			}
 			t.stats.messages += out.Count
 			t.stats.elements += out.Elements
 			refused, err := out.CommitUnless(unix.EEXIST, unix.EBUSY, unix.ENFILE)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if len(refused) == 0 {
 				break
 			}
-			for i, n := range refused {
-				chunk = slices.Delete(chunk, n-i, n-i+1)
+			var again []carriedClient
+			for i, e := range chunk {
+				switch refused[i] {
+				case 0:
+					again = append(again, e)
+				case unix.ENFILE:
+					left = append(left, e)
+				}
 			}
+			chunk = again
 		}
 	}
-	return nil
+	return left, nil
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -215,26 +216,55 @@ func TestCrashDuringReplacementKeepsEveryClient(t *testing.T) {
 	}
 }
 
-// clients returns the recorded clients of IPv4.
-func (d *testEnv) clients() map[string]nfnl.Element {
+// clients returns the recorded clients of IPv4, by set, and the endpoint of each.
+func (d *testEnv) clients() (elements map[string]nfnl.Element, endpoints map[string]string) {
 	d.Helper()
 	b := d.open()
 	defer b.Close()
-	out, t := map[string]nfnl.Element{}, b.tables[0]
+	elements, endpoints = map[string]nfnl.Element{}, map[string]string{}
+	t := b.tables[0]
 	if mismatch, err := t.load(); mismatch != nil || err != nil {
 		d.Fatal(mismatch, err)
 	}
-	for n, s := range t.affinity {
+	for c, s := range t.affinity.clients {
 		list, err := t.dumpSettled(s)
 		if err != nil {
 			d.Fatal(err)
 		}
 		for _, e := range list {
 			a, _ := netip.AddrFromSlice(e.Key[:4])
-			out[fmt.Sprintf("%d %s", n, a)] = e
+			client := fmt.Sprintf("%s %s", strings.TrimPrefix(s.name, "affinity_"), a)
+			elements[client] = e
+			id := affinityID(uint32Of(e.Data))
+			for _, l := range t.groups.byID[id.group()].list(c.list).programmed {
+				if id.group().endpoint(l.id) == id {
+					endpoints[client] = l.addr.String()
+				}
+			}
 		}
 	}
-	return out
+	return elements, endpoints
+}
+
+// expectClients checks the recorded clients: what remains of their timeouts, and their endpoints. It empties wanted.
+func (d *testEnv) expectClients(begin time.Time, want map[string]time.Duration, endpoints map[string]string) {
+	d.Helper()
+	got, at := d.clients()
+	for client, expires := range want {
+		e, ok := got[client]
+		if since := time.Since(begin); !ok || e.Timeout != 3*time.Hour || e.Expires > expires || e.Expires < expires-since-time.Second {
+			d.Errorf("client %s: timeout %s, expires in %s, want %s less than %s", client, e.Timeout, e.Expires, expires, since)
+		}
+		if at[client] != endpoints[client] {
+			d.Errorf("client %s: endpoint %s, want %s", client, at[client], endpoints[client])
+		}
+		delete(got, client)
+	}
+	for client, e := range got {
+		if e.Expires > 2*time.Second { // one that may have expired meanwhile
+			d.Errorf("client %s: got %+v, want none", client, e)
+		}
+	}
 }
 
 func TestReplacementPreservesExpiryAndIgnoresForeignClients(t *testing.T) {
@@ -242,62 +272,86 @@ func TestReplacementPreservesExpiryAndIgnoresForeignClients(t *testing.T) {
 	p := affinityPlan(t)
 	d.mustApply(p, nil)
 	begin := time.Now()
-	d.mustNFT(`add element ip sluice affinity_0 {
-		198.18.1.1 . 0:1 timeout 3h expires 1h : 10.244.0.1 . 9000,
-		198.18.1.2 . 0:1 timeout 3h expires 2s : 10.244.0.2 . 9000,
-		198.18.1.3 . 0:1 timeout 9h expires 8h : 10.244.0.3 . 9000,
-		198.18.1.4 . 0:1 timeout 3h expires 1h : 10.244.0.4 . 9000,
-		198.18.1.5 . 0:1 timeout 3h expires 1h : 10.244.0.1 . 9001,
-		198.18.1.6 . 0:99 timeout 3h expires 1h : 10.244.0.1 . 9000,
-		198.18.1.7 . 0:1 : 10.244.0.1 . 9000
+	// Group 1 is in room 1. Its endpoints are numbered in each list.
+	d.mustNFT(`add element ip sluice affinity_0_1 {
+		198.18.1.1 . 1:0 timeout 3h expires 1h : 1:1,
+		198.18.1.2 . 1:0 timeout 3h expires 2s : 1:2,
+		198.18.1.3 . 1:0 timeout 9h expires 8h : 1:3,
+		198.18.1.4 . 1:0 timeout 3h expires 1h : 1:4,
+		198.18.1.5 . 1:0 timeout 3h expires 1h : 2:1,
+		198.18.1.6 . 99:0 timeout 3h expires 1h : 1:1,
+		198.18.1.7 . 1:0 : 1:1
 	}
-	add element ip sluice affinity_1 { 198.18.1.1 . 0:1 timeout 3h expires 30m : 10.244.0.2 . 9000 }`)
+	add element ip sluice affinity_0_shared { 198.18.1.8 . 1:0 timeout 3h expires 2h : 1:1 }
+	add element ip sluice affinity_1_1 { 198.18.1.1 . 1:0 timeout 3h expires 30m : 1:2 }`)
 	d.addForeignChain()
 	d.mustApply(p, nil)
-	got := d.clients()
-	for client, want := range map[string]time.Duration{
-		"0 198.18.1.1": time.Hour, "0 198.18.1.3": 3 * time.Hour, "1 198.18.1.1": 30 * time.Minute,
-	} {
-		e, ok := got[client]
-		if since := time.Since(begin); !ok || e.Timeout != 3*time.Hour || e.Expires > want || e.Expires < want-since-time.Second {
-			t.Errorf("client %s: timeout %s, expires in %s, want %s less than %s", client, e.Timeout, e.Expires, want, since)
-		}
-		delete(got, client)
-	}
-	if e, ok := got["0 198.18.1.2"]; ok && e.Expires > 2*time.Second {
-		t.Errorf("client 0 198.18.1.2 expires in %s", e.Expires)
-	}
-	delete(got, "0 198.18.1.2")
-	if len(got) > 0 {
-		t.Errorf("clients of foreign elements: %v", got)
-	}
+	d.expectClients(begin, map[string]time.Duration{
+		"0_1 198.18.1.1": time.Hour, "0_1 198.18.1.3": 3 * time.Hour, "0_1 198.18.1.8": 2 * time.Hour, "1_1 198.18.1.1": 30 * time.Minute,
+	}, map[string]string{
+		"0_1 198.18.1.1": "10.244.0.1:9000", "0_1 198.18.1.3": "10.244.0.3:9000", "0_1 198.18.1.8": "10.244.0.1:9000", "1_1 198.18.1.1": "10.244.0.2:9000",
+	})
 }
 
-// TestNewerRecordsWin carries a client over that the new table has recorded already.
+// versionThree is what matters here of a table of ruleset version 3.
+const versionThree = `table ip sluice {
+	comment "managed by sluice, ruleset version 3"
+	set frontends { type ipv4_addr . inet_proto . inet_service
+		elements = { 10.97.0.10 . tcp . 80 comment "shop/web:http ClusterIP", 203.0.113.2 . tcp . 80 comment "shop/web:http LoadBalancer" }
+	}
+	map learn_affinity_10800000ms { type ipv4_addr . inet_proto . inet_service : classid
+		elements = { 10.97.0.10 . tcp . 80 : 0:7, 203.0.113.2 . tcp . 80 : 0:7 }
+	}
+	map find_affinity_0 { type ipv4_addr . inet_proto . inet_service : classid; elements = { 10.97.0.10 . tcp . 80 : 0:7, 203.0.113.2 . tcp . 80 : 0:7 }; }
+	map outside_find_affinity_1 { type ipv4_addr . inet_proto . inet_service : classid; elements = { 203.0.113.2 . tcp . 80 : 0:7 }; }
+	map affinity_0 { type ipv4_addr . classid : ipv4_addr . inet_service; size 65536; flags dynamic,timeout; }
+	map affinity_1 { type ipv4_addr . classid : ipv4_addr . inet_service; size 65536; flags dynamic,timeout; }
+	chain prerouting { type nat hook prerouting priority -100; }
+}
+add element ip sluice affinity_0 { 198.18.1.1 . 0:7 timeout 3h expires 1h : 10.244.0.3 . 9000 }
+add element ip sluice affinity_0 { 198.18.1.2 . 0:7 timeout 3h expires 1h : 10.244.0.4 . 9000 }
+add element ip sluice affinity_0 { 198.18.1.3 . 0:8 timeout 3h expires 1h : 10.244.0.1 . 9000 }
+add element ip sluice affinity_1 { 198.18.1.1 . 0:7 timeout 3h expires 2h : 10.244.0.2 . 9000 }
+`
+
+func TestUpgradeFromVersionThreeKeepsClients(t *testing.T) {
+	d := newTestEnv(t, 0)
+	d.mustNFT(versionThree)
+	begin := time.Now()
+	d.mustApply(affinityPlan(t), nil)
+	d.expectClients(begin, map[string]time.Duration{"0_1 198.18.1.1": time.Hour, "1_1 198.18.1.1": 2 * time.Hour},
+		map[string]string{"0_1 198.18.1.1": "10.244.0.3:9000", "1_1 198.18.1.1": "10.244.0.2:9000"})
+}
+
+// TestNewerRecordsWin carries a client over that the new table has recorded already, and more than there is room for.
 func TestNewerRecordsWin(t *testing.T) {
 	d := newTestEnv(t, 0)
-	p := affinityPlan(t)
-	d.mustApply(p, nil)
+	d.b.limits = AffinityLimits{Reserved: 2, Shared: 1}
+	for _, tb := range d.b.tables {
+		tb.affinity.limits = d.b.limits
+		tb.reset()
+	}
+	d.mustApply(affinityPlan(t), nil)
 	tb := d.b.tables[0]
-	d.mustNFT("add element ip sluice affinity_0 { 198.18.1.1 . 0:1 timeout 3h : 10.244.0.1 . 9000 }")
-	c := &carrier{from: tb, to: tb, now: d.clock.Now, timeouts: map[uint32]time.Duration{1: 3 * time.Hour},
-		endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.2:9000")}}
+	begin := time.Now()
+	d.mustNFT("add element ip sluice affinity_0_1 { 198.18.1.1 . 1:0 timeout 3h : 1:1 }")
+	c := &carrier{to: tb, now: d.clock.Now, timeouts: map[affinityID]time.Duration{groupID(1): 3 * time.Hour}}
 	var list []carriedClient
-	for _, last := range []byte{1, 2, 3} {
-		e := carriedClient{expires: time.Hour}
-		copy(e.key[:], append([]byte{198, 18, 1, last}, native(1)...))
+	for _, last := range []byte{1, 2, 3, 4} {
+		e := carriedClient{expires: time.Hour, endpoint: groupID(1).endpoint(2)}
+		copy(e.key[:], append([]byte{198, 18, 1, last}, groupID(1).bytes()...))
 		list = append(list, e)
 	}
-	if err := c.write(tb.affinity[0], list, d.clock.t); err != nil {
-		t.Fatal(err)
-	}
-	got := d.clients()
-	if e := got["0 198.18.1.1"]; e.Expires < 2*time.Hour || e.Data[3] != 1 {
-		t.Errorf("the newer record was changed to %+v", e)
-	}
-	for _, client := range []string{"0 198.18.1.2", "0 198.18.1.3"} {
-		if e := got[client]; e.Expires > time.Hour || len(e.Data) < 4 || e.Data[3] != 2 {
-			t.Errorf("client %s: got %+v", client, e)
+	for _, left := range []int{2, 1} {
+		s := tb.clientsSet(clientSet{0, 1})
+		if left == 1 {
+			s = tb.clientsSet(clientSet{0, sharedRoom})
+		}
+		var err error
+		if list, err = c.write(s, list, d.clock.t); err != nil || len(list) != left {
+			t.Fatalf("%d clients have no room in %s, want %d: %v", len(list), s.name, left, err)
 		}
 	}
+	d.expectClients(begin, map[string]time.Duration{"0_1 198.18.1.1": 3 * time.Hour, "0_1 198.18.1.2": time.Hour, "0_shared 198.18.1.3": time.Hour},
+		map[string]string{"0_1 198.18.1.1": "10.244.0.1:9000", "0_1 198.18.1.2": "10.244.0.2:9000", "0_shared 198.18.1.3": "10.244.0.2:9000"})
 }

@@ -94,12 +94,15 @@ func (t *table) changeEntry(x *tx, k plan.Key, key []byte, now, want *elements) 
 	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
 		x.toggle(ss.masq[m], key, now.masq&(1<<m) != 0, want.masq&(1<<m) != 0)
 	}
-	changeList(x, now.learn, want.learn, func(a affinityLearn) (*set, []nfnl.Element) {
-		return t.learnSet(lookupOf(k), a.timeout), []nfnl.Element{{Key: key, Data: native(a.id)}}
+	changeList(x, now.groups, want.groups, func(id affinityID) (*set, []nfnl.Element) {
+		return ss.groups, []nfnl.Element{{Key: key, Data: id.bytes()}}
+	})
+	changeList(x, now.learn, want.learn, func(c learnChain) (*set, []nfnl.Element) {
+		return ss.learn, []nfnl.Element{{Key: key, Jump: c.String()}}
 	})
 	for l := range scopes {
-		changeList(x, now.scopes[l].find, want.scopes[l].find, func(v affinityFind) (*set, []nfnl.Element) {
-			return t.findSet(lookupOf(k), l, v.list), []nfnl.Element{{Key: key, Data: native(v.id)}}
+		changeList(x, now.scopes[l].find, want.scopes[l].find, func(c findChain) (*set, []nfnl.Element) {
+			return ss.scopes[l].find, []nfnl.Element{{Key: key, Jump: c.String()}}
 		})
 	}
 	t.changeRanges(x, ss, key, now, want)

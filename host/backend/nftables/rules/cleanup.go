@@ -21,7 +21,7 @@ func Cleanup(ctx context.Context, netns int) (removed []string, err error) {
 	}
 	defer conn.Close()
 	for _, family := range []model.Family{model.IPv4, model.IPv6} {
-		t := newTable(family, conn, Slots{})
+		t := newTable(family, conn, Slots{}, AffinityLimits{})
 		for _, t.name = range []string{tableName, handoverName} {
 			out := nfnl.NewBatch(conn)
 			out.DeleteTable(t.nfproto, t.name)

@@ -59,9 +59,14 @@ func (t *table) loader(s *set) func([]nfnl.Element) error {
 			return nil
 		}
 	}
-	for list, m := range t.affinityEndpoints {
+	for list, m := range t.affinity.endpoints {
 		if s == m {
 			return t.loadEndpoints(s, list)
+		}
+	}
+	for list, m := range t.affinity.targets { // read later: its name is greater
+		if s == m {
+			return t.loadTargets(s, list)
 		}
 	}
 	for i := range lookups {
@@ -132,23 +137,29 @@ func (t *table) frontendLoader(i lookup, s *set) func([]nfnl.Element) error {
 			return ok && ok2 && from.IsValid()
 		})
 	}
-	for timeout, a := range ss.learnAffinity {
-		if s == a {
-			return t.loadEach(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
-				h.learn = append(h.learn, affinityLearn{timeout, groupIDOf(e.Data)})
-				return len(e.Data) >= 4
-			})
+	switch s {
+	case ss.groups:
+		return t.loadEach(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
+			id, ok := affinityIDOf(e.Data)
+			h.groups = append(h.groups, id)
+			return ok && id == id.group() && id != 0
+		})
+	case ss.learn:
+		return t.loadEach(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
+			c, ok := parseLearnChain(e.Jump)
+			h.learn = append(h.learn, c)
+			return ok
+		})
+	case ss.scopes[inside].find, ss.scopes[outside].find:
+		scope := inside
+		if s == ss.scopes[outside].find {
+			scope = outside
 		}
-	}
-	for l := range scopes {
-		for list, a := range ss.scopes[l].findAffinity {
-			if s == a {
-				return t.loadEach(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
-					h.scopes[l].find = append(h.scopes[l].find, affinityFind{list, groupIDOf(e.Data)})
-					return len(e.Data) >= 4
-				})
-			}
-		}
+		return t.loadEach(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
+			c, ok := parseFindChain(e.Jump)
+			h.scopes[scope].find = append(h.scopes[scope].find, c)
+			return ok
+		})
 	}
 	if f := ss.flag(s); f != nil {
 		return t.loadEach(i, s, func(h *elements, _ []byte, _ nfnl.Element) bool { f(h); return true })
@@ -156,7 +167,7 @@ func (t *table) frontendLoader(i lookup, s *set) func([]nfnl.Element) error {
 	for l := range scopes {
 		if s == ss.scopes[l].fwmarks {
 			return t.loadEach(i, s, func(h *elements, _ []byte, e nfnl.Element) bool {
-				h.scopes[l].mark = groupIDOf(e.Data)
+				h.scopes[l].mark = uint32Of(e.Data)
 				return h.scopes[l].mark != 0
 			})
 		}

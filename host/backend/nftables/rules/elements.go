@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -18,8 +17,9 @@ type elements struct {
 	masq         uint8  // bits by plan.Masquerade
 	sourceRanged bool
 	split        bool
-	learn        []affinityLearn // at most one if we wrote them
-	ranges       []netip.Prefix  // sorted
+	groups       []affinityID // at most one if we wrote them, like learn
+	learn        []learnChain
+	ranges       []netip.Prefix // sorted
 	scopes       [scopes]poolElements
 }
 
@@ -39,19 +39,7 @@ type poolElements struct {
 	mark  uint32 // of HandOff: identifies the pool; 0: none
 	slots packedSlots
 
-	find []affinityFind // at most one if we wrote them
-}
-
-// affinityLearn is how long the clients of a frontend are remembered, and under which group id.
-type affinityLearn struct {
-	timeout time.Duration
-	id      uint32
-}
-
-// affinityFind is the list of endpoints that a pool's clients return to.
-type affinityFind struct {
-	list int
-	id   uint32
+	find []findChain // at most one if we wrote them
 }
 
 const (

@@ -90,15 +90,16 @@ func (d *testEnv) elements() map[string]int {
 			d.Fatal(err)
 		}
 		for _, name := range t.existing() {
-			list, err := t.dumpSettled(t.byName[name])
+			s := t.byName[name]
+			list, err := t.dumpSettled(s)
 			if err != nil {
 				d.Fatal(err)
 			}
 			base := strings.TrimRight(name, "0123456789")
-			if base == "affinity_endpoints_" || strings.HasSuffix(base, "find_affinity_") {
+			if base == "affinity_endpoints_" || base == "affinity_targets_" {
 				name = base
 			}
-			if len(list) > 0 && base != "affinity_" {
+			if len(list) > 0 && s.flags&unix.NFT_SET_TIMEOUT == 0 {
 				out[t.label()+" "+name] += len(list)
 			}
 		}

@@ -19,7 +19,7 @@ func (b *Backend) Guard(ctx context.Context, add, del []netip.Addr) (backend.Rep
 	if err == nil {
 		err = b.guard(ctx, add, del)
 	}
-	return b.report(0), err
+	return b.report(), err
 }
 
 func (b *Backend) guard(ctx context.Context, add, del []netip.Addr) error {

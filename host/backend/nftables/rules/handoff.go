@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/google/nftables/expr"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -113,7 +114,7 @@ func (h *HandOff) dispatch(r rulesetBuilder, l lookup, scope int) ([]*ruleBuilde
 		if l == byAddress {
 			hide.frontendKey(l).in(r.lookups[l].split) // others have no mark
 		}
-		rules = append(rules, hide.ifExists(ss.fwmarks).hasMark(r.bit).setPriority(priorityMasquerade))
+		rules = append(rules, hide.ifExists(ss.fwmarks).hasMark(r.bit).setMeta(expr.MetaKeyPRIORITY, priorityMasquerade))
 	}
 	return append(rules,
 		r.rule().frontendKey(l).markFrom(ss.fwmarks).accept(),
@@ -148,7 +149,7 @@ func (h *HandOff) chains(r rulesetBuilder) []chain {
 	out.filter, in.filter = true, true
 	rules := []*ruleBuilder{r.rule().setMark(0)}
 	if r.bit != 0 {
-		rules = append([]*ruleBuilder{r.rule().hasPriority(priorityMasquerade).setPriority(0).setMark(r.bit).accept()}, rules...)
+		rules = append([]*ruleBuilder{r.rule().hasPriority(priorityMasquerade).setMeta(expr.MetaKeyPRIORITY, 0).setMark(r.bit).accept()}, rules...)
 	}
 	return append(chains, out, in, r.chain(clearMark, rules...))
 }

@@ -167,7 +167,7 @@ func (t *table) listBaseChains(s *tableState) error {
 }
 
 func (t *table) loadSets() error {
-	mismatch, err := t.listSets()
+	mismatch, err := t.listSets(t.find)
 	if err != nil {
 		return err
 	}
@@ -180,14 +180,14 @@ func (t *table) loadSets() error {
 }
 
 // listSets finds out which sets exist, and why others are not those of this version.
-func (t *table) listSets() (mismatch, err error) {
+func (t *table) listSets(find func(name string) *set) (mismatch, err error) {
 	err = t.conn.Dump(t.request(unix.NFT_MSG_GETSET, unix.NFTA_SET_TABLE, nil), func(b []byte) {
 		b = b[4:]
 		if nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_TABLE)) != t.name {
 			return
 		}
 		name := nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_NAME))
-		s := t.find(name)
+		s := find(name)
 		if s == nil {
 			mismatch = errSchemaMismatch{"its set " + name + " is unknown"}
 			return
@@ -200,6 +200,12 @@ func (t *table) listSets() (mismatch, err error) {
 			return
 		}
 		s.exists = true
+		if n := nfnl.Attr(b, nftaSetCount); n != nil {
+			s.count, s.counted = int(nfnl.Uint32(n)), true
+		}
+		if size := nfnl.Uint32(nfnl.Attr(nfnl.Attr(b, unix.NFTA_SET_DESC), unix.NFTA_SET_DESC_SIZE)); t.fixedSizes && size != s.size {
+			mismatch = errSchemaMismatch{fmt.Sprintf("its set %s has room for %d elements, not %d", name, size, s.size)}
+		}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("nftables: list sets: %w", nfnl.Hint(err))
@@ -236,27 +242,34 @@ func errForeignElement(s *set) error {
 
 // frontendOf decodes the key of a set of frontends and returns the rest of the key.
 func (t *table) frontendOf(i lookup, key []byte) (*elements, []byte, bool) {
+	k, rest, ok := t.frontendKeyOf(i, key)
+	if !ok {
+		return nil, nil, false
+	}
+	h := t.frontends[k]
+	if h == nil {
+		h = &elements{}
+		t.frontends[k] = h
+	}
+	return h, rest, true
+}
+
+func (t *table) frontendKeyOf(i lookup, key []byte) (k plan.Key, rest []byte, ok bool) {
 	addr := netip.IPv4Unspecified()
 	if t.addr.bytes == 16 {
 		addr = netip.IPv6Unspecified()
 	}
 	if i == byAddress {
 		if len(key) < t.addr.bytes {
-			return nil, nil, false
+			return k, nil, false
 		}
 		addr, _ = netip.AddrFromSlice(key[:t.addr.bytes])
 		key = key[t.addr.bytes:]
 	}
 	if len(key) < 8 {
-		return nil, nil, false
+		return k, nil, false
 	}
-	k := plan.Key{Addr: addr, Port: binary.BigEndian.Uint16(key[4:]), Protocol: protocol(key[0])}
-	h := t.frontends[k]
-	if h == nil {
-		h = &elements{}
-		t.frontends[k] = h
-	}
-	return h, key[8:], true
+	return plan.Key{Addr: addr, Port: binary.BigEndian.Uint16(key[4:]), Protocol: protocol(key[0])}, key[8:], true
 }
 
 // addrPort decodes the data of a map.

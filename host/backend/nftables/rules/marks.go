@@ -26,7 +26,7 @@ func (b *Backend) ReadPools(ctx context.Context) (map[plan.Key]Pools, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("nftables: read: %w", err)
 		}
-		t := newTable(b.tables[i].family, b.conn, b.balancing)
+		t := newTable(b.tables[i].family, b.conn, b.balancing, b.limits)
 		if err := t.loadPools(); err != nil {
 			return nil, fmt.Errorf("nftables: read table %s: %w", t.label(), err)
 		}

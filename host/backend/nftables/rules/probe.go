@@ -128,7 +128,7 @@ func (t *trial) run(conn *nfnl.Conn, commit bool) error {
 }
 
 func newProber(f model.Family, conn *nfnl.Conn) *prober {
-	t := newTable(f, conn, Slots{})
+	t := newTable(f, conn, Slots{}, AffinityLimits{})
 	t.name = probeName
 	return &prober{table: t, rules: rulesetBuilder{t.schema, 1 << 14}, b: nfnl.NewBatch(conn)}
 }
@@ -144,7 +144,7 @@ func applyProbePlan(ctx context.Context, conn *nfnl.Conn, known []Feature) error
 	b := &Backend{
 		conn: conn, now: func() time.Time { return time.Time{} }, log: slog.New(slog.DiscardHandler),
 		balancing: Slots{},
-		tables:    [2]*table{newTable(model.IPv4, conn, Slots{}), newTable(model.IPv6, conn, Slots{})},
+		tables:    [2]*table{newTable(model.IPv4, conn, Slots{}, AffinityLimits{}), newTable(model.IPv6, conn, Slots{}, AffinityLimits{})},
 	}
 	if _, err := b.Apply(ctx, probePlan(families), nil); err != nil {
 		return err
@@ -236,17 +236,12 @@ func trials() []trial {
 			p.set(s.ranges)
 			p.prerouting(p.rules.rule().frontendKey(byAddress).saddr().notIn(s.ranges).drop())
 		}),
-		required("dynamic maps with timeouts", "4.9", "session affinity", func(p *prober) {
-			a := p.affinitySet(0)
+		required("dynamic maps with timeouts", "5.4", "session affinity", func(p *prober) {
+			a := p.clientsSet(clientSet{})
 			p.set(a)
-			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100, p.rules.rule().updateAffinity(a, time.Hour)))
-		}),
-		optional("deleting elements that may not exist", "6.3", "deleting affinity clients in one transaction", model.IPv4, func(p *prober) {
-			x := &tx{t: p.table}
-			s := p.lookups[byAddress].frontends
-			p.set(s)
-			x.del(s, nfnl.Element{Key: make([]byte, padded(s.key))})
-			p.b.PutElements(msgDestroySetElem, p.nfproto, p.name, s.name, &s.dels, "destroy")
+			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100,
+				p.rules.rule().originalSrc().groupOfID().change(a, unix.NFT_DYNSET_OP_UPDATE, time.Hour),
+				p.rules.rule().originalSrc().groupOfID().change(a, dynsetDelete, 0)))
 		}),
 		late(countTrial()),
 		{Feature: Feature{Name: "a whole ruleset", Kernel: "all of the above together", For: services, Required: true}, needsCommit: true, wholeRuleset: true},

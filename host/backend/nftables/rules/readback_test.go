@@ -114,7 +114,7 @@ func openFake(e *fakeKernel) *Backend {
 	b := &Backend{balancing: Slots{}, now: func() time.Time { return time.Unix(1, 0) }, log: slog.New(slog.DiscardHandler)}
 	b.conn = nfnl.New(e)
 	b.conn.MaxTxBytes, b.conn.MaxReplies = 8<<20, 100
-	b.tables = [2]*table{newTable(model.IPv4, b.conn, Slots{}), newTable(model.IPv6, b.conn, Slots{})}
+	b.tables = [2]*table{newTable(model.IPv4, b.conn, Slots{}, AffinityLimits{}), newTable(model.IPv6, b.conn, Slots{}, AffinityLimits{})}
 	return b
 }
 
@@ -122,12 +122,9 @@ func openFake(e *fakeKernel) *Backend {
 func TestLoadersRejectElementsOfAnyLength(t *testing.T) {
 	refused := 0
 	for _, family := range []model.Family{model.IPv4, model.IPv6} {
-		table := newTable(family, nfnl.New(&fakeKernel{}), Slots{})
+		table := newTable(family, nfnl.New(&fakeKernel{}), Slots{}, AffinityLimits{})
 		table.endpointsSet(1)
-		for i := range lookups {
-			table.learnSet(i, time.Second)
-			table.findSet(i, outside, 1)
-		}
+		table.targetsSet(1)
 		for name, s := range table.byName {
 			put := table.loader(s)
 			if put == nil {

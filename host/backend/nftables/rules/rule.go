@@ -2,7 +2,6 @@ package rules
 
 import (
 	"encoding/binary"
-	"time"
 
 	"github.com/google/nftables/expr"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
@@ -196,40 +195,6 @@ func (r *ruleBuilder) changeMark(mask, xor uint32) *ruleBuilder {
 
 func (r *ruleBuilder) masquerade() *ruleBuilder { return r.emit(&expr.Masq{FullyRandom: true}) }
 
-// setGroupID looks up a frontend's group id and puts it in the packet's priority, where it does no harm for a moment:
-// forwarding sets the priority again, and clearGroupID restores the initial one. A lookup keyed by another lookup's
-// result would need no such place, but nft 1.0.6 aborts when it lists one.
-func (r *ruleBuilder) setGroupID(owners *set) *ruleBuilder {
-	r.needs = append(r.needs, owners)
-	return r.emit(
-		&expr.Lookup{SourceRegister: unix.NFT_REG32_00, DestRegister: unix.NFT_REG32_00, IsDestRegSet: true, SetName: owners.name},
-		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: unix.NFT_REG32_00, SourceRegister: true},
-	)
-}
-
-func (r *ruleBuilder) clearGroupID() *ruleBuilder {
-	return r.emit(
-		&expr.Immediate{Register: unix.NFT_REG32_00, Data: native(0)},
-		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: unix.NFT_REG32_00, SourceRegister: true},
-	)
-}
-
-func (r *ruleBuilder) groupID() *ruleBuilder {
-	return r.load(&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: r.reg}, 4)
-}
-
-// updateAffinity records or refreshes a client's endpoint: client . group id : endpoint.
-func (r *ruleBuilder) updateAffinity(affinity *set, timeout time.Duration) *ruleBuilder {
-	r.needs = append(r.needs, affinity)
-	r.originalSrc().groupID()
-	data := r.reg
-	r.daddr().dport()
-	return r.emit(&expr.Dynset{
-		SrcRegKey: unix.NFT_REG32_00, SrcRegData: data, SetName: affinity.name,
-		Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout,
-	})
-}
-
 // tcpWithoutSYN matches a TCP packet that begins no connection.
 func (r *ruleBuilder) tcpWithoutSYN() *ruleBuilder {
 	const syn = 0x02
@@ -268,8 +233,7 @@ func (r *ruleBuilder) hasPoolMark() *ruleBuilder {
 	)
 }
 
-func (r *ruleBuilder) setMark(v uint32) *ruleBuilder     { return r.setMeta(expr.MetaKeyMARK, v) }
-func (r *ruleBuilder) setPriority(v uint32) *ruleBuilder { return r.setMeta(expr.MetaKeyPRIORITY, v) }
+func (r *ruleBuilder) setMark(v uint32) *ruleBuilder { return r.setMeta(expr.MetaKeyMARK, v) }
 
 func (r *ruleBuilder) setMeta(k expr.MetaKey, v uint32) *ruleBuilder {
 	return r.emit(

@@ -2,10 +2,7 @@ package rules
 
 import (
 	"fmt"
-	"maps"
 	"slices"
-	"strconv"
-	"time"
 
 	"github.com/google/nftables/expr"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
@@ -99,63 +96,6 @@ func (r rulesetBuilder) services() []*ruleBuilder {
 	}
 }
 
-// learnAffinity finds out whether the client of a balanced connection is to be recorded, and for which group and how
-// long.
-func (r rulesetBuilder) learnAffinity() []*ruleBuilder {
-	var rules []*ruleBuilder
-	for i := range lookups {
-		sets := r.lookups[i].learnAffinity
-		for _, timeout := range slices.Sorted(maps.Keys(sets)) {
-			w := r.rule()
-			if i == byNodePort {
-				w.originalDst().in(r.nodePortAddrs)
-			}
-			rules = append(rules, w.originalKey(i).setGroupID(sets[timeout]).gotoChain(learnChainName(timeout)))
-		}
-	}
-	return rules
-}
-
-func learnChainName(timeout time.Duration) string {
-	return chainLearnAffinity + "_" + strconv.FormatInt(timeout.Milliseconds(), 10) + "ms"
-}
-
-// learnChains returns a chain per timeout. It records the endpoint in each list of the group that has it, so that a
-// client returns to its endpoint through any frontend of the Service port, and never to one that the frontend does not
-// have.
-func (r rulesetBuilder) learnChains() []chain {
-	timeouts := map[time.Duration]bool{}
-	for i := range lookups {
-		for timeout, n := range r.lookups[i].learnAffinity {
-			timeouts[timeout] = timeouts[timeout] || n.exists
-		}
-	}
-	var chains []chain
-	for _, timeout := range slices.Sorted(maps.Keys(timeouts)) {
-		if !timeouts[timeout] {
-			continue
-		}
-		var rules []*ruleBuilder
-		for _, list := range slices.Sorted(maps.Keys(r.affinityEndpoints)) {
-			rules = append(rules,
-				r.rule().groupID().daddr().dport().in(r.affinityEndpoints[list]).updateAffinity(r.affinitySet(list), timeout))
-		}
-		chains = append(chains, r.chain(learnChainName(timeout), append(rules, r.rule().clearGroupID())...))
-	}
-	return chains
-}
-
-// findChains returns a chain per list. It sends known clients to their endpoint.
-func (r rulesetBuilder) findChains() []chain {
-	var chains []chain
-	for _, list := range slices.Sorted(maps.Keys(r.affinity)) {
-		if n := r.affinity[list]; n.exists {
-			chains = append(chains, r.chain("find_affinity_"+strconv.Itoa(list), r.rule().saddr().groupID().dnat(n), r.rule().clearGroupID()))
-		}
-	}
-	return chains
-}
-
 func (r rulesetBuilder) postnat() []*ruleBuilder {
 	var rules []*ruleBuilder
 	if r.hasAffinity() {
@@ -226,8 +166,8 @@ func (r rulesetBuilder) frontendChains(i lookup) []chain {
 func (r rulesetBuilder) poolChains(l lookup, scope int) []chain {
 	ss, p := &r.lookups[l].scopes[scope], prefix(l, scope)
 	var enter []*ruleBuilder
-	for _, list := range slices.Sorted(maps.Keys(ss.findAffinity)) {
-		enter = append(enter, r.rule().frontendKey(l).setGroupID(ss.findAffinity[list]).jump("find_affinity_"+strconv.Itoa(list)))
+	if r.hasAffinity() {
+		enter = append(enter, r.rule().frontendKey(l).setPriorityFrom(r.lookups[l].groups).frontendKey(l).vmap(ss.find))
 	}
 	for range r.balancing.traits().dispatches {
 		enter = append(enter, r.rule().jump(p+"dispatch"))

@@ -2,8 +2,6 @@ package rules
 
 import (
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -11,7 +9,7 @@ import (
 )
 
 // version changes with the meaning of sets or rules. A table of another version is replaced.
-const version = 3
+const version = 4
 
 // tableName is the name of both families' tables. A table that replaces another is filled under handoverName first: see
 // replaceTable.
@@ -41,9 +39,9 @@ const (
 
 // scopeSets map frontends to slots or a verdict.
 type scopeSets struct {
-	rejected     *set
-	dropped      *set
-	findAffinity map[int]*set // frontends whose clients are looked up, by list: to their affinity group's id
+	rejected *set
+	dropped  *set
+	find     *set // frontends whose clients are looked up: to the findChain
 
 	// Of Slots.
 	bySize [slotTables]*set // by slot table: first those for random draws, then those for hashes
@@ -56,13 +54,14 @@ type scopeSets struct {
 
 // lookupSets are the sets keyed by frontend.
 type lookupSets struct {
-	frontends     *set
-	sourceRanged  *set // frontends with source ranges
-	ranges        *set
-	masq          [4]*set // by plan.Masquerade; none for Never
-	split         *set    // frontends with a pool for sources outside the cluster
-	scopes        [scopes]scopeSets
-	learnAffinity map[time.Duration]*set // frontends whose clients are recorded, by timeout: to their affinity group's id
+	frontends    *set
+	sourceRanged *set // frontends with source ranges
+	ranges       *set
+	masq         [4]*set // by plan.Masquerade; none for Never
+	split        *set    // frontends with a pool for sources outside the cluster
+	scopes       [scopes]scopeSets
+	groups       *set // frontends with affinity: to the id of their affinity group
+	learn        *set // frontends whose clients are recorded: to the learnChain
 }
 
 // schema is all sets of a table. A set is created, with the rules that use it, when it is first needed.
@@ -72,27 +71,23 @@ type schema struct {
 	addr      field
 	lookups   [lookups]lookupSets
 
-	clusterIPs        *set // addresses with a ClusterIP frontend
-	externalIPs       *set // addresses with other frontends
-	serviceCIDRs      *set
-	podSources        *set
-	podInterfaces     *set
-	unmasqueraded     *set // sources that MasqueradeOutside excludes
-	nodePortAddrs     *set
-	masqueradeBits    *set // the masquerade bit in use, for readers
-	hairpin           *set
-	vipAddrs          *set         // of HandOff: addresses that the node has only for balancing
-	affinityEndpoints map[int]*set // by list: group id and endpoint
-	affinity          map[int]*set // by list: client and group id, to the endpoint
+	clusterIPs     *set // addresses with a ClusterIP frontend
+	externalIPs    *set // addresses with other frontends
+	serviceCIDRs   *set
+	podSources     *set
+	podInterfaces  *set
+	unmasqueraded  *set // sources that MasqueradeOutside excludes
+	nodePortAddrs  *set
+	masqueradeBits *set // the masquerade bit in use, for readers
+	hairpin        *set
+	vipAddrs       *set // of HandOff: addresses that the node has only for balancing
+	affinity       affinitySets
 
 	byName map[string]*set
 }
 
-// affinitySize bounds the number of clients. When the map is full, new clients are balanced without being recorded.
-const affinitySize = 65536
-
-func newSchema(f model.Family, b Balancing) *schema {
-	s := &schema{family: f, balancing: b, addr: ipv4Field, byName: map[string]*set{}, affinityEndpoints: map[int]*set{}, affinity: map[int]*set{}}
+func newSchema(f model.Family, b Balancing, limits AffinityLimits) *schema {
+	s := &schema{family: f, balancing: b, addr: ipv4Field, byName: map[string]*set{}, affinity: newAffinitySets(limits)}
 	if f == model.IPv6 {
 		s.addr = ipv6Field
 	}
@@ -126,7 +121,7 @@ func (s *schema) newLookupSets(l lookup) lookupSets {
 	if l == byNodePort {
 		name = "nodeports"
 	}
-	ls := lookupSets{learnAffinity: map[time.Duration]*set{}}
+	ls := lookupSets{}
 	ls.frontends = s.addSet(name, key...)
 	ls.sourceRanged = s.addSet(p+"source_ranged", key...)
 	ls.ranges = s.addSet(p+"source_ranges", with(key, s.addr)...).flag(unix.NFT_SET_INTERVAL | nftSetConcat)
@@ -134,12 +129,14 @@ func (s *schema) newLookupSets(l lookup) lookupSets {
 	ls.masq[plan.MasqueradeAlways] = s.addSet(p+"masq_always", key...)
 	ls.masq[plan.MasqueradeFromNode] = s.addSet(p+"masq_from_node", key...)
 	ls.split = s.addSet(p+"split", key...)
+	ls.groups = s.addSet(p+"affinity_groups", key...).mapTo(idField).hostData()
+	ls.learn = s.addSet(p+"learn_affinity", key...).mapTo(verdictField)
 	for scope := range scopes {
 		p := prefix(l, scope)
 		ss := &ls.scopes[scope]
-		ss.findAffinity = map[int]*set{}
 		ss.rejected = s.addSet(p+"rejected", key...)
 		ss.dropped = s.addSet(p+"dropped", key...)
+		ss.find = s.addSet(p+"find_affinity", key...).mapTo(verdictField)
 		s.balancing.addSets(s, l, scope, ss)
 	}
 	return ls
@@ -151,95 +148,12 @@ func (s *schema) addSet(name string, key ...field) *set {
 	return n
 }
 
-// learnPrefix begins the names of maps by timeout, such as learn_affinity_10800000ms.
-const learnPrefix = "learn_affinity_"
-
-func (s *schema) learnSet(i lookup, timeout time.Duration) *set {
-	n := s.lookups[i].learnAffinity[timeout]
-	if n == nil {
-		name := prefix(i, inside) + learnPrefix + strconv.FormatInt(timeout.Milliseconds(), 10) + "ms"
-		n = s.addSet(name, s.lookups[i].frontends.key...).mapTo(idField).hostData()
-		s.lookups[i].learnAffinity[timeout] = n
-	}
-	return n
-}
-
-func (s *schema) findSet(i lookup, scope, list int) *set {
-	n := s.lookups[i].scopes[scope].findAffinity[list]
-	if n == nil {
-		n = s.addSet(prefix(i, scope)+"find_affinity_"+strconv.Itoa(list), s.lookups[i].frontends.key...).mapTo(idField).hostData()
-		s.lookups[i].scopes[scope].findAffinity[list] = n
-	}
-	return n
-}
-
-func (s *schema) endpointsSet(list int) *set {
-	n := s.affinityEndpoints[list]
-	if n == nil {
-		n = s.addSet("affinity_endpoints_"+strconv.Itoa(list), idField, s.addr, portField)
-		s.affinityEndpoints[list] = n
-	}
-	return n
-}
-
-func (s *schema) affinitySet(list int) *set {
-	n := s.affinity[list]
-	if n == nil {
-		n = s.addSet("affinity_"+strconv.Itoa(list), s.addr, idField).
-			mapTo(s.addr, portField).flag(unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT)
-		n.size = affinitySize
-		s.affinity[list] = n
-	}
-	return n
-}
-
-// hasAffinity reports whether affinity was ever needed.
-func (s *schema) hasAffinity() bool {
-	for _, n := range s.affinity {
-		if n.exists {
-			return true
-		}
-	}
-	return false
-}
-
 // find returns the set with a name, nil if this version has none.
 func (s *schema) find(name string) *set {
 	if n := s.byName[name]; n != nil {
 		return n
 	}
-	base, digits, ok := cutNumber(strings.TrimSuffix(name, "ms"))
-	if !ok {
-		return nil
-	}
-	var n *set
-	switch base {
-	case "affinity_endpoints_":
-		n = s.endpointsSet(digits)
-	case "affinity_":
-		n = s.affinitySet(digits)
-	}
-	for i := range lookups {
-		if base == prefix(i, inside)+learnPrefix && digits > 0 {
-			n = s.learnSet(i, time.Duration(digits)*time.Millisecond)
-		}
-		for l := range scopes {
-			if base == prefix(i, l)+"find_affinity_" {
-				n = s.findSet(i, l, digits)
-			}
-		}
-	}
-	if n == nil || n.name != name {
-		return nil
-	}
-	return n
-}
-
-// cutNumber cuts the number off the end of a name.
-func cutNumber(name string) (base string, n int, ok bool) {
-	base = strings.TrimRight(name, "0123456789")
-	n, err := strconv.Atoi(name[len(base):])
-	return base, n, err == nil
+	return s.findAffinitySet(name)
 }
 
 // base returns the sets that a table always has. Rules negate a lookup in one of them, so they could not be left out.

@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"time"
+
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"golang.org/x/sys/unix"
 )
@@ -13,14 +15,16 @@ type field struct {
 }
 
 var (
-	ipv4Field   = field{7, 4}
-	ipv6Field   = field{8, 16}
-	protoField  = field{12, 1}
-	portField   = field{13, 2}
-	slotField   = field{4, 4} // an integer in host byte order, as numgen returns it
-	markField   = field{19, 4}
-	idField     = field{23, 4} // the type of meta priority
-	ifnameField = field{41, 16}
+	ipv4Field  = field{7, 4}
+	ipv6Field  = field{8, 16}
+	protoField = field{12, 1}
+	portField  = field{13, 2}
+	slotField  = field{4, 4} // an integer in host byte order, as numgen returns it
+	markField  = field{19, 4}
+	idField    = field{23, 4} // the type of meta priority
+	// verdictField is the data of a map of verdicts.
+	verdictField = field{unix.NFT_DATA_VERDICT, 16}
+	ifnameField  = field{41, 16}
 )
 
 func padded(f []field) (n int) {
@@ -45,9 +49,12 @@ type set struct {
 	data     []field // of a map
 	flags    uint32
 	size     uint32
+	gc       time.Duration // how often the kernel looks for expired elements; 0: every second
 	userdata []byte
 
 	exists     bool
+	count      int // of elements, as last listed, if the kernel reports it
+	counted    bool
 	dels, adds nfnl.ElementList
 }
 

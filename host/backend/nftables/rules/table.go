@@ -14,17 +14,17 @@ import (
 // table is the known kernel state of one family's table.
 type table struct {
 	*schema
-	name       string // tableName, or handoverName while it is filled under that name
-	conn       *nfnl.Conn
-	nfproto    byte
-	deleteKind uint16 // the kind of message that deletes clients
-	stats      txStats
+	name    string // tableName, or handoverName while it is filled under that name
+	conn    *nfnl.Conn
+	nfproto byte
+	stats   txStats
 
 	present            bool      // the kernel has a table of this version
 	large              bool      // the plan has many frontends
 	hooks              hookStage // the base chains that it has or is to have
 	replacing          bool      // another table has our name: see replaceTable
 	atName, atHandover tableState
+	fixedSizes         bool // sets of other sizes are a mismatch
 	unsupported        bool // the kernel cannot create it
 	rulesDirty         bool // sets have to be created or rules rewritten
 	newSets            []*set
@@ -54,20 +54,20 @@ const (
 // txStats counts what was sent to the kernel.
 type txStats struct{ messages, elements int }
 
-func newTable(f model.Family, conn *nfnl.Conn, b Balancing) *table {
-	t := &table{schema: &schema{family: f, balancing: b}, conn: conn, nfproto: nfproto(f), deleteKind: msgDestroySetElem}
+func newTable(f model.Family, conn *nfnl.Conn, b Balancing, limits AffinityLimits) *table {
+	t := &table{schema: &schema{family: f, balancing: b, affinity: affinitySets{limits: limits}}, conn: conn, nfproto: nfproto(f)}
 	t.reset()
 	return t
 }
 
 // reset returns to the state without a table.
 func (t *table) reset() {
-	t.schema = newSchema(t.family, t.balancing)
+	t.schema = newSchema(t.family, t.balancing, t.affinity.limits)
 	t.name, t.hooks = tableName, forwarding
 	t.present, t.rulesDirty, t.oldRulesInUse, t.newSets = false, false, false, nil
 	t.chains, t.masqueradeBit = map[string]string{}, 0
 	t.frontends, t.globals = map[plan.Key]*elements{}, globals{}
-	t.groups = affinityGroups{byName: map[model.PortName]*affinityGroup{}, byID: map[uint32]*affinityGroup{}}
+	t.groups = affinityGroups{byName: map[model.PortName]*affinityGroup{}, byID: map[affinityID]*affinityGroup{}}
 	t.hairpins = newRefCounts(t.hairpin, true)
 	t.clusterAddrs = newRefCounts(t.clusterIPs, false)
 	t.otherAddrs = newRefCounts(t.externalIPs, false)
@@ -182,6 +182,9 @@ func (t *table) newSet(b *nfnl.Batch, s *set, id uint32) {
 			b.EndNest(fields)
 		}
 		b.EndNest(at)
+	}
+	if s.gc > 0 {
+		b.PutUint32(unix.NFTA_SET_GC_INTERVAL, uint32(s.gc.Milliseconds()))
 	}
 	if s.userdata != nil {
 		b.PutBytes(unix.NFTA_SET_USERDATA, s.userdata)

@@ -18,7 +18,10 @@ type tx struct {
 }
 
 func (x *tx) add(s *set, e nfnl.Element) { x.t.need(s); x.put(s, &s.adds, e) }
-func (x *tx) del(s *set, e nfnl.Element) { e.Data, e.Comment = nil, ""; x.put(s, &s.dels, e) }
+func (x *tx) del(s *set, e nfnl.Element) {
+	e.Data, e.Comment, e.Jump = nil, "", ""
+	x.put(s, &s.dels, e)
+}
 
 func (x *tx) put(s *set, p *nfnl.ElementList, e nfnl.Element) {
 	if s.dels.Empty() && s.adds.Empty() {
@@ -29,6 +32,14 @@ func (x *tx) put(s *set, p *nfnl.ElementList, e nfnl.Element) {
 
 // full reports whether nothing more fits.
 func (x *tx) full() bool { return x.bytes >= x.limit || x.t.conn.Pacer.Full(x.bytes) }
+
+// commitIfFull commits if nothing more fits.
+func (x *tx) commitIfFull() error {
+	if !x.full() {
+		return nil
+	}
+	return x.commit()
+}
 
 // shouldCommit reports whether to commit after a complete frontend.
 func (x *tx) shouldCommit() bool { return x.bytes >= x.softLimit || x.full() }
@@ -65,11 +76,7 @@ func (x *tx) write(out *nfnl.Batch) error {
 		return err
 	}
 	for _, s := range x.touched {
-		kind := uint16(unix.NFT_MSG_DELSETELEM)
-		if s.flags&unix.NFT_SET_TIMEOUT != 0 {
-			kind = x.t.deleteKind
-		}
-		out.PutElements(kind, x.t.nfproto, x.t.name, s.name, &s.dels, "delete")
+		out.PutElements(unix.NFT_MSG_DELSETELEM, x.t.nfproto, x.t.name, s.name, &s.dels, "delete")
 	}
 	for _, s := range x.touched {
 		out.PutElements(unix.NFT_MSG_NEWSETELEM, x.t.nfproto, x.t.name, s.name, &s.adds, "add")

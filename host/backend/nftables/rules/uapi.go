@@ -6,6 +6,4 @@ const (
 	nftaSetCount      = 20 // since Linux 6.16
 	nftaTableUserdata = 6
 	nftSetConcat      = 0x80
-
-	msgDestroySetElem = 30 // since Linux 6.3
 )

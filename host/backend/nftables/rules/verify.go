@@ -14,6 +14,14 @@ func (t *table) loadRules() error {
 	if err != nil {
 		return err
 	}
+	for name := range have {
+		if c, ok := parseLearnChain(name); ok {
+			t.affinity.learn[c] = true
+		}
+		if c, ok := parseFindChain(name); ok {
+			t.affinity.find[c] = true
+		}
+	}
 	want := t.wantedChains()
 	for _, c := range want {
 		var all []byte

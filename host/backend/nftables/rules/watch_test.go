@@ -170,7 +170,7 @@ func TestOtherTablesOwnWritesAndAffinityAreNotReported(t *testing.T) {
 	for range 50 {
 		d.ask(d.client, "tcp", "10.96.0.10:80")
 	}
-	if out, err := d.nft("", "list", "map", "ip", "sluice", "affinity_0"); err != nil || !strings.Contains(out, "198.51.100.9") {
+	if out, err := d.nft("", "list", "map", "ip", "sluice", "affinity_0_1"); err != nil || !strings.Contains(out, "198.51.100.9") {
 		t.Fatalf("no client was recorded, so the test proves nothing: %v %s", err, out)
 	}
 	d.expectNoChange(e, "affinity")
