@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -35,6 +36,12 @@ func compileMain(args []string, stdin io.Reader) (code int, err error) {
 			return exitUsage, err
 		}
 	}
+	late := make(chan os.Signal, 1)
+	signal.Notify(late, unix.SIGXCPU)
+	go func() {
+		<-late
+		os.Exit(exitCPUTime)
+	}()
 	if err := confineSelf(numbers[0], numbers[1]); err != nil {
 		return exitStorage, err
 	}
@@ -77,13 +84,17 @@ func confineSelf(seconds, memory uint64) error {
 		resource int
 		value    uint64
 	}{
-		{"CPU time", unix.RLIMIT_CPU, seconds}, // the hard limit too: SIGKILL instead of a stack trace
+		{"CPU time", unix.RLIMIT_CPU, seconds}, // SIGXCPU
 		{"memory", unix.RLIMIT_DATA, memory},   // not RLIMIT_AS: the Go runtime reserves more addresses than it uses
 		{"file size", unix.RLIMIT_FSIZE, maxCode},
 		{"core file", unix.RLIMIT_CORE, 0},
 		{"files", unix.RLIMIT_NOFILE, 32},
 	} {
-		if err := unix.Setrlimit(l.resource, &unix.Rlimit{Cur: l.value, Max: l.value}); err != nil {
+		limit := unix.Rlimit{Cur: l.value, Max: l.value}
+		if l.resource == unix.RLIMIT_CPU {
+			limit.Max++ // SIGKILL, if the process does not end itself
+		}
+		if err := unix.Setrlimit(l.resource, &limit); err != nil {
 			return fmt.Errorf("limit %s to %d: %w", l.name, l.value, err)
 		}
 	}

@@ -51,6 +51,7 @@ var errStorage = errors.New("the compiler cannot write the compiled code")
 const (
 	exitRefused = 3 // the module is not valid; the reason is on standard error
 	exitStorage = 4 // the code cannot be written
+	exitCPUTime = 5 // the limit of CPU time is reached
 )
 
 // wait waits until no child is running and the earlier callers have had their turn.
@@ -95,7 +96,7 @@ func (c *compiler) explain(ctx context.Context, err error, state *os.ProcessStat
 		return fmt.Errorf("module refused: compile: %s", meter.Quote(stderr))
 	case state.ExitCode() == exitStorage:
 		return fmt.Errorf("%w: %s", errStorage, meter.Quote(stderr))
-	case state.UserTime()+state.SystemTime() >= c.limits.CPU*9/10: // the kernel counts in other units than it reports
+	case state.ExitCode() == exitCPUTime:
 		return fmt.Errorf("module refused: compile: more than the limit of %s of CPU time", c.limits.CPU)
 	case outOfMemory(stderr):
 		return fmt.Errorf("module refused: compile: more than the limit of %d MiB of memory", c.limits.Memory>>20)

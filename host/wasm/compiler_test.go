@@ -121,7 +121,7 @@ func inspectChild([]string) int {
 	cwd, _ := os.Getwd()
 	fmt.Fprintf(os.Stderr, "env %d, nice %d, new privileges %s, socket %s, exec %s, files %s, cpu %d, data %d, oom %s, cwd %s",
 		len(os.Environ()), 20-nice, regexp.MustCompile(`NoNewPrivs:\s*(\d)`).FindSubmatch(status)[1], last(dial), last(run),
-		strings.Join(files, " "), cpu.Max, data.Max, bytes.TrimSpace(oom), cwd)
+		strings.Join(files, " "), cpu.Cur, data.Max, bytes.TrimSpace(oom), cwd)
 	return exitRefused
 }
 
