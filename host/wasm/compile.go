@@ -84,12 +84,10 @@ func (h *Host) compileInChild(ctx context.Context, dir string, metered []byte) e
 		return err
 	}
 	defer done()
-	if err := h.memory.reserve("compiler", h.limits.Compile.Memory); err != nil {
+	if err := h.reserveForCompiler(); err != nil {
 		return err
 	}
 	defer h.memory.release(h.limits.Compile.Memory)
-	h.compiling.Add(h.limits.Compile.Memory)
-	defer h.compiling.Add(-h.limits.Compile.Memory)
 	return h.compiler.compile(ctx, dir, metered)
 }
 

@@ -12,7 +12,6 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
@@ -40,16 +39,15 @@ type Options struct {
 
 // Host loads plugins. It is safe for concurrent use.
 type Host struct {
-	ctx       context.Context // of all guest calls; without deadline: fuel ends them
-	cache     compileCache
-	compiler  *compiler // nil: compile in this process
-	limits    Limits
-	memory    budget
-	compiling atomic.Int64 // bytes of memory that are in use for compiling
-	log       *slog.Logger
-	now       func() time.Time
-	watchdog  *watchdog.Watchdog
-	seed      maphash.Seed // of the choice of decisions that are repeated
+	ctx      context.Context // of all guest calls; without deadline: fuel ends them
+	cache    compileCache
+	compiler *compiler // nil: compile in this process
+	limits   Limits
+	memory   budget
+	log      *slog.Logger
+	now      func() time.Time
+	watchdog *watchdog.Watchdog
+	seed     maphash.Seed // of the choice of decisions that are repeated
 
 	mu      sync.Mutex
 	plugins map[*Plugin]bool

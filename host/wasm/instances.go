@@ -1,6 +1,10 @@
 package wasm
 
-import "strings"
+import (
+	"maps"
+	"slices"
+	"strings"
+)
 
 // instanceKey identifies an instance of a plugin.
 type instanceKey struct {
@@ -52,17 +56,34 @@ func (p *Plugin) instance(key instanceKey) (*guest, error) {
 	return g, nil
 }
 
-// memoryIsScarce reports whether another instance would take memory that has to remain for the first instance of each plugin and for
-// compiling new revisions.
+// memoryIsScarce reports whether another instance would take memory that has to remain for the first instance of each plugin.
 func (p *Plugin) memoryIsScarce() bool {
-	h := p.host
-	remain := h.memory.limit / 4
-	used := h.memory.inUse()
-	if h.compiler != nil {
-		remain = max(remain, h.limits.Compile.Memory)
-		used -= h.compiling.Load()
+	m := &p.host.memory
+	return m.inUse()+int64(p.report.MemoryBytes) > m.limit-m.limit/8
+}
+
+// reserveForCompiler reserves the memory that compiling takes. If there is not enough, each plugin keeps one instance.
+func (h *Host) reserveForCompiler() error {
+	err := h.memory.reserve("compiler", h.limits.Compile.Memory)
+	if err == nil {
+		return nil
 	}
-	return used+int64(p.report.MemoryBytes) > h.memory.limit-remain
+	h.mu.Lock()
+	all := slices.Collect(maps.Keys(h.plugins))
+	h.mu.Unlock()
+	for _, p := range all {
+		p.keepOne()
+	}
+	return h.memory.reserve("compiler", h.limits.Compile.Memory)
+}
+
+// keepOne closes all instances but the one that was used last.
+func (p *Plugin) keepOne() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.pool.guests) > 1 {
+		p.evict()
+	}
 }
 
 // evict closes the least recently used instance, if there is one. Those that only repeat decisions come first.

@@ -296,7 +296,7 @@ func TestInstancesLeaveMemoryForOtherPlugins(t *testing.T) {
 		if _, err := ask(p, fmt.Sprintf("ns-%d", i%60), 80, later+int64(i)*1000); err != nil {
 			t.Fatal(err)
 		}
-		if used, _ := h.MemoryInUse(); used > limit*3/4 {
+		if used, _ := h.MemoryInUse(); used > limit*7/8 {
 			t.Fatalf("after %d calls: %d bytes are in use of %d", i, used, limit)
 		}
 	}
@@ -306,6 +306,20 @@ func TestInstancesLeaveMemoryForOtherPlugins(t *testing.T) {
 	}
 	q := load(t, h, goodWAT(t), "")
 	checkGood(t, q, later)
+
+	// Compiling needs more than is left.
+	used, _ := h.MemoryInUse()
+	h.limits.Compile.Memory = limit - used + 1
+	if err := h.reserveForCompiler(); err != nil {
+		t.Fatal(err)
+	}
+	if s := p.Stats(); s.Open != 1 {
+		t.Errorf("%+v", s)
+	}
+	h.memory.release(h.limits.Compile.Memory)
+	if _, err := ask(p, "ns-1", 80, later+3600_000); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // What an instance answers while other plugins take up the memory is no proof against it.
