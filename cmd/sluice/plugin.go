@@ -93,6 +93,9 @@ func (c *pluginCheck) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := first.Close(); err != nil { // or the second would share its code
+		return err
+	}
 	second, err := host.Load(ctx, c.file, module, c.settings)
 	if err != nil {
 		return fmt.Errorf("load it again: %w", err)

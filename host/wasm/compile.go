@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"path/filepath"
 
 	"github.com/tetratelabs/wazero"
@@ -12,15 +13,15 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 )
 
-// compile sets p.runtime and p.compiled, from the cache if it has the code of the module. Otherwise the code is compiled
+// compile sets c.runtime and c.compiled, from the cache if it has the code of the module. Otherwise the code is compiled
 // into a folder, in a child process if there is a compiler, loaded from there, and the folder is added to the cache.
-func (h *Host) compile(ctx context.Context, p *Plugin, metered []byte) error {
+func (h *Host) compile(ctx context.Context, c *code, log *slog.Logger, metered []byte) error {
 	entry, err := h.cache.open(digest(metered))
 	if err == nil {
-		err = h.loadCompiled(ctx, p, metered, entry.dir, cacheOnly)
+		err = h.loadCompiled(ctx, c, metered, entry.dir, cacheOnly)
 		entry.close()
 		if err == nil {
-			p.report.FromCache = true
+			c.fromCache = true
 			return nil
 		}
 		if isMemoryError(err) {
@@ -29,27 +30,27 @@ func (h *Host) compile(ctx context.Context, p *Plugin, metered []byte) error {
 		entry.remove()
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		p.log.Warn("compile cache entry not used", "dir", h.cache.dir, "err", err)
+		log.Warn("compile cache entry not used", "dir", h.cache.dir, "err", err)
 	}
 	var errs []error
 	for _, dir := range h.cache.folders(h.compiler != nil) {
-		err := h.compileInto(ctx, p, metered, dir)
+		err := h.compileInto(ctx, c, log, metered, dir)
 		if !isStorageError(err) {
 			return err
 		}
 		errs = append(errs, err)
 		if dir == h.cache.dir { // a damaged, unwritable or full cache is not a reason to fail
-			p.log.Warn("compile cache not written", "dir", dir, "err", err)
+			log.Warn("compile cache not written", "dir", dir, "err", err)
 		}
 	}
 	if h.compiler == nil {
-		return refusedByCompiler(h.loadCompiled(ctx, p, metered, "", mayCompile))
+		return refusedByCompiler(h.loadCompiled(ctx, c, metered, "", mayCompile))
 	}
 	return fmt.Errorf("compile: no folder for the compiled code (set pluginCacheDir): %w", errors.Join(errs...))
 }
 
 // compileInto compiles the module into a new folder in dir, loads it from there, and adds the folder to the cache.
-func (h *Host) compileInto(ctx context.Context, p *Plugin, metered []byte, dir string) error {
+func (h *Host) compileInto(ctx context.Context, c *code, log *slog.Logger, metered []byte, dir string) error {
 	entry, err := h.cache.newEntry(dir)
 	if err != nil {
 		return err
@@ -62,7 +63,7 @@ func (h *Host) compileInto(ctx context.Context, p *Plugin, metered []byte, dir s
 		}
 		mode = cacheOnly
 	}
-	if err := h.loadCompiled(ctx, p, metered, entry.dir, mode); err != nil {
+	if err := h.loadCompiled(ctx, c, metered, entry.dir, mode); err != nil {
 		if isStorageError(err) || isMemoryError(err) {
 			return err
 		}
@@ -72,7 +73,7 @@ func (h *Host) compileInto(ctx context.Context, p *Plugin, metered []byte, dir s
 		return nil
 	}
 	if err := h.cache.publish(entry, digest(metered)); err != nil {
-		p.log.Warn("compile cache not written", "dir", dir, "err", err)
+		log.Warn("compile cache not written", "dir", dir, "err", err)
 	}
 	return nil
 }
@@ -116,23 +117,22 @@ const (
 	mayCompile compileMode = true
 )
 
-// loadCompiled sets p.runtime and p.compiled from the code in dir.
-func (h *Host) loadCompiled(ctx context.Context, p *Plugin, metered []byte, dir string, mode compileMode) (err error) {
+// loadCompiled sets c.runtime and c.compiled from the code in dir.
+func (h *Host) loadCompiled(ctx context.Context, c *code, metered []byte, dir string, mode compileMode) (err error) {
 	// The module is valid as far as the meter checks. If the compiler panics all the same, refuse the module.
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic in the compiler: %v", r)
 		}
 		if err != nil {
-			err = errors.Join(err, p.Close())
+			err = errors.Join(err, c.close(&h.memory))
 		}
 	}()
-	p.closed = false
-	p.runtime, p.cache, err = newRuntime(ctx, dir, p.limits.MemoryPages)
+	c.runtime, c.cache, err = newRuntime(ctx, dir, c.key.memoryPages)
 	if err != nil {
 		return err
 	}
-	if err := p.addImports(ctx); err != nil {
+	if err := c.addImports(ctx); err != nil {
 		return err
 	}
 	compileCtx := ctx
@@ -143,14 +143,14 @@ func (h *Host) loadCompiled(ctx context.Context, p *Plugin, metered []byte, dir 
 		compileCtx = ended
 	}
 	// wazero checks ctx between functions with two workers only, not with one.
-	p.compiled, err = p.runtime.CompileModule(experimental.WithCompilationWorkers(compileCtx, 2), metered)
+	c.compiled, err = c.runtime.CompileModule(experimental.WithCompilationWorkers(compileCtx, 2), metered)
 	if mode == cacheOnly && errors.Is(err, context.Canceled) {
 		return errors.New("the code is missing")
 	}
 	if err != nil {
 		return err
 	}
-	return h.retryAfterCompile(ctx, func() error { return p.reserveCode(codeSize(dir, metered)) })
+	return h.retryAfterCompile(ctx, func() error { return c.reserve(&h.memory, codeSize(dir, metered)) })
 }
 
 // retryAfterCompile calls f again if it has failed for want of memory, which a child process may have taken for a moment.

@@ -147,7 +147,7 @@ func TestChildProcessLimits(t *testing.T) {
 		want   string
 	}{
 		{"CPU time", slow, CompileLimits{CPU: time.Second, Memory: 256 << 20}, "module refused: compile: more than the limit of 1s of CPU time"},
-		{"memory", large, CompileLimits{CPU: 20 * time.Second, Memory: 96 << 20}, "module refused: compile: more than the limit of 96 MiB of memory"},
+		{"memory", large, CompileLimits{CPU: 20 * time.Second, Memory: 160 << 20}, "module refused: compile: more than the limit of 160 MiB of memory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "cache")

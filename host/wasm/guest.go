@@ -19,6 +19,7 @@ import (
 // guest is one instance of a plugin's module. After its first error it is closed and never called again.
 type guest struct {
 	p        *Plugin
+	ctx      context.Context // of calls: has the guest for host functions
 	key      instanceKey
 	lastUse  uint64 // see pool.uses
 	repeated uint64 // decisions
@@ -57,6 +58,7 @@ func randomSeed() (uint64, uint64) { return 1, 2 }
 // newGuest makes a new instance the current guest: instantiated, initialized and configured.
 func (p *Plugin) newGuest(key instanceKey) (*guest, error) {
 	g := &guest{p: p, key: key, random: rand.NewPCG(randomSeed())}
+	g.ctx = context.WithValue(p.ctx, guestKey{}, g)
 	p.guest = g
 	if err := g.start(); err != nil {
 		p.discard()
@@ -175,7 +177,7 @@ func (g *guest) begin(limit time.Duration) {
 func (g *guest) call(f api.Function, what string, budget int64) error {
 	g.lines, g.bytes, g.loggedError = 0, 0, ""
 	g.fuel.Set(uint64(budget))
-	err := f.CallWithStack(g.p.ctx, g.args[:])
+	err := f.CallWithStack(g.ctx, g.args[:])
 	left := g.fuelLeft()
 	g.fuelUsed = min(budget-left, budget) // a bulk operation is charged in full before it traps
 	g.flush()

@@ -51,6 +51,7 @@ type Host struct {
 
 	mu      sync.Mutex
 	plugins map[*Plugin]bool
+	codes   map[codeKey]*code // in use
 	closed  bool
 }
 
@@ -61,7 +62,7 @@ func New(_ context.Context, opts Options) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("wasm: %w", err)
 	}
-	h := &Host{ctx: context.Background(), limits: limits, log: opts.Log, now: opts.Now, plugins: map[*Plugin]bool{},
+	h := &Host{ctx: context.Background(), limits: limits, log: opts.Log, now: opts.Now, plugins: map[*Plugin]bool{}, codes: map[codeKey]*code{},
 		watchdog: new(watchdog.Watchdog), seed: maphash.MakeSeed()}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
@@ -151,24 +152,16 @@ func (h *Host) LoadWith(ctx context.Context, name string, wasm, settings []byte,
 	if len(settings) > 0 && !json.Valid(settings) {
 		return nil, errors.New("settings: invalid JSON")
 	}
-	begin := h.now()
-	metered, info, err := meter.Rewrite(wasm, limits.Module)
+	log := h.log.With("plugin", name)
+	c, err := h.acquire(ctx, log, wasm, limits.MemoryPages)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkABI(info); err != nil {
-		return nil, err
-	}
 	p := &Plugin{
-		host: h, limits: limits, options: options, settings: append([]byte(nil), settings...),
-		log: h.log.With("plugin", name), configurable: hasExport(info, "sluice_configure"),
+		host: h, code: c, limits: limits, options: options, settings: append([]byte(nil), settings...),
+		log: log, configurable: hasExport(c.info, "sluice_configure"),
+		report: Report{Name: name, Revision: revision(wasm, settings), Module: *c.info, FromCache: c.fromCache, Meter: c.metering, Compile: c.compiling},
 	}
-	p.report = Report{Name: name, Revision: revision(wasm, settings), Module: *info, Meter: h.now().Sub(begin)}
-	begin = h.now()
-	if err := h.compile(ctx, p, metered); err != nil {
-		return nil, err
-	}
-	p.report.Compile = h.now().Sub(begin)
 	err = h.retryAfterCompile(ctx, func() error {
 		p.dropAll()
 		return p.handshake(ctx, h.now)

@@ -86,21 +86,25 @@ func checkImport(im meter.Import) error {
 		meter.Quote(im.Name), meter.Quote(im.Module), strings.Join(names, ", "))
 }
 
-// addImports instantiates the host modules, with the functions that p's module imports.
-func (p *Plugin) addImports(ctx context.Context) error {
+// guestKey is the key of the calling guest in the context of a call.
+type guestKey struct{}
+
+// addImports instantiates the host modules, with the functions that c's module imports.
+func (c *code) addImports(ctx context.Context) error {
 	all := hostFuncs()
 	for _, module := range []string{sluiceModule, wasiModule} {
-		b := p.runtime.NewHostModuleBuilder(module)
+		b := c.runtime.NewHostModuleBuilder(module)
 		seen := map[string]bool{}
-		for _, im := range p.report.Module.Imports {
+		for _, im := range c.info.Imports {
 			if im.Module != module || seen[im.Name] {
 				continue
 			}
 			seen[im.Name] = true
 			run := all[module][im.Name].run
-			b.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(_ context.Context, stack []uint64) {
-				p.guest.charge(0) // code without loops does not check its fuel between host calls
-				run(p.guest, stack)
+			b.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, stack []uint64) {
+				g := ctx.Value(guestKey{}).(*guest)
+				g.charge(0) // code without loops does not check its fuel between host calls
+				run(g, stack)
 			}), valueTypes(im.Type.Params), valueTypes(im.Type.Results)).Export(im.Name)
 		}
 		if len(seen) == 0 {

@@ -139,24 +139,9 @@ func (p *Plugin) instantiate() (module api.Module, memory *linearMemory, err err
 		}
 	}()
 	ctx := experimental.WithMemoryAllocator(p.ctx, memory)
-	module, err = p.runtime.InstantiateModule(ctx, p.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	module, err = p.code.runtime.InstantiateModule(ctx, p.code.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
 	return module, memory, err
 }
-
-// reserveCode reserves the memory that a loaded plugin takes without its linear memory: the code, the module, which the
-// runtime keeps, what it decodes from it, and tables.
-func (p *Plugin) reserveCode(codeBytes int64) error {
-	m := &p.report.Module
-	n := codeBytes + int64(m.Metered)*2 + int64(m.Elements)*elementBytes + int64(m.TableMax)*8
-	if err := p.host.memory.reserve("compiled code", n); err != nil {
-		return err
-	}
-	p.reserved = n
-	return nil
-}
-
-// elementBytes is what wazero stores for an element of a segment: an expression with its bytes.
-const elementBytes = 64
 
 var _ experimental.MemoryAllocator = (*linearMemory)(nil)
 

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tetratelabs/wazero"
-
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -26,10 +24,7 @@ type Plugin struct {
 
 	mu       sync.Mutex
 	ctx      context.Context
-	runtime  wazero.Runtime
-	cache    wazero.CompilationCache
-	compiled wazero.CompiledModule
-	reserved int64  // bytes of the host's budget, without the guests' memory
+	code     *code
 	guest    *guest // of the current or last call; nil: none
 	pool     pool
 	repeats  repeats
@@ -62,7 +57,7 @@ type Stats struct {
 	MemoryBytes uint64 // host memory of all current instances
 	Open        int    // current instances
 	Evicted     uint64 // instances that were closed to make room for others
-	HostBytes   uint64 // what the plugin takes of Options.Memory: compiled code, tables, memory of the instances
+	HostBytes   uint64 // what the plugin takes of Options.Memory: its share of compiled code and tables, memory of the instances
 	Suspended   bool   // calls fail without reaching a guest
 	Repeats     Repeats
 }
@@ -210,7 +205,7 @@ func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 	}
 	p.report.SelfTest.Duration = now().Sub(begin)
 	*p = Plugin{host: p.host, limits: p.limits, settings: p.settings, configurable: p.configurable, log: p.log,
-		report: p.report, ctx: p.ctx, runtime: p.runtime, cache: p.cache, compiled: p.compiled, options: p.options, reserved: p.reserved,
+		report: p.report, ctx: p.ctx, code: p.code, options: p.options,
 		pool: pool{limit: p.options.Instances}, repeats: p.newRepeats()}
 	if p.options.PerNamespace {
 		return nil
@@ -249,7 +244,7 @@ func (p *Plugin) Stats() Stats {
 	s := Stats{Calls: p.calls, Failures: p.failures, OutOfFuel: p.outOfFuel, Late: p.late, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
 		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breakers.open(p.now) || p.impure != nil,
 		Open: len(p.pool.guests), Evicted: p.pool.evicted, MemoryBytes: p.pool.memoryBytes(), Repeats: p.repeats.stats,
-		HostBytes: uint64(p.reserved) + p.pool.memoryBytes()}
+		HostBytes: p.host.codeBytes(p.code) + p.pool.memoryBytes()}
 	return s
 }
 
@@ -260,16 +255,10 @@ func (p *Plugin) Close() error {
 	defer p.mu.Unlock()
 	p.dropAll()
 	p.closed = true
-	ctx := context.Background()
-	var errs []error
-	if p.runtime != nil {
-		errs = append(errs, p.runtime.Close(ctx))
+	if p.code == nil {
+		return nil
 	}
-	if p.cache != nil {
-		errs = append(errs, p.cache.Close(ctx))
-	}
-	p.runtime, p.cache, p.compiled = nil, nil, nil
-	p.host.memory.release(p.reserved)
-	p.reserved = 0
-	return errors.Join(errs...)
+	c := p.code
+	p.code = nil
+	return p.host.release(c)
 }

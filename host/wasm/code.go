@@ -1,0 +1,130 @@
+package wasm
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/tetratelabs/wazero"
+
+	"github.com/sluice-proxy/sluice/host/wasm/meter"
+)
+
+// codeKey identifies compiled code. The limit on the linear memory is part of the code.
+type codeKey struct {
+	module      [sha256.Size]byte // digest of the module as its author built it
+	memoryPages uint32
+}
+
+// code is a compiled module. The plugins with the same module share it, whatever their settings: the code of a Go module
+// takes some 20 MiB.
+type code struct {
+	key       codeKey
+	info      *meter.Info
+	runtime   wazero.Runtime
+	cache     wazero.CompilationCache
+	compiled  wazero.CompiledModule
+	reserved  int64 // bytes of the host's budget
+	fromCache bool
+	metering  time.Duration
+	compiling time.Duration
+	users     int // guarded by Host.mu
+}
+
+// acquire returns the code of a module, which release gives back.
+func (h *Host) acquire(ctx context.Context, log *slog.Logger, wasm []byte, memoryPages uint32) (*code, error) {
+	key := codeKey{sha256.Sum256(wasm), memoryPages}
+	if c := h.shared(key, nil); c != nil {
+		return c, nil
+	}
+	begin := h.now()
+	metered, info, err := meter.Rewrite(wasm, h.limits.Module)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkABI(info); err != nil {
+		return nil, err
+	}
+	c := &code{key: key, info: info, metering: h.now().Sub(begin)}
+	begin = h.now()
+	if err := h.compile(ctx, c, log, metered); err != nil {
+		return nil, err
+	}
+	c.compiling = h.now().Sub(begin)
+	first := h.shared(key, c)
+	if first != c { // another Load was faster
+		return first, c.close(&h.memory)
+	}
+	return c, nil
+}
+
+// shared returns the code with a key for another user. If there is none it is c, unless c is nil.
+func (h *Host) shared(key codeKey, c *code) *code {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if old := h.codes[key]; old != nil {
+		c = old
+	} else if c != nil {
+		h.codes[key] = c
+	}
+	if c != nil {
+		c.users++
+	}
+	return c
+}
+
+// release closes code that has no user any more.
+func (h *Host) release(c *code) error {
+	h.mu.Lock()
+	c.users--
+	unused := c.users == 0
+	if unused {
+		delete(h.codes, c.key)
+	}
+	h.mu.Unlock()
+	if !unused {
+		return nil
+	}
+	return c.close(&h.memory)
+}
+
+// codeBytes returns the share of one user in the memory of code; nil has none.
+func (h *Host) codeBytes(c *code) uint64 {
+	if c == nil {
+		return 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return uint64(c.reserved) / uint64(max(1, c.users))
+}
+
+func (c *code) close(memory *budget) error {
+	ctx := context.Background()
+	var errs []error
+	if c.runtime != nil {
+		errs = append(errs, c.runtime.Close(ctx))
+	}
+	if c.cache != nil {
+		errs = append(errs, c.cache.Close(ctx))
+	}
+	c.runtime, c.cache, c.compiled = nil, nil, nil
+	memory.release(c.reserved)
+	c.reserved = 0
+	return errors.Join(errs...)
+}
+
+// reserve reserves the memory that loaded code takes without linear memories: the code, the module, which the runtime
+// keeps, what it decodes from it, and tables.
+func (c *code) reserve(memory *budget, codeBytes int64) error {
+	n := codeBytes + int64(c.info.Metered)*2 + int64(c.info.Elements)*elementBytes + int64(c.info.TableMax)*8
+	if err := memory.reserve("compiled code", n); err != nil {
+		return err
+	}
+	c.reserved = n
+	return nil
+}
+
+// elementBytes is what wazero stores for an element of a segment: an expression with its bytes.
+const elementBytes = 64
