@@ -186,5 +186,6 @@ func (a *Agent) startBackground(ctx context.Context) {
 	}
 	a.background.Go(func() { a.reloadOnChange(ctx) })
 	a.background.Go(func() { a.watchLocalAddrs(ctx) })
+	a.background.Go(func() { a.watchAffinity(ctx) })
 	a.background.Go(func() { tuneGC(ctx, a.opts.Config.SyncPeriod) })
 }

@@ -33,6 +33,8 @@ type telemetry struct {
 	config  func() *config.Config // the active one
 	source  atomic.Pointer[kube.Source]
 	events  *kube.Recorder // nil: no API server
+	// affinity is what watchAffinity has read last.
+	affinity atomic.Pointer[metrics.AffinityUsage]
 }
 
 // newTelemetry makes health checks and metrics for the engine to feed; serve starts their servers. events may be nil.
@@ -42,6 +44,7 @@ func (a *Agent) newTelemetry(events *kube.Recorder) *telemetry {
 	t.metrics = metrics.New(metrics.Options{
 		Mode: t.mode(), CurrentMode: t.mode, Version: a.opts.Version, Started: time.Now(),
 		Plugins: a.pluginStats, PluginMemory: a.plugins.Memory, Now: time.Now, IPVS: t.ipvsStats,
+		Affinity: t.affinity.Load,
 	})
 	t.health = health.New(health.Options{
 		Now: time.Now, After: time.After, Log: a.log, SyncPeriod: cfg.SyncPeriod,

@@ -48,6 +48,7 @@ type Config struct {
 	MinSyncPeriod      time.Duration // minimum time between two updates; 0: update immediately
 	SyncPeriod         time.Duration // interval of checks for external changes; an update pending for twice as long is unhealthy
 	Conntrack          Conntrack
+	SessionAffinity    SessionAffinity
 	IPVS               IPVS
 	OOMScoreAdj        int // of the process, -1000–1000
 	ClientConnection   ClientConnection
@@ -108,6 +109,7 @@ func Default() *Config {
 		SyncPeriod:         30 * time.Second,
 		ServiceLimits:      defaultServiceLimits(),
 		Conntrack:          defaultConntrack(),
+		SessionAffinity:    defaultSessionAffinity(),
 		IPVS:               defaultIPVS(),
 		OOMScoreAdj:        -999,
 		Logging:            Logging{Format: LogText},

@@ -39,6 +39,7 @@ conntrack:
   tcpCloseWaitTimeout: 0s
   udpTimeout: 10s
   udpStreamTimeout: 1m
+sessionAffinity: {reservedClients: 100, sharedClients: 2000}
 clientConnection: {kubeconfig: kubeconfig, server: "https://192.0.2.1:6443"}
 ipvs:
   scheduler: sed
@@ -110,6 +111,7 @@ func TestParseEveryField(t *testing.T) {
 		Conntrack: Conntrack{
 			Min: 7, TCPBeLiberal: true, TCPEstablishedTimeout: 2 * time.Hour, UDPTimeout: 10 * time.Second, UDPStreamTimeout: time.Minute,
 		},
+		SessionAffinity: SessionAffinity{ReservedClients: 100, SharedClients: 2000},
 		IPVS: IPVS{
 			Scheduler: "sed", StrictARP: true, TCPTimeout: 15 * time.Minute, TCPFinTimeout: 2 * time.Minute, UDPTimeout: 5 * time.Minute,
 			ExcludeCIDRs: prefixes("203.0.113.0/24"), Interface: "vips",
@@ -198,6 +200,7 @@ detectLocal: {interfaceNamePrefix: "veth*", bridge: x}
 serviceLimits: {frontends: 0, endpoints: 65537, sourceRanges: 5001, elements: -1}
 endpointCIDRs: [240.0.0.0]
 conntrack: {maxPerCore: -1, min: -2, tcpEstablishedTimeout: -1s, udpTimeout: 1500ms, udpStreamTimeout: 1000000h, tcpCloseWaitTimeout: 3600}
+sessionAffinity: {reservedClients: 0, sharedClients: 16777217}
 ipvs: {scheduler: "wrr;", tcpTimeout: 1500ms, udpTimeout: -1s, excludeCIDRs: [10.0.0.1], interface: a/b, syncPeriod: 1s}
 clientConnection: {server: "192.0.2.1:6443", qps: 5}
 oomScoreAdj: -1001
@@ -261,6 +264,8 @@ conntrack.tcpEstablishedTimeout: -1s is less than 0s
 conntrack.tcpCloseWaitTimeout: 3600 is not a string (quote it)
 conntrack.udpTimeout: 1.5s is not a whole number of seconds
 conntrack.udpStreamTimeout: 1000000h0m0s exceeds the kernel's maximum of 2147483s
+sessionAffinity.reservedClients: 0 is not between 1 and 16777216
+sessionAffinity.sharedClients: 16777217 is not between 1 and 16777216
 clientConnection.server: "192.0.2.1:6443" is not a URL such as https://192.0.2.1:6443
 oomScoreAdj: -1001 is not between -1000 and 1000
 logging.format: "yaml": must be text or json
@@ -365,6 +370,11 @@ func TestCheckReloadNamesFieldsThatNeedARestart(t *testing.T) {
 	if next.Equal(old) {
 		t.Error("different configurations are equal")
 	}
+	next.SessionAffinity.SharedClients++
+	if next.SameBackend(old) || next.CheckReload(old) != nil || !next.WithBackend(old).SameBackend(old) {
+		t.Error("sessionAffinity does not change the backend or needs a restart")
+	}
+	next.SessionAffinity = old.SessionAffinity
 	next.IPVS.Scheduler = "wlc"
 	if !next.SameBackend(old) {
 		t.Error("in mode nftables, ipvs.scheduler changes the backend")

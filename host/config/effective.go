@@ -26,6 +26,7 @@ func (c *Config) Effective() any {
 			TCPCloseWaitTimeout:   c.Conntrack.TCPCloseWaitTimeout.String(),
 			UDPTimeout:            c.Conntrack.UDPTimeout.String(), UDPStreamTimeout: c.Conntrack.UDPStreamTimeout.String(),
 		},
+		SessionAffinity:  affinityEntry{number(c.SessionAffinity.ReservedClients), number(c.SessionAffinity.SharedClients)},
 		IPVS:             c.IPVS.effective(),
 		ClientConnection: clientEntry(c.ClientConnection),
 		OOMScoreAdj:      number(c.OOMScoreAdj), Logging: loggingEntry{c.Logging.Format, int32(c.Logging.Verbosity)},

@@ -28,12 +28,12 @@ func CheckMode(mode string) error {
 func (c *Config) SameBackend(d *Config) bool {
 	a, b := c.IPVS, d.IPVS
 	a.ConnectionMetrics, b.ConnectionMetrics = false, false
-	return c.Mode == d.Mode && (c.Mode != ModeIPVS || reflect.DeepEqual(a, b))
+	return c.Mode == d.Mode && c.SessionAffinity == d.SessionAffinity && (c.Mode != ModeIPVS || reflect.DeepEqual(a, b))
 }
 
 // WithBackend returns c with the mode of d and its options.
 func (c *Config) WithBackend(d *Config) *Config {
 	out := *c
-	out.Mode, out.IPVS = d.Mode, d.IPVS
+	out.Mode, out.IPVS, out.SessionAffinity = d.Mode, d.IPVS, d.SessionAffinity
 	return &out
 }

@@ -30,6 +30,7 @@ type configFile struct {
 	SyncPeriod         string             `json:"syncPeriod"`
 	ClientConnection   clientEntry        `json:"clientConnection"`
 	Conntrack          conntrackEntry     `json:"conntrack"`
+	SessionAffinity    affinityEntry      `json:"sessionAffinity"`
 	IPVS               ipvsEntry          `json:"ipvs"`
 	OOMScoreAdj        *int32             `json:"oomScoreAdj"`
 	Logging            loggingEntry       `json:"logging"`
@@ -161,6 +162,7 @@ func (p *parser) config(f *configFile) *Config {
 			p.errorf("mode", "%w", err)
 		}
 	}
+	p.sessionAffinity(f, c)
 	p.ipvs(f, c)
 	p.node(f, c)
 	p.client(f, c)

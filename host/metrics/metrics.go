@@ -23,10 +23,20 @@ type Options struct {
 	Plugins func() []PluginStats
 	// PluginMemory returns the host memory of all plugins and its limit in bytes, at each scrape; nil means there are none.
 	PluginMemory func() (used, limit int64)
+	// Affinity returns how many clients with session affinity are recorded, nil while that is not known; nil means it
+	// never is.
+	Affinity func() *AffinityUsage
 	// IPVS reads the kernel's statistics of virtual servers, sorted, if they are enabled; nil means they never are. Calls
 	// are made at scrapes, one at a time, and at least some seconds of Now apart.
 	IPVS func() (servers []IPVSVirtualServer, enabled bool, err error)
 	Now  func() time.Time // for IPVS
+}
+
+// AffinityUsage is how many clients with session affinity are recorded.
+type AffinityUsage struct {
+	Counted    bool // the kernel counts them
+	IPv4, IPv6 int  // clients
+	Full       int  // Service ports that have no room for more
 }
 
 // PluginStats contains the statistics of one plugin since the process started, across all its revisions and settings.

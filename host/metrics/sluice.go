@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
@@ -120,6 +121,9 @@ var (
 	descSuspended  = desc("plugin_suspended", "Whether an instance of a plugin is suspended, after repeated failures or different answers to the same request (1), or not (0).", "plugin")
 	descCheckpoint = desc("checkpoint_last_success_timestamp_seconds", "Unix timestamp of the last time the checkpoint was written "+
 		"or found to be up to date.")
+	descAffinityClients = desc("affinity_clients", "Number of clients whose endpoint is recorded for session affinity.", "ip_family")
+	descAffinityFull    = desc("affinity_full_service_ports", "Number of Service ports with a client that was balanced without session affinity "+
+		"in the last 5 minutes because there was no room to record its endpoint.")
 	descProblems = desc("source_problems", "Number of problems in the current cluster state by severity: error (an object or field is ignored), warning.", "severity")
 )
 
@@ -127,7 +131,8 @@ var (
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServices, descFailing, descLimited, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
 		descDecisions, descObserved, descDifference, descFallbacks, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
-		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems, descStale, descRequests} {
+		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems,
+		descAffinityClients, descAffinityFull, descStale, descRequests} {
 		out <- d
 	}
 }
@@ -148,6 +153,15 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 		value(descCheckpoint, seconds(s.checkpoint))
 	}
 	c.plugins(out)
+	if c.m.opt.Affinity != nil {
+		if u := c.m.opt.Affinity(); u != nil {
+			gauge(descAffinityFull, u.Full)
+			if u.Counted {
+				gauge(descAffinityClients, u.IPv4, model.IPv4.String())
+				gauge(descAffinityClients, u.IPv6, model.IPv6.String())
+			}
+		}
+	}
 	if !s.planned {
 		return
 	}

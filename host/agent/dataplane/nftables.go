@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/probe"
@@ -20,8 +21,8 @@ func nftablesMode() Mode {
 		Name:            config.ModeNFTables,
 		NFTablesMetrics: true,
 		Caps:            nftables.Caps,
-		Open: func(_ *config.Config, log *slog.Logger) (backend.Backend, error) {
-			return nftables.Open(nftables.Options{Now: time.Now, Log: log})
+		Open: func(cfg *config.Config, log *slog.Logger) (backend.Backend, error) {
+			return nftables.Open(nftables.Options{Now: time.Now, Log: log, Affinity: affinityLimits(cfg)})
 		},
 		Probe: probeNFTables,
 		Read:  readNFTables,
@@ -29,6 +30,15 @@ func nftablesMode() Mode {
 			return nftables.Cleanup(ctx, 0)
 		},
 	}
+}
+
+func affinityLimits(cfg *config.Config) rules.AffinityLimits {
+	return rules.AffinityLimits{Reserved: uint32(cfg.SessionAffinity.ReservedClients), Shared: uint32(cfg.SessionAffinity.SharedClients)}
+}
+
+// AffinityUsage reads how many clients with session affinity are recorded, in either mode.
+func AffinityUsage(ctx context.Context) (nftables.AffinityUsage, error) {
+	return nftables.ReadAffinityUsage(ctx, 0)
 }
 
 func readNFTables(ctx context.Context) (_ *plan.Plan, err error) {

@@ -110,7 +110,7 @@ func action(reason string) string {
 		return "StartSluice"
 	case ReasonFailedToEvaluatePolicy:
 		return "EvaluatePolicy"
-	case ReasonFrontendConflict, ReasonServiceLimited, ReasonFrontendNotProgrammed:
+	case ReasonFrontendConflict, ReasonServiceLimited, ReasonFrontendNotProgrammed, ReasonSessionAffinityFull:
 		return "ProgramService"
 	}
 	return "Listen"

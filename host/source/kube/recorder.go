@@ -30,6 +30,7 @@ const (
 	ReasonFrontendConflict                = "FrontendConflict"
 	ReasonServiceLimited                  = "ServiceLimited"
 	ReasonFrontendNotProgrammed           = "FrontendNotProgrammed"
+	ReasonSessionAffinityFull             = "SessionAffinityFull"
 )
 
 // Recorder sends Events about this node and about Services. Its methods never block: an Event that cannot be sent is
