@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/policy"
@@ -85,8 +86,15 @@ func cGuest(t testing.TB, file string) []byte {
 // noCache in Options.CacheDir disables the cache that the tests of this process share, as compiling a Go guest takes a second.
 const noCache = "none"
 
+// newHost returns a host whose deadlines are the longest there are, unless limits say otherwise: tests of fuel must pass on a
+// busy machine and with the race detector.
 func newHost(t testing.TB, opts Options) *Host {
 	t.Helper()
+	for _, limit := range []*time.Duration{&opts.Limits.InitTime, &opts.Limits.ConfigureTime, &opts.Limits.DecideTime} {
+		if *limit == 0 {
+			*limit = time.Second
+		}
+	}
 	switch opts.CacheDir {
 	case "":
 		opts.CacheDir = filepath.Join(guests.dir, "cache")

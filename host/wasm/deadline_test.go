@@ -100,6 +100,9 @@ func newDeadlineHost(t *testing.T, limits Limits) *Host {
 	if !watchdog.Independent {
 		t.Skip("with the race detector the watchdog waits for the scheduler, which waits for the guest")
 	}
+	if limits.DecideTime == 0 {
+		limits.DecideTime = DefaultLimits().DecideTime
+	}
 	limits.InitFuel, limits.ConfigureFuel, limits.DecideFuel = 1<<60, 1<<60, 1<<60
 	return newHost(t, Options{CacheDir: noCache, Limits: limits})
 }

@@ -83,11 +83,7 @@ func TestHostileModulesFailWithinBoundsAndNameTheReason(t *testing.T) {
 	testenv.RequireProgram(t, "wat2wasm", "wabt")
 	ctx := context.Background()
 	var logged bytes.Buffer
-	h, err := New(ctx, Options{Log: slog.New(slog.NewTextHandler(&logged, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close(ctx)
+	h := newHost(t, Options{CacheDir: noCache, Log: slog.New(slog.NewTextHandler(&logged, nil))})
 	good, err := h.Load(ctx, "good", goodWAT(t), nil)
 	if err != nil {
 		t.Fatal(err)
