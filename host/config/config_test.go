@@ -274,7 +274,7 @@ logging.flushFrequency: unknown field
 pluginLimits.memory: unknown field
 metricsBindAddress: "localhost:10249" is not an IP address and port such as 127.0.0.1:10249 or [::]:10249
 pluginLimits.cpuPercent: 1001 is not between 0 and 1000
-pluginLimits.memoryMiB: 100 is not between 192 and 65536
+pluginLimits.memoryMiB: 100 is not between 240 and 65536
 plugins[0].digest: "md5:1" is not sha256: followed by 64 lowercase hexadecimal digits
 plugins[0].limits.memoryMiB: 65 is not between 1 and 64
 plugins[0].limits.instances: 1 is not between 2 and 256

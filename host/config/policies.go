@@ -22,8 +22,8 @@ const (
 	maxRepeatOneIn     = 1_000_000
 )
 
-// Bounds of pluginLimits.memoryMiB. Compiling alone may take 160 MiB.
-const minPluginMemoryMiB, maxPluginMemoryMiB = 192, 65536
+// Bounds of pluginLimits.memoryMiB. Compiling alone may take 208 MiB.
+const minPluginMemoryMiB, maxPluginMemoryMiB = 240, 65536
 
 func (p *parser) plugins(list []pluginEntry) []Plugin {
 	var out []Plugin
