@@ -32,8 +32,6 @@ type quota struct {
 	first     *plan.Frontend // the first one that is left out
 }
 
-const unlimited = int(^uint(0) >> 1)
-
 // newQuota returns the quota of a Service.
 func (l *Limits) newQuota(svc *model.Service, addrs []serviceAddr) quota {
 	q := quota{elements: orUnlimited(l.Elements)}

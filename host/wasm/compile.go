@@ -88,7 +88,7 @@ func (h *Host) compileInChild(ctx context.Context, dir string, metered []byte) e
 	if err := h.reserveForCompiler(); err != nil {
 		return err
 	}
-	defer h.memory.release(h.limits.Compile.Memory)
+	defer h.memory.release(h.limits.Compile.resident())
 	return h.compiler.compile(ctx, dir, metered)
 }
 

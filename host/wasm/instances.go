@@ -64,7 +64,7 @@ func (p *Plugin) memoryIsScarce() bool {
 
 // reserveForCompiler reserves the memory that compiling takes. If there is not enough, each plugin keeps one instance.
 func (h *Host) reserveForCompiler() error {
-	err := h.memory.reserve("compiler", h.limits.Compile.Memory)
+	err := h.memory.reserve("compiler", h.limits.Compile.resident())
 	if err == nil {
 		return nil
 	}
@@ -74,7 +74,7 @@ func (h *Host) reserveForCompiler() error {
 	for _, p := range all {
 		p.keepOne()
 	}
-	return h.memory.reserve("compiler", h.limits.Compile.Memory)
+	return h.memory.reserve("compiler", h.limits.Compile.resident())
 }
 
 // keepOne closes all instances but the one that was used last.

@@ -309,14 +309,14 @@ func TestInstancesLeaveMemoryForOtherPlugins(t *testing.T) {
 
 	// Compiling needs more than is left.
 	used, _ := h.MemoryInUse()
-	h.limits.Compile.Memory = limit - used + 1
+	h.limits.Compile.Memory = limit - used + 1 + untouched
 	if err := h.reserveForCompiler(); err != nil {
 		t.Fatal(err)
 	}
 	if s := p.Stats(); s.Open != 1 {
 		t.Errorf("%+v", s)
 	}
-	h.memory.release(h.limits.Compile.Memory)
+	h.memory.release(h.limits.Compile.resident())
 	if _, err := ask(p, "ns-1", 80, later+3600_000); err != nil {
 		t.Fatal(err)
 	}
