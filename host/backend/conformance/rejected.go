@@ -101,7 +101,10 @@ func (s *session) rejected() {
 		}
 		bad := changed.Changes[i].Key
 		undo := s.fixture.Reject(bad)
-		s.applyPartially(bad, prev, next, changed)
+		if !s.applyPartially(bad, prev, next, changed) {
+			undo()
+			return
+		}
 		tested++
 		again := &plan.Plan{Global: next.Global, Frontends: maps.Clone(next.Frontends)}
 		for _, k := range next.Keys() {
@@ -136,25 +139,30 @@ func (s *session) rejected() {
 // maxRejectedDelay is after which time a backend tries a frontend again that was rejected once or twice.
 const maxRejectedDelay = 3 * time.Second
 
-// applyPartially applies next until everything but one frontend is programmed.
-func (s *session) applyPartially(bad plan.Key, prev, next *plan.Plan, d *plan.Delta) {
+// applyPartially applies next until everything but one frontend is programmed. It returns false if all of next is, because
+// nothing that the fixture refuses was necessary for a change of the frontend.
+func (s *session) applyPartially(bad plan.Key, prev, next *plan.Plan, d *plan.Delta) bool {
 	s.Helper()
 	for range maxRejectedApplies {
 		_, err := s.backend.Apply(context.Background(), next, d)
 		var partial *backend.PartialError
 		switch {
+		case err == nil && prev.Frontends[bad] == nil:
+			s.Fatalf("%s: %s is new and was rejected, and Apply returned no error", s.step, bad)
 		case err == nil:
-			s.Fatalf("%s: %s was rejected, and Apply returned no error", s.step, bad)
+			s.expectState(next)
+			return false
 		case errors.As(err, &partial):
 			if partial.Frontends != 1 || partial.Failed[bad] == nil {
 				s.Fatalf("%s: %s was rejected, and the error names %v: %v", s.step, bad, partial.Failed, err)
 			}
 			s.expectExcept(bad, prev, next)
-			return
+			return true
 		}
 		d = nil
 	}
 	s.Fatalf("%s: one rejected frontend, and Apply fails", s.step)
+	return false
 }
 
 // expectExcept checks that the data plane has next, except for one frontend, which exists if it did before.
