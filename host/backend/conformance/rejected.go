@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
@@ -51,11 +52,15 @@ func (s *session) oversize() {
 			edit(f)
 			next.Frontends[f.Key] = f
 		}
-		for i := range 3000 { // as many timeouts of session affinity
+		timeouts := 200 // of session affinity
+		if testing.Short() {
+			timeouts = 20
+		}
+		for i := range timeouts {
 			f := &plan.Frontend{
 				Key:   plan.Key{Addr: netip.MustParseAddr("198.51.101.1"), Port: uint16(1 + i), Protocol: model.TCP},
 				Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: fmt.Sprint("affine", i)}, Protocol: model.TCP},
-				Pool:  pool(1), Affinity: time.Duration(1+29*i) * time.Second,
+				Pool:  pool(1), Affinity: time.Duration(1+86_399*i/timeouts) * time.Second,
 			}
 			next.Frontends[f.Key] = f
 		}
