@@ -162,6 +162,7 @@ func TestLogsEscapeHostileNames(t *testing.T) {
 		cfg := config.Default()
 		cfg.Logging.Format = format
 		log := newLogger(printable.NewWriter(&out), cfg, 0)
+		//nolint:sloglint // hostile keys
 		log.With(hostile, hostile).WithGroup(hostile).Error(hostile, "err", errors.New(hostile), "service", model.Name{Namespace: hostile, Name: hostile},
 			"list", []string{hostile}, "bytes", "\xff\xfe"+hostile, "group", slog.GroupValue(slog.String(hostile, hostile)))
 		checkOutputText(t, format, out.String())

@@ -47,11 +47,11 @@ func winners(services map[model.Name]*model.Service, node []netip.Addr, reserved
 				}
 			}
 			for _, a := range s.ClusterIPs {
-				any := netip.IPv4Unspecified()
+				wildcard := netip.IPv4Unspecified()
 				if a.Is6() {
-					any = netip.IPv6Unspecified()
+					wildcard = netip.IPv6Unspecified()
 				}
-				if k := (plan.Key{Addr: any, Port: p.NodePort, Protocol: p.Protocol}); p.NodePort != 0 {
+				if k := (plan.Key{Addr: wildcard, Port: p.NodePort, Protocol: p.Protocol}); p.NodePort != 0 {
 					keys[k] = append(keys[k], contender{s, plan.NodePort})
 				}
 			}

@@ -79,9 +79,10 @@ func (p *Plugin) selfTest(ctx context.Context) error {
 	t.Samples, t.Orders = len(samples), len(passes())
 	defer p.discard()
 	var got abi.Response
-	instance, used := "", ""
+	instance := ""
 	for k, pass := range passes() {
-		if used = "a used instance"; pass.instance != "" {
+		used := "a used instance"
+		if pass.instance != "" {
 			instance, used = pass.instance, pass.instance
 			p.discard()
 			t.Instances++

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -47,11 +46,16 @@ type node struct {
 func podAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}) }
 
 // startNode starts sluice with the cluster's manifests and a configuration without hostile plugins.
-func startNode(o options, dir string, c *cluster) (*node, error) {
+func startNode(o options, dir string, c *cluster) (_ *node, err error) {
 	lab, err := testnet.New(nodeAddr)
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			lab.Close()
+		}
+	}()
 	n := &node{lab: lab, cluster: c}
 	for i := 1; i <= pods; i++ {
 		h, err := lab.AddHost(fmt.Sprint("p", i), podAddr(i))
@@ -59,11 +63,11 @@ func startNode(o options, dir string, c *cluster) (*node, error) {
 			_, err = h.Serve("tcp", netip.AddrPortFrom(podAddr(i), podPort), h.Name)
 		}
 		if err != nil {
-			return nil, errors.Join(err, closeLab(lab))
+			return nil, err
 		}
 	}
 	if n.client, err = lab.AddHost("client", netip.MustParseAddr("198.51.100.9")); err != nil {
-		return nil, errors.Join(err, closeLab(lab))
+		return nil, err
 	}
 	n.http.Timeout = askTimeout
 	n.http.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -74,30 +78,28 @@ func startNode(o options, dir string, c *cluster) (*node, error) {
 		return lab.Node.Dial(ctx, network, at)
 	}}
 	if n.config, err = newConfigFile(filepath.Join(dir, "sluice.yaml"), filepath.Join(dir, "cache"), o); err != nil {
-		return nil, errors.Join(err, closeLab(lab))
+		return nil, err
 	}
 	log, err := os.Create(o.log)
 	if err != nil {
-		return nil, errors.Join(err, closeLab(lab))
+		return nil, err
 	}
 	cmd := exec.Command(o.sluice, "run", "--source", c.dir, "--node", "node-1", "--config", n.config.path,
 		"--checkpoint", filepath.Join(dir, "checkpoint"), "--socket", filepath.Join(dir, "socket"))
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C ends this program, which then ends sluice
 	if n.sluice, err = lab.Node.Start(cmd); err != nil {
-		return nil, errors.Join(err, closeLab(lab))
+		return nil, err
 	}
 	n.process = benchutil.Process(n.sluice.PID())
 	return n, nil
 }
 
-func closeLab(l *testnet.Lab) error { l.Close(); return nil }
-
 // stop ends sluice, which must obey SIGTERM in time.
 func (n *node) stop() error {
 	select {
 	case <-n.sluice.Ended():
-		return fmt.Errorf("sluice ended by itself: %v; see its log", n.sluice.Wait())
+		return fmt.Errorf("sluice ended by itself: %w; see its log", n.sluice.Wait())
 	default:
 		return n.sluice.End(syscall.SIGTERM, stopTimeout)
 	}
