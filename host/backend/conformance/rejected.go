@@ -24,12 +24,16 @@ func (s *session) oversize() {
 		p := g.Plan()
 		s.apply(p, nil)
 		next := &plan.Plan{Global: p.Global, Frontends: maps.Clone(p.Frontends)}
+		large, affine, timeouts := 65_537, 30_000, 200
+		if testing.Short() { // virtual machines: minutes, and more memory than they have
+			large, affine, timeouts = 1000, 500, 20
+		}
 		if next.Global.MasqueradeMark == 0 {
 			next.Global.MasqueradeMark = 0x4000
 		}
 		for i, edit := range []func(*plan.Frontend){
-			func(f *plan.Frontend) { f.Pool = pool(65_537) },
-			func(f *plan.Frontend) { f.Pool, f.Affinity = pool(30_000), time.Hour },
+			func(f *plan.Frontend) { f.Pool = pool(large) },
+			func(f *plan.Frontend) { f.Pool, f.Affinity = pool(affine), time.Hour },
 			func(f *plan.Frontend) { f.Owner.Service.Name = strings.Repeat("n", 253) },
 			func(f *plan.Frontend) { f.Owner.Service.Namespace = strings.Repeat("n", 200) },
 			func(f *plan.Frontend) { f.Owner.Port, f.Affinity = strings.Repeat("p", 250), time.Hour },
@@ -51,10 +55,6 @@ func (s *session) oversize() {
 			}
 			edit(f)
 			next.Frontends[f.Key] = f
-		}
-		timeouts := 200 // of session affinity
-		if testing.Short() {
-			timeouts = 20
 		}
 		for i := range timeouts {
 			f := &plan.Frontend{
