@@ -59,7 +59,7 @@ VM_PACKAGES := ./host/backend/nftables/... ./host/backend/ipvs ./host/conntrack 
 VM_FLAGS    :=
 # Guests see the user's cache even if it is in /tmp. Quoted for go test -exec, which parses quotes.
 CACHE       := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)
-VM          := '$(CURDIR)/bin/vm' exec -share '$(CACHE)'
+VM          := '$(CURDIR)/bin/vm' exec -memory 1536 -share '$(CACHE)'
 
 vm-kernels:
 	@$(GO) build -o bin/vm ./host/lab/vm/run
