@@ -8,26 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/safefile"
 )
-
-// withoutDescriptors runs f while this process can open no file.
-func withoutDescriptors(t *testing.T, f func()) {
-	t.Helper()
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-			t.Fatal(err)
-		}
-	}()
-	f()
-}
 
 func TestFileThatCouldNotBeOpenedIsReadLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sluice.yaml")
@@ -59,7 +42,7 @@ func TestFileThatCouldNotBeOpenedIsReadLater(t *testing.T) {
 	if err := safefile.Replace(path+"0", nil); err != nil {
 		t.Fatal(err)
 	}
-	withoutDescriptors(t, func() {
+	testenv.WithoutDescriptors(t, func() {
 		if err := syscall.Rename(path+"0", path); err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // problemTexts returns the problems of a directory that still has the Node n1.
@@ -116,31 +118,13 @@ func TestManifestsTogetherAreBounded(t *testing.T) {
 	}
 }
 
-// withoutDescriptors runs f while this process can open no file.
-func withoutDescriptors(t *testing.T, f func()) {
-	t.Helper()
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-			t.Fatal(err)
-		}
-	}()
-	f()
-}
-
 func TestChangeWithoutFreeDescriptorsIsReadLater(t *testing.T) {
 	for _, name := range []string{"a.yaml", "sub/a.yaml"} {
 		root := t.TempDir()
 		write(t, filepath.Join(root, name), node("n1", "a"))
 		r := start(t, root, timedOptions)
 		r.write(name+".new", node("n1", "b"))
-		withoutDescriptors(t, func() {
+		testenv.WithoutDescriptors(t, func() {
 			// Without an event later: neither name nor size of the file tells that it has changed.
 			r.must(os.Rename(filepath.Join(root, name+".new"), filepath.Join(root, name)))
 			r.waitForLog("too many open files")
@@ -159,7 +143,7 @@ func TestScanWithoutFreeDescriptorsAsksForAnother(t *testing.T) {
 	}
 	f.files = map[string]*file{}
 	var err error
-	withoutDescriptors(t, func() { err = f.scan(nil, nil) })
+	testenv.WithoutDescriptors(t, func() { err = f.scan(nil, nil) })
 	if !errors.Is(err, syscall.EMFILE) || f.retry == nil {
 		t.Errorf("%v, retry %v", err, f.retry)
 	}
