@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -54,6 +55,27 @@ type Watcher interface {
 	// Drifted reports whether the state was changed by something that neither Apply nor Watch accounts for. It may
 	// return false positives. It is cheap; calls are serialized with those of Backend.
 	Drifted(ctx context.Context) (bool, error)
+}
+
+// OutcomeCounter is implemented by backends that count the outcomes of connections, as plan.Caps.Outcomes says. Calls are
+// serialized with those of Backend.
+type OutcomeCounter interface {
+	// ReadOutcomes returns the counters of the endpoints of all frontends with Outcomes. They start at 0 when an endpoint
+	// is first counted, and can start again at 0 when its table is replaced or repaired. Endpoints beyond the limit of the
+	// data plane are missing. After an error of Apply it returns an error until an Apply succeeds.
+	ReadOutcomes(ctx context.Context) (map[model.EndpointKey]OutcomeCounters, error)
+}
+
+// OutcomeCounters count connections that this node sent to an endpoint, whichever frontend they came through.
+type OutcomeCounters struct {
+	// Attempts is the number of connections. Retransmitted SYNs do not count.
+	Attempts uint64
+	// Answered is the number of SYN-ACKs, INIT ACKs, and UDP flows with a reply. A retransmitted SYN-ACK or INIT ACK counts
+	// again, so Answered can exceed Attempts.
+	Answered uint64
+	// Refused is the number of RSTs that answer a SYN, ABORTs that answer an INIT, and connections that an ICMP
+	// destination unreachable refused.
+	Refused uint64
 }
 
 // ExternalChange describes changes that another process made to state owned by sluice.

@@ -55,7 +55,12 @@ func rows() []row {
 		out = append(out, row{"affinity timeout " + d.String(), func(f *plan.Frontend) { f.Affinity = d },
 			func(f *plan.Frontend) string { return f.Affinity.String() }})
 	}
-	return out
+	return append(out, row{"outcomes of connections", func(f *plan.Frontend) { f.Outcomes = true }, func(f *plan.Frontend) string {
+		if f.Outcomes {
+			return "counted"
+		}
+		return "not counted"
+	}})
 }
 
 func weightsRow(name string, weights ...uint16) row {

@@ -109,6 +109,23 @@ func (p PortName) Compare(q PortName) int {
 	return cmp.Compare(p.Protocol, q.Protocol)
 }
 
+// EndpointKey identifies an endpoint of the data plane. Service ports with the same endpoints share it.
+type EndpointKey struct {
+	Addr     netip.AddrPort
+	Protocol Protocol
+}
+
+// String returns address:port/protocol.
+func (k EndpointKey) String() string { return k.Addr.String() + "/" + k.Protocol.String() }
+
+// Compare orders by address, port, protocol.
+func (k EndpointKey) Compare(l EndpointKey) int {
+	if c := k.Addr.Compare(l.Addr); c != 0 {
+		return c
+	}
+	return cmp.Compare(k.Protocol, l.Protocol)
+}
+
 // Service is a Service to proxy: not headless, not ExternalName.
 type Service struct {
 	Name                Name

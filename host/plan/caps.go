@@ -25,6 +25,8 @@ type Caps struct {
 	// CoarseAffinity means that the backend represents affinity timeouts from a second rounded up, by less than a quarter:
 	// the number of different ones is bounded.
 	CoarseAffinity bool
+	// Outcomes means that the backend counts the outcomes of connections: it is a backend.OutcomeCounter.
+	Outcomes bool
 	// MaxAffinity is the maximum affinity timeout; 0: no limit.
 	MaxAffinity time.Duration
 }

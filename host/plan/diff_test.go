@@ -75,6 +75,7 @@ func TestDiffDetectsChangeOfEveryField(t *testing.T) {
 		"outside pool":  func(_ *plan.Plan, f *plan.Frontend) { f.Outside.Verdict = plan.Reject },
 		"masquerade":    func(_ *plan.Plan, f *plan.Frontend) { f.Masquerade = plan.MasqueradeNever },
 		"affinity":      func(_ *plan.Plan, f *plan.Frontend) { f.Affinity++ },
+		"outcomes":      func(_ *plan.Plan, f *plan.Frontend) { f.Outcomes = !f.Outcomes },
 		"balance":       func(_ *plan.Plan, f *plan.Frontend) { f.Balance = plan.SourceHash },
 		"source ranges": func(_ *plan.Plan, f *plan.Frontend) { f.SourceRanges = f.SourceRanges[:1] },
 		"no ranges":     func(_ *plan.Plan, f *plan.Frontend) { f.SourceRanges = nil },

@@ -32,6 +32,7 @@ func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
 		return nil, lost
 	}
 	if slices.Contains(c.Balances, f.Balance) && (c.MaxAffinity == 0 || f.Affinity <= c.MaxAffinity) && c.affinity(f.Affinity) == f.Affinity &&
+		(c.Outcomes || !f.Outcomes) &&
 		c.fits(&f.Owner) && c.representsExactly(&f.Pool) && (f.Outside == nil || c.representsExactly(f.Outside)) {
 		return f, nil
 	}
@@ -47,6 +48,10 @@ func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
 	if c.MaxAffinity > 0 && f.Affinity > c.MaxAffinity {
 		lose("affinity "+f.Affinity.String(), "affinity "+c.MaxAffinity.String(), "the timeout is too long")
 		out.Affinity = c.MaxAffinity
+	}
+	if f.Outcomes && !c.Outcomes {
+		lose("outcomes counted", "outcomes not counted", "the data plane does not count them")
+		out.Outcomes = false
 	}
 	if !c.fits(&f.Owner) {
 		out.Owner = c.shorten(f.Owner)

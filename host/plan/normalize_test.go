@@ -291,7 +291,7 @@ func TestNormalizeReportsDegradations(t *testing.T) {
 	p := shopPlan(t)
 	f := *p.Frontends[key(t, "10.96.0.10:80/TCP")]
 	f.Pool.Endpoints = slices.Clone(f.Pool.Endpoints)
-	f.Pool.Endpoints[0].Weight = 60000
+	f.Pool.Endpoints[0].Weight, f.Outcomes = 60000, true
 	p.Frontends[f.Key] = &f
 	sctp := plan.Frontend{Key: key(t, "10.96.0.12:80/SCTP"), Pool: plan.Pool{Verdict: plan.Drop}, Owner: model.PortName{
 		Service: model.Name{Namespace: "shop", Name: "sig"}, Protocol: model.SCTP}}
@@ -307,6 +307,7 @@ func TestNormalizeReportsDegradations(t *testing.T) {
 	for _, want := range []string{
 		"shop/web:http 10.96.0.10:80/TCP: wanted balance random, got balance round-robin: few: the data plane does not support it\n",
 		"shop/web:http 10.96.0.10:80/TCP: wanted affinity 3h0m0s, got affinity 1h0m0s: few: the timeout is too long\n",
+		"shop/web:http 10.96.0.10:80/TCP: wanted outcomes counted, got outcomes not counted: few: the data plane does not count them\n",
 		"shop/web:http 10.96.0.10:80/TCP: wanted exact weights, got weights rounded to a sum of 16: few: a pool has that many slots\n",
 		"shop/sig 10.96.0.12:80/SCTP: wanted SCTP, got no frontend: few: the protocol is not supported\n",
 	} {

@@ -195,8 +195,12 @@ func (r *parser) readPort(rest []string) error {
 			f.Balance, err = parseName[Balance](balanceNames, text, name)
 		case "affinity":
 			f.Affinity, err = time.ParseDuration(text)
+		case "outcomes":
+			if f.Outcomes = text == outcomesCounted; !f.Outcomes {
+				err = fmt.Errorf("outcomes %q: want %s", text, outcomesCounted)
+			}
 		default:
-			err = fmt.Errorf("%q: want masquerade=, affinity= or balance=", w)
+			err = fmt.Errorf("%q: want masquerade=, affinity=, balance= or outcomes=", w)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", k, err)

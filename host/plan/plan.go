@@ -6,6 +6,7 @@
 package plan
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -63,6 +64,9 @@ type Frontend struct {
 	// new connection restarts the timeout.
 	Affinity time.Duration
 	Balance  Balance
+	// Outcomes means that the outcomes of connections to the endpoints of both pools are counted, those of weight 0 included. The
+	// counters belong to the endpoint: connections through other frontends that lead to it count too.
+	Outcomes bool
 	// SourceRanges are the only sources that may connect, also for Pods and this node; others are dropped. Nil: all sources.
 	SourceRanges []netip.Prefix
 }
@@ -73,6 +77,22 @@ type Pool struct {
 	Verdict Verdict
 	// Endpoints are sorted by address and unique.
 	Endpoints []Endpoint
+}
+
+// AllEndpoints returns the endpoints of both pools. One that is in both comes twice.
+func (f *Frontend) AllEndpoints() iter.Seq[*Endpoint] {
+	return func(yield func(*Endpoint) bool) {
+		for _, p := range []*Pool{&f.Pool, f.Outside} {
+			if p == nil {
+				continue
+			}
+			for i := range p.Endpoints {
+				if !yield(&p.Endpoints[i]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Total returns the sum of the endpoints' weights.

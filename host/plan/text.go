@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// outcomesCounted is the value of outcomes= in the text form.
+const outcomesCounted = "counted"
+
 // deadlineLayout is RFC 3339 with milliseconds, the unit of deadlines.
 const deadlineLayout = "2006-01-02T15:04:05.000Z07:00"
 
@@ -82,7 +85,11 @@ func formatService(b *strings.Builder, list []*Frontend) {
 		if f.Affinity != 0 {
 			fmt.Fprintf(b, " affinity=%s", f.Affinity)
 		}
-		fmt.Fprintf(b, " balance=%s\n", f.Balance)
+		fmt.Fprintf(b, " balance=%s", f.Balance)
+		if f.Outcomes {
+			b.WriteString(" outcomes=" + outcomesCounted)
+		}
+		b.WriteByte('\n')
 		if len(f.SourceRanges) > 0 {
 			fmt.Fprintf(b, "    source-ranges %s\n", strings.Join(stringsOf(f.SourceRanges), " "))
 		}

@@ -69,7 +69,7 @@ func shopPlan(t testing.TB) *plan.Plan {
 	add("10.96.0.11:53/UDP", "kube-system", "dns", "", plan.Frontend{
 		Pool: plan.Pool{Verdict: plan.Reject}, Balance: plan.LeastConnections})
 	add("[fd00:10:96::b]:53/UDP", "kube-system", "dns", "", plan.Frontend{
-		Pool: plan.Pool{Endpoints: []plan.Endpoint{{Addr: netip.MustParseAddrPort("[fd00:10:244::1]:53"), Weight: 1}}}})
+		Outcomes: true, Pool: plan.Pool{Endpoints: []plan.Endpoint{{Addr: netip.MustParseAddrPort("[fd00:10:244::1]:53"), Weight: 1}}}})
 	return p
 }
 

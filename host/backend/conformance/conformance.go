@@ -73,6 +73,8 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"connections match their traces", "Traffic", (*session).traceAgreement},
 		{"new connections are distributed by weight", "Traffic", (*session).weights},
 		{"established connections survive changes", "Traffic", (*session).established},
+		{"the endpoints of frontends with outcomes have counters", "", (*session).outcomeEndpoints},
+		{"outcomes of connections are counted", "Traffic", (*session).outcomeConnections},
 	}
 	var ran, not []string
 	for _, test := range tests {

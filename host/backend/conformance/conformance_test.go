@@ -3,6 +3,7 @@ package conformance_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -30,7 +31,10 @@ type testbed struct {
 	read   func(p *plan.Plan) *plan.Plan
 	close  func()
 	send   func(c fake.Packet, r fake.Result) fake.Result // what a connection sees
+	count  func(m outcomes)
 }
+
+type outcomes = map[model.EndpointKey]backend.OutcomeCounters
 
 type mutant struct {
 	*fake.Backend
@@ -50,6 +54,14 @@ func (b *mutant) Read(ctx context.Context) (*plan.Plan, error) {
 		p = b.bed.read(p)
 	}
 	return p, err
+}
+
+func (b *mutant) ReadOutcomes(ctx context.Context) (outcomes, error) {
+	m, err := b.Backend.ReadOutcomes(ctx)
+	if err == nil && b.bed.count != nil {
+		b.bed.count(m)
+	}
+	return m, err
 }
 
 func (b *mutant) Close() error {
@@ -243,6 +255,29 @@ var mutants = map[string]struct {
 				r.Ours, r.Verdict = true, plan.Reject
 			}
 			return r
+		}
+	}},
+	"an endpoint has no counters": {"the_endpoints_of_frontends_with_outcomes", func(l *testbed) {
+		l.count = func(m outcomes) {
+			for e := range m {
+				delete(m, e)
+				return
+			}
+		}
+	}},
+	"counters of a former endpoint stay": {"the_endpoints_of_frontends_with_outcomes", func(l *testbed) {
+		all := outcomes{}
+		l.count = func(m outcomes) {
+			maps.Copy(all, m)
+			maps.Copy(m, all)
+		}
+	}},
+	"an answer in ten is not counted": {"outcomes_of_connections", func(l *testbed) {
+		l.count = func(m outcomes) {
+			for e, c := range m {
+				c.Answered -= c.Answered / 10
+				m[e] = c
+			}
 		}
 	}},
 	"a change resets connections": {"established_connections_survive", func(l *testbed) {

@@ -21,7 +21,7 @@ func TestConformance(t *testing.T) {
 	everything := fake.Everything()
 	slots := plan.Caps{
 		Name: "slots", Ratios: true, MaxTotal: 1000, Balances: everything.Balances[:1],
-		Protocols: everything.Protocols, MaxAffinity: time.Hour,
+		Protocols: everything.Protocols, MaxAffinity: time.Hour, Outcomes: true,
 	}
 	for name, o := range map[string]fake.Options{
 		"holding everything":       {},

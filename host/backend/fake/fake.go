@@ -31,7 +31,7 @@ var ErrClosed = errors.New("fake: the backend is closed")
 // Everything returns the capabilities of a Kernel that can represent every plan.
 func Everything() plan.Caps {
 	return plan.Caps{
-		Name: "fake", ZeroWeight: true,
+		Name: "fake", ZeroWeight: true, Outcomes: true,
 		Balances:  []plan.Balance{plan.Random, plan.RoundRobin, plan.SourceHash, plan.LeastConnections},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
 	}
@@ -44,7 +44,10 @@ type Backend struct {
 	rejected map[plan.Key]error // frontends that the Kernel did not take, see Kernel.Reject
 }
 
-var _ backend.Backend = (*Backend)(nil)
+var (
+	_ backend.Backend        = (*Backend)(nil)
+	_ backend.OutcomeCounter = (*Backend)(nil)
+)
 
 // Open returns a handle on a data plane.
 func Open(k *Kernel) *Backend { return &Backend{kernel: k, rejected: map[plan.Key]error{}} }
@@ -135,6 +138,7 @@ func Cleanup(ctx context.Context, k *Kernel) error {
 	delete(k.tables, Name)
 	k.leftovers = nil
 	clear(k.sticky)
+	clear(k.outcomes)
 	return nil
 }
 
@@ -211,7 +215,7 @@ func (m *message) elements() int {
 }
 
 // Stats counts the operations of a Kernel.
-type Stats struct{ Applies, Reads, Messages, Elements int }
+type Stats struct{ Applies, Reads, OutcomeReads, Messages, Elements int }
 
 // Fault makes a message fail.
 type Fault struct {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -36,6 +37,7 @@ type Result struct {
 	Masqueraded bool
 	Established bool   // part of an established connection
 	Sticky      bool   // chosen by session affinity
+	Response    Response
 	Why         string // human-readable
 }
 
@@ -54,6 +56,9 @@ type forwarding struct {
 	load   map[netip.AddrPort]int // established connections by endpoint
 	sticky map[affinityKey]affinityEntry
 	turns  map[turn]int64 // of weighted round robin
+
+	outcomes  map[model.EndpointKey]backend.OutcomeCounters
+	responses map[model.EndpointKey]Response
 }
 
 type tuple struct {
@@ -102,7 +107,8 @@ func (k *Kernel) Connect(p Packet) Result {
 	}
 	c, sticky := k.choose(o.Frontend, p.From.Addr(), o.Candidates)
 	r.Endpoint, r.Masqueraded, r.Sticky = c.Addr, c.Masquerade, sticky
-	if p.From.Port() != 0 {
+	r.Response = k.countOutcome(model.EndpointKey{Addr: c.Addr, Protocol: p.Protocol})
+	if p.From.Port() != 0 && r.Response == Answers {
 		k.flows[t] = &Conn{Packet: p, Frontend: r.Frontend, Endpoint: r.Endpoint, Masqueraded: r.Masqueraded}
 		k.load[r.Endpoint]++
 	}

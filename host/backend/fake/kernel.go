@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -54,6 +55,7 @@ func NewKernel(o Options) *Kernel {
 	k.forwarding = forwarding{
 		rng: rand.New(rand.NewPCG(o.Seed, 0xfa4e)), flows: map[tuple]*Conn{}, load: map[netip.AddrPort]int{},
 		sticky: map[affinityKey]affinityEntry{}, turns: map[turn]int64{},
+		outcomes: map[model.EndpointKey]backend.OutcomeCounters{}, responses: map[model.EndpointKey]Response{},
 	}
 	return k
 }
@@ -211,6 +213,9 @@ func (k *Kernel) do(m message) {
 				k.leftovers = append(k.leftovers, leftover{m.change.Key, k.clock().Add(k.o.Linger)})
 			}
 			k.deleteStaleAffinity(t, m.change.Old.Owner)
+			if m.change.Old.Outcomes {
+				k.forgetOutcomes()
+			}
 		}
 	}
 }

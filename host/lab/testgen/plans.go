@@ -103,9 +103,10 @@ func (g *Plans) changePort(p *plan.Plan, owner model.PortName) {
 	case 1: // delete one of its frontends
 		delete(p.Frontends, keys[g.rng.IntN(len(keys))])
 	case 2: // change its settings
-		affinity := g.affinity()
+		affinity, outcomes := g.affinity(), g.oneIn(3)
 		for _, k := range keys {
 			f := *p.Frontends[k]
+			f.Outcomes = outcomes
 			f.Affinity, f.Balance, f.Masquerade = affinity, g.balance(), g.masquerade(f.Kind)
 			if f.Kind == plan.LoadBalancer {
 				f.SourceRanges = g.sourceRanges(k.Family())
@@ -161,7 +162,7 @@ func (g *Plans) addPort(p *plan.Plan) {
 	// Ports of a Service share its address, and protocols may share a port number.
 	port := uint16(pick(g.rng, []int{53, 80, 443, 8080, 1 + g.rng.IntN(65535)}))
 	nodePort := uint16(30000 + g.rng.IntN(2768))
-	affinity := g.affinity()
+	affinity, outcomes := g.affinity(), g.oneIn(4)
 	local := g.oneIn(3)
 	kinds := []plan.Kind{plan.ClusterIP}
 	for _, k := range []plan.Kind{plan.ExternalIP, plan.LoadBalancer, plan.NodePort} {
@@ -180,7 +181,7 @@ func (g *Plans) addPort(p *plan.Plan) {
 			f := &plan.Frontend{
 				Key:  plan.Key{Addr: vip(family, kind, owner.Service.Namespace, n/2), Port: port, Protocol: owner.Protocol},
 				Kind: kind, Owner: owner, Pool: pool, Affinity: affinity,
-				Masquerade: g.masquerade(kind), Balance: g.balance(),
+				Masquerade: g.masquerade(kind), Balance: g.balance(), Outcomes: outcomes,
 			}
 			if kind == plan.NodePort {
 				f.Key.Port = nodePort
