@@ -35,8 +35,8 @@ type Result struct {
 	Outside     bool     // the pool for outside sources was used
 	Endpoint    netip.AddrPort
 	Masqueraded bool
-	Established bool   // part of an established connection
-	Sticky      bool   // chosen by session affinity
+	Established bool // part of an established connection
+	Sticky      bool // chosen by session affinity
 	Response    Response
 	Why         string // human-readable
 }
