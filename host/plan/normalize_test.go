@@ -20,8 +20,8 @@ var (
 
 // someCaps are like those of the real backends, and at the edges.
 var someCaps = []plan.Caps{
-	{Name: "all", ZeroWeight: true, Balances: allBalances, Protocols: allProtocols},
-	{Name: "slots", Ratios: true, MaxTotal: 1000, Balances: allBalances[:1], Protocols: allProtocols},
+	{Name: "all", ZeroWeight: true, Outcomes: true, Balances: allBalances, Protocols: allProtocols},
+	{Name: "slots", Ratios: true, MaxTotal: 1000, Outcomes: true, Balances: allBalances[:1], Protocols: allProtocols},
 	{Name: "few", Ratios: true, MaxTotal: 16, ZeroWeight: true, Balances: allBalances[1:2], Protocols: allProtocols[:2], MaxAffinity: time.Hour},
 	{Name: "one", Ratios: true, MaxTotal: 1, Balances: allBalances, Protocols: allProtocols[:1]},
 }
@@ -59,7 +59,7 @@ func checkDegradations(t *testing.T, seed uint64, p, q *plan.Plan, c plan.Caps, 
 	for k, f := range p.Frontends {
 		g := q.Frontends[k]
 		reported := slices.ContainsFunc(lost, func(d plan.Degradation) bool { return d.Frontend == k && d.Owner == f.Owner })
-		same := g != nil && g.Balance == f.Balance && g.Affinity == f.Affinity && sameShares(&f.Pool, &g.Pool) &&
+		same := g != nil && g.Balance == f.Balance && g.Affinity == f.Affinity && g.Outcomes == f.Outcomes && sameShares(&f.Pool, &g.Pool) &&
 			(f.Outside == nil || sameShares(f.Outside, g.Outside))
 		if same == reported {
 			t.Fatalf("seed %d caps %s: %s: same behavior %v, degradation reported %v", seed, c.Name, k, same, reported)
