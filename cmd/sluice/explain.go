@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -114,7 +115,7 @@ func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) erro
 	case x.Policy == "":
 		fmt.Fprintln(w, "  policy     none: the default rules decide")
 	default:
-		fmt.Fprintf(w, "  policy     %s (%s), mode %s\n", x.Policy, strings.Join(x.Plugins, " → "), x.Mode)
+		fmt.Fprintf(w, "  policy     %s (%s), mode %s\n", x.Policy, cmp.Or(strings.Join(x.Plugins, " → "), "no plugins"), x.Mode)
 	}
 	if x.Error != "" {
 		fmt.Fprintf(w, "  error      %s\n", x.Error)
@@ -155,6 +156,7 @@ func printPool(w io.Writer, p *state.Pool, plugins []string) {
 			fmt.Fprintf(w, "; throttled since %s: it has used up its share of CPU time", q.ThrottledSince.Format(time.RFC3339))
 		}
 	}
+	printPanic(w, p.Panic)
 	fmt.Fprintln(w)
 	if len(p.Endpoints) == 0 {
 		fmt.Fprintln(w, "  no endpoints")
@@ -194,12 +196,46 @@ func printPool(w io.Writer, p *state.Pool, plugins []string) {
 		if kernel {
 			cells = append(cells, kernelText(e))
 		}
+		if e.Shed != nil {
+			why = append(why, shedText(e.Shed))
+		}
+		if e.HeldUntil != nil {
+			why[0] += " until " + e.HeldUntil.Format(time.TimeOnly) + " UTC"
+		}
 		if e.ResetAt != nil {
 			why = append(why, "connections reset at "+e.ResetAt.Format(time.TimeOnly)+" UTC")
 		}
 		fmt.Fprintln(tw, strings.Join(append(cells, strings.Join(why, "; ")), "\t"))
 	}
 	tw.Flush()
+}
+
+// shedText describes the part of an endpoint's connections that is reset.
+func shedText(s *state.Shed) string {
+	text := fmt.Sprintf("%.1f %% of its connections are reset", float64(s.Permille)/10)
+	if s.Wanted > s.Permille {
+		text += fmt.Sprintf(" (wanted %.1f %%, bounded by maxShedPercentPerSecond)", float64(s.Wanted)/10)
+	}
+	if s.Since != nil {
+		text += " in the minute from " + s.Since.Format(time.TimeOnly) + " UTC"
+	}
+	return text
+}
+
+// printPanic prints the panic hold of a pool; nil: its policy has none.
+func printPanic(w io.Writer, h *state.Panic) {
+	if h == nil {
+		return
+	}
+	fmt.Fprintf(w, "\n  panic: %d of %d endpoints are ready", h.Ready, h.Total)
+	if !h.Panicking {
+		fmt.Fprintf(w, "; below %d %%, those that were within the last %s are held", h.Below, h.Hold)
+		return
+	}
+	fmt.Fprintf(w, ", below %d %%; %d held", h.Below, h.Held)
+	if !h.OutcomesCounted {
+		fmt.Fprint(w, "; whether connections to them fail is not known: outcomes are not counted")
+	}
 }
 
 // kernelText returns the weights in the kernel: once if they are the same for all frontends, otherwise for each.

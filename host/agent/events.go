@@ -10,10 +10,11 @@ import (
 )
 
 // eventRecorder records Events on Services whose policy failed, whose address and port belong to another Service, of which
-// something is left out, or that cannot be programmed.
+// something is left out, whose policy holds endpoints, or that cannot be programmed.
 type eventRecorder struct {
 	engine.Observers // none: the other methods do nothing
 	warn             func(service model.Name, reason, note string)
+	hold             func(*planner.HoldChange)
 }
 
 // OnPlan implements engine.Observer.
@@ -30,11 +31,30 @@ func (r eventRecorder) OnPlan(p *engine.PlannedStep) {
 	for _, d := range p.Result.NewlyLimited {
 		r.warn(d.Owner.Service, kube.ReasonServiceLimited, d.String())
 	}
+	for i := range p.Result.ShedsBounded {
+		r.warn(p.Result.ShedsBounded[i].Service, kube.ReasonShedBounded, p.Result.ShedsBounded[i].String())
+	}
+	for i := range p.Result.Holds {
+		r.hold(&p.Result.Holds[i])
+	}
 }
 
 // OnApply implements engine.Observer.
 func (r eventRecorder) OnApply(a *engine.ApplyResult) {
 	for _, failed := range a.NewlyFailed {
 		r.warn(failed.Service, kube.ReasonFrontendNotProgrammed, failed.Error())
+	}
+}
+
+// recordHold records the beginning of a panic hold as a warning, and its end as a normal Event. Other nodes see the same if endpoints
+// of a cluster pool are held; those of a local pool are only on this node.
+func recordHold(events *kube.Recorder, c *planner.HoldChange) {
+	switch {
+	case !c.Held:
+		events.ServiceNormal(c.Service, kube.ReasonPanicHoldEnded, c.String(), c.Cluster)
+	case c.Cluster:
+		events.SampledServiceWarning(c.Service, kube.ReasonPanicHold, c.String())
+	default:
+		events.ServiceWarning(c.Service, kube.ReasonPanicHold, c.String())
 	}
 }

@@ -16,15 +16,17 @@ func TestFailedPoliciesAndConflictsBecomeEvents(t *testing.T) {
 	a, b := model.Name{Namespace: "shop", Name: "a"}, model.Name{Namespace: "shop", Name: "b"}
 	var got []string
 	// Called as the engine calls it: an embedded engine.Observers has all methods.
-	var o engine.Observer = eventRecorder{warn: func(s model.Name, reason, _ string) { got = append(got, s.String()+" "+reason) }}
+	var o engine.Observer = eventRecorder{warn: func(s model.Name, reason, _ string) { got = append(got, s.String()+" "+reason) },
+		hold: func(c *planner.HoldChange) { got = append(got, c.Service.String()+" hold") }}
 	o.OnPlan(&engine.PlannedStep{Result: &planner.Result{
 		Errors:       []error{&planner.ServiceError{Service: a, Err: errors.New("out of fuel")}, errors.New("not about a Service")},
 		NewConflicts: []plan.Degradation{{Owner: model.PortName{Service: b}}},
 		NewlyLimited: []plan.Degradation{{Owner: model.PortName{Service: a}}},
+		Holds:        []planner.HoldChange{{Service: b, Held: true}},
 	}})
 	o.OnApply(&engine.ApplyResult{NewlyFailed: []*planner.ServiceError{{Service: b, Err: errors.New("no space")}}})
 	if want := []string{"shop/a " + kube.ReasonFailedToEvaluatePolicy, "shop/b " + kube.ReasonFrontendConflict, "shop/a " + kube.ReasonServiceLimited,
-		"shop/b " + kube.ReasonFrontendNotProgrammed}; !slices.Equal(got, want) {
+		"shop/b hold", "shop/b " + kube.ReasonFrontendNotProgrammed}; !slices.Equal(got, want) {
 		t.Errorf("Events %q, want %q", got, want)
 	}
 }

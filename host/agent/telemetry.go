@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/httpserve"
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
@@ -94,7 +95,8 @@ func (t *telemetry) staleReason() string {
 
 // observers are fed by the engine in this order: health first, because load balancers wait for it.
 func (t *telemetry) observers() engine.Observers {
-	return engine.Observers{t.health, t.metrics, eventRecorder{warn: t.events.SampledServiceWarning}}
+	return engine.Observers{t.health, t.metrics, eventRecorder{
+		warn: t.events.SampledServiceWarning, hold: func(c *planner.HoldChange) { recordHold(t.events, c) }}}
 }
 
 // serve starts the servers for health checks and metrics; stop closes them. Listening on an address that is in use is

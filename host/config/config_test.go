@@ -76,6 +76,8 @@ policies:
   mode: Observe
   failurePolicy: Default
   plugins: [{name: zone-spill, settings: {}}]
+- {name: hold, panic: {below: 50}}
+- {name: hold-longer, maxShedPercentPerSecond: 5, panic: {below: 70, hold: 10m}, plugins: [{name: zone-spill}]}
 bindings:
 - selector:
     matchLabels: {tier: back, app.kubernetes.io/name: cart}
@@ -132,11 +134,13 @@ func TestParseEveryField(t *testing.T) {
 			{Name: "staged-drain", File: "/opt/staged-drain.wasm", Isolation: IsolateNone, RepeatOneIn: 64},
 		},
 		Policies: []policy.Policy{
-			{Name: "zone-aware", Steps: []policy.Step{drain, {Plugin: "zone-spill"}}},
+			{Name: "zone-aware", Steps: []policy.Step{drain, {Plugin: "zone-spill"}}, MaxShedPercentPerSecond: 1},
 			{
 				Name: "watch", Mode: policy.Observe, OnFailure: policy.Default,
-				Steps: []policy.Step{{Plugin: "zone-spill", Settings: "{}"}},
+				Steps: []policy.Step{{Plugin: "zone-spill", Settings: "{}"}}, MaxShedPercentPerSecond: 1,
 			},
+			{Name: "hold", Panic: policy.Panic{Below: 50, Hold: 5 * time.Minute}, MaxShedPercentPerSecond: 1},
+			{Name: "hold-longer", Steps: []policy.Step{{Plugin: "zone-spill"}}, Panic: policy.Panic{Below: 70, Hold: 10 * time.Minute}, MaxShedPercentPerSecond: 5},
 		},
 		Bindings: []policy.Binding{
 			{
@@ -213,6 +217,8 @@ plugins:
 - {file: c.wasm}
 policies:
 - {name: a, mode: Try, failurePolicy: Never, plugins: []}
+- {name: p, panic: {below: 101, hold: 1500ms, above: 1}, maxShedPercentPerSecond: 0}
+- {name: q, mode: Observe, panic: {hold: 2h}}
 - name: b
   plugins:
   - {name: zonespil, settings: [1]}
@@ -231,7 +237,8 @@ masqueradeAll: "yes" is not true or false
 clientConnection.qps: unknown field
 masqueradebit: unknown field (did you mean "masqueradeBit"?)
 plugins[0].limits.cpu: unknown field
-policies[1].plugins[1].name: 7 is not a string (quote it)
+policies[1].panic.above: unknown field
+policies[3].plugins[1].name: 7 is not a string (quote it)
 apiVersion: "sluice.dev/v1": must be sluice.dev/v1alpha1
 kind: "SluiceConfiguraton": must be SluiceConfiguration
 hostnameOverride: "Node_1" is not a name of lowercase letters, digits, '-' and '.'
@@ -286,9 +293,15 @@ plugins[2].file: required
 plugins[3].name: required
 policies[0].mode: "Try": must be Enforce or Observe
 policies[0].failurePolicy: "Never": must be LastGood or Default
-policies[0].plugins: at least one plugin is required
-policies[1].plugins[0].name: no plugin "zonespil" (did you mean "zone-spill"?)
-policies[1].plugins[0].settings: a list is not an object
+policies[0].plugins: at least one plugin, or panic, is required
+policies[1].maxShedPercentPerSecond: 0 is not between 1 and 100
+policies[1].panic.below: 101 is not between 1 and 100
+policies[1].panic.hold: 1.5s is not a whole number of seconds
+policies[2].panic.below: required: a percentage of the endpoints
+policies[2].panic.hold: 2h0m0s is more than 1h0m0s
+policies[2].panic: not possible with mode Observe, which changes no eligibility
+policies[3].plugins[0].name: no plugin "zonespil" (did you mean "zone-spill"?)
+policies[3].plugins[0].settings: a list is not an object
 bindings[0].namespaces[0]: "S" is not a name of lowercase letters, digits, '-' and '.'
 bindings[0].selector.matchLabels[a b]: "a b" is not a label key
 bindings[0].selector.matchLabels[a b]: "-" is not a label value

@@ -52,7 +52,11 @@ func (c *Config) Effective() any {
 		f.Plugins = append(f.Plugins, e)
 	}
 	for _, p := range c.Policies {
-		e := policyEntry{Name: p.Name, Mode: p.Mode.String(), FailurePolicy: p.OnFailure.String()}
+		e := policyEntry{Name: p.Name, Mode: p.Mode.String(), FailurePolicy: p.OnFailure.String(),
+			MaxShed: number(p.MaxShedPercentPerSecond)}
+		if p.Panic.Below != 0 {
+			e.Panic = &panicEntry{number(p.Panic.Below), p.Panic.Hold.String()}
+		}
 		for _, s := range p.Steps {
 			e.Plugins = append(e.Plugins, struct {
 				Name     string          `json:"name"`

@@ -73,8 +73,10 @@ type policyEntry struct {
 		Name     string          `json:"name"`
 		Settings json.RawMessage `json:"settings"`
 	} `json:"plugins"`
-	Mode          string `json:"mode"`
-	FailurePolicy string `json:"failurePolicy"`
+	Mode          string      `json:"mode"`
+	FailurePolicy string      `json:"failurePolicy"`
+	Panic         *panicEntry `json:"panic"`
+	MaxShed       *int32      `json:"maxShedPercentPerSecond"`
 }
 
 type bindingEntry struct {

@@ -97,8 +97,10 @@ func (p *parser) policies(list []policyEntry, plugins []Plugin) []policy.Policy 
 		default:
 			p.errorf(path+".failurePolicy", "%q: must be %s or %s", e.FailurePolicy, policy.LastGood, policy.Default)
 		}
-		if len(e.Plugins) == 0 {
-			p.errorf(path+".plugins", "at least one plugin is required")
+		q.MaxShedPercentPerSecond = p.maxShed(path+".maxShedPercentPerSecond", e.MaxShed)
+		q.Panic = p.panicHold(path+".panic", e.Panic, q.Mode)
+		if len(e.Plugins) == 0 && e.Panic == nil {
+			p.errorf(path+".plugins", "at least one plugin, or panic, is required")
 		}
 		for j, s := range e.Plugins {
 			at := fmt.Sprintf("%s.plugins[%d]", path, j)

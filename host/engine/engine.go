@@ -53,6 +53,7 @@ type Engine struct {
 	checkpoint      checkpointState
 	stale           staleFlows
 	drift           drift
+	sheds           job
 	nextStep        time.Time // no step before this time (MinSyncPeriod)
 	startupDeadline time.Time // end of the wait for PluginsReady
 	answers         <-chan struct{}
@@ -117,6 +118,7 @@ func New(o Options) *Engine {
 		degraded: map[plan.Key][]plan.Degradation{},
 		stale:    staleFlows{flows: map[plan.Key]plan.StaleUDPFlows{}},
 		drift:    drift{ready: make(chan struct{}, 1)},
+		sheds:    newJob(),
 	}
 	o.Planner.PlanInBatches()
 	if o.Plugins != nil {
@@ -147,6 +149,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer e.save(time.Time{})
 	check, unwatch := e.watch()
 	defer func() { unwatch() }()
+	defer e.sheds.wait(true)
 	wake := time.Now()
 	for {
 		select {
@@ -172,6 +175,8 @@ func (e *Engine) Run(ctx context.Context) error {
 			check, unwatch = e.watch()
 			close(s.done)
 		case <-e.drift.ready:
+		case result := <-e.sheds.results:
+			e.sheds.finish(result)
 		case <-check:
 			e.checkDrift(ctx)
 		case <-timer.C:

@@ -30,6 +30,13 @@ type ConnTable interface {
 	DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows, nodePorts []netip.Addr) (int, error)
 }
 
+// ConnShedder is implemented by a ConnTable that resets part of the connections to endpoints.
+type ConnShedder interface {
+	// Shed resets the established connections that the sheds select, and returns their number. It is called outside of the loop,
+	// one call at a time, and may overlap with the methods of ConnTable.
+	Shed(ctx context.Context, sheds []plan.Shed) (int, error)
+}
+
 // Plugins calls plugins outside of the loop.
 type Plugins interface {
 	policy.Caller

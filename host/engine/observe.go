@@ -66,6 +66,7 @@ type EventKind uint8
 const (
 	CheckpointSaved   EventKind = iota // or found to be up to date
 	ConnectionsReset                   // connections to endpoints whose drain deadline has passed
+	ConnectionsShed                    // connections that a policy sheds, in one step
 	StaleFlowsDeleted                  // stale UDP flows of one IP family
 	DriftDetected                      // another process changed the data plane; Count: changes
 )

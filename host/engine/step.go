@@ -62,6 +62,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	// Connections end after the new rules are in place, so that reconnecting clients find these.
 	e.reset(ctx, step.Resets)
 	e.deleteStale(ctx, step.StaleUDPFlows)
+	e.shed(ctx)
 	e.checkpoint.dirty = e.checkpoint.dirty || step.Planned > 0
 	return earliest(e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, repairAt, e.save(now))
 }

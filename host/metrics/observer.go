@@ -180,6 +180,9 @@ func (m *Metrics) OnEvent(n engine.Event) {
 	case engine.ConnectionsReset:
 		operation = "reset"
 		m.sluice.connectionsReset.Add(float64(n.Count))
+	case engine.ConnectionsShed:
+		operation = "shed"
+		m.sluice.connectionsShed.Add(float64(n.Count))
 	case engine.DriftDetected:
 		m.sluice.externalChanges.Add(float64(n.Count))
 	case engine.StaleFlowsDeleted:

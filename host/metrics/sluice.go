@@ -20,6 +20,7 @@ type sluiceMetrics struct {
 	evictedConnections                *prometheus.CounterVec   // server
 	messages, elements                prometheus.Counter
 	connectionsReset, externalChanges prometheus.Counter
+	connectionsShed                   prometheus.Counter
 }
 
 func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
@@ -37,7 +38,7 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 		}, []string{"phase"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "sluice", Name: "failures_total",
-			Help: "Number of failed operations: program and cleanup (data plane), policy (evaluation), reset (of connections), " +
+			Help: "Number of failed operations: program and cleanup (data plane), policy (evaluation), reset and shed (of connections), " +
 				"conntrack (deletion of stale UDP flows), checkpoint (writing it).",
 		}, []string{"operation"}),
 		failuresByErrno: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -53,6 +54,7 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 		messages:         counter("backend_messages_total", "Number of netlink messages sent to the kernel to program the data plane."),
 		elements:         counter("backend_elements_total", "Number of elements added to and deleted from the data plane."),
 		connectionsReset: counter("connections_reset_total", "Number of connections reset because the drain deadline of their endpoint had passed."),
+		connectionsShed:  counter("connections_shed_total", "Number of established connections reset because a plugin has asked to shed part of an endpoint's connections."),
 		externalChanges:  counter("external_changes_total", "Number of changes to sluice's data plane objects by other processes. Each is reverted."),
 	}
 	r.MustRegister(m.phaseDuration, m.failures, m.failuresByErrno, m.evictedConnections)
@@ -62,7 +64,7 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 	for _, phase := range []string{"plan", "program", "cleanup"} {
 		m.phaseDuration.WithLabelValues(phase)
 	}
-	for _, operation := range []string{"program", "cleanup", "policy", "reset", "conntrack", "checkpoint"} {
+	for _, operation := range []string{"program", "cleanup", "policy", "reset", "shed", "conntrack", "checkpoint"} {
 		m.failures.WithLabelValues(operation)
 	}
 	return m
@@ -89,6 +91,8 @@ var (
 	descServices     = desc("services", "Number of Services in the plan.")
 	descFailing      = desc("policy_failing_services", "Number of Services whose policy is missing or fails.")
 	descLimited      = desc("limited_services", "Number of Services of which something is left out: what exceeds serviceLimits, and addresses that may not be endpoints.")
+	descHolding      = desc("panic_hold_services", "Number of Services whose policy holds endpoints that are not ready (panic).")
+	descHeld         = desc("panic_held_endpoints", "Number of endpoints of Service ports that count as ready although they are not (panic).")
 	descConflicts    = desc("conflicting_frontends", "Number of frontends claimed by more than one Service. They belong to the Service that takes precedence by kind of address, then age, then name.")
 	descDegraded     = desc("degraded_frontends", "Number of frontends that the data plane can represent only approximately.")
 	descUnprogrammed = desc("unprogrammed_frontends", "Number of frontends that are not programmed as planned because the kernel rejected "+
@@ -129,7 +133,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descServices, descFailing, descLimited, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
+	for _, d := range []*prometheus.Desc{descServices, descFailing, descLimited, descHolding, descHeld, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
 		descDecisions, descObserved, descDifference, descFallbacks, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
 		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems,
 		descAffinityClients, descAffinityFull, descStale, descRequests} {
@@ -169,6 +173,8 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(descServices, t.Services)
 	gauge(descFailing, t.Failing)
 	gauge(descLimited, t.Limited)
+	gauge(descHolding, t.Holding)
+	gauge(descHeld, t.Held)
 	gauge(descConflicts, t.Conflicts)
 	gauge(descDegraded, s.degraded)
 	gauge(descUnprogrammed, s.unprogrammed)

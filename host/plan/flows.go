@@ -1,6 +1,9 @@
 package plan
 
-import "net/netip"
+import (
+	"encoding/binary"
+	"net/netip"
+)
 
 // Reset requests that the established connections through a frontend to an endpoint are reset now.
 type Reset struct {
@@ -13,4 +16,36 @@ type Reset struct {
 type StaleUDPFlows struct {
 	Frontend Key
 	Serving  []netip.AddrPort // sorted
+}
+
+// ShedSpace is the number of values of ShedHash.
+const ShedSpace = 1 << 32
+
+// Shed requests that part of the established connections through frontends to an endpoint is reset now: those with From ≤ ShedHash <
+// To. The steps of one shed are adjacent, so a connection that one of them has spared is not in the next one.
+type Shed struct {
+	Frontends []Key // of one family and protocol
+	Endpoint  netip.AddrPort
+	Seed      uint64 // the same in all steps
+	From, To  uint64 // of ShedSpace
+	Until     uint64 // To of the last step
+}
+
+// ShedHash returns the value of a connection that decides when it is reset, from the addresses that its client uses. It is spread evenly,
+// and differs between seeds.
+func ShedHash(seed uint64, client, frontend netip.AddrPort) uint32 {
+	x := seed
+	mix := func(v uint64) { // the finalizer of SplitMix64
+		x = (x ^ v) + 0x9e3779b97f4a7c15
+		x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+		x = (x ^ x>>27) * 0x94d049bb133111eb
+		x ^= x >> 31
+	}
+	for _, a := range [...]netip.AddrPort{client, frontend} {
+		b := a.Addr().As16()
+		mix(binary.BigEndian.Uint64(b[:8]))
+		mix(binary.BigEndian.Uint64(b[8:]))
+		mix(uint64(a.Port()))
+	}
+	return uint32(x >> 32)
 }

@@ -37,6 +37,8 @@ func (c *counters) add(s *summary, sign int) {
 	count(&t.Services, s.counted)
 	count(&t.Failing, s.failing)
 	count(&t.Limited, s.limited)
+	count(&t.Holding, s.held > 0)
+	t.Held += sign * s.held
 	for i := range s.family {
 		of, all := &s.family[i], &t.Family[i]
 		for phase, n := range of.endpoints {

@@ -22,6 +22,7 @@ type oracle struct {
 	cidrs    []netip.Prefix
 	node     *model.Node
 	set      planner.Settings
+	held     *heldOracle // nil: no policy holds endpoints
 }
 
 type verdict struct {
@@ -234,11 +235,20 @@ func portName(s *model.Service, p model.ServicePort) string {
 
 // lists returns the endpoints of the cluster pool and of the local pool of a Service port, and whether any node has an eligible one.
 func (o *oracle) lists(s *model.Service, p model.ServicePort, family model.Family) (cluster, local []netip.AddrPort, anywhere bool) {
-	type endpoint struct {
-		addr netip.AddrPort
-		model.SliceEndpoint
-	}
-	found := map[netip.AddrPort]endpoint{}
+	found := o.endpoints(s, p, family)
+	return o.choose(found, o.held.held(found, func(oracleEndpoint) bool { return true }), o.held.held(found, o.here))
+}
+
+type oracleEndpoint struct {
+	addr netip.AddrPort
+	model.SliceEndpoint
+}
+
+func (o *oracle) here(e oracleEndpoint) bool { return e.Node == o.set.Node }
+
+// endpoints returns the endpoints of a Service port by address.
+func (o *oracle) endpoints(s *model.Service, p model.ServicePort, family model.Family) map[netip.AddrPort]oracleEndpoint {
+	found := map[netip.AddrPort]oracleEndpoint{}
 	for _, sl := range o.slices {
 		if sl.Service != s.Name || sl.Family != family {
 			continue
@@ -263,22 +273,29 @@ func (o *oracle) lists(s *model.Service, p model.ServicePort, family model.Famil
 					return n
 				}
 				if !twice || worth(e) > worth(old.SliceEndpoint) {
-					found[at] = endpoint{at, e}
+					found[at] = oracleEndpoint{at, e}
 				}
 			}
 		}
 	}
-	var ready, leaving []endpoint
-	for _, e := range found {
-		switch {
-		case e.Ready:
+	return found
+}
+
+// choose: an endpoint that is held in a pool is a ready one there.
+func (o *oracle) choose(found map[netip.AddrPort]oracleEndpoint, heldCluster, heldLocal map[netip.AddrPort]bool) (cluster, local []netip.AddrPort, anywhere bool) {
+	var ready, readyHere, leaving []oracleEndpoint
+	for at, e := range found {
+		if e.Ready || heldCluster[at] {
 			ready = append(ready, e)
-		case e.Serving && e.Terminating:
+		}
+		if o.here(e) && (e.Ready || heldLocal[at]) {
+			readyHere = append(readyHere, e)
+		}
+		if !e.Ready && e.Serving && e.Terminating {
 			leaving = append(leaving, e)
 		}
 	}
-	here := func(e endpoint) bool { return e.Node == o.set.Node }
-	addrs := func(list []endpoint, keep func(endpoint) bool) (out []netip.AddrPort) {
+	addrs := func(list []oracleEndpoint, keep func(oracleEndpoint) bool) (out []netip.AddrPort) {
 		for _, e := range list {
 			if keep(e) {
 				out = append(out, e.addr)
@@ -286,12 +303,12 @@ func (o *oracle) lists(s *model.Service, p model.ServicePort, family model.Famil
 		}
 		return out
 	}
-	everyone := func(endpoint) bool { return true }
+	everyone := func(oracleEndpoint) bool { return true }
 	// Hints: for this node when every ready endpoint has such and one names it, else for its zone in the same way.
-	forNode := func(e endpoint) bool { return slices.Contains(e.ForNodes(), o.set.Node) }
-	forZone := func(e endpoint) bool { return o.node.Zone != "" && slices.Contains(e.ForZones(), o.node.Zone) }
-	allNodes := !slices.ContainsFunc(ready, func(e endpoint) bool { return len(e.ForNodes()) == 0 })
-	allZones := !slices.ContainsFunc(ready, func(e endpoint) bool { return len(e.ForZones()) == 0 })
+	forNode := func(e oracleEndpoint) bool { return slices.Contains(e.ForNodes(), o.set.Node) }
+	forZone := func(e oracleEndpoint) bool { return o.node.Zone != "" && slices.Contains(e.ForZones(), o.node.Zone) }
+	allNodes := !slices.ContainsFunc(ready, func(e oracleEndpoint) bool { return len(e.ForNodes()) == 0 })
+	allZones := !slices.ContainsFunc(ready, func(e oracleEndpoint) bool { return len(e.ForZones()) == 0 })
 	keep := everyone
 	if allNodes && len(addrs(ready, forNode)) > 0 {
 		keep = forNode
@@ -301,10 +318,10 @@ func (o *oracle) lists(s *model.Service, p model.ServicePort, family model.Famil
 	if cluster = addrs(ready, keep); len(ready) == 0 {
 		cluster = addrs(leaving, everyone)
 	}
-	if local = addrs(ready, here); len(local) == 0 {
-		local = addrs(leaving, here)
+	if local = addrs(readyHere, everyone); len(local) == 0 {
+		local = addrs(leaving, o.here)
 	}
-	return cluster, local, len(found) > 0 && len(ready)+len(leaving) > 0
+	return cluster, local, len(ready)+len(readyHere)+len(leaving) > 0
 }
 
 // traced converts the outcome of plan to a verdict of the oracle.

@@ -1,11 +1,13 @@
 package planner
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 // Result is the result of a Plan.
@@ -20,6 +22,10 @@ type Result struct {
 	// NewConflicts are frontends that a Service wants and does not get, one of each Service with new ones. NewlyLimited is what
 	// Settings.Limits leave out of Services that were within them. Warnings includes both.
 	NewConflicts, NewlyLimited []plan.Degradation
+	// Holds are the Services whose policy has begun to hold endpoints, or holds none any more.
+	Holds []HoldChange
+	// ShedsBounded are Services of which fewer established connections are reset than a plugin has begun to ask for.
+	ShedsBounded []ShedBounded
 	// Planned is the number of Services that were planned. Remaining is the number of those left to the next Plan: they are
 	// deferred, see PlanInBatches, or the changes are more than one Plan does.
 	Planned, Remaining int
@@ -41,6 +47,36 @@ func (e *ServiceError) Error() string { return e.Err.Error() }
 
 // Unwrap returns Err.
 func (e *ServiceError) Unwrap() error { return e.Err }
+
+// HoldChange is the beginning or the end of a policy's panic hold on a Service.
+type HoldChange struct {
+	Service model.Name
+	Policy  string
+	Panic   policy.Panic
+	Held    bool // whether endpoints are held now
+	Cluster bool // endpoints of a cluster pool are or were held: other nodes see the same
+}
+
+// String describes the change. The text is the same each time, so that Events can be aggregated.
+func (c *HoldChange) String() string {
+	if !c.Held {
+		return fmt.Sprintf("the panic hold of policy %s has ended: only endpoints that are ready get new connections", c.Policy)
+	}
+	return fmt.Sprintf("policy %s holds endpoints that are not ready: fewer than %d %% of the endpoints are ready, so those that were "+
+		"within the last %s still get new connections", c.Policy, c.Panic.Below, c.Panic.Hold)
+}
+
+// addHold adds the beginning or the end of a hold, given the summaries before and after a round.
+func (res *Result) addHold(r *round, before, now *summary) {
+	if (before.held > 0) == (now.held > 0) {
+		return
+	}
+	c := HoldChange{Service: r.svc.Name, Policy: before.policy.Policy, Held: now.held > 0, Cluster: before.heldCluster || now.heldCluster}
+	if r.policy != nil {
+		c.Policy, c.Panic = r.policy.Name, r.policy.Panic
+	}
+	res.Holds = append(res.Holds, c)
+}
 
 // HealthCheck is the state that a Service's healthCheckNodePort reports.
 type HealthCheck struct {

@@ -42,6 +42,7 @@ type round struct {
 	unsafe    int
 	unsafeAt  *plan.Frontend
 	unsafeWhy error
+	sheds     map[shedKey]wantedShed
 }
 
 // begin begins a round.
@@ -101,6 +102,10 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 // decide evaluates the policy of a Service port in one family.
 func (p *Planner) decide(r *round, port *service.Port, now time.Time) PortDecision {
 	d := PortDecision{Port: port}
+	holds, heldUntil := p.evaluator.Hold(r.policy, port, now)
+	if !heldUntil.IsZero() {
+		r.requeueAt = earlier(r.requeueAt, heldUntil.UnixMilli())
+	}
 	in := policy.Input{Service: r.svc, Port: port, Node: p.nodeInfo.Node, Zone: p.nodeInfo.Zone, Zones: p.zones,
 		NodesUnknown: p.nodesPartial}
 	evaluate := func(pool uint8) policy.Decision {
@@ -113,6 +118,7 @@ func (p *Planner) decide(r *round, port *service.Port, now time.Time) PortDecisi
 			r.err = got.Err
 		}
 		r.countPending(&got)
+		got.Hold = holds[pool]
 		return got
 	}
 	if port.UsesCluster {
@@ -143,6 +149,7 @@ func (r *round) countPending(d *policy.Decision) {
 func (r *round) add(l *Limits, s *serviceState, d *PortDecision, frontends []*plan.Frontend) {
 	r.frontends = append(r.frontends, frontends...)
 	r.summary.add(r.svc, d)
+	r.addSheds(d, frontends)
 	if r.decisions != nil {
 		r.decisions.add(d)
 	}
@@ -174,8 +181,12 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 		result.NewlyLimited = append(result.NewlyLimited, omitted...)
 	}
 	s.omitted = omitted
+	result.addHold(r, &s.summary, &sum)
 	p.counters.replace(&s.summary, &sum, result)
 	s.summary = sum
+	if p.sheds.set(name, r.sheds, now.UnixMilli()) {
+		result.ShedsBounded = append(result.ShedsBounded, ShedBounded{name, r.policy.Name, max(1, r.policy.MaxShedPercentPerSecond)})
+	}
 	s.serving = r.stale.serving
 	result.StaleUDPFlows = append(result.StaleUDPFlows, r.stale.flows...)
 	p.forget(s.ports, r.ports)
@@ -188,8 +199,7 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 // deletePools deletes the decisions about a port in a family that its Service does not have.
 func (p *Planner) deletePools(svc *model.Service, port *model.ServicePort, f model.Family) {
 	name := model.PortName{Service: svc.Name, Port: port.Name, Protocol: port.Protocol}
-	p.evaluator.DeletePool(policy.PoolKey{Port: name, Family: f, Pool: abi.PoolCluster})
-	p.evaluator.DeletePool(policy.PoolKey{Port: name, Family: f, Pool: abi.PoolLocal})
+	p.evaluator.DeleteFamily(name, f)
 }
 
 // forget deletes the decisions about ports that a Service no longer has.

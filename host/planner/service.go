@@ -65,6 +65,7 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 		p.evaluator.Delete(port)
 	}
 	p.setRefused(name, s, nil)
+	p.sheds.set(name, nil, 0)
 	p.counters.replace(&s.summary, &summary{health: HealthCheck{Service: s.summary.health.Service}}, result)
 	delete(p.services, name)
 }

@@ -29,8 +29,8 @@ func (b *staleBuilder) add(before map[udpPort][]netip.AddrPort, p *service.Port,
 	}
 	var now []netip.AddrPort
 	for j := range p.Endpoints {
-		if p.Endpoints[j].Serving || p.Endpoints[j].Ready {
-			now = append(now, p.Endpoints[j].Addr)
+		if e := &p.Endpoints[j]; e.Serving || e.Ready || e.HeldCluster || e.HeldLocal {
+			now = append(now, e.Addr)
 		}
 	}
 	if b.serving == nil {

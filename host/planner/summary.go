@@ -13,13 +13,16 @@ import (
 
 // summary is what a Service contributes to the Totals.
 type summary struct {
-	counted   bool // the Service exists
-	failing   bool
-	limited   bool
-	family    ByFamily[familySummary]
-	policy    PolicyTotals
-	fallbacks []PluginFallback
-	health    HealthCheck
+	counted bool // the Service exists
+	failing bool
+	limited bool
+	held    int // endpoints that count as ready although they are not
+	// heldCluster: held in a cluster pool.
+	heldCluster bool
+	family      ByFamily[familySummary]
+	policy      PolicyTotals
+	fallbacks   []PluginFallback
+	health      HealthCheck
 }
 
 type familySummary struct {
@@ -38,6 +41,12 @@ func (b *summaryBuilder) add(svc *model.Service, d *PortDecision) {
 	s, p := &b.summary, d.Port
 	of := s.family.At(p.Family)
 	countEndpoints(&of.endpoints, d)
+	for j := range p.Endpoints {
+		if e := &p.Endpoints[j]; e.HeldCluster || e.HeldLocal {
+			s.held++
+			s.heldCluster = s.heldCluster || e.HeldCluster
+		}
+	}
 	if p.UsesLocal && p.HasEligible && !slices.ContainsFunc(p.Endpoints, func(e service.Endpoint) bool { return e.InLocal }) {
 		of.noLocalInternal = of.noLocalInternal || svc.InternalLocal
 		of.noLocalExternal = of.noLocalExternal || svc.ExternalLocal && service.IsExternal(svc, &p.Spec, p.Family)

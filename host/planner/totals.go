@@ -22,6 +22,8 @@ type Totals struct {
 	Services  int // in the plan
 	Failing   int // Services whose policy does not exist or fails
 	Limited   int // Services of which Settings.Limits leave something out
+	Holding   int // Services whose policy holds endpoints
+	Held      int // endpoints of Service ports that count as ready although they are not
 	Conflicts int // frontends that a Service wants and another one has
 	Family    ByFamily[FamilyTotals]
 	Policies  []PolicyTotals   // sorted by name; read-only

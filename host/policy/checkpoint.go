@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -19,6 +20,8 @@ type checkpoint struct {
 	Version int         `json:"version"`
 	Epoch   Epoch       `json:"epoch"`
 	Pools   []savedPool `json:"pools"`
+	// Readiness is of the Service ports whose policy has Panic.
+	Readiness []savedReadiness `json:"readiness,omitempty"`
 }
 
 // Epoch relates the times of a clock to the machine's. The clock advances with the time since the boot.
@@ -57,6 +60,8 @@ type savedRow struct {
 	Weight     uint16 `json:"weight"`
 	Keep       bool   `json:"keep,omitempty"`
 	ResetAt    int64  `json:"resetAt,omitempty"`
+	Shed       uint16 `json:"shed,omitempty"` // permille
+	ShedAt     int64  `json:"shedAt,omitempty"`
 }
 
 type savedStep struct {
@@ -73,6 +78,12 @@ func (e *Evaluator) Save(epoch Epoch) ([]byte, error) {
 		out.Pools = append(out.Pools, m.save(key))
 	}
 	slices.SortFunc(out.Pools, func(a, b savedPool) int { return a.key().compare(b.key()) })
+	for key, r := range e.readiness {
+		if saved, ok := r.save(key); ok {
+			out.Readiness = append(out.Readiness, saved)
+		}
+	}
+	slices.SortFunc(out.Readiness, func(a, b savedReadiness) int { return a.key().compare(b.key()) })
 	return json.Marshal(out)
 }
 
@@ -111,6 +122,12 @@ func (e *Evaluator) Restore(text []byte, fresh Epoch) (epoch Epoch, sameBoot boo
 			e.pools[s.key()] = s.restore()
 		}
 	}
+	for i := range in.Readiness {
+		s := &in.Readiness[i]
+		if e.readiness[s.key()] == nil {
+			e.readiness[s.key()] = s.restore(move)
+		}
+	}
 	return epoch, sameBoot, nil
 }
 
@@ -120,7 +137,7 @@ func (s *savedPool) moveTimes(move func(ms int64) int64) {
 		e := &s.Endpoints[i]
 		e.ReadySince, e.TerminatingSince = move(e.ReadySince), move(e.TerminatingSince)
 		if e.Good != nil {
-			e.Good.ResetAt = move(e.Good.ResetAt)
+			e.Good.ResetAt, e.Good.ShedAt = move(e.Good.ResetAt), move(e.Good.ShedAt)
 		}
 	}
 }
@@ -133,6 +150,7 @@ func (e *Evaluator) Prune(keep func(model.PortName) bool) {
 			delete(e.pools, key)
 		}
 	}
+	maps.DeleteFunc(e.readiness, func(k readinessKey, _ *readiness) bool { return !keep(k.port) })
 }
 
 func (m *poolState) save(key PoolKey) savedPool {
@@ -145,7 +163,8 @@ func (m *poolState) save(key PoolKey) savedPool {
 	if m.lastGood != nil {
 		out.Balance = m.lastGood.balance
 		for j, r := range m.lastGood.rows {
-			rows[m.lastGood.addrs.At(j)] = &savedRow{uint32(r.conditions), r.weight, r.keepDraining, m.lastGood.resetAt(j)}
+			shed := m.lastGood.shed(j)
+			rows[m.lastGood.addrs.At(j)] = &savedRow{uint32(r.conditions), r.weight, r.keepDraining, m.lastGood.resetAt(j), shed.Permille, shed.At}
 		}
 	}
 	for i, t := range m.times.times {
@@ -181,6 +200,7 @@ func (s *savedPool) restore() *poolState {
 	slices.SortFunc(s.Endpoints, func(a, b savedEndpoint) int { return a.Addr.Compare(b.Addr) })
 	var seen, known []netip.AddrPort
 	var resets []int64
+	var sheds []Shed
 	for _, e := range s.Endpoints {
 		if e.ReadySince != 0 || e.TerminatingSince != 0 {
 			seen = append(seen, e.Addr)
@@ -188,6 +208,7 @@ func (s *savedPool) restore() *poolState {
 		}
 		if r := e.Good; r != nil && m.lastGood != nil {
 			known, resets = append(known, e.Addr), append(resets, r.ResetAt)
+			sheds = append(sheds, Shed{At: r.ShedAt, Permille: min(r.Shed, MaxShedPermille)})
 			m.lastGood.rows = append(m.lastGood.rows, row{r.Weight, uint8(r.Conditions & lifecycleBits), r.Keep})
 			m.lastGood.hasDraining = m.lastGood.hasDraining || r.Keep
 		}
@@ -197,6 +218,7 @@ func (s *savedPool) restore() *poolState {
 		m.lastGood.addrs = packed(known)
 		for j, at := range resets {
 			m.lastGood.setReset(j, at)
+			m.lastGood.setShed(j, sheds[j])
 		}
 	}
 	return m

@@ -14,7 +14,7 @@ func (m *poolState) combine(req *abi.Request) *lastGood {
 	if old == nil {
 		old = &lastGood{}
 	}
-	expired := old.expiredResets(req.Now)
+	expired, oldAddrs := old.expiredResets(req.Now), old.addrs
 	n := len(req.Endpoints)
 	g := &lastGood{addrs: m.times.addrs}
 	if expired == nil && cap(old.rows) >= n { // old.rows is not used any more
@@ -47,6 +47,7 @@ func (m *poolState) combine(req *abi.Request) *lastGood {
 			}
 		}
 	}
+	m.combineSheds(g, old.sheds, oldAddrs)
 	if expired == nil {
 		return g
 	}

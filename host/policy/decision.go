@@ -44,6 +44,7 @@ type Decision struct {
 	ResetAt      []int64 // when established connections are reset, Unix milliseconds; 0: never. Nil: all 0
 	KeepDraining []bool  // stays in the pool as a draining endpoint. Nil: all false
 	Balance      uint8   // abi.Balance…
+	Sheds        []Shed  // of established connections. Nil: none
 	Origin       Origin
 	Policy       string       // name, "" for none
 	Err          error        // of the chain
@@ -52,6 +53,7 @@ type Decision struct {
 	Pending      *Pending     // the chain is waiting for a plugin; nil: it is not
 	// Refused reports that the call it waits for is not queued, see Caller.Room.
 	Refused bool
+	Hold    *Hold // the policy's panic hold; nil: it has none. Set by the planner
 }
 
 // Pending is the call that a decision waits for. Until its answer the previous decision stays in force.

@@ -16,9 +16,13 @@ type Evaluator struct {
 	// Admit reports whether a new call of a step for a Service may be passed to the Caller; otherwise it is refused. Nil: always.
 	Admit func(Step, model.Name) bool
 
+	// Failing reports whether connections to an endpoint fail, for holds. Nil: outcomes are not counted.
+	Failing Failing
+
 	plugins   func(Step) (Plugin, error)
 	caller    Caller
 	pools     map[PoolKey]*poolState
+	readiness map[readinessKey]*readiness // of Service ports whose policy has Panic
 	digester  digester
 	portIndex []int   // from the endpoints of the last request that was built to Port.Endpoints
 	free      []*Call // for reuse
@@ -28,7 +32,8 @@ type Evaluator struct {
 // NewEvaluator returns an Evaluator without state. plugins returns the current revision of a step's plugin; every decision calls
 // it, so it must be cheap. They are called at once; CallThrough changes that.
 func NewEvaluator(plugins func(Step) (Plugin, error)) *Evaluator {
-	return &Evaluator{plugins: plugins, caller: direct{}, pools: map[PoolKey]*poolState{}}
+	return &Evaluator{plugins: plugins, caller: direct{}, pools: map[PoolKey]*poolState{},
+		readiness: map[readinessKey]*readiness{}}
 }
 
 // CallThrough makes c call the plugins from now on.
@@ -100,6 +105,10 @@ func (e *Evaluator) Decide(p *Policy, in *Input, now time.Time) (Decision, time.
 	d.Policy = p.Name
 	m := e.poolFor(key, p)
 	m.times.update(in.Port.Endpoints, now)
+	if len(p.Steps) == 0 {
+		m.awaited, m.pendingSince, m.lastGood, d.Origin = nil, 0, nil, FromChain
+		return d, time.Time{}
+	}
 	if !anyPositive(d.Weights) {
 		m.awaited, m.pendingSince = nil, 0
 		return d, time.Time{}
@@ -116,6 +125,7 @@ func (e *Evaluator) Decide(p *Policy, in *Input, now time.Time) (Decision, time.
 		m.lastGood = answer
 	default:
 		d.Weights, d.ResetAt, d.KeepDraining, d.Balance = answer.weights(in), answer.resets(in), answer.draining(in), answer.balance
+		d.Sheds = answer.shedsOf(in)
 		d.Origin = FromChain
 		m.lastGood = answer
 	}
@@ -134,6 +144,7 @@ func (m *poolState) keepLastGood(in *Input, d *Decision) {
 	default:
 		d.Weights, d.Origin = w, FromLastGood
 		d.ResetAt, d.KeepDraining, d.Balance = m.lastGood.resets(in), m.lastGood.draining(in), m.lastGood.balance
+		d.Sheds = m.lastGood.shedsOf(in)
 	}
 }
 
@@ -165,9 +176,15 @@ func (e *Evaluator) poolFor(key PoolKey, p *Policy) *poolState {
 // Delete deletes the state of a Service port.
 func (e *Evaluator) Delete(p model.PortName) {
 	for _, f := range []model.Family{model.IPv4, model.IPv6} {
-		e.DeletePool(PoolKey{p, f, abi.PoolCluster})
-		e.DeletePool(PoolKey{p, f, abi.PoolLocal})
+		e.DeleteFamily(p, f)
 	}
+}
+
+// DeleteFamily deletes the state of a Service port in a family.
+func (e *Evaluator) DeleteFamily(p model.PortName, f model.Family) {
+	e.DeletePool(PoolKey{p, f, abi.PoolCluster})
+	e.DeletePool(PoolKey{p, f, abi.PoolLocal})
+	delete(e.readiness, readinessKey{p, f})
 }
 
 // DeletePool deletes the state of a pool.

@@ -12,6 +12,7 @@ type lastGood struct {
 	addrs       model.AddrList // sorted
 	rows        []row          // parallel to addrs
 	resetsAt    []int64        // parallel to addrs, Unix milliseconds, 0: never; nil: no resets
+	sheds       []Shed         // parallel to addrs; nil: none
 	balance     uint8
 	hasDraining bool // a row has keepDraining
 }
@@ -136,7 +137,7 @@ func (g *lastGood) applyTo(in *Input, defaults []uint16) []uint16 {
 	g.forEach(in, func(i, j int) {
 		e := &in.Port.Endpoints[i]
 		switch {
-		case !e.Eligible() || in.Pool == abi.PoolLocal && !e.Local:
+		case !e.EligibleIn(in.Pool == abi.PoolLocal) || in.Pool == abi.PoolLocal && !e.Local:
 		case j >= 0 && uint32(g.rows[j].conditions) == conditions(in, i)&lifecycleBits:
 			out[i] = g.rows[j].weight
 			if out[i] > 0 {

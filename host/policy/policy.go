@@ -8,17 +8,21 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// Policy is a named chain of plugins.
+// Policy is a named chain of plugins, which may be empty if Panic is set.
 type Policy struct {
 	Name      string
 	Steps     []Step
 	Mode      Mode
 	OnFailure OnFailure
+	Panic     Panic
+	// MaxShedPercentPerSecond bounds which part of an endpoint's connections is reset in a second because of Shed.
+	MaxShedPercentPerSecond int
 }
 
 // equal reports whether two policies are equal; reading a configuration again makes new ones.
 func (p *Policy) equal(q *Policy) bool {
-	return p == q || p.Name == q.Name && p.Mode == q.Mode && p.OnFailure == q.OnFailure && slices.Equal(p.Steps, q.Steps)
+	return p == q || p.Name == q.Name && p.Mode == q.Mode && p.OnFailure == q.OnFailure && p.Panic == q.Panic &&
+		p.MaxShedPercentPerSecond == q.MaxShedPercentPerSecond && slices.Equal(p.Steps, q.Steps)
 }
 
 // Step is a plugin of a chain with its settings.

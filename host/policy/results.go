@@ -11,6 +11,7 @@ type packedResults struct {
 	weights      []uint16
 	keepDraining []bool   // nil: all false
 	resetAfterMS []uint32 // abi.Result.ResetAfterMS; nil: all NeverReset
+	shedPermille []uint16 // abi.Result.ShedPermille; nil: all 0
 	reasons      Reasons
 }
 

@@ -53,12 +53,25 @@ type Endpoint struct {
 	HintedNode  bool // hinted for this node
 	InCluster   bool // chosen for the cluster pool
 	InLocal     bool // chosen for the local pool
+	HeldCluster bool // counts as ready in the cluster pool, see Hold
+	HeldLocal   bool // counts as ready in the local pool
 	forZones    bool // has zone hints
 	forNodes    bool // has node hints
 }
 
-// Eligible reports whether a policy may assign new connections to the endpoint: it is ready, or serving while terminating.
+// Eligible reports whether the endpoint's conditions allow new connections to it: it is ready, or serving while terminating.
 func (e *Endpoint) Eligible() bool { return e.Ready || e.Serving && e.Terminating }
+
+// Held reports whether the endpoint counts as ready in a pool although it is not, see Port.Hold.
+func (e *Endpoint) Held(local bool) bool {
+	if local {
+		return e.HeldLocal
+	}
+	return e.HeldCluster
+}
+
+// EligibleIn is Eligible for a pool, including held endpoints.
+func (e *Endpoint) EligibleIn(local bool) bool { return e.Eligible() || e.Held(local) }
 
 // Topology selects the topology hints that apply.
 type Topology uint8
@@ -174,6 +187,16 @@ func newEndpoint(e *model.SliceEndpoint, port uint16, node NodeInfo) Endpoint {
 	}
 }
 
+// Hold makes endpoints count as ready in the cluster pool and in the local pool, and chooses again. The lists are parallel to
+// Endpoints; nil holds none.
+func (p *Port) Hold(cluster, local []bool) {
+	for i := range p.Endpoints {
+		e := &p.Endpoints[i]
+		e.HeldCluster, e.HeldLocal = cluster != nil && cluster[i], local != nil && local[i]
+	}
+	p.markChosen()
+}
+
 // markChosen chooses the endpoints of the cluster and local pools. Each falls back to terminating endpoints that still serve,
 // independently of the other. Topology applies only to ready endpoints of the cluster pool.
 func (p *Port) markChosen() {
@@ -181,18 +204,18 @@ func (p *Port) markChosen() {
 	var ready, localReady bool
 	for i := range p.Endpoints {
 		e := &p.Endpoints[i]
-		ready = ready || e.Ready
-		localReady = localReady || e.Ready && e.Local
-		p.HasEligible = p.HasEligible || e.Eligible()
+		ready = ready || e.Ready || e.HeldCluster
+		localReady = localReady || (e.Ready || e.HeldLocal) && e.Local
+		p.HasEligible = p.HasEligible || e.Eligible() || e.HeldCluster || e.HeldLocal
 	}
 	for i := range p.Endpoints {
 		e := &p.Endpoints[i]
 		fallback := e.Serving && e.Terminating
 		if p.UsesCluster {
-			e.InCluster = e.Ready && p.Topology.allows(e) || !ready && fallback
+			e.InCluster = (e.Ready || e.HeldCluster) && p.Topology.allows(e) || !ready && fallback
 		}
 		if p.UsesLocal && e.Local {
-			e.InLocal = e.Ready || !localReady && fallback
+			e.InLocal = e.Ready || e.HeldLocal || !localReady && fallback
 		}
 	}
 }
@@ -212,7 +235,7 @@ func topologyFor(eps []Endpoint) Topology {
 	nodeHinted, zoneHinted := false, false
 	for i := range eps {
 		e := &eps[i]
-		if !e.Ready {
+		if !e.Ready && !e.HeldCluster {
 			continue
 		}
 		ready++

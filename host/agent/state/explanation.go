@@ -36,6 +36,7 @@ type Pool struct {
 	Topology  string     `json:"topology"`
 	DecidedBy string     `json:"decidedBy"`
 	Pending   *Pending   `json:"pending,omitempty"`
+	Panic     *Panic     `json:"panic,omitempty"` // of a policy with panic
 	Endpoints []Endpoint `json:"endpoints"`
 }
 
@@ -46,21 +47,44 @@ type Pending struct {
 	ThrottledSince *time.Time `json:"throttledSince,omitempty"` // the plugin has used up its share of CPU time
 }
 
+// Panic is the panic hold of a pool.
+type Panic struct {
+	Panicking bool   `json:"panicking"` // fewer than Below percent of the endpoints that do not terminate are ready
+	Ready     int    `json:"ready"`
+	Total     int    `json:"total"`
+	Held      int    `json:"held"` // endpoints that count as ready although they are not
+	Below     int    `json:"below"`
+	Hold      string `json:"hold"`
+	// OutcomesCounted: held endpoints are those to which connections from this node do not fail. Otherwise that is not known.
+	OutcomesCounted bool `json:"outcomesCounted"`
+}
+
 // Endpoint is an endpoint in a pool, with its weight and the reasons for it.
 type Endpoint struct {
-	Address  string        `json:"address"`
-	Pod      string        `json:"pod,omitempty"`
-	Node     string        `json:"node,omitempty"`
-	Zone     string        `json:"zone,omitempty"`
-	Eligible bool          `json:"eligible"`
-	Why      string        `json:"why"`
-	Default  uint16        `json:"default"` // weight by the default rules
-	Steps    []Step        `json:"steps,omitempty"`
-	Observed *uint16       `json:"observed,omitempty"` // weight that a policy in mode Observe would set
-	Weight   uint16        `json:"weight"`
-	Share    float64       `json:"share"` // of new connections, 0 to 1
-	ResetAt  *time.Time    `json:"resetAt,omitempty"`
-	Kernel   []KernelShare `json:"kernel,omitempty"`
+	Address  string     `json:"address"`
+	Pod      string     `json:"pod,omitempty"`
+	Node     string     `json:"node,omitempty"`
+	Zone     string     `json:"zone,omitempty"`
+	Eligible bool       `json:"eligible"`
+	Why      string     `json:"why"`
+	Default  uint16     `json:"default"` // weight by the default rules
+	Steps    []Step     `json:"steps,omitempty"`
+	Observed *uint16    `json:"observed,omitempty"` // weight that a policy in mode Observe would set
+	Weight   uint16     `json:"weight"`
+	Share    float64    `json:"share"` // of new connections, 0 to 1
+	ResetAt  *time.Time `json:"resetAt,omitempty"`
+	Shed     *Shed      `json:"shed,omitempty"` // of its established connections
+	// HeldUntil is until when a panic hold makes the endpoint count as ready.
+	HeldUntil *time.Time    `json:"heldUntil,omitempty"`
+	Kernel    []KernelShare `json:"kernel,omitempty"`
+}
+
+// Shed is that part of an endpoint's established connections is reset over a minute.
+type Shed struct {
+	Permille uint16 `json:"permille"`
+	// Wanted is what the plugin asks for. It is more than Permille if maxShedPercentPerSecond of the policy bounds it.
+	Wanted uint16     `json:"wanted"`
+	Since  *time.Time `json:"since,omitempty"` // nil: in another boot
 }
 
 // Step is the decision of one plugin on an endpoint.
@@ -106,10 +130,10 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 	for i := range e.Decisions {
 		d := &e.Decisions[i]
 		if d.Port.UsesCluster {
-			x.Pools = append(x.Pools, newPool(d.Port, &d.Cluster, abi.PoolCluster, wallTime))
+			x.Pools = append(x.Pools, newPool(d.Port, &d.Cluster, abi.PoolCluster, e.Policy, wallTime))
 		}
 		if d.Port.UsesLocal {
-			x.Pools = append(x.Pools, newPool(d.Port, &d.Local, abi.PoolLocal, wallTime))
+			x.Pools = append(x.Pools, newPool(d.Port, &d.Local, abi.PoolLocal, e.Policy, wallTime))
 		}
 	}
 	return x
@@ -122,7 +146,7 @@ func waits(e *planner.Explanation) bool {
 	})
 }
 
-func newPool(p *service.Port, d *policy.Decision, pool uint8, wallTime func(int64) time.Time) Pool {
+func newPool(p *service.Port, d *policy.Decision, pool uint8, of *policy.Policy, wallTime func(int64) time.Time) Pool {
 	out := Pool{
 		Port: p.Name.Port, Number: p.Spec.Port, Protocol: p.Name.Protocol.String(), Family: p.Family.String(),
 		Pool: "cluster", Topology: p.Topology.String(), DecidedBy: d.Origin.String(), Endpoints: []Endpoint{},
@@ -136,6 +160,9 @@ func newPool(p *service.Port, d *policy.Decision, pool uint8, wallTime func(int6
 			out.Pending.ThrottledSince = &at
 		}
 	}
+	if h := d.Hold; h != nil && of != nil {
+		out.Panic = &Panic{h.Panicking, h.Ready, h.Total, h.Held, of.Panic.Below, of.Panic.Hold.String(), h.Counted}
+	}
 	total := 0
 	for _, w := range d.Weights {
 		total += int(w)
@@ -145,6 +172,20 @@ func newPool(p *service.Port, d *policy.Decision, pool uint8, wallTime func(int6
 		row := Endpoint{
 			Address: e.Addr.String(), Pod: e.Pod, Node: e.Node, Zone: e.Zone,
 			Eligible: e.Eligible(), Why: p.Explain(e), Weight: d.Weights[i],
+		}
+		if d.Sheds != nil && d.Sheds[i].Permille != 0 && of != nil {
+			s := d.Sheds[i]
+			row.Shed = &Shed{Permille: planner.EffectiveShed(s.Permille, of.MaxShedPercentPerSecond), Wanted: s.Permille}
+			if at := wallTime(s.At).UTC(); s.At != 0 {
+				row.Shed.Since = &at
+			}
+		}
+		if h := d.Hold; h != nil && h.Until != nil && h.Until[i] != 0 {
+			at := wallTime(h.Until[i]).UTC()
+			row.Eligible, row.Why, row.HeldUntil = true, "not ready, held by the policy's panic", &at
+		}
+		if h := d.Hold; h != nil && h.Failing != nil && h.Failing[i] {
+			row.Why += ", not held: connections from this node fail"
 		}
 		if pool == abi.PoolLocal && !e.Local {
 			row.Eligible, row.Why = false, "not on this node"

@@ -272,6 +272,21 @@ func (k *Kernel) Reset(ctx context.Context, resets []plan.Reset) (int, error) {
 	}), nil
 }
 
+// Shed implements engine.ConnTable.
+func (k *Kernel) Shed(ctx context.Context, sheds []plan.Shed) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("fake: shed: %w", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.end(func(c *Conn) bool {
+		return slices.ContainsFunc(sheds, func(s plan.Shed) bool {
+			hash := uint64(plan.ShedHash(s.Seed, c.Packet.From, c.Packet.To))
+			return c.Endpoint == s.Endpoint && slices.Contains(s.Frontends, c.Frontend) && hash >= s.From && hash < s.To
+		})
+	}), nil
+}
+
 // DeleteStaleUDP implements engine.ConnTable.
 func (k *Kernel) DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows, _ []netip.Addr) (int, error) {
 	if err := ctx.Err(); err != nil {

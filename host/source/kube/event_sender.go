@@ -108,7 +108,7 @@ func action(reason string) string {
 	switch reason {
 	case ReasonStarting:
 		return "StartSluice"
-	case ReasonFailedToEvaluatePolicy:
+	case ReasonFailedToEvaluatePolicy, ReasonShedBounded, ReasonPanicHold, ReasonPanicHoldEnded:
 		return "EvaluatePolicy"
 	case ReasonFrontendConflict, ReasonServiceLimited, ReasonFrontendNotProgrammed, ReasonSessionAffinityFull:
 		return "ProgramService"

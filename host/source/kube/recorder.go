@@ -31,6 +31,9 @@ const (
 	ReasonServiceLimited                  = "ServiceLimited"
 	ReasonFrontendNotProgrammed           = "FrontendNotProgrammed"
 	ReasonSessionAffinityFull             = "SessionAffinityFull"
+	ReasonShedBounded                     = "ShedBounded"
+	ReasonPanicHold                       = "PanicHold"
+	ReasonPanicHoldEnded                  = "PanicHoldEnded"
 )
 
 // Recorder sends Events about this node and about Services. Its methods never block: an Event that cannot be sent is
@@ -103,6 +106,11 @@ func (r *Recorder) ServiceWarning(service model.Name, reason, note string) {
 // nodes send it.
 func (r *Recorder) SampledServiceWarning(service model.Name, reason, note string) {
 	r.enqueue(event{eventKey: eventKey{service, reason}, eventType: corev1.EventTypeWarning, note: note, sampled: true})
+}
+
+// ServiceNormal records an Event of type Normal about a Service: sampled if every node of the cluster sees the same.
+func (r *Recorder) ServiceNormal(service model.Name, reason, note string, sampled bool) {
+	r.enqueue(event{eventKey: eventKey{service, reason}, eventType: corev1.EventTypeNormal, note: note, sampled: sampled})
 }
 
 // enqueue queues an Event unless it is a recent repetition, or other nodes report it.

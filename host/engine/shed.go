@@ -1,0 +1,41 @@
+package engine
+
+import (
+	"context"
+	"time"
+)
+
+// shedTimeout bounds a step of the sheds.
+const shedTimeout = 30 * time.Second
+
+// shed starts the next step of the sheds in progress, if it is due and the data plane does not lag behind the plan: clients that
+// reconnect must find the new rules. It brings planAt forward to the next one.
+func (e *Engine) shed(ctx context.Context) {
+	table, ok := e.ConnTable.(ConnShedder)
+	if !ok || e.sync.full || e.Once {
+		return
+	}
+	now, _ := e.clock.now()
+	if sheds := e.Planner.Sheds(now); len(sheds) > 0 {
+		e.sheds.start(ctx, shedTimeout, func(ctx context.Context) func() {
+			begin := time.Now()
+			n, err := table.Shed(ctx, sheds)
+			took := time.Since(begin)
+			return func() { e.shedDone(ctx, len(sheds), n, begin, took, err) }
+		})
+	}
+	e.planAt = earliest(e.planAt, e.Planner.NextSheds())
+}
+
+// shedDone records the end of a step.
+func (e *Engine) shedDone(ctx context.Context, endpoints, n int, begin time.Time, took time.Duration, err error) {
+	now, _ := e.clock.now()
+	e.Planner.ShedsDone(now, err == nil)
+	e.Observer.OnEvent(Event{Kind: ConnectionsShed, At: begin, Duration: took, Count: n, Err: err})
+	switch {
+	case err != nil && ctx.Err() == nil:
+		e.Log.Error("shedding connections failed", "endpoints", endpoints, "connections", n, "err", err)
+	case n > 0:
+		e.Log.Debug("shed connections", "endpoints", endpoints, "connections", n, "duration", took)
+	}
+}
