@@ -40,12 +40,27 @@ const askTimeout = 3 * time.Second
 type env struct {
 	testing.TB
 	*testbed.Bed
-	now time.Time
+	now  time.Time
+	last *Backend // opened last
 }
 
 func newEnv(t testing.TB) *env {
 	requireIPVS(t)
-	return &env{t, testbed.New(t, 5), time.Unix(1_700_000_000, 0)}
+	return newEnvOf(t, 5)
+}
+
+func newEnvOf(t testing.TB, pods int) *env {
+	return &env{TB: t, Bed: testbed.New(t, pods), now: time.Unix(1_700_000_000, 0)}
+}
+
+// closeAtEnd closes the Backend that is opened last when the test ends. The test closes those before it: all of their
+// state would stay in memory if each had a cleanup of its own.
+func (d *env) closeAtEnd(b *Backend) *Backend {
+	if d.last == nil {
+		d.Cleanup(func() { d.last.Close() })
+	}
+	d.last = b
+	return b
 }
 
 func (d *env) options() Options {
@@ -58,8 +73,7 @@ func (d *env) open() *Backend {
 	if err != nil {
 		d.Fatal(err)
 	}
-	d.Cleanup(func() { b.Close() })
-	return b
+	return d.closeAtEnd(b)
 }
 
 // run runs a program in the node. If it is not installed, the test is skipped; in CI it fails.

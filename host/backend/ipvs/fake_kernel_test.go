@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/lab/testbed"
 	"golang.org/x/sys/unix"
 )
 
@@ -142,7 +141,7 @@ type memEnv struct {
 }
 
 func newMemEnv(t testing.TB) *memEnv {
-	return &memEnv{&env{t, testbed.New(t, 0), time.Unix(1_700_000_000, 0)}, newFakeKernel()}
+	return &memEnv{newEnvOf(t, 0), newFakeKernel()}
 }
 
 func (d *memEnv) tryOpen() (*Backend, error) {
@@ -159,6 +158,5 @@ func (d *memEnv) open() *Backend {
 	if err != nil {
 		d.Fatal(err)
 	}
-	d.Cleanup(func() { b.Close() })
-	return b
+	return d.closeAtEnd(b)
 }

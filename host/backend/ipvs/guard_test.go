@@ -58,8 +58,10 @@ func TestReturningFrontendIsGuardedAgain(t *testing.T) {
 	d := newMemEnv(t)
 	p, none := web(t, 1), &plan.Plan{}
 	none.Global = p.Global
-	d.apply(d.open(), p, nil)
-	b := d.open() // a restart reads the guard from the kernel
+	b := d.open()
+	d.apply(b, p, nil)
+	b.Close()
+	b = d.open() // a restart reads the guard from the kernel
 	d.apply(b, p, nil)
 	d.apply(b, none, plan.Diff(p, none))
 	for i := 0; len(b.state.guarded) > 0; i++ {

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/lab/testbed"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,7 +15,7 @@ func TestWithoutIPVSOpenFailsAndCleanupDoesNot(t *testing.T) {
 	if checkIPVS() == nil {
 		t.Skip("this kernel has IPVS")
 	}
-	d := &env{t, testbed.New(t, 1), time.Unix(1_700_000_000, 0)}
+	d := newEnvOf(t, 1)
 	if _, err := Open(d.options()); !errors.Is(err, ErrNoIPVS) || !strings.Contains(err.Error(), "modprobe ip_vs") {
 		t.Errorf("open: %v", err)
 	}

@@ -8,12 +8,11 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
-	"github.com/sluice-proxy/sluice/host/lab/testbed"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 func TestSetRejectedUpdatesTheRejectTables(t *testing.T) {
-	d := &env{TB: t, Bed: testbed.New(t, 0)}
+	d := newEnvOf(t, 0)
 	list := func() string {
 		t.Helper()
 		out, err := d.run("", "nft", "list", "ruleset")

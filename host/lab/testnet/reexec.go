@@ -45,8 +45,8 @@ func Enter() error {
 }
 
 // Reexec runs this program again in a network and mount namespace of its own, and a user namespace if not root, with the
-// same arguments and standard streams. It forwards SIGINT and SIGTERM and returns the exit code. The child is killed with
-// its parent.
+// same arguments and standard streams. It forwards SIGINT and SIGTERM and returns the exit code, or 128 + n, with a message,
+// if signal n ended the child. The child is killed with its parent.
 func Reexec() (int, error) {
 	if Inside() {
 		return 0, errors.New("the process is already in namespaces of its own")
@@ -67,7 +67,7 @@ func Reexec() (int, error) {
 	return run(cmd)
 }
 
-func run(cmd *exec.Cmd) (int, error) {
+func run(cmd *exec.Cmd) (code int, err error) {
 	p, err := (*Host)(nil).Start(cmd)
 	if err != nil {
 		return 0, fmt.Errorf("enter a user and network namespace (kernel.unprivileged_userns_clone, user.max_user_namespaces, AppArmor?): %w", err)
@@ -85,10 +85,15 @@ func run(cmd *exec.Cmd) (int, error) {
 				return 0, nil
 			}
 			var exit *exec.ExitError
-			if errors.As(err, &exit) {
-				return max(exit.ExitCode(), 1), nil
+			if !errors.As(err, &exit) {
+				return 0, fmt.Errorf("run %s in namespaces of its own: %w", cmd.Path, err)
 			}
-			return 0, fmt.Errorf("run %s in namespaces of its own: %w", cmd.Path, err)
+			status := exit.Sys().(syscall.WaitStatus)
+			if !status.Signaled() {
+				return status.ExitStatus(), nil
+			}
+			fmt.Fprintf(cmd.Stderr, "testnet: %s was ended by signal %d (%s)\n", cmd.Path, status.Signal(), status.Signal())
+			return 128 + int(status.Signal()), nil
 		}
 	}
 }

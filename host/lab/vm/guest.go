@@ -188,7 +188,7 @@ func printKernelWarnings(console io.Writer) {
 		}
 		_, text, _ := strings.Cut(string(record[:n]), ";")
 		text, _, _ = strings.Cut(text, "\n")
-		for _, bad := range []string{"WARNING:", "BUG:", "Oops", "Call Trace", "table full"} {
+		for _, bad := range []string{"WARNING:", "BUG:", "Oops", "Call Trace", "table full", "Out of memory", "oom-kill"} {
 			if strings.Contains(text, bad) {
 				fmt.Fprintf(console, "vm: kernel: %s\n", text)
 				break

@@ -84,6 +84,16 @@ func TestRunReportsSignal(t *testing.T) {
 	})
 }
 
+func TestRunReportsThatMemoryRanOut(t *testing.T) {
+	eachKernel(t, func(t *testing.T, kernel string) {
+		job := sh(kernel, `tail /dev/zero`) // looks for the last line, of a file without any
+		job.Memory = 128
+		if code, out := run(t, job); code != 128+9 || !strings.Contains(out, "vm: kernel: Out of memory: Killed process") {
+			t.Errorf("%d, %q", code, out)
+		}
+	})
+}
+
 // TestRunLosesNoOutput writes more than any buffer between the program and here has room for.
 func TestRunLosesNoOutput(t *testing.T) {
 	eachKernel(t, func(t *testing.T, kernel string) {

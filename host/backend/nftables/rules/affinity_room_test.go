@@ -14,12 +14,7 @@ import (
 // openLimited opens a backend with bounds of recorded clients.
 func (d *testEnv) openLimited(l AffinityLimits) *Backend {
 	d.Helper()
-	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.Now, Affinity: l})
-	if err != nil {
-		d.Fatal(err)
-	}
-	d.Cleanup(func() { b.Close() })
-	return b
+	return d.openWith(Options{Affinity: l})
 }
 
 func (d *testEnv) affinityUsage() AffinityUsage {
@@ -73,6 +68,7 @@ func TestCrowdLeavesRoomForOtherServices(t *testing.T) {
 	d := newTestEnv(t, 2)
 	p := parse(t, twoServices)
 	b := d.openLimited(AffinityLimits{Reserved: 10, Shared: 5})
+	defer b.Close()
 	if _, err := b.Apply(context.Background(), p, nil); err != nil {
 		t.Fatal(err)
 	}

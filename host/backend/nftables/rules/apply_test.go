@@ -104,7 +104,7 @@ func TestRestartSendsNothing(t *testing.T) {
 	d.ask(d.client, "tcp", "10.96.0.10:80") // adds a client to affinity_0
 	d.clock.t = d.clock.t.Add(time.Hour)
 	for range 2 {
-		d.b = d.open()
+		d.restart()
 		before, _ := d.b.generation(context.Background())
 		r, err := d.b.Apply(context.Background(), p, nil)
 		if err != nil || r != (backend.Report{}) {
@@ -155,7 +155,7 @@ func TestForeignTableIsReplacedWithoutLosingConnections(t *testing.T) {
 				}
 			}()
 			time.Sleep(20 * time.Millisecond)
-			d.b = d.open()
+			d.restart()
 			if _, err := d.b.Apply(context.Background(), p, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -195,6 +195,7 @@ func TestPermissionErrorNamesTheCapability(t *testing.T) {
 	}
 	d := newTestEnv(t, 0)
 	b := d.open()
+	defer b.Close()
 	// The kernel checks the capabilities of the sending thread.
 	type result struct{ err error }
 	done := make(chan result)
@@ -211,12 +212,8 @@ func TestPermissionErrorNamesTheCapability(t *testing.T) {
 
 func TestLargePlanFitsSmallSocketBuffer(t *testing.T) {
 	d := newTestEnv(t, 0)
-	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.Now, SendBuffer: 200 << 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	d.b = b
+	d.b.Close()
+	d.b = d.openWith(Options{SendBuffer: 200 << 10})
 	p := cluster(300, 40)
 	// Also more endpoints than fit one transaction.
 	f := clusterFrontend(9999, 6000, 0)

@@ -150,6 +150,7 @@ func TestReplacementKeepsEveryClient(t *testing.T) {
 func TestReplacementKeepsClientsThatComeMeanwhile(t *testing.T) {
 	d := newTestEnv(t, 4)
 	b, p := d.openSmall(nil), affinityPlan(t)
+	defer b.Close()
 	if _, err := b.Apply(context.Background(), p, nil); err != nil {
 		t.Fatal(err)
 	}

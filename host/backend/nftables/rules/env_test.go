@@ -75,17 +75,32 @@ func newTestEnv(t testing.TB, pods int) *testEnv {
 		d.client = host("client", "198.51.100.9", "2001:db8::9")
 	}
 	d.b = d.open()
+	t.Cleanup(func() { d.b.Close() })
 	return d
 }
 
+// open opens a Backend, which the test closes: with a cleanup for each, the state of all would stay in memory.
 func (d *testEnv) open() *Backend {
 	d.Helper()
-	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.Now})
+	return d.openWith(Options{})
+}
+
+// openWith is open with other options.
+func (d *testEnv) openWith(o Options) *Backend {
+	d.Helper()
+	o.Netns, o.Now = d.lab.Node.Fd(), d.clock.Now
+	b, err := Open(o)
 	if err != nil {
 		d.Fatal(err)
 	}
-	d.Cleanup(func() { b.Close() })
 	return b
+}
+
+// restart replaces d.b by a Backend that knows nothing.
+func (d *testEnv) restart() {
+	d.Helper()
+	d.b.Close()
+	d.b = d.open()
 }
 
 func parse(t testing.TB, text string) *plan.Plan {

@@ -135,7 +135,7 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 				plans[i].Frontends[k] = f
 			}
 		}
-		d.b = d.open()
+		d.restart()
 		d.mustApply(plans[0], nil)
 		if seed == 0 {
 			go func() {
@@ -170,13 +170,12 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 					t.Fatalf("%s: %v", what, err)
 				}
 				d.expectOldOrNew(what, plans[0], plans[1])
-				d.b = d.open()
+				d.restart()
 				d.mustApply(plans[1], nil)
 				d.expectPlan(plans[1])
 				if r, err := d.b.Apply(context.Background(), plans[1], nil); err != nil || r.Messages > 0 {
 					t.Fatalf("%s: second Apply: %+v, %v", what, r, err)
 				}
-				d.b.Close()
 				states++
 				if t.Failed() || !k.dead {
 					break

@@ -22,12 +22,7 @@ import (
 // openSmall opens a backend with transactions so small that filling a table takes several.
 func (d *testEnv) openSmall(c Balancing) *Backend {
 	d.Helper()
-	b, err := Open(Options{Netns: d.lab.Node.Fd(), Now: d.clock.Now, Balancing: c, SendBuffer: 100 << 10})
-	if err != nil {
-		d.Fatal(err)
-	}
-	d.Cleanup(func() { b.Close() })
-	return b
+	return d.openWith(Options{Balancing: c, SendBuffer: 100 << 10})
 }
 
 // handOff returns a HandOff without IPVS: the tests look only at the tables.
@@ -145,6 +140,7 @@ func largeTestPlan(t testing.TB, pool string) *plan.Plan {
 func TestRepeatedReplacementLosesNoConnection(t *testing.T) {
 	d := newTestEnv(t, 4)
 	b := d.openSmall(nil)
+	defer b.Close()
 	plans := [2]*plan.Plan{largeTestPlan(t, "1 2"), largeTestPlan(t, "2*2 3")}
 	if _, err := b.Apply(context.Background(), plans[0], nil); err != nil {
 		t.Fatal(err)
