@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Endpoint is an eligible endpoint of a Request: it may get weight. It is valid as long as its Request.
+// Endpoint is an endpoint of a Request. It may get weight if it is Eligible. It is valid as long as its Request.
 type Endpoint struct{ p unsafe.Pointer }
 
 // Conditions is a set of conditions of an endpoint.
@@ -22,6 +22,8 @@ const (
 	Chosen      Conditions = abi.Chosen     // by the default rules
 	HintedZone  Conditions = abi.HintedZone // to this node's zone
 	HintedNode  Conditions = abi.HintedNode // to this node
+	Eligible    Conditions = abi.Eligible   // may get weight
+	Held        Conditions = abi.Held       // eligible only because the policy's panic hold is in force
 )
 
 // Has reports whether c contains all of d.
@@ -51,6 +53,13 @@ func (e Endpoint) Local() bool { return e.Conditions()&Local != 0 }
 // Chosen reports whether it gets new connections by the default rules, that is without a policy.
 func (e Endpoint) Chosen() bool { return e.Conditions()&Chosen != 0 }
 
+// Eligible reports whether it may get weight: it is ready, terminating and still serving, or Held. Weight for any other
+// endpoint is ignored.
+func (e Endpoint) Eligible() bool { return e.Conditions()&Eligible != 0 }
+
+// Held reports whether it is eligible only because the policy's panic hold is in force: it was ready until recently.
+func (e Endpoint) Held() bool { return e.Conditions()&Held != 0 }
+
 // Node returns the name of its node, NoString if it is unknown.
 func (e Endpoint) Node() StringID { return StringID(u32(e.p, abi.EndpointNode)) }
 
@@ -76,8 +85,11 @@ func (e Endpoint) ReadySince() Time { return Time(u64(e.p, abi.EndpointReadySinc
 // TerminatingSince returns when this node first saw it terminating, 0 if it is not or if that is unknown.
 func (e Endpoint) TerminatingSince() Time { return Time(u64(e.p, abi.EndpointTerminatingSince)) }
 
-// Connections returns the number of established connections from this node. Reserved (NeedConnections): no host counts
-// them yet, and counted is false.
+// Pod returns the name of its Pod, NoString if it is unknown or without NeedPodNames.
+func (e Endpoint) Pod() StringID { return StringID(u32(e.p, abi.EndpointPod)) }
+
+// Connections returns the number of established connections from this node, as it was Request.ConnectionsAge ago; counted is
+// false if it is unknown or without NeedConnections.
 func (e Endpoint) Connections() (n int, counted bool) {
 	v := u32(e.p, abi.EndpointConnections)
 	if v == abi.ConnectionsUnknown {
@@ -85,7 +97,3 @@ func (e Endpoint) Connections() (n int, counted bool) {
 	}
 	return int(v), true
 }
-
-// Metadata returns the labels and annotations of its Pod, one key=value per line. Reserved (NeedMetadata): no host
-// provides them yet, and it is NoString.
-func (e Endpoint) Metadata() StringID { return StringID(u32(e.p, abi.EndpointMetadata)) }

@@ -11,13 +11,11 @@ const levelInfo = abi.LogInfo
 
 // guest is the plugin of this module. It is global because exported functions have no receiver.
 var guest struct {
-	newPlugin func() Plugin
-	instance  instance
-	ready     bool       // configured
-	buffers   [][]uint64 // allocated by sluice_alloc, kept alive
+	instance instance
+	buffers  [][]uint64 // allocated by sluice_alloc, kept alive
 }
 
-func register(newPlugin func() Plugin) { guest.newPlugin = newPlugin }
+func register(newPlugin func() Plugin) { guest.instance.newPlugin = newPlugin }
 
 func writeLog(level uint32, text string) {
 	if len(text) > abi.MaxLogLen {
@@ -40,10 +38,10 @@ func abiVersion() uint32 { return abi.Major<<16 | abi.Minor }
 
 //go:wasmexport sluice_needs
 func needs() uint32 {
-	if guest.newPlugin == nil {
+	if guest.instance.newPlugin == nil {
 		return 0
 	}
-	return needsOf(guest.newPlugin())
+	return needsOf(guest.instance.newPlugin())
 }
 
 // alloc allocates 8-byte aligned memory for the life of the instance.
@@ -56,24 +54,32 @@ func alloc(size uint32) unsafe.Pointer {
 }
 
 //go:wasmexport sluice_configure
-func configure(settings unsafe.Pointer, size uint32) (code int32) {
-	defer func() {
-		if p := recover(); p != nil {
-			code = int32(fail(abi.CodeFailed, fmt.Sprint("panic: ", p)))
-		}
-	}()
-	guest.ready = false
-	if guest.newPlugin == nil {
-		return int32(fail(abi.CodeNotConfigured, "package main does not call sdk.Register in an init function"))
-	}
+func configure(settings unsafe.Pointer, size uint32) (handle int32) {
+	defer recoverAs(&handle)
 	// A copy, because the plugin may keep it.
 	text := append([]byte(nil), unsafe.Slice((*byte)(settings), size)...)
-	guest.instance = instance{plugin: guest.newPlugin()}
-	if err := guest.instance.plugin.Configure(text); err != nil {
-		return int32(fail(abi.CodeFailed, err))
+	handle, err := guest.instance.configure(text)
+	if err != nil {
+		return int32(fail(int64(handle), err))
 	}
-	guest.ready = true
-	return 0
+	return handle
+}
+
+//go:wasmexport sluice_keys
+func keys(handle uint32, to unsafe.Pointer, room uint32) (n int32) {
+	defer recoverAs(&n)
+	n, err := guest.instance.writeKeys(handle, unsafe.Slice((*byte)(to), room))
+	if err != nil {
+		return int32(fail(int64(n), err))
+	}
+	return n
+}
+
+// recoverAs is deferred: it turns a panic into an error code.
+func recoverAs(code *int32) {
+	if p := recover(); p != nil {
+		*code = int32(fail(abi.CodeFailed, fmt.Sprint("panic: ", p)))
+	}
 }
 
 // decide does not recover from panics, which would cost every call. Go's runtime prints the panic to standard error and
@@ -81,11 +87,6 @@ func configure(settings unsafe.Pointer, size uint32) (code int32) {
 //
 //go:wasmexport sluice_decide
 func decide(req unsafe.Pointer, size uint32, resp unsafe.Pointer, room uint32) int64 {
-	if !guest.ready {
-		if code := configure(nil, 0); code < 0 {
-			return abi.CodeNotConfigured
-		}
-	}
 	n := guest.instance.decide(req, uint64(size), resp, uint64(room))
 	if n < 0 {
 		return fail(n, guest.instance.err)

@@ -3,17 +3,67 @@ package sdk
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"unsafe"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// instance is a configured plugin with the memory that its calls share, in the sandbox and in a NativePlugin.
+// instance is a plugin with all of its settings and the memory that its calls share, in the sandbox and in a NativePlugin.
 type instance struct {
-	plugin Plugin
-	req    Request
-	resp   Response
-	err    error // of the last negative code
+	newPlugin func() Plugin
+	plugin    Plugin   // for requests without settings; nil: not created yet
+	plugins   []Plugin // by settings handle
+	req       Request
+	resp      Response
+	err       error // of the last negative code
+}
+
+// configure creates a plugin with settings and returns its handle.
+func (in *instance) configure(settings []byte) (handle int32, err error) {
+	if in.newPlugin == nil {
+		return abi.CodeNotConfigured, errUnregistered
+	}
+	p := in.newPlugin()
+	if err := p.Configure(settings); err != nil {
+		return abi.CodeFailed, err
+	}
+	in.plugins = append(in.plugins, p)
+	return int32(len(in.plugins) - 1), nil
+}
+
+// pluginFor returns the plugin for a settings handle.
+func (in *instance) pluginFor(handle uint32) (Plugin, error) {
+	if handle != abi.NoSettings {
+		if uint64(handle) >= uint64(len(in.plugins)) {
+			return nil, fmt.Errorf("settings handle %d is unknown", handle)
+		}
+		return in.plugins[handle], nil
+	}
+	if in.plugin == nil {
+		if in.newPlugin == nil {
+			return nil, errUnregistered
+		}
+		p := in.newPlugin()
+		if err := p.Configure(nil); err != nil {
+			return nil, fmt.Errorf("without settings: %w", err)
+		}
+		in.plugin = p
+	}
+	return in.plugin, nil
+}
+
+// writeKeys writes the keys that a plugin declares to the buffer, one a line, and returns their length.
+func (in *instance) writeKeys(handle uint32, to []byte) (n int32, err error) {
+	p, err := in.pluginFor(handle)
+	if err != nil {
+		return abi.CodeNotConfigured, err
+	}
+	text := strings.Join(keysOf(p), "\n")
+	if len(text) > len(to) {
+		return abi.CodeNoRoom, fmt.Errorf("keys: %d bytes, the buffer has %d", len(text), len(to))
+	}
+	return int32(copy(to, text)), nil
 }
 
 // decideBytes decides the request in req and writes the response to resp. It returns the length of the response, or a negative
@@ -37,7 +87,7 @@ const (
 //
 // In a Go guest a call compiles to a dozen wasm instructions, a comparison to four and storing a pointer to ten. For few
 // endpoints half the cost of a call is here. So this is one function that reads two fields at a time and takes the slow
-// path, Request.view, only for requests that are not laid out without gaps, as abi.Encoder does.
+// path, Request.view, only for requests with outcomes or values, or that are not laid out without gaps, as abi.Encoder does.
 func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer, room uint64) int64 {
 	if size < abi.ReqSize {
 		return in.failShort(size)
@@ -52,7 +102,8 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	text, state := uint64(uint32(texts)), strides>>32
 	other := (u64(req, abi.ReqMagic) ^ currentVersion) | (u64(req, abi.ReqTotal) ^ (size | abi.ReqSize<<32)) |
 		(uint64(uint32(endpoints)) ^ abi.ReqSize) | (u64(req, abi.ReqEndpointsStride) ^ (abi.EndpointSize | behindEndpoints<<32)) |
-		(zones>>32 ^ abi.ZoneSize) | (uint64(uint32(strides)) ^ abi.StringSize) | text%8
+		(zones>>32 ^ abi.ZoneSize) | (uint64(uint32(strides)) ^ abi.StringSize) | text%8 |
+		uint64(u32(req, abi.ReqOutcomesCount)|u32(req, abi.ReqValuesCount)|u32(req, abi.ReqServiceValuesCount))
 	outside := (text - behindZones) | (size - text - texts>>32*abi.StringSize) |
 		(state - abi.ReqSize) | (size - state - uint64(u32(req, abi.ReqStateLength))) // negative if any of them is
 	r := &in.req
@@ -66,6 +117,16 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 			return in.fail(abi.CodeBadRequest, err)
 		}
 		n = uint64(r.count)
+	}
+
+	plugin := in.plugin
+	if handle := u32(req, abi.ReqSettings); uint64(handle) < uint64(len(in.plugins)) {
+		plugin = in.plugins[handle]
+	} else if handle != abi.NoSettings || plugin == nil {
+		var err error
+		if plugin, err = in.pluginFor(handle); err != nil {
+			return in.fail(abi.CodeNotConfigured, err)
+		}
 	}
 
 	a := &in.resp
@@ -83,7 +144,7 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	at, step, to := r.offset, r.stride, uintptr(abi.RespSize)
 	for ; to+4*abi.ResultSize <= uintptr(total); to += 4 * abi.ResultSize { // unrolled: a loop iteration is expensive in wasm
 		f, t := unsafe.Add(req, at), unsafe.Add(resp, to)
-		putU64(t, abi.ResultWeight, uint64(u32(f, abi.EndpointWeight))) // flags 0
+		putU64(t, abi.ResultWeight, uint64(u32(f, abi.EndpointWeight))) // flags and shed 0
 		putU64(t, abi.ResultResetAfter, resultDefaults)
 		putU64(t, abi.ResultSize+abi.ResultWeight, uint64(u32(unsafe.Add(f, step), abi.EndpointWeight)))
 		putU64(t, abi.ResultSize+abi.ResultResetAfter, resultDefaults)
@@ -99,7 +160,7 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 		at += step
 	}
 
-	if err := in.plugin.Decide(r, a); err != nil {
+	if err := plugin.Decide(r, a); err != nil {
 		return in.fail(abi.CodeFailed, err)
 	}
 	if r.badText {
@@ -148,4 +209,14 @@ func needsOf(p Plugin) uint32 {
 	return 0
 }
 
-var errTextOutside = errors.New("request: a string is outside the request")
+func keysOf(p Plugin) []string {
+	if k, ok := p.(Keyer); ok {
+		return k.Keys()
+	}
+	return nil
+}
+
+var (
+	errTextOutside  = errors.New("request: a string is outside the request")
+	errUnregistered = errors.New("package main does not call sdk.Register in an init function")
+)

@@ -3,6 +3,7 @@ package sdk
 import (
 	"crypto/sha256"
 	"fmt"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -12,6 +13,7 @@ import (
 type NativePlugin struct {
 	instance  instance
 	revision  string
+	keys      []string
 	encoder   abi.Encoder
 	decoder   abi.Decoder
 	req, resp []byte
@@ -23,11 +25,15 @@ func NewNativePlugin(newPlugin func() Plugin, settings []byte) (*NativePlugin, e
 	if err := p.Configure(settings); err != nil {
 		return nil, fmt.Errorf("plugin %T: settings: %w", p, err)
 	}
+	keys, err := abi.ParseKeys(strings.Join(keysOf(p), "\n"))
+	if err != nil {
+		return nil, fmt.Errorf("plugin %T: %w", p, err)
+	}
 	sum := sha256.Sum256(settings)
-	return &NativePlugin{instance: instance{plugin: p}, revision: fmt.Sprintf("native:%T:%x", p, sum[:8])}, nil
+	return &NativePlugin{instance: instance{plugin: p}, keys: keys, revision: fmt.Sprintf("native:%T:%x", p, sum[:8])}, nil
 }
 
-// Decide calls the plugin. As in the sandbox, a panic is returned as an error.
+// Decide calls the plugin. As in the sandbox, it sees only the inputs that it needs, and the keys that it declares, and a panic is returned as an error.
 func (n *NativePlugin) Decide(req *abi.Request, resp *abi.Response) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -39,7 +45,7 @@ func (n *NativePlugin) Decide(req *abi.Request, resp *abi.Response) (err error) 
 
 // DecideNoRecover is Decide without recovering from panics, so that a test shows their stack trace.
 func (n *NativePlugin) DecideNoRecover(req *abi.Request, resp *abi.Response) error {
-	n.req = n.encoder.AppendRequest(n.req[:0], req)
+	n.req = n.encoder.AppendRequest(n.req[:0], req, abi.View{Settings: abi.NoSettings, Needs: n.Needs(), Keys: n.keys})
 	if room := abi.MaxResponse(len(req.Endpoints)); len(n.resp) < room {
 		n.resp = make([]byte, room)
 	}
@@ -55,6 +61,9 @@ func (n *NativePlugin) DecideNoRecover(req *abi.Request, resp *abi.Response) err
 
 // Needs returns the inputs that the plugin needs, as abi.Need bits.
 func (n *NativePlugin) Needs() uint32 { return needsOf(n.instance.plugin) }
+
+// Keys returns the keys that the plugin declares, see Keyer.
+func (n *NativePlugin) Keys() []string { return n.keys }
 
 // Revision identifies the plugin type and its settings.
 func (n *NativePlugin) Revision() string { return n.revision }

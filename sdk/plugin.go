@@ -7,11 +7,10 @@
 // Request.Now, and its only memory between calls is the state that it returns with Response.SetState.
 package sdk
 
-// Plugin decides which endpoints of a Service port get new connections. A Plugin is used by one goroutine at a time. The
-// host creates a new one each time it passes settings.
+// Plugin decides which endpoints of a Service port get new connections. A Plugin is used by one goroutine at a time. An instance
+// of a module has one for each of its settings.
 type Plugin interface {
-	// Configure receives the policy's settings, a JSON object or nothing, before the first Decide. See
-	// UnmarshalSettings.
+	// Configure receives settings, a JSON object or nothing, before the first Decide. See UnmarshalSettings.
 	Configure(settings []byte) error
 	// Decide fills in the response to a request. Endpoints for which it sets nothing keep their weight. It must not
 	// retain req or resp. After an error or a panic the host discards the plugin instance and keeps the last good
@@ -28,15 +27,39 @@ type Needer interface {
 // Need is a set of inputs.
 type Need uint32
 
-// Inputs that a host provides on request only.
+// Inputs that a host provides on request only. A host that cannot provide one refuses to load the plugin.
 const (
-	// NeedConnections and NeedMetadata are reserved for Endpoint.Connections and Endpoint.Metadata. No host provides
-	// them yet: it refuses to load a plugin that needs either.
-	NeedConnections Need = 1 << 0
-	NeedMetadata    Need = 1 << 1
-	// NeedNodes asks for Zone.Nodes and Zone.MilliCPU, for which the host lists all Nodes of the cluster.
-	NeedNodes Need = 1 << 2
+	// NeedConnections asks for Endpoint.Connections.
+	NeedConnections Need = abi.NeedConnections
+	// NeedOutcomes asks for Request.Outcomes and Request.TotalOutcomes: the data plane then counts what becomes of new connections.
+	NeedOutcomes Need = abi.NeedOutcomes
+	// NeedNodes asks for Zone.Nodes, Zone.MilliCPU and Request.NodeIndex, for which the host lists all Nodes of the cluster.
+	NeedNodes Need = abi.NeedNodes
+	// NeedPodNames asks for Endpoint.Pod.
+	NeedPodNames Need = abi.NeedPodNames
 )
+
+// Keyer is implemented by a Plugin that reads labels, annotations or resource requests of Pods, or labels or annotations of
+// Services. Keys is called after Configure and must always return the same keys for the same settings, at most 16. A value
+// has the number of its key: Request.PodValue counts the keys of Pods only, Request.ServiceValue those of Services only.
+type Keyer interface {
+	Keys() []string
+}
+
+// PodLabel returns the key of a label of the endpoint's Pod.
+func PodLabel(name string) string { return abi.KeyPodLabel + name }
+
+// PodAnnotation returns the key of an annotation of the endpoint's Pod.
+func PodAnnotation(name string) string { return abi.KeyPodAnnotation + name }
+
+// PodCPU is the key of the CPU that the containers of the endpoint's Pod request, in thousandths of a core, as a decimal number.
+const PodCPU = abi.KeyPodCPU
+
+// ServiceLabel returns the key of a label of the Service.
+func ServiceLabel(name string) string { return abi.KeyServiceLabel + name }
+
+// ServiceAnnotation returns the key of an annotation of the Service.
+func ServiceAnnotation(name string) string { return abi.KeyServiceAnnotation + name }
 
 // Register sets the constructor of the plugin that this module exports. Call it from an init function of package main and
 // leave main empty: the host calls a module's exports, never its main. Outside the sandbox it does nothing.

@@ -21,16 +21,19 @@ type StringID uint32
 // NoString is the ID of the empty string, for example of an unknown zone.
 const NoString StringID = abi.NoString
 
+// absentString is the ID of a value that an object does not have.
+const absentString StringID = abi.AbsentString
+
 // Pool is one of the two sets of endpoints of a Service port; each is decided separately.
 type Pool uint8
 
 // The pools.
 const (
-	PoolCluster Pool = abi.PoolCluster // every eligible endpoint
-	PoolLocal   Pool = abi.PoolLocal   // eligible endpoints on this node, for traffic policy Local
+	PoolCluster Pool = abi.PoolCluster // every endpoint
+	PoolLocal   Pool = abi.PoolLocal   // endpoints on this node, for traffic policy Local
 )
 
-// Request describes a Service port and its eligible endpoints. It is a view of memory that the next request
+// Request describes a Service port and its endpoints. It is a view of memory that the next request
 // overwrites.
 type Request struct {
 	base    unsafe.Pointer
@@ -80,10 +83,28 @@ func checkRequest(p unsafe.Pointer, size uint64) error {
 		{"endpoints", abi.ReqEndpointsOffset, abi.EndpointSize},
 		{"zones", abi.ReqZonesOffset, abi.ZoneSize},
 		{"strings", abi.ReqStringsOffset, abi.StringSize},
+		{"outcomes", abi.ReqOutcomesOffset, abi.OutcomesSize},
+		{"values", abi.ReqValuesOffset, abi.ValueSize},
 	} {
 		if err := checkTable(p, t.name, header, t.at, t.least); err != nil {
 			return err
 		}
+	}
+	endpoints := u32(p, abi.ReqEndpointsCount)
+	if n := u32(p, abi.ReqOutcomesCount); n != 0 && n != endpoints {
+		return fmt.Errorf("request: outcomes: %d records for %d endpoints", n, endpoints)
+	}
+	if n := u32(p, abi.ReqValuesCount); n != 0 {
+		if n != endpoints {
+			return fmt.Errorf("request: values: %d records for %d endpoints", n, endpoints)
+		}
+		if keys, stride := u32(p, abi.ReqPodKeys), u32(p, abi.ReqValuesStride); keys > stride/abi.ValueSize {
+			return fmt.Errorf("request: values: %d values of %d bytes are more than the stride of %d", keys, abi.ValueSize, stride)
+		}
+	}
+	if at, n := u32(p, abi.ReqServiceValuesOffset), u32(p, abi.ReqServiceValuesCount); n > 0 &&
+		(at < header || at%8 != 0 || uint64(at)+abi.ValueSize*uint64(n) > size) {
+		return fmt.Errorf("request: Service values: %d values at offset %d are not within %d to %d", n, at, header, size)
 	}
 	at, n := u32(p, abi.ReqStateOffset), u32(p, abi.ReqStateLength)
 	if n > 0 && (at < header || uint64(at)+uint64(n) > size) {
@@ -179,6 +200,16 @@ func zoneIndex(i uint16) int {
 	return int(i)
 }
 
+// NodeIndex returns the position of this node among the names of the Nodes that are ready, sorted, and their number. A node that
+// is not ready has the position that it would have. known is false if they are unknown or without NeedNodes.
+func (r *Request) NodeIndex() (index, count int, known bool) {
+	i, n := u32(r.base, abi.ReqNodeIndex), u32(r.base, abi.ReqNodeCount)
+	if i == abi.NoIndex || n == 0 {
+		return 0, 0, false
+	}
+	return int(i), int(n), true
+}
+
 // State returns what this plugin last set for this Service port and pool, nil at first. It is valid until Decide
 // returns.
 func (r *Request) State() []byte {
@@ -192,7 +223,7 @@ func (r *Request) State() []byte {
 // NumEndpoints returns the number of endpoints.
 func (r *Request) NumEndpoints() int { return int(r.count) }
 
-// Endpoint returns endpoint i of NumEndpoints, in order of address. It panics if i is out of range.
+// Endpoint returns endpoint i of NumEndpoints, eligible or not, in order of address. It panics if i is out of range.
 func (r *Request) Endpoint(i int) Endpoint {
 	if uint(i) >= uint(r.count) {
 		panic(outOfRange)
@@ -210,15 +241,19 @@ func (r *Request) Zone(i int) Zone {
 		Name:     StringID(u32(p, abi.ZoneName)),
 		Nodes:    u32(p, abi.ZoneNodes),
 		Ready:    u32(p, abi.ZoneReady),
+		Serving:  u32(p, abi.ZoneServing),
+		Total:    u32(p, abi.ZoneTotal),
 		MilliCPU: u64(p, abi.ZoneMilliCPU),
 	}
 }
 
-// Zone is a zone of the cluster.
+// Zone is a zone of the cluster. Its endpoints are those of this Service port.
 type Zone struct {
 	Name     StringID // its name
 	Nodes    uint32   // number of Nodes; 0 without NeedNodes
-	Ready    uint32   // number of ready endpoints of this Service port
+	Ready    uint32   // number of ready endpoints
+	Serving  uint32   // number of serving endpoints, ready or not
+	Total    uint32   // number of endpoints
 	MilliCPU uint64   // allocatable CPU of its Nodes, in thousandths of a core; 0 without NeedNodes
 }
 
@@ -226,7 +261,7 @@ func (r *Request) u8(at uintptr) uint8 { return *(*uint8)(unsafe.Add(r.base, at)
 
 // Text returns the string that an ID of this request stands for, "" for NoString. The caller may keep it.
 func (r *Request) Text(id StringID) string {
-	if id == NoString {
+	if id == NoString || id == absentString {
 		return ""
 	}
 	if s, ok := r.texts[id]; ok {

@@ -29,7 +29,7 @@ const MaxWeight = abi.MaxWeight
 // MaxStateLen is the largest state for a Service port and pool, in bytes.
 const MaxStateLen = abi.MaxStateLen
 
-// Response is what a plugin decides. Initially every endpoint keeps its weight, no connection is reset, no requeue is
+// Response is what a plugin decides. Initially every endpoint keeps its weight, no connection is reset or shed, no requeue is
 // requested and the state is empty. Methods that take the index of an endpoint panic if it is out of range.
 type Response struct {
 	buf         unsafe.Pointer
@@ -69,13 +69,21 @@ func (r *Response) Weight(i int) int { return int(u32(r.result(i), abi.ResultWei
 // KeepDraining keeps endpoint i as a draining endpoint: with weight 0 it gets no new connections, and established ones
 // continue.
 func (r *Response) KeepDraining(i int) {
-	putU32(r.result(i), abi.ResultFlags, abi.FlagKeepDraining)
+	p := r.result(i)
+	putU32(p, abi.ResultFlags, u32(p, abi.ResultFlags)|abi.FlagKeepDraining)
 }
 
 // SetResetAfter resets the connections to endpoint i that are still established d after Request.Now. Their clients then
 // reconnect to other endpoints.
 func (r *Response) SetResetAfter(i int, d time.Duration) {
 	putU32(r.result(i), abi.ResultResetAfter, ceilMilliseconds(d))
+}
+
+// SetShed resets a part of the connections to endpoint i that are established, in thousandths, spread evenly over the next minute:
+// permille is clamped to 0 (none) to 1000. The host may reset fewer. Their clients then reconnect, also to other endpoints.
+func (r *Response) SetShed(i, permille int) {
+	p := r.result(i)
+	putU32(p, abi.ResultFlags, u32(p, abi.ResultFlags)&0xFFFF|uint32(min(max(permille, 0), abi.MaxShedPermille))<<16)
 }
 
 // SetReason sets a short human-readable reason for endpoint i, which sluice explain shows. It should not change while

@@ -1,35 +1,34 @@
 // Package abi defines version 1 of the plugin ABI: the values that host and guest exchange, and their wire form. Both
-// sides use it. It imports the standard library only.
+// sides use it. It imports the standard library only. ../ABI.md is the contract.
 package abi
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 )
 
-// Version of the ABI. A guest of another major version is refused at load. Minor versions only append fields and needs.
-//
-//	1.0  first version
-//	1.1  NeedNodes: Nodes and CPU of zones on request only. Guests of 1.0 still get them without asking.
+// Version of the ABI. Minor versions only append: fields, records, needs and kinds of keys. A host refuses a guest of another major
+// version, and one of a minor version below MinMinor: those were never released.
 const (
-	Major = 1
-	Minor = 1
+	Major    = 1
+	Minor    = 2
+	MinMinor = 2
 )
 
 // Pools: the two sets of endpoints of a Service port, each decided separately.
 const (
-	PoolCluster = 0 // every eligible endpoint
-	PoolLocal   = 1 // eligible endpoints on this node, for traffic policy Local
+	PoolCluster = 0 // every endpoint
+	PoolLocal   = 1 // endpoints on this node, for traffic policy Local
 )
 
-// AllNeeds: inputs that cost the host something, asked for by sluice_needs.
+// AllNeeds: inputs that cost the host something, asked for by sluice_needs. See also Keys.
 const (
-	NeedConnections = 1 << 0 // reserved: Endpoint.Connections; hosts refuse a module that needs them
-	NeedMetadata    = 1 << 1 // reserved: Endpoint.Metadata; likewise
-	NeedNodes       = 1 << 2 // Zone.Nodes and Zone.MilliCPU
+	NeedConnections = 1 << 0 // Endpoint.Connections, Request.ConnectionsAgeMS
+	NeedOutcomes    = 1 << 1 // Endpoint.Outcomes, Request.OutcomesWindowMS
+	NeedNodes       = 1 << 2 // Zone.Nodes, Zone.MilliCPU, Request.NodeIndex, Request.NodeCount
+	NeedPodNames    = 1 << 3 // Endpoint.Pod
 
-	AllNeeds = NeedConnections | NeedMetadata | NeedNodes // all that are defined
+	AllNeeds = NeedConnections | NeedOutcomes | NeedNodes | NeedPodNames // all that are defined
 )
 
 // Condition bits of an endpoint.
@@ -41,6 +40,8 @@ const (
 	Chosen      = 1 << 4 // by the default rules
 	HintedZone  = 1 << 5 // to this node's zone
 	HintedNode  = 1 << 6 // to this node
+	Eligible    = 1 << 7 // may get weight; the host ignores weight for any other endpoint
+	Held        = 1 << 8 // eligible only because the policy's panic hold is in force
 )
 
 // Load-balancing algorithms that a guest may request.
@@ -57,22 +58,27 @@ const FlagKeepDraining = 1 << 0 // keep the endpoint as a draining endpoint
 
 // Limits of the wire form.
 const (
-	MaxStateLen   = 1024  // bytes of state a plugin may keep for a Service port and pool
-	MaxWeight     = 65535 // weights are 0 to this; 0: no new connections
-	MaxReasonsLen = 4096  // bytes of all reasons of a response together
+	MaxStateLen     = 1024  // bytes of state a plugin may keep for a Service port and pool
+	MaxWeight       = 65535 // weights are 0 to this; 0: no new connections
+	MaxReasonsLen   = 4096  // bytes of all reasons of a response together
+	MaxShedPermille = 1000  // ShedPermille is 0 to this
 )
 
 // Values that mean "none".
 const (
 	NoWeight           = -1         // PriorWeight: this chain has not decided the endpoint yet
 	ConnectionsUnknown = 0xFFFFFFFF // Connections
+	NoAge              = 0xFFFFFFFF // ConnectionsAgeMS: connections are not counted
+	NoIndex            = 0xFFFFFFFF // NodeIndex: unknown
+	NoSettings         = 0xFFFFFFFF // settings handle of a plugin without settings
 	NeverReset         = 0xFFFFFFFF // ResetAfterMS
 	NoTime             = 0          // ReadySince, TerminatingSince: not ready, not terminating
 	NoString           = 0xFFFFFFFF // string id of the empty string
+	AbsentString       = 0xFFFFFFFE // string id of a value that the object does not have
 	NoReasonIndex      = 0xFFFFFFFF // a result without a reason
 )
 
-// Request describes a Service port and its eligible endpoints.
+// Request describes a Service port and its endpoints.
 type Request struct {
 	Now                 int64 // Unix milliseconds, a multiple of 1000; does not change if the wall clock is set
 	Namespace           string
@@ -86,35 +92,17 @@ type Request struct {
 	ExternalPolicyLocal bool
 	SessionAffinityMS   int64  // session affinity timeout; 0: none
 	Node                string // this node
+	NodeIndex           uint32 // position of this node among the names of the Nodes that are ready, sorted; NoIndex: unknown
+	NodeCount           uint32 // Nodes that are ready; 0: unknown
 	Zone                string // this node's zone, "" when unknown
 	Zones               []Zone // sorted by name
 	Endpoints           []Endpoint
-	Generation          uint64 // increases with each change of the input for this Service port and pool
-	State               []byte // what the plugin last returned for this Service port and pool, at most MaxStateLen
-}
-
-// Restricted returns the request that a plugin with these needs sees, without the inputs that it does not ask for. It
-// shares unchanged parts with r.
-func (r *Request) Restricted(needs uint32) *Request {
-	out := *r
-	if needs&NeedNodes == 0 {
-		out.Zones = slices.Clone(r.Zones)
-		for i := range out.Zones {
-			out.Zones[i].Nodes, out.Zones[i].MilliCPU = 0, 0
-		}
-	}
-	if needs&(NeedConnections|NeedMetadata) != NeedConnections|NeedMetadata {
-		out.Endpoints = slices.Clone(r.Endpoints)
-	}
-	for i := range out.Endpoints {
-		if needs&NeedConnections == 0 {
-			out.Endpoints[i].Connections = ConnectionsUnknown
-		}
-		if needs&NeedMetadata == 0 {
-			out.Endpoints[i].Metadata = ""
-		}
-	}
-	return &out
+	ConnectionsAgeMS    uint32   // age of Endpoint.Connections; NoAge: not counted
+	OutcomesWindowMS    uint32   // length of the last window of Endpoint.Outcomes; 0: not counted
+	Keys                []string // declared by the plugins of the chain, see ParseKeys
+	ServiceValues       []Value  // of the Service keys among Keys, in their order
+	Generation          uint64   // increases with each change of the input for this Service port and pool
+	State               []byte   // what the plugin last returned for this Service port and pool, at most MaxStateLen
 }
 
 // Zone is a row of the zone table, which contains the zone of this node, the zones of endpoints and, if a plugin of the
@@ -123,21 +111,40 @@ type Zone struct {
 	Name     string
 	Nodes    uint32 // 0 unless NeedNodes
 	Ready    uint32 // ready endpoints of this Service port in the zone
+	Serving  uint32 // serving endpoints, ready or not
+	Total    uint32 // all endpoints
 	MilliCPU uint64 // allocatable CPU of its Nodes; 0 unless NeedNodes
 }
 
-// Endpoint is an eligible endpoint; Request.Endpoints is sorted by address.
+// Endpoint is an endpoint of the Service port in this pool, eligible or not; Request.Endpoints is sorted by address.
 type Endpoint struct {
 	Addr             netip.AddrPort
-	Conditions       uint32 // Ready … HintedNode
+	Conditions       uint32 // Ready … Held
 	Node             string
 	Zone             string
+	Pod              string // name, "" when unknown or unless NeedPodNames
 	Weight           uint32 // from the previous plugin of the chain, or the default rules
 	PriorWeight      int32  // from the chain's last decision, or NoWeight
 	ReadySince       int64  // Unix milliseconds, or NoTime
 	TerminatingSince int64  // Unix milliseconds, or NoTime
-	Connections      uint32 // established connections, or ConnectionsUnknown
-	Metadata         string // labels and annotations of the Pod, one key=value per line
+	Connections      uint32 // established connections from this node, or ConnectionsUnknown
+	Values           []Value // of the Pod keys among Request.Keys, in their order; missing ones are absent
+	Outcomes         Outcomes
+}
+
+// Value is the value of a declared key.
+type Value struct {
+	Text    string
+	Present bool // false: the object does not have it, and Text is ""
+}
+
+// Outcomes counts connections that this node has sent to an endpoint.
+type Outcomes struct {
+	// In the last Request.OutcomesWindowMS. Only attempts older than a second can be unanswered.
+	Attempts, Answered, Refused, Unanswered uint32
+	// Since Since, and only as long as the node watches the endpoint.
+	TotalAttempts, TotalAnswered, TotalRefused, TotalUnanswered uint64
+	Since                                                       int64 // Unix milliseconds
 }
 
 // Response is the decision on a Request. It can be reused: Reset keeps its memory.
@@ -151,12 +158,13 @@ type Response struct {
 // Result is the decision on one endpoint.
 type Result struct {
 	Weight       uint16
+	ShedPermille uint16 // part of the established connections that is reset over the next minute, in thousandths; 0: none
 	Flags        uint32
 	ResetAfterMS uint32 // established connections are reset this long from now, or NeverReset
 	Reason       string // short and human-readable
 }
 
-// Reset prepares r for n endpoints: no requeue, default balance, no state, weight 0 and no connection reset.
+// Reset prepares r for n endpoints: no requeue, default balance, no state, weight 0, and no connections reset or shed.
 func (r *Response) Reset(n int) {
 	r.RequeueAfter, r.Balance, r.State = 0, BalanceDefault, r.State[:0]
 	if cap(r.Results) < n {

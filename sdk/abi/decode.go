@@ -72,7 +72,9 @@ func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
 		r := (*[ResultSize]byte)(results)
 		a := &resp.Results[i]
 		a.Weight = uint16(min(le.Uint32(r[ResultWeight:]), MaxWeight))
-		a.Flags = le.Uint32(r[ResultFlags:]) & FlagKeepDraining
+		both := le.Uint32(r[ResultFlags:])
+		a.Flags = both & FlagKeepDraining
+		a.ShedPermille = uint16(min(both>>16, MaxShedPermille))
 		a.ResetAfterMS = le.Uint32(r[ResultResetAfter:])
 		reason := le.Uint32(r[ResultReason:])
 		switch {

@@ -1,0 +1,125 @@
+package abi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Kinds of keys that a plugin can declare: a prefix that the name of a label or annotation follows, or all of the key.
+const (
+	KeyPodLabel          = "label:"
+	KeyPodAnnotation     = "annotation:"
+	KeyPodCPU            = "request:cpu" // millicores that the Pod's containers request, as a decimal number
+	KeyServiceLabel      = "service-label:"
+	KeyServiceAnnotation = "service-annotation:"
+)
+
+// Limits of sluice_keys.
+const (
+	MaxKeys    = 16
+	MaxKeyName = 253 + 1 + 63 // bytes of the name of a label or annotation, as in Kubernetes
+
+	// MaxKeysLen is the longest text that sluice_keys writes, in bytes: the capacity of the buffer that a host passes to it.
+	MaxKeysLen = MaxKeys * (len(KeyServiceAnnotation) + MaxKeyName + 1)
+)
+
+// ParseKeys parses the text that sluice_keys writes: declared keys, one a line. The text may end with an end of line. An error
+// names the key.
+func ParseKeys(text string) ([]string, error) {
+	text = strings.TrimSuffix(text, "\n")
+	if text == "" {
+		return nil, nil
+	}
+	if n := strings.Count(text, "\n") + 1; n > MaxKeys {
+		return nil, fmt.Errorf("%d keys, more than %d", n, MaxKeys)
+	}
+	keys := strings.Split(strings.Clone(text), "\n")
+	for i, k := range keys {
+		if err := checkKey(k); err != nil {
+			return nil, fmt.Errorf("key %d: %w", i, err)
+		}
+		if slices.Contains(keys[:i], k) {
+			return nil, fmt.Errorf("key %d: %q is declared twice", i, k)
+		}
+	}
+	return keys, nil
+}
+
+// IsPodKey reports whether the values of a declared key are in Endpoint.Values; otherwise they are in Request.ServiceValues.
+func IsPodKey(key string) bool {
+	return !strings.HasPrefix(key, KeyServiceLabel) && !strings.HasPrefix(key, KeyServiceAnnotation)
+}
+
+// KeyKind returns the kind of a declared key and the name of its label or annotation, "" for KeyPodCPU; ok is false if
+// the kind is unknown.
+func KeyKind(key string) (kind, name string, ok bool) {
+	if key == KeyPodCPU {
+		return key, "", true
+	}
+	for _, kind := range [...]string{KeyPodLabel, KeyPodAnnotation, KeyServiceLabel, KeyServiceAnnotation} {
+		if name, ok := strings.CutPrefix(key, kind); ok {
+			return kind, name, true
+		}
+	}
+	return "", "", false
+}
+
+func checkKey(key string) error {
+	const most = len(KeyServiceAnnotation) + MaxKeyName
+	if len(key) > most {
+		return fmt.Errorf("%q… is %d bytes, more than %d", key[:40], len(key), most)
+	}
+	kind, name, ok := KeyKind(key)
+	switch {
+	case !ok:
+		return fmt.Errorf("%q is of an unknown kind: want %sNAME, %sNAME, %s, %sNAME or %sNAME",
+			key, KeyPodLabel, KeyPodAnnotation, KeyPodCPU, KeyServiceLabel, KeyServiceAnnotation)
+	case kind != KeyPodCPU && !isQualifiedName(name):
+		return fmt.Errorf("%q: %q is not the name of a label or annotation", key, name)
+	}
+	return nil
+}
+
+// isQualifiedName reports whether s is the name of a label or annotation: an optional DNS subdomain and a slash, and 1 to 63
+// letters, digits, "-", "_" and ".", with a letter or digit at both ends.
+func isQualifiedName(s string) bool {
+	if prefix, name, ok := strings.Cut(s, "/"); ok {
+		if !isSubdomain(prefix) {
+			return false
+		}
+		s = name
+	}
+	if s == "" || len(s) > 63 {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !isAlphanumeric(c) && (i == 0 || i == len(s)-1 || c != '-' && c != '_' && c != '.') {
+			return false
+		}
+	}
+	return true
+}
+
+// isSubdomain reports whether s is a DNS subdomain (RFC 1123) in lower case, of at most 253 bytes.
+func isSubdomain(s string) bool {
+	if len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		for i := range len(label) {
+			c := label[i]
+			if edge := i == 0 || i == len(label)-1; c >= 'A' && c <= 'Z' || !isAlphanumeric(c) && (edge || c != '-') {
+				return false
+			}
+		}
+		if label == "" {
+			return false
+		}
+	}
+	return true
+}
+
+func isAlphanumeric(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+}
