@@ -7,6 +7,8 @@
 // Request.Now, and its only memory between calls is the state that it returns with Response.SetState.
 package sdk
 
+import "github.com/sluice-proxy/sluice/sdk/abi"
+
 // Plugin decides which endpoints of a Service port get new connections. A Plugin is used by one goroutine at a time. An instance
 // of a module has one for each of its settings.
 type Plugin interface {

@@ -17,6 +17,17 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
+// someKeys are keys of all kinds.
+var someKeys = []string{"label:a", "annotation:a", abi.KeyPodCPU, "service-label:a", "service-annotation:a", "label:b", "service-label:b"}
+
+// plainView is the view of a plugin that needs nothing.
+var plainView = abi.View{Settings: abi.NoSettings}
+
+// all returns the view of a plugin that sees everything.
+func all(req *abi.Request) abi.View {
+	return abi.View{Settings: abi.NoSettings, Needs: abi.AllNeeds, Keys: req.Keys}
+}
+
 // random returns a request with random content.
 func random(rnd *rand.Rand) *abi.Request {
 	word := func() string {
@@ -32,7 +43,31 @@ func random(rnd *rand.Rand) *abi.Request {
 	}
 	for _, name := range []string{"", "a", "zone-a", "zone-b", "zürich"} {
 		if rnd.IntN(3) > 0 {
-			req.Zones = append(req.Zones, abi.Zone{Name: name, Nodes: rnd.Uint32(), Ready: rnd.Uint32(), MilliCPU: rnd.Uint64()})
+			req.Zones = append(req.Zones, abi.Zone{
+				Name: name, Nodes: rnd.Uint32(), Ready: rnd.Uint32(), Serving: rnd.Uint32(), Total: rnd.Uint32(), MilliCPU: rnd.Uint64(),
+			})
+		}
+	}
+	req.NodeIndex, req.ConnectionsAgeMS = abi.NoIndex, abi.NoAge
+	if rnd.IntN(2) == 0 {
+		req.NodeIndex, req.NodeCount, req.ConnectionsAgeMS = rnd.Uint32N(9), 1+rnd.Uint32N(9), rnd.Uint32N(9999)
+	}
+	if rnd.IntN(2) == 0 {
+		req.OutcomesWindowMS = 1 + rnd.Uint32N(9999)
+	}
+	value := func() abi.Value {
+		if rnd.IntN(3) == 0 {
+			return abi.Value{}
+		}
+		return abi.Value{Text: word(), Present: true}
+	}
+	podKeys := 0
+	for _, i := range rnd.Perm(len(someKeys))[:rnd.IntN(len(someKeys)+1)] {
+		req.Keys = append(req.Keys, someKeys[i])
+		if abi.IsPodKey(someKeys[i]) {
+			podKeys++
+		} else {
+			req.ServiceValues = append(req.ServiceValues, value())
 		}
 	}
 	for range rnd.IntN(30) {
@@ -41,9 +76,18 @@ func random(rnd *rand.Rand) *abi.Request {
 			a = netip.AddrFrom16([16]byte{0x20, 1, 15: byte(rnd.Uint32())})
 		}
 		e := abi.Endpoint{
-			Addr: netip.AddrPortFrom(a, uint16(rnd.Uint32())), Conditions: rnd.Uint32() & 127, Node: word(), Zone: word(),
+			Addr: netip.AddrPortFrom(a, uint16(rnd.Uint32())), Conditions: rnd.Uint32() & 511, Node: word(), Zone: word(), Pod: word(),
 			Weight: rnd.Uint32N(65536), PriorWeight: rnd.Int32N(100) - 1, ReadySince: rnd.Int64(), TerminatingSince: rnd.Int64(),
-			Connections: rnd.Uint32(), Metadata: word(),
+			Connections: rnd.Uint32(),
+		}
+		for range podKeys {
+			e.Values = append(e.Values, value())
+		}
+		if req.OutcomesWindowMS != 0 {
+			e.Outcomes = abi.Outcomes{
+				Attempts: rnd.Uint32(), Answered: rnd.Uint32(), Refused: rnd.Uint32(), Unanswered: rnd.Uint32(), TotalAttempts: rnd.Uint64(),
+				TotalAnswered: rnd.Uint64(), TotalRefused: rnd.Uint64(), TotalUnanswered: rnd.Uint64(), Since: rnd.Int64(),
+			}
 		}
 		if rnd.IntN(3) == 0 {
 			e.Connections = abi.ConnectionsUnknown
@@ -53,17 +97,30 @@ func random(rnd *rand.Rand) *abi.Request {
 	return req
 }
 
-// read converts a view to an abi.Request, using its accessors only.
-func read(r *Request) *abi.Request {
+// read converts a view to an abi.Request, using its accessors only. The wire form does not have the keys.
+func read(r *Request, keys []string) *abi.Request {
 	req := &abi.Request{
 		Now: int64(r.Now()), Namespace: r.Text(r.Namespace()), Service: r.Text(r.Service()), Port: r.Text(r.Port()),
 		PortNumber: r.PortNumber(), Protocol: r.Protocol(), Family: r.Family(), Pool: uint8(r.Pool()),
 		InternalPolicyLocal: r.InternalPolicyLocal(), ExternalPolicyLocal: r.ExternalPolicyLocal(), SessionAffinityMS: r.SessionAffinityTimeout().Milliseconds(),
 		Node: r.Text(r.Node()), Zone: r.Text(r.NodeZone()), Generation: r.Generation(), State: bytes.Clone(r.State()),
+		NodeIndex: abi.NoIndex, ConnectionsAgeMS: abi.NoAge, OutcomesWindowMS: uint32(r.OutcomesWindow().Milliseconds()), Keys: keys,
+	}
+	if i, n, known := r.NodeIndex(); known {
+		req.NodeIndex, req.NodeCount = uint32(i), uint32(n)
+	}
+	if age, counted := r.ConnectionsAge(); counted {
+		req.ConnectionsAgeMS = uint32(age.Milliseconds())
+	}
+	value := func(id StringID, present bool) abi.Value { return abi.Value{Text: r.Text(id), Present: present} }
+	for i := range min(u32(r.base, abi.ReqServiceValuesCount), 1000) {
+		req.ServiceValues = append(req.ServiceValues, value(r.ServiceValue(int(i))))
 	}
 	for i := range r.NumZones() {
 		z := r.Zone(i)
-		req.Zones = append(req.Zones, abi.Zone{Name: r.Text(z.Name), Nodes: z.Nodes, Ready: z.Ready, MilliCPU: z.MilliCPU})
+		req.Zones = append(req.Zones, abi.Zone{
+			Name: r.Text(z.Name), Nodes: z.Nodes, Ready: z.Ready, Serving: z.Serving, Total: z.Total, MilliCPU: z.MilliCPU,
+		})
 	}
 	for i := range r.NumEndpoints() {
 		e := r.Endpoint(i)
@@ -74,10 +131,22 @@ func read(r *Request) *abi.Request {
 		if n, counted := e.Connections(); counted {
 			connections = uint32(n)
 		}
+		var values []abi.Value
+		for k := range min(u32(r.base, abi.ReqPodKeys), 100) {
+			values = append(values, value(r.PodValue(i, int(k))))
+		}
+		now := r.Outcomes(i)
+		total, since := r.TotalOutcomes(i)
 		req.Endpoints = append(req.Endpoints, abi.Endpoint{
-			Addr: e.Addr(), Conditions: uint32(e.Conditions()), Node: r.Text(e.Node()), Zone: r.Text(e.Zone()),
+			Addr: e.Addr(), Pod: r.Text(e.Pod()), Values: values,
+			Outcomes: abi.Outcomes{
+				Attempts: uint32(now.Attempts), Answered: uint32(now.Answered), Refused: uint32(now.Refused), Unanswered: uint32(now.Unanswered),
+				TotalAttempts: total.Attempts, TotalAnswered: total.Answered, TotalRefused: total.Refused, TotalUnanswered: total.Unanswered,
+				Since: int64(since),
+			},
+			Conditions: uint32(e.Conditions()), Node: r.Text(e.Node()), Zone: r.Text(e.Zone()),
 			Weight: uint32(e.Weight()), PriorWeight: prior, ReadySince: int64(e.ReadySince()),
-			TerminatingSince: int64(e.TerminatingSince()), Connections: connections, Metadata: r.Text(e.Metadata()),
+			TerminatingSince: int64(e.TerminatingSince()), Connections: connections,
 		})
 	}
 	return req
@@ -91,6 +160,10 @@ func viewOf(r *Request, b []byte) error {
 	}
 	var quick *Request
 	in := instance{plugin: decideFunc(func(req *Request, _ *Response) error { quick = req; return nil })}
+	if len(b) >= abi.ReqSize { // the slow path does not look at the handle
+		b = bytes.Clone(b)
+		binary.LittleEndian.PutUint32(b[abi.ReqSettings:], abi.NoSettings)
+	}
 	_, quickErr := in.decideBytes(b, make([]byte, abi.MaxResponse(len(b)/abi.EndpointSize)))
 	switch {
 	case (err == nil) != (quickErr == nil):
@@ -98,7 +171,7 @@ func viewOf(r *Request, b []byte) error {
 	case err != nil:
 		return err
 	}
-	if got, want := read(quick), read(r); fmt.Sprint(got) != fmt.Sprint(want) || quick.badText != r.badText {
+	if got, want := read(quick, nil), read(r, nil); fmt.Sprint(got) != fmt.Sprint(want) || quick.badText != r.badText {
 		return fmt.Errorf("fast path: %v, slow path: %v", got, want)
 	}
 	return nil
@@ -111,11 +184,11 @@ func TestRequestRoundTrip(t *testing.T) {
 	var buf []byte
 	for round := range 2000 {
 		want := random(rnd)
-		buf = e.AppendRequest(buf[:0], want)
+		buf = e.AppendRequest(buf[:0], want, all(want))
 		if err := viewOf(&view, buf); err != nil {
 			t.Fatal(err)
 		}
-		if got := read(&view); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) || view.badText {
+		if got := read(&view, want.Keys); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) || view.badText {
 			t.Fatalf("round %d:\ngot  %+v\nwant %+v", round, got, want)
 		}
 		if len(buf)%8 != 0 {
@@ -125,7 +198,8 @@ func TestRequestRoundTrip(t *testing.T) {
 			ep := view.Endpoint(i)
 			c := want.Endpoints[i].Conditions
 			if ep.Ready() != (c&1 != 0) || ep.Serving() != (c&2 != 0) || ep.Terminating() != (c&4 != 0) ||
-				ep.Local() != (c&8 != 0) || ep.Chosen() != (c&16 != 0) || ep.Conditions().Has(HintedZone) != (c&32 != 0) {
+				ep.Local() != (c&8 != 0) || ep.Chosen() != (c&16 != 0) || ep.Conditions().Has(HintedZone) != (c&32 != 0) ||
+				ep.Conditions().Has(HintedNode) != (c&64 != 0) || ep.Eligible() != (c&128 != 0) || ep.Held() != (c&256 != 0) {
 				t.Fatalf("conditions %b are read wrongly", c)
 			}
 			row := slices.IndexFunc(want.Zones, func(z abi.Zone) bool { return z.Name != "" && z.Name == want.Endpoints[i].Zone })
@@ -143,7 +217,7 @@ func TestRequestRoundTrip(t *testing.T) {
 func TestEndpointIndexOutOfRangePanics(t *testing.T) {
 	var e abi.Encoder
 	var view Request
-	if err := viewOf(&view, e.AppendRequest(nil, &abi.Request{Endpoints: make([]abi.Endpoint, 2)})); err != nil {
+	if err := viewOf(&view, e.AppendRequest(nil, &abi.Request{Endpoints: make([]abi.Endpoint, 2)}, plainView)); err != nil {
 		t.Fatal(err)
 	}
 	for _, i := range []int{-1, 2, math.MaxInt} {
@@ -161,12 +235,12 @@ func TestEndpointIndexOutOfRangePanics(t *testing.T) {
 func TestTextsOutliveTheirRequest(t *testing.T) {
 	var e abi.Encoder
 	var view Request
-	buf := e.AppendRequest(nil, &abi.Request{Service: "first", Zone: "zone-a"})
+	buf := e.AppendRequest(nil, &abi.Request{Service: "first", Zone: "zone-a"}, plainView)
 	if err := viewOf(&view, buf); err != nil {
 		t.Fatal(err)
 	}
 	kept, id := view.Text(view.Service()), view.Service()
-	buf = e.AppendRequest(buf[:0], &abi.Request{Service: "second", Zone: "zone-a"})
+	buf = e.AppendRequest(buf[:0], &abi.Request{Service: "second", Zone: "zone-a"}, plainView)
 	if err := viewOf(&view, buf); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +259,7 @@ func TestTextCacheIsBounded(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
 	for i := range 100 {
 		name := fmt.Sprint(long, i)
-		buf = e.AppendRequest(buf[:0], &abi.Request{Service: name})
+		buf = e.AppendRequest(buf[:0], &abi.Request{Service: name}, plainView)
 		if err := viewOf(&view, buf); err != nil {
 			t.Fatal(err)
 		}
@@ -211,18 +285,39 @@ func TestMalformedRequestsAreRefusedByField(t *testing.T) {
 		"header long":     {abi.ReqHeaderLength, math.MaxUint32, "header length"},
 		"endpoints":       {abi.ReqEndpointsCount, math.MaxUint32, "endpoints: 4294967295 records"},
 		"endpoint offset": {abi.ReqEndpointsOffset, math.MaxUint32 - 7, "endpoints"},
-		"endpoint odd":    {abi.ReqEndpointsOffset, 121, "endpoints"},
+		"endpoint odd":    {abi.ReqEndpointsOffset, abi.ReqSize + 1, "endpoints"},
 		"endpoint stride": {abi.ReqEndpointsStride, 56, "endpoints: stride is 56"},
 		"zones":           {abi.ReqZonesCount, 1000, "zones"},
 		"strings":         {abi.ReqStringsCount, 1000, "strings"},
 		"state offset":    {abi.ReqStateOffset, math.MaxUint32, "state"},
 		"state length":    {abi.ReqStateLength, math.MaxUint32, "state"},
+
+		"fewer outcomes":            {abi.ReqOutcomesCount, 2, "outcomes: 2 records for 3 endpoints"},
+		"too many outcomes":         {abi.ReqOutcomesCount, math.MaxUint32, "outcomes: 4294967295 records"},
+		"outcomes in the header":    {abi.ReqOutcomesOffset, 8, "outcomes"},
+		"outcomes beyond the end":   {abi.ReqOutcomesOffset, math.MaxUint32 - 7, "outcomes"},
+		"outcomes unaligned":        {abi.ReqOutcomesOffset, abi.ReqSize + 4, "outcomes"},
+		"outcomes stride":           {abi.ReqOutcomesStride, 48, "outcomes: stride is 48"},
+		"outcomes stride huge":      {abi.ReqOutcomesStride, math.MaxUint32 - 7, "outcomes"},
+		"fewer values":              {abi.ReqValuesCount, 2, "values: 2 records for 3 endpoints"},
+		"too many values":           {abi.ReqValuesCount, math.MaxUint32, "values: 4294967295 records"},
+		"values in the header":      {abi.ReqValuesOffset, 8, "values"},
+		"values beyond the end":     {abi.ReqValuesOffset, math.MaxUint32 - 7, "values"},
+		"values unaligned":          {abi.ReqValuesOffset, abi.ReqSize + 4, "values"},
+		"values stride zero":        {abi.ReqValuesStride, 0, "values: stride is 0"},
+		"values stride too short":   {abi.ReqValuesStride, 8, "values: 4 values of 4 bytes are more than the stride of 8"},
+		"values stride huge":        {abi.ReqValuesStride, math.MaxUint32 - 7, "values"},
+		"too many Pod keys":         {abi.ReqPodKeys, math.MaxUint32, "values: 4294967295 values of 4 bytes"},
+		"Service values":            {abi.ReqServiceValuesCount, math.MaxUint32, "Service values: 4294967295 values"},
+		"Service values beyond":     {abi.ReqServiceValuesOffset, math.MaxUint32 - 7, "Service values"},
+		"Service values in header":  {abi.ReqServiceValuesOffset, 0, "Service values"},
+		"Service values, unaligned": {abi.ReqServiceValuesOffset, abi.ReqSize + 2, "Service values"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var e abi.Encoder
 			req := random(rand.New(rand.NewPCG(1, 5)))
-			req.State = []byte("s")
-			b := e.AppendRequest(nil, req)
+			req.State, req.OutcomesWindowMS, req.Endpoints = []byte("s"), 1000, make([]abi.Endpoint, 3)
+			b := e.AppendRequest(nil, req, abi.View{Needs: abi.AllNeeds, Keys: someKeys})
 			binary.LittleEndian.PutUint32(b[tt.at:], tt.v)
 			var view Request
 			if err := viewOf(&view, b); err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -236,7 +331,8 @@ func TestFastPathChecksEveryHeaderBit(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 7))
 	for range 20 {
 		var e abi.Encoder
-		b := e.AppendRequest(nil, random(rnd))
+		req := random(rnd)
+		b := e.AppendRequest(nil, req, all(req))
 		for bit := range abi.ReqSize * 8 {
 			b[bit/8] ^= 1 << (bit % 8)
 			if n := binary.LittleEndian.Uint32(b[abi.ReqEndpointsCount:]); n < 1000 {
@@ -254,11 +350,14 @@ func TestNewerMinorVersionIsRead(t *testing.T) {
 	// Each header and record is 8 bytes longer, as in a later minor version.
 	var e abi.Encoder
 	want := random(rand.New(rand.NewPCG(2, 2)))
-	b := e.AppendRequest(nil, want)
+	want.OutcomesWindowMS = 1000
+	b := e.AppendRequest(nil, want, all(want))
 	le := binary.LittleEndian
 	grown := slices.Concat(b[:abi.ReqSize], make([]byte, 8))
 	le.PutUint32(grown[abi.ReqHeaderLength:], abi.ReqSize+8)
-	for _, at := range []int{abi.ReqEndpointsOffset, abi.ReqZonesOffset, abi.ReqStringsOffset} {
+	for _, at := range []int{
+		abi.ReqEndpointsOffset, abi.ReqZonesOffset, abi.ReqStringsOffset, abi.ReqOutcomesOffset, abi.ReqValuesOffset,
+	} {
 		offset, count, stride := le.Uint32(b[at:]), le.Uint32(b[at+4:]), le.Uint32(b[at+8:])
 		le.PutUint32(grown[at:], uint32(len(grown)))
 		le.PutUint32(grown[at+8:], stride+8)
@@ -266,9 +365,10 @@ func TestNewerMinorVersionIsRead(t *testing.T) {
 			grown = append(append(grown, b[offset+i*stride:][:stride]...), 1, 2, 3, 4, 5, 6, 7, 8)
 		}
 	}
-	// Texts and state at the end.
+	// Texts, Service values and state at the end.
 	base := uint32(len(grown))
 	grown = append(grown, b...)
+	le.PutUint32(grown[abi.ReqServiceValuesOffset:], base+le.Uint32(b[abi.ReqServiceValuesOffset:]))
 	le.PutUint32(grown[abi.ReqStateOffset:], base+le.Uint32(b[abi.ReqStateOffset:]))
 	strs, n := le.Uint32(grown[abi.ReqStringsOffset:]), le.Uint32(grown[abi.ReqStringsCount:])
 	for i := range n {
@@ -281,7 +381,7 @@ func TestNewerMinorVersionIsRead(t *testing.T) {
 	if err := viewOf(&view, grown); err != nil {
 		t.Fatal(err)
 	}
-	if got := read(&view); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+	if got := read(&view, want.Keys); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
 		t.Fatalf("\ngot  %+v\nwant %+v", got, want)
 	}
 }
@@ -292,7 +392,7 @@ type readAll struct{}
 func (readAll) Configure([]byte) error { return nil }
 
 func (readAll) Decide(req *Request, resp *Response) error {
-	read(req)
+	read(req, nil)
 	for i := range req.NumEndpoints() {
 		resp.SetWeight(i, resp.Weight(i)+1)
 		resp.SetReason(i, req.Text(req.Endpoint(i).Zone()))
@@ -305,7 +405,8 @@ func FuzzRequest(f *testing.F) {
 	rnd := rand.New(rand.NewPCG(3, 3))
 	for range 5 {
 		var e abi.Encoder
-		f.Add(e.AppendRequest(nil, random(rnd)))
+		req := random(rnd)
+		f.Add(e.AppendRequest(nil, req, all(req)))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in := instance{plugin: readAll{}}
@@ -330,6 +431,106 @@ func FuzzRequest(f *testing.F) {
 			t.Error(err)
 		}
 	})
+}
+
+// seen is what a plugin sees of a request: a second implementation of abi.View.
+func seen(req *abi.Request, v abi.View) *abi.Request {
+	out := *req
+	out.Keys, out.ServiceValues, out.Zones, out.Endpoints = v.Keys, nil, slices.Clone(req.Zones), slices.Clone(req.Endpoints)
+	values := func(keys []string, of []abi.Value, pods bool) (picked []abi.Value) {
+		by := map[string]abi.Value{}
+		for _, k := range keys {
+			if abi.IsPodKey(k) == pods {
+				by[k], of = of[0], of[1:]
+			}
+		}
+		for _, k := range v.Keys {
+			if abi.IsPodKey(k) == pods {
+				picked = append(picked, by[k])
+			}
+		}
+		return picked
+	}
+	out.ServiceValues = values(req.Keys, req.ServiceValues, false)
+	if v.Needs&abi.NeedNodes == 0 {
+		out.NodeIndex, out.NodeCount = abi.NoIndex, 0
+		for i := range out.Zones {
+			out.Zones[i].Nodes, out.Zones[i].MilliCPU = 0, 0
+		}
+	}
+	if v.Needs&abi.NeedConnections == 0 {
+		out.ConnectionsAgeMS = abi.NoAge
+	}
+	if v.Needs&abi.NeedOutcomes == 0 {
+		out.OutcomesWindowMS = 0
+	}
+	for i := range out.Endpoints {
+		e := &out.Endpoints[i]
+		e.Values = values(req.Keys, e.Values, true)
+		if v.Needs&abi.NeedConnections == 0 {
+			e.Connections = abi.ConnectionsUnknown
+		}
+		if v.Needs&abi.NeedOutcomes == 0 {
+			e.Outcomes = abi.Outcomes{}
+		}
+		if v.Needs&abi.NeedPodNames == 0 {
+			e.Pod = ""
+		}
+	}
+	return &out
+}
+
+func TestPluginsSeeOnlyWhatTheyNeedAndDeclare(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(4, 4))
+	var e abi.Encoder
+	for round := range 2000 {
+		req := random(rnd)
+		v := abi.View{Settings: abi.NoSettings, Needs: rnd.Uint32() & abi.AllNeeds}
+		for _, i := range rnd.Perm(len(someKeys))[:rnd.IntN(len(someKeys)+1)] {
+			v.Keys = append(v.Keys, someKeys[i])
+		}
+		var view Request
+		if err := viewOf(&view, e.AppendRequest(nil, req, v)); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := read(&view, v.Keys), seen(req, v); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+			t.Fatalf("round %d, %+v:\ngot  %+v\nwant %+v", round, v, got, want)
+		}
+	}
+}
+
+func TestIndexOfAKeyOutOfRangePanics(t *testing.T) {
+	var e abi.Encoder
+	var view Request
+	req := &abi.Request{Endpoints: make([]abi.Endpoint, 2), Keys: someKeys}
+	if err := viewOf(&view, e.AppendRequest(nil, req, abi.View{Keys: []string{"label:a", "service-label:a"}, Needs: abi.NeedOutcomes})); err != nil {
+		t.Fatal(err)
+	}
+	if _, present := view.PodValue(1, 0); present {
+		t.Error("the Pod has a value")
+	}
+	if _, present := view.ServiceValue(0); present {
+		t.Error("the Service has a value")
+	}
+	for name, f := range map[string]func(){
+		"PodValue(2, 0)":    func() { view.PodValue(2, 0) },
+		"PodValue(-1, 0)":   func() { view.PodValue(-1, 0) },
+		"PodValue(0, 1)":    func() { view.PodValue(0, 1) },
+		"PodValue(0, -1)":   func() { view.PodValue(0, -1) },
+		"ServiceValue(1)":   func() { view.ServiceValue(1) },
+		"ServiceValue(-1)":  func() { view.ServiceValue(-1) },
+		"Outcomes(2)":       func() { view.Outcomes(2) },
+		"TotalOutcomes(-1)": func() { view.TotalOutcomes(-1) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s did not panic", name)
+				}
+			}()
+			f()
+		}()
+	}
 }
 
 func TestTimeSub(t *testing.T) {

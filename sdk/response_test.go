@@ -42,7 +42,7 @@ func TestUnsetResultsKeepTheInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "{0s 0 [] [{0 0 4294967295 } {1 0 4294967295 } {65535 0 4294967295 }]}"
+	want := "{0s 0 [] [{0 0 0 4294967295 } {1 0 0 4294967295 } {65535 0 0 4294967295 }]}"
 	if got := fmt.Sprint(*resp); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -63,6 +63,10 @@ func TestResponseRoundTrip(t *testing.T) {
 		resp.SetResetAfter(1, 1500*time.Millisecond)
 		resp.SetResetAfter(2, -time.Second)
 		resp.SetResetAfter(3, math.MaxInt64)
+		resp.SetShed(0, -1)
+		resp.SetShed(1, 7)
+		resp.SetShed(2, 1<<20)
+		resp.KeepDraining(2)
 		resp.RequeueAfter(time.Minute)
 		resp.RequeueAfter(time.Second + time.Nanosecond)
 		resp.RequeueAfter(time.Hour)
@@ -74,7 +78,7 @@ func TestResponseRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "{1.001s 3 [116 119 111] [{7 0 4294967295 same} {0 1 1500 other} {65535 0 0 same} {1 0 4294967294 }]}"
+	want := "{1.001s 3 [116 119 111] [{7 0 0 4294967295 same} {0 7 1 1500 other} {65535 1000 1 0 same} {1 0 0 4294967294 }]}"
 	if got := fmt.Sprint(*resp); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -148,7 +152,7 @@ func TestPluginErrorsAreReturned(t *testing.T) {
 
 func TestResponseTooLargeForTheBufferIsAnError(t *testing.T) {
 	var e abi.Encoder
-	req := e.AppendRequest(nil, requestOf(1, 1))
+	req := e.AppendRequest(nil, requestOf(1, 1), plainView)
 	in := instance{plugin: decideFunc(func(_ *Request, resp *Response) error { resp.SetState([]byte("abc")); return nil })}
 	full, err := in.decideBytes(req, make([]byte, 1000))
 	if err != nil {

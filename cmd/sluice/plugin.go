@@ -121,7 +121,7 @@ type callCost struct {
 func callCosts(p *wasm.Plugin) ([]callCost, error) {
 	var costs []callCost
 	for _, n := range []int{1, 10, 100, 1000} {
-		req, resp := wasm.SampleRequest(n).Restricted(p.Needs()), abi.Response{}
+		req, resp := wasm.SampleRequest(n, p.Keys()...), abi.Response{}
 		var times []time.Duration
 		for begin := time.Now(); len(times) < 200 && (len(times) < 5 || time.Since(begin) < 200*time.Millisecond); {
 			resp.Reset(n)
@@ -147,11 +147,7 @@ func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, stats wasm.
 	line("plugin", "%s", c.file)
 	line("revision", "%s (module, settings and ABI)", r.Revision[:16])
 	line("ABI version", "%d.%d", r.ABI>>16, r.ABI&0xffff)
-	implied := ""
-	if r.ABI&0xffff == 0 {
-		implied = " (implied by ABI 1.0)"
-	}
-	line("needs", "%s%s", needsText(r.Needs), implied)
+	line("needs", "%s", needsText(r.Needs, r.Keys))
 	line("imports", "%s", importsText(m.Imports))
 	line("size", "%d bytes, metered %d", m.Size, m.Metered)
 	line("functions", "%d, the largest %d bytes", m.Functions, m.LargestBody)
@@ -181,10 +177,10 @@ func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, stats wasm.
 func (c *pluginCheck) printAnswers(p *wasm.Plugin) error {
 	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "\nsample request\trequeue after\tweights\treasons\n")
-	for _, s := range wasm.Samples() {
+	for _, s := range wasm.Samples(p.Keys()...) {
 		var resp abi.Response
 		resp.Reset(len(s.Request.Endpoints))
-		if err := p.Decide(s.Request.Restricted(p.Needs()), &resp); err != nil {
+		if err := p.Decide(s.Request, &resp); err != nil {
 			return fmt.Errorf("sample request %q: %w", s.Name, err)
 		}
 		requeue := "-"
@@ -207,21 +203,18 @@ func (c *pluginCheck) printAnswers(p *wasm.Plugin) error {
 	return w.Flush()
 }
 
-func needsText(needs uint32) string {
-	var names []string
-	if needs&abi.NeedConnections != 0 {
-		names = append(names, "connection counts")
+// needsText names the optional inputs of a plugin, with the keys that it declares.
+func needsText(needs uint32, keys []string) string {
+	var all []string
+	for _, in := range wasm.Inputs() {
+		if text := in.Asked(needs, keys); text != "" {
+			all = append(all, text)
+		}
 	}
-	if needs&abi.NeedMetadata != 0 {
-		names = append(names, "Pod labels and annotations")
-	}
-	if needs&abi.NeedNodes != 0 {
-		names = append(names, "Nodes and CPU of zones")
-	}
-	if len(names) == 0 {
+	if len(all) == 0 {
 		return "none"
 	}
-	return strings.Join(names, ", ")
+	return strings.Join(all, "; ")
 }
 
 func importsText(imports []meter.Import) string {

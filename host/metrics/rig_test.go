@@ -53,6 +53,7 @@ func (u *uneven) Decide(_ *abi.Request, resp *abi.Response) error {
 	return nil
 }
 func (*uneven) Needs() uint32    { return 0 }
+func (*uneven) Keys() []string   { return nil }
 func (*uneven) Revision() string { return "1" }
 
 // connTable is a connection table that always has connections to reset and flows to delete.

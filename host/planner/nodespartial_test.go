@@ -23,6 +23,7 @@ func (nodeCountPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	return nil
 }
 func (nodeCountPlugin) Needs() uint32    { return abi.NeedNodes }
+func (nodeCountPlugin) Keys() []string   { return nil }
 func (nodeCountPlugin) Revision() string { return "1" }
 
 // TestPoliciesThatNeedNodesWaitForAllNodes: this node's own would be all of the demand otherwise.

@@ -32,6 +32,7 @@ func (zonePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	return nil
 }
 func (zonePlugin) Needs() uint32    { return 0 }
+func (zonePlugin) Keys() []string   { return nil }
 func (zonePlugin) Revision() string { return "1" }
 
 func nativePlugins(policy.Step) (policy.Plugin, error) { return zonePlugin{}, nil }

@@ -21,6 +21,7 @@ type Call struct {
 
 	zones []abi.Zone // reused for Request.Zones
 	state []byte     // reused for Request.State
+	keys  []string   // reused for Request.Keys
 	chain chain
 }
 
@@ -74,7 +75,7 @@ func (c *Call) check() error {
 	}
 	hasWeight := false
 	for i := range c.Response.Results {
-		if !eligible(c.Request.Endpoints[i].Conditions) {
+		if c.Request.Endpoints[i].Conditions&abi.Eligible == 0 {
 			c.Response.Results[i].Weight = 0
 		}
 		hasWeight = hasWeight || c.Response.Results[i].Weight > 0
@@ -83,12 +84,6 @@ func (c *Call) check() error {
 		return errors.New("answer has no eligible endpoint with a weight above 0")
 	}
 	return nil
-}
-
-// eligible is service.Endpoint.Eligible for the conditions of a request.
-func eligible(conditions uint32) bool {
-	const draining = abi.Serving | abi.Terminating
-	return conditions&abi.Ready != 0 || conditions&draining == draining
 }
 
 // maxFreeCalls and maxFreeEndpoints bound the memory of calls that are kept for reuse.

@@ -10,11 +10,15 @@ import (
 
 // notInDigest lists the fields that do not require a new call when they change.
 var notInDigest = map[string]string{
-	"Request.Now":          "time: a plugin asks for a later call itself",
-	"Request.Generation":   "derived from the digest",
-	"Request.State":        "the plugin's own answer",
-	"Endpoint.Weight":      "in the digest of the step, see TestStepDigestCoversRevisionAndWeights",
-	"Endpoint.PriorWeight": "the chain's own answer",
+	"Request.Now":              "time: a plugin asks for a later call itself",
+	"Request.Generation":       "derived from the digest",
+	"Request.State":            "the plugin's own answer",
+	"Request.ConnectionsAgeMS": "with Endpoint.Connections",
+	"Request.OutcomesWindowMS": "with Endpoint.Outcomes",
+	"Endpoint.Weight":          "in the digest of the step, see TestStepDigestCoversRevisionAndWeights",
+	"Endpoint.PriorWeight":     "the chain's own answer",
+	"Endpoint.Connections":     "changes all the time: a plugin asks for a later call itself",
+	"Endpoint.Outcomes":        "changes all the time: the planner asks again after new failures",
 }
 
 func TestDigestCoversRequest(t *testing.T) {
@@ -37,11 +41,16 @@ func TestDigestCoversRequest(t *testing.T) {
 		}
 	}
 	request := func() *abi.Request {
-		return &abi.Request{Zones: []abi.Zone{{}}, Endpoints: []abi.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80")}}}
+		return &abi.Request{
+			Keys: []string{""}, ServiceValues: []abi.Value{{Present: true}}, Zones: []abi.Zone{{}},
+			Endpoints: []abi.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Values: []abi.Value{{Present: true}}}},
+		}
 	}
 	check(request, func(r *abi.Request) reflect.Value { return reflect.ValueOf(r).Elem() })
 	check(request, func(r *abi.Request) reflect.Value { return reflect.ValueOf(&r.Zones[0]).Elem() })
 	check(request, func(r *abi.Request) reflect.Value { return reflect.ValueOf(&r.Endpoints[0]).Elem() })
+	check(request, func(r *abi.Request) reflect.Value { return reflect.ValueOf(&r.Endpoints[0].Values[0]).Elem() })
+	check(request, func(r *abi.Request) reflect.Value { return reflect.ValueOf(&r.ServiceValues[0]).Elem() })
 	for name := range notInDigest {
 		if !checked[name] {
 			t.Errorf("notInDigest lists %s, which does not exist", name)
@@ -49,19 +58,34 @@ func TestDigestCoversRequest(t *testing.T) {
 	}
 }
 
-func TestDigestCoversNumberOfZonesAndEndpoints(t *testing.T) {
+// TestDigestTellsSimilarRequestsApart: no two of these have the same digest.
+func TestDigestTellsSimilarRequestsApart(t *testing.T) {
 	digests := map[requestDigest]bool{}
-	for _, r := range []abi.Request{
+	requests := []abi.Request{
 		{},
+		{Keys: []string{""}},
+		{Keys: []string{"ab"}},
+		{Keys: []string{"a", "b"}},
+		{ServiceValues: []abi.Value{{}}},
+		{ServiceValues: []abi.Value{{Present: true}}},
+		{ServiceValues: []abi.Value{{Text: "a", Present: true}}},
+		{ServiceValues: []abi.Value{{}, {Text: "a", Present: true}}},
+		{ServiceValues: []abi.Value{{Text: "a", Present: true}, {}}},
+		{Endpoints: []abi.Endpoint{{Values: make([]abi.Value, 1)}}},
+		{Endpoints: []abi.Endpoint{{Values: make([]abi.Value, 2)}}},
+		{Endpoints: []abi.Endpoint{{Values: []abi.Value{{Present: true}}}}},
+		{Endpoints: []abi.Endpoint{{Pod: "a"}}},
+		{Endpoints: []abi.Endpoint{{Zone: "a"}}},
 		{Zones: make([]abi.Zone, 1)},
 		{Zones: make([]abi.Zone, 2)},
 		{Endpoints: make([]abi.Endpoint, 1)},
 		{Endpoints: make([]abi.Endpoint, 2)},
-	} {
-		digests[new(digester).request(&r)] = true
 	}
-	if len(digests) != 5 {
-		t.Errorf("%d different digests, want 5", len(digests))
+	for i := range requests {
+		digests[new(digester).request(&requests[i])] = true
+	}
+	if len(digests) != len(requests) {
+		t.Errorf("%d different digests, want %d", len(digests), len(requests))
 	}
 }
 
@@ -96,6 +120,8 @@ func change(t *testing.T, name string, v reflect.Value) {
 		v.SetInt(v.Int() + 1)
 	case reflect.Uint64, reflect.Uint32, reflect.Uint16, reflect.Uint8:
 		v.SetUint(v.Uint() + 1)
+	case reflect.Struct:
+		change(t, name, v.Field(0))
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), v.Len()+1, v.Len()+1))
 	default:

@@ -27,6 +27,8 @@ func (s *fakePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 
 func (s *fakePlugin) Needs() uint32 { return 0 }
 
+func (*fakePlugin) Keys() []string { return nil }
+
 func (s *fakePlugin) Revision() string { return s.revision }
 
 // setWeights answers every endpoint that has a weight with w.

@@ -2,23 +2,29 @@ package policy
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// needsPlugin is a plugin with needs. It records the zone table that it sees.
+// needsPlugin is a plugin with needs and keys. It records the request that it sees.
 type needsPlugin struct {
 	fakePlugin
-	needs uint32
-	seen  []abi.Zone
+	needs   uint32
+	keys    []string
+	seen    []abi.Zone
+	request abi.Request
 }
 
 func (n *needsPlugin) Needs() uint32 { return n.needs }
 
+func (n *needsPlugin) Keys() []string { return n.keys }
+
 func (n *needsPlugin) Decide(req *abi.Request, resp *abi.Response) error {
-	n.seen = slices.Clone(req.Zones)
+	n.seen, n.request = slices.Clone(req.Zones), *req
+	n.request.Keys, n.request.Endpoints = slices.Clone(req.Keys), slices.Clone(req.Endpoints)
 	return n.fakePlugin.Decide(req, resp)
 }
 
@@ -41,8 +47,11 @@ func newNeedyFixture(plugins ...*needsPlugin) *fixture {
 }
 
 func TestOnlyChainsThatNeedNodesGetThem(t *testing.T) {
-	without := []abi.Zone{{Name: "a", Ready: 1}, {Name: "b", Ready: 2}}
-	with := []abi.Zone{{Name: "a", Nodes: 2, Ready: 1, MilliCPU: 4000}, {Name: "b", Ready: 2}, {Name: "c", Nodes: 1, MilliCPU: 2000}}
+	without := []abi.Zone{{Name: "a", Ready: 1, Serving: 1, Total: 1}, {Name: "b", Ready: 2, Serving: 2, Total: 2}}
+	with := []abi.Zone{
+		{Name: "a", Nodes: 2, Ready: 1, Serving: 1, Total: 1, MilliCPU: 4000}, {Name: "b", Ready: 2, Serving: 2, Total: 2},
+		{Name: "c", Nodes: 1, MilliCPU: 2000},
+	}
 	for name, c := range map[string]struct {
 		needs []uint32
 		want  []abi.Zone
@@ -50,7 +59,7 @@ func TestOnlyChainsThatNeedNodesGetThem(t *testing.T) {
 		"no plugin needs them":      {[]uint32{0, abi.NeedConnections}, without},
 		"the only one":              {[]uint32{abi.NeedNodes}, with},
 		"one of a chain, for all":   {[]uint32{0, abi.NeedNodes}, with},
-		"with an unavailable input": {[]uint32{abi.NeedNodes | abi.NeedMetadata}, with},
+		"with an unavailable input": {[]uint32{abi.NeedNodes | abi.NeedOutcomes}, with},
 		"the first of a chain only": {[]uint32{abi.NeedNodes, 0}, with},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,5 +106,57 @@ func TestPluginThatNeedsNodesWaitsForThem(t *testing.T) {
 	b.expect(t, "known again", FromChain, 7, 7, 7)
 	if p.calls != 2 {
 		t.Errorf("%d calls", p.calls)
+	}
+}
+
+func TestRequestHasAllEndpointsWithWhatIsKnownOfThem(t *testing.T) {
+	p := newNeedy(abi.NeedPodNames)
+	b := newNeedyFixture(p)
+	b.set(2, 1)
+	eps := b.in.Port.Endpoints
+	eps[0].Pod, eps[0].Zone = "web-0", "a"
+	eps[1].Pod, eps[1].Zone, eps[1].Ready, eps[1].InCluster = "web-1", "a", false, false // serving, but not ready
+	eps[2].Pod, eps[2].Zone, eps[2].Serving = "web-2", "b", false
+	b.expect(t, "one of three is eligible", FromChain, 7, 0, 0)
+	var got []abi.Endpoint
+	for _, e := range p.request.Endpoints {
+		got = append(got, abi.Endpoint{Pod: e.Pod, Conditions: e.Conditions})
+	}
+	want := []abi.Endpoint{
+		{Pod: "web-0", Conditions: abi.Ready | abi.Serving | abi.Chosen | abi.Eligible},
+		{Pod: "web-1", Conditions: abi.Serving}, {Pod: "web-2", Conditions: abi.Terminating},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("endpoints %+v, want %+v", got, want)
+	}
+	zones := []abi.Zone{{Name: "a", Ready: 1, Serving: 2, Total: 2}, {Name: "b", Total: 1}}
+	if !slices.Equal(p.seen, zones) {
+		t.Errorf("zones %+v, want %+v", p.seen, zones)
+	}
+	if r := &p.request; r.NodeIndex != abi.NoIndex || r.NodeCount != 0 || r.ConnectionsAgeMS != abi.NoAge || r.OutcomesWindowMS != 0 {
+		t.Errorf("what is not known: %+v", r)
+	}
+}
+
+func TestPodNamesAreGivenOnRequestOnly(t *testing.T) {
+	p := newNeedy(0)
+	b := newNeedyFixture(p)
+	b.in.Port.Endpoints[0].Pod = "web-0"
+	b.expect(t, "first call", FromChain, 7, 7, 7)
+	b.in.Port.Endpoints[0].Pod = "web-1"
+	b.expect(t, "another Pod with the address", FromChain, 7, 7, 7)
+	if p.calls != 1 || p.request.Endpoints[0].Pod != "" {
+		t.Errorf("%d calls, the first Pod is %q", p.calls, p.request.Endpoints[0].Pod)
+	}
+}
+
+func TestRequestHasTheKeysOfAllPluginsOfTheChain(t *testing.T) {
+	p, q := newNeedy(0), newNeedy(0)
+	p.keys, q.keys = []string{"label:a", "service-label:b"}, []string{"label:c", "label:a"}
+	b := newNeedyFixture(p, q)
+	b.expect(t, "first call", FromChain, 7, 7, 7)
+	want := []string{"label:a", "service-label:b", "label:c"}
+	if !slices.Equal(p.request.Keys, want) || !slices.Equal(q.request.Keys, want) {
+		t.Errorf("keys %v and %v, want %v", p.request.Keys, q.request.Keys, want)
 	}
 }

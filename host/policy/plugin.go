@@ -18,6 +18,8 @@ type Plugin interface {
 	Decide(req *abi.Request, resp *abi.Response) error
 	// Needs returns the abi.Need bits of the plugin.
 	Needs() uint32
+	// Keys returns the keys that the plugin declares for its settings, see abi.ParseKeys.
+	Keys() []string
 	// Revision identifies code and settings. It changes whenever answers may change.
 	Revision() string
 }

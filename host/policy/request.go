@@ -11,6 +11,8 @@ import (
 // build builds the request for the first plugin of the chain, with the weights of the default rules, and e.portIndex.
 func (e *Evaluator) build(c *Call, m *poolState, in *Input, now time.Time) {
 	p := in.Port
+	var needs uint32
+	needs, c.keys = e.asks(m.policy, c.keys[:0])
 	e.portIndex = e.portIndex[:0]
 	eps := c.Request.Endpoints[:0]
 	for i := range p.Endpoints {
@@ -24,6 +26,9 @@ func (e *Evaluator) build(c *Call, m *poolState, in *Input, now time.Time) {
 			Weight: bits / abi.Chosen & 1, PriorWeight: abi.NoWeight,
 			ReadySince: milliseconds(since.ready), TerminatingSince: milliseconds(since.terminating), Connections: abi.ConnectionsUnknown,
 		})
+		if needs&abi.NeedPodNames != 0 {
+			eps[len(eps)-1].Pod = ep.Pod
+		}
 		e.portIndex = append(e.portIndex, i)
 	}
 	if m.lastGood != nil {
@@ -38,19 +43,20 @@ func (e *Evaluator) build(c *Call, m *poolState, in *Input, now time.Time) {
 		})
 	}
 	c.Key = PoolKey{p.Name, p.Family, in.Pool}
-	c.zones = appendZones(c.zones[:0], in, e.needs(m.policy))
+	c.zones = appendZones(c.zones[:0], in, needs)
 	c.Request = abi.Request{
 		Now:       wholeSecond(now),
 		Namespace: p.Name.Service.Namespace, Service: p.Name.Service.Name, Port: p.Name.Port,
 		PortNumber: p.Spec.Port, Protocol: uint8(p.Name.Protocol), Family: uint8(p.Family), Pool: in.Pool,
 		InternalPolicyLocal: in.Service.InternalLocal, ExternalPolicyLocal: in.Service.ExternalLocal,
 		SessionAffinityMS: in.Service.Affinity.Milliseconds(),
-		Node:              in.Node, Zone: in.Zone, Zones: c.zones, Endpoints: eps,
+		Node:              in.Node, NodeIndex: abi.NoIndex, Zone: in.Zone, Zones: c.zones, Endpoints: eps,
+		ConnectionsAgeMS: abi.NoAge, Keys: c.keys,
 	}
 }
 
 // appendZones appends in.Zones to zones, which is empty, if a plugin needs Nodes, otherwise this node's zone only; both with the
-// zones that only endpoints name, and with the number of ready endpoints. Input that no plugin of the chain needs is left out, so
+// zones that only endpoints name, and with the numbers of ready, serving and all endpoints. Input that no plugin of the chain needs is left out, so
 // that answers do not depend on the needs of other Services' plugins.
 func appendZones(zones []abi.Zone, in *Input, needs uint32) []abi.Zone {
 	switch {
@@ -60,7 +66,7 @@ func appendZones(zones []abi.Zone, in *Input, needs uint32) []abi.Zone {
 		zones = append(zones, abi.Zone{Name: in.Zone})
 	}
 	for i := range zones {
-		zones[i].Ready = 0
+		zones[i].Ready, zones[i].Serving, zones[i].Total = 0, 0, 0
 	}
 	for i := range in.Port.Endpoints {
 		e := &in.Port.Endpoints[i]
@@ -71,14 +77,19 @@ func appendZones(zones []abi.Zone, in *Input, needs uint32) []abi.Zone {
 		if !ok {
 			zones = slices.Insert(zones, at, abi.Zone{Name: e.Zone})
 		}
+		z := &zones[at]
+		z.Total++
 		if e.Ready {
-			zones[at].Ready++
+			z.Ready++
+		}
+		if e.Serving {
+			z.Serving++
 		}
 	}
 	return zones
 }
 
-// conditions returns the condition bits of an endpoint, abi.Ready to abi.HintedNode.
+// conditions returns the condition bits of an endpoint, abi.Ready to abi.Eligible.
 func conditions(in *Input, i int) uint32 {
 	e := &in.Port.Endpoints[i]
 	var bits uint32
@@ -103,15 +114,25 @@ func conditions(in *Input, i int) uint32 {
 	if e.HintedNode {
 		bits |= abi.HintedNode
 	}
+	if e.Eligible() {
+		bits |= abi.Eligible
+	}
 	return bits
 }
 
-// needs returns the needs of the loaded plugins of a chain.
-func (e *Evaluator) needs(p *Policy) (all uint32) {
+// asks returns the needs of the loaded plugins of a chain, and appends the keys that they declare to keys, each once.
+func (e *Evaluator) asks(p *Policy, keys []string) (needs uint32, _ []string) {
 	for _, s := range p.Steps {
-		if plugin, err := e.plugins(s); err == nil {
-			all |= plugin.Needs()
+		plugin, err := e.plugins(s)
+		if err != nil {
+			continue
+		}
+		needs |= plugin.Needs()
+		for _, k := range plugin.Keys() {
+			if !slices.Contains(keys, k) {
+				keys = append(keys, k)
+			}
 		}
 	}
-	return all
+	return needs, keys
 }

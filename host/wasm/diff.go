@@ -42,6 +42,9 @@ func describe(r, other *abi.Result) string {
 	if r.Flags != other.Flags {
 		text += fmt.Sprintf(", flags %#x", r.Flags)
 	}
+	if r.ShedPermille != other.ShedPermille {
+		text += fmt.Sprintf(", sheds %d ‰", r.ShedPermille)
+	}
 	switch {
 	case r.ResetAfterMS == other.ResetAfterMS:
 	case r.ResetAfterMS == abi.NeverReset:

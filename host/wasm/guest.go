@@ -36,6 +36,7 @@ type guest struct {
 	decide   api.Function
 	alloc    api.Function
 	encoder  abi.Encoder
+	sees     abi.View // of requests
 	req      buffer
 	reqUsed  int // bytes of req that are not zero
 	resp     buffer
@@ -98,7 +99,15 @@ func (g *guest) start() (err error) {
 		return err
 	}
 	g.bind()
-	return g.configure()
+	if p.report.ABI == 0 {
+		if err := g.introduce(); err != nil {
+			return err
+		}
+	}
+	if err := g.configure(); err != nil {
+		return err
+	}
+	return g.declareKeys()
 }
 
 // initialize runs the start function and _initialize.
@@ -123,35 +132,6 @@ func (g *guest) initialize() error {
 		}
 		budget -= g.fuelUsed
 		p.initFuel += g.fuelUsed
-	}
-	return nil
-}
-
-// configure passes the settings to sluice_configure.
-func (g *guest) configure() error {
-	p := g.p
-	budget := p.limits.ConfigureFuel
-	if !p.configurable {
-		if s := strings.TrimSpace(string(p.settings)); s != "" && s != "{}" && s != "null" {
-			return errors.New("settings: the plugin accepts none (it does not export sluice_configure)")
-		}
-		return nil
-	}
-	g.begin(p.limits.ConfigureTime)
-	defer g.timer.Stop()
-	var b buffer
-	if err := g.ensureBuffer(&b, len(p.settings), &budget); err != nil {
-		return err
-	}
-	copy(g.view(b), p.settings)
-	g.args[0], g.args[1] = uint64(b.ptr), uint64(len(p.settings))
-	err := g.call(g.module.ExportedFunction("sluice_configure"), "sluice_configure", budget)
-	p.initFuel += g.fuelUsed
-	if err != nil {
-		return err
-	}
-	if code := int32(g.args[0]); code < 0 {
-		return fmt.Errorf("settings refused: %s", g.withLoggedError(abi.CodeText(int64(code))))
 	}
 	return nil
 }
@@ -269,7 +249,7 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Respons
 	var length int
 	for {
 		v := g.view(g.req)
-		wire := g.encoder.AppendRequest(v[:0:len(v)], req)
+		wire := g.encoder.AppendRequest(v[:0:len(v)], req, g.sees)
 		if length = len(wire); length <= len(v) {
 			break
 		}

@@ -31,8 +31,10 @@ type Options struct {
 	// Memory bounds the host memory of all plugins together, in bytes: compiled code, tables, linear memories and, while a
 	// Compiler runs, Limits.Compile.Memory. 0 means DefaultMemory.
 	Memory int64
-	Limits Limits       // zero fields default to DefaultLimits
-	Log    *slog.Logger // log lines of guests and of the host; nil: discarded
+	// Missing are the inputs that this host cannot provide, by Input.Name, with the reason. Plugins that need one are refused.
+	Missing map[string]string
+	Limits  Limits       // zero fields default to DefaultLimits
+	Log     *slog.Logger // log lines of guests and of the host; nil: discarded
 	// Now is used for the durations in Report only; with nil they are zero.
 	Now func() time.Time
 }
@@ -49,6 +51,8 @@ type Host struct {
 	watchdog *watchdog.Watchdog
 	seed     maphash.Seed // of the choice of decisions that are repeated
 
+	missingInputs map[string]string // Options.Missing
+
 	mu      sync.Mutex
 	plugins map[*Plugin]bool
 	codes   map[codeKey]*code // in use
@@ -63,7 +67,7 @@ func New(_ context.Context, opts Options) (*Host, error) {
 		return nil, fmt.Errorf("wasm: %w", err)
 	}
 	h := &Host{ctx: context.Background(), limits: limits, log: opts.Log, now: opts.Now, plugins: map[*Plugin]bool{}, codes: map[codeKey]*code{},
-		watchdog: new(watchdog.Watchdog), seed: maphash.MakeSeed()}
+		watchdog: new(watchdog.Watchdog), seed: maphash.MakeSeed(), missingInputs: opts.Missing}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -123,10 +127,11 @@ type Report struct {
 	Module      meter.Info
 	ABI         uint32 // major<<16 | minor, from sluice_abi_version
 	Needs       uint32
+	Keys        []string      // declared for the settings
 	FromCache   bool          // the compiled code was cached
 	Meter       time.Duration // durations are zero without Options.Now
 	Compile     time.Duration
-	Instantiate time.Duration // including _initialize and sluice_configure
+	Instantiate time.Duration // including _initialize, sluice_configure and sluice_keys
 	InitFuel    int64         // used by them
 	MemoryBytes uint64        // host memory of a new instance
 	SelfTest    SelfTest
@@ -218,6 +223,7 @@ func abiExports() []abiExport {
 		{"sluice_decide", meter.KindFunc, "(i32 i32 i32 i32) -> (i64)", false},
 		{"sluice_needs", meter.KindFunc, "() -> (i32)", true},
 		{"sluice_configure", meter.KindFunc, "(i32 i32) -> (i32)", true},
+		{"sluice_keys", meter.KindFunc, "(i32 i32 i32) -> (i32)", true},
 		{"_initialize", meter.KindFunc, "() -> ()", true},
 	}
 }

@@ -103,7 +103,11 @@ func TestHostileModulesFailWithinBoundsAndNameTheReason(t *testing.T) {
 			}
 			when, want := m[1], m[2]
 			expect := regexp.MustCompile(want)
-			p, err := h.Load(ctx, "evil", wat(t, text), nil)
+			var settings []byte
+			if m := regexp.MustCompile(`(?m)^ *;; settings: (.*)$`).FindStringSubmatch(text); m != nil {
+				settings = []byte(m[1])
+			}
+			p, err := h.Load(ctx, "evil", wat(t, text), settings)
 			if when == "load" {
 				if err == nil {
 					p.Close()

@@ -5,64 +5,51 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
-	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// The C compiler compares each field of sdk/c/sluice.h with sdk/abi.
-func TestCHeaderMatchesTheABILayout(t *testing.T) {
+// The C compiler compares each record and value of sdk/c/sluice.h with sdk/ABI.md.
+func TestCHeaderMatchesTheContract(t *testing.T) {
 	testenv.RequireProgram(t, "clang", "clang")
+	heading := regexp.MustCompile("^### .*: `(sluice_\\w+)`, (\\d+) bytes")
+	field := regexp.MustCompile("^\\| (\\d+) \\| (\\d+) \\| `([a-z_.]+)` \\|")
+	value := regexp.MustCompile("^\\| `(NO_\\w+|[A-Z]+|[A-Z]+_[A-Z]+|[A-Z][A-Za-z]+)` \\| (?:`\\w+` \\| )?(-?\\d+|0x[0-9A-F]+) \\|")
 	var b strings.Builder
 	b.WriteString("#include \"sluice.h\"\n#include <stddef.h>\n")
-	assertOffset := func(record, field string, at int) {
-		fmt.Fprintf(&b, "_Static_assert(offsetof(%s, %s) == %d, \"%s.%s\");\n", record, field, at, record, field)
+	record, asserts := "", 0
+	assert := func(format string, args ...any) {
+		condition := fmt.Sprintf(format, args...)
+		fmt.Fprintf(&b, "_Static_assert(%s, %q);\n", condition, condition)
+		asserts++
 	}
-	size := func(record string, n int) {
-		fmt.Fprintf(&b, "_Static_assert(sizeof(%s) == %d, \"%s\");\n", record, n, record)
+	for line := range strings.Lines(mustRead(t, "../../sdk/ABI.md")) {
+		if m := heading.FindStringSubmatch(line); m != nil {
+			record = m[1]
+			assert("sizeof(%s) == %s", record, m[2])
+		} else if strings.HasPrefix(line, "#") {
+			record = ""
+		}
+		if m := field.FindStringSubmatch(line); m != nil {
+			assert("offsetof(%s, %s) == %s", record, m[3], m[1])
+			assert("sizeof(((%s *)0)->%s) == %s", record, m[3], m[2])
+		}
+		if m := value.FindStringSubmatch(line); m != nil {
+			name := strings.TrimPrefix(m[1], "Code") // error codes, needs and conditions have the names of Go
+			name = strings.ToUpper(regexp.MustCompile("([a-z])([A-Z])").ReplaceAllString(name, "${1}_$2"))
+			switch name {
+			case "NO_WEIGHT", "NO_TIME": // without a name in C
+				continue
+			}
+			assert("(long long)SLUICE_%s == %sLL", name, m[2])
+		}
 	}
-	for field, at := range map[string]int{
-		"magic": abi.ReqMagic, "major": abi.ReqMajor, "minor": abi.ReqMinor, "total": abi.ReqTotal, "header_length": abi.ReqHeaderLength,
-		"now_ms": abi.ReqNow, "generation": abi.ReqGeneration, "namespace_id": abi.ReqNamespace, "service_id": abi.ReqService,
-		"port_name_id": abi.ReqPortName, "node_id": abi.ReqNode, "zone_id": abi.ReqZone, "port": abi.ReqPort, "protocol": abi.ReqProtocol,
-		"family": abi.ReqFamily, "pool": abi.ReqPool, "policy": abi.ReqPolicy, "zone_index": abi.ReqZoneIndex, "affinity_ms": abi.ReqSessionAffinity,
-		"endpoints": abi.ReqEndpointsOffset, "zones": abi.ReqZonesOffset, "strings": abi.ReqStringsOffset,
-		"state_offset": abi.ReqStateOffset, "state_length": abi.ReqStateLength,
-	} {
-		assertOffset("sluice_request", field, at)
+	if asserts < 150 {
+		t.Errorf("%d assertions: the tables are not read", asserts)
 	}
-	for field, at := range map[string]int{
-		"address": abi.EndpointAddr, "port": abi.EndpointPort, "zone_index": abi.EndpointZoneIndex, "conditions": abi.EndpointConditions,
-		"node_id": abi.EndpointNode, "zone_id": abi.EndpointZone, "weight": abi.EndpointWeight, "prior_weight": abi.EndpointPriorWeight,
-		"ready_since_ms": abi.EndpointReadySince, "terminating_since_ms": abi.EndpointTerminatingSince,
-		"connections": abi.EndpointConnections, "metadata_id": abi.EndpointMetadata,
-	} {
-		assertOffset("sluice_endpoint", field, at)
-	}
-	for field, at := range map[string]int{"zone_id": abi.ZoneName, "nodes": abi.ZoneNodes, "ready": abi.ZoneReady, "millicores": abi.ZoneMilliCPU} {
-		assertOffset("sluice_zone", field, at)
-	}
-	for field, at := range map[string]int{"id": abi.StringID, "offset": abi.StringOffset, "length": abi.StringLength} {
-		assertOffset("sluice_string", field, at)
-	}
-	for field, at := range map[string]int{
-		"magic": abi.RespMagic, "total": abi.RespTotal, "header_length": abi.RespHeaderLength, "results": abi.RespResultsOffset,
-		"requeue_ms": abi.RespRequeueAfter, "balance": abi.RespBalance, "state_offset": abi.RespStateOffset, "state_length": abi.RespStateLength,
-		"reasons_offset": abi.RespReasonsOffset, "reasons_count": abi.RespReasonsCount,
-	} {
-		assertOffset("sluice_response", field, at)
-	}
-	for field, at := range map[string]int{"weight": abi.ResultWeight, "flags": abi.ResultFlags, "reset_after_ms": abi.ResultResetAfter, "reason": abi.ResultReason} {
-		assertOffset("sluice_result", field, at)
-	}
-	size("sluice_request", abi.ReqSize)
-	size("sluice_endpoint", abi.EndpointSize)
-	size("sluice_zone", abi.ZoneSize)
-	size("sluice_string", abi.StringSize)
-	size("sluice_response", abi.RespSize)
-	size("sluice_result", abi.ResultSize)
 	file := filepath.Join(t.TempDir(), "layout.c")
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		t.Fatal(err)
@@ -70,5 +57,36 @@ func TestCHeaderMatchesTheABILayout(t *testing.T) {
 	cmd := exec.Command("clang", "--target=wasm32", "-ffreestanding", "-fsyntax-only", "-I", "../../sdk/c", file)
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, msg)
+	}
+}
+
+// The tables of exports and imports in sdk/ABI.md are those that the host accepts.
+func TestContractHasEveryExportAndImport(t *testing.T) {
+	text := mustRead(t, "../../sdk/ABI.md")
+	export := regexp.MustCompile("(?m)^\\| `(memory|_initialize|sluice_\\w+)` \\| (?:`(.*?)`|memory) \\| (required|optional) \\|")
+	want := map[string]string{}
+	for _, e := range abiExports() {
+		want[e.name] = fmt.Sprintf("%s optional=%t", e.sig, e.optional)
+	}
+	for _, m := range export.FindAllStringSubmatch(text, -1) {
+		if got := fmt.Sprintf("%s optional=%t", m[2], m[3] == "optional"); want[m[1]] != got {
+			t.Errorf("export %s: in the contract %s, the host wants %s", m[1], got, want[m[1]])
+		}
+		delete(want, m[1])
+	}
+	for module, funcs := range hostFuncs() {
+		for name, f := range funcs {
+			want[module+"."+name] = f.sig
+		}
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(sluice|wasi_\\w+)` \\| `(\\w+)` \\| `(.*?)` \\|$").FindAllStringSubmatch(text, -1) {
+		name := m[1] + "." + m[2]
+		if want[name] != m[3] {
+			t.Errorf("import %s: in the contract %s, the host has %s", name, m[3], want[name])
+		}
+		delete(want, name)
+	}
+	for name := range want {
+		t.Errorf("%s is not in the contract", name)
 	}
 }

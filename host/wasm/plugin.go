@@ -169,7 +169,7 @@ func (p *Plugin) discard() {
 	}
 }
 
-// handshake instantiates the first guest, reads its ABI version and needs, and runs the self-test. Afterwards the plugin
+// handshake instantiates the first guest, which has to introduce itself, and runs the self-test. Afterwards the plugin
 // has a new guest, unless each namespace has its own.
 func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 	p.ctx = p.host.ctx
@@ -181,24 +181,6 @@ func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 	p.report.Instantiate = now().Sub(begin)
 	p.report.InitFuel = p.initFuel
 	p.report.MemoryBytes = g.measure().total()
-	if p.report.ABI, err = g.callU32("sluice_abi_version"); err != nil {
-		return err
-	}
-	if major := p.report.ABI >> 16; major != abi.Major {
-		return fmt.Errorf("module refused: it has ABI version %d.%d, this host %d.%d: rebuild it with the SDK of this host",
-			major, p.report.ABI&0xffff, abi.Major, abi.Minor)
-	}
-	if g.module.ExportedFunction("sluice_needs") != nil {
-		if p.report.Needs, err = g.callU32("sluice_needs"); err != nil {
-			return err
-		}
-		if err := checkNeeds(p.report.Needs); err != nil {
-			return err
-		}
-	}
-	if p.report.ABI&0xffff == 0 { // ABI 1.0 provided the Nodes of zones without asking
-		p.report.Needs |= abi.NeedNodes
-	}
 	begin = now()
 	if err := p.selfTest(ctx); err != nil {
 		return err
@@ -214,22 +196,11 @@ func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 	return err
 }
 
-// checkNeeds refuses needs that this host does not serve: without its inputs a plugin would decide on missing data.
-func checkNeeds(needs uint32) error {
-	if unknown := needs &^ abi.AllNeeds; unknown != 0 {
-		return fmt.Errorf("module refused: sluice_needs asks for unknown inputs: bits %#x", unknown)
-	}
-	if needs&abi.NeedConnections != 0 {
-		return fmt.Errorf("module refused: sluice_needs asks for connection counts (bit %#x): reserved, this host does not provide them", abi.NeedConnections)
-	}
-	if needs&abi.NeedMetadata != 0 {
-		return fmt.Errorf("module refused: sluice_needs asks for Pod labels and annotations (bit %#x): reserved, this host does not provide them", abi.NeedMetadata)
-	}
-	return nil
-}
-
 // Needs implements policy.Plugin.
 func (p *Plugin) Needs() uint32 { return p.report.Needs }
+
+// Keys implements policy.Plugin.
+func (p *Plugin) Keys() []string { return p.report.Keys }
 
 // Revision implements policy.Plugin: a digest of module, settings and ABI.
 func (p *Plugin) Revision() string { return p.report.Revision }

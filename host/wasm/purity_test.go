@@ -152,7 +152,7 @@ func randomRequest(seed uint64) *abi.Request {
 		e := &req.Endpoints[i]
 		e.Weight, e.PriorWeight = uint32(r.IntN(200)), int32(r.IntN(200)-1)
 		if r.IntN(4) == 0 {
-			e.Conditions = abi.Serving | abi.Terminating
+			e.Conditions = abi.Serving | abi.Terminating | abi.Eligible
 			e.TerminatingSince = req.Now - int64(r.IntN(60_000))
 		}
 	}

@@ -148,7 +148,7 @@ func (p *Plugin) second(key instanceKey) (g *guest, used int64, err error) {
 	}
 	used = p.report.InitFuel
 	for n := range warmUps {
-		req := SampleRequest(n + 1).Restricted(p.report.Needs)
+		req := SampleRequest(n+1, p.report.Keys...)
 		p.repeats.answer.Reset(n + 1)
 		err = g.callDecide(&p.decoder, req, &p.repeats.answer)
 		used += g.fuelUsed

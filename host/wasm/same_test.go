@@ -17,9 +17,10 @@ import (
 
 // plain runs a guest with wazero alone: unmetered, and without the call path of this package.
 type plain struct {
-	mod api.Module
-	enc abi.Encoder
-	dec abi.Decoder
+	mod   api.Module
+	enc   abi.Encoder
+	dec   abi.Decoder
+	needs uint32
 }
 
 func newPlain(t testing.TB, module []byte) *plain {
@@ -57,6 +58,15 @@ func newPlain(t testing.TB, module []byte) *plain {
 	}
 	p := &plain{mod: mod}
 	p.refuel()
+	defer func() {
+		if f := mod.ExportedFunction("sluice_needs"); f != nil {
+			res, err := f.Call(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.needs = uint32(res[0])
+		}
+	}()
 	if f := mod.ExportedFunction("_initialize"); f != nil {
 		if _, err := f.Call(ctx); err != nil {
 			t.Fatal(err)
@@ -98,7 +108,7 @@ func (p *plain) prepare(t testing.TB, req *abi.Request) (f api.Function, args, s
 		}
 		return res[0]
 	}
-	wire := p.enc.AppendRequest(nil, req)
+	wire := p.enc.AppendRequest(nil, req, abi.View{Settings: abi.NoSettings, Needs: p.needs})
 	room := abi.MaxResponse(len(req.Endpoints))
 	in, out := alloc(len(wire)), alloc(room)
 	p.mod.Memory().Write(uint32(in), wire)

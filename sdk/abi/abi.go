@@ -122,12 +122,12 @@ type Endpoint struct {
 	Conditions       uint32 // Ready … Held
 	Node             string
 	Zone             string
-	Pod              string // name, "" when unknown or unless NeedPodNames
-	Weight           uint32 // from the previous plugin of the chain, or the default rules
-	PriorWeight      int32  // from the chain's last decision, or NoWeight
-	ReadySince       int64  // Unix milliseconds, or NoTime
-	TerminatingSince int64  // Unix milliseconds, or NoTime
-	Connections      uint32 // established connections from this node, or ConnectionsUnknown
+	Pod              string  // name, "" when unknown or unless NeedPodNames
+	Weight           uint32  // from the previous plugin of the chain, or the default rules
+	PriorWeight      int32   // from the chain's last decision, or NoWeight
+	ReadySince       int64   // Unix milliseconds, or NoTime
+	TerminatingSince int64   // Unix milliseconds, or NoTime
+	Connections      uint32  // established connections from this node, or ConnectionsUnknown
 	Values           []Value // of the Pod keys among Request.Keys, in their order; missing ones are absent
 	Outcomes         Outcomes
 }

@@ -17,7 +17,8 @@ func wire(results []Result, reasons []string, state string, requeueMS uint32, ba
 	for i, a := range results {
 		r := b[RespSize+i*ResultSize:]
 		le.PutUint32(r[ResultWeight:], uint32(a.Weight))
-		le.PutUint32(r[ResultFlags:], a.Flags)
+		le.PutUint16(r[ResultFlags:], uint16(a.Flags))
+		le.PutUint16(r[ResultShed:], a.ShedPermille)
 		le.PutUint32(r[ResultResetAfter:], a.ResetAfterMS)
 		le.PutUint32(r[ResultReason:], NoReasonIndex)
 		for j, text := range reasons {
@@ -47,7 +48,7 @@ func wire(results []Result, reasons []string, state string, requeueMS uint32, ba
 func sampleResponse() []byte {
 	return wire([]Result{
 		{Weight: 3, ResetAfterMS: NeverReset, Reason: "in the zone"},
-		{Weight: 0, Flags: FlagKeepDraining, ResetAfterMS: 5000, Reason: "draining: stage 2 of 3, 50 %"},
+		{Weight: 0, ShedPermille: 250, Flags: FlagKeepDraining, ResetAfterMS: 5000, Reason: "draining: stage 2 of 3, 50 %"},
 		{Weight: 65535, ResetAfterMS: NeverReset},
 	}, []string{"in the zone", "draining: stage 2 of 3, 50 %"}, "kept", 7000, BalanceRandom)
 }
@@ -59,7 +60,7 @@ func TestResponseRoundTrip(t *testing.T) {
 		if err := d.DecodeResponse(sampleResponse(), 3, &resp); err != nil {
 			t.Fatal(err)
 		}
-		want := "{7s 1 [107 101 112 116] [{3 0 4294967295 in the zone} {0 1 5000 draining: stage 2 of 3, 50 %} {65535 0 4294967295 }]}"
+		want := "{7s 1 [107 101 112 116] [{3 0 0 4294967295 in the zone} {0 250 1 5000 draining: stage 2 of 3, 50 %} {65535 0 0 4294967295 }]}"
 		if got := fmt.Sprint(resp); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
@@ -161,7 +162,7 @@ func TestNewerAndUnusualResponsesAreRead(t *testing.T) {
 		if err := d.DecodeResponse(b, 1, &resp); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if a := resp.Results[0]; a != (Result{Weight: MaxWeight, Flags: FlagKeepDraining, ResetAfterMS: 9}) {
+		if a := resp.Results[0]; a != (Result{Weight: MaxWeight, ShedPermille: MaxShedPermille, Flags: FlagKeepDraining, ResetAfterMS: 9}) {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}
@@ -211,7 +212,8 @@ func FuzzDecodeResponse(f *testing.F) {
 				len(resp.Results), want, len(resp.State), resp.Balance)
 		}
 		for i, a := range resp.Results {
-			if len(a.Reason) > MaxReasonLen || indexUnprintable([]byte(a.Reason)) >= 0 || a.Flags&^FlagKeepDraining != 0 {
+			if len(a.Reason) > MaxReasonLen || indexUnprintable([]byte(a.Reason)) >= 0 || a.Flags&^FlagKeepDraining != 0 ||
+				a.ShedPermille > MaxShedPermille {
 				t.Errorf("accepted result %d: %+v", i, a)
 			}
 		}

@@ -11,12 +11,16 @@ import (
 	"testing"
 )
 
+// zoned is the view of a plugin that needs Nodes.
+var zoned = View{Settings: NoSettings, Needs: NeedNodes}
+
 // sample returns a request with n endpoints on n/3 nodes in 3 zones, as in a large cluster, with distinct strings for each.
 func sample(n int) *Request {
 	req := &Request{
 		Now: 1_750_000_000_000, Namespace: "shop", Service: "web", Port: "http", PortNumber: 80, Protocol: 6, Family: 4,
 		Node: "node-0", Zone: "zone-a", Generation: 7, State: []byte("state"), ExternalPolicyLocal: true, SessionAffinityMS: 10_800_000,
-		Zones: []Zone{{"zone-a", 4, 3, 16000}, {"zone-b", 4, 3, 16000}, {"zone-c", 2, 4, 8000}},
+		Zones:     []Zone{{"zone-a", 4, 3, 3, 3, 16000}, {"zone-b", 4, 3, 3, 3, 16000}, {"zone-c", 2, 4, 4, 4, 8000}},
+		NodeCount: 10, ConnectionsAgeMS: NoAge,
 	}
 	var nodes []string
 	for i := range n/3 + 1 {
@@ -25,7 +29,7 @@ func sample(n int) *Request {
 	for i := range n {
 		req.Endpoints = append(req.Endpoints, Endpoint{
 			Addr:       netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 8080),
-			Conditions: Ready | Serving | Chosen, Node: strings.Clone(nodes[i*7%len(nodes)]), Zone: strings.Clone(req.Zones[i%3].Name), Weight: 1,
+			Conditions: Ready | Serving | Chosen | Eligible, Pod: fmt.Sprintf("web-7d9f8b6c5d-%05d", i), Node: strings.Clone(nodes[i*7%len(nodes)]), Zone: strings.Clone(req.Zones[i%3].Name), Weight: 1,
 			PriorWeight: NoWeight, ReadySince: 1_749_000_000_000, Connections: ConnectionsUnknown,
 		})
 	}
@@ -37,11 +41,11 @@ func BenchmarkAppendRequest(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			var e Encoder
 			req := sample(n)
-			buf := e.AppendRequest(nil, req)
+			buf := e.AppendRequest(nil, req, zoned)
 			b.SetBytes(int64(len(buf)))
 			b.ReportAllocs()
 			for b.Loop() {
-				buf = e.AppendRequest(buf[:0], req)
+				buf = e.AppendRequest(buf[:0], req, zoned)
 			}
 		})
 	}
@@ -49,7 +53,9 @@ func BenchmarkAppendRequest(b *testing.B) {
 
 func TestStringIDsAreStableAndUnique(t *testing.T) {
 	var e Encoder
-	id := func(req *Request, at int) uint32 { return binary.LittleEndian.Uint32(e.AppendRequest(nil, req)[at:]) }
+	id := func(req *Request, at int) uint32 {
+		return binary.LittleEndian.Uint32(e.AppendRequest(nil, req, zoned)[at:])
+	}
 	web, api := &Request{Service: "web"}, &Request{Service: "api"}
 	first := id(web, ReqService)
 	if second := id(api, ReqService); second == first {
@@ -70,7 +76,7 @@ func TestStringIDsAreStableAndUnique(t *testing.T) {
 func TestStringTableContainsTheStringsOfTheRequest(t *testing.T) {
 	var e Encoder
 	for _, n := range []int{300, 10, 300} {
-		b := e.AppendRequest(nil, sample(n))
+		b := e.AppendRequest(nil, sample(n), zoned)
 		le := binary.LittleEndian
 		got := map[string]int{}
 		for i := range le.Uint32(b[ReqStringsCount:]) {
@@ -91,8 +97,8 @@ func TestEncodingIsDeterministic(t *testing.T) {
 	var a, b Encoder
 	dirty := bytes.Repeat([]byte{0xFF}, 1<<16)
 	for _, n := range []int{1, 50, 3, 50} {
-		fresh := a.AppendRequest(nil, sample(n))
-		reused := b.AppendRequest(dirty[:0], sample(n)) // in a buffer with old content
+		fresh := a.AppendRequest(nil, sample(n), zoned)
+		reused := b.AppendRequest(dirty[:0], sample(n), zoned) // in a buffer with old content
 		if !bytes.Equal(fresh, reused) {
 			t.Errorf("%d endpoints: bytes differ", n)
 		}
@@ -103,10 +109,10 @@ func TestRequestLargerThanTheBufferIsReallocated(t *testing.T) {
 	var e Encoder
 	memory := make([]byte, 4096)
 	small, large := sample(1), sample(100)
-	if b := e.AppendRequest(memory[0:0:2048], small); len(b) > 2048 || &b[0] != &memory[0] {
+	if b := e.AppendRequest(memory[0:0:2048], small, zoned); len(b) > 2048 || &b[0] != &memory[0] {
 		t.Error("a request that fits was not written in place")
 	}
-	b := e.AppendRequest(memory[0:0:2048], large)
+	b := e.AppendRequest(memory[0:0:2048], large, zoned)
 	if len(b) <= 2048 || &b[0] == &memory[0] {
 		t.Errorf("%d bytes do not fit 2048", len(b))
 	}
@@ -122,9 +128,9 @@ func TestFullEncoderKeepsWorking(t *testing.T) {
 		if e.Full() != (i >= maxStringBytes>>20) {
 			t.Fatalf("full %v after %d MiB", e.Full(), i)
 		}
-		e.AppendRequest(nil, &Request{Service: fmt.Sprint(i, long)})
+		e.AppendRequest(nil, &Request{Service: fmt.Sprint(i, long)}, zoned)
 	}
-	if b := e.AppendRequest(nil, &Request{Service: "one more"}); !bytes.Contains(b, []byte("one more")) {
+	if b := e.AppendRequest(nil, &Request{Service: "one more"}, zoned); !bytes.Contains(b, []byte("one more")) {
 		t.Error("a full encoder left a string out")
 	}
 	if e.Reset(); e.Full() {
@@ -134,10 +140,10 @@ func TestFullEncoderKeepsWorking(t *testing.T) {
 
 func TestStringTableIsCompleteAfterRoundOverflow(t *testing.T) {
 	var e Encoder
-	e.AppendRequest(nil, &Request{Service: "web"})
+	e.AppendRequest(nil, &Request{Service: "web"}, zoned)
 	e.interner.round = math.MaxUint32 - 1
 	for range 4 {
-		if b := e.AppendRequest(nil, &Request{Service: "web"}); !bytes.Contains(b, []byte("web")) {
+		if b := e.AppendRequest(nil, &Request{Service: "web"}, zoned); !bytes.Contains(b, []byte("web")) {
 			t.Error("a string is missing")
 		}
 	}
@@ -146,8 +152,8 @@ func TestStringTableIsCompleteAfterRoundOverflow(t *testing.T) {
 func TestEncodingDoesNotAllocate(t *testing.T) {
 	var e Encoder
 	req := sample(200)
-	buf := e.AppendRequest(nil, req)
-	if n := testing.AllocsPerRun(100, func() { buf = e.AppendRequest(buf[:0], req) }); n != 0 {
+	buf := e.AppendRequest(nil, req, zoned)
+	if n := testing.AllocsPerRun(100, func() { buf = e.AppendRequest(buf[:0], req, zoned) }); n != 0 {
 		t.Errorf("%v allocations a request", n)
 	}
 }

@@ -19,9 +19,7 @@ const (
 const (
 	MaxKeys    = 16
 	MaxKeyName = 253 + 1 + 63 // bytes of the name of a label or annotation, as in Kubernetes
-
-	// MaxKeysLen is the longest text that sluice_keys writes, in bytes: the capacity of the buffer that a host passes to it.
-	MaxKeysLen = MaxKeys * (len(KeyServiceAnnotation) + MaxKeyName + 1)
+	MaxKeysLen = 5392         // bytes: MaxKeys of the longest kind, each with an end of line
 )
 
 // ParseKeys parses the text that sluice_keys writes: declared keys, one a line. The text may end with an end of line. An error

@@ -1,6 +1,6 @@
-/* Header for sluice plugins in C: the wire form of ABI 1.1. There is no libc in the sandbox.
+/* Header for sluice plugins in C: the wire form of ABI 1.2. There is no libc in the sandbox.
  * Build: clang --target=wasm32 -O2 -nostdlib -ffreestanding -fno-builtin -Wl,--no-entry -I sdk/c plugin.c -o plugin.wasm
- * sdk/abi/layout.go is the specification. */
+ * sdk/ABI.md is the specification. */
 #ifndef SLUICE_H
 #define SLUICE_H
 
@@ -8,25 +8,32 @@
 
 #define SLUICE_EXPORT(name) __attribute__((export_name(name)))
 
-enum { SLUICE_ABI = 1 << 16 | 1 };
+enum { SLUICE_ABI = 1 << 16 | 2 };
 
-/* Bits of sluice_needs. The first two are reserved: hosts refuse a module that sets them. */
-enum { SLUICE_NEED_CONNECTIONS = 1, SLUICE_NEED_METADATA = 2, SLUICE_NEED_NODES = 4 };
+/* Bits of sluice_needs. A host refuses a module that needs what it cannot give. */
+enum { SLUICE_NEED_CONNECTIONS = 1, SLUICE_NEED_OUTCOMES = 2, SLUICE_NEED_NODES = 4, SLUICE_NEED_POD_NAMES = 8 };
 
 /* Bits of an endpoint's conditions. */
 enum {
 	SLUICE_READY = 1, SLUICE_SERVING = 2, SLUICE_TERMINATING = 4, SLUICE_LOCAL = 8,
 	SLUICE_CHOSEN = 16, SLUICE_HINTED_ZONE = 32, SLUICE_HINTED_NODE = 64,
+	SLUICE_ELIGIBLE = 128, /* may get weight */
+	SLUICE_HELD = 256,     /* eligible only because of the panic hold */
 };
 
 enum { SLUICE_KEEP_DRAINING = 1 }; /* flags of a result */
-enum { SLUICE_FAILED = -1, SLUICE_BAD_REQUEST = -2, SLUICE_NO_ROOM = -3 };
+enum { SLUICE_FAILED = -1, SLUICE_BAD_REQUEST = -2, SLUICE_NO_ROOM = -3, SLUICE_NOT_CONFIGURED = -4 };
 enum { SLUICE_DEBUG, SLUICE_INFO, SLUICE_WARN, SLUICE_ERROR }; /* levels of sluice_log */
 
 #define SLUICE_NEVER UINT32_MAX     /* reset_after_ms */
 #define SLUICE_NO_REASON UINT32_MAX /* reason */
 #define SLUICE_NO_STRING UINT32_MAX /* string id of "" */
-#define SLUICE_NO_ZONE UINT16_MAX /* index of a zone that is not in the zone table */
+#define SLUICE_ABSENT_STRING (UINT32_MAX - 1) /* string id of a value that the object does not have */
+#define SLUICE_NO_ZONE UINT16_MAX     /* index of a zone that is not in the zone table */
+#define SLUICE_NO_SETTINGS UINT32_MAX /* settings handle */
+#define SLUICE_NO_INDEX UINT32_MAX    /* node_index: unknown */
+#define SLUICE_NO_AGE UINT32_MAX      /* connections_age_ms: not counted */
+#define SLUICE_UNCOUNTED UINT32_MAX   /* connections */
 
 typedef struct { uint32_t offset, count, stride; } sluice_area; /* offset from the start of the message */
 
@@ -40,10 +47,16 @@ typedef struct {
 	uint16_t port;
 	uint8_t protocol, family, pool, policy;
 	uint16_t zone_index; /* row of this node's zone, SLUICE_NO_ZONE */
-	uint8_t zero[4];
+	uint32_t settings; /* handle of sluice_configure, SLUICE_NO_SETTINGS */
 	int64_t affinity_ms;
 	sluice_area endpoints, zones, strings;
-	uint32_t state_offset, state_length, zero2;
+	uint32_t state_offset, state_length;
+	uint32_t node_index, node_count; /* SLUICE_NO_INDEX and 0 unless SLUICE_NEED_NODES */
+	uint32_t connections_age_ms; /* SLUICE_NO_AGE unless SLUICE_NEED_CONNECTIONS */
+	uint32_t outcomes_window_ms; /* 0: not counted, or not SLUICE_NEED_OUTCOMES */
+	sluice_area outcomes, values; /* one record for each endpoint, or none */
+	uint32_t pod_keys; /* values for each endpoint */
+	uint32_t service_values_offset, service_values_count;
 } sluice_request;
 
 typedef struct {
@@ -52,13 +65,19 @@ typedef struct {
 	uint32_t conditions, node_id, zone_id, weight;
 	int32_t prior_weight; /* -1: none */
 	int64_t ready_since_ms, terminating_since_ms; /* 0: not */
-	uint32_t connections, metadata_id;
+	uint32_t connections, pod_id;
 } sluice_endpoint;
 
 typedef struct {
-	uint32_t zone_id, nodes, ready, zero;
+	uint32_t zone_id, nodes, ready, serving, total, zero;
 	uint64_t millicores;
 } sluice_zone;
+
+typedef struct {
+	uint32_t attempts, answered, refused, unanswered; /* in the last window */
+	uint64_t total_attempts, total_answered, total_refused, total_unanswered; /* since since_ms */
+	int64_t since_ms;
+} sluice_outcomes;
 
 typedef struct { uint32_t id, offset, length, zero; } sluice_string;
 
@@ -68,11 +87,18 @@ typedef struct {
 	uint32_t requeue_ms, balance, state_offset, state_length, reasons_offset, reasons_count;
 } sluice_response;
 
-typedef struct { uint32_t weight, flags, reset_after_ms, reason; } sluice_result;
+typedef struct {
+	uint32_t weight;
+	uint16_t flags, shed_permille;
+	uint32_t reset_after_ms, reason;
+} sluice_result;
 
-_Static_assert(sizeof(sluice_request) == 120, "layout");
+typedef struct { uint32_t offset, length; } sluice_reason;
+
+_Static_assert(sizeof(sluice_request) == 168, "layout");
 _Static_assert(sizeof(sluice_endpoint) == 64, "layout");
-_Static_assert(sizeof(sluice_zone) == 24, "layout");
+_Static_assert(sizeof(sluice_zone) == 32, "layout");
+_Static_assert(sizeof(sluice_outcomes) == 56, "layout");
 _Static_assert(sizeof(sluice_response) == 48, "layout");
 _Static_assert(sizeof(sluice_result) == 16, "layout");
 
@@ -85,6 +111,40 @@ static inline const sluice_endpoint *sluice_endpoint_at(const sluice_request *r,
 
 static inline const sluice_zone *sluice_zone_at(const sluice_request *r, uint32_t i) {
 	return (const sluice_zone *)((const char *)r + r->zones.offset + i * r->zones.stride);
+}
+
+/* Returns the outcomes of an endpoint, 0 if they are not counted. */
+static inline const sluice_outcomes *sluice_outcomes_at(const sluice_request *r, uint32_t i) {
+	if (!r->outcomes.count)
+		return 0;
+	return (const sluice_outcomes *)((const char *)r + r->outcomes.offset + i * r->outcomes.stride);
+}
+
+/* Returns the string id of a value of an endpoint's Pod, or SLUICE_ABSENT_STRING. key counts the declared keys of Pods. */
+static inline uint32_t sluice_pod_value(const sluice_request *r, uint32_t i, uint32_t key) {
+	if (!r->values.count || key >= r->pod_keys)
+		return SLUICE_ABSENT_STRING;
+	return ((const uint32_t *)((const char *)r + r->values.offset + i * r->values.stride))[key];
+}
+
+/* Returns the string id of a value of the Service, or SLUICE_ABSENT_STRING. key counts the declared keys of Services. */
+static inline uint32_t sluice_service_value(const sluice_request *r, uint32_t key) {
+	if (key >= r->service_values_count)
+		return SLUICE_ABSENT_STRING;
+	return ((const uint32_t *)((const char *)r + r->service_values_offset))[key];
+}
+
+/* Returns the text of a string id and sets its length. Of SLUICE_NO_STRING, SLUICE_ABSENT_STRING and unknown ids it is "". */
+static inline const char *sluice_text(const sluice_request *r, uint32_t id, uint32_t *length) {
+	for (uint32_t i = 0; i < r->strings.count; i++) {
+		const sluice_string *s = (const sluice_string *)((const char *)r + r->strings.offset + i * r->strings.stride);
+		if (s->id == id) {
+			*length = s->length;
+			return (const char *)r + s->offset;
+		}
+	}
+	*length = 0;
+	return "";
 }
 
 static inline sluice_result *sluice_result_at(sluice_response *r, uint32_t i) {
@@ -105,7 +165,7 @@ static inline int64_t sluice_begin(const sluice_request *restrict req, uint32_t 
 	};
 	sluice_result *restrict result = (sluice_result *)(resp + 1);
 	for (uint32_t i = 0; i < req->endpoints.count; i++)
-		result[i] = (sluice_result){ sluice_endpoint_at(req, i)->weight, 0, SLUICE_NEVER, SLUICE_NO_REASON };
+		result[i] = (sluice_result){ sluice_endpoint_at(req, i)->weight, 0, 0, SLUICE_NEVER, SLUICE_NO_REASON };
 	return (int64_t)total;
 }
 
@@ -130,5 +190,12 @@ uint32_t sluice_abi_version(void) { return SLUICE_ABI; }
 
 /* The plugin defines this function with SLUICE_EXPORT("sluice_decide"). */
 int64_t sluice_decide(const sluice_request *req, uint32_t length, sluice_response *resp, uint32_t room);
+
+/* It may define these too, with SLUICE_EXPORT of their names. sluice_configure returns a handle, which requests with these settings
+ * carry, or a negative error code. sluice_keys writes the declared keys, one a line, and returns their length, or a negative error
+ * code. */
+uint32_t sluice_needs(void);
+int32_t sluice_configure(const char *settings, uint32_t length);
+int32_t sluice_keys(uint32_t settings, char *keys, uint32_t room);
 
 #endif

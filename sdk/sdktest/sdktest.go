@@ -18,24 +18,22 @@ const Now = 1_750_000_000_000
 // node is the node of the requests.
 const node = "node-1"
 
+// Window is the window of outcomes in the requests of NewRequest, in milliseconds.
+const Window = 10_000
+
 // Run configures p with settings, "" for none, and returns its response to req. As on a host, p sees only the inputs that
-// it needs (sdk.Needer). A panic of p is not recovered.
+// it needs (sdk.Needer) and the values of the keys that it declares (sdk.Keyer). A panic of p is not recovered.
 func Run(p sdk.Plugin, settings string, req *abi.Request) (*abi.Response, error) {
 	n, err := sdk.NewNativePlugin(func() sdk.Plugin { return p }, []byte(settings))
 	if err != nil {
 		return nil, err
 	}
-	return decide(n, req.Restricted(n.Needs()))
+	return decide(n, req)
 }
 
-// RunChain runs plugins in order, as a host does: each sees the weights of the previous one and the inputs that any of them
-// needs. It returns the response of each.
+// RunChain runs plugins in order, as a host does: each sees the weights of the previous one. It returns the response of each.
 func RunChain(req *abi.Request, plugins ...*sdk.NativePlugin) ([]*abi.Response, error) {
-	needs := uint32(0)
-	for _, p := range plugins {
-		needs |= p.Needs()
-	}
-	next := *req.Restricted(needs)
+	next := *req
 	next.Endpoints = slices.Clone(next.Endpoints)
 	var all []*abi.Response
 	for i, p := range plugins {
@@ -67,12 +65,15 @@ func Weights(resp *abi.Response) []int {
 }
 
 // NewRequest returns a request for the cluster pool, of a node in zone, at Now. Endpoints without an address get 10.0.0.1:8080,
-// 10.0.0.2:8080 and so on; chosen endpoints without a weight get weight 1. nodes is the number of Nodes by zone, with 4
-// cores each, which only plugins with sdk.NeedNodes see. The request has the zones of nodes and of endpoints.
+// 10.0.0.2:8080 and so on, and names of Pods: web-0, web-1 and so on; chosen endpoints without a weight get weight 1. nodes is the
+// number of Nodes by zone, with 4 cores each; the node of the request is the first of them. Only plugins with sdk.NeedNodes see
+// them. The request has the zones of nodes and of endpoints. To give endpoints labels or annotations, set Keys of the request and
+// Values of the endpoints, see Values.
 func NewRequest(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *abi.Request {
 	req := &abi.Request{
 		Now: Now, Namespace: "default", Service: "web", PortNumber: 80, Protocol: 6, Family: 4,
 		Node: node, Zone: zone, Generation: 1, Endpoints: slices.Clone(endpoints),
+		ConnectionsAgeMS: abi.NoAge, OutcomesWindowMS: Window,
 	}
 	rows := map[string]*abi.Zone{}
 	row := func(name string) *abi.Zone {
@@ -83,6 +84,7 @@ func NewRequest(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *a
 	}
 	for name, n := range nodes {
 		row(name).Nodes, row(name).MilliCPU = uint32(n), uint64(n)*4000
+		req.NodeCount += uint32(n)
 	}
 	addr := netip.MustParseAddr("10.0.0.1")
 	for i := range req.Endpoints {
@@ -91,14 +93,25 @@ func NewRequest(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *a
 			e.Addr = netip.AddrPortFrom(addr, 8080)
 			addr = addr.Next()
 		}
+		if e.Pod == "" {
+			e.Pod = fmt.Sprintf("web-%d", i)
+		}
+		if e.Connections != abi.ConnectionsUnknown {
+			req.ConnectionsAgeMS = 0
+		}
 		if e.Weight == 0 && e.Conditions&abi.Chosen != 0 {
 			e.Weight = 1
 		}
 		if e.Zone == "" {
 			continue
 		}
-		if z := row(e.Zone); e.Conditions&abi.Ready != 0 {
+		z := row(e.Zone)
+		z.Total++
+		if e.Conditions&abi.Ready != 0 {
 			z.Ready++
+		}
+		if e.Conditions&abi.Serving != 0 {
+			z.Serving++
 		}
 	}
 	for _, z := range rows {
@@ -111,7 +124,7 @@ func NewRequest(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *a
 // Ready returns a ready endpoint on another node, chosen by the default rules.
 func Ready(zone string) abi.Endpoint {
 	return abi.Endpoint{
-		Conditions: abi.Ready | abi.Serving | abi.Chosen, Node: "node-" + zone, Zone: zone,
+		Conditions: abi.Ready | abi.Serving | abi.Chosen | abi.Eligible, Node: "node-" + zone, Zone: zone,
 		PriorWeight: abi.NoWeight, ReadySince: Now - 3_600_000, Connections: abi.ConnectionsUnknown,
 	}
 }
@@ -135,9 +148,44 @@ func Unchosen(zone string) abi.Endpoint {
 // the default rules, as when others are ready.
 func Terminating(zone string, since int64) abi.Endpoint {
 	e := Ready(zone)
-	e.Conditions = abi.Serving | abi.Terminating
+	e.Conditions = abi.Serving | abi.Terminating | abi.Eligible
 	e.TerminatingSince = since
 	return e
+}
+
+// NotReady returns an endpoint that is neither ready nor serving, and not eligible: the host ignores weight for it.
+func NotReady(zone string) abi.Endpoint {
+	e := Ready(zone)
+	e.Conditions, e.ReadySince = 0, abi.NoTime
+	return e
+}
+
+// Held returns an endpoint like NotReady that the policy's panic hold makes eligible.
+func Held(zone string) abi.Endpoint {
+	e := NotReady(zone)
+	e.Conditions = abi.Eligible | abi.Held
+	return e
+}
+
+// Watched returns e with outcomes in the last window, and the same since a minute ago. Attempts are the sum.
+func Watched(e abi.Endpoint, answered, refused, unanswered int) abi.Endpoint {
+	attempts := answered + refused + unanswered
+	e.Outcomes = abi.Outcomes{
+		Attempts: uint32(attempts), Answered: uint32(answered), Refused: uint32(refused), Unanswered: uint32(unanswered),
+		TotalAttempts: uint64(attempts), TotalAnswered: uint64(answered), TotalRefused: uint64(refused), TotalUnanswered: uint64(unanswered),
+		Since: Now - 60_000,
+	}
+	return e
+}
+
+// Values returns values for Endpoint.Values or Request.ServiceValues, in the order of the keys of Pods or Services in Request.Keys.
+// A value that the object does not have is abi.Value{}.
+func Values(texts ...string) []abi.Value {
+	var values []abi.Value
+	for _, text := range texts {
+		values = append(values, abi.Value{Text: text, Present: true})
+	}
+	return values
 }
 
 // Repeat returns n endpoints like e.

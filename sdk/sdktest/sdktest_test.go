@@ -61,10 +61,13 @@ func TestRunChainPassesWeightsOn(t *testing.T) {
 
 func TestNewRequestFillsZonesAndAddresses(t *testing.T) {
 	req := NewRequest("a", map[string]int{"c": 2}, append(Repeat(2, Ready("a")), Terminating("b", Now))...)
-	want := []abi.Zone{{Name: "a", Ready: 2}, {Name: "b"}, {Name: "c", Nodes: 2, MilliCPU: 8000}}
+	want := []abi.Zone{{Name: "a", Ready: 2, Serving: 2, Total: 2}, {Name: "b", Serving: 1, Total: 1}, {Name: "c", Nodes: 2, MilliCPU: 8000}}
 	// A zone that only a terminating endpoint names is in the table too.
 	if !slices.Equal(req.Zones, want) {
 		t.Errorf("zones %+v, want %+v", req.Zones, want)
+	}
+	if req.Endpoints[0].Pod != "web-0" || req.NodeIndex != 0 || req.NodeCount != 2 {
+		t.Errorf("Pod %q, node %d of %d", req.Endpoints[0].Pod, req.NodeIndex, req.NodeCount)
 	}
 	if req.Endpoints[0].Addr.String() != "10.0.0.1:8080" || req.Endpoints[2].Addr.String() != "10.0.0.3:8080" {
 		t.Errorf("addresses %v", req.Endpoints)

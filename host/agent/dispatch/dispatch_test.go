@@ -55,6 +55,7 @@ func (p *sleeper) called() []string {
 }
 
 func (*sleeper) Needs() uint32    { return 0 }
+func (*sleeper) Keys() []string   { return nil }
 func (*sleeper) Revision() string { return "1" }
 
 // bed is a Dispatcher in a synctest bubble with the clock as CPU time.

@@ -116,7 +116,7 @@ func batch(p *wasm.Plugin, req *abi.Request, resp *abi.Response) (float64, error
 func request(n int, leaving bool) *abi.Request {
 	req := &abi.Request{
 		Now: 1_700_000_000_000, Namespace: "bench", Service: "svc", Port: "http", PortNumber: 80, Protocol: 6, Family: 4,
-		Node: nodeName(0), Zone: zoneName(0),
+		Node: nodeName(0), Zone: zoneName(0), NodeCount: nodes, ConnectionsAgeMS: abi.NoAge,
 	}
 	for z := range zones {
 		req.Zones = append(req.Zones, abi.Zone{Name: zoneName(z), Nodes: nodes / zones, MilliCPU: 80_000, Ready: uint32((n + zones - 1 - z) / zones)})
@@ -124,11 +124,11 @@ func request(n int, leaving bool) *abi.Request {
 	for j := range n {
 		req.Endpoints = append(req.Endpoints, abi.Endpoint{
 			Addr:       netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, 0, byte(j >> 8), byte(j)}), 8080),
-			Conditions: abi.Ready | abi.Serving | abi.Chosen, Node: nodeName(j), Zone: zoneName(j),
+			Conditions: abi.Ready | abi.Serving | abi.Chosen | abi.Eligible, Node: nodeName(j), Zone: zoneName(j),
 			Weight: 1, PriorWeight: abi.NoWeight, ReadySince: 1_600_000_000_000, Connections: abi.ConnectionsUnknown,
 		})
 		if e := &req.Endpoints[j]; leaving && j%5 == 4 {
-			e.Conditions, e.Weight, e.TerminatingSince = abi.Serving|abi.Terminating, 0, req.Now-10_000
+			e.Conditions, e.Weight, e.TerminatingSince = abi.Serving|abi.Terminating|abi.Eligible, 0, req.Now-10_000
 		}
 	}
 	return req

@@ -1,4 +1,4 @@
-;; load: it has ABI version 2.5, this host 1.1
+;; load: it has ABI version 2.5, this host 1.2
 (module (memory (export "memory") 1)
   (func (export "sluice_abi_version") (result i32) (i32.const 0x20005))
   (func (export "sluice_alloc") (param i32) (result i32) (i32.const 8))

@@ -1,3 +1,3 @@
-;; load: sluice_needs asks for connection counts \(bit 0x1\): reserved, this host does not provide them
+;; load: sluice_needs asks for connections \(numbers of established connections, bit 0x1\): this version of sluice does not provide it
 (func (export "sluice_needs") (result i32) (i32.const 5))
 (func $evil (param i32 i32 i64) (result i64) (i64.const 0))

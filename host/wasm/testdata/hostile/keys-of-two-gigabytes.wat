@@ -1,0 +1,4 @@
+;; load: sluice_keys: returned a length of 2147483647 bytes
+(func (export "sluice_keys") (param $handle i32) (param $to i32) (param $room i32) (result i32)
+  (i32.const 0x7fffffff))
+(func $evil (param i32 i32 i64) (result i64) (i64.const 0))
