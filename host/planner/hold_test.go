@@ -276,6 +276,7 @@ func (w *widening) Decide(req *abi.Request, resp *abi.Response) error {
 	return nil
 }
 func (*widening) Needs() uint32    { return 0 }
+func (*widening) Keys() []string   { return nil }
 func (*widening) Revision() string { return "1" }
 
 // TestWeightsAreNeverWiderThanTheHold: whatever plugins answer and whenever they fail, only endpoints that are ready, serving while

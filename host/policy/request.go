@@ -89,7 +89,7 @@ func appendZones(zones []abi.Zone, in *Input, needs uint32) []abi.Zone {
 	return zones
 }
 
-// conditions returns the condition bits of an endpoint, abi.Ready to abi.Eligible.
+// conditions returns the condition bits of an endpoint, abi.Ready to abi.Held.
 func conditions(in *Input, i int) uint32 {
 	e := &in.Port.Endpoints[i]
 	var bits uint32
@@ -114,8 +114,11 @@ func conditions(in *Input, i int) uint32 {
 	if e.HintedNode {
 		bits |= abi.HintedNode
 	}
-	if e.Eligible() {
+	switch local := in.Pool == abi.PoolLocal; {
+	case e.Eligible():
 		bits |= abi.Eligible
+	case e.Held(local):
+		bits |= abi.Eligible | abi.Held
 	}
 	return bits
 }

@@ -32,6 +32,12 @@ func packResults(list []abi.Result) packedResults {
 			}
 			out.resetAfterMS[i] = v.ResetAfterMS
 		}
+		if v.ShedPermille != 0 {
+			if out.shedPermille == nil {
+				out.shedPermille = make([]uint16, len(list))
+			}
+			out.shedPermille[i] = v.ShedPermille
+		}
 	}
 	out.reasons = PackReasons(len(list), func(i int) string { return list[i].Reason })
 	return out
