@@ -86,7 +86,17 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 	if err != nil {
 		return nil, nil, err
 	}
-	cluster, problems, err := in.read(ctx, cfg)
+	set, err := plugins.Open(ctx, cfg, compileCommand, stderrLogger(slog.LevelWarn))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			set.Close(ctx)
+		}
+	}()
+	_, loadErr := set.Load(ctx, cfg, nil)
+	cluster, problems, err := in.read(ctx, cfg, agent.SourceNeeds(cfg, set.Get))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -100,12 +110,8 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 			printError(p)
 		}
 	}
-	set, err := plugins.Open(ctx, cfg, compileCommand, stderrLogger(slog.LevelWarn))
-	if err != nil {
-		return nil, nil, err
-	}
-	if _, err := set.Load(ctx, cfg, nil); err != nil {
-		printError(err)
+	if loadErr != nil {
+		printError(loadErr)
 	}
 	pl := agent.NewPlanner(cfg, in.local, set)
 	pl.Replace(cluster)

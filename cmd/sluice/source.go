@@ -65,8 +65,8 @@ func (f *sourceFlags) connect(cfg *config.Config) (*kube.Client, error) {
 // loadTimeout bounds reading the cluster state once.
 const loadTimeout = time.Minute
 
-// read reads the cluster state once.
-func (f *sourceFlags) read(ctx context.Context, cfg *config.Config) (*model.Snapshot, []source.Problem, error) {
+// read reads the cluster state once, with what Services need of an API server.
+func (f *sourceFlags) read(ctx context.Context, cfg *config.Config, needs func(*model.Service) kube.Needs) (*model.Snapshot, []source.Problem, error) {
 	if f.source != "" {
 		return dir.Load(f.source)
 	}
@@ -77,7 +77,7 @@ func (f *sourceFlags) read(ctx context.Context, cfg *config.Config) (*model.Snap
 	kube.RedirectKlog(stderrLogger(slog.LevelWarn))
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
-	snap, problems, err := kube.Load(ctx, client, cfg.HostnameOverride, len(cfg.Policies) > 0)
+	snap, problems, err := kube.Load(ctx, client, cfg.HostnameOverride, needs)
 	if err != nil {
 		return nil, nil, fmt.Errorf("API server %s: %w", client.Server(), err)
 	}

@@ -3,6 +3,8 @@ package agent
 import (
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/source/kube"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -12,21 +14,23 @@ import (
 // cluster state: source, model, planner, policy, plugin.
 func (a *Agent) setNeeds(s clusterSource, cfg *config.Config) {
 	if s.kube != nil {
-		s.kube.SetNeedsNodes(servicesThatNeed(abi.NeedNodes, cfg, a.plugins.Needs(cfg)))
+		s.kube.SetNeeds(SourceNeeds(cfg, a.plugins.Get))
 	}
 }
 
-// servicesThatNeed returns a selector of the Services whose policy needs an input, or nil if no policy does. The keys of
-// needs are names of policies.
-func servicesThatNeed(input uint32, cfg *config.Config, needs map[string]uint32) func(*model.Service) bool {
-	for _, n := range needs {
-		if n&input != 0 {
-			policies := cfg.PolicySet()
-			return func(s *model.Service) bool {
-				p, _ := policies.For(s) // on an error p is the policy that applies without the annotation
-				return p != nil && needs[p.Name]&input != 0
+// SourceNeeds returns what the policies of Services need of a source. plugins returns the loaded plugin of a step.
+func SourceNeeds(cfg *config.Config, plugins func(policy.Step) (policy.Plugin, error)) func(*model.Service) kube.Needs {
+	policies := cfg.PolicySet()
+	return func(s *model.Service) (needs kube.Needs) {
+		p, _ := policies.For(s) // on an error p is the policy that applies without the annotation
+		if p == nil {
+			return needs
+		}
+		for _, step := range p.Steps {
+			if plugin, err := plugins(step); err == nil {
+				needs.Nodes = needs.Nodes || plugin.Needs()&abi.NeedNodes != 0
 			}
 		}
+		return needs
 	}
-	return nil
 }

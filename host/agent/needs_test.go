@@ -9,18 +9,33 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-func TestOnlyServicesOfPoliciesThatNeedNodesAskForThem(t *testing.T) {
+// needyPlugin declares inputs.
+type needyPlugin struct {
+	policy.Plugin
+	needs uint32
+}
+
+func (p needyPlugin) Needs() uint32 { return p.needs }
+
+func TestOnlyServicesOfPoliciesThatNeedInputsAskForThem(t *testing.T) {
 	cfg := config.Default()
-	cfg.Policies = []policy.Policy{{Name: "zoned"}, {Name: "plain"}}
-	cfg.DefaultPolicy = "plain"
-	needs := map[string]uint32{"zoned": abi.NeedNodes, "plain": abi.NeedPodNames}
-	selects := servicesThatNeed(abi.NeedNodes, cfg, needs)
-	for annotation, want := range map[string]bool{"zoned": true, "plain": false, "": false, "unknown": false} {
-		if got := selects(&model.Service{Policy: annotation}); got != want {
-			t.Errorf("policy %q: %t", annotation, got)
-		}
+	cfg.Policies = []policy.Policy{
+		{Name: "zoned", Steps: []policy.Step{{Plugin: "plain"}, {Plugin: "zoned"}}}, {Name: "plain", Steps: []policy.Step{{Plugin: "plain"}}},
+		{Name: "failed", Steps: []policy.Step{{Plugin: "failed"}}},
 	}
-	if servicesThatNeed(abi.NeedNodes, cfg, map[string]uint32{"plain": abi.NeedPodNames}) != nil {
-		t.Error("no policy needs Nodes, but the source is to read them")
+	cfg.DefaultPolicy = "plain"
+	needs := SourceNeeds(cfg, func(s policy.Step) (policy.Plugin, error) {
+		switch s.Plugin {
+		case "zoned":
+			return needyPlugin{needs: abi.NeedNodes}, nil
+		case "plain":
+			return needyPlugin{needs: abi.NeedConnections}, nil
+		}
+		return nil, policy.ErrPending
+	})
+	for annotation, want := range map[string]bool{"zoned": true, "plain": false, "": false, "unknown": false, "failed": false} {
+		if got := needs(&model.Service{Policy: annotation}); got.Nodes != want {
+			t.Errorf("policy %q: %+v", annotation, got)
+		}
 	}
 }

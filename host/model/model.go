@@ -130,7 +130,9 @@ func (k EndpointKey) Compare(l EndpointKey) int {
 type Service struct {
 	Name                Name
 	Labels              map[string]string // for policy bindings
+	Annotations         Annotations       // likewise; those that a plugin may declare
 	Policy              string            // annotation sluice.dev/policy, "" for none
+	Selector            string            // spec.selector as a label selector, sorted by key; "" for none
 	Created             int64             // creation time, Unix seconds; 0 when unknown
 	ClusterIPs          []netip.Addr      // at most one a family
 	ExternalIPs         []netip.Addr
@@ -201,7 +203,7 @@ type SliceEndpoint struct {
 	Serving     bool
 	Terminating bool
 	Hints       *Hints // nil: none; endpoints may share them
-	Pod         string // name in targetRef if that is a Pod; informational
+	Pod         string // name in targetRef if that is a Pod of the slice's namespace
 }
 
 // Hints are the topology hints of an endpoint. Many endpoints share few distinct values.
@@ -239,5 +241,6 @@ type Node struct {
 	Addresses []netip.Addr   // InternalIP first, then ExternalIP, in the Node's order
 	PodCIDRs  []netip.Prefix // spec.podCIDRs
 	MilliCPU  int64          // status.allocatable cpu in millicores; 0 when unknown
+	Ready     bool           // condition Ready
 	Leaving   bool           // has a deletionTimestamp, or the taint ToBeDeletedByClusterAutoscaler (KEP-3836)
 }

@@ -11,7 +11,9 @@ type Change struct {
 	Slice   *EndpointSlice
 	Node    *Node
 	CIDR    *ServiceCIDR
-	Partial bool // with NodesKind: the new Snapshot.NodesPartial
+	Pod     *Pod
+	Partial bool      // with NodesKind: the new Snapshot.NodesPartial; with PodsKind and no Name: the new Snapshot.PodsOnDemand
+	Pods    PodsState // with PodsKind: of the Service called Name
 }
 
 // Kind is the kind of a Change.
@@ -25,6 +27,8 @@ const (
 	NodeKind
 	ServiceCIDRKind
 	NodesKind // sets Snapshot.NodesPartial
+	PodKind
+	PodsKind // sets whether the Pods of a Service have been read
 )
 
 // Snapshot is cluster state. Apply modifies it in place; the objects in it are immutable and may be shared.
@@ -33,11 +37,15 @@ type Snapshot struct {
 	Slices   map[Name][]*EndpointSlice // by Service, sorted by name
 	Nodes    map[string]*Node
 	CIDRs    map[string]*ServiceCIDR
+	Pods     map[Name]*Pod
 	Synced   bool
 	// NodesPartial reports that Nodes contains this node's Node, but not all others.
 	NodesPartial bool
+	// PodsOnDemand reports that Pods are read only for Services whose policy needs them. Otherwise all have been read.
+	PodsOnDemand bool
 
 	slicesByName map[Name]*EndpointSlice // by name of the slice
+	podsOf       map[Name]PodsState      // by Service; none: PodsPending
 }
 
 // NewSnapshot returns an empty snapshot.
@@ -47,12 +55,14 @@ func NewSnapshot() *Snapshot {
 		Slices:       map[Name][]*EndpointSlice{},
 		Nodes:        map[string]*Node{},
 		CIDRs:        map[string]*ServiceCIDR{},
+		Pods:         map[Name]*Pod{},
 		slicesByName: map[Name]*EndpointSlice{},
+		podsOf:       map[Name]PodsState{},
 	}
 }
 
-// Apply applies a change and returns the names of the Services that it affects, at most two (for a slice that moves). For a Node or
-// ServiceCIDR it returns none: the caller decides which Services these affect.
+// Apply applies a change and returns the names of the Services that it affects, at most two (for a slice that moves). For a Node,
+// ServiceCIDR or Pod it returns none: the caller decides which Services these affect.
 func (s *Snapshot) Apply(c Change) []Name {
 	switch c.Kind {
 	case Synced:
@@ -81,12 +91,41 @@ func (s *Snapshot) Apply(c Change) []Name {
 		} else {
 			s.CIDRs[c.Name.Name] = c.CIDR
 		}
+	case PodKind:
+		if c.Pod == nil {
+			delete(s.Pods, c.Name)
+		} else {
+			s.Pods[c.Name] = c.Pod
+		}
+	case PodsKind:
+		return s.applyPods(c)
 	}
 	return nil
 }
 
 // Slice returns a slice by its name, nil if there is none.
 func (s *Snapshot) Slice(name Name) *EndpointSlice { return s.slicesByName[name] }
+
+// PodsOf returns whether the Pods of a Service have been read.
+func (s *Snapshot) PodsOf(service Name) PodsState {
+	if !s.PodsOnDemand {
+		return PodsRead
+	}
+	return s.podsOf[service]
+}
+
+func (s *Snapshot) applyPods(c Change) []Name {
+	switch {
+	case c.Name == Name{}:
+		s.PodsOnDemand = c.Partial
+		return nil
+	case c.Pods == PodsPending:
+		delete(s.podsOf, c.Name)
+	default:
+		s.podsOf[c.Name] = c.Pods
+	}
+	return []Name{c.Name}
+}
 
 func (s *Snapshot) applySlice(c Change) []Name {
 	old := s.slicesByName[c.Name]

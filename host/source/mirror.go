@@ -47,7 +47,7 @@ func Mirror(o *corev1.Endpoints) ([]*model.EndpointSlice, []Problem) {
 				}
 				s := mirrorSlice(&out, o, ports, model.FamilyOf(addr))
 				s.Endpoints = append(s.Endpoints, model.SliceEndpoint{
-					Addr: addr, Node: deref(list[j].NodeName, ""), Pod: podName(list[j].TargetRef), Ready: ready, Serving: true,
+					Addr: addr, Node: deref(list[j].NodeName, ""), Pod: podName(list[j].TargetRef, o.Namespace), Ready: ready, Serving: true,
 				})
 			}
 		}

@@ -19,6 +19,10 @@ func Node(o *corev1.Node) (*model.Node, []Problem) {
 		Zone:    o.Labels[corev1.LabelTopologyZone],
 		Leaving: o.DeletionTimestamp != nil,
 	}
+	for i := range o.Status.Conditions {
+		c := &o.Status.Conditions[i]
+		n.Ready = n.Ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	}
 	for _, t := range o.Spec.Taints {
 		n.Leaving = n.Leaving || t.Key == taintToBeDeleted
 	}

@@ -45,23 +45,34 @@ type problems struct {
 	object string
 	list   []Problem
 	more   int // problems beyond maxProblems
+	// moreErrors reports that not all of those are warnings.
+	moreErrors bool
 }
 
 // maxProblems bounds the problems of an object: each is kept and logged, and a list of addresses may have thousands.
 const maxProblems = 20
 
 func (p *problems) add(field, format string, args ...any) {
+	p.append(Problem{Object: p.object, Field: field, Err: fmt.Errorf(format, args...)})
+}
+
+func (p *problems) warn(field, format string, args ...any) {
+	p.append(Problem{Object: p.object, Field: field, Err: fmt.Errorf(format, args...), Warning: true})
+}
+
+func (p *problems) append(problem Problem) {
 	if len(p.list) == maxProblems {
 		p.more++
+		p.moreErrors = p.moreErrors || !problem.Warning
 		return
 	}
-	p.list = append(p.list, Problem{Object: p.object, Field: field, Err: fmt.Errorf(format, args...)})
+	p.list = append(p.list, problem)
 }
 
 // all returns the problems, the last one about those that are not listed.
 func (p *problems) all() []Problem {
 	if p.more > 0 {
-		return append(p.list, Problem{Object: p.object, Err: fmt.Errorf("%d more problems", p.more)})
+		return append(p.list, Problem{Object: p.object, Err: fmt.Errorf("%d more problems", p.more), Warning: !p.moreErrors})
 	}
 	return p.list
 }

@@ -1,6 +1,9 @@
 package source
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,7 +27,9 @@ func Service(o *corev1.Service) (*model.Service, Skip, []Problem) {
 	s := &model.Service{
 		Name:          model.Name{Namespace: o.Namespace, Name: o.Name},
 		Labels:        o.Labels,
+		Annotations:   model.PackAnnotations(o.Annotations, ownAnnotation),
 		Policy:        o.Annotations[AnnotationPolicy],
+		Selector:      labelSelector(o.Spec.Selector),
 		ClusterIPs:    p.clusterIPs(o),
 		InternalLocal: p.isLocalPolicy("spec.internalTrafficPolicy", (*string)(o.Spec.InternalTrafficPolicy)),
 		Affinity:      p.affinity(&o.Spec),
@@ -70,4 +75,24 @@ func skipService(o *corev1.Service) Skip {
 		return SkipNoClusterIP
 	}
 	return ""
+}
+
+// ownAnnotation reports whether an annotation is for sluice itself, or for kubectl.
+func ownAnnotation(key string) bool {
+	return key == AnnotationPolicy || key == corev1.LastAppliedConfigAnnotation
+}
+
+// labelSelector returns a Service's selector as a label selector, sorted by key.
+func labelSelector(selector map[string]string) string {
+	if len(selector) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(selector)) {
+		if b.Len() > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(key + "=" + selector[key])
+	}
+	return b.String()
 }

@@ -42,7 +42,7 @@ func Slice(o *discoveryv1.EndpointSlice) (*model.EndpointSlice, Skip, []Problem)
 		s.Endpoints = make([]model.SliceEndpoint, 0, n) // exact capacity: hundreds of thousands of endpoints are kept
 	}
 	for i := range o.Endpoints {
-		if e, ok := p.endpoint(&o.Endpoints[i], i, s.Family); ok {
+		if e, ok := p.endpoint(&o.Endpoints[i], i, s); ok {
 			s.Endpoints = append(s.Endpoints, e)
 		}
 	}
@@ -84,7 +84,7 @@ func (p *problems) slicePorts(list []discoveryv1.EndpointPort) []model.SlicePort
 }
 
 // endpoint uses the first address only: further ones have no defined meaning (KEP-4974).
-func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, f model.Family) (model.SliceEndpoint, bool) {
+func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, s *model.EndpointSlice) (model.SliceEndpoint, bool) {
 	if len(o.Addresses) == 0 {
 		p.add(fmt.Sprintf("endpoints[%d].addresses", i), "no address")
 		return model.SliceEndpoint{}, false
@@ -94,8 +94,8 @@ func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, f model.Family) (mod
 		if err := checkEndpoint(a); err != nil {
 			return err
 		}
-		if model.FamilyOf(a) != f {
-			return fmt.Errorf("%s is not of addressType %s", a, f)
+		if model.FamilyOf(a) != s.Family {
+			return fmt.Errorf("%s is not of addressType %s", a, s.Family)
 		}
 		return nil
 	})
@@ -109,7 +109,7 @@ func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, f model.Family) (mod
 		Ready:       deref(o.Conditions.Ready, true),
 		Serving:     deref(o.Conditions.Serving, true),
 		Terminating: deref(o.Conditions.Terminating, false),
-		Pod:         podName(o.TargetRef),
+		Pod:         podName(o.TargetRef, s.Name.Namespace),
 	}
 	if o.Hints != nil && len(o.Hints.ForZones)+len(o.Hints.ForNodes) > 0 {
 		e.Hints = &model.Hints{}

@@ -198,21 +198,6 @@ func loadOptions(spec config.Plugin) wasm.LoadOptions {
 	}
 }
 
-// Needs returns the abi.Need bits of each policy by name: the inputs that its loaded plugins need.
-func (s *Set) Needs(cfg *config.Config) map[string]uint32 {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	out := map[string]uint32{}
-	for _, p := range cfg.Policies {
-		for _, step := range p.Steps {
-			if plugin := s.loaded[step]; plugin != nil {
-				out[p.Name] |= plugin.Needs()
-			}
-		}
-	}
-	return out
-}
-
 // fail records why a step has no plugin, or no new revision of it.
 func (s *Set) fail(step policy.Step, err error) error {
 	s.mu.Lock()

@@ -22,9 +22,10 @@ const (
 	kindNode      = "v1 Node"
 	kindEndpoints = "v1 Endpoints"
 	kindCIDR      = "networking.k8s.io/v1 ServiceCIDR"
+	kindPod       = "v1 Pod"
 )
 
-var kinds = []string{kindService, kindSlice, kindNode, kindEndpoints, kindCIDR}
+var kinds = []string{kindService, kindSlice, kindNode, kindEndpoints, kindCIDR, kindPod}
 
 // decode decodes the objects of a document from well-formed JSON.
 func (d *document) decode(raw []byte) {

@@ -17,6 +17,7 @@ type state struct {
 	slices   map[model.Name]*model.EndpointSlice
 	nodes    map[model.Name]*model.Node
 	cidrs    map[model.Name]*model.ServiceCIDR
+	pods     map[model.Name]*model.Pod
 }
 
 // location is an object with its position.
@@ -80,7 +81,7 @@ func (f *directory) merge() ([]model.Change, []source.Problem) {
 	f.lastGood = nextGood
 	next := state{
 		map[model.Name]*model.Service{}, map[model.Name]*model.EndpointSlice{}, map[model.Name]*model.Node{},
-		map[model.Name]*model.ServiceCIDR{},
+		map[model.Name]*model.ServiceCIDR{}, map[model.Name]*model.Pod{},
 	}
 	mirrored := map[model.Name]bool{}
 	for _, p := range order {
@@ -94,6 +95,8 @@ func (f *directory) merge() ([]model.Change, []source.Problem) {
 			next.nodes[o.name] = o.node
 		case o.cidr != nil:
 			next.cidrs[o.name] = o.cidr
+		case o.pod != nil:
+			next.pods[o.name] = o.pod
 		}
 		if o.mirrorOf != "" {
 			mirrored[model.Name{Namespace: o.name.Namespace, Name: o.mirrorOf}] = true
@@ -132,6 +135,9 @@ func (f *directory) merge() ([]model.Change, []source.Problem) {
 	})...)
 	changes = append(changes, diff(f.last.cidrs, next.cidrs, func(n model.Name, v *model.ServiceCIDR) model.Change {
 		return model.Change{Kind: model.ServiceCIDRKind, Name: n, CIDR: v}
+	})...)
+	changes = append(changes, diff(f.last.pods, next.pods, func(n model.Name, v *model.Pod) model.Change {
+		return model.Change{Kind: model.PodKind, Name: n, Pod: v}
 	})...)
 	f.last = next
 	return changes, problems

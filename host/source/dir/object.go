@@ -3,6 +3,7 @@ package dir
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +23,7 @@ type object struct {
 	slice    *model.EndpointSlice
 	node     *model.Node
 	cidr     *model.ServiceCIDR
+	pod      *model.Pod
 	mirror   []*model.EndpointSlice // Endpoints: used if the Service of that name has no selector
 	selector bool                   // Service: it has a selector
 	mirrorOf string                 // EndpointSlice: name of the Endpoints that a cluster mirrored into it
@@ -85,11 +87,17 @@ func (d *document) decodeObject(m map[string]any, id, kind string, name model.Na
 		fieldErrors = unfit
 		v.Name = name.Name
 		o.node, problems = source.Node(v)
+		o.node.Ready = o.node.Ready || !slices.ContainsFunc(v.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
 	case kindCIDR:
 		v, unfit := strictyaml.Decode[networkingv1.ServiceCIDR](m)
 		fieldErrors = unfit
 		v.Name = name.Name
 		o.cidr, problems = source.ServiceCIDR(v)
+	case kindPod:
+		v, unfit := strictyaml.Decode[corev1.Pod](m)
+		fieldErrors = unfit
+		v.Namespace, v.Name = name.Namespace, name.Name
+		o.pod, problems = source.Pod(v, nil)
 	case kindEndpoints:
 		//lint:ignore SA1019 older manifests contain Endpoints, and clusters mirror them
 		v, unfit := strictyaml.Decode[corev1.Endpoints](m)

@@ -142,13 +142,14 @@ func newClient(config *rest.Config) (*Client, error) {
 	core, discovery := corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion
 	networking, events := networkingv1.SchemeGroupVersion, eventsv1.SchemeGroupVersion
 	// Only the types that are used: client-go's whole scheme adds 16 MB to the binary and 11 MiB to resident memory.
-	scheme.AddKnownTypes(core, &corev1.Service{}, &corev1.ServiceList{}, &corev1.Node{}, &corev1.NodeList{})
+	scheme.AddKnownTypes(core, &corev1.Service{}, &corev1.ServiceList{}, &corev1.Node{}, &corev1.NodeList{}, &corev1.Pod{}, &corev1.PodList{})
 	scheme.AddKnownTypes(discovery, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
 	scheme.AddKnownTypes(networking, &networkingv1.ServiceCIDR{}, &networkingv1.ServiceCIDRList{})
 	scheme.AddKnownTypes(events, &eventsv1.Event{})
 	for _, group := range []schema.GroupVersion{core, discovery, networking, events} {
 		metav1.AddToGroupVersion(scheme, group)
 	}
+	metav1.AddMetaToScheme(scheme) // PartialObjectMetadata
 	c := &Client{host: config.Host, requests: &requestCounter{counts: map[RequestCount]uint64{}}}
 	config.Wrap(func(t http.RoundTripper) http.RoundTripper { return countingTransport{limitTransport{t}, c.requests} })
 	client, err := rest.HTTPClientFor(config)

@@ -93,6 +93,8 @@ func pathOf(o runtime.Object) string {
 		return "endpointslices"
 	case *corev1.Node:
 		return "nodes"
+	case *corev1.Pod:
+		return "pods"
 	case *networkingv1.ServiceCIDR:
 		return "servicecidrs"
 	}
@@ -241,9 +243,13 @@ func selector(r *http.Request) func(object) bool {
 	if err != nil {
 		panic(err)
 	}
+	namespace := ""
+	if parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/"); len(parts) > 3 && parts[len(parts)-3] == "namespaces" {
+		namespace = parts[len(parts)-2]
+	}
 	field := r.URL.Query().Get("fieldSelector")
 	return func(o object) bool {
-		if o == nil || !byLabel.Matches(labels.Set(o.GetLabels())) {
+		if o == nil || namespace != "" && o.GetNamespace() != namespace || !byLabel.Matches(labels.Set(o.GetLabels())) {
 			return false
 		}
 		switch {
@@ -268,13 +274,27 @@ func kindOf(o runtime.Object) (version, kind string) {
 		return "networking.k8s.io/v1", "ServiceCIDR"
 	case *corev1.Node:
 		return "v1", "Node"
+	case *corev1.Pod:
+		return "v1", "Pod"
+	case *metav1.PartialObjectMetadata:
+		return "meta.k8s.io/v1", "PartialObjectMetadata"
 	}
 	return "v1", "Service"
 }
 
 func example(path string) object {
 	return map[string]object{"services": &corev1.Service{}, "endpointslices": &discoveryv1.EndpointSlice{}, "nodes": &corev1.Node{},
-		"servicecidrs": &networkingv1.ServiceCIDR{}}[path]
+		"pods": &corev1.Pod{}, "servicecidrs": &networkingv1.ServiceCIDR{}}[path]
+}
+
+// view returns how a request sees objects: whole ones, or their metadata.
+func view(r *http.Request) func(runtime.Object) runtime.Object {
+	if !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
+		return typed
+	}
+	return func(o runtime.Object) runtime.Object {
+		return typed(&metav1.PartialObjectMetadata{ObjectMeta: *o.(object).(interface{ GetObjectMeta() metav1.Object }).GetObjectMeta().(*metav1.ObjectMeta)})
+	}
 }
 
 // typed returns a copy of an object with its TypeMeta, as on the wire.
@@ -286,18 +306,23 @@ func typed(o runtime.Object) runtime.Object {
 }
 
 func (f *fakeServer) list(w http.ResponseWriter, r *http.Request, path string, selects func(object) bool) {
+	as := view(r)
+	asProtobuf := path == "nodes" && strings.HasPrefix(r.Header.Get("Accept"), runtime.ContentTypeProtobuf)
+	if asProtobuf {
+		as = typed
+	}
 	f.mu.Lock()
 	items := []runtime.Object{}
 	for _, o := range f.objects[path] {
 		if selects(o) {
-			items = append(items, typed(o))
+			items = append(items, as(o))
 		}
 	}
 	at := f.version
 	f.mu.Unlock()
-	version, kind := kindOf(example(path))
-	if accept := r.Header.Get("Accept"); strings.HasPrefix(accept, runtime.ContentTypeProtobuf) {
-		raw := protobufList(f.t, items, at, strings.Contains(accept, "as=PartialObjectMetadataList"))
+	version, kind := kindOf(as(example(path)))
+	if asProtobuf {
+		raw := protobufList(f.t, items, at, strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList"))
 		f.mu.Lock()
 		if f.truncatedLists[path] > 0 {
 			f.truncatedLists[path]--
@@ -341,7 +366,7 @@ func protobufList(t testing.TB, items []runtime.Object, version int, metadata bo
 }
 
 func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string, streams bool) {
-	selects := selector(r)
+	selects, as := selector(r), view(r)
 	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	send := func(kind string, o runtime.Object) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"type": kind, "object": o})
@@ -374,13 +399,13 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string, 
 		if half && i >= len(first)/2 {
 			return
 		}
-		send("ADDED", typed(o))
+		send("ADDED", as(o))
 	}
 	if half {
 		return
 	}
 	if streams {
-		send("BOOKMARK", f.bookmark(path, from, map[string]string{metav1.InitialEventsAnnotationKey: "true"}))
+		send("BOOKMARK", f.bookmark(as, path, from, map[string]string{metav1.InitialEventsAnnotationKey: "true"}))
 	}
 	w.(http.Flusher).Flush()
 	for {
@@ -397,11 +422,11 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string, 
 			was, is := selects(e.old), e.kind != "DELETED" && selects(e.latest)
 			switch {
 			case is && was:
-				send("MODIFIED", typed(e.latest))
+				send("MODIFIED", as(e.latest))
 			case is:
-				send("ADDED", typed(e.latest))
+				send("ADDED", as(e.latest))
 			case was:
-				send("DELETED", typed(e.latest))
+				send("DELETED", as(e.latest))
 			}
 		}
 		from = at
@@ -423,9 +448,9 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string, 
 	}
 }
 
-func (f *fakeServer) bookmark(path string, version int, annotations map[string]string) runtime.Object {
+func (f *fakeServer) bookmark(as func(runtime.Object) runtime.Object, path string, version int, annotations map[string]string) runtime.Object {
 	o := example(path)
 	o.SetResourceVersion(strconv.Itoa(version))
 	o.SetAnnotations(annotations)
-	return typed(o)
+	return as(o)
 }

@@ -137,8 +137,10 @@ func (r *fixture) takeChanges() []string {
 		case model.Synced:
 			out = append(out, "synced")
 			continue
-		case model.NodesKind:
+		case model.NodesKind, model.PodsKind:
 			continue
+		case model.PodKind:
+			gone = c.Pod == nil
 		case model.ServiceKind:
 			gone = c.Service == nil
 		case model.SliceKind:
@@ -168,8 +170,8 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// everyService selects all Services.
-func everyService(*model.Service) bool { return true }
+// everyServiceNeedsNodes is for SetNeeds.
+func everyServiceNeedsNodes(*model.Service) Needs { return Needs{Nodes: true} }
 
 func (r *fixture) synced() bool {
 	r.mu.Lock()
@@ -187,7 +189,10 @@ func (r *fixture) waitInSync() {
 	r.t.Helper()
 	var diff string
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		want, _, err := Load(context.Background(), r.source.opt.Client, ownNodeName, r.source.nodesWanted())
+		r.source.mu.Lock()
+		needs := r.source.demand.needs
+		r.source.mu.Unlock()
+		want, _, err := Load(context.Background(), r.source.opt.Client, ownNodeName, needs)
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -207,7 +212,7 @@ func (r *fixture) waitInSync() {
 func compare(want, got *model.Snapshot) string {
 	return cmp.Diff(want, got, cmp.AllowUnexported(model.Snapshot{}), cmp.Comparer(func(a, b *model.EndpointSlice) bool { return a.SameContent(b) }),
 		cmp.Comparer(func(a, b *model.Service) bool { return equal(a, b) }), cmp.Comparer(func(a, b *model.Node) bool { return equal(a, b) }),
-		cmp.Comparer(func(a, b *model.ServiceCIDR) bool { return equal(a, b) }))
+		cmp.Comparer(func(a, b *model.ServiceCIDR) bool { return equal(a, b) }), cmp.Comparer(func(a, b *model.Pod) bool { return equal(a, b) }))
 }
 
 func svc(name string, edit ...func(*corev1.Service)) *corev1.Service {

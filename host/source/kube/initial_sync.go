@@ -17,11 +17,14 @@ const (
 
 // waitForInitialSync waits for Services and EndpointSlices without a limit, then for the other resources at most as long
 // as the constants above say (rules 10 and 46).
-func (s *Source) waitForInitialSync(ctx context.Context, poller *nodePollerRunner) error {
+func (s *Source) waitForInitialSync(ctx context.Context, poller *nodePollerRunner, pods *podWatches) error {
 	var nodeDeadline, podCIDRsDeadline <-chan time.Time
 	waitForRest, logWaiting := true, false
 	for {
 		poller.reconcile()
+		if s.services.isSynced() {
+			pods.reconcile()
+		}
 		if s.services.isSynced() && s.slices.isSynced() {
 			if nodeDeadline == nil {
 				nodeDeadline, podCIDRsDeadline = s.opt.After(nodeWait), s.opt.After(podCIDRsWait)
@@ -43,6 +46,8 @@ func (s *Source) waitForInitialSync(ctx context.Context, poller *nodePollerRunne
 		case <-ctx.Done():
 			return nil
 		case <-s.wakeup:
+		case <-pods.due:
+			pods.resume()
 		case <-nodeDeadline:
 			waitForRest = false
 			nodeDeadline = make(chan time.Time) // never fires again

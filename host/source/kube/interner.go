@@ -108,3 +108,12 @@ func (s *interner) internSlice(v *model.EndpointSlice) {
 		e.Hints = s.internHints(e.Hints)
 	}
 }
+
+func (s *interner) internPod(v *model.Pod) {
+	v.Name.Namespace = s.intern(v.Name.Namespace)
+	for _, values := range []map[string]string{v.Labels, v.Annotations} {
+		for key, value := range values {
+			values[key] = s.intern(value)
+		}
+	}
+}

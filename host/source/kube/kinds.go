@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source"
@@ -36,6 +37,8 @@ type kind[T any] struct {
 	convert   func(s *interner, object any) (*converted[T], error)
 	same      func(a, b *T) bool
 	change    func(model.Name, *T) model.Change
+	narrow    func(*T) *T      // returns the value without what nothing needs; nil: all is needed
+	forget    func(model.Name) // an object is gone; may be nil
 }
 
 // as asserts the type of an API object.
@@ -49,8 +52,9 @@ func as[O any](object any) (*O, error) {
 
 func equal[T any](a, b *T) bool { return a == b || reflect.DeepEqual(a, b) }
 
-func serviceKind() kind[model.Service] {
+func serviceKind(annotations *serviceAnnotations) kind[model.Service] {
 	return kind[model.Service]{
+		narrow: annotations.narrow, forget: annotations.forget,
 		name: "Service", prototype: &corev1.Service{}, same: equal[model.Service],
 		convert: func(s *interner, object any) (*converted[model.Service], error) {
 			o, err := as[corev1.Service](object)
@@ -58,7 +62,9 @@ func serviceKind() kind[model.Service] {
 				return nil, err
 			}
 			v, _, problems := source.Service(o)
-			s.internService(v)
+			if s.internService(v); v != nil {
+				annotations.take(v)
+			}
 			return &converted[model.Service]{model.Name{Namespace: s.intern(o.Namespace), Name: o.Name}, v, problems}, nil
 		},
 		change: func(n model.Name, v *model.Service) model.Change {
@@ -104,7 +110,7 @@ func nodeKind() kind[model.Node] {
 	}
 }
 
-// otherNodeKind reads only zone and CPU of a Node: nothing else counts as a change.
+// otherNodeKind reads only zone, CPU and readiness of a Node: nothing else counts as a change.
 func otherNodeKind() kind[model.Node] {
 	return kind[model.Node]{
 		name: "other Node", prototype: &corev1.Node{}, same: equal[model.Node], change: nodeChange,
@@ -114,7 +120,7 @@ func otherNodeKind() kind[model.Node] {
 				return nil, err
 			}
 			v, _ := source.Node(o) // its own node's sluice reports problems
-			small := &model.Node{Name: v.Name, Zone: s.intern(v.Zone), MilliCPU: v.MilliCPU}
+			small := &model.Node{Name: v.Name, Zone: s.intern(v.Zone), MilliCPU: v.MilliCPU, Ready: v.Ready}
 			return &converted[model.Node]{model.Name{Name: o.Name}, small, nil}, nil
 		},
 	}
@@ -135,4 +141,45 @@ func cidrKind() kind[model.ServiceCIDR] {
 			return model.Change{Kind: model.ServiceCIDRKind, Name: n, CIDR: v}
 		},
 	}
+}
+
+func podChange(n model.Name, v *model.Pod) model.Change {
+	return model.Change{Kind: model.PodKind, Name: n, Pod: v}
+}
+
+// podKind reads the declared keys of Pods: of whole ones, or of their metadata.
+func podKind(spec *podWatchSpec) kind[model.Pod] {
+	keys := &spec.keys
+	k := kind[model.Pod]{
+		name: "Pod of " + spec.namespace + " " + spec.selector, same: equal[model.Pod], change: podChange,
+		prototype: &metav1.PartialObjectMetadata{},
+		convert: func(s *interner, object any) (*converted[model.Pod], error) {
+			o, err := as[metav1.PartialObjectMetadata](object)
+			if err != nil {
+				return nil, err
+			}
+			v, problems := source.PodMetadata(&o.ObjectMeta, keys)
+			return convertedPod(s, spec, v, problems)
+		},
+	}
+	if keys.Full {
+		k.prototype = &corev1.Pod{}
+		k.convert = func(s *interner, object any) (*converted[model.Pod], error) {
+			o, err := as[corev1.Pod](object)
+			if err != nil {
+				return nil, err
+			}
+			v, problems := source.Pod(o, keys)
+			return convertedPod(s, spec, v, problems)
+		}
+	}
+	return k
+}
+
+func convertedPod(s *interner, spec *podWatchSpec, v *model.Pod, problems []source.Problem) (*converted[model.Pod], error) {
+	if v.Name.Namespace != spec.namespace {
+		return nil, fmt.Errorf("the API server sent Pod %s for namespace %s", v.Name, spec.namespace)
+	}
+	s.internPod(v)
+	return &converted[model.Pod]{v.Name, v, problems}, nil
 }

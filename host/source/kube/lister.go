@@ -35,6 +35,7 @@ type lister struct {
 	optional      bool               // continue without it
 	rolesLoaded   func() bool        // the server has served another resource to this client, so it has loaded its roles
 	onUnavailable func(reason error) // called when the server does not have the resource
+	warned        *sync.Once         // of the log line about that
 
 	mu         sync.Mutex
 	fullListed bool      // a full list was requested before

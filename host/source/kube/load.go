@@ -2,7 +2,10 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -12,11 +15,15 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// Load reads a cluster once, as the given node sees it; the other Nodes only if nodes is set. The problems are those of
-// objects, in the order of the lists.
-func Load(ctx context.Context, c *Client, node string, nodes bool) (*model.Snapshot, []source.Problem, error) {
+// Load reads a cluster once, as the given node sees it; the other Nodes and Pods only if a Service needs them. needs may be nil. The
+// problems are those of objects, in the order of the lists.
+func Load(ctx context.Context, c *Client, node string, needs func(*model.Service) Needs) (*model.Snapshot, []source.Problem, error) {
 	snap := model.NewSnapshot()
-	problems, err := load(ctx, c.services(), serviceKind(), snap, nil)
+	var annotations serviceAnnotations
+	if needs != nil {
+		annotations.needs.Store(&needs)
+	}
+	problems, err := load(ctx, c.services(), serviceKind(&annotations), snap, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -29,21 +36,67 @@ func Load(ctx context.Context, c *Client, node string, nodes bool) (*model.Snaps
 	if problems, err = load(ctx, c.serviceCIDRs(), cidrKind(), snap, problems); err != nil {
 		return nil, nil, err
 	}
+	d := demand{needs: needs, nodes: map[model.Name]bool{}}
+	for name, v := range snap.Services {
+		d.observe(name, v)
+	}
+	nodes := len(d.nodes) > 0
 	if nodes {
 		if problems, err = load(ctx, c.otherNodes(node), otherNodeKind(), snap, problems); err != nil {
 			return nil, nil, err
 		}
 	}
 	snap.Apply(model.Change{Kind: model.NodesKind, Partial: !nodes})
+	if problems, err = loadPods(ctx, c, &d.pods, snap, problems); err != nil {
+		return nil, nil, err
+	}
 	snap.Apply(model.Change{Kind: model.Synced})
 	return snap, problems, nil
 }
+
+// loadPods reads the Pods that Services need.
+func loadPods(ctx context.Context, c *Client, d *podDemand, into *model.Snapshot, problems []source.Problem) ([]source.Problem, error) {
+	into.Apply(model.Change{Kind: model.PodsKind, Partial: true})
+	merged := mergedPods{pods: map[model.Name]*mergedPod{}}
+	var refused error
+	for _, ns := range slices.Sorted(maps.Keys(d.services)) {
+		state := model.PodsRead
+		for _, spec := range podWatchSpecs(ns, d.services[ns], maxSelectors) {
+			if refused != nil {
+				state = model.PodsUnavailable
+				continue // one warning is enough
+			}
+			w, k := &podWatch{podWatchSpec: spec}, podKind(&spec)
+			k.change = func(name model.Name, v *model.Pod) model.Change {
+				change, _ := merged.set(w, name, v)
+				return change
+			}
+			before := len(problems)
+			var err error
+			if problems, err = load(ctx, c.pods(&spec), k, into, problems); err != nil {
+				return problems, err
+			}
+			for _, p := range problems[before:] {
+				if errors.Is(p.Err, errContinuing) {
+					refused, state = p.Err, model.PodsUnavailable
+				}
+			}
+		}
+		for name := range d.services[ns] {
+			into.Apply(model.Change{Kind: model.PodsKind, Name: name, Pods: state})
+		}
+	}
+	return problems, nil
+}
+
+// errContinuing marks the problem of a resource that is not available.
+var errContinuing = errors.New("continuing without")
 
 func load[T any](ctx context.Context, r resource, k kind[T], into *model.Snapshot, problems []source.Problem) ([]source.Problem, error) {
 	list, err := r.list(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	switch {
 	case r.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
-		return append(problems, source.Problem{Err: fmt.Errorf("continuing without %s: %s: %w", r.name, r.consequence, err), Warning: true}), nil
+		return append(problems, source.Problem{Err: fmt.Errorf("%w %s: %s: %w", errContinuing, r.name, r.consequence, err), Warning: true}), nil
 	case err != nil:
 		return problems, fmt.Errorf("list %s: %w", r.name, err)
 	}
@@ -59,6 +112,9 @@ func load[T any](ctx context.Context, r resource, k kind[T], into *model.Snapsho
 		}
 		problems = append(problems, p.problems...)
 		if p.value != nil {
+			if k.narrow != nil {
+				p.value = k.narrow(p.value)
+			}
 			into.Apply(k.change(p.name, p.value))
 		}
 	}

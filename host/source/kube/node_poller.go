@@ -23,7 +23,7 @@ const (
 	fullListEvery       = 12 // one list in so many is of whole Nodes, the others of metadata
 )
 
-// nodePoller keeps zone and CPU of the other Nodes, which policies may need. Between full lists it lists metadata only (a
+// nodePoller keeps zone, CPU and readiness of the other Nodes, which policies may need. Between full lists it lists metadata only (a
 // quarter of the API server's work and a tenth of the bytes), and looks up single Nodes: new ones, for their CPU, and
 // those that a slice names and that are unknown or known in another zone. It does not watch: a watch would send 10 KiB
 // each time that any kubelet updates its Node's status.
@@ -107,7 +107,7 @@ func (r *nodePoller) list(ctx context.Context, full bool) (needFull bool, err er
 	}
 	refusalFinal := l.refusalIsFinal()
 	listed := map[string]*nodeRecord{}
-	accept, parse := nodeMetadata, r.parseMetadata
+	accept, parse := listMetadata, r.parseMetadata
 	if full {
 		accept, parse = runtime.ContentTypeProtobuf, r.parseNode
 	}
@@ -168,7 +168,7 @@ func (r *nodePoller) applyList(listed map[string]*nodeRecord, full bool) (needFu
 			delete(listed, name)
 			continue
 		default:
-			n.node.MilliCPU = old.node.MilliCPU
+			n.node.MilliCPU, n.node.Ready = old.node.MilliCPU, old.node.Ready
 			if n.uid != old.uid {
 				newNodes++
 				r.lookups[name] = true

@@ -40,7 +40,7 @@ func withUIDAndCPU(n *corev1.Node, uid string, cpu int64) *corev1.Node {
 
 func TestOtherNodesAreListedByMetadataAndNeverWatched(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeedsNodes(everyService)
+	r.source.SetNeeds(everyServiceNeedsNodes)
 	for i := range 30 {
 		r.server.put(withUIDAndCPU(node(fmt.Sprint("n", i), "z1"), fmt.Sprint("uid-", i), 4000))
 	}
@@ -59,7 +59,7 @@ func TestOtherNodesAreListedByMetadataAndNeverWatched(t *testing.T) {
 	r.server.mu.Lock()
 	metadata := 0
 	for _, a := range r.server.accepts {
-		if a == nodeMetadata {
+		if a == listMetadata {
 			metadata++
 		}
 	}
@@ -85,7 +85,7 @@ func TestOtherNodesAreListedByMetadataAndNeverWatched(t *testing.T) {
 
 func TestNodesNamedBySlicesAreLookedUp(t *testing.T) {
 	r := newFixture(t, rareNodeLists)
-	r.source.SetNeedsNodes(everyService)
+	r.source.SetNeeds(everyServiceNeedsNodes)
 	r.server.put(node("node-b", "z1"), svc("web"), slice("web", "10.0.0.1"))
 	r.run()
 	r.waitSynced()
@@ -126,7 +126,7 @@ func TestNodesNamedBySlicesAreLookedUp(t *testing.T) {
 
 func TestNodesAreReadWhileAServiceNeedsThem(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeedsNodes(func(s *model.Service) bool { return s.Labels["app"] == "zoned" })
+	r.source.SetNeeds(func(s *model.Service) Needs { return Needs{Nodes: s.Labels["app"] == "zoned"} })
 	r.server.put(node("node-b", "z1"), svc("web"))
 	r.run()
 	r.waitSynced()
@@ -149,7 +149,7 @@ func TestNodesAreReadWhileAServiceNeedsThem(t *testing.T) {
 
 func TestTruncatedNodeListIsDiscarded(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeedsNodes(everyService)
+	r.source.SetNeeds(everyServiceNeedsNodes)
 	for i := range 40 {
 		r.server.put(node(fmt.Sprint("n", i), "z1"))
 	}
@@ -173,7 +173,7 @@ func TestTruncatedNodeListIsDiscarded(t *testing.T) {
 
 func TestForbiddenNodesAreTolerated(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeedsNodes(everyService)
+	r.source.SetNeeds(everyServiceNeedsNodes)
 	r.server.put(svc("web"), node("node-b", "z1"))
 	r.server.update(func() {
 		r.server.fail = func(q *http.Request) int {

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
@@ -20,7 +21,13 @@ func TestSnapshotMatchesFreshListAfterRandomFaults(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			r := newFixture(t, nil)
 			if seed%2 == 0 {
-				r.source.SetNeedsNodes(everyService)
+				r.source.SetNeeds(func(s *model.Service) Needs {
+					needs := Needs{Nodes: true}
+					if s.Selector != "" {
+						needs.Pods = source.PodKeys{Labels: []string{"track"}, Full: seed == 4}
+					}
+					return needs
+				})
 			}
 			r.server.noStreams = seed%3 == 2
 			for range 30 {
@@ -73,10 +80,17 @@ func randomChange(f *fakeServer, random *rand.Rand) {
 			labels[source.LabelHeadless] = ""
 		}
 	}
-	switch random.IntN(12) {
+	switch random.IntN(15) {
+	case 12, 13:
+		f.put(pod(fmt.Sprint("p", random.IntN(20)), fmt.Sprint("app=", random.IntN(7)), fmt.Sprint("track=", random.IntN(3)), fmt.Sprint("other=", random.IntN(3))))
+	case 14:
+		f.remove("pods", fmt.Sprint("shop/p", random.IntN(20)))
 	case 0, 1, 2:
 		f.put(svc(name, func(o *corev1.Service) {
 			label(o.Labels)
+			if app := random.IntN(9); app < 7 {
+				o.Spec.Selector = map[string]string{"app": fmt.Sprint(app)}
+			}
 			o.Spec.ClusterIP = []string{address(), address(), "None", ""}[random.IntN(4)]
 			if random.IntN(8) == 0 {
 				o.Spec.Type = corev1.ServiceTypeExternalName

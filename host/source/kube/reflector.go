@@ -24,6 +24,12 @@ func reflectorBackoff() *wait.Backoff {
 // server no longer has that resource version.
 func runReflector[T any](s *Source, wg *sync.WaitGroup, ctx context.Context, res resource, target *store[T]) {
 	l, unregister := s.newLister(res, target.setSynced)
+	startReflector(s, wg, ctx, l, unregister, target)
+}
+
+// startReflector runs a reflector of a lister, and unregister when it has ended.
+func startReflector[T any](s *Source, wg *sync.WaitGroup, ctx context.Context, l *lister, unregister func(), target *store[T]) {
+	res := &l.resource
 	log := klogLogger(s.opt.Log)
 	r := cache.NewReflectorWithOptions(l, target.prototype, target, cache.ReflectorOptions{
 		Logger: &log, Name: res.name, TypeDescription: res.name, Backoff: s.newBackoff(),
@@ -38,16 +44,15 @@ func runReflector[T any](s *Source, wg *sync.WaitGroup, ctx context.Context, res
 // newLister makes a lister that WatchStatuses includes until unregister is called. onUnavailable is called when the
 // server does not have the resource.
 func (s *Source) newLister(res resource, onUnavailable func()) (l *lister, unregister func()) {
-	var once sync.Once
 	l = &lister{
 		resource: res, unreachable: s.unreachable, refused: s.refused, state: newWatchState(s.opt.Now), now: s.opt.Now, after: s.opt.After,
-		optional: res.optional, rolesLoaded: s.services.isSynced,
-		onUnavailable: func(err error) {
-			once.Do(func() {
-				s.opt.Log.Warn("continuing without "+res.name+": "+res.consequence, "server", s.opt.Client.Server(), "reason", shortError(err))
-			})
-			onUnavailable()
-		},
+		optional: res.optional, rolesLoaded: s.services.isSynced, warned: new(sync.Once),
+	}
+	l.onUnavailable = func(err error) {
+		l.warned.Do(func() {
+			s.opt.Log.Warn("continuing without "+res.name+": "+res.consequence, "server", s.opt.Client.Server(), "reason", shortError(err))
+		})
+		onUnavailable()
 	}
 	s.mu.Lock()
 	s.listers = append(slices.Clone(s.listers), l)

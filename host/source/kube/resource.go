@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +21,8 @@ type resource struct {
 	label       string // for metrics
 	client      rest.Interface
 	path        string
+	namespace   string // "": all
+	metadata    bool   // list and watch metadata only
 	labels      string
 	fields      string
 	optional    bool   // continue when the server does not have the resource or forbids it
@@ -52,19 +55,39 @@ func (c *Client) serviceCIDRs() resource {
 		consequence: "connections to unallocated cluster IPs are not dropped"}
 }
 
+// pods are the Pods of a watch.
+func (c *Client) pods(w *podWatchSpec) resource {
+	name := "Pods of namespace " + w.namespace
+	if w.selector != "" {
+		name = fmt.Sprintf("Pods %s with labels %.100s", w.namespace, w.selector)
+	}
+	return resource{name: name, label: "pods", client: c.core, path: "pods", namespace: w.namespace, labels: w.selector, metadata: !w.keys.Full,
+		optional:    true,
+		consequence: "policies see no labels, annotations and requests of Pods: sluice's ClusterRole needs list and watch of pods (kustomize component pods)"}
+}
+
 // request returns a GET with the resource's selectors. Retries are left to the caller: the client would retry ten times
 // in ten seconds before it returns an error.
 func (r resource) request(o metav1.ListOptions) *rest.Request {
 	o.LabelSelector, o.FieldSelector = r.labels, r.fields
-	return r.client.Get().Resource(r.path).MaxRetries(0).VersionedParams(&o, metav1.ParameterCodec)
+	return r.client.Get().NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.path).MaxRetries(0).VersionedParams(&o, metav1.ParameterCodec)
 }
 
 func (r resource) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	return r.request(o).Do(ctx).Get()
+	request := r.request(o)
+	if r.metadata {
+		request.SetHeader("Accept", listMetadata+","+runtime.ContentTypeJSON+metadataList)
+	}
+	return request.Do(ctx).Get()
 }
 
-// nodeMetadata requests a list of metadata: a Node's status is most of its size.
-const nodeMetadata = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+// Requests of metadata, which is a small part of most objects.
+const (
+	metadataList  = ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	metadataItem  = ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	listMetadata  = runtime.ContentTypeProtobuf + metadataList
+	watchMetadata = runtime.ContentTypeProtobuf + metadataItem
+)
 
 // streamItems lists in protobuf and calls fn with each item as it arrives.
 func (r resource) streamItems(ctx context.Context, accept string, o metav1.ListOptions, fn func(raw []byte) error) (err error) {
@@ -78,5 +101,9 @@ func (r resource) streamItems(ctx context.Context, accept string, o metav1.ListO
 
 func (r resource) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch = true
-	return r.request(o).Watch(ctx)
+	request := r.request(o)
+	if r.metadata {
+		request.SetHeader("Accept", watchMetadata+","+runtime.ContentTypeJSON+metadataItem)
+	}
+	return request.Watch(ctx)
 }

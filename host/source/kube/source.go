@@ -33,6 +33,7 @@ type Source struct {
 	newBackoff  func() *wait.Backoff
 	wakeup      chan struct{} // signals Run that something it waits for may have changed
 
+	annotations  serviceAnnotations
 	services     *store[model.Service]
 	slices       *store[model.EndpointSlice]
 	ownNode      *store[model.Node]
@@ -41,11 +42,14 @@ type Source struct {
 
 	mu      sync.Mutex
 	listers []*lister // active ones; copied on write
-	demand  nodeDemand
+	demand  demand
 	poller  *nodePoller // of the other Nodes; nil: no policy needs them
 	emit    func([]model.Change)
 	pending []model.Change // before the initial sync is complete
 	started bool           // the initial state was emitted
+
+	podsWarned sync.Once // that Pods cannot be read
+	podStats   podStats
 }
 
 // New returns a source of the cluster that o.Client connects to.
@@ -56,7 +60,7 @@ func New(o Options) *Source {
 	s.refused = &outageTracker{log: o.Log, now: o.Now, server: o.Client.Server(),
 		message: "API server refuses requests; programmed rules keep forwarding", recovered: "API server accepts requests again"}
 	s.problems = newProblemTracker(o.Log, o.OnProblems)
-	s.services = newStore(s, serviceKind())
+	s.services = newStore(s, serviceKind(&s.annotations))
 	s.slices = newStore(s, sliceKind())
 	s.ownNode = newStore(s, nodeKind())
 	s.otherNodes = newStore(s, otherNodeKind())
@@ -79,11 +83,13 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	runReflector(s, &wg, ctx, c.slices(), s.slices)
 	runReflector(s, &wg, ctx, c.node(s.opt.Node), s.ownNode)
 	runReflector(s, &wg, ctx, c.serviceCIDRs(), s.serviceCIDRs)
-	s.publish([]model.Change{{Kind: model.NodesKind, Partial: true}})
+	s.publish([]model.Change{{Kind: model.NodesKind, Partial: true}, {Kind: model.PodsKind, Partial: true}})
+	pods := newPodWatches(s, ctx)
+	defer pods.stopAll()
 	poller := &nodePollerRunner{source: s, ctx: ctx}
 	defer poller.stop()
 	poller.reconcile()
-	if err := s.waitForInitialSync(ctx, poller); err != nil || ctx.Err() != nil {
+	if err := s.waitForInitialSync(ctx, poller, pods); err != nil || ctx.Err() != nil {
 		return err
 	}
 	s.emitInitialState()
@@ -93,6 +99,9 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 			return nil
 		case <-s.wakeup:
 			poller.reconcile()
+			pods.reconcile()
+		case <-pods.due:
+			pods.resume()
 		}
 	}
 }
@@ -105,6 +114,7 @@ func (s *Source) publish(changes []model.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.demand.update(changes) {
+		changes = s.demand.pods.appendUnread(changes)
 		s.wake()
 	}
 	if s.poller != nil {
@@ -114,9 +124,16 @@ func (s *Source) publish(changes []model.Change) {
 			}
 		}
 	}
-	if s.started {
+	s.send(changes)
+}
+
+// send emits or queues changes. s.mu is locked.
+func (s *Source) send(changes []model.Change) {
+	switch {
+	case len(changes) == 0:
+	case s.started:
 		s.emit(changes)
-	} else {
+	default:
 		s.pending = append(s.pending, changes...)
 	}
 }

@@ -285,7 +285,7 @@ func TestMissingPodCIDRsDelayStartAndThenFail(t *testing.T) {
 
 func TestOtherNodesAreReadWhileNeeded(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeedsNodes(everyService)
+	r.source.SetNeeds(everyServiceNeedsNodes)
 	other := node("node-b", "z2")
 	r.server.put(svc("web"), slice("web", "10.0.0.1"), other, node("node-c", "z3"))
 	r.run()
@@ -298,11 +298,11 @@ func TestOtherNodesAreReadWhileNeeded(t *testing.T) {
 	r.server.put(other)
 	r.waitForMarker()
 	r.wantEmitted("what no policy reads")
-	r.source.SetNeedsNodes(nil)
+	r.source.SetNeeds(nil)
 	eventually(t, "gone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.snap.Nodes) == 1 })
 	r.wantEmitted("not needed", "-3 node-b", "-3 node-c")
 	r.server.put(node("node-d", "z4"))
-	r.source.SetNeedsNodes(everyService)
+	r.source.SetNeeds(everyServiceNeedsNodes)
 	r.waitInSync()
 	r.wantEmitted("needed again", "+3 node-b", "+3 node-c", "+3 node-d")
 }

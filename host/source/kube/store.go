@@ -15,6 +15,8 @@ type store[T any] struct {
 	kind[T]
 	source   *Source
 	interner *interner
+	publish  func([]model.Change) // Source.publish
+	onSynced func()               // Source.wake
 
 	mu         sync.Mutex // guards writes, and reads by other goroutines than the reflector's
 	values     map[model.Name]*T
@@ -25,7 +27,8 @@ type store[T any] struct {
 var _ cache.TransformingStore = (*store[model.Service])(nil)
 
 func newStore[T any](s *Source, k kind[T]) *store[T] {
-	return &store[T]{kind: k, source: s, interner: newInterner(), values: map[model.Name]*T{}, withErrors: map[model.Name]bool{}}
+	return &store[T]{kind: k, source: s, interner: newInterner(), publish: s.publish, onSynced: s.wake,
+		values: map[model.Name]*T{}, withErrors: map[model.Name]bool{}}
 }
 
 // get returns the current value, nil for none.
@@ -61,7 +64,7 @@ func (s *store[T]) setSynced() {
 	s.mu.Lock()
 	s.synced = true
 	s.mu.Unlock()
-	s.source.wake()
+	s.onSynced()
 }
 
 // Transformer converts objects as they are streamed, so that a streamed list is kept in memory as values, not as API objects.
@@ -69,6 +72,7 @@ func (s *store[T]) Transformer() cache.TransformFunc {
 	return func(object any) (any, error) {
 		p, err := s.asConverted(object)
 		if err == nil && p.value != nil {
+			s.narrowed(p)
 			if old := s.values[p.name]; old != nil && s.same(old, p.value) {
 				p.value = old // share the copy that was emitted
 			}
@@ -97,7 +101,7 @@ func (s *store[T]) Update(object any) error {
 	c, changed := s.apply(p)
 	s.mu.Unlock()
 	if changed {
-		s.source.publish([]model.Change{c})
+		s.publish([]model.Change{c})
 	}
 	if c.Kind == model.NodeKind {
 		s.source.wake()
@@ -115,7 +119,7 @@ func (s *store[T]) Delete(object any) error {
 	c, changed := s.remove(p.name)
 	s.mu.Unlock()
 	if changed {
-		s.source.publish([]model.Change{c})
+		s.publish([]model.Change{c})
 	}
 	return nil
 }
@@ -149,7 +153,7 @@ func (s *store[T]) Replace(list []any, _ string) error {
 			s.source.problems.set(s.name, n, nil)
 		}
 	}
-	s.source.publish(changes)
+	s.publish(changes)
 	s.setSynced()
 	return nil
 }
@@ -165,8 +169,27 @@ func (s *store[T]) reset() {
 	s.mu.Unlock()
 }
 
+// narrowed narrows the value of an object.
+func (s *store[T]) narrowed(p *converted[T]) {
+	if s.narrow != nil && p.value != nil {
+		p.value = s.narrow(p.value)
+	}
+}
+
+// narrowAll narrows the current values again and returns the changes to publish. s.mu is locked.
+func (s *store[T]) narrowAll() (changes []model.Change) {
+	for n, old := range s.values {
+		if v := s.narrow(old); v != old {
+			s.values[n] = v
+			changes = append(changes, s.change(n, v))
+		}
+	}
+	return changes
+}
+
 // apply stores an object and returns the change to publish. An invalid update leaves the previous valid version.
 func (s *store[T]) apply(p *converted[T]) (c model.Change, changed bool) {
+	s.narrowed(p)
 	old, bad := s.values[p.name], p.hasErrors()
 	if bad && old != nil && !s.withErrors[p.name] {
 		source.NotePreviousKept(p.problems)
@@ -195,6 +218,9 @@ func (s *store[T]) apply(p *converted[T]) (c model.Change, changed bool) {
 func (s *store[T]) remove(n model.Name) (c model.Change, changed bool) {
 	s.source.problems.set(s.name, n, nil)
 	delete(s.withErrors, n)
+	if s.forget != nil {
+		s.forget(n)
+	}
 	if s.values[n] == nil {
 		return c, false
 	}

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -58,7 +59,8 @@ func (c *watchState) staleFor() (age time.Duration, unavailable bool) {
 	return c.now().Sub(c.staleSince), c.unavailable
 }
 
-// WatchStatuses returns the status of each watched resource. It is safe for concurrent use.
+// WatchStatuses returns the status of each watched resource: of one with several watches, that of the most stale one. It is safe for
+// concurrent use.
 func (s *Source) WatchStatuses() []WatchStatus {
 	s.mu.Lock()
 	listers := s.listers
@@ -74,6 +76,12 @@ func (s *Source) WatchStatuses() []WatchStatus {
 			if c.Reason = l.unreachable.reason(l.resource.name); c.Reason == "" {
 				c.Reason = l.refused.reason(l.resource.name)
 			}
+		}
+		if i := slices.IndexFunc(out, func(other WatchStatus) bool { return other.Resource == c.Resource }); i >= 0 {
+			if c.StaleFor > out[i].StaleFor {
+				out[i] = c
+			}
+			continue
 		}
 		out = append(out, c)
 	}

@@ -105,7 +105,7 @@ func (r *fixture) waitInSync() {
 	r.t.Helper()
 	var diff string
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		want, _, err := kube.Load(r.t.Context(), r.client, "n1", true)
+		want, _, err := kube.Load(r.t.Context(), r.client, "n1", func(*model.Service) kube.Needs { return kube.Needs{Nodes: true} })
 		must(r.t, err)
 		r.mu.Lock()
 		diff = cmp.Diff(want, r.snap, cmp.AllowUnexported(model.Snapshot{}), cmp.Comparer(func(a, b *model.EndpointSlice) bool { return a.SameContent(b) }),
@@ -154,8 +154,8 @@ func TestRealAPIServer(t *testing.T) {
 	r.client, err = kube.Connect(kube.Connection{Kubeconfig: config, Version: "test"})
 	must(t, err)
 	s := kube.New(kube.Options{Client: r.client, Node: "n1", Log: log, Now: time.Now, After: time.After})
-	every := func(*model.Service) bool { return true }
-	s.SetNeedsNodes(every)
+	every := func(*model.Service) kube.Needs { return kube.Needs{Nodes: true} }
+	s.SetNeeds(every)
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(running, r.emit) }()
@@ -260,9 +260,9 @@ func TestRealAPIServer(t *testing.T) {
 		r.eventually("it is gone", func() bool { return r.snap.Nodes["n3"] == nil })
 	})
 	t.Run("other Nodes are read while needed", func(t *testing.T) {
-		s.SetNeedsNodes(nil)
+		s.SetNeeds(nil)
 		r.eventually("gone", func() bool { return len(r.snap.Nodes) == 1 })
-		s.SetNeedsNodes(every)
+		s.SetNeeds(every)
 		r.eventually("back", func() bool { return len(r.snap.Nodes) == 2 && r.snap.Nodes["n2"].Zone == "b" })
 	})
 	t.Run("a renewed token is used", tapped.checkTokenRenewal)
