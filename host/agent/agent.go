@@ -103,7 +103,7 @@ func (a *Agent) engineOptions() engine.Options {
 		Plugins:       a.calls,
 		Log:           a.log,
 		Clock:         clock(a.log),
-		MinSyncPeriod: cfg.MinSyncPeriod, SyncPeriod: cfg.SyncPeriod,
+		MinSyncPeriod: cfg.MinSyncPeriod, SyncPeriod: cfg.SyncPeriod, SignalsPeriod: cfg.Signals.Period,
 		Once: a.opts.Once,
 	}
 	if a.opts.Checkpoint != "" {

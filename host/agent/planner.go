@@ -29,5 +29,7 @@ func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
 		Policies:         cfg.PolicySet(),
 		Limits:           planner.Limits(cfg.ServiceLimits),
 		EndpointCIDRs:    cfg.EndpointCIDRs,
+		OutcomeNeeds:     outcomeNeeds(cfg.Mode),
+		CountAll:         cfg.Metrics.ServiceConnections == config.ConnectionsAll,
 	}
 }

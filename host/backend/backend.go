@@ -78,6 +78,14 @@ type OutcomeCounters struct {
 	Refused uint64
 }
 
+// ConnectionCounter is implemented by backends whose data plane counts open connections itself. Calls are serialized with those of
+// Backend.
+type ConnectionCounter interface {
+	// CountConnections adds the open connections through the given frontends to the endpoints that are in count. Other endpoints
+	// are not added.
+	CountConnections(ctx context.Context, frontends []plan.Key, count map[model.EndpointKey]uint32) error
+}
+
 // ExternalChange describes changes that another process made to state owned by sluice.
 type ExternalChange struct {
 	Object  string // what was changed, human-readable

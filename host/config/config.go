@@ -58,6 +58,8 @@ type Config struct {
 	HealthzBindAddress string
 	PluginCacheDir     string // of compiled plugins; "" means the user's cache directory, if there is one
 	PluginLimits       PluginLimits
+	Signals            Signals
+	Metrics            Metrics
 	Plugins            []Plugin
 	Policies           []policy.Policy
 	Bindings           []policy.Binding
@@ -116,6 +118,8 @@ func Default() *Config {
 		MetricsBindAddress: "127.0.0.1:10249",
 		HealthzBindAddress: "0.0.0.0:10256",
 		PluginLimits:       PluginLimits{CPUPercent: 10, MemoryMiB: 256},
+		Signals:            defaultSignals(),
+		Metrics:            defaultMetrics(),
 	}
 }
 
@@ -204,6 +208,7 @@ func (c *Config) CheckReload(old *Config) error {
 	fixed("healthzBindAddress", c.HealthzBindAddress, old.HealthzBindAddress)
 	fixed("pluginCacheDir", c.PluginCacheDir, old.PluginCacheDir)
 	fixed("pluginLimits.memoryMiB", c.PluginLimits.MemoryMiB, old.PluginLimits.MemoryMiB)
+	fixed("signals", c.Signals, old.Signals)
 	fixed("minSyncPeriod", c.MinSyncPeriod, old.MinSyncPeriod)
 	fixed("syncPeriod", c.SyncPeriod, old.SyncPeriod)
 	return errors.Join(errs...)

@@ -57,6 +57,8 @@ metricsBindAddress: "[::1]:9999"
 healthzBindAddress: 0.0.0.0:10256
 pluginCacheDir: /var/cache/sluice
 pluginLimits: {cpuPercent: 25, memoryMiB: 512}
+signals: {period: 5s}
+metrics: {serviceConnections: All}
 plugins:
 - name: zone-spill
   file: plugins/zone-spill.wasm
@@ -125,6 +127,8 @@ func TestParseEveryField(t *testing.T) {
 		HealthzBindAddress: "0.0.0.0:10256",
 		PluginCacheDir:     "/var/cache/sluice",
 		PluginLimits:       PluginLimits{CPUPercent: 25, MemoryMiB: 512},
+		Signals:            Signals{Period: 5 * time.Second},
+		Metrics:            Metrics{ServiceConnections: ConnectionsAll},
 		Plugins: []Plugin{
 			{
 				Name: "zone-spill", File: "/etc/sluice/plugins/zone-spill.wasm", Limits: Limits{MemoryMiB: 16, Instances: 40},
@@ -210,6 +214,8 @@ clientConnection: {server: "192.0.2.1:6443", qps: 5}
 oomScoreAdj: -1001
 logging: {format: yaml, verbosity: -1, flushFrequency: 5s}
 pluginLimits: {cpuPercent: 1001, memoryMiB: 100, memory: 1}
+signals: {period: 500ms}
+metrics: {serviceConnections: all}
 plugins:
 - {name: zone-spill, file: a.wasm, digest: "md5:1", limits: {memoryMiB: 65, instances: 1, cpu: 1}, isolation: namespace, repeatOneIn: 1}
 - {name: zone-spill, file: b.wasm}
@@ -282,6 +288,8 @@ pluginLimits.memory: unknown field
 metricsBindAddress: "localhost:10249" is not an IP address and port such as 127.0.0.1:10249 or [::]:10249
 pluginLimits.cpuPercent: 1001 is not between 0 and 1000
 pluginLimits.memoryMiB: 100 is not between 240 and 65536
+signals.period: 500ms is less than 1s
+metrics.serviceConnections: "all": must be Watched or All
 plugins[0].digest: "md5:1" is not sha256: followed by 64 lowercase hexadecimal digits
 plugins[0].limits.memoryMiB: 65 is not between 1 and 64
 plugins[0].limits.instances: 1 is not between 2 and 256

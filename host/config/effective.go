@@ -35,6 +35,7 @@ func (c *Config) Effective() any {
 		Plugins: []pluginEntry{}, Policies: []policyEntry{}, Bindings: []bindingEntry{},
 		DefaultPolicy: c.DefaultPolicy,
 	}
+	c.effectiveSignals(f)
 	if c.BindAddress.IsValid() {
 		f.BindAddress = c.BindAddress.String()
 	}

@@ -39,6 +39,8 @@ type configFile struct {
 	HealthzBindAddress *string            `json:"healthzBindAddress"`
 	PluginCacheDir     string             `json:"pluginCacheDir"`
 	PluginLimits       limitsEntry        `json:"pluginLimits"`
+	Signals            signalsEntry       `json:"signals"`
+	Metrics            metricsEntry       `json:"metrics"`
 	Plugins            []pluginEntry      `json:"plugins"`
 	Policies           []policyEntry      `json:"policies"`
 	Bindings           []bindingEntry     `json:"bindings"`
@@ -201,6 +203,7 @@ func (p *parser) config(f *configFile) *Config {
 		}
 		c.PluginLimits.MemoryMiB = int(*memory)
 	}
+	p.signals(f, c)
 	c.Plugins = p.plugins(f.Plugins)
 	c.Policies = p.policies(f.Policies, c.Plugins)
 	c.Bindings = p.bindings(f.Bindings, c.Policies)

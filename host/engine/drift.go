@@ -86,6 +86,7 @@ func (e *Engine) checkDrift(ctx context.Context) {
 	if !ok || e.sync.full {
 		return
 	}
+	e.releaseBackend()
 	drifted, err := w.Drifted(ctx)
 	switch {
 	case err != nil && ctx.Err() == nil:

@@ -34,6 +34,9 @@ type Options struct {
 	MinSyncPeriod time.Duration
 	// SyncPeriod is the interval of checks for external changes that the backend's Watch missed. Zero disables them.
 	SyncPeriod time.Duration
+	// SignalsPeriod is the minimum time between two readings of the outcomes of connections, at least outcomes.Grace, and between two
+	// counts of open connections. Zero: neither is read.
+	SignalsPeriod time.Duration
 	// Once makes Run return when the initial state is programmed and all plugins have answered, or a minute later.
 	Once bool
 }
@@ -54,6 +57,7 @@ type Engine struct {
 	stale           staleFlows
 	drift           drift
 	sheds           job
+	signals         signals
 	nextStep        time.Time // no step before this time (MinSyncPeriod)
 	startupDeadline time.Time // end of the wait for PluginsReady
 	answers         <-chan struct{}
@@ -119,7 +123,9 @@ func New(o Options) *Engine {
 		stale:    staleFlows{flows: map[plan.Key]plan.StaleUDPFlows{}},
 		drift:    drift{ready: make(chan struct{}, 1)},
 		sheds:    newJob(),
+		signals:  newSignals(),
 	}
+	o.Planner.UseSignals(&e.signals)
 	o.Planner.PlanInBatches()
 	if o.Plugins != nil {
 		o.Planner.CallThrough(o.Plugins)
@@ -150,6 +156,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	check, unwatch := e.watch()
 	defer func() { unwatch() }()
 	defer e.sheds.wait(true)
+	defer e.stopSignals()
 	wake := time.Now()
 	for {
 		select {
@@ -171,12 +178,17 @@ func (e *Engine) Run(ctx context.Context) error {
 			call(e.Planner)
 		case s := <-e.swaps:
 			unwatch() // writes of the new backend are not external changes
+			e.releaseBackend()
 			e.swap(ctx, s)
 			check, unwatch = e.watch()
 			close(s.done)
 		case <-e.drift.ready:
 		case result := <-e.sheds.results:
 			e.sheds.finish(result)
+		case result := <-e.signals.backend.results:
+			e.signals.backend.finish(result)
+		case result := <-e.signals.table.results:
+			e.signals.table.finish(result)
 		case <-check:
 			e.checkDrift(ctx)
 		case <-timer.C:

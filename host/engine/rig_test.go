@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,6 +43,8 @@ type rig struct {
 	observer      engine.Observer
 	selector      policy.Selector // what the plugin's policy is for; nil: everything
 	plugins       engine.Plugins  // nil: the planner calls them
+	signalsPeriod time.Duration
+	connTable     engine.ConnTable // nil: kernel
 }
 
 // Run implements engine.Source.
@@ -72,7 +75,7 @@ func start(t *testing.T, o fake.Options, plugin policy.Plugin) *rig {
 }
 
 func (r *rig) run(b backend.Backend, plugin policy.Plugin, once bool) {
-	settings := planner.Settings{Node: "n0", MasqueradeMark: 0x4000}
+	settings := planner.Settings{Node: "n0", MasqueradeMark: 0x4000, OutcomeNeeds: abi.NeedOutcomes | abi.NeedConnections}
 	if plugin != nil {
 		settings.Policies = &policy.Set{
 			Policies: map[string]*policy.Policy{"p": {Name: "p", Steps: []policy.Step{{Plugin: "p"}}}},
@@ -83,7 +86,10 @@ func (r *rig) run(b backend.Backend, plugin policy.Plugin, once bool) {
 		Source: r, Backend: b, ConnTable: r.kernel, Once: once, MinSyncPeriod: r.minSyncPeriod, Log: slog.New(slog.NewTextHandler(r.log, nil)), Observer: r.observer, Clock: r.clock.read,
 		Planner: planner.New(settings, func(policy.Step) (policy.Plugin, error) { return plugin, nil }),
 	}
-	o.Plugins = r.plugins
+	o.Plugins, o.SignalsPeriod = r.plugins, r.signalsPeriod
+	if r.connTable != nil {
+		o.ConnTable = r.connTable
+	}
 	if r.checkpoint != nil {
 		o.Checkpoint = r.checkpoint
 	}

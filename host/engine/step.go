@@ -41,6 +41,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	}
 	planTime := e.planTime()
 	e.deliver(planTime)
+	e.signals.news = false
 	step := e.Planner.Plan(planTime)
 	e.planAt = step.RequeueAt
 	if step.Remaining > 0 {
@@ -64,7 +65,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	e.deleteStale(ctx, step.StaleUDPFlows)
 	e.shed(ctx)
 	e.checkpoint.dirty = e.checkpoint.dirty || step.Planned > 0
-	return earliest(e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, repairAt, e.save(now))
+	return earliest(e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, repairAt, e.save(now), e.readSignals(ctx))
 }
 
 // deliver passes the answers of plugins to the planner.
@@ -130,6 +131,7 @@ func (e *Engine) apply(ctx context.Context, d *plan.Delta, now time.Time) ApplyR
 		d = nil
 	}
 	begin := time.Now()
+	e.releaseBackend()
 	report, err := e.Backend.Apply(ctx, e.Planner.Current(), d)
 	r := ApplyResult{Attempted: err == nil || ctx.Err() == nil, FullSync: kind == applyFull, Cleanup: kind == applyCleanup,
 		Duration: time.Since(begin), Report: report, Err: err}

@@ -44,6 +44,7 @@ func (e *Engine) swap(ctx context.Context, s *swapRequest) {
 	}
 	s.from, e.Backend = e.Backend, s.to
 	e.sync = syncState{full: !e.sync.done, done: e.sync.done}
+	e.rebaseSignals()
 	if partial != nil {
 		s.err, e.sync.unprogrammed = nil, partial.Frontends
 		e.applyFailed(ctx, "some frontends cannot be programmed; all others are", partial)

@@ -72,6 +72,8 @@ type Metrics struct {
 	registry  *prometheus.Registry
 	kubeProxy *kubeProxyMetrics
 	sluice    *sluiceMetrics
+	// connections of Services, and the signals that plugins get
+	connections connections
 
 	mu              sync.Mutex
 	source          Source
@@ -90,7 +92,7 @@ func New(o Options) *Metrics {
 	}
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m := &Metrics{opt: o, registry: r, kubeProxy: newKubeProxyMetrics(r), sluice: newSluiceMetrics(r)}
+	m := &Metrics{opt: o, registry: r, kubeProxy: newKubeProxyMetrics(r), sluice: newSluiceMetrics(r), connections: newConnections()}
 	r.MustRegister(&stateCollector{m: m}, &modeCollector{m: m})
 	if o.IPVS != nil {
 		r.MustRegister(&ipvsCollector{now: o.Now, read: o.IPVS})

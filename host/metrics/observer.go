@@ -86,6 +86,7 @@ func (m *Metrics) OnPlan(p *engine.PlannedStep) {
 		m.sluice.phaseDuration.WithLabelValues("plan").Observe(p.Duration.Seconds())
 	}
 	m.sluice.failures.WithLabelValues("policy").Add(float64(len(s.Errors)))
+	m.connections.update(s.Connections)
 	for _, f := range families {
 		t := s.Totals.Family.At(f)
 		m.kubeProxy.noLocal.WithLabelValues("internal", f.String()).Set(float64(t.NoLocalInternal))
@@ -185,6 +186,9 @@ func (m *Metrics) OnEvent(n engine.Event) {
 		m.sluice.connectionsShed.Add(float64(n.Count))
 	case engine.DriftDetected:
 		m.sluice.externalChanges.Add(float64(n.Count))
+	case engine.OutcomesRead, engine.ConnectionsCounted:
+		operation = signalLabels[n.Kind]
+		m.connections.signal(n)
 	case engine.StaleFlowsDeleted:
 		operation = "conntrack"
 		f := n.Family.String()

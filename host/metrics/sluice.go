@@ -39,7 +39,7 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "sluice", Name: "failures_total",
 			Help: "Number of failed operations: program and cleanup (data plane), policy (evaluation), reset and shed (of connections), " +
-				"conntrack (deletion of stale UDP flows), checkpoint (writing it).",
+				"conntrack (deletion of stale UDP flows), checkpoint (writing it), outcomes (reading those of connections), connections (counting open ones).",
 		}, []string{"operation"}),
 		failuresByErrno: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "sluice", Name: "backend_failures_total",
@@ -64,7 +64,7 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 	for _, phase := range []string{"plan", "program", "cleanup"} {
 		m.phaseDuration.WithLabelValues(phase)
 	}
-	for _, operation := range []string{"program", "cleanup", "policy", "reset", "shed", "conntrack", "checkpoint"} {
+	for _, operation := range []string{"program", "cleanup", "policy", "reset", "shed", "conntrack", "checkpoint", "outcomes", "connections"} {
 		m.failures.WithLabelValues(operation)
 	}
 	return m
@@ -136,7 +136,7 @@ func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServices, descFailing, descLimited, descHolding, descHeld, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
 		descDecisions, descObserved, descDifference, descFallbacks, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
 		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems,
-		descAffinityClients, descAffinityFull, descStale, descRequests} {
+		descAffinityClients, descAffinityFull, descServiceConnections, descSignalSuccess, descSignalDuration, descSignalEndpoints, descStale, descRequests} {
 		out <- d
 	}
 }
@@ -157,6 +157,7 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 		value(descCheckpoint, seconds(s.checkpoint))
 	}
 	c.plugins(out)
+	c.m.connections.collect(out)
 	if c.m.opt.Affinity != nil {
 		if u := c.m.opt.Affinity(); u != nil {
 			gauge(descAffinityFull, u.Full)

@@ -40,6 +40,7 @@ func (p *Planner) Plan(now time.Time) Result {
 		result.Warnings = append(result.Warnings, "Service "+d.String())
 	}
 	p.count(&result)
+	p.reportConnections(&result)
 	result.RequeueAt = p.nextRequeue()
 	if result.Remaining > 0 {
 		result.RequeueAt = now

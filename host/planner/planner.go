@@ -43,6 +43,8 @@ type Planner struct {
 	hasPlanned   bool
 	counters     counters
 	sheds        sheds
+	counted      countedEndpoints
+	totalsOf     nameQueue    // Services whose ServiceConnections no Result has reported
 	scratch      service.Port // reused by evaluate
 	spare        *round       // a zero value for begin, or nil
 	apiServer    bool         // the API server's endpoints have changed
@@ -59,6 +61,7 @@ func New(s Settings, plugins func(policy.Step) (policy.Plugin, error)) *Planner 
 		changed:    newFairQueue(),
 		unfinished: newFairQueue(),
 		waiting:    map[policy.Step]*waitQueue{},
+		counted:    newCountedEndpoints(),
 		batchSize:  initialBatch,
 		stepCost:   stepCost,
 		counters:   counters{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
@@ -142,6 +145,9 @@ func (p *Planner) SetFailing(f policy.Failing) { p.evaluator.Failing = f }
 
 // PluginCalls returns the number of plugin calls that have been answered so far.
 func (p *Planner) PluginCalls() uint64 { return p.evaluator.PluginCalls() }
+
+// UseSignals makes requests to plugins contain what s knows of connections.
+func (p *Planner) UseSignals(s policy.Signals) { p.evaluator.Signals = s }
 
 // Save returns the state that must survive a restart, for Restore. epoch is that of the clock of Plan.
 func (p *Planner) Save(epoch policy.Epoch) ([]byte, error) { return p.evaluator.Save(epoch) }

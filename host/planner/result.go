@@ -34,7 +34,19 @@ type Result struct {
 	NodeStatus   NodeStatus
 	Totals       Totals
 	Triggers     []Trigger // of the changes since the last Plan
+	// Connections are the totals that have changed since the last Plan.
+	Connections []ServiceConnections
 }
+
+// ServiceConnections are the connections to a Service's endpoints since their outcomes are counted. The numbers never decrease.
+type ServiceConnections struct {
+	Service model.Name
+	Gone    bool // the Service is deleted
+	Connections
+}
+
+// Connections counts connections by outcome. One that is answered after outcomes.Grace counts as unanswered and as answered.
+type Connections struct{ Answered, Refused, Unanswered uint64 }
 
 // ServiceError is a failure of a Service's policy.
 type ServiceError struct {

@@ -43,6 +43,7 @@ type round struct {
 	unsafeAt  *plan.Frontend
 	unsafeWhy error
 	sheds     map[shedKey]wantedShed
+	counted   countedService
 }
 
 // begin begins a round.
@@ -54,9 +55,12 @@ func (p *Planner) begin(svc *model.Service) *round {
 	r.svc, r.addrs = svc, addrsOf(svc)
 	r.policy, r.bindErr = p.settings.Policies.For(svc)
 	r.err = r.bindErr
+	r.counted.all = p.settings.CountAll
 	if r.policy != nil {
 		r.decisions = &decisionCache{}
+		r.counted.needs = p.evaluator.Needs(r.policy) & (abi.NeedOutcomes | abi.NeedConnections)
 	}
+	r.counted.outcomes = r.counted.all || r.counted.needs&p.settings.OutcomeNeeds != 0
 	r.quota = p.settings.Limits.newQuota(svc, r.addrs)
 	for i, f := range families {
 		r.ranges[i] = p.rules.sourceRanges(svc, f, p.settings.Limits.SourceRanges)
@@ -148,6 +152,7 @@ func (r *round) countPending(d *policy.Decision) {
 // add adds the decision about a port and its frontends.
 func (r *round) add(l *Limits, s *serviceState, d *PortDecision, frontends []*plan.Frontend) {
 	r.frontends = append(r.frontends, frontends...)
+	r.counted.add(d.Port)
 	r.summary.add(r.svc, d)
 	r.addSheds(d, frontends)
 	if r.decisions != nil {
@@ -193,6 +198,7 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	s.ports = r.ports
 	s.awaited, s.turn = r.awaited, nil
 	p.setRefused(name, s, r.refused)
+	p.setCounted(name, s, r.counted)
 	p.setRequeue(name, s, earlier(r.requeueAt, s.dueResets(r.frontends, now.UnixMilli(), result)))
 }
 

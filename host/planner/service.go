@@ -26,6 +26,8 @@ type serviceState struct {
 	summary      summary
 	omitted      []plan.Degradation // what the limits left out
 	round        *round             // nil: none has begun
+	counted      countedService
+	connections  *Connections // nil: never counted
 }
 
 // planService plans a Service and adds the consequences to result. It reports whether it is done; if not, the next call
@@ -66,6 +68,10 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	}
 	p.setRefused(name, s, nil)
 	p.sheds.set(name, nil, 0)
+	p.setCounted(name, s, countedService{})
+	if s.connections != nil {
+		p.totalsOf.push(name)
+	}
 	p.counters.replace(&s.summary, &summary{health: HealthCheck{Service: s.summary.health.Service}}, result)
 	delete(p.services, name)
 }

@@ -26,4 +26,9 @@ type Settings struct {
 	Limits     Limits
 	// EndpointCIDRs are exceptions from the addresses that may not be endpoints, see service.EndpointRules.
 	EndpointCIDRs []netip.Prefix
+	// OutcomeNeeds are the abi.Need bits for which the outcomes of connections are counted: of Services whose policy has a plugin
+	// with one of them.
+	OutcomeNeeds uint32
+	// CountAll counts the outcomes of connections of all Services, for metrics.
+	CountAll bool
 }

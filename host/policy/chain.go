@@ -18,11 +18,14 @@ type stepState struct {
 	requeueAt  int64         // call again then, Unix milliseconds; 0: only on a change
 	err        error         // of the last call
 	backoff    time.Duration // current one, 0 without an error
+	reading    uint64        // of outcomes, that of the last request that was answered
 }
 
-// due reports whether the plugin has to be called at nowMS for a request with this digest.
-func (s *stepState) due(digest requestDigest, nowMS int64) bool {
-	return s.digest != digest || s.requeueAt != 0 && s.requeueAt <= nowMS
+// due reports whether the plugin has to be called at nowMS for a request with this digest. The numbers of outcomes are no reason,
+// but new failures are, unless the plugin backs off.
+func (s *stepState) due(digest requestDigest, nowMS int64, needs uint32, o outcomesOf) bool {
+	failures := needs&abi.NeedOutcomes != 0 && s.reading < o.failedAt && s.backoff == 0
+	return s.digest != digest || s.requeueAt != 0 && s.requeueAt <= nowMS || failures
 }
 
 // chain is the evaluation of a policy's chain of plugins for one request, of which the Call is the current one. Its answer stays
@@ -32,6 +35,7 @@ type chain struct {
 	digest       requestDigest // of the request for the first plugin
 	stepDigest   requestDigest // of the request for plugin number index
 	nodesUnknown bool          // Input.NodesUnknown
+	outcomes     outcomesOf    // those in the request
 	answered     bool          // the call has been delivered
 	unsent       error         // why the call was not accepted, errBusy or errRefused; nil: it was
 }
@@ -77,7 +81,7 @@ func (e *Evaluator) runStep(m *poolState, s *stepState, c *Call, nowMS int64) er
 		return err
 	}
 	digest := e.digester.step(c.chain.digest, plugin.Revision(), c.Request.Endpoints)
-	if !s.due(digest, nowMS) {
+	if !s.due(digest, nowMS, plugin.Needs(), c.chain.outcomes) {
 		return s.err
 	}
 	if replaces := m.awaited != nil && m.awaited != c; !replaces && e.Admit != nil && !e.Admit(step, c.Key.Port.Service) {
@@ -107,7 +111,7 @@ func (e *Evaluator) record(s *stepState, c *Call, nowMS int64) error {
 	if errors.Is(err, ErrPending) {
 		return err
 	}
-	s.digest = c.chain.stepDigest
+	s.digest, s.reading = c.chain.stepDigest, c.chain.outcomes.reading
 	if err == nil {
 		err = c.check()
 	}

@@ -111,6 +111,10 @@ func change(t *testing.T, name string, v reflect.Value) {
 		v.Set(reflect.ValueOf(netip.MustParseAddrPort("10.0.0.2:80")))
 		return
 	}
+	if v.Type() == reflect.TypeFor[abi.Outcomes]() {
+		v.Set(reflect.ValueOf(abi.Outcomes{Refused: 1}))
+		return
+	}
 	switch v.Kind() {
 	case reflect.Bool:
 		v.SetBool(!v.Bool())

@@ -18,7 +18,7 @@ func (e *Evaluator) evaluate(m *poolState, in *Input, now time.Time, d *Decision
 		e.resume(m, c, nowMS)
 	}
 	c := e.newCall()
-	e.build(c, m, in, now)
+	outcomes := e.build(c, m, in, now)
 	digest := e.digester.request(&c.Request)
 	if digest != m.digest {
 		m.digest = digest
@@ -30,7 +30,7 @@ func (e *Evaluator) evaluate(m *poolState, in *Input, now time.Time, d *Decision
 		d.Refused = errors.Is(a.chain.unsent, errRefused)
 		return nil, time.Time{}, m.pending(d, a.chain.index, now, cmp.Or(a.chain.unsent, errQueued))
 	}
-	c.chain = chain{digest: digest, nodesUnknown: in.NodesUnknown}
+	c.chain = chain{digest: digest, nodesUnknown: in.NodesUnknown, outcomes: outcomes}
 	err := e.run(m, c, nowMS, func(s *stepState) {
 		d.Steps = append(d.Steps, e.stepResult(m.policy.Steps[c.chain.index].Plugin, s, in))
 	})

@@ -15,6 +15,8 @@ import (
 type Evaluator struct {
 	// Admit reports whether a new call of a step for a Service may be passed to the Caller; otherwise it is refused. Nil: always.
 	Admit func(Step, model.Name) bool
+	// Signals returns what is known of connections to endpoints. Nil: nothing.
+	Signals Signals
 
 	// Failing reports whether connections to an endpoint fail, for holds. Nil: outcomes are not counted.
 	Failing Failing

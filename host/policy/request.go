@@ -9,7 +9,7 @@ import (
 )
 
 // build builds the request for the first plugin of the chain, with the weights of the default rules, and e.portIndex.
-func (e *Evaluator) build(c *Call, m *poolState, in *Input, now time.Time) {
+func (e *Evaluator) build(c *Call, m *poolState, in *Input, now time.Time) outcomesOf {
 	p := in.Port
 	var needs uint32
 	needs, c.keys = e.asks(m.policy, c.keys[:0])
@@ -53,6 +53,7 @@ func (e *Evaluator) build(c *Call, m *poolState, in *Input, now time.Time) {
 		Node:              in.Node, NodeIndex: abi.NoIndex, Zone: in.Zone, Zones: c.zones, Endpoints: eps,
 		ConnectionsAgeMS: abi.NoAge, Keys: c.keys,
 	}
+	return e.addSignals(&c.Request, needs, now)
 }
 
 // appendZones appends in.Zones to zones, which is empty, if a plugin needs Nodes, otherwise this node's zone only; both with the
@@ -121,6 +122,12 @@ func conditions(in *Input, i int) uint32 {
 		bits |= abi.Eligible | abi.Held
 	}
 	return bits
+}
+
+// Needs returns the needs of the loaded plugins of a chain.
+func (e *Evaluator) Needs(p *Policy) uint32 {
+	needs, _ := e.asks(p, nil)
+	return needs
 }
 
 // asks returns the needs of the loaded plugins of a chain, and appends the keys that they declare to keys, each once.

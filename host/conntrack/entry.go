@@ -1,0 +1,153 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// Attributes of a conntrack entry (enum ctattr_type and those nested in it).
+const (
+	attrTupleReply = 2
+	attrStatus     = 3
+	attrProtoInfo  = 4
+	attrStatusMask = 26
+
+	attrTupleIP    = 1 // in a tuple
+	attrTupleProto = 2
+	attrIPv4Source = 1 // in attrTupleIP
+	attrIPv6Source = 3
+	attrProtoNum   = 1 // in attrTupleProto
+	attrSourcePort = 2
+	attrTCP        = 1 // in attrProtoInfo
+	attrTCPState   = 1 // in attrTCP
+
+	tcpEstablished = 3 // enum tcp_conntrack
+
+	sizeofNfgenmsg = 4 // struct nfgenmsg
+)
+
+// entry is what counting needs of a conntrack entry.
+type entry struct {
+	status    uint32
+	protocol  uint8
+	tcpState  uint8
+	replyFrom netip.AddrPort // source of the replies
+	addr      netip.Addr
+	port      uint16
+}
+
+var errTruncated = errors.New("truncated message")
+
+// messages decodes a part of a dump. done reports whether it is the last one.
+func (e *entry) messages(b []byte, onEntry func(*entry)) (done bool, err error) {
+	for len(b) > 0 {
+		if len(b) < unix.SizeofNlMsghdr {
+			return false, errTruncated
+		}
+		size, kind := int64(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint16(b[4:])
+		if size < unix.SizeofNlMsghdr || size > int64(len(b)) {
+			return false, errTruncated
+		}
+		body := b[unix.SizeofNlMsghdr:size]
+		b = b[min(int64(len(b)), (size+3)&^3):]
+		switch kind {
+		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+			if len(body) < 4 {
+				return true, nil
+			}
+			if code := int32(binary.NativeEndian.Uint32(body)); code < 0 {
+				return true, fmt.Errorf("kernel: %w", unix.Errno(-code))
+			}
+			return true, nil
+		case unix.NLMSG_NOOP:
+			continue
+		}
+		if len(body) < sizeofNfgenmsg {
+			return false, errTruncated
+		}
+		if err := e.decode(body[sizeofNfgenmsg:]); err != nil {
+			return false, err
+		}
+		onEntry(e)
+	}
+	return false, nil
+}
+
+// decode decodes the attributes of an entry.
+func (e *entry) decode(b []byte) error {
+	*e = entry{}
+	err := attributes(b, func(kind uint16, value []byte) error {
+		switch {
+		case kind == attrTupleReply:
+			return attributes(value, e.tuple)
+		case kind == attrStatus && len(value) == 4:
+			e.status = binary.BigEndian.Uint32(value)
+		case kind == attrProtoInfo:
+			return attributes(value, e.protoInfo)
+		}
+		return nil
+	})
+	e.replyFrom = netip.AddrPortFrom(e.addr, e.port)
+	return err
+}
+
+func (e *entry) tuple(kind uint16, value []byte) error {
+	switch kind {
+	case attrTupleIP:
+		return attributes(value, func(kind uint16, value []byte) error {
+			switch {
+			case kind == attrIPv4Source && len(value) == 4:
+				e.addr = netip.AddrFrom4([4]byte(value))
+			case kind == attrIPv6Source && len(value) == 16:
+				e.addr = netip.AddrFrom16([16]byte(value))
+			}
+			return nil
+		})
+	case attrTupleProto:
+		return attributes(value, func(kind uint16, value []byte) error {
+			switch {
+			case kind == attrProtoNum && len(value) == 1:
+				e.protocol = value[0]
+			case kind == attrSourcePort && len(value) == 2:
+				e.port = binary.BigEndian.Uint16(value)
+			}
+			return nil
+		})
+	}
+	return nil
+}
+
+func (e *entry) protoInfo(kind uint16, value []byte) error {
+	if kind != attrTCP {
+		return nil
+	}
+	return attributes(value, func(kind uint16, value []byte) error {
+		if kind == attrTCPState && len(value) == 1 {
+			e.tcpState = value[0]
+		}
+		return nil
+	})
+}
+
+// attributes calls f for each netlink attribute in b.
+func attributes(b []byte, f func(kind uint16, value []byte) error) error {
+	const nestedOrByteOrder = unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
+	for len(b) > 0 {
+		if len(b) < unix.SizeofNlAttr {
+			return errTruncated
+		}
+		size, kind := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])&^uint16(nestedOrByteOrder)
+		if size < unix.SizeofNlAttr || size > len(b) {
+			return errTruncated
+		}
+		if err := f(kind, b[unix.SizeofNlAttr:size]); err != nil {
+			return err
+		}
+		b = b[min(len(b), (size+3)&^3):]
+	}
+	return nil
+}

@@ -1,0 +1,211 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/outcomes"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// signals is what the engine knows of connections. It implements policy.Signals, for the planner, in the loop.
+type signals struct {
+	tracker     *outcomes.Tracker
+	outcomes    schedule
+	connections schedule
+	open        openConnections
+
+	// Readings through the backend, which must not overlap with its other calls, and of the connection tracking table.
+	backend, table job
+	// news: a reading has ended while a step was programming, and may have scheduled Services.
+	news bool
+}
+
+func newSignals() signals {
+	return signals{tracker: outcomes.NewTracker(), backend: newJob(), table: newJob()}
+}
+
+// schedule is when the next reading of a signal is due.
+type schedule struct {
+	active   bool      // there is something to read
+	nextAt   time.Time // runtime's clock
+	interval time.Duration
+	lastAt   time.Time // end of the last reading that succeeded; zero: none
+	// lastError is the failure that was logged last, while it lasts.
+	lastError string
+}
+
+const (
+	// readTimeout bounds a reading. The next Apply waits for it at most that long, see mayInterrupt.
+	readTimeout = 2 * time.Second
+	// maxReadShare bounds the time that readings of outcomes take: one part in so many. They take as long as a step of the loop waits.
+	maxReadShare = 20
+	// maxCPUShare bounds the CPU time that counting open connections takes: one part in so many of one processor.
+	maxCPUShare = 100
+	// staleIntervals is for how many intervals a reading may be used, and how many may be interrupted.
+	staleIntervals = 5
+)
+
+// begin starts a schedule, with the first reading after delay.
+func (s *schedule) begin(period, delay time.Duration) {
+	*s = schedule{active: true, interval: period, nextAt: time.Now().Add(delay), lastAt: time.Now()}
+}
+
+// done records a reading that has succeeded, and schedules the next one so that readings take at most one part in share of the time.
+func (s *schedule) done(period, took time.Duration, share int) {
+	s.interval = max(period, time.Duration(share)*took)
+	s.lastAt = time.Now()
+	s.nextAt = s.lastAt.Add(s.interval)
+}
+
+// mayInterrupt reports whether a reading gives way to programming. One that would be too late does not.
+func (s *schedule) mayInterrupt() bool { return time.Since(s.lastAt) < staleIntervals*s.interval }
+
+// readSignals starts the readings that are due, and returns when the next one is, zero if that follows from another step. There is none
+// before the data plane is programmed, nor while it is not in line with the plan.
+func (e *Engine) readSignals(ctx context.Context) time.Time {
+	if e.SignalsPeriod <= 0 || e.Once || !e.sync.done || e.sync.full {
+		return time.Time{}
+	}
+	next := earliest(e.readOutcomes(ctx), e.countConnections(ctx))
+	if e.signals.news {
+		return time.Now()
+	}
+	return next
+}
+
+// readOutcomes starts a reading of outcomes if it is due. It returns when the next one is.
+func (e *Engine) readOutcomes(ctx context.Context) time.Time {
+	g, s := &e.signals, &e.signals.outcomes
+	counter, ok := e.Backend.(backend.OutcomeCounter)
+	if !ok || !e.Backend.Caps().Outcomes || !e.Planner.CountsOutcomes() {
+		e.stopReading(s, OutcomesRead)
+		return time.Time{}
+	}
+	if !s.active {
+		delay := e.SignalsPeriod
+		if reading, _, _ := g.tracker.Last(); reading == 0 {
+			delay = 0 // for the base: another process may have counted before
+		} else {
+			g.tracker.Update(e.planNow(), none)
+		}
+		s.begin(e.SignalsPeriod, delay)
+	}
+	if g.backend.running {
+		return time.Time{}
+	}
+	if time.Now().Before(s.nextAt) {
+		return s.nextAt
+	}
+	g.backend.start(ctx, readTimeout, func(ctx context.Context) func() {
+		begin := time.Now()
+		counters, err := counter.ReadOutcomes(ctx)
+		took := time.Since(begin)
+		return func() { e.outcomesRead(counters, took, err) }
+	})
+	return time.Time{}
+}
+
+func none(func(model.EndpointKey, outcomes.Counters) bool) {}
+
+// planNow returns the time by the planner's clock.
+func (e *Engine) planNow() time.Time {
+	now, _ := e.clock.now()
+	return now
+}
+
+// outcomesRead takes a reading of outcomes.
+func (e *Engine) outcomesRead(counters map[model.EndpointKey]backend.OutcomeCounters, took time.Duration, err error) {
+	s := &e.signals.outcomes
+	if !s.active || e.readFailed(s, OutcomesRead, "reading outcomes of connections failed", took, err) {
+		return
+	}
+	s.done(e.SignalsPeriod, took, maxReadShare)
+	e.Planner.AddOutcomes(e.signals.tracker.Update(e.planNow(), countersOf(counters)))
+	e.Observer.OnEvent(Event{Kind: OutcomesRead, At: s.lastAt, Duration: took, Count: len(counters)})
+}
+
+func countersOf(all map[model.EndpointKey]backend.OutcomeCounters) iter.Seq2[model.EndpointKey, outcomes.Counters] {
+	return func(yield func(model.EndpointKey, outcomes.Counters) bool) {
+		for k, c := range all {
+			if !yield(k, outcomes.Counters(c)) {
+				return
+			}
+		}
+	}
+}
+
+// readFailed handles the failure of a reading, which is repeated at once if it gave way to programming, and otherwise after its interval.
+// It reports whether the reading has failed. Repetitions of an error are logged at debug level.
+func (e *Engine) readFailed(s *schedule, kind EventKind, msg string, took time.Duration, err error) bool {
+	switch {
+	case err == nil:
+		if s.lastError != "" {
+			e.Log.Info("counting connections works again")
+		}
+		s.lastError = ""
+		return false
+	case errors.Is(err, context.Canceled):
+		s.nextAt = time.Now()
+		return true
+	}
+	s.interval = max(s.interval, e.SignalsPeriod, time.Second)
+	s.nextAt = time.Now().Add(s.interval)
+	e.Observer.OnEvent(Event{Kind: kind, At: time.Now(), Duration: took, Err: err})
+	level := slog.LevelWarn
+	if err.Error() == s.lastError {
+		level = slog.LevelDebug
+	}
+	s.lastError = err.Error()
+	e.Log.Log(context.Background(), level, msg+"; plugins are told that these are not known", "err", err, "retry_after", s.interval)
+	return true
+}
+
+// stopReading ends a schedule whose signal nothing needs any more.
+func (e *Engine) stopReading(s *schedule, kind EventKind) {
+	if s.active {
+		*s = schedule{}
+		e.Observer.OnEvent(Event{Kind: kind})
+	}
+}
+
+// releaseBackend waits until no reading uses the backend. A reading gives way to programming, unless it would be too late.
+func (e *Engine) releaseBackend() {
+	g := &e.signals
+	g.news = g.news || g.backend.running
+	g.backend.wait(g.outcomes.mayInterrupt())
+}
+
+// rebaseSignals forgets what another backend has counted.
+func (e *Engine) rebaseSignals() {
+	e.signals.tracker = outcomes.NewTracker()
+	e.signals.open = openConnections{}
+	e.stopReading(&e.signals.outcomes, OutcomesRead)
+	e.stopReading(&e.signals.connections, ConnectionsCounted)
+}
+
+// stopSignals ends all readings.
+func (e *Engine) stopSignals() {
+	e.signals.backend.wait(true)
+	e.signals.table.wait(true)
+}
+
+// OutcomesWindow implements policy.Signals.
+func (g *signals) OutcomesWindow(now time.Time) (uint64, time.Duration) {
+	reading, at, window := g.tracker.Last()
+	if !g.outcomes.active || window == 0 || now.Sub(at) > staleIntervals*g.outcomes.interval {
+		return 0, 0
+	}
+	return reading, window
+}
+
+// Outcomes implements policy.Signals.
+func (g *signals) Outcomes(k model.EndpointKey) (abi.Outcomes, uint64) {
+	o, failedAt, _ := g.tracker.Get(k)
+	return o, failedAt
+}

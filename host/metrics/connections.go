@@ -1,0 +1,91 @@
+package metrics
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/planner"
+)
+
+// connections are the connections of Services, and the state of the signals that plugins get.
+type connections struct {
+	mu       sync.Mutex
+	services map[model.Name]planner.Connections
+	signals  map[engine.EventKind]signalState
+}
+
+// signalState is the last reading of a signal that succeeded.
+type signalState struct {
+	at        time.Time
+	took      time.Duration
+	endpoints int
+}
+
+// signalLabels are the values of the label signal, and the operations of failures_total.
+var signalLabels = map[engine.EventKind]string{engine.OutcomesRead: "outcomes", engine.ConnectionsCounted: "connections"}
+
+func newConnections() connections {
+	return connections{services: map[model.Name]planner.Connections{}, signals: map[engine.EventKind]signalState{}}
+}
+
+// update replaces the totals of Services.
+func (c *connections) update(changed []planner.ServiceConnections) {
+	if len(changed) == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range changed {
+		if s := &changed[i]; s.Gone {
+			delete(c.services, s.Service)
+		} else {
+			c.services[s.Service] = s.Connections
+		}
+	}
+}
+
+// signal records a reading. One without a time ends the signal.
+func (c *connections) signal(n engine.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case n.At.IsZero():
+		delete(c.signals, n.Kind)
+	case n.Err == nil:
+		c.signals[n.Kind] = signalState{n.At, n.Duration, n.Count}
+	}
+}
+
+var (
+	descServiceConnections = desc("service_connections_total", "Number of connections from this node to the endpoints of a Service by outcome: answered, "+
+		"refused, unanswered (for more than a second; one that is answered later counts as both).", "namespace", "service", "outcome")
+	descSignalSuccess = desc("signal_last_success_timestamp_seconds", "Unix timestamp of the last reading of a signal that plugins need: "+
+		"outcomes of connections, or open connections.", "signal")
+	descSignalDuration  = desc("signal_read_duration_seconds", "Duration of the last reading of outcomes, and CPU time of the last count of open connections.", "signal")
+	descSignalEndpoints = desc("signal_endpoints", "Number of endpoints of the last reading of a signal.", "signal")
+)
+
+func (c *connections) collect(out chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, n := range c.services {
+		counter := func(v uint64, outcome string) {
+			out <- prometheus.MustNewConstMetric(descServiceConnections, prometheus.CounterValue, float64(v), name.Namespace, name.Name, outcome)
+		}
+		counter(n.Answered, "answered")
+		counter(n.Refused, "refused")
+		counter(n.Unanswered, "unanswered")
+	}
+	for kind, s := range c.signals {
+		gauge := func(d *prometheus.Desc, v float64) {
+			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, signalLabels[kind])
+		}
+		gauge(descSignalSuccess, seconds(s.at))
+		gauge(descSignalDuration, s.took.Seconds())
+		gauge(descSignalEndpoints, float64(s.endpoints))
+	}
+}

@@ -1,0 +1,197 @@
+package outcomes
+
+import (
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// Grace is how long an attempt may remain without an answer before it counts as unanswered. TCP repeats a SYN after 1 s.
+const Grace = time.Second
+
+// Counters are a reading of what the data plane has counted for one endpoint. They must be read in such an order that no answer is
+// counted whose attempt is not: attempts last.
+type Counters struct {
+	Attempts uint64 // connections sent to the endpoint
+	// Answered counts answers. A repeated SYN-ACK counts again.
+	Answered uint64
+	Refused  uint64 // RST in answer to a SYN, SCTP ABORT, and ICMP unreachable; repeated ones count again
+}
+
+// Tracker turns readings into windows. It has an entry for each endpoint of the last reading: one that leaves is forgotten, and
+// starts anew when it comes back. It is not safe for concurrent use.
+type Tracker struct {
+	endpoints map[model.EndpointKey]*endpoint
+	reading   uint64    // number of the last reading, from 1
+	at        time.Time // of the last reading
+	window    time.Duration
+	// markedAt is the time of endpoint.marked. Once it is at least Grace ago, these attempts are mature.
+	markedAt time.Time
+	rebase   bool // the counters of the next reading may start anywhere
+	changes  []Change
+}
+
+// endpoint is the state of one endpoint. The totals are since it was first seen.
+type endpoint struct {
+	raw                         Counters // last reading
+	attempts, answered, refused uint64   // of each attempt at most one answer or refusal is counted
+	unknown                     uint64   // attempts in flight when the counters started again
+	marked, mature              uint64   // attempts as of Tracker.markedAt, and those at least Grace before the last reading
+	unanswered, counted         uint64   // unanswered as of the last reading, and how many of them Changes have reported
+	window                      window
+	since                       int64 // Unix milliseconds
+	seen                        uint64
+	failedAt                    uint64 // the last reading with a new failure
+}
+
+// window contains the changes of the totals from one reading to the next.
+type window struct{ attempts, answered, refused, unanswered uint64 }
+
+// Change is what a reading adds for one endpoint. The sum of all changes never decreases: a connection that is answered after
+// Grace counts as unanswered and as answered.
+type Change struct {
+	Key                           model.EndpointKey
+	Answered, Refused, Unanswered uint64
+	// Failed reports a new failure: a connection that was refused, or that has become unanswered.
+	Failed bool
+}
+
+// NewTracker returns a tracker without endpoints. The counters of its first reading may start anywhere.
+func NewTracker() *Tracker {
+	return &Tracker{endpoints: map[model.EndpointKey]*endpoint{}, rebase: true}
+}
+
+// Rebase forgets all endpoints. The counters of the next reading may start anywhere, because another data plane has counted.
+func (t *Tracker) Rebase() {
+	clear(t.endpoints)
+	t.rebase = true
+}
+
+// Update takes a reading, of each endpoint once, at a time that is not before that of the last one. It returns the changes, sorted by key, valid until
+// the next call.
+func (t *Tracker) Update(now time.Time, counters iter.Seq2[model.EndpointKey, Counters]) []Change {
+	t.reading++
+	t.window = 0
+	if !t.rebase {
+		t.window = now.Sub(t.at)
+	}
+	t.at, t.changes = now, t.changes[:0]
+	matures := t.reading == 1 || now.Sub(t.markedAt) >= Grace
+	n := 0
+	for key, c := range counters {
+		n++
+		e := t.endpoints[key]
+		if e == nil {
+			e = &endpoint{since: now.Add(-t.window).UnixMilli()}
+			t.endpoints[key] = e
+			if t.rebase {
+				e.raw = c
+			}
+		}
+		e.seen = t.reading
+		if matures {
+			e.mature = e.marked
+		}
+		e.update(c)
+		if matures {
+			e.marked = e.attempts
+		}
+		t.report(key, e)
+	}
+	if matures {
+		t.markedAt = now
+	}
+	if len(t.endpoints) > n {
+		t.forget()
+	}
+	t.rebase = false
+	slices.SortFunc(t.changes, func(a, b Change) int { return a.Key.Compare(b.Key) })
+	return t.changes
+}
+
+// update adds a reading to the totals. Answers that exceed the attempts are repetitions, and never make up for later attempts.
+func (e *endpoint) update(c Counters) {
+	if c.Attempts < e.raw.Attempts || c.Answered < e.raw.Answered || c.Refused < e.raw.Refused {
+		e.unknown = e.attempts - e.answered - e.refused - e.unanswered
+		e.marked, e.mature = e.attempts, e.attempts
+	}
+	w := window{
+		attempts: increase(e.raw.Attempts, c.Attempts), answered: increase(e.raw.Answered, c.Answered), refused: increase(e.raw.Refused, c.Refused),
+	}
+	e.raw = c
+	e.attempts += w.attempts
+	w.answered = min(w.answered, e.attempts-e.ended())
+	e.answered += w.answered
+	w.refused = min(w.refused, e.attempts-e.ended())
+	e.refused += w.refused
+	unanswered := uint64(0)
+	if ended := e.ended(); e.mature > ended {
+		unanswered = e.mature - ended
+	}
+	if unanswered > e.unanswered {
+		w.unanswered = unanswered - e.unanswered
+	}
+	e.unanswered, e.window = unanswered, w
+}
+
+// ended returns the number of attempts that wait for no answer.
+func (e *endpoint) ended() uint64 { return e.answered + e.refused + e.unknown }
+
+// increase returns by how much a counter has increased. One that has decreased has started again at 0.
+func increase(from, to uint64) uint64 {
+	if to < from {
+		return to
+	}
+	return to - from
+}
+
+// report adds the change of an endpoint.
+func (t *Tracker) report(key model.EndpointKey, e *endpoint) {
+	c := Change{Key: key, Answered: e.window.answered, Refused: e.window.refused}
+	if e.unanswered > e.counted {
+		c.Unanswered, e.counted = e.unanswered-e.counted, e.unanswered
+	}
+	if c.Failed = e.window.refused > 0 || e.window.unanswered > 0; c.Failed {
+		e.failedAt = t.reading
+	}
+	if c.Failed || c.Answered > 0 {
+		t.changes = append(t.changes, c)
+	}
+}
+
+// forget deletes the endpoints that the last reading does not have.
+func (t *Tracker) forget() {
+	for key, e := range t.endpoints {
+		if e.seen != t.reading {
+			delete(t.endpoints, key)
+		}
+	}
+}
+
+// Last returns the number and time of the last reading, and the length of its window, 0 if there was no reading to compare with.
+func (t *Tracker) Last() (reading uint64, at time.Time, window time.Duration) {
+	return t.reading, t.at, t.window
+}
+
+// Len returns the number of endpoints.
+func (t *Tracker) Len() int { return len(t.endpoints) }
+
+// Get returns the outcomes of connections to an endpoint, and the number of the last reading with a new failure, 0 for none. ok is
+// false if the last reading did not have it.
+func (t *Tracker) Get(key model.EndpointKey) (o abi.Outcomes, failedAt uint64, ok bool) {
+	e := t.endpoints[key]
+	if e == nil {
+		return abi.Outcomes{}, 0, false
+	}
+	w := &e.window
+	return abi.Outcomes{
+		Attempts: clamp(w.attempts), Answered: clamp(w.answered), Refused: clamp(w.refused), Unanswered: clamp(w.unanswered),
+		TotalAttempts: e.attempts, TotalAnswered: e.answered, TotalRefused: e.refused, TotalUnanswered: e.unanswered,
+		Since: e.since,
+	}, e.failedAt, true
+}
+
+func clamp(n uint64) uint32 { return uint32(min(n, 1<<32-1)) }

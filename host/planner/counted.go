@@ -1,0 +1,143 @@
+package planner
+
+import (
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/outcomes"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/service"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// countedService is what is counted of a Service's connections.
+type countedService struct {
+	needs     uint32 // of its policy: abi.NeedOutcomes, abi.NeedConnections
+	all       bool   // Settings.CountAll
+	outcomes  bool   // the plan asks for outcomes
+	endpoints []model.EndpointKey
+}
+
+// any reports whether anything is counted.
+func (c *countedService) any() bool { return c.needs != 0 || c.all }
+
+// add adds the endpoints of a port, if anything is counted.
+func (c *countedService) add(p *service.Port) {
+	if !c.any() {
+		return
+	}
+	c.endpoints = slices.Grow(c.endpoints, len(p.Endpoints))
+	for i := range p.Endpoints {
+		c.endpoints = append(c.endpoints, model.EndpointKey{Addr: p.Endpoints[i].Addr, Protocol: p.Name.Protocol})
+	}
+}
+
+// countedEndpoints indexes the endpoints of the Services of which something is counted.
+type countedEndpoints struct {
+	services    map[model.EndpointKey][]model.Name
+	outcomes    int                 // Services that the plan counts outcomes of
+	connections map[model.Name]bool // Services whose policy needs open connections
+}
+
+func newCountedEndpoints() countedEndpoints {
+	return countedEndpoints{services: map[model.EndpointKey][]model.Name{}, connections: map[model.Name]bool{}}
+}
+
+// setCounted replaces what is counted of a Service.
+func (p *Planner) setCounted(name model.Name, s *serviceState, c countedService) {
+	k, old := &p.counted, &s.counted
+	slices.SortFunc(c.endpoints, model.EndpointKey.Compare)
+	c.endpoints = slices.Compact(c.endpoints)
+	if !slices.Equal(old.endpoints, c.endpoints) {
+		for _, e := range old.endpoints {
+			k.remove(e, name)
+		}
+		for _, e := range c.endpoints {
+			k.services[e] = append(k.services[e], name)
+		}
+	}
+	k.outcomes += oneIf(c.outcomes) - oneIf(old.outcomes)
+	if c.needs&abi.NeedConnections != 0 {
+		k.connections[name] = true
+	} else {
+		delete(k.connections, name)
+	}
+	if c.outcomes && s.connections == nil {
+		s.connections = &Connections{}
+		p.totalsOf.push(name)
+	}
+	*old = c
+}
+
+func (k *countedEndpoints) remove(e model.EndpointKey, name model.Name) {
+	rest := slices.DeleteFunc(k.services[e], func(n model.Name) bool { return n == name })
+	if len(rest) == 0 {
+		delete(k.services, e)
+		return
+	}
+	k.services[e] = rest
+}
+
+func oneIf(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// CountsOutcomes reports whether the plan has frontends with Outcomes.
+func (p *Planner) CountsOutcomes() bool { return p.counted.outcomes > 0 }
+
+// AddOutcomes adds the changes of a reading to the totals of the endpoints' Services. Services with a new failure whose policy needs
+// outcomes are planned again by the next Plan.
+func (p *Planner) AddOutcomes(changes []outcomes.Change) {
+	for i := range changes {
+		c := &changes[i]
+		for _, name := range p.counted.services[c.Key] {
+			s := p.services[name]
+			if s.connections != nil {
+				s.connections.Answered += c.Answered
+				s.connections.Refused += c.Refused
+				s.connections.Unanswered += c.Unanswered
+				p.totalsOf.push(name)
+			}
+			if c.Failed && s.counted.needs&abi.NeedOutcomes != 0 {
+				p.enqueueDue(name)
+			}
+		}
+	}
+}
+
+// reportConnections adds the totals that have changed to result.
+func (p *Planner) reportConnections(result *Result) {
+	for _, name := range p.totalsOf.queue {
+		r := ServiceConnections{Service: name, Gone: true}
+		if s := p.services[name]; s != nil && s.connections != nil {
+			r.Connections, r.Gone = *s.connections, false
+		}
+		result.Connections = append(result.Connections, r)
+	}
+	p.totalsOf = nameQueue{}
+}
+
+// NeedsConnections reports whether the policy of a Service needs open connections.
+func (p *Planner) NeedsConnections() bool { return len(p.counted.connections) > 0 }
+
+// ConnectionsToCount returns a new map with the endpoints of the Services whose policy needs open connections, each with 0, and the
+// frontends of these Services.
+func (p *Planner) ConnectionsToCount() (endpoints map[model.EndpointKey]uint32, frontends []plan.Key) {
+	endpoints = map[model.EndpointKey]uint32{}
+	for name := range p.counted.connections {
+		for _, e := range p.services[name].counted.endpoints {
+			endpoints[e] = 0
+		}
+		if c := p.builder.services[name]; c != nil {
+			for _, f := range c.frontends {
+				if p.builder.plan.Frontends[f.Key] == f {
+					frontends = append(frontends, f.Key)
+				}
+			}
+		}
+	}
+	return endpoints, frontends
+}
