@@ -1,19 +1,26 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/source/dir"
 )
 
 func newConfigCommand() *cobra.Command {
+	var source string
+	check := newConfigCheckCommand(&source)
+	check.Flags().StringVar(&source, "source", "", "directory of manifests: check the settings of their Services too")
 	return newGroup("config", "Write, check and migrate configuration files",
 		&cobra.Command{
 			Use:   "defaults",
@@ -24,33 +31,7 @@ func newConfigCommand() *cobra.Command {
 				return err
 			},
 		},
-		&cobra.Command{
-			Use:   "check FILE",
-			Short: "Report all errors of a configuration file",
-			Long: `Reads a configuration file as 'sluice run' does, and loads its plugins with their settings. Reports every error with
-the path of its field, and warns of values that are valid but probably not intended. The exit code is 1 if 'sluice run'
-would reject the file or one of its plugins.`,
-			Args: oneArg("file"),
-			RunE: func(cmd *cobra.Command, args []string) error {
-				cfg, err := config.Load(args[0])
-				if err != nil {
-					return err
-				}
-				for _, w := range append(cfg.Warnings(), cfg.MissingFiles()...) {
-					warn(args[0] + ": " + w)
-				}
-				set, err := plugins.Open(cmd.Context(), cfg, compileCommand, slog.New(slog.DiscardHandler))
-				if err != nil {
-					return err
-				}
-				defer set.Close(cmd.Context())
-				if _, err := set.Load(cmd.Context(), cfg, nil); err != nil {
-					return config.PrefixErrors("configuration "+args[0], err)
-				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: valid\n", printable.Escape(args[0]))
-				return err
-			},
-		},
+		check,
 		&cobra.Command{
 			Use:   "migrate FILE",
 			Short: "Convert a KubeProxyConfiguration to a SluiceConfiguration",
@@ -74,6 +55,57 @@ equivalent SluiceConfiguration. Lists on standard error the fields that are not 
 				return err
 			},
 		})
+}
+
+func newConfigCheckCommand(source *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check FILE",
+		Short: "Report all errors of a configuration file",
+		Long: `Reads a configuration file as 'sluice run' does, and loads its plugins with their settings. Reports every error with
+the path of its field, and warns of values that are valid but probably not intended. The exit code is 1 if 'sluice run'
+would reject the file or one of its plugins. With --source, it also reports which Services of a directory of manifests
+set settings (annotation sluice.dev/settings) that would be refused.`,
+		Args: oneArg("file"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := config.Load(args[0])
+			if err != nil {
+				return err
+			}
+			for _, w := range append(cfg.Warnings(), cfg.MissingFiles()...) {
+				warn(args[0] + ": " + w)
+			}
+			set, err := plugins.Open(cmd.Context(), cfg, compileCommand, slog.New(slog.DiscardHandler))
+			if err != nil {
+				return err
+			}
+			defer set.Close(cmd.Context())
+			if _, err := set.Load(cmd.Context(), cfg, nil); err != nil {
+				return config.PrefixErrors("configuration "+args[0], err)
+			}
+			if *source != "" {
+				if err := checkServiceSettings(cfg, set, *source); err != nil {
+					return err
+				}
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: valid\n", printable.Escape(args[0]))
+			return err
+		},
+	}
+}
+
+// checkServiceSettings returns the errors of the settings of all Services of a directory of manifests.
+func checkServiceSettings(cfg *config.Config, set *plugins.Set, source string) error {
+	cluster, _, err := dir.Load(source)
+	if err != nil {
+		return err
+	}
+	pl := agent.NewPlanner(cfg, nil, set)
+	pl.Replace(cluster)
+	var errs []error
+	for _, err := range pl.Plan(time.Now()).SettingsErrors {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // maxInput is the maximum size of a KubeProxyConfiguration in bytes; a ConfigMap has at most 1 MiB.

@@ -117,6 +117,14 @@ func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) erro
 	default:
 		fmt.Fprintf(w, "  policy     %s (%s), mode %s\n", x.Policy, cmp.Or(strings.Join(x.Plugins, " → "), "no plugins"), x.Mode)
 	}
+	if s := x.Settings; s != nil {
+		if s.Error != "" {
+			fmt.Fprintf(w, "  settings   of the Service are not in force: %s\n", s.Error)
+		}
+		for _, p := range s.InForce {
+			fmt.Fprintf(w, "  settings   %s: %s\n", p.Plugin, p.Settings)
+		}
+	}
 	if x.Error != "" {
 		fmt.Fprintf(w, "  error      %s\n", x.Error)
 	}

@@ -120,6 +120,7 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 		result.Errors = slices.DeleteFunc(result.Errors, func(err error) bool { return !strings.Contains(err.Error(), in.serviceFilter) })
 		result.Warnings = slices.DeleteFunc(result.Warnings, func(w string) bool { return !strings.Contains(w, in.serviceFilter) })
 	}
+	printSettingsErrors(result.SettingsErrors, in.serviceFilter)
 	const maxErrors = 5
 	for i, err := range result.Errors {
 		if i == maxErrors {
@@ -132,6 +133,23 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 		warn(w)
 	}
 	return pl, func() { set.Close(ctx) }, nil
+}
+
+// maxSettingsErrors bounds how many Services whose settings are refused are printed.
+const maxSettingsErrors = 20
+
+// printSettingsErrors prints why the settings of Services would not be in force; filter is the name of one Service, or "".
+func printSettingsErrors(errs []*planner.ServiceError, filter string) {
+	for i, err := range errs {
+		switch {
+		case filter != "" && err.Service.String() != filter:
+		case i == maxSettingsErrors:
+			fmt.Fprintf(stderr, "sluice: the settings of %d more Services are refused\n", len(errs)-i)
+			return
+		default:
+			printError(err)
+		}
+	}
 }
 
 // printError prints an error that does not end the command.

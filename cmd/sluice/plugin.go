@@ -100,7 +100,7 @@ func (c *pluginCheck) run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("load it again: %w", err)
 	}
-	costs, err := callCosts(second)
+	costs, err := c.callCosts(second)
 	if err != nil {
 		return err
 	}
@@ -118,10 +118,11 @@ type callCost struct {
 	median    time.Duration
 }
 
-func callCosts(p *wasm.Plugin) ([]callCost, error) {
+func (c *pluginCheck) callCosts(p *wasm.Plugin) ([]callCost, error) {
 	var costs []callCost
 	for _, n := range []int{1, 10, 100, 1000} {
-		req, resp := wasm.SampleRequest(n, p.Keys()...), abi.Response{}
+		req, resp := wasm.SampleRequest(n, p.Report().Keys...), abi.Response{}
+		req.Settings.Text = string(c.settings)
 		var times []time.Duration
 		for begin := time.Now(); len(times) < 200 && (len(times) < 5 || time.Since(begin) < 200*time.Millisecond); {
 			resp.Reset(n)
@@ -145,7 +146,7 @@ func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, stats wasm.
 	ms := func(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/1000) }
 	m := r.Module
 	line("plugin", "%s", c.file)
-	line("revision", "%s (module, settings and ABI)", r.Revision[:16])
+	line("revision", "%s (module and ABI)", r.Revision[:16])
 	line("ABI version", "%d.%d", r.ABI>>16, r.ABI&0xffff)
 	line("needs", "%s", needsText(r.Needs, r.Keys))
 	line("imports", "%s", importsText(m.Imports))
@@ -177,7 +178,8 @@ func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, stats wasm.
 func (c *pluginCheck) printAnswers(p *wasm.Plugin) error {
 	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "\nsample request\trequeue after\tweights\treasons\n")
-	for _, s := range wasm.Samples(p.Keys()...) {
+	for _, s := range wasm.Samples(p.Report().Keys...) {
+		s.Request.Settings.Text = string(c.settings)
 		var resp abi.Response
 		resp.Reset(len(s.Request.Endpoints))
 		if err := p.Decide(s.Request, &resp); err != nil {

@@ -31,7 +31,7 @@ func (a *Agent) cpuPercent(cfg *config.Config) int {
 func (a *Agent) limitPlugins(cfg *config.Config) {
 	var names []string
 	for _, p := range cfg.Plugins {
-		if len(cfg.Steps(p.Name)) > 0 {
+		if len(cfg.SettingsOf(p.Name)) > 0 {
 			names = append(names, p.Name)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-// eventRecorder records Events on Services whose policy failed, whose address and port belong to another Service, of which
-// something is left out, whose policy holds endpoints, or that cannot be programmed.
+// eventRecorder records Events on Services whose policy failed, whose settings are not in force, whose address and port belong to
+// another Service, of which something is left out, whose policy holds endpoints, or that cannot be programmed.
 type eventRecorder struct {
 	engine.Observers // none: the other methods do nothing
 	warn             func(service model.Name, reason, note string)
@@ -24,6 +24,9 @@ func (r eventRecorder) OnPlan(p *engine.PlannedStep) {
 		if errors.As(err, &failed) {
 			r.warn(failed.Service, kube.ReasonFailedToEvaluatePolicy, err.Error())
 		}
+	}
+	for _, err := range p.Result.SettingsErrors {
+		r.warn(err.Service, kube.ReasonServiceSettingsRefused, err.Error())
 	}
 	for _, d := range p.Result.NewConflicts {
 		r.warn(d.Owner.Service, kube.ReasonFrontendConflict, d.String())

@@ -18,8 +18,8 @@ func (a *Agent) setNeeds(s clusterSource, cfg *config.Config) {
 	}
 }
 
-// SourceNeeds returns what the policies of Services need of a source. plugins returns the loaded plugin of a step.
-func SourceNeeds(cfg *config.Config, plugins func(policy.Step) (policy.Plugin, error)) func(*model.Service) kube.Needs {
+// SourceNeeds returns what the policies of Services need of a source. plugins returns a loaded plugin by name.
+func SourceNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error)) func(*model.Service) kube.Needs {
 	policies := cfg.PolicySet()
 	return func(s *model.Service) (needs kube.Needs) {
 		p, _ := policies.For(s) // on an error p is the policy that applies without the annotation
@@ -27,7 +27,7 @@ func SourceNeeds(cfg *config.Config, plugins func(policy.Step) (policy.Plugin, e
 			return needs
 		}
 		for _, step := range p.Steps {
-			if plugin, err := plugins(step); err == nil {
+			if plugin, err := plugins(step.Plugin); err == nil {
 				needs.Nodes = needs.Nodes || plugin.Needs()&abi.NeedNodes != 0
 			}
 		}

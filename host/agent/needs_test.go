@@ -24,8 +24,8 @@ func TestOnlyServicesOfPoliciesThatNeedInputsAskForThem(t *testing.T) {
 		{Name: "failed", Steps: []policy.Step{{Plugin: "failed"}}},
 	}
 	cfg.DefaultPolicy = "plain"
-	needs := SourceNeeds(cfg, func(s policy.Step) (policy.Plugin, error) {
-		switch s.Plugin {
+	needs := SourceNeeds(cfg, func(name string) (policy.Plugin, error) {
+		switch name {
 		case "zoned":
 			return needyPlugin{needs: abi.NeedNodes}, nil
 		case "plain":

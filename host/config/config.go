@@ -166,21 +166,35 @@ func (c *Config) NodePortPrefixes() []netip.Prefix { return c.NodePortAddresses 
 
 // PolicySet returns a new policy set, which selects the policy of each Service.
 func (c *Config) PolicySet() *policy.Set {
-	set := &policy.Set{Policies: map[string]*policy.Policy{}, Bindings: c.Bindings, Default: c.DefaultPolicy}
+	set := &policy.Set{Policies: map[string]*policy.Policy{}, Bindings: slices.Clone(c.Bindings), Default: c.DefaultPolicy}
 	for _, p := range c.Policies {
 		set.Policies[p.Name] = &p
+	}
+	for i := range set.Bindings {
+		if b := &set.Bindings[i]; len(b.Settings) > 0 {
+			b.Applied, _ = set.Policies[b.Policy].WithSettings(b.Settings) // parse has checked it
+		}
 	}
 	return set
 }
 
-// Steps returns the distinct policy steps that use a plugin, in the order of the policies.
-func (c *Config) Steps(plugin string) []policy.Step {
-	var out []policy.Step
-	for _, p := range c.Policies {
-		for _, s := range p.Steps {
-			if s.Plugin == plugin && !slices.Contains(out, s) {
-				out = append(out, s)
+// SettingsOf returns the distinct settings of a plugin, those of policies before those of bindings; nil if no policy uses it. Services can
+// have others, see policy.Step.
+func (c *Config) SettingsOf(plugin string) []string {
+	var out []string
+	add := func(p *policy.Policy) {
+		for i := range p.Steps {
+			if s := &p.Steps[i]; s.Plugin == plugin && !slices.Contains(out, s.Settings) {
+				out = append(out, s.Settings)
 			}
+		}
+	}
+	for i := range c.Policies {
+		add(&c.Policies[i])
+	}
+	for _, b := range c.PolicySet().Bindings {
+		if b.Applied != nil {
+			add(b.Applied)
 		}
 	}
 	return out

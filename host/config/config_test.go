@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +76,7 @@ policies:
   - name: staged-drain
     settings: {stages: [{weight: 50, seconds: 10}], b: 9007199254740993, a: 0.5}
   - name: zone-spill
+    serviceSettings: [tolerancePercent, demand]
 - name: watch
   mode: Observe
   failurePolicy: Default
@@ -90,6 +93,7 @@ bindings:
   policy: zone-aware
 - namespaces: [lab]
   policy: watch
+  settings: {zone-spill: {demand: cpu}}
 defaultPolicy: watch
 `
 
@@ -138,7 +142,7 @@ func TestParseEveryField(t *testing.T) {
 			{Name: "staged-drain", File: "/opt/staged-drain.wasm", Isolation: IsolateNone, RepeatOneIn: 64},
 		},
 		Policies: []policy.Policy{
-			{Name: "zone-aware", Steps: []policy.Step{drain, {Plugin: "zone-spill"}}, MaxShedPercentPerSecond: 1},
+			{Name: "zone-aware", Steps: []policy.Step{drain, {Plugin: "zone-spill", ServiceSettings: []string{"demand", "tolerancePercent"}}}, MaxShedPercentPerSecond: 1},
 			{
 				Name: "watch", Mode: policy.Observe, OnFailure: policy.Default,
 				Steps: []policy.Step{{Plugin: "zone-spill", Settings: "{}"}}, MaxShedPercentPerSecond: 1,
@@ -156,7 +160,7 @@ func TestParseEveryField(t *testing.T) {
 					{Key: "canary", Op: policy.DoesNotExist},
 				},
 			},
-			{Namespaces: []string{"lab"}, Policy: "watch"},
+			{Namespaces: []string{"lab"}, Policy: "watch", Settings: map[string]string{"zone-spill": `{"demand":"cpu"}`}},
 		},
 		DefaultPolicy: "watch",
 	}
@@ -166,11 +170,14 @@ func TestParseEveryField(t *testing.T) {
 	if got.MasqueradeMark() != 1 {
 		t.Errorf("mark %#x", got.MasqueradeMark())
 	}
-	if steps := got.Steps("zone-spill"); len(steps) != 2 {
-		t.Errorf("steps of zone-spill: %v", steps)
+	if all := got.SettingsOf("zone-spill"); !slices.Equal(all, []string{"", "{}", `{"demand":"cpu"}`}) {
+		t.Errorf("settings of zone-spill: %q", all)
 	}
 	set := got.PolicySet()
-	if set.Policies["zone-aware"].Steps[0] != drain || set.Policies["watch"].Mode != policy.Observe || set.Default != "watch" {
+	if set.Bindings[1].Applied.Steps[0].Settings != `{"demand":"cpu"}` || set.Bindings[0].Applied != nil {
+		t.Errorf("bindings %+v", set.Bindings)
+	}
+	if !reflect.DeepEqual(set.Policies["zone-aware"].Steps[0], drain) || set.Policies["watch"].Mode != policy.Observe || set.Default != "watch" {
 		t.Errorf("policy set %+v", set)
 	}
 }
@@ -500,5 +507,26 @@ func TestParseLimitsNumberOfErrors(t *testing.T) {
 	_, err := Parse([]byte(b.String()), "")
 	if err == nil || len(err.Error()) > 20_000 || !strings.HasSuffix(err.Error(), "\nand 199900 more errors in this file") {
 		t.Errorf("error %.300v", err)
+	}
+}
+
+func TestErrorsOfSettingsNameTheirField(t *testing.T) {
+	const text = head + `
+plugins: [{name: a, file: a.wasm}, {name: b, file: b.wasm}]
+policies:
+- {name: p, plugins: [{name: a, settings: {x: 1}, serviceSettings: [x, "", x]}]}
+bindings:
+- {namespaces: [lab], policy: p, settings: {b: {}, a: [1]}}
+- {namespaces: [lab], policy: p, settings: {a: {y: 2}}}
+- {namespaces: [lab], policy: q, settings: {a: {y: 2}}}
+`
+	_, err := Parse([]byte(text), "")
+	want := `policies[0].plugins[0].serviceSettings[1]: required
+policies[0].plugins[0].serviceSettings[2]: "x": duplicate
+bindings[0].settings[a]: a list is not an object
+bindings[0].settings[b]: policy p has no plugin "b" (plugins: a)
+bindings[2].policy: no policy "q"`
+	if err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 }

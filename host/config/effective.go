@@ -59,10 +59,7 @@ func (c *Config) Effective() any {
 			e.Panic = &panicEntry{number(p.Panic.Below), p.Panic.Hold.String()}
 		}
 		for _, s := range p.Steps {
-			e.Plugins = append(e.Plugins, struct {
-				Name     string          `json:"name"`
-				Settings json.RawMessage `json:"settings"`
-			}{s.Plugin, json.RawMessage(cmp.Or(s.Settings, "null"))})
+			e.Plugins = append(e.Plugins, stepEntry{s.Plugin, json.RawMessage(cmp.Or(s.Settings, "null")), append([]string{}, s.ServiceSettings...)})
 		}
 		f.Policies = append(f.Policies, e)
 	}
@@ -75,6 +72,12 @@ func (c *Config) Effective() any {
 // effectiveBinding converts matchLabels to equivalent matchExpressions.
 func effectiveBinding(b policy.Binding) bindingEntry {
 	e := bindingEntry{Namespaces: b.Namespaces, Policy: b.Policy}
+	for name, text := range b.Settings {
+		if e.Settings == nil {
+			e.Settings = map[string]json.RawMessage{}
+		}
+		e.Settings[name] = json.RawMessage(text)
+	}
 	for _, r := range b.Selector {
 		e.Selector.MatchExpressions = append(e.Selector.MatchExpressions, struct {
 			Key      string   `json:"key"`

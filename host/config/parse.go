@@ -70,15 +70,18 @@ type pluginEntry struct {
 }
 
 type policyEntry struct {
-	Name    string `json:"name"`
-	Plugins []struct {
-		Name     string          `json:"name"`
-		Settings json.RawMessage `json:"settings"`
-	} `json:"plugins"`
+	Name          string      `json:"name"`
+	Plugins       []stepEntry `json:"plugins"`
 	Mode          string      `json:"mode"`
 	FailurePolicy string      `json:"failurePolicy"`
 	Panic         *panicEntry `json:"panic"`
 	MaxShed       *int32      `json:"maxShedPercentPerSecond"`
+}
+
+type stepEntry struct {
+	Name            string          `json:"name"`
+	Settings        json.RawMessage `json:"settings"`
+	ServiceSettings []string        `json:"serviceSettings"`
 }
 
 type bindingEntry struct {
@@ -91,7 +94,8 @@ type bindingEntry struct {
 			Values   []string `json:"values"`
 		} `json:"matchExpressions"`
 	} `json:"selector"`
-	Policy string `json:"policy"`
+	Policy   string                     `json:"policy"`
+	Settings map[string]json.RawMessage `json:"settings"`
 }
 
 // maxReported is the maximum number of errors that are reported; others are counted.

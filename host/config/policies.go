@@ -107,11 +107,57 @@ func (p *parser) policies(list []policyEntry, plugins []Plugin) []policy.Policy 
 			if !slices.Contains(known, s.Name) {
 				p.errorf(at+".name", "no plugin %q%s", s.Name, strictyaml.DidYouMean(s.Name, known))
 			}
-			q.Steps = append(q.Steps, policy.Step{Plugin: s.Name, Settings: p.settings(at+".settings", s.Settings)})
+			q.Steps = append(q.Steps, policy.Step{
+				Plugin: s.Name, Settings: p.settings(at+".settings", s.Settings),
+				ServiceSettings: p.serviceSettings(at+".serviceSettings", s.ServiceSettings),
+			})
 		}
 		out = append(out, q)
 	}
 	return out
+}
+
+// maxServiceSettings bounds the fields that a Service may set, and maxFieldName the length of their names in bytes.
+const maxServiceSettings, maxFieldName = 64, 253
+
+// serviceSettings returns the names of fields, sorted.
+func (p *parser) serviceSettings(path string, names []string) []string {
+	if len(names) > maxServiceSettings {
+		p.errorf(path, "%d fields, the limit is %d", len(names), maxServiceSettings)
+		return nil
+	}
+	for i, name := range names {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		switch {
+		case name == "":
+			p.errorf(at, "required")
+		case len(name) > maxFieldName:
+			p.errorf(at, "%d bytes, the limit is %d", len(name), maxFieldName)
+		case slices.Contains(names[:i], name):
+			p.errorf(at, "%q: duplicate", name)
+		}
+	}
+	return slices.Sorted(slices.Values(names))
+}
+
+// bindingSettings sets the settings of a binding, by name of a plugin of its policy.
+func (p *parser) bindingSettings(path string, settings map[string]json.RawMessage, policies []policy.Policy, b *policy.Binding) {
+	i := slices.IndexFunc(policies, func(q policy.Policy) bool { return q.Name == b.Policy })
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		at := fmt.Sprintf("%s[%s]", path, name)
+		text := p.settings(at, settings[name])
+		if text == "" || i < 0 {
+			continue // null, or another error is reported
+		}
+		if _, err := policies[i].WithSettings(map[string]string{name: text}); err != nil {
+			p.errorf(at, "%w", err)
+			continue
+		}
+		if b.Settings == nil {
+			b.Settings = map[string]string{}
+		}
+		b.Settings[name] = text
+	}
 }
 
 // settings returns the canonical JSON text of settings: sorted keys, no whitespace.
@@ -168,6 +214,7 @@ func (p *parser) bindings(list []bindingEntry, policies []policy.Policy) []polic
 			b.Selector = append(b.Selector, policy.Requirement{Key: x.Key, Op: op, Values: x.Values})
 		}
 		p.policyName(path+".policy", e.Policy, policies)
+		p.bindingSettings(path+".settings", e.Settings, policies, &b)
 		out = append(out, b)
 	}
 	return out

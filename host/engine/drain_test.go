@@ -32,9 +32,9 @@ func (stagedDrain) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (stagedDrain) Needs() uint32    { return 0 }
-func (stagedDrain) Keys() []string   { return nil }
-func (stagedDrain) Revision() string { return "1" }
+func (stagedDrain) Needs() uint32        { return 0 }
+func (stagedDrain) Keys(string) []string { return nil }
+func (stagedDrain) Revision() string     { return "1" }
 
 func TestDrainRunsItsStagesAndResetsConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -26,9 +26,9 @@ func (p slowPlugin) Decide(_ *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (slowPlugin) Needs() uint32    { return 0 }
-func (slowPlugin) Keys() []string   { return nil }
-func (slowPlugin) Revision() string { return "1" }
+func (slowPlugin) Needs() uint32        { return 0 }
+func (slowPlugin) Keys(string) []string { return nil }
+func (slowPlugin) Revision() string     { return "1" }
 
 // dispatched is an engine whose plugins are called by a dispatcher. plugin is bound to the Services with the label slow.
 func dispatched(t *testing.T, plugin policy.Plugin) *rig {

@@ -84,7 +84,7 @@ func (r *rig) run(b backend.Backend, plugin policy.Plugin, once bool) {
 	}
 	o := engine.Options{
 		Source: r, Backend: b, ConnTable: r.kernel, Once: once, MinSyncPeriod: r.minSyncPeriod, Log: slog.New(slog.NewTextHandler(r.log, nil)), Observer: r.observer, Clock: r.clock.read,
-		Planner: planner.New(settings, func(policy.Step) (policy.Plugin, error) { return plugin, nil }),
+		Planner: planner.New(settings, func(string) (policy.Plugin, error) { return plugin, nil }),
 	}
 	o.Plugins, o.SignalsPeriod = r.plugins, r.signalsPeriod
 	if r.connTable != nil {

@@ -88,6 +88,13 @@ func (e *Engine) logProblems(step *planner.Result) {
 		}
 		e.Log.Error("policy failed; the last good or the default decision stays in force", "err", err)
 	}
+	for i, err := range step.SettingsErrors {
+		if i == maxLoggedErrors {
+			e.Log.Warn("settings of more Services are not in force; see sluice explain", "services", len(step.SettingsErrors)-i)
+			break
+		}
+		e.Log.Warn("settings of a Service are not in force; the last good ones or those of its policy are", "err", err)
+	}
 	for _, w := range step.Warnings {
 		e.Log.Warn("plan is incomplete", "reason", w)
 	}

@@ -92,7 +92,7 @@ func start(t *testing.T, prefixes ...netip.Prefix) *node {
 	e := engine.New(engine.Options{
 		Source: n, Backend: failingBackend{fake.Open(n.kernel), n}, ConnTable: n.kernel, Log: log, Observer: n.health,
 		Planner: planner.New(planner.Settings{Node: "n0", MasqueradeMark: 0x4000, NodePortPrefixes: prefixes},
-			func(policy.Step) (policy.Plugin, error) { return nil, policy.ErrPending }),
+			func(string) (policy.Plugin, error) { return nil, policy.ErrPending }),
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

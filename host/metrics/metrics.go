@@ -52,11 +52,19 @@ type PluginStats struct {
 	Instances   int    // current ones
 	Evicted     uint64 // instances closed to make room for those of other namespaces
 	Repeats     PluginRepeats
-	RepeatFuel  uint64        // consumed by repeats, in addition to Fuel
+	RepeatFuel  uint64 // consumed by repeats, in addition to Fuel
+	Settings    PluginSettings
 	Suspended   bool          // whether any of its instances is
 	Queued      int           // calls that have not begun
 	CPU         time.Duration // used by Calls
 	Throttled   time.Duration // for which calls have waited because the plugin had used up its share of CPU time
+}
+
+// PluginSettings counts the settings of a plugin.
+type PluginSettings struct {
+	Handles                      int    // in its current instances
+	Recycled                     uint64 // instances replaced because of the settings in them
+	Accepted, Refused, Throttled uint64 // settings of Services
 }
 
 // PluginRepeats counts decisions that were to be repeated in a second instance, by result.

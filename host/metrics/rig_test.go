@@ -52,9 +52,9 @@ func (u *uneven) Decide(_ *abi.Request, resp *abi.Response) error {
 	resp.Results[0].Weight = 3
 	return nil
 }
-func (*uneven) Needs() uint32    { return 0 }
-func (*uneven) Keys() []string   { return nil }
-func (*uneven) Revision() string { return "1" }
+func (*uneven) Needs() uint32        { return 0 }
+func (*uneven) Keys(string) []string { return nil }
+func (*uneven) Revision() string     { return "1" }
 
 // connTable is a connection table that always has connections to reset and flows to delete.
 type connTable struct{ fault }
@@ -138,7 +138,7 @@ func (r *rig) start() {
 		Source: r, Backend: slowBackend{fake.Open(r.kernel), r}, ConnTable: r.conns, Checkpoint: r.checkpoint, Observer: r.metrics,
 		Log: slog.New(slog.DiscardHandler),
 		Planner: planner.New(planner.Settings{Node: "n0", MasqueradeMark: 1, Policies: set},
-			func(policy.Step) (policy.Plugin, error) { return r.plugin, nil }),
+			func(string) (policy.Plugin, error) { return r.plugin, nil }),
 	})
 	r.engine = e
 	ctx, stop := context.WithCancel(context.Background())

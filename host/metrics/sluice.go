@@ -106,6 +106,12 @@ var (
 		"connections would change by more than 1 percent if the policy were enforced.", "policy")
 	descFallbacks = desc("plugin_fallback_decisions", "Number of decisions in effect that replace the decision of a failing plugin, by source: "+
 		"last_good or default.", "plugin", "source")
+	descSettings = desc("service_settings", "Number of Services that set fields of their policy's settings, by state: in_force, or refused (the last good ones "+
+		"or those of the policy are in force).", "state")
+	descTexts = desc("plugin_service_settings_total", "Number of settings of Services that a plugin was asked about for the first time, by result: accepted, "+
+		"refused, or throttled (calls that wait because new settings have used up their fuel).", "plugin", "result")
+	descHandles    = desc("plugin_settings_handles", "Number of settings in the instances of a plugin.", "plugin")
+	descRecycled   = desc("plugin_recycled_instances_total", "Number of instances of a plugin replaced by new ones because of the number or size of the settings in them.", "plugin")
 	descCalls      = desc("plugin_calls_total", "Number of plugin calls.", "plugin")
 	descFailures   = desc("plugin_failures_total", "Number of failed plugin calls.", "plugin")
 	descExceeded   = desc("plugin_limit_exceeded_total", "Number of plugin calls that a limit ended: fuel or time (CPU time of the call).", "plugin", "limit")
@@ -134,7 +140,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServices, descFailing, descLimited, descHolding, descHeld, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
-		descDecisions, descObserved, descDifference, descFallbacks, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
+		descDecisions, descObserved, descDifference, descFallbacks, descSettings, descTexts, descHandles, descRecycled, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
 		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems,
 		descAffinityClients, descAffinityFull, descServiceConnections, descSignalSuccess, descSignalDuration, descSignalEndpoints, descStale, descRequests} {
 		out <- d
@@ -176,6 +182,8 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(descLimited, t.Limited)
 	gauge(descHolding, t.Holding)
 	gauge(descHeld, t.Held)
+	gauge(descSettings, t.OwnSettings, "in_force")
+	gauge(descSettings, t.RefusedSettings, "refused")
 	gauge(descConflicts, t.Conflicts)
 	gauge(descDegraded, s.degraded)
 	gauge(descUnprogrammed, s.unprogrammed)
@@ -228,6 +236,11 @@ func (c *stateCollector) plugins(out chan<- prometheus.Metric) {
 		counter(descRepeats, p.Repeats.Skipped, "skipped")
 		counter(descRepeatFuel, p.RepeatFuel)
 		counter(descEvicted, p.Evicted)
+		counter(descTexts, p.Settings.Accepted, "accepted")
+		counter(descTexts, p.Settings.Refused, "refused")
+		counter(descTexts, p.Settings.Throttled, "throttled")
+		counter(descRecycled, p.Settings.Recycled)
+		out <- prometheus.MustNewConstMetric(descHandles, prometheus.GaugeValue, float64(p.Settings.Handles), p.Plugin)
 		out <- prometheus.MustNewConstMetric(descInstances, prometheus.GaugeValue, float64(p.Instances), p.Plugin)
 		suspended := 0.0
 		if p.Suspended {

@@ -133,6 +133,7 @@ type Service struct {
 	Annotations         Annotations       // likewise; those that a plugin may declare
 	Policy              string            // annotation sluice.dev/policy, "" for none
 	Selector            string            // spec.selector as a label selector, sorted by key; "" for none
+	Settings            string            // annotation sluice.dev/settings, "" for none; as it is written, at most MaxSettings bytes, or one more if longer
 	Created             int64             // creation time, Unix seconds; 0 when unknown
 	ClusterIPs          []netip.Addr      // at most one a family
 	ExternalIPs         []netip.Addr
@@ -145,6 +146,9 @@ type Service struct {
 	Affinity            time.Duration  // timeout of sessionAffinity ClientIP; 0: none
 	Ports               []ServicePort
 }
+
+// MaxSettings is the maximum length of Service.Settings in bytes.
+const MaxSettings = 16 << 10
 
 // ServicePort is a port of a Service. There is no target port: EndpointSlices have the number.
 type ServicePort struct {

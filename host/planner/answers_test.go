@@ -19,7 +19,7 @@ type lateCaller struct {
 }
 
 func (l *lateCaller) Call(c *policy.Call) policy.Status {
-	if i := slices.IndexFunc(l.queued, func(o *policy.Call) bool { return o.Key == c.Key && o.Step == c.Step }); i >= 0 {
+	if i := slices.IndexFunc(l.queued, func(o *policy.Call) bool { return o.Key == c.Key && o.Name == c.Name }); i >= 0 {
 		l.queued[i] = c
 		return policy.Queued
 	}
@@ -30,9 +30,9 @@ func (l *lateCaller) Call(c *policy.Call) policy.Status {
 	return policy.Queued
 }
 
-func (l *lateCaller) Room(policy.Step, string) bool { return len(l.queued) < l.limit }
+func (l *lateCaller) Room(string, string) bool { return len(l.queued) < l.limit }
 
-func (l *lateCaller) ThrottledSince(policy.Step) time.Time { return time.Time{} }
+func (l *lateCaller) ThrottledSince(string) time.Time { return time.Time{} }
 
 // answer answers up to n calls.
 func (l *lateCaller) answer(p *Planner, n int, now time.Time) {
@@ -65,7 +65,7 @@ func portedService(name model.Name, addr netip.Addr, ports int) []model.Change {
 func TestNoServiceStarvesWhileCallsAreRefused(t *testing.T) {
 	const services = 40
 	l := &lateCaller{limit: 3, calls: map[model.Name]int{}}
-	p := New(testSettings(), func(policy.Step) (policy.Plugin, error) { return requeuePlugin{}, nil })
+	p := New(testSettings(), func(string) (policy.Plugin, error) { return requeuePlugin{}, nil })
 	p.CallThrough(l)
 	p.PlanInBatches()
 	var changes []model.Change

@@ -45,7 +45,7 @@ func countedPlanner(plugin *needyPlugin, change func(*Settings)) *Planner {
 	if change != nil {
 		change(&settings)
 	}
-	p := New(settings, func(policy.Step) (policy.Plugin, error) { return plugin, nil })
+	p := New(settings, func(string) (policy.Plugin, error) { return plugin, nil })
 	p.Apply([]model.Change{{Kind: model.Synced}})
 	for i, name := range []string{"zoned", "plain"} {
 		n := model.Name{Namespace: "shop", Name: name}

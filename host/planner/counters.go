@@ -39,6 +39,8 @@ func (c *counters) add(s *summary, sign int) {
 	count(&t.Limited, s.limited)
 	count(&t.Holding, s.held > 0)
 	t.Held += sign * s.held
+	count(&t.OwnSettings, s.ownSettings)
+	count(&t.RefusedSettings, s.refusedSettings)
 	for i := range s.family {
 		of, all := &s.family[i], &t.Family[i]
 		for phase, n := range of.endpoints {

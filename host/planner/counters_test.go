@@ -248,15 +248,15 @@ func (m *flakyPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return zonePlugin{}.Decide(req, resp)
 }
-func (*flakyPlugin) Needs() uint32    { return 0 }
-func (*flakyPlugin) Keys() []string   { return nil }
-func (*flakyPlugin) Revision() string { return "1" }
+func (*flakyPlugin) Needs() uint32        { return 0 }
+func (*flakyPlugin) Keys(string) []string { return nil }
+func (*flakyPlugin) Revision() string     { return "1" }
 
 func TestFallbacksAreCountedByPluginAndDecision(t *testing.T) {
 	plugin := &flakyPlugin{}
 	s := testSettings()
 	s.Policies.Default = "zone"
-	p := New(s, func(policy.Step) (policy.Plugin, error) { return plugin, nil })
+	p := New(s, func(string) (policy.Plugin, error) { return plugin, nil })
 	old := model.Name{Namespace: "shop", Name: "old"}
 	svc := func(n model.Name, last byte) model.Change {
 		return model.Change{Kind: model.ServiceKind, Name: n, Service: &model.Service{Name: n,

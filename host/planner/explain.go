@@ -16,8 +16,9 @@ import (
 // Explanation explains the weights of a Service's endpoints.
 type Explanation struct {
 	Service   *model.Service
-	Policy    *policy.Policy // nil: none
-	Err       error          // of binding the policy or of its chain
+	Policy    *policy.Policy         // nil: none
+	Settings  policy.ServiceSettings // that the Service has set; InForce is the policy with them
+	Err       error                  // of binding the policy or of its chain
 	Decisions []PortDecision
 	Frontends []*plan.Frontend   // in the plan
 	Conflicts []plan.Degradation // the first frontends that the Service wants and does not get, at most maxExplained
@@ -40,6 +41,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	}
 	e := &Explanation{Service: svc, Err: s.err}
 	e.Policy, _ = p.settings.Policies.For(svc)
+	e.Settings = s.settings
 	if s.decisions != nil {
 		e.Decisions = s.decisions.unpack(p.cluster.Slices[name])
 		for i := range e.Decisions {
@@ -82,7 +84,7 @@ func (p *Planner) decideAll(svc *model.Service) (out []PortDecision) {
 func (p *Planner) explainPending(d *policy.Decision) {
 	if d.Pending != nil {
 		pending := *d.Pending
-		pending.ThrottledSince = p.evaluator.ThrottledSince(pending.Step)
+		pending.ThrottledSince = p.evaluator.ThrottledSince(pending.Plugin)
 		d.Pending = &pending
 	}
 }

@@ -275,9 +275,9 @@ func (w *widening) Decide(req *abi.Request, resp *abi.Response) error {
 	resp.RequeueAfter = time.Duration(w.rng.IntN(5)) * time.Second
 	return nil
 }
-func (*widening) Needs() uint32    { return 0 }
-func (*widening) Keys() []string   { return nil }
-func (*widening) Revision() string { return "1" }
+func (*widening) Needs() uint32        { return 0 }
+func (*widening) Keys(string) []string { return nil }
+func (*widening) Revision() string     { return "1" }
 
 // TestWeightsAreNeverWiderThanTheHold: whatever plugins answer and whenever they fail, only endpoints that are ready, serving while
 // terminating, or held as the second implementation says, have weight.
@@ -294,7 +294,7 @@ func TestWeightsAreNeverWiderThanTheHold(t *testing.T) {
 		settings := holdSettings(p)
 		o := &oracle{node: holdNode, set: settings, held: &heldOracle{panic: p.Panic}}
 		plugin := &widening{c.rng}
-		pl := planner.New(settings, func(policy.Step) (policy.Plugin, error) { return plugin, nil })
+		pl := planner.New(settings, func(string) (policy.Plugin, error) { return plugin, nil })
 		pl.SetFailing(func(a netip.AddrPort, _ model.Protocol) (bool, bool) { return c.failing[a], true })
 		for step := range 25 {
 			c.step()

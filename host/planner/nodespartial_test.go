@@ -22,9 +22,9 @@ func (nodeCountPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (nodeCountPlugin) Needs() uint32    { return abi.NeedNodes }
-func (nodeCountPlugin) Keys() []string   { return nil }
-func (nodeCountPlugin) Revision() string { return "1" }
+func (nodeCountPlugin) Needs() uint32        { return abi.NeedNodes }
+func (nodeCountPlugin) Keys(string) []string { return nil }
+func (nodeCountPlugin) Revision() string     { return "1" }
 
 // TestPoliciesThatNeedNodesWaitForAllNodes: this node's own would be all of the demand otherwise.
 func TestPoliciesThatNeedNodesWaitForAllNodes(t *testing.T) {
@@ -37,7 +37,7 @@ func TestPoliciesThatNeedNodesWaitForAllNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := testSettings()
-			p := New(s, func(policy.Step) (policy.Plugin, error) { return nodeCountPlugin{}, nil })
+			p := New(s, func(string) (policy.Plugin, error) { return nodeCountPlugin{}, nil })
 			at := func(name string) model.Change {
 				return model.Change{Kind: model.NodeKind, Name: model.Name{Name: name}, Node: &model.Node{Name: name, Zone: c.zone}}
 			}

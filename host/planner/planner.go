@@ -28,11 +28,11 @@ type Planner struct {
 	zones        []abi.Zone
 	nodesPartial bool // zones is empty because not all Nodes of the cluster have been read
 	services     map[model.Name]*serviceState
-	changed      fairQueue // Services that have changed
-	unfinished   fairQueue // Services that take more than one turn, see planChanged
-	due          nameQueue // Services to recompute because of the time or the answer of a plugin
-	deferred     nameQueue // Services to recompute after those because shared state has changed
-	waiting      map[policy.Step]*waitQueue
+	changed      fairQueue             // Services that have changed
+	unfinished   fairQueue             // Services that take more than one turn, see planChanged
+	due          nameQueue             // Services to recompute because of the time or the answer of a plugin
+	deferred     nameQueue             // Services to recompute after those because shared state has changed
+	waiting      map[string]*waitQueue // by plugin
 	inBatches    bool
 	batchSize    int  // how many Services that have not changed one Plan recomputes, see PlanInBatches
 	stepCost     int  // how much of the changed Services one Plan does, see PlanInBatches
@@ -50,9 +50,8 @@ type Planner struct {
 	apiServer    bool         // the API server's endpoints have changed
 }
 
-// New returns a planner of an empty cluster. plugins returns the current revision of a policy step's plugin, see
-// policy.NewEvaluator.
-func New(s Settings, plugins func(policy.Step) (policy.Plugin, error)) *Planner {
+// New returns a planner of an empty cluster. plugins returns the current revision of a plugin by name, see policy.NewEvaluator.
+func New(s Settings, plugins func(string) (policy.Plugin, error)) *Planner {
 	p := &Planner{
 		cluster:    model.NewSnapshot(),
 		evaluator:  policy.NewEvaluator(plugins),
@@ -60,7 +59,7 @@ func New(s Settings, plugins func(policy.Step) (policy.Plugin, error)) *Planner 
 		services:   map[model.Name]*serviceState{},
 		changed:    newFairQueue(),
 		unfinished: newFairQueue(),
-		waiting:    map[policy.Step]*waitQueue{},
+		waiting:    map[string]*waitQueue{},
 		counted:    newCountedEndpoints(),
 		batchSize:  initialBatch,
 		stepCost:   stepCost,

@@ -31,11 +31,11 @@ func (zonePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (zonePlugin) Needs() uint32    { return 0 }
-func (zonePlugin) Keys() []string   { return nil }
-func (zonePlugin) Revision() string { return "1" }
+func (zonePlugin) Needs() uint32        { return 0 }
+func (zonePlugin) Keys(string) []string { return nil }
+func (zonePlugin) Revision() string     { return "1" }
 
-func nativePlugins(policy.Step) (policy.Plugin, error) { return zonePlugin{}, nil }
+func nativePlugins(string) (policy.Plugin, error) { return zonePlugin{}, nil }
 
 func testSettings() Settings {
 	return Settings{

@@ -17,6 +17,8 @@ type Result struct {
 	StaleUDPFlows []plan.StaleUDPFlows // to delete once the plan is programmed
 	RequeueAt     time.Time            // call Plan again at this time at the latest; zero: only on a change
 	Errors        []error              // *ServiceError; each is reported once while it lasts
+	// SettingsErrors are why the settings of Services are not in force; each is reported once while it lasts.
+	SettingsErrors []*ServiceError
 	// Warnings are about missing input and conflicts; each is reported once while it lasts.
 	Warnings []string
 	// NewConflicts are frontends that a Service wants and does not get, one of each Service with new ones. NewlyLimited is what
@@ -48,7 +50,7 @@ type ServiceConnections struct {
 // Connections counts connections by outcome. One that is answered after outcomes.Grace counts as unanswered and as answered.
 type Connections struct{ Answered, Refused, Unanswered uint64 }
 
-// ServiceError is a failure of a Service's policy.
+// ServiceError is a failure of a Service's policy or settings.
 type ServiceError struct {
 	Service model.Name
 	Err     error // its text names the Service

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -32,9 +33,9 @@ type round struct {
 	decisions *decisionCache // nil without a policy
 	stale     staleBuilder
 	ports     []model.PortName
-	requeueAt int64 // Unix milliseconds, 0: only on a change
-	awaited   int   // see serviceState
-	refused   []policy.Step
+	requeueAt int64    // Unix milliseconds, 0: only on a change
+	awaited   int      // see serviceState
+	refused   []string // plugins
 	// The first frontend of the port with the most endpoints, if that is more than the limit.
 	crowded   *plan.Frontend
 	endpoints int
@@ -138,14 +139,26 @@ func (p *Planner) decide(r *round, port *service.Port, now time.Time) PortDecisi
 	return d
 }
 
+// settingsOf returns the state of the settings that a Service has set.
+func (p *Planner) settingsOf(svc *model.Service, of *policy.Policy) policy.ServiceSettings {
+	if of != nil {
+		return p.evaluator.Settings(svc, of)
+	}
+	p.evaluator.DeleteSettings(svc.Name)
+	if svc.Settings == "" {
+		return policy.ServiceSettings{}
+	}
+	return policy.ServiceSettings{Text: svc.Settings, Err: fmt.Errorf("Service %s: metadata.annotations[sluice.dev/settings]: the Service has no policy", svc.Name)}
+}
+
 // countPending counts what a decision waits for.
 func (r *round) countPending(d *policy.Decision) {
 	switch {
 	case d.Pending == nil:
 	case !d.Refused:
 		r.awaited++
-	case !slices.Contains(r.refused, d.Pending.Step):
-		r.refused = append(r.refused, d.Pending.Step)
+	case !slices.Contains(r.refused, d.Pending.Plugin):
+		r.refused = append(r.refused, d.Pending.Plugin)
 	}
 }
 
@@ -177,7 +190,10 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	name := r.svc.Name
 	s.report(name, r.bindErr, r.err, result)
 	s.err, s.decisions = r.err, r.decisions
+	s.settings = p.settingsOf(r.svc, r.policy)
+	s.reportSettings(name, result)
 	sum := r.summary.summarize(r.svc, r.err != nil && !errors.Is(r.err, policy.ErrPending))
+	sum.ownSettings, sum.refusedSettings = s.settings.Text != "" && s.settings.Err == nil, s.settings.Err != nil
 	if sum.health.Port == 0 {
 		sum.health.Service = s.summary.health.Service // of the port that the Service had
 	}
@@ -196,7 +212,7 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	result.StaleUDPFlows = append(result.StaleUDPFlows, r.stale.flows...)
 	p.forget(s.ports, r.ports)
 	s.ports = r.ports
-	s.awaited, s.turn = r.awaited, nil
+	s.awaited, s.turn = r.awaited, ""
 	p.setRefused(name, s, r.refused)
 	p.setCounted(name, s, r.counted)
 	p.setRequeue(name, s, earlier(r.requeueAt, s.dueResets(r.frontends, now.UnixMilli(), result)))

@@ -18,8 +18,10 @@ type serviceState struct {
 	lastReported string                       // identifies the error that a Result has reported; "" for none
 	requeueAt    int64                        // Unix milliseconds, 0: only on a change
 	awaited      int                          // plugin calls that are queued or running
-	refused      []policy.Step                // that have refused a call, see waitQueue
-	turn         *policy.Step                 // for which it is its turn, see waitQueue
+	refused      []string                     // plugins that have refused a call, see waitQueue
+	turn         string                       // plugin for which it is its turn, see waitQueue; "" for none
+	settings     policy.ServiceSettings       // of the last round
+	settingsErr  string                       // that a Result has reported; "" for none
 	resetDone    map[netip.AddrPort]int64     // deadlines that a Result has reported in Resets
 	serving      map[udpPort][]netip.AddrPort // sorted
 	ports        []model.PortName
@@ -66,6 +68,7 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	for _, port := range s.ports {
 		p.evaluator.Delete(port)
 	}
+	p.evaluator.DeleteSettings(name)
 	p.setRefused(name, s, nil)
 	p.sheds.set(name, nil, 0)
 	p.setCounted(name, s, countedService{})
@@ -89,6 +92,17 @@ func (s *serviceState) report(name model.Name, bindErr, err error, result *Resul
 	case s.lastReported != id && !errors.Is(err, policy.ErrPending):
 		s.lastReported, result.Errors = id, append(result.Errors, &ServiceError{name, err})
 	}
+}
+
+// reportSettings adds an error of the Service's own settings to the result, once while it lasts.
+func (s *serviceState) reportSettings(name model.Name, result *Result) {
+	text := ""
+	if err := s.settings.Err; err != nil {
+		if text = err.Error(); text != s.settingsErr {
+			result.SettingsErrors = append(result.SettingsErrors, &ServiceError{name, err})
+		}
+	}
+	s.settingsErr = text
 }
 
 // dueResets adds the endpoints whose deadline has passed to the result, each once, and returns the next deadline.

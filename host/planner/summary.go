@@ -16,7 +16,9 @@ type summary struct {
 	counted bool // the Service exists
 	failing bool
 	limited bool
-	held    int // endpoints that count as ready although they are not
+	// The settings that the Service has set are in force, or refused.
+	ownSettings, refusedSettings bool
+	held                         int // endpoints that count as ready although they are not
 	// heldCluster: held in a cluster pool.
 	heldCluster bool
 	family      ByFamily[familySummary]

@@ -19,15 +19,17 @@ func (b *ByFamily[T]) At(f model.Family) *T {
 
 // Totals are running counts over the plan. Maintaining them costs as much as the change, not as the plan.
 type Totals struct {
-	Services  int // in the plan
-	Failing   int // Services whose policy does not exist or fails
-	Limited   int // Services of which Settings.Limits leave something out
-	Holding   int // Services whose policy holds endpoints
-	Held      int // endpoints of Service ports that count as ready although they are not
-	Conflicts int // frontends that a Service wants and another one has
-	Family    ByFamily[FamilyTotals]
-	Policies  []PolicyTotals   // sorted by name; read-only
-	Fallbacks []PluginFallback // sorted by plugin; read-only
+	Services int // in the plan
+	Failing  int // Services whose policy does not exist or fails
+	Limited  int // Services of which Settings.Limits leave something out
+	Holding  int // Services whose policy holds endpoints
+	Held     int // endpoints of Service ports that count as ready although they are not
+	// Services whose own settings are in force, and those of which they are not.
+	OwnSettings, RefusedSettings int
+	Conflicts                    int // frontends that a Service wants and another one has
+	Family                       ByFamily[FamilyTotals]
+	Policies                     []PolicyTotals   // sorted by name; read-only
+	Fallbacks                    []PluginFallback // sorted by plugin; read-only
 }
 
 // FamilyTotals are the counts of a family.

@@ -1,13 +1,11 @@
 package planner
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 // waitQueue lists Services with a plugin call that was refused because too many calls of the plugin are queued. Namespaces take
@@ -20,27 +18,27 @@ type waitQueue struct {
 
 // admits reports whether a call of a step is accepted for a Service: while Services wait, only that whose turn it is. Otherwise a
 // Service with many ports, or one that changes all the time, would take all the room.
-func (p *Planner) admits(step policy.Step, name model.Name) bool {
-	q := p.waiting[step]
+func (p *Planner) admits(plugin string, name model.Name) bool {
+	q := p.waiting[plugin]
 	if q == nil || len(q.waiting) == 0 {
 		return true
 	}
 	s := p.services[name]
-	return s != nil && s.turn != nil && *s.turn == step
+	return s != nil && s.turn == plugin
 }
 
-// setRefused records the policy steps that have refused calls for a Service.
-func (p *Planner) setRefused(name model.Name, s *serviceState, steps []policy.Step) {
-	for _, step := range s.refused {
-		if !slices.Contains(steps, step) {
-			delete(p.waiting[step].waiting, name)
+// setRefused records the plugins that have refused calls for a Service.
+func (p *Planner) setRefused(name model.Name, s *serviceState, plugins []string) {
+	for _, plugin := range s.refused {
+		if !slices.Contains(plugins, plugin) {
+			delete(p.waiting[plugin].waiting, name)
 		}
 	}
-	for _, step := range steps {
-		q := p.waiting[step]
+	for _, plugin := range plugins {
+		q := p.waiting[plugin]
 		if q == nil {
 			q = &waitQueue{names: map[string][]model.Name{}, waiting: map[model.Name]bool{}}
-			p.waiting[step] = q
+			p.waiting[plugin] = q
 		}
 		if q.waiting[name] {
 			continue // keeps its place
@@ -51,7 +49,7 @@ func (p *Planner) setRefused(name model.Name, s *serviceState, steps []policy.St
 		}
 		q.names[name.Namespace] = append(q.names[name.Namespace], name)
 	}
-	s.refused = steps
+	s.refused = plugins
 }
 
 // pop removes the first Service of a namespace and returns it. It returns false, and forgets the namespace, when there is none.
@@ -70,9 +68,9 @@ func (q *waitQueue) pop(namespace string) (model.Name, bool) {
 
 // planWaiting plans Services whose plugin accepts calls again, until the batch is full.
 func (p *Planner) planWaiting(now time.Time, result *Result, planned int) {
-	for _, step := range slices.SortedFunc(maps.Keys(p.waiting), compareSteps) {
-		q := p.waiting[step]
-		hasRoom := func(namespace string) bool { return p.evaluator.Room(step, namespace) }
+	for _, plugin := range slices.Sorted(maps.Keys(p.waiting)) {
+		q := p.waiting[plugin]
+		hasRoom := func(namespace string) bool { return p.evaluator.Room(plugin, namespace) }
 		for {
 			i := slices.IndexFunc(q.namespaces, hasRoom)
 			if i < 0 {
@@ -90,19 +88,15 @@ func (p *Planner) planWaiting(now time.Time, result *Result, planned int) {
 			}
 			q.namespaces = append(q.namespaces, namespace)
 			s := p.services[name]
-			s.refused = slices.DeleteFunc(s.refused, func(r policy.Step) bool { return r == step })
-			s.turn = &step
+			s.refused = slices.DeleteFunc(s.refused, func(r string) bool { return r == plugin })
+			s.turn = plugin
 			planned++
 			if !p.planAgain(name) {
 				p.planTurn(name, now, result)
 			}
 		}
 		if len(q.waiting) == 0 {
-			delete(p.waiting, step)
+			delete(p.waiting, plugin)
 		}
 	}
-}
-
-func compareSteps(a, b policy.Step) int {
-	return cmp.Or(cmp.Compare(a.Plugin, b.Plugin), cmp.Compare(a.Settings, b.Settings))
 }

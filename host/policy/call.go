@@ -11,7 +11,7 @@ import (
 // Call is one call of a plugin for a pool. It shares no memory with the Evaluator.
 type Call struct {
 	Key      PoolKey
-	Step     Step
+	Name     string // of the plugin
 	Plugin   Plugin
 	Request  abi.Request
 	Response abi.Response
@@ -41,7 +41,7 @@ const (
 	// Busy means that the call was not accepted because an earlier one of the same pool and step is running. Deliver of
 	// that one follows.
 	Busy
-	// Refused means that the call was not accepted because too many calls of the step are queued. The pool has to be decided
+	// Refused means that the call was not accepted because too many calls of the plugin are queued. The pool has to be decided
 	// again once Room returns true.
 	Refused
 )
@@ -49,11 +49,11 @@ const (
 // Caller calls plugins: at once, or concurrently with the Evaluator.
 type Caller interface {
 	Call(*Call) Status
-	// Room reports whether several calls of a step for Services of a namespace would be accepted.
-	Room(step Step, namespace string) bool
-	// ThrottledSince returns since when, by the wall clock, the calls of a step wait because its plugin has used up its share of
-	// CPU time, zero if they do not.
-	ThrottledSince(Step) time.Time
+	// Room reports whether several calls of a plugin for Services of a namespace would be accepted.
+	Room(plugin, namespace string) bool
+	// ThrottledSince returns since when, by the wall clock, the calls of a plugin wait because it has used up its share of CPU
+	// time, zero if they do not.
+	ThrottledSince(plugin string) time.Time
 }
 
 // direct is the Caller that answers at once.
@@ -61,9 +61,9 @@ type direct struct{}
 
 func (direct) Call(c *Call) Status { c.Do(); return Answered }
 
-func (direct) Room(Step, string) bool { return true }
+func (direct) Room(string, string) bool { return true }
 
-func (direct) ThrottledSince(Step) time.Time { return time.Time{} }
+func (direct) ThrottledSince(string) time.Time { return time.Time{} }
 
 // check sets the weights of ineligible endpoints to 0, and returns an error if no weight is left.
 func (c *Call) check() error {

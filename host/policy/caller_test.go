@@ -26,7 +26,7 @@ func (l *lateCaller) Call(c *Call) Status {
 	if l.immediate {
 		return l.direct.Call(c)
 	}
-	same := func(o *Call) bool { return o.Key == c.Key && o.Step == c.Step }
+	same := func(o *Call) bool { return o.Key == c.Key && o.Name == c.Name }
 	if i := slices.IndexFunc(l.queued, same); i >= 0 {
 		l.queued[i] = c
 		return Queued
@@ -65,7 +65,7 @@ func newLateFixture(plugins ...*fakePlugin) (*fixture, *lateCaller) {
 func (b *fixture) expectPending(t *testing.T, what string, from Origin, weights ...uint16) {
 	t.Helper()
 	d := b.expect(t, what, from, weights...)
-	if d.Pending == nil || d.Pending.Step.Plugin == "" || d.Pending.Since == 0 {
+	if d.Pending == nil || d.Pending.Plugin == "" || d.Pending.Since == 0 {
 		t.Fatalf("%s: pending is %+v", what, d.Pending)
 	}
 }

@@ -69,10 +69,10 @@ func (e *Evaluator) run(m *poolState, c *Call, nowMS int64, onStep func(*stepSta
 func (e *Evaluator) runStep(m *poolState, s *stepState, c *Call, nowMS int64) error {
 	if c.chain.answered {
 		c.chain.answered = false
-		return e.record(s, c, nowMS)
+		return e.record(m, s, c, nowMS)
 	}
-	step := m.policy.Steps[c.chain.index]
-	plugin, err := e.plugins(step)
+	step := &m.policy.Steps[c.chain.index]
+	plugin, err := e.plugins(step.Plugin)
 	if err == nil && c.chain.nodesUnknown && plugin.Needs()&abi.NeedNodes != 0 {
 		err = errNodesUnknown
 	}
@@ -80,15 +80,16 @@ func (e *Evaluator) runStep(m *poolState, s *stepState, c *Call, nowMS int64) er
 		s.digest, s.requeueAt = requestDigest{}, 0 // call the plugin as soon as it is available
 		return err
 	}
-	digest := e.digester.step(c.chain.digest, plugin.Revision(), c.Request.Endpoints)
+	digest := e.digester.step(c.chain.digest, plugin.Revision(), step.Settings, c.Request.Endpoints)
 	if !s.due(digest, nowMS, plugin.Needs(), c.chain.outcomes) {
 		return s.err
 	}
-	if replaces := m.awaited != nil && m.awaited != c; !replaces && e.Admit != nil && !e.Admit(step, c.Key.Port.Service) {
+	if replaces := m.awaited != nil && m.awaited != c; !replaces && e.Admit != nil && !e.Admit(step.Plugin, c.Key.Port.Service) {
 		return errRefused
 	}
 	c.chain.stepDigest = digest
-	c.Step, c.Plugin, c.Err = step, plugin, nil
+	c.Name, c.Plugin, c.Err = step.Plugin, plugin, nil
+	c.Request.Settings = step.settings()
 	c.state = append(c.state[:0], s.state...)
 	c.Request.State = c.state
 	c.Response.Reset(len(c.Request.Endpoints))
@@ -100,16 +101,19 @@ func (e *Evaluator) runStep(m *poolState, s *stepState, c *Call, nowMS int64) er
 	case Refused:
 		return errRefused
 	default:
-		return e.record(s, c, nowMS)
+		return e.record(m, s, c, nowMS)
 	}
 }
 
 // record records the answer of a call, or its error and when to retry.
-func (e *Evaluator) record(s *stepState, c *Call, nowMS int64) error {
+func (e *Evaluator) record(m *poolState, s *stepState, c *Call, nowMS int64) error {
 	e.calls++
 	err, resp := c.Err, &c.Response
 	if errors.Is(err, ErrPending) {
 		return err
+	}
+	if errors.Is(err, abi.ErrSettings) {
+		e.settingsRefused(c.Key.Port.Service, m.policy, &m.policy.Steps[c.chain.index], c.Plugin, err)
 	}
 	s.digest, s.reading = c.chain.stepDigest, c.chain.outcomes.reading
 	if err == nil {

@@ -22,7 +22,22 @@ type checkpoint struct {
 	Pools   []savedPool `json:"pools"`
 	// Readiness is of the Service ports whose policy has Panic.
 	Readiness []savedReadiness `json:"readiness,omitempty"`
+	// Settings are the last good settings of Services, at most maxSavedSettings bytes of them.
+	Settings []savedSettings `json:"settings,omitempty"`
 }
+
+// savedSettings are the last good settings of a Service.
+type savedSettings struct {
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	Text      string `json:"text"`
+}
+
+func (s *savedSettings) name() model.Name { return model.Name{Namespace: s.Namespace, Name: s.Service} }
+
+// maxSavedSettings bounds the last good settings in a checkpoint, in bytes. Those of Services whose annotation is refused come first:
+// the others are tried again after a restart.
+const maxSavedSettings = 16 << 20
 
 // Epoch relates the times of a clock to the machine's. The clock advances with the time since the boot.
 type Epoch struct {
@@ -84,7 +99,25 @@ func (e *Evaluator) Save(epoch Epoch) ([]byte, error) {
 		}
 	}
 	slices.SortFunc(out.Readiness, func(a, b savedReadiness) int { return a.key().compare(b.key()) })
+	out.Settings = e.saveSettings()
 	return json.Marshal(out)
+}
+
+func (e *Evaluator) saveSettings() (out []savedSettings) {
+	left := maxSavedSettings
+	names := slices.SortedFunc(maps.Keys(e.settings), model.Name.Compare)
+	for _, refused := range []bool{true, false} {
+		for _, name := range names {
+			s := e.settings[name]
+			if s.good == "" || (s.err != nil) != refused || len(s.good) > left {
+				continue
+			}
+			left -= len(s.good)
+			out = append(out, savedSettings{name.Namespace, name.Name, s.good})
+		}
+	}
+	slices.SortFunc(out, func(a, b savedSettings) int { return a.name().Compare(b.name()) })
+	return out
 }
 
 // Restore restores the pools in what Save returned that have no state yet. After an error nothing is restored.
@@ -128,6 +161,11 @@ func (e *Evaluator) Restore(text []byte, fresh Epoch) (epoch Epoch, sameBoot boo
 			e.readiness[s.key()] = s.restore(move)
 		}
 	}
+	for _, s := range in.Settings {
+		if e.settings[s.name()] == nil && s.Text != "" {
+			e.settings[s.name()] = &ownSettings{good: s.Text}
+		}
+	}
 	return epoch, sameBoot, nil
 }
 
@@ -145,12 +183,16 @@ func (s *savedPool) moveTimes(move func(ms int64) int64) {
 // Prune deletes the state of the Service ports for which keep returns false, for instance of Services that were deleted between
 // Save and Restore.
 func (e *Evaluator) Prune(keep func(model.PortName) bool) {
+	services := map[model.Name]bool{}
 	for key := range e.pools {
 		if !keep(key.Port) {
 			delete(e.pools, key)
+			continue
 		}
+		services[key.Port.Service] = true
 	}
 	maps.DeleteFunc(e.readiness, func(k readinessKey, _ *readiness) bool { return !keep(k.port) })
+	maps.DeleteFunc(e.settings, func(name model.Name, _ *ownSettings) bool { return !services[name] })
 }
 
 func (m *poolState) save(key PoolKey) savedPool {
@@ -176,12 +218,19 @@ func (m *poolState) save(key PoolKey) savedPool {
 		out.Endpoints = append(out.Endpoints, savedEndpoint{Addr: addr, Good: r})
 	}
 	slices.SortFunc(out.Endpoints, func(a, b savedEndpoint) int { return a.Addr.Compare(b.Addr) })
+	if out.Steps = m.saved; out.Steps == nil {
+		out.Steps = m.saveSteps()
+	}
+	return out
+}
+
+// saveSteps returns the states of the chain's plugins.
+func (m *poolState) saveSteps() (out []savedStep) {
 	if m.policy == nil {
-		out.Steps = m.saved
-		return out
+		return nil
 	}
 	for i, s := range m.policy.Steps {
-		out.Steps = append(out.Steps, savedStep{s.Plugin, s.Settings, m.steps[i].state})
+		out = append(out, savedStep{s.Plugin, s.Settings, m.steps[i].state})
 	}
 	return out
 }

@@ -58,7 +58,7 @@ type Decision struct {
 
 // Pending is the call that a decision waits for. Until its answer the previous decision stays in force.
 type Pending struct {
-	Step           Step
+	Plugin         string
 	Since          int64     // Unix milliseconds
 	ThrottledSince time.Time // see Caller.ThrottledSince; set by the planner's Explain
 }

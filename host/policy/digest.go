@@ -78,10 +78,11 @@ func (d *digester) request(r *abi.Request) requestDigest {
 	return sha256.Sum256(d.buf)
 }
 
-// step returns the digest for one plugin: the request, the plugin's revision, and the weights from the previous plugin.
-func (d *digester) step(in requestDigest, revision string, eps []abi.Endpoint) requestDigest {
+// step returns the digest for one plugin: the request, the plugin's revision and settings, and the weights from the previous plugin.
+func (d *digester) step(in requestDigest, revision, settings string, eps []abi.Endpoint) requestDigest {
 	d.buf = append(d.buf[:0], in[:]...)
 	d.addString(revision)
+	d.addString(settings)
 	for i := range eps {
 		d.buf = binary.LittleEndian.AppendUint32(d.buf, eps[i].Weight)
 	}

@@ -13,9 +13,10 @@ var notInDigest = map[string]string{
 	"Request.Now":              "time: a plugin asks for a later call itself",
 	"Request.Generation":       "derived from the digest",
 	"Request.State":            "the plugin's own answer",
+	"Request.Settings":         "in the digest of the step, see TestStepDigestCoversRevisionSettingsAndWeights",
 	"Request.ConnectionsAgeMS": "with Endpoint.Connections",
 	"Request.OutcomesWindowMS": "with Endpoint.Outcomes",
-	"Endpoint.Weight":          "in the digest of the step, see TestStepDigestCoversRevisionAndWeights",
+	"Endpoint.Weight":          "in the digest of the step, see TestStepDigestCoversRevisionSettingsAndWeights",
 	"Endpoint.PriorWeight":     "the chain's own answer",
 	"Endpoint.Connections":     "changes all the time: a plugin asks for a later call itself",
 	"Endpoint.Outcomes":        "changes all the time: the planner asks again after new failures",
@@ -89,17 +90,20 @@ func TestDigestTellsSimilarRequestsApart(t *testing.T) {
 	}
 }
 
-func TestStepDigestCoversRevisionAndWeights(t *testing.T) {
+func TestStepDigestCoversRevisionSettingsAndWeights(t *testing.T) {
 	d := new(digester)
 	input := d.request(&abi.Request{})
-	base := d.step(input, "1", []abi.Endpoint{{Weight: 1}})
-	if d.step(requestDigest{}, "1", []abi.Endpoint{{Weight: 1}}) == base {
+	base := d.step(input, "1", "", []abi.Endpoint{{Weight: 1}})
+	if d.step(requestDigest{}, "1", "", []abi.Endpoint{{Weight: 1}}) == base {
 		t.Error("the request is not in the digest")
 	}
-	if d.step(input, "2", []abi.Endpoint{{Weight: 1}}) == base {
+	if d.step(input, "2", "", []abi.Endpoint{{Weight: 1}}) == base {
 		t.Error("the revision is not in the digest")
 	}
-	if d.step(input, "1", []abi.Endpoint{{Weight: 2}}) == base {
+	if d.step(input, "1", "{}", []abi.Endpoint{{Weight: 1}}) == base {
+		t.Error("the settings are not in the digest")
+	}
+	if d.step(input, "1", "", []abi.Endpoint{{Weight: 2}}) == base {
 		t.Error("the weight is not in the digest")
 	}
 }

@@ -51,7 +51,7 @@ func (e *Evaluator) evaluate(m *poolState, in *Input, now time.Time, d *Decision
 		d.Steps = append(d.Steps, failed)
 		return nil, requeueAt, failed.Err
 	}
-	m.failure = nil
+	e.answered(m, c)
 	return m.combine(&c.Request), requeueAt, nil
 }
 
@@ -67,12 +67,19 @@ func (e *Evaluator) resume(m *poolState, c *Call, nowMS int64) {
 		c.chain.unsent = err
 		return
 	case err == nil:
-		m.lastGood, m.failure = m.combine(&c.Request), nil
+		e.answered(m, c)
+		m.lastGood = m.combine(&c.Request)
 	default:
 		m.failed(c.chain.index, err)
 	}
 	m.awaited, m.pendingSince = nil, 0
 	e.release(c)
+}
+
+// answered records that all plugins of a chain have answered.
+func (e *Evaluator) answered(m *poolState, c *Call) {
+	m.failure, m.saved = nil, nil
+	e.settingsAnswered(c.Key.Port.Service, m.policy)
 }
 
 // failed returns the result of plugin number index that has failed, and records it unless the plugin is only not available yet.
@@ -90,13 +97,13 @@ func (m *poolState) pending(d *Decision, index int, now time.Time, err error) er
 	if m.pendingSince == 0 {
 		m.pendingSince = now.UnixMilli()
 	}
-	d.Pending = &Pending{Step: m.policy.Steps[index], Since: m.pendingSince}
+	d.Pending = &Pending{Plugin: m.policy.Steps[index].Plugin, Since: m.pendingSince}
 	d.Steps = nil
 	if m.failure != nil {
 		d.Steps = []StepResult{*m.failure}
 		return m.failure.Err
 	}
-	return fmt.Errorf("plugin %s: %w", d.Pending.Step.Plugin, err)
+	return fmt.Errorf("plugin %s: %w", d.Pending.Plugin, err)
 }
 
 // requeueAt returns the earliest requeue time of the plugins up to number last.

@@ -13,29 +13,30 @@ import (
 // Evaluator evaluates policies. It stores the plugins' answers for each pool and calls a plugin again only when its input has
 // changed or its requeue time has passed. It is not safe for concurrent use.
 type Evaluator struct {
-	// Admit reports whether a new call of a step for a Service may be passed to the Caller; otherwise it is refused. Nil: always.
-	Admit func(Step, model.Name) bool
+	// Admit reports whether a new call of a plugin for a Service may be passed to the Caller; otherwise it is refused. Nil: always.
+	Admit func(plugin string, service model.Name) bool
 	// Signals returns what is known of connections to endpoints. Nil: nothing.
 	Signals Signals
 
 	// Failing reports whether connections to an endpoint fail, for holds. Nil: outcomes are not counted.
 	Failing Failing
 
-	plugins   func(Step) (Plugin, error)
+	plugins   func(string) (Plugin, error)
 	caller    Caller
 	pools     map[PoolKey]*poolState
 	readiness map[readinessKey]*readiness // of Service ports whose policy has Panic
+	settings  map[model.Name]*ownSettings // of the Services that have some
 	digester  digester
 	portIndex []int   // from the endpoints of the last request that was built to Port.Endpoints
 	free      []*Call // for reuse
 	calls     uint64  // answered so far
 }
 
-// NewEvaluator returns an Evaluator without state. plugins returns the current revision of a step's plugin; every decision calls
+// NewEvaluator returns an Evaluator without state. plugins returns the current revision of a plugin by name; every decision calls
 // it, so it must be cheap. They are called at once; CallThrough changes that.
-func NewEvaluator(plugins func(Step) (Plugin, error)) *Evaluator {
+func NewEvaluator(plugins func(string) (Plugin, error)) *Evaluator {
 	return &Evaluator{plugins: plugins, caller: direct{}, pools: map[PoolKey]*poolState{},
-		readiness: map[readinessKey]*readiness{}}
+		readiness: map[readinessKey]*readiness{}, settings: map[model.Name]*ownSettings{}}
 }
 
 // CallThrough makes c call the plugins from now on.
@@ -66,17 +67,19 @@ func (e *Evaluator) Awaited() (n int) {
 	return n
 }
 
-// ThrottledSince returns since when the calls of a step wait for CPU time, see Caller.
-func (e *Evaluator) ThrottledSince(s Step) time.Time { return e.caller.ThrottledSince(s) }
+// ThrottledSince returns since when the calls of a plugin wait for CPU time, see Caller.
+func (e *Evaluator) ThrottledSince(plugin string) time.Time { return e.caller.ThrottledSince(plugin) }
 
-// Room reports whether calls of a step for a namespace would be accepted, see Caller.
-func (e *Evaluator) Room(s Step, namespace string) bool { return e.caller.Room(s, namespace) }
+// Room reports whether calls of a plugin for a namespace would be accepted, see Caller.
+func (e *Evaluator) Room(plugin, namespace string) bool { return e.caller.Room(plugin, namespace) }
 
 // poolState is the state of a PoolKey.
 type poolState struct {
-	policy     *Policy     // nil after Restore, until the first Decide
-	name       string      // of policy
-	saved      []savedStep // after Restore, until the first Decide
+	policy *Policy // nil after Restore, until the first Decide
+	name   string  // of policy
+	// saved are the plugins' states with the settings that they belong to, after Restore or a change of the policy, until the new
+	// chain has answered: while its settings are refused, those before are in force again.
+	saved      []savedStep
 	times      conditionTimes
 	steps      []stepState
 	lastGood   *lastGood     // the chain's last answer; nil: none
@@ -98,12 +101,22 @@ const (
 // eligible endpoints the default rules decide and no plugin is called. now must be by a clock that nobody can set: requests have
 // its times, and decisions.
 func (e *Evaluator) Decide(p *Policy, in *Input, now time.Time) (Decision, time.Time) {
+	if p == nil {
+		delete(e.pools, PoolKey{in.Port.Name, in.Port.Family, in.Pool})
+		return Decision{Weights: defaultWeights(in)}, time.Time{}
+	}
+	for { // at most three times: with the settings of the Service, the last good ones, those of the policy
+		applied := e.Settings(in.Service, p).InForce
+		d, at := e.decide(applied, in, now)
+		if e.Settings(in.Service, p).InForce == applied {
+			return d, at
+		}
+	}
+}
+
+func (e *Evaluator) decide(p *Policy, in *Input, now time.Time) (Decision, time.Time) {
 	key := PoolKey{in.Port.Name, in.Port.Family, in.Pool}
 	d := Decision{Weights: defaultWeights(in)}
-	if p == nil {
-		delete(e.pools, key)
-		return d, time.Time{}
-	}
 	d.Policy = p.Name
 	m := e.poolFor(key, p)
 	m.times.update(in.Port.Endpoints, now)
@@ -150,8 +163,8 @@ func (m *poolState) keepLastGood(in *Input, d *Decision) {
 	}
 }
 
-// poolFor returns the state of a pool. When the policy changes, condition times are kept. The last good decision is kept as long as
-// the policy keeps its name: it is better than none while the new chain fails.
+// poolFor returns the state of a pool. When the policy changes, condition times are kept, and the states of plugins whose settings stay
+// the same. The last good decision is kept as long as the policy keeps its name: it is better than none while the new chain fails.
 func (e *Evaluator) poolFor(key PoolKey, p *Policy) *poolState {
 	m := e.pools[key]
 	switch {
@@ -164,6 +177,9 @@ func (e *Evaluator) poolFor(key PoolKey, p *Policy) *poolState {
 	case m.name != p.Name:
 		m.lastGood = nil
 	}
+	if m.policy != nil && m.saved == nil && m.name == p.Name {
+		m.saved = m.saveSteps()
+	}
 	m.policy, m.name, m.steps = p, p.Name, make([]stepState, len(p.Steps))
 	m.awaited, m.failure, m.pendingSince = nil, nil, 0
 	for i, s := range p.Steps {
@@ -171,7 +187,6 @@ func (e *Evaluator) poolFor(key PoolKey, p *Policy) *poolState {
 			m.steps[i].state = m.saved[i].State
 		}
 	}
-	m.saved = nil
 	return m
 }
 

@@ -27,7 +27,7 @@ func (s *fakePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 
 func (s *fakePlugin) Needs() uint32 { return 0 }
 
-func (*fakePlugin) Keys() []string { return nil }
+func (*fakePlugin) Keys(string) []string { return nil }
 
 func (s *fakePlugin) Revision() string { return s.revision }
 
@@ -61,11 +61,11 @@ func newFixture(plugins ...*fakePlugin) *fixture {
 		b.plugins[name] = p
 		b.policy.Steps = append(b.policy.Steps, Step{Plugin: name})
 	}
-	b.evaluator = NewEvaluator(func(s Step) (Plugin, error) {
-		if p := b.plugins[s.Plugin]; p != nil {
+	b.evaluator = NewEvaluator(func(name string) (Plugin, error) {
+		if p := b.plugins[name]; p != nil {
 			return p, nil
 		}
-		return nil, fmt.Errorf("no plugin %q is loaded", s.Plugin)
+		return nil, fmt.Errorf("no plugin %q is loaded", name)
 	})
 	b.set(3, 0)
 	return b
@@ -83,7 +83,7 @@ func (b *fixture) set(ready, terminating int) {
 			Ready: i < ready, Serving: true, Terminating: i >= ready, InCluster: i < ready || ready == 0,
 		})
 	}
-	b.in = Input{Service: &model.Service{}, Port: p}
+	b.in = Input{Service: &model.Service{Name: p.Name.Service}, Port: p}
 }
 
 func (b *fixture) decide() (Decision, time.Time) { return b.evaluator.Decide(b.policy, &b.in, b.now) }

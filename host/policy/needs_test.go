@@ -20,7 +20,7 @@ type needsPlugin struct {
 
 func (n *needsPlugin) Needs() uint32 { return n.needs }
 
-func (n *needsPlugin) Keys() []string { return n.keys }
+func (n *needsPlugin) Keys(string) []string { return n.keys }
 
 func (n *needsPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	n.seen, n.request = slices.Clone(req.Zones), *req

@@ -10,16 +10,17 @@ import (
 // not a failure: until the answer the last good decision stays in force whatever the policy's OnFailure, or else the default rules.
 var ErrPending = errors.New("the plugin has not answered yet")
 
-// Plugin is a revision of a plugin with its settings: one of host/wasm, or a native one in tests. It is used by one goroutine at a
-// time and must be deterministic.
+// Plugin is a revision of a plugin: one of host/wasm, or a native one in tests. It is used by one goroutine at a time and must be
+// deterministic.
 type Plugin interface {
 	// Decide fills resp, which the caller has reset and owns. After an error resp is undefined. Decide is bounded in time and
-	// memory whatever the plugin does.
+	// memory whatever the plugin does. An error that wraps abi.ErrSettings means that the plugin refuses req.Settings.
 	Decide(req *abi.Request, resp *abi.Response) error
 	// Needs returns the abi.Need bits of the plugin.
 	Needs() uint32
-	// Keys returns the keys that the plugin declares for its settings, see abi.ParseKeys.
-	Keys() []string
-	// Revision identifies code and settings. It changes whenever answers may change.
+	// Keys returns the keys that the plugin declares for settings of the configuration, see abi.ParseKeys. Settings of a Service declare
+	// no others than those of its policy.
+	Keys(settings string) []string
+	// Revision identifies the code. It changes whenever answers may change.
 	Revision() string
 }

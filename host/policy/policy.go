@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // Policy is a named chain of plugins, which may be empty if Panic is set.
@@ -22,13 +23,36 @@ type Policy struct {
 // equal reports whether two policies are equal; reading a configuration again makes new ones.
 func (p *Policy) equal(q *Policy) bool {
 	return p == q || p.Name == q.Name && p.Mode == q.Mode && p.OnFailure == q.OnFailure && p.Panic == q.Panic &&
-		p.MaxShedPercentPerSecond == q.MaxShedPercentPerSecond && slices.Equal(p.Steps, q.Steps)
+		p.MaxShedPercentPerSecond == q.MaxShedPercentPerSecond && slices.EqualFunc(p.Steps, q.Steps, Step.equal)
 }
 
 // Step is a plugin of a chain with its settings.
 type Step struct {
 	Plugin   string
-	Settings string // canonical JSON, "" for none
+	Settings string // canonical JSON object, "" for none
+	// Own reports that Settings have fields that the Service sets. PolicySettings are the settings without them; "" if not Own.
+	Own            bool
+	PolicySettings string
+	// ServiceSettings are the top-level fields of the settings that Services may set, sorted.
+	ServiceSettings []string
+}
+
+func (s Step) equal(t Step) bool {
+	return s.Plugin == t.Plugin && s.Settings == t.Settings && s.Own == t.Own && s.PolicySettings == t.PolicySettings &&
+		slices.Equal(s.ServiceSettings, t.ServiceSettings)
+}
+
+// configured returns the settings of the configuration: those without what the Service sets.
+func (s *Step) configured() string {
+	if s.Own {
+		return s.PolicySettings
+	}
+	return s.Settings
+}
+
+// settings returns the settings in the form of a request.
+func (s *Step) settings() abi.Settings {
+	return abi.Settings{Text: s.Settings, Own: s.Own, Policy: s.PolicySettings}
 }
 
 // Mode is whether a chain's answer is used.
@@ -58,6 +82,10 @@ type Binding struct {
 	Namespaces []string // empty: every namespace
 	Selector   Selector
 	Policy     string
+	// Settings are merged over those of the policy, by name of the plugin: JSON objects.
+	Settings map[string]string
+	// Applied is the policy with Settings; nil: they change nothing. Set.Apply sets it.
+	Applied *Policy
 }
 
 // Selector is a label selector: all requirements must match. An empty one matches everything.
@@ -124,6 +152,9 @@ func (s *Set) For(svc *model.Service) (*Policy, error) {
 	for i := range s.Bindings {
 		b := &s.Bindings[i]
 		if (len(b.Namespaces) == 0 || slices.Contains(b.Namespaces, svc.Name.Namespace)) && b.Selector.matches(svc.Labels) {
+			if b.Applied != nil {
+				return b.Applied, err
+			}
 			return s.Policies[b.Policy], err
 		}
 	}

@@ -133,12 +133,12 @@ func (e *Evaluator) Needs(p *Policy) uint32 {
 // asks returns the needs of the loaded plugins of a chain, and appends the keys that they declare to keys, each once.
 func (e *Evaluator) asks(p *Policy, keys []string) (needs uint32, _ []string) {
 	for _, s := range p.Steps {
-		plugin, err := e.plugins(s)
+		plugin, err := e.plugins(s.Plugin)
 		if err != nil {
 			continue
 		}
 		needs |= plugin.Needs()
-		for _, k := range plugin.Keys() {
+		for _, k := range plugin.Keys(s.configured()) {
 			if !slices.Contains(keys, k) {
 				keys = append(keys, k)
 			}

@@ -30,6 +30,7 @@ func Service(o *corev1.Service) (*model.Service, Skip, []Problem) {
 		Annotations:   model.PackAnnotations(o.Annotations, ownAnnotation),
 		Policy:        o.Annotations[AnnotationPolicy],
 		Selector:      labelSelector(o.Spec.Selector),
+		Settings:      settings(o.Annotations[AnnotationSettings]),
 		ClusterIPs:    p.clusterIPs(o),
 		InternalLocal: p.isLocalPolicy("spec.internalTrafficPolicy", (*string)(o.Spec.InternalTrafficPolicy)),
 		Affinity:      p.affinity(&o.Spec),
@@ -57,6 +58,15 @@ func Service(o *corev1.Service) (*model.Service, Skip, []Problem) {
 	return s, "", p.all()
 }
 
+// settings bounds the annotation. Of one that is too long one byte too many is left: no policy accepts it, and the last good settings
+// stay in force.
+func settings(text string) string {
+	if len(text) > model.MaxSettings {
+		return strings.Clone(text[:model.MaxSettings+1])
+	}
+	return text
+}
+
 func skipService(o *corev1.Service) Skip {
 	if skip := skipLabels(o.Labels); skip != "" {
 		return skip
@@ -79,7 +89,7 @@ func skipService(o *corev1.Service) Skip {
 
 // ownAnnotation reports whether an annotation is for sluice itself, or for kubectl.
 func ownAnnotation(key string) bool {
-	return key == AnnotationPolicy || key == corev1.LastAppliedConfigAnnotation
+	return key == AnnotationPolicy || key == AnnotationSettings || key == corev1.LastAppliedConfigAnnotation
 }
 
 // labelSelector returns a Service's selector as a label selector, sorted by key.

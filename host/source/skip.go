@@ -24,6 +24,9 @@ const (
 // AnnotationPolicy is the annotation of a Service that names its policy.
 const AnnotationPolicy = "sluice.dev/policy"
 
+// AnnotationSettings is the annotation of a Service that sets fields of its policy's settings.
+const AnnotationSettings = "sluice.dev/settings"
+
 func skipLabels(labels map[string]string) Skip {
 	if _, ok := labels[LabelProxyName]; ok {
 		return SkipOtherProxy

@@ -161,12 +161,67 @@ func BenchmarkSelfTest(b *testing.B) {
 			p.dropAll()
 			cpu := cpuTime(b)
 			for b.Loop() {
-				if err := p.selfTest(context.Background()); err != nil {
+				if err := p.selfTest(context.Background(), ""); err != nil {
 					b.Fatal(err)
 				}
 			}
 			cpu()
 			b.ReportMetric(float64(p.report.SelfTest.Fuel)/float64(b.N), "fuel/op")
 		})
+	}
+}
+
+// BenchmarkServiceSettings measures Services with settings of their own, each other ones: what the first decision of one costs, with
+// trying its settings, and a later one; and the memory of all plugins for each of them.
+func BenchmarkServiceSettings(b *testing.B) {
+	const services = 10_000
+	for _, g := range []struct{ name, folder, format string }{
+		{"zone-spill", "../../plugins/zone-spill", `{"demand":"nodes","holdSeconds":%d,"maxTotal":%d}`},
+		{"staged-drain", "../../plugins/staged-drain", `{"stages":[{"weight":100,"seconds":%d},{"weight":50,"seconds":%d}]}`},
+	} {
+		req := SampleRequest(10)
+		var resp abi.Response
+		ask := func(b *testing.B, p *Plugin, i int) {
+			req.Settings = abi.Settings{Text: fmt.Sprintf(g.format, 1+i%100, 1+i/100), Own: true}
+			req.Namespace, req.Service = fmt.Sprint("ns", i%100), fmt.Sprint("s", i)
+			resp.Reset(10)
+			if err := p.Decide(req, &resp); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.Run(g.name+"/first", func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				h := newHost(b, Options{})
+				p := load(b, h, goGuest(b, g.folder), "")
+				ask(b, p, services)
+				before, _ := h.MemoryInUse()
+				b.StartTimer()
+				for i := range services {
+					ask(b, p, i)
+				}
+				b.StopTimer()
+				if s := p.Stats(); s.Settings.Accepted != services+1 || s.Settings.Handles != 2*(services+1) || s.Open != 2 {
+					b.Fatalf("%+v", s)
+				}
+				after, _ := h.MemoryInUse()
+				b.ReportMetric(float64(after-before)/services, "bytes/service")
+				p.Close()
+				b.StartTimer()
+			}
+		})
+		for _, n := range []int{1, services} {
+			b.Run(fmt.Sprintf("%s/later/settings=%d", g.name, n), func(b *testing.B) {
+				p := load(b, newHost(b, Options{}), goGuest(b, g.folder), "")
+				for i := range n {
+					ask(b, p, i)
+				}
+				i := 0
+				for b.Loop() {
+					ask(b, p, i%n)
+					i++
+				}
+			})
+		}
 	}
 }

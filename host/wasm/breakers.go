@@ -3,31 +3,47 @@ package wasm
 import (
 	"maps"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// circuitBreakers are those of the namespaces that an instance of their own answers, or "" for all. Only those with recent failures
-// exist.
-type circuitBreakers map[string]*circuitBreaker
+// circuitBreakers are those with recent failures.
+type circuitBreakers map[breakerKey]*circuitBreaker
 
-// of returns the circuit breaker of a namespace at now, and makes one if there is none. Those of namespaces without calls for a long
+// breakerKey identifies a circuit breaker: that of a namespace with an instance of its own, or of "" for all, and in either case
+// another one of the Services of a namespace that have settings of their own.
+type breakerKey struct {
+	namespace string
+	own       bool
+}
+
+func breakerOf(key instanceKey, req *abi.Request) breakerKey {
+	if req.Settings.Own {
+		return breakerKey{req.Namespace, true}
+	}
+	return breakerKey{key.namespace, false}
+}
+
+// of returns the circuit breaker with a key at now, and makes one if there is none. Those of namespaces without calls for a long
 // time, which may no longer exist, are deleted then.
-func (b *circuitBreakers) of(namespace string, now int64) *circuitBreaker {
-	c := (*b)[namespace]
+func (b *circuitBreakers) of(key breakerKey, now int64) *circuitBreaker {
+	c := (*b)[key]
 	if c == nil {
 		c = &circuitBreaker{}
 		if *b == nil {
 			*b = circuitBreakers{}
 		}
-		maps.DeleteFunc(*b, func(_ string, c *circuitBreaker) bool { return now-c.failedAt > 2*maxSuspension.Milliseconds() })
-		(*b)[strings.Clone(namespace)] = c
+		maps.DeleteFunc(*b, func(_ breakerKey, c *circuitBreaker) bool { return now-c.failedAt > 2*maxSuspension.Milliseconds() })
+		key.namespace = strings.Clone(key.namespace)
+		(*b)[key] = c
 	}
 	return c
 }
 
-func (b circuitBreakers) success(namespace string) {
-	if c := b[namespace]; c != nil {
+func (b circuitBreakers) success(key breakerKey) {
+	if c := b[key]; c != nil {
 		if c.success(); c.score == 0 {
-			delete(b, namespace)
+			delete(b, key)
 		}
 	}
 }

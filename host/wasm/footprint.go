@@ -58,7 +58,11 @@ func (g *guest) measure() footprint {
 // trim is called after each decision of g. Every trimEvery of them it frees call stacks that a deep recursion has left, and
 // closes an instance that has more host memory than it may have.
 func (p *Plugin) trim(g *guest) {
-	if g.calls++; g.calls%trimEvery != 0 || g.module == nil { // it may have been evicted
+	if g.calls++; g.calls%trimEvery != 0 {
+		return
+	}
+	p.dropTrials()
+	if g.module == nil { // it may have been evicted
 		return
 	}
 	f := g.measure()
@@ -69,6 +73,21 @@ func (p *Plugin) trim(g *guest) {
 	if n := f.total() - f.memory; n > uint64(p.limits.OverheadBytes) {
 		p.log.Warn("plugin instance replaced: too much memory for tables, references and call stacks", "bytes", n, "limit", p.limits.OverheadBytes)
 		p.drop(g)
+	}
+}
+
+// trialIdle is after how long without a trial the instances for it are closed, in milliseconds.
+const trialIdle = 60_000
+
+func (p *Plugin) dropTrials() {
+	if p.triedAt == 0 || p.now < p.triedAt+trialIdle {
+		return
+	}
+	p.triedAt = 0
+	for key, g := range p.pool.guests {
+		if key.trial {
+			p.drop(g)
+		}
 	}
 }
 

@@ -36,13 +36,19 @@ type guest struct {
 	decide   api.Function
 	alloc    api.Function
 	encoder  abi.Encoder
-	sees     abi.View // of requests
 	req      buffer
 	reqUsed  int // bytes of req that are not zero
 	resp     buffer
-	random   *rand.PCG
-	args     [4]uint64
-	fuelUsed int64 // by the current call
+	text     buffer // of settings
+	handles  map[string]handle
+	ids      map[uint32]bool // of handles
+	// handleBytes is the length of the texts of handles. reserved is the host memory that the handles take of the budget of all plugins.
+	handleBytes   int
+	reserved      int64
+	configureFuel int64 // used by the last handleOf
+	random        *rand.PCG
+	args          [4]uint64
+	fuelUsed      int64 // by the current call
 
 	lines, bytes int    // logged by the current call
 	loggedError  string // the first error that the current call logged
@@ -56,7 +62,7 @@ type buffer struct{ ptr, size uint32 }
 // randomSeed returns the seed of a guest's random numbers: the same in each instance, and again at the beginning of each decision.
 func randomSeed() (uint64, uint64) { return 1, 2 }
 
-// newGuest makes a new instance the current guest: instantiated, initialized and configured.
+// newGuest makes a new instance the current guest: instantiated and initialized.
 func (p *Plugin) newGuest(key instanceKey) (*guest, error) {
 	g := &guest{p: p, key: key, random: rand.NewPCG(randomSeed())}
 	g.ctx = context.WithValue(p.ctx, guestKey{}, g)
@@ -99,15 +105,7 @@ func (g *guest) start() (err error) {
 		return err
 	}
 	g.bind()
-	if p.report.ABI == 0 {
-		if err := g.introduce(); err != nil {
-			return err
-		}
-	}
-	if err := g.configure(); err != nil {
-		return err
-	}
-	return g.declareKeys()
+	return nil
 }
 
 // initialize runs the start function and _initialize.
@@ -220,7 +218,7 @@ func (g *guest) view(b buffer) []byte {
 }
 
 // callDecide calls sluice_decide.
-func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Response) (err error) {
+func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, h handle, resp *abi.Response) (err error) {
 	n := len(req.Endpoints)
 	budget := g.p.limits.DecideFuel + g.p.limits.EndpointFuel*int64(n)
 	if g.maxFuel > 0 {
@@ -249,7 +247,7 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, resp *abi.Respons
 	var length int
 	for {
 		v := g.view(g.req)
-		wire := g.encoder.AppendRequest(v[:0:len(v)], req, g.sees)
+		wire := g.encoder.AppendRequest(v[:0:len(v)], req, abi.View{Settings: h.id, Needs: g.p.report.Needs, Keys: h.keys})
 		if length = len(wire); length <= len(v) {
 			break
 		}
@@ -311,6 +309,8 @@ func (g *guest) close() {
 		g.linear.Free()
 		g.linear = nil
 	}
+	g.p.host.memory.release(g.reserved)
+	g.reserved = 0
 }
 
 // withLoggedError appends the error that the guest logged, if any.

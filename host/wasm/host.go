@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -127,35 +126,45 @@ type Report struct {
 	Module      meter.Info
 	ABI         uint32 // major<<16 | minor, from sluice_abi_version
 	Needs       uint32
-	Keys        []string      // declared for the settings
+	Keys        []string      // declared for the settings of Load
 	FromCache   bool          // the compiled code was cached
 	Meter       time.Duration // durations are zero without Options.Now
 	Compile     time.Duration
-	Instantiate time.Duration // including _initialize, sluice_configure and sluice_keys
+	Instantiate time.Duration // including _initialize
 	InitFuel    int64         // used by them
 	MemoryBytes uint64        // host memory of a new instance
-	SelfTest    SelfTest
+	SelfTest    SelfTest      // of Load
 }
 
-// Load loads a module with its settings (JSON or empty) and runs the self-test on Samples. A large module takes seconds
-// of CPU time, bounded by Limits; ctx cancels compilation between functions. The error is written for the author of
-// the module; the caller adds the name of the plugin.
+// Load loads a module and checks it with settings, a JSON object or nothing. The error is written for the author of the module; the
+// caller adds the name of the plugin.
 func (h *Host) Load(ctx context.Context, name string, wasm, settings []byte) (*Plugin, error) {
 	return h.LoadWith(ctx, name, wasm, settings, LoadOptions{})
 }
 
 // LoadWith is Load with options.
 func (h *Host) LoadWith(ctx context.Context, name string, wasm, settings []byte, options LoadOptions) (*Plugin, error) {
+	p, err := h.Open(ctx, name, wasm, options)
+	if err != nil {
+		return nil, err
+	}
+	if p.report.SelfTest, err = p.Check(ctx, string(settings)); err == nil {
+		err = p.Start(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	p.report.Keys = p.keys[string(settings)]
+	return p, nil
+}
+
+// Open loads a module. A large one takes seconds of CPU time, bounded by Limits; ctx cancels compilation between functions. Before
+// the first Decide, Check it with the settings that it is used with, and Start it.
+func (h *Host) Open(ctx context.Context, name string, wasm []byte, options LoadOptions) (*Plugin, error) {
 	options.Instances = max(2, cmp.Or(options.Instances, DefaultInstances))
 	limits := h.limits
 	if options.MemoryPages > 0 {
 		limits.MemoryPages = min(limits.MemoryPages, options.MemoryPages)
-	}
-	if len(settings) > limits.Settings {
-		return nil, fmt.Errorf("settings: %d bytes, the limit is %d", len(settings), limits.Settings)
-	}
-	if len(settings) > 0 && !json.Valid(settings) {
-		return nil, errors.New("settings: invalid JSON")
 	}
 	log := h.log.With("plugin", name)
 	c, err := h.acquire(ctx, log, wasm, limits.MemoryPages)
@@ -163,14 +172,16 @@ func (h *Host) LoadWith(ctx context.Context, name string, wasm, settings []byte,
 		return nil, err
 	}
 	p := &Plugin{
-		host: h, code: c, limits: limits, options: options, settings: append([]byte(nil), settings...),
-		log: log, configurable: hasExport(c.info, "sluice_configure"),
-		report: Report{Name: name, Revision: revision(wasm, settings), Module: *c.info, FromCache: c.fromCache, Meter: c.metering, Compile: c.compiling},
+		host: h, ctx: h.ctx, code: c, limits: limits, options: options, log: log, configurable: hasExport(c.info, "sluice_configure"),
+		keys: map[string][]string{}, verdicts: verdicts{}, trials: trials{unit: limits.ConfigureFuel}, pool: pool{limit: options.Instances},
+		report: Report{Name: name, Revision: revision(wasm), Module: *c.info, FromCache: c.fromCache, Meter: c.metering, Compile: c.compiling},
 	}
 	err = h.retryAfterCompile(ctx, func() error {
-		p.dropAll()
-		return p.handshake(ctx, h.now)
+		p.discard()
+		return p.handshake(h.now)
 	})
+	p.discard()
+	p.repeats, p.instances, p.initFuel = p.newRepeats(), 0, 0
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -244,14 +255,13 @@ func hasExport(info *meter.Info, name string) bool {
 	return false
 }
 
-// revision returns a digest of module, settings and the ABI of the host.
-func revision(wasm, settings []byte) string {
+// revision returns a digest of module and the ABI of the host.
+func revision(wasm []byte) string {
 	s := sha256.New()
 	var head [16]byte
 	binary.LittleEndian.PutUint32(head[:], abi.Major<<16|abi.Minor)
 	binary.LittleEndian.PutUint64(head[8:], uint64(len(wasm)))
 	s.Write(head[:])
 	s.Write(wasm)
-	s.Write(settings)
 	return hex.EncodeToString(s.Sum(nil))
 }

@@ -10,9 +10,13 @@ import (
 type instanceKey struct {
 	namespace string // of the Services that it decides about; "" for all
 	second    bool   // it only repeats decisions
+	trial     bool   // it only tries settings of Services
 }
 
-// pool contains the guests of a plugin that answer or repeat decisions. When there is no room for another one, the least recently used
+// spare reports whether an instance makes room for others first.
+func (k instanceKey) spare() bool { return k.second || k.trial }
+
+// pool contains the guests of a plugin that answer or repeat decisions, or try settings. When there is no room for another one, the least recently used
 // one is closed.
 type pool struct {
 	limit   int
@@ -86,11 +90,11 @@ func (p *Plugin) keepOne() {
 	}
 }
 
-// evict closes the least recently used instance, if there is one. Those that only repeat decisions come first.
+// evict closes the least recently used instance, if there is one. Those that answer no decisions come first.
 func (p *Plugin) evict() {
 	var last *guest
 	for _, g := range p.pool.guests {
-		if last == nil || g.key.second != last.key.second && g.key.second || g.key.second == last.key.second && g.lastUse < last.lastUse {
+		if spare := g.key.spare(); last == nil || spare != last.key.spare() && spare || spare == last.key.spare() && g.lastUse < last.lastUse {
 			last = g
 		}
 	}

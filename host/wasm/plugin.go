@@ -2,6 +2,7 @@ package wasm
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,13 +12,12 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Plugin is a loaded module with its settings. It implements policy.Plugin. It is safe for concurrent use; calls are
+// Plugin is a loaded module, for any number of settings. It implements policy.Plugin. It is safe for concurrent use; calls are
 // serialized.
 type Plugin struct {
 	host         *Host
 	limits       Limits
 	options      LoadOptions
-	settings     []byte
 	configurable bool
 	log          *slog.Logger
 	report       Report
@@ -36,11 +36,18 @@ type Plugin struct {
 	logLimit logLimiter
 
 	newInstances instanceRate
+	keys         map[string][]string // by settings that Check has found to be good
+	verdicts     verdicts
+	trials       trials
+	triedAt      int64 // time of the last trial
 
 	calls, failures, instances uint64
 	outOfFuel, late            uint64
 	fuel, lastFuel, maxFuel    uint64
 	initFuel                   int64
+	configured, recycled       uint64
+	accepted, refused          uint64
+	throttled                  uint64
 }
 
 // Stats contains counters of a plugin since it was loaded.
@@ -60,6 +67,17 @@ type Stats struct {
 	HostBytes   uint64 // what the plugin takes of Options.Memory: its share of compiled code and tables, memory of the instances
 	Suspended   bool   // calls fail without reaching a guest
 	Repeats     Repeats
+	Settings    SettingsStats
+}
+
+// SettingsStats contains counters of settings.
+type SettingsStats struct {
+	Handles    int    // in all current instances
+	Configured uint64 // settings passed to an instance that decides
+	Recycled   uint64 // instances replaced by one with fewer settings
+	Accepted   uint64 // settings of Services tried for the first time, …
+	Refused    uint64 // … that the plugin refuses
+	Throttled  uint64 // calls that failed because new settings of Services had used up their fuel
 }
 
 // DecideError is the error of Plugin.Decide. It does not name the plugin; the caller does.
@@ -72,6 +90,9 @@ type DecideError struct {
 
 // Error implements error.
 func (e *DecideError) Error() string {
+	if e.Suspended && e.RetryAfter == 0 && errors.Is(e.Err, abi.ErrSettings) {
+		return e.Err.Error()
+	}
 	if e.Suspended && e.RetryAfter == 0 {
 		return fmt.Sprintf("suspended until another revision is loaded: %v", e.Err)
 	}
@@ -103,7 +124,12 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	}
 	p.now = req.Now
 	key := p.options.key(req)
-	breaker := p.breakers[key.namespace]
+	if req.Settings.Own {
+		if err, _ := p.verdicts.of(&req.Settings); err != nil {
+			return &DecideError{Failures: p.failures, Suspended: true, Err: err}
+		}
+	}
+	breaker := p.breakers[breakerOf(key, req)]
 	if wait := breaker.remaining(req.Now); wait > 0 {
 		return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: breaker.lastErr}
 	}
@@ -115,24 +141,38 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	}
 	p.calls++
 	var used uint64
-	g, err := p.instance(key)
+	g, h, err := p.prepare(key, req)
 	if err == nil {
-		err = g.callDecide(&p.decoder, req, resp)
+		err = g.callDecide(&p.decoder, req, h, resp)
 		used = uint64(max(0, g.fuelUsed))
 	}
 	p.fuel += used
 	p.lastFuel = used
 	p.maxFuel = max(p.maxFuel, used)
 	if err == nil {
-		if p.impure = p.repeat(key.namespace, req, resp, int64(used)); p.impure != nil {
+		if impure := p.repeat(key.namespace, req, resp, int64(used)); impure != nil {
 			p.failures++
 			p.dropAll()
+			if req.Settings.Own { // with the settings of the policy it may be one
+				refused := refusal(fmt.Errorf("with these settings, the plugin is not a function of its request: %w", impure))
+				p.verdicts.record(&req.Settings, refused)
+				p.log.Error("settings of a Service refused: with them, the plugin is not a function of its request", "err", impure)
+				return &DecideError{Failures: p.failures, Suspended: true, Err: refused}
+			}
+			p.impure = impure
 			p.log.Error("plugin suspended until another revision is loaded: it is not a function of its request", "err", p.impure)
 			return p.impureError(req)
 		}
-		p.breakers.success(key.namespace)
+		p.breakers.success(breakerOf(key, req))
 		p.trim(g)
 		return nil
+	}
+	var wait *throttledError
+	switch {
+	case errors.Is(err, abi.ErrSettings): // the instance that decides has not been called
+		return &DecideError{Failures: p.failures, Suspended: true, Err: err}
+	case errors.As(err, &wait):
+		return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait.wait, Err: err}
 	}
 	p.failures++
 	switch {
@@ -144,12 +184,12 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	if g != nil {
 		p.drop(g)
 	}
-	breaker = p.breakers.of(key.namespace, req.Now)
-	wait := breaker.failure(req.Now, p.limits.Failures, err)
+	breaker = p.breakers.of(breakerOf(key, req), req.Now)
+	retry := breaker.failure(req.Now, p.limits.Failures, err)
 	if breaker.openUntil != 0 {
-		p.log.Warn("plugin suspended", "duration", wait, "failures", p.failures, "err", err)
+		p.log.Warn("plugin suspended", "duration", retry, "failures", p.failures, "err", err)
 	}
-	return &DecideError{Failures: p.failures, RetryAfter: wait, Err: err}
+	return &DecideError{Failures: p.failures, RetryAfter: retry, Err: err}
 }
 
 // ensureGuest instantiates a guest for the self-test if there is none.
@@ -169,9 +209,8 @@ func (p *Plugin) discard() {
 	}
 }
 
-// handshake instantiates the first guest, which has to introduce itself, and runs the self-test. Afterwards the plugin
-// has a new guest, unless each namespace has its own.
-func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
+// handshake instantiates the first guest, and reads its ABI version and needs.
+func (p *Plugin) handshake(now func() time.Time) error {
 	p.ctx = p.host.ctx
 	begin := now()
 	g, err := p.newGuest(instanceKey{})
@@ -181,28 +220,66 @@ func (p *Plugin) handshake(ctx context.Context, now func() time.Time) error {
 	p.report.Instantiate = now().Sub(begin)
 	p.report.InitFuel = p.initFuel
 	p.report.MemoryBytes = g.measure().total()
-	begin = now()
-	if err := p.selfTest(ctx); err != nil {
-		return err
-	}
-	p.report.SelfTest.Duration = now().Sub(begin)
-	*p = Plugin{host: p.host, limits: p.limits, settings: p.settings, configurable: p.configurable, log: p.log,
-		report: p.report, ctx: p.ctx, code: p.code, options: p.options,
-		pool: pool{limit: p.options.Instances}, repeats: p.newRepeats()}
+	return g.introduce()
+}
+
+// Start makes the first instance, so that a plugin that does not fit into the memory of all plugins fails here. Without an instance
+// for all namespaces it does nothing.
+func (p *Plugin) Start(ctx context.Context) error {
 	if p.options.PerNamespace {
 		return nil
 	}
-	_, err = p.instance(instanceKey{})
-	return err
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.host.retryAfterCompile(ctx, func() error {
+		_, err := p.instance(instanceKey{})
+		return err
+	})
+}
+
+// scratch returns a plugin with the same module, for a self-test beside calls of p. Close it with discard.
+func (p *Plugin) scratch() *Plugin {
+	return &Plugin{host: p.host, limits: p.limits, configurable: p.configurable, log: p.log, report: p.report, ctx: p.ctx, code: p.code,
+		options: p.options, keys: map[string][]string{}, verdicts: verdicts{}, pool: pool{limit: p.options.Instances}, repeats: p.newRepeats()}
+}
+
+// Check tests the plugin with settings, a JSON object or "" for none: it configures instances of their own, and runs the self-test on
+// Samples. Calls of p go on meanwhile. The error is written for the author of module and settings.
+func (p *Plugin) Check(ctx context.Context, settings string) (SelfTest, error) {
+	if len(settings) > p.limits.Settings {
+		return SelfTest{}, fmt.Errorf("settings: %d bytes, the limit is %d", len(settings), p.limits.Settings)
+	}
+	if settings != "" && !json.Valid([]byte(settings)) {
+		return SelfTest{}, errors.New("settings: invalid JSON")
+	}
+	q := p.scratch()
+	begin := p.host.now()
+	err := p.host.retryAfterCompile(ctx, func() error {
+		q.discard()
+		q.report.SelfTest = SelfTest{}
+		return q.selfTest(ctx, settings)
+	})
+	q.discard()
+	q.report.SelfTest.Duration = p.host.now().Sub(begin)
+	if err == nil {
+		p.mu.Lock()
+		p.keys[settings] = q.keys[settings]
+		p.mu.Unlock()
+	}
+	return q.report.SelfTest, err
 }
 
 // Needs implements policy.Plugin.
 func (p *Plugin) Needs() uint32 { return p.report.Needs }
 
-// Keys implements policy.Plugin.
-func (p *Plugin) Keys() []string { return p.report.Keys }
+// Keys implements policy.Plugin: the keys that Check has found.
+func (p *Plugin) Keys(settings string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.keys[settings]
+}
 
-// Revision implements policy.Plugin: a digest of module, settings and ABI.
+// Revision implements policy.Plugin: a digest of module and ABI.
 func (p *Plugin) Revision() string { return p.report.Revision }
 
 // Report returns what loading found.
@@ -215,7 +292,11 @@ func (p *Plugin) Stats() Stats {
 	s := Stats{Calls: p.calls, Failures: p.failures, OutOfFuel: p.outOfFuel, Late: p.late, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
 		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breakers.open(p.now) || p.impure != nil,
 		Open: len(p.pool.guests), Evicted: p.pool.evicted, MemoryBytes: p.pool.memoryBytes(), Repeats: p.repeats.stats,
-		HostBytes: p.host.codeBytes(p.code) + p.pool.memoryBytes()}
+		HostBytes: p.host.codeBytes(p.code) + p.pool.memoryBytes(),
+		Settings:  SettingsStats{Configured: p.configured, Recycled: p.recycled, Accepted: p.accepted, Refused: p.refused, Throttled: p.throttled}}
+	for _, g := range p.pool.guests {
+		s.Settings.Handles += len(g.ids)
+	}
 	return s
 }
 

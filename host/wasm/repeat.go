@@ -86,7 +86,7 @@ func (p *Plugin) repeat(namespace string, req *abi.Request, resp *abi.Response, 
 	if !r.due(req) {
 		return nil
 	}
-	key := instanceKey{namespace, true}
+	key := instanceKey{namespace: namespace, second: true}
 	price := fuel
 	scarce := false
 	if p.pool.guests[key] == nil {
@@ -98,11 +98,11 @@ func (p *Plugin) repeat(namespace string, req *abi.Request, resp *abi.Response, 
 		return nil
 	}
 	first := p.guest
-	g, used, err := p.second(key)
+	g, h, used, err := p.second(key, req)
 	if err == nil {
 		g.maxFuel = 2*fuel + p.report.InitFuel + repeatSlack
 		r.answer.Reset(len(req.Endpoints))
-		err = g.callDecide(&p.decoder, req, &r.answer)
+		err = g.callDecide(&p.decoder, req, h, &r.answer)
 		used += g.fuelUsed
 	}
 	r.tokens -= used
@@ -138,25 +138,27 @@ func (p *Plugin) repeat(namespace string, req *abi.Request, resp *abi.Response, 
 	return nil
 }
 
-// second makes the second instance with a key the current guest, and returns the fuel that was used to start it.
-func (p *Plugin) second(key instanceKey) (g *guest, used int64, err error) {
-	if g, err = p.instance(key); err != nil {
-		return nil, p.report.InitFuel, err
+// second makes the second instance with a key the current guest, with the settings of a request, and returns the fuel that was used
+// to start and to configure it.
+func (p *Plugin) second(key instanceKey, req *abi.Request) (g *guest, h handle, used int64, err error) {
+	g, h, used, err = p.configuredInstance(key, req.Settings.Text)
+	if g == nil {
+		return nil, h, p.report.InitFuel, err
 	}
-	if g.repeated > 0 {
-		return g, 0, nil
+	if err != nil || g.repeated > 0 {
+		return g, h, used, err
 	}
-	used = p.report.InitFuel
+	used += p.report.InitFuel
 	for n := range warmUps {
-		req := SampleRequest(n+1, p.report.Keys...)
+		sample := SampleRequest(n+1, h.keys...)
 		p.repeats.answer.Reset(n + 1)
-		err = g.callDecide(&p.decoder, req, &p.repeats.answer)
+		err = g.callDecide(&p.decoder, sample, h, &p.repeats.answer)
 		used += g.fuelUsed
 		if err != nil {
-			return g, used, err
+			return g, h, used, err
 		}
 	}
-	return g, used, nil
+	return g, h, used, nil
 }
 
 // ImpureError means that two instances of a plugin have answered the same request differently, or that one answers and the other fails.

@@ -231,7 +231,7 @@ func TestLeastRecentlyUsedInstanceMakesRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if p.pool.guests[instanceKey{"a", false}] == nil || p.pool.guests[instanceKey{"b", false}] == nil || len(p.pool.guests) != 3 {
+	if p.pool.guests[instanceKey{namespace: "a"}] == nil || p.pool.guests[instanceKey{namespace: "b"}] == nil || len(p.pool.guests) != 3 {
 		t.Errorf("%+v", p.pool.guests)
 	}
 }
@@ -274,7 +274,7 @@ func TestFailuresSuspendTheNamespaceOnly(t *testing.T) {
 			t.Errorf("isolated %t: the time has passed: %v, %+v", isolated, err, p.Stats())
 		}
 		_, _ = ask(p, "other", 666, later+7200_000)
-		if _, old := p.breakers["bad"]; old || len(p.breakers) != 1 {
+		if _, old := p.breakers[breakerKey{namespace: "bad"}]; old || len(p.breakers) != 1 {
 			t.Errorf("isolated %t: breakers %v", isolated, p.breakers)
 		}
 		for i := range int64(100) {

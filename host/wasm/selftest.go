@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -67,10 +68,18 @@ func inOrder(n int) []int {
 	return out
 }
 
-// selfTest asks Samples in several orders, in new and in used instances. All answers to the same sample must be equal. Each
-// call has the fuel of a decision.
-func (p *Plugin) selfTest(ctx context.Context) error {
-	samples := Samples(p.report.Keys...)
+// selfTest asks Samples with settings in several orders, in new and in used instances. All answers to the same sample must be equal.
+// Each call has the fuel of a decision.
+func (p *Plugin) selfTest(ctx context.Context, settings string) error {
+	if err := p.ensureGuest(); err != nil {
+		return err
+	}
+	h, err := p.guest.handleOf(settings)
+	if err != nil {
+		return err
+	}
+	p.keys[settings] = h.keys
+	samples := Samples(h.keys...)
 	requests, want := make([]*abi.Request, len(samples)), make([]abi.Response, len(samples))
 	for i, s := range samples {
 		requests[i] = s.Request
@@ -96,7 +105,7 @@ func (p *Plugin) selfTest(ctx context.Context) error {
 			if k == 0 {
 				answer = &want[i]
 			}
-			if err := p.ask(requests[i], answer); err != nil {
+			if err := p.ask(requests[i], settings, answer); err != nil {
 				return fmt.Errorf("self-test: sample request %q, asked %s in %s: %w", samples[i].Name, pass.name, instance, err)
 			}
 			t.Calls++
@@ -112,12 +121,19 @@ func (p *Plugin) selfTest(ctx context.Context) error {
 }
 
 // ask calls the current guest, or a new one if there is none.
-func (p *Plugin) ask(req *abi.Request, resp *abi.Response) error {
+func (p *Plugin) ask(req *abi.Request, settings string, resp *abi.Response) error {
 	if err := p.ensureGuest(); err != nil {
 		return err
 	}
+	h, err := p.guest.handleOf(settings)
+	if err != nil {
+		return err
+	}
+	if keys := p.keys[settings]; !slices.Equal(h.keys, keys) {
+		return fmt.Errorf("sluice_keys: two instances declare different keys for the same settings: %q and %q", keys, h.keys)
+	}
 	resp.Reset(len(req.Endpoints))
-	return p.guest.callDecide(&p.decoder, req, resp)
+	return p.guest.callDecide(&p.decoder, req, h, resp)
 }
 
 // impureCause tells the author of a plugin why two answers to the same request may differ.

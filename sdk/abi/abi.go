@@ -103,6 +103,8 @@ type Request struct {
 	ServiceValues       []Value  // of the Service keys among Keys, in their order
 	Generation          uint64   // increases with each change of the input for this Service port and pool
 	State               []byte   // what the plugin last returned for this Service port and pool, at most MaxStateLen
+
+	Settings Settings
 }
 
 // Zone is a row of the zone table, which contains the zone of this node, the zones of endpoints and, if a plugin of the

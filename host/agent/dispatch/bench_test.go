@@ -13,7 +13,7 @@ type idlePlugin struct{}
 
 func (idlePlugin) Decide(*abi.Request, *abi.Response) error { return nil }
 func (idlePlugin) Needs() uint32                            { return 0 }
-func (idlePlugin) Keys() []string                           { return nil }
+func (idlePlugin) Keys(string) []string                     { return nil }
 func (idlePlugin) Revision() string                         { return "1" }
 
 // BenchmarkCall measures what a call costs beyond the plugin.

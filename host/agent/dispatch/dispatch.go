@@ -28,7 +28,7 @@ const maxWorkers = 8
 
 // Dispatcher implements engine.Plugins. The methods of that interface are called by one goroutine.
 //
-// Each combination of plugin and settings has a queue and at most one running call. Calls of a namespace are made in the order of
+// Each plugin has a queue and at most one running call, whatever its settings. Calls of a namespace are made in the order of
 // their arrival, and namespaces take turns. Of several plugins, the one with the largest unused share of CPU time comes first.
 type Dispatcher struct {
 	opts    Options
@@ -89,7 +89,7 @@ func (d *Dispatcher) Limit(cpuPercent int, plugins []string) {
 	d.queues = slices.DeleteFunc(d.queues, func(q *queue) bool {
 		idle := len(q.queued) == 0 && q.running == nil
 		if idle {
-			d.past[q.step.Plugin] = d.past[q.step.Plugin].add(q, time.Now())
+			d.past[q.plugin] = d.past[q.plugin].add(q, time.Now())
 		}
 		return idle
 	})
@@ -126,7 +126,7 @@ func (d *Dispatcher) StartStep(wait time.Duration) []*policy.Call {
 // Call implements policy.Caller.
 func (d *Dispatcher) Call(c *policy.Call) policy.Status {
 	d.mu.Lock()
-	q := d.queue(c.Step)
+	q := d.queue(c.Name)
 	if e := q.queued[c.Key]; e != nil { // keeps its place
 		q.replace(e, c)
 		d.mu.Unlock()
@@ -174,7 +174,7 @@ func (d *Dispatcher) Call(c *policy.Call) policy.Status {
 // mayWait reports whether Call waits for the call that it has just queued: not for a plugin that was late the last time, nor while
 // such plugins occupy all workers.
 func (d *Dispatcher) mayWait(q *queue) bool {
-	if d.wait <= 0 || q.late || d.closing || d.shares.available(q.step.Plugin, time.Now()) > 0 {
+	if d.wait <= 0 || q.late || d.closing || d.shares.available(q.plugin, time.Now()) > 0 {
 		return false
 	}
 	slow := 0
@@ -187,27 +187,27 @@ func (d *Dispatcher) mayWait(q *queue) bool {
 }
 
 // Room implements policy.Caller.
-func (d *Dispatcher) Room(step policy.Step, namespace string) bool {
+func (d *Dispatcher) Room(plugin, namespace string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.queue(step).room(namespace)
+	return d.queue(plugin).room(namespace)
 }
 
 // ThrottledSince implements policy.Caller.
-func (d *Dispatcher) ThrottledSince(step policy.Step) time.Time {
+func (d *Dispatcher) ThrottledSince(plugin string) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.queue(step).throttledSince
+	return d.queue(plugin).throttledSince
 }
 
-// queue returns the queue of a step.
-func (d *Dispatcher) queue(step policy.Step) *queue {
+// queue returns the queue of a plugin.
+func (d *Dispatcher) queue(plugin string) *queue {
 	for _, q := range d.queues {
-		if q.step == step {
+		if q.plugin == plugin {
 			return q
 		}
 	}
-	q := newQueue(step)
+	q := newQueue(plugin)
 	d.queues = append(d.queues, q)
 	return q
 }

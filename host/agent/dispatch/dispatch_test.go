@@ -54,9 +54,9 @@ func (p *sleeper) called() []string {
 	return slices.Clone(p.calls)
 }
 
-func (*sleeper) Needs() uint32    { return 0 }
-func (*sleeper) Keys() []string   { return nil }
-func (*sleeper) Revision() string { return "1" }
+func (*sleeper) Needs() uint32        { return 0 }
+func (*sleeper) Keys(string) []string { return nil }
+func (*sleeper) Revision() string     { return "1" }
 
 // bed is a Dispatcher in a synctest bubble with the clock as CPU time.
 type bed struct {
@@ -80,7 +80,7 @@ func newBed(t testing.TB, cpuPercent, workers int) *bed {
 
 func call(p policy.Plugin, plugin, namespace, service string, port int) *policy.Call {
 	return &policy.Call{
-		Step: policy.Step{Plugin: plugin}, Plugin: p,
+		Name: plugin, Plugin: p,
 		Key:     policy.PoolKey{Port: model.PortName{Service: model.Name{Namespace: namespace, Name: service}, Port: fmt.Sprint(port)}},
 		Request: abi.Request{Service: service, Endpoints: make([]abi.Endpoint, 1)},
 	}
@@ -160,10 +160,10 @@ func TestNamespacesTakeTurns(t *testing.T) {
 				refused++
 			}
 		}
-		if want := 1000 - maxNamespaceCalls - 1; refused < want || b.Room(policy.Step{Plugin: "p"}, "crowd") {
+		if want := 1000 - maxNamespaceCalls - 1; refused < want || b.Room("p", "crowd") {
 			t.Fatalf("%d calls refused, want %d", refused, want)
 		}
-		if !b.Room(policy.Step{Plugin: "p"}, "quiet") || b.Call(call(p, "p", "quiet", "y", 1)) != policy.Queued {
+		if !b.Room("p", "quiet") || b.Call(call(p, "p", "quiet", "y", 1)) != policy.Queued {
 			t.Fatal("another namespace is refused")
 		}
 		time.Sleep(4 * time.Second)
@@ -239,7 +239,7 @@ func TestSlowPluginsDelayOnlyThemselves(t *testing.T) {
 			if used < 900*time.Millisecond { // a sixth of 5 % of a core for 2 min
 				t.Errorf("%s used only %s", name, used)
 			}
-			if s := b.Stats()[name]; s.Throttled < 100*time.Second || s.Queued == 0 || b.ThrottledSince(policy.Step{Plugin: name}).IsZero() {
+			if s := b.Stats()[name]; s.Throttled < 100*time.Second || s.Queued == 0 || b.ThrottledSince(name).IsZero() {
 				t.Errorf("%s: %+v", name, s)
 			}
 			if n := strings.Count(b.log.String(), "plugin="+name); n != 1 {

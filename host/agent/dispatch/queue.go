@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
-// Limits of the calls that are queued for a step of a policy. A queued endpoint takes some 200 bytes. A request of any size is
+// Limits of the calls that are queued for a plugin. A queued endpoint takes some 200 bytes. A request of any size is
 // accepted as long as the limits are not reached without it.
 const (
 	maxCalls              = 512
@@ -15,9 +15,9 @@ const (
 	maxNamespaceEndpoints = maxEndpoints / 4
 )
 
-// queue contains the calls of a step of a policy that have not begun.
+// queue contains the calls of a plugin that have not begun.
 type queue struct {
-	step       policy.Step
+	plugin     string
 	namespaces []string // that have calls, in turn
 	calls      map[string]*namespaceCalls
 	queued     map[policy.PoolKey]*entry
@@ -44,8 +44,8 @@ type entry struct {
 	answered bool
 }
 
-func newQueue(step policy.Step) *queue {
-	return &queue{step: step, calls: map[string]*namespaceCalls{}, queued: map[policy.PoolKey]*entry{}}
+func newQueue(plugin string) *queue {
+	return &queue{plugin: plugin, calls: map[string]*namespaceCalls{}, queued: map[policy.PoolKey]*entry{}}
 }
 
 // accepts reports whether a call may be queued.

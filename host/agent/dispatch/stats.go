@@ -18,7 +18,7 @@ func (d *Dispatcher) Stats() map[string]Stats {
 	defer d.mu.Unlock()
 	now, out := time.Now(), maps.Clone(d.past)
 	for _, q := range d.queues {
-		out[q.step.Plugin] = out[q.step.Plugin].add(q, now)
+		out[q.plugin] = out[q.plugin].add(q, now)
 	}
 	return out
 }

@@ -43,7 +43,7 @@ func (d *Dispatcher) work() {
 		if needsInstance(e.call.Err) {
 			q.notBefore = end.Add(instantiateInterval)
 		}
-		d.shares.charge(q.step.Plugin, cpu+perCall+time.Duration(len(e.call.Request.Endpoints))*perEndpoint, end)
+		d.shares.charge(q.plugin, cpu+perCall+time.Duration(len(e.call.Request.Endpoints))*perEndpoint, end)
 		d.answer(e)
 	}
 }
@@ -91,7 +91,7 @@ func (d *Dispatcher) pick(now time.Time) *queue {
 		if len(q.namespaces) == 0 || q.running != nil {
 			continue
 		}
-		delay := d.shares.available(q.step.Plugin, now)
+		delay := d.shares.available(q.plugin, now)
 		d.setThrottled(q, delay > 0, now)
 		if delay = max(delay, q.notBefore.Sub(now)); delay > 0 {
 			if wait == 0 || delay < wait {
@@ -111,7 +111,7 @@ func (d *Dispatcher) pick(now time.Time) *queue {
 
 // before reports whether a call of q is made before one of r.
 func (d *Dispatcher) before(q, r *queue) bool {
-	if a, b := d.shares.own[q.step.Plugin], d.shares.own[r.step.Plugin]; a != b {
+	if a, b := d.shares.own[q.plugin], d.shares.own[r.plugin]; a != b {
 		return a > b
 	}
 	return q.lastRun.Before(r.lastRun)
@@ -123,7 +123,7 @@ func (d *Dispatcher) setThrottled(q *queue, throttled bool, now time.Time) {
 	case throttled && q.throttledSince.IsZero():
 		if q.warned.IsZero() || now.Sub(q.warned) > warnInterval {
 			d.opts.Log.Warn("plugin has used up its share of CPU time: its calls wait, and the last good decisions stay in force",
-				"plugin", q.step.Plugin, "cpu_percent", d.opts.CPUPercent, "queued", len(q.queued))
+				"plugin", q.plugin, "cpu_percent", d.opts.CPUPercent, "queued", len(q.queued))
 		}
 		q.throttledSince, q.warned = now, now
 	case !throttled && !q.throttledSince.IsZero():

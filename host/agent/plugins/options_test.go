@@ -42,7 +42,7 @@ func TestNamespacesHaveInstancesOfTheirOwn(t *testing.T) {
 		}
 		set.CloseRetired()
 		for _, namespace := range []string{"a", "b", "c"} {
-			p, err := set.Get(step)
+			p, err := set.Get("p")
 			if err != nil {
 				t.Fatal(err)
 			}

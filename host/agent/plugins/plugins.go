@@ -3,10 +3,12 @@
 package plugins
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,28 +24,39 @@ import (
 
 var errLoading = fmt.Errorf("%w: it is being loaded", policy.ErrPending)
 
-// Set is the loaded plugins of a configuration: one instance for each combination of plugin and settings. If a new revision
-// cannot be loaded, the previous one stays, and its Services keep their policy. Its methods may be called concurrently.
+// Set is the loaded plugins of a configuration: one for each module, whatever its settings. If a new revision cannot be loaded, the
+// previous one stays, and its Services keep their policy. Its methods may be called concurrently.
 type Set struct {
 	host *wasm.Host
 	log  *slog.Logger
 
 	mu     sync.RWMutex
-	loaded map[policy.Step]*loadedPlugin
-	failed map[policy.Step]error // a step in neither map is not loaded yet
+	loaded map[string]*loadedPlugin // by name
+	failed map[string]error         // a plugin in neither map is not loaded yet
 	// retired are no longer in use, but a decision that has already started may still call them.
 	retired []*loadedPlugin
-	closed  map[string]metrics.PluginStats // of closed instances, by plugin
+	closed  map[string]metrics.PluginStats // of closed plugins, by name
 }
 
 type loadedPlugin struct {
 	*wasm.Plugin
 	source  string // digest of the module file
 	options wasm.LoadOptions
+
+	mu      sync.Mutex
+	checked map[string]error // by settings of the configuration: nil, or why the plugin is not called with them
 }
 
 // Decide implements policy.Plugin. A call that was queued when a new revision replaced the plugin has to be repeated.
 func (p *loadedPlugin) Decide(req *abi.Request, resp *abi.Response) error {
+	if !req.Settings.Own {
+		switch err, ok := p.verdict(req.Settings.Text); {
+		case !ok:
+			return errLoading // a new configuration is being loaded
+		case err != nil:
+			return err
+		}
+	}
 	err := p.Plugin.Decide(req, resp)
 	if errors.Is(err, wasm.ErrClosed) {
 		return fmt.Errorf("%w: a new revision has replaced it", policy.ErrPending)
@@ -64,18 +77,18 @@ func Open(ctx context.Context, cfg *config.Config, compiler []string, log *slog.
 	}
 	return &Set{
 		host: host, log: log,
-		loaded: map[policy.Step]*loadedPlugin{}, failed: map[policy.Step]error{}, closed: map[string]metrics.PluginStats{},
+		loaded: map[string]*loadedPlugin{}, failed: map[string]error{}, closed: map[string]metrics.PluginStats{},
 	}, nil
 }
 
-// Get returns the plugin for a step of a policy. It is called for every decision, and costs a map lookup.
-func (s *Set) Get(step policy.Step) (policy.Plugin, error) {
+// Get returns a plugin by name. It is called for every decision, and costs a map lookup.
+func (s *Set) Get(name string) (policy.Plugin, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if p := s.loaded[step]; p != nil {
+	if p := s.loaded[name]; p != nil {
 		return p, nil
 	}
-	if err := s.failed[step]; err != nil {
+	if err := s.failed[name]; err != nil {
 		return nil, err
 	}
 	return nil, errLoading
@@ -84,27 +97,25 @@ func (s *Set) Get(step policy.Step) (policy.Plugin, error) {
 // maxLoads is the maximum number of plugins that are loaded at the same time.
 const maxLoads = 4
 
-// Load updates the set to a configuration: plugins that are new or whose files have changed are compiled and tested, and
-// replace the previous revision if that succeeds. loaded, if not nil, is called as soon as that is done for a plugin, by several
-// goroutines: a module that takes long to compile delays no other one. changed reports whether any plugin was replaced; err joins
-// the errors of those that failed.
+// Load updates the set to a configuration: plugins that are new or whose files have changed are compiled and checked with all their
+// settings, and replace the previous revision if that succeeds. New settings of a plugin that has not changed are checked only. loaded,
+// if not nil, is called as soon as that is done for a plugin, by several goroutines: a module that takes long to compile delays no other
+// one. changed reports whether any plugin was replaced or has new settings; err joins the errors of those that failed.
 func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (changed bool, err error) {
-	wanted := map[policy.Step]bool{}
+	wanted := map[string]bool{}
 	errs, swapped := make([]error, len(cfg.Plugins)), make([]bool, len(cfg.Plugins))
 	slots := make(chan struct{}, maxLoads)
 	var wg sync.WaitGroup
 	for i, spec := range cfg.Plugins {
-		steps := cfg.Steps(spec.Name)
-		for _, step := range steps {
-			wanted[step] = true
-		}
-		if len(steps) == 0 {
+		settings := cfg.SettingsOf(spec.Name)
+		if len(settings) == 0 {
 			continue
 		}
+		wanted[spec.Name] = true
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			if swapped[i], errs[i] = s.loadPlugin(ctx, spec, steps); swapped[i] && loaded != nil {
+			if swapped[i], errs[i] = s.loadPlugin(ctx, spec, settings); swapped[i] && loaded != nil {
 				loaded()
 			}
 		})
@@ -112,42 +123,90 @@ func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (chan
 	wg.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for step, p := range s.loaded {
-		if !wanted[step] {
-			delete(s.loaded, step)
+	for name, p := range s.loaded {
+		if !wanted[name] {
+			delete(s.loaded, name)
 			s.retired = append(s.retired, p)
 		}
 	}
+	maps.DeleteFunc(s.failed, func(name string, _ error) bool { return !wanted[name] })
 	return slices.Contains(swapped, true), errors.Join(errs...)
 }
 
-// loadPlugin loads the instances of a plugin, one for each combination with settings, unless its file has not changed.
-func (s *Set) loadPlugin(ctx context.Context, spec config.Plugin, steps []policy.Step) (changed bool, err error) {
+// loadPlugin loads a plugin, unless its file has not changed, and checks it with settings that it has not been checked with. A new
+// revision that refuses settings does not replace one that is in use.
+func (s *Set) loadPlugin(ctx context.Context, spec config.Plugin, settings []string) (changed bool, err error) {
+	module, digest, err := readModule(spec)
+	if err != nil {
+		return false, s.fail(spec.Name, err)
+	}
+	s.mu.RLock()
+	old := s.loaded[spec.Name]
+	s.mu.RUnlock()
+	options := loadOptions(spec)
+	if old != nil && old.source == digest && old.options == options {
+		return old.check(ctx, spec.Name, settings)
+	}
+	plugin, err := s.host.Open(ctx, spec.Name, module, options)
+	if err != nil {
+		return false, s.fail(spec.Name, err)
+	}
+	p := &loadedPlugin{Plugin: plugin, source: digest, options: options, checked: map[string]error{}}
+	_, refused := p.check(ctx, spec.Name, settings)
+	if refused == nil || old == nil {
+		err = plugin.Start(ctx)
+	}
+	if err != nil || refused != nil && old != nil {
+		return false, errors.Join(s.fail(spec.Name, cmp.Or(err, p.firstRefusal(settings))), plugin.Close())
+	}
+	s.mu.Lock()
+	s.loaded[spec.Name] = p
+	delete(s.failed, spec.Name)
+	if old != nil {
+		s.retired = append(s.retired, old)
+	}
+	s.mu.Unlock()
+	s.log.Info("loaded plugin", "plugin", spec.Name, "file", spec.File, "digest", digest, "settings", len(settings), "reloaded", old != nil)
+	return true, refused
+}
+
+// check checks the plugin with those of the settings that it has not been checked with, and forgets others.
+func (p *loadedPlugin) check(ctx context.Context, name string, settings []string) (changed bool, err error) {
 	var errs []error
-	module, digest, readErr := readModule(spec)
-	instances, reloaded := 0, false
-	for _, step := range steps {
-		err := readErr
-		if err == nil {
-			var swapped, replaced bool
-			swapped, replaced, err = s.loadStep(ctx, spec, step, module, digest)
-			if swapped {
-				instances++
-			}
-			reloaded = reloaded || replaced
+	for _, text := range settings {
+		old, ok := p.verdict(text)
+		if !ok || old != nil { // what has failed may have lacked memory
+			changed = changed || !ok
+			_, old = p.Check(ctx, text)
+			p.mu.Lock()
+			p.checked[text] = old
+			p.mu.Unlock()
 		}
-		if err == nil {
-			continue
-		}
-		err = s.fail(step, err)
-		if !slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }) {
-			errs = append(errs, err)
+		if old != nil && !slices.ContainsFunc(errs, func(e error) bool { return errors.Is(e, old) || e.Error() == "plugin "+name+": "+old.Error() }) {
+			errs = append(errs, fmt.Errorf("plugin %s: %w", name, old))
 		}
 	}
-	if instances > 0 {
-		s.log.Info("loaded plugin", "plugin", spec.Name, "file", spec.File, "digest", digest, "instances", instances, "reloaded", reloaded)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.checked, func(text string, _ error) bool { return !slices.Contains(settings, text) })
+	return changed, errors.Join(errs...)
+}
+
+// verdict returns what the check with settings has found, and whether there was one.
+func (p *loadedPlugin) verdict(settings string) (error, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err, ok := p.checked[settings]
+	return err, ok
+}
+
+func (p *loadedPlugin) firstRefusal(settings []string) error {
+	for _, text := range settings {
+		if err, _ := p.verdict(text); err != nil {
+			return err
+		}
 	}
-	return instances > 0, errors.Join(errs...)
+	return nil
 }
 
 // CloseRetired closes the plugins that Load has replaced. Call it when no decision can use them any more.
@@ -166,30 +225,6 @@ func (s *Set) CloseRetired() {
 	}
 }
 
-// loadStep loads a plugin with the settings of a step. swapped reports whether it was loaded, reloaded whether it replaced a
-// previous revision.
-func (s *Set) loadStep(ctx context.Context, spec config.Plugin, step policy.Step, module []byte, digest string) (swapped, reloaded bool, _ error) {
-	s.mu.RLock()
-	old := s.loaded[step]
-	s.mu.RUnlock()
-	options := loadOptions(spec)
-	if old != nil && old.source == digest && old.options == options {
-		return false, false, nil
-	}
-	p, err := s.host.LoadWith(ctx, spec.Name, module, []byte(step.Settings), options)
-	if err != nil {
-		return false, false, err
-	}
-	s.mu.Lock()
-	s.loaded[step] = &loadedPlugin{p, digest, options}
-	delete(s.failed, step)
-	if old != nil {
-		s.retired = append(s.retired, old)
-	}
-	s.mu.Unlock()
-	return true, old != nil, nil
-}
-
 func loadOptions(spec config.Plugin) wasm.LoadOptions {
 	const pagesPerMiB = 16
 	return wasm.LoadOptions{
@@ -198,15 +233,15 @@ func loadOptions(spec config.Plugin) wasm.LoadOptions {
 	}
 }
 
-// fail records why a step has no plugin, or no new revision of it.
-func (s *Set) fail(step policy.Step, err error) error {
+// fail records why there is no plugin, or no new revision of it.
+func (s *Set) fail(name string, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.loaded[step] != nil {
-		return fmt.Errorf("plugin %s: %w (the previous revision stays in use)", step.Plugin, err)
+	if s.loaded[name] != nil {
+		return fmt.Errorf("plugin %s: %w (the previous revision stays in use)", name, err)
 	}
-	s.failed[step] = err // without the name of the plugin, which the caller of Get adds
-	return fmt.Errorf("plugin %s: %w", step.Plugin, err)
+	s.failed[name] = err // without the name of the plugin, which the caller of Get adds
+	return fmt.Errorf("plugin %s: %w", name, err)
 }
 
 // Close closes all plugins and their host.

@@ -48,7 +48,12 @@ func addStats(by map[string]metrics.PluginStats, p *loadedPlugin, open bool) {
 	sum.Repeats.Different += n.Repeats.Different
 	sum.Repeats.Failed += n.Repeats.Failed
 	sum.Repeats.Skipped += n.Repeats.Skipped
+	sum.Settings.Recycled += n.Settings.Recycled
+	sum.Settings.Accepted += n.Settings.Accepted
+	sum.Settings.Refused += n.Settings.Refused
+	sum.Settings.Throttled += n.Settings.Throttled
 	if open {
+		sum.Settings.Handles += n.Settings.Handles
 		sum.MemoryBytes += n.HostBytes
 		sum.Instances += n.Open
 		sum.Suspended = sum.Suspended || n.Suspended

@@ -43,7 +43,7 @@ func TestStatsSurviveReload(t *testing.T) {
 	}
 	decide := func() {
 		t.Helper()
-		p, err := set.Get(step)
+		p, err := set.Get("p")
 		if err != nil {
 			t.Fatal(err)
 		}

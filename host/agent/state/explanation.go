@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,15 +15,31 @@ import (
 
 // Explanation is the output of `sluice explain -o json`.
 type Explanation struct {
-	Service   string   `json:"service"`
-	Policy    string   `json:"policy,omitempty"`
-	Plugins   []string `json:"plugins,omitempty"`
-	Mode      string   `json:"mode,omitempty"`
-	Error     string   `json:"error,omitempty"`
-	Frontends []string `json:"frontends"`
-	Contested []string `json:"contested,omitempty"` // frontends that another Service has
-	Omitted   []string `json:"omitted,omitempty"`   // what is left out because of limits or addresses
-	Pools     []Pool   `json:"pools"`
+	Service string   `json:"service"`
+	Policy  string   `json:"policy,omitempty"`
+	Plugins []string `json:"plugins,omitempty"`
+	Mode    string   `json:"mode,omitempty"`
+	Error   string   `json:"error,omitempty"`
+	// Settings are those that the Service sets by its annotation; nil: none.
+	Settings  *Settings `json:"settings,omitempty"`
+	Frontends []string  `json:"frontends"`
+	Contested []string  `json:"contested,omitempty"` // frontends that another Service has
+	Omitted   []string  `json:"omitted,omitempty"`   // what is left out because of limits or addresses
+	Pools     []Pool    `json:"pools"`
+}
+
+// Settings are settings that a Service sets.
+type Settings struct {
+	Annotation string `json:"annotation"`
+	Error      string `json:"error,omitempty"` // why the annotation is not in force
+	// InForce are the settings of each plugin, with those of the policy, by name.
+	InForce []PluginSettings `json:"inForce,omitempty"`
+}
+
+// PluginSettings are the settings of a plugin.
+type PluginSettings struct {
+	Plugin   string `json:"plugin"`
+	Settings string `json:"settings"` // JSON
 }
 
 // Pool is the endpoints of a Service port in one family, for traffic from the cluster or for traffic that must stay on the
@@ -112,6 +129,7 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 			x.Plugins = append(x.Plugins, s.Plugin)
 		}
 	}
+	x.Settings = newSettings(&e.Settings)
 	if e.Err != nil && !waits(e) {
 		x.Error = e.Err.Error()
 	}
@@ -139,6 +157,23 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 	return x
 }
 
+func newSettings(s *policy.ServiceSettings) *Settings {
+	if s.Text == "" {
+		return nil
+	}
+	x := &Settings{Annotation: s.Text}
+	if s.Err != nil {
+		x.Error = s.Err.Error()
+	}
+	if s.InForce == nil {
+		return x
+	}
+	for _, step := range s.InForce.Steps {
+		x.InForce = append(x.InForce, PluginSettings{step.Plugin, cmp.Or(step.Settings, "{}")})
+	}
+	return x
+}
+
 // waits reports whether the error only means that a plugin has not answered yet: the pools say which one.
 func waits(e *planner.Explanation) bool {
 	return errors.Is(e.Err, policy.ErrPending) && slices.ContainsFunc(e.Decisions, func(d planner.PortDecision) bool {
@@ -155,7 +190,7 @@ func newPool(p *service.Port, d *policy.Decision, pool uint8, of *policy.Policy,
 		out.Pool = "local"
 	}
 	if p := d.Pending; p != nil {
-		out.Pending = &Pending{Plugin: p.Step.Plugin, Since: wallTime(p.Since).UTC()}
+		out.Pending = &Pending{Plugin: p.Plugin, Since: wallTime(p.Since).UTC()}
 		if at := p.ThrottledSince.UTC(); !p.ThrottledSince.IsZero() {
 			out.Pending.ThrottledSince = &at
 		}

@@ -23,7 +23,7 @@ func TestWaitingForAPluginIsNoError(t *testing.T) {
 		}, wall)
 	}
 	late := fmt.Errorf("plugin p: %w", policy.ErrPending)
-	x := explain(late, &policy.Pending{Step: policy.Step{Plugin: "p"}, Since: 1000_000, ThrottledSince: throttled})
+	x := explain(late, &policy.Pending{Plugin: "p", Since: 1000_000, ThrottledSince: throttled})
 	if p := x.Pools[0].Pending; x.Error != "" || p == nil || p.Plugin != "p" || !p.Since.Equal(time.Unix(4600, 0)) ||
 		p.ThrottledSince == nil || !p.ThrottledSince.Equal(throttled) {
 		t.Errorf("error %q, pending %+v", x.Error, p)

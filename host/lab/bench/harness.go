@@ -49,14 +49,14 @@ func newHarness(ctx context.Context, module string, bound, locked bool) (*harnes
 		return nil, err
 	}
 	policies := &policy.Set{}
-	var plugins func(policy.Step) (policy.Plugin, error)
+	var plugins func(string) (policy.Plugin, error)
 	done := func() {}
 	if module != "" {
 		var p *wasm.Plugin
 		if p, done, err = loadPlugin(ctx, module); err != nil {
 			return nil, errors.Join(err, backend.Close())
 		}
-		plugins = func(policy.Step) (policy.Plugin, error) { return p, nil }
+		plugins = func(string) (policy.Plugin, error) { return p, nil }
 		policies.Policies = map[string]*policy.Policy{"zoned": {Name: "zoned", Steps: []policy.Step{{Plugin: "zone-spill"}}}}
 		if bound {
 			policies.Default = "zoned"

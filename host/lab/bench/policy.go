@@ -46,7 +46,7 @@ func policyCost(ctx context.Context, file string, s size) (*policyRun, error) {
 		return nil, err
 	}
 	defer done()
-	plugins := func(policy.Step) (policy.Plugin, error) { return p, nil }
+	plugins := func(string) (policy.Plugin, error) { return p, nil }
 	w := newClusterState(s)
 	all := w.all()
 	timeIt := func(f func()) float64 {

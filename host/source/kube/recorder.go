@@ -34,6 +34,7 @@ const (
 	ReasonShedBounded                     = "ShedBounded"
 	ReasonPanicHold                       = "PanicHold"
 	ReasonPanicHoldEnded                  = "PanicHoldEnded"
+	ReasonServiceSettingsRefused          = "ServiceSettingsRefused"
 )
 
 // Recorder sends Events about this node and about Services. Its methods never block: an Event that cannot be sent is
