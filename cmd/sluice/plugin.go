@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/safefile"
@@ -84,7 +86,8 @@ func (c *pluginCheck) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(cache)) }()
-	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Compiler: compileCommand, Log: c.log, Now: time.Now})
+	missing := missingEverywhere()
+	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Compiler: compileCommand, Log: c.log, Now: time.Now, Missing: missing})
 	if err != nil {
 		return err
 	}
@@ -149,6 +152,9 @@ func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, stats wasm.
 	line("revision", "%s (module and ABI)", r.Revision[:16])
 	line("ABI version", "%d.%d", r.ABI>>16, r.ABI&0xffff)
 	line("needs", "%s", needsText(r.Needs, r.Keys))
+	for _, text := range refusedBy(dataplane.All(), r.Needs, r.Keys) {
+		line("refused by", "%s", text)
+	}
 	line("imports", "%s", importsText(m.Imports))
 	line("size", "%d bytes, metered %d", m.Size, m.Metered)
 	line("functions", "%d, the largest %d bytes", m.Functions, m.LargestBody)
@@ -203,6 +209,30 @@ func (c *pluginCheck) printAnswers(p *wasm.Plugin) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, requeue, strings.Join(weights, " "), printable.Escape(strings.Join(reasons, "; ")))
 	}
 	return w.Flush()
+}
+
+// missingEverywhere returns the inputs that no mode gives.
+func missingEverywhere() map[string]string {
+	modes := dataplane.All()
+	missing := modes[0].MissingInputs()
+	for i := range modes[1:] {
+		other := modes[1+i].MissingInputs()
+		maps.DeleteFunc(missing, func(name, _ string) bool { return other[name] == "" })
+	}
+	return missing
+}
+
+// refusedBy returns the modes that cannot give what a plugin asks for, with the input and the reason.
+func refusedBy(modes dataplane.Modes, needs uint32, keys []string) (out []string) {
+	for i := range modes {
+		missing := modes[i].MissingInputs()
+		for _, in := range wasm.Inputs() {
+			if why := missing[in.Name]; why != "" && in.Asked(needs, keys) != "" {
+				out = append(out, fmt.Sprintf("mode %s: %s: %s", modes[i].Name, in.Text, why))
+			}
+		}
+	}
+	return out
 }
 
 // needsText names the optional inputs of a plugin, with the keys that it declares.

@@ -7,10 +7,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // assemble compiles a module from the text format.
@@ -48,19 +52,39 @@ func keepWeights(t *testing.T, evil string) string {
 }
 
 func TestPluginCheckPrintsCosts(t *testing.T) {
-	out, stderr, err := check(assemble(t, "good", keepWeights(t, "")), "--answers")
+	needy := keepWeights(t, `(func (export "sluice_needs") (result i32) (i32.const 12))`)
+	out, stderr, err := check(assemble(t, "good", needy), "--answers")
 	if err != nil || stderr != "" {
 		t.Fatalf("%v %s", err, stderr)
 	}
 	for _, want := range []string{
-		`ABI version +1\.0\n`, `needs +Nodes and CPU of zones \(implied by ABI 1\.0\)\n`, `imports +1 of sluice\n`, `size +\d+ bytes, metered \d+\n`,
+		`ABI version +1\.2\n`, `needs +Nodes and CPU of zones, and the index of this node; names of Pods\n`, `imports +1 of sluice\n`, `size +\d+ bytes, metered \d+\n`,
 		`compile +\d+\.\d\d ms and \d+\.\d\d ms for metering; from the cache \d+\.\d\d ms\n`, `instantiate +\d+\.\d\d ms, fuel \d+\n`,
 		`memory +5\d\d KiB initially, \d+ KiB after calls\n`, `host memory +\d+ KiB`, `deterministic +yes`, `\n +1 +\d+ `, `\n +10 +\d+ `, `\n +100 +\d+ `, `\n +1000 +\d+ `,
-		`\n3 of 8 terminating +- +0 0 0 1 1 1 1 1`,
+		`\n3 of 8 terminating +- +0 0 0 1 1 1 1 1`, `\n4 of 9 held +- +0 1 0 1 0 1 0 1 1`, `\noutcomes, 20 s later +- +1 `,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
+	}
+}
+
+func TestPluginCheckNamesTheModesThatRefuseAPlugin(t *testing.T) {
+	caps := func(outcomes bool) func() plan.Caps { return func() plan.Caps { return plan.Caps{Outcomes: outcomes} } }
+	modes := dataplane.Modes{{Name: "counts", Caps: caps(true)}, {Name: "other", Caps: caps(false)}}
+	want := []string{"mode other: outcomes of connections: mode other does not count the outcomes of connections"}
+	if got := refusedBy(modes, abi.NeedOutcomes|abi.NeedNodes, nil); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := refusedBy(modes, abi.NeedNodes, []string{"label:a"}); got != nil {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestNeedsAreNamedWithTheirKeys(t *testing.T) {
+	got := needsText(abi.NeedConnections, []string{"label:a", "service-annotation:example.com/b", "label:c", "request:cpu"})
+	if want := "numbers of established connections; labels of Pods: a, c; CPU requests of Pods; annotations of Services: example.com/b"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -83,6 +107,9 @@ func TestPluginCheckRefusesInvalidModules(t *testing.T) {
 		{[]string{assemble(t, "loop", keepWeights(t, `(func (export "_initialize") (loop (br 0)))`))}, "_initialize: out of fuel: the budget is 199", false},
 		{[]string{assemble(t, "import", `(module (import "env" "exec" (func)))`)}, `import "exec" of "env"`, false},
 		{[]string{assemble(t, "nothing", `(module)`)}, `not a sluice plugin: it does not export memory "memory"`, false},
+		{[]string{assemble(t, "unknown", keepWeights(t, `(func (export "sluice_needs") (result i32) (i32.const 16))`))}, "unknown inputs: bits 0x10", false},
+		{[]string{assemble(t, "keys", keepWeights(t, `(data (i32.const 16) "color:red") (func (export "sluice_keys") (param i32 i32 i32) (result i32)
+			(memory.copy (local.get 1) (i32.const 16) (i32.const 9)) (i32.const 9))`))}, `sluice_keys: key 0: "color:red" is of an unknown kind`, false},
 		{[]string{assemble(t, "settings", keepWeights(t, "")), "--settings", `{"a":1}`}, "settings: the plugin accepts none", false},
 	} {
 		out, _, err := check(c.args...)

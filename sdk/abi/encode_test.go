@@ -51,6 +51,31 @@ func BenchmarkAppendRequest(b *testing.B) {
 	}
 }
 
+// BenchmarkInputs measures what inputs on request add to a request of 1000 endpoints.
+func BenchmarkInputs(b *testing.B) {
+	req := sample(1000)
+	req.OutcomesWindowMS, req.Keys = 10_000, []string{"label:track", "annotation:example.com/capacity"}
+	for i := range req.Endpoints {
+		req.Endpoints[i].Values = []Value{{"stable", true}, {fmt.Sprint(i % 10), true}}
+	}
+	for _, c := range []struct {
+		name string
+		v    View
+	}{
+		{"none", View{}}, {"connections", View{Needs: NeedConnections}}, {"outcomes", View{Needs: NeedOutcomes}},
+		{"podNames", View{Needs: NeedPodNames}}, {"keys", View{Keys: req.Keys}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			var e Encoder
+			buf := e.AppendRequest(nil, req, c.v)
+			b.ReportAllocs()
+			for b.Loop() {
+				buf = e.AppendRequest(buf[:0], req, c.v)
+			}
+		})
+	}
+}
+
 func TestStringIDsAreStableAndUnique(t *testing.T) {
 	var e Encoder
 	id := func(req *Request, at int) uint32 {

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/policy"
@@ -65,13 +66,16 @@ func (p *loadedPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 }
 
 // Open returns an empty set; Load loads the plugins. Compiled modules are cached in pluginCacheDir. compiler is the command
-// line of the processes that compile them; nil: this process does.
+// line of the processes that compile them; nil: this process does. Plugins that need what the mode cannot give are refused.
 func Open(ctx context.Context, cfg *config.Config, compiler []string, log *slog.Logger) (*Set, error) {
 	cache := cfg.PluginCacheDir
 	if user, err := os.UserCacheDir(); cache == "" && err == nil {
 		cache = filepath.Join(user, "sluice", "plugins")
 	}
-	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Compiler: compiler, Memory: int64(cfg.PluginLimits.MemoryMiB) << 20, Log: log, Now: time.Now})
+	host, err := wasm.New(ctx, wasm.Options{
+		CacheDir: cache, Compiler: compiler, Memory: int64(cfg.PluginLimits.MemoryMiB) << 20, Log: log, Now: time.Now,
+		Missing: dataplane.All().Get(cfg.Mode).MissingInputs(),
+	})
 	if err != nil {
 		return nil, err
 	}
