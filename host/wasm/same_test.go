@@ -9,6 +9,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
+	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
 	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
 	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
 	"github.com/sluice-proxy/sluice/sdk"
@@ -17,10 +18,10 @@ import (
 
 // plain runs a guest with wazero alone: unmetered, and without the call path of this package.
 type plain struct {
-	mod   api.Module
-	enc   abi.Encoder
-	dec   abi.Decoder
-	needs uint32
+	mod  api.Module
+	enc  abi.Encoder
+	dec  abi.Decoder
+	view abi.View
 }
 
 func newPlain(t testing.TB, module []byte) *plain {
@@ -56,7 +57,7 @@ func newPlain(t testing.TB, module []byte) *plain {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &plain{mod: mod}
+	p := &plain{mod: mod, view: abi.View{Settings: abi.NoSettings}}
 	p.refuel()
 	defer func() {
 		if f := mod.ExportedFunction("sluice_needs"); f != nil {
@@ -64,7 +65,7 @@ func newPlain(t testing.TB, module []byte) *plain {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.needs = uint32(res[0])
+			p.view.Needs = uint32(res[0])
 		}
 	}()
 	if f := mod.ExportedFunction("_initialize"); f != nil {
@@ -97,20 +98,34 @@ func parseSig(sig string) (params, results []api.ValueType) {
 	return params, results
 }
 
+func (p *plain) alloc(t testing.TB, n int) uint64 {
+	t.Helper()
+	p.refuel()
+	res, err := p.mod.ExportedFunction("sluice_alloc").Call(context.Background(), uint64(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res[0]
+}
+
+// configure passes settings. Later requests have their handle, and values of the keys.
+func (p *plain) configure(t testing.TB, settings string, keys []string) {
+	t.Helper()
+	at := p.alloc(t, len(settings))
+	p.mod.Memory().Write(uint32(at), []byte(settings))
+	res, err := p.mod.ExportedFunction("sluice_configure").Call(context.Background(), at, uint64(len(settings)))
+	if err != nil || int32(res[0]) < 0 {
+		t.Fatalf("settings %s: %v, %v", settings, res, err)
+	}
+	p.view.Settings, p.view.Keys = uint32(res[0]), keys
+}
+
 // prepare writes req to the guest's memory and returns the arguments of sluice_decide.
 func (p *plain) prepare(t testing.TB, req *abi.Request) (f api.Function, args, stack []uint64) {
 	t.Helper()
-	alloc := func(n int) uint64 {
-		p.refuel()
-		res, err := p.mod.ExportedFunction("sluice_alloc").Call(context.Background(), uint64(n))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res[0]
-	}
-	wire := p.enc.AppendRequest(nil, req, abi.View{Settings: abi.NoSettings, Needs: p.needs})
+	wire := p.enc.AppendRequest(nil, req, p.view)
 	room := abi.MaxResponse(len(req.Endpoints))
-	in, out := alloc(len(wire)), alloc(room)
+	in, out := p.alloc(t, len(wire)), p.alloc(t, room)
 	p.mod.Memory().Write(uint32(in), wire)
 	args = []uint64{in, uint64(len(wire)), out, uint64(room)}
 	return p.mod.ExportedFunction("sluice_decide"), args, make([]uint64, 4)
@@ -134,9 +149,9 @@ func (p *plain) decide(t testing.TB, req *abi.Request, resp *abi.Response) {
 }
 
 // allRequests returns Samples and the requests that follow from their responses, with prior weights, state and later times.
-func allRequests() []Sample {
-	all := Samples()
-	for _, s := range Samples() {
+func allRequests(keys ...string) []Sample {
+	all := Samples(keys...)
+	for _, s := range Samples(keys...) {
 		later := s.Request
 		later.Now += 15_000
 		later.Generation++
@@ -152,25 +167,32 @@ func allRequests() []Sample {
 func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 	h := newHost(t, Options{})
 	for _, g := range []struct {
-		name   string
-		module []byte
-		native func() sdk.Plugin
+		name     string
+		module   []byte
+		native   func() sdk.Plugin
+		settings string
 	}{
-		{"zone-spill", goGuest(t, "../../plugins/zone-spill"), zonespill.New},
-		{"staged-drain", goGuest(t, "../../plugins/staged-drain"), stageddrain.New},
-		{"C", cGuest(t, "../../examples/plugin-c/zone_first.c"), nil},
-		{"WAT", goodWAT(t), nil},
+		{"zone-spill", goGuest(t, "../../plugins/zone-spill"), zonespill.New, ""},
+		{"staged-drain", goGuest(t, "../../plugins/staged-drain"), stageddrain.New, ""},
+		{"slow-start", goGuest(t, "../../plugins/slow-start"), slowstart.New, `{"windowSeconds": 120, "aggression": 1.7}`},
+		{"C", cGuest(t, "../../examples/plugin-c/zone_first.c"), nil, ""},
+		{"WAT", goodWAT(t), nil, ""},
 	} {
 		t.Run(g.name, func(t *testing.T) {
-			metered, plain := load(t, h, g.module, ""), newPlain(t, g.module)
+			metered, plain := load(t, h, g.module, g.settings), newPlain(t, g.module)
 			var native *sdk.NativePlugin
+			var keys []string
 			if g.native != nil {
 				var err error
-				if native, err = sdk.NewNativePlugin(g.native, nil); err != nil {
+				if native, err = sdk.NewNativePlugin(g.native, []byte(g.settings)); err != nil {
 					t.Fatal(err)
 				}
+				keys = native.Keys()
 			}
-			for _, s := range allRequests() {
+			if g.settings != "" {
+				plain.configure(t, g.settings, keys)
+			}
+			for _, s := range allRequests(keys...) {
 				n := len(s.Request.Endpoints)
 				var want, got abi.Response
 				want.Reset(n)

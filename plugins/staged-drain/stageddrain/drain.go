@@ -104,10 +104,3 @@ func scaledWeight(g group, percent int) int {
 	}
 	return max(1, (g.sum*percent+50*g.count)/(100*g.count))
 }
-
-func gcd(a, b int) int {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
-}

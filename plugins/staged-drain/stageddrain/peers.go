@@ -1,6 +1,9 @@
 package stageddrain
 
-import "github.com/sluice-proxy/sluice/sdk"
+import (
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
+	"github.com/sluice-proxy/sluice/sdk"
+)
 
 // The reference for the weight of a draining endpoint is its peers: similar endpoints that do not terminate. Its own weight
 // is not usable, as the default rules set it to 0 as soon as it terminates.
@@ -34,7 +37,7 @@ func (p *plugin) sumGroups(req *sdk.Request) (scale int) {
 		e := req.Endpoint(i)
 		if e.Terminating() {
 			percent, _, _ := p.currentStage(req, e)
-			common = gcd(common, percent)
+			common = weights.GCD(common, percent)
 			continue
 		}
 		g := &p.groups[p.groupIndex(e)]

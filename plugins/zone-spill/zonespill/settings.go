@@ -3,6 +3,7 @@ package zonespill
 import (
 	"fmt"
 
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -37,20 +38,14 @@ func (p *plugin) Configure(text []byte) error {
 	if s.Demand != demandNodes && s.Demand != demandCPU {
 		return fmt.Errorf("demand: %q is neither %q nor %q", s.Demand, demandNodes, demandCPU)
 	}
-	for _, r := range []struct {
-		name       string
-		value      int64
-		least, top int64
-	}{
-		{"minEndpointsPerZone", s.MinEndpointsPerZone, 1, 1000},
-		{"hysteresisPercent", s.HysteresisPercent, 0, 50},
-		{"holdSeconds", s.HoldSeconds, 0, 3600},
-		{"tolerancePercent", s.TolerancePercent, 0, 20},
-		{"maxTotal", s.MaxTotal, 1, 65535},
-	} {
-		if r.value < r.least || r.value > r.top {
-			return fmt.Errorf("%s: %d is not %d to %d", r.name, r.value, r.least, r.top)
-		}
+	if err := weights.CheckRanges(
+		weights.Range{Field: "minEndpointsPerZone", Value: s.MinEndpointsPerZone, Least: 1, Top: 1000},
+		weights.Range{Field: "hysteresisPercent", Value: s.HysteresisPercent, Least: 0, Top: 50},
+		weights.Range{Field: "holdSeconds", Value: s.HoldSeconds, Least: 0, Top: 3600},
+		weights.Range{Field: "tolerancePercent", Value: s.TolerancePercent, Least: 0, Top: 20},
+		weights.Range{Field: "maxTotal", Value: s.MaxTotal, Least: 1, Top: 65535},
+	); err != nil {
+		return err
 	}
 	p.settings = s
 	return nil

@@ -1,6 +1,9 @@
 package zonespill
 
-import "github.com/sluice-proxy/sluice/sdk"
+import (
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
+	"github.com/sluice-proxy/sluice/sdk"
+)
 
 // zone is the data of a zone during a decision.
 type zone struct {
@@ -75,7 +78,7 @@ func (p *plugin) count(req *sdk.Request) (why string) {
 		}
 		z.capacity += w
 		if w != last {
-			p.unit, p.largest, last = gcd(p.unit, w), max(p.largest, w), w
+			p.unit, p.largest, last = weights.GCD(p.unit, w), max(p.largest, w), w
 		}
 	}
 	if ready == 0 {
@@ -122,11 +125,4 @@ func (p *plugin) zoneBelowMinimum() int {
 		}
 	}
 	return -1
-}
-
-func gcd(a, b uint64) uint64 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }

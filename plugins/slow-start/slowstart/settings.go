@@ -1,0 +1,69 @@
+package slowstart
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
+	"github.com/sluice-proxy/sluice/sdk"
+)
+
+// Range of the aggression: within it, no step of a window of a second or more is lost to rounding at the top of the curve.
+const (
+	minAggression = 0.1
+	maxAggression = 10
+)
+
+// settings are the settings of a policy, in JSON.
+type settings struct {
+	WindowSeconds int64   `json:"windowSeconds"`
+	Aggression    float64 `json:"aggression"`
+	MinPercent    int64   `json:"minPercent"`
+	Steps         int64   `json:"steps"`
+}
+
+func defaults() settings {
+	return settings{WindowSeconds: 60, Aggression: 1, MinPercent: 10, Steps: 10}
+}
+
+// step is a stretch of the window in which the weight of an endpoint does not change.
+type step struct {
+	start  int64 // milliseconds since the endpoint became ready
+	parts  int   // of a full weight, which has as many as there are steps
+	reason string
+}
+
+// Configure reads and checks settings.
+func (p *plugin) Configure(text []byte) error {
+	s := defaults()
+	if err := sdk.UnmarshalSettings(text, &s); err != nil {
+		return err
+	}
+	if err := weights.CheckRanges(
+		weights.Range{Field: "windowSeconds", Value: s.WindowSeconds, Least: 1, Top: 3600},
+		weights.Range{Field: "minPercent", Value: s.MinPercent, Least: 1, Top: 100},
+		weights.Range{Field: "steps", Value: s.Steps, Least: 2, Top: 20},
+	); err != nil {
+		return err
+	}
+	if s.Aggression < minAggression || s.Aggression > maxAggression {
+		return fmt.Errorf("aggression: %v is not %v to %v", s.Aggression, minAggression, maxAggression)
+	}
+	p.full, p.window, p.steps = int(s.Steps), s.WindowSeconds*1000, s.curve()
+	return nil
+}
+
+// curve returns the steps below the full weight. A step starts when the curve of Envoy, (t ÷ window)^(1 ÷ aggression), reaches it.
+func (s settings) curve() (steps []step) {
+	window := float64(s.WindowSeconds * 1000)
+	for parts := (s.MinPercent*s.Steps + 99) / 100; parts < s.Steps; parts++ {
+		start := int64(0)
+		if len(steps) > 0 {
+			start = int64(math.Ceil(window * math.Pow(float64(parts)/float64(s.Steps), s.Aggression)))
+		}
+		percent := strconv.FormatInt((parts*200+s.Steps)/(2*s.Steps), 10)
+		steps = append(steps, step{start, int(parts), "slow start: " + percent + " %"})
+	}
+	return steps
+}
