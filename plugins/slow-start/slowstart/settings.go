@@ -32,6 +32,9 @@ type step struct {
 	start  int64 // milliseconds since the endpoint became ready
 	parts  int   // of a full weight, which has as many as there are steps
 	reason string
+
+	id    sdk.ReasonID // of the reason in the response
+	added bool
 }
 
 // Configure reads and checks settings.
@@ -63,7 +66,7 @@ func (s settings) curve() (steps []step) {
 			start = int64(math.Ceil(window * math.Pow(float64(parts)/float64(s.Steps), s.Aggression)))
 		}
 		percent := strconv.FormatInt((parts*200+s.Steps)/(2*s.Steps), 10)
-		steps = append(steps, step{start, int(parts), "slow start: " + percent + " %"})
+		steps = append(steps, step{start: start, parts: int(parts), reason: "new: " + percent + " %"})
 	}
 	return steps
 }

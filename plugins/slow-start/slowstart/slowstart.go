@@ -22,7 +22,7 @@ type plugin struct {
 func New() sdk.Plugin { return &plugin{} }
 
 // reasonEqual is the reason of endpoints that are all in the same step.
-const reasonEqual = "slow start: all endpoints are equally new"
+const reasonEqual = "all endpoints are equally new"
 
 // Decide multiplies the weight of each endpoint by the parts of its step. Only the ratios of parts matter, so it divides all by their
 // greatest common divisor: if no endpoint is new, or all are equally new, every weight stays what it is.
@@ -51,20 +51,33 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		return nil
 	}
 	resp.RequeueAfter(time.Duration(next) * time.Millisecond)
+	for i := range p.steps {
+		p.steps[i].added = false
+	}
 	for i, parts := range p.parts {
 		if parts == 0 {
 			continue
 		}
 		resp.SetWeight(i, scaled(req.Endpoint(i).Weight()*parts, common, most))
-		switch {
-		case parts == p.full:
-		case least == top:
-			resp.SetReason(i, reasonEqual)
-		default:
-			resp.SetReason(i, p.steps[parts-p.steps[0].parts].reason)
+		if parts != p.full {
+			resp.SetReasonID(i, p.reason(resp, parts, least == top))
 		}
 	}
 	return nil
+}
+
+// reason returns the reason for an endpoint with parts of its weight. Adding one compares texts, so it adds each once.
+func (p *plugin) reason(resp *sdk.Response, parts int, equal bool) sdk.ReasonID {
+	s := &p.steps[parts-p.steps[0].parts]
+	if !s.added {
+		s.added = true
+		text := s.reason
+		if equal {
+			text = reasonEqual
+		}
+		s.id = resp.AddReason(text)
+	}
+	return s.id
 }
 
 // scaled divides a weight by the common divisor of all; if the largest would exceed the maximum, it scales all down to that.

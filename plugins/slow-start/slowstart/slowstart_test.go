@@ -38,15 +38,15 @@ func TestNewEndpointGoesThroughItsSteps(t *testing.T) {
 		reason  string
 		requeue time.Duration
 	}{
-		{0, []int{10, 10, 1}, "slow start: 10 %", 12 * time.Second},
-		{11 * time.Second, []int{10, 10, 1}, "slow start: 10 %", time.Second},
-		{12 * time.Second, []int{5, 5, 1}, "slow start: 20 %", 6 * time.Second},
-		{18 * time.Second, []int{10, 10, 3}, "slow start: 30 %", 6 * time.Second},
-		{30 * time.Second, []int{2, 2, 1}, "slow start: 50 %", 6 * time.Second},
-		{59 * time.Second, []int{10, 10, 9}, "slow start: 90 %", time.Second},
+		{0, []int{10, 10, 1}, "new: 10 %", 12 * time.Second},
+		{11 * time.Second, []int{10, 10, 1}, "new: 10 %", time.Second},
+		{12 * time.Second, []int{5, 5, 1}, "new: 20 %", 6 * time.Second},
+		{18 * time.Second, []int{10, 10, 3}, "new: 30 %", 6 * time.Second},
+		{30 * time.Second, []int{2, 2, 1}, "new: 50 %", 6 * time.Second},
+		{59 * time.Second, []int{10, 10, 9}, "new: 90 %", time.Second},
 		{60 * time.Second, []int{1, 1, 1}, "", 0},
-		{-time.Minute, []int{10, 10, 1}, "slow start: 10 %", 12 * time.Second}, // the clock went back
-		{11*time.Second + 400*time.Millisecond, []int{5, 5, 1}, "slow start: 20 %", 6 * time.Second},
+		{-time.Minute, []int{10, 10, 1}, "new: 10 %", 12 * time.Second}, // the clock went back
+		{11*time.Second + 400*time.Millisecond, []int{5, 5, 1}, "new: 20 %", 6 * time.Second},
 	} {
 		t.Run(tt.ready.String(), func(t *testing.T) {
 			resp := run(t, "", sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Ready("b"), since(tt.ready)))
@@ -72,7 +72,7 @@ func TestEquallyNewEndpointsKeepTheirWeights(t *testing.T) {
 	if got := sdktest.Weights(resp); !slices.Equal(got, []int{1, 6, 1, 1}) {
 		t.Errorf("weights %v", got)
 	}
-	if got := resp.Results[2].Reason; got != "slow start: all endpoints are equally new" || resp.RequeueAfter != 4*time.Second {
+	if got := resp.Results[2].Reason; got != "all endpoints are equally new" || resp.RequeueAfter != 4*time.Second {
 		t.Errorf("reason %q, requeue after %v", got, resp.RequeueAfter)
 	}
 }

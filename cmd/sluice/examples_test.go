@@ -1,0 +1,53 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
+	"github.com/sluice-proxy/sluice/sdk"
+)
+
+// Each bundled plugin that boutique/sluice.yaml does not use has an example, with settings that it accepts, and is bound to a Service.
+func TestExamplesOfBundledPlugins(t *testing.T) {
+	bundled := map[string]func() sdk.Plugin{"slow-start": slowstart.New}
+	files, err := filepath.Glob("../../examples/boutique/policies/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile("../../examples/boutique/policies/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]bool{}
+	for _, file := range files {
+		if name := strings.TrimSuffix(filepath.Base(file), ".yaml"); !strings.Contains(string(readme), "`try "+name+" ") {
+			t.Errorf("the README does not try %s", name)
+		}
+		cfg, err := config.Load(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(cfg.Bindings) == 0 && cfg.DefaultPolicy == "" {
+			t.Errorf("%s binds no policy", file)
+		}
+		for _, p := range cfg.Policies {
+			for _, step := range p.Steps {
+				used[step.Plugin] = true
+				if create := bundled[step.Plugin]; create == nil {
+					t.Errorf("%s: plugin %q is not in the list of this test", file, step.Plugin)
+				} else if err := create().Configure([]byte(step.Settings)); err != nil {
+					t.Errorf("%s: plugin %s: %v", file, step.Plugin, err)
+				}
+			}
+		}
+	}
+	for name := range bundled {
+		if !used[name] {
+			t.Errorf("no example uses %s", name)
+		}
+	}
+}
