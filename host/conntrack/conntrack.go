@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// Table is the conntrack table of this network namespace. It implements engine.ConnTable.
-type Table struct{}
+// Table is the conntrack table of this network namespace. It implements engine.ConnTable, and engine.ConnShedder.
+type Table struct{ shedder shedder }
 
 // Reset deletes the entries of the given connections and returns their number. The next packet of a TCP client creates a
 // new entry, reaches another endpoint and is answered with RST. The table is listed once per IP family.

@@ -32,9 +32,10 @@ type ConnTable interface {
 
 // ConnShedder is implemented by a ConnTable that resets part of the connections to endpoints.
 type ConnShedder interface {
-	// Shed resets the established connections that the sheds select, and returns their number. It is called outside of the loop,
-	// one call at a time, and may overlap with the methods of ConnTable.
-	Shed(ctx context.Context, sheds []plan.Shed) (int, error)
+	// Shed resets the established connections that the sheds select, and returns their number, and which sheds it has not begun with
+	// and are to be repeated; nil: none. It is called outside of the loop, one call at a time, at least a second apart, and may overlap
+	// with the methods of ConnTable.
+	Shed(ctx context.Context, sheds []plan.Shed) (n int, deferred []bool, err error)
 }
 
 // ConnCounter is implemented by a ConnTable that counts open connections.

@@ -19,23 +19,25 @@ func (e *Engine) shed(ctx context.Context) {
 	if sheds := e.Planner.Sheds(now); len(sheds) > 0 {
 		e.sheds.start(ctx, shedTimeout, func(ctx context.Context) func() {
 			begin := time.Now()
-			n, err := table.Shed(ctx, sheds)
+			n, deferred, err := table.Shed(ctx, sheds)
 			took := time.Since(begin)
-			return func() { e.shedDone(ctx, len(sheds), n, begin, took, err) }
+			return func() {
+				e.shedDone(ctx, deferred, Event{Kind: ConnectionsShed, At: begin, Duration: took, Count: n, Err: err})
+			}
 		})
 	}
 	e.planAt = earliest(e.planAt, e.Planner.NextSheds())
 }
 
 // shedDone records the end of a step.
-func (e *Engine) shedDone(ctx context.Context, endpoints, n int, begin time.Time, took time.Duration, err error) {
+func (e *Engine) shedDone(ctx context.Context, deferred []bool, event Event) {
 	now, _ := e.clock.now()
-	e.Planner.ShedsDone(now, err == nil)
-	e.Observer.OnEvent(Event{Kind: ConnectionsShed, At: begin, Duration: took, Count: n, Err: err})
+	e.Planner.ShedsDone(now, event.Err == nil, deferred)
+	e.Observer.OnEvent(event)
 	switch {
-	case err != nil && ctx.Err() == nil:
-		e.Log.Error("shedding connections failed", "endpoints", endpoints, "connections", n, "err", err)
-	case n > 0:
-		e.Log.Debug("shed connections", "endpoints", endpoints, "connections", n, "duration", took)
+	case event.Err != nil && ctx.Err() == nil:
+		e.Log.Error("shedding connections failed", "connections", event.Count, "err", event.Err)
+	case event.Count > 0:
+		e.Log.Debug("shed connections", "connections", event.Count, "duration", event.Duration)
 	}
 }

@@ -29,8 +29,9 @@ const (
 // sheds are the sheds in progress.
 type sheds struct {
 	services  map[model.Name]map[shedKey]*shed
-	running   bool  // a step has been passed to the caller
-	notBefore int64 // the next step, Unix milliseconds
+	running   bool    // a step has been passed to the caller
+	steps     []*shed // what it consists of
+	notBefore int64   // the next step, Unix milliseconds
 }
 
 // shedKey identifies a shed: the cluster pool and the local pool of a Service port share the connections of an endpoint.
@@ -182,26 +183,36 @@ func (p *Planner) Sheds(now time.Time) (steps []plan.Shed) {
 				}
 			}
 			if len(step.Frontends) > 0 {
-				steps = append(steps, step)
+				steps, s.steps = append(steps, step), append(s.steps, c)
 			}
 		}
 	}
 	s.running = len(steps) > 0
 	if !s.running {
-		s.end(nowMS, true)
+		s.end(nowMS)
 	}
 	return steps
 }
 
-// ShedsDone ends the step that Sheds has returned. If it has failed, it is repeated later.
-func (p *Planner) ShedsDone(now time.Time, ok bool) { p.sheds.end(now.UnixMilli(), ok) }
-
-func (s *sheds) end(nowMS int64, ok bool) {
-	s.running, s.notBefore = false, nowMS+shedStep.Milliseconds()
+// ShedsDone ends the step that Sheds has returned. What is deferred (nil: nothing) is repeated by the next one. A step that has failed
+// is repeated later.
+func (p *Planner) ShedsDone(now time.Time, ok bool, deferred []bool) {
+	s := &p.sheds
 	if !ok {
-		s.notBefore = nowMS + shedRetry.Milliseconds()
+		s.running, s.steps, s.notBefore = false, nil, now.Add(shedRetry).UnixMilli()
 		return
 	}
+	for i, c := range s.steps {
+		if i < len(deferred) && deferred[i] {
+			c.pending = c.done
+		}
+	}
+	s.end(now.UnixMilli())
+}
+
+// end ends a step that has succeeded.
+func (s *sheds) end(nowMS int64) {
+	s.running, s.steps, s.notBefore = false, nil, nowMS+shedStep.Milliseconds()
 	for name, of := range s.services {
 		maps.DeleteFunc(of, func(_ shedKey, c *shed) bool {
 			c.done = max(c.done, c.pending)

@@ -272,10 +272,10 @@ func (k *Kernel) Reset(ctx context.Context, resets []plan.Reset) (int, error) {
 	}), nil
 }
 
-// Shed implements engine.ConnTable.
-func (k *Kernel) Shed(ctx context.Context, sheds []plan.Shed) (int, error) {
+// Shed implements engine.ConnShedder.
+func (k *Kernel) Shed(ctx context.Context, sheds []plan.Shed) (n int, deferred []bool, err error) {
 	if err := ctx.Err(); err != nil {
-		return 0, fmt.Errorf("fake: shed: %w", err)
+		return 0, nil, fmt.Errorf("fake: shed: %w", err)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -284,7 +284,7 @@ func (k *Kernel) Shed(ctx context.Context, sheds []plan.Shed) (int, error) {
 			hash := uint64(plan.ShedHash(s.Seed, c.Packet.From, c.Packet.To))
 			return c.Endpoint == s.Endpoint && slices.Contains(s.Frontends, c.Frontend) && hash >= s.From && hash < s.To
 		})
-	}), nil
+	}), nil, nil
 }
 
 // DeleteStaleUDP implements engine.ConnTable.
