@@ -40,8 +40,8 @@ func ctTuple(kind uint16, from, to netip.AddrPort, protocol uint8) []byte {
 		attr(2|nested, attr(1, []byte{protocol}), attr(2, port(from.Port())), attr(3, port(to.Port()))))
 }
 
-// create adds connections that have replies to the table.
-func create(t *testing.T, conns ...conn) {
+// createConns adds connections that have replies to the table.
+func createConns(t *testing.T, conns ...conn) {
 	t.Helper()
 	for _, c := range conns {
 		req := newRequest(model.FamilyOf(c.client.Addr()), nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
@@ -125,8 +125,8 @@ func TestShedResetsItsShareByHash(t *testing.T) {
 			others = append(others, o)
 		}
 	}
-	create(t, shedded...)
-	create(t, others...)
+	createConns(t, shedded...)
+	createConns(t, others...)
 	table := &Table{}
 	const seed, share = 1_700_000_000_000, plan.ShedSpace / 4
 	keys := []plan.Key{key("10.96.0.10:80", model.TCP), key("0.0.0.0:30080", model.TCP)}
@@ -141,7 +141,7 @@ func TestShedResetsItsShareByHash(t *testing.T) {
 					}
 					if expired++; expired == 2 {
 						c.endpoint = otherOne
-						create(t, c)
+						createConns(t, c)
 						reused = c.client
 					}
 				}
@@ -201,7 +201,7 @@ func TestShedOfIPv6AndUDP(t *testing.T) {
 	flush(t)
 	six := conn{netip.MustParseAddrPort("[fd00:10:244::9]:4000"), netip.MustParseAddrPort("[2001:db8::1]:30080"), netip.MustParseAddrPort("[fd00:10:244::1]:8080"), unix.IPPROTO_TCP, tcpStateEstablished}
 	udp := conn{shedClient(1), shedFrontend, shedEndpoint, unix.IPPROTO_UDP, 0}
-	create(t, six, udp)
+	createConns(t, six, udp)
 	n, deferred, err := (&Table{}).Shed(context.Background(), []plan.Shed{
 		{Frontends: []plan.Key{key("[::]:30080", model.TCP)}, Endpoint: six.endpoint, To: plan.ShedSpace, Until: plan.ShedSpace},
 		{Frontends: []plan.Key{key("10.96.0.10:80", model.UDP)}, Endpoint: udp.endpoint, To: plan.ShedSpace, Until: plan.ShedSpace},
@@ -214,7 +214,7 @@ func TestShedOfIPv6AndUDP(t *testing.T) {
 // TestListingIsBounded: after a long listing, sheds that begin wait for as many calls as the listing was long. Those in progress do not.
 func TestListingIsBounded(t *testing.T) {
 	flush(t)
-	create(t, conn{shedClient(1), shedFrontend, shedEndpoint, unix.IPPROTO_TCP, tcpStateEstablished},
+	createConns(t, conn{shedClient(1), shedFrontend, shedEndpoint, unix.IPPROTO_TCP, tcpStateEstablished},
 		conn{shedClient(2), shedFrontend, otherOne, unix.IPPROTO_TCP, tcpStateEstablished})
 	table := &Table{}
 	keys := []plan.Key{key("10.96.0.10:80", model.TCP)}

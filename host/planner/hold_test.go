@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/outcomes"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
@@ -74,6 +75,22 @@ func (h *heldOracle) wasReady(e oracleEndpoint) bool {
 		}
 	}
 	return false
+}
+
+// failingSignals are outcomes by which connections to some endpoints fail.
+type failingSignals struct {
+	policy.Signals
+	failing map[netip.AddrPort]bool
+}
+
+func (failingSignals) OutcomesWindow(time.Time) (uint64, time.Duration) { return 1, time.Second }
+func (f failingSignals) Outcomes(k model.EndpointKey) (o abi.Outcomes, failedAt uint64) {
+	if o.Attempts = 2; f.failing[k.Addr] {
+		o.Refused, o.Unanswered = 1, 1
+	} else {
+		o.Answered, o.Refused = 1, 1
+	}
+	return o, 0
 }
 
 // holdCluster is a Service whose endpoints change at random.
@@ -200,9 +217,8 @@ func TestHoldsMatchOracle(t *testing.T) {
 		p := &policy.Policy{Name: "hold", Panic: policy.Panic{Below: []int{1, 34, 50, 51, 70, 100}[c.rng.IntN(6)], Hold: time.Duration(1+c.rng.IntN(20)) * time.Second}}
 		settings := holdSettings(p)
 		o := &oracle{node: holdNode, set: settings, held: &heldOracle{panic: p.Panic}}
-		failing := func(a netip.AddrPort, _ model.Protocol) (bool, bool) { return c.failing[a], true }
 		pl := planner.New(settings, nil)
-		pl.SetFailing(failing)
+		pl.UseSignals(failingSignals{failing: c.failing})
 		var result planner.Result
 		for step := range 25 {
 			if at := result.RequeueAt; !at.IsZero() && c.rng.IntN(3) == 0 { // exactly when the planner wants to be called
@@ -213,7 +229,7 @@ func TestHoldsMatchOracle(t *testing.T) {
 				ended++
 			} else {
 				if step > 0 && c.rng.IntN(6) == 0 {
-					pl = restarted(t, pl, settings, failing)
+					pl = restarted(t, pl, settings, failingSignals{failing: c.failing})
 					pl.Apply(c.changes()) // what is ready now is known once it has been seen again
 					pl.Plan(c.now)
 				}
@@ -244,7 +260,7 @@ func TestHoldsMatchOracle(t *testing.T) {
 }
 
 // restarted returns a planner that continues from the checkpoint of another one.
-func restarted(t *testing.T, old *planner.Planner, s planner.Settings, failing policy.Failing) *planner.Planner {
+func restarted(t *testing.T, old *planner.Planner, s planner.Settings, signals policy.Signals) *planner.Planner {
 	t.Helper()
 	epoch := policy.Epoch{Boot: "b", At: 1}
 	saved, err := old.Save(epoch)
@@ -252,7 +268,7 @@ func restarted(t *testing.T, old *planner.Planner, s planner.Settings, failing p
 		t.Fatal(err)
 	}
 	pl := planner.New(s, nil)
-	pl.SetFailing(failing)
+	pl.UseSignals(signals)
 	if _, _, err := pl.Restore(saved, epoch); err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +311,7 @@ func TestWeightsAreNeverWiderThanTheHold(t *testing.T) {
 		o := &oracle{node: holdNode, set: settings, held: &heldOracle{panic: p.Panic}}
 		plugin := &widening{c.rng}
 		pl := planner.New(settings, func(string) (policy.Plugin, error) { return plugin, nil })
-		pl.SetFailing(func(a netip.AddrPort, _ model.Protocol) (bool, bool) { return c.failing[a], true })
+		pl.UseSignals(failingSignals{failing: c.failing})
 		for step := range 25 {
 			c.step()
 			c.observe(o)
@@ -454,4 +470,32 @@ func TestWithoutPanicNothingIsHeldAndNothingIsStored(t *testing.T) {
 	if err != nil || bytes.Contains(saved, []byte("readiness")) {
 		t.Errorf("%v, checkpoint %s", err, saved)
 	}
+}
+
+func TestPanicCountsOutcomesAndEndsTheHoldOfAnEndpointThatFails(t *testing.T) {
+	h := newHolding(t, func(s *model.Service) { s.ExternalLocal = false })
+	settings := holdSettings(&policy.Policy{Name: "hold", Panic: policy.Panic{Below: 50, Hold: time.Minute}})
+	settings.OutcomeNeeds = abi.NeedOutcomes
+	h.Configure(settings)
+	failing := failingSignals{failing: map[netip.AddrPort]bool{}}
+	h.UseSignals(failing)
+	h.set(true, true, true, true)
+	for _, f := range h.Current().Frontends {
+		if !f.Outcomes {
+			t.Errorf("outcomes of connections through %s are not counted", f.Key)
+		}
+	}
+	h.set(true, false, false, false)
+	h.expect("panic", []byte{1, 2, 3, 4})
+	at := netip.MustParseAddrPort("10.244.0.3:8080")
+	failing.failing[at] = true
+	h.AddOutcomes([]outcomes.Change{{Key: model.EndpointKey{Addr: at, Protocol: model.TCP}, Refused: 1, Failed: true}})
+	h.last = h.Plan(h.c.now)
+	h.expect("connections to one fail", []byte{1, 2, 4})
+	delete(failing.failing, at)
+	h.plan()
+	h.expect("it is not tried again", []byte{1, 2, 4})
+	h.set(true, false, true, false)
+	h.set(true, false, false, false)
+	h.expect("it was ready again", []byte{1, 2, 3, 4})
 }

@@ -139,9 +139,6 @@ func (p *Planner) Conflicts() []plan.Degradation { return p.builder.Conflicts() 
 // CallThrough makes c call the plugins from now on. Without it, Plan calls them itself.
 func (p *Planner) CallThrough(c policy.Caller) { p.evaluator.CallThrough(c) }
 
-// SetFailing sets how panic holds find out whether connections to an endpoint fail. Without it, they do not.
-func (p *Planner) SetFailing(f policy.Failing) { p.evaluator.Failing = f }
-
 // PluginCalls returns the number of plugin calls that have been answered so far.
 func (p *Planner) PluginCalls() uint64 { return p.evaluator.PluginCalls() }
 

@@ -60,6 +60,9 @@ func (p *Planner) begin(svc *model.Service) *round {
 	if r.policy != nil {
 		r.decisions = &decisionCache{}
 		r.counted.needs = p.evaluator.Needs(r.policy) & (abi.NeedOutcomes | abi.NeedConnections)
+		if r.policy.Panic.Below > 0 {
+			r.counted.needs |= abi.NeedOutcomes
+		}
 	}
 	r.counted.outcomes = r.counted.all || r.counted.needs&p.settings.OutcomeNeeds != 0
 	r.quota = p.settings.Limits.newQuota(svc, r.addrs)

@@ -18,9 +18,6 @@ type Evaluator struct {
 	// Signals returns what is known of connections to endpoints. Nil: nothing.
 	Signals Signals
 
-	// Failing reports whether connections to an endpoint fail, for holds. Nil: outcomes are not counted.
-	Failing Failing
-
 	plugins   func(string) (Plugin, error)
 	caller    Caller
 	pools     map[PoolKey]*poolState

@@ -40,9 +40,21 @@ func (h *Hold) endpoints() []bool {
 	return out
 }
 
-// Failing reports whether connections from this node to an endpoint fail: in the window in which outcomes are counted, some were
-// refused or unanswered, and none was answered. counted is false if outcomes of its connections are not counted.
-type Failing func(addr netip.AddrPort, protocol model.Protocol) (failing, counted bool)
+// failing reports whether connections from this node to an endpoint fail: in the last window, some were refused or unanswered, and none
+// was answered.
+func (e *Evaluator) failing(key model.EndpointKey) bool {
+	o, _ := e.Signals.Outcomes(key)
+	return o.Answered == 0 && o.Refused+o.Unanswered > 0
+}
+
+// countsOutcomes reports whether outcomes of connections are known.
+func (e *Evaluator) countsOutcomes(now time.Time) bool {
+	if e.Signals == nil {
+		return false
+	}
+	_, window := e.Signals.OutcomesWindow(now)
+	return window > 0
+}
 
 // readinessKey identifies the readiness of a Service port in a family, which its pools share.
 type readinessKey struct {
@@ -99,29 +111,26 @@ func (r *readiness) update(eps []service.Endpoint, now time.Time) {
 }
 
 // hold returns the hold of a pool, and when it changes without a change of the endpoints, Unix milliseconds, 0: never.
-func (r *readiness) hold(p Panic, port *service.Port, local bool, nowMS int64, failing Failing) (h *Hold, next int64) {
-	h = &Hold{}
+func (e *Evaluator) hold(r *readiness, p Panic, port *service.Port, local bool, now time.Time) (h *Hold, next int64) {
+	h = &Hold{Counted: e.countsOutcomes(now)}
 	for i := range port.Endpoints {
-		if e := &port.Endpoints[i]; !e.Terminating && (!local || e.Local) {
+		if ep := &port.Endpoints[i]; !ep.Terminating && (!local || ep.Local) {
 			h.Total++
-			if e.Ready {
+			if ep.Ready {
 				h.Ready++
 			}
 		}
 	}
 	h.Panicking = h.Ready*100 < p.Below*h.Total
 	for i := range port.Endpoints {
-		e, row := &port.Endpoints[i], &r.rows[i]
-		if row.lost == 0 || local && !e.Local {
+		ep, row := &port.Endpoints[i], &r.rows[i]
+		if row.lost == 0 || local && !ep.Local {
 			continue
 		}
-		if failing != nil {
-			fails, counted := failing(e.Addr, port.Name.Protocol)
-			row.failing, h.Counted = row.failing || fails, h.Counted || counted
-		}
+		row.failing = row.failing || h.Counted && e.failing(model.EndpointKey{Addr: ep.Addr, Protocol: port.Name.Protocol})
 		until := milliseconds(row.lost) + p.Hold.Milliseconds()
 		switch {
-		case !h.Panicking || until <= nowMS:
+		case !h.Panicking || until <= now.UnixMilli():
 		case row.failing:
 			if h.Failing == nil {
 				h.Failing = make([]bool, len(port.Endpoints))
@@ -161,7 +170,7 @@ func (e *Evaluator) Hold(p *Policy, port *service.Port, now time.Time) (holds [2
 		if !used {
 			continue
 		}
-		h, next := r.hold(p.Panic, port, pool == abi.PoolLocal, now.UnixMilli(), e.Failing)
+		h, next := e.hold(r, p.Panic, port, pool == abi.PoolLocal, now)
 		holds[pool], held[pool] = h, h.endpoints()
 		if next != 0 && (nextMS == 0 || next < nextMS) {
 			nextMS = next
