@@ -30,9 +30,9 @@ func (shedding) Decide(req *abi.Request, resp *abi.Response) error {
 	resp.RequeueAfter = 7 * time.Second // the same answer again and again
 	return nil
 }
-func (shedding) Needs() uint32    { return 0 }
-func (shedding) Keys() []string   { return nil }
-func (shedding) Revision() string { return "1" }
+func (shedding) Needs() uint32        { return 0 }
+func (shedding) Keys(string) []string { return nil }
+func (shedding) Revision() string     { return "1" }
 
 // shedLoad makes connections until one endpoint has n, and returns functions that return how many are left to it, and of all.
 func (r *rig) shedLoad(n int) (left, all func() int) {
