@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"slices"
+
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/policy"
@@ -29,8 +31,33 @@ func SourceNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error)
 		for _, step := range p.Steps {
 			if plugin, err := plugins(step.Plugin); err == nil {
 				needs.Nodes = needs.Nodes || plugin.Needs()&abi.NeedNodes != 0
+				addKeys(&needs, plugin.Keys(step.Settings))
 			}
 		}
 		return needs
 	}
+}
+
+// addKeys adds declared keys to needs. A source has the labels of Services anyway.
+func addKeys(needs *kube.Needs, keys []string) {
+	for _, key := range keys {
+		switch kind, name, _ := abi.KeyKind(key); kind {
+		case abi.KeyPodCPU:
+			needs.Pods.Full = true
+		case abi.KeyPodLabel:
+			needs.Pods.Labels = withSorted(needs.Pods.Labels, name)
+		case abi.KeyPodAnnotation:
+			needs.Pods.Annotations = withSorted(needs.Pods.Annotations, name)
+		case abi.KeyServiceAnnotation:
+			needs.Annotations = withSorted(needs.Annotations, name)
+		}
+	}
+}
+
+// withSorted adds a string to a sorted list, once.
+func withSorted(list []string, s string) []string {
+	if i, found := slices.BinarySearch(list, s); !found {
+		return slices.Insert(list, i, s)
+	}
+	return list
 }

@@ -1,11 +1,14 @@
 package agent
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/source"
+	"github.com/sluice-proxy/sluice/host/source/kube"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -13,9 +16,12 @@ import (
 type needyPlugin struct {
 	policy.Plugin
 	needs uint32
+	keys  []string
 }
 
 func (p needyPlugin) Needs() uint32 { return p.needs }
+
+func (p needyPlugin) Keys(string) []string { return p.keys }
 
 func TestOnlyServicesOfPoliciesThatNeedInputsAskForThem(t *testing.T) {
 	cfg := config.Default()
@@ -27,12 +33,17 @@ func TestOnlyServicesOfPoliciesThatNeedInputsAskForThem(t *testing.T) {
 	needs := SourceNeeds(cfg, func(name string) (policy.Plugin, error) {
 		switch name {
 		case "zoned":
-			return needyPlugin{needs: abi.NeedNodes}, nil
+			return needyPlugin{needs: abi.NeedNodes, keys: []string{"label:track", "service-annotation:cap", "service-label:x"}}, nil
 		case "plain":
-			return needyPlugin{needs: abi.NeedConnections}, nil
+			return needyPlugin{needs: abi.NeedConnections, keys: []string{"label:app", "annotation:cap", "request:cpu"}}, nil
 		}
 		return nil, policy.ErrPending
 	})
+	all := kube.Needs{Nodes: true, Annotations: []string{"cap"},
+		Pods: source.PodKeys{Labels: []string{"app", "track"}, Annotations: []string{"cap"}, Full: true}}
+	if got := needs(&model.Service{Policy: "zoned"}); !reflect.DeepEqual(got, all) {
+		t.Errorf("%+v, want %+v", got, all)
+	}
 	for annotation, want := range map[string]bool{"zoned": true, "plain": false, "": false, "unknown": false, "failed": false} {
 		if got := needs(&model.Service{Policy: annotation}); got.Nodes != want {
 			t.Errorf("policy %q: %+v", annotation, got)

@@ -24,7 +24,9 @@ type Explanation struct {
 	Conflicts []plan.Degradation // the first frontends that the Service wants and does not get, at most maxExplained
 	// Contested is the number of all such frontends.
 	Contested int
-	Omitted   []plan.Degradation // what is left out because of Settings.Limits or the endpoints' addresses
+	// Pods is whether the Pods of the Service have been read; nil: no plugin of the policy declares keys of Pods.
+	Pods    *model.PodsState
+	Omitted []plan.Degradation // what is left out because of Settings.Limits or the endpoints' addresses
 }
 
 // maxExplained bounds how many conflicts an Explanation lists.
@@ -42,6 +44,10 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	e := &Explanation{Service: svc, Err: s.err}
 	e.Policy, _ = p.settings.Policies.For(svc)
 	e.Settings = s.settings
+	if p.evaluator.DeclaresPods(e.Policy) {
+		state := p.cluster.PodsOf(name)
+		e.Pods = &state
+	}
 	if s.decisions != nil {
 		e.Decisions = s.decisions.unpack(p.cluster.Slices[name])
 		for i := range e.Decisions {

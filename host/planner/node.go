@@ -43,11 +43,13 @@ func (p *Planner) refresh() {
 	}
 	p.warnings = warn
 	var zones []abi.Zone
+	var index, count uint32
 	if !p.cluster.NodesPartial { // this Node alone would look like all of the demand
 		zones = zoneTable(p.cluster.Nodes)
+		index, count = nodeIndex(p.cluster.Nodes, s.Node)
 	}
-	if partial := p.cluster.NodesPartial; partial != p.nodesPartial || !slices.Equal(zones, p.zones) {
-		p.nodesPartial, p.zones = partial, zones
+	if partial := p.cluster.NodesPartial; partial != p.nodesPartial || !slices.Equal(zones, p.zones) || index != p.nodeIndex || count != p.nodeCount {
+		p.nodesPartial, p.zones, p.nodeIndex, p.nodeCount = partial, zones, index, count
 		p.PluginsReloaded() // the input of all policies has changed
 	}
 }
@@ -139,6 +141,19 @@ func zoneTable(nodes map[string]*model.Node) []abi.Zone {
 		out = append(out, *by[name])
 	}
 	return out
+}
+
+// nodeIndex returns the position of a Node among the sorted names of the Nodes that are ready, and the number of those. A Node that is not
+// ready gets the position that it would have, so that it does not change with the Node's own readiness.
+func nodeIndex(nodes map[string]*model.Node, own string) (index, count uint32) {
+	for name, n := range nodes {
+		if n.Ready {
+			if count++; name < own {
+				index++
+			}
+		}
+	}
+	return index, count
 }
 
 func sortedUnique(s []string) []string {

@@ -48,6 +48,9 @@ type Planner struct {
 	scratch      service.Port // reused by evaluate
 	spare        *round       // a zero value for begin, or nil
 	apiServer    bool         // the API server's endpoints have changed
+	pods         podIndex
+
+	nodeIndex, nodeCount uint32 // see policy.Input
 }
 
 // New returns a planner of an empty cluster. plugins returns the current revision of a plugin by name, see policy.NewEvaluator.
@@ -57,6 +60,7 @@ func New(s Settings, plugins func(string) (policy.Plugin, error)) *Planner {
 		evaluator:  policy.NewEvaluator(plugins),
 		builder:    newBuilder(),
 		services:   map[model.Name]*serviceState{},
+		pods:       podIndex{},
 		changed:    newFairQueue(),
 		unfinished: newFairQueue(),
 		waiting:    map[string]*waitQueue{},
@@ -88,6 +92,11 @@ func (p *Planner) Apply(changes []model.Change) {
 		p.trigger(&c)
 		for _, name := range p.cluster.Apply(c) {
 			p.markChanged(name)
+		}
+		if c.Kind == model.PodKind {
+			for _, name := range p.pods[c.Name] {
+				p.markChanged(name)
+			}
 		}
 		p.nodeDirty = p.nodeDirty || c.Kind == model.NodeKind || c.Kind == model.NodesKind || c.Kind == model.ServiceCIDRKind
 	}

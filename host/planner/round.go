@@ -115,7 +115,8 @@ func (p *Planner) decide(r *round, port *service.Port, now time.Time) PortDecisi
 		r.requeueAt = earlier(r.requeueAt, heldUntil.UnixMilli())
 	}
 	in := policy.Input{Service: r.svc, Port: port, Node: p.nodeInfo.Node, Zone: p.nodeInfo.Zone, Zones: p.zones,
-		NodesUnknown: p.nodesPartial}
+		NodesUnknown: p.nodesPartial, NodeIndex: p.nodeIndex, NodeCount: p.nodeCount,
+		Pods: policy.Pods{All: p.cluster.Pods, Pending: p.cluster.PodsOf(r.svc.Name) == model.PodsPending}}
 	evaluate := func(pool uint8) policy.Decision {
 		in.Pool = pool
 		got, at := p.evaluator.Decide(r.policy, &in, now)

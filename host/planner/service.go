@@ -30,6 +30,7 @@ type serviceState struct {
 	round        *round             // nil: none has begun
 	counted      countedService
 	connections  *Connections // nil: never counted
+	pods         indexedPods
 }
 
 // planService plans a Service and adds the consequences to result. It reports whether it is done; if not, the next call
@@ -51,6 +52,7 @@ func (p *Planner) planService(name model.Name, now time.Time, result *Result, bu
 	r := s.round
 	if r == nil {
 		r = p.begin(svc)
+		p.indexPods(name, s, r.policy)
 	}
 	s.round = r
 	if !p.evaluate(r, s, now, budget) || !p.builder.Set(name, r.svc, r.frontends, budget) {
@@ -70,6 +72,7 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	}
 	p.evaluator.DeleteSettings(name)
 	p.setRefused(name, s, nil)
+	p.pods.replace(name, s.pods.names, nil)
 	p.sheds.set(name, nil, 0)
 	p.setCounted(name, s, countedService{})
 	if s.connections != nil {

@@ -22,7 +22,10 @@ type Call struct {
 	zones []abi.Zone // reused for Request.Zones
 	state []byte     // reused for Request.State
 	keys  []string   // reused for Request.Keys
-	chain chain
+	// Of the keys, reused for Request.ServiceValues and Endpoint.Values.
+	podKeys               []declaredKey
+	serviceValues, values []abi.Value
+	chain                 chain
 }
 
 // Do calls the plugin.
@@ -106,6 +109,9 @@ func (e *Evaluator) newCall() *Call {
 func (e *Evaluator) release(c *Call) {
 	if len(e.free) < maxFreeCalls && cap(c.Request.Endpoints) <= maxFreeEndpoints {
 		c.Plugin, c.Err, c.chain = nil, nil, chain{}
+		if cap(c.values) > maxFreeEndpoints {
+			c.values = nil
+		}
 		e.free = append(e.free, c)
 	}
 }

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -36,6 +37,7 @@ type chain struct {
 	stepDigest   requestDigest // of the request for plugin number index
 	nodesUnknown bool          // Input.NodesUnknown
 	outcomes     outcomesOf    // those in the request
+	podsUnknown  bool          // see poolState.waitForPods
 	answered     bool          // the call has been delivered
 	unsent       error         // why the call was not accepted, errBusy or errRefused; nil: it was
 }
@@ -75,6 +77,9 @@ func (e *Evaluator) runStep(m *poolState, s *stepState, c *Call, nowMS int64) er
 	plugin, err := e.plugins(step.Plugin)
 	if err == nil && c.chain.nodesUnknown && plugin.Needs()&abi.NeedNodes != 0 {
 		err = errNodesUnknown
+	}
+	if err == nil && c.chain.podsUnknown && slices.ContainsFunc(plugin.Keys(step.configured()), abi.IsPodKey) {
+		err = errPodsUnknown
 	}
 	if err != nil {
 		s.digest, s.requeueAt = requestDigest{}, 0 // call the plugin as soon as it is available

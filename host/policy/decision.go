@@ -36,6 +36,15 @@ type Input struct {
 	Zones   []abi.Zone // all zones of Nodes, sorted by name; Ready is ignored
 	// NodesUnknown reports that not all Nodes of the cluster have been read. Plugins that need them are not called.
 	NodesUnknown bool
+	// NodeIndex and NodeCount are those of abi.Request; NodeCount is 0 if NodesUnknown.
+	NodeIndex, NodeCount uint32
+	Pods                 Pods
+}
+
+// Pods are what is known of Pods.
+type Pods struct {
+	All     map[model.Name]*model.Pod // of all Services; read-only
+	Pending bool                      // those of the Service have not been read. Plugins that declare keys of Pods wait for them
 }
 
 // Decision is the decision about a pool. All slices are parallel to Input.Port.Endpoints.

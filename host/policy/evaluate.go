@@ -30,7 +30,9 @@ func (e *Evaluator) evaluate(m *poolState, in *Input, now time.Time, d *Decision
 		d.Refused = errors.Is(a.chain.unsent, errRefused)
 		return nil, time.Time{}, m.pending(d, a.chain.index, now, cmp.Or(a.chain.unsent, errQueued))
 	}
-	c.chain = chain{digest: digest, nodesUnknown: in.NodesUnknown, outcomes: outcomes}
+	c.chain = chain{
+		digest: digest, nodesUnknown: in.NodesUnknown, podsUnknown: m.waitForPods(in, c.keys, nowMS), outcomes: outcomes,
+	}
 	err := e.run(m, c, nowMS, func(s *stepState) {
 		d.Steps = append(d.Steps, e.stepResult(m.policy.Steps[c.chain.index].Plugin, s, in))
 	})
@@ -45,7 +47,7 @@ func (e *Evaluator) evaluate(m *poolState, in *Input, now time.Time, d *Decision
 	}
 	m.awaited, m.pendingSince = nil, 0 // an older chain is obsolete
 	defer e.release(c)
-	requeueAt := m.requeueAt(c.chain.index)
+	requeueAt := m.untilPods(err, m.requeueAt(c.chain.index))
 	if err != nil {
 		failed := m.failed(c.chain.index, err)
 		d.Steps = append(d.Steps, failed)

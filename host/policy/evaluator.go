@@ -86,6 +86,8 @@ type poolState struct {
 	failure    *StepResult // of the last chain that has ended; nil: it succeeded
 	// pendingSince is since when the current input waits for a plugin, Unix milliseconds; 0: it does not.
 	pendingSince int64
+	// podsSince is since when the Pods that a plugin needs are not read, Unix milliseconds; 0: they are, or none needs them.
+	podsSince int64
 }
 
 // Backoff between calls of a plugin that fails on the same input.

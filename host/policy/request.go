@@ -53,6 +53,10 @@ func (e *Evaluator) build(c *Call, m *poolState, in *Input, now time.Time) outco
 		Node:              in.Node, NodeIndex: abi.NoIndex, Zone: in.Zone, Zones: c.zones, Endpoints: eps,
 		ConnectionsAgeMS: abi.NoAge, Keys: c.keys,
 	}
+	if needs&abi.NeedNodes != 0 && in.NodeCount > 0 {
+		c.Request.NodeIndex, c.Request.NodeCount = in.NodeIndex, in.NodeCount
+	}
+	e.addValues(c, in)
 	return e.addSignals(&c.Request, needs, now)
 }
 

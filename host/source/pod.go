@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,6 +79,10 @@ func (p *problems) values(all map[string]string, keys []string, field string, li
 		case len(value) > limit:
 			if report {
 				p.warn(fmt.Sprintf("%s[%.317s]", field, key), "%d bytes, plugins see at most %d: it counts as absent", len(value), limit)
+			}
+		case !utf8.ValidString(value):
+			if report {
+				p.warn(fmt.Sprintf("%s[%.317s]", field, key), "not UTF-8: it counts as absent")
 			}
 		default:
 			if out == nil {

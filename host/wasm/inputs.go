@@ -54,7 +54,7 @@ func (in Input) Asked(needs uint32, keys []string) string {
 // unserved returns why no host provides an input yet, "" if hosts do.
 func unserved(name string) string {
 	switch name {
-	case "nodes", "podNames":
+	case "nodes", "podNames", "podLabels", "podAnnotations", "podCPU", "serviceLabels", "serviceAnnotations":
 		return ""
 	}
 	return "this version of sluice does not provide it"
