@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
@@ -20,6 +21,7 @@ type rulesBackend interface {
 	Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error)
 	ReadMarks(ctx context.Context) (p *plan.Plan, marks rules.Marks, guarded map[netip.Addr]bool, err error)
 	ReadPools(ctx context.Context) (map[plan.Key]rules.Pools, error)
+	ReadOutcomes(ctx context.Context) (map[model.EndpointKey]backend.OutcomeCounters, error)
 	Guard(ctx context.Context, add, del []netip.Addr) (backend.Report, error)
 	Watch(onChange func(backend.ExternalChange)) (stop func(), err error)
 	Drifted(ctx context.Context) (bool, error)
@@ -55,6 +57,8 @@ type Backend struct {
 var (
 	_ backend.Backend = (*Backend)(nil)
 	_ backend.Watcher = (*Backend)(nil)
+
+	_ backend.OutcomeCounter = (*Backend)(nil)
 )
 
 // Open connects to IPVS and nftables and sets the sysctls that IPVS needs in this network namespace. It programs
@@ -162,6 +166,11 @@ func (b *Backend) initialize() error {
 
 // Caps implements backend.Backend.
 func (b *Backend) Caps() plan.Caps { return b.caps }
+
+// ReadOutcomes implements backend.OutcomeCounter. The nftables rules count, as in mode nftables: see the README.
+func (b *Backend) ReadOutcomes(ctx context.Context) (map[model.EndpointKey]backend.OutcomeCounters, error) {
+	return b.rules.ReadOutcomes(ctx)
+}
 
 // Close implements backend.Backend.
 func (b *Backend) Close() error {

@@ -29,7 +29,7 @@ func capsOf(have map[string]bool) plan.Caps {
 		Balances:  []plan.Balance{plan.Random},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
 
-		MaxEndpoints: rules.Slots{}.Caps().MaxEndpoints, MaxName: rules.MaxName, CoarseAffinity: true,
+		MaxEndpoints: rules.Slots{}.Caps().MaxEndpoints, MaxName: rules.MaxName, CoarseAffinity: true, Outcomes: true,
 	}
 	if have["wrr"] {
 		c.Balances = append(c.Balances, plan.RoundRobin)

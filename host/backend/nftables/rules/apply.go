@@ -168,6 +168,9 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta) error {
 		if err := t.flushGroups(txs[t.family]); err != nil {
 			return err
 		}
+		if err := t.sweepCounted(txs[t.family]); err != nil {
+			return err
+		}
 		if err := txs[t.family].commit(); err != nil {
 			return err
 		}
@@ -241,7 +244,9 @@ func (b *Backend) allKeys(p *plan.Plan) []plan.Key {
 func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.Caps) error {
 	t := x.t
 	now := t.frontends[k]
+	var counted packedSlots
 	if f != nil {
+		counted = countedEndpointsOf(f) // those of weight 0 too
 		f, _ = plan.NormalizeFrontend(f, caps)
 	}
 	var want *elements
@@ -254,6 +259,7 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.C
 		if want, err = t.encode(f, before); err != nil {
 			return frontendError{err}
 		}
+		want.counted = counted
 	}
 	if now == nil && want == nil {
 		return nil

@@ -25,11 +25,11 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func shopPlan() string {
 	lb, np := "203.0.113.2:80/TCP LoadBalancer masquerade=from-node affinity=3h", "*4:30080/TCP NodePort masquerade=always affinity=3h"
 	return service(
-		frontend("10.96.0.10:80/TCP ClusterIP masquerade=outside affinity=3h", "1 2*3"),
+		frontend("10.96.0.10:80/TCP ClusterIP masquerade=outside affinity=3h outcomes=counted", "1 2*3"),
 		strings.Replace(frontend(lb, "1 2*3"), "    forward", "    source-ranges 198.51.100.0/24\n    forward", 1), outsidePool(lb, "1"),
 		frontend(np, "1 2*3"), outsidePool(np, "drop"),
 		frontend("10.96.0.10:53/UDP ClusterIP masquerade=never", "reject"),
-		frontend("[fd00:10:96::a]:80/TCP ClusterIP masquerade=outside affinity=3h", "1 2"),
+		frontend("[fd00:10:96::a]:80/TCP ClusterIP masquerade=outside affinity=3h outcomes=counted", "1 2"),
 	)
 }
 
@@ -41,7 +41,7 @@ func TestListingIsReadableAndLoadsBack(t *testing.T) {
 		t.Fatalf("nft list ruleset: %v\n%s", err, got)
 	}
 	for _, line := range []string{
-		`10.96.0.10 . tcp . 80 comment "shop/web:http ClusterIP"`,
+		`10.96.0.10 . tcp . 80 comment "shop/web:http ClusterIP outcomes"`,
 		`tcp . 30080 comment "shop/web:http NodePort"`,
 		`10.96.0.10 . tcp . 80 . 0 : 10.244.0.1 . 9000`,
 		`10.96.0.10 . tcp . 80 . 3 : 10.244.0.2 . 9000`,

@@ -53,6 +53,9 @@ func (t *table) change(x *tx, k plan.Key, now, want *elements) error {
 	} else {
 		x.owner = want.owner()
 	}
+	if err := t.changeCounted(x, k.Protocol, now.counted, want.counted); err != nil {
+		return err
+	}
 	key := frontendKey(make([]byte, 0, 64), k)
 	slots := func(has bool) error {
 		for l := range scopes {

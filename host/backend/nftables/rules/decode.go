@@ -59,6 +59,11 @@ func (t *table) loader(s *set) func([]nfnl.Element) error {
 			return nil
 		}
 	}
+	for o, m := range t.outcomes.counters {
+		if s == m {
+			return t.loadCounted(outcome(o))
+		}
+	}
 	for list, m := range t.affinity.endpoints {
 		if s == m {
 			return t.loadEndpoints(s, list)

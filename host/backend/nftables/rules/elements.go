@@ -20,6 +20,7 @@ type elements struct {
 	groups       []affinityID // at most one if we wrote them, like learn
 	learn        []learnChain
 	ranges       []netip.Prefix // sorted
+	counted      packedSlots    // endpoints whose connections are counted; none if the frontend was read
 	scopes       [scopes]poolElements
 }
 
@@ -57,6 +58,9 @@ func (s *schema) encode(f *plan.Frontend, before *elements) (*elements, error) {
 	if f.Balance != plan.Random {
 		h.comment += " " + f.Balance.String()
 	}
+	if f.Outcomes {
+		h.comment += outcomesWord
+	}
 	if len(h.comment) > maxComment {
 		return nil, fmt.Errorf("nftables: %s: the name exceeds the %d bytes of a comment", f.Owner, maxComment)
 	}
@@ -82,7 +86,7 @@ func (s *schema) encode(f *plan.Frontend, before *elements) (*elements, error) {
 
 // decode is the inverse of encode, as far as the elements are consistent.
 func (h *elements) decode(k plan.Key) *plan.Frontend {
-	f := &plan.Frontend{Key: k, Pool: h.scopes[inside].decode()}
+	f := &plan.Frontend{Key: k, Pool: h.scopes[inside].decode(), Outcomes: strings.HasSuffix(h.comment, outcomesWord)}
 	f.Owner, f.Kind, f.Balance, _ = parseComment(h.comment, k.Protocol)
 	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
 		if h.masq&(1<<m) != 0 {
@@ -120,10 +124,14 @@ func (p *poolElements) putSlot(n uint32, a netip.AddrPort) bool {
 	return n < 1<<maxSizeClass && p.slots.set(int(n), a)
 }
 
-// parseComment parses "namespace/name:port Kind", with the balance after it unless that is random.
+// outcomesWord ends the comment of a frontend with Outcomes.
+const outcomesWord = " outcomes"
+
+// parseComment parses "namespace/name:port Kind", with the balance after it unless that is random, and outcomesWord.
 func parseComment(s string, proto model.Protocol) (owner model.PortName, kind plan.Kind, balance plan.Balance, ok bool) {
 	name, word, ok1 := strings.Cut(s, " ")
 	word, how, _ := strings.Cut(word, " ")
+	how, _, _ = strings.Cut(how, " ")
 	for b := plan.Random; b <= plan.LeastConnections; b++ {
 		if how == b.String() {
 			balance = b

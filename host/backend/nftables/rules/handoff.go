@@ -130,14 +130,17 @@ func (h *HandOff) balanced(r *ruleBuilder, target string) *ruleBuilder {
 }
 
 func (h *HandOff) chains(r rulesetBuilder) []chain {
-	ours := func(target string) chain {
+	ours := func(target string, key func(*ruleBuilder, lookup) *ruleBuilder) chain {
 		return r.chain(ipvsPrefix+target,
-			r.rule().originalKey(byAddress).in(r.lookups[byAddress].frontends).gotoChain(target),
-			r.rule().originalDst().in(r.nodePortAddrs).originalKey(byNodePort).in(r.lookups[byNodePort].frontends).gotoChain(target))
+			key(r.rule(), byAddress).in(r.lookups[byAddress].frontends).gotoChain(target),
+			key(r.rule().originalDst().in(r.nodePortAddrs), byNodePort).in(r.lookups[byNodePort].frontends).gotoChain(target))
 	}
-	chains := []chain{ours(chainPostNAT)}
+	chains := []chain{ours(chainPostNAT, (*ruleBuilder).originalKey)}
+	if r.hasOutcomes() {
+		chains = append(chains, ours(chainCountAttempt, (*ruleBuilder).originalCtKey), ours(chainCountAnswer, (*ruleBuilder).originalCtKey))
+	}
 	if r.hasAffinity() {
-		chains = append(chains, ours(chainLearnAffinity))
+		chains = append(chains, ours(chainLearnAffinity, (*ruleBuilder).originalKey))
 	}
 	if !r.hasPoolMarks() {
 		return chains

@@ -176,6 +176,9 @@ func (t *table) loadSets() error {
 			return errSchemaMismatch{"it lacks the set " + s.name}
 		}
 	}
+	if mismatch == nil {
+		mismatch = t.checkOutcomeSets()
+	}
 	return mismatch
 }
 
@@ -195,7 +198,8 @@ func (t *table) listSets(find func(name string) *set) (mismatch, err error) {
 		if nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_KEY_TYPE)) != typeOf(s.key) ||
 			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_KEY_LEN)) != uint32(padded(s.key)) ||
 			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_DATA_TYPE)) != typeOf(s.data) ||
-			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_FLAGS)) != s.flags {
+			nfnl.Uint32(nfnl.Attr(b, unix.NFTA_SET_FLAGS)) != s.flags ||
+			(nfnl.Attr(b, nftaSetExpr) != nil) != s.counters {
 			mismatch = errSchemaMismatch{"its set " + name + " has another type"}
 			return
 		}

@@ -243,6 +243,15 @@ func trials() []trial {
 				p.rules.rule().originalSrc().groupOfID().change(a, unix.NFT_DYNSET_OP_UPDATE, time.Hour),
 				p.rules.rule().originalSrc().groupOfID().change(a, dynsetDelete, 0)))
 		}),
+		optional("counters of elements", "5.7", "outcomes of connections, for policies and metrics", model.IPv4, func(p *prober) {
+			p.set(p.outcomes.all()...)
+			c := p.rules.hook("prerouting", unix.NF_INET_PRE_ROUTING, outcomesPriority,
+				p.rules.rule().ctStatus(ctStatusAssured).ret(),
+				p.rules.rule().source().in(p.outcomes.counters[answered]),
+				p.rules.rule().ctFlow().change(p.outcomes.flows, unix.NFT_DYNSET_OP_ADD, replyMemory))
+			c.filter = true
+			p.add(c)
+		}),
 		late(countTrial()),
 		{Feature: Feature{Name: "a whole ruleset", Kernel: "all of the above together", For: services, Required: true}, needsCommit: true, wholeRuleset: true},
 	}

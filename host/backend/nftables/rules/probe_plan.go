@@ -33,7 +33,7 @@ func probePlan(families []model.Family) *plan.Plan {
 			unspecified = netip.IPv6Unspecified()
 		}
 		for i, fe := range []plan.Frontend{
-			{Kind: plan.ClusterIP, Key: plan.Key{Addr: at(2)}, Pool: pool, Masquerade: plan.MasqueradeOutside, Affinity: time.Hour},
+			{Kind: plan.ClusterIP, Key: plan.Key{Addr: at(2)}, Pool: pool, Masquerade: plan.MasqueradeOutside, Affinity: time.Hour, Outcomes: true},
 			{Kind: plan.ClusterIP, Key: plan.Key{Addr: at(3)}, Pool: reject, Masquerade: plan.MasqueradeOutside},
 			{Kind: plan.ClusterIP, Key: plan.Key{Addr: at(4)}, Pool: pool, Masquerade: plan.MasqueradeAlways, Balance: plan.SourceHash},
 			{Kind: plan.LoadBalancer, Key: plan.Key{Addr: at(5)}, Pool: pool, Outside: &drop, Masquerade: plan.MasqueradeFromNode, SourceRanges: []netip.Prefix{half}},

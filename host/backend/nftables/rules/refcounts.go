@@ -120,4 +120,5 @@ func (t *table) flushRefs(x *tx) {
 	t.clusterAddrs.flush(x)
 	t.otherAddrs.flush(x)
 	t.vipRefs.flush(x)
+	t.flushCounted(x)
 }

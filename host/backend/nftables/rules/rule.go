@@ -163,12 +163,20 @@ func (r *ruleBuilder) fromNode() *ruleBuilder {
 	)
 }
 
-const ctStatusDNAT = 1 << 5 // IPS_DST_NAT
+// Bits of the status of a connection, from linux/netfilter/nf_conntrack_common.h.
+const (
+	ctStatusAssured   = 1 << 2 // IPS_ASSURED: the handshake is complete
+	ctStatusConfirmed = 1 << 3 // IPS_CONFIRMED: a packet has left this node
+	ctStatusDNAT      = 1 << 5 // IPS_DST_NAT
+)
 
-func (r *ruleBuilder) ctDNAT() *ruleBuilder {
+func (r *ruleBuilder) ctDNAT() *ruleBuilder { return r.ctStatus(ctStatusDNAT) }
+
+// ctStatus matches connections with a bit in their status.
+func (r *ruleBuilder) ctStatus(bit uint32) *ruleBuilder {
 	return r.emit(
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: r.reg},
-		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(ctStatusDNAT), Xor: native(0)},
+		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(bit), Xor: native(0)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: r.reg, Data: native(0)},
 	)
 }

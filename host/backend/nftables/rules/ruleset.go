@@ -18,11 +18,12 @@ type chain struct {
 	priority int
 	rules    []*ruleBuilder
 	filter   bool // a base chain of type filter, not nat
+	counts   bool // a base chain that counts outcomes
 }
 
 // learns reports whether it is a base chain that balanced connections pass.
 func (c *chain) learns() bool {
-	return !c.filter && (c.hook == unix.NF_INET_POST_ROUTING || c.hook == unix.NF_INET_LOCAL_IN)
+	return !c.filter && !c.counts && (c.hook == unix.NF_INET_POST_ROUTING || c.hook == unix.NF_INET_LOCAL_IN)
 }
 
 // chainPrerouting is the base chain of a table that forwards, in all versions.
@@ -52,6 +53,9 @@ func (s *schema) ruleset(mark uint32) []chain {
 		chains = append(chains, r.chain(chainLearnAffinity, r.learnAffinity()...))
 		chains = append(chains, r.learnChains()...)
 		chains = append(chains, r.findChains()...)
+	}
+	if s.hasOutcomes() {
+		chains = append(chains, r.outcomeChains()...)
 	}
 	if s.lookups[byAddress].masq[plan.MasqueradeOutside].exists || s.lookups[byNodePort].masq[plan.MasqueradeOutside].exists {
 		chains = append(chains, r.chain("mark_outside", r.markOutside()...))

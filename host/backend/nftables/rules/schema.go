@@ -82,6 +82,7 @@ type schema struct {
 	hairpin        *set
 	vipAddrs       *set // of HandOff: addresses that the node has only for balancing
 	affinity       affinitySets
+	outcomes       outcomeSets
 
 	byName map[string]*set
 }
@@ -105,6 +106,7 @@ func newSchema(f model.Family, b Balancing, limits AffinityLimits) *schema {
 	s.masqueradeBits = s.addSet("masquerade_bit", markField).hostOrder()
 	s.hairpin = s.addSet("hairpin", s.addr, s.addr)
 	s.vipAddrs = s.addSet("vip_addrs", s.addr)
+	s.outcomes = newOutcomeSets(s)
 	return s
 }
 

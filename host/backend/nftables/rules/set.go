@@ -51,6 +51,7 @@ type set struct {
 	size     uint32
 	gc       time.Duration // how often the kernel looks for expired elements; 0: every second
 	userdata []byte
+	counters bool // each element has a counter
 
 	exists     bool
 	count      int // of elements, as last listed, if the kernel reports it

@@ -56,7 +56,7 @@ func (Slots) Caps() plan.Caps {
 		Balances:  []plan.Balance{plan.Random, plan.SourceHash},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
 
-		MaxEndpoints: 1 << maxSizeClass, MaxName: MaxName, CoarseAffinity: true,
+		MaxEndpoints: 1 << maxSizeClass, MaxName: MaxName, CoarseAffinity: true, Outcomes: true,
 	}
 }
 

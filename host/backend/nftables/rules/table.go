@@ -38,6 +38,9 @@ type table struct {
 
 	groups affinityGroups
 
+	counted countedEndpoints
+	oldSets []*set // to be deleted
+
 	hairpins, clusterAddrs, otherAddrs, vipRefs refCounts
 	hairpinsUncounted                           bool // the tables were read, and Balancing does not store endpoints: hairpins are known once all frontends are written
 }
@@ -73,6 +76,7 @@ func (t *table) reset() {
 	t.otherAddrs = newRefCounts(t.externalIPs, false)
 	t.vipRefs = newRefCounts(t.vipAddrs, false)
 	t.hairpinsUncounted = false
+	t.counted, t.oldSets = newCountedEndpoints(), nil
 }
 
 // need makes sure that a set exists once the transaction under construction is committed.
@@ -137,6 +141,7 @@ func (t *table) writeStructure(b *nfnl.Batch) error {
 			return err
 		}
 	}
+	t.deleteOld(b)
 	t.present, t.newSets = true, nil
 	return nil
 }
@@ -182,6 +187,9 @@ func (t *table) newSet(b *nfnl.Batch, s *set, id uint32) {
 			b.EndNest(fields)
 		}
 		b.EndNest(at)
+	}
+	if s.counters {
+		putCounters(b, t.nfproto)
 	}
 	if s.gc > 0 {
 		b.PutUint32(unix.NFTA_SET_GC_INTERVAL, uint32(s.gc.Milliseconds()))

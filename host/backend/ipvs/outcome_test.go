@@ -1,0 +1,33 @@
+package ipvs
+
+import (
+	"context"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/lab/testbed"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// TestOutcomesEqualWhatClientsSaw is the same test as that of mode nftables: the same rules count.
+func TestOutcomesEqualWhatClientsSaw(t *testing.T) {
+	connections := 101_000
+	if testing.Short() {
+		connections = 6000
+	}
+	d := newEnv(t)
+	b := d.open()
+	prev := &plan.Plan{}
+	d.apply(b, prev, nil)
+	d.Bed.CheckOutcomes(t, connections, testbed.DataPlane{
+		Apply: func(next *plan.Plan) error {
+			_, err := b.Apply(context.Background(), next, plan.Diff(prev, next))
+			prev = next
+			return err
+		},
+		ReadOutcomes: func() (map[model.EndpointKey]backend.OutcomeCounters, error) {
+			return b.ReadOutcomes(context.Background())
+		},
+	})
+}

@@ -1,0 +1,222 @@
+package rules
+
+import (
+	"bytes"
+	"encoding/binary"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+// MaxCountedEndpoints bounds the endpoints of a family whose connections are counted. See the README for what one takes.
+const MaxCountedEndpoints = 1 << 14
+
+// countedEndpoints are the endpoints whose connections are counted, with the number of frontends that want that. They
+// are added with the frontend that is the first to want it, and deleted when all frontends of a change are written, so
+// that an endpoint that moves between frontends keeps its counters.
+type countedEndpoints struct {
+	refs    map[model.EndpointKey]countedRef
+	wanted  int                        // endpoints with references
+	listed  int                        // endpoints in the kernel
+	touched []model.EndpointKey        // to be added if wanted
+	idle    []model.EndpointKey        // to be deleted if not wanted
+	waiting map[model.EndpointKey]bool // wanted, and beyond MaxCountedEndpoints
+}
+
+type countedRef struct {
+	count    int32
+	inKernel uint8 // bits by outcome
+}
+
+func newCountedEndpoints() countedEndpoints {
+	return countedEndpoints{refs: map[model.EndpointKey]countedRef{}, waiting: map[model.EndpointKey]bool{}}
+}
+
+// countedEndpointsOf returns the endpoints whose connections a frontend wants counted, sorted.
+func countedEndpointsOf(f *plan.Frontend) packedSlots {
+	if !f.Outcomes {
+		return nil
+	}
+	var list []netip.AddrPort
+	for m := range f.AllEndpoints() {
+		if model.FamilyOf(m.Addr.Addr()) == f.Key.Family() {
+			list = append(list, m.Addr)
+		}
+	}
+	slices.SortFunc(list, netip.AddrPort.Compare)
+	return pack(slices.Compact(list))
+}
+
+// changeCounted changes the references of a frontend. It commits when the transaction is full.
+func (t *table) changeCounted(x *tx, proto model.Protocol, now, want packedSlots) error {
+	if bytes.Equal(now, want) {
+		return nil
+	}
+	for i, j := 0, 0; i < now.len() || j < want.len(); {
+		order := 0
+		switch {
+		case i == now.len():
+			order = 1
+		case j == want.len():
+			order = -1
+		default:
+			order = now.at(i).Compare(want.at(j))
+		}
+		switch {
+		case order < 0:
+			t.counted.add(x, model.EndpointKey{Addr: now.at(i), Protocol: proto}, -1)
+			i++
+		case order > 0:
+			t.counted.add(x, model.EndpointKey{Addr: want.at(j), Protocol: proto}, 1)
+			j++
+		default:
+			i, j = i+1, j+1
+		}
+		if err := x.commitIfFull(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// countedElementBytes is about the size of the messages that add an endpoint.
+const countedElementBytes = int(outcomes) * 60
+
+func (c *countedEndpoints) add(x *tx, k model.EndpointKey, by int32) {
+	v := c.refs[k]
+	had := v.count > 0
+	v.count += by
+	c.refs[k] = v
+	switch has := v.count > 0; {
+	case has && !had:
+		c.wanted++
+		if v.inKernel != allOutcomes {
+			c.touched = append(c.touched, k)
+			x.bytes += countedElementBytes
+		}
+	case had && !has:
+		c.wanted--
+		c.idle = append(c.idle, k)
+	}
+}
+
+// put adds an endpoint to the sets or deletes it.
+func (t *table) putCounted(x *tx, k model.EndpointKey, in bool) {
+	c := &t.counted
+	v := c.refs[k]
+	want := uint8(0)
+	if in {
+		want = allOutcomes
+		t.needOutcomes()
+	}
+	key := frontendKey(nil, plan.Key{Addr: k.Addr.Addr(), Port: k.Addr.Port(), Protocol: k.Protocol})
+	for o, s := range t.outcomes.counters {
+		x.toggle(s, key, v.inKernel&(1<<o) != 0, in)
+	}
+	switch {
+	case in && v.inKernel == 0:
+		c.listed++
+	case !in && v.inKernel != 0:
+		c.listed--
+	}
+	if v.inKernel = want; v == (countedRef{}) {
+		delete(c.refs, k)
+	} else {
+		c.refs[k] = v
+	}
+}
+
+// flushCounted adds the endpoints that are wanted, as far as there is room.
+func (t *table) flushCounted(x *tx) {
+	c := &t.counted
+	for _, k := range c.touched {
+		switch v := c.refs[k]; {
+		case v.count <= 0 || v.inKernel == allOutcomes:
+		case v.inKernel == 0 && c.listed >= MaxCountedEndpoints:
+			c.waiting[k] = true
+		default:
+			t.putCounted(x, k, true)
+		}
+	}
+	c.touched = c.touched[:0]
+}
+
+// sweepCounted deletes the endpoints that are not wanted, and adds those that waited for room. If none is wanted, it
+// deletes the sets and their rules. It commits when the transaction is full. All frontends of a change have to be
+// written: after reading the tables, that is all frontends.
+func (t *table) sweepCounted(x *tx) error {
+	c := &t.counted
+	if c.wanted == 0 {
+		if len(c.refs) == 0 && !t.hasOutcomes() {
+			return nil
+		}
+		if t.hasOutcomes() {
+			if err := x.commit(); err != nil { // what is pending in these sets
+				return err
+			}
+			t.dropOutcomes()
+		}
+		*c = newCountedEndpoints()
+		return nil
+	}
+	for _, k := range c.idle {
+		if v, ok := c.refs[k]; ok && v.count <= 0 {
+			delete(c.waiting, k)
+			if t.putCounted(x, k, false); x.full() {
+				if err := x.commit(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	c.idle = c.idle[:0]
+	if len(c.waiting) == 0 || c.listed >= MaxCountedEndpoints {
+		return nil
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(c.waiting), model.EndpointKey.Compare) {
+		if c.listed >= MaxCountedEndpoints {
+			break
+		}
+		delete(c.waiting, k)
+		t.putCounted(x, k, true)
+		if err := x.commitIfFull(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loadCounted stores the endpoints of a set. Until a frontend refers to them they are idle.
+func (t *table) loadCounted(o outcome) func([]nfnl.Element) error {
+	return func(list []nfnl.Element) error {
+		for _, e := range list {
+			k, ok := t.countedKeyOf(e.Key)
+			if !ok {
+				return errForeignElement(t.outcomes.counters[o])
+			}
+			c := &t.counted
+			v := c.refs[k]
+			if v.inKernel == 0 {
+				c.listed++
+				c.idle = append(c.idle, k)
+			}
+			v.inKernel |= 1 << o
+			c.refs[k] = v
+		}
+		return nil
+	}
+}
+
+// countedKeyOf decodes the key of an endpoint.
+func (t *table) countedKeyOf(key []byte) (k model.EndpointKey, ok bool) {
+	n := t.addr.bytes
+	if len(key) < n+6 {
+		return k, false
+	}
+	a, ok := netip.AddrFromSlice(key[:n])
+	return model.EndpointKey{Addr: netip.AddrPortFrom(a, binary.BigEndian.Uint16(key[n+4:])), Protocol: protocol(key[n])}, ok
+}

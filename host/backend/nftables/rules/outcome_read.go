@@ -1,0 +1,97 @@
+package rules
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"github.com/sluice-proxy/sluice/host/model"
+	"golang.org/x/sys/unix"
+)
+
+var _ backend.OutcomeCounter = (*Backend)(nil)
+
+// maxOutcomeReads is how often a set of counters is read if a dump misses endpoints, because the kernel is resizing the
+// set or another process is writing to nf_tables.
+const maxOutcomeReads = 20
+
+// ReadOutcomes implements backend.OutcomeCounter. It dumps the sets of counters, in an order in which no connection has an
+// outcome without an attempt.
+func (b *Backend) ReadOutcomes(ctx context.Context) (map[model.EndpointKey]backend.OutcomeCounters, error) {
+	if !b.inSync {
+		return nil, errors.New("nftables: read outcomes: the state of the tables is not known before an Apply succeeds")
+	}
+	out := map[model.EndpointKey]backend.OutcomeCounters{}
+	for _, t := range b.tables {
+		for _, o := range []outcome{refused, answered, attempts} {
+			if err := t.readCounters(ctx, o, out); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// UncountedEndpoints returns the number of endpoints beyond MaxCountedEndpoints.
+func (b *Backend) UncountedEndpoints() (n int) {
+	for _, t := range b.tables {
+		n += len(t.counted.waiting)
+	}
+	return n
+}
+
+// readCounters reads a set of counters into out. Elements that another process added are ignored.
+func (t *table) readCounters(ctx context.Context, o outcome, out map[model.EndpointKey]backend.OutcomeCounters) error {
+	if t.counted.listed == 0 {
+		return nil
+	}
+	t.conn.AllowInconsistent = true // the number of endpoints tells
+	defer func() { t.conn.AllowInconsistent = false }()
+	s := t.outcomes.counters[o]
+	for range maxOutcomeReads {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("nftables: read outcomes: %w", err)
+		}
+		seen := make(map[model.EndpointKey]struct{}, t.counted.listed)
+		err := t.eachElement(s, func(e []byte) {
+			k, ok := t.countedKeyOf(nfnl.Attr(nfnl.Attr(e, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
+			if !ok || t.counted.refs[k].inKernel == 0 {
+				return
+			}
+			seen[k] = struct{}{}
+			c := out[k]
+			*o.of(&c) = packets(e)
+			out[k] = c
+		})
+		if err != nil {
+			return err
+		}
+		if len(seen) == t.counted.listed {
+			return nil
+		}
+	}
+	return fmt.Errorf("nftables: read outcomes: set %s lacks endpoints: %w", s.name, nfnl.ErrInterrupted)
+}
+
+// of returns the counter of an outcome.
+func (o outcome) of(c *backend.OutcomeCounters) *uint64 {
+	switch o {
+	case answered:
+		return &c.Answered
+	case refused:
+		return &c.Refused
+	}
+	return &c.Attempts
+}
+
+// packets decodes the counter of an element, zero if it has none.
+func packets(e []byte) uint64 {
+	data := nfnl.Attr(nfnl.Attr(e, unix.NFTA_SET_ELEM_EXPR), unix.NFTA_EXPR_DATA)
+	if n := nfnl.Attr(data, unix.NFTA_COUNTER_PACKETS); len(n) >= 8 {
+		return binary.BigEndian.Uint64(n)
+	}
+	return 0
+}
