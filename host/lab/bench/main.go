@@ -33,6 +33,7 @@ func main() {
 	flag.BoolVar(&o.worst, "worst", false, "with -size: measure large updates instead")
 	flag.BoolVar(&o.calls, "calls", false, "measure plugin calls only")
 	flag.BoolVar(&o.alternate, "alternate", false, "only compare an endpoint update between cluster sizes")
+	flag.BoolVar(&o.outcomes, "outcomes", false, "only measure what counting the outcomes of connections costs")
 	flag.BoolVar(&o.blocks, "blocks", false, "with -size: measure a block of updates for each line of standard input")
 	flag.StringVar(&o.write, "write", "", "file to write the tables to, between the markers")
 	flag.Parse()
@@ -47,6 +48,7 @@ type options struct {
 	child, write string
 	calls, worst bool
 	alternate    bool
+	outcomes     bool
 	blocks       bool
 }
 
@@ -64,6 +66,9 @@ func (o *options) run() error {
 			_, err = fmt.Print(out)
 		}
 		return err
+	}
+	if o.outcomes {
+		return o.publishOutcomes(out)
 	}
 	calls, err := callCosts(ctx, o.bin)
 	if err != nil {
@@ -98,7 +103,22 @@ func (o *options) run() error {
 		return err
 	}
 	printLargeUpdates(out, worstSize, hardest)
-	return benchutil.Publish(o.write, "bench", out.Bytes())
+	if err := benchutil.Publish(o.write, "bench", out.Bytes()); err != nil {
+		return err
+	}
+	out.Reset()
+	fmt.Fprintf(out, "Machine: %s.\n", benchutil.DescribeMachine())
+	return o.publishOutcomes(out)
+}
+
+// publishOutcomes measures what counting costs, and writes it to a table of its own.
+func (o *options) publishOutcomes(out *bytes.Buffer) error {
+	costs, err := inChild[[]outcomeCost](o, sizes[0], "-outcomes")
+	if err != nil {
+		return err
+	}
+	printOutcomes(out, costs)
+	return benchutil.Publish(o.write, "outcomes", out.Bytes())
 }
 
 // inNamespace measures the size of -size and prints JSON.
@@ -114,9 +134,12 @@ func (o *options) inNamespace(ctx context.Context) error {
 		return runBlocks(ctx, s, os.Stdin, os.Stdout)
 	}
 	var f any
-	if o.worst {
+	switch {
+	case o.outcomes:
+		f, err = measureOutcomes(ctx)
+	case o.worst:
 		f, err = measureLargeUpdates(ctx, s, o.settings)
-	} else {
+	default:
 		f, err = measureProgramming(ctx, s, o.settings)
 	}
 	if err != nil {

@@ -14,17 +14,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialer makes many connections from a host, each from a port of its own. To conntrack, a connection from the port of one
+// Dialer makes many connections from a host, each from a port of its own. To conntrack, a connection from the port of one
 // that it still knows can be the same connection.
-type dialer struct {
+type Dialer struct {
 	host *testnet.Host
 	port [2]uint16 // used last, TCP and UDP
+}
+
+// NewDialer returns a dialer that has used no port.
+func NewDialer(h *testnet.Host) *Dialer { return &Dialer{host: h} }
+
+// Attempt begins connections over TCP to an endpoint that stays silent, and gives them up at once.
+func (c *Dialer) Attempt(to netip.AddrPort, n int) error {
+	saw, err := c.connect(model.TCP, to, n, notAtAll)
+	if err == nil && saw.Answered+saw.Refused > 0 {
+		err = fmt.Errorf("%s: %+v", to, saw)
+	}
+	return err
 }
 
 const firstDialerPort = 10000
 
 // nextPort returns a port that was not used for a protocol.
-func (c *dialer) nextPort(proto model.Protocol) (int, error) {
+func (c *Dialer) nextPort(proto model.Protocol) (int, error) {
 	p := &c.port[0]
 	if proto == model.UDP {
 		p = &c.port[1]
@@ -46,7 +58,7 @@ func forever() func() bool  { return func() bool { return false } }
 func notAtAll() func() bool { return func() bool { return true } }
 
 // connect makes n connections, one after the other, and returns what came back.
-func (c *dialer) connect(proto model.Protocol, to netip.AddrPort, n int, wait patience) (saw backend.OutcomeCounters, err error) {
+func (c *Dialer) connect(proto model.Protocol, to netip.AddrPort, n int, wait patience) (saw backend.OutcomeCounters, err error) {
 	err = c.host.Do(func() error {
 		for range n {
 			fd, err := c.open(proto, to)
@@ -73,7 +85,7 @@ func (c *dialer) connect(proto model.Protocol, to netip.AddrPort, n int, wait pa
 }
 
 // open begins a connection in the namespace of the calling thread.
-func (c *dialer) open(proto model.Protocol, to netip.AddrPort) (fd int, err error) {
+func (c *Dialer) open(proto model.Protocol, to netip.AddrPort) (fd int, err error) {
 	family, kind, from := unix.AF_INET, unix.SOCK_STREAM, netip.IPv4Unspecified()
 	if to.Addr().Is6() {
 		family, from = unix.AF_INET6, netip.IPv6Unspecified()

@@ -46,7 +46,7 @@ type outcomesBed struct {
 	*Bed
 	testing.TB
 	d       DataPlane
-	clients []*dialer
+	clients []*Dialer
 	opened  [2]atomic.Int64 // how often the flapping endpoints of a family were opened
 	mu      sync.Mutex
 	want    map[model.EndpointKey]backend.OutcomeCounters
@@ -71,7 +71,7 @@ func (d *Bed) CheckOutcomes(t testing.TB, connections int, dp DataPlane) {
 	testenv.RequireProgram(t, "nft", "nftables")
 	b := &outcomesBed{Bed: d, TB: t, d: dp, want: map[model.EndpointKey]backend.OutcomeCounters{}}
 	for _, h := range []*testnet.Host{d.Client, d.Pods[1], d.Lab.Node, d.Pods[0]} { // the last one connects to itself
-		b.clients = append(b.clients, &dialer{host: h})
+		b.clients = append(b.clients, NewDialer(h))
 	}
 	b.prepare()
 	b.program(false)
@@ -251,7 +251,7 @@ func (b *outcomesBed) untilClosed(v6 bool) patience {
 }
 
 // connect makes connections and notes what the client saw.
-func (b *outcomesBed) connect(c *dialer, kind endpointKind, v6 bool, proto model.Protocol, n int) int {
+func (b *outcomesBed) connect(c *Dialer, kind endpointKind, v6 bool, proto model.Protocol, n int) int {
 	// A refusal by ICMP that comes while connect(2) has the socket is reported after a second, with the next SYN.
 	notToldAtOnce := kind == unreachable && proto == model.TCP
 	wait := patience(forever)

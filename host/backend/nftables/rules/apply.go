@@ -23,6 +23,7 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 	}
 	err := b.apply(ctx, next, d)
 	b.inSync = err == nil
+	b.warnUncounted()
 	if err == nil {
 		err = b.unprogrammed.err()
 	}

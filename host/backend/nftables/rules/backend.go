@@ -46,6 +46,7 @@ type Backend struct {
 	balancing Balancing
 	limits    AffinityLimits
 
+	uncounted    bool // there are endpoints beyond MaxCountedEndpoints
 	unprogrammed unprogrammed
 	isolating    bool // each frontend gets its own transaction: see isolate
 

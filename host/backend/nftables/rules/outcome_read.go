@@ -43,6 +43,19 @@ func (b *Backend) UncountedEndpoints() (n int) {
 	return n
 }
 
+// warnUncounted logs when there begin or cease to be such endpoints.
+func (b *Backend) warnUncounted() {
+	n := b.UncountedEndpoints()
+	if (n > 0) == b.uncounted || !b.inSync {
+		return
+	}
+	if b.uncounted = n > 0; b.uncounted {
+		b.log.Warn("outcomes of connections are not counted for all endpoints", "uncounted_endpoints", n, "limit_per_family", MaxCountedEndpoints)
+	} else {
+		b.log.Info("outcomes of connections are counted for all endpoints again")
+	}
+}
+
 // readCounters reads a set of counters into out. Elements that another process added are ignored.
 func (t *table) readCounters(ctx context.Context, o outcome, out map[model.EndpointKey]backend.OutcomeCounters) error {
 	if t.counted.listed == 0 {

@@ -235,12 +235,18 @@ func TestEndpointRestarts(t *testing.T) {
 	want := backend.OutcomeCounters{}
 	expect := func(state string) {
 		t.Helper()
-		all, err := d.b.ReadOutcomes(context.Background())
-		if err != nil || all[endpoint] != want {
-			t.Fatalf("%s: got %+v, %v, want %+v", state, all[endpoint], err, want)
+		for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) { // packets may still be on their way
+			all, err := d.b.ReadOutcomes(context.Background())
+			if err == nil && all[endpoint] == want {
+				return
+			}
+			if err != nil || time.Now().After(end) {
+				t.Fatalf("%s: got %+v, %v, want %+v", state, all[endpoint], err, want)
+			}
 		}
 	}
 	const each = 20
+	dialer := testbed.NewDialer(d.client)
 	for round := range 3 {
 		s, err := d.pods[0].Serve("tcp", at, "p1")
 		if err != nil {
@@ -262,12 +268,10 @@ func TestEndpointRestarts(t *testing.T) {
 		if out, err := d.pods[0].Run("table inet reboot { chain in { type filter hook input priority 0; policy drop; }\n}\n", "nft", "-f", "-"); err != nil {
 			t.Fatalf("%s: %v", out, err)
 		}
-		for range each / 4 {
-			if _, err := d.client.Ask("tcp", to, 10*time.Millisecond); !testnet.TimedOut(err) {
-				t.Fatalf("a silent host: %v", err)
-			}
+		if err := dialer.Attempt(to, each); err != nil {
+			t.Fatal(err)
 		}
-		want.Attempts += each / 4
+		want.Attempts += each
 		expect(fmt.Sprintf("silent, round %d", round))
 		if out, err := d.pods[0].Run("", "nft", "delete", "table", "inet", "reboot"); err != nil {
 			t.Fatalf("%s: %v", out, err)
@@ -379,4 +383,45 @@ func BenchmarkReadOutcomes(b *testing.B) {
 			}
 		})
 	}
+}
+
+// TestCountingComesAndGoesWithoutLosingConnections switches counting on and off under load, and checks that it counts in
+// between.
+func TestCountingComesAndGoesWithoutLosingConnections(t *testing.T) {
+	d := newTestEnv(t, 4)
+	rounds := 60
+	if testing.Short() {
+		rounds = 12
+	}
+	plans := [2]*plan.Plan{parse(t, service(frontend(plainService, "1 2"))), parse(t, service(frontend(countedService, "1 2 3")))}
+	d.mustApply(plans[0], nil)
+	stop := d.connectRepeatedly("10.96.0.10:80", 0)
+	for i := range rounds {
+		prev, next := plans[i%2], plans[(i+1)%2]
+		d.mustApply(next, plan.Diff(prev, next))
+		if i%2 == 1 {
+			continue
+		}
+		for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
+			sum := backend.OutcomeCounters{}
+			for pod := 1; pod <= 3; pod++ {
+				c, ok := d.counters(pod)
+				if !ok {
+					t.Fatalf("round %d: p%d has no counters", i, pod)
+				}
+				sum.Attempts, sum.Answered, sum.Refused = sum.Attempts+c.Attempts, sum.Answered+c.Answered, sum.Refused+c.Refused
+			}
+			if sum.Refused > 0 {
+				t.Fatalf("round %d: %+v", i, sum)
+			}
+			if sum.Attempts > 0 && sum.Answered > 0 {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("round %d: nothing is counted: %+v", i, sum)
+			}
+		}
+	}
+	t.Logf("%d connections", stop(int64(rounds)))
+	d.expectPlan(plans[rounds%2])
 }
