@@ -30,6 +30,7 @@ type PlanOptions struct {
 // Plans generates plans that are valid, realistic and small enough to be read when a test fails. It is not safe for concurrent use.
 type Plans struct {
 	rng     *rand.Rand
+	counts  *rand.Rand // of Outcomes
 	options PlanOptions
 }
 
@@ -53,7 +54,7 @@ func NewPlans(seed uint64, o PlanOptions) *Plans {
 	if o.Balances == nil {
 		o.Balances = []plan.Balance{plan.Random, plan.Random, plan.Random, plan.Random, plan.RoundRobin, plan.SourceHash, plan.LeastConnections}
 	}
-	return &Plans{rng: rand.New(rand.NewPCG(seed, 0x5105)), options: o}
+	return &Plans{rng: rand.New(rand.NewPCG(seed, 0x5105)), counts: rand.New(rand.NewPCG(seed, 0xc017)), options: o}
 }
 
 // Plan returns a random plan.
@@ -103,7 +104,7 @@ func (g *Plans) changePort(p *plan.Plan, owner model.PortName) {
 	case 1: // delete one of its frontends
 		delete(p.Frontends, keys[g.rng.IntN(len(keys))])
 	case 2: // change its settings
-		affinity, outcomes := g.affinity(), g.oneIn(3)
+		affinity, outcomes := g.affinity(), g.countsOutcomes()
 		for _, k := range keys {
 			f := *p.Frontends[k]
 			f.Outcomes = outcomes
@@ -162,7 +163,7 @@ func (g *Plans) addPort(p *plan.Plan) {
 	// Ports of a Service share its address, and protocols may share a port number.
 	port := uint16(pick(g.rng, []int{53, 80, 443, 8080, 1 + g.rng.IntN(65535)}))
 	nodePort := uint16(30000 + g.rng.IntN(2768))
-	affinity, outcomes := g.affinity(), g.oneIn(4)
+	affinity, outcomes := g.affinity(), g.countsOutcomes()
 	local := g.oneIn(3)
 	kinds := []plan.Kind{plan.ClusterIP}
 	for _, k := range []plan.Kind{plan.ExternalIP, plan.LoadBalancer, plan.NodePort} {
@@ -198,6 +199,8 @@ func (g *Plans) addPort(p *plan.Plan) {
 		}
 	}
 }
+
+func (g *Plans) countsOutcomes() bool { return g.counts.IntN(4) == 0 }
 
 func (g *Plans) affinity() time.Duration {
 	if g.oneIn(3) {
