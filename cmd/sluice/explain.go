@@ -28,7 +28,8 @@ func newExplainCommand() *cobra.Command {
 		Use:   "explain [-n NAMESPACE] SERVICE",
 		Short: "Show why each endpoint of a Service gets its share of connections",
 		Long: `Prints for each endpoint of a Service whether it is eligible or why not, its weight by the default rules, the weight and
-reason of each plugin, its share of new connections, and the weight that is programmed in the kernel.
+reason of each plugin, its share of new connections, and the weight that is programmed in the kernel; and for each plugin every
+input that it saw when it gave its last answer.
 
 It asks the sluice that is running on this node. With --kubeconfig, --server or --source, it reads the cluster state and
 plans by itself, which needs neither root nor a kernel. The kernel's weights are shown if they may be read.`,
@@ -216,6 +217,9 @@ func printPool(w io.Writer, p *state.Pool, plugins []string) {
 		fmt.Fprintln(tw, strings.Join(append(cells, strings.Join(why, "; ")), "\t"))
 	}
 	tw.Flush()
+	for i := range p.Inputs {
+		printInputs(w, &p.Inputs[i])
+	}
 }
 
 // shedText describes the part of an endpoint's connections that is reset.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -26,5 +27,40 @@ func TestPoolThatWaitsForItsPluginSaysSo(t *testing.T) {
 	want := "waiting for plugin zone-spill since 2026-01-01T12:00:00Z; throttled since 2026-01-01T12:00:00Z: it has used up its share of CPU time\n"
 	if !strings.Contains(out.String(), want) {
 		t.Errorf("got\n%s\nwant %s", out.String(), want)
+	}
+}
+
+// Whoever writes an annotation can write anything.
+func TestInputsArePrintedEscapedWithTheirAge(t *testing.T) {
+	hostile := "a\x1b[31m\nb\tc"
+	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	n, count := uint32(7), uint32(3)
+	in := state.Input{
+		Plugin: "p", At: at, Changed: true, NodeIndex: &count, NodeCount: &n, ConnectionsAge: "1.5s", OutcomesWindow: "10s", Omitted: 4,
+		Service: []state.InputValue{{Key: "service-label:tier", Value: &hostile}},
+		Endpoints: []state.InputEndpoint{{
+			Address: "10.0.0.1:80", Conditions: []string{"ready"}, Weight: 3, ReadySince: &at, Pod: "web-0", Connections: &n,
+			Outcomes: &state.InputOutcomes{InputCounts: state.InputCounts{Attempts: 5, Answered: 1, Refused: 2, Unanswered: 2}, Total: state.InputCounts{Attempts: 50}},
+			Values:   []state.InputValue{{Key: "label:track", Value: &hostile}, {Key: "annotation:b"}},
+		}, {Address: "10.0.0.2:80", Values: make([]state.InputValue, 2)}},
+	}
+	var out strings.Builder
+	x := &state.Explanation{Service: "a/b", Plugins: []string{"p"}, Pools: []state.Pool{{Endpoints: []state.Endpoint{{}}, Inputs: []state.Input{in}}}}
+	if err := printExplanation(&out, x, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`p saw at 12:00:00 UTC, and something has changed since:`, `this node is number 3 of 7`, `service-label:tier: "a\\u001b\[31m\\nb\\tc"`,
+		`age of the numbers of connections: 1.5s`, `window of outcomes: 10s`, `and 4 more endpoints`,
+		`ENDPOINT +WEIGHT +SINCE +CONNECTIONS +ANSWERED +REFUSED +UNANSWERED +ATTEMPTS +LABEL:TRACK +ANNOTATION:B +POD +CONDITIONS`,
+		`10.0.0.1:80 +3 +ready 12:00:00 +7 +1 \(0\) +2 \(0\) +2 \(0\) +5 \(50\) +"a\\u001b\[31m\\nb\\tc" +- +web-0 +ready`,
+		`10.0.0.2:80 +0 +- +- +- +- +- +- +- +- +- +-`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out.String()) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	if strings.ContainsAny(out.String(), "\x1b\t") {
+		t.Errorf("not escaped:\n%q", out.String())
 	}
 }

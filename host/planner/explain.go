@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/service"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // Explanation explains the weights of a Service's endpoints.
@@ -20,6 +21,7 @@ type Explanation struct {
 	Settings  policy.ServiceSettings // that the Service has set; InForce is the policy with them
 	Err       error                  // of binding the policy or of its chain
 	Decisions []PortDecision
+	Seen      []PortSeen         // parallel to Decisions; nil: no policy
 	Frontends []*plan.Frontend   // in the plan
 	Conflicts []plan.Degradation // the first frontends that the Service wants and does not get, at most maxExplained
 	// Contested is the number of all such frontends.
@@ -53,6 +55,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 		for i := range e.Decisions {
 			p.explainPending(&e.Decisions[i].Cluster)
 			p.explainPending(&e.Decisions[i].Local)
+			e.Seen = append(e.Seen, p.seen(svc, &e.Decisions[i]))
 		}
 	} else if e.Policy == nil { // decisions of the default rules are not cached: they follow from the cluster state
 		e.Decisions = p.decideAll(svc)
@@ -85,6 +88,31 @@ func (p *Planner) decideAll(svc *model.Service) (out []PortDecision) {
 	}
 	return out
 }
+
+// PortSeen is what the plugins of a Service port's policy saw, by pool.
+type PortSeen struct{ Cluster, Local []policy.Seen }
+
+// seen returns what the plugins saw when they gave the answers of a decision.
+func (p *Planner) seen(svc *model.Service, d *PortDecision) (out PortSeen) {
+	port := *d.Port
+	port.Endpoints = slices.Clone(port.Endpoints)
+	for i := range port.Endpoints {
+		e := &port.Endpoints[i]
+		e.HeldCluster, e.HeldLocal = isHeld(d.Cluster.Hold, i), isHeld(d.Local.Hold, i)
+	}
+	in := p.input(svc, &port)
+	if port.UsesCluster {
+		in.Pool = abi.PoolCluster
+		out.Cluster = p.evaluator.Seen(&in)
+	}
+	if port.UsesLocal {
+		in.Pool = abi.PoolLocal
+		out.Local = p.evaluator.Seen(&in)
+	}
+	return out
+}
+
+func isHeld(h *policy.Hold, i int) bool { return h != nil && h.Until != nil && h.Until[i] != 0 }
 
 // explainPending completes what a decision waits for.
 func (p *Planner) explainPending(d *policy.Decision) {

@@ -114,9 +114,7 @@ func (p *Planner) decide(r *round, port *service.Port, now time.Time) PortDecisi
 	if !heldUntil.IsZero() {
 		r.requeueAt = earlier(r.requeueAt, heldUntil.UnixMilli())
 	}
-	in := policy.Input{Service: r.svc, Port: port, Node: p.nodeInfo.Node, Zone: p.nodeInfo.Zone, Zones: p.zones,
-		NodesUnknown: p.nodesPartial, NodeIndex: p.nodeIndex, NodeCount: p.nodeCount,
-		Pods: policy.Pods{All: p.cluster.Pods, Pending: p.cluster.PodsOf(r.svc.Name) == model.PodsPending}}
+	in := p.input(r.svc, port)
 	evaluate := func(pool uint8) policy.Decision {
 		in.Pool = pool
 		got, at := p.evaluator.Decide(r.policy, &in, now)
@@ -153,6 +151,15 @@ func (p *Planner) settingsOf(svc *model.Service, of *policy.Policy) policy.Servi
 		return policy.ServiceSettings{}
 	}
 	return policy.ServiceSettings{Text: svc.Settings, Err: fmt.Errorf("Service %s: metadata.annotations[sluice.dev/settings]: the Service has no policy", svc.Name)}
+}
+
+// input returns the input of the policy of a Service port, except for the pool.
+func (p *Planner) input(svc *model.Service, port *service.Port) policy.Input {
+	return policy.Input{
+		Service: svc, Port: port, Node: p.nodeInfo.Node, Zone: p.nodeInfo.Zone, Zones: p.zones,
+		NodesUnknown: p.nodesPartial, NodeIndex: p.nodeIndex, NodeCount: p.nodeCount,
+		Pods: policy.Pods{All: p.cluster.Pods, Pending: p.cluster.PodsOf(svc.Name) == model.PodsPending},
+	}
 }
 
 // countPending counts what a decision waits for.

@@ -15,6 +15,7 @@ type stepState struct {
 	results    packedResults
 	balance    uint8
 	state      []byte
+	told       *told         // see Seen; nil: nothing
 	answeredAt int64         // Request.Now of the last answer, Unix milliseconds
 	requeueAt  int64         // call again then, Unix milliseconds; 0: only on a change
 	err        error         // of the last call
@@ -138,5 +139,6 @@ func (e *Evaluator) record(m *poolState, s *stepState, c *Call, nowMS int64) err
 	s.results = packResults(resp.Results)
 	s.balance = resp.Balance
 	s.state = append(s.state[:0], resp.State...)
+	s.told = newTold(&c.Request, c.Plugin.Needs())
 	return nil
 }

@@ -50,7 +50,7 @@ type Host struct {
 	watchdog *watchdog.Watchdog
 	seed     maphash.Seed // of the choice of decisions that are repeated
 
-	missingInputs map[string]string // Options.Missing
+	missing map[string]string // Options.Missing
 
 	mu      sync.Mutex
 	plugins map[*Plugin]bool
@@ -66,7 +66,7 @@ func New(_ context.Context, opts Options) (*Host, error) {
 		return nil, fmt.Errorf("wasm: %w", err)
 	}
 	h := &Host{ctx: context.Background(), limits: limits, log: opts.Log, now: opts.Now, plugins: map[*Plugin]bool{}, codes: map[codeKey]*code{},
-		watchdog: new(watchdog.Watchdog), seed: maphash.MakeSeed(), missingInputs: opts.Missing}
+		watchdog: new(watchdog.Watchdog), seed: maphash.MakeSeed(), missing: opts.Missing}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}

@@ -83,7 +83,12 @@ func TestHostileModulesFailWithinBoundsAndNameTheReason(t *testing.T) {
 	testenv.RequireProgram(t, "wat2wasm", "wabt")
 	ctx := context.Background()
 	var logged bytes.Buffer
-	h := newHost(t, Options{CacheDir: noCache, Log: slog.New(slog.NewTextHandler(&logged, nil))})
+	h := newHost(t, Options{
+		Missing: map[string]string{
+			"connections": "it has no such table", "outcomes": "it has no such table", "podLabels": "it has no Pods",
+		},
+		CacheDir: noCache, Log: slog.New(slog.NewTextHandler(&logged, nil)),
+	})
 	good, err := h.Load(ctx, "good", goodWAT(t), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -51,15 +51,6 @@ func (in Input) Asked(needs uint32, keys []string) string {
 	return in.Text + ": " + strings.Join(names, ", ")
 }
 
-// unserved returns why no host provides an input yet, "" if hosts do.
-func unserved(name string) string {
-	switch name {
-	case "nodes", "podNames", "podLabels", "podAnnotations", "podCPU", "serviceLabels", "serviceAnnotations":
-		return ""
-	}
-	return "this version of sluice does not provide it"
-}
-
 // checkNeeds refuses needs that this host does not serve: without its inputs a plugin would decide on missing data.
 func (h *Host) checkNeeds(needs uint32) error {
 	if unknown := needs &^ abi.AllNeeds; unknown != 0 {
@@ -67,7 +58,7 @@ func (h *Host) checkNeeds(needs uint32) error {
 	}
 	var errs []error
 	for _, in := range Inputs() {
-		if why := h.missing(in.Name); in.need&needs != 0 && why != "" {
+		if why := h.missing[in.Name]; in.need&needs != 0 && why != "" {
 			errs = append(errs, fmt.Errorf("module refused: sluice_needs asks for %s (%s, bit %#x): %s", in.Name, in.Text, in.need, why))
 		}
 	}
@@ -80,18 +71,10 @@ func (h *Host) checkKeys(keys []string) error {
 	for _, k := range keys {
 		kind, _, _ := abi.KeyKind(k)
 		for _, in := range Inputs() {
-			if why := h.missing(in.Name); in.kind == kind && why != "" {
+			if why := h.missing[in.Name]; in.kind == kind && why != "" {
 				errs = append(errs, fmt.Errorf("module refused: sluice_keys declares %q (%s): %s", k, in.Text, why))
 			}
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// missing returns why this host does not provide an input, "" if it does.
-func (h *Host) missing(name string) string {
-	if why := h.missingInputs[name]; why != "" {
-		return why
-	}
-	return unserved(name)
 }

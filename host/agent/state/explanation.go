@@ -55,6 +55,7 @@ type Pool struct {
 	Pending   *Pending   `json:"pending,omitempty"`
 	Panic     *Panic     `json:"panic,omitempty"` // of a policy with panic
 	Endpoints []Endpoint `json:"endpoints"`
+	Inputs    []Input    `json:"inputs,omitempty"` // of each plugin that has answered
 }
 
 // Pending is the plugin call that a decision waits for.
@@ -147,11 +148,17 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 	}
 	for i := range e.Decisions {
 		d := &e.Decisions[i]
+		var seen planner.PortSeen
+		if i < len(e.Seen) {
+			seen = e.Seen[i]
+		}
 		if d.Port.UsesCluster {
 			x.Pools = append(x.Pools, newPool(d.Port, &d.Cluster, abi.PoolCluster, e.Policy, wallTime))
+			x.Pools[len(x.Pools)-1].Inputs = newInputs(seen.Cluster, wallTime)
 		}
 		if d.Port.UsesLocal {
 			x.Pools = append(x.Pools, newPool(d.Port, &d.Local, abi.PoolLocal, e.Policy, wallTime))
+			x.Pools[len(x.Pools)-1].Inputs = newInputs(seen.Local, wallTime)
 		}
 	}
 	return x

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/agent/state"
+)
+
+// printInputs prints what a plugin saw when it gave its last answer.
+func printInputs(w io.Writer, in *state.Input) {
+	fmt.Fprintf(w, "\n  %s saw at %s UTC", in.Plugin, in.At.Format(time.TimeOnly))
+	if in.Changed {
+		fmt.Fprint(w, ", and something has changed since:")
+	} else {
+		fmt.Fprint(w, ":")
+	}
+	if in.Settings != "" {
+		fmt.Fprintf(w, "\n    settings %s", in.Settings)
+	}
+	if in.NodeCount != nil {
+		fmt.Fprintf(w, "\n    this node is number %d of %d", *in.NodeIndex, *in.NodeCount)
+	}
+	for _, z := range in.Zones {
+		fmt.Fprintf(w, "\n    zone %s: %d endpoints, %d serving, %d ready", z.Name, z.Total, z.Serving, z.Ready)
+		if z.Nodes != nil {
+			fmt.Fprintf(w, "; %d Nodes, %d m CPU", *z.Nodes, *z.MilliCPU)
+		}
+	}
+	for _, v := range in.Service {
+		fmt.Fprintf(w, "\n    %s: %s", v.Key, valueText(v.Value))
+	}
+	if in.ConnectionsAge != "" {
+		fmt.Fprintf(w, "\n    age of the numbers of connections: %s", in.ConnectionsAge)
+	}
+	if in.OutcomesWindow != "" {
+		fmt.Fprintf(w, "\n    window of outcomes: %s", in.OutcomesWindow)
+	}
+	fmt.Fprintln(w)
+	if len(in.Endpoints) == 0 {
+		return
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	first := &in.Endpoints[0]
+	named := slices.ContainsFunc(in.Endpoints, func(e state.InputEndpoint) bool { return e.Pod != "" })
+	head := []string{"    ENDPOINT", "WEIGHT", "SINCE"}
+	if in.ConnectionsAge != "" {
+		head = append(head, "CONNECTIONS")
+	}
+	if in.OutcomesWindow != "" {
+		head = append(head, "ANSWERED", "REFUSED", "UNANSWERED", "ATTEMPTS")
+	}
+	for _, v := range first.Values {
+		head = append(head, strings.ToUpper(v.Key))
+	}
+	if named {
+		head = append(head, "POD")
+	}
+	fmt.Fprintln(tw, strings.Join(append(head, "CONDITIONS"), "\t"))
+	for i := range in.Endpoints {
+		e := &in.Endpoints[i]
+		since := "-"
+		if at := e.TerminatingSince; at != nil {
+			since = "terminating " + at.Format(time.TimeOnly)
+		} else if at := e.ReadySince; at != nil {
+			since = "ready " + at.Format(time.TimeOnly)
+		}
+		cells := []string{"    " + e.Address, strconv.FormatUint(uint64(e.Weight), 10), since}
+		if in.ConnectionsAge != "" {
+			cells = append(cells, countText(e.Connections))
+		}
+		if in.OutcomesWindow != "" {
+			cells = append(cells, outcomesCells(e.Outcomes)...)
+		}
+		for _, v := range e.Values {
+			cells = append(cells, valueText(v.Value))
+		}
+		if named {
+			cells = append(cells, dash(e.Pod))
+		}
+		fmt.Fprintln(tw, strings.Join(append(cells, dash(strings.Join(e.Conditions, ","))), "\t"))
+	}
+	tw.Flush()
+	if in.Omitted > 0 {
+		fmt.Fprintf(w, "    and %d more endpoints\n", in.Omitted)
+	}
+}
+
+// outcomesCells are the outcomes in the window, with those since the node counts them.
+func outcomesCells(o *state.InputOutcomes) []string {
+	if o == nil {
+		return []string{"-", "-", "-", "-"}
+	}
+	cell := func(now, total uint64) string { return fmt.Sprintf("%d (%d)", now, total) }
+	return []string{
+		cell(o.Answered, o.Total.Answered), cell(o.Refused, o.Total.Refused), cell(o.Unanswered, o.Total.Unanswered), cell(o.Attempts, o.Total.Attempts),
+	}
+}
+
+// valueText is a value in quotes, which tell it from an absent one.
+func valueText(v *string) string {
+	if v == nil {
+		return "-"
+	}
+	return `"` + *v + `"`
+}
+
+func countText(n *uint32) string {
+	if n == nil {
+		return "-"
+	}
+	return strconv.FormatUint(uint64(*n), 10)
+}
