@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -102,5 +103,24 @@ func TestWhatIsNotAskedForIsNotKept(t *testing.T) {
 		if m.steps[0].told != nil {
 			t.Error("numbers of connections are kept for a plugin that does not ask for them")
 		}
+	}
+}
+
+// The times and values of Pods are part of the input.
+func TestSeenHasThePodsOfTheAnswer(t *testing.T) {
+	p := newNeedy(0)
+	p.keys = []string{"label:track", abi.KeyPodCPU}
+	b := newNeedyFixture(p)
+	b.in.Port.Endpoints[0].Pod = "web-0"
+	pod := &model.Pod{Labels: map[string]string{"track": "canary"}, MilliCPU: 250, ReadySince: b.now.Add(-time.Hour).UnixMilli()}
+	b.in.Pods.All = map[model.Name]*model.Pod{{Namespace: "shop", Name: "web-0"}: pod}
+	b.expect(t, "first call", FromChain, 7, 7, 7)
+	b.now = b.now.Add(time.Hour)
+	all := b.evaluator.Seen(&b.in)
+	if len(all) != 1 || all[0].Changed || !sameInputs(all[0].Request, p.request) {
+		t.Fatalf("got  %+v\nsaw  %+v", all, p.request)
+	}
+	if e := all[0].Request.Endpoints[0]; e.ReadySince != pod.ReadySince || e.Values[0].Text != "canary" || e.Values[1].Text != "250" {
+		t.Errorf("%+v", e)
 	}
 }
