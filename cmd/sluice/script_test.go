@@ -148,6 +148,9 @@ func (n *scriptNode) step(ts *testscript.TestScript) time.Time {
 	for _, err := range s.Errors {
 		fmt.Fprintln(&n.log, err)
 	}
+	for _, err := range s.SettingsErrors {
+		fmt.Fprintln(&n.log, err)
+	}
 	for _, w := range s.Warnings {
 		fmt.Fprintln(&n.log, w)
 	}

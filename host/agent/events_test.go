@@ -20,12 +20,13 @@ func TestFailedPoliciesAndConflictsBecomeEvents(t *testing.T) {
 		hold: func(c *planner.HoldChange) { got = append(got, c.Service.String()+" hold") }}
 	o.OnPlan(&engine.PlannedStep{Result: &planner.Result{
 		Errors:       []error{&planner.ServiceError{Service: a, Err: errors.New("out of fuel")}, errors.New("not about a Service")},
+		SettingsErrors: []*planner.ServiceError{{Service: b, Err: errors.New("refused")}},
 		NewConflicts: []plan.Degradation{{Owner: model.PortName{Service: b}}},
 		NewlyLimited: []plan.Degradation{{Owner: model.PortName{Service: a}}},
 		Holds:        []planner.HoldChange{{Service: b, Held: true}},
 	}})
 	o.OnApply(&engine.ApplyResult{NewlyFailed: []*planner.ServiceError{{Service: b, Err: errors.New("no space")}}})
-	if want := []string{"shop/a " + kube.ReasonFailedToEvaluatePolicy, "shop/b " + kube.ReasonFrontendConflict, "shop/a " + kube.ReasonServiceLimited,
+	if want := []string{"shop/a " + kube.ReasonFailedToEvaluatePolicy, "shop/b " + kube.ReasonServiceSettingsRefused, "shop/b " + kube.ReasonFrontendConflict, "shop/a " + kube.ReasonServiceLimited,
 		"shop/b hold", "shop/b " + kube.ReasonFrontendNotProgrammed}; !slices.Equal(got, want) {
 		t.Errorf("Events %q, want %q", got, want)
 	}
