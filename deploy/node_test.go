@@ -218,7 +218,7 @@ func (n *node) waitForLog(p *process, text string) {
 func (n *node) waitForPlugins(p *process) {
 	n.Helper()
 	for plugin, settings := range map[string]int{"staged-drain": 1, "zone-spill": 2} {
-		loaded := regexp.MustCompile(fmt.Sprintf(`"msg":"loaded plugin","plugin":"%s",.*"instances":%d,`, plugin, settings))
+		loaded := regexp.MustCompile(fmt.Sprintf(`"msg":"loaded plugin","plugin":"%s",.*"settings":%d,`, plugin, settings))
 		for end := time.Now().Add(timeout); !loaded.MatchString(p.String()); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				n.Fatalf("not all plugins are loaded, no %s:\n%s", loaded, p)
