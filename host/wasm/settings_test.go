@@ -156,6 +156,25 @@ func TestSettingsOfAServiceThatMakeThePluginImpureAreRefused(t *testing.T) {
 	}
 }
 
+func TestSettingsOfAServiceDeclareNoOtherKeys(t *testing.T) {
+	p := openSettings(t, Limits{}, LoadOptions{})
+	for _, text := range []string{c('5', 0), c('k', 0)} {
+		if _, err := p.Check(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if keys := p.Keys(c('k', 0)); len(keys) != 1 || keys[0] != "service-label:a" || len(p.Keys(c('5', 0))) != 0 {
+		t.Fatalf("keys %q", keys)
+	}
+	_, err := askWith(p, "shop", abi.Settings{Text: c('k', 1), Own: true, Policy: c('5', 0)}, later)
+	if !errors.Is(err, abi.ErrSettings) || !strings.Contains(err.Error(), `they declare the key "service-label:a", which those of the policy do not`) {
+		t.Errorf("a key that the policy does not declare: %v", err)
+	}
+	if _, err := askWith(p, "shop", abi.Settings{Text: c('k', 1), Own: true, Policy: c('k', 0)}, later); err != nil {
+		t.Errorf("one that it does: %v", err)
+	}
+}
+
 func TestInstanceWithTooManySettingsIsReplaced(t *testing.T) {
 	p := openSettings(t, Limits{}, LoadOptions{})
 	n := maxHandles + 100

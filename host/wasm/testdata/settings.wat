@@ -15,6 +15,14 @@
     (if (i32.eq (local.get $c) (i32.const 115)) (then (return (i32.const 0))))             ;; s: returns the first handle again
     (i32.sub (global.get $count) (i32.const 1)))
 
+  ;; k: declares a key
+  (data (i32.const 16) "service-label:a")
+  (func (export "sluice_keys") (param $handle i32) (param $to i32) (param $room i32) (result i32)
+    (if (i32.eq (local.get $handle) (i32.const -1)) (then (return (i32.const 0))))
+    (if (i32.ne (i32.load8_u (i32.add (i32.const 0x60000) (local.get $handle))) (i32.const 107)) (then (return (i32.const 0))))
+    (memory.copy (local.get $to) (i32.const 16) (i32.const 15))
+    (i32.const 15))
+
   (func $evil (param $req i32) (param $resp i32) (param $size i64) (result i64)
     (local $c i32) (local $i i32) (local $to i32)
     (global.set $calls (i32.add (global.get $calls) (i32.const 1)))
