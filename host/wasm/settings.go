@@ -175,7 +175,7 @@ func (p *Plugin) prepare(key instanceKey, req *abi.Request) (g *guest, h handle,
 		}
 	}
 	g, h, used, err := p.configuredInstance(key, req.Settings.Text)
-	p.configured += count(used > 0)
+	p.configured += count(used > 0 && req.Settings.Text != "")
 	p.fuel += uint64(max(0, used))
 	return g, h, err
 }
