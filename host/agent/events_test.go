@@ -19,11 +19,11 @@ func TestFailedPoliciesAndConflictsBecomeEvents(t *testing.T) {
 	var o engine.Observer = eventRecorder{warn: func(s model.Name, reason, _ string) { got = append(got, s.String()+" "+reason) },
 		hold: func(c *planner.HoldChange) { got = append(got, c.Service.String()+" hold") }}
 	o.OnPlan(&engine.PlannedStep{Result: &planner.Result{
-		Errors:       []error{&planner.ServiceError{Service: a, Err: errors.New("out of fuel")}, errors.New("not about a Service")},
+		Errors:         []error{&planner.ServiceError{Service: a, Err: errors.New("out of fuel")}, errors.New("not about a Service")},
 		SettingsErrors: []*planner.ServiceError{{Service: b, Err: errors.New("refused")}},
-		NewConflicts: []plan.Degradation{{Owner: model.PortName{Service: b}}},
-		NewlyLimited: []plan.Degradation{{Owner: model.PortName{Service: a}}},
-		Holds:        []planner.HoldChange{{Service: b, Held: true}},
+		NewConflicts:   []plan.Degradation{{Owner: model.PortName{Service: b}}},
+		NewlyLimited:   []plan.Degradation{{Owner: model.PortName{Service: a}}},
+		Holds:          []planner.HoldChange{{Service: b, Held: true}},
 	}})
 	o.OnApply(&engine.ApplyResult{NewlyFailed: []*planner.ServiceError{{Service: b, Err: errors.New("no space")}}})
 	if want := []string{"shop/a " + kube.ReasonFailedToEvaluatePolicy, "shop/b " + kube.ReasonServiceSettingsRefused, "shop/b " + kube.ReasonFrontendConflict, "shop/a " + kube.ReasonServiceLimited,

@@ -76,7 +76,7 @@ func TestServiceFields(t *testing.T) {
 			func(s *model.Service) any { return s.Policy }, "p",
 		},
 		"the annotation with settings": {
-			func(o *corev1.Service) { o.Annotations = map[string]string{"sluice.dev/settings": ` {"p": 1}` } },
+			func(o *corev1.Service) { o.Annotations = map[string]string{"sluice.dev/settings": ` {"p": 1}`} },
 			func(s *model.Service) any { return s.Settings }, ` {"p": 1}`,
 		},
 		"settings that are too long are cut, and still too long": {
@@ -86,7 +86,9 @@ func TestServiceFields(t *testing.T) {
 			func(s *model.Service) any { return len(s.Settings) }, model.MaxSettings + 1,
 		},
 		"settings are not among the annotations for plugins": {
-			func(o *corev1.Service) { o.Annotations = map[string]string{"sluice.dev/settings": "{}", "sluice.dev/policy": "p"} },
+			func(o *corev1.Service) {
+				o.Annotations = map[string]string{"sluice.dev/settings": "{}", "sluice.dev/policy": "p"}
+			},
 			func(s *model.Service) any { _, has := s.Annotations.Get("sluice.dev/settings"); return has }, false,
 		},
 		"affinity by default is three hours": {

@@ -154,7 +154,7 @@ func (h *Host) LoadWith(ctx context.Context, name string, wasm, settings []byte,
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	p.report.Keys = p.keys[string(settings)]
+	p.report.Keys = p.Keys(string(settings))
 	return p, nil
 }
 
@@ -173,7 +173,7 @@ func (h *Host) Open(ctx context.Context, name string, wasm []byte, options LoadO
 	}
 	p := &Plugin{
 		host: h, ctx: h.ctx, code: c, limits: limits, options: options, log: log, configurable: hasExport(c.info, "sluice_configure"),
-		keys: map[string][]string{}, verdicts: verdicts{}, trials: trials{unit: limits.ConfigureFuel}, pool: pool{limit: options.Instances},
+		verdicts: verdicts{}, trials: trials{unit: limits.ConfigureFuel}, pool: pool{limit: options.Instances},
 		report: Report{Name: name, Revision: revision(wasm), Module: *c.info, FromCache: c.fromCache, Meter: c.metering, Compile: c.compiling},
 	}
 	err = h.retryAfterCompile(ctx, func() error {

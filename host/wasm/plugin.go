@@ -36,7 +36,7 @@ type Plugin struct {
 	logLimit logLimiter
 
 	newInstances instanceRate
-	keys         map[string][]string // by settings that Check has found to be good
+	keys         declared
 	verdicts     verdicts
 	trials       trials
 	triedAt      int64 // time of the last trial
@@ -240,7 +240,7 @@ func (p *Plugin) Start(ctx context.Context) error {
 // scratch returns a plugin with the same module, for a self-test beside calls of p. Close it with discard.
 func (p *Plugin) scratch() *Plugin {
 	return &Plugin{host: p.host, limits: p.limits, configurable: p.configurable, log: p.log, report: p.report, ctx: p.ctx, code: p.code,
-		options: p.options, keys: map[string][]string{}, verdicts: verdicts{}, pool: pool{limit: p.options.Instances}, repeats: p.newRepeats()}
+		options: p.options, verdicts: verdicts{}, pool: pool{limit: p.options.Instances}, repeats: p.newRepeats()}
 }
 
 // Check tests the plugin with settings, a JSON object or "" for none: it configures instances of their own, and runs the self-test on
@@ -262,9 +262,7 @@ func (p *Plugin) Check(ctx context.Context, settings string) (SelfTest, error) {
 	q.discard()
 	q.report.SelfTest.Duration = p.host.now().Sub(begin)
 	if err == nil {
-		p.mu.Lock()
-		p.keys[settings] = q.keys[settings]
-		p.mu.Unlock()
+		p.keys.set(settings, q.Keys(settings))
 	}
 	return q.report.SelfTest, err
 }
@@ -272,12 +270,8 @@ func (p *Plugin) Check(ctx context.Context, settings string) (SelfTest, error) {
 // Needs implements policy.Plugin.
 func (p *Plugin) Needs() uint32 { return p.report.Needs }
 
-// Keys implements policy.Plugin: the keys that Check has found.
-func (p *Plugin) Keys(settings string) []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.keys[settings]
-}
+// Keys implements policy.Plugin: the keys that Check has found. It does not wait for a running Decide.
+func (p *Plugin) Keys(settings string) []string { return p.keys.of(settings) }
 
 // Revision implements policy.Plugin: a digest of module and ABI.
 func (p *Plugin) Revision() string { return p.report.Revision }

@@ -78,7 +78,7 @@ func (p *Plugin) selfTest(ctx context.Context, settings string) error {
 	if err != nil {
 		return err
 	}
-	p.keys[settings] = h.keys
+	p.keys.set(settings, h.keys)
 	samples := Samples(h.keys...)
 	requests, want := make([]*abi.Request, len(samples)), make([]abi.Response, len(samples))
 	for i, s := range samples {
@@ -129,7 +129,7 @@ func (p *Plugin) ask(req *abi.Request, settings string, resp *abi.Response) erro
 	if err != nil {
 		return err
 	}
-	if keys := p.keys[settings]; !slices.Equal(h.keys, keys) {
+	if keys := p.Keys(settings); !slices.Equal(h.keys, keys) {
 		return fmt.Errorf("sluice_keys: two instances declare different keys for the same settings: %q and %q", keys, h.keys)
 	}
 	resp.Reset(len(req.Endpoints))

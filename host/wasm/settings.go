@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -47,6 +48,27 @@ func (v verdicts) record(s *abi.Settings, err error) {
 func digestOf(s *abi.Settings) [sha256.Size]byte {
 	text, policy := sha256.Sum256([]byte(s.Text)), sha256.Sum256([]byte(s.Policy))
 	return sha256.Sum256(append(text[:], policy[:]...))
+}
+
+// declared are the keys that a plugin declares, by settings that Check has found to be good.
+type declared struct {
+	mu   sync.RWMutex
+	keys map[string][]string
+}
+
+func (d *declared) of(settings string) []string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.keys[settings]
+}
+
+func (d *declared) set(settings string, keys []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.keys == nil {
+		d.keys = map[string][]string{}
+	}
+	d.keys[settings] = keys
 }
 
 // settingsError is the error of settings that the plugin refuses, whatever instance it is asked in.
@@ -159,7 +181,7 @@ func (g *guest) passSettings(text string, budget *int64) (id uint32, err error) 
 // sluice reads is not for the owner of a Service to say.
 func (p *Plugin) checkOwnKeys(s *abi.Settings, keys []string) error {
 	for _, k := range keys {
-		if !slices.Contains(p.keys[s.Policy], k) {
+		if !slices.Contains(p.Keys(s.Policy), k) {
 			return fmt.Errorf("they declare the key %q, which those of the policy do not", k)
 		}
 	}

@@ -175,6 +175,16 @@ func TestSettingsOfAServiceDeclareNoOtherKeys(t *testing.T) {
 	}
 }
 
+// TestKeysDoNotWaitForADecision: the engine's loop asks for them.
+func TestKeysDoNotWaitForADecision(t *testing.T) {
+	p := openSettings(t, Limits{}, LoadOptions{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if keys := p.Keys(""); len(keys) != 0 {
+		t.Error(keys)
+	}
+}
+
 func TestInstanceWithTooManySettingsIsReplaced(t *testing.T) {
 	p := openSettings(t, Limits{}, LoadOptions{})
 	n := maxHandles + 100
