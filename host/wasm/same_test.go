@@ -198,6 +198,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 				want.Reset(n)
 				got.Reset(n)
 				plain.decide(t, s.Request, &want)
+				s.Request.Settings.Text = g.settings
 				if err := metered.Decide(s.Request, &got); err != nil {
 					t.Fatalf("%s: %v", s.Name, err)
 				}
