@@ -24,15 +24,39 @@ func (b *Backend) ReadOutcomes(ctx context.Context) (map[model.EndpointKey]backe
 	if !b.inSync {
 		return nil, errors.New("nftables: read outcomes: the state of the tables is not known before an Apply succeeds")
 	}
-	out := map[model.EndpointKey]backend.OutcomeCounters{}
+	out := make(map[model.EndpointKey]backend.OutcomeCounters, b.tables[0].counted.listed+b.tables[1].counted.listed)
 	for _, t := range b.tables {
+		if t.counted.listed == 0 {
+			continue
+		}
+		readings := t.newReadings()
 		for _, o := range []outcome{refused, answered, attempts} {
-			if err := t.readCounters(ctx, o, out); err != nil {
+			if err := t.readCounters(ctx, o, readings); err != nil {
 				return nil, err
 			}
 		}
+		for k, r := range readings {
+			out[k] = r.counters
+		}
 	}
 	return out, nil
+}
+
+// reading is the counters of an endpoint while they are read.
+type reading struct {
+	counters backend.OutcomeCounters
+	seen     uint8 // bits by outcome
+}
+
+// newReadings returns a reading for each endpoint that the kernel has.
+func (t *table) newReadings() map[model.EndpointKey]*reading {
+	all, values := make(map[model.EndpointKey]*reading, t.counted.listed), make([]reading, t.counted.listed)
+	for k, v := range t.counted.refs {
+		if v.inKernel != 0 {
+			all[k] = &values[len(all)]
+		}
+	}
+	return all
 }
 
 // UncountedEndpoints returns the number of endpoints beyond MaxCountedEndpoints.
@@ -56,11 +80,8 @@ func (b *Backend) warnUncounted() {
 	}
 }
 
-// readCounters reads a set of counters into out. Elements that another process added are ignored.
-func (t *table) readCounters(ctx context.Context, o outcome, out map[model.EndpointKey]backend.OutcomeCounters) error {
-	if t.counted.listed == 0 {
-		return nil
-	}
+// readCounters reads a set of counters. Elements that another process added are ignored.
+func (t *table) readCounters(ctx context.Context, o outcome, readings map[model.EndpointKey]*reading) error {
 	t.conn.AllowInconsistent = true // the number of endpoints tells
 	defer func() { t.conn.AllowInconsistent = false }()
 	s := t.outcomes.counters[o]
@@ -68,21 +89,26 @@ func (t *table) readCounters(ctx context.Context, o outcome, out map[model.Endpo
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("nftables: read outcomes: %w", err)
 		}
-		seen := make(map[model.EndpointKey]struct{}, t.counted.listed)
+		missing := len(readings)
+		for _, r := range readings {
+			r.seen &^= 1 << o
+		}
 		err := t.eachElement(s, func(e []byte) {
 			k, ok := t.countedKeyOf(nfnl.Attr(nfnl.Attr(e, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
-			if !ok || t.counted.refs[k].inKernel == 0 {
+			r := readings[k]
+			if !ok || r == nil {
 				return
 			}
-			seen[k] = struct{}{}
-			c := out[k]
-			*o.of(&c) = packets(e)
-			out[k] = c
+			if r.seen&(1<<o) == 0 {
+				missing--
+			}
+			r.seen |= 1 << o
+			*o.of(&r.counters) = packets(e)
 		})
 		if err != nil {
 			return err
 		}
-		if len(seen) == t.counted.listed {
+		if missing == 0 {
 			return nil
 		}
 	}

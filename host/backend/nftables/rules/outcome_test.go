@@ -425,3 +425,55 @@ func TestCountingComesAndGoesWithoutLosingConnections(t *testing.T) {
 	t.Logf("%d connections", stop(int64(rounds)))
 	d.expectPlan(plans[rounds%2])
 }
+
+// TestRepliesCountAgainWithoutRoomForFlows fills the set of flows. A UDP flow's first reply is the only one that counts as
+// long as there is room; beyond that, the connections are counted for which there is none.
+func TestRepliesCountAgainWithoutRoomForFlows(t *testing.T) {
+	d := newTestEnv(t, 1)
+	d.apply(service(frontend("10.96.0.10:80/UDP ClusterIP masquerade=never outcomes=counted", "1")))
+	const replies = 3
+	exchange := func() (answered uint64) {
+		t.Helper()
+		read := func() uint64 {
+			all, err := d.b.ReadOutcomes(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return all[model.EndpointKey{Addr: netip.AddrPortFrom(d.pods[0].Addr(node4), 9000), Protocol: model.UDP}].Answered
+		}
+		before := read()
+		c, err := d.client.Dial(context.Background(), "udp", netip.MustParseAddrPort("10.96.0.10:80"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for range replies {
+			_ = c.SetDeadline(time.Now().Add(timeout))
+			if _, err := c.Write([]byte("who?")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := testnet.Greeting(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return read() - before
+	}
+	if n := exchange(); n != 1 {
+		t.Errorf("%d replies of a flow count", n)
+	}
+	var full strings.Builder
+	full.WriteString("flush set ip sluice outcome_flows; add element ip sluice outcome_flows { ")
+	for i := range flowsSize {
+		fmt.Fprintf(&full, "10.9.%d.%d . 1 . 10.9.0.1 . 2 . udp timeout 1h, ", i>>8, i&255)
+	}
+	d.mustNFT(full.String() + "}")
+	begin := time.Now()
+	n := exchange()
+	if n != replies && time.Since(begin) < 2*time.Second { // conntrack sets the status assured after two seconds
+		t.Errorf("%d replies of a flow count although there is no room", n)
+	}
+	out, err := d.nft("", "list", "chain", "ip", "sluice", "remember_reply")
+	if want := fmt.Sprintf("counter packets %d ", n); err != nil || !strings.Contains(out, want) {
+		t.Errorf("want %q in:\n%s%v", want, out, err)
+	}
+}
