@@ -64,6 +64,8 @@ type OutcomeCounter interface {
 	// is first counted, and can start again at 0 when its table is replaced or repaired. Endpoints beyond the limit of the
 	// data plane are missing. After an error of Apply it returns an error until an Apply succeeds.
 	ReadOutcomes(ctx context.Context) (map[model.EndpointKey]OutcomeCounters, error)
+	// UncountedEndpoints returns the number of endpoints beyond the limit of the data plane.
+	UncountedEndpoints() int
 }
 
 // OutcomeCounters count connections that this node sent to an endpoint, whichever frontend they came through.

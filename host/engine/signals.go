@@ -105,8 +105,8 @@ func (e *Engine) readOutcomes(ctx context.Context) time.Time {
 	g.backend.start(ctx, readTimeout, func(ctx context.Context) func() {
 		begin := time.Now()
 		counters, err := counter.ReadOutcomes(ctx)
-		took := time.Since(begin)
-		return func() { e.outcomesRead(counters, took, err) }
+		took, omitted := time.Since(begin), counter.UncountedEndpoints()
+		return func() { e.outcomesRead(counters, omitted, took, err) }
 	})
 	return time.Time{}
 }
@@ -120,14 +120,14 @@ func (e *Engine) planNow() time.Time {
 }
 
 // outcomesRead takes a reading of outcomes.
-func (e *Engine) outcomesRead(counters map[model.EndpointKey]backend.OutcomeCounters, took time.Duration, err error) {
+func (e *Engine) outcomesRead(counters map[model.EndpointKey]backend.OutcomeCounters, omitted int, took time.Duration, err error) {
 	s := &e.signals.outcomes
 	if !s.active || e.readFailed(s, OutcomesRead, "reading outcomes of connections failed", took, err) {
 		return
 	}
 	s.done(e.SignalsPeriod, took, maxReadShare)
 	e.Planner.AddOutcomes(e.signals.tracker.Update(e.planNow(), countersOf(counters)))
-	e.Observer.OnEvent(Event{Kind: OutcomesRead, At: s.lastAt, Duration: took, Count: len(counters)})
+	e.Observer.OnEvent(Event{Kind: OutcomesRead, At: s.lastAt, Duration: took, Count: len(counters), Omitted: omitted})
 }
 
 func countersOf(all map[model.EndpointKey]backend.OutcomeCounters) iter.Seq2[model.EndpointKey, outcomes.Counters] {

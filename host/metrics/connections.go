@@ -23,6 +23,7 @@ type signalState struct {
 	at        time.Time
 	took      time.Duration
 	endpoints int
+	omitted   int
 }
 
 // signalLabels are the values of the label signal, and the operations of failures_total.
@@ -56,7 +57,7 @@ func (c *connections) signal(n engine.Event) {
 	case n.At.IsZero():
 		delete(c.signals, n.Kind)
 	case n.Err == nil:
-		c.signals[n.Kind] = signalState{n.At, n.Duration, n.Count}
+		c.signals[n.Kind] = signalState{n.At, n.Duration, n.Count, n.Omitted}
 	}
 }
 
@@ -66,6 +67,7 @@ var (
 	descSignalSuccess = desc("signal_last_success_timestamp_seconds", "Unix timestamp of the last reading of a signal that plugins need: "+
 		"outcomes of connections, or open connections.", "signal")
 	descSignalDuration  = desc("signal_read_duration_seconds", "Duration of the last reading of outcomes, and CPU time of the last count of open connections.", "signal")
+	descUncounted       = desc("uncounted_endpoints", "Number of endpoints beyond the limit of the data plane, whose outcomes are needed and not counted.")
 	descSignalEndpoints = desc("signal_endpoints", "Number of endpoints of the last reading of a signal.", "signal")
 )
 
@@ -87,5 +89,8 @@ func (c *connections) collect(out chan<- prometheus.Metric) {
 		gauge(descSignalSuccess, seconds(s.at))
 		gauge(descSignalDuration, s.took.Seconds())
 		gauge(descSignalEndpoints, float64(s.endpoints))
+		if kind == engine.OutcomesRead {
+			out <- prometheus.MustNewConstMetric(descUncounted, prometheus.GaugeValue, float64(s.omitted))
+		}
 	}
 }

@@ -67,6 +67,9 @@ func (k *Kernel) forgetOutcomes() {
 	}
 }
 
+// UncountedEndpoints implements backend.OutcomeCounter. There is no limit.
+func (b *Backend) UncountedEndpoints() int { return 0 }
+
 // ReadOutcomes implements backend.OutcomeCounter.
 func (b *Backend) ReadOutcomes(ctx context.Context) (map[model.EndpointKey]backend.OutcomeCounters, error) {
 	if b.closed {

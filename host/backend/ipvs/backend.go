@@ -22,6 +22,7 @@ type rulesBackend interface {
 	ReadMarks(ctx context.Context) (p *plan.Plan, marks rules.Marks, guarded map[netip.Addr]bool, err error)
 	ReadPools(ctx context.Context) (map[plan.Key]rules.Pools, error)
 	ReadOutcomes(ctx context.Context) (map[model.EndpointKey]backend.OutcomeCounters, error)
+	UncountedEndpoints() int
 	Guard(ctx context.Context, add, del []netip.Addr) (backend.Report, error)
 	Watch(onChange func(backend.ExternalChange)) (stop func(), err error)
 	Drifted(ctx context.Context) (bool, error)
@@ -171,6 +172,9 @@ func (b *Backend) Caps() plan.Caps { return b.caps }
 func (b *Backend) ReadOutcomes(ctx context.Context) (map[model.EndpointKey]backend.OutcomeCounters, error) {
 	return b.rules.ReadOutcomes(ctx)
 }
+
+// UncountedEndpoints implements backend.OutcomeCounter.
+func (b *Backend) UncountedEndpoints() int { return b.rules.UncountedEndpoints() }
 
 // Close implements backend.Backend.
 func (b *Backend) Close() error {

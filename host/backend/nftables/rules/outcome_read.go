@@ -59,7 +59,7 @@ func (t *table) newReadings() map[model.EndpointKey]*reading {
 	return all
 }
 
-// UncountedEndpoints returns the number of endpoints beyond MaxCountedEndpoints.
+// UncountedEndpoints implements backend.OutcomeCounter: those beyond MaxCountedEndpoints.
 func (b *Backend) UncountedEndpoints() (n int) {
 	for _, t := range b.tables {
 		n += len(t.counted.waiting)
