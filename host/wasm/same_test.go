@@ -9,6 +9,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
+	"github.com/sluice-proxy/sluice/plugins/failover/failover"
 	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
 	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
 	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
@@ -175,6 +176,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 		{"zone-spill", goGuest(t, "../../plugins/zone-spill"), zonespill.New, ""},
 		{"staged-drain", goGuest(t, "../../plugins/staged-drain"), stageddrain.New, ""},
 		{"slow-start", goGuest(t, "../../plugins/slow-start"), slowstart.New, `{"windowSeconds": 120, "aggression": 1.7}`},
+		{"failover", goGuest(t, "../../plugins/failover"), failover.New, `{"by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`},
 		{"C", cGuest(t, "../../examples/plugin-c/zone_first.c"), nil, ""},
 		{"WAT", goodWAT(t), nil, ""},
 	} {
@@ -197,6 +199,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 				var want, got abi.Response
 				want.Reset(n)
 				got.Reset(n)
+				s.Request.Settings.Text = g.settings
 				plain.decide(t, s.Request, &want)
 				s.Request.Settings.Text = g.settings
 				if err := metered.Decide(s.Request, &got); err != nil {

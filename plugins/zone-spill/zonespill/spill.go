@@ -6,6 +6,7 @@ package zonespill
 import (
 	"time"
 
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -14,9 +15,10 @@ type plugin struct {
 	settings settings
 
 	zones      []zone
-	nodeZone   int    // index of the zone of this node
-	unit       uint64 // greatest common divisor of the endpoints' weights
-	largest    uint64 // of these weights, in units
+	groups     weights.Groups // of the endpoints of each zone
+	nodeZone   int            // index of the zone of this node
+	unit       uint64         // greatest common divisor of the endpoints' weights
+	largest    uint64         // of these weights, in units
 	prev, next state
 	buf        []byte
 	texts      map[textKey]string
@@ -47,7 +49,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	if acts {
 		p.shares()
 		if !p.reuseMultipliers(req) {
-			p.chooseMultipliers()
+			p.groups.ChooseMultipliers(weights.Limits{MaxTotal: uint64(p.settings.MaxTotal), Largest: p.largest})
 			p.saveMultipliers(req)
 		}
 		p.setWeights(req, resp, ref)
@@ -107,8 +109,7 @@ func (p *plugin) setWeights(req *sdk.Request, resp *sdk.Response, ref uint64) {
 		if w != last {
 			last, units = w, w/p.unit
 		}
-		z := &p.zones[e.ZoneIndex()]
-		resp.SetWeight(i, int(units*z.multiplier))
-		resp.SetReasonID(i, z.reason)
+		resp.SetWeight(i, int(units*p.groups[e.ZoneIndex()].Multiplier))
+		resp.SetReasonID(i, p.zones[e.ZoneIndex()].reason)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -75,24 +76,24 @@ func (p *plugin) reuseMultipliers(req *sdk.Request) bool {
 		return false
 	}
 	total, most := uint64(0), uint64(0)
-	for i := range p.zones {
-		z := &p.zones[i]
-		z.multiplier = 0
-		if z.capacity == 0 {
+	for i := range p.groups {
+		g := &p.groups[i]
+		g.Multiplier = 0
+		if g.Capacity == 0 {
 			continue
 		}
 		n, ok := p.prev.find(p.hash(req, i))
 		if !ok {
 			return false
 		}
-		z.multiplier = n
-		total += n * z.capacity
+		g.Multiplier = n
+		total += n * g.Capacity
 		most = max(most, n)
 	}
-	if total == 0 || most*p.largest > maxWeight || total > uint64(p.settings.MaxTotal) {
+	if total == 0 || most*p.largest > weights.MaxWeight || total > uint64(p.settings.MaxTotal) {
 		return false
 	}
-	if p.maxError(total) > uint64(p.settings.HysteresisPercent)*million/100 {
+	if p.groups.MaxError(total) > uint64(p.settings.HysteresisPercent)*million/100 {
 		return false
 	}
 	p.next.nodeZone, p.next.multipliers = p.prev.nodeZone, append(p.next.multipliers, p.prev.multipliers...)
@@ -111,9 +112,9 @@ func (m *state) find(zone uint32) (uint64, bool) {
 // saveMultipliers saves the multipliers of this decision, if all fit into the state.
 func (p *plugin) saveMultipliers(req *sdk.Request) {
 	p.next.nodeZone = p.hash(req, p.nodeZone)
-	for i := range p.zones {
-		if z := &p.zones[i]; z.capacity > 0 {
-			p.next.multipliers = append(p.next.multipliers, zoneMultiplier{p.hash(req, i), uint16(z.multiplier)})
+	for i := range p.groups {
+		if g := &p.groups[i]; g.Capacity > 0 {
+			p.next.multipliers = append(p.next.multipliers, zoneMultiplier{p.hash(req, i), uint16(g.Multiplier)})
 		}
 	}
 	if stateHead+len(p.next.multipliers)*stateZone > sdk.MaxStateLen {

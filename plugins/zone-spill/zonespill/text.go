@@ -26,20 +26,16 @@ const maxTexts = 1000
 
 // setReasons sets the reasons of the zones, from the shares that result from the multipliers.
 func (p *plugin) setReasons(req *sdk.Request, resp *sdk.Response) {
-	total := uint64(0)
 	for i := range p.zones {
-		total += p.zones[i].multiplier * p.zones[i].capacity
-	}
-	for i := range p.zones {
-		z := &p.zones[i]
-		if z.capacity == 0 {
+		z, g := &p.zones[i], &p.groups[i]
+		if g.Capacity == 0 {
 			continue
 		}
-		key := textKey{textGets, req.NodeZone(), z.id, (z.multiplier*z.capacity*200 + total) / (2 * total)}
+		key := textKey{textGets, req.NodeZone(), z.id, p.groups.Percent(i)}
 		switch {
 		case i == p.nodeZone:
 			key.kind = textKeeps
-		case z.multiplier == 0:
+		case g.Multiplier == 0:
 			key.kind = textNothing
 		}
 		n := p.zoneCache(i)

@@ -7,13 +7,10 @@ import (
 
 // zone is the data of a zone during a decision.
 type zone struct {
-	id         sdk.StringID
-	demand     uint64 // Nodes, or millicores
-	ready      int64  // ready endpoints that may have weight
-	capacity   uint64 // sum of the weights of its endpoints, in units
-	share      uint64 // target share of this node's new connections, in millionths
-	multiplier uint64 // factor for the weights of its endpoints
-	reason     sdk.ReasonID
+	id     sdk.StringID
+	demand uint64 // Nodes, or millicores
+	ready  int64  // ready endpoints that may have weight
+	reason sdk.ReasonID
 
 	unchosen uint64 // ready endpoints that the default rules did not choose
 }
@@ -21,7 +18,7 @@ type zone struct {
 // maxDemand prevents overflow of 64-bit sums.
 const maxDemand = 1 << 40
 
-// collect fills p.zones, in the order of the zone table. It returns the weight for ready endpoints that the default rules
+// collect fills p.zones and p.groups, in the order of the zone table. It returns the weight for ready endpoints that the default rules
 // did not choose or, if no decision is possible, the reason.
 func (p *plugin) collect(req *sdk.Request) (ref uint64, why string) {
 	if req.NodeZone() == sdk.NoString {
@@ -44,6 +41,11 @@ func (p *plugin) collect(req *sdk.Request) (ref uint64, why string) {
 		p.nodeZone = len(p.zones)
 		p.zones = append(p.zones, zone{id: req.NodeZone()})
 	}
+	slack := uint64(p.settings.TolerancePercent) * million / 100
+	p.groups = p.groups[:0]
+	for range p.zones {
+		p.groups = append(p.groups, weights.Group{Slack: slack})
+	}
 	if why := p.count(req); why != "" {
 		return 0, why
 	}
@@ -60,7 +62,7 @@ func (p *plugin) count(req *sdk.Request) (why string) {
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		c, w := e.Conditions(), uint64(e.Weight())
-		if w == 0 && !isReadyUnchosen(c) {
+		if w == 0 && !weights.Unchosen(c) {
 			continue
 		}
 		at := e.ZoneIndex()
@@ -76,7 +78,7 @@ func (p *plugin) count(req *sdk.Request) (why string) {
 			z.unchosen++
 			continue
 		}
-		z.capacity += w
+		p.groups[at].Capacity += w
 		if w != last {
 			p.unit, p.largest, last = weights.GCD(p.unit, w), max(p.largest, w), w
 		}
@@ -92,18 +94,11 @@ func (p *plugin) normalizeCapacity() (ref uint64) {
 	p.unit, p.largest = max(p.unit, 1), max(p.largest, 1) // 0 if no endpoint has weight
 	ref = p.largest
 	for i := range p.zones {
-		z := &p.zones[i]
-		z.capacity = (z.capacity + z.unchosen*ref) / p.unit
+		g := &p.groups[i]
+		g.Capacity = (g.Capacity + p.zones[i].unchosen*ref) / p.unit
 	}
 	p.largest /= p.unit
 	return ref
-}
-
-// isReadyUnchosen reports whether an endpoint is ready but not chosen by the default rules, because of hints to other zones.
-// This plugin weighs zones itself, so such endpoints count. A chosen endpoint without weight was excluded by a previous
-// plugin and stays excluded.
-func isReadyUnchosen(c sdk.Conditions) bool {
-	return c&(sdk.Ready|sdk.Terminating|sdk.Chosen) == sdk.Ready
 }
 
 // baseWeight returns the weight of an endpoint relative to those of its zone.
@@ -111,7 +106,7 @@ func baseWeight(e sdk.Endpoint, ref uint64) uint64 {
 	if w := e.Weight(); w > 0 {
 		return uint64(w)
 	}
-	if isReadyUnchosen(e.Conditions()) {
+	if weights.Unchosen(e.Conditions()) {
 		return ref
 	}
 	return 0

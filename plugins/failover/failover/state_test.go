@@ -1,0 +1,141 @@
+package failover
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/sdktest"
+)
+
+// session decides one Service port over time.
+type session struct {
+	t        *testing.T
+	settings string
+	now      int64
+	state    []byte
+}
+
+func (s *session) decide(counts ...[2]int) *abi.Response {
+	s.t.Helper()
+	var eps []abi.Endpoint
+	for i, c := range counts {
+		eps = append(eps, zone(string(rune('a'+i)), c[0], c[1])...)
+	}
+	req := sdktest.NewRequest("a", nil, eps...)
+	req.Now, req.State = s.now, s.state
+	resp := run(s.t, s.settings, req)
+	s.state = slices.Clone(resp.State)
+	return resp
+}
+
+func TestSpillIsImmediateAndReturnWaits(t *testing.T) {
+	s := &session{t: t, settings: `{"holdSeconds":30}`, now: sdktest.Now}
+	for i, step := range []struct {
+		after   time.Duration
+		healthy int // of 10 in this zone
+		want    float64
+		wait    time.Duration
+	}{
+		{0, 10, 100, 0},
+		{time.Second, 8, 100, 0}, // overprovisioned
+		{time.Second, 7, 100, 0}, // 98 %: within the hysteresis
+		{time.Second, 5, 70, 0},
+		{time.Second, 10, 70, 30 * time.Second},
+		{10 * time.Second, 9, 70, 20 * time.Second},
+		{10 * time.Second, 5, 70, 0}, // it fails again: the wait is over
+		{10 * time.Second, 10, 70, 30 * time.Second},
+		{10 * time.Second, 4, 56, 0}, // worse
+		{time.Second, 6, 56, 30 * time.Second},
+		{15 * time.Second, 10, 56, 15 * time.Second},
+		{15 * time.Second, 10, 100, 0},
+		{time.Second, 0, 0, 0},
+		{time.Second, 1, 0, 30 * time.Second},
+		{-time.Hour, 1, 0, 30 * time.Second}, // the clock went back
+		{30 * time.Second, 1, 14, 0},
+	} {
+		s.now += step.after.Milliseconds()
+		resp := s.decide([2]int{step.healthy, 10 - step.healthy}, [2]int{4, 0})
+		in, all := 0.0, 0.0
+		for j, a := range resp.Results {
+			if all += float64(a.Weight); j < 10 {
+				in += float64(a.Weight)
+			}
+		}
+		if got := 100 * in / all; got < step.want-1.1 || got > step.want+1.1 || resp.RequeueAfter != step.wait {
+			t.Errorf("step %d: %.1f %%, requeue after %v, want %.0f %%, %v", i, got, resp.RequeueAfter, step.want, step.wait)
+		}
+	}
+}
+
+// A group that becomes empty while another one has its shares on hold must not keep connections.
+func TestGroupWithoutEndpointsLosesItsShareAtOnce(t *testing.T) {
+	s := &session{t: t, settings: `{"holdSeconds":30}`, now: sdktest.Now}
+	s.decide([2]int{0, 4}, [2]int{4, 0})
+	s.now += 1000
+	s.decide([2]int{4, 0}, [2]int{4, 0})
+	s.now += 1000
+	if got := sdktest.Weights(s.decide([2]int{4, 0}, [2]int{0, 4})); !slices.Equal(got, []int{1, 1, 1, 1, 0, 0, 0, 0}) {
+		t.Errorf("weights %v", got)
+	}
+}
+
+func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for range 60 {
+		settings := `{"holdSeconds":5,"hysteresisPercent":10}`
+		often, seldom := &session{t: t, settings: settings}, &session{t: t, settings: settings}
+		counts := [][2]int{{4, 0}, {4, 0}}
+		now, wake, changed := int64(sdktest.Now), int64(0), true
+		var last []int
+		for step := range 60 {
+			if rnd.IntN(8) == 0 {
+				i, up := rnd.IntN(2), rnd.IntN(5)
+				counts[i], changed = [2]int{up, 4 - up}, true
+			}
+			now += 1000
+			often.now, seldom.now = now, now
+			want := sdktest.Weights(often.decide(counts...))
+			if changed || wake != 0 && wake <= now { // as a host does
+				resp := seldom.decide(counts...)
+				last, changed, wake = sdktest.Weights(resp), false, 0
+				if resp.RequeueAfter > 0 {
+					wake = now + resp.RequeueAfter.Milliseconds()
+				}
+			}
+			if !slices.Equal(last, want) {
+				t.Fatalf("step %d, %v: called every second %v, called when needed %v", step, counts, want, last)
+			}
+		}
+	}
+}
+
+func FuzzState(f *testing.F) {
+	s := &session{settings: "", now: sdktest.Now}
+	resp, err := sdktest.Run(New(), "", sdktest.NewRequest("a", nil, append(zone("a", 1, 1), zone("b", 2, 0)...)...))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(resp.State, uint8(2), uint8(2))
+	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x40, 0x42, 0x0f, 0, 0, 0, 0, 0}, uint8(0), uint8(1))
+	f.Add([]byte{2}, uint8(1), uint8(0))
+	f.Fuzz(func(t *testing.T, state []byte, a, b uint8) {
+		if len(state) > abi.MaxStateLen || a+b == 0 || a > 20 || b > 20 {
+			return
+		}
+		s := session{t: t, now: s.now, state: state}
+		resp := s.decide([2]int{int(a), 3}, [2]int{int(b), 3})
+		sum := 0
+		for i, r := range resp.Results {
+			sum += int(r.Weight)
+			if healthy := i < int(a) || i >= int(a)+3 && i < int(a+b)+3; !healthy && r.Weight > 0 {
+				t.Fatalf("endpoint %d gets %d", i, r.Weight)
+			}
+		}
+		if sum == 0 || resp.RequeueAfter > 30*time.Second || len(resp.State) != stateHead+8 {
+			t.Fatalf("sum %d, requeue after %v, %d bytes of state", sum, resp.RequeueAfter, len(resp.State))
+		}
+	})
+}
