@@ -208,12 +208,12 @@ spec: {clusterIP: 10.96.0.10, selector: {app: web}, ports: [{name: http, port: 8
 // overlays validates each overlay with the API server (strict, dry run), and its configuration with sluice in the image.
 func (c *cluster) overlays() {
 	c.Helper()
-	c.sh(`for c in no-init some-nodes; do
+	c.sh(`for c in no-init some-nodes pods; do
   mkdir deploy/kustomize/overlays/with-$c
   printf 'resources: [../../base]\ncomponents: [../../components/%s]\n' $c > deploy/kustomize/overlays/with-$c/kustomization.yaml
 done`)
 	list, err := filepath.Glob(filepath.Join(c.work, "deploy/kustomize/overlays/*"))
-	if err != nil || len(list) < 6 {
+	if err != nil || len(list) < 7 {
 		c.Fatal(list, err)
 	}
 	for _, dir := range append(list, filepath.Join(c.work, "deploy/kustomize/base")) {

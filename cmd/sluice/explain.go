@@ -138,6 +138,12 @@ func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) erro
 	for _, c := range x.Contested {
 		fmt.Fprintf(w, "  conflict   %s\n", c)
 	}
+	switch x.Pods {
+	case model.PodsPending.String():
+		fmt.Fprintln(w, "  pods       not read yet; plugins that declare keys of Pods wait for them for at most 30 s")
+	case model.PodsUnavailable.String():
+		fmt.Fprintln(w, "  pods       cannot be read (the log of sluice says why); plugins see none of their values")
+	}
 	for _, o := range x.Omitted {
 		fmt.Fprintf(w, "  limit      %s\n", o)
 	}

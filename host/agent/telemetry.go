@@ -76,6 +76,11 @@ func (t *telemetry) attachSource(client *kube.Client, s *kube.Source) {
 			}
 			return out
 		},
+		Pods: func() metrics.Pods {
+			p := s.PodStats()
+			return metrics.Pods{Watches: p.Watches, Pods: p.Pods, Pending: p.Services[model.PodsPending],
+				Read: p.Services[model.PodsRead], Unavailable: p.Services[model.PodsUnavailable]}
+		},
 		Requests: func() (out []metrics.RequestCount) {
 			for _, r := range client.Requests() {
 				out = append(out, metrics.RequestCount(r))

@@ -12,6 +12,15 @@ type Source struct {
 	Resources func() []Resource
 	// Requests returns the requests to the API server.
 	Requests func() []RequestCount
+	// Pods returns what is read of Pods.
+	Pods func() Pods
+}
+
+// Pods counts what is read of Pods because policies need it.
+type Pods struct {
+	Watches, Pods int
+	// Services whose policies need their Pods.
+	Pending, Read, Unavailable int
 }
 
 // Resource is a watched resource.
@@ -34,8 +43,11 @@ func (m *Metrics) SetSource(s Source) {
 }
 
 var (
-	descStale    = desc("source_stale_seconds", "Time since a resource was last known to be up to date, in seconds: 0 while it is watched, or if its last periodic list succeeded.", "resource")
-	descRequests = prometheus.NewDesc("rest_client_requests_total", "Number of HTTP requests, partitioned by status code, method, and host.",
+	descStale       = desc("source_stale_seconds", "Time since a resource was last known to be up to date, in seconds: 0 while it is watched, or if its last periodic list succeeded.", "resource")
+	descPodWatches  = desc("pod_watches", "Number of watches of Pods. There are none unless a plugin declares labels, annotations or CPU requests of Pods.")
+	descPods        = desc("pods", "Number of Pods of which declared values are kept.")
+	descPodServices = desc("pod_services", "Number of Services whose policy sees values of Pods, by state: pending, read, or unavailable (the values are absent).", "state")
+	descRequests    = prometheus.NewDesc("rest_client_requests_total", "Number of HTTP requests, partitioned by status code, method, and host.",
 		[]string{"code", "method", "host"}, nil)
 )
 
@@ -44,6 +56,17 @@ func (s Source) collect(out chan<- prometheus.Metric) {
 		for _, r := range s.Resources() {
 			out <- prometheus.MustNewConstMetric(descStale, prometheus.GaugeValue, r.Staleness.Seconds(), r.Name)
 		}
+	}
+	if s.Pods != nil {
+		p := s.Pods()
+		gauge := func(d *prometheus.Desc, n int, labels ...string) {
+			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+		}
+		gauge(descPodWatches, p.Watches)
+		gauge(descPods, p.Pods)
+		gauge(descPodServices, p.Pending, "pending")
+		gauge(descPodServices, p.Read, "read")
+		gauge(descPodServices, p.Unavailable, "unavailable")
 	}
 	if s.Requests != nil {
 		for _, r := range s.Requests() {

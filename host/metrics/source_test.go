@@ -20,7 +20,7 @@ func TestSourceStalenessAndRequestMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, f := range families {
-			if name := f.GetName(); name != "sluice_source_stale_seconds" && name != "rest_client_requests_total" {
+			if name := f.GetName(); name != "sluice_source_stale_seconds" && name != "rest_client_requests_total" && !strings.HasPrefix(name, "sluice_pod") {
 				continue
 			}
 			problems, err := promlint.NewWithMetricFamilies(families[i : i+1]).Lint()
@@ -45,6 +45,7 @@ func TestSourceStalenessAndRequestMetrics(t *testing.T) {
 		Resources: func() []metrics.Resource {
 			return []metrics.Resource{{Name: "services", Staleness: stale}, {Name: "endpointslices"}}
 		},
+		Pods: func() metrics.Pods { return metrics.Pods{Watches: 2, Pods: 30, Pending: 1, Read: 4, Unavailable: 5} },
 		Requests: func() []metrics.RequestCount {
 			return []metrics.RequestCount{{Code: "200", Method: "GET", Host: "192.0.2.1:6443", Count: 7}, {Code: "<error>", Method: "GET", Host: "192.0.2.1:6443", Count: 3}}
 		},
@@ -53,6 +54,11 @@ func TestSourceStalenessAndRequestMetrics(t *testing.T) {
 		want := []string{
 			"COUNTER rest_client_requests_total code=200,host=192.0.2.1:6443,method=GET 7",
 			"COUNTER rest_client_requests_total code=<error>,host=192.0.2.1:6443,method=GET 3",
+			"GAUGE sluice_pod_services state=pending 1",
+			"GAUGE sluice_pod_services state=read 4",
+			"GAUGE sluice_pod_services state=unavailable 5",
+			"GAUGE sluice_pod_watches  2",
+			"GAUGE sluice_pods  30",
 			"GAUGE sluice_source_stale_seconds resource=endpointslices 0",
 			fmt.Sprint("GAUGE sluice_source_stale_seconds resource=services ", stale.Seconds()),
 		}

@@ -156,3 +156,35 @@ func TestNodeIndexIsThePositionAmongReadyNodes(t *testing.T) {
 		}
 	}
 }
+
+// TestFloodOfPodChangesDelaysNoOtherNamespace: a tenant changes the labels of all of its Pods between any two Plans.
+func TestFloodOfPodChangesDelaysNoOtherNamespace(t *testing.T) {
+	p := New(testSettings(), func(string) (policy.Plugin, error) { return labelPlugin{[]string{"label:weight"}}, nil })
+	p.PlanInBatches()
+	var changes []model.Change
+	const services = 3000
+	for i := range services {
+		changes = append(changes, podService("flood", fmt.Sprint("s", i), fmt.Sprint("p", i), i)...)
+	}
+	changes = append(changes, podService("shop", "web", "web-1", services)...)
+	p.Apply(append(changes, podLabel("shop", "web-1", "1"), model.Change{Kind: model.Synced}))
+	now := time.Unix(1000, 0)
+	p.Plan(now)
+	left := false
+	for round := range 5 {
+		changes = changes[:0]
+		for i := range services {
+			changes = append(changes, podLabel("flood", fmt.Sprint("p", i), fmt.Sprint(1+round)))
+		}
+		want := uint16(10 + round)
+		p.Apply(append(changes, podLabel("shop", "web-1", fmt.Sprint(want))))
+		r := p.Plan(now)
+		left = left || r.Remaining > 0
+		if got := weightOf(t, p, model.Name{Namespace: "shop", Name: "web"}); got != want {
+			t.Errorf("round %d: weight %d, want %d, with %d Services remaining", round, got, want, r.Remaining)
+		}
+	}
+	if !left {
+		t.Error("every Plan has planned the whole flood: it shows nothing")
+	}
+}

@@ -21,11 +21,13 @@ type Explanation struct {
 	Mode    string   `json:"mode,omitempty"`
 	Error   string   `json:"error,omitempty"`
 	// Settings are those that the Service sets by its annotation; nil: none.
-	Settings  *Settings `json:"settings,omitempty"`
-	Frontends []string  `json:"frontends"`
-	Contested []string  `json:"contested,omitempty"` // frontends that another Service has
-	Omitted   []string  `json:"omitted,omitempty"`   // what is left out because of limits or addresses
-	Pools     []Pool    `json:"pools"`
+	Settings *Settings `json:"settings,omitempty"`
+	// Pods is whether the Pods of the Service have been read, if a plugin declares keys of Pods: pending, read or unavailable.
+	Pods      string   `json:"pods,omitempty"`
+	Frontends []string `json:"frontends"`
+	Contested []string `json:"contested,omitempty"` // frontends that another Service has
+	Omitted   []string `json:"omitted,omitempty"`   // what is left out because of limits or addresses
+	Pools     []Pool   `json:"pools"`
 }
 
 // Settings are settings that a Service sets.
@@ -133,6 +135,9 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 	x.Settings = newSettings(&e.Settings)
 	if e.Err != nil && !waits(e) {
 		x.Error = e.Err.Error()
+	}
+	if e.Pods != nil {
+		x.Pods = e.Pods.String()
 	}
 	for _, f := range e.Frontends {
 		x.Frontends = append(x.Frontends, f.Kind.String()+" "+f.Key.String())

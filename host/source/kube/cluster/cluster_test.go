@@ -265,6 +265,7 @@ func TestRealAPIServer(t *testing.T) {
 		s.SetNeeds(every)
 		r.eventually("back", func() bool { return len(r.snap.Nodes) == 2 && r.snap.Nodes["n2"].Zone == "b" })
 	})
+	t.Run("values of Pods reach the plan", func(t *testing.T) { checkPods(t, c, config) })
 	t.Run("a renewed token is used", tapped.checkTokenRenewal)
 	t.Run("Events", func(t *testing.T) {
 		rec := kube.NewRecorder(r.client, "n1", log, time.Now, time.After)
