@@ -130,11 +130,12 @@ func TestCrowdLeavesRoomForOtherServices(t *testing.T) {
 func probeCount(t *testing.T) bool { return !missingFeatures(t)["element counts of sets"] }
 
 func TestGroupsGetRoomsOfTheirOwn(t *testing.T) {
-	o := affinityGroups{byName: map[model.PortName]*affinityGroup{}, byID: map[affinityID]*affinityGroup{}}
+	o := newAffinityGroups()
+	noRoom := func(int) bool { return false }
 	seen := map[affinityID]bool{}
 	create := func() *affinityGroup {
 		t.Helper()
-		g, err := o.create()
+		g, err := o.create(noRoom)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +169,7 @@ func TestGroupsGetRoomsOfTheirOwn(t *testing.T) {
 	for len(o.byID) < maxAffinityID {
 		create()
 	}
-	if _, err := o.create(); err != errTooManyGroups {
+	if _, err := o.create(noRoom); err != errTooManyGroups {
 		t.Errorf("one too many: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -32,24 +33,35 @@ func (r rulesetBuilder) learnChains() (chains []chain) {
 	for _, c := range slices.SortedFunc(maps.Keys(r.affinity.learn), func(a, b learnChain) int {
 		return cmp.Or(a.room-b.room, cmp.Compare(a.timeout, b.timeout))
 	}) {
-		var rules []*ruleBuilder
-		for _, list := range lists {
+		inRoom := slices.DeleteFunc(slices.Clone(lists), func(list int) bool {
 			own, shared := r.affinity.clients[clientSet{list, c.room}], r.affinity.clients[clientSet{list, sharedRoom}]
-			if own == nil || !own.exists || shared == nil {
-				continue
-			}
-			rules = append(rules,
-				r.rule().groupID().daddr().dport().setPriorityFrom(r.affinity.endpoints[list]).jump(c.record(list)),
-				r.rule().groupOfID().setPriority())
-			// When a set is full, its rule ends and the next one is tried.
-			chains = append(chains, r.chain(c.record(list),
-				r.rule().originalSrc().groupOfID().change(own, unix.NFT_DYNSET_OP_UPDATE, c.timeout).ret(),
-				r.rule().originalSrc().groupOfID().change(shared, unix.NFT_DYNSET_OP_UPDATE, c.timeout).ret(),
-				r.rule().groupOfID().change(r.affinity.full, unix.NFT_DYNSET_OP_UPDATE, fullTimeout)))
+			return own == nil || !own.exists || shared == nil
+		})
+		for _, list := range inRoom {
+			chains = append(chains, lazyChain(c.record(list), "", func() []*ruleBuilder { return r.recordClient(c, list) }))
 		}
-		chains = append(chains, r.chain(c.String(), append(rules, r.rule().clearGroupID())...))
+		chains = append(chains, lazyChain(c.String(), fmt.Sprint(inRoom), func() []*ruleBuilder { return r.learnClient(c, inRoom) }))
 	}
 	return chains
+}
+
+func (r rulesetBuilder) learnClient(c learnChain, lists []int) (rules []*ruleBuilder) {
+	for _, list := range lists {
+		rules = append(rules,
+			r.rule().groupID().daddr().dport().setPriorityFrom(r.affinity.endpoints[list]).jump(c.record(list)),
+			r.rule().groupOfID().setPriority())
+	}
+	return append(rules, r.rule().clearGroupID())
+}
+
+func (r rulesetBuilder) recordClient(c learnChain, list int) []*ruleBuilder {
+	own, shared := r.clientsSet(clientSet{list, c.room}), r.clientsSet(clientSet{list, sharedRoom})
+	// When a set is full, its rule ends and the next one is tried.
+	return []*ruleBuilder{
+		r.rule().originalSrc().groupOfID().change(own, unix.NFT_DYNSET_OP_UPDATE, c.timeout).ret(),
+		r.rule().originalSrc().groupOfID().change(shared, unix.NFT_DYNSET_OP_UPDATE, c.timeout).ret(),
+		r.rule().groupOfID().change(r.affinity.full, unix.NFT_DYNSET_OP_UPDATE, fullTimeout),
+	}
 }
 
 // findChains returns the chains that send known clients to their endpoint. A client whose endpoint left is forgotten, so
@@ -60,15 +72,21 @@ func (r rulesetBuilder) findChains() (chains []chain) {
 	}) {
 		targets, own, shared := r.targetsSet(c.list), r.clientsSet(c), r.clientsSet(clientSet{c.list, sharedRoom})
 		chains = append(chains,
-			r.chain(c.String(),
-				r.rule().saddr().groupID().setPriorityFrom(own).gotoChain(c.send()),
-				r.rule().saddr().groupID().setPriorityFrom(shared).gotoChain(c.send()),
-				r.rule().clearGroupID()),
-			r.chain(c.send(),
-				r.rule().groupID().dnat(targets),
-				r.rule().saddr().groupOfID().change(own, dynsetDelete, 0),
-				r.rule().saddr().groupOfID().change(shared, dynsetDelete, 0),
-				r.rule().clearGroupID()))
+			lazyChain(c.String(), "", func() []*ruleBuilder {
+				return []*ruleBuilder{
+					r.rule().saddr().groupID().setPriorityFrom(own).gotoChain(c.send()),
+					r.rule().saddr().groupID().setPriorityFrom(shared).gotoChain(c.send()),
+					r.rule().clearGroupID(),
+				}
+			}),
+			lazyChain(c.send(), "", func() []*ruleBuilder {
+				return []*ruleBuilder{
+					r.rule().groupID().dnat(targets),
+					r.rule().saddr().groupOfID().change(own, dynsetDelete, 0),
+					r.rule().saddr().groupOfID().change(shared, dynsetDelete, 0),
+					r.rule().clearGroupID(),
+				}
+			}))
 	}
 	return chains
 }

@@ -86,8 +86,10 @@ type affinitySets struct {
 	targets   map[int]*set       // by list: endpoint's id, to the endpoint
 	clients   map[clientSet]*set // client and group id, to the endpoint's id
 	full      *set               // ids of groups with a client that was not recorded in the last minutes
-	learn     map[learnChain]bool
-	find      map[findChain]bool
+	learn     map[learnChain]int // chains, to the number of frontends that use them
+	find      map[findChain]int
+	unused    int // chains without users
+	newBytes  int // of a transaction, for chains that are not in the kernel yet
 }
 
 func newAffinitySets(limits AffinityLimits) affinitySets {
@@ -99,7 +101,7 @@ func newAffinitySets(limits AffinityLimits) affinitySets {
 	}
 	return affinitySets{
 		limits: limits, endpoints: map[int]*set{}, targets: map[int]*set{}, clients: map[clientSet]*set{},
-		learn: map[learnChain]bool{}, find: map[findChain]bool{},
+		learn: map[learnChain]int{}, find: map[findChain]int{},
 	}
 }
 
@@ -175,21 +177,3 @@ func (s *schema) findAffinitySet(name string) *set {
 
 // hasAffinity reports whether affinity was ever needed.
 func (s *schema) hasAffinity() bool { return s.affinity.full != nil && s.affinity.full.exists }
-
-// needLearnChain makes sure that a chain exists once the transaction under construction is committed.
-func (t *table) needLearnChain(c learnChain) {
-	t.need(t.fullSet())
-	if !t.affinity.learn[c] {
-		t.affinity.learn[c], t.rulesDirty = true, true
-	}
-}
-
-// needFindChain does the same for a chain and the sets of its list and room.
-func (t *table) needFindChain(c findChain) {
-	for _, s := range []*set{t.endpointsSet(c.list), t.targetsSet(c.list), t.clientsSet(c), t.clientsSet(clientSet{c.list, sharedRoom})} {
-		t.need(s)
-	}
-	if !t.affinity.find[c] {
-		t.affinity.find[c], t.rulesDirty = true, true
-	}
-}

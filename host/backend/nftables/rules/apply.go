@@ -175,6 +175,9 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta) error {
 		if err := txs[t.family].commit(); err != nil {
 			return err
 		}
+		if err := t.deleteUnusedChains(); err != nil {
+			return err
+		}
 	}
 	return nil
 }

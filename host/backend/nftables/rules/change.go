@@ -117,6 +117,8 @@ func (t *table) changeEntry(x *tx, k plan.Key, key []byte, now, want *elements) 
 	}
 	t.refer(x, k, now, -1)
 	t.refer(x, k, want, 1)
+	t.countChains(now, -1)
+	t.countChains(want, 1)
 }
 
 func (x *tx) toggle(s *set, key []byte, had, has bool) {

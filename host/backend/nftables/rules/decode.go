@@ -236,6 +236,7 @@ func (t *table) countRefs() {
 	x := &tx{t: t}
 	for k, h := range t.frontends {
 		t.refer(x, k, h, 1)
+		t.countChains(h, 1)
 		for l := range scopes {
 			for i := range h.scopes[l].slots.len() {
 				if a := h.scopes[l].slots.at(i); a.IsValid() {

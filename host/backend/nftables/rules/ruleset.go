@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -19,6 +20,35 @@ type chain struct {
 	rules    []*ruleBuilder
 	filter   bool // a base chain of type filter, not nat
 	counts   bool // a base chain that counts outcomes
+	// lazy builds the rules of a chain of which there can be thousands. They follow from its name and variant.
+	lazy    func() []*ruleBuilder
+	variant string
+}
+
+func lazyChain(name, variant string, rules func() []*ruleBuilder) chain {
+	return chain{name: name, hook: -1, lazy: rules, variant: "variant " + variant}
+}
+
+// encode returns the rules, and what tells them from other rules of the chain.
+func (c *chain) encode() (rules [][]byte, identity string, err error) {
+	list, all := c.rules, []byte(nil)
+	if c.lazy != nil {
+		list = c.lazy()
+	}
+	for _, r := range list {
+		e, err := r.encode()
+		if err != nil {
+			return nil, "", fmt.Errorf("nftables: chain %s: %w", c.name, err)
+		}
+		rules = append(rules, e)
+		if c.lazy == nil {
+			all = append(binary.NativeEndian.AppendUint32(all, uint32(len(e))), e...)
+		}
+	}
+	if c.lazy != nil {
+		return rules, c.variant, nil
+	}
+	return rules, string(all), nil
 }
 
 // learns reports whether it is a base chain that balanced connections pass.

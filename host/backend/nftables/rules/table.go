@@ -1,8 +1,6 @@
 package rules
 
 import (
-	"encoding/binary"
-	"fmt"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
@@ -30,7 +28,7 @@ type table struct {
 	newSets            []*set
 	// oldRulesInUse: rules were written since the last grace period, so packets may still be evaluated with those before.
 	oldRulesInUse bool
-	chains        map[string]string // the rules of each chain as last written
+	chains        map[string]string // what identifies the rules of each chain as last written
 	masqueradeBit uint32
 
 	frontends map[plan.Key]*elements
@@ -70,7 +68,7 @@ func (t *table) reset() {
 	t.present, t.rulesDirty, t.oldRulesInUse, t.newSets = false, false, false, nil
 	t.chains, t.masqueradeBit = map[string]string{}, 0
 	t.frontends, t.globals = map[plan.Key]*elements{}, globals{}
-	t.groups = affinityGroups{byName: map[model.PortName]*affinityGroup{}, byID: map[affinityID]*affinityGroup{}}
+	t.groups = newAffinityGroups()
 	t.hairpins = newRefCounts(t.hairpin, true)
 	t.clusterAddrs = newRefCounts(t.clusterIPs, false)
 	t.otherAddrs = newRefCounts(t.externalIPs, false)
@@ -142,7 +140,7 @@ func (t *table) writeStructure(b *nfnl.Batch) error {
 		}
 	}
 	t.deleteOld(b)
-	t.present, t.newSets = true, nil
+	t.present, t.newSets, t.affinity.newBytes = true, nil, 0
 	return nil
 }
 
@@ -221,21 +219,15 @@ func (t *table) newChain(b *nfnl.Batch, c chain) {
 
 // writeRules replaces the rules of a chain if they differ from those last written.
 func (t *table) writeRules(b *nfnl.Batch, c chain) error {
-	var rules [][]byte
-	var all []byte
-	for _, r := range c.rules {
-		e, err := r.encode()
-		if err != nil {
-			return fmt.Errorf("nftables: chain %s: %w", c.name, err)
-		}
-		rules = append(rules, e)
-		all = append(binary.NativeEndian.AppendUint32(all, uint32(len(e))), e...)
-	}
 	last, ok := t.chains[c.name]
-	if ok && last == string(all) {
+	if ok && c.lazy != nil && last == c.variant {
 		return nil
 	}
-	t.chains[c.name] = string(all)
+	rules, now, err := c.encode()
+	if err != nil || ok && last == now {
+		return err
+	}
+	t.chains[c.name] = now
 	if last != "" {
 		b.Message(unix.NFT_MSG_DELRULE, 0, t.nfproto, "clear chain", c.name)
 		b.PutString(unix.NFTA_RULE_TABLE, t.name)

@@ -31,7 +31,10 @@ func (x *tx) put(s *set, p *nfnl.ElementList, e nfnl.Element) {
 }
 
 // full reports whether nothing more fits.
-func (x *tx) full() bool { return x.bytes >= x.limit || x.t.conn.Pacer.Full(x.bytes) }
+func (x *tx) full() bool { return x.size() >= x.limit || x.t.conn.Pacer.Full(x.size()) }
+
+// size is the estimated size with the rules that it needs, except for those that structureRoom is for.
+func (x *tx) size() int { return x.bytes + x.t.affinity.newBytes }
 
 // commitIfFull commits if nothing more fits.
 func (x *tx) commitIfFull() error {
@@ -42,7 +45,7 @@ func (x *tx) commitIfFull() error {
 }
 
 // shouldCommit reports whether to commit after a complete frontend.
-func (x *tx) shouldCommit() bool { return x.bytes >= x.softLimit || x.full() }
+func (x *tx) shouldCommit() bool { return x.size() >= x.softLimit || x.full() }
 
 // commit sends the transaction and clears it, after the rules that it needs where those come first. After an error the
 // kernel has the old state, or, after nfnl.ErrReplyLost, one of the two.

@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
@@ -16,33 +15,31 @@ func (t *table) loadRules() error {
 	}
 	for name := range have {
 		if c, ok := parseLearnChain(name); ok {
-			t.affinity.learn[c] = true
+			count(&t.affinity, t.affinity.learn, c, 0) // also if no frontend uses it
 		}
 		if c, ok := parseFindChain(name); ok {
-			t.affinity.find[c] = true
+			count(&t.affinity, t.affinity.find, c, 0)
 		}
 	}
 	want := t.wantedChains()
 	for _, c := range want {
-		var all []byte
 		rules, ok := have[c.name]
 		if !ok {
 			return errSchemaMismatch{"it lacks the chain " + c.name}
 		}
-		if len(rules) != len(c.rules) {
-			return errSchemaMismatch{fmt.Sprintf("its chain %s has %d rules, not %d", c.name, len(rules), len(c.rules))}
+		encoded, identity, err := c.encode()
+		if err != nil {
+			return err
 		}
-		for i, r := range c.rules {
-			e, err := r.encode()
-			if err != nil {
-				return fmt.Errorf("nftables: chain %s: %w", c.name, err)
-			}
+		if len(rules) != len(encoded) {
+			return errSchemaMismatch{fmt.Sprintf("its chain %s has %d rules, not %d", c.name, len(rules), len(encoded))}
+		}
+		for i, e := range encoded {
 			if got := fingerprint(e); got != rules[i] {
 				return errSchemaMismatch{fmt.Sprintf("rule %d of its chain %s is %s, not %s", i+1, c.name, rules[i], got)}
 			}
-			all = append(binary.NativeEndian.AppendUint32(all, uint32(len(e))), e...)
 		}
-		t.chains[c.name] = string(all)
+		t.chains[c.name] = identity
 	}
 	if len(have) != len(want) {
 		return errSchemaMismatch{fmt.Sprintf("it has %d chains, not %d", len(have), len(want))}
