@@ -12,17 +12,22 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
+type benchGuest struct {
+	name   string
+	module []byte
+}
+
+func benchGuests(b *testing.B) []benchGuest {
+	return []benchGuest{
+		{"C", cGuest(b, "../../examples/plugin-c/zone_first.c")},
+		{"Go", goGuest(b, "../../plugins/zone-spill")},
+	}
+}
+
 // BenchmarkDecide measures a whole call: encode, call, decide, decode.
 func BenchmarkDecide(b *testing.B) {
 	h := newHost(b, Options{})
-	for _, g := range []struct {
-		name   string
-		module []byte
-	}{
-		{"C", cGuest(b, "../../examples/plugin-c/zone_first.c")},
-		{"Go", goGuest(b, "../../plugins/zone-spill")},
-		{"Go-trivial", goGuest(b, "../lab/bench/guest")},
-	} {
+	for _, g := range append(benchGuests(b), benchGuest{"Go-trivial", goGuest(b, "../lab/bench/guest")}) {
 		p := load(b, h, g.module, "")
 		for _, n := range []int{1, 10, 100, 1000} {
 			b.Run(fmt.Sprintf("%s/%d", g.name, n), func(b *testing.B) {
@@ -78,13 +83,7 @@ func processTime(t testing.TB) int64 {
 
 // BenchmarkMeter measures only the guest's part of a call, metered and unmetered.
 func BenchmarkMeter(b *testing.B) {
-	for _, g := range []struct {
-		name   string
-		module []byte
-	}{
-		{"C", cGuest(b, "../../examples/plugin-c/zone_first.c")},
-		{"Go", goGuest(b, "../../plugins/zone-spill")},
-	} {
+	for _, g := range benchGuests(b) {
 		metered, _, err := meter.Rewrite(g.module, meter.DefaultLimits())
 		if err != nil {
 			b.Fatal(err)
@@ -115,13 +114,7 @@ func BenchmarkMeter(b *testing.B) {
 // BenchmarkRepeats measures calls of which one in so many is repeated, with instances that are replaced from time to time.
 func BenchmarkRepeats(b *testing.B) {
 	h := newHost(b, Options{})
-	for _, g := range []struct {
-		name   string
-		module []byte
-	}{
-		{"C", cGuest(b, "../../examples/plugin-c/zone_first.c")},
-		{"Go", goGuest(b, "../../plugins/zone-spill")},
-	} {
+	for _, g := range benchGuests(b) {
 		for _, oneIn := range []int{0, 64, 1} {
 			for _, n := range []int{10, 1000} {
 				b.Run(fmt.Sprintf("%s/%d/%d", g.name, n, oneIn), func(b *testing.B) {
@@ -148,14 +141,8 @@ func BenchmarkRepeats(b *testing.B) {
 // BenchmarkSelfTest measures the self-test of a plugin that is already compiled.
 func BenchmarkSelfTest(b *testing.B) {
 	h := newHost(b, Options{})
-	for _, g := range []struct {
-		name   string
-		module []byte
-	}{
-		{"C", cGuest(b, "../../examples/plugin-c/zone_first.c")},
-		{"Go", goGuest(b, "../../plugins/zone-spill")},
-		{"expensive", burner(b, 1_100_000, "")}, // nearly 10 M of fuel for each call
-	} {
+	// The last one uses nearly 10 M of fuel for each call.
+	for _, g := range append(benchGuests(b), benchGuest{"expensive", burner(b, 1_100_000, "")}) {
 		b.Run(g.name, func(b *testing.B) {
 			p := load(b, h, g.module, "")
 			p.dropAll()

@@ -34,6 +34,17 @@ func (b *bombBody) uleb(op byte, v int) { b.code = binary.AppendUvarint(append(b
 func (b *bombBody) get(i int)           { b.uleb(0x20, i%b.locals) }
 func (b *bombBody) set(i int)           { b.uleb(0x21, i%b.locals) }
 func (b *bombBody) emptyBlocks(n int)   { b.repeat(n, 0x02, 0x40, 0x0b) }
+
+// sums leaves n sums on the stack.
+func (b *bombBody) sums(n int) int {
+	for i := range n {
+		b.get(i)
+		b.get(i + 1)
+		b.op(0x7c)
+	}
+	return n
+}
+
 func (b *bombBody) repeat(n int, c ...byte) {
 	for range n {
 		b.op(c...)
@@ -105,22 +116,12 @@ func bombs() []bomb {
 			}
 		}},
 		{name: "stack of values across blocks", locals: 2, body: func(b *bombBody, size int) {
-			n := size / 10
-			for i := range n {
-				b.get(i)
-				b.get(i + 1)
-				b.op(0x7c)
-			}
+			n := b.sums(size / 10)
 			b.emptyBlocks(n)
 			b.repeat(n, 0x1a)
 		}},
 		{name: "spills across blocks", locals: 2, body: func(b *bombBody, size int) {
-			n := size / 10
-			for i := range n {
-				b.get(i)
-				b.get(i + 1)
-				b.op(0x7c)
-			}
+			n := b.sums(size / 10)
 			b.emptyBlocks(n)
 			b.repeat(n-1, 0x7c)
 			b.set(0)

@@ -12,23 +12,22 @@ func TestInstancesDoNotGrowInTheHost(t *testing.T) {
 	h := newHost(t, Options{CacheDir: noCache})
 	table := "(type $v (func)) (table $t 10 90000 funcref) (elem $e func $leaf $leaf $leaf) (elem (i32.const 0) $leaf) (func $leaf) "
 	for name, c := range map[string]struct{ decls, body string }{
-		"memory.grow":        {"", "(drop (memory.grow (i32.const 1)))"},
-		"memory.grow by 0":   {"", "(drop (memory.grow (i32.const 0)))"},
-		"memory.size":        {"", "(drop (memory.size))"},
-		"memory.fill":        {"", "(memory.fill (i32.const 400000) (i32.const 1) (i32.const 1000))"},
-		"memory.init, drop":  {`(data $d "0123456789")`, "(memory.init $d (i32.const 400000) (i32.const 0) (i32.const 0)) (data.drop $d)"},
-		"table.grow":         {table, "(drop (table.grow $t (table.get $t (i32.const 0)) (i32.const 100)))"},
-		"table.grow by 0":    {table, "(drop (table.grow $t (ref.null func) (i32.const 0)))"},
-		"table.set":          {table, "(table.set $t (i32.const 1) (table.get $t (i32.const 0)))"},
-		"table.fill":         {table, "(table.fill $t (i32.const 1) (table.get $t (i32.const 0)) (i32.const 5))"},
-		"table.init":         {table, "(table.init $t $e (i32.const 1) (i32.const 0) (i32.const 3))"},
-		"table.copy":         {table, "(table.copy $t $t (i32.const 1) (i32.const 0) (i32.const 3))"},
-		"elem.drop":          {table, "(elem.drop $e)"},
-		"call_indirect":      {table, "(call_indirect $t (type $v) (i32.const 0))"},
-		"ref.null":           {table, "(drop (ref.is_null (ref.null func)))"},
-		"global of funcref":  {table + "(global $g (mut funcref) (ref.func $leaf))", "(global.set $g (table.get $t (i32.const 0)))"},
-		"deep recursion":     {"(func $f (param i32) (if (local.get 0) (then (call $f (i32.sub (local.get 0) (i32.const 1))))))", "(call $f (i32.const 20000))"},
-		"recursion in alloc": {"", ""},
+		"memory.grow":       {"", "(drop (memory.grow (i32.const 1)))"},
+		"memory.grow by 0":  {"", "(drop (memory.grow (i32.const 0)))"},
+		"memory.size":       {"", "(drop (memory.size))"},
+		"memory.fill":       {"", "(memory.fill (i32.const 400000) (i32.const 1) (i32.const 1000))"},
+		"memory.init, drop": {`(data $d "0123456789")`, "(memory.init $d (i32.const 400000) (i32.const 0) (i32.const 0)) (data.drop $d)"},
+		"table.grow":        {table, "(drop (table.grow $t (table.get $t (i32.const 0)) (i32.const 100)))"},
+		"table.grow by 0":   {table, "(drop (table.grow $t (ref.null func) (i32.const 0)))"},
+		"table.set":         {table, "(table.set $t (i32.const 1) (table.get $t (i32.const 0)))"},
+		"table.fill":        {table, "(table.fill $t (i32.const 1) (table.get $t (i32.const 0)) (i32.const 5))"},
+		"table.init":        {table, "(table.init $t $e (i32.const 1) (i32.const 0) (i32.const 3))"},
+		"table.copy":        {table, "(table.copy $t $t (i32.const 1) (i32.const 0) (i32.const 3))"},
+		"elem.drop":         {table, "(elem.drop $e)"},
+		"call_indirect":     {table, "(call_indirect $t (type $v) (i32.const 0))"},
+		"ref.null":          {table, "(drop (ref.is_null (ref.null func)))"},
+		"global of funcref": {table + "(global $g (mut funcref) (ref.func $leaf))", "(global.set $g (table.get $t (i32.const 0)))"},
+		"deep recursion":    {"(func $f (param i32) (if (local.get 0) (then (call $f (i32.sub (local.get 0) (i32.const 1))))))", "(call $f (i32.const 20000))"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := "100"
@@ -102,17 +101,27 @@ func TestFootprintSeesAllMemoryOfAnInstance(t *testing.T) {
 }
 
 func TestCallStacksOfRecursionsAreFreed(t *testing.T) {
-	deep := "(func $f (param i32) (if (local.get 0) (then (call $f (i32.sub (local.get 0) (i32.const 1))))))"
-	p := load(t, newHost(t, Options{CacheDir: noCache}), slow{"", deep, "(call $f (i32.const 20000)) (local.get 2)"}.module(t), "")
-	if err := decide(p, 666, sampleNow); err != nil {
-		t.Fatal(err)
-	}
-	used := p.Stats().MemoryBytes
-	for range trimEvery {
-		checkGood(t, p, sampleNow)
-	}
-	if now := p.Stats().MemoryBytes; now > used-500_000 || p.Stats().Instances != 1 {
-		t.Errorf("%d bytes after a recursion, %d after %d other calls", used, now, trimEvery)
+	h := newHost(t, Options{CacheDir: noCache})
+	recursion := "(func $f (param i32) (if (local.get 0) (then (call $f (i32.sub (local.get 0) (i32.const 1))))))"
+	const deep = "(call $f (i32.const 20000)) "
+	inDecide := recursion + "(func $evil (param i32 i32 i64) (result i64) " + deep + "(local.get 2))"
+	inAlloc := recursion + "(func $evil (param i32 i32 i64) (result i64) (local.get 2))"
+	base := mustRead(t, "testdata/base.wat")
+	for name, text := range map[string]string{
+		"sluice_decide": strings.Replace(base, ";; EVIL", inDecide, 1),
+		"sluice_alloc":  strings.Replace(strings.Replace(base, ";; EVIL", inAlloc, 1), "(local $at i32)", "(local $at i32) "+deep, 1),
+	} {
+		p := load(t, h, wat(t, text), "")
+		if err := decide(p, 666, sampleNow); err != nil {
+			t.Fatal(err)
+		}
+		used := p.Stats().MemoryBytes
+		for range trimEvery {
+			checkGood(t, p, sampleNow)
+		}
+		if now := p.Stats().MemoryBytes; now > used-500_000 || p.Stats().Instances != 1 {
+			t.Errorf("%s: %d bytes after a recursion, %d after %d other calls", name, used, now, trimEvery)
+		}
 	}
 }
 

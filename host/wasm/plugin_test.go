@@ -265,20 +265,25 @@ func TestInvalidLimitsAreRefused(t *testing.T) {
 func TestDecideDoesNotAllocate(t *testing.T) {
 	h := newHost(t, Options{})
 	for name, module := range map[string][]byte{"C": cGuest(t, "../../examples/plugin-c/zone_first.c"), "Go": goGuest(t, "../../plugins/zone-spill")} {
-		p := load(t, h, module, "")
-		req := SampleRequest(100)
-		var resp abi.Response
-		call := func() {
-			resp.Reset(100)
-			if err := p.Decide(req, &resp); err != nil {
-				t.Fatal(err)
-			}
-		}
-		call()
-		if n := testing.AllocsPerRun(200, call); n != 0 {
+		if n := allocations(t, load(t, h, module, "")); n != 0 {
 			t.Errorf("%s: %v allocations a call", name, n)
 		}
 	}
+}
+
+// allocations returns how many a call makes, of more than 200.
+func allocations(t *testing.T, p *Plugin) float64 {
+	t.Helper()
+	req := SampleRequest(100)
+	var resp abi.Response
+	call := func() {
+		resp.Reset(100)
+		if err := p.Decide(req, &resp); err != nil {
+			t.Fatal(err)
+		}
+	}
+	call()
+	return testing.AllocsPerRun(200, call)
 }
 
 func mustRead(t testing.TB, file string) string {

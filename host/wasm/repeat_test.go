@@ -238,16 +238,7 @@ func TestLeastRecentlyUsedInstanceMakesRoom(t *testing.T) {
 
 func TestRepeatsDoNotAllocate(t *testing.T) {
 	p := loadWith(t, newHost(t, Options{}), cGuest(t, "../../examples/plugin-c/zone_first.c"), LoadOptions{PerNamespace: true, RepeatOneIn: 1})
-	req := SampleRequest(100)
-	var resp abi.Response
-	call := func() {
-		resp.Reset(100)
-		if err := p.Decide(req, &resp); err != nil {
-			t.Fatal(err)
-		}
-	}
-	call()
-	if n := testing.AllocsPerRun(200, call); n != 0 {
+	if n := allocations(t, p); n != 0 {
 		t.Errorf("%v allocations a call", n)
 	}
 	if s := p.Stats(); s.Repeats.Equal < 200 {

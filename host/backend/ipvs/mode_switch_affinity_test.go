@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
@@ -76,14 +75,7 @@ service shop/b
 func TestSwitchingModesKeepsEveryClient(t *testing.T) {
 	d := newEnv(t)
 	p := parse(t, affinityServices)
-	nft, err := nftables.Open(nftables.Options{Netns: d.Lab.Node.Fd(), Now: func() time.Time { return d.now }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nft.Close()
-	if _, err := nft.Apply(context.Background(), p, nil); err != nil {
-		t.Fatal(err)
-	}
+	nft := d.startModeNFTables(p)
 	c := d.affinityClients("198.18.0.0/24", "10.96.0.80:80")
 	check := func(what string) {
 		t.Helper()

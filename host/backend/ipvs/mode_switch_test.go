@@ -10,21 +10,30 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/plan"
 )
+
+// startModeNFTables programs a plan in mode nftables.
+func (d *env) startModeNFTables(p *plan.Plan) *rules.Backend {
+	d.Helper()
+	nft, err := nftables.Open(nftables.Options{Netns: d.Lab.Node.Fd(), Now: func() time.Time { return d.now }})
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { nft.Close() })
+	if _, err := nft.Apply(context.Background(), p, nil); err != nil {
+		d.Fatal(err)
+	}
+	return nft
+}
 
 // TestModeSwitchIsDeclinedWhileAFrontendFails: mode nftables keeps forwarding; after maxDeclines the switch happens
 // without the frontend.
 func TestModeSwitchIsDeclinedWhileAFrontendFails(t *testing.T) {
 	d := newEnv(t)
 	p := web(t, 1)
-	nft, err := nftables.Open(nftables.Options{Netns: d.Lab.Node.Fd(), Now: func() time.Time { return d.now }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nft.Close()
-	if _, err := nft.Apply(context.Background(), p, nil); err != nil {
-		t.Fatal(err)
-	}
+	nft := d.startModeNFTables(p)
 	d.mustRun("ipvsadm", "-A", "-t", "10.96.0.80:80", "-s", "rr")
 	for k, f := range frontend(t, "10.97.0.1:80/TCP  ClusterIP", "", []int{1}).Frontends {
 		p.Frontends[k] = f
@@ -55,14 +64,7 @@ func TestModeSwitchIsDeclinedWhileAFrontendFails(t *testing.T) {
 func TestSwitchingModesRejectsNoConnection(t *testing.T) {
 	d := newEnv(t)
 	p := web(t, 1, 1)
-	nft, err := nftables.Open(nftables.Options{Netns: d.Lab.Node.Fd(), Now: func() time.Time { return d.now }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nft.Close()
-	if _, err := nft.Apply(context.Background(), p, nil); err != nil {
-		t.Fatal(err)
-	}
+	nft := d.startModeNFTables(p)
 	old := d.dial("10.96.0.80:80")
 	stop, ended := make(chan struct{}), make(chan error)
 	var made int

@@ -43,25 +43,11 @@ func (c *crowd) expectSpread(what string) {
 	c.Errorf("%s: no client gets another endpoint", what)
 }
 
-const twoServices = global + `service shop/a
-  port http  10.97.0.10:80/TCP ClusterIP masquerade=never affinity=3h balance=random
-    forward
-      10.244.0.1:9000 weight 1
-      10.244.0.2:9000 weight 1
-  port http  [fd00:10:97::a]:80/TCP ClusterIP masquerade=never affinity=3h balance=random
-    forward
-      [fd00:10:244::1]:9000 weight 1
-      [fd00:10:244::2]:9000 weight 1
-service shop/b
-  port http  10.97.0.11:80/TCP ClusterIP masquerade=never affinity=3h balance=random
-    forward
-      10.244.0.1:9000 weight 1
-      10.244.0.2:9000 weight 1
-  port http  [fd00:10:97::b]:80/TCP ClusterIP masquerade=never affinity=3h balance=random
-    forward
-      [fd00:10:244::1]:9000 weight 1
-      [fd00:10:244::2]:9000 weight 1
-`
+var twoServices = global + "service shop/a\n" +
+	frontend("10.97.0.10:80/TCP ClusterIP masquerade=never affinity=3h", "1 2") +
+	frontend("[fd00:10:97::a]:80/TCP ClusterIP masquerade=never affinity=3h", "1 2") + "service shop/b\n" +
+	frontend("10.97.0.11:80/TCP ClusterIP masquerade=never affinity=3h", "1 2") +
+	frontend("[fd00:10:97::b]:80/TCP ClusterIP masquerade=never affinity=3h", "1 2")
 
 // TestCrowdLeavesRoomForOtherServices lets more clients connect to one Service than there is room for.
 func TestCrowdLeavesRoomForOtherServices(t *testing.T) {
