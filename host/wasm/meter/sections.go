@@ -167,62 +167,6 @@ func (m *module) readGlobals(r *reader) {
 	}
 }
 
-// constExpr reads a constant expression that may refer to globals with an index below globals.
-func (m *module) constExpr(r *reader, globals int) {
-	for n := 0; r.err == nil; n++ {
-		if n > 1 {
-			r.fail("a constant expression has more than one instruction: extended constants are not supported")
-			return
-		}
-		switch op := r.byte(); op {
-		case 0x0b:
-			if n == 0 {
-				r.fail("a constant expression is empty")
-			}
-			return
-		case 0x41:
-			r.sleb(32)
-		case 0x42:
-			r.sleb(64)
-		case 0x43:
-			r.bytes(4)
-		case 0x44:
-			r.bytes(8)
-		case 0x23:
-			if g := r.u32(); r.err == nil && int64(g) >= int64(globals) {
-				r.fail("a constant expression reads global %d, which is not defined before it", g)
-			}
-		case 0xd0:
-			r.refType()
-		case 0xd2:
-			m.funcIndex(r, true)
-		case 0xfd:
-			if v := r.byte(); r.err == nil && v != 0x0c {
-				r.fail("a constant expression has vector instruction 0x%02x", v)
-			}
-			r.bytes(16)
-		default:
-			r.fail("a constant expression has instruction 0x%02x", op)
-		}
-	}
-}
-
-// funcIndex reads the index of a function; reach: the function becomes callable through a table or a reference.
-func (m *module) funcIndex(r *reader, reach bool) uint32 {
-	i := r.u32()
-	if r.err != nil {
-		return 0
-	}
-	if int64(i) >= int64(len(m.funcs)) {
-		r.fail("function %d does not exist, there are %d", i, len(m.funcs))
-		return 0
-	}
-	if reach && int(i) < len(m.imports) {
-		m.hostReachable = true
-	}
-	return i
-}
-
 func (m *module) readExports(r *reader) {
 	n := r.count("exports", m.limits.Exports, 3)
 	seen := make(map[string]bool, n)
@@ -278,51 +222,6 @@ func (m *module) readStart(r *reader) {
 	}
 }
 
-func (m *module) readElements(r *reader) {
-	n := r.count("element segments", m.limits.Elements, 3)
-	for i := 0; i < n && r.err == nil; i++ {
-		// Bit 0: passive or declarative; bit 1: a table index, or declarative; bit 2: expressions, not indices.
-		flag := r.u32()
-		if r.err == nil && flag > 7 {
-			r.fail("element segment %d has flags %d", i, flag)
-			return
-		}
-		if flag&1 == 0 {
-			var t uint32
-			if flag&2 != 0 {
-				t = r.u32()
-			}
-			if r.err == nil && int64(t) >= int64(len(m.tables)) {
-				r.fail("element segment %d is for table %d of %d", i, t, len(m.tables))
-			}
-			m.constExpr(r, m.globals)
-		}
-		if flag&3 != 0 {
-			if flag&4 != 0 {
-				r.refType()
-			} else if k := r.byte(); r.err == nil && k != 0 {
-				r.fail("element segment %d is of kind %d", i, k)
-			}
-		}
-		c := r.count("elements of a segment", m.limits.ElementN, 1)
-		if m.elements += c; m.elements > m.limits.ElementN {
-			r.fail("%d elements in the segments up to %d, the limit is %d", m.elements, i, m.limits.ElementN)
-		}
-		for j := 0; j < c && r.err == nil; j++ {
-			if flag&4 != 0 {
-				m.constExpr(r, m.globals)
-			} else {
-				m.funcIndex(r, true)
-			}
-		}
-		m.elementSegments++
-	}
-}
-
-func (m *module) readDataCount(r *reader) {
-	m.dataSegments, m.hasCount = r.count("data segments", m.limits.Data, 0), true
-}
-
 func (m *module) readCode(r *reader) {
 	n := r.count("function bodies", m.limits.Functions, 3)
 	for i := 0; i < n && r.err == nil; i++ {
@@ -333,31 +232,5 @@ func (m *module) readCode(r *reader) {
 			return
 		}
 		m.bodies = append(m.bodies, r.bytes(int(size)))
-	}
-}
-
-func (m *module) readData(r *reader) {
-	n := r.count("data segments", m.limits.Data, 2)
-	if m.hasCount && n != m.dataSegments && r.err == nil {
-		r.fail("%d data segments, the data count section says %d", n, m.dataSegments)
-	}
-	for i := 0; i < n && r.err == nil; i++ {
-		flag := r.u32()
-		if r.err == nil && flag > 2 {
-			r.fail("data segment %d has flags %d", i, flag)
-			return
-		}
-		if flag == 2 {
-			if x := r.u32(); r.err == nil && x != 0 {
-				r.fail("data segment %d is for memory %d", i, x)
-			}
-		}
-		if flag != 1 {
-			m.constExpr(r, m.globals)
-		}
-		m.dataBytes += len(r.bytes(int(r.u32())))
-	}
-	if m.dataSegments = n; r.err == nil && m.dataBytes > m.limits.DataBytes {
-		r.fail("%d bytes of data, the limit is %d", m.dataBytes, m.limits.DataBytes)
 	}
 }
