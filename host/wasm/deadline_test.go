@@ -49,6 +49,10 @@ func slows() []slow {
 		{"branches around checks", "", forever(strings.Repeat("(block $b (br_if $b (i32.const 1)) "+strings.Repeat("(local.set 2 (i64.mul (local.get 2) (local.get 2)))", 1700)+")", 4))},
 		{"memory.fill of all memory", "", "(drop (memory.grow (i32.const 1010)))" + forever("(memory.fill (i32.const 0) (i32.const 7) (i32.const 66000000))")},
 		{"memory.copy of all memory", "", "(drop (memory.grow (i32.const 1010)))" + forever("(memory.copy (i32.const 0) (i32.const 33000000) (i32.const 33000000))")},
+		{"memory.fill of new memory, shortly before the deadline", "", "(drop (memory.grow (i32.const 1010))) (local.set 0 (i32.const 30000000)) (loop $l (br_if $l (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))" +
+			forever("(memory.fill (i32.const 0) (i32.const 7) (i32.const 66000000))")},
+		{"memory.copy to new memory, shortly before the deadline", "", "(drop (memory.grow (i32.const 1010))) (local.set 0 (i32.const 30000000)) (loop $l (br_if $l (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))" +
+			forever("(memory.copy (i32.const 1000000) (i32.const 0) (i32.const 65000000))")},
 		{"memory.fill of nothing", "", forever("(memory.fill (i32.const 0) (i32.const 7) (i32.const 0))")},
 		{"memory.init", `(data $d "` + strings.Repeat("x", 10_000) + `")`, forever("(memory.init $d (i32.const 0) (i32.const 0) (i32.const 10000))")},
 		{"memory.grow by 1", "", forever("(drop (memory.grow (i32.const 1)))")},

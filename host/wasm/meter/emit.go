@@ -19,6 +19,9 @@ type emitter struct {
 	fuel  uint32     // index of the global
 	stack uint32
 	floor uint32
+
+	chunkSize int64     // bytes
+	helpers   []chunked // whose functions are added
 }
 
 func newEmitter(m *module) *emitter {
@@ -33,13 +36,7 @@ func (e *emitter) blockType(b []byte, results []byte) []byte {
 	case 1:
 		return append(b, results[0])
 	}
-	for i, t := range e.types {
-		if len(t.Params) == 0 && string(t.Results) == string(results) {
-			return appendS64(b, int64(i))
-		}
-	}
-	e.types = append(e.types[:len(e.types):len(e.types)], FuncType{Results: results})
-	return appendS64(b, int64(len(e.types)-1))
+	return appendS64(b, int64(e.funcType(nil, results)))
 }
 
 func (e *emitter) global(b []byte, op byte, index uint32) []byte {
@@ -99,6 +96,9 @@ func (e *emitter) body(out []byte, fn int, raw []byte, b *body) []byte {
 			}
 		case editBulk:
 			out = e.sized(out, scratch, ed)
+			if ed.chunk != notChunked {
+				out = e.chunk(out, scratch, ed.chunk)
+			}
 		case editReturn:
 			out = appendU32(append(out, 0x0c), uint32(ed.cost))
 			at++
@@ -145,6 +145,10 @@ func (e *emitter) module(code []byte) []byte {
 		switch id {
 		case secType:
 			content = e.typeSection()
+		case secFunction:
+			if len(e.helpers) > 0 {
+				content = e.functionSection()
+			}
 		case secTable:
 			content = e.tableSection()
 		case secGlobal:

@@ -49,10 +49,10 @@ func (s *scanner) misc(start int) {
 	case op == 10: // memory.copy
 		zero()
 		zero()
-		s.sized(start, costBulk, -bytesPerFuel)
+		s.sizedChunks(start, costBulk, -bytesPerFuel, chunkedCopy)
 	case op == 11: // memory.fill
 		zero()
-		s.sized(start, costBulk, -bytesPerFuel)
+		s.sizedChunks(start, costBulk, -bytesPerFuel, chunkedFill)
 	case op == 12: // table.init
 		elem()
 		s.table()

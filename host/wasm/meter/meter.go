@@ -32,6 +32,10 @@ func (i *Info) InstantiateFuel() int64 {
 // instead of being run by the engine at instantiation: the host calls it first. Rewrite is deterministic. Its error is an
 // *Error.
 func Rewrite(wasm []byte, limits Limits) ([]byte, *Info, error) {
+	return rewrite(wasm, limits, chunkBytes)
+}
+
+func rewrite(wasm []byte, limits Limits, chunkSize int64) ([]byte, *Info, error) {
 	m := &module{limits: &limits, ops: newOpcodes(), vectors: newVectorPushes()}
 	if err := m.split(wasm); err != nil {
 		return nil, nil, err
@@ -49,6 +53,7 @@ func Rewrite(wasm []byte, limits Limits) ([]byte, *Info, error) {
 		info.MemoryMin, info.MemoryMax = m.memory.min, m.memory.max
 	}
 	e := newEmitter(m)
+	e.chunkSize = chunkSize
 	code, err := e.code(info)
 	if err != nil {
 		return nil, nil, err
@@ -73,7 +78,6 @@ func (e *emitter) code(info *Info) ([]byte, error) {
 	)
 	total := m.sectionWork()
 	out := make([]byte, 0, len(m.sections[secCode])*3/2)
-	out = appendU32(out, uint32(len(m.bodies)))
 	for i, raw := range m.bodies {
 		fn := len(m.imports) + i
 		if stack, err = m.scan(fn, raw, &b, stack); err != nil {
@@ -90,6 +94,10 @@ func (e *emitter) code(info *Info) ([]byte, error) {
 		one = e.body(one[:0], fn, raw, &b)
 		out = append(appendU32(out, uint32(len(one))), one...)
 	}
+	for _, kind := range e.helpers {
+		one = e.helperBody(one[:0], kind)
+		out = append(appendU32(out, uint32(len(one))), one...)
+	}
 	info.Work = int(total)
-	return out, nil
+	return append(appendU32(nil, uint32(len(m.bodies)+len(e.helpers))), out...), nil
 }
