@@ -24,7 +24,7 @@ func (s *session) oversize() {
 		p := g.Plan()
 		s.apply(p, nil)
 		next := &plan.Plan{Global: p.Global, Frontends: maps.Clone(p.Frontends)}
-		large, affine, timeouts := 65_537, 30_000, 200
+		large, affine, timeouts := 65_537, 30_000, 1000
 		if testing.Short() { // virtual machines: minutes, and more memory than they have
 			large, affine, timeouts = 1000, 500, 20
 		}

@@ -92,7 +92,7 @@ func (o *affinityGroups) create(recordsTimeout func(room int) bool) (*affinityGr
 }
 
 // pickRoom returns the room after the last one with as few groups as possible. If all have some, it prefers a room that
-// records clients with the new group's timeout already, and has a quarter more groups at most: otherwise many groups
+// records clients with the new group's timeout already, and has half as many groups more at most: otherwise many groups
 // with many timeouts would need a chain for each timeout in each room.
 func (o *affinityGroups) pickRoom(recordsTimeout func(room int) bool) int {
 	fewest := slices.Min(o.inRoom[:])
@@ -103,7 +103,7 @@ func (o *affinityGroups) pickRoom(recordsTimeout func(room int) bool) int {
 		if emptiest < 0 && n == fewest {
 			emptiest = room
 		}
-		if fewest > 0 && n <= fewest+1+fewest/4 && (recorded < 0 || n < o.inRoom[recorded]) && recordsTimeout(room) {
+		if fewest > 0 && n <= fewest+1+fewest/2 && (recorded < 0 || n < o.inRoom[recorded]) && recordsTimeout(room) {
 			recorded = room
 		}
 	}
