@@ -103,7 +103,7 @@ func (a *Agent) engineOptions() engine.Options {
 		Plugins:       a.calls,
 		Log:           a.log,
 		Clock:         clock(a.log),
-		MinSyncPeriod: cfg.MinSyncPeriod, SyncPeriod: cfg.SyncPeriod, SignalsPeriod: cfg.Signals.Period,
+		MinSyncPeriod: cfg.MinSyncPeriod, SyncPeriod: cfg.SyncPeriod, SignalsPeriod: cfg.Signals.Period, ThreadCPU: threadCPU,
 		Once: a.opts.Once,
 	}
 	if a.opts.Checkpoint != "" {

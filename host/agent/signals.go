@@ -1,6 +1,10 @@
 package agent
 
 import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -13,4 +17,13 @@ func outcomeNeeds(mode string) uint32 {
 		return abi.NeedOutcomes
 	}
 	return abi.NeedOutcomes | abi.NeedConnections
+}
+
+// threadCPU returns the CPU time that the calling thread has used, in user space and in the kernel.
+func threadCPU() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

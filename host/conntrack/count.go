@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,15 +13,9 @@ import (
 )
 
 // CountConnections adds the open connections to the endpoints that are in count: TCP connections that are established, and flows of other
-// protocols with a reply. It returns the CPU time of the dump. The kernel leaves out entries that were not translated or have no
-// reply (since Linux 5.18), and the others are counted as they arrive: memory does not depend on the size of the table.
-func (Table) CountConnections(ctx context.Context, count map[model.EndpointKey]uint32) (cpu time.Duration, err error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	before, err := threadCPU()
-	if err != nil {
-		return 0, fmt.Errorf("conntrack: CPU time of the thread: %w", err)
-	}
+// protocols with a reply. The kernel leaves out entries that were not translated or have no reply (since Linux 5.18), and the others
+// are counted as they arrive: memory does not depend on the size of the table. The kernel works in the calling thread.
+func (Table) CountConnections(ctx context.Context, count map[model.EndpointKey]uint32) error {
 	if err := dump(ctx, func(e *entry) {
 		if k, ok := e.open(); ok {
 			if n, ok := count[k]; ok {
@@ -30,19 +23,9 @@ func (Table) CountConnections(ctx context.Context, count map[model.EndpointKey]u
 			}
 		}
 	}); err != nil {
-		return 0, fmt.Errorf("conntrack: count connections: %w", err)
+		return fmt.Errorf("conntrack: count connections: %w", err)
 	}
-	after, err := threadCPU()
-	return after - before, err
-}
-
-// threadCPU returns the CPU time that the calling thread has used, in user space and in the kernel.
-func threadCPU() (time.Duration, error) {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_THREAD, &u); err != nil {
-		return 0, err
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
+	return nil
 }
 
 // Bits of a conntrack entry's status (enum ip_conntrack_status).

@@ -54,19 +54,17 @@ func (e *Engine) countConnections(ctx context.Context) time.Time {
 	return time.Time{}
 }
 
-// countByBackend counts with the data plane's own counters. Its CPU time is at most the time it takes.
+// countByBackend counts with the data plane's own counters.
 func (e *Engine) countByBackend(b backend.ConnectionCounter, count map[model.EndpointKey]uint32, frontends []plan.Key) func(context.Context) func() {
 	return func(ctx context.Context) func() {
-		begin := time.Now()
-		err := b.CountConnections(ctx, frontends, count)
-		took := time.Since(begin)
-		return func() { e.connectionsCounted(count, took, err) }
+		cpu, err := e.measure(func() error { return b.CountConnections(ctx, frontends, count) })
+		return func() { e.connectionsCounted(count, cpu, err) }
 	}
 }
 
 func (e *Engine) countByTable(t ConnCounter, count map[model.EndpointKey]uint32) func(context.Context) func() {
 	return func(ctx context.Context) func() {
-		cpu, err := t.CountConnections(ctx, count)
+		cpu, err := e.measure(func() error { return t.CountConnections(ctx, count) })
 		return func() { e.connectionsCounted(count, cpu, err) }
 	}
 }
@@ -77,7 +75,7 @@ func (e *Engine) connectionsCounted(count map[model.EndpointKey]uint32, cpu time
 	if !s.active || e.readFailed(s, ConnectionsCounted, "counting open connections failed", cpu, err) {
 		return
 	}
-	s.done(e.SignalsPeriod, cpu, maxCPUShare)
+	s.done(e.SignalsPeriod, cpu, maxCountShare)
 	base := make(map[model.EndpointKey]attempts, len(count))
 	for k := range count {
 		if o, _, ok := e.signals.tracker.Get(k); ok {

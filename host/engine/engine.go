@@ -37,6 +37,8 @@ type Options struct {
 	// SignalsPeriod is the minimum time between two readings of the outcomes of connections, at least outcomes.Grace, and between two
 	// counts of open connections. Zero: neither is read.
 	SignalsPeriod time.Duration
+	// ThreadCPU returns the CPU time that the calling thread has used. Nil: readings count with the time that they take.
+	ThreadCPU func() time.Duration
 	// Once makes Run return when the initial state is programmed and all plugins have answered, or a minute later.
 	Once bool
 }
@@ -110,6 +112,10 @@ func New(o Options) *Engine {
 	}
 	if o.Clock == nil {
 		o.Clock = runtimeClock()
+	}
+	if o.ThreadCPU == nil {
+		begin := time.Now()
+		o.ThreadCPU = func() time.Duration { return time.Since(begin) }
 	}
 	e := &Engine{
 		Options:  o,

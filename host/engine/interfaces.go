@@ -40,9 +40,9 @@ type ConnShedder interface {
 
 // ConnCounter is implemented by a ConnTable that counts open connections.
 type ConnCounter interface {
-	// CountConnections adds the open connections to the endpoints that are in count, and returns the CPU time that this took. Other
-	// endpoints are not added. It is called outside of the loop, one call at a time.
-	CountConnections(ctx context.Context, count map[model.EndpointKey]uint32) (cpu time.Duration, err error)
+	// CountConnections adds the open connections to the endpoints that are in count. Other endpoints are not added. It is called
+	// outside of the loop, one call at a time, and works in the calling thread.
+	CountConnections(ctx context.Context, count map[model.EndpointKey]uint32) error
 }
 
 // Plugins calls plugins outside of the loop.

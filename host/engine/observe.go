@@ -70,7 +70,7 @@ const (
 	ConnectionsShed                    // connections that a policy sheds, in one step
 	StaleFlowsDeleted                  // stale UDP flows of one IP family
 	DriftDetected                      // another process changed the data plane; Count: changes
-	// OutcomesRead: of Count endpoints, or failed. Without At, nothing needs outcomes any more.
+	// OutcomesRead: of Count endpoints, in Duration of CPU time, or failed. Without At, nothing needs outcomes any more.
 	OutcomesRead
 	// ConnectionsCounted: the open connections to Count endpoints, in Duration of CPU time. Without At, nothing needs them any more.
 	ConnectionsCounted

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
+	"runtime"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
@@ -43,10 +44,9 @@ type schedule struct {
 const (
 	// readTimeout bounds a reading. The next Apply waits for it at most that long, see mayInterrupt.
 	readTimeout = 2 * time.Second
-	// maxReadShare bounds the time that readings of outcomes take: one part in so many. They take as long as a step of the loop waits.
-	maxReadShare = 20
-	// maxCPUShare bounds the CPU time that counting open connections takes: one part in so many of one processor.
-	maxCPUShare = 100
+	// Bounds of the CPU time that readings of outcomes and counts of open connections take: one part in so many of one processor.
+	maxReadShare  = 20
+	maxCountShare = 100
 	// staleIntervals is for how many intervals a reading may be used, and how many may be interrupted.
 	staleIntervals = 5
 )
@@ -56,9 +56,9 @@ func (s *schedule) begin(period, delay time.Duration) {
 	*s = schedule{active: true, interval: period, nextAt: time.Now().Add(delay), lastAt: time.Now()}
 }
 
-// done records a reading that has succeeded, and schedules the next one so that readings take at most one part in share of the time.
-func (s *schedule) done(period, took time.Duration, share int) {
-	s.interval = max(period, time.Duration(share)*took)
+// done records a reading that has succeeded, and schedules the next one so that readings take at most one part in share of a processor.
+func (s *schedule) done(period, cpu time.Duration, share int) {
+	s.interval = max(period, time.Duration(share)*cpu)
 	s.lastAt = time.Now()
 	s.nextAt = s.lastAt.Add(s.interval)
 }
@@ -103,12 +103,24 @@ func (e *Engine) readOutcomes(ctx context.Context) time.Time {
 		return s.nextAt
 	}
 	g.backend.start(ctx, readTimeout, func(ctx context.Context) func() {
-		begin := time.Now()
-		counters, err := counter.ReadOutcomes(ctx)
-		took, omitted := time.Since(begin), counter.UncountedEndpoints()
-		return func() { e.outcomesRead(counters, omitted, took, err) }
+		var counters map[model.EndpointKey]backend.OutcomeCounters
+		cpu, err := e.measure(func() (err error) {
+			counters, err = counter.ReadOutcomes(ctx)
+			return err
+		})
+		omitted := counter.UncountedEndpoints()
+		return func() { e.outcomesRead(counters, omitted, cpu, err) }
 	})
 	return time.Time{}
+}
+
+// measure calls f, and returns the CPU time that it takes.
+func (e *Engine) measure(f func() error) (time.Duration, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := e.ThreadCPU()
+	err := f()
+	return max(0, e.ThreadCPU()-before), err
 }
 
 func none(func(model.EndpointKey, outcomes.Counters) bool) {}
@@ -119,15 +131,15 @@ func (e *Engine) planNow() time.Time {
 	return now
 }
 
-// outcomesRead takes a reading of outcomes.
-func (e *Engine) outcomesRead(counters map[model.EndpointKey]backend.OutcomeCounters, omitted int, took time.Duration, err error) {
+// outcomesRead takes a reading of outcomes that took some CPU time.
+func (e *Engine) outcomesRead(counters map[model.EndpointKey]backend.OutcomeCounters, omitted int, cpu time.Duration, err error) {
 	s := &e.signals.outcomes
-	if !s.active || e.readFailed(s, OutcomesRead, "reading outcomes of connections failed", took, err) {
+	if !s.active || e.readFailed(s, OutcomesRead, "reading outcomes of connections failed", cpu, err) {
 		return
 	}
-	s.done(e.SignalsPeriod, took, maxReadShare)
+	s.done(e.SignalsPeriod, cpu, maxReadShare)
 	e.Planner.AddOutcomes(e.signals.tracker.Update(e.planNow(), countersOf(counters)))
-	e.Observer.OnEvent(Event{Kind: OutcomesRead, At: s.lastAt, Duration: took, Count: len(counters), Omitted: omitted})
+	e.Observer.OnEvent(Event{Kind: OutcomesRead, At: s.lastAt, Duration: cpu, Count: len(counters), Omitted: omitted})
 }
 
 func countersOf(all map[model.EndpointKey]backend.OutcomeCounters) iter.Seq2[model.EndpointKey, outcomes.Counters] {
@@ -142,7 +154,7 @@ func countersOf(all map[model.EndpointKey]backend.OutcomeCounters) iter.Seq2[mod
 
 // readFailed handles the failure of a reading, which is repeated at once if it gave way to programming, and otherwise after its interval.
 // It reports whether the reading has failed. Repetitions of an error are logged at debug level.
-func (e *Engine) readFailed(s *schedule, kind EventKind, msg string, took time.Duration, err error) bool {
+func (e *Engine) readFailed(s *schedule, kind EventKind, msg string, cpu time.Duration, err error) bool {
 	switch {
 	case err == nil:
 		if s.lastError != "" {
@@ -156,7 +168,7 @@ func (e *Engine) readFailed(s *schedule, kind EventKind, msg string, took time.D
 	}
 	s.interval = max(s.interval, e.SignalsPeriod, time.Second)
 	s.nextAt = time.Now().Add(s.interval)
-	e.Observer.OnEvent(Event{Kind: kind, At: time.Now(), Duration: took, Err: err})
+	e.Observer.OnEvent(Event{Kind: kind, At: time.Now(), Duration: cpu, Err: err})
 	level := slog.LevelWarn
 	if err.Error() == s.lastError {
 		level = slog.LevelDebug

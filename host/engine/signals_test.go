@@ -377,14 +377,15 @@ type openTable struct {
 	dumps []time.Time
 }
 
-func (o *openTable) CountConnections(_ context.Context, count map[model.EndpointKey]uint32) (time.Duration, error) {
+func (o *openTable) CountConnections(_ context.Context, count map[model.EndpointKey]uint32) error {
+	time.Sleep(o.cpu)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.dumps = append(o.dumps, time.Now())
 	for k := range count {
 		count[k] = o.open[k]
 	}
-	return o.cpu, o.fail
+	return o.fail
 }
 
 func startOpen(t *testing.T, p *signalsPlugin, cpu time.Duration) (*rig, *openTable) {

@@ -21,7 +21,7 @@ type connections struct {
 // signalState is the last reading of a signal that succeeded.
 type signalState struct {
 	at        time.Time
-	took      time.Duration
+	cpu       time.Duration
 	endpoints int
 	omitted   int
 }
@@ -66,7 +66,7 @@ var (
 		"refused, unanswered (for more than a second; one that is answered later counts as both).", "namespace", "service", "outcome")
 	descSignalSuccess = desc("signal_last_success_timestamp_seconds", "Unix timestamp of the last reading of a signal that plugins need: "+
 		"outcomes of connections, or open connections.", "signal")
-	descSignalDuration  = desc("signal_read_duration_seconds", "Duration of the last reading of outcomes, and CPU time of the last count of open connections.", "signal")
+	descSignalCPU       = desc("signal_read_cpu_seconds", "CPU time of the last reading of outcomes, and of the last count of open connections.", "signal")
 	descUncounted       = desc("uncounted_endpoints", "Number of endpoints beyond the limit of the data plane, whose outcomes are needed and not counted.")
 	descSignalEndpoints = desc("signal_endpoints", "Number of endpoints of the last reading of a signal.", "signal")
 )
@@ -87,7 +87,7 @@ func (c *connections) collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, signalLabels[kind])
 		}
 		gauge(descSignalSuccess, seconds(s.at))
-		gauge(descSignalDuration, s.took.Seconds())
+		gauge(descSignalCPU, s.cpu.Seconds())
 		gauge(descSignalEndpoints, float64(s.endpoints))
 		if kind == engine.OutcomesRead {
 			out <- prometheus.MustNewConstMetric(descUncounted, prometheus.GaugeValue, float64(s.omitted))
