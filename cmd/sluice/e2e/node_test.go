@@ -48,10 +48,12 @@ type node struct {
 	*testing.T
 	lab     *testnet.Lab
 	client  *testnet.Host
-	dir     string           // the cluster
-	state   string           // checkpoint and socket
-	process *testnet.Program // sluice run
-	log     *testnet.Log     // its
+	pods    map[string]*testnet.Host
+	servers map[string]*testnet.Server // of the Pods
+	dir     string                     // the cluster
+	state   string                     // checkpoint and socket
+	process *testnet.Program           // sluice run
+	log     *testnet.Log               // its
 }
 
 // timeout is generous, because the machine may be busy, or a test kernel.
@@ -64,7 +66,7 @@ func newNode(t *testing.T) *node {
 	if os.Getenv("SLUICE_BINARY") == "" {
 		testenv.DependOnSources(t)
 	}
-	n := &node{T: t, dir: t.TempDir(), state: t.TempDir()}
+	n := &node{T: t, dir: t.TempDir(), state: t.TempDir(), pods: map[string]*testnet.Host{}, servers: map[string]*testnet.Server{}}
 	var err error
 	if n.lab, err = testnet.New(netip.MustParseAddr("192.168.0.1")); err != nil {
 		t.Fatal(err)
@@ -79,11 +81,8 @@ func newNode(t *testing.T) *node {
 	}
 	for i := 1; i <= 3; i++ {
 		p := host(fmt.Sprint("p", i), fmt.Sprint("10.244.0.", i))
-		s, err := p.Serve("tcp", netip.AddrPortFrom(p.Addrs[0], 8080), p.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
+		n.pods[p.Name] = p
+		n.serve(p)
 	}
 	n.client = host("client", "10.244.0.9")
 	n.write("service.yaml", `
@@ -94,6 +93,17 @@ spec: {clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], ports: [{name: http, por
 `)
 	n.endpoints(1, 2)
 	return n
+}
+
+// serve serves on a Pod.
+func (n *node) serve(p *testnet.Host) {
+	n.Helper()
+	s, err := p.Serve("tcp", netip.AddrPortFrom(p.Addrs[0], 8080), p.Name)
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.servers[p.Name] = s
+	n.Cleanup(s.Close)
 }
 
 // write replaces a manifest atomically.

@@ -1,0 +1,44 @@
+// Command signals is a plugin for tests: it keeps all weights, and its reasons say what it sees of the connections to each endpoint.
+package main
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/sluice-proxy/sluice/sdk"
+)
+
+type plugin struct {
+	// RequeueSeconds asks for a call each so many seconds; 0: only for new failures.
+	RequeueSeconds int `json:"requeueSeconds"`
+}
+
+func (p *plugin) Configure(settings []byte) error { return sdk.UnmarshalSettings(settings, p) }
+
+// Needs implements sdk.Needer.
+func (*plugin) Needs() sdk.Need { return sdk.NeedOutcomes | sdk.NeedConnections }
+
+// Decide implements sdk.Plugin.
+func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
+	if p.RequeueSeconds > 0 {
+		resp.RequeueAfter(time.Duration(p.RequeueSeconds) * time.Second)
+	}
+	age, counted := req.ConnectionsAge()
+	for i := range req.NumEndpoints() {
+		resp.SetWeight(i, req.Endpoint(i).Weight())
+		o, _ := req.TotalOutcomes(i)
+		text := "attempts=" + number(o.Attempts) + " answered=" + number(o.Answered) + " refused=" + number(o.Refused) +
+			" unanswered=" + number(o.Unanswered) + " window=" + number(uint64(req.OutcomesWindow().Milliseconds()))
+		if open, known := req.Endpoint(i).Connections(); counted && known {
+			text += " open=" + number(uint64(open)) + " age=" + number(uint64(age.Milliseconds()))
+		}
+		resp.SetReason(i, text)
+	}
+	return nil
+}
+
+func number(n uint64) string { return strconv.FormatUint(n, 10) }
+
+func init() { sdk.Register(func() sdk.Plugin { return &plugin{} }) }
+
+func main() {}
