@@ -2,7 +2,7 @@ package dispatch
 
 import "time"
 
-// Of the CPU time that plugins may use in a minute, half is for a steady rate and limitBurst for bursts, such as the start with
+// Of the CPU time that plugins may use in a minute, half is for a steady rate and burstShare for bursts, such as the start with
 // thousands of Services. The rest is for calls that end after their share is used up.
 const (
 	steadyShare = 0.5
@@ -10,10 +10,12 @@ const (
 )
 
 // perCall and perEndpoint are added to the CPU time of each call for the work of the engine that it causes: building the request,
-// planning and programming the answer. Measured: 15 µs for a Service of 10 endpoints whose weights change.
+// planning and programming the answer. Measured for a Service of 10 endpoints, in CPU time: 3 µs for the call (BenchmarkCall),
+// 7 µs for planning (BenchmarkEndpointUpdate of package planner), 17 to 22 µs for programming an endpoint that changes
+// (BenchmarkReplaceEndpoint of package rules).
 const (
-	perCall     = 10 * time.Microsecond
-	perEndpoint = 500 * time.Nanosecond
+	perCall     = 20 * time.Microsecond
+	perEndpoint = time.Microsecond
 )
 
 // shares are token buckets of CPU time. Each plugin has one of its own; what does not fit into a full one flows into a common one,
