@@ -388,6 +388,13 @@ func (o *openTable) CountConnections(_ context.Context, count map[model.Endpoint
 	return o.fail
 }
 
+// dumpTimes returns when the table was dumped.
+func (o *openTable) dumpTimes() []time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.dumps)
+}
+
 func startOpen(t *testing.T, p *signalsPlugin, cpu time.Duration) (*rig, *openTable) {
 	o := &openTable{open: map[model.EndpointKey]uint32{endpointKey(1): 7}, cpu: cpu}
 	r, _ := startSignals(t, p, func(r *rig) { o.Kernel, r.connTable = r.kernel, o })
@@ -413,12 +420,12 @@ func TestOpenConnectionsHaveAnAgeAndGrowByAttempts(t *testing.T) {
 		if n := last.Endpoints[2].Connections; n != abi.ConnectionsUnknown {
 			t.Errorf("%d connections to an endpoint that no dump has counted", n)
 		}
-		if len(o.dumps) != 1 {
-			t.Errorf("%d dumps of a second each in 32 s", len(o.dumps))
+		if len(o.dumpTimes()) != 1 {
+			t.Errorf("%d dumps of a second each in 32 s", len(o.dumpTimes()))
 		}
 		r.advance(70 * time.Second)
-		if len(o.dumps) != 2 || o.dumps[1].Sub(o.dumps[0]) < 100*time.Second {
-			t.Errorf("dumps at %v", o.dumps)
+		if at := o.dumpTimes(); len(at) != 2 || at[1].Sub(at[0]) < 100*time.Second {
+			t.Errorf("dumps at %v", at)
 		}
 	})
 }
@@ -427,7 +434,7 @@ func TestOpenConnectionsAreCountedOncePerPeriodAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, o := startOpen(t, &signalsPlugin{needs: abi.NeedConnections}, time.Millisecond)
 		r.advance(10*time.Second + 100*time.Millisecond)
-		if n := len(o.dumps); n != 11 {
+		if n := len(o.dumpTimes()); n != 11 {
 			t.Errorf("%d dumps in 10 s", n)
 		}
 	})
@@ -438,8 +445,8 @@ func TestOpenConnectionsAreNotCountedWithoutANeed(t *testing.T) {
 		p := &signalsPlugin{needs: abi.NeedOutcomes}
 		r, o := startOpen(t, p, time.Millisecond)
 		r.advance(10 * time.Second)
-		if _, last := p.calls(); len(o.dumps) != 0 || last.ConnectionsAgeMS != abi.NoAge {
-			t.Errorf("%d dumps", len(o.dumps))
+		if _, last := p.calls(); len(o.dumpTimes()) != 0 || last.ConnectionsAgeMS != abi.NoAge {
+			t.Errorf("%d dumps", len(o.dumpTimes()))
 		}
 	})
 }
