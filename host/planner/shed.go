@@ -76,7 +76,7 @@ func (b *ShedBounded) String() string {
 
 // EffectiveShed returns how many permille of the connections are reset of those that are asked for, given the limit in percent per second.
 func EffectiveShed(permille uint16, limit int) uint16 {
-	return uint16(min(int(permille), policy.MaxShedPermille, limit*10*int(shedTime/time.Second)))
+	return uint16(min(int(permille), abi.MaxShedPermille, limit*10*int(shedTime/time.Second)))
 }
 
 // addSheds adds the sheds of a port's decisions, through the frontends of the pools that they are about.
@@ -103,7 +103,7 @@ func (r *round) addSheds(d *PortDecision, frontends []*plan.Frontend) {
 		}
 		share := EffectiveShed(w.permille, limit)
 		w.bounded = share < w.permille
-		w.share, w.limit = uint64(share)*plan.ShedSpace/policy.MaxShedPermille, uint64(limit)*plan.ShedSpace/100
+		w.share, w.limit = uint64(share)*plan.ShedSpace/abi.MaxShedPermille, uint64(limit)*plan.ShedSpace/100
 		for _, f := range frontends {
 			usesLocal := f.Outside != nil || f.Kind == plan.ClusterIP && r.svc.InternalLocal
 			usesCluster := f.Kind != plan.ClusterIP || !r.svc.InternalLocal

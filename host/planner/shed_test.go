@@ -3,11 +3,14 @@ package planner
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 var (
@@ -191,3 +194,51 @@ func TestShedLeavesFrontendsOfOtherServicesAlone(t *testing.T) {
 		t.Errorf("connections of another Service are shed: %+v", sheds)
 	}
 }
+
+// TestPolicyShedsAreBoundedAndReportedOnce: a plugin that asks for all connections gets what the policy allows, by all frontends of the
+// pool that it decides about, and the Service is reported when it begins to ask.
+func TestPolicyShedsAreBoundedAndReportedOnce(t *testing.T) {
+	svc := &model.Service{Name: shedPort.Service, ClusterIPs: []netip.Addr{shedTestKey.Addr}, InternalLocal: true,
+		Ports: []model.ServicePort{{Name: "http", Protocol: model.TCP, Port: 80, NodePort: 30080}}}
+	slice := &model.EndpointSlice{Name: svc.Name, Service: svc.Name, Family: model.IPv4, Ports: []model.SlicePort{{Name: "http", Protocol: model.TCP, Port: 8080}},
+		Endpoints: []model.SliceEndpoint{{Addr: shedTarget.Addr(), Node: "n0", Ready: true}, {Addr: shedTarget.Addr().Next(), Ready: true}}}
+	pol := &policy.Policy{Name: "p", Steps: []policy.Step{{Plugin: "p"}}, MaxShedPercentPerSecond: 1}
+	p := New(Settings{Node: "n0", MasqueradeMark: 1, Policies: &policy.Set{Policies: map[string]*policy.Policy{"p": pol}, Default: "p"}},
+		func(string) (policy.Plugin, error) { return shedAll{}, nil })
+	now := time.UnixMilli(1_700_000_000_000)
+	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: svc.Name, Service: svc}, {Kind: model.SliceKind, Name: slice.Name, Slice: slice}, {Kind: model.Synced}})
+	if got := p.Plan(now).ShedsBounded; len(got) != 1 || got[0] != (ShedBounded{svc.Name, "p", 1}) {
+		t.Fatalf("bounded: %+v", got)
+	}
+	now = now.Add(time.Second)
+	p.markChanged(svc.Name)
+	if got := p.Plan(now).ShedsBounded; len(got) != 0 {
+		t.Errorf("reported again: %+v", got)
+	}
+	nodePort := plan.Key{Addr: netip.IPv4Unspecified(), Port: 30080, Protocol: model.TCP}
+	sheds := p.Sheds(now)
+	if len(sheds) != 1 || sheds[0].Endpoint != shedTarget || !slices.Equal(sheds[0].Frontends, []plan.Key{nodePort}) || sheds[0].Until != plan.ShedSpace*6/10 {
+		t.Errorf("sheds %+v, want 60 %% through the NodePort", sheds)
+	}
+	p.ShedsDone(now, true, nil)
+	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: svc.Name}})
+	if p.Plan(now); !p.NextSheds().IsZero() {
+		t.Error("the sheds of a deleted Service go on")
+	}
+}
+
+// shedAll sheds all connections of the first endpoint in the cluster pool.
+type shedAll struct{}
+
+func (shedAll) Decide(req *abi.Request, resp *abi.Response) error {
+	for i := range resp.Results {
+		resp.Results[i].Weight = 1
+	}
+	if req.Pool == abi.PoolCluster {
+		resp.Results[0].ShedPermille = 1000
+	}
+	return nil
+}
+func (shedAll) Needs() uint32        { return 0 }
+func (shedAll) Keys(string) []string { return nil }
+func (shedAll) Revision() string     { return "1" }

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // checkpointVersion changes when an older sluice could misread a checkpoint. A checkpoint of another version is refused.
@@ -257,7 +258,7 @@ func (s *savedPool) restore() *poolState {
 		}
 		if r := e.Good; r != nil && m.lastGood != nil {
 			known, resets = append(known, e.Addr), append(resets, r.ResetAt)
-			sheds = append(sheds, Shed{At: r.ShedAt, Permille: min(r.Shed, MaxShedPermille)})
+			sheds = append(sheds, Shed{At: r.ShedAt, Permille: min(r.Shed, abi.MaxShedPermille)})
 			m.lastGood.rows = append(m.lastGood.rows, row{r.Weight, uint8(r.Conditions & lifecycleBits), r.Keep})
 			m.lastGood.hasDraining = m.lastGood.hasDraining || r.Keep
 		}

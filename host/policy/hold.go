@@ -155,7 +155,9 @@ func (e *Evaluator) hold(r *readiness, p Panic, port *service.Port, local bool, 
 func (e *Evaluator) Hold(p *Policy, port *service.Port, now time.Time) (holds [2]*Hold, at time.Time) {
 	key := readinessKey{port.Name, port.Family}
 	if p == nil || p.Panic.Below == 0 {
-		delete(e.readiness, key)
+		if len(e.readiness) > 0 {
+			delete(e.readiness, key)
+		}
 		return holds, time.Time{}
 	}
 	r := e.readiness[key]

@@ -2,9 +2,6 @@ package policy
 
 import "github.com/sluice-proxy/sluice/host/model"
 
-// MaxShedPermille is all connections of an endpoint.
-const MaxShedPermille = 1000
-
 // Shed is that part of an endpoint's established connections is reset over a minute.
 type Shed struct {
 	// At is when it began, Unix milliseconds: when the plugin first gave this answer. The same answer again is the same shed. 0: in

@@ -35,3 +35,30 @@ func TestWaitingForAPluginIsNoError(t *testing.T) {
 		t.Errorf("a failure while the next call waits: error %q", x.Error)
 	}
 }
+
+// TestHoldsAndShedsAreExplained: of the endpoints, the first is ready and sheds connections, the second is held, the third fails.
+func TestHoldsAndShedsAreExplained(t *testing.T) {
+	wall := func(ms int64) time.Time { return time.UnixMilli(ms).Add(time.Hour) }
+	eps := []service.Endpoint{{Ready: true, InCluster: true}, {HeldCluster: true, InCluster: true}, {}}
+	x := NewExplanation(&planner.Explanation{
+		Service: &model.Service{}, Policy: &policy.Policy{Name: "p", Panic: policy.Panic{Below: 50, Hold: time.Minute}, MaxShedPercentPerSecond: 1},
+		Decisions: []planner.PortDecision{{Port: &service.Port{UsesCluster: true, Endpoints: eps}, Cluster: policy.Decision{
+			Weights: []uint16{1, 1, 0}, Sheds: []policy.Shed{{At: 1000_000, Permille: 800}, {}, {}},
+			Hold: &policy.Hold{Ready: 1, Total: 3, Panicking: true, Held: 1, Until: []int64{0, 2000_000, 0}, Failing: []bool{false, false, true}, Counted: true},
+		}}},
+	}, wall)
+	pool := x.Pools[0]
+	if p := pool.Panic; p == nil || *p != (Panic{Panicking: true, Ready: 1, Total: 3, Held: 1, Below: 50, Hold: "1m0s", OutcomesCounted: true}) {
+		t.Errorf("panic %+v", p)
+	}
+	first, held, failing := pool.Endpoints[0], pool.Endpoints[1], pool.Endpoints[2]
+	if s := first.Shed; s == nil || s.Permille != 600 || s.Wanted != 800 || s.Since == nil || !s.Since.Equal(wall(1000_000)) || first.HeldUntil != nil {
+		t.Errorf("the first endpoint: %+v, shed %+v", first, s)
+	}
+	if !held.Eligible || held.Default != 1 || held.HeldUntil == nil || !held.HeldUntil.Equal(wall(2000_000)) || held.Shed != nil {
+		t.Errorf("the held endpoint: %+v", held)
+	}
+	if failing.Eligible || failing.HeldUntil != nil || failing.Why != "not ready, not held: connections from this node fail" {
+		t.Errorf("the endpoint that fails: %+v", failing)
+	}
+}
