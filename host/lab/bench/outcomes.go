@@ -22,8 +22,8 @@ import (
 // Costs of counting the outcomes of connections. Each round measures all settings there and back.
 const (
 	outcomeRounds      = 30
-	outcomeConnections = 400
-	outcomePackets     = 4000
+	outcomeConnections = 1000
+	outcomePackets     = 20_000
 )
 
 // outcomeCost is the CPU time of a thread that opens connections and sends packets, in µs. On veth pairs, that contains the
