@@ -12,15 +12,11 @@ import (
 
 // TestOutcomesEqualWhatClientsSaw is the same test as that of mode nftables: the same rules count.
 func TestOutcomesEqualWhatClientsSaw(t *testing.T) {
-	connections := 101_000
-	if testing.Short() {
-		connections = 6000
-	}
 	d := newEnv(t)
 	b := d.open()
 	prev := &plan.Plan{}
 	d.apply(b, prev, nil)
-	d.Bed.CheckOutcomes(t, connections, testbed.DataPlane{
+	d.Bed.CheckOutcomes(t, testbed.DataPlane{
 		Apply: func(next *plan.Plan) error {
 			_, err := b.Apply(context.Background(), next, plan.Diff(prev, next))
 			prev = next
