@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/host/model"
 )
 
 func TestBindingSettingsReplaceFieldsOfThePolicy(t *testing.T) {
@@ -65,6 +67,9 @@ func FuzzServiceSettings(f *testing.F) {
 		}
 		if s.Own != (len(objects["plugin0"]) > 0) || s.Own && s.PolicySettings != base {
 			t.Errorf("%+v", s)
+		}
+		if len(text)+2 > model.MaxSettings {
+			return
 		}
 		again, err := p.withServiceSettings(" " + text + "\n")
 		if err != nil || again.Steps[0].Settings != s.Settings {
