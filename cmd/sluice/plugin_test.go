@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,6 +67,26 @@ func TestPluginCheckPrintsCosts(t *testing.T) {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
+	}
+}
+
+// config check reports the input that no node gives, with the plugin that asks for it.
+func TestConfigCheckNamesTheInputThatIsNotGiven(t *testing.T) {
+	module := assemble(t, "asks", keepWeights(t, `(func (export "sluice_needs") (result i32) (i32.const 20))`))
+	file := filepath.Join(t.TempDir(), "sluice.yaml")
+	text := "apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\npluginCacheDir: " + t.TempDir() + "\nplugins: [{name: asks, file: " + module +
+		"}]\npolicies: [{name: p, plugins: [{name: asks}]}]\ndefaultPolicy: p\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := newConfigCommand()
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(io.Discard)
+	cmd.SetArgs([]string{"check", file})
+	err := cmd.Execute()
+	if want := "plugin asks: module refused: sluice_needs asks for unknown inputs: bits 0x10"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
 	}
 }
 

@@ -55,3 +55,43 @@ func ExampleRunChain() {
 	// [3 1]
 	// [9 1]
 }
+
+// canaries gives canaries a tenth of the weight of the others, and none when they refuse connections.
+type canaries struct{}
+
+func (canaries) Configure([]byte) error { return nil }
+func (canaries) Needs() sdk.Need        { return sdk.NeedOutcomes }
+func (canaries) Keys() []string         { return []string{sdk.PodLabel("track")} }
+
+func (canaries) Decide(req *sdk.Request, resp *sdk.Response) error {
+	for i := range req.NumEndpoints() {
+		track, _ := req.PodValue(i, 0)
+		switch o := req.Outcomes(i); {
+		case req.Text(track) != "canary":
+			resp.SetWeight(i, 10*req.Endpoint(i).Weight())
+		case o.Refused > o.Answered:
+			resp.SetWeight(i, 0)
+			resp.SetReason(i, "canary refuses connections")
+		default:
+			resp.SetReason(i, "canary")
+		}
+	}
+	return nil
+}
+
+// A plugin sees outcomes and labels that it asks for.
+func ExampleWatched() {
+	canary := sdktest.Watched(sdktest.Ready("zone-a"), 90, 10, 0)
+	canary.Values = sdktest.Values("canary")
+	broken := sdktest.Watched(sdktest.Ready("zone-a"), 0, 50, 0)
+	broken.Values = sdktest.Values("canary")
+	req := sdktest.NewRequest("zone-a", nil, sdktest.Ready("zone-a"), canary, broken)
+	req.Keys = []string{sdk.PodLabel("track")}
+	resp, err := sdktest.Run(canaries{}, "", req)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(sdktest.Weights(resp), resp.Results[2].Reason)
+	// Output: [10 1 0] canary refuses connections
+}
