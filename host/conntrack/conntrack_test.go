@@ -69,7 +69,7 @@ func key(addr string, protocol model.Protocol) plan.Key {
 	return plan.Key{Addr: a.Addr(), Port: a.Port(), Protocol: protocol}
 }
 
-func flush(t *testing.T) {
+func flush(t testing.TB) {
 	t.Helper()
 	if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
 		t.Fatal(err)

@@ -52,6 +52,13 @@ const (
 // dump calls onEntry for all entries of the table of which the kernel knows that they were translated and have a reply. The entry is
 // valid until onEntry returns.
 func dump(ctx context.Context, onEntry func(*entry)) error {
+	var e entry
+	return receive(ctx, dumpRequest(unix.AF_UNSPEC, statusCounted), func(part []byte) (done bool, err error) { return e.messages(part, onEntry) })
+}
+
+// receive sends a request for a dump and calls onPart for each part of the answer, until it is done. The part is valid until onPart
+// returns.
+func receive(ctx context.Context, request []byte, onPart func([]byte) (done bool, err error)) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return fmt.Errorf("open a netlink socket: %w", err)
@@ -61,11 +68,10 @@ func dump(ctx context.Context, onEntry func(*entry)) error {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		return fmt.Errorf("set the timeout of the netlink socket: %w", err)
 	}
-	if err := unix.Sendto(fd, dumpRequest(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("send the request: %w", err)
 	}
 	buffer := make([]byte, bufferSize)
-	var e entry
 	for done := false; !done; {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -77,15 +83,15 @@ func dump(ctx context.Context, onEntry func(*entry)) error {
 		case err != nil:
 			return fmt.Errorf("receive: %w", err)
 		}
-		if done, err = e.messages(buffer[:n], onEntry); err != nil {
+		if done, err = onPart(buffer[:n]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// dumpRequest returns the message that asks for a dump.
-func dumpRequest() []byte {
+// dumpRequest returns the message that asks for a dump of the entries of a family with these bits in their status.
+func dumpRequest(family byte, status uint32) []byte {
 	const getConntrack = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1 // IPCTNL_MSG_CT_GET
 	native := binary.NativeEndian
 	b := native.AppendUint32(nil, 0) // length, below
@@ -93,11 +99,11 @@ func dumpRequest() []byte {
 	b = native.AppendUint16(b, unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
 	b = native.AppendUint32(b, 1)                                    // sequence number
 	b = native.AppendUint32(b, 0)                                    // port: the kernel
-	b = append(b, unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0)           // nfgenmsg: all families
+	b = append(b, family, unix.NFNETLINK_V0, 0, 0)                   // nfgenmsg
 	for _, attribute := range []uint16{attrStatus, attrStatusMask} { // older kernels ignore them
 		b = native.AppendUint16(b, 8)
 		b = native.AppendUint16(b, attribute)
-		b = binary.BigEndian.AppendUint32(b, statusCounted)
+		b = binary.BigEndian.AppendUint32(b, status)
 	}
 	native.PutUint32(b, uint32(len(b)))
 	return b

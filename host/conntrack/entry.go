@@ -11,17 +11,23 @@ import (
 
 // Attributes of a conntrack entry (enum ctattr_type and those nested in it).
 const (
+	attrTupleOrig  = 1
 	attrTupleReply = 2
 	attrStatus     = 3
 	attrProtoInfo  = 4
+	attrID         = 12
+	attrZone       = 18
 	attrStatusMask = 26
 
 	attrTupleIP    = 1 // in a tuple
 	attrTupleProto = 2
 	attrIPv4Source = 1 // in attrTupleIP
+	attrIPv4Dest   = 2
 	attrIPv6Source = 3
+	attrIPv6Dest   = 4
 	attrProtoNum   = 1 // in attrTupleProto
 	attrSourcePort = 2
+	attrDestPort   = 3
 	attrTCP        = 1 // in attrProtoInfo
 	attrTCPState   = 1 // in attrTCP
 
@@ -44,6 +50,17 @@ var errTruncated = errors.New("truncated message")
 
 // messages decodes a part of a dump. done reports whether it is the last one.
 func (e *entry) messages(b []byte, onEntry func(*entry)) (done bool, err error) {
+	return eachMessage(b, func(attrs []byte) error {
+		if err := e.decode(attrs); err != nil {
+			return err
+		}
+		onEntry(e)
+		return nil
+	})
+}
+
+// eachMessage calls onEntry with the attributes of each entry in a part of a dump. done reports whether it is the last one.
+func eachMessage(b []byte, onEntry func(attrs []byte) error) (done bool, err error) {
 	for len(b) > 0 {
 		if len(b) < unix.SizeofNlMsghdr {
 			return false, errTruncated
@@ -69,10 +86,9 @@ func (e *entry) messages(b []byte, onEntry func(*entry)) (done bool, err error) 
 		if len(body) < sizeofNfgenmsg {
 			return false, errTruncated
 		}
-		if err := e.decode(body[sizeofNfgenmsg:]); err != nil {
+		if err := onEntry(body[sizeofNfgenmsg:]); err != nil {
 			return false, err
 		}
-		onEntry(e)
 	}
 	return false, nil
 }

@@ -3,7 +3,6 @@ package conntrack
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
@@ -12,158 +11,117 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// flowEntry is an entry of the table. Its slices are valid until the next one is decoded.
+// flowEntry is what shedding needs of an entry. Its slices are valid until the next one is decoded.
 type flowEntry struct {
 	client, frontend netip.AddrPort // source and destination of the client's packets
 	endpoint         netip.AddrPort // source of the replies
 	protocol         uint8
 	tcpState         uint8
 	id               uint32
-	reply, zone      []byte // attributes
+	reply, zone      []byte // values of attributes
 }
-
-// Attributes of an entry (enum ctattr_type), and of those nested in it.
-const (
-	ctaTupleOrig = 1
-	ctaTupleRepl = 2
-	ctaProtoInfo = 4
-	ctaID        = 12
-	ctaZone      = 18
-
-	tcpStateEstablished = 3 // enum tcp_conntrack
-)
-
-var errShortAttribute = errors.New("an attribute is truncated")
 
 // established reports whether both sides have sent packets, and none has closed the connection.
 func (c *flowEntry) established() bool {
-	return c.protocol != unix.IPPROTO_TCP || c.tcpState == tcpStateEstablished
+	return c.protocol != unix.IPPROTO_TCP || c.tcpState == tcpEstablished
 }
 
 // identity returns the attributes by which the kernel finds the entry.
-func (c *flowEntry) identity() string { return string(c.reply) + string(c.zone) }
+func (c *flowEntry) identity() string {
+	b := appendAttr(make([]byte, 0, len(c.reply)+12), attrTupleReply|unix.NLA_F_NESTED, c.reply)
+	if c.zone != nil {
+		b = appendAttr(b, attrZone, c.zone)
+	}
+	return string(b)
+}
 
 // listFlows calls onEntry for the entries of a family that have a reply (all entries, before Linux 5.18).
 func listFlows(ctx context.Context, f model.Family, onEntry func(*flowEntry)) error {
-	req := newRequest(f, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
-	req.AddRawData(seenReplyFilter())
 	var c flowEntry
-	var failed error
-	err := req.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
-		if failed = ctx.Err(); failed == nil && len(msg) > nl.SizeofNfgenmsg {
-			failed = c.decode(msg[nl.SizeofNfgenmsg:])
-		}
-		if failed == nil {
+	return receive(ctx, dumpRequest(familyOf(f), statusSeenReply), func(part []byte) (done bool, err error) {
+		return eachMessage(part, func(attrs []byte) error {
+			if err := c.decode(attrs); err != nil {
+				return err
+			}
 			onEntry(&c)
-		}
-		return failed == nil
+			return nil
+		})
 	})
-	if errors.Is(err, nl.ErrDumpInterrupted) { // entries have moved: some may be missing, which a shed does not notice
-		err = nil
-	}
-	return errors.Join(failed, err)
-}
-
-// seenReplyFilter returns the attributes CTA_STATUS and CTA_STATUS_MASK with the bit IPS_SEEN_REPLY. Older kernels ignore them.
-func seenReplyFilter() (b []byte) {
-	const status, statusMask, seenReply = 3, 26, 1 << 1
-	for _, kind := range [...]uint16{status, statusMask} {
-		b = binary.NativeEndian.AppendUint16(b, 8)
-		b = binary.NativeEndian.AppendUint16(b, kind)
-		b = binary.BigEndian.AppendUint32(b, seenReply)
-	}
-	return b
 }
 
 // deleteEntry deletes the entry with this id and identity.
 func deleteEntry(f model.Family, id uint32, identity string) error {
 	req := newRequest(f, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
-	b := binary.NativeEndian.AppendUint16([]byte(identity), 8)
-	b = binary.NativeEndian.AppendUint16(b, ctaID)
-	req.AddRawData(binary.BigEndian.AppendUint32(b, id))
+	req.AddRawData(appendAttr([]byte(identity), attrID, binary.BigEndian.AppendUint32(nil, id)))
 	_, err := req.Execute(unix.NETLINK_NETFILTER, 0)
 	return err
 }
 
 func newRequest(f model.Family, operation, flags int) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|operation, flags)
-	family := uint8(unix.AF_INET)
-	if f == model.IPv6 {
-		family = unix.AF_INET6
-	}
-	req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: familyOf(f), Version: nl.NFNETLINK_V0})
 	return req
+}
+
+func familyOf(f model.Family) byte {
+	if f == model.IPv6 {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
+
+func appendAttr(b []byte, kind uint16, value []byte) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofNlAttr+len(value)))
+	b = append(binary.NativeEndian.AppendUint16(b, kind), value...)
+	return append(b, make([]byte, -len(value)&3)...)
 }
 
 // decode decodes the attributes of an entry.
 func (c *flowEntry) decode(b []byte) error {
 	*c = flowEntry{}
-	return eachAttr(b, func(kind uint16, value, all []byte) error {
+	var e entry // for the state of TCP
+	var client netip.AddrPort
+	err := attributes(b, func(kind uint16, value []byte) error {
 		switch {
-		case kind == ctaTupleOrig:
-			return eachAttr(value, func(kind uint16, value, _ []byte) error { return c.tuple(kind, value, &c.client, &c.frontend) })
-		case kind == ctaTupleRepl:
-			c.reply = all
-			var client netip.AddrPort
-			return eachAttr(value, func(kind uint16, value, _ []byte) error { return c.tuple(kind, value, &c.endpoint, &client) })
-		case kind == ctaProtoInfo:
-			return eachAttr(value, func(kind uint16, value, _ []byte) error {
-				if kind != 1 { // CTA_PROTOINFO_TCP
-					return nil
-				}
-				return eachAttr(value, func(kind uint16, value, _ []byte) error {
-					if kind == 1 && len(value) == 1 { // CTA_PROTOINFO_TCP_STATE
-						c.tcpState = value[0]
-					}
-					return nil
-				})
-			})
-		case kind == ctaID && len(value) == 4:
+		case kind == attrTupleOrig:
+			return c.tuple(value, &c.client, &c.frontend)
+		case kind == attrTupleReply:
+			c.reply = value
+			return c.tuple(value, &c.endpoint, &client)
+		case kind == attrProtoInfo:
+			return attributes(value, e.protoInfo)
+		case kind == attrID && len(value) == 4:
 			c.id = binary.BigEndian.Uint32(value)
-		case kind == ctaZone:
-			c.zone = all
+		case kind == attrZone:
+			c.zone = value
 		}
 		return nil
 	})
+	c.tcpState = e.tcpState
+	return err
 }
 
-// tuple decodes a part of a tuple: addresses or ports.
-func (c *flowEntry) tuple(kind uint16, value []byte, from, to *netip.AddrPort) error {
-	const ip, proto = 1, 2
-	return eachAttr(value, func(inner uint16, value, _ []byte) error {
-		addr, isAddr := netip.AddrFromSlice(value)
-		switch {
-		case kind == ip && isAddr && (inner == 1 || inner == 3): // CTA_IP_V4_SRC, CTA_IP_V6_SRC
-			*from = netip.AddrPortFrom(addr, from.Port())
-		case kind == ip && isAddr && (inner == 2 || inner == 4): // CTA_IP_V4_DST, CTA_IP_V6_DST
-			*to = netip.AddrPortFrom(addr, to.Port())
-		case kind == proto && inner == 1 && len(value) == 1: // CTA_PROTO_NUM
-			c.protocol = value[0]
-		case kind == proto && inner == 2 && len(value) == 2: // CTA_PROTO_SRC_PORT
-			*from = netip.AddrPortFrom(from.Addr(), binary.BigEndian.Uint16(value))
-		case kind == proto && inner == 3 && len(value) == 2: // CTA_PROTO_DST_PORT
-			*to = netip.AddrPortFrom(to.Addr(), binary.BigEndian.Uint16(value))
+// tuple decodes a tuple.
+func (c *flowEntry) tuple(b []byte, from, to *netip.AddrPort) error {
+	return attributes(b, func(kind uint16, value []byte) error {
+		if kind != attrTupleIP && kind != attrTupleProto {
+			return nil
 		}
-		return nil
+		return attributes(value, func(inner uint16, value []byte) error {
+			addr, isAddr := netip.AddrFromSlice(value)
+			switch {
+			case kind == attrTupleIP && isAddr && (inner == attrIPv4Source || inner == attrIPv6Source):
+				*from = netip.AddrPortFrom(addr, from.Port())
+			case kind == attrTupleIP && isAddr && (inner == attrIPv4Dest || inner == attrIPv6Dest):
+				*to = netip.AddrPortFrom(addr, to.Port())
+			case kind == attrTupleProto && inner == attrProtoNum && len(value) == 1:
+				c.protocol = value[0]
+			case kind == attrTupleProto && inner == attrSourcePort && len(value) == 2:
+				*from = netip.AddrPortFrom(from.Addr(), binary.BigEndian.Uint16(value))
+			case kind == attrTupleProto && inner == attrDestPort && len(value) == 2:
+				*to = netip.AddrPortFrom(to.Addr(), binary.BigEndian.Uint16(value))
+			}
+			return nil
+		})
 	})
-}
-
-// eachAttr calls f for each netlink attribute in b, with its value, and with its header and padding.
-func eachAttr(b []byte, f func(kind uint16, value, all []byte) error) error {
-	for len(b) > 0 {
-		if len(b) < unix.SizeofNlAttr {
-			return errShortAttribute
-		}
-		size := int(binary.NativeEndian.Uint16(b))
-		if size < unix.SizeofNlAttr || size > len(b) {
-			return errShortAttribute
-		}
-		padded := min(len(b), (size+3)&^3)
-		kind := binary.NativeEndian.Uint16(b[2:]) &^ uint16(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER)
-		if err := f(kind, b[unix.SizeofNlAttr:size], b[:padded]); err != nil {
-			return err
-		}
-		b = b[padded:]
-	}
-	return nil
 }

@@ -41,18 +41,18 @@ func ctTuple(kind uint16, from, to netip.AddrPort, protocol uint8) []byte {
 }
 
 // createConns adds connections that have replies to the table.
-func createConns(t *testing.T, conns ...conn) {
+func createConns(t testing.TB, conns ...conn) {
 	t.Helper()
 	for _, c := range conns {
 		req := newRequest(model.FamilyOf(c.client.Addr()), nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
-		req.AddRawData(ctTuple(ctaTupleOrig, c.client, c.frontend, c.protocol))
-		req.AddRawData(ctTuple(ctaTupleRepl, c.endpoint, c.client, c.protocol))
+		req.AddRawData(ctTuple(attrTupleOrig, c.client, c.frontend, c.protocol))
+		req.AddRawData(ctTuple(attrTupleReply, c.endpoint, c.client, c.protocol))
 		const seenReplyAssuredConfirmed = 1<<1 | 1<<2 | 1<<3
 		req.AddRawData(attr(3, binary.BigEndian.AppendUint32(nil, seenReplyAssuredConfirmed)))
 		req.AddRawData(attr(7, binary.BigEndian.AppendUint32(nil, 600))) // timeout
 		if c.protocol == unix.IPPROTO_TCP {
 			nested := uint16(unix.NLA_F_NESTED)
-			req.AddRawData(attr(ctaProtoInfo|nested, attr(1|nested, attr(1, []byte{c.state}))))
+			req.AddRawData(attr(attrProtoInfo|nested, attr(1|nested, attr(1, []byte{c.state}))))
 		}
 		if _, err := req.Execute(unix.NETLINK_NETFILTER, 0); err != nil {
 			t.Fatalf("create %+v: %v", c, err)
@@ -93,7 +93,7 @@ func TestShedResetsItsShareByHash(t *testing.T) {
 	}
 	var shedded, others []conn
 	for i := range n {
-		c := conn{shedClient(i), shedFrontend, shedEndpoint, unix.IPPROTO_TCP, tcpStateEstablished}
+		c := conn{shedClient(i), shedFrontend, shedEndpoint, unix.IPPROTO_TCP, tcpEstablished}
 		if i%3 == 0 {
 			c.frontend = shedNodePort
 		}
@@ -109,7 +109,7 @@ func TestShedResetsItsShareByHash(t *testing.T) {
 		{state: 7}, // TIME_WAIT
 	} {
 		for j := range 30 {
-			o := conn{shedClient(50_000 + i*100 + j), shedFrontend, shedEndpoint, unix.IPPROTO_TCP, tcpStateEstablished}
+			o := conn{shedClient(50_000 + i*100 + j), shedFrontend, shedEndpoint, unix.IPPROTO_TCP, tcpEstablished}
 			if c.endpoint.IsValid() {
 				o.endpoint = c.endpoint
 			}
@@ -136,7 +136,7 @@ func TestShedResetsItsShareByHash(t *testing.T) {
 		if step == 30 { // a connection that ends, and one whose client uses its port for another endpoint
 			for _, c := range shedded {
 				if h := uint64(plan.ShedHash(seed, c.client, c.frontend)); h >= s.From && h < s.To && expired < 2 {
-					if err := deleteEntry(model.IPv4, idOfConn(t, c), string(ctTuple(ctaTupleRepl, c.endpoint, c.client, c.protocol))); err != nil {
+					if err := deleteEntry(model.IPv4, idOfConn(t, c), string(ctTuple(attrTupleReply, c.endpoint, c.client, c.protocol))); err != nil {
 						t.Fatal(err)
 					}
 					if expired++; expired == 2 {
@@ -199,7 +199,7 @@ func idOfConn(t *testing.T, c conn) (id uint32) {
 
 func TestShedOfIPv6AndUDP(t *testing.T) {
 	flush(t)
-	six := conn{netip.MustParseAddrPort("[fd00:10:244::9]:4000"), netip.MustParseAddrPort("[2001:db8::1]:30080"), netip.MustParseAddrPort("[fd00:10:244::1]:8080"), unix.IPPROTO_TCP, tcpStateEstablished}
+	six := conn{netip.MustParseAddrPort("[fd00:10:244::9]:4000"), netip.MustParseAddrPort("[2001:db8::1]:30080"), netip.MustParseAddrPort("[fd00:10:244::1]:8080"), unix.IPPROTO_TCP, tcpEstablished}
 	udp := conn{shedClient(1), shedFrontend, shedEndpoint, unix.IPPROTO_UDP, 0}
 	createConns(t, six, udp)
 	n, deferred, err := (&Table{}).Shed(context.Background(), []plan.Shed{
@@ -214,8 +214,8 @@ func TestShedOfIPv6AndUDP(t *testing.T) {
 // TestListingIsBounded: after a long listing, sheds that begin wait for as many calls as the listing was long. Those in progress do not.
 func TestListingIsBounded(t *testing.T) {
 	flush(t)
-	createConns(t, conn{shedClient(1), shedFrontend, shedEndpoint, unix.IPPROTO_TCP, tcpStateEstablished},
-		conn{shedClient(2), shedFrontend, otherOne, unix.IPPROTO_TCP, tcpStateEstablished})
+	createConns(t, conn{shedClient(1), shedFrontend, shedEndpoint, unix.IPPROTO_TCP, tcpEstablished},
+		conn{shedClient(2), shedFrontend, otherOne, unix.IPPROTO_TCP, tcpEstablished})
 	table := &Table{}
 	keys := []plan.Key{key("10.96.0.10:80", model.TCP)}
 	first := plan.Shed{Frontends: keys, Endpoint: shedEndpoint, To: 1, Until: plan.ShedSpace}
@@ -259,11 +259,11 @@ func TestPrunedPicksAreThoseThatAreResetFirst(t *testing.T) {
 }
 
 func FuzzDecodeFlow(f *testing.F) {
-	c := conn{shedClient(1), shedFrontend, shedEndpoint, unix.IPPROTO_TCP, tcpStateEstablished}
-	f.Add(slices.Concat(ctTuple(ctaTupleOrig, c.client, c.frontend, c.protocol), ctTuple(ctaTupleRepl, c.endpoint, c.client, c.protocol), attr(ctaID, []byte{1, 2, 3, 4})))
+	c := conn{shedClient(1), shedFrontend, shedEndpoint, unix.IPPROTO_TCP, tcpEstablished}
+	f.Add(slices.Concat(ctTuple(attrTupleOrig, c.client, c.frontend, c.protocol), ctTuple(attrTupleReply, c.endpoint, c.client, c.protocol), attr(attrID, []byte{1, 2, 3, 4})))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var e flowEntry
-		if e.decode(b) == nil && len(e.identity()) > len(b) {
+		if e.decode(b) == nil && len(e.identity()) > len(b)+12 {
 			t.Errorf("identity of %d bytes from %d", len(e.identity()), len(b))
 		}
 	})
