@@ -9,6 +9,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
+	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/failover/failover"
 	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
 	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
@@ -177,6 +178,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 		{"staged-drain", goGuest(t, "../../plugins/staged-drain"), stageddrain.New, ""},
 		{"slow-start", goGuest(t, "../../plugins/slow-start"), slowstart.New, `{"windowSeconds": 120, "aggression": 1.7}`},
 		{"failover", goGuest(t, "../../plugins/failover"), failover.New, `{"by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`},
+		{"canary", goGuest(t, "../../plugins/canary"), canary.New, `{"by": "label:track", "groups": [{"value": "canary", "percent": 5}]}`},
 		{"C", cGuest(t, "../../examples/plugin-c/zone_first.c"), nil, ""},
 		{"WAT", goodWAT(t), nil, ""},
 	} {
