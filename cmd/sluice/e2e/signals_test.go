@@ -41,7 +41,15 @@ defaultPolicy: signals
 		n.Fatal(err)
 	}
 	n.run("--config", config)
+	for end := time.Now().Add(loadTimeout); !strings.Contains(n.log.String(), "loaded plugin"); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			n.Fatalf("the plugin is not loaded:\n%s", n.log)
+		}
+	}
 }
+
+// loadTimeout bounds the time for which the plugin is compiled: minutes in a test kernel.
+const loadTimeout = 5 * time.Minute
 
 // sees returns what the plugin has seen of each Pod when it was called last.
 func (n *node) sees() map[string]seen {
