@@ -34,12 +34,16 @@ func newTold(r *abi.Request, needs uint32) *told {
 		return nil
 	}
 	t := &told{connectionsAgeMS: r.ConnectionsAgeMS, outcomesWindowMS: r.OutcomesWindowMS}
-	for i := range r.Endpoints {
-		if needs&abi.NeedConnections != 0 {
-			t.connections = append(t.connections, r.Endpoints[i].Connections)
+	if needs&abi.NeedConnections != 0 {
+		t.connections = make([]uint32, len(r.Endpoints))
+		for i := range t.connections {
+			t.connections[i] = r.Endpoints[i].Connections
 		}
-		if needs&abi.NeedOutcomes != 0 {
-			t.outcomes = append(t.outcomes, r.Endpoints[i].Outcomes)
+	}
+	if needs&abi.NeedOutcomes != 0 {
+		t.outcomes = make([]abi.Outcomes, len(r.Endpoints))
+		for i := range t.outcomes {
+			t.outcomes[i] = r.Endpoints[i].Outcomes
 		}
 	}
 	return t
