@@ -47,6 +47,7 @@ func (e *Engine) countConnections(ctx context.Context) time.Time {
 	}
 	count, frontends := e.Planner.ConnectionsToCount()
 	if counts {
+		g.reading = s
 		g.backend.start(ctx, readTimeout, e.countByBackend(own, count, frontends))
 	} else {
 		g.table.start(ctx, tableTimeout, e.countByTable(table, count))

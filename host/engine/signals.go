@@ -23,6 +23,7 @@ type signals struct {
 
 	// Readings through the backend, which must not overlap with its other calls, and of the connection tracking table.
 	backend, table job
+	reading        *schedule // of the job that uses the backend
 	// news: a reading has ended while a step was programming, and may have scheduled Services.
 	news bool
 }
@@ -102,6 +103,7 @@ func (e *Engine) readOutcomes(ctx context.Context) time.Time {
 	if time.Now().Before(s.nextAt) {
 		return s.nextAt
 	}
+	g.reading = s
 	g.backend.start(ctx, readTimeout, func(ctx context.Context) func() {
 		var counters map[model.EndpointKey]backend.OutcomeCounters
 		cpu, err := e.measure(func() (err error) {
@@ -188,9 +190,10 @@ func (e *Engine) stopReading(s *schedule, kind EventKind) {
 
 // releaseBackend waits until no reading uses the backend. A reading gives way to programming, unless it would be too late.
 func (e *Engine) releaseBackend() {
-	g := &e.signals
-	g.news = g.news || g.backend.running
-	g.backend.wait(g.outcomes.mayInterrupt())
+	if g := &e.signals; g.backend.running {
+		g.news = true
+		g.backend.wait(g.reading.mayInterrupt())
+	}
 }
 
 // rebaseSignals forgets what another backend has counted.

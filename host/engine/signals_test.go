@@ -463,3 +463,61 @@ func TestFailingCountOfConnectionsIsReported(t *testing.T) {
 		}
 	})
 }
+
+// ownCounts is a backend that counts open connections itself, as IPVS does, and no outcomes.
+type ownCounts struct {
+	*countingBackend
+	counts int
+}
+
+func (o *ownCounts) CountConnections(ctx context.Context, frontends []plan.Key, count map[model.EndpointKey]uint32) error {
+	defer o.enter()()
+	o.mu.Lock()
+	o.counts++
+	took := o.took
+	o.mu.Unlock()
+	select {
+	case <-time.After(took):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if !slices.Equal(frontends, []plan.Key{key}) {
+		o.t.Errorf("frontends %v", frontends)
+	}
+	for k := range count {
+		count[k] = uint32(k.Addr.Addr().As4()[3])
+	}
+	return nil
+}
+
+func TestSlowCountByTheBackendDelaysNoService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		caps := fake.Everything()
+		caps.Outcomes = false
+		k := fake.NewKernel(fake.Options{Now: time.Now, Caps: caps})
+		r := newRig(t, k)
+		r.signalsPeriod = time.Second
+		b := &ownCounts{countingBackend: &countingBackend{Backend: fake.Open(k), t: t}}
+		p := &signalsPlugin{needs: abi.NeedConnections}
+		r.run(b, p, false)
+		t.Cleanup(r.end)
+		r.emit(svc(), eps(1, 2), synced)
+		r.advance(1500 * time.Millisecond)
+		r.emit(eps(1, 2, 3))
+		_, last := p.calls()
+		if last.ConnectionsAgeMS != 500 || last.Endpoints[1].Connections != 2 || last.Endpoints[2].Connections != abi.ConnectionsUnknown {
+			t.Errorf("age %d ms, %+v", last.ConnectionsAgeMS, last.Endpoints)
+		}
+		b.set(func() { b.took = time.Hour })
+		r.advance(1100 * time.Millisecond)
+		for i := range 4 { // a count runs all the time
+			begin := time.Now()
+			r.emit(eps(1, 2, 3+i%2))
+			if took := time.Since(begin); took != 0 {
+				t.Errorf("the change took %s", took)
+			}
+			r.expect("a change while a count runs", []string{"1:1 2:1 3:1 forward", "1:1 2:1 4:1 forward"}[i%2])
+			r.advance(100 * time.Millisecond)
+		}
+	})
+}
