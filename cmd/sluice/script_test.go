@@ -67,7 +67,9 @@ func TestScripts(t *testing.T) {
 
 // buildPlugins compiles the plugins of the tests.
 func buildPlugins(t *testing.T) string {
-	return testenv.Plugins(t, "plugins/zone-spill", "plugins/staged-drain", "plugins/slow-start", "plugins/failover", "plugins/canary", "cmd/sluice/testdata/plugins/demanding", "cmd/sluice/testdata/plugins/counting", "cmd/sluice/testdata/plugins/weighing")
+	return testenv.Plugins(t,
+		"plugins/canary", "plugins/capacity", "plugins/failover", "plugins/slow-start", "plugins/staged-drain", "plugins/zone-spill",
+		"cmd/sluice/testdata/plugins/counting", "cmd/sluice/testdata/plugins/demanding", "cmd/sluice/testdata/plugins/weighing")
 }
 
 // scriptNode is a node in a script: planner and plugins as `sluice run` has them, a kernel in memory, and a clock that the

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
+	"github.com/sluice-proxy/sluice/plugins/capacity/capacity"
 	"github.com/sluice-proxy/sluice/plugins/failover/failover"
 	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
 	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
@@ -179,6 +180,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 		{"slow-start", goGuest(t, "../../plugins/slow-start"), slowstart.New, `{"windowSeconds": 120, "aggression": 1.7}`},
 		{"failover", goGuest(t, "../../plugins/failover"), failover.New, `{"by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`},
 		{"canary", goGuest(t, "../../plugins/canary"), canary.New, `{"by": "label:track", "groups": [{"value": "canary", "percent": 5}]}`},
+		{"capacity", goGuest(t, "../../plugins/capacity"), capacity.New, `{"from": "annotation:example.com/capacity", "maxTotal": 100}`},
 		{"C", cGuest(t, "../../examples/plugin-c/zone_first.c"), nil, ""},
 		{"WAT", goodWAT(t), nil, ""},
 	} {

@@ -1,0 +1,73 @@
+package capacity
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
+	"github.com/sluice-proxy/sluice/sdk"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// settings are the settings of a policy, in JSON.
+type settings struct {
+	From     string  `json:"from"`
+	Default  float64 `json:"default"`
+	MaxTotal int64   `json:"maxTotal"`
+}
+
+func defaults() settings {
+	return settings{From: sdk.PodAnnotation("sluice.dev/capacity"), Default: 1, MaxTotal: 1000}
+}
+
+// Configure reads and checks settings.
+func (p *plugin) Configure(text []byte) error {
+	s := defaults()
+	if err := sdk.UnmarshalSettings(text, &s); err != nil {
+		return err
+	}
+	if keys, err := abi.ParseKeys(s.From); err != nil || len(keys) != 1 || !abi.IsPodKey(s.From) {
+		return fmt.Errorf("from: %q is neither label:KEY nor annotation:KEY nor %s", s.From, sdk.PodCPU)
+	}
+	if err := weights.CheckRanges(weights.Range{Field: "maxTotal", Value: s.MaxTotal, Least: 1, Top: 65535}); err != nil {
+		return err
+	}
+	milli := math.Round(s.Default * 1000)
+	if milli < 1 || milli > maxMilli {
+		return fmt.Errorf("default: %v is not 0.001 to %d", s.Default, maxMilli/1000)
+	}
+	p.settings = s
+	p.absent = value{milli: uint64(milli), text: "capacity " + format(uint64(milli)) + " by default"}
+	p.values = map[sdk.StringID]*value{}
+	return nil
+}
+
+// maxMilli is the largest capacity, in thousandths: products with weights and sums of them fit 64 bits.
+const maxMilli = 1_000_000_000
+
+// parse parses a capacity: a decimal number with at most three digits after the point, or, for the CPU, thousandths of a core. It
+// returns thousandths.
+func parse(from, text string) (milli uint64, ok bool) {
+	whole, fraction, point := strings.Cut(text, ".")
+	if from == sdk.PodCPU {
+		whole, fraction, point = "0", text, false
+		if len(text) > 3 {
+			whole, fraction = text[:len(text)-3], text[len(text)-3:]
+		}
+		fraction = strings.Repeat("0", 3-min(3, len(fraction))) + fraction
+		if text == "" {
+			return 0, false
+		}
+	}
+	if whole == "" || len(whole) > 7 || len(fraction) > 3 || point && fraction == "" {
+		return 0, false
+	}
+	for _, c := range []byte(whole + (fraction + "000")[:3]) {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		milli = milli*10 + uint64(c-'0')
+	}
+	return milli, milli <= maxMilli
+}
