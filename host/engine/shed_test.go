@@ -71,7 +71,7 @@ func (o *countingObserver) OnEvent(e engine.Event) {
 // TestShedTakesAMinuteOfTrueTime while the wall clock is set, the machine is suspended and sluice restarts, at any times: no connection
 // is reset early, none twice, and in no second more than the limit.
 func TestShedTakesAMinuteOfTrueTime(t *testing.T) {
-	seeds := uint64(24)
+	seeds := uint64(10)
 	if testing.Short() {
 		seeds = 4
 	}

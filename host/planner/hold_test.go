@@ -460,6 +460,17 @@ func TestLocalPoolHasItsOwnHoldAndHealthCheckCountsReadyEndpoints(t *testing.T) 
 	h.expect("half of the local endpoints are ready", []byte{2, 3, 4}, []byte{2, 3, 4}, []byte{3})
 }
 
+func TestLocalPoolHoldsNoEndpointsOfOtherNodes(t *testing.T) {
+	h := newHolding(t, nil)
+	h.Configure(holdSettings(&policy.Policy{Name: "hold", Panic: policy.Panic{Below: 20, Hold: time.Minute}}))
+	h.set(true, true, true, true)
+	h.set(false, false, false, true)
+	h.expect("one of four is ready, none of two here", []byte{4}, []byte{4}, []byte{1, 3})
+	if held := h.last.Totals.Held; held != 2 {
+		t.Errorf("%d endpoints are held, want the two on this node", held)
+	}
+}
+
 func TestWithoutPanicNothingIsHeldAndNothingIsStored(t *testing.T) {
 	h := newHolding(t, nil)
 	h.Configure(holdSettings(&policy.Policy{Name: "hold"}))
