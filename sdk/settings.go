@@ -9,6 +9,13 @@ import (
 	"strings"
 )
 
+// ParseSettings returns defaults with the fields that settings name replaced, see UnmarshalSettings. Call it in Configure, once for
+// each of the settings of an instance.
+func ParseSettings[T any](settings []byte, defaults T) (T, error) {
+	err := UnmarshalSettings(settings, &defaults)
+	return defaults, err
+}
+
 // UnmarshalSettings parses a policy's settings, a JSON object, into the struct that into points to. Fields that the settings
 // do not name keep their value, so set defaults first. An unknown field or a wrong type is an error that names the field.
 // Empty settings change nothing.

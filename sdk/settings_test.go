@@ -26,6 +26,19 @@ func TestUnmarshalSettingsKeepsDefaultsOfAbsentFields(t *testing.T) {
 	}
 }
 
+func TestParseSettingsReplacesFieldsOfTheDefaults(t *testing.T) {
+	defaults := some{Count: 5, Name: "n"}
+	if s, err := ParseSettings([]byte(`{"count":7}`), defaults); err != nil || s.Count != 7 || s.Name != "n" || defaults.Count != 5 {
+		t.Errorf("%+v, %+v, %v", s, defaults, err)
+	}
+	if s, err := ParseSettings(nil, defaults); err != nil || s != defaults {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := ParseSettings([]byte(`{"cuont":7}`), defaults); err == nil || !strings.Contains(err.Error(), `"cuont"`) {
+		t.Error(err)
+	}
+}
+
 func TestUnmarshalSettingsErrorsNameTheField(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"cuont":1}`:            `unknown field "cuont"`,

@@ -41,8 +41,8 @@ var defaults = [...]struct {
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	var s settings
-	if err := sdk.UnmarshalSettings(text, &s); err != nil {
+	s, err := sdk.ParseSettings(text, settings{})
+	if err != nil {
 		return err
 	}
 	if s.Stages == nil {
