@@ -63,8 +63,11 @@ func TestKillingBetweenAnyTwoRequestsLeavesOldOrNewDestinations(t *testing.T) {
 func TestKillingRandomChangesLeavesOldOrNewDestinations(t *testing.T) {
 	d := newMemEnv(t)
 	kills := 0
-	seeds := uint64(5)
-	if testing.Short() || os.Getenv("SLUICE_VM") != "" {
+	seeds := uint64(4)
+	switch {
+	case os.Getenv("SLUICE_VM") != "":
+		seeds = 1 // TestKillingBetweenAnyTwoRequests… runs there, on the real IPVS
+	case testing.Short():
 		seeds = 2
 	}
 	for seed := range seeds {
@@ -86,7 +89,6 @@ func TestKillingRandomChangesLeavesOldOrNewDestinations(t *testing.T) {
 			d.checkBetween(b, fmt.Sprintf("seed %d message %d", seed, n), prev, next)
 			d.checkGuards(b, fmt.Sprintf("seed %d message %d", seed, n))
 			d.apply(b, next, nil)
-			d.apply(b, prev, nil)
 			b.Close()
 			if !fired {
 				break
