@@ -109,7 +109,8 @@ func (p *plugin) setWeights(req *sdk.Request, resp *sdk.Response, ref uint64) {
 		if w != last {
 			last, units = w, w/p.unit
 		}
-		resp.SetWeight(i, int(units*p.groups[e.ZoneIndex()].Multiplier))
-		resp.SetReasonID(i, p.zones[e.ZoneIndex()].reason)
+		z := &p.zones[e.ZoneIndex()]
+		resp.SetWeight(i, int(units*z.multiplier))
+		resp.SetReasonID(i, z.reason)
 	}
 }

@@ -42,7 +42,7 @@ func (p *plugin) setReasons(req *sdk.Request, resp *sdk.Response) {
 		if n.text == "" || n.key != key {
 			n.key, n.text = key, p.text(req, key)
 		}
-		z.reason = resp.AddReason(n.text)
+		z.multiplier, z.reason = g.Multiplier, resp.AddReason(n.text)
 	}
 }
 

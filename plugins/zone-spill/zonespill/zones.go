@@ -10,7 +10,10 @@ type zone struct {
 	id     sdk.StringID
 	demand uint64 // Nodes, or millicores
 	ready  int64  // ready endpoints that may have weight
-	reason sdk.ReasonID
+	sum    uint64 // of the weights of its endpoints
+
+	multiplier uint64
+	reason     sdk.ReasonID
 
 	unchosen uint64 // ready endpoints that the default rules did not choose
 }
@@ -78,7 +81,7 @@ func (p *plugin) count(req *sdk.Request) (why string) {
 			z.unchosen++
 			continue
 		}
-		p.groups[at].Capacity += w
+		z.sum += w
 		if w != last {
 			p.unit, p.largest, last = weights.GCD(p.unit, w), max(p.largest, w), w
 		}
@@ -94,8 +97,8 @@ func (p *plugin) normalizeCapacity() (ref uint64) {
 	p.unit, p.largest = max(p.unit, 1), max(p.largest, 1) // 0 if no endpoint has weight
 	ref = p.largest
 	for i := range p.zones {
-		g := &p.groups[i]
-		g.Capacity = (g.Capacity + p.zones[i].unchosen*ref) / p.unit
+		z := &p.zones[i]
+		p.groups[i].Capacity = (z.sum + z.unchosen*ref) / p.unit
 	}
 	p.largest /= p.unit
 	return ref
