@@ -102,9 +102,11 @@ func (l *lab) build(dir string) error {
 	if err := run([]string{"CGO_ENABLED=0"}, "build", "-o", l.sluice, module+"cmd/sluice"); err != nil {
 		return err
 	}
-	for _, name := range []string{"zone-spill", "staged-drain"} {
+	for name, path := range map[string]string{
+		"zone-spill": "plugins/zone-spill", "staged-drain": "plugins/staged-drain", "weighing": "cmd/sluice/testdata/plugins/weighing",
+	} {
 		l.plugins[name] = filepath.Join(dir, name+".wasm")
-		err := run([]string{"GOOS=wasip1", "GOARCH=wasm"}, "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", l.plugins[name], module+"plugins/"+name)
+		err := run([]string{"GOOS=wasip1", "GOARCH=wasm"}, "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", l.plugins[name], module+path)
 		if err != nil {
 			return err
 		}
