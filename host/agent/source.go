@@ -24,7 +24,8 @@ func (a *Agent) openSource(onProblems func(errors, warnings int)) clusterSource 
 	}
 	cfg := a.opts.Config
 	s := kube.New(kube.Options{
-		Client: a.opts.Client, Node: cfg.HostnameOverride, RequirePodCIDRs: cfg.DetectLocalMode == config.NodeCIDR,
+		WaitForPods: a.opts.Once,
+		Client:      a.opts.Client, Node: cfg.HostnameOverride, RequirePodCIDRs: cfg.DetectLocalMode == config.NodeCIDR,
 		Log: a.log, Now: time.Now, After: time.After, OnProblems: onProblems,
 	})
 	return clusterSource{Source: s, name: a.opts.Client.Server(), kube: s}

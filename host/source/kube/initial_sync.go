@@ -32,7 +32,8 @@ func (s *Source) waitForInitialSync(ctx context.Context, poller *nodePollerRunne
 			}
 			node := s.ownNode.get(model.Name{Name: s.opt.Node})
 			hasPodCIDRs := !s.opt.RequirePodCIDRs || node != nil && len(node.PodCIDRs) > 0
-			restSynced := s.serviceCIDRs.isSynced() && (!s.nodesWanted() || s.otherNodes.isSynced()) && node != nil && len(node.Addresses) > 0
+			restSynced := s.serviceCIDRs.isSynced() && (!s.nodesWanted() || s.otherNodes.isSynced()) && node != nil && len(node.Addresses) > 0 &&
+				(!s.opt.WaitForPods || s.PodStats().Services[model.PodsPending] == 0)
 			if hasPodCIDRs && (restSynced || !waitForRest) {
 				return nil
 			}

@@ -338,3 +338,26 @@ func TestChangingASelectorRestartsFewWatches(t *testing.T) {
 		t.Errorf("%d watches were started, at most %d are allowed", len(distinct), most)
 	}
 }
+
+// TestInitialSyncWaitsForPodsIfNothingFollowsIt: with `run --once`. Otherwise it does not: whether a tenant's Pods can be read must not
+// delay the first sync of the node.
+func TestInitialSyncWaitsForPodsIfNothingFollowsIt(t *testing.T) {
+	for _, wait := range []bool{false, true} {
+		r := newFixture(t, func(o *Options) { o.WaitForPods = wait })
+		r.source.SetNeeds(needsPods(source.PodKeys{Labels: []string{"track"}}))
+		r.server.put(svc("web", selecting("app", "web"), bound), pod("web-1", "app=web"))
+		r.server.update(func() { r.server.status["pods"] = http.StatusServiceUnavailable })
+		r.run()
+		if wait {
+			eventually(t, "requests for Pods", func() bool { return r.podRequests() > 2 })
+			if r.synced() {
+				t.Error("synced without the Pods")
+			}
+			r.server.update(func() { delete(r.server.status, "pods") })
+		}
+		r.waitSynced()
+		if got := r.podsOf("web") == model.PodsRead; got != wait {
+			t.Errorf("wait %t: the Pods have been read: %t", wait, got)
+		}
+	}
+}

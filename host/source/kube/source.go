@@ -17,9 +17,12 @@ type Options struct {
 	Node   string // name of this node's Node
 	// RequirePodCIDRs makes the initial sync wait for the Node's spec.podCIDRs and fail without them.
 	RequirePodCIDRs bool
-	Log             *slog.Logger
-	Now             func() time.Time
-	After           func(time.Duration) <-chan time.Time // time.After
+	// WaitForPods makes the initial sync wait for the Pods that policies need as well, at most as long as for the Node: the caller
+	// programs the initial state only.
+	WaitForPods bool
+	Log         *slog.Logger
+	Now         func() time.Time
+	After       func(time.Duration) <-chan time.Time // time.After
 	// OnProblems is called with the number of problems that objects have whenever it changes. It may be nil.
 	OnProblems func(errors, warnings int)
 }
