@@ -189,7 +189,8 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	if breaker.openUntil != 0 {
 		p.log.Warn("plugin suspended", "duration", retry, "failures", p.failures, "err", err)
 	}
-	return &DecideError{Failures: p.failures, RetryAfter: retry, Err: err}
+	// A trial that fails leaves the instance that decides as it is: other calls need not wait for a new one.
+	return &DecideError{Failures: p.failures, Suspended: g == nil && req.Settings.Own, RetryAfter: retry, Err: err}
 }
 
 // ensureGuest instantiates a guest for the self-test if there is none.
