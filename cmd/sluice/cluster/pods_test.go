@@ -20,8 +20,21 @@ func TestLabelOfAPodMovesItsShare(t *testing.T) {
 	s.kubectl("label", "pod", "b", "weight=3")
 	config := fmt.Sprintf("\nplugins: [{name: weighing, file: %s}]\npolicies: [{name: weighed, plugins: [{name: weighing}]}]\n", s.plugins["weighing"])
 
-	// Without the permission the values are absent, and sluice names it.
-	r := s.run("n1", config)
+	// Without the permission the values are absent, and sluice names it. The account is not that of deploy/, whose requests must all be
+	// granted.
+	role, err := s.clusterRole(s.ctx, accountName)
+	s.must(err)
+	reader := func(name string) string {
+		s.without(name, role, "")
+		kubeconfig, err := s.ServiceAccountKubeconfig(s.ctx, accountNamespace, name)
+		s.must(err)
+		return kubeconfig
+	}
+	r := s.prepare("n1", config)
+	r.monitor()
+	r.as = reader("reads-no-pods")
+	r.start()
+	r.synced()
 	vip := s.vip("web", false)
 	s.eventually("the missing permission", func() error {
 		text := r.explain("web")
@@ -34,12 +47,8 @@ func TestLabelOfAPodMovesItsShare(t *testing.T) {
 	open := s.converse(n1.client, vip)
 
 	// With the permission of the kustomize component.
-	role, err := s.clusterRole(s.ctx, accountName)
-	s.must(err)
 	role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}})
-	s.without("reads-pods", role, "")
-	r.as, err = s.ServiceAccountKubeconfig(s.ctx, accountNamespace, "reads-pods")
-	s.must(err)
+	r.as = reader("reads-pods")
 	r.restartedByKill(nil)
 	s.expectShare(n1.client, vip, 0.75, "b")
 	s.eventually("the values in explain", func() error {
