@@ -221,7 +221,7 @@ clientConnection: {server: "192.0.2.1:6443", qps: 5}
 oomScoreAdj: -1001
 logging: {format: yaml, verbosity: -1, flushFrequency: 5s}
 pluginLimits: {cpuPercent: 1001, memoryMiB: 100, memory: 1}
-signals: {period: 500ms}
+signals: {period: 100ms}
 metrics: {serviceConnections: all}
 plugins:
 - {name: zone-spill, file: a.wasm, digest: "md5:1", limits: {memoryMiB: 65, instances: 1, cpu: 1}, isolation: namespace, repeatOneIn: 1}
@@ -295,7 +295,7 @@ pluginLimits.memory: unknown field
 metricsBindAddress: "localhost:10249" is not an IP address and port such as 127.0.0.1:10249 or [::]:10249
 pluginLimits.cpuPercent: 1001 is not between 0 and 1000
 pluginLimits.memoryMiB: 100 is not between 240 and 65536
-signals.period: 500ms is less than 1s
+signals.period: 100ms is less than 500ms
 metrics.serviceConnections: "all": must be Watched or All
 plugins[0].digest: "md5:1" is not sha256: followed by 64 lowercase hexadecimal digits
 plugins[0].limits.memoryMiB: 65 is not between 1 and 64

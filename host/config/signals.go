@@ -8,13 +8,14 @@ type Signals struct {
 	Period time.Duration
 }
 
-// Bounds of Signals.Period. A plugin sees no smaller unit of time than a second, and TCP repeats a SYN after one.
+// Bounds and default of Signals.Period. An attempt counts as unanswered after a second (outcomes.Grace); with two readings a second
+// that is known half a second later at most.
 const (
-	minSignalsPeriod = time.Second
+	minSignalsPeriod = 500 * time.Millisecond
 	maxSignalsPeriod = time.Minute
 )
 
-func defaultSignals() Signals { return Signals{Period: time.Second} }
+func defaultSignals() Signals { return Signals{Period: minSignalsPeriod} }
 
 // Metrics configures metrics that cost something.
 type Metrics struct {

@@ -34,7 +34,7 @@ type Options struct {
 	MinSyncPeriod time.Duration
 	// SyncPeriod is the interval of checks for external changes that the backend's Watch missed. Zero disables them.
 	SyncPeriod time.Duration
-	// SignalsPeriod is the minimum time between two readings of the outcomes of connections, at least outcomes.Grace, and between two
+	// SignalsPeriod is the minimum time between two readings of the outcomes of connections, and between two
 	// counts of open connections. Zero: neither is read.
 	SignalsPeriod time.Duration
 	// ThreadCPU returns the CPU time that the calling thread has used. Nil: readings count with the time that they take.

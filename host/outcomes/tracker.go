@@ -28,19 +28,25 @@ type Tracker struct {
 	reading   uint64    // number of the last reading, from 1
 	at        time.Time // of the last reading
 	window    time.Duration
-	// markedAt is the time of endpoint.marked. Once it is at least Grace ago, these attempts are mature.
-	markedAt time.Time
+	// marks are the times of endpoint.marks, the next one to replace first. They are at least markSpacing apart, so one of them is
+	// always at least Grace ago.
+	marks    [3]time.Time
+	nextMark int
 	rebase   bool // the counters of the next reading may start anywhere
 	changes  []Change
 }
 
+// markSpacing is the minimum time between two marks.
+const markSpacing = Grace / 2
+
 // endpoint is the state of one endpoint. The totals are since it was first seen.
 type endpoint struct {
-	raw                         Counters // last reading
-	attempts, answered, refused uint64   // of each attempt at most one answer or refusal is counted
-	unknown                     uint64   // attempts in flight when the counters started again
-	marked, mature              uint64   // attempts as of Tracker.markedAt, and those at least Grace before the last reading
-	unanswered, counted         uint64   // unanswered as of the last reading, and how many of them Changes have reported
+	raw                         Counters  // last reading
+	attempts, answered, refused uint64    // of each attempt at most one answer or refusal is counted
+	unknown                     uint64    // attempts in flight when the counters started again
+	marks                       [3]uint64 // attempts as of Tracker.marks
+	mature                      uint64    // attempts at least Grace before the last reading
+	unanswered, counted         uint64    // unanswered as of the last reading, and how many of them Changes have reported
 	window                      window
 	since                       int64 // Unix milliseconds
 	seen                        uint64
@@ -79,7 +85,8 @@ func (t *Tracker) Update(now time.Time, counters iter.Seq2[model.EndpointKey, Co
 		t.window = now.Sub(t.at)
 	}
 	t.at, t.changes = now, t.changes[:0]
-	matures := t.reading == 1 || now.Sub(t.markedAt) >= Grace
+	mature := t.newestMark(now)
+	mark := t.reading == 1 || now.Sub(t.marks[(t.nextMark+len(t.marks)-1)%len(t.marks)]) >= markSpacing
 	n := 0
 	for key, c := range counters {
 		n++
@@ -92,17 +99,17 @@ func (t *Tracker) Update(now time.Time, counters iter.Seq2[model.EndpointKey, Co
 			}
 		}
 		e.seen = t.reading
-		if matures {
-			e.mature = e.marked
+		if mature >= 0 {
+			e.mature = max(e.mature, e.marks[mature])
 		}
 		e.update(c)
-		if matures {
-			e.marked = e.attempts
+		if mark {
+			e.marks[t.nextMark] = e.attempts
 		}
 		t.report(key, e)
 	}
-	if matures {
-		t.markedAt = now
+	if mark {
+		t.marks[t.nextMark], t.nextMark = now, (t.nextMark+1)%len(t.marks)
 	}
 	if len(t.endpoints) > n {
 		t.forget()
@@ -112,11 +119,22 @@ func (t *Tracker) Update(now time.Time, counters iter.Seq2[model.EndpointKey, Co
 	return t.changes
 }
 
+// newestMark returns the index of the newest mark that is at least Grace ago, -1 if there is none.
+func (t *Tracker) newestMark(now time.Time) int {
+	newest := -1
+	for i, at := range t.marks {
+		if !at.IsZero() && now.Sub(at) >= Grace && (newest < 0 || at.After(t.marks[newest])) {
+			newest = i
+		}
+	}
+	return newest
+}
+
 // update adds a reading to the totals. Answers that exceed the attempts are repetitions, and never make up for later attempts.
 func (e *endpoint) update(c Counters) {
 	if c.Attempts < e.raw.Attempts || c.Answered < e.raw.Answered || c.Refused < e.raw.Refused {
 		e.unknown = e.attempts - e.answered - e.refused - e.unanswered
-		e.marked, e.mature = e.attempts, e.attempts
+		e.mature = e.attempts
 	}
 	w := window{
 		attempts: increase(e.raw.Attempts, c.Attempts), answered: increase(e.raw.Answered, c.Answered), refused: increase(e.raw.Refused, c.Refused),

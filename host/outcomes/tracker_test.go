@@ -203,7 +203,7 @@ func compare(t *testing.T, r *rand.Rand) {
 				watched[k] = !watched[k]
 			}
 		}
-		gap := time.Second + time.Duration(r.IntN(900))*time.Millisecond
+		gap := markSpacing + time.Duration(r.IntN(1400))*time.Millisecond
 		if step > 34 {
 			clear(watched) // then all rest, so that every fate is known
 			maps.Copy(watched, map[model.EndpointKey]bool{key(0): true, key(1): true})
