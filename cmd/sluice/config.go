@@ -64,7 +64,7 @@ func newConfigCheckCommand(source *string) *cobra.Command {
 		Long: `Reads a configuration file as 'sluice run' does, and loads its plugins with their settings. Reports every error with
 the path of its field, and warns of values that are valid but probably not intended. The exit code is 1 if 'sluice run'
 would reject the file or one of its plugins. With --source, it also reports which Services of a directory of manifests
-set settings (annotation sluice.dev/settings) that would be refused.`,
+set settings (annotation sluice.dev/settings) that would be refused, and what is wrong with the manifests.`,
 		Args: oneArg("file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := config.Load(args[0])
@@ -93,15 +93,23 @@ set settings (annotation sluice.dev/settings) that would be refused.`,
 	}
 }
 
-// checkServiceSettings returns the errors of the settings of all Services of a directory of manifests.
+// checkServiceSettings returns the errors of the settings of all Services of a directory of manifests, and of the manifests: what
+// cannot be read is not checked.
 func checkServiceSettings(cfg *config.Config, set *plugins.Set, source string) error {
-	cluster, _, err := dir.Load(source)
+	cluster, problems, err := dir.Load(source)
 	if err != nil {
 		return err
 	}
+	var errs []error
+	for _, p := range problems {
+		if p.Warning {
+			warn(p.Error())
+		} else {
+			errs = append(errs, p)
+		}
+	}
 	pl := agent.NewPlanner(cfg, nil, set)
 	pl.Replace(cluster)
-	var errs []error
 	for _, err := range pl.Plan(time.Now()).SettingsErrors {
 		errs = append(errs, err)
 	}

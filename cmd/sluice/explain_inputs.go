@@ -24,7 +24,7 @@ func printInputs(w io.Writer, in *state.Input) {
 		fmt.Fprintf(w, "\n    settings %s", in.Settings)
 	}
 	if in.NodeCount != nil {
-		fmt.Fprintf(w, "\n    this node is number %d of %d", *in.NodeIndex, *in.NodeCount)
+		fmt.Fprintf(w, "\n    index of this node: %d of %d", *in.NodeIndex, *in.NodeCount)
 	}
 	for _, z := range in.Zones {
 		fmt.Fprintf(w, "\n    zone %s: %d endpoints, %d serving, %d ready", z.Name, z.Total, z.Serving, z.Ready)
@@ -36,10 +36,10 @@ func printInputs(w io.Writer, in *state.Input) {
 		fmt.Fprintf(w, "\n    %s: %s", v.Key, valueText(v.Value))
 	}
 	if in.ConnectionsAge != "" {
-		fmt.Fprintf(w, "\n    age of the numbers of connections: %s", in.ConnectionsAge)
+		fmt.Fprintf(w, "\n    %s", countedText("established connections", in.ConnectionsAge, "counted %s before"))
 	}
 	if in.OutcomesWindow != "" {
-		fmt.Fprintf(w, "\n    window of outcomes: %s", in.OutcomesWindow)
+		fmt.Fprintf(w, "\n    %s", countedText("outcomes", in.OutcomesWindow, "of new connections in the last %s (in parentheses: since the first count)"))
 	}
 	fmt.Fprintln(w)
 	if len(in.Endpoints) == 0 {
@@ -56,7 +56,7 @@ func printInputs(w io.Writer, in *state.Input) {
 		head = append(head, "ANSWERED", "REFUSED", "UNANSWERED", "ATTEMPTS")
 	}
 	for _, v := range first.Values {
-		head = append(head, strings.ToUpper(v.Key))
+		head = append(head, v.Key) // keys are case-sensitive
 	}
 	if named {
 		head = append(head, "POD")
@@ -100,6 +100,14 @@ func outcomesCells(o *state.InputOutcomes) []string {
 	return []string{
 		cell(o.Answered, o.Total.Answered), cell(o.Refused, o.Total.Refused), cell(o.Unanswered, o.Total.Unanswered), cell(o.Attempts, o.Total.Attempts),
 	}
+}
+
+// countedText says to what time counted numbers refer; duration is "unknown" if there are none.
+func countedText(what, duration, format string) string {
+	if duration == state.Unknown {
+		return what + ": not counted"
+	}
+	return what + ": " + fmt.Sprintf(format, duration)
 }
 
 // valueText is a value in quotes, which tell it from an absent one.

@@ -50,9 +50,9 @@ func TestInputsArePrintedEscapedWithTheirAge(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`p saw at 12:00:00 UTC, and something has changed since:`, `this node is number 3 of 7`, `service-label:tier: "a\\u001b\[31m\\nb\\tc"`,
-		`age of the numbers of connections: 1.5s`, `window of outcomes: 10s`, `and 4 more endpoints`,
-		`ENDPOINT +WEIGHT +SINCE +CONNECTIONS +ANSWERED +REFUSED +UNANSWERED +ATTEMPTS +LABEL:TRACK +ANNOTATION:B +POD +CONDITIONS`,
+		`p saw at 12:00:00 UTC, and something has changed since:`, `index of this node: 3 of 7`, `service-label:tier: "a\\u001b\[31m\\nb\\tc"`,
+		`established connections: counted 1.5s before`, `outcomes: of new connections in the last 10s \(in parentheses: since the first count\)`, `and 4 more endpoints`,
+		`ENDPOINT +WEIGHT +SINCE +CONNECTIONS +ANSWERED +REFUSED +UNANSWERED +ATTEMPTS +label:track +annotation:b +POD +CONDITIONS`,
 		`10.0.0.1:80 +3 +ready 12:00:00 +7 +1 \(0\) +2 \(0\) +2 \(0\) +5 \(50\) +"a\\u001b\[31m\\nb\\tc" +- +web-0 +ready`,
 		`10.0.0.2:80 +0 +- +- +- +- +- +- +- +- +- +-`,
 	} {

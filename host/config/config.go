@@ -178,23 +178,27 @@ func (c *Config) PolicySet() *policy.Set {
 	return set
 }
 
+// PluginSettings are settings of a plugin, "" for none, and the first field of the configuration that has them.
+type PluginSettings struct{ Text, Field string }
+
 // SettingsOf returns the distinct settings of a plugin, those of policies before those of bindings; nil if no policy uses it. Services can
 // have others, see policy.Step.
-func (c *Config) SettingsOf(plugin string) []string {
-	var out []string
-	add := func(p *policy.Policy) {
+func (c *Config) SettingsOf(plugin string) []PluginSettings {
+	var out []PluginSettings
+	add := func(p *policy.Policy, field func(step int) string) {
 		for i := range p.Steps {
-			if s := &p.Steps[i]; s.Plugin == plugin && !slices.Contains(out, s.Settings) {
-				out = append(out, s.Settings)
+			s := &p.Steps[i]
+			if s.Plugin == plugin && !slices.ContainsFunc(out, func(o PluginSettings) bool { return o.Text == s.Settings }) {
+				out = append(out, PluginSettings{s.Settings, field(i)})
 			}
 		}
 	}
 	for i := range c.Policies {
-		add(&c.Policies[i])
+		add(&c.Policies[i], func(step int) string { return fmt.Sprintf("policies[%d].plugins[%d].settings", i, step) })
 	}
-	for _, b := range c.PolicySet().Bindings {
+	for i, b := range c.PolicySet().Bindings {
 		if b.Applied != nil {
-			add(b.Applied)
+			add(b.Applied, func(int) string { return fmt.Sprintf("bindings[%d].settings[%s]", i, plugin) })
 		}
 	}
 	return out

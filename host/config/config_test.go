@@ -170,7 +170,9 @@ func TestParseEveryField(t *testing.T) {
 	if got.MasqueradeMark() != 1 {
 		t.Errorf("mark %#x", got.MasqueradeMark())
 	}
-	if all := got.SettingsOf("zone-spill"); !slices.Equal(all, []string{"", "{}", `{"demand":"cpu"}`}) {
+	if all := got.SettingsOf("zone-spill"); !slices.Equal(all, []PluginSettings{
+		{"", "policies[0].plugins[1].settings"}, {"{}", "policies[1].plugins[0].settings"}, {`{"demand":"cpu"}`, "bindings[1].settings[zone-spill]"},
+	}) {
 		t.Errorf("settings of zone-spill: %q", all)
 	}
 	set := got.PolicySet()

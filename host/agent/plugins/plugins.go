@@ -139,7 +139,7 @@ func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (chan
 
 // loadPlugin loads a plugin, unless its file has not changed, and checks it with settings that it has not been checked with. A new
 // revision that refuses settings does not replace one that is in use.
-func (s *Set) loadPlugin(ctx context.Context, spec config.Plugin, settings []string) (changed bool, err error) {
+func (s *Set) loadPlugin(ctx context.Context, spec config.Plugin, settings []config.PluginSettings) (changed bool, err error) {
 	module, digest, err := readModule(spec)
 	if err != nil {
 		return false, s.fail(spec.Name, err)
@@ -175,24 +175,28 @@ func (s *Set) loadPlugin(ctx context.Context, spec config.Plugin, settings []str
 }
 
 // check checks the plugin with those of the settings that it has not been checked with, and forgets others.
-func (p *loadedPlugin) check(ctx context.Context, name string, settings []string) (changed bool, err error) {
+func (p *loadedPlugin) check(ctx context.Context, name string, settings []config.PluginSettings) (changed bool, err error) {
 	var errs []error
-	for _, text := range settings {
-		old, ok := p.verdict(text)
+	reported := map[string]bool{} // by cause
+	for _, s := range settings {
+		old, ok := p.verdict(s.Text)
 		if !ok || old != nil { // what has failed may have lacked memory
 			changed = changed || !ok
-			_, old = p.Check(ctx, text)
+			_, old = p.Check(ctx, s.Text)
 			p.mu.Lock()
-			p.checked[text] = old
+			p.checked[s.Text] = old
 			p.mu.Unlock()
 		}
-		if old != nil && !slices.ContainsFunc(errs, func(e error) bool { return errors.Is(e, old) || e.Error() == "plugin "+name+": "+old.Error() }) {
-			errs = append(errs, fmt.Errorf("plugin %s: %w", name, old))
+		if old != nil && !reported[old.Error()] {
+			reported[old.Error()] = true
+			errs = append(errs, fmt.Errorf("plugin %s: %w", name, withField(s, old)))
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.checked, func(text string, _ error) bool { return !slices.Contains(settings, text) })
+	maps.DeleteFunc(p.checked, func(text string, _ error) bool {
+		return !slices.ContainsFunc(settings, func(s config.PluginSettings) bool { return s.Text == text })
+	})
 	return changed, errors.Join(errs...)
 }
 
@@ -204,10 +208,18 @@ func (p *loadedPlugin) verdict(settings string) (error, bool) {
 	return err, ok
 }
 
-func (p *loadedPlugin) firstRefusal(settings []string) error {
-	for _, text := range settings {
-		if err, _ := p.verdict(text); err != nil {
-			return err
+// withField adds the field of the configuration to the error of a check with settings. Without settings, it is an error of the module.
+func withField(s config.PluginSettings, err error) error {
+	if s.Text == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", s.Field, err)
+}
+
+func (p *loadedPlugin) firstRefusal(settings []config.PluginSettings) error {
+	for _, s := range settings {
+		if err, _ := p.verdict(s.Text); err != nil {
+			return withField(s, err)
 		}
 	}
 	return nil

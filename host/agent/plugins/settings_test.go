@@ -107,7 +107,7 @@ func TestNewSettingsDoNotLoadTheModuleAgain(t *testing.T) {
 func TestBadSettingsAffectOnlyTheirPolicies(t *testing.T) {
 	r := newSettingsRig(t)
 	for _, what := range []string{"first load", "second load"} {
-		if _, err := r.load("", bad); err == nil || !strings.HasPrefix(err.Error(), "plugin p: "+refused) {
+		if _, err := r.load("", bad); err == nil || !strings.HasPrefix(err.Error(), "plugin p: policies[1].plugins[0].settings: "+refused) {
 			t.Errorf("%s: %v", what, err)
 		}
 		if err := r.decide(abi.Settings{}); err != nil {

@@ -13,6 +13,9 @@ const (
 	maxInputText      = 128 // bytes of a value; settings have four times as many
 )
 
+// Unknown is the duration of an Input that asks for numbers which nothing has counted.
+const Unknown = "unknown"
+
 // Input is what a plugin saw when it gave its last answer. Fields that it did not ask for are absent.
 type Input struct {
 	Plugin   string    `json:"plugin"`
@@ -25,7 +28,7 @@ type Input struct {
 	Zones     []InputZone  `json:"zones,omitempty"`
 	Service   []InputValue `json:"service,omitempty"` // declared labels and annotations
 	// ConnectionsAge is how old the numbers of connections were, OutcomesWindow for how long before the answer outcomes were counted:
-	// durations, or "unknown".
+	// durations, or Unknown.
 	ConnectionsAge string          `json:"connectionsAge,omitempty"`
 	OutcomesWindow string          `json:"outcomesWindow,omitempty"`
 	Endpoints      []InputEndpoint `json:"endpoints"`
@@ -180,7 +183,7 @@ func inputValues(declared, all []string, values []abi.Value, pods bool) (out []I
 
 func unknownOr(ms uint32, known bool) string {
 	if !known {
-		return "unknown"
+		return Unknown
 	}
 	return (time.Duration(ms) * time.Millisecond).String()
 }
