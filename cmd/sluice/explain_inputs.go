@@ -25,6 +25,8 @@ func printInputs(w io.Writer, in *state.Input) {
 	}
 	if in.NodeCount != nil {
 		fmt.Fprintf(w, "\n    index of this node: %d of %d", *in.NodeIndex, *in.NodeCount)
+	} else if len(in.Zones) > 0 && in.Zones[0].Nodes != nil {
+		fmt.Fprint(w, "\n    index of this node: unknown")
 	}
 	for _, z := range in.Zones {
 		fmt.Fprintf(w, "\n    zone %s: %d endpoints, %d serving, %d ready", z.Name, z.Total, z.Serving, z.Ready)

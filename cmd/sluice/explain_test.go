@@ -63,4 +63,15 @@ func TestInputsArePrintedEscapedWithTheirAge(t *testing.T) {
 	if strings.ContainsAny(out.String(), "\x1b\t") {
 		t.Errorf("not escaped:\n%q", out.String())
 	}
+
+	// What a plugin has asked for and nobody knows is shown as such.
+	out.Reset()
+	printInputs(&out, &state.Input{
+		ConnectionsAge: state.Unknown, OutcomesWindow: state.Unknown, Zones: []state.InputZone{{Name: "a", Nodes: new(uint32), MilliCPU: new(uint64)}},
+	})
+	for _, want := range []string{"index of this node: unknown\n", "established connections: not counted\n", "outcomes: not counted\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
 }

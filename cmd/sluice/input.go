@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
 // inputFlags are the inputs of a plan: cluster state, node and configuration.
@@ -96,9 +97,13 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 		}
 	}()
 	_, loadErr := set.Load(ctx, cfg, nil)
-	cluster, problems, err := in.read(ctx, cfg, agent.SourceNeeds(cfg, set.Get))
+	needs := agent.SourceNeeds(cfg, set.Get)
+	cluster, problems, err := in.read(ctx, cfg, needs)
 	if err != nil {
 		return nil, nil, err
+	}
+	if in.source != "" && lacksPods(cluster, needs) {
+		warn("source directory " + in.source + ": no Pod: the labels, annotations and CPU requests that plugins declare are absent")
 	}
 	if hint := in.hint(cfg, cluster); hint != "" {
 		warn(hint)
@@ -133,6 +138,19 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 		warn(w)
 	}
 	return pl, func() { set.Close(ctx) }, nil
+}
+
+// lacksPods reports whether there are no Pods although a policy needs some.
+func lacksPods(cluster *model.Snapshot, needs func(*model.Service) kube.Needs) bool {
+	if len(cluster.Pods) > 0 {
+		return false
+	}
+	for _, svc := range cluster.Services {
+		if n := needs(svc); n.Pods.Any() {
+			return true
+		}
+	}
+	return false
 }
 
 // maxSettingsErrors bounds how many Services whose settings are refused are printed.
