@@ -48,9 +48,9 @@ func TestPluginsGetOnlyTheInputsTheyNeed(t *testing.T) {
 		0:                   {},
 		sdk.NeedNodes:       {nodes: 3, cpu: 12000, index: 3},
 		sdk.NeedConnections: {connections: true},
-		sdk.NeedOutcomes:    {outcomes: counts, window: time.Second},
+		sdk.NeedOutcomes:    {outcomes: counts, window: Window * time.Millisecond},
 		sdk.NeedPodNames:    {pod: "web-0"},
-		abi.AllNeeds:        {nodes: 3, cpu: 12000, index: 3, connections: true, outcomes: counts, window: time.Second, pod: "web-0"},
+		abi.AllNeeds:        {nodes: 3, cpu: 12000, index: 3, connections: true, outcomes: counts, window: Window * time.Millisecond, pod: "web-0"},
 	} {
 		got := &inputRecorder{needs: needs}
 		if _, err := Run(got, "", req); err != nil {

@@ -19,7 +19,7 @@ const Now = 1_750_000_000_000
 const node = "node-1"
 
 // Window is the window of outcomes in the requests of NewRequest, in milliseconds: that of a host with its default settings.
-const Window = 1_000
+const Window = 500
 
 // Run configures p with settings, "" for none, and returns its response to req. As on a host, p sees only the inputs that
 // it needs (sdk.Needer) and the values of the keys that it declares (sdk.Keyer). A panic of p is not recovered.
