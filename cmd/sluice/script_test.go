@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/outcomes"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
@@ -60,6 +61,8 @@ func TestScripts(t *testing.T) {
 			"shares":   cmdShares,
 			"messages": cmdMessages,
 			"replace":  cmdReplace,
+			"respond":  cmdRespond,
+			"traffic":  cmdTraffic,
 		},
 		UpdateScripts: *update,
 	})
@@ -68,7 +71,7 @@ func TestScripts(t *testing.T) {
 // buildPlugins compiles the plugins of the tests.
 func buildPlugins(t *testing.T) string {
 	return testenv.Plugins(t,
-		"plugins/canary", "plugins/capacity", "plugins/failover", "plugins/slow-start", "plugins/staged-drain", "plugins/zone-spill",
+		"plugins/canary", "plugins/capacity", "plugins/failover", "plugins/outlier", "plugins/slow-start", "plugins/staged-drain", "plugins/zone-spill",
 		"cmd/sluice/testdata/plugins/counting", "cmd/sluice/testdata/plugins/demanding", "cmd/sluice/testdata/plugins/weighing")
 }
 
@@ -80,6 +83,7 @@ type scriptNode struct {
 	kernel  *fake.Kernel
 	backend *fake.Backend
 	plugins *plugins.Set
+	signals *scriptSignals
 	planner *planner.Planner
 	stop    func()
 	log     strings.Builder
@@ -123,6 +127,8 @@ func (n *scriptNode) start(ts *testscript.TestScript, checkpoint []byte) {
 	n.stop = func() { n.plugins.Close(context.Background()) }
 	n.backend, n.synced = fake.Open(n.kernel), false
 	n.planner = agent.NewPlanner(cfg, nil, n.plugins)
+	n.signals = &scriptSignals{outcomes.NewTracker()}
+	n.planner.UseSignals(n.signals)
 	if checkpoint != nil {
 		_, _, err := n.planner.Restore(checkpoint, scriptEpoch)
 		ts.Check(err)

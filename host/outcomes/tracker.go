@@ -149,8 +149,8 @@ func (e *endpoint) update(c Counters) {
 	if ended := e.ended(); e.mature > ended {
 		unanswered = e.mature - ended
 	}
-	if unanswered > e.unanswered {
-		w.unanswered = unanswered - e.unanswered
+	if unanswered > e.counted { // answers to younger attempts hide earlier failures for a time, which are no new ones
+		w.unanswered = unanswered - e.counted
 	}
 	e.unanswered, e.window = unanswered, w
 }

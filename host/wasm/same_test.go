@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/capacity/capacity"
 	"github.com/sluice-proxy/sluice/plugins/failover/failover"
+	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
 	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
 	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
 	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
@@ -181,6 +182,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 		{"failover", goGuest(t, "../../plugins/failover"), failover.New, `{"by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`},
 		{"canary", goGuest(t, "../../plugins/canary"), canary.New, `{"by": "label:track", "groups": [{"value": "canary", "percent": 5}]}`},
 		{"capacity", goGuest(t, "../../plugins/capacity"), capacity.New, `{"from": "annotation:example.com/capacity", "maxTotal": 100}`},
+		{"outlier", goGuest(t, "../../plugins/outlier"), outlier.New, `{"maxEjectionPercent": 30, "panicPercent": 30}`},
 		{"C", cGuest(t, "../../examples/plugin-c/zone_first.c"), nil, ""},
 		{"WAT", goodWAT(t), nil, ""},
 	} {

@@ -1,0 +1,187 @@
+package outlier
+
+import "github.com/sluice-proxy/sluice/sdk"
+
+// suspect is an endpoint with weight that fails, is ejected, or is on a node that fails.
+type suspect struct {
+	index   int
+	hash    uint32
+	node    sdk.StringID
+	failed  uint32 // connections in its window
+	ejected bool   // by an earlier decision, and its time is not over
+	own     bool   // it fails or is ejected; otherwise its node does
+	byNode  bool   // ejected because its node failed
+	times   int64  // how often it has been ejected, if it is out
+	out     bool   // ejected by this decision, or still
+}
+
+// detect sums up the endpoints with weight, and finds those that fail or are ejected.
+func (p *plugin) detect(req *sdk.Request) {
+	p.suspects, p.count, p.total, p.largest, p.fresh = p.suspects[:0], 0, 0, 0, p.fresh[:0]
+	begin := int64(req.Now()) - req.OutcomesWindow().Milliseconds() // of the last reading
+	known := len(p.state.ejections)+len(p.state.watches) > 0
+	for i := range req.NumEndpoints() {
+		e := req.Endpoint(i)
+		o := req.Outcomes(i)
+		failing := o.Refused+o.Unanswered > 0
+		w := e.Weight()
+		if w > 0 {
+			p.count++
+			p.total, p.largest = p.total+w, max(p.largest, w)
+		}
+		if !known && (!failing || w == 0) {
+			continue
+		}
+		h := hash(e.Addr())
+		ej := p.state.ejection(h)
+		if ej != nil {
+			ej.found = true
+		}
+		if w == 0 {
+			continue
+		}
+		s := suspect{index: i, hash: h, node: e.Node()}
+		if ej != nil && ej.until > p.now {
+			s.ejected, s.own, s.out, s.byNode, s.times = true, true, true, ej.byNode, ej.times
+		} else if ej != nil && begin < ej.until*1000 {
+			continue // what failed may have been sent before it was ejected
+		} else if w := p.observe(req, i, h, o); w != nil {
+			s.failed = w.inFailed
+			s.own = p.fails(w, ej)
+		}
+		if s.own {
+			p.suspects = append(p.suspects, s)
+		}
+	}
+}
+
+// observe updates the window of endpoint i, if it has one or has to get one. A window begins with the first reading with a failure.
+// Totals, not the numbers of each reading, make the decision independent of how often it is made.
+func (p *plugin) observe(req *sdk.Request, i int, h uint32, o sdk.Outcomes) *watch {
+	w, failed := p.state.watch(h), o.Refused+o.Unanswered
+	if w == nil && failed == 0 {
+		return nil
+	}
+	all, since := req.TotalOutcomes(i)
+	answered, failedAll := uint32(all.Answered), uint32(all.Refused+all.Unanswered)
+	if w != nil && (w.start > p.now || w.start+p.settings.WindowSeconds <= p.now || int64(since)/1000 > w.start) {
+		w.start = 0 // it is over, or the node has begun to count anew
+		if failed == 0 {
+			return nil
+		}
+	}
+	if w == nil {
+		p.fresh = append(p.fresh, watch{hash: h})
+		w = &p.fresh[len(p.fresh)-1]
+	}
+	before := answered - min(answered, uint32(o.Answered)) // before the last reading
+	if w.start == 0 {
+		*w = watch{hash: h, start: p.now, fromAnswered: before, fromFailed: failedAll - min(failedAll, uint32(failed)), answered: before}
+		w.failed = w.fromFailed
+	}
+	if w.answered != before && w.answered != answered {
+		w.streak = 0 // answers between the last request and the last reading
+	}
+	switch changed := w.answered != answered || w.failed != failedAll; {
+	case o.Answered > 0:
+		w.streak = 0
+	case failed > 0 && changed && w.streak < 255:
+		w.streak++
+	}
+	w.answered, w.failed, w.found = answered, failedAll, true
+	w.inAnswered, w.inFailed = answered-w.fromAnswered, uint32(max(0, int32(failedAll-w.fromFailed)))
+	return w
+}
+
+// fails reports whether an endpoint with this window fails. One that has just returned from an ejection is on trial: one reading is
+// enough.
+func (p *plugin) fails(w *watch, e *ejection) bool {
+	s := &p.settings
+	if streak := int64(w.streak); s.ConsecutiveReadings > 0 && (streak >= s.ConsecutiveReadings || streak > 0 && p.onTrial(e)) {
+		return true
+	}
+	failed, all := uint64(w.inFailed), uint64(w.inFailed)+uint64(w.inAnswered)
+	return all >= uint64(s.MinAttempts) && failed > 0 && failed*100 >= all*uint64(s.FailedPercent)
+}
+
+// onTrial reports whether an endpoint has returned less than a window ago.
+func (p *plugin) onTrial(e *ejection) bool {
+	return e != nil && e.until <= p.now && p.now < e.until+p.settings.WindowSeconds
+}
+
+// nodes adds to the suspects the other endpoints of nodes that fail: at least nodeEndpoints of theirs fail, and at least half, and one of
+// them now. So the others return although those that fail are still ejected.
+func (p *plugin) nodes(req *sdk.Request) {
+	p.failing = p.failing[:0]
+	if p.settings.NodeEndpoints == 0 || int64(len(p.suspects)) < p.settings.NodeEndpoints {
+		return
+	}
+	for _, s := range p.suspects {
+		if s.node == sdk.NoString || s.byNode {
+			continue
+		}
+		f := p.node(s.node)
+		f.suspects++
+		f.now = f.now || !s.ejected
+	}
+	for i := range req.NumEndpoints() {
+		if e := req.Endpoint(i); e.Weight() > 0 {
+			for j := range p.failing {
+				if p.failing[j].id == e.Node() {
+					p.failing[j].endpoints++
+				}
+			}
+		}
+	}
+	n := 0
+	for _, f := range p.failing {
+		if f.now && int64(f.suspects) >= p.settings.NodeEndpoints && 2*f.suspects >= f.endpoints {
+			p.failing[n] = f
+			n++
+		}
+	}
+	if p.failing = p.failing[:n]; n == 0 {
+		return
+	}
+	own, k := p.suspects, 0
+	p.suspects = p.merged[:0]
+	for i := range req.NumEndpoints() {
+		if k < len(own) && own[k].index == i {
+			p.suspects = append(p.suspects, own[k])
+			k++
+			continue
+		}
+		e := req.Endpoint(i)
+		if e.Weight() > 0 && p.nodeFails(e.Node()) {
+			p.suspects = append(p.suspects, suspect{index: i, hash: hash(e.Addr()), node: e.Node(), byNode: true})
+		}
+	}
+	p.merged = own[:0]
+}
+
+// failingNode is a node with suspects.
+type failingNode struct {
+	id                           sdk.StringID
+	suspects, endpoints, ejected int
+	now                          bool // one of the suspects is not ejected yet
+}
+
+// node returns the entry of a node, and adds it if it is the first suspect's.
+func (p *plugin) node(id sdk.StringID) *failingNode {
+	for i := range p.failing {
+		if p.failing[i].id == id {
+			return &p.failing[i]
+		}
+	}
+	p.failing = append(p.failing, failingNode{id: id})
+	return &p.failing[len(p.failing)-1]
+}
+
+func (p *plugin) nodeFails(id sdk.StringID) bool {
+	for i := range p.failing {
+		if p.failing[i].id == id {
+			return id != sdk.NoString
+		}
+	}
+	return false
+}

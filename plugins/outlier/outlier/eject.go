@@ -1,0 +1,124 @@
+package outlier
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/sdk"
+)
+
+// panics reports whether too few of the endpoints with weight are healthy, as Envoy does ("Panic threshold"). Without healthy ones it
+// always does, so the eligible set is never empty.
+func (p *plugin) panics() bool {
+	return int64(p.count-len(p.suspects))*100 < p.settings.PanicPercent*int64(p.count)
+}
+
+// withoutNodes removes the suspects that do not fail themselves: a node that has too many of the endpoints is not ejected as a whole.
+func (p *plugin) withoutNodes() {
+	p.suspects = slices.DeleteFunc(p.suspects, func(s suspect) bool { return !s.own })
+	p.failing = p.failing[:0]
+}
+
+// eject ejects suspects within the limit: maxEjectionPercent of the endpoints with weight, but at least one endpoint or one node. Nodes
+// come first, then the endpoints with the most failures. Nodes of the cluster resolve ties differently.
+func (p *plugin) eject() {
+	limit := max(1, int(p.settings.MaxEjectionPercent)*p.count/100)
+	out := 0
+	for _, s := range p.suspects {
+		if s.out {
+			out++
+			if p.nodeFails(s.node) {
+				p.node(s.node).ejected++
+			}
+		}
+	}
+	p.order = p.order[:0]
+	for i := range p.suspects {
+		if !p.suspects[i].out {
+			p.order = append(p.order, i)
+		}
+	}
+	if len(p.order) == 0 {
+		return
+	}
+	slices.SortFunc(p.failing, func(a, b failingNode) int {
+		return cmp.Or(cmp.Compare(b.suspects, a.suspects), cmp.Compare(a.id, b.id))
+	})
+	for _, f := range p.failing {
+		if more := f.endpoints - f.ejected; out+more > limit && out > f.ejected || out+more > maxEjections {
+			continue
+		}
+		for _, i := range p.order {
+			if p.suspects[i].node == f.id {
+				p.suspects[i].out = true
+				out++
+			}
+		}
+	}
+	slices.SortFunc(p.order, func(a, b int) int {
+		s, t := &p.suspects[a], &p.suspects[b]
+		return cmp.Or(cmp.Compare(t.failed, s.failed), cmp.Compare(mix(s.hash^p.seed), mix(t.hash^p.seed)), cmp.Compare(a, b))
+	})
+	for _, i := range p.order {
+		if s := &p.suspects[i]; s.own && !s.out && out < min(limit, maxEjections) {
+			s.out = true
+			out++
+		}
+	}
+}
+
+// backOff computes how long the endpoints that this decision ejects stay out.
+func (p *plugin) backOff() {
+	s := &p.settings
+	for i := range p.suspects {
+		x := &p.suspects[i]
+		if !x.out || x.ejected {
+			continue
+		}
+		e := p.state.ejection(x.hash)
+		if e == nil {
+			p.added = append(p.added, ejection{hash: x.hash, found: true})
+			e = &p.added[len(p.added)-1]
+		}
+		e.byNode, e.times = !x.own, min(e.left(p.now, s.WindowSeconds)+1, s.maxTimes())
+		e.until = p.now + s.ejection(e.times, mix(x.hash^p.seed))
+		x.times = e.times
+	}
+}
+
+// remember sets the state, and requests another call when something changes next.
+func (p *plugin) remember(resp *sdk.Response) {
+	s, m := &p.settings, &p.state
+	out := func(h uint32) bool {
+		return slices.ContainsFunc(p.suspects, func(s suspect) bool { return s.hash == h && s.out })
+	}
+	m.watches = append(m.watches, p.fresh...)
+	m.watches = slices.DeleteFunc(m.watches, func(w watch) bool { return !w.found || out(w.hash) })
+	m.ejections = append(m.ejections, p.added...)
+	p.added = p.added[:0]
+	m.ejections = slices.DeleteFunc(m.ejections, func(e ejection) bool { return !e.found || e.left(p.now, s.WindowSeconds) == 0 })
+	if len(m.ejections) > maxEjections { // those that have returned longest ago are forgotten
+		slices.SortFunc(m.ejections, func(a, b ejection) int { return cmp.Or(cmp.Compare(b.until, a.until), cmp.Compare(a.hash, b.hash)) })
+		m.ejections = m.ejections[:maxEjections]
+	}
+	p.buf = m.append(p.buf[:0])
+	resp.SetState(p.buf)
+
+	next := int64(0)
+	at := func(t int64) {
+		if t > p.now && (next == 0 || t < next) {
+			next = t
+		}
+	}
+	for _, e := range m.ejections {
+		at(e.until)
+		at(e.until + s.WindowSeconds)
+	}
+	for i := range m.watches {
+		at(m.watches[i].start + s.WindowSeconds)
+	}
+	if next > 0 {
+		resp.RequeueAfter(time.Duration(next-p.now) * time.Second)
+	}
+}

@@ -1,0 +1,178 @@
+// Package outlier implements the plugin outlier: endpoints that do not answer connections from this node, or refuse them, get no new
+// ones for a time, and neither do the endpoints of a node of which several fail.
+package outlier
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
+	"github.com/sluice-proxy/sluice/sdk"
+)
+
+// plugin keeps only buffers between calls: history is in the state of the request.
+type plugin struct {
+	settings settings
+
+	now      int64  // of the request, Unix seconds
+	seed     uint32 // of this node
+	state    state
+	fresh    []watch    // that this request has begun
+	added    []ejection // that this decision has begun
+	suspects []suspect
+	merged   []suspect
+	failing  []failingNode
+	order    []int
+	buf      []byte
+
+	count, total, largest int // of the endpoints with weight: how many, sum of their weights, largest
+}
+
+// New returns an unconfigured plugin.
+func New() sdk.Plugin { return &plugin{} }
+
+// Needs implements sdk.Needer.
+func (*plugin) Needs() sdk.Need { return sdk.NeedOutcomes }
+
+// Decide sets the weight of ejected endpoints to 0.
+func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
+	p.now = int64(req.Now()) / 1000
+	p.state.read(req.State())
+	p.dropImplausible()
+	p.detect(req)
+	if len(p.state.ejections)+len(p.state.watches)+len(p.fresh) == 0 {
+		return nil
+	}
+	p.seed = hashText(req.Text(req.Node()))
+	p.nodes(req)
+	if len(p.failing) > 0 && p.panics() {
+		p.withoutNodes()
+	}
+	if p.panics() {
+		p.keepAll(resp)
+		p.remember(resp)
+		return nil
+	}
+	p.eject()
+	p.backOff()
+	p.apply(req, resp)
+	p.remember(resp)
+	return nil
+}
+
+// dropImplausible removes ejections that these settings cannot have made: they have changed, or the clock has.
+func (p *plugin) dropImplausible() {
+	longest := p.settings.MaxEjectionSeconds * (100 + p.settings.JitterPercent) / 100
+	n := 0
+	for _, e := range p.state.ejections {
+		if e.until <= p.now+longest {
+			p.state.ejections[n] = e
+			n++
+		}
+	}
+	p.state.ejections = p.state.ejections[:n]
+}
+
+// keepAll lifts all ejections as long as the panic lasts. Answers end it, which are no reason for the host to call, so it requests that
+// every second.
+func (p *plugin) keepAll(resp *sdk.Response) {
+	reason := resp.AddReason("kept: " + strconv.Itoa(len(p.suspects)) + " of " + strconv.Itoa(p.count) + " fail, panic")
+	resp.RequeueAfter(time.Second)
+	for i := range p.suspects {
+		s := &p.suspects[i]
+		resp.SetReasonID(s.index, reason)
+		s.out = s.ejected // what it was ejected for is remembered
+	}
+}
+
+// apply sets weights and reasons.
+func (p *plugin) apply(req *sdk.Request, resp *sdk.Response) {
+	for i := range p.suspects {
+		s := &p.suspects[i]
+		if s.out {
+			resp.SetWeight(s.index, 0)
+			resp.KeepDraining(s.index)
+			resp.SetReason(s.index, p.reason(s))
+		} else if s.own {
+			resp.SetReason(s.index, "fails, kept: limit of ejections")
+		}
+	}
+	p.trials(req, resp)
+}
+
+// reason returns the reason of an ejected endpoint: for how long, and the count of ejections if it is not the first.
+func (p *plugin) reason(s *suspect) string {
+	text := "ejected for " + strconv.FormatInt(p.settings.ejection(s.times, mix(s.hash^p.seed)), 10) + " s"
+	if s.times > 1 {
+		text += ", ejection " + strconv.FormatInt(s.times, 10)
+	}
+	if s.byNode {
+		text += ": its node fails"
+	}
+	return text
+}
+
+// maxTotal is the largest sum of weights that trials may lead to: a data plane represents no larger ones exactly.
+const maxTotal = 1000
+
+// trials gives endpoints that have returned a part of their share for a window, unless all that are left have returned or the others'
+// weights would be too large.
+func (p *plugin) trials(req *sdk.Request, resp *sdk.Response) {
+	p.order = p.order[:0] // endpoints on trial
+	rest := 0             // others with weight
+	if !slices.ContainsFunc(p.state.ejections, func(e ejection) bool { return p.onTrial(&e) }) {
+		return
+	}
+	for i := range req.NumEndpoints() {
+		if resp.Weight(i) == 0 {
+			continue
+		}
+		if p.onTrial(p.state.ejection(hash(req.Endpoint(i).Addr()))) {
+			p.order = append(p.order, i)
+		} else {
+			rest++
+		}
+	}
+	g := weights.GCD(100, int(p.settings.ReturnPercent))
+	full, part := 100/g, int(p.settings.ReturnPercent)/g
+	if len(p.order) == 0 || rest == 0 || full == part || p.total > maxTotal/full || p.largest > sdk.MaxWeight/full {
+		return
+	}
+	reason := resp.AddReason("returned: " + strconv.FormatInt(p.settings.ReturnPercent, 10) + " %")
+	k := 0
+	for i := range req.NumEndpoints() {
+		if k < len(p.order) && p.order[k] == i {
+			k++
+			resp.SetWeight(i, resp.Weight(i)*part)
+			resp.SetReasonID(i, reason)
+		} else {
+			resp.SetWeight(i, resp.Weight(i)*full)
+		}
+	}
+}
+
+// hash returns a hash of an endpoint, FNV-1a.
+func hash(a netip.AddrPort) uint32 {
+	h := uint32(2166136261)
+	for _, b := range a.Addr().As16() {
+		h = (h ^ uint32(b)) * 16777619
+	}
+	return mix(h ^ uint32(a.Port())*0x9E3779B1)
+}
+
+func hashText(s string) uint32 {
+	h := uint32(2166136261)
+	for i := range len(s) {
+		h = (h ^ uint32(s[i])) * 16777619
+	}
+	return mix(h)
+}
+
+// mix is the finalizer of MurmurHash3: every bit of its argument changes half of its result.
+func mix(h uint32) uint32 {
+	h = (h ^ h>>16) * 0x85EBCA6B
+	h = (h ^ h>>13) * 0xC2B2AE35
+	return h ^ h>>16
+}
