@@ -30,7 +30,7 @@ func (s *Source) waitForInitialSync(ctx context.Context, poller *nodePollerRunne
 				nodeDeadline, podCIDRsDeadline = s.opt.After(nodeWait), s.opt.After(podCIDRsWait)
 				logWaiting = true
 			}
-			node := s.ownNode.get(model.Name{Name: s.opt.Node})
+			node := s.publishedNode()
 			hasPodCIDRs := !s.opt.RequirePodCIDRs || node != nil && len(node.PodCIDRs) > 0
 			restSynced := s.serviceCIDRs.isSynced() && (!s.nodesWanted() || s.otherNodes.isSynced()) && node != nil && len(node.Addresses) > 0 &&
 				(!s.opt.WaitForPods || s.PodStats().Services[model.PodsPending] == 0)
@@ -62,7 +62,7 @@ func (s *Source) waitForInitialSync(ctx context.Context, poller *nodePollerRunne
 
 // warnMissing logs what has not arrived within nodeWait.
 func (s *Source) warnMissing() {
-	node := s.ownNode.get(model.Name{Name: s.opt.Node})
+	node := s.publishedNode()
 	switch {
 	case node == nil:
 		s.opt.Log.Warn("Node not found; its zone and addresses are unknown until it is created", "node", s.opt.Node, "waited", nodeWait)

@@ -48,6 +48,7 @@ type Source struct {
 	demand  demand
 	poller  *nodePoller // of the other Nodes; nil: no policy needs them
 	emit    func([]model.Change)
+	node    *model.Node    // this node's, as last published
 	pending []model.Change // before the initial sync is complete
 	started bool           // the initial state was emitted
 
@@ -120,14 +121,22 @@ func (s *Source) publish(changes []model.Change) {
 		changes = s.demand.pods.appendUnread(changes)
 		s.wake()
 	}
-	if s.poller != nil {
-		for i := range changes {
-			if v := changes[i].Slice; v != nil {
-				s.poller.observeSlice(v)
-			}
+	for i := range changes {
+		switch c := &changes[i]; {
+		case c.Slice != nil && s.poller != nil:
+			s.poller.observeSlice(c.Slice)
+		case c.Kind == model.NodeKind && c.Name.Name == s.opt.Node:
+			s.node = c.Node
 		}
 	}
 	s.send(changes)
+}
+
+// publishedNode returns this node's Node as last published, nil for none. The store has a Node before it is published.
+func (s *Source) publishedNode() *model.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.node
 }
 
 // send emits or queues changes. s.mu is locked.

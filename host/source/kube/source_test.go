@@ -26,6 +26,23 @@ func TestInitialStateIsOneBatchEndingWithSynced(t *testing.T) {
 	r.waitInSync()
 }
 
+// TestInitialStateHasTheNode: the initial sync may look at the store between the moment when it has the Node and the one when that is
+// published.
+func TestInitialStateHasTheNode(t *testing.T) {
+	r := newFixture(t, nil)
+	r.server.put(svc("web"), slice("web", "10.0.0.1"))
+	s := r.source
+	s.ownNode.publish = func(changes []model.Change) {
+		eventually(t, "the rest", func() bool { return s.services.isSynced() && s.slices.isSynced() && s.serviceCIDRs.isSynced() })
+		s.wake()
+		time.Sleep(50 * time.Millisecond) // in which the initial state must not be emitted
+		s.publish(changes)
+	}
+	r.run()
+	r.waitSynced()
+	r.wantEmitted("a start", "+1 shop/web", "+2 shop/web-x", "+3 "+ownNodeName, "synced")
+}
+
 func TestNothingIsEmittedBeforeServicesAndSlicesSynced(t *testing.T) {
 	for _, path := range []string{"services", "endpointslices"} {
 		t.Run(path, func(t *testing.T) {
