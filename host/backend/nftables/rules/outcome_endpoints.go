@@ -57,7 +57,7 @@ func (t *table) changeCounted(x *tx, proto model.Protocol, now, want packedSlots
 		return nil
 	}
 	for i, j := 0, 0; i < now.len() || j < want.len(); {
-		order := 0
+		var order int
 		switch {
 		case i == now.len():
 			order = 1
