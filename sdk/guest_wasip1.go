@@ -37,11 +37,13 @@ func hostLog(level uint32, text unsafe.Pointer, size uint32)
 func abiVersion() uint32 { return abi.Major<<16 | abi.Minor }
 
 //go:wasmexport sluice_needs
-func needs() uint32 {
-	if guest.instance.newPlugin == nil {
-		return 0
+func needs(handle uint32) (bits int32) {
+	defer recoverAs(&bits)
+	bits, err := guest.instance.needs(handle)
+	if err != nil {
+		return int32(fail(int64(bits), err))
 	}
-	return needsOf(guest.instance.newPlugin())
+	return bits
 }
 
 // alloc allocates 8-byte aligned memory for the life of the instance.

@@ -59,7 +59,7 @@ func (n *NativePlugin) DecideNoRecover(req *abi.Request, resp *abi.Response) err
 	return nil
 }
 
-// Needs returns the inputs that the plugin needs, as abi.Need bits.
+// Needs returns the inputs that the plugin needs with its settings, as abi.Need bits.
 func (n *NativePlugin) Needs() uint32 { return needsOf(n.instance.plugin) }
 
 // Keys returns the keys that the plugin declares, see Keyer.

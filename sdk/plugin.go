@@ -20,8 +20,8 @@ type Plugin interface {
 	Decide(req *Request, resp *Response) error
 }
 
-// Needer is implemented by a Plugin that needs inputs which the host does not provide by default. Needs is called
-// before Configure and must always return the same value.
+// Needer is implemented by a Plugin that needs inputs which the host does not provide by default. Needs is called after Configure
+// and must always return the same value for the same settings.
 type Needer interface {
 	Needs() Need
 }

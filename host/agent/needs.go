@@ -30,7 +30,7 @@ func SourceNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error)
 		}
 		for _, step := range p.Steps {
 			if plugin, err := plugins(step.Plugin); err == nil {
-				needs.Nodes = needs.Nodes || plugin.Needs()&abi.NeedNodes != 0
+				needs.Nodes = needs.Nodes || plugin.Needs(step.Settings)&abi.NeedNodes != 0
 				addKeys(&needs, plugin.Keys(step.Settings))
 			}
 		}

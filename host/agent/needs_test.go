@@ -19,7 +19,7 @@ type needyPlugin struct {
 	keys  []string
 }
 
-func (p needyPlugin) Needs() uint32 { return p.needs }
+func (p needyPlugin) Needs(string) uint32 { return p.needs }
 
 func (p needyPlugin) Keys(string) []string { return p.keys }
 

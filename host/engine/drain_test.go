@@ -32,7 +32,7 @@ func (stagedDrain) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (stagedDrain) Needs() uint32        { return 0 }
+func (stagedDrain) Needs(string) uint32  { return 0 }
 func (stagedDrain) Keys(string) []string { return nil }
 func (stagedDrain) Revision() string     { return "1" }
 

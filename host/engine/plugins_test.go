@@ -26,7 +26,7 @@ func (p slowPlugin) Decide(_ *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (slowPlugin) Needs() uint32        { return 0 }
+func (slowPlugin) Needs(string) uint32  { return 0 }
 func (slowPlugin) Keys(string) []string { return nil }
 func (slowPlugin) Revision() string     { return "1" }
 

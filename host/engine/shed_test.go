@@ -30,7 +30,7 @@ func (shedding) Decide(req *abi.Request, resp *abi.Response) error {
 	resp.RequeueAfter = 7 * time.Second // the same answer again and again
 	return nil
 }
-func (shedding) Needs() uint32        { return 0 }
+func (shedding) Needs(string) uint32  { return 0 }
 func (shedding) Keys(string) []string { return nil }
 func (shedding) Revision() string     { return "1" }
 

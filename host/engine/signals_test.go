@@ -40,9 +40,9 @@ func (p *signalsPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (p *signalsPlugin) Needs() uint32      { return p.needs }
-func (*signalsPlugin) Revision() string     { return "1" }
-func (*signalsPlugin) Keys(string) []string { return nil }
+func (p *signalsPlugin) Needs(string) uint32 { return p.needs }
+func (*signalsPlugin) Revision() string      { return "1" }
+func (*signalsPlugin) Keys(string) []string  { return nil }
 
 // calls returns how often the plugin was called, and the last request.
 func (p *signalsPlugin) calls() (n int, last abi.Request) {

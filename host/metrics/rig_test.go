@@ -52,7 +52,7 @@ func (u *uneven) Decide(_ *abi.Request, resp *abi.Response) error {
 	resp.Results[0].Weight = 3
 	return nil
 }
-func (*uneven) Needs() uint32        { return 0 }
+func (*uneven) Needs(string) uint32  { return 0 }
 func (*uneven) Keys(string) []string { return nil }
 func (*uneven) Revision() string     { return "1" }
 

@@ -21,7 +21,7 @@ type needyPlugin struct {
 	calls int
 }
 
-func (n *needyPlugin) Needs() uint32 { return n.needs }
+func (n *needyPlugin) Needs(string) uint32 { return n.needs }
 
 func (n *needyPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	n.calls++

@@ -248,7 +248,7 @@ func (m *flakyPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return zonePlugin{}.Decide(req, resp)
 }
-func (*flakyPlugin) Needs() uint32        { return 0 }
+func (*flakyPlugin) Needs(string) uint32  { return 0 }
 func (*flakyPlugin) Keys(string) []string { return nil }
 func (*flakyPlugin) Revision() string     { return "1" }
 

@@ -291,7 +291,7 @@ func (w *widening) Decide(req *abi.Request, resp *abi.Response) error {
 	resp.RequeueAfter = time.Duration(w.rng.IntN(5)) * time.Second
 	return nil
 }
-func (*widening) Needs() uint32        { return 0 }
+func (*widening) Needs(string) uint32  { return 0 }
 func (*widening) Keys(string) []string { return nil }
 func (*widening) Revision() string     { return "1" }
 

@@ -22,7 +22,7 @@ func (nodeCountPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (nodeCountPlugin) Needs() uint32        { return abi.NeedNodes }
+func (nodeCountPlugin) Needs(string) uint32  { return abi.NeedNodes }
 func (nodeCountPlugin) Keys(string) []string { return nil }
 func (nodeCountPlugin) Revision() string     { return "1" }
 

@@ -31,7 +31,7 @@ func (zonePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (zonePlugin) Needs() uint32        { return 0 }
+func (zonePlugin) Needs(string) uint32  { return 0 }
 func (zonePlugin) Keys(string) []string { return nil }
 func (zonePlugin) Revision() string     { return "1" }
 

@@ -28,7 +28,7 @@ func (p labelPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (labelPlugin) Needs() uint32          { return 0 }
+func (labelPlugin) Needs(string) uint32    { return 0 }
 func (p labelPlugin) Keys(string) []string { return p.keys }
 func (labelPlugin) Revision() string       { return "1" }
 

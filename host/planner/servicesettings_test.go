@@ -28,7 +28,7 @@ func (p *weightPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	return nil
 }
 
-func (*weightPlugin) Needs() uint32        { return 0 }
+func (*weightPlugin) Needs(string) uint32  { return 0 }
 func (*weightPlugin) Keys(string) []string { return nil }
 func (*weightPlugin) Revision() string     { return "1" }
 

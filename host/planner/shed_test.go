@@ -239,6 +239,6 @@ func (shedAll) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (shedAll) Needs() uint32        { return 0 }
+func (shedAll) Needs(string) uint32  { return 0 }
 func (shedAll) Keys(string) []string { return nil }
 func (shedAll) Revision() string     { return "1" }

@@ -76,7 +76,11 @@ func (e *Evaluator) runStep(m *poolState, s *stepState, c *Call, nowMS int64) er
 	}
 	step := &m.policy.Steps[c.chain.index]
 	plugin, err := e.plugins(step.Plugin)
-	if err == nil && c.chain.nodesUnknown && plugin.Needs()&abi.NeedNodes != 0 {
+	needs := uint32(0)
+	if err == nil {
+		needs = plugin.Needs(step.configured())
+	}
+	if c.chain.nodesUnknown && needs&abi.NeedNodes != 0 {
 		err = errNodesUnknown
 	}
 	if err == nil && c.chain.podsUnknown && slices.ContainsFunc(plugin.Keys(step.configured()), abi.IsPodKey) {
@@ -87,7 +91,7 @@ func (e *Evaluator) runStep(m *poolState, s *stepState, c *Call, nowMS int64) er
 		return err
 	}
 	digest := e.digester.step(c.chain.digest, plugin.Revision(), step.Settings, c.Request.Endpoints)
-	if !s.due(digest, nowMS, plugin.Needs(), c.chain.outcomes) {
+	if !s.due(digest, nowMS, needs, c.chain.outcomes) {
 		return s.err
 	}
 	if replaces := m.awaited != nil && m.awaited != c; !replaces && e.Admit != nil && !e.Admit(step.Plugin, c.Key.Port.Service) {
@@ -139,6 +143,6 @@ func (e *Evaluator) record(m *poolState, s *stepState, c *Call, nowMS int64) err
 	s.results = packResults(resp.Results)
 	s.balance = resp.Balance
 	s.state = append(s.state[:0], resp.State...)
-	s.told = newTold(&c.Request, c.Plugin.Needs())
+	s.told = newTold(&c.Request, c.Plugin.Needs(m.policy.Steps[c.chain.index].configured()))
 	return nil
 }

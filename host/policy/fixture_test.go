@@ -25,7 +25,7 @@ func (s *fakePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	return s.decide(req, resp)
 }
 
-func (s *fakePlugin) Needs() uint32 { return 0 }
+func (s *fakePlugin) Needs(string) uint32 { return 0 }
 
 func (*fakePlugin) Keys(string) []string { return nil }
 

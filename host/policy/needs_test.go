@@ -13,12 +13,18 @@ import (
 type needsPlugin struct {
 	fakePlugin
 	needs   uint32
+	with    map[string]uint32 // needs by settings, nil: the same with all
 	keys    []string
 	seen    []abi.Zone
 	request abi.Request
 }
 
-func (n *needsPlugin) Needs() uint32 { return n.needs }
+func (n *needsPlugin) Needs(settings string) uint32 {
+	if n.with != nil {
+		return n.with[settings]
+	}
+	return n.needs
+}
 
 func (n *needsPlugin) Keys(string) []string { return n.keys }
 
@@ -84,6 +90,30 @@ func TestOnlyChainsThatNeedNodesGetThem(t *testing.T) {
 				t.Error("called again for a change of Nodes, which it does not need")
 			}
 		})
+	}
+}
+
+// With settings of its own, a Service has the inputs that the settings of its policy ask for.
+func TestNeedsDependOnTheSettingsOfThePolicy(t *testing.T) {
+	const plain, zoned = `{"by":"plain"}`, `{"by":"zone"}`
+	for settings, want := range map[string]uint32{plain: 0, zoned: 2} {
+		for _, own := range []bool{false, true} {
+			p := newNeedy(0)
+			p.with = map[string]uint32{zoned: abi.NeedNodes}
+			b := newNeedyFixture(p)
+			step := &b.policy.Steps[0]
+			step.Settings = settings
+			if own {
+				step.Own, step.PolicySettings, step.Settings = true, settings, `{"by":"other"}`
+			}
+			b.expect(t, "first call", FromChain, 7, 7, 7)
+			if p.seen[0].Nodes != want {
+				t.Errorf("%s, own settings %v: it saw %d Nodes, want %d", settings, own, p.seen[0].Nodes, want)
+			}
+			if got := b.evaluator.Needs(b.policy)&abi.NeedNodes != 0; got != (want != 0) {
+				t.Errorf("%s: the policy needs Nodes: %v", settings, got)
+			}
+		}
 	}
 }
 

@@ -16,8 +16,9 @@ type Plugin interface {
 	// Decide fills resp, which the caller has reset and owns. After an error resp is undefined. Decide is bounded in time and
 	// memory whatever the plugin does. An error that wraps abi.ErrSettings means that the plugin refuses req.Settings.
 	Decide(req *abi.Request, resp *abi.Response) error
-	// Needs returns the abi.Need bits of the plugin.
-	Needs() uint32
+	// Needs returns the abi.Need bits of what the plugin needs with settings of the configuration. With settings of a Service it needs no
+	// more than with those of its policy.
+	Needs(settings string) uint32
 	// Keys returns the keys that the plugin declares for settings of the configuration, see abi.ParseKeys. Settings of a Service declare
 	// no others than those of its policy.
 	Keys(settings string) []string

@@ -141,7 +141,7 @@ func (e *Evaluator) asks(p *Policy, keys []string) (needs uint32, _ []string) {
 		if err != nil {
 			continue
 		}
-		needs |= plugin.Needs()
+		needs |= plugin.Needs(s.configured())
 		for _, k := range plugin.Keys(s.configured()) {
 			if !slices.Contains(keys, k) {
 				keys = append(keys, k)

@@ -13,7 +13,7 @@ import (
 type Seen struct {
 	Plugin   string
 	Settings string      // canonical JSON object, "" for none
-	Needs    uint32      // abi.Need bits of the plugin
+	Needs    uint32      // abi.Need bits of the plugin with these settings
 	Keys     []string    // that it declares
 	At       int64       // Request.Now, Unix milliseconds
 	Changed  bool        // something has changed since, and the plugin has not answered yet, or with an error
@@ -83,8 +83,8 @@ func (e *Evaluator) Seen(in *Input) (all []Seen) {
 			return all
 		}
 		seen := Seen{
-			Plugin: step.Plugin, Settings: step.Settings, Needs: plugin.Needs(), Keys: plugin.Keys(step.configured()), At: s.answeredAt,
-			Request: c.Request,
+			Plugin: step.Plugin, Settings: step.Settings, Needs: plugin.Needs(step.configured()), Keys: plugin.Keys(step.configured()),
+			At: s.answeredAt, Request: c.Request,
 		}
 		seen.Changed = s.err != nil || s.digest != e.digester.step(digest, plugin.Revision(), step.Settings, c.Request.Endpoints)
 		seen.Request.Now, seen.Request.Endpoints = s.answeredAt, slices.Clone(c.Request.Endpoints)

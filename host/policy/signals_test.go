@@ -49,7 +49,7 @@ type signalsPlugin struct {
 	seen  abi.Request
 }
 
-func (s *signalsPlugin) Needs() uint32 { return s.needs }
+func (s *signalsPlugin) Needs(string) uint32 { return s.needs }
 
 func (s *signalsPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	s.seen = *req

@@ -93,6 +93,7 @@ func BenchmarkMeter(b *testing.B) {
 			module []byte
 		}{{"plain", g.module}, {"metered", metered}} {
 			p := newPlain(b, kind.module)
+			p.askNeeds(b)
 			for _, n := range []int{10, 1000} {
 				b.Run(fmt.Sprintf("%s/%d/%s", g.name, n, kind.name), func(b *testing.B) {
 					decide, args, stack := p.prepare(b, SampleRequest(n))

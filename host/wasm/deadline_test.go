@@ -170,7 +170,7 @@ func TestEveryExportHasADeadline(t *testing.T) {
 		{"start function", ";; EVIL", "(func $s " + forever + ") (start $s)", "", "start function: deadline exceeded: 5 ms"},
 		{"_initialize", ";; EVIL", `(func (export "_initialize") ` + forever + ")", "", "_initialize: deadline exceeded: 5 ms"},
 		{"sluice_configure", ";; EVIL", `(func (export "sluice_configure") (param i32 i32) (result i32) ` + forever + ")", "{}", "sluice_configure: deadline exceeded: 6 ms"},
-		{"sluice_needs", ";; EVIL", `(func (export "sluice_needs") (result i32) ` + forever + ")", "", "sluice_needs: deadline exceeded: 6 ms"},
+		{"sluice_needs", ";; EVIL", `(func (export "sluice_needs") (param i32) (result i32) ` + forever + ")", "", "sluice_needs: deadline exceeded: 6 ms"},
 		{"sluice_keys", ";; EVIL", `(func (export "sluice_keys") (param i32 i32 i32) (result i32) ` + forever + ")", "", "sluice_keys: deadline exceeded: 6 ms"},
 		{"sluice_abi_version", "(i32.const 0x10002)", forever, "", "sluice_abi_version: deadline exceeded: 6 ms"},
 		{"sluice_alloc", "(local $at i32)", "(local $at i32) (loop $l (br $l))", "", "sluice_alloc: deadline exceeded: 6 ms"},

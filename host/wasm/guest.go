@@ -251,7 +251,7 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, h handle, resp *a
 	var length int
 	for {
 		v := g.view(g.req)
-		wire := g.encoder.AppendRequest(v[:0:len(v)], req, abi.View{Settings: h.id, Needs: g.p.report.Needs, Keys: h.keys})
+		wire := g.encoder.AppendRequest(v[:0:len(v)], req, abi.View{Settings: h.id, Needs: h.needs, Keys: h.keys})
 		if length = len(wire); length <= len(v) {
 			break
 		}

@@ -6,9 +6,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// introduce reads the ABI version and the needs of a module from its first instance, and refuses what this host cannot serve.
+// introduce reads the ABI version of a module from its first instance, and refuses one that this host does not serve.
 func (g *guest) introduce() error {
-	r := &g.p.report
 	version, err := g.callU32("sluice_abi_version")
 	if err != nil {
 		return err
@@ -21,14 +20,27 @@ func (g *guest) introduce() error {
 		return fmt.Errorf("module refused: it is built for ABI version %d.%d, which was never released: rebuild it with the current SDK",
 			major, minor)
 	}
-	r.ABI = version
-	if g.module.ExportedFunction("sluice_needs") == nil {
-		return nil
+	g.p.report.ABI = version
+	return nil
+}
+
+// neededInputs asks for the bits of the inputs that the plugin needs with settings.
+func (g *guest) neededInputs(handle uint32, budget *int64) (uint32, error) {
+	f := g.module.ExportedFunction("sluice_needs")
+	if f == nil {
+		return 0, nil
 	}
-	if r.Needs, err = g.callU32("sluice_needs"); err != nil {
-		return err
+	g.args[0] = uint64(handle)
+	err := g.call(f, "sluice_needs", *budget)
+	*budget -= g.fuelUsed
+	if err != nil {
+		return 0, err
 	}
-	return g.p.host.checkNeeds(r.Needs)
+	if n := int32(g.args[0]); n < 0 {
+		return 0, fmt.Errorf("sluice_needs: %s", g.withLoggedError(abi.CodeText(int64(n))))
+	}
+	needs := uint32(g.args[0])
+	return needs, g.p.host.checkNeeds(needs)
 }
 
 // declaredKeys asks for the keys that the plugin declares for settings.

@@ -124,9 +124,9 @@ type Report struct {
 	Name        string
 	Revision    string
 	Module      meter.Info
-	ABI         uint32 // major<<16 | minor, from sluice_abi_version
-	Needs       uint32
-	Keys        []string      // declared for the settings of Load
+	ABI         uint32        // major<<16 | minor, from sluice_abi_version
+	Needs       uint32        // with the settings of Load
+	Keys        []string      // declared for them
 	FromCache   bool          // the compiled code was cached
 	Meter       time.Duration // durations are zero without Options.Now
 	Compile     time.Duration
@@ -154,7 +154,7 @@ func (h *Host) LoadWith(ctx context.Context, name string, wasm, settings []byte,
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	p.report.Keys = p.Keys(string(settings))
+	p.report.Needs, p.report.Keys = p.Needs(string(settings)), p.Keys(string(settings))
 	return p, nil
 }
 
@@ -232,7 +232,7 @@ func abiExports() []abiExport {
 		{"sluice_abi_version", meter.KindFunc, "() -> (i32)", false},
 		{"sluice_alloc", meter.KindFunc, "(i32) -> (i32)", false},
 		{"sluice_decide", meter.KindFunc, "(i32 i32 i32 i32) -> (i64)", false},
-		{"sluice_needs", meter.KindFunc, "() -> (i32)", true},
+		{"sluice_needs", meter.KindFunc, "(i32) -> (i32)", true},
 		{"sluice_configure", meter.KindFunc, "(i32 i32) -> (i32)", true},
 		{"sluice_keys", meter.KindFunc, "(i32 i32 i32) -> (i32)", true},
 		{"_initialize", meter.KindFunc, "() -> ()", true},

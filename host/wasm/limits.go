@@ -14,12 +14,12 @@ type Limits struct {
 	MemoryPages   uint32 // of 64 KiB: maximum memory of the guest
 	OverheadBytes int    // host memory of an instance besides: tables, references, call stacks; an instance with more is replaced
 	InitFuel      int64  // start function and _initialize together
-	ConfigureFuel int64  // sluice_alloc and sluice_configure together; each of sluice_abi_version, sluice_needs, sluice_keys
+	ConfigureFuel int64  // sluice_alloc, sluice_configure, sluice_needs and sluice_keys together; sluice_abi_version
 	DecideFuel    int64  // one decision, including its sluice_alloc, plus …
 	EndpointFuel  int64  // … this for each endpoint
 	// CPU time, in whole milliseconds up to 1 s. Calls that exceed it end up to 8 ms later.
 	InitTime      time.Duration // start function and _initialize together
-	ConfigureTime time.Duration // sluice_alloc and sluice_configure together; each of sluice_abi_version, sluice_needs, sluice_keys
+	ConfigureTime time.Duration // sluice_alloc, sluice_configure, sluice_needs and sluice_keys together; sluice_abi_version
 	DecideTime    time.Duration // one decision, including its sluice_alloc
 	LogLines      int           // per call
 	LogBytes      int           // per call, all lines together

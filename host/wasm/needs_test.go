@@ -34,14 +34,14 @@ func TestMinorVersions(t *testing.T) {
 
 func TestInputsThatTheHostCannotGiveAreRefusedWithTheReason(t *testing.T) {
 	h := newHost(t, Options{Missing: map[string]string{"nodes": "there is no cluster"}})
-	module := withExports(t, "0x10002", `(func (export "sluice_needs") (result i32) (i32.const 12))`)
+	module := withExports(t, "0x10002", `(func (export "sluice_needs") (param i32) (result i32) (i32.const 12))`)
 	const want = "sluice_needs asks for nodes (Nodes and CPU of zones, and the index of this node, bit 0x4): there is no cluster"
 	if _, err := h.Load(t.Context(), "guest", module, nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "podNames") {
 		t.Errorf("got %v, want %q", err, want)
 	}
 	p := load(t, newHost(t, Options{}), module, "")
-	if p.Needs() != abi.NeedNodes|abi.NeedPodNames {
-		t.Errorf("needs %b", p.Needs())
+	if p.Needs("") != abi.NeedNodes|abi.NeedPodNames {
+		t.Errorf("needs %b", p.Needs(""))
 	}
 }
 

@@ -36,7 +36,7 @@ type Plugin struct {
 	logLimit logLimiter
 
 	newInstances instanceRate
-	keys         declared
+	declared     declared
 	verdicts     verdicts
 	trials       trials
 	triedAt      int64 // time of the last trial
@@ -210,7 +210,7 @@ func (p *Plugin) discard() {
 	}
 }
 
-// handshake instantiates the first guest, and reads its ABI version and needs.
+// handshake instantiates the first guest, and reads its ABI version.
 func (p *Plugin) handshake(now func() time.Time) error {
 	p.ctx = p.host.ctx
 	begin := now()
@@ -263,16 +263,16 @@ func (p *Plugin) Check(ctx context.Context, settings string) (SelfTest, error) {
 	q.discard()
 	q.report.SelfTest.Duration = p.host.now().Sub(begin)
 	if err == nil {
-		p.keys.set(settings, q.Keys(settings))
+		p.declared.set(settings, q.declared.of(settings))
 	}
 	return q.report.SelfTest, err
 }
 
-// Needs implements policy.Plugin.
-func (p *Plugin) Needs() uint32 { return p.report.Needs }
+// Needs implements policy.Plugin: the needs that Check has found. It does not wait for a running Decide.
+func (p *Plugin) Needs(settings string) uint32 { return p.declared.of(settings).needs }
 
 // Keys implements policy.Plugin: the keys that Check has found. It does not wait for a running Decide.
-func (p *Plugin) Keys(settings string) []string { return p.keys.of(settings) }
+func (p *Plugin) Keys(settings string) []string { return p.declared.of(settings).keys }
 
 // Revision implements policy.Plugin: a digest of module and ABI.
 func (p *Plugin) Revision() string { return p.report.Revision }

@@ -23,8 +23,8 @@ func decide(p *Plugin, port uint16, now int64) error {
 func TestMisbehavingGoGuestIsReplacedAndTheErrorNamesTheReason(t *testing.T) {
 	var log bytes.Buffer
 	p := load(t, newHost(t, Options{Log: textLog(&log)}), goGuest(t, "testdata/goguest"), `{"Factor": 2}`)
-	if p.Needs() != abi.NeedNodes {
-		t.Errorf("needs %d", p.Needs())
+	if p.Needs(`{"Factor": 2}`) != abi.NeedNodes {
+		t.Errorf("needs %d", p.Needs(`{"Factor": 2}`))
 	}
 	now := int64(sampleNow)
 	for _, c := range []struct {

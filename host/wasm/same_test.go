@@ -63,15 +63,6 @@ func newPlain(t testing.TB, module []byte) *plain {
 	}
 	p := &plain{mod: mod, view: abi.View{Settings: abi.NoSettings}}
 	p.refuel()
-	defer func() {
-		if f := mod.ExportedFunction("sluice_needs"); f != nil {
-			res, err := f.Call(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			p.view.Needs = uint32(res[0])
-		}
-	}()
 	if f := mod.ExportedFunction("_initialize"); f != nil {
 		if _, err := f.Call(ctx); err != nil {
 			t.Fatal(err)
@@ -122,6 +113,21 @@ func (p *plain) configure(t testing.TB, settings string, keys []string) {
 		t.Fatalf("settings %s: %v, %v", settings, res, err)
 	}
 	p.view.Settings, p.view.Keys = uint32(res[0]), keys
+}
+
+// askNeeds asks what the plugin needs with the settings that it has got.
+func (p *plain) askNeeds(t testing.TB) {
+	t.Helper()
+	f := p.mod.ExportedFunction("sluice_needs")
+	if f == nil {
+		return
+	}
+	p.refuel()
+	res, err := f.Call(context.Background(), uint64(p.view.Settings))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.view.Needs = uint32(res[0])
 }
 
 // prepare writes req to the guest's memory and returns the arguments of sluice_decide.
@@ -200,6 +206,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 			if g.settings != "" {
 				plain.configure(t, g.settings, keys)
 			}
+			plain.askNeeds(t)
 			for _, s := range allRequests(keys...) {
 				n := len(s.Request.Endpoints)
 				var want, got abi.Response

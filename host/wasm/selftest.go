@@ -79,7 +79,7 @@ func (p *Plugin) selfTest(ctx context.Context, settings string) error {
 	if err != nil {
 		return err
 	}
-	p.keys.set(settings, h.keys)
+	p.declared.set(settings, h.asked)
 	samples := Samples(h.keys...)
 	requests, want := make([]*abi.Request, len(samples)), make([]abi.Response, len(samples))
 	for i, s := range samples {
@@ -129,6 +129,9 @@ func (p *Plugin) ask(req *abi.Request, settings string, resp *abi.Response) erro
 	h, err := p.guest.handleOf(settings)
 	if err != nil {
 		return err
+	}
+	if needs := p.Needs(settings); h.needs != needs {
+		return fmt.Errorf("sluice_needs: two instances need different inputs for the same settings: %#x and %#x", needs, h.needs)
 	}
 	if keys := p.Keys(settings); !slices.Equal(h.keys, keys) {
 		return fmt.Errorf("sluice_keys: two instances declare different keys for the same settings: %q and %q", keys, h.keys)

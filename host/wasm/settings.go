@@ -24,8 +24,14 @@ const (
 
 // handle is what an instance returned for a text.
 type handle struct {
-	id   uint32   // abi.NoSettings for no text
-	keys []string // that the plugin declares for it
+	id uint32 // abi.NoSettings for no text
+	asked
+}
+
+// asked are the optional inputs that a plugin asks for with settings.
+type asked struct {
+	needs uint32 // abi.Need bits
+	keys  []string
 }
 
 // verdicts are the results of trying settings of Services in instances of their own, by digest: nil means accepted.
@@ -44,31 +50,31 @@ func (v verdicts) record(s *abi.Settings, err error) {
 	v[digestOf(s)] = err
 }
 
-// digestOf returns a digest of settings, of those of the policy too: they determine the keys that may be declared.
+// digestOf returns a digest of settings, of those of the policy too: they determine the inputs that may be asked for.
 func digestOf(s *abi.Settings) [sha256.Size]byte {
 	text, policy := sha256.Sum256([]byte(s.Text)), sha256.Sum256([]byte(s.Policy))
 	return sha256.Sum256(append(text[:], policy[:]...))
 }
 
-// declared are the keys that a plugin declares, by settings that Check has found to be good.
+// declared are the inputs that a plugin asks for, by settings that Check has found to be good.
 type declared struct {
-	mu   sync.RWMutex
-	keys map[string][]string
+	mu     sync.RWMutex
+	inputs map[string]asked
 }
 
-func (d *declared) of(settings string) []string {
+func (d *declared) of(settings string) asked {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.keys[settings]
+	return d.inputs[settings]
 }
 
-func (d *declared) set(settings string, keys []string) {
+func (d *declared) set(settings string, in asked) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.keys == nil {
-		d.keys = map[string][]string{}
+	if d.inputs == nil {
+		d.inputs = map[string]asked{}
 	}
-	d.keys[settings] = keys
+	d.inputs[settings] = in
 }
 
 // settingsError is the error of settings that the plugin refuses, whatever instance it is asked in.
@@ -121,7 +127,7 @@ func (g *guest) full(text string) bool {
 	return len(g.handles) >= maxHandles || g.handleBytes+len(text) > maxHandleBytes || scarce && len(g.handles) >= minHandles
 }
 
-// configure passes a text to sluice_configure and returns its handle, with its keys.
+// configure passes a text to sluice_configure and returns its handle, with the inputs that the plugin asks for.
 func (g *guest) configure(text string) (h handle, err error) {
 	p := g.p
 	budget := p.limits.ConfigureFuel
@@ -139,6 +145,9 @@ func (g *guest) configure(text string) (h handle, err error) {
 		if h.id, err = g.passSettings(text, &budget); err != nil {
 			return h, err
 		}
+	}
+	if h.needs, err = g.neededInputs(h.id, &budget); err != nil {
+		return h, err
 	}
 	h.keys, err = g.declaredKeys(h.id, &budget)
 	return h, err
@@ -177,10 +186,16 @@ func (g *guest) passSettings(text string, budget *int64) (id uint32, err error) 
 	return id, nil
 }
 
-// checkOwnKeys returns an error if settings of a Service declare keys that those of its policy do not: which labels and annotations
-// sluice reads is not for the owner of a Service to say.
-func (p *Plugin) checkOwnKeys(s *abi.Settings, keys []string) error {
-	for _, k := range keys {
+// checkOwnInputs returns an error if settings of a Service ask for inputs that those of its policy do not: what sluice counts, and which
+// labels and annotations it reads, is not for the owner of a Service to say.
+func (p *Plugin) checkOwnInputs(s *abi.Settings, in asked) error {
+	more := in.needs &^ p.Needs(s.Policy)
+	for _, input := range Inputs() {
+		if input.need&more != 0 {
+			return fmt.Errorf("they need %s (%s), which those of the policy do not", input.Name, input.Text)
+		}
+	}
+	for _, k := range in.keys {
 		if !slices.Contains(p.Keys(s.Policy), k) {
 			return fmt.Errorf("they declare the key %q, which those of the policy do not", k)
 		}
@@ -266,7 +281,7 @@ func (p *Plugin) try(key instanceKey, req *abi.Request) error {
 		if err == nil {
 			var h handle
 			if h, err = g.handleOf(text); err == nil {
-				err = p.checkOwnKeys(&req.Settings, h.keys)
+				err = p.checkOwnInputs(&req.Settings, h.asked)
 			}
 			used += g.configureFuel
 		}

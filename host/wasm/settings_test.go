@@ -195,6 +195,25 @@ func TestSettingsOfAServiceDeclareNoOtherKeys(t *testing.T) {
 	}
 }
 
+func TestSettingsOfAServiceNeedNoOtherInputs(t *testing.T) {
+	p := openSettings(t, Limits{}, LoadOptions{})
+	for text, want := range map[string]uint32{c('5', 0): 0, c('o', 0): abi.NeedOutcomes} {
+		if _, err := p.Check(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Needs(text); got != want {
+			t.Errorf("%s: needs %b, want %b", text, got, want)
+		}
+	}
+	_, err := askWith(p, "shop", abi.Settings{Text: c('o', 1), Own: true, Policy: c('5', 0)}, later)
+	if !errors.Is(err, abi.ErrSettings) || !strings.Contains(err.Error(), "they need outcomes (outcomes of connections), which those of the policy do not") {
+		t.Errorf("an input that the policy does not need: %v", err)
+	}
+	if _, err := askWith(p, "shop", abi.Settings{Text: c('o', 1), Own: true, Policy: c('o', 0)}, later); err != nil {
+		t.Errorf("one that it does: %v", err)
+	}
+}
+
 // TestKeysDoNotWaitForADecision: the engine's loop asks for them.
 func TestKeysDoNotWaitForADecision(t *testing.T) {
 	p := openSettings(t, Limits{}, LoadOptions{})

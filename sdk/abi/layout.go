@@ -173,8 +173,8 @@ func MaxResponse(n int) int {
 	return RespSize + n*ResultSize + MaxStateLen + MaxReasonCount*ReasonSize + MaxReasonsLen
 }
 
-// Error codes of sluice_decide, sluice_configure and sluice_keys; the message goes through sluice.log. Other negative numbers are
-// errors too.
+// Error codes of sluice_decide, sluice_configure, sluice_needs and sluice_keys; the message goes through sluice.log. Other negative
+// numbers are errors too.
 const (
 	CodeFailed        = -1 // the plugin returned an error
 	CodeBadRequest    = -2 // the request could not be read

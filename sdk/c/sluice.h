@@ -192,9 +192,9 @@ uint32_t sluice_abi_version(void) { return SLUICE_ABI; }
 int64_t sluice_decide(const sluice_request *req, uint32_t length, sluice_response *resp, uint32_t room);
 
 /* It may define these too, with SLUICE_EXPORT of their names. sluice_configure returns a handle, which requests with these settings
- * carry, or a negative error code. sluice_keys writes the declared keys, one a line, and returns their length, or a negative error
- * code. */
-uint32_t sluice_needs(void);
+ * carry, or a negative error code. sluice_needs returns the bits of the inputs that the plugin needs with settings, sluice_keys writes
+ * the declared keys, one a line, and returns their length; or they return a negative error code. */
+int32_t sluice_needs(uint32_t settings);
 int32_t sluice_configure(const char *settings, uint32_t length);
 int32_t sluice_keys(uint32_t settings, char *keys, uint32_t room);
 

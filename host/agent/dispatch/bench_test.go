@@ -12,7 +12,7 @@ import (
 type idlePlugin struct{}
 
 func (idlePlugin) Decide(*abi.Request, *abi.Response) error { return nil }
-func (idlePlugin) Needs() uint32                            { return 0 }
+func (idlePlugin) Needs(string) uint32                      { return 0 }
 func (idlePlugin) Keys(string) []string                     { return nil }
 func (idlePlugin) Revision() string                         { return "1" }
 

@@ -54,7 +54,7 @@ func (p *sleeper) called() []string {
 	return slices.Clone(p.calls)
 }
 
-func (*sleeper) Needs() uint32        { return 0 }
+func (*sleeper) Needs(string) uint32  { return 0 }
 func (*sleeper) Keys(string) []string { return nil }
 func (*sleeper) Revision() string     { return "1" }
 

@@ -23,6 +23,11 @@
     (memory.copy (local.get $to) (i32.const 16) (i32.const 15))
     (i32.const 15))
 
+  ;; o: needs outcomes
+  (func (export "sluice_needs") (param $handle i32) (result i32)
+    (if (i32.eq (local.get $handle) (i32.const -1)) (then (return (i32.const 0))))
+    (i32.shl (i32.eq (i32.load8_u (i32.add (i32.const 0x60000) (local.get $handle))) (i32.const 111)) (i32.const 1)))
+
   (func $evil (param $req i32) (param $resp i32) (param $size i64) (result i64)
     (local $c i32) (local $i i32) (local $to i32)
     (global.set $calls (i32.add (global.get $calls) (i32.const 1)))

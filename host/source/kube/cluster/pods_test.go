@@ -44,7 +44,7 @@ func (weightPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (weightPlugin) Needs() uint32        { return 0 }
+func (weightPlugin) Needs(string) uint32  { return 0 }
 func (weightPlugin) Keys(string) []string { return []string{"label:weight"} }
 func (weightPlugin) Revision() string     { return "1" }
 

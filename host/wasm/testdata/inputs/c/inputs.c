@@ -19,7 +19,7 @@ static uint64_t text(uint64_t h, uint32_t id) {
 }
 
 SLUICE_EXPORT("sluice_needs")
-uint32_t sluice_needs(void) { return SLUICE_NEED_CONNECTIONS | SLUICE_NEED_OUTCOMES | SLUICE_NEED_NODES | SLUICE_NEED_POD_NAMES; }
+int32_t sluice_needs(uint32_t settings) { (void)settings; return SLUICE_NEED_CONNECTIONS | SLUICE_NEED_OUTCOMES | SLUICE_NEED_NODES | SLUICE_NEED_POD_NAMES; }
 
 SLUICE_EXPORT("sluice_keys")
 int32_t sluice_keys(uint32_t settings, char *keys, uint32_t room) {
