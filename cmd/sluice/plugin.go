@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/wasm"
@@ -40,7 +41,9 @@ func newPluginCheckCommand() *cobra.Command {
 		Short: "Load a plugin, test it, and measure what it costs",
 		Long: `Loads a WebAssembly module as 'sluice run' does: validates, meters and compiles it, passes its settings, and calls it with
 sample requests: Services of several sizes, with one and many zones, IPv4 and IPv6, ready and terminating endpoints.
-Prints what it costs, or on standard error why it is refused. No module can crash or block the check.`,
+Then it looks for what can never work, or not for long: answers without weight, weights that no mode of the data plane represents,
+and a state that grows. Prints what it costs with warnings, or on standard error why it is refused and what to do about it.
+No module can crash or block the check. The exit code is 1 if 'sluice run' would refuse the module, or it can never work.`,
 		Example: `  sluice plugin check bin/plugins/zone-spill.wasm
   sluice plugin check bin/plugins/staged-drain.wasm --settings '{"stages": [{"weight": 50, "seconds": 10}]}' --answers`,
 		Args: oneArg("WebAssembly module"),
@@ -56,7 +59,7 @@ Prints what it costs, or on standard error why it is refused. No module can cras
 			}
 			check := pluginCheck{file: args[0], settings: []byte(settings), log: log, out: cmd.OutOrStdout(), answers: answers}
 			if err := check.run(ctx); err != nil {
-				return fmt.Errorf("plugin check: %s: %w", args[0], err)
+				return config.PrefixErrors("plugin check: "+args[0], err)
 			}
 			return nil
 		},
@@ -107,11 +110,33 @@ func (c *pluginCheck) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	warnings, err := c.faults(second)
+	if err != nil {
+		return err
+	}
 	c.print(first.Report(), second.Report(), costs, second.Stats())
+	for _, w := range warnings {
+		fmt.Fprintf(c.out, "\nwarning: %s\n", printable.Escape(w))
+	}
 	if c.answers {
 		return c.printAnswers(second)
 	}
 	return nil
+}
+
+// faults returns why a plugin that loads can never work, or what it probably does not intend.
+func (c *pluginCheck) faults(p *wasm.Plugin) (warnings []string, err error) {
+	keys, settings := p.Report().Keys, string(c.settings)
+	all, err := askSamples(p, settings, keys)
+	if err != nil {
+		return nil, err
+	}
+	warnings, weightErr := checkWeights(all)
+	grows, stateErr := checkState(p, settings, keys)
+	if warnings = append(warnings, checkModes(all, dataplane.All())...); grows != "" {
+		warnings = append(warnings, grows)
+	}
+	return warnings, errors.Join(weightErr, stateErr)
 }
 
 // callCost is the cost of one call with a number of endpoints.

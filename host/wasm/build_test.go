@@ -75,12 +75,7 @@ func goGuest(t testing.TB, folder string) []byte {
 // cGuest builds a C guest from its file.
 func cGuest(t testing.TB, file string) []byte {
 	t.Helper()
-	testenv.RequireProgram(t, "clang", "clang")
-	testenv.RequireProgram(t, "wasm-ld", "lld")
-	return guests.get(t, filepath.Base(file), func(out string) *exec.Cmd {
-		return exec.Command("clang", "--target=wasm32", "-O2", "-nostdlib", "-ffreestanding", "-fno-builtin", "-Wl,--no-entry",
-			"-Wall", "-Wextra", "-Werror", "-I", "../../sdk/c", file, "-o", out)
-	})
+	return guests.get(t, filepath.Base(file), func(out string) *exec.Cmd { return testenv.Clang(t, file, out) })
 }
 
 // noCache in Options.CacheDir disables the cache that the tests of this process share, as compiling a Go guest takes a second.

@@ -193,6 +193,9 @@ func (h *Host) Open(ctx context.Context, name string, wasm []byte, options LoadO
 
 // checkABI checks imports and exports against the ABI, before compilation.
 func checkABI(info *meter.Info) error {
+	if hasExport(info, "_start") && !hasExport(info, "_initialize") {
+		return errCommand
+	}
 	for _, im := range info.Imports {
 		if err := checkImport(im); err != nil {
 			return err
@@ -213,7 +216,7 @@ func checkABI(info *meter.Info) error {
 			}
 		}
 		if !found && !want.optional {
-			return fmt.Errorf("module refused: not a sluice plugin: it does not export %s %q", kindName(want.kind), want.name)
+			return fmt.Errorf("module refused: not a sluice plugin: it does not export %s %q: %s", kindName(want.kind), want.name, exportAdvice(info))
 		}
 	}
 	return nil

@@ -74,15 +74,15 @@ func checkImport(im meter.Import) error {
 	case ok:
 		return fmt.Errorf("module refused: import %s of %s has type %s, want %s", meter.Quote(im.Name), meter.Quote(im.Module), im.Type, f.sig)
 	case all[im.Module] == nil:
-		return fmt.Errorf("module refused: import %s of %s: plugins can import from %q and %q only",
-			meter.Quote(im.Name), meter.Quote(im.Module), sluiceModule, wasiModule)
+		return fmt.Errorf("module refused: import %s of %s: plugins can import from %q and %q only: %s",
+			meter.Quote(im.Name), meter.Quote(im.Module), sluiceModule, wasiModule, importAdvice(im.Module))
 	}
 	names := make([]string, 0, len(all[im.Module]))
 	for n := range all[im.Module] {
 		names = append(names, n)
 	}
 	sort.Strings(names)
-	return fmt.Errorf("module refused: import %s of %s is not available; available are %s",
+	return fmt.Errorf("module refused: import %s of %s is not available: plugins have no files, sockets or threads: leave out what needs it; available are %s",
 		meter.Quote(im.Name), meter.Quote(im.Module), strings.Join(names, ", "))
 }
 

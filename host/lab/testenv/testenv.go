@@ -35,24 +35,30 @@ func RequireProgram(t testing.TB, name, debian string) {
 // built from. Tests that run such a program call it; otherwise go test would reuse the result of an older program.
 func DependOnSources(t testing.TB) {
 	t.Helper()
+	root := root(t)
+	for _, top := range []string{"cmd/sluice", "host", "plugins", "sdk", "deploy"} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(_ string, _ fs.DirEntry, err error) error { return err })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// root returns the folder of this module.
+func root(t testing.TB) string {
+	t.Helper()
 	root, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for {
 		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
-			break
+			return root
 		}
 		up := filepath.Dir(root)
 		if up == root {
 			t.Fatal("no go.mod above the working directory")
 		}
 		root = up
-	}
-	for _, top := range []string{"cmd/sluice", "host", "plugins", "sdk", "deploy"} {
-		err := filepath.WalkDir(filepath.Join(root, top), func(_ string, _ fs.DirEntry, err error) error { return err })
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 }

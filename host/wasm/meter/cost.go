@@ -136,15 +136,13 @@ func newOpcodes() *[256]opcode {
 func refusedOpcode(op byte) string {
 	switch op {
 	case 0x06, 0x07, 0x08, 0x09, 0x0a, 0x18, 0x19, 0x1f:
-		return "exception handling (try, catch, throw) is not supported"
+		return exceptions.String()
 	case 0x12, 0x13, 0x15:
-		return "tail calls (return_call) are not supported"
-	case 0x14, 0xd3, 0xd4, 0xd5, 0xd6:
-		return "typed function references and garbage collection are not supported"
-	case 0xfb:
-		return "garbage collection is not supported"
+		return tailCalls.String()
+	case 0x14, 0xd3, 0xd4, 0xd5, 0xd6, 0xfb:
+		return references.String()
 	case 0xfe:
-		return "threads (atomic instructions) are not supported"
+		return atomics.String()
 	}
 	return "not an instruction of WebAssembly 2.0"
 }

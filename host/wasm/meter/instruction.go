@@ -56,7 +56,7 @@ func (s *scanner) instruction() {
 		s.memArg()
 	case immZero:
 		if z := s.r.byte(); s.r.err == nil && z != 0 {
-			s.r.fail("memory %d: only one memory is supported", z)
+			s.r.fail("memory %d: %s", z, multiMemory)
 		}
 		if op == 0x40 {
 			s.sized(start, costGrow, costPage)

@@ -12,7 +12,7 @@ func (s *scanner) misc(start int) {
 	}
 	zero := func() {
 		if z := s.r.byte(); s.r.err == nil && z != 0 {
-			s.r.fail("memory %d: only one memory is supported", z)
+			s.r.fail("memory %d: %s", z, multiMemory)
 		}
 		if s.m.memory == nil {
 			s.r.fail("a memory instruction without a memory")
@@ -92,7 +92,7 @@ func (s *scanner) vector() {
 	}
 	switch {
 	case op > 0xff:
-		s.r.fail("opcode 0xfd %d: relaxed SIMD is not supported", op)
+		s.r.fail("opcode 0xfd %d: %s", op, relaxedSIMD)
 		return
 	case s.r.pos-start != short:
 		s.r.fail("opcode 0xfd %d is not in its shortest encoding", op)

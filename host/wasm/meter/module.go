@@ -128,11 +128,11 @@ func (m *module) split(wasm []byte) error {
 		return refuse("%d bytes, the limit is %d", len(wasm), m.limits.Module)
 	}
 	if len(wasm) < 8 || string(wasm[:4]) != "\x00asm" {
-		return refuse("not a WebAssembly module: it does not start with the magic number 00 61 73 6d")
+		return refuse("not a WebAssembly module: %s", describeFile(wasm))
 	}
 	if v := string(wasm[4:8]); v != "\x01\x00\x00\x00" {
 		if v[2] == 1 {
-			return refuse("a component, not a core module: components are not supported")
+			return refuse(componentAdvice)
 		}
 		return refuse("binary format version %x, want 1", wasm[4:8])
 	}
@@ -155,7 +155,7 @@ func (m *module) split(wasm []byte) error {
 			}
 			continue
 		case id == secTag:
-			return refuse("tag section: exception handling is not supported")
+			return refuse("tag section: %s", exceptions)
 		case id > secTag:
 			return &Error{Func: -1, Offset: at, Err: fmt.Errorf("unknown section %d", id)}
 		case rank[id] <= last:

@@ -10,9 +10,9 @@ func (r *reader) valType() byte {
 	switch t {
 	case 0x7f, 0x7e, 0x7d, 0x7c, 0x7b, 0x70, 0x6f:
 	case 0x63, 0x64:
-		r.fail("value type 0x%02x: typed references are not supported", t)
+		r.fail("value type 0x%02x: %s", t, references)
 	case 0x69:
-		r.fail("value type 0x%02x: exception handling is not supported", t)
+		r.fail("value type 0x%02x: %s", t, exceptions)
 	default:
 		r.fail("unknown value type 0x%02x", t)
 	}
@@ -31,7 +31,7 @@ func (m *module) readTypes(r *reader) {
 	n := r.count("types", m.limits.Types, 3)
 	for i := 0; i < n && r.err == nil; i++ {
 		if form := r.byte(); r.err == nil && form != 0x60 {
-			r.fail("type %d has form 0x%02x: only function types (0x60) are supported", i, form)
+			r.fail("type %d has form 0x%02x: only function types (0x60) are supported: %s", i, form, references)
 			return
 		}
 		var t FuncType
@@ -65,11 +65,15 @@ func (m *module) readImports(r *reader) {
 		switch kind {
 		case KindFunc:
 		case KindTable, KindMemory, KindGlobal:
+			if name == "__linear_memory" {
+				r.fail("%s", objectAdvice)
+				return
+			}
 			what := []string{"", "table", "memory", "global"}[kind]
 			r.fail("import %s of %s is a %s: only functions can be imported", Quote(name), Quote(mod), what)
 			return
 		case 4:
-			r.fail("import %s of %s is a tag: exception handling is not supported", Quote(name), Quote(mod))
+			r.fail("import %s of %s is a tag: %s", Quote(name), Quote(mod), exceptions)
 			return
 		default:
 			r.fail("import %s of %s is of unknown kind %d", Quote(name), Quote(mod), kind)
@@ -102,10 +106,10 @@ func (r *reader) limitsOf(what string) (minimum, maximum uint32, hasMax bool) {
 	case r.err != nil:
 		return
 	case flag > 1 && flag < 4:
-		r.fail("a shared %s: threads are not supported", what)
+		r.fail("a shared %s: %s", what, atomics)
 		return
 	case flag >= 4 && flag < 8:
-		r.fail("a 64-bit %s is not supported", what)
+		r.fail(memory64Advice, what)
 		return
 	case flag > 1:
 		r.fail("unknown limits 0x%02x of a %s", flag, what)
@@ -138,7 +142,10 @@ func (m *module) readTables(r *reader) {
 }
 
 func (m *module) readMemory(r *reader) {
-	n := r.count("memories", 1, 2)
+	n := r.count("memories", m.limits.Globals, 2)
+	if n > 1 {
+		r.fail("%d memories: %s", n, multiMemory)
+	}
 	if n == 0 || r.err != nil {
 		return
 	}

@@ -4,7 +4,7 @@ package meter
 func (m *module) constExpr(r *reader, globals int) {
 	for n := 0; r.err == nil; n++ {
 		if n > 1 {
-			r.fail("a constant expression has more than one instruction: extended constants are not supported")
+			r.fail("a constant expression has more than one instruction: %s", extendedExpr)
 			return
 		}
 		switch op := r.byte(); op {
