@@ -1,4 +1,4 @@
-// Package weights has what the bundled plugins share: integer weights from shares, and checks of settings.
+// Package weights has what the bundled plugins share: integer weights from shares, hashes, and checks of settings.
 package weights
 
 import "github.com/sluice-proxy/sluice/sdk"

@@ -1,6 +1,9 @@
 package outlier
 
-import "github.com/sluice-proxy/sluice/sdk"
+import (
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
+	"github.com/sluice-proxy/sluice/sdk"
+)
 
 // suspect is an endpoint with weight that fails, is ejected, or is on a node that fails.
 type suspect struct {
@@ -32,7 +35,7 @@ func (p *plugin) detect(req *sdk.Request) {
 		if !known && (!failing || w == 0) {
 			continue
 		}
-		h := hash(e.Addr())
+		h := weights.HashAddr(e.Addr())
 		ej := p.state.ejection(h)
 		if ej != nil {
 			ej.found = true
@@ -153,7 +156,7 @@ func (p *plugin) nodes(req *sdk.Request) {
 		}
 		e := req.Endpoint(i)
 		if e.Weight() > 0 && p.nodeFails(e.Node()) {
-			p.suspects = append(p.suspects, suspect{index: i, hash: hash(e.Addr()), node: e.Node(), byNode: true})
+			p.suspects = append(p.suspects, suspect{index: i, hash: weights.HashAddr(e.Addr()), node: e.Node(), byNode: true})
 		}
 	}
 	p.merged = own[:0]

@@ -3,6 +3,8 @@ package outlier
 import (
 	"cmp"
 	"slices"
+
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"time"
 
 	"github.com/sluice-proxy/sluice/sdk"
@@ -58,7 +60,7 @@ func (p *plugin) eject() {
 	}
 	slices.SortFunc(p.order, func(a, b int) int {
 		s, t := &p.suspects[a], &p.suspects[b]
-		return cmp.Or(cmp.Compare(t.failed, s.failed), cmp.Compare(mix(s.hash^p.seed), mix(t.hash^p.seed)), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(t.failed, s.failed), cmp.Compare(weights.Mix(s.hash^p.seed), weights.Mix(t.hash^p.seed)), cmp.Compare(a, b))
 	})
 	for _, i := range p.order {
 		if s := &p.suspects[i]; s.own && !s.out && out < min(limit, maxEjections) {
@@ -82,7 +84,7 @@ func (p *plugin) backOff() {
 			e = &p.added[len(p.added)-1]
 		}
 		e.byNode, e.times = !x.own, min(e.left(p.now, s.WindowSeconds)+1, s.maxTimes())
-		e.until = p.now + s.ejection(e.times, mix(x.hash^p.seed))
+		e.until = p.now + s.ejection(e.times, weights.Mix(x.hash^p.seed))
 		x.times = e.times
 	}
 }

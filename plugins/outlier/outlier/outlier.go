@@ -3,7 +3,6 @@
 package outlier
 
 import (
-	"net/netip"
 	"slices"
 	"strconv"
 	"time"
@@ -45,7 +44,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	if len(p.state.ejections)+len(p.state.watches)+len(p.fresh) == 0 {
 		return nil
 	}
-	p.seed = hashText(req.Text(req.Node()))
+	p.seed = weights.HashText(req.Text(req.Node()))
 	p.nodes(req)
 	if len(p.failing) > 0 && p.panics() {
 		p.withoutNodes()
@@ -104,7 +103,7 @@ func (p *plugin) apply(req *sdk.Request, resp *sdk.Response) {
 
 // reason returns the reason of an ejected endpoint: for how long, and the count of ejections if it is not the first.
 func (p *plugin) reason(s *suspect) string {
-	text := "ejected for " + strconv.FormatInt(p.settings.ejection(s.times, mix(s.hash^p.seed)), 10) + " s"
+	text := "ejected for " + strconv.FormatInt(p.settings.ejection(s.times, weights.Mix(s.hash^p.seed)), 10) + " s"
 	if s.times > 1 {
 		text += ", ejection " + strconv.FormatInt(s.times, 10)
 	}
@@ -129,7 +128,7 @@ func (p *plugin) trials(req *sdk.Request, resp *sdk.Response) {
 		if resp.Weight(i) == 0 {
 			continue
 		}
-		if p.onTrial(p.state.ejection(hash(req.Endpoint(i).Addr()))) {
+		if p.onTrial(p.state.ejection(weights.HashAddr(req.Endpoint(i).Addr()))) {
 			p.order = append(p.order, i)
 		} else {
 			rest++
@@ -151,28 +150,4 @@ func (p *plugin) trials(req *sdk.Request, resp *sdk.Response) {
 			resp.SetWeight(i, resp.Weight(i)*full)
 		}
 	}
-}
-
-// hash returns a hash of an endpoint, FNV-1a.
-func hash(a netip.AddrPort) uint32 {
-	h := uint32(2166136261)
-	for _, b := range a.Addr().As16() {
-		h = (h ^ uint32(b)) * 16777619
-	}
-	return mix(h ^ uint32(a.Port())*0x9E3779B1)
-}
-
-func hashText(s string) uint32 {
-	h := uint32(2166136261)
-	for i := range len(s) {
-		h = (h ^ uint32(s[i])) * 16777619
-	}
-	return mix(h)
-}
-
-// mix is the finalizer of MurmurHash3: every bit of its argument changes half of its result.
-func mix(h uint32) uint32 {
-	h = (h ^ h>>16) * 0x85EBCA6B
-	h = (h ^ h>>13) * 0xC2B2AE35
-	return h ^ h>>16
 }

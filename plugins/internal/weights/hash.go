@@ -1,0 +1,28 @@
+package weights
+
+import "net/netip"
+
+// HashAddr returns a hash of an address and port, FNV-1a, that is the same on every node.
+func HashAddr(a netip.AddrPort) uint32 {
+	h := uint32(2166136261)
+	for _, b := range a.Addr().As16() {
+		h = (h ^ uint32(b)) * 16777619
+	}
+	return Mix(h ^ uint32(a.Port())*0x9E3779B1)
+}
+
+// HashText returns a hash of a text.
+func HashText(s string) uint32 {
+	h := uint32(2166136261)
+	for i := range len(s) {
+		h = (h ^ uint32(s[i])) * 16777619
+	}
+	return Mix(h)
+}
+
+// Mix is the finalizer of MurmurHash3: every bit of its argument changes half of its result.
+func Mix(h uint32) uint32 {
+	h = (h ^ h>>16) * 0x85EBCA6B
+	h = (h ^ h>>13) * 0xC2B2AE35
+	return h ^ h>>16
+}

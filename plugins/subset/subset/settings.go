@@ -1,0 +1,26 @@
+package subset
+
+import (
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
+	"github.com/sluice-proxy/sluice/sdk"
+)
+
+// settings are the settings of a policy, in JSON.
+type settings struct {
+	Endpoints int64 `json:"endpoints"`
+}
+
+func defaults() settings { return settings{Endpoints: 20} }
+
+// Configure reads and checks settings.
+func (p *plugin) Configure(text []byte) error {
+	s := defaults()
+	if err := sdk.UnmarshalSettings(text, &s); err != nil {
+		return err
+	}
+	if err := weights.CheckRanges(weights.Range{Field: "endpoints", Value: s.Endpoints, Least: 1, Top: 1000}); err != nil {
+		return err
+	}
+	p.settings = s
+	return nil
+}

@@ -1,0 +1,381 @@
+package subset
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
+	"github.com/sluice-proxy/sluice/sdk"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/sdktest"
+)
+
+func run(t *testing.T, k int, req *abi.Request) *abi.Response {
+	t.Helper()
+	resp, err := sdktest.Run(New(), fmt.Sprintf(`{"endpoints":%d}`, k), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// endpoints returns n ready endpoints, of which the numbers of left have left.
+func endpoints(n int, left ...int) []abi.Endpoint {
+	var eps []abi.Endpoint
+	for i := range n {
+		if !slices.Contains(left, i) {
+			e := sdktest.Ready("a")
+			e.Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), 8080)
+			eps = append(eps, e)
+		}
+	}
+	return eps
+}
+
+type set map[netip.AddrPort]bool
+
+// minus returns how many endpoints of a are not in b.
+func (a set) minus(b set) (n int) {
+	for e := range a {
+		if !b[e] {
+			n++
+		}
+	}
+	return n
+}
+
+// subsets returns the subset of each node, by its index.
+func subsets(t *testing.T, k, nodes int, eps []abi.Endpoint) []set {
+	t.Helper()
+	req := sdktest.NewRequest("a", map[string]int{"a": nodes}, eps...)
+	p, err := sdk.NewNativePlugin(New, fmt.Appendf(nil, `{"endpoints":%d}`, k))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []set
+	for i := range nodes {
+		req.NodeIndex = uint32(i)
+		resp, err := sdktest.RunChain(req, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := set{}
+		for j, a := range resp[0].Results {
+			if a.Weight > 0 {
+				in[req.Endpoints[j].Addr] = true
+			}
+		}
+		all = append(all, in)
+	}
+	return all
+}
+
+func counts(all []set, eps []abi.Endpoint) []int {
+	var out []int
+	for _, e := range eps {
+		n := 0
+		for _, in := range all {
+			if in[e.Addr] {
+				n++
+			}
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// dims returns random numbers of nodes, endpoints and of the subset.
+func dims(rnd *rand.Rand) (m, n, k int) { return 1 + rnd.IntN(40), 2 + rnd.IntN(60), 1 + rnd.IntN(30) }
+
+func TestEveryEndpointIsInAsManySubsets(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for round := range 200 {
+		m, n, k := dims(rnd)
+		eps := endpoints(n)
+		all := subsets(t, k, m, eps)
+		want := min(n, max(k, int(math.Ceil(float64(n)/float64(m)))))
+		for i, in := range all {
+			if len(in) != want {
+				t.Fatalf("round %d: %d of %d endpoints, %d nodes: node %d has %d, want %d", round, k, n, m, i, len(in), want)
+			}
+		}
+		mean := float64(m*want) / float64(n)
+		for i, c := range counts(all, eps) {
+			if math.Abs(float64(c)-mean) >= 1 || c == 0 {
+				t.Fatalf("round %d: %d of %d endpoints, %d nodes: endpoint %d is in %d subsets, the mean is %.2f", round, k, n, m, i, c, mean)
+			}
+		}
+	}
+}
+
+// ring is a second implementation, in floating point: each node walks the ring from its place.
+func ring(k, m, index int, eps []abi.Endpoint) set {
+	order := slices.Clone(eps)
+	hash := func(e abi.Endpoint) uint32 { // FNV-1a, with the finalizer of MurmurHash3
+		h, b := uint32(0x811C9DC5), e.Addr.Addr().As16()
+		for _, x := range b {
+			h ^= uint32(x)
+			h *= 0x01000193
+		}
+		h ^= uint32(e.Addr.Port()) * 0x9E3779B1
+		h ^= h >> 16
+		h *= 0x85EBCA6B
+		h ^= h >> 13
+		h *= 0xC2B2AE35
+		return h ^ h>>16
+	}
+	slices.SortStableFunc(order, func(a, b abi.Endpoint) int { return int(int64(hash(a)) - int64(hash(b))) })
+	in := set{}
+	at := int(math.Floor(float64(index)*float64(len(order))/float64(m) + 1e-9))
+	for steps := 0; len(in) < k || float64(len(in)) < float64(len(order))/float64(m); steps++ {
+		if steps == len(order) {
+			break
+		}
+		in[order[(at+steps)%len(order)].Addr] = true
+	}
+	return in
+}
+
+func TestSubsetsAgreeWithTheReference(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		m, n, k := dims(rnd)
+		eps := endpoints(n)
+		for i, in := range subsets(t, k, m, eps) {
+			if want := ring(k, m, i, eps); in.minus(want) > 0 || want.minus(in) > 0 {
+				t.Fatalf("%d of %d endpoints, node %d of %d: %v, want %v", k, n, i, m, in, want)
+			}
+		}
+	}
+}
+
+// When an endpoint comes or goes, no subset loses or gains more than one beside it and its replacement.
+func TestChangeOfAnEndpointMovesAtMostOneMoreOfEachSubset(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	for range 200 {
+		m, n, k := dims(rnd)
+		if k*m < n { // subsets grow with the endpoints
+			continue
+		}
+		gone := rnd.IntN(n)
+		with, without := subsets(t, k, m, endpoints(n)), subsets(t, k, m, endpoints(n, gone))
+		for i := range with {
+			most := 1
+			if with[i][endpoints(n)[gone].Addr] {
+				most = 2
+			}
+			if joined, left := without[i].minus(with[i]), with[i].minus(without[i]); joined > most || left > most {
+				t.Fatalf("%d of %d endpoints, node %d of %d: %d joined, %d left", k, n, i, m, joined, left)
+			}
+		}
+	}
+}
+
+// A node that goes, wherever it is in the order of names, moves at most as many endpoints of other nodes in all as there are.
+func TestNodeThatGoesMovesFewEndpoints(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(7, 8))
+	for range 100 {
+		m, n, k := dims(rnd)
+		if m == 1 || k*(m-1) < n {
+			continue
+		}
+		with, without := subsets(t, k, m, endpoints(n)), subsets(t, k, m-1, endpoints(n))
+		gone, moved := rnd.IntN(m), 0
+		for i := range without {
+			before := with[i]
+			if i >= gone {
+				before = with[i+1] // the index of later nodes is one less
+			}
+			d := without[i].minus(before)
+			if moved += d; d > (n+m-2)/(m-1) {
+				t.Fatalf("%d of %d endpoints, node %d of %d goes: %d moved on one node", k, n, gone, m, d)
+			}
+		}
+		if moved > n {
+			t.Fatalf("%d of %d endpoints, node %d of %d goes: %d moved", k, n, gone, m, moved)
+		}
+	}
+}
+
+// The figures in the README: the mean share of all memberships of subsets that move to another endpoint, in percent.
+func TestMovesAreThoseInTheREADME(t *testing.T) {
+	for _, tt := range []struct {
+		m, n, k        int
+		node, endpoint float64 // when one goes
+	}{
+		{10, 50, 20, 8.3, 3.3}, {100, 50, 20, 1.3, 2.7}, {100, 200, 20, 4.0, 2.8}, {1000, 200, 20, 0.5, 1.7},
+	} {
+		if testing.Short() && tt.m == 1000 {
+			continue
+		}
+		with, fewer := subsets(t, tt.k, tt.m, endpoints(tt.n)), subsets(t, tt.k, tt.m-1, endpoints(tt.n))
+		var node, endpoint, rounds int
+		for gone := 0; gone < tt.m; gone += tt.m / 10 {
+			for i := range fewer {
+				before := with[i]
+				if i >= gone {
+					before = with[i+1]
+				}
+				node += fewer[i].minus(before)
+			}
+			without := subsets(t, tt.k, tt.m, endpoints(tt.n, gone%tt.n))
+			for i := range without {
+				endpoint += without[i].minus(with[i])
+			}
+			rounds++
+		}
+		share := func(moved int) float64 { return math.Round(1000*float64(moved)/float64(rounds*tt.m*tt.k)) / 10 }
+		if share(node) != tt.node || share(endpoint) != tt.endpoint {
+			t.Errorf("%d of %d endpoints, %d nodes: a node goes: %v %%, an endpoint goes: %v %%", tt.k, tt.n, tt.m, share(node), share(endpoint))
+		}
+	}
+}
+
+func TestReasonsSayTheSubset(t *testing.T) {
+	req := sdktest.NewRequest("a", map[string]int{"a": 4}, endpoints(8)...)
+	req.NodeIndex = 2
+	resp := run(t, 3, req)
+	got := map[string]int{}
+	for _, a := range resp.Results {
+		got[fmt.Sprint(a.Weight, " ", a.Reason)]++
+	}
+	if got["1 3 of 8 endpoints, node 3 of 4"] != 3 || got["0 not in the subset of this node"] != 5 || resp.RequeueAfter != 0 {
+		t.Errorf("%v, again after %v", got, resp.RequeueAfter)
+	}
+	for _, tt := range []struct {
+		k      int
+		edit   func(*abi.Request)
+		reason string
+	}{
+		{8, func(*abi.Request) {}, "all 8 endpoints"},
+		{1000, func(*abi.Request) {}, "all 8 endpoints"},
+		{3, func(r *abi.Request) { r.NodeIndex = abi.NoIndex }, "all endpoints: the position of the node is unknown"},
+		{3, func(r *abi.Request) { r.NodeCount = 0 }, "all endpoints: the position of the node is unknown"},
+		{3, func(r *abi.Request) { r.Pool = abi.PoolLocal }, ""},
+		{3, func(r *abi.Request) { r.NodeIndex, r.NodeCount = 0, 1 }, "all 8 endpoints"},
+	} {
+		req := sdktest.NewRequest("a", map[string]int{"a": 4}, endpoints(8)...)
+		tt.edit(req)
+		for _, a := range run(t, tt.k, req).Results {
+			if a.Weight != 1 || a.Reason != tt.reason {
+				t.Errorf("%d %q, want 1 %q", a.Weight, a.Reason, tt.reason)
+			}
+		}
+	}
+}
+
+// An endpoint that is not ready, or that a previous plugin has excluded, counts as gone: the next one takes its place. Others keep
+// their weights.
+func TestOnlyEndpointsWithWeightCount(t *testing.T) {
+	eps := endpoints(40)
+	for i := range eps {
+		eps[i].Weight = uint32(1 + i%3)
+		if i%5 == 0 {
+			eps[i].Conditions, eps[i].Weight = abi.Eligible|abi.Ready|abi.Serving, 0
+		}
+	}
+	req := sdktest.NewRequest("a", map[string]int{"a": 10}, eps...)
+	resp := run(t, 7, req)
+	kept := 0
+	for i, a := range resp.Results {
+		if a.Weight > 0 {
+			if kept++; uint32(a.Weight) != eps[i].Weight {
+				t.Errorf("weight %d became %d", eps[i].Weight, a.Weight)
+			}
+		}
+	}
+	if kept != 7 {
+		t.Errorf("%d endpoints, want 7", kept)
+	}
+}
+
+// The place of a node that is not ready may be after all others.
+func TestNodeThatIsNotReadyHasASubset(t *testing.T) {
+	req := sdktest.NewRequest("a", map[string]int{"a": 4}, endpoints(8)...)
+	req.NodeIndex = 4
+	sum := 0
+	for _, w := range sdktest.Weights(run(t, 3, req)) {
+		sum += w
+	}
+	if sum != 3 {
+		t.Errorf("%d endpoints, want 3", sum)
+	}
+}
+
+// zone-spill after subset spreads the weights of the subset by zone, and excludes no zone that has some.
+func TestSubsetAndZoneSpillCompose(t *testing.T) {
+	eps := endpoints(60)
+	for i := range eps {
+		eps[i].Zone = string(rune('a' + i%3))
+	}
+	first, err := sdk.NewNativePlugin(New, []byte(`{"endpoints":12}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := sdk.NewNativePlugin(zonespill.New, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := sdktest.RunChain(sdktest.NewRequest("a", map[string]int{"a": 5, "b": 5, "c": 5}, eps...), first, second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0
+	for i, w := range sdktest.Weights(all[1]) {
+		if sum += w; w > 0 && all[0].Results[i].Weight == 0 {
+			t.Errorf("endpoint %d is not in the subset and gets %d", i, w)
+		}
+	}
+	if sum == 0 {
+		t.Error("the set is empty")
+	}
+}
+
+func TestBadSettingsAreRefusedByField(t *testing.T) {
+	for settings, want := range map[string]string{
+		`{"endpoints":0}`:    "endpoints: 0 is not 1 to 1000",
+		`{"endpoints":1001}`: "endpoints: 1001 is not 1 to 1000",
+		`{"endpoints":"3"}`:  "endpoints: want int64, got JSON string",
+		`{"k":3}`:            `unknown field "k"`,
+	} {
+		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", settings, err, want)
+		}
+	}
+}
+
+func FuzzPositionAndWeights(f *testing.F) {
+	f.Add(uint16(3), uint32(0), uint32(1), []byte{1, 0, 2})
+	f.Add(uint16(1), uint32(7), uint32(3), []byte{1, 1, 1, 1, 1, 1})
+	f.Add(uint16(1000), uint32(math.MaxUint32-1), uint32(math.MaxUint32), []byte{255})
+	f.Fuzz(func(t *testing.T, k uint16, index, nodes uint32, list []byte) {
+		if k == 0 || k > 1000 || len(list) > 300 {
+			return
+		}
+		eps, had := endpoints(len(list)), 0
+		for i, w := range list {
+			if eps[i].Weight = uint32(w); w == 0 {
+				eps[i].Conditions &^= abi.Chosen
+			} else {
+				had++
+			}
+		}
+		req := sdktest.NewRequest("a", nil, eps...)
+		req.NodeIndex, req.NodeCount, req.State = index, nodes, list
+		kept := 0
+		for i, w := range sdktest.Weights(run(t, int(k), req)) {
+			if w != 0 && w != int(list[i]) {
+				t.Fatalf("weight %d became %d", list[i], w)
+			}
+			kept += min(w, 1)
+		}
+		if kept < min(had, int(k)) {
+			t.Errorf("%d endpoints of %d, want %d", kept, had, k)
+		}
+	})
+}
