@@ -13,14 +13,17 @@ import (
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/source/dir"
 )
 
 func newConfigCommand() *cobra.Command {
-	var source string
-	check := newConfigCheckCommand(&source)
+	var source, node string
+	check := newConfigCheckCommand(&source, &node)
 	check.Flags().StringVar(&source, "source", "", "directory of manifests: check the settings of their Services too")
+	check.Flags().StringVar(&node, "node", "", "name of a Node: print which bindings for some of the nodes apply on it; its labels are read from --source")
 	return newGroup("config", "Write, check and migrate configuration files",
 		&cobra.Command{
 			Use:   "defaults",
@@ -57,14 +60,15 @@ equivalent SluiceConfiguration. Lists on standard error the fields that are not 
 		})
 }
 
-func newConfigCheckCommand(source *string) *cobra.Command {
+func newConfigCheckCommand(source, node *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE",
 		Short: "Report all errors of a configuration file",
 		Long: `Reads a configuration file as 'sluice run' does, and loads its plugins with their settings. Reports every error with
 the path of its field, and warns of values that are valid but probably not intended. The exit code is 1 if 'sluice run'
 would reject the file or one of its plugins. With --source, it also reports which Services of a directory of manifests
-set settings (annotation sluice.dev/settings) that would be refused, and what is wrong with the manifests.`,
+set settings (annotation sluice.dev/settings) that would be refused, and what is wrong with the manifests. With --node, it
+prints which bindings for some of the nodes (bindings[].nodes) apply on a node.`,
 		Args: oneArg("file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := config.Load(args[0])
@@ -82,10 +86,14 @@ set settings (annotation sluice.dev/settings) that would be refused, and what is
 			if _, err := set.Load(cmd.Context(), cfg, nil); err != nil {
 				return config.PrefixErrors("configuration "+args[0], err)
 			}
+			cluster := model.NewSnapshot()
 			if *source != "" {
-				if err := checkServiceSettings(cfg, set, *source); err != nil {
+				if cluster, err = checkServiceSettings(cfg, set, *source); err != nil {
 					return err
 				}
+			}
+			if *node != "" {
+				printNodeBindings(cmd.OutOrStdout(), cfg, *node, cluster)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: valid\n", printable.Escape(args[0]))
 			return err
@@ -95,10 +103,10 @@ set settings (annotation sluice.dev/settings) that would be refused, and what is
 
 // checkServiceSettings returns the errors of the settings of all Services of a directory of manifests, and of the manifests: what
 // cannot be read is not checked.
-func checkServiceSettings(cfg *config.Config, set *plugins.Set, source string) error {
+func checkServiceSettings(cfg *config.Config, set *plugins.Set, source string) (*model.Snapshot, error) {
 	cluster, problems, err := dir.Load(source)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var errs []error
 	for _, p := range problems {
@@ -113,7 +121,20 @@ func checkServiceSettings(cfg *config.Config, set *plugins.Set, source string) e
 	for _, err := range pl.Plan(time.Now()).SettingsErrors {
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return cluster, errors.Join(errs...)
+}
+
+// printNodeBindings prints which bindings for some of the nodes apply on a node.
+func printNodeBindings(w io.Writer, cfg *config.Config, node string, cluster *model.Snapshot) {
+	policies := cfg.PolicySet()
+	policies.SetNode(planner.PolicyNode(node, cluster.Nodes[node]))
+	all := policies.NodeBindings(nil)
+	for i := range all {
+		fmt.Fprintln(w, printable.Escape(all[i].String()))
+	}
+	if len(all) == 0 {
+		fmt.Fprintln(w, "all bindings apply on every node")
+	}
 }
 
 // maxInput is the maximum size of a KubeProxyConfiguration in bytes; a ConfigMap has at most 1 MiB.

@@ -118,6 +118,9 @@ func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) erro
 	default:
 		fmt.Fprintf(w, "  policy     %s (%s), mode %s\n", x.Policy, cmp.Or(strings.Join(x.Plugins, " → "), "no plugins"), x.Mode)
 	}
+	for _, b := range x.Nodes {
+		fmt.Fprintf(w, "  binding    %s\n", b)
+	}
 	if s := x.Settings; s != nil {
 		if s.Error != "" {
 			fmt.Fprintf(w, "  settings   of the Service are not in force: %s\n", s.Error)

@@ -102,7 +102,7 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 	if err != nil {
 		return nil, nil, err
 	}
-	if in.source != "" && lacksPods(cluster, needs) {
+	if in.source != "" && lacksPods(cluster, needs(cluster.Nodes[cfg.HostnameOverride])) {
 		warn("source directory " + in.source + ": no Pod: the labels, annotations and CPU requests that plugins declare are absent")
 	}
 	if hint := in.hint(cfg, cluster); hint != "" {

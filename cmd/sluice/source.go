@@ -66,7 +66,7 @@ func (f *sourceFlags) connect(cfg *config.Config) (*kube.Client, error) {
 const loadTimeout = time.Minute
 
 // read reads the cluster state once, with what Services need of an API server.
-func (f *sourceFlags) read(ctx context.Context, cfg *config.Config, needs func(*model.Service) kube.Needs) (*model.Snapshot, []source.Problem, error) {
+func (f *sourceFlags) read(ctx context.Context, cfg *config.Config, needs kube.NeedsOn) (*model.Snapshot, []source.Problem, error) {
 	if f.source != "" {
 		return dir.Load(f.source)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -21,8 +22,15 @@ func (a *Agent) setNeeds(s clusterSource, cfg *config.Config) {
 }
 
 // SourceNeeds returns what the policies of Services need of a source. plugins returns a loaded plugin by name.
-func SourceNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error)) func(*model.Service) kube.Needs {
+func SourceNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error)) kube.NeedsOn {
+	return func(node *model.Node) func(*model.Service) kube.Needs {
+		return serviceNeeds(cfg, plugins, node)
+	}
+}
+
+func serviceNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error), node *model.Node) func(*model.Service) kube.Needs {
 	policies := cfg.PolicySet()
+	policies.SetNode(planner.PolicyNode(cfg.HostnameOverride, node))
 	return func(s *model.Service) (needs kube.Needs) {
 		p, _ := policies.For(s) // on an error p is the policy that applies without the annotation
 		if p == nil {

@@ -38,7 +38,7 @@ func TestOnlyServicesOfPoliciesThatNeedInputsAskForThem(t *testing.T) {
 			return needyPlugin{needs: abi.NeedConnections, keys: []string{"label:app", "annotation:cap", "request:cpu"}}, nil
 		}
 		return nil, policy.ErrPending
-	})
+	})(nil)
 	all := kube.Needs{Nodes: true, Annotations: []string{"cap"},
 		Pods: source.PodKeys{Labels: []string{"app", "track"}, Annotations: []string{"cap"}, Full: true}}
 	if got := needs(&model.Service{Policy: "zoned"}); !reflect.DeepEqual(got, all) {

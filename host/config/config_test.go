@@ -94,6 +94,11 @@ bindings:
 - namespaces: [lab]
   policy: watch
   settings: {zone-spill: {demand: cpu}}
+- namespaces: [shop]
+  nodes: {percent: 0.3, selector: {matchLabels: {pool: web}}}
+  policy: hold
+- nodes: {percent: 20}
+  policy: hold
 defaultPolicy: watch
 `
 
@@ -161,6 +166,8 @@ func TestParseEveryField(t *testing.T) {
 				},
 			},
 			{Namespaces: []string{"lab"}, Policy: "watch", Settings: map[string]string{"zone-spill": `{"demand":"cpu"}`}},
+			{Namespaces: []string{"shop"}, Policy: "hold", Nodes: policy.Nodes{Permille: 3, Selector: policy.Selector{{Key: "pool", Op: policy.In, Values: []string{"web"}}}}},
+			{Policy: "hold", Nodes: policy.Nodes{Permille: 200}},
 		},
 		DefaultPolicy: "watch",
 	}
@@ -327,7 +334,7 @@ bindings[0].selector.matchExpressions[1].key: "" is not a label key
 bindings[0].selector.matchExpressions[1].values: required with operator In
 bindings[0].selector.matchExpressions[2].values: must be empty with operator Exists
 bindings[0].policy: no policy "c"
-bindings[1].selector: matchLabels, matchExpressions or namespaces required; use defaultPolicy to select all Services
+bindings[1].selector: matchLabels, matchExpressions, namespaces or nodes required; use defaultPolicy to select all Services
 defaultPolicy: no policy "bb" (did you mean "b"?)`
 	got := lines(err.Error())
 	for line := range lines(want) {

@@ -69,21 +69,13 @@ func (c *Config) Effective() any {
 	return f
 }
 
-// effectiveBinding converts matchLabels to equivalent matchExpressions.
 func effectiveBinding(b policy.Binding) bindingEntry {
-	e := bindingEntry{Namespaces: b.Namespaces, Policy: b.Policy}
+	e := bindingEntry{Namespaces: b.Namespaces, Selector: effectiveSelector(b.Selector), Nodes: effectiveNodes(b.Nodes), Policy: b.Policy}
 	for name, text := range b.Settings {
 		if e.Settings == nil {
 			e.Settings = map[string]json.RawMessage{}
 		}
 		e.Settings[name] = json.RawMessage(text)
-	}
-	for _, r := range b.Selector {
-		e.Selector.MatchExpressions = append(e.Selector.MatchExpressions, struct {
-			Key      string   `json:"key"`
-			Operator string   `json:"operator"`
-			Values   []string `json:"values"`
-		}{r.Key, [...]string{policy.In: "In", policy.NotIn: "NotIn", policy.Exists: "Exists", policy.DoesNotExist: "DoesNotExist"}[r.Op], r.Values})
 	}
 	return e
 }

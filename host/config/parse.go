@@ -85,17 +85,11 @@ type stepEntry struct {
 }
 
 type bindingEntry struct {
-	Namespaces []string `json:"namespaces"`
-	Selector   struct {
-		MatchLabels      map[string]string `json:"matchLabels"`
-		MatchExpressions []struct {
-			Key      string   `json:"key"`
-			Operator string   `json:"operator"`
-			Values   []string `json:"values"`
-		} `json:"matchExpressions"`
-	} `json:"selector"`
-	Policy   string                     `json:"policy"`
-	Settings map[string]json.RawMessage `json:"settings"`
+	Namespaces []string                   `json:"namespaces"`
+	Selector   selectorEntry              `json:"selector"`
+	Nodes      *nodesEntry                `json:"nodes"`
+	Policy     string                     `json:"policy"`
+	Settings   map[string]json.RawMessage `json:"settings"`
 }
 
 // maxReported is the maximum number of errors that are reported; others are counted.

@@ -184,54 +184,17 @@ func (p *parser) bindings(list []bindingEntry, policies []policy.Policy) []polic
 		for j, ns := range e.Namespaces {
 			p.name(fmt.Sprintf("%s.namespaces[%d]", path, j), ns)
 		}
-		if len(e.Selector.MatchLabels)+len(e.Selector.MatchExpressions)+len(e.Namespaces) == 0 {
-			p.errorf(path+".selector", "matchLabels, matchExpressions or namespaces required; use defaultPolicy to select all Services")
+		if e.Selector.empty() && len(e.Namespaces) == 0 && e.Nodes == nil {
+			p.errorf(path+".selector", "matchLabels, matchExpressions, namespaces or nodes required; use defaultPolicy to select all Services")
 		}
-		b := policy.Binding{Namespaces: e.Namespaces, Policy: e.Policy}
-		for _, key := range slices.Sorted(maps.Keys(e.Selector.MatchLabels)) {
-			value := e.Selector.MatchLabels[key]
-			at := fmt.Sprintf("%s.selector.matchLabels[%s]", path, key)
-			p.labelKey(at, key)
-			p.labelValue(at, value)
-			b.Selector = append(b.Selector, policy.Requirement{Key: key, Op: policy.In, Values: []string{value}})
-		}
-		for j, x := range e.Selector.MatchExpressions {
-			at := fmt.Sprintf("%s.selector.matchExpressions[%d]", path, j)
-			p.labelKey(at+".key", x.Key)
-			for k, v := range x.Values {
-				p.labelValue(fmt.Sprintf("%s.values[%d]", at, k), v)
-			}
-			op, needs, ok := operator(x.Operator)
-			switch {
-			case !ok:
-				p.errorf(at+".operator", "%q: must be In, NotIn, Exists or DoesNotExist%s", x.Operator,
-					strictyaml.DidYouMean(x.Operator, []string{"In", "NotIn", "Exists", "DoesNotExist"}))
-			case needs && len(x.Values) == 0:
-				p.errorf(at+".values", "required with operator %s", x.Operator)
-			case !needs && len(x.Values) > 0:
-				p.errorf(at+".values", "must be empty with operator %s", x.Operator)
-			}
-			b.Selector = append(b.Selector, policy.Requirement{Key: x.Key, Op: op, Values: x.Values})
+		b := policy.Binding{
+			Namespaces: e.Namespaces, Selector: p.selector(path+".selector", &e.Selector), Nodes: p.nodes(path+".nodes", e.Nodes), Policy: e.Policy,
 		}
 		p.policyName(path+".policy", e.Policy, policies)
 		p.bindingSettings(path+".settings", e.Settings, policies, &b)
 		out = append(out, b)
 	}
 	return out
-}
-
-func operator(s string) (op policy.Op, values, ok bool) {
-	switch s {
-	case "In":
-		return policy.In, true, true
-	case "NotIn":
-		return policy.NotIn, true, true
-	case "Exists":
-		return policy.Exists, false, true
-	case "DoesNotExist":
-		return policy.DoesNotExist, false, true
-	}
-	return 0, false, false
 }
 
 func (p *parser) policyName(path, name string, policies []policy.Policy) {

@@ -241,10 +241,11 @@ type ServiceCIDR struct {
 // Node is what a proxy needs of a Node.
 type Node struct {
 	Name      string
-	Zone      string         // label topology.kubernetes.io/zone
-	Addresses []netip.Addr   // InternalIP first, then ExternalIP, in the Node's order
-	PodCIDRs  []netip.Prefix // spec.podCIDRs
-	MilliCPU  int64          // status.allocatable cpu in millicores; 0 when unknown
-	Ready     bool           // condition Ready
-	Leaving   bool           // has a deletionTimestamp, or the taint ToBeDeletedByClusterAutoscaler (KEP-3836)
+	Zone      string            // label topology.kubernetes.io/zone
+	Labels    map[string]string // for policy bindings; from an API server of this node's Node only
+	Addresses []netip.Addr      // InternalIP first, then ExternalIP, in the Node's order
+	PodCIDRs  []netip.Prefix    // spec.podCIDRs
+	MilliCPU  int64             // status.allocatable cpu in millicores; 0 when unknown
+	Ready     bool              // condition Ready
+	Leaving   bool              // has a deletionTimestamp, or the taint ToBeDeletedByClusterAutoscaler (KEP-3836)
 }

@@ -16,14 +16,16 @@ import (
 
 // Explanation explains the weights of a Service's endpoints.
 type Explanation struct {
-	Service   *model.Service
-	Policy    *policy.Policy         // nil: none
-	Settings  policy.ServiceSettings // that the Service has set; InForce is the policy with them
-	Err       error                  // of binding the policy or of its chain
-	Decisions []PortDecision
-	Seen      []PortSeen         // parallel to Decisions; nil: no policy
-	Frontends []*plan.Frontend   // in the plan
-	Conflicts []plan.Degradation // the first frontends that the Service wants and does not get, at most maxExplained
+	Service *model.Service
+	Policy  *policy.Policy // nil: none
+	// NodeBindings are the bindings with Nodes that match the Service, up to the one that applies.
+	NodeBindings []policy.NodeBinding
+	Settings     policy.ServiceSettings // that the Service has set; InForce is the policy with them
+	Err          error                  // of binding the policy or of its chain
+	Decisions    []PortDecision
+	Seen         []PortSeen         // parallel to Decisions; nil: no policy
+	Frontends    []*plan.Frontend   // in the plan
+	Conflicts    []plan.Degradation // the first frontends that the Service wants and does not get, at most maxExplained
 	// Contested is the number of all such frontends.
 	Contested int
 	// Pods is whether the Pods of the Service have been read; nil: no plugin of the policy declares keys of Pods.
@@ -45,6 +47,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	}
 	e := &Explanation{Service: svc, Err: s.err}
 	e.Policy, _ = p.settings.Policies.For(svc)
+	e.NodeBindings = p.settings.Policies.NodeBindings(svc)
 	e.Settings = s.settings
 	if p.evaluator.DeclaresPods(e.Policy) {
 		state := p.cluster.PodsOf(name)

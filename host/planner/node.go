@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -16,6 +17,9 @@ func (p *Planner) refresh() {
 	p.nodeDirty = false
 	s := &p.settings
 	own, warn := p.ownNode()
+	if s.Policies.SetNode(PolicyNode(s.Node, p.cluster.Nodes[s.Node])) {
+		p.replanAll()
+	}
 	nodeInfo := service.NodeInfo{Node: s.Node, Zone: own.Zone, MaxEndpoints: s.Limits.Endpoints, Endpoints: p.nodeInfo.Endpoints}
 	r := rules{
 		MasqueradeAll: s.MasqueradeAll,
@@ -52,6 +56,14 @@ func (p *Planner) refresh() {
 		p.nodesPartial, p.zones, p.nodeIndex, p.nodeCount = partial, zones, index, count
 		p.PluginsReloaded() // the input of all policies has changed
 	}
+}
+
+// PolicyNode returns what bindings ask of this node, given its Node; nil: it is not known.
+func PolicyNode(name string, node *model.Node) policy.Node {
+	if node == nil {
+		return policy.Node{Name: name}
+	}
+	return policy.Node{Name: name, Labels: node.Labels, Known: true}
 }
 
 // global returns the global part of the plan.

@@ -81,6 +81,7 @@ func (f OnFailure) String() string { return [...]string{"LastGood", "Default"}[f
 type Binding struct {
 	Namespaces []string // empty: every namespace
 	Selector   Selector
+	Nodes      Nodes
 	Policy     string
 	// Settings are merged over those of the policy, by name of the plugin: JSON objects.
 	Settings map[string]string
@@ -136,6 +137,9 @@ type Set struct {
 	Policies map[string]*Policy
 	Bindings []Binding // the first match wins
 	Default  string    // policy of Services that nothing else names; "" for none
+
+	node   Node
+	onNode []bool // parallel to Bindings, see SetNode
 }
 
 // For returns the policy of a Service, nil for none: that of its annotation, or else of the first binding that matches, or else the
@@ -151,7 +155,7 @@ func (s *Set) For(svc *model.Service) (*Policy, error) {
 	}
 	for i := range s.Bindings {
 		b := &s.Bindings[i]
-		if (len(b.Namespaces) == 0 || slices.Contains(b.Namespaces, svc.Name.Namespace)) && b.Selector.matches(svc.Labels) {
+		if b.selects(svc) && s.applies(i) {
 			if b.Applied != nil {
 				return b.Applied, err
 			}

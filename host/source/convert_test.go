@@ -4,6 +4,7 @@ package source
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -327,7 +328,7 @@ func TestUnsafeEndpointAddressesAreRejected(t *testing.T) {
 
 func TestNodeFields(t *testing.T) {
 	o := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"topology.kubernetes.io/zone": "a"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"topology.kubernetes.io/zone": "a", "pool": "", "long": strings.Repeat("x", 64), "odd": "\xff"}},
 		Spec:       corev1.NodeSpec{PodCIDR: "10.1.0.0/24"},
 		Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{
@@ -340,6 +341,9 @@ func TestNodeFields(t *testing.T) {
 	n, problems := Node(o)
 	if got := fmt.Sprint(n.Zone, n.Addresses, n.PodCIDRs, n.MilliCPU, n.Leaving); got != "a[10.0.0.1 fd00::1 203.0.113.1] [10.1.0.0/24] 1500 false" {
 		t.Errorf("got %s", got)
+	}
+	if want := map[string]string{"topology.kubernetes.io/zone": "a", "pool": ""}; !maps.Equal(n.Labels, want) {
+		t.Errorf("labels %q, want %q", n.Labels, want)
 	}
 	if len(problems) != 1 || problems[0].Field != "status.addresses[4].address" {
 		t.Errorf("problems %v", problems)

@@ -2,6 +2,8 @@ package source
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -19,6 +21,7 @@ func Node(o *corev1.Node) (*model.Node, []Problem) {
 		Zone:    o.Labels[corev1.LabelTopologyZone],
 		Leaving: o.DeletionTimestamp != nil,
 	}
+	n.Labels = p.values(o.Labels, slices.Sorted(maps.Keys(o.Labels)), "metadata.labels", maxLabel, false)
 	for i := range o.Status.Conditions {
 		c := &o.Status.Conditions[i]
 		n.Ready = n.Ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue

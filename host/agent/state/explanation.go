@@ -18,8 +18,10 @@ type Explanation struct {
 	Service string   `json:"service"`
 	Policy  string   `json:"policy,omitempty"`
 	Plugins []string `json:"plugins,omitempty"`
-	Mode    string   `json:"mode,omitempty"`
-	Error   string   `json:"error,omitempty"`
+	// Nodes is why bindings for some of the nodes apply on this node or not.
+	Nodes []string `json:"nodes,omitempty"`
+	Mode  string   `json:"mode,omitempty"`
+	Error string   `json:"error,omitempty"`
 	// Settings are those that the Service sets by its annotation; nil: none.
 	Settings *Settings `json:"settings,omitempty"`
 	// Pods is whether the Pods of the Service have been read, if a plugin declares keys of Pods: pending, read or unavailable.
@@ -131,6 +133,9 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 		for _, s := range e.Policy.Steps {
 			x.Plugins = append(x.Plugins, s.Plugin)
 		}
+	}
+	for i := range e.NodeBindings {
+		x.Nodes = append(x.Nodes, e.NodeBindings[i].String())
 	}
 	x.Settings = newSettings(&e.Settings)
 	if e.Err != nil && !waits(e) {

@@ -16,20 +16,36 @@ type Needs struct {
 	Annotations []string
 }
 
+// NeedsOn returns what the policies of Services need on a node: this node's Node, nil while it is not known. Of the Node only the labels
+// matter.
+type NeedsOn func(node *model.Node) func(*model.Service) Needs
+
 // demand tracks what the policies of Services need.
 type demand struct {
-	needs func(*model.Service) Needs // nil: nothing
-	nodes map[model.Name]bool        // Services that need the cluster's Nodes
-	pods  podDemand
+	onNode NeedsOn                    // nil: nothing
+	needs  func(*model.Service) Needs // onNode of this node's Node; nil: nothing
+	nodes  map[model.Name]bool        // Services that need the cluster's Nodes
+	pods   podDemand
 }
 
 // SetNeeds sets what the policies of Services need; nil: nothing. It is safe for concurrent use.
-func (s *Source) SetNeeds(needs func(*model.Service) Needs) {
+func (s *Source) SetNeeds(needs NeedsOn) {
 	s.mu.Lock()
+	s.demand.onNode = needs
+	s.renewNeeds()
+	s.mu.Unlock()
+	s.wake()
+}
+
+// renewNeeds finds out again what Services need. s.mu is locked.
+func (s *Source) renewNeeds() {
 	d := &s.demand
-	d.needs, d.nodes = needs, map[model.Name]bool{}
-	if s.annotations.needs.Store(&needs); needs == nil {
-		s.annotations.needs.Store(nil)
+	d.needs, d.nodes = nil, map[model.Name]bool{}
+	s.annotations.needs.Store(nil)
+	if d.onNode != nil {
+		needs := d.onNode(s.node)
+		d.needs = needs
+		s.annotations.needs.Store(&needs)
 	}
 	s.services.mu.Lock()
 	changes := s.services.narrowAll()
@@ -38,8 +54,6 @@ func (s *Source) SetNeeds(needs func(*model.Service) Needs) {
 	}
 	s.services.mu.Unlock()
 	s.send(d.pods.appendUnread(changes))
-	s.mu.Unlock()
-	s.wake()
 }
 
 // observe records the current value of a Service; nil: deleted. It reports whether its demand for Pods has changed.

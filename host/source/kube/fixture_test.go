@@ -170,6 +170,14 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
+// onAnyNode is for SetNeeds: what Services need whatever the Node.
+func onAnyNode(needs func(*model.Service) Needs) NeedsOn {
+	if needs == nil {
+		return nil
+	}
+	return func(*model.Node) func(*model.Service) Needs { return needs }
+}
+
 // everyServiceNeedsNodes is for SetNeeds.
 func everyServiceNeedsNodes(*model.Service) Needs { return Needs{Nodes: true} }
 
@@ -192,7 +200,7 @@ func (r *fixture) waitInSync() {
 		r.source.mu.Lock()
 		needs := r.source.demand.needs
 		r.source.mu.Unlock()
-		want, _, err := Load(context.Background(), r.source.opt.Client, ownNodeName, needs)
+		want, _, err := Load(context.Background(), r.source.opt.Client, ownNodeName, onAnyNode(needs))
 		if err != nil {
 			r.t.Fatal(err)
 		}

@@ -15,22 +15,24 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// Load reads a cluster once, as the given node sees it; the other Nodes and Pods only if a Service needs them. needs may be nil. The
+// Load reads a cluster once, as the given node sees it; the other Nodes and Pods only if a Service needs them. on may be nil. The
 // problems are those of objects, in the order of the lists.
-func Load(ctx context.Context, c *Client, node string, needs func(*model.Service) Needs) (*model.Snapshot, []source.Problem, error) {
+func Load(ctx context.Context, c *Client, node string, on NeedsOn) (*model.Snapshot, []source.Problem, error) {
 	snap := model.NewSnapshot()
 	var annotations serviceAnnotations
-	if needs != nil {
-		annotations.needs.Store(&needs)
-	}
-	problems, err := load(ctx, c.services(), serviceKind(&annotations), snap, nil)
+	problems, err := load(ctx, c.node(node), nodeKind(), snap, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	if problems, err = load(ctx, c.slices(), sliceKind(), snap, problems); err != nil {
+	var needs func(*model.Service) Needs
+	if on != nil {
+		needs = on(snap.Nodes[node])
+		annotations.needs.Store(&needs)
+	}
+	if problems, err = load(ctx, c.services(), serviceKind(&annotations), snap, problems); err != nil {
 		return nil, nil, err
 	}
-	if problems, err = load(ctx, c.node(node), nodeKind(), snap, problems); err != nil {
+	if problems, err = load(ctx, c.slices(), sliceKind(), snap, problems); err != nil {
 		return nil, nil, err
 	}
 	if problems, err = load(ctx, c.serviceCIDRs(), cidrKind(), snap, problems); err != nil {

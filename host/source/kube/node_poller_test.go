@@ -40,7 +40,7 @@ func withUIDAndCPU(n *corev1.Node, uid string, cpu int64) *corev1.Node {
 
 func TestOtherNodesAreListedByMetadataAndNeverWatched(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeeds(everyServiceNeedsNodes)
+	r.source.SetNeeds(onAnyNode(everyServiceNeedsNodes))
 	for i := range 30 {
 		r.server.put(withUIDAndCPU(node(fmt.Sprint("n", i), "z1"), fmt.Sprint("uid-", i), 4000))
 	}
@@ -85,7 +85,7 @@ func TestOtherNodesAreListedByMetadataAndNeverWatched(t *testing.T) {
 
 func TestNodesNamedBySlicesAreLookedUp(t *testing.T) {
 	r := newFixture(t, rareNodeLists)
-	r.source.SetNeeds(everyServiceNeedsNodes)
+	r.source.SetNeeds(onAnyNode(everyServiceNeedsNodes))
 	r.server.put(node("node-b", "z1"), svc("web"), slice("web", "10.0.0.1"))
 	r.run()
 	r.waitSynced()
@@ -126,7 +126,7 @@ func TestNodesNamedBySlicesAreLookedUp(t *testing.T) {
 
 func TestNodesAreReadWhileAServiceNeedsThem(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeeds(func(s *model.Service) Needs { return Needs{Nodes: s.Labels["app"] == "zoned"} })
+	r.source.SetNeeds(onAnyNode(func(s *model.Service) Needs { return Needs{Nodes: s.Labels["app"] == "zoned"} }))
 	r.server.put(node("node-b", "z1"), svc("web"))
 	r.run()
 	r.waitSynced()
@@ -149,7 +149,7 @@ func TestNodesAreReadWhileAServiceNeedsThem(t *testing.T) {
 
 func TestTruncatedNodeListIsDiscarded(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeeds(everyServiceNeedsNodes)
+	r.source.SetNeeds(onAnyNode(everyServiceNeedsNodes))
 	for i := range 40 {
 		r.server.put(node(fmt.Sprint("n", i), "z1"))
 	}
@@ -173,7 +173,7 @@ func TestTruncatedNodeListIsDiscarded(t *testing.T) {
 
 func TestForbiddenNodesAreTolerated(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeeds(everyServiceNeedsNodes)
+	r.source.SetNeeds(onAnyNode(everyServiceNeedsNodes))
 	r.server.put(svc("web"), node("node-b", "z1"))
 	r.server.update(func() {
 		r.server.fail = func(q *http.Request) int {
@@ -193,4 +193,27 @@ func TestForbiddenNodesAreTolerated(t *testing.T) {
 	if !r.snap.NodesPartial || len(r.snap.Nodes) != 1 {
 		t.Errorf("Nodes %v, partial: %t", r.snap.Nodes, r.snap.NodesPartial)
 	}
+}
+
+// TestNeedsFollowLabelsOfTheNode: what Services need is found out again when the labels of this node's Node change.
+func TestNeedsFollowLabelsOfTheNode(t *testing.T) {
+	r := newFixture(t, nil)
+	r.source.SetNeeds(func(node *model.Node) func(*model.Service) Needs {
+		inPool := node != nil && node.Labels["pool"] == "lab"
+		return func(*model.Service) Needs { return Needs{Nodes: inPool} }
+	})
+	r.server.put(svc("web"))
+	r.run()
+	r.waitSynced()
+	if r.source.nodesWanted() {
+		t.Fatal("the other Nodes are wanted without the label")
+	}
+	for _, pool := range []string{"lab", "web", "lab"} {
+		own := node(ownNodeName, "z1")
+		own.Labels["pool"] = pool
+		r.server.put(own)
+		eventually(t, "needs with the label "+pool, func() bool { return r.source.nodesWanted() == (pool == "lab") })
+	}
+	r.server.remove("nodes", "/"+ownNodeName)
+	eventually(t, "needs without the Node", func() bool { return !r.source.nodesWanted() })
 }

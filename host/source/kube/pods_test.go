@@ -67,7 +67,7 @@ func (r *fixture) podRequests(parts ...string) int {
 
 func TestOnlyDeclaredKeysOfPodsOfBoundServicesAreRead(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeeds(needsPods(source.PodKeys{Labels: []string{"track"}, Annotations: []string{"sluice.dev/capacity"}}))
+	r.source.SetNeeds(onAnyNode(needsPods(source.PodKeys{Labels: []string{"track"}, Annotations: []string{"sluice.dev/capacity"}})))
 	web := pod("web-1", "app=web", "track=stable", "secret=x")
 	web.Annotations["sluice.dev/capacity"], web.Annotations["other"] = "5", "y"
 	r.server.put(web, pod("db-1", "app=db", "track=stable"), svc("web", selecting("app", "web")), svc("db", selecting("app", "db")))
@@ -120,7 +120,7 @@ func TestOnlyDeclaredKeysOfPodsOfBoundServicesAreRead(t *testing.T) {
 
 func TestWholePodsAreReadForRequestsOnly(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeeds(needsPods(source.PodKeys{Full: true}))
+	r.source.SetNeeds(onAnyNode(needsPods(source.PodKeys{Full: true})))
 	web := pod("web-1", "app=web")
 	web.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": quantity.MustParse("250m")}}}}
 	web.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(1700000000, 0)}}
@@ -135,7 +135,7 @@ func TestWholePodsAreReadForRequestsOnly(t *testing.T) {
 
 func TestManySelectorsShareAWatchOfTheirNamespace(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeeds(needsPods(source.PodKeys{Labels: []string{"track"}}))
+	r.source.SetNeeds(onAnyNode(needsPods(source.PodKeys{Labels: []string{"track"}})))
 	for i := range maxSelectors {
 		app := fmt.Sprint("app", i)
 		r.server.put(pod(app, "app="+app, "track=a"), svc(app, selecting("app", app), bound))
@@ -172,7 +172,7 @@ func TestManySelectorsShareAWatchOfTheirNamespace(t *testing.T) {
 // TestWatchesOfPodsAreBounded: a tenant with many namespaces takes no more watches than the limit, and those that run stay.
 func TestWatchesOfPodsAreBounded(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeeds(needsPods(source.PodKeys{Labels: []string{"track"}}))
+	r.source.SetNeeds(onAnyNode(needsPods(source.PodKeys{Labels: []string{"track"}})))
 	in := func(ns string) func(*corev1.Service) { return func(o *corev1.Service) { o.Namespace = ns } }
 	r.server.put(svc("web", selecting("app", "web"), bound))
 	r.run()
@@ -202,7 +202,7 @@ func TestWatchesOfPodsAreBounded(t *testing.T) {
 
 func TestForbiddenPodsAreUnavailable(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeeds(needsPods(source.PodKeys{Labels: []string{"track"}}))
+	r.source.SetNeeds(onAnyNode(needsPods(source.PodKeys{Labels: []string{"track"}})))
 	r.server.put(svc("web", selecting("app", "web"), bound), svc("db", selecting("app", "db"), bound), pod("web-1", "app=web"))
 	r.server.update(func() { r.server.status["pods"] = http.StatusForbidden })
 	r.run()
@@ -234,7 +234,7 @@ func TestNewKeysAreReadWithoutReadingOthersAgain(t *testing.T) {
 			return Needs{Pods: source.PodKeys{Labels: []string{"track"}}}
 		}
 	}
-	r.source.SetNeeds(keysOf("track"))
+	r.source.SetNeeds(onAnyNode(keysOf("track")))
 	r.server.put(svc("web", selecting("app", "web")), svc("db", selecting("app", "db")),
 		pod("web-1", "app=web", "track=a", "version=2"), pod("db-1", "app=db", "track=b"))
 	r.run()
@@ -243,7 +243,7 @@ func TestNewKeysAreReadWithoutReadingOthersAgain(t *testing.T) {
 	r.waitPods("db", model.PodsRead)
 	before := r.podRequests("app%3Ddb")
 	r.takeChanges()
-	r.source.SetNeeds(keysOf("track", "version"))
+	r.source.SetNeeds(onAnyNode(keysOf("track", "version")))
 	eventually(t, "the new key", func() bool { return r.pod("web-1").Labels["version"] == "2" && r.podsOf("web") == model.PodsRead })
 	r.wantEmitted("a new key", "+6 shop/web-1")
 	if n := r.podRequests("app%3Ddb"); n != before {
@@ -257,9 +257,9 @@ func TestNewKeysAreReadWithoutReadingOthersAgain(t *testing.T) {
 
 func TestPodsOfSeveralWatchesAreMerged(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeeds(func(s *model.Service) Needs {
+	r.source.SetNeeds(onAnyNode(func(s *model.Service) Needs {
 		return Needs{Pods: source.PodKeys{Labels: []string{"only-" + s.Name.Name}}}
-	})
+	}))
 	both := pod("web-1", "app=web", "tier=front", "only-web=1", "only-front=2")
 	r.server.put(both, svc("web", selecting("app", "web")), svc("front", selecting("tier", "front")))
 	r.run()
@@ -283,7 +283,7 @@ func TestPodsOfSeveralWatchesAreMerged(t *testing.T) {
 // TestHugeMetadataOfPodsIsNotKept: of a value that is too long nothing is kept, and its owner is told which one it is.
 func TestHugeMetadataOfPodsIsNotKept(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeeds(needsPods(source.PodKeys{Annotations: []string{"sluice.dev/capacity"}}))
+	r.source.SetNeeds(onAnyNode(needsPods(source.PodKeys{Annotations: []string{"sluice.dev/capacity"}})))
 	huge := pod("web-1", "app=web")
 	huge.Annotations["sluice.dev/capacity"] = strings.Repeat("x", model.MaxAnnotation+1)
 	for i := range 50 {
@@ -311,7 +311,7 @@ func TestHugeMetadataOfPodsIsNotKept(t *testing.T) {
 func TestChangingASelectorRestartsFewWatches(t *testing.T) {
 	var started time.Time
 	r := newFixture(t, nil)
-	r.source.SetNeeds(needsPods(source.PodKeys{Labels: []string{"track"}}))
+	r.source.SetNeeds(onAnyNode(needsPods(source.PodKeys{Labels: []string{"track"}})))
 	r.server.put(svc("web", selecting("app", "a0"), bound))
 	r.run()
 	r.waitSynced()
@@ -344,7 +344,7 @@ func TestChangingASelectorRestartsFewWatches(t *testing.T) {
 func TestInitialSyncWaitsForPodsIfNothingFollowsIt(t *testing.T) {
 	for _, wait := range []bool{false, true} {
 		r := newFixture(t, func(o *Options) { o.WaitForPods = wait })
-		r.source.SetNeeds(needsPods(source.PodKeys{Labels: []string{"track"}}))
+		r.source.SetNeeds(onAnyNode(needsPods(source.PodKeys{Labels: []string{"track"}})))
 		r.server.put(svc("web", selecting("app", "web"), bound), pod("web-1", "app=web"))
 		r.server.update(func() { r.server.status["pods"] = http.StatusServiceUnavailable })
 		r.run()

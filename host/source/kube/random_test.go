@@ -21,13 +21,13 @@ func TestSnapshotMatchesFreshListAfterRandomFaults(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			r := newFixture(t, nil)
 			if seed%2 == 0 {
-				r.source.SetNeeds(func(s *model.Service) Needs {
+				r.source.SetNeeds(onAnyNode(func(s *model.Service) Needs {
 					needs := Needs{Nodes: true}
 					if s.Selector != "" {
 						needs.Pods = source.PodKeys{Labels: []string{"track"}, Full: seed == 4}
 					}
 					return needs
-				})
+				}))
 			}
 			r.server.noStreams = seed%3 == 2
 			for range 30 {

@@ -14,7 +14,7 @@ func TestServiceAnnotationsAreThoseThatThePolicyDeclares(t *testing.T) {
 		return svc("web", func(o *corev1.Service) { o.Annotations = annotations })
 	}
 	declare := func(keys ...string) {
-		r.source.SetNeeds(func(*model.Service) Needs { return Needs{Annotations: keys} })
+		r.source.SetNeeds(onAnyNode(func(*model.Service) Needs { return Needs{Annotations: keys} }))
 	}
 	annotations := func() model.Annotations {
 		r.mu.Lock()

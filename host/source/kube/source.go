@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -121,15 +122,26 @@ func (s *Source) publish(changes []model.Change) {
 		changes = s.demand.pods.appendUnread(changes)
 		s.wake()
 	}
+	relabeled := false
 	for i := range changes {
 		switch c := &changes[i]; {
 		case c.Slice != nil && s.poller != nil:
 			s.poller.observeSlice(c.Slice)
 		case c.Kind == model.NodeKind && c.Name.Name == s.opt.Node:
+			relabeled = relabeled || !sameLabels(s.node, c.Node)
 			s.node = c.Node
 		}
 	}
 	s.send(changes)
+	if relabeled {
+		s.renewNeeds()
+		s.wake()
+	}
+}
+
+// sameLabels reports whether two Nodes have the same labels; nil is a Node that is not known.
+func sameLabels(a, b *model.Node) bool {
+	return (a == nil) == (b == nil) && (a == nil || maps.Equal(a.Labels, b.Labels))
 }
 
 // publishedNode returns this node's Node as last published, nil for none. The store has a Node before it is published.

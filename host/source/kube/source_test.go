@@ -302,7 +302,7 @@ func TestMissingPodCIDRsDelayStartAndThenFail(t *testing.T) {
 
 func TestOtherNodesAreReadWhileNeeded(t *testing.T) {
 	r := newFixture(t, nil)
-	r.source.SetNeeds(everyServiceNeedsNodes)
+	r.source.SetNeeds(onAnyNode(everyServiceNeedsNodes))
 	other := node("node-b", "z2")
 	r.server.put(svc("web"), slice("web", "10.0.0.1"), other, node("node-c", "z3"))
 	r.run()
@@ -319,7 +319,7 @@ func TestOtherNodesAreReadWhileNeeded(t *testing.T) {
 	eventually(t, "gone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.snap.Nodes) == 1 })
 	r.wantEmitted("not needed", "-3 node-b", "-3 node-c")
 	r.server.put(node("node-d", "z4"))
-	r.source.SetNeeds(everyServiceNeedsNodes)
+	r.source.SetNeeds(onAnyNode(everyServiceNeedsNodes))
 	r.waitInSync()
 	r.wantEmitted("needed again", "+3 node-b", "+3 node-c", "+3 node-d")
 }

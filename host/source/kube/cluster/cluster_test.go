@@ -105,7 +105,7 @@ func (r *fixture) waitInSync() {
 	r.t.Helper()
 	var diff string
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		want, _, err := kube.Load(r.t.Context(), r.client, "n1", func(*model.Service) kube.Needs { return kube.Needs{Nodes: true} })
+		want, _, err := kube.Load(r.t.Context(), r.client, "n1", onAnyNode(func(*model.Service) kube.Needs { return kube.Needs{Nodes: true} }))
 		must(r.t, err)
 		r.mu.Lock()
 		diff = cmp.Diff(want, r.snap, cmp.AllowUnexported(model.Snapshot{}), cmp.Comparer(func(a, b *model.EndpointSlice) bool { return a.SameContent(b) }),
@@ -155,7 +155,7 @@ func TestRealAPIServer(t *testing.T) {
 	must(t, err)
 	s := kube.New(kube.Options{Client: r.client, Node: "n1", Log: log, Now: time.Now, After: time.After})
 	every := func(*model.Service) kube.Needs { return kube.Needs{Nodes: true} }
-	s.SetNeeds(every)
+	s.SetNeeds(onAnyNode(every))
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(running, r.emit) }()
@@ -262,7 +262,7 @@ func TestRealAPIServer(t *testing.T) {
 	t.Run("other Nodes are read while needed", func(t *testing.T) {
 		s.SetNeeds(nil)
 		r.eventually("gone", func() bool { return len(r.snap.Nodes) == 1 })
-		s.SetNeeds(every)
+		s.SetNeeds(onAnyNode(every))
 		r.eventually("back", func() bool { return len(r.snap.Nodes) == 2 && r.snap.Nodes["n2"].Zone == "b" })
 	})
 	t.Run("values of Pods reach the plan", func(t *testing.T) { checkPods(t, c, config) })

@@ -168,12 +168,12 @@ func startPodAgents(b *testing.B, c *testcluster.Cluster, service string, keys s
 			b.Fatal(err)
 		}
 		s := kube.New(kube.Options{Client: client, Node: "n1", Log: slog.New(slog.DiscardHandler), Now: time.Now, After: time.After})
-		s.SetNeeds(func(v *model.Service) kube.Needs {
+		s.SetNeeds(onAnyNode(func(v *model.Service) kube.Needs {
 			if v.Name.Name != service {
 				return kube.Needs{}
 			}
 			return kube.Needs{Pods: keys}
-		})
+		}))
 		ready.Add(1)
 		read := sync.OnceFunc(ready.Done)
 		running.Go(func() {

@@ -51,6 +51,10 @@ func (weightPlugin) Revision() string     { return "1" }
 var weighted = model.Name{Namespace: "shop", Name: "weighted"}
 
 // podsOfWeighted are the needs of the Service called weighted.
+func onAnyNode(needs func(*model.Service) kube.Needs) kube.NeedsOn {
+	return func(*model.Node) func(*model.Service) kube.Needs { return needs }
+}
+
 func podsOfWeighted(s *model.Service) kube.Needs {
 	if s.Name != weighted {
 		return kube.Needs{}
@@ -85,7 +89,7 @@ func newWeightedNode(t *testing.T, kubeconfig string) *weightedNode {
 	set := &policy.Set{Policies: map[string]*policy.Policy{"weight": {Name: "weight", Steps: []policy.Step{{Plugin: "weight"}}}}, Default: "weight"}
 	n.planner = planner.New(planner.Settings{Node: "n1", Policies: set}, func(string) (policy.Plugin, error) { return weightPlugin{}, nil })
 	n.source = kube.New(kube.Options{Client: client, Node: "n1", Log: slog.New(slog.NewTextHandler(n, nil)), Now: time.Now, After: time.After})
-	n.source.SetNeeds(podsOfWeighted)
+	n.source.SetNeeds(onAnyNode(podsOfWeighted))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- n.source.Run(ctx, n.emit) }()

@@ -125,7 +125,7 @@ func newProxiedSource(t *testing.T, c *testcluster.Cluster) *proxiedSource {
 	p.client, err = kube.Connect(kube.Connection{Kubeconfig: kubeconfig, Version: "test"})
 	must(t, err)
 	s := kube.New(kube.Options{Client: p.client, Node: "n1", Log: slog.New(slog.NewTextHandler(p.fixture, nil)), Now: time.Now, After: time.After})
-	s.SetNeeds(func(*model.Service) kube.Needs { return kube.Needs{Nodes: true} })
+	s.SetNeeds(onAnyNode(func(*model.Service) kube.Needs { return kube.Needs{Nodes: true} }))
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(running, p.emit) }()
@@ -144,7 +144,7 @@ func newProxiedSource(t *testing.T, c *testcluster.Cluster) *proxiedSource {
 // checkProtobuf checks the encoding of all exchanges so far.
 func (p *proxiedSource) checkProtobuf(t *testing.T) {
 	const protobuf = "application/vnd.kubernetes.protobuf"
-	_, _, err := kube.Load(t.Context(), p.client, "n1", func(*model.Service) kube.Needs { return kube.Needs{Nodes: true} })
+	_, _, err := kube.Load(t.Context(), p.client, "n1", onAnyNode(func(*model.Service) kube.Needs { return kube.Needs{Nodes: true} }))
 	must(t, err)
 	rec := kube.NewRecorder(p.client, "n1", slog.New(slog.NewTextHandler(p.fixture, nil)), time.Now, time.After)
 	rec.NodeEvent(true, kube.ReasonFailedToStartMetricServer, "port 10249: taken")
