@@ -184,6 +184,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 		settings string
 	}{
 		{"zone-spill", goGuest(t, "../../plugins/zone-spill"), zonespill.New, ""},
+		{"zone-spill, demand from settings", goGuest(t, "../../plugins/zone-spill"), zonespill.New, `{"demandByZone": {"zone-a": 3, "zone-b": 1, "zone-x": 2}}`},
 		{"staged-drain", goGuest(t, "../../plugins/staged-drain"), stageddrain.New, ""},
 		{"slow-start", goGuest(t, "../../plugins/slow-start"), slowstart.New, `{"windowSeconds": 120, "aggression": 1.7}`},
 		{"failover", goGuest(t, "../../plugins/failover"), failover.New, `{"by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`},

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
 	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -90,6 +91,32 @@ func TestZoneSpillAndStagedDrainCompose(t *testing.T) {
 				t.Fatalf("round %d: %v became %v", round, sdktest.Weights(want[0]), sdktest.Weights(last))
 			}
 		}
+	}
+}
+
+// With outlier first, endpoints that do not answer are no capacity: their zone spills.
+func TestEndpointsThatOutlierEjectsAreNoCapacity(t *testing.T) {
+	eps := perZone(4, 4)
+	for i := range eps {
+		eps[i] = sdktest.Watched(eps[i], 10, 0, 0)
+	}
+	nodes := map[string]int{"a": 3, "b": 3}
+	before, err := sdktest.RunChain(sdktest.NewRequest("a", nodes, eps...), native(t, outlier.New, ""), native(t, New, exact))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eps[1] = sdktest.Watched(sdktest.Ready("a"), 0, 0, 10)
+	req := sdktest.NewRequest("a", nodes, eps...)
+	after, err := sdktest.RunChain(req, native(t, outlier.New, ""), native(t, New, exact))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := share(req, before[1], "a"); got != 1 {
+		t.Errorf("all answer: zone a keeps %.3f", got)
+	}
+	// 3 of 7 endpoints for half of the demand.
+	if got := share(req, after[1], "a"); math.Abs(got-6./7) > .001 || after[1].Results[1].Weight != 0 {
+		t.Errorf("one does not: zone a keeps %.3f, weights %v", got, sdktest.Weights(after[1]))
 	}
 }
 

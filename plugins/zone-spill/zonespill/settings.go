@@ -2,6 +2,8 @@ package zonespill
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
@@ -9,12 +11,13 @@ import (
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	Demand              string `json:"demand"`
-	MinEndpointsPerZone int64  `json:"minEndpointsPerZone"`
-	HysteresisPercent   int64  `json:"hysteresisPercent"`
-	HoldSeconds         int64  `json:"holdSeconds"`
-	TolerancePercent    int64  `json:"tolerancePercent"`
-	MaxTotal            int64  `json:"maxTotal"`
+	Demand              string           `json:"demand"`
+	DemandByZone        map[string]int64 `json:"demandByZone"`
+	MinEndpointsPerZone int64            `json:"minEndpointsPerZone"`
+	HysteresisPercent   int64            `json:"hysteresisPercent"`
+	HoldSeconds         int64            `json:"holdSeconds"`
+	TolerancePercent    int64            `json:"tolerancePercent"`
+	MaxTotal            int64            `json:"maxTotal"`
 }
 
 // Measures of the demand of a zone.
@@ -23,9 +26,16 @@ const (
 	demandCPU   = "cpu"
 )
 
+// Limits of demandByZone.
+const (
+	maxZones      = 100
+	maxZoneDemand = 1_000_000
+	maxZoneName   = 63 // bytes: a zone is the value of a label
+)
+
 func defaults() settings {
 	return settings{
-		Demand: demandNodes, MinEndpointsPerZone: 2, HysteresisPercent: 10, HoldSeconds: 30, TolerancePercent: 1, MaxTotal: 1000,
+		MinEndpointsPerZone: 2, HysteresisPercent: 10, HoldSeconds: 30, TolerancePercent: 1, MaxTotal: 1000,
 	}
 }
 
@@ -35,7 +45,14 @@ func (p *plugin) Configure(text []byte) error {
 	if err != nil {
 		return err
 	}
-	if s.Demand != demandNodes && s.Demand != demandCPU {
+	switch {
+	case s.DemandByZone != nil && s.Demand != "":
+		return fmt.Errorf("demand: %q, but demandByZone is set too", s.Demand)
+	case s.DemandByZone != nil:
+		if err := checkDemand(s.DemandByZone); err != nil {
+			return err
+		}
+	case s.Demand != "" && s.Demand != demandNodes && s.Demand != demandCPU:
 		return fmt.Errorf("demand: %q is neither %q nor %q", s.Demand, demandNodes, demandCPU)
 	}
 	if err := weights.CheckRanges(
@@ -47,6 +64,31 @@ func (p *plugin) Configure(text []byte) error {
 	); err != nil {
 		return err
 	}
-	p.settings = s
+	p.settings, p.configuredTotal = s, 0
+	for _, n := range s.DemandByZone {
+		p.configuredTotal += uint64(n)
+	}
+	return nil
+}
+
+// checkDemand checks demandByZone.
+func checkDemand(zones map[string]int64) error {
+	if len(zones) > maxZones {
+		return fmt.Errorf("demandByZone: %d zones, more than %d", len(zones), maxZones)
+	}
+	total := int64(0)
+	for _, name := range slices.Sorted(maps.Keys(zones)) {
+		if name == "" || len(name) > maxZoneName {
+			return fmt.Errorf("demandByZone: the name of zone %.80q has not 1 to %d bytes", name, maxZoneName)
+		}
+		n := zones[name]
+		if err := weights.CheckRanges(weights.Range{Field: "demandByZone." + name, Value: n, Least: 0, Top: maxZoneDemand}); err != nil {
+			return err
+		}
+		total += n
+	}
+	if total == 0 {
+		return fmt.Errorf("demandByZone: no zone has demand")
+	}
 	return nil
 }

@@ -8,10 +8,9 @@ const million = weights.Million
 // its part of the total demand, this zone keeps min(1, e ÷ d), and the others share the rest in proportion to their spare
 // capacity max(0, e − d). Each zone then receives the difference to e, so every unit of capacity has the same load.
 func (p *plugin) shares() {
-	var capacity, demand uint64
+	capacity, demand := uint64(0), p.demand
 	for i := range p.zones {
 		capacity += p.groups[i].Capacity
-		demand += p.zones[i].demand
 	}
 	mine := &p.groups[p.nodeZone]
 	kept := uint64(0)

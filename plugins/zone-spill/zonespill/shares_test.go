@@ -1,11 +1,14 @@
 package zonespill
 
 import (
+	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
@@ -114,6 +117,30 @@ func TestSharesFollowTheRule(t *testing.T) {
 			want := 100 * shareOf("a", nodes, floats(counts), z)
 			if math.Abs(got[string(rune('a'+z))]-want) > .8 {
 				t.Fatalf("nodes %v, endpoints %v: zone %c gets %.2f %%, want %.2f %%", nodes, counts, 'a'+z, got[string(rune('a'+z))], want)
+			}
+		}
+	}
+}
+
+// The demand of zones by Nodes and the same numbers in the settings give the same shares.
+func TestConfiguredDemandFollowsTheSameRule(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(15, 16))
+	for range 300 {
+		nodes, counts := cluster(rnd, 0)
+		text := ""
+		for _, z := range slices.Sorted(maps.Keys(nodes)) {
+			text += fmt.Sprintf(",%q:%d", z, nodes[z])
+		}
+		settings := `{"demandByZone":{` + text[1:] + `},` + exact[1:]
+		req := sdktest.NewRequest("a", nil, perZone(counts...)...)
+		if counts[0] == 0 { // as a host does: this node's zone has a row
+			req.Zones = slices.Insert(req.Zones, 0, abi.Zone{Name: "a"})
+		}
+		got := byZone(req, run(t, settings, req))
+		for z := range counts {
+			want := 100 * shareOf("a", nodes, floats(counts), z)
+			if math.Abs(got[string(rune('a'+z))]-want) > .8 {
+				t.Fatalf("%s, endpoints %v: zone %c gets %.2f %%, want %.2f %%", settings, counts, 'a'+z, got[string(rune('a'+z))], want)
 			}
 		}
 	}

@@ -14,22 +14,29 @@ import (
 type plugin struct {
 	settings settings
 
-	zones      []zone
-	groups     weights.Groups // of the endpoints of each zone
-	nodeZone   int            // index of the zone of this node
-	unit       uint64         // greatest common divisor of the endpoints' weights
-	largest    uint64         // of these weights, in units
-	prev, next state
-	buf        []byte
-	texts      map[textKey]string
-	zoneCaches []zoneCache
+	zones           []zone
+	groups          weights.Groups // of the endpoints of each zone
+	nodeZone        int            // index of the zone of this node
+	unit            uint64         // greatest common divisor of the endpoints' weights
+	largest         uint64         // of these weights, in units
+	demand          uint64         // of all zones
+	configuredTotal uint64         // of demandByZone
+	prev, next      state
+	buf             []byte
+	texts           map[textKey]string
+	zoneCaches      []zoneCache
 }
 
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{settings: defaults()} }
 
-// Needs implements sdk.Needer: Nodes measure the demand of a zone.
-func (p *plugin) Needs() sdk.Need { return sdk.NeedNodes }
+// Needs implements sdk.Needer: Nodes measure the demand of a zone, unless settings give it.
+func (p *plugin) Needs() sdk.Need {
+	if p.settings.DemandByZone != nil {
+		return 0
+	}
+	return sdk.NeedNodes
+}
 
 // Decide sets weights in the cluster pool. In the local pool all endpoints are in one zone: nothing changes.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
@@ -101,6 +102,64 @@ func TestDemandByCPU(t *testing.T) {
 	}
 }
 
+// Settings replace Nodes and CPU where these mislead. Zones that they do not name have no demand.
+func TestDemandFromSettings(t *testing.T) {
+	nodes := map[string]int{"a": 1, "b": 9, "c": 5}                       // not what the settings say
+	for settings, want := range map[string]map[string]map[string]float64{ // by zone of the node
+		`{"demandByZone":{"a":3,"b":1}}`: {"a": {"a": 66.7, "b": 33.3}, "b": {"b": 100}},
+		`{"demandByZone":{"a":1,"b":1}}`: {"a": {"a": 100}, "b": {"b": 100}},
+		// Zone z has demand and no endpoint: half of the demand. What is left of a and b is theirs.
+		`{"demandByZone":{"a":1,"b":1,"z":2}}`: {"a": {"a": 100}, "b": {"b": 100}, "z": {"a": 50, "b": 50}},
+		`{"demandByZone":{"b":1}}`:             {"a": {"a": 100}, "b": {"a": 50, "b": 50}},
+	} {
+		for from, shares := range want {
+			req := sdktest.NewRequest(from, nodes, perZone(4, 4)...)
+			got := byZone(req, run(t, settings, req))
+			for _, z := range []string{"a", "b"} {
+				if math.Abs(got[z]-shares[z]) > 1.05 {
+					t.Errorf("%s, from zone %s: %v, want %v", settings, from, got, shares)
+				}
+			}
+		}
+	}
+}
+
+// With the demand in the settings, sluice need not read Nodes.
+func TestNodesAreNeededOnlyToMeasureDemand(t *testing.T) {
+	for settings, want := range map[string]sdk.Need{
+		"": sdk.NeedNodes, `{"demand":"cpu"}`: sdk.NeedNodes, `{"demandByZone":{"a":1}}`: 0,
+	} {
+		p := New()
+		if err := p.Configure([]byte(settings)); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.(sdk.Needer).Needs(); got != want {
+			t.Errorf("%s: needs %b, want %b", settings, got, want)
+		}
+	}
+}
+
+// Endpoints that are not ready, or that outlier has ejected, are no capacity: their zone keeps less.
+func TestEndpointsThatAreNotHealthyAreNoCapacity(t *testing.T) {
+	want := byZoneOf(t, perZone(2, 4, 4)) // only two in zone a: it keeps 60 %
+	ejected := sdktest.Ready("a")
+	for name, bad := range map[string]abi.Endpoint{"not ready": sdktest.NotReady("a"), "terminating": sdktest.Terminating("a", sdktest.Now), "ejected": ejected} {
+		eps := append(perZone(2, 4, 4), bad, bad)
+		req := sdktest.NewRequest("a", even, eps...)
+		req.Endpoints[10].Weight, req.Endpoints[11].Weight = 0, 0
+		resp := run(t, exact, req)
+		if got := byZone(req, resp); math.Abs(got["a"]-want["a"]) > .1 || resp.Results[10].Weight != 0 || resp.Results[11].Weight != 0 {
+			t.Errorf("%s: %v, want %v; weights %v", name, got, want, sdktest.Weights(resp))
+		}
+	}
+}
+
+func byZoneOf(t *testing.T, eps []abi.Endpoint) map[string]float64 {
+	t.Helper()
+	req := sdktest.NewRequest("a", even, eps...)
+	return byZone(req, run(t, exact, req))
+}
+
 func TestDefaultIsKeptWhenInputIsMissing(t *testing.T) {
 	noZone := sdktest.Ready("")
 	leaving := sdktest.Terminating("a", sdktest.Now)
@@ -162,17 +221,24 @@ func TestWeightRatiosWithinAZoneAreKept(t *testing.T) {
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
 	for settings, want := range map[string]string{
-		`{"demand":"pods"}`:         `demand: "pods" is neither "nodes" nor "cpu"`,
-		`{"minEndpointsPerZone":0}`: "minEndpointsPerZone: 0 is not 1 to 1000",
-		`{"hysteresisPercent":51}`:  "hysteresisPercent: 51 is not 0 to 50",
-		`{"holdSeconds":-1}`:        "holdSeconds: -1 is not 0 to 3600",
-		`{"tolerancePercent":21}`:   "tolerancePercent: 21 is not 0 to 20",
-		`{"maxTotal":65536}`:        "maxTotal: 65536 is not 1 to 65535",
-		`{"maxTotal":"many"}`:       "maxTotal: want int64, got JSON string",
-		`{"minEndpoints":1}`:        `unknown field "minEndpoints"`,
-		`{"demand":"cpu"} {}`:       "unexpected text after the JSON object",
-		`{"demand":`:                "unexpected end",
-		`demand`:                    "invalid JSON at byte 1",
+		`{"demand":"pods"}`:                       `demand: "pods" is neither "nodes" nor "cpu"`,
+		`{"demand":"cpu","demandByZone":{"a":1}}`: `demand: "cpu", but demandByZone is set too`,
+		`{"demandByZone":{}}`:                     "demandByZone: no zone has demand",
+		`{"demandByZone":{"a":0,"b":0}}`:          "demandByZone: no zone has demand",
+		`{"demandByZone":{"a":1,"b":-1}}`:         "demandByZone.b: -1 is not 0 to 1000000",
+		`{"demandByZone":{"a":1,"":1}}`:           `demandByZone: the name of zone "" has not 1 to 63 bytes`,
+		`{"demandByZone":{"a":1.5}}`:              "demandByZone: want int64, got JSON number 1.5",
+		`{"demandByZone":["a"]}`:                  "demandByZone: want map[string]int64, got JSON array",
+		`{"minEndpointsPerZone":0}`:               "minEndpointsPerZone: 0 is not 1 to 1000",
+		`{"hysteresisPercent":51}`:                "hysteresisPercent: 51 is not 0 to 50",
+		`{"holdSeconds":-1}`:                      "holdSeconds: -1 is not 0 to 3600",
+		`{"tolerancePercent":21}`:                 "tolerancePercent: 21 is not 0 to 20",
+		`{"maxTotal":65536}`:                      "maxTotal: 65536 is not 1 to 65535",
+		`{"maxTotal":"many"}`:                     "maxTotal: want int64, got JSON string",
+		`{"minEndpoints":1}`:                      `unknown field "minEndpoints"`,
+		`{"demand":"cpu"} {}`:                     "unexpected text after the JSON object",
+		`{"demand":`:                              "unexpected end",
+		`demand`:                                  "invalid JSON at byte 1",
 	} {
 		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", settings, err, want)
@@ -183,6 +249,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 func FuzzSettings(f *testing.F) {
 	f.Add(exact)
 	f.Add(`{"demand":"cpu","holdSeconds":0}`)
+	f.Add(`{"demandByZone":{"a":3,"b":1,"x":5}}`)
 	f.Add(`null`)
 	f.Fuzz(func(t *testing.T, settings string) {
 		if New().Configure([]byte(settings)) != nil {

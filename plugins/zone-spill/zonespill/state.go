@@ -128,6 +128,10 @@ type zoneCache struct {
 	hash uint32
 	key  textKey
 	text string
+
+	demandOf    sdk.StringID // demand is that of this zone, if it is known
+	demandKnown bool
+	demand      uint64 // by the settings
 }
 
 // hash returns the FNV-1a hash of the name of zone i.

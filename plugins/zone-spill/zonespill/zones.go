@@ -8,7 +8,7 @@ import (
 // zone is the data of a zone during a decision.
 type zone struct {
 	id     sdk.StringID
-	demand uint64 // Nodes, or millicores
+	demand uint64 // Nodes, millicores, or as in the settings
 	ready  int64  // ready endpoints that may have weight
 	sum    uint64 // of the weights of its endpoints
 
@@ -27,18 +27,23 @@ func (p *plugin) collect(req *sdk.Request) (ref uint64, why string) {
 	if req.NodeZone() == sdk.NoString {
 		return 0, "default kept: this node's zone is unknown"
 	}
-	p.zones = p.zones[:0]
-	all := uint64(0)
+	p.zones, p.demand = p.zones[:0], 0
 	for i := range req.NumZones() {
 		z := req.Zone(i)
 		demand := uint64(z.Nodes)
-		if p.settings.Demand == demandCPU {
+		switch {
+		case p.settings.DemandByZone != nil:
+			demand = p.configuredDemand(req, i, z.Name)
+		case p.settings.Demand == demandCPU:
 			if demand = min(z.MilliCPU, maxDemand); demand == 0 && z.Nodes > 0 {
 				return 0, "default kept: the CPU of zone " + req.Text(z.Name) + " is unknown"
 			}
 		}
 		p.zones = append(p.zones, zone{id: z.Name, demand: demand})
-		all += demand
+		p.demand += demand
+	}
+	if p.settings.DemandByZone != nil {
+		p.demand = p.configuredTotal // also that of zones that the request does not have
 	}
 	if p.nodeZone = req.NodeZoneIndex(); p.nodeZone < 0 || p.nodeZone >= len(p.zones) {
 		p.nodeZone = len(p.zones)
@@ -52,10 +57,19 @@ func (p *plugin) collect(req *sdk.Request) (ref uint64, why string) {
 	if why := p.count(req); why != "" {
 		return 0, why
 	}
-	if all == 0 {
+	if p.demand == 0 {
 		return 0, "default kept: no zone has a Node"
 	}
 	return p.normalizeCapacity(), ""
+}
+
+// configuredDemand returns the demand of row i of the zone table from the settings, 0 for a zone that they do not name.
+func (p *plugin) configuredDemand(req *sdk.Request, i int, id sdk.StringID) uint64 {
+	c := p.zoneCache(i)
+	if c.demandOf != id || !c.demandKnown {
+		c.demandOf, c.demandKnown, c.demand = id, true, uint64(p.settings.DemandByZone[req.Text(id)])
+	}
+	return c.demand
 }
 
 // count sums up the endpoints and weights of each zone, and finds the largest weight and the greatest common divisor.
