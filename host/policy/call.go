@@ -11,6 +11,7 @@ import (
 // Call is one call of a plugin for a pool. It shares no memory with the Evaluator.
 type Call struct {
 	Key      PoolKey
+	Shadow   bool   // of the policy's shadow: what is enforced does not wait for it
 	Name     string // of the plugin
 	Plugin   Plugin
 	Request  abi.Request
@@ -25,7 +26,7 @@ type Call struct {
 	// Of the keys, reused for Request.ServiceValues and Endpoint.Values.
 	podKeys               []declaredKey
 	serviceValues, values []abi.Value
-	chain                 chain
+	run                   chainRun
 }
 
 // Do calls the plugin.
@@ -108,7 +109,7 @@ func (e *Evaluator) newCall() *Call {
 // release keeps a call that nothing refers to any more for reuse.
 func (e *Evaluator) release(c *Call) {
 	if len(e.free) < maxFreeCalls && cap(c.Request.Endpoints) <= maxFreeEndpoints {
-		c.Plugin, c.Err, c.chain = nil, nil, chain{}
+		c.Plugin, c.Err, c.run = nil, nil, chainRun{}
 		if cap(c.values) > maxFreeEndpoints {
 			c.values = nil
 		}

@@ -26,7 +26,7 @@ func (l *lateCaller) Call(c *Call) Status {
 	if l.immediate {
 		return l.direct.Call(c)
 	}
-	same := func(o *Call) bool { return o.Key == c.Key && o.Name == c.Name }
+	same := func(o *Call) bool { return o.Key == c.Key && o.Name == c.Name && o.Shadow == c.Shadow }
 	if i := slices.IndexFunc(l.queued, same); i >= 0 {
 		l.queued[i] = c
 		return Queued
@@ -225,19 +225,6 @@ func TestCallOfReplacedRevisionIsRepeated(t *testing.T) {
 	b.expect(t, "answered", FromChain, 7, 7, 7)
 }
 
-func TestObserveWhileWaiting(t *testing.T) {
-	b, l := newLateFixture(&fakePlugin{decide: setWeights(7)})
-	b.policy.Mode = Observe
-	b.decide()
-	l.begin()
-	l.end(b.evaluator)
-	b.expect(t, "observed", FromObserve, 1, 1, 1)
-	b.set(2, 0)
-	if d := b.expect(t, "waits", FromObserve, 1, 1); !slices.Equal(d.Observed, []uint16{7, 7}) {
-		t.Fatalf("observed %v", d.Observed)
-	}
-}
-
 // hashPlugin answers with weights that are a function of the endpoints, and keeps endpoints draining.
 func hashPlugin() *fakePlugin {
 	return &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
@@ -259,9 +246,15 @@ func TestLateAnswersEqualImmediateAnswers(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		late, l := newLateFixture(hashPlugin(), hashPlugin())
 		sync := newFixture(hashPlugin(), hashPlugin())
-		mode, onFailure := Mode(r.IntN(5)/4), OnFailure(r.IntN(2))
+		onFailure, shadowed, observes := OnFailure(r.IntN(2)), r.IntN(2) == 0, r.IntN(5) == 0
 		for _, b := range []*fixture{late, sync} {
-			b.policy.Mode, b.policy.OnFailure = mode, onFailure
+			b.policy.OnFailure = onFailure
+			if shadowed || observes {
+				b.shadow(hashPlugin(), hashPlugin())
+			}
+			if observes {
+				b.policy.Steps = nil
+			}
 		}
 		pool := uint8(r.IntN(2))
 		late.in.Pool = pool
@@ -326,7 +319,7 @@ func TestLateAnswersEqualImmediateAnswers(t *testing.T) {
 		}
 		got, _ := late.decide()
 		want, _ := sync.decide()
-		if got.Pending != nil || got.Origin != want.Origin || !slices.Equal(got.Weights, want.Weights) || !slices.Equal(got.Observed, want.Observed) ||
+		if got.Pending != nil || got.Origin != want.Origin || !slices.Equal(got.Weights, want.Weights) || !equalShadows(got.Shadow, want.Shadow) ||
 			!slices.Equal(got.KeepDraining, want.KeepDraining) || len(got.Steps) != len(want.Steps) {
 			t.Fatalf("seed %d: late %+v, %v\nimmediate %+v, %v", seed, got, got.Err, want, want.Err)
 		}

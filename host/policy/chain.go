@@ -30,15 +30,70 @@ func (s *stepState) due(digest requestDigest, nowMS int64, needs uint32, o outco
 	return s.digest != digest || s.requeueAt != 0 && s.requeueAt <= nowMS || failures
 }
 
-// chain is the evaluation of a policy's chain of plugins for one request, of which the Call is the current one. Its answer stays
-// useful when the input changes before the last plugin has answered: it is applied by address, see lastGood.
+// chain is the state of a chain of plugins of a pool: of the one that is enforced, or of the shadow.
 type chain struct {
+	policy *Policy // nil after Restore, until the first Decide
+	shadow bool
+	// saved are the plugins' states with the settings that they belong to, after Restore or a change of the policy, until the new
+	// chain has answered: while its settings are refused, those before are in force again.
+	saved      []savedStep
+	steps      []stepState
+	lastGood   *lastGood     // the last answer; nil: none
+	digest     requestDigest // of the last request
+	generation uint64
+	awaited    *Call       // that the evaluation waits for; nil: none
+	failure    *StepResult // of the last run that has ended; nil: it succeeded
+	// pendingSince is since when the current input waits for a plugin, Unix milliseconds; 0: it does not.
+	pendingSince int64
+	// podsSince is since when the Pods that a plugin needs are not read, Unix milliseconds; 0: they are, or none needs them.
+	podsSince int64
+}
+
+// plugins returns the steps of the policy that the chain consists of.
+func (ch *chain) plugins() []Step { return ch.of(ch.policy) }
+
+func (ch *chain) of(p *Policy) []Step {
+	if ch.shadow {
+		return p.Shadow
+	}
+	return p.Steps
+}
+
+// use makes the chain that of a policy. If its steps change, the states of plugins whose settings stay the same are kept. The last good
+// decision is kept as long as the policy keeps its name: it is better than none while the new chain fails.
+func (ch *chain) use(p *Policy, renamed bool) {
+	before := ch.policy
+	if renamed {
+		ch.lastGood = nil
+	} else if before != nil && equalSteps(ch.of(before), ch.of(p)) {
+		ch.policy = p
+		return
+	}
+	if before != nil && !renamed {
+		ch.saved = ch.saveSteps()
+	}
+	steps := ch.of(p)
+	ch.policy, ch.steps, ch.failure = p, make([]stepState, len(steps)), nil
+	ch.stopWaiting()
+	for i, s := range steps {
+		if i < len(ch.saved) && ch.saved[i].Plugin == s.Plugin && ch.saved[i].Settings == s.Settings {
+			ch.steps[i].state = ch.saved[i].State
+		}
+	}
+}
+
+// stopWaiting forgets the run that the chain awaits.
+func (ch *chain) stopWaiting() { ch.awaited, ch.pendingSince = nil, 0 }
+
+// chainRun is an evaluation of a chain for one request, of which the Call is the current one. Its answer stays
+// useful when the input changes before the last plugin has answered: it is applied by address, see lastGood.
+type chainRun struct {
 	index        int           // of the plugin to call
 	digest       requestDigest // of the request for the first plugin
 	stepDigest   requestDigest // of the request for plugin number index
 	nodesUnknown bool          // Input.NodesUnknown
 	outcomes     outcomesOf    // those in the request
-	podsUnknown  bool          // see poolState.waitForPods
+	podsUnknown  bool          // see chain.waitForPods
 	answered     bool          // the call has been delivered
 	unsent       error         // why the call was not accepted, errBusy or errRefused; nil: it was
 }
@@ -54,10 +109,10 @@ var (
 
 // run calls the plugins of a chain whose input has changed or whose requeue time has passed, beginning with number index. With an
 // error, index is the plugin that failed or has not answered. onStep is called for each plugin with an answer.
-func (e *Evaluator) run(m *poolState, c *Call, nowMS int64, onStep func(*stepState)) error {
-	for ; c.chain.index < len(m.steps); c.chain.index++ {
-		s := &m.steps[c.chain.index]
-		if err := e.runStep(m, s, c, nowMS); err != nil {
+func (e *Evaluator) run(ch *chain, c *Call, nowMS int64, onStep func(*stepState)) error {
+	for ; c.run.index < len(ch.steps); c.run.index++ {
+		s := &ch.steps[c.run.index]
+		if err := e.runStep(ch, s, c, nowMS); err != nil {
 			return err
 		}
 		for i, w := range s.results.weights {
@@ -69,35 +124,35 @@ func (e *Evaluator) run(m *poolState, c *Call, nowMS int64, onStep func(*stepSta
 }
 
 // runStep calls a plugin if that is due, and returns the error of its last call.
-func (e *Evaluator) runStep(m *poolState, s *stepState, c *Call, nowMS int64) error {
-	if c.chain.answered {
-		c.chain.answered = false
-		return e.record(m, s, c, nowMS)
+func (e *Evaluator) runStep(ch *chain, s *stepState, c *Call, nowMS int64) error {
+	if c.run.answered {
+		c.run.answered = false
+		return e.record(ch, s, c, nowMS)
 	}
-	step := &m.policy.Steps[c.chain.index]
+	step := &ch.plugins()[c.run.index]
 	plugin, err := e.plugins(step.Plugin)
 	needs := uint32(0)
 	if err == nil {
 		needs = plugin.Needs(step.configured())
 	}
-	if c.chain.nodesUnknown && needs&abi.NeedNodes != 0 {
+	if c.run.nodesUnknown && needs&abi.NeedNodes != 0 {
 		err = errNodesUnknown
 	}
-	if err == nil && c.chain.podsUnknown && slices.ContainsFunc(plugin.Keys(step.configured()), abi.IsPodKey) {
+	if err == nil && c.run.podsUnknown && slices.ContainsFunc(plugin.Keys(step.configured()), abi.IsPodKey) {
 		err = errPodsUnknown
 	}
 	if err != nil {
 		s.digest, s.requeueAt = requestDigest{}, 0 // call the plugin as soon as it is available
 		return err
 	}
-	digest := e.digester.step(c.chain.digest, plugin.Revision(), step.Settings, c.Request.Endpoints)
-	if !s.due(digest, nowMS, needs, c.chain.outcomes) {
+	digest := e.digester.step(c.run.digest, plugin.Revision(), step.Settings, c.Request.Endpoints)
+	if !s.due(digest, nowMS, needs, c.run.outcomes) {
 		return s.err
 	}
-	if replaces := m.awaited != nil && m.awaited != c; !replaces && e.Admit != nil && !e.Admit(step.Plugin, c.Key.Port.Service) {
+	if replaces := ch.awaited != nil && ch.awaited != c; !replaces && e.Admit != nil && !e.Admit(step.Plugin, c.Key.Port.Service) {
 		return errRefused
 	}
-	c.chain.stepDigest = digest
+	c.run.stepDigest = digest
 	c.Name, c.Plugin, c.Err = step.Plugin, plugin, nil
 	c.Request.Settings = step.settings()
 	c.state = append(c.state[:0], s.state...)
@@ -111,21 +166,21 @@ func (e *Evaluator) runStep(m *poolState, s *stepState, c *Call, nowMS int64) er
 	case Refused:
 		return errRefused
 	default:
-		return e.record(m, s, c, nowMS)
+		return e.record(ch, s, c, nowMS)
 	}
 }
 
 // record records the answer of a call, or its error and when to retry.
-func (e *Evaluator) record(m *poolState, s *stepState, c *Call, nowMS int64) error {
+func (e *Evaluator) record(ch *chain, s *stepState, c *Call, nowMS int64) error {
 	e.calls++
 	err, resp := c.Err, &c.Response
 	if errors.Is(err, ErrPending) {
 		return err
 	}
-	if errors.Is(err, abi.ErrSettings) {
-		e.settingsRefused(c.Key.Port.Service, m.policy, &m.policy.Steps[c.chain.index], c.Plugin, err)
+	if errors.Is(err, abi.ErrSettings) && !ch.shadow {
+		e.settingsRefused(c.Key.Port.Service, ch.policy, &ch.plugins()[c.run.index], c.Plugin, err)
 	}
-	s.digest, s.reading = c.chain.stepDigest, c.chain.outcomes.reading
+	s.digest, s.reading = c.run.stepDigest, c.run.outcomes.reading
 	if err == nil {
 		err = c.check()
 	}

@@ -62,6 +62,15 @@ type savedPool struct {
 	HasGood    bool            `json:"hasGood,omitempty"`
 	Endpoints  []savedEndpoint `json:"endpoints"`
 	Steps      []savedStep     `json:"steps,omitempty"`
+	Shadow     *savedShadow    `json:"shadow,omitempty"`
+}
+
+// savedShadow is the shadow of a pool.
+type savedShadow struct {
+	Generation uint64          `json:"generation"`
+	HasGood    bool            `json:"hasGood,omitempty"`
+	Endpoints  []savedEndpoint `json:"endpoints,omitempty"` // without times
+	Steps      []savedStep     `json:"steps,omitempty"`
 }
 
 type savedEndpoint struct {
@@ -172,8 +181,15 @@ func (e *Evaluator) Restore(text []byte, fresh Epoch) (epoch Epoch, sameBoot boo
 
 // moveTimes replaces all times; 0 is none.
 func (s *savedPool) moveTimes(move func(ms int64) int64) {
-	for i := range s.Endpoints {
-		e := &s.Endpoints[i]
+	moveTimes(s.Endpoints, move)
+	if s.Shadow != nil {
+		moveTimes(s.Shadow.Endpoints, move)
+	}
+}
+
+func moveTimes(list []savedEndpoint, move func(ms int64) int64) {
+	for i := range list {
+		e := &list[i]
 		e.ReadySince, e.TerminatingSince = move(e.ReadySince), move(e.TerminatingSince)
 		if e.Good != nil {
 			e.Good.ResetAt, e.Good.ShedAt = move(e.Good.ResetAt), move(e.Good.ShedAt)
@@ -200,38 +216,56 @@ func (m *poolState) save(key PoolKey) savedPool {
 	out := savedPool{
 		Namespace: key.Port.Service.Namespace, Service: key.Port.Service.Name, Port: key.Port.Port,
 		Protocol: key.Port.Protocol, Family: key.Family, Pool: key.Pool,
-		Policy: m.name, Generation: m.generation, HasGood: m.lastGood != nil,
+		Policy: m.name, Generation: m.enforced.generation, HasGood: m.enforced.lastGood != nil, Steps: m.enforced.saveSteps(),
 	}
-	rows := map[netip.AddrPort]*savedRow{}
-	if m.lastGood != nil {
-		out.Balance = m.lastGood.balance
-		for j, r := range m.lastGood.rows {
-			shed := m.lastGood.shed(j)
-			rows[m.lastGood.addrs.At(j)] = &savedRow{uint32(r.conditions), r.weight, r.keepDraining, m.lastGood.resetAt(j), shed.Permille, shed.At}
-		}
+	if out.HasGood {
+		out.Balance = m.enforced.lastGood.balance
 	}
+	rows := m.enforced.lastGood.save()
 	for i, t := range m.times.times {
 		addr := m.times.addrs.At(i)
 		out.Endpoints = append(out.Endpoints, savedEndpoint{addr, milliseconds(t.ready), milliseconds(t.terminating), rows[addr]})
 		delete(rows, addr)
 	}
-	for addr, r := range rows {
-		out.Endpoints = append(out.Endpoints, savedEndpoint{Addr: addr, Good: r})
-	}
-	slices.SortFunc(out.Endpoints, func(a, b savedEndpoint) int { return a.Addr.Compare(b.Addr) })
-	if out.Steps = m.saved; out.Steps == nil {
-		out.Steps = m.saveSteps()
+	out.Endpoints = appendSaved(out.Endpoints, rows)
+	if c := m.shadow; c != nil {
+		out.Shadow = &savedShadow{
+			Generation: c.generation, HasGood: c.lastGood != nil, Endpoints: appendSaved(nil, c.lastGood.save()), Steps: c.saveSteps(),
+		}
 	}
 	return out
 }
 
-// saveSteps returns the states of the chain's plugins.
-func (m *poolState) saveSteps() (out []savedStep) {
-	if m.policy == nil {
-		return nil
+// save returns the answer by endpoint. g may be nil.
+func (g *lastGood) save() map[netip.AddrPort]*savedRow {
+	rows := map[netip.AddrPort]*savedRow{}
+	if g == nil {
+		return rows
 	}
-	for i, s := range m.policy.Steps {
-		out = append(out, savedStep{s.Plugin, s.Settings, m.steps[i].state})
+	for j, r := range g.rows {
+		shed := g.shed(j)
+		rows[g.addrs.At(j)] = &savedRow{uint32(r.conditions), r.weight, r.keepDraining, g.resetAt(j), shed.Permille, shed.At}
+	}
+	return rows
+}
+
+// appendSaved appends endpoints without times to a list, and sorts it.
+func appendSaved(list []savedEndpoint, rows map[netip.AddrPort]*savedRow) []savedEndpoint {
+	for addr, r := range rows {
+		list = append(list, savedEndpoint{Addr: addr, Good: r})
+	}
+	slices.SortFunc(list, func(a, b savedEndpoint) int { return a.Addr.Compare(b.Addr) })
+	return list
+}
+
+// saveSteps returns the states of the plugins.
+func (ch *chain) saveSteps() []savedStep {
+	if ch.saved != nil || ch.policy == nil {
+		return ch.saved
+	}
+	var out []savedStep
+	for i, s := range ch.plugins() {
+		out = append(out, savedStep{s.Plugin, s.Settings, ch.steps[i].state})
 	}
 	return out
 }
@@ -243,35 +277,48 @@ func (s *savedPool) key() PoolKey {
 }
 
 func (s *savedPool) restore() *poolState {
-	m := &poolState{name: s.Policy, generation: s.Generation, saved: s.Steps}
+	m := &poolState{name: s.Policy, enforced: chain{generation: s.Generation, saved: s.Steps, lastGood: restoreGood(s.HasGood, s.Endpoints)}}
 	if s.HasGood {
-		m.lastGood = &lastGood{balance: s.Balance}
+		m.enforced.lastGood.balance = s.Balance
 	}
-	slices.SortFunc(s.Endpoints, func(a, b savedEndpoint) int { return a.Addr.Compare(b.Addr) })
-	var seen, known []netip.AddrPort
-	var resets []int64
-	var sheds []Shed
-	for _, e := range s.Endpoints {
+	if c := s.Shadow; c != nil {
+		m.shadow = &chain{shadow: true, generation: c.Generation, saved: c.Steps, lastGood: restoreGood(c.HasGood, c.Endpoints)}
+	}
+	var seen []netip.AddrPort
+	for _, e := range s.Endpoints { // restoreGood has sorted them
 		if e.ReadySince != 0 || e.TerminatingSince != 0 {
 			seen = append(seen, e.Addr)
 			m.times.times = append(m.times.times, timestamps{seconds(e.ReadySince), seconds(e.TerminatingSince)})
 		}
-		if r := e.Good; r != nil && m.lastGood != nil {
-			known, resets = append(known, e.Addr), append(resets, r.ResetAt)
-			sheds = append(sheds, Shed{At: r.ShedAt, Permille: min(r.Shed, abi.MaxShedPermille)})
-			m.lastGood.rows = append(m.lastGood.rows, row{r.Weight, uint8(r.Conditions & lifecycleBits), r.Keep})
-			m.lastGood.hasDraining = m.lastGood.hasDraining || r.Keep
-		}
 	}
 	m.times.addrs = packed(seen)
-	if m.lastGood != nil {
-		m.lastGood.addrs = packed(known)
-		for j, at := range resets {
-			m.lastGood.setReset(j, at)
-			m.lastGood.setShed(j, sheds[j])
+	return m
+}
+
+// restoreGood sorts endpoints, and returns the last good decision about them, nil if there is none.
+func restoreGood(has bool, list []savedEndpoint) *lastGood {
+	slices.SortFunc(list, func(a, b savedEndpoint) int { return a.Addr.Compare(b.Addr) })
+	if !has {
+		return nil
+	}
+	g := &lastGood{}
+	var known []netip.AddrPort
+	var resets []int64
+	var sheds []Shed
+	for _, e := range list {
+		if r := e.Good; r != nil {
+			known, resets = append(known, e.Addr), append(resets, r.ResetAt)
+			sheds = append(sheds, Shed{At: r.ShedAt, Permille: min(r.Shed, abi.MaxShedPermille)})
+			g.rows = append(g.rows, row{r.Weight, uint8(r.Conditions & lifecycleBits), r.Keep})
+			g.hasDraining = g.hasDraining || r.Keep
 		}
 	}
-	return m
+	g.addrs = packed(known)
+	for j, at := range resets {
+		g.setReset(j, at)
+		g.setShed(j, sheds[j])
+	}
+	return g
 }
 
 func packed(list []netip.AddrPort) model.AddrList {

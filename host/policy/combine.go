@@ -7,16 +7,16 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// combine combines the answers of the chain to a request: the last plugin's weights, the earliest reset, the last balance that is
+// combine combines the answers of the chain to a request, for endpoints of a port with these addresses: the last plugin's weights, the earliest reset, the last balance that is
 // set.
-func (m *poolState) combine(req *abi.Request) *lastGood {
-	old := m.lastGood
+func (ch *chain) combine(req *abi.Request, addrs model.AddrList) *lastGood {
+	old := ch.lastGood
 	if old == nil {
 		old = &lastGood{}
 	}
 	expired, oldAddrs := old.expiredResets(req.Now), old.addrs
 	n := len(req.Endpoints)
-	g := &lastGood{addrs: m.times.addrs}
+	g := &lastGood{addrs: addrs}
 	if expired == nil && cap(old.rows) >= n { // old.rows is not used any more
 		g.rows = old.rows[:n]
 	} else {
@@ -29,8 +29,8 @@ func (m *poolState) combine(req *abi.Request) *lastGood {
 		e := &req.Endpoints[i]
 		g.rows[i] = row{weight: uint16(e.Weight), conditions: uint8(e.Conditions & lifecycleBits)}
 	}
-	for k := range m.steps {
-		s := &m.steps[k]
+	for k := range ch.steps {
+		s := &ch.steps[k]
 		if s.balance != abi.BalanceDefault {
 			g.balance = s.balance
 		}
@@ -47,7 +47,7 @@ func (m *poolState) combine(req *abi.Request) *lastGood {
 			}
 		}
 	}
-	m.combineSheds(g, old.sheds, oldAddrs)
+	ch.combineSheds(g, old.sheds, oldAddrs)
 	if expired == nil {
 		return g
 	}

@@ -17,6 +17,8 @@ type PoolKey struct {
 	Pool   uint8 // abi.PoolCluster or abi.PoolLocal
 }
 
+func keyOf(in *Input) PoolKey { return PoolKey{in.Port.Name, in.Port.Family, in.Pool} }
+
 // String returns a human-readable name.
 func (k PoolKey) String() string {
 	pool := "cluster pool"
@@ -55,14 +57,19 @@ type Decision struct {
 	Balance      uint8   // abi.Balance…
 	Sheds        []Shed  // of established connections. Nil: none
 	Origin       Origin
-	Policy       string       // name, "" for none
-	Err          error        // of the chain
-	Steps        []StepResult // answers of the plugins, up to the first that failed
-	Observed     []uint16     // the chain's weights in mode Observe
-	Pending      *Pending     // the chain is waiting for a plugin; nil: it is not
+	Policy       string // name, "" for none
+	Evaluation
+	Shadow *Shadow // nil: the policy has none
+	Hold   *Hold   // the policy's panic hold; nil: it has none. Set by the planner
+}
+
+// Evaluation is what has come of evaluating a chain.
+type Evaluation struct {
+	Err     error
+	Steps   []StepResult // answers of the plugins, up to the first that failed
+	Pending *Pending     // the chain is waiting for a plugin; nil: it is not
 	// Refused reports that the call it waits for is not queued, see Caller.Room.
 	Refused bool
-	Hold    *Hold // the policy's panic hold; nil: it has none. Set by the planner
 }
 
 // Pending is the call that a decision waits for. Until its answer the previous decision stays in force.
@@ -77,18 +84,17 @@ type Origin uint8
 
 // The origins of a decision.
 const (
-	FromDefault  Origin = iota // default rules: no policy, no eligible endpoint, or a failure without a last good decision
+	FromDefault  Origin = iota // default rules: no policy, one that only has a shadow, no eligible endpoint, or a failure without a last good decision
 	FromChain                  // the chain's answer
 	FromLastGood               // the chain's last good answer, because the chain fails
-	FromObserve                // default rules, because the policy only observes
 )
 
-func (o Origin) String() string { return [...]string{"default", "policy", "last good", "observe"}[o] }
+func (o Origin) String() string { return [...]string{"default", "policy", "last good"}[o] }
 
 // StepResult is one plugin's answer.
 type StepResult struct {
 	Plugin  string
 	Weights []uint16 // parallel to Input.Port.Endpoints; read-only
-	Reasons []string // parallel to Weights
+	Reasons Reasons  // parallel to Weights
 	Err     error
 }

@@ -7,112 +7,115 @@ import (
 	"time"
 )
 
-// evaluate returns the answer of a pool's chain for an input and when to call Decide again (zero: only on a change, or when
+// evaluate returns the answer of a chain for an input and when to evaluate it again (zero: only on a change, or when
 // Deliver reports it), or an error that wraps ErrPending while the answer is not available.
 //
-// A pool awaits one chain at a time. The chain of a newer input supersedes it only as long as none of its calls has begun. A pool
+// A chain awaits one run at a time. The run for a newer input supersedes it only as long as none of its calls has begun. A pool
 // that changes faster than its plugins answer gets every answer that way, applied by address, instead of none.
-func (e *Evaluator) evaluate(m *poolState, in *Input, now time.Time, d *Decision) (*lastGood, time.Time, error) {
+func (e *Evaluator) evaluate(ch *chain, times *conditionTimes, in *Input, now time.Time, d *Evaluation) (*lastGood, time.Time, error) {
 	nowMS := now.UnixMilli()
-	if c := m.awaited; c != nil && (c.chain.answered || c.chain.unsent != nil) {
-		e.resume(m, c, nowMS)
+	if c := ch.awaited; c != nil && (c.run.answered || c.run.unsent != nil) {
+		e.resume(ch, times, c, nowMS)
 	}
 	c := e.newCall()
-	outcomes := e.build(c, m, in, now)
+	outcomes := e.build(c, ch, times, in, now)
 	digest := e.digester.request(&c.Request)
-	if digest != m.digest {
-		m.digest = digest
-		m.generation++
+	if digest != ch.digest {
+		ch.digest = digest
+		ch.generation++
 	}
-	c.Request.Generation = m.generation
-	if a := m.awaited; a != nil && (a.chain.index > 0 || a.chain.digest == digest) {
+	c.Request.Generation = ch.generation
+	if a := ch.awaited; a != nil && (a.run.index > 0 || a.run.digest == digest) {
 		e.release(c)
-		d.Refused = errors.Is(a.chain.unsent, errRefused)
-		return nil, time.Time{}, m.pending(d, a.chain.index, now, cmp.Or(a.chain.unsent, errQueued))
+		d.Refused = errors.Is(a.run.unsent, errRefused)
+		return nil, time.Time{}, ch.pending(d, a.run.index, now, cmp.Or(a.run.unsent, errQueued))
 	}
-	c.chain = chain{
-		digest: digest, nodesUnknown: in.NodesUnknown, podsUnknown: m.waitForPods(in, c.keys, nowMS), outcomes: outcomes,
+	c.Shadow = ch.shadow
+	c.run = chainRun{
+		digest: digest, nodesUnknown: in.NodesUnknown, podsUnknown: ch.waitForPods(in, c.keys, nowMS), outcomes: outcomes,
 	}
-	err := e.run(m, c, nowMS, func(s *stepState) {
-		d.Steps = append(d.Steps, e.stepResult(m.policy.Steps[c.chain.index].Plugin, s, in))
+	err := e.run(ch, c, nowMS, func(s *stepState) {
+		d.Steps = append(d.Steps, e.stepResult(ch.plugins()[c.run.index].Plugin, s, in))
 	})
 	switch {
 	case errors.Is(err, errQueued):
-		m.awaited = c
-		return nil, time.Time{}, m.pending(d, c.chain.index, now, err)
+		ch.awaited = c
+		return nil, time.Time{}, ch.pending(d, c.run.index, now, err)
 	case errors.Is(err, errBusy), errors.Is(err, errRefused):
 		d.Refused = errors.Is(err, errRefused)
 		defer e.release(c)
-		return nil, time.Time{}, m.pending(d, c.chain.index, now, err)
+		return nil, time.Time{}, ch.pending(d, c.run.index, now, err)
 	}
-	m.awaited, m.pendingSince = nil, 0 // an older chain is obsolete
+	ch.awaited, ch.pendingSince = nil, 0 // an older chain is obsolete
 	defer e.release(c)
-	requeueAt := m.untilPods(err, m.requeueAt(c.chain.index))
+	requeueAt := ch.untilPods(err, ch.requeueAt(c.run.index))
 	if err != nil {
-		failed := m.failed(c.chain.index, err)
+		failed := ch.failed(c.run.index, err)
 		d.Steps = append(d.Steps, failed)
 		return nil, requeueAt, failed.Err
 	}
-	e.answered(m, c)
-	return m.combine(&c.Request), requeueAt, nil
+	e.answered(ch, c)
+	return ch.combine(&c.Request, times.addrs), requeueAt, nil
 }
 
 // resume continues the awaited chain after an answer. If that completes the chain, its answer becomes the last good decision:
 // the chain of the current input may have to wait.
-func (e *Evaluator) resume(m *poolState, c *Call, nowMS int64) {
-	c.chain.unsent = nil
-	err := e.run(m, c, nowMS, func(*stepState) {})
+func (e *Evaluator) resume(ch *chain, times *conditionTimes, c *Call, nowMS int64) {
+	c.run.unsent = nil
+	err := e.run(ch, c, nowMS, func(*stepState) {})
 	switch {
 	case errors.Is(err, errQueued):
 		return
 	case errors.Is(err, errBusy), errors.Is(err, errRefused):
-		c.chain.unsent = err
+		c.run.unsent = err
 		return
 	case err == nil:
-		e.answered(m, c)
-		m.lastGood = m.combine(&c.Request)
+		e.answered(ch, c)
+		ch.lastGood = ch.combine(&c.Request, times.addrs)
 	default:
-		m.failed(c.chain.index, err)
+		ch.failed(c.run.index, err)
 	}
-	m.awaited, m.pendingSince = nil, 0
+	ch.awaited, ch.pendingSince = nil, 0
 	e.release(c)
 }
 
 // answered records that all plugins of a chain have answered.
-func (e *Evaluator) answered(m *poolState, c *Call) {
-	m.failure, m.saved = nil, nil
-	e.settingsAnswered(c.Key.Port.Service, m.policy)
+func (e *Evaluator) answered(ch *chain, c *Call) {
+	ch.failure, ch.saved = nil, nil
+	if !ch.shadow { // which does not decide about the settings of a Service
+		e.settingsAnswered(c.Key.Port.Service, ch.policy)
+	}
 }
 
 // failed returns the result of plugin number index that has failed, and records it unless the plugin is only not available yet.
-func (m *poolState) failed(index int, err error) StepResult {
-	name := m.policy.Steps[index].Plugin
+func (ch *chain) failed(index int, err error) StepResult {
+	name := ch.plugins()[index].Plugin
 	r := StepResult{Plugin: name, Err: fmt.Errorf("plugin %s: %w", name, err)}
 	if !errors.Is(err, ErrPending) {
-		m.failure = &r
+		ch.failure = &r
 	}
 	return r
 }
 
 // pending completes a decision that waits for plugin number index. While the chain was failing before, it still counts as failing.
-func (m *poolState) pending(d *Decision, index int, now time.Time, err error) error {
-	if m.pendingSince == 0 {
-		m.pendingSince = now.UnixMilli()
+func (ch *chain) pending(d *Evaluation, index int, now time.Time, err error) error {
+	if ch.pendingSince == 0 {
+		ch.pendingSince = now.UnixMilli()
 	}
-	d.Pending = &Pending{Plugin: m.policy.Steps[index].Plugin, Since: m.pendingSince}
+	d.Pending = &Pending{Plugin: ch.plugins()[index].Plugin, Since: ch.pendingSince}
 	d.Steps = nil
-	if m.failure != nil {
-		d.Steps = []StepResult{*m.failure}
-		return m.failure.Err
+	if ch.failure != nil {
+		d.Steps = []StepResult{*ch.failure}
+		return ch.failure.Err
 	}
 	return fmt.Errorf("plugin %s: %w", d.Pending.Plugin, err)
 }
 
 // requeueAt returns the earliest requeue time of the plugins up to number last.
-func (m *poolState) requeueAt(last int) time.Time {
+func (ch *chain) requeueAt(last int) time.Time {
 	at := int64(0)
-	for i := range m.steps[:min(last+1, len(m.steps))] {
-		if s := &m.steps[i]; s.requeueAt != 0 && (at == 0 || s.requeueAt < at) {
+	for i := range ch.steps[:min(last+1, len(ch.steps))] {
+		if s := &ch.steps[i]; s.requeueAt != 0 && (at == 0 || s.requeueAt < at) {
 			at = s.requeueAt
 		}
 	}
@@ -125,12 +128,12 @@ func (m *poolState) requeueAt(last int) time.Time {
 // stepResult returns a plugin's last answer for the endpoints of in.
 func (e *Evaluator) stepResult(name string, s *stepState, in *Input) StepResult {
 	n := len(in.Port.Endpoints)
-	r := StepResult{Plugin: name, Weights: s.results.weights, Reasons: make([]string, n)}
-	if len(e.portIndex) < n { // otherwise the request has all endpoints
-		r.Weights = make([]uint16, n)
+	if len(e.portIndex) == n { // the request has all endpoints
+		return StepResult{Plugin: name, Weights: s.results.weights, Reasons: s.results.reasons}
 	}
+	weights, reasons := make([]uint16, n), make([]string, n)
 	for i, w := range s.results.weights {
-		r.Weights[e.portIndex[i]], r.Reasons[e.portIndex[i]] = w, s.results.reasons.At(i)
+		weights[e.portIndex[i]], reasons[e.portIndex[i]] = w, s.results.reasons.At(i)
 	}
-	return r
+	return StepResult{Plugin: name, Weights: weights, Reasons: PackReasons(n, func(i int) string { return reasons[i] })}
 }

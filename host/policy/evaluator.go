@@ -49,16 +49,20 @@ func (e *Evaluator) Deliver(c *Call) bool {
 	if m == nil {
 		return false
 	}
-	if m.awaited == c {
-		c.chain.answered = true
+	of := &m.enforced
+	if c.Shadow {
+		of = m.shadow
 	}
-	return true
+	if of != nil && of.awaited == c {
+		c.run.answered = true
+	}
+	return of != nil
 }
 
-// Awaited returns the number of pools that wait for a plugin. It looks at all pools.
+// Awaited returns the number of pools whose decision waits for a plugin; shadows do not count. It looks at all pools.
 func (e *Evaluator) Awaited() (n int) {
 	for _, m := range e.pools {
-		if m.pendingSince != 0 {
+		if m.enforced.pendingSince != 0 {
 			n++
 		}
 	}
@@ -73,22 +77,10 @@ func (e *Evaluator) Room(plugin, namespace string) bool { return e.caller.Room(p
 
 // poolState is the state of a PoolKey.
 type poolState struct {
-	policy *Policy // nil after Restore, until the first Decide
-	name   string  // of policy
-	// saved are the plugins' states with the settings that they belong to, after Restore or a change of the policy, until the new
-	// chain has answered: while its settings are refused, those before are in force again.
-	saved      []savedStep
-	times      conditionTimes
-	steps      []stepState
-	lastGood   *lastGood     // the chain's last answer; nil: none
-	digest     requestDigest // of the last request
-	generation uint64
-	awaited    *Call       // that the evaluation waits for; nil: none
-	failure    *StepResult // of the last chain that has ended; nil: it succeeded
-	// pendingSince is since when the current input waits for a plugin, Unix milliseconds; 0: it does not.
-	pendingSince int64
-	// podsSince is since when the Pods that a plugin needs are not read, Unix milliseconds; 0: they are, or none needs them.
-	podsSince int64
+	name     string // of the policy
+	times    conditionTimes
+	enforced chain
+	shadow   *chain // nil: the policy has none
 }
 
 // Backoff between calls of a plugin that fails on the same input.
@@ -97,95 +89,92 @@ const (
 	maxBackoff = time.Minute
 )
 
-// Decide returns the decision for a pool, and when to call Decide again (zero: only on a change). Without a policy or without
-// eligible endpoints the default rules decide and no plugin is called. now must be by a clock that nobody can set: requests have
-// its times, and decisions.
+// Decide returns the decision for a pool, and when to call Decide again (zero: only on a change; see Shadow.RequeueAt for the
+// shadow). Without a policy or without eligible endpoints the default rules decide and no plugin is called. now must be by a clock that
+// nobody can set: requests have its times, and decisions.
 func (e *Evaluator) Decide(p *Policy, in *Input, now time.Time) (Decision, time.Time) {
 	if p == nil {
-		delete(e.pools, PoolKey{in.Port.Name, in.Port.Family, in.Pool})
+		delete(e.pools, keyOf(in))
 		return Decision{Weights: defaultWeights(in)}, time.Time{}
 	}
 	for { // at most three times: with the settings of the Service, the last good ones, those of the policy
 		applied := e.Settings(in.Service, p).InForce
-		d, at := e.decide(applied, in, now)
-		if e.Settings(in.Service, p).InForce == applied {
-			return d, at
+		m := e.poolFor(keyOf(in), applied)
+		m.times.update(in.Port.Endpoints, now)
+		d, at := e.decide(m, in, now)
+		if e.Settings(in.Service, p).InForce != applied {
+			continue
 		}
+		if m.shadow != nil {
+			d.Shadow = e.decideShadow(m, in, now, &d)
+		}
+		return d, at
 	}
 }
 
-func (e *Evaluator) decide(p *Policy, in *Input, now time.Time) (Decision, time.Time) {
-	key := PoolKey{in.Port.Name, in.Port.Family, in.Pool}
-	d := Decision{Weights: defaultWeights(in)}
-	d.Policy = p.Name
-	m := e.poolFor(key, p)
-	m.times.update(in.Port.Endpoints, now)
+func (e *Evaluator) decide(m *poolState, in *Input, now time.Time) (Decision, time.Time) {
+	d := Decision{Weights: defaultWeights(in), Policy: m.name}
+	c := &m.enforced
+	p := c.policy
 	if len(p.Steps) == 0 {
-		m.awaited, m.pendingSince, m.lastGood, d.Origin = nil, 0, nil, FromChain
+		if c.stopWaiting(); p.Panic.Below > 0 {
+			d.Origin = FromChain
+		}
+		c.lastGood = nil
 		return d, time.Time{}
 	}
 	if !anyPositive(d.Weights) {
-		m.awaited, m.pendingSince = nil, 0
+		c.stopWaiting()
 		return d, time.Time{}
 	}
-	answer, requeueAt, err := e.evaluate(m, in, now, &d)
-	switch {
-	case err != nil:
-		d.Err = fmt.Errorf("policy %s: %s: %w", p.Name, key, err)
+	answer, requeueAt, err := e.evaluate(c, &m.times, in, now, &d.Evaluation)
+	if err != nil {
+		d.Err = fmt.Errorf("policy %s: %s: %w", p.Name, keyOf(in), err)
 		if p.OnFailure == LastGood || errors.Is(err, ErrPending) {
-			m.keepLastGood(in, &d)
+			c.keepLastGood(in, &d)
 		}
-	case p.Mode == Observe:
-		d.Observed, d.Origin = answer.weights(in), FromObserve
-		m.lastGood = answer
-	default:
-		d.Weights, d.ResetAt, d.KeepDraining, d.Balance = answer.weights(in), answer.resets(in), answer.draining(in), answer.balance
-		d.Sheds = answer.shedsOf(in)
-		d.Origin = FromChain
-		m.lastGood = answer
+		return d, requeueAt
 	}
+	c.lastGood, d.Origin = answer, FromChain
+	answer.enforce(answer.weights(in), in, &d)
 	return d, requeueAt
 }
 
 // keepLastGood applies the last good decision, if there is one, to the current endpoints.
-func (m *poolState) keepLastGood(in *Input, d *Decision) {
-	w := m.lastGood.applyTo(in, d.Weights)
-	switch {
-	case w == nil:
-	case m.policy.Mode == Observe:
-		if d.Pending != nil {
-			d.Observed, d.Origin = w, FromObserve
-		}
-	default:
-		d.Weights, d.Origin = w, FromLastGood
-		d.ResetAt, d.KeepDraining, d.Balance = m.lastGood.resets(in), m.lastGood.draining(in), m.lastGood.balance
-		d.Sheds = m.lastGood.shedsOf(in)
+func (c *chain) keepLastGood(in *Input, d *Decision) {
+	if w := c.lastGood.applyTo(in, d.Weights); w != nil {
+		d.Origin = FromLastGood
+		c.lastGood.enforce(w, in, d)
 	}
 }
 
-// poolFor returns the state of a pool. When the policy changes, condition times are kept, and the states of plugins whose settings stay
-// the same. The last good decision is kept as long as the policy keeps its name: it is better than none while the new chain fails.
+// enforce makes an answer with these weights the decision.
+func (g *lastGood) enforce(weights []uint16, in *Input, d *Decision) {
+	d.Weights, d.ResetAt, d.KeepDraining, d.Balance = weights, g.resets(in), g.draining(in), g.balance
+	d.Sheds = g.shedsOf(in)
+}
+
+// poolFor returns the state of a pool, for a policy. Condition times are kept when the policy changes.
 func (e *Evaluator) poolFor(key PoolKey, p *Policy) *poolState {
 	m := e.pools[key]
-	switch {
-	case m == nil:
-		m = &poolState{}
+	if m == nil {
+		m = &poolState{name: p.Name}
 		e.pools[key] = m
-	case m.policy != nil && m.policy.equal(p):
-		m.policy = p
+	}
+	if m.enforced.policy == p {
 		return m
-	case m.name != p.Name:
-		m.lastGood = nil
 	}
-	if m.policy != nil && m.saved == nil && m.name == p.Name {
-		m.saved = m.saveSteps()
-	}
-	m.policy, m.name, m.steps = p, p.Name, make([]stepState, len(p.Steps))
-	m.awaited, m.failure, m.pendingSince = nil, nil, 0
-	for i, s := range p.Steps {
-		if i < len(m.saved) && m.saved[i].Plugin == s.Plugin && m.saved[i].Settings == s.Settings {
-			m.steps[i].state = m.saved[i].State
-		}
+	renamed := m.name != p.Name
+	m.name = p.Name
+	m.enforced.use(p, renamed)
+	switch {
+	case len(p.Shadow) == 0:
+		m.shadow = nil
+	case m.shadow == nil:
+		m.shadow = &chain{shadow: true}
+		fallthrough
+	default:
+		m.shadow.use(p, renamed)
 	}
 	return m
 }

@@ -150,15 +150,6 @@ func TestAnswerWithoutWeightIsRejected(t *testing.T) {
 	}
 }
 
-func TestObserveUsesDefaultDecision(t *testing.T) {
-	b := newFixture(&fakePlugin{decide: setWeights(7)})
-	b.policy.Mode = Observe
-	d := b.expect(t, "observing", FromObserve, 1, 1, 1)
-	if !slices.Equal(d.Observed, []uint16{7, 7, 7}) {
-		t.Fatalf("observed %v", d.Observed)
-	}
-}
-
 func TestTerminatingSinceStaysTheSame(t *testing.T) {
 	var seen []int64
 	p := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
@@ -215,7 +206,9 @@ func TestDecisionNeverWidensEligibility(t *testing.T) {
 		}
 		b := newFixture(&fakePlugin{decide: wild}, &fakePlugin{decide: wild})
 		b.policy.OnFailure = OnFailure(r.IntN(2))
-		b.policy.Mode = Mode(r.IntN(5) / 4)
+		if r.IntN(5) == 0 {
+			b.policy.Steps, b.policy.Shadow = nil, b.policy.Steps
+		}
 		for range 12 {
 			b.set(r.IntN(5), 0)
 			b.in.Pool = uint8(r.IntN(2))

@@ -71,6 +71,17 @@ func newFixture(plugins ...*fakePlugin) *fixture {
 	return b
 }
 
+// shadow gives the policy a shadow of plugins of its own.
+func (b *fixture) shadow(plugins ...*fakePlugin) {
+	b.policy = b.policy.clone()
+	b.policy.Shadow = nil
+	for i, p := range plugins {
+		name := ShadowPlugin(fmt.Sprint("plugin", i))
+		b.plugins[name] = p
+		b.policy.Shadow = append(b.policy.Shadow, Step{Plugin: name})
+	}
+}
+
 // set sets the numbers of ready and terminating endpoints.
 func (b *fixture) set(ready, terminating int) {
 	p := &service.Port{

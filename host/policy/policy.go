@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -9,11 +10,13 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Policy is a named chain of plugins, which may be empty if Panic is set.
+// Policy is a named chain of plugins, which may be empty if it has a shadow or Panic is set.
 type Policy struct {
-	Name      string
-	Steps     []Step
-	Mode      Mode
+	Name  string
+	Steps []Step
+	// Shadow is a second chain, with names from ShadowPlugin. It gets the same inputs, and its decisions are compared with what is
+	// enforced, see Decision.Shadow. Nil: none.
+	Shadow    []Step
 	OnFailure OnFailure
 	Panic     Panic
 	// MaxShedPercentPerSecond bounds which part of an endpoint's connections is reset in a second because of Shed.
@@ -22,13 +25,28 @@ type Policy struct {
 
 // equal reports whether two policies are equal; reading a configuration again makes new ones.
 func (p *Policy) equal(q *Policy) bool {
-	return p == q || p.Name == q.Name && p.Mode == q.Mode && p.OnFailure == q.OnFailure && p.Panic == q.Panic &&
-		p.MaxShedPercentPerSecond == q.MaxShedPercentPerSecond && slices.EqualFunc(p.Steps, q.Steps, Step.equal)
+	return p == q || p.Name == q.Name && p.OnFailure == q.OnFailure && p.Panic == q.Panic &&
+		p.MaxShedPercentPerSecond == q.MaxShedPercentPerSecond && equalSteps(p.Steps, q.Steps) && equalSteps(p.Shadow, q.Shadow)
 }
+
+// All returns the steps of the chain, then those of the shadow.
+func (p *Policy) All() iter.Seq[*Step] {
+	return func(yield func(*Step) bool) {
+		for _, steps := range [...][]Step{p.Steps, p.Shadow} {
+			for i := range steps {
+				if !yield(&steps[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func equalSteps(a, b []Step) bool { return slices.EqualFunc(a, b, Step.equal) }
 
 // Step is a plugin of a chain with its settings.
 type Step struct {
-	Plugin   string
+	Plugin   string // of a shadow: see ShadowPlugin
 	Settings string // canonical JSON object, "" for none
 	// Own reports that Settings have fields that the Service sets. PolicySettings are the settings without them; "" if not Own.
 	Own            bool
@@ -54,17 +72,6 @@ func (s *Step) configured() string {
 func (s *Step) settings() abi.Settings {
 	return abi.Settings{Text: s.Settings, Own: s.Own, Policy: s.PolicySettings}
 }
-
-// Mode is whether a chain's answer is used.
-type Mode uint8
-
-// The modes. Observe runs the chain and reports how its answer differs from the default rules, but does not use it.
-const (
-	Enforce Mode = iota
-	Observe
-)
-
-func (m Mode) String() string { return [...]string{"Enforce", "Observe"}[m] }
 
 // OnFailure is which decision is in force while a chain fails.
 type OnFailure uint8

@@ -9,10 +9,10 @@ import (
 )
 
 // build builds the request for the first plugin of the chain, with the weights of the default rules, and e.portIndex.
-func (e *Evaluator) build(c *Call, m *poolState, in *Input, now time.Time) outcomesOf {
+func (e *Evaluator) build(c *Call, ch *chain, times *conditionTimes, in *Input, now time.Time) outcomesOf {
 	p := in.Port
 	var needs uint32
-	needs, c.keys = e.asks(m.policy, c.keys[:0])
+	needs, c.keys = e.asks(ch.plugins(), c.keys[:0])
 	e.portIndex = e.portIndex[:0]
 	eps := c.Request.Endpoints[:0]
 	for i := range p.Endpoints {
@@ -20,7 +20,7 @@ func (e *Evaluator) build(c *Call, m *poolState, in *Input, now time.Time) outco
 		if in.Pool == abi.PoolLocal && !ep.Local {
 			continue
 		}
-		since, bits := m.times.times[i], conditions(in, i)
+		since, bits := times.times[i], conditions(in, i)
 		eps = append(eps, abi.Endpoint{
 			Addr: ep.Addr, Conditions: bits, Node: ep.Node, Zone: ep.Zone,
 			Weight: bits / abi.Chosen & 1, PriorWeight: abi.NoWeight,
@@ -31,12 +31,12 @@ func (e *Evaluator) build(c *Call, m *poolState, in *Input, now time.Time) outco
 		}
 		e.portIndex = append(e.portIndex, i)
 	}
-	if m.lastGood != nil {
+	if ch.lastGood != nil {
 		j := 0
-		m.lastGood.forEach(in, func(i, r int) {
+		ch.lastGood.forEach(in, func(i, r int) {
 			if j < len(e.portIndex) && e.portIndex[j] == i {
 				if r >= 0 {
-					eps[j].PriorWeight = int32(m.lastGood.rows[r].weight)
+					eps[j].PriorWeight = int32(ch.lastGood.rows[r].weight)
 				}
 				j++
 			}
@@ -128,15 +128,16 @@ func conditions(in *Input, i int) uint32 {
 	return bits
 }
 
-// Needs returns the needs of the loaded plugins of a chain.
+// Needs returns the needs of the loaded plugins of a policy.
 func (e *Evaluator) Needs(p *Policy) uint32 {
-	needs, _ := e.asks(p, nil)
-	return needs
+	needs, _ := e.asks(p.Steps, nil)
+	ofShadow, _ := e.asks(p.Shadow, nil)
+	return needs | ofShadow
 }
 
 // asks returns the needs of the loaded plugins of a chain, and appends the keys that they declare to keys, each once.
-func (e *Evaluator) asks(p *Policy, keys []string) (needs uint32, _ []string) {
-	for _, s := range p.Steps {
+func (e *Evaluator) asks(steps []Step, keys []string) (needs uint32, _ []string) {
+	for _, s := range steps {
 		plugin, err := e.plugins(s.Plugin)
 		if err != nil {
 			continue

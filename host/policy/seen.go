@@ -65,19 +65,30 @@ func (t *told) tell(r *abi.Request) {
 	}
 }
 
-// Seen returns what the plugins of a pool's chain saw, up to the first that has not answered. in must be the input of the
-// pool's last decision; if its endpoints are not, Seen returns nil. It calls no plugin.
-func (e *Evaluator) Seen(in *Input) (all []Seen) {
-	m := e.pools[PoolKey{in.Port.Name, in.Port.Family, in.Pool}]
+// Seen returns what the plugins of a pool's chain saw, then those of the shadow, each up to the first that has not answered. in must be
+// the input of the pool's last decision; if its endpoints are not, Seen returns nil. It calls no plugin.
+func (e *Evaluator) Seen(in *Input) []Seen {
+	m := e.pools[keyOf(in)]
 	eps := in.Port.Endpoints
-	if m == nil || m.policy == nil || len(m.steps) == 0 || !sameAddrs(m.times.addrs, len(eps), func(i int) netip.AddrPort { return eps[i].Addr }) {
+	if m == nil || !sameAddrs(m.times.addrs, len(eps), func(i int) netip.AddrPort { return eps[i].Addr }) {
+		return nil
+	}
+	all := e.seen(&m.enforced, &m.times, in)
+	if m.shadow != nil {
+		all = append(all, e.seen(m.shadow, &m.times, in)...)
+	}
+	return all
+}
+
+func (e *Evaluator) seen(ch *chain, times *conditionTimes, in *Input) (all []Seen) {
+	if ch.policy == nil || len(ch.steps) == 0 {
 		return nil
 	}
 	c := &Call{}
-	e.build(c, m, in, time.UnixMilli(m.steps[0].answeredAt))
+	e.build(c, ch, times, in, time.UnixMilli(ch.steps[0].answeredAt))
 	digest := e.digester.request(&c.Request)
-	for i := range m.steps {
-		s, step := &m.steps[i], &m.policy.Steps[i]
+	for i := range ch.steps {
+		s, step := &ch.steps[i], &ch.plugins()[i]
 		plugin, err := e.plugins(step.Plugin)
 		if err != nil || s.answeredAt == 0 || len(s.results.weights) != len(c.Request.Endpoints) {
 			return all

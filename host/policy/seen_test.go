@@ -100,7 +100,7 @@ func TestWhatIsNotAskedForIsNotKept(t *testing.T) {
 	b, _, _ := newSignalsFixture(abi.NeedNodes)
 	b.decide()
 	for _, m := range b.evaluator.pools {
-		if m.steps[0].told != nil {
+		if m.enforced.steps[0].told != nil {
 			t.Error("numbers of connections are kept for a plugin that does not ask for them")
 		}
 	}

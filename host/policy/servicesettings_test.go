@@ -119,7 +119,7 @@ func TestRefusedSettingsLoseNoState(t *testing.T) {
 	b.decide()
 	state := func() string {
 		for _, m := range b.evaluator.pools {
-			return string(m.steps[0].state)
+			return string(m.enforced.steps[0].state)
 		}
 		return ""
 	}
@@ -207,8 +207,8 @@ func TestLastGoodSettingsSurviveRestart(t *testing.T) {
 		t.Errorf("%v, %d calls", s.Err, p.calls-calls)
 	}
 	for _, m := range b.evaluator.pools {
-		if len(m.steps[0].state) != 3 {
-			t.Errorf("state %q, want that of three calls", m.steps[0].state)
+		if len(m.enforced.steps[0].state) != 3 {
+			t.Errorf("state %q, want that of three calls", m.enforced.steps[0].state)
 		}
 	}
 	b.evaluator.Prune(func(model.PortName) bool { return false })

@@ -19,34 +19,35 @@ const maxMergedSettings = 32 << 10
 // maxQuoted is the length at which names from an annotation are cut in errors.
 const maxQuoted = 100
 
-// WithSettings returns the policy with other settings: objects by name of a plugin of the chain, whose top-level fields replace those
-// of the plugin's settings. It is for the settings of a binding.
+// WithSettings returns the policy with other settings: objects by name of a plugin of the chain or the shadow, whose top-level fields
+// replace those of the plugin's settings. It is for the settings of a binding.
 func (p *Policy) WithSettings(objects map[string]string) (*Policy, error) {
-	q := *p
-	q.Steps = slices.Clone(p.Steps)
+	q := p.clone()
 	for _, name := range slices.Sorted(maps.Keys(objects)) {
 		fields, err := parseObject([]byte(objects[name]))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		found := false
-		for i := range q.Steps {
-			if s := &q.Steps[i]; s.Plugin == name {
-				found = true
-				if s.Settings, err = mergeSettings(s.Settings, fields); err != nil {
-					return nil, fmt.Errorf("%s: %w", name, err)
-				}
+		for s := range q.All() {
+			if s.name() != name {
+				continue
+			}
+			found = true
+			if s.Settings, err = mergeSettings(s.Settings, fields); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("policy %s has no plugin %.*q (plugins: %s)", p.Name, maxQuoted, name, p.pluginNames())
+			return nil, p.noPlugin(name)
 		}
 	}
-	return &q, nil
+	return q, nil
 }
 
 // withServiceSettings returns the policy with the settings of a Service: a JSON object with an object for each plugin of the chain
-// whose settings it changes. Only fields that the policy allows may be set.
+// whose settings it changes. Only fields that the policy allows may be set. The shadow gets what its plugins allow; it has no say in
+// whether the settings are in force.
 func (p *Policy) withServiceSettings(text string) (*Policy, error) {
 	if len(text) > model.MaxSettings {
 		return nil, fmt.Errorf("longer than %d bytes", model.MaxSettings)
@@ -55,8 +56,7 @@ func (p *Policy) withServiceSettings(text string) (*Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := *p
-	q.Steps = slices.Clone(p.Steps)
+	q := p.clone()
 	for _, name := range slices.Sorted(maps.Keys(objects)) {
 		fields, err := parseObject(objects[name])
 		if err != nil {
@@ -64,33 +64,58 @@ func (p *Policy) withServiceSettings(text string) (*Policy, error) {
 		}
 		found := false
 		for i := range q.Steps {
-			s := &q.Steps[i]
-			if s.Plugin != name {
-				continue
-			}
-			found = true
-			for _, field := range slices.Sorted(maps.Keys(fields)) {
-				if !slices.Contains(s.ServiceSettings, field) {
-					return nil, fmt.Errorf("%s.%.*q: policy %s does not let Services set it (%s)", name, maxQuoted, field, p.Name, allowed(s))
+			if s := &q.Steps[i]; s.Plugin == name {
+				found = true
+				if err := s.setOwn(p.Name, fields); err != nil {
+					return nil, err
 				}
 			}
-			if len(fields) == 0 {
-				continue
-			}
-			merged, err := mergeSettings(s.Settings, fields)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
-			}
-			if len(merged) > maxMergedSettings {
-				return nil, fmt.Errorf("%s: %d bytes with the settings of policy %s, the limit is %d", name, len(merged), p.Name, maxMergedSettings)
-			}
-			s.Own, s.PolicySettings, s.Settings = true, s.Settings, merged
 		}
 		if !found {
-			return nil, fmt.Errorf("policy %s has no plugin %.*q (plugins: %s)", p.Name, maxQuoted, name, p.pluginNames())
+			return nil, (&Policy{Name: p.Name, Steps: p.Steps}).noPlugin(name)
+		}
+		for i := range q.Shadow {
+			if s := q.Shadow[i]; s.name() == name && s.setOwn(p.Name, fields) == nil {
+				q.Shadow[i] = s
+			}
 		}
 	}
-	return &q, nil
+	return q, nil
+}
+
+// setOwn sets fields of the settings that a Service sets.
+func (s *Step) setOwn(policy string, fields map[string]json.RawMessage) error {
+	name := s.name()
+	for _, field := range slices.Sorted(maps.Keys(fields)) {
+		if !slices.Contains(s.ServiceSettings, field) {
+			return fmt.Errorf("%s.%.*q: policy %s does not let Services set it (%s)", name, maxQuoted, field, policy, allowed(s))
+		}
+	}
+	if len(fields) == 0 {
+		return nil
+	}
+	merged, err := mergeSettings(s.Settings, fields)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if len(merged) > maxMergedSettings {
+		return fmt.Errorf("%s: %d bytes with the settings of policy %s, the limit is %d", name, len(merged), policy, maxMergedSettings)
+	}
+	s.Own, s.PolicySettings, s.Settings = true, s.Settings, merged
+	return nil
+}
+
+// name returns the plugin's name in the configuration.
+func (s *Step) name() string {
+	name, _ := CutShadow(s.Plugin)
+	return name
+}
+
+// clone returns a copy whose steps can be changed.
+func (p *Policy) clone() *Policy {
+	q := *p
+	q.Steps, q.Shadow = slices.Clone(p.Steps), slices.Clone(p.Shadow)
+	return &q
 }
 
 func allowed(s *Step) string {
@@ -100,12 +125,15 @@ func allowed(s *Step) string {
 	return "only " + strings.Join(s.ServiceSettings, ", ")
 }
 
-func (p *Policy) pluginNames() string {
+// noPlugin is the error of settings for a plugin that the policy does not have.
+func (p *Policy) noPlugin(name string) error {
 	var names []string
-	for i := range p.Steps {
-		names = append(names, p.Steps[i].Plugin)
+	for s := range p.All() {
+		if !slices.Contains(names, s.name()) {
+			names = append(names, s.name())
+		}
 	}
-	return strings.Join(names, ", ")
+	return fmt.Errorf("policy %s has no plugin %.*q (plugins: %s)", p.Name, maxQuoted, name, strings.Join(names, ", "))
 }
 
 // parseObject returns the members of a JSON object. A name that occurs twice is an error: parsers differ in which value they use.

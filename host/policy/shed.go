@@ -11,9 +11,9 @@ type Shed struct {
 }
 
 // combineSheds sets the sheds of the answers of the chain, for each endpoint the largest one. before are those of the last answer.
-func (m *poolState) combineSheds(g *lastGood, before []Shed, addrs model.AddrList) {
-	for k := range m.steps {
-		s := &m.steps[k]
+func (ch *chain) combineSheds(g *lastGood, before []Shed, addrs model.AddrList) {
+	for k := range ch.steps {
+		s := &ch.steps[k]
 		for i, permille := range s.results.shedPermille {
 			if permille > g.shed(i).Permille {
 				g.setShed(i, Shed{s.answeredAt, permille})

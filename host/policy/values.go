@@ -18,30 +18,31 @@ const podsWait = 30 * time.Second
 // errPodsUnknown is the error of a plugin that declares keys of Pods before they are read.
 var errPodsUnknown = fmt.Errorf("%w: the Pods of the Service are not known yet", ErrPending)
 
-// DeclaresPods reports whether a loaded plugin of a chain declares keys of Pods. p may be nil.
+// DeclaresPods reports whether a loaded plugin of a policy declares keys of Pods. p may be nil.
 func (e *Evaluator) DeclaresPods(p *Policy) bool {
 	if p == nil {
 		return false
 	}
-	_, keys := e.asks(p, nil)
+	_, keys := e.asks(p.Steps, nil)
+	_, keys = e.asks(p.Shadow, keys)
 	return slices.ContainsFunc(keys, abi.IsPodKey)
 }
 
 // waitForPods reports whether plugins that declare keys of Pods have to wait for them, given those of the chain.
-func (m *poolState) waitForPods(in *Input, keys []string, nowMS int64) bool {
+func (ch *chain) waitForPods(in *Input, keys []string, nowMS int64) bool {
 	if !in.Pods.Pending || !slices.ContainsFunc(keys, abi.IsPodKey) {
-		m.podsSince = 0
+		ch.podsSince = 0
 		return false
 	}
-	if m.podsSince == 0 {
-		m.podsSince = nowMS
+	if ch.podsSince == 0 {
+		ch.podsSince = nowMS
 	}
-	return nowMS < m.podsSince+podsWait.Milliseconds()
+	return nowMS < ch.podsSince+podsWait.Milliseconds()
 }
 
 // untilPods returns the earlier of a requeue time and the end of the wait for Pods, if err is that wait.
-func (m *poolState) untilPods(err error, requeueAt time.Time) time.Time {
-	end := time.UnixMilli(m.podsSince).Add(podsWait)
+func (ch *chain) untilPods(err error, requeueAt time.Time) time.Time {
+	end := time.UnixMilli(ch.podsSince).Add(podsWait)
 	if errors.Is(err, errPodsUnknown) && (requeueAt.IsZero() || end.Before(requeueAt)) {
 		return end
 	}
