@@ -116,7 +116,10 @@ func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) erro
 	case x.Policy == "":
 		fmt.Fprintln(w, "  policy     none: the default rules decide")
 	default:
-		fmt.Fprintf(w, "  policy     %s (%s), mode %s\n", x.Policy, cmp.Or(strings.Join(x.Plugins, " → "), "no plugins"), x.Mode)
+		fmt.Fprintf(w, "  policy     %s (%s)\n", x.Policy, cmp.Or(strings.Join(x.Plugins, " → "), "no plugins"))
+	}
+	if x.Shadow != nil {
+		fmt.Fprintf(w, "  shadow     %s: %s\n", strings.Join(x.Shadow.Plugins, " → "), shadowText(x.Shadow))
 	}
 	for _, b := range x.Nodes {
 		fmt.Fprintf(w, "  binding    %s\n", b)
@@ -168,20 +171,18 @@ func printPool(w io.Writer, p *state.Pool, plugins []string) {
 	if p.Topology != "none" && p.Pool == "cluster" {
 		fmt.Fprintf(w, ", hints followed: %s", p.Topology)
 	}
-	if q := p.Pending; q != nil {
-		fmt.Fprintf(w, "\n  waiting for plugin %s since %s", q.Plugin, q.Since.Format(time.RFC3339))
-		if q.ThrottledSince != nil {
-			fmt.Fprintf(w, "; throttled since %s: it has used up its share of CPU time", q.ThrottledSince.Format(time.RFC3339))
-		}
+	if p.Pending != nil {
+		fmt.Fprintf(w, "\n  %s", pendingText(p.Pending))
 	}
 	printPanic(w, p.Panic)
+	printPoolShadow(w, p.Shadow)
 	fmt.Fprintln(w)
 	if len(p.Endpoints) == 0 {
 		fmt.Fprintln(w, "  no endpoints")
 		return
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	kernel, steps, observed := false, len(p.Endpoints[0].Steps), p.Endpoints[0].Observed != nil
+	kernel, steps, shadow := false, len(p.Endpoints[0].Steps), p.Endpoints[0].Shadow != nil
 	for _, e := range p.Endpoints {
 		kernel = kernel || len(e.Kernel) > 0
 	}
@@ -189,8 +190,8 @@ func printPool(w io.Writer, p *state.Pool, plugins []string) {
 	for _, s := range plugins[:steps] {
 		head = append(head, strings.ToUpper(s))
 	}
-	if observed {
-		head = append(head, "OBSERVED")
+	if shadow {
+		head = append(head, "SHADOW")
 	}
 	head = append(head, "WEIGHT", "SHARE")
 	if kernel {
@@ -207,8 +208,13 @@ func printPool(w io.Writer, p *state.Pool, plugins []string) {
 				why = append(why, s.Plugin+": "+s.Reason)
 			}
 		}
-		if observed {
-			cells = append(cells, strconv.Itoa(int(*e.Observed)))
+		if shadow {
+			cells = append(cells, strconv.Itoa(int(e.Shadow.Weight)))
+			for _, s := range e.Shadow.Steps {
+				if s.Reason != "" {
+					why = append(why, s.Plugin+": "+s.Reason)
+				}
+			}
 		}
 		cells = append(cells, strconv.Itoa(int(e.Weight)), fmt.Sprintf("%.1f %%", 100*e.Share))
 		if kernel {
@@ -229,6 +235,15 @@ func printPool(w io.Writer, p *state.Pool, plugins []string) {
 	for i := range p.Inputs {
 		printInputs(w, &p.Inputs[i])
 	}
+}
+
+// pendingText describes the plugin call that a decision waits for.
+func pendingText(q *state.Pending) string {
+	text := "waiting for plugin " + q.Plugin + " since " + q.Since.Format(time.RFC3339)
+	if q.ThrottledSince != nil {
+		text += "; throttled since " + q.ThrottledSince.Format(time.RFC3339) + ": it has used up its share of CPU time"
+	}
+	return text
 }
 
 // shedText describes the part of an endpoint's connections that is reset.

@@ -177,13 +177,13 @@ func FuzzPrinters(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		at, weight := time.Unix(0, 0), uint16(1)
+		at, share := time.Unix(0, 0), 0.5
 		show := func(s string) string {
 			var out bytes.Buffer
-			endpoint := state.Endpoint{Address: s, Pod: s, Node: s, Zone: s, Eligible: true, Why: s, Observed: &weight, ResetAt: &at,
+			endpoint := state.Endpoint{Address: s, Pod: s, Node: s, Zone: s, Eligible: true, Why: s, Shadow: &state.EndpointShadow{Steps: []state.Step{{Plugin: s, Reason: s + "."}}}, ResetAt: &at,
 				Steps: []state.Step{{Plugin: s, Reason: s + "."}}, Kernel: []state.KernelShare{{Frontend: s}, {Frontend: s, Weight: 1}}}
-			x := &state.Explanation{Service: s, Policy: s + ".", Plugins: []string{s}, Mode: s, Error: s + ".", Frontends: []string{s, s}, Contested: []string{s},
-				Pools: []state.Pool{{Port: s, Protocol: s, Family: s, Pool: "cluster", Topology: s + ".", DecidedBy: s, Endpoints: []state.Endpoint{endpoint, endpoint}}}}
+			x := &state.Explanation{Service: s, Policy: s + ".", Plugins: []string{s}, Shadow: &state.Shadow{Plugins: []string{s + "."}, Divergence: &share}, Error: s + ".", Frontends: []string{s, s}, Contested: []string{s},
+				Pools: []state.Pool{{Port: s, Protocol: s, Family: s, Pool: "cluster", Topology: s + ".", DecidedBy: s, Shadow: &state.PoolShadow{Error: s + ".", Pending: &state.Pending{Plugin: s + "."}}, Endpoints: []state.Endpoint{endpoint, endpoint}}}}
 			flow := plan.Flow{From: netip.IPv6Loopback(), To: netip.AddrPortFrom(netip.IPv6Loopback(), 1)}
 			err := errors.Join(
 				printExplanation(&out, x, s+"."),

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
@@ -19,7 +20,7 @@ func newPlanCommand() *cobra.Command {
 		Use:   "plan",
 		Short: "Print the plan of a node",
 		Long: `Reads the cluster state once, and prints every frontend of a node with its endpoints, their weights and shares, and what
-the backend cannot represent. Needs neither root nor a kernel, and changes nothing.`,
+the backend cannot represent, and how the shadows of policies compare. Needs neither root nor a kernel, and changes nothing.`,
 		Example: "  sluice plan --kubeconfig ~/.kube/config --node node-a1\n  sluice plan --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -36,14 +37,16 @@ the backend cannot represent. Needs neither root nor a kernel, and changes nothi
 				return err
 			}
 			_, lost := plan.Normalize(pl.Current(), caps)
+			shadows := state.NewShadows(pl.Shadows())
 			lost = slices.Concat(pl.Omitted(), pl.Conflicts(), lost)
 			if output == "json" {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")
 				return enc.Encode(struct {
-					Plan         *plan.Plan         `json:"plan"`
-					Degradations []plan.Degradation `json:"degradations"`
-				}{pl.Current(), append([]plan.Degradation{}, lost...)})
+					Plan         *plan.Plan            `json:"plan"`
+					Degradations []plan.Degradation    `json:"degradations"`
+					Shadows      []state.ServiceShadow `json:"shadows"` // those that diverge the most first
+				}{pl.Current(), append([]plan.Degradation{}, lost...), shadows})
 			}
 			fmt.Fprint(cmd.OutOrStdout(), plan.Format(pl.Current()))
 			if len(lost) > 0 {
@@ -52,6 +55,7 @@ the backend cannot represent. Needs neither root nor a kernel, and changes nothi
 					fmt.Fprintf(cmd.OutOrStdout(), "# %s\n", printable.Escape(d.String()))
 				}
 			}
+			printShadows(cmd.OutOrStdout(), shadows)
 			return nil
 		},
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 func TestAdaptedConfigurationIsValid(t *testing.T) {
@@ -38,9 +37,6 @@ func TestAdaptedConfigurationIsValid(t *testing.T) {
 	}
 	var drain, spill string
 	for _, p := range c.Policies {
-		if p.Mode == policy.Observe {
-			continue
-		}
 		for _, s := range p.Steps {
 			switch s.Plugin {
 			case "staged-drain":

@@ -36,7 +36,7 @@ func serviceNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error
 		if p == nil {
 			return needs
 		}
-		for _, step := range p.Steps {
+		for step := range p.All() {
 			if plugin, err := plugins(step.Plugin); err == nil {
 				needs.Nodes = needs.Nodes || plugin.Needs(step.Settings)&abi.NeedNodes != 0
 				addKeys(&needs, plugin.Keys(step.Settings))

@@ -181,24 +181,31 @@ func (c *Config) PolicySet() *policy.Set {
 // PluginSettings are settings of a plugin, "" for none, and the first field of the configuration that has them.
 type PluginSettings struct{ Text, Field string }
 
-// SettingsOf returns the distinct settings of a plugin, those of policies before those of bindings; nil if no policy uses it. Services can
-// have others, see policy.Step.
+// SettingsOf returns the distinct settings of a plugin, those of policies before those of bindings; nil if no policy uses it. In shadows a
+// plugin has another name, see policy.ShadowPlugin. Services can have other settings, see policy.Step.
 func (c *Config) SettingsOf(plugin string) []PluginSettings {
 	var out []PluginSettings
 	add := func(p *policy.Policy, field func(step int) string) {
-		for i := range p.Steps {
-			s := &p.Steps[i]
+		i := -1
+		for s := range p.All() {
+			i++
 			if s.Plugin == plugin && !slices.ContainsFunc(out, func(o PluginSettings) bool { return o.Text == s.Settings }) {
 				out = append(out, PluginSettings{s.Settings, field(i)})
 			}
 		}
 	}
 	for i := range c.Policies {
-		add(&c.Policies[i], func(step int) string { return fmt.Sprintf("policies[%d].plugins[%d].settings", i, step) })
+		add(&c.Policies[i], func(step int) string {
+			if n := len(c.Policies[i].Steps); step >= n {
+				return fmt.Sprintf("policies[%d].shadow[%d].settings", i, step-n)
+			}
+			return fmt.Sprintf("policies[%d].plugins[%d].settings", i, step)
+		})
 	}
 	for i, b := range c.PolicySet().Bindings {
 		if b.Applied != nil {
-			add(b.Applied, func(int) string { return fmt.Sprintf("bindings[%d].settings[%s]", i, plugin) })
+			name, _ := policy.CutShadow(plugin)
+			add(b.Applied, func(int) string { return fmt.Sprintf("bindings[%d].settings[%s]", i, name) })
 		}
 	}
 	return out

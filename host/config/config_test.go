@@ -78,9 +78,8 @@ policies:
   - name: zone-spill
     serviceSettings: [tolerancePercent, demand]
 - name: watch
-  mode: Observe
   failurePolicy: Default
-  plugins: [{name: zone-spill, settings: {}}]
+  shadow: [{name: zone-spill, settings: {}, serviceSettings: [demand]}]
 - {name: hold, panic: {below: 50}}
 - {name: hold-longer, maxShedPercentPerSecond: 5, panic: {below: 70, hold: 10m}, plugins: [{name: zone-spill}]}
 bindings:
@@ -149,8 +148,8 @@ func TestParseEveryField(t *testing.T) {
 		Policies: []policy.Policy{
 			{Name: "zone-aware", Steps: []policy.Step{drain, {Plugin: "zone-spill", ServiceSettings: []string{"demand", "tolerancePercent"}}}, MaxShedPercentPerSecond: 1},
 			{
-				Name: "watch", Mode: policy.Observe, OnFailure: policy.Default,
-				Steps: []policy.Step{{Plugin: "zone-spill", Settings: "{}"}}, MaxShedPercentPerSecond: 1,
+				Name: "watch", OnFailure: policy.Default, MaxShedPercentPerSecond: 1,
+				Shadow: []policy.Step{{Plugin: "zone-spill/shadow", Settings: "{}", ServiceSettings: []string{"demand"}}},
 			},
 			{Name: "hold", Panic: policy.Panic{Below: 50, Hold: 5 * time.Minute}, MaxShedPercentPerSecond: 1},
 			{Name: "hold-longer", Steps: []policy.Step{{Plugin: "zone-spill"}}, Panic: policy.Panic{Below: 70, Hold: 10 * time.Minute}, MaxShedPercentPerSecond: 5},
@@ -178,15 +177,20 @@ func TestParseEveryField(t *testing.T) {
 		t.Errorf("mark %#x", got.MasqueradeMark())
 	}
 	if all := got.SettingsOf("zone-spill"); !slices.Equal(all, []PluginSettings{
-		{"", "policies[0].plugins[1].settings"}, {"{}", "policies[1].plugins[0].settings"}, {`{"demand":"cpu"}`, "bindings[1].settings[zone-spill]"},
+		{"", "policies[0].plugins[1].settings"},
 	}) {
 		t.Errorf("settings of zone-spill: %q", all)
 	}
+	if all := got.SettingsOf("zone-spill/shadow"); !slices.Equal(all, []PluginSettings{
+		{"{}", "policies[1].shadow[0].settings"}, {`{"demand":"cpu"}`, "bindings[1].settings[zone-spill]"},
+	}) {
+		t.Errorf("settings of zone-spill in shadows: %q", all)
+	}
 	set := got.PolicySet()
-	if set.Bindings[1].Applied.Steps[0].Settings != `{"demand":"cpu"}` || set.Bindings[0].Applied != nil {
+	if set.Bindings[1].Applied.Shadow[0].Settings != `{"demand":"cpu"}` || set.Bindings[0].Applied != nil {
 		t.Errorf("bindings %+v", set.Bindings)
 	}
-	if !reflect.DeepEqual(set.Policies["zone-aware"].Steps[0], drain) || set.Policies["watch"].Mode != policy.Observe || set.Default != "watch" {
+	if !reflect.DeepEqual(set.Policies["zone-aware"].Steps[0], drain) || len(set.Policies["watch"].Shadow) != 1 || set.Default != "watch" {
 		t.Errorf("policy set %+v", set)
 	}
 }
@@ -240,7 +244,7 @@ plugins:
 policies:
 - {name: a, mode: Try, failurePolicy: Never, plugins: []}
 - {name: p, panic: {below: 101, hold: 1500ms, above: 1}, maxShedPercentPerSecond: 0}
-- {name: q, mode: Observe, panic: {hold: 2h}}
+- {name: q, mode: Observe, panic: {hold: 2h}, shadow: [{name: zonespil, serviceSettings: [""]}]}
 - name: b
   plugins:
   - {name: zonespil, settings: [1]}
@@ -315,15 +319,17 @@ plugins[1].name: "zone-spill": duplicate name of plugins[0]
 plugins[2].name: "no file" is not a name of lowercase letters, digits, '-' and '.'
 plugins[2].file: required
 plugins[3].name: required
-policies[0].mode: "Try": must be Enforce or Observe
+policies[0].mode: has been replaced by shadow: plugins that are listed there are asked and compared, and never enforced
 policies[0].failurePolicy: "Never": must be LastGood or Default
-policies[0].plugins: at least one plugin, or panic, is required
+policies[0].plugins: at least one plugin, shadow, or panic, is required
 policies[1].maxShedPercentPerSecond: 0 is not between 1 and 100
 policies[1].panic.below: 101 is not between 1 and 100
 policies[1].panic.hold: 1.5s is not a whole number of seconds
+policies[2].mode: has been replaced by shadow: plugins that are listed there are asked and compared, and never enforced
 policies[2].panic.below: required: a percentage of the endpoints
 policies[2].panic.hold: 2h0m0s is more than 1h0m0s
-policies[2].panic: not possible with mode Observe, which changes no eligibility
+policies[2].shadow[0].name: no plugin "zonespil" (did you mean "zone-spill"?)
+policies[2].shadow[0].serviceSettings[0]: required
 policies[3].plugins[0].name: no plugin "zonespil" (did you mean "zone-spill"?)
 policies[3].plugins[0].settings: a list is not an object
 bindings[0].namespaces[0]: "S" is not a name of lowercase letters, digits, '-' and '.'

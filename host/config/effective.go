@@ -53,20 +53,26 @@ func (c *Config) Effective() any {
 		f.Plugins = append(f.Plugins, e)
 	}
 	for _, p := range c.Policies {
-		e := policyEntry{Name: p.Name, Mode: p.Mode.String(), FailurePolicy: p.OnFailure.String(),
+		e := policyEntry{Name: p.Name, FailurePolicy: p.OnFailure.String(),
 			MaxShed: number(p.MaxShedPercentPerSecond)}
 		if p.Panic.Below != 0 {
 			e.Panic = &panicEntry{number(p.Panic.Below), p.Panic.Hold.String()}
 		}
-		for _, s := range p.Steps {
-			e.Plugins = append(e.Plugins, stepEntry{s.Plugin, json.RawMessage(cmp.Or(s.Settings, "null")), append([]string{}, s.ServiceSettings...)})
-		}
+		e.Plugins, e.Shadow = effectiveSteps(p.Steps), effectiveSteps(p.Shadow)
 		f.Policies = append(f.Policies, e)
 	}
 	for _, b := range c.Bindings {
 		f.Bindings = append(f.Bindings, effectiveBinding(b))
 	}
 	return f
+}
+
+func effectiveSteps(steps []policy.Step) (out []stepEntry) {
+	for _, s := range steps {
+		name, _ := policy.CutShadow(s.Plugin)
+		out = append(out, stepEntry{name, json.RawMessage(cmp.Or(s.Settings, "null")), append([]string{}, s.ServiceSettings...)})
+	}
+	return out
 }
 
 func effectiveBinding(b policy.Binding) bindingEntry {

@@ -19,7 +19,7 @@ type panicEntry struct {
 }
 
 // panicHold parses the panic hold of a policy; nil is none.
-func (p *parser) panicHold(path string, e *panicEntry, mode policy.Mode) (out policy.Panic) {
+func (p *parser) panicHold(path string, e *panicEntry) (out policy.Panic) {
 	if e == nil {
 		return out
 	}
@@ -38,9 +38,6 @@ func (p *parser) panicHold(path string, e *panicEntry, mode policy.Mode) (out po
 		p.errorf(path+".hold", "%s is more than %s", out.Hold, maxPanicHold)
 	case out.Hold%time.Second != 0:
 		p.errorf(path+".hold", "%s is not a whole number of seconds", out.Hold)
-	}
-	if mode == policy.Observe {
-		p.errorf(path, "not possible with mode Observe, which changes no eligibility")
 	}
 	return out
 }

@@ -70,12 +70,13 @@ type pluginEntry struct {
 }
 
 type policyEntry struct {
-	Name          string      `json:"name"`
-	Plugins       []stepEntry `json:"plugins"`
-	Mode          string      `json:"mode"`
-	FailurePolicy string      `json:"failurePolicy"`
-	Panic         *panicEntry `json:"panic"`
-	MaxShed       *int32      `json:"maxShedPercentPerSecond"`
+	Name          string          `json:"name"`
+	Plugins       []stepEntry     `json:"plugins"`
+	Shadow        []stepEntry     `json:"shadow"`
+	Mode          json.RawMessage `json:"mode,omitempty"` // removed: an error of its own
+	FailurePolicy string          `json:"failurePolicy"`
+	Panic         *panicEntry     `json:"panic"`
+	MaxShed       *int32          `json:"maxShedPercentPerSecond"`
 }
 
 type stepEntry struct {

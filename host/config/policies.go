@@ -83,12 +83,8 @@ func (p *parser) policies(list []policyEntry, plugins []Plugin) []policy.Policy 
 		path := fmt.Sprintf("policies[%d]", i)
 		p.unique(path+".name", e.Name, i, seen, "policies")
 		q := policy.Policy{Name: e.Name}
-		switch e.Mode {
-		case "", policy.Enforce.String():
-		case policy.Observe.String():
-			q.Mode = policy.Observe
-		default:
-			p.errorf(path+".mode", "%q: must be %s or %s", e.Mode, policy.Enforce, policy.Observe)
+		if e.Mode != nil {
+			p.errorf(path+".mode", "has been replaced by shadow: plugins that are listed there are asked and compared, and never enforced")
 		}
 		switch e.FailurePolicy {
 		case "", policy.LastGood.String():
@@ -98,21 +94,30 @@ func (p *parser) policies(list []policyEntry, plugins []Plugin) []policy.Policy 
 			p.errorf(path+".failurePolicy", "%q: must be %s or %s", e.FailurePolicy, policy.LastGood, policy.Default)
 		}
 		q.MaxShedPercentPerSecond = p.maxShed(path+".maxShedPercentPerSecond", e.MaxShed)
-		q.Panic = p.panicHold(path+".panic", e.Panic, q.Mode)
-		if len(e.Plugins) == 0 && e.Panic == nil {
-			p.errorf(path+".plugins", "at least one plugin, or panic, is required")
+		q.Panic = p.panicHold(path+".panic", e.Panic)
+		if len(e.Plugins) == 0 && len(e.Shadow) == 0 && e.Panic == nil {
+			p.errorf(path+".plugins", "at least one plugin, shadow, or panic, is required")
 		}
-		for j, s := range e.Plugins {
-			at := fmt.Sprintf("%s.plugins[%d]", path, j)
-			if !slices.Contains(known, s.Name) {
-				p.errorf(at+".name", "no plugin %q%s", s.Name, strictyaml.DidYouMean(s.Name, known))
-			}
-			q.Steps = append(q.Steps, policy.Step{
-				Plugin: s.Name, Settings: p.settings(at+".settings", s.Settings),
-				ServiceSettings: p.serviceSettings(at+".serviceSettings", s.ServiceSettings),
-			})
+		q.Steps, q.Shadow = p.steps(path+".plugins", e.Plugins, known), p.steps(path+".shadow", e.Shadow, known)
+		for j := range q.Shadow {
+			q.Shadow[j].Plugin = policy.ShadowPlugin(q.Shadow[j].Plugin)
 		}
 		out = append(out, q)
+	}
+	return out
+}
+
+// steps parses a chain of plugins.
+func (p *parser) steps(path string, list []stepEntry, known []string) (out []policy.Step) {
+	for i, s := range list {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if !slices.Contains(known, s.Name) {
+			p.errorf(at+".name", "no plugin %q%s", s.Name, strictyaml.DidYouMean(s.Name, known))
+		}
+		out = append(out, policy.Step{
+			Plugin: s.Name, Settings: p.settings(at+".settings", s.Settings),
+			ServiceSettings: p.serviceSettings(at+".serviceSettings", s.ServiceSettings),
+		})
 	}
 	return out
 }

@@ -23,10 +23,16 @@ func TestPolicyAndPluginMetrics(t *testing.T) {
 		r.settle()
 		r.want("all plugins succeed", map[string]float64{
 			"sluice_policy_decisions{policy=enforce,source=policy}":            1,
-			"sluice_policy_decisions{policy=watch,source=observe}":             2,
-			"sluice_policy_observed_endpoints{policy=watch}":                   5,
-			"sluice_policy_observed_difference_ratio{policy=watch}":            0.8, // all four of b, not the only one of c
-			"sluice_policy_observed_difference_ratio{policy=enforce}":          -1,
+			"sluice_policy_decisions{policy=watch,source=default}":             2,
+			"sluice_policy_shadow_divergence_ratio{policy=watch}":              0.125, // the mean of b, and of c with its only endpoint
+			"sluice_policy_shadow_divergence_ratio{policy=enforce}":            -1,
+			"sluice_policy_shadow_services{policy=watch,state=compared}":       2,
+			"sluice_policy_shadow_services{policy=watch,state=failing}":        0,
+			"sluice_policy_shadow_services{policy=watch,state=pending}":        0,
+			"sluice_policy_shadow_services{policy=enforce,state=compared}":     -1,
+			"sluice_service_shadow_divergence_ratio{namespace=shop,service=b}": 0.25,
+			"sluice_service_shadow_divergence_ratio{namespace=shop,service=c}": 0,
+			"sluice_service_shadow_divergence_ratio{namespace=shop,service=a}": -1,
 			"sluice_policy_failing_services":                                   0,
 			"sluice_plugin_fallback_decisions{plugin=uneven,source=last_good}": -1,
 			"sluice_plugin_calls_total{plugin=uneven}":                         7,

@@ -82,6 +82,7 @@ type Metrics struct {
 	sluice    *sluiceMetrics
 	// connections of Services, and the signals that plugins get
 	connections connections
+	shadows     shadows
 
 	mu              sync.Mutex
 	source          Source

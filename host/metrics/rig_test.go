@@ -127,7 +127,7 @@ func (r *rig) start() {
 	set := &policy.Set{
 		Policies: map[string]*policy.Policy{
 			"enforce": {Name: "enforce", Steps: []policy.Step{{Plugin: "uneven"}}},
-			"watch":   {Name: "watch", Mode: policy.Observe, Steps: []policy.Step{{Plugin: "uneven"}}},
+			"watch":   {Name: "watch", Shadow: []policy.Step{{Plugin: "uneven/shadow"}}},
 		},
 	}
 	for _, name := range []string{"enforce", "watch"} {

@@ -100,10 +100,11 @@ var (
 	descFrontends = desc("frontends", "Number of frontends in the plan.", "kind", "ip_family")
 	descEndpoints = desc("endpoints", "Number of endpoints of Service ports by phase: active or draining.", "phase", "ip_family")
 	descDecisions = desc("policy_decisions", "Number of decisions in effect, one per endpoint list of a Service port and IP family, by source: "+
-		"policy, last_good (the policy failed), default (the policy failed or no endpoint is eligible), observe.", "policy", "source")
-	descObserved   = desc("policy_observed_endpoints", "Number of endpoints evaluated by a policy in mode Observe.", "policy")
-	descDifference = desc("policy_observed_difference_ratio", "Fraction of the observed endpoints whose share of new "+
-		"connections would change by more than 1 percent if the policy were enforced.", "policy")
+		"policy, last_good (the policy failed), default (the policy failed, has only a shadow, or no endpoint is eligible).", "policy", "source")
+	descDivergence = desc("policy_shadow_divergence_ratio", "Share of new connections that would go to other endpoints with the policy's shadow than "+
+		"with what is in force: the mean over its Services.", "policy")
+	descShadowed = desc("policy_shadow_services", "Number of Services by the state of their policy's shadow: compared (with what is in force), failing, "+
+		"pending (a plugin has not answered yet). A Service may be in several.", "policy", "state")
 	descFallbacks = desc("plugin_fallback_decisions", "Number of decisions in effect that replace the decision of a failing plugin, by source: "+
 		"last_good or default.", "plugin", "source")
 	descSettings = desc("service_settings", "Number of Services that set fields of their policy's settings, by state: in_force, or refused (the last good ones "+
@@ -140,7 +141,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServices, descFailing, descLimited, descHolding, descHeld, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
-		descDecisions, descObserved, descDifference, descFallbacks, descSettings, descTexts, descHandles, descRecycled, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
+		descDecisions, descDivergence, descShadowed, descServiceDivergence, descFallbacks, descSettings, descTexts, descHandles, descRecycled, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
 		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems,
 		descAffinityClients, descAffinityFull, descServiceConnections, descSignalSuccess, descSignalCPU, descSignalEndpoints, descUncounted, descStale, descRequests} {
 		out <- d
@@ -164,6 +165,7 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	c.plugins(out)
 	c.m.connections.collect(out)
+	c.m.shadows.collect(out)
 	if c.m.opt.Affinity != nil {
 		if u := c.m.opt.Affinity(); u != nil {
 			gauge(descAffinityFull, u.Full)
@@ -200,9 +202,13 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 		for from, n := range p.Decisions {
 			gauge(descDecisions, n, p.Policy, sourceLabels[from])
 		}
-		if p.Decisions[policy.FromObserve] > 0 {
-			gauge(descObserved, p.Observed, p.Policy)
-			value(descDifference, float64(p.Differing)/float64(max(1, p.Observed)), p.Policy)
+		if of := &p.Shadow; of.Exists() {
+			if of.Compared > 0 {
+				value(descDivergence, of.Divergence(), p.Policy)
+			}
+			gauge(descShadowed, of.Compared, p.Policy, "compared")
+			gauge(descShadowed, of.Failing, p.Policy, "failing")
+			gauge(descShadowed, of.Pending, p.Policy, "pending")
 		}
 	}
 	for _, f := range t.Fallbacks {
@@ -258,7 +264,7 @@ func (c *stateCollector) plugins(out chan<- prometheus.Metric) {
 var (
 	kindLabels   = [...]string{plan.ClusterIP: "cluster_ip", plan.ExternalIP: "external_ip", plan.LoadBalancer: "load_balancer", plan.NodePort: "node_port"}
 	phaseLabels  = [...]string{plan.Active: "active", plan.Draining: "draining"}
-	sourceLabels = [...]string{policy.FromDefault: "default", policy.FromChain: "policy", policy.FromLastGood: "last_good", policy.FromObserve: "observe"}
+	sourceLabels = [...]string{policy.FromDefault: "default", policy.FromChain: "policy", policy.FromLastGood: "last_good"}
 )
 
 func formatCode(code int) string { return strconv.Itoa(code) }

@@ -19,13 +19,16 @@ func (p *Planner) Deliver(calls []*policy.Call, now time.Time) {
 		if s == nil {
 			continue
 		}
-		s.awaited = max(0, s.awaited-1)
+		w := s.wait(c.Shadow)
+		w.awaited = max(0, w.awaited-1)
 		switch {
 		case !again, p.planAgain(name):
-		case s.awaited == 0:
-			p.enqueueDue(name)
+		case w.awaited > 0:
+			p.setRequeue(name, s, c.Shadow, earlier(w.requeueAt, now.Add(answerDelay).UnixMilli()))
+		case c.Shadow:
+			p.enqueueShadow(name)
 		default:
-			p.setRequeue(name, s, earlier(s.requeueAt, now.Add(answerDelay).UnixMilli()))
+			p.enqueueDue(name)
 		}
 	}
 }

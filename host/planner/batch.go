@@ -68,6 +68,13 @@ func (p *Planner) enqueueDeferred(name model.Name) {
 	}
 }
 
+// enqueueShadow schedules a Service because of the shadow of its policy.
+func (p *Planner) enqueueShadow(name model.Name) {
+	if !p.planAgain(name) && !p.changed.has(name) && !p.due.queued[name] && !p.deferred.queued[name] {
+		p.shadows.push(name)
+	}
+}
+
 // planAgain makes another round follow if one of the Service is unfinished, and reports whether one is.
 func (p *Planner) planAgain(name model.Name) bool {
 	s := p.services[name]

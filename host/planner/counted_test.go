@@ -84,7 +84,7 @@ func TestOutcomesAreCountedOnlyWhereTheyAreNeeded(t *testing.T) {
 	}{
 		"nothing needs them":           {abi.NeedNodes, nil, nil},
 		"a plugin does":                {abi.NeedOutcomes, nil, []string{"zoned"}},
-		"also when it observes":        {abi.NeedOutcomes, func(s *Settings) { s.Policies.Policies["zone"].Mode = policy.Observe }, []string{"zoned"}},
+		"also in a shadow":             {abi.NeedOutcomes, func(s *Settings) { q := s.Policies.Policies["zone"]; q.Steps, q.Shadow = nil, q.Steps }, []string{"zoned"}},
 		"open connections need none":   {abi.NeedConnections, nil, nil},
 		"open connections need them":   {abi.NeedConnections, func(s *Settings) { s.OutcomeNeeds |= abi.NeedConnections }, []string{"zoned"}},
 		"metrics of all Services":      {0, func(s *Settings) { s.CountAll = true }, []string{"zoned", "plain"}},

@@ -58,8 +58,7 @@ func (c *counters) add(s *summary, sign int) {
 		for origin, n := range s.policy.Decisions {
 			p.Decisions[origin] += sign * n
 		}
-		p.Observed += sign * s.policy.Observed
-		p.Differing += sign * s.policy.Differing
+		p.Shadow.add(&s.shadow, sign)
 		c.listsDirty = true
 	}
 	for _, fb := range s.fallbacks {

@@ -21,7 +21,7 @@ func TestTotalsEqualRecount(t *testing.T) {
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		settings := testSettings()
-		settings.Policies.Policies["watch"] = &policy.Policy{Name: "watch", Mode: policy.Observe, Steps: []policy.Step{{Plugin: "by-zone"}}}
+		settings.Policies.Policies["watch"] = &policy.Policy{Name: "watch", Shadow: []policy.Step{{Plugin: "by-zone"}}}
 		settings.Policies.Default = "watch"
 		p := New(settings, nativePlugins)
 		p.Apply([]model.Change{{Kind: model.Synced}})
@@ -291,22 +291,5 @@ func TestFallbacksAreCountedByPluginAndDecision(t *testing.T) {
 	got = p.Plan(time.Unix(1100, 0)).Totals
 	if got.Fallbacks != nil || got.Failing != 0 {
 		t.Fatalf("after recovery: failing %d, %+v", got.Failing, got.Fallbacks)
-	}
-}
-
-func TestCompareShares(t *testing.T) {
-	for _, c := range []struct {
-		a, b         []uint16
-		used, differ int
-	}{
-		{[]uint16{1, 1}, []uint16{100, 100}, 2, 0},
-		{[]uint16{1, 1, 1}, []uint16{333, 333, 334}, 3, 0},
-		{[]uint16{1, 1}, []uint16{6, 2}, 2, 2},
-		{[]uint16{1, 0, 0}, []uint16{0, 5, 0}, 2, 2},
-		{[]uint16{65535, 65535}, []uint16{65535, 60000}, 2, 2},
-	} {
-		if used, differ := compareShares(c.a, c.b); used != c.used || differ != c.differ {
-			t.Errorf("%v, %v: %d of %d, want %d of %d", c.a, c.b, differ, used, c.differ, c.used)
-		}
 	}
 }

@@ -2,19 +2,16 @@ package planner
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/service"
 )
 
 // decisionCache stores the last decisions about a Service with a policy, for Explain. When all Services have a policy there is an
 // entry for every endpoint of the cluster, so entries are packed, without the properties that EndpointSlices contain.
 type decisionCache struct {
-	decisions []PortDecision // without Port.Endpoints and Steps[].Reasons
+	decisions []PortDecision // without Port.Endpoints
 	endpoints []packedEndpoints
-	reasons   [][2][]policy.Reasons // of each plugin, for the cluster pool and the local pool
 }
 
 // packedEndpoints are endpoints as of the decision.
@@ -45,16 +42,7 @@ func (k *decisionCache) add(decided *PortDecision) {
 	}
 	port.Endpoints = nil
 	d.Port = &port
-	var reasons [2][]policy.Reasons
-	for pool, of := range []*policy.Decision{&d.Cluster, &d.Local} {
-		of.Steps = slices.Clone(of.Steps)
-		for j := range of.Steps {
-			all := of.Steps[j].Reasons
-			reasons[pool] = append(reasons[pool], policy.PackReasons(len(all), func(n int) string { return all[n] }))
-			of.Steps[j].Reasons = nil
-		}
-	}
-	k.decisions, k.endpoints, k.reasons = append(k.decisions, d), append(k.endpoints, list), append(k.reasons, reasons)
+	k.decisions, k.endpoints = append(k.decisions, d), append(k.endpoints, list)
 }
 
 // unpack returns the decisions, completed with the current properties of the endpoints from the EndpointSlices.
@@ -81,16 +69,6 @@ func (k *decisionCache) unpack(slicesOfService []*model.EndpointSlice) []PortDec
 			}
 		}
 		out[i].Port = &port
-		for pool, d := range []*policy.Decision{&out[i].Cluster, &out[i].Local} {
-			d.Steps = slices.Clone(d.Steps)
-			for j := range d.Steps {
-				s := &d.Steps[j]
-				s.Reasons = make([]string, len(s.Weights))
-				for n := range s.Reasons {
-					s.Reasons[n] = k.reasons[i][pool][j].At(n)
-				}
-			}
-		}
 	}
 	return out
 }

@@ -31,6 +31,7 @@ type Explanation struct {
 	// Pods is whether the Pods of the Service have been read; nil: no plugin of the policy declares keys of Pods.
 	Pods    *model.PodsState
 	Omitted []plan.Degradation // what is left out because of Settings.Limits or the endpoints' addresses
+	Shadow  ServiceShadow
 }
 
 // maxExplained bounds how many conflicts an Explanation lists.
@@ -48,7 +49,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	e := &Explanation{Service: svc, Err: s.err}
 	e.Policy, _ = p.settings.Policies.For(svc)
 	e.NodeBindings = p.settings.Policies.NodeBindings(svc)
-	e.Settings = s.settings
+	e.Settings, e.Shadow = s.settings, s.summary.serviceShadow(name)
 	if p.evaluator.DeclaresPods(e.Policy) {
 		state := p.cluster.PodsOf(name)
 		e.Pods = &state
@@ -119,6 +120,15 @@ func isHeld(h *policy.Hold, i int) bool { return h != nil && h.Until != nil && h
 
 // explainPending completes what a decision waits for.
 func (p *Planner) explainPending(d *policy.Decision) {
+	p.explainEvaluation(&d.Evaluation)
+	if d.Shadow != nil {
+		shadow := *d.Shadow
+		d.Shadow = &shadow
+		p.explainEvaluation(&shadow.Evaluation)
+	}
+}
+
+func (p *Planner) explainEvaluation(d *policy.Evaluation) {
 	if d.Pending != nil {
 		pending := *d.Pending
 		pending.ThrottledSince = p.evaluator.ThrottledSince(pending.Plugin)

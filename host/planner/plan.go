@@ -33,7 +33,8 @@ func (p *Planner) Plan(now time.Time) Result {
 	p.planChanged(now, &result, first)
 	planned := p.planDeferred(&p.due, now, &result, 0)
 	planned = p.planDeferred(&p.deferred, now, &result, planned)
-	p.planWaiting(now, &result, planned)
+	planned = p.planWaiting(now, &result, planned)
+	p.planDeferred(&p.shadows, now, &result, planned)
 	result.Delta = p.builder.Take()
 	result.NewConflicts = p.builder.NewConflicts()
 	for _, d := range slices.Concat(result.NewConflicts, result.NewlyLimited) {

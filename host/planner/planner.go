@@ -32,6 +32,7 @@ type Planner struct {
 	unfinished   fairQueue             // Services that take more than one turn, see planChanged
 	due          nameQueue             // Services to recompute because of the time or the answer of a plugin
 	deferred     nameQueue             // Services to recompute after those because shared state has changed
+	shadows      nameQueue             // Services to recompute after all others, because of the shadow of their policy
 	waiting      map[string]*waitQueue // by plugin
 	inBatches    bool
 	batchSize    int  // how many Services that have not changed one Plan recomputes, see PlanInBatches

@@ -10,10 +10,11 @@ import (
 )
 
 // requeue is a time, in Unix milliseconds, at which a Service has to be planned again. It is valid only while it is equal to
-// serviceState.requeueAt: entries are not removed from the heap when a Service gets another time.
+// chainWait.requeueAt: entries are not removed from the heap when a Service gets another time.
 type requeue struct {
-	at   int64
-	name model.Name
+	at     int64
+	name   model.Name
+	shadow bool // because of the shadow of its policy
 }
 
 // requeueHeap implements heap.Interface, ordered by time, then name.
@@ -36,12 +37,13 @@ func (h *requeueHeap) Pop() any {
 	return x
 }
 
-// setRequeue sets when a Service is planned again, 0: only on a change.
-func (p *Planner) setRequeue(name model.Name, s *serviceState, at int64) {
-	if at != s.requeueAt && at != 0 {
-		heap.Push(&p.requeues, requeue{at, name})
+// setRequeue sets when a Service is planned again because of its policy or the shadow of it, 0: only on a change.
+func (p *Planner) setRequeue(name model.Name, s *serviceState, shadow bool, at int64) {
+	w := s.wait(shadow)
+	if at != w.requeueAt && at != 0 {
+		heap.Push(&p.requeues, requeue{at, name, shadow})
 	}
-	s.requeueAt = at
+	w.requeueAt = at
 	if len(p.requeues) > 64+2*len(p.services) { // most entries are invalid
 		p.requeues = slices.DeleteFunc(p.requeues, func(r requeue) bool { return !p.valid(r) })
 		heap.Init(&p.requeues)
@@ -53,8 +55,12 @@ func (p *Planner) enqueueExpired(nowMS int64) {
 	for len(p.requeues) > 0 && p.requeues[0].at <= nowMS {
 		r := heap.Pop(&p.requeues).(requeue)
 		if p.valid(r) {
-			p.services[r.name].requeueAt = 0
-			p.enqueueDue(r.name)
+			p.services[r.name].wait(r.shadow).requeueAt = 0
+			if r.shadow {
+				p.enqueueShadow(r.name)
+			} else {
+				p.enqueueDue(r.name)
+			}
 		}
 	}
 }
@@ -72,5 +78,5 @@ func (p *Planner) nextRequeue() time.Time {
 
 func (p *Planner) valid(r requeue) bool {
 	s := p.services[r.name]
-	return s != nil && s.requeueAt == r.at
+	return s != nil && s.wait(r.shadow).requeueAt == r.at
 }

@@ -26,6 +26,8 @@ type Result struct {
 	NewConflicts, NewlyLimited []plan.Degradation
 	// Holds are the Services whose policy has begun to hold endpoints, or holds none any more.
 	Holds []HoldChange
+	// Shadows are the Services of which the comparison with the shadow of their policy has changed.
+	Shadows []ServiceShadow
 	// ShedsBounded are Services of which fewer established connections are reset than a plugin has begun to ask for.
 	ShedsBounded []ShedBounded
 	// Planned is the number of Services that were planned. Remaining is the number of those left to the next Plan: they are

@@ -33,8 +33,8 @@ type round struct {
 	decisions *decisionCache // nil without a policy
 	stale     staleBuilder
 	ports     []model.PortName
-	requeueAt int64    // Unix milliseconds, 0: only on a change
-	awaited   int      // see serviceState
+	enforced  chainWait
+	shadow    chainWait
 	refused   []string // plugins
 	// The first frontend of the port with the most endpoints, if that is more than the limit.
 	crowded   *plan.Frontend
@@ -112,19 +112,19 @@ func (p *Planner) decide(r *round, port *service.Port, now time.Time) PortDecisi
 	d := PortDecision{Port: port}
 	holds, heldUntil := p.evaluator.Hold(r.policy, port, now)
 	if !heldUntil.IsZero() {
-		r.requeueAt = earlier(r.requeueAt, heldUntil.UnixMilli())
+		r.enforced.requeueAt = earlier(r.enforced.requeueAt, heldUntil.UnixMilli())
 	}
 	in := p.input(r.svc, port)
 	evaluate := func(pool uint8) policy.Decision {
 		in.Pool = pool
 		got, at := p.evaluator.Decide(r.policy, &in, now)
-		if !at.IsZero() {
-			r.requeueAt = earlier(r.requeueAt, at.UnixMilli())
-		}
 		if r.err == nil {
 			r.err = got.Err
 		}
-		r.countPending(&got)
+		r.addWait(&r.enforced, &got.Evaluation, at)
+		if got.Shadow != nil {
+			r.addWait(&r.shadow, &got.Shadow.Evaluation, got.Shadow.RequeueAt)
+		}
 		got.Hold = holds[pool]
 		return got
 	}
@@ -162,12 +162,15 @@ func (p *Planner) input(svc *model.Service, port *service.Port) policy.Input {
 	}
 }
 
-// countPending counts what a decision waits for.
-func (r *round) countPending(d *policy.Decision) {
+// addWait adds what a chain of the policy waits for.
+func (r *round) addWait(w *chainWait, d *policy.Evaluation, requeueAt time.Time) {
+	if !requeueAt.IsZero() {
+		w.requeueAt = earlier(w.requeueAt, requeueAt.UnixMilli())
+	}
 	switch {
 	case d.Pending == nil:
 	case !d.Refused:
-		r.awaited++
+		w.awaited++
 	case !slices.Contains(r.refused, d.Pending.Plugin):
 		r.refused = append(r.refused, d.Pending.Plugin)
 	}
@@ -214,6 +217,7 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	}
 	s.omitted = omitted
 	result.addHold(r, &s.summary, &sum)
+	result.addShadow(name, &s.summary, &sum)
 	p.counters.replace(&s.summary, &sum, result)
 	s.summary = sum
 	if p.sheds.set(name, r.sheds, now.UnixMilli()) {
@@ -223,10 +227,11 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	result.StaleUDPFlows = append(result.StaleUDPFlows, r.stale.flows...)
 	p.forget(s.ports, r.ports)
 	s.ports = r.ports
-	s.awaited, s.turn = r.awaited, ""
+	s.enforced.awaited, s.shadow.awaited, s.turn = r.enforced.awaited, r.shadow.awaited, ""
 	p.setRefused(name, s, r.refused)
 	p.setCounted(name, s, r.counted)
-	p.setRequeue(name, s, earlier(r.requeueAt, s.dueResets(r.frontends, now.UnixMilli(), result)))
+	p.setRequeue(name, s, false, earlier(r.enforced.requeueAt, s.dueResets(r.frontends, now.UnixMilli(), result)))
+	p.setRequeue(name, s, true, r.shadow.requeueAt)
 }
 
 // deletePools deletes the decisions about a port in a family that its Service does not have.

@@ -13,11 +13,11 @@ import (
 
 // serviceState is the state of a planned Service.
 type serviceState struct {
-	decisions    *decisionCache               // the last decisions; nil without a policy
-	err          error                        // of binding the policy or of its chain
-	lastReported string                       // identifies the error that a Result has reported; "" for none
-	requeueAt    int64                        // Unix milliseconds, 0: only on a change
-	awaited      int                          // plugin calls that are queued or running
+	decisions    *decisionCache // the last decisions; nil without a policy
+	err          error          // of binding the policy or of its chain
+	lastReported string         // identifies the error that a Result has reported; "" for none
+	enforced     chainWait
+	shadow       chainWait
 	refused      []string                     // plugins that have refused a call, see waitQueue
 	turn         string                       // plugin for which it is its turn, see waitQueue; "" for none
 	settings     policy.ServiceSettings       // of the last round
@@ -33,11 +33,26 @@ type serviceState struct {
 	pods         indexedPods
 }
 
+// chainWait is what a Service waits for because of the chain of its policy, or of its shadow. It is planned again for a shadow after
+// everything else.
+type chainWait struct {
+	requeueAt int64 // Unix milliseconds, 0: only on a change
+	awaited   int   // plugin calls that are queued or running
+}
+
+func (s *serviceState) wait(shadow bool) *chainWait {
+	if shadow {
+		return &s.shadow
+	}
+	return &s.enforced
+}
+
 // planService plans a Service and adds the consequences to result. It reports whether it is done; if not, the next call
 // continues.
 func (p *Planner) planService(name model.Name, now time.Time, result *Result, budget *budget) (done bool) {
 	delete(p.due.queued, name)
 	delete(p.deferred.queued, name)
+	delete(p.shadows.queued, name)
 	svc, s := p.cluster.Services[name], p.services[name]
 	if svc == nil {
 		if s != nil {
@@ -78,6 +93,7 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	if s.connections != nil {
 		p.totalsOf.push(name)
 	}
+	result.addShadow(name, &s.summary, &summary{})
 	p.counters.replace(&s.summary, &summary{health: HealthCheck{Service: s.summary.health.Service}}, result)
 	delete(p.services, name)
 }

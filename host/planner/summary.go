@@ -23,6 +23,7 @@ type summary struct {
 	heldCluster bool
 	family      ByFamily[familySummary]
 	policy      PolicyTotals
+	shadow      shadowSummary
 	fallbacks   []PluginFallback
 	health      HealthCheck
 }
@@ -116,10 +117,8 @@ func (s *summary) countDecision(d *policy.Decision) {
 	}
 	s.policy.Policy = d.Policy
 	s.policy.Decisions[d.Origin]++
-	if d.Observed != nil {
-		observed, differ := compareShares(d.Weights, d.Observed)
-		s.policy.Observed += observed
-		s.policy.Differing += differ
+	if d.Shadow != nil {
+		s.shadow.add(d.Shadow)
 	}
 	if d.Err == nil || errors.Is(d.Err, policy.ErrPending) || len(d.Steps) == 0 {
 		return
@@ -135,24 +134,4 @@ func (s *summary) countDecision(d *policy.Decision) {
 	} else {
 		s.fallbacks[i].Default++
 	}
-}
-
-// compareShares compares the shares of two weightings. It returns how many endpoints have weight in either, and how many of them
-// have shares that differ by more than 1 % of the larger one.
-func compareShares(a, b []uint16) (used, differ int) {
-	var sumA, sumB uint64
-	for i := range a {
-		sumA, sumB = sumA+uint64(a[i]), sumB+uint64(b[i])
-	}
-	for i := range a {
-		if a[i] == 0 && b[i] == 0 {
-			continue
-		}
-		used++
-		x, y := uint64(a[i])*sumB, uint64(b[i])*sumA // shares, over sumA·sumB
-		if more, less := max(x, y), min(x, y); (more-less)*100 > more {
-			differ++
-		}
-	}
-	return used, differ
 }

@@ -43,10 +43,8 @@ type FamilyTotals struct {
 // PolicyTotals are the counts of a policy. A decision is about one pool of one Service port in one family.
 type PolicyTotals struct {
 	Policy    string
-	Decisions [policy.FromObserve + 1]int // by policy.Origin
-	// In mode Observe: the endpoints that the policy or the default rules would use, and those of them whose share of new
-	// connections would differ.
-	Observed, Differing int
+	Decisions [policy.FromLastGood + 1]int // by policy.Origin
+	Shadow    ShadowTotals
 }
 
 // PluginFallback counts the decisions in force because a plugin fails. Decisions that wait for a plugin call are not counted.

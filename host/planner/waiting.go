@@ -1,11 +1,13 @@
 package planner
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 // waitQueue lists Services with a plugin call that was refused because too many calls of the plugin are queued. Namespaces take
@@ -66,9 +68,10 @@ func (q *waitQueue) pop(namespace string) (model.Name, bool) {
 	return model.Name{}, false
 }
 
-// planWaiting plans Services whose plugin accepts calls again, until the batch is full.
-func (p *Planner) planWaiting(now time.Time, result *Result, planned int) {
-	for _, plugin := range slices.Sorted(maps.Keys(p.waiting)) {
+// planWaiting plans Services whose plugin accepts calls again, those of shadows last, until the batch is full. It returns how many have
+// been planned in all.
+func (p *Planner) planWaiting(now time.Time, result *Result, planned int) int {
+	for _, plugin := range slices.SortedFunc(maps.Keys(p.waiting), shadowsLast) {
 		q := p.waiting[plugin]
 		hasRoom := func(namespace string) bool { return p.evaluator.Room(plugin, namespace) }
 		for {
@@ -78,7 +81,7 @@ func (p *Planner) planWaiting(now time.Time, result *Result, planned int) {
 			}
 			if p.batchFull(planned) {
 				result.Remaining += len(q.waiting)
-				return
+				return planned
 			}
 			namespace := q.namespaces[i]
 			q.namespaces = slices.Delete(q.namespaces, i, i+1)
@@ -99,4 +102,12 @@ func (p *Planner) planWaiting(now time.Time, result *Result, planned int) {
 			delete(p.waiting, plugin)
 		}
 	}
+	return planned
+}
+
+// shadowsLast orders the names of plugins.
+func shadowsLast(a, b string) int {
+	_, x := policy.CutShadow(a)
+	_, y := policy.CutShadow(b)
+	return cmp.Or(oneIf(x)-oneIf(y), cmp.Compare(a, b))
 }

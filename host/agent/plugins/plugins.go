@@ -104,27 +104,33 @@ const maxLoads = 4
 // Load updates the set to a configuration: plugins that are new or whose files have changed are compiled and checked with all their
 // settings, and replace the previous revision if that succeeds. New settings of a plugin that has not changed are checked only. loaded,
 // if not nil, is called as soon as that is done for a plugin, by several goroutines: a module that takes long to compile delays no other
-// one. changed reports whether any plugin was replaced or has new settings; err joins the errors of those that failed.
+// one. In shadows, plugins have names and instances of their own. changed reports whether any plugin was replaced or has new settings; err joins the errors of those that failed.
 func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (changed bool, err error) {
 	wanted := map[string]bool{}
-	errs, swapped := make([]error, len(cfg.Plugins)), make([]bool, len(cfg.Plugins))
+	n := len(cfg.Plugins)
+	errs, swapped := make([]error, 2*n), make([]bool, 2*n)
 	slots := make(chan struct{}, maxLoads)
-	var wg sync.WaitGroup
-	for i, spec := range cfg.Plugins {
-		settings := cfg.SettingsOf(spec.Name)
-		if len(settings) == 0 {
-			continue
-		}
-		wanted[spec.Name] = true
-		wg.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			if swapped[i], errs[i] = s.loadPlugin(ctx, spec, settings); swapped[i] && loaded != nil {
-				loaded()
+	for shadows := range 2 { // those of shadows last: the others come first if memory is scarce
+		var wg sync.WaitGroup
+		for i, spec := range cfg.Plugins {
+			if i += shadows * n; shadows == 1 {
+				spec.Name = policy.ShadowPlugin(spec.Name)
 			}
-		})
+			settings := cfg.SettingsOf(spec.Name)
+			if len(settings) == 0 {
+				continue
+			}
+			wanted[spec.Name] = true
+			wg.Go(func() {
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				if swapped[i], errs[i] = s.loadPlugin(ctx, spec, settings); swapped[i] && loaded != nil {
+					loaded()
+				}
+			})
+		}
+		wg.Wait()
 	}
-	wg.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, p := range s.loaded {

@@ -19,9 +19,9 @@ type Explanation struct {
 	Policy  string   `json:"policy,omitempty"`
 	Plugins []string `json:"plugins,omitempty"`
 	// Nodes is why bindings for some of the nodes apply on this node or not.
-	Nodes []string `json:"nodes,omitempty"`
-	Mode  string   `json:"mode,omitempty"`
-	Error string   `json:"error,omitempty"`
+	Nodes  []string `json:"nodes,omitempty"`
+	Shadow *Shadow  `json:"shadow,omitempty"` // nil: the policy has none
+	Error  string   `json:"error,omitempty"`
 	// Settings are those that the Service sets by its annotation; nil: none.
 	Settings *Settings `json:"settings,omitempty"`
 	// Pods is whether the Pods of the Service have been read, if a plugin declares keys of Pods: pending, read or unavailable.
@@ -49,17 +49,18 @@ type PluginSettings struct {
 // Pool is the endpoints of a Service port in one family, for traffic from the cluster or for traffic that must stay on the
 // node.
 type Pool struct {
-	Port      string     `json:"port"`
-	Number    uint16     `json:"number"`
-	Protocol  string     `json:"protocol"`
-	Family    string     `json:"family"`
-	Pool      string     `json:"pool"` // cluster or local
-	Topology  string     `json:"topology"`
-	DecidedBy string     `json:"decidedBy"`
-	Pending   *Pending   `json:"pending,omitempty"`
-	Panic     *Panic     `json:"panic,omitempty"` // of a policy with panic
-	Endpoints []Endpoint `json:"endpoints"`
-	Inputs    []Input    `json:"inputs,omitempty"` // of each plugin that has answered
+	Port      string      `json:"port"`
+	Number    uint16      `json:"number"`
+	Protocol  string      `json:"protocol"`
+	Family    string      `json:"family"`
+	Pool      string      `json:"pool"` // cluster or local
+	Topology  string      `json:"topology"`
+	DecidedBy string      `json:"decidedBy"`
+	Pending   *Pending    `json:"pending,omitempty"`
+	Shadow    *PoolShadow `json:"shadow,omitempty"`
+	Panic     *Panic      `json:"panic,omitempty"` // of a policy with panic
+	Endpoints []Endpoint  `json:"endpoints"`
+	Inputs    []Input     `json:"inputs,omitempty"` // of each plugin that has answered, then of those of the shadow
 }
 
 // Pending is the plugin call that a decision waits for.
@@ -83,19 +84,19 @@ type Panic struct {
 
 // Endpoint is an endpoint in a pool, with its weight and the reasons for it.
 type Endpoint struct {
-	Address  string     `json:"address"`
-	Pod      string     `json:"pod,omitempty"`
-	Node     string     `json:"node,omitempty"`
-	Zone     string     `json:"zone,omitempty"`
-	Eligible bool       `json:"eligible"`
-	Why      string     `json:"why"`
-	Default  uint16     `json:"default"` // weight by the default rules
-	Steps    []Step     `json:"steps,omitempty"`
-	Observed *uint16    `json:"observed,omitempty"` // weight that a policy in mode Observe would set
-	Weight   uint16     `json:"weight"`
-	Share    float64    `json:"share"` // of new connections, 0 to 1
-	ResetAt  *time.Time `json:"resetAt,omitempty"`
-	Shed     *Shed      `json:"shed,omitempty"` // of its established connections
+	Address  string          `json:"address"`
+	Pod      string          `json:"pod,omitempty"`
+	Node     string          `json:"node,omitempty"`
+	Zone     string          `json:"zone,omitempty"`
+	Eligible bool            `json:"eligible"`
+	Why      string          `json:"why"`
+	Default  uint16          `json:"default"` // weight by the default rules
+	Steps    []Step          `json:"steps,omitempty"`
+	Shadow   *EndpointShadow `json:"shadow,omitempty"` // nil: the policy has no shadow, or it has no decision
+	Weight   uint16          `json:"weight"`
+	Share    float64         `json:"share"` // of new connections, 0 to 1
+	ResetAt  *time.Time      `json:"resetAt,omitempty"`
+	Shed     *Shed           `json:"shed,omitempty"` // of its established connections
 	// HeldUntil is until when a panic hold makes the endpoint count as ready.
 	HeldUntil *time.Time    `json:"heldUntil,omitempty"`
 	Kernel    []KernelShare `json:"kernel,omitempty"`
@@ -129,7 +130,7 @@ type KernelShare struct {
 func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Explanation {
 	x := &Explanation{Service: e.Service.Name.String(), Frontends: []string{}, Pools: []Pool{}}
 	if e.Policy != nil {
-		x.Policy, x.Mode = e.Policy.Name, e.Policy.Mode.String()
+		x.Policy, x.Shadow = e.Policy.Name, newShadow(e.Policy, &e.Shadow)
 		for _, s := range e.Policy.Steps {
 			x.Plugins = append(x.Plugins, s.Plugin)
 		}
@@ -185,7 +186,7 @@ func newSettings(s *policy.ServiceSettings) *Settings {
 	if s.InForce == nil {
 		return x
 	}
-	for _, step := range s.InForce.Steps {
+	for step := range s.InForce.All() {
 		x.InForce = append(x.InForce, PluginSettings{step.Plugin, cmp.Or(step.Settings, "{}")})
 	}
 	return x
@@ -206,19 +207,11 @@ func newPool(p *service.Port, d *policy.Decision, pool uint8, of *policy.Policy,
 	if pool == abi.PoolLocal {
 		out.Pool = "local"
 	}
-	if p := d.Pending; p != nil {
-		out.Pending = &Pending{Plugin: p.Plugin, Since: wallTime(p.Since).UTC()}
-		if at := p.ThrottledSince.UTC(); !p.ThrottledSince.IsZero() {
-			out.Pending.ThrottledSince = &at
-		}
-	}
+	out.Pending, out.Shadow = newPending(d.Pending, wallTime), newPoolShadow(d.Shadow, wallTime)
 	if h := d.Hold; h != nil && of != nil {
 		out.Panic = &Panic{h.Panicking, h.Ready, h.Total, h.Held, of.Panic.Below, of.Panic.Hold.String(), h.Counted}
 	}
-	total := 0
-	for _, w := range d.Weights {
-		total += int(w)
-	}
+	weights := totalOf(d.Weights)
 	for i := range p.Endpoints {
 		e := &p.Endpoints[i]
 		row := Endpoint{
@@ -245,17 +238,7 @@ func newPool(p *service.Port, d *policy.Decision, pool uint8, of *policy.Policy,
 		if pool == abi.PoolCluster && e.InCluster || pool == abi.PoolLocal && e.InLocal {
 			row.Default = 1
 		}
-		for _, s := range d.Steps {
-			if s.Err == nil {
-				row.Steps = append(row.Steps, Step{s.Plugin, s.Weights[i], s.Reasons[i]})
-			}
-		}
-		if d.Observed != nil {
-			row.Observed = &d.Observed[i]
-		}
-		if total > 0 {
-			row.Share = float64(row.Weight) / float64(total)
-		}
+		row.Steps, row.Shadow, row.Share = newSteps(d.Steps, i), newEndpointShadow(d.Shadow, i), share(row.Weight, weights)
 		if d.ResetAt != nil && d.ResetAt[i] != 0 {
 			at := wallTime(d.ResetAt[i]).UTC()
 			row.ResetAt = &at
@@ -263,4 +246,39 @@ func newPool(p *service.Port, d *policy.Decision, pool uint8, of *policy.Policy,
 		out.Endpoints = append(out.Endpoints, row)
 	}
 	return out
+}
+
+func newPending(p *policy.Pending, wallTime func(int64) time.Time) *Pending {
+	if p == nil {
+		return nil
+	}
+	out := &Pending{Plugin: p.Plugin, Since: wallTime(p.Since).UTC()}
+	if at := p.ThrottledSince.UTC(); !p.ThrottledSince.IsZero() {
+		out.ThrottledSince = &at
+	}
+	return out
+}
+
+// newSteps returns the decisions of plugins on endpoint i.
+func newSteps(steps []policy.StepResult, i int) (out []Step) {
+	for _, s := range steps {
+		if s.Err == nil {
+			out = append(out, Step{s.Plugin, s.Weights[i], s.Reasons.At(i)})
+		}
+	}
+	return out
+}
+
+func totalOf(weights []uint16) (sum int) {
+	for _, w := range weights {
+		sum += int(w)
+	}
+	return sum
+}
+
+func share(weight uint16, total int) float64 {
+	if total == 0 {
+		return 0
+	}
+	return float64(weight) / float64(total)
 }

@@ -19,7 +19,7 @@ func TestWaitingForAPluginIsNoError(t *testing.T) {
 	explain := func(err error, pending *policy.Pending) *Explanation {
 		return NewExplanation(&planner.Explanation{
 			Service: &model.Service{Name: model.Name{Namespace: "shop", Name: "web"}}, Err: err,
-			Decisions: []planner.PortDecision{{Port: &service.Port{UsesCluster: true}, Cluster: policy.Decision{Err: err, Pending: pending}}},
+			Decisions: []planner.PortDecision{{Port: &service.Port{UsesCluster: true}, Cluster: policy.Decision{Evaluation: policy.Evaluation{Err: err, Pending: pending}}}},
 		}, wall)
 	}
 	late := fmt.Errorf("plugin p: %w", policy.ErrPending)
