@@ -198,6 +198,6 @@ func (e *Evaluator) record(ch *chain, s *stepState, c *Call, nowMS int64) error 
 	s.results = packResults(resp.Results)
 	s.balance = resp.Balance
 	s.state = append(s.state[:0], resp.State...)
-	s.told = newTold(&c.Request, c.Plugin.Needs(m.policy.Steps[c.chain.index].configured()))
+	s.told = newTold(&c.Request, c.Plugin.Needs(ch.plugins()[c.run.index].configured()))
 	return nil
 }
