@@ -15,6 +15,7 @@ import (
 type connections struct {
 	mu       sync.Mutex
 	services map[model.Name]planner.Connections
+	policies []planner.PolicyConnections
 	signals  map[engine.EventKind]signalState
 }
 
@@ -33,13 +34,16 @@ func newConnections() connections {
 	return connections{services: map[model.Name]planner.Connections{}, signals: map[engine.EventKind]signalState{}}
 }
 
-// update replaces the totals of Services.
-func (c *connections) update(changed []planner.ServiceConnections) {
-	if len(changed) == 0 {
+// update replaces the totals of Services, and those of policies unless they are nil.
+func (c *connections) update(changed []planner.ServiceConnections, policies []planner.PolicyConnections) {
+	if len(changed) == 0 && policies == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if policies != nil {
+		c.policies = policies
+	}
 	for i := range changed {
 		if s := &changed[i]; s.Gone {
 			delete(c.services, s.Service)
@@ -64,6 +68,8 @@ func (c *connections) signal(n engine.Event) {
 var (
 	descServiceConnections = desc("service_connections_total", "Number of connections from this node to the endpoints of a Service by outcome: answered, "+
 		"refused, unanswered (for more than a second; one that is answered later counts as both).", "namespace", "service", "outcome")
+	descPolicyConnections = desc("policy_connections_total", "Number of connections from this node to the endpoints of Services by the policy that decided about them when "+
+		"their outcome was read (empty: the default rules) and its revision, by outcome: answered, refused, unanswered.", "policy", "revision", "outcome")
 	descSignalSuccess = desc("signal_last_success_timestamp_seconds", "Unix timestamp of the last reading of a signal that plugins need: "+
 		"outcomes of connections, or open connections.", "signal")
 	descSignalCPU       = desc("signal_read_cpu_seconds", "CPU time of the last reading of outcomes, and of the last count of open connections.", "signal")
@@ -75,12 +81,11 @@ func (c *connections) collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, n := range c.services {
-		counter := func(v uint64, outcome string) {
-			out <- prometheus.MustNewConstMetric(descServiceConnections, prometheus.CounterValue, float64(v), name.Namespace, name.Name, outcome)
-		}
-		counter(n.Answered, "answered")
-		counter(n.Refused, "refused")
-		counter(n.Unanswered, "unanswered")
+		collectOutcomes(out, descServiceConnections, n, name.Namespace, name.Name)
+	}
+	for i := range c.policies {
+		p := &c.policies[i]
+		collectOutcomes(out, descPolicyConnections, p.Connections, p.Policy, p.Revision)
 	}
 	for kind, s := range c.signals {
 		gauge := func(d *prometheus.Desc, v float64) {
@@ -93,4 +98,14 @@ func (c *connections) collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(descUncounted, prometheus.GaugeValue, float64(s.omitted))
 		}
 	}
+}
+
+// collectOutcomes reports connections by outcome.
+func collectOutcomes(out chan<- prometheus.Metric, d *prometheus.Desc, n planner.Connections, labels ...string) {
+	counter := func(v uint64, outcome string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append(labels, outcome)...)
+	}
+	counter(n.Answered, "answered")
+	counter(n.Refused, "refused")
+	counter(n.Unanswered, "unanswered")
 }

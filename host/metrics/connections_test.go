@@ -110,3 +110,30 @@ func BenchmarkServiceConnections(b *testing.B) {
 		}
 	})
 }
+
+func TestConnectionsOfPoliciesAreCountedByOutcome(t *testing.T) {
+	m := newConnectionMetrics()
+	const metric = "sluice_policy_connections_total"
+	report := func(all ...planner.PolicyConnections) {
+		r := planner.New(planner.Settings{Node: "n0", MasqueradeMark: 1}, nil).Plan(time.Unix(1, 0))
+		r.PolicyConnections = all
+		m.OnPlan(&engine.PlannedStep{At: time.Unix(2, 0), Result: &r})
+	}
+	report(planner.PolicyConnections{Connections: planner.Connections{Answered: 9}},
+		planner.PolicyConnections{Policy: "zones", Revision: "0123456789ab", Connections: planner.Connections{Answered: 5, Refused: 2, Unanswered: 1}})
+	report() // nothing has changed
+	want := map[string]float64{
+		"outcome=answered,policy=,revision=}": 9, "outcome=refused,policy=,revision=}": 0, "outcome=unanswered,policy=,revision=}": 0,
+		"outcome=answered,policy=zones,revision=0123456789ab}": 5, "outcome=refused,policy=zones,revision=0123456789ab}": 2,
+		"outcome=unanswered,policy=zones,revision=0123456789ab}": 1,
+	}
+	if got := series(t, m, metric); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+	r := planner.New(planner.Settings{Node: "n0", MasqueradeMark: 1}, nil).Plan(time.Unix(1, 0))
+	r.PolicyConnections = []planner.PolicyConnections{}
+	m.OnPlan(&engine.PlannedStep{At: time.Unix(3, 0), Result: &r})
+	if got := series(t, m, metric); len(got) != 0 {
+		t.Errorf("after they are forgotten: %v", got)
+	}
+}

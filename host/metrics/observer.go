@@ -86,8 +86,8 @@ func (m *Metrics) OnPlan(p *engine.PlannedStep) {
 		m.sluice.phaseDuration.WithLabelValues("plan").Observe(p.Duration.Seconds())
 	}
 	m.sluice.failures.WithLabelValues("policy").Add(float64(len(s.Errors)))
-	m.connections.update(s.Connections)
 	m.shadows.update(s.Shadows)
+	m.connections.update(s.Connections, s.PolicyConnections)
 	for _, f := range families {
 		t := s.Totals.Family.At(f)
 		m.kubeProxy.noLocal.WithLabelValues("internal", f.String()).Set(float64(t.NoLocalInternal))

@@ -143,7 +143,7 @@ func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServices, descFailing, descLimited, descHolding, descHeld, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
 		descDecisions, descDivergence, descShadowed, descServiceDivergence, descFallbacks, descSettings, descTexts, descHandles, descRecycled, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
 		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems,
-		descAffinityClients, descAffinityFull, descServiceConnections, descSignalSuccess, descSignalCPU, descSignalEndpoints, descUncounted, descStale, descRequests} {
+		descAffinityClients, descAffinityFull, descServiceConnections, descPolicyConnections, descSignalSuccess, descSignalCPU, descSignalEndpoints, descUncounted, descStale, descRequests} {
 		out <- d
 	}
 }

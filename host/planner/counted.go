@@ -88,18 +88,21 @@ func oneIf(b bool) int {
 // CountsOutcomes reports whether the plan has frontends with Outcomes.
 func (p *Planner) CountsOutcomes() bool { return p.counted.outcomes > 0 }
 
-// AddOutcomes adds the changes of a reading to the totals of the endpoints' Services. Services with a new failure whose policy needs
-// outcomes are planned again by the next Plan.
+// AddOutcomes adds the changes of a reading to the totals of the endpoints' Services and of their policies. Services with a new failure
+// whose policy needs outcomes are planned again by the next Plan.
 func (p *Planner) AddOutcomes(changes []outcomes.Change) {
 	for i := range changes {
 		c := &changes[i]
+		p.mark++
 		for _, name := range p.counted.services[c.Key] {
 			s := p.services[name]
 			if s.connections != nil {
-				s.connections.Answered += c.Answered
-				s.connections.Refused += c.Refused
-				s.connections.Unanswered += c.Unanswered
+				s.connections.add(c)
 				p.totalsOf.push(name)
+			}
+			if k := s.inForce; k != nil && k.mark != p.mark { // once for all Services of a policy with the endpoint
+				k.mark, p.policies.changed = p.mark, true
+				k.add(c)
 			}
 			if c.Failed && s.counted.needs&abi.NeedOutcomes != 0 {
 				p.enqueueDue(name)

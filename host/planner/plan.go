@@ -42,6 +42,7 @@ func (p *Planner) Plan(now time.Time) Result {
 	}
 	p.count(&result)
 	p.reportConnections(&result)
+	p.reportPolicies(&result)
 	result.RequeueAt = p.nextRequeue()
 	if result.Remaining > 0 {
 		result.RequeueAt = now

@@ -45,6 +45,8 @@ type Planner struct {
 	counters     counters
 	sheds        sheds
 	counted      countedEndpoints
+	policies     countedPolicies
+	mark         uint64       // identifies a change of outcomes, see AddOutcomes
 	totalsOf     nameQueue    // Services whose ServiceConnections no Result has reported
 	scratch      service.Port // reused by evaluate
 	spare        *round       // a zero value for begin, or nil

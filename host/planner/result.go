@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/outcomes"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/policy"
 )
@@ -40,6 +41,8 @@ type Result struct {
 	Triggers     []Trigger // of the changes since the last Plan
 	// Connections are the totals that have changed since the last Plan.
 	Connections []ServiceConnections
+	// PolicyConnections are those of all policies, sorted; nil if none has changed since the last Plan.
+	PolicyConnections []PolicyConnections
 }
 
 // ServiceConnections are the connections to a Service's endpoints since their outcomes are counted. The numbers never decrease.
@@ -51,6 +54,12 @@ type ServiceConnections struct {
 
 // Connections counts connections by outcome. One that is answered after outcomes.Grace counts as unanswered and as answered.
 type Connections struct{ Answered, Refused, Unanswered uint64 }
+
+func (n *Connections) add(c *outcomes.Change) {
+	n.Answered += c.Answered
+	n.Refused += c.Refused
+	n.Unanswered += c.Unanswered
+}
 
 // ServiceError is a failure of a Service's policy or settings.
 type ServiceError struct {

@@ -232,6 +232,7 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	p.setCounted(name, s, r.counted)
 	p.setRequeue(name, s, false, earlier(r.enforced.requeueAt, s.dueResets(r.frontends, now.UnixMilli(), result)))
 	p.setRequeue(name, s, true, r.shadow.requeueAt)
+	p.setInForce(s, r, now)
 }
 
 // deletePools deletes the decisions about a port in a family that its Service does not have.

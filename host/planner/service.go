@@ -29,7 +29,9 @@ type serviceState struct {
 	omitted      []plan.Degradation // what the limits left out
 	round        *round             // nil: none has begun
 	counted      countedService
-	connections  *Connections // nil: never counted
+	connections  *Connections  // nil: never counted
+	inForce      *policyCounts // of the policy that decides; nil: its connections are not counted
+	inForceSince time.Time
 	pods         indexedPods
 }
 
@@ -94,6 +96,7 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 		p.totalsOf.push(name)
 	}
 	result.addShadow(name, &s.summary, &summary{})
+	p.policies.replace(s.inForce, nil)
 	p.counters.replace(&s.summary, &summary{health: HealthCheck{Service: s.summary.health.Service}}, result)
 	delete(p.services, name)
 }
