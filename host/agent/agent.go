@@ -84,7 +84,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.plugins, err = plugins.Open(ctx, cfg, a.opts.PluginCompiler, a.log); err != nil {
 		return err
 	}
-	reserveCPU()
+	reserveCPU(1)
 	a.calls = dispatch.New(dispatch.Options{CPUPercent: a.cpuPercent(cfg), Log: a.log})
 	defer a.closePlugins(ctx)
 	if a.opts.Once {

@@ -3,19 +3,21 @@ package agent
 import (
 	"context"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/metrics"
+	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 // stopWait bounds how long the agent waits at its end for plugin calls that are running. The process ends within 2 s.
 const stopWait = time.Second
 
-// reserveCPU lets the engine run while a plugin does, also on a single CPU: the Go scheduler cannot preempt a guest.
-func reserveCPU() {
-	if runtime.GOMAXPROCS(0) < 2 {
-		runtime.GOMAXPROCS(2)
+// reserveCPU lets the engine run while so many plugins do, also on a single CPU: the Go scheduler cannot preempt a guest.
+func reserveCPU(plugins int) {
+	if runtime.GOMAXPROCS(0) < 1+plugins {
+		runtime.GOMAXPROCS(1 + plugins)
 	}
 }
 
@@ -34,6 +36,9 @@ func (a *Agent) limitPlugins(cfg *config.Config) {
 		if len(cfg.SettingsOf(p.Name)) > 0 {
 			names = append(names, p.Name)
 		}
+	}
+	if slices.ContainsFunc(cfg.Policies, func(p policy.Policy) bool { return len(p.Shadow) > 0 }) {
+		reserveCPU(2)
 	}
 	a.calls.Limit(a.cpuPercent(cfg), names)
 }

@@ -30,6 +30,8 @@ const maxWorkers = 8
 //
 // Each plugin has a queue and at most one running call, whatever its settings. Calls of a namespace are made in the order of
 // their arrival, and namespaces take turns. Of several plugins, the one with the largest unused share of CPU time comes first.
+//
+// Plugins of shadows (see policy.ShadowPlugin) have a worker and CPU time of their own, so that they delay no others.
 type Dispatcher struct {
 	opts    Options
 	ready   chan struct{}
@@ -37,15 +39,16 @@ type Dispatcher struct {
 	stopped chan struct{} // closed when all workers have ended
 
 	mu      sync.Mutex
-	wake    sync.Cond // of workers
-	timer   *time.Timer
-	closing bool
-	queues  []*queue
-	shares  shares
-	answers []*policy.Call
-	wait    time.Duration    // how long calls of this step may still wait
-	timeout *time.Timer      // of Call
-	past    map[string]Stats // of queues that no longer exist, by plugin
+	workers sync.WaitGroup
+	// The workers of plugins, and the one of shadows, which begins with the first call of one.
+	enforced, shadows crew
+	closing           bool
+	queues            []*queue
+	shares            shares
+	answers           []*policy.Call
+	wait              time.Duration    // how long calls of this step may still wait
+	timeout           *time.Timer      // of Call
+	past              map[string]Stats // of queues that no longer exist, by plugin
 }
 
 // New returns a Dispatcher. Stop ends its workers.
@@ -63,16 +66,16 @@ func New(o Options) *Dispatcher {
 		opts: o, ready: make(chan struct{}, 1), done: make(chan struct{}, 1), stopped: make(chan struct{}),
 		shares: newShares(o.CPUPercent, time.Now()), past: map[string]Stats{},
 	}
-	d.wake.L = &d.mu
-	d.timer, d.timeout = time.AfterFunc(time.Hour, d.wake.Broadcast), time.NewTimer(time.Hour)
-	d.timer.Stop()
+	d.enforced.init(&d.mu)
+	d.shadows.init(&d.mu)
+	d.shadows.shadow = true
+	d.timeout = time.NewTimer(time.Hour)
 	d.timeout.Stop()
-	var workers sync.WaitGroup
 	for range o.workers {
-		workers.Go(d.work)
+		d.enforced.begin(d)
 	}
 	go func() {
-		workers.Wait()
+		d.workers.Wait()
 		close(d.stopped)
 	}()
 	return d
@@ -85,7 +88,7 @@ func (d *Dispatcher) Limit(cpuPercent int, plugins []string) {
 	d.opts.CPUPercent = cpuPercent
 	d.shares.limit(cpuPercent)
 	d.shares.set(plugins, time.Now())
-	d.wake.Broadcast()
+	d.wakeAll()
 	d.queues = slices.DeleteFunc(d.queues, func(q *queue) bool {
 		idle := len(q.queued) == 0 && q.running == nil
 		if idle {
@@ -99,9 +102,10 @@ func (d *Dispatcher) Limit(cpuPercent int, plugins []string) {
 func (d *Dispatcher) Stop(wait time.Duration) bool {
 	d.mu.Lock()
 	d.closing = true
-	d.timer.Stop()
+	d.enforced.timer.Stop()
+	d.shadows.timer.Stop()
 	d.mu.Unlock()
-	d.wake.Broadcast()
+	d.wakeAll()
 	select {
 	case <-d.stopped:
 		return true
@@ -141,7 +145,7 @@ func (d *Dispatcher) Call(c *policy.Call) policy.Status {
 		return policy.Refused
 	}
 	e := q.push(c)
-	d.wake.Signal()
+	d.crewOf(q).wake.Signal()
 	if !d.mayWait(q) {
 		d.mu.Unlock()
 		return policy.Queued
@@ -172,9 +176,9 @@ func (d *Dispatcher) Call(c *policy.Call) policy.Status {
 }
 
 // mayWait reports whether Call waits for the call that it has just queued: not for a plugin that was late the last time, nor while
-// such plugins occupy all workers.
+// such plugins occupy all workers, nor for shadows.
 func (d *Dispatcher) mayWait(q *queue) bool {
-	if d.wait <= 0 || q.late || d.closing || d.shares.available(q.plugin, time.Now()) > 0 {
+	if d.wait <= 0 || q.shadow || q.late || d.closing || d.shares.available(q.plugin, time.Now()) > 0 {
 		return false
 	}
 	slow := 0

@@ -305,3 +305,85 @@ func TestStatsOutliveQueues(t *testing.T) {
 		}
 	})
 }
+
+// TestShadowsDelayNothing: with one worker, a call is made while one of a shadow of the same plugin and pool is running, and no call of a
+// shadow is waited for.
+func TestShadowsDelayNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 0, 1)
+		shadow, enforced := &sleeper{took: time.Hour}, &sleeper{took: time.Microsecond}
+		for port := range 2 * maxCalls { // which fills its queue
+			b.StartStep(time.Second)
+			start := time.Now()
+			if got := b.Call(call(shadow, "p/shadow", "a", "x", port)); got == policy.Answered || time.Since(start) != 0 {
+				t.Fatalf("status %d after %s", got, time.Since(start))
+			}
+		}
+		synctest.Wait()
+		if n := len(shadow.called()); n != 1 {
+			t.Fatalf("%d calls of the shadow", n)
+		}
+		b.StartStep(time.Second)
+		if got := b.Call(call(enforced, "p", "a", "x", 0)); got != policy.Answered || !b.Room("p", "a") || b.Room("p/shadow", "a") {
+			t.Fatalf("status %d", got)
+		}
+		shadow.set(0, nil)
+	})
+}
+
+// TestShadowsUseOnlyCPUTimeThatIsLeft: the calls of other plugins are the same with and without shadows, also while both want more CPU
+// time than there is.
+func TestShadowsUseOnlyCPUTimeThatIsLeft(t *testing.T) {
+	run := func(shadows bool, busy time.Duration) (calls int, shadowCPU time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t, 10, 1)
+			b.Limit(10, []string{"p"})
+			p, s := &sleeper{took: busy}, &sleeper{took: 20 * time.Millisecond}
+			for range 1200 {
+				for port := range 4 {
+					b.Call(call(p, "p", "a", "x", port))
+					if shadows {
+						b.Call(call(s, "p/shadow", "a", "x", port))
+						b.Call(call(s, "q/shadow", "a", "x", port))
+					}
+				}
+				time.Sleep(100 * time.Millisecond)
+				b.StartStep(0)
+			}
+			calls, shadowCPU = len(p.called()), b.Stats()["p/shadow"].CPU+b.Stats()["q/shadow"].CPU
+			if shadows && b.ThrottledSince("p/shadow").IsZero() {
+				t.Error("shadows are not throttled")
+			}
+			p.set(0, nil)
+			s.set(0, nil)
+			b.Limit(0, nil) // the queues end with the bubble
+		})
+		return calls, shadowCPU
+	}
+	for busy, most := range map[time.Duration]time.Duration{20 * time.Millisecond: 400 * time.Millisecond, 0: 7 * time.Second} {
+		without, _ := run(false, busy)
+		with, cpu := run(true, busy)
+		if with != without || with == 0 {
+			t.Errorf("calls of %s: %d with shadows, %d without", busy, with, without)
+		}
+		if cpu > most || cpu < 300*time.Millisecond { // the burst, and with a plugin that leaves it, 5 % of 2 min
+			t.Errorf("calls of %s: shadows used %s", busy, cpu)
+		}
+	}
+}
+
+func TestShadowsWithoutOtherPlugins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 10, 1)
+		s := &sleeper{took: 20 * time.Millisecond}
+		for range 100 {
+			b.Call(call(s, "p/shadow", "a", "x", 1))
+			time.Sleep(time.Second)
+			b.StartStep(0)
+		}
+		if n := len(s.called()); n < 90 {
+			t.Errorf("%d calls in 100 s, of 2 s of CPU time", n)
+		}
+		s.set(0, nil)
+	})
+}

@@ -18,6 +18,7 @@ const (
 // queue contains the calls of a plugin that have not begun.
 type queue struct {
 	plugin     string
+	shadow     bool     // of a shadow
 	namespaces []string // that have calls, in turn
 	calls      map[string]*namespaceCalls
 	queued     map[policy.PoolKey]*entry
@@ -45,7 +46,8 @@ type entry struct {
 }
 
 func newQueue(plugin string) *queue {
-	return &queue{plugin: plugin, calls: map[string]*namespaceCalls{}, queued: map[policy.PoolKey]*entry{}}
+	_, shadow := policy.CutShadow(plugin)
+	return &queue{plugin: plugin, shadow: shadow, calls: map[string]*namespaceCalls{}, queued: map[policy.PoolKey]*entry{}}
 }
 
 // accepts reports whether a call may be queued.

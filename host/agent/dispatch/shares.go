@@ -1,12 +1,19 @@
 package dispatch
 
-import "time"
+import (
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/policy"
+)
 
 // Of the CPU time that plugins may use in a minute, half is for a steady rate and burstShare for bursts, such as the start with
-// thousands of Services. The rest is for calls that end after their share is used up.
+// thousands of Services. Shadows have a burst of their own. The rest is for calls that end after their share is used up.
 const (
-	steadyShare = 0.5
-	burstShare  = 0.4
+	steadyShare      = 0.5
+	burstShare       = 0.4
+	shadowBurstShare = 0.05
+	// shadowWait is the minimum wait of shadows for CPU time: whether any is left depends on the calls of other plugins.
+	shadowWait = 10 * time.Millisecond
 )
 
 // perCall and perEndpoint are added to the CPU time of each call for the work of the engine that it causes: building the request,
@@ -20,20 +27,25 @@ const (
 
 // shares are token buckets of CPU time. Each plugin has one of its own; what does not fit into a full one flows into a common one,
 // from which plugins borrow that have used up theirs. So a plugin never waits because of another one, and a plugin that is the only
-// one to be called can use most of the burst.
+// one to be called can use most of the burst. What does not fit into the common one either is for shadows: they use only what others leave.
 type shares struct {
 	rate    float64       // of all plugins, CPU seconds per second; 0: no limit
 	burst   time.Duration // of all plugins
 	own     map[string]time.Duration
 	common  time.Duration
+	shadow  time.Duration // of all shadows
 	updated time.Time
 }
 
 func newShares(percent int, now time.Time) shares {
 	s := shares{own: map[string]time.Duration{}, updated: now}
 	s.limit(percent)
-	s.common = s.burst / 2
+	s.common, s.shadow = s.burst/2, s.shadowBurst()
 	return s
+}
+
+func (s *shares) shadowBurst() time.Duration {
+	return time.Duration(float64(s.burst) * shadowBurstShare / burstShare)
 }
 
 // limit sets the CPU time of all plugins, in percent of one core. Call set afterwards.
@@ -41,7 +53,7 @@ func (s *shares) limit(percent int) {
 	all := float64(percent) / 100
 	s.rate = all * steadyShare
 	s.burst = time.Duration(all * burstShare * float64(time.Minute))
-	s.common = min(s.common, s.burst/2)
+	s.common, s.shadow = min(s.common, s.burst/2), min(s.shadow, s.shadowBurst())
 }
 
 // ownBurst is the size of a plugin's bucket. The common one has the size of all of them.
@@ -79,23 +91,38 @@ func (s *shares) add(name string, now time.Time) {
 func (s *shares) refill(now time.Time) {
 	passed := now.Sub(s.updated)
 	s.updated = now
-	if len(s.own) == 0 || passed <= 0 {
+	if passed <= 0 {
 		return
 	}
-	full, more := s.ownBurst(), time.Duration(s.rate*float64(passed)/float64(len(s.own)))
+	if len(s.own) == 0 {
+		s.shadow += time.Duration(s.rate * float64(passed))
+	}
+	full, more := s.ownBurst(), time.Duration(s.rate*float64(passed)/float64(max(1, len(s.own))))
 	for name, tokens := range s.own {
 		tokens += more
 		if tokens > full {
-			s.common, tokens = min(s.common+tokens-full, s.burst/2), full
+			s.common, tokens = s.common+tokens-full, full
 		}
 		s.own[name] = tokens
 	}
+	if over := s.common - s.burst/2; over > 0 {
+		s.common -= over
+		s.shadow += over
+	}
+	s.shadow = min(s.shadow, s.shadowBurst())
 }
 
 // available returns how long a plugin has to wait for CPU time, 0 if it has some.
 func (s *shares) available(name string, now time.Time) time.Duration {
 	if s.rate == 0 {
 		return 0
+	}
+	if _, shadow := policy.CutShadow(name); shadow {
+		s.refill(now)
+		if s.shadow > 0 {
+			return 0
+		}
+		return max(shadowWait, time.Duration(float64(-s.shadow)/s.rate))
 	}
 	s.add(name, now)
 	s.refill(now)
@@ -108,6 +135,11 @@ func (s *shares) available(name string, now time.Time) time.Duration {
 // charge takes CPU time from a plugin's bucket, then from the common one. What neither has, the plugin owes.
 func (s *shares) charge(name string, cpu time.Duration, now time.Time) {
 	if s.rate == 0 {
+		return
+	}
+	if _, shadow := policy.CutShadow(name); shadow {
+		s.refill(now)
+		s.shadow -= cpu
 		return
 	}
 	s.add(name, now)

@@ -20,14 +20,14 @@ const (
 	warnInterval = time.Minute
 )
 
-// work makes calls until Stop.
-func (d *Dispatcher) work() {
+// work makes the calls of a crew until Stop.
+func (d *Dispatcher) work(c *crew) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for !d.closing {
-		q := d.pick(time.Now())
+		q := d.pick(c, time.Now())
 		if q == nil {
-			d.wake.Wait()
+			c.wake.Wait()
 			continue
 		}
 		e := q.pop()
@@ -83,12 +83,12 @@ func (d *Dispatcher) answer(e *entry) {
 	}
 }
 
-// pick returns the queue with the next call, nil if there is none at this time.
-func (d *Dispatcher) pick(now time.Time) *queue {
+// pick returns the queue with the next call for a crew, nil if there is none at this time.
+func (d *Dispatcher) pick(c *crew, now time.Time) *queue {
 	var best *queue
 	wait := time.Duration(0)
 	for _, q := range d.queues {
-		if len(q.namespaces) == 0 || q.running != nil {
+		if q.shadow != c.shadow || len(q.namespaces) == 0 || q.running != nil {
 			continue
 		}
 		delay := d.shares.available(q.plugin, now)
@@ -104,7 +104,7 @@ func (d *Dispatcher) pick(now time.Time) *queue {
 		}
 	}
 	if wait > 0 {
-		d.timer.Reset(wait)
+		c.timer.Reset(wait)
 	}
 	return best
 }
@@ -122,8 +122,11 @@ func (d *Dispatcher) setThrottled(q *queue, throttled bool, now time.Time) {
 	switch {
 	case throttled && q.throttledSince.IsZero():
 		if q.warned.IsZero() || now.Sub(q.warned) > warnInterval {
-			d.opts.Log.Warn("plugin has used up its share of CPU time: its calls wait, and the last good decisions stay in force",
-				"plugin", q.plugin, "cpu_percent", d.opts.CPUPercent, "queued", len(q.queued))
+			why := "plugin has used up its share of CPU time: its calls wait, and the last good decisions stay in force"
+			if q.shadow {
+				why = "shadows have used up the CPU time that other plugins leave: their calls wait, which has no effect on what is enforced"
+			}
+			d.opts.Log.Warn(why, "plugin", q.plugin, "cpu_percent", d.opts.CPUPercent, "queued", len(q.queued))
 		}
 		q.throttledSince, q.warned = now, now
 	case !throttled && !q.throttledSince.IsZero():
