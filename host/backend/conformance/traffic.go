@@ -224,7 +224,7 @@ func (s *session) weights() {
 	w := s.fixture.Traffic
 	n := w.Connections
 	if n == 0 {
-		n = 2000
+		n = s.times(2000)
 	}
 	prev := empty()
 	for _, family := range s.families() {

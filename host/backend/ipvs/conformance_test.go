@@ -22,6 +22,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConformanceInMemory(t *testing.T) {
+	skipInMemory(t)
 	conformance.Run(t, func(t *testing.T) conformance.Fixture {
 		d := newMemEnv(t)
 		var f *faultInjector

@@ -76,6 +76,7 @@ func updateCases(t *testing.T) map[string][2]*plan.Plan {
 // drain as soon as another one takes connections, other frontends are as planned, and so are all once the request
 // succeeds.
 func TestARequestThatKeepsFailingAffectsOnlyItsFrontend(t *testing.T) {
+	skipInMemory(t)
 	d := newMemEnv(t)
 	other := plan.Key{Addr: netip.MustParseAddr("10.96.0.80"), Port: 80, Protocol: model.TCP}
 	added := plan.Key{Addr: netip.MustParseAddr("10.96.0.81"), Port: 80, Protocol: model.TCP}

@@ -114,9 +114,9 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 	var done atomic.Bool
 	var connections atomic.Int64
 	loaded := make(chan struct{})
-	states, seeds := 0, uint64(2)
+	states, seeds, step := 0, uint64(2), 1
 	if testing.Short() {
-		seeds = 1
+		seeds, step = 1, 3
 	}
 	for seed := range seeds {
 		g := testgen.NewPlans(seed+1, testgen.PlanOptions{Ports: 45, MaxWeight: 90})
@@ -152,7 +152,7 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 			}()
 		}
 		for _, whole := range []bool{false, true} {
-			for n := 0; ; n++ {
+			for n := 0; ; n += step {
 				what := fmt.Sprintf("seed %d, whole %v, killed after %d transactions", seed, whole, n)
 				b := d.open()
 				if _, err := b.Apply(context.Background(), plans[0], nil); err != nil {
@@ -200,7 +200,7 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 	done.Store(true)
 	<-loaded
 	t.Logf("%d states, %d connections meanwhile", states, connections.Load())
-	if states < 12 || connections.Load() < 100 {
+	if states < 12/step || connections.Load() < 100 {
 		t.Errorf("only %d states and %d connections", states, connections.Load())
 	}
 }
@@ -338,10 +338,14 @@ func TestApplyConvergesAfterEveryErrno(t *testing.T) {
 		}
 		d.expectPlan(next)
 	}
+	step, enough := 1, 300
+	if testing.Short() {
+		step, enough = 5, 50
+	}
 	for _, whole := range []bool{false, true} {
-		for i := 0; ; i++ { // messages
+		for i := 0; ; i += step { // messages
 			errnos := faultErrnos
-			if whole { // there are many: one errno for each
+			if whole || testing.Short() { // there are many: one errno for each
 				errnos = faultErrnos[i%len(faultErrnos):][:1]
 			}
 			fired := false
@@ -355,9 +359,9 @@ func TestApplyConvergesAfterEveryErrno(t *testing.T) {
 			}
 		}
 		for _, how := range []string{sendFails, receiveFails, replyLost} {
-			for i := 0; ; i++ { // datagrams
+			for i := 0; ; i += step { // datagrams
 				errnos := faultErrnos
-				if whole || how == replyLost {
+				if whole || how == replyLost || testing.Short() {
 					errnos = faultErrnos[i%len(faultErrnos):][:1]
 				}
 				fired := false
@@ -373,7 +377,7 @@ func TestApplyConvergesAfterEveryErrno(t *testing.T) {
 		}
 	}
 	t.Logf("%d faults; how many needed how many retries: %v", tried, retried)
-	if tried < 300 || retried[1] < 200 {
+	if tried < enough || retried[1] < enough*2/3 {
 		t.Errorf("too few faults")
 	}
 }
