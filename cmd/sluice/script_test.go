@@ -40,7 +40,7 @@ var update = flag.Bool("update", false, "rewrite the expected output in testdata
 // TestScripts runs testdata/script: the specification of what users see, one behavior per file. Plugins are the real
 // ones, in Wasm; the backend is the fake one; the clock advances by command.
 func TestScripts(t *testing.T) {
-	wasmDir, cache := buildPlugins(t), t.TempDir()
+	wasmDir, cache := buildPlugins(t), testenv.PluginCache(t)
 	t.Setenv("XDG_CACHE_HOME", cache) // for the nodes that run in this process
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",

@@ -66,7 +66,7 @@ func (b *built) get(t testing.TB, name string, build func(out string) *exec.Cmd)
 func goGuest(t testing.TB, folder string) []byte {
 	t.Helper()
 	return guests.get(t, strings.ReplaceAll(folder, "/", "_"), func(out string) *exec.Cmd {
-		cmd := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./"+folder)
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./"+folder)
 		cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
 		return cmd
 	})

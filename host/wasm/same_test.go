@@ -8,6 +8,7 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/capacity/capacity"
@@ -176,7 +177,7 @@ func allRequests(keys ...string) []Sample {
 }
 
 func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
-	h := newHost(t, Options{})
+	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
 	for _, g := range []struct {
 		name     string
 		module   []byte
