@@ -99,7 +99,7 @@ func (a *Agent) engineOptions() engine.Options {
 	o := engine.Options{
 		Backend:       a.plane.Backend(),
 		Planner:       NewPlanner(cfg, a.local, a.plugins),
-		ConnTable:     &conntrack.Table{},
+		ConnTable:     &conntrack.Table{ResetTCP: a.plane.ResetTCP},
 		Plugins:       a.calls,
 		Log:           a.log,
 		Clock:         clock(a.log),

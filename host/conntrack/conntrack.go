@@ -16,16 +16,41 @@ import (
 )
 
 // Table is the conntrack table of this network namespace. It implements engine.ConnTable, and engine.ConnShedder.
-type Table struct{ shedder shedder }
+type Table struct {
+	// ResetTCP is called with TCP connections before their entries are deleted. It makes the data plane answer their next packets with RST,
+	// and returns how many it cannot remember. nil: the data plane does so with all packets of unknown TCP connections.
+	ResetTCP func(ctx context.Context, list []plan.Connection) (left int, err error)
 
-// Reset deletes the entries of the given connections and returns their number. The next packet of a TCP client creates a
-// new entry, reaches another endpoint and is answered with RST. The table is listed once per IP family.
-func (Table) Reset(_ context.Context, resets []plan.Reset) (int, error) {
-	filters := map[model.Family]resetFilter{model.IPv4: {}, model.IPv6: {}}
+	shedder shedder
+}
+
+// Reset ends the given connections: it deletes their entries. The next packet of a TCP client is answered with RST, that of others is
+// balanced like the first one of a new connection. The table is listed once per IP family, streamed.
+func (t *Table) Reset(ctx context.Context, resets []plan.Reset) (total plan.ResetCount, err error) {
+	wanted, families := map[plan.Reset]bool{}, map[model.Family]bool{}
 	for _, r := range resets {
-		filters[r.Frontend.Family()][r] = true
+		wanted[r], families[r.Frontend.Family()] = true, true
 	}
-	return deleteMatching(func(f model.Family) (netlink.CustomConntrackFilter, bool) { return filters[f], len(filters[f]) > 0 })
+	var errs []error
+	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
+		if !families[f] {
+			continue
+		}
+		var list []picked
+		err := listFlows(ctx, f, 0, func(c *flowEntry) {
+			if lookUpFlow(wanted, c) {
+				list = append(list, pickEntry(c, 0))
+			}
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("conntrack: list connections to reset: %w", err))
+			continue
+		}
+		n, _, err := t.end(ctx, f, list)
+		total.Connections, total.Uncertain = total.Connections+n.Connections, total.Uncertain+n.Uncertain
+		errs = append(errs, err)
+	}
+	return total, errors.Join(errs...)
 }
 
 // DeleteStaleUDP deletes the entries of UDP flows through the given frontends whose replies do not come from a serving
@@ -102,26 +127,4 @@ func originalAndReplyFrom(f *netlink.ConntrackFlow) (to, from netip.AddrPort, ok
 	dst, dstOK := netip.AddrFromSlice(f.Forward.DstIP)
 	src, srcOK := netip.AddrFromSlice(f.Reverse.SrcIP)
 	return netip.AddrPortFrom(dst.Unmap(), f.Forward.DstPort), netip.AddrPortFrom(src.Unmap(), f.Reverse.SrcPort), dstOK && srcOK
-}
-
-// resetFilter matches the entries whose original destination is a frontend and whose replies come from an endpoint.
-type resetFilter map[plan.Reset]bool
-
-// MatchConntrackFlow implements netlink.CustomConntrackFilter.
-func (t resetFilter) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	to, from, ok := originalAndReplyFrom(f)
-	if !ok {
-		return false
-	}
-	r := plan.Reset{
-		Frontend: plan.Key{Addr: to.Addr(), Port: to.Port(), Protocol: model.Protocol(f.Forward.Protocol)},
-		Endpoint: from,
-	}
-	if t[r] {
-		return true
-	}
-	if r.Frontend.Addr = netip.IPv4Unspecified(); to.Addr().Is6() { // NodePort frontends have the unspecified address
-		r.Frontend.Addr = netip.IPv6Unspecified()
-	}
-	return t[r]
 }

@@ -122,11 +122,11 @@ func TestResetDeletesConnectionsOfOneFrontendAndEndpoint(t *testing.T) {
 		add(t, uint16(n), f)
 	}
 	member := netip.MustParseAddrPort("10.244.1.1:8080")
-	n, err := Table{}.Reset(context.Background(), []plan.Reset{
+	n, err := (&Table{}).Reset(context.Background(), []plan.Reset{
 		{Frontend: key("10.96.0.10:80", model.TCP), Endpoint: member}, {Frontend: key("0.0.0.0:30080", model.TCP), Endpoint: member},
 	})
-	if n != 2 || err != nil {
-		t.Fatalf("%d, %v", n, err)
+	if n != (plan.ResetCount{Connections: 2}) || err != nil {
+		t.Fatalf("%+v, %v", n, err)
 	}
 	if want := []int{1, 2, 3}; !slices.Equal(remaining(t), want) {
 		t.Fatalf("remaining %v, want %v", remaining(t), want)

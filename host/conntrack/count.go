@@ -90,7 +90,7 @@ func receive(ctx context.Context, request []byte, onPart func([]byte) (done bool
 	return nil
 }
 
-// dumpRequest returns the message that asks for a dump of the entries of a family with these bits in their status.
+// dumpRequest returns the message that asks for a dump of the entries of a family with these bits in their status; zero: of all.
 func dumpRequest(family byte, status uint32) []byte {
 	const getConntrack = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1 // IPCTNL_MSG_CT_GET
 	native := binary.NativeEndian
@@ -100,7 +100,10 @@ func dumpRequest(family byte, status uint32) []byte {
 	b = native.AppendUint32(b, 1)                                    // sequence number
 	b = native.AppendUint32(b, 0)                                    // port: the kernel
 	b = append(b, family, unix.NFNETLINK_V0, 0, 0)                   // nfgenmsg
-	for _, attribute := range []uint16{attrStatus, attrStatusMask} { // older kernels ignore them
+	for _, attribute := range []uint16{attrStatus, attrStatusMask} { // older kernels ignore them, newer ones refuse zero
+		if status == 0 {
+			break
+		}
 		b = native.AppendUint16(b, 8)
 		b = native.AppendUint16(b, attribute)
 		b = binary.BigEndian.AppendUint32(b, status)

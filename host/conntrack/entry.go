@@ -31,7 +31,9 @@ const (
 	attrTCP        = 1 // in attrProtoInfo
 	attrTCPState   = 1 // in attrTCP
 
-	tcpEstablished = 3 // enum tcp_conntrack
+	tcpSynReceived = 2 // enum tcp_conntrack
+	tcpEstablished = 3
+	tcpCloseWait   = 5 // after 4, FIN_WAIT: one side has closed
 
 	sizeofNfgenmsg = 4 // struct nfgenmsg
 )

@@ -18,7 +18,7 @@ type flowEntry struct {
 	protocol         uint8
 	tcpState         uint8
 	id               uint32
-	reply, zone      []byte // values of attributes
+	orig, zone       []byte // values of attributes
 }
 
 // established reports whether both sides have sent packets, and none has closed the connection.
@@ -26,19 +26,25 @@ func (c *flowEntry) established() bool {
 	return c.protocol != unix.IPPROTO_TCP || c.tcpState == tcpEstablished
 }
 
+// continues reports whether a client may still send packets of a TCP connection: the handshake has begun, and not both sides have closed
+// it. The entry of a connection that both have closed is kept for minutes.
+func (c *flowEntry) continues() bool {
+	return c.protocol == unix.IPPROTO_TCP && c.tcpState >= tcpSynReceived && c.tcpState <= tcpCloseWait
+}
+
 // identity returns the attributes by which the kernel finds the entry.
 func (c *flowEntry) identity() string {
-	b := appendAttr(make([]byte, 0, len(c.reply)+12), attrTupleReply|unix.NLA_F_NESTED, c.reply)
+	b := appendAttr(make([]byte, 0, len(c.orig)+12), attrTupleOrig|unix.NLA_F_NESTED, c.orig)
 	if c.zone != nil {
 		b = appendAttr(b, attrZone, c.zone)
 	}
 	return string(b)
 }
 
-// listFlows calls onEntry for the entries of a family that have a reply (all entries, before Linux 5.18).
-func listFlows(ctx context.Context, f model.Family, onEntry func(*flowEntry)) error {
+// listFlows calls onEntry for the entries of a family that have these bits in their status (all entries, before Linux 5.18).
+func listFlows(ctx context.Context, f model.Family, status uint32, onEntry func(*flowEntry)) error {
 	var c flowEntry
-	return receive(ctx, dumpRequest(familyOf(f), statusSeenReply), func(part []byte) (done bool, err error) {
+	return receive(ctx, dumpRequest(familyOf(f), status), func(part []byte) (done bool, err error) {
 		return eachMessage(part, func(attrs []byte) error {
 			if err := c.decode(attrs); err != nil {
 				return err
@@ -84,9 +90,9 @@ func (c *flowEntry) decode(b []byte) error {
 	err := attributes(b, func(kind uint16, value []byte) error {
 		switch {
 		case kind == attrTupleOrig:
+			c.orig = value
 			return c.tuple(value, &c.client, &c.frontend)
 		case kind == attrTupleReply:
-			c.reply = value
 			return c.tuple(value, &c.endpoint, &client)
 		case kind == attrProtoInfo:
 			return attributes(value, e.protoInfo)

@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -36,14 +34,6 @@ type pick struct {
 	list        []picked
 }
 
-// picked is a connection. It is deleted by the addresses of its replies, and only if it is still the same entry: the client may have
-// used its port again.
-type picked struct {
-	hash uint32
-	id   uint32
-	what string // attributes that identify the entry
-}
-
 // shedder is the state between the calls of Shed.
 type shedder struct {
 	picks map[shedID]*pick
@@ -51,11 +41,11 @@ type shedder struct {
 	lists int // how often it has been listed, for tests
 }
 
-// Shed deletes the entries of the established connections that the sheds select, with the same effect as Reset, and returns their
-// number. deferred reports which sheds have to be repeated because the table may not be listed so soon again; nil: none.
+// Shed deletes the entries of the established connections that the sheds select, with the same effect as Reset. deferred reports which
+// sheds have to be repeated because the table may not be listed so soon again; nil: none.
 //
 // The table is listed when a shed begins, and not for its further steps. The listing is streamed.
-func (t *Table) Shed(ctx context.Context, sheds []plan.Shed) (n int, deferred []bool, err error) {
+func (t *Table) Shed(ctx context.Context, sheds []plan.Shed) (total plan.ResetCount, deferred []bool, err error) {
 	s := &t.shedder
 	s.rest = max(0, s.rest-1)
 	missing := func(shed plan.Shed) bool { p := s.picks[idOf(&shed)]; return p == nil || p.until < shed.To }
@@ -63,7 +53,7 @@ func (t *Table) Shed(ctx context.Context, sheds []plan.Shed) (n int, deferred []
 		if s.rest > 0 {
 			deferred = make([]bool, len(sheds))
 		} else if err := s.list(ctx, sheds); err != nil {
-			return 0, nil, fmt.Errorf("conntrack: list connections to shed: %w", err)
+			return total, nil, fmt.Errorf("conntrack: list connections to shed: %w", err)
 		}
 	}
 	var errs []error
@@ -78,28 +68,19 @@ func (t *Table) Shed(ctx context.Context, sheds []plan.Shed) (n int, deferred []
 			}
 			continue
 		}
-		done := 0
-		for ; done < len(p.list) && uint64(p.list[done].hash) < shed.To; done++ {
-			if err := ctx.Err(); err != nil {
-				errs = append(errs, err)
-				break
-			}
-			existed, err := p.list[done].delete(shed.Endpoint.Addr())
-			if err != nil {
-				errs = append(errs, fmt.Errorf("conntrack: delete an entry to %s: %w", shed.Endpoint, err))
-				break
-			}
-			if existed {
-				n++
-			}
+		due, _ := slices.BinarySearchFunc(p.list, shed.To, func(c picked, to uint64) int { return cmp.Compare(uint64(c.hash), to) })
+		n, done, err := t.end(ctx, model.FamilyOf(shed.Endpoint.Addr()), p.list[:due])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("endpoint %s: %w", shed.Endpoint, err))
 		}
+		total.Connections, total.Uncertain = total.Connections+n.Connections, total.Uncertain+n.Uncertain
 		p.list = p.list[done:]
 		if shed.To < shed.Until {
 			kept[idOf(shed)] = p
 		}
 	}
 	s.picks = kept
-	return n, deferred, errors.Join(errs...)
+	return total, deferred, errors.Join(errs...)
 }
 
 func idOf(s *plan.Shed) shedID {
@@ -129,7 +110,7 @@ func (s *shedder) list(ctx context.Context, sheds []plan.Shed) error {
 		if !families[f] {
 			continue
 		}
-		err := listFlows(ctx, f, func(c *flowEntry) {
+		err := listFlows(ctx, f, statusSeenReply, func(c *flowEntry) {
 			listed++
 			if !endpoints[c.endpoint] || !c.established() {
 				return
@@ -142,7 +123,7 @@ func (s *shedder) list(ctx context.Context, sheds []plan.Shed) error {
 			if uint64(hash) < p.from || uint64(hash) >= p.until {
 				return
 			}
-			p.list = append(p.list, picked{hash: hash, id: c.id, what: c.identity()})
+			p.list = append(p.list, pickEntry(c, hash))
 			if total++; total >= 2*maxPicked {
 				total = prune(picks, total)
 			}
@@ -157,11 +138,11 @@ func (s *shedder) list(ctx context.Context, sheds []plan.Shed) error {
 	return nil
 }
 
-// lookUpFlow returns the pick of a connection. NodePort frontends have the unspecified address.
-func lookUpFlow(byFlow map[plan.Reset]*pick, c *flowEntry) *pick {
+// lookUpFlow returns what is asked for the connections of an entry. NodePort frontends have the unspecified address.
+func lookUpFlow[T any](byFlow map[plan.Reset]T, c *flowEntry) (found T) {
 	key := plan.Key{Addr: c.frontend.Addr(), Port: c.frontend.Port(), Protocol: model.Protocol(c.protocol)}
-	if p := byFlow[plan.Reset{Frontend: key, Endpoint: c.endpoint}]; p != nil {
-		return p
+	if found, ok := byFlow[plan.Reset{Frontend: key, Endpoint: c.endpoint}]; ok {
+		return found
 	}
 	if key.Addr = netip.IPv4Unspecified(); c.frontend.Addr().Is6() {
 		key.Addr = netip.IPv6Unspecified()
@@ -184,13 +165,4 @@ func prune(picks map[shedID]*pick, total int) (left int) {
 		left += len(p.list)
 	}
 	return left
-}
-
-// delete deletes the entry, and reports whether it existed.
-func (p *picked) delete(endpoint netip.Addr) (existed bool, err error) {
-	err = deleteEntry(model.FamilyOf(endpoint), p.id, p.what)
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	return err == nil, err
 }

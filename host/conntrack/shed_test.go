@@ -65,7 +65,7 @@ func clients(t *testing.T) map[netip.AddrPort]bool {
 	t.Helper()
 	out := map[netip.AddrPort]bool{}
 	for _, f := range []model.Family{model.IPv4, model.IPv6} {
-		if err := listFlows(context.Background(), f, func(c *flowEntry) { out[c.client] = true }); err != nil {
+		if err := listFlows(context.Background(), f, statusSeenReply, func(c *flowEntry) { out[c.client] = true }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestShedResetsItsShareByHash(t *testing.T) {
 		if err != nil || deferred != nil {
 			t.Fatal(got, deferred, err)
 		}
-		total += got
+		total += got.Connections
 		if step%12 != 11 {
 			continue
 		}
@@ -187,7 +187,7 @@ func TestShedResetsItsShareByHash(t *testing.T) {
 
 func idOfConn(t *testing.T, c conn) (id uint32) {
 	t.Helper()
-	if err := listFlows(context.Background(), model.IPv4, func(e *flowEntry) {
+	if err := listFlows(context.Background(), model.IPv4, statusSeenReply, func(e *flowEntry) {
 		if e.client == c.client {
 			id = e.id
 		}
@@ -206,7 +206,7 @@ func TestShedOfIPv6AndUDP(t *testing.T) {
 		{Frontends: []plan.Key{key("[::]:30080", model.TCP)}, Endpoint: six.endpoint, To: plan.ShedSpace, Until: plan.ShedSpace},
 		{Frontends: []plan.Key{key("10.96.0.10:80", model.UDP)}, Endpoint: udp.endpoint, To: plan.ShedSpace, Until: plan.ShedSpace},
 	})
-	if n != 2 || deferred != nil || err != nil || len(clients(t)) != 0 {
+	if n.Connections != 2 || deferred != nil || err != nil || len(clients(t)) != 0 {
 		t.Errorf("%d, %v, %v; left: %v", n, deferred, err, clients(t))
 	}
 }
@@ -227,12 +227,12 @@ func TestListingIsBounded(t *testing.T) {
 	for call := range 2 {
 		first.From, first.To = first.To, first.To+1
 		n, deferred, err := table.Shed(context.Background(), []plan.Shed{first, second})
-		if n != 0 || err != nil || !slices.Equal(deferred, []bool{false, true}) {
+		if n.Connections != 0 || err != nil || !slices.Equal(deferred, []bool{false, true}) {
 			t.Fatalf("call %d: %d connections, deferred %v, %v", call, n, deferred, err)
 		}
 	}
 	first.From, first.To = first.To, plan.ShedSpace
-	if n, deferred, err := table.Shed(context.Background(), []plan.Shed{first, second}); n != 2 || deferred != nil || err != nil {
+	if n, deferred, err := table.Shed(context.Background(), []plan.Shed{first, second}); n.Connections != 2 || deferred != nil || err != nil {
 		t.Errorf("%d connections, deferred %v, %v", n, deferred, err)
 	}
 }

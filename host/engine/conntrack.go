@@ -23,12 +23,24 @@ func (e *Engine) reset(ctx context.Context, resets []plan.Reset) {
 	}
 	begin := time.Now()
 	n, err := e.ConnTable.Reset(ctx, resets)
-	e.Observer.OnEvent(Event{Kind: ConnectionsReset, At: begin, Duration: time.Since(begin), Count: n, Err: err})
+	e.Observer.OnEvent(Event{Kind: ConnectionsReset, At: begin, Duration: time.Since(begin), Count: n.Connections, Omitted: n.Uncertain, Err: err})
+	e.warnUncertain(n)
 	if err != nil {
 		e.Log.Error("resetting connections failed", "endpoints", len(resets), "first", resets[0].Endpoint, "err", err)
 		return
 	}
-	e.Log.Info("reset connections", "endpoints", len(resets), "first", resets[0].Endpoint, "connections", n)
+	e.Log.Info("reset connections", "endpoints", len(resets), "first", resets[0].Endpoint, "connections", n.Connections)
+}
+
+// warnUncertain logs when there begin or cease to be connections that may go on although they were reset.
+func (e *Engine) warnUncertain(n plan.ResetCount) {
+	switch {
+	case n.Uncertain > 0 && !e.uncertain:
+		e.Log.Warn("connections that were reset may go on: the data plane remembers no more of them", "connections", n.Uncertain)
+	case n.Uncertain == 0 && n.Connections > 0 && e.uncertain:
+		e.Log.Info("all connections that were reset are remembered again")
+	}
+	e.uncertain = n.Uncertain > 0 || e.uncertain && n.Connections == 0
 }
 
 // deleteStale deletes stale UDP flows, unless the data plane still lags behind the plan.

@@ -59,6 +59,7 @@ type Engine struct {
 	stale           staleFlows
 	drift           drift
 	sheds           job
+	uncertain       bool // connections that were reset may go on
 	signals         signals
 	nextStep        time.Time // no step before this time (MinSyncPeriod)
 	startupDeadline time.Time // end of the wait for PluginsReady

@@ -22,9 +22,9 @@ type Source interface {
 
 // ConnTable modifies the kernel's connection tracking table.
 type ConnTable interface {
-	// Reset ends the connections through the given frontends to the given endpoints and returns their number. The next
-	// packet of such a connection is answered by a TCP reset or starts a new connection.
-	Reset(ctx context.Context, resets []plan.Reset) (int, error)
+	// Reset ends the connections through the given frontends to the given endpoints. The next packet of a TCP connection is answered
+	// with RST; that of another protocol starts a new connection.
+	Reset(ctx context.Context, resets []plan.Reset) (plan.ResetCount, error)
 	// DeleteStaleUDP deletes the UDP flows through the given frontends whose destination no longer serves, and returns their
 	// number. nodePorts are the node's addresses on which NodePorts are served.
 	DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows, nodePorts []netip.Addr) (int, error)
@@ -32,10 +32,10 @@ type ConnTable interface {
 
 // ConnShedder is implemented by a ConnTable that resets part of the connections to endpoints.
 type ConnShedder interface {
-	// Shed resets the established connections that the sheds select, and returns their number, and which sheds it has not begun with
-	// and are to be repeated; nil: none. It is called outside of the loop, one call at a time, at least a second apart, and may overlap
+	// Shed resets the established connections that the sheds select. deferred are the sheds that it has not begun with and that are to
+	// be repeated; nil: none. It is called outside of the loop, one call at a time, at least a second apart, and may overlap
 	// with the methods of ConnTable.
-	Shed(ctx context.Context, sheds []plan.Shed) (n int, deferred []bool, err error)
+	Shed(ctx context.Context, sheds []plan.Shed) (n plan.ResetCount, deferred []bool, err error)
 }
 
 // ConnCounter is implemented by a ConnTable that counts open connections.

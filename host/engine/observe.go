@@ -56,7 +56,7 @@ type Event struct {
 	At       time.Time
 	Duration time.Duration
 	Count    int // connections, flows or changes
-	Omitted  int // of OutcomesRead: endpoints beyond the limit of the data plane
+	Omitted  int // of OutcomesRead: endpoints beyond the limit of the data plane; of connections that were reset: plan.ResetCount.Uncertain
 	Err      error
 }
 

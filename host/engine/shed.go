@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // shedTimeout bounds a step of the sheds.
@@ -22,7 +24,7 @@ func (e *Engine) shed(ctx context.Context) {
 			n, deferred, err := table.Shed(ctx, sheds)
 			took := time.Since(begin)
 			return func() {
-				e.shedDone(ctx, deferred, Event{Kind: ConnectionsShed, At: begin, Duration: took, Count: n, Err: err})
+				e.shedDone(ctx, deferred, Event{Kind: ConnectionsShed, At: begin, Duration: took, Count: n.Connections, Omitted: n.Uncertain, Err: err})
 			}
 		})
 	}
@@ -34,6 +36,7 @@ func (e *Engine) shedDone(ctx context.Context, deferred []bool, event Event) {
 	now, _ := e.clock.now()
 	e.Planner.ShedsDone(now, event.Err == nil, deferred)
 	e.Observer.OnEvent(event)
+	e.warnUncertain(plan.ResetCount{Connections: event.Count, Uncertain: event.Omitted})
 	switch {
 	case event.Err != nil && ctx.Err() == nil:
 		e.Log.Error("shedding connections failed", "connections", event.Count, "err", event.Err)

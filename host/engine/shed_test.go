@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,9 +142,9 @@ type failingTable struct {
 	calls int
 }
 
-func (f *failingTable) Shed(context.Context, []plan.Shed) (int, []bool, error) {
+func (f *failingTable) Shed(context.Context, []plan.Shed) (plan.ResetCount, []bool, error) {
 	f.calls++
-	return 0, nil, errors.New("no memory")
+	return plan.ResetCount{}, nil, errors.New("no memory")
 }
 
 func TestFailingShedIsRetriedWithoutDelayingAnything(t *testing.T) {
@@ -160,6 +162,41 @@ func TestFailingShedIsRetriedWithoutDelayingAnything(t *testing.T) {
 		r.advance(58 * time.Second)
 		if table.calls < 5 || table.calls > 7 {
 			t.Errorf("%d calls in a minute, want one every 10 s", table.calls)
+		}
+	})
+}
+
+// uncertainTable has no room to remember what it resets as long as it is full.
+type uncertainTable struct {
+	*fake.Kernel
+	full atomic.Bool
+}
+
+func (u *uncertainTable) Shed(ctx context.Context, sheds []plan.Shed) (plan.ResetCount, []bool, error) {
+	n, deferred, err := u.Kernel.Shed(ctx, sheds)
+	if u.full.Load() {
+		n.Uncertain = n.Connections
+	}
+	return n, deferred, err
+}
+
+func TestUncertainResetsAreLoggedWhenTheyBeginAndEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
+		table := &uncertainTable{Kernel: r.kernel}
+		table.full.Store(true)
+		r.connTable = table
+		r.run(fake.Open(r.kernel), shedding{}, false)
+		t.Cleanup(r.end)
+		r.shedLoad(1000)
+		r.emit(eps(1, 2, 3))
+		r.advance(30 * time.Second)
+		table.full.Store(false)
+		r.advance(40 * time.Second)
+		for _, line := range []string{"remembers no more", "remembered again"} {
+			if n := strings.Count(r.log.String(), line); n != 1 {
+				t.Errorf("%d lines %q\n%s", n, line, r.log)
+			}
 		}
 	})
 }

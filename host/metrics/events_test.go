@@ -116,9 +116,10 @@ func TestConntrackCheckpointAndSourceProblemMetrics(t *testing.T) {
 		r.want("source problems", map[string]float64{
 			"sluice_source_problems{severity=error}": 3, "sluice_source_problems{severity=warning}": 1,
 		})
-		r.metrics.OnEvent(engine.Event{Kind: engine.ConnectionsReset, Count: 4})
+		r.metrics.OnEvent(engine.Event{Kind: engine.ConnectionsReset, Count: 4, Omitted: 3})
+		r.metrics.OnEvent(engine.Event{Kind: engine.ConnectionsShed, Count: 5, Omitted: 2})
 		r.metrics.OnEvent(engine.Event{Kind: engine.ConnectionsReset, Err: errors.New("no")})
-		r.want("resets", map[string]float64{"sluice_connections_reset_total": 4, "sluice_failures_total{operation=reset}": 1})
+		r.want("resets", map[string]float64{"sluice_connections_reset_total": 4, "sluice_connections_shed_total": 5, "sluice_uncertain_resets_total": 5, "sluice_failures_total{operation=reset}": 1})
 		r.metrics.OnEvent(engine.Event{Kind: engine.DriftDetected, Count: 3})
 		r.want("drift", map[string]float64{"sluice_external_changes_total": 3})
 	})

@@ -182,9 +182,11 @@ func (m *Metrics) OnEvent(n engine.Event) {
 	case engine.ConnectionsReset:
 		operation = "reset"
 		m.sluice.connectionsReset.Add(float64(n.Count))
+		m.sluice.uncertainResets.Add(float64(n.Omitted))
 	case engine.ConnectionsShed:
 		operation = "shed"
 		m.sluice.connectionsShed.Add(float64(n.Count))
+		m.sluice.uncertainResets.Add(float64(n.Omitted))
 	case engine.DriftDetected:
 		m.sluice.externalChanges.Add(float64(n.Count))
 	case engine.OutcomesRead, engine.ConnectionsCounted:

@@ -59,7 +59,9 @@ func (*uneven) Revision() string     { return "1" }
 // connTable is a connection table that always has connections to reset and flows to delete.
 type connTable struct{ fault }
 
-func (c *connTable) Reset(context.Context, []plan.Reset) (int, error) { return 2, c.get() }
+func (c *connTable) Reset(context.Context, []plan.Reset) (plan.ResetCount, error) {
+	return plan.ResetCount{Connections: 2, Uncertain: 1}, c.get()
+}
 func (c *connTable) DeleteStaleUDP(_ context.Context, stale []plan.StaleUDPFlows, _ []netip.Addr) (int, error) {
 	time.Sleep(3 * time.Millisecond)
 	return 5 * len(stale), c.get()

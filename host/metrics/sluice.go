@@ -20,7 +20,7 @@ type sluiceMetrics struct {
 	evictedConnections                *prometheus.CounterVec   // server
 	messages, elements                prometheus.Counter
 	connectionsReset, externalChanges prometheus.Counter
-	connectionsShed                   prometheus.Counter
+	connectionsShed, uncertainResets  prometheus.Counter
 }
 
 func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
@@ -55,7 +55,9 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 		elements:         counter("backend_elements_total", "Number of elements added to and deleted from the data plane."),
 		connectionsReset: counter("connections_reset_total", "Number of connections reset because the drain deadline of their endpoint had passed."),
 		connectionsShed:  counter("connections_shed_total", "Number of established connections reset because a plugin has asked to shed part of an endpoint's connections."),
-		externalChanges:  counter("external_changes_total", "Number of changes to sluice's data plane objects by other processes. Each is reverted."),
+		uncertainResets: counter("uncertain_resets_total", "Number of TCP connections that were reset or shed, and may go on because the data plane had no room to remember "+
+			"that: they go on if they are balanced to the same endpoint again."),
+		externalChanges: counter("external_changes_total", "Number of changes to sluice's data plane objects by other processes. Each is reverted."),
 	}
 	r.MustRegister(m.phaseDuration, m.failures, m.failuresByErrno, m.evictedConnections)
 	for _, server := range []string{"healthz", "metrics", "health_check_node_port"} {

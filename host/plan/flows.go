@@ -21,6 +21,17 @@ type StaleUDPFlows struct {
 // ShedSpace is the number of values of ShedHash.
 const ShedSpace = 1 << 32
 
+// Connection is a TCP connection, by the addresses that its client uses.
+type Connection struct{ Client, Frontend netip.AddrPort }
+
+// ResetCount is the result of resetting connections.
+type ResetCount struct {
+	Connections int // that were ended
+	// Uncertain is how many of these may go on: TCP connections of which the data plane had no room to remember that they are to be reset.
+	// Their next packet is balanced like that of a new connection, and may meet the same endpoint.
+	Uncertain int
+}
+
 // Shed requests that part of the established connections through frontends to an endpoint is reset now: those with From ≤ ShedHash <
 // To. The steps of one shed are adjacent, so a connection that one of them has spared is not in the next one.
 type Shed struct {

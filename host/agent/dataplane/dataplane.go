@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // Plane is the open backend, and drains the virtual servers of other modes. Its methods may be called concurrently.
@@ -35,6 +36,18 @@ func (p *Plane) Backend() backend.Backend {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.backend
+}
+
+// ResetTCP makes the data plane answer the next packets of TCP connections whose conntrack entries are about to be deleted with RST, and
+// returns how many it cannot remember.
+func (p *Plane) ResetTCP(ctx context.Context, list []plan.Connection) (left int, err error) {
+	p.mu.Lock()
+	reset := p.modes.Get(p.cfg.Mode).ResetTCP
+	p.mu.Unlock()
+	if reset == nil {
+		return 0, nil
+	}
+	return reset(ctx, list)
 }
 
 // Swapper is the engine.

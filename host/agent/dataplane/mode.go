@@ -38,6 +38,9 @@ type Mode struct {
 	// Drain removes virtual servers without connections after another mode has taken over, and returns how many remain;
 	// with force it removes all. It is called until none remain. nil: the other mode's first sync replaces everything.
 	Drain func(ctx context.Context, cfg *config.Config, log *slog.Logger, force bool) (remaining int, err error)
+	// ResetTCP makes the data plane answer the next packets of TCP connections whose conntrack entries are about to be deleted with RST, and
+	// returns how many it cannot remember. nil: it does so with all TCP connections that conntrack does not know.
+	ResetTCP func(ctx context.Context, list []plan.Connection) (left int, err error)
 	// Cleanup removes everything that the mode has programmed, and describes it.
 	Cleanup func(ctx context.Context) (removed []string, err error)
 	// ServiceAddrs returns the Service addresses that the mode has added to network interfaces. nil: it adds none.

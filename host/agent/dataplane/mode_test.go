@@ -1,10 +1,13 @@
 package dataplane
 
 import (
+	"context"
+	"net/netip"
 	"slices"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 func TestTableHasTheModesOfTheConfiguration(t *testing.T) {
@@ -15,7 +18,21 @@ func TestTableHasTheModesOfTheConfiguration(t *testing.T) {
 			t.Errorf("mode %s: a required function is missing: %+v", m.Name, m)
 		}
 	}
+	if All().Get(config.ModeNFTables).ResetTCP == nil || All().Get(config.ModeIPVS).ResetTCP != nil {
+		t.Error("mode nftables has to be told which TCP connections it is to reset, mode ipvs resets all that conntrack does not know")
+	}
 	if !slices.Equal(names, config.Modes()) {
 		t.Errorf("modes %v, the configuration accepts %v", names, config.Modes())
+	}
+}
+
+func TestResetTCPIsThatOfTheModeInUse(t *testing.T) {
+	list := []plan.Connection{{Client: netip.MustParseAddrPort("10.244.0.9:4000"), Frontend: netip.MustParseAddrPort("10.96.0.10:80")}}
+	modes := Modes{{Name: "remembers", ResetTCP: func(_ context.Context, l []plan.Connection) (int, error) { return len(l), nil }}, {Name: "resets all"}}
+	for mode, want := range map[string]int{"remembers": 1, "resets all": 0} {
+		p := Plane{modes: modes, cfg: &config.Config{Mode: mode}}
+		if left, err := p.ResetTCP(t.Context(), list); left != want || err != nil {
+			t.Errorf("mode %s: %d, %v", mode, left, err)
+		}
 	}
 }

@@ -26,6 +26,9 @@ func nftablesMode() Mode {
 		},
 		Probe: probeNFTables,
 		Read:  readNFTables,
+		ResetTCP: func(ctx context.Context, list []plan.Connection) (int, error) {
+			return nftables.ResetTCP(ctx, 0, list)
+		},
 		Cleanup: func(ctx context.Context) ([]string, error) {
 			return nftables.Cleanup(ctx, 0)
 		},

@@ -156,11 +156,11 @@ func TestEstablishedConnectionsSurviveChanges(t *testing.T) {
 	if len(conns) != 1 || conns[0].Endpoint != first.Endpoint {
 		t.Fatalf("%+v", conns)
 	}
-	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: first.Frontend, Endpoint: netip.MustParseAddrPort("10.244.1.2:8080")}}); n != 0 || err != nil {
-		t.Errorf("reset of another member: %d, %v", n, err)
+	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: first.Frontend, Endpoint: netip.MustParseAddrPort("10.244.1.2:8080")}}); n.Connections != 0 || err != nil {
+		t.Errorf("reset of another member: %+v, %v", n, err)
 	}
-	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: first.Frontend, Endpoint: first.Endpoint}}); n != 1 || err != nil {
-		t.Errorf("reset: %d, %v", n, err)
+	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: first.Frontend, Endpoint: first.Endpoint}}); n.Connections != 1 || err != nil {
+		t.Errorf("reset: %+v, %v", n, err)
 	}
 	if r := k.Connect(web); r.Established || r.Endpoint.String() != "10.244.1.2:8080" {
 		t.Errorf("after the reset: %+v", r)
@@ -194,8 +194,8 @@ func TestLeastConnectionsFollowsWeights(t *testing.T) {
 	}
 	// An endpoint that loses its connections gets the next ones.
 	first := netip.MustParseAddrPort("10.244.1.1:8080")
-	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: plan.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Protocol: model.TCP}, Endpoint: first}}); n != 10 || err != nil {
-		t.Fatalf("reset: %d, %v", n, err)
+	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: plan.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Protocol: model.TCP}, Endpoint: first}}); n.Connections != 10 || err != nil {
+		t.Fatalf("reset: %+v, %v", n, err)
 	}
 	for i := range 10 {
 		if r := k.Connect(packet(fmt.Sprintf("10.244.9.9:%d", 2000+i), "10.96.0.10:80")); r.Endpoint != first {

@@ -261,30 +261,32 @@ func (k *Kernel) Disconnect(p Packet) bool {
 }
 
 // Reset implements engine.ConnTable.
-func (k *Kernel) Reset(ctx context.Context, resets []plan.Reset) (int, error) {
+func (k *Kernel) Reset(ctx context.Context, resets []plan.Reset) (n plan.ResetCount, err error) {
 	if err := ctx.Err(); err != nil {
-		return 0, fmt.Errorf("fake: reset: %w", err)
+		return n, fmt.Errorf("fake: reset: %w", err)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.end(func(c *Conn) bool {
+	n.Connections = k.end(func(c *Conn) bool {
 		return slices.Contains(resets, plan.Reset{Frontend: c.Frontend, Endpoint: c.Endpoint})
-	}), nil
+	})
+	return n, nil
 }
 
 // Shed implements engine.ConnShedder.
-func (k *Kernel) Shed(ctx context.Context, sheds []plan.Shed) (n int, deferred []bool, err error) {
+func (k *Kernel) Shed(ctx context.Context, sheds []plan.Shed) (n plan.ResetCount, deferred []bool, err error) {
 	if err := ctx.Err(); err != nil {
-		return 0, nil, fmt.Errorf("fake: shed: %w", err)
+		return n, nil, fmt.Errorf("fake: shed: %w", err)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.end(func(c *Conn) bool {
+	n.Connections = k.end(func(c *Conn) bool {
 		return slices.ContainsFunc(sheds, func(s plan.Shed) bool {
 			hash := uint64(plan.ShedHash(s.Seed, c.Packet.From, c.Packet.To))
 			return c.Endpoint == s.Endpoint && slices.Contains(s.Frontends, c.Frontend) && hash >= s.From && hash < s.To
 		})
-	}), nil, nil
+	})
+	return n, nil, nil
 }
 
 // DeleteStaleUDP implements engine.ConnTable.

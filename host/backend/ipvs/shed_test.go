@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/conntrack"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
 )
 
@@ -12,7 +13,10 @@ func TestShedConnectionsAreReset(t *testing.T) {
 	d := newEnv(t)
 	p := web(t, 1, 1)
 	d.apply(d.open(), p, nil)
-	if selected, reset := testbed.Shed(t, d.Lab.Node, d.Client, p, netip.MustParseAddrPort("10.96.0.80:80")); reset != selected {
-		t.Errorf("%d of %d connections were reset", reset, selected)
+	for _, all := range []bool{false, true} {
+		r := testbed.Resets{
+			Node: d.Lab.Node, Client: d.Client, Plan: p, To: netip.MustParseAddrPort("10.96.0.80:80"), Table: &conntrack.Table{}, All: all,
+		}
+		r.Check(t)
 	}
 }

@@ -25,6 +25,9 @@ type traits struct {
 	storesEndpoints bool
 	// dispatches is how often a connection passes the dispatch chain until it has an endpoint or is dropped.
 	dispatches int
+	// remembersResets: the rules balance TCP connections that conntrack does not know, except those that ResetTCP names.
+	// Otherwise the rules reset all of them.
+	remembersResets bool
 	// exclusive: another table must not see the packets that this one sees.
 	exclusive bool
 }

@@ -73,6 +73,9 @@ func (b *Backend) fill(ctx context.Context, t *table, at, from *tableState, next
 		return err
 	}
 	at.exists = true
+	if err := b.carryResets(ctx, t, from); err != nil {
+		return err
+	}
 	if t.hasAffinity() {
 		if err := t.hook(at, learning, nil); err != nil {
 			return err

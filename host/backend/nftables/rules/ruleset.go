@@ -77,6 +77,9 @@ func (s *schema) ruleset(mark uint32) []chain {
 		r.chain(chainPostNAT, r.postnat()...),
 	}
 	chains = append(chains, s.balancing.chains(r)...)
+	if s.resets.exists {
+		chains = append(chains, r.resetChain())
+	}
 	if s.hasAffinity() {
 		// Connections to an endpoint on this node do not pass postrouting.
 		chains = append(chains, r.hook("input", unix.NF_INET_LOCAL_IN, 100, s.balancing.balanced(r.rule(), chainLearnAffinity)))
@@ -122,6 +125,7 @@ func (r rulesetBuilder) chain(name string, rules ...*ruleBuilder) chain {
 
 func (r rulesetBuilder) services() []*ruleBuilder {
 	return []*ruleBuilder{
+		r.rule().l4proto(unix.IPPROTO_TCP).connection().in(r.resets).jump(chainReset),
 		r.rule().frontendKey(byAddress).in(r.lookups[byAddress].frontends).gotoChain("service"),
 		r.rule().daddr().in(r.clusterIPs).gotoChain("refuse"),
 		r.rule().daddr().in(r.serviceCIDRs).daddr().notIn(r.externalIPs).drop(),

@@ -83,6 +83,7 @@ type schema struct {
 	vipAddrs       *set // of HandOff: addresses that the node has only for balancing
 	affinity       affinitySets
 	outcomes       outcomeSets
+	resets         *set // connections to reset: see ResetTCP
 
 	byName map[string]*set
 }
@@ -107,6 +108,7 @@ func newSchema(f model.Family, b Balancing, limits AffinityLimits) *schema {
 	s.hairpin = s.addSet("hairpin", s.addr, s.addr)
 	s.vipAddrs = s.addSet("vip_addrs", s.addr)
 	s.outcomes = newOutcomeSets(s)
+	s.resets = newResetsSet(s)
 	return s
 }
 
@@ -158,7 +160,12 @@ func (s *schema) find(name string) *set {
 	return s.findAffinitySet(name)
 }
 
-// base returns the sets that a table always has. Rules negate a lookup in one of them, so they could not be left out.
+// base returns the sets that a table always has. Rules negate a lookup in one of them, so they could not be left out, and ResetTCP
+// writes to another at any time.
 func (s *schema) base() []*set {
-	return []*set{s.lookups[byAddress].frontends, s.externalIPs, s.masqueradeBits}
+	sets := []*set{s.lookups[byAddress].frontends, s.externalIPs, s.masqueradeBits}
+	if s.balancing.traits().remembersResets {
+		sets = append(sets, s.resets)
+	}
+	return sets
 }

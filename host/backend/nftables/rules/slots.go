@@ -61,7 +61,7 @@ func (Slots) Caps() plan.Caps {
 }
 
 func (Slots) traits() traits {
-	return traits{tableComment: tableComment, storesEndpoints: true, dispatches: maxDispatches}
+	return traits{tableComment: tableComment, storesEndpoints: true, dispatches: maxDispatches, remembersResets: true}
 }
 
 func (Slots) guardedVIPs() map[netip.Addr]bool { return nil }

@@ -144,10 +144,15 @@ func notification(kind uint16, body []byte) string {
 		return "set " + table + " " + nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_NAME)) + " written"
 	case unix.NFT_MSG_DELSET:
 		return "set " + table + " " + nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_NAME)) + " deleted"
-	case unix.NFT_MSG_NEWSETELEM:
-		return "element added to set " + table + " " + nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_ELEM_LIST_SET))
-	case unix.NFT_MSG_DELSETELEM:
-		return "element deleted in set " + table + " " + nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_ELEM_LIST_SET))
+	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
+		set := nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_ELEM_LIST_SET))
+		switch {
+		case set == resetsName:
+			return "" // ResetTCP writes with a socket of its own
+		case kind == unix.NFT_MSG_NEWSETELEM:
+			return "element added to set " + table + " " + set
+		}
+		return "element deleted in set " + table + " " + set
 	}
 	return fmt.Sprintf("something in table %s changed (message type %d)", table, kind)
 }
