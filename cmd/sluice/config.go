@@ -88,7 +88,7 @@ prints which bindings for some of the nodes (bindings[].nodes) apply on a node.`
 			}
 			cluster := model.NewSnapshot()
 			if *source != "" {
-				if cluster, err = checkServiceSettings(cfg, set, *source); err != nil {
+				if cluster, err = checkServices(cfg, set, *source); err != nil {
 					return err
 				}
 			}
@@ -101,9 +101,9 @@ prints which bindings for some of the nodes (bindings[].nodes) apply on a node.`
 	}
 }
 
-// checkServiceSettings returns the errors of the settings of all Services of a directory of manifests, and of the manifests: what
+// checkServices returns the errors of the settings of all Services of a directory of manifests, and of the manifests: what
 // cannot be read is not checked.
-func checkServiceSettings(cfg *config.Config, set *plugins.Set, source string) (*model.Snapshot, error) {
+func checkServices(cfg *config.Config, set *plugins.Set, source string) (*model.Snapshot, error) {
 	cluster, problems, err := dir.Load(source)
 	if err != nil {
 		return nil, err
@@ -118,7 +118,11 @@ func checkServiceSettings(cfg *config.Config, set *plugins.Set, source string) (
 	}
 	pl := agent.NewPlanner(cfg, nil, set)
 	pl.Replace(cluster)
-	for _, err := range pl.Plan(time.Now()).SettingsErrors {
+	result := pl.Plan(time.Now())
+	for _, err := range result.ChoiceErrors {
+		warn(err.Error())
+	}
+	for _, err := range result.SettingsErrors {
 		errs = append(errs, err)
 	}
 	return cluster, errors.Join(errs...)

@@ -124,6 +124,9 @@ func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) erro
 	for _, b := range x.Nodes {
 		fmt.Fprintf(w, "  binding    %s\n", b)
 	}
+	if a := x.Annotation; a != nil && a.Error != "" {
+		fmt.Fprintf(w, "  annotation %s\n", a.Error)
+	}
 	if s := x.Settings; s != nil {
 		if s.Error != "" {
 			fmt.Fprintf(w, "  settings   of the Service are not in force: %s\n", s.Error)

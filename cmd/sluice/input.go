@@ -125,7 +125,7 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 		result.Errors = slices.DeleteFunc(result.Errors, func(err error) bool { return !strings.Contains(err.Error(), in.serviceFilter) })
 		result.Warnings = slices.DeleteFunc(result.Warnings, func(w string) bool { return !strings.Contains(w, in.serviceFilter) })
 	}
-	printSettingsErrors(result.SettingsErrors, in.serviceFilter)
+	printServiceErrors(result, in.serviceFilter)
 	const maxErrors = 5
 	for i, err := range result.Errors {
 		if i == maxErrors {
@@ -153,20 +153,28 @@ func lacksPods(cluster *model.Snapshot, needs func(*model.Service) kube.Needs) b
 	return false
 }
 
-// maxSettingsErrors bounds how many Services whose settings are refused are printed.
-const maxSettingsErrors = 20
+// maxServiceErrors bounds how many Services whose annotations are not in force are printed.
+const maxServiceErrors = 20
 
-// printSettingsErrors prints why the settings of Services would not be in force; filter is the name of one Service, or "".
-func printSettingsErrors(errs []*planner.ServiceError, filter string) {
-	for i, err := range errs {
-		switch {
-		case filter != "" && err.Service.String() != filter:
-		case i == maxSettingsErrors:
-			fmt.Fprintf(stderr, "sluice: the settings of %d more Services are refused\n", len(errs)-i)
-			return
-		default:
-			printError(err)
+// printServiceErrors prints why the annotations of Services would not be in force; filter is the name of one Service, or "".
+func printServiceErrors(result planner.Result, filter string) {
+	var errs []error
+	for _, err := range result.ChoiceErrors {
+		if filter == "" || err.Service.String() == filter {
+			errs = append(errs, err)
 		}
+	}
+	for _, err := range result.SettingsErrors {
+		if filter == "" || err.Service.String() == filter {
+			errs = append(errs, err)
+		}
+	}
+	for i, err := range errs {
+		if i == maxServiceErrors {
+			fmt.Fprintf(stderr, "sluice: %d more annotations of Services are not in force\n", len(errs)-i)
+			return
+		}
+		printError(err)
 	}
 }
 

@@ -156,6 +156,9 @@ func (n *scriptNode) step(ts *testscript.TestScript) time.Time {
 	for _, err := range s.Errors {
 		fmt.Fprintln(&n.log, err)
 	}
+	for _, err := range s.ChoiceErrors {
+		fmt.Fprintln(&n.log, err)
+	}
 	for _, err := range s.SettingsErrors {
 		fmt.Fprintln(&n.log, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
@@ -20,13 +21,14 @@ func TestFailedPoliciesAndConflictsBecomeEvents(t *testing.T) {
 		hold: func(c *planner.HoldChange) { got = append(got, c.Service.String()+" hold") }}
 	o.OnPlan(&engine.PlannedStep{Result: &planner.Result{
 		Errors:         []error{&planner.ServiceError{Service: a, Err: errors.New("out of fuel")}, errors.New("not about a Service")},
+		ChoiceErrors:   []*policy.ChoiceError{{Service: a, Policy: "x"}, {Service: b, Policy: "y", NotAllowed: true}},
 		SettingsErrors: []*planner.ServiceError{{Service: b, Err: errors.New("refused")}},
 		NewConflicts:   []plan.Degradation{{Owner: model.PortName{Service: b}}},
 		NewlyLimited:   []plan.Degradation{{Owner: model.PortName{Service: a}}},
 		Holds:          []planner.HoldChange{{Service: b, Held: true}},
 	}})
 	o.OnApply(&engine.ApplyResult{NewlyFailed: []*planner.ServiceError{{Service: b, Err: errors.New("no space")}}})
-	if want := []string{"shop/a " + kube.ReasonFailedToEvaluatePolicy, "shop/b " + kube.ReasonServiceSettingsRefused, "shop/b " + kube.ReasonFrontendConflict, "shop/a " + kube.ReasonServiceLimited,
+	if want := []string{"shop/a " + kube.ReasonFailedToEvaluatePolicy, "shop/a " + kube.ReasonPolicyNotFound, "shop/b " + kube.ReasonPolicyNotAllowed, "shop/b " + kube.ReasonServiceSettingsRefused, "shop/b " + kube.ReasonFrontendConflict, "shop/a " + kube.ReasonServiceLimited,
 		"shop/b hold", "shop/b " + kube.ReasonFrontendNotProgrammed}; !slices.Equal(got, want) {
 		t.Errorf("Events %q, want %q", got, want)
 	}

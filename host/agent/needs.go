@@ -32,14 +32,13 @@ func serviceNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error
 	policies := cfg.PolicySet()
 	policies.SetNode(planner.PolicyNode(cfg.HostnameOverride, node))
 	return func(s *model.Service) (needs kube.Needs) {
-		p, _ := policies.For(s) // on an error p is the policy that applies without the annotation
-		if p == nil {
-			return needs
-		}
-		for step := range p.All() {
-			if plugin, err := plugins(step.Plugin); err == nil {
-				needs.Nodes = needs.Nodes || plugin.Needs(step.Settings)&abi.NeedNodes != 0
-				addKeys(&needs, plugin.Keys(step.Settings))
+		// While the annotation chooses no policy, only the evaluator knows which one it has chosen before.
+		for _, p := range policies.Candidates(s) {
+			for step := range p.All() {
+				if plugin, err := plugins(step.Plugin); err == nil {
+					needs.Nodes = needs.Nodes || plugin.Needs(step.Settings)&abi.NeedNodes != 0
+					addKeys(&needs, plugin.Keys(step.Settings))
+				}
 			}
 		}
 		return needs

@@ -30,6 +30,7 @@ func TestOnlyServicesOfPoliciesThatNeedInputsAskForThem(t *testing.T) {
 		{Name: "failed", Steps: []policy.Step{{Plugin: "failed"}}},
 	}
 	cfg.DefaultPolicy = "plain"
+	cfg.Allow = []policy.Allow{{Policies: []string{"plain", "failed"}}, {Namespaces: []string{"shop"}, Policies: []string{"zoned"}}}
 	needs := SourceNeeds(cfg, func(name string) (policy.Plugin, error) {
 		switch name {
 		case "zoned":
@@ -41,12 +42,19 @@ func TestOnlyServicesOfPoliciesThatNeedInputsAskForThem(t *testing.T) {
 	})(nil)
 	all := kube.Needs{Nodes: true, Annotations: []string{"cap"},
 		Pods: source.PodKeys{Labels: []string{"app", "track"}, Annotations: []string{"cap"}, Full: true}}
-	if got := needs(&model.Service{Policy: "zoned"}); !reflect.DeepEqual(got, all) {
+	shop := model.Name{Namespace: "shop", Name: "web"}
+	if got := needs(&model.Service{Name: shop, Policy: "zoned"}); !reflect.DeepEqual(got, all) {
 		t.Errorf("%+v, want %+v", got, all)
 	}
-	for annotation, want := range map[string]bool{"zoned": true, "plain": false, "": false, "unknown": false, "failed": false} {
-		if got := needs(&model.Service{Policy: annotation}); got.Nodes != want {
+	for annotation, want := range map[string]bool{"zoned": true, "plain": false, "": false, "failed": false,
+		"unknown": true} { // it may have chosen zoned before
+		if got := needs(&model.Service{Name: shop, Policy: annotation}); got.Nodes != want {
 			t.Errorf("policy %q: %+v", annotation, got)
+		}
+	}
+	for _, annotation := range []string{"zoned", "unknown"} { // the namespace may not choose zoned
+		if got := needs(&model.Service{Policy: annotation}); got.Nodes {
+			t.Errorf("policy %q of another namespace: %+v", annotation, got)
 		}
 	}
 }

@@ -63,7 +63,8 @@ type Config struct {
 	Plugins            []Plugin
 	Policies           []policy.Policy
 	Bindings           []policy.Binding
-	DefaultPolicy      string // "" means kube-proxy's rules
+	Allow              []policy.Allow // what the annotations of Services may choose
+	DefaultPolicy      string         // "" means kube-proxy's rules
 }
 
 // Plugin is a WebAssembly module that policies can use.
@@ -166,7 +167,7 @@ func (c *Config) NodePortPrefixes() []netip.Prefix { return c.NodePortAddresses 
 
 // PolicySet returns a new policy set, which selects the policy of each Service.
 func (c *Config) PolicySet() *policy.Set {
-	set := &policy.Set{Policies: map[string]*policy.Policy{}, Bindings: slices.Clone(c.Bindings), Default: c.DefaultPolicy}
+	set := &policy.Set{Policies: map[string]*policy.Policy{}, Bindings: slices.Clone(c.Bindings), Allow: c.Allow, Default: c.DefaultPolicy}
 	for _, p := range c.Policies {
 		set.Policies[p.Name] = &p
 	}

@@ -98,6 +98,9 @@ bindings:
   policy: hold
 - nodes: {percent: 20}
   policy: hold
+allow:
+- {namespaces: [shop, lab], policies: [watch, hold]}
+- policies: [zone-aware]
 defaultPolicy: watch
 `
 
@@ -168,6 +171,7 @@ func TestParseEveryField(t *testing.T) {
 			{Namespaces: []string{"shop"}, Policy: "hold", Nodes: policy.Nodes{Permille: 3, Selector: policy.Selector{{Key: "pool", Op: policy.In, Values: []string{"web"}}}}},
 			{Policy: "hold", Nodes: policy.Nodes{Permille: 200}},
 		},
+		Allow:         []policy.Allow{{Namespaces: []string{"shop", "lab"}, Policies: []string{"watch", "hold"}}, {Policies: []string{"zone-aware"}}},
 		DefaultPolicy: "watch",
 	}
 	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
@@ -252,6 +256,9 @@ policies:
 bindings:
 - {policy: c, namespaces: [S], selector: {matchLabels: {"a b": "-", tier: 5}, matchExpressions: [{key: x, operator: in}, {key: "", operator: In}, {key: zone, operator: Exists, values: [z]}]}}
 - {policy: b}
+allow:
+- {}
+- {namespaces: [S], policies: [b, bb, b, ""], policy: b}
 defaultPolicy: bb
 `
 	_, err := Parse([]byte(text), "")
@@ -264,6 +271,7 @@ clientConnection.qps: unknown field
 masqueradebit: unknown field (did you mean "masqueradeBit"?)
 plugins[0].limits.cpu: unknown field
 policies[1].panic.above: unknown field
+allow[1].policy: unknown field
 policies[3].plugins[1].name: 7 is not a string (quote it)
 apiVersion: "sluice.dev/v1": must be sluice.dev/v1alpha1
 kind: "SluiceConfiguraton": must be SluiceConfiguration
@@ -341,6 +349,11 @@ bindings[0].selector.matchExpressions[1].values: required with operator In
 bindings[0].selector.matchExpressions[2].values: must be empty with operator Exists
 bindings[0].policy: no policy "c"
 bindings[1].selector: matchLabels, matchExpressions, namespaces or nodes required; use defaultPolicy to select all Services
+allow[0].policies: required
+allow[1].namespaces[0]: "S" is not a name of lowercase letters, digits, '-' and '.'
+allow[1].policies[1]: no policy "bb" (did you mean "b"?)
+allow[1].policies[2]: "b": duplicate
+allow[1].policies[3]: required
 defaultPolicy: no policy "bb" (did you mean "b"?)`
 	got := lines(err.Error())
 	for line := range lines(want) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/host/spelling"
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
@@ -75,7 +76,7 @@ func (m *migration) dropRest() {
 		case rule == "" && slices.ContainsFunc(knownFields(), func(f string) bool { return strings.HasPrefix(f, path+".") }):
 			m.errs = append(m.errs, fmt.Errorf("%s: %s is not an object", path, strictyaml.Describe(v)))
 		case rule == "":
-			m.note(path, "dropped: unknown field of kube-proxy's configuration%s", strictyaml.DidYouMean(path, knownFields()))
+			m.note(path, "dropped: unknown field of kube-proxy's configuration%s", spelling.DidYouMean(path, knownFields()))
 		case isDefault(v, d.defaults):
 			defaults[d.why] = append(defaults[d.why], path)
 		default:

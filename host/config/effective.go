@@ -32,7 +32,7 @@ func (c *Config) Effective() any {
 		OOMScoreAdj:      number(c.OOMScoreAdj), Logging: loggingEntry{c.Logging.Format, int32(c.Logging.Verbosity)},
 		EnableProfiling: c.EnableProfiling, MetricsBindAddress: &c.MetricsBindAddress, HealthzBindAddress: &c.HealthzBindAddress,
 		PluginCacheDir: c.PluginCacheDir, PluginLimits: limitsEntry{CPUPercent: number(c.PluginLimits.CPUPercent), MemoryMiB: number(c.PluginLimits.MemoryMiB)},
-		Plugins: []pluginEntry{}, Policies: []policyEntry{}, Bindings: []bindingEntry{},
+		Plugins: []pluginEntry{}, Policies: []policyEntry{}, Bindings: []bindingEntry{}, Allow: []allowEntry{},
 		DefaultPolicy: c.DefaultPolicy,
 	}
 	c.effectiveSignals(f)
@@ -63,6 +63,9 @@ func (c *Config) Effective() any {
 	}
 	for _, b := range c.Bindings {
 		f.Bindings = append(f.Bindings, effectiveBinding(b))
+	}
+	for _, a := range c.Allow {
+		f.Allow = append(f.Allow, allowEntry(a))
 	}
 	return f
 }

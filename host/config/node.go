@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/strictyaml"
+	"github.com/sluice-proxy/sluice/host/spelling"
 )
 
 // Modes of detecting Pod sources: by the cluster's range, by the Node's ranges (spec.podCIDRs), by the bridge of the Pods, or
@@ -123,7 +123,7 @@ func (p *parser) detectLocal(f *configFile, c *Config) {
 		c.DetectLocalMode = f.DetectLocalMode
 	}
 	if !slices.Contains(modes, c.DetectLocalMode) {
-		p.errorf("detectLocalMode", "%q: must be %s%s", c.DetectLocalMode, strings.Join(modes, ", "), strictyaml.DidYouMean(c.DetectLocalMode, modes))
+		p.errorf("detectLocalMode", "%q: must be %s%s", c.DetectLocalMode, strings.Join(modes, ", "), spelling.DidYouMean(c.DetectLocalMode, modes))
 	}
 	c.DetectLocal = DetectLocal(f.DetectLocal)
 	for _, i := range []struct{ path, name, mode string }{

@@ -44,6 +44,7 @@ type configFile struct {
 	Plugins            []pluginEntry      `json:"plugins"`
 	Policies           []policyEntry      `json:"policies"`
 	Bindings           []bindingEntry     `json:"bindings"`
+	Allow              []allowEntry       `json:"allow"`
 	DefaultPolicy      string             `json:"defaultPolicy"`
 }
 
@@ -206,6 +207,7 @@ func (p *parser) config(f *configFile) *Config {
 	c.Plugins = p.plugins(f.Plugins)
 	c.Policies = p.policies(f.Policies, c.Plugins)
 	c.Bindings = p.bindings(f.Bindings, c.Policies)
+	c.Allow = p.allow(f.Allow, c.Policies)
 	c.DefaultPolicy = f.DefaultPolicy
 	if f.DefaultPolicy != "" {
 		p.policyName("defaultPolicy", f.DefaultPolicy, c.Policies)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/spelling"
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
@@ -112,7 +113,7 @@ func (p *parser) steps(path string, list []stepEntry, known []string) (out []pol
 	for i, s := range list {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		if !slices.Contains(known, s.Name) {
-			p.errorf(at+".name", "no plugin %q%s", s.Name, strictyaml.DidYouMean(s.Name, known))
+			p.errorf(at+".name", "no plugin %q%s", s.Name, spelling.DidYouMean(s.Name, known))
 		}
 		out = append(out, policy.Step{
 			Plugin: s.Name, Settings: p.settings(at+".settings", s.Settings),
@@ -211,7 +212,7 @@ func (p *parser) policyName(path, name string, policies []policy.Policy) {
 	case name == "":
 		p.errorf(path, "required")
 	case !slices.Contains(known, name):
-		p.errorf(path, "no policy %q%s", name, strictyaml.DidYouMean(name, known))
+		p.errorf(path, "no policy %q%s", name, spelling.DidYouMean(name, known))
 	}
 }
 

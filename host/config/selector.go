@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/policy"
-	"github.com/sluice-proxy/sluice/host/strictyaml"
+	"github.com/sluice-proxy/sluice/host/spelling"
 )
 
 // selectorEntry is a label selector, as in Kubernetes.
@@ -42,7 +42,7 @@ func (p *parser) selector(path string, e *selectorEntry) (out policy.Selector) {
 		switch {
 		case !ok:
 			p.errorf(at+".operator", "%q: must be In, NotIn, Exists or DoesNotExist%s", x.Operator,
-				strictyaml.DidYouMean(x.Operator, []string{"In", "NotIn", "Exists", "DoesNotExist"}))
+				spelling.DidYouMean(x.Operator, []string{"In", "NotIn", "Exists", "DoesNotExist"}))
 		case needs && len(x.Values) == 0:
 			p.errorf(at+".values", "required with operator %s", x.Operator)
 		case !needs && len(x.Values) > 0:

@@ -61,6 +61,7 @@ type Engine struct {
 	sheds           job
 	uncertain       bool // connections that were reset may go on
 	signals         signals
+	annotations     annotationLog
 	nextStep        time.Time // no step before this time (MinSyncPeriod)
 	startupDeadline time.Time // end of the wait for PluginsReady
 	answers         <-chan struct{}

@@ -47,7 +47,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	if step.Remaining > 0 {
 		e.nextStep = time.Time{} // continue at once
 	}
-	e.logProblems(&step)
+	e.logProblems(&step, now)
 	took := time.Since(now)
 	e.updateDegraded(step.Delta)
 	e.Observer.OnPlan(&PlannedStep{At: now, Duration: took, Result: &step, Degraded: len(e.degraded)})
@@ -80,7 +80,7 @@ func (e *Engine) deliver(now time.Time) {
 	e.Planner.Deliver(e.Plugins.StartStep(wait), now)
 }
 
-func (e *Engine) logProblems(step *planner.Result) {
+func (e *Engine) logProblems(step *planner.Result, now time.Time) {
 	for i, err := range step.Errors {
 		if i == maxLoggedErrors {
 			e.Log.Error("more policies failed; see sluice explain", "services", len(step.Errors)-i)
@@ -88,13 +88,7 @@ func (e *Engine) logProblems(step *planner.Result) {
 		}
 		e.Log.Error("policy failed; the last good or the default decision stays in force", "err", err)
 	}
-	for i, err := range step.SettingsErrors {
-		if i == maxLoggedErrors {
-			e.Log.Warn("settings of more Services are not in force; see sluice explain", "services", len(step.SettingsErrors)-i)
-			break
-		}
-		e.Log.Warn("settings of a Service are not in force; the last good ones or those of its policy are", "err", err)
-	}
+	e.logAnnotations(step, now)
 	for _, w := range step.Warnings {
 		e.Log.Warn("plan is incomplete", "reason", w)
 	}

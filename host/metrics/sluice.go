@@ -90,8 +90,10 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Descriptors of stateCollector.
 var (
-	descServices     = desc("services", "Number of Services in the plan.")
-	descFailing      = desc("policy_failing_services", "Number of Services whose policy is missing or fails.")
+	descServices = desc("services", "Number of Services in the plan.")
+	descFailing  = desc("policy_failing_services", "Number of Services whose policy fails.")
+	descChoices  = desc("policy_annotations", "Number of Services with the annotation sluice.dev/policy, by state: in_force, not_found (there is no such policy), "+
+		"not_allowed (Services of the namespace may not choose it). Unless it is in force, the policy that it has chosen before stays, or what applies without it.", "state")
 	descLimited      = desc("limited_services", "Number of Services of which something is left out: what exceeds serviceLimits, and addresses that may not be endpoints.")
 	descHolding      = desc("panic_hold_services", "Number of Services whose policy holds endpoints that are not ready (panic).")
 	descHeld         = desc("panic_held_endpoints", "Number of endpoints of Service ports that count as ready although they are not (panic).")
@@ -142,7 +144,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descServices, descFailing, descLimited, descHolding, descHeld, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
+	for _, d := range []*prometheus.Desc{descServices, descFailing, descChoices, descLimited, descHolding, descHeld, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
 		descDecisions, descDivergence, descShadowed, descServiceDivergence, descFallbacks, descSettings, descTexts, descHandles, descRecycled, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
 		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems,
 		descAffinityClients, descAffinityFull, descServiceConnections, descPolicyConnections, descSignalSuccess, descSignalCPU, descSignalEndpoints, descUncounted, descStale, descRequests} {
@@ -183,6 +185,9 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	t := &s.totals
 	gauge(descServices, t.Services)
 	gauge(descFailing, t.Failing)
+	gauge(descChoices, t.Choices[planner.ChoiceInForce], "in_force")
+	gauge(descChoices, t.Choices[planner.ChoiceNotFound], "not_found")
+	gauge(descChoices, t.Choices[planner.ChoiceNotAllowed], "not_allowed")
 	gauge(descLimited, t.Limited)
 	gauge(descHolding, t.Holding)
 	gauge(descHeld, t.Held)

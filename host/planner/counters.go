@@ -39,6 +39,7 @@ func (c *counters) add(s *summary, sign int) {
 	count(&t.Limited, s.limited)
 	count(&t.Holding, s.held > 0)
 	t.Held += sign * s.held
+	count(&t.Choices[s.choice], s.counted && s.choice != ChoiceNone)
 	count(&t.OwnSettings, s.ownSettings)
 	count(&t.RefusedSettings, s.refusedSettings)
 	for i := range s.family {

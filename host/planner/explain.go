@@ -16,12 +16,14 @@ import (
 
 // Explanation explains the weights of a Service's endpoints.
 type Explanation struct {
-	Service *model.Service
-	Policy  *policy.Policy // nil: none
+	Service  *model.Service
+	Policy   *policy.Policy      // nil: none
+	Revision string              // of the policy; "": not known, or no policy
+	Choice   *policy.ChoiceError // why the annotation of the Service chooses no policy; nil: it does, or there is none
 	// NodeBindings are the bindings with Nodes that match the Service, up to the one that applies.
 	NodeBindings []policy.NodeBinding
 	Settings     policy.ServiceSettings // that the Service has set; InForce is the policy with them
-	Err          error                  // of binding the policy or of its chain
+	Err          error                  // of the policy's chain
 	Decisions    []PortDecision
 	Seen         []PortSeen         // parallel to Decisions; nil: no policy
 	Frontends    []*plan.Frontend   // in the plan
@@ -46,10 +48,11 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	if svc == nil || s == nil {
 		return nil, fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)%s", name, p.otherNamespaces(name))
 	}
-	e := &Explanation{Service: svc, Err: s.err}
-	e.Policy, _ = p.settings.Policies.For(svc)
+	e := &Explanation{Service: svc, Settings: s.settings, Err: s.err}
+	e.Policy, e.Choice = p.evaluator.Chosen(p.settings.Policies, svc)
+	e.Revision = p.evaluator.Revision(e.Policy)
 	e.NodeBindings = p.settings.Policies.NodeBindings(svc)
-	e.Settings, e.Shadow = s.settings, s.summary.serviceShadow(name)
+	e.Shadow = s.summary.serviceShadow(name)
 	if p.evaluator.DeclaresPods(e.Policy) {
 		state := p.cluster.PodsOf(name)
 		e.Pods = &state

@@ -26,7 +26,7 @@ func (p *Planner) Plan(now time.Time) Result {
 	first := !p.hasPlanned
 	if first {
 		p.hasPlanned = true
-		p.evaluator.Prune(func(port model.PortName) bool { return p.cluster.Services[port.Service] != nil })
+		p.evaluator.Prune(func(name model.Name) bool { return p.cluster.Services[name] != nil })
 	}
 	result := Result{Warnings: p.newWarnings}
 	p.newWarnings = nil

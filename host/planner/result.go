@@ -18,6 +18,8 @@ type Result struct {
 	StaleUDPFlows []plan.StaleUDPFlows // to delete once the plan is programmed
 	RequeueAt     time.Time            // call Plan again at this time at the latest; zero: only on a change
 	Errors        []error              // *ServiceError; each is reported once while it lasts
+	// ChoiceErrors are why the annotations of Services choose no policy; each is reported once while it lasts.
+	ChoiceErrors []*policy.ChoiceError
 	// SettingsErrors are why the settings of Services are not in force; each is reported once while it lasts.
 	SettingsErrors []*ServiceError
 	// Warnings are about missing input and conflicts; each is reported once while it lasts.

@@ -19,8 +19,8 @@ import (
 type round struct {
 	svc       *model.Service
 	policy    *policy.Policy
-	bindErr   error // of the policy
-	err       error // bindErr, or that of the policy's chain
+	choiceErr *policy.ChoiceError // of the annotation; nil: none
+	err       error               // of the policy's chain
 	addrs     []serviceAddr
 	ranges    [2]ranges // of IPv4 and IPv6
 	quota     quota
@@ -54,8 +54,7 @@ func (p *Planner) begin(svc *model.Service) *round {
 		r = &round{}
 	}
 	r.svc, r.addrs = svc, addrsOf(svc)
-	r.policy, r.bindErr = p.settings.Policies.For(svc)
-	r.err = r.bindErr
+	r.policy, r.choiceErr = p.evaluator.Choose(p.settings.Policies, svc)
 	r.counted.all = p.settings.CountAll
 	if r.policy != nil {
 		r.decisions = &decisionCache{}
@@ -202,11 +201,13 @@ func (r *round) add(l *Limits, s *serviceState, d *PortDecision, frontends []*pl
 // finish records a round whose frontends are set, and adds the consequences to result.
 func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Result) {
 	name := r.svc.Name
-	s.report(name, r.bindErr, r.err, result)
+	s.report(name, r.err, result)
+	s.reportChoice(r.choiceErr, result)
 	s.err, s.decisions = r.err, r.decisions
 	s.settings = p.settingsOf(r.svc, r.policy)
 	s.reportSettings(name, result)
 	sum := r.summary.summarize(r.svc, r.err != nil && !errors.Is(r.err, policy.ErrPending))
+	sum.choice = choiceOf(r.svc, r.choiceErr)
 	sum.ownSettings, sum.refusedSettings = s.settings.Text != "" && s.settings.Err == nil, s.settings.Err != nil
 	if sum.health.Port == 0 {
 		sum.health.Service = s.summary.health.Service // of the port that the Service had

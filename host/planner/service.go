@@ -13,9 +13,10 @@ import (
 
 // serviceState is the state of a planned Service.
 type serviceState struct {
-	decisions    *decisionCache // the last decisions; nil without a policy
-	err          error          // of binding the policy or of its chain
-	lastReported string         // identifies the error that a Result has reported; "" for none
+	decisions    *decisionCache      // the last decisions; nil without a policy
+	err          error               // of the policy's chain
+	reported     bool                // a Result has reported the error
+	choiceErr    *policy.ChoiceError // of the annotation, that a Result has reported; nil: none
 	enforced     chainWait
 	shadow       chainWait
 	refused      []string                     // plugins that have refused a call, see waitQueue
@@ -88,6 +89,7 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 		p.evaluator.Delete(port)
 	}
 	p.evaluator.DeleteSettings(name)
+	p.evaluator.DeleteChoice(name)
 	p.setRefused(name, s, nil)
 	p.pods.replace(name, s.pods.names, nil)
 	p.sheds.set(name, nil, 0)
@@ -101,19 +103,23 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	delete(p.services, name)
 }
 
-// report adds an error to the result, once while it lasts. The text of a chain's error is not compared: it changes with, for
-// instance, the time for which a plugin stays suspended.
-func (s *serviceState) report(name model.Name, bindErr, err error, result *Result) {
-	id := "chain"
-	if bindErr != nil {
-		id = bindErr.Error()
-	}
+// report adds the error of a chain to the result, once while it lasts. Its text is not compared: it changes with, for instance, the
+// time for which a plugin stays suspended.
+func (s *serviceState) report(name model.Name, err error, result *Result) {
 	switch {
 	case err == nil:
-		s.lastReported = ""
-	case s.lastReported != id && !errors.Is(err, policy.ErrPending):
-		s.lastReported, result.Errors = id, append(result.Errors, &ServiceError{name, err})
+		s.reported = false
+	case !s.reported && !errors.Is(err, policy.ErrPending):
+		s.reported, result.Errors = true, append(result.Errors, &ServiceError{name, err})
 	}
+}
+
+// reportChoice adds an error of the annotation that names the policy to the result, once while it lasts.
+func (s *serviceState) reportChoice(err *policy.ChoiceError, result *Result) {
+	if err != nil && !err.Equal(s.choiceErr) {
+		result.ChoiceErrors = append(result.ChoiceErrors, err)
+	}
+	s.choiceErr = err
 }
 
 // reportSettings adds an error of the Service's own settings to the result, once while it lasts.

@@ -16,6 +16,7 @@ type summary struct {
 	counted bool // the Service exists
 	failing bool
 	limited bool
+	choice  Choice // of the annotation that names the policy
 	// The settings that the Service has set are in force, or refused.
 	ownSettings, refusedSettings bool
 	held                         int // endpoints that count as ready although they are not

@@ -20,16 +20,41 @@ func (b *ByFamily[T]) At(f model.Family) *T {
 // Totals are running counts over the plan. Maintaining them costs as much as the change, not as the plan.
 type Totals struct {
 	Services int // in the plan
-	Failing  int // Services whose policy does not exist or fails
+	Failing  int // Services whose policy fails
 	Limited  int // Services of which Settings.Limits leave something out
 	Holding  int // Services whose policy holds endpoints
 	Held     int // endpoints of Service ports that count as ready although they are not
+	// Choices are the Services whose annotation names a policy.
+	Choices [ChoiceNotAllowed + 1]int // by Choice; ChoiceNone is not counted
 	// Services whose own settings are in force, and those of which they are not.
 	OwnSettings, RefusedSettings int
 	Conflicts                    int // frontends that a Service wants and another one has
 	Family                       ByFamily[FamilyTotals]
 	Policies                     []PolicyTotals   // sorted by name; read-only
 	Fallbacks                    []PluginFallback // sorted by plugin; read-only
+}
+
+// Choice is what comes of the annotation of a Service that names its policy.
+type Choice uint8
+
+// Results of the annotation.
+const (
+	ChoiceNone       Choice = iota // there is no annotation
+	ChoiceInForce                  // its policy is in force
+	ChoiceNotFound                 // there is no such policy
+	ChoiceNotAllowed               // Services of the namespace may not choose it
+)
+
+func choiceOf(svc *model.Service, err *policy.ChoiceError) Choice {
+	switch {
+	case svc.Policy == "":
+		return ChoiceNone
+	case err == nil:
+		return ChoiceInForce
+	case err.NotAllowed:
+		return ChoiceNotAllowed
+	}
+	return ChoiceNotFound
 }
 
 // FamilyTotals are the counts of a family.

@@ -25,6 +25,15 @@ type checkpoint struct {
 	Readiness []savedReadiness `json:"readiness,omitempty"`
 	// Settings are the last good settings of Services, at most maxSavedSettings bytes of them.
 	Settings []savedSettings `json:"settings,omitempty"`
+	// Choices are the policies that the annotations of Services have chosen last.
+	Choices []savedChoice `json:"choices,omitempty"`
+}
+
+// savedChoice is the policy that the annotation of a Service has chosen last.
+type savedChoice struct {
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	Policy    string `json:"policy"`
 }
 
 // savedSettings are the last good settings of a Service.
@@ -110,6 +119,9 @@ func (e *Evaluator) Save(epoch Epoch) ([]byte, error) {
 	}
 	slices.SortFunc(out.Readiness, func(a, b savedReadiness) int { return a.key().compare(b.key()) })
 	out.Settings = e.saveSettings()
+	for _, name := range slices.SortedFunc(maps.Keys(e.choices), model.Name.Compare) {
+		out.Choices = append(out.Choices, savedChoice{name.Namespace, name.Name, e.choices[name]})
+	}
 	return json.Marshal(out)
 }
 
@@ -176,6 +188,11 @@ func (e *Evaluator) Restore(text []byte, fresh Epoch) (epoch Epoch, sameBoot boo
 			e.settings[s.name()] = &ownSettings{good: s.Text}
 		}
 	}
+	for _, s := range in.Choices {
+		if name := (model.Name{Namespace: s.Namespace, Name: s.Service}); e.choices[name] == "" {
+			e.choices[name] = s.Policy
+		}
+	}
 	return epoch, sameBoot, nil
 }
 
@@ -197,19 +214,13 @@ func moveTimes(list []savedEndpoint, move func(ms int64) int64) {
 	}
 }
 
-// Prune deletes the state of the Service ports for which keep returns false, for instance of Services that were deleted between
-// Save and Restore.
-func (e *Evaluator) Prune(keep func(model.PortName) bool) {
-	services := map[model.Name]bool{}
-	for key := range e.pools {
-		if !keep(key.Port) {
-			delete(e.pools, key)
-			continue
-		}
-		services[key.Port.Service] = true
-	}
-	maps.DeleteFunc(e.readiness, func(k readinessKey, _ *readiness) bool { return !keep(k.port) })
-	maps.DeleteFunc(e.settings, func(name model.Name, _ *ownSettings) bool { return !services[name] })
+// Prune deletes the state of the Services for which keep returns false, for instance of those that were deleted between Save and
+// Restore.
+func (e *Evaluator) Prune(keep func(service model.Name) bool) {
+	maps.DeleteFunc(e.pools, func(k PoolKey, _ *poolState) bool { return !keep(k.Port.Service) })
+	maps.DeleteFunc(e.readiness, func(k readinessKey, _ *readiness) bool { return !keep(k.port.Service) })
+	maps.DeleteFunc(e.settings, func(name model.Name, _ *ownSettings) bool { return !keep(name) })
+	maps.DeleteFunc(e.choices, func(name model.Name, _ string) bool { return !keep(name) })
 }
 
 func (m *poolState) save(key PoolKey) savedPool {

@@ -81,7 +81,7 @@ func TestLastGoodDecisionIsNotInheritedByAnotherPolicy(t *testing.T) {
 func TestPruneDeletesStateOfDeletedServices(t *testing.T) {
 	b := newFixture(&fakePlugin{decide: setWeights(7)})
 	b.decide()
-	b.evaluator.Prune(func(model.PortName) bool { return false })
+	b.evaluator.Prune(func(model.Name) bool { return false })
 	if len(b.evaluator.pools) != 0 {
 		t.Fatal("still remembered")
 	}

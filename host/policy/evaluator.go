@@ -23,6 +23,7 @@ type Evaluator struct {
 	pools     map[PoolKey]*poolState
 	readiness map[readinessKey]*readiness // of Service ports whose policy has Panic
 	settings  map[model.Name]*ownSettings // of the Services that have some
+	choices   map[model.Name]string       // the policy that the annotation of a Service has chosen last
 	revisions map[*Policy]cachedRevision
 	digester  digester
 	portIndex []int   // from the endpoints of the last request that was built to Port.Endpoints
@@ -34,7 +35,7 @@ type Evaluator struct {
 // it, so it must be cheap. They are called at once; CallThrough changes that.
 func NewEvaluator(plugins func(string) (Plugin, error)) *Evaluator {
 	return &Evaluator{plugins: plugins, caller: direct{}, pools: map[PoolKey]*poolState{},
-		readiness: map[readinessKey]*readiness{}, settings: map[model.Name]*ownSettings{}, revisions: map[*Policy]cachedRevision{}}
+		readiness: map[readinessKey]*readiness{}, settings: map[model.Name]*ownSettings{}, choices: map[model.Name]string{}, revisions: map[*Policy]cachedRevision{}}
 }
 
 // CallThrough makes c call the plugins from now on.

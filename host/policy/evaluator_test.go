@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -247,22 +248,36 @@ func TestPolicyPrecedenceIsAnnotationBindingDefault(t *testing.T) {
 			{Namespaces: []string{"other"}, Policy: "a"},
 			{Selector: Selector{{Key: "app", Op: In, Values: []string{"web"}}, {Key: "old", Op: DoesNotExist}}, Policy: "b"},
 		},
+		Allow:   []Allow{{Namespaces: []string{"shop", "other"}, Policies: []string{"a"}}, {Namespaces: []string{"shop"}, Policies: []string{"c"}}},
 		Default: "c",
+	}
+	shop := func(annotation string) model.Service {
+		return model.Service{Name: model.Name{Namespace: "shop", Name: "web"}, Policy: annotation, Labels: map[string]string{"app": "web"}}
 	}
 	for _, tt := range []struct {
 		svc  model.Service
+		last string
 		want *Policy
-		err  bool
+		err  string
 	}{
-		{svc: model.Service{Policy: "a", Labels: map[string]string{"app": "web"}}, want: a},
+		{svc: shop("a"), want: a},
+		{svc: shop("a"), last: "c", want: a},
 		{svc: model.Service{Labels: map[string]string{"app": "web"}}, want: b},
 		{svc: model.Service{Labels: map[string]string{"app": "web", "old": ""}}, want: c},
 		{svc: model.Service{Name: model.Name{Namespace: "other"}}, want: a},
-		{svc: model.Service{Policy: "x", Labels: map[string]string{"app": "web"}}, want: b, err: true},
+		{svc: shop("b"), want: b, err: `Services of namespace shop may not choose policy "b" (they may choose: a, c); what applies without the annotation is in force`},
+		{svc: shop("b"), last: "c", want: c, err: `Services of namespace shop may not choose policy "b" (they may choose: a, c); policy c, which it has chosen before, stays in force`},
+		{svc: shop("A"), last: "b", want: b, err: `no policy "A" (did you mean "a"?) (they may choose: a, c); what applies without the annotation is in force`},
+		{svc: shop("x"), last: "gone", want: b, err: `no policy "x" (they may choose: a, c); what applies without the annotation is in force`},
+		{svc: model.Service{Name: model.Name{Namespace: "none"}, Policy: "bb"}, last: "a", want: c, err: `no policy "bb" (they may choose: none); what applies without the annotation is in force`},
 	} {
-		got, err := set.For(&tt.svc)
-		if got != tt.want || (err != nil) != tt.err {
-			t.Errorf("%+v: got %v, %v", tt.svc, got, err)
+		got, err := set.For(&tt.svc, tt.last)
+		text := ""
+		if err != nil {
+			text = strings.TrimPrefix(err.Error(), "Service "+tt.svc.Name.String()+": metadata.annotations[sluice.dev/policy]: ")
+		}
+		if got != tt.want || text != tt.err {
+			t.Errorf("%+v after %q: got %v, %s\nwant %v, %s", tt.svc, tt.last, got, text, tt.want, tt.err)
 		}
 	}
 }

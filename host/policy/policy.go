@@ -1,10 +1,8 @@
 package policy
 
 import (
-	"fmt"
 	"iter"
 	"slices"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -139,47 +137,28 @@ func (s Selector) matches(labels map[string]string) bool {
 	return true
 }
 
-// Set is all policies and their bindings.
+// Set is all policies and how they are attached to Services.
 type Set struct {
 	Policies map[string]*Policy
 	Bindings []Binding // the first match wins
+	Allow    []Allow   // what annotations may choose
 	Default  string    // policy of Services that nothing else names; "" for none
 
 	node   Node
 	onNode []bool // parallel to Bindings, see SetNode
 }
 
-// For returns the policy of a Service, nil for none: that of its annotation, or else of the first binding that matches, or else the
-// default. When the annotation names no policy, For returns an error and the policy that applies without the annotation.
-func (s *Set) For(svc *model.Service) (*Policy, error) {
-	var err error
-	if svc.Policy != "" {
-		if p := s.Policies[svc.Policy]; p != nil {
-			return p, nil
-		}
-		err = fmt.Errorf("Service %s: metadata.annotations[sluice.dev/policy]: no policy %q (policies: %s)",
-			svc.Name, svc.Policy, s.names())
-	}
+// bound returns the policy of a Service without regard to its annotation, nil for none: that of the first binding that matches, or else
+// the default.
+func (s *Set) bound(svc *model.Service) *Policy {
 	for i := range s.Bindings {
 		b := &s.Bindings[i]
 		if b.selects(svc) && s.applies(i) {
 			if b.Applied != nil {
-				return b.Applied, err
+				return b.Applied
 			}
-			return s.Policies[b.Policy], err
+			return s.Policies[b.Policy]
 		}
 	}
-	return s.Policies[s.Default], err
-}
-
-func (s *Set) names() string {
-	if len(s.Policies) == 0 {
-		return "none"
-	}
-	var names []string
-	for n := range s.Policies {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return strings.Join(names, ", ")
+	return s.Policies[s.Default]
 }

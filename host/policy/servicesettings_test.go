@@ -211,7 +211,7 @@ func TestLastGoodSettingsSurviveRestart(t *testing.T) {
 			t.Errorf("state %q, want that of three calls", m.enforced.steps[0].state)
 		}
 	}
-	b.evaluator.Prune(func(model.PortName) bool { return false })
+	b.evaluator.Prune(func(model.Name) bool { return false })
 	if len(b.evaluator.settings) != 0 {
 		t.Error("still remembered")
 	}

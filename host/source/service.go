@@ -28,7 +28,7 @@ func Service(o *corev1.Service) (*model.Service, Skip, []Problem) {
 		Name:          model.Name{Namespace: o.Namespace, Name: o.Name},
 		Labels:        o.Labels,
 		Annotations:   model.PackAnnotations(o.Annotations, ownAnnotation),
-		Policy:        o.Annotations[AnnotationPolicy],
+		Policy:        policyName(o.Annotations[AnnotationPolicy]),
 		Selector:      labelSelector(o.Spec.Selector),
 		Settings:      settings(o.Annotations[AnnotationSettings]),
 		ClusterIPs:    p.clusterIPs(o),
@@ -63,6 +63,16 @@ func Service(o *corev1.Service) (*model.Service, Skip, []Problem) {
 func settings(text string) string {
 	if len(text) > model.MaxSettings {
 		return strings.Clone(text[:model.MaxSettings+1])
+	}
+	return text
+}
+
+// maxPolicyName is the maximum length of the name of a policy in bytes. One byte more is kept of a longer text, so that it names none.
+const maxPolicyName = 253
+
+func policyName(text string) string {
+	if len(text) > maxPolicyName {
+		return strings.Clone(text[:maxPolicyName+1])
 	}
 	return text
 }

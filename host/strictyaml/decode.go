@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/host/spelling"
 )
 
 // Decode decodes a tree into a T. Values of the wrong type become zero values, in lists without moving other items; fields
@@ -46,7 +48,7 @@ func (c *checker) unknownField(path, key string, types map[string]reflect.Type) 
 		m.MoreUnknown++
 		return
 	}
-	err := fmt.Errorf("unknown field%s", DidYouMean(key, slices.Collect(maps.Keys(types))))
+	err := fmt.Errorf("unknown field%s", spelling.DidYouMean(key, slices.Collect(maps.Keys(types))))
 	m.Reported = append(m.Reported, FieldError{Path: JoinPath(path, truncateKey(key)), Err: err, Unknown: true})
 }
 

@@ -127,21 +127,6 @@ func TestDecodeOfNonObject(t *testing.T) {
 	}
 }
 
-func TestDidYouMean(t *testing.T) {
-	names := []string{"zone-spill", "staged-drain", "slow-start", "a"}
-	for s, want := range map[string]string{
-		"zonespil": "zone-spill", "Zone_Spill": "zone-spill", "stageddrain": "staged-drain", "capacity": "", "b": "", "": "", "a": "",
-	} {
-		got := DidYouMean(s, names)
-		if want != "" {
-			want = fmt.Sprintf(" (did you mean %q?)", want)
-		}
-		if got != want {
-			t.Errorf("%s:%s, want%s", s, got, want)
-		}
-	}
-}
-
 func FuzzSplitYAML(f *testing.F) {
 	f.Add("a: 1\n---\n%YAML 1.1\n...\n")
 	f.Fuzz(func(t *testing.T, text string) {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestEventsReachTheAPIServer: for the start, and for a Service whose policy does not exist.
+// TestEventsReachTheAPIServer: for the start, and for Services whose annotation chooses no policy.
 func TestEventsReachTheAPIServer(t *testing.T) {
 	s := newScene(t, "events")
 	s.apply(strings.Replace(web, "name: web}", "name: web, annotations: {sluice.dev/policy: none-such}}", 1))
@@ -27,7 +27,8 @@ func TestEventsReachTheAPIServer(t *testing.T) {
 		})
 	}
 	expectEvent("the start", "default", "node/n1", "Starting")
-	expectEvent("a policy that does not exist", s.ns, "service/web", "none-such")
+	expectEvent("a policy that does not exist", s.ns, "service/web", "PolicyNotFound")
+	expectEvent("what may be chosen", s.ns, "service/web", "they may choose: gentle, in-zone")
 }
 
 // TestPlanReadsTheCluster: `sluice plan` prints what the sluice of the node has programmed.

@@ -18,7 +18,7 @@ func TestLabelOfAPodMovesItsShare(t *testing.T) {
 	s.pod("a", "web", n1, "")
 	s.pod("b", "web", n1, "")
 	s.kubectl("label", "pod", "b", "weight=3")
-	config := fmt.Sprintf("\nplugins: [{name: weighing, file: %s}]\npolicies: [{name: weighed, plugins: [{name: weighing}]}]\n", s.plugins["weighing"])
+	config := fmt.Sprintf("\nplugins: [{name: weighing, file: %s}]\npolicies: [{name: weighed, plugins: [{name: weighing}]}]\nallow: [{policies: [weighed]}]\n", s.plugins["weighing"])
 
 	// Without the permission the values are absent, and sluice names it. The account is not that of deploy/, whose requests must all be
 	// granted.

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// policies returns a configuration with zone-spill and a minimum of endpoints per zone; more is appended.
+// policies returns a configuration with zone-spill and a minimum of endpoints per zone; more is appended. Annotations may choose all policies.
 func (s *scene) policies(least int, more string) string {
 	return fmt.Sprintf(`
 plugins:
@@ -17,6 +17,7 @@ policies:
   plugins: [{name: zone-spill, settings: {minEndpointsPerZone: %d, hysteresisPercent: 0, holdSeconds: 0}}]
 - name: gentle
   plugins: [{name: staged-drain, settings: {stages: [{weight: 50, seconds: 600}]}}]
+allow: [{policies: [in-zone, gentle]}]
 %s`, s.plugins["zone-spill"], s.plugins["staged-drain"], least, more)
 }
 

@@ -18,6 +18,10 @@ type Explanation struct {
 	Service string   `json:"service"`
 	Policy  string   `json:"policy,omitempty"`
 	Plugins []string `json:"plugins,omitempty"`
+	// Revision identifies what the policy answers with; "": not known, because a plugin is not loaded, or no policy.
+	Revision string `json:"revision,omitempty"`
+	// Annotation is that of the Service that names its policy; nil: none.
+	Annotation *Annotation `json:"annotation,omitempty"`
 	// Nodes is why bindings for some of the nodes apply on this node or not.
 	Nodes  []string `json:"nodes,omitempty"`
 	Shadow *Shadow  `json:"shadow,omitempty"` // nil: the policy has none
@@ -30,6 +34,12 @@ type Explanation struct {
 	Contested []string `json:"contested,omitempty"` // frontends that another Service has
 	Omitted   []string `json:"omitted,omitempty"`   // what is left out because of limits or addresses
 	Pools     []Pool   `json:"pools"`
+}
+
+// Annotation is the annotation of a Service that names its policy.
+type Annotation struct {
+	Policy string `json:"policy"`
+	Error  string `json:"error,omitempty"` // why it chooses no policy, and what is in force instead
 }
 
 // Settings are settings that a Service sets.
@@ -133,6 +143,13 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 		x.Policy, x.Shadow = e.Policy.Name, newShadow(e.Policy, &e.Shadow)
 		for _, s := range e.Policy.Steps {
 			x.Plugins = append(x.Plugins, s.Plugin)
+		}
+	}
+	x.Revision = e.Revision
+	if name := e.Service.Policy; name != "" {
+		x.Annotation = &Annotation{Policy: name}
+		if e.Choice != nil {
+			x.Annotation.Error = e.Choice.Error()
 		}
 	}
 	for i := range e.NodeBindings {

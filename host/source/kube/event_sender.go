@@ -108,7 +108,8 @@ func action(reason string) string {
 	switch reason {
 	case ReasonStarting:
 		return "StartSluice"
-	case ReasonFailedToEvaluatePolicy, ReasonShedBounded, ReasonPanicHold, ReasonPanicHoldEnded:
+	case ReasonFailedToEvaluatePolicy, ReasonShedBounded, ReasonPanicHold, ReasonPanicHoldEnded, ReasonServiceSettingsRefused,
+		ReasonPolicyNotFound, ReasonPolicyNotAllowed:
 		return "EvaluatePolicy"
 	case ReasonFrontendConflict, ReasonServiceLimited, ReasonFrontendNotProgrammed, ReasonSessionAffinityFull:
 		return "ProgramService"

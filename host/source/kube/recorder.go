@@ -18,7 +18,13 @@ const (
 	repeatInterval = 10 * time.Minute // before this node reports the same again
 	queueLength    = 256              // Events that wait to be sent; more are dropped
 	maxRemembered  = 4096             // Events whose repeatInterval has not passed; further ones are dropped
+	// shareOfNamespace is the part of both limits that is for the Services of one namespace, so that a tenant whose objects change all the time
+	// cannot keep others from their Events.
+	shareOfNamespace = 4
 )
+
+// forgetInterval is the least time between two searches of lastSent for Events that may be repeated.
+const forgetInterval = time.Second
 
 // Reasons of Events. The first four are kube-proxy's.
 const (
@@ -35,6 +41,8 @@ const (
 	ReasonPanicHold                       = "PanicHold"
 	ReasonPanicHoldEnded                  = "PanicHoldEnded"
 	ReasonServiceSettingsRefused          = "ServiceSettingsRefused"
+	ReasonPolicyNotFound                  = "PolicyNotFound"
+	ReasonPolicyNotAllowed                = "PolicyNotAllowed"
 )
 
 // Recorder sends Events about this node and about Services. Its methods never block: an Event that cannot be sent is
@@ -49,7 +57,10 @@ type Recorder struct {
 
 	mu            sync.Mutex
 	lastSent      map[eventFingerprint]time.Time
-	nodeCount     int64 // of the cluster; 0: not known
+	remembered    map[string]int // entries of lastSent by namespace, "" for this node
+	queued        map[string]int // Events in queue by namespace
+	forgotten     time.Time      // when forget was called last
+	nodeCount     int64          // of the cluster; 0: not known
 	nodeCountedAt time.Time
 
 	// Used by Run only.
@@ -86,7 +97,7 @@ type event struct {
 // NewRecorder returns a recorder for a node. Run sends its Events.
 func NewRecorder(c *Client, node string, log *slog.Logger, now func() time.Time, after func(time.Duration) <-chan time.Time) *Recorder {
 	return &Recorder{client: c, node: node, log: log, now: now, after: after, queue: make(chan event, queueLength),
-		lastSent: map[eventFingerprint]time.Time{}}
+		lastSent: map[eventFingerprint]time.Time{}, remembered: map[string]int{}, queued: map[string]int{}}
 }
 
 // NodeEvent records an Event about this node, of type Warning or Normal.
@@ -128,21 +139,49 @@ func (r *Recorder) enqueue(e event) {
 	if last, ok := r.lastSent[e.fingerprint()]; ok && e.at.Sub(last) < repeatInterval {
 		return
 	}
-	if len(r.lastSent) >= maxRemembered {
-		for k, at := range r.lastSent {
-			if e.at.Sub(at) >= repeatInterval {
-				delete(r.lastSent, k)
-			}
-		}
+	namespace := e.service.Namespace
+	isFull := func() bool {
+		return len(r.lastSent) >= maxRemembered || r.remembered[namespace] >= maxRemembered/shareOfNamespace
 	}
-	if len(r.lastSent) >= maxRemembered {
+	if isFull() && e.at.Sub(r.forgotten) >= forgetInterval {
+		r.forget(e.at)
+	}
+	if isFull() || r.queued[namespace] >= queueLength/shareOfNamespace {
+		r.log.Debug("Event dropped: too many of the namespace", "reason", e.reason, "service", e.service)
 		return
 	}
 	select {
 	case r.queue <- e:
+		if _, ok := r.lastSent[e.fingerprint()]; !ok {
+			r.remembered[namespace]++
+		}
 		r.lastSent[e.fingerprint()] = e.at
+		r.queued[namespace]++
 	default:
 		r.log.Debug("Event dropped: queue is full", "reason", e.reason, "service", e.service)
+	}
+}
+
+// forget forgets the Events that may be repeated.
+func (r *Recorder) forget(now time.Time) {
+	r.forgotten = now
+	for k, at := range r.lastSent {
+		if now.Sub(at) < repeatInterval {
+			continue
+		}
+		delete(r.lastSent, k)
+		if r.remembered[k.service.Namespace]--; r.remembered[k.service.Namespace] == 0 {
+			delete(r.remembered, k.service.Namespace)
+		}
+	}
+}
+
+// dequeued records that an Event has left the queue.
+func (r *Recorder) dequeued(e *event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.queued[e.service.Namespace]--; r.queued[e.service.Namespace] == 0 {
+		delete(r.queued, e.service.Namespace)
 	}
 }
 
@@ -155,6 +194,7 @@ func (r *Recorder) Run(ctx context.Context) {
 			return
 		case e = <-r.queue:
 		}
+		r.dequeued(&e)
 		if e.sampled && !r.waitForSlot(ctx, e.eventKey) {
 			continue
 		}

@@ -193,7 +193,7 @@ func TestRepeatedEventIsSuppressed(t *testing.T) {
 func TestEventQueueAndMemoryAreBounded(t *testing.T) {
 	n := newRecorderFixture(t, 1)
 	say := func(i int) {
-		n.ServiceWarning(model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, ReasonFailedToStartServiceHealthcheck, "taken")
+		n.ServiceWarning(model.Name{Namespace: fmt.Sprint("shop", i%shareOfNamespace), Name: fmt.Sprint("s", i)}, ReasonFailedToStartServiceHealthcheck, "taken")
 	}
 	for i := range 2 * queueLength { // Run is not called
 		say(i)
@@ -203,7 +203,8 @@ func TestEventQueueAndMemoryAreBounded(t *testing.T) {
 	}
 	drain := func() (count int) {
 		for ; len(n.queue) > 0; count++ {
-			<-n.queue
+			e := <-n.queue
+			n.dequeued(&e)
 		}
 		return count
 	}
@@ -223,6 +224,40 @@ func TestEventQueueAndMemoryAreBounded(t *testing.T) {
 	say(0)
 	if drain() != 1 || len(n.Recorder.lastSent) != 1 {
 		t.Errorf("%d remembered after repeatInterval", len(n.Recorder.lastSent))
+	}
+	if len(n.remembered) != 1 || n.remembered["shop0"] != 1 || len(n.queued) != 0 {
+		t.Errorf("remembered %v, queued %v", n.remembered, n.queued)
+	}
+}
+
+// TestTenantCannotKeepOthersFromTheirEvents: the annotations of 10,000 Services of a namespace change all the time, each time to another text.
+func TestTenantCannotKeepOthersFromTheirEvents(t *testing.T) {
+	n := newRecorderFixture(t, 1)
+	sent := map[string]int{}
+	drain := func() {
+		for len(n.queue) > 0 {
+			e := <-n.queue
+			n.dequeued(&e)
+			sent[e.service.Namespace]++
+		}
+	}
+	flip := func(round int) {
+		for i := range 10_000 {
+			n.SampledServiceWarning(model.Name{Namespace: "tenant", Name: fmt.Sprint("s", i)}, ReasonPolicyNotFound, fmt.Sprint("no policy ", round))
+			if i%100 == 0 {
+				drain()
+			}
+		}
+	}
+	flip(0) // the queue is not emptied in between for the last ones
+	for round := range 5 {
+		flip(round + 1)
+		n.ServiceWarning(model.Name{Namespace: "other", Name: fmt.Sprint("s", round)}, ReasonPolicyNotFound, "typo")
+		n.NodeEvent(true, ReasonFailedToStartMetricServer, fmt.Sprint(round))
+	}
+	drain()
+	if sent["tenant"] > maxRemembered/shareOfNamespace || sent["other"] != 5 || sent[""] != 5 {
+		t.Errorf("Events by namespace: %v", sent)
 	}
 }
 

@@ -1,4 +1,5 @@
-package strictyaml
+// Package spelling suggests the name that somebody probably meant.
+package spelling
 
 import (
 	"fmt"
