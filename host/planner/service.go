@@ -23,7 +23,7 @@ type serviceState struct {
 	turn         string                       // plugin for which it is its turn, see waitQueue; "" for none
 	settings     policy.ServiceSettings       // of the last round
 	settingsErr  string                       // that a Result has reported; "" for none
-	resetDone    map[netip.AddrPort]int64     // deadlines that a Result has reported in Resets
+	resetDone    map[resetKey]int64           // deadlines that a Result has reported in Resets
 	serving      map[udpPort][]netip.AddrPort // sorted
 	ports        []model.PortName
 	summary      summary
@@ -133,28 +133,35 @@ func (s *serviceState) reportSettings(name model.Name, result *Result) {
 	s.settingsErr = text
 }
 
+// resetKey identifies a deadline: the pools of a frontend have decisions of their own.
+type resetKey struct {
+	plan.Reset
+	outside bool
+}
+
 // dueResets adds the endpoints whose deadline has passed to the result, each once, and returns the next deadline.
 func (s *serviceState) dueResets(frontends []*plan.Frontend, nowMS int64, result *Result) (next int64) {
-	var done map[netip.AddrPort]int64
+	var done map[resetKey]int64
 	for _, f := range frontends {
 		pools := []*plan.Pool{&f.Pool}
 		if f.Outside != nil {
 			pools = append(pools, f.Outside)
 		}
-		for _, pool := range pools {
+		for i, pool := range pools {
 			for _, m := range pool.Endpoints {
 				switch {
 				case m.Deadline == 0:
 				case m.Deadline > nowMS:
 					next = earlier(next, m.Deadline)
 				default:
-					if s.resetDone[m.Addr] != m.Deadline {
-						result.Resets = append(result.Resets, plan.Reset{Frontend: f.Key, Endpoint: m.Addr})
+					key := resetKey{plan.Reset{Frontend: f.Key, Endpoint: m.Addr}, i > 0}
+					if s.resetDone[key] != m.Deadline {
+						result.Resets = append(result.Resets, key.Reset)
 					}
 					if done == nil {
-						done = map[netip.AddrPort]int64{}
+						done = map[resetKey]int64{}
 					}
-					done[m.Addr] = m.Deadline
+					done[key] = m.Deadline
 				}
 			}
 		}
