@@ -71,7 +71,7 @@ func TestScripts(t *testing.T) {
 // buildPlugins compiles the plugins of the tests.
 func buildPlugins(t *testing.T) string {
 	return testenv.Plugins(t,
-		"plugins/canary", "plugins/capacity", "plugins/failover", "plugins/outlier", "plugins/slow-start", "plugins/staged-drain", "plugins/subset", "plugins/zone-spill",
+		"plugins/canary", "plugins/capacity", "plugins/failover", "plugins/maglev", "plugins/outlier", "plugins/slow-start", "plugins/staged-drain", "plugins/subset", "plugins/zone-spill",
 		"cmd/sluice/testdata/plugins/counting", "cmd/sluice/testdata/plugins/demanding", "cmd/sluice/testdata/plugins/weighing")
 }
 

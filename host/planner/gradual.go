@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -11,9 +12,9 @@ const minPart = 64
 
 // part returns a frontend on the way from old to f: all of f, except that only some endpoints have changed, those that are added
 // first. Either may be nil. It returns f if that is little enough for the budget. Pools with weights are not divided: a part of
-// them would have other shares.
+// them would have other shares. Neither are those with source hash: each part would send clients elsewhere.
 func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
-	if budget == nil {
+	if budget == nil || cmp.Or(f, old).Balance == plan.SourceHash {
 		return f
 	}
 	n := max(minPart, budget.left/elementCost)

@@ -67,6 +67,20 @@ func TestPoolsChangeInValidParts(t *testing.T) {
 	}
 }
 
+// A part of a pool with source hash would have another table, which sends clients elsewhere.
+func TestPoolWithSourceHashIsNotDivided(t *testing.T) {
+	f := &plan.Frontend{Balance: plan.SourceHash, Pool: plan.Pool{Verdict: plan.Forward}}
+	for i := range 1000 {
+		f.Pool.Endpoints = append(f.Pool.Endpoints, plan.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80), Weight: 1})
+	}
+	half := &plan.Frontend{Balance: plan.SourceHash, Pool: plan.Pool{Verdict: plan.Forward, Endpoints: f.Pool.Endpoints[:500]}}
+	for _, change := range [][2]*plan.Frontend{{nil, f}, {half, f}, {f, half}, {f, nil}} {
+		if got := part(change[0], change[1], &budget{}); got != change[1] {
+			t.Errorf("%d endpoints are in a part", len(got.Pool.Endpoints))
+		}
+	}
+}
+
 // TestLargePoolIsPlannedInParts: each step changes a bounded number of endpoints, and the result is that of one step.
 func TestLargePoolIsPlannedInParts(t *testing.T) {
 	name := model.Name{Namespace: "shop", Name: "giant"}

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/capacity/capacity"
 	"github.com/sluice-proxy/sluice/plugins/failover/failover"
+	"github.com/sluice-proxy/sluice/plugins/maglev/maglev"
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
 	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
 	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
@@ -192,6 +193,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 		{"canary", goGuest(t, "../../plugins/canary"), canary.New, `{"by": "label:track", "groups": [{"value": "canary", "percent": 5}]}`},
 		{"capacity", goGuest(t, "../../plugins/capacity"), capacity.New, `{"from": "annotation:example.com/capacity", "maxTotal": 100}`},
 		{"outlier", goGuest(t, "../../plugins/outlier"), outlier.New, `{"maxEjectionPercent": 30, "panicPercent": 30}`},
+		{"maglev", goGuest(t, "../../plugins/maglev"), maglev.New, `{"maxTotal": 30}`},
 		{"subset", goGuest(t, "../../plugins/subset"), subset.New, `{"endpoints": 2}`},
 		{"C", cGuest(t, "../../examples/plugin-c/zone_first.c"), nil, ""},
 		{"WAT", goodWAT(t), nil, ""},

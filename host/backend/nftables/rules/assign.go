@@ -10,7 +10,7 @@ import (
 
 // assignSlots gives each endpoint as many of the slots 0 to total-1 as its weight. A slot keeps its endpoint while that
 // is within its quota, so that a change rewrites only the difference. The order of slots does not matter, as they are
-// drawn at random.
+// drawn at random; for those that are chosen by hash see hashSlots.
 func assignSlots(before []netip.AddrPort, endpoints []plan.Endpoint, total int) []netip.AddrPort {
 	slots := make([]netip.AddrPort, total)
 	quota := make([]int, len(endpoints))

@@ -23,7 +23,8 @@ const maxSizeClass = 16
 const MaxName = 63
 
 // A slot table is the size class of a pool when slots are drawn at random, and maxSizeClass+1 and up when they are
-// chosen by hash. The latter have at least 1<<minHashClass slots, so that a change of endpoints moves few clients.
+// chosen by hash. The latter have at least 1<<minHashClass slots, so that a change of endpoints moves few clients, and not
+// more, because every frontend has its own.
 const (
 	minHashClass = 10
 	slotTables   = maxSizeClass + 1 + maxSizeClass - minHashClass + 1
@@ -90,7 +91,7 @@ func (Slots) encodePool(f *plan.Frontend, p *plan.Pool, _ int, before packedSlot
 		return poolElements{}, fmt.Errorf("the weights sum up to %d, more than the %d slots of a pool", total, 1<<maxSizeClass)
 	case f.Balance == plan.SourceHash:
 		endpoints, c := repeatWeights(p.Endpoints, total)
-		return poolElements{sets: 1 << (maxSizeClass + 1 + c - minHashClass), slots: pack(assignSlots(before.unpack(), endpoints, total*(1<<c/total)))}, nil
+		return poolElements{sets: 1 << (maxSizeClass + 1 + c - minHashClass), slots: pack(hashSlots(endpoints, total*(1<<c/total), c))}, nil
 	default:
 		return poolElements{sets: 1 << sizeClass(total), slots: pack(assignSlots(before.unpack(), p.Endpoints, total))}, nil
 	}

@@ -1,12 +1,18 @@
 package rules
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"math"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 func TestConnectionsAreBalancedByWeight(t *testing.T) {
@@ -44,35 +50,54 @@ func TestConnectionsAreBalancedByWeight(t *testing.T) {
 	}
 }
 
-func TestSourceHashIsConsistent(t *testing.T) {
-	d := newTestEnv(t, 4)
-	const line = "10.96.0.10:80/TCP ClusterIP masquerade=never balance=source-hash"
-	const line6 = "[fd00:10:96::a]:80/TCP ClusterIP masquerade=never balance=source-hash"
-	var clients []netip.Addr
-	for i := range 200 {
+// hashedLines are frontends with source hash in both families.
+var hashedLines = [2]string{
+	"10.96.0.10:80/TCP ClusterIP masquerade=never balance=source-hash",
+	"[fd00:10:96::a]:80/TCP ClusterIP masquerade=never balance=source-hash",
+}
+
+// hashClients gives the node n addresses of clients, of both families.
+func hashClients(d *testEnv, n int) (clients []netip.Addr) {
+	for i := range n {
 		a := netip.AddrFrom4([4]byte{192, 168, 100, byte(i + 1)})
 		if i%2 == 1 {
 			a = netip.AddrFrom16([16]byte{0xfd, 0, 1, 0x92, 15: byte(i + 1)})
 		}
 		if err := d.lab.Node.AddAddr("lo", a); err != nil {
-			t.Fatal(err)
+			d.Fatal(err)
 		}
 		clients = append(clients, a)
 	}
-	where := func() (seen []string) {
-		for _, c := range clients {
-			to := "10.96.0.10:80"
-			if c.Is6() {
-				to = "[fd00:10:96::a]:80"
-			}
-			a, err := d.lab.Node.AskFrom("tcp", c, netip.MustParseAddrPort(to), timeout)
-			if err != nil {
-				t.Fatal(err)
-			}
-			seen = append(seen, a.Server)
-		}
-		return seen
+	return clients
+}
+
+func hashFrontend(client netip.Addr) netip.AddrPort {
+	if client.Is6() {
+		return netip.MustParseAddrPort("[fd00:10:96::a]:80")
 	}
+	return netip.MustParseAddrPort("10.96.0.10:80")
+}
+
+// applyHashed applies the frontends of hashedLines with these endpoints.
+func applyHashed(d *testEnv, list string) {
+	d.apply(service(frontend(hashedLines[0], list), frontend(hashedLines[1], list)))
+}
+
+// serversOf returns the endpoint of each client.
+func serversOf(d *testEnv, clients []netip.Addr) (seen []string) {
+	for _, c := range clients {
+		a, err := d.lab.Node.AskFrom("tcp", c, hashFrontend(c), timeout)
+		if err != nil {
+			d.Fatal(err)
+		}
+		seen = append(seen, a.Server)
+	}
+	return seen
+}
+
+func TestSourceHashIsConsistent(t *testing.T) {
+	d := newTestEnv(t, 4)
+	clients := hashClients(d, 200)
 	count := func(seen []string, server string) (n int) {
 		for _, s := range seen {
 			if s == server {
@@ -81,9 +106,9 @@ func TestSourceHashIsConsistent(t *testing.T) {
 		}
 		return n
 	}
-	d.apply(service(frontend(line, "1 2 3*2"), frontend(line6, "1 2 3*2")))
-	before := where()
-	if again := where(); !slices.Equal(before, again) {
+	applyHashed(d, "1 2 3*2")
+	before := serversOf(d, clients)
+	if again := serversOf(d, clients); !slices.Equal(before, again) {
 		t.Error("the same client does not always get the same endpoint")
 	}
 	for server, due := range map[string]int{"p1": 50, "p2": 50, "p3": 100} {
@@ -91,9 +116,21 @@ func TestSourceHashIsConsistent(t *testing.T) {
 			t.Errorf("%s has %d of 200 clients, due %d", server, n, due)
 		}
 	}
+	var established []net.Conn
+	for _, c := range clients[:40] {
+		conn, err := d.lab.Node.DialFrom(context.Background(), "tcp", c, hashFrontend(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := testnet.Greeting(conn); err != nil {
+			t.Fatal(err)
+		}
+		established = append(established, conn)
+	}
 	// p2 leaves: its clients move, and of the others only those whose slots went to other endpoints.
-	d.apply(service(frontend(line, "1 3*2"), frontend(line6, "1 3*2")))
-	after := where()
+	applyHashed(d, "1 3*2")
+	after := serversOf(d, clients)
 	moved := 0
 	for i := range before {
 		if after[i] == "p2" {
@@ -107,7 +144,36 @@ func TestSourceHashIsConsistent(t *testing.T) {
 		t.Errorf("%d of %d clients of other endpoints moved", moved, 200-count(before, "p2"))
 	}
 	t.Logf("%d clients of other endpoints moved", moved)
+	for i, c := range established {
+		_ = c.SetDeadline(time.Now().Add(timeout))
+		if _, err := c.Write([]byte("still")); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 5)
+		if _, err := io.ReadFull(c, buf); err != nil {
+			t.Errorf("an established connection from %s to %s: %v", clients[i], before[i], err)
+		}
+	}
 	if out, err := d.nft("", "list", "ruleset"); err != nil || !strings.Contains(out, "jhash ip saddr mod 1024 seed 0x1 map @slots") {
 		t.Errorf("nft list ruleset: %v\n%s", err, out)
+	}
+}
+
+// Two nodes that have had other endpoints before send a client to the same endpoint.
+func TestClientsMeetTheSameEndpointFromEveryNode(t *testing.T) {
+	a, b := newTestEnv(t, 4), newTestEnv(t, 4)
+	clients := hashClients(a, 100)
+	hashClients(b, 100)
+	for _, list := range []string{"1 2", "2 3*3 4", "4", "1 2 3"} {
+		applyHashed(a, list)
+	}
+	applyHashed(b, "3 4*2")
+	b.restart()
+	for _, list := range []string{"1 2 3", "1 2 3*2 4"} {
+		applyHashed(a, list)
+		applyHashed(b, list)
+		if on, other := serversOf(a, clients), serversOf(b, clients); !slices.Equal(on, other) {
+			t.Errorf("endpoints %s: the nodes send clients to %v and %v", list, on, other)
+		}
 	}
 }
