@@ -178,7 +178,6 @@ func allRequests(keys ...string) []Sample {
 }
 
 func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
-	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
 	for _, g := range []struct {
 		name     string
 		module   []byte
@@ -199,6 +198,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 		{"WAT", goodWAT(t), nil, ""},
 	} {
 		t.Run(g.name, func(t *testing.T) {
+			h := newHost(t, Options{CacheDir: testenv.PluginCache(t)}) // one for all would exceed its limit of memory
 			metered, plain := load(t, h, g.module, g.settings), newPlain(t, g.module)
 			var native *sdk.NativePlugin
 			var keys []string

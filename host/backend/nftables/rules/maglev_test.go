@@ -222,7 +222,7 @@ func client(slots []netip.AddrPort, seed uint64, class int) netip.AddrPort {
 
 // The figures in the README of the plugin maglev: clients that move when one endpoint leaves, in percent, and slots that change.
 func TestClientsMoveAsInTheREADME(t *testing.T) {
-	for n, want := range map[int]float64{3: 34, 10: 12.5, 30: 9.3, 100: 7.7} {
+	for n, want := range map[int]float64{3: 34.1, 10: 12.5, 30: 9.3, 100: 7.7} {
 		all := backends(n)
 		before, moved, written, rounds := hashTable(t, nil, all), 0, 0, min(n, 10)
 		const clients = 1000
