@@ -124,6 +124,13 @@ func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) erro
 	for _, b := range x.Nodes {
 		fmt.Fprintf(w, "  binding    %s\n", b)
 	}
+	for _, g := range x.Guards {
+		fmt.Fprintf(w, "  guard      %s", g.Text)
+		if g.Since != nil {
+			fmt.Fprintf(w, " (since %s)", g.Since.Format(time.RFC3339))
+		}
+		fmt.Fprintln(w)
+	}
 	if a := x.Annotation; a != nil && a.Error != "" {
 		fmt.Fprintf(w, "  annotation %s\n", a.Error)
 	}

@@ -81,11 +81,13 @@ func cmdTraffic(ts *testscript.TestScript, _ bool, args []string) {
 func (n *scriptNode) read(ts *testscript.TestScript) {
 	counters, err := n.backend.ReadOutcomes(context.Background())
 	ts.Check(err)
-	n.planner.AddOutcomes(n.signals.tracker.Update(n.now, func(yield func(model.EndpointKey, outcomes.Counters) bool) {
+	changes := n.signals.tracker.Update(n.now, func(yield func(model.EndpointKey, outcomes.Counters) bool) {
 		for k, c := range counters {
 			if !yield(k, outcomes.Counters(c)) {
 				return
 			}
 		}
-	}))
+	})
+	_, at, window := n.signals.tracker.Last()
+	n.planner.AddOutcomes(at, window, changes)
 }

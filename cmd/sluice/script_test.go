@@ -162,6 +162,9 @@ func (n *scriptNode) step(ts *testscript.TestScript) time.Time {
 	for _, err := range s.SettingsErrors {
 		fmt.Fprintln(&n.log, err)
 	}
+	for _, g := range s.Guards {
+		fmt.Fprintln(&n.log, g.Text)
+	}
 	for _, w := range s.Warnings {
 		fmt.Fprintln(&n.log, w)
 	}

@@ -119,6 +119,11 @@ func (a *Agent) programOnce(ctx context.Context) error {
 		a.log.Error("loading plugins failed; their Services use the default rules", "err", err)
 	}
 	o := a.engineOptions()
+	for _, p := range cfg.Policies {
+		if p.Guard.FailedPercent > 0 {
+			a.log.Warn("a policy with a guard is in force only where the checkpoint says so: run once, sluice counts no connections", "policy", p.Name)
+		}
+	}
 	source := a.openSource(nil)
 	a.setNeeds(source, cfg)
 	o.Source = source

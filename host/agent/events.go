@@ -6,6 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
@@ -15,6 +16,7 @@ type eventRecorder struct {
 	engine.Observers // none: the other methods do nothing
 	warn             func(service model.Name, reason, note string)
 	hold             func(*planner.HoldChange)
+	node             func(warning bool, reason, note string)
 }
 
 // OnPlan implements engine.Observer.
@@ -43,6 +45,11 @@ func (r eventRecorder) OnPlan(p *engine.PlannedStep) {
 	}
 	for i := range p.Result.ShedsBounded {
 		r.warn(p.Result.ShedsBounded[i].Service, kube.ReasonShedBounded, p.Result.ShedsBounded[i].String())
+	}
+	for i := range p.Result.Guards {
+		if g := &p.Result.Guards[i]; g.Phase == policy.GuardFallenBack {
+			r.node(true, kube.ReasonPolicyFellBack, g.Text)
+		}
 	}
 	for i := range p.Result.Holds {
 		r.hold(&p.Result.Holds[i])

@@ -101,7 +101,8 @@ func (t *telemetry) staleReason() string {
 // observers are fed by the engine in this order: health first, because load balancers wait for it.
 func (t *telemetry) observers() engine.Observers {
 	return engine.Observers{t.health, t.metrics, eventRecorder{
-		warn: t.events.SampledServiceWarning, hold: func(c *planner.HoldChange) { recordHold(t.events, c) }}}
+		warn: t.events.SampledServiceWarning, hold: func(c *planner.HoldChange) { recordHold(t.events, c) },
+		node: t.events.NodeEvent}}
 }
 
 // serve starts the servers for health checks and metrics; stop closes them. Listening on an address that is in use is

@@ -81,6 +81,7 @@ policies:
   failurePolicy: Default
   shadow: [{name: zone-spill, settings: {}, serviceSettings: [demand]}]
 - {name: hold, panic: {below: 50}}
+- {name: guarded, plugins: [{name: zone-spill}], guard: {failedPercent: 3, window: 45s}}
 - {name: hold-longer, maxShedPercentPerSecond: 5, panic: {below: 70, hold: 10m}, plugins: [{name: zone-spill}]}
 bindings:
 - selector:
@@ -155,6 +156,7 @@ func TestParseEveryField(t *testing.T) {
 				Shadow: []policy.Step{{Plugin: "zone-spill/shadow", Settings: "{}", ServiceSettings: []string{"demand"}}},
 			},
 			{Name: "hold", Panic: policy.Panic{Below: 50, Hold: 5 * time.Minute}, MaxShedPercentPerSecond: 1},
+			{Name: "guarded", Steps: []policy.Step{{Plugin: "zone-spill"}}, Guard: policy.Guard{FailedPercent: 3, Window: 45 * time.Second}, MaxShedPercentPerSecond: 1},
 			{Name: "hold-longer", Steps: []policy.Step{{Plugin: "zone-spill"}}, Panic: policy.Panic{Below: 70, Hold: 10 * time.Minute}, MaxShedPercentPerSecond: 5},
 		},
 		Bindings: []policy.Binding{

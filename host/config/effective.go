@@ -55,6 +55,9 @@ func (c *Config) Effective() any {
 	for _, p := range c.Policies {
 		e := policyEntry{Name: p.Name, FailurePolicy: p.OnFailure.String(),
 			MaxShed: number(p.MaxShedPercentPerSecond)}
+		if g := p.Guard; g.FailedPercent != 0 {
+			e.Guard = &guardEntry{number(g.FailedPercent), g.Window.String()}
+		}
 		if p.Panic.Below != 0 {
 			e.Panic = &panicEntry{number(p.Panic.Below), p.Panic.Hold.String()}
 		}

@@ -77,6 +77,7 @@ type policyEntry struct {
 	Mode          json.RawMessage `json:"mode,omitempty"` // removed: an error of its own
 	FailurePolicy string          `json:"failurePolicy"`
 	Panic         *panicEntry     `json:"panic"`
+	Guard         *guardEntry     `json:"guard"`
 	MaxShed       *int32          `json:"maxShedPercentPerSecond"`
 }
 
@@ -206,6 +207,7 @@ func (p *parser) config(f *configFile) *Config {
 	p.signals(f, c)
 	c.Plugins = p.plugins(f.Plugins)
 	c.Policies = p.policies(f.Policies, c.Plugins)
+	p.guardWindows(c)
 	c.Bindings = p.bindings(f.Bindings, c.Policies)
 	c.Allow = p.allow(f.Allow, c.Policies)
 	c.DefaultPolicy = f.DefaultPolicy

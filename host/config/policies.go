@@ -95,6 +95,7 @@ func (p *parser) policies(list []policyEntry, plugins []Plugin) []policy.Policy 
 			p.errorf(path+".failurePolicy", "%q: must be %s or %s", e.FailurePolicy, policy.LastGood, policy.Default)
 		}
 		q.MaxShedPercentPerSecond = p.maxShed(path+".maxShedPercentPerSecond", e.MaxShed)
+		q.Guard = p.guard(path+".guard", e.Guard, len(e.Plugins))
 		q.Panic = p.panicHold(path+".panic", e.Panic)
 		if len(e.Plugins) == 0 && len(e.Shadow) == 0 && e.Panic == nil {
 			p.errorf(path+".plugins", "at least one plugin, shadow, or panic, is required")

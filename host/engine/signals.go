@@ -140,7 +140,9 @@ func (e *Engine) outcomesRead(counters map[model.EndpointKey]backend.OutcomeCoun
 		return
 	}
 	s.done(e.SignalsPeriod, cpu, maxReadShare)
-	e.Planner.AddOutcomes(e.signals.tracker.Update(e.planNow(), countersOf(counters)))
+	changes := e.signals.tracker.Update(e.planNow(), countersOf(counters))
+	_, at, window := e.signals.tracker.Last()
+	e.Planner.AddOutcomes(at, window, changes)
 	e.Observer.OnEvent(Event{Kind: OutcomesRead, At: s.lastAt, Duration: cpu, Count: len(counters), Omitted: omitted})
 }
 

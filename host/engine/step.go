@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 // maxLoggedErrors bounds the policy errors that one step logs one by one: a failing plugin fails for all its Services.
@@ -89,6 +90,13 @@ func (e *Engine) logProblems(step *planner.Result, now time.Time) {
 		e.Log.Error("policy failed; the last good or the default decision stays in force", "err", err)
 	}
 	e.logAnnotations(step, now)
+	for i := range step.Guards {
+		level := slog.LevelInfo
+		if g := &step.Guards[i]; g.Blind || g.Phase == policy.GuardFallenBack {
+			level = slog.LevelWarn
+		}
+		e.Log.Log(context.Background(), level, "guard of a policy", "state", step.Guards[i].Text)
+	}
 	for _, w := range step.Warnings {
 		e.Log.Warn("plan is incomplete", "reason", w)
 	}

@@ -109,6 +109,8 @@ var (
 		"with what is in force: the mean over its Services.", "policy")
 	descShadowed = desc("policy_shadow_services", "Number of Services by the state of their policy's shadow: compared (with what is in force), failing, "+
 		"pending (a plugin has not answered yet). A Service may be in several.", "policy", "state")
+	descGuard = desc("policy_guard", "State of the guard of a policy: 1 for the current one of baseline, in_force and fallen_back, and for blind while nothing is known of connections; 0 for the others.",
+		"policy", "state")
 	descFallbacks = desc("plugin_fallback_decisions", "Number of decisions in effect that replace the decision of a failing plugin, by source: "+
 		"last_good or default.", "plugin", "source")
 	descSettings = desc("service_settings", "Number of Services that set fields of their policy's settings, by state: in_force, or refused (the last good ones "+
@@ -145,7 +147,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServices, descFailing, descChoices, descLimited, descHolding, descHeld, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
-		descDecisions, descDivergence, descShadowed, descServiceDivergence, descFallbacks, descSettings, descTexts, descHandles, descRecycled, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
+		descDecisions, descDivergence, descShadowed, descServiceDivergence, descFallbacks, descGuard, descSettings, descTexts, descHandles, descRecycled, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
 		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems,
 		descAffinityClients, descAffinityFull, descServiceConnections, descPolicyConnections, descSignalSuccess, descSignalCPU, descSignalEndpoints, descUncounted, descStale, descRequests} {
 		out <- d
@@ -218,6 +220,12 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 			gauge(descShadowed, of.Pending, p.Policy, "pending")
 		}
 	}
+	for _, g := range t.Guards {
+		for phase, state := range guardLabels {
+			value(descGuard, oneIf(int(g.Phase) == phase), g.Policy, state)
+		}
+		value(descGuard, oneIf(g.Blind), g.Policy, "blind")
+	}
 	for _, f := range t.Fallbacks {
 		gauge(descFallbacks, f.LastGood, f.Plugin, sourceLabels[policy.FromLastGood])
 		gauge(descFallbacks, f.Default, f.Plugin, sourceLabels[policy.FromDefault])
@@ -270,8 +278,16 @@ func (c *stateCollector) plugins(out chan<- prometheus.Metric) {
 // Label values, indexed by the constants of their types.
 var (
 	kindLabels   = [...]string{plan.ClusterIP: "cluster_ip", plan.ExternalIP: "external_ip", plan.LoadBalancer: "load_balancer", plan.NodePort: "node_port"}
+	guardLabels  = [...]string{policy.GuardBaseline: "baseline", policy.GuardInForce: "in_force", policy.GuardFallenBack: "fallen_back"}
 	phaseLabels  = [...]string{plan.Active: "active", plan.Draining: "draining"}
 	sourceLabels = [...]string{policy.FromDefault: "default", policy.FromChain: "policy", policy.FromLastGood: "last_good"}
 )
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
 
 func formatCode(code int) string { return strconv.Itoa(code) }

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"slices"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/outcomes"
@@ -13,7 +14,7 @@ import (
 // countedService is what is counted of a Service's connections.
 type countedService struct {
 	needs     uint32 // of its policy: abi.NeedOutcomes, abi.NeedConnections
-	all       bool   // Settings.CountAll
+	all       bool   // Settings.CountAll, or a guard
 	outcomes  bool   // the plan asks for outcomes
 	endpoints []model.EndpointKey
 }
@@ -90,7 +91,10 @@ func (p *Planner) CountsOutcomes() bool { return p.counted.outcomes > 0 }
 
 // AddOutcomes adds the changes of a reading to the totals of the endpoints' Services and of their policies. Services with a new failure
 // whose policy needs outcomes are planned again by the next Plan.
-func (p *Planner) AddOutcomes(changes []outcomes.Change) {
+//
+// The reading was taken now and covers the time since the one before: length is 0 if there was none. Its cost follows the changes.
+func (p *Planner) AddOutcomes(now time.Time, length time.Duration, changes []outcomes.Change) {
+	settled := now.Add(-length - settleTime)
 	for i := range changes {
 		c := &changes[i]
 		p.mark++
@@ -104,11 +108,18 @@ func (p *Planner) AddOutcomes(changes []outcomes.Change) {
 				k.mark, p.policies.changed = p.mark, true
 				k.add(c)
 			}
+			for _, g := range s.guards {
+				if g.mark != p.mark && g.counts(s, settled) {
+					g.mark = p.mark
+					g.add(c)
+				}
+			}
 			if c.Failed && s.counted.needs&abi.NeedOutcomes != 0 {
 				p.enqueueDue(name)
 			}
 		}
 	}
+	p.endReading(now, length)
 }
 
 // reportConnections adds the totals that have changed to result.

@@ -137,7 +137,7 @@ func TestTotalsOfServices(t *testing.T) {
 	zoned, plain := model.Name{Namespace: "shop", Name: "zoned"}, model.Name{Namespace: "shop", Name: "plain"}
 	totals := map[model.Name]Connections{}
 	add := func(changes ...outcomes.Change) int {
-		p.AddOutcomes(changes)
+		p.AddOutcomes(time.Unix(1000, 0), time.Second, changes)
 		r := p.Plan(time.Unix(1000, 0))
 		for _, c := range r.Connections {
 			totals[c.Service] = c.Connections
@@ -179,7 +179,7 @@ func TestOnlyNewFailuresPlanAServiceAgain(t *testing.T) {
 	} {
 		calls := plugin.calls
 		signals.reading++
-		p.AddOutcomes([]outcomes.Change{c.change})
+		p.AddOutcomes(time.Unix(1000, 0), time.Second, []outcomes.Change{c.change})
 		if r := p.Plan(time.Unix(1001, 0)); r.Planned != c.planned || plugin.calls-calls != c.called {
 			t.Errorf("%s: %d planned, %d calls, want %d and %d", c.what, r.Planned, plugin.calls-calls, c.planned, c.called)
 		}

@@ -22,6 +22,7 @@ type Explanation struct {
 	Choice   *policy.ChoiceError // why the annotation of the Service chooses no policy; nil: it does, or there is none
 	// NodeBindings are the bindings with Nodes that match the Service, up to the one that applies.
 	NodeBindings []policy.NodeBinding
+	Guards       []GuardStatus          // of the policies that apply to it, or would
 	Settings     policy.ServiceSettings // that the Service has set; InForce is the policy with them
 	Err          error                  // of the policy's chain
 	Decisions    []PortDecision
@@ -53,6 +54,9 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	e.Revision = p.evaluator.Revision(e.Policy)
 	e.NodeBindings = p.settings.Policies.NodeBindings(svc)
 	e.Shadow = s.summary.serviceShadow(name)
+	for _, g := range s.guards {
+		e.Guards = append(e.Guards, g.status())
+	}
 	if p.evaluator.DeclaresPods(e.Policy) {
 		state := p.cluster.PodsOf(name)
 		e.Pods = &state

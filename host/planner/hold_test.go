@@ -500,7 +500,7 @@ func TestPanicCountsOutcomesAndEndsTheHoldOfAnEndpointThatFails(t *testing.T) {
 	h.expect("panic", []byte{1, 2, 3, 4})
 	at := netip.MustParseAddrPort("10.244.0.3:8080")
 	failing.failing[at] = true
-	h.AddOutcomes([]outcomes.Change{{Key: model.EndpointKey{Addr: at, Protocol: model.TCP}, Refused: 1, Failed: true}})
+	h.AddOutcomes(time.Unix(1000, 0), time.Second, []outcomes.Change{{Key: model.EndpointKey{Addr: at, Protocol: model.TCP}, Refused: 1, Failed: true}})
 	h.last = h.Plan(h.c.now)
 	h.expect("connections to one fail", []byte{1, 2, 4})
 	delete(failing.failing, at)

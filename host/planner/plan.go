@@ -22,6 +22,9 @@ func (p *Planner) Plan(now time.Time) Result {
 		p.apiServer = false
 		p.builder.SetReserved(apiServerKeys(p.cluster.Slices[apiServerService]))
 	}
+	if p.guardsDirty {
+		p.refreshGuards(now)
+	}
 	p.enqueueExpired(now.UnixMilli())
 	first := !p.hasPlanned
 	if first {
@@ -43,7 +46,8 @@ func (p *Planner) Plan(now time.Time) Result {
 	p.count(&result)
 	p.reportConnections(&result)
 	p.reportPolicies(&result)
-	result.RequeueAt = p.nextRequeue()
+	result.RequeueAt = firstOf(p.nextRequeue(), p.watchGuards(now))
+	p.reportGuards(&result)
 	if result.Remaining > 0 {
 		result.RequeueAt = now
 	}

@@ -46,11 +46,14 @@ type Planner struct {
 	sheds        sheds
 	counted      countedEndpoints
 	policies     countedPolicies
-	mark         uint64       // identifies a change of outcomes, see AddOutcomes
-	totalsOf     nameQueue    // Services whose ServiceConnections no Result has reported
-	scratch      service.Port // reused by evaluate
-	spare        *round       // a zero value for begin, or nil
-	apiServer    bool         // the API server's endpoints have changed
+	guards       []*guard      // sorted by policy
+	guardsDirty  bool          // guards is out of date
+	guardChanges []GuardChange // that no Result has reported
+	mark         uint64        // identifies a change of outcomes, see AddOutcomes
+	totalsOf     nameQueue     // Services whose ServiceConnections no Result has reported
+	scratch      service.Port  // reused by evaluate
+	spare        *round        // a zero value for begin, or nil
+	apiServer    bool          // the API server's endpoints have changed
 	pods         podIndex
 
 	nodeIndex, nodeCount uint32 // see policy.Input
@@ -82,7 +85,7 @@ func (p *Planner) Configure(s Settings) {
 	if s.Policies == nil {
 		s.Policies = &policy.Set{}
 	}
-	p.settings, p.nodeDirty = s, true
+	p.settings, p.nodeDirty, p.guardsDirty = s, true, true
 	p.replanAll()
 }
 
@@ -129,6 +132,7 @@ func (p *Planner) markChanged(name model.Name) {
 
 // PluginsReloaded requeues every Service that has a policy. Only plugins whose revision has changed are called.
 func (p *Planner) PluginsReloaded() {
+	p.guardsDirty = true
 	for _, name := range p.ServiceNames() {
 		if p.services[name].decisions != nil {
 			p.enqueueDeferred(name)

@@ -94,7 +94,7 @@ func TestConnectionsOfPoliciesEqualAListOfReadings(t *testing.T) {
 						}
 					}
 				}
-				p.AddOutcomes(changes)
+				p.AddOutcomes(time.Unix(1000, 0), time.Second, changes)
 				plan()
 			}
 			for k, v := range want {
@@ -128,7 +128,7 @@ func TestPoliciesThatAreIdleAreForgottenAtLast(t *testing.T) {
 func TestReadingsWithoutPoliciesReportNothing(t *testing.T) {
 	p := countedPlanner(&needyPlugin{}, nil)
 	p.Plan(time.Unix(1000, 0))
-	p.AddOutcomes([]outcomes.Change{{Key: countedKey(0), Answered: 5}})
+	p.AddOutcomes(time.Unix(1000, 0), time.Second, []outcomes.Change{{Key: countedKey(0), Answered: 5}})
 	if r := p.Plan(time.Unix(1001, 0)); r.PolicyConnections != nil || len(p.policies.all) > 0 {
 		t.Errorf("%+v", r.PolicyConnections)
 	}

@@ -43,6 +43,8 @@ type Result struct {
 	Triggers     []Trigger // of the changes since the last Plan
 	// Connections are the totals that have changed since the last Plan.
 	Connections []ServiceConnections
+	// Guards are the guards that have changed since the last Plan.
+	Guards []GuardChange
 	// PolicyConnections are those of all policies, sorted; nil if none has changed since the last Plan.
 	PolicyConnections []PolicyConnections
 }

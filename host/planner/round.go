@@ -45,6 +45,7 @@ type round struct {
 	unsafeWhy error
 	sheds     map[shedKey]wantedShed
 	counted   countedService
+	guards    []*guard // that concern the Service
 }
 
 // begin begins a round.
@@ -55,7 +56,8 @@ func (p *Planner) begin(svc *model.Service) *round {
 	}
 	r.svc, r.addrs = svc, addrsOf(svc)
 	r.policy, r.choiceErr = p.evaluator.Choose(p.settings.Policies, svc)
-	r.counted.all = p.settings.CountAll
+	r.guards = p.guardsOf(svc)
+	r.counted.all = p.settings.CountAll || len(r.guards) > 0
 	if r.policy != nil {
 		r.decisions = &decisionCache{}
 		r.counted.needs = p.evaluator.Needs(r.policy) & (abi.NeedOutcomes | abi.NeedConnections)

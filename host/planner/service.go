@@ -33,6 +33,7 @@ type serviceState struct {
 	connections  *Connections  // nil: never counted
 	inForce      *policyCounts // of the policy that decides; nil: its connections are not counted
 	inForceSince time.Time
+	guards       []*guard // that concern it
 	pods         indexedPods
 }
 
@@ -71,6 +72,7 @@ func (p *Planner) planService(name model.Name, now time.Time, result *Result, bu
 	if r == nil {
 		r = p.begin(svc)
 		p.indexPods(name, s, r.policy)
+		s.setGuards(name, r.guards)
 	}
 	s.round = r
 	if !p.evaluate(r, s, now, budget) || !p.builder.Set(name, r.svc, r.frontends, budget) {
@@ -99,6 +101,7 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	}
 	result.addShadow(name, &s.summary, &summary{})
 	p.policies.replace(s.inForce, nil)
+	s.setGuards(name, nil)
 	p.counters.replace(&s.summary, &summary{health: HealthCheck{Service: s.summary.health.Service}}, result)
 	delete(p.services, name)
 }

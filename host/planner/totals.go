@@ -32,6 +32,7 @@ type Totals struct {
 	Family                       ByFamily[FamilyTotals]
 	Policies                     []PolicyTotals   // sorted by name; read-only
 	Fallbacks                    []PluginFallback // sorted by plugin; read-only
+	Guards                       []GuardTotals    // sorted by policy; read-only
 }
 
 // Choice is what comes of the annotation of a Service that names its policy.

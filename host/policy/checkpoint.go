@@ -25,6 +25,7 @@ type checkpoint struct {
 	Readiness []savedReadiness `json:"readiness,omitempty"`
 	// Settings are the last good settings of Services, at most maxSavedSettings bytes of them.
 	Settings []savedSettings `json:"settings,omitempty"`
+	Guards   []savedGuard    `json:"guards,omitempty"`
 	// Choices are the policies that the annotations of Services have chosen last.
 	Choices []savedChoice `json:"choices,omitempty"`
 }
@@ -118,7 +119,7 @@ func (e *Evaluator) Save(epoch Epoch) ([]byte, error) {
 		}
 	}
 	slices.SortFunc(out.Readiness, func(a, b savedReadiness) int { return a.key().compare(b.key()) })
-	out.Settings = e.saveSettings()
+	out.Settings, out.Guards = e.saveSettings(), e.saveGuards()
 	for _, name := range slices.SortedFunc(maps.Keys(e.choices), model.Name.Compare) {
 		out.Choices = append(out.Choices, savedChoice{name.Namespace, name.Name, e.choices[name]})
 	}
@@ -186,6 +187,11 @@ func (e *Evaluator) Restore(text []byte, fresh Epoch) (epoch Epoch, sameBoot boo
 	for _, s := range in.Settings {
 		if e.settings[s.name()] == nil && s.Text != "" {
 			e.settings[s.name()] = &ownSettings{good: s.Text}
+		}
+	}
+	for i := range in.Guards {
+		if g := &in.Guards[i]; e.Guards[g.Policy] == nil && g.Revision != "" {
+			e.Guards[g.Policy] = g.restore(move)
 		}
 	}
 	for _, s := range in.Choices {

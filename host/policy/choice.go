@@ -87,32 +87,39 @@ func list(names []string) string {
 
 // For returns the policy of a Service, nil for none: that of its annotation, or else of the first binding that matches, or else the
 // default. When the annotation chooses no policy, For returns an error and the policy that it has chosen last, as long as the Service may
-// choose that, or else the policy that applies without the annotation. last is the name of that policy, "" for none.
+// choose that, or else the policy that applies without the annotation. last is the name of that policy, "" for none. A policy that Suspend
+// passes over is replaced by the one that applies without it.
 func (s *Set) For(svc *model.Service, last string) (*Policy, *ChoiceError) {
 	if svc.Policy == "" {
 		return s.bound(svc), nil
 	}
 	chosen, namespace := s.Policies[svc.Policy], svc.Name.Namespace
 	if chosen != nil && s.allows(namespace, svc.Policy) {
+		if s.suspended[svc.Policy] {
+			return s.bound(svc), nil
+		}
 		return chosen, nil
 	}
 	err := &ChoiceError{Service: svc.Name, Policy: svc.Policy, NotAllowed: chosen != nil, Choices: s.choices(namespace)}
 	if kept := s.Policies[last]; kept != nil && s.allows(namespace, last) {
-		err.Kept = last
+		if err.Kept = last; s.suspended[last] {
+			return s.bound(svc), err
+		}
 		return kept, err
 	}
 	return s.bound(svc), err
 }
 
-// Candidates returns the policies one of which is in force for a Service, whatever its annotation has chosen before.
-func (s *Set) Candidates(svc *model.Service) (out []*Policy) {
-	p, err := s.For(svc, "")
-	if p != nil {
-		out = append(out, p)
+// Candidates returns the policies one of which is in force for a Service, whatever its annotation has chosen before, and whatever guards
+// do.
+func (s *Set) Candidates(svc *model.Service) []*Policy {
+	out := s.applicable(svc, "")
+	if svc.Policy == "" {
+		return out
 	}
-	if err != nil {
+	if _, err := s.For(svc, ""); err != nil {
 		for _, name := range err.Choices {
-			if q := s.Policies[name]; q != p {
+			if q := s.Policies[name]; !slices.Contains(out, q) {
 				out = append(out, q)
 			}
 		}

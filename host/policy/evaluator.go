@@ -17,6 +17,8 @@ type Evaluator struct {
 	Admit func(plugin string, service model.Name) bool
 	// Signals returns what is known of connections to endpoints. Nil: nothing.
 	Signals Signals
+	// Guards are the states of the guards of policies, by name. Save and Restore include them.
+	Guards map[string]*GuardState
 
 	plugins   func(string) (Plugin, error)
 	caller    Caller
@@ -35,7 +37,7 @@ type Evaluator struct {
 // it, so it must be cheap. They are called at once; CallThrough changes that.
 func NewEvaluator(plugins func(string) (Plugin, error)) *Evaluator {
 	return &Evaluator{plugins: plugins, caller: direct{}, pools: map[PoolKey]*poolState{},
-		readiness: map[readinessKey]*readiness{}, settings: map[model.Name]*ownSettings{}, choices: map[model.Name]string{}, revisions: map[*Policy]cachedRevision{}}
+		readiness: map[readinessKey]*readiness{}, settings: map[model.Name]*ownSettings{}, choices: map[model.Name]string{}, revisions: map[*Policy]cachedRevision{}, Guards: map[string]*GuardState{}}
 }
 
 // CallThrough makes c call the plugins from now on.

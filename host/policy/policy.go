@@ -19,6 +19,7 @@ type Policy struct {
 	Panic     Panic
 	// MaxShedPercentPerSecond bounds which part of an endpoint's connections is reset in a second because of Shed.
 	MaxShedPercentPerSecond int
+	Guard                   Guard
 }
 
 // equal reports whether two policies are equal; reading a configuration again makes new ones.
@@ -146,6 +147,8 @@ type Set struct {
 
 	node   Node
 	onNode []bool // parallel to Bindings, see SetNode
+	// suspended are the names of the policies that Suspend passes over.
+	suspended map[string]bool
 }
 
 // bound returns the policy of a Service without regard to its annotation, nil for none: that of the first binding that matches, or else
@@ -153,12 +156,15 @@ type Set struct {
 func (s *Set) bound(svc *model.Service) *Policy {
 	for i := range s.Bindings {
 		b := &s.Bindings[i]
-		if b.selects(svc) && s.applies(i) {
+		if b.selects(svc) && s.applies(i) && !s.suspended[b.Policy] {
 			if b.Applied != nil {
 				return b.Applied
 			}
 			return s.Policies[b.Policy]
 		}
+	}
+	if s.suspended[s.Default] {
+		return nil
 	}
 	return s.Policies[s.Default]
 }

@@ -18,16 +18,23 @@ import (
 // seen is what the plugin of the folder signals sees of an endpoint. Numbers are -1 if it does not see them.
 type seen struct{ Attempts, Answered, Refused, Unanswered, Window, Open, Age int }
 
+// plugins returns a folder with the compiled plugin of a folder.
+func (n *node) plugins(name string) string {
+	n.Helper()
+	dir := os.Getenv("SLUICE_E2E_PLUGINS") // in a test kernel, where nothing can be built
+	if dir != "" {
+		return dir
+	}
+	if os.Getenv("SLUICE_BINARY") != "" {
+		n.Skip("SLUICE_E2E_PLUGINS is not set")
+	}
+	return testenv.Plugins(n, "cmd/sluice/e2e/"+name)
+}
+
 // runWithSignals starts sluice with that plugin.
 func (n *node) runWithSignals(requeueSeconds int) {
 	n.Helper()
-	dir := os.Getenv("SLUICE_E2E_PLUGINS") // in a test kernel, where nothing can be built
-	if dir == "" {
-		if os.Getenv("SLUICE_BINARY") != "" {
-			n.Skip("SLUICE_E2E_PLUGINS is not set")
-		}
-		dir = testenv.Plugins(n, "cmd/sluice/e2e/signals")
-	}
+	dir := n.plugins("signals")
 	config := filepath.Join(n.TempDir(), "sluice.yaml")
 	text := fmt.Sprintf(`apiVersion: sluice.dev/v1alpha1
 kind: SluiceConfiguration

@@ -26,6 +26,8 @@ type Explanation struct {
 	Nodes  []string `json:"nodes,omitempty"`
 	Shadow *Shadow  `json:"shadow,omitempty"` // nil: the policy has none
 	Error  string   `json:"error,omitempty"`
+	// Guards are the guards of the policies that apply to the Service, or would if their guards let them.
+	Guards []Guard `json:"guards,omitempty"`
 	// Settings are those that the Service sets by its annotation; nil: none.
 	Settings *Settings `json:"settings,omitempty"`
 	// Pods is whether the Pods of the Service have been read, if a plugin declares keys of Pods: pending, read or unavailable.
@@ -48,6 +50,17 @@ type Settings struct {
 	Error      string `json:"error,omitempty"` // why the annotation is not in force
 	// InForce are the settings of each plugin, with those of the policy, by name.
 	InForce []PluginSettings `json:"inForce,omitempty"`
+}
+
+// Guard is the guard of a policy.
+type Guard struct {
+	Policy   string             `json:"policy"`
+	State    string             `json:"state"`           // baseline, in force or fallen back
+	Since    *time.Time         `json:"since,omitempty"` // nil: in another boot, or before a plugin of the policy is loaded
+	Blind    bool               `json:"blind,omitempty"` // nothing is known of connections: the state does not change
+	Baseline policy.GuardCounts `json:"baseline"`        // connections under the policies that apply without this one
+	Recent   policy.GuardCounts `json:"recent"`          // in the last window, or in the one that was the reason to fall back
+	Text     string             `json:"text"`
 }
 
 // PluginSettings are the settings of a plugin.
@@ -155,6 +168,9 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 	for i := range e.NodeBindings {
 		x.Nodes = append(x.Nodes, e.NodeBindings[i].String())
 	}
+	for i := range e.Guards {
+		x.Guards = append(x.Guards, newGuard(&e.Guards[i], wallTime))
+	}
 	x.Settings = newSettings(&e.Settings)
 	if e.Err != nil && !waits(e) {
 		x.Error = e.Err.Error()
@@ -190,6 +206,14 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 		}
 	}
 	return x
+}
+
+func newGuard(g *planner.GuardStatus, wallTime func(int64) time.Time) Guard {
+	out := Guard{Policy: g.Policy, State: g.State.Phase.String(), Blind: g.Blind, Baseline: g.State.Baseline, Recent: g.State.Recent, Text: g.String()}
+	if at := wallTime(g.State.Since).UTC(); g.State.Since != 0 {
+		out.Since = &at
+	}
+	return out
 }
 
 func newSettings(s *policy.ServiceSettings) *Settings {

@@ -3,6 +3,8 @@ package state
 import (
 	"errors"
 	"fmt"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,5 +62,27 @@ func TestHoldsAndShedsAreExplained(t *testing.T) {
 	}
 	if failing.Eligible || failing.HeldUntil != nil || failing.Why != "not ready, not held: connections from this node fail" {
 		t.Errorf("the endpoint that fails: %+v", failing)
+	}
+}
+
+func TestGuardsAreExplained(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	e := &planner.Explanation{Service: &model.Service{}, Guards: []planner.GuardStatus{
+		{Policy: "trial", State: policy.GuardState{Phase: policy.GuardFallenBack, Since: 1000, Baseline: policy.GuardCounts{Connections: 100}, Recent: policy.GuardCounts{Connections: 50, Failed: 20}}},
+		{Policy: "next", Blind: true},
+	}}
+	x := NewExplanation(e, func(ms int64) time.Time { return at.Add(time.Duration(ms) * time.Millisecond) })
+	since := at.Add(time.Second)
+	for i, want := range []Guard{
+		{Policy: "trial", State: "fallen back", Since: &since, Baseline: policy.GuardCounts{Connections: 100}, Recent: policy.GuardCounts{Connections: 50, Failed: 20}},
+		{Policy: "next", State: "baseline", Blind: true},
+	} {
+		got := x.Guards[i]
+		if !strings.HasPrefix(got.Text, "policy "+want.Policy+" ") || want.Blind != strings.Contains(got.Text, "blind") {
+			t.Errorf("text %q", got.Text)
+		}
+		if got.Text = ""; !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
 	}
 }

@@ -43,6 +43,7 @@ const (
 	ReasonServiceSettingsRefused          = "ServiceSettingsRefused"
 	ReasonPolicyNotFound                  = "PolicyNotFound"
 	ReasonPolicyNotAllowed                = "PolicyNotAllowed"
+	ReasonPolicyFellBack                  = "PolicyFellBack"
 )
 
 // Recorder sends Events about this node and about Services. Its methods never block: an Event that cannot be sent is
