@@ -1,0 +1,243 @@
+// Package leastloaded implements the plugin least-loaded: endpoints with fewer open connections from this node than their share get more
+// new ones, and those with more get fewer.
+package leastloaded
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
+	"github.com/sluice-proxy/sluice/sdk"
+)
+
+// plugin keeps only buffers between calls: history is in the state of the request.
+type plugin struct {
+	settings settings
+
+	state     state
+	endpoints []endpoint // those with weight
+	unit      uint64     // greatest common divisor of their weights
+	total     uint64     // sum of their weights, in units
+	largest   uint64     // of their weights, in units
+	buf       []byte
+	reasons   []reason // by parts
+}
+
+// reason is the reason of endpoints with a number of parts. Formatting one costs a guest more than deciding an endpoint, and adding one
+// compares texts.
+type reason struct {
+	percent uint64 // of text
+	text    string
+	id      sdk.ReasonID // in the response
+	added   bool
+}
+
+// endpoint is an endpoint with weight.
+type endpoint struct {
+	index   int
+	hash    uint32
+	weight  uint64 // in units
+	open    uint64 // connections
+	counted bool
+	isNew   bool   // it has no average
+	load    uint64 // in 1/one
+	parts   uint64 // of its weight, of which a fair share has as many as the scale
+}
+
+// maxOpen bounds a number of connections, so that products fit 64 bits.
+const maxOpen = 1 << 26
+
+// newer is how much later connections must have been counted to be another count, in milliseconds. A request has the time in
+// whole seconds, but the age of the count in milliseconds, so the time of one count differs by less between requests.
+const newer = 1000
+
+// New returns an unconfigured plugin.
+func New() sdk.Plugin { return &plugin{settings: defaults()} }
+
+// Needs implements sdk.Needer.
+func (*plugin) Needs() sdk.Need { return sdk.NeedConnections }
+
+// Decide multiplies the weight of each endpoint by the inverse of its average load.
+func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
+	now := int64(req.Now()) / 1000
+	p.state.read(req.State(), now)
+	if why := p.collect(req); why != "" {
+		keep(resp, p.endpoints, why)
+		return nil
+	}
+	if len(p.endpoints) < 2 {
+		return nil
+	}
+	why := p.step(req, now)
+	p.apply(resp, why)
+	p.remember(resp, now)
+	return nil
+}
+
+// collect collects the endpoints with weight. It returns why it cannot decide, if so.
+func (p *plugin) collect(req *sdk.Request) (why string) {
+	p.endpoints, p.unit, p.total = p.endpoints[:0], 0, 0
+	for i := range req.NumEndpoints() {
+		e := req.Endpoint(i)
+		w := uint64(e.Weight())
+		if w == 0 {
+			continue
+		}
+		n, counted := e.Connections()
+		p.endpoints = append(p.endpoints, endpoint{index: i, weight: w, open: min(uint64(n), maxOpen), counted: counted})
+		p.unit = weights.GCD(p.unit, w)
+	}
+	if len(p.endpoints) > maxEndpoints {
+		return "weights kept: more than " + strconv.Itoa(maxEndpoints) + " endpoints"
+	}
+	next := 0 // average
+	for i := range p.endpoints {
+		e := &p.endpoints[i]
+		e.weight /= p.unit
+		e.hash = weights.HashAddr(req.Endpoint(e.index).Addr()) & 0xFFFFFF
+		e.load, e.isNew, next = p.state.load(e.hash, next)
+		e.load = min(max(e.load, p.settings.least()), p.settings.most()) // other settings, or another writer, may have left it
+		p.total += e.weight
+	}
+	return ""
+}
+
+// step changes the averages, if it is time and the connections have been counted since it last did. What a new endpoint had before it
+// got its share says nothing: its average begins with the next step. step returns why the averages are held, if the count is too old or
+// there is none.
+func (p *plugin) step(req *sdk.Request, now int64) (why string) {
+	s, m := &p.settings, &p.state
+	age, counted := req.ConnectionsAge()
+	if !counted {
+		return "held: open connections are not counted"
+	}
+	if age > time.Duration(s.MaxAgeSeconds)*time.Second {
+		return "held: open connections have not been counted for more than " + strconv.FormatInt(s.MaxAgeSeconds, 10) + " s"
+	}
+	at := int64(req.Now()) - age.Milliseconds()
+	if m.stepped != 0 && (now < m.stepped+s.IntervalSeconds || at < m.counted+newer) {
+		return ""
+	}
+	open, all := uint64(0), uint64(0) // of the endpoints that are counted: connections, sum of weights
+	for i := range p.endpoints {
+		if e := &p.endpoints[i]; e.counted {
+			open, all = open+e.open, all+e.weight
+		}
+	}
+	for i := range p.endpoints {
+		if e := &p.endpoints[i]; e.counted && !e.isNew {
+			// One more on both sides: few connections say little, and none is not infinitely less than one.
+			e.load = s.smooth(e.load, (e.open+1)*all*one/(open*e.weight+all))
+		}
+	}
+	m.stepped, m.counted = now, at
+	return ""
+}
+
+// smooth returns the average after a reading, both in 1/one.
+func (s *settings) smooth(average, reading uint64) uint64 {
+	bound := uint64(s.MaxChangePercent)
+	off := max(average, reading) - min(average, reading)
+	if off*100 <= average*uint64(s.TolerancePercent) {
+		return average
+	}
+	change := off * uint64(s.SmoothingPercent) / 100
+	if reading > average {
+		average += min(change, average*bound/100)
+	} else {
+		average -= min(change, average*bound/(100+bound))
+	}
+	return min(max(average, s.least()), s.most())
+}
+
+// least and most are the bounds of an average, beyond which the weight does not follow.
+func (s *settings) least() uint64 { return one * 100 / uint64(s.MaxPercent) }
+func (s *settings) most() uint64  { return one * 100 / uint64(s.MinPercent) }
+
+// maxScale is the number of parts of a fair share: weights change in steps of 5 % of it, as long as their sum permits.
+const maxScale = 20
+
+// apply sets weights and reasons. If all loads are equal, or the weights would be too large, they stay as they are.
+func (p *plugin) apply(resp *sdk.Response, why string) {
+	scale := min(maxScale, max(1, uint64(p.settings.MaxTotal)/p.total))
+	for !p.divide(scale) {
+		if scale--; scale == 0 {
+			keep(resp, p.endpoints, "weights kept: their sum would be more than "+strconv.FormatInt(p.settings.MaxTotal, 10))
+			return
+		}
+	}
+	common, equal := uint64(0), true
+	for i := range p.endpoints {
+		e := &p.endpoints[i]
+		common = weights.GCD(common, e.weight*e.parts)
+		equal = equal && e.parts == p.endpoints[0].parts
+	}
+	keep(resp, p.endpoints, why)
+	if equal {
+		return
+	}
+	for i := range p.reasons {
+		p.reasons[i].added = false
+	}
+	for i := range p.endpoints {
+		e := &p.endpoints[i]
+		resp.SetWeight(e.index, int(e.weight*e.parts/common))
+		if why == "" {
+			resp.SetReasonID(e.index, p.reason(resp, e.parts, scale))
+		}
+	}
+}
+
+// divide computes the parts of each endpoint. It reports whether the weights that result are small enough.
+func (p *plugin) divide(scale uint64) bool {
+	sum, most := uint64(0), uint64(0)
+	for i := range p.endpoints {
+		e := &p.endpoints[i]
+		e.parts = max(1, (scale*one+e.load/2)/e.load)
+		sum, most = sum+e.weight*e.parts, max(most, e.weight*e.parts)
+	}
+	return sum <= uint64(p.settings.MaxTotal) && most <= sdk.MaxWeight
+}
+
+// reason returns the reason of endpoints with parts of their share.
+func (p *plugin) reason(resp *sdk.Response, parts, scale uint64) sdk.ReasonID {
+	for uint64(len(p.reasons)) <= parts {
+		p.reasons = append(p.reasons, reason{})
+	}
+	r := &p.reasons[parts]
+	if !r.added {
+		if percent := (parts*100 + scale/2) / scale; r.percent != percent {
+			r.percent, r.text = percent, strconv.FormatUint(percent, 10)+" % of its share"
+		}
+		r.id, r.added = resp.AddReason(r.text), true
+	}
+	return r.id
+}
+
+// keep sets a reason for endpoints, if there is one.
+func keep(resp *sdk.Response, endpoints []endpoint, why string) {
+	if why == "" {
+		return
+	}
+	id := resp.AddReason(why)
+	for i := range endpoints {
+		resp.SetReasonID(endpoints[i].index, id)
+	}
+}
+
+// remember sets the state, and requests the next step.
+func (p *plugin) remember(resp *sdk.Response, now int64) {
+	m := &p.state
+	m.averages = m.averages[:0]
+	for i := range p.endpoints {
+		e := &p.endpoints[i]
+		m.averages = append(m.averages, average{e.hash, uint16(e.load)})
+	}
+	p.buf = m.append(p.buf[:0])
+	resp.SetState(p.buf)
+	wait := p.settings.IntervalSeconds
+	if left := m.stepped + wait - now; m.stepped != 0 && left > 0 {
+		wait = left
+	}
+	resp.RequeueAfter(time.Duration(wait) * time.Second)
+}
