@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/capacity/capacity"
 	"github.com/sluice-proxy/sluice/plugins/failover/failover"
+	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
 	"github.com/sluice-proxy/sluice/plugins/maglev/maglev"
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
 	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
@@ -20,7 +21,7 @@ import (
 // Each bundled plugin that boutique/sluice.yaml does not use has an example, with settings that it accepts, and is bound to a Service.
 func TestExamplesOfBundledPlugins(t *testing.T) {
 	bundled := map[string]func() sdk.Plugin{"slow-start": slowstart.New, "failover": failover.New, "canary": canary.New, "capacity": capacity.New,
-		"outlier": outlier.New, "subset": subset.New, "maglev": maglev.New}
+		"least-loaded": leastloaded.New, "maglev": maglev.New, "outlier": outlier.New, "subset": subset.New}
 	files, err := filepath.Glob("../../examples/boutique/policies/*.yaml")
 	if err != nil {
 		t.Fatal(err)

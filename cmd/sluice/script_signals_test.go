@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -15,8 +17,12 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// scriptSignals are what a node in a script knows of connections: outcomes, as the engine counts them.
-type scriptSignals struct{ tracker *outcomes.Tracker }
+// scriptSignals are what a node in a script knows of connections: outcomes, as the engine counts them, and open connections.
+type scriptSignals struct {
+	tracker   *outcomes.Tracker
+	open      map[model.EndpointKey]uint32
+	countedAt time.Time // zero: not counted
+}
 
 // OutcomesWindow implements policy.Signals.
 func (s *scriptSignals) OutcomesWindow(time.Time) (reading uint64, window time.Duration) {
@@ -30,11 +36,15 @@ func (s *scriptSignals) Outcomes(k model.EndpointKey) (o abi.Outcomes, failedAt 
 	return o, failedAt
 }
 
-// ConnectionsAge implements policy.Signals: open connections are not counted.
-func (*scriptSignals) ConnectionsAge(time.Time) (time.Duration, bool) { return 0, false }
+// ConnectionsAge implements policy.Signals.
+func (s *scriptSignals) ConnectionsAge(now time.Time) (time.Duration, bool) {
+	return now.Sub(s.countedAt), !s.countedAt.IsZero()
+}
 
-// Connections implements policy.Signals.
-func (*scriptSignals) Connections(model.EndpointKey) (uint32, bool) { return 0, false }
+// Connections implements policy.Signals. An endpoint that the command hold has not seen has none.
+func (s *scriptSignals) Connections(k model.EndpointKey) (uint32, bool) {
+	return s.open[k], !s.countedAt.IsZero()
+}
 
 // respond ADDRESS:PORT answers|refuses|silent: how an endpoint responds to new connections from now on.
 func cmdRespond(ts *testscript.TestScript, _ bool, args []string) {
@@ -75,6 +85,73 @@ func cmdTraffic(ts *testscript.TestScript, _ bool, args []string) {
 		n.step(ts)
 	}
 	fmt.Fprintf(ts.Stdout(), "%d failed, the last one after %v\n", failed, last)
+}
+
+// hold ADDRESS:PORT CLIENTS DURATION [LIFETIME [ENDPOINT LIFETIME]]...: advances the clock, with clients that have a connection each and
+// connect again when it ends: after its lifetime, which can differ by endpoint, or because it is shed. The connections are counted each
+// second. It prints how many were shed, and how many each endpoint has in the end.
+func cmdHold(ts *testscript.TestScript, _ bool, args []string) {
+	n := nodeOf(ts)
+	to, err := netip.ParseAddrPort(args[0])
+	ts.Check(err)
+	clients, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	d, err := time.ParseDuration(args[2])
+	ts.Check(err)
+	lifetimes := map[string]time.Duration{"": 1 << 62}
+	for i := 3; i < len(args); i += 2 {
+		of := ""
+		if i > 3 {
+			of = args[i-1]
+		}
+		lifetimes[of], err = time.ParseDuration(args[i])
+		ts.Check(err)
+	}
+	ends, shed := make([]time.Time, clients), 0
+	for t := time.Duration(0); t < d; t += time.Second {
+		n.now = n.now.Add(time.Second)
+		shed += n.shed(ts)
+		n.signals.open, n.signals.countedAt = map[model.EndpointKey]uint32{}, n.now
+		for i := range clients {
+			p := fake.Packet{From: netip.AddrPortFrom(netip.MustParseAddr("10.244.250.1"), uint16(20_000+i)), To: to, Protocol: model.TCP}
+			if !ends[i].After(n.now) {
+				n.kernel.Disconnect(p)
+			}
+			r := n.kernel.Connect(p)
+			if !ends[i].After(n.now) {
+				lasts := lifetimes[""]
+				if l, ok := lifetimes[r.Endpoint.String()]; ok {
+					lasts = l
+				}
+				if ends[i].IsZero() { // not all at the same time
+					lasts = max(time.Second, lasts/time.Duration(clients)*time.Duration(i))
+				}
+				ends[i] = n.now.Add(lasts)
+			}
+			n.signals.open[model.EndpointKey{Addr: r.Endpoint, Protocol: model.TCP}]++
+		}
+		n.step(ts)
+	}
+	fmt.Fprintf(ts.Stdout(), "%d shed\n", shed)
+	for _, k := range slices.SortedFunc(maps.Keys(n.signals.open), model.EndpointKey.Compare) {
+		fmt.Fprintf(ts.Stdout(), "%s %d\n", k.Addr, n.signals.open[k])
+	}
+}
+
+// shed resets the connections that are due, and returns how many.
+func (n *scriptNode) shed(ts *testscript.TestScript) int {
+	at := n.planner.NextSheds()
+	if at.IsZero() || at.After(n.now) {
+		return 0
+	}
+	steps := n.planner.Sheds(n.now)
+	if len(steps) == 0 {
+		return 0
+	}
+	count, deferred, err := n.kernel.Shed(context.Background(), steps)
+	ts.Check(err)
+	n.planner.ShedsDone(n.now, true, deferred)
+	return count
 }
 
 // read reads the outcomes of connections.

@@ -63,6 +63,7 @@ func TestScripts(t *testing.T) {
 			"replace":  cmdReplace,
 			"respond":  cmdRespond,
 			"traffic":  cmdTraffic,
+			"hold":     cmdHold,
 		},
 		UpdateScripts: *update,
 	})
@@ -71,7 +72,8 @@ func TestScripts(t *testing.T) {
 // buildPlugins compiles the plugins of the tests.
 func buildPlugins(t *testing.T) string {
 	return testenv.Plugins(t,
-		"plugins/canary", "plugins/capacity", "plugins/failover", "plugins/maglev", "plugins/outlier", "plugins/slow-start", "plugins/staged-drain", "plugins/subset", "plugins/zone-spill",
+		"plugins/canary", "plugins/capacity", "plugins/failover", "plugins/least-loaded", "plugins/maglev", "plugins/outlier", "plugins/slow-start",
+		"plugins/staged-drain", "plugins/subset", "plugins/zone-spill",
 		"cmd/sluice/testdata/plugins/counting", "cmd/sluice/testdata/plugins/demanding", "cmd/sluice/testdata/plugins/weighing")
 }
 
@@ -127,7 +129,7 @@ func (n *scriptNode) start(ts *testscript.TestScript, checkpoint []byte) {
 	n.stop = func() { n.plugins.Close(context.Background()) }
 	n.backend, n.synced = fake.Open(n.kernel), false
 	n.planner = agent.NewPlanner(cfg, nil, n.plugins)
-	n.signals = &scriptSignals{outcomes.NewTracker()}
+	n.signals = &scriptSignals{tracker: outcomes.NewTracker()}
 	n.planner.UseSignals(n.signals)
 	if checkpoint != nil {
 		_, _, err := n.planner.Restore(checkpoint, scriptEpoch)

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/capacity/capacity"
 	"github.com/sluice-proxy/sluice/plugins/failover/failover"
+	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
 	"github.com/sluice-proxy/sluice/plugins/maglev/maglev"
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
 	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
@@ -191,6 +192,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 		{"failover", goGuest(t, "../../plugins/failover"), failover.New, `{"by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`},
 		{"canary", goGuest(t, "../../plugins/canary"), canary.New, `{"by": "label:track", "groups": [{"value": "canary", "percent": 5}]}`},
 		{"capacity", goGuest(t, "../../plugins/capacity"), capacity.New, `{"from": "annotation:example.com/capacity", "maxTotal": 100}`},
+		{"least-loaded", goGuest(t, "../../plugins/least-loaded"), leastloaded.New, `{"smoothingPercent": 50, "maxChangePercent": 100, "tolerancePercent": 0}`},
 		{"outlier", goGuest(t, "../../plugins/outlier"), outlier.New, `{"maxEjectionPercent": 30, "panicPercent": 30}`},
 		{"maglev", goGuest(t, "../../plugins/maglev"), maglev.New, `{"maxTotal": 30}`},
 		{"subset", goGuest(t, "../../plugins/subset"), subset.New, `{"endpoints": 2}`},
