@@ -151,7 +151,7 @@ func (n *scriptNode) shed(ts *testscript.TestScript) int {
 	count, deferred, err := n.kernel.Shed(context.Background(), steps)
 	ts.Check(err)
 	n.planner.ShedsDone(n.now, true, deferred)
-	return count
+	return count.Connections
 }
 
 // read reads the outcomes of connections.
