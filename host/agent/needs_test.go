@@ -3,6 +3,7 @@ package agent
 import (
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/model"
@@ -55,6 +56,38 @@ func TestOnlyServicesOfPoliciesThatNeedInputsAskForThem(t *testing.T) {
 	for _, annotation := range []string{"zoned", "unknown"} { // the namespace may not choose zoned
 		if got := needs(&model.Service{Policy: annotation}); got.Nodes {
 			t.Errorf("policy %q of another namespace: %+v", annotation, got)
+		}
+	}
+}
+
+// TestNeedsOfGuardedPoliciesAreThoseOfAllThatMayDecide: what is read does not change when a guard does.
+func TestNeedsOfGuardedPoliciesAreThoseOfAllThatMayDecide(t *testing.T) {
+	cfg := config.Default()
+	cfg.HostnameOverride = "n1"
+	step := func(plugin string) []policy.Step { return []policy.Step{{Plugin: plugin}} }
+	cfg.Policies = []policy.Policy{{Name: "trial", Steps: step("zoned"), Guard: policy.Guard{FailedPercent: 2, Window: time.Minute}}, {Name: "rest", Steps: step("labels")}}
+	cfg.Bindings = []policy.Binding{{Namespaces: []string{"shop"}, Policy: "trial", Nodes: policy.Nodes{Selector: policy.Selector{{Key: "pool", Op: policy.Exists}}}}}
+	cfg.DefaultPolicy = "rest"
+	on := SourceNeeds(cfg, func(name string) (policy.Plugin, error) {
+		if name == "zoned" {
+			return needyPlugin{needs: abi.NeedNodes}, nil
+		}
+		return needyPlugin{keys: []string{"label:track"}}, nil
+	})
+	labels := source.PodKeys{Labels: []string{"track"}}
+	for _, c := range []struct {
+		what      string
+		node      *model.Node
+		namespace string
+		want      kube.Needs
+	}{
+		{"in the pool", &model.Node{Name: "n1", Labels: map[string]string{"pool": ""}}, "shop", kube.Needs{Nodes: true, Pods: labels}},
+		{"in the pool, another namespace", &model.Node{Name: "n1", Labels: map[string]string{"pool": ""}}, "lab", kube.Needs{Pods: labels}},
+		{"not in the pool", &model.Node{Name: "n1"}, "shop", kube.Needs{Pods: labels}},
+		{"unknown", nil, "shop", kube.Needs{Pods: labels}},
+	} {
+		if got := on(c.node)(&model.Service{Name: model.Name{Namespace: c.namespace}}); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
 		}
 	}
 }

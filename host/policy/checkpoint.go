@@ -190,7 +190,7 @@ func (e *Evaluator) Restore(text []byte, fresh Epoch) (epoch Epoch, sameBoot boo
 		}
 	}
 	for i := range in.Guards {
-		if g := &in.Guards[i]; e.Guards[g.Policy] == nil && g.Revision != "" {
+		if g := &in.Guards[i]; e.Guards[g.Policy] == nil && g.valid() {
 			e.Guards[g.Policy] = g.restore(move)
 		}
 	}

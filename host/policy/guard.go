@@ -253,6 +253,11 @@ func (s *Set) applicable(svc *model.Service, last string) (out []*Policy) {
 	}
 }
 
+// valid reports whether a guard can have been in this state.
+func (g *savedGuard) valid() bool {
+	return g.Revision != "" && g.Window > 0 && g.Baseline.Connections >= minBaseline && g.Baseline.Failed <= g.Baseline.Connections && g.Recent.Failed <= g.Recent.Connections
+}
+
 // savedGuard is the state of a guard in a checkpoint. Connections under a policy that is in force are counted anew after a restart, and so
 // is a baseline that has not ended: its policy is not in force before.
 type savedGuard struct {

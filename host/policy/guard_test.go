@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -305,6 +306,26 @@ func TestGuardsSurviveARestart(t *testing.T) {
 	is := c.evaluator.Guards["fallen back"]
 	if is.Set(g, "2", now); is.Phase != GuardBaseline || is.Baseline != (GuardCounts{}) {
 		t.Errorf("another revision: %+v", is)
+	}
+}
+
+// TestImpossibleStatesOfGuardsAreNotRestored: a checkpoint that was changed begins a baseline again.
+func TestImpossibleStatesOfGuardsAreNotRestored(t *testing.T) {
+	good := savedGuard{Policy: "p", Revision: "1", FailedPercent: 2, Window: time.Minute, Baseline: GuardCounts{100, 100}}
+	for i, change := range []func(*savedGuard){
+		func(g *savedGuard) {}, func(g *savedGuard) { g.Revision = "" }, func(g *savedGuard) { g.Window = -1 },
+		func(g *savedGuard) { g.Baseline.Failed = 101 }, func(g *savedGuard) { g.Baseline.Connections = 0 }, func(g *savedGuard) { g.Recent.Failed = 1 },
+	} {
+		g := good
+		change(&g)
+		text, err := json.Marshal(checkpoint{Version: checkpointVersion, Guards: []savedGuard{g, g}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := newFixture()
+		if _, _, err := b.evaluator.Restore(text, Epoch{}); err != nil || (len(b.evaluator.Guards) == 1) != (i == 0) {
+			t.Errorf("%d: %v, %d guards", i, err, len(b.evaluator.Guards))
+		}
 	}
 }
 
