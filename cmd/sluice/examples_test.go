@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
 	"github.com/sluice-proxy/sluice/plugins/maglev/maglev"
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
+	"github.com/sluice-proxy/sluice/plugins/rebalance/rebalance"
 	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
 	"github.com/sluice-proxy/sluice/plugins/subset/subset"
 	"github.com/sluice-proxy/sluice/sdk"
@@ -21,7 +22,7 @@ import (
 // Each bundled plugin that boutique/sluice.yaml does not use has an example, with settings that it accepts, and is bound to a Service.
 func TestExamplesOfBundledPlugins(t *testing.T) {
 	bundled := map[string]func() sdk.Plugin{"slow-start": slowstart.New, "failover": failover.New, "canary": canary.New, "capacity": capacity.New,
-		"least-loaded": leastloaded.New, "maglev": maglev.New, "outlier": outlier.New, "subset": subset.New}
+		"least-loaded": leastloaded.New, "maglev": maglev.New, "outlier": outlier.New, "rebalance": rebalance.New, "subset": subset.New}
 	files, err := filepath.Glob("../../examples/boutique/policies/*.yaml")
 	if err != nil {
 		t.Fatal(err)

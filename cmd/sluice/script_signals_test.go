@@ -107,26 +107,27 @@ func cmdHold(ts *testscript.TestScript, _ bool, args []string) {
 		lifetimes[of], err = time.ParseDuration(args[i])
 		ts.Check(err)
 	}
-	ends, shed := make([]time.Time, clients), 0
+	shed := 0
 	for t := time.Duration(0); t < d; t += time.Second {
 		n.now = n.now.Add(time.Second)
 		shed += n.shed(ts)
 		n.signals.open, n.signals.countedAt = map[model.EndpointKey]uint32{}, n.now
 		for i := range clients {
 			p := fake.Packet{From: netip.AddrPortFrom(netip.MustParseAddr("10.244.250.1"), uint16(20_000+i)), To: to, Protocol: model.TCP}
-			if !ends[i].After(n.now) {
+			end := n.clients[p]
+			if !end.After(n.now) {
 				n.kernel.Disconnect(p)
 			}
 			r := n.kernel.Connect(p)
-			if !ends[i].After(n.now) {
+			if !end.After(n.now) {
 				lasts := lifetimes[""]
 				if l, ok := lifetimes[r.Endpoint.String()]; ok {
 					lasts = l
 				}
-				if ends[i].IsZero() { // not all at the same time
+				if end.IsZero() { // not all at the same time
 					lasts = max(time.Second, lasts/time.Duration(clients)*time.Duration(i))
 				}
-				ends[i] = n.now.Add(lasts)
+				n.clients[p] = n.now.Add(lasts)
 			}
 			n.signals.open[model.EndpointKey{Addr: r.Endpoint, Protocol: model.TCP}]++
 		}

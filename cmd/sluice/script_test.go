@@ -72,7 +72,7 @@ func TestScripts(t *testing.T) {
 // buildPlugins compiles the plugins of the tests.
 func buildPlugins(t *testing.T) string {
 	return testenv.Plugins(t,
-		"plugins/canary", "plugins/capacity", "plugins/failover", "plugins/least-loaded", "plugins/maglev", "plugins/outlier", "plugins/slow-start",
+		"plugins/canary", "plugins/capacity", "plugins/failover", "plugins/least-loaded", "plugins/maglev", "plugins/outlier", "plugins/rebalance", "plugins/slow-start",
 		"plugins/staged-drain", "plugins/subset", "plugins/zone-spill",
 		"cmd/sluice/testdata/plugins/counting", "cmd/sluice/testdata/plugins/demanding", "cmd/sluice/testdata/plugins/weighing")
 }
@@ -89,8 +89,9 @@ type scriptNode struct {
 	planner *planner.Planner
 	stop    func()
 	log     strings.Builder
-	synced  bool // the kernel has the plan: a delta is enough
-	counted int  // messages up to the last command messages
+	synced  bool                      // the kernel has the plan: a delta is enough
+	counted int                       // messages up to the last command messages
+	clients map[fake.Packet]time.Time // of the command hold: when their connections end
 }
 
 // nodeKey is the key of the script's node.
@@ -112,7 +113,7 @@ func cmdNode(ts *testscript.TestScript, neg bool, args []string) {
 	n := ts.Value(nodeKey{}).(*scriptNode)
 	n.in = inputFlags{sourceFlags: sourceFlags{source: ts.MkAbs("manifests")}, node: args[0], config: ts.MkAbs("sluice.yaml")}
 	n.now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	n.kernel = fake.NewKernel(fake.Options{Seed: 1})
+	n.kernel, n.clients = fake.NewKernel(fake.Options{Seed: 1}), map[fake.Packet]time.Time{}
 	n.start(ts, nil)
 	ts.Defer(func() { n.stop() })
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
 	"github.com/sluice-proxy/sluice/plugins/maglev/maglev"
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
+	"github.com/sluice-proxy/sluice/plugins/rebalance/rebalance"
 	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
 	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
 	"github.com/sluice-proxy/sluice/plugins/subset/subset"
@@ -193,6 +194,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 		{"canary", goGuest(t, "../../plugins/canary"), canary.New, `{"by": "label:track", "groups": [{"value": "canary", "percent": 5}]}`},
 		{"capacity", goGuest(t, "../../plugins/capacity"), capacity.New, `{"from": "annotation:example.com/capacity", "maxTotal": 100}`},
 		{"least-loaded", goGuest(t, "../../plugins/least-loaded"), leastloaded.New, `{"smoothingPercent": 50, "maxChangePercent": 100, "tolerancePercent": 0}`},
+		{"rebalance", goGuest(t, "../../plugins/rebalance"), rebalance.New, `{"durationSeconds": 86400, "delaySeconds": 0, "minConnections": 1, "tolerancePercent": 1}`},
 		{"outlier", goGuest(t, "../../plugins/outlier"), outlier.New, `{"maxEjectionPercent": 30, "panicPercent": 30}`},
 		{"maglev", goGuest(t, "../../plugins/maglev"), maglev.New, `{"maxTotal": 30}`},
 		{"subset", goGuest(t, "../../plugins/subset"), subset.New, `{"endpoints": 2}`},

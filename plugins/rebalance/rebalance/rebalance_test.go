@@ -1,0 +1,480 @@
+package rebalance
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/sdk"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/sdktest"
+)
+
+// session decides one Service port over time, as a host does: it keeps state, and counts connections.
+type session struct {
+	t     testing.TB
+	p     *sdk.NativePlugin
+	node  string
+	now   int64 // milliseconds
+	age   time.Duration
+	eps   []abi.Endpoint
+	state []byte
+	edit  func(*abi.Request)
+}
+
+func newSession(t testing.TB, settings string, eps ...abi.Endpoint) *session {
+	t.Helper()
+	p, err := sdk.NewNativePlugin(New, []byte(settings))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &session{t: t, p: p, node: "node-1", now: sdktest.Now, eps: sdktest.NewRequest("a", nil, eps...).Endpoints, edit: func(*abi.Request) {}}
+}
+
+// decide decides with numbers of open connections; those below 0 are not counted.
+func (s *session) decide(open ...int) *abi.Response {
+	s.t.Helper()
+	req := sdktest.NewRequest("a", nil, s.eps...)
+	for i := range s.eps {
+		req.Endpoints[i].Weight = s.eps[i].Weight // also 0
+		if i < len(open) && open[i] >= 0 {
+			req.Endpoints[i].Connections = uint32(open[i])
+		}
+	}
+	req.Node, req.Now, req.State = s.node, s.now/1000*1000, s.state
+	if len(open) > 0 {
+		req.ConnectionsAgeMS = uint32(s.age.Milliseconds())
+	}
+	s.edit(req)
+	var resp abi.Response
+	resp.Reset(len(req.Endpoints))
+	if err := s.p.DecideNoRecover(req, &resp); err != nil {
+		s.t.Fatal(err)
+	}
+	s.state = slices.Clone(resp.State)
+	for i, r := range resp.Results {
+		if uint32(r.Weight) != req.Endpoints[i].Weight {
+			s.t.Fatalf("endpoint %d: weight %d became %d", i, req.Endpoints[i].Weight, r.Weight)
+		}
+	}
+	return &resp
+}
+
+// sheds returns what each endpoint sheds, in permille.
+func sheds(resp *abi.Response) (out []int) {
+	for _, r := range resp.Results {
+		out = append(out, int(r.ShedPermille))
+	}
+	return out
+}
+
+// since returns n endpoints that became ready at a time, in milliseconds before sdktest.Now.
+func since(n int, ago time.Duration) []abi.Endpoint {
+	e := sdktest.Ready("a")
+	e.ReadySince = sdktest.Now - ago.Milliseconds()
+	return sdktest.Repeat(n, e)
+}
+
+// atOnce are settings without delays.
+const atOnce = `{"delaySeconds":0,"jitterSeconds":0}`
+
+func TestOldEndpointsShedTheirExcessInRounds(t *testing.T) {
+	s := newSession(t, atOnce, slices.Concat(since(2, time.Hour), since(1, 0))...)
+	s.now += 1000
+	s.age = 2 * time.Second // from before the new one was ready
+	if resp := s.decide(300, 300, -1); !slices.Equal(sheds(resp), []int{0, 0, 0}) || resp.RequeueAfter != time.Second {
+		t.Fatalf("not counted since: %v, requeue after %v", sheds(resp), resp.RequeueAfter)
+	}
+	s.age = 500 * time.Millisecond
+	resp := s.decide(300, 300, 0) // 200 each are fair: a third is too much, 10 % the maximum
+	if !slices.Equal(sheds(resp), []int{100, 100, 0}) || resp.RequeueAfter != time.Minute {
+		t.Fatalf("round 1: %v, requeue after %v", sheds(resp), resp.RequeueAfter)
+	}
+	if a, b := resp.Results[0].Reason, resp.Results[2].Reason; a != "sheds 10 % of its connections in a minute" || b != "new: others shed connections" {
+		t.Errorf("%q, %q", a, b)
+	}
+	// Within the round, the same sheds go on whatever the numbers are.
+	s.now += 30_000
+	if resp = s.decide(285, 285, 30); !slices.Equal(sheds(resp), []int{100, 100, 0}) || resp.RequeueAfter != 30*time.Second {
+		t.Fatalf("after 30 s: %v, requeue after %v", sheds(resp), resp.RequeueAfter)
+	}
+	// It ends, with an answer without sheds. The next one needs a count from after its end.
+	s.now += 30_000
+	for range 2 {
+		if resp = s.decide(270, 270, 60); !slices.Equal(sheds(resp), []int{0, 0, 0}) || resp.RequeueAfter != time.Second {
+			t.Fatalf("at the end: %v, requeue after %v", sheds(resp), resp.RequeueAfter)
+		}
+	}
+	s.now += 1000
+	if resp = s.decide(230, 215, 155); !slices.Equal(sheds(resp), []int{100, 68, 0}) { // excess of 30 and 15 of what they have
+		t.Fatalf("round 2: %v", sheds(resp))
+	}
+	// Even enough.
+	for range 2 {
+		s.now += 61_000
+		resp = s.decide(215, 215, 170)
+	}
+	if !slices.Equal(sheds(resp), []int{0, 0, 0}) || resp.Results[2].Reason != "" {
+		t.Fatalf("even: %v, %q", sheds(resp), resp.Results[2].Reason)
+	}
+	// The time of the newcomer is over.
+	s.now = sdktest.Now + 900_000
+	if resp = s.decide(600, 600, 0); !slices.Equal(sheds(resp), []int{0, 0, 0}) || resp.RequeueAfter != 0 || resp.State != nil {
+		t.Errorf("after 15 minutes: %v, requeue after %v", sheds(resp), resp.RequeueAfter)
+	}
+}
+
+func TestNothingIsShedWithoutNeed(t *testing.T) {
+	scaled := slices.Concat(since(3, time.Hour), since(1, 10*time.Second))
+	leaving := sdktest.Terminating("a", sdktest.Now)
+	leaving.Weight, leaving.ReadySince = 1, sdktest.Now
+	for name, tt := range map[string]struct {
+		settings string
+		eps      []abi.Endpoint
+		open     []int
+		edit     func(*abi.Request)
+		why      string
+	}{
+		"no newcomer":        {eps: since(4, time.Hour), open: []int{300, 0, 0, 0}},
+		"even":               {eps: scaled, open: []int{110, 110, 110, 90}},
+		"few connections":    {eps: scaled, open: []int{25, 25, 25, 0}},
+		"none":               {eps: scaled, open: []int{0, 0, 0, 0}},
+		"uneven, not by it":  {eps: scaled, open: []int{300, 20, 80, 110}},
+		"not counted":        {eps: scaled, open: []int{300, 300, 300, -1}},
+		"affinity":           {eps: scaled, open: []int{300, 300, 300, 0}, edit: func(r *abi.Request) { r.SessionAffinityMS = 1000 }, why: "session affinity"},
+		"two pools":          {eps: scaled, open: []int{300, 300, 300, 0}, edit: func(r *abi.Request) { r.ExternalPolicyLocal = true }, why: "traffic policies is Local"},
+		"one endpoint":       {eps: since(1, 0), open: []int{300}},
+		"a terminating one":  {eps: append(since(3, time.Hour), leaving), open: []int{300, 300, 300, 0}},
+		"a large pool":       {eps: append(since(maxEndpoints, time.Hour), since(1, 0)...), open: slices.Repeat([]int{300}, maxEndpoints), why: "more than 1002 endpoints"},
+		"its share is small": {eps: scaled, open: []int{330, 330, 330, 10}, edit: func(r *abi.Request) { r.Endpoints[3].Weight = 0 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSession(t, atOnce, tt.eps...)
+			if tt.edit != nil {
+				s.edit = tt.edit
+			}
+			for range 3 {
+				s.now += 61_000
+				resp := s.decide(tt.open...)
+				if slices.Max(sheds(resp)) > 0 || !strings.Contains(resp.Results[0].Reason, tt.why) || (tt.why == "") != (resp.Results[0].Reason == "") {
+					t.Fatalf("%v, %q", sheds(resp), resp.Results[0].Reason)
+				}
+			}
+		})
+	}
+	s := newSession(t, atOnce, scaled...) // and with need
+	s.now += 20_000
+	if resp := s.decide(300, 300, 300, 0); slices.Max(sheds(resp)) == 0 {
+		t.Error("nothing is shed")
+	}
+}
+
+// Shares are by weight: a new endpoint that slow-start gives a tenth lacks little.
+func TestSharesAreByWeight(t *testing.T) {
+	eps := slices.Concat(since(2, time.Hour), since(2, 0))
+	eps[0].Weight, eps[1].Weight, eps[2].Weight, eps[3].Weight = 20, 10, 1, 9
+	s := newSession(t, `{"delaySeconds":0,"jitterSeconds":0,"percentPerMinute":100,"minConnections":5,"tolerancePercent":10}`, eps...)
+	s.now += 1000
+	// Fair are 200, 100, 10 and 90 of 400. The first has 40 too many, the second 25; the new ones lack 65.
+	if got := sheds(s.decide(240, 125, 0, 35)); !slices.Equal(got, []int{164, 200, 0, 0}) {
+		t.Errorf("%v", got)
+	}
+	// No more than the new ones lack: 20 of 40.
+	s = newSession(t, `{"delaySeconds":0,"jitterSeconds":0,"percentPerMinute":100,"minConnections":5,"tolerancePercent":10}`, eps...)
+	s.now += 1000
+	if got := sheds(s.decide(240, 80, 5, 75)); !slices.Equal(got, []int{80, 0, 0, 0}) {
+		t.Errorf("%v", got)
+	}
+}
+
+// Nodes begin at different times, and the same one always at the same.
+func TestNodesBeginAtDifferentTimes(t *testing.T) {
+	begins := map[int64]int{}
+	for node := range 400 {
+		s := newSession(t, `{"delaySeconds":20,"jitterSeconds":50}`, slices.Concat(since(2, time.Hour), since(1, 0))...)
+		s.node = fmt.Sprint("node-", node)
+		resp := s.decide(300, 300, 0)
+		wait := resp.RequeueAfter
+		s.now += wait.Milliseconds()
+		if resp = s.decide(300, 300, 0); slices.Max(sheds(resp)) == 0 || wait < 20*time.Second || wait > 70*time.Second {
+			t.Fatalf("node %d waits %v, then sheds %v", node, wait, sheds(resp))
+		}
+		begins[int64(wait/time.Second)]++
+	}
+	for second := int64(20); second <= 70; second++ {
+		if n := begins[second]; n == 0 || n > 30 {
+			t.Errorf("%d of 400 nodes begin after %d s", n, second)
+		}
+	}
+}
+
+// A change of endpoints during a round begins the rest of it anew, and its end stays.
+func TestRoundContinuesWithOtherEndpoints(t *testing.T) {
+	eps := slices.Concat(since(2, time.Hour), since(1, 0))
+	s := newSession(t, atOnce, eps...)
+	s.now += 1000
+	s.decide(300, 300, 0)
+	s.now += 20_000
+	s.eps = sdktest.NewRequest("a", nil, append(eps, since(1, -21*time.Second)...)...).Endpoints
+	s.age = 3 * time.Second
+	if resp := s.decide(290, 290, 20, -1); !slices.Equal(sheds(resp), []int{0, 0, 0, 0}) || resp.RequeueAfter != 40*time.Second {
+		t.Errorf("the new one is not counted: %v, requeue after %v", sheds(resp), resp.RequeueAfter)
+	}
+	s.now, s.age = s.now+10_000, 0
+	s.eps = sdktest.NewRequest("a", nil, eps...).Endpoints
+	if resp := s.decide(280, 290, 30); !slices.Equal(sheds(resp), []int{100, 100, 0}) || resp.RequeueAfter != 30*time.Second {
+		t.Errorf("%v, requeue after %v", sheds(resp), resp.RequeueAfter)
+	}
+}
+
+func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for round := range 40 {
+		eps := slices.Concat(since(4, time.Hour), since(2, 0))
+		often, seldom := newSession(t, `{"jitterSeconds":7}`, eps...), newSession(t, `{"jitterSeconds":7}`, eps...)
+		wake := int64(0)
+		var last *abi.Response
+		for second := range 900 {
+			open := make([]int, 6)
+			for i := range open {
+				open[i] = 100 + rnd.IntN(100)
+			}
+			open[5] = rnd.IntN(50)
+			often.now += 1000
+			seldom.now = often.now
+			want := often.decide(open...)
+			if second == 0 || wake != 0 && wake <= seldom.now {
+				last, wake = seldom.decide(open...), 0
+				if last.RequeueAfter > 0 {
+					wake = seldom.now + last.RequeueAfter.Milliseconds()
+				}
+			}
+			if !slices.Equal(sheds(last), sheds(want)) {
+				t.Fatalf("round %d, second %d: called every second %v, called when needed %v", round, second, sheds(want), sheds(last))
+			}
+		}
+	}
+}
+
+// exact is a second implementation of how much a round sheds, in floating point: connections of each endpoint. edge reports that what
+// newcomers lack is as much as the tolerance, so that rounding decides.
+func exact(s settings, eps []abi.Endpoint, open []int, isNew []bool) (out []float64, edge bool) {
+	total, weight := 0.0, 0.0
+	out = make([]float64, len(eps))
+	for i, e := range eps {
+		if e.Weight > 0 {
+			total, weight = total+float64(open[i]), weight+float64(e.Weight)
+		}
+	}
+	lack, shares, excess, newcomers := 0.0, 0.0, 0.0, 0.0
+	for i, e := range eps {
+		fair := total * float64(e.Weight) / weight
+		if e.Weight == 0 {
+			continue
+		}
+		if isNew[i] {
+			newcomers, shares, lack = newcomers+1, shares+fair, lack+max(0, fair-float64(open[i]))
+		}
+		excess += max(0, float64(open[i])-fair)
+	}
+	edge = math.Abs(lack/shares-float64(s.TolerancePercent)/100) < .0011
+	if newcomers == 0 || shares/newcomers < float64(s.MinConnections) || lack/shares <= float64(s.TolerancePercent)/100 {
+		return out, edge
+	}
+	for i, e := range eps {
+		if fair := total * float64(e.Weight) / weight; e.Weight > 0 && float64(open[i]) > fair {
+			out[i] = min((float64(open[i])-fair)*min(1, lack/excess), float64(open[i])*float64(s.PercentPerMinute)/100)
+		}
+	}
+	return out, edge
+}
+
+func TestRoundsAgreeWithTheModel(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	shed := 0
+	for round := range 3000 {
+		s := settings{1 + rnd.Int64N(100), 900, 0, 0, 1 + rnd.Int64N(60), 1 + rnd.Int64N(100)}
+		text := fmt.Sprintf(`{"percentPerMinute":%d,"delaySeconds":0,"jitterSeconds":0,"tolerancePercent":%d,"minConnections":%d}`, s.PercentPerMinute,
+			s.TolerancePercent, s.MinConnections)
+		var eps []abi.Endpoint
+		var open []int
+		var isNew []bool
+		scale := 1 << (4 + rnd.IntN(18))
+		for i := range 2 + rnd.IntN(12) {
+			e := since(1, time.Hour)[0]
+			isNew = append(isNew, i == 0 || rnd.IntN(3) == 0)
+			if e.Weight = uint32(rnd.IntN(4)); i < 2 {
+				e.Weight = 1
+			}
+			if open = append(open, rnd.IntN(scale)); isNew[i] {
+				e.ReadySince, open[i] = sdktest.Now-rnd.Int64N(60_000), rnd.IntN(scale/2)
+			}
+			eps = append(eps, e)
+		}
+		a := newSession(t, text, eps...)
+		for i := range eps {
+			a.eps[i].Weight = eps[i].Weight
+		}
+		a.now += 1000
+		want, edge := exact(s, a.eps, open, isNew)
+		got := sheds(a.decide(open...))
+		for i := range got {
+			n := float64(got[i]) * float64(open[i]) / 1000
+			// Never more, and less by a step and what rounding loses at most.
+			if n > want[i]*1.0001 || n < want[i]-float64(open[i])*(step+3)/1000 && !edge {
+				t.Fatalf("round %d: %s: endpoint %d sheds %.1f of %d, want %.1f", round, text, i, n, open[i], want[i])
+			}
+			shed += got[i]
+		}
+	}
+	if shed == 0 {
+		t.Error("nothing was shed")
+	}
+}
+
+// closedLoop has clients with long-lived connections, which reconnect when they are shed, by weight.
+type closedLoop struct {
+	s     *session
+	open  []float64
+	begin []float64 // connections when the shed began, of each endpoint
+	shed  []int     // in force
+	count int       // seconds between counts
+	moved float64   // connections that were shed
+}
+
+func (p *closedLoop) run(seconds int, check func(second int)) {
+	call, counted, at := 0, []int(nil), 0
+	p.begin, p.shed = make([]float64, len(p.open)), make([]int, len(p.open))
+	for second := range seconds {
+		total, back := 0.0, 0.0
+		for i := range p.open {
+			n := min(p.open[i], p.begin[i]*float64(p.shed[i])/1000/60)
+			p.open[i] -= n
+			back += n
+			total += float64(p.s.eps[i].Weight)
+		}
+		p.moved += back
+		for i := range p.open {
+			p.open[i] += back * float64(p.s.eps[i].Weight) / total
+		}
+		if p.s.now += 1000; second%p.count == 0 {
+			counted, at = counted[:0], second
+			for _, n := range p.open {
+				counted = append(counted, int(math.Round(n)))
+			}
+		}
+		if second >= call {
+			p.s.age = time.Duration(second-at) * time.Second
+			resp := p.s.decide(counted...)
+			if call = 1 << 60; resp.RequeueAfter > 0 {
+				call = second + int(resp.RequeueAfter.Seconds())
+			}
+			for i, v := range sheds(resp) {
+				if v != p.shed[i] {
+					p.shed[i], p.begin[i] = v, p.open[i]
+				}
+			}
+		}
+		check(second)
+	}
+}
+
+// After a scale-up the newcomers get their share, in bounded steps, and then nothing is shed any more.
+func TestSharesEvenOut(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	for round := range 60 {
+		old, fresh := 1+rnd.IntN(8), 1+rnd.IntN(8)
+		percent := 5 + rnd.IntN(50)
+		s := newSession(t, fmt.Sprintf(`{"percentPerMinute":%d,"durationSeconds":86400,"tolerancePercent":10}`, percent), slices.Concat(since(old, 48*time.Hour), since(fresh, 0))...)
+		p := &closedLoop{s: s, open: make([]float64, old+fresh), count: 1 + rnd.IntN(20)}
+		for i := range old {
+			p.open[i] = float64(200 * (old + fresh) / old)
+		}
+		last := math.Inf(1)
+		even := -1
+		p.run(3*3600, func(second int) {
+			most, least := slices.Max(p.open), slices.Min(p.open)
+			if most-least > last+1e-6 {
+				t.Fatalf("round %d: after %d s the spread grows from %.2f to %.2f", round, second, last, most-least)
+			}
+			last = most - least
+			if even < 0 && least >= 200*.88 {
+				even = second
+			}
+		})
+		if even < 0 || slices.Max(p.shed) > 0 {
+			t.Errorf("round %d: %d and %d endpoints, %d %% a minute: in the end %.0f, sheds %v", round, old, fresh, percent, p.open, p.shed)
+		}
+	}
+}
+
+// In no round an endpoint loses more than it has in excess at its beginning, whenever connections are counted and endpoints come.
+func TestNoMoreThanTheExcessIsShed(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(7, 8))
+	for round := range 100 {
+		s := newSession(t, `{"percentPerMinute":100,"jitterSeconds":20,"tolerancePercent":1,"durationSeconds":3600,"minConnections":1}`,
+			slices.Concat(since(1+rnd.IntN(5), time.Hour), since(1+rnd.IntN(5), 0))...)
+		p := &closedLoop{s: s, open: make([]float64, len(s.eps)), count: 1 + rnd.IntN(40)}
+		for i := range p.open {
+			p.open[i] = float64(rnd.IntN(1000))
+		}
+		p.run(1800, func(second int) {
+			total := 0.0
+			for _, n := range p.open {
+				total += n
+			}
+			for i, v := range p.shed {
+				fair := total / float64(len(p.open))
+				if loses := p.begin[i] * float64(v) / 1000; loses > max(0, p.begin[i]-fair)+1.5 {
+					t.Fatalf("round %d, second %d: endpoint %d sheds %.1f of %.1f, its share is %.1f", round, second, i, loses, p.begin[i], fair)
+				}
+			}
+		})
+	}
+}
+
+func TestBadSettingsAreRefusedByField(t *testing.T) {
+	for settings, want := range map[string]string{
+		`{"percentPerMinute":0}`:   "percentPerMinute: 0 is not 1 to 100",
+		`{"durationSeconds":59}`:   "durationSeconds: 59 is not 60 to 86400",
+		`{"delaySeconds":-1}`:      "delaySeconds: -1 is not 0 to 3600",
+		`{"jitterSeconds":3601}`:   "jitterSeconds: 3601 is not 0 to 3600",
+		`{"tolerancePercent":0}`:   "tolerancePercent: 0 is not 1 to 90",
+		`{"minConnections":0}`:     "minConnections: 0 is not 1 to 1000000",
+		`{"percent":5}`:            `unknown field "percent"`,
+		`{"percentPerMinute":"5"}`: "percentPerMinute: want int64, got JSON string",
+	} {
+		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", settings, err, want)
+		}
+	}
+}
+
+func FuzzState(f *testing.F) {
+	eps := slices.Concat(since(5, time.Hour), since(2, time.Minute))
+	s := newSession(f, atOnce, eps...)
+	s.decide(500, 600, 700, 800, 900, 0, 10)
+	f.Add(s.state, uint16(3), uint16(500), int64(1000))
+	f.Add([]byte{1, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, uint16(1), uint16(0), int64(-5000))
+	f.Add(slices.Concat(s.state[:stateHead], slices.Repeat([]byte{255}, 7)), uint16(20), uint16(7), int64(3000))
+	f.Add([]byte{2}, uint16(2), uint16(2), int64(1<<39))
+	f.Fuzz(func(t *testing.T, state []byte, a, b uint16, later int64) {
+		if len(state) > abi.MaxStateLen || later < -1<<40 || later > 1<<40 {
+			return
+		}
+		open := []int{int(a), int(b), 100, 100, 100, 0, 10}
+		s, again := newSession(t, atOnce, eps...), newSession(t, atOnce, eps...)
+		s.state, s.now, again.state, again.now = state, s.now+later, state, s.now+later
+		first, other := s.decide(open...), again.decide(open...)
+		if !slices.Equal(sheds(first), sheds(other)) || !slices.Equal(s.state, again.state) {
+			t.Fatal("equal requests get different responses")
+		}
+		if len(s.state) > abi.MaxStateLen || first.RequeueAfter > time.Minute {
+			t.Fatalf("%d bytes of state, requeue after %v", len(s.state), first.RequeueAfter)
+		}
+	})
+}
