@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -18,12 +19,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 func newExplainCommand() *cobra.Command {
 	var in inputFlags
 	var output, socket, namespace string
+	var fail failOn
 	cmd := &cobra.Command{
 		Use:   "explain [-n NAMESPACE] SERVICE",
 		Short: "Show why each endpoint of a Service gets its share of connections",
@@ -36,7 +39,7 @@ plans by itself, which needs neither root nor a kernel. The kernel's weights are
 		Example: "  sluice explain -n shop catalog\n  sluice explain --source examples/boutique/manifests --node node-a1 -n shop catalog",
 		Args:    oneArg("Service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output, "text", "json"); err != nil {
+			if err := errors.Join(checkOutput(output, "text", "json"), fail.check()); err != nil {
 				return err
 			}
 			name := model.Name{Namespace: namespace, Name: args[0]}
@@ -60,14 +63,20 @@ plans by itself, which needs neither root nor a kernel. The kernel's weights are
 			if output == "json" {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")
-				return enc.Encode(x)
+				err = enc.Encode(x)
+			} else {
+				err = printExplanation(cmd.OutOrStdout(), x, note)
 			}
-			return printExplanation(cmd.OutOrStdout(), x, note)
+			if err != nil {
+				return err
+			}
+			return fail.errorOf(x.Problems())
 		},
 	}
 	in.register(cmd)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace of the Service")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	fail.register(cmd)
 	registerSocket(cmd, &socket)
 	return cmd
 }
@@ -88,7 +97,15 @@ func (in *inputFlags) explain(ctx context.Context, name model.Name) (*state.Expl
 	if err != nil {
 		return nil, err
 	}
-	return state.NewExplanation(x, time.UnixMilli), nil
+	out := state.NewExplanation(x, time.UnixMilli)
+	out.Node = in.planned.node
+	caps, err := in.caps()
+	if err != nil {
+		return nil, err
+	}
+	_, lost := plan.Normalize(pl.Current(), caps)
+	out.AddLost(lost)
+	return out, nil
 }
 
 // addKernel adds the weights in the kernel to an explanation. If it cannot, note is the reason.
@@ -118,6 +135,10 @@ func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) erro
 	default:
 		fmt.Fprintf(w, "  policy     %s (%s)\n", x.Policy, cmp.Or(strings.Join(x.Plugins, " → "), "no plugins"))
 	}
+	if x.Revision != "" {
+		fmt.Fprintf(w, "  revision   %s\n", x.Revision)
+	}
+	x.Node.Print(w, x.Plugins)
 	if x.Shadow != nil {
 		fmt.Fprintf(w, "  shadow     %s: %s\n", strings.Join(x.Shadow.Plugins, " → "), shadowText(x.Shadow))
 	}
@@ -162,6 +183,12 @@ func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) erro
 	}
 	for _, o := range x.Omitted {
 		fmt.Fprintf(w, "  limit      %s\n", o)
+	}
+	for _, d := range x.Degraded {
+		fmt.Fprintf(w, "  degraded   %s\n", d)
+	}
+	for _, f := range x.Unprogrammed {
+		fmt.Fprintf(w, "  rejected   %s\n", f)
 	}
 	if kernelNote != "" {
 		fmt.Fprintf(w, "  kernel     %s\n", kernelNote)

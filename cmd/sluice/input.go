@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -31,7 +32,14 @@ type inputFlags struct {
 	mode   string
 	// serviceFilter limits the problems that are printed to one Service, namespace/name; "": all.
 	serviceFilter string
+	planned       planned      // by planOnce
 	local         []netip.Addr // addresses of the node in addition to those of its Node object
+}
+
+// planned is what planOnce has found beside the plan.
+type planned struct {
+	node    *state.Node // what of the configuration is in force
+	failing []string    // plugins and Services, after serviceFilter
 }
 
 func (in *inputFlags) register(cmd *cobra.Command) {
@@ -125,7 +133,8 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 		result.Errors = slices.DeleteFunc(result.Errors, func(err error) bool { return !strings.Contains(err.Error(), in.serviceFilter) })
 		result.Warnings = slices.DeleteFunc(result.Warnings, func(w string) bool { return !strings.Contains(w, in.serviceFilter) })
 	}
-	printServiceErrors(result, in.serviceFilter)
+	in.planned = planned{node: agent.NodeState(cfg, set), failing: failing(loadErr, &result, in.serviceFilter)}
+	printServiceErrors(&result, in.serviceFilter)
 	const maxErrors = 5
 	for i, err := range result.Errors {
 		if i == maxErrors {
@@ -153,12 +162,35 @@ func lacksPods(cluster *model.Snapshot, needs func(*model.Service) kube.Needs) b
 	return false
 }
 
+// failing returns what is not in force as configured: plugins, and policies and annotations of Services; filter is the name of one
+// Service, or "".
+func failing(loadErr error, result *planner.Result, filter string) (out []string) {
+	if loadErr != nil {
+		out = append(out, strings.Split(loadErr.Error(), "\n")...)
+	}
+	for _, err := range slices.Concat(result.Errors, annotationErrors(result, filter)) {
+		out = append(out, err.Error())
+	}
+	return out
+}
+
 // maxServiceErrors bounds how many Services whose annotations are not in force are printed.
 const maxServiceErrors = 20
 
 // printServiceErrors prints why the annotations of Services would not be in force; filter is the name of one Service, or "".
-func printServiceErrors(result planner.Result, filter string) {
-	var errs []error
+func printServiceErrors(result *planner.Result, filter string) {
+	errs := annotationErrors(result, filter)
+	for i, err := range errs {
+		if i == maxServiceErrors {
+			fmt.Fprintf(stderr, "sluice: %d more annotations of Services are not in force\n", len(errs)-i)
+			return
+		}
+		printError(err)
+	}
+}
+
+// annotationErrors returns why annotations of Services are not in force.
+func annotationErrors(result *planner.Result, filter string) (errs []error) {
 	for _, err := range result.ChoiceErrors {
 		if filter == "" || err.Service.String() == filter {
 			errs = append(errs, err)
@@ -169,13 +201,7 @@ func printServiceErrors(result planner.Result, filter string) {
 			errs = append(errs, err)
 		}
 	}
-	for i, err := range errs {
-		if i == maxServiceErrors {
-			fmt.Fprintf(stderr, "sluice: %d more annotations of Services are not in force\n", len(errs)-i)
-			return
-		}
-		printError(err)
-	}
+	return errs
 }
 
 // printError prints an error that does not end the command.

@@ -21,6 +21,7 @@ import (
 const (
 	exitFailed = 1
 	exitUsage  = 2 // the command line is wrong
+	exitState  = 3 // what --fail-on lists
 )
 
 // The output of all commands. What is printed of objects, modules and plugins passes printable.Escape or printable.Strings
@@ -70,6 +71,9 @@ func execute(ctx context.Context, args []string) int {
 	if errors.As(err, &usage) || !parsed {
 		fmt.Fprintf(stderr, "See '%s --help'.\n", cmd.CommandPath())
 		return exitUsage
+	}
+	if errors.As(err, new(stateError)) {
+		return exitState
 	}
 	return exitFailed
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 func newPlanCommand() *cobra.Command {
 	var in inputFlags
 	var output string
+	var fail failOn
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Print the plan of a node",
@@ -24,7 +26,7 @@ the backend cannot represent, and how the shadows of policies compare. Needs nei
 		Example: "  sluice plan --kubeconfig ~/.kube/config --node node-a1\n  sluice plan --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output, "text", "json"); err != nil {
+			if err := errors.Join(checkOutput(output, "text", "json"), fail.check()); err != nil {
 				return err
 			}
 			pl, closePlugins, err := in.planOnce(cmd.Context())
@@ -42,11 +44,15 @@ the backend cannot represent, and how the shadows of policies compare. Needs nei
 			if output == "json" {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")
-				return enc.Encode(struct {
+				if err := enc.Encode(struct {
 					Plan         *plan.Plan            `json:"plan"`
 					Degradations []plan.Degradation    `json:"degradations"`
 					Shadows      []state.ServiceShadow `json:"shadows"` // those that diverge the most first
-				}{pl.Current(), append([]plan.Degradation{}, lost...), shadows})
+					*state.Node
+				}{pl.Current(), append([]plan.Degradation{}, lost...), shadows, in.planned.node}); err != nil {
+					return err
+				}
+				return fail.errorOf(in.planned.failing, degradations(lost))
 			}
 			fmt.Fprint(cmd.OutOrStdout(), plan.Format(pl.Current()))
 			if len(lost) > 0 {
@@ -56,17 +62,30 @@ the backend cannot represent, and how the shadows of policies compare. Needs nei
 				}
 			}
 			printShadows(cmd.OutOrStdout(), shadows)
-			return nil
+			return fail.errorOf(in.planned.failing, degradations(lost))
 		},
 	}
 	in.register(cmd)
+	fail.register(cmd)
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	return cmd
 }
 
+func degradations(lost []plan.Degradation) (out []string) {
+	for i := range lost {
+		out = append(out, lost[i].String())
+	}
+	return out
+}
+
 func checkOutput(output string, allowed ...string) error {
-	if !slices.Contains(allowed, output) {
-		return usageError{fmt.Errorf("--output %q: must be one of %s", output, strings.Join(allowed, ", "))}
+	return checkFlag("output", output, allowed...)
+}
+
+// checkFlag returns an error if the value of a flag is none of those allowed.
+func checkFlag(name, value string, allowed ...string) error {
+	if !slices.Contains(allowed, value) {
+		return usageError{fmt.Errorf("--%s %q: must be one of %s", name, value, strings.Join(allowed, ", "))}
 	}
 	return nil
 }

@@ -230,9 +230,14 @@ func cmdKernel(ts *testscript.TestScript, _ bool, args []string) {
 // explain NAMESPACE/SERVICE: prints what `sluice explain` prints.
 func cmdExplain(ts *testscript.TestScript, _ bool, args []string) {
 	ns, svc, _ := strings.Cut(args[0], "/")
-	x, err := nodeOf(ts).planner.Explain(model.Name{Namespace: ns, Name: svc})
+	n := nodeOf(ts)
+	found, err := n.planner.Explain(model.Name{Namespace: ns, Name: svc})
 	ts.Check(err)
-	ts.Check(printExplanation(ts.Stdout(), state.NewExplanation(x, time.UnixMilli), ""))
+	cfg, err := n.in.load()
+	ts.Check(err)
+	x := state.NewExplanation(found, time.UnixMilli)
+	x.Node = agent.NodeState(cfg, n.plugins)
+	ts.Check(printExplanation(ts.Stdout(), x, ""))
 }
 
 // shares ADDRESS:PORT [FROM]: makes 10,000 connections in the kernel and prints the share of each endpoint in percent; none

@@ -58,6 +58,8 @@ type Agent struct {
 	background   sync.WaitGroup
 	// lastReloadError is the reason that was last logged for rejecting the configuration file.
 	lastReloadError string
+	status          status
+	nodeEvent       func(warning bool, reason, note string) // records an Event about this node
 }
 
 // New returns an agent. It opens nothing.
@@ -67,6 +69,8 @@ func New(o Options) *Agent {
 	}
 	a := &Agent{opts: o, log: o.Log}
 	a.config.Store(o.Config)
+	a.nodeEvent = func(warning bool, reason, note string) { a.telemetry.events.NodeEvent(warning, reason, note) }
+	a.status.hash, a.status.succeeded = o.Config.Hash(), time.Now()
 	return a
 }
 
@@ -144,7 +148,7 @@ func (a *Agent) runLoop(ctx context.Context) error {
 	running, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	a.build(running)
-	stopSocket, err := state.Serve(a.opts.Socket, a.engine, a.log)
+	stopSocket, err := state.Serve(a.opts.Socket, a.engine, a.nodeState, a.log)
 	if err != nil {
 		return err
 	}
@@ -190,6 +194,11 @@ func (a *Agent) startBackground(ctx context.Context) {
 		a.background.Go(func() { events.Run(ctx) })
 	}
 	a.background.Go(func() { a.reloadOnChange(ctx) })
+	a.background.Go(func() {
+		tick := time.NewTicker(remindInterval)
+		defer tick.Stop()
+		a.remind(ctx, tick.C)
+	})
 	a.background.Go(func() { a.watchLocalAddrs(ctx) })
 	a.background.Go(func() { a.watchAffinity(ctx) })
 	a.background.Go(func() { tuneGC(ctx, a.opts.Config.SyncPeriod) })

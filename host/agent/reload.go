@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/config"
@@ -49,15 +50,23 @@ func (a *Agent) reload(ctx context.Context) error {
 	if err != nil && ctx.Err() == nil {
 		a.log.Error("loading plugins failed", "err", err)
 	}
-	next = a.switchBackend(ctx, current, next)
+	next, switchErr := a.switchBackend(ctx, current, next)
 	a.config.Store(next)
 	a.pluginsReady()
 	a.setNeeds(a.source, next)
+	var applyErr error
 	if !next.Equal(current) {
-		a.applyConfig(ctx, next)
+		if applyErr = a.applyConfig(ctx, next); applyErr != nil {
+			next = current.WithBackend(next)
+			a.config.Store(next)
+		}
 	}
 	a.plugins.CloseRetired()
-	return errors.Join(configErr, err)
+	if ctx.Err() == nil {
+		a.pluginsLoaded()
+		a.configurationLoaded(next, errors.Join(configErr, switchErr, applyErr))
+	}
+	return errors.Join(configErr, err, applyErr)
 }
 
 // readConfig reads the configuration again. It returns the current one if the new one is invalid or needs a restart, and
@@ -82,18 +91,18 @@ func (a *Agent) readConfig(current *config.Config) (*config.Config, error) {
 }
 
 // switchBackend opens the backend that next asks for, and returns next with the backend that is in use afterwards.
-func (a *Agent) switchBackend(ctx context.Context, current, next *config.Config) *config.Config {
+func (a *Agent) switchBackend(ctx context.Context, current, next *config.Config) (*config.Config, error) {
 	if next.SameBackend(current) {
-		return next
+		return next, nil
 	}
 	err := a.plane.Swap(ctx, a.engine, next)
 	if err == nil {
-		return next
+		return next, nil
 	}
 	if ctx.Err() == nil {
 		a.log.Error("switching the backend failed; the current one stays in use", "from", current.Mode, "to", next.Mode, "err", err)
 	}
-	return next.WithBackend(current)
+	return next.WithBackend(current), fmt.Errorf("mode: switching from %s to %s failed: %w", current.Mode, next.Mode, err)
 }
 
 // pluginLoaded has the engine call a plugin that has been loaded. Others may still be compiled.
@@ -103,11 +112,11 @@ func (a *Agent) pluginLoaded(ctx context.Context, cfg *config.Config) {
 }
 
 // applyConfig has the engine plan again with a new configuration.
-func (a *Agent) applyConfig(ctx context.Context, cfg *config.Config) {
+func (a *Agent) applyConfig(ctx context.Context, cfg *config.Config) error {
 	local, err := a.opts.Modes.LocalAddrs(cfg)
 	if err != nil {
 		a.log.Error("reading local addresses failed; the configuration is not applied", "err", err)
-		return
+		return fmt.Errorf("reading local addresses failed: %w", err)
 	}
 	err = a.engine.Do(ctx, func(pl *planner.Planner) {
 		pl.Configure(PlanSettings(cfg, local))
@@ -116,4 +125,5 @@ func (a *Agent) applyConfig(ctx context.Context, cfg *config.Config) {
 	if err != nil && ctx.Err() == nil {
 		a.log.Error("applying the configuration failed", "err", err)
 	}
+	return err
 }

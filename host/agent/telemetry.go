@@ -44,7 +44,7 @@ func (a *Agent) newTelemetry(events *kube.Recorder) *telemetry {
 	t := &telemetry{log: a.log, modes: a.opts.Modes, config: a.config.Load, events: events}
 	t.metrics = metrics.New(metrics.Options{
 		Mode: t.mode(), CurrentMode: t.mode, Version: a.opts.Version, Started: time.Now(),
-		Plugins: a.pluginStats, PluginMemory: a.plugins.Memory, Now: time.Now, IPVS: t.ipvsStats,
+		Configuration: a.configurationMetrics, Plugins: a.pluginStats, PluginMemory: a.plugins.Memory, Now: time.Now, IPVS: t.ipvsStats,
 		Affinity: t.affinity.Load,
 	})
 	t.health = health.New(health.Options{

@@ -19,6 +19,8 @@ type Options struct {
 	CurrentMode func() Mode
 	Version     string    // of sluice
 	Started     time.Time // of this process; earlier triggers are not counted as programming latency
+	// Configuration returns what is in force, at each scrape; nil means that it is not reported.
+	Configuration func() Configuration
 	// Plugins returns the statistics of all plugins, sorted by name, at each scrape; nil means there are none.
 	Plugins func() []PluginStats
 	// PluginMemory returns the host memory of all plugins and its limit in bytes, at each scrape; nil means there are none.
@@ -103,6 +105,9 @@ func New(o Options) *Metrics {
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m := &Metrics{opt: o, registry: r, kubeProxy: newKubeProxyMetrics(r), sluice: newSluiceMetrics(r), connections: newConnections()}
 	r.MustRegister(&stateCollector{m: m}, &modeCollector{m: m})
+	if o.Configuration != nil {
+		r.MustRegister(&configurationCollector{read: o.Configuration})
+	}
 	if o.IPVS != nil {
 		r.MustRegister(&ipvsCollector{now: o.Now, read: o.IPVS})
 	}

@@ -104,6 +104,7 @@ func TestMetricNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.plugins = []metrics.PluginStats{{Plugin: "uneven"}}
+		r.configuration = inForce
 		r.start()
 		r.emit(service("a", 1, withPolicy("watch")), endpoints("a", time.Now().Add(time.Millisecond), "n1"), synced)
 		r.advance(3 * time.Second)

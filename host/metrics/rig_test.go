@@ -76,18 +76,19 @@ func (p *checkpoint) Store([]byte) error    { return p.get() }
 // rig is an engine with metrics on a fake kernel, in a synctest bubble.
 type rig struct {
 	*testing.T
-	metrics    *metrics.Metrics
-	kernel     *fake.Kernel
-	feed       chan []model.Change
-	plugin     *uneven
-	conns      *connTable
-	checkpoint *checkpoint
-	plugins    []metrics.PluginStats
-	applyTime  time.Duration // of the backend
-	fail       fault         // of the backend
-	caps       plan.Caps
-	mode       atomic.Pointer[metrics.Mode] // the current mode
-	engine     *engine.Engine
+	metrics       *metrics.Metrics
+	kernel        *fake.Kernel
+	feed          chan []model.Change
+	plugin        *uneven
+	conns         *connTable
+	checkpoint    *checkpoint
+	plugins       []metrics.PluginStats
+	configuration metrics.Configuration
+	applyTime     time.Duration // of the backend
+	fail          fault         // of the backend
+	caps          plan.Caps
+	mode          atomic.Pointer[metrics.Mode] // the current mode
+	engine        *engine.Engine
 }
 
 // Run implements engine.Source.
@@ -125,7 +126,7 @@ func (r *rig) start() {
 	mode := metrics.Mode{Name: "nftables", NFTables: true}
 	r.mode.Store(&mode)
 	r.metrics = metrics.New(metrics.Options{Mode: mode, CurrentMode: func() metrics.Mode { return *r.mode.Load() }, Version: "v0.1.0", Started: time.Now(),
-		Plugins: func() []metrics.PluginStats { return r.plugins }})
+		Configuration: func() metrics.Configuration { return r.configuration }, Plugins: func() []metrics.PluginStats { return r.plugins }})
 	set := &policy.Set{
 		Policies: map[string]*policy.Policy{
 			"enforce": {Name: "enforce", Steps: []policy.Step{{Plugin: "uneven"}}},

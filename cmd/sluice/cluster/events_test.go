@@ -15,7 +15,7 @@ import (
 func TestEventsReachTheAPIServer(t *testing.T) {
 	s := newScene(t, "events")
 	s.apply(strings.Replace(web, "name: web}", "name: web, annotations: {sluice.dev/policy: none-such}}", 1))
-	s.run("n1", s.policies(1, ""))
+	r := s.run("n1", s.policies(1, ""))
 	expectEvent := func(what, namespace, about, want string) {
 		t.Helper()
 		s.eventually(what, func() error {
@@ -29,6 +29,10 @@ func TestEventsReachTheAPIServer(t *testing.T) {
 	expectEvent("the start", "default", "node/n1", "Starting")
 	expectEvent("a policy that does not exist", s.ns, "service/web", "PolicyNotFound")
 	expectEvent("what may be chosen", s.ns, "service/web", "they may choose: gentle, in-zone")
+	r.configure(s.policies(1, "nonsense: 1\n"))
+	expectEvent("a configuration that is not in force", "default", "node/n1", "ConfigurationRejected")
+	r.configure(s.policies(1, "masqueradeAll: false\n"))
+	expectEvent("its end", "default", "node/n1", "ConfigurationApplied")
 }
 
 // TestPlanReadsTheCluster: `sluice plan` prints what the sluice of the node has programmed.

@@ -34,6 +34,8 @@ type Set struct {
 	mu     sync.RWMutex
 	loaded map[string]*loadedPlugin // by name
 	failed map[string]error         // a plugin in neither map is not loaded yet
+	// problems are of the plugins whose last Load has failed, whether or not a previous revision is loaded.
+	problems map[string]problem
 	// retired are no longer in use, but a decision that has already started may still call them.
 	retired []*loadedPlugin
 	closed  map[string]metrics.PluginStats // of closed plugins, by name
@@ -81,7 +83,7 @@ func Open(ctx context.Context, cfg *config.Config, compiler []string, log *slog.
 	}
 	return &Set{
 		host: host, log: log,
-		loaded: map[string]*loadedPlugin{}, failed: map[string]error{}, closed: map[string]metrics.PluginStats{},
+		loaded: map[string]*loadedPlugin{}, failed: map[string]error{}, problems: map[string]problem{}, closed: map[string]metrics.PluginStats{},
 	}, nil
 }
 
@@ -124,7 +126,9 @@ func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (chan
 			wg.Go(func() {
 				slots <- struct{}{}
 				defer func() { <-slots }()
-				if swapped[i], errs[i] = s.loadPlugin(ctx, spec, settings); swapped[i] && loaded != nil {
+				swapped[i], errs[i] = s.loadPlugin(ctx, spec, settings)
+				s.setProblem(spec.Name, errs[i])
+				if swapped[i] && loaded != nil {
 					loaded()
 				}
 			})
@@ -140,6 +144,7 @@ func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (chan
 		}
 	}
 	maps.DeleteFunc(s.failed, func(name string, _ error) bool { return !wanted[name] })
+	maps.DeleteFunc(s.problems, func(name string, _ problem) bool { return !wanted[name] })
 	return slices.Contains(swapped, true), errors.Join(errs...)
 }
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/service"
@@ -35,7 +37,23 @@ type Explanation struct {
 	Frontends []string `json:"frontends"`
 	Contested []string `json:"contested,omitempty"` // frontends that another Service has
 	Omitted   []string `json:"omitted,omitempty"`   // what is left out because of limits or addresses
-	Pools     []Pool   `json:"pools"`
+	// Degraded are frontends that the backend can represent only approximately, Unprogrammed those that the kernel has rejected.
+	Degraded     []string `json:"degraded,omitempty"`
+	Unprogrammed []string `json:"unprogrammed,omitempty"`
+	Node         *Node    `json:"node,omitempty"` // what of the configuration is in force
+	Pools        []Pool   `json:"pools"`
+}
+
+// podsUnavailable is the value of Explanation.Pods if the Pods cannot be read.
+var podsUnavailable = model.PodsUnavailable.String()
+
+// AddLost adds what the backend cannot represent of the Service's frontends.
+func (x *Explanation) AddLost(lost []plan.Degradation) {
+	for i := range lost {
+		if d := &lost[i]; d.Owner.Service.String() == x.Service {
+			x.Degraded = append(x.Degraded, fmt.Sprintf("%s: wanted %s, got %s: %s", d.Frontend, d.Wanted, d.Got, d.Why))
+		}
+	}
 }
 
 // Annotation is the annotation of a Service that names its policy.

@@ -28,8 +28,9 @@ const DefaultSocket = "/run/sluice/sluice.sock"
 // maxConns is the maximum number of connections: each is one `sluice explain`.
 const maxConns = 16
 
-// Serve serves the state of an engine on a Unix socket that only its owner may open. With an empty path it serves nothing.
-func Serve(path string, e *engine.Engine, log *slog.Logger) (stop func(), err error) {
+// Serve serves the state of an engine on a Unix socket that only its owner may open, with what node returns. With an empty path it
+// serves nothing.
+func Serve(path string, e *engine.Engine, node func() *Node, log *slog.Logger) (stop func(), err error) {
 	if path == "" {
 		return func() {}, nil
 	}
@@ -37,7 +38,7 @@ func Serve(path string, e *engine.Engine, log *slog.Logger) (stop func(), err er
 	if err != nil {
 		return nil, fmt.Errorf("state socket: %w", err)
 	}
-	server := httpserve.NewServer("state socket", handler(e), log)
+	server := httpserve.NewServer("state socket", handler(e, node), log)
 	limiter := httpserve.NewLimiter(maxConns, nil) // only root and this process's user can connect
 	go func() {
 		if err := server.Serve(limiter.Listener(l)); !errors.Is(err, http.ErrServerClosed) {
@@ -91,7 +92,7 @@ func removeStale(folder *os.Root, path string) error {
 	return folder.Remove(filepath.Base(path))
 }
 
-func handler(e *engine.Engine) http.Handler {
+func handler(e *engine.Engine, node func() *Node) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /explain", func(w http.ResponseWriter, r *http.Request) {
 		name := model.Name{Namespace: r.URL.Query().Get("namespace"), Name: r.URL.Query().Get("service")}
@@ -101,6 +102,8 @@ func handler(e *engine.Engine) http.Handler {
 			var found *planner.Explanation
 			if found, err = p.Explain(name); err == nil {
 				x = NewExplanation(found, e.WallTime)
+				x.AddLost(e.Degradations(name))
+				x.Unprogrammed = e.Unprogrammed(name)
 			}
 		}); doErr != nil {
 			http.Error(w, printable.Escape(doErr.Error()), http.StatusServiceUnavailable)
@@ -110,6 +113,7 @@ func handler(e *engine.Engine) http.Handler {
 			http.Error(w, printable.Escape(err.Error()), http.StatusNotFound)
 			return
 		}
+		x.Node = node()
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(x) // an error means that the client has disconnected
 	})

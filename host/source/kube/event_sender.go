@@ -108,6 +108,8 @@ func action(reason string) string {
 	switch reason {
 	case ReasonStarting:
 		return "StartSluice"
+	case ReasonConfigurationRejected, ReasonConfigurationApplied, ReasonPluginLoadFailed, ReasonPluginLoaded:
+		return "LoadConfiguration"
 	case ReasonFailedToEvaluatePolicy, ReasonShedBounded, ReasonPanicHold, ReasonPanicHoldEnded, ReasonServiceSettingsRefused,
 		ReasonPolicyNotFound, ReasonPolicyNotAllowed:
 		return "EvaluatePolicy"

@@ -43,6 +43,10 @@ const (
 	ReasonServiceSettingsRefused          = "ServiceSettingsRefused"
 	ReasonPolicyNotFound                  = "PolicyNotFound"
 	ReasonPolicyNotAllowed                = "PolicyNotAllowed"
+	ReasonConfigurationRejected           = "ConfigurationRejected"
+	ReasonConfigurationApplied            = "ConfigurationApplied"
+	ReasonPluginLoadFailed                = "PluginLoadFailed"
+	ReasonPluginLoaded                    = "PluginLoaded"
 	ReasonPolicyFellBack                  = "PolicyFellBack"
 )
 

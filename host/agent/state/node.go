@@ -1,0 +1,119 @@
+package state
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// Node is what of the configuration is in force on a node.
+type Node struct {
+	Configuration Configuration `json:"configuration"`
+	Plugins       []Plugin      `json:"plugins"`
+	Policies      []Policy      `json:"policies"`
+}
+
+// Configuration is the configuration in force.
+type Configuration struct {
+	Hash string `json:"hash"` // see config.Config.Hash
+	// Error is why the configuration file, as it is now, is not in force, and Since when that was found; "": it is.
+	Error string     `json:"error,omitempty"`
+	Since *time.Time `json:"since,omitempty"`
+}
+
+// Plugin is a plugin that policies use.
+type Plugin struct {
+	Name   string     `json:"name"`
+	Digest string     `json:"digest,omitempty"` // of the module in force; "": none is loaded
+	Error  string     `json:"error,omitempty"`  // why the module or settings of the configuration are not in force
+	Since  *time.Time `json:"since,omitempty"`  // of Error
+}
+
+// Policy is a revision of a policy; bindings with settings make further ones.
+type Policy struct {
+	Name     string `json:"name"`
+	Revision string `json:"revision,omitempty"` // "": a plugin is not loaded
+}
+
+// problems returns what of the configuration is not in force.
+func (n *Node) problems() (out []string) {
+	if n == nil {
+		return nil
+	}
+	if c := &n.Configuration; c.Error != "" {
+		out = append(out, "configuration rejected"+since(c.Since)+"; the previous one, hash "+c.Hash+", stays in force: "+strings.ReplaceAll(c.Error, "\n", "; "))
+	}
+	for i := range n.Plugins {
+		if p := &n.Plugins[i]; p.Error != "" {
+			digest := "no revision is in force"
+			if p.Digest != "" {
+				digest = p.Digest + " is in force"
+			}
+			out = append(out, "loading failed"+since(p.Since)+"; "+digest+": "+strings.ReplaceAll(p.Error, "\n", "; "))
+		}
+	}
+	return out
+}
+
+func since(at *time.Time) string {
+	if at == nil {
+		return ""
+	}
+	return " since " + at.Format(time.RFC3339)
+}
+
+// Print prints what of the configuration is not in force, and the modules of the named plugins.
+func (n *Node) Print(w io.Writer, plugins []string) {
+	if n == nil {
+		return
+	}
+	for _, name := range plugins {
+		for i := range n.Plugins {
+			if p := &n.Plugins[i]; p.Name == name && p.Digest != "" {
+				fmt.Fprintf(w, "  plugin     %s %s\n", p.Name, p.Digest)
+			}
+		}
+	}
+	for _, text := range n.problems() {
+		fmt.Fprintf(w, "  problem    %s\n", text)
+	}
+}
+
+// Problems returns what of a Service is failing, and what is degraded, in words; nil: nothing.
+//
+// Failing: its policy fails, its annotations are not in force, a frontend is not programmed, or a module or the configuration is not in
+// force. Degraded: frontends that another Service has, what limits leave out, what the backend can represent only approximately,
+// endpoints that a panic holds, and Pods that cannot be read.
+func (x *Explanation) Problems() (failing, degraded []string) {
+	if x.Error != "" {
+		failing = append(failing, x.Error)
+	}
+	if a := x.Annotation; a != nil && a.Error != "" {
+		failing = append(failing, a.Error)
+	}
+	if s := x.Settings; s != nil && s.Error != "" {
+		failing = append(failing, s.Error)
+	}
+	for _, text := range x.Unprogrammed {
+		failing = append(failing, "not programmed: "+text)
+	}
+	failing = append(failing, x.Node.problems()...)
+	for _, list := range []struct {
+		what  string
+		texts []string
+	}{{"conflict", x.Contested}, {"limit", x.Omitted}, {"approximated", x.Degraded}} {
+		for _, text := range list.texts {
+			degraded = append(degraded, list.what+": "+text)
+		}
+	}
+	for i := range x.Pools {
+		if p := &x.Pools[i]; p.Panic != nil && p.Panic.Held > 0 {
+			degraded = append(degraded, fmt.Sprintf("port %s, %s pool: a panic holds %d endpoints", p.Port, p.Pool, p.Panic.Held))
+		}
+	}
+	if x.Pods == podsUnavailable {
+		degraded = append(degraded, "the Pods of the Service cannot be read")
+	}
+	return failing, degraded
+}

@@ -1,0 +1,178 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/metrics"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/source/kube"
+)
+
+// status is what has come of the last attempts to load the configuration and its plugins.
+type status struct {
+	mu        sync.Mutex
+	hash      string // of the configuration in force
+	succeeded time.Time
+	err       error     // why the configuration, as it is in its file, is not in force; nil: it is
+	since     time.Time // of err
+	plugins   []plugins.Status
+}
+
+// remindInterval is how often Events about what is not in force are repeated: an API server deletes Events after an hour.
+const remindInterval = 45 * time.Minute
+
+// configurationLoaded records that cfg is in force, and why the file is not, nil if it is.
+func (a *Agent) configurationLoaded(cfg *config.Config, err error) {
+	s, now := &a.status, time.Now()
+	s.mu.Lock()
+	failed, sameError := s.err != nil, s.err != nil && err != nil && s.err.Error() == err.Error()
+	s.hash, s.err = cfg.Hash(), err
+	if err == nil {
+		s.succeeded = now
+	} else if !failed {
+		s.since = now
+	}
+	s.mu.Unlock()
+	switch {
+	case err != nil && !sameError:
+		a.configurationEvent()
+	case err == nil && failed:
+		a.nodeEvent(false, kube.ReasonConfigurationApplied, "configuration is in force again, hash "+s.hash)
+	}
+}
+
+// configurationEvent records an Event if the configuration in the file is not in force.
+func (a *Agent) configurationEvent() {
+	s := &a.status
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		a.nodeEvent(true, kube.ReasonConfigurationRejected, "configuration rejected; the previous one, hash "+s.hash+", stays in force: "+s.err.Error())
+	}
+}
+
+// pluginsLoaded records what has come of loading the plugins.
+func (a *Agent) pluginsLoaded() {
+	s, now := &a.status, a.plugins.Status()
+	s.mu.Lock()
+	before := s.plugins
+	s.plugins = now
+	s.mu.Unlock()
+	for i := range before {
+		old := &before[i]
+		at := slices.IndexFunc(now, func(p plugins.Status) bool { return p.Name == old.Name })
+		switch {
+		case old.Err == nil:
+		case at < 0:
+			a.nodeEvent(false, kube.ReasonPluginLoaded, "plugin "+old.Name+": no policy uses it any more")
+		case now[at].Err == nil:
+			a.nodeEvent(false, kube.ReasonPluginLoaded, "plugin "+old.Name+": "+now[at].Digest+" is in force")
+		}
+	}
+	for i := range now {
+		p := &now[i]
+		if p.Err != nil && !slices.ContainsFunc(before, func(old plugins.Status) bool {
+			return old.Name == p.Name && old.Err != nil && old.Err.Error() == p.Err.Error()
+		}) {
+			a.pluginEvent(p)
+		}
+	}
+}
+
+// pluginEvent records an Event if a plugin of the configuration is not in force.
+func (a *Agent) pluginEvent(p *plugins.Status) {
+	if p.Err != nil {
+		a.nodeEvent(true, kube.ReasonPluginLoadFailed, cmp.Or(p.Digest, "no revision")+" is in force: "+p.Err.Error())
+	}
+}
+
+// remind repeats the Events about what is not in force, until ctx ends.
+func (a *Agent) remind(ctx context.Context, tick <-chan time.Time) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick:
+		}
+		a.configurationEvent()
+		a.status.mu.Lock()
+		all := a.status.plugins
+		a.status.mu.Unlock()
+		for i := range all {
+			a.pluginEvent(&all[i])
+		}
+	}
+}
+
+// configurationMetrics returns what is in force, for metrics.
+func (a *Agent) configurationMetrics() metrics.Configuration {
+	s := &a.status
+	s.mu.Lock()
+	out := metrics.Configuration{Hash: s.hash, Successful: s.err == nil, SucceededAt: s.succeeded}
+	s.mu.Unlock()
+	for _, p := range a.plugins.Status() {
+		out.Plugins = append(out.Plugins, metrics.PluginInForce{Plugin: p.Name, Digest: p.Digest, LoadFailed: p.Err != nil})
+	}
+	for _, p := range revisions(a.config.Load(), a.plugins) {
+		out.Policies = append(out.Policies, metrics.PolicyInForce{Policy: p.Name, Revision: p.Revision})
+	}
+	return out
+}
+
+// nodeState returns what is in force, for the state socket.
+func (a *Agent) nodeState() *state.Node {
+	out := NodeState(a.config.Load(), a.plugins)
+	s := &a.status
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		at := s.since.UTC()
+		out.Configuration.Error, out.Configuration.Since = s.err.Error(), &at
+	}
+	return out
+}
+
+// NodeState returns what of a configuration is in force: the plugins that are loaded, and the revisions of policies.
+func NodeState(cfg *config.Config, set *plugins.Set) *state.Node {
+	out := &state.Node{Configuration: state.Configuration{Hash: cfg.Hash()}, Plugins: []state.Plugin{}, Policies: revisions(cfg, set)}
+	for _, p := range set.Status() {
+		plugin := state.Plugin{Name: p.Name, Digest: p.Digest}
+		if p.Err != nil {
+			at := p.Since.UTC()
+			plugin.Error, plugin.Since = p.Err.Error(), &at
+		}
+		out.Plugins = append(out.Plugins, plugin)
+	}
+	return out
+}
+
+// revisions returns the revisions of all policies of a configuration, with those that bindings with settings make, sorted by name.
+func revisions(cfg *config.Config, set *plugins.Set) []state.Policy {
+	out := []state.Policy{}
+	add := func(p *policy.Policy) {
+		r := state.Policy{Name: p.Name, Revision: policy.Revision(p, set.Get)}
+		if !slices.Contains(out, r) {
+			out = append(out, r)
+		}
+	}
+	policies := cfg.PolicySet()
+	for i := range cfg.Policies {
+		add(&cfg.Policies[i])
+	}
+	for i := range policies.Bindings {
+		if p := policies.Bindings[i].Applied; p != nil {
+			add(p)
+		}
+	}
+	slices.SortFunc(out, func(p, q state.Policy) int {
+		return cmp.Or(cmp.Compare(p.Name, q.Name), cmp.Compare(p.Revision, q.Revision))
+	})
+	return out
+}
