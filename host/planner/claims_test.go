@@ -419,21 +419,4 @@ func BenchmarkContestants(b *testing.B) {
 	}
 }
 
-func BenchmarkEndpointUpdate(b *testing.B) {
-	p := New(testSettings(), nativePlugins)
-	p.Apply(manyServices(10_000, 10))
-	p.Plan(time.Unix(1000, 0))
-	states := [2][]model.Change{}
-	for i := range states {
-		for j := range 1000 {
-			name := model.Name{Namespace: "shop", Name: fmt.Sprint("s", j*10)}
-			states[i] = append(states[i], model.Change{Kind: model.SliceKind, Name: name, Slice: slice(name, 10+i)})
-		}
-	}
-	n := 0
-	for b.Loop() {
-		p.Apply(states[n/1000%2][n%1000 : n%1000+1])
-		p.Plan(time.Unix(1000, 0))
-		n++
-	}
-}
+func BenchmarkEndpointUpdate(b *testing.B) { benchmarkUpdates(b, testSettings()) }
