@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/capacity/capacity"
 	"github.com/sluice-proxy/sluice/plugins/failover/failover"
@@ -16,12 +17,13 @@ import (
 	"github.com/sluice-proxy/sluice/plugins/rebalance/rebalance"
 	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
 	"github.com/sluice-proxy/sluice/plugins/subset/subset"
+	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// Each bundled plugin that boutique/sluice.yaml does not use has an example, with settings that it accepts, and is bound to a Service.
+// Each bundled plugin that boutique/sluice.yaml does not use, and zone-spill, has an example, with settings that it accepts, and is bound to a Service.
 func TestExamplesOfBundledPlugins(t *testing.T) {
-	bundled := map[string]func() sdk.Plugin{"slow-start": slowstart.New, "failover": failover.New, "canary": canary.New, "capacity": capacity.New,
+	bundled := map[string]func() sdk.Plugin{"zone-spill": zonespill.New, "slow-start": slowstart.New, "failover": failover.New, "canary": canary.New, "capacity": capacity.New,
 		"least-loaded": leastloaded.New, "maglev": maglev.New, "outlier": outlier.New, "rebalance": rebalance.New, "subset": subset.New}
 	files, err := filepath.Glob("../../examples/boutique/policies/*.yaml")
 	if err != nil {
@@ -44,12 +46,13 @@ func TestExamplesOfBundledPlugins(t *testing.T) {
 			t.Errorf("%s binds no policy", file)
 		}
 		for _, p := range cfg.Policies {
-			for _, step := range p.Steps {
-				used[step.Plugin] = true
-				if create := bundled[step.Plugin]; create == nil {
-					t.Errorf("%s: plugin %q is not in the list of this test", file, step.Plugin)
+			for step := range p.All() {
+				name, _ := policy.CutShadow(step.Plugin)
+				used[name] = true
+				if create := bundled[name]; create == nil {
+					t.Errorf("%s: plugin %q is not in the list of this test", file, name)
 				} else if err := create().Configure([]byte(step.Settings)); err != nil {
-					t.Errorf("%s: plugin %s: %v", file, step.Plugin, err)
+					t.Errorf("%s: plugin %s: %v", file, name, err)
 				}
 			}
 		}
