@@ -8,7 +8,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image demo quick race test test-cluster cluster-programs test-vm test-ipvs test-guide vm-kernels \
+.PHONY: help build plugins image demo experiment quick race test test-cluster cluster-programs test-vm test-ipvs test-guide vm-kernels \
   bench bench-peer bench-fleet soak check fmt lint format-check vet deps clean
 
 help:
@@ -42,6 +42,18 @@ demo: build
 	$(GUEST) -o bin/demo-runaway.wasm ./examples/demo/runaway
 	$(GO) build -trimpath -o bin/demo ./examples/demo
 	bin/demo
+
+# Rolling restarts, scale-ups and failing endpoints, with and without policies, in mode nftables, and in mode ipvs if this kernel has
+# IPVS or a test kernel is built (make vm-kernels): there connections last longer, as it is slower.
+experiment: build
+	$(GO) build -trimpath -o bin/drain-experiment ./examples/drain-experiment
+	bin/drain-experiment -svg bin/experiment.svg
+	@if [ -e /proc/net/ip_vs ]; then bin/drain-experiment -mode ipvs -run '$(IPVS_RUNS)'; \
+	  elif [ -x bin/vm ] && [ -z "$$(bin/vm build -missing $(lastword $(KERNELS)))" ]; then \
+	    $(VM) -memory 2048 -kernel $(lastword $(KERNELS)) bin/drain-experiment -mode ipvs -hold 4s -run '$(IPVS_RUNS)'; \
+	  else echo 'mode ipvs: this kernel has no IPVS, and there is no test kernel: make vm-kernels'; fi
+
+IPVS_RUNS   := restart.*, preStop
 
 # Programs that the tests need in addition to Go: nft (reads the ruleset back), iproute2 (links and addresses), wabt (hostile
 # modules), clang and lld (a guest in C), and others.

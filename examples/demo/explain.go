@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"os/exec"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -52,29 +50,24 @@ type decision struct {
 }
 
 // explain runs `sluice explain` in the namespace of the node.
-func (s *sluice) explain(ctx context.Context, svc model.Name) (*decision, error) {
-	cmd := exec.CommandContext(ctx, s.program, "explain", "--socket", s.socket, "-o", "json", "-n", svc.Namespace, svc.Name)
-	var out, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &stderr
-	if err := s.node.Do(cmd.Start); err != nil {
-		return nil, fmt.Errorf("run %s: %w", s.program, err)
-	}
-	if err := cmd.Wait(); err != nil {
-		return nil, fmt.Errorf("sluice explain: %w: %s", err, strings.TrimSpace(stderr.String()))
+func (d *demo) explain(ctx context.Context, svc model.Name) (*decision, error) {
+	out, err := d.sluice.Run(ctx, "explain", "--socket", d.sluice.Socket, "-o", "json", "-n", svc.Namespace, svc.Name)
+	if err != nil {
+		return nil, err
 	}
 	var x explanation
-	if err := json.Unmarshal(out.Bytes(), &x); err != nil {
+	if err := json.Unmarshal(out, &x); err != nil {
 		return nil, fmt.Errorf("sluice explain: %w", err)
 	}
 	for _, p := range x.Pools {
 		if p.Family != model.IPv4.String() || p.Pool != "cluster" {
 			continue
 		}
-		d := &decision{by: p.DecidedBy, endpoints: map[string]endpointExplanation{}}
+		found := &decision{by: p.DecidedBy, endpoints: map[string]endpointExplanation{}}
 		for _, e := range p.Endpoints {
-			d.endpoints[e.Pod] = e
+			found.endpoints[e.Pod] = e
 		}
-		return d, nil
+		return found, nil
 	}
 	return nil, fmt.Errorf("sluice explain: Service %s has no IPv4 pool", svc)
 }

@@ -66,7 +66,7 @@ func show(p paths) int {
 		d.problem("interrupted")
 	case err != nil:
 		d.problem("%v", err)
-		lines, _ := d.sluice.logLines(0)
+		lines, _ := d.sluice.LogLines(0)
 		for _, l := range lines[max(0, len(lines)-5):] {
 			d.showLine(l)
 		}
@@ -112,7 +112,7 @@ func (d *demo) printHints() {
 	if os.Getuid() == 0 && !inInitialUserNamespace() {
 		enter = "nsenter --preserve-credentials -U"
 	}
-	pid := d.sluice.cmd.Process.Pid
+	pid := d.sluice.PID()
 	ns := func(fd int) string {
 		return fmt.Sprintf("%s -t %d --net=/proc/%d/fd/%d", enter, os.Getpid(), os.Getpid(), fd)
 	}
@@ -121,7 +121,7 @@ func (d *demo) printHints() {
 		"# the ruleset on the node",
 		fmt.Sprintf("%s -n -t %d nft list ruleset", enter, pid),
 		"# the weight of each endpoint, with reasons, and what is programmed in the kernel",
-		fmt.Sprintf("%s -n -t %d %s explain --socket %s -n shop catalog", enter, pid, d.paths.sluice, d.sluice.socket),
+		fmt.Sprintf("%s -n -t %d %s explain --socket %s -n shop catalog", enter, pid, d.paths.sluice, d.sluice.Socket),
 		"# the shop's page, from the client Pod by ClusterIP and from outside by NodePort",
 		fmt.Sprintf("%s curl -s http://%s/", ns(d.net.client.Fd()), d.frontendVIP()),
 		fmt.Sprintf("%s curl -s http://%s/", ns(d.net.outside.Fd()), d.nodePort),

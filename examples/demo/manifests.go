@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/sluice-proxy/sluice/examples/internal/lab"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
@@ -120,7 +121,7 @@ func (m *manifests) edit(svc model.Name, pod string, change func(endpoints []any
 func (m *manifests) restore() error {
 	for path, text := range m.original {
 		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, text) {
-			if err := replaceFile(path, text); err != nil {
+			if err := lab.ReplaceFile(path, text); err != nil {
 				return err
 			}
 		}
@@ -196,17 +197,5 @@ func writeDocuments(path string, docs []any) error {
 		}
 		b.Write(append(bytes.TrimSpace(text), '\n'))
 	}
-	return replaceFile(path, b.Bytes())
-}
-
-// replaceFile replaces a file atomically: readers see either the old or the new content.
-func replaceFile(path string, text []byte) error {
-	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
-	if err := os.WriteFile(tmp, text, 0o644); err != nil {
-		return fmt.Errorf("replace a file: %w", err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return fmt.Errorf("replace a file: %w", err)
-	}
-	return nil
+	return lab.ReplaceFile(path, b.Bytes())
 }

@@ -26,7 +26,7 @@ func (d *demo) await(ctx context.Context, what string, wanted func(*decision) bo
 	deadline := time.Now().Add(reactionTimeout)
 	var last error
 	for time.Now().Before(deadline) {
-		x, err := d.sluice.explain(ctx, catalog)
+		x, err := d.explain(ctx, catalog)
 		if err == nil && wanted(x) && x.checkKernel() == nil {
 			return x, nil
 		}
@@ -37,9 +37,9 @@ func (d *demo) await(ctx context.Context, what string, wanted func(*decision) bo
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-d.sluice.ended:
-			lines, _ := d.sluice.logLines(0)
-			return nil, fmt.Errorf("sluice ended: %w\n%s", errors.Join(d.sluice.err), strings.Join(lines, "\n"))
+		case <-d.sluice.Ended():
+			lines, _ := d.sluice.LogLines(0)
+			return nil, fmt.Errorf("sluice ended: %w\n%s", d.sluice.Stop(), strings.Join(lines, "\n"))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -70,7 +70,7 @@ func (d *demo) awaitShares(ctx context.Context, part float64, by string) (*decis
 
 // showChange prints the last line about a change that sluice has logged since the previous call, if any.
 func (d *demo) showChange() {
-	lines, mark := d.sluice.logLines(d.mark, `msg="synced services"`)
+	lines, mark := d.sluice.LogLines(d.mark, `msg="synced services"`)
 	if d.mark = mark; len(lines) > 0 {
 		d.showLine(lines[len(lines)-1])
 	}
@@ -113,7 +113,7 @@ func (d *demo) measure(ctx context.Context, decided *decision, want map[string]f
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	after, err := d.sluice.explain(ctx, catalog)
+	after, err := d.explain(ctx, catalog)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/examples/internal/lab"
 )
 
 // settings returns the settings that override those of the boutique: drain stages of a duration in seconds, a minimum of
@@ -80,5 +82,5 @@ func copyFile(to, from string) error {
 	if err != nil {
 		return fmt.Errorf("copy %s: %w", from, err)
 	}
-	return replaceFile(to, text)
+	return lab.ReplaceFile(to, text)
 }

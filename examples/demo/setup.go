@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/sluice-proxy/sluice/examples/internal/lab"
 )
 
 // node is the node of sluice, and zone its zone.
@@ -24,7 +26,7 @@ type demo struct {
 	dir       string // temporary
 	manifests *manifests
 	net       *topology
-	sluice    *sluice
+	sluice    *lab.Sluice
 	vip       netip.AddrPort // of catalog
 	nodePort  netip.AddrPort // of frontend
 	began     time.Time
@@ -133,7 +135,7 @@ func (d *demo) configure() error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(d.path("sluice.yaml"), text)
+	return lab.ReplaceFile(d.path("sluice.yaml"), text)
 }
 
 // stageFor returns the duration of a stage in seconds: four times that of a measurement, as the machine may be busy.
@@ -145,7 +147,7 @@ func stageFor(measurement time.Duration) int {
 const logFile = "sluice.log"
 
 func (d *demo) run() (err error) {
-	d.sluice, err = startSluice(d.net.Node, d.paths.sluice, d.path("sluice.sock"), d.path(logFile),
+	d.sluice, err = lab.StartSluice(d.net.Node, d.paths.sluice, d.path("sluice.sock"), d.path(logFile),
 		"--checkpoint", d.path("checkpoint.json"), "--source", d.path("manifests"), "--config", d.path("sluice.yaml"), "--node", node)
 	return err
 }
@@ -153,7 +155,7 @@ func (d *demo) run() (err error) {
 // tearDown stops and removes everything. An error is recorded as a problem.
 func (d *demo) tearDown() {
 	if d.sluice != nil {
-		if err := d.sluice.stop(); err != nil {
+		if err := d.sluice.Stop(); err != nil {
 			d.problem("%v", err)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/sluice-proxy/sluice/examples/internal/lab"
 )
 
 // brokenPlugin is the plugin that the last step breaks.
@@ -157,9 +159,9 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 	good := filepath.Join(d.paths.plugins, brokenPlugin)
 	target := d.path("plugins/" + brokenPlugin)
 
-	_, mark := d.sluice.logLines(0)
+	_, mark := d.sluice.LogLines(0)
 	d.paragraph("A text file replaces %s. sluice refuses to load it and continues with the previous plugin.", brokenPlugin)
-	if err := replaceFile(target, []byte("#!/bin/sh\necho this is not a plugin\n")); err != nil {
+	if err := lab.ReplaceFile(target, []byte("#!/bin/sh\necho this is not a plugin\n")); err != nil {
 		return err
 	}
 	if err := d.showLog(ctx, mark, "ERROR", "plugin zone-spill"); err != nil {
@@ -169,7 +171,7 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 		return err
 	}
 
-	_, mark = d.sluice.logLines(0)
+	_, mark = d.sluice.LogLines(0)
 	d.paragraph("Next, a module that passes every check at load and then loops forever on real requests. The sandbox stops it when it runs out of fuel, "+
 		"and the last good decision stays in force: a quarter for each endpoint in %s, not an even spread over all ten.", zone)
 	if err := copyFile(target, d.paths.runaway); err != nil {
@@ -205,7 +207,7 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 // showLog waits for a line of sluice's log and prints it.
 func (d *demo) showLog(ctx context.Context, mark int, words ...string) error {
 	for deadline := time.Now().Add(reactionTimeout); time.Now().Before(deadline); {
-		if lines, _ := d.sluice.logLines(mark, words...); len(lines) > 0 {
+		if lines, _ := d.sluice.LogLines(mark, words...); len(lines) > 0 {
 			d.showLine(lines[0])
 			return nil
 		}

@@ -7,9 +7,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"time"
 
+	"github.com/sluice-proxy/sluice/examples/internal/lab"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
@@ -69,17 +69,7 @@ func (t *topology) fill(s shop, node string) error {
 			return err
 		}
 	}
-	return t.tune()
-}
-
-// tune shortens conntrack timeouts on the node, so that short connections do not accumulate. Some kernels do not allow this
-// in a user namespace; the demo works without.
-func (t *topology) tune() error {
-	return t.Node.Do(func() error {
-		_ = os.WriteFile("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close", []byte("1"), 0)
-		_ = os.WriteFile("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait", []byte("1"), 0)
-		return nil
-	})
+	return lab.ShortenConntrack(t.Node)
 }
 
 func (t *topology) addPod(p pod) (*testnet.Host, error) {

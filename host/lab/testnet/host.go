@@ -25,6 +25,18 @@ func (h *Host) Do(f func() error) error { return within(h.ns, f) }
 // Fd returns the file descriptor of the host's namespace, valid until the lab is closed.
 func (h *Host) Fd() int { return int(h.ns.Fd()) }
 
+// Silence cuts the host off: packets to it get no answer, as after a crash of its machine.
+func (h *Host) Silence() error {
+	link, err := h.nl.LinkByName("eth0")
+	if err == nil {
+		err = h.nl.LinkSetDown(link)
+	}
+	if err != nil {
+		return fmt.Errorf("testnet: silence %s: %w", h.Name, err)
+	}
+	return nil
+}
+
 // Addr returns the host's first address of like's family.
 func (h *Host) Addr(like netip.Addr) netip.Addr {
 	for _, a := range h.Addrs {

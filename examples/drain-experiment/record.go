@@ -1,0 +1,148 @@
+package main
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// failure is a class of failed connections.
+type failure int
+
+const (
+	refused     failure = iota // the host of the endpoint refuses it
+	reset                      // the endpoint resets it, at once or later
+	hung                       // no answer within the timeout of the client
+	unreachable                // anything else
+	failures                   // their number
+)
+
+// recorder collects what becomes of connections over time. It belongs to the load while that runs; mark may be called by anyone.
+type recorder struct {
+	interval time.Duration // of samples
+
+	began  time.Time
+	next   time.Time // of the next sample
+	names  []string  // of servers, in the order in which they appeared
+	now    sample    // what happens before it
+	ok     int       // short connections that went well
+	longs  int       // long connections that were opened
+	shed   int       // long connections that were reset when open: their clients connect again
+	total  [failures]int
+	last   time.Duration // of the last failure, since the beginning
+	series []sample
+
+	mu    sync.Mutex
+	marks []mark
+}
+
+// sample is what is true at a time, and what has happened since the sample before.
+type sample struct {
+	at     time.Duration // since the beginning
+	open   []int         // connections by server
+	long   []int         // those of them that are long
+	failed [failures]int
+	shed   int
+}
+
+// mark is something that the experiment did at a time.
+type mark struct {
+	at   time.Duration
+	text string
+}
+
+func newRecorder(interval time.Duration) *recorder {
+	now := time.Now()
+	return &recorder{interval: interval, began: now, next: now.Add(interval)}
+}
+
+// mark records an action.
+func (r *recorder) mark(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.marks = append(r.marks, mark{time.Since(r.began), text})
+}
+
+// opened counts a connection and returns the number of its server.
+func (r *recorder) opened(name string, long bool) int {
+	i := slices.Index(r.names, name)
+	if i < 0 {
+		i = len(r.names)
+		r.names = append(r.names, name)
+		r.now.open, r.now.long = append(r.now.open, 0), append(r.now.long, 0)
+	}
+	r.now.open[i]++
+	if long {
+		r.now.long[i]++
+		r.longs++
+	}
+	return i
+}
+
+// closed counts the end of a connection.
+func (r *recorder) closed(server int, long bool) {
+	r.now.open[server]--
+	if long {
+		r.now.long[server]--
+	}
+}
+
+// failed counts a failed connection. An open long one that is reset counts apart: policies reset them on purpose.
+func (r *recorder) failed(f failure, openLong bool) {
+	if openLong && f == reset {
+		r.shed++
+		r.now.shed++
+		return
+	}
+	r.total[f]++
+	r.now.failed[f]++
+	r.last = time.Since(r.began)
+}
+
+// tick takes a sample when it is due.
+func (r *recorder) tick(now time.Time) {
+	if now.Before(r.next) {
+		return
+	}
+	s := r.now
+	s.at, s.open, s.long = now.Sub(r.began), slices.Clone(s.open), slices.Clone(s.long)
+	r.series = append(r.series, s)
+	r.now.failed, r.now.shed = [failures]int{}, 0
+	r.next = now.Add(r.interval)
+}
+
+// failedTotal returns the number of connections that failed.
+func (r *recorder) failedTotal() (n int) {
+	for _, k := range r.total {
+		n += k
+	}
+	return n
+}
+
+// connections returns the number of connections that were attempted and have ended or, if they are long, were opened.
+func (r *recorder) connections() int { return r.ok + r.longs + r.failedTotal() }
+
+// most returns the largest number of connections of a server at any time.
+func (r *recorder) most() (largest int) {
+	for _, s := range r.series {
+		for _, n := range s.open {
+			largest = max(largest, n)
+		}
+	}
+	return largest
+}
+
+// imbalance returns the largest number of long connections of a server at the end ÷ the mean of a number of servers.
+func (r *recorder) imbalance(servers int) float64 {
+	if len(r.series) == 0 {
+		return 0
+	}
+	largest, sum := 0, 0
+	for _, n := range r.series[len(r.series)-1].long {
+		largest, sum = max(largest, n), sum+n
+	}
+	if sum == 0 {
+		return 0
+	}
+	return float64(largest) * float64(servers) / float64(sum)
+}
