@@ -82,7 +82,7 @@ policies:
   shadow: [{name: zone-spill, settings: {}, serviceSettings: [demand]}]
 - {name: hold, panic: {below: 50}}
 - {name: guarded, plugins: [{name: zone-spill}], guard: {failedPercent: 3, window: 45s}}
-- {name: hold-longer, maxShedPercentPerSecond: 5, panic: {below: 70, hold: 10m}, plugins: [{name: zone-spill}]}
+- {name: hold-longer, ignoreHints: true, maxShedPercentPerSecond: 5, panic: {below: 70, hold: 10m}, plugins: [{name: zone-spill}]}
 bindings:
 - selector:
     matchLabels: {tier: back, app.kubernetes.io/name: cart}
@@ -157,7 +157,7 @@ func TestParseEveryField(t *testing.T) {
 			},
 			{Name: "hold", Panic: policy.Panic{Below: 50, Hold: 5 * time.Minute}, MaxShedPercentPerSecond: 1},
 			{Name: "guarded", Steps: []policy.Step{{Plugin: "zone-spill"}}, Guard: policy.Guard{FailedPercent: 3, Window: 45 * time.Second}, MaxShedPercentPerSecond: 1},
-			{Name: "hold-longer", Steps: []policy.Step{{Plugin: "zone-spill"}}, Panic: policy.Panic{Below: 70, Hold: 10 * time.Minute}, MaxShedPercentPerSecond: 5},
+			{Name: "hold-longer", IgnoreHints: true, Steps: []policy.Step{{Plugin: "zone-spill"}}, Panic: policy.Panic{Below: 70, Hold: 10 * time.Minute}, MaxShedPercentPerSecond: 5},
 		},
 		Bindings: []policy.Binding{
 			{
@@ -249,7 +249,7 @@ plugins:
 - {file: c.wasm}
 policies:
 - {name: a, mode: Try, failurePolicy: Never, plugins: []}
-- {name: p, panic: {below: 101, hold: 1500ms, above: 1}, maxShedPercentPerSecond: 0}
+- {name: p, ignoreHints: true, panic: {below: 101, hold: 1500ms, above: 1}, maxShedPercentPerSecond: 0}
 - {name: q, mode: Observe, panic: {hold: 2h}, shadow: [{name: zonespil, serviceSettings: [""]}]}
 - name: b
   plugins:
@@ -335,6 +335,7 @@ policies[0].plugins: at least one plugin, shadow, or panic, is required
 policies[1].maxShedPercentPerSecond: 0 is not between 1 and 100
 policies[1].panic.below: 101 is not between 1 and 100
 policies[1].panic.hold: 1.5s is not a whole number of seconds
+policies[1].ignoreHints: without plugins the default rules decide, which follow hints
 policies[2].mode: has been replaced by shadow: plugins that are listed there are asked and compared, and never enforced
 policies[2].panic.below: required: a percentage of the endpoints
 policies[2].panic.hold: 2h0m0s is more than 1h0m0s

@@ -53,7 +53,7 @@ func (c *Config) Effective() any {
 		f.Plugins = append(f.Plugins, e)
 	}
 	for _, p := range c.Policies {
-		e := policyEntry{Name: p.Name, FailurePolicy: p.OnFailure.String(),
+		e := policyEntry{Name: p.Name, FailurePolicy: p.OnFailure.String(), IgnoreHints: p.IgnoreHints,
 			MaxShed: number(p.MaxShedPercentPerSecond)}
 		if g := p.Guard; g.FailedPercent != 0 {
 			e.Guard = &guardEntry{number(g.FailedPercent), g.Window.String()}

@@ -76,6 +76,7 @@ type policyEntry struct {
 	Shadow        []stepEntry     `json:"shadow"`
 	Mode          json.RawMessage `json:"mode,omitempty"` // removed: an error of its own
 	FailurePolicy string          `json:"failurePolicy"`
+	IgnoreHints   bool            `json:"ignoreHints"`
 	Panic         *panicEntry     `json:"panic"`
 	Guard         *guardEntry     `json:"guard"`
 	MaxShed       *int32          `json:"maxShedPercentPerSecond"`

@@ -100,6 +100,9 @@ func (p *parser) policies(list []policyEntry, plugins []Plugin) []policy.Policy 
 		if len(e.Plugins) == 0 && len(e.Shadow) == 0 && e.Panic == nil {
 			p.errorf(path+".plugins", "at least one plugin, shadow, or panic, is required")
 		}
+		if q.IgnoreHints = e.IgnoreHints; q.IgnoreHints && len(e.Plugins) == 0 && len(e.Shadow) == 0 {
+			p.errorf(path+".ignoreHints", "without plugins the default rules decide, which follow hints")
+		}
 		q.Steps, q.Shadow = p.steps(path+".plugins", e.Plugins, known), p.steps(path+".shadow", e.Shadow, known)
 		for j := range q.Shadow {
 			q.Shadow[j].Plugin = policy.ShadowPlugin(q.Shadow[j].Plugin)

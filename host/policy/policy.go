@@ -14,9 +14,12 @@ type Policy struct {
 	Steps []Step
 	// Shadow is a second chain, with names from ShadowPlugin. It gets the same inputs, and its decisions are compared with what is
 	// enforced, see Decision.Shadow. Nil: none.
-	Shadow    []Step
-	OnFailure OnFailure
-	Panic     Panic
+	Shadow []Step
+	// IgnoreHints gives plugins all ready endpoints of the cluster pool as chosen, whatever topology hints say. The default rules, which
+	// decide without an answer of the plugins, follow hints.
+	IgnoreHints bool
+	OnFailure   OnFailure
+	Panic       Panic
 	// MaxShedPercentPerSecond bounds which part of an endpoint's connections is reset in a second because of Shed.
 	MaxShedPercentPerSecond int
 	Guard                   Guard
@@ -24,7 +27,7 @@ type Policy struct {
 
 // equal reports whether two policies are equal; reading a configuration again makes new ones.
 func (p *Policy) equal(q *Policy) bool {
-	return p == q || p.Name == q.Name && p.OnFailure == q.OnFailure && p.Panic == q.Panic &&
+	return p == q || p.Name == q.Name && p.IgnoreHints == q.IgnoreHints && p.OnFailure == q.OnFailure && p.Panic == q.Panic &&
 		p.MaxShedPercentPerSecond == q.MaxShedPercentPerSecond && equalSteps(p.Steps, q.Steps) && equalSteps(p.Shadow, q.Shadow)
 }
 

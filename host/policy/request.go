@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// build builds the request for the first plugin of the chain, with the weights of the default rules, and e.portIndex.
+// build builds the request for the first plugin of the chain, with the weights of the default rules, without topology hints if the policy
+// ignores these, and e.portIndex.
 func (e *Evaluator) build(c *Call, ch *chain, times *conditionTimes, in *Input, now time.Time) outcomesOf {
 	p := in.Port
 	var needs uint32
@@ -21,6 +22,9 @@ func (e *Evaluator) build(c *Call, ch *chain, times *conditionTimes, in *Input, 
 			continue
 		}
 		since, bits := times.times[i], conditions(in, i)
+		if ch.policy.IgnoreHints && in.Pool == abi.PoolCluster && p.UsesCluster && (ep.Ready || ep.HeldCluster) {
+			bits |= abi.Chosen
+		}
 		eps = append(eps, abi.Endpoint{
 			Addr: ep.Addr, Conditions: bits, Node: ep.Node, Zone: ep.Zone,
 			Weight: bits / abi.Chosen & 1, PriorWeight: abi.NoWeight,

@@ -77,6 +77,9 @@ func codesOf(p *Policy, plugins func(string) (Plugin, error)) []string {
 func (d *digester) policy(p *Policy, codes []string) string {
 	d.buf = d.buf[:0]
 	d.addUint64(uint64(p.OnFailure))
+	if p.IgnoreHints {
+		d.addString("ignoreHints")
+	}
 	d.addUint64(uint64(p.Panic.Below))
 	d.addUint64(uint64(p.Panic.Hold))
 	d.addUint64(uint64(p.MaxShedPercentPerSecond))
