@@ -58,9 +58,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 		e.drift.nextRepair = r.At.Add(max(minRepairInterval, 10*r.Duration))
 	}
 	e.Observer.OnApply(&r)
-	if step.Remaining > 0 {
-		e.Planner.AdaptBatch(r.At.Sub(now))
-	}
+	e.Planner.AdaptStep(r.At.Sub(now))
 	// Connections end after the new rules are in place, so that reconnecting clients find these.
 	e.reset(ctx, step.Resets)
 	e.deleteStale(ctx, step.StaleUDPFlows)

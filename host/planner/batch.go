@@ -8,35 +8,23 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// The batch size follows the duration of a step (planning and programming), so that a change which arrives during a step waits
-// for about targetStepTime.
-const (
-	initialBatch   = 128
-	minBatch       = 8
-	maxBatch       = 2048
-	targetStepTime = 20 * time.Millisecond
-)
+// targetStepTime is how long a step (planning and programming) may take that does as much as a Plan allows. A change that arrives
+// meanwhile waits for its end, and is then programmed first.
+const targetStepTime = 2500 * time.Microsecond
 
-// AdaptBatch adapts the batch size to the duration of the last step, planning and programming. Call it after a Plan that left
-// Services remaining.
-func (p *Planner) AdaptBatch(took time.Duration) {
+// AdaptStep adapts how much a Plan does to the duration of the last step, planning and programming.
+func (p *Planner) AdaptStep(took time.Duration) {
 	switch {
-	case took > 2*targetStepTime:
-		p.batchSize = max(p.batchSize/2, minBatch)
+	case !p.full: // its duration says nothing about larger ones
+	case took > targetStepTime:
+		p.stepCost = max(p.stepCost*3/4, minStepCost)
 	case took < targetStepTime/2:
-		p.batchSize = min(p.batchSize*2, maxBatch)
-	}
-	switch {
-	case took > targetStepTime/2:
-		p.stepCost = max(p.stepCost/2, minStepCost)
-	case took < targetStepTime/4:
-		p.stepCost = min(p.stepCost*2, stepCost)
+		p.stepCost = min(p.stepCost*5/4, maxStepCost)
 	}
 }
 
-// PlanInBatches bounds the duration of a Plan. It recomputes deferred Services in batches, see AdaptBatch, and of the Services that
-// have changed as much as it does in some milliseconds, in turns. The first Plan does everything. When Services remain,
-// Result.RequeueAt is now.
+// PlanInBatches bounds the duration of a Plan, see AdaptStep. The first one does everything. When Services remain, Result.RequeueAt is
+// now.
 func (p *Planner) PlanInBatches() { p.inBatches = true }
 
 // nameQueue lists Services, oldest first.
@@ -85,39 +73,30 @@ func (p *Planner) planAgain(name model.Name) bool {
 	return true
 }
 
-// planDeferred plans the Services of a queue until the batch is full, and returns how many have been planned in all.
-func (p *Planner) planDeferred(q *nameQueue, now time.Time, result *Result, planned int) int {
+// planQueue plans the Services of a queue until the budget is spent.
+func (p *Planner) planQueue(q *nameQueue, limit *budget, now time.Time, result *Result) {
 	for i, name := range q.queue {
 		if !q.queued[name] {
 			continue // it is planned already
 		}
-		if p.batchFull(planned) {
+		if limit.spent() {
 			q.queue = q.queue[i:]
-			result.Remaining += len(q.queued)
-			return planned
+			return
 		}
-		p.planTurn(name, now, result)
-		planned++
+		p.planTurn(name, limit, now, result)
 	}
 	*q = nameQueue{} // clear would cost as much as the map's largest size ever
-	return planned
 }
 
-// batchFull reports whether a Plan that has planned so many Services leaves the others to the next one.
-func (p *Planner) batchFull(planned int) bool { return p.inBatches && planned >= p.batchSize }
-
 // planTurn gives a Service a turn.
-func (p *Planner) planTurn(name model.Name, now time.Time, result *Result) {
-	var turn *budget
-	if p.inBatches {
-		turn = &budget{left: turnCost}
-	}
+func (p *Planner) planTurn(name model.Name, limit *budget, now time.Time, result *Result) {
+	turn := limit.begin()
 	if p.planService(name, now, result, turn) {
 		result.Planned++
-		return
+	} else {
+		p.unfinished.push(name)
 	}
-	p.unfinished.push(name)
-	result.Remaining++
+	limit.end(turn)
 }
 
 // replanAll schedules all Services: before the first plan as changed, later in batches.

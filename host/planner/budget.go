@@ -12,16 +12,21 @@ const (
 	elementCost  = 50
 )
 
-// stepCost is how much of the changed Services one Plan does, so that a Service that changes meanwhile waits for about 5 ms.
-// turnCost is how much one Service may use of it before it is another one's turn.
+// callCost is the cost of calling a plugin and recording its answer.
+const callCost = 60
+
+// A Plan does about Planner.stepCost of work, which follows the duration of steps, see AdaptStep.
 const (
-	stepCost    = 32_000
-	minStepCost = 2_000
-	turnCost    = stepCost / 4
+	initialStepCost = 16_000
+	minStepCost     = 2_000
+	maxStepCost     = 64_000
 )
 
 // budget is the work that may still be done; nil is unlimited.
-type budget struct{ left int }
+type budget struct {
+	left int
+	turn int // how much one Service may use before it is another one's turn
+}
 
 func (b *budget) spent() bool { return b != nil && b.left <= 0 }
 
@@ -39,17 +44,18 @@ func (b *budget) add(cost int) *budget {
 	return b
 }
 
-// turn returns the part of the budget that one Service may use, for end to take off.
-func (b *budget) turn() *budget {
+// begin returns the budget of the turn of a Service, for end to take off. It may be more than what is left: the rest of a Plan would
+// otherwise go to Services that it does not suffice for.
+func (b *budget) begin() *budget {
 	if b == nil {
 		return nil
 	}
-	return &budget{left: min(b.left, turnCost)}
+	return &budget{left: b.turn}
 }
 
 func (b *budget) end(turn *budget) {
 	if b != nil {
-		b.left -= min(b.left, turnCost) - turn.left
+		b.left -= b.turn - turn.left
 	}
 }
 

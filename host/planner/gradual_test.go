@@ -125,7 +125,7 @@ func TestLargePoolIsPlannedInParts(t *testing.T) {
 				}
 				changed += poolChanges(&old.Pool, &f.Pool)
 			}
-			if changed > 4*stepCost/elementCost {
+			if changed > 4*initialStepCost/elementCost {
 				t.Fatalf("step %d changes %d endpoints", steps, changed)
 			}
 			if step.Remaining == 0 {

@@ -33,11 +33,7 @@ func (p *Planner) Plan(now time.Time) Result {
 	}
 	result := Result{Warnings: p.newWarnings}
 	p.newWarnings = nil
-	p.planChanged(now, &result, first)
-	planned := p.planDeferred(&p.due, now, &result, 0)
-	planned = p.planDeferred(&p.deferred, now, &result, planned)
-	planned = p.planWaiting(now, &result, planned)
-	p.planDeferred(&p.shadows, now, &result, planned)
+	p.planServices(now, &result, first)
 	result.Delta = p.builder.Take()
 	result.NewConflicts = p.builder.NewConflicts()
 	for _, d := range slices.Concat(result.NewConflicts, result.NewlyLimited) {
@@ -54,34 +50,71 @@ func (p *Planner) Plan(now time.Time) Result {
 	return result
 }
 
-// planChanged plans the Services that have changed, of which it does as much as fits the budget of a Plan. A Service that takes
-// more than its turn continues when the others have had theirs; a quarter of the budget is for such Services.
-func (p *Planner) planChanged(now time.Time, result *Result, all bool) {
+// planServices plans the Services that have changed, then others, as far as the budget of a Plan allows. While there is a backlog, a
+// Plan with changed Services does not work on it, but the next one does: so a change is programmed in a short step of its own.
+func (p *Planner) planServices(now time.Time, result *Result, all bool) {
 	var limit *budget
 	if !all && p.inBatches {
-		limit = &budget{}
+		limit = &budget{turn: max(1, p.stepCost/4)}
 	}
+	changed := p.changed.len() > 0
 	p.takeTurns(&p.changed, limit.add(p.stepCost*3/4), now, result)
-	limit.add(p.stepCost / 4)
-	for p.unfinished.len() > 0 && !limit.spent() { // without a limit, until all are done
-		p.takeTurns(&p.unfinished, limit, now, result)
+	if p.postponed = changed && limit != nil && !p.postponed; !p.postponed {
+		p.planBacklog(limit, now, result)
 	}
+	p.full = limit.spent()
 	if !p.builder.Reassess(limit.add(p.stepCost / 4)) {
+		p.full = true
 		result.Remaining++
 	}
-	result.Remaining += p.changed.len() + p.unfinished.len()
+	result.Remaining += p.changed.len() + p.unfinished.len() + len(p.due.queued) + len(p.deferred.queued) + len(p.shadows.queued)
+	if plugin, _ := p.nextWaiting(); plugin != "" {
+		result.Remaining++
+	}
+}
+
+// planBacklog divides what is left of the budget, at least a quarter of all, among the kinds of work that wait. What one
+// kind does not use is for those after it; another one is the first each time.
+func (p *Planner) planBacklog(limit *budget, now time.Time, result *Result) {
+	var kinds []func()
+	if p.unfinished.len() > 0 {
+		kinds = append(kinds, func() { p.planUnfinished(limit, now, result) })
+	}
+	for _, q := range []*nameQueue{&p.due, &p.deferred} {
+		if len(q.queued) > 0 {
+			kinds = append(kinds, func() { p.planQueue(q, limit, now, result) })
+		}
+	}
+	if len(p.waiting) > 0 {
+		kinds = append(kinds, func() { p.planWaiting(limit, now, result) })
+	}
+	share := 0
+	if limit != nil && len(kinds) > 0 {
+		share = max(limit.left+p.stepCost/4, p.stepCost/4) / len(kinds)
+		limit.left = 0
+	}
+	for i := range 2 * len(kinds) {
+		if i < len(kinds) {
+			limit.add(share)
+		}
+		if !limit.spent() {
+			kinds[(p.rotation+i)%len(kinds)]()
+		}
+	}
+	p.rotation++
+	p.planQueue(&p.shadows, limit, now, result) // enforced chains come first
+}
+
+// planUnfinished gives the Services that take more than one turn their turns, without a limit until they are done.
+func (p *Planner) planUnfinished(limit *budget, now time.Time, result *Result) {
+	for p.unfinished.len() > 0 && !limit.spent() {
+		p.takeTurns(&p.unfinished, limit, now, result)
+	}
 }
 
 // takeTurns gives each Service in a queue a turn, until the budget is spent.
 func (p *Planner) takeTurns(q *fairQueue, limit *budget, now time.Time, result *Result) {
 	for n := q.len(); n > 0 && !limit.spent(); n-- {
-		name := q.pop()
-		turn := limit.turn()
-		if p.planService(name, now, result, turn) {
-			result.Planned++
-		} else {
-			p.unfinished.push(name)
-		}
-		limit.end(turn)
+		p.planTurn(q.pop(), limit, now, result)
 	}
 }

@@ -29,14 +29,16 @@ type Planner struct {
 	nodesPartial bool // zones is empty because not all Nodes of the cluster have been read
 	services     map[model.Name]*serviceState
 	changed      fairQueue             // Services that have changed
-	unfinished   fairQueue             // Services that take more than one turn, see planChanged
+	unfinished   fairQueue             // Services that take more than one turn, see planServices
 	due          nameQueue             // Services to recompute because of the time or the answer of a plugin
 	deferred     nameQueue             // Services to recompute after those because shared state has changed
 	shadows      nameQueue             // Services to recompute after all others, because of the shadow of their policy
 	waiting      map[string]*waitQueue // by plugin
 	inBatches    bool
-	batchSize    int  // how many Services that have not changed one Plan recomputes, see PlanInBatches
-	stepCost     int  // how much of the changed Services one Plan does, see PlanInBatches
+	stepCost     int  // how much one Plan does, see AdaptStep
+	full         bool // the last Plan has done as much as it may
+	postponed    bool // the last Plan did not work on the backlog
+	rotation     int  // of planBacklog
 	nodeDirty    bool // nodeInfo, rules and zones are out of date
 	requeues     requeueHeap
 	warnings     []string // of the last refresh
@@ -71,8 +73,7 @@ func New(s Settings, plugins func(string) (policy.Plugin, error)) *Planner {
 		unfinished: newFairQueue(),
 		waiting:    map[string]*waitQueue{},
 		counted:    newCountedEndpoints(),
-		batchSize:  initialBatch,
-		stepCost:   stepCost,
+		stepCost:   initialStepCost,
 		counters:   counters{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
 	}
 	p.evaluator.Admit = p.admits

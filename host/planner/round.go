@@ -91,7 +91,9 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 			return false
 		}
 		port := service.SelectEndpointsInto(&p.scratch, r.svc, &r.svc.Ports[r.next/len(families)], f, endpointSlices, p.nodeInfo)
+		calls := p.evaluator.PluginCalls()
 		d := p.decide(r, port, now)
+		budget.spend(callCost * int(p.evaluator.PluginCalls()-calls))
 		frontends := p.rules.frontends(r, &d)
 		budget.spend(lookCost*(len(endpointSlices)+len(port.Endpoints)) + frontendCost*(1+len(frontends)))
 		r.add(&p.settings.Limits, s, &d, frontends)

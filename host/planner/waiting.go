@@ -68,41 +68,45 @@ func (q *waitQueue) pop(namespace string) (model.Name, bool) {
 	return model.Name{}, false
 }
 
-// planWaiting plans Services whose plugin accepts calls again, those of shadows last, until the batch is full. It returns how many have
-// been planned in all.
-func (p *Planner) planWaiting(now time.Time, result *Result, planned int) int {
-	for _, plugin := range slices.SortedFunc(maps.Keys(p.waiting), shadowsLast) {
-		q := p.waiting[plugin]
-		hasRoom := func(namespace string) bool { return p.evaluator.Room(plugin, namespace) }
-		for {
-			i := slices.IndexFunc(q.namespaces, hasRoom)
-			if i < 0 {
-				break
-			}
-			if p.batchFull(planned) {
-				result.Remaining += len(q.waiting)
-				return planned
-			}
-			namespace := q.namespaces[i]
-			q.namespaces = slices.Delete(q.namespaces, i, i+1)
-			name, ok := q.pop(namespace)
-			if !ok {
-				continue
-			}
-			q.namespaces = append(q.namespaces, namespace)
-			s := p.services[name]
-			s.refused = slices.DeleteFunc(s.refused, func(r string) bool { return r == plugin })
-			s.turn = plugin
-			planned++
-			if !p.planAgain(name) {
-				p.planTurn(name, now, result)
-			}
-		}
+// nextWaiting returns the first plugin, shadows last, that accepts a call for a Service that waits, and the index of its namespace;
+// "" for none.
+func (p *Planner) nextWaiting() (plugin string, namespace int) {
+	for plugin, q := range p.waiting {
 		if len(q.waiting) == 0 {
 			delete(p.waiting, plugin)
 		}
 	}
-	return planned
+	for _, plugin := range slices.SortedFunc(maps.Keys(p.waiting), shadowsLast) {
+		hasRoom := func(namespace string) bool { return p.evaluator.Room(plugin, namespace) }
+		if i := slices.IndexFunc(p.waiting[plugin].namespaces, hasRoom); i >= 0 {
+			return plugin, i
+		}
+	}
+	return "", 0
+}
+
+// planWaiting plans Services whose plugin accepts calls again, until the budget is spent.
+func (p *Planner) planWaiting(limit *budget, now time.Time, result *Result) {
+	for !limit.spent() {
+		plugin, i := p.nextWaiting()
+		if plugin == "" {
+			return
+		}
+		q := p.waiting[plugin]
+		namespace := q.namespaces[i]
+		q.namespaces = slices.Delete(q.namespaces, i, i+1)
+		name, ok := q.pop(namespace)
+		if !ok {
+			continue
+		}
+		q.namespaces = append(q.namespaces, namespace)
+		s := p.services[name]
+		s.refused = slices.DeleteFunc(s.refused, func(r string) bool { return r == plugin })
+		s.turn = plugin
+		if !p.planAgain(name) {
+			p.planTurn(name, limit, now, result)
+		}
+	}
 }
 
 // shadowsLast orders the names of plugins.

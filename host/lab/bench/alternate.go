@@ -37,7 +37,7 @@ type block struct {
 
 // runBlocks programs a cluster in the present network namespace and runs a block for each line of in.
 func runBlocks(ctx context.Context, s size, in io.Reader, out io.Writer) error {
-	l, err := newHarness(ctx, "", false, true)
+	l, err := newHarness(ctx, harnessOptions{locked: true})
 	if err != nil {
 		return err
 	}

@@ -58,10 +58,13 @@ func (s size) endpointsOf(i int) int {
 	return n
 }
 
-const namespace = "bench"
-
+// serviceName returns the name of Service i. Service 0, whose updates are measured beside others, has a namespace of its own.
 func serviceName(i int) model.Name {
-	return model.Name{Namespace: namespace, Name: "svc-" + strconv.Itoa(i)}
+	n := model.Name{Namespace: "bench", Name: "svc-" + strconv.Itoa(i)}
+	if i == 0 {
+		n.Namespace = "probe"
+	}
+	return n
 }
 
 // service returns a Service with one TCP port and one label.
@@ -100,7 +103,7 @@ func zoneName(j int) string { return names.zone[j%zones] }
 // clusterState is the emitted state of the cluster, from which updates are derived.
 type clusterState struct {
 	size
-	hints   bool // each endpoint has a hint for its own zone
+	hints   bool // each endpoint has a hint for its own zone, except those of Service 0
 	rng     *rand.Rand
 	last    int                           // number of the last Pod
 	updated map[int][]model.SliceEndpoint // endpoints of Services that have been updated
@@ -117,7 +120,7 @@ func (w *clusterState) endpoint(i, id int) model.SliceEndpoint {
 		Node: nodeName(id), Zone: zoneName(id), Ready: true, Serving: true,
 		Pod: fmt.Sprintf("svc-%d-6d4b75cb6d-%05x", i, id),
 	}
-	if w.hints {
+	if w.hints && i > 0 {
 		e.Hints = names.hints[id%zones]
 	}
 	return e
@@ -145,7 +148,7 @@ func slicesOf(i int, list []model.SliceEndpoint) (out []model.Change) {
 }
 
 func slice(i, n int, list []model.SliceEndpoint) model.Change {
-	name := model.Name{Namespace: namespace, Name: fmt.Sprintf("svc-%d-%05d", i, n)}
+	name := model.Name{Namespace: serviceName(i).Namespace, Name: fmt.Sprintf("svc-%d-%05d", i, n)}
 	return model.Change{Kind: model.SliceKind, Name: name, Slice: &model.EndpointSlice{
 		Name: name, Service: serviceName(i), Family: model.IPv4,
 		Ports:     []model.SlicePort{{Name: "http", Protocol: model.TCP, Port: 8080}},

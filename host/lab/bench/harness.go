@@ -8,22 +8,26 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/agent/dispatch"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/gctuner"
 	"github.com/sluice-proxy/sluice/host/health"
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
-	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+	"golang.org/x/sys/unix"
 )
 
 // harness is what `sluice run` consists of, except for the source: engine, planner, nftables, plugins, health checks and
@@ -32,63 +36,86 @@ type harness struct {
 	engine    *engine.Engine
 	in        channelSource
 	latencies *latencyObserver
+	plugins   *revisedPlugins
+	calls     *dispatch.Dispatcher
 	log       *slog.Logger
 	stop      func()
 	ran       chan error
 }
 
-// newHarness starts an engine in the present network namespace, with locked on its own thread. module is loaded as a
-// plugin; with bound it is the policy of every Service.
-func newHarness(ctx context.Context, module string, bound, locked bool) (*harness, error) {
+// harnessOptions configure a harness.
+type harnessOptions struct {
+	modules string   // directory of the plugins' modules
+	chain   []string // plugins to load
+	bound   bool     // the chain is the policy of every Service
+	locked  bool     // the engine has a thread of its own
+	signals time.Duration
+	// wrap, if not nil, replaces the backend.
+	wrap func(*rules.Backend) backend.Backend
+}
+
+// newHarness starts an engine in the present network namespace.
+func newHarness(ctx context.Context, o harnessOptions) (*harness, error) {
 	gctuner.SetStartup()
 	l := &harness{in: make(channelSource), latencies: newLatencyObserver(), ran: make(chan error, 1)}
 	l.log = slog.New(slog.NewTextHandler(io.Discard, nil)) //nolint:sloglint // formatted as in production, then discarded
 	failed := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	backend, err := nftables.Open(nftables.Options{Now: time.Now, Log: failed})
+	kernel, err := nftables.Open(nftables.Options{Now: time.Now, Log: failed})
 	if err != nil {
 		return nil, err
 	}
 	policies := &policy.Set{}
-	var plugins func(string) (policy.Plugin, error)
-	done := func() {}
-	if module != "" {
-		var p *wasm.Plugin
-		if p, done, err = loadPlugin(ctx, module); err != nil {
-			return nil, errors.Join(err, backend.Close())
+	l.plugins, err = loadPlugins(ctx, o.modules, o.chain)
+	if err != nil {
+		return nil, errors.Join(err, kernel.Close())
+	}
+	if len(o.chain) > 0 {
+		chain := &policy.Policy{Name: "chain"}
+		for _, name := range o.chain {
+			chain.Steps = append(chain.Steps, policy.Step{Plugin: name})
 		}
-		plugins = func(string) (policy.Plugin, error) { return p, nil }
-		policies.Policies = map[string]*policy.Policy{"zoned": {Name: "zoned", Steps: []policy.Step{{Plugin: "zone-spill"}}}}
-		if bound {
-			policies.Default = "zoned"
+		policies.Policies = map[string]*policy.Policy{chain.Name: chain}
+		if o.bound {
+			policies.Default = chain.Name
 		}
 	}
-	calls := dispatch.New(dispatch.Options{CPUPercent: config.Default().PluginLimits.CPUPercent, Log: failed})
+	var programs backend.Backend = kernel
+	if o.wrap != nil {
+		programs = o.wrap(kernel)
+	}
+	l.calls = dispatch.New(dispatch.Options{CPUPercent: config.Default().PluginLimits.CPUPercent, Log: failed})
+	l.calls.Limit(config.Default().PluginLimits.CPUPercent, o.chain)
 	h := health.New(health.Options{Now: time.Now, After: time.After, Log: failed, SyncPeriod: 30 * time.Second})
 	m := metrics.New(metrics.Options{Mode: metrics.Mode{Name: "nftables", NFTables: true}, Version: "bench", Started: time.Now()})
 	l.engine = engine.New(engine.Options{
-		Source: l.in, Backend: backend, Plugins: calls, Log: l.log, SyncPeriod: 30 * time.Second,
+		Source: l.in, Backend: programs, Plugins: l.calls, Log: l.log, SyncPeriod: 30 * time.Second, SignalsPeriod: o.signals,
 		Observer: engine.Observers{h, m, l.latencies},
 		Planner: planner.New(planner.Settings{
 			Node: nodeName(0), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/8")}, Policies: policies,
-			Limits: planner.Limits(config.Default().ServiceLimits),
-		}, plugins),
+			Limits: planner.Limits(config.Default().ServiceLimits), OutcomeNeeds: abi.NeedOutcomes,
+		}, l.plugins.get),
 	})
 	ctx, stop := context.WithCancel(ctx)
+	thread := make(chan int, 1)
 	go func() {
-		if locked {
+		if o.locked {
 			runtime.LockOSThread()
+			thread <- unix.Gettid()
 		}
 		l.ran <- l.engine.Run(ctx)
 	}()
+	if o.locked {
+		l.latencies.thread = <-thread
+	}
 	adjust := time.AfterFunc(10*time.Second, gctuner.Retune)
 	l.stop = func() {
 		adjust.Stop()
 		stop()
 		<-l.ran
-		calls.Stop(time.Minute)
+		l.calls.Stop(time.Minute)
 		h.Close()
-		done()
-		_ = backend.Close()
+		l.plugins.close()
+		_ = kernel.Close()
 	}
 	return l, nil
 }
@@ -124,10 +151,8 @@ func (l *harness) apply(c []model.Change) (work, error) {
 	return l.latencies.reset(), err
 }
 
-// modulePath returns the path of the plugin that policies are measured with.
-func modulePath(bin string) string { return filepath.Join(bin, "plugins/zone-spill.wasm") }
-
-// latencyObserver measures from the time at which a change was due to the kernel's acknowledgement.
+// latencyObserver measures from the time at which a change was due to the kernel's acknowledgement. A marked change, which is to
+// Service 0, is acknowledged with a step that changes its frontend, others with one that leaves nothing to do.
 type latencyObserver struct {
 	engine.Observers // no-op for the other methods
 
@@ -135,6 +160,8 @@ type latencyObserver struct {
 	due              []event // sent, not enqueued yet
 	queued, dequeued []event
 	marking          bool // mark the next changes
+	probed           bool // the present step changes the frontend of Service 0
+	thread           int  // of the engine; 0: any
 	sum              work
 	acknowledged     chan struct{}
 }
@@ -142,6 +169,7 @@ type latencyObserver struct {
 // event is a change with the time at which it was due.
 type event struct {
 	at     time.Time
+	cpu    time.Duration // of the engine's thread when the change was queued
 	marked bool
 }
 
@@ -149,6 +177,7 @@ type event struct {
 type work struct {
 	latencies    []float64 // milliseconds
 	marked       []float64 // of marked changes
+	markedCPU    []float64 // CPU time of the engine's thread, in milliseconds, from when a marked change was queued
 	planned      int       // Services
 	messages     int
 	transactions int
@@ -166,7 +195,7 @@ func (s *latencyObserver) expect(due time.Time, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for range n {
-		s.due = append(s.due, event{due, s.marking})
+		s.due = append(s.due, event{at: due, marked: s.marking})
 	}
 	s.marking = false
 }
@@ -199,11 +228,26 @@ func (s *latencyObserver) idle() bool {
 	return len(s.due)+len(s.queued)+len(s.dequeued) == 0
 }
 
+// cpuOfThread returns the CPU time of a thread of this process, 0 for number 0.
+func cpuOfThread(tid int) time.Duration {
+	if tid == 0 {
+		return 0
+	}
+	const perThread, scheduler = 4, 2 // as in CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED
+	var t unix.Timespec
+	_ = unix.ClockGettime(int32(^tid<<3|perThread|scheduler), &t)
+	return time.Duration(t.Nano())
+}
+
 // OnEnqueue implements engine.Observer.
 func (s *latencyObserver) OnEnqueue(changes []model.Change, _ time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queued = append(s.queued, s.due[:len(changes)]...)
+	cpu := cpuOfThread(s.thread)
+	for _, e := range s.due[:len(changes)] {
+		e.cpu = cpu
+		s.queued = append(s.queued, e)
+	}
 	s.due = append(s.due[:0], s.due[len(changes):]...)
 }
 
@@ -221,6 +265,9 @@ func (s *latencyObserver) OnPlan(p *engine.PlannedStep) {
 	defer s.mu.Unlock()
 	s.sum.planned += p.Result.Planned
 	s.sum.pending, s.sum.left = p.Result.Planned, p.Result.Remaining
+	s.probed = s.probed || slices.ContainsFunc(p.Result.Delta.Changes, func(c plan.Change) bool {
+		return c.New != nil && c.New.Owner.Service == serviceName(0)
+	})
 }
 
 // OnApply implements engine.Observer.
@@ -236,14 +283,20 @@ func (s *latencyObserver) OnApply(p *engine.ApplyResult) {
 	if !p.Synced {
 		return
 	}
+	waiting := s.dequeued[:0]
 	for _, e := range s.dequeued {
+		if s.sum.left > 0 && !(e.marked && s.probed) {
+			waiting = append(waiting, e)
+			continue
+		}
 		ms := p.At.Sub(e.at).Seconds() * 1000
 		s.sum.latencies = append(s.sum.latencies, ms)
 		if e.marked {
 			s.sum.marked = append(s.sum.marked, ms)
+			s.sum.markedCPU = append(s.sum.markedCPU, milliseconds(cpuOfThread(s.thread)-e.cpu))
 		}
 	}
-	s.dequeued = s.dequeued[:0]
+	s.dequeued, s.probed = waiting, false
 	select {
 	case s.acknowledged <- struct{}{}:
 	default:

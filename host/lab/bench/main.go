@@ -32,6 +32,7 @@ func main() {
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the modules that make bench builds")
 	flag.BoolVar(&o.worst, "worst", false, "with -size: measure large updates instead")
 	flag.BoolVar(&o.calls, "calls", false, "measure plugin calls only")
+	flag.BoolVar(&o.chain, "chain", false, "only measure a chain of plugins on every Service")
 	flag.BoolVar(&o.alternate, "alternate", false, "only compare an endpoint update between cluster sizes")
 	flag.BoolVar(&o.outcomes, "outcomes", false, "only measure what counting the outcomes of connections costs")
 	flag.BoolVar(&o.blocks, "blocks", false, "with -size: measure a block of updates for each line of standard input")
@@ -47,6 +48,7 @@ type options struct {
 	settings
 	child, write string
 	calls, worst bool
+	chain        bool
 	alternate    bool
 	outcomes     bool
 	blocks       bool
@@ -70,6 +72,13 @@ func (o *options) run() error {
 	if o.outcomes {
 		return o.publishOutcomes(out)
 	}
+	if o.chain {
+		err := o.printChain(out)
+		if err == nil {
+			_, err = fmt.Print(out)
+		}
+		return err
+	}
 	calls, err := callCosts(ctx, o.bin)
 	if err != nil {
 		return err
@@ -79,7 +88,7 @@ func (o *options) run() error {
 		_, err := fmt.Print(out)
 		return err
 	}
-	cost, err := policyCost(ctx, modulePath(o.bin), size{10000, 100000})
+	cost, err := policyCost(ctx, modulePath(o.bin, "zone-spill"), size{10000, 100000})
 	if err != nil {
 		return err
 	}
@@ -103,12 +112,23 @@ func (o *options) run() error {
 		return err
 	}
 	printLargeUpdates(out, worstSize, hardest)
+	if err := o.printChain(out); err != nil {
+		return err
+	}
 	if err := benchutil.Publish(o.write, "bench", out.Bytes()); err != nil {
 		return err
 	}
 	out.Reset()
 	fmt.Fprintf(out, "Machine: %s.\n", benchutil.DescribeMachine())
 	return o.publishOutcomes(out)
+}
+
+func (o *options) printChain(out *bytes.Buffer) error {
+	f, err := inChild[chainResult](o, worstSize, "-chain")
+	if err == nil {
+		f.print(out)
+	}
+	return err
 }
 
 // publishOutcomes measures what counting costs, and writes it to a table of its own.
@@ -137,6 +157,8 @@ func (o *options) inNamespace(ctx context.Context) error {
 	switch {
 	case o.outcomes:
 		f, err = measureOutcomes(ctx)
+	case o.chain:
+		f, err = measureChain(ctx, s, o.settings)
 	case o.worst:
 		f, err = measureLargeUpdates(ctx, s, o.settings)
 	default:

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -29,6 +30,56 @@ func loadPlugin(ctx context.Context, file string) (*wasm.Plugin, func(), error) 
 		return nil, nil, err
 	}
 	return p, func() { p.Close(); host.Close(ctx) }, nil
+}
+
+// modulePath returns the path of a bundled plugin's module.
+func modulePath(bin, plugin string) string { return filepath.Join(bin, "plugins", plugin+".wasm") }
+
+// revisedPlugins are plugins, which all get another revision with revise: all are then asked again.
+type revisedPlugins struct {
+	list     map[string]policy.Plugin
+	revision int
+	unload   []func()
+}
+
+type revisedPlugin struct {
+	policy.Plugin
+	revision string
+}
+
+func (p revisedPlugin) Revision() string { return p.revision }
+
+func loadPlugins(ctx context.Context, bin string, names []string) (*revisedPlugins, error) {
+	l := &revisedPlugins{list: map[string]policy.Plugin{}}
+	for _, name := range names {
+		p, done, err := loadPlugin(ctx, modulePath(bin, name))
+		if err != nil {
+			l.close()
+			return nil, err
+		}
+		l.list[name], l.unload = p, append(l.unload, done)
+	}
+	l.revise()
+	return l, nil
+}
+
+func (l *revisedPlugins) get(name string) (policy.Plugin, error) { return l.list[name], nil }
+
+// revise is called in the engine's loop, or before it runs.
+func (l *revisedPlugins) revise() {
+	l.revision++
+	for name, p := range l.list {
+		if r, ok := p.(revisedPlugin); ok {
+			p = r.Plugin
+		}
+		l.list[name] = revisedPlugin{p, fmt.Sprint(l.revision)}
+	}
+}
+
+func (l *revisedPlugins) close() {
+	for _, unload := range l.unload {
+		unload()
+	}
 }
 
 // policyRun has the cost of planning a cluster with a policy on every Service, without a kernel.

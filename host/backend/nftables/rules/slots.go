@@ -100,8 +100,8 @@ func (Slots) encodePool(f *plan.Frontend, p *plan.Pool, _ int, before packedSlot
 func (Slots) changePool(x *tx, ss *scopeSets, key []byte, now, want *poolElements) {
 	for i := range ss.bySize {
 		had, has := now.sets&(1<<i) != 0, want.sets&(1<<i) != 0
-		if i <= commonClasses && !had && has {
-			x.t.preallocate(ss)
+		if i <= maxSizeClass && !had && has {
+			x.t.preallocate(ss, i)
 		}
 		x.toggle(ss.bySize[i], key, had, has)
 	}

@@ -87,20 +87,24 @@ func (t *table) need(s *set) {
 	t.rulesDirty = true
 }
 
-// In a plan of at least largePlan frontends, the sets for all pools of up to 1<<commonClasses slots are created with
-// the first pool. The kernel walks a whole map when a chain gets its first rule that looks it up. With 100,000 slots
-// that takes 150 ms, with none nothing.
+// In a plan of at least largePlan frontends, the sets for pools of all sizes are created with the first pool. The kernel walks a
+// whole map when a chain gets its first rule that looks it up. With 100,000 slots that takes 150 ms, with none nothing. In a smaller
+// plan, those from 1<<growingClass slots are created with the first of them: a pool that grows passes through all of them, and
+// new rules wait for a grace period.
 const (
-	largePlan     = 500
-	commonClasses = 10
+	largePlan    = 500
+	growingClass = 8
 )
 
-// preallocate creates the sets that pools of a scope are likely to need.
-func (t *table) preallocate(ls *scopeSets) {
+// preallocate creates the sets that pools of a scope are likely to need, when one of a size class is.
+func (t *table) preallocate(ls *scopeSets, class int) {
+	from := 0
 	if !t.large {
-		return
+		if from = growingClass; class < from {
+			return
+		}
 	}
-	for _, s := range ls.bySize[:commonClasses+1] {
+	for _, s := range ls.bySize[from : maxSizeClass+1] {
 		t.need(s)
 	}
 }

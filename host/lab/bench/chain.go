@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/planner"
+)
+
+// chainPlugins are the plugins of the policy that every Service has in measureChain.
+var chainPlugins = []string{"outlier", "zone-spill", "slow-start"}
+
+const (
+	failingEndpoints = 1000 // each of another Service
+	failingFor       = 4 * time.Second
+	signalsPeriod    = 500 * time.Millisecond
+)
+
+// chainResult has the cost of a chain of plugins on every Service. Seconds are from the change to the last answer in force.
+type chainResult struct {
+	Size              string
+	Start             chainWork // the whole cluster
+	Evaluation        chainWork // all plugins have another revision
+	Change            percentiles
+	ChangeCalls       float64 // plugin calls per change of an endpoint
+	Ready, Fail, Idle disturbance
+	Endpoints         int
+}
+
+// chainWork is an evaluation of all Services.
+type chainWork struct {
+	Seconds, CPU, PluginCPU float64 // PluginCPU: thread CPU time of all plugins
+	Calls                   uint64
+	Throttled               float64 // seconds for which calls have waited for CPU time
+}
+
+// disturbance is what another Service's updates, every probeInterval, take meanwhile.
+type disturbance struct {
+	Other percentiles // milliseconds
+	CPU   percentiles // of the engine's thread meanwhile, milliseconds
+	Calls uint64
+}
+
+// failingBackend counts refused connections to endpoints.
+type failingBackend struct {
+	*rules.Backend
+	mu      sync.Mutex
+	failing []model.EndpointKey
+	refused uint64
+}
+
+// ReadOutcomes implements backend.OutcomeCounter.
+func (b *failingBackend) ReadOutcomes(ctx context.Context) (map[model.EndpointKey]backend.OutcomeCounters, error) {
+	counters, err := b.Backend.ReadOutcomes(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failing != nil {
+		b.refused += 5
+	}
+	for _, e := range b.failing {
+		c := counters[e]
+		c.Attempts, c.Refused = c.Attempts+b.refused, c.Refused+b.refused
+		counters[e] = c
+	}
+	return counters, err
+}
+
+func (b *failingBackend) fail(list []model.EndpointKey) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failing = list
+}
+
+// measureChain measures a chain of plugins on every Service in the present network namespace.
+func measureChain(ctx context.Context, s size, how settings) (f chainResult, err error) {
+	f = chainResult{Size: s.String(), Endpoints: min(failingEndpoints, s.services-1)}
+	failures := &failingBackend{}
+	l, err := newHarness(ctx, harnessOptions{modules: how.bin, chain: chainPlugins, bound: true, locked: true, signals: signalsPeriod,
+		wrap: func(b *rules.Backend) backend.Backend { failures.Backend = b; return failures }})
+	if err != nil {
+		return f, err
+	}
+	defer l.stop()
+	w := newClusterState(s)
+	profiled := how.profile("start")
+	all := w.all()
+	if f.Start, err = l.evaluate(ctx, func() error {
+		l.send(time.Now(), all)
+		return l.waitProgrammed()
+	}, len(chainPlugins)*s.services); err != nil {
+		return f, err
+	}
+	profiled()
+	profiled = how.profile("evaluation")
+	if f.Evaluation, err = l.evaluate(ctx, func() error {
+		return l.engine.Do(ctx, func(p *planner.Planner) { l.plugins.revise(); p.PluginsReloaded() })
+	}, len(chainPlugins)*s.services); err != nil {
+		return f, err
+	}
+	profiled()
+	before, err := l.pluginCalls(ctx)
+	if err != nil {
+		return f, err
+	}
+	var latencies []float64
+	for n := range how.changes {
+		done, err := l.apply([]model.Change{w.change(1+n*7%(s.services-1), replaced)})
+		if err != nil {
+			return f, err
+		}
+		latencies = append(latencies, done.latencies...)
+	}
+	after, err := l.pluginCalls(ctx)
+	if err != nil {
+		return f, err
+	}
+	f.Change, f.ChangeCalls = percentilesOf(latencies), float64(after-before)/float64(how.changes)
+
+	if f.Idle, err = l.disturb(ctx, w, nil, failingFor/2); err != nil {
+		return f, err
+	}
+	var notReady []model.Change
+	for i := range f.Endpoints {
+		notReady = append(notReady, w.change(1+i, unready))
+	}
+	profiled = how.profile("notready")
+	if f.Ready, err = l.disturb(ctx, w, notReady, failingFor/2); err != nil {
+		return f, err
+	}
+	profiled()
+	var failing []model.EndpointKey
+	for i := range f.Endpoints {
+		at := w.endpointsOfService(1 + i)[0]
+		failing = append(failing, model.EndpointKey{Addr: netip.AddrPortFrom(at.Addr, 8080), Protocol: model.TCP})
+	}
+	failures.fail(failing)
+	profiled = how.profile("fail")
+	f.Fail, err = l.disturb(ctx, w, nil, failingFor)
+	profiled()
+	return f, err
+}
+
+// evaluate measures until the plugins have answered as many more calls, and nothing is left to program.
+func (l *harness) evaluate(ctx context.Context, begin func() error, calls int) (r chainWork, err error) {
+	before, err := l.pluginCalls(ctx)
+	if err != nil {
+		return r, err
+	}
+	plugins, cpu, start := l.pluginCPU(), cpuSeconds(), time.Now()
+	if err := begin(); err != nil {
+		return r, err
+	}
+	for {
+		var answered uint64
+		awaited := 0
+		if err := l.engine.Do(ctx, func(p *planner.Planner) {
+			if answered = p.PluginCalls() - before; answered >= uint64(calls) {
+				awaited = p.Awaited()
+			}
+		}); err != nil {
+			return r, err
+		}
+		if answered >= uint64(calls) && awaited == 0 && l.latencies.left() == 0 {
+			r.Calls = answered
+			break
+		}
+		if time.Since(start) > 2*time.Minute {
+			return r, fmt.Errorf("%d of %d plugin calls in two minutes", answered, calls)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	r.Seconds, r.CPU, r.PluginCPU = time.Since(start).Seconds(), cpuSeconds()-cpu, l.pluginCPU()-plugins
+	for _, s := range l.calls.Stats() {
+		r.Throttled += s.Throttled.Seconds()
+	}
+	return r, nil
+}
+
+func (l *harness) pluginCalls(ctx context.Context) (n uint64, err error) {
+	err = l.engine.Do(ctx, func(p *planner.Planner) { n = p.PluginCalls() })
+	return n, err
+}
+
+// pluginCPU returns the CPU seconds that all plugins have used.
+func (l *harness) pluginCPU() (sum float64) {
+	for s := range maps.Values(l.calls.Stats()) {
+		sum += s.CPU.Seconds()
+	}
+	return sum
+}
+
+// disturb sends changes, and updates Service 0 every probeInterval for a time.
+func (l *harness) disturb(ctx context.Context, w *clusterState, c []model.Change, lasting time.Duration) (d disturbance, err error) {
+	before, err := l.pluginCalls(ctx)
+	if err != nil {
+		return d, err
+	}
+	l.latencies.reset()
+	begin := time.Now()
+	if len(c) > 0 {
+		l.send(begin, c)
+	}
+	for n := 1; time.Duration(n)*probeInterval < lasting; n++ {
+		due := begin.Add(time.Duration(n) * probeInterval)
+		time.Sleep(time.Until(due))
+		l.latencies.mark()
+		l.send(due, []model.Change{w.change(0, replaced)})
+	}
+	if err := l.waitProgrammed(); err != nil {
+		return d, err
+	}
+	after, err := l.pluginCalls(ctx)
+	sum := l.latencies.reset()
+	return disturbance{percentilesOf(sum.marked), percentilesOf(sum.markedCPU), after - before}, err
+}
+
+func (f *chainResult) print(w io.Writer) {
+	fmt.Fprintf(w, "\n**A chain of plugins**, `%s` on every Service, %s, nftables; meanwhile an endpoint of another Service is updated every 5 ms\n\n| | |\n|---|---|\n",
+		strings.Join(chainPlugins, "`, `"), f.Size)
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "| %s | %s |\n", name, fmt.Sprintf(format, args...))
+	}
+	work := func(name string, c chainWork) {
+		row(name, "%.2f s, %.2f s of CPU time, %.2f of it in %d plugin calls; throttled %.1f s", c.Seconds, c.CPU, c.PluginCPU, c.Calls, c.Throttled)
+	}
+	work("start of the whole cluster", f.Start)
+	work("evaluation of all Services, no change of weights", f.Evaluation)
+	row("endpoint update, plugin calls", "%.1f", f.ChangeCalls)
+	row("endpoint update, ms: median, p99, max", "%.2f, %.2f, %.1f", f.Change.Median, f.Change.P99, f.Change.Max)
+	other := func(name string, d disturbance) {
+		row("other Service, ms: median, p99, max; "+name, "%.2f, %.2f, %.1f; engine CPU %.2f, %.2f, %.1f; %d calls", d.Other.Median, d.Other.P99, d.Other.Max,
+			d.CPU.Median, d.CPU.P99, d.CPU.Max, d.Calls)
+	}
+	other("nothing else changes", f.Idle)
+	other(fmt.Sprintf("%d endpoints of as many Services become unready at once", f.Endpoints), f.Ready)
+	other(fmt.Sprintf("%d endpoints of as many Services refuse connections", f.Endpoints), f.Fail)
+}
