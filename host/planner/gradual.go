@@ -62,7 +62,7 @@ func partOfPool(from, to *plan.Pool, n int) plan.Pool {
 	}
 	add := min(n, added)
 	remove := n - add
-	out := plan.Pool{Verdict: to.Verdict}
+	out := plan.Pool{Verdict: to.Verdict, Endpoints: make([]plan.Endpoint, 0, len(from.Endpoints)+add)}
 	i, j := 0, 0
 	for i < len(from.Endpoints) || j < len(to.Endpoints) {
 		order := -1

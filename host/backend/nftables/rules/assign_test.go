@@ -10,11 +10,11 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-func randomEndpoints(r *rand.Rand) []plan.Endpoint {
+func randomEndpoints(r *rand.Rand, address string) []plan.Endpoint {
 	var list []plan.Endpoint
 	for i := range 12 {
-		if r.IntN(2) == 0 {
-			a := netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:80", i))
+		if r.IntN(2) == 0 || len(list) == 0 && i == 11 {
+			a := netip.MustParseAddrPort(fmt.Sprintf(address, 1+r.IntN(2), i))
 			list = append(list, plan.Endpoint{Addr: a, Weight: uint16(1 + r.IntN(9))})
 		}
 	}
@@ -27,16 +27,21 @@ func totalWeight(list []plan.Endpoint) int { p := plan.Pool{Endpoints: list}; re
 func TestAssignSlotsRewritesOnlyTheDifference(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var slots []netip.AddrPort
-	for step := range 3000 {
-		endpoints := randomEndpoints(r)
+	for step := range 6000 {
+		address := "10.0.%d.%d:80"
+		if step >= 3000 {
+			address = "[2001:db8::%d:%d]:80" // the first one has slots of the other family
+		}
+		endpoints := randomEndpoints(r, address)
 		want := totalWeight(endpoints)
 		before := slots
 		if r.IntN(10) == 0 && len(before) > 0 { // a slot is lost
 			before = slices.Clone(before)
 			before[r.IntN(len(before))] = netip.AddrPort{}
 		}
-		slots = assignSlots(before, endpoints, want)
-		if got := endpointsOf(slots); !slices.Equal(got, endpoints) {
+		packed := assignSlots(pack(before), endpoints, want)
+		slots = packed.unpack()
+		if got := endpointsOf(packed); !slices.Equal(got, endpoints) {
 			t.Fatalf("step %d: endpoints %v, want %v", step, got, endpoints)
 		}
 		if len(slots) != want {
@@ -50,7 +55,7 @@ func TestAssignSlotsRewritesOnlyTheDifference(t *testing.T) {
 			}
 		}
 		must := want
-		for _, m := range endpointsOf(current) {
+		for _, m := range endpointsOf(pack(current)) {
 			i := slices.IndexFunc(endpoints, func(n plan.Endpoint) bool { return n.Addr == m.Addr })
 			if i >= 0 {
 				must -= int(min(m.Weight, endpoints[i].Weight))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 )
 
 // packedSlots is a list of slots in memory: one byte for the width of a slot, then the address and port of each, zero
@@ -34,18 +35,25 @@ func widthOf(slots []netip.AddrPort) int {
 
 // append appends a slot.
 func (p packedSlots) append(a netip.AddrPort) packedSlots {
+	var raw [18]byte
+	p = append(p, raw[:p[0]]...)
+	encodeSlot(p[len(p)-int(p[0]):], a)
+	return p
+}
+
+// encodeSlot encodes a slot, unless it is empty, into as many bytes as it takes.
+func encodeSlot(raw []byte, a netip.AddrPort) {
 	switch {
 	case !a.IsValid():
-		var nothing [18]byte
-		return append(p, nothing[:p[0]]...)
+		return
 	case a.Addr().Is4():
 		b := a.Addr().As4()
-		p = append(p, b[:]...)
+		copy(raw, b[:])
 	default:
 		b := a.Addr().As16()
-		p = append(p, b[:]...)
+		copy(raw, b[:])
 	}
-	return binary.BigEndian.AppendUint16(p, a.Port())
+	binary.BigEndian.PutUint16(raw[len(raw)-2:], a.Port())
 }
 
 func (p packedSlots) len() int {
@@ -91,6 +99,7 @@ func empty(raw []byte) bool {
 
 // unpack returns the slots as a list, nil if there are none.
 func (p packedSlots) unpack() (out []netip.AddrPort) {
+	out = slices.Grow(out, p.len())
 	for i := range p.len() {
 		out = append(out, p.at(i))
 	}

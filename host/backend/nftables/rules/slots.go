@@ -93,7 +93,7 @@ func (Slots) encodePool(f *plan.Frontend, p *plan.Pool, _ int, before packedSlot
 		endpoints, c := repeatWeights(p.Endpoints, total)
 		return poolElements{sets: 1 << (maxSizeClass + 1 + c - minHashClass), slots: pack(hashSlots(endpoints, total*(1<<c/total), c))}, nil
 	default:
-		return poolElements{sets: 1 << sizeClass(total), slots: pack(assignSlots(before.unpack(), p.Endpoints, total))}, nil
+		return poolElements{sets: 1 << sizeClass(total), slots: assignSlots(before, p.Endpoints, total)}, nil
 	}
 }
 
