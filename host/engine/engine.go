@@ -37,7 +37,7 @@ type Options struct {
 	// SignalsPeriod is the minimum time between two readings of the outcomes of connections, and between two
 	// counts of open connections. Zero: neither is read.
 	SignalsPeriod time.Duration
-	// ThreadCPU returns the CPU time that the calling thread has used. Nil: readings count with the time that they take.
+	// ThreadCPU returns the CPU time that the calling thread has used. Nil: readings and steps count with the time that they take.
 	ThreadCPU func() time.Duration
 	// Once makes Run return when the initial state is programmed and all plugins have answered, or a minute later.
 	Once bool

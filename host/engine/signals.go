@@ -26,6 +26,8 @@ type signals struct {
 	reading        *schedule // of the job that uses the backend
 	// news: a reading has ended while a step was programming, and may have scheduled Services.
 	news bool
+	// postpone: another step follows at once. A reading would have to give way to it.
+	postpone bool
 }
 
 func newSignals() signals {
@@ -102,6 +104,9 @@ func (e *Engine) readOutcomes(ctx context.Context) time.Time {
 	}
 	if time.Now().Before(s.nextAt) {
 		return s.nextAt
+	}
+	if g.postpone && s.mayInterrupt() {
+		return time.Time{}
 	}
 	g.reading = s
 	g.backend.start(ctx, readTimeout, func(ctx context.Context) func() {

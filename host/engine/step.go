@@ -26,7 +26,7 @@ const maxReportedFailures = 20
 // step brings plan and data plane up to date. It sets planAt, and returns when the next step is due for other reasons, zero if
 // only on a change.
 func (e *Engine) step(ctx context.Context) time.Time {
-	now := time.Now()
+	now, cpu := time.Now(), e.ThreadCPU()
 	e.planAt = time.Time{}
 	if until := e.startupDelay(now); !until.IsZero() {
 		return until
@@ -44,6 +44,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	e.deliver(planTime)
 	e.signals.news = false
 	step := e.Planner.Plan(planTime)
+	e.signals.postpone = step.Remaining > 0
 	e.planAt = step.RequeueAt
 	if step.Remaining > 0 {
 		e.nextStep = time.Time{} // continue at once
@@ -58,13 +59,22 @@ func (e *Engine) step(ctx context.Context) time.Time {
 		e.drift.nextRepair = r.At.Add(max(minRepairInterval, 10*r.Duration))
 	}
 	e.Observer.OnApply(&r)
-	e.Planner.AdaptStep(r.At.Sub(now))
+	e.Planner.AdaptStep(e.stepTime(r.At.Sub(now), cpu))
 	// Connections end after the new rules are in place, so that reconnecting clients find these.
 	e.reset(ctx, step.Resets)
 	e.deleteStale(ctx, step.StaleUDPFlows)
 	e.shed(ctx)
 	e.checkpoint.dirty = e.checkpoint.dirty || step.Planned > 0
 	return earliest(e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, repairAt, e.save(now), e.readSignals(ctx))
+}
+
+// stepTime returns how long a step has taken, without the time for which it waited for a processor: smaller steps would wait as long.
+// begin is the CPU time of the thread at its beginning; the loop may have changed threads since.
+func (e *Engine) stepTime(took, begin time.Duration) time.Duration {
+	if used := e.ThreadCPU() - begin; used > 0 {
+		return min(took, used)
+	}
+	return took
 }
 
 // deliver passes the answers of plugins to the planner.

@@ -89,7 +89,8 @@ func newHarness(ctx context.Context, o harnessOptions) (*harness, error) {
 	m := metrics.New(metrics.Options{Mode: metrics.Mode{Name: "nftables", NFTables: true}, Version: "bench", Started: time.Now()})
 	l.engine = engine.New(engine.Options{
 		Source: l.in, Backend: programs, Plugins: l.calls, Log: l.log, SyncPeriod: 30 * time.Second, SignalsPeriod: o.signals,
-		Observer: engine.Observers{h, m, l.latencies},
+		ThreadCPU: func() time.Duration { return cpuOfThread(unix.Gettid()) },
+		Observer:  engine.Observers{h, m, l.latencies},
 		Planner: planner.New(planner.Settings{
 			Node: nodeName(0), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/8")}, Policies: policies,
 			Limits: planner.Limits(config.Default().ServiceLimits), OutcomeNeeds: abi.NeedOutcomes,

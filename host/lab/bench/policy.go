@@ -7,12 +7,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // loadPlugin loads a module without settings.
@@ -39,15 +41,26 @@ func modulePath(bin, plugin string) string { return filepath.Join(bin, "plugins"
 type revisedPlugins struct {
 	list     map[string]policy.Plugin
 	revision int
+	failed   sync.Once
 	unload   []func()
 }
 
 type revisedPlugin struct {
 	policy.Plugin
 	revision string
+	failed   *sync.Once
 }
 
 func (p revisedPlugin) Revision() string { return p.revision }
+
+// Decide implements policy.Plugin. An error is shown: it would make figures meaningless.
+func (p revisedPlugin) Decide(req *abi.Request, resp *abi.Response) error {
+	err := p.Plugin.Decide(req, resp)
+	if err != nil {
+		p.failed.Do(func() { fmt.Fprintln(os.Stderr, "bench: a plugin has failed:", err) })
+	}
+	return err
+}
 
 func loadPlugins(ctx context.Context, bin string, names []string) (*revisedPlugins, error) {
 	l := &revisedPlugins{list: map[string]policy.Plugin{}}
@@ -72,7 +85,7 @@ func (l *revisedPlugins) revise() {
 		if r, ok := p.(revisedPlugin); ok {
 			p = r.Plugin
 		}
-		l.list[name] = revisedPlugin{p, fmt.Sprint(l.revision)}
+		l.list[name] = revisedPlugin{p, fmt.Sprint(l.revision), &l.failed}
 	}
 }
 

@@ -3,7 +3,6 @@ package rules
 import (
 	"bytes"
 	"encoding/binary"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -24,16 +23,71 @@ type countedEndpoints struct {
 	listed  int                        // endpoints in the kernel
 	touched []model.EndpointKey        // to be added if wanted
 	idle    []model.EndpointKey        // to be deleted if not wanted
-	waiting map[model.EndpointKey]bool // wanted, and beyond MaxCountedEndpoints
+	waiting waitingEndpoints           // wanted, and beyond MaxCountedEndpoints
+	// readings has an entry for each endpoint in the kernel, at countedRef.reading, and unused ones.
+	readings []reading
+	unused   []int32
+}
+
+// waitingEndpoints is a queue of endpoints. Its cost does not depend on its length.
+type waitingEndpoints struct {
+	set   map[model.EndpointKey]bool
+	queue []model.EndpointKey // oldest first; may contain endpoints that are no longer in set
+}
+
+func (w *waitingEndpoints) push(k model.EndpointKey) {
+	if w.set[k] {
+		return
+	}
+	w.set[k], w.queue = true, append(w.queue, k)
+	if len(w.queue) > 64+2*len(w.set) { // endpoints that left and came back
+		seen := map[model.EndpointKey]bool{}
+		w.queue = slices.DeleteFunc(w.queue, func(k model.EndpointKey) bool {
+			again := seen[k] || !w.set[k]
+			seen[k] = true
+			return again
+		})
+	}
+}
+
+func (w *waitingEndpoints) remove(k model.EndpointKey) { delete(w.set, k) }
+
+// pop removes the oldest endpoint, and reports whether there was one.
+func (w *waitingEndpoints) pop() (k model.EndpointKey, ok bool) {
+	for len(w.queue) > 0 && !ok {
+		k, w.queue = w.queue[0], w.queue[1:]
+		ok = w.set[k]
+	}
+	delete(w.set, k)
+	return k, ok
 }
 
 type countedRef struct {
 	count    int32
+	reading  int32
 	inKernel uint8 // bits by outcome
 }
 
+// list adds an endpoint to those in the kernel.
+func (c *countedEndpoints) list(k model.EndpointKey, v *countedRef) {
+	c.listed++
+	if n := len(c.unused); n > 0 {
+		v.reading, c.unused = c.unused[n-1], c.unused[:n-1]
+	} else {
+		v.reading, c.readings = int32(len(c.readings)), append(c.readings, reading{})
+	}
+	c.readings[v.reading] = reading{key: k}
+}
+
+// unlist removes it.
+func (c *countedEndpoints) unlist(v *countedRef) {
+	c.listed--
+	c.unused, c.readings[v.reading] = append(c.unused, v.reading), reading{}
+	v.reading = 0
+}
+
 func newCountedEndpoints() countedEndpoints {
-	return countedEndpoints{refs: map[model.EndpointKey]countedRef{}, waiting: map[model.EndpointKey]bool{}}
+	return countedEndpoints{refs: map[model.EndpointKey]countedRef{}, waiting: waitingEndpoints{set: map[model.EndpointKey]bool{}}}
 }
 
 // countedEndpointsOf returns the endpoints whose connections a frontend wants counted, sorted.
@@ -119,9 +173,9 @@ func (t *table) putCounted(x *tx, k model.EndpointKey, in bool) {
 	}
 	switch {
 	case in && v.inKernel == 0:
-		c.listed++
+		c.list(k, &v)
 	case !in && v.inKernel != 0:
-		c.listed--
+		c.unlist(&v)
 	}
 	if v.inKernel = want; v == (countedRef{}) {
 		delete(c.refs, k)
@@ -137,7 +191,7 @@ func (t *table) flushCounted(x *tx) {
 		switch v := c.refs[k]; {
 		case v.count <= 0 || v.inKernel == allOutcomes:
 		case v.inKernel == 0 && c.listed >= MaxCountedEndpoints:
-			c.waiting[k] = true
+			c.waiting.push(k)
 		default:
 			t.putCounted(x, k, true)
 		}
@@ -165,7 +219,7 @@ func (t *table) sweepCounted(x *tx) error {
 	}
 	for _, k := range c.idle {
 		if v, ok := c.refs[k]; ok && v.count <= 0 {
-			delete(c.waiting, k)
+			c.waiting.remove(k)
 			if t.putCounted(x, k, false); x.full() {
 				if err := x.commit(); err != nil {
 					return err
@@ -174,14 +228,11 @@ func (t *table) sweepCounted(x *tx) error {
 		}
 	}
 	c.idle = c.idle[:0]
-	if len(c.waiting) == 0 || c.listed >= MaxCountedEndpoints {
-		return nil
-	}
-	for _, k := range slices.SortedFunc(maps.Keys(c.waiting), model.EndpointKey.Compare) {
-		if c.listed >= MaxCountedEndpoints {
+	for c.listed < MaxCountedEndpoints {
+		k, ok := c.waiting.pop()
+		if !ok {
 			break
 		}
-		delete(c.waiting, k)
 		t.putCounted(x, k, true)
 		if err := x.commitIfFull(); err != nil {
 			return err
@@ -201,7 +252,7 @@ func (t *table) loadCounted(o outcome) func([]nfnl.Element) error {
 			c := &t.counted
 			v := c.refs[k]
 			if v.inKernel == 0 {
-				c.listed++
+				c.list(k, &v)
 				c.idle = append(c.idle, k)
 			}
 			v.inKernel |= 1 << o

@@ -29,40 +29,31 @@ func (b *Backend) ReadOutcomes(ctx context.Context) (map[model.EndpointKey]backe
 		if t.counted.listed == 0 {
 			continue
 		}
-		readings := t.newReadings()
 		for _, o := range []outcome{refused, answered, attempts} {
-			if err := t.readCounters(ctx, o, readings); err != nil {
+			if err := t.readCounters(ctx, o); err != nil {
 				return nil, err
 			}
 		}
-		for k, r := range readings {
-			out[k] = r.counters
+		for i := range t.counted.readings {
+			if r := &t.counted.readings[i]; r.key.Addr.IsValid() {
+				out[r.key] = r.counters
+			}
 		}
 	}
 	return out, nil
 }
 
-// reading is the counters of an endpoint while they are read.
+// reading is the counters of an endpoint in the kernel while they are read.
 type reading struct {
+	key      model.EndpointKey // zero: unused
 	counters backend.OutcomeCounters
 	seen     uint8 // bits by outcome
-}
-
-// newReadings returns a reading for each endpoint that the kernel has.
-func (t *table) newReadings() map[model.EndpointKey]*reading {
-	all, values := make(map[model.EndpointKey]*reading, t.counted.listed), make([]reading, t.counted.listed)
-	for k, v := range t.counted.refs {
-		if v.inKernel != 0 {
-			all[k] = &values[len(all)]
-		}
-	}
-	return all
 }
 
 // UncountedEndpoints implements backend.OutcomeCounter: those beyond MaxCountedEndpoints.
 func (b *Backend) UncountedEndpoints() (n int) {
 	for _, t := range b.tables {
-		n += len(t.counted.waiting)
+		n += len(t.counted.waiting.set)
 	}
 	return n
 }
@@ -81,7 +72,8 @@ func (b *Backend) warnUncounted() {
 }
 
 // readCounters reads a set of counters. Elements that another process added are ignored.
-func (t *table) readCounters(ctx context.Context, o outcome, readings map[model.EndpointKey]*reading) error {
+func (t *table) readCounters(ctx context.Context, o outcome) error {
+	c := &t.counted
 	t.conn.AllowInconsistent = true // the number of endpoints tells
 	defer func() { t.conn.AllowInconsistent = false }()
 	s := t.outcomes.counters[o]
@@ -89,16 +81,17 @@ func (t *table) readCounters(ctx context.Context, o outcome, readings map[model.
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("nftables: read outcomes: %w", err)
 		}
-		missing := len(readings)
-		for _, r := range readings {
-			r.seen &^= 1 << o
+		missing := c.listed
+		for i := range c.readings {
+			c.readings[i].seen &^= 1 << o
 		}
 		err := t.eachElement(s, func(e []byte) {
 			k, ok := t.countedKeyOf(nfnl.Attr(nfnl.Attr(e, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
-			r := readings[k]
-			if !ok || r == nil {
+			v := c.refs[k]
+			if !ok || v.inKernel == 0 {
 				return
 			}
+			r := &c.readings[v.reading]
 			if r.seen&(1<<o) == 0 {
 				missing--
 			}
