@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 // Plan brings the plan up to date. While a policy fails, the last good or the default decision stays in force. now must not be the
@@ -59,7 +60,7 @@ func (p *Planner) planServices(now time.Time, result *Result, all bool) {
 	}
 	changed := p.changed.len() > 0
 	p.takeTurns(&p.changed, limit.add(p.stepCost*3/4), now, result)
-	if p.postponed = changed && limit != nil && !p.postponed; !p.postponed {
+	if p.postponed = changed && limit != nil && !p.postponed && p.hasBacklog(); !p.postponed {
 		p.planBacklog(limit, now, result)
 	}
 	p.full = limit.spent()
@@ -71,6 +72,19 @@ func (p *Planner) planServices(now time.Time, result *Result, all bool) {
 	if plugin, _ := p.nextWaiting(); plugin != "" {
 		result.Remaining++
 	}
+}
+
+// hasBacklog reports whether work waits, except for shadows.
+func (p *Planner) hasBacklog() bool {
+	if p.unfinished.len()+len(p.due.queued)+len(p.deferred.queued) > 0 {
+		return true
+	}
+	for plugin := range p.waiting {
+		if _, shadow := policy.CutShadow(plugin); !shadow {
+			return true
+		}
+	}
+	return false
 }
 
 // planBacklog divides what is left of the budget, at least a quarter of all, among the kinds of work that wait. What one

@@ -19,11 +19,11 @@ const MaxCountedEndpoints = 1 << 14
 // that an endpoint that moves between frontends keeps its counters.
 type countedEndpoints struct {
 	refs    map[model.EndpointKey]countedRef
-	wanted  int                        // endpoints with references
-	listed  int                        // endpoints in the kernel
-	touched []model.EndpointKey        // to be added if wanted
-	idle    []model.EndpointKey        // to be deleted if not wanted
-	waiting waitingEndpoints           // wanted, and beyond MaxCountedEndpoints
+	wanted  int                 // endpoints with references
+	listed  int                 // endpoints in the kernel
+	touched []model.EndpointKey // to be added if wanted
+	idle    []model.EndpointKey // to be deleted if not wanted
+	waiting waitingEndpoints    // wanted, and beyond MaxCountedEndpoints
 	// readings has an entry for each endpoint in the kernel, at countedRef.reading, and unused ones.
 	readings []reading
 	unused   []int32
