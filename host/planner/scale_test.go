@@ -157,7 +157,7 @@ func TestManyFailuresDisturbNoOtherService(t *testing.T) {
 				list = append(list, outcomes.Change{Key: chainEndpoint(1+i, 0), Refused: 1, Failed: true})
 			}
 			b.failed.reading = 1
-			b.AddOutcomes(list)
+			b.AddOutcomes(b.now, time.Second, list)
 		}, failing}, // the answer of the first plugin stays the same
 		"revision": {func(b *chainBed) {
 			b.plugins["c"].revision = "2"

@@ -43,7 +43,7 @@ func (t *table) attach(h, before *elements, f *plan.Frontend) error {
 	h.learn = []learnChain{{g.id.room(), timeout}}
 	t.needLearnChain(h.learn[0])
 	for l := range scopes {
-		endpoints := endpointsOf(h.scopes[l].slots)
+		endpoints := endpointsOf(h.scopes[l].slots.unpack())
 		if len(endpoints) == 0 {
 			continue
 		}

@@ -97,8 +97,8 @@ func reduceWeights(endpoints []plan.Endpoint) []plan.Endpoint {
 }
 
 // endpointsOf is the inverse of assignSlots: the sorted endpoints, weighted by their number of slots.
-func endpointsOf(slots packedSlots) []plan.Endpoint {
-	sorted := slots.unpack()
+func endpointsOf(slots []netip.AddrPort) []plan.Endpoint {
+	sorted := slices.Clone(slots)
 	slices.SortFunc(sorted, netip.AddrPort.Compare)
 	var endpoints []plan.Endpoint
 	for _, a := range sorted {

@@ -10,7 +10,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-func randomEndpoints(r *rand.Rand, address string) []plan.Endpoint {
+func randomEndpoints(r *rand.Rand) []plan.Endpoint { return randomEndpointsOf(r, "10.0.%d.%d:80") }
+
+func randomEndpointsOf(r *rand.Rand, address string) []plan.Endpoint {
 	var list []plan.Endpoint
 	for i := range 12 {
 		if r.IntN(2) == 0 || len(list) == 0 && i == 11 {
@@ -32,7 +34,7 @@ func TestAssignSlotsRewritesOnlyTheDifference(t *testing.T) {
 		if step >= 3000 {
 			address = "[2001:db8::%d:%d]:80" // the first one has slots of the other family
 		}
-		endpoints := randomEndpoints(r, address)
+		endpoints := randomEndpointsOf(r, address)
 		want := totalWeight(endpoints)
 		before := slots
 		if r.IntN(10) == 0 && len(before) > 0 { // a slot is lost
@@ -41,7 +43,7 @@ func TestAssignSlotsRewritesOnlyTheDifference(t *testing.T) {
 		}
 		packed := assignSlots(pack(before), endpoints, want)
 		slots = packed.unpack()
-		if got := endpointsOf(packed); !slices.Equal(got, endpoints) {
+		if got := endpointsOf(slots); !slices.Equal(got, endpoints) {
 			t.Fatalf("step %d: endpoints %v, want %v", step, got, endpoints)
 		}
 		if len(slots) != want {
@@ -55,7 +57,7 @@ func TestAssignSlotsRewritesOnlyTheDifference(t *testing.T) {
 			}
 		}
 		must := want
-		for _, m := range endpointsOf(pack(current)) {
+		for _, m := range endpointsOf(current) {
 			i := slices.IndexFunc(endpoints, func(n plan.Endpoint) bool { return n.Addr == m.Addr })
 			if i >= 0 {
 				must -= int(min(m.Weight, endpoints[i].Weight))

@@ -109,7 +109,7 @@ func (h *elements) decode(k plan.Key) *plan.Frontend {
 func (p *poolElements) decode() plan.Pool {
 	switch {
 	case p.sets&(rejectedBit-1) != 0:
-		return plan.Pool{Verdict: plan.Forward, Endpoints: reduceWeights(endpointsOf(p.slots))}
+		return plan.Pool{Verdict: plan.Forward, Endpoints: reduceWeights(endpointsOf(p.slots.unpack()))}
 	case p.sets&rejectedBit != 0:
 		return plan.Pool{Verdict: plan.Reject}
 	case p.sets&droppedBit == 0 && (p.sets&handedOffBit != 0 || p.mark != 0):

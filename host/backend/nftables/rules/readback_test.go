@@ -150,7 +150,7 @@ func TestLoadersRejectElementsOfAnyLength(t *testing.T) {
 
 func TestWeightsSaturate(t *testing.T) {
 	slots := slices.Repeat([]netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80")}, 1<<maxSizeClass)
-	if got := reduceWeights(endpointsOf(pack(slots))); len(got) != 1 || got[0].Weight != 1 {
+	if got := reduceWeights(endpointsOf(slots)); len(got) != 1 || got[0].Weight != 1 {
 		t.Errorf("%v", got)
 	}
 }
