@@ -115,7 +115,11 @@ func (p *plugin) step(req *sdk.Request, now int64) (why string) {
 		return "held: open connections have not been counted for more than " + strconv.FormatInt(s.MaxAgeSeconds, 10) + " s"
 	}
 	at := int64(req.Now()) - age.Milliseconds()
-	if m.stepped != 0 && (now < m.stepped+s.IntervalSeconds || at < m.counted+newer) {
+	if m.stepped == 0 { // all are new; the steps of Services and nodes are at different times
+		m.stepped, m.counted = now-s.IntervalSeconds+1+p.phase(req), at
+		return ""
+	}
+	if now < m.stepped+s.IntervalSeconds || at < m.counted+newer {
 		return ""
 	}
 	open, all := uint64(0), uint64(0) // of the endpoints that are counted: connections, sum of weights
@@ -132,6 +136,12 @@ func (p *plugin) step(req *sdk.Request, now int64) (why string) {
 	}
 	m.stepped, m.counted = now, at
 	return ""
+}
+
+// phase returns by how much the steps of this Service port on this node are later than others', in seconds less than an interval.
+func (p *plugin) phase(req *sdk.Request) int64 {
+	h := weights.Mix(weights.HashText(req.Text(req.Node())) ^ weights.HashText(req.Text(req.Namespace())+"/"+req.Text(req.Service())) ^ uint32(req.PortNumber()))
+	return int64(uint64(h) * uint64(p.settings.IntervalSeconds) >> 32)
 }
 
 // smooth returns the average after a reading, both in 1/one.

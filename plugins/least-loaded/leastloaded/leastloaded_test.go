@@ -1,6 +1,7 @@
 package leastloaded
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -95,6 +96,26 @@ func TestWeightsFollowOpenConnectionsInBoundedSteps(t *testing.T) {
 	}
 }
 
+// Services, and nodes, take their steps at different times.
+func TestStepsAreSpreadOverTheInterval(t *testing.T) {
+	at := map[time.Duration]int{}
+	for node := range 500 {
+		req := sdktest.NewRequest("a", nil, ready(2)...)
+		req.Node, req.ConnectionsAgeMS = fmt.Sprint("node-", node), 0
+		req.Endpoints[0].Connections, req.Endpoints[1].Connections = 5, 5
+		resp, err := sdktest.Run(New(), "", req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at[resp.RequeueAfter]++
+	}
+	for second := 1; second <= 10; second++ {
+		if n := at[time.Duration(second)*time.Second]; n < 25 || n > 85 {
+			t.Errorf("%d of 500 steps after %d s", n, second)
+		}
+	}
+}
+
 // A step needs a new count, and the interval.
 func TestAveragesChangeOnceACount(t *testing.T) {
 	s := newSession(t, "", ready(2)...)
@@ -128,6 +149,7 @@ func TestOldOrMissingCountsHoldTheWeights(t *testing.T) {
 		resp.RequeueAfter != 10*time.Second {
 		t.Errorf("before the first count: %+v, requeue after %v", resp.Results, resp.RequeueAfter)
 	}
+	s.decide(50, 50)
 	s.now += 10_000
 	want := sdktest.Weights(s.decide(300, 0))
 	s.now, s.age = s.now+60_000, 31*time.Second

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
@@ -38,7 +39,11 @@ func (m *model) step(now, age float64, eps []abi.Endpoint, open []int) []float64
 			total, weight = total+float64(open[i]), weight+float64(e.Weight)
 		}
 	}
-	due := m.stepped == 0 || now >= m.stepped+float64(m.s.IntervalSeconds) && now-age >= m.counted+1
+	due := m.stepped != 0 && now >= m.stepped+float64(m.s.IntervalSeconds) && now-age >= m.counted+1
+	if age <= float64(m.s.MaxAgeSeconds) && m.stepped == 0 { // the first step is within an interval
+		h := weights.Mix(weights.HashText("node-1") ^ weights.HashText("default/web") ^ 80)
+		m.stepped, m.counted = now+1-float64(m.s.IntervalSeconds)+math.Floor(float64(h)/(1<<32)*float64(m.s.IntervalSeconds)), now-age
+	}
 	if age <= float64(m.s.MaxAgeSeconds) && due {
 		m.stepped, m.counted = now, now-age
 		for i, e := range eps {

@@ -1,0 +1,152 @@
+package rebalance
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
+	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
+	"github.com/sluice-proxy/sluice/sdk"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/sdktest"
+)
+
+// chain is a closed loop with a chain of plugins, each of which is called when it asks for it.
+type chain struct {
+	t       *testing.T
+	plugins []*sdk.NativePlugin
+	state   [][]byte
+	last    []*abi.Response
+	call    []int // second
+	eps     []abi.Endpoint
+	open    []float64
+	shed    []int
+	begin   []float64
+	moved   float64
+}
+
+func newChain(t *testing.T, eps []abi.Endpoint, open []float64, plugins ...*sdk.NativePlugin) *chain {
+	n := len(plugins)
+	return &chain{t: t, plugins: plugins, state: make([][]byte, n), last: make([]*abi.Response, n), call: make([]int, n), eps: sdktest.NewRequest("a", nil, eps...).Endpoints,
+		open: open, shed: make([]int, len(open)), begin: make([]float64, len(open))}
+}
+
+// step runs a second: connections are shed and made again by weight, and counted.
+func (c *chain) step(second int) {
+	weights := make([]float64, len(c.open))
+	total, back := 0.0, 0.0
+	for i := range c.open {
+		if weights[i] = 1; c.last[0] != nil {
+			weights[i] = float64(c.last[len(c.last)-1].Results[i].Weight)
+		}
+		total += weights[i]
+		n := min(c.open[i], c.begin[i]*float64(c.shed[i])/1000/60)
+		c.open[i] -= n
+		back += n
+	}
+	c.moved += back
+	for i := range c.open {
+		c.open[i] += back * weights[i] / total
+	}
+	req := sdktest.NewRequest("a", nil, c.eps...)
+	req.Now, req.ConnectionsAgeMS = sdktest.Now+int64(second)*1000, 0
+	for i := range c.open {
+		req.Endpoints[i].Connections = uint32(math.Round(c.open[i]))
+	}
+	again := false // a plugin is called again if the weights that it gets have changed
+	for k, p := range c.plugins {
+		if c.last[k] == nil || again || c.call[k] <= second {
+			resp := new(abi.Response)
+			resp.Reset(len(c.eps))
+			req.State = c.state[k]
+			if err := p.DecideNoRecover(req, resp); err != nil {
+				c.t.Fatal(err)
+			}
+			again = again || c.last[k] == nil || !slices.Equal(sdktest.Weights(resp), sdktest.Weights(c.last[k]))
+			c.state[k], c.last[k], c.call[k] = slices.Clone(resp.State), resp, math.MaxInt
+			if resp.RequeueAfter > 0 {
+				c.call[k] = second + int(resp.RequeueAfter.Seconds())
+			}
+		}
+		for i, r := range c.last[k].Results {
+			req.Endpoints[i].Weight = uint32(r.Weight)
+		}
+	}
+	for i := range c.open {
+		v := 0
+		for _, resp := range c.last {
+			v = max(v, int(resp.Results[i].ShedPermille))
+		}
+		if v != c.shed[i] {
+			c.shed[i], c.begin[i] = v, c.open[i]
+		}
+	}
+}
+
+func native(t *testing.T, newPlugin func() sdk.Plugin, settings string) *sdk.NativePlugin {
+	t.Helper()
+	p, err := sdk.NewNativePlugin(newPlugin, []byte(settings))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// until returns how long it takes until the last endpoint has a part of its fair share, and how many connections are shed until then.
+func (c *chain) until(part float64) (seconds int, moved float64) {
+	total := 0.0
+	for _, n := range c.open {
+		total += n
+	}
+	for second := range 4 * 3600 {
+		if c.step(second); c.open[len(c.open)-1] >= part*total/float64(len(c.open)) {
+			return second, c.moved
+		}
+	}
+	c.t.Fatalf("in the end %.0f", c.open)
+	return 0, 0
+}
+
+// With least-loaded after it, fewer connections have to be shed for the same.
+func TestLeastLoadedMakesShedsMoreEffective(t *testing.T) {
+	for _, fresh := range []int{1, 3, 9} {
+		start := func() (eps []abi.Endpoint, open []float64) {
+			for i := range 9 + fresh {
+				ago, n := 48*time.Hour, 100.
+				if i >= 9 {
+					ago, n = 0, 0
+				}
+				eps, open = append(eps, since(1, ago)...), append(open, n)
+			}
+			return eps, open
+		}
+		const settings = `{"durationSeconds":86400,"tolerancePercent":10}`
+		eps, open := start()
+		alone, shedAlone := newChain(t, eps, open, native(t, New, settings)).until(.85)
+		eps, open = start()
+		together, shedTogether := newChain(t, eps, open, native(t, New, settings), native(t, leastloaded.New, "")).until(.85)
+		t.Logf("%d of %d new: alone %d s, %.0f shed; with least-loaded %d s, %.0f shed", fresh, 9+fresh, alone, shedAlone, together, shedTogether)
+		if together > alone*3/4 || shedTogether > shedAlone*3/4 {
+			t.Errorf("%d new: alone %d s, %.0f shed; with least-loaded %d s, %.0f shed", fresh, alone, shedAlone, together, shedTogether)
+		}
+	}
+}
+
+// slow-start before it: the share of the newcomer grows, and it never has more connections than that.
+func TestShedsFollowSlowStart(t *testing.T) {
+	eps, open := append(since(3, 48*time.Hour), since(1, 0)...), []float64{400, 400, 400, 0}
+	rebalance := native(t, New, `{"durationSeconds":86400,"percentPerMinute":100,"tolerancePercent":1,"delaySeconds":0,"jitterSeconds":0}`)
+	slow := native(t, slowstart.New, `{"windowSeconds":600}`)
+	c := newChain(t, eps, open, slow, rebalance)
+	for second := range 3600 {
+		c.step(second)
+		if share := min(1, .1+float64(second+1)/600); c.open[3] > 300*share*1.34+2 { // of 1200, among three and a part
+			t.Fatalf("after %d s the newcomer has %.0f connections", second, c.open[3])
+		}
+	}
+	if c.open[3] < 290 {
+		t.Errorf("in the end %.0f", c.open)
+	}
+}
