@@ -99,7 +99,7 @@ test-guide-%: deps build vm-kernels cluster-programs
 test-vm-%: deps build vm-kernels bin/e2e/signals.wasm bin/e2e/prefer.wasm
 	SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 15m $(VM_FLAGS) $(SHORT) -exec "$(VM) -kernel $*" $(VM_PACKAGES)
 	SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 15m \
-	  -run 'TestKill|TestForwardingContinues|TestInvalidInput|TestOnce|TestPluginSees|TestGuard' \
+	  -run 'TestKill|TestForwardingContinues|TestInvalidInput|TestOnce|TestPluginSees' \
 	  -exec "$(VM) -kernel $*" ./cmd/sluice/e2e
 
 # Packages whose tests need neither namespaces nor programs that are built or installed: those that do not import testnet,

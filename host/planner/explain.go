@@ -20,7 +20,7 @@ type Explanation struct {
 	Policy   *policy.Policy      // nil: none
 	Revision string              // of the policy; "": not known, or no policy
 	Choice   *policy.ChoiceError // why the annotation of the Service chooses no policy; nil: it does, or there is none
-	// NodeBindings are the bindings with Nodes that match the Service, up to the one that applies.
+	// NodeBindings are the bindings with Nodes that match the Service, up to the one that applies; none if the Service has chosen its policy.
 	NodeBindings []policy.NodeBinding
 	Guards       []GuardStatus          // of the policies that apply to it, or would
 	Settings     policy.ServiceSettings // that the Service has set; InForce is the policy with them
@@ -52,7 +52,9 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	e := &Explanation{Service: svc, Settings: s.settings, Err: s.err}
 	e.Policy, e.Choice = p.evaluator.Chosen(p.settings.Policies, svc)
 	e.Revision = p.evaluator.Revision(e.Policy)
-	e.NodeBindings = p.settings.Policies.NodeBindings(svc)
+	if !chosen(svc, e.Policy, e.Choice) {
+		e.NodeBindings = p.settings.Policies.NodeBindings(svc)
+	}
 	e.Shadow = s.summary.serviceShadow(name)
 	for _, g := range s.guards {
 		e.Guards = append(e.Guards, g.status())
@@ -84,6 +86,17 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	e.Conflicts, e.Contested = p.builder.ConflictsOf(name, maxExplained)
 	e.Omitted = s.omitted
 	return e, nil
+}
+
+// chosen reports whether the annotation of a Service has chosen the policy that decides, so that bindings do not matter.
+func chosen(svc *model.Service, decides *policy.Policy, err *policy.ChoiceError) bool {
+	switch {
+	case svc.Policy == "" || decides == nil:
+		return false
+	case err != nil:
+		return err.Kept == decides.Name
+	}
+	return svc.Policy == decides.Name
 }
 
 // decideAll returns the decisions of the default rules about a Service.

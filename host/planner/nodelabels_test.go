@@ -13,6 +13,7 @@ import (
 func TestLabelsOfTheNodeChooseBindings(t *testing.T) {
 	settings := testSettings()
 	settings.Policies.Bindings[0].Nodes = policy.Nodes{Selector: policy.Selector{{Key: "pool", Op: policy.In, Values: []string{"lab"}}}}
+	settings.Policies.Allow = []policy.Allow{{Policies: []string{"zone"}}}
 	p := New(settings, nativePlugins)
 	name := model.Name{Namespace: "shop", Name: "web"}
 	node := func(labels map[string]string) model.Change {
@@ -50,5 +51,12 @@ func TestLabelsOfTheNodeChooseBindings(t *testing.T) {
 		if r.Planned != c.planned || got != c.want || len(e.NodeBindings) != 1 || e.NodeBindings[0].Applies != (c.want != "") {
 			t.Errorf("%d: %d planned, policy %q, %+v; want %d, %q", i, r.Planned, got, e.NodeBindings, c.planned, c.want)
 		}
+	}
+	svc := *p.cluster.Services[name]
+	svc.Policy = "zone"
+	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name, Service: &svc}})
+	p.Plan(now)
+	if e, err := p.Explain(name); err != nil || e.Policy == nil || e.NodeBindings != nil {
+		t.Errorf("a Service that has chosen its policy: %v, %+v", err, e)
 	}
 }

@@ -240,7 +240,7 @@ func (e *Evaluator) Applicable(s *Set, svc *model.Service) []*Policy {
 func (s *Set) applicable(svc *model.Service, last string) (out []*Policy) {
 	t := *s
 	t.suspended = map[string]bool{}
-	for {
+	for range len(s.Policies) {
 		p, _ := t.For(svc, last)
 		if p == nil {
 			return out
@@ -251,6 +251,7 @@ func (s *Set) applicable(svc *model.Service, last string) (out []*Policy) {
 		}
 		t.suspended[p.Name] = true
 	}
+	return out
 }
 
 // valid reports whether a guard can have been in this state.
