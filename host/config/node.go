@@ -242,5 +242,5 @@ func (c *Config) Warnings() []string {
 	if c.BindAddress.IsLoopback() {
 		warn("bindAddress: %s is a loopback address, which never serves NodePorts", c.BindAddress)
 	}
-	return out
+	return append(out, c.policyWarnings()...)
 }

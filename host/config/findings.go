@@ -1,0 +1,54 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/host/policy"
+)
+
+// policyWarnings returns messages about policies, bindings and plugins that have no effect.
+func (c *Config) policyWarnings() (out []string) {
+	warn := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	for i, p := range c.Plugins {
+		if len(c.SettingsOf(p.Name))+len(c.SettingsOf(policy.ShadowPlugin(p.Name))) == 0 {
+			warn("plugins[%d]: no policy uses plugin %s, so it is not loaded", i, p.Name)
+		}
+	}
+	for i := range c.Policies {
+		if name := c.Policies[i].Name; !c.attaches(name) {
+			warn("policies[%d]: policy %s applies to no Service: no binding, allow or defaultPolicy names it", i, name)
+		}
+	}
+	found, complete := c.PolicySet().Unreachable()
+	for _, u := range found {
+		switch by := fieldNames("bindings", u.By); len(u.By) {
+		case 0:
+			warn("bindings[%d]: never applies: its selector contradicts itself", u.Index)
+		case 1:
+			warn("bindings[%d]: never applies: %s selects all Services that it does", u.Index, by)
+		default:
+			warn("bindings[%d]: never applies: each of its namespaces is one in which %s selects all Services that it does", u.Index, by)
+		}
+	}
+	if !complete {
+		warn("bindings: too many to find out whether all of them can apply")
+	}
+	return out
+}
+
+// attaches reports whether the configuration attaches a policy to Services.
+func (c *Config) attaches(name string) bool {
+	return c.DefaultPolicy == name || slices.ContainsFunc(c.Bindings, func(b policy.Binding) bool { return b.Policy == name }) ||
+		slices.ContainsFunc(c.Allow, func(a policy.Allow) bool { return slices.Contains(a.Policies, name) })
+}
+
+// fieldNames returns the paths of entries of a list: "a[1] or a[2]".
+func fieldNames(list string, indexes []int) string {
+	var out []string
+	for _, i := range indexes {
+		out = append(out, fmt.Sprintf("%s[%d]", list, i))
+	}
+	return strings.Join(out, " or ")
+}
