@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -261,6 +262,37 @@ func TestSlowReadingDelaysNoService(t *testing.T) {
 		r.advance(10 * time.Second)
 		if n := b.readings() - before; n < 5 {
 			t.Errorf("%d readings in 10 s afterwards", n)
+		}
+	})
+}
+
+// TestReadingDoesNotStartDuringABacklog: the next step would interrupt it. A Service with thousands of endpoints takes many steps.
+func TestReadingDoesNotStartDuringABacklog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plans := &planCounter{}
+		r, b := startSignals(t, &signalsPlugin{needs: abi.NeedOutcomes}, func(r *rig) {
+			r.observer = plans
+			r.selector = policy.Selector{{Key: "large", Op: policy.DoesNotExist}}
+		})
+		b.set(func() { b.took = 300 * time.Millisecond })
+		r.advance(1100 * time.Millisecond) // a reading runs
+		large := model.Name{Namespace: "shop", Name: "large"}
+		s := &model.EndpointSlice{Name: large, Service: large, Family: model.IPv4, Ports: []model.SlicePort{{Protocol: model.TCP, Port: 8080}}}
+		for i := range 5000 {
+			s.Endpoints = append(s.Endpoints, model.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 245, byte(i >> 8), byte(i)}), Ready: true, Serving: true})
+		}
+		readings, before := b.readings(), plans.plans
+		r.emit(model.Change{Kind: model.SliceKind, Name: large, Slice: s}, model.Change{Kind: model.ServiceKind, Name: large, Service: &model.Service{
+			Name: large, Labels: map[string]string{"large": ""}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.9")},
+			Ports: []model.ServicePort{{Protocol: model.TCP, Port: 80}},
+		}})
+		steps := plans.plans - before
+		if n := b.readings() - readings; n > 1 || steps < 5 {
+			t.Errorf("%d readings were begun again in %d steps", n, steps)
+		}
+		r.advance(time.Second)
+		if b.readings() == readings {
+			t.Error("no reading afterwards")
 		}
 	})
 }

@@ -76,6 +76,25 @@ func TestPluginNeverWaitsBecauseOfAnother(t *testing.T) {
 	}
 }
 
+// TestEvaluationOfALargeClusterDoesNotWait: each of three plugins is called for 10,000 Services of ten endpoints, twice in half a minute,
+// as at the start and after a change of the configuration. A call takes twice the CPU time of the bundled plugins.
+func TestEvaluationOfALargeClusterDoesNotWait(t *testing.T) {
+	now := time.Unix(1000, 0)
+	s := newShares(10, now)
+	names := []string{"a", "b", "c"}
+	s.set(names, now)
+	for range 2 {
+		for i := range 30_000 {
+			if wait := s.available(names[i%3], now); wait > 0 {
+				t.Fatalf("call %d waits for %s", i, wait)
+			}
+			s.charge(names[i%3], 10*time.Microsecond+perCall+10*perEndpoint, now)
+			now = now.Add(30 * time.Microsecond)
+		}
+		now = now.Add(30 * time.Second)
+	}
+}
+
 func TestSharesFollowPlugins(t *testing.T) {
 	now := time.Unix(1000, 0)
 	s := newShares(10, now)
