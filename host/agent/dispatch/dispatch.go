@@ -26,6 +26,9 @@ type Options struct {
 // GOMAXPROCS is left to the engine.
 const maxWorkers = 8
 
+// maxCallWait bounds how long one call is waited for. Usual plugins answer in microseconds; one that takes longer is not waited for any more.
+const maxCallWait = 10 * time.Millisecond
+
 // Dispatcher implements engine.Plugins. The methods of that interface are called by one goroutine.
 //
 // Each plugin has a queue and at most one running call, whatever its settings. Calls of a namespace are made in the order of
@@ -151,7 +154,7 @@ func (d *Dispatcher) Call(c *policy.Call) policy.Status {
 		return policy.Queued
 	}
 	e.awaited = true
-	wait := d.wait
+	wait := min(d.wait, maxCallWait)
 	d.mu.Unlock()
 	start := time.Now()
 	d.timeout.Reset(wait)

@@ -126,6 +126,31 @@ func TestCallWaitsForFastAnswerOnly(t *testing.T) {
 	})
 }
 
+// TestOneCallIsNotWaitedForAsLongAsAll: a step may wait long for many fast answers, and not for one slow one.
+func TestOneCallIsNotWaitedForAsLongAsAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 0, 2)
+		slow := &sleeper{took: time.Second}
+		start := time.Now()
+		b.StartStep(300 * time.Millisecond)
+		for i := range 5 {
+			if got := b.Call(call(slow, "slow", "a", fmt.Sprint("x", i), 1)); got != policy.Queued {
+				t.Fatalf("status %d", got)
+			}
+		}
+		if took := time.Since(start); took > maxCallWait {
+			t.Errorf("waited %s", took)
+		}
+		fast := &sleeper{took: 100 * time.Microsecond}
+		for i := range 1000 {
+			if got := b.Call(call(fast, "fast", "a", fmt.Sprint("x", i), 1)); got != policy.Answered {
+				t.Fatalf("call %d: status %d after %s", i, got, time.Since(start))
+			}
+		}
+		slow.set(0, nil)
+	})
+}
+
 func TestNewestCallKeepsThePlaceOfTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, 0, 1)

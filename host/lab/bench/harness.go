@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -69,6 +70,8 @@ func newHarness(ctx context.Context, o harnessOptions) (*harness, error) {
 	if err != nil {
 		return nil, errors.Join(err, kernel.Close())
 	}
+	debug.FreeOSMemory() // sluice compiles plugins in another process
+	self().ResetPeakRSS()
 	if len(o.chain) > 0 {
 		chain := &policy.Policy{Name: "chain"}
 		for _, name := range o.chain {

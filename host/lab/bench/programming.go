@@ -79,6 +79,9 @@ func measureProgramming(ctx context.Context, s size, how settings) (programmingR
 	profiled := how.profile("start")
 	cpu, begin := cpuSeconds(), time.Now()
 	done, err := l.apply(all)
+	if err == nil {
+		err = l.waitAnswered(ctx)
+	}
 	if err != nil {
 		return f, err
 	}
@@ -128,9 +131,11 @@ func measureProgramming(ctx context.Context, s size, how settings) (programmingR
 	f.Churn, f.ChurnCPU, f.ChurnRate = percentilesOf(sum.latencies), (cpuSeconds()-cpu)/took, float64(n)/took
 	profiled()
 	f.AfterChurn = memory{Peak: self().PeakRSS()}
+	profiled = how.profile("idle")
 	cpu, begin = cpuSeconds(), time.Now()
 	time.Sleep(how.idle)
 	f.IdleCPU = (cpuSeconds() - cpu) / time.Since(begin).Seconds()
+	profiled()
 	f.AfterChurn.Resident = self().RSS()
 	profiled = how.profile("restart")
 	r, seconds, err := restart(ctx, l)
@@ -138,6 +143,17 @@ func measureProgramming(ctx context.Context, s size, how settings) (programmingR
 	f.Restart, f.RestartMessages = seconds, r.Messages
 	f.OtherCPU = noise.average()
 	return f, err
+}
+
+// waitAnswered waits until all plugins have answered and the answers are programmed.
+func (l *harness) waitAnswered(ctx context.Context) error {
+	for awaited := 1; awaited > 0; time.Sleep(5 * time.Millisecond) {
+		if err := l.engine.Do(ctx, func(p *planner.Planner) { awaited = p.Awaited() }); err != nil {
+			return err
+		}
+		awaited += l.latencies.left()
+	}
+	return nil
 }
 
 // churn updates endpoints of random Services at churnRate.
