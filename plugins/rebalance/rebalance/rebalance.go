@@ -17,7 +17,7 @@ type plugin struct {
 
 	now       int64 // of the request, Unix seconds
 	state     state
-	endpoints []endpoint // those with weight
+	endpoints []endpoint // those with weight that do not terminate
 	total     uint64     // sum of their weights
 	unit      uint64     // greatest common divisor of them, which they are divided by
 	newcomers int
@@ -96,19 +96,19 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	return nil
 }
 
-// collect collects the endpoints with weight. Those that became ready less than durationSeconds ago are newcomers.
+// collect collects the endpoints with weight that do not terminate. Those that became ready less than durationSeconds ago are newcomers.
 func (p *plugin) collect(req *sdk.Request) {
 	p.endpoints, p.total, p.unit, p.newcomers, p.latest = p.endpoints[:0], 0, 0, 0, 0
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		w := uint64(e.Weight())
-		if w == 0 {
+		if w == 0 || e.Terminating() { // what becomes of the connections of a draining endpoint is not for this plugin to say
 			continue
 		}
 		n, counted := e.Connections()
 		since := int64(e.ReadySince())
 		x := endpoint{index: i, weight: w, open: min(uint64(n), maxOpen), counted: counted}
-		if since != 0 && !e.Terminating() && since <= int64(req.Now())+999 && p.now-since/1000 < p.settings.DurationSeconds {
+		if since != 0 && since <= int64(req.Now())+999 && p.now-since/1000 < p.settings.DurationSeconds {
 			x.isNew = true
 			p.newcomers++
 			p.latest = max(p.latest, since)

@@ -191,6 +191,24 @@ func TestSharesAreByWeight(t *testing.T) {
 	}
 }
 
+// A draining endpoint keeps its connections, however small its weight is: staged-drain says what becomes of them.
+func TestDrainingEndpointsShedNothing(t *testing.T) {
+	leaving := sdktest.Terminating("a", sdktest.Now)
+	leaving.Weight = 1
+	eps := slices.Concat(since(2, time.Hour), since(1, 0), []abi.Endpoint{leaving})
+	eps[0].Weight, eps[1].Weight, eps[2].Weight = 10, 10, 10
+	s := newSession(t, atOnce, eps...)
+	s.now += 1000
+	if got := sheds(s.decide(300, 300, 0, 900)); !slices.Equal(got, []int{100, 100, 0, 0}) {
+		t.Errorf("%v", got)
+	}
+	s = newSession(t, atOnce, eps...)
+	s.now += 1000
+	if got := sheds(s.decide(200, 200, 190, 900)); slices.Max(got) > 0 {
+		t.Errorf("the others are even: %v", got)
+	}
+}
+
 // Nodes begin at different times, and the same one always at the same.
 func TestNodesBeginAtDifferentTimes(t *testing.T) {
 	begins := map[int64]int{}
