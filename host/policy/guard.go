@@ -207,7 +207,7 @@ func (s *GuardState) Revision() string { return s.revision }
 // String describes the state.
 func (s *GuardState) String() string {
 	switch {
-	case s.revision == "":
+	case s.Phase == GuardBaseline && s.revision == "":
 		return "is not in force yet: a plugin is not loaded"
 	case s.Phase == GuardBaseline:
 		return fmt.Sprintf("is not in force yet: connections are counted without it for %s, and at least %d of them (%d so far)", s.guard.Window, minBaseline, s.Baseline.Connections)

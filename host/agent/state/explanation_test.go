@@ -69,7 +69,7 @@ func TestGuardsAreExplained(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	e := &planner.Explanation{Service: &model.Service{}, Guards: []planner.GuardStatus{
 		{Policy: "trial", State: policy.GuardState{Phase: policy.GuardFallenBack, Since: 1000, Baseline: policy.GuardCounts{Connections: 100}, Recent: policy.GuardCounts{Connections: 50, Failed: 20}}},
-		{Policy: "next", Blind: true},
+		{Policy: "next", Blind: true}, {Policy: "well", State: policy.GuardState{Phase: policy.GuardInForce}},
 	}}
 	x := NewExplanation(e, func(ms int64) time.Time { return at.Add(time.Duration(ms) * time.Millisecond) })
 	since := at.Add(time.Second)
@@ -84,5 +84,8 @@ func TestGuardsAreExplained(t *testing.T) {
 		if got.Text = ""; !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
+	}
+	if failing, degraded := x.Problems(); len(failing) != 0 || len(degraded) != 2 || !strings.HasPrefix(degraded[0], "guard: policy trial has fallen back: ") {
+		t.Errorf("failing %q, degraded %q", failing, degraded)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 // Node is what of the configuration is in force on a node.
@@ -84,7 +86,7 @@ func (n *Node) Print(w io.Writer, plugins []string) {
 //
 // Failing: its policy fails, its annotations are not in force, a frontend is not programmed, or a module or the configuration is not in
 // force. Degraded: frontends that another Service has, what limits leave out, what the backend can represent only approximately,
-// endpoints that a panic holds, and Pods that cannot be read.
+// endpoints that a panic holds, Pods that cannot be read, and policies that a guard has fallen back from, or whose guard is blind.
 func (x *Explanation) Problems() (failing, degraded []string) {
 	if x.Error != "" {
 		failing = append(failing, x.Error)
@@ -110,6 +112,11 @@ func (x *Explanation) Problems() (failing, degraded []string) {
 	for i := range x.Pools {
 		if p := &x.Pools[i]; p.Panic != nil && p.Panic.Held > 0 {
 			degraded = append(degraded, fmt.Sprintf("port %s, %s pool: a panic holds %d endpoints", p.Port, p.Pool, p.Panic.Held))
+		}
+	}
+	for i := range x.Guards {
+		if g := &x.Guards[i]; g.Blind || g.State == policy.GuardFallenBack.String() {
+			degraded = append(degraded, "guard: "+g.Text)
 		}
 	}
 	if x.Pods == podsUnavailable {
