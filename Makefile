@@ -43,14 +43,15 @@ demo: build
 	$(GO) build -trimpath -o bin/demo ./examples/demo
 	bin/demo
 
-# Rolling restarts, scale-ups and failing endpoints, with and without policies, in mode nftables, and in mode ipvs if this kernel has
-# IPVS or a test kernel is built (make vm-kernels): there connections last longer, as it is slower.
+# Rolling restarts, scale-ups and failing endpoints, with and without policies, in mode nftables, and the restarts in mode ipvs, if this
+# kernel has IPVS or there is a test kernel (make vm-kernels), where six times as slow is fast enough.
 experiment: build
 	$(GO) build -trimpath -o bin/drain-experiment ./examples/drain-experiment
+	$(GO) build -o bin/vm ./host/lab/vm/run
 	bin/drain-experiment -svg bin/experiment.svg
-	@if [ -e /proc/net/ip_vs ]; then bin/drain-experiment -mode ipvs -run '$(IPVS_RUNS)'; \
-	  elif [ -x bin/vm ] && [ -z "$$(bin/vm build -missing $(lastword $(KERNELS)))" ]; then \
-	    $(VM) -memory 2048 -kernel $(lastword $(KERNELS)) bin/drain-experiment -mode ipvs -hold 4s -run '$(IPVS_RUNS)'; \
+	@if [ -e /proc/net/ip_vs ]; then set -x; bin/drain-experiment -mode ipvs -run '$(IPVS_RUNS)'; \
+	  elif [ -z "$$(bin/vm build -missing $(lastword $(KERNELS)))" ]; then \
+	    set -x; XDG_CACHE_HOME='$(CACHE)' $(VM) -memory 2048 -kernel $(lastword $(KERNELS)) bin/drain-experiment -mode ipvs -slower 6 -run '$(IPVS_RUNS)'; \
 	  else echo 'mode ipvs: this kernel has no IPVS, and there is no test kernel: make vm-kernels'; fi
 
 IPVS_RUNS   := restart.*, preStop

@@ -31,12 +31,12 @@ func chart(results []*result, mode string) string {
 		}
 		groups[len(groups)-1] = append(groups[len(groups)-1], r)
 	}
-	columns := 4 // at least: the width of the legend
+	across := 4 // panels at least: the width of the legend
 	for _, g := range groups {
-		columns = max(columns, len(g))
+		across = max(across, len(g))
 	}
 	rowHeight := marginTop + plotHeight + barHeight + rowGap
-	width, height := columns*(panelWidth+panelGap)+panelGap, len(groups)*rowHeight+24
+	width, height := across*(panelWidth+panelGap)+panelGap, len(groups)*rowHeight+24
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="%d" fill="%s">
 <rect width="%d" height="%d" fill="%s"/>

@@ -88,7 +88,7 @@ func newCluster(p paths, mode string, delay time.Duration, chain []step) (c *clu
 	}
 	var addrs []netip.Addr
 	for i := range clients {
-		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 244, 1, byte(i + 1)}))
+		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 244, 255, byte(i + 1)}))
 	}
 	if c.client, err = c.net.AddHost("client", addrs...); err != nil {
 		return c, err
@@ -145,7 +145,7 @@ func (c *cluster) create(s server) (*pod, error) {
 	c.mu.Unlock()
 	s.name = fmt.Sprintf("web-%d", number)
 	p := &pod{name: s.name}
-	addr := netip.AddrFrom4([4]byte{10, 244, 0, byte(number)})
+	addr := netip.AddrFrom4([4]byte{10, 244, byte(number >> 8), byte(number)})
 	var err error
 	if p.host, err = c.net.AddHost(fmt.Sprintf("web-%d", number), addr); err == nil {
 		p.program, err = s.start(p.host, netip.AddrPortFrom(addr, port).String())

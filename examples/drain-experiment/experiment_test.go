@@ -29,7 +29,7 @@ func shortForm() size {
 	z := longForm()
 	z.pods, z.batch, z.clients, z.limit = 4, 2, 200, 100
 	z.hold, z.startup, z.preStop = 300*time.Millisecond, 300*time.Millisecond, 4*time.Second
-	z.stages = "[{weight: 100, seconds: 2}, {weight: 50, seconds: 1}]"
+	z.stages = []stage{{100, 2}, {50, 1}}
 	z.connections = 0 // one rollout
 	z.timeout = time.Minute
 	return z

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 )
@@ -17,7 +18,7 @@ type size struct {
 	hold         time.Duration
 	startup      time.Duration // of a Pod, until it is ready
 	preStop      time.Duration // sleep of a Pod before SIGTERM
-	stages       string        // of staged-drain
+	stages       []stage       // of staged-drain
 	connections  int           // at least so many in the rolling restart
 	warmUp       time.Duration // of a new Pod, in the scale-up, until it serves limit connections
 	slowStart    int           // seconds of the window of slow-start
@@ -33,11 +34,34 @@ type size struct {
 func longForm() size {
 	return size{
 		pods: 12, batch: 4, clients: 2400, long: 1200, limit: 280, hold: time.Second, startup: 3 * time.Second, preStop: 10 * time.Second,
-		stages:      "[{weight: 100, seconds: 5}, {weight: 50, seconds: 2}, {weight: 10, seconds: 2}]",
+		stages:      []stage{{100, 5}, {50, 2}, {10, 2}},
 		connections: 100_000, warmUp: 12 * time.Second, slowStart: 15, after: 20 * time.Second,
 		timeout: 10 * time.Second, failTimeout: 4 * time.Second, sampleEvery: 250 * time.Millisecond,
 		sliceDelay: 250 * time.Millisecond, stopAccepted: 50 * time.Millisecond,
 	}
+}
+
+// stage is a stage of staged-drain.
+type stage struct{ percent, seconds int }
+
+// slow multiplies the times by a factor, all but those of the control plane.
+func (z *size) slow(factor int) {
+	for _, d := range []*time.Duration{&z.hold, &z.startup, &z.preStop, &z.warmUp, &z.after, &z.timeout, &z.failTimeout} {
+		*d *= time.Duration(factor)
+	}
+	z.slowStart *= factor
+	for i := range z.stages {
+		z.stages[i].seconds *= factor
+	}
+}
+
+// drain returns staged-drain with its settings.
+func (z *size) drain() step {
+	var stages []string
+	for _, s := range z.stages {
+		stages = append(stages, fmt.Sprintf("{weight: %d, seconds: %d}", s.percent, s.seconds))
+	}
+	return step{"staged-drain", "{stages: [" + strings.Join(stages, ", ") + "]}"}
 }
 
 // server returns the server of a Pod.
@@ -218,7 +242,7 @@ func (z *size) silence(ctx context.Context, c *cluster, l *load) error {
 
 // experiments returns all experiments.
 func (z *size) experiments() []*experiment {
-	drain := []step{{"staged-drain", "{stages: " + z.stages + "}"}}
+	drain := []step{z.drain()}
 	slow := step{"slow-start", fmt.Sprintf("{windowSeconds: %d}", z.slowStart)}
 	rebalance := step{"rebalance", "{percentPerMinute: 50, durationSeconds: 60, delaySeconds: 10, jitterSeconds: 0}"}
 	restart := func(name string, chain []step, preStop time.Duration, connections int) *experiment {

@@ -33,7 +33,7 @@ func main() {
 	mode := flag.String("mode", "nftables", "nftables or ipvs")
 	svg := flag.String("svg", "", "file for the figure; none if empty")
 	only := flag.String("run", "", "run only experiments whose name matches this regular expression, such as restart.*preStop")
-	hold := flag.Duration("hold", 0, "how long a short connection lasts on average; longer on a slow machine: the number of connections at a time is constant")
+	slower := flag.Int("slower", 1, "multiply all times by this, for a slow machine: the number of connections at a time is constant")
 	flag.Parse()
 	pattern, err := regexp.Compile(*only)
 	if err != nil {
@@ -45,9 +45,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	z := longForm()
-	if *hold > 0 {
-		z.hold = *hold
-	}
+	z.slow(max(1, *slower))
 	results, err := runAll(ctx, p, *mode, &z, pattern)
 	if err == nil && *svg != "" {
 		err = lab.ReplaceFile(*svg, []byte(chart(results, *mode)))
