@@ -20,7 +20,7 @@ func recorded(seed uint64, servers, seconds int) *recorder {
 	for at := range seconds {
 		s := sample{at: time.Duration(at) * time.Second, shed: rng.IntN(3)}
 		for range min(servers, 1+at) {
-			s.open, s.long = append(s.open, rng.IntN(200)), append(s.long, rng.IntN(50))
+			s.open = append(s.open, rng.IntN(200))
 		}
 		for f := range s.failed {
 			s.failed[f] = rng.IntN(3)
@@ -36,9 +36,9 @@ func recorded(seed uint64, servers, seconds int) *recorder {
 func TestChartIsWellFormedAndSmall(t *testing.T) {
 	var all []*result
 	for i, group := range []string{"a", "a", "b < c", "b < c"} {
-		all = append(all, &result{&experiment{group: group, name: `"<&>`, servers: 8}, recorded(uint64(i), 24, 80), 80 * time.Second, 24})
+		all = append(all, &result{&experiment{group: group, name: `"<&>`, servers: 8}, recorded(uint64(i), 24, 80), 80 * time.Second})
 	}
-	all = append(all, &result{&experiment{group: "nothing"}, newRecorder(time.Second), 0, 0})
+	all = append(all, &result{&experiment{group: "nothing"}, newRecorder(time.Second), 0})
 	text := chart(all, "nftables")
 	if len(text) > 100<<10 {
 		t.Errorf("%d bytes", len(text))
@@ -81,14 +81,17 @@ func TestBarsHaveAllFailures(t *testing.T) {
 	}
 }
 
-func TestImbalanceIsOfLongConnections(t *testing.T) {
+func TestShareOfNewServersIsThatAtTheEnd(t *testing.T) {
 	r := newRecorder(time.Second)
-	if r.imbalance(3) != 0 || r.most() != 0 {
+	if r.newShare(1) != 0 || r.most() != 0 {
 		t.Error("without a sample")
 	}
-	r.series = []sample{{open: []int{9, 1}, long: []int{1, 0}}, {open: []int{6, 5, 4, 0}, long: []int{6, 2, 1, 0}}}
-	if got := r.imbalance(3); got != 2 {
-		t.Errorf("imbalance %g, want 6 ÷ 3", got)
+	r.series = []sample{{open: []int{9, 1}}, {open: []int{3, 5, 4, 0}}}
+	if got := r.newShare(2); got != 4./12 {
+		t.Errorf("share %g, want 4 ÷ 12", got)
+	}
+	if r.newShare(4) != 0 || r.newShare(7) != 0 {
+		t.Error("no server is new")
 	}
 	if r.most() != 9 {
 		t.Errorf("most %d", r.most())
@@ -108,15 +111,15 @@ func TestPromises(t *testing.T) {
 	r := newRecorder(time.Second)
 	r.marks = []mark{{2 * time.Second, "it acts"}}
 	e := &experiment{group: "g", name: "n"}
-	if err := (&result{e, r, 0, 0}).check(); err != nil {
+	if err := (&result{e, r, 0}).check(); err != nil {
 		t.Error(err)
 	}
 	r.total[hung], r.last = 3, 7*time.Second
-	if err := (&result{e.within(5 * time.Second), r, 0, 0}).check(); err != nil {
+	if err := (&result{e.within(5 * time.Second), r, 0}).check(); err != nil {
 		t.Error(err)
 	}
 	for _, broken := range []*experiment{e.within(4 * time.Second), e.never()} {
-		if err := (&result{broken, r, 0, 0}).check(); err == nil || !strings.Contains(err.Error(), "3 of 3 connections failed, the last one 7s after") {
+		if err := (&result{broken, r, 0}).check(); err == nil || !strings.Contains(err.Error(), "3 of 3 connections failed, the last one 7s after") {
 			t.Errorf("got %v", err)
 		}
 	}

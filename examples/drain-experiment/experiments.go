@@ -109,7 +109,6 @@ type result struct {
 	*experiment
 	*recorder
 	took time.Duration
-	pods int // at the end
 }
 
 // run runs an experiment.
@@ -133,7 +132,7 @@ func (e *experiment) run(ctx context.Context, p paths, mode string, z *size) (r 
 	if err = errors.Join(err, <-ended); err != nil {
 		return nil, fmt.Errorf("%s, %s: %w", e.group, e.name, err)
 	}
-	return &result{e, l.record, time.Since(l.record.began), len(c.pods)}, nil
+	return &result{e, l.record, time.Since(l.record.began)}, nil
 }
 
 // answering waits until the Service answers.

@@ -251,7 +251,7 @@ func (l *load) fail(c *client, err error) {
 // close closes a connection and makes the client idle.
 func (l *load) close(c *client) {
 	if c.state >= open {
-		l.record.closed(c.server, c.long)
+		l.record.closed(c.server)
 	}
 	delete(l.byFD, int32(c.fd))
 	_ = unix.Close(c.fd)

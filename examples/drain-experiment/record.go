@@ -40,7 +40,6 @@ type recorder struct {
 type sample struct {
 	at     time.Duration // since the beginning
 	open   []int         // connections by server
-	long   []int         // those of them that are long
 	failed [failures]int
 	shed   int
 }
@@ -69,23 +68,17 @@ func (r *recorder) opened(name string, long bool) int {
 	if i < 0 {
 		i = len(r.names)
 		r.names = append(r.names, name)
-		r.now.open, r.now.long = append(r.now.open, 0), append(r.now.long, 0)
+		r.now.open = append(r.now.open, 0)
 	}
 	r.now.open[i]++
 	if long {
-		r.now.long[i]++
 		r.longs++
 	}
 	return i
 }
 
 // closed counts the end of a connection.
-func (r *recorder) closed(server int, long bool) {
-	r.now.open[server]--
-	if long {
-		r.now.long[server]--
-	}
-}
+func (r *recorder) closed(server int) { r.now.open[server]-- }
 
 // failed counts a failed connection. An open long one that is reset counts apart: policies reset them on purpose.
 func (r *recorder) failed(f failure, openLong bool) {
@@ -105,7 +98,7 @@ func (r *recorder) tick(now time.Time) {
 		return
 	}
 	s := r.now
-	s.at, s.open, s.long = now.Sub(r.began), slices.Clone(s.open), slices.Clone(s.long)
+	s.at, s.open = now.Sub(r.began), slices.Clone(s.open)
 	r.series = append(r.series, s)
 	r.now.failed, r.now.shed = [failures]int{}, 0
 	r.next = now.Add(r.interval)
@@ -132,17 +125,16 @@ func (r *recorder) most() (largest int) {
 	return largest
 }
 
-// imbalance returns the largest number of long connections of a server at the end ÷ the mean of a number of servers.
-func (r *recorder) imbalance(servers int) float64 {
+// newShare returns the part of the connections at the end that is to other servers than the first ones.
+func (r *recorder) newShare(first int) float64 {
 	if len(r.series) == 0 {
 		return 0
 	}
-	largest, sum := 0, 0
-	for _, n := range r.series[len(r.series)-1].long {
-		largest, sum = max(largest, n), sum+n
+	sum, later := 0, 0
+	for i, n := range r.series[len(r.series)-1].open {
+		if sum += n; i >= first {
+			later += n
+		}
 	}
-	if sum == 0 {
-		return 0
-	}
-	return float64(largest) * float64(servers) / float64(sum)
+	return float64(later) / float64(max(1, sum))
 }

@@ -14,7 +14,7 @@ var columns = []struct {
 	width int
 }{
 	{"EXPERIMENT", -16}, {"POLICY AND PODS", -24}, {"CONNECTIONS", 11}, {"FAILED", 7}, {"%", 7}, {"REFUSED", 7}, {"RESET", 7}, {"HUNG", 6}, {"OTHER", 5},
-	{"MOVED", 6}, {"MOST", 5}, {"LONG", 5}, {"SECONDS", 7},
+	{"MOVED", 6}, {"MOST", 5}, {"NEW", 5}, {"SECONDS", 7},
 }
 
 func line(cells ...string) string {
@@ -36,13 +36,9 @@ func header() string {
 // row returns the line of a result.
 func (r *result) row() string {
 	n, failed := r.connections(), r.failedTotal()
-	long := "-"
-	if r.long > 0 {
-		long = fmt.Sprintf("%.2f", r.imbalance(r.pods))
-	}
 	return line(r.group, r.name, fmt.Sprint(n), fmt.Sprint(failed), fmt.Sprintf("%.3f", 100*float64(failed)/float64(max(1, n))),
 		fmt.Sprint(r.total[refused]), fmt.Sprint(r.total[reset]), fmt.Sprint(r.total[hung]), fmt.Sprint(r.total[unreachable]),
-		fmt.Sprint(r.shed), fmt.Sprint(r.most()), long, fmt.Sprintf("%.0f", r.took.Seconds()))
+		fmt.Sprint(r.shed), fmt.Sprint(r.most()), fmt.Sprintf("%.0f %%", 100*r.newShare(r.servers)), fmt.Sprintf("%.0f", r.took.Seconds()))
 }
 
 // machine describes this machine.
