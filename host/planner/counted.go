@@ -13,7 +13,8 @@ import (
 
 // countedService is what is counted of a Service's connections.
 type countedService struct {
-	needs     uint32 // of its policy: abi.NeedOutcomes, abi.NeedConnections
+	needs     uint32 // of its policy and the shadow of it: abi.NeedOutcomes, abi.NeedConnections
+	enforced  uint32 // those of the policy
 	all       bool   // Settings.CountAll, or a guard
 	outcomes  bool   // the plan asks for outcomes
 	endpoints []model.EndpointKey
@@ -114,8 +115,12 @@ func (p *Planner) AddOutcomes(now time.Time, length time.Duration, changes []out
 					g.add(c)
 				}
 			}
-			if c.Failed && s.counted.needs&abi.NeedOutcomes != 0 {
+			switch {
+			case !c.Failed:
+			case s.counted.enforced&abi.NeedOutcomes != 0:
 				p.enqueueDue(name)
+			case s.counted.needs&abi.NeedOutcomes != 0:
+				p.enqueueShadow(name)
 			}
 		}
 	}

@@ -161,8 +161,19 @@ func TestTotalsOfServices(t *testing.T) {
 }
 
 func TestOnlyNewFailuresPlanAServiceAgain(t *testing.T) {
+	for _, shadow := range []bool{false, true} {
+		testOnlyNewFailures(t, shadow)
+	}
+}
+
+func testOnlyNewFailures(t *testing.T, shadow bool) {
 	plugin := &needyPlugin{needs: abi.NeedOutcomes}
-	p := countedPlanner(plugin, func(s *Settings) { s.CountAll = true })
+	p := countedPlanner(plugin, func(s *Settings) {
+		s.CountAll = true
+		if q := s.Policies.Policies["zone"]; shadow {
+			q.Steps, q.Shadow = nil, q.Steps
+		}
+	})
 	signals := &failures{reading: 1}
 	p.UseSignals(signals)
 	p.Plan(time.Unix(1000, 0))
@@ -180,6 +191,9 @@ func TestOnlyNewFailuresPlanAServiceAgain(t *testing.T) {
 		calls := plugin.calls
 		signals.reading++
 		p.AddOutcomes(time.Unix(1000, 0), time.Second, []outcomes.Change{c.change})
+		if shadow && len(p.due.queued) > 0 {
+			t.Errorf("%s: the Service is due although only the shadow needs outcomes", c.what)
+		}
 		if r := p.Plan(time.Unix(1001, 0)); r.Planned != c.planned || plugin.calls-calls != c.called {
 			t.Errorf("%s: %d planned, %d calls, want %d and %d", c.what, r.Planned, plugin.calls-calls, c.planned, c.called)
 		}

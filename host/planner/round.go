@@ -60,10 +60,12 @@ func (p *Planner) begin(svc *model.Service) *round {
 	r.counted.all = p.settings.CountAll || len(r.guards) > 0
 	if r.policy != nil {
 		r.decisions = &decisionCache{}
-		r.counted.needs = p.evaluator.Needs(r.policy) & (abi.NeedOutcomes | abi.NeedConnections)
+		enforced, shadow := p.evaluator.Needs(r.policy)
 		if r.policy.Panic.Below > 0 {
-			r.counted.needs |= abi.NeedOutcomes
+			enforced |= abi.NeedOutcomes
 		}
+		const counts = abi.NeedOutcomes | abi.NeedConnections
+		r.counted.enforced, r.counted.needs = enforced&counts, (enforced|shadow)&counts
 	}
 	r.counted.outcomes = r.counted.all || r.counted.needs&p.settings.OutcomeNeeds != 0
 	r.quota = p.settings.Limits.newQuota(svc, r.addrs)

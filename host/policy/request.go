@@ -132,11 +132,11 @@ func conditions(in *Input, i int) uint32 {
 	return bits
 }
 
-// Needs returns the needs of the loaded plugins of a policy.
-func (e *Evaluator) Needs(p *Policy) uint32 {
-	needs, _ := e.asks(p.Steps, nil)
-	ofShadow, _ := e.asks(p.Shadow, nil)
-	return needs | ofShadow
+// Needs returns the needs of the loaded plugins of a policy, and of those of its shadow.
+func (e *Evaluator) Needs(p *Policy) (enforced, shadow uint32) {
+	enforced, _ = e.asks(p.Steps, nil)
+	shadow, _ = e.asks(p.Shadow, nil)
+	return enforced, shadow
 }
 
 // asks returns the needs of the loaded plugins of a chain, and appends the keys that they declare to keys, each once.

@@ -66,7 +66,15 @@ func (p *Plugin) memoryIsScarce() bool {
 	return m.inUse()+int64(p.report.MemoryBytes) > m.limit-m.limit/8
 }
 
-// reserveForCompiler reserves the memory that compiling takes. If there is not enough, each plugin keeps one instance.
+// leave returns how much of the memory of all plugins has to stay free for others.
+func (p *Plugin) leave() int64 {
+	if p.options.Spare {
+		return p.host.memory.limit / 8
+	}
+	return 0
+}
+
+// reserveForCompiler reserves the memory that compiling takes. If there is not enough, each plugin keeps one instance, or none if it is spare.
 func (h *Host) reserveForCompiler() error {
 	err := h.memory.reserve("compiler", h.limits.Compile.resident())
 	if err == nil {
@@ -76,16 +84,16 @@ func (h *Host) reserveForCompiler() error {
 	all := slices.Collect(maps.Keys(h.plugins))
 	h.mu.Unlock()
 	for _, p := range all {
-		p.keepOne()
+		p.keepFew()
 	}
 	return h.memory.reserve("compiler", h.limits.Compile.resident())
 }
 
-// keepOne closes all instances but the one that was used last.
-func (p *Plugin) keepOne() {
+// keepFew closes all instances but the one that was used last, and that too if the plugin is spare.
+func (p *Plugin) keepFew() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.pool.guests) > 1 {
+	for len(p.pool.guests) > 1 || p.options.Spare && len(p.pool.guests) > 0 {
 		p.evict()
 	}
 }

@@ -38,10 +38,13 @@ func (e *MemoryError) Error() string {
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 // reserve takes n bytes, or returns a *MemoryError.
-func (b *budget) reserve(what string, n int64) error {
+func (b *budget) reserve(what string, n int64) error { return b.reserveLeaving(what, n, 0) }
+
+// reserveLeaving takes n bytes if as many as leave are free afterwards, or returns a *MemoryError.
+func (b *budget) reserveLeaving(what string, n, leave int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.used+n > b.limit {
+	if b.used+n > b.limit-leave {
 		return &MemoryError{what, n, b.used, b.limit}
 	}
 	b.used += n
@@ -64,6 +67,7 @@ func (b *budget) inUse() int64 {
 // the budget of all plugins, and leaves nothing to the garbage collector. It is also the allocator of its guest.
 type linearMemory struct {
 	budget *budget
+	leave  int64  // bytes of the budget that are not for this memory
 	region []byte // as large as the memory may become
 	size   int64  // accessible and reserved, in bytes
 	// refused reports that the memory has not grown because other plugins take up the budget.
@@ -101,7 +105,7 @@ func (m *linearMemory) grow(size int64) error {
 	if more <= 0 {
 		return nil
 	}
-	if err := m.budget.reserve("memory of the guest", more); err != nil {
+	if err := m.budget.reserveLeaving("memory of the guest", more, m.leave); err != nil {
 		return err
 	}
 	if err := syscall.Mprotect(m.region[:size], syscall.PROT_READ|syscall.PROT_WRITE); err != nil {
@@ -124,7 +128,7 @@ func (m *linearMemory) Free() {
 
 // instantiate returns a new instance and its memory, which the caller frees after it has closed the instance.
 func (p *Plugin) instantiate() (module api.Module, memory *linearMemory, err error) {
-	memory = &linearMemory{budget: &p.host.memory}
+	memory = &linearMemory{budget: &p.host.memory, leave: p.leave()}
 	defer func() {
 		if r := recover(); r != nil {
 			cause, ok := r.(error)

@@ -13,6 +13,9 @@ type LoadOptions struct {
 	// RepeatOneIn of so many decisions is repeated in a second instance; 0: none. With 1, both instances have the same history, but for
 	// the first calls of the second one.
 	RepeatOneIn int
+	// Spare makes the plugin use only memory that others leave: an eighth of that of all plugins stays free for them, and all its instances
+	// are closed when compiling needs their memory.
+	Spare bool
 }
 
 // DefaultInstances is enough for eight namespaces.

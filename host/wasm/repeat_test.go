@@ -313,6 +313,41 @@ func TestInstancesLeaveMemoryForOtherPlugins(t *testing.T) {
 	}
 }
 
+// TestSparePluginsLeaveMemoryForOthers: a guest fails if it cannot grow by 7.5 MiB, of 8 that are left.
+func TestSparePluginsLeaveMemoryForOthers(t *testing.T) {
+	base, err := os.ReadFile("testdata/base.wat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	greedy := wat(t, strings.Replace(string(base), ";; EVIL", `(func $evil (param i32 i32 i64) (result i64)
+		(if (i32.eq (memory.grow (i32.const 120)) (i32.const -1)) (then (return (i64.const -1)))) (local.get 2))`, 1))
+	h := newHost(t, Options{})
+	spare, other := loadWith(t, h, greedy, LoadOptions{Spare: true}), loadWith(t, h, greedy, LoadOptions{})
+	for _, p := range []*Plugin{spare, other} {
+		if _, err := ask(p, "shop", 80, later); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.memory.limit = h.memory.inUse() + 8<<20
+	if _, err := ask(spare, "shop", 666, later); err == nil {
+		t.Error("a spare plugin has got memory that is for others")
+	}
+	if _, err := ask(other, "shop", 666, later); err != nil {
+		t.Error(err)
+	}
+	if _, err := ask(spare, "shop", 80, later+60_000); err == nil || !isMemoryError(err) {
+		t.Errorf("got %v, want an error because there is no memory for an instance", err)
+	}
+	h.memory.limit = DefaultMemory
+	if _, err := ask(spare, "shop", 80, later+120_000); err != nil {
+		t.Fatal(err)
+	}
+	h.memory.limit = h.memory.inUse()
+	if h.reserveForCompiler() == nil || spare.Stats().Open != 0 || other.Stats().Open != 1 {
+		t.Errorf("after compiling lacked memory: %d and %d instances, want 0 and 1", spare.Stats().Open, other.Stats().Open)
+	}
+}
+
 // What an instance answers while other plugins take up the memory is no proof against it.
 func TestRepeatsNeedMemory(t *testing.T) {
 	h := newHost(t, Options{})

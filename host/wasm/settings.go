@@ -156,7 +156,7 @@ func (g *guest) configure(text string) (h handle, err error) {
 // passSettings passes a text to sluice_configure and returns its handle.
 func (g *guest) passSettings(text string, budget *int64) (id uint32, err error) {
 	p := g.p
-	if err := p.host.memory.reserve("settings", int64(len(text))+handleOverhead); err != nil {
+	if err := p.host.memory.reserveLeaving("settings", int64(len(text))+handleOverhead, p.leave()); err != nil {
 		return 0, err
 	}
 	g.handleBytes += len(text)

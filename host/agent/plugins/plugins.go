@@ -254,9 +254,10 @@ func (s *Set) CloseRetired() {
 
 func loadOptions(spec config.Plugin) wasm.LoadOptions {
 	const pagesPerMiB = 16
+	_, shadow := policy.CutShadow(spec.Name)
 	return wasm.LoadOptions{
 		MemoryPages: uint32(spec.Limits.MemoryMiB * pagesPerMiB), PerNamespace: spec.Isolation == config.IsolateNamespace,
-		Instances: spec.Limits.Instances, RepeatOneIn: spec.RepeatOneIn,
+		Instances: spec.Limits.Instances, RepeatOneIn: spec.RepeatOneIn, Spare: shadow,
 	}
 }
 

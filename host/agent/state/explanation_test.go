@@ -89,3 +89,35 @@ func TestGuardsAreExplained(t *testing.T) {
 		t.Errorf("failing %q, degraded %q", failing, degraded)
 	}
 }
+
+// TestShadowIsExplained: of two endpoints, the shadow prefers the second.
+func TestShadowIsExplained(t *testing.T) {
+	half := 0.5
+	of := &policy.Policy{Name: "p", Shadow: []policy.Step{{Plugin: policy.ShadowPlugin("q")}}}
+	explain := func(s *policy.Shadow, all planner.ServiceShadow) (*Explanation, Pool) {
+		x := NewExplanation(&planner.Explanation{
+			Service: &model.Service{}, Policy: of, Shadow: all,
+			Decisions: []planner.PortDecision{{Port: &service.Port{UsesCluster: true, Endpoints: make([]service.Endpoint, 2)},
+				Cluster: policy.Decision{Weights: []uint16{1, 1}, Shadow: s}}},
+		}, time.UnixMilli)
+		return x, x.Pools[0]
+	}
+	step := policy.StepResult{Plugin: "q/shadow", Weights: []uint16{0, 3}, Reasons: policy.PackReasons(2, func(i int) string { return fmt.Sprint("r", i) })}
+	x, pool := explain(&policy.Shadow{Weights: []uint16{0, 3}, Divergence: 0.5, Compared: true, Evaluation: policy.Evaluation{Steps: []policy.StepResult{step}}},
+		planner.ServiceShadow{Policy: "p", Divergence: 0.5, Compared: true})
+	if want := (&Shadow{Plugins: []string{"q"}, Divergence: &half}); !reflect.DeepEqual(x.Shadow, want) {
+		t.Errorf("%+v", x.Shadow)
+	}
+	if want := (&EndpointShadow{Weight: 3, Share: 1, Steps: []Step{{"q/shadow", 3, "r1"}}}); !reflect.DeepEqual(pool.Endpoints[1].Shadow, want) || *pool.Shadow.Divergence != 0.5 {
+		t.Errorf("%+v, %+v", pool.Shadow, pool.Endpoints[1].Shadow)
+	}
+	x, pool = explain(&policy.Shadow{Evaluation: policy.Evaluation{Err: errors.New("trap"), Steps: []policy.StepResult{{Plugin: "q/shadow", Err: errors.New("trap")}}}},
+		planner.ServiceShadow{Policy: "p", Failing: true})
+	if s := x.Shadow; s.Divergence != nil || !s.Failing || pool.Shadow.Error != "trap" || pool.Shadow.Divergence != nil || pool.Endpoints[0].Shadow != nil || x.Error != "" {
+		t.Errorf("%+v, %+v", s, pool.Shadow)
+	}
+	_, pool = explain(&policy.Shadow{Evaluation: policy.Evaluation{Err: policy.ErrPending, Pending: &policy.Pending{Plugin: "q/shadow", Since: 1000}}}, planner.ServiceShadow{Policy: "p", Pending: true})
+	if s := pool.Shadow; s.Error != "" || s.Pending == nil || s.Pending.Plugin != "q/shadow" {
+		t.Errorf("%+v", s)
+	}
+}
