@@ -1,15 +1,19 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/agent"
+	"github.com/sluice-proxy/sluice/host/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/probe"
 )
@@ -20,7 +24,7 @@ func newCheckCommand() *cobra.Command {
 		Use:   "check",
 		Short: "Check whether this host has everything that sluice needs",
 		Long: `Checks this host's kernel features, capabilities, sysctls and conntrack table, and the addresses and interfaces that
-the configuration names. For each one missing, prints what will not work. Nothing on the host is changed: features are
+the configuration names, and whether the API server lets sluice read Pods if a plugin asks for it. For each one missing, prints what will not work. Nothing on the host is changed: features are
 tried in a temporary network namespace or, without permission to create one, in transactions that are rolled back. The
 exit code is 1 if something required is missing.`,
 		Args: cobra.NoArgs,
@@ -33,7 +37,7 @@ exit code is 1 if something required is missing.`,
 			if err != nil {
 				return err
 			}
-			findings := agent.Check(cmd.Context(), cfg)
+			findings := append(agent.Check(cmd.Context(), cfg), checkPlugins(cmd.Context(), &in, cfg)...)
 			if output == "json" {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")
@@ -53,6 +57,35 @@ exit code is 1 if something required is missing.`,
 	cmd.Flags().StringVar(&path, "config", "", "configuration file (SluiceConfiguration)")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	return cmd
+}
+
+// checkPlugins loads the plugins of a configuration, and checks the permissions for the inputs that they declare.
+func checkPlugins(ctx context.Context, in *inputFlags, cfg *config.Config) []probe.Finding {
+	if len(cfg.Plugins) == 0 {
+		return nil
+	}
+	unknown := func(err error) []probe.Finding {
+		return []probe.Finding{{
+			Group: "plugins", Name: "inputs that they declare", State: probe.Unknown, Found: err.Error(), Remedy: "see sluice config check",
+		}}
+	}
+	set, err := plugins.Open(ctx, cfg, compileCommand, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return unknown(err)
+	}
+	defer set.Close(ctx)
+	if _, err := set.Load(ctx, cfg, nil); err != nil {
+		return unknown(err)
+	}
+	return agent.CheckPods(ctx, cfg, set.Get, func(ctx context.Context) ([]string, error) {
+		client, err := in.connect(cfg)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+		defer cancel()
+		return client.RefusedForPods(ctx)
+	})
 }
 
 // printFindings prints findings in human-readable form: one line for each, more for what is missing.

@@ -86,6 +86,9 @@ prints which bindings for some of the nodes (bindings[].nodes) apply on a node.`
 			if _, err := set.Load(cmd.Context(), cfg, nil); err != nil {
 				return config.PrefixErrors("configuration "+args[0], err)
 			}
+			for _, w := range set.UnknownServiceSettings(cmd.Context(), cfg) {
+				warn(args[0] + ": " + w)
+			}
 			cluster := model.NewSnapshot()
 			if *source != "" {
 				if cluster, err = checkServices(cfg, set, *source); err != nil {
