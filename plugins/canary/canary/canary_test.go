@@ -14,15 +14,6 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-func run(t *testing.T, settings string, req *abi.Request) *abi.Response {
-	t.Helper()
-	resp, err := sdktest.Run(New(), settings, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp
-}
-
 // track returns n endpoints with a value of the label.
 func track(n int, value string) []abi.Endpoint {
 	e := sdktest.Ready("a")
@@ -75,7 +66,7 @@ func TestGroupsGetTheirPercent(t *testing.T) {
 		"the empty value":     {`{"groups":[{"value":"","percent":20}]}`, request(track(1, ""), sdktest.Repeat(4, sdktest.Ready("a"))), map[string]float64{"": 20}, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp := run(t, tt.settings, tt.req)
+			resp := sdktest.MustRun(t, New(), tt.settings, tt.req)
 			got := percents(tt.req, resp)
 			for v, want := range tt.want {
 				if math.Abs(got[v]-want) > .0501*want {
@@ -95,11 +86,11 @@ func TestGroupsGetTheirPercent(t *testing.T) {
 
 func TestReasonsHaveTheShares(t *testing.T) {
 	req := request(track(1, "canary"), track(39, "stable"))
-	resp := run(t, `{"groups":[{"value":"canary","percent":2.5}]}`, req)
+	resp := sdktest.MustRun(t, New(), `{"groups":[{"value":"canary","percent":2.5}]}`, req)
 	if a, b := resp.Results[0].Reason, resp.Results[1].Reason; a != `"canary": 2.5 %` || b != "others: 97.5 %" {
 		t.Errorf("%q, %q", a, b)
 	}
-	resp = run(t, `{"groups":[{"value":"canary","percent":0}]}`, request(track(2, "canary")))
+	resp = sdktest.MustRun(t, New(), `{"groups":[{"value":"canary","percent":0}]}`, request(track(2, "canary")))
 	if a := resp.Results[0]; a.Weight != 1 || !strings.Contains(a.Reason, "only groups with 0 %") {
 		t.Errorf("%+v", a)
 	}
@@ -149,7 +140,7 @@ func TestSharesAgreeWithTheReference(t *testing.T) {
 		keys := req.Keys
 		req = sdktest.NewRequest("a", nil, req.Endpoints...)
 		req.Keys = keys
-		resp := run(t, `{"tolerancePercent":0,"maxTotal":65535,"groups":[`+strings.Join(groups, ",")+`]}`, req)
+		resp := sdktest.MustRun(t, New(), `{"tolerancePercent":0,"maxTotal":65535,"groups":[`+strings.Join(groups, ",")+`]}`, req)
 		got := percents(req, resp)
 		for v, p := range shares(want, sum) {
 			if math.IsNaN(p) {
@@ -172,20 +163,11 @@ func TestSharesAgreeWithTheReference(t *testing.T) {
 
 // A canary that has just started gets a part of its group's share.
 func TestSlowStartAndCanaryCompose(t *testing.T) {
-	slow, err := sdk.NewNativePlugin(slowstart.New, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	canary, err := sdk.NewNativePlugin(New, []byte(`{"groups":[{"value":"canary","percent":30}],"tolerancePercent":0}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	slow := sdktest.Native(t, slowstart.New, "")
+	canary := sdktest.Native(t, New, `{"groups":[{"value":"canary","percent":30}],"tolerancePercent":0}`)
 	req := request(track(2, "canary"), track(2, "stable"))
 	req.Endpoints[1].ReadySince = sdktest.Now - 30_000
-	all, err := sdktest.RunChain(req, slow, canary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := sdktest.MustRunChain(t, req, slow, canary)
 	w := sdktest.Weights(all[1])
 	if got := percents(req, all[1])["canary"]; math.Abs(got-30) > .1 || w[0] != 2*w[1] {
 		t.Errorf("%.1f %% to canaries, weights %v", got, w)
@@ -193,7 +175,7 @@ func TestSlowStartAndCanaryCompose(t *testing.T) {
 }
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
-	for settings, want := range map[string]string{
+	sdktest.CheckRefused(t, New, map[string]string{
 		"":              "groups: 0 groups, want 1 to 16",
 		`{"groups":[]}`: "groups: 0 groups",
 		`{"by":"version","groups":[{"value":"a","percent":1}]}`:              `by: "version" is neither`,
@@ -207,11 +189,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"groups":[{"value":"a","percent":"1"}]}`:                           "percent: want float64, got JSON string",
 		`{"groups":[{"value":"a","percent":1}],"maxTotal":0}`:                "maxTotal: 0",
 		`{"groups":[{"value":"a","percent":1}],"tolerancePercent":51}`:       "tolerancePercent: 51",
-	} {
-		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", settings, err, want)
-		}
-	}
+	})
 }
 
 func FuzzSettingsValuesAndState(f *testing.F) {
@@ -225,7 +203,7 @@ func FuzzSettingsValuesAndState(f *testing.F) {
 		req := request(track(2, a), track(1, b))
 		req.Keys, req.State = p.(sdk.Keyer).Keys(), state
 		req.Endpoints[0].Weight, req.Endpoints[2].Weight = uint32(w), uint32(x)
-		resp := run(t, settings, req)
+		resp := sdktest.MustRun(t, New(), settings, req)
 		sum := 0
 		for i, r := range resp.Results {
 			if sum += int(r.Weight); r.Weight > 0 && req.Endpoints[i].Weight == 0 {

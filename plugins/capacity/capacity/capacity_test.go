@@ -14,15 +14,6 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-func run(t *testing.T, settings string, req *abi.Request) *abi.Response {
-	t.Helper()
-	resp, err := sdktest.Run(New(), settings, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp
-}
-
 // request returns a request with an endpoint for each value of a key; "-" stands for none.
 func request(key string, values ...string) *abi.Request {
 	var eps []abi.Endpoint
@@ -60,14 +51,14 @@ func TestWeightsAreInProportionToCapacity(t *testing.T) {
 		{`{"from":"request:cpu","default":2}`, sdk.PodCPU, []string{"50", "12000", "-"}, []int{1, 240, 40}},
 		{`{"maxTotal":10}`, annotation, []string{"1.01", "1", "1"}, []int{4, 3, 3}},
 	} {
-		if got := sdktest.Weights(run(t, tt.settings, request(tt.key, tt.values...))); !slices.Equal(got, tt.want) {
+		if got := sdktest.Weights(sdktest.MustRun(t, New(), tt.settings, request(tt.key, tt.values...))); !slices.Equal(got, tt.want) {
 			t.Errorf("%s %v: weights %v, want %v", tt.settings, tt.values, got, tt.want)
 		}
 	}
 }
 
 func TestReasonsSayWhereTheCapacityIsFrom(t *testing.T) {
-	resp := run(t, "", request(annotation, "2.50", "-", "much", strings.Repeat("y", 99), "a\n\x00"))
+	resp := sdktest.MustRun(t, New(), "", request(annotation, "2.50", "-", "much", strings.Repeat("y", 99), "a\n\x00"))
 	for i, want := range []string{
 		"capacity 2.5", "capacity 1 by default", `capacity 1 by default: "much" is no capacity`,
 		`capacity 1 by default: "` + strings.Repeat("y", 32) + `..." is no capacity`, `capacity 1 by default: "a\n\x00" is no capacity`,
@@ -81,28 +72,17 @@ func TestReasonsSayWhereTheCapacityIsFrom(t *testing.T) {
 func TestWeightsOfPreviousPluginsAreMultiplied(t *testing.T) {
 	req := request(annotation, "2", "3", "5")
 	req.Endpoints[0].Weight, req.Endpoints[1].Weight, req.Endpoints[2].Weight = 3, 2, 0
-	if got := sdktest.Weights(run(t, "", req)); !slices.Equal(got, []int{1, 1, 0}) {
+	if got := sdktest.Weights(sdktest.MustRun(t, New(), "", req)); !slices.Equal(got, []int{1, 1, 0}) {
 		t.Errorf("weights %v", got)
 	}
 }
 
 func TestStagedDrainAndCapacityCompose(t *testing.T) {
-	var chain []*sdk.NativePlugin
-	for _, create := range []func() sdk.Plugin{stageddrain.New, New} {
-		p, err := sdk.NewNativePlugin(create, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		chain = append(chain, p)
-	}
 	req := request(annotation, "1", "1", "4")
 	leaving := sdktest.Terminating("a", sdktest.Now-10_000)
 	leaving.Addr, leaving.Values = req.Endpoints[2].Addr, req.Endpoints[2].Values
 	req.Endpoints[2] = leaving
-	all, err := sdktest.RunChain(req, chain...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := sdktest.MustRunChain(t, req, sdktest.Native(t, stageddrain.New, ""), sdktest.Native(t, New, ""))
 	if got := sdktest.Weights(all[1]); !slices.Equal(got, []int{1, 1, 2}) { // half of 4
 		t.Errorf("weights %v", got)
 	}
@@ -121,7 +101,7 @@ func TestSharesAgreeWithTheReference(t *testing.T) {
 			exact = append(exact, float64(milli))
 			sum += float64(milli)
 		}
-		resp := run(t, `{"maxTotal":10000}`, request(annotation, values...))
+		resp := sdktest.MustRun(t, New(), `{"maxTotal":10000}`, request(annotation, values...))
 		total := 0
 		for _, w := range sdktest.Weights(resp) {
 			total += w
@@ -138,7 +118,7 @@ func TestSharesAgreeWithTheReference(t *testing.T) {
 }
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
-	for settings, want := range map[string]string{
+	sdktest.CheckRefused(t, New, map[string]string{
 		`{"from":"capacity"}`:         `from: "capacity" is neither label:KEY nor annotation:KEY nor request:cpu`,
 		`{"from":"service-label:x"}`:  "from: ",
 		`{"from":"label:a\nlabel:b"}`: "from: ",
@@ -149,11 +129,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"maxTotal":0}`:              "maxTotal: 0 is not 1 to 65535",
 		`{"maxTotal":65536}`:          "maxTotal: 65536",
 		`{"unknown":1}`:               `unknown field "unknown"`,
-	} {
-		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", settings, err, want)
-		}
-	}
+	})
 }
 
 func FuzzSettingsValuesAndState(f *testing.F) {
@@ -167,7 +143,7 @@ func FuzzSettingsValuesAndState(f *testing.F) {
 		req := request(p.(sdk.Keyer).Keys()[0], a, b, "-")
 		req.State = state
 		req.Endpoints[0].Weight, req.Endpoints[1].Weight = uint32(w), uint32(x)
-		resp := run(t, settings, req)
+		resp := sdktest.MustRun(t, New(), settings, req)
 		for i, r := range resp.Results {
 			if req.Endpoints[i].Weight == 0 && r.Weight > 0 {
 				t.Errorf("endpoint %d gets %d", i, r.Weight)

@@ -9,19 +9,9 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
-	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
-
-func run(t *testing.T, settings string, req *abi.Request) *abi.Response {
-	t.Helper()
-	resp, err := sdktest.Run(New(), settings, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp
-}
 
 // zone returns endpoints of a zone.
 func zone(name string, healthy, unhealthy int) []abi.Endpoint {
@@ -71,7 +61,7 @@ func TestSharesAreThoseOfEnvoy(t *testing.T) {
 			eps = append(eps, zone(string(rune('a'+i)), h, 100-h)...)
 		}
 		req := sdktest.NewRequest("z", nil, eps...)
-		got := percent(req, run(t, `{"tolerancePercent":0,"maxTotal":65535,`+inOrder[1:], req))
+		got := percent(req, sdktest.MustRun(t, New(), `{"tolerancePercent":0,"maxTotal":65535,`+inOrder[1:], req))
 		for i, want := range tt.want {
 			if z := string(rune('a' + i)); math.Abs(got[z]-want) > .5 {
 				t.Errorf("%v %% healthy: %v, want %v", tt.healthy, got, tt.want)
@@ -83,7 +73,7 @@ func TestSharesAreThoseOfEnvoy(t *testing.T) {
 // Without settings: this node's zone first.
 func TestZoneOfTheNodeIsFirst(t *testing.T) {
 	req := sdktest.NewRequest("b", nil, slices.Concat(zone("a", 2, 0), zone("b", 1, 1), zone("c", 2, 0))...)
-	resp := run(t, "", req)
+	resp := sdktest.MustRun(t, New(), "", req)
 	if got := percent(req, resp); math.Abs(got["b"]-70) > 1 || math.Abs(got["a"]-15) > 1 {
 		t.Errorf("%v", got)
 	}
@@ -92,12 +82,12 @@ func TestZoneOfTheNodeIsFirst(t *testing.T) {
 			t.Errorf("endpoint %d: %q, want %q", i, got, want)
 		}
 	}
-	if req.Zone = ""; !slices.Equal(sdktest.Weights(run(t, "", req)), []int{1, 1, 1, 0, 1, 1}) {
+	if req.Zone = ""; !slices.Equal(sdktest.Weights(sdktest.MustRun(t, New(), "", req)), []int{1, 1, 1, 0, 1, 1}) {
 		t.Error("weights change although the zone of the node is unknown")
 	}
 	// An order of zones, the same on every node, but with the own zone first.
 	req.Zone = "c"
-	if got := percent(req, run(t, `{"groups":[{"values":["@local"]},{"values":["a"]},{"values":["b","c"]}]}`, req)); got["c"] != 100 {
+	if got := percent(req, sdktest.MustRun(t, New(), `{"groups":[{"values":["@local"]},{"values":["a"]},{"values":["b","c"]}]}`, req)); got["c"] != 100 {
 		t.Errorf("%v, want all to zone c", got)
 	}
 }
@@ -109,7 +99,7 @@ func TestGroupsByLabelOrAnnotation(t *testing.T) {
 			with(sdktest.Ready("a"), ""), with(sdktest.Ready("a")))
 		req.Keys = []string{by}
 		settings := `{"by":"` + by + `","groups":[{"values":["main"]},{"values":["backup"]}],"maxTotal":10000,"tolerancePercent":0}`
-		if got := sdktest.Weights(run(t, settings, req)); !slices.Equal(got, []int{3, 7, 0, 0, 0}) {
+		if got := sdktest.Weights(sdktest.MustRun(t, New(), settings, req)); !slices.Equal(got, []int{3, 7, 0, 0, 0}) {
 			t.Errorf("%s: weights %v", by, got)
 		}
 	}
@@ -121,7 +111,7 @@ func TestWeightsOfPreviousPluginsAreRespected(t *testing.T) {
 	req := sdktest.NewRequest("a", nil, ejected, weigh(sdktest.Ready("a"), 4), weigh(sdktest.Ready("a"), 2), weigh(sdktest.Terminating("a", sdktest.Now), 2),
 		sdktest.Unchosen("b"), weigh(sdktest.Ready("b"), 2))
 	req.Endpoints[0].Weight = 0 // a previous plugin has ejected it: 2 of 3 of the group are healthy
-	resp := run(t, `{"tolerancePercent":0,"maxTotal":65535}`, req)
+	resp := sdktest.MustRun(t, New(), `{"tolerancePercent":0,"maxTotal":65535}`, req)
 	w := sdktest.Weights(resp)
 	if w[0] != 0 || w[1] != 2*w[2] || w[3] != w[2] || w[4] != 2*w[5] || w[5] == 0 {
 		t.Errorf("weights %v", w)
@@ -138,7 +128,7 @@ func TestWeightsAreKeptWhenNothingIsHealthy(t *testing.T) {
 	leaving.Weight = 2
 	req := sdktest.NewRequest("a", nil, held, leaving, sdktest.NotReady("b"))
 	req.State = []byte{1, 2, 3}
-	resp := run(t, "", req)
+	resp := sdktest.MustRun(t, New(), "", req)
 	if got := sdktest.Weights(resp); !slices.Equal(got, []int{3, 2, 0}) || !slices.Equal(resp.State, req.State) {
 		t.Errorf("weights %v, state %v", got, resp.State)
 	}
@@ -147,7 +137,7 @@ func TestWeightsAreKeptWhenNothingIsHealthy(t *testing.T) {
 // A scale-down of a group is no failure.
 func TestTerminatingEndpointsDoNotCount(t *testing.T) {
 	req := sdktest.NewRequest("a", nil, slices.Concat(zone("a", 2, 0), sdktest.Repeat(6, sdktest.Terminating("a", sdktest.Now)), zone("b", 3, 0))...)
-	if got := percent(req, run(t, "", req)); got["a"] != 100 {
+	if got := percent(req, sdktest.MustRun(t, New(), "", req)); got["a"] != 100 {
 		t.Errorf("%v", got)
 	}
 }
@@ -192,7 +182,7 @@ func TestSharesAgreeWithTheReference(t *testing.T) {
 		settings := `{"groups":[` + strings.Join(groups[:max(1, n-1)], ",") + `],"overprovisioningPercent":` + strconv.Itoa(over) + `,"tolerancePercent":0,"maxTotal":65535}`
 		rnd.Shuffle(len(eps), func(i, j int) { eps[i], eps[j] = eps[j], eps[i] })
 		req := sdktest.NewRequest("z", nil, eps...)
-		resp := run(t, settings, req)
+		resp := sdktest.MustRun(t, New(), settings, req)
 		got := percent(req, resp)
 		for i, want := range shares(healthy, all, float64(over)/100) {
 			if z := string(rune('a' + i)); math.Abs(got[z]-100*want) > .7 {
@@ -208,26 +198,15 @@ func TestSharesAgreeWithTheReference(t *testing.T) {
 }
 
 func TestFailoverAndStagedDrainCompose(t *testing.T) {
-	var chain []*sdk.NativePlugin
-	for _, create := range []func() sdk.Plugin{stageddrain.New, New} {
-		p, err := sdk.NewNativePlugin(create, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		chain = append(chain, p)
-	}
 	req := sdktest.NewRequest("a", nil, slices.Concat(zone("a", 2, 0), []abi.Endpoint{sdktest.Terminating("a", sdktest.Now-10_000)}, zone("b", 2, 0))...)
-	all, err := sdktest.RunChain(req, chain...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := sdktest.MustRunChain(t, req, sdktest.Native(t, stageddrain.New, ""), sdktest.Native(t, New, ""))
 	if got := sdktest.Weights(all[1]); !slices.Equal(got, []int{2, 2, 1, 0, 0}) {
 		t.Errorf("weights %v", got)
 	}
 }
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
-	for settings, want := range map[string]string{
+	sdktest.CheckRefused(t, New, map[string]string{
 		`{"by":"region"}`:                   `by: "region" is neither "zone" nor label:KEY nor annotation:KEY`,
 		`{"by":"service-label:x"}`:          "by: ",
 		`{"by":"label:-"}`:                  "by: key 0",
@@ -243,9 +222,5 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"holdSeconds":-1}`:                                       "holdSeconds: -1",
 		`{"tolerancePercent":21}`:                                  "tolerancePercent: 21",
 		`{"maxTotal":0}`:                                           "maxTotal: 0",
-	} {
-		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", settings, err, want)
-		}
-	}
+	})
 }

@@ -10,29 +10,24 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-// session decides one Service port over time.
-type session struct {
-	t        *testing.T
-	settings string
-	now      int64
-	state    []byte
+type session struct{ *sdktest.Session }
+
+func newSession(t testing.TB, settings string) session {
+	t.Helper()
+	return session{sdktest.NewSession(t, New, settings)}
 }
 
-func (s *session) decide(counts ...[2]int) *abi.Response {
-	s.t.Helper()
+// decide decides with numbers of healthy and unhealthy endpoints in zones a, b and so on.
+func (s session) decide(counts ...[2]int) *abi.Response {
 	var eps []abi.Endpoint
 	for i, c := range counts {
 		eps = append(eps, zone(string(rune('a'+i)), c[0], c[1])...)
 	}
-	req := sdktest.NewRequest("a", nil, eps...)
-	req.Now, req.State = s.now, s.state
-	resp := run(s.t, s.settings, req)
-	s.state = slices.Clone(resp.State)
-	return resp
+	return s.Decide(sdktest.NewRequest("a", nil, eps...))
 }
 
 func TestSpillIsImmediateAndReturnWaits(t *testing.T) {
-	s := &session{t: t, settings: `{"holdSeconds":30}`, now: sdktest.Now}
+	s := newSession(t, `{"holdSeconds":30}`)
 	for i, step := range []struct {
 		after   time.Duration
 		healthy int // of 10 in this zone
@@ -56,7 +51,7 @@ func TestSpillIsImmediateAndReturnWaits(t *testing.T) {
 		{-time.Hour, 1, 0, 30 * time.Second}, // the clock went back
 		{30 * time.Second, 1, 14, 0},
 	} {
-		s.now += step.after.Milliseconds()
+		s.Now += step.after.Milliseconds()
 		resp := s.decide([2]int{step.healthy, 10 - step.healthy}, [2]int{4, 0})
 		in, all := 0.0, 0.0
 		for j, a := range resp.Results {
@@ -72,11 +67,11 @@ func TestSpillIsImmediateAndReturnWaits(t *testing.T) {
 
 // A group that becomes empty while another one has its shares on hold must not keep connections.
 func TestGroupWithoutEndpointsLosesItsShareAtOnce(t *testing.T) {
-	s := &session{t: t, settings: `{"holdSeconds":30}`, now: sdktest.Now}
+	s := newSession(t, `{"holdSeconds":30}`)
 	s.decide([2]int{0, 4}, [2]int{4, 0})
-	s.now += 1000
+	s.Now += 1000
 	s.decide([2]int{4, 0}, [2]int{4, 0})
-	s.now += 1000
+	s.Now += 1000
 	if got := sdktest.Weights(s.decide([2]int{4, 0}, [2]int{0, 4})); !slices.Equal(got, []int{1, 1, 1, 1, 0, 0, 0, 0}) {
 		t.Errorf("weights %v", got)
 	}
@@ -86,7 +81,7 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for range 60 {
 		settings := `{"holdSeconds":5,"hysteresisPercent":10}`
-		often, seldom := &session{t: t, settings: settings}, &session{t: t, settings: settings}
+		often, seldom := newSession(t, settings), newSession(t, settings)
 		counts := [][2]int{{4, 0}, {4, 0}}
 		now, wake, changed := int64(sdktest.Now), int64(0), true
 		var last []int
@@ -96,7 +91,7 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 				counts[i], changed = [2]int{up, 4 - up}, true
 			}
 			now += 1000
-			often.now, seldom.now = now, now
+			often.Now, seldom.Now = now, now
 			want := sdktest.Weights(often.decide(counts...))
 			if changed || wake != 0 && wake <= now { // as a host does
 				resp := seldom.decide(counts...)
@@ -113,19 +108,15 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 }
 
 func FuzzState(f *testing.F) {
-	s := &session{settings: "", now: sdktest.Now}
-	resp, err := sdktest.Run(New(), "", sdktest.NewRequest("a", nil, append(zone("a", 1, 1), zone("b", 2, 0)...)...))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(resp.State, uint8(2), uint8(2))
+	f.Add(newSession(f, "").decide([2]int{1, 1}, [2]int{2, 0}).State, uint8(2), uint8(2))
 	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x40, 0x42, 0x0f, 0, 0, 0, 0, 0}, uint8(0), uint8(1))
 	f.Add([]byte{2}, uint8(1), uint8(0))
 	f.Fuzz(func(t *testing.T, state []byte, a, b uint8) {
 		if len(state) > abi.MaxStateLen || a+b == 0 || a > 20 || b > 20 {
 			return
 		}
-		s := session{t: t, now: s.now, state: state}
+		s := newSession(t, "")
+		s.State, s.Twice = state, true
 		resp := s.decide([2]int{int(a), 3}, [2]int{int(b), 3})
 		sum := 0
 		for i, r := range resp.Results {

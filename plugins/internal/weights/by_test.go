@@ -38,11 +38,7 @@ func (s *sorter) Decide(req *sdk.Request, resp *sdk.Response) error {
 
 func groups(t *testing.T, s Sorter, req *abi.Request) []int {
 	t.Helper()
-	resp, err := sdktest.Run(&sorter{s}, "", req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sdktest.Weights(resp)
+	return sdktest.Weights(sdktest.MustRun(t, &sorter{s}, "", req))
 }
 
 func TestEndpointsAreSortedByValue(t *testing.T) {
@@ -87,15 +83,9 @@ func TestManyValuesAreSorted(t *testing.T) {
 	req := sdktest.NewRequest("a", nil, eps...)
 	req.Keys = []string{"annotation:a"}
 	s := &sorter{NewSorter("annotation:a", of, 1000, 1000)}
-	p, err := sdk.NewNativePlugin(func() sdk.Plugin { return s }, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := sdktest.Native(t, func() sdk.Plugin { return s }, "")
 	for range 2 {
-		all, err := sdktest.RunChain(req, p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := sdktest.MustRunChain(t, req, p)
 		for i, w := range sdktest.Weights(all[0]) {
 			want, ok := of[fmt.Sprint("value ", i)]
 			if !ok {

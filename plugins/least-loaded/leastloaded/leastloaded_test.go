@@ -7,51 +7,26 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-// session decides one Service port over time, as a host does: it keeps state, and counts connections.
+// session is a host that counts connections.
 type session struct {
-	t     testing.TB
-	p     *sdk.NativePlugin
-	now   int64 // milliseconds
-	age   time.Duration
-	eps   []abi.Endpoint
-	state []byte
+	*sdktest.Session
+	age time.Duration
 }
 
 func newSession(t testing.TB, settings string, eps ...abi.Endpoint) *session {
 	t.Helper()
-	p, err := sdk.NewNativePlugin(New, []byte(settings))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &session{t: t, p: p, now: sdktest.Now, eps: sdktest.NewRequest("a", nil, eps...).Endpoints}
+	return &session{Session: sdktest.NewSession(t, New, settings, eps...)}
 }
 
 // decide decides with numbers of open connections; without any, they are not counted.
 func (s *session) decide(open ...int) *abi.Response {
-	s.t.Helper()
-	req := sdktest.NewRequest("a", nil, s.eps...)
-	for i := range s.eps {
-		req.Endpoints[i].Weight = s.eps[i].Weight // also 0
-		if i < len(open) && open[i] >= 0 {
-			req.Endpoints[i].Connections = uint32(open[i])
-		}
-	}
-	req.Now, req.State = s.now/1000*1000, s.state
-	if len(open) > 0 {
-		req.ConnectionsAgeMS = uint32(s.age.Milliseconds())
-	}
-	var resp abi.Response
-	resp.Reset(len(req.Endpoints))
-	if err := s.p.DecideNoRecover(req, &resp); err != nil {
-		s.t.Fatal(err)
-	}
-	s.state = slices.Clone(resp.State)
-	return &resp
+	req := s.Request("a")
+	sdktest.SetConnections(req, s.age, open...)
+	return s.Decide(req)
 }
 
 func ready(n int) []abi.Endpoint { return sdktest.Repeat(n, sdktest.Ready("a")) }
@@ -77,7 +52,7 @@ func TestWeightsFollowOpenConnectionsInBoundedSteps(t *testing.T) {
 	}
 	// The averages move by 30 % of the difference, and by 20 % at most: 1.3 and 0.7 at first.
 	for i, want := range []string{"85 % of its share, 120 % of its share", "70 % of its share, 145 % of its share"} {
-		s.now += 10_000
+		s.Now += 10_000
 		resp := s.decide(300, 0)
 		if got := resp.Results[0].Reason + ", " + resp.Results[1].Reason; got != want {
 			t.Errorf("step %d: %s, want %s; weights %v", i, got, want, sdktest.Weights(resp))
@@ -87,7 +62,7 @@ func TestWeightsFollowOpenConnectionsInBoundedSteps(t *testing.T) {
 		}
 	}
 	for range 100 {
-		s.now += 10_000
+		s.Now += 10_000
 		s.decide(300, 0)
 	}
 	// At most twice the share, and the other one what corresponds to its load: the mean of two is 1.
@@ -120,7 +95,7 @@ func TestStepsAreSpreadOverTheInterval(t *testing.T) {
 func TestAveragesChangeOnceACount(t *testing.T) {
 	s := newSession(t, "", ready(2)...)
 	s.decide(50, 50)
-	s.now += 10_000
+	s.Now += 10_000
 	want := sdktest.Weights(s.decide(300, 0))
 	for i, at := range []struct {
 		after, age time.Duration
@@ -130,7 +105,7 @@ func TestAveragesChangeOnceACount(t *testing.T) {
 		{time.Second, 10 * time.Second, 10 * time.Second}, // the interval is over, the count is the first one
 		{10 * time.Second, 19*time.Second + 300*time.Millisecond, 10 * time.Second},
 	} {
-		s.now += at.after.Milliseconds()
+		s.Now += at.after.Milliseconds()
 		s.age = at.age
 		resp := s.decide(300, 0)
 		if got := sdktest.Weights(resp); !slices.Equal(got, want) || resp.RequeueAfter != at.wait {
@@ -150,9 +125,9 @@ func TestOldOrMissingCountsHoldTheWeights(t *testing.T) {
 		t.Errorf("before the first count: %+v, requeue after %v", resp.Results, resp.RequeueAfter)
 	}
 	s.decide(50, 50)
-	s.now += 10_000
+	s.Now += 10_000
 	want := sdktest.Weights(s.decide(300, 0))
-	s.now, s.age = s.now+60_000, 31*time.Second
+	s.Now, s.age = s.Now+60_000, 31*time.Second
 	resp := s.decide(0, 300)
 	if got := sdktest.Weights(resp); !slices.Equal(got, want) || !strings.Contains(resp.Results[0].Reason, "not been counted for more than 30 s") {
 		t.Errorf("31 s old: weights %v, were %v; %q", got, want, resp.Results[0].Reason)
@@ -170,18 +145,18 @@ func TestOldOrMissingCountsHoldTheWeights(t *testing.T) {
 func TestNewcomerStartsAtTheMeanShare(t *testing.T) {
 	s := newSession(t, "", ready(4)...)
 	s.decide(100, 100, 100, 100)
-	s.eps = sdktest.NewRequest("a", nil, ready(5)...).Endpoints
-	s.now += 3000
+	s.Endpoints = sdktest.NewRequest("a", nil, ready(5)...).Endpoints
+	s.Now += 3000
 	if got := percent(s.decide(100, 100, 100, 100, -1)); got[4] != 100 {
 		t.Errorf("not counted yet: %v %% of the mean", got)
 	}
-	s.now += 7000
+	s.Now += 7000
 	if got := percent(s.decide(100, 100, 100, 100, -1)); got[4] > 110 {
 		t.Errorf("not counted yet, after a step: %v %% of the mean", got)
 	}
 	last := 100
 	for range 30 {
-		s.now += 10_000
+		s.Now += 10_000
 		got := percent(s.decide(100, 100, 100, 100, 0))
 		if got[4] > last*127/100+1 || got[4] > 200 { // a fifth of its share; the mean of all falls meanwhile
 			t.Fatalf("%v %% of the mean after %d %%", got, last)
@@ -198,15 +173,15 @@ func TestWeightsOfThePreviousPluginAreTheShares(t *testing.T) {
 	eps := ready(4)
 	eps[0].Weight, eps[1].Weight, eps[2].Weight, eps[3].Weight = 30, 10, 10, 0
 	s := newSession(t, `{"tolerancePercent":0}`, eps...)
-	s.eps[3].Weight = 0
+	s.Endpoints[3].Weight = 0
 	for range 5 {
 		if got := sdktest.Weights(s.decide(300, 100, 100, 900)); !slices.Equal(got, []int{30, 10, 10, 0}) {
 			t.Fatalf("loads are as the weights: %v", got)
 		}
-		s.now += 10_000
+		s.Now += 10_000
 	}
 	for range 40 {
-		s.now += 10_000
+		s.Now += 10_000
 		s.decide(600, 100, 100, 900) // the first has 1.25 of its share, the others 0.625
 	}
 	resp := s.decide(600, 100, 100, 900)
@@ -241,14 +216,14 @@ func TestPoolsThatDoNotFitKeepTheirWeights(t *testing.T) {
 // An endpoint that leaves and others that come change no average.
 func TestAveragesStayWithTheirEndpoints(t *testing.T) {
 	s := newSession(t, "", ready(6)...)
-	all := s.eps
+	all := s.Endpoints
 	for range 3 {
 		s.decide(200, 100, 50, 100, 100, 100)
-		s.now += 10_000
+		s.Now += 10_000
 	}
 	want := s.decide(200, 100, 50, 100, 100, 100)
-	s.now += 2000
-	s.eps = slices.Concat(all[:1], all[2:])
+	s.Now += 2000
+	s.Endpoints = slices.Concat(all[:1], all[2:])
 	got := s.decide(200, 50, 100, 100, 100)
 	for i, j := range []int{0, 2, 3, 4, 5} {
 		if got.Results[i].Reason != want.Results[j].Reason {
@@ -258,7 +233,7 @@ func TestAveragesStayWithTheirEndpoints(t *testing.T) {
 }
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
-	for settings, want := range map[string]string{
+	sdktest.CheckRefused(t, New, map[string]string{
 		`{"intervalSeconds":1}`:               "intervalSeconds: 1 is not 2 to 300",
 		`{"smoothingPercent":51}`:             "smoothingPercent: 51 is not 1 to 50",
 		`{"maxChangePercent":0}`:              "maxChangePercent: 0 is not 1 to 100",
@@ -270,9 +245,5 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"minPercent":100,"maxPercent":100}`: "minPercent, maxPercent: both are 100",
 		`{"interval":5}`:                      `unknown field "interval"`,
 		`{"intervalSeconds":"5"}`:             "intervalSeconds: want int64, got JSON string",
-	} {
-		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", settings, err, want)
-		}
-	}
+	})
 }

@@ -49,7 +49,7 @@ func (l *loop) run(seconds int) {
 		if l.s == nil {
 			continue
 		}
-		if l.s.now += 1000; second%max(1, int(l.age.Seconds())) == 0 || l.counted == nil {
+		if l.s.Now += 1000; second%max(1, int(l.age.Seconds())) == 0 || l.counted == nil {
 			l.counted = l.counted[:0]
 			for _, n := range l.open {
 				l.counted = append(l.counted, int(math.Round(n)))
@@ -227,12 +227,12 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 			for i := range open {
 				open[i] = 50 + i*20 + rnd.IntN(10)
 			}
-			often.now += 1000
-			seldom.now = often.now
+			often.Now += 1000
+			seldom.Now = often.Now
 			want := often.decide(open...)
-			if second == 0 || wake <= seldom.now {
+			if second == 0 || wake <= seldom.Now {
 				last = seldom.decide(open...)
-				wake = seldom.now + last.RequeueAfter.Milliseconds()
+				wake = seldom.Now + last.RequeueAfter.Milliseconds()
 			}
 			if got, want := fmt.Sprint(sdktest.Weights(last)), fmt.Sprint(sdktest.Weights(want)); got != want {
 				t.Fatalf("round %d, second %d: called every second %s, called when needed %s", round, second, want, got)

@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/plugins/capacity/capacity"
@@ -13,15 +12,6 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
-
-func run(t *testing.T, settings string, req *abi.Request) *abi.Response {
-	t.Helper()
-	resp, err := sdktest.Run(New(), settings, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp
-}
 
 // request returns a request with endpoints of these weights.
 func request(list ...int) *abi.Request {
@@ -48,7 +38,7 @@ func TestEndpointsAreChosenByClientAddress(t *testing.T) {
 		{[]int{0, 0}, []int{0, 0}, ""},
 		{nil, nil, ""},
 	} {
-		resp := run(t, "", request(tt.weights...))
+		resp := sdktest.MustRun(t, New(), "", request(tt.weights...))
 		if got := sdktest.Weights(resp); !slices.Equal(got, tt.want) {
 			t.Errorf("weights %v became %v, want %v", tt.weights, got, tt.want)
 		}
@@ -72,7 +62,7 @@ func TestSharesStayWithinMaxTotal(t *testing.T) {
 			w := rnd.IntN(1 << rnd.IntN(17))
 			list, before = append(list, w), before+float64(w)
 		}
-		got, after, count := sdktest.Weights(run(t, fmt.Sprintf(`{"maxTotal":%d}`, most), request(list...))), 0.0, 0
+		got, after, count := sdktest.Weights(sdktest.MustRun(t, New(), fmt.Sprintf(`{"maxTotal":%d}`, most), request(list...))), 0.0, 0
 		for i, w := range got {
 			if w == 0 != (list[i] == 0) {
 				t.Fatalf("round %d: weight %d became %d", round, list[i], w)
@@ -97,7 +87,7 @@ func TestEveryNodeDecidesTheSame(t *testing.T) {
 	there := request(3, 1, 4)
 	there.Node, there.Zone, there.NodeIndex, there.Now, there.Generation, there.State = "other", "b", 7, sdktest.Now+60_000, 99, []byte{1, 2, 3}
 	there.Endpoints[1].Conditions |= abi.Local
-	a, b := run(t, "", here), run(t, "", there)
+	a, b := sdktest.MustRun(t, New(), "", here), sdktest.MustRun(t, New(), "", there)
 	if !slices.Equal(sdktest.Weights(a), sdktest.Weights(b)) || a.Balance != b.Balance {
 		t.Errorf("%v and %v", sdktest.Weights(a), sdktest.Weights(b))
 	}
@@ -105,39 +95,26 @@ func TestEveryNodeDecidesTheSame(t *testing.T) {
 
 // Endpoints get clients in proportion to what their Pods declare.
 func TestCapacityAndMaglevCompose(t *testing.T) {
-	first, err := sdk.NewNativePlugin(capacity.New, []byte(`{"from":"label:size"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	second, err := sdk.NewNativePlugin(New, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := sdktest.Native(t, capacity.New, `{"from":"label:size"}`)
+	second := sdktest.Native(t, New, "")
 	req := request(1, 1, 1)
 	req.Keys = []string{sdk.PodLabel("size")}
 	for i, size := range []string{"30", "10", "20"} {
 		req.Endpoints[i].Values = sdktest.Values(size)
 	}
-	all, err := sdktest.RunChain(req, first, second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := sdktest.MustRunChain(t, req, first, second)
 	if got := sdktest.Weights(all[1]); !slices.Equal(got, []int{3, 1, 2}) {
 		t.Errorf("weights %v", got)
 	}
 }
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
-	for settings, want := range map[string]string{
+	sdktest.CheckRefused(t, New, map[string]string{
 		`{"maxTotal":0}`:    "maxTotal: 0 is not 1 to 1000",
 		`{"maxTotal":1001}`: "maxTotal: 1001 is not 1 to 1000",
 		`{"maxTotal":1.5}`:  "maxTotal: want int64, got JSON number",
 		`{"size":1024}`:     `unknown field "size"`,
-	} {
-		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", settings, err, want)
-		}
-	}
+	})
 }
 
 func FuzzWeightsAndState(f *testing.F) {
@@ -153,7 +130,7 @@ func FuzzWeightsAndState(f *testing.F) {
 		}
 		req := request(all...)
 		req.State = state
-		for i, w := range sdktest.Weights(run(t, fmt.Sprintf(`{"maxTotal":%d}`, most), req)) {
+		for i, w := range sdktest.Weights(sdktest.MustRun(t, New(), fmt.Sprintf(`{"maxTotal":%d}`, most), req)) {
 			if w == 0 != (all[i] == 0) {
 				t.Errorf("weight %d became %d", all[i], w)
 			}

@@ -3,7 +3,6 @@ package outlier
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,50 +13,38 @@ import (
 // counts are the outcomes of a reading of an endpoint.
 type counts struct{ answered, refused, unanswered int }
 
-// session decides one Service port over time, as a host does: it counts, and keeps state.
+// session is a host that counts outcomes.
 type session struct {
-	settings string
-	node     string
-	now      int64 // milliseconds
-	eps      []abi.Endpoint
-	state    []byte
+	*sdktest.Session
+	node string
 }
 
-func newSession(settings string, eps ...abi.Endpoint) *session {
-	return &session{settings: settings, node: "node-1", now: sdktest.Now, eps: sdktest.NewRequest("a", nil, eps...).Endpoints}
+func newSession(t testing.TB, settings string, eps ...abi.Endpoint) *session {
+	t.Helper()
+	return &session{Session: sdktest.NewSession(t, New, settings, eps...), node: "node-1"}
 }
 
 // read takes a reading, which lists the endpoints from the first, and decides.
-func (s *session) read(t testing.TB, readings ...counts) *abi.Response {
-	t.Helper()
-	for i := range s.eps {
+func (s *session) read(readings ...counts) *abi.Response {
+	for i := range s.Endpoints {
 		c := counts{}
 		if i < len(readings) {
 			c = readings[i]
 		}
-		o := &s.eps[i].Outcomes
+		o := &s.Endpoints[i].Outcomes
 		o.Attempts, o.Answered, o.Refused, o.Unanswered = uint32(c.answered+c.refused+c.unanswered), uint32(c.answered), uint32(c.refused), uint32(c.unanswered)
 		o.TotalAttempts += uint64(o.Attempts)
 		o.TotalAnswered += uint64(o.Answered)
 		o.TotalRefused += uint64(o.Refused)
 		o.TotalUnanswered += uint64(o.Unanswered)
 	}
-	return s.decide(t)
+	return s.decide()
 }
 
-func (s *session) decide(t testing.TB) *abi.Response {
-	t.Helper()
-	req := sdktest.NewRequest("a", nil, s.eps...)
-	for i := range s.eps {
-		req.Endpoints[i].Weight = s.eps[i].Weight // also 0
-	}
-	req.Now, req.Node, req.State, req.OutcomesWindowMS = s.now/1000*1000, s.node, s.state, 500
-	resp, err := sdktest.Run(New(), s.settings, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.state = slices.Clone(resp.State)
-	return resp
+func (s *session) decide() *abi.Response {
+	req := s.Request("a")
+	req.Node = s.node
+	return s.Decide(req)
 }
 
 func on(node string, e abi.Endpoint) abi.Endpoint { e.Node = node; return e }
@@ -83,51 +70,51 @@ func out(resp *abi.Response) []int {
 }
 
 func TestEndpointThatFailsIsEjectedAndReturnsOnTrial(t *testing.T) {
-	s := newSession(`{"jitterPercent":0}`, spread(10)...)
-	if got := out(s.read(t, counts{answered: 4}, counts{answered: 6, refused: 4})); got != nil {
+	s := newSession(t, `{"jitterPercent":0}`, spread(10)...)
+	if got := out(s.read(counts{answered: 4}, counts{answered: 6, refused: 4})); got != nil {
 		t.Fatalf("ejected %v although most connections are answered", got)
 	}
-	s.now += 1000
-	resp := s.read(t, counts{answered: 4}, counts{}, counts{unanswered: 5})
+	s.Now += 1000
+	resp := s.read(counts{answered: 4}, counts{}, counts{unanswered: 5})
 	if got := out(resp); !slices.Equal(got, []int{2}) || resp.RequeueAfter != 9*time.Second || resp.Results[2].Flags&abi.FlagKeepDraining == 0 {
 		t.Fatalf("ejected %v, requeue after %v, %+v", got, resp.RequeueAfter, resp.Results[2])
 	}
 	if got := resp.Results[2].Reason; got != "ejected for 30 s" {
 		t.Errorf("reason %q", got)
 	}
-	s.now += 29_000
-	if resp = s.decide(t); resp.Results[2].Weight != 0 || resp.RequeueAfter != time.Second {
+	s.Now += 29_000
+	if resp = s.decide(); resp.Results[2].Weight != 0 || resp.RequeueAfter != time.Second {
 		t.Fatalf("after 29 s: weights %v, requeue after %v", sdktest.Weights(resp), resp.RequeueAfter)
 	}
-	s.now += 1000
-	resp = s.read(t)
+	s.Now += 1000
+	resp = s.read()
 	if w := sdktest.Weights(resp); w[2] != 1 || w[0] != 10 || resp.RequeueAfter != 10*time.Second || resp.Results[2].Reason != "returned: 10 %" {
 		t.Fatalf("after 30 s: weights %v, requeue after %v, %q", w, resp.RequeueAfter, resp.Results[2].Reason)
 	}
 	// One failed connection of the trial is enough, and the second ejection is twice as long.
-	s.now += 2000
-	if resp = s.read(t, counts{answered: 9}, counts{}, counts{refused: 1}); !slices.Equal(out(resp), []int{2}) || resp.RequeueAfter != time.Minute {
+	s.Now += 2000
+	if resp = s.read(counts{answered: 9}, counts{}, counts{refused: 1}); !slices.Equal(out(resp), []int{2}) || resp.RequeueAfter != time.Minute {
 		t.Fatalf("weights %v, requeue after %v", sdktest.Weights(resp), resp.RequeueAfter)
 	}
 	if got := resp.Results[2].Reason; got != "ejected for 60 s, ejection 2" {
 		t.Errorf("reason %q", got)
 	}
 	// It recovers: a tenth of its share for 10 s, and after another 10 s nothing is left.
-	s.now += 60_000
-	s.read(t)
-	s.now += 10_000
-	if w := sdktest.Weights(s.read(t, counts{}, counts{}, counts{answered: 3})); w[2] != w[0] {
+	s.Now += 60_000
+	s.read()
+	s.Now += 10_000
+	if w := sdktest.Weights(s.read(counts{}, counts{}, counts{answered: 3})); w[2] != w[0] {
 		t.Errorf("after the trial: weights %v", w)
 	}
-	s.now += 10_000
-	if resp = s.decide(t); len(resp.State) != 0 || resp.RequeueAfter != 0 {
+	s.Now += 10_000
+	if resp = s.decide(); len(resp.State) != 0 || resp.RequeueAfter != 0 {
 		t.Errorf("in the end: %d bytes of state, requeue after %v", len(resp.State), resp.RequeueAfter)
 	}
 }
 
 // Few connections are enough if none is answered.
 func TestConsecutiveReadingsEject(t *testing.T) {
-	s := newSession(``, spread(4)...)
+	s := newSession(t, ``, spread(4)...)
 	for i, step := range []struct {
 		c    counts
 		want bool
@@ -135,8 +122,8 @@ func TestConsecutiveReadingsEject(t *testing.T) {
 		{counts{refused: 1}, false}, {counts{answered: 9}, false}, {counts{unanswered: 1}, false}, {counts{answered: 1, refused: 1}, false},
 		{counts{unanswered: 1}, false}, {counts{}, false}, {counts{unanswered: 1}, true},
 	} {
-		s.now += 1000
-		if got := out(s.read(t, counts{answered: 1}, step.c)) != nil; got != step.want {
+		s.Now += 1000
+		if got := out(s.read(counts{answered: 1}, step.c)) != nil; got != step.want {
 			t.Fatalf("reading %d: ejected is %v", i, got)
 		}
 	}
@@ -144,34 +131,34 @@ func TestConsecutiveReadingsEject(t *testing.T) {
 
 // The same reading twice is one reading.
 func TestRepeatedRequestDoesNotCountTwice(t *testing.T) {
-	s := newSession(``, spread(4)...)
-	s.read(t, counts{refused: 1})
+	s := newSession(t, ``, spread(4)...)
+	s.read(counts{refused: 1})
 	for range 5 {
-		s.now += 1000
-		if got := out(s.decide(t)); got != nil {
+		s.Now += 1000
+		if got := out(s.decide()); got != nil {
 			t.Fatalf("ejected %v", got)
 		}
 	}
 }
 
 func TestTimesGrowToTheMaximumAndShrink(t *testing.T) {
-	s := newSession(`{"jitterPercent":0}`, spread(10)...)
+	s := newSession(t, `{"jitterPercent":0}`, spread(10)...)
 	var got []time.Duration
 	for range 12 {
-		resp := s.read(t, counts{refused: 9})
+		resp := s.read(counts{refused: 9})
 		if !slices.Equal(out(resp), []int{0}) {
 			t.Fatalf("weights %v", sdktest.Weights(resp))
 		}
 		got = append(got, resp.RequeueAfter)
-		s.now += resp.RequeueAfter.Milliseconds() + 1000 // the first reading since it has returned
+		s.Now += resp.RequeueAfter.Milliseconds() + 1000 // the first reading since it has returned
 	}
 	for i, d := range got {
 		if want := min(300, time.Duration(30*(i+1))) * time.Second; d != want {
 			t.Errorf("ejection %d: %v, want %v", i+1, d, want)
 		}
 	}
-	s.now += 44_000 // four windows without failures
-	if resp := s.read(t, counts{refused: 9}); resp.RequeueAfter != 210*time.Second {
+	s.Now += 44_000 // four windows without failures
+	if resp := s.read(counts{refused: 9}); resp.RequeueAfter != 210*time.Second {
 		t.Errorf("after 45 s of health: %v, want 210 s", resp.RequeueAfter)
 	}
 }
@@ -200,8 +187,8 @@ func TestLimitPanicAndWorstFirst(t *testing.T) {
 		{"more than half", 4, bad(8, 9, 8), nil, "kept: 3 of 4 fail, panic"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := newSession(`{"jitterPercent":0}`, spread(tt.endpoints)...)
-			resp := s.read(t, tt.readings...)
+			s := newSession(t, `{"jitterPercent":0}`, spread(tt.endpoints)...)
+			resp := s.read(tt.readings...)
 			if got := out(resp); !slices.Equal(got, tt.want) || resp.Results[0].Reason != tt.reason {
 				t.Errorf("ejected %v, want %v; reason %q", got, tt.want, resp.Results[0].Reason)
 			}
@@ -211,14 +198,14 @@ func TestLimitPanicAndWorstFirst(t *testing.T) {
 
 // What was ejected before a panic gets connections as long as it lasts.
 func TestPanicLiftsEjections(t *testing.T) {
-	s := newSession(``, spread(4)...)
-	s.read(t, counts{refused: 9})
-	s.now += 1000
-	if got := out(s.read(t, counts{refused: 9}, counts{refused: 9}, counts{refused: 9})); got != nil {
+	s := newSession(t, ``, spread(4)...)
+	s.read(counts{refused: 9})
+	s.Now += 1000
+	if got := out(s.read(counts{refused: 9}, counts{refused: 9}, counts{refused: 9})); got != nil {
 		t.Fatalf("in panic: ejected %v", got)
 	}
-	s.now += 10_000
-	if got := out(s.read(t, counts{}, counts{answered: 9}, counts{answered: 9})); !slices.Equal(got, []int{0}) {
+	s.Now += 10_000
+	if got := out(s.read(counts{}, counts{answered: 9}, counts{answered: 9})); !slices.Equal(got, []int{0}) {
 		t.Errorf("after the panic: ejected %v", got)
 	}
 }
@@ -228,31 +215,31 @@ func TestNodeIsEjectedWhenSeveralOfItsEndpointsFail(t *testing.T) {
 	for i := range 12 {
 		eps = append(eps, on([]string{"x", "y", "z"}[i/4], sdktest.Ready("a")))
 	}
-	s := newSession(`{"jitterPercent":0}`, eps...)
-	if got := out(s.read(t, counts{refused: 9})); !slices.Equal(got, []int{0}) {
+	s := newSession(t, `{"jitterPercent":0}`, eps...)
+	if got := out(s.read(counts{refused: 9})); !slices.Equal(got, []int{0}) {
 		t.Fatalf("one fails: ejected %v", got)
 	}
-	s.now += 1000
-	resp := s.read(t, counts{}, counts{unanswered: 9}, counts{}, counts{answered: 1}, counts{answered: 1})
+	s.Now += 1000
+	resp := s.read(counts{}, counts{unanswered: 9}, counts{}, counts{answered: 1}, counts{answered: 1})
 	if got := out(resp); !slices.Equal(got, []int{0, 1, 2, 3}) || resp.Results[2].Reason != "ejected for 30 s: its node fails" {
 		t.Fatalf("two fail: ejected %v, reason %q", got, resp.Results[2].Reason)
 	}
 	// Those that have not failed do not make the node fail again.
-	s.now += 30_000
-	if resp = s.read(t, counts{}, counts{}, counts{answered: 1}); out(resp) != nil {
+	s.Now += 30_000
+	if resp = s.read(counts{}, counts{}, counts{answered: 1}); out(resp) != nil {
 		t.Fatalf("after 30 s: weights %v", sdktest.Weights(resp))
 	}
-	s.now += 1000
-	if got := out(s.read(t, counts{refused: 1})); !slices.Equal(got, []int{0}) {
+	s.Now += 1000
+	if got := out(s.read(counts{refused: 1})); !slices.Equal(got, []int{0}) {
 		t.Errorf("one fails again: ejected %v", got)
 	}
 	// Never the nodes of more than half of the endpoints: then those that fail, within the limit.
-	s = newSession(``, on("x", sdktest.Ready("a")), on("x", sdktest.Ready("a")), on("x", sdktest.Ready("a")), on("y", sdktest.Ready("a")))
-	if got := out(s.read(t, counts{refused: 9}, counts{refused: 8})); !slices.Equal(got, []int{0}) {
+	s = newSession(t, ``, on("x", sdktest.Ready("a")), on("x", sdktest.Ready("a")), on("x", sdktest.Ready("a")), on("y", sdktest.Ready("a")))
+	if got := out(s.read(counts{refused: 9}, counts{refused: 8})); !slices.Equal(got, []int{0}) {
 		t.Errorf("most endpoints on the node: ejected %v", got)
 	}
-	s = newSession(`{"nodeEndpoints":0}`, eps...)
-	if got := out(s.read(t, counts{refused: 9}, counts{refused: 8})); !slices.Equal(got, []int{0}) {
+	s = newSession(t, `{"nodeEndpoints":0}`, eps...)
+	if got := out(s.read(counts{refused: 9}, counts{refused: 8})); !slices.Equal(got, []int{0}) {
 		t.Errorf("without nodes: ejected %v", got)
 	}
 }
@@ -261,17 +248,17 @@ func TestNodeIsEjectedWhenSeveralOfItsEndpointsFail(t *testing.T) {
 func TestNodesAreNotInStep(t *testing.T) {
 	until, chosen := map[time.Duration]int{}, map[int]int{}
 	for n := range 100 {
-		s := newSession(``, spread(20)...)
+		s := newSession(t, ``, spread(20)...)
 		s.node = fmt.Sprintf("worker-%d", n)
-		s.read(t, counts{refused: 9})
-		s.now += 20_000
-		d := s.decide(t).RequeueAfter + 20*time.Second
+		s.read(counts{refused: 9})
+		s.Now += 20_000
+		d := s.decide().RequeueAfter + 20*time.Second
 		if until[d]++; d < 30*time.Second || d > 36*time.Second {
 			t.Fatalf("ejected for %v", d)
 		}
-		s = newSession(`{"maxEjectionPercent":5}`, spread(20)...)
+		s = newSession(t, `{"maxEjectionPercent":5}`, spread(20)...)
 		s.node = fmt.Sprintf("worker-%d", n)
-		chosen[out(s.read(t, counts{refused: 9}, counts{refused: 9}, counts{refused: 9}, counts{refused: 9}))[0]]++
+		chosen[out(s.read(counts{refused: 9}, counts{refused: 9}, counts{refused: 9}, counts{refused: 9}))[0]]++
 	}
 	for d, n := range until {
 		if n > 30 {
@@ -286,40 +273,40 @@ func TestNodesAreNotInStep(t *testing.T) {
 func TestWeightsOfPreviousPluginsAreRespected(t *testing.T) {
 	eps := spread(6)
 	eps[0].Weight, eps[1].Weight, eps[2].Weight = 3, 2, 4
-	s := newSession(`{"jitterPercent":0}`, eps...)
-	s.eps[5].Weight = 0 // excluded by a previous plugin
-	if w := sdktest.Weights(s.read(t, counts{}, counts{}, counts{refused: 9}, counts{}, counts{}, counts{refused: 99})); !slices.Equal(w, []int{3, 2, 0, 1, 1, 0}) {
+	s := newSession(t, `{"jitterPercent":0}`, eps...)
+	s.Endpoints[5].Weight = 0 // excluded by a previous plugin
+	if w := sdktest.Weights(s.read(counts{}, counts{}, counts{refused: 9}, counts{}, counts{}, counts{refused: 99})); !slices.Equal(w, []int{3, 2, 0, 1, 1, 0}) {
 		t.Errorf("weights %v", w)
 	}
-	s.now += 30_000
-	if w := sdktest.Weights(s.read(t)); !slices.Equal(w, []int{30, 20, 4, 10, 10, 0}) {
+	s.Now += 30_000
+	if w := sdktest.Weights(s.read()); !slices.Equal(w, []int{30, 20, 4, 10, 10, 0}) {
 		t.Errorf("on trial: weights %v", w)
 	}
-	s.eps[0].Weight = 900 // the sum would be too large
-	if w := sdktest.Weights(s.read(t)); !slices.Equal(w, []int{900, 2, 4, 1, 1, 0}) {
+	s.Endpoints[0].Weight = 900 // the sum would be too large
+	if w := sdktest.Weights(s.read()); !slices.Equal(w, []int{900, 2, 4, 1, 1, 0}) {
 		t.Errorf("large weights: %v", w)
 	}
 }
 
 // A host that forgets the history of an endpoint without weight begins at 0 again.
 func TestCountersThatBeginAnew(t *testing.T) {
-	s := newSession(``, spread(10)...)
-	s.eps[0].Outcomes.TotalAnswered, s.eps[0].Outcomes.TotalAttempts = 1000, 1000
-	s.read(t, counts{answered: 9, refused: 1})
-	s.now += 3000
-	s.eps[0].Outcomes = abi.Outcomes{Since: s.now}
-	if got := out(s.read(t, counts{refused: 5})); !slices.Equal(got, []int{0}) {
+	s := newSession(t, ``, spread(10)...)
+	s.Endpoints[0].Outcomes.TotalAnswered, s.Endpoints[0].Outcomes.TotalAttempts = 1000, 1000
+	s.read(counts{answered: 9, refused: 1})
+	s.Now += 3000
+	s.Endpoints[0].Outcomes = abi.Outcomes{Since: s.Now}
+	if got := out(s.read(counts{refused: 5})); !slices.Equal(got, []int{0}) {
 		t.Errorf("ejected %v", got)
 	}
 }
 
 func TestThousandEndpointsThatFail(t *testing.T) {
-	s := newSession(``, spread(1000)...)
+	s := newSession(t, ``, spread(1000)...)
 	readings := make([]counts, 1000)
 	for i := range 400 {
 		readings[i].refused = 5 + i%7
 	}
-	resp := s.read(t, readings...)
+	resp := s.read(readings...)
 	if n := len(out(resp)); n != maxEjections || len(resp.State) > abi.MaxStateLen {
 		t.Errorf("%d ejected, %d bytes of state", n, len(resp.State))
 	}
@@ -331,13 +318,13 @@ func TestThousandEndpointsThatFail(t *testing.T) {
 	for i := range readings {
 		readings[i].refused = 9
 	}
-	if resp = s.read(t, readings...); out(resp) != nil || len(resp.State) > abi.MaxStateLen {
+	if resp = s.read(readings...); out(resp) != nil || len(resp.State) > abi.MaxStateLen {
 		t.Errorf("all fail: %d ejected, %d bytes of state", len(out(resp)), len(resp.State))
 	}
 }
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
-	for settings, want := range map[string]string{
+	sdktest.CheckRefused(t, New, map[string]string{
 		`{"windowSeconds":1}`:          "windowSeconds: 1 is not 2 to 60",
 		`{"failedPercent":0}`:          "failedPercent: 0",
 		`{"minAttempts":0}`:            "minAttempts: 0",
@@ -352,9 +339,5 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"panicPercent":0}`:           "panicPercent: 0",
 		`{"returnPercent":0}`:          "returnPercent: 0",
 		`{"base_ejection_time":"30s"}`: `unknown field "base_ejection_time"`,
-	} {
-		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", settings, err, want)
-		}
-	}
+	})
 }

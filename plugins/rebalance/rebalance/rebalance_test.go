@@ -9,59 +9,38 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-// session decides one Service port over time, as a host does: it keeps state, and counts connections.
+// session is a host that counts connections.
 type session struct {
-	t     testing.TB
-	p     *sdk.NativePlugin
-	node  string
-	now   int64 // milliseconds
-	age   time.Duration
-	eps   []abi.Endpoint
-	state []byte
-	edit  func(*abi.Request)
+	*sdktest.Session
+	t    testing.TB
+	node string
+	age  time.Duration
+	edit func(*abi.Request)
 }
 
 func newSession(t testing.TB, settings string, eps ...abi.Endpoint) *session {
 	t.Helper()
-	p, err := sdk.NewNativePlugin(New, []byte(settings))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &session{t: t, p: p, node: "node-1", now: sdktest.Now, eps: sdktest.NewRequest("a", nil, eps...).Endpoints, edit: func(*abi.Request) {}}
+	return &session{Session: sdktest.NewSession(t, New, settings, eps...), t: t, node: "node-1", edit: func(*abi.Request) {}}
 }
 
 // decide decides with numbers of open connections; those below 0 are not counted.
 func (s *session) decide(open ...int) *abi.Response {
 	s.t.Helper()
-	req := sdktest.NewRequest("a", nil, s.eps...)
-	for i := range s.eps {
-		req.Endpoints[i].Weight = s.eps[i].Weight // also 0
-		if i < len(open) && open[i] >= 0 {
-			req.Endpoints[i].Connections = uint32(open[i])
-		}
-	}
-	req.Node, req.Now, req.State = s.node, s.now/1000*1000, s.state
-	if len(open) > 0 {
-		req.ConnectionsAgeMS = uint32(s.age.Milliseconds())
-	}
+	req := s.Request("a")
+	req.Node = s.node
+	sdktest.SetConnections(req, s.age, open...)
 	s.edit(req)
-	var resp abi.Response
-	resp.Reset(len(req.Endpoints))
-	if err := s.p.DecideNoRecover(req, &resp); err != nil {
-		s.t.Fatal(err)
-	}
-	s.state = slices.Clone(resp.State)
+	resp := s.Decide(req)
 	for i, r := range resp.Results {
 		if uint32(r.Weight) != req.Endpoints[i].Weight {
 			s.t.Fatalf("endpoint %d: weight %d became %d", i, req.Endpoints[i].Weight, r.Weight)
 		}
 	}
-	return &resp
+	return resp
 }
 
 // sheds returns what each endpoint sheds, in permille.
@@ -84,7 +63,7 @@ const atOnce = `{"delaySeconds":0,"jitterSeconds":0}`
 
 func TestOldEndpointsShedTheirExcessInRounds(t *testing.T) {
 	s := newSession(t, atOnce, slices.Concat(since(2, time.Hour), since(1, 0))...)
-	s.now += 1000
+	s.Now += 1000
 	s.age = 2 * time.Second // from before the new one was ready
 	if resp := s.decide(300, 300, -1); !slices.Equal(sheds(resp), []int{0, 0, 0}) || resp.RequeueAfter != time.Second {
 		t.Fatalf("not counted since: %v, requeue after %v", sheds(resp), resp.RequeueAfter)
@@ -98,31 +77,31 @@ func TestOldEndpointsShedTheirExcessInRounds(t *testing.T) {
 		t.Errorf("%q, %q", a, b)
 	}
 	// Within the round, the same sheds go on whatever the numbers are.
-	s.now += 30_000
+	s.Now += 30_000
 	if resp = s.decide(285, 285, 30); !slices.Equal(sheds(resp), []int{100, 100, 0}) || resp.RequeueAfter != 30*time.Second {
 		t.Fatalf("after 30 s: %v, requeue after %v", sheds(resp), resp.RequeueAfter)
 	}
 	// It ends, with an answer without sheds. The next one needs a count from after its end.
-	s.now += 30_000
+	s.Now += 30_000
 	for range 2 {
 		if resp = s.decide(270, 270, 60); !slices.Equal(sheds(resp), []int{0, 0, 0}) || resp.RequeueAfter != time.Second {
 			t.Fatalf("at the end: %v, requeue after %v", sheds(resp), resp.RequeueAfter)
 		}
 	}
-	s.now += 1000
+	s.Now += 1000
 	if resp = s.decide(230, 215, 155); !slices.Equal(sheds(resp), []int{100, 68, 0}) { // excess of 30 and 15 of what they have
 		t.Fatalf("round 2: %v", sheds(resp))
 	}
 	// Even enough.
 	for range 2 {
-		s.now += 61_000
+		s.Now += 61_000
 		resp = s.decide(215, 215, 170)
 	}
 	if !slices.Equal(sheds(resp), []int{0, 0, 0}) || resp.Results[2].Reason != "" {
 		t.Fatalf("even: %v, %q", sheds(resp), resp.Results[2].Reason)
 	}
 	// The time of the newcomer is over.
-	s.now = sdktest.Now + 900_000
+	s.Now = sdktest.Now + 900_000
 	if resp = s.decide(600, 600, 0); !slices.Equal(sheds(resp), []int{0, 0, 0}) || resp.RequeueAfter != 0 || resp.State != nil {
 		t.Errorf("after 15 minutes: %v, requeue after %v", sheds(resp), resp.RequeueAfter)
 	}
@@ -158,7 +137,7 @@ func TestNothingIsShedWithoutNeed(t *testing.T) {
 				s.edit = tt.edit
 			}
 			for range 3 {
-				s.now += 61_000
+				s.Now += 61_000
 				resp := s.decide(tt.open...)
 				if slices.Max(sheds(resp)) > 0 || !strings.Contains(resp.Results[0].Reason, tt.why) || (tt.why == "") != (resp.Results[0].Reason == "") {
 					t.Fatalf("%v, %q", sheds(resp), resp.Results[0].Reason)
@@ -167,7 +146,7 @@ func TestNothingIsShedWithoutNeed(t *testing.T) {
 		})
 	}
 	s := newSession(t, atOnce, scaled...) // and with need
-	s.now += 20_000
+	s.Now += 20_000
 	if resp := s.decide(300, 300, 300, 0); slices.Max(sheds(resp)) == 0 {
 		t.Error("nothing is shed")
 	}
@@ -178,14 +157,14 @@ func TestSharesAreByWeight(t *testing.T) {
 	eps := slices.Concat(since(2, time.Hour), since(2, 0))
 	eps[0].Weight, eps[1].Weight, eps[2].Weight, eps[3].Weight = 20, 10, 1, 9
 	s := newSession(t, `{"delaySeconds":0,"jitterSeconds":0,"percentPerMinute":100,"minConnections":5,"tolerancePercent":10}`, eps...)
-	s.now += 1000
+	s.Now += 1000
 	// Fair are 200, 100, 10 and 90 of 400. The first has 40 too many, the second 25; the new ones lack 65.
 	if got := sheds(s.decide(240, 125, 0, 35)); !slices.Equal(got, []int{164, 200, 0, 0}) {
 		t.Errorf("%v", got)
 	}
 	// No more than the new ones lack: 20 of 40.
 	s = newSession(t, `{"delaySeconds":0,"jitterSeconds":0,"percentPerMinute":100,"minConnections":5,"tolerancePercent":10}`, eps...)
-	s.now += 1000
+	s.Now += 1000
 	if got := sheds(s.decide(240, 80, 5, 75)); !slices.Equal(got, []int{80, 0, 0, 0}) {
 		t.Errorf("%v", got)
 	}
@@ -198,12 +177,12 @@ func TestDrainingEndpointsShedNothing(t *testing.T) {
 	eps := slices.Concat(since(2, time.Hour), since(1, 0), []abi.Endpoint{leaving})
 	eps[0].Weight, eps[1].Weight, eps[2].Weight = 10, 10, 10
 	s := newSession(t, atOnce, eps...)
-	s.now += 1000
+	s.Now += 1000
 	if got := sheds(s.decide(300, 300, 0, 900)); !slices.Equal(got, []int{100, 100, 0, 0}) {
 		t.Errorf("%v", got)
 	}
 	s = newSession(t, atOnce, eps...)
-	s.now += 1000
+	s.Now += 1000
 	if got := sheds(s.decide(200, 200, 190, 900)); slices.Max(got) > 0 {
 		t.Errorf("the others are even: %v", got)
 	}
@@ -217,7 +196,7 @@ func TestNodesBeginAtDifferentTimes(t *testing.T) {
 		s.node = fmt.Sprint("node-", node)
 		resp := s.decide(300, 300, 0)
 		wait := resp.RequeueAfter
-		s.now += wait.Milliseconds()
+		s.Now += wait.Milliseconds()
 		if resp = s.decide(300, 300, 0); slices.Max(sheds(resp)) == 0 || wait < 20*time.Second || wait > 70*time.Second {
 			t.Fatalf("node %d waits %v, then sheds %v", node, wait, sheds(resp))
 		}
@@ -234,16 +213,16 @@ func TestNodesBeginAtDifferentTimes(t *testing.T) {
 func TestRoundContinuesWithOtherEndpoints(t *testing.T) {
 	eps := slices.Concat(since(2, time.Hour), since(1, 0))
 	s := newSession(t, atOnce, eps...)
-	s.now += 1000
+	s.Now += 1000
 	s.decide(300, 300, 0)
-	s.now += 20_000
-	s.eps = sdktest.NewRequest("a", nil, append(eps, since(1, -21*time.Second)...)...).Endpoints
+	s.Now += 20_000
+	s.Endpoints = sdktest.NewRequest("a", nil, append(eps, since(1, -21*time.Second)...)...).Endpoints
 	s.age = 3 * time.Second
 	if resp := s.decide(290, 290, 20, -1); !slices.Equal(sheds(resp), []int{0, 0, 0, 0}) || resp.RequeueAfter != 40*time.Second {
 		t.Errorf("the new one is not counted: %v, requeue after %v", sheds(resp), resp.RequeueAfter)
 	}
-	s.now, s.age = s.now+10_000, 0
-	s.eps = sdktest.NewRequest("a", nil, eps...).Endpoints
+	s.Now, s.age = s.Now+10_000, 0
+	s.Endpoints = sdktest.NewRequest("a", nil, eps...).Endpoints
 	if resp := s.decide(280, 290, 30); !slices.Equal(sheds(resp), []int{100, 100, 0}) || resp.RequeueAfter != 30*time.Second {
 		t.Errorf("%v, requeue after %v", sheds(resp), resp.RequeueAfter)
 	}
@@ -262,13 +241,13 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 				open[i] = 100 + rnd.IntN(100)
 			}
 			open[5] = rnd.IntN(50)
-			often.now += 1000
-			seldom.now = often.now
+			often.Now += 1000
+			seldom.Now = often.Now
 			want := often.decide(open...)
-			if second == 0 || wake != 0 && wake <= seldom.now {
+			if second == 0 || wake != 0 && wake <= seldom.Now {
 				last, wake = seldom.decide(open...), 0
 				if last.RequeueAfter > 0 {
-					wake = seldom.now + last.RequeueAfter.Milliseconds()
+					wake = seldom.Now + last.RequeueAfter.Milliseconds()
 				}
 			}
 			if !slices.Equal(sheds(last), sheds(want)) {
@@ -335,10 +314,10 @@ func TestRoundsAgreeWithTheModel(t *testing.T) {
 		}
 		a := newSession(t, text, eps...)
 		for i := range eps {
-			a.eps[i].Weight = eps[i].Weight
+			a.Endpoints[i].Weight = eps[i].Weight
 		}
-		a.now += 1000
-		want, edge := exact(s, a.eps, open, isNew)
+		a.Now += 1000
+		want, edge := exact(s, a.Endpoints, open, isNew)
 		got := sheds(a.decide(open...))
 		for i := range got {
 			n := float64(got[i]) * float64(open[i]) / 1000
@@ -373,13 +352,13 @@ func (p *closedLoop) run(seconds int, check func(second int)) {
 			n := min(p.open[i], p.begin[i]*float64(p.shed[i])/1000/60)
 			p.open[i] -= n
 			back += n
-			total += float64(p.s.eps[i].Weight)
+			total += float64(p.s.Endpoints[i].Weight)
 		}
 		p.moved += back
 		for i := range p.open {
-			p.open[i] += back * float64(p.s.eps[i].Weight) / total
+			p.open[i] += back * float64(p.s.Endpoints[i].Weight) / total
 		}
-		if p.s.now += 1000; second%p.count == 0 {
+		if p.s.Now += 1000; second%p.count == 0 {
 			counted, at = counted[:0], second
 			for _, n := range p.open {
 				counted = append(counted, int(math.Round(n)))
@@ -436,7 +415,7 @@ func TestNoMoreThanTheExcessIsShed(t *testing.T) {
 	for round := range 100 {
 		s := newSession(t, `{"percentPerMinute":100,"jitterSeconds":20,"tolerancePercent":1,"durationSeconds":3600,"minConnections":1}`,
 			slices.Concat(since(1+rnd.IntN(5), time.Hour), since(1+rnd.IntN(5), 0))...)
-		p := &closedLoop{s: s, open: make([]float64, len(s.eps)), count: 1 + rnd.IntN(40)}
+		p := &closedLoop{s: s, open: make([]float64, len(s.Endpoints)), count: 1 + rnd.IntN(40)}
 		for i := range p.open {
 			p.open[i] = float64(rnd.IntN(1000))
 		}
@@ -456,7 +435,7 @@ func TestNoMoreThanTheExcessIsShed(t *testing.T) {
 }
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
-	for settings, want := range map[string]string{
+	sdktest.CheckRefused(t, New, map[string]string{
 		`{"percentPerMinute":0}`:   "percentPerMinute: 0 is not 1 to 100",
 		`{"durationSeconds":59}`:   "durationSeconds: 59 is not 60 to 86400",
 		`{"delaySeconds":-1}`:      "delaySeconds: -1 is not 0 to 3600",
@@ -465,34 +444,27 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"minConnections":0}`:     "minConnections: 0 is not 1 to 1000000",
 		`{"percent":5}`:            `unknown field "percent"`,
 		`{"percentPerMinute":"5"}`: "percentPerMinute: want int64, got JSON string",
-	} {
-		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", settings, err, want)
-		}
-	}
+	})
 }
 
 func FuzzState(f *testing.F) {
 	eps := slices.Concat(since(5, time.Hour), since(2, time.Minute))
 	s := newSession(f, atOnce, eps...)
 	s.decide(500, 600, 700, 800, 900, 0, 10)
-	f.Add(s.state, uint16(3), uint16(500), int64(1000))
+	f.Add(s.State, uint16(3), uint16(500), int64(1000))
 	f.Add([]byte{1, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, uint16(1), uint16(0), int64(-5000))
-	f.Add(slices.Concat(s.state[:stateHead], slices.Repeat([]byte{255}, 7)), uint16(20), uint16(7), int64(3000))
+	f.Add(slices.Concat(s.State[:stateHead], slices.Repeat([]byte{255}, 7)), uint16(20), uint16(7), int64(3000))
 	f.Add([]byte{2}, uint16(2), uint16(2), int64(1<<39))
 	f.Fuzz(func(t *testing.T, state []byte, a, b uint16, later int64) {
 		if len(state) > abi.MaxStateLen || later < -1<<40 || later > 1<<40 {
 			return
 		}
 		open := []int{int(a), int(b), 100, 100, 100, 0, 10}
-		s, again := newSession(t, atOnce, eps...), newSession(t, atOnce, eps...)
-		s.state, s.now, again.state, again.now = state, s.now+later, state, s.now+later
-		first, other := s.decide(open...), again.decide(open...)
-		if !slices.Equal(sheds(first), sheds(other)) || !slices.Equal(s.state, again.state) {
-			t.Fatal("equal requests get different responses")
-		}
-		if len(s.state) > abi.MaxStateLen || first.RequeueAfter > time.Minute {
-			t.Fatalf("%d bytes of state, requeue after %v", len(s.state), first.RequeueAfter)
+		s := newSession(t, atOnce, eps...)
+		s.State, s.Now, s.Twice = state, s.Now+later, true
+		resp := s.decide(open...)
+		if len(s.State) > abi.MaxStateLen || resp.RequeueAfter > time.Minute {
+			t.Fatalf("%d bytes of state, requeue after %v", len(s.State), resp.RequeueAfter)
 		}
 	})
 }

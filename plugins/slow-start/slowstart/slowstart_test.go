@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,15 +13,6 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
-
-func run(t *testing.T, settings string, req *abi.Request) *abi.Response {
-	t.Helper()
-	resp, err := sdktest.Run(New(), settings, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp
-}
 
 // since returns an endpoint that has been ready for d.
 func since(d time.Duration) abi.Endpoint {
@@ -49,7 +39,7 @@ func TestNewEndpointGoesThroughItsSteps(t *testing.T) {
 		{11*time.Second + 400*time.Millisecond, []int{5, 5, 1}, "new: 20 %", 6 * time.Second},
 	} {
 		t.Run(tt.ready.String(), func(t *testing.T) {
-			resp := run(t, "", sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Ready("b"), since(tt.ready)))
+			resp := sdktest.MustRun(t, New(), "", sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Ready("b"), since(tt.ready)))
 			if got := sdktest.Weights(resp); !slices.Equal(got, tt.weights) {
 				t.Errorf("weights %v, want %v", got, tt.weights)
 			}
@@ -68,7 +58,7 @@ func TestEquallyNewEndpointsKeepTheirWeights(t *testing.T) {
 	eps := sdktest.Repeat(4, since(5*time.Second))
 	eps[1].Weight = 6
 	eps[3] = since(8 * time.Second) // in the same step
-	resp := run(t, "", sdktest.NewRequest("a", nil, eps...))
+	resp := sdktest.MustRun(t, New(), "", sdktest.NewRequest("a", nil, eps...))
 	if got := sdktest.Weights(resp); !slices.Equal(got, []int{1, 6, 1, 1}) {
 		t.Errorf("weights %v", got)
 	}
@@ -80,7 +70,7 @@ func TestEquallyNewEndpointsKeepTheirWeights(t *testing.T) {
 // In a rolling update the last old endpoint leaves when the last new one is ready. That one still starts slowly.
 func TestNewestEndpointStartsSlowlyWhenNoneIsOld(t *testing.T) {
 	eps := []abi.Endpoint{since(55 * time.Second), since(30 * time.Second), since(0), sdktest.Terminating("a", sdktest.Now)}
-	if got := sdktest.Weights(run(t, "", sdktest.NewRequest("a", nil, eps...))); !slices.Equal(got, []int{9, 5, 1, 0}) {
+	if got := sdktest.Weights(sdktest.MustRun(t, New(), "", sdktest.NewRequest("a", nil, eps...))); !slices.Equal(got, []int{9, 5, 1, 0}) {
 		t.Errorf("weights %v", got)
 	}
 }
@@ -88,7 +78,7 @@ func TestNewestEndpointStartsSlowlyWhenNoneIsOld(t *testing.T) {
 func TestEndpointsThatAreNotReadyCountAsOld(t *testing.T) {
 	leaving, held := sdktest.Terminating("a", sdktest.Now), sdktest.Held("a")
 	leaving.Weight, leaving.ReadySince, held.Weight = 2, sdktest.Now, 3
-	resp := run(t, "", sdktest.NewRequest("a", nil, leaving, held, since(0), sdktest.NotReady("a")))
+	resp := sdktest.MustRun(t, New(), "", sdktest.NewRequest("a", nil, leaving, held, since(0), sdktest.NotReady("a")))
 	if got := sdktest.Weights(resp); !slices.Equal(got, []int{20, 30, 1, 0}) {
 		t.Errorf("weights %v", got)
 	}
@@ -116,7 +106,7 @@ func TestWeightsFollowTheCurveOfEnvoy(t *testing.T) {
 			}
 			eps, ages = append(eps, e), append(ages, age)
 		}
-		resp := run(t, text, sdktest.NewRequest("a", nil, eps...))
+		resp := sdktest.MustRun(t, New(), text, sdktest.NewRequest("a", nil, eps...))
 		unit := float64(resp.Results[0].Weight) / float64(eps[0].Weight) // of an old endpoint with weight 1
 		for i, e := range eps {
 			got, want := float64(resp.Results[i].Weight), float64(e.Weight)*unit*exact(s, ages[i])
@@ -144,7 +134,7 @@ func TestCallsAreBoundedAndNoneIsMissed(t *testing.T) {
 			e.ReadySince = began
 			req := sdktest.NewRequest("a", nil, sdktest.Ready("a"), e)
 			req.Now = now / 1000 * 1000
-			return run(t, text, req)
+			return sdktest.MustRun(t, New(), text, req)
 		}
 		calls, wake := 0, began
 		var seldom []int
@@ -170,7 +160,7 @@ func TestLargeWeightsKeepTheirRatios(t *testing.T) {
 	old, fresh := sdktest.Ready("a"), since(30*time.Second)
 	old.Weight, fresh.Weight = 60000, 60000
 	small := sdktest.Ready("a")
-	resp := run(t, `{"steps":20}`, sdktest.NewRequest("a", nil, old, fresh, small, since(0)))
+	resp := sdktest.MustRun(t, New(), `{"steps":20}`, sdktest.NewRequest("a", nil, old, fresh, small, since(0)))
 	if got := sdktest.Weights(resp); !slices.Equal(got, []int{65535, 32767, 1, 1}) {
 		t.Errorf("weights %v", got)
 	}
@@ -178,21 +168,12 @@ func TestLargeWeightsKeepTheirRatios(t *testing.T) {
 
 // Zones keep their shares of the endpoints that they have; a new endpoint counts as a part of one.
 func TestSlowStartAndZoneSpillCompose(t *testing.T) {
-	slow, err := sdk.NewNativePlugin(New, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	spill, err := sdk.NewNativePlugin(zonespill.New, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	slow := sdktest.Native(t, New, "")
+	spill := sdktest.Native(t, zonespill.New, "")
 	fresh, far := since(30*time.Second), sdktest.Ready("b")
 	req := sdktest.NewRequest("a", map[string]int{"a": 1, "b": 1}, sdktest.Ready("a"), sdktest.Ready("a"), fresh, far, far, far)
 	for _, chain := range [][]*sdk.NativePlugin{{slow, spill}, {spill, slow}} {
-		all, err := sdktest.RunChain(req, chain...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := sdktest.MustRunChain(t, req, chain...)
 		w := sdktest.Weights(all[1])
 		if w[0] != 2*w[2] || w[0] != w[1] || w[0] == 0 {
 			t.Errorf("weights %v: the new endpoint should have half of an old one's", w)
@@ -201,7 +182,7 @@ func TestSlowStartAndZoneSpillCompose(t *testing.T) {
 }
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
-	for settings, want := range map[string]string{
+	sdktest.CheckRefused(t, New, map[string]string{
 		`{"windowSeconds":0}`:    "windowSeconds: 0 is not 1 to 3600",
 		`{"windowSeconds":3601}`: "windowSeconds: 3601",
 		`{"aggression":0}`:       "aggression: 0 is not 0.1 to 10",
@@ -212,11 +193,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"steps":21}`:           "steps: 21",
 		`{"steps":"many"}`:       "steps: want int64, got JSON string",
 		`{"window":5}`:           `unknown field "window"`,
-	} {
-		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", settings, err, want)
-		}
-	}
+	})
 }
 
 func FuzzSettingsAndState(f *testing.F) {
@@ -228,7 +205,7 @@ func FuzzSettingsAndState(f *testing.F) {
 		}
 		req := sdktest.NewRequest("a", nil, sdktest.Ready("a"), since(0), since(0))
 		req.Endpoints[1].ReadySince, req.Endpoints[2].ReadySince, req.State = ready, other, state
-		resp := run(t, settings, req)
+		resp := sdktest.MustRun(t, New(), settings, req)
 		for i, a := range resp.Results {
 			if a.Weight == 0 || a.Weight > resp.Results[0].Weight {
 				t.Errorf("endpoint %d: weights %v", i, sdktest.Weights(resp))

@@ -9,19 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
-
-func run(t *testing.T, settings string, req *abi.Request) *abi.Response {
-	t.Helper()
-	resp, err := sdktest.Run(New(), settings, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp
-}
 
 // ago returns an endpoint that has been terminating for d.
 func ago(zone string, d time.Duration) abi.Endpoint {
@@ -48,7 +38,7 @@ func TestDrainGoesThroughItsStages(t *testing.T) {
 	} {
 		t.Run(tt.gone.String(), func(t *testing.T) {
 			req := sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Ready("a"), ago("a", tt.gone))
-			resp := run(t, "", req)
+			resp := sdktest.MustRun(t, New(), "", req)
 			if got := sdktest.Weights(resp); !slices.Equal(got, tt.weights) {
 				t.Errorf("weights %v, want %v", got, tt.weights)
 			}
@@ -73,7 +63,7 @@ func TestRequeueArrivesInTheNextStage(t *testing.T) {
 		for now < began+40_000 {
 			req := sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Terminating("a", began))
 			req.Now = now / 1000 * 1000
-			resp := run(t, "", req)
+			resp := sdktest.MustRun(t, New(), "", req)
 			calls++
 			if resp.RequeueAfter == 0 {
 				break
@@ -99,7 +89,7 @@ func TestDrainingEndpointsKeepTheirWeightWhenNoOthersHaveAny(t *testing.T) {
 		"nothing at all":              {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp := run(t, `{"resetAfterSeconds":0}`, sdktest.NewRequest("a", nil, tt.endpoints...))
+			resp := sdktest.MustRun(t, New(), `{"resetAfterSeconds":0}`, sdktest.NewRequest("a", nil, tt.endpoints...))
 			if got := sdktest.Weights(resp); !slices.Equal(got, tt.want) {
 				t.Errorf("weights %v, want %v", got, tt.want)
 			}
@@ -117,21 +107,21 @@ func TestResetFollowsTheLastStage(t *testing.T) {
 		0: 90_000, 10 * time.Second: 80_000, 89 * time.Second: 1000, 90 * time.Second: 0, time.Hour: 0,
 	} {
 		req := sdktest.NewRequest("a", nil, sdktest.Ready("a"), ago("a", gone))
-		resp := run(t, `{"resetAfterSeconds":60}`, req)
+		resp := sdktest.MustRun(t, New(), `{"resetAfterSeconds":60}`, req)
 		if got := resp.Results[1].ResetAfterMS; got != want {
 			t.Errorf("%v into the drain: reset after %d ms, want %d", gone, got, want)
 		}
 		if resp.Results[0].ResetAfterMS != abi.NeverReset {
 			t.Error("the ready endpoint would be reset")
 		}
-		if got := run(t, "", req).Results[1].ResetAfterMS; got != abi.NeverReset {
+		if got := sdktest.MustRun(t, New(), "", req).Results[1].ResetAfterMS; got != abi.NeverReset {
 			t.Errorf("without the setting: reset after %d ms", got)
 		}
 	}
 }
 
 func TestDrainWithUnknownStartGetsNoWeight(t *testing.T) {
-	resp := run(t, `{"resetAfterSeconds":60}`, sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Terminating("a", 0)))
+	resp := sdktest.MustRun(t, New(), `{"resetAfterSeconds":60}`, sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Terminating("a", 0)))
 	if a := resp.Results[1]; a.Weight != 0 || a.ResetAfterMS != abi.NeverReset || !strings.Contains(a.Reason, "unknown") {
 		t.Errorf("%+v", a)
 	}
@@ -166,7 +156,7 @@ func TestPeersShareZoneAndHints(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp := run(t, half, sdktest.NewRequest("a", nil, append([]abi.Endpoint{tt.drain}, tt.others...)...))
+			resp := sdktest.MustRun(t, New(), half, sdktest.NewRequest("a", nil, append([]abi.Endpoint{tt.drain}, tt.others...)...))
 			if got := sdktest.Weights(resp); !slices.Equal(got, tt.want) {
 				t.Errorf("weights %v, want %v", got, tt.want)
 			}
@@ -241,14 +231,7 @@ func TestWeightsAgreeWithTheReference(t *testing.T) {
 			eps = append(eps, e)
 		}
 		req := sdktest.NewRequest("a", nil, eps...)
-		p, err := sdk.NewNativePlugin(New, []byte(settings))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var resp abi.Response
-		if err := p.DecideNoRecover(req, &resp); err != nil {
-			t.Fatal(err)
-		}
+		resp := sdktest.MustRun(t, New(), settings, req)
 		checker := New().(*plugin)
 		if err := checker.Configure([]byte(settings)); err != nil {
 			t.Fatal(err)
@@ -278,7 +261,7 @@ func TestWeightsAgreeWithTheReference(t *testing.T) {
 }
 
 // scaleOf returns the factor of the weights of endpoints that do not drain.
-func scaleOf(resp abi.Response, req *abi.Request) float64 {
+func scaleOf(resp *abi.Response, req *abi.Request) float64 {
 	for i, e := range req.Endpoints {
 		if e.Conditions&abi.Terminating == 0 && e.Weight > 0 {
 			return float64(resp.Results[i].Weight) / float64(e.Weight)
@@ -290,14 +273,14 @@ func scaleOf(resp abi.Response, req *abi.Request) float64 {
 func TestLargeWeightsAreNotClamped(t *testing.T) {
 	heavy := sdktest.Ready("a")
 	heavy.Weight = 60000
-	resp := run(t, "", sdktest.NewRequest("a", nil, heavy, ago("a", 20*time.Second)))
+	resp := sdktest.MustRun(t, New(), "", sdktest.NewRequest("a", nil, heavy, ago("a", 20*time.Second)))
 	if got := sdktest.Weights(resp); !slices.Equal(got, []int{60000, 6000}) {
 		t.Errorf("weights %v", got)
 	}
 }
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
-	for settings, want := range map[string]string{
+	sdktest.CheckRefused(t, New, map[string]string{
 		`{"stages":[]}`:                                                  "stages: 0 stages",
 		`{"stages":[{"weight":50}]}`:                                     "stages[0].seconds: missing",
 		`{"stages":[{"seconds":5}]}`:                                     "stages[0].weight: missing",
@@ -313,11 +296,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"stage":[]}`:                                                   `unknown field "stage"`,
 		`{"stages":[`:                                                    "unexpected end",
 		`[]`:                                                             "settings must be a JSON object, got array",
-	} {
-		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", settings, err, want)
-		}
-	}
+	})
 	for _, settings := range []string{"", "{}", `{"stages":[{"weight":0,"seconds":1}],"resetAfterSeconds":0}`} {
 		if err := New().Configure([]byte(settings)); err != nil {
 			t.Errorf("%s: %v", settings, err)
@@ -333,7 +312,7 @@ func FuzzSettings(f *testing.F) {
 		if New().Configure([]byte(settings)) != nil {
 			return
 		}
-		resp := run(t, settings, sdktest.NewRequest("a", nil, sdktest.Ready("a"), ago("a", 7*time.Second)))
+		resp := sdktest.MustRun(t, New(), settings, sdktest.NewRequest("a", nil, sdktest.Ready("a"), ago("a", 7*time.Second)))
 		if resp.Results[0].Weight == 0 || resp.Results[1].Weight > resp.Results[0].Weight {
 			t.Errorf("weights %v", sdktest.Weights(resp))
 		}

@@ -6,22 +6,16 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
-	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
 func run(t *testing.T, k int, req *abi.Request) *abi.Response {
 	t.Helper()
-	resp, err := sdktest.Run(New(), fmt.Sprintf(`{"endpoints":%d}`, k), req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp
+	return sdktest.MustRun(t, New(), fmt.Sprintf(`{"endpoints":%d}`, k), req)
 }
 
 // endpoints returns n ready endpoints, of which the numbers of left have left.
@@ -53,17 +47,11 @@ func (a set) minus(b set) (n int) {
 func subsets(t *testing.T, k, nodes int, eps []abi.Endpoint) []set {
 	t.Helper()
 	req := sdktest.NewRequest("a", map[string]int{"a": nodes}, eps...)
-	p, err := sdk.NewNativePlugin(New, fmt.Appendf(nil, `{"endpoints":%d}`, k))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := sdktest.Native(t, New, fmt.Sprintf(`{"endpoints":%d}`, k))
 	var all []set
 	for i := range nodes {
 		req.NodeIndex = uint32(i)
-		resp, err := sdktest.RunChain(req, p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := sdktest.MustRunChain(t, req, p)
 		in := set{}
 		for j, a := range resp[0].Results {
 			if a.Weight > 0 {
@@ -313,18 +301,9 @@ func TestSubsetAndZoneSpillCompose(t *testing.T) {
 	for i := range eps {
 		eps[i].Zone = string(rune('a' + i%3))
 	}
-	first, err := sdk.NewNativePlugin(New, []byte(`{"endpoints":12}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	second, err := sdk.NewNativePlugin(zonespill.New, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := sdktest.RunChain(sdktest.NewRequest("a", map[string]int{"a": 5, "b": 5, "c": 5}, eps...), first, second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := sdktest.Native(t, New, `{"endpoints":12}`)
+	second := sdktest.Native(t, zonespill.New, "")
+	all := sdktest.MustRunChain(t, sdktest.NewRequest("a", map[string]int{"a": 5, "b": 5, "c": 5}, eps...), first, second)
 	sum := 0
 	for i, w := range sdktest.Weights(all[1]) {
 		if sum += w; w > 0 && all[0].Results[i].Weight == 0 {
@@ -337,16 +316,12 @@ func TestSubsetAndZoneSpillCompose(t *testing.T) {
 }
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
-	for settings, want := range map[string]string{
+	sdktest.CheckRefused(t, New, map[string]string{
 		`{"endpoints":0}`:    "endpoints: 0 is not 1 to 1000",
 		`{"endpoints":1001}`: "endpoints: 1001 is not 1 to 1000",
 		`{"endpoints":"3"}`:  "endpoints: want int64, got JSON string",
 		`{"k":3}`:            `unknown field "k"`,
-	} {
-		if err := New().Configure([]byte(settings)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", settings, err, want)
-		}
-	}
+	})
 }
 
 func FuzzPositionAndWeights(f *testing.F) {

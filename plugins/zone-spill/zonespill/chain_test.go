@@ -13,15 +13,6 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-func native(t *testing.T, newPlugin func() sdk.Plugin, settings string) *sdk.NativePlugin {
-	t.Helper()
-	p, err := sdk.NewNativePlugin(newPlugin, []byte(settings))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
 // In both orders, a draining endpoint has the percentage of its stage of the weight of the ready endpoints in its zone. With
 // the drain first, zones have the shares of the rule, with a draining endpoint counted as a fraction. With the drain last,
 // ready endpoints keep the ratios of zone-spill.
@@ -50,16 +41,13 @@ func TestZoneSpillAndStagedDrainCompose(t *testing.T) {
 		ready := len(eps)
 		leaving := 1 + rnd.IntN(2)
 		eps = append(eps, sdktest.Repeat(leaving, sdktest.Terminating(drainZone, sdktest.Now-gone.Milliseconds()))...)
-		drain := native(t, stageddrain.New, "")
-		spill := native(t, New, `{"tolerancePercent":0,"maxTotal":6000}`)
+		drain := sdktest.Native(t, stageddrain.New, "")
+		spill := sdktest.Native(t, New, `{"tolerancePercent":0,"maxTotal":6000}`)
 		for order, chain := range map[string][]*sdk.NativePlugin{
 			"drain, spill": {drain, spill}, "spill, drain": {spill, drain},
 		} {
 			req := sdktest.NewRequest("a", nodes, eps...)
-			all, err := sdktest.RunChain(req, chain...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			all := sdktest.MustRunChain(t, req, chain...)
 			last := all[len(all)-1]
 			peer := 0.0
 			for i, a := range last.Results {
@@ -73,10 +61,7 @@ func TestZoneSpillAndStagedDrainCompose(t *testing.T) {
 						round, order, gone, drainZone, got, peer, want)
 				}
 			}
-			want, err := sdktest.RunChain(sdktest.NewRequest("a", nodes, eps[:ready]...), spill)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := sdktest.MustRunChain(t, sdktest.NewRequest("a", nodes, eps[:ready]...), spill)
 			if order == "drain, spill" {
 				capacity[drainZone[0]-'a'] += float64(leaving) * percent / 100
 				for z := range capacity {
@@ -101,16 +86,10 @@ func TestEndpointsThatOutlierEjectsAreNoCapacity(t *testing.T) {
 		eps[i] = sdktest.Watched(eps[i], 10, 0, 0)
 	}
 	nodes := map[string]int{"a": 3, "b": 3}
-	before, err := sdktest.RunChain(sdktest.NewRequest("a", nodes, eps...), native(t, outlier.New, ""), native(t, New, exact))
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := sdktest.MustRunChain(t, sdktest.NewRequest("a", nodes, eps...), sdktest.Native(t, outlier.New, ""), sdktest.Native(t, New, exact))
 	eps[1] = sdktest.Watched(sdktest.Ready("a"), 0, 0, 10)
 	req := sdktest.NewRequest("a", nodes, eps...)
-	after, err := sdktest.RunChain(req, native(t, outlier.New, ""), native(t, New, exact))
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := sdktest.MustRunChain(t, req, sdktest.Native(t, outlier.New, ""), sdktest.Native(t, New, exact))
 	if got := share(req, before[1], "a"); got != 1 {
 		t.Errorf("all answer: zone a keeps %.3f", got)
 	}
@@ -160,10 +139,7 @@ func TestDrainMakesItsZoneSpill(t *testing.T) {
 		eps := append(sdktest.Repeat(2, sdktest.Ready("a")), sdktest.Repeat(2, sdktest.Terminating("a", sdktest.Now-gone.Milliseconds()))...)
 		eps = append(eps, sdktest.Repeat(4, sdktest.Ready("b"))...)
 		req := sdktest.NewRequest("a", map[string]int{"a": 3, "b": 3}, eps...)
-		all, err := sdktest.RunChain(req, native(t, stageddrain.New, ""), native(t, New, ""))
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := sdktest.MustRunChain(t, req, sdktest.Native(t, stageddrain.New, ""), sdktest.Native(t, New, ""))
 		got := share(req, all[1], "a")
 		if got >= before {
 			t.Errorf("%v into the drain zone a keeps %.2f, before %.2f", gone, got, before)

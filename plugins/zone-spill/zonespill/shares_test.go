@@ -31,7 +31,7 @@ func load(t *testing.T, settings string, nodes map[string]int, counts []int) []f
 	var sum []float64
 	for zone, n := range nodes {
 		req := sdktest.NewRequest(zone, nodes, perZone(counts...)...)
-		resp := run(t, settings, req)
+		resp := sdktest.MustRun(t, New(), settings, req)
 		if sum == nil {
 			sum = make([]float64, len(resp.Results))
 		}
@@ -112,7 +112,7 @@ func TestSharesFollowTheRule(t *testing.T) {
 	for range 1000 {
 		nodes, counts := cluster(rnd, 0)
 		req := sdktest.NewRequest("a", nodes, perZone(counts...)...)
-		got := byZone(req, run(t, exact, req))
+		got := byZone(req, sdktest.MustRun(t, New(), exact, req))
 		for z := range counts {
 			want := 100 * shareOf("a", nodes, floats(counts), z)
 			if math.Abs(got[string(rune('a'+z))]-want) > .8 {
@@ -136,7 +136,7 @@ func TestConfiguredDemandFollowsTheSameRule(t *testing.T) {
 		if counts[0] == 0 { // as a host does: this node's zone has a row
 			req.Zones = slices.Insert(req.Zones, 0, abi.Zone{Name: "a"})
 		}
-		got := byZone(req, run(t, settings, req))
+		got := byZone(req, sdktest.MustRun(t, New(), settings, req))
 		for z := range counts {
 			want := 100 * shareOf("a", nodes, floats(counts), z)
 			if math.Abs(got[string(rune('a'+z))]-want) > .8 {
@@ -151,7 +151,7 @@ func TestWeightsAreSmallAndWithinTolerance(t *testing.T) {
 	for range 1000 {
 		nodes, counts := cluster(rnd, 2)
 		req := sdktest.NewRequest("a", nodes, perZone(counts...)...)
-		resp := run(t, "", req)
+		resp := sdktest.MustRun(t, New(), "", req)
 		if sum := total(resp); sum > 1000 {
 			t.Fatalf("nodes %v, endpoints %v: weights sum up to %d", nodes, counts, sum)
 		}
@@ -167,7 +167,7 @@ func TestWeightsAreSmallAndWithinTolerance(t *testing.T) {
 func TestThousandEndpointsStayWithinMaxTotal(t *testing.T) {
 	for _, counts := range [][]int{{300, 350, 350}, {500, 500, 500}, {3000, 1, 1}} {
 		req := sdktest.NewRequest("a", even, perZone(counts...)...)
-		resp := run(t, `{"minEndpointsPerZone":1}`, req)
+		resp := sdktest.MustRun(t, New(), `{"minEndpointsPerZone":1}`, req)
 		if sum := total(resp); sum > max(1000, len(resp.Results)) || sum == 0 {
 			t.Errorf("%v: weights sum up to %d", counts, sum)
 		}

@@ -8,44 +8,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-// session is a plugin with its state, as in a host.
 type session struct {
-	t     *testing.T
-	p     *sdk.NativePlugin
-	state []byte
-	now   int64
+	*sdktest.Session
+	t testing.TB
 }
 
-func newSession(t *testing.T, settings string) *session {
+func newSession(t testing.TB, settings string) *session {
 	t.Helper()
-	p, err := sdk.NewNativePlugin(New, []byte(settings))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &session{t: t, p: p, now: sdktest.Now}
+	return &session{Session: sdktest.NewSession(t, New, settings), t: t}
 }
 
-// decide calls the plugin twice: equal requests must get equal responses.
+// decide calls the plugin twice: the second call, with the state of the first, must change nothing.
 func (a *session) decide(req *abi.Request) *abi.Response {
 	a.t.Helper()
-	req.Now = a.now
-	var first, again abi.Response
-	for _, resp := range []*abi.Response{&first, &again} {
-		req.State = a.state
-		if err := a.p.DecideNoRecover(req, resp); err != nil {
-			a.t.Fatal(err)
-		}
-		a.state = slices.Clone(resp.State)
-	}
-	if fmt.Sprint(first) != fmt.Sprint(again) {
+	first, again := a.Decide(req), a.Decide(req)
+	if fmt.Sprint(*first) != fmt.Sprint(*again) {
 		a.t.Fatalf("two calls, two answers:\n%+v\n%+v", first, again)
 	}
-	return &again
+	return again
 }
 
 func TestRolloutChangesNoOtherWeight(t *testing.T) {
@@ -70,12 +54,12 @@ func TestRolloutChangesNoOtherWeight(t *testing.T) {
 
 func TestStateOfAnotherZoneOrVersionIsIgnored(t *testing.T) {
 	req := sdktest.NewRequest("b", even, perZone(6, 8, 8)...)
-	want := sdktest.Weights(run(t, "", req))
+	want := sdktest.Weights(sdktest.MustRun(t, New(), "", req))
 	a := newSession(t, "")
 	a.decide(sdktest.NewRequest("a", even, perZone(6, 8, 8)...))
-	for _, state := range [][]byte{a.state, {2}, {1, 9}, []byte(strings.Repeat("\xff", 1024)), append(slices.Clone(a.state), 0)} {
+	for _, state := range [][]byte{a.State, {2}, {1, 9}, []byte(strings.Repeat("\xff", 1024)), append(slices.Clone(a.State), 0)} {
 		req.State = state
-		if got := sdktest.Weights(run(t, "", req)); !slices.Equal(got, want) {
+		if got := sdktest.Weights(sdktest.MustRun(t, New(), "", req)); !slices.Equal(got, want) {
 			t.Errorf("state %x: weights %v, want %v", state, got, want)
 		}
 	}
@@ -104,7 +88,7 @@ func TestModeChangesOnlyAfterHoldSeconds(t *testing.T) {
 		{time.Second, 4, true, 0},
 		{time.Second, 0, true, 0}, // a zone without endpoints does not have too few
 	} {
-		a.now += s.after.Milliseconds()
+		a.Now += s.after.Milliseconds()
 		got, wait := acts(4, s.zoneB, 4)
 		if got != s.acts || wait != s.asks {
 			t.Errorf("step %d: acts %v, requeue after %v, want %v, %v", i, got, wait, s.acts, s.asks)
@@ -126,14 +110,14 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 				counts[0] = max(counts[0], 1)
 				changed = true
 			}
-			often.now += 1000
+			often.Now += 1000
 			want := sdktest.Weights(often.decide(sdktest.NewRequest("a", even, perZone(counts...)...)))
 			// Call the other one as a host does: on a change, and after RequeueAfter.
-			if seldom.now = often.now; changed || wake != 0 && wake <= seldom.now {
+			if seldom.Now = often.Now; changed || wake != 0 && wake <= seldom.Now {
 				resp := seldom.decide(sdktest.NewRequest("a", even, perZone(counts...)...))
 				last, changed, wake = sdktest.Weights(resp), false, 0
 				if resp.RequeueAfter > 0 {
-					wake = seldom.now + resp.RequeueAfter.Milliseconds()
+					wake = seldom.Now + resp.RequeueAfter.Milliseconds()
 				}
 			}
 			if !slices.Equal(last, want) {
