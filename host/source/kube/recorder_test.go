@@ -249,7 +249,7 @@ func TestTenantCannotKeepOthersFromTheirEvents(t *testing.T) {
 			}
 		}
 	}
-	flip(0) // the queue is not emptied in between for the last ones
+	flip(0)
 	for round := range 5 {
 		flip(round + 1)
 		n.ServiceWarning(model.Name{Namespace: "other", Name: fmt.Sprint("s", round)}, ReasonPolicyNotFound, "typo")
