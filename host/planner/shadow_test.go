@@ -297,3 +297,38 @@ func shadowedSlice(name string, zones ...string) model.Change {
 	}
 	return model.Change{Kind: model.SliceKind, Name: n, Slice: s}
 }
+
+// TestShadowIsComparedWhileEndpointsAreHeld: both chains see the endpoint that the policy's panic holds.
+func TestShadowIsComparedWhileEndpointsAreHeld(t *testing.T) {
+	settings := testSettings()
+	settings.Policies.Policies["zone"].Shadow = []policy.Step{{Plugin: "even/shadow"}}
+	settings.Policies.Policies["zone"].Panic = policy.Panic{Below: 90, Hold: time.Minute}
+	settings.Policies.Default = "zone"
+	p := New(settings, func(name string) (policy.Plugin, error) {
+		if name == "even/shadow" {
+			return &evenPlugin{}, nil
+		}
+		return zonePlugin{}, nil
+	})
+	node := model.Change{Kind: model.NodeKind, Name: model.Name{Name: "n0"}, Node: &model.Node{Name: "n0", Zone: "z0"}}
+	p.Apply([]model.Change{{Kind: model.Synced}, node, shadowedService("a"), shadowedSlice("a", "z0", "z1")})
+	now := time.Unix(1000, 0)
+	p.Plan(now)
+	lost := shadowedSlice("a", "z0", "z1")
+	lost.Slice.Endpoints[1].Ready, lost.Slice.Endpoints[1].Serving = false, false
+	p.Apply([]model.Change{lost})
+	for _, c := range []struct {
+		after      time.Duration
+		held       int
+		divergence float64
+	}{{time.Second, 1, 0.25}, {2 * time.Minute, 0, 0}} {
+		p.Plan(now.Add(c.after))
+		x, err := p.Explain(model.Name{Namespace: "shop", Name: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := &x.Decisions[0].Cluster; d.Hold.Held != c.held || !d.Shadow.Compared || d.Shadow.Divergence != c.divergence {
+			t.Errorf("after %s: %d held, shadow %+v, weights %v", c.after, d.Hold.Held, d.Shadow, d.Weights)
+		}
+	}
+}
