@@ -17,7 +17,7 @@ import (
 )
 
 // chainPlugins are the plugins of the policy that every Service has in measureChain.
-var chainPlugins = []string{"outlier", "zone-spill", "slow-start"}
+var chainPlugins = []string{"outlier", "staged-drain", "zone-spill"}
 
 const (
 	failingEndpoints = 1000 // each of another Service
