@@ -94,7 +94,7 @@ var (
 	descFailing  = desc("policy_failing_services", "Number of Services whose policy fails.")
 	descChoices  = desc("policy_annotations", "Number of Services with the annotation sluice.dev/policy, by state: in_force, not_found (there is no such policy), "+
 		"not_allowed (Services of the namespace may not choose it). Unless it is in force, the policy that it has chosen before stays, or what applies without it.", "state")
-	descLimited      = desc("limited_services", "Number of Services of which something is left out: what exceeds serviceLimits, and addresses that may not be endpoints.")
+	descLimited      = desc("limited_services", "Number of Services of which something is left out: what exceeds serviceLimits, addresses that may not be endpoints, and annotations that are too long for the plugins that declare them.")
 	descHolding      = desc("panic_hold_services", "Number of Services whose policy holds endpoints that are not ready (panic).")
 	descHeld         = desc("panic_held_endpoints", "Number of endpoints of Service ports that count as ready although they are not (panic).")
 	descConflicts    = desc("conflicting_frontends", "Number of frontends claimed by more than one Service. They belong to the Service that takes precedence by kind of address, then age, then name.")

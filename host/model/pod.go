@@ -39,8 +39,11 @@ type Annotations string
 // maxAnnotations bounds Annotations, in bytes.
 const maxAnnotations = 16 << 10
 
-// PackAnnotations returns the annotations whose values have at most MaxAnnotation bytes, in the order of their keys until
-// maxAnnotations are reached. skip, which may be nil, leaves out keys.
+// tooLong stands for a value of more than MaxAnnotation bytes. No UTF-8 text has this byte.
+const tooLong = "\xff"
+
+// PackAnnotations returns the annotations whose values have at most MaxAnnotation bytes, and the keys of those with longer ones, in the
+// order of their keys until maxAnnotations are reached. skip, which may be nil, leaves out keys.
 func PackAnnotations(all map[string]string, skip func(key string) bool) Annotations {
 	if len(all) == 0 {
 		return ""
@@ -48,7 +51,12 @@ func PackAnnotations(all map[string]string, skip func(key string) bool) Annotati
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		value := all[key]
-		if len(value) > MaxAnnotation || strings.Contains(key, "\x00") || strings.Contains(value, "\x00") || skip != nil && skip(key) {
+		switch {
+		case strings.Contains(key, "\x00") || skip != nil && skip(key) || value == tooLong:
+			continue
+		case len(value) > MaxAnnotation:
+			value = tooLong
+		case strings.Contains(value, "\x00"):
 			continue
 		}
 		if b.Len()+len(key)+len(value)+2 > maxAnnotations {
@@ -63,15 +71,28 @@ func PackAnnotations(all map[string]string, skip func(key string) bool) Annotati
 func (a Annotations) Only(keys []string) Annotations {
 	var out string
 	for _, key := range keys {
-		if value, ok := a.Get(key); ok {
+		if value, ok := a.get(key); ok {
 			out += key + "\x00" + value + "\x00"
 		}
 	}
 	return Annotations(out)
 }
 
-// Get returns the value of an annotation.
+// Get returns the value of an annotation. One that is too long counts as absent.
 func (a Annotations) Get(key string) (value string, ok bool) {
+	if value, ok = a.get(key); value == tooLong {
+		return "", false
+	}
+	return value, ok
+}
+
+// TooLong reports whether the value of an annotation has more than MaxAnnotation bytes.
+func (a Annotations) TooLong(key string) bool {
+	value, _ := a.get(key)
+	return value == tooLong
+}
+
+func (a Annotations) get(key string) (value string, ok bool) {
 	for rest := string(a); rest != ""; {
 		var k, v string
 		k, rest, _ = strings.Cut(rest, "\x00")

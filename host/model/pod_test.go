@@ -24,6 +24,10 @@ func TestAnnotationsReturnWhatWasPacked(t *testing.T) {
 			if got, ok := packed.Get(key); got != want || ok != has {
 				t.Fatalf("%v: %s is %q %t, want %q %t", all, key, got, ok, want, has)
 			}
+			long := len(all[key]) > MaxAnnotation && key != "k7"
+			if packed.TooLong(key) != long || packed.Only([]string{key}).TooLong(key) != long {
+				t.Fatalf("%v: %s is too long: %t, want %t", all, key, packed.TooLong(key), long)
+			}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 // Limits bound what one Service may make every node program. What exceeds them is left out, in an order that depends only on
@@ -111,6 +112,19 @@ func (r *round) omitted(l *Limits) (out []plan.Degradation) {
 		if n := r.ranges[i].omitted; n > 0 && at >= 0 {
 			add(r.frontends[at], "source ranges", l.SourceRanges+n, l.SourceRanges, "sourceRanges", l.SourceRanges)
 		}
+	}
+	return out
+}
+
+// longAnnotations returns the annotations that plugins of the Service's policy declare and do not see because of their length.
+func (r *round) longAnnotations(e *policy.Evaluator) (out []plan.Degradation) {
+	if len(r.frontends) == 0 {
+		return nil
+	}
+	for _, key := range e.LongAnnotations(r.svc, r.policy) {
+		f := r.frontends[0]
+		out = append(out, plan.Degradation{Frontend: f.Key, Owner: f.Owner, Wanted: fmt.Sprintf("annotation %.317s", key), Got: "no value for plugins",
+			Why: fmt.Sprintf("it has more than %d bytes", model.MaxAnnotation)})
 	}
 	return out
 }

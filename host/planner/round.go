@@ -218,7 +218,7 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	if sum.health.Port == 0 {
 		sum.health.Service = s.summary.health.Service // of the port that the Service had
 	}
-	omitted := r.omitted(&p.settings.Limits)
+	omitted := append(r.omitted(&p.settings.Limits), r.longAnnotations(p.evaluator)...)
 	if sum.limited = len(omitted) > 0; sum.limited && !s.summary.limited {
 		result.NewlyLimited = append(result.NewlyLimited, omitted...)
 	}

@@ -121,3 +121,24 @@ func present(text string, ok bool) abi.Value {
 	}
 	return abi.Value{Text: text, Present: true}
 }
+
+// LongAnnotations returns the annotations of a Service that plugins of its policy declare and that are too long for them, sorted.
+func (e *Evaluator) LongAnnotations(svc *model.Service, p *Policy) (keys []string) {
+	if svc.Annotations == "" || p == nil {
+		return nil
+	}
+	for step := range p.All() {
+		plugin, err := e.plugins(step.Plugin)
+		if err != nil {
+			continue
+		}
+		for _, k := range plugin.Keys(step.Settings) {
+			kind, name, _ := abi.KeyKind(k)
+			if kind == abi.KeyServiceAnnotation && svc.Annotations.TooLong(name) && !slices.Contains(keys, name) {
+				keys = append(keys, name)
+			}
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
