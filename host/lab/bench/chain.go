@@ -40,6 +40,7 @@ type chainResult struct {
 type chainWork struct {
 	Seconds, CPU, PluginCPU float64 // PluginCPU: thread CPU time of all plugins
 	Calls                   uint64
+	Planned                 int     // how often a Service was planned
 	Throttled               float64 // seconds for which calls have waited for CPU time
 }
 
@@ -158,6 +159,7 @@ func (l *harness) evaluate(ctx context.Context, begin func() error, calls int) (
 	if err != nil {
 		return r, err
 	}
+	l.latencies.reset()
 	plugins, cpu, start := l.pluginCPU(), cpuSeconds(), time.Now()
 	if err := begin(); err != nil {
 		return r, err
@@ -182,6 +184,7 @@ func (l *harness) evaluate(ctx context.Context, begin func() error, calls int) (
 		time.Sleep(5 * time.Millisecond)
 	}
 	r.Seconds, r.CPU, r.PluginCPU = time.Since(start).Seconds(), cpuSeconds()-cpu, l.pluginCPU()-plugins
+	r.Planned = l.latencies.reset().planned
 	for _, s := range l.calls.Stats() {
 		r.Throttled += s.Throttled.Seconds()
 	}
@@ -233,7 +236,7 @@ func (f *chainResult) print(w io.Writer) {
 		fmt.Fprintf(w, "| %s | %s |\n", name, fmt.Sprintf(format, args...))
 	}
 	work := func(name string, c chainWork) {
-		row(name, "%.2f s, %.2f s of CPU time, %.2f of it in %d plugin calls; throttled %.1f s", c.Seconds, c.CPU, c.PluginCPU, c.Calls, c.Throttled)
+		row(name, "%.2f s, %.2f s of CPU time, %.2f of it in %d plugin calls; Services planned %d times; throttled %.1f s", c.Seconds, c.CPU, c.PluginCPU, c.Calls, c.Planned, c.Throttled)
 	}
 	work("start of the whole cluster", f.Start)
 	work("evaluation of all Services, no change of weights", f.Evaluation)
