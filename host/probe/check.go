@@ -68,6 +68,8 @@ func (h Host) Sysctls() []Finding {
 		h.sysctlEnabled("net.ipv4.ip_forward", "IPv4: the node does not forward, so Pods and external clients cannot reach endpoints through a Service; "+
 			"like kube-proxy in nftables mode, sluice does not set it"),
 		h.sysctlEnabled("net.ipv6.conf.all.forwarding", "IPv6: the node does not forward, so Pods and external clients cannot reach endpoints through a Service"),
+		h.sysctlEnabled("net.netfilter.nf_conntrack_tcp_loose", "connections that a policy resets get no RST; in mode nftables, their clients "+
+			"and, if conntrack is flushed, those of all connections wait until they time out"),
 	}
 	if bridges, _ := filepath.Glob(h.path("/sys/class/net/*/bridge")); len(bridges) > 0 {
 		f := h.sysctlEnabled("net.bridge.bridge-nf-call-iptables", "two Pods on one bridge cannot reach each other through a Service, because replies bypass the node's NAT")
