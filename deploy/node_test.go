@@ -214,11 +214,11 @@ func (n *node) waitForLog(p *process, text string) {
 	}
 }
 
-// waitForPlugins waits until all plugins of overlays/policies are loaded: zone-spill with two settings, staged-drain with one.
+// waitForPlugins waits until all plugins of overlays/policies are loaded: zone-spill in a chain and in a shadow, staged-drain.
 func (n *node) waitForPlugins(p *process) {
 	n.Helper()
-	for plugin, settings := range map[string]int{"staged-drain": 1, "zone-spill": 2} {
-		loaded := regexp.MustCompile(fmt.Sprintf(`"msg":"loaded plugin","plugin":"%s",.*"settings":%d,`, plugin, settings))
+	for _, plugin := range []string{"staged-drain", "zone-spill", "zone-spill/shadow"} {
+		loaded := regexp.MustCompile(fmt.Sprintf(`"msg":"loaded plugin","plugin":"%s",.*"settings":1,`, plugin))
 		for end := time.Now().Add(timeout); !loaded.MatchString(p.String()); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				n.Fatalf("not all plugins are loaded, no %s:\n%s", loaded, p)
