@@ -19,6 +19,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/printable"
@@ -98,7 +99,7 @@ func TestNoCommandPrintsHostileNamesUnescaped(t *testing.T) {
 	write("manifests/a.json", object{"apiVersion": "v1", "kind": "List", "items": hostileManifests()})
 	write("manifests/"+fileName+".yaml", "kind: [")
 	write("manifests/twice.yaml", `{"`+strings.Trim(strconv.QuoteToASCII(hostile), `"`)+`": 1}`)
-	plugin := filepath.Join(buildPlugins(t), "zone-spill.wasm")
+	plugin := filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm")
 	good := write("sluice.yaml", object{"apiVersion": "sluice.dev/v1alpha1", "kind": "SluiceConfiguration",
 		"plugins":  []object{{"name": "zone-spill", "file": plugin}},
 		"policies": []object{{"name": "zoned", "plugins": []object{{"name": "zone-spill", "settings": object{"minEndpointsPerZone": 1}}}}},
@@ -129,7 +130,7 @@ func TestNoCommandPrintsHostileNamesUnescaped(t *testing.T) {
 		if slices.Contains(args, "json") {
 			what += " json"
 		}
-		cmd := &exec.Cmd{Path: self, Args: append([]string{"sluice"}, args...), Env: append(os.Environ(), "HOME="+dir)}
+		cmd := &exec.Cmd{Path: self, Args: append([]string{"sluice"}, args...), Env: append(os.Environ(), "HOME="+dir, "XDG_CACHE_HOME="+testenv.PluginCache(t))}
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		err := cmd.Run()

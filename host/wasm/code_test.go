@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // TestPluginsOfAModuleShareItsCode: a second use of a module takes the memory of its instances only, and goes on when the first is closed.
 func TestPluginsOfAModuleShareItsCode(t *testing.T) {
-	h, module := newHost(t, Options{}), goGuest(t, "testdata/goguest")
+	h, module := newHost(t, Options{CacheDir: testenv.PluginCache(t)}), goGuest(t, "testdata/goguest")
 	double := load(t, h, module, `{"Factor": 2}`)
 	one, _ := h.MemoryInUse()
 	triple := load(t, h, module, `{"Factor": 3}`)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/wasm/testdata/inputs"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -11,7 +12,7 @@ import (
 
 // TestEveryInputArrivesInEveryLanguage: the weights are a hash of all inputs, in Go and in C in the sandbox, and in Go natively.
 func TestEveryInputArrivesInEveryLanguage(t *testing.T) {
-	h := newHost(t, Options{})
+	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
 	inGo, inC := load(t, h, goGuest(t, "testdata/inputs/guest"), ""), load(t, h, cGuest(t, "testdata/inputs/c/inputs.c"), "")
 	native, err := sdk.NewNativePlugin(inputs.New, nil)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -22,7 +23,7 @@ func decide(p *Plugin, port uint16, now int64) error {
 
 func TestMisbehavingGoGuestIsReplacedAndTheErrorNamesTheReason(t *testing.T) {
 	var log bytes.Buffer
-	p := load(t, newHost(t, Options{Log: textLog(&log)}), goGuest(t, "testdata/goguest"), `{"Factor": 2}`)
+	p := load(t, newHost(t, Options{CacheDir: testenv.PluginCache(t), Log: textLog(&log)}), goGuest(t, "testdata/goguest"), `{"Factor": 2}`)
 	if p.Needs(`{"Factor": 2}`) != abi.NeedNodes {
 		t.Errorf("needs %d", p.Needs(`{"Factor": 2}`))
 	}
@@ -65,7 +66,7 @@ func TestMisbehavingGoGuestIsReplacedAndTheErrorNamesTheReason(t *testing.T) {
 
 func TestLogIsLimitedPerCallAndPerSecond(t *testing.T) {
 	var log bytes.Buffer
-	p := load(t, newHost(t, Options{Log: textLog(&log)}), goGuest(t, "testdata/goguest"), "")
+	p := load(t, newHost(t, Options{CacheDir: testenv.PluginCache(t), Log: textLog(&log)}), goGuest(t, "testdata/goguest"), "")
 	lines := func() int { n := strings.Count(log.String(), "plugin log"); log.Reset(); return n }
 	if err := decide(p, 60008, sampleNow); err != nil {
 		t.Fatal(err)
@@ -167,7 +168,7 @@ func TestOccasionalFailuresSuspendOnlyAboveTheRate(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	h := newHost(t, Options{})
+	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
 	module := goGuest(t, "testdata/goguest")
 	for _, c := range []struct{ settings, want string }{
 		{`{"Factor": 3}`, ""}, {``, ""}, {`{}`, ""},
@@ -234,7 +235,7 @@ func TestClosedPluginReturnsAnError(t *testing.T) {
 }
 
 func TestRequestsOfAllSizesFit(t *testing.T) {
-	h := newHost(t, Options{})
+	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
 	for _, module := range [][]byte{goodWAT(t), cGuest(t, "../../examples/plugin-c/zone_first.c"), goGuest(t, "testdata/goguest")} {
 		p := load(t, h, module, "")
 		for _, n := range []int{0, 1, 5000, 3, 20_000, 100} {
@@ -263,7 +264,7 @@ func TestInvalidLimitsAreRefused(t *testing.T) {
 }
 
 func TestDecideDoesNotAllocate(t *testing.T) {
-	h := newHost(t, Options{})
+	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
 	for name, module := range map[string][]byte{"C": cGuest(t, "../../examples/plugin-c/zone_first.c"), "Go": goGuest(t, "../../plugins/zone-spill")} {
 		if n := allocations(t, load(t, h, module, "")); n != 0 {
 			t.Errorf("%s: %v allocations a call", name, n)

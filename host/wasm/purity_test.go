@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -94,7 +95,7 @@ func TestSelfTestOrders(t *testing.T) {
 }
 
 func TestSelfTestIsReported(t *testing.T) {
-	p := load(t, newHost(t, Options{}), goGuest(t, "../../plugins/zone-spill"), "")
+	p := load(t, newHost(t, Options{CacheDir: testenv.PluginCache(t)}), goGuest(t, "../../plugins/zone-spill"), "")
 	s := p.Report().SelfTest
 	n := len(Samples())
 	if s.Samples != n || s.Orders != 6 || s.Calls != 7*n || s.Instances != 3 || s.Fuel <= 0 {
@@ -105,7 +106,7 @@ func TestSelfTestIsReported(t *testing.T) {
 
 // Bundled and example plugins give equal answers whatever they were asked before.
 func TestBundledPluginsArePure(t *testing.T) {
-	h := newHost(t, Options{})
+	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
 	for name, module := range map[string][]byte{
 		"zone-spill":        goGuest(t, "../../plugins/zone-spill"),
 		"staged-drain":      goGuest(t, "../../plugins/staged-drain"),

@@ -248,7 +248,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 
 // Guests that are compared in benchmarks must decide the same.
 func TestGoAndCGuestsDecideTheSame(t *testing.T) {
-	h := newHost(t, Options{})
+	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
 	inC := load(t, h, cGuest(t, "../../examples/plugin-c/zone_first.c"), "")
 	inGo := load(t, h, goGuest(t, "../lab/bench/guest"), "")
 	for _, s := range allRequests() {
@@ -268,7 +268,7 @@ func TestGoAndCGuestsDecideTheSame(t *testing.T) {
 }
 
 func TestFuelIsTheSameOnEveryMachine(t *testing.T) {
-	h := newHost(t, Options{})
+	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
 	module := goGuest(t, "../../plugins/zone-spill")
 	var fuel [2][]uint64
 	for i := range fuel {
