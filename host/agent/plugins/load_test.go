@@ -19,10 +19,7 @@ func TestSlowLoadDelaysNoOtherPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := config.Default()
-	cfg.PluginCacheDir = t.TempDir()
-	if err := os.Chmod(cfg.PluginCacheDir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	cfg.PluginCacheDir = testenv.PluginCache(t)
 	for _, name := range []string{"a", "b"} {
 		file := filepath.Join(t.TempDir(), name+".wasm")
 		if err := os.WriteFile(file, module, 0o644); err != nil {

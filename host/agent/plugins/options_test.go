@@ -15,6 +15,7 @@ import (
 func TestNamespacesHaveInstancesOfTheirOwn(t *testing.T) {
 	step := policy.Step{Plugin: "p"}
 	cfg := config.Default()
+	cfg.PluginCacheDir = testenv.PluginCache(t)
 	cfg.Plugins = []config.Plugin{{Name: "p", File: filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm")}}
 	cfg.Policies = []policy.Policy{{Name: "q", Steps: []policy.Step{step}}}
 	set, err := Open(t.Context(), cfg, nil, slog.New(slog.DiscardHandler))

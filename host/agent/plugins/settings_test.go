@@ -30,6 +30,7 @@ func newSettingsRig(t *testing.T) *settingsRig {
 		t.Fatal(err)
 	}
 	r := &settingsRig{T: t, cfg: config.Default(), module: module}
+	r.cfg.PluginCacheDir = testenv.PluginCache(t)
 	r.cfg.Plugins = []config.Plugin{{Name: "p", File: filepath.Join(t.TempDir(), "p.wasm")}}
 	r.write(module)
 	if r.set, err = Open(t.Context(), r.cfg, nil, slog.New(slog.DiscardHandler)); err != nil {

@@ -28,6 +28,7 @@ func TestStatsSurviveReload(t *testing.T) {
 	}
 	step := policy.Step{Plugin: "p"}
 	cfg := config.Default()
+	cfg.PluginCacheDir = testenv.PluginCache(t)
 	cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
 	cfg.Policies = []policy.Policy{{Name: "q", Steps: []policy.Step{step}}}
 	set, err := Open(t.Context(), cfg, nil, slog.New(slog.DiscardHandler))
