@@ -1,6 +1,7 @@
 package canary
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -34,21 +35,21 @@ func defaults() settings {
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s := defaults()
-	if err := sdk.UnmarshalSettings(text, &s); err != nil {
+	s, err := sdk.ParseSettings(text, defaults())
+	if err != nil {
 		return err
 	}
 	if err := weights.CheckBy("by", s.By); err != nil {
 		return err
 	}
-	if err := weights.CheckRanges(
-		weights.Range{Field: "tolerancePercent", Value: s.TolerancePercent, Least: 0, Top: 50},
-		weights.Range{Field: "maxTotal", Value: s.MaxTotal, Least: 1, Top: 65535},
+	if err := cmp.Or(
+		weights.InRange("tolerancePercent", s.TolerancePercent, 0, 50),
+		weights.InRange("maxTotal", s.MaxTotal, 1, 65535),
 	); err != nil {
 		return err
 	}
-	if len(s.Groups) == 0 || len(s.Groups) > maxGroups {
-		return fmt.Errorf("groups: %d groups, want 1 to %d", len(s.Groups), maxGroups)
+	if err := weights.CheckLen("groups", len(s.Groups), maxGroups); err != nil {
+		return err
 	}
 	of, left := map[string]int{}, uint64(weights.Million)
 	p.groups = nil

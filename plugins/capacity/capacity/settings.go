@@ -23,14 +23,14 @@ func defaults() settings {
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s := defaults()
-	if err := sdk.UnmarshalSettings(text, &s); err != nil {
+	s, err := sdk.ParseSettings(text, defaults())
+	if err != nil {
 		return err
 	}
 	if keys, err := abi.ParseKeys(s.From); err != nil || len(keys) != 1 || !abi.IsPodKey(s.From) {
 		return fmt.Errorf("from: %q is neither label:KEY nor annotation:KEY nor %s", s.From, sdk.PodCPU)
 	}
-	if err := weights.CheckRanges(weights.Range{Field: "maxTotal", Value: s.MaxTotal, Least: 1, Top: 65535}); err != nil {
+	if err := weights.InRange("maxTotal", s.MaxTotal, 1, 65535); err != nil {
 		return err
 	}
 	milli := math.Round(s.Default * 1000)

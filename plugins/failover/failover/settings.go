@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -41,19 +42,19 @@ func defaults() settings {
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s := defaults()
-	if err := sdk.UnmarshalSettings(text, &s); err != nil {
+	s, err := sdk.ParseSettings(text, defaults())
+	if err != nil {
 		return err
 	}
 	if err := weights.CheckBy("by", s.By); err != nil {
 		return err
 	}
-	if err := weights.CheckRanges(
-		weights.Range{Field: "overprovisioningPercent", Value: s.OverprovisioningPercent, Least: 100, Top: 1000},
-		weights.Range{Field: "hysteresisPercent", Value: s.HysteresisPercent, Least: 0, Top: 50},
-		weights.Range{Field: "holdSeconds", Value: s.HoldSeconds, Least: 0, Top: 3600},
-		weights.Range{Field: "tolerancePercent", Value: s.TolerancePercent, Least: 0, Top: 20},
-		weights.Range{Field: "maxTotal", Value: s.MaxTotal, Least: 1, Top: 65535},
+	if err := cmp.Or(
+		weights.InRange("overprovisioningPercent", s.OverprovisioningPercent, 100, 1000),
+		weights.InRange("hysteresisPercent", s.HysteresisPercent, 0, 50),
+		weights.InRange("holdSeconds", s.HoldSeconds, 0, 3600),
+		weights.InRange("tolerancePercent", s.TolerancePercent, 0, 20),
+		weights.InRange("maxTotal", s.MaxTotal, 1, 65535),
 	); err != nil {
 		return err
 	}
@@ -65,14 +66,14 @@ func (p *plugin) Configure(text []byte) error {
 
 // setGroups checks the groups and adds the last one, of all other endpoints.
 func (p *plugin) setGroups(s settings) error {
-	if len(s.Groups) == 0 || len(s.Groups) > maxGroups {
-		return fmt.Errorf("groups: %d groups, want 1 to %d", len(s.Groups), maxGroups)
+	if err := weights.CheckLen("groups", len(s.Groups), maxGroups); err != nil {
+		return err
 	}
 	of, local := map[string]int{}, len(s.Groups)
 	var names []string
 	for i, g := range s.Groups {
-		if len(g.Values) == 0 || len(g.Values) > maxValues {
-			return fmt.Errorf("groups[%d].values: %d values, want 1 to %d", i, len(g.Values), maxValues)
+		if err := weights.CheckLen(fmt.Sprintf("groups[%d].values", i), len(g.Values), maxValues); err != nil {
+			return err
 		}
 		for j, v := range g.Values {
 			_, twice := of[v]

@@ -16,13 +16,26 @@ func TestGCD(t *testing.T) {
 	}
 }
 
-func TestFirstFieldOutsideItsRangeIsNamed(t *testing.T) {
-	if err := CheckRanges(Range{"a", 1, 1, 3}, Range{"b", 3, 1, 3}); err != nil {
-		t.Error(err)
+func TestFieldOutsideItsRangeIsNamed(t *testing.T) {
+	for value, want := range map[int64]string{0: "b: 0 is not 1 to 3", 1: "", 3: "", 4: "b: 4 is not 1 to 3"} {
+		got := ""
+		if err := InRange("b", value, 1, 3); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%d: %q, want %q", value, got, want)
+		}
 	}
-	for value, want := range map[int64]string{0: "b: 0 is not 1 to 3", 4: "b: 4 is not 1 to 3"} {
-		if err := CheckRanges(Range{"a", 1, 1, 3}, Range{"b", value, 1, 3}, Range{"c", 9, 1, 3}); err == nil || err.Error() != want {
-			t.Errorf("%v, want %s", err, want)
+}
+
+func TestListOutsideItsLengthIsNamed(t *testing.T) {
+	for n, want := range map[int]string{0: "a[1].b: 0 b, want 1 to 3", 1: "", 3: "", 4: "a[1].b: 4 b, want 1 to 3"} {
+		got := ""
+		if err := CheckLen("a[1].b", n, 3); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package leastloaded
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
@@ -32,16 +33,16 @@ func (p *plugin) Configure(text []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := weights.CheckRanges(
-		weights.Range{Field: "intervalSeconds", Value: s.IntervalSeconds, Least: 2, Top: 300},
+	if err := cmp.Or(
+		weights.InRange("intervalSeconds", s.IntervalSeconds, 2, 300),
 		// The weight is the inverse of the average: up to 50 %, a step is at most half of what would make the loop oscillate.
-		weights.Range{Field: "smoothingPercent", Value: s.SmoothingPercent, Least: 1, Top: 50},
-		weights.Range{Field: "maxChangePercent", Value: s.MaxChangePercent, Least: 1, Top: 100},
-		weights.Range{Field: "tolerancePercent", Value: s.TolerancePercent, Least: 0, Top: 50},
-		weights.Range{Field: "minPercent", Value: s.MinPercent, Least: 10, Top: 100},
-		weights.Range{Field: "maxPercent", Value: s.MaxPercent, Least: 100, Top: 400},
-		weights.Range{Field: "maxAgeSeconds", Value: s.MaxAgeSeconds, Least: 1, Top: 3600},
-		weights.Range{Field: "maxTotal", Value: s.MaxTotal, Least: 1, Top: 65535},
+		weights.InRange("smoothingPercent", s.SmoothingPercent, 1, 50),
+		weights.InRange("maxChangePercent", s.MaxChangePercent, 1, 100),
+		weights.InRange("tolerancePercent", s.TolerancePercent, 0, 50),
+		weights.InRange("minPercent", s.MinPercent, 10, 100),
+		weights.InRange("maxPercent", s.MaxPercent, 100, 400),
+		weights.InRange("maxAgeSeconds", s.MaxAgeSeconds, 1, 3600),
+		weights.InRange("maxTotal", s.MaxTotal, 1, 65535),
 	); err != nil {
 		return err
 	}

@@ -14,11 +14,11 @@ func defaults() settings { return settings{MaxTotal: 100} }
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s := defaults()
-	if err := sdk.UnmarshalSettings(text, &s); err != nil {
+	s, err := sdk.ParseSettings(text, defaults())
+	if err != nil {
 		return err
 	}
-	if err := weights.CheckRanges(weights.Range{Field: "maxTotal", Value: s.MaxTotal, Least: 1, Top: 1000}); err != nil {
+	if err := weights.InRange("maxTotal", s.MaxTotal, 1, 1000); err != nil {
 		return err
 	}
 	p.settings = s

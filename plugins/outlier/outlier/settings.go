@@ -1,6 +1,7 @@
 package outlier
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
@@ -33,22 +34,22 @@ func defaults() settings {
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s := defaults()
-	if err := sdk.UnmarshalSettings(text, &s); err != nil {
+	s, err := sdk.ParseSettings(text, defaults())
+	if err != nil {
 		return err
 	}
-	if err := weights.CheckRanges(
-		weights.Range{Field: "windowSeconds", Value: s.WindowSeconds, Least: 2, Top: 60},
-		weights.Range{Field: "failedPercent", Value: s.FailedPercent, Least: 1, Top: 100},
-		weights.Range{Field: "minAttempts", Value: s.MinAttempts, Least: 1, Top: 10_000},
-		weights.Range{Field: "consecutiveReadings", Value: s.ConsecutiveReadings, Least: 0, Top: 100},
-		weights.Range{Field: "nodeEndpoints", Value: s.NodeEndpoints, Least: 0, Top: 100},
-		weights.Range{Field: "baseEjectionSeconds", Value: s.BaseEjectionSeconds, Least: 1, Top: 3600},
-		weights.Range{Field: "maxEjectionSeconds", Value: s.MaxEjectionSeconds, Least: 1, Top: 3600},
-		weights.Range{Field: "jitterPercent", Value: s.JitterPercent, Least: 0, Top: 100},
-		weights.Range{Field: "maxEjectionPercent", Value: s.MaxEjectionPercent, Least: 1, Top: 100},
-		weights.Range{Field: "panicPercent", Value: s.PanicPercent, Least: 1, Top: 100},
-		weights.Range{Field: "returnPercent", Value: s.ReturnPercent, Least: 1, Top: 100},
+	if err := cmp.Or(
+		weights.InRange("windowSeconds", s.WindowSeconds, 2, 60),
+		weights.InRange("failedPercent", s.FailedPercent, 1, 100),
+		weights.InRange("minAttempts", s.MinAttempts, 1, 10_000),
+		weights.InRange("consecutiveReadings", s.ConsecutiveReadings, 0, 100),
+		weights.InRange("nodeEndpoints", s.NodeEndpoints, 0, 100),
+		weights.InRange("baseEjectionSeconds", s.BaseEjectionSeconds, 1, 3600),
+		weights.InRange("maxEjectionSeconds", s.MaxEjectionSeconds, 1, 3600),
+		weights.InRange("jitterPercent", s.JitterPercent, 0, 100),
+		weights.InRange("maxEjectionPercent", s.MaxEjectionPercent, 1, 100),
+		weights.InRange("panicPercent", s.PanicPercent, 1, 100),
+		weights.InRange("returnPercent", s.ReturnPercent, 1, 100),
 	); err != nil {
 		return err
 	}

@@ -1,6 +1,8 @@
 package rebalance
 
 import (
+	"cmp"
+
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
@@ -25,13 +27,13 @@ func (p *plugin) Configure(text []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := weights.CheckRanges(
-		weights.Range{Field: "percentPerMinute", Value: s.PercentPerMinute, Least: 1, Top: 100},
-		weights.Range{Field: "durationSeconds", Value: s.DurationSeconds, Least: 60, Top: 86_400},
-		weights.Range{Field: "delaySeconds", Value: s.DelaySeconds, Least: 0, Top: 3600},
-		weights.Range{Field: "jitterSeconds", Value: s.JitterSeconds, Least: 0, Top: 3600},
-		weights.Range{Field: "tolerancePercent", Value: s.TolerancePercent, Least: 1, Top: 90},
-		weights.Range{Field: "minConnections", Value: s.MinConnections, Least: 1, Top: 1_000_000},
+	if err := cmp.Or(
+		weights.InRange("percentPerMinute", s.PercentPerMinute, 1, 100),
+		weights.InRange("durationSeconds", s.DurationSeconds, 60, 86_400),
+		weights.InRange("delaySeconds", s.DelaySeconds, 0, 3600),
+		weights.InRange("jitterSeconds", s.JitterSeconds, 0, 3600),
+		weights.InRange("tolerancePercent", s.TolerancePercent, 1, 90),
+		weights.InRange("minConnections", s.MinConnections, 1, 1_000_000),
 	); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package slowstart
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -39,14 +40,14 @@ type step struct {
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s := defaults()
-	if err := sdk.UnmarshalSettings(text, &s); err != nil {
+	s, err := sdk.ParseSettings(text, defaults())
+	if err != nil {
 		return err
 	}
-	if err := weights.CheckRanges(
-		weights.Range{Field: "windowSeconds", Value: s.WindowSeconds, Least: 1, Top: 3600},
-		weights.Range{Field: "minPercent", Value: s.MinPercent, Least: 1, Top: 100},
-		weights.Range{Field: "steps", Value: s.Steps, Least: 2, Top: 20},
+	if err := cmp.Or(
+		weights.InRange("windowSeconds", s.WindowSeconds, 1, 3600),
+		weights.InRange("minPercent", s.MinPercent, 1, 100),
+		weights.InRange("steps", s.Steps, 2, 20),
 	); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -56,18 +57,18 @@ func (p *plugin) Configure(text []byte) error {
 	}
 	reset := int64(-1)
 	if s.ResetAfterSeconds != nil {
-		if reset = *s.ResetAfterSeconds; reset < 0 || reset > maxReset {
-			return fmt.Errorf("resetAfterSeconds: %d is not 0 to %d", reset, maxReset)
+		if err := weights.InRange("resetAfterSeconds", *s.ResetAfterSeconds, 0, maxReset); err != nil {
+			return err
 		}
-		reset *= 1000
+		reset = *s.ResetAfterSeconds * 1000
 	}
 	p.stages, p.reset = steps, reset
 	return nil
 }
 
 func checkStages(stages []stageSettings) ([]stage, error) {
-	if len(stages) == 0 || len(stages) > maxStages {
-		return nil, fmt.Errorf("stages: %d stages, want 1 to %d", len(stages), maxStages)
+	if err := weights.CheckLen("stages", len(stages), maxStages); err != nil {
+		return nil, err
 	}
 	var steps []stage
 	end, before := int64(0), 100

@@ -1,6 +1,7 @@
 package zonespill
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -55,12 +56,12 @@ func (p *plugin) Configure(text []byte) error {
 	case s.Demand != "" && s.Demand != demandNodes && s.Demand != demandCPU:
 		return fmt.Errorf("demand: %q is neither %q nor %q", s.Demand, demandNodes, demandCPU)
 	}
-	if err := weights.CheckRanges(
-		weights.Range{Field: "minEndpointsPerZone", Value: s.MinEndpointsPerZone, Least: 1, Top: 1000},
-		weights.Range{Field: "hysteresisPercent", Value: s.HysteresisPercent, Least: 0, Top: 50},
-		weights.Range{Field: "holdSeconds", Value: s.HoldSeconds, Least: 0, Top: 3600},
-		weights.Range{Field: "tolerancePercent", Value: s.TolerancePercent, Least: 0, Top: 20},
-		weights.Range{Field: "maxTotal", Value: s.MaxTotal, Least: 1, Top: 65535},
+	if err := cmp.Or(
+		weights.InRange("minEndpointsPerZone", s.MinEndpointsPerZone, 1, 1000),
+		weights.InRange("hysteresisPercent", s.HysteresisPercent, 0, 50),
+		weights.InRange("holdSeconds", s.HoldSeconds, 0, 3600),
+		weights.InRange("tolerancePercent", s.TolerancePercent, 0, 20),
+		weights.InRange("maxTotal", s.MaxTotal, 1, 65535),
 	); err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ func checkDemand(zones map[string]int64) error {
 			return fmt.Errorf("demandByZone: the name of zone %.80q has not 1 to %d bytes", name, maxZoneName)
 		}
 		n := zones[name]
-		if err := weights.CheckRanges(weights.Range{Field: "demandByZone." + name, Value: n, Least: 0, Top: maxZoneDemand}); err != nil {
+		if err := weights.InRange("demandByZone."+name, n, 0, maxZoneDemand); err != nil {
 			return err
 		}
 		total += n
