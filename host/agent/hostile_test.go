@@ -29,21 +29,7 @@ func hostileManifests(n int) string {
 	var out strings.Builder
 	out.WriteString("apiVersion: v1\nkind: Node\nmetadata: {name: n0}\n")
 	for k, namespace := range []string{"busy", "busy2", "endless", "good"} {
-		for i := range n {
-			fmt.Fprintf(&out, `---
-apiVersion: v1
-kind: Service
-metadata: {name: s%[2]d, namespace: %[1]s}
-spec: {clusterIP: 10.96.%[3]d.%[2]d, ports: [{port: 666}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: s%[2]d-1, namespace: %[1]s, labels: {kubernetes.io/service-name: s%[2]d}}
-addressType: IPv4
-ports: [{port: 8080}]
-endpoints: [{addresses: [10.244.%[3]d.%[2]d], conditions: {ready: true}}]
-`, namespace, i, k)
-		}
+		out.WriteString(tenantManifests(namespace, k, n, func(int) string { return "" }))
 	}
 	return out.String()
 }

@@ -107,18 +107,24 @@ func shareOf(from string, nodes map[string]int, counts []float64, zone int) floa
 	return (1 - local) * max(0, e(zone)-d(zone)) / spare
 }
 
+// checkShares compares the shares of zones with those of the rule, for numbers of endpoints by zone.
+func checkShares(t *testing.T, settings string, req *abi.Request, nodes map[string]int, counts []int) {
+	t.Helper()
+	got := byZone(req, sdktest.MustRun(t, New(), settings, req))
+	for z := range counts {
+		want, zone := 100*shareOf("a", nodes, floats(counts), z), string(rune('a'+z))
+		if math.Abs(got[zone]-want) > .8 {
+			t.Fatalf("%s, nodes %v, endpoints %v: zone %s gets %.2f %%, want %.2f %%", settings, nodes, counts, zone, got[zone], want)
+		}
+	}
+}
+
 func TestSharesFollowTheRule(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	for range 1000 {
 		nodes, counts := cluster(rnd, 0)
 		req := sdktest.NewRequest("a", nodes, perZone(counts...)...)
-		got := byZone(req, sdktest.MustRun(t, New(), exact, req))
-		for z := range counts {
-			want := 100 * shareOf("a", nodes, floats(counts), z)
-			if math.Abs(got[string(rune('a'+z))]-want) > .8 {
-				t.Fatalf("nodes %v, endpoints %v: zone %c gets %.2f %%, want %.2f %%", nodes, counts, 'a'+z, got[string(rune('a'+z))], want)
-			}
-		}
+		checkShares(t, exact, req, nodes, counts)
 	}
 }
 
@@ -136,13 +142,7 @@ func TestConfiguredDemandFollowsTheSameRule(t *testing.T) {
 		if counts[0] == 0 { // as a host does: this node's zone has a row
 			req.Zones = slices.Insert(req.Zones, 0, abi.Zone{Name: "a"})
 		}
-		got := byZone(req, sdktest.MustRun(t, New(), settings, req))
-		for z := range counts {
-			want := 100 * shareOf("a", nodes, floats(counts), z)
-			if math.Abs(got[string(rune('a'+z))]-want) > .8 {
-				t.Fatalf("%s, endpoints %v: zone %c gets %.2f %%, want %.2f %%", settings, counts, 'a'+z, got[string(rune('a'+z))], want)
-			}
-		}
+		checkShares(t, settings, req, nodes, counts)
 	}
 }
 

@@ -26,19 +26,7 @@ const benchNodes = 1000
 // BenchmarkReadingNodes is what the API server and the network pay when one node's agent learns of the others: bytes on
 // the wire, and the server's processor time. RATIONALE.md has the arithmetic for 5,000 nodes.
 func BenchmarkReadingNodes(b *testing.B) {
-	lo, err := netlink.LinkByName("lo")
-	if err == nil {
-		err = netlink.LinkSetUp(lo)
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-	c, err := testcluster.Start(b.Context(), testcluster.Options{NoControllers: true})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(c.Close)
-	ctx := b.Context()
+	c, ctx := benchCluster(b), b.Context()
 	if err := c.Parallel(ctx, benchNodes, func(ctx context.Context, i int) error { return addBigNode(ctx, c, i) }); err != nil {
 		b.Fatal(err)
 	}
@@ -83,6 +71,24 @@ func BenchmarkReadingNodes(b *testing.B) {
 			b.ReportMetric(float64(whole)/n/1024, "KiB/op")
 		})
 	}
+}
+
+// benchCluster starts a cluster without controllers.
+func benchCluster(b *testing.B) *testcluster.Cluster {
+	b.Helper()
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	c, err := testcluster.Start(b.Context(), testcluster.Options{NoControllers: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(c.Close)
+	return c
 }
 
 // uncompressedTransport leaves answers as they are on the wire.
