@@ -18,7 +18,11 @@ import (
 // TestTotalsEqualRecount also counts the plan's frontends one by one, and keeps the health checks that the steps
 // reported, as a health server does.
 func TestTotalsEqualRecount(t *testing.T) {
-	for seed := range uint64(150) {
+	seeds := uint64(150)
+	if testing.Short() {
+		seeds = 40
+	}
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 5))
 		settings := testSettings()
 		settings.Policies.Policies["watch"] = &policy.Policy{Name: "watch", Shadow: []policy.Step{{Plugin: "by-zone"}}}

@@ -120,7 +120,11 @@ func randomChange(r *rand.Rand) model.Change {
 
 // TestIncrementalPlanEqualsFullPlan also replays every delta onto a copy, as a backend would.
 func TestIncrementalPlanEqualsFullPlan(t *testing.T) {
-	for seed := range uint64(300) {
+	seeds := uint64(300)
+	if testing.Short() {
+		seeds = 60
+	}
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 3))
 		settings := testSettings()
 		settings.PodsOfNode = seed%2 == 1
