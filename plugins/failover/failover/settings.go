@@ -82,6 +82,10 @@ func (p *plugin) setGroups(s settings) error {
 				return fmt.Errorf("groups[%d].values[%d]: %q is in another group or twice", i, j, v)
 			case v == localZone && s.By == weights.ByZone:
 				local = i
+			case v == localZone && strings.HasPrefix(s.By, "label:"):
+				return fmt.Errorf("groups[%d].values[%d]: %q is the zone of this node, which needs by: zone", i, j, v)
+			case strings.HasPrefix(v, "@") && !strings.HasPrefix(s.By, "annotation:"): // no value of a label
+				return fmt.Errorf("groups[%d].values[%d]: %q is no %s; the zone of this node is %q", i, j, v, s.By, localZone)
 			default:
 				of[v] = i
 			}
