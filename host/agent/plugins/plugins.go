@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -187,8 +188,8 @@ func (s *Set) loadPlugin(ctx context.Context, spec config.Plugin, settings []con
 
 // check checks the plugin with those of the settings that it has not been checked with, and forgets others.
 func (p *loadedPlugin) check(ctx context.Context, name string, settings []config.PluginSettings) (changed bool, err error) {
-	var errs []error
-	reported := map[string]bool{} // by cause
+	refused := map[string][]config.PluginSettings{} // by cause
+	var causes []error
 	for _, s := range settings {
 		old, ok := p.verdict(s.Text)
 		if !ok || old != nil { // what has failed may have lacked memory
@@ -198,10 +199,16 @@ func (p *loadedPlugin) check(ctx context.Context, name string, settings []config
 			p.checked[s.Text] = old
 			p.mu.Unlock()
 		}
-		if old != nil && !reported[old.Error()] {
-			reported[old.Error()] = true
-			errs = append(errs, fmt.Errorf("plugin %s: %w", name, withField(s, old)))
+		if old != nil {
+			if refused[old.Error()] == nil {
+				causes = append(causes, old)
+			}
+			refused[old.Error()] = append(refused[old.Error()], s)
 		}
+	}
+	var errs []error
+	for _, err := range causes {
+		errs = append(errs, fmt.Errorf("plugin %s: %w", name, withFields(refused[err.Error()], err)))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,18 +226,30 @@ func (p *loadedPlugin) verdict(settings string) (error, bool) {
 	return err, ok
 }
 
-// withField adds the field of the configuration to the error of a check with settings. Without settings, it is an error of the module.
-func withField(s config.PluginSettings, err error) error {
-	if s.Text == "" {
-		return err
+// maxFields is how many fields an error names.
+const maxFields = 10
+
+// withFields adds the fields of the configuration to the error of checks with settings. Without settings, it is an error of the module.
+func withFields(all []config.PluginSettings, err error) error {
+	var fields []string
+	for i, s := range all {
+		switch {
+		case s.Text == "":
+			return err
+		case i < maxFields:
+			fields = append(fields, s.Field)
+		}
 	}
-	return fmt.Errorf("%s: %w", s.Field, err)
+	if more := len(all) - len(fields); more > 0 {
+		return fmt.Errorf("%s and %d more: %w", strings.Join(fields, ", "), more, err)
+	}
+	return fmt.Errorf("%s: %w", strings.Join(fields, ", "), err)
 }
 
 func (p *loadedPlugin) firstRefusal(settings []config.PluginSettings) error {
 	for _, s := range settings {
 		if err, _ := p.verdict(s.Text); err != nil {
-			return withField(s, err)
+			return withFields([]config.PluginSettings{s}, err)
 		}
 	}
 	return nil

@@ -124,6 +124,26 @@ func TestBadSettingsAffectOnlyTheirPolicies(t *testing.T) {
 	}
 }
 
+// TestOneCauseNamesAllFields: what is wrong in several policies is reported for each.
+func TestOneCauseNamesAllFields(t *testing.T) {
+	r := newSettingsRig(t)
+	var settings []string
+	for i := range 12 {
+		settings = append(settings, fmt.Sprintf(`{"demand":"beer","maxTotal":%d}`, 100+i))
+	}
+	for _, tt := range []struct {
+		settings []string
+		want     string
+	}{
+		{[]string{settings[0], "", settings[1]}, "plugin p: policies[0].plugins[0].settings, policies[2].plugins[0].settings: " + refused},
+		{settings, "policies[8].plugins[0].settings, policies[9].plugins[0].settings and 2 more: " + refused},
+	} {
+		if _, err := r.load(tt.settings...); err == nil || !strings.Contains(err.Error(), tt.want) || strings.Count(err.Error(), refused) != 1 {
+			t.Errorf("%v, want %q", err, tt.want)
+		}
+	}
+}
+
 // TestRevisionThatRefusesSettingsDoesNotReplaceAnother: the new module accepts none.
 func TestRevisionThatRefusesSettingsDoesNotReplaceAnother(t *testing.T) {
 	r := newSettingsRig(t)
