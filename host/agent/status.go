@@ -33,6 +33,7 @@ func (a *Agent) configurationLoaded(cfg *config.Config, err error) {
 	s, now := &a.status, time.Now()
 	s.mu.Lock()
 	failed, sameError := s.err != nil, s.err != nil && err != nil && s.err.Error() == err.Error()
+	changed := s.hash != cfg.Hash()
 	s.hash, s.err = cfg.Hash(), err
 	if err == nil {
 		s.succeeded = now
@@ -44,7 +45,20 @@ func (a *Agent) configurationLoaded(cfg *config.Config, err error) {
 	case err != nil && !sameError:
 		a.configurationEvent()
 	case err == nil && failed:
+		a.log.Info("the configuration is in force again", "hash", cfg.Hash())
 		a.nodeEvent(false, kube.ReasonConfigurationApplied, "configuration is in force again, hash "+s.hash)
+	case err == nil && changed:
+		a.log.Info("reloaded the configuration", "hash", cfg.Hash())
+	}
+	if changed {
+		a.logWarnings(cfg)
+	}
+}
+
+// logWarnings logs what is valid in a configuration and has no effect.
+func (a *Agent) logWarnings(cfg *config.Config) {
+	for _, w := range cfg.Warnings() {
+		a.log.Warn("configuration warning", "reason", w)
 	}
 }
 
@@ -73,6 +87,7 @@ func (a *Agent) pluginsLoaded() {
 		case at < 0:
 			a.nodeEvent(false, kube.ReasonPluginLoaded, "plugin "+old.Name+": no policy uses it any more")
 		case now[at].Err == nil:
+			a.log.Info("the plugin is in force again", "plugin", old.Name, "digest", now[at].Digest)
 			a.nodeEvent(false, kube.ReasonPluginLoaded, "plugin "+old.Name+": "+now[at].Digest+" is in force")
 		}
 	}

@@ -123,11 +123,19 @@ func TestWhatIsNotInForceIsVisibleAsLongAsItLasts(t *testing.T) {
 	if x.Node.Configuration.Hash != hash {
 		t.Errorf("hash %s of the same configuration, before %s", x.Node.Configuration.Hash, hash)
 	}
-	r.configure(fields + "masqueradeAll: true\n")
+	r.configure(fields + "masqueradeAll: true\nbindings: [{namespaces: [shop], policy: q}, {namespaces: [shop], policy: q}]\n")
 	waitFor(t, func() bool {
-		x := inForce(nil, loaded...)
+		x = inForce(nil, loaded...)
 		return x.Node.Configuration.Hash != hash
 	})
+	for _, want := range []string{
+		`msg="the plugin is in force again" plugin=p digest=` + digest, `msg="the configuration is in force again" hash=` + hash,
+		`msg="reloaded the configuration" hash=` + x.Node.Configuration.Hash, `msg="configuration warning" reason="bindings[1]: never applies`,
+	} {
+		if strings.Count(r.log.String(), want) != 1 {
+			t.Errorf("the log does not have %s once:\n%s", want, r.log)
+		}
+	}
 	cancel()
 	if err := r.wait(ended); err != nil {
 		t.Error(err)
