@@ -111,6 +111,13 @@ func (c *checker) check(tree any, t reflect.Type, path string) any {
 			}
 		}
 		return c.wrongType(tree, "an integer", path)
+	case reflect.Float32, reflect.Float64:
+		if n, ok := tree.(json.Number); ok {
+			if _, err := strconv.ParseFloat(string(n), t.Bits()); err == nil {
+				return tree
+			}
+		}
+		return c.wrongType(tree, "a number", path)
 	}
 	return c.unmarshals(tree, t, path)
 }
