@@ -65,7 +65,7 @@ func ExampleUnmarshalSettings() {
 	// Output:
 	// <nil> 50
 	// unknown field "percents"
-	// percent: want int, got JSON string
+	// percent: want an integer, got a string
 }
 
 // warmUp keeps the default weights for a minute after it first saw a Service port. Its state is that time.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 )
 
@@ -30,7 +31,7 @@ func UnmarshalSettings(settings []byte, into any) error {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &kind) && kind.Field != "":
-		return fmt.Errorf("%s: want %s, got JSON %s", kind.Field, kind.Type, kind.Value)
+		return fmt.Errorf("%s: want %s, got %s", kind.Field, typeName(kind.Type.Kind()), valueName(kind.Value))
 	case errors.As(err, &kind):
 		return fmt.Errorf("settings must be a JSON object, got %s", kind.Value)
 	case errors.As(err, &syntax):
@@ -44,4 +45,37 @@ func UnmarshalSettings(settings []byte, into any) error {
 		return fmt.Errorf("unexpected text after the JSON object, at byte %d", d.InputOffset())
 	}
 	return nil
+}
+
+// typeName returns what a user calls values of a kind.
+func typeName(k reflect.Kind) string {
+	switch {
+	case k == reflect.Bool:
+		return "true or false"
+	case k >= reflect.Int && k <= reflect.Uint64:
+		return "an integer"
+	case k == reflect.Float32 || k == reflect.Float64:
+		return "a number"
+	case k == reflect.Slice || k == reflect.Array:
+		return "a list"
+	case k == reflect.Struct || k == reflect.Map:
+		return "an object"
+	}
+	return "a string"
+}
+
+// valueName returns what a user calls a value that encoding/json describes.
+func valueName(value string) string {
+	switch value {
+	case "bool":
+		return "true or false"
+	case "array":
+		return "a list"
+	case "object":
+		return "an object"
+	}
+	if number, ok := strings.CutPrefix(value, "number "); ok {
+		return number
+	}
+	return "a " + value
 }

@@ -43,9 +43,9 @@ func TestUnmarshalSettingsErrorsNameTheField(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"cuont":1}`:            `unknown field "cuont"`,
 		`{"inner":{"flog":1}}`:   `unknown field "flog"`,
-		`{"count":"1"}`:          "count: want int, got JSON string",
-		`{"count":1.5}`:          "count: want int, got JSON number 1.5",
-		`{"inner":{"flag":"x"}}`: "inner.flag: want bool, got JSON string",
+		`{"count":"1"}`:          "count: want an integer, got a string",
+		`{"count":1.5}`:          "count: want an integer, got 1.5",
+		`{"inner":{"flag":"x"}}`: "inner.flag: want true or false, got a string",
 		`[1]`:                    "settings must be a JSON object, got array",
 		`{"count":1`:             "unexpected end",
 		`{"count":}`:             "invalid JSON at byte 10",

@@ -174,7 +174,7 @@ func TestSettings(t *testing.T) {
 		{`{"Factor": 3}`, ""}, {``, ""}, {`{}`, ""},
 		{`{"Factor": `, "settings: invalid JSON"},
 		{`{"Facto": 3}`, `settings refused: the plugin returned an error: "unknown field \"Facto\""`},
-		{`{"Factor": "x"}`, `settings refused: the plugin returned an error: "Factor: want int, got JSON string"`},
+		{`{"Factor": "x"}`, `settings refused: the plugin returned an error: "Factor: want an integer, got a string"`},
 		{`"` + strings.Repeat("x", 2<<20) + `"`, "settings: 2097154 bytes, the limit is 1048576"},
 	} {
 		p, err := h.Load(context.Background(), "test", module, []byte(c.settings))

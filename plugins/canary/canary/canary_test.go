@@ -186,7 +186,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"groups":[{"value":"a","percent":0.0001}]}`:                        "groups[0].percent: 0.0001 is neither 0 nor",
 		`{"groups":[{"value":"a","percent":60},{"value":"b","percent":41}]}`: "groups[1].percent: the groups have more than 100 % together",
 		`{"groups":[{"value":"a","percent":1},{"value":"a","percent":1}]}`:   `groups[1].value: "a" is in another group`,
-		`{"groups":[{"value":"a","percent":"1"}]}`:                           "percent: want float64, got JSON string",
+		`{"groups":[{"value":"a","percent":"1"}]}`:                           "percent: want a number, got a string",
 		`{"groups":[{"value":"a","percent":1}],"maxTotal":0}`:                "maxTotal: 0",
 		`{"groups":[{"value":"a","percent":1}],"tolerancePercent":51}`:       "tolerancePercent: 51",
 	})

@@ -244,6 +244,6 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"maxTotal":65536}`:                  "maxTotal: 65536 is not 1 to 65535",
 		`{"minPercent":100,"maxPercent":100}`: "minPercent, maxPercent: both are 100",
 		`{"interval":5}`:                      `unknown field "interval"`,
-		`{"intervalSeconds":"5"}`:             "intervalSeconds: want int64, got JSON string",
+		`{"intervalSeconds":"5"}`:             "intervalSeconds: want an integer, got a string",
 	})
 }

@@ -112,7 +112,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 	sdktest.CheckRefused(t, New, map[string]string{
 		`{"maxTotal":0}`:    "maxTotal: 0 is not 1 to 1000",
 		`{"maxTotal":1001}`: "maxTotal: 1001 is not 1 to 1000",
-		`{"maxTotal":1.5}`:  "maxTotal: want int64, got JSON number",
+		`{"maxTotal":1.5}`:  "maxTotal: want an integer, got 1.5",
 		`{"size":1024}`:     `unknown field "size"`,
 	})
 }

@@ -342,7 +342,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"tolerancePercent":0}`:   "tolerancePercent: 0 is not 1 to 90",
 		`{"minConnections":0}`:     "minConnections: 0 is not 1 to 1000000",
 		`{"percent":5}`:            `unknown field "percent"`,
-		`{"percentPerMinute":"5"}`: "percentPerMinute: want int64, got JSON string",
+		`{"percentPerMinute":"5"}`: "percentPerMinute: want an integer, got a string",
 	})
 }
 

@@ -191,7 +191,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"minPercent":101}`:     "minPercent: 101",
 		`{"steps":1}`:            "steps: 1 is not 2 to 20",
 		`{"steps":21}`:           "steps: 21",
-		`{"steps":"many"}`:       "steps: want int64, got JSON string",
+		`{"steps":"many"}`:       "steps: want an integer, got a string",
 		`{"window":5}`:           `unknown field "window"`,
 	})
 }

@@ -319,7 +319,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 	sdktest.CheckRefused(t, New, map[string]string{
 		`{"endpoints":0}`:    "endpoints: 0 is not 1 to 1000",
 		`{"endpoints":1001}`: "endpoints: 1001 is not 1 to 1000",
-		`{"endpoints":"3"}`:  "endpoints: want int64, got JSON string",
+		`{"endpoints":"3"}`:  "endpoints: want an integer, got a string",
 		`{"k":3}`:            `unknown field "k"`,
 	})
 }
