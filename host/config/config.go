@@ -118,7 +118,7 @@ func Default() *Config {
 		Logging:            Logging{Format: LogText},
 		MetricsBindAddress: "127.0.0.1:10249",
 		HealthzBindAddress: "0.0.0.0:10256",
-		PluginLimits:       PluginLimits{CPUPercent: 10, MemoryMiB: 512},
+		PluginLimits:       PluginLimits{CPUPercent: 10, MemoryMiB: 256},
 		Signals:            defaultSignals(),
 		Metrics:            defaultMetrics(),
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 )
 
-// DefaultMemory is the host memory of all plugins together, in bytes: room for all bundled plugins while one of them is compiled.
-const DefaultMemory = 512 << 20
+// DefaultMemory is the host memory of all plugins together, in bytes.
+const DefaultMemory = 256 << 20
 
 // budget is the host memory of all plugins: compiled code, tables, linear memories, and that of a compiling process.
 type budget struct {
