@@ -161,7 +161,8 @@ func countersOf(all map[model.EndpointKey]backend.OutcomeCounters) iter.Seq2[mod
 	}
 }
 
-// readFailed handles the failure of a reading, which is repeated at once if it gave way to programming, and otherwise after its interval.
+// readFailed handles the failure of a reading, which is repeated after its interval, or after a part of it if it gave way to programming:
+// at once, constant changes would make it begin again all the time.
 // It reports whether the reading has failed. Repetitions of an error are logged at debug level.
 func (e *Engine) readFailed(s *schedule, kind EventKind, msg string, cpu time.Duration, err error) bool {
 	switch {
@@ -172,7 +173,7 @@ func (e *Engine) readFailed(s *schedule, kind EventKind, msg string, cpu time.Du
 		s.lastError = ""
 		return false
 	case errors.Is(err, context.Canceled):
-		s.nextAt = time.Now()
+		s.nextAt = time.Now().Add(s.interval / staleIntervals)
 		return true
 	}
 	s.interval = max(s.interval, e.SignalsPeriod, time.Second)

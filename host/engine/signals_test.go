@@ -169,9 +169,13 @@ func TestReadingThatIsInterruptedTooOftenIsFinished(t *testing.T) {
 		r.kernel.SetResponse(endpointKey(1), fake.Refuses)
 		r.connect(20)
 		b.set(func() { b.took = 50 * time.Millisecond })
+		before := b.readings()
 		for i := range 400 { // a change each 20 ms: no reading has the time that it takes
 			r.advance(20 * time.Millisecond)
 			r.emit(eps(1, 2, 3+i%2))
+		}
+		if n := b.readings() - before; n > 80 {
+			t.Errorf("%d readings were begun in 8 s", n)
 		}
 		if n, last := p.calls(); last.Endpoints[0].Outcomes.TotalRefused == 0 {
 			t.Errorf("%d calls, %+v after 8 s", n, last.Endpoints[0].Outcomes)

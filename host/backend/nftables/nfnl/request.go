@@ -69,6 +69,11 @@ func (c *Conn) Dump(req []byte, f func(body []byte)) error {
 		some := false
 		err := c.Receive(func(typ, flags uint16, _ uint32, body []byte) bool {
 			some = true
+			if c.Interrupted != nil {
+				if failed = c.Interrupted(); failed != nil {
+					return true
+				}
+			}
 			switch {
 			case flags&unix.NLM_F_DUMP_INTR != 0 && !c.AllowInconsistent:
 				failed = ErrInterrupted

@@ -61,11 +61,13 @@ func (t *table) dumpElements(s *set) (list []nfnl.Element, twice bool, err error
 }
 
 // eachElement calls f with each encoded element of a set.
-func (t *table) eachElement(s *set, f func(b []byte)) error {
+func (t *table) eachElement(s *set, f func(b []byte)) error { return t.eachElementBy(t.conn, s, f) }
+
+func (t *table) eachElementBy(conn *nfnl.Conn, s *set, f func(b []byte)) error {
 	req := t.request(unix.NFT_MSG_GETSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, func(m *nfnl.Encoder) {
 		m.PutString(unix.NFTA_SET_ELEM_LIST_SET, s.name)
 	})
-	err := t.conn.Dump(req, func(b []byte) {
+	err := conn.Dump(req, func(b []byte) {
 		for typ, v := range nfnl.Attrs(nfnl.Attr(b[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			if typ == unix.NFTA_LIST_ELEM {
 				f(v)

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -135,5 +136,36 @@ func TestRepliesCountAgainWithoutRoomForFlows(t *testing.T) {
 	out, err := d.nft("", "list", "chain", "ip", "sluice", "remember_reply")
 	if want := fmt.Sprintf("counter packets %d ", n); err != nil || !strings.Contains(out, want) {
 		t.Errorf("want %q in:\n%s%v", want, out, err)
+	}
+}
+
+// countdown is a context that ends when its error has been asked for so many times.
+type countdown struct {
+	context.Context
+	left int
+}
+
+// Err implements context.Context.
+func (c *countdown) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestReadingEndsWithItsContext: a change waits for a reading that gives way to it, but not for the rest of a dump.
+func TestReadingEndsWithItsContext(t *testing.T) {
+	const n = 4000 // some 10 datagrams for each of 3 counters
+	d := newTestEnv(t, 0)
+	d.mustApply(manyEndpoints(n), nil)
+	for left := range 12 {
+		ctx := &countdown{context.Background(), left}
+		if all, err := d.b.ReadOutcomes(ctx); !errors.Is(err, context.Canceled) || ctx.left != -1 {
+			t.Fatalf("%d replies were read: %d endpoints, %v; asked %d times afterwards", left, len(all), err, -1-ctx.left)
+		}
+	}
+	d.mustApply(manyEndpoints(n+1), nil)
+	if all, err := d.b.ReadOutcomes(context.Background()); err != nil || len(all) != n+1 {
+		t.Errorf("%d endpoints, %v", len(all), err)
 	}
 }

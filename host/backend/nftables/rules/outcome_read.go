@@ -19,18 +19,26 @@ var _ backend.OutcomeCounter = (*Backend)(nil)
 const maxOutcomeReads = 20
 
 // ReadOutcomes implements backend.OutcomeCounter. It dumps the sets of counters, in an order in which no connection has an
-// outcome without an attempt.
+// outcome without an attempt. The kernel walks a set from its beginning for each 32 KiB of a dump, some 30 ms for
+// MaxCountedEndpoints: so the dumps have a socket of their own, and end as soon as ctx does.
 func (b *Backend) ReadOutcomes(ctx context.Context) (map[model.EndpointKey]backend.OutcomeCounters, error) {
 	if !b.inSync {
 		return nil, errors.New("nftables: read outcomes: the state of the tables is not known before an Apply succeeds")
 	}
+	conn, err := nfnl.Open(b.netns, nfnl.DefaultSendBuffer)
+	if err != nil {
+		return nil, fmt.Errorf("nftables: read outcomes: %w", nfnl.Hint(err))
+	}
+	defer conn.Close()
+	conn.AllowInconsistent = true // the number of endpoints tells
+	conn.Interrupted = ctx.Err
 	out := make(map[model.EndpointKey]backend.OutcomeCounters, b.tables[0].counted.listed+b.tables[1].counted.listed)
 	for _, t := range b.tables {
 		if t.counted.listed == 0 {
 			continue
 		}
 		for _, o := range []outcome{refused, answered, attempts} {
-			if err := t.readCounters(ctx, o); err != nil {
+			if err := t.readCounters(ctx, conn, o); err != nil {
 				return nil, err
 			}
 		}
@@ -72,10 +80,8 @@ func (b *Backend) warnUncounted() {
 }
 
 // readCounters reads a set of counters. Elements that another process added are ignored.
-func (t *table) readCounters(ctx context.Context, o outcome) error {
+func (t *table) readCounters(ctx context.Context, conn *nfnl.Conn, o outcome) error {
 	c := &t.counted
-	t.conn.AllowInconsistent = true // the number of endpoints tells
-	defer func() { t.conn.AllowInconsistent = false }()
 	s := t.outcomes.counters[o]
 	for range maxOutcomeReads {
 		if err := ctx.Err(); err != nil {
@@ -85,7 +91,7 @@ func (t *table) readCounters(ctx context.Context, o outcome) error {
 		for i := range c.readings {
 			c.readings[i].seen &^= 1 << o
 		}
-		err := t.eachElement(s, func(e []byte) {
+		err := t.eachElementBy(conn, s, func(e []byte) {
 			k, ok := t.countedKeyOf(nfnl.Attr(nfnl.Attr(e, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
 			v := c.refs[k]
 			if !ok || v.inKernel == 0 {
