@@ -39,11 +39,11 @@ func abiVersion() uint32 { return abi.Major<<16 | abi.Minor }
 //go:wasmexport sluice_needs
 func needs(handle uint32) (bits int32) {
 	defer recoverAs(&bits)
-	bits, err := guest.instance.needs(handle)
+	p, err := guest.instance.pluginFor(handle)
 	if err != nil {
-		return int32(fail(int64(bits), err))
+		return int32(fail(int64(abi.CodeNotConfigured), err))
 	}
-	return bits
+	return int32(needsOf(p))
 }
 
 // alloc allocates 8-byte aligned memory for the life of the instance.

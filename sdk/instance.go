@@ -53,15 +53,6 @@ func (in *instance) pluginFor(handle uint32) (Plugin, error) {
 	return in.plugin, nil
 }
 
-// needs returns the bits of the inputs that a plugin needs.
-func (in *instance) needs(handle uint32) (bits int32, err error) {
-	p, err := in.pluginFor(handle)
-	if err != nil {
-		return abi.CodeNotConfigured, err
-	}
-	return int32(needsOf(p)), nil
-}
-
 // writeKeys writes the keys that a plugin declares to the buffer, one a line, and returns their length.
 func (in *instance) writeKeys(handle uint32, to []byte) (n int32, err error) {
 	p, err := in.pluginFor(handle)

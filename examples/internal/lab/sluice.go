@@ -5,7 +5,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -122,9 +121,16 @@ func (s *Sluice) Stop() error {
 		select {
 		case <-s.ended:
 		case <-time.After(5 * time.Second):
-			_ = s.cmd.Process.Kill()
-			<-s.ended
-			return errors.New("sluice did not exit within 5 s of SIGTERM")
+			_, mark := s.LogLines(0)
+			_ = s.cmd.Process.Signal(syscall.SIGQUIT) // its goroutines are in the log then
+			select {
+			case <-s.ended:
+			case <-time.After(5 * time.Second):
+				_ = s.cmd.Process.Kill()
+				<-s.ended
+			}
+			goroutines, _ := s.LogLines(mark)
+			return fmt.Errorf("sluice did not exit within 5 s of SIGTERM:\n%s", strings.Join(goroutines, "\n"))
 		}
 	}
 	if s.err != nil {

@@ -18,7 +18,6 @@ type plugin struct {
 	endpoints []endpoint // those with weight
 	unit      uint64     // greatest common divisor of their weights
 	total     uint64     // sum of their weights, in units
-	largest   uint64     // of their weights, in units
 	buf       []byte
 	reasons   []reason // by parts
 }
