@@ -2,11 +2,15 @@ package sdk
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -17,23 +21,22 @@ func ParseSettings[T any](settings []byte, defaults T) (T, error) {
 	return defaults, err
 }
 
-// UnmarshalSettings parses a policy's settings, a JSON object, into the struct that into points to. Fields that the settings
-// do not name keep their value, so set defaults first. An unknown field or a wrong type is an error that names the field.
-// Empty settings change nothing.
+// UnmarshalSettings parses a policy's settings, a JSON object, into the struct that into points to, by the names in its json tags,
+// in which case matters. Fields that the settings do not name keep their value, so set defaults first. Empty settings change nothing.
+//
+// An unknown field, a wrong type, or a number outside the range of its field is an error that names the field. The range is a tag,
+// both ends inclusive; that of a list or a map is the range of its elements:
+//
+//	Percent int64 `json:"percent" range:"1,100"`
 func UnmarshalSettings(settings []byte, into any) error {
 	if len(bytes.TrimSpace(settings)) == 0 {
 		return nil
 	}
 	d := json.NewDecoder(bytes.NewReader(settings))
-	d.DisallowUnknownFields()
-	err := d.Decode(into)
+	var object json.RawMessage
+	err := d.Decode(&object)
 	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
 	switch {
-	case errors.As(err, &kind) && kind.Field != "":
-		return fmt.Errorf("%s: want %s, got %s", kind.Field, typeName(kind.Type.Kind()), valueName(kind.Value))
-	case errors.As(err, &kind):
-		return fmt.Errorf("settings must be a JSON object, got %s", kind.Value)
 	case errors.As(err, &syntax):
 		return fmt.Errorf("invalid JSON at byte %d: %s", syntax.Offset, strings.TrimPrefix(syntax.Error(), "json: "))
 	case errors.Is(err, io.ErrUnexpectedEOF):
@@ -44,10 +47,135 @@ func UnmarshalSettings(settings []byte, into any) error {
 	if _, err := d.Token(); err != io.EOF {
 		return fmt.Errorf("unexpected text after the JSON object, at byte %d", d.InputOffset())
 	}
+	return unmarshalValue(object, reflect.ValueOf(into).Elem(), "", "")
+}
+
+// unmarshalValue parses JSON into a value; path is that of its field, "" for the settings themselves, and limits its range. It goes
+// through objects and lists by itself, because encoding/json ignores the case of names, and its errors have no index.
+func unmarshalValue(text json.RawMessage, into reflect.Value, path, limits string) error {
+	kind := into.Kind()
+	switch into.Addr().Interface().(type) {
+	case json.Unmarshaler, encoding.TextUnmarshaler, *[]byte:
+		kind = reflect.Invalid
+	}
+	switch {
+	case kind == reflect.Pointer && string(text) != "null":
+		if into.IsNil() {
+			into.Set(reflect.New(into.Type().Elem()))
+		}
+		return unmarshalValue(text, into.Elem(), path, limits)
+	case kind == reflect.Struct:
+		return unmarshalStruct(text, into, path)
+	case kind == reflect.Slice && string(text) != "null":
+		return unmarshalSlice(text, into, path, limits)
+	case kind == reflect.Map && string(text) != "null":
+		return unmarshalMap(text, into, path, limits)
+	}
+	if err := json.Unmarshal(text, into.Addr().Interface()); err != nil {
+		return typeError(err, path)
+	}
+	if limits == "" || kind == reflect.Pointer {
+		return nil
+	}
+	return checkRange(into, path, limits)
+}
+
+func unmarshalStruct(text json.RawMessage, into reflect.Value, path string) error {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(text, &object); err != nil {
+		return typeError(err, path)
+	}
+	for _, f := range reflect.VisibleFields(into.Type()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" {
+			name = f.Name
+		}
+		value, named := object[name]
+		if !named || !f.IsExported() || name == "-" {
+			continue
+		}
+		delete(object, name)
+		if err := unmarshalValue(value, into.FieldByIndex(f.Index), join(path, name), f.Tag.Get("range")); err != nil {
+			return err
+		}
+	}
+	if len(object) == 0 {
+		return nil
+	}
+	first := slices.Sorted(maps.Keys(object))[0]
+	if path == "" {
+		return fmt.Errorf("unknown field %q", first)
+	}
+	return fmt.Errorf("%s: unknown field %q", path, first)
+}
+
+func unmarshalSlice(text json.RawMessage, into reflect.Value, path, limits string) error {
+	var elements []json.RawMessage
+	if err := json.Unmarshal(text, &elements); err != nil {
+		return typeError(err, path)
+	}
+	list := reflect.MakeSlice(into.Type(), len(elements), len(elements))
+	for i, element := range elements {
+		if err := unmarshalValue(element, list.Index(i), path+"["+strconv.Itoa(i)+"]", limits); err != nil {
+			return err
+		}
+	}
+	into.Set(list)
 	return nil
 }
 
-// typeName returns what a user calls values of a kind.
+func unmarshalMap(text json.RawMessage, into reflect.Value, path, limits string) error {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(text, &object); err != nil {
+		return typeError(err, path)
+	}
+	result := reflect.MakeMapWithSize(into.Type(), len(object))
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		value := reflect.New(into.Type().Elem()).Elem()
+		if err := unmarshalValue(object[name], value, join(path, name), limits); err != nil {
+			return err
+		}
+		result.SetMapIndex(reflect.ValueOf(name).Convert(into.Type().Key()), value)
+	}
+	into.Set(result)
+	return nil
+}
+
+// join returns the path of a field of an object.
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+// checkRange returns an error if a number is not in a range like 1,100.
+func checkRange(v reflect.Value, path, limits string) error {
+	low, high, _ := strings.Cut(limits, ",")
+	least, err := strconv.ParseFloat(low, 64)
+	most, err2 := strconv.ParseFloat(high, 64)
+	if err != nil || err2 != nil || !v.CanConvert(reflect.TypeFor[float64]()) {
+		return fmt.Errorf("%s: the plugin's tag range:%q is not a range of numbers", path, limits)
+	}
+	if n := v.Convert(reflect.TypeFor[float64]()).Float(); n < least || n > most {
+		return fmt.Errorf("%s: %v is not %s to %s", path, v, low, high)
+	}
+	return nil
+}
+
+// typeError returns an error of encoding/json that names the field.
+func typeError(err error, path string) error {
+	var kind *json.UnmarshalTypeError
+	switch {
+	case !errors.As(err, &kind):
+		return fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "json: "))
+	case path == "":
+		return fmt.Errorf("settings must be a JSON object, got %s", valueName(kind.Value))
+	}
+	return fmt.Errorf("%s: want %s, got %s", path, typeName(kind.Type.Kind()), valueName(kind.Value))
+}
+
+// typeName returns what a user calls values of a kind. Objects are parsed as maps.
 func typeName(k reflect.Kind) string {
 	switch {
 	case k == reflect.Bool:

@@ -1,0 +1,332 @@
+package plugintest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/sdk/scenario"
+)
+
+// Limits of a scenario of a plugin.
+const (
+	MaxNodes       = 1000
+	MaxEndpoints   = 1000
+	MaxConnections = 1_000_000 // of an endpoint, and new ones a second
+	MaxCPU         = 100_000   // cores of a Node, and millicores that a Pod requests
+	MaxValue       = 256       // bytes of a label or annotation
+)
+
+// Verbs are the verbs of scenarios of plugins.
+var Verbs = scenario.NewVerbs(
+	"settings JSON",
+	"policy [ignoreHints=true|false] [onFailure=LastGood|Default]",
+	"node NAME… [zone=ZONE] [cpu=CORES] [ready=true|false]",
+	"remove-node NAME…",
+	"service [NAME] [namespace=NAMESPACE] [port=NAME] [number=NUMBER] [protocol=TCP|UDP|SCTP] [family=IPv4|IPv6] [affinity=DURATION] "+
+		"[internalTrafficPolicy=Cluster|Local] [externalTrafficPolicy=Cluster|Local] [label:KEY=VALUE] [annotation:KEY=VALUE]",
+	"endpoint NAME… [node=NODE] [zone=ZONE] [ready=true|false] [serving=true|false] [terminating=true|false] [zoneHints=ZONES] [nodeHints=NODES] "+
+		"[cpu=MILLICORES] [label:KEY=VALUE] [annotation:KEY=VALUE]",
+	"remove NAME…",
+	"connections [NAME=NUMBER…]",
+	"traffic NUMBER",
+	"answer NAME…",
+	"refuse NAME…",
+	"silent NAME…",
+	"decide [NAME…] [pool=cluster|local]",
+	"calls [pool=cluster|local]",
+	"restart",
+)
+
+// change executes a statement that changes the cluster.
+func (r *runner) change(s *scenario.Statement) error {
+	c := &r.cluster
+	switch s.Verb {
+	case "settings":
+		return c.setSettings(s.Args[0])
+	case "policy":
+		if v, ok := s.Option("ignoreHints"); ok {
+			c.IgnoreHints = v == "true"
+		}
+		if v, ok := s.Option("onFailure"); ok {
+			c.UseDefault = v == "Default"
+		}
+	case "node":
+		return each(s.Args, func(name string) error { return c.setNode(name, s) })
+	case "remove-node":
+		return each(s.Args, func(name string) error {
+			if c.node(name) == nil || c.Nodes[0].Name == name {
+				return fmt.Errorf("%q: want a Node of this scenario, but not the first one, which is the one that decides", name)
+			}
+			c.Nodes = slices.DeleteFunc(c.Nodes, func(n Node) bool { return n.Name == name })
+			return nil
+		})
+	case "service":
+		return r.setService(s)
+	case "endpoint":
+		return each(s.Args, func(name string) error { return r.setEndpoint(name, s) })
+	case "remove":
+		return r.eachEndpoint(s, func(e *Endpoint) {
+			name := e.Name // e is overwritten
+			c.Endpoints = slices.DeleteFunc(c.Endpoints, func(f Endpoint) bool { return f.Name == name })
+		})
+	case "answer", "refuse", "silent":
+		responses := map[string]Response{"answer": Answers, "refuse": Refuses, "silent": Silent}
+		return r.eachEndpoint(s, func(e *Endpoint) { e.Responds = responses[s.Verb] })
+	case "connections":
+		return r.setConnections(s)
+	case "traffic":
+		return r.setTraffic(s.Args[0])
+	}
+	return nil
+}
+
+func each(names []string, f func(name string) error) error {
+	for _, name := range names {
+		if err := f(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *runner) eachEndpoint(s *scenario.Statement, f func(*Endpoint)) error {
+	return each(s.Args, func(name string) error {
+		e := r.cluster.endpoint(name)
+		if e == nil {
+			return fmt.Errorf("no endpoint %q", name)
+		}
+		f(e)
+		return nil
+	})
+}
+
+func (c *Cluster) setSettings(text string) error {
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, []byte(text)); err != nil || compact.Bytes()[0] != '{' {
+		return fmt.Errorf("want a JSON object, for example `{\"factor\": 4}`, got %.60q", text)
+	}
+	c.Settings = compact.String()
+	return nil
+}
+
+func (c *Cluster) setNode(name string, s *scenario.Statement) error {
+	n := c.node(name)
+	if n == nil {
+		if err := checkName(name); err != nil {
+			return err
+		}
+		if len(c.Nodes) == MaxNodes {
+			return fmt.Errorf("more than %d Nodes", MaxNodes)
+		}
+		c.Nodes = append(c.Nodes, Node{Name: name, Ready: true, MilliCPU: 4000})
+		n = &c.Nodes[len(c.Nodes)-1]
+	}
+	for _, o := range s.Options {
+		switch o.Key {
+		case "zone":
+			n.Zone = o.Value
+		case "cpu":
+			cores, err := number(o, MaxCPU)
+			if err != nil {
+				return err
+			}
+			n.MilliCPU = cores * 1000
+		case "ready":
+			n.Ready = o.Value == "true"
+		}
+	}
+	return nil
+}
+
+func (r *runner) setService(s *scenario.Statement) error {
+	svc := &r.cluster.Service
+	before := *svc
+	if len(s.Args) > 0 {
+		if err := checkName(s.Args[0]); err != nil {
+			return err
+		}
+		svc.Name = s.Args[0]
+	}
+	for _, o := range s.Options {
+		kind, key, _ := strings.Cut(o.Key, ":")
+		var err error
+		switch kind {
+		case "namespace":
+			err = checkName(o.Value)
+			svc.Namespace = o.Value
+		case "port":
+			svc.Port = o.Value
+		case "number":
+			var n uint64
+			n, err = number(o, math.MaxUint16)
+			svc.Number = uint16(n)
+		case "protocol":
+			svc.Protocol = map[string]uint8{"TCP": 6, "UDP": 17, "SCTP": 132}[o.Value]
+		case "family":
+			svc.Family = map[string]uint8{"IPv4": 4, "IPv6": 6}[o.Value]
+		case "affinity":
+			svc.Affinity, err = scenario.ParseDuration(o.Value)
+		case "internalTrafficPolicy":
+			svc.InternalLocal = o.Value == "Local"
+		case "externalTrafficPolicy":
+			svc.ExternalLocal = o.Value == "Local"
+		default:
+			err = setValue(&svc.Labels, &svc.Annotations, kind, key, o.Value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	same := before.Name == svc.Name && before.Namespace == svc.Namespace && before.Port == svc.Port && before.Number == svc.Number &&
+		before.Protocol == svc.Protocol && before.Family == svc.Family
+	if svc.Number == 0 || !same && (r.planned || len(r.cluster.Endpoints) > 0) {
+		return fmt.Errorf("name, namespace, port, number (1 to 65535), protocol and family can be set before the first endpoint only")
+	}
+	return nil
+}
+
+func (r *runner) setEndpoint(name string, s *scenario.Statement) error {
+	c := &r.cluster
+	e := c.endpoint(name)
+	if e == nil {
+		if err := checkName(name); err != nil {
+			return err
+		}
+		if len(c.Endpoints) == MaxEndpoints || r.addrs == math.MaxUint16 {
+			return fmt.Errorf("more than %d endpoints, or %d in the course of the scenario", MaxEndpoints, math.MaxUint16)
+		}
+		c.Endpoints = append(c.Endpoints, Endpoint{Name: name, Addr: r.nextAddr(), Ready: true, Serving: true})
+		e = &c.Endpoints[len(c.Endpoints)-1]
+	}
+	serving := false // set by this statement
+	for _, o := range s.Options {
+		kind, key, _ := strings.Cut(o.Key, ":")
+		yes := o.Value == "true"
+		switch kind {
+		case "node":
+			n := c.node(o.Value)
+			if n == nil {
+				return fmt.Errorf("no node %q: name it in a line `node` above", o.Value)
+			}
+			e.Node, e.Zone = n.Name, n.Zone
+		case "zone":
+			e.Zone = o.Value
+		case "ready":
+			if e.Ready = yes; !serving {
+				e.Serving = yes || e.Terminating && e.Serving
+			}
+		case "serving":
+			e.Serving, serving = yes, true
+		case "terminating":
+			if e.Terminating = yes; yes {
+				e.Ready = false
+			}
+		case "zoneHints":
+			e.ZoneHints = list(o.Value)
+		case "nodeHints":
+			e.NodeHints = list(o.Value)
+		case "cpu":
+			n, err := number(o, MaxCPU)
+			if err != nil {
+				return err
+			}
+			e.MilliCPU = int64(n)
+		default:
+			if err := setValue(&e.Labels, &e.Annotations, kind, key, o.Value); err != nil {
+				return err
+			}
+		}
+	}
+	if zone, ok := s.Option("zone"); ok {
+		e.Zone = zone
+	}
+	return nil
+}
+
+// nextAddr returns an address that no endpoint has had.
+func (r *runner) nextAddr() netip.AddrPort {
+	r.addrs++
+	if r.cluster.Service.Family == 6 {
+		return netip.AddrPortFrom(netip.AddrFrom16([16]byte{0xfd, 14: byte(r.addrs >> 8), 15: byte(r.addrs)}), 8080)
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(r.addrs >> 8), byte(r.addrs)}), 8080)
+}
+
+func (r *runner) setConnections(s *scenario.Statement) error {
+	c := &r.cluster
+	for i := range c.Endpoints {
+		c.Endpoints[i].Connections = 0
+	}
+	for _, o := range s.Options {
+		e := c.endpoint(o.Key)
+		if e == nil {
+			return fmt.Errorf("no endpoint %q", o.Key)
+		}
+		n, err := number(o, MaxConnections)
+		if err != nil {
+			return err
+		}
+		e.Connections = uint32(n)
+	}
+	c.CountedAt = r.now
+	return nil
+}
+
+func (r *runner) setTraffic(text string) error {
+	n, err := number(scenario.Option{Key: "traffic", Value: text}, MaxConnections)
+	if err != nil {
+		return err
+	}
+	r.rate = float64(n)
+	if r.nextReading.IsZero() { // the first reading is the base of the next one
+		r.engine.Read(&r.cluster, r.now)
+		r.nextReading = r.now.Add(Period)
+	}
+	return nil
+}
+
+// number returns the value of an option, an integer from 0 to most.
+func number(o scenario.Option, most uint64) (uint64, error) {
+	n, err := strconv.ParseUint(o.Value, 10, 64)
+	if err != nil || n > most {
+		return 0, fmt.Errorf("%s: %q: want an integer from 0 to %d", o.Key, o.Value, most)
+	}
+	return n, nil
+}
+
+// setValue sets a label or annotation.
+func setValue(labels, annotations *map[string]string, kind, key, value string) error {
+	if len(value) > MaxValue || len(key) > MaxValue || strings.Contains(value+key, "\x00") {
+		return fmt.Errorf("%s:%.60q: keys and values have at most %d bytes, none of them zero", kind, key, MaxValue)
+	}
+	into := labels
+	if kind == "annotation" {
+		into = annotations
+	}
+	if *into == nil {
+		*into = map[string]string{}
+	}
+	(*into)[key] = value
+	return nil
+}
+
+// checkName returns an error if a name is none of an object.
+func checkName(name string) error {
+	if name == "" || len(name) > 253 || strings.ContainsAny(name, "\x00/ \n=") {
+		return fmt.Errorf("%.60q: want a name of 1 to 253 bytes, without spaces, / and =", name)
+	}
+	return nil
+}
+
+func list(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, ",")
+}
