@@ -1,7 +1,6 @@
 package canary
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -20,13 +19,13 @@ const (
 type settings struct {
 	By               string          `json:"by"`
 	Groups           []groupSettings `json:"groups"`
-	TolerancePercent int64           `json:"tolerancePercent"`
-	MaxTotal         int64           `json:"maxTotal"`
+	TolerancePercent int64           `json:"tolerancePercent" range:"0,50"`
+	MaxTotal         int64           `json:"maxTotal" range:"1,65535"`
 }
 
 type groupSettings struct {
 	Value   *string  `json:"value"`
-	Percent *float64 `json:"percent"`
+	Percent *float64 `json:"percent" range:"0,100"`
 }
 
 func defaults() settings {
@@ -40,12 +39,6 @@ func (p *plugin) Configure(text []byte) error {
 		return err
 	}
 	if err := weights.CheckBy("by", s.By); err != nil {
-		return err
-	}
-	if err := cmp.Or(
-		weights.InRange("tolerancePercent", s.TolerancePercent, 0, 50),
-		weights.InRange("maxTotal", s.MaxTotal, 1, 65535),
-	); err != nil {
 		return err
 	}
 	if err := weights.CheckLen("groups", len(s.Groups), maxGroups); err != nil {
@@ -63,9 +56,6 @@ func (p *plugin) Configure(text []byte) error {
 		}
 		if g.Percent == nil {
 			return fmt.Errorf("%s.percent: missing", at)
-		}
-		if *g.Percent < 0 || *g.Percent > 100 {
-			return fmt.Errorf("%s.percent: %v is not 0 to 100", at, *g.Percent)
 		}
 		share := uint64(math.Round(*g.Percent * weights.Million / 100))
 		if *g.Percent > 0 && share < weights.Million/100_000 {

@@ -5,7 +5,6 @@ import (
 	"math"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -13,8 +12,8 @@ import (
 // settings are the settings of a policy, in JSON.
 type settings struct {
 	From     string  `json:"from"`
-	Default  float64 `json:"default"`
-	MaxTotal int64   `json:"maxTotal"`
+	Default  float64 `json:"default" range:"0.001,1000000"`
+	MaxTotal int64   `json:"maxTotal" range:"1,65535"`
 }
 
 func defaults() settings {
@@ -30,15 +29,9 @@ func (p *plugin) Configure(text []byte) error {
 	if keys, err := abi.ParseKeys(s.From); err != nil || len(keys) != 1 || !abi.IsPodKey(s.From) {
 		return fmt.Errorf("from: %q is neither label:KEY nor annotation:KEY nor %s", s.From, sdk.PodCPU)
 	}
-	if err := weights.InRange("maxTotal", s.MaxTotal, 1, 65535); err != nil {
-		return err
-	}
-	milli := math.Round(s.Default * 1000)
-	if milli < 1 || milli > maxMilli {
-		return fmt.Errorf("default: %v is not 0.001 to %d", s.Default, maxMilli/1000)
-	}
 	p.settings = s
-	p.absent = value{milli: uint64(milli), text: "capacity " + format(uint64(milli)) + " by default"}
+	milli := uint64(math.Round(s.Default * 1000))
+	p.absent = value{milli: milli, text: "capacity " + format(milli) + " by default"}
 	p.values = map[sdk.StringID]*value{}
 	return nil
 }

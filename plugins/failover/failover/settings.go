@@ -1,7 +1,6 @@
 package failover
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 
@@ -23,11 +22,11 @@ const localZone = "@local"
 type settings struct {
 	By                      string          `json:"by"`
 	Groups                  []groupSettings `json:"groups"`
-	OverprovisioningPercent int64           `json:"overprovisioningPercent"`
-	HysteresisPercent       int64           `json:"hysteresisPercent"`
-	HoldSeconds             int64           `json:"holdSeconds"`
-	TolerancePercent        int64           `json:"tolerancePercent"`
-	MaxTotal                int64           `json:"maxTotal"`
+	OverprovisioningPercent int64           `json:"overprovisioningPercent" range:"100,1000"`
+	HysteresisPercent       int64           `json:"hysteresisPercent" range:"0,50"`
+	HoldSeconds             int64           `json:"holdSeconds" range:"0,3600"`
+	TolerancePercent        int64           `json:"tolerancePercent" range:"0,20"`
+	MaxTotal                int64           `json:"maxTotal" range:"1,65535"`
 }
 
 type groupSettings struct {
@@ -47,15 +46,6 @@ func (p *plugin) Configure(text []byte) error {
 		return err
 	}
 	if err := weights.CheckBy("by", s.By); err != nil {
-		return err
-	}
-	if err := cmp.Or(
-		weights.InRange("overprovisioningPercent", s.OverprovisioningPercent, 100, 1000),
-		weights.InRange("hysteresisPercent", s.HysteresisPercent, 0, 50),
-		weights.InRange("holdSeconds", s.HoldSeconds, 0, 3600),
-		weights.InRange("tolerancePercent", s.TolerancePercent, 0, 20),
-		weights.InRange("maxTotal", s.MaxTotal, 1, 65535),
-	); err != nil {
 		return err
 	}
 	if s.Groups == nil && s.By == weights.ByZone {

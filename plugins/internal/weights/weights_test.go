@@ -16,18 +16,6 @@ func TestGCD(t *testing.T) {
 	}
 }
 
-func TestFieldOutsideItsRangeIsNamed(t *testing.T) {
-	for value, want := range map[int64]string{0: "b: 0 is not 1 to 3", 1: "", 3: "", 4: "b: 4 is not 1 to 3"} {
-		got := ""
-		if err := InRange("b", value, 1, 3); err != nil {
-			got = err.Error()
-		}
-		if got != want {
-			t.Errorf("%d: %q, want %q", value, got, want)
-		}
-	}
-}
-
 func TestListOutsideItsLengthIsNamed(t *testing.T) {
 	for n, want := range map[int]string{0: "a[1].b: 0 b, want 1 to 3", 1: "", 3: "", 4: "a[1].b: 4 b, want 1 to 3"} {
 		got := ""

@@ -1,23 +1,22 @@
 package leastloaded
 
 import (
-	"cmp"
 	"fmt"
 
-	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	IntervalSeconds  int64 `json:"intervalSeconds"`
-	SmoothingPercent int64 `json:"smoothingPercent"`
-	MaxChangePercent int64 `json:"maxChangePercent"`
-	TolerancePercent int64 `json:"tolerancePercent"`
-	MinPercent       int64 `json:"minPercent"`
-	MaxPercent       int64 `json:"maxPercent"`
-	MaxAgeSeconds    int64 `json:"maxAgeSeconds"`
-	MaxTotal         int64 `json:"maxTotal"`
+	IntervalSeconds int64 `json:"intervalSeconds" range:"2,300"`
+	// The weight is the inverse of the average: up to 50 %, a step is at most half of what would make the loop oscillate.
+	SmoothingPercent int64 `json:"smoothingPercent" range:"1,50"`
+	MaxChangePercent int64 `json:"maxChangePercent" range:"1,100"`
+	TolerancePercent int64 `json:"tolerancePercent" range:"0,50"`
+	MinPercent       int64 `json:"minPercent" range:"10,100"`
+	MaxPercent       int64 `json:"maxPercent" range:"100,400"`
+	MaxAgeSeconds    int64 `json:"maxAgeSeconds" range:"1,3600"`
+	MaxTotal         int64 `json:"maxTotal" range:"1,65535"`
 }
 
 func defaults() settings {
@@ -31,19 +30,6 @@ func defaults() settings {
 func (p *plugin) Configure(text []byte) error {
 	s, err := sdk.ParseSettings(text, defaults())
 	if err != nil {
-		return err
-	}
-	if err := cmp.Or(
-		weights.InRange("intervalSeconds", s.IntervalSeconds, 2, 300),
-		// The weight is the inverse of the average: up to 50 %, a step is at most half of what would make the loop oscillate.
-		weights.InRange("smoothingPercent", s.SmoothingPercent, 1, 50),
-		weights.InRange("maxChangePercent", s.MaxChangePercent, 1, 100),
-		weights.InRange("tolerancePercent", s.TolerancePercent, 0, 50),
-		weights.InRange("minPercent", s.MinPercent, 10, 100),
-		weights.InRange("maxPercent", s.MaxPercent, 100, 400),
-		weights.InRange("maxAgeSeconds", s.MaxAgeSeconds, 1, 3600),
-		weights.InRange("maxTotal", s.MaxTotal, 1, 65535),
-	); err != nil {
 		return err
 	}
 	if s.MinPercent == 100 && s.MaxPercent == 100 {

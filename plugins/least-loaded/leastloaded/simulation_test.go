@@ -116,6 +116,16 @@ func random(rnd *rand.Rand) (settings string, last []float64, age time.Duration)
 	return settings, last, time.Duration(1+rnd.IntN(20)) * time.Second
 }
 
+// pair returns two loops for random settings, with the plugin and without, in which each endpoint has about so many connections, and for how
+// many seconds they run.
+func pair(t *testing.T, rnd *rand.Rand, connections float64) (with, without *loop, seconds int, name string) {
+	settings, last, age := random(rnd)
+	arrive := connections * float64(len(last)) / last[0]
+	with, without = newLoop(t, settings, arrive, last...), newLoop(t, "", arrive, last...)
+	with.age, without.s = age, nil
+	return with, without, 3000 + 12*int(last[0]), fmt.Sprintf("%s, lasting %.0f", settings, last)
+}
+
 // Connections that last differently spread less than with equal weights, for any settings, and the loop comes to rest.
 func TestLoadsConverge(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
@@ -124,15 +134,9 @@ func TestLoadsConverge(t *testing.T) {
 		rounds = 30
 	}
 	for round := range rounds {
-		settings, last, age := random(rnd)
-		arrive := 100 * float64(len(last)) / last[0]
-		seconds := 3000 + 12*int(last[0])
-		without := newLoop(t, "", arrive, last...)
-		without.s = nil
+		with, without, seconds, name := pair(t, rnd, 100)
 		equal := without.mean(seconds, 500)
-		with := newLoop(t, settings, arrive, last...)
-		with.age = age
-		least, most := make([]float64, len(last)), make([]float64, len(last))
+		least, most := make([]float64, len(with.open)), make([]float64, len(with.open))
 		sum := 0.0
 		with.each = func(second int, open []float64) {
 			for i, n := range open {
@@ -148,11 +152,11 @@ func TestLoadsConverge(t *testing.T) {
 		}
 		with.run(seconds)
 		if sum > 1+(equal-1)*.75+.02 {
-			t.Errorf("round %d: %s, lasting %.0f: spread %.3f, with equal weights %.3f", round, settings, last, sum, equal)
+			t.Errorf("round %d: %s: spread %.3f, with equal weights %.3f", round, name, sum, equal)
 		}
 		for i := range least {
 			if most[i]-least[i] > .08*most[i]+3 {
-				t.Errorf("round %d: %s, lasting %.0f: endpoint %d has %.1f to %.1f connections in the end", round, settings, last, i, least[i], most[i])
+				t.Errorf("round %d: %s: endpoint %d has %.1f to %.1f connections in the end", round, name, i, least[i], most[i])
 			}
 		}
 	}
@@ -166,16 +170,11 @@ func TestLoadsConvergeInSpiteOfNoise(t *testing.T) {
 		rounds = 10
 	}
 	for round := range rounds {
-		settings, last, age := random(rnd)
-		arrive := 200 * float64(len(last)) / last[0]
-		seconds := 3000 + 12*int(last[0])
-		without := newLoop(t, "", arrive, last...)
-		without.s, without.next = nil, poisson(rnd)
+		with, without, seconds, name := pair(t, rnd, 200)
+		with.next, without.next = poisson(rnd), poisson(rnd)
 		equal := without.mean(seconds, 1000)
-		with := newLoop(t, settings, arrive, last...)
-		with.age, with.next = age, poisson(rnd)
 		if got := with.mean(seconds, 1000); got > 1+(equal-1)*.85+.03 {
-			t.Errorf("round %d: %s, lasting %.0f: spread %.3f, with equal weights %.3f", round, settings, last, got, equal)
+			t.Errorf("round %d: %s: spread %.3f, with equal weights %.3f", round, name, got, equal)
 		}
 	}
 }

@@ -1,13 +1,10 @@
 package maglev
 
-import (
-	"github.com/sluice-proxy/sluice/plugins/internal/weights"
-	"github.com/sluice-proxy/sluice/sdk"
-)
+import "github.com/sluice-proxy/sluice/sdk"
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	MaxTotal int64 `json:"maxTotal"`
+	MaxTotal int64 `json:"maxTotal" range:"1,1000"`
 }
 
 func defaults() settings { return settings{MaxTotal: 100} }
@@ -16,9 +13,6 @@ func defaults() settings { return settings{MaxTotal: 100} }
 func (p *plugin) Configure(text []byte) error {
 	s, err := sdk.ParseSettings(text, defaults())
 	if err != nil {
-		return err
-	}
-	if err := weights.InRange("maxTotal", s.MaxTotal, 1, 1000); err != nil {
 		return err
 	}
 	p.settings = s

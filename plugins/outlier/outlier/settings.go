@@ -1,26 +1,24 @@
 package outlier
 
 import (
-	"cmp"
 	"fmt"
 
-	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	WindowSeconds       int64 `json:"windowSeconds"`
-	FailedPercent       int64 `json:"failedPercent"`
-	MinAttempts         int64 `json:"minAttempts"`
-	ConsecutiveReadings int64 `json:"consecutiveReadings"`
-	NodeEndpoints       int64 `json:"nodeEndpoints"`
-	BaseEjectionSeconds int64 `json:"baseEjectionSeconds"`
-	MaxEjectionSeconds  int64 `json:"maxEjectionSeconds"`
-	JitterPercent       int64 `json:"jitterPercent"`
-	MaxEjectionPercent  int64 `json:"maxEjectionPercent"`
-	PanicPercent        int64 `json:"panicPercent"`
-	ReturnPercent       int64 `json:"returnPercent"`
+	WindowSeconds       int64 `json:"windowSeconds" range:"2,60"`
+	FailedPercent       int64 `json:"failedPercent" range:"1,100"`
+	MinAttempts         int64 `json:"minAttempts" range:"1,10000"`
+	ConsecutiveReadings int64 `json:"consecutiveReadings" range:"0,100"`
+	NodeEndpoints       int64 `json:"nodeEndpoints" range:"0,100"`
+	BaseEjectionSeconds int64 `json:"baseEjectionSeconds" range:"1,3600"`
+	MaxEjectionSeconds  int64 `json:"maxEjectionSeconds" range:"1,3600"`
+	JitterPercent       int64 `json:"jitterPercent" range:"0,100"`
+	MaxEjectionPercent  int64 `json:"maxEjectionPercent" range:"1,100"`
+	PanicPercent        int64 `json:"panicPercent" range:"1,100"`
+	ReturnPercent       int64 `json:"returnPercent" range:"1,100"`
 }
 
 // defaults are those of Envoy where it has the same setting: interval, consecutive_5xx (minAttempts), base_ejection_time,
@@ -36,21 +34,6 @@ func defaults() settings {
 func (p *plugin) Configure(text []byte) error {
 	s, err := sdk.ParseSettings(text, defaults())
 	if err != nil {
-		return err
-	}
-	if err := cmp.Or(
-		weights.InRange("windowSeconds", s.WindowSeconds, 2, 60),
-		weights.InRange("failedPercent", s.FailedPercent, 1, 100),
-		weights.InRange("minAttempts", s.MinAttempts, 1, 10_000),
-		weights.InRange("consecutiveReadings", s.ConsecutiveReadings, 0, 100),
-		weights.InRange("nodeEndpoints", s.NodeEndpoints, 0, 100),
-		weights.InRange("baseEjectionSeconds", s.BaseEjectionSeconds, 1, 3600),
-		weights.InRange("maxEjectionSeconds", s.MaxEjectionSeconds, 1, 3600),
-		weights.InRange("jitterPercent", s.JitterPercent, 0, 100),
-		weights.InRange("maxEjectionPercent", s.MaxEjectionPercent, 1, 100),
-		weights.InRange("panicPercent", s.PanicPercent, 1, 100),
-		weights.InRange("returnPercent", s.ReturnPercent, 1, 100),
-	); err != nil {
 		return err
 	}
 	if s.NodeEndpoints == 1 {

@@ -1,20 +1,15 @@
 package rebalance
 
-import (
-	"cmp"
-
-	"github.com/sluice-proxy/sluice/plugins/internal/weights"
-	"github.com/sluice-proxy/sluice/sdk"
-)
+import "github.com/sluice-proxy/sluice/sdk"
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	PercentPerMinute int64 `json:"percentPerMinute"`
-	DurationSeconds  int64 `json:"durationSeconds"`
-	DelaySeconds     int64 `json:"delaySeconds"`
-	JitterSeconds    int64 `json:"jitterSeconds"`
-	TolerancePercent int64 `json:"tolerancePercent"`
-	MinConnections   int64 `json:"minConnections"`
+	PercentPerMinute int64 `json:"percentPerMinute" range:"1,100"`
+	DurationSeconds  int64 `json:"durationSeconds" range:"60,86400"`
+	DelaySeconds     int64 `json:"delaySeconds" range:"0,3600"`
+	JitterSeconds    int64 `json:"jitterSeconds" range:"0,3600"`
+	TolerancePercent int64 `json:"tolerancePercent" range:"1,90"`
+	MinConnections   int64 `json:"minConnections" range:"1,1000000"`
 }
 
 func defaults() settings {
@@ -25,16 +20,6 @@ func defaults() settings {
 func (p *plugin) Configure(text []byte) error {
 	s, err := sdk.ParseSettings(text, defaults())
 	if err != nil {
-		return err
-	}
-	if err := cmp.Or(
-		weights.InRange("percentPerMinute", s.PercentPerMinute, 1, 100),
-		weights.InRange("durationSeconds", s.DurationSeconds, 60, 86_400),
-		weights.InRange("delaySeconds", s.DelaySeconds, 0, 3600),
-		weights.InRange("jitterSeconds", s.JitterSeconds, 0, 3600),
-		weights.InRange("tolerancePercent", s.TolerancePercent, 1, 90),
-		weights.InRange("minConnections", s.MinConnections, 1, 1_000_000),
-	); err != nil {
 		return err
 	}
 	p.settings = s

@@ -1,27 +1,19 @@
 package slowstart
 
 import (
-	"cmp"
-	"fmt"
 	"math"
 	"strconv"
 
-	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
-)
-
-// Range of the aggression: within it, no step of a window of a second or more is lost to rounding at the top of the curve.
-const (
-	minAggression = 0.1
-	maxAggression = 10
 )
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	WindowSeconds int64   `json:"windowSeconds"`
-	Aggression    float64 `json:"aggression"`
-	MinPercent    int64   `json:"minPercent"`
-	Steps         int64   `json:"steps"`
+	WindowSeconds int64 `json:"windowSeconds" range:"1,3600"`
+	// In this range, no step of a window of a second or more is lost to rounding at the top of the curve.
+	Aggression float64 `json:"aggression" range:"0.1,10"`
+	MinPercent int64   `json:"minPercent" range:"1,100"`
+	Steps      int64   `json:"steps" range:"2,20"`
 }
 
 func defaults() settings {
@@ -43,16 +35,6 @@ func (p *plugin) Configure(text []byte) error {
 	s, err := sdk.ParseSettings(text, defaults())
 	if err != nil {
 		return err
-	}
-	if err := cmp.Or(
-		weights.InRange("windowSeconds", s.WindowSeconds, 1, 3600),
-		weights.InRange("minPercent", s.MinPercent, 1, 100),
-		weights.InRange("steps", s.Steps, 2, 20),
-	); err != nil {
-		return err
-	}
-	if s.Aggression < minAggression || s.Aggression > maxAggression {
-		return fmt.Errorf("aggression: %v is not %v to %v", s.Aggression, minAggression, maxAggression)
 	}
 	p.full, p.window, p.steps = int(s.Steps), s.WindowSeconds*1000, s.curve()
 	return nil

@@ -288,14 +288,14 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"stages":[{"weight":-1,"seconds":5}]}`:                         "stages[0].weight: -1",
 		`{"stages":[{"weight":5,"seconds":0}]}`:                          "stages[0].seconds: 0",
 		`{"stages":[{"weight":5,"seconds":3601}]}`:                       "stages[0].seconds: 3601",
-		`{"stages":[{"weight":5,"seconds":1.5}]}`:                        "stages.seconds: want an integer, got 1.5",
+		`{"stages":[{"weight":5,"seconds":1.5}]}`:                        "stages[0].seconds: want an integer, got 1.5",
 		`{"stages":[{"weight":5,"seconds":1},{"weight":6,"seconds":1}]}`: "stages[1].weight: 6 is more than 5",
 		`{"stages":"fast"}`:                                              "stages: want a list, got a string",
 		`{"resetAfterSeconds":-1}`:                                       "resetAfterSeconds: -1",
 		`{"resetAfterSeconds":1e9}`:                                      "resetAfterSeconds: ",
 		`{"stage":[]}`:                                                   `unknown field "stage"`,
 		`{"stages":[`:                                                    "unexpected end",
-		`[]`:                                                             "settings must be a JSON object, got array",
+		`[]`:                                                             "settings must be a JSON object, got a list",
 	})
 	for _, settings := range []string{"", "{}", `{"stages":[{"weight":0,"seconds":1}],"resetAfterSeconds":0}`} {
 		if err := New().Configure([]byte(settings)); err != nil {

@@ -8,23 +8,18 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// Ranges of the settings.
-const (
-	maxStages = 16
-	maxStage  = 3600  // seconds
-	maxReset  = 86400 // seconds
-)
+const maxStages = 16
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
 	Stages            []stageSettings `json:"stages"`
-	ResetAfterSeconds *int64          `json:"resetAfterSeconds"`
+	ResetAfterSeconds *int64          `json:"resetAfterSeconds" range:"0,86400"`
 }
 
 // stageSettings is one stage of a drain.
 type stageSettings struct {
-	Weight  *int   `json:"weight"`  // percent
-	Seconds *int64 `json:"seconds"` // duration
+	Weight  *int   `json:"weight" range:"0,100"`   // percent
+	Seconds *int64 `json:"seconds" range:"1,3600"` // duration
 }
 
 // stage is a validated stage.
@@ -57,9 +52,6 @@ func (p *plugin) Configure(text []byte) error {
 	}
 	reset := int64(-1)
 	if s.ResetAfterSeconds != nil {
-		if err := weights.InRange("resetAfterSeconds", *s.ResetAfterSeconds, 0, maxReset); err != nil {
-			return err
-		}
 		reset = *s.ResetAfterSeconds * 1000
 	}
 	p.stages, p.reset = steps, reset
@@ -77,14 +69,10 @@ func checkStages(stages []stageSettings) ([]stage, error) {
 		switch {
 		case s.Weight == nil:
 			return nil, fmt.Errorf("%s.weight: missing", at)
-		case *s.Weight < 0 || *s.Weight > 100:
-			return nil, fmt.Errorf("%s.weight: %d is not 0 to 100 percent", at, *s.Weight)
 		case *s.Weight > before:
 			return nil, fmt.Errorf("%s.weight: %d is more than %d of the previous stage", at, *s.Weight, before)
 		case s.Seconds == nil:
 			return nil, fmt.Errorf("%s.seconds: missing", at)
-		case *s.Seconds < 1 || *s.Seconds > maxStage:
-			return nil, fmt.Errorf("%s.seconds: %d is not 1 to %d", at, *s.Seconds, maxStage)
 		}
 		end, before = end+*s.Seconds*1000, *s.Weight
 		steps = append(steps, stage{

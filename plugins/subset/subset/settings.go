@@ -1,13 +1,10 @@
 package subset
 
-import (
-	"github.com/sluice-proxy/sluice/plugins/internal/weights"
-	"github.com/sluice-proxy/sluice/sdk"
-)
+import "github.com/sluice-proxy/sluice/sdk"
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	Endpoints int64 `json:"endpoints"`
+	Endpoints int64 `json:"endpoints" range:"1,1000"`
 }
 
 func defaults() settings { return settings{Endpoints: 20} }
@@ -16,9 +13,6 @@ func defaults() settings { return settings{Endpoints: 20} }
 func (p *plugin) Configure(text []byte) error {
 	s, err := sdk.ParseSettings(text, defaults())
 	if err != nil {
-		return err
-	}
-	if err := weights.InRange("endpoints", s.Endpoints, 1, 1000); err != nil {
 		return err
 	}
 	p.settings = s

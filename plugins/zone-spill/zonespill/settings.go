@@ -1,24 +1,22 @@
 package zonespill
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
 	Demand              string           `json:"demand"`
-	DemandByZone        map[string]int64 `json:"demandByZone"`
-	MinEndpointsPerZone int64            `json:"minEndpointsPerZone"`
-	HysteresisPercent   int64            `json:"hysteresisPercent"`
-	HoldSeconds         int64            `json:"holdSeconds"`
-	TolerancePercent    int64            `json:"tolerancePercent"`
-	MaxTotal            int64            `json:"maxTotal"`
+	DemandByZone        map[string]int64 `json:"demandByZone" range:"0,1000000"`
+	MinEndpointsPerZone int64            `json:"minEndpointsPerZone" range:"1,1000"`
+	HysteresisPercent   int64            `json:"hysteresisPercent" range:"0,50"`
+	HoldSeconds         int64            `json:"holdSeconds" range:"0,3600"`
+	TolerancePercent    int64            `json:"tolerancePercent" range:"0,20"`
+	MaxTotal            int64            `json:"maxTotal" range:"1,65535"`
 }
 
 // Measures of the demand of a zone.
@@ -29,9 +27,8 @@ const (
 
 // Limits of demandByZone.
 const (
-	maxZones      = 100
-	maxZoneDemand = 1_000_000
-	maxZoneName   = 63 // bytes: a zone is the value of a label
+	maxZones    = 100
+	maxZoneName = 63 // bytes: a zone is the value of a label
 )
 
 func defaults() settings {
@@ -56,15 +53,6 @@ func (p *plugin) Configure(text []byte) error {
 	case s.Demand != "" && s.Demand != demandNodes && s.Demand != demandCPU:
 		return fmt.Errorf("demand: %q is neither %q nor %q", s.Demand, demandNodes, demandCPU)
 	}
-	if err := cmp.Or(
-		weights.InRange("minEndpointsPerZone", s.MinEndpointsPerZone, 1, 1000),
-		weights.InRange("hysteresisPercent", s.HysteresisPercent, 0, 50),
-		weights.InRange("holdSeconds", s.HoldSeconds, 0, 3600),
-		weights.InRange("tolerancePercent", s.TolerancePercent, 0, 20),
-		weights.InRange("maxTotal", s.MaxTotal, 1, 65535),
-	); err != nil {
-		return err
-	}
 	p.settings, p.configuredTotal = s, 0
 	for _, n := range s.DemandByZone {
 		p.configuredTotal += uint64(n)
@@ -82,11 +70,7 @@ func checkDemand(zones map[string]int64) error {
 		if name == "" || len(name) > maxZoneName {
 			return fmt.Errorf("demandByZone: the name of zone %.80q has not 1 to %d bytes", name, maxZoneName)
 		}
-		n := zones[name]
-		if err := weights.InRange("demandByZone."+name, n, 0, maxZoneDemand); err != nil {
-			return err
-		}
-		total += n
+		total += zones[name]
 	}
 	if total == 0 {
 		return fmt.Errorf("demandByZone: no zone has demand")

@@ -218,7 +218,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"demandByZone":{"a":0,"b":0}}`:          "demandByZone: no zone has demand",
 		`{"demandByZone":{"a":1,"b":-1}}`:         "demandByZone.b: -1 is not 0 to 1000000",
 		`{"demandByZone":{"a":1,"":1}}`:           `demandByZone: the name of zone "" has not 1 to 63 bytes`,
-		`{"demandByZone":{"a":1.5}}`:              "demandByZone: want an integer, got 1.5",
+		`{"demandByZone":{"a":1.5}}`:              "demandByZone.a: want an integer, got 1.5",
 		`{"demandByZone":["a"]}`:                  "demandByZone: want an object, got a list",
 		`{"minEndpointsPerZone":0}`:               "minEndpointsPerZone: 0 is not 1 to 1000",
 		`{"hysteresisPercent":51}`:                "hysteresisPercent: 51 is not 0 to 50",
