@@ -71,9 +71,10 @@ func (c *compiler) wait(ctx context.Context) (done func(), _ error) {
 	}
 }
 
-// compile runs a child process that compiles a rewritten module into dir, a folder for wazero's compilation cache.
-func (c *compiler) compile(ctx context.Context, dir string, metered []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, compileTimeout)
+// compile runs a child process that compiles a rewritten module into dir, a folder for wazero's compilation cache. When ctx ends, the
+// child is killed and not waited for: with the lowest priority, it may take seconds to end.
+func (c *compiler) compile(outer context.Context, dir string, metered []byte) error {
+	ctx, cancel := context.WithTimeout(outer, compileTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = append(append([]string{}, c.argv...), dir, strconv.FormatInt(int64((c.limits.CPU+time.Second-1)/time.Second), 10),
@@ -83,11 +84,17 @@ func (c *compiler) compile(ctx context.Context, dir string, metered []byte) erro
 	cmd.Stdin = bytes.NewReader(metered)
 	stderr := &headBuffer{limit: 4 << 10}
 	cmd.Stderr = stderr
-	err := runConfined(cmd)
-	if err == nil {
-		return nil
+	ended := make(chan error, 1)
+	go func() { ended <- runConfined(cmd) }()
+	select {
+	case err := <-ended:
+		if err == nil {
+			return nil
+		}
+		return c.explain(ctx, err, cmd.ProcessState, strings.TrimSpace(stderr.String()))
+	case <-outer.Done():
+		return fmt.Errorf("compile: %w", outer.Err())
 	}
-	return c.explain(ctx, err, cmd.ProcessState, strings.TrimSpace(stderr.String()))
 }
 
 // explain returns why a child process failed.

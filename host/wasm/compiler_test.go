@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -31,6 +33,7 @@ func childCommands() map[string]func(args []string) int {
 		"crash":   func([]string) int { panic("a bug of the compiler") },
 		"none":    func([]string) int { return 0 },
 		"load":    loadChild,
+		"orphan":  orphanChild,
 	}
 }
 
@@ -295,5 +298,97 @@ func TestCacheDeletesWhatProcessesLeft(t *testing.T) {
 	}
 	if _, err := os.Stat(used.dir); err != nil {
 		t.Error(err)
+	}
+}
+
+// orphanChild starts a process that keeps standard error open after this one is killed, and writes its ID into the folder.
+func orphanChild(args []string) int {
+	cmd := exec.Command("/bin/sleep", "600")
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		return 1
+	}
+	temp := filepath.Join(args[0], "temp")
+	if os.WriteFile(temp, []byte(strconv.Itoa(cmd.Process.Pid)), 0o600) != nil || os.Rename(temp, filepath.Join(args[0], "pid")) != nil {
+		return 1
+	}
+	time.Sleep(time.Hour)
+	return 0
+}
+
+// compileInOrphan starts a compilation whose child is orphanChild, and waits for it. end ends the context of the compilation.
+func compileInOrphan(t *testing.T) (end func(), ended <-chan error) {
+	t.Helper()
+	requireChildren(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	dir, result := t.TempDir(), make(chan error, 1)
+	go func() {
+		result <- newCompiler(childCommand("orphan"), DefaultCompileLimits(), 1).compile(ctx, dir, nil)
+	}()
+	var id []byte
+	for end := time.Now().Add(time.Minute); id == nil; time.Sleep(time.Millisecond) {
+		if id, _ = os.ReadFile(filepath.Join(dir, "pid")); time.Now().After(end) {
+			t.Fatal("the child has not started")
+		}
+	}
+	pid, err := strconv.Atoi(string(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) })
+	return cancel, result
+}
+
+// TestCompilingKeepsThePriorityOfThreads: the Go runtime waits for all threads when it stops the world.
+func TestCompilingKeepsThePriorityOfThreads(t *testing.T) {
+	end, ended := compileInOrphan(t)
+	want, err := unix.Getpriority(unix.PRIO_PROCESS, os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		id, err := strconv.Atoi(task.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := unix.Getpriority(unix.PRIO_PROCESS, id); err == nil && got != want {
+			t.Errorf("thread %d has nice value %d, the process %d", id, 20-got, 20-want)
+		}
+	}
+	end()
+	<-ended
+}
+
+// TestEndDoesNotWaitForTheCompiler, which may take long to end after it is killed.
+func TestEndDoesNotWaitForTheCompiler(t *testing.T) {
+	end, ended := compileInOrphan(t)
+	end()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("waits for the child")
+	}
+}
+
+func TestNothingIsLoadedAfterTheEnd(t *testing.T) {
+	h := newHost(t, Options{CacheDir: noCache})
+	p := load(t, h, goodWAT(t), "")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if other, err := h.Open(ctx, "other", goodWAT(t), LoadOptions{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Open: %v, %v", other, err)
+	}
+	if _, err := p.Check(ctx, ""); !errors.Is(err, context.Canceled) {
+		t.Errorf("Check: %v", err)
+	}
+	if err := p.Start(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Start: %v", err)
 	}
 }

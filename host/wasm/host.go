@@ -158,9 +158,12 @@ func (h *Host) LoadWith(ctx context.Context, name string, wasm, settings []byte,
 	return p, nil
 }
 
-// Open loads a module. A large one takes seconds of CPU time, bounded by Limits; ctx cancels compilation between functions. Before
+// Open loads a module. A large one takes seconds of CPU time, bounded by Limits; ctx cancels compilation. Before
 // the first Decide, Check it with the settings that it is used with, and Start it.
 func (h *Host) Open(ctx context.Context, name string, wasm []byte, options LoadOptions) (*Plugin, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	options.Instances = max(2, cmp.Or(options.Instances, DefaultInstances))
 	limits := h.limits
 	if options.MemoryPages > 0 {

@@ -230,6 +230,9 @@ func (p *Plugin) Start(ctx context.Context) error {
 	if p.options.PerNamespace {
 		return nil
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.host.retryAfterCompile(ctx, func() error {
@@ -266,6 +269,14 @@ func (p *Plugin) Check(ctx context.Context, settings string) (SelfTest, error) {
 		p.declared.set(settings, q.declared.of(settings))
 	}
 	return q.report.SelfTest, err
+}
+
+// Reset closes all instances and forgets failures and limits of rates, as a new process would have it. Counters, and what Check has found, stay.
+func (p *Plugin) Reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dropAll()
+	p.breakers, p.impure, p.newInstances, p.logLimit, p.repeats = nil, nil, instanceRate{}, logLimiter{}, p.newRepeats()
 }
 
 // Needs implements policy.Plugin: the needs that Check has found. It does not wait for a running Decide.

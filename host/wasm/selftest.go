@@ -72,6 +72,9 @@ func inOrder(n int) []int {
 // Each call has the fuel of a decision, and the time of a configuration: a virtual machine counts time in which it does not run, and one
 // such call would refuse the module.
 func (p *Plugin) selfTest(ctx context.Context, settings string) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("self-test: %w", err)
+	}
 	if err := p.ensureGuest(); err != nil {
 		return err
 	}

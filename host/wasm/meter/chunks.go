@@ -1,6 +1,6 @@
 package meter
 
-// memory.fill and memory.copy run without a check, and a page that is touched for the first time takes microseconds: all of a
+// memory.fill, memory.copy and memory.init run without a check, and a page that is touched for the first time takes microseconds: all of a
 // large memory took 40 ms, and more in virtual machines whose memory is new to their host. So a large operation is done in
 // chunks, with a check before each: a function of the meter's does all chunks but the last, and the guest's instruction the rest.
 
@@ -8,12 +8,18 @@ package meter
 const chunkBytes = 1 << 20
 
 // chunked is an operation that is done in chunks.
-type chunked uint8
+type chunked struct {
+	op      chunkedOp
+	segment uint32 // of chunkedInit
+}
+
+type chunkedOp uint8
 
 const (
-	notChunked chunked = iota
+	notChunked chunkedOp = iota
 	chunkedFill
 	chunkedCopy
+	chunkedInit
 )
 
 const i32 = 0x7f
@@ -22,9 +28,9 @@ const i32 = 0x7f
 // and stay on the stack.
 func (e *emitter) chunk(b []byte, scratch uint32, kind chunked) []byte {
 	t := e.funcType([]byte{i32, i32, i32}, []byte{i32, i32, i32})
-	b = appendU32(append(b, 0x20), scratch)                   // local.get
-	b = append(appendS64(append(b, 0x41), e.chunkSize), 0x4b) // i32.const, i32.gt_u
-	b = appendS64(append(b, 0x04), int64(t))                  // if
+	b = appendU32(append(b, 0x20), scratch)                     // local.get
+	b = append(appendS64(append(b, 0x41), e.m.chunkSize), 0x4b) // i32.const, i32.gt_u
+	b = appendS64(append(b, 0x04), int64(t))                    // if
 	return append(appendU32(append(b, 0x10), e.helper(kind)), 0x0b)
 }
 
@@ -64,7 +70,7 @@ func (e *emitter) functionSection() []byte {
 func (e *emitter) helperBody(b []byte, kind chunked) []byte {
 	const to, from, n = 0, 1, 2
 	get := func(local byte) { b = append(b, 0x20, local) }
-	chunk := func() { b = appendS64(append(b, 0x41), e.chunkSize) }
+	chunk := func() { b = appendS64(append(b, 0x41), e.m.chunkSize) }
 	// move adds a chunk to a local (0x6a), or subtracts one (0x6b).
 	move := func(local, op byte) { get(local); chunk(); b = append(b, op, 0x21, local) }
 	again := func() { get(n); chunk(); b = append(b, 0x4b, 0x0d, 0) } // i32.gt_u, br_if
@@ -79,7 +85,24 @@ func (e *emitter) helperBody(b []byte, kind chunked) []byte {
 	}
 	b = append(b, 0, 0x02, 0x40) // no locals, block
 	inBounds(to)
-	switch kind {
+	switch kind.op {
+	case chunkedInit:
+		get(from)
+		b = append(b, 0xad)
+		get(n)
+		b = append(b, 0xad, 0x7c)                                          // i64.add
+		b = appendS64(append(b, 0x42), int64(e.m.dataSizes[kind.segment])) // i64.const: a segment that was dropped traps in the first chunk
+		b = append(append(b, 0x56), 0x0d, 0)                               // i64.gt_u, br_if
+		b = e.check(append(b, 0x03, 0x40))                                 // loop
+		get(to)
+		get(from)
+		chunk()
+		b = append(appendU32(append(b, 0xfc, 8), kind.segment), 0)
+		move(to, 0x6a)
+		move(from, 0x6a)
+		move(n, 0x6b)
+		again()
+		b = append(b, 0x0b)
 	case chunkedFill:
 		b = e.check(append(b, 0x03, 0x40)) // loop
 		get(to)

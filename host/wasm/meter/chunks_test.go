@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/tetratelabs/wazero"
@@ -15,12 +16,21 @@ import (
 
 const bulkOperations = `(module (memory (export "memory") 1)
 	(func (export "fill") (param i32 i32 i32) (memory.fill (local.get 0) (local.get 1) (local.get 2)))
-	(func (export "copy") (param i32 i32 i32) (memory.copy (local.get 0) (local.get 1) (local.get 2))))`
+	(func (export "copy") (param i32 i32 i32) (memory.copy (local.get 0) (local.get 1) (local.get 2)))
+	(func (export "init") (param i32 i32 i32) (memory.init $d (local.get 0) (local.get 1) (local.get 2)))
+	(func (export "drop") (data.drop $d))
+	(data $d "%s"))`
 
 // TestOperationsInChunksEqualWholeOnes compares random operations, many of which overlap or are out of bounds, with Go's.
 func TestOperationsInChunksEqualWholeOnes(t *testing.T) {
 	const chunk = 64
-	out, _, err := rewrite(testenv.WAT(t, bulkOperations), DefaultLimits(), chunk)
+	r := rand.New(rand.NewPCG(1, 1))
+	data, text := make([]byte, 5*chunk), strings.Builder{}
+	for i := range data {
+		data[i] = byte(r.Uint32())
+		fmt.Fprintf(&text, "\\%02x", data[i])
+	}
+	out, _, err := rewrite(testenv.WAT(t, fmt.Sprintf(bulkOperations, text.String())), DefaultLimits(), chunk)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +45,6 @@ func TestOperationsInChunksEqualWholeOnes(t *testing.T) {
 	if !ok {
 		t.Fatal("no memory")
 	}
-	r := rand.New(rand.NewPCG(1, 1))
 	for i := range memory {
 		memory[i] = byte(r.Uint32())
 	}
@@ -64,7 +73,12 @@ func TestOperationsInChunksEqualWholeOnes(t *testing.T) {
 			}
 		}
 		fits := uint64(to)+uint64(n) <= uint64(size)
-		if r.IntN(2) == 0 {
+		switch r.IntN(3) {
+		case 0:
+			from %= 8 * chunk
+			name, op = "init", func() { copy(want[to:to+n], data[from:from+n]) }
+			fits = fits && uint64(from)+uint64(n) <= uint64(len(data))
+		case 1:
 			name, op = "copy", func() { copy(want[to:to+n], want[from:from+n]) }
 			fits = fits && uint64(from)+uint64(n) <= uint64(size)
 		}
@@ -86,17 +100,22 @@ func TestOperationsInChunksEqualWholeOnes(t *testing.T) {
 	if trapped < 100 || trapped > 15_000 {
 		t.Errorf("%d operations were out of bounds", trapped)
 	}
+	if _, err := m.ExportedFunction("drop").Call(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.ExportedFunction("init").Call(ctx, 0, 0, 3*chunk); err == nil || !bytes.Equal(memory, want) {
+		t.Fatalf("from a segment that was dropped: %v", err)
+	}
 }
 
 // TestChunksAreChecked looks for a check in each loop over chunks.
 func TestChunksAreChecked(t *testing.T) {
 	const chunk = 64
-	for _, kind := range []chunked{chunkedFill, chunkedCopy} {
-		m := &module{types: []FuncType{{[]byte{i32, i32, i32}, []byte{i32, i32, i32}}}}
+	for _, kind := range []chunkedOp{chunkedFill, chunkedCopy, chunkedInit} {
+		m := &module{chunkSize: chunk, dataSizes: []int{3 * chunk}, types: []FuncType{{[]byte{i32, i32, i32}, []byte{i32, i32, i32}}}}
 		e := newEmitter(m)
-		e.chunkSize = chunk
-		body := e.helperBody(nil, kind)
-		if n := bytes.Count(body, e.check(nil)); n != map[chunked]int{chunkedFill: 1, chunkedCopy: 2}[kind] {
+		body := e.helperBody(nil, chunked{op: kind})
+		if n := bytes.Count(body, e.check(nil)); n != map[chunkedOp]int{chunkedFill: 1, chunkedCopy: 2, chunkedInit: 1}[kind] {
 			t.Errorf("%d: %d checks", kind, n)
 		}
 	}

@@ -20,8 +20,7 @@ type emitter struct {
 	stack uint32
 	floor uint32
 
-	chunkSize int64     // bytes
-	helpers   []chunked // whose functions are added
+	helpers []chunked // whose functions are added
 }
 
 func newEmitter(m *module) *emitter {
@@ -96,7 +95,7 @@ func (e *emitter) body(out []byte, fn int, raw []byte, b *body) []byte {
 			}
 		case editBulk:
 			out = e.sized(out, scratch, ed)
-			if ed.chunk != notChunked {
+			if ed.chunk.op != notChunked {
 				out = e.chunk(out, scratch, ed.chunk)
 			}
 		case editReturn:

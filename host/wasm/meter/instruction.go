@@ -251,7 +251,7 @@ func (s *scanner) memArg() {
 }
 
 // sized charges an operation that began at start by the number on top of the stack.
-func (s *scanner) sized(start int, cost, unit int64) { s.sizedChunks(start, cost, unit, notChunked) }
+func (s *scanner) sized(start int, cost, unit int64) { s.sizedChunks(start, cost, unit, chunked{}) }
 
 // sizedChunks is sized for an operation that is done in chunks.
 func (s *scanner) sizedChunks(start int, cost, unit int64, chunk chunked) {
@@ -260,7 +260,7 @@ func (s *scanner) sizedChunks(start int, cost, unit int64, chunk chunked) {
 	s.loop()
 	s.b.edits = append(s.b.edits, edit{pos: start, kind: editBulk, cost: cost, unit: unit, check: true, chunk: chunk})
 	s.since = 0
-	if chunk != notChunked {
+	if chunk.op != notChunked {
 		s.countChunk()
 	}
 }

@@ -18,10 +18,11 @@ func (s *scanner) misc(start int) {
 			s.r.fail("a memory instruction without a memory")
 		}
 	}
-	data := func() {
-		if x := s.r.u32(); s.r.err == nil && (int64(x) >= int64(s.m.dataSegments) || !s.m.hasCount) {
+	data := func() (x uint32) {
+		if x = s.r.u32(); s.r.err == nil && (int64(x) >= int64(s.m.dataSegments) || !s.m.hasCount) {
 			s.r.fail("data segment %d does not exist, the data count section says %d", x, s.m.dataSegments)
 		}
+		return x
 	}
 	elem := func() {
 		if x := s.r.u32(); s.r.err == nil && int64(x) >= int64(s.m.elementSegments) {
@@ -40,19 +41,22 @@ func (s *scanner) misc(start int) {
 	case op <= 7: // saturating truncation
 		s.charge(costConvert)
 	case op == 8: // memory.init
-		data()
+		var chunk chunked
+		if x := data(); int(x) < len(s.m.dataSizes) && int64(s.m.dataSizes[x]) > s.m.chunkSize {
+			chunk = chunked{chunkedInit, x}
+		}
 		zero()
-		s.sized(start, costBulk, -bytesPerFuel)
+		s.sizedChunks(start, costBulk, -bytesPerFuel, chunk)
 	case op == 9: // data.drop
 		data()
 		s.charge(costDrop)
 	case op == 10: // memory.copy
 		zero()
 		zero()
-		s.sizedChunks(start, costBulk, -bytesPerFuel, chunkedCopy)
+		s.sizedChunks(start, costBulk, -bytesPerFuel, chunked{op: chunkedCopy})
 	case op == 11: // memory.fill
 		zero()
-		s.sizedChunks(start, costBulk, -bytesPerFuel, chunkedFill)
+		s.sizedChunks(start, costBulk, -bytesPerFuel, chunked{op: chunkedFill})
 	case op == 12: // table.init
 		elem()
 		s.table()

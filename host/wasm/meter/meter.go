@@ -18,6 +18,7 @@ type Info struct {
 	Globals     int      // of the guest
 	TableMin    int      // elements of all tables of a new instance
 	TableMax    int      // elements to which all tables can grow together
+	Producers   []Producer
 }
 
 // InstantiateFuel is the price of an instance: the engine evaluates an expression for each element, data segment and
@@ -36,7 +37,7 @@ func Rewrite(wasm []byte, limits Limits) ([]byte, *Info, error) {
 }
 
 func rewrite(wasm []byte, limits Limits, chunkSize int64) ([]byte, *Info, error) {
-	m := &module{limits: &limits, ops: newOpcodes(), vectors: newVectorPushes()}
+	m := &module{limits: &limits, chunkSize: chunkSize, ops: newOpcodes(), vectors: newVectorPushes()}
 	if err := m.split(wasm); err != nil {
 		return nil, nil, err
 	}
@@ -44,7 +45,7 @@ func rewrite(wasm []byte, limits Limits, chunkSize int64) ([]byte, *Info, error)
 		return nil, nil, err
 	}
 	info := &Info{Size: len(wasm), Functions: len(m.bodies), Imports: m.imports, Exports: m.exports,
-		Start: m.hasStart, Elements: m.elements, Data: m.dataSegments, DataBytes: m.dataBytes, Globals: m.globals}
+		Start: m.hasStart, Elements: m.elements, Data: m.dataSegments, DataBytes: m.dataBytes, Globals: m.globals, Producers: m.producers}
 	for _, t := range m.tables {
 		info.TableMin += int(t.min)
 		info.TableMax += int(t.max)
@@ -53,7 +54,6 @@ func rewrite(wasm []byte, limits Limits, chunkSize int64) ([]byte, *Info, error)
 		info.MemoryMin, info.MemoryMax = m.memory.min, m.memory.max
 	}
 	e := newEmitter(m)
-	e.chunkSize = chunkSize
 	code, err := e.code(info)
 	if err != nil {
 		return nil, nil, err

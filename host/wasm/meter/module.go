@@ -83,6 +83,9 @@ type Export struct {
 	Type FuncType // of a function
 }
 
+// Producer is an entry of the producers section: what made the module, as it says itself.
+type Producer struct{ Field, Name, Version string }
+
 // module contains the checked sections of a guest. Slices refer to the input.
 type module struct {
 	limits          *Limits
@@ -100,13 +103,16 @@ type module struct {
 	elements        int // of all segments
 	dataSegments    int // from the data count section if there is one
 	hasCount        bool
-	dataBytes       int // of all segments
+	dataBytes       int   // of all segments
+	dataSizes       []int // of the segments, bytes
+	chunkSize       int64 // of operations, bytes: see chunkBytes
 	memory          *memory
 	start           uint32
 	hasStart        bool
 	hostReachable   bool // an imported function is callable through a table or a reference
 	names           map[uint32]string
 	modName         string
+	producers       []Producer
 	bodies          [][]byte
 }
 

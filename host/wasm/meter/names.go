@@ -16,14 +16,35 @@ const (
 	maxNames     = 1 << 20
 )
 
-// custom reads a custom section. Only the names of the module and its functions are kept.
+// maxProducers bounds the entries of the producers section that are kept.
+const maxProducers = 64
+
+// custom reads a custom section. Only the names of the module and its functions, and its producers, are kept.
 func (m *module) custom(content []byte) error {
 	r := reader{b: content}
-	if title := r.name(); title != "name" || m.names != nil {
+	switch title := r.name(); {
+	case title == "name" && m.names == nil:
+		m.readNames(&r)
+	case title == "producers" && m.producers == nil:
+		m.readProducers(&r)
+	default:
 		return r.err
 	}
-	m.readNames(&r)
 	return nil
+}
+
+// readProducers reads what the tool conventions of WebAssembly specify: fields such as language, each with names and versions.
+func (m *module) readProducers(r *reader) {
+	for n := r.count("fields", maxProducers, 2); n > 0; n-- {
+		field := r.name()
+		for k := r.count("values", maxProducers, 2); k > 0; k-- {
+			name, version := r.name(), r.name()
+			if r.err != nil || len(m.producers) == maxProducers {
+				return
+			}
+			m.producers = append(m.producers, Producer{shortName(field), shortName(name), shortName(version)})
+		}
+	}
 }
 
 func (m *module) readNames(r *reader) {

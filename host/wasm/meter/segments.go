@@ -120,7 +120,8 @@ func (m *module) readData(r *reader) {
 		if flag != 1 {
 			m.constExpr(r, m.globals)
 		}
-		m.dataBytes += len(r.bytes(int(r.u32())))
+		m.dataSizes = append(m.dataSizes, len(r.bytes(int(r.u32()))))
+		m.dataBytes += m.dataSizes[i]
 	}
 	if m.dataSegments = n; r.err == nil && m.dataBytes > m.limits.DataBytes {
 		r.fail("%d bytes of data, the limit is %d", m.dataBytes, m.limits.DataBytes)
