@@ -2,12 +2,12 @@ package strictyaml
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"sigs.k8s.io/yaml"
 )
 
@@ -72,32 +72,33 @@ func SplitYAML(text string) []Document {
 // SplitJSON splits a stream of JSON values. With an error it returns the values before the error.
 func SplitJSON(text string) ([]Document, error) {
 	var docs []Document
-	dec := json.NewDecoder(strings.NewReader(text))
+	dec := jsontext.NewDecoder(strings.NewReader(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	line, counted := 1, 0
 	for {
-		at := dec.InputOffset()
-		var raw json.RawMessage
-		err := dec.Decode(&raw)
+		at := int(dec.InputOffset())
+		raw, err := dec.ReadValue()
 		if errors.Is(err, io.EOF) {
 			return docs, nil
 		}
 		if err != nil {
 			begin := text[:len(text)-len(strings.TrimLeft(text[at:], " \t\r\n"))]
 			line := 1 + strings.Count(begin, "\n")
-			if s := (*json.SyntaxError)(nil); errors.As(err, &s) {
-				line = 1 + strings.Count(text[:min(int(s.Offset), len(text))], "\n")
-			} else if errors.Is(err, io.ErrUnexpectedEOF) {
+			if s := (*jsontext.SyntacticError)(nil); errors.Is(err, io.ErrUnexpectedEOF) {
 				err = errors.New("unexpected end of JSON")
+			} else if errors.As(err, &s) {
+				line = 1 + strings.Count(text[:min(int(s.ByteOffset), len(text))], "\n")
+				err = s.Err
 			}
 			return docs, &SyntaxError{line, err}
 		}
-		start := int(dec.InputOffset()) - len(raw)
+		end := int(dec.InputOffset())
+		start := end - len(raw)
 		line += strings.Count(text[counted:start], "\n")
 		counted = start
 		if deep := tooDeepOffset(raw); deep >= 0 {
 			return docs, &SyntaxError{line + bytes.Count(raw[:deep], []byte("\n")), errTooDeep}
 		}
-		docs = append(docs, Document{string(raw), line})
+		docs = append(docs, Document{text[start:end], line})
 	}
 }
 
@@ -109,12 +110,15 @@ func (d Document) ToJSON() (raw []byte, duplicates, err error) {
 		if err := d.checkSize(); err != nil {
 			return nil, nil, err
 		}
+	} else {
+		raw = d.listToJSON()
 	}
-	raw, err = yaml.YAMLToJSONStrict([]byte(d.Text))
-	if err != nil {
-		duplicates = d.syntaxError(err)
-		if raw, err = yaml.YAMLToJSON([]byte(d.Text)); err != nil {
-			return nil, nil, d.syntaxError(err)
+	if raw == nil {
+		if raw, err = yaml.YAMLToJSONStrict([]byte(d.Text)); err != nil {
+			duplicates = d.syntaxError(err)
+			if raw, err = yaml.YAMLToJSON([]byte(d.Text)); err != nil {
+				return nil, nil, d.syntaxError(err)
+			}
 		}
 	}
 	if tooDeepOffset(raw) >= 0 {

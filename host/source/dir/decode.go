@@ -1,11 +1,16 @@
 package dir
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source"
@@ -29,13 +34,20 @@ var kinds = []string{kindService, kindSlice, kindNode, kindEndpoints, kindCIDR, 
 
 // decode decodes the objects of a document from well-formed JSON.
 func (d *document) decode(raw []byte) {
-	tree, twice, more := strictyaml.ParseJSON(raw)
-	for _, path := range twice {
-		d.addProblem("", path, errors.New("duplicate key: the last one is used"))
+	if !jsontext.Value(raw).IsValid() { // it has duplicate keys or invalid UTF-8
+		tree, twice, more := strictyaml.ParseJSON(raw)
+		for _, path := range twice {
+			d.addProblem("", path, errors.New("duplicate key: the last one is used"))
+		}
+		d.problems.errors += more
+		var err error
+		if raw, err = json.Marshal(tree); err != nil { // cannot happen: it comes from JSON
+			d.addProblem("", "", err)
+			return
+		}
 	}
-	d.problems.errors += more
 	ignored := map[string]*ignoredKind{}
-	d.decodeItem(tree, "", "", 0, ignored)
+	d.decodeItem(raw, "", "", 0, ignored)
 	for _, id := range slices.Sorted(maps.Keys(ignored)) {
 		err := fmt.Errorf("%s is not supported: ignored", strings.TrimSpace(id))
 		if n := ignored[id].count; n > 1 {
@@ -56,23 +68,23 @@ func (d *document) addProblem(object, field string, err error) {
 }
 
 // decodeItem decodes one object, or the items of a list. Items of a typed list may omit the kind that it implies.
-func (d *document) decodeItem(tree any, where, implied string, depth int, ignored map[string]*ignoredKind) {
-	if tree == nil {
+func (d *document) decodeItem(raw jsontext.Value, where, implied string, depth int, ignored map[string]*ignoredKind) {
+	switch raw.Kind() {
+	case 'n':
 		return
-	}
-	m, ok := tree.(map[string]any)
-	if !ok {
+	case '{':
+	default:
 		d.incomplete = true
-		d.addProblem("", where, fmt.Errorf("%s is not an object", strictyaml.Describe(tree)))
+		d.addProblem("", where, fmt.Errorf("%s is not an object", describe(raw)))
 		return
 	}
+	m := fieldsOf(raw)
 	version, kind := stringField(m, "apiVersion"), stringField(m, "kind")
 	if version == "" && kind == "" && implied != "" {
 		version, kind, _ = strings.Cut(implied, " ")
-		m["apiVersion"], m["kind"] = version, kind
 	}
 	id, itemKind := version+" "+kind, strings.TrimSuffix(version+" "+kind, "List")
-	meta, _ := m["metadata"].(map[string]any)
+	meta := fieldsOf(m["metadata"])
 	name := model.Name{Namespace: stringField(meta, "namespace"), Name: stringField(meta, "name")}
 	isList := id == "v1 List" || id != itemKind && slices.Contains(kinds, itemKind)
 	d.incomplete = d.incomplete || kind == "" || name.Name == "" && !isList
@@ -80,9 +92,9 @@ func (d *document) decodeItem(tree any, where, implied string, depth int, ignore
 	case kind == "":
 		d.addProblem("", strictyaml.JoinPath(where, "kind"), errors.New("missing or not a string: the object is not used"))
 	case isList:
-		d.decodeList(m, where, itemKind, depth, ignored)
+		d.decodeList(m["items"], where, itemKind, depth, ignored)
 	case slices.Contains(kinds, id):
-		d.decodeObject(m, id, kind, name)
+		d.decodeObject(raw, id, kind, name)
 	case slices.ContainsFunc(kinds, func(k string) bool { return strings.HasSuffix(k, " "+kind) }):
 		d.addProblem(objectTitle(kind, name), "apiVersion", fmt.Errorf("%q is not supported, only %q", version, versionOf(kind)))
 	default:
@@ -102,27 +114,41 @@ func versionOf(kind string) string {
 	return ""
 }
 
-func (d *document) decodeList(m map[string]any, where, implied string, depth int, ignored map[string]*ignoredKind) {
+func (d *document) decodeList(raw jsontext.Value, where, implied string, depth int, ignored map[string]*ignoredKind) {
 	if implied == "v1 " {
 		implied = ""
 	}
-	items, ok := m["items"].([]any)
+	where = strictyaml.JoinPath(where, "items")
+	var items []jsontext.Value
 	switch {
-	case m["items"] == nil:
-	case !ok:
-		d.addProblem("", strictyaml.JoinPath(where, "items"), fmt.Errorf("%s is not a list", strictyaml.Describe(m["items"])))
+	case raw == nil || raw.Kind() == 'n':
+	case jsonv2.Unmarshal(raw, &items) != nil:
+		d.addProblem("", where, fmt.Errorf("%s is not a list", describe(raw)))
 	case depth == maxLists:
-		d.addProblem("", strictyaml.JoinPath(where, "items"), fmt.Errorf("lists are nested more than %d levels deep", maxLists))
-	}
-	if depth == maxLists {
+		d.addProblem("", where, fmt.Errorf("lists are nested more than %d levels deep", maxLists))
 		return
 	}
 	for i, it := range items {
-		d.decodeItem(it, fmt.Sprintf("%s[%d]", strictyaml.JoinPath(where, "items"), i), implied, depth+1, ignored)
+		d.decodeItem(it, where+"["+strconv.Itoa(i)+"]", implied, depth+1, ignored)
 	}
 }
 
-func stringField(m map[string]any, key string) string {
-	s, _ := m[key].(string)
+// fieldsOf returns the fields of an object, nil for any other value.
+func fieldsOf(raw jsontext.Value) (m map[string]jsontext.Value) {
+	if raw == nil || jsonv2.Unmarshal(raw, &m) != nil {
+		return nil
+	}
+	return m
+}
+
+func stringField(m map[string]jsontext.Value, key string) (s string) {
+	if raw := m[key]; raw == nil || raw.Kind() != '"' || jsonv2.Unmarshal(raw, &s) != nil {
+		return ""
+	}
 	return s
+}
+
+func describe(raw jsontext.Value) string {
+	tree, _, _ := strictyaml.ParseJSON(raw)
+	return strictyaml.Describe(tree)
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -59,10 +60,18 @@ func New(root string, opt Options) *Source {
 	return &Source{root: root, opt: opt}
 }
 
-// Load reads a directory once. The error is about the directory itself; all other problems are returned sorted by file.
+// Load reads a directory, or one file, once. The error is about the directory or the file itself; all other problems are returned sorted
+// by file.
 func Load(root string) (*model.Snapshot, []source.Problem, error) {
 	f := newDirectory(root)
-	if err := f.scan(nil, nil); err != nil {
+	if info, err := os.Stat(root); err == nil && info.Mode().IsRegular() {
+		rel := filepath.Base(root)
+		read, err := listedFile{path: root, rel: rel, realPath: root, info: info}.read(nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		f.files[rel] = read
+	} else if err := f.scan(nil, nil); err != nil {
 		return nil, nil, err
 	}
 	snap := model.NewSnapshot()
@@ -99,8 +108,8 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 		defer stop()
 		e.parent = parent
 	}
-	if err := e.scan(f, nil); err != nil {
-		return err
+	if err := e.scanUntil(ctx, f, nil); err != nil {
+		return unlessEnded(ctx, err)
 	}
 	if !e.watched[root] {
 		return fmt.Errorf("source directory %s: %w", s.root, errors.Join(problemErrors(e.problems)...))
@@ -111,8 +120,8 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 		if !ok {
 			return nil
 		}
-		if err := e.scan(f, dirty); err != nil {
-			return err
+		if err := e.scanUntil(ctx, f, dirty); err != nil {
+			return unlessEnded(ctx, err)
 		}
 	}
 	changes, problems := f.merge()
@@ -125,7 +134,9 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 		if !ok {
 			return nil
 		}
-		if err := e.scan(f, dirty); err != nil {
+		if err := e.scanUntil(ctx, f, dirty); ctx.Err() != nil {
+			return nil
+		} else if err != nil {
 			e.problems = append(e.problems, source.Problem{Err: fmt.Errorf("%w; keeping its objects", err)})
 		}
 		changes, problems := f.merge()
@@ -135,6 +146,14 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 			emit(changes)
 		}
 	}
+}
+
+// unlessEnded returns the error of a scan, nil if ctx has ended.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 func problemErrors(problems []source.Problem) []error {

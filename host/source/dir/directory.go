@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"runtime"
 	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/source"
@@ -65,13 +68,29 @@ func (f *directory) scan(dirty pathSet, onDir func(string)) error {
 			delete(f.writing, path)
 		}
 	}
-	for _, found := range t.found {
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	reads := make([]struct {
+		fresh *file
+		err   error
+	}, len(t.found))
+	for i, found := range t.found {
 		old := f.files[found.rel]
 		if old != nil && old.realPath == found.realPath && sameFile(old.info, found.info) && !dirty.has(found.path) && !dirty.has(found.realPath) {
 			next[found.rel] = old
 			continue
 		}
-		fresh, err := found.read(old)
+		g.Go(func() error {
+			reads[i].fresh, reads[i].err = found.read(old)
+			return nil
+		})
+	}
+	_ = g.Wait()
+	for i, found := range t.found {
+		old, fresh, err := f.files[found.rel], reads[i].fresh, reads[i].err
+		if fresh == nil && err == nil {
+			continue // unchanged
+		}
 		if err == nil && f.writing != nil && f.unfinished(found.path, fresh) {
 			if old != nil {
 				next[found.rel] = old

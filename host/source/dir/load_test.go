@@ -19,6 +19,28 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected parts of testdata")
 
+// TestLoadOfOneFile: a file is read as if it were alone in a folder; its neighbours are not.
+func TestLoadOfOneFile(t *testing.T) {
+	root := t.TempDir()
+	writeDump(t, filepath.Join(root, "dump.json"), 3)
+	writeDump(t, filepath.Join(root, "dump.yaml"), 3)
+	write(t, filepath.Join(root, "other.yaml"), "{")
+	json, problems, err := Load(filepath.Join(root, "dump.json"))
+	if err != nil || len(problems) > 0 || len(json.Services) != 3 || len(json.Slices) != 3 {
+		t.Fatalf("%v, %v, %+v", err, problems, json)
+	}
+	yaml, _, err := Load(filepath.Join(root, "dump.yaml"))
+	if d := cmp.Diff(dump(json, nil), dump(yaml, problems)); d != "" || err != nil {
+		t.Errorf("%v, JSON and YAML differ:\n%s", err, d)
+	}
+	if _, problems, err := Load(filepath.Join(root, "other.yaml")); err != nil || len(problems) != 1 || problems[0].File != "other.yaml" {
+		t.Errorf("a file that is not well-formed: %v, %v", err, problems)
+	}
+	if _, _, err := Load(filepath.Join(root, "absent.json")); err == nil {
+		t.Error("a file that does not exist has no error")
+	}
+}
+
 // TestLoad reads each archive's files as a folder; its part "want" is what comes of them.
 func TestLoad(t *testing.T) {
 	archives, err := filepath.Glob("testdata/*.txtar")

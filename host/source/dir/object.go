@@ -41,7 +41,7 @@ func objectTitle(kind string, name model.Name) string {
 }
 
 // decodeObject decodes and converts an object of a known kind.
-func (d *document) decodeObject(m map[string]any, id, kind string, name model.Name) {
+func (d *document) decodeObject(raw []byte, id, kind string, name model.Name) {
 	if id == kindNode || id == kindCIDR {
 		name.Namespace = ""
 	} else if name.Namespace == "" {
@@ -56,7 +56,7 @@ func (d *document) decodeObject(m map[string]any, id, kind string, name model.Na
 	var problems []source.Problem
 	switch id {
 	case kindService:
-		v, unfit := strictyaml.Decode[corev1.Service](m)
+		v, unfit := strictyaml.Decode[corev1.Service](raw)
 		fieldErrors = unfit
 		dropUnsafeServiceFields(v, unfit)
 		v.Namespace = name.Namespace
@@ -68,7 +68,7 @@ func (d *document) decodeObject(m map[string]any, id, kind string, name model.Na
 				Err: errors.New("not set; a directory has no allocator, so the Service is not proxied")})
 		}
 	case kindSlice:
-		v, unfit := strictyaml.Decode[discoveryv1.EndpointSlice](m)
+		v, unfit := strictyaml.Decode[discoveryv1.EndpointSlice](raw)
 		fieldErrors = unfit
 		dropUnsafeSliceFields(v, unfit)
 		v.Namespace = name.Namespace
@@ -83,24 +83,24 @@ func (d *document) decodeObject(m map[string]any, id, kind string, name model.Na
 				Err: fmt.Errorf("no label %s: the slice belongs to no Service", discoveryv1.LabelServiceName)})
 		}
 	case kindNode:
-		v, unfit := strictyaml.Decode[corev1.Node](m)
+		v, unfit := strictyaml.Decode[corev1.Node](raw)
 		fieldErrors = unfit
 		v.Name = name.Name
 		o.node, problems = source.Node(v)
 		o.node.Ready = o.node.Ready || !slices.ContainsFunc(v.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
 	case kindCIDR:
-		v, unfit := strictyaml.Decode[networkingv1.ServiceCIDR](m)
+		v, unfit := strictyaml.Decode[networkingv1.ServiceCIDR](raw)
 		fieldErrors = unfit
 		v.Name = name.Name
 		o.cidr, problems = source.ServiceCIDR(v)
 	case kindPod:
-		v, unfit := strictyaml.Decode[corev1.Pod](m)
+		v, unfit := strictyaml.Decode[corev1.Pod](raw)
 		fieldErrors = unfit
 		v.Namespace, v.Name = name.Namespace, name.Name
 		o.pod, problems = source.Pod(v, nil)
 	case kindEndpoints:
 		//lint:ignore SA1019 older manifests contain Endpoints, and clusters mirror them
-		v, unfit := strictyaml.Decode[corev1.Endpoints](m)
+		v, unfit := strictyaml.Decode[corev1.Endpoints](raw)
 		fieldErrors = unfit
 		dropUnsafeEndpointsFields(v, unfit)
 		v.Namespace = name.Namespace

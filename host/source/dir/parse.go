@@ -4,6 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-proxy/sluice/host/source"
 	"github.com/sluice-proxy/sluice/host/strictyaml"
@@ -34,32 +38,43 @@ func parse(text []byte, isJSON bool, known []*document) ([]*document, *source.Pr
 	for _, d := range known {
 		old[d.text] = d
 	}
-	var docs []*document
-	for _, part := range parts {
-		d := &document{text: part.Text, line: part.Line}
+	docs := make([]*document, len(parts))
+	errs := make([]error, len(parts))
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, part := range parts {
 		if o := old[part.Text]; o != nil {
-			d.objects, d.problems, d.incomplete = o.objects, o.problems, o.incomplete
-			docs = append(docs, d)
+			docs[i] = &document{text: part.Text, line: part.Line, objects: o.objects, problems: o.problems, incomplete: o.incomplete}
 			continue
 		}
-		raw := []byte(part.Text)
-		if !isJSON {
-			var twice, err error
-			if raw, twice, err = part.ToJSON(); err != nil {
-				if broken == nil {
-					broken = err
-				}
-				continue
-			}
-			if twice != nil {
-				d.addProblem("", "", fmt.Errorf("%w: the last one is used", errors.Unwrap(twice)))
-			}
-		}
-		d.decode(raw)
-		docs = append(docs, d)
+		g.Go(func() error {
+			docs[i], errs[i] = newDocument(part, isJSON)
+			return nil
+		})
 	}
+	_ = g.Wait()
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 && broken == nil {
+		broken = errs[i]
+	}
+	docs = slices.DeleteFunc(docs, func(d *document) bool { return d == nil })
 	if s := (*strictyaml.SyntaxError)(nil); errors.As(broken, &s) {
 		return docs, &source.Problem{Line: s.Line, Err: s.Err}
 	}
 	return docs, nil
+}
+
+// newDocument decodes a document of a file. The error is that it is not well-formed.
+func newDocument(part strictyaml.Document, isJSON bool) (*document, error) {
+	d, raw := &document{text: part.Text, line: part.Line}, []byte(part.Text)
+	if !isJSON {
+		var twice, err error
+		if raw, twice, err = part.ToJSON(); err != nil {
+			return nil, err
+		}
+		if twice != nil {
+			d.addProblem("", "", fmt.Errorf("%w: the last one is used", errors.Unwrap(twice)))
+		}
+	}
+	d.decode(raw)
+	return d, nil
 }

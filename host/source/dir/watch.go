@@ -30,6 +30,19 @@ type watcher struct {
 	retryDelay time.Duration
 }
 
+// scanUntil is scan, unless ctx ends before: decoding a large file takes seconds, and cannot be interrupted. The scan then goes on alone,
+// and f may not be used any more.
+func (e *watcher) scanUntil(ctx context.Context, f *directory, dirty pathSet) error {
+	done := make(chan error, 1)
+	go func() { done <- e.scan(f, dirty) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // scan scans f and watches exactly its directories. A directory is watched before it is listed, so that no change is
 // missed in between.
 func (e *watcher) scan(f *directory, dirty pathSet) error {

@@ -280,3 +280,28 @@ func BenchmarkChange(b *testing.B) {
 		})
 	}
 }
+
+func TestEndDoesNotWaitForALargeFile(t *testing.T) {
+	root := t.TempDir()
+	writeDump(t, filepath.Join(root, "dump.yaml"), 200)
+	begin := time.Now()
+	if _, _, err := Load(root); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(begin)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- New(root, Options{}).Run(ctx, func([]model.Change) { t.Error("emitted something") })
+	}()
+	time.Sleep(took / 10)
+	cancel()
+	begin = time.Now()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if waited := time.Since(begin); waited > took/2 {
+		t.Errorf("Run ended %s after its context; reading the file takes %s", waited, took)
+	}
+	time.Sleep(took) // for the goroutine that reads it
+}

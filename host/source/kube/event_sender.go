@@ -110,7 +110,7 @@ func action(reason string) string {
 		return "StartSluice"
 	case ReasonConfigurationRejected, ReasonConfigurationApplied, ReasonPluginLoadFailed, ReasonPluginLoaded:
 		return "LoadConfiguration"
-	case ReasonFailedToEvaluatePolicy, ReasonShedBounded, ReasonPanicHold, ReasonPanicHoldEnded, ReasonServiceSettingsRefused,
+	case ReasonFailedToEvaluatePolicy, ReasonFailedToEvaluateShadow, ReasonPolicyFellBack, ReasonShedBounded, ReasonPanicHold, ReasonPanicHoldEnded, ReasonServiceSettingsRefused,
 		ReasonPolicyNotFound, ReasonPolicyNotAllowed:
 		return "EvaluatePolicy"
 	case ReasonFrontendConflict, ReasonServiceLimited, ReasonFrontendNotProgrammed, ReasonSessionAffinityFull:

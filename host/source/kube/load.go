@@ -15,12 +15,16 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// Load reads a cluster once, as the given node sees it; the other Nodes and Pods only if a Service needs them. on may be nil. The
-// problems are those of objects, in the order of the lists.
+// Load reads a cluster once, as the given node sees it; the other Nodes and Pods only if a Service needs them. Without a node, it reads all
+// Nodes with their labels. on may be nil. The problems are those of objects, in the order of the lists.
 func Load(ctx context.Context, c *Client, node string, on NeedsOn) (*model.Snapshot, []source.Problem, error) {
 	snap := model.NewSnapshot()
 	var annotations serviceAnnotations
-	problems, err := load(ctx, c.node(node), nodeKind(), snap, nil)
+	own := c.node(node)
+	if node == "" {
+		own = c.allNodes()
+	}
+	problems, err := load(ctx, own, nodeKind(), snap, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -42,8 +46,8 @@ func Load(ctx context.Context, c *Client, node string, on NeedsOn) (*model.Snaps
 	for name, v := range snap.Services {
 		d.observe(name, v)
 	}
-	nodes := len(d.nodes) > 0
-	if nodes {
+	nodes := node == "" || len(d.nodes) > 0
+	if nodes && node != "" {
 		if problems, err = load(ctx, c.otherNodes(node), otherNodeKind(), snap, problems); err != nil {
 			return nil, nil, err
 		}

@@ -147,6 +147,7 @@ func TestManySelectorsShareAWatchOfTheirNamespace(t *testing.T) {
 	for i := range maxSelectors {
 		r.waitPods(fmt.Sprint("app", i), model.PodsRead)
 	}
+	r.waitPods("same", model.PodsRead)
 	r.waitPods("none", model.PodsRead)
 	if s := r.source.PodStats(); s.Watches != maxSelectors || s.Pods != maxSelectors || s.Services[model.PodsRead] != maxSelectors+2 {
 		t.Errorf("%+v", s)

@@ -33,6 +33,7 @@ const (
 	ReasonFailedToStartProxierHealthcheck = "FailedToStartProxierHealthcheck"
 	ReasonFailedToStartMetricServer       = "FailedToStartMetricServer"
 	ReasonFailedToEvaluatePolicy          = "FailedToEvaluatePolicy"
+	ReasonFailedToEvaluateShadow          = "FailedToEvaluateShadow"
 	ReasonFrontendConflict                = "FrontendConflict"
 	ReasonServiceLimited                  = "ServiceLimited"
 	ReasonFrontendNotProgrammed           = "FrontendNotProgrammed"

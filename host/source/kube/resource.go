@@ -45,6 +45,10 @@ func (c *Client) node(name string) resource {
 	return resource{name: "this Node", label: "node", client: c.core, path: "nodes", fields: fields.OneTermEqualSelector("metadata.name", name).String()}
 }
 
+func (c *Client) allNodes() resource {
+	return resource{name: "Nodes", label: "nodes", client: c.core, path: "nodes"}
+}
+
 func (c *Client) otherNodes(exceptNode string) resource {
 	return resource{name: "other Nodes", label: "nodes", client: c.core, path: "nodes", optional: true,
 		fields: fields.OneTermNotEqualSelector("metadata.name", exceptNode).String(), consequence: "policies that need them are not evaluated"}
