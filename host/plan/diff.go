@@ -20,6 +20,31 @@ type Change struct {
 // Empty reports whether there is no change.
 func (d *Delta) Empty() bool { return d.Global == nil && len(d.Changes) == 0 }
 
+// Lost returns the endpoints that got new connections through a frontend before a change and get none after it, as long as the frontend
+// exists. One that leaves both pools may come twice.
+func (c *Change) Lost() (lost []netip.AddrPort) {
+	if c.Old == nil || c.New == nil {
+		return nil
+	}
+	for _, p := range []*Pool{&c.Old.Pool, c.Old.Outside} {
+		if p == nil {
+			continue
+		}
+		next := c.New.Pool.Endpoints // of those that are not less than e
+		for i := range p.Endpoints {
+			e := &p.Endpoints[i]
+			for len(next) > 0 && next[0].Addr.Compare(e.Addr) < 0 {
+				next = next[1:]
+			}
+			kept := len(next) > 0 && next[0].Addr == e.Addr && next[0].Weight > 0
+			if e.Weight > 0 && !kept && !c.New.Takes(e.Addr) {
+				lost = append(lost, e.Addr)
+			}
+		}
+	}
+	return lost
+}
+
 // Diff compares two plans. Its cost is that of the plans; host/planner reports a Delta at the cost of the change instead.
 func Diff(prev, next *Plan) *Delta {
 	d := &Delta{}

@@ -2,6 +2,8 @@ package plan_test
 
 import (
 	"maps"
+	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -55,6 +57,65 @@ func TestDiffOfEqualPlansIsEmpty(t *testing.T) {
 		if d := plan.Diff(p, q); !d.Empty() || !p.Equal(q) {
 			t.Fatalf("seed %d:\n%s", seed, plan.FormatDiff(p, q))
 		}
+	}
+}
+
+// TestLostEndpointsMatchReference: those with a weight before the change and without one after it, in all pools of random frontends.
+func TestLostEndpointsMatchReference(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 0))
+	pool := func() (p plan.Pool) {
+		for i := range byte(6) {
+			if w := rng.IntN(3); rng.IntN(3) > 0 {
+				p.Endpoints = append(p.Endpoints, plan.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, i}), 80), Weight: uint16(w)})
+			}
+		}
+		return p
+	}
+	random := func() *plan.Frontend {
+		f := &plan.Frontend{Pool: pool()}
+		switch outside := pool(); rng.IntN(6) {
+		case 0:
+			return nil
+		case 1, 2:
+			f.Outside = &outside
+		}
+		return f
+	}
+	taking := func(f *plan.Frontend) map[netip.AddrPort]bool {
+		out := map[netip.AddrPort]bool{}
+		for e := range f.AllEndpoints() {
+			if e.Weight > 0 {
+				out[e.Addr] = true
+			}
+		}
+		return out
+	}
+	lost := 0
+	for range 5000 {
+		c := plan.Change{Old: random(), New: random()}
+		want := map[netip.AddrPort]bool{}
+		if c.Old != nil && c.New != nil {
+			after := taking(c.New)
+			for a := range taking(c.Old) {
+				if !after[a] {
+					want[a] = true
+				}
+				if c.New.Takes(a) != after[a] {
+					t.Fatalf("%+v takes %s: %t", c.New, a, c.New.Takes(a))
+				}
+			}
+		}
+		got := map[netip.AddrPort]bool{}
+		for _, a := range c.Lost() {
+			got[a] = true
+		}
+		if !maps.Equal(got, want) {
+			t.Fatalf("%+v → %+v: lost %v, want %v", c.Old, c.New, got, want)
+		}
+		lost += len(want)
+	}
+	if lost == 0 {
+		t.Error("no endpoint was lost")
 	}
 }
 

@@ -95,6 +95,16 @@ func (f *Frontend) AllEndpoints() iter.Seq[*Endpoint] {
 	}
 }
 
+// Takes reports whether an endpoint gets new connections through a frontend.
+func (f *Frontend) Takes(endpoint netip.AddrPort) bool {
+	return f.Pool.takes(endpoint) || f.Outside != nil && f.Outside.takes(endpoint)
+}
+
+func (p *Pool) takes(endpoint netip.AddrPort) bool {
+	i, found := slices.BinarySearchFunc(p.Endpoints, endpoint, func(e Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
+	return found && p.Endpoints[i].Weight > 0
+}
+
 // Total returns the sum of the endpoints' weights.
 func (p *Pool) Total() int {
 	sum := 0

@@ -10,26 +10,51 @@ import (
 // of its ports: planning 1,000 ports again for each of 1,000 answers would cost more than the plugin.
 const answerDelay = 100 * time.Millisecond
 
-// Deliver passes the answers of plugin calls that were queued, see policy.Caller. Their Services are planned again by the next
-// Plan, or, while they wait for more answers, within answerDelay.
+// Deliver passes the answers of plugin calls that were queued, see policy.Caller. The next Plans continue their chains. When a chain has
+// ended, its Service is planned again, or, while it waits for more answers, within answerDelay.
 func (p *Planner) Deliver(calls []*policy.Call, now time.Time) {
 	for _, c := range calls {
-		name := c.Key.Port.Service
-		again, s := p.evaluator.Deliver(c), p.services[name]
-		if s == nil {
-			continue
+		switch again := p.evaluator.Deliver(c); {
+		case again && !c.Shadow:
+			p.answers = append(p.answers, c)
+		default: // the chain of a shadow continues when its Service is planned for it, after everything else
+			p.answered(c, again, now)
 		}
-		w := s.wait(c.Shadow)
-		w.awaited = max(0, w.awaited-1)
-		switch {
-		case !again, p.planAgain(name):
-		case w.awaited > 0:
-			p.setRequeue(name, s, c.Shadow, earlier(w.requeueAt, now.Add(answerDelay).UnixMilli()))
-		case c.Shadow:
-			p.enqueueShadow(name)
-		default:
-			p.enqueueDue(name)
+	}
+}
+
+// continueChains continues the chains of answers until the budget is spent. Planning their Services for each answer of a chain of three
+// would take most of the time of an evaluation of the whole cluster.
+func (p *Planner) continueChains(limit *budget, now time.Time) {
+	n := 0
+	for ; n < len(p.answers) && !limit.spent(); n++ {
+		limit.spend(callCost)
+		if c := p.answers[n]; !p.evaluator.Continue(c, now) {
+			p.answered(c, true, now)
 		}
+	}
+	if p.answers = p.answers[n:]; len(p.answers) == 0 {
+		p.answers = nil
+	}
+}
+
+// answered schedules the Service of a chain that waits for no call any more, if again is set.
+func (p *Planner) answered(c *policy.Call, again bool, now time.Time) {
+	name := c.Key.Port.Service
+	s := p.services[name]
+	if s == nil {
+		return
+	}
+	w := s.wait(c.Shadow)
+	w.awaited = max(0, w.awaited-1)
+	switch {
+	case !again, p.planAgain(name):
+	case w.awaited > 0:
+		p.setRequeue(name, s, c.Shadow, earlier(w.requeueAt, now.Add(answerDelay).UnixMilli()))
+	case c.Shadow:
+		p.enqueueShadow(name)
+	default:
+		p.enqueueDue(name)
 	}
 }
 

@@ -1,8 +1,6 @@
 package planner
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -99,15 +97,5 @@ func (p *Planner) planTurn(name model.Name, limit *budget, now time.Time, result
 	limit.end(turn)
 }
 
-// replanAll schedules all Services: before the first plan as changed, later in batches.
-func (p *Planner) replanAll() {
-	if !p.hasPlanned {
-		for _, name := range slices.SortedFunc(maps.Keys(p.cluster.Services), model.Name.Compare) {
-			p.markChanged(name)
-		}
-		return
-	}
-	for _, name := range slices.SortedFunc(maps.Keys(p.cluster.Services), model.Name.Compare) {
-		p.enqueueDeferred(name)
-	}
-}
+// replanAll schedules all Services. Those that have not been planned are scheduled already.
+func (p *Planner) replanAll() { p.sweep.begin(len(p.services), true) }

@@ -13,7 +13,7 @@ import (
 type builder struct {
 	plan          *plan.Plan
 	services      map[model.Name]*claimant
-	queues        map[plan.Key][]claim        // all claims of the keys that have a claim that is not in the plan, by precedence
+	queues        map[plan.Key]*claimQueue    // all claims of the keys that have a claim that is not in the plan, by precedence
 	addrs         map[netip.Addr][]addrUse    // the Services that have an address, by precedence
 	shared        map[netip.Addr]bool         // see SetShared
 	reserved      map[plan.Key]bool           // see SetReserved
@@ -40,7 +40,7 @@ func newBuilder() *builder {
 	return &builder{
 		plan:        &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}},
 		services:    map[model.Name]*claimant{},
-		queues:      map[plan.Key][]claim{},
+		queues:      map[plan.Key]*claimQueue{},
 		addrs:       map[netip.Addr][]addrUse{},
 		previous:    map[plan.Key]*plan.Frontend{},
 		newlyLosing: map[*claimant]bool{},

@@ -34,26 +34,35 @@ func rankOf(k plan.Kind) int {
 
 // claim adds a frontend that a Service wants.
 func (b *builder) claim(c *claimant, f *plan.Frontend) {
-	q, queued := b.queues[f.Key]
-	current := b.plan.Frontends[f.Key]
-	switch {
-	case !queued && current == nil && b.allowed(f):
-		b.put(f.Key, f)
-		return
-	case !queued && current != nil:
-		q = []claim{{current, b.services[current.Owner.Service]}}
+	q := b.queues[f.Key]
+	if q == nil {
+		current := b.plan.Frontends[f.Key]
+		if current == nil && b.allowed(f) {
+			b.put(f.Key, f)
+			return
+		}
+		q = b.queueOf(current)
+		b.queues[f.Key] = q
 	}
 	b.conflicts++ // resolve corrects it if f gets the key
-	at, _ := slices.BinarySearchFunc(q, claim{f, c}, b.compareClaims)
-	b.queues[f.Key] = slices.Insert(q, at, claim{f, c})
+	q.insert(claim{f, c}, b.compareClaims)
 	b.newlyLosing[c] = true
 	b.resolve(f.Key)
 }
 
+// queueOf returns a queue of the claim whose frontend is in the plan; nil: none.
+func (b *builder) queueOf(current *plan.Frontend) *claimQueue {
+	q := &claimQueue{}
+	if current != nil {
+		q.insert(claim{current, b.services[current.Owner.Service]}, b.compareClaims)
+	}
+	return q
+}
+
 // release removes a frontend that a Service wanted.
 func (b *builder) release(c *claimant, f *plan.Frontend) {
-	q, queued := b.queues[f.Key]
-	if !queued {
+	q := b.queues[f.Key]
+	if q == nil {
 		b.put(f.Key, nil)
 		return
 	}
@@ -62,16 +71,15 @@ func (b *builder) release(c *claimant, f *plan.Frontend) {
 	} else {
 		b.conflicts--
 	}
-	at, _ := slices.BinarySearchFunc(q, claim{f, c}, b.compareClaims)
-	b.queues[f.Key] = slices.Delete(q, at, at+1)
+	q.remove(claim{f, c}, b.compareClaims)
 	b.resolve(f.Key)
 }
 
 // replace replaces a frontend that a Service wants by one of the same key and kind.
 func (b *builder) replace(c *claimant, old, f *plan.Frontend) {
-	if q, queued := b.queues[f.Key]; queued {
-		at, _ := slices.BinarySearchFunc(q, claim{old, c}, b.compareClaims)
-		q[at].frontend = f
+	if q := b.queues[f.Key]; q != nil {
+		list, at, _ := q.find(claim{old, c}, b.compareClaims)
+		q.lists[list][at].frontend = f
 	}
 	if b.plan.Frontends[f.Key] == old {
 		b.put(f.Key, f)
@@ -80,17 +88,17 @@ func (b *builder) replace(c *claimant, old, f *plan.Frontend) {
 
 // resolve decides who gets a key. There must be a queue of it, or a frontend in the plan.
 func (b *builder) resolve(k plan.Key) {
-	q, queued := b.queues[k]
+	q := b.queues[k]
 	current := b.plan.Frontends[k]
-	if !queued {
+	if q == nil {
 		if current == nil || b.allowed(current) {
 			return
 		}
-		q = []claim{{current, b.services[current.Owner.Service]}}
+		q = b.queueOf(current)
 	}
 	var first *plan.Frontend
-	if len(q) > 0 && b.allowed(q[0].frontend) {
-		first = q[0].frontend
+	if q.n > 0 && b.allowed(q.lists[0][0].frontend) {
+		first = q.lists[0][0].frontend
 	}
 	if first != current {
 		if current != nil {
@@ -102,7 +110,7 @@ func (b *builder) resolve(k plan.Key) {
 		}
 		b.put(k, first)
 	}
-	if len(q) == 0 || len(q) == 1 && first != nil {
+	if q.n == 0 || q.n == 1 && first != nil {
 		delete(b.queues, k)
 	} else {
 		b.queues[k] = q
@@ -113,7 +121,7 @@ func (b *builder) resolve(k plan.Key) {
 func (b *builder) Conflicts() []plan.Degradation {
 	var out []plan.Degradation
 	for k, q := range b.queues {
-		for _, c := range q {
+		for c := range q.all() {
 			if c.frontend != b.plan.Frontends[k] {
 				out = append(out, b.conflict(c))
 			}

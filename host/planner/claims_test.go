@@ -191,8 +191,8 @@ func TestClaimsMatchReferenceImplementation(t *testing.T) {
 				t.Fatalf("seed %d: %d conflicts, counted %d; %d claims, %d frontends", seed, n, p.builder.conflicts, claims, len(got))
 			}
 			for k, q := range p.builder.queues {
-				if len(q) == 0 || len(q) == 1 && p.Current().Frontends[k] != nil {
-					t.Fatalf("seed %d: %s has a queue of %d without a conflict", seed, k, len(q))
+				if q.n == 0 || q.n == 1 && p.Current().Frontends[k] != nil {
+					t.Fatalf("seed %d: %s has a queue of %d without a conflict", seed, k, q.n)
 				}
 			}
 		}

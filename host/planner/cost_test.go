@@ -243,3 +243,37 @@ func TestBatchedPlanEqualsUnboundedPlan(t *testing.T) {
 		}
 	}
 }
+
+// TestChangeOfTheZoneIsSpread counts the allocations and the Services of the first Plan after this node's zone has changed, which a
+// change of another Service has to wait for.
+func TestChangeOfTheZoneIsSpread(t *testing.T) {
+	first := func(services int) (allocations float64, planned int) {
+		p := New(testSettings(), nativePlugins)
+		p.PlanInBatches()
+		changes := []model.Change{zoneOf("n0", "z0")}
+		for i := range services {
+			changes = append(changes, chainService(crowd(i), i)...)
+		}
+		p.Apply(append(changes, model.Change{Kind: model.Synced}))
+		now := time.Unix(1000, 0)
+		p.Plan(now)
+		n := 0
+		allocations = testing.AllocsPerRun(20, func() {
+			n++
+			p.Apply([]model.Change{zoneOf("n0", fmt.Sprint("z", n))})
+			if r := p.Plan(now); r.Remaining > 0 && r.Planned > planned {
+				planned = r.Planned
+			}
+		})
+		return allocations, planned
+	}
+	few, _ := first(1000)
+	many, planned := first(10_000)
+	if planned == 0 || planned > 1000 || many > few+10 {
+		t.Errorf("%.0f allocations, %d Services at once; with 1,000 Services %.0f", many, planned, few)
+	}
+}
+
+func zoneOf(node, zone string) model.Change {
+	return model.Change{Kind: model.NodeKind, Name: model.Name{Name: node}, Node: &model.Node{Name: node, Zone: zone}}
+}

@@ -62,7 +62,26 @@ func partOfPool(from, to *plan.Pool, n int) plan.Pool {
 	}
 	add := min(n, added)
 	remove := n - add
-	out := plan.Pool{Verdict: to.Verdict, Endpoints: make([]plan.Endpoint, 0, len(from.Endpoints)+add)}
+	out := plan.Pool{Verdict: to.Verdict}
+	switch old := len(from.Endpoints); {
+	case add == n && slices.Equal(from.Endpoints, to.Endpoints[:min(old, len(to.Endpoints))]): // a part of it: no copy for each step
+		out.Endpoints = to.Endpoints[: old+add : old+add]
+	case len(to.Endpoints) == 0 && remove < old:
+		out.Endpoints = from.Endpoints[remove:]
+	default:
+		out.Endpoints = mergePools(from, to, add, remove)
+	}
+	if out.Total() > 0 {
+		out.Verdict = plan.Forward
+	} else if to.Verdict == plan.Forward { // those with weight come later
+		return *to
+	}
+	return out
+}
+
+// mergePools returns the endpoints of one pool, with up to so many of another that are added, and without up to so many that are not in it.
+func mergePools(from, to *plan.Pool, add, remove int) []plan.Endpoint {
+	out := make([]plan.Endpoint, 0, len(from.Endpoints)+add)
 	i, j := 0, 0
 	for i < len(from.Endpoints) || j < len(to.Endpoints) {
 		order := -1
@@ -76,12 +95,12 @@ func partOfPool(from, to *plan.Pool, n int) plan.Pool {
 		case order < 0 && remove > 0:
 			remove--
 		case order < 0:
-			out.Endpoints = append(out.Endpoints, from.Endpoints[i])
+			out = append(out, from.Endpoints[i])
 		case order == 0:
-			out.Endpoints = append(out.Endpoints, to.Endpoints[j])
+			out = append(out, to.Endpoints[j])
 		case add > 0:
 			add--
-			out.Endpoints = append(out.Endpoints, to.Endpoints[j])
+			out = append(out, to.Endpoints[j])
 		}
 		if order <= 0 {
 			i++
@@ -89,11 +108,6 @@ func partOfPool(from, to *plan.Pool, n int) plan.Pool {
 		if order >= 0 {
 			j++
 		}
-	}
-	if out.Total() > 0 {
-		out.Verdict = plan.Forward
-	} else if to.Verdict == plan.Forward { // those with weight come later
-		return *to
 	}
 	return out
 }

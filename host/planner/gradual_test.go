@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
@@ -142,4 +143,26 @@ func TestLargePoolIsPlannedInParts(t *testing.T) {
 			t.Fatalf("in parts\n%s\nat once\n%s", plan.Format(p.Current()), plan.Format(scratch.Current()))
 		}
 	}
+}
+
+// TestPartsOfALargePoolAreNotCopied counts what a step of the creation and of the deletion of a large pool allocates.
+func TestPartsOfALargePoolAreNotCopied(t *testing.T) {
+	f := &plan.Frontend{Pool: plan.Pool{Verdict: plan.Forward}}
+	for i := range 20_000 {
+		f.Pool.Endpoints = append(f.Pool.Endpoints, plan.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80), Weight: 1})
+	}
+	for _, to := range []*plan.Frontend{f, nil} {
+		now := &plan.Frontend{Pool: plan.Pool{Verdict: plan.Forward, Endpoints: f.Pool.Endpoints[:10_000]}}
+		if bytes := allocatedBytes(func() { now = part(now, to, &budget{left: 200 * elementCost}) }); bytes > 10_000 {
+			t.Errorf("%d bytes for a part of %d endpoints", bytes, len(now.Pool.Endpoints))
+		}
+	}
+}
+
+func allocatedBytes(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
 }

@@ -49,7 +49,7 @@ func (p *Planner) refresh() {
 	var zones []abi.Zone
 	var index, count uint32
 	if !p.cluster.NodesPartial { // this Node alone would look like all of the demand
-		zones = zoneTable(p.cluster.Nodes)
+		zones = ZoneTable(p.cluster.Nodes)
 		index, count = nodeIndex(p.cluster.Nodes, s.Node)
 	}
 	if partial := p.cluster.NodesPartial; partial != p.nodesPartial || !slices.Equal(zones, p.zones) || index != p.nodeIndex || count != p.nodeCount {
@@ -133,8 +133,8 @@ func nodePortAddrs(s *Settings, own *model.Node, all []netip.Addr) []netip.Addr 
 	return slices.DeleteFunc(sortedAddrs(out), netip.Addr.IsLoopback)
 }
 
-// zoneTable counts Nodes and their allocatable CPU by zone, sorted by name. Nodes without a zone are left out.
-func zoneTable(nodes map[string]*model.Node) []abi.Zone {
+// ZoneTable counts Nodes and their allocatable CPU by zone, sorted by name. Nodes without a zone are left out.
+func ZoneTable(nodes map[string]*model.Node) []abi.Zone {
 	by := map[string]*abi.Zone{}
 	for _, n := range nodes {
 		if n.Zone == "" {

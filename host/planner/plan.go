@@ -68,7 +68,7 @@ func (p *Planner) planServices(now time.Time, result *Result, all bool) {
 		p.full = true
 		result.Remaining++
 	}
-	result.Remaining += p.changed.len() + p.unfinished.len() + len(p.due.queued) + len(p.deferred.queued) + len(p.shadows.queued)
+	result.Remaining += p.changed.len() + p.unfinished.len() + len(p.due.queued) + len(p.deferred.queued) + p.sweep.left + len(p.answers) + len(p.shadows.queued)
 	if plugin, _ := p.nextWaiting(); plugin != "" {
 		result.Remaining++
 	}
@@ -76,7 +76,7 @@ func (p *Planner) planServices(now time.Time, result *Result, all bool) {
 
 // hasBacklog reports whether work waits, except for shadows.
 func (p *Planner) hasBacklog() bool {
-	if p.unfinished.len()+len(p.due.queued)+len(p.deferred.queued) > 0 {
+	if p.unfinished.len()+len(p.due.queued)+len(p.deferred.queued)+p.sweep.left+len(p.answers) > 0 {
 		return true
 	}
 	for plugin := range p.waiting {
@@ -90,6 +90,9 @@ func (p *Planner) hasBacklog() bool {
 // planBacklog divides what is left of the budget, at least a quarter of all, among the kinds of work that wait. What one
 // kind does not use is for those after it; another one is the first each time.
 func (p *Planner) planBacklog(limit *budget, now time.Time, result *Result) {
+	if len(p.answers) > 0 {
+		p.continueChains(limit.add(p.stepCost/4), now)
+	}
 	var kinds []func()
 	if p.unfinished.len() > 0 {
 		kinds = append(kinds, func() { p.planUnfinished(limit, now, result) })
@@ -99,12 +102,15 @@ func (p *Planner) planBacklog(limit *budget, now time.Time, result *Result) {
 			kinds = append(kinds, func() { p.planQueue(q, limit, now, result) })
 		}
 	}
+	if p.sweep.left > 0 {
+		kinds = append(kinds, func() { p.planSweep(limit, now, result) })
+	}
 	if len(p.waiting) > 0 {
 		kinds = append(kinds, func() { p.planWaiting(limit, now, result) })
 	}
 	share := 0
 	if limit != nil && len(kinds) > 0 {
-		share = max(limit.left+p.stepCost/4, p.stepCost/4) / len(kinds)
+		share = (max(limit.left, 0) + p.stepCost/4) / len(kinds)
 		limit.left = 0
 	}
 	for i := range 2 * len(kinds) {
@@ -115,7 +121,9 @@ func (p *Planner) planBacklog(limit *budget, now time.Time, result *Result) {
 			kinds[(p.rotation+i)%len(kinds)]()
 		}
 	}
-	p.rotation++
+	if limit != nil { // otherwise each kind is done, and the order stays the same
+		p.rotation++
+	}
 	p.planQueue(&p.shadows, limit, now, result) // enforced chains come first
 }
 

@@ -31,9 +31,11 @@ type Planner struct {
 	changed      fairQueue             // Services that have changed
 	unfinished   fairQueue             // Services that take more than one turn, see planServices
 	due          nameQueue             // Services to recompute because of the time or the answer of a plugin
-	deferred     nameQueue             // Services to recompute after those because shared state has changed
+	deferred     nameQueue             // Services to recompute after those because a guard has changed
+	sweep        sweep                 // Services to recompute after those because shared state has changed
 	shadows      nameQueue             // Services to recompute after all others, because of the shadow of their policy
 	waiting      map[string]*waitQueue // by plugin
+	answers      []*policy.Call        // whose chains are to be continued
 	inBatches    bool
 	stepCost     int  // how much one Plan does, see AdaptStep
 	full         bool // the last Plan has done as much as it may
@@ -134,11 +136,7 @@ func (p *Planner) markChanged(name model.Name) {
 // PluginsReloaded requeues every Service that has a policy. Only plugins whose revision has changed are called.
 func (p *Planner) PluginsReloaded() {
 	p.guardsDirty = true
-	for _, name := range p.ServiceNames() {
-		if p.services[name].decisions != nil {
-			p.enqueueDeferred(name)
-		}
-	}
+	p.sweep.begin(len(p.services), false)
 }
 
 // Synced reports whether the initial cluster state is complete. Until it is, Plan does nothing.

@@ -29,6 +29,8 @@ type Result struct {
 	NewConflicts, NewlyLimited []plan.Degradation
 	// Holds are the Services whose policy has begun to hold endpoints, or holds none any more.
 	Holds []HoldChange
+	// ShadowErrors are why shadows of policies fail; one of each Service, once while it lasts.
+	ShadowErrors []*ServiceError
 	// Shadows are the Services of which the comparison with the shadow of their policy has changed.
 	Shadows []ServiceShadow
 	// ShedsBounded are Services of which fewer established connections are reset than a plugin has begun to ask for.

@@ -207,7 +207,9 @@ func (r *round) add(l *Limits, s *serviceState, d *PortDecision, frontends []*pl
 // finish records a round whose frontends are set, and adds the consequences to result.
 func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Result) {
 	name := r.svc.Name
-	s.report(name, r.err, result)
+	if reportOnce(r.err, &s.reported) {
+		result.Errors = append(result.Errors, &ServiceError{name, r.err})
+	}
 	s.reportChoice(r.choiceErr, result)
 	s.err, s.decisions = r.err, r.decisions
 	s.settings = p.settingsOf(r.svc, r.policy)
@@ -225,6 +227,9 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	s.omitted = omitted
 	result.addHold(r, &s.summary, &sum)
 	result.addShadow(name, &s.summary, &sum)
+	if w := &sum.shadow; (w.err != nil || !w.pending) && reportOnce(w.err, &s.shadowFailed) {
+		result.ShadowErrors = append(result.ShadowErrors, &ServiceError{name, w.err})
+	}
 	p.counters.replace(&s.summary, &sum, result)
 	s.summary = sum
 	if p.sheds.set(name, r.sheds, now.UnixMilli()) {

@@ -197,6 +197,37 @@ func TestManyFailuresDisturbNoOtherService(t *testing.T) {
 	}
 }
 
+// TestServiceIsPlannedTwiceAtMostForAChain counts how often Services are planned while the queue of the plugins has room for a few of them:
+// once for the first call, and again with the answer of the last one.
+func TestServiceIsPlannedTwiceAtMostForAChain(t *testing.T) {
+	const services, room = 200, 8
+	b, l := newChainBed(t, services), &lateCaller{limit: room}
+	b.CallThrough(l)
+	for _, c := range b.plugins {
+		c.revision = "2"
+	}
+	b.PluginsReloaded()
+	planned, steps := 0, 0
+	for remaining := 1; remaining+len(l.queued) > 0; steps++ {
+		if steps == 3*services {
+			t.Fatal("no end")
+		}
+		step := b.Plan(b.now)
+		planned, remaining = planned+step.Planned, step.Remaining
+		if len(l.queued) > 0 {
+			remaining = 1
+		}
+		l.answer(b.Planner, room/2, b.now)
+	}
+	if n := b.calls(); n != 3*services || b.Awaited() != 0 || len(b.waiting) != 0 {
+		t.Errorf("%d calls, %d decisions and %d queues wait", n, b.Awaited(), len(b.waiting))
+	}
+	if planned > 2*services {
+		t.Errorf("%d Services planned %d times", services, planned)
+	}
+	t.Logf("planned %d times in %d steps", planned, steps)
+}
+
 // TestChangeIsPlannedBeforeTheBacklog: while a large Service is planned in parts, a change of another one has a Plan of its own.
 func TestChangeIsPlannedBeforeTheBacklog(t *testing.T) {
 	b := newChainBed(t, 2)

@@ -16,6 +16,7 @@ type serviceState struct {
 	decisions    *decisionCache      // the last decisions; nil without a policy
 	err          error               // of the policy's chain
 	reported     bool                // a Result has reported the error
+	shadowFailed bool                // a Result has reported the error of the shadow
 	choiceErr    *policy.ChoiceError // of the annotation, that a Result has reported; nil: none
 	enforced     chainWait
 	shadow       chainWait
@@ -35,6 +36,7 @@ type serviceState struct {
 	inForceSince time.Time
 	guards       []*guard // that concern it
 	pods         indexedPods
+	visit        visit
 }
 
 // chainWait is what a Service waits for because of the chain of its policy, or of its shadow. It is planned again for a shadow after
@@ -67,10 +69,12 @@ func (p *Planner) planService(name model.Name, now time.Time, result *Result, bu
 	if s == nil {
 		s = &serviceState{}
 		p.services[name] = s
+		p.sweep.add(name, s)
 	}
 	r := s.round
 	if r == nil {
 		r = p.begin(svc)
+		p.sweep.visited(s)
 		p.indexPods(name, s, r.policy)
 		s.setGuards(name, r.guards)
 	}
@@ -103,18 +107,18 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	p.policies.replace(s.inForce, nil)
 	s.setGuards(name, nil)
 	p.counters.replace(&s.summary, &summary{health: HealthCheck{Service: s.summary.health.Service}}, result)
+	p.sweep.remove(s)
 	delete(p.services, name)
 }
 
-// report adds the error of a chain to the result, once while it lasts. Its text is not compared: it changes with, for instance, the
-// time for which a plugin stays suspended.
-func (s *serviceState) report(name model.Name, err error, result *Result) {
-	switch {
-	case err == nil:
-		s.reported = false
-	case !s.reported && !errors.Is(err, policy.ErrPending):
-		s.reported, result.Errors = true, append(result.Errors, &ServiceError{name, err})
+// reportOnce returns whether the error of a chain is to be reported, and remembers it in reported: once while it lasts. Its text is not compared: it changes with, for
+// instance, the time for which a plugin stays suspended.
+func reportOnce(err error, reported *bool) bool {
+	if err != nil && (*reported || errors.Is(err, policy.ErrPending)) {
+		return false
 	}
+	*reported = err != nil
+	return *reported
 }
 
 // reportChoice adds an error of the annotation that names the policy to the result, once while it lasts.

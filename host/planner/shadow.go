@@ -27,10 +27,11 @@ type ServiceShadow struct {
 
 // shadowSummary adds up the pools of a Service.
 type shadowSummary struct {
-	exists           bool
-	pools            int // that are compared
-	moved            int // sum of their divergences, in millionths
-	failing, pending bool
+	exists  bool
+	pools   int // that are compared
+	moved   int // sum of their divergences, in millionths
+	pending bool
+	err     error // of the first pool that fails; nil: none does
 }
 
 func (s *shadowSummary) add(d *policy.Shadow) {
@@ -42,8 +43,8 @@ func (s *shadowSummary) add(d *policy.Shadow) {
 	switch {
 	case errors.Is(d.Err, policy.ErrPending):
 		s.pending = true
-	case d.Err != nil:
-		s.failing = true
+	case s.err == nil:
+		s.err = d.Err
 	}
 }
 
@@ -58,7 +59,7 @@ func (s *shadowSummary) mean() int {
 func (s *summary) serviceShadow(name model.Name) ServiceShadow {
 	out := ServiceShadow{Service: name}
 	if w := &s.shadow; w.exists {
-		out.Policy, out.Compared, out.Failing, out.Pending = s.policy.Policy, w.pools > 0, w.failing, w.pending
+		out.Policy, out.Compared, out.Failing, out.Pending = s.policy.Policy, w.pools > 0, w.err != nil, w.pending
 		out.Divergence = float64(w.mean()) / perMillion
 	}
 	return out
@@ -101,7 +102,7 @@ func (t *ShadowTotals) Exists() bool { return *t != ShadowTotals{} }
 
 func (t *ShadowTotals) add(s *shadowSummary, sign int) {
 	t.Compared += sign * oneIf(s.pools > 0)
-	t.Failing += sign * oneIf(s.failing)
+	t.Failing += sign * oneIf(s.err != nil)
 	t.Pending += sign * oneIf(s.pending)
 	t.moved += sign * s.mean()
 }

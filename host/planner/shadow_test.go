@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -179,6 +180,28 @@ func TestShadowSummary(t *testing.T) {
 	if s := res.Shadows; len(s) != 1 || s[0].Compared || !s[0].Failing {
 		t.Fatalf("%+v", s)
 	}
+	failed := func() (out []string) {
+		p.Apply([]model.Change{shadowedSlice("a", "z0", "z1", "z1", fmt.Sprint("z", even.calls))})
+		res = p.Plan(now)
+		for _, err := range res.ShadowErrors {
+			out = append(out, err.Service.String()+": "+err.Error())
+		}
+		return out
+	}
+	if len(res.ShadowErrors) != 1 || !strings.Contains(res.ShadowErrors[0].Error(), "policy zone: shadow: ") || len(failed()) != 0 {
+		t.Fatalf("%v", res.ShadowErrors)
+	}
+	even.err = policy.ErrPending // asked again, it has not answered yet
+	failed()
+	if even.err = nil; len(failed()) != 0 {
+		t.Fatalf("reported again: %v", res.ShadowErrors)
+	}
+	even.fails = false
+	failed()
+	even.fails = true
+	if again := failed(); len(again) != 1 || !strings.HasPrefix(again[0], "shop/a: policy zone: shadow: ") {
+		t.Fatalf("after it has worked: %q", again)
+	}
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: want[0].Service}, {Kind: model.ServiceKind, Name: want[1].Service}})
 	res = p.Plan(now)
 	if len(res.Shadows) != 2 || res.Shadows[0].Policy != "" || len(res.Totals.Policies) != 0 || len(p.Shadows()) != 0 {
@@ -258,13 +281,14 @@ type evenPlugin struct {
 	zonePlugin
 	every time.Duration
 	fails bool
+	err   error // with which it fails; nil: any
 	calls int
 }
 
 func (p *evenPlugin) Decide(_ *abi.Request, resp *abi.Response) error {
 	p.calls++
 	if p.fails {
-		return errors.New("trap")
+		return cmp.Or(p.err, errors.New("trap"))
 	}
 	for i := range resp.Results {
 		resp.Results[i].Weight, resp.Results[i].Reason = 1, "even"

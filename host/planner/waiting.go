@@ -29,6 +29,27 @@ func (p *Planner) admits(plugin string, name model.Name) bool {
 	return s != nil && s.turn == plugin
 }
 
+// waitForRoom makes a Service wait for its turn, instead of planning it, if the first plugin of its policy would refuse a call. It reports
+// whether it does.
+func (p *Planner) waitForRoom(name model.Name, s *serviceState) bool {
+	svc := p.cluster.Services[name]
+	if svc == nil {
+		return false
+	}
+	of, _ := p.evaluator.Choose(p.settings.Policies, svc)
+	if of == nil || len(of.Steps) == 0 {
+		return false
+	}
+	plugin := of.Steps[0].Plugin
+	if p.admits(plugin, name) && p.evaluator.Room(plugin, name.Namespace) {
+		return false
+	}
+	if !slices.Contains(s.refused, plugin) {
+		p.setRefused(name, s, append(slices.Clone(s.refused), plugin))
+	}
+	return true
+}
+
 // setRefused records the plugins that have refused calls for a Service.
 func (p *Planner) setRefused(name model.Name, s *serviceState, plugins []string) {
 	for _, plugin := range s.refused {

@@ -110,6 +110,42 @@ func (s *Set) For(svc *model.Service, last string) (*Policy, *ChoiceError) {
 	return s.bound(svc), err
 }
 
+// Suspend makes For pass over a policy, or not any more, and reports whether that is a change.
+func (s *Set) Suspend(policy string, suspended bool) (changed bool) {
+	if s.suspended[policy] == suspended {
+		return false
+	}
+	if s.suspended == nil {
+		s.suspended = map[string]bool{}
+	}
+	s.suspended[policy] = suspended
+	return true
+}
+
+// Applicable returns the policies that decide about a Service, now or when guards change: those with a guard that apply to it, in order of
+// precedence, and then the one that applies without them.
+func (e *Evaluator) Applicable(s *Set, svc *model.Service) []*Policy {
+	return s.applicable(svc, e.choices[svc.Name])
+}
+
+// applicable is Applicable, given what the annotation has chosen last.
+func (s *Set) applicable(svc *model.Service, last string) (out []*Policy) {
+	t := *s
+	t.suspended = map[string]bool{}
+	for range len(s.Policies) {
+		p, _ := t.For(svc, last)
+		if p == nil {
+			return out
+		}
+		out = append(out, p)
+		if p.Guard.FailedPercent == 0 {
+			return out
+		}
+		t.suspended[p.Name] = true
+	}
+	return out
+}
+
 // Candidates returns the policies one of which is in force for a Service, whatever its annotation has chosen before, and whatever guards
 // do.
 func (s *Set) Candidates(svc *model.Service) []*Policy {

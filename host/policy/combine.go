@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// combine combines the answers of the chain to a request, for endpoints of a port with these addresses: the last plugin's weights, the earliest reset, the last balance that is
-// set.
+// combine combines the answers of the chain to a request: the last plugin's weights, the earliest reset, the last balance that is set.
+// addrs are the addresses of the port's endpoints.
 func (ch *chain) combine(req *abi.Request, addrs model.AddrList) *lastGood {
 	old := ch.lastGood
 	if old == nil {

@@ -36,8 +36,11 @@ type Evaluator struct {
 // NewEvaluator returns an Evaluator without state. plugins returns the current revision of a plugin by name; every decision calls
 // it, so it must be cheap. They are called at once; CallThrough changes that.
 func NewEvaluator(plugins func(string) (Plugin, error)) *Evaluator {
-	return &Evaluator{plugins: plugins, caller: direct{}, pools: map[PoolKey]*poolState{},
-		readiness: map[readinessKey]*readiness{}, settings: map[model.Name]*ownSettings{}, choices: map[model.Name]string{}, revisions: map[*Policy]cachedRevision{}, Guards: map[string]*GuardState{}}
+	return &Evaluator{
+		plugins: plugins, caller: direct{}, pools: map[PoolKey]*poolState{}, readiness: map[readinessKey]*readiness{},
+		settings: map[model.Name]*ownSettings{}, choices: map[model.Name]string{}, revisions: map[*Policy]cachedRevision{},
+		Guards: map[string]*GuardState{},
+	}
 }
 
 // CallThrough makes c call the plugins from now on.
@@ -60,6 +63,17 @@ func (e *Evaluator) Deliver(c *Call) bool {
 		c.run.answered = true
 	}
 	return of != nil
+}
+
+// Continue continues the chain of an answer that was passed to Deliver. It reports whether the next call is queued; otherwise the pool
+// has to be decided again.
+func (e *Evaluator) Continue(c *Call, now time.Time) (queued bool) {
+	m := e.pools[c.Key]
+	if m == nil || m.enforced.awaited != c || !c.run.answered {
+		return false
+	}
+	e.resume(&m.enforced, &m.times, c, now.UnixMilli())
+	return m.enforced.awaited == c && c.run.unsent == nil
 }
 
 // Awaited returns the number of pools whose decision waits for a plugin; shadows do not count. It looks at all pools.

@@ -2,12 +2,9 @@ package policy
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"time"
-
-	"github.com/sluice-proxy/sluice/host/model"
 )
 
 // Guard makes a policy fall back, on a node, to the policies that apply without it when connections fail more often than they did with
@@ -216,84 +213,4 @@ func (s *GuardState) String() string {
 			s.Baseline, 100*s.guard.allowed(s.Baseline), s.guard.Window, s.Recent)
 	}
 	return fmt.Sprintf("has fallen back: %s in %s, %s before; it is tried again when its revision or its guard changes", s.Recent, s.guard.Window, s.Baseline)
-}
-
-// Suspend makes For pass over a policy, or not any more, and reports whether that is a change.
-func (s *Set) Suspend(policy string, suspended bool) (changed bool) {
-	if s.suspended[policy] == suspended {
-		return false
-	}
-	if s.suspended == nil {
-		s.suspended = map[string]bool{}
-	}
-	s.suspended[policy] = suspended
-	return true
-}
-
-// Applicable returns the policies that decide about a Service, now or when guards change: those with a guard that apply to it, in order of
-// precedence, and then the one that applies without them.
-func (e *Evaluator) Applicable(s *Set, svc *model.Service) []*Policy {
-	return s.applicable(svc, e.choices[svc.Name])
-}
-
-// applicable is Applicable, given what the annotation has chosen last.
-func (s *Set) applicable(svc *model.Service, last string) (out []*Policy) {
-	t := *s
-	t.suspended = map[string]bool{}
-	for range len(s.Policies) {
-		p, _ := t.For(svc, last)
-		if p == nil {
-			return out
-		}
-		out = append(out, p)
-		if p.Guard.FailedPercent == 0 {
-			return out
-		}
-		t.suspended[p.Name] = true
-	}
-	return out
-}
-
-// valid reports whether a guard can have been in this state.
-func (g *savedGuard) valid() bool {
-	return g.Revision != "" && g.Window > 0 && g.Baseline.Connections >= minBaseline && g.Baseline.Failed <= g.Baseline.Connections && g.Recent.Failed <= g.Recent.Connections
-}
-
-// savedGuard is the state of a guard in a checkpoint. Connections under a policy that is in force are counted anew after a restart, and so
-// is a baseline that has not ended: its policy is not in force before.
-type savedGuard struct {
-	Policy        string        `json:"policy"`
-	Revision      string        `json:"revision"`
-	FailedPercent int           `json:"failedPercent"`
-	Window        time.Duration `json:"window"` // nanoseconds
-	FallenBack    bool          `json:"fallenBack,omitempty"`
-	Since         int64         `json:"since"`
-	Baseline      GuardCounts   `json:"baseline"`
-	Recent        GuardCounts   `json:"recent"`
-}
-
-func (e *Evaluator) saveGuards() (out []savedGuard) {
-	for _, name := range slices.Sorted(maps.Keys(e.Guards)) {
-		s := e.Guards[name]
-		if s.Phase == GuardBaseline {
-			continue
-		}
-		g := savedGuard{Policy: name, Revision: s.revision, FailedPercent: s.guard.FailedPercent, Window: s.guard.Window,
-			FallenBack: s.Phase == GuardFallenBack, Since: s.Since, Baseline: s.Baseline}
-		if g.FallenBack {
-			g.Recent = s.Recent
-		}
-		out = append(out, g)
-	}
-	return out
-}
-
-func (g *savedGuard) restore(move func(ms int64) int64) *GuardState {
-	s := &GuardState{guard: Guard{g.FailedPercent, g.Window}, revision: g.Revision, Phase: GuardInForce, Since: move(g.Since), Baseline: g.Baseline, Recent: g.Recent}
-	if g.FallenBack {
-		s.Phase = GuardFallenBack
-	} else {
-		s.Recent = GuardCounts{}
-	}
-	return s
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"iter"
+	"maps"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -152,6 +153,19 @@ type Set struct {
 	onNode []bool // parallel to Bindings, see SetNode
 	// suspended are the names of the policies that Suspend passes over.
 	suspended map[string]bool
+}
+
+// All returns all policies, sorted by name, then those that the settings of bindings make.
+func (s *Set) All() (all []*Policy) {
+	for _, name := range slices.Sorted(maps.Keys(s.Policies)) {
+		all = append(all, s.Policies[name])
+	}
+	for i := range s.Bindings {
+		if p := s.Bindings[i].Applied; p != nil {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // bound returns the policy of a Service without regard to its annotation, nil for none: that of the first binding that matches, or else
