@@ -1,0 +1,181 @@
+// Package scaffold makes folders with new plugins, and builds them.
+package scaffold
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"text/template"
+
+	"github.com/sluice-proxy/sluice/sdk/c"
+)
+
+// templates has a folder for what all languages have, and one for each language. A name without its suffix .tmpl is that of the file;
+// gitignore is .gitignore.
+//
+//go:embed all:templates
+var templates embed.FS
+
+// Plugin is a plugin to make.
+type Plugin struct {
+	Name string   // see CheckName
+	Lang Language // of Languages
+	SDK  SDK      // for Go
+}
+
+// SDK is the Go SDK that a plugin uses: a version of Module, or a checkout of it.
+type SDK struct {
+	Version  string // such as v1.2.3; "": Checkout
+	Checkout string // absolute path
+}
+
+// Module is the Go module of the SDK.
+const Module = "github.com/sluice-proxy/sluice"
+
+var (
+	nameSyntax    = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	releaseSyntax = regexp.MustCompile(`^v\d+\.\d+\.\d+(-(alpha|beta|rc)\.\d+)?$`)
+	moduleLine    = regexp.MustCompile(`(?m)^module ` + regexp.QuoteMeta(Module) + `$`)
+)
+
+// CheckName returns an error if a plugin cannot have a name: it is that of a folder, a Go module and an entry of the configuration.
+func CheckName(name string) error {
+	if !nameSyntax.MatchString(name) {
+		return fmt.Errorf("%.80q is not a name of a plugin: want a lowercase letter, then at most 62 lowercase letters, digits and '-', not '-' at the end", name)
+	}
+	return nil
+}
+
+// FindSDK returns the SDK for new plugins: the checkout dir if it is not "", else that of version, the version of sluice, if this is a
+// release, else the checkout that contains the folder from.
+func FindSDK(dir, version, from string) (SDK, error) {
+	switch {
+	case dir != "":
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return SDK{}, err
+		}
+		if !isCheckout(abs) {
+			return SDK{}, fmt.Errorf("%s: not a checkout of %s", dir, Module)
+		}
+		return SDK{Checkout: abs}, nil
+	case releaseSyntax.MatchString(version):
+		return SDK{Version: version}, nil
+	}
+	abs, err := filepath.Abs(from)
+	if err != nil {
+		return SDK{}, err
+	}
+	for ; !isCheckout(abs); abs = filepath.Dir(abs) {
+		if abs == filepath.Dir(abs) {
+			return SDK{}, fmt.Errorf("this build of sluice, %s, is no release, so it has no version of the SDK: name a checkout of %s", version, Module)
+		}
+	}
+	return SDK{Checkout: abs}, nil
+}
+
+func isCheckout(dir string) bool {
+	text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	return err == nil && moduleLine.Match(text)
+}
+
+// Files returns the content of the files of a plugin, by slash-separated path.
+func (p *Plugin) Files() (map[string][]byte, error) {
+	if err := CheckName(p.Name); err != nil {
+		return nil, err
+	}
+	l := &p.Lang
+	data := struct {
+		Name, Lang, Language, Tools, Version, Checkout, SDK string
+		Commands                                            []Command
+		About                                               []About
+	}{p.Name, l.Name, l.Title, l.Needs, p.SDK.Version, quoteModFile(p.SDK.Checkout), p.aboutSDK(), l.Commands(p.Name), l.About}
+	if data.Version == "" {
+		data.Version = "v0.0.0" // any: it is replaced
+	}
+	out := map[string][]byte{}
+	for _, root := range []string{"templates/common", "templates/" + l.Name} {
+		err := fs.WalkDir(templates, root, func(file string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			t, err := template.ParseFS(templates, file)
+			if err != nil {
+				return err
+			}
+			var b bytes.Buffer
+			if err := t.Execute(&b, data); err != nil {
+				return err
+			}
+			name := strings.TrimSuffix(strings.TrimPrefix(file, root+"/"), ".tmpl")
+			if name == "gitignore" {
+				name = ".gitignore"
+			}
+			out[name] = b.Bytes()
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if l.Name == "c" {
+		out["sluice.h"] = []byte(c.Header)
+	}
+	return out, nil
+}
+
+// quoteModFile quotes a path for go.mod, if it has to be.
+func quoteModFile(path string) string {
+	if strings.ContainsAny(path, " \t\"'`()[]{},;") || strings.Contains(path, "//") {
+		return fmt.Sprintf("%q", path)
+	}
+	return path
+}
+
+// aboutSDK returns the section of the README on where the SDK comes from.
+func (p *Plugin) aboutSDK() string {
+	switch {
+	case p.Lang.Name != "go":
+		return ""
+	case p.SDK.Version != "":
+		return "\n## The SDK\n\n`go.mod` requires " + Module + " " + p.SDK.Version + ", the version of the `sluice` that made this folder. Run `go mod tidy` once to download it.\n"
+	}
+	return "\n## The SDK\n\n`go.mod` replaces " + Module + " by the checkout in `" + p.SDK.Checkout + "`, because the `sluice` that made this folder is no release.\n" +
+		"On another machine, name its checkout: `go mod edit -replace " + Module + "=DIR`. Once there is a release: `go mod edit -dropreplace\n" + Module + "`, then\n" +
+		"`go get " + Module + "@latest`.\n"
+}
+
+// Create makes the folder dir/Name with the files of a plugin, and returns its path. It does not touch one that exists.
+func (p *Plugin) Create(dir string) (folder string, err error) {
+	files, err := p.Files()
+	if err != nil {
+		return "", err
+	}
+	folder = filepath.Join(dir, p.Name)
+	if err := os.Mkdir(folder, 0o777); errors.Is(err, fs.ErrExist) {
+		return "", fmt.Errorf("%s exists already: choose another name, or remove it", folder)
+	} else if err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(folder))
+		}
+	}()
+	for name, content := range files {
+		if err := os.MkdirAll(filepath.Join(folder, filepath.FromSlash(path.Dir(name))), 0o777); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(filepath.Join(folder, filepath.FromSlash(name)), content, 0o666); err != nil {
+			return "", err
+		}
+	}
+	return folder, nil
+}

@@ -1,0 +1,196 @@
+package simulation
+
+// Result is the outcome of a simulation: one or two runs over the same cluster, demand and timeline. Lists are sorted, so that the same
+// input gives the same bytes of JSON. Rates are new connections per second; shares are 0 to 1; times are virtual seconds since the beginning.
+type Result struct {
+	Seed      int64    `json:"seed"`
+	Nodes     int      `json:"nodes"`
+	Services  int      `json:"services"`
+	Endpoints int      `json:"endpoints"` // entries of all EndpointSlices at the beginning
+	Zones     []string `json:"zones"`     // of Nodes and endpoints, sorted; "": unknown
+	Demand    string   `json:"demand"`    // where the demand is from
+	Capacity  string   `json:"capacity"`  // where capacities are from
+	Timeline  string   `json:"timeline"`  // file, "" for none
+
+	DurationSeconds float64 `json:"durationSeconds"`
+	StepSeconds     float64 `json:"stepSeconds"` // between two samples; 0: there is one sample
+	Events          []Event `json:"events"`
+
+	Runs       []Run       `json:"runs"`       // one or two
+	Comparison *Comparison `json:"comparison"` // nil with one run
+	// Notes are what the reader has to know: what is assumed, and what has been left out.
+	Notes []string `json:"notes"`
+}
+
+// Event is a statement of the timeline, or what followed from it.
+type Event struct {
+	Seconds float64 `json:"seconds"`
+	Text    string  `json:"text"`
+	// Line is that of the statement, 0 for what follows from one: Nodes that are detected, Pods that are replaced.
+	Line int `json:"line"`
+}
+
+// Run is what one configuration decides.
+type Run struct {
+	Name     string          `json:"name"`   // A or B
+	Config   string          `json:"config"` // file, "" for the default rules
+	Plugins  []PluginInfo    `json:"plugins"`
+	Policies []PolicyInfo    `json:"policies"`
+	Summary  Summary         `json:"summary"`
+	Series   []Sample        `json:"series"`
+	Services []ServiceResult `json:"services"` // the worst first, at most MaxServices
+	// Errors are failures of policies, each once, at most MaxErrors.
+	Errors []string `json:"errors"`
+}
+
+// PluginInfo identifies the code of a plugin.
+type PluginInfo struct {
+	Name     string `json:"name"`
+	Digest   string `json:"digest"`   // of the module
+	Revision string `json:"revision"` // of the code that answers
+}
+
+// PolicyInfo is a policy that Services have.
+type PolicyInfo struct {
+	Name     string `json:"name"`     // "" for the default rules
+	Revision string `json:"revision"` // "" for the default rules, and while a plugin is not loaded
+	Services int    `json:"services"` // of which at least one node has it
+	// PerNode reports that its decisions depend on the node itself, so that each node was computed.
+	PerNode bool `json:"perNode"`
+}
+
+// Summary is a Run in a few numbers. Metrics names them.
+type Summary struct {
+	// MaxOverload is the largest ratio of an endpoint's load to its fair share at a sample; P99Overload is the 99th percentile over all
+	// endpoints that are ready and samples, MeanOverload the mean weighted by load. 1: no endpoint has more than its fair share.
+	MaxOverload  float64 `json:"maxOverload"`
+	P99Overload  float64 `json:"p99Overload"`
+	MeanOverload float64 `json:"meanOverload"`
+	// Shares of all new connections.
+	CrossZoneShare float64 `json:"crossZoneShare"` // to an endpoint of another zone; connections from or to an unknown zone do not count
+	FailedShare    float64 `json:"failedShare"`    // refused or unanswered, or without an endpoint
+	// EmptyPools and SingleEndpointPools are the largest numbers at a sample, see Sample.
+	EmptyPools          int `json:"emptyPools"`
+	SingleEndpointPools int `json:"singleEndpointPools"`
+	// Totals from the beginning on; without a timeline, PluginCalls includes what it takes to reach the state at the beginning.
+	WeightChanges uint64 `json:"weightChanges"`
+	PluginCalls   uint64 `json:"pluginCalls"`
+	Errors        int    `json:"errors"` // Services whose policy has failed on some node
+	// Divergence is the share of new connections that goes to another endpoint than in the other run; 0 if there is one run.
+	Divergence float64 `json:"divergence"`
+}
+
+// Sample is the state of the cluster at one time.
+type Sample struct {
+	Seconds    float64   `json:"seconds"`
+	Demand     float64   `json:"demand"`     // connections/s of all nodes
+	ZoneDemand []float64 `json:"zoneDemand"` // of the nodes of each of Result.Zones
+	ZoneLoad   []float64 `json:"zoneLoad"`   // to the endpoints of each of Result.Zones
+
+	CrossZoneShare float64 `json:"crossZoneShare"`
+	FailedShare    float64 `json:"failedShare"`
+	MaxOverload    float64 `json:"maxOverload"`
+	P99Overload    float64 `json:"p99Overload"`
+	MeanOverload   float64 `json:"meanOverload"`
+
+	// EmptyPools are Service ports on a node without an endpoint that gets connections, of Services that have endpoints.
+	// SingleEndpointPools are those where only one gets connections although several may. Both are summed over the nodes.
+	EmptyPools          int `json:"emptyPools"`
+	SingleEndpointPools int `json:"singleEndpointPools"`
+
+	// Since the sample before. A weight change is an endpoint of a pool that a node's kernel has with another weight afterwards;
+	// it is added, deleted or changed. All nodes count.
+	WeightChanges uint64 `json:"weightChanges"`
+	PluginCalls   uint64 `json:"pluginCalls"`
+}
+
+// ServiceResult is a Service port in one family.
+type ServiceResult struct {
+	Service  string `json:"service"` // namespace/name
+	Port     string `json:"port"`    // name, or number if it has none
+	Protocol string `json:"protocol"`
+	Family   string `json:"family"` // IPv4 or IPv6
+	Policy   string `json:"policy"` // of most of its nodes, "" for the default rules
+
+	MaxOverload    float64 `json:"maxOverload"`
+	MaxAtSeconds   float64 `json:"maxAtSeconds"` // when MaxOverload is reached first
+	P99Overload    float64 `json:"p99Overload"`
+	MeanOverload   float64 `json:"meanOverload"`
+	CrossZoneShare float64 `json:"crossZoneShare"`
+	FailedShare    float64 `json:"failedShare"`
+	EmptyPools     int     `json:"emptyPools"` // the largest number
+	SinglePools    int     `json:"singleEndpointPools"`
+	WeightChanges  uint64  `json:"weightChanges"` // of all ports of the Service
+	PluginCalls    uint64  `json:"pluginCalls"`   // likewise
+
+	// ZoneMatrix[i][j] are the connections/s from the nodes of Result.Zones[i] to the endpoints of Result.Zones[j], the mean over time.
+	ZoneMatrix [][]float64 `json:"zoneMatrix"`
+	// Endpoints are those with the largest overload, at most MaxEndpoints, sorted by address; EndpointsOmitted is the number of the others.
+	Endpoints        []EndpointResult `json:"endpoints"`
+	EndpointsOmitted int              `json:"endpointsOmitted"`
+	Error            string           `json:"error,omitempty"` // the first failure of its policy
+}
+
+// EndpointResult is the load of an endpoint.
+type EndpointResult struct {
+	Address  string    `json:"address"` // IP:port
+	Pod      string    `json:"pod"`     // "" when unknown
+	Node     string    `json:"node"`
+	Zone     string    `json:"zone"`
+	Capacity float64   `json:"capacity"` // relative to the other endpoints of the Service
+	Load     []float64 `json:"load"`     // connections/s at each of Run.Series; 0 while it is not an endpoint
+	Overload []float64 `json:"overload"` // ratio to its fair share at each of Run.Series
+}
+
+// Comparison is how run B differs from run A.
+type Comparison struct {
+	Divergence float64   `json:"divergence"` // share of new connections that goes to another endpoint
+	Series     []float64 `json:"series"`     // divergence at each of Run.Series
+	// Services are those whose connections diverge most, at most MaxServices. Run.Services of both runs contain all of them.
+	Services []ServiceComparison `json:"services"`
+}
+
+// ServiceComparison is how run B differs from run A for a Service port in one family.
+type ServiceComparison struct {
+	Service    string  `json:"service"`
+	Port       string  `json:"port"`
+	Protocol   string  `json:"protocol"`
+	Family     string  `json:"family"`
+	Divergence float64 `json:"divergence"`
+	// Of run A and run B.
+	MaxOverload    [2]float64 `json:"maxOverload"`
+	CrossZoneShare [2]float64 `json:"crossZoneShare"`
+	FailedShare    [2]float64 `json:"failedShare"`
+}
+
+// Limits of a Result.
+const (
+	MaxServices  = 50
+	MaxEndpoints = 64
+	MaxErrors    = 20
+	MaxSamples   = 2000
+)
+
+// Metric is a number of a Summary.
+type Metric struct {
+	Name  string  // as --fail-if names it
+	Value float64 // of a share: 0 to 1
+	Unit  string  // "", "share", "ratio"
+}
+
+// Metrics returns the numbers of a summary in a fixed order.
+func (s *Summary) Metrics() []Metric {
+	return []Metric{
+		{"max_overload", s.MaxOverload, "ratio"},
+		{"p99_overload", s.P99Overload, "ratio"},
+		{"mean_overload", s.MeanOverload, "ratio"},
+		{"cross_zone_share", s.CrossZoneShare, "share"},
+		{"failed_share", s.FailedShare, "share"},
+		{"empty_pools", float64(s.EmptyPools), ""},
+		{"single_endpoint_pools", float64(s.SingleEndpointPools), ""},
+		{"weight_changes", float64(s.WeightChanges), ""},
+		{"plugin_calls", float64(s.PluginCalls), ""},
+		{"errors", float64(s.Errors), ""},
+		{"divergence", s.Divergence, "share"},
+	}
+}
