@@ -14,9 +14,9 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/stats"
 )
 
 // alternatedSizes are the cluster sizes that are compared with the first one.
@@ -63,7 +63,7 @@ func runBlocks(ctx context.Context, s size, in io.Reader, out io.Writer) error {
 			}
 			times = append(times, done.latencies...)
 		}
-		b := block{Median: benchutil.Summarize(times).Median, All: (cpuSeconds() - cpu) * 1000 / perBlock}
+		b := block{Median: stats.Summarize(times).Median, All: (cpuSeconds() - cpu) * 1000 / perBlock}
 		after, err := l.threadCPU(ctx)
 		if err != nil {
 			return err
@@ -166,7 +166,7 @@ func (i interval) String() string { return fmt.Sprintf("%.2f (%.2f–%.2f)", i.r
 
 // bootstrap returns the median of ratios with its interval.
 func bootstrap(ratios []float64) interval {
-	median, low, high := benchutil.Bootstrap(ratios)
+	median, low, high := stats.Bootstrap(ratios)
 	return interval{median, low, high}
 }
 
@@ -217,7 +217,7 @@ func printAlternating(w io.Writer, list []*sizeProcess) {
 				v[i] = f.of(b)
 			}
 			slices.Sort(v)
-			fmt.Fprintf(w, " %.3f |", benchutil.Quantile(v, 0.5))
+			fmt.Fprintf(w, " %.3f |", stats.Quantile(v, 0.5))
 		}
 		fmt.Fprintf(w, "\n| … relative to the first size (95 %% CI) |")
 		for i, a := range list {

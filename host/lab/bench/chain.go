@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,7 +22,8 @@ var chainPlugins = []string{"outlier", "staged-drain", "zone-spill"}
 
 const (
 	failingEndpoints = 1000 // each of another Service
-	failingFor       = 4 * time.Second
+	disturbRounds    = 4    // of each disturbance in turn
+	disturbFor       = 2 * time.Second
 	signalsPeriod    = 500 * time.Millisecond
 )
 
@@ -49,6 +51,14 @@ type disturbance struct {
 	Other percentiles // milliseconds
 	CPU   percentiles // of the engine's thread meanwhile, milliseconds
 	Calls uint64
+
+	other, cpu []float64
+}
+
+// add adds a round.
+func (d *disturbance) add(w work, calls uint64) {
+	d.other, d.cpu, d.Calls = append(d.other, w.marked...), append(d.cpu, w.markedCPU...), d.Calls+calls
+	d.Other, d.CPU = percentilesOf(slices.Clone(d.other)), percentilesOf(slices.Clone(d.cpu))
 }
 
 // failingBackend counts refused connections to endpoints.
@@ -129,28 +139,30 @@ func measureChain(ctx context.Context, s size, how settings) (f chainResult, err
 	}
 	f.Change, f.ChangeCalls = percentilesOf(latencies), float64(after-before)/float64(how.changes)
 
-	if f.Idle, err = l.disturb(ctx, w, nil, failingFor/2); err != nil {
-		return f, err
-	}
-	var notReady []model.Change
-	for i := range f.Endpoints {
-		notReady = append(notReady, w.change(1+i, unready))
-	}
-	profiled = how.profile("notready")
-	if f.Ready, err = l.disturb(ctx, w, notReady, failingFor/2); err != nil {
-		return f, err
-	}
-	profiled()
 	var failing []model.EndpointKey
 	for i := range f.Endpoints {
 		at := w.endpointsOfService(1 + i)[0]
 		failing = append(failing, model.EndpointKey{Addr: netip.AddrPortFrom(at.Addr, 8080), Protocol: model.TCP})
 	}
-	failures.fail(failing)
-	profiled = how.profile("fail")
-	f.Fail, err = l.disturb(ctx, w, nil, failingFor)
-	profiled()
-	return f, err
+	profiled = how.profile("disturbed")
+	defer profiled()
+	for round := range disturbRounds {
+		var others []model.Change
+		for i := range f.Endpoints {
+			others = append(others, w.change(1+i, []int{unready, readyAgain}[round%2]))
+		}
+		for _, of := range []struct {
+			into    *disturbance
+			changes []model.Change
+			failing []model.EndpointKey
+		}{{&f.Idle, nil, nil}, {&f.Ready, others, nil}, {&f.Fail, nil, failing}} {
+			failures.fail(of.failing)
+			if err := l.disturb(ctx, w, of.changes, disturbFor, of.into); err != nil {
+				return f, err
+			}
+		}
+	}
+	return f, nil
 }
 
 // evaluate measures until the plugins have answered as many more calls, and nothing is left to program.
@@ -205,10 +217,10 @@ func (l *harness) pluginCPU() (sum float64) {
 }
 
 // disturb sends changes, and updates Service 0 every probeInterval for a time.
-func (l *harness) disturb(ctx context.Context, w *clusterState, c []model.Change, lasting time.Duration) (d disturbance, err error) {
+func (l *harness) disturb(ctx context.Context, w *clusterState, c []model.Change, lasting time.Duration, d *disturbance) error {
 	before, err := l.pluginCalls(ctx)
 	if err != nil {
-		return d, err
+		return err
 	}
 	l.latencies.reset()
 	begin := time.Now()
@@ -222,11 +234,11 @@ func (l *harness) disturb(ctx context.Context, w *clusterState, c []model.Change
 		l.send(due, []model.Change{w.change(0, replaced)})
 	}
 	if err := l.waitProgrammed(); err != nil {
-		return d, err
+		return err
 	}
 	after, err := l.pluginCalls(ctx)
-	sum := l.latencies.reset()
-	return disturbance{percentilesOf(sum.marked), percentilesOf(sum.markedCPU), after - before}, err
+	d.add(l.latencies.reset(), after-before)
+	return err
 }
 
 func (f *chainResult) print(w io.Writer) {
@@ -247,6 +259,6 @@ func (f *chainResult) print(w io.Writer) {
 			d.CPU.Median, d.CPU.P99, d.CPU.Max, d.Calls)
 	}
 	other("nothing else changes", f.Idle)
-	other(fmt.Sprintf("%d endpoints of as many Services become unready at once", f.Endpoints), f.Ready)
+	other(fmt.Sprintf("%d endpoints of as many Services become unready or ready at once", f.Endpoints), f.Ready)
 	other(fmt.Sprintf("%d endpoints of as many Services refuse connections", f.Endpoints), f.Fail)
 }

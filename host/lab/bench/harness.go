@@ -160,14 +160,14 @@ func (l *harness) apply(c []model.Change) (work, error) {
 type latencyObserver struct {
 	engine.Observers // no-op for the other methods
 
-	mu               sync.Mutex
-	due              []event // sent, not enqueued yet
-	queued, dequeued []event
-	marking          bool // mark the next changes
-	probed           bool // the present step changes the frontend of Service 0
-	thread           int  // of the engine; 0: any
-	sum              work
-	acknowledged     chan struct{}
+	mu           sync.Mutex
+	due          []event // sent, not enqueued yet
+	marked, rest waiting
+	marking      bool // mark the next changes
+	probed       bool // the present step changes the frontend of Service 0
+	thread       int  // of the engine; 0: any
+	sum          work
+	acknowledged chan struct{}
 }
 
 // event is a change with the time at which it was due.
@@ -176,6 +176,14 @@ type event struct {
 	cpu    time.Duration // of the engine's thread when the change was queued
 	marked bool
 }
+
+// waiting are changes that have not been acknowledged. Marked ones have lists of their own, so that the cost of observing a step follows
+// what it acknowledges.
+type waiting struct{ queued, dequeued []event }
+
+func (w *waiting) dequeue() { w.dequeued, w.queued = append(w.dequeued, w.queued...), w.queued[:0] }
+
+func (w *waiting) idle() bool { return len(w.queued)+len(w.dequeued) == 0 }
 
 // work is the work done since the last reset.
 type work struct {
@@ -217,6 +225,13 @@ func (s *latencyObserver) left() int {
 	return s.sum.left
 }
 
+// unmarkedIdle reports whether all changes that are not marked have been acknowledged.
+func (s *latencyObserver) unmarkedIdle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rest.idle() && !slices.ContainsFunc(s.due, func(e event) bool { return !e.marked })
+}
+
 func (s *latencyObserver) reset() work {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,7 +244,7 @@ func (s *latencyObserver) reset() work {
 func (s *latencyObserver) idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.due)+len(s.queued)+len(s.dequeued) == 0
+	return len(s.due) == 0 && s.marked.idle() && s.rest.idle()
 }
 
 // cpuOfThread returns the CPU time of a thread of this process, 0 for number 0.
@@ -250,7 +265,11 @@ func (s *latencyObserver) OnEnqueue(changes []model.Change, _ time.Time) {
 	cpu := cpuOfThread(s.thread)
 	for _, e := range s.due[:len(changes)] {
 		e.cpu = cpu
-		s.queued = append(s.queued, e)
+		w := &s.rest
+		if e.marked {
+			w = &s.marked
+		}
+		w.queued = append(w.queued, e)
 	}
 	s.due = append(s.due[:0], s.due[len(changes):]...)
 }
@@ -259,8 +278,8 @@ func (s *latencyObserver) OnEnqueue(changes []model.Change, _ time.Time) {
 func (s *latencyObserver) OnDequeue() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.dequeued = append(s.dequeued, s.queued...)
-	s.queued = s.queued[:0]
+	s.marked.dequeue()
+	s.rest.dequeue()
 }
 
 // OnPlan implements engine.Observer.
@@ -287,22 +306,28 @@ func (s *latencyObserver) OnApply(p *engine.ApplyResult) {
 	if !p.Synced {
 		return
 	}
-	waiting := s.dequeued[:0]
-	for _, e := range s.dequeued {
-		if s.sum.left > 0 && !(e.marked && s.probed) {
-			waiting = append(waiting, e)
-			continue
-		}
-		ms := p.At.Sub(e.at).Seconds() * 1000
+	if s.sum.left == 0 {
+		s.acknowledge(&s.rest, p.At)
+	}
+	if s.sum.left == 0 || s.probed {
+		s.acknowledge(&s.marked, p.At)
+	}
+	s.probed = false
+	select {
+	case s.acknowledged <- struct{}{}:
+	default:
+	}
+}
+
+// acknowledge records the latencies of changes that were dequeued.
+func (s *latencyObserver) acknowledge(w *waiting, at time.Time) {
+	for _, e := range w.dequeued {
+		ms := at.Sub(e.at).Seconds() * 1000
 		s.sum.latencies = append(s.sum.latencies, ms)
 		if e.marked {
 			s.sum.marked = append(s.sum.marked, ms)
 			s.sum.markedCPU = append(s.sum.markedCPU, milliseconds(cpuOfThread(s.thread)-e.cpu))
 		}
 	}
-	s.dequeued, s.probed = waiting, false
-	select {
-	case s.acknowledged <- struct{}{}:
-	default:
-	}
+	w.dequeued = w.dequeued[:0]
 }

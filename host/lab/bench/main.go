@@ -28,14 +28,16 @@ func main() {
 	flag.DurationVar(&o.churn, "churn", 10*time.Second, "how long to make 1,000 updates per second")
 	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long to measure idle CPU use")
 	flag.BoolVar(&o.withPolicy, "policy", false, "with -size: every Service has a policy")
-	flag.StringVar(&o.profiles, "profiles", "", "with -size: directory for CPU and heap profiles")
+	flag.StringVar(&o.profiles, "profiles", "", "with -size or -worst: directory for CPU and heap profiles")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the modules that make bench builds")
-	flag.BoolVar(&o.worst, "worst", false, "with -size: measure large updates instead")
+	flag.BoolVar(&o.worst, "worst", false, "only measure large updates")
 	flag.BoolVar(&o.calls, "calls", false, "measure plugin calls only")
 	flag.BoolVar(&o.chain, "chain", false, "only measure a chain of plugins on every Service")
 	flag.BoolVar(&o.alternate, "alternate", false, "only compare an endpoint update between cluster sizes")
 	flag.BoolVar(&o.outcomes, "outcomes", false, "only measure what counting the outcomes of connections costs")
+	flag.BoolVar(&o.simulate, "simulate", false, "only measure sluice simulate")
 	flag.BoolVar(&o.blocks, "blocks", false, "with -size: measure a block of updates for each line of standard input")
+	flag.DurationVar(&o.ticks, "ticks", 0, "only write the time to standard output at this interval, see ticker")
 	flag.StringVar(&o.write, "write", "", "file to write the tables to, between the markers")
 	flag.Parse()
 	if err := o.run(); err != nil {
@@ -52,10 +54,15 @@ type options struct {
 	alternate    bool
 	outcomes     bool
 	blocks       bool
+	ticks        time.Duration
+	simulate     bool
 }
 
 func (o *options) run() error {
 	ctx := context.Background()
+	if o.ticks > 0 {
+		return writeTicks(os.Stdout, o.ticks)
+	}
 	if o.child != "" {
 		return o.inNamespace(ctx)
 	}
@@ -72,10 +79,21 @@ func (o *options) run() error {
 	if o.outcomes {
 		return o.publishOutcomes(out)
 	}
-	if o.chain {
-		err := o.printChain(out)
+	if o.chain || o.worst {
+		print := o.printChain
+		if o.worst {
+			print = o.printLargeUpdates
+		}
+		err := print(out)
 		if err == nil {
 			_, err = fmt.Print(out)
+		}
+		return err
+	}
+	if o.simulate {
+		err := o.printSimulations(ctx, out)
+		if err == nil {
+			err = benchutil.Publish(o.write, "simulate", out.Bytes())
 		}
 		return err
 	}
@@ -107,11 +125,9 @@ func (o *options) run() error {
 		return err
 	}
 	printAlternating(out, list)
-	hardest, err := inChild[[]largeUpdate](o, worstSize, "-worst")
-	if err != nil {
+	if err := o.printLargeUpdates(out); err != nil {
 		return err
 	}
-	printLargeUpdates(out, worstSize, hardest)
 	if err := o.printChain(out); err != nil {
 		return err
 	}
@@ -121,6 +137,14 @@ func (o *options) run() error {
 	out.Reset()
 	fmt.Fprintf(out, "Machine: %s.\n", benchutil.DescribeMachine())
 	return o.publishOutcomes(out)
+}
+
+func (o *options) printLargeUpdates(out *bytes.Buffer) error {
+	list, err := inChild[[]largeUpdate](o, worstSize, "-worst", "-profiles", o.profiles)
+	if err == nil {
+		printLargeUpdates(out, worstSize, list)
+	}
+	return err
 }
 
 func (o *options) printChain(out *bytes.Buffer) error {

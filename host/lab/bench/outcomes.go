@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
-	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/stats"
 	"golang.org/x/sys/unix"
 )
 
@@ -236,7 +236,7 @@ func printOutcomes(w io.Writer, costs []outcomeCost) {
 	} {
 		fmt.Fprintf(w, "| %s, median of blocks |", f.name)
 		for _, c := range costs {
-			fmt.Fprintf(w, " %.2f |", benchutil.Summarize(slices.Clone(f.of(c))).Median)
+			fmt.Fprintf(w, " %.2f |", stats.Summarize(slices.Clone(f.of(c))).Median)
 		}
 		fmt.Fprint(w, "\n| … relative to not counting (95 % CI) |")
 		for i, c := range costs {

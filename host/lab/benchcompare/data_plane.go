@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
+	"github.com/sluice-proxy/sluice/host/stats"
 )
 
 // target is an address to connect to from a node's client.
@@ -78,7 +78,7 @@ func (p *target) measureBlock(lasting time.Duration) (b block, err error) {
 	if err != nil {
 		return b, err
 	}
-	s := benchutil.Summarize(times)
+	s := stats.Summarize(times)
 	b.P50, b.P99 = s.Median, s.P99
 	b.Rate, err = p.measureRate(lasting)
 	return b, err

@@ -3,7 +3,7 @@ package main
 import (
 	"math"
 
-	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/stats"
 )
 
 // interval is a ratio with its 95 % confidence interval.
@@ -30,7 +30,7 @@ func selfRatio(a []block, value func(block) float64) interval {
 }
 
 func bootstrap(logs []float64) interval {
-	median, low, high := benchutil.Bootstrap(logs)
+	median, low, high := stats.Bootstrap(logs)
 	return interval{math.Exp(median), math.Exp(low), math.Exp(high)}
 }
 

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/lab/loadgen"
+	"github.com/sluice-proxy/sluice/host/stats"
 )
 
 // results of a run.
@@ -36,8 +36,8 @@ type dataPlaneResult struct {
 	Blocks   map[string][]block
 }
 
-func median(v []float64) float64 { return benchutil.Summarize(slices.Clone(v)).Median }
-func maxOf(v []float64) float64  { return benchutil.Summarize(slices.Clone(v)).Max }
+func median(v []float64) float64 { return stats.Summarize(slices.Clone(v)).Median }
+func maxOf(v []float64) float64  { return stats.Summarize(slices.Clone(v)).Max }
 
 // formatNumber formats a number with three significant digits.
 func formatNumber(v float64) string {
@@ -83,7 +83,7 @@ func (r *results) print(w io.Writer) {
 	both("process start → first connection through the last Service, s", func(c *proxyResult) float64 { return median(c.Start) })
 	both(fmt.Sprintf("… through each of %d Services spread over the list, s", probedServices), func(c *proxyResult) float64 { return median(c.StartAll) })
 	both("API write → first connection to the new endpoint, ms: median", func(c *proxyResult) float64 { return median(c.Changes) })
-	both("… p99", func(c *proxyResult) float64 { return benchutil.Summarize(slices.Clone(c.Changes)).P99 })
+	both("… p99", func(c *proxyResult) float64 { return stats.Summarize(slices.Clone(c.Changes)).P99 })
 	both("… maximum", func(c *proxyResult) float64 { return maxOf(c.Changes) })
 	line("changes measured", func(r *sizeResult) string {
 		return fmt.Sprint(len(r.Proxies[0].Changes), ", ", len(r.Proxies[1].Changes))
@@ -114,7 +114,7 @@ func sum(watches map[string]int) (n int) {
 }
 
 func medianAndP99(v []float64) string {
-	s := benchutil.Summarize(slices.Clone(v))
+	s := stats.Summarize(slices.Clone(v))
 	return formatNumber(s.Median) + ", " + formatNumber(s.P99)
 }
 

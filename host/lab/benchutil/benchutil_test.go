@@ -32,18 +32,6 @@ func TestSpliceReplacesTextBetweenItsMarkersOnly(t *testing.T) {
 	}
 }
 
-func TestSummarize(t *testing.T) {
-	if got := benchutil.Summarize(nil); got != (benchutil.Summary{}) {
-		t.Errorf("of nothing: %+v", got)
-	}
-	if got := benchutil.Summarize([]float64{3}); got != (benchutil.Summary{1, 3, 3, 3}) {
-		t.Errorf("of one: %+v", got)
-	}
-	if got := benchutil.Summarize([]float64{4, 1, 3, 2}); got.Median != 2.5 || got.Max != 4 || got.P99 <= 3.9 || got.P99 > 4 {
-		t.Errorf("of four: %+v", got)
-	}
-}
-
 // TestMeasureAnotherProcess has a shell and its child work for a while: the time of both shows, and where.
 func TestMeasureAnotherProcess(t *testing.T) {
 	cmd := exec.Command("sh", "-c", `sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done'; i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo; read x`)

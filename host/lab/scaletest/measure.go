@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/lab/loadgen"
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
+	"github.com/sluice-proxy/sluice/host/stats"
 )
 
 // results of a run.
@@ -24,7 +25,7 @@ type results struct {
 	Starts         []startResult
 	SmallSlice     updateResult // updates of a slice of normal size
 	BigSlice       updateResult // updates of a slice of perSlice endpoints
-	Single         benchutil.Summary
+	Single         stats.Summary
 	IdleWithAgents float64        // CPUs used by the API server with all agents and no updates
 	watchesBefore  map[string]int // watches without agents
 	Watches        map[string]int // the agents'
@@ -265,7 +266,7 @@ func (r *results) measureSingleUpdates(ctx context.Context, s *environment, c *a
 		}
 		all = append(all, done.LastProgrammed.Sub(begin).Seconds()*1000)
 	}
-	r.Single = benchutil.Summarize(all)
+	r.Single = stats.Summarize(all)
 	return nil
 }
 

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/stats"
 )
 
 // Bounds on the change from the first to the last third of the samples with hostile plugins and tenants.
@@ -93,5 +93,5 @@ func median(samples []sample, value func(sample) float64) float64 {
 		return 0
 	}
 	slices.Sort(values)
-	return benchutil.Quantile(values, 0.5)
+	return stats.Quantile(values, 0.5)
 }

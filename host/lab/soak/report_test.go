@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/stats"
 )
 
 // samples returns n samples of a process that is healthy, changed by edit.
 func samples(n int, edit func(i int, s *sample)) (list []sample) {
 	for i := range n {
-		s := sample{hostile: i >= n/10, rss: 80, descriptors: 20, goroutines: 30, update: benchutil.Summary{P99: 10}, connections: 100, livez: 200}
+		s := sample{hostile: i >= n/10, rss: 80, descriptors: 20, goroutines: 30, update: stats.Summary{P99: 10}, connections: 100, livez: 200}
 		edit(i, &s)
 		list = append(list, s)
 	}

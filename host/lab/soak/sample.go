@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/stats"
 )
 
 const (
@@ -38,8 +38,8 @@ type sample struct {
 	rss                 float64 // MiB
 	descriptors         int
 	goroutines          int
-	processors          float64           // used
-	update              benchutil.Summary // from the change of a manifest to the first connection to its endpoint, ms
+	processors          float64       // used
+	update              stats.Summary // from the change of a manifest to the first connection to its endpoint, ms
 	connections, failed int64
 	livez               int // status
 	pluginFailures      int
@@ -190,7 +190,7 @@ func (n *node) sample(ctx context.Context, pending *pendingUpdate, updates <-cha
 	if begin := pending.Load(); begin != nil && len(times) == 0 {
 		times = append(times, milliseconds(time.Since(*begin))) // so far
 	}
-	s.update = benchutil.Summarize(times)
+	s.update = stats.Summarize(times)
 	if s.livez, _, err = n.get(ctx, livezURL); err != nil {
 		s.livez = 0 // counts as a failure
 	}

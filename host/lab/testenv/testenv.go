@@ -23,6 +23,14 @@ func Require(t testing.TB, err error) {
 	}
 }
 
+// OnceForAllKernels skips a test in a virtual machine with -short: what it checks does not depend on the kernel, and it runs outside.
+func OnceForAllKernels(t testing.TB) {
+	t.Helper()
+	if os.Getenv("SLUICE_VM") != "" && testing.Short() {
+		t.Skip("does not depend on the kernel")
+	}
+}
+
 // RequireProgram requires a program in PATH. debian names the packages that contain it.
 func RequireProgram(t testing.TB, name, debian string) {
 	t.Helper()

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -35,6 +36,15 @@ func (h *Host) Silence() error {
 		return fmt.Errorf("testnet: silence %s: %w", h.Name, err)
 	}
 	return nil
+}
+
+// Blackhole drops what the host sends to an address, until remove is called.
+func (h *Host) Blackhole(to netip.Addr) (remove func() error, err error) {
+	r := &netlink.Route{Dst: hostNet(to), Type: unix.RTN_BLACKHOLE}
+	if err := h.nl.RouteAdd(r); err != nil {
+		return nil, fmt.Errorf("testnet: %s: drop packets to %s: %w", h.Name, to, err)
+	}
+	return func() error { return h.nl.RouteDel(r) }, nil
 }
 
 // Addr returns the host's first address of like's family.
