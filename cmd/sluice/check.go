@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -39,9 +38,7 @@ exit code is 1 if something required is missing.`,
 			}
 			findings := append(agent.Check(cmd.Context(), cfg), checkPlugins(cmd.Context(), &in, cfg)...)
 			if output == "json" {
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				err = enc.Encode(struct {
+				err = printJSON(cmd.OutOrStdout(), struct {
 					OK       bool            `json:"ok"`
 					Findings []probe.Finding `json:"findings"`
 				}{!probe.RequiredMissing(findings), findings})

@@ -75,15 +75,15 @@ func inNamespace(t *testing.T, line string, caps ...uintptr) (stdout, stderr str
 	return out.String(), errs.String(), err
 }
 
-type report struct {
+type checkReport struct {
 	OK       bool
 	Findings []probe.Finding
 }
 
-func checkInNamespace(t *testing.T, line string, caps ...uintptr) (report, error) {
+func checkInNamespace(t *testing.T, line string, caps ...uintptr) (checkReport, error) {
 	t.Helper()
 	out, stderr, err := inNamespace(t, line, caps...)
-	var r report
+	var r checkReport
 	if jerr := json.Unmarshal([]byte(out), &r); jerr != nil {
 		t.Fatalf("%v in %q\n%s", jerr, out, stderr)
 	}
@@ -93,7 +93,7 @@ func checkInNamespace(t *testing.T, line string, caps ...uintptr) (report, error
 	return r, err
 }
 
-func (r report) find(name string) probe.Finding {
+func (r checkReport) find(name string) probe.Finding {
 	for _, f := range r.Findings {
 		if f.Name == name {
 			return f

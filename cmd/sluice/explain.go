@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +24,7 @@ import (
 
 func newExplainCommand() *cobra.Command {
 	var in inputFlags
-	var output, socket, namespace string
+	var output, socket, namespace, dump string
 	var fail failOn
 	cmd := &cobra.Command{
 		Use:   "explain [-n NAMESPACE] SERVICE",
@@ -51,19 +50,28 @@ plans by itself, which needs neither root nor a kernel. The kernel's weights are
 			if err := in.check(); err != nil {
 				return err
 			}
-			if !in.hasSource() {
-				x, err = state.Explain(cmd.Context(), socket, name)
-			} else {
+			switch {
+			case in.hasSource():
 				x, err = in.explain(cmd.Context(), name)
+			case dump != "":
+				x, err = state.ExplainWithRequests(cmd.Context(), socket, name)
+			default:
+				x, err = state.Explain(cmd.Context(), socket, name)
 			}
 			if err != nil {
 				return err
 			}
+			if dump != "" {
+				files, err := dumpRequests(dump, x.Requests)
+				for _, file := range files {
+					fmt.Fprintln(cmd.OutOrStdout(), printable.Escape(file))
+				}
+				return err
+			}
+			x.Requests = nil
 			note := addKernel(cmd.Context(), x)
 			if output == "json" {
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				err = enc.Encode(x)
+				err = printJSON(cmd.OutOrStdout(), x)
 			} else {
 				err = printExplanation(cmd.OutOrStdout(), x, note)
 			}
@@ -76,6 +84,7 @@ plans by itself, which needs neither root nor a kernel. The kernel's weights are
 	in.register(cmd)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace of the Service")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().StringVar(&dump, "dump-request", "", "write the requests that the plugins have answered to this directory instead, one a file, for sdktest and plugin bench")
 	fail.register(cmd)
 	registerSocket(cmd, &socket)
 	return cmd
@@ -105,6 +114,7 @@ func (in *inputFlags) explain(ctx context.Context, name model.Name) (*state.Expl
 	}
 	_, lost := plan.Normalize(pl.Current(), caps)
 	out.AddLost(lost)
+	out.AddRequests(x)
 	return out, nil
 }
 

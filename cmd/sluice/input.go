@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -22,6 +24,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/source/kube"
+	"github.com/sluice-proxy/sluice/host/spelling"
 )
 
 // inputFlags are the inputs of a plan: cluster state, node and configuration.
@@ -40,6 +43,7 @@ type inputFlags struct {
 type planned struct {
 	node    *state.Node // what of the configuration is in force
 	failing []string    // plugins and Services, after serviceFilter
+	shadows []string    // those that fail
 }
 
 func (in *inputFlags) register(cmd *cobra.Command) {
@@ -113,8 +117,10 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 	if in.source != "" && lacksPods(cluster, needs(cluster.Nodes[cfg.HostnameOverride])) {
 		warn("source directory " + in.source + ": no Pod: the labels, annotations and CPU requests that plugins declare are absent")
 	}
-	if hint := in.hint(cfg, cluster); hint != "" {
-		warn(hint)
+	if text := in.missingNode(cfg.HostnameOverride, cluster); text != "" && in.source != "" && in.node != "" {
+		return nil, nil, usageError{errors.New(text)}
+	} else if text != "" {
+		warn(text)
 	}
 	for _, p := range problems {
 		if p.Warning {
@@ -134,6 +140,9 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 		result.Warnings = slices.DeleteFunc(result.Warnings, func(w string) bool { return !strings.Contains(w, in.serviceFilter) })
 	}
 	in.planned = planned{node: agent.NodeState(cfg, set), failing: failing(loadErr, &result, in.serviceFilter)}
+	for _, err := range result.ShadowErrors {
+		in.planned.shadows = append(in.planned.shadows, err.Error())
+	}
 	printServiceErrors(&result, in.serviceFilter)
 	const maxErrors = 5
 	for i, err := range result.Errors {
@@ -213,10 +222,22 @@ func printError(err error) {
 
 func warn(text string) { fmt.Fprintf(stderr, "sluice: warning: %s\n", printable.Escape(text)) }
 
-// hint returns a warning if this host is not a node of the cluster and no Node is named.
-func (in *inputFlags) hint(cfg *config.Config, cluster *model.Snapshot) string {
-	if in.source != "" || in.node != "" || cluster.Nodes[cfg.HostnameOverride] != nil {
+// maxNodes bounds how many Nodes an error names.
+const maxNodes = 10
+
+// missingNode returns a text if the cluster does not have the Node to plan for: with the Nodes that a directory has. Manifests without any
+// Node are good for every one.
+func (in *inputFlags) missingNode(node string, cluster *model.Snapshot) string {
+	switch names := slices.Sorted(maps.Keys(cluster.Nodes)); {
+	case cluster.Nodes[node] != nil, in.source != "" && len(names) == 0:
 		return ""
+	case in.source == "":
+		return fmt.Sprintf("Node %s: not found in the cluster; set --node to plan for another Node", node)
+	default:
+		list := strings.Join(names[:min(len(names), maxNodes)], ", ")
+		if more := len(names) - maxNodes; more > 0 {
+			list += fmt.Sprintf(" and %d more", more)
+		}
+		return fmt.Sprintf("Node %s: not found in %s%s; set --node to one of its Nodes: %s", node, in.source, spelling.DidYouMean(node, names), list)
 	}
-	return fmt.Sprintf("Node %s: not found in the cluster; set --node to plan for another Node", cfg.HostnameOverride)
 }

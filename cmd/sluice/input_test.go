@@ -5,27 +5,33 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-func TestHintIfThisHostIsNotANode(t *testing.T) {
-	cfg := config.Default()
-	cfg.HostnameOverride = "laptop"
-	with := model.NewSnapshot()
-	with.Nodes["laptop"] = &model.Node{Name: "laptop"}
-	for name, c := range map[string]struct {
+func TestMissingNodeIsReportedWithThoseThereAre(t *testing.T) {
+	nodes := func(names ...string) *model.Snapshot {
+		s := model.NewSnapshot()
+		for _, n := range names {
+			s.Nodes[n] = &model.Node{Name: n}
+		}
+		return s
+	}
+	api, folder := inputFlags{}, inputFlags{sourceFlags: sourceFlags{source: "manifests"}}
+	for _, c := range []struct {
 		in      inputFlags
 		cluster *model.Snapshot
-		hint    bool
+		want    string
 	}{
-		"an API server that has no such Node": {inputFlags{}, model.NewSnapshot(), true},
-		"one that has":                        {inputFlags{}, with, false},
-		"a Node is named":                     {inputFlags{node: "laptop"}, model.NewSnapshot(), false},
-		"a folder":                            {inputFlags{sourceFlags: sourceFlags{source: "manifests"}}, model.NewSnapshot(), false},
+		{api, nodes(), "Node laptop: not found in the cluster; set --node to plan for another Node"},
+		{api, nodes("laptop"), ""},
+		{folder, nodes(), ""},
+		{folder, nodes("a1", "laptop"), ""},
+		{folder, nodes("b1", "a1"), "Node laptop: not found in manifests; set --node to one of its Nodes: a1, b1"},
+		{folder, nodes("b1", "Lap-top"), `Node laptop: not found in manifests (did you mean "Lap-top"?); set --node to one of its Nodes: Lap-top, b1`},
+		{folder, nodes(strings.Split("a b c d e f g h i j k l", " ")...), "Node laptop: not found in manifests; set --node to one of its Nodes: a, b, c, d, e, f, g, h, i, j and 2 more"},
 	} {
-		if got := c.in.hint(cfg, c.cluster); strings.Contains(got, "Node laptop: not found in the cluster; set --node") != c.hint || (got != "") != c.hint {
-			t.Errorf("%s: %q", name, got)
+		if got := c.in.missingNode("laptop", c.cluster); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}
 }

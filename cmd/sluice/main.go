@@ -8,8 +8,10 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,9 +21,10 @@ import (
 
 // Exit codes.
 const (
-	exitFailed = 1
-	exitUsage  = 2 // the command line is wrong
-	exitState  = 3 // what --fail-on lists
+	exitFailed    = 1
+	exitUsage     = 2 // the command line is wrong
+	exitState     = 3 // what --fail-on lists
+	exitCondition = 4 // what --fail-if says
 )
 
 // The output of all commands. What is printed of objects, modules and plugins passes printable.Escape or printable.Strings
@@ -33,10 +36,33 @@ var (
 
 func main() {
 	log.SetOutput(stderr) // of libraries
+	os.Exit(untilSignal(func(ctx context.Context) int { return execute(ctx, os.Args[1:]) }))
+}
+
+// untilSignal calls run with a context that ends with the first signal to stop. If run does not return in time, the process ends without it.
+func untilSignal(run func(context.Context) int) (exitCode int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal terminates the process
-	os.Exit(execute(ctx, os.Args[1:]))
+	context.AfterFunc(ctx, func() {
+		stop() // a second signal terminates the process
+		time.AfterFunc(stopTimeout, endLate)
+	})
+	return run(ctx)
+}
+
+// stopTimeout is how long a command may take to return after a signal. With the time that it takes to end, the process ends within 2 s.
+const stopTimeout = 1800 * time.Millisecond
+
+// maxStacks bounds what endLate prints, in bytes.
+const maxStacks = 256 << 10
+
+// endLate ends the process although its command has not returned, and prints what it waits for. The kernel keeps forwarding; what has
+// changed since the last checkpoint is not in it.
+func endLate() {
+	stacks := make([]byte, maxStacks)
+	fmt.Fprintf(stderr, "sluice: still running %s after a signal to stop, which is a bug: the process ends without waiting for\n%s\n",
+		stopTimeout, stacks[:runtime.Stack(stacks, true)])
+	os.Exit(exitFailed)
 }
 
 // cobraSuggestion is what cobra puts between the error of an unknown command and similar names, one per line.
@@ -74,6 +100,9 @@ func execute(ctx context.Context, args []string) int {
 	}
 	if errors.As(err, new(stateError)) {
 		return exitState
+	}
+	if errors.As(err, new(conditionError)) {
+		return exitCondition
 	}
 	return exitFailed
 }
@@ -123,7 +152,7 @@ into the kernel. No packet passes through a plugin.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newConfigCommand(), newCheckCommand())
-	root.AddCommand(newRunCommand(), newPlanCommand(), newTraceCommand(), newExplainCommand(), newPluginCommand(), newCleanupCommand(),
+	root.AddCommand(newRunCommand(), newPlanCommand(), newTraceCommand(), newExplainCommand(), newSimulateCommand(), newPluginCommand(), newCleanupCommand(),
 		newVersionCommand())
 	return root
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -42,9 +41,7 @@ the backend cannot represent, and how the shadows of policies compare. Needs nei
 			shadows := state.NewShadows(pl.Shadows())
 			lost = slices.Concat(pl.Omitted(), pl.Conflicts(), lost)
 			if output == "json" {
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				if err := enc.Encode(struct {
+				if err := printJSON(cmd.OutOrStdout(), struct {
 					Plan         *plan.Plan            `json:"plan"`
 					Degradations []plan.Degradation    `json:"degradations"`
 					Shadows      []state.ServiceShadow `json:"shadows"` // those that diverge the most first
@@ -52,7 +49,7 @@ the backend cannot represent, and how the shadows of policies compare. Needs nei
 				}{pl.Current(), append([]plan.Degradation{}, lost...), shadows, in.planned.node}); err != nil {
 					return err
 				}
-				return fail.errorOf(in.planned.failing, degradations(lost))
+				return fail.errorOf(in.planned.failing, slices.Concat(degradations(lost), in.planned.shadows))
 			}
 			fmt.Fprint(cmd.OutOrStdout(), plan.Format(pl.Current()))
 			if len(lost) > 0 {
@@ -62,7 +59,7 @@ the backend cannot represent, and how the shadows of policies compare. Needs nei
 				}
 			}
 			printShadows(cmd.OutOrStdout(), shadows)
-			return fail.errorOf(in.planned.failing, degradations(lost))
+			return fail.errorOf(in.planned.failing, slices.Concat(degradations(lost), in.planned.shadows))
 		},
 	}
 	in.register(cmd)

@@ -5,13 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"os"
 	"slices"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,22 +16,21 @@ import (
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/wasm"
-	"github.com/sluice-proxy/sluice/host/wasm/meter"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 func newPluginCommand() *cobra.Command {
-	return newGroup("plugin", "Work with policy plugins", newPluginCheckCommand())
+	return newGroup("plugin", "Work with policy plugins", newPluginNewCommand(), newPluginBuildCommand(), newPluginCheckCommand(), newPluginTestCommand(),
+		newPluginBenchCommand(), newPluginInspectCommand())
 }
 
 // checkTimeout is generous: the limits of the loader stop every module earlier.
 const checkTimeout = 2 * time.Minute
 
 func newPluginCheckCommand() *cobra.Command {
-	var settings string
+	var settings, output string
 	var answers, verbose bool
 	cmd := &cobra.Command{
 		Use:   "check FILE",
@@ -48,80 +44,103 @@ No module can crash or block the check. The exit code is 1 if 'sluice run' would
   sluice plugin check bin/plugins/staged-drain.wasm --settings '{"stages": [{"weight": 50, "seconds": 10}]}' --answers`,
 		Args: oneArg("WebAssembly module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if settings != "" && !json.Valid([]byte(settings)) {
-				return usageError{fmt.Errorf("--settings is not JSON: %.100q", settings)}
+			if err := checkOutput(output, "text", "json"); err != nil {
+				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), checkTimeout)
-			defer cancel()
-			log := slog.New(slog.DiscardHandler)
+			check, err := newPluginCheck(args[0], settings)
+			if err != nil {
+				return err
+			}
 			if verbose {
-				log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+				check.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 			}
-			check := pluginCheck{file: args[0], settings: []byte(settings), log: log, out: cmd.OutOrStdout(), answers: answers}
-			if err := check.run(ctx); err != nil {
+			result, err := check.run(cmd.Context(), answers)
+			if err != nil {
 				return config.PrefixErrors("plugin check: "+args[0], err)
 			}
-			return nil
+			if output == "json" {
+				return printJSON(cmd.OutOrStdout(), result)
+			}
+			return result.print(cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVar(&settings, "settings", "", "the policy's settings for this plugin, as JSON")
 	cmd.Flags().BoolVar(&answers, "answers", false, "print the response to each sample request")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print what the plugin logs, on standard error")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	return cmd
 }
 
+// pluginCheck loads a module.
 type pluginCheck struct {
 	file     string
 	settings []byte
 	log      *slog.Logger
-	out      io.Writer
-	answers  bool
 }
 
-// run loads the module twice, the second time with compiled code from the cache, and measures calls.
-func (c *pluginCheck) run(ctx context.Context) (err error) {
-	module, err := safefile.Read(c.file, plugins.MaxModule)
-	if err != nil {
-		return err
+// newPluginCheck returns a check of a file whose plugin logs to nowhere.
+func newPluginCheck(file, settings string) (*pluginCheck, error) {
+	if settings != "" && !json.Valid([]byte(settings)) {
+		return nil, usageError{fmt.Errorf("--settings is not JSON: %.100q", settings)}
 	}
+	return &pluginCheck{file: file, settings: []byte(settings), log: slog.New(slog.DiscardHandler)}, nil
+}
+
+// withHost calls f with a host that has an empty cache.
+func (c *pluginCheck) withHost(ctx context.Context, f func(context.Context, *wasm.Host) error) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
 	cache, err := os.MkdirTemp("", "sluice-plugin-check-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(cache)) }()
-	missing := missingEverywhere()
-	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Compiler: compileCommand, Log: c.log, Now: time.Now, Missing: missing})
+	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Compiler: compileCommand, Log: c.log, Now: time.Now, Missing: missingEverywhere()})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, host.Close(ctx)) }()
-	first, err := host.Load(ctx, c.file, module, c.settings)
+	return f(ctx, host)
+}
+
+// run loads the module twice, the second time with compiled code from the cache, and measures calls.
+func (c *pluginCheck) run(ctx context.Context, answers bool) (result *checkResult, err error) {
+	module, err := safefile.Read(c.file, plugins.MaxModule)
 	if err != nil {
+		return nil, err
+	}
+	err = c.withHost(ctx, func(ctx context.Context, host *wasm.Host) error {
+		first, err := host.Load(ctx, c.file, module, c.settings)
+		if err != nil {
+			return err
+		}
+		if err := first.Close(); err != nil { // or the second would share its code
+			return err
+		}
+		second, err := host.Load(ctx, c.file, module, c.settings)
+		if err != nil {
+			return fmt.Errorf("load it again: %w", err)
+		}
+		costs, err := c.callCosts(second)
+		if err != nil {
+			return err
+		}
+		warnings, err := c.faults(second)
+		if err != nil {
+			return err
+		}
+		report := first.Report()
+		result = &checkResult{
+			moduleInfo: newModuleInfo(c.file, module, &report.Module), pluginInfo: newPluginInfo(&report),
+			Calls: costs, Warnings: append([]string{}, warnings...),
+		}
+		result.add(report, second.Report(), second.Stats())
+		if answers {
+			result.Answers, err = c.answers(second)
+		}
 		return err
-	}
-	if err := first.Close(); err != nil { // or the second would share its code
-		return err
-	}
-	second, err := host.Load(ctx, c.file, module, c.settings)
-	if err != nil {
-		return fmt.Errorf("load it again: %w", err)
-	}
-	costs, err := c.callCosts(second)
-	if err != nil {
-		return err
-	}
-	warnings, err := c.faults(second)
-	if err != nil {
-		return err
-	}
-	c.print(first.Report(), second.Report(), costs, second.Stats())
-	for _, w := range warnings {
-		fmt.Fprintf(c.out, "\nwarning: %s\n", printable.Escape(w))
-	}
-	if c.answers {
-		return c.printAnswers(second)
-	}
-	return nil
+	})
+	return result, err
 }
 
 // faults returns why a plugin that loads can never work, or what it probably does not intend.
@@ -139,15 +158,9 @@ func (c *pluginCheck) faults(p *wasm.Plugin) (warnings []string, err error) {
 	return warnings, errors.Join(weightErr, stateErr)
 }
 
-// callCost is the cost of one call with a number of endpoints.
-type callCost struct {
-	endpoints int
-	fuel      uint64
-	median    time.Duration
-}
-
 func (c *pluginCheck) callCosts(p *wasm.Plugin) ([]callCost, error) {
 	var costs []callCost
+	limits := wasm.DefaultLimits()
 	for _, n := range []int{1, 10, 100, 1000} {
 		req, resp := wasm.SampleRequest(n, p.Report().Keys...), abi.Response{}
 		req.Settings.Text = string(c.settings)
@@ -161,79 +174,9 @@ func (c *pluginCheck) callCosts(p *wasm.Plugin) ([]callCost, error) {
 			times = append(times, time.Since(start))
 		}
 		slices.Sort(times)
-		costs = append(costs, callCost{n, p.Stats().LastFuel, times[len(times)/2]})
+		costs = append(costs, callCost{n, p.Stats().LastFuel, limits.DecideFuel + limits.EndpointFuel*int64(n), microseconds(times[len(times)/2])})
 	}
 	return costs, nil
-}
-
-func (c *pluginCheck) print(r, cached wasm.Report, costs []callCost, stats wasm.Stats) {
-	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%s\t%s\n", name, printable.Escape(fmt.Sprintf(format, args...)))
-	}
-	ms := func(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/1000) }
-	m := r.Module
-	line("plugin", "%s", c.file)
-	line("revision", "%s (module and ABI)", r.Revision[:16])
-	line("ABI version", "%d.%d", r.ABI>>16, r.ABI&0xffff)
-	line("needs", "%s", needsText(r.Needs, r.Keys))
-	for _, text := range refusedBy(dataplane.All(), r.Needs, r.Keys) {
-		line("refused by", "%s", text)
-	}
-	line("imports", "%s", importsText(m.Imports))
-	line("size", "%d bytes, metered %d", m.Size, m.Metered)
-	line("functions", "%d, the largest %d bytes", m.Functions, m.LargestBody)
-	fromCache := "not from the cache"
-	if cached.FromCache {
-		fromCache = "from the cache " + ms(cached.Compile)
-	}
-	line("compile", "%s and %s for metering; %s", ms(r.Compile), ms(r.Meter), fromCache)
-	line("instantiate", "%s, fuel %d", ms(cached.Instantiate), cached.InitFuel)
-	line("memory", "%d KiB initially, %d KiB after calls", r.MemoryBytes>>10, stats.MemoryBytes>>10)
-	line("host memory", "%d KiB, with compiled code and tables", stats.HostBytes>>10)
-	t := cached.SelfTest
-	line("deterministic", "yes: %d sample requests in %d orders have equal answers (%d calls of %d instances, new and used; %s, fuel %d)",
-		t.Samples, t.Orders, t.Calls, t.Instances, ms(t.Duration), t.Fuel)
-	w.Flush()
-	fmt.Fprintln(c.out)
-	w = tabwriter.NewWriter(c.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "endpoints\tfuel\tof the budget\tmedian time\t\n")
-	limits := wasm.DefaultLimits()
-	for _, k := range costs {
-		budget := limits.DecideFuel + limits.EndpointFuel*int64(k.endpoints)
-		fmt.Fprintf(w, "%d\t%d\t%.2f %%\t%.2f µs\t\n", k.endpoints, k.fuel, 100*float64(k.fuel)/float64(budget), float64(k.median.Nanoseconds())/1000)
-	}
-	w.Flush()
-}
-
-func (c *pluginCheck) printAnswers(p *wasm.Plugin) error {
-	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "\nsample request\trequeue after\tweights\treasons\n")
-	for _, s := range wasm.Samples(p.Report().Keys...) {
-		s.Request.Settings.Text = string(c.settings)
-		var resp abi.Response
-		resp.Reset(len(s.Request.Endpoints))
-		if err := p.Decide(s.Request, &resp); err != nil {
-			return fmt.Errorf("sample request %q: %w", s.Name, err)
-		}
-		requeue := "-"
-		if resp.RequeueAfter > 0 {
-			requeue = resp.RequeueAfter.String()
-		}
-		var weights, reasons []string
-		for i, a := range resp.Results {
-			if i < 12 {
-				weights = append(weights, fmt.Sprint(a.Weight))
-			} else if i == 12 {
-				weights = append(weights, "…")
-			}
-			if a.Reason != "" && !slices.Contains(reasons, a.Reason) && len(reasons) < 4 {
-				reasons = append(reasons, a.Reason)
-			}
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, requeue, strings.Join(weights, " "), printable.Escape(strings.Join(reasons, "; ")))
-	}
-	return w.Flush()
 }
 
 // missingEverywhere returns the inputs that no mode gives.
@@ -258,36 +201,4 @@ func refusedBy(modes dataplane.Modes, needs uint32, keys []string) (out []string
 		}
 	}
 	return out
-}
-
-// needsText names the optional inputs of a plugin, with the keys that it declares.
-func needsText(needs uint32, keys []string) string {
-	var all []string
-	for _, in := range wasm.Inputs() {
-		if text := in.Asked(needs, keys); text != "" {
-			all = append(all, text)
-		}
-	}
-	if len(all) == 0 {
-		return "none"
-	}
-	return strings.Join(all, "; ")
-}
-
-func importsText(imports []meter.Import) string {
-	count := map[string]int{}
-	var modules []string
-	for _, im := range imports {
-		if count[im.Module] == 0 {
-			modules = append(modules, im.Module)
-		}
-		count[im.Module]++
-	}
-	if len(modules) == 0 {
-		return "none"
-	}
-	for i, m := range modules {
-		modules[i] = fmt.Sprintf("%d of %s", count[m], m)
-	}
-	return strings.Join(modules, ", ")
 }

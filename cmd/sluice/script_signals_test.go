@@ -14,26 +14,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/outcomes"
-	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // scriptSignals are what a node in a script knows of connections: outcomes, as the engine counts them, and open connections.
 type scriptSignals struct {
-	tracker   *outcomes.Tracker
+	*outcomes.Tracker
 	open      map[model.EndpointKey]uint32
 	countedAt time.Time // zero: not counted
-}
-
-// OutcomesWindow implements policy.Signals.
-func (s *scriptSignals) OutcomesWindow(time.Time) (reading uint64, window time.Duration) {
-	reading, _, window = s.tracker.Last()
-	return reading, window
-}
-
-// Outcomes implements policy.Signals.
-func (s *scriptSignals) Outcomes(k model.EndpointKey) (o abi.Outcomes, failedAt uint64) {
-	o, failedAt, _ = s.tracker.Get(k)
-	return o, failedAt
 }
 
 // ConnectionsAge implements policy.Signals.
@@ -59,7 +46,7 @@ func cmdRespond(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 // traffic ADDRESS:PORT CONNECTIONS DURATION: advances the clock, reads outcomes twice a second, makes so many connections before each
-// reading, and plans after it. It prints how many connections failed, and the time of the last one since the start.
+// reading, each from a port of its own, and plans after it. It prints how many connections failed, and the time of the last one since the start.
 func cmdTraffic(ts *testscript.TestScript, _ bool, args []string) {
 	n := nodeOf(ts)
 	to, err := netip.ParseAddrPort(args[0])
@@ -72,8 +59,9 @@ func cmdTraffic(ts *testscript.TestScript, _ bool, args []string) {
 	n.read(ts) // the base
 	failed, last := 0, time.Duration(0)
 	for t := period; t <= d; t += period {
-		for i := range count {
-			p := fake.Packet{From: netip.AddrPortFrom(netip.MustParseAddr("10.244.250.1"), uint16(20_000+i)), To: to, Protocol: model.TCP}
+		for range count {
+			p := fake.Packet{From: netip.AddrPortFrom(netip.MustParseAddr("10.244.250.1"), uint16(40_000+n.connections%20_000)), To: to, Protocol: model.TCP}
+			n.connections++
 			r := n.kernel.Connect(p)
 			n.kernel.Disconnect(p)
 			if r.Response != fake.Answers {
@@ -159,13 +147,13 @@ func (n *scriptNode) shed(ts *testscript.TestScript) int {
 func (n *scriptNode) read(ts *testscript.TestScript) {
 	counters, err := n.backend.ReadOutcomes(context.Background())
 	ts.Check(err)
-	changes := n.signals.tracker.Update(n.now, func(yield func(model.EndpointKey, outcomes.Counters) bool) {
+	changes := n.signals.Tracker.Update(n.now, func(yield func(model.EndpointKey, outcomes.Counters) bool) {
 		for k, c := range counters {
 			if !yield(k, outcomes.Counters(c)) {
 				return
 			}
 		}
 	})
-	_, at, window := n.signals.tracker.Last()
+	_, at, window := n.signals.Tracker.Last()
 	n.planner.AddOutcomes(at, window, changes)
 }

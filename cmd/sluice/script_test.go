@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +34,7 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"sluice": func() { os.Exit(execute(context.Background(), os.Args[1:])) },
+		"stuck":  func() { os.Exit(untilSignal(waitInVain)) },
 	})
 }
 
@@ -41,15 +44,29 @@ var update = flag.Bool("update", false, "rewrite the expected output in testdata
 // ones, in Wasm; the backend is the fake one; the clock advances by command.
 func TestScripts(t *testing.T) {
 	wasmDir, cache := buildPlugins(t), testenv.PluginCache(t)
+	goCache, err := exec.Command("go", "env", "GOCACHE").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("XDG_CACHE_HOME", cache) // for the nodes that run in this process
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PLUGINS", wasmDir)
+			env.Setenv("CHECKOUT", root)
+			env.Setenv("GOCACHE", strings.TrimSpace(string(goCache)))
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("XDG_CACHE_HOME", cache)
 			env.Values[nodeKey{}] = &scriptNode{}
 			return nil
+		},
+		Condition: func(name string) (bool, error) { // rust: Debian's rustc with the target wasm32-unknown-unknown
+			_, err := os.Stat("/usr/lib/rustlib/wasm32-unknown-unknown")
+			return name == "rust" && err == nil, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"node":     cmdNode,
@@ -92,6 +109,8 @@ type scriptNode struct {
 	synced  bool                      // the kernel has the plan: a delta is enough
 	counted int                       // messages up to the last command messages
 	clients map[fake.Packet]time.Time // of the command hold: when their connections end
+	// connections is the number of those that the command traffic has made.
+	connections int
 }
 
 // nodeKey is the key of the script's node.
@@ -130,7 +149,7 @@ func (n *scriptNode) start(ts *testscript.TestScript, checkpoint []byte) {
 	n.stop = func() { n.plugins.Close(context.Background()) }
 	n.backend, n.synced = fake.Open(n.kernel), false
 	n.planner = agent.NewPlanner(cfg, nil, n.plugins)
-	n.signals = &scriptSignals{tracker: outcomes.NewTracker()}
+	n.signals = &scriptSignals{Tracker: outcomes.NewTracker()}
 	n.planner.UseSignals(n.signals)
 	if checkpoint != nil {
 		_, _, err := n.planner.Restore(checkpoint, scriptEpoch)
@@ -177,9 +196,25 @@ func (n *scriptNode) step(ts *testscript.TestScript) time.Time {
 	_, err := n.backend.Apply(context.Background(), n.planner.Current(), s.Delta)
 	n.synced = err == nil
 	ts.Check(err)
+	n.deleteUnreplied(ts, s.Delta)
 	fmt.Fprint(ts.Stdout(), n.log.String())
 	n.log.Reset()
 	return s.RequeueAt
+}
+
+// deleteUnreplied deletes the connections without an answer to endpoints that get no new ones, as the engine does.
+func (n *scriptNode) deleteUnreplied(ts *testscript.TestScript, d *plan.Delta) {
+	if d == nil {
+		return
+	}
+	var to []plan.Reset
+	for i := range d.Changes {
+		for _, a := range d.Changes[i].Lost() {
+			to = append(to, plan.Reset{Frontend: d.Changes[i].Key, Endpoint: a})
+		}
+	}
+	_, err := n.kernel.DeleteUnreplied(context.Background(), to)
+	ts.Check(err)
 }
 
 // reload: reloads manifests, configuration and plugins.

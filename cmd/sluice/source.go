@@ -24,7 +24,7 @@ type sourceFlags struct {
 }
 
 func (f *sourceFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.source, "source", "", "directory of manifests (YAML or JSON, as printed by kubectl) to read instead of an API server")
+	cmd.Flags().StringVar(&f.source, "source", "", "directory of manifests, or a file except with run (YAML or JSON, as printed by kubectl), to read instead of an API server")
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server (default: clientConnection.kubeconfig of the configuration, else the Pod's service account)")
 	cmd.Flags().StringVar(&f.server, "server", "", "URL of the API server; overrides that of the kubeconfig or the Pod (default: clientConnection.server of the configuration)")
 }
@@ -56,8 +56,8 @@ func (f *sourceFlags) connect(cfg *config.Config) (*kube.Client, error) {
 	}
 	client, err := kube.Connect(c)
 	if errors.Is(err, kube.ErrNoCluster) {
-		return nil, usageError{errors.New("no source of cluster state: set --kubeconfig FILE or --server URL for an API server, or --source DIR for a " +
-			"directory of manifests; a Pod of the cluster needs none")}
+		return nil, usageError{errors.New("no source of cluster state: set --kubeconfig FILE or --server URL for an API server, or --source PATH " +
+			"for manifests; a Pod of the cluster needs none")}
 	}
 	return client, err
 }

@@ -88,9 +88,7 @@ func TestStopDoesNotWait(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 	}
 	const profile = "/debug/pprof/profile?seconds=600"
-	c, err := dial(10249)
-	hold(c, err, "GET "+profile+" HTTP/1.1\r\nHost: node\r\n\r\n")
-	c, err = dial(10256)
+	c, err := dial(10256)
 	hold(c, err, "GET /healthz HTTP/1.1\r\nHost")
 	for _, say := range []string{"", "GET /explain?namespace=shop&service=web HTTP/1.1\r\nHo"} {
 		c, err = net.Dial("unix", n.socket())
@@ -100,7 +98,9 @@ func TestStopDoesNotWait(t *testing.T) {
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(10249) },
 	}, Timeout: time.Second}
-	for end := time.Now().Add(timeout); ; { // the server takes one profile at a time
+	for end := time.Now().Add(timeout); ; { // the server takes one profile at a time: that of c, or that of the client, which then gives up
+		c, err := dial(10249)
+		hold(c, err, "GET "+profile+" HTTP/1.1\r\nHost: node\r\n\r\n")
 		resp, err := client.Get("http://node" + profile)
 		if err == nil {
 			resp.Body.Close()

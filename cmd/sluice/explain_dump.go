@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/host/agent/state"
+)
+
+// dumpRequests writes requests to files in a directory, one each, and returns their names.
+func dumpRequests(dir string, requests []state.Request) (files []string, err error) {
+	if len(requests) == 0 {
+		return nil, fmt.Errorf("--dump-request: no plugin has answered a request for this Service")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("--dump-request: %w", err)
+	}
+	for i := range requests {
+		text, err := requests[i].Fixture.Format()
+		if err != nil {
+			return nil, fmt.Errorf("--dump-request: %w", err)
+		}
+		file := filepath.Join(dir, fileName(requests[i].Name)+".json")
+		if err := os.WriteFile(file, text, 0o644); err != nil {
+			return nil, fmt.Errorf("--dump-request: %w", err)
+		}
+		files = append(files, file)
+	}
+	return files, nil
+}
+
+// fileName returns a name without what has a meaning in file names: names in manifests and of plugins may contain anything.
+func fileName(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' {
+			return r
+		}
+		return '_'
+	}, strings.TrimLeft(name, "."))
+}

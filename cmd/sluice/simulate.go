@@ -1,0 +1,315 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/host/agent"
+	"github.com/sluice-proxy/sluice/host/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/report"
+	"github.com/sluice-proxy/sluice/host/safefile"
+	"github.com/sluice-proxy/sluice/host/simulation"
+	"github.com/sluice-proxy/sluice/host/source/kube"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/scenario"
+)
+
+// simulateFlags are the inputs of a simulation.
+type simulateFlags struct {
+	sourceFlags
+	config, against string
+	timeline        string
+	demand          string
+	rate            float64
+	capacity        string
+	lifetime, step  time.Duration
+	seed            int64
+	everyNode       bool
+}
+
+func newSimulateCommand() *cobra.Command {
+	var in simulateFlags
+	var output, page string
+	var conditions failIf
+	cmd := &cobra.Command{
+		Use:   "simulate",
+		Short: "Compute what policies do to a whole cluster",
+		Long: `Reads the cluster state once, computes what the policies of a configuration decide on every node over a timeline, in virtual time, and
+prints the load of zones and endpoints that follows. Needs neither root nor a kernel, and changes nothing.`,
+		Example: "  sluice simulate --source examples/boutique/manifests --config examples/boutique/sluice.yaml --against none\n" +
+			"  sluice simulate --kubeconfig ~/.kube/config --config new.yaml --against old.yaml --timeline zone-lost.scenario --fail-if 'max_overload > 1.5'",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := errors.Join(checkOutput(output, "text", "json"), conditions.parse(), in.check()); err != nil {
+				return err
+			}
+			result, err := in.run(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if err := writePage(page, result); err != nil {
+				return err
+			}
+			if err := writeSimulation(cmd.OutOrStdout(), output, result); err != nil {
+				return err
+			}
+			return conditions.errorOf(result)
+		},
+	}
+	in.sourceFlags.register(cmd)
+	f := cmd.Flags()
+	f.StringVar(&in.config, "config", "", "configuration file (SluiceConfiguration) to simulate: run A (default: no policies)")
+	f.StringVar(&in.against, "against", "", "configuration file to compare with: run B; none: no policies")
+	f.StringVar(&in.timeline, "timeline", "", "scenario file: what happens to the cluster")
+	f.StringVar(&in.demand, "demand", "nodes", "new connections: nodes, cpu (in proportion to the allocatable CPU of Nodes), or a file with rates")
+	f.Float64Var(&in.rate, "rate", 1, "new connections per second of each Node, the mean, to each Service port, with --demand nodes or cpu")
+	f.StringVar(&in.capacity, "capacity", "equal", "capacity of endpoints: equal, request:cpu, annotation:KEY or label:KEY of their Pods")
+	f.DurationVar(&in.lifetime, "connection-lifetime", 30*time.Second, "mean lifetime of a connection, for policies that count open connections")
+	f.DurationVar(&in.step, "step", 0, "time between two samples (default: 1s, or more in a long timeline)")
+	f.Int64Var(&in.seed, "seed", 1, "seed of what the timeline leaves open, such as which 20 % of the Pods")
+	f.BoolVar(&in.everyNode, "every-node", false, "compute each node by itself, even if others see the same")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	f.StringVar(&page, "html", "", "file to write the report to, as an HTML page without references to others")
+	conditions.register(cmd)
+	return cmd
+}
+
+func (in *simulateFlags) check() error {
+	err := in.sourceFlags.check()
+	if in.rate < 0 || in.rate > 1e6 {
+		err = errors.Join(err, usageError{fmt.Errorf("--rate %g: want 0 to 1000000", in.rate)})
+	}
+	if in.lifetime < time.Second || in.lifetime > 24*time.Hour {
+		err = errors.Join(err, usageError{fmt.Errorf("--connection-lifetime %s: want 1s to 24h", in.lifetime)})
+	}
+	if in.step < 0 || in.step > time.Hour {
+		err = errors.Join(err, usageError{fmt.Errorf("--step %s: want at most 1h", in.step)})
+	}
+	return err
+}
+
+// run reads the inputs and simulates.
+func (in *simulateFlags) run(ctx context.Context) (*simulation.Result, error) {
+	input := simulation.Input{Seed: in.seed, EveryNode: in.everyNode, Lifetime: in.lifetime, Step: in.step}
+	var err error
+	if input.Capacity, err = simulation.ParseCapacity(in.capacity); err != nil {
+		return nil, usageError{fmt.Errorf("--capacity %w", err)}
+	}
+	if input.Demand, err = in.readDemand(); err != nil {
+		return nil, err
+	}
+	if in.timeline != "" {
+		text, err := safefile.Read(in.timeline, scenario.MaxSize)
+		if err != nil {
+			return nil, err
+		}
+		if input.Timeline, err = scenario.Parse(in.timeline, text); err != nil {
+			return nil, err
+		}
+		if err := simulation.CheckTimeline(input.Timeline); err != nil {
+			return nil, err
+		}
+	}
+	workers, err := in.openWorkers(ctx, &input)
+	if err != nil {
+		return nil, err
+	}
+	defer workers.close(ctx)
+	if input.Cluster, err = in.readCluster(ctx, workers, input.Capacity); err != nil {
+		return nil, err
+	}
+	s, err := simulation.New(input)
+	if err != nil {
+		return nil, err
+	}
+	return s.Run(workers.plugins, func(n int, f func(int)) {
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() { f(i) })
+		}
+		wg.Wait()
+	}), nil
+}
+
+func (in *simulateFlags) readDemand() (*simulation.Demand, error) {
+	switch in.demand {
+	case "nodes":
+		return simulation.NodesDemand(in.rate), nil
+	case "cpu":
+		return simulation.CPUDemand(in.rate), nil
+	}
+	text, err := safefile.Read(in.demand, simulation.MaxDemandSize)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, usageError{fmt.Errorf("--demand %q: must be nodes, cpu, or a file", in.demand)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return simulation.ParseDemand(in.demand, text)
+}
+
+// simulationWorkers are the plugins of each worker.
+type simulationWorkers struct {
+	configs []*config.Config
+	sets    []*plugins.Set
+	plugins [][]simulation.Plugins // by worker, then run
+}
+
+// maxSimulationWorkers bounds the instances of plugins.
+const maxSimulationWorkers = 16
+
+// openWorkers reads the configurations, and loads their plugins for each worker.
+func (in *simulateFlags) openWorkers(ctx context.Context, input *simulation.Input) (w *simulationWorkers, err error) {
+	w = &simulationWorkers{}
+	files := []string{in.config}
+	if in.against != "" {
+		files = append(files, in.against)
+	}
+	for i, file := range files {
+		cfg := config.Default()
+		if i == 1 && file == "none" {
+			file = ""
+		}
+		if file != "" {
+			if cfg, err = config.Load(file); err != nil {
+				return nil, err
+			}
+		}
+		w.configs = append(w.configs, cfg)
+		input.Runs = append(input.Runs, simulation.Config{
+			Name: string(rune('A' + i)), File: file, Settings: agent.PlanSettings(cfg, nil), Period: cfg.Signals.Period,
+		})
+	}
+	defer func() {
+		if err != nil {
+			w.close(ctx)
+		}
+	}()
+	for worker := range min(runtime.GOMAXPROCS(0), maxSimulationWorkers) {
+		var all []simulation.Plugins
+		for i, cfg := range w.configs {
+			set, err := plugins.Open(ctx, cfg, compileCommand, stderrLogger(slog.LevelWarn))
+			if err != nil {
+				return nil, err
+			}
+			w.sets = append(w.sets, set)
+			if _, err := set.Load(ctx, cfg, nil); err != nil && worker == 0 {
+				printError(err)
+			}
+			all = append(all, set.Get)
+			if worker == 0 {
+				input.Runs[i].Plugins = pluginInfos(set)
+			}
+		}
+		w.plugins = append(w.plugins, all)
+	}
+	return w, nil
+}
+
+func (w *simulationWorkers) close(ctx context.Context) {
+	for _, set := range w.sets {
+		set.Close(ctx)
+	}
+}
+
+func pluginInfos(set *plugins.Set) (out []simulation.PluginInfo) {
+	for _, st := range set.Status() {
+		if _, shadow := policy.CutShadow(st.Name); shadow {
+			continue
+		}
+		info := simulation.PluginInfo{Name: st.Name, Digest: st.Digest}
+		if p, err := set.Get(st.Name); err == nil {
+			info.Revision = p.Revision()
+		}
+		out = append(out, info)
+	}
+	return out
+}
+
+// readCluster reads the cluster state, with what the policies of all runs need.
+func (in *simulateFlags) readCluster(ctx context.Context, w *simulationWorkers, capacity simulation.Capacity) (*model.Snapshot, error) {
+	var keys []string
+	if capacity != "" {
+		keys = append(keys, string(capacity))
+	}
+	var needs kube.Needs
+	for i, cfg := range w.configs {
+		n := agent.AllNeeds(cfg, w.plugins[0][i], keys)
+		for _, pods := range [...]struct {
+			kind string
+			keys []string
+		}{{abi.KeyPodLabel, n.Pods.Labels}, {abi.KeyPodAnnotation, n.Pods.Annotations}, {abi.KeyServiceAnnotation, n.Annotations}} {
+			for _, key := range pods.keys {
+				keys = append(keys, pods.kind+key)
+			}
+		}
+		if n.Pods.Full {
+			keys = append(keys, abi.KeyPodCPU)
+		}
+		needs = n
+	}
+	all := *w.configs[0]
+	all.HostnameOverride = "" // all Nodes
+	cluster, problems, err := in.read(ctx, &all, func(*model.Node) func(*model.Service) kube.Needs {
+		return func(*model.Service) kube.Needs { return needs }
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range problems {
+		if p.Warning {
+			warn(p.Error())
+		} else {
+			printError(p)
+		}
+	}
+	if in.source != "" && len(cluster.Pods) == 0 && needs.Pods.Any() {
+		warn(in.source + ": no Pod: the labels, annotations and CPU requests that plugins or --capacity need are absent")
+	}
+	return cluster, nil
+}
+
+// writeSimulation prints a result.
+func writeSimulation(out io.Writer, format string, r *simulation.Result) error {
+	if format == "json" {
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(r)
+	}
+	printSimulation(out, r)
+	return nil
+}
+
+// writePage writes the report of a result to a file; "": it is not wanted.
+func writePage(file string, r *simulation.Result) error {
+	if file == "" {
+		return nil
+	}
+	command := "sluice"
+	for _, arg := range os.Args[1:] {
+		if strings.ContainsAny(arg, " \t\n'\"\\$`*?[](){}<>|&;#~!") || arg == "" {
+			arg = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+		}
+		command += " " + arg
+	}
+	var out bytes.Buffer
+	if err := report.HTML(&out, r, report.Origin{Version: buildVersion(), Command: command}); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return os.WriteFile(file, out.Bytes(), 0o644) //nolint:gosec // a report is to be shown
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/report"
+	"github.com/sluice-proxy/sluice/host/simulation"
+)
+
+// Bounds of the text; JSON has everything.
+const (
+	maxTextSamples  = 20
+	maxTextServices = 10
+)
+
+// printSimulation prints a result: the verdict first.
+func printSimulation(out io.Writer, r *simulation.Result) {
+	r = printable.Strings(r)
+	for _, sentence := range report.Verdict(r) {
+		fmt.Fprintln(out, sentence)
+	}
+	for i := range r.Runs {
+		for _, err := range r.Runs[i].Errors {
+			fmt.Fprintf(out, "%s fails: %s\n", r.Runs[i].Name, err)
+		}
+	}
+	fmt.Fprintf(out, "\n%d nodes, %d Services, %d endpoints; demand: %s; capacity: %s; seed %d\n", r.Nodes, r.Services, r.Endpoints, r.Demand, r.Capacity, r.Seed)
+	printMetrics(out, r)
+	if len(r.Runs[0].Series) > 1 {
+		printEvents(out, r)
+		for i := range r.Runs {
+			printSeries(out, r, &r.Runs[i])
+		}
+	}
+	for i := range r.Runs {
+		printWorst(out, &r.Runs[i])
+	}
+	printComparison(out, r.Comparison)
+	for i := range r.Runs {
+		printPolicies(out, &r.Runs[i])
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintf(out, "note: %s\n", note)
+	}
+}
+
+func seconds(s float64) string { return time.Duration(s * float64(time.Second)).String() }
+
+func newTable(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }
+
+func printMetrics(out io.Writer, r *simulation.Result) {
+	w := newTable(out)
+	fmt.Fprint(w, "\nMETRIC")
+	for i := range r.Runs {
+		fmt.Fprintf(w, "\t%s", r.Runs[i].Name)
+	}
+	fmt.Fprintln(w)
+	for i, m := range r.Runs[0].Summary.Metrics() {
+		fmt.Fprint(w, m.Name)
+		for j := range r.Runs {
+			fmt.Fprintf(w, "\t%s", metricText(r.Runs[j].Summary.Metrics()[i]))
+		}
+		fmt.Fprintln(w)
+	}
+	w.Flush()
+}
+
+func printEvents(out io.Writer, r *simulation.Result) {
+	fmt.Fprintf(out, "\nTimeline %s\n", r.Timeline)
+	for i, e := range r.Events {
+		if i == maxTextSamples {
+			fmt.Fprintf(out, "  and %d more events\n", len(r.Events)-i)
+			break
+		}
+		fmt.Fprintf(out, "  %-8s %s\n", seconds(e.Seconds), e.Text)
+	}
+}
+
+// printSeries prints samples that are evenly spread; what is counted is since the line above, and of maxima the largest since then.
+func printSeries(out io.Writer, r *simulation.Result, run *simulation.Run) {
+	fmt.Fprintf(out, "\nRun %s over time (connections/s; largest overload, most pools and sums since the line above)\n", run.Name)
+	w := newTable(out)
+	fmt.Fprint(w, "TIME\tDEMAND")
+	for _, zone := range r.Zones {
+		if zone == "" {
+			zone = "no zone"
+		}
+		fmt.Fprintf(w, "\tTO %s", zone)
+	}
+	fmt.Fprintln(w, "\tCROSS-ZONE\tFAILED\tOVERLOAD\tEMPTY\tSINGLE\tCHANGES\tCALLS")
+	n := len(run.Series)
+	lines := min(n, maxTextSamples)
+	next := 0
+	for line := range lines {
+		last := line * (n - 1) / max(1, lines-1)
+		sum := run.Series[last]
+		for ; next < last; next++ {
+			s := &run.Series[next]
+			sum.MaxOverload, sum.EmptyPools, sum.SingleEndpointPools = max(sum.MaxOverload, s.MaxOverload), max(sum.EmptyPools, s.EmptyPools), max(sum.SingleEndpointPools, s.SingleEndpointPools)
+			sum.WeightChanges += s.WeightChanges
+			sum.PluginCalls += s.PluginCalls
+		}
+		next = last + 1
+		fmt.Fprintf(w, "%s\t%.1f", seconds(sum.Seconds), sum.Demand)
+		for _, load := range sum.ZoneLoad {
+			fmt.Fprintf(w, "\t%.1f", load)
+		}
+		fmt.Fprintf(w, "\t%.1f %%\t%.1f %%\t%.2f\t%d\t%d\t%d\t%d\n", 100*sum.CrossZoneShare, 100*sum.FailedShare, sum.MaxOverload, sum.EmptyPools,
+			sum.SingleEndpointPools, sum.WeightChanges, sum.PluginCalls)
+	}
+	w.Flush()
+}
+
+func printWorst(out io.Writer, run *simulation.Run) {
+	if len(run.Services) == 0 {
+		return
+	}
+	fmt.Fprintf(out, "\nRun %s, Services with the largest overload\n", run.Name)
+	w := newTable(out)
+	fmt.Fprintln(w, "SERVICE\tPOLICY\tMAX OVERLOAD\tAT\tP99\tMEAN\tCROSS-ZONE\tFAILED\tCHANGES\tCALLS")
+	for i := range run.Services[:min(len(run.Services), maxTextServices)] {
+		s := &run.Services[i]
+		policy := s.Policy
+		if policy == "" {
+			policy = "-"
+		}
+		fmt.Fprintf(w, "%s:%s\t%s\t%.2f\t%s\t%.2f\t%.2f\t%.1f %%\t%.1f %%\t%d\t%d\n", s.Service, s.Port, policy, s.MaxOverload, seconds(s.MaxAtSeconds),
+			s.P99Overload, s.MeanOverload, 100*s.CrossZoneShare, 100*s.FailedShare, s.WeightChanges, s.PluginCalls)
+	}
+	w.Flush()
+}
+
+func printComparison(out io.Writer, c *simulation.Comparison) {
+	if c == nil || len(c.Services) == 0 {
+		return
+	}
+	fmt.Fprintf(out, "\nServices that differ most between A and B\n")
+	w := newTable(out)
+	fmt.Fprintln(w, "SERVICE\tGO ELSEWHERE\tMAX OVERLOAD A → B\tCROSS-ZONE A → B\tFAILED A → B")
+	for i := range c.Services[:min(len(c.Services), maxTextServices)] {
+		s := &c.Services[i]
+		fmt.Fprintf(w, "%s:%s\t%.1f %%\t%.2f → %.2f\t%.1f %% → %.1f %%\t%.1f %% → %.1f %%\n", s.Service, s.Port, 100*s.Divergence, s.MaxOverload[0], s.MaxOverload[1],
+			100*s.CrossZoneShare[0], 100*s.CrossZoneShare[1], 100*s.FailedShare[0], 100*s.FailedShare[1])
+	}
+	w.Flush()
+}
+
+func printPolicies(out io.Writer, run *simulation.Run) {
+	fmt.Fprintf(out, "\nRun %s\n", run.Name)
+	for _, p := range run.Policies {
+		if p.Name == "" {
+			fmt.Fprintf(out, "  default rules: %d Services\n", p.Services)
+			continue
+		}
+		fmt.Fprintf(out, "  policy %s: %d Services, revision %s", p.Name, p.Services, p.Revision)
+		if p.PerNode {
+			fmt.Fprint(out, "; its decisions depend on the node itself, so each node was computed")
+		}
+		fmt.Fprintln(out)
+	}
+	for _, p := range run.Plugins {
+		fmt.Fprintf(out, "  plugin %s: %s\n", p.Name, p.Digest)
+	}
+}
