@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,9 +87,9 @@ func TestShareOfNewServersIsThatAtTheEnd(t *testing.T) {
 	if r.newShare(1) != 0 || r.most() != 0 {
 		t.Error("without a sample")
 	}
-	r.series = []sample{{open: []int{9, 1}}, {open: []int{3, 5, 4, 0}}}
-	if got := r.newShare(2); got != 4./12 {
-		t.Errorf("share %g, want 4 ÷ 12", got)
+	r.series = append([]sample{{open: []int{9, 1}}}, slices.Repeat([]sample{{open: []int{3, 5, 4, 0}}, {open: []int{3, 5, 2, 0}}}, endSamples/2)...)
+	if got := r.newShare(2); got != 6./22 {
+		t.Errorf("share %g, want 6 ÷ 22", got)
 	}
 	if r.newShare(4) != 0 || r.newShare(7) != 0 {
 		t.Error("no server is new")
@@ -114,12 +115,22 @@ func TestPromises(t *testing.T) {
 	if err := (&result{e, r, 0}).check(); err != nil {
 		t.Error(err)
 	}
-	r.total[hung], r.last = 3, 7*time.Second
+	r.total[hung], r.last, r.lastBegan = 3, 20*time.Second, 7*time.Second
 	if err := (&result{e.within(5 * time.Second), r, 0}).check(); err != nil {
 		t.Error(err)
 	}
+	balanced := &recorder{series: []sample{{open: []int{6, 4}}}}
+	for _, test := range []struct {
+		share, most float64
+		kept        bool
+	}{{0.4, 0.6, true}, {0.39, 0.6, false}, {0.4, 0.5, false}} {
+		e := (&experiment{servers: 1, clients: 10}).balances(test.share, test.most)
+		if err := (&result{e, balanced, 0}).check(); (err == nil) != test.kept {
+			t.Errorf("40 %% to new Pods, 60 %% to one, promised %g and %g: %v", test.share, test.most, err)
+		}
+	}
 	for _, broken := range []*experiment{e.within(4 * time.Second), e.never()} {
-		if err := (&result{broken, r, 0}).check(); err == nil || !strings.Contains(err.Error(), "3 of 3 connections failed, the last one 7s after") {
+		if err := (&result{broken, r, 0}).check(); err == nil || !strings.Contains(err.Error(), "3 of 3 connections failed, the last one 20s after") {
 			t.Errorf("got %v", err)
 		}
 	}

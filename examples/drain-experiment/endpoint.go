@@ -25,6 +25,8 @@ type server struct {
 	warmUp      time.Duration
 	// After SIGTERM it stops accepting connections stopAccepting later, and exits when the last one has ended, or after grace.
 	stopAccepting, grace time.Duration
+	// delay is how long it takes to echo.
+	delay time.Duration
 }
 
 // serverCommand is the first argument of this program in the Pods.
@@ -47,7 +49,7 @@ func (s *server) start(h *testnet.Host, at string) (*testnet.Program, error) {
 	}
 	defer file.Close()
 	cmd := exec.Command("/proc/self/exe", serverCommand, "-name", s.name, "-limit", strconv.Itoa(s.limit), "-cold", strconv.Itoa(s.cold),
-		"-warm-up", s.warmUp.String(), "-stop-accepting", s.stopAccepting.String(), "-grace", s.grace.String())
+		"-warm-up", s.warmUp.String(), "-stop-accepting", s.stopAccepting.String(), "-grace", s.grace.String(), "-delay", s.delay.String())
 	cmd.ExtraFiles = []*os.File{file}
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the experiment
@@ -64,6 +66,7 @@ func serve(args []string) int {
 	flags.DurationVar(&s.warmUp, "warm-up", 0, "")
 	flags.DurationVar(&s.stopAccepting, "stop-accepting", 0, "")
 	flags.DurationVar(&s.grace, "grace", 0, "")
+	flags.DurationVar(&s.delay, "delay", 0, "")
 	_ = flags.Parse(args) // exits on an error
 	terminated := make(chan os.Signal, 1)
 	signal.Notify(terminated, syscall.SIGTERM)
@@ -121,6 +124,7 @@ func (s *server) accept(listener net.Listener) {
 				if err != nil {
 					return
 				}
+				time.Sleep(s.delay)
 				if _, err := c.Write(buf[:n]); err != nil {
 					return
 				}

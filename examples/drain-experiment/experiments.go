@@ -78,21 +78,30 @@ type experiment struct {
 	long        int
 	timeout     time.Duration
 	act         func(ctx context.Context, c *cluster, l *load) error
-	// promise is what the policy promises, and expect whether it is kept: with a number of failed connections, the last of which failed some
-	// time after the first action. nil: nothing.
+	// promise is what the policy promises, and expect whether it is kept. nil: nothing.
 	promise string
-	expect  func(failed int, last time.Duration) bool
+	expect  func(*result) bool
 }
 
 // never promises that no connection fails.
 func (e *experiment) never() *experiment {
-	e.promise, e.expect = "none may", func(failed int, _ time.Duration) bool { return failed == 0 }
+	e.promise, e.expect = "none", func(r *result) bool { return r.failedTotal() == 0 }
 	return e
 }
 
-// within promises that no connection fails later than this after the first action.
+// within promises that no connection fails that begins later than this after the first action.
 func (e *experiment) within(d time.Duration) *experiment {
-	e.promise, e.expect = fmt.Sprintf("none may later than %s after the failure", d), func(_ int, last time.Duration) bool { return last <= d }
+	e.promise, e.expect = fmt.Sprintf("none that begins later than %s after the failure", d), func(r *result) bool { return r.lastBegan-r.acted() <= d }
+	return e
+}
+
+// balances promises that no connection fails, that new Pods have at most this part of the connections at the end, and that no Pod has ever had
+// more than most of them.
+func (e *experiment) balances(share, most float64) *experiment {
+	e.promise = fmt.Sprintf("none, at most %.0f %% to new Pods at the end, and never more than %.0f %% to one Pod", 100*share, 100*most)
+	e.expect = func(r *result) bool {
+		return r.failedTotal() == 0 && r.newShare(e.servers) <= share && r.most() <= int(most*float64(e.clients))
+	}
 	return e
 }
 
@@ -227,6 +236,20 @@ func (z *size) scaleUp(before, after time.Duration) func(context.Context, *clust
 	}
 }
 
+// slowJoins adds a Pod to which connections last three times as long.
+func (z *size) slowJoins(ctx context.Context, c *cluster, l *load) error {
+	if err := sleep(ctx, 5*z.hold); err != nil {
+		return err
+	}
+	slow := z.server()
+	slow.delay = 2 * z.hold
+	l.record.mark("a slow Pod")
+	if _, err := c.createReady(ctx, 1, slow); err != nil {
+		return err
+	}
+	return sleep(ctx, 45*z.hold)
+}
+
 // silence cuts a Pod off.
 func (z *size) silence(ctx context.Context, c *cluster, l *load) error {
 	if err := sleep(ctx, 4*z.hold); err != nil {
@@ -259,6 +282,9 @@ func (z *size) experiments() []*experiment {
 	silent := func(name string, chain ...step) *experiment {
 		return &experiment{group: "silent endpoint", name: name, chain: chain, servers: 10, clients: z.clients / 4, timeout: z.failTimeout, act: z.silence}
 	}
+	slowPod := func(name string, chain ...step) *experiment {
+		return &experiment{group: "slow Pod", name: name, chain: chain, servers: 3, clients: z.clients / 5, timeout: z.timeout, act: z.slowJoins}
+	}
 	return []*experiment{
 		restart("default rules, no preStop", nil, 0, 0),
 		restart("staged-drain, no preStop", drain, 0, 0),
@@ -266,6 +292,7 @@ func (z *size) experiments() []*experiment {
 		restart("staged-drain, preStop", drain, z.preStop, z.connections).never(),
 		scale("default rules"), scale("slow-start", slow).never(),
 		scaleLong("default rules"), scaleLong("rebalance", rebalance).never(),
-		silent("default rules"), silent("outlier", step{"outlier", "{}"}).within(3*time.Second + z.failTimeout),
+		slowPod("default rules"), slowPod("least-loaded", step{"least-loaded", "{intervalSeconds: 2}"}).balances(0.45, 0.6),
+		silent("default rules"), silent("outlier", step{"outlier", "{}"}).within(3 * time.Second),
 	}
 }

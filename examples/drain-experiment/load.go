@@ -57,6 +57,7 @@ type client struct {
 	state  state
 	fd     int
 	server int       // its index in recorder.names, while open or checking
+	began  time.Time // when it began to connect
 	at     time.Time // of the next step: a timeout, unless the client is idle or open
 	index  int       // in timers
 }
@@ -172,7 +173,7 @@ func (l *load) connect(c *client) (err error) {
 		return os.NewSyscallError("socket", err)
 	}
 	l.byFD[int32(c.fd)] = c
-	c.state = connecting
+	c.state, c.began = connecting, time.Now()
 	l.schedule(c, l.timeout)
 	from := l.host.Addrs[c.number%len(l.host.Addrs)].As4()
 	err = errors.Join(
@@ -243,6 +244,9 @@ func (l *load) proceed(c *client) bool {
 // fail ends a connection that has failed. The client tries again later, as clients do.
 func (l *load) fail(c *client, err error) {
 	l.record.failed(classify(err), c.long && c.state >= open)
+	if c.state < open {
+		l.record.lastBegan = c.began.Sub(l.record.began)
+	}
 	l.finished.Add(1)
 	l.close(c)
 	l.schedule(c, l.around(min(l.hold, time.Second)))

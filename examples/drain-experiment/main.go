@@ -87,9 +87,9 @@ func runAll(ctx context.Context, p paths, mode string, z *size, pattern *regexp.
 
 // check returns an error if a run has not the result that its policy promises.
 func (r *result) check() error {
-	if n := r.failedTotal(); r.expect != nil && !r.expect(n, r.last-r.acted()) {
-		return fmt.Errorf("%s, %s: %d of %d connections failed, the last one %s after the beginning: %s", r.group, r.name, n, r.connections(),
-			r.last.Round(time.Millisecond), r.promise)
+	if r.expect != nil && !r.expect(r) {
+		return fmt.Errorf("%s, %s: %d of %d connections failed, the last one %s after the beginning, and %.0f %% are to new Pods at the end; promised: %s", r.group,
+			r.name, r.failedTotal(), r.connections(), r.last.Round(time.Millisecond), 100*r.newShare(r.servers), r.promise)
 	}
 	return nil
 }

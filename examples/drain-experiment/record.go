@@ -21,16 +21,18 @@ const (
 type recorder struct {
 	interval time.Duration // of samples
 
-	began  time.Time
-	next   time.Time // of the next sample
-	names  []string  // of servers, in the order in which they appeared
-	now    sample    // what happens before it
-	ok     int       // short connections that went well
-	longs  int       // long connections that were opened
-	shed   int       // long connections that were reset when open: their clients connect again
-	total  [failures]int
-	last   time.Duration // of the last failure, since the beginning
-	series []sample
+	began time.Time
+	next  time.Time // of the next sample
+	names []string  // of servers, in the order in which they appeared
+	now   sample    // what happens before it
+	ok    int       // short connections that went well
+	longs int       // long connections that were opened
+	shed  int       // long connections that were reset when open: their clients connect again
+	total [failures]int
+	last  time.Duration // of the last failure, since the beginning
+	// lastBegan is when the last connection began of those that have failed before they were open, since the beginning.
+	lastBegan time.Duration
+	series    []sample
 
 	mu    sync.Mutex
 	marks []mark
@@ -125,15 +127,17 @@ func (r *recorder) most() (largest int) {
 	return largest
 }
 
+// endSamples is how many samples are the end: 5 s.
+const endSamples = 20
+
 // newShare returns the part of the connections at the end that is to other servers than the first ones.
 func (r *recorder) newShare(first int) float64 {
-	if len(r.series) == 0 {
-		return 0
-	}
 	sum, later := 0, 0
-	for i, n := range r.series[len(r.series)-1].open {
-		if sum += n; i >= first {
-			later += n
+	for _, s := range r.series[max(0, len(r.series)-endSamples):] {
+		for i, n := range s.open {
+			if sum += n; i >= first {
+				later += n
+			}
 		}
 	}
 	return float64(later) / float64(max(1, sum))

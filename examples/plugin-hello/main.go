@@ -2,11 +2,7 @@
 // sdk/README.md.
 package main
 
-import (
-	"fmt"
-
-	"github.com/sluice-proxy/sluice/sdk"
-)
+import "github.com/sluice-proxy/sluice/sdk"
 
 func init() { sdk.Register(newPlugin) }
 
@@ -16,17 +12,11 @@ func newPlugin() sdk.Plugin { return &plugin{Factor: 3} }
 
 // plugin is also its settings: {"factor": 5}.
 type plugin struct {
-	Factor int `json:"factor"`
+	Factor int `json:"factor" range:"1,100"`
 }
 
 func (p *plugin) Configure(settings []byte) error {
-	if err := sdk.UnmarshalSettings(settings, p); err != nil {
-		return err
-	}
-	if p.Factor < 1 || p.Factor > 100 {
-		return fmt.Errorf("factor: %d is not in 1 to 100", p.Factor)
-	}
-	return nil
+	return sdk.UnmarshalSettings(settings, p)
 }
 
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
