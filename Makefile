@@ -94,12 +94,12 @@ test-ipvs-%:
 test-guide: test-guide-$(lastword $(KERNELS))
 
 test-guide-%: deps build vm-kernels cluster-programs
-	XDG_CACHE_HOME='$(CACHE)' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 20m $(SHORT) \
+	XDG_CACHE_HOME='$(CACHE)' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 20m $(SHORT) \
 	  -exec "$(VM) -memory 3072 -kernel $*" ./cmd/sluice/guide
 
 test-vm-%: deps build vm-kernels bin/e2e/signals.wasm bin/e2e/prefer.wasm
-	SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 15m $(VM_FLAGS) $(SHORT) -exec "$(VM) -kernel $*" $(VM_PACKAGES)
-	SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -count=1 -timeout 15m \
+	SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 15m $(VM_FLAGS) $(SHORT) -exec "$(VM) -kernel $*" $(VM_PACKAGES)
+	SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 15m \
 	  -run 'TestKill|TestForwardingContinues|TestInvalidInput|TestOnce|TestPluginSees' \
 	  -exec "$(VM) -kernel $*" ./cmd/sluice/e2e
 
@@ -109,10 +109,11 @@ LAB         := github.com/sluice-proxy/sluice/host/lab/
 IMPORTS     := {{join .TestImports " "}} {{join .XTestImports " "}} {{.ImportPath}}
 PLAIN       = $(shell $(GO) list -f '{{.ImportPath}}: $(IMPORTS)' ./... | grep -vE ' $(LAB)(testnet|testcluster|testbed|vm)( |$$)' | cut -d: -f1)
 
+# go test would run vet once more.
 quick: format-check
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
-	$(GO) test -short $(PLAIN)
+	$(GO) test -vet=off -short $(PLAIN)
 
 # The packages that start goroutines. The race detector needs cgo.
 race:

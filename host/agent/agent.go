@@ -90,7 +90,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	reserveCPU(1)
 	a.calls = dispatch.New(dispatch.Options{CPUPercent: a.cpuPercent(cfg), Log: a.log})
-	defer a.closePlugins(ctx)
+	defer a.end(ctx)
 	if a.opts.Once {
 		return a.programOnce(ctx)
 	}
@@ -146,7 +146,7 @@ func (a *Agent) programOnce(ctx context.Context) error {
 // runLoop runs the engine, its background tasks and servers.
 func (a *Agent) runLoop(ctx context.Context) error {
 	running, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
+	defer fail(nil) // ends the tasks in the background
 	a.build(running)
 	stopSocket, err := state.Serve(a.opts.Socket, a.engine, a.nodeState, a.log)
 	if err != nil {
@@ -155,7 +155,6 @@ func (a *Agent) runLoop(ctx context.Context) error {
 	defer stopSocket()
 	defer a.telemetry.serve(running, fail)()
 	a.startBackground(running)
-	defer func() { fail(nil); a.background.Wait() }()
 	cfg := a.opts.Config
 	a.log.Info("sluice started", "version", a.opts.Version, "node", cfg.HostnameOverride, "source", a.source.name, "mode", cfg.Mode)
 	err = a.engine.Run(running)

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-proxy/sluice/host/backend/fake"
+	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
@@ -77,4 +78,21 @@ func TestOnceProgramsThePlanAndReturns(t *testing.T) {
 	if p, _ := r.kernel.Table(fake.Name); len(p.Frontends) == 0 {
 		t.Errorf("nothing is programmed:\n%s", r.log)
 	}
+}
+
+// TestRunDoesNotWaitForBackgroundTasks: one that reads the configuration, say, from a file system that does not answer.
+func TestRunDoesNotWaitForBackgroundTasks(t *testing.T) {
+	r := newRig(t, noServers)
+	begun, answers := make(chan struct{}), make(chan struct{})
+	r.opts.Reload = func() (*config.Config, error) {
+		close(begun)
+		<-answers
+		return r.load()
+	}
+	stop := r.run()
+	<-begun
+	if err := stop(); err != nil || !strings.Contains(r.log.String(), "a task in the background did not end") {
+		t.Errorf("it ends with %v\n%s", err, r.log)
+	}
+	close(answers)
 }

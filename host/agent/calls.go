@@ -11,8 +11,12 @@ import (
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
-// stopWait bounds how long the agent waits at its end for plugin calls that are running. The process ends within 2 s.
-const stopWait = time.Second
+// stopWait bounds how long the agent waits at its end for plugin calls that are running, and endWait for these and for the tasks in the
+// background. The process ends within 2 s.
+const (
+	stopWait = time.Second
+	endWait  = stopWait + 250*time.Millisecond
+)
 
 // reserveCPU lets the engine run while so many plugins do, also on a single CPU: the Go scheduler cannot preempt a guest.
 func reserveCPU(plugins int) {
@@ -41,6 +45,22 @@ func (a *Agent) limitPlugins(cfg *config.Config) {
 		reserveCPU(2)
 	}
 	a.calls.Limit(a.cpuPercent(cfg), names)
+}
+
+// end waits for the tasks in the background, whose context has ended, and closes the plugins. What takes longer ends with the process: a
+// task may be rewriting or instantiating a module, or wait for the kernel.
+func (a *Agent) end(ctx context.Context) {
+	ended := make(chan struct{})
+	go func() {
+		a.background.Wait()
+		a.closePlugins(ctx)
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(endWait):
+		a.log.Warn("a task in the background did not end; it ends with the process")
+	}
 }
 
 // closePlugins ends all plugin calls and closes the plugins. A call that does not end in time ends with the process.

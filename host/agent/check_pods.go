@@ -38,8 +38,7 @@ func CheckPods(ctx context.Context, cfg *config.Config, plugins func(string) (po
 // podKeysByPlugin returns the keys of Pods that each plugin declares with the settings of its policies.
 func podKeysByPlugin(cfg *config.Config, plugins func(string) (policy.Plugin, error)) map[string][]string {
 	declared := map[string][]string{}
-	policies := cfg.PolicySet()
-	for _, p := range policies.Policies {
+	for _, p := range cfg.PolicySet().All() {
 		for step := range p.All() {
 			plugin, err := plugins(step.Plugin)
 			if err != nil {

@@ -49,3 +49,25 @@ func TestMissingPermissionForPodsIsAFindingIfAPluginNeedsThem(t *testing.T) {
 		}
 	}
 }
+
+// settingsPlugin declares a key of Pods with settings, and none without.
+type settingsPlugin struct{ policy.Plugin }
+
+func (settingsPlugin) Keys(settings string) []string {
+	if settings == "" {
+		return nil
+	}
+	return []string{abi.KeyPodCPU}
+}
+
+func TestSettingsOfABindingNeedPods(t *testing.T) {
+	cfg := &config.Config{
+		Policies: []policy.Policy{{Name: "p", Steps: []policy.Step{{Plugin: "a"}}}},
+		Bindings: []policy.Binding{{Policy: "p", Settings: map[string]string{"a": `{"byCPU":true}`}}},
+	}
+	got := CheckPods(t.Context(), cfg, func(string) (policy.Plugin, error) { return settingsPlugin{}, nil },
+		func(context.Context) ([]string, error) { return []string{"list"}, nil })
+	if len(got) != 1 || got[0].State != probe.Missing {
+		t.Errorf("%+v", got)
+	}
+}

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-// eventRecorder records Events on Services whose policy failed, whose annotations are not in force, whose address and port belong to
+// eventRecorder records Events on Services whose policy or its shadow failed, whose annotations are not in force, whose address and port belong to
 // another Service, of which something is left out, whose policy holds endpoints, or that cannot be programmed.
 type eventRecorder struct {
 	engine.Observers // none: the other methods do nothing
@@ -26,6 +26,9 @@ func (r eventRecorder) OnPlan(p *engine.PlannedStep) {
 		if errors.As(err, &failed) {
 			r.warn(failed.Service, kube.ReasonFailedToEvaluatePolicy, err.Error())
 		}
+	}
+	for _, err := range p.Result.ShadowErrors {
+		r.warn(err.Service, kube.ReasonFailedToEvaluateShadow, err.Error())
 	}
 	for _, err := range p.Result.ChoiceErrors {
 		reason := kube.ReasonPolicyNotFound

@@ -23,6 +23,7 @@ func TestFailedPoliciesAndConflictsBecomeEvents(t *testing.T) {
 		node: func(warning bool, reason, note string) { got = append(got, fmt.Sprint(warning, reason, note)) }}
 	o.OnPlan(&engine.PlannedStep{Result: &planner.Result{
 		Errors:         []error{&planner.ServiceError{Service: a, Err: errors.New("out of fuel")}, errors.New("not about a Service")},
+		ShadowErrors:   []*planner.ServiceError{{Service: b, Err: errors.New("trap")}},
 		ChoiceErrors:   []*policy.ChoiceError{{Service: a, Policy: "x"}, {Service: b, Policy: "y", NotAllowed: true}},
 		SettingsErrors: []*planner.ServiceError{{Service: b, Err: errors.New("refused")}},
 		NewConflicts:   []plan.Degradation{{Owner: model.PortName{Service: b}}},
@@ -32,7 +33,7 @@ func TestFailedPoliciesAndConflictsBecomeEvents(t *testing.T) {
 			{Policy: "p", Phase: policy.GuardFallenBack, Text: "fell back"}},
 	}})
 	o.OnApply(&engine.ApplyResult{NewlyFailed: []*planner.ServiceError{{Service: b, Err: errors.New("no space")}}})
-	if want := []string{"shop/a " + kube.ReasonFailedToEvaluatePolicy, "shop/a " + kube.ReasonPolicyNotFound, "shop/b " + kube.ReasonPolicyNotAllowed, "shop/b " + kube.ReasonServiceSettingsRefused, "shop/b " + kube.ReasonFrontendConflict, "shop/a " + kube.ReasonServiceLimited,
+	if want := []string{"shop/a " + kube.ReasonFailedToEvaluatePolicy, "shop/b " + kube.ReasonFailedToEvaluateShadow, "shop/a " + kube.ReasonPolicyNotFound, "shop/b " + kube.ReasonPolicyNotAllowed, "shop/b " + kube.ReasonServiceSettingsRefused, "shop/b " + kube.ReasonFrontendConflict, "shop/a " + kube.ReasonServiceLimited,
 		"true" + kube.ReasonPolicyFellBack + "fell back", "shop/b hold", "shop/b " + kube.ReasonFrontendNotProgrammed}; !slices.Equal(got, want) {
 		t.Errorf("Events %q, want %q", got, want)
 	}

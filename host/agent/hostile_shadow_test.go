@@ -137,6 +137,10 @@ defaultPolicy: p
 		x, err := state.Explain(ctx, r.opts.Socket, model.Name{Namespace: "good", Name: "s0"})
 		return err == nil && x.Error == "" && x.Pools[0].DecidedBy == "policy" && strings.Contains(x.Pools[0].Shadow.Error, "settings") && x.Shadow.Failing
 	})
+	x, err := state.ExplainWithRequests(ctx, r.opts.Socket, model.Name{Namespace: "good", Name: "s0"})
+	if err != nil || len(x.Requests) != 1 || x.Requests[0].Fixture.Plugin != "good" || len(x.Requests[0].Fixture.Request.Endpoints) == 0 {
+		t.Errorf("requests %+v, %v", x, err)
+	}
 	all := map[string]metrics.PluginStats{}
 	for _, s := range a.pluginStats() {
 		all[s.Plugin] = s

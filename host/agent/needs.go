@@ -45,6 +45,30 @@ func serviceNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error
 	}
 }
 
+// AllNeeds returns what the policies of a configuration need of a source, on whatever node and for whatever Service, in addition to declared
+// keys.
+func AllNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error), keys []string) (needs kube.Needs) {
+	addKeys(&needs, keys)
+	set := cfg.PolicySet()
+	add := func(p *policy.Policy) {
+		for i := range p.Steps {
+			if plugin, err := plugins(p.Steps[i].Plugin); err == nil {
+				needs.Nodes = needs.Nodes || plugin.Needs(p.Steps[i].Settings)&abi.NeedNodes != 0
+				addKeys(&needs, plugin.Keys(p.Steps[i].Settings))
+			}
+		}
+	}
+	for _, p := range set.Policies {
+		add(p)
+	}
+	for i := range set.Bindings {
+		if p := set.Bindings[i].Applied; p != nil {
+			add(p)
+		}
+	}
+	return needs
+}
+
 // addKeys adds declared keys to needs. A source has the labels of Services anyway.
 func addKeys(needs *kube.Needs, keys []string) {
 	for _, key := range keys {

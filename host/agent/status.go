@@ -30,14 +30,14 @@ const remindInterval = 45 * time.Minute
 
 // configurationLoaded records that cfg is in force, and why the file is not, nil if it is.
 func (a *Agent) configurationLoaded(cfg *config.Config, err error) {
-	s, now := &a.status, time.Now()
+	s, now, hash := &a.status, time.Now(), cfg.Hash()
 	s.mu.Lock()
 	failed, sameError := s.err != nil, s.err != nil && err != nil && s.err.Error() == err.Error()
-	changed := s.hash != cfg.Hash()
-	s.hash, s.err = cfg.Hash(), err
-	if err == nil {
+	changed := s.hash != hash
+	s.hash, s.err = hash, err
+	if err == nil && !settingsRefused(s.plugins) {
 		s.succeeded = now
-	} else if !failed {
+	} else if err != nil && !failed {
 		s.since = now
 	}
 	s.mu.Unlock()
@@ -45,14 +45,19 @@ func (a *Agent) configurationLoaded(cfg *config.Config, err error) {
 	case err != nil && !sameError:
 		a.configurationEvent()
 	case err == nil && failed:
-		a.log.Info("the configuration is in force again", "hash", cfg.Hash())
-		a.nodeEvent(false, kube.ReasonConfigurationApplied, "configuration is in force again, hash "+s.hash)
+		a.log.Info("the configuration is in force again", "hash", hash)
+		a.nodeEvent(false, kube.ReasonConfigurationApplied, "configuration is in force again, hash "+hash)
 	case err == nil && changed:
-		a.log.Info("reloaded the configuration", "hash", cfg.Hash())
+		a.log.Info("reloaded the configuration", "hash", hash)
 	}
 	if changed {
 		a.logWarnings(cfg)
 	}
+}
+
+// settingsRefused reports whether a plugin has refused settings of the configuration.
+func settingsRefused(all []plugins.Status) bool {
+	return slices.ContainsFunc(all, func(p plugins.Status) bool { return p.Settings })
 }
 
 // logWarnings logs what is valid in a configuration and has no effect.
@@ -129,10 +134,11 @@ func (a *Agent) remind(ctx context.Context, tick <-chan time.Time) {
 // configurationMetrics returns what is in force, for metrics.
 func (a *Agent) configurationMetrics() metrics.Configuration {
 	s := &a.status
+	loaded := a.plugins.Status()
 	s.mu.Lock()
-	out := metrics.Configuration{Hash: s.hash, Successful: s.err == nil, SucceededAt: s.succeeded}
+	out := metrics.Configuration{Hash: s.hash, Successful: s.err == nil && !settingsRefused(loaded), SucceededAt: s.succeeded}
 	s.mu.Unlock()
-	for _, p := range a.plugins.Status() {
+	for _, p := range loaded {
 		out.Plugins = append(out.Plugins, metrics.PluginInForce{Plugin: p.Name, Digest: p.Digest, LoadFailed: p.Err != nil})
 	}
 	for _, p := range revisions(a.config.Load(), a.plugins) {
@@ -171,23 +177,11 @@ func NodeState(cfg *config.Config, set *plugins.Set) *state.Node {
 // revisions returns the revisions of all policies of a configuration, with those that bindings with settings make, sorted by name.
 func revisions(cfg *config.Config, set *plugins.Set) []state.Policy {
 	out := []state.Policy{}
-	add := func(p *policy.Policy) {
-		r := state.Policy{Name: p.Name, Revision: policy.Revision(p, set.Get)}
-		if !slices.Contains(out, r) {
-			out = append(out, r)
-		}
-	}
-	policies := cfg.PolicySet()
-	for i := range cfg.Policies {
-		add(&cfg.Policies[i])
-	}
-	for i := range policies.Bindings {
-		if p := policies.Bindings[i].Applied; p != nil {
-			add(p)
-		}
+	for _, p := range cfg.PolicySet().All() {
+		out = append(out, state.Policy{Name: p.Name, Revision: policy.Revision(p, set.Get)})
 	}
 	slices.SortFunc(out, func(p, q state.Policy) int {
 		return cmp.Or(cmp.Compare(p.Name, q.Name), cmp.Compare(p.Revision, q.Revision))
 	})
-	return out
+	return slices.Compact(out)
 }

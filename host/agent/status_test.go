@@ -136,6 +136,12 @@ func TestWhatIsNotInForceIsVisibleAsLongAsItLasts(t *testing.T) {
 			t.Errorf("the log does not have %s once:\n%s", want, r.log)
 		}
 	}
+	r.configure(strings.Replace(fields, "[{name: p}]", "[{name: p, settings: {a: 1}}]", 1))
+	inForce([]string{digest + " is in force: plugin p: policies[0].plugins[0].settings: "}, `sluice_plugin_load_failed{plugin="p"} 1`, loaded[1], "sluice_config_last_reload_successful 0")
+	expectEvents("settings refused", kube.ReasonPluginLoadFailed)
+	r.configure(fields)
+	inForce(nil, loaded...)
+	expectEvents("settings removed", kube.ReasonPluginLoaded)
 	cancel()
 	if err := r.wait(ended); err != nil {
 		t.Error(err)

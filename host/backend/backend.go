@@ -57,12 +57,13 @@ type Watcher interface {
 	Drifted(ctx context.Context) (bool, error)
 }
 
-// OutcomeCounter is implemented by backends that count the outcomes of connections, as plan.Caps.Outcomes says. Calls are
-// serialized with those of Backend.
+// OutcomeCounter is implemented by backends that count the outcomes of connections, as plan.Caps.Outcomes says. Calls may overlap
+// with those of Backend, except for Close, but not with each other.
 type OutcomeCounter interface {
 	// ReadOutcomes returns the counters of the endpoints of all frontends with Outcomes. They start at 0 when an endpoint
 	// is first counted, and can start again at 0 when its table is replaced or repaired. Endpoints beyond the limit of the
-	// data plane are missing. After an error of Apply it returns an error until an Apply succeeds.
+	// data plane are missing, and those that come or leave meanwhile may be. After an error of Apply it returns an error until an
+	// Apply succeeds. It does not delay other calls by more than a part of a millisecond.
 	ReadOutcomes(ctx context.Context) (map[model.EndpointKey]OutcomeCounters, error)
 	// UncountedEndpoints returns the number of endpoints beyond the limit of the data plane.
 	UncountedEndpoints() int

@@ -113,8 +113,7 @@ func Parse(b []byte, dir string) (*Config, error) {
 	if err = errors.Join(err, twice); err != nil {
 		return nil, err
 	}
-	tree, _, _ := strictyaml.ParseJSON(raw)
-	f, misfits := strictyaml.Decode[configFile](tree)
+	f, misfits := strictyaml.Decode[configFile](raw)
 	p := &parser{dir: dir, misfits: misfits}
 	for _, m := range misfits.Reported {
 		p.errs = append(p.errs, m)

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -31,19 +30,44 @@ func (t *Table) Reset(ctx context.Context, resets []plan.Reset) (total plan.Rese
 	for _, r := range resets {
 		wanted[r], families[r.Frontend.Family()] = true, true
 	}
+	return t.endMatching(ctx, func(f model.Family) func(*flowEntry) bool {
+		if !families[f] {
+			return nil
+		}
+		return func(c *flowEntry) bool { return lookUpFlow(wanted, c) }
+	})
+}
+
+// DeleteStaleUDP deletes the entries of UDP flows through the given frontends whose replies do not come from a serving
+// endpoint, including flows that were never translated, and returns their number. nodeAddrs are the addresses that serve
+// NodePorts. The table is listed once per IP family, streamed.
+func (t *Table) DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows, nodeAddrs []netip.Addr) (int, error) {
+	n, err := t.endMatching(ctx, func(f model.Family) func(*flowEntry) bool {
+		s := newStaleFlows(stale, nodeAddrs, f)
+		if len(s.byAddr)+len(s.byNodePort) == 0 {
+			return nil
+		}
+		return s.match
+	})
+	return n.Connections, err
+}
+
+// endMatching ends the connections for which the function that match returns for their family reports true; nil: none.
+func (t *Table) endMatching(ctx context.Context, match func(model.Family) func(*flowEntry) bool) (total plan.ResetCount, err error) {
 	var errs []error
 	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
-		if !families[f] {
+		matches := match(f)
+		if matches == nil {
 			continue
 		}
 		var list []picked
-		err := listFlows(ctx, f, 0, func(c *flowEntry) {
-			if lookUpFlow(wanted, c) {
+		err := listFlows(ctx, f, 0, 0, func(c *flowEntry) {
+			if matches(c) {
 				list = append(list, pickEntry(c, 0))
 			}
 		})
 		if err != nil {
-			errs = append(errs, fmt.Errorf("conntrack: list connections to reset: %w", err))
+			errs = append(errs, fmt.Errorf("conntrack: list connections, %s: %w", f, err))
 			continue
 		}
 		n, _, err := t.end(ctx, f, list)
@@ -53,45 +77,15 @@ func (t *Table) Reset(ctx context.Context, resets []plan.Reset) (total plan.Rese
 	return total, errors.Join(errs...)
 }
 
-// DeleteStaleUDP deletes the entries of UDP flows through the given frontends whose replies do not come from a serving
-// endpoint, including flows that were never translated, and returns their number. nodeAddrs are the addresses that serve
-// NodePorts. The table is listed once per IP family.
-func (Table) DeleteStaleUDP(_ context.Context, stale []plan.StaleUDPFlows, nodeAddrs []netip.Addr) (int, error) {
-	return deleteMatching(func(f model.Family) (netlink.CustomConntrackFilter, bool) {
-		s := newStaleFilter(stale, nodeAddrs, f)
-		return s, len(s.byAddr)+len(s.byNodePort) > 0
-	})
-}
-
-// deleteMatching deletes the entries that match the filter of their family. filter reports whether a family has one.
-func deleteMatching(filter func(model.Family) (netlink.CustomConntrackFilter, bool)) (int, error) {
-	var errs []error
-	total := 0
-	for f, family := range map[model.Family]netlink.InetFamily{model.IPv4: unix.AF_INET, model.IPv6: unix.AF_INET6} {
-		match, ok := filter(f)
-		if !ok {
-			continue
-		}
-		n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, match)
-		total += int(n)
-		// An entry that expired between listing and deletion counts as deleted.
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			errs = append(errs, fmt.Errorf("conntrack: delete entries, %s: %w", f, err))
-		}
-	}
-	return total, errors.Join(errs...)
-}
-
-// staleFilter matches the UDP entries of frontends whose replies do not come from a serving endpoint (host/RULES.md,
-// rule 38).
-type staleFilter struct {
+// staleFlows matches the UDP entries of frontends whose replies do not come from a serving endpoint (host/RULES.md, rule 38).
+type staleFlows struct {
 	nodeAddrs  []netip.Addr
 	byAddr     map[netip.AddrPort][]netip.AddrPort // frontend → serving endpoints
 	byNodePort map[uint16][]netip.AddrPort
 }
 
-func newStaleFilter(stale []plan.StaleUDPFlows, nodeAddrs []netip.Addr, f model.Family) *staleFilter {
-	s := &staleFilter{nodeAddrs: nodeAddrs, byAddr: map[netip.AddrPort][]netip.AddrPort{}, byNodePort: map[uint16][]netip.AddrPort{}}
+func newStaleFlows(stale []plan.StaleUDPFlows, nodeAddrs []netip.Addr, f model.Family) *staleFlows {
+	s := &staleFlows{nodeAddrs: nodeAddrs, byAddr: map[netip.AddrPort][]netip.AddrPort{}, byNodePort: map[uint16][]netip.AddrPort{}}
 	for _, flows := range stale {
 		switch key := flows.Frontend; {
 		case key.Protocol != model.UDP || key.Family() != f:
@@ -104,27 +98,15 @@ func newStaleFilter(stale []plan.StaleUDPFlows, nodeAddrs []netip.Addr, f model.
 	return s
 }
 
-// MatchConntrackFlow implements netlink.CustomConntrackFilter.
-func (s *staleFilter) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	if f.Forward.Protocol != unix.IPPROTO_UDP {
+func (s *staleFlows) match(c *flowEntry) bool {
+	if c.protocol != unix.IPPROTO_UDP {
 		return false
 	}
-	to, from, ok := originalAndReplyFrom(f)
-	if !ok {
-		return false
-	}
-	serving, matches := s.byAddr[to]
+	serving, matches := s.byAddr[c.frontend]
 	if !matches {
-		if serving, matches = s.byNodePort[to.Port()]; matches && !slices.Contains(s.nodeAddrs, to.Addr()) {
+		if serving, matches = s.byNodePort[c.frontend.Port()]; matches && !slices.Contains(s.nodeAddrs, c.frontend.Addr()) {
 			return false
 		}
 	}
-	return matches && !slices.Contains(serving, from)
-}
-
-// originalAndReplyFrom returns the original destination of a flow and the source of its replies.
-func originalAndReplyFrom(f *netlink.ConntrackFlow) (to, from netip.AddrPort, ok bool) {
-	dst, dstOK := netip.AddrFromSlice(f.Forward.DstIP)
-	src, srcOK := netip.AddrFromSlice(f.Reverse.SrcIP)
-	return netip.AddrPortFrom(dst.Unmap(), f.Forward.DstPort), netip.AddrPortFrom(src.Unmap(), f.Reverse.SrcPort), dstOK && srcOK
+	return matches && !slices.Contains(serving, c.endpoint)
 }

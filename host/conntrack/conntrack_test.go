@@ -96,7 +96,7 @@ func TestDeleteStaleUDPKeepsFlowsToServingEndpoints(t *testing.T) {
 		add(t, uint16(n), f)
 	}
 	serving := []netip.AddrPort{netip.MustParseAddrPort("10.244.1.1:5353")}
-	n, err := Table{}.DeleteStaleUDP(context.Background(), []plan.StaleUDPFlows{
+	n, err := (&Table{}).DeleteStaleUDP(context.Background(), []plan.StaleUDPFlows{
 		{Frontend: key("10.96.0.10:53", model.UDP), Serving: serving},
 		{Frontend: key("0.0.0.0:30053", model.UDP), Serving: serving},
 		{Frontend: key("[fd00:10:96::a]:53", model.UDP), Serving: []netip.AddrPort{netip.MustParseAddrPort("[fd00:10:244:1::1]:5353")}},

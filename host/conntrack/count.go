@@ -47,13 +47,15 @@ const (
 	bufferSize = 32 << 10
 	// stallTimeout bounds the wait for the next part of a dump.
 	stallTimeout = 5 * time.Second
+	// contextInterval is how often a wait looks whether its context has ended.
+	contextInterval = 100 * time.Millisecond
 )
 
 // dump calls onEntry for all entries of the table of which the kernel knows that they were translated and have a reply. The entry is
 // valid until onEntry returns.
 func dump(ctx context.Context, onEntry func(*entry)) error {
 	var e entry
-	return receive(ctx, dumpRequest(unix.AF_UNSPEC, statusCounted), func(part []byte) (done bool, err error) { return e.messages(part, onEntry) })
+	return receive(ctx, dumpRequest(unix.AF_UNSPEC, statusCounted, statusCounted), func(part []byte) (done bool, err error) { return e.messages(part, onEntry) })
 }
 
 // receive sends a request for a dump and calls onPart for each part of the answer, until it is done. The part is valid until onPart
@@ -64,14 +66,20 @@ func receive(ctx context.Context, request []byte, onPart func([]byte) (done bool
 		return fmt.Errorf("open a netlink socket: %w", err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	timeout := unix.NsecToTimeval(int64(stallTimeout))
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
-		return fmt.Errorf("set the timeout of the netlink socket: %w", err)
-	}
 	if err := unix.Sendto(fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("send the request: %w", err)
 	}
+	return receiveParts(ctx, fd, onPart)
+}
+
+// receiveParts receives the answer to a request.
+func receiveParts(ctx context.Context, fd int, onPart func([]byte) (done bool, err error)) error {
+	timeout := unix.NsecToTimeval(int64(contextInterval))
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+		return fmt.Errorf("set the timeout of the socket: %w", err)
+	}
 	buffer := make([]byte, bufferSize)
+	waited := time.Duration(0)
 	for done := false; !done; {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -80,9 +88,13 @@ func receive(ctx context.Context, request []byte, onPart func([]byte) (done bool
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
+		case errors.Is(err, unix.EAGAIN) && waited < stallTimeout:
+			waited += contextInterval
+			continue
 		case err != nil:
 			return fmt.Errorf("receive: %w", err)
 		}
+		waited = 0
 		if done, err = onPart(buffer[:n]); err != nil {
 			return err
 		}
@@ -90,23 +102,19 @@ func receive(ctx context.Context, request []byte, onPart func([]byte) (done bool
 	return nil
 }
 
-// dumpRequest returns the message that asks for a dump of the entries of a family with these bits in their status; zero: of all.
-func dumpRequest(family byte, status uint32) []byte {
+// dumpRequest returns the message that asks for a dump of the entries of a family whose status has these bits in a mask; mask zero: of all.
+func dumpRequest(family byte, status, mask uint32) []byte {
 	const getConntrack = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1 // IPCTNL_MSG_CT_GET
 	native := binary.NativeEndian
 	b := native.AppendUint32(nil, 0) // length, below
 	b = native.AppendUint16(b, getConntrack)
 	b = native.AppendUint16(b, unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
-	b = native.AppendUint32(b, 1)                                    // sequence number
-	b = native.AppendUint32(b, 0)                                    // port: the kernel
-	b = append(b, family, unix.NFNETLINK_V0, 0, 0)                   // nfgenmsg
-	for _, attribute := range []uint16{attrStatus, attrStatusMask} { // older kernels ignore them, newer ones refuse zero
-		if status == 0 {
-			break
-		}
-		b = native.AppendUint16(b, 8)
-		b = native.AppendUint16(b, attribute)
-		b = binary.BigEndian.AppendUint32(b, status)
+	b = native.AppendUint32(b, 1)                  // sequence number
+	b = native.AppendUint32(b, 0)                  // port: the kernel
+	b = append(b, family, unix.NFNETLINK_V0, 0, 0) // nfgenmsg
+	if mask != 0 {                                 // older kernels ignore the attributes, newer ones refuse a mask of zero
+		b = appendAttr(b, attrStatus, binary.BigEndian.AppendUint32(nil, status))
+		b = appendAttr(b, attrStatusMask, binary.BigEndian.AppendUint32(nil, mask))
 	}
 	native.PutUint32(b, uint32(len(b)))
 	return b

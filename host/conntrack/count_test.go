@@ -322,3 +322,32 @@ func fill(b *testing.B, entries int) {
 		}
 	}
 }
+
+func TestWaitForThePartOfADumpEndsWithTheContext(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	ctx, cancel := context.WithCancel(t.Context())
+	parts, err := 0, unix.Send(pair[1], []byte("one"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	err = receiveParts(ctx, pair[0], func([]byte) (bool, error) {
+		parts++
+		cancel()
+		return false, nil
+	})
+	if !errors.Is(err, context.Canceled) || parts != 1 || time.Since(begin) >= stallTimeout {
+		t.Errorf("%v after %d parts and %s", err, parts, time.Since(begin))
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	begin = time.Now()
+	if err := receiveParts(ctx, pair[0], nil); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) >= stallTimeout {
+		t.Errorf("%v after %s", err, time.Since(begin))
+	}
+}

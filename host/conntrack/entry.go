@@ -31,7 +31,8 @@ const (
 	attrTCP        = 1 // in attrProtoInfo
 	attrTCPState   = 1 // in attrTCP
 
-	tcpSynReceived = 2 // enum tcp_conntrack
+	tcpSynSent     = 1 // enum tcp_conntrack
+	tcpSynReceived = 2
 	tcpEstablished = 3
 	tcpCloseWait   = 5 // after 4, FIN_WAIT: one side has closed
 

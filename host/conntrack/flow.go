@@ -11,12 +11,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// flowEntry is what shedding needs of an entry. Its slices are valid until the next one is decoded.
+// flowEntry is what ending connections needs of an entry. Its slices are valid until the next one is decoded.
 type flowEntry struct {
 	client, frontend netip.AddrPort // source and destination of the client's packets
 	endpoint         netip.AddrPort // source of the replies
 	protocol         uint8
 	tcpState         uint8
+	status           uint32
 	id               uint32
 	orig, zone       []byte // values of attributes
 }
@@ -24,6 +25,12 @@ type flowEntry struct {
 // established reports whether both sides have sent packets, and none has closed the connection.
 func (c *flowEntry) established() bool {
 	return c.protocol != unix.IPPROTO_TCP || c.tcpState == tcpEstablished
+}
+
+// unreplied reports whether an entry has seen packets of the client only. A connection of TCP that conntrack meets when it is established
+// counts as established.
+func (c *flowEntry) unreplied() bool {
+	return c.status&statusSeenReply == 0 && (c.protocol != unix.IPPROTO_TCP || c.tcpState == tcpSynSent)
 }
 
 // continues reports whether a client may still send packets of a TCP connection: the handshake has begun, and not both sides have closed
@@ -41,10 +48,10 @@ func (c *flowEntry) identity() string {
 	return string(b)
 }
 
-// listFlows calls onEntry for the entries of a family that have these bits in their status (all entries, before Linux 5.18).
-func listFlows(ctx context.Context, f model.Family, status uint32, onEntry func(*flowEntry)) error {
+// listFlows calls onEntry for the entries of a family whose status has these bits in a mask (all entries, before Linux 5.18).
+func listFlows(ctx context.Context, f model.Family, status, mask uint32, onEntry func(*flowEntry)) error {
 	var c flowEntry
-	return receive(ctx, dumpRequest(familyOf(f), status), func(part []byte) (done bool, err error) {
+	return receive(ctx, dumpRequest(familyOf(f), status, mask), func(part []byte) (done bool, err error) {
 		return eachMessage(part, func(attrs []byte) error {
 			if err := c.decode(attrs); err != nil {
 				return err
@@ -53,6 +60,20 @@ func listFlows(ctx context.Context, f model.Family, status uint32, onEntry func(
 			return nil
 		})
 	})
+}
+
+// getEntry returns the entry with this identity.
+func getEntry(f model.Family, identity string) (c flowEntry, err error) {
+	req := newRequest(f, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_ACK) // the answer says that more follow
+	req.AddRawData([]byte(identity))
+	answers, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+	if err != nil {
+		return c, err
+	}
+	if len(answers) != 1 || len(answers[0]) < sizeofNfgenmsg {
+		return c, errTruncated
+	}
+	return c, c.decode(answers[0][sizeofNfgenmsg:])
 }
 
 // deleteEntry deletes the entry with this id and identity.
@@ -96,6 +117,8 @@ func (c *flowEntry) decode(b []byte) error {
 			return c.tuple(value, &c.endpoint, &client)
 		case kind == attrProtoInfo:
 			return attributes(value, e.protoInfo)
+		case kind == attrStatus && len(value) == 4:
+			c.status = binary.BigEndian.Uint32(value)
 		case kind == attrID && len(value) == 4:
 			c.id = binary.BigEndian.Uint32(value)
 		case kind == attrZone:

@@ -110,7 +110,7 @@ func (s *shedder) list(ctx context.Context, sheds []plan.Shed) error {
 		if !families[f] {
 			continue
 		}
-		err := listFlows(ctx, f, statusSeenReply, func(c *flowEntry) {
+		err := listFlows(ctx, f, statusSeenReply, statusSeenReply, func(c *flowEntry) {
 			listed++
 			if !endpoints[c.endpoint] || !c.established() {
 				return

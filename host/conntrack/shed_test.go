@@ -43,20 +43,26 @@ func ctTuple(kind uint16, from, to netip.AddrPort, protocol uint8) []byte {
 // createConns adds connections that have replies to the table.
 func createConns(t testing.TB, conns ...conn) {
 	t.Helper()
+	const seenReplyAssuredConfirmed = 1<<1 | 1<<2 | 1<<3
 	for _, c := range conns {
-		req := newRequest(model.FamilyOf(c.client.Addr()), nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
-		req.AddRawData(ctTuple(attrTupleOrig, c.client, c.frontend, c.protocol))
-		req.AddRawData(ctTuple(attrTupleReply, c.endpoint, c.client, c.protocol))
-		const seenReplyAssuredConfirmed = 1<<1 | 1<<2 | 1<<3
-		req.AddRawData(attr(3, binary.BigEndian.AppendUint32(nil, seenReplyAssuredConfirmed)))
-		req.AddRawData(attr(7, binary.BigEndian.AppendUint32(nil, 600))) // timeout
-		if c.protocol == unix.IPPROTO_TCP {
-			nested := uint16(unix.NLA_F_NESTED)
-			req.AddRawData(attr(attrProtoInfo|nested, attr(1|nested, attr(1, []byte{c.state}))))
-		}
-		if _, err := req.Execute(unix.NETLINK_NETFILTER, 0); err != nil {
-			t.Fatalf("create %+v: %v", c, err)
-		}
+		createEntry(t, c, seenReplyAssuredConfirmed)
+	}
+}
+
+// createEntry adds a connection with a status to the table.
+func createEntry(t testing.TB, c conn, status uint32) {
+	t.Helper()
+	req := newRequest(model.FamilyOf(c.client.Addr()), nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	req.AddRawData(ctTuple(attrTupleOrig, c.client, c.frontend, c.protocol))
+	req.AddRawData(ctTuple(attrTupleReply, c.endpoint, c.client, c.protocol))
+	req.AddRawData(attr(3, binary.BigEndian.AppendUint32(nil, status)))
+	req.AddRawData(attr(7, binary.BigEndian.AppendUint32(nil, 600))) // timeout
+	if c.protocol == unix.IPPROTO_TCP {
+		nested := uint16(unix.NLA_F_NESTED)
+		req.AddRawData(attr(attrProtoInfo|nested, attr(1|nested, attr(1, []byte{c.state}))))
+	}
+	if _, err := req.Execute(unix.NETLINK_NETFILTER, 0); err != nil {
+		t.Fatalf("create %+v: %v", c, err)
 	}
 }
 
@@ -65,7 +71,7 @@ func clients(t *testing.T) map[netip.AddrPort]bool {
 	t.Helper()
 	out := map[netip.AddrPort]bool{}
 	for _, f := range []model.Family{model.IPv4, model.IPv6} {
-		if err := listFlows(context.Background(), f, statusSeenReply, func(c *flowEntry) { out[c.client] = true }); err != nil {
+		if err := listFlows(context.Background(), f, statusSeenReply, statusSeenReply, func(c *flowEntry) { out[c.client] = true }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -187,7 +193,7 @@ func TestShedResetsItsShareByHash(t *testing.T) {
 
 func idOfConn(t *testing.T, c conn) (id uint32) {
 	t.Helper()
-	if err := listFlows(context.Background(), model.IPv4, statusSeenReply, func(e *flowEntry) {
+	if err := listFlows(context.Background(), model.IPv4, statusSeenReply, statusSeenReply, func(e *flowEntry) {
 		if e.client == c.client {
 			id = e.id
 		}

@@ -39,18 +39,17 @@ func (e *Engine) countConnections(ctx context.Context) time.Time {
 	if !s.active {
 		s.begin(e.SignalsPeriod, 0)
 	}
-	if g.table.running || counts && g.backend.running {
+	if g.counting.running {
 		return time.Time{}
 	}
 	if time.Now().Before(s.nextAt) {
 		return s.nextAt
 	}
 	count, frontends := e.Planner.ConnectionsToCount()
-	if counts {
-		g.reading = s
-		g.backend.start(ctx, readTimeout, e.countByBackend(own, count, frontends))
+	if g.exclusive = counts; counts {
+		g.counting.start(ctx, readTimeout, e.countByBackend(own, count, frontends))
 	} else {
-		g.table.start(ctx, tableTimeout, e.countByTable(table, count))
+		g.counting.start(ctx, tableTimeout, e.countByTable(table, count))
 	}
 	return time.Time{}
 }

@@ -59,6 +59,7 @@ type Engine struct {
 	stale           staleFlows
 	drift           drift
 	sheds           job
+	unreplied       unreplied
 	uncertain       bool // connections that were reset may go on
 	signals         signals
 	annotations     annotationLog
@@ -120,18 +121,19 @@ func New(o Options) *Engine {
 		o.ThreadCPU = func() time.Duration { return time.Since(begin) }
 	}
 	e := &Engine{
-		Options:  o,
-		queue:    newChangeQueue(o.Observer),
-		calls:    make(chan func(*planner.Planner)),
-		swaps:    make(chan *swapRequest),
-		done:     make(chan struct{}),
-		sync:     syncState{full: true},
-		clock:    planClock{read: o.Clock},
-		degraded: map[plan.Key][]plan.Degradation{},
-		stale:    staleFlows{flows: map[plan.Key]plan.StaleUDPFlows{}},
-		drift:    drift{ready: make(chan struct{}, 1)},
-		sheds:    newJob(),
-		signals:  newSignals(),
+		Options:   o,
+		queue:     newChangeQueue(o.Observer),
+		calls:     make(chan func(*planner.Planner)),
+		swaps:     make(chan *swapRequest),
+		done:      make(chan struct{}),
+		sync:      syncState{full: true},
+		clock:     planClock{read: o.Clock},
+		degraded:  map[plan.Key][]plan.Degradation{},
+		stale:     staleFlows{flows: map[plan.Key]plan.StaleUDPFlows{}},
+		drift:     drift{ready: make(chan struct{}, 1)},
+		sheds:     newJob(),
+		unreplied: unreplied{due: map[plan.Reset]time.Time{}, job: newJob()},
+		signals:   newSignals(),
 	}
 	o.Planner.UseSignals(&e.signals)
 	o.Planner.PlanInBatches()
@@ -164,6 +166,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	check, unwatch := e.watch()
 	defer func() { unwatch() }()
 	defer e.sheds.wait(true)
+	defer e.unreplied.job.wait(true)
 	defer e.stopSignals()
 	wake := time.Now()
 	for {
@@ -186,17 +189,19 @@ func (e *Engine) Run(ctx context.Context) error {
 			call(e.Planner)
 		case s := <-e.swaps:
 			unwatch() // writes of the new backend are not external changes
-			e.releaseBackend()
+			e.stopSignals()
 			e.swap(ctx, s)
 			check, unwatch = e.watch()
 			close(s.done)
 		case <-e.drift.ready:
 		case result := <-e.sheds.results:
 			e.sheds.finish(result)
-		case result := <-e.signals.backend.results:
-			e.signals.backend.finish(result)
-		case result := <-e.signals.table.results:
-			e.signals.table.finish(result)
+		case result := <-e.signals.reading.results:
+			e.signals.reading.finish(result)
+		case result := <-e.signals.counting.results:
+			e.signals.counting.finish(result)
+		case result := <-e.unreplied.job.results:
+			e.unreplied.job.finish(result)
 		case <-check:
 			e.checkDrift(ctx)
 		case <-timer.C:
@@ -254,6 +259,13 @@ func (e *Engine) Do(ctx context.Context, f func(*planner.Planner)) error {
 }
 
 var errStopped = errors.New("the engine has stopped")
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
 
 // earliest returns the earliest of the times that are not zero, or zero.
 func earliest(times ...time.Time) time.Time {

@@ -28,6 +28,10 @@ type ConnTable interface {
 	// DeleteStaleUDP deletes the UDP flows through the given frontends whose destination no longer serves, and returns their
 	// number. nodePorts are the node's addresses on which NodePorts are served.
 	DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows, nodePorts []netip.Addr) (int, error)
+	// DeleteUnreplied deletes the entries of connections through the given frontends to the given endpoints that have had no answer, and
+	// returns their number. It is called outside of the loop, one call at a time, works in the calling thread, and may overlap with the
+	// other methods.
+	DeleteUnreplied(ctx context.Context, to []plan.Reset) (int, error)
 }
 
 // ConnShedder is implemented by a ConnTable that resets part of the connections to endpoints.

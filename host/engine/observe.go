@@ -56,8 +56,10 @@ type Event struct {
 	At       time.Time
 	Duration time.Duration
 	Count    int // connections, flows or changes
-	Omitted  int // of OutcomesRead: endpoints beyond the limit of the data plane; of connections that were reset: plan.ResetCount.Uncertain
-	Err      error
+	// Omitted: of OutcomesRead: endpoints beyond the limit of the data plane; of connections that were reset: plan.ResetCount.Uncertain;
+	// of UnrepliedDeleted: endpoints of frontends beyond the limit.
+	Omitted int
+	Err     error
 }
 
 // EventKind is the kind of an Event.
@@ -68,6 +70,7 @@ const (
 	CheckpointSaved   EventKind = iota // or found to be up to date
 	ConnectionsReset                   // connections to endpoints whose drain deadline has passed
 	ConnectionsShed                    // connections that a policy sheds, in one step
+	UnrepliedDeleted                   // connections without an answer to endpoints that get no new ones, in Duration of CPU time
 	StaleFlowsDeleted                  // stale UDP flows of one IP family
 	DriftDetected                      // another process changed the data plane; Count: changes
 	// OutcomesRead: of Count endpoints, in Duration of CPU time, or failed. Without At, nothing needs outcomes any more.

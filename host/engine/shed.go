@@ -19,9 +19,9 @@ func (e *Engine) shed(ctx context.Context) {
 	}
 	now, _ := e.clock.now()
 	if sheds := e.Planner.Sheds(now); len(sheds) > 0 {
-		e.sheds.start(ctx, shedTimeout, func(ctx context.Context) func() {
+		e.sheds.start(ctx, shedTimeout, func(during context.Context) func() {
 			begin := time.Now()
-			n, deferred, err := table.Shed(ctx, sheds)
+			n, deferred, err := table.Shed(during, sheds)
 			took := time.Since(begin)
 			return func() {
 				e.shedDone(ctx, deferred, Event{Kind: ConnectionsShed, At: begin, Duration: took, Count: n.Connections, Omitted: n.Uncertain, Err: err})

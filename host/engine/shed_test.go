@@ -163,6 +163,9 @@ func TestFailingShedIsRetriedWithoutDelayingAnything(t *testing.T) {
 		if table.calls < 5 || table.calls > 7 {
 			t.Errorf("%d calls in a minute, want one every 10 s", table.calls)
 		}
+		if n := strings.Count(r.log.String(), "no memory"); n != table.calls {
+			t.Errorf("%d of %d failures are logged\n%s", n, table.calls, r.log)
+		}
 	})
 }
 

@@ -21,17 +21,14 @@ type signals struct {
 	connections schedule
 	open        openConnections
 
-	// Readings through the backend, which must not overlap with its other calls, and of the connection tracking table.
-	backend, table job
-	reading        *schedule // of the job that uses the backend
-	// news: a reading has ended while a step was programming, and may have scheduled Services.
-	news bool
-	// postpone: another step follows at once. A reading would have to give way to it.
-	postpone bool
+	reading  job // of outcomes
+	counting job // of open connections
+	// The count is by the backend, and must not overlap with its other calls.
+	exclusive bool
 }
 
 func newSignals() signals {
-	return signals{tracker: outcomes.NewTracker(), backend: newJob(), table: newJob()}
+	return signals{tracker: outcomes.NewTracker(), reading: newJob(), counting: newJob()}
 }
 
 // schedule is when the next reading of a signal is due.
@@ -45,12 +42,13 @@ type schedule struct {
 }
 
 const (
-	// readTimeout bounds a reading. The next Apply waits for it at most that long, see mayInterrupt.
+	// readTimeout bounds a reading of outcomes, and a count by the backend. The next Apply waits for the latter at most that long, see
+	// mayInterrupt.
 	readTimeout = 2 * time.Second
 	// Bounds of the CPU time that readings of outcomes and counts of open connections take: one part in so many of one processor.
 	maxReadShare  = 20
 	maxCountShare = 100
-	// staleIntervals is for how many intervals a reading may be used, and how many may be interrupted.
+	// staleIntervals is for how many intervals a reading may be used, and how many counts may be interrupted.
 	staleIntervals = 5
 )
 
@@ -66,7 +64,7 @@ func (s *schedule) done(period, cpu time.Duration, share int) {
 	s.nextAt = s.lastAt.Add(s.interval)
 }
 
-// mayInterrupt reports whether a reading gives way to programming. One that would be too late does not.
+// mayInterrupt reports whether a count gives way to programming. One that would be too late does not.
 func (s *schedule) mayInterrupt() bool { return time.Since(s.lastAt) < staleIntervals*s.interval }
 
 // readSignals starts the readings that are due, and returns when the next one is, zero if that follows from another step. There is none
@@ -75,11 +73,7 @@ func (e *Engine) readSignals(ctx context.Context) time.Time {
 	if e.SignalsPeriod <= 0 || e.Once || !e.sync.done || e.sync.full {
 		return time.Time{}
 	}
-	next := earliest(e.readOutcomes(ctx), e.countConnections(ctx))
-	if e.signals.news {
-		return time.Now()
-	}
-	return next
+	return earliest(e.readOutcomes(ctx), e.countConnections(ctx))
 }
 
 // readOutcomes starts a reading of outcomes if it is due. It returns when the next one is.
@@ -99,17 +93,13 @@ func (e *Engine) readOutcomes(ctx context.Context) time.Time {
 		}
 		s.begin(e.SignalsPeriod, delay)
 	}
-	if g.backend.running {
+	if g.reading.running {
 		return time.Time{}
 	}
 	if time.Now().Before(s.nextAt) {
 		return s.nextAt
 	}
-	if g.postpone && s.mayInterrupt() {
-		return time.Time{}
-	}
-	g.reading = s
-	g.backend.start(ctx, readTimeout, func(ctx context.Context) func() {
+	g.reading.start(ctx, readTimeout, func(ctx context.Context) func() {
 		var counters map[model.EndpointKey]backend.OutcomeCounters
 		cpu, err := e.measure(func() (err error) {
 			counters, err = counter.ReadOutcomes(ctx)
@@ -161,7 +151,7 @@ func countersOf(all map[model.EndpointKey]backend.OutcomeCounters) iter.Seq2[mod
 	}
 }
 
-// readFailed handles the failure of a reading, which is repeated after its interval, or after a part of it if it gave way to programming:
+// readFailed handles the failure of a reading or count, which is repeated after its interval, or after a part of it if it gave way to programming:
 // at once, constant changes would make it begin again all the time.
 // It reports whether the reading has failed. Repetitions of an error are logged at debug level.
 func (e *Engine) readFailed(s *schedule, kind EventKind, msg string, cpu time.Duration, err error) bool {
@@ -196,11 +186,10 @@ func (e *Engine) stopReading(s *schedule, kind EventKind) {
 	}
 }
 
-// releaseBackend waits until no reading uses the backend. A reading gives way to programming, unless it would be too late.
+// releaseBackend waits until no count uses the backend. It gives way to programming, unless it would be too late.
 func (e *Engine) releaseBackend() {
-	if g := &e.signals; g.backend.running {
-		g.news = true
-		g.backend.wait(g.reading.mayInterrupt())
+	if g := &e.signals; g.exclusive {
+		g.counting.wait(g.connections.mayInterrupt())
 	}
 }
 
@@ -214,8 +203,8 @@ func (e *Engine) rebaseSignals() {
 
 // stopSignals ends all readings.
 func (e *Engine) stopSignals() {
-	e.signals.backend.wait(true)
-	e.signals.table.wait(true)
+	e.signals.reading.wait(true)
+	e.signals.counting.wait(true)
 }
 
 // OutcomesWindow implements policy.Signals.
@@ -229,6 +218,5 @@ func (g *signals) OutcomesWindow(now time.Time) (uint64, time.Duration) {
 
 // Outcomes implements policy.Signals.
 func (g *signals) Outcomes(k model.EndpointKey) (abi.Outcomes, uint64) {
-	o, failedAt, _ := g.tracker.Get(k)
-	return o, failedAt
+	return g.tracker.Outcomes(k)
 }

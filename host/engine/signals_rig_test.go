@@ -51,17 +51,17 @@ func (p *signalsPlugin) calls() (n int, last abi.Request) {
 	return len(p.seen), last
 }
 
-// countingBackend is a fake backend whose readings can take long or fail. It checks that calls do not overlap.
+// countingBackend is a fake backend whose readings can take long or fail. It checks that no calls overlap that must not.
 type countingBackend struct {
 	*fake.Backend
 	t *testing.T
 
-	mu    sync.Mutex
-	busy  bool
-	took  time.Duration // of a reading
-	deaf  bool          // it does not end with its context
-	fail  error
-	reads int
+	mu      sync.Mutex
+	busy    bool
+	reading bool
+	took    time.Duration // of a reading
+	fail    error
+	reads   int
 }
 
 func (b *countingBackend) enter() func() {
@@ -84,19 +84,19 @@ func (b *countingBackend) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta
 }
 
 func (b *countingBackend) ReadOutcomes(ctx context.Context) (map[model.EndpointKey]backend.OutcomeCounters, error) {
-	defer b.enter()()
 	b.mu.Lock()
+	if b.reading {
+		b.t.Error("readings overlap")
+	}
+	b.reading = true
 	b.reads++
-	took, deaf, fail := b.took, b.deaf, b.fail
+	took, fail := b.took, b.fail
 	b.mu.Unlock()
+	defer b.set(func() { b.reading = false })
 	if took > 0 {
-		done := ctx.Done()
-		if deaf {
-			done = nil
-		}
 		select {
 		case <-time.After(took):
-		case <-done:
+		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}

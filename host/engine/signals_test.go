@@ -112,8 +112,8 @@ func TestSlowReadingDelaysNoService(t *testing.T) {
 		r, b := startSignals(t, p, nil)
 		r.advance(500 * time.Millisecond)
 		b.set(func() { b.took = 300 * time.Millisecond })
-		for i := range 8 { // one change during each reading
-			r.advance(600 * time.Millisecond)
+		for i := range 8 {
+			r.advance(200 * time.Millisecond)
 			begin := time.Now()
 			r.emit(eps(1, 2, 3+i%2))
 			r.expect("a change while a reading runs", []string{"1:1 2:1 3:1 forward", "1:1 2:1 4:1 forward"}[i%2])
@@ -121,64 +121,46 @@ func TestSlowReadingDelaysNoService(t *testing.T) {
 				t.Errorf("the change took %s", took)
 			}
 		}
-		b.set(func() { b.took = 0 })
-		before := b.readings()
-		r.advance(10 * time.Second)
-		if n := b.readings() - before; n < 5 {
-			t.Errorf("%d readings in 10 s afterwards", n)
-		}
 	})
 }
 
-// TestReadingDoesNotStartDuringABacklog: the next step would interrupt it. A Service with thousands of endpoints takes many steps.
-func TestReadingDoesNotStartDuringABacklog(t *testing.T) {
+// TestChangesDoNotInterruptReadings: neither small ones all the time, nor a Service with thousands of endpoints, which takes many steps.
+func TestChangesDoNotInterruptReadings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		plans := &planCounter{}
-		r, b := startSignals(t, &signalsPlugin{needs: abi.NeedOutcomes}, func(r *rig) {
+		p, plans := &signalsPlugin{needs: abi.NeedOutcomes}, &planCounter{}
+		r, b := startSignals(t, p, func(r *rig) {
 			r.observer = plans
 			r.selector = policy.Selector{{Key: "large", Op: policy.DoesNotExist}}
 		})
-		b.set(func() { b.took = 300 * time.Millisecond })
-		r.advance(1100 * time.Millisecond) // a reading runs
+		r.advance(500 * time.Millisecond)
+		r.kernel.SetResponse(endpointKey(1), fake.Refuses)
+		b.set(func() { b.took = 50 * time.Millisecond })
+		before := b.readings()
+		for i := range 100 {
+			r.connect(1)
+			r.advance(20 * time.Millisecond)
+			r.emit(eps(1, 2, 3+i%2))
+		}
+		if n := b.readings() - before; n != 2 {
+			t.Errorf("%d readings in 2 s", n)
+		}
+		if n, last := p.calls(); last.Endpoints[0].Outcomes.TotalRefused == 0 {
+			t.Errorf("%d calls, %+v", n, last.Endpoints[0].Outcomes)
+		}
+		b.set(func() { b.took = 500 * time.Millisecond })
+		r.advance(time.Second)
 		large := model.Name{Namespace: "shop", Name: "large"}
 		s := &model.EndpointSlice{Name: large, Service: large, Family: model.IPv4, Ports: []model.SlicePort{{Protocol: model.TCP, Port: 8080}}}
 		for i := range 5000 {
 			s.Endpoints = append(s.Endpoints, model.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 245, byte(i >> 8), byte(i)}), Ready: true, Serving: true})
 		}
-		readings, before := b.readings(), plans.plans
+		readings, steps := b.readings(), plans.plans
 		r.emit(model.Change{Kind: model.SliceKind, Name: large, Slice: s}, model.Change{Kind: model.ServiceKind, Name: large, Service: &model.Service{
 			Name: large, Labels: map[string]string{"large": ""}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.9")},
 			Ports: []model.ServicePort{{Protocol: model.TCP, Port: 80}},
 		}})
-		steps := plans.plans - before
-		if n := b.readings() - readings; n > 1 || steps < 5 {
-			t.Errorf("%d readings were begun again in %d steps", n, steps)
-		}
-		r.advance(time.Second)
-		if b.readings() == readings {
-			t.Error("no reading afterwards")
-		}
-	})
-}
-
-func TestReadingThatIsInterruptedTooOftenIsFinished(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := &signalsPlugin{needs: abi.NeedOutcomes}
-		r, b := startSignals(t, p, nil)
-		r.advance(500 * time.Millisecond)
-		r.kernel.SetResponse(endpointKey(1), fake.Refuses)
-		r.connect(20)
-		b.set(func() { b.took = 50 * time.Millisecond })
-		before := b.readings()
-		for i := range 400 { // a change each 20 ms: no reading has the time that it takes
-			r.advance(20 * time.Millisecond)
-			r.emit(eps(1, 2, 3+i%2))
-		}
-		if n := b.readings() - before; n > 80 {
-			t.Errorf("%d readings were begun in 8 s", n)
-		}
-		if n, last := p.calls(); last.Endpoints[0].Outcomes.TotalRefused == 0 {
-			t.Errorf("%d calls, %+v after 8 s", n, last.Endpoints[0].Outcomes)
+		if n := b.readings() - readings; n != 0 || plans.plans-steps < 5 {
+			t.Errorf("%d readings were begun in %d steps while one runs", n, plans.plans-steps)
 		}
 	})
 }

@@ -42,9 +42,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	}
 	planTime := e.planTime()
 	e.deliver(planTime)
-	e.signals.news = false
 	step := e.Planner.Plan(planTime)
-	e.signals.postpone = step.Remaining > 0
 	e.planAt = step.RequeueAt
 	if step.Remaining > 0 {
 		e.nextStep = time.Time{} // continue at once
@@ -63,9 +61,10 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	// Connections end after the new rules are in place, so that reconnecting clients find these.
 	e.reset(ctx, step.Resets)
 	e.deleteStale(ctx, step.StaleUDPFlows)
+	e.unreplied.addLost(step.Delta, r.At)
 	e.shed(ctx)
 	e.checkpoint.dirty = e.checkpoint.dirty || step.Planned > 0
-	return earliest(e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, repairAt, e.save(now), e.readSignals(ctx))
+	return earliest(e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, e.deleteUnreplied(ctx), repairAt, e.save(now), e.readSignals(ctx))
 }
 
 // stepTime returns how long a step has taken, without the time for which it waited for a processor: smaller steps would wait as long.
@@ -96,6 +95,13 @@ func (e *Engine) logProblems(step *planner.Result, now time.Time) {
 			break
 		}
 		e.Log.Error("policy failed; the last good or the default decision stays in force", "err", err)
+	}
+	for i, err := range step.ShadowErrors {
+		if i == maxLoggedErrors {
+			e.Log.Warn("more shadows failed; see sluice explain", "services", len(step.ShadowErrors)-i)
+			break
+		}
+		e.Log.Warn("shadow failed; what is in force does not change", "err", err)
 	}
 	e.logAnnotations(step, now)
 	for i := range step.Guards {

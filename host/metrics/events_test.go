@@ -120,6 +120,8 @@ func TestConntrackCheckpointAndSourceProblemMetrics(t *testing.T) {
 		r.metrics.OnEvent(engine.Event{Kind: engine.ConnectionsShed, Count: 5, Omitted: 2})
 		r.metrics.OnEvent(engine.Event{Kind: engine.ConnectionsReset, Err: errors.New("no")})
 		r.want("resets", map[string]float64{"sluice_connections_reset_total": 4, "sluice_connections_shed_total": 5, "sluice_uncertain_resets_total": 5, "sluice_failures_total{operation=reset}": 1})
+		r.metrics.OnEvent(engine.Event{Kind: engine.UnrepliedDeleted, Count: 7, Omitted: 2})
+		r.want("unreplied", map[string]float64{"sluice_unreplied_connections_deleted_total": 7, "sluice_unreplied_endpoints_omitted_total": 2})
 		r.metrics.OnEvent(engine.Event{Kind: engine.DriftDetected, Count: 3})
 		r.want("drift", map[string]float64{"sluice_external_changes_total": 3})
 	})

@@ -187,6 +187,10 @@ func (m *Metrics) OnEvent(n engine.Event) {
 		operation = "shed"
 		m.sluice.connectionsShed.Add(float64(n.Count))
 		m.sluice.uncertainResets.Add(float64(n.Omitted))
+	case engine.UnrepliedDeleted:
+		operation = "conntrack"
+		m.sluice.unrepliedDeleted.Add(float64(n.Count))
+		m.sluice.unrepliedOmitted.Add(float64(n.Omitted))
 	case engine.DriftDetected:
 		m.sluice.externalChanges.Add(float64(n.Count))
 	case engine.OutcomesRead, engine.ConnectionsCounted:

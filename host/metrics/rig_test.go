@@ -67,6 +67,10 @@ func (c *connTable) DeleteStaleUDP(_ context.Context, stale []plan.StaleUDPFlows
 	return 5 * len(stale), c.get()
 }
 
+func (c *connTable) DeleteUnreplied(_ context.Context, to []plan.Reset) (int, error) {
+	return len(to), c.get()
+}
+
 // checkpoint is an empty checkpoint whose Store can fail.
 type checkpoint struct{ fault }
 

@@ -21,6 +21,8 @@ type sluiceMetrics struct {
 	messages, elements                prometheus.Counter
 	connectionsReset, externalChanges prometheus.Counter
 	connectionsShed, uncertainResets  prometheus.Counter
+	unrepliedDeleted                  prometheus.Counter
+	unrepliedOmitted                  prometheus.Counter
 }
 
 func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
@@ -39,7 +41,7 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "sluice", Name: "failures_total",
 			Help: "Number of failed operations: program and cleanup (data plane), policy (evaluation), reset and shed (of connections), " +
-				"conntrack (deletion of stale UDP flows), checkpoint (writing it), outcomes (reading those of connections), connections (counting open ones).",
+				"conntrack (deletion of stale UDP flows and of connections without an answer), checkpoint (writing it), outcomes (reading those of connections), connections (counting open ones).",
 		}, []string{"operation"}),
 		failuresByErrno: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "sluice", Name: "backend_failures_total",
@@ -57,6 +59,10 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 		connectionsShed:  counter("connections_shed_total", "Number of established connections reset because a plugin has asked to shed part of an endpoint's connections."),
 		uncertainResets: counter("uncertain_resets_total", "Number of TCP connections that were reset or shed, and may go on because the data plane had no room to remember "+
 			"that: they go on if they are balanced to the same endpoint again."),
+		unrepliedDeleted: counter("unreplied_connections_deleted_total", "Number of connections without an answer that were deleted from the connection tracking table "+
+			"because their endpoint gets no new connections any more."),
+		unrepliedOmitted: counter("unreplied_endpoints_omitted_total", "Number of endpoints of a frontend that got no new connections any more, and whose connections "+
+			"without an answer were not deleted because too many endpoints did so at once."),
 		externalChanges: counter("external_changes_total", "Number of changes to sluice's data plane objects by other processes. Each is reverted."),
 	}
 	r.MustRegister(m.phaseDuration, m.failures, m.failuresByErrno, m.evictedConnections)

@@ -212,4 +212,16 @@ func (t *Tracker) Get(key model.EndpointKey) (o abi.Outcomes, failedAt uint64, o
 	}, e.failedAt, true
 }
 
+// OutcomesWindow returns the number of the last reading and its window. It and Outcomes are what policy.Signals asks for, as long as readings
+// go on.
+func (t *Tracker) OutcomesWindow(time.Time) (reading uint64, window time.Duration) {
+	return t.reading, t.window
+}
+
+// Outcomes is Get; an endpoint that the last reading did not have has no outcomes.
+func (t *Tracker) Outcomes(key model.EndpointKey) (o abi.Outcomes, failedAt uint64) {
+	o, failedAt, _ = t.Get(key)
+	return o, failedAt
+}
+
 func clamp(n uint64) uint32 { return uint32(min(n, 1<<32-1)) }

@@ -16,10 +16,12 @@ type Plane struct {
 	modes Modes
 	log   *slog.Logger
 
-	mu        sync.Mutex
-	backend   backend.Backend
-	cfg       *config.Config
-	stopDrain func() // cancels draining and waits for its end; nil: not draining
+	mu      sync.Mutex
+	backend backend.Backend
+	cfg     *config.Config
+
+	draining  sync.Mutex // while draining begins or ends, which may wait for the kernel; the engine does not need it
+	stopDrain func()     // cancels draining and waits for its end; nil: not draining
 }
 
 // Open opens the backend of the configuration's mode.
@@ -33,17 +35,22 @@ func Open(modes Modes, cfg *config.Config, log *slog.Logger) (*Plane, error) {
 
 // Backend returns the backend in use.
 func (p *Plane) Backend() backend.Backend {
+	b, _ := p.inUse()
+	return b
+}
+
+// inUse returns the backend in use and its configuration.
+func (p *Plane) inUse() (backend.Backend, *config.Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.backend
+	return p.backend, p.cfg
 }
 
 // ResetTCP makes the data plane answer the next packets of TCP connections whose conntrack entries are about to be deleted with RST, and
 // returns how many it cannot remember.
 func (p *Plane) ResetTCP(ctx context.Context, list []plan.Connection) (left int, err error) {
-	p.mu.Lock()
-	reset := p.modes.Get(p.cfg.Mode).ResetTCP
-	p.mu.Unlock()
+	_, cfg := p.inUse()
+	reset := p.modes.Get(cfg.Mode).ResetTCP
 	if reset == nil {
 		return 0, nil
 	}
@@ -81,5 +88,5 @@ func (p *Plane) Swap(ctx context.Context, engine Swapper, cfg *config.Config) er
 // Close stops draining and closes the backend. The kernel keeps forwarding.
 func (p *Plane) Close() error {
 	p.stopDraining()
-	return p.backend.Close()
+	return p.Backend().Close()
 }

@@ -18,16 +18,16 @@ const (
 
 // DrainOthers starts draining the virtual servers of other modes in the background.
 func (p *Plane) DrainOthers() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.draining.Lock()
+	defer p.draining.Unlock()
 	if p.stopDrain != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	cfg := p.cfg
+	_, cfg := p.inUse()
 	for i := range p.modes {
-		if m := &p.modes[i]; m.Name != p.cfg.Mode && m.Drain != nil {
+		if m := &p.modes[i]; m.Name != cfg.Mode && m.Drain != nil {
 			wg.Go(func() { p.drain(ctx, m, cfg) })
 		}
 	}
@@ -47,8 +47,8 @@ func (p *Plane) DrainOnce(ctx context.Context) error {
 }
 
 func (p *Plane) stopDraining() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.draining.Lock()
+	defer p.draining.Unlock()
 	if p.stopDrain != nil {
 		p.stopDrain()
 		p.stopDrain = nil

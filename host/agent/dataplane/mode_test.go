@@ -2,9 +2,12 @@ package dataplane
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -35,4 +38,38 @@ func TestResetTCPIsThatOfTheModeInUse(t *testing.T) {
 			t.Errorf("mode %s: %d, %v", mode, left, err)
 		}
 	}
+}
+
+// TestResetTCPDoesNotWaitForDraining, which may wait for the kernel: the engine calls it in its loop.
+func TestResetTCPDoesNotWaitForDraining(t *testing.T) {
+	begun, ended := make(chan struct{}), make(chan struct{})
+	p := Plane{
+		modes: Modes{{Name: "old", Drain: func(context.Context, *config.Config, *slog.Logger, bool) (int, error) {
+			close(begun)
+			<-ended
+			return 0, nil
+		}}, {Name: "new"}},
+		cfg: &config.Config{Mode: "new"}, log: slog.New(slog.DiscardHandler),
+	}
+	p.DrainOthers()
+	<-begun
+	var stopping sync.WaitGroup
+	stopping.Go(p.stopDraining)
+	for p.draining.TryLock() { // stopDraining has not begun
+		p.draining.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	reset := make(chan struct{})
+	go func() {
+		_, _ = p.ResetTCP(t.Context(), nil)
+		close(reset)
+	}()
+	select {
+	case <-reset:
+	case <-time.After(10 * time.Second):
+		t.Error("waits for the end of draining")
+	}
+	close(ended)
+	stopping.Wait()
+	<-reset
 }

@@ -107,34 +107,18 @@ const maxLoads = 4
 // Load updates the set to a configuration: plugins that are new or whose files have changed are compiled and checked with all their
 // settings, and replace the previous revision if that succeeds. New settings of a plugin that has not changed are checked only. loaded,
 // if not nil, is called as soon as that is done for a plugin, by several goroutines: a module that takes long to compile delays no other
-// one. In shadows, plugins have names and instances of their own. changed reports whether any plugin was replaced or has new settings; err joins the errors of those that failed.
+// one. In shadows, plugins have names and instances of their own; they are loaded after all others, which come first if memory is scarce.
+// changed reports whether any plugin was replaced or has new settings; err joins the errors of those that failed.
 func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (changed bool, err error) {
+	shadows := slices.Clone(cfg.Plugins)
+	for i := range shadows {
+		shadows[i].Name = policy.ShadowPlugin(shadows[i].Name)
+	}
 	wanted := map[string]bool{}
-	n := len(cfg.Plugins)
-	errs, swapped := make([]error, 2*n), make([]bool, 2*n)
-	slots := make(chan struct{}, maxLoads)
-	for shadows := range 2 { // those of shadows last: the others come first if memory is scarce
-		var wg sync.WaitGroup
-		for i, spec := range cfg.Plugins {
-			if i += shadows * n; shadows == 1 {
-				spec.Name = policy.ShadowPlugin(spec.Name)
-			}
-			settings := cfg.SettingsOf(spec.Name)
-			if len(settings) == 0 {
-				continue
-			}
-			wanted[spec.Name] = true
-			wg.Go(func() {
-				slots <- struct{}{}
-				defer func() { <-slots }()
-				swapped[i], errs[i] = s.loadPlugin(ctx, spec, settings)
-				s.setProblem(spec.Name, errs[i])
-				if swapped[i] && loaded != nil {
-					loaded()
-				}
-			})
-		}
-		wg.Wait()
+	var errs []error
+	for _, specs := range [][]config.Plugin{cfg.Plugins, shadows} {
+		swapped, failed := s.loadAll(ctx, cfg, specs, wanted, loaded)
+		changed, errs = changed || swapped, append(errs, failed...)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,7 +130,32 @@ func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (chan
 	}
 	maps.DeleteFunc(s.failed, func(name string, _ error) bool { return !wanted[name] })
 	maps.DeleteFunc(s.problems, func(name string, _ problem) bool { return !wanted[name] })
-	return slices.Contains(swapped, true), errors.Join(errs...)
+	return changed, errors.Join(errs...)
+}
+
+// loadAll loads those of the plugins that policies use, and adds their names to wanted.
+func (s *Set) loadAll(ctx context.Context, cfg *config.Config, specs []config.Plugin, wanted map[string]bool, loaded func()) (changed bool, errs []error) {
+	swapped, errs := make([]bool, len(specs)), make([]error, len(specs))
+	slots := make(chan struct{}, maxLoads)
+	var wg sync.WaitGroup
+	for i, spec := range specs {
+		settings := cfg.SettingsOf(spec.Name)
+		if len(settings) == 0 {
+			continue
+		}
+		wanted[spec.Name] = true
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			swapped[i], errs[i] = s.loadPlugin(ctx, spec, settings)
+			s.setProblem(spec.Name, errs[i])
+			if swapped[i] && loaded != nil {
+				loaded()
+			}
+		})
+	}
+	wg.Wait()
+	return slices.Contains(swapped, true), errs
 }
 
 // loadPlugin loads a plugin, unless its file has not changed, and checks it with settings that it has not been checked with. A new
@@ -241,10 +250,15 @@ func withFields(all []config.PluginSettings, err error) error {
 		}
 	}
 	if more := len(all) - len(fields); more > 0 {
-		return fmt.Errorf("%s and %d more: %w", strings.Join(fields, ", "), more, err)
+		return settingsError{fmt.Errorf("%s and %d more: %w", strings.Join(fields, ", "), more, err)}
 	}
-	return fmt.Errorf("%s: %w", strings.Join(fields, ", "), err)
+	return settingsError{fmt.Errorf("%s: %w", strings.Join(fields, ", "), err)}
 }
+
+// settingsError is why settings of the configuration are not in force.
+type settingsError struct{ error }
+
+func (e settingsError) Unwrap() error { return e.error }
 
 func (p *loadedPlugin) firstRefusal(settings []config.PluginSettings) error {
 	for _, s := range settings {

@@ -18,18 +18,26 @@ import (
 func (s *Set) UnknownServiceSettings(ctx context.Context, cfg *config.Config) (warnings []string) {
 	for i := range cfg.Policies {
 		p := &cfg.Policies[i]
-		for j := range p.Steps {
-			step := &p.Steps[j]
-			s.mu.RLock()
-			plugin := s.loaded[step.Plugin]
-			s.mu.RUnlock()
-			if plugin == nil {
-				continue
-			}
-			for _, field := range step.ServiceSettings {
-				if reason := plugin.unknownField(ctx, step, field); reason != "" {
-					warnings = append(warnings, fmt.Sprintf("policies[%d].plugins[%d].serviceSettings: %q: plugin %s has no such setting: %s", i, j, field, step.Plugin, reason))
-				}
+		warnings = append(warnings, s.unknownFields(ctx, fmt.Sprintf("policies[%d].plugins", i), p.Steps)...)
+		warnings = append(warnings, s.unknownFields(ctx, fmt.Sprintf("policies[%d].shadow", i), p.Shadow)...)
+	}
+	return warnings
+}
+
+// unknownFields returns the warnings of a chain, whose field has a path.
+func (s *Set) unknownFields(ctx context.Context, path string, steps []policy.Step) (warnings []string) {
+	for i := range steps {
+		step := &steps[i]
+		s.mu.RLock()
+		plugin := s.loaded[step.Plugin]
+		s.mu.RUnlock()
+		if plugin == nil {
+			continue
+		}
+		name, _ := policy.CutShadow(step.Plugin)
+		for _, field := range step.ServiceSettings {
+			if reason := plugin.unknownField(ctx, step, field); reason != "" {
+				warnings = append(warnings, fmt.Sprintf("%s[%d].serviceSettings: %q: plugin %s has no such setting: %s", path, i, field, name, reason))
 			}
 		}
 	}

@@ -3,6 +3,8 @@ package plugins
 import (
 	"strings"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 // TestMisspeltServiceSettingsAreFound: a field that the settings of a plugin do not have is, fields of all types that they have are not.
@@ -17,9 +19,14 @@ func TestMisspeltServiceSettingsAreFound(t *testing.T) {
 	if got := r.set.UnknownServiceSettings(t.Context(), r.cfg); len(got) > 0 {
 		t.Errorf("got %q", got)
 	}
+	r.cfg.Policies[0].Shadow = []policy.Step{{Plugin: policy.ShadowPlugin("p"), ServiceSettings: []string{"demand", "demnad"}}}
+	if _, err := r.set.Load(t.Context(), r.cfg, nil); err != nil {
+		t.Fatal(err)
+	}
 	r.cfg.Policies[1].Steps[0].ServiceSettings = []string{"maxTotal", "maxTotl"}
 	got := r.set.UnknownServiceSettings(t.Context(), r.cfg)
-	if len(got) != 1 || !strings.HasPrefix(got[0], `policies[1].plugins[0].serviceSettings: "maxTotl": plugin p has no such setting: `) {
+	if len(got) != 2 || !strings.HasPrefix(got[0], `policies[0].shadow[0].serviceSettings: "demnad": plugin p has no such setting: `) ||
+		!strings.HasPrefix(got[1], `policies[1].plugins[0].serviceSettings: "maxTotl": plugin p has no such setting: `) {
 		t.Errorf("got %q", got)
 	}
 }

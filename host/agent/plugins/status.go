@@ -1,6 +1,7 @@
 package plugins
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -12,8 +13,10 @@ type Status struct {
 	Digest string // of the module file in force, sha256:…; "": none is loaded
 	// Err is why the module of the configuration, or settings of the configuration, are not in force; nil: they are. Its text names the
 	// plugin, and says whether the previous revision stays in use.
-	Err   error
-	Since time.Time // of Err: when the plugin failed first since it was loaded last
+	Err error
+	// Settings: settings of the configuration are a reason of Err.
+	Settings bool
+	Since    time.Time // of Err: when the plugin failed first since it was loaded last
 }
 
 // problem is the error of the last Load of a plugin.
@@ -49,6 +52,7 @@ func (s *Set) Status() (out []Status) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		st := Status{Name: name, Err: s.problems[name].err, Since: s.problems[name].since}
+		st.Settings = errors.As(st.Err, new(settingsError))
 		if p := s.loaded[name]; p != nil {
 			st.Digest = p.source
 		}

@@ -17,13 +17,21 @@ import (
 
 // Explain asks the agent that runs on this node to explain a Service.
 func Explain(ctx context.Context, socket string, name model.Name) (*Explanation, error) {
+	return explain(ctx, socket, url.Values{"namespace": {name.Namespace}, "service": {name.Name}})
+}
+
+// ExplainWithRequests is Explain with Explanation.Requests.
+func ExplainWithRequests(ctx context.Context, socket string, name model.Name) (*Explanation, error) {
+	return explain(ctx, socket, url.Values{"namespace": {name.Namespace}, "service": {name.Name}, "requests": {"true"}})
+}
+
+func explain(ctx context.Context, socket string, q url.Values) (*Explanation, error) {
 	client := &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", socket)
 		},
 	}, Timeout: 10 * time.Second}
-	q := url.Values{"namespace": {name.Namespace}, "service": {name.Name}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sluice/explain?"+q.Encode(), nil)
 	if err != nil {
 		return nil, err

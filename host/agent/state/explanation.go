@@ -42,6 +42,8 @@ type Explanation struct {
 	Unprogrammed []string `json:"unprogrammed,omitempty"`
 	Node         *Node    `json:"node,omitempty"` // what of the configuration is in force
 	Pools        []Pool   `json:"pools"`
+	// Requests are those that AddRequests adds.
+	Requests []Request `json:"requests,omitempty"`
 }
 
 // podsUnavailable is the value of Explanation.Pods if the Pods cannot be read.

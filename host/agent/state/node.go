@@ -86,7 +86,7 @@ func (n *Node) Print(w io.Writer, plugins []string) {
 //
 // Failing: its policy fails, its annotations are not in force, a frontend is not programmed, or a module or the configuration is not in
 // force. Degraded: frontends that another Service has, what limits leave out, what the backend can represent only approximately,
-// endpoints that a panic holds, Pods that cannot be read, and policies that a guard has fallen back from, or whose guard is blind.
+// shadows that fail, endpoints that a panic holds, Pods that cannot be read, and policies that a guard has fallen back from, or whose guard is blind.
 func (x *Explanation) Problems() (failing, degraded []string) {
 	if x.Error != "" {
 		failing = append(failing, x.Error)
@@ -110,6 +110,9 @@ func (x *Explanation) Problems() (failing, degraded []string) {
 		}
 	}
 	for i := range x.Pools {
+		if s := x.Pools[i].Shadow; s != nil && s.Error != "" {
+			degraded = append(degraded, s.Error)
+		}
 		if p := &x.Pools[i]; p.Panic != nil && p.Panic.Held > 0 {
 			degraded = append(degraded, fmt.Sprintf("port %s, %s pool: a panic holds %d endpoints", p.Port, p.Pool, p.Panic.Held))
 		}

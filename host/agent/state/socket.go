@@ -104,6 +104,9 @@ func handler(e *engine.Engine, node func() *Node) http.Handler {
 				x = NewExplanation(found, e.WallTime)
 				x.AddLost(e.Degradations(name))
 				x.Unprogrammed = e.Unprogrammed(name)
+				if r.URL.Query().Has("requests") {
+					x.AddRequests(found)
+				}
 			}
 		}); doErr != nil {
 			http.Error(w, printable.Escape(doErr.Error()), http.StatusServiceUnavailable)

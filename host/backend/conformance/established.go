@@ -22,6 +22,7 @@ func (s *session) established() {
 func (s *session) keepsConnections(family model.Family, proto model.Protocol) {
 	w := s.fixture.Traffic
 	to, c, endpoints := s.oneService(family)
+	c.Timeout = answerTimeout
 	key := plan.Key{Addr: to.Addr(), Port: to.Port(), Protocol: proto}
 	prev := service(w.Global, key, endpoints, []uint16{1, 1, 1, 1})
 	s.step = fmt.Sprintf("%s %s", family, proto)

@@ -17,7 +17,7 @@ const faultsPerChange = 6
 // without a restart before the next Apply.
 func (s *session) faults() {
 	fired, recovered, n := 0, 0, 0
-	s.rounds(6, func(g *testgen.Plans) {
+	s.rounds(4, func(g *testgen.Plans) {
 		seed := s.step
 		prev := g.Plan()
 		next := g.Next(g.Next(g.Next(prev)))

@@ -58,7 +58,7 @@ func (s *session) counted(p *plan.Plan) map[model.EndpointKey]backend.OutcomeCou
 // outcomeEndpoints checks which endpoints have counters, through random changes and restarts.
 func (s *session) outcomeEndpoints() {
 	seen := 0
-	s.rounds(6, func(g *testgen.Plans) {
+	s.rounds(4, func(g *testgen.Plans) {
 		seed := s.step
 		prev := g.Plan()
 		s.apply(prev, nil)

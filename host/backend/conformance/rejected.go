@@ -89,7 +89,7 @@ const maxRejectedApplies = 3
 // rejected makes the data plane refuse a frontend, among changes of others.
 func (s *session) rejected() {
 	tested := 0
-	s.rounds(9, func(g *testgen.Plans) {
+	s.rounds(6, func(g *testgen.Plans) {
 		prev := g.Plan()
 		s.apply(prev, nil)
 		next := g.Next(g.Next(prev))

@@ -21,7 +21,7 @@ func (s *session) emptyPlan() {
 
 // readback applies random sequences of plans, with and without deltas, and finally an empty plan.
 func (s *session) readback() {
-	s.rounds(6, func(g *testgen.Plans) {
+	s.rounds(4, func(g *testgen.Plans) {
 		seed := s.step
 		prev := s.read()
 		for step := range 12 {
@@ -45,7 +45,7 @@ func (s *session) readback() {
 }
 
 func (s *session) idempotence() {
-	s.rounds(6, func(g *testgen.Plans) {
+	s.rounds(4, func(g *testgen.Plans) {
 		seed := s.step
 		prev := g.Plan()
 		s.apply(prev, nil)
@@ -66,7 +66,7 @@ func (s *session) idempotence() {
 }
 
 func (s *session) restarts() {
-	s.rounds(6, func(g *testgen.Plans) {
+	s.rounds(4, func(g *testgen.Plans) {
 		seed := s.step
 		prev := g.Plan()
 		s.apply(prev, nil)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/testgen"
@@ -36,8 +37,9 @@ type Traffic struct {
 	NodeOwns func(a netip.Addr) bool
 	// Parallel is the number of concurrent Connect calls; 0 means 1.
 	Parallel int
-	// Connections is the number of connections for a measured distribution; 0 means 2000.
-	Connections int
+	// RoundRobin says that shares are exact after as many connections as the sum of a pool's weights. A distribution is
+	// measured with whole rounds then.
+	RoundRobin bool
 }
 
 // Client is the origin of a connection.
@@ -222,9 +224,9 @@ func (w *Traffic) destinations(k plan.Key) []netip.AddrPort {
 // weights measures shares by χ²: first of few endpoints, then after weights changed.
 func (s *session) weights() {
 	w := s.fixture.Traffic
-	n := w.Connections
-	if n == 0 {
-		n = s.times(2000)
+	n, atLeast := s.times(2000), 250
+	if testing.Short() { // in a virtual machine a connection takes 4 ms
+		n = 300
 	}
 	prev := empty()
 	for _, family := range s.families() {
@@ -236,6 +238,9 @@ func (s *session) weights() {
 			s.apply(next, plan.Diff(prev, next))
 			prev = next
 			programmed := s.read()
+			if total := int(programmed.Frontends[key].Pool.Total()); w.RoundRobin {
+				n = (atLeast + total - 1) / total * total
+			}
 			got := map[netip.AddrPort]int{}
 			c.Timeout = answerTimeout
 			for range n {

@@ -51,11 +51,13 @@ type Conn struct {
 
 // forwarding is the state of a data plane that is not in its tables.
 type forwarding struct {
-	rng    *rand.Rand
-	flows  map[tuple]*Conn
-	load   map[netip.AddrPort]int // established connections by endpoint
-	sticky map[affinityKey]affinityEntry
-	turns  map[turn]int64 // of weighted round robin
+	rng   *rand.Rand
+	flows map[tuple]*Conn
+	// unreplied are the connections to silent endpoints. The next packet of one goes to the same endpoint.
+	unreplied map[tuple]*Conn
+	load      map[netip.AddrPort]int // established connections by endpoint
+	sticky    map[affinityKey]affinityEntry
+	turns     map[turn]int64 // of weighted round robin
 
 	outcomes  map[model.EndpointKey]backend.OutcomeCounters
 	responses map[model.EndpointKey]Response
@@ -92,6 +94,15 @@ func (k *Kernel) Connect(p Packet) Result {
 	if c := k.flows[t]; c != nil {
 		return Result{Ours: true, Frontend: c.Frontend, Endpoint: c.Endpoint, Masqueraded: c.Masqueraded, Established: true, Why: "an established connection"}
 	}
+	if c := k.unreplied[t]; c != nil {
+		r := Result{Ours: true, Frontend: c.Frontend, Endpoint: c.Endpoint, Masqueraded: c.Masqueraded, Why: "a connection without an answer"}
+		r.Response = k.responses[model.EndpointKey{Addr: c.Endpoint, Protocol: p.Protocol}]
+		if r.Response != Silent {
+			delete(k.unreplied, t)
+		}
+		k.remember(t, c, r.Response)
+		return r
+	}
 	programmed := k.tables[Name]
 	if programmed == nil {
 		return Result{Why: "nothing is programmed"}
@@ -108,11 +119,21 @@ func (k *Kernel) Connect(p Packet) Result {
 	c, sticky := k.choose(o.Frontend, p.From.Addr(), o.Candidates)
 	r.Endpoint, r.Masqueraded, r.Sticky = c.Addr, c.Masquerade, sticky
 	r.Response = k.countOutcome(model.EndpointKey{Addr: c.Addr, Protocol: p.Protocol})
-	if p.From.Port() != 0 && r.Response == Answers {
-		k.flows[t] = &Conn{Packet: p, Frontend: r.Frontend, Endpoint: r.Endpoint, Masqueraded: r.Masqueraded}
-		k.load[r.Endpoint]++
+	if p.From.Port() != 0 {
+		k.remember(t, &Conn{Packet: p, Frontend: r.Frontend, Endpoint: r.Endpoint, Masqueraded: r.Masqueraded}, r.Response)
 	}
 	return r
+}
+
+// remember remembers a connection by what its endpoint has responded.
+func (k *Kernel) remember(t tuple, c *Conn, r Response) {
+	switch r {
+	case Answers:
+		k.flows[t] = c
+		k.load[c.Endpoint]++
+	case Silent:
+		k.unreplied[t] = c
+	}
 }
 
 // choose selects a candidate by session affinity, whose timeout restarts, or by the frontend's Balance.
@@ -304,6 +325,20 @@ func (k *Kernel) DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows,
 		endpoints, listed := serving[c.Frontend]
 		return listed && c.Frontend.Protocol == model.UDP && !slices.Contains(endpoints, c.Endpoint)
 	}), nil
+}
+
+// DeleteUnreplied implements engine.ConnTable.
+func (k *Kernel) DeleteUnreplied(ctx context.Context, to []plan.Reset) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("fake: delete connections without an answer: %w", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before := len(k.unreplied)
+	maps.DeleteFunc(k.unreplied, func(_ tuple, c *Conn) bool {
+		return slices.Contains(to, plan.Reset{Frontend: c.Frontend, Endpoint: c.Endpoint})
+	})
+	return before - len(k.unreplied), nil
 }
 
 func (k *Kernel) end(which func(*Conn) bool) int {

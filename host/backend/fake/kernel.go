@@ -53,7 +53,7 @@ func NewKernel(o Options) *Kernel {
 		k.caps = Everything()
 	}
 	k.forwarding = forwarding{
-		rng: rand.New(rand.NewPCG(o.Seed, 0xfa4e)), flows: map[tuple]*Conn{}, load: map[netip.AddrPort]int{},
+		rng: rand.New(rand.NewPCG(o.Seed, 0xfa4e)), flows: map[tuple]*Conn{}, unreplied: map[tuple]*Conn{}, load: map[netip.AddrPort]int{},
 		sticky: map[affinityKey]affinityEntry{}, turns: map[turn]int64{},
 		outcomes: map[model.EndpointKey]backend.OutcomeCounters{}, responses: map[model.EndpointKey]Response{},
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/conformance"
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -22,7 +23,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConformanceInMemory(t *testing.T) {
-	skipInMemory(t)
+	testenv.OnceForAllKernels(t)
 	conformance.Run(t, func(t *testing.T) conformance.Fixture {
 		d := newMemEnv(t)
 		var f *faultInjector
@@ -184,7 +185,7 @@ func newFixture(t *testing.T) conformance.Fixture {
 		},
 	}
 	s.Traffic = d.Traffic(t)
-	s.Traffic.Parallel, s.Traffic.Connections = 8, maxTotal // one round of wrr
+	s.Traffic.Parallel, s.Traffic.RoundRobin = 8, true
 	s.Traffic.NodeOwns = func(a netip.Addr) bool {
 		l, err := openLink(d.Lab.Node.Fd(), DefaultLink)
 		if err != nil {

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -139,13 +138,6 @@ func (m *fakeKernel) ensureLink() (made bool, err error) {
 type memEnv struct {
 	*env
 	*fakeKernel
-}
-
-// skipInMemory skips a long test on the fakeKernel in the short form of the virtual machines, where tests on the real IPVS run.
-func skipInMemory(t testing.TB) {
-	if os.Getenv("SLUICE_VM") != "" && testing.Short() {
-		t.Skip("in memory; runs outside of virtual machines")
-	}
 }
 
 func newMemEnv(t testing.TB) *memEnv {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -60,7 +61,7 @@ func TestKillingBetweenAnyTwoRequestsLeavesOldOrNewDestinations(t *testing.T) {
 }
 
 func TestKillingRandomChangesLeavesOldOrNewDestinations(t *testing.T) {
-	skipInMemory(t) // TestKillingBetweenAnyTwoRequests… runs there, on the real IPVS
+	testenv.OnceForAllKernels(t) // TestKillingBetweenAnyTwoRequests… runs there, on the real IPVS
 	d := newMemEnv(t)
 	kills := 0
 	seeds := uint64(2)

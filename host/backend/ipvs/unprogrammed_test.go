@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -76,7 +77,7 @@ func updateCases(t *testing.T) map[string][2]*plan.Plan {
 // drain as soon as another one takes connections, other frontends are as planned, and so are all once the request
 // succeeds.
 func TestARequestThatKeepsFailingAffectsOnlyItsFrontend(t *testing.T) {
-	skipInMemory(t)
+	testenv.OnceForAllKernels(t)
 	d := newMemEnv(t)
 	other := plan.Key{Addr: netip.MustParseAddr("10.96.0.80"), Port: 80, Protocol: model.TCP}
 	added := plan.Key{Addr: netip.MustParseAddr("10.96.0.81"), Port: 80, Protocol: model.TCP}

@@ -25,7 +25,7 @@ type Conn struct {
 	// Interrupted ends a Dump with its error, if it returns one; nil: never. It is called for each reply. The Conn then has replies that
 	// were not received, and can only be closed.
 	Interrupted func() error
-	Pacer             Pacer
+	Pacer       Pacer
 
 	fd       int
 	seq      uint32

@@ -26,7 +26,7 @@ func (t *table) needLearnChain(c learnChain) {
 	t.need(t.fullSet())
 	if !t.hasLearnChain(c) {
 		count(&t.affinity, t.affinity.learn, c, 0)
-		t.rulesDirty = true
+		t.rulesDirty, t.affinity.grace = true, t.nextGrace()
 		t.affinity.newBytes += chainBytes
 	}
 }
@@ -45,7 +45,7 @@ func (t *table) needFindChain(c findChain) {
 	}
 	if _, ok := t.affinity.find[c]; !ok {
 		count(&t.affinity, t.affinity.find, c, 0)
-		t.rulesDirty = true
+		t.rulesDirty, t.affinity.grace = true, t.nextGrace()
 		t.affinity.newBytes += chainBytes
 	}
 }

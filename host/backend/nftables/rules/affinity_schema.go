@@ -88,8 +88,9 @@ type affinitySets struct {
 	full      *set               // ids of groups with a client that was not recorded in the last minutes
 	learn     map[learnChain]int // chains, to the number of frontends that use them
 	find      map[findChain]int
-	unused    int // chains without users
-	newBytes  int // of a transaction, for chains that are not in the kernel yet
+	grace     grace // of the last chain that was added
+	unused    int   // chains without users
+	newBytes  int   // of a transaction, for chains that are not in the kernel yet
 }
 
 func newAffinitySets(limits AffinityLimits) affinitySets {

@@ -17,6 +17,8 @@ import (
 // Apply implements backend.Backend. With a delta it writes only what that names. Without one, or after an error, it
 // reads the kernel's state and writes the difference.
 func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.resetStats()
 	if err := ctx.Err(); err != nil {
 		return b.report(), err

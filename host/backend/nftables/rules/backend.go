@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,9 +37,11 @@ type Options struct {
 
 // Backend programs plans into nf_tables.
 type Backend struct {
-	conn   *nfnl.Conn
-	now    func() time.Time
-	log    *slog.Logger
+	conn *nfnl.Conn
+	now  func() time.Time
+	log  *slog.Logger
+	// mu protects tables and inSync while ReadOutcomes runs beside another call.
+	mu     sync.Mutex
 	tables [2]*table
 	inSync bool // the tables represent the kernel's state
 	failed bool // the last Apply failed

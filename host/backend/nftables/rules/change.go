@@ -43,6 +43,8 @@ var noElements = &elements{}
 // change writes into x what leads from a frontend's current elements to the wanted ones; nil is none. It commits when
 // the transaction is full, in an order in which no connection finds a frontend without slots.
 func (t *table) change(x *tx, k plan.Key, now, want *elements) error {
+	x.endMove()
+	defer x.endMove()
 	if now == nil {
 		now = noElements
 	}

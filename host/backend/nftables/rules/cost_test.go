@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -47,6 +48,7 @@ func replaceFrontend(p *plan.Plan, f *plan.Frontend) *plan.Delta {
 // TestUpdateCostDoesNotDependOnClusterSize counts messages, elements, transactions and allocations, instead of
 // measuring time.
 func TestUpdateCostDoesNotDependOnClusterSize(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	type cost struct{ replaced, shrunk, halved, removed, added backend.Report }
 	measure := func(services int) (c cost, allocations float64) {
 		d := newTestEnv(t, 0)
@@ -126,6 +128,7 @@ func TestTransactionSizeIsBoundedAtStart(t *testing.T) {
 }
 
 func TestTransactionSizeIsBoundedDuringReplacement(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	d := newTestEnv(t, 0)
 	p := cluster(3000, 20)
 	d.report(p, nil)
@@ -145,6 +148,7 @@ func TestTransactionSizeIsBoundedDuringReplacement(t *testing.T) {
 }
 
 func TestTransactionsShrinkWhileTheKernelIsSlow(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	d := newTestEnv(t, 0)
 	slowly := 4 * time.Microsecond // per byte: what should take 10 ms takes a second
 	w := &sizeRecorder{Transport: d.b.conn.Transport, onSend: func(n int) { d.clock.t = d.clock.t.Add(time.Duration(n) * slowly) }}

@@ -2,14 +2,22 @@ package rules
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"golang.org/x/sys/unix"
 )
 
+// tableReader reads from a table.
+type tableReader struct {
+	name    string // tableName, or handoverName while it is filled under that name
+	conn    *nfnl.Conn
+	nfproto byte
+}
+
 // request encodes a dump request about the table, with its name in the attribute typ.
-func (t *table) request(kind uint16, typ uint16, more func(*nfnl.Encoder)) []byte {
+func (t *tableReader) request(kind uint16, typ uint16, more func(*nfnl.Encoder)) []byte {
 	var m nfnl.Encoder
 	m.Begin(kind, unix.NLM_F_DUMP, t.conn.NextSeq(), t.nfproto)
 	if typ != 0 {
@@ -61,18 +69,23 @@ func (t *table) dumpElements(s *set) (list []nfnl.Element, twice bool, err error
 }
 
 // eachElement calls f with each encoded element of a set.
-func (t *table) eachElement(s *set, f func(b []byte)) error { return t.eachElementBy(t.conn, s, f) }
+func (t *table) eachElement(s *set, f func(b []byte)) error {
+	return t.eachList(s, func(list iter.Seq[[]byte]) { list(func(b []byte) bool { f(b); return true }) })
+}
 
-func (t *table) eachElementBy(conn *nfnl.Conn, s *set, f func(b []byte)) error {
+// eachList calls f with the encoded elements of each message of a dump of a set.
+func (t *tableReader) eachList(s *set, f func(list iter.Seq[[]byte])) error {
 	req := t.request(unix.NFT_MSG_GETSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, func(m *nfnl.Encoder) {
 		m.PutString(unix.NFTA_SET_ELEM_LIST_SET, s.name)
 	})
-	err := conn.Dump(req, func(b []byte) {
-		for typ, v := range nfnl.Attrs(nfnl.Attr(b[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-			if typ == unix.NFTA_LIST_ELEM {
-				f(v)
+	err := t.conn.Dump(req, func(b []byte) {
+		f(func(yield func([]byte) bool) {
+			for typ, v := range nfnl.Attrs(nfnl.Attr(b[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+				if typ == unix.NFTA_LIST_ELEM && !yield(v) {
+					return
+				}
 			}
-		}
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("nftables: list set %s: %w", s.name, nfnl.Hint(err))

@@ -114,12 +114,12 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 	var done atomic.Bool
 	var connections atomic.Int64
 	loaded := make(chan struct{})
-	states, seeds, step := 0, uint64(2), 1
+	states, enough, seeds := 0, 24, uint64(2)
 	if testing.Short() {
-		seeds, step = 1, 3
+		enough, seeds = 12, 1
 	}
 	for seed := range seeds {
-		g := testgen.NewPlans(seed+1, testgen.PlanOptions{Ports: 45, MaxWeight: 90})
+		g := testgen.NewPlans(seed+1, testgen.PlanOptions{Ports: 15, MaxWeight: 90})
 		plans := [2]*plan.Plan{g.Plan()}
 		plans[1] = plans[0]
 		for range 40 {
@@ -147,14 +147,14 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 						return
 					}
 					connections.Add(1)
-					time.Sleep(time.Millisecond)
+					time.Sleep(2 * time.Millisecond)
 				}
 			}()
 		}
 		for _, whole := range []bool{false, true} {
-			for n := 0; ; n += step {
+			for n := 0; ; n++ {
 				what := fmt.Sprintf("seed %d, whole %v, killed after %d transactions", seed, whole, n)
-				b := d.open()
+				b := d.openSmall(nil) // more transactions for a plan of this size
 				if _, err := b.Apply(context.Background(), plans[0], nil); err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
@@ -200,7 +200,7 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 	done.Store(true)
 	<-loaded
 	t.Logf("%d states, %d connections meanwhile", states, connections.Load())
-	if states < 12/step || connections.Load() < 100 {
+	if states < enough || connections.Load() < 100 {
 		t.Errorf("only %d states and %d connections", states, connections.Load())
 	}
 }

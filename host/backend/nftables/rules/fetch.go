@@ -102,7 +102,7 @@ func (t *table) fetchHairpins() (found int, err error) {
 // fetcher fetches elements of a set by key, in batches that fit the receive buffer: the kernel answers each element
 // with a message of its own.
 type fetcher struct {
-	t        *table
+	from     tableReader
 	s        *set
 	limit    int // elements per batch
 	m        nfnl.Encoder
@@ -113,8 +113,8 @@ type fetcher struct {
 	found    int // elements stored
 }
 
-func (t *table) fetcher(s *set) *fetcher {
-	return &fetcher{t: t, s: s, limit: min(t.conn.MaxReplies, nfnl.MaxListElements)}
+func (t *tableReader) fetcher(s *set) *fetcher {
+	return &fetcher{from: *t, s: s, limit: min(t.conn.MaxReplies, nfnl.MaxListElements)}
 }
 
 // request begins a request for n keys. take gets each element that exists.
@@ -125,13 +125,13 @@ func (f *fetcher) request(n int, take func([]byte) bool) error {
 		}
 	}
 	f.close()
-	seq := f.t.conn.NextSeq()
+	seq := f.from.conn.NextSeq()
 	if len(f.handlers) == 0 {
 		f.first = seq
 	}
 	f.handlers = append(f.handlers, take)
-	f.m.Begin(unix.NFT_MSG_GETSETELEM, 0, seq, f.t.nfproto)
-	f.m.PutString(unix.NFTA_SET_ELEM_LIST_TABLE, f.t.name)
+	f.m.Begin(unix.NFT_MSG_GETSETELEM, 0, seq, f.from.nfproto)
+	f.m.PutString(unix.NFTA_SET_ELEM_LIST_TABLE, f.from.name)
 	f.m.PutString(unix.NFTA_SET_ELEM_LIST_SET, f.s.name)
 	f.nest = f.m.BeginNest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 	return nil
@@ -155,10 +155,10 @@ func (f *fetcher) flush() error {
 		return nil
 	}
 	f.close()
-	err := f.t.conn.Send(f.m.Buf)
+	err := f.from.conn.Send(f.m.Buf)
 	var failed error
 	if err == nil {
-		err = f.t.conn.Receive(func(typ, _ uint16, seq uint32, body []byte) bool {
+		err = f.from.conn.Receive(func(typ, _ uint16, seq uint32, body []byte) bool {
 			n := seq - f.first
 			if n >= uint32(len(f.handlers)) || len(body) < 4 {
 				return false

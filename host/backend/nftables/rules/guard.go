@@ -14,6 +14,8 @@ import (
 // one or a few transactions. HandOff.GuardedVIPs returns the result of all calls. If the tables have another mode it
 // does nothing: the Apply that replaces them guards.
 func (b *Backend) Guard(ctx context.Context, add, del []netip.Addr) (backend.Report, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.resetStats()
 	err := ctx.Err()
 	if err == nil {

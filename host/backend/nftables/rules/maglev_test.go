@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -132,6 +133,7 @@ func TestHashSlotsDoNotDependOnHistory(t *testing.T) {
 
 // The largest pools: a table is full, and takes a bounded number of steps.
 func TestHashSlotsOfLargePools(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	for _, n := range []int{1, 1 << minHashClass, 1<<minHashClass + 1, 5000} {
 		slots := hashTable(t, nil, backends(n))
 		if got := reduceWeights(endpointsOf(slots)); !slices.Equal(got, backends(n)) {
@@ -185,6 +187,7 @@ func changed(a, b []netip.AddrPort) (n int) {
 // The experiment of the paper's section 5.3 (figure 12): 1000 endpoints, 65537 slots, of which k percent leave at once. The figure has no
 // numbers, so its algorithm runs beside ours. The paper repeats it 200 times.
 func TestAsFewSlotsMoveAsInThePaper(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	const class, size = 16, 65537
 	all, rounds := backends(1000), 3
 	percents := []int{1, 10, 50}
@@ -222,6 +225,7 @@ func client(slots []netip.AddrPort, seed uint64, class int) netip.AddrPort {
 
 // The figures in the README of the plugin maglev: clients that move when one endpoint leaves, in percent, and slots that change.
 func TestClientsMoveAsInTheREADME(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	for n, want := range map[int]float64{3: 34.1, 10: 12.5, 30: 9.3, 100: 7.7} {
 		all := backends(n)
 		before, moved, written, rounds := hashTable(t, nil, all), 0, 0, min(n, 10)

@@ -86,8 +86,8 @@ func (c *countedEndpoints) unlist(v *countedRef) {
 	v.reading = 0
 }
 
-func newCountedEndpoints() countedEndpoints {
-	return countedEndpoints{refs: map[model.EndpointKey]countedRef{}, waiting: waitingEndpoints{set: map[model.EndpointKey]bool{}}}
+func newCountedEndpoints() *countedEndpoints {
+	return &countedEndpoints{refs: map[model.EndpointKey]countedRef{}, waiting: waitingEndpoints{set: map[model.EndpointKey]bool{}}}
 }
 
 // countedEndpointsOf returns the endpoints whose connections a frontend wants counted, sorted.
@@ -160,14 +160,14 @@ func (c *countedEndpoints) add(x *tx, k model.EndpointKey, by int32) {
 
 // put adds an endpoint to the sets or deletes it.
 func (t *table) putCounted(x *tx, k model.EndpointKey, in bool) {
-	c := &t.counted
+	c := t.counted
 	v := c.refs[k]
 	want := uint8(0)
 	if in {
 		want = allOutcomes
 		t.needOutcomes()
 	}
-	key := frontendKey(nil, plan.Key{Addr: k.Addr.Addr(), Port: k.Addr.Port(), Protocol: k.Protocol})
+	key := countedKey(k)
 	for o, s := range t.outcomes.counters {
 		x.toggle(s, key, v.inKernel&(1<<o) != 0, in)
 	}
@@ -186,7 +186,7 @@ func (t *table) putCounted(x *tx, k model.EndpointKey, in bool) {
 
 // flushCounted adds the endpoints that are wanted, as far as there is room.
 func (t *table) flushCounted(x *tx) {
-	c := &t.counted
+	c := t.counted
 	for _, k := range c.touched {
 		switch v := c.refs[k]; {
 		case v.count <= 0 || v.inKernel == allOutcomes:
@@ -203,7 +203,7 @@ func (t *table) flushCounted(x *tx) {
 // deletes the sets and their rules. It commits when the transaction is full. All frontends of a change have to be
 // written: after reading the tables, that is all frontends.
 func (t *table) sweepCounted(x *tx) error {
-	c := &t.counted
+	c := t.counted
 	if c.wanted == 0 {
 		if len(c.refs) == 0 && !t.hasOutcomes() {
 			return nil
@@ -214,7 +214,7 @@ func (t *table) sweepCounted(x *tx) error {
 			}
 			t.dropOutcomes()
 		}
-		*c = newCountedEndpoints()
+		t.counted = newCountedEndpoints()
 		return nil
 	}
 	for _, k := range c.idle {
@@ -245,11 +245,11 @@ func (t *table) sweepCounted(x *tx) error {
 func (t *table) loadCounted(o outcome) func([]nfnl.Element) error {
 	return func(list []nfnl.Element) error {
 		for _, e := range list {
-			k, ok := t.countedKeyOf(e.Key)
+			k, ok := countedKeyOf(t.addr.bytes, e.Key)
 			if !ok {
 				return errForeignElement(t.outcomes.counters[o])
 			}
-			c := &t.counted
+			c := t.counted
 			v := c.refs[k]
 			if v.inKernel == 0 {
 				c.list(k, &v)
@@ -262,9 +262,13 @@ func (t *table) loadCounted(o outcome) func([]nfnl.Element) error {
 	}
 }
 
-// countedKeyOf decodes the key of an endpoint.
-func (t *table) countedKeyOf(key []byte) (k model.EndpointKey, ok bool) {
-	n := t.addr.bytes
+// countedKey encodes the key of an endpoint.
+func countedKey(k model.EndpointKey) []byte {
+	return frontendKey(nil, plan.Key{Addr: k.Addr.Addr(), Port: k.Addr.Port(), Protocol: k.Protocol})
+}
+
+// countedKeyOf decodes the key of an endpoint whose address has n bytes.
+func countedKeyOf(n int, key []byte) (k model.EndpointKey, ok bool) {
 	if len(key) < n+6 {
 		return k, false
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -167,5 +168,57 @@ func TestReadingEndsWithItsContext(t *testing.T) {
 	d.mustApply(manyEndpoints(n+1), nil)
 	if all, err := d.b.ReadOutcomes(context.Background()); err != nil || len(all) != n+1 {
 		t.Errorf("%d endpoints, %v", len(all), err)
+	}
+}
+
+// TestReadingRunsBesideChanges: readings neither miss endpoints that stay nor delay changes, while others come and leave all the time.
+func TestReadingRunsBesideChanges(t *testing.T) {
+	const stay, changing, changes = 3000, 40, 300
+	d := newTestEnv(t, 0)
+	plans := [2]*plan.Plan{manyEndpoints(stay + changing), manyEndpoints(stay + changing)}
+	for i, p := range plans { // of the changing ones, each plan has half
+		f := p.Frontends[p.Keys()[0]]
+		f.Pool.Endpoints = slices.Delete(f.Pool.Endpoints, i*changing/2, (i+1)*changing/2)
+	}
+	d.mustApply(plans[0], nil)
+	var staying []model.EndpointKey
+	for _, e := range plans[0].Frontends[plans[0].Keys()[0]].Pool.Endpoints[changing/2:] {
+		staying = append(staying, model.EndpointKey{Addr: e.Addr, Protocol: model.TCP})
+	}
+	done, readings := make(chan struct{}), make(chan int)
+	go func() {
+		n := 0
+		defer func() { readings <- n }()
+		for ; ; n++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			all, err := d.b.ReadOutcomes(context.Background())
+			if err != nil {
+				t.Errorf("reading %d: %v", n, err)
+				return
+			}
+			for _, k := range staying {
+				if _, ok := all[k]; !ok {
+					t.Errorf("reading %d: %v is missing", n, k)
+					return
+				}
+			}
+			if len(all) > stay+changing {
+				t.Errorf("reading %d: %d endpoints", n, len(all))
+			}
+		}
+	}()
+	for i := range changes {
+		next := plans[(i+1)%2]
+		if _, err := d.b.Apply(context.Background(), next, plan.Diff(plans[i%2], next)); err != nil {
+			t.Error(err)
+		}
+	}
+	close(done)
+	if n := <-readings; n < 3 {
+		t.Errorf("%d readings during %d changes", n, changes)
 	}
 }

@@ -1,10 +1,12 @@
 package rules
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
@@ -14,52 +16,66 @@ import (
 
 var _ backend.OutcomeCounter = (*Backend)(nil)
 
-// maxOutcomeReads is how often a set of counters is read if a dump misses endpoints, because the kernel is resizing the
-// set or another process is writing to nf_tables.
-const maxOutcomeReads = 20
-
 // ReadOutcomes implements backend.OutcomeCounter. It dumps the sets of counters, in an order in which no connection has an
 // outcome without an attempt. The kernel walks a set from its beginning for each 32 KiB of a dump, some 30 ms for
-// MaxCountedEndpoints: so the dumps have a socket of their own, and end as soon as ctx does.
+// MaxCountedEndpoints. So the dumps have a socket of their own, other calls write meanwhile, and they end as soon as ctx does.
 func (b *Backend) ReadOutcomes(ctx context.Context) (map[model.EndpointKey]backend.OutcomeCounters, error) {
-	if !b.inSync {
-		return nil, errors.New("nftables: read outcomes: the state of the tables is not known before an Apply succeeds")
-	}
 	conn, err := nfnl.Open(b.netns, nfnl.DefaultSendBuffer)
 	if err != nil {
 		return nil, fmt.Errorf("nftables: read outcomes: %w", nfnl.Hint(err))
 	}
 	defer conn.Close()
-	conn.AllowInconsistent = true // the number of endpoints tells
+	conn.AllowInconsistent = true // what a dump misses is fetched
 	conn.Interrupted = ctx.Err
-	out := make(map[model.EndpointKey]backend.OutcomeCounters, b.tables[0].counted.listed+b.tables[1].counted.listed)
-	for _, t := range b.tables {
-		if t.counted.listed == 0 {
-			continue
-		}
-		for _, o := range []outcome{refused, answered, attempts} {
-			if err := t.readCounters(ctx, conn, o); err != nil {
-				return nil, err
+	var readers []*counterReader
+	err = b.locked(func() {
+		for _, t := range b.tables {
+			if t.counted.listed > 0 {
+				readers = append(readers, newCounterReader(b, t, conn))
 			}
 		}
-		for i := range t.counted.readings {
-			if r := &t.counted.readings[i]; r.key.Addr.IsValid() {
-				out[r.key] = r.counters
-			}
+	})
+	out := map[model.EndpointKey]backend.OutcomeCounters{}
+	for _, r := range readers {
+		if err == nil {
+			err = r.read(ctx, out)
 		}
 	}
+	if err != nil {
+		return nil, err
+	}
 	return out, nil
+}
+
+// locked calls f while no other call changes the tables, if their state is known.
+func (b *Backend) locked(f func()) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.inSync {
+		return errors.New("nftables: read outcomes: the state of the tables is not known before an Apply succeeds")
+	}
+	f()
+	return nil
 }
 
 // reading is the counters of an endpoint in the kernel while they are read.
 type reading struct {
 	key      model.EndpointKey // zero: unused
 	counters backend.OutcomeCounters
-	seen     uint8 // bits by outcome
+	seen     uint8 // bits by outcome, and sinceBegin
 }
 
+// sinceBegin is the bit of reading.seen for endpoints that were in the kernel when the reading began.
+const sinceBegin = 1 << outcomes
+
 // UncountedEndpoints implements backend.OutcomeCounter: those beyond MaxCountedEndpoints.
-func (b *Backend) UncountedEndpoints() (n int) {
+func (b *Backend) UncountedEndpoints() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.uncountedEndpoints()
+}
+
+func (b *Backend) uncountedEndpoints() (n int) {
 	for _, t := range b.tables {
 		n += len(t.counted.waiting.set)
 	}
@@ -68,7 +84,7 @@ func (b *Backend) UncountedEndpoints() (n int) {
 
 // warnUncounted logs when there begin or cease to be such endpoints.
 func (b *Backend) warnUncounted() {
-	n := b.UncountedEndpoints()
+	n := b.uncountedEndpoints()
 	if (n > 0) == b.uncounted || !b.inSync {
 		return
 	}
@@ -79,39 +95,101 @@ func (b *Backend) warnUncounted() {
 	}
 }
 
-// readCounters reads a set of counters. Elements that another process added are ignored.
-func (t *table) readCounters(ctx context.Context, conn *nfnl.Conn, o outcome) error {
-	c := &t.counted
-	s := t.outcomes.counters[o]
-	for range maxOutcomeReads {
+// counterReader reads the counters of a table that other calls may change or replace meanwhile.
+type counterReader struct {
+	b     *Backend
+	table *table // see Backend.locked
+	from  tableReader
+	sets  [outcomes]*set
+	addr  int // bytes
+	// counted is that of the table at the beginning. The table has another one if it was replaced.
+	counted *countedEndpoints
+}
+
+func newCounterReader(b *Backend, t *table, conn *nfnl.Conn) *counterReader {
+	for i := range t.counted.readings {
+		t.counted.readings[i].seen = sinceBegin
+	}
+	return &counterReader{
+		b: b, table: t, from: tableReader{t.name, conn, t.nfproto}, sets: t.outcomes.counters, addr: t.addr.bytes, counted: t.counted,
+	}
+}
+
+// read adds the counters to out. Endpoints that come or leave meanwhile may be missing.
+func (r *counterReader) read(ctx context.Context, out map[model.EndpointKey]backend.OutcomeCounters) error {
+	var failed error
+	for _, o := range []outcome{refused, answered, attempts} {
+		if failed == nil {
+			failed = r.readSet(ctx, o)
+		}
+	}
+	err := r.b.locked(func() {
+		if r.table.counted != r.counted {
+			failed = nil
+			return
+		}
+		for i := range r.counted.readings {
+			v := &r.counted.readings[i]
+			switch has := v.seen&allOutcomes == allOutcomes; {
+			case !v.key.Addr.IsValid():
+			case has:
+				out[v.key] = v.counters
+			case v.seen&sinceBegin != 0 && failed == nil:
+				failed = fmt.Errorf("nftables: read outcomes: the sets of table %s lack %s, which another process has deleted", r.from.name, v.key.Addr)
+			}
+		}
+	})
+	return cmp.Or(failed, err)
+}
+
+// readSet dumps a set. A dump misses elements if others leave the set or the kernel is resizing it: these are then fetched.
+func (r *counterReader) readSet(ctx context.Context, o outcome) error {
+	s := r.sets[o]
+	var err error
+	if dumpErr := r.from.eachList(s, func(list iter.Seq[[]byte]) {
+		if err == nil {
+			err = r.b.locked(func() { list(func(e []byte) bool { r.take(o, e); return true }) })
+		}
+	}); err != nil || dumpErr != nil {
+		return cmp.Or(dumpErr, err)
+	}
+	var missing []model.EndpointKey
+	if err := r.b.locked(func() {
+		for i := range r.counted.readings {
+			if v := &r.counted.readings[i]; v.key.Addr.IsValid() && v.seen&(1<<o) == 0 {
+				missing = append(missing, v.key)
+			}
+		}
+	}); err != nil {
+		return err
+	}
+	f := r.from.fetcher(s)
+	for _, k := range missing {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("nftables: read outcomes: %w", err)
 		}
-		missing := c.listed
-		for i := range c.readings {
-			c.readings[i].seen &^= 1 << o
-		}
-		err := t.eachElementBy(conn, s, func(e []byte) {
-			k, ok := t.countedKeyOf(nfnl.Attr(nfnl.Attr(e, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
-			v := c.refs[k]
-			if !ok || v.inKernel == 0 {
-				return
-			}
-			r := &c.readings[v.reading]
-			if r.seen&(1<<o) == 0 {
-				missing--
-			}
-			r.seen |= 1 << o
-			*o.of(&r.counters) = packets(e)
-		})
-		if err != nil {
+		if err := f.request(1, func(e []byte) (ok bool) {
+			err = cmp.Or(err, r.b.locked(func() { ok = r.take(o, e) }))
+			return ok
+		}); err != nil {
 			return err
 		}
-		if missing == 0 {
-			return nil
-		}
+		f.add(countedKey(k))
 	}
-	return fmt.Errorf("nftables: read outcomes: set %s lacks endpoints: %w", s.name, nfnl.ErrInterrupted)
+	return cmp.Or(f.flush(), err)
+}
+
+// take stores the counter of an element. It ignores those that another process added.
+func (r *counterReader) take(o outcome, e []byte) bool {
+	k, ok := countedKeyOf(r.addr, nfnl.Attr(nfnl.Attr(e, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
+	v := r.counted.refs[k]
+	if !ok || v.inKernel == 0 {
+		return false
+	}
+	n := &r.counted.readings[v.reading]
+	n.seen |= 1 << o
+	*o.of(&n.counters) = packets(e)
+	return true
 }
 
 // of returns the counter of an outcome.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
@@ -158,6 +159,7 @@ func TestWeightsSaturate(t *testing.T) {
 // FuzzReadBack changes, truncates and flips bits of the kernel's replies about a plan with everything in it. Each four
 // bytes of the input are about one reply: its number, an offset, and the bits to flip there (0: truncate).
 func FuzzReadBack(f *testing.F) {
+	testenv.OnceForAllKernels(f)
 	f.Add([]byte{})
 	for i := range byte(80) {
 		f.Add([]byte{i, 0, 24, 0x55})

@@ -197,7 +197,7 @@ func TestCrashDuringReplacement(t *testing.T) {
 				}
 				before.Close()
 				if first && c.from == nil && c.to == nil {
-					stop = d.connectRepeatedly("10.97.0.10:80", time.Millisecond)
+					stop = d.connectRepeatedly("10.97.0.10:80", 5*time.Millisecond)
 				}
 				first = false
 				if c.damage {
@@ -319,7 +319,7 @@ func TestReplacementConvergesAfterEveryErrno(t *testing.T) {
 		parse(t, service(frontend("10.97.0.10:80/TCP ClusterIP masquerade=never", "2*2 3"))),
 	}
 	d.mustApply(plans[0], nil)
-	stop := d.connectRepeatedly("10.97.0.10:80", time.Millisecond)
+	stop := d.connectRepeatedly("10.97.0.10:80", 5*time.Millisecond)
 	tried := 0
 	for _, how := range []string{refusedByKernel, sendFails, receiveFails, replyLost} {
 		step := 3

@@ -22,7 +22,7 @@ import (
 func TestRewritesUnderLoadLoseNoConnection(t *testing.T) {
 	rewrites := 10_000
 	if testing.Short() {
-		rewrites = 3000
+		rewrites = 1000
 	}
 	if n, err := strconv.Atoi(os.Getenv("SLUICE_REWRITES")); err == nil {
 		rewrites = n
@@ -98,7 +98,11 @@ func TestRewritesUnderLoadLoseNoConnection(t *testing.T) {
 func TestRemovedEndpointGetsNoNewConnections(t *testing.T) {
 	d := newTestEnv(t, 4)
 	prev := d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1 2 3 4")))
-	for i := range 400 {
+	changes := 400
+	if testing.Short() {
+		changes = 80
+	}
+	for i := range changes {
 		gone := 1 + i%4
 		var pool string
 		for n := 1; n <= 4; n++ {

@@ -54,7 +54,8 @@ type set struct {
 	counters bool // each element has a counter
 
 	exists     bool
-	count      int // of elements, as last listed, if the kernel reports it
+	grace      grace // of the rules that look it up
+	count      int   // of elements, as last listed, if the kernel reports it
 	counted    bool
 	dels, adds nfnl.ElementList
 }

@@ -12,10 +12,8 @@ import (
 // table is the known kernel state of one family's table.
 type table struct {
 	*schema
-	name    string // tableName, or handoverName while it is filled under that name
-	conn    *nfnl.Conn
-	nfproto byte
-	stats   txStats
+	tableReader
+	stats txStats
 
 	present            bool      // the kernel has a table of this version
 	large              bool      // the plan has many frontends
@@ -26,17 +24,17 @@ type table struct {
 	unsupported        bool // the kernel cannot create it
 	rulesDirty         bool // sets have to be created or rules rewritten
 	newSets            []*set
-	// oldRulesInUse: rules were written since the last grace period, so packets may still be evaluated with those before.
-	oldRulesInUse bool
-	chains        map[string]string // what identifies the rules of each chain as last written
-	masqueradeBit uint32
+	grace              grace // of the rules that are to be written; nil if nothing can wait for them
+	gracePeriods       *gracePeriods
+	chains             map[string]string // what identifies the rules of each chain as last written
+	masqueradeBit      uint32
 
 	frontends map[plan.Key]*elements
 	globals   globals
 
 	groups affinityGroups
 
-	counted countedEndpoints
+	counted *countedEndpoints
 	oldSets []*set // to be deleted
 
 	hairpins, clusterAddrs, otherAddrs, vipRefs refCounts
@@ -53,10 +51,16 @@ const (
 )
 
 // txStats counts what was sent to the kernel.
-type txStats struct{ messages, elements int }
+type txStats struct {
+	messages, elements int
+	waits              int // for grace periods
+}
 
 func newTable(f model.Family, conn *nfnl.Conn, b Balancing, limits AffinityLimits) *table {
-	t := &table{schema: &schema{family: f, balancing: b, affinity: affinitySets{limits: limits}}, conn: conn, nfproto: nfproto(f)}
+	t := &table{
+		schema:      &schema{family: f, balancing: b, affinity: affinitySets{limits: limits}},
+		tableReader: tableReader{conn: conn, nfproto: nfproto(f)}, gracePeriods: &gracePeriods{},
+	}
 	t.reset()
 	return t
 }
@@ -65,7 +69,7 @@ func newTable(f model.Family, conn *nfnl.Conn, b Balancing, limits AffinityLimit
 func (t *table) reset() {
 	t.schema = newSchema(t.family, t.balancing, t.affinity.limits)
 	t.name, t.hooks = tableName, forwarding
-	t.present, t.rulesDirty, t.oldRulesInUse, t.newSets = false, false, false, nil
+	t.present, t.rulesDirty, t.grace, t.newSets = false, false, nil, nil
 	t.chains, t.masqueradeBit = map[string]string{}, 0
 	t.frontends, t.globals = map[plan.Key]*elements{}, globals{}
 	t.groups = newAffinityGroups()
@@ -83,6 +87,9 @@ func (t *table) need(s *set) {
 		return
 	}
 	s.exists = true
+	if !s.counters { // those change no packet's way
+		s.grace = t.nextGrace()
+	}
 	t.newSets = append(t.newSets, s)
 	t.rulesDirty = true
 }

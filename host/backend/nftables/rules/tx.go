@@ -1,8 +1,6 @@
 package rules
 
 import (
-	"slices"
-
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"golang.org/x/sys/unix"
 )
@@ -15,10 +13,23 @@ type tx struct {
 	limit     int // of bytes
 	softLimit int // of bytes, between frontends
 	owner     string
+
+	// Of the sets that elements of one frontend, or others that belong together, are deleted from and added to: see endMove.
+	leaves, enters []grace
+	awaited        []grace // to be over before this is sent
 }
 
-func (x *tx) add(s *set, e nfnl.Element) { x.t.need(s); x.put(s, &s.adds, e) }
+func (x *tx) add(s *set, e nfnl.Element) {
+	x.t.need(s)
+	x.enters = s.grace.addTo(x.enters)
+	if e.Jump != "" {
+		x.enters = x.t.affinity.grace.addTo(x.enters)
+	}
+	x.put(s, &s.adds, e)
+}
+
 func (x *tx) del(s *set, e nfnl.Element) {
+	x.leaves = s.grace.addTo(x.leaves)
 	e.Data, e.Comment, e.Jump = nil, "", ""
 	x.put(s, &s.dels, e)
 }
@@ -51,7 +62,7 @@ func (x *tx) shouldCommit() bool { return x.size() >= x.softLimit || x.full() }
 // kernel has the old state, or, after nfnl.ErrReplyLost, one of the two.
 func (x *tx) commit() error {
 	x.t.flushRefs(x)
-	if err := x.commitRules(); err != nil {
+	if err := x.awaitRules(); err != nil {
 		return err
 	}
 	return commitTogether(x.t.conn, x)
@@ -69,7 +80,11 @@ func commitTogether(c *nfnl.Conn, txs ...*tx) error {
 			return err
 		}
 	}
-	return out.Commit()
+	err := out.Commit()
+	for _, x := range txs {
+		x.t.rulesCommitted() // after an error, too: nothing must wait for ever
+	}
+	return err
 }
 
 // write moves the transaction's messages to a batch.
@@ -89,6 +104,7 @@ func (x *tx) write(out *nfnl.Batch) error {
 		s.adds.Reset()
 	}
 	x.touched, x.bytes = x.touched[:0], 0
+	x.leaves, x.enters, x.awaited = x.leaves[:0], x.enters[:0], x.awaited[:0]
 	x.t.stats.messages += out.Count - count
 	x.t.stats.elements += out.Elements - elems
 	return nil
@@ -99,32 +115,6 @@ func (x *tx) writeRules(out *nfnl.Batch) error {
 	if !x.t.rulesDirty {
 		return nil
 	}
-	x.t.rulesDirty, x.t.oldRulesInUse = false, x.t.forwards()
+	x.t.rulesDirty = false
 	return x.t.writeStructure(out)
-}
-
-// commitRules commits new rules before a transaction that deletes elements, and waits until no packet is evaluated with
-// the old ones. A packet keeps the rules that it began with, but each of its lookups sees the newest elements: during a
-// frontend's move to a set that its rules do not use, it would find the frontend in no set and be dropped. Elements
-// that are only added affect no frontend that exists: a packet to a new frontend may be dropped, as before it existed.
-func (x *tx) commitRules() error {
-	if !x.t.rulesDirty && !x.t.oldRulesInUse || !x.t.forwards() || !x.deletes() {
-		return nil
-	}
-	out := nfnl.NewBatch(x.t.conn)
-	if err := x.writeRules(out); err != nil {
-		return err
-	}
-	x.t.stats.messages += out.Count
-	if err := out.Commit(); err != nil {
-		return err
-	}
-	rcuBarrier()
-	x.t.oldRulesInUse = false
-	return nil
-}
-
-// deletes reports whether the transaction deletes elements.
-func (x *tx) deletes() bool {
-	return slices.ContainsFunc(x.touched, func(s *set) bool { return !s.dels.Empty() })
 }

@@ -3,6 +3,7 @@ package rules
 import (
 	"context"
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"strings"
 	"sync"
@@ -79,7 +80,7 @@ func TestFirstPoolOfASizeClassLosesNoPacket(t *testing.T) {
 	}
 	defer flood.Wait()
 	defer done.Store(true)
-	tables := 40
+	tables := 20
 	if testing.Short() {
 		tables = 8
 	}
@@ -115,4 +116,36 @@ func TestFirstPoolOfASizeClassLosesNoPacket(t *testing.T) {
 		}
 	}
 	t.Logf("%d packets", sent.Load())
+}
+
+// TestNewRulesDelayNoOtherFrontend changes a frontend together with one that needs rules which the table does not have. Only a
+// frontend that moves to new rules waits for a grace period.
+func TestNewRulesDelayNoOtherFrontend(t *testing.T) {
+	d := newTestEnv(t, 0)
+	table := d.b.tables[0]
+	at, nodePort := "10.96.0.10:80/TCP ClusterIP", "*4:30080/TCP NodePort"
+	p := parse(t, service(frontend(at, "1 2")))
+	d.report(p, nil)
+	for _, step := range []struct {
+		what  string
+		next  *plan.Plan
+		rules bool // new ones are needed
+		waits int
+	}{
+		{"another endpoint, and a NodePort", parse(t, service(frontend(at, "1 3"), frontend(nodePort, "1"))), true, 0},
+		{"the NodePort moves to a new size class", parse(t, service(frontend(at, "1 3"), frontend(nodePort, "1 2 3"))), true, 1},
+		{"and back", parse(t, service(frontend(at, "1 2"), frontend(nodePort, "1"))), false, 0},
+	} {
+		rules := len(table.chains)
+		before := maps.Clone(table.chains)
+		r := d.report(step.next, plan.Diff(p, step.next))
+		if wrote := !maps.Equal(before, table.chains); wrote != step.rules {
+			t.Fatalf("%s: rules written: %v; %d chains before, %d now", step.what, wrote, rules, len(table.chains))
+		}
+		if table.stats.waits != step.waits || r.Transactions != 1+step.waits {
+			t.Errorf("%s: %d waits for grace periods, %+v", step.what, table.stats.waits, r)
+		}
+		p = step.next
+		d.expectPlan(p)
+	}
 }
