@@ -91,7 +91,7 @@ plans by itself, which needs neither root nor a kernel. The kernel's weights are
 }
 
 func registerSocket(cmd *cobra.Command, socket *string) {
-	cmd.Flags().StringVar(socket, "socket", state.DefaultSocket, "Unix socket of the running sluice, for explain")
+	cmd.Flags().StringVar(socket, "socket", state.DefaultSocket, "Unix socket of the running sluice")
 }
 
 // explain plans the cluster state of the flags, and explains one Service.

@@ -59,6 +59,8 @@ type Agent struct {
 	// lastReloadError is the reason that was last logged for rejecting the configuration file.
 	lastReloadError string
 	status          status
+	started         time.Time
+	progress        *progress
 	nodeEvent       func(warning bool, reason, note string) // records an Event about this node
 }
 
@@ -67,7 +69,7 @@ func New(o Options) *Agent {
 	if o.Modes == nil {
 		o.Modes = dataplane.All()
 	}
-	a := &Agent{opts: o, log: o.Log}
+	a := &Agent{opts: o, log: o.Log, started: time.Now(), progress: &progress{}}
 	a.config.Store(o.Config)
 	a.nodeEvent = func(warning bool, reason, note string) { a.telemetry.events.NodeEvent(warning, reason, note) }
 	a.status.hash, a.status.succeeded = o.Config.Hash(), time.Now()
@@ -148,7 +150,9 @@ func (a *Agent) runLoop(ctx context.Context) error {
 	running, fail := context.WithCancelCause(ctx)
 	defer fail(nil) // ends the tasks in the background
 	a.build(running)
-	stopSocket, err := state.Serve(a.opts.Socket, a.engine, a.nodeState, a.log)
+	stopSocket, err := state.Serve(a.opts.Socket, state.Agent{
+		Engine: a.engine, Node: a.nodeState, Status: a.report, Connections: a.openConnections,
+	}, a.log)
 	if err != nil {
 		return err
 	}
@@ -183,7 +187,7 @@ func (a *Agent) build(ctx context.Context) {
 	loaded := make(chan struct{})
 	a.pluginsReady = sync.OnceFunc(func() { close(loaded) })
 	o := a.engineOptions()
-	o.Source, o.Observer, o.PluginsReady = a.source, append(a.telemetry.observers(), synced), loaded
+	o.Source, o.Observer, o.PluginsReady = a.source, append(a.telemetry.observers(), synced, a.progress), loaded
 	a.engine = engine.New(o)
 }
 

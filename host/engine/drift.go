@@ -105,7 +105,7 @@ func (e *Engine) repair(now time.Time) (due bool, at time.Time) {
 		return false, e.drift.nextRepair
 	}
 	objects, processes, count := e.drift.take()
-	e.Observer.OnEvent(Event{Kind: DriftDetected, At: now, Count: count})
+	e.Observer.OnEvent(Event{Kind: DriftDetected, At: now, Count: count, Objects: objects, Processes: processes})
 	if !e.sync.full {
 		e.Log.Warn("data plane changed by another process; running a full sync", "objects", objects, "processes", processes,
 			"changes", count)

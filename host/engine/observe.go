@@ -59,7 +59,9 @@ type Event struct {
 	// Omitted: of OutcomesRead: endpoints beyond the limit of the data plane; of connections that were reset: plan.ResetCount.Uncertain;
 	// of UnrepliedDeleted: endpoints of frontends beyond the limit.
 	Omitted int
-	Err     error
+	// Objects and Processes are, with DriftDetected, the first objects that were changed and the processes that did, as far as known.
+	Objects, Processes string
+	Err                error
 }
 
 // EventKind is the kind of an Event.

@@ -3,6 +3,8 @@ package planner
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -32,9 +34,11 @@ type Explanation struct {
 	// Contested is the number of all such frontends.
 	Contested int
 	// Pods is whether the Pods of the Service have been read; nil: no plugin of the policy declares keys of Pods.
-	Pods    *model.PodsState
-	Omitted []plan.Degradation // what is left out because of Settings.Limits or the endpoints' addresses
-	Shadow  ServiceShadow
+	Pods *model.PodsState
+	// DrainingSince is since when endpoints drain, Unix milliseconds.
+	DrainingSince map[netip.AddrPort]int64
+	Omitted       []plan.Degradation // what is left out because of Settings.Limits or the endpoints' addresses
+	Shadow        ServiceShadow
 }
 
 // maxExplained bounds how many conflicts an Explanation lists.
@@ -84,7 +88,8 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 		})
 	}
 	e.Conflicts, e.Contested = p.builder.ConflictsOf(name, maxExplained)
-	e.Omitted = s.omitted
+	e.Omitted, e.DrainingSince = s.omitted, maps.Clone(s.draining)
+	e.addTerminating()
 	return e, nil
 }
 

@@ -232,6 +232,7 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	}
 	p.counters.replace(&s.summary, &sum, result)
 	s.summary = sum
+	s.draining = drainingSince(s.draining, r.summary.draining, now.UnixMilli())
 	if p.sheds.set(name, r.sheds, now.UnixMilli()) {
 		result.ShedsBounded = append(result.ShedsBounded, ShedBounded{name, r.policy.Name, max(1, r.policy.MaxShedPercentPerSecond)})
 	}

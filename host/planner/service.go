@@ -28,8 +28,9 @@ type serviceState struct {
 	serving      map[udpPort][]netip.AddrPort // sorted
 	ports        []model.PortName
 	summary      summary
-	omitted      []plan.Degradation // what the limits left out
-	round        *round             // nil: none has begun
+	draining     map[netip.AddrPort]int64 // since when endpoints drain, Unix milliseconds; nil: none does
+	omitted      []plan.Degradation       // what the limits left out
+	round        *round                   // nil: none has begun
 	counted      countedService
 	connections  *Connections  // nil: never counted
 	inForce      *policyCounts // of the policy that decides; nil: its connections are not counted

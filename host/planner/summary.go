@@ -38,13 +38,15 @@ type familySummary struct {
 type summaryBuilder struct {
 	summary summary
 	local   ByFamily[[]netip.Addr] // ready addresses on this node
+	// draining are the endpoints that drain.
+	draining []netip.AddrPort
 }
 
 // add adds a port.
 func (b *summaryBuilder) add(svc *model.Service, d *PortDecision) {
 	s, p := &b.summary, d.Port
 	of := s.family.At(p.Family)
-	countEndpoints(&of.endpoints, d)
+	b.countEndpoints(&of.endpoints, d)
 	for j := range p.Endpoints {
 		if e := &p.Endpoints[j]; e.HeldCluster || e.HeldLocal {
 			s.held++
@@ -87,26 +89,14 @@ func (b *summaryBuilder) summarize(svc *model.Service, failing bool) summary {
 }
 
 // countEndpoints counts the endpoints that are in a pool of a Service port.
-func countEndpoints(endpoints *[plan.Draining + 1]int, d *PortDecision) {
+func (b *summaryBuilder) countEndpoints(endpoints *[plan.Draining + 1]int, d *PortDecision) {
 	for i := range d.Port.Endpoints {
-		e := &d.Port.Endpoints[i]
-		terminating := e.Terminating && !e.Ready
-		var active, draining bool
-		inPool := func(in bool, got *policy.Decision) {
-			if !in {
-				return
-			}
-			drains := terminating || got.KeepDraining != nil && got.KeepDraining[i]
-			draining = draining || drains
-			active = active || !drains && got.Weights[i] > 0
+		phase, ok := d.phase(i)
+		if !ok {
+			continue
 		}
-		inPool(d.Port.UsesCluster, &d.Cluster)
-		inPool(d.Port.UsesLocal && e.Local, &d.Local)
-		switch {
-		case active:
-			endpoints[plan.Active]++
-		case draining:
-			endpoints[plan.Draining]++
+		if endpoints[phase]++; phase == plan.Draining {
+			b.draining = append(b.draining, d.Port.Endpoints[i].Addr)
 		}
 	}
 }

@@ -26,21 +26,61 @@ func ExplainWithRequests(ctx context.Context, socket string, name model.Name) (*
 }
 
 func explain(ctx context.Context, socket string, q url.Values) (*Explanation, error) {
+	x, err := get[Explanation](ctx, socket, "/explain?"+q.Encode())
+	if errors.As(err, new(*NotRunningError)) {
+		err = fmt.Errorf("%w; set --socket, or set --kubeconfig or --source to plan without it", err)
+	}
+	return x, err
+}
+
+// ReadStatus asks the agent that runs on this node for its state.
+func ReadStatus(ctx context.Context, socket string) (*Status, error) {
+	return get[Status](ctx, socket, "/status")
+}
+
+// ReadDrains asks the agent that runs on this node for the endpoints that drain.
+func ReadDrains(ctx context.Context, socket string) (*Drains, error) {
+	return get[Drains](ctx, socket, "/drains")
+}
+
+// NotRunningError is the error of a request if no agent listens on the socket.
+type NotRunningError struct {
+	Socket string
+	Err    error
+}
+
+// Error implements error.
+func (e *NotRunningError) Error() string {
+	return fmt.Sprintf("no sluice is running on %s (%v)", e.Socket, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *NotRunningError) Unwrap() error { return e.Err }
+
+// answerTimeout bounds a request: counting connections in a table of a million entries takes seconds.
+const answerTimeout = 15 * time.Second
+
+// maxAnswer bounds an answer, in bytes.
+const maxAnswer = 256 << 20
+
+// get reads one resource.
+func get[T any](ctx context.Context, socket, resource string) (*T, error) {
 	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", socket)
 		},
-	}, Timeout: 10 * time.Second}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sluice/explain?"+q.Encode(), nil)
+	}, Timeout: answerTimeout}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sluice"+resource, nil)
 	if err != nil {
 		return nil, err
 	}
 	resp, err := client.Do(req)
 	if err != nil {
 		var op *net.OpError
-		if errors.As(err, &op) {
-			return nil, fmt.Errorf("no sluice is running on %s (%w); set --socket, or set --kubeconfig or --source to plan without it", socket, op.Err)
+		if errors.As(err, &op) && op.Op == "dial" {
+			return nil, &NotRunningError{socket, op.Err}
 		}
 		return nil, err
 	}
@@ -49,8 +89,8 @@ func explain(ctx context.Context, socket string, q url.Values) (*Explanation, er
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
 		return nil, fmt.Errorf("%s", strings.TrimSpace(string(text)))
 	}
-	x := new(Explanation)
-	if err := json.NewDecoder(resp.Body).Decode(x); err != nil {
+	x := new(T)
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(x); err != nil {
 		return nil, fmt.Errorf("decode the answer of the running sluice: %w", err)
 	}
 	return x, nil

@@ -22,6 +22,8 @@ type Configuration struct {
 	// Error is why the configuration file, as it is now, is not in force, and Since when that was found; "": it is.
 	Error string     `json:"error,omitempty"`
 	Since *time.Time `json:"since,omitempty"`
+	// Loaded is when a configuration file, and all that it names, was last read and put into force; only in a Status.
+	Loaded *time.Time `json:"loaded,omitempty"`
 }
 
 // Plugin is a plugin that policies use.

@@ -28,9 +28,18 @@ const DefaultSocket = "/run/sluice/sluice.sock"
 // maxConns is the maximum number of connections: each is one `sluice explain`.
 const maxConns = 16
 
-// Serve serves the state of an engine on a Unix socket that only its owner may open, with what node returns. With an empty path it
-// serves nothing.
-func Serve(path string, e *engine.Engine, node func() *Node, log *slog.Logger) (stop func(), err error) {
+// Agent is what the state of an agent is read from.
+type Agent struct {
+	Engine *engine.Engine
+	Node   func() *Node
+	// Status returns the state of the agent; it returns early when the context ends.
+	Status func(context.Context) *Status
+	// Connections counts open connections. Calls are one at a time, and not often.
+	Connections CountConnections
+}
+
+// Serve serves the state of an agent on a Unix socket that only its owner may open. With an empty path it serves nothing.
+func Serve(path string, a Agent, log *slog.Logger) (stop func(), err error) {
 	if path == "" {
 		return func() {}, nil
 	}
@@ -38,7 +47,7 @@ func Serve(path string, e *engine.Engine, node func() *Node, log *slog.Logger) (
 	if err != nil {
 		return nil, fmt.Errorf("state socket: %w", err)
 	}
-	server := httpserve.NewServer("state socket", handler(e, node), log)
+	server := httpserve.NewServer("state socket", handler(a), log)
 	limiter := httpserve.NewLimiter(maxConns, nil) // only root and this process's user can connect
 	go func() {
 		if err := server.Serve(limiter.Listener(l)); !errors.Is(err, http.ErrServerClosed) {
@@ -92,33 +101,56 @@ func removeStale(folder *os.Root, path string) error {
 	return folder.Remove(filepath.Base(path))
 }
 
-func handler(e *engine.Engine, node func() *Node) http.Handler {
+// handler serves the resources of the state socket. All are read-only.
+func handler(a Agent) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /explain", func(w http.ResponseWriter, r *http.Request) {
-		name := model.Name{Namespace: r.URL.Query().Get("namespace"), Name: r.URL.Query().Get("service")}
-		var x *Explanation
-		var err error
-		if doErr := e.Do(r.Context(), func(p *planner.Planner) {
-			var found *planner.Explanation
-			if found, err = p.Explain(name); err == nil {
-				x = NewExplanation(found, e.WallTime)
-				x.AddLost(e.Degradations(name))
-				x.Unprogrammed = e.Unprogrammed(name)
-				if r.URL.Query().Has("requests") {
-					x.AddRequests(found)
-				}
-			}
-		}); doErr != nil {
-			http.Error(w, printable.Escape(doErr.Error()), http.StatusServiceUnavailable)
-			return
-		}
+	mux.HandleFunc("GET /explain", a.explain)
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { answer(w, a.Status(r.Context())) })
+	counter := pacedCounter{count: a.Connections}
+	mux.HandleFunc("GET /drains", func(w http.ResponseWriter, r *http.Request) {
+		x, err := readDrains(r.Context(), a.Engine)
 		if err != nil {
-			http.Error(w, printable.Escape(err.Error()), http.StatusNotFound)
+			fail(w, err, http.StatusServiceUnavailable)
 			return
 		}
-		x.Node = node()
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(x) // an error means that the client has disconnected
+		x.Node = a.Status(r.Context()).Node
+		x.addConnections(r.Context(), counter.Count)
+		answer(w, x)
 	})
 	return mux
+}
+
+func answer(w http.ResponseWriter, x any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(x) // an error means that the client has disconnected
+}
+
+func fail(w http.ResponseWriter, err error, code int) {
+	http.Error(w, printable.Escape(err.Error()), code)
+}
+
+func (a *Agent) explain(w http.ResponseWriter, r *http.Request) {
+	name := model.Name{Namespace: r.URL.Query().Get("namespace"), Name: r.URL.Query().Get("service")}
+	var x *Explanation
+	var err error
+	if doErr := a.Engine.Do(r.Context(), func(p *planner.Planner) {
+		var found *planner.Explanation
+		if found, err = p.Explain(name); err == nil {
+			x = NewExplanation(found, a.Engine.WallTime)
+			x.AddLost(a.Engine.Degradations(name))
+			x.Unprogrammed = a.Engine.Unprogrammed(name)
+			if r.URL.Query().Has("requests") {
+				x.AddRequests(found)
+			}
+		}
+	}); doErr != nil {
+		fail(w, doErr, http.StatusServiceUnavailable)
+		return
+	}
+	if err != nil {
+		fail(w, err, http.StatusNotFound)
+		return
+	}
+	x.Node = a.Node()
+	answer(w, x)
 }

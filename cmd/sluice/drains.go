@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/printable"
+)
+
+type drainsFlags struct {
+	output, socket, namespace string
+	watch, untilNone          bool
+	interval                  time.Duration
+}
+
+func newDrainsCommand() *cobra.Command {
+	var f drainsFlags
+	cmd := &cobra.Command{
+		Use:   "drains [-n NAMESPACE] [SERVICE]",
+		Short: "Show which endpoints drain on this node, and how many connections they still have",
+		Long: `Prints for each endpoint that drains on this node: since when, at which stage, its share of new connections, and how many
+connections through this node it still has. It asks the sluice that is running on this node.
+
+Stages: Serving (it still gets new connections), Draining (it gets none; established ones continue), Shedding (part of
+its connections is reset each minute), Reset (its deadline has passed).`,
+		Example: "  sluice drains\n  sluice drains -n shop catalog --watch",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(f.output, "text", "json"); err != nil {
+				return err
+			}
+			if f.interval < minWatchInterval {
+				return usageError{fmt.Errorf("--interval %s: must be at least %s", f.interval, minWatchInterval)}
+			}
+			service := ""
+			if len(args) == 1 {
+				if service = args[0]; !strings.Contains(service, "/") {
+					service = defaultNamespace(f.namespace) + "/" + service
+				}
+			}
+			return f.run(cmd.Context(), cmd.OutOrStdout(), service)
+		},
+	}
+	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of the Services (default: all, or that of SERVICE is default)")
+	cmd.Flags().StringVarP(&f.output, "output", "o", "text", "text, or json: with --watch one object per change")
+	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "print again whenever something changes, until interrupted")
+	cmd.Flags().BoolVar(&f.untilNone, "until-none", false, "with --watch: end when nothing drains any more")
+	cmd.Flags().DurationVar(&f.interval, "interval", 2*time.Second, "with --watch: how often to look")
+	registerSocket(cmd, &f.socket)
+	return cmd
+}
+
+const minWatchInterval = 500 * time.Millisecond
+
+func defaultNamespace(n string) string {
+	if n == "" {
+		return "default"
+	}
+	return n
+}
+
+func (f *drainsFlags) run(ctx context.Context, w io.Writer, service string) error {
+	last := ""
+	for {
+		x, err := state.ReadDrains(ctx, f.socket)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil // interrupted
+			}
+			return notRunning(err)
+		}
+		f.filter(x, service)
+		if text := drainsKey(x); !f.watch || text != last {
+			if last != "" && f.output == "text" {
+				fmt.Fprintln(w)
+			}
+			last = text
+			if err := f.print(w, x); err != nil {
+				return err
+			}
+		}
+		if !f.watch || f.untilNone && len(x.Drains) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(f.interval):
+		}
+	}
+}
+
+// filter leaves the drains of a Service, or of the namespace.
+func (f *drainsFlags) filter(x *state.Drains, service string) {
+	kept := x.Drains[:0]
+	for _, d := range x.Drains {
+		ns, _, _ := strings.Cut(d.Service, "/")
+		if (service == "" || d.Service == service) && (service != "" || f.namespace == "" || ns == f.namespace) {
+			kept = append(kept, d)
+		}
+	}
+	x.Drains = kept
+}
+
+// drainsKey is equal for answers that differ in their time only.
+func drainsKey(x *state.Drains) string {
+	var out strings.Builder
+	for i := range x.Drains {
+		d := &x.Drains[i]
+		fmt.Fprintln(&out, d.Service, d.Port, d.Address, d.Stage, d.Weight, connectionsText(d), d.Why)
+	}
+	return out.String() + x.ConnectionsError + "."
+}
+
+func (f *drainsFlags) print(w io.Writer, x *state.Drains) error {
+	if f.output == "json" && f.watch {
+		return json.NewEncoder(w).Encode(x)
+	}
+	if f.output == "json" {
+		return printJSON(w, x)
+	}
+	if f.watch {
+		fmt.Fprintf(w, "%s\n", clockTime(x.At))
+	}
+	return printDrains(w, x)
+}
+
+// printDrains prints drains in human-readable form.
+func printDrains(w io.Writer, x *state.Drains) error {
+	x = printable.Strings(x)
+	if len(x.Drains) == 0 {
+		_, err := fmt.Fprintln(w, "no endpoint drains on node "+x.Node)
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "SERVICE\tPORT\tENDPOINT\tPOD\tNODE\tFOR\tSTAGE\tSHARE\tCONNECTIONS\tWHY")
+	for i := range x.Drains {
+		d := &x.Drains[i]
+		since := "-"
+		if d.Since != nil {
+			since = ago(x.At, *d.Since)
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f %%\t%s\t%s\n", d.Service, portText(d), d.Address, dash(d.Pod), dash(d.Node), since, d.Stage,
+			100*d.Share, connectionsText(d), drainWhy(d))
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	if x.ConnectionsError != "" {
+		fmt.Fprintf(w, "connections are not known: %s\n", x.ConnectionsError)
+	}
+	if x.OmittedServices > 0 {
+		fmt.Fprintf(w, "and the drains of %d more Services\n", x.OmittedServices)
+	}
+	return nil
+}
+
+func portText(d *state.Drain) string {
+	if d.Port == "" {
+		return strconv.Itoa(int(d.Number)) + "/" + d.Protocol
+	}
+	return d.Port
+}
+
+func connectionsText(d *state.Drain) string {
+	if d.Connections == nil {
+		return "unknown"
+	}
+	return strconv.FormatUint(uint64(*d.Connections), 10)
+}
+
+func drainWhy(d *state.Drain) string {
+	why := []string{d.Why}
+	for _, s := range d.Steps {
+		if s.Reason != "" {
+			why = append(why, s.Plugin+": "+s.Reason)
+		}
+	}
+	if d.Shed != nil {
+		why = append(why, shedText(d.Shed))
+	}
+	if d.ResetAt != nil {
+		why = append(why, "connections reset at "+d.ResetAt.Format(time.TimeOnly)+" UTC")
+	}
+	return strings.Join(why, "; ")
+}

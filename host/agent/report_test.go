@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/backend/ipvs"
+	"github.com/sluice-proxy/sluice/host/plan"
+)
+
+const sliceOfWeb = `apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: "", port: 8080}]
+endpoints:
+- {addresses: [10.244.0.1], conditions: {ready: true}, nodeName: n0, targetRef: {kind: Pod, name: web-a, namespace: shop}}
+- {addresses: [10.244.0.2], conditions: {ready: false, serving: true, terminating: true}, nodeName: n1, targetRef: {kind: Pod, name: web-b, namespace: shop}}
+`
+
+// TestStatusAndDrainsOfARunningAgent: with a draining endpoint, whose connections the mode counts, and a rejected configuration.
+func TestStatusAndDrainsOfARunningAgent(t *testing.T) {
+	r := newRig(t, noServers)
+	r.opts.Version = "v1.2.3"
+	r.opts.Modes[0].Stats = func(context.Context, int) ([]ipvs.ServerStats, error) {
+		return []ipvs.ServerStats{{Frontend: plan.Key{Protocol: 6}, Destinations: []ipvs.DestinationStats{
+			{Addr: netip.MustParseAddrPort("10.244.0.1:8080"), Active: 9}, {Addr: netip.MustParseAddrPort("10.244.0.2:8080"), Active: 3, Inactive: 5},
+		}}}, nil
+	}
+	r.write("manifests/a.yaml", manifests)
+	r.write("manifests/b.yaml", sliceOfWeb)
+	stop := r.run()
+	var s *state.Status
+	status := func(done func() bool) {
+		t.Helper()
+		waitFor(t, func() bool {
+			var err error
+			s, err = state.ReadStatus(t.Context(), r.opts.Socket)
+			return err == nil && done()
+		})
+	}
+	status(func() bool { return s.Synced != nil && s.Kernel.InSync })
+	if s.Version != "v1.2.3" || s.Mode != "nftables" || s.Node != "n0" || s.Source != r.path("manifests") || s.API != nil || len(s.Failing)+len(s.Degraded) > 0 {
+		t.Errorf("%+v", s)
+	}
+	if want := (state.PlanSize{Services: 1, Frontends: 1, Endpoints: 1, Draining: 1}); s.Plan != want || s.Kernel.Frontends != 1 {
+		t.Errorf("sizes %+v, kernel %+v", s.Plan, s.Kernel)
+	}
+	x, err := state.ReadDrains(t.Context(), r.opts.Socket)
+	if err != nil || len(x.Drains) != 1 || x.Node != "n0" {
+		t.Fatalf("%+v, %v", x, err)
+	}
+	d := x.Drains[0]
+	if d.Service != "shop/web" || d.Address != "10.244.0.2:8080" || d.Pod != "web-b" || d.Node != "n1" || d.Stage != state.StageDraining || d.Weight != 0 {
+		t.Errorf("%+v", d)
+	}
+	if d.Connections == nil || *d.Connections != 3 || d.Since == nil || time.Since(*d.Since) > time.Hour {
+		t.Errorf("%v connections since %v", d.Connections, d.Since)
+	}
+
+	r.configure(noServers + "nonsense: 1\n")
+	status(func() bool {
+		return len(s.Failing) == 1 && strings.Contains(s.Failing[0].Text, "nonsense") && s.Failing[0].Next != ""
+	})
+	r.write("manifests/b.yaml", strings.Split(sliceOfWeb, "- {addresses: [10.244.0.2]")[0])
+	status(func() bool { return s.Plan.Draining == 0 })
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
