@@ -139,6 +139,7 @@ func addKernel(ctx context.Context, x *state.Explanation) (note string) {
 func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) error {
 	x, kernelNote = printable.Strings(x), printable.Escape(kernelNote)
 	fmt.Fprintf(w, "Service %s\n", x.Service)
+	fmt.Fprintf(w, "  node       %s%s\n", x.NodeName, zoneText(x.Zone))
 	switch {
 	case x.Policy == "":
 		fmt.Fprintln(w, "  policy     none: the default rules decide")
@@ -218,6 +219,9 @@ func printPool(w io.Writer, p *state.Pool, plugins []string) {
 	if p.Topology != "none" && p.Pool == "cluster" {
 		fmt.Fprintf(w, ", hints followed: %s", p.Topology)
 	}
+	if p.HintsIgnored != "" {
+		fmt.Fprintf(w, "\n  hints not followed: %s", p.HintsIgnored)
+	}
 	if p.Pending != nil {
 		fmt.Fprintf(w, "\n  %s", pendingText(p.Pending))
 	}
@@ -233,7 +237,11 @@ func printPool(w io.Writer, p *state.Pool, plugins []string) {
 	for _, e := range p.Endpoints {
 		kernel = kernel || len(e.Kernel) > 0
 	}
+	pods := slices.ContainsFunc(p.Endpoints, func(e state.Endpoint) bool { return e.Pod != "" })
 	head := []string{"  ENDPOINT", "NODE", "ZONE", "ELIGIBLE", "DEFAULT"}
+	if pods {
+		head = slices.Insert(head, 1, "POD")
+	}
 	for _, s := range plugins[:steps] {
 		head = append(head, strings.ToUpper(s))
 	}
@@ -248,6 +256,9 @@ func printPool(w io.Writer, p *state.Pool, plugins []string) {
 	for i := range p.Endpoints {
 		e := &p.Endpoints[i]
 		cells := []string{"  " + e.Address, dash(e.Node), dash(e.Zone), yesNo(e.Eligible), strconv.Itoa(int(e.Default))}
+		if pods {
+			cells = slices.Insert(cells, 1, dash(e.Pod))
+		}
 		why := []string{e.Why}
 		for _, s := range e.Steps {
 			cells = append(cells, strconv.Itoa(int(s.Weight)))

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/service"
 )
 
 // progress observes what the engine does, for the state socket.
@@ -173,6 +174,7 @@ func (a *Agent) assessServices(ctx context.Context, s *state.Status, t *planner.
 	}{
 		{t.Conflicts, "%d frontends are claimed by more than one Service", "Events with reason FrontendConflict"},
 		{t.Limited, "limits leave out something of %d Services", "Events with reason ServiceLimited"},
+		{t.HintsIgnored[service.HintsNodeWithoutZone], "this node has no zone: topology hints of %d Services are not followed", "the label topology.kubernetes.io/zone of the Node"},
 		{t.Holding, "the policies of %d Services hold endpoints that are not ready (panic)", "Events with reason PanicHold"},
 	} {
 		if c.n > 0 {

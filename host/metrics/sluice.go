@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/service"
 )
 
 // sluiceMetrics are the sluice_ metrics that are updated by events.
@@ -100,8 +101,10 @@ var (
 	descFailing  = desc("policy_failing_services", "Number of Services whose policy fails.")
 	descChoices  = desc("policy_annotations", "Number of Services with the annotation sluice.dev/policy, by state: in_force, not_found (there is no such policy), "+
 		"not_allowed (Services of the namespace may not choose it). Unless it is in force, the policy that it has chosen before stays, or what applies without it.", "state")
-	descLimited      = desc("limited_services", "Number of Services of which something is left out: what exceeds serviceLimits, addresses that may not be endpoints, and annotations that are too long for the plugins that declare them.")
-	descHolding      = desc("panic_hold_services", "Number of Services whose policy holds endpoints that are not ready (panic).")
+	descLimited = desc("limited_services", "Number of Services of which something is left out: what exceeds serviceLimits, addresses that may not be endpoints, and annotations that are too long for the plugins that declare them.")
+	descHolding = desc("panic_hold_services", "Number of Services whose policy holds endpoints that are not ready (panic).")
+	descHints   = desc("topology_hints_ignored_services", "Number of Services with topology hints that are not followed, by reason: endpoint_without_hint, "+
+		"not_for_this_zone (no ready endpoint is hinted for the zone of this node, or for the node), node_without_zone.", "reason")
 	descHeld         = desc("panic_held_endpoints", "Number of endpoints of Service ports that count as ready although they are not (panic).")
 	descConflicts    = desc("conflicting_frontends", "Number of frontends claimed by more than one Service. They belong to the Service that takes precedence by kind of address, then age, then name.")
 	descDegraded     = desc("degraded_frontends", "Number of frontends that the data plane can represent only approximately.")
@@ -152,7 +155,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descServices, descFailing, descChoices, descLimited, descHolding, descHeld, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
+	for _, d := range []*prometheus.Desc{descServices, descFailing, descChoices, descLimited, descHolding, descHeld, descHints, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
 		descDecisions, descDivergence, descShadowed, descServiceDivergence, descFallbacks, descGuard, descSettings, descTexts, descHandles, descRecycled, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
 		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems,
 		descAffinityClients, descAffinityFull, descServiceConnections, descPolicyConnections, descSignalSuccess, descSignalCPU, descSignalEndpoints, descUncounted, descStale, descRequests} {
@@ -199,6 +202,9 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(descLimited, t.Limited)
 	gauge(descHolding, t.Holding)
 	gauge(descHeld, t.Held)
+	gauge(descHints, t.HintsIgnored[service.HintsMissing], "endpoint_without_hint")
+	gauge(descHints, t.HintsIgnored[service.HintsElsewhere], "not_for_this_zone")
+	gauge(descHints, t.HintsIgnored[service.HintsNodeWithoutZone], "node_without_zone")
 	gauge(descSettings, t.OwnSettings, "in_force")
 	gauge(descSettings, t.RefusedSettings, "refused")
 	gauge(descConflicts, t.Conflicts)

@@ -2,9 +2,11 @@ package planner
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/service"
 )
 
 // counters maintains the Totals.
@@ -14,6 +16,7 @@ type counters struct {
 	fallbacks  map[string]*PluginFallback
 	listsDirty bool // totals.Policies and totals.Fallbacks are out of date
 	nodeStatus NodeStatus
+	zoneWarned bool // a Result has warned about hints that this node cannot follow
 	triggers   []Trigger
 }
 
@@ -40,6 +43,7 @@ func (c *counters) add(s *summary, sign int) {
 	count(&t.Holding, s.held > 0)
 	t.Held += sign * s.held
 	count(&t.Choices[s.choice], s.counted && s.choice != ChoiceNone)
+	count(&t.HintsIgnored[s.hints], s.hints != service.HintsFollowed)
 	count(&t.OwnSettings, s.ownSettings)
 	count(&t.RefusedSettings, s.refusedSettings)
 	for i := range s.family {
@@ -89,6 +93,12 @@ func (p *Planner) count(result *Result) {
 	c.totals.Conflicts = p.builder.conflicts
 	if c.listsDirty {
 		c.list()
+	}
+	if n := c.totals.HintsIgnored[service.HintsNodeWithoutZone]; n == 0 {
+		c.zoneWarned = false
+	} else if !c.zoneWarned && result.Remaining == 0 {
+		c.zoneWarned = true
+		result.Warnings = append(result.Warnings, fmt.Sprintf("Node %s: no label topology.kubernetes.io/zone: the topology hints of %d Services are not followed", p.settings.Node, n))
 	}
 	result.Totals, result.NodeStatus = c.totals, c.nodeStatus
 	result.Triggers, c.triggers = c.triggers, nil

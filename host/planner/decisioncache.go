@@ -63,6 +63,7 @@ func (k *decisionCache) unpack(slicesOfService []*model.EndpointSlice) []PortDec
 			e.Addr = k.endpoints[i].addrs.At(j)
 			if s := byAddr[e.Addr.Addr()]; s != nil {
 				e.Node, e.Zone, e.Pod = s.Node, s.Zone, s.Pod
+				e.HasZoneHints, e.HasNodeHints = len(s.ForZones()) > 0, len(s.ForNodes()) > 0
 			}
 			for bit, set := range endpointFlags(e) {
 				*set = k.endpoints[i].flags[j]&(1<<bit) != 0

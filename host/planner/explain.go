@@ -18,10 +18,12 @@ import (
 
 // Explanation explains the weights of a Service's endpoints.
 type Explanation struct {
-	Service  *model.Service
-	Policy   *policy.Policy      // nil: none
-	Revision string              // of the policy; "": not known, or no policy
-	Choice   *policy.ChoiceError // why the annotation of the Service chooses no policy; nil: it does, or there is none
+	Service *model.Service
+	// Node and Zone are those that the plan is for; "": the node has no zone, or is not known.
+	Node, Zone string
+	Policy     *policy.Policy      // nil: none
+	Revision   string              // of the policy; "": not known, or no policy
+	Choice     *policy.ChoiceError // why the annotation of the Service chooses no policy; nil: it does, or there is none
 	// NodeBindings are the bindings with Nodes that match the Service, up to the one that applies; none if the Service has chosen its policy.
 	NodeBindings []policy.NodeBinding
 	Guards       []GuardStatus          // of the policies that apply to it, or would
@@ -53,7 +55,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	if svc == nil || s == nil {
 		return nil, fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)%s", name, p.otherNamespaces(name))
 	}
-	e := &Explanation{Service: svc, Settings: s.settings, Err: s.err}
+	e := &Explanation{Service: svc, Node: p.settings.Node, Zone: p.nodeInfo.Zone, Settings: s.settings, Err: s.err}
 	e.Policy, e.Choice = p.evaluator.Chosen(p.settings.Policies, svc)
 	e.Revision = p.evaluator.Revision(e.Policy)
 	if !chosen(svc, e.Policy, e.Choice) {

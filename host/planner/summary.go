@@ -22,6 +22,7 @@ type summary struct {
 	held                         int // endpoints that count as ready although they are not
 	// heldCluster: held in a cluster pool.
 	heldCluster bool
+	hints       service.HintsIgnored // why topology hints are not followed
 	family      ByFamily[familySummary]
 	policy      PolicyTotals
 	shadow      shadowSummary
@@ -58,6 +59,7 @@ func (b *summaryBuilder) add(svc *model.Service, d *PortDecision) {
 		of.noLocalExternal = of.noLocalExternal || svc.ExternalLocal && service.IsExternal(svc, &p.Spec, p.Family)
 	}
 	if p.UsesCluster {
+		s.hints = max(s.hints, p.Hints.Why)
 		s.countDecision(&d.Cluster)
 	}
 	if p.UsesLocal {

@@ -4,6 +4,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/service"
 )
 
 // ByFamily is a value for each IP family.
@@ -28,11 +29,13 @@ type Totals struct {
 	Choices [ChoiceNotAllowed + 1]int // by Choice; ChoiceNone is not counted
 	// Services whose own settings are in force, and those of which they are not.
 	OwnSettings, RefusedSettings int
-	Conflicts                    int // frontends that a Service wants and another one has
-	Family                       ByFamily[FamilyTotals]
-	Policies                     []PolicyTotals   // sorted by name; read-only
-	Fallbacks                    []PluginFallback // sorted by plugin; read-only
-	Guards                       []GuardTotals    // sorted by policy; read-only
+	// HintsIgnored are the Services with topology hints that are not followed, by the reason.
+	HintsIgnored [service.HintsNodeWithoutZone + 1]int
+	Conflicts    int // frontends that a Service wants and another one has
+	Family       ByFamily[FamilyTotals]
+	Policies     []PolicyTotals   // sorted by name; read-only
+	Fallbacks    []PluginFallback // sorted by plugin; read-only
+	Guards       []GuardTotals    // sorted by policy; read-only
 }
 
 // Choice is what comes of the annotation of a Service that names its policy.

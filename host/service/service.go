@@ -4,6 +4,7 @@ package service
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -37,26 +38,29 @@ type Port struct {
 	HasEligible bool
 	// Topology is which hints apply to the cluster pool.
 	Topology Topology
+	// Hints is why topology hints of the cluster pool are not followed.
+	Hints  IgnoredHints
+	noZone bool // this node has none
 }
 
 // Endpoint is an endpoint of a Service port, merged from its EndpointSlices.
 type Endpoint struct {
-	Addr        netip.AddrPort
-	Node        string
-	Zone        string
-	Pod         string
-	Ready       bool
-	Serving     bool
-	Terminating bool
-	Local       bool // on this node
-	HintedZone  bool // hinted for this node's zone
-	HintedNode  bool // hinted for this node
-	InCluster   bool // chosen for the cluster pool
-	InLocal     bool // chosen for the local pool
-	HeldCluster bool // counts as ready in the cluster pool, see Hold
-	HeldLocal   bool // counts as ready in the local pool
-	forZones    bool // has zone hints
-	forNodes    bool // has node hints
+	Addr         netip.AddrPort
+	Node         string
+	Zone         string
+	Pod          string
+	Ready        bool
+	Serving      bool
+	Terminating  bool
+	Local        bool // on this node
+	HintedZone   bool // hinted for this node's zone
+	HintedNode   bool // hinted for this node
+	InCluster    bool // chosen for the cluster pool
+	InLocal      bool // chosen for the local pool
+	HeldCluster  bool // counts as ready in the cluster pool, see Hold
+	HeldLocal    bool // counts as ready in the local pool
+	HasZoneHints bool // has zone hints
+	HasNodeHints bool // has node hints
 }
 
 // Eligible reports whether the endpoint's conditions allow new connections to it: it is ready, or serving while terminating.
@@ -104,6 +108,7 @@ func SelectEndpointsInto(out *Port, svc *model.Service, p *model.ServicePort, f 
 		Spec:      *p,
 		Family:    f,
 		Endpoints: out.Endpoints[:0],
+		noZone:    node.Zone == "",
 	}
 	external := IsExternal(svc, p, f)
 	out.UsesCluster = !svc.InternalLocal || external
@@ -161,7 +166,7 @@ func (out *Port) merge(endpointSlices []*model.EndpointSlice, node NodeInfo) {
 // preference is a total order of duplicates that differ in conditions, so that the order of slices does not matter.
 func preference(e *Endpoint) (score int) {
 	for _, b := range []bool{!e.Terminating, e.Ready, e.Local, e.Serving,
-		e.HintedZone, e.HintedNode, e.forZones, e.forNodes} {
+		e.HintedZone, e.HintedNode, e.HasZoneHints, e.HasNodeHints} {
 		score *= 2
 		if b {
 			score++
@@ -172,18 +177,18 @@ func preference(e *Endpoint) (score int) {
 
 func newEndpoint(e *model.SliceEndpoint, port uint16, node NodeInfo) Endpoint {
 	return Endpoint{
-		Addr:        netip.AddrPortFrom(e.Addr, port),
-		Node:        e.Node,
-		Zone:        e.Zone,
-		Pod:         e.Pod,
-		Ready:       e.Ready,
-		Serving:     e.Serving,
-		Terminating: e.Terminating,
-		Local:       e.Node != "" && e.Node == node.Node,
-		HintedZone:  node.Zone != "" && slices.Contains(e.ForZones(), node.Zone),
-		HintedNode:  slices.Contains(e.ForNodes(), node.Node),
-		forZones:    len(e.ForZones()) > 0,
-		forNodes:    len(e.ForNodes()) > 0,
+		Addr:         netip.AddrPortFrom(e.Addr, port),
+		Node:         e.Node,
+		Zone:         e.Zone,
+		Pod:          e.Pod,
+		Ready:        e.Ready,
+		Serving:      e.Serving,
+		Terminating:  e.Terminating,
+		Local:        e.Node != "" && e.Node == node.Node,
+		HintedZone:   node.Zone != "" && slices.Contains(e.ForZones(), node.Zone),
+		HintedNode:   slices.Contains(e.ForNodes(), node.Node),
+		HasZoneHints: len(e.ForZones()) > 0,
+		HasNodeHints: len(e.ForNodes()) > 0,
 	}
 }
 
@@ -200,7 +205,10 @@ func (p *Port) Hold(cluster, local []bool) {
 // markChosen chooses the endpoints of the cluster and local pools. Each falls back to terminating endpoints that still serve,
 // independently of the other. Topology applies only to ready endpoints of the cluster pool.
 func (p *Port) markChosen() {
-	p.Topology = topologyFor(p.Endpoints)
+	p.Topology, p.Hints = topologyFor(p.Endpoints)
+	if p.Hints.zones && p.noZone {
+		p.Hints.Why = HintsNodeWithoutZone
+	}
 	var ready, localReady bool
 	for i := range p.Endpoints {
 		e := &p.Endpoints[i]
@@ -230,7 +238,43 @@ func (t Topology) allows(e *Endpoint) bool {
 	return true
 }
 
-func topologyFor(eps []Endpoint) Topology {
+// IgnoredHints is why topology hints are not followed.
+type IgnoredHints struct {
+	Why HintsIgnored
+	// Of the ready endpoints, Without have no hint; with HintsMissing.
+	Ready, Without uint32
+	zones          bool // zone hints are meant, not those for nodes
+}
+
+// HintsIgnored is a reason why topology hints are not followed.
+type HintsIgnored uint8
+
+// The reasons. HintsFollowed is also for endpoints without any hint.
+const (
+	HintsFollowed        HintsIgnored = iota
+	HintsMissing                      // a ready endpoint has no hint
+	HintsElsewhere                    // no ready endpoint is hinted for this zone or node
+	HintsNodeWithoutZone              // this node has no zone
+)
+
+// String returns the reason in words; "": there is none.
+func (h IgnoredHints) String() string {
+	of := "node"
+	if h.zones {
+		of = "zone"
+	}
+	switch h.Why {
+	case HintsMissing:
+		return fmt.Sprintf("%d of %d ready endpoints have no hint for a %s", h.Without, h.Ready, of)
+	case HintsElsewhere:
+		return "no ready endpoint has a hint for the " + of + " of this node"
+	case HintsNodeWithoutZone:
+		return "this node has no zone (label topology.kubernetes.io/zone)"
+	}
+	return ""
+}
+
+func topologyFor(eps []Endpoint) (Topology, IgnoredHints) {
 	ready, withNodeHint, withZoneHint := 0, 0, 0
 	nodeHinted, zoneHinted := false, false
 	for i := range eps {
@@ -239,22 +283,32 @@ func topologyFor(eps []Endpoint) Topology {
 			continue
 		}
 		ready++
-		if e.forNodes {
+		if e.HasNodeHints {
 			withNodeHint++
 			nodeHinted = nodeHinted || e.HintedNode
 		}
-		if e.forZones {
+		if e.HasZoneHints {
 			withZoneHint++
 			zoneHinted = zoneHinted || e.HintedZone
 		}
 	}
 	switch {
 	case ready > 0 && withNodeHint == ready && nodeHinted:
-		return SameNode
+		return SameNode, IgnoredHints{}
 	case ready > 0 && withZoneHint == ready && zoneHinted:
-		return SameZone
+		return SameZone, IgnoredHints{}
+	case withNodeHint+withZoneHint == 0:
+		return NoTopology, IgnoredHints{}
 	}
-	return NoTopology
+	ignored := IgnoredHints{Why: HintsElsewhere, Ready: uint32(ready), zones: withZoneHint > 0}
+	with := withNodeHint
+	if ignored.zones {
+		with = withZoneHint
+	}
+	if with < ready {
+		ignored.Why, ignored.Without = HintsMissing, uint32(ready-with)
+	}
+	return NoTopology, ignored
 }
 
 // Explain returns a human-readable reason why an endpoint is or is not in the pools.
@@ -275,6 +329,9 @@ func (p *Port) Explain(e *Endpoint) string {
 		return "ready, but hinted elsewhere (" + p.Topology.String() + ")"
 	case p.UsesCluster && p.Topology != NoTopology:
 		return "ready, hinted here (" + p.Topology.String() + ")"
+	case p.UsesCluster && p.Hints.Why == HintsMissing && p.Hints.zones && !e.HasZoneHints,
+		p.UsesCluster && p.Hints.Why == HintsMissing && !p.Hints.zones && !e.HasNodeHints:
+		return "ready, without a hint"
 	case !p.UsesCluster && !e.Local:
 		return "ready, but not on this node (traffic policy Local)"
 	}

@@ -84,9 +84,9 @@ func oracle(p *Port, svc *model.Service) (cluster, local []netip.AddrPort) {
 		eps := ready
 		node := where(func(e Endpoint) bool { return e.Ready && e.HintedNode })
 		zone := where(func(e Endpoint) bool { return e.Ready && e.HintedZone })
-		if len(node) > 0 && len(where(func(e Endpoint) bool { return e.Ready && !e.forNodes })) == 0 {
+		if len(node) > 0 && len(where(func(e Endpoint) bool { return e.Ready && !e.HasNodeHints })) == 0 {
 			eps = node
-		} else if len(zone) > 0 && len(where(func(e Endpoint) bool { return e.Ready && !e.forZones })) == 0 {
+		} else if len(zone) > 0 && len(where(func(e Endpoint) bool { return e.Ready && !e.HasZoneHints })) == 0 {
 			eps = zone
 		}
 		if len(ready) == 0 {
@@ -195,5 +195,35 @@ func TestExternalTrafficPolicyRequiresExternalAddress(t *testing.T) {
 	p := SelectEndpoints(svc, &svc.Ports[0], model.IPv4, nil, NodeInfo{Node: "n1"})
 	if p.UsesLocal || !p.UsesCluster {
 		t.Fatalf("uses local %v, cluster %v", p.UsesLocal, p.UsesCluster)
+	}
+}
+
+func TestIgnoredHintsSayWhy(t *testing.T) {
+	at := func(ip, zone string) model.SliceEndpoint {
+		e := ep(ip, "n1", true, true, false)
+		if zone != "" {
+			e.Hints = &model.Hints{Zones: []string{zone}}
+		}
+		return e
+	}
+	for _, c := range []struct {
+		zone, hint1, hint2 string
+		why                HintsIgnored
+		text               string
+	}{
+		{"a", "", "", HintsFollowed, ""},
+		{"", "", "", HintsFollowed, ""},
+		{"a", "a", "b", HintsFollowed, ""},
+		{"a", "a", "", HintsMissing, "1 of 2 ready endpoints have no hint for a zone"},
+		{"c", "a", "b", HintsElsewhere, "no ready endpoint has a hint for the zone of this node"},
+		{"", "a", "b", HintsNodeWithoutZone, "this node has no zone (label topology.kubernetes.io/zone)"},
+	} {
+		p := port(t, model.Service{}, NodeInfo{Node: "n1", Zone: c.zone}, at("10.0.0.1", c.hint1), at("10.0.0.2", c.hint2))
+		if p.Hints.Why != c.why || p.Hints.String() != c.text {
+			t.Errorf("%+v: %d %q", c, p.Hints.Why, p.Hints)
+		}
+		if got, want := p.Explain(&p.Endpoints[1]) == "ready, without a hint", c.why == HintsMissing; got != want {
+			t.Errorf("%+v: %s", c, p.Explain(&p.Endpoints[1]))
+		}
 	}
 }

@@ -17,9 +17,12 @@ import (
 
 // Explanation is the output of `sluice explain -o json`.
 type Explanation struct {
-	Service string   `json:"service"`
-	Policy  string   `json:"policy,omitempty"`
-	Plugins []string `json:"plugins,omitempty"`
+	Service string `json:"service"`
+	// NodeName and Zone are those of the node that the plan is for; without a zone it follows no hints for zones.
+	NodeName string   `json:"nodeName"`
+	Zone     string   `json:"zone,omitempty"`
+	Policy   string   `json:"policy,omitempty"`
+	Plugins  []string `json:"plugins,omitempty"`
 	// Revision identifies what the policy answers with; "": not known, because a plugin is not loaded, or no policy.
 	Revision string `json:"revision,omitempty"`
 	// Annotation is that of the Service that names its policy; nil: none.
@@ -92,18 +95,20 @@ type PluginSettings struct {
 // Pool is the endpoints of a Service port in one family, for traffic from the cluster or for traffic that must stay on the
 // node.
 type Pool struct {
-	Port      string      `json:"port"`
-	Number    uint16      `json:"number"`
-	Protocol  string      `json:"protocol"`
-	Family    string      `json:"family"`
-	Pool      string      `json:"pool"` // cluster or local
-	Topology  string      `json:"topology"`
-	DecidedBy string      `json:"decidedBy"`
-	Pending   *Pending    `json:"pending,omitempty"`
-	Shadow    *PoolShadow `json:"shadow,omitempty"`
-	Panic     *Panic      `json:"panic,omitempty"` // of a policy with panic
-	Endpoints []Endpoint  `json:"endpoints"`
-	Inputs    []Input     `json:"inputs,omitempty"` // of each plugin that has answered, then of those of the shadow
+	Port     string `json:"port"`
+	Number   uint16 `json:"number"`
+	Protocol string `json:"protocol"`
+	Family   string `json:"family"`
+	Pool     string `json:"pool"` // cluster or local
+	Topology string `json:"topology"`
+	// HintsIgnored is why topology hints of the endpoints are not followed; "": they are, or there are none.
+	HintsIgnored string      `json:"hintsIgnored,omitempty"`
+	DecidedBy    string      `json:"decidedBy"`
+	Pending      *Pending    `json:"pending,omitempty"`
+	Shadow       *PoolShadow `json:"shadow,omitempty"`
+	Panic        *Panic      `json:"panic,omitempty"` // of a policy with panic
+	Endpoints    []Endpoint  `json:"endpoints"`
+	Inputs       []Input     `json:"inputs,omitempty"` // of each plugin that has answered, then of those of the shadow
 }
 
 // Pending is the plugin call that a decision waits for.
@@ -171,7 +176,7 @@ type KernelShare struct {
 
 // NewExplanation converts the planner's explanation. wallTime converts a time of the planner, in Unix milliseconds, to wall time.
 func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Explanation {
-	x := &Explanation{Service: e.Service.Name.String(), Frontends: []string{}, Pools: []Pool{}}
+	x := &Explanation{Service: e.Service.Name.String(), NodeName: e.Node, Zone: e.Zone, Frontends: []string{}, Pools: []Pool{}}
 	if e.Policy != nil {
 		x.Policy, x.Shadow = e.Policy.Name, newShadow(e.Policy, &e.Shadow)
 		for _, s := range e.Policy.Steps {
@@ -271,6 +276,9 @@ func newPool(p *service.Port, d *policy.Decision, pool uint8, of *policy.Policy,
 	out.Pending, out.Shadow = newPending(d.Pending, wallTime), newPoolShadow(d.Shadow, wallTime)
 	if h := d.Hold; h != nil && of != nil {
 		out.Panic = &Panic{h.Panicking, h.Ready, h.Total, h.Held, of.Panic.Below, of.Panic.Hold.String(), h.Counted}
+	}
+	if pool == abi.PoolCluster {
+		out.HintsIgnored = p.Hints.String()
 	}
 	weights := totalOf(d.Weights)
 	for i := range p.Endpoints {
