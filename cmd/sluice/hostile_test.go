@@ -188,7 +188,7 @@ func FuzzPrinters(f *testing.F) {
 			flow := plan.Flow{From: netip.IPv6Loopback(), To: netip.AddrPortFrom(netip.IPv6Loopback(), 1)}
 			err := errors.Join(
 				printExplanation(&out, x, s+"."),
-				printTrace(&out, &traced{Verdict: "DNAT", Service: s + ".", Why: s, Endpoints: []tracedEndpoint{{Address: "::1"}}}, flow),
+				printTrace(&out, &state.Traced{Verdict: "DNAT", Service: s + ".", Why: s, Endpoints: []state.TracedEndpoint{{Address: "::1"}}}, flow),
 				printFindings(&out, []probe.Finding{{Group: s + ".", Name: s, Found: s + ".", Impact: s + ".", Remedy: s + "."}}),
 			)
 			printRemoved(&out, []string{s}, nil)

@@ -117,7 +117,7 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 	if in.source != "" && lacksPods(cluster, needs(cluster.Nodes[cfg.HostnameOverride])) {
 		warn("source directory " + in.source + ": no Pod: the labels, annotations and CPU requests that plugins declare are absent")
 	}
-	if text := in.missingNode(cfg.HostnameOverride, cluster); text != "" && in.source != "" && in.node != "" {
+	if text := in.missingNode(cfg.HostnameOverride, cluster); text != "" && in.node != "" {
 		return nil, nil, usageError{errors.New(text)}
 	} else if text != "" {
 		warn(text)

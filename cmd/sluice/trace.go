@@ -2,61 +2,68 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 type traceFlags struct {
 	inputFlags
 	locals []string
-	flow   traceFlow
+	flow   state.FlowQuery
 	flows  string
 	output string
-}
-
-// traceFlow is a line of a flows file.
-type traceFlow struct {
-	From      string `json:"from"`
-	To        string `json:"to"`
-	Protocol  string `json:"protocol"`
-	Interface string `json:"interface"`
+	socket string
+	fail   bool
+	failed int // flows that are rejected or dropped
 }
 
 func newTraceCommand() *cobra.Command {
 	var f traceFlags
 	cmd := &cobra.Command{
-		Use:   "trace --from IP --to IP:PORT",
+		Use:   "trace --from ADDRESS|POD --to ADDRESS:PORT|SERVICE[:PORT]",
 		Short: "Show what happens to a new connection, and why",
 		Long: `Prints what happens to a new connection under the plan: DNAT with the endpoints that it may reach, REJECT, DROP, or NONE
-if it is not to a Service. Needs neither root nor a kernel, and sends nothing.
+if it is not to a Service. Sends nothing.
+
+It asks the sluice that is running on this node, with its configuration. With --kubeconfig, --server, --source or --config,
+it reads the cluster state and plans by itself, which needs neither root nor a kernel.
+
+Pods and Services are named NAME or NAMESPACE/NAME. The address of a Pod is that in EndpointSlices; of others, use the address.
 
 With --flows, each line of the file is a JSON object, {"from":"10.0.0.2","to":"10.96.0.10:80","protocol":"TCP"}, and
 the results are printed in the same order. It stops at the first invalid line.`,
-		Example: `  sluice trace --source examples/boutique/manifests --node node-a1 --from 10.244.1.2 --to 10.96.10.2:3550
-  sluice trace --source manifests --node a1 --flows flows.jsonl -o json`,
+		Example: `  sluice trace -n shop --from cart-0 --to catalog:grpc
+  sluice trace --source examples/boutique/manifests --node node-a1 --from 10.244.1.2 --to 10.96.10.2:3550
+  sluice trace --source manifests --node a1 --flows flows.jsonl -o json --fail`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	f.register(cmd)
 	cmd.Flags().StringArrayVar(&f.locals, "local-address", nil, "address of this node in addition to those of its Node object; may be repeated")
-	cmd.Flags().StringVar(&f.flow.From, "from", "", "source address of the connection")
-	cmd.Flags().StringVar(&f.flow.To, "to", "", "destination address and port; IPv6 as [ADDRESS]:PORT")
-	cmd.Flags().StringVar(&f.flow.Protocol, "protocol", "TCP", "TCP, UDP or SCTP")
+	cmd.Flags().StringVar(&f.flow.From, "from", "", "source of the connection: an address, or a Pod")
+	cmd.Flags().StringVar(&f.flow.To, "to", "", "destination: address and port, IPv6 as [ADDRESS]:PORT, or a Service with an optional port (name or number)")
+	cmd.Flags().StringVar(&f.flow.Protocol, "protocol", "", "TCP, UDP or SCTP (default: that of the port of the Service, else TCP)")
 	cmd.Flags().StringVar(&f.flow.Interface, "interface", "", "interface of this node that it arrives on, if detectLocalMode detects Pods by interface")
+	cmd.Flags().StringVarP(&f.flow.Namespace, "namespace", "n", "default", "namespace of names without one")
 	cmd.Flags().StringVar(&f.flows, "flows", "", "file with one flow per line, as JSON; - for standard input")
+	cmd.Flags().BoolVar(&f.fail, "fail", false, "exit with code 3 if a connection is rejected or dropped")
 	cmd.Flags().StringVarP(&f.output, "output", "o", "text", "text, or json: one object per line")
+	registerSocket(cmd, &f.socket)
 	return cmd
 }
+
+// traceOne returns what happens to a connection.
+type traceOne func(state.FlowQuery) (*state.Traced, plan.Flow, error)
 
 func (f *traceFlags) run(cmd *cobra.Command) (err error) {
 	if err := checkOutput(f.output, "text", "json"); err != nil {
@@ -67,14 +74,13 @@ func (f *traceFlags) run(cmd *cobra.Command) (err error) {
 			return usageError{fmt.Errorf("--flows and --%s are mutually exclusive", name)}
 		}
 	}
-	var single plan.Flow
 	if f.flows == "" {
-		if single, err = f.flow.parse("--"); err != nil {
+		if err := f.flow.Check("--"); err != nil {
 			return usageError{err}
 		}
 	}
 	for _, s := range f.locals {
-		a, err := parseIP(s)
+		a, err := state.ParseIP(s)
 		if err != nil {
 			return usageError{fmt.Errorf("--local-address: %w", err)}
 		}
@@ -89,29 +95,93 @@ func (f *traceFlags) run(cmd *cobra.Command) (err error) {
 		defer file.Close()
 		in = file
 	}
-	pl, closePlugins, err := f.planOnce(cmd.Context())
+	one, end, err := f.tracer(cmd.Context())
 	if err != nil {
 		return err
 	}
-	defer closePlugins()
-	t := newTracer(pl)
-	out := bufio.NewWriter(cmd.OutOrStdout())
+	defer end()
+	if err := f.traceAll(in, cmd.OutOrStdout(), one); err != nil {
+		return err
+	}
+	if f.fail && f.failed > 0 {
+		return stateError{fmt.Errorf("--fail: %d of the connections are rejected or dropped", f.failed)}
+	}
+	return nil
+}
+
+// tracer returns how a connection is traced: by the sluice that runs, or by a plan of the cluster state that the flags name.
+func (f *traceFlags) tracer(ctx context.Context) (_ traceOne, end func(), err error) {
+	prefix := "--"
+	if f.flows != "" {
+		prefix = ""
+	}
+	if f.hasSource() || f.config != "" {
+		pl, end, err := f.planOnce(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		if f.config == "" {
+			warn("this is a plan with the default configuration, not that of a running sluice; set --config")
+		}
+		t := state.NewTracer(pl)
+		return func(q state.FlowQuery) (*state.Traced, plan.Flow, error) {
+			flow, err := q.Resolve(prefix, pl)
+			if err != nil {
+				return nil, flow, err
+			}
+			x := t.Trace(flow)
+			return &x, flow, nil
+		}, end, nil
+	}
+	if f.mode != "" || len(f.locals) > 0 {
+		return nil, nil, usageError{errors.New("--mode and --local-address need --config, or a source of cluster state: the sluice that runs has its own")}
+	}
+	if f.node != "" {
+		s, err := state.ReadStatus(ctx, f.socket)
+		if err != nil {
+			return nil, nil, traceDown(err)
+		}
+		if s.Node != f.node {
+			return nil, nil, usageError{fmt.Errorf("--node %s: the sluice that runs here is that of Node %s; set --kubeconfig or --source to plan for another Node", f.node, s.Node)}
+		}
+	}
+	return func(q state.FlowQuery) (*state.Traced, plan.Flow, error) {
+		x, err := state.ReadTrace(ctx, f.socket, &q)
+		if err != nil {
+			return nil, plan.Flow{}, traceDown(err)
+		}
+		resolved := state.FlowQuery{From: x.Flow.From, To: x.Flow.To, Protocol: x.Flow.Protocol}
+		flow, err := resolved.Resolve(prefix, nil)
+		return x, flow, err
+	}, func() {}, nil
+}
+
+// traceDown adds what to do to the error of a request, if no sluice answers.
+func traceDown(err error) error {
+	if errors.As(err, new(*state.NotRunningError)) {
+		return fmt.Errorf("%w; set --socket, or set --kubeconfig FILE or --source PATH, and --config, to plan without it", err)
+	}
+	return err
+}
+
+func (f *traceFlags) traceAll(in io.Reader, to io.Writer, one traceOne) (err error) {
+	out := bufio.NewWriter(to)
 	defer func() {
 		if ferr := out.Flush(); err == nil && ferr != nil {
 			err = fmt.Errorf("write results: %w", ferr)
 		}
 	}()
 	if f.flows == "" {
-		return f.print(out, t, single)
+		return f.print(out, one, f.flow)
 	}
 	first := true
-	return readFlows(in, f.flows, func(flow plan.Flow) error {
+	return readFlows(in, f.flows, func(q state.FlowQuery) error {
 		if !first && f.output == "text" {
 			fmt.Fprintln(out)
 		}
 		first = false
-		if err := f.print(out, t, flow); err != nil {
-			return fmt.Errorf("write results: %w", err)
+		if err := f.print(out, one, q); err != nil {
+			return err
 		}
 		if f.flows == "-" {
 			return out.Flush() // the writer may wait for the result before it sends the next flow
@@ -120,21 +190,32 @@ func (f *traceFlags) run(cmd *cobra.Command) (err error) {
 	})
 }
 
-func (f *traceFlags) print(w io.Writer, t *tracer, flow plan.Flow) error {
-	a := t.trace(flow)
+func (f *traceFlags) print(w io.Writer, one traceOne, q state.FlowQuery) error {
+	x, flow, err := one(q)
+	if err != nil {
+		return err
+	}
+	if x.Verdict == "REJECT" || x.Verdict == "DROP" {
+		f.failed++
+	}
 	if f.output == "json" {
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
-		return enc.Encode(a)
+		err = enc.Encode(x)
+	} else {
+		err = printTrace(w, x, flow)
 	}
-	return printTrace(w, &a, flow)
+	if err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	return nil
 }
 
 // maxFlowLine bounds a line of a flows file.
 const maxFlowLine = 64 << 10
 
 // readFlows calls each for every flow, one JSON object per line; it skips empty lines. Errors name the file and line.
-func readFlows(r io.Reader, name string, each func(plan.Flow) error) error {
+func readFlows(r io.Reader, name string, each func(state.FlowQuery) error) error {
 	if name == "-" {
 		name = "standard input"
 	}
@@ -160,10 +241,10 @@ func readFlows(r io.Reader, name string, each func(plan.Flow) error) error {
 	return nil
 }
 
-func parseFlowLine(line string) (plan.Flow, error) {
+func parseFlowLine(line string) (state.FlowQuery, error) {
 	dec := json.NewDecoder(strings.NewReader(line))
 	dec.DisallowUnknownFields()
-	f := &traceFlow{Protocol: "TCP"}
+	f := &state.FlowQuery{}
 	if err := dec.Decode(&f); err != nil {
 		var mismatch *json.UnmarshalTypeError
 		switch {
@@ -174,63 +255,13 @@ func parseFlowLine(line string) (plan.Flow, error) {
 		case errors.As(err, &mismatch):
 			err = fmt.Errorf("must be a JSON object, not a %s", mismatch.Value)
 		}
-		return plan.Flow{}, err
+		return state.FlowQuery{}, err
 	}
 	if f == nil {
-		return plan.Flow{}, errors.New("null is not a flow")
+		return state.FlowQuery{}, errors.New("null is not a flow")
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return plan.Flow{}, errors.New("more than one JSON object on a line")
+		return state.FlowQuery{}, errors.New("more than one JSON object on a line")
 	}
-	return f.parse("")
-}
-
-// parse validates a flow; errors name its fields with the prefix.
-func (f *traceFlow) parse(prefix string) (plan.Flow, error) {
-	invalid := func(field string, err error) (plan.Flow, error) {
-		return plan.Flow{}, fmt.Errorf("%s%s: %w", prefix, field, err)
-	}
-	if f.From == "" {
-		return invalid("from", errors.New("required: an IP address"))
-	}
-	if f.To == "" {
-		return invalid("to", errors.New("required: an IP address and a port"))
-	}
-	from, err := parseIP(f.From)
-	if err != nil {
-		return invalid("from", err)
-	}
-	to, err := netip.ParseAddrPort(f.To)
-	if err != nil {
-		return invalid("to", fmt.Errorf("%q is not ADDRESS:PORT, or [ADDRESS]:PORT for IPv6", f.To))
-	}
-	addr, err := parseIP(to.Addr().String())
-	if err == nil && to.Port() == 0 {
-		err = fmt.Errorf("%q: port 0", f.To)
-	}
-	if err == nil && model.FamilyOf(addr) != model.FamilyOf(from) {
-		err = fmt.Errorf("%q is not of the same IP family as %s", f.To, from)
-	}
-	if err != nil {
-		return invalid("to", err)
-	}
-	proto, ok := model.ParseProtocol(strings.ToUpper(f.Protocol))
-	if !ok {
-		return invalid("protocol", fmt.Errorf("%q is not TCP, UDP or SCTP", f.Protocol))
-	}
-	return plan.Flow{From: from, Interface: f.Interface, To: netip.AddrPortFrom(addr, to.Port()), Protocol: proto}, nil
-}
-
-// parseIP parses the address of a packet.
-func parseIP(s string) (netip.Addr, error) {
-	a, err := netip.ParseAddr(s)
-	switch {
-	case err != nil:
-		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
-	case a.Zone() != "":
-		return netip.Addr{}, fmt.Errorf("%q: must not have a zone", s)
-	case a.IsUnspecified():
-		return netip.Addr{}, fmt.Errorf("%q is the unspecified address", s)
-	}
-	return a.Unmap(), nil
+	return *f, f.Check("")
 }

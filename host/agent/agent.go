@@ -151,7 +151,7 @@ func (a *Agent) runLoop(ctx context.Context) error {
 	defer fail(nil) // ends the tasks in the background
 	a.build(running)
 	stopSocket, err := state.Serve(a.opts.Socket, state.Agent{
-		Engine: a.engine, Node: a.nodeState, Status: a.report, Connections: a.openConnections,
+		Engine: a.engine, NodeName: a.opts.Config.HostnameOverride, Node: a.nodeState, Status: a.report, Connections: a.openConnections,
 	}, a.log)
 	if err != nil {
 		return err

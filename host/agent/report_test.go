@@ -72,3 +72,38 @@ func TestStatusAndDrainsOfARunningAgent(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestTraceAsksTheRunningAgentByNames: a Pod that EndpointSlices name, and a Service with its only port.
+func TestTraceAsksTheRunningAgentByNames(t *testing.T) {
+	r := newRig(t, noServers)
+	r.write("manifests/a.yaml", manifests)
+	r.write("manifests/b.yaml", sliceOfWeb)
+	stop := r.run()
+	waitFor(t, func() bool {
+		s, err := state.ReadStatus(t.Context(), r.opts.Socket)
+		return err == nil && s.Synced != nil
+	})
+	x, err := state.ReadTrace(t.Context(), r.opts.Socket, &state.FlowQuery{From: "web-b", To: "web", Namespace: "shop"})
+	if err != nil || x.Verdict != "DNAT" || len(x.Endpoints) != 1 || x.Endpoints[0].Address != "10.244.0.1:8080" || x.Node != "n0" || x.Configuration == "" {
+		t.Fatalf("%+v, %v", x, err)
+	}
+	if want := (state.TracedFlow{From: "10.244.0.2", To: "10.96.0.1:80", Protocol: "TCP"}); *x.Flow != want {
+		t.Errorf("%+v, want %+v", *x.Flow, want)
+	}
+	for _, c := range []struct{ from, to, protocol, want string }{
+		{"shop/nobody", "web", "", "from: Pod shop/nobody: its address is not known: no EndpointSlice names it; use its IP address"},
+		{"web-a", "wbe", "", "to: Service shop/wbe: not found"},
+		{"web-a", "web:443", "", "to: Service shop/web: no port 443; it has 80/TCP"},
+		{"web-a", "web:80", "udp", "to: Service shop/web: no port 80/udp; it has 80/TCP"},
+		{"2001:db8::1", "web", "", "to: Service shop/web: has no ClusterIP of the IP family of 2001:db8::1"},
+		{"web-a", "[2001:db8::1]:80", "", `to: "[2001:db8::1]:80" is not of the same IP family as 10.244.0.1`},
+		{"fe80::1%eth0", "10.96.0.1:80", "", "must not have a zone"},
+	} {
+		if _, err := state.ReadTrace(t.Context(), r.opts.Socket, &state.FlowQuery{From: c.from, To: c.to, Protocol: c.protocol, Namespace: "shop"}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s to %s: %v, want %s", c.from, c.to, err, c.want)
+		}
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}

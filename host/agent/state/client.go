@@ -43,6 +43,12 @@ func ReadDrains(ctx context.Context, socket string) (*Drains, error) {
 	return get[Drains](ctx, socket, "/drains")
 }
 
+// ReadTrace asks the agent that runs on this node what happens to a connection.
+func ReadTrace(ctx context.Context, socket string, q *FlowQuery) (*Traced, error) {
+	v := url.Values{"from": {q.From}, "to": {q.To}, "protocol": {q.Protocol}, "interface": {q.Interface}, "namespace": {q.Namespace}}
+	return get[Traced](ctx, socket, "/trace?"+v.Encode())
+}
+
 // NotRunningError is the error of a request if no agent listens on the socket.
 type NotRunningError struct {
 	Socket string

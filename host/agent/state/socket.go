@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/httpserve"
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/safefile"
@@ -30,8 +31,9 @@ const maxConns = 16
 
 // Agent is what the state of an agent is read from.
 type Agent struct {
-	Engine *engine.Engine
-	Node   func() *Node
+	Engine   *engine.Engine
+	NodeName string
+	Node     func() *Node
 	// Status returns the state of the agent; it returns early when the context ends.
 	Status func(context.Context) *Status
 	// Connections counts open connections. Calls are one at a time, and not often.
@@ -106,6 +108,7 @@ func handler(a Agent) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /explain", a.explain)
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { answer(w, a.Status(r.Context())) })
+	mux.HandleFunc("GET /trace", a.trace)
 	counter := pacedCounter{count: a.Connections}
 	mux.HandleFunc("GET /drains", func(w http.ResponseWriter, r *http.Request) {
 		x, err := readDrains(r.Context(), a.Engine)
@@ -113,7 +116,7 @@ func handler(a Agent) http.Handler {
 			fail(w, err, http.StatusServiceUnavailable)
 			return
 		}
-		x.Node = a.Status(r.Context()).Node
+		x.Node = a.NodeName
 		x.addConnections(r.Context(), counter.Count)
 		answer(w, x)
 	})
@@ -153,4 +156,29 @@ func (a *Agent) explain(w http.ResponseWriter, r *http.Request) {
 	}
 	x.Node = a.Node()
 	answer(w, x)
+}
+
+func (a *Agent) trace(w http.ResponseWriter, r *http.Request) {
+	v := r.URL.Query()
+	q := FlowQuery{From: v.Get("from"), To: v.Get("to"), Protocol: v.Get("protocol"), Interface: v.Get("interface"), Namespace: v.Get("namespace")}
+	var x Traced
+	var err error
+	if doErr := a.Engine.Do(r.Context(), func(p *planner.Planner) {
+		var flow plan.Flow
+		if !p.Synced() {
+			err = errors.New("the cluster has not been read yet")
+		} else if flow, err = q.Resolve("", p); err == nil {
+			x = Trace(p, flow)
+			x.Flow = &TracedFlow{flow.From.String(), flow.To.String(), flow.Protocol.String()}
+		}
+	}); doErr != nil {
+		fail(w, doErr, http.StatusServiceUnavailable)
+		return
+	}
+	if err != nil {
+		fail(w, err, http.StatusBadRequest)
+		return
+	}
+	x.Node, x.Configuration = a.NodeName, a.Node().Configuration.Hash
+	answer(w, &x)
 }
