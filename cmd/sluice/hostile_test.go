@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
@@ -162,7 +163,7 @@ func TestLogsEscapeHostileNames(t *testing.T) {
 		var out bytes.Buffer
 		cfg := config.Default()
 		cfg.Logging.Format = format
-		log := newLogger(printable.NewWriter(&out), cfg, 0)
+		log := newLogger(printable.NewWriter(&out), cfg, &agent.Logs{})
 		//nolint:sloglint // hostile keys
 		log.With(hostile, hostile).WithGroup(hostile).Error(hostile, "err", errors.New(hostile), "service", model.Name{Namespace: hostile, Name: hostile},
 			"list", []string{hostile}, "bytes", "\xff\xfe"+hostile, "group", slog.GroupValue(slog.String(hostile, hostile)))

@@ -52,7 +52,8 @@ func (f *runFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	log := newLogger(stderr, cfg, f.verbosity)
+	logs := &agent.Logs{Verbosity: f.verbosity}
+	log := newLogger(stderr, cfg, logs)
 	if f.initOnly {
 		return agent.InitHost(cfg, log)
 	}
@@ -76,6 +77,6 @@ func (f *runFlags) run(ctx context.Context) error {
 		Config: cfg, ConfigFile: f.config, Reload: f.load,
 		Client: client, Manifests: f.source,
 		Socket: f.socket, Checkpoint: f.checkpoint,
-		Once: f.once, RemoveKubeProxy: f.kubeProxy, Version: buildVersion(), PluginCompiler: compileCommand, Log: log,
+		Once: f.once, RemoveKubeProxy: f.kubeProxy, Version: buildVersion(), PluginCompiler: compileCommand, Log: log, Logs: logs,
 	}).Run(ctx)
 }

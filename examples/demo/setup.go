@@ -148,7 +148,7 @@ const logFile = "sluice.log"
 
 func (d *demo) run() (err error) {
 	d.sluice, err = lab.StartSluice(d.net.Node, d.paths.sluice, d.path("sluice.sock"), d.path(logFile),
-		"--checkpoint", d.path("checkpoint.json"), "--source", d.path("manifests"), "--config", d.path("sluice.yaml"), "--node", node)
+		"--checkpoint", d.path("checkpoint.json"), "-v", "1", "--source", d.path("manifests"), "--config", d.path("sluice.yaml"), "--node", node)
 	return err
 }
 

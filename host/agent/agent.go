@@ -40,6 +40,7 @@ type Options struct {
 	Version         string          // of sluice
 	PluginCompiler  []string        // see wasm.Options.Compiler
 	Log             *slog.Logger
+	Logs            *Logs // of Log: its level can be set; nil: it cannot
 }
 
 // Agent is the Service proxy of one node.
@@ -151,7 +152,7 @@ func (a *Agent) runLoop(ctx context.Context) error {
 	defer fail(nil) // ends the tasks in the background
 	a.build(running)
 	stopSocket, err := state.Serve(a.opts.Socket, state.Agent{
-		Engine: a.engine, NodeName: a.opts.Config.HostnameOverride, Node: a.nodeState, Status: a.report, Connections: a.openConnections,
+		Engine: a.engine, NodeName: a.opts.Config.HostnameOverride, Node: a.nodeState, Status: a.report, Connections: a.openConnections, SetLogLevel: a.setLogLevel, LogTail: a.logTail,
 	}, a.log)
 	if err != nil {
 		return err

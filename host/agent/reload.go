@@ -53,6 +53,9 @@ func (a *Agent) reload(ctx context.Context) error {
 	next, switchErr := a.switchBackend(ctx, current, next)
 	a.config.Store(next)
 	a.pluginsReady()
+	if a.opts.Logs != nil && next.Logging.Verbosity != current.Logging.Verbosity {
+		a.opts.Logs.Configure(next)
+	}
 	a.setNeeds(a.source, next)
 	var applyErr error
 	if !next.Equal(current) {
@@ -69,22 +72,29 @@ func (a *Agent) reload(ctx context.Context) error {
 	return errors.Join(configErr, err, applyErr)
 }
 
-// readConfig reads the configuration again. It returns the current one if the new one is invalid or needs a restart, and
-// logs each reason once.
+// readConfig reads the configuration again. It returns the current one if the new one is invalid, and the new one without the fields that
+// need a restart; it logs each reason once.
 func (a *Agent) readConfig(current *config.Config) (*config.Config, error) {
 	if a.opts.Reload == nil {
 		return current, nil
 	}
 	next, err := a.opts.Reload()
 	if err == nil {
-		err = next.CheckReload(current)
+		next, err = next.WithFixed(current)
 	}
 	if err == nil {
 		a.lastReloadError = ""
 		return next, nil
 	}
-	if err.Error() != a.lastReloadError {
-		a.lastReloadError = err.Error()
+	logged := err.Error() == a.lastReloadError
+	a.lastReloadError = err.Error()
+	if errors.As(err, new(*config.RestartError)) {
+		if !logged {
+			a.log.Error("fields of the configuration need a restart; the others are in force", "err", err)
+		}
+		return next, err
+	}
+	if !logged {
 		a.log.Error("configuration rejected; the previous one stays active", "err", err)
 	}
 	return current, err

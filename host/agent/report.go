@@ -2,8 +2,11 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -99,6 +102,9 @@ func (a *Agent) report(ctx context.Context) *state.Status {
 	a.status.mu.Unlock()
 	s.Configuration.Loaded = &loaded
 	s.API = a.apiContact()
+	if a.opts.Logs != nil {
+		s.LogLevel = strings.ToLower(a.opts.Logs.level.Level().String())
+	}
 	a.assessServices(ctx, s, &totals)
 	s.Assess()
 	return s
@@ -215,4 +221,22 @@ func (a *Agent) openConnections(ctx context.Context, count map[model.EndpointKey
 		}
 	}
 	return nil
+}
+
+// setLogLevel sets the level of the log, for the state socket.
+func (a *Agent) setLogLevel(level slog.Level) error {
+	if a.opts.Logs == nil {
+		return errors.New("the level of this log cannot be set")
+	}
+	a.log.Info("log level set over the state socket", "level", level)
+	a.opts.Logs.SetLevel(level)
+	return nil
+}
+
+// logTail returns the last lines of the log, for the state socket.
+func (a *Agent) logTail() []byte {
+	if a.opts.Logs == nil {
+		return nil
+	}
+	return a.opts.Logs.Tail()
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -73,8 +74,14 @@ func (a *Agent) configurationEvent() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
-		a.nodeEvent(true, kube.ReasonConfigurationRejected, "configuration rejected; the previous one, hash "+s.hash+", stays in force: "+s.err.Error())
+		a.nodeEvent(true, kube.ReasonConfigurationRejected, state.ConfigurationProblem(s.hash, "", s.err.Error(), needsRestart(s.err)))
 	}
+}
+
+// needsRestart reports whether only fields that need a restart are not in force.
+func needsRestart(err error) bool {
+	var restart *config.RestartError
+	return errors.As(err, &restart) && err.Error() == restart.Error()
 }
 
 // pluginsLoaded records what has come of loading the plugins.
@@ -155,7 +162,7 @@ func (a *Agent) nodeState() *state.Node {
 	defer s.mu.Unlock()
 	if s.err != nil {
 		at := s.since.UTC()
-		out.Configuration.Error, out.Configuration.Since = s.err.Error(), &at
+		out.Configuration.Error, out.Configuration.Since, out.Configuration.NeedsRestart = s.err.Error(), &at, needsRestart(s.err)
 	}
 	return out
 }

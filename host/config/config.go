@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/policy"
@@ -215,27 +216,45 @@ func (c *Config) SettingsOf(plugin string) []PluginSettings {
 // Equal reports whether two configurations are equal.
 func (c *Config) Equal(d *Config) bool { return reflect.DeepEqual(c, d) }
 
+// RestartError names fields whose change requires a restart. The other fields of the configuration can be in force.
+type RestartError struct{ Fields []string }
+
+// Error implements error.
+func (e *RestartError) Error() string { return strings.Join(e.Fields, "\n") }
+
 // CheckReload returns an error if c cannot replace old without a restart. The error names each field that needs one.
 func (c *Config) CheckReload(old *Config) error {
-	var errs []error
-	fixed := func(field string, value, oldValue any) {
-		if value != oldValue {
-			errs = append(errs, fmt.Errorf("%s: change from %v to %v requires a restart", field, oldValue, value))
-		}
+	_, err := c.WithFixed(old)
+	return err
+}
+
+// WithFixed returns c with the fields of old that a reload does not change, and a *RestartError if that makes a difference.
+func (c *Config) WithFixed(old *Config) (*Config, error) {
+	out, e := *c, &RestartError{}
+	keep(e, "hostnameOverride", &out.HostnameOverride, old.HostnameOverride)
+	keep(e, "bindAddressHardFail", &out.BindAddressHardFail, old.BindAddressHardFail)
+	keep(e, "clientConnection", &out.ClientConnection, old.ClientConnection)
+	keep(e, "conntrack", &out.Conntrack, old.Conntrack)
+	keep(e, "oomScoreAdj", &out.OOMScoreAdj, old.OOMScoreAdj)
+	keep(e, "logging.format", &out.Logging.Format, old.Logging.Format)
+	keep(e, "enableProfiling", &out.EnableProfiling, old.EnableProfiling)
+	keep(e, "metricsBindAddress", &out.MetricsBindAddress, old.MetricsBindAddress)
+	keep(e, "healthzBindAddress", &out.HealthzBindAddress, old.HealthzBindAddress)
+	keep(e, "pluginCacheDir", &out.PluginCacheDir, old.PluginCacheDir)
+	keep(e, "pluginLimits.memoryMiB", &out.PluginLimits.MemoryMiB, old.PluginLimits.MemoryMiB)
+	keep(e, "signals", &out.Signals, old.Signals)
+	keep(e, "minSyncPeriod", &out.MinSyncPeriod, old.MinSyncPeriod)
+	keep(e, "syncPeriod", &out.SyncPeriod, old.SyncPeriod)
+	if e.Fields == nil {
+		return &out, nil
 	}
-	fixed("hostnameOverride", c.HostnameOverride, old.HostnameOverride)
-	fixed("bindAddressHardFail", c.BindAddressHardFail, old.BindAddressHardFail)
-	fixed("clientConnection", c.ClientConnection, old.ClientConnection)
-	fixed("conntrack", c.Conntrack, old.Conntrack)
-	fixed("oomScoreAdj", c.OOMScoreAdj, old.OOMScoreAdj)
-	fixed("logging", c.Logging, old.Logging)
-	fixed("enableProfiling", c.EnableProfiling, old.EnableProfiling)
-	fixed("metricsBindAddress", c.MetricsBindAddress, old.MetricsBindAddress)
-	fixed("healthzBindAddress", c.HealthzBindAddress, old.HealthzBindAddress)
-	fixed("pluginCacheDir", c.PluginCacheDir, old.PluginCacheDir)
-	fixed("pluginLimits.memoryMiB", c.PluginLimits.MemoryMiB, old.PluginLimits.MemoryMiB)
-	fixed("signals", c.Signals, old.Signals)
-	fixed("minSyncPeriod", c.MinSyncPeriod, old.MinSyncPeriod)
-	fixed("syncPeriod", c.SyncPeriod, old.SyncPeriod)
-	return errors.Join(errs...)
+	return &out, e
+}
+
+// keep sets a field to its old value, and names it if that is another one.
+func keep[T comparable](e *RestartError, field string, value *T, old T) {
+	if *value != old {
+		e.Fields = append(e.Fields, fmt.Sprintf("%s: change from %v to %v requires a restart", field, old, *value))
+		*value = old
+	}
 }

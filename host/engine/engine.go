@@ -63,6 +63,7 @@ type Engine struct {
 	uncertain       bool // connections that were reset may go on
 	signals         signals
 	annotations     annotationLog
+	updates         updates
 	nextStep        time.Time // no step before this time (MinSyncPeriod)
 	startupDeadline time.Time // end of the wait for PluginsReady
 	answers         <-chan struct{}

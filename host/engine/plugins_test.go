@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -33,6 +34,7 @@ func (slowPlugin) Revision() string     { return "1" }
 // dispatched is an engine whose plugins are called by a dispatcher. plugin is bound to the Services with the label slow.
 func dispatched(t *testing.T, plugin policy.Plugin) *rig {
 	r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
+	r.level = slog.LevelDebug
 	d := dispatch.New(dispatch.Options{})
 	r.plugins, r.selector = d, policy.Selector{{Key: "slow", Op: policy.Exists}}
 	r.run(fake.Open(r.kernel), plugin, false)

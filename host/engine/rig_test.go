@@ -27,6 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // rig is an engine over a fake kernel, in a synctest bubble.
 type rig struct {
+	level      slog.Level // of the log
 	t          *testing.T
 	kernel     *fake.Kernel
 	engine     *engine.Engine
@@ -83,7 +84,7 @@ func (r *rig) run(b backend.Backend, plugin policy.Plugin, once bool) {
 		}
 	}
 	o := engine.Options{
-		Source: r, Backend: b, ConnTable: r.kernel, Once: once, MinSyncPeriod: r.minSyncPeriod, Log: slog.New(slog.NewTextHandler(r.log, nil)), Observer: r.observer, Clock: r.clock.read,
+		Source: r, Backend: b, ConnTable: r.kernel, Once: once, MinSyncPeriod: r.minSyncPeriod, Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: r.level})), Observer: r.observer, Clock: r.clock.read,
 		Planner: planner.New(settings, func(string) (policy.Plugin, error) { return plugin, nil }),
 	}
 	o.Plugins, o.SignalsPeriod = r.plugins, r.signalsPeriod

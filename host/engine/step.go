@@ -36,7 +36,9 @@ func (e *Engine) step(ctx context.Context) time.Time {
 		return earliest(e.nextStep, repairAt)
 	}
 	e.nextStep = now.Add(e.MinSyncPeriod)
-	e.Planner.Apply(e.queue.take())
+	changes := e.queue.take()
+	e.updates.received(changes)
+	e.Planner.Apply(changes)
 	if !e.Planner.Synced() {
 		return repairAt // the planner's clock starts with the first plan
 	}
@@ -64,7 +66,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	e.unreplied.addLost(step.Delta, r.At)
 	e.shed(ctx)
 	e.checkpoint.dirty = e.checkpoint.dirty || step.Planned > 0
-	return earliest(e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, e.deleteUnreplied(ctx), repairAt, e.save(now), e.readSignals(ctx))
+	return earliest(e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, e.deleteUnreplied(ctx), repairAt, e.save(now), e.readSignals(ctx), e.updates.summarize(e.Log, time.Now()))
 }
 
 // stepTime returns how long a step has taken, without the time for which it waited for a processor: smaller steps would wait as long.
@@ -200,13 +202,14 @@ func (e *Engine) newlyFailed(p *backend.PartialError) (out []*planner.ServiceErr
 
 func (e *Engine) logApply(kind applyKind, d *plan.Delta, r *ApplyResult, took time.Duration) {
 	partial := e.sync.unprogrammed > 0
+	defer func() { e.updates.causes = [len(e.updates.causes)]int{} }()
 	switch {
 	case kind == applyFull && !partial:
 		e.Log.Info("synced all services", "frontends", len(e.Planner.Current().Frontends), "netlink_messages", r.Report.Messages,
 			"duration", took)
 	case kind != applyFull && !d.Empty():
-		e.Log.Info("synced services", "services", services(d), "frontends", len(d.Changes), "netlink_messages", r.Report.Messages,
-			"duration", took)
+		e.logUpdate(d, r.Report.Messages, took)
+		e.updates.add(len(d.Changes), r.Report.Messages, took, time.Now())
 	case kind == applyRetry && !partial:
 		e.Log.Info("all frontends are programmed again", "netlink_messages", r.Report.Messages)
 	}

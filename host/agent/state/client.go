@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -69,8 +70,23 @@ const answerTimeout = 15 * time.Second
 // maxAnswer bounds an answer, in bytes.
 const maxAnswer = 256 << 20
 
+// SetLogLevel sets the level of the log of the agent that runs on this node.
+func SetLogLevel(ctx context.Context, socket string, level slog.Level) error {
+	_, err := request[struct{}](ctx, socket, http.MethodPut, "/log-level?"+url.Values{"level": {level.String()}}.Encode())
+	return err
+}
+
+// ReadLog asks the agent that runs on this node for the last lines of its log.
+func ReadLog(ctx context.Context, socket string) (*LogTail, error) {
+	return get[LogTail](ctx, socket, "/log")
+}
+
 // get reads one resource.
 func get[T any](ctx context.Context, socket, resource string) (*T, error) {
+	return request[T](ctx, socket, http.MethodGet, resource)
+}
+
+func request[T any](ctx context.Context, socket, method, resource string) (*T, error) {
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -78,7 +94,7 @@ func get[T any](ctx context.Context, socket, resource string) (*T, error) {
 			return d.DialContext(ctx, "unix", socket)
 		},
 	}, Timeout: answerTimeout}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sluice"+resource, nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://sluice"+resource, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,8 @@ type Configuration struct {
 	// Error is why the configuration file, as it is now, is not in force, and Since when that was found; "": it is.
 	Error string     `json:"error,omitempty"`
 	Since *time.Time `json:"since,omitempty"`
+	// NeedsRestart: only the fields that Error names are not in force.
+	NeedsRestart bool `json:"needsRestart,omitempty"`
 	// Loaded is when a configuration file, and all that it names, was last read and put into force; only in a Status.
 	Loaded *time.Time `json:"loaded,omitempty"`
 }
@@ -46,7 +48,7 @@ func (n *Node) problems() (out []string) {
 		return nil
 	}
 	if c := &n.Configuration; c.Error != "" {
-		out = append(out, "configuration rejected"+since(c.Since)+"; the previous one, hash "+c.Hash+", stays in force: "+strings.ReplaceAll(c.Error, "\n", "; "))
+		out = append(out, ConfigurationProblem(c.Hash, since(c.Since), c.Error, c.NeedsRestart))
 	}
 	for i := range n.Plugins {
 		if p := &n.Plugins[i]; p.Error != "" {
@@ -58,6 +60,15 @@ func (n *Node) problems() (out []string) {
 		}
 	}
 	return out
+}
+
+// ConfigurationProblem describes why a configuration file is not in force, given the hash of what is.
+func ConfigurationProblem(hash, since, reason string, needsRestart bool) string {
+	reason = strings.ReplaceAll(reason, "\n", "; ")
+	if needsRestart {
+		return "configuration in force in part" + since + ", hash " + hash + "; these fields need a restart of sluice: " + reason
+	}
+	return "configuration rejected" + since + "; the previous one, hash " + hash + ", stays in force: " + reason
 }
 
 func since(at *time.Time) string {

@@ -38,6 +38,9 @@ type Agent struct {
 	Status func(context.Context) *Status
 	// Connections counts open connections. Calls are one at a time, and not often.
 	Connections CountConnections
+	SetLogLevel func(slog.Level) error
+	// LogTail returns the last lines of the log.
+	LogTail func() []byte
 }
 
 // Serve serves the state of an agent on a Unix socket that only its owner may open. With an empty path it serves nothing.
@@ -103,12 +106,25 @@ func removeStale(folder *os.Root, path string) error {
 	return folder.Remove(filepath.Base(path))
 }
 
-// handler serves the resources of the state socket. All are read-only.
+// handler serves the resources of the state socket. All are read-only but the level of the log.
 func handler(a Agent) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /explain", a.explain)
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { answer(w, a.Status(r.Context())) })
 	mux.HandleFunc("GET /trace", a.trace)
+	mux.HandleFunc("GET /log", func(w http.ResponseWriter, _ *http.Request) { answer(w, &LogTail{string(a.LogTail())}) })
+	mux.HandleFunc("PUT /log-level", func(w http.ResponseWriter, r *http.Request) {
+		var level slog.Level
+		if err := level.UnmarshalText([]byte(r.URL.Query().Get("level"))); err != nil {
+			fail(w, err, http.StatusBadRequest)
+			return
+		}
+		if err := a.SetLogLevel(level); err != nil {
+			fail(w, err, http.StatusNotImplemented)
+			return
+		}
+		answer(w, &struct{}{})
+	})
 	counter := pacedCounter{count: a.Connections}
 	mux.HandleFunc("GET /drains", func(w http.ResponseWriter, r *http.Request) {
 		x, err := readDrains(r.Context(), a.Engine)
@@ -121,6 +137,11 @@ func handler(a Agent) http.Handler {
 		answer(w, x)
 	})
 	return mux
+}
+
+// LogTail is the last lines of an agent's log.
+type LogTail struct {
+	Lines string `json:"lines"`
 }
 
 func answer(w http.ResponseWriter, x any) {
