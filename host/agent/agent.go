@@ -153,6 +153,7 @@ func (a *Agent) runLoop(ctx context.Context) error {
 	a.build(running)
 	stopSocket, err := state.Serve(a.opts.Socket, state.Agent{
 		Engine: a.engine, NodeName: a.opts.Config.HostnameOverride, Node: a.nodeState, Status: a.report, Connections: a.openConnections, SetLogLevel: a.setLogLevel, LogTail: a.logTail,
+		Config: func() any { return a.config.Load().Effective() }, Metrics: a.telemetry.metricsHandler(),
 	}, a.log)
 	if err != nil {
 		return err

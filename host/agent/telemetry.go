@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -105,6 +106,14 @@ func (t *telemetry) observers() engine.Observers {
 		node: t.events.NodeEvent}}
 }
 
+// metricsHandler serves the metrics and their sister pages.
+func (t *telemetry) metricsHandler() http.Handler {
+	return t.metrics.Handler(metrics.Pages{
+		Mode: func() string { return t.config().Mode }, Profiling: t.config().EnableProfiling, Log: t.log,
+		Config: func() any { return t.config().Effective() },
+	})
+}
+
 // serve starts the servers for health checks and metrics; stop closes them. Listening on an address that is in use is
 // retried, or, with bindAddressHardFail, reported to fatal.
 func (t *telemetry) serve(ctx context.Context, fatal func(error)) (stop func()) {
@@ -132,10 +141,7 @@ func (t *telemetry) serve(ctx context.Context, fatal func(error)) (stop func()) 
 	}, kube.ReasonFailedToStartProxierHealthcheck)
 	start(httpserve.Options{
 		Name: "metrics (metricsBindAddress)", Address: cfg.MetricsBindAddress, Limiter: limiter("metrics"),
-		Handler: t.metrics.Handler(metrics.Pages{
-			Mode: func() string { return t.config().Mode }, Profiling: cfg.EnableProfiling, Log: t.log,
-			Config: func() any { return t.config().Effective() },
-		}),
+		Handler: t.metricsHandler(),
 	}, kube.ReasonFailedToStartMetricServer)
 	return func() {
 		cancel()

@@ -86,7 +86,32 @@ func get[T any](ctx context.Context, socket, resource string) (*T, error) {
 	return request[T](ctx, socket, http.MethodGet, resource)
 }
 
+// ReadText reads a resource as it is, at most limit bytes of it.
+func ReadText(ctx context.Context, socket, resource string, limit int64) ([]byte, error) {
+	var text []byte
+	err := do(ctx, socket, http.MethodGet, resource, func(body io.Reader) (err error) {
+		text, err = io.ReadAll(io.LimitReader(body, limit))
+		return err
+	})
+	return text, err
+}
+
 func request[T any](ctx context.Context, socket, method, resource string) (*T, error) {
+	x := new(T)
+	err := do(ctx, socket, method, resource, func(body io.Reader) error {
+		if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(x); err != nil {
+			return fmt.Errorf("decode the answer of the running sluice: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// do makes a request, and calls read with the answer.
+func do(ctx context.Context, socket, method, resource string, read func(io.Reader) error) error {
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -96,24 +121,20 @@ func request[T any](ctx context.Context, socket, method, resource string) (*T, e
 	}, Timeout: answerTimeout}
 	req, err := http.NewRequestWithContext(ctx, method, "http://sluice"+resource, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	resp, err := client.Do(req)
 	if err != nil {
 		var op *net.OpError
 		if errors.As(err, &op) && op.Op == "dial" {
-			return nil, &NotRunningError{socket, op.Err}
+			return &NotRunningError{socket, op.Err}
 		}
-		return nil, err
+		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
-		return nil, fmt.Errorf("%s", strings.TrimSpace(string(text)))
+		return fmt.Errorf("%s", strings.TrimSpace(string(text)))
 	}
-	x := new(T)
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(x); err != nil {
-		return nil, fmt.Errorf("decode the answer of the running sluice: %w", err)
-	}
-	return x, nil
+	return read(resp.Body)
 }

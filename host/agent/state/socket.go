@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -41,6 +42,9 @@ type Agent struct {
 	SetLogLevel func(slog.Level) error
 	// LogTail returns the last lines of the log.
 	LogTail func() []byte
+	// Config returns the configuration in force, for encoding/json; Metrics serves the metrics.
+	Config  func() any
+	Metrics http.Handler
 }
 
 // Serve serves the state of an agent on a Unix socket that only its owner may open. With an empty path it serves nothing.
@@ -113,6 +117,17 @@ func handler(a Agent) http.Handler {
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { answer(w, a.Status(r.Context())) })
 	mux.HandleFunc("GET /trace", a.trace)
 	mux.HandleFunc("GET /log", func(w http.ResponseWriter, _ *http.Request) { answer(w, &LogTail{string(a.LogTail())}) })
+	mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.Config()) })
+	mux.Handle("GET /metrics", a.Metrics)
+	mux.HandleFunc("GET /plan", func(w http.ResponseWriter, r *http.Request) {
+		var text string
+		if err := a.Engine.Do(r.Context(), func(p *planner.Planner) { text = plan.Format(p.Current()) }); err != nil {
+			fail(w, err, http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, text) // an error means that the client has disconnected
+	})
 	mux.HandleFunc("PUT /log-level", func(w http.ResponseWriter, r *http.Request) {
 		var level slog.Level
 		if err := level.UnmarshalText([]byte(r.URL.Query().Get("level"))); err != nil {
