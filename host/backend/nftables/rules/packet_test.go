@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/lab/testbed"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
@@ -151,6 +152,13 @@ func TestRejectAndDrop(t *testing.T) {
 	}
 	d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
 	d.ask(d.client, "tcp", "10.96.0.10:80")
+}
+
+func TestNodesUDPToNodePortsWithoutEndpointsIsRefused(t *testing.T) {
+	d := newTestEnv(t, 1)
+	testbed.ExpectNodePortsRefuseUDP(t, d.lab.Node, func(pool string) {
+		d.apply(service(frontend("*4:30080/UDP NodePort masquerade=always", pool), frontend("*6:30080/UDP NodePort masquerade=always", pool)))
+	})
 }
 
 func TestSourcesOutsideTheClusterHaveTheirOwnPool(t *testing.T) {

@@ -170,6 +170,23 @@ const (
 	ctStatusDNAT      = 1 << 5 // IPS_DST_NAT
 )
 
+// interfaceType matches packets whose interface, by a key of meta, has a type such as ARPHRD_LOOPBACK.
+func (r *ruleBuilder) interfaceType(k expr.MetaKey, arphrd uint16) *ruleBuilder {
+	return r.emit(
+		&expr.Meta{Key: k, Register: r.reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: r.reg, Data: binary.NativeEndian.AppendUint16(nil, arphrd)},
+	)
+}
+
+// ctState matches packets whose connection has a state, by its bit.
+func (r *ruleBuilder) ctState(bit uint32) *ruleBuilder {
+	return r.emit(
+		&expr.Ct{Key: expr.CtKeySTATE, Register: r.reg},
+		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(bit), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: r.reg, Data: native(0)},
+	)
+}
+
 func (r *ruleBuilder) ctDNAT() *ruleBuilder { return r.ctStatus(ctStatusDNAT) }
 
 // ctStatus matches connections with a bit in their status.

@@ -80,6 +80,9 @@ func (s *schema) ruleset(mark uint32) []chain {
 	if s.resets.exists {
 		chains = append(chains, r.resetChain())
 	}
+	if s.lookups[byNodePort].scopes[inside].rejected.exists {
+		chains = append(chains, r.refuseNodePortChains()...)
+	}
 	if s.hasAffinity() {
 		// Connections to an endpoint on this node do not pass postrouting.
 		chains = append(chains, r.hook("input", unix.NF_INET_LOCAL_IN, 100, s.balancing.balanced(r.rule(), chainLearnAffinity)))
@@ -217,11 +220,38 @@ func (r rulesetBuilder) poolChains(l lookup, scope int) []chain {
 
 // verdicts returns the rules for pools without endpoints.
 func (r rulesetBuilder) verdicts(l lookup, scope int) []*ruleBuilder {
-	ss := &r.lookups[l].scopes[scope]
+	ss, refuse := &r.lookups[l].scopes[scope], "refuse"
+	if l == byNodePort && scope == inside { // the node's own connections are inside
+		refuse = chainRefuseNodePort
+	}
 	return []*ruleBuilder{
-		r.rule().frontendKey(l).in(ss.rejected).gotoChain("refuse"),
+		r.rule().frontendKey(l).in(ss.rejected).gotoChain(refuse),
 		r.rule().frontendKey(l).in(ss.dropped).drop(),
 	}
+}
+
+const chainRefuseNodePort = "refuse_nodeport"
+
+// refuseNodePortChains reject connections to NodePorts without endpoints. A packet that is rejected in the output hook makes send fail
+// with EPERM. Over TCP the ICMP error decides, but a UDP client never reads after that. So a datagram of the node to itself is
+// rejected where it arrives, as kube-proxy does it: its client meets ECONNREFUSED. Chains of type nat do not see it there.
+func (r rulesetBuilder) refuseNodePortChains() []chain {
+	toItself := func() *ruleBuilder {
+		return r.rule().l4proto(unix.IPPROTO_UDP).interfaceType(expr.MetaKeyOIFTYPE, unix.ARPHRD_LOOPBACK)
+	}
+	ports := &r.lookups[byNodePort]
+	out := r.chain(chainRefuseNodePort, toItself().accept(), r.rule().reject())
+	if r.bit != 0 { // or its source address would be translated
+		out.rules = slices.Insert(out.rules, 0, toItself().hasMark(r.bit).xorMark(r.bit))
+	}
+	in := r.hook(chainRefuseNodePort+"_input", unix.NF_INET_LOCAL_IN, -1,
+		r.rule().l4proto(unix.IPPROTO_UDP).interfaceType(expr.MetaKeyIIFTYPE, unix.ARPHRD_LOOPBACK).ctState(expr.CtStateBitNEW).
+			daddr().in(r.nodePortAddrs).frontendKey(byNodePort).in(ports.scopes[inside].rejected).reject())
+	in.filter = true
+	if !r.nodePortAddrs.exists {
+		return []chain{out}
+	}
+	return []chain{out, in}
 }
 
 // nfproto returns the kernel's number of a family.
