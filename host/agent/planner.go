@@ -20,6 +20,7 @@ func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
 		Node:             cfg.HostnameOverride,
 		MasqueradeAll:    cfg.MasqueradeAll,
 		MasqueradeMark:   cfg.MasqueradeMark(),
+		NoMasquerade:     cfg.NoMasqueradeCIDRs,
 		PodSources:       cfg.PodSources(),
 		PodInterfaces:    cfg.PodInterfaces(),
 		PodsOfNode:       cfg.DetectLocalMode == config.NodeCIDR,

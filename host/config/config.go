@@ -43,6 +43,8 @@ type Config struct {
 	NodePortAddresses []netip.Prefix
 	MasqueradeAll     bool
 	MasqueradeBit     uint8 // of the packet mark, 0–31
+	// NoMasqueradeCIDRs are endpoints' addresses to which connections keep their source (KEP-6246).
+	NoMasqueradeCIDRs []netip.Prefix
 	ServiceLimits     ServiceLimits
 	// EndpointCIDRs are accepted as endpoints although they contain addresses that are refused otherwise.
 	EndpointCIDRs      []netip.Prefix

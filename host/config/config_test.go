@@ -31,6 +31,7 @@ detectLocalMode: InterfaceNamePrefix
 detectLocal: {interfaceNamePrefix: veth, bridgeInterface: cni0}
 serviceLimits: {frontends: 100, endpoints: 200, sourceRanges: 300, elements: 400}
 endpointCIDRs: [240.0.0.0/4]
+noMasqueradeCIDRs: [10.244.0.0/16, fd00:10:244::/56]
 conntrack:
   maxPerCore: 0
   min: 7
@@ -118,10 +119,11 @@ func TestParseEveryField(t *testing.T) {
 		MinSyncPeriod:     100 * time.Millisecond,
 		SyncPeriod:        time.Minute,
 		BindAddress:       netip.MustParseAddr("192.168.0.1"), BindAddressHardFail: true,
-		DetectLocalMode: InterfaceNamePrefix,
-		DetectLocal:     DetectLocal{BridgeInterface: "cni0", InterfaceNamePrefix: "veth"},
-		ServiceLimits:   ServiceLimits{Frontends: 100, Endpoints: 200, SourceRanges: 300, Elements: 400},
-		EndpointCIDRs:   []netip.Prefix{netip.MustParsePrefix("240.0.0.0/4")},
+		DetectLocalMode:   InterfaceNamePrefix,
+		DetectLocal:       DetectLocal{BridgeInterface: "cni0", InterfaceNamePrefix: "veth"},
+		ServiceLimits:     ServiceLimits{Frontends: 100, Endpoints: 200, SourceRanges: 300, Elements: 400},
+		EndpointCIDRs:     []netip.Prefix{netip.MustParsePrefix("240.0.0.0/4")},
+		NoMasqueradeCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")},
 		Conntrack: Conntrack{
 			Min: 7, TCPBeLiberal: true, TCPEstablishedTimeout: 2 * time.Hour, UDPTimeout: 10 * time.Second, UDPStreamTimeout: time.Minute,
 		},

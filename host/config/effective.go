@@ -18,7 +18,8 @@ func (c *Config) Effective() any {
 		BindAddressFail: c.BindAddressHardFail, ClusterCIDR: strings.Join(prefixStrings(c.ClusterCIDR), ","),
 		DetectLocalMode: c.DetectLocalMode, DetectLocal: detectEntry(c.DetectLocal),
 		NodePortAddresses: prefixStrings(c.NodePortAddresses), MasqueradeAll: c.MasqueradeAll, MasqueradeBit: number(int(c.MasqueradeBit)),
-		MinSyncPeriod: c.MinSyncPeriod.String(), SyncPeriod: c.SyncPeriod.String(),
+		NoMasqueradeCIDRs: append([]string{}, prefixStrings(c.NoMasqueradeCIDRs)...),
+		MinSyncPeriod:     c.MinSyncPeriod.String(), SyncPeriod: c.SyncPeriod.String(),
 		ServiceLimits: c.ServiceLimits.effective(), EndpointCIDRs: append([]string{}, prefixStrings(c.EndpointCIDRs)...),
 		Conntrack: conntrackEntry{
 			MaxPerCore: number(c.Conntrack.MaxPerCore), Min: number(c.Conntrack.Min), TCPBeLiberal: c.Conntrack.TCPBeLiberal,

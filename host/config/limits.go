@@ -1,6 +1,9 @@
 package config
 
-import "fmt"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // ServiceLimits bound what one Service may make every node program. See defaults.yaml.
 type ServiceLimits struct {
@@ -50,11 +53,12 @@ func (p *parser) serviceLimits(e *serviceLimitsEntry, l *ServiceLimits) {
 	}
 }
 
-// endpointCIDRs parses exceptions from the addresses that may not be endpoints.
-func (p *parser) endpointCIDRs(list []string, c *Config) {
+// cidrs parses a field that is a list of CIDRs.
+func (p *parser) cidrs(field string, list []string) (out []netip.Prefix) {
 	for i, s := range list {
-		if r, ok := p.prefix(fmt.Sprintf("endpointCIDRs[%d]", i), s); ok {
-			c.EndpointCIDRs = append(c.EndpointCIDRs, r.Masked())
+		if r, ok := p.prefix(fmt.Sprintf("%s[%d]", field, i), s); ok {
+			out = append(out, r)
 		}
 	}
+	return out
 }

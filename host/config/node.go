@@ -81,7 +81,8 @@ func (p *parser) node(f *configFile, c *Config) {
 	p.detectLocal(f, c)
 	p.conntrack(&f.Conntrack, &c.Conntrack)
 	p.serviceLimits(&f.ServiceLimits, &c.ServiceLimits)
-	p.endpointCIDRs(f.EndpointCIDRs, c)
+	c.EndpointCIDRs = p.cidrs("endpointCIDRs", f.EndpointCIDRs)
+	c.NoMasqueradeCIDRs = p.cidrs("noMasqueradeCIDRs", f.NoMasqueradeCIDRs)
 	if adj := f.OOMScoreAdj; adj != nil {
 		if *adj < -1000 || *adj > 1000 {
 			p.errorf("oomScoreAdj", "%d is not between -1000 and 1000", *adj)

@@ -24,6 +24,7 @@ type configFile struct {
 	NodePortAddresses  []string           `json:"nodePortAddresses"`
 	MasqueradeAll      bool               `json:"masqueradeAll"`
 	MasqueradeBit      *int32             `json:"masqueradeBit"`
+	NoMasqueradeCIDRs  []string           `json:"noMasqueradeCIDRs"`
 	ServiceLimits      serviceLimitsEntry `json:"serviceLimits"`
 	EndpointCIDRs      []string           `json:"endpointCIDRs"`
 	MinSyncPeriod      string             `json:"minSyncPeriod"`

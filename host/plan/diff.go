@@ -102,7 +102,8 @@ func (g *Global) Equal(h *Global) bool {
 		slices.Equal(g.NodePortAddrs, h.NodePortAddrs) &&
 		slices.Equal(g.PodSources, h.PodSources) &&
 		slices.Equal(g.PodInterfaces, h.PodInterfaces) &&
-		slices.Equal(g.ServiceCIDRs, h.ServiceCIDRs)
+		slices.Equal(g.ServiceCIDRs, h.ServiceCIDRs) &&
+		slices.Equal(g.NoMasquerade, h.NoMasquerade)
 }
 
 // Equal reports whether two frontends are equal. Plans share frontends, so mostly it compares two pointers.

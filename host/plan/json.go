@@ -23,6 +23,7 @@ type globalJSON struct {
 	PodSources        []netip.Prefix `json:"podSources,omitempty"`
 	PodInterfaces     []string       `json:"podInterfaces,omitempty"`
 	ServiceCIDRs      []netip.Prefix `json:"serviceCIDRs,omitempty"`
+	NoMasqueradeCIDRs []netip.Prefix `json:"noMasqueradeCIDRs,omitempty"`
 	MasqueradeMark    uint32         `json:"masqueradeMark"`
 }
 
@@ -62,7 +63,7 @@ type endpointJSON struct {
 func (p *Plan) MarshalJSON() ([]byte, error) {
 	g := p.Global
 	out := planJSON{
-		Global:    globalJSON{g.NodePortAddrs, g.PodSources, g.PodInterfaces, g.ServiceCIDRs, g.MasqueradeMark},
+		Global:    globalJSON{g.NodePortAddrs, g.PodSources, g.PodInterfaces, g.ServiceCIDRs, g.NoMasquerade, g.MasqueradeMark},
 		Frontends: make([]frontendJSON, 0, len(p.Frontends)),
 	}
 	for _, f := range p.byOwner() {
@@ -111,7 +112,7 @@ func (p *Plan) UnmarshalJSON(data []byte) error {
 	}
 	g := in.Global
 	out := Plan{
-		Global:    Global{g.NodePortAddresses, g.PodSources, g.PodInterfaces, g.ServiceCIDRs, g.MasqueradeMark},
+		Global:    Global{g.NodePortAddresses, g.PodSources, g.PodInterfaces, g.ServiceCIDRs, g.NoMasqueradeCIDRs, g.MasqueradeMark},
 		Frontends: make(map[Key]*Frontend, len(in.Frontends)),
 	}
 	for i := range in.Frontends {

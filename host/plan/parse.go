@@ -75,7 +75,7 @@ func (r *parser) read(words []string) error {
 		}
 		r.global = r.line
 		return noMore(first, rest)
-	case "node-port-addresses", "pod-sources", "pod-interfaces", "service-cidrs", "masquerade-mark":
+	case "node-port-addresses", "pod-sources", "pod-interfaces", "service-cidrs", "no-masquerade-cidrs", "masquerade-mark":
 		return r.readGlobal(first, rest)
 	case "service":
 		return r.readService(rest)
@@ -128,6 +128,8 @@ func (r *parser) readGlobal(field string, values []string) (err error) {
 		g.PodInterfaces, err = parseAll(field, values, func(s string) (string, error) { return s, nil })
 	case "service-cidrs":
 		g.ServiceCIDRs, err = parseAll(field, values, netip.ParsePrefix)
+	case "no-masquerade-cidrs":
+		g.NoMasquerade, err = parseAll(field, values, netip.ParsePrefix)
 	case "masquerade-mark":
 		var mark uint64
 		if len(values) == 1 {

@@ -33,6 +33,9 @@ type Global struct {
 	PodInterfaces []string
 	// ServiceCIDRs are the Service ranges. Packets to an address in them that no frontend has are dropped.
 	ServiceCIDRs []netip.Prefix
+	// NoMasquerade are endpoints' addresses to which connections keep their source, whatever a frontend's Masquerade, except those of
+	// an endpoint to itself (KEP-6246).
+	NoMasquerade []netip.Prefix
 	// MasqueradeMark is the packet mark of connections to be masqueraded; exactly one bit.
 	MasqueradeMark uint32
 }

@@ -67,6 +67,7 @@ func (g *Global) format(b *strings.Builder) {
 	line("pod-sources", stringsOf(g.PodSources))
 	line("pod-interfaces", g.PodInterfaces)
 	line("service-cidrs", stringsOf(g.ServiceCIDRs))
+	line("no-masquerade-cidrs", stringsOf(g.NoMasquerade))
 	if g.MasqueradeMark != 0 {
 		line("masquerade-mark", []string{fmt.Sprintf("%#x", g.MasqueradeMark)})
 	}

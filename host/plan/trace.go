@@ -132,7 +132,8 @@ func (p *Plan) resolve(flow Flow, node NodeAddrs, used func(netip.Addr) addrUse)
 		}
 		hairpin := m.Addr.Addr() == flow.From // the reply would bypass this node
 		out.Candidates = append(out.Candidates, Candidate{
-			Addr: m.Addr, Weight: m.Weight, Share: float64(m.Weight) / total, Masquerade: masquerade || hairpin,
+			Addr: m.Addr, Weight: m.Weight, Share: float64(m.Weight) / total,
+			Masquerade: masquerade && !anyContains(p.Global.NoMasquerade, m.Addr.Addr()) || hairpin,
 		})
 	}
 	out.Why = "the pool for a source " + source.String()

@@ -46,6 +46,9 @@ func (g *Global) check(empty bool) []error {
 	for _, why := range badPrefixes(g.ServiceCIDRs) {
 		fail("service-cidrs", "%s", why)
 	}
+	for _, why := range badPrefixes(g.NoMasquerade) {
+		fail("no-masquerade-cidrs", "%s", why)
+	}
 	for i, name := range g.PodInterfaces {
 		if !isInterface(name) {
 			fail("pod-interfaces", "%q: want an interface name, or a prefix of one and *", name)

@@ -73,6 +73,7 @@ func (p *Planner) global(own *model.Node, nodeAddrs []netip.Addr) plan.Global {
 		NodePortAddrs:  nodePortAddrs(s, own, nodeAddrs),
 		PodSources:     plan.NormalizePrefixes(s.PodSources),
 		PodInterfaces:  sortedUnique(s.PodInterfaces),
+		NoMasquerade:   plan.NormalizePrefixes(s.NoMasquerade),
 		MasqueradeMark: s.MasqueradeMark,
 	}
 	if s.PodsOfNode {

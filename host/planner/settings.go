@@ -11,6 +11,7 @@ type Settings struct {
 	Node           string         // this node's name
 	MasqueradeAll  bool           // masquerade every ClusterIP connection
 	MasqueradeMark uint32         // see plan.Global
+	NoMasquerade   []netip.Prefix // see plan.Global; need not be sorted
 	PodSources     []netip.Prefix // see plan.Global; need not be sorted
 	PodInterfaces  []string       // see plan.Global; need not be sorted
 	// PodsOfNode uses the Node's spec.podCIDRs instead of PodSources.

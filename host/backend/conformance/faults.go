@@ -92,6 +92,7 @@ func (s *session) oldOrNew(prev, next *plan.Plan) {
 	field("node-port-addresses", addrs(g.NodePortAddrs, a.NodePortAddrs) || addrs(g.NodePortAddrs, b.NodePortAddrs))
 	field("pod-sources", prefixes(g.PodSources, a.PodSources) || prefixes(g.PodSources, b.PodSources))
 	field("service-cidrs", prefixes(g.ServiceCIDRs, a.ServiceCIDRs) || prefixes(g.ServiceCIDRs, b.ServiceCIDRs))
+	field("no-masquerade-cidrs", prefixes(g.NoMasquerade, a.NoMasquerade) || prefixes(g.NoMasquerade, b.NoMasquerade))
 	field("pod-interfaces", slices.Equal(g.PodInterfaces, a.PodInterfaces) || slices.Equal(g.PodInterfaces, b.PodInterfaces))
 	field("masquerade-mark", g.MasqueradeMark == a.MasqueradeMark || g.MasqueradeMark == b.MasqueradeMark)
 }

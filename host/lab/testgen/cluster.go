@@ -117,6 +117,9 @@ func (c *Cluster) settings() {
 		s.NodePortPrefixes = append(s.NodePortPrefixes, pick(c.rng, prefixes("0.0.0.0/0", "::/0", "127.0.0.0/8", "::1/128")))
 	}
 	s.LocalAddrs = append(addrs("127.0.0.1", "::1"), c.options.NodeAddrs...)
+	if s.MasqueradeAll { // where it makes a difference to most connections
+		s.NoMasquerade = prefixes("10.244.0.0/30", "fd00:10:244::/126")
+	}
 	c.Settings = s
 }
 

@@ -256,6 +256,9 @@ func (g *Plans) global() plan.Global {
 		if g.oneIn(2) {
 			out.ServiceCIDRs = append(out.ServiceCIDRs, netip.MustParsePrefix("10.96.0.0/12"))
 		}
+		if g.counts.IntN(4) == 0 {
+			out.NoMasquerade = append(out.NoMasquerade, netip.MustParsePrefix("10.244.0.0/30"))
+		}
 	})
 	add(model.IPv6, func() {
 		out.NodePortAddrs = append(out.NodePortAddrs, netip.MustParseAddr("fd00:192::1"))
@@ -264,6 +267,9 @@ func (g *Plans) global() plan.Global {
 		}
 		if g.oneIn(2) {
 			out.ServiceCIDRs = append(out.ServiceCIDRs, netip.MustParsePrefix("fd00:10:96::/108"))
+		}
+		if g.counts.IntN(4) == 0 {
+			out.NoMasquerade = append(out.NoMasquerade, netip.MustParsePrefix("fd00:10:244::/126"))
 		}
 	})
 	if g.oneIn(4) {

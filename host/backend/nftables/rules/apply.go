@@ -223,7 +223,7 @@ func usesFamily(p *plan.Plan, f model.Family) bool {
 		}
 	}
 	g := encodeGlobals(&p.Global, f)
-	return len(g.nodePortAddrs)+len(g.podSources)+len(g.serviceCIDRs) > 0
+	return len(g.nodePortAddrs)+len(g.podSources)+len(g.serviceCIDRs)+len(g.noMasquerade) > 0
 }
 
 // soloSlots is the number of slots from which a frontend gets a transaction of its own, so that its whole change fits.

@@ -197,6 +197,7 @@ func decodePlan(tables [2]*table) *plan.Plan {
 		p.Global.NodePortAddrs = append(p.Global.NodePortAddrs, g.nodePortAddrs...)
 		p.Global.PodSources = append(p.Global.PodSources, g.podSources...)
 		p.Global.ServiceCIDRs = append(p.Global.ServiceCIDRs, g.serviceCIDRs...)
+		p.Global.NoMasquerade = append(p.Global.NoMasquerade, g.noMasquerade...)
 		if p.Global.PodInterfaces == nil {
 			p.Global.PodInterfaces = interfaceNames(g.interfaces)
 		}

@@ -51,6 +51,8 @@ func (t *table) loader(s *set) func([]nfnl.Element) error {
 		return loadPrefixes(s, &t.globals.unmasqueraded)
 	case t.serviceCIDRs:
 		return loadPrefixes(s, &t.globals.serviceCIDRs)
+	case t.noMasquerade:
+		return loadPrefixes(s, &t.globals.noMasquerade)
 	case t.podInterfaces:
 		return func(list []nfnl.Element) error {
 			for _, v := range pairEnds(list) {

@@ -17,6 +17,7 @@ type globals struct {
 	podSources     []netip.Prefix
 	unmasqueraded  []netip.Prefix
 	serviceCIDRs   []netip.Prefix
+	noMasquerade   []netip.Prefix
 	interfaces     []interfaceRange
 	masqueradeBits []uint32
 }
@@ -35,6 +36,7 @@ func encodeGlobals(g *plan.Global, f model.Family) globals {
 	}
 	l.podSources = ofFamily(g.PodSources, f)
 	l.serviceCIDRs = ofFamily(g.ServiceCIDRs, f)
+	l.noMasquerade = ofFamily(g.NoMasquerade, f)
 	l.interfaces = coverRanges(g.PodInterfaces)
 	l.unmasqueraded = l.podSources
 	if len(l.podSources) == 0 && len(g.PodInterfaces) == 0 {
@@ -104,6 +106,7 @@ func (t *table) changeGlobals(x *tx, want globals) {
 	changeList(x, now.podSources, want.podSources, prefixesIn(t.podSources))
 	changeList(x, now.unmasqueraded, want.unmasqueraded, prefixesIn(t.unmasqueraded))
 	changeList(x, now.serviceCIDRs, want.serviceCIDRs, prefixesIn(t.serviceCIDRs))
+	changeList(x, now.noMasquerade, want.noMasquerade, prefixesIn(t.noMasquerade))
 	changeList(x, now.interfaces, want.interfaces, func(i interfaceRange) (*set, []nfnl.Element) {
 		return t.podInterfaces, interfaceElements(i)
 	})

@@ -64,7 +64,7 @@ func TestSourceRangesApplyToPodsToo(t *testing.T) {
 }
 
 func TestMasquerade(t *testing.T) {
-	d := newTestEnv(t, 3)
+	d := newTestEnv(t, 4)
 	const key4, key6 = "10.96.0.10:80/TCP", "[fd00:10:96::a]:80/TCP"
 	seen := func(from *testnet.Host, to string) bool {
 		a := d.ask(from, "tcp", to)
@@ -100,6 +100,21 @@ func TestMasquerade(t *testing.T) {
 			// The endpoint itself could not accept its own address for an answer.
 			if !seen(d.pods[0], to) {
 				t.Errorf("%s: p1 asks %s and gets to itself without masquerade", test.name, to)
+			}
+		}
+	}
+	// Endpoints to which connections keep their source, except an endpoint's own.
+	noMasquerade := strings.NewReplacer("  masquerade-mark ", "  no-masquerade-cidrs  10.244.0.0/30 fd00:10:244::/126\n  masquerade-mark ")
+	for pool, want := range map[string]bool{"1": false, "4": true} {
+		d.apply(noMasquerade.Replace(service(frontend(key4+" ClusterIP masquerade=always", pool), frontend(key6+" ClusterIP masquerade=always", pool))))
+		for _, to := range []string{"10.96.0.10:80", "[fd00:10:96::a]:80"} {
+			for _, from := range []*testnet.Host{d.pods[2], d.client} {
+				if got := seen(from, to); got != want {
+					t.Errorf("%s asks %s, no masquerade to p1: p%s is asked with masquerade %v", from.Name, to, pool, got)
+				}
+			}
+			if pool == "1" && !seen(d.pods[0], to) {
+				t.Errorf("p1 asks %s and gets to itself without masquerade", to)
 			}
 		}
 	}

@@ -144,6 +144,7 @@ func (r rulesetBuilder) postnat() []*ruleBuilder {
 	}
 	rules = append(rules, r.rule().saddr().daddr().in(r.hairpin).masquerade())
 	if r.bit != 0 {
+		rules = append(rules, r.rule().daddr().in(r.noMasquerade).hasMark(r.bit).xorMark(r.bit))
 		rules = append(rules, r.rule().hasMark(r.bit).xorMark(r.bit).masquerade())
 	}
 	// A process on the node that did not choose a source address has the frontend's, which other nodes have too.

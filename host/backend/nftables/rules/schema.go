@@ -77,6 +77,7 @@ type schema struct {
 	podSources     *set
 	podInterfaces  *set
 	unmasqueraded  *set // sources that MasqueradeOutside excludes
+	noMasquerade   *set // endpoints to which connections keep their source
 	nodePortAddrs  *set
 	masqueradeBits *set // the masquerade bit in use, for readers
 	hairpin        *set
@@ -103,6 +104,7 @@ func newSchema(f model.Family, b Balancing, limits AffinityLimits) *schema {
 	s.podSources = s.addSet("pod_sources", s.addr).flag(interval)
 	s.podInterfaces = s.addSet("pod_interfaces", ifnameField).flag(interval).hostOrder()
 	s.unmasqueraded = s.addSet("unmasqueraded", s.addr).flag(interval)
+	s.noMasquerade = s.addSet("no_masquerade", s.addr).flag(interval)
 	s.nodePortAddrs = s.addSet("nodeport_addrs", s.addr)
 	s.masqueradeBits = s.addSet("masquerade_bit", markField).hostOrder()
 	s.hairpin = s.addSet("hairpin", s.addr, s.addr)
