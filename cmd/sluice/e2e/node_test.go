@@ -2,6 +2,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
@@ -257,6 +259,40 @@ func TestInvalidInputIsReportedAndForwardingContinues(t *testing.T) {
 	out, err := n.sluice("explain", "--socket", n.socket(), "-n", "shop", "web")
 	if err != nil || !strings.Contains(out, "10.244.0.3:8080") || !strings.Contains(out, "1 of 1") {
 		t.Fatalf("explain: %v\n%s", err, out)
+	}
+	n.statusAndDrains()
+}
+
+// statusAndDrains: an endpoint drains that has a connection. Only p3 has new ones before.
+func (n *node) statusAndDrains() {
+	n.Helper()
+	c, err := n.client.Dial(n.Context(), "tcp", vip)
+	if err == nil {
+		_, err = testnet.Greeting(c)
+	}
+	if err != nil {
+		n.Fatal(err)
+	}
+	defer c.Close()
+	n.endpoints(1)
+	slice, err := os.ReadFile(filepath.Join(n.dir, "slice.yaml"))
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.write("slice.yaml", string(slice)+"- {addresses: [10.244.0.3], conditions: {ready: false, serving: true, terminating: true}}\n")
+	n.expect("draining", "p1")
+	// The invalid Service is a problem of the source, not of what is in force.
+	out, err := n.sluice("status", "--socket", n.socket(), "--fail-on", "failing")
+	if err != nil || !strings.Contains(out, "node           n1") || !strings.Contains(out, "drains         1 endpoints") {
+		n.Errorf("status: %v\n%s", err, out)
+	}
+	out, err = n.sluice("drains", "--socket", n.socket(), "-n", "shop", "web", "-o", "json")
+	var x state.Drains
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &x)
+	}
+	if err != nil || len(x.Drains) != 1 || x.Drains[0].Address != "10.244.0.3:8080" || x.Drains[0].Connections == nil || *x.Drains[0].Connections != 1 {
+		n.Errorf("drains: %v\n%s", err, out)
 	}
 }
 
