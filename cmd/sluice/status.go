@@ -160,7 +160,9 @@ func pluginsText(s *state.Status) string {
 			loaded++
 		}
 	}
-	if len(s.Plugins) == 0 {
+	if len(s.Plugins) == 0 && len(s.Policies) > 0 {
+		return fmt.Sprintf("none loaded yet, %d policies", len(s.Policies))
+	} else if len(s.Plugins) == 0 {
 		return "none"
 	}
 	return fmt.Sprintf("%d of %d loaded, %d policies", loaded, len(s.Plugins), len(s.Policies))
