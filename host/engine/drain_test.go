@@ -117,3 +117,46 @@ func TestStaleUDPFlowsAreDeleted(t *testing.T) {
 		}
 	})
 }
+
+// TestUDPFlowsAreKeptUntilTheirEndpointIsGone where the Service asks for it; otherwise until it stops serving.
+func TestUDPFlowsAreKeptUntilTheirEndpointIsGone(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			service, slice := svc(), func(ids ...int) model.Change {
+				c := eps(ids...)
+				c.Slice.Ports[0].Protocol = model.UDP
+				for i := range c.Slice.Endpoints {
+					e := &c.Slice.Endpoints[i]
+					e.Serving = !e.Terminating // it fails its readiness probe once it terminates
+				}
+				return c
+			}
+			service.Service.Ports[0].Protocol, service.Service.KeepUDP = model.UDP, keep
+			r := start(t, fake.Options{}, nil)
+			r.emit(service, slice(1, 2), synced)
+			for port := range uint16(40) {
+				r.kernel.Connect(fake.Packet{
+					From: netip.AddrPortFrom(netip.MustParseAddr("10.244.9.9"), 1000+port), To: netip.AddrPortFrom(key.Addr, key.Port), Protocol: model.UDP,
+				})
+			}
+			to := func() (n int) {
+				for _, c := range r.kernel.Conns() {
+					if c.Endpoint.Addr().As4()[3] == 1 {
+						n++
+					}
+				}
+				return n
+			}
+			all := to()
+			for _, step := range []struct {
+				ids  []int
+				kept bool
+			}{{[]int{-1, 2}, keep}, {[]int{-1, 2, 3}, keep}, {[]int{2, 3}, false}} {
+				r.emit(slice(step.ids...))
+				if n := to(); all == 0 || (n == all) != step.kept || n != 0 && n != all {
+					t.Errorf("keep %v, endpoints %v: %d of %d flows", keep, step.ids, n, all)
+				}
+			}
+		})
+	}
+}

@@ -135,6 +135,7 @@ type Service struct {
 	Selector            string            // spec.selector as a label selector, sorted by key; "" for none
 	Settings            string            // annotation sluice.dev/settings, "" for none; as it is written, at most MaxSettings bytes, or one more if longer
 	Created             int64             // creation time, Unix seconds; 0 when unknown
+	KeepUDP             bool              // annotation sluice.dev/udp-drain: keep
 	ClusterIPs          []netip.Addr      // at most one a family
 	ExternalIPs         []netip.Addr
 	LoadBalancerIPs     []netip.Addr   // status ingress addresses with ipMode VIP or none

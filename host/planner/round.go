@@ -190,7 +190,7 @@ func (r *round) add(l *Limits, s *serviceState, d *PortDecision, frontends []*pl
 	if r.decisions != nil {
 		r.decisions.add(d)
 	}
-	r.stale.add(s.serving, d.Port, frontends)
+	r.stale.add(s.serving, d.Port, r.svc.KeepUDP, frontends)
 	if n := len(r.ports); n == 0 || r.ports[n-1] != d.Port.Name {
 		r.ports = append(r.ports, d.Port.Name)
 	}

@@ -16,20 +16,21 @@ type udpPort struct {
 }
 
 // staleBuilder collects the frontends of a Service whose UDP flows may be stale: an endpoint stopped serving, the first one
-// started serving, or the Service port is new to this process. An endpoint that terminates and still serves keeps its flows.
+// started serving, or the Service port is new to this process. An endpoint that terminates keeps its flows while it still serves, or,
+// where the Service asks for it, until it is gone (proposed by KEP-5989).
 type staleBuilder struct {
 	serving map[udpPort][]netip.AddrPort // sorted
 	flows   []plan.StaleUDPFlows
 }
 
-// add adds a port with its frontends. before is what was serving.
-func (b *staleBuilder) add(before map[udpPort][]netip.AddrPort, p *service.Port, frontends []*plan.Frontend) {
+// add adds a port with its frontends. before is what was serving. keep counts endpoints as serving as long as they terminate.
+func (b *staleBuilder) add(before map[udpPort][]netip.AddrPort, p *service.Port, keep bool, frontends []*plan.Frontend) {
 	if p.Name.Protocol != model.UDP {
 		return
 	}
 	var now []netip.AddrPort
 	for j := range p.Endpoints {
-		if e := &p.Endpoints[j]; e.Serving || e.Ready || e.HeldCluster || e.HeldLocal {
+		if e := &p.Endpoints[j]; e.Serving || e.Ready || e.HeldCluster || e.HeldLocal || keep && e.Terminating {
 			now = append(now, e.Addr)
 		}
 	}
@@ -39,6 +40,9 @@ func (b *staleBuilder) add(before map[udpPort][]netip.AddrPort, p *service.Port,
 	at := udpPort{p.Name.Port, p.Family}
 	b.serving[at] = now
 	old, known := before[at]
+	if keep && anyMissing(now, old) {
+		known = false // it may be the first that serves, beside others that only terminate
+	}
 	if known && (len(old) > 0 || len(now) == 0) && !anyMissing(old, now) {
 		return
 	}

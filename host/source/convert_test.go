@@ -76,6 +76,10 @@ func TestServiceFields(t *testing.T) {
 			func(o *corev1.Service) { o.Annotations = map[string]string{"sluice.dev/policy": "p"} },
 			func(s *model.Service) any { return s.Policy }, "p",
 		},
+		"UDP flows to terminating endpoints are kept": {
+			func(o *corev1.Service) { o.Annotations = map[string]string{"sluice.dev/udp-drain": "keep"} },
+			func(s *model.Service) any { return s.KeepUDP }, "true",
+		},
 		"the annotation with settings": {
 			func(o *corev1.Service) { o.Annotations = map[string]string{"sluice.dev/settings": ` {"p": 1}`} },
 			func(s *model.Service) any { return s.Settings }, ` {"p": 1}`,
@@ -188,6 +192,9 @@ func TestInvalidServiceFieldIsReportedAndDroppedAlone(t *testing.T) {
 		},
 		"status.loadBalancer.ingress[0].ipMode": func(o *corev1.Service) {
 			o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: ptr(corev1.LoadBalancerIPMode("x"))}}
+		},
+		"metadata.annotations[sluice.dev/udp-drain]": func(o *corev1.Service) {
+			o.Annotations = map[string]string{"sluice.dev/udp-drain": "60s"}
 		},
 		"spec.sessionAffinity":       func(o *corev1.Service) { o.Spec.SessionAffinity = "Cookie" },
 		"spec.internalTrafficPolicy": func(o *corev1.Service) { o.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicy("x")) },

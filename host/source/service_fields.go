@@ -12,6 +12,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
+// udpDrain parses the annotation that keeps UDP flows to terminating endpoints.
+func (p *problems) udpDrain(value string) bool {
+	if value != "" && value != "keep" {
+		p.add("metadata.annotations["+AnnotationUDPDrain+"]", "want keep, or no annotation")
+	}
+	return value == "keep"
+}
+
 // clusterIPs parses spec.clusterIPs, or spec.clusterIP of objects written before dual stack. spec.ipFamilies is not
 // needed: the family is that of the address.
 func (p *problems) clusterIPs(o *corev1.Service) []netip.Addr {

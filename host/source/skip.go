@@ -27,6 +27,9 @@ const AnnotationPolicy = "sluice.dev/policy"
 // AnnotationSettings is the annotation of a Service that sets fields of its policy's settings.
 const AnnotationSettings = "sluice.dev/settings"
 
+// AnnotationUDPDrain is the annotation of a Service that keeps its UDP flows to endpoints that terminate.
+const AnnotationUDPDrain = "sluice.dev/udp-drain"
+
 func skipLabels(labels map[string]string) Skip {
 	if _, ok := labels[LabelProxyName]; ok {
 		return SkipOtherProxy
