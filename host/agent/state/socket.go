@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -120,13 +121,15 @@ func handler(a Agent) http.Handler {
 	mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.Config()) })
 	mux.Handle("GET /metrics", a.Metrics)
 	mux.HandleFunc("GET /plan", func(w http.ResponseWriter, r *http.Request) {
-		var text string
-		if err := a.Engine.Do(r.Context(), func(p *planner.Planner) { text = plan.Format(p.Current()) }); err != nil {
+		var current plan.Plan // frontends are replaced, never modified
+		if err := a.Engine.Do(r.Context(), func(p *planner.Planner) {
+			current = plan.Plan{Global: p.Current().Global, Frontends: maps.Clone(p.Current().Frontends)}
+		}); err != nil {
 			fail(w, err, http.StatusServiceUnavailable)
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(w, text) // an error means that the client has disconnected
+		_, _ = io.WriteString(w, plan.Format(&current)) // an error means that the client has disconnected
 	})
 	mux.HandleFunc("PUT /log-level", func(w http.ResponseWriter, r *http.Request) {
 		var level slog.Level
