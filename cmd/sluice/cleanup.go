@@ -8,12 +8,14 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
+	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/kubeproxy"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 func newCleanupCommand() *cobra.Command {
 	var kubeProxy bool
+	var nodePorts string
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that sluice has programmed in the kernel",
@@ -32,7 +34,11 @@ It fails while sluice, or kube-proxy, is running.`,
 				if err := kubeproxy.RequireStopped(ctx, "it would restore what is removed"); err != nil {
 					return err
 				}
-				removed, err := kubeproxy.Remove(ctx)
+				ports, err := config.ParsePortRange(nodePorts)
+				if err != nil {
+					return fmt.Errorf("--node-port-range: %w", err)
+				}
+				removed, err := kubeproxy.Remove(ctx, kubeproxy.PortRange(ports))
 				printRemoved(cmd.OutOrStdout(), removed, err)
 				return err
 			}
@@ -47,6 +53,7 @@ It fails while sluice, or kube-proxy, is running.`,
 		},
 	}
 	cmd.Flags().BoolVar(&kubeProxy, "kube-proxy", false, "remove what kube-proxy has left instead of what sluice has programmed")
+	cmd.Flags().StringVar(&nodePorts, "node-port-range", config.DefaultNodePortRange().String(), "the API server's --service-node-port-range, for --kube-proxy")
 	return cmd
 }
 

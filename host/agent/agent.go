@@ -141,7 +141,7 @@ func (a *Agent) programOnce(ctx context.Context) error {
 		return err
 	}
 	if a.opts.RemoveKubeProxy {
-		return removeLeftovers(ctx, a.log)
+		return removeLeftovers(ctx, a.opts.Config, a.log)
 	}
 	return nil
 }
@@ -184,7 +184,7 @@ func (a *Agent) build(ctx context.Context) {
 	a.telemetry.attachSource(a.opts.Client, a.source.kube)
 	synced := &onFirstSync{start: a.background.Go, tasks: []func(){gctuner.ReleaseStartup, a.plane.DrainOthers}}
 	if a.opts.RemoveKubeProxy {
-		synced.tasks = append(synced.tasks, func() { drainLeftovers(ctx, a.log) })
+		synced.tasks = append(synced.tasks, func() { drainLeftovers(ctx, a.opts.Config, a.log) })
 	}
 	loaded := make(chan struct{})
 	a.pluginsReady = sync.OnceFunc(func() { close(loaded) })

@@ -22,15 +22,15 @@ func ClaimNode(ctx context.Context, cfg *config.Config, removeKubeProxy bool, lo
 		return nil, err
 	}
 	if !removeKubeProxy {
-		warnLeftovers(ctx, log)
+		warnLeftovers(ctx, cfg, log)
 	}
 	configureHost(cfg, log)
 	return release, nil
 }
 
 // warnLeftovers logs what kube-proxy has left in the kernel.
-func warnLeftovers(ctx context.Context, log *slog.Logger) {
-	found, err := kubeproxy.Find(ctx)
+func warnLeftovers(ctx context.Context, cfg *config.Config, log *slog.Logger) {
+	found, err := kubeproxy.Find(ctx, kubeproxy.PortRange(cfg.NodePortRange))
 	if err != nil {
 		log.Warn("searching for kube-proxy leftovers failed", "err", err)
 	}
@@ -40,8 +40,8 @@ func warnLeftovers(ctx context.Context, log *slog.Logger) {
 }
 
 // removeLeftovers removes what kube-proxy has left in the kernel.
-func removeLeftovers(ctx context.Context, log *slog.Logger) error {
-	removed, err := kubeproxy.Remove(ctx)
+func removeLeftovers(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	removed, err := kubeproxy.Remove(ctx, kubeproxy.PortRange(cfg.NodePortRange))
 	logRemoved(removed, log)
 	return err
 }
@@ -54,13 +54,13 @@ func logRemoved(removed []kubeproxy.Leftover, log *slog.Logger) {
 
 // drainLeftovers is removeLeftovers, except that virtual servers with open connections are removed when those have ended,
 // or after dataplane.DrainTimeout.
-func drainLeftovers(ctx context.Context, log *slog.Logger) {
+func drainLeftovers(ctx context.Context, cfg *config.Config, log *slog.Logger) {
 	start, logged := time.Now(), false
 	for {
-		removed, busy, err := kubeproxy.Drain(ctx)
+		removed, busy, err := kubeproxy.Drain(ctx, kubeproxy.PortRange(cfg.NodePortRange))
 		if busy > 0 && time.Since(start) > dataplane.DrainTimeout {
 			busy = 0
-			removed, err = kubeproxy.Remove(ctx)
+			removed, err = kubeproxy.Remove(ctx, kubeproxy.PortRange(cfg.NodePortRange))
 		}
 		logRemoved(removed, log)
 		switch {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -41,6 +42,7 @@ type Config struct {
 	// NodePortAddresses select this node's addresses that serve NodePorts; nil means the primary address of each family.
 	// A family without a prefix uses all its addresses.
 	NodePortAddresses []netip.Prefix
+	NodePortRange     PortRange // the API server's --service-node-port-range
 	MasqueradeAll     bool
 	MasqueradeBit     uint8 // of the packet mark, 0–31
 	// NoMasqueradeCIDRs are endpoints' addresses to which connections keep their source (KEP-6246).
@@ -69,6 +71,26 @@ type Config struct {
 	Allow              []policy.Allow // what the annotations of Services may choose
 	DefaultPolicy      string         // "" means kube-proxy's rules
 }
+
+// PortRange is a range of ports, both ends included.
+type PortRange struct{ From, To uint16 }
+
+// String returns the range as in the file.
+func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.From, r.To) }
+
+// ParsePortRange parses a range such as 30000-32767.
+func ParsePortRange(s string) (PortRange, error) {
+	from, to, ok := strings.Cut(s, "-")
+	a, err := strconv.ParseUint(from, 10, 16)
+	b, err2 := strconv.ParseUint(to, 10, 16)
+	if !ok || err != nil || err2 != nil || a == 0 || a > b {
+		return PortRange{}, fmt.Errorf("%q is not a range of ports such as %s", s, DefaultNodePortRange())
+	}
+	return PortRange{uint16(a), uint16(b)}, nil
+}
+
+// DefaultNodePortRange returns the API server's default.
+func DefaultNodePortRange() PortRange { return PortRange{30000, 32767} }
 
 // Plugin is a WebAssembly module that policies can use.
 type Plugin struct {
@@ -112,6 +134,7 @@ func Default() *Config {
 		Mode:               ModeNFTables,
 		DetectLocalMode:    ClusterCIDR,
 		MasqueradeBit:      14,
+		NodePortRange:      DefaultNodePortRange(),
 		SyncPeriod:         30 * time.Second,
 		ServiceLimits:      defaultServiceLimits(),
 		Conntrack:          defaultConntrack(),

@@ -31,6 +31,7 @@ detectLocalMode: InterfaceNamePrefix
 detectLocal: {interfaceNamePrefix: veth, bridgeInterface: cni0}
 serviceLimits: {frontends: 100, endpoints: 200, sourceRanges: 300, elements: 400}
 endpointCIDRs: [240.0.0.0/4]
+nodePortRange: 30000-35000
 noMasqueradeCIDRs: [10.244.0.0/16, fd00:10:244::/56]
 conntrack:
   maxPerCore: 0
@@ -122,6 +123,7 @@ func TestParseEveryField(t *testing.T) {
 		DetectLocalMode:   InterfaceNamePrefix,
 		DetectLocal:       DetectLocal{BridgeInterface: "cni0", InterfaceNamePrefix: "veth"},
 		ServiceLimits:     ServiceLimits{Frontends: 100, Endpoints: 200, SourceRanges: 300, Elements: 400},
+		NodePortRange:     PortRange{30000, 35000},
 		EndpointCIDRs:     []netip.Prefix{netip.MustParsePrefix("240.0.0.0/4")},
 		NoMasqueradeCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")},
 		Conntrack: Conntrack{

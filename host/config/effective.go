@@ -17,7 +17,7 @@ func (c *Config) Effective() any {
 		APIVersion: APIVersion, Kind: Kind, HostnameOverride: c.HostnameOverride, Mode: c.Mode,
 		BindAddressFail: c.BindAddressHardFail, ClusterCIDR: strings.Join(prefixStrings(c.ClusterCIDR), ","),
 		DetectLocalMode: c.DetectLocalMode, DetectLocal: detectEntry(c.DetectLocal),
-		NodePortAddresses: prefixStrings(c.NodePortAddresses), MasqueradeAll: c.MasqueradeAll, MasqueradeBit: number(int(c.MasqueradeBit)),
+		NodePortAddresses: prefixStrings(c.NodePortAddresses), NodePortRange: c.NodePortRange.String(), MasqueradeAll: c.MasqueradeAll, MasqueradeBit: number(int(c.MasqueradeBit)),
 		NoMasqueradeCIDRs: append([]string{}, prefixStrings(c.NoMasqueradeCIDRs)...),
 		MinSyncPeriod:     c.MinSyncPeriod.String(), SyncPeriod: c.SyncPeriod.String(),
 		ServiceLimits: c.ServiceLimits.effective(), EndpointCIDRs: append([]string{}, prefixStrings(c.EndpointCIDRs)...),

@@ -22,6 +22,7 @@ type configFile struct {
 	DetectLocalMode    string             `json:"detectLocalMode"`
 	DetectLocal        detectEntry        `json:"detectLocal"`
 	NodePortAddresses  []string           `json:"nodePortAddresses"`
+	NodePortRange      string             `json:"nodePortRange"`
 	MasqueradeAll      bool               `json:"masqueradeAll"`
 	MasqueradeBit      *int32             `json:"masqueradeBit"`
 	NoMasqueradeCIDRs  []string           `json:"noMasqueradeCIDRs"`
@@ -174,6 +175,7 @@ func (p *parser) config(f *configFile) *Config {
 	p.client(f, c)
 	c.ClusterCIDR = p.clusterCIDR(f.ClusterCIDR)
 	c.NodePortAddresses = p.nodePortAddresses(f.NodePortAddresses)
+	c.NodePortRange = p.nodePortRange(f.NodePortRange)
 	c.MasqueradeAll = f.MasqueradeAll
 	if bit := f.MasqueradeBit; bit != nil {
 		if *bit < 0 || *bit > 31 {

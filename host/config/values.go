@@ -73,6 +73,18 @@ func (p *parser) nodePortAddresses(list []string) []netip.Prefix {
 	return out
 }
 
+// nodePortRange parses the range of NodePorts; an empty text is the API server's default.
+func (p *parser) nodePortRange(s string) PortRange {
+	if s == "" {
+		return DefaultNodePortRange()
+	}
+	r, err := ParsePortRange(s)
+	if err != nil {
+		p.errorf("nodePortRange", "%s", err)
+	}
+	return r
+}
+
 func (p *parser) prefix(path, s string) (netip.Prefix, bool) {
 	c, err := netip.ParsePrefix(s)
 	if err != nil || c.Addr().Is4In6() {

@@ -149,7 +149,7 @@ func TestRemoveFailsWithoutTheProgramsForLegacyTables(t *testing.T) {
 	}
 	t.Setenv("PATH", t.TempDir())
 	err := n.Do(func() error {
-		_, err := Remove(context.Background())
+		_, err := Remove(context.Background(), PortRange{30000, 32767})
 		return err
 	})
 	if !errors.Is(err, errProgramMissing) || !strings.Contains(fmt.Sprint(err), "install iptables") {

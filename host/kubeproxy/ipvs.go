@@ -15,7 +15,7 @@ import (
 )
 
 // ipvs are the virtual servers of its IPVS mode, and the dummy link with their addresses.
-type ipvs struct{}
+type ipvs struct{ nodePorts PortRange }
 
 const ipvsLink = "kube-ipvs0"
 
@@ -46,7 +46,7 @@ const (
 
 // list returns kube-proxy's link, or nil if it does not exist, and its virtual servers: those at addresses of the link, and
 // NodePorts at other local addresses.
-func (ipvs) list() (netlink.Link, []virtualServer, error) {
+func (v ipvs) list() (netlink.Link, []virtualServer, error) {
 	link, err := netlink.LinkByName(ipvsLink)
 	var none netlink.LinkNotFoundError
 	switch {
@@ -72,14 +72,14 @@ func (ipvs) list() (netlink.Link, []virtualServer, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return link, slices.DeleteFunc(servers, func(s virtualServer) bool { return !isKubeProxyServer(s, onLink) }), nil
+	return link, slices.DeleteFunc(servers, func(s virtualServer) bool { return !v.isKubeProxyServer(s, onLink) }), nil
 }
 
 // isKubeProxyServer reports whether a virtual server is kube-proxy's. onLink has all local addresses, and is true for those on
 // kube-proxy's link.
-func isKubeProxyServer(s virtualServer, onLink map[netip.Addr]bool) bool {
+func (v ipvs) isKubeProxyServer(s virtualServer, onLink map[netip.Addr]bool) bool {
 	linked, local := onLink[s.addr]
-	return linked || local && s.port >= 30000 && s.port <= 32767
+	return linked || local && v.nodePorts.contains(s.port)
 }
 
 // ipvsCommand returns a request, or nil if the kernel has not loaded IPVS. Looking up the family would load the module.

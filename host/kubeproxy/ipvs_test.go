@@ -160,7 +160,7 @@ func TestIsKubeProxyServer(t *testing.T) {
 	onLink := map[netip.Addr]bool{addr("10.96.0.1"): true, addr("192.168.0.1"): false, addr("fd00:96::1"): true}
 	for at, want := range map[string]bool{
 		"10.96.0.1:443": true, "[fd00:96::1]:53": true, // on its link
-		"192.168.0.1:30080": true, "192.168.0.1:80": false, "192.168.0.1:32768": false, // NodePorts
+		"192.168.0.1:30080": true, "192.168.0.1:80": false, "192.168.0.1:32768": true, "192.168.0.1:35001": false, // NodePorts
 		"203.0.113.1:30080": false, // of another program
 	} {
 		a := netip.MustParseAddrPort(at)
@@ -168,7 +168,7 @@ func TestIsKubeProxyServer(t *testing.T) {
 		if a.Addr().Is4() {
 			s.family = unix.AF_INET
 		}
-		if got := isKubeProxyServer(s, onLink); got != want {
+		if got := (ipvs{PortRange{30000, 35000}}).isKubeProxyServer(s, onLink); got != want {
 			t.Errorf("%s: %v", at, got)
 		}
 		if back, ok := decodeServer(attrsByType(s.encode().Serialize())[ipvsAttrService]); !ok || back != s {

@@ -36,17 +36,23 @@ type remnant interface {
 	remove(ctx context.Context) error
 }
 
+// PortRange is a range of ports, both ends included.
+type PortRange struct{ From, To uint16 }
+
+func (r PortRange) contains(port uint16) bool { return r.From <= port && port <= r.To }
+
 // remnants are in the order of removal: first those that refer to others.
-func remnants() []remnant {
-	return []remnant{nftablesTables{}, iptablesNFT{}, iptablesLegacy{}, ipvs{}, ipsets{}}
+func remnants(nodePorts PortRange) []remnant {
+	return []remnant{nftablesTables{}, iptablesNFT{}, iptablesLegacy{}, ipvs{nodePorts}, ipsets{}}
 }
 
-// Find returns the leftovers in the network namespace of the calling thread. The error joins those of the kinds that could
+// Find returns the leftovers in the network namespace of the calling thread. nodePorts are the ports of virtual servers at the node's
+// own addresses that are kube-proxy's, and not another program's: the API server's --service-node-port-range. The error joins those of the kinds that could
 // not be read; leftovers of the other kinds are returned with it.
-func Find(ctx context.Context) ([]Leftover, error) {
+func Find(ctx context.Context, nodePorts PortRange) ([]Leftover, error) {
 	var all []Leftover
 	var errs []error
-	for _, r := range remnants() {
+	for _, r := range remnants(nodePorts) {
 		found, err := r.find(ctx)
 		all, errs = append(all, found...), append(errs, err)
 	}
@@ -55,20 +61,20 @@ func Find(ctx context.Context) ([]Leftover, error) {
 
 // Remove removes the leftovers that Find returns. It continues after errors; the error names what remains. It may be called
 // again.
-func Remove(ctx context.Context) (removed []Leftover, err error) {
-	removed, _, err = removeAll(ctx, false)
+func Remove(ctx context.Context, nodePorts PortRange) (removed []Leftover, err error) {
+	removed, _, err = removeAll(ctx, nodePorts, false)
 	return removed, err
 }
 
 // Drain is Remove, except that virtual servers with open connections remain, with their addresses and the link; busy is their
 // number. They get no new connections if another proxy has taken over. Call Drain periodically until busy is 0.
-func Drain(ctx context.Context) (removed []Leftover, busy int, err error) {
-	return removeAll(ctx, true)
+func Drain(ctx context.Context, nodePorts PortRange) (removed []Leftover, busy int, err error) {
+	return removeAll(ctx, nodePorts, true)
 }
 
-func removeAll(ctx context.Context, drain bool) (removed []Leftover, busy int, err error) {
+func removeAll(ctx context.Context, nodePorts PortRange, drain bool) (removed []Leftover, busy int, err error) {
 	var errs []error
-	for _, r := range remnants() {
+	for _, r := range remnants(nodePorts) {
 		remaining := 0
 		found, err := r.find(ctx)
 		if err == nil && len(found) > 0 {

@@ -71,7 +71,7 @@ func (n node) find() string {
 	n.Helper()
 	var found []Leftover
 	err := n.Do(func() (err error) {
-		found, err = Find(context.Background())
+		found, err = Find(context.Background(), PortRange{30000, 32767})
 		return err
 	})
 	if err != nil {
@@ -84,7 +84,7 @@ func (n node) remove() string {
 	n.Helper()
 	var found []Leftover
 	err := n.Do(func() (err error) {
-		found, err = Remove(context.Background())
+		found, err = Remove(context.Background(), PortRange{30000, 32767})
 		return err
 	})
 	if err != nil {

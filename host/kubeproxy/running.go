@@ -55,7 +55,7 @@ func Running(ctx context.Context, proc string, port uint16) (string, error) {
 	if !trusted || !answersAt(ctx, address) {
 		return "", nil
 	}
-	found, err := Find(ctx)
+	found, err := Find(ctx, PortRange{}) // whoever has NodePorts has ClusterIPs, too
 	if len(found) == 0 && err == nil {
 		return "", nil
 	}

@@ -64,7 +64,7 @@ func TestKubeProxyVirtualServersAreTakenOverAndSurviveItsCleanup(t *testing.T) {
 	}
 	var removed []kubeproxy.Leftover
 	err := d.Lab.Node.Do(func() (err error) {
-		removed, err = kubeproxy.Remove(context.Background())
+		removed, err = kubeproxy.Remove(context.Background(), kubeproxy.PortRange{From: 30000, To: 32767})
 		return err
 	})
 	if err != nil || len(removed) == 0 {
