@@ -258,6 +258,7 @@ func (c *Config) WithFixed(old *Config) (*Config, error) {
 	out, e := *c, &RestartError{}
 	keep(e, "hostnameOverride", &out.HostnameOverride, old.HostnameOverride)
 	keep(e, "bindAddressHardFail", &out.BindAddressHardFail, old.BindAddressHardFail)
+	keep(e, "nodePortRange", &out.NodePortRange, old.NodePortRange)
 	keep(e, "clientConnection", &out.ClientConnection, old.ClientConnection)
 	keep(e, "conntrack", &out.Conntrack, old.Conntrack)
 	keep(e, "oomScoreAdj", &out.OOMScoreAdj, old.OOMScoreAdj)
