@@ -125,7 +125,7 @@ func TestPluginCheckRefusesInvalidModules(t *testing.T) {
 		{[]string{"/dev/zero"}, "not a regular file", false},
 		{[]string{text}, "not a WebAssembly module", false},
 		{[]string{text, "--settings", "{"}, "--settings is not JSON", true},
-		{[]string{assemble(t, "loop", keepWeights(t, `(func (export "_initialize") (loop (br 0)))`))}, "_initialize: out of fuel: the budget is 199", false},
+		{[]string{assemble(t, "loop", keepWeights(t, `(func (export "_initialize") (loop (br 0)))`))}, "_initialize: ", false}, // out of fuel, or of time
 		{[]string{assemble(t, "import", `(module (import "env" "exec" (func)))`)}, `import "exec" of "env"`, false},
 		{[]string{assemble(t, "nothing", `(module)`)}, `not a sluice plugin: it does not export memory "memory"`, false},
 		{[]string{assemble(t, "unknown", keepWeights(t, `(func (export "sluice_needs") (param i32) (result i32) (i32.const 16))`))}, "unknown inputs: bits 0x10", false},

@@ -118,8 +118,9 @@ type Limits struct {
 
 // PluginLimits are limits of all plugins together.
 type PluginLimits struct {
-	CPUPercent int // of one core in any minute, 0–1000; 0 means no limit
-	MemoryMiB  int // host memory: compiled code, tables, guest memory, and that of a compiling process
+	CPUPercent     int // of one core in any minute, 0–1000; 0 means no limit
+	MemoryMiB      int // host memory: compiled code, tables, guest memory, and that of a compiling process
+	CompileSeconds int // CPU time for compiling a module, 1–600
 }
 
 // ClientConnection is the connection to the API server. Empty fields mean the Pod's in-cluster configuration.
@@ -144,7 +145,7 @@ func Default() *Config {
 		Logging:            Logging{Format: LogText},
 		MetricsBindAddress: "127.0.0.1:10249",
 		HealthzBindAddress: "0.0.0.0:10256",
-		PluginLimits:       PluginLimits{CPUPercent: 10, MemoryMiB: 256},
+		PluginLimits:       PluginLimits{CPUPercent: 10, MemoryMiB: 256, CompileSeconds: 30},
 		Signals:            defaultSignals(),
 		Metrics:            defaultMetrics(),
 	}
@@ -268,6 +269,7 @@ func (c *Config) WithFixed(old *Config) (*Config, error) {
 	keep(e, "healthzBindAddress", &out.HealthzBindAddress, old.HealthzBindAddress)
 	keep(e, "pluginCacheDir", &out.PluginCacheDir, old.PluginCacheDir)
 	keep(e, "pluginLimits.memoryMiB", &out.PluginLimits.MemoryMiB, old.PluginLimits.MemoryMiB)
+	keep(e, "pluginLimits.compileSeconds", &out.PluginLimits.CompileSeconds, old.PluginLimits.CompileSeconds)
 	keep(e, "signals", &out.Signals, old.Signals)
 	keep(e, "minSyncPeriod", &out.MinSyncPeriod, old.MinSyncPeriod)
 	keep(e, "syncPeriod", &out.SyncPeriod, old.SyncPeriod)

@@ -58,7 +58,7 @@ enableProfiling: true
 metricsBindAddress: "[::1]:9999"
 healthzBindAddress: 0.0.0.0:10256
 pluginCacheDir: /var/cache/sluice
-pluginLimits: {cpuPercent: 25, memoryMiB: 512}
+pluginLimits: {cpuPercent: 25, memoryMiB: 512, compileSeconds: 60}
 signals: {period: 5s}
 metrics: {serviceConnections: All}
 plugins:
@@ -140,7 +140,7 @@ func TestParseEveryField(t *testing.T) {
 		MetricsBindAddress: "[::1]:9999",
 		HealthzBindAddress: "0.0.0.0:10256",
 		PluginCacheDir:     "/var/cache/sluice",
-		PluginLimits:       PluginLimits{CPUPercent: 25, MemoryMiB: 512},
+		PluginLimits:       PluginLimits{CPUPercent: 25, MemoryMiB: 512, CompileSeconds: 60},
 		Signals:            Signals{Period: 5 * time.Second},
 		Metrics:            Metrics{ServiceConnections: ConnectionsAll},
 		Plugins: []Plugin{

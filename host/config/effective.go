@@ -32,7 +32,7 @@ func (c *Config) Effective() any {
 		ClientConnection: clientEntry(c.ClientConnection),
 		OOMScoreAdj:      number(c.OOMScoreAdj), Logging: loggingEntry{c.Logging.Format, int32(c.Logging.Verbosity)},
 		EnableProfiling: c.EnableProfiling, MetricsBindAddress: &c.MetricsBindAddress, HealthzBindAddress: &c.HealthzBindAddress,
-		PluginCacheDir: c.PluginCacheDir, PluginLimits: limitsEntry{CPUPercent: number(c.PluginLimits.CPUPercent), MemoryMiB: number(c.PluginLimits.MemoryMiB)},
+		PluginCacheDir: c.PluginCacheDir, PluginLimits: limitsEntry{number(c.PluginLimits.CPUPercent), number(c.PluginLimits.MemoryMiB), number(c.PluginLimits.CompileSeconds)},
 		Plugins: []pluginEntry{}, Policies: []policyEntry{}, Bindings: []bindingEntry{}, Allow: []allowEntry{},
 		DefaultPolicy: c.DefaultPolicy,
 	}

@@ -33,7 +33,7 @@ ipvs: {scheduler: "wrr;", tcpTimeout: 1500ms, udpTimeout: -1s, excludeCIDRs: [10
 clientConnection: {server: "192.0.2.1:6443", qps: 5}
 oomScoreAdj: -1001
 logging: {format: yaml, verbosity: -1, flushFrequency: 5s}
-pluginLimits: {cpuPercent: 1001, memoryMiB: 100, memory: 1}
+pluginLimits: {cpuPercent: 1001, memoryMiB: 100, compileSeconds: 601, memory: 1}
 signals: {period: 100ms}
 metrics: {serviceConnections: all}
 plugins:
@@ -112,6 +112,7 @@ pluginLimits.memory: unknown field
 metricsBindAddress: "localhost:10249" is not an IP address and port such as 127.0.0.1:10249 or [::]:10249
 pluginLimits.cpuPercent: 1001 is not between 0 and 1000
 pluginLimits.memoryMiB: 100 is not between 240 and 65536
+pluginLimits.compileSeconds: 601 is not between 1 and 600
 signals.period: 100ms is less than 500ms
 metrics.serviceConnections: "all": must be Watched or All
 plugins[0].digest: "md5:1" is not sha256: followed by 64 lowercase hexadecimal digits

@@ -56,8 +56,9 @@ type clientEntry struct {
 }
 
 type limitsEntry struct {
-	CPUPercent *int32 `json:"cpuPercent"`
-	MemoryMiB  *int32 `json:"memoryMiB"`
+	CPUPercent     *int32 `json:"cpuPercent"`
+	MemoryMiB      *int32 `json:"memoryMiB"`
+	CompileSeconds *int32 `json:"compileSeconds"`
 }
 
 type pluginEntry struct {
@@ -206,6 +207,12 @@ func (p *parser) config(f *configFile) *Config {
 			p.errorf("pluginLimits.memoryMiB", "%d is not between %d and %d", *memory, minPluginMemoryMiB, maxPluginMemoryMiB)
 		}
 		c.PluginLimits.MemoryMiB = int(*memory)
+	}
+	if seconds := f.PluginLimits.CompileSeconds; seconds != nil {
+		if *seconds < 1 || *seconds > maxCompileSeconds {
+			p.errorf("pluginLimits.compileSeconds", "%d is not between 1 and %d", *seconds, maxCompileSeconds)
+		}
+		c.PluginLimits.CompileSeconds = int(*seconds)
 	}
 	p.signals(f, c)
 	c.Plugins = p.plugins(f.Plugins)

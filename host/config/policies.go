@@ -18,6 +18,8 @@ const (
 	maxCPUPercent = 1000 // of the plugins: ten cores
 	maxMemoryMiB  = 64   // the host's limit of an instance's memory
 	maxInstances  = 256
+	// maxCompileSeconds is far above what the largest module takes on a slow processor.
+	maxCompileSeconds = 600
 	// defaultRepeatOneIn costs 2 to 3 percent of a plugin's fuel.
 	defaultRepeatOneIn = 64
 	maxRepeatOneIn     = 1_000_000

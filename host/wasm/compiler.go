@@ -23,9 +23,10 @@ type CompileLimits struct {
 
 // DefaultCompileLimits returns limits for the modules that the limits of package meter accept. A Go module of 3.7 MB, the
 // largest in this repository, takes 1.2 s and 100 MiB of resident memory in cmd/sluice, but does not succeed with a limit
-// of 192 MiB: the Go runtime maps 64 MiB at a time, and it needs a third such part.
+// of 192 MiB: the Go runtime maps 64 MiB at a time, and it needs a third such part. The CPU time has room for slow processors, and
+// for virtual machines that count the time of others on their host as theirs.
 func DefaultCompileLimits() CompileLimits {
-	return CompileLimits{CPU: 10 * time.Second, Memory: 208 << 20}
+	return CompileLimits{CPU: 30 * time.Second, Memory: 208 << 20}
 }
 
 // untouched is the part of CompileLimits.Memory that is never resident: when the child starts, it has mapped 120 MiB and uses 3,
@@ -35,9 +36,8 @@ const untouched = 52 << 20
 // resident returns the memory that a child process takes at most, in bytes.
 func (l CompileLimits) resident() int64 { return max(l.Memory-untouched, 0) }
 
-// compileTimeout ends a child process that gets no CPU time. It is far above CompileLimits.CPU, as the child has the lowest
-// priority.
-const compileTimeout = 5 * time.Minute
+// timeout ends a child process that gets no CPU time. The child has a low priority, so it may need far longer than its CPU time.
+func (l CompileLimits) timeout() time.Duration { return 10 * l.CPU }
 
 // compiler compiles modules in child processes, one at a time, in the order of the calls.
 type compiler struct {
@@ -72,9 +72,9 @@ func (c *compiler) wait(ctx context.Context) (done func(), _ error) {
 }
 
 // compile runs a child process that compiles a rewritten module into dir, a folder for wazero's compilation cache. When ctx ends, the
-// child is killed and not waited for: with the lowest priority, it may take seconds to end.
+// child is killed and not waited for: with its low priority, it may take seconds to end.
 func (c *compiler) compile(outer context.Context, dir string, metered []byte) error {
-	ctx, cancel := context.WithTimeout(outer, compileTimeout)
+	ctx, cancel := context.WithTimeout(outer, c.limits.timeout())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = append(append([]string{}, c.argv...), dir, strconv.FormatInt(int64((c.limits.CPU+time.Second-1)/time.Second), 10),
@@ -101,7 +101,7 @@ func (c *compiler) compile(outer context.Context, dir string, metered []byte) er
 func (c *compiler) explain(ctx context.Context, err error, state *os.ProcessState, stderr string) error {
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("module refused: compile: not finished after %s", compileTimeout)
+		return fmt.Errorf("module refused: compile: not finished after %s", c.limits.timeout())
 	case ctx.Err() != nil:
 		return fmt.Errorf("compile: %w", ctx.Err())
 	case state == nil:
@@ -111,7 +111,7 @@ func (c *compiler) explain(ctx context.Context, err error, state *os.ProcessStat
 	case state.ExitCode() == exitStorage:
 		return fmt.Errorf("%w: %s", errStorage, meter.Quote(stderr))
 	case state.ExitCode() == exitCPUTime:
-		return fmt.Errorf("module refused: compile: more than the limit of %s of CPU time", c.limits.CPU)
+		return fmt.Errorf("module refused: compile: more than the limit of %s of CPU time (pluginLimits.compileSeconds)", c.limits.CPU)
 	case outOfMemory(stderr):
 		return fmt.Errorf("module refused: compile: more than the limit of %d MiB of memory", c.limits.Memory>>20)
 	}

@@ -78,7 +78,7 @@ func TestCompileWithoutCacheFolder(t *testing.T) {
 	}
 }
 
-// TestChildProcessIsConfined: lowest priority, no environment, no network, no programs, no files of the parent.
+// TestChildProcessIsConfined: low priority, no environment, no network, no programs, no files of the parent.
 func TestChildProcessIsConfined(t *testing.T) {
 	requireChildren(t)
 	t.Setenv("SECRET", "x")
@@ -88,7 +88,7 @@ func TestChildProcessIsConfined(t *testing.T) {
 	}
 	defer secret.Close()
 	_, err = newHost(t, Options{CacheDir: noCache, Compiler: childCommand("inspect")}).Load(t.Context(), "test", goodWAT(t), nil)
-	want := "env 0, nice 19, new privileges 1, socket operation not permitted, exec operation not permitted, files 0 1 2, cpu 10, data 134217728, oom 1000, cwd /"
+	want := "env 0, nice 5, new privileges 1, socket operation not permitted, exec operation not permitted, files 0 1 2, cpu 10, data 134217728, oom 1000, cwd /"
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v\nwant  %s", err, want)
 	}
@@ -149,7 +149,7 @@ func TestChildProcessLimits(t *testing.T) {
 		limits CompileLimits
 		want   string
 	}{
-		{"CPU time", slow, CompileLimits{CPU: time.Second, Memory: 256 << 20}, "module refused: compile: more than the limit of 1s of CPU time"},
+		{"CPU time", slow, CompileLimits{CPU: time.Second, Memory: 256 << 20}, "module refused: compile: more than the limit of 1s of CPU time (pluginLimits.compileSeconds)"},
 		{"memory", large, CompileLimits{CPU: 20 * time.Second, Memory: 160 << 20}, "module refused: compile: more than the limit of 160 MiB of memory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -75,9 +75,8 @@ func (l Limits) withDefaults() (Limits, error) {
 	if l.Module == (meter.Limits{}) {
 		l.Module = d.Module
 	}
-	if l.Compile == (CompileLimits{}) {
-		l.Compile = d.Compile
-	}
+	dur(&l.Compile.CPU, d.Compile.CPU)
+	def(&l.Compile.Memory, d.Compile.Memory)
 	if l.MemoryPages == 0 {
 		l.MemoryPages = d.MemoryPages
 	}

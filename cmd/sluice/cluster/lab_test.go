@@ -241,7 +241,7 @@ func (s *scene) afterwards(args ...string) {
 }
 
 // timeout is generous, because the machine may be busy.
-const timeout = time.Minute
+const timeout = 3 * time.Minute
 
 // eventually waits until f returns no error.
 func (s *scene) eventually(what string, f func() error) {

@@ -76,7 +76,7 @@ func (r *run) start(more ...string) {
 	r.Helper()
 	args := []string{
 		"run", "--node", r.place.name, "--kubeconfig", r.as, "--config", r.config,
-		"--checkpoint", filepath.Join(r.dir, "checkpoint"), "--socket", filepath.Join(r.dir, "sock"),
+		"--checkpoint", filepath.Join(r.dir, "checkpoint"), "--socket", filepath.Join(r.dir, "sock"), "-v", "1", // saved reads it
 	}
 	r.process, r.log = r.startLogged(r.sluice, append(args, more...)...)
 }
@@ -145,7 +145,7 @@ func (r *run) restartedByKill(meanwhile func()) string {
 }
 
 var (
-	programmed = regexp.MustCompile(`(?m)^time=(\S+) level=INFO msg="synced (?:all )?services"`)
+	programmed = regexp.MustCompile(`(?m)^time=(\S+) level=(?:INFO|DEBUG) msg="synced (?:all )?services"`)
 	saves      = regexp.MustCompile(`(?m)^sluice_checkpoint_last_success_timestamp_seconds (\S+)$`)
 )
 

@@ -32,6 +32,7 @@ func TestSettingTheWallClockMovesNoDrain(t *testing.T) {
 	}
 	n := newNode(t)
 	config := n.configured(fmt.Sprintf(`
+pluginLimits: {compileSeconds: 300}
 plugins: [{name: staged-drain, file: %s}]
 policies:
 - name: drain

@@ -59,7 +59,7 @@ type node struct {
 }
 
 // timeout is generous, because the machine may be busy, or a test kernel.
-const timeout = time.Minute
+const timeout = 3 * time.Minute
 
 var vip = netip.MustParseAddrPort("10.96.0.10:80")
 

@@ -77,6 +77,7 @@ func Open(ctx context.Context, cfg *config.Config, compiler []string, log *slog.
 	}
 	host, err := wasm.New(ctx, wasm.Options{
 		CacheDir: cache, Compiler: compiler, Memory: int64(cfg.PluginLimits.MemoryMiB) << 20, Log: log, Now: time.Now,
+		Limits:  wasm.Limits{Compile: wasm.CompileLimits{CPU: time.Duration(cfg.PluginLimits.CompileSeconds) * time.Second}},
 		Missing: dataplane.All().Get(cfg.Mode).MissingInputs(),
 	})
 	if err != nil {

@@ -158,6 +158,13 @@ func TestTooLittleMemoryIsAnError(t *testing.T) {
 }
 
 func TestTimeoutKillsAllProcesses(t *testing.T) {
+	// A folder of its own, short enough for the kernel's socket: other tests' virtual machines run beside this one.
+	dir, err := os.MkdirTemp("", "vm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Setenv("TMPDIR", dir)
 	eachKernel(t, func(t *testing.T, kernel string) {
 		for name, script := range map[string]string{"idle": "sleep 1000", "busy": "while :; do :; done & while :; do :; done"} {
 			t.Run(name, func(t *testing.T) {
@@ -167,10 +174,10 @@ func TestTimeoutKillsAllProcesses(t *testing.T) {
 				defer cancel()
 				begin := time.Now()
 				_, err := Run(ctx, sh(kernel, script))
-				if !errors.Is(err, late) || time.Since(begin) > 10*time.Second {
+				if !errors.Is(err, late) || time.Since(begin) > time.Minute {
 					t.Errorf("%v after %s", err, time.Since(begin))
 				}
-				for end := time.Now().Add(5 * time.Second); processes(t, kernel) > before; time.Sleep(20 * time.Millisecond) {
+				for end := time.Now().Add(time.Minute); processes(t, kernel) > before; time.Sleep(20 * time.Millisecond) {
 					if time.Now().After(end) {
 						t.Fatalf("%d processes of the kernel are left, %d were there", processes(t, kernel), before)
 					}
