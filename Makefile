@@ -9,7 +9,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 export CGO_ENABLED := 0
 
 .PHONY: help build plugins image demo experiment quick race test test-cluster cluster-programs test-vm test-ipvs test-guide vm-kernels \
-  bench bench-peer bench-fleet soak check fmt lint format-check vet deps clean
+  compiled-plugins bench bench-peer bench-fleet soak check fmt lint format-check vet deps clean
 
 help:
 	@cat .ci/help.txt
@@ -97,9 +97,13 @@ test-guide-%: deps build vm-kernels cluster-programs
 	XDG_CACHE_HOME='$(CACHE)' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 20m $(SHORT) \
 	  -exec "$(VM) -memory 3072 -kernel $*" ./cmd/sluice/guide
 
-test-vm-%: deps build vm-kernels bin/e2e/signals.wasm bin/e2e/prefer.wasm
-	SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 15m $(VM_FLAGS) $(SHORT) -exec "$(VM) -kernel $*" $(VM_PACKAGES)
-	SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 15m \
+# Test kernels see the user's cache read-only, and take half a minute for compiling one plugin.
+compiled-plugins: build bin/e2e/signals.wasm bin/e2e/prefer.wasm
+	@XDG_CACHE_HOME='$(CACHE)' bin/sluice config check cmd/sluice/e2e/plugins.yaml
+
+test-vm-%: deps build vm-kernels compiled-plugins
+	XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 15m $(VM_FLAGS) $(SHORT) -exec "$(VM) -kernel $*" $(VM_PACKAGES)
+	XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 15m \
 	  -run 'TestKill|TestForwardingContinues|TestInvalidInput|TestOnce|TestPluginSees' \
 	  -exec "$(VM) -kernel $*" ./cmd/sluice/e2e
 

@@ -41,7 +41,7 @@ defaultPolicy: drain
 metricsBindAddress: ""
 healthzBindAddress: ""
 `, filepath.Join(filepath.Dir(program), "plugins", "staged-drain.wasm")))
-	n.run("--config", config)
+	n.run("--config", config, "-v", "1")
 	n.logs("loaded plugin")
 	n.expect("running", "p1 p2")
 

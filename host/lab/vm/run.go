@@ -75,7 +75,9 @@ func Run(ctx context.Context, job Job) (code int, err error) {
 		return 0, err
 	}
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
+	release, err := startOnCPU(cmd, filepath.Dir(filepath.Dir(job.Kernel)))
+	defer release()
+	if err != nil {
 		return 0, fmt.Errorf("start the kernel: %w", err)
 	}
 	_ = unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil) // a kernel panic would dump all of its memory
