@@ -33,7 +33,8 @@ func watchFiles(ctx context.Context, files func() []string, onChange func() erro
 	if err != nil {
 		return err
 	}
-	defer w.Close()
+	// Not waited for: closing an inotify instance waits for a grace period of the kernel (SRCU), seconds on a machine with too much load.
+	defer func() { go w.Close() }()
 	watched := map[string]bool{}
 	watchDirs := func() {
 		for _, f := range files() {

@@ -138,7 +138,7 @@ endpoints:
 	fallenBack("at once")
 
 	if err := n.stop(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v\n%s", err, n.log)
 	}
 	n.run("--config", config)
 	n.until("the plugin", func() bool { return strings.Contains(n.log.String(), "loaded plugin") })

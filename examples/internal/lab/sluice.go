@@ -112,6 +112,10 @@ func (s *Sluice) LogLines(mark int, words ...string) (out []string, now int) {
 	return out, len(s.log)
 }
 
+// stopTimeout has room for the kernel, which closes inotify instances late on a machine with too much load. After 2 s, sluice itself
+// says what it waits for and exits with 1.
+const stopTimeout = time.Minute
+
 // Stop terminates sluice and returns an error if it did not exit cleanly.
 func (s *Sluice) Stop() error {
 	select {
@@ -120,7 +124,7 @@ func (s *Sluice) Stop() error {
 		_ = s.cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-s.ended:
-		case <-time.After(5 * time.Second):
+		case <-time.After(stopTimeout):
 			_, mark := s.LogLines(0)
 			_ = s.cmd.Process.Signal(syscall.SIGQUIT) // its goroutines are in the log then
 			select {
@@ -130,7 +134,7 @@ func (s *Sluice) Stop() error {
 				<-s.ended
 			}
 			goroutines, _ := s.LogLines(mark)
-			return fmt.Errorf("sluice did not exit within 5 s of SIGTERM:\n%s", strings.Join(goroutines, "\n"))
+			return fmt.Errorf("sluice did not exit within %s of SIGTERM:\n%s", stopTimeout, strings.Join(goroutines, "\n"))
 		}
 	}
 	if s.err != nil {

@@ -94,7 +94,8 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	if err != nil {
 		return fmt.Errorf("source directory %s: watch: %w", s.root, err)
 	}
-	defer w.Close()
+	// Not waited for: closing an inotify instance waits for a grace period of the kernel (SRCU), seconds on a machine with too much load.
+	defer func() { go w.Close() }()
 	f := newDirectory(root)
 	if s.opt.After != nil {
 		f.writing = map[string]*writeState{}

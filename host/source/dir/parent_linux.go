@@ -44,7 +44,7 @@ func watchParent(root string) (events <-chan fsnotify.Event, stop func(), err er
 			}
 		}
 	}()
-	return out, func() { close(done); _ = f.Close() }, nil
+	return out, func() { close(done); go f.Close() }, nil // see Run about inotify
 }
 
 // opsOf returns what inotify events say about a name.
