@@ -11,14 +11,15 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/sluice-proxy/sluice/host/safefile"
+	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
 // quietPeriod is how long files must be unchanged before they are read, because writers and editors touch a file several
 // times.
 const quietPeriod = 50 * time.Millisecond
 
-// Delay before files are read again that could not be read because the process or the system had no file descriptor or
-// memory. No event announces that it has some again. The delay doubles from the minimum to the maximum.
+// Delay before files are read again after a temporary error. No event announces its end. The delay doubles from the minimum to the
+// maximum.
 const (
 	minReadRetry = 100 * time.Millisecond
 	maxReadRetry = 30 * time.Second
@@ -63,7 +64,7 @@ func watchFiles(ctx context.Context, files func() []string, onChange func() erro
 				read.Reset(quietPeriod)
 			}
 		case <-read.C:
-			if safefile.IsTemporary(onChange()) {
+			if isTemporary(onChange()) {
 				read.Reset(retry)
 				retry = min(2*retry, maxReadRetry)
 			} else {
@@ -73,6 +74,10 @@ func watchFiles(ctx context.Context, files func() []string, onChange func() erro
 		}
 	}
 }
+
+// isTemporary reports whether files may be loaded later without a change: the process or the system had no file descriptor or memory, or
+// a plugin took too much CPU time for its start.
+func isTemporary(err error) bool { return safefile.IsTemporary(err) || wasm.IsLate(err) }
 
 // isRelevant reports whether an event in a watched directory concerns one of the files, or the symbolic link of a
 // ConfigMap volume. Other files are ignored: a log file in the same directory would cause a reload for each log line.

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/safefile"
+	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
 func TestFileThatCouldNotBeOpenedIsReadLater(t *testing.T) {
@@ -54,5 +56,29 @@ func TestFileThatCouldNotBeOpenedIsReadLater(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPluginThatWasTooLateIsLoadedAgain, without a change of its file.
+func TestPluginThatWasTooLateIsLoadedAgain(t *testing.T) {
+	h, err := wasm.New(t.Context(), wasm.Options{Limits: wasm.Limits{InitTime: time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close(t.Context())
+	module := evilModule(t, `(func $evil (param i32 i32 i64) (result i64) (local.get 2))
+		(func (export "_initialize") (loop $l (br $l)))`)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	loads := 0
+	err = watchFiles(ctx, func() []string { return nil }, func() error {
+		if loads++; loads > 2 {
+			cancel()
+		}
+		_, err := h.Load(ctx, "late", module, nil)
+		return fmt.Errorf("plugin late: %w", err)
+	})
+	if err != nil || loads <= 2 {
+		t.Errorf("%v after %d loads", err, loads)
 	}
 }

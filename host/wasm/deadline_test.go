@@ -180,7 +180,7 @@ func TestEveryExportHasADeadline(t *testing.T) {
 			t.Fatalf("%s: %q is not in base.wat once", c.name, c.old)
 		}
 		_, err := h.Load(t.Context(), "test", wat(t, strings.Replace(base, c.old, c.text, 1)), []byte(c.settings))
-		if err == nil || !strings.Contains(err.Error(), c.want+" of CPU time") {
+		if err == nil || !strings.Contains(err.Error(), c.want+" of CPU time") || !IsLate(err) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}

@@ -172,6 +172,10 @@ var (
 	errLate   = errors.New("deadline exceeded")
 )
 
+// IsLate reports whether a call of a plugin failed because it took too much CPU time. It may succeed later: a processor may be slow, and
+// a virtual machine counts the time that others have on its host as its own.
+func IsLate(err error) bool { return errors.Is(err, errLate) }
+
 // callError returns why a call failed.
 func (g *guest) callError(err error, what string, budget int64) error {
 	var ex procExit
