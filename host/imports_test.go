@@ -107,8 +107,8 @@ func TestLibrariesAreConfined(t *testing.T) {
 		"github.com/moby/ipvs":           {"host/backend/ipvs"},
 		"github.com/spf13/cobra":         {"cmd/sluice"},
 		"github.com/prometheus/":         {"host/metrics"},
-		"github.com/opencontainers/":     {"deploy/image"},
-		"oras.land/":                     {"deploy/image"},
+		"github.com/opencontainers/":     {"deploy/image", "host/registry", "host/lab/registry"},
+		"oras.land/":                     {"deploy/image", "host/registry", "host/lab/registry"},
 		"github.com/vishvananda/netlink": {"host/conntrack", "host/backend/ipvs", "host/kubeproxy", "host/lab/testnet", "host/lab/benchcompare", "examples/demo"},
 	}
 	for path, p := range packages(t) {
@@ -128,7 +128,7 @@ func TestLibrariesAreConfined(t *testing.T) {
 
 // TestEdgesDoNotImportEachOther checks that only host/agent and cmd combine edges.
 func TestEdgesDoNotImportEachOther(t *testing.T) {
-	edges := []string{"host/source", "host/wasm", "host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/conntrack", "host/config", "host/metrics", "host/health", "host/probe", "host/kubeproxy"}
+	edges := []string{"host/source", "host/wasm", "host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/conntrack", "host/config", "host/metrics", "host/health", "host/probe", "host/kubeproxy", "host/registry"}
 	const shared = "host/backend/nftables/" // shared by the nftables and IPVS backends
 	edgeOf := func(path string) string {
 		if strings.HasPrefix(path, shared) {

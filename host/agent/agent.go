@@ -51,6 +51,7 @@ type Agent struct {
 	local        []netip.Addr                  // of this host, at startup
 	plane        *dataplane.Plane
 	plugins      *plugins.Set
+	puller       *puller
 	calls        *dispatch.Dispatcher
 	telemetry    *telemetry
 	source       clusterSource
@@ -91,6 +92,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.plugins, err = plugins.Open(ctx, cfg, a.opts.PluginCompiler, a.log); err != nil {
 		return err
 	}
+	a.plugins.LoadCachedOnly() // a registry may be behind a Service that sluice makes
+	a.puller = newPuller(a)
 	reserveCPU(1)
 	a.calls = dispatch.New(dispatch.Options{CPUPercent: a.cpuPercent(cfg), Log: a.log})
 	defer a.end(ctx)
@@ -199,6 +202,7 @@ func (a *Agent) startBackground(ctx context.Context) {
 		a.background.Go(func() { events.Run(ctx) })
 	}
 	a.background.Go(func() { a.reloadOnChange(ctx) })
+	a.background.Go(func() { a.puller.run(ctx) })
 	a.background.Go(func() {
 		tick := time.NewTicker(remindInterval)
 		defer tick.Stop()

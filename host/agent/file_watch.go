@@ -28,8 +28,8 @@ const (
 // watchFiles calls onChange at once, and after any of the files has changed, appeared or disappeared, until ctx ends. It
 // watches their directories, because files are replaced by renaming, and ConfigMap volumes by swapping a symbolic link. A
 // changed configuration may name other files, so files is called again after each change. After a temporary error of
-// onChange it is called again.
-func watchFiles(ctx context.Context, files func() []string, onChange func() error) error {
+// onChange it is called again, and whenever something is sent on changed.
+func watchFiles(ctx context.Context, files func() []string, changed <-chan struct{}, onChange func() error) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return err
@@ -63,6 +63,8 @@ func watchFiles(ctx context.Context, files func() []string, onChange func() erro
 			if isRelevant(e.Name, files()) {
 				read.Reset(quietPeriod)
 			}
+		case <-changed:
+			read.Reset(0)
 		case <-read.C:
 			if isTemporary(onChange()) {
 				read.Reset(retry)

@@ -21,7 +21,7 @@ func TestFileThatCouldNotBeOpenedIsReadLater(t *testing.T) {
 	read := make(chan error)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- watchFiles(ctx, func() []string { return []string{path} }, func() error {
+		ended <- watchFiles(ctx, func() []string { return []string{path} }, nil, func() error {
 			_, err := safefile.Read(path, 100)
 			read <- err
 			return err

@@ -14,7 +14,7 @@ import (
 // loaded is logged, and the previous version stays active.
 func (a *Agent) reloadOnChange(ctx context.Context) {
 	for delay := minReadRetry; ctx.Err() == nil; delay = min(2*delay, maxReadRetry) {
-		err := watchFiles(ctx, a.files, func() error { return a.reload(ctx) })
+		err := watchFiles(ctx, a.files, a.puller.pulled, func() error { return a.reload(ctx) })
 		if err == nil || ctx.Err() != nil {
 			return
 		}
@@ -29,14 +29,22 @@ func (a *Agent) reloadOnChange(ctx context.Context) {
 	}
 }
 
-// files returns the configuration file and the plugin files that the active configuration names.
+// files returns the configuration file and the files that the active configuration names: plugins, and what their images are pulled with.
 func (a *Agent) files() []string {
 	out := []string{}
 	if a.opts.ConfigFile != "" {
 		out = append(out, a.opts.ConfigFile)
 	}
-	for _, plugin := range a.config.Load().Plugins {
-		out = append(out, plugin.File)
+	cfg := a.config.Load()
+	for _, plugin := range cfg.Plugins {
+		if plugin.File != "" {
+			out = append(out, plugin.File)
+		}
+	}
+	for _, name := range []string{cfg.PluginImages.DockerConfig, cfg.PluginImages.CAFile} {
+		if name != "" {
+			out = append(out, name)
+		}
 	}
 	return out
 }
@@ -65,6 +73,7 @@ func (a *Agent) reload(ctx context.Context) error {
 		}
 	}
 	a.plugins.CloseRetired()
+	a.puller.wake()
 	if ctx.Err() == nil {
 		a.pluginsLoaded()
 		a.configurationLoaded(next, errors.Join(configErr, switchErr, applyErr))

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/imageref"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/safefile"
 )
@@ -63,6 +64,7 @@ type Config struct {
 	HealthzBindAddress string
 	PluginCacheDir     string // of compiled plugins; "" means the user's cache directory, if there is one
 	PluginLimits       PluginLimits
+	PluginImages       PluginImages
 	Signals            Signals
 	Metrics            Metrics
 	Plugins            []Plugin
@@ -95,8 +97,9 @@ func DefaultNodePortRange() PortRange { return PortRange{30000, 32767} }
 // Plugin is a WebAssembly module that policies can use.
 type Plugin struct {
 	Name   string
-	File   string // absolute, or relative to the working directory
-	Digest string // sha256:… of the file; "" accepts any file
+	File   string       // absolute, or relative to the working directory; "": Image
+	Image  imageref.Ref // in a registry; the zero value: File
+	Digest string       // sha256:… of the module; "" accepts any
 	Limits Limits
 	// Isolation selects which Services share an instance.
 	Isolation string
@@ -123,6 +126,14 @@ type PluginLimits struct {
 	CompileSeconds int // CPU time for compiling a module, 1–600
 }
 
+// PluginImages is how modules are pulled from registries.
+type PluginImages struct {
+	CacheMiB     int      // of modules on disk
+	DockerConfig string   // file with credentials; absolute or relative to the working directory; "": none
+	CAFile       string   // likewise, certificates of authorities beside the system's; "": none
+	PlainHTTP    []string // registries that are asked without TLS
+}
+
 // ClientConnection is the connection to the API server. Empty fields mean the Pod's in-cluster configuration.
 type ClientConnection struct {
 	Kubeconfig string // file; absolute or relative to the working directory
@@ -146,6 +157,7 @@ func Default() *Config {
 		MetricsBindAddress: "127.0.0.1:10249",
 		HealthzBindAddress: "0.0.0.0:10256",
 		PluginLimits:       PluginLimits{CPUPercent: 10, MemoryMiB: 256, CompileSeconds: 30},
+		PluginImages:       PluginImages{CacheMiB: 64},
 		Signals:            defaultSignals(),
 		Metrics:            defaultMetrics(),
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-proxy/sluice/host/imageref"
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
@@ -59,6 +60,7 @@ metricsBindAddress: "[::1]:9999"
 healthzBindAddress: 0.0.0.0:10256
 pluginCacheDir: /var/cache/sluice
 pluginLimits: {cpuPercent: 25, memoryMiB: 512, compileSeconds: 60}
+pluginImages: {cacheMiB: 128, dockerConfig: pull/config.json, caFile: /etc/ca.crt, plainHTTP: ["registry.lab:5000"]}
 signals: {period: 5s}
 metrics: {serviceConnections: All}
 plugins:
@@ -70,6 +72,8 @@ plugins:
   repeatOneIn: 8
 - name: staged-drain
   file: /opt/staged-drain.wasm
+- name: pulled
+  image: registry.lab:5000/acme/spill@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 policies:
 - name: zone-aware
   plugins:
@@ -141,8 +145,11 @@ func TestParseEveryField(t *testing.T) {
 		HealthzBindAddress: "0.0.0.0:10256",
 		PluginCacheDir:     "/var/cache/sluice",
 		PluginLimits:       PluginLimits{CPUPercent: 25, MemoryMiB: 512, CompileSeconds: 60},
-		Signals:            Signals{Period: 5 * time.Second},
-		Metrics:            Metrics{ServiceConnections: ConnectionsAll},
+		PluginImages: PluginImages{
+			CacheMiB: 128, DockerConfig: "/etc/sluice/pull/config.json", CAFile: "/etc/ca.crt", PlainHTTP: []string{"registry.lab:5000"},
+		},
+		Signals: Signals{Period: 5 * time.Second},
+		Metrics: Metrics{ServiceConnections: ConnectionsAll},
 		Plugins: []Plugin{
 			{
 				Name: "zone-spill", File: "/etc/sluice/plugins/zone-spill.wasm", Limits: Limits{MemoryMiB: 16, Instances: 40},
@@ -150,6 +157,10 @@ func TestParseEveryField(t *testing.T) {
 				Isolation: IsolateNamespace, RepeatOneIn: 8,
 			},
 			{Name: "staged-drain", File: "/opt/staged-drain.wasm", Isolation: IsolateNone, RepeatOneIn: 64},
+			{
+				Name: "pulled", Isolation: IsolateNone, RepeatOneIn: 64,
+				Image: imageref.Ref{Registry: "registry.lab:5000", Repository: "acme/spill", Digest: "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+			},
 		},
 		Policies: []policy.Policy{
 			{Name: "zone-aware", Steps: []policy.Step{drain, {Plugin: "zone-spill", ServiceSettings: []string{"demand", "tolerancePercent"}}}, MaxShedPercentPerSecond: 1},

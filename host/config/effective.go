@@ -33,7 +33,8 @@ func (c *Config) Effective() any {
 		OOMScoreAdj:      number(c.OOMScoreAdj), Logging: loggingEntry{c.Logging.Format, int32(c.Logging.Verbosity)},
 		EnableProfiling: c.EnableProfiling, MetricsBindAddress: &c.MetricsBindAddress, HealthzBindAddress: &c.HealthzBindAddress,
 		PluginCacheDir: c.PluginCacheDir, PluginLimits: limitsEntry{number(c.PluginLimits.CPUPercent), number(c.PluginLimits.MemoryMiB), number(c.PluginLimits.CompileSeconds)},
-		Plugins: []pluginEntry{}, Policies: []policyEntry{}, Bindings: []bindingEntry{}, Allow: []allowEntry{},
+		PluginImages: imagesEntry{number(c.PluginImages.CacheMiB), c.PluginImages.DockerConfig, c.PluginImages.CAFile, append([]string{}, c.PluginImages.PlainHTTP...)},
+		Plugins:      []pluginEntry{}, Policies: []policyEntry{}, Bindings: []bindingEntry{}, Allow: []allowEntry{},
 		DefaultPolicy: c.DefaultPolicy,
 	}
 	c.effectiveSignals(f)
@@ -44,7 +45,7 @@ func (c *Config) Effective() any {
 		f.NodePortAddresses = []string{"primary"}
 	}
 	for _, p := range c.Plugins {
-		e := pluginEntry{Name: p.Name, File: p.File, Digest: p.Digest, Isolation: p.Isolation, RepeatOneIn: number(p.RepeatOneIn)}
+		e := pluginEntry{Name: p.Name, File: p.File, Image: p.Image.String(), Digest: p.Digest, Isolation: p.Isolation, RepeatOneIn: number(p.RepeatOneIn)}
 		if p.Limits.MemoryMiB != 0 {
 			e.Limits.MemoryMiB = number(p.Limits.MemoryMiB)
 		}

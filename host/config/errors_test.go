@@ -41,6 +41,9 @@ plugins:
 - {name: zone-spill, file: b.wasm}
 - {name: no file}
 - {file: c.wasm}
+- {name: tagged, image: "ghcr.io/acme/spill:v1"}
+- {name: both, file: c.wasm, image: "ghcr.io/acme/spill:v1"}
+pluginImages: {cacheMiB: 16, plainHTTP: [a.b, registry, a.b]}
 policies:
 - {name: a, mode: Try, failurePolicy: Never, plugins: []}
 - {name: p, ignoreHints: true, panic: {below: 101, hold: 1500ms, above: 1}, maxShedPercentPerSecond: 0}
@@ -122,8 +125,13 @@ plugins[0].isolation: "namespace": must be Shared or Namespace
 plugins[0].repeatOneIn: 1 is neither 0 nor between 2 and 1000000
 plugins[1].name: "zone-spill": duplicate name of plugins[0]
 plugins[2].name: "no file" is not a name of lowercase letters, digits, '-' and '.'
-plugins[2].file: required
+plugins[2].file: required, or image
 plugins[3].name: required
+plugins[4].image: tag v1 can change: write ghcr.io/acme/spill@sha256:…, with the digest of the image's manifest
+plugins[5].image: the plugin has a file as well; one of both is required
+pluginImages.cacheMiB: 16 is not between 17 and 65536
+pluginImages.plainHTTP[1]: "registry" is not a registry, such as registry.lab:5000
+pluginImages.plainHTTP[2]: "a.b": duplicate
 policies[0].mode: has been replaced by shadow: plugins that are listed there are asked and compared, and never enforced
 policies[0].failurePolicy: "Never": must be LastGood or Default
 policies[0].plugins: at least one plugin, shadow, or panic, is required

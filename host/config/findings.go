@@ -12,7 +12,7 @@ import (
 func (c *Config) policyWarnings() (out []string) {
 	warn := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for i, p := range c.Plugins {
-		if len(c.SettingsOf(p.Name))+len(c.SettingsOf(policy.ShadowPlugin(p.Name))) == 0 {
+		if !c.uses(p.Name) {
 			warn("plugins[%d]: no policy uses plugin %s, so it is not loaded", i, p.Name)
 		}
 	}
@@ -36,6 +36,11 @@ func (c *Config) policyWarnings() (out []string) {
 		warn("bindings: too many to find out whether all of them can apply")
 	}
 	return out
+}
+
+// uses reports whether a policy has a plugin, in its chain or its shadow.
+func (c *Config) uses(plugin string) bool {
+	return len(c.SettingsOf(plugin))+len(c.SettingsOf(policy.ShadowPlugin(plugin))) > 0
 }
 
 // attaches reports whether the configuration attaches a policy to Services.

@@ -41,6 +41,7 @@ type configFile struct {
 	HealthzBindAddress *string            `json:"healthzBindAddress"`
 	PluginCacheDir     string             `json:"pluginCacheDir"`
 	PluginLimits       limitsEntry        `json:"pluginLimits"`
+	PluginImages       imagesEntry        `json:"pluginImages"`
 	Signals            signalsEntry       `json:"signals"`
 	Metrics            metricsEntry       `json:"metrics"`
 	Plugins            []pluginEntry      `json:"plugins"`
@@ -61,9 +62,17 @@ type limitsEntry struct {
 	CompileSeconds *int32 `json:"compileSeconds"`
 }
 
+type imagesEntry struct {
+	CacheMiB     *int32   `json:"cacheMiB"`
+	DockerConfig string   `json:"dockerConfig"`
+	CAFile       string   `json:"caFile"`
+	PlainHTTP    []string `json:"plainHTTP"`
+}
+
 type pluginEntry struct {
 	Name   string `json:"name"`
-	File   string `json:"file"`
+	File   string `json:"file,omitempty"`
+	Image  string `json:"image,omitempty"`
 	Digest string `json:"digest"`
 	Limits struct {
 		MemoryMiB *int32 `json:"memoryMiB"`
@@ -214,6 +223,7 @@ func (p *parser) config(f *configFile) *Config {
 		}
 		c.PluginLimits.CompileSeconds = int(*seconds)
 	}
+	p.pluginImages(&f.PluginImages, &c.PluginImages)
 	p.signals(f, c)
 	c.Plugins = p.plugins(f.Plugins)
 	c.Policies = p.policies(f.Policies, c.Plugins)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/host/imageref"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/spelling"
 	"github.com/sluice-proxy/sluice/host/strictyaml"
@@ -35,10 +36,18 @@ func (p *parser) plugins(list []pluginEntry) []Plugin {
 		path := fmt.Sprintf("plugins[%d]", i)
 		p.unique(path+".name", e.Name, i, seen, "plugins")
 		m := Plugin{Name: e.Name, Digest: e.Digest}
-		if e.File == "" {
-			p.errorf(path+".file", "required")
-		} else {
+		switch {
+		case e.File == "" && e.Image == "":
+			p.errorf(path+".file", "required, or image")
+		case e.File != "" && e.Image != "":
+			p.errorf(path+".image", "the plugin has a file as well; one of both is required")
+		case e.File != "":
 			m.File = p.path(e.File)
+		default:
+			var err error
+			if m.Image, err = imageref.Parse(e.Image); err != nil {
+				p.errorf(path+".image", "%w", err)
+			}
 		}
 		if e.Digest != "" {
 			sum, ok := strings.CutPrefix(e.Digest, "sha256:")

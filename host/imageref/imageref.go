@@ -15,8 +15,16 @@ type Ref struct {
 	Digest     string // of the manifest, sha256: and 64 hexadecimal digits
 }
 
-// String returns REGISTRY/NAME@sha256:…
-func (r Ref) String() string { return r.Name() + "@" + r.Digest }
+// String returns REGISTRY/NAME@sha256:…, or "" for the zero value.
+func (r Ref) String() string {
+	if r.IsZero() {
+		return ""
+	}
+	return r.Name() + "@" + r.Digest
+}
+
+// IsZero reports whether r names nothing.
+func (r Ref) IsZero() bool { return r == Ref{} }
 
 // Name returns REGISTRY/NAME.
 func (r Ref) Name() string { return r.Registry + "/" + r.Repository }
@@ -42,6 +50,11 @@ func (e *TagError) Error() string {
 // maxLength bounds a reference, in bytes.
 const maxLength = 1024
 
+// IsRegistry reports whether text is a registry as references name it.
+func IsRegistry(text string) bool {
+	return len(text) <= maxLength && registrySyntax.MatchString(text) && (text == "localhost" || strings.ContainsAny(text, ".:"))
+}
+
 // The grammar of the OCI distribution specification.
 var (
 	registrySyntax   = regexp.MustCompile(`^([a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?$`)
@@ -62,7 +75,7 @@ func Parse(text string) (Ref, error) {
 	switch {
 	case strings.Contains(name, "://"):
 		return Ref{}, fmt.Errorf("%q: want REGISTRY/NAME@sha256:… without a scheme", text)
-	case !ok || !registrySyntax.MatchString(registry) || registry != "localhost" && !strings.ContainsAny(registry, ".:"):
+	case !ok || !IsRegistry(registry):
 		return Ref{}, fmt.Errorf("%q does not begin with a registry, such as registry.example.com or localhost:5000", text)
 	case !repositorySyntax.MatchString(repository):
 		return Ref{}, fmt.Errorf("%q: %q is not a name of a repository: lowercase letters, digits, and / . _ - between them", text, repository)

@@ -13,7 +13,11 @@ type Configuration struct {
 	SucceededAt time.Time // when a configuration file was last put into force
 	Plugins     []PluginInForce
 	Policies    []PolicyInForce
+	ImagePulls  ImagePulls
 }
+
+// ImagePulls is how many pulls of modules from registries there were.
+type ImagePulls struct{ Succeeded, Failed uint64 }
 
 // PluginInForce is a plugin that policies use.
 type PluginInForce struct {
@@ -35,6 +39,7 @@ var (
 	descConfigTime    = desc("config_last_reload_success_timestamp_seconds", "Unix timestamp of the last time that the configuration was read and is in force.")
 	descPluginInfo    = desc("plugin_info", "Digest of the module file of a plugin that is in force. Always 1.", "plugin", "digest")
 	descLoadFailed    = desc("plugin_load_failed", "Whether the module of a plugin, or settings of it, could not be loaded as configured (1), or are in force (0).", "plugin")
+	descImagePulls    = desc("plugin_image_pulls_total", "Attempts to pull a module from a registry.", "result")
 	descPolicyInfo    = desc("policy_info", "Revision of a policy; bindings with settings make further ones. Always 1.", "policy", "revision")
 )
 
@@ -43,7 +48,7 @@ type configurationCollector struct{ read func() Configuration }
 
 // Describe implements prometheus.Collector.
 func (c *configurationCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descConfigInfo, descConfigSuccess, descConfigTime, descPluginInfo, descLoadFailed, descPolicyInfo} {
+	for _, d := range []*prometheus.Desc{descConfigInfo, descConfigSuccess, descConfigTime, descPluginInfo, descLoadFailed, descImagePulls, descPolicyInfo} {
 		out <- d
 	}
 }
@@ -62,6 +67,9 @@ func (c *configurationCollector) Collect(out chan<- prometheus.Metric) {
 			gauge(descPluginInfo, 1, p.Plugin, p.Digest)
 		}
 		gauge(descLoadFailed, oneIf(p.LoadFailed), p.Plugin)
+	}
+	for result, n := range map[string]uint64{"success": now.ImagePulls.Succeeded, "failure": now.ImagePulls.Failed} {
+		out <- prometheus.MustNewConstMetric(descImagePulls, prometheus.CounterValue, float64(n), result)
 	}
 	for _, p := range now.Policies {
 		if p.Revision != "" {

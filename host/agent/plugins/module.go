@@ -1,26 +1,34 @@
 package plugins
 
 import (
+	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/registry"
 	"github.com/sluice-proxy/sluice/host/safefile"
 )
 
-// readModule reads the module file of a plugin and verifies its digest.
-func readModule(spec config.Plugin) (module []byte, digest string, err error) {
-	if module, err = safefile.Read(spec.File, MaxModule); err != nil {
+// readModule reads the module of a plugin, and verifies its digest.
+func (s *Set) readModule(ctx context.Context, cfg *config.Config, spec config.Plugin) (module []byte, digest string, err error) {
+	if spec.Image.IsZero() {
+		module, err = safefile.Read(spec.File, MaxModule)
+	} else {
+		module, err = s.images.read(ctx, cfg, spec.Image)
+	}
+	if err != nil {
 		return nil, "", err
 	}
 	sum := sha256.Sum256(module)
 	digest = "sha256:" + hex.EncodeToString(sum[:])
 	if spec.Digest != "" && spec.Digest != digest {
-		return nil, "", fmt.Errorf("%s: digest is %s, configured is %s", spec.File, digest, spec.Digest)
+		return nil, "", fmt.Errorf("%s: digest is %s, configured is %s", cmp.Or(spec.File, spec.Image.String()), digest, spec.Digest)
 	}
 	return module, digest, nil
 }
 
-// MaxModule bounds the size of a module file, in bytes. The loader has stricter limits of its own.
-const MaxModule = 16 << 20
+// MaxModule bounds the size of a module, in bytes. The loader has stricter limits of its own.
+const MaxModule = registry.MaxModule

@@ -29,8 +29,9 @@ var errLoading = fmt.Errorf("%w: it is being loaded", policy.ErrPending)
 // Set is the loaded plugins of a configuration: one for each module, whatever its settings. If a new revision cannot be loaded, the
 // previous one stays, and its Services keep their policy. Its methods may be called concurrently.
 type Set struct {
-	host *wasm.Host
-	log  *slog.Logger
+	host   *wasm.Host
+	log    *slog.Logger
+	images *images
 
 	mu     sync.RWMutex
 	loaded map[string]*loadedPlugin // by name
@@ -84,7 +85,7 @@ func Open(ctx context.Context, cfg *config.Config, compiler []string, log *slog.
 		return nil, err
 	}
 	return &Set{
-		host: host, log: log,
+		host: host, log: log, images: openImages(cache),
 		loaded: map[string]*loadedPlugin{}, failed: map[string]error{}, problems: map[string]problem{}, closed: map[string]metrics.PluginStats{},
 	}, nil
 }
@@ -148,7 +149,7 @@ func (s *Set) loadAll(ctx context.Context, cfg *config.Config, specs []config.Pl
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			swapped[i], errs[i] = s.loadPlugin(ctx, spec, settings)
+			swapped[i], errs[i] = s.loadPlugin(ctx, cfg, spec, settings)
 			s.setProblem(spec.Name, errs[i])
 			if swapped[i] && loaded != nil {
 				loaded()
@@ -159,10 +160,10 @@ func (s *Set) loadAll(ctx context.Context, cfg *config.Config, specs []config.Pl
 	return slices.Contains(swapped, true), errs
 }
 
-// loadPlugin loads a plugin, unless its file has not changed, and checks it with settings that it has not been checked with. A new
+// loadPlugin loads a plugin, unless its module has not changed, and checks it with settings that it has not been checked with. A new
 // revision that refuses settings does not replace one that is in use.
-func (s *Set) loadPlugin(ctx context.Context, spec config.Plugin, settings []config.PluginSettings) (changed bool, err error) {
-	module, digest, err := readModule(spec)
+func (s *Set) loadPlugin(ctx context.Context, cfg *config.Config, spec config.Plugin, settings []config.PluginSettings) (changed bool, err error) {
+	module, digest, err := s.readModule(ctx, cfg, spec)
 	if err != nil {
 		return false, s.fail(spec.Name, err)
 	}
@@ -192,7 +193,7 @@ func (s *Set) loadPlugin(ctx context.Context, spec config.Plugin, settings []con
 		s.retired = append(s.retired, old)
 	}
 	s.mu.Unlock()
-	s.log.Info("loaded plugin", "plugin", spec.Name, "file", spec.File, "digest", digest, "settings", len(settings), "reloaded", old != nil)
+	s.log.Info("loaded plugin", "plugin", spec.Name, "module", cmp.Or(spec.File, spec.Image.String()), "digest", digest, "settings", len(settings), "reloaded", old != nil)
 	return true, refused
 }
 

@@ -1,0 +1,132 @@
+package plugins
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/imageref"
+	"github.com/sluice-proxy/sluice/host/metrics"
+	"github.com/sluice-proxy/sluice/host/registry"
+)
+
+// images are the modules that are in registries. They are loaded from a cache only, or pulled when they are loaded.
+type images struct {
+	cache *registry.Cache
+	err   error // why there is no cache
+
+	mu         sync.Mutex
+	cachedOnly bool
+	failed     map[imageref.Ref]error // why the last pull of an image has failed
+	pulls      metrics.ImagePulls
+}
+
+// openImages opens the cache beside that of compiled plugins; "": in memory. Without images it is not used.
+func openImages(dir string) *images {
+	if dir != "" {
+		dir = filepath.Join(dir, "modules")
+	}
+	i := &images{failed: map[imageref.Ref]error{}}
+	i.cache, i.err = registry.OpenCache(dir, time.Now)
+	return i
+}
+
+// read returns the module of an image.
+func (i *images) read(ctx context.Context, cfg *config.Config, ref imageref.Ref) ([]byte, error) {
+	if i.err != nil {
+		return nil, fmt.Errorf("image %s: %w", ref, i.err)
+	}
+	module, err := i.cache.Get(ref)
+	if err == nil {
+		return module, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("image %s: %w", ref, err)
+	}
+	i.mu.Lock()
+	only, failed := i.cachedOnly, i.failed[ref]
+	i.mu.Unlock()
+	switch {
+	case only && failed != nil:
+		return nil, failed
+	case only:
+		return nil, fmt.Errorf("image %s: not pulled yet", ref)
+	}
+	if err := i.pull(ctx, cfg, ref); err != nil {
+		return nil, err
+	}
+	return i.cache.Get(ref)
+}
+
+// pull pulls an image into the cache.
+func (i *images) pull(ctx context.Context, cfg *config.Config, ref imageref.Ref) (err error) {
+	defer func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if err == nil {
+			delete(i.failed, ref)
+			i.pulls.Succeeded++
+		} else if ctx.Err() == nil {
+			i.failed[ref] = err
+			i.pulls.Failed++
+		}
+	}()
+	if i.err != nil {
+		return fmt.Errorf("image %s: %w", ref, i.err)
+	}
+	c := &cfg.PluginImages
+	client, err := registry.NewClient(registry.Options{Settings: registry.Settings{DockerConfig: c.DockerConfig, CAFile: c.CAFile, PlainHTTP: c.PlainHTTP}})
+	if err != nil {
+		return fmt.Errorf("image %s: %w", ref, err)
+	}
+	defer client.Close()
+	artifact, err := client.Pull(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if err := i.cache.Put(artifact, cfg.Images(), int64(c.CacheMiB)<<20); err != nil {
+		return fmt.Errorf("image %s: %w", ref, err)
+	}
+	return nil
+}
+
+// LoadCachedOnly has Load take the modules of images from the cache only, and never wait for a registry: Pull pulls them.
+func (s *Set) LoadCachedOnly() {
+	s.images.mu.Lock()
+	s.images.cachedOnly = true
+	s.images.mu.Unlock()
+}
+
+// MissingImages returns the images of a configuration whose modules are not in the cache.
+func (s *Set) MissingImages(cfg *config.Config) (out []imageref.Ref) {
+	for _, ref := range cfg.Images() {
+		if s.images.err != nil {
+			out = append(out, ref)
+		} else if _, err := s.images.cache.Get(ref); err != nil {
+			out = append(out, ref)
+		}
+	}
+	s.images.mu.Lock()
+	maps.DeleteFunc(s.images.failed, func(ref imageref.Ref, _ error) bool { return !slices.Contains(out, ref) })
+	s.images.mu.Unlock()
+	return out
+}
+
+// Pull pulls an image of a configuration into the cache. It takes at most a few minutes.
+func (s *Set) Pull(ctx context.Context, cfg *config.Config, ref imageref.Ref) error {
+	return s.images.pull(ctx, cfg, ref)
+}
+
+// ImagePulls returns how many pulls there were.
+func (s *Set) ImagePulls() metrics.ImagePulls {
+	s.images.mu.Lock()
+	defer s.images.mu.Unlock()
+	return s.images.pulls
+}

@@ -1,0 +1,301 @@
+// Package registry runs an OCI registry for tests: distribution, built from its module into the user's cache, as a process on a loopback address.
+package registry
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+
+	"github.com/sluice-proxy/sluice/host/imageref"
+)
+
+// Media types of the CNCF's layout of WebAssembly artefacts.
+const (
+	ConfigType = "application/vnd.wasm.config.v0+json"
+	ModuleType = "application/wasm"
+)
+
+// User and Password are accepted by a registry with users.
+const User, Password = "puller", "correct horse"
+
+// passwordHash is bcrypt of Password, with the least cost.
+const passwordHash = "$2a$04$iec5uchM.fkjtG9l9/XNs.vizMRlzZlaXEoszf3sc1vgfJh56fwx2"
+
+// Options of a registry.
+type Options struct {
+	TLS   bool // with a certificate of its own authority, see Registry.CAFile
+	Users bool // only User may pull and push
+}
+
+// Registry is a process that serves a registry.
+type Registry struct {
+	Addr   string // host:port on a loopback address
+	CAFile string // of the authority that has signed its certificate
+
+	t       testing.TB
+	dir     string
+	options Options
+	cmd     *exec.Cmd
+	client  *http.Client
+}
+
+// Start starts a registry, and stops it at the end of the test.
+func Start(t testing.TB, o Options) *Registry {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Registry{Addr: l.Addr().String(), t: t, dir: t.TempDir(), options: o, client: &http.Client{Timeout: time.Minute}}
+	l.Close()
+	if o.TLS {
+		r.writeCertificate()
+	}
+	r.Restart()
+	t.Cleanup(r.Stop)
+	return r
+}
+
+// Stop ends the process. What was pushed stays for Restart.
+func (r *Registry) Stop() {
+	if r.cmd == nil {
+		return
+	}
+	_ = r.cmd.Process.Kill()
+	_ = r.cmd.Wait()
+	r.cmd = nil
+	r.client.CloseIdleConnections()
+}
+
+// Restart starts the process on the same address, and waits until it answers.
+func (r *Registry) Restart() {
+	r.t.Helper()
+	r.Stop()
+	config := filepath.Join(r.dir, "config.json") // YAML
+	r.write("config.json", r.config())
+	cmd := exec.Command(binary(r.t), "serve", config)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &out, []string{"OTEL_TRACES_EXPORTER=none"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // Pdeathsig is about the thread
+	err := cmd.Start()
+	runtime.UnlockOSThread()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.cmd = cmd
+	for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		resp, err := r.client.Get(r.url() + "/v2/")
+		if err == nil {
+			resp.Body.Close()
+			return
+		}
+		if time.Now().After(deadline) {
+			r.Stop()
+			r.t.Fatalf("the registry does not answer: %v\n%s", err, out.Bytes())
+		}
+	}
+}
+
+func (r *Registry) url() string {
+	if r.options.TLS {
+		return "https://" + r.Addr
+	}
+	return "http://" + r.Addr
+}
+
+func (r *Registry) config() []byte {
+	type m = map[string]any
+	http := m{"addr": r.Addr, "secret": "for tests"}
+	if r.options.TLS {
+		http["tls"] = m{"certificate": filepath.Join(r.dir, "tls.crt"), "key": filepath.Join(r.dir, "tls.key")}
+	}
+	config := m{
+		"version": "0.1", "log": m{"level": "warn", "accesslog": m{"disabled": true}},
+		"storage": m{"filesystem": m{"rootdirectory": filepath.Join(r.dir, "storage")}}, "http": http,
+	}
+	if r.options.Users {
+		r.write("htpasswd", []byte(User+":"+passwordHash+"\n"))
+		config["auth"] = m{"htpasswd": m{"realm": "test", "path": filepath.Join(r.dir, "htpasswd")}}
+	}
+	text, err := json.Marshal(config)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return text
+}
+
+func (r *Registry) write(name string, text []byte) {
+	r.t.Helper()
+	if err := os.WriteFile(filepath.Join(r.dir, name), text, 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// writeCertificate writes the certificate of httptest for 127.0.0.1, which signs itself.
+func (r *Registry) writeCertificate() {
+	s := httptest.NewUnstartedServer(nil)
+	s.StartTLS()
+	defer s.Close()
+	cert := s.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.write("tls.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]}))
+	r.write("tls.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))
+	r.CAFile = filepath.Join(r.dir, "tls.crt")
+	pool := x509.NewCertPool()
+	pool.AddCert(s.Certificate())
+	r.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
+}
+
+// Image is what is pushed.
+type Image struct {
+	Name       string // of the repository
+	Tag        string // "" for none
+	ConfigType string // media type; "": ConfigType
+	ModuleType string // media type; "": ModuleType
+	Module     []byte
+	Layers     int // how often the module is listed; 0: once
+}
+
+// Push pushes an image, and returns its reference.
+func (r *Registry) Push(i Image) imageref.Ref {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	defer cancel()
+	repo, err := remote.NewRepository(r.Addr + "/" + i.Name)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	repo.PlainHTTP = !r.options.TLS
+	repo.Client = &auth.Client{Client: r.client, Credential: auth.StaticCredential(r.Addr, auth.Credential{Username: User, Password: Password})}
+	blob := func(mediaType, otherwise string, data []byte) v1.Descriptor {
+		if mediaType == "" {
+			mediaType = otherwise
+		}
+		desc := v1.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}
+		if err := repo.Push(ctx, desc, bytes.NewReader(data)); err != nil {
+			r.t.Fatalf("push %s: %v", desc.MediaType, err)
+		}
+		return desc
+	}
+	m := v1.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest}
+	m.Config = blob(i.ConfigType, ConfigType, []byte(`{}`))
+	layer := blob(i.ModuleType, ModuleType, i.Module)
+	for range max(1, i.Layers) {
+		m.Layers = append(m.Layers, layer)
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	desc := blob(v1.MediaTypeImageManifest, "", text)
+	if i.Tag != "" {
+		if err := repo.Tag(ctx, desc, i.Tag); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return imageref.Ref{Registry: r.Addr, Repository: i.Name, Digest: desc.Digest.String()}
+}
+
+var build sync.Mutex
+
+// binary returns the path of distribution, after building it if the user's cache does not have it.
+func binary(t testing.TB) string {
+	t.Helper()
+	build.Lock()
+	defer build.Unlock()
+	source := sourceDir(t)
+	h := sha256.New()
+	fmt.Fprintln(h, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	for _, name := range []string{"go.mod", "go.sum", "main.go"} {
+		text, err := os.ReadFile(filepath.Join(source, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(h, "%s %d\n%s", name, len(text), text)
+	}
+	user, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(user, "sluice", "registry", hex.EncodeToString(h.Sum(nil))[:16])
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.OpenFile(dir+".lock", os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "distribution")
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path+".part", ".")
+	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly", "PWD="+source)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build distribution: %v\n%s", err, out)
+	}
+	if err := os.Rename(path+".part", path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// sourceDir finds the module of distribution from the working directory upwards.
+func sourceDir(t testing.TB) string {
+	at, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		dir := filepath.Join(at, "host", "lab", "registry", "distribution")
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		up := filepath.Dir(at)
+		if up == at {
+			t.Fatal("host/lab/registry/distribution not found in the working directory or above")
+		}
+		at = up
+	}
+}
+
+// DockerConfig returns the text of a docker configuration with the credentials of a registry.
+func (r *Registry) DockerConfig(password string) string {
+	text, err := json.Marshal(map[string]any{"auths": map[string]any{r.Addr: map[string]string{"username": User, "password": password}}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
