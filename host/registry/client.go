@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"oras.land/oras-go/v2/errdef"
 	"oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/credentials"
@@ -230,8 +231,8 @@ func (c *Client) explain(ctx context.Context, registry string, err error) error 
 		default:
 			return with("with the credentials in " + c.o.DockerConfig)
 		}
-	case errors.As(err, &response) && response.StatusCode == http.StatusNotFound:
-		return with("the registry has no such image, or does not show it")
+	case errors.Is(err, errdef.ErrNotFound), errors.As(err, &response) && response.StatusCode == http.StatusNotFound:
+		return errors.New("not found: the registry has no such image, or does not show it")
 	}
 	return err
 }
