@@ -71,7 +71,7 @@ func TestPluginThatWasTooLateIsLoadedAgain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	loads := 0
-	err = watchFiles(ctx, func() []string { return nil }, func() error {
+	err = watchFiles(ctx, func() []string { return nil }, nil, func() error {
 		if loads++; loads > 2 {
 			cancel()
 		}
