@@ -86,15 +86,20 @@ func newPluginCheck(file, settings string) (*pluginCheck, error) {
 	return &pluginCheck{file: file, settings: []byte(settings), log: slog.New(slog.DiscardHandler)}, nil
 }
 
-// withHost calls f with a host that has an empty cache.
-func (c *pluginCheck) withHost(ctx context.Context, f func(context.Context, *wasm.Host) error) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
+// withEmptyCache calls f with a host that has compiled nothing yet, so that the time of compiling can be measured.
+func (c *pluginCheck) withEmptyCache(ctx context.Context, f func(context.Context, *wasm.Host) error) (err error) {
 	cache, err := os.MkdirTemp("", "sluice-plugin-check-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(cache)) }()
+	return c.withHost(ctx, cache, f)
+}
+
+// withHost calls f with a host.
+func (c *pluginCheck) withHost(ctx context.Context, cache string, f func(context.Context, *wasm.Host) error) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
 	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Compiler: compileCommand, Log: c.log, Now: time.Now, Missing: missingEverywhere()})
 	if err != nil {
 		return err
@@ -109,7 +114,7 @@ func (c *pluginCheck) run(ctx context.Context, answers bool) (result *checkResul
 	if err != nil {
 		return nil, err
 	}
-	err = c.withHost(ctx, func(ctx context.Context, host *wasm.Host) error {
+	err = c.withEmptyCache(ctx, func(ctx context.Context, host *wasm.Host) error {
 		first, err := host.Load(ctx, c.file, module, c.settings)
 		if err != nil {
 			return err

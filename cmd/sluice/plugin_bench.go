@@ -93,7 +93,7 @@ func (b *pluginBench) run(ctx context.Context) (report *benchReport, err error) 
 	if err != nil {
 		return nil, err
 	}
-	host, err := wasm.New(ctx, wasm.Options{Compiler: compileCommand, Log: slog.New(slog.DiscardHandler), Now: time.Now, Missing: missingEverywhere()})
+	host, err := wasm.New(ctx, wasm.Options{CacheDir: plugins.UserCacheDir(), Compiler: compileCommand, Log: slog.New(slog.DiscardHandler), Now: time.Now, Missing: missingEverywhere()})
 	if err != nil {
 		return nil, err
 	}

@@ -85,7 +85,7 @@ func (c *pluginCheck) inspect(ctx context.Context) (*inspection, error) {
 		MemoryBytes: uint64(l.MemoryPages) * page, DecideFuel: l.DecideFuel, EndpointFuel: l.EndpointFuel, ConfigureFuel: l.ConfigureFuel, InitFuel: l.InitFuel,
 		DecideMilliseconds: l.DecideTime.Milliseconds(), LogBytes: l.LogBytes, SettingsBytes: l.Settings,
 	}}
-	err = c.withHost(ctx, func(ctx context.Context, host *wasm.Host) error {
+	err = c.withHost(ctx, plugins.UserCacheDir(), func(ctx context.Context, host *wasm.Host) error {
 		p, err := host.Load(ctx, c.file, module, c.settings)
 		if err != nil {
 			x.Error = err.Error()

@@ -75,7 +75,7 @@ func (t *pluginTest) run(ctx context.Context, files []string) (err error) {
 	if err != nil {
 		return fmt.Errorf("plugin test: %w", err)
 	}
-	host, err := wasm.New(ctx, wasm.Options{Compiler: compileCommand, Log: t.log, Now: time.Now, Missing: missingEverywhere()})
+	host, err := wasm.New(ctx, wasm.Options{CacheDir: plugins.UserCacheDir(), Compiler: compileCommand, Log: t.log, Now: time.Now, Missing: missingEverywhere()})
 	if err != nil {
 		return fmt.Errorf("plugin test: %w", err)
 	}

@@ -69,12 +69,21 @@ func (p *loadedPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	return err
 }
 
+// UserCacheDir returns the folder of compiled plugins in the user's cache directory, or "" if there is none.
+func UserCacheDir() string {
+	user, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(user, "sluice", "plugins")
+}
+
 // Open returns an empty set; Load loads the plugins. Compiled modules are cached in pluginCacheDir. compiler is the command
 // line of the processes that compile them; nil: this process does. Plugins that need what the mode cannot give are refused.
 func Open(ctx context.Context, cfg *config.Config, compiler []string, log *slog.Logger) (*Set, error) {
 	cache := cfg.PluginCacheDir
-	if user, err := os.UserCacheDir(); cache == "" && err == nil {
-		cache = filepath.Join(user, "sluice", "plugins")
+	if cache == "" {
+		cache = UserCacheDir()
 	}
 	host, err := wasm.New(ctx, wasm.Options{
 		CacheDir: cache, Compiler: compiler, Memory: int64(cfg.PluginLimits.MemoryMiB) << 20, Log: log, Now: time.Now,
