@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os/signal"
 	"syscall"
 
@@ -20,6 +22,8 @@ type runFlags struct {
 	initOnly   bool
 	kubeProxy  bool // remove what it has left
 	verbosity  int
+	record     agent.RecordOptions
+	recordMiB  int64
 }
 
 func newRunCommand() *cobra.Command {
@@ -39,6 +43,9 @@ from a directory of manifests, with --source. While the API server is unavailabl
 	f.register(cmd)
 	registerSocket(cmd, &f.socket)
 	cmd.Flags().StringVar(&f.checkpoint, "checkpoint", agent.DefaultCheckpoint, "file that preserves drains in progress and last good decisions across restarts; empty: none")
+	cmd.Flags().StringVar(&f.record.File, "record", "", "file to record to what this node sees, for 'sluice replay': changes of the cluster and outcomes of connections, with times")
+	cmd.Flags().Int64Var(&f.recordMiB, "record-size", 64, "size in MiB from which another file is begun; the one before is renamed to FILE.1, and so on")
+	cmd.Flags().IntVar(&f.record.Files, "record-files", 4, "how many files are kept, with the current one")
 	cmd.Flags().BoolVar(&f.once, "once", false, "program the current state and exit")
 	cmd.Flags().BoolVar(&f.initOnly, "init-only", false, "load kernel modules and set sysctls, which needs full privileges on the host, and exit; other runs need CAP_NET_ADMIN only")
 	cmd.Flags().BoolVar(&f.kubeProxy, "cleanup-kube-proxy", false, "after the first sync, remove what kube-proxy has left in the kernel (nftables, iptables, IPVS)")
@@ -47,6 +54,9 @@ from a directory of manifests, with --source. While the API server is unavailabl
 }
 
 func (f *runFlags) run(ctx context.Context) error {
+	if err := f.checkRecord(); err != nil {
+		return err
+	}
 	gctuner.SetStartup()
 	cfg, err := f.load()
 	if err != nil {
@@ -77,6 +87,21 @@ func (f *runFlags) run(ctx context.Context) error {
 		Config: cfg, ConfigFile: f.config, Reload: f.load,
 		Client: client, Manifests: f.source,
 		Socket: f.socket, Checkpoint: f.checkpoint,
-		Once: f.once, RemoveKubeProxy: f.kubeProxy, Version: buildVersion(), PluginCompiler: compileCommand, Log: log, Logs: logs,
+		Record: f.record,
+		Once:   f.once, RemoveKubeProxy: f.kubeProxy, Version: buildVersion(), PluginCompiler: compileCommand, Log: log, Logs: logs,
 	}).Run(ctx)
+}
+
+// checkRecord checks the flags of a recording.
+func (f *runFlags) checkRecord() error {
+	f.record.MaxBytes = f.recordMiB << 20
+	switch {
+	case f.recordMiB < 1 || f.recordMiB > 1<<20:
+		return usageError{fmt.Errorf("--record-size %d: want 1 to 1048576", f.recordMiB)}
+	case f.record.Files < 1 || f.record.Files > 1000:
+		return usageError{fmt.Errorf("--record-files %d: want 1 to 1000", f.record.Files)}
+	case f.record.File != "" && f.once:
+		return usageError{errors.New("--record and --once: there is nothing to record")}
+	}
+	return nil
 }

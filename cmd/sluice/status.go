@@ -111,6 +111,13 @@ func printStatus(w io.Writer, s *state.Status) error {
 	} else {
 		line("repairs", "none")
 	}
+	if r := s.Recording; r != nil {
+		text := fmt.Sprintf("%s, %.1f MiB written, %d changes dropped", r.File, float64(r.Bytes)/(1<<20), r.Dropped)
+		if r.Error != "" {
+			text += "; it has ended"
+		}
+		line("recording", "%s", text)
+	}
 	if s.LogLevel != "" {
 		line("log level", "%s", s.LogLevel)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/agent/dispatch"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/agent/recorder"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/conntrack"
@@ -36,9 +37,10 @@ type Options struct {
 	Socket          string          // path of the state socket; "": none
 	Checkpoint      string          // path of the checkpoint file; "": none
 	Once            bool            // Run programs the current state and returns
-	RemoveKubeProxy bool            // remove what kube-proxy has left in the kernel, after the first sync
-	Version         string          // of sluice
-	PluginCompiler  []string        // see wasm.Options.Compiler
+	Record          RecordOptions
+	RemoveKubeProxy bool     // remove what kube-proxy has left in the kernel, after the first sync
+	Version         string   // of sluice
+	PluginCompiler  []string // see wasm.Options.Compiler
 	Log             *slog.Logger
 	Logs            *Logs // of Log: its level can be set; nil: it cannot
 }
@@ -63,6 +65,7 @@ type Agent struct {
 	status          status
 	started         time.Time
 	progress        *progress
+	recorder        *recorder.Recorder                      // nil: nothing is recorded
 	nodeEvent       func(warning bool, reason, note string) // records an Event about this node
 }
 
@@ -153,6 +156,10 @@ func (a *Agent) programOnce(ctx context.Context) error {
 func (a *Agent) runLoop(ctx context.Context) error {
 	running, fail := context.WithCancelCause(ctx)
 	defer fail(nil) // ends the tasks in the background
+	if err := a.startRecording(); err != nil {
+		return err
+	}
+	defer a.stopRecording()
 	a.build(running)
 	stopSocket, err := state.Serve(a.opts.Socket, state.Agent{
 		Engine: a.engine, NodeName: a.opts.Config.HostnameOverride, Node: a.nodeState, Status: a.report, Connections: a.openConnections, SetLogLevel: a.setLogLevel, LogTail: a.logTail,
@@ -193,6 +200,9 @@ func (a *Agent) build(ctx context.Context) {
 	a.pluginsReady = sync.OnceFunc(func() { close(loaded) })
 	o := a.engineOptions()
 	o.Source, o.Observer, o.PluginsReady = a.source, append(a.telemetry.observers(), synced, a.progress), loaded
+	if a.recorder != nil {
+		o.Recorder = a.recorder
+	}
 	a.engine = engine.New(o)
 }
 

@@ -3,10 +3,12 @@ package agent
 import (
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/recording"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -16,6 +18,7 @@ import (
 // Needs travel in this direction only: plugin, plugin set, agent, source. The inputs travel the other way as part of the
 // cluster state: source, model, planner, policy, plugin.
 func (a *Agent) setNeeds(s clusterSource, cfg *config.Config) {
+	a.recordNeeds(cfg)
 	if s.kube != nil {
 		s.kube.SetNeeds(SourceNeeds(cfg, a.plugins.Get))
 	}
@@ -67,6 +70,12 @@ func AllNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error), k
 		}
 	}
 	return needs
+}
+
+// RecordingKeep returns the values of Pods and Services that the plugins of a configuration declare.
+func RecordingKeep(cfg *config.Config, set *plugins.Set) recording.Keep {
+	n := AllNeeds(cfg, set.Get, nil)
+	return recording.Keep{PodLabels: n.Pods.Labels, PodAnnotations: n.Pods.Annotations, ServiceAnnotations: n.Annotations}
 }
 
 // addKeys adds declared keys to needs. A source has the labels of Services anyway.

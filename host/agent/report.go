@@ -101,7 +101,7 @@ func (a *Agent) report(ctx context.Context) *state.Status {
 	loaded := a.status.succeeded.UTC()
 	a.status.mu.Unlock()
 	s.Configuration.Loaded = &loaded
-	s.API = a.apiContact()
+	s.API, s.Recording = a.apiContact(), a.recordingState()
 	if a.opts.Logs != nil {
 		s.LogLevel = strings.ToLower(a.opts.Logs.level.Level().String())
 	}
@@ -186,6 +186,9 @@ func (a *Agent) assessServices(ctx context.Context, s *state.Status, t *planner.
 		if c.n > 0 {
 			s.AddDegraded(fmt.Sprintf(c.text, c.n), c.next)
 		}
+	}
+	if r := s.Recording; r != nil && r.Error != "" {
+		s.AddDegraded("the recording to "+r.File+" has ended: "+r.Error, "a restart begins another one")
 	}
 	for _, g := range t.Guards {
 		switch {

@@ -6,22 +6,9 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/outcomes"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
-
-// openConnections is the last count of open connections.
-type openConnections struct {
-	at    time.Time // planner's clock; zero: none
-	count map[model.EndpointKey]uint32
-	// base are the attempts that the tracker had counted at that time. What it has counted since is added.
-	base map[model.EndpointKey]attempts
-}
-
-// attempts is a number of connections since a time, Unix milliseconds.
-type attempts struct {
-	total uint64
-	since int64
-}
 
 // tableTimeout bounds a dump of the connection tracking table: one of a million entries takes seconds.
 const tableTimeout = time.Minute
@@ -32,8 +19,11 @@ func (e *Engine) countConnections(ctx context.Context) time.Time {
 	own, counts := e.Backend.(backend.ConnectionCounter)
 	table, dumps := e.ConnTable.(ConnCounter)
 	if !e.Planner.NeedsConnections() || !counts && !dumps {
+		if s.active && e.Recorder != nil {
+			e.Recorder.OnConnections(e.planNow(), nil)
+		}
 		e.stopReading(s, ConnectionsCounted)
-		g.open = openConnections{}
+		g.open = outcomes.Open{}
 		return time.Time{}
 	}
 	if !s.active {
@@ -76,37 +66,20 @@ func (e *Engine) connectionsCounted(count map[model.EndpointKey]uint32, cpu time
 		return
 	}
 	s.done(e.SignalsPeriod, cpu, maxCountShare)
-	base := make(map[model.EndpointKey]attempts, len(count))
-	for k := range count {
-		if o, _, ok := e.signals.tracker.Get(k); ok {
-			base[k] = attempts{o.TotalAttempts, o.Since}
-		}
+	now := e.planNow()
+	e.signals.open = outcomes.NewOpen(now, count, e.signals.tracker)
+	if e.Recorder != nil {
+		e.Recorder.OnConnections(now, count)
 	}
-	e.signals.open = openConnections{at: e.planNow(), count: count, base: base}
 	e.Observer.OnEvent(Event{Kind: ConnectionsCounted, At: s.lastAt, Duration: cpu, Count: len(count)})
 }
 
 // ConnectionsAge implements policy.Signals.
 func (g *signals) ConnectionsAge(now time.Time) (time.Duration, bool) {
-	if g.open.at.IsZero() {
-		return 0, false
-	}
-	return max(0, now.Sub(g.open.at)), true
+	return g.open.Age(now)
 }
 
 // Connections implements policy.Signals.
 func (g *signals) Connections(k model.EndpointKey) (uint32, bool) {
-	n, ok := g.open.count[k]
-	if !ok {
-		return 0, false
-	}
-	total := uint64(n)
-	if o, _, known := g.tracker.Get(k); known {
-		if base := g.open.base[k]; base.since == o.Since {
-			total += o.TotalAttempts - base.total
-		} else {
-			total += o.TotalAttempts
-		}
-	}
-	return uint32(min(total, 1<<32-1)), true
+	return g.open.Connections(k, g.tracker)
 }

@@ -27,6 +27,7 @@ type Options struct {
 	// Checkpoint stores what must survive a restart. If nil, nothing does.
 	Checkpoint Checkpoint
 	Observer   Observer // may be nil
+	Recorder   Recorder // may be nil
 	// PluginsReady, if set, is closed once plugins can be called. A restart (a start with a usable checkpoint) waits for
 	// it, for at most a second. A first start does not.
 	PluginsReady <-chan struct{}

@@ -19,7 +19,7 @@ type signals struct {
 	tracker     *outcomes.Tracker
 	outcomes    schedule
 	connections schedule
-	open        openConnections
+	open        outcomes.Open
 
 	reading  job // of outcomes
 	counting job // of open connections
@@ -81,6 +81,9 @@ func (e *Engine) readOutcomes(ctx context.Context) time.Time {
 	g, s := &e.signals, &e.signals.outcomes
 	counter, ok := e.Backend.(backend.OutcomeCounter)
 	if !ok || !e.Backend.Caps().Outcomes || !e.Planner.CountsOutcomes() {
+		if s.active {
+			e.record(OutcomeReading{Stage: CountingStopped})
+		}
 		e.stopReading(s, OutcomesRead)
 		return time.Time{}
 	}
@@ -89,7 +92,9 @@ func (e *Engine) readOutcomes(ctx context.Context) time.Time {
 		if reading, _, _ := g.tracker.Last(); reading == 0 {
 			delay = 0 // for the base: another process may have counted before
 		} else {
-			g.tracker.Update(e.planNow(), none)
+			now := e.planNow()
+			g.tracker.Update(now, none)
+			e.record(OutcomeReading{Stage: CountingBegun, At: now})
 		}
 		s.begin(e.SignalsPeriod, delay)
 	}
@@ -135,7 +140,9 @@ func (e *Engine) outcomesRead(counters map[model.EndpointKey]backend.OutcomeCoun
 		return
 	}
 	s.done(e.SignalsPeriod, cpu, maxReadShare)
-	changes := e.signals.tracker.Update(e.planNow(), countersOf(counters))
+	now := e.planNow()
+	changes := e.signals.tracker.Update(now, countersOf(counters))
+	e.record(OutcomeReading{Stage: CountersRead, At: now, Interval: s.interval, Counters: counters})
 	_, at, window := e.signals.tracker.Last()
 	e.Planner.AddOutcomes(at, window, changes)
 	e.Observer.OnEvent(Event{Kind: OutcomesRead, At: s.lastAt, Duration: cpu, Count: len(counters), Omitted: omitted})
@@ -195,8 +202,11 @@ func (e *Engine) releaseBackend() {
 
 // rebaseSignals forgets what another backend has counted.
 func (e *Engine) rebaseSignals() {
+	if reading, _, _ := e.signals.tracker.Last(); reading > 0 {
+		e.record(OutcomeReading{Stage: CountersRebased})
+	}
 	e.signals.tracker = outcomes.NewTracker()
-	e.signals.open = openConnections{}
+	e.signals.open = outcomes.Open{}
 	e.stopReading(&e.signals.outcomes, OutcomesRead)
 	e.stopReading(&e.signals.connections, ConnectionsCounted)
 }

@@ -40,9 +40,15 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	e.updates.received(changes)
 	e.Planner.Apply(changes)
 	if !e.Planner.Synced() {
+		if e.Recorder != nil {
+			e.Recorder.OnChanges(time.Time{}, changes)
+		}
 		return repairAt // the planner's clock starts with the first plan
 	}
 	planTime := e.planTime()
+	if e.Recorder != nil && len(changes) > 0 {
+		e.Recorder.OnChanges(planTime, changes)
+	}
 	e.deliver(planTime)
 	step := e.Planner.Plan(planTime)
 	e.planAt = step.RequeueAt

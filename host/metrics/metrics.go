@@ -31,7 +31,9 @@ type Options struct {
 	// IPVS reads the kernel's statistics of virtual servers, sorted, if they are enabled; nil means they never are. Calls
 	// are made at scrapes, one at a time, and at least some seconds of Now apart.
 	IPVS func() (servers []IPVSVirtualServer, enabled bool, err error)
-	Now  func() time.Time // for IPVS
+	// Recording returns the state of the recording at each scrape, nil if there is none; nil means there never is.
+	Recording func() *Recording
+	Now       func() time.Time // for IPVS
 }
 
 // AffinityUsage is how many clients with session affinity are recorded.
@@ -107,6 +109,9 @@ func New(o Options) *Metrics {
 	r.MustRegister(&stateCollector{m: m}, &modeCollector{m: m})
 	if o.Configuration != nil {
 		r.MustRegister(&configurationCollector{read: o.Configuration})
+	}
+	if o.Recording != nil {
+		r.MustRegister(&recordingCollector{read: o.Recording})
 	}
 	if o.IPVS != nil {
 		r.MustRegister(&ipvsCollector{now: o.Now, read: o.IPVS})

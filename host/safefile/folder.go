@@ -36,7 +36,7 @@ func checkFolder(path string, info os.FileInfo) error {
 	if info.Mode().Perm()&0o002 != 0 {
 		return fmt.Errorf("folder %s: every user may write to it (mode %s)", path, info.Mode())
 	}
-	if uid, ok := owner(info); ok && uid != 0 && uid != os.Geteuid() {
+	if uid, ok := owner(info); ok && !Owned(info) {
 		return fmt.Errorf("folder %s: it belongs to another user (uid %d)", path, uid)
 	}
 	return nil
@@ -79,4 +79,10 @@ func Replace(path string, content []byte) (err error) {
 		_ = folder.Remove(temp)
 	}
 	return err
+}
+
+// Owned reports whether a file belongs to this process's user or to root.
+func Owned(info os.FileInfo) bool {
+	uid, ok := owner(info)
+	return !ok || uid == 0 || uid == os.Geteuid()
 }

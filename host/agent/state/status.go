@@ -23,8 +23,9 @@ type Status struct {
 	Policies      []Policy      `json:"policies"`
 	Plan          PlanSize      `json:"plan"`
 	Kernel        KernelState   `json:"kernel"`
-	API           *API          `json:"api,omitempty"`     // nil: the source is a directory
-	Repairs       *Repairs      `json:"repairs,omitempty"` // nil: no other process has changed what sluice programs
+	API           *API          `json:"api,omitempty"`       // nil: the source is a directory
+	Repairs       *Repairs      `json:"repairs,omitempty"`   // nil: no other process has changed what sluice programs
+	Recording     *Recording    `json:"recording,omitempty"` // nil: sluice runs without --record
 	LogLevel      string        `json:"logLevel,omitempty"`
 	// Failing is what is not in force as configured, Degraded what is in force only in part; each with what to look at next. See Problem.
 	Failing  []Problem `json:"failing"`
@@ -57,6 +58,14 @@ type KernelState struct {
 	// Error is why the last update failed; "": it did not.
 	Error string     `json:"error,omitempty"`
 	Since *time.Time `json:"since,omitempty"` // of Error
+}
+
+// Recording is the state of a recording.
+type Recording struct {
+	File    string `json:"file"`
+	Bytes   int64  `json:"bytes"`           // written since the start, compressed
+	Dropped uint64 `json:"dropped"`         // changes and readings that were not recorded, because the writer was late
+	Error   string `json:"error,omitempty"` // why the recording has ended; "": it has not
 }
 
 // API is the contact with the API server.
