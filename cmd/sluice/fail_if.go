@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/spelling"
 )
 
-// failIf are conditions on the summary of a simulation that make the command fail with exitCondition after it has printed its result.
+// failIf are conditions on the summary of a simulation or replay that make the command fail with exitCondition after it has printed its result.
 type failIf struct {
 	texts      []string
 	conditions []condition
@@ -34,18 +34,24 @@ type conditionError struct{ error }
 
 func (e conditionError) Unwrap() error { return e.error }
 
-func (f *failIf) register(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&f.texts, "fail-if", nil, "exit with code 4 if a condition holds, for example 'max_overload > 1.3', 'cross_zone_share >= 40%' or 'b.plugin_calls == 0'; may be repeated")
+func (f *failIf) register(cmd *cobra.Command, examples string) {
+	cmd.Flags().StringArrayVar(&f.texts, "fail-if", nil, "exit with code 4 if a condition holds, for example "+examples+"; may be repeated")
 }
 
 var conditionSyntax = regexp.MustCompile(`^\s*(?:([aAbB])\.)?([a-z0-9_]+)\s*(<=|>=|==|!=|<|>)\s*([0-9.eE+-]+)(%?)\s*$`)
 
-// parse parses the conditions.
-func (f *failIf) parse() error {
-	var names []string
-	for _, m := range new(simulation.Summary).Metrics() {
+// parse parses the conditions on the metrics of a simulation.
+func (f *failIf) parse() error { return f.parseNames(namesOf(new(simulation.Summary).Metrics())) }
+
+func namesOf(metrics []simulation.Metric) (names []string) {
+	for _, m := range metrics {
 		names = append(names, m.Name)
 	}
+	return names
+}
+
+// parseNames parses the conditions, given the names of the metrics.
+func (f *failIf) parseNames(names []string) error {
 	for _, text := range f.texts {
 		m := conditionSyntax.FindStringSubmatch(text)
 		if m == nil {
@@ -70,17 +76,32 @@ func (f *failIf) parse() error {
 	return nil
 }
 
-// errorOf returns an error with a line for each condition that holds, nil if there is none.
+// errorOf returns an error with a line for each condition on a simulation that holds, nil if there is none.
 func (f *failIf) errorOf(r *simulation.Result) error {
+	var runs []runMetrics
+	for i := range r.Runs {
+		runs = append(runs, runMetrics{r.Runs[i].Name, r.Runs[i].Summary.Metrics()})
+	}
+	return f.errorOfRuns(runs)
+}
+
+// runMetrics are the metrics of a run.
+type runMetrics struct {
+	name    string
+	metrics []simulation.Metric
+}
+
+// errorOfRuns returns an error with a line for each condition that holds, nil if there is none.
+func (f *failIf) errorOfRuns(runs []runMetrics) error {
 	var errs []error
 	for i := range f.conditions {
 		c := &f.conditions[i]
-		if c.run >= len(r.Runs) {
+		if c.run >= len(runs) {
 			return usageError{fmt.Errorf("--fail-if %q: there is no run B without --against", c.text)}
 		}
-		for _, m := range r.Runs[c.run].Summary.Metrics() {
+		for _, m := range runs[c.run].metrics {
 			if m.Name == c.metric && c.holds(m.Value) {
-				errs = append(errs, fmt.Errorf("--fail-if %s: %s of run %s is %s", c.text, m.Name, r.Runs[c.run].Name, metricText(m)))
+				errs = append(errs, fmt.Errorf("--fail-if %s: %s of run %s is %s", c.text, m.Name, runs[c.run].name, metricText(m)))
 			}
 		}
 	}

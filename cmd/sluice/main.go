@@ -152,7 +152,7 @@ into the kernel. No packet passes through a plugin.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newConfigCommand(), newCheckCommand())
-	root.AddCommand(newRunCommand(), newPlanCommand(), newTraceCommand(), newExplainCommand(), newStatusCommand(), newDrainsCommand(), newLogLevelCommand(), newBundleCommand(), newSimulateCommand(), newPluginCommand(), newCleanupCommand(),
+	root.AddCommand(newRunCommand(), newPlanCommand(), newTraceCommand(), newExplainCommand(), newStatusCommand(), newDrainsCommand(), newLogLevelCommand(), newBundleCommand(), newSimulateCommand(), newReplayCommand(), newPluginCommand(), newCleanupCommand(),
 		newVersionCommand())
 	return root
 }

@@ -85,7 +85,7 @@ prints the load of zones and endpoints that follows. Needs neither root nor a ke
 	f.BoolVar(&in.everyNode, "every-node", false, "compute each node by itself, even if others see the same")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	f.StringVar(&page, "html", "", "file to write the report to, as an HTML page without references to others")
-	conditions.register(cmd)
+	conditions.register(cmd, "'max_overload > 1.3', 'cross_zone_share >= 40%' or 'b.plugin_calls == 0'")
 	return cmd
 }
 

@@ -236,9 +236,9 @@ func (e *Encoder) Reading(at time.Time, r *Reading) error {
 	return e.line(at, line{Reading: w})
 }
 
-// Open writes a count of open connections.
+// Open writes a count of open connections; nil: they are not counted any more.
 func (e *Encoder) Open(at time.Time, open map[model.EndpointKey]uint32) error {
-	l := line{Counted: true}
+	l := line{Counted: open != nil, Closed: open == nil}
 	for key, n := range open {
 		l.Open = append(l.Open, wireCount{key.Addr, key.Protocol, []uint64{uint64(n)}})
 	}

@@ -135,7 +135,7 @@ func (r *Reader) add(out *Record, l *line, first bool) error {
 		r.first = l.At
 	}
 	r.at, out.At, out.End = l.At, time.Unix(0, l.At), l.End
-	r.ended = l.End
+	r.ended, out.Closed = l.End, l.Closed
 	if s := l.State; s != nil {
 		if len(s.PodLabels)+len(s.PodAnnotations)+len(s.ServiceAnnotations) > maxKeys {
 			return fmt.Errorf("more than %d keys", maxKeys)

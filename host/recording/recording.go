@@ -77,7 +77,8 @@ type Record struct {
 	Lost    uint64 // with State: changes since the last record that were not recorded, of at least that many objects
 	Changes []model.Change
 	Reading *Reading                     // nil: none
-	Open    map[model.EndpointKey]uint32 // open connections; nil: not counted
+	Open    map[model.EndpointKey]uint32 // open connections; nil: no count
+	Closed  bool                         // open connections are not counted any more
 	End     bool                         // the recording was closed, and is complete
 }
 
@@ -90,6 +91,7 @@ type line struct {
 	Reading *wireReading `json:"outcomes,omitempty"`
 	Open    []wireCount  `json:"connections,omitempty"`
 	Counted bool         `json:"counted,omitempty"` // Open is complete, also if it is empty
+	Closed  bool         `json:"uncounted,omitempty"`
 	End     bool         `json:"end,omitempty"`
 }
 

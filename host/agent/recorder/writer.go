@@ -106,17 +106,17 @@ func (w *writer) state(b *batch) error {
 	return w.encoder.State(b.at, b.keep, b.lost)
 }
 
-// begin begins a file.
+// begin begins a file, at the time of the last item.
 func (w *writer) begin() error {
 	out, err := w.files.next()
 	if err != nil {
 		return err
 	}
 	w.size = 0
-	if w.encoder, err = recording.NewEncoder(out, w.recorder.opts.Header, w.now(), w.cluster, w.keep, 0); err != nil {
+	if w.encoder, err = recording.NewEncoder(out, w.recorder.opts.Header, w.at, w.cluster, w.keep, 0); err != nil {
 		return err
 	}
-	if err := w.encoder.Flush(w.now()); err != nil {
+	if err := w.encoder.Flush(w.at); err != nil {
 		return err
 	}
 	w.count()
@@ -128,7 +128,7 @@ func (w *writer) begin() error {
 
 // rotate ends a file and begins the next one.
 func (w *writer) rotate() error {
-	if err := w.encoder.Close(w.now()); err != nil {
+	if err := w.encoder.Close(w.at); err != nil {
 		return err
 	}
 	w.count()

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/host/agent"
+	"github.com/sluice-proxy/sluice/host/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/recording"
+	"github.com/sluice-proxy/sluice/host/replay"
+	"github.com/sluice-proxy/sluice/host/safefile"
+	"github.com/sluice-proxy/sluice/host/simulation"
+)
+
+// replayFlags are the inputs of a replay.
+type replayFlags struct {
+	file            string
+	config, against string
+}
+
+func newReplayCommand() *cobra.Command {
+	var in replayFlags
+	var output string
+	var conditions failIf
+	cmd := &cobra.Command{
+		Use:   "replay FILE",
+		Short: "Decide again about what a node has recorded",
+		Long: `Reads a recording of 'sluice run --record', and computes in virtual time what a configuration would have planned on that node. With
+--against, prints what differs between two configurations: when, for which Services and endpoints, and for what share of the new connections.
+Needs neither root nor a kernel, and changes nothing.
+
+Drains, last good decisions and the state of plugins begin anew at the beginning of the recording.`,
+		Example: "  sluice replay node-a1.rec --config new.yaml --against old.yaml\n" +
+			"  sluice replay node-a1.rec --config new.yaml --against none --fail-if 'max_divergence > 20%'",
+		Args: oneArg("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in.file = args[0]
+			if err := errors.Join(checkOutput(output, "text", "json"), conditions.parseNames(namesOf(replayMetrics(&replay.Result{Runs: make([]replay.Run, 1)}, 0)))); err != nil {
+				return err
+			}
+			result, err := in.run(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				err = printJSON(cmd.OutOrStdout(), result)
+			} else {
+				err = printReplay(cmd.OutOrStdout(), result)
+			}
+			if err != nil {
+				return err
+			}
+			var runs []runMetrics
+			for i := range result.Runs {
+				runs = append(runs, runMetrics{result.Runs[i].Name, replayMetrics(result, i)})
+			}
+			return conditions.errorOfRuns(runs)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&in.config, "config", "", "configuration file (SluiceConfiguration) that decides: run A (default: no policies)")
+	f.StringVar(&in.against, "against", "", "configuration file to compare with: run B; none: no policies")
+	f.StringVarP(&output, "output", "o", "text", "text or json")
+	conditions.register(cmd, "'differing_services > 0', 'max_divergence > 20%' or 'weight_changes > 1000'")
+	return cmd
+}
+
+// replayMetrics returns the metrics of a run in the form of those of a simulation.
+func replayMetrics(r *replay.Result, run int) (out []simulation.Metric) {
+	for _, m := range r.Metrics(run) {
+		unit := ""
+		if m.Share {
+			unit = "share"
+		}
+		out = append(out, simulation.Metric{Name: m.Name, Value: m.Value, Unit: unit})
+	}
+	return out
+}
+
+// run reads the configurations and replays the recording.
+func (in *replayFlags) run(ctx context.Context) (*replay.Result, error) {
+	file, err := safefile.Open(in.file)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	reader, err := recording.NewReader(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", in.file, err)
+	}
+	files := []string{in.config}
+	if in.against != "" {
+		files = append(files, in.against)
+	}
+	var configs []replay.Config
+	var keeps []recording.Keep
+	for i, name := range files {
+		cfg := config.Default()
+		if i == 1 && name == "none" {
+			name = ""
+		}
+		if name != "" {
+			if cfg, err = config.Load(name); err != nil {
+				return nil, err
+			}
+		}
+		cfg.HostnameOverride = reader.Header.Node
+		set, err := plugins.Open(ctx, cfg, compileCommand, stderrLogger(slog.LevelWarn))
+		if err != nil {
+			return nil, err
+		}
+		defer set.Close(ctx)
+		if _, err := set.Load(ctx, cfg, nil); err != nil {
+			printError(err)
+		}
+		keeps = append(keeps, agent.RecordingKeep(cfg, set))
+		configs = append(configs, replay.Config{Name: string(rune('A' + i)), File: name, Settings: agent.PlanSettings(cfg, nil), Plugins: set.Get})
+	}
+	result, err := replay.Replay(reader, configs)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", in.file, err)
+	}
+	for i := range keeps {
+		if missing := missingKeys(&keeps[i], result.Keep); len(missing) > 0 {
+			result.Notes = append(result.Notes, fmt.Sprintf("run %s: its plugins declare what the recording does not have, because no plugin did when it was made: %s",
+				configs[i].Name, strings.Join(missing, ", ")))
+		}
+	}
+	return result, nil
+}
+
+// missingKeys returns the keys that are declared and not recorded.
+func missingKeys(declared, recorded *recording.Keep) (out []string) {
+	for _, k := range []struct {
+		kind      string
+		want, has []string
+	}{
+		{"label", declared.PodLabels, recorded.PodLabels},
+		{"annotation", declared.PodAnnotations, recorded.PodAnnotations},
+		{"annotation of the Service", declared.ServiceAnnotations, recorded.ServiceAnnotations},
+	} {
+		for _, key := range k.want {
+			if !slices.Contains(k.has, key) {
+				out = append(out, k.kind+" "+key)
+			}
+		}
+	}
+	return out
+}
+
+// Bounds of the text; JSON has everything.
+const (
+	maxTextPeriods   = 3
+	maxTextEndpoints = 4
+)
+
+// printReplay prints a result: the verdict first.
+func printReplay(out io.Writer, r *replay.Result) error {
+	r = printable.Strings(r)
+	c := r.Comparison
+	switch {
+	case c == nil:
+		s := &r.Runs[0].Summary
+		fmt.Fprintf(out, "The plan would have been updated %d times, with %d weight changes and %d plugin calls.\n", s.Updates, s.WeightChanges, s.PluginCalls)
+	case c.Differing == 0:
+		fmt.Fprintln(out, "No difference: A and B send new connections to the same endpoints all the time.")
+	default:
+		fmt.Fprintf(out, "B differs from A for %d Service ports: up to %s of the new connections to one of them go elsewhere, %s of all in the mean.\n",
+			c.Differing, shareText(c.MaxDivergence), shareText(c.MeanDivergence))
+	}
+	for i := range r.Runs {
+		for _, err := range r.Runs[i].Errors {
+			fmt.Fprintf(out, "%s fails: %s\n", r.Runs[i].Name, err)
+		}
+	}
+	fmt.Fprintf(out, "\nnode %s, mode %s, sluice %s; %s to %s (%s)\n", r.Header.Node, r.Header.Mode, r.Header.Version,
+		r.From.Format("2006-01-02 15:04:05 UTC"), r.To.Format("15:04:05"), seconds(r.To.Sub(r.From).Seconds()))
+	fmt.Fprintf(out, "%d changes, %d readings of outcomes; at the end %d Services, %d endpoints\n", r.Changes, r.Readings, r.Services, r.Endpoints)
+	w := newTable(out)
+	fmt.Fprint(w, "\nMETRIC")
+	for i := range r.Runs {
+		fmt.Fprintf(w, "\t%s", r.Runs[i].Name)
+	}
+	fmt.Fprintln(w)
+	for i, m := range replayMetrics(r, 0) {
+		if c == nil && slices.Contains([]string{"differing_services", "max_divergence", "mean_divergence"}, m.Name) {
+			continue
+		}
+		fmt.Fprint(w, m.Name)
+		for j := range r.Runs {
+			fmt.Fprintf(w, "\t%s", metricText(replayMetrics(r, j)[i]))
+		}
+		fmt.Fprintln(w)
+	}
+	w.Flush()
+	if c != nil {
+		printDifferences(out, r)
+	}
+	if r.Truncated {
+		fmt.Fprintln(out, "\nnote: the recording has not been closed, or is still written: what follows is missing")
+	}
+	if r.Dropped > 0 {
+		fmt.Fprintf(out, "\nnote: %d changes are missing in the recording, because it was written too late\n", r.Dropped)
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintf(out, "\nnote: %s\n", note)
+	}
+	return nil
+}
+
+func shareText(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) }
+
+// printDifferences prints when and for whom the runs differ.
+func printDifferences(out io.Writer, r *replay.Result) {
+	c := r.Comparison
+	for i := range c.Services {
+		s := &c.Services[i]
+		if i == maxTextServices {
+			fmt.Fprintf(out, "\n%d more Service ports differ; -o json lists %d\n", c.Differing-i, len(c.Services))
+			return
+		}
+		fmt.Fprintf(out, "\n%s:%s (%s, %s) differs for %s: up to %s, %s in the mean\n", s.Service, s.Port, s.Protocol, s.Family, seconds(s.Seconds),
+			shareText(s.MaxDivergence), shareText(s.MeanDivergence))
+		w := newTable(out)
+		for j := range s.Periods {
+			if j == maxTextPeriods {
+				break
+			}
+			p := &s.Periods[j]
+			fmt.Fprintf(w, "  %s to %s\tA\tB\t%s elsewhere through %s at %s\n", p.From.Format("15:04:05.000"), p.To.Format("15:04:05.000"), shareText(p.Divergence), p.Frontend, p.At.Format("15:04:05.000"))
+			for k := range p.Endpoints {
+				if k == maxTextEndpoints {
+					fmt.Fprintf(w, "    …\t\t\t\n")
+					break
+				}
+				e := &p.Endpoints[k]
+				what := ""
+				if e.Pod != "" {
+					what = "Pod " + e.Pod
+				}
+				if e.Zone != "" {
+					what += " zone " + e.Zone
+				}
+				fmt.Fprintf(w, "    %s\t%s\t%s\t%s\n", e.Address, shareText(e.A), shareText(e.B), strings.TrimSpace(what))
+			}
+		}
+		w.Flush()
+		if more := len(s.Periods) - maxTextPeriods + s.Omitted; more > 0 {
+			fmt.Fprintf(out, "  and %d more times\n", more)
+		}
+	}
+}
