@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -183,8 +184,15 @@ func printReplay(out io.Writer, r *replay.Result) error {
 		}
 	}
 	fmt.Fprintf(out, "\nnode %s, mode %s, sluice %s; %s to %s (%s)\n", r.Header.Node, r.Header.Mode, r.Header.Version,
-		r.From.Format("2006-01-02 15:04:05 UTC"), r.To.Format("15:04:05"), seconds(r.To.Sub(r.From).Seconds()))
+		r.From.Format("2006-01-02 15:04:05 UTC"), r.To.Format("15:04:05"), roundedSeconds(r.To.Sub(r.From).Seconds()))
 	fmt.Fprintf(out, "%d changes, %d readings of outcomes; at the end %d Services, %d endpoints\n", r.Changes, r.Readings, r.Services, r.Endpoints)
+	for i := range r.Runs {
+		what := "no policies"
+		if r.Runs[i].Config != "" {
+			what = r.Runs[i].Config
+		}
+		fmt.Fprintf(out, "%s: %s\n", r.Runs[i].Name, what)
+	}
 	w := newTable(out)
 	fmt.Fprint(w, "\nMETRIC")
 	for i := range r.Runs {
@@ -217,6 +225,10 @@ func printReplay(out io.Writer, r *replay.Result) error {
 	return nil
 }
 
+func roundedSeconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(time.Millisecond).String()
+}
+
 func shareText(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) }
 
 // printDifferences prints when and for whom the runs differ.
@@ -228,7 +240,7 @@ func printDifferences(out io.Writer, r *replay.Result) {
 			fmt.Fprintf(out, "\n%d more Service ports differ; -o json lists %d\n", c.Differing-i, len(c.Services))
 			return
 		}
-		fmt.Fprintf(out, "\n%s:%s (%s, %s) differs for %s: up to %s, %s in the mean\n", s.Service, s.Port, s.Protocol, s.Family, seconds(s.Seconds),
+		fmt.Fprintf(out, "\n%s:%s (%s, %s) differs for %s: up to %s, %s in the mean\n", s.Service, s.Port, s.Protocol, s.Family, roundedSeconds(s.Seconds),
 			shareText(s.MaxDivergence), shareText(s.MeanDivergence))
 		w := newTable(out)
 		for j := range s.Periods {

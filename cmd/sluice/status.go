@@ -112,7 +112,7 @@ func printStatus(w io.Writer, s *state.Status) error {
 		line("repairs", "none")
 	}
 	if r := s.Recording; r != nil {
-		text := fmt.Sprintf("%s, %.1f MiB written, %d changes dropped", r.File, float64(r.Bytes)/(1<<20), r.Dropped)
+		text := fmt.Sprintf("%s, %.1f KiB written, %d changes dropped", r.File, float64(r.Bytes)/(1<<10), r.Dropped)
 		if r.Error != "" {
 			text += "; it has ended"
 		}
