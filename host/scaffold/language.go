@@ -11,6 +11,8 @@ type Language struct {
 	Source   string // pattern of a file that a folder with a plugin in this language has
 	About    []About
 	commands [][]string // of a build; NAME is that of the plugin
+	tests    []Command  // natively
+	reason   string     // that the plugin gives
 }
 
 // About is a file and what it is for.
@@ -71,10 +73,12 @@ func Languages() []Language {
 			commands: [][]string{
 				{"GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0", "go", "build", "-buildmode=c-shared", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", "NAME.wasm", "."},
 			},
+			tests:  []Command{{"go", "vet", "."}, {"go", "test", "."}},
+			reason: "same zone",
 			About: []About{
 				{"main.go", "the plugin with its settings"},
 				{"main_test.go", "native tests: one decision, and a sequence over time"},
-				{"testdata/warm-up.scenario", "a timeline with the decisions that are expected; `go test . -update` rewrites them"},
+				{"testdata/warm-up.scenario", "a timeline with the decisions that are expected, run natively and in the sandbox; `go test . -update` rewrites them"},
 			},
 		},
 		{

@@ -93,10 +93,13 @@ func (p *Plugin) Files() (map[string][]byte, error) {
 	}
 	l := &p.Lang
 	data := struct {
-		Name, Lang, Language, Tools, Version, Checkout, SDK string
-		Commands                                            []Command
-		About                                               []About
-	}{p.Name, l.Name, l.Title, l.Needs, p.SDK.Version, quoteModFile(p.SDK.Checkout), p.aboutSDK(), l.Commands(p.Name), l.About}
+		Name, Lang, Language, Tools, Version, Checkout, SDK, Reason string
+		Commands, Tests                                             []Command
+		About                                                       []About
+	}{p.Name, l.Name, l.Title, l.Needs, p.SDK.Version, quoteModFile(p.SDK.Checkout), p.aboutSDK(), "", l.Commands(p.Name), l.tests, l.About}
+	if l.reason != "" {
+		data.Reason = "  " + l.reason
+	}
 	if data.Version == "" {
 		data.Version = "v0.0.0" // any: it is replaced
 	}
