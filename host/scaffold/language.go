@@ -53,17 +53,22 @@ func (l *Language) Commands(name string) (out []Command) {
 	return out
 }
 
+const scenarioText = "a timeline with the decisions that are expected, run in the sandbox; `sluice plugin test --update` rewrites them"
+
 // Languages returns the languages, sorted by name.
 func Languages() []Language {
 	return []Language{
 		{
-			Name: "c", Title: "C", Needs: "clang and lld", Source: "*.c",
+			Name: "c", Title: "C", Needs: "clang, lld and the headers of the C library", Source: "*.c",
 			Tools: []Tool{
-				{Program: "clang", Probe: []string{"-print-prog-name=wasm-ld"}, Missing: "its linker wasm-ld", Install: "on Debian, apt-get install clang lld"},
+				{Program: "clang", Probe: []string{"-print-prog-name=wasm-ld"}, Missing: "its linker wasm-ld", Install: "on Debian, apt-get install clang lld libc6-dev"},
 			},
 			commands: [][]string{{"clang", "--target=wasm32", "-O2", "-Wall", "-nostdlib", "-ffreestanding", "-fno-builtin", "-Wl,--no-entry", "-o", "NAME.wasm", "plugin.c"}},
+			tests:    []Command{{"clang", "-std=c11", "-O1", "-Wall", "-o", "plugin_test", "plugin_test.c"}, {"./plugin_test"}},
 			About: []About{
 				{"plugin.c", "the plugin"},
+				{"plugin_test.c", "native tests: one decision, and a sequence over time"},
+				{"testdata/warm-up.scenario", scenarioText},
 				{"sluice.h", "the SDK of this version of sluice: the wire form of the plugin ABI"},
 			},
 		},
@@ -89,8 +94,11 @@ func Languages() []Language {
 			}},
 			commands: [][]string{{"rustc", "--edition", "2021", "--target", "wasm32-unknown-unknown", "--crate-type", "cdylib",
 				"-C", "opt-level=s", "-C", "panic=abort", "-C", "strip=symbols", "-o", "NAME.wasm", "src/lib.rs"}},
+			tests: []Command{{"rustc", "--edition", "2021", "--test", "-o", "plugin_test", "src/lib.rs"}, {"./plugin_test"}},
 			About: []About{
 				{"src/lib.rs", "the plugin"},
+				{"src/tests.rs", "native tests: one decision, and a sequence over time"},
+				{"testdata/warm-up.scenario", scenarioText},
 				{"src/sluice.rs", "the SDK of this version of sluice: the wire form of the plugin ABI, without std and without crates"},
 			},
 		},

@@ -68,6 +68,19 @@ func TestNewPluginsBuild(t *testing.T) {
 			if err != nil || !strings.Contains(string(makefile), "\nbuild:\n\t"+strings.Join(want, "\n\t")+"\n") {
 				t.Errorf("%v; the Makefile does not have the commands %q:\n%s", err, want, makefile)
 			}
+			for _, words := range l.tests {
+				if l.Name == "go" {
+					break // TestNewGoPluginPassesVetAndItsTests
+				}
+				cmd := exec.Command(words[0], words[1:]...)
+				cmd.Dir = dir
+				if words[0] == "./plugin_test" {
+					cmd.Path = filepath.Join(dir, "plugin_test")
+				}
+				if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "warning") {
+					t.Errorf("%s: %v\n%s", words, err, out)
+				}
+			}
 		})
 	}
 }
@@ -177,12 +190,16 @@ func TestBuildSaysWhatIsMissing(t *testing.T) {
 			t.Errorf("%v, want %q", err, text)
 		}
 	}
-	want("a plugin in C needs clang and lld: no clang in the PATH: on Debian, apt-get install clang lld")
+	want("a plugin in C needs clang, lld and the headers of the C library: no clang in the PATH: on Debian, apt-get install clang lld libc6-dev")
 	script("clang", "echo wasm-ld")
-	want("clang does not find its linker wasm-ld: on Debian, apt-get install clang lld")
+	want("clang does not find its linker wasm-ld: on Debian, apt-get install clang lld libc6-dev")
 	script("wasm-ld", "")
 	script("clang", "echo wasm-ld; case $1 in -print*) ;; *) exit 3;; esac")
 	want("clang: exit status 3")
+	dir = create(t, t.TempDir(), "rust")
+	want("a plugin in Rust needs rustc with the target wasm32-unknown-unknown: no rustc in the PATH: ")
+	script("rustc", "echo "+bin+"/wasm32-unknown-unknown/lib")
+	want("rustc does not find the target wasm32-unknown-unknown: rustup target add wasm32-unknown-unknown, or on Debian, apt-get install rustc libstd-rust-dev-wasm32")
 	if _, err := Build(t.Context(), bin, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "no plugin: want one of *.c (C), go.mod (Go), src/lib.rs (Rust)") {
 		t.Error(err)
 	}

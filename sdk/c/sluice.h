@@ -6,7 +6,13 @@
 
 #include <stdint.h>
 
+#ifdef __wasm__
 #define SLUICE_EXPORT(name) __attribute__((export_name(name)))
+#define SLUICE_IMPORT(name) __attribute__((import_module("sluice"), import_name(name)))
+#else /* a native test, which defines sluice_log */
+#define SLUICE_EXPORT(name)
+#define SLUICE_IMPORT(name)
+#endif
 
 enum { SLUICE_ABI = 1 << 16 | 2 };
 
@@ -102,7 +108,7 @@ _Static_assert(sizeof(sluice_outcomes) == 56, "layout");
 _Static_assert(sizeof(sluice_response) == 48, "layout");
 _Static_assert(sizeof(sluice_result) == 16, "layout");
 
-__attribute__((import_module("sluice"), import_name("log")))
+SLUICE_IMPORT("log")
 void sluice_log(uint32_t level, const char *text, uint32_t length);
 
 static inline const sluice_endpoint *sluice_endpoint_at(const sluice_request *r, uint32_t i) {
@@ -169,6 +175,7 @@ static inline int64_t sluice_begin(const sluice_request *restrict req, uint32_t 
 	return (int64_t)total;
 }
 
+#ifdef __wasm__
 /* Memory for the host, which never frees it: a bump allocator from the end of the linked data. */
 extern char __heap_base;
 static uintptr_t sluice_top;
@@ -184,6 +191,7 @@ void *sluice_alloc(uint32_t size) {
 	sluice_top = (uintptr_t)end;
 	return at;
 }
+#endif
 
 SLUICE_EXPORT("sluice_abi_version")
 uint32_t sluice_abi_version(void) { return SLUICE_ABI; }
