@@ -65,14 +65,16 @@ func newConfigCheckCommand(source, node *string) *cobra.Command {
 		Use:   "check FILE",
 		Short: "Report all errors of a configuration file",
 		Long: `Reads a configuration file as 'sluice run' does, and loads its plugins with their settings. Reports every error with
-the path of its field, and warns of values that are valid but probably not intended. The exit code is 1 if 'sluice run'
-would reject the file or one of its plugins. With --source, it also reports which Services of a directory of manifests
+the path of its field, and warns of values that are valid but probably not intended. Plugins in registries are pulled into
+the cache; for an image with a tag in place of a digest, the digest that the tag has now is printed. The exit code is 1 if
+'sluice run' would reject the file or one of its plugins. With --source, it also reports which Services of a directory of manifests
 set settings (annotation sluice.dev/settings) that would be refused, and what is wrong with the manifests. With --node, it
 prints which bindings for some of the nodes (bindings[].nodes) apply on a node.`,
 		Args: oneArg("file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := config.Load(args[0])
 			if err != nil {
+				warnOfTags(cmd.Context(), args[0], err)
 				return err
 			}
 			for _, w := range append(cfg.Warnings(), cfg.MissingFiles()...) {

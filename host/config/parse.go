@@ -147,6 +147,7 @@ func Parse(b []byte, dir string) (*Config, error) {
 type parser struct {
 	dir     string
 	misfits *strictyaml.FieldErrors
+	images  *PluginImages
 	errs    []error
 	more    int // number of errors not in errs
 }
@@ -224,6 +225,7 @@ func (p *parser) config(f *configFile) *Config {
 		c.PluginLimits.CompileSeconds = int(*seconds)
 	}
 	p.pluginImages(&f.PluginImages, &c.PluginImages)
+	p.images = &c.PluginImages
 	p.signals(f, c)
 	c.Plugins = p.plugins(f.Plugins)
 	c.Policies = p.policies(f.Policies, c.Plugins)

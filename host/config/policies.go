@@ -45,7 +45,11 @@ func (p *parser) plugins(list []pluginEntry) []Plugin {
 			m.File = p.path(e.File)
 		default:
 			var err error
-			if m.Image, err = imageref.Parse(e.Image); err != nil {
+			m.Image, err = imageref.Parse(e.Image)
+			if tag, ok := imageref.IsTag(err); ok {
+				err = &UnpinnedError{tag, p.images}
+			}
+			if err != nil {
 				p.errorf(path+".image", "%w", err)
 			}
 		}

@@ -81,8 +81,7 @@ func (i *images) pull(ctx context.Context, cfg *config.Config, ref imageref.Ref)
 	if i.err != nil {
 		return fmt.Errorf("image %s: %w", ref, i.err)
 	}
-	c := &cfg.PluginImages
-	client, err := registry.NewClient(registry.Options{Settings: registry.Settings{DockerConfig: c.DockerConfig, CAFile: c.CAFile, PlainHTTP: c.PlainHTTP}})
+	client, err := newClient(&cfg.PluginImages)
 	if err != nil {
 		return fmt.Errorf("image %s: %w", ref, err)
 	}
@@ -91,10 +90,24 @@ func (i *images) pull(ctx context.Context, cfg *config.Config, ref imageref.Ref)
 	if err != nil {
 		return err
 	}
-	if err := i.cache.Put(artifact, cfg.Images(), int64(c.CacheMiB)<<20); err != nil {
+	if err := i.cache.Put(artifact, cfg.Images(), int64(cfg.PluginImages.CacheMiB)<<20); err != nil {
 		return fmt.Errorf("image %s: %w", ref, err)
 	}
 	return nil
+}
+
+func newClient(c *config.PluginImages) (*registry.Client, error) {
+	return registry.NewClient(registry.Options{Settings: registry.Settings{DockerConfig: c.DockerConfig, CAFile: c.CAFile, PlainHTTP: c.PlainHTTP}})
+}
+
+// ResolveTag asks a registry for the digest that the tag of an image has now.
+func ResolveTag(ctx context.Context, image *config.UnpinnedError) (imageref.Ref, error) {
+	client, err := newClient(image.Images)
+	if err != nil {
+		return imageref.Ref{}, err
+	}
+	defer client.Close()
+	return client.Resolve(ctx, image.TagError)
 }
 
 // LoadCachedOnly has Load take the modules of images from the cache only, and never wait for a registry: Pull pulls them.
